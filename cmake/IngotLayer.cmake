@@ -1,0 +1,22 @@
+# ingot_layer(NAME SOURCES ... HEADERS ... USES layers... PRIVATE libraries... PUBLIC libraries...)
+# One static library per folder, with our warnings, no contraction of a*b+c, and self-contained headers verified.
+set(INGOT_WARNINGS -Wall -Wextra -Wpedantic -Wconversion -Wsign-conversion -Wshadow -Wold-style-cast
+  # Aggregates with designated initialisers rely on the defaults of the members that are not named.
+  -Wno-missing-field-initializers)
+
+function(ingot_compile_options target)
+  target_compile_options(${target} PRIVATE ${INGOT_WARNINGS} -ffp-contract=off)
+endfunction()
+
+function(ingot_layer name)
+  cmake_parse_arguments(LAYER "" "" "SOURCES;HEADERS;USES;PUBLIC;PRIVATE" ${ARGN})
+  add_library(ingot_${name} STATIC ${LAYER_SOURCES})
+  add_library(ingot::${name} ALIAS ingot_${name})
+  ingot_compile_options(ingot_${name})
+  target_sources(ingot_${name} PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${LAYER_HEADERS})
+  set_target_properties(ingot_${name} PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON)
+  foreach(layer IN LISTS LAYER_USES)
+    target_link_libraries(ingot_${name} PUBLIC ingot::${layer})
+  endforeach()
+  target_link_libraries(ingot_${name} PUBLIC ${LAYER_PUBLIC} PRIVATE ${LAYER_PRIVATE})
+endfunction()

@@ -1,0 +1,117 @@
+#include "formats/base/error.h"
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include <fmt/format.h>
+
+namespace ingot {
+
+std::string_view error_code_name(ErrorCode code) {
+  static constexpr std::array kNames = {std::string_view("invalid-argument"),
+                                        std::string_view("not-found"),
+                                        std::string_view("permission"),
+                                        std::string_view("no-space"),
+                                        std::string_view("io"),
+                                        std::string_view("corrupt"),
+                                        std::string_view("limit"),
+                                        std::string_view("duplicate"),
+                                        std::string_view("unknown-tensor"),
+                                        std::string_view("missing-tensor"),
+                                        std::string_view("shape-mismatch"),
+                                        std::string_view("dtype-mismatch"),
+                                        std::string_view("bad-scale"),
+                                        std::string_view("non-finite"),
+                                        std::string_view("unsupported"),
+                                        std::string_view("exists"),
+                                        std::string_view("mismatch"),
+                                        std::string_view("interrupted"),
+                                        std::string_view("internal")};
+  static_assert(kNames.size() == static_cast<std::size_t>(ErrorCode::kInternal) + 1);
+  return kNames.at(static_cast<std::size_t>(code));
+}
+
+Error::Error(ErrorCode code, std::string message) : code_(code), message_(std::move(message)) {
+  rebuild();
+}
+
+Error& Error::in_file(std::string_view file) {
+  if (file_.empty()) file_ = file;
+  rebuild();
+  return *this;
+}
+
+Error& Error::in_tensor(std::string_view tensor) {
+  if (tensor_.empty()) tensor_ = tensor;
+  rebuild();
+  return *this;
+}
+
+Error& Error::at_byte(std::uint64_t offset) {
+  if (!has_byte_) byte_ = offset;
+  has_byte_ = true;
+  rebuild();
+  return *this;
+}
+
+void Error::rebuild() {
+  text_.clear();
+  if (!file_.empty()) text_ += file_ + ": ";
+  if (!tensor_.empty()) text_ += "tensor '" + tensor_ + "': ";
+  if (has_byte_) text_ += fmt::format("byte {}: ", byte_);
+  text_ += message_;
+}
+
+Error system_error(int error_number, std::string_view what_failed, std::string_view file) {
+  ErrorCode code = ErrorCode::kIo;
+  std::string_view remedy;
+  switch (error_number) {
+    case ENOENT:
+      code = ErrorCode::kNotFound;
+      break;
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      code = ErrorCode::kPermission;
+      break;
+    case ENOSPC:
+    case EDQUOT:
+      code = ErrorCode::kNoSpace;
+      remedy = " (free space and run again with --resume)";
+      break;
+    case EMFILE:
+    case ENFILE:
+      remedy = " (raise the limit of open files, see ulimit -n)";
+      break;
+    case ELOOP:
+      remedy = " (a symbolic link points to itself)";
+      break;
+    default:
+      break;
+  }
+  Error error(code,
+              fmt::format("cannot {}: {}{}", what_failed, std::strerror(error_number), remedy));
+  error.in_file(file);
+  return error;
+}
+
+void ErrorList::throw_if_any(std::size_t shown) const {
+  if (errors_.empty()) return;
+  if (errors_.size() == 1) throw errors_.front();
+  std::string text = fmt::format("{} faults", errors_.size());
+  for (std::size_t i = 0; i < errors_.size() && i < shown; ++i) {
+    text += "\n  ";
+    text += errors_[i].what();
+  }
+  if (errors_.size() > shown) text += fmt::format("\n  ... and {} more", errors_.size() - shown);
+  throw Error(errors_.front().code(), text);
+}
+
+void check_failed(const char* expression, const char* file, int line) {
+  throw Error(
+      ErrorCode::kInternal,
+      fmt::format("internal check failed: {} ({}:{}), please report this", expression, file, line));
+}
+
+}  // namespace ingot

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ingot {
+
+/// What kind of fact stopped the job. Tests assert these; messages may change, codes may not.
+enum class ErrorCode : std::uint8_t {
+  kInvalidArgument,  ///< an option or recipe contradicts itself or matches nothing
+  kNotFound,         ///< a file, tensor or key that should be there is not
+  kPermission,       ///< the system refused access
+  kNoSpace,          ///< the file system is, or would become, full
+  kIo,               ///< any other failure of a read or write
+  kCorrupt,          ///< bytes that violate their format
+  kLimit,            ///< a number beyond what the format or the memory budget allows
+  kDuplicate,        ///< two things of one name
+  kUnknownTensor,    ///< a name that the family's grammar does not have
+  kMissingTensor,    ///< a tensor that the family, index or config promises
+  kShapeMismatch,    ///< a shape that contradicts config, scale or partner
+  kDtypeMismatch,    ///< a dtype that the encoding cannot have
+  kBadScale,         ///< a scale that is zero, negative, infinite or NaN
+  kNonFinite,        ///< a NaN or infinite value where none may be
+  kUnsupported,      ///< legal, but not something this version can do
+  kExists,           ///< the target is in the way
+  kMismatch,         ///< resume or check: what is here is not what was promised
+  kInterrupted,      ///< the user asked to stop
+  kInternal,         ///< a bug of ours
+};
+
+/// The stable spelling of a code, e.g. "corrupt"; used by --json.
+std::string_view error_code_name(ErrorCode code);
+
+/// The one exception type. `message` names the fact and the remedy in lower case without a full
+/// stop; the file, tensor and byte are added where they are known and printed in front of it.
+class Error : public std::exception {
+ public:
+  Error(ErrorCode code, std::string message);
+
+  /// Adds context. The innermost value wins: a call on an error that already has one is ignored.
+  Error& in_file(std::string_view file);
+  Error& in_tensor(std::string_view tensor);
+  Error& at_byte(std::uint64_t offset);
+
+  [[nodiscard]] ErrorCode code() const noexcept { return code_; }
+  [[nodiscard]] const std::string& message() const noexcept { return message_; }
+  [[nodiscard]] const std::string& file() const noexcept { return file_; }
+  [[nodiscard]] const std::string& tensor() const noexcept { return tensor_; }
+  /// `file: tensor 'name': byte N: message`, with the parts that are known.
+  [[nodiscard]] const char* what() const noexcept override { return text_.c_str(); }
+
+ private:
+  void rebuild();
+
+  ErrorCode code_;
+  std::string message_, file_, tensor_, text_;
+  std::uint64_t byte_ = 0;
+  bool has_byte_ = false;
+};
+
+/// An error from errno, mapped to kNotFound, kPermission, kNoSpace or kIo, with the system's words.
+Error system_error(int error_number, std::string_view what_failed, std::string_view file);
+
+/// Collects independent faults so that a user sees all of them at once, in the order added.
+class ErrorList {
+ public:
+  void add(Error error) { errors_.push_back(std::move(error)); }
+  [[nodiscard]] bool empty() const { return errors_.empty(); }
+  [[nodiscard]] const std::vector<Error>& errors() const { return errors_; }
+  /// Throws one Error with the first code and every message, one per line (at most `shown`, then a
+  /// count).
+  void throw_if_any(std::size_t shown = 20) const;
+
+ private:
+  std::vector<Error> errors_;
+};
+
+[[noreturn]] void check_failed(const char* expression, const char* file, int line);
+
+/// For our own bugs, never for input; on in release builds too.
+#define INGOT_CHECK(expression) \
+  ((expression) ? static_cast<void>(0) : ::ingot::check_failed(#expression, __FILE__, __LINE__))
+
+}  // namespace ingot

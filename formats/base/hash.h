@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace ingot {
+
+/// A 128-bit content hash, written as 32 lower-case hexadecimal digits (high word first).
+struct Hash128 {
+  std::uint64_t high = 0;
+  std::uint64_t low = 0;
+  friend bool operator==(const Hash128&, const Hash128&) = default;
+  [[nodiscard]] std::string hex() const;
+  /// Throws kCorrupt unless `text` is exactly 32 hexadecimal digits.
+  static Hash128 from_hex(std::string_view text);
+};
+
+/// Bytes hashed at a time; a tensor's hash is the hash of its chunks' hashes, so chunks may be done
+/// in any order.
+inline constexpr std::size_t kHashChunkBytes = std::size_t{4} << 20;
+
+/// XXH3-128 (seed 0) of one run of bytes.
+Hash128 hash_bytes(std::span<const std::byte> bytes);
+
+/// The tensor hash: each 4 MiB chunk (the last may be shorter, none when empty) is hashed with
+/// XXH3-128; the result is XXH3-128 over the chunk hashes in order (each 16 bytes, big-endian)
+/// followed by the total length (8 bytes, little-endian). Specified in docs/formats.md.
+class TensorHasher {
+ public:
+  TensorHasher();
+  ~TensorHasher();
+  TensorHasher(TensorHasher&&) noexcept;
+  TensorHasher& operator=(TensorHasher&&) noexcept;
+
+  /// Appends bytes, in order.
+  void update(std::span<const std::byte> bytes);
+  /// The hash of everything appended. Call once.
+  [[nodiscard]] Hash128 finish();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// Plain SHA-256 (as the hub shows it), as lower-case hexadecimal digits.
+class Sha256 {
+ public:
+  Sha256();
+  ~Sha256();
+  Sha256(Sha256&&) noexcept;
+  Sha256& operator=(Sha256&&) noexcept;
+  void update(std::span<const std::byte> bytes);
+  [[nodiscard]] std::string finish_hex();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace ingot

@@ -1,0 +1,190 @@
+#include "formats/base/pattern.h"
+
+// Code units of PCRE2 are bytes; the header insists on being told.
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include <fmt/format.h>
+#include <pcre2.h>
+
+#include "formats/base/error.h"
+
+namespace ingot {
+namespace {
+
+constexpr std::string_view kRegexPrefix = "re:";
+
+// Any sensible expression over a tensor name needs a few thousand steps; these stop after
+// milliseconds.
+constexpr std::uint32_t kMatchLimit = 1'000'000;
+constexpr std::uint32_t kDepthLimit = 100'000;
+constexpr std::uint32_t kHeapLimitKib = 64 * 1024;
+constexpr std::size_t kMaxExpressionBytes = 65'536;
+
+/// Index behind the character (UTF-8 code point) that starts at `i`.
+std::size_t next_character(std::string_view text, std::size_t i) {
+  do {
+    ++i;
+  } while (i < text.size() && (static_cast<unsigned char>(text[i]) & 0xC0U) == 0x80U);
+  return i;
+}
+
+/// A glob of stars and text only, as nearly all are: both ends are compared, what stands between
+/// two stars is searched, leftmost first. A recipe of a hundred rules asks this millions of times.
+bool text_glob_matches(std::string_view glob, std::string_view name) {
+  const std::size_t first_star = glob.find('*');
+  if (first_star == std::string_view::npos) return glob == name;
+  const std::size_t last_star = glob.rfind('*');
+  const std::string_view prefix = glob.substr(0, first_star);
+  const std::string_view suffix = glob.substr(last_star + 1);
+  if (name.size() < prefix.size() + suffix.size()) return false;
+  if (!name.starts_with(prefix) || !name.ends_with(suffix)) return false;
+  name = name.substr(prefix.size(), name.size() - prefix.size() - suffix.size());
+  for (std::size_t star = first_star; star < last_star;) {
+    const std::size_t next_star = glob.find('*', star + 1);
+    const std::string_view text = glob.substr(star + 1, next_star - star - 1);
+    const std::size_t at = name.find(text);
+    if (at == std::string_view::npos) return false;
+    name.remove_prefix(at + text.size());
+    star = next_star;
+  }
+  return true;
+}
+
+/// Whole-name glob. Only the last star is ever retried, and giving it more text can only help the
+/// part behind it, so the time is at most |glob| x |name|.
+bool glob_matches(std::string_view glob, std::string_view name) {
+  if (glob.find('?') == std::string_view::npos) return text_glob_matches(glob, name);
+  std::size_t g = 0;
+  std::size_t n = 0;
+  std::size_t behind_star = std::string_view::npos;
+  std::size_t star_end = 0;  // the star has taken name[.., star_end)
+  while (n < name.size()) {
+    if (g < glob.size() && glob[g] == '*') {
+      behind_star = ++g;
+      star_end = n;
+    } else if (g < glob.size() && glob[g] == '?') {
+      ++g;
+      n = next_character(name, n);
+    } else if (g < glob.size() && glob[g] == name[n]) {
+      ++g;
+      ++n;
+    } else if (behind_star != std::string_view::npos) {
+      star_end = next_character(name, star_end);
+      g = behind_star;
+      n = star_end;
+    } else {
+      return false;
+    }
+  }
+  while (g < glob.size() && glob[g] == '*') ++g;
+  return g == glob.size();
+}
+
+std::string pcre_message(int code) {
+  std::array<PCRE2_UCHAR, 256> buffer{};
+  pcre2_get_error_message(code, buffer.data(), buffer.size());
+  return reinterpret_cast<const char*>(buffer.data());
+}
+
+PCRE2_SPTR code_units(std::string_view text) {
+  return reinterpret_cast<PCRE2_SPTR>(text.data());
+}
+
+/// Names are UTF-8, and so is the manifest that patterns go into. PCRE2 checks it when it compiles
+/// a literal.
+void check_utf8(std::string_view text) {
+  int error = 0;
+  PCRE2_SIZE at = 0;
+  pcre2_code* literal =
+      pcre2_compile(code_units(text), text.size(), PCRE2_LITERAL | PCRE2_UTF, &error, &at, nullptr);
+  if (literal == nullptr) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("pattern cannot be used: {} (at byte {})", pcre_message(error), at));
+  }
+  pcre2_code_free(literal);
+}
+
+}  // namespace
+
+struct Pattern::Regex {
+  pcre2_code* code = nullptr;
+  pcre2_match_context* limits = nullptr;
+
+  explicit Regex(std::string_view expression) {
+    int error = 0;
+    PCRE2_SIZE at = 0;
+    code =
+        pcre2_compile(code_units(expression), expression.size(),
+                      PCRE2_ANCHORED | PCRE2_UTF | PCRE2_NEVER_BACKSLASH_C, &error, &at, nullptr);
+    if (code == nullptr) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("pattern 're:{}' is not a regular expression: {} (at byte {})",
+                              expression, pcre_message(error), at));
+    }
+    limits = pcre2_match_context_create(nullptr);
+    INGOT_CHECK(limits != nullptr);
+    pcre2_set_match_limit(limits, kMatchLimit);
+    pcre2_set_depth_limit(limits, kDepthLimit);
+    pcre2_set_heap_limit(limits, kHeapLimitKib);
+    // Ten times faster where the system allows it; without it pcre2_match interprets.
+    static_cast<void>(pcre2_jit_compile(code, PCRE2_JIT_COMPLETE));
+  }
+  ~Regex() {
+    pcre2_match_context_free(limits);
+    pcre2_code_free(code);
+  }
+  Regex(const Regex&) = delete;
+  Regex& operator=(const Regex&) = delete;
+
+  [[nodiscard]] int match(std::string_view name) const {
+    // One per thread, so that threads may share a pattern.
+    thread_local const std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)> data(
+        pcre2_match_data_create(1, nullptr), pcre2_match_data_free);
+    INGOT_CHECK(data != nullptr);
+    return pcre2_match(code, code_units(name), name.size(), 0, 0, data.get(), limits);
+  }
+};
+
+Pattern::Pattern(std::string_view text) : text_(text) {
+  const bool is_regex = text.starts_with(kRegexPrefix);
+  const std::string_view expression = is_regex ? text.substr(kRegexPrefix.size()) : text;
+  if (expression.empty()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("pattern '{}' is empty (write '*' for every tensor)", text));
+  }
+  if (expression.size() > kMaxExpressionBytes) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("pattern is {} bytes long, at most {} are accepted", expression.size(),
+                            kMaxExpressionBytes));
+  }
+  check_utf8(text);
+  if (is_regex) regex_ = std::make_unique<Regex>(expression);
+}
+
+bool Pattern::matches(std::string_view name) const {
+  if (!regex_) return glob_matches(text_, name);
+  const int result = regex_->match(name);
+  if (result >= 0) return true;
+  switch (result) {
+    case PCRE2_ERROR_NOMATCH:
+      return false;
+    case PCRE2_ERROR_MATCHLIMIT:
+    case PCRE2_ERROR_DEPTHLIMIT:
+    case PCRE2_ERROR_HEAPLIMIT:
+    case PCRE2_ERROR_JIT_STACKLIMIT:
+      throw Error(
+          ErrorCode::kLimit,
+          fmt::format("pattern '{}' backtracks too much on name '{}' (simplify it)", text_, name));
+    default:
+      throw Error(ErrorCode::kCorrupt,
+                  fmt::format("pattern '{}' cannot be matched against this name: {}", text_,
+                              pcre_message(result)))
+          .in_tensor(name);
+  }
+}
+
+}  // namespace ingot

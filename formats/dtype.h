@@ -1,0 +1,94 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace ingot::formats {
+
+/// Element types of the safetensors container, in its order from smallest to largest; files are
+/// laid out in the reverse of it. Source: docs/formats.md, "Data types".
+enum class DType : std::uint8_t {
+  kBool,
+  kF4,
+  kF6E2M3,
+  kF6E3M2,
+  kU8,
+  kI8,
+  kF8E5M2,
+  kF8E4M3,
+  kF8E8M0,
+  kF8E4M3Fnuz,
+  kF8E5M2Fnuz,
+  kI16,
+  kU16,
+  kF16,
+  kBf16,
+  kI32,
+  kU32,
+  kF32,
+  kC64,
+  kF64,
+  kI64,
+  kU64,
+};
+
+struct DTypeFacts {
+  DType dtype;
+  std::string_view name;  ///< spelling in the header
+  std::uint32_t bits;     ///< per element
+};
+
+inline constexpr std::array kDTypes = {
+    DTypeFacts{DType::kBool, "BOOL", 8},
+    DTypeFacts{DType::kF4, "F4", 4},
+    DTypeFacts{DType::kF6E2M3, "F6_E2M3", 6},
+    DTypeFacts{DType::kF6E3M2, "F6_E3M2", 6},
+    DTypeFacts{DType::kU8, "U8", 8},
+    DTypeFacts{DType::kI8, "I8", 8},
+    DTypeFacts{DType::kF8E5M2, "F8_E5M2", 8},
+    DTypeFacts{DType::kF8E4M3, "F8_E4M3", 8},
+    DTypeFacts{DType::kF8E8M0, "F8_E8M0", 8},
+    DTypeFacts{DType::kF8E4M3Fnuz, "F8_E4M3FNUZ", 8},
+    DTypeFacts{DType::kF8E5M2Fnuz, "F8_E5M2FNUZ", 8},
+    DTypeFacts{DType::kI16, "I16", 16},
+    DTypeFacts{DType::kU16, "U16", 16},
+    DTypeFacts{DType::kF16, "F16", 16},
+    DTypeFacts{DType::kBf16, "BF16", 16},
+    DTypeFacts{DType::kI32, "I32", 32},
+    DTypeFacts{DType::kU32, "U32", 32},
+    DTypeFacts{DType::kF32, "F32", 32},
+    DTypeFacts{DType::kC64, "C64", 64},
+    DTypeFacts{DType::kF64, "F64", 64},
+    DTypeFacts{DType::kI64, "I64", 64},
+    DTypeFacts{DType::kU64, "U64", 64},
+};
+
+namespace detail {
+constexpr bool rows_match_enum() {
+  for (std::size_t i = 0; i < kDTypes.size(); ++i) {
+    if (kDTypes[i].dtype != static_cast<DType>(i)) return false;
+  }
+  return kDTypes.size() == static_cast<std::size_t>(DType::kU64) + 1;
+}
+static_assert(rows_match_enum());
+}  // namespace detail
+
+constexpr std::string_view dtype_name(DType dtype) {
+  return kDTypes[static_cast<std::size_t>(dtype)].name;
+}
+
+constexpr std::uint32_t dtype_bits(DType dtype) {
+  return kDTypes[static_cast<std::size_t>(dtype)].bits;
+}
+
+constexpr std::optional<DType> find_dtype(std::string_view name) {
+  for (const DTypeFacts& row : kDTypes) {
+    if (row.name == name) return row.dtype;
+  }
+  return std::nullopt;
+}
+
+}  // namespace ingot::formats

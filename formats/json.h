@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include <nlohmann/json.hpp>
+
+namespace ingot::formats {
+
+/// JSON with keys in the order of the file.
+using Json = nlohmann::ordered_json;
+
+/// Objects and arrays may stand inside each other this many times.
+inline constexpr std::size_t kMaxJsonDepth = 64;
+
+/// Longest key (tensor names are keys), in bytes; keeps error messages printable. Beyond it is
+/// kLimit.
+inline constexpr std::size_t kMaxJsonKeyBytes = 65'536;
+
+/// Receives a JSON text piece by piece, in its order: for texts too long to be held as a tree.
+class JsonEvents {
+ public:
+  virtual ~JsonEvents() = default;
+  virtual void begin_object() = 0;
+  virtual void begin_array() = 0;
+  /// The end of the innermost open object or array.
+  virtual void end() = 0;
+  virtual void key(std::string&& name) = 0;
+  /// A string, number, boolean or null.
+  virtual void value(Json&& scalar) = 0;
+};
+
+/// Sends exactly one JSON value to `events`. Everything that parse_json refuses is refused here
+/// too, except duplicate keys: those are the receiver's matter. `text_offset` is where the text
+/// stands in the file, for the byte in errors. What a receiver throws comes out as it is.
+void parse_json_events(std::string_view text, std::string_view where, JsonEvents& events,
+                       std::uint64_t text_offset = 0);
+
+/// Parses exactly one JSON value. Stricter than nlohmann: duplicate keys, invalid UTF-8, nesting
+/// beyond 64 and integers beyond 64 bits are kCorrupt, and so are a byte order mark and NUL bytes.
+/// `where` names the file in the error.
+Json parse_json(std::string_view text, std::string_view where);
+
+/// Reads and parses a JSON file of at most `max_bytes`.
+Json read_json_file(const std::filesystem::path& path, std::uint64_t max_bytes);
+
+/// Whether text is valid UTF-8, as every JSON string must be.
+bool is_utf8(std::string_view text);
+
+/// Two-space indentation, a final newline, keys in their order: the one way in which we write JSON
+/// files.
+std::string json_text(const Json& value);
+
+}  // namespace ingot::formats

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# The one list of packages, for Debian 12 and Ubuntu 24.04. Installs what is missing; asks for nothing if all is here.
+#   scripts/deps.sh          what building, testing and the demo need
+#   scripts/deps.sh --fuzz   clang with libFuzzer as well, for scripts/test.sh --all
+set -euo pipefail
+
+packages=(
+  g++ cmake ninja-build pkg-config ccache
+  nlohmann-json3-dev libcli11-dev libtbb-dev libzstd-dev libhwy-dev libfmt-dev libspdlog-dev libyaml-cpp-dev
+  libxxhash-dev libssl-dev libpcre2-dev
+  libgtest-dev libgmock-dev libbenchmark-dev
+  python3 time
+)
+fuzz_packages=(clang libclang-rt-dev)
+
+case "${1:-}" in
+  "") ;;
+  --fuzz) packages+=("${fuzz_packages[@]}") ;;
+  *) echo "usage: scripts/deps.sh [--fuzz]" >&2; exit 2 ;;
+esac
+
+installed() { dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'install ok installed'; }
+
+missing=()
+for package in "${packages[@]}"; do
+  installed "$package" || missing+=("$package")
+done
+[ "${#missing[@]}" -eq 0 ] && exit 0
+
+command -v apt-get >/dev/null || { echo "these packages are missing, and there is no apt-get: ${missing[*]}" >&2; exit 2; }
+sudo=()
+[ "$(id -u)" -eq 0 ] || sudo=(sudo)
+echo "installing ${missing[*]}" >&2
+export DEBIAN_FRONTEND=noninteractive
+"${sudo[@]}" apt-get update -q >&2
+"${sudo[@]}" apt-get install -q -y --no-install-recommends "${missing[@]}" >&2

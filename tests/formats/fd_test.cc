@@ -1,0 +1,167 @@
+#include "formats/base/fd.h"
+
+#include <array>
+#include <filesystem>
+#include <string>
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_dir.h"
+
+namespace ingot {
+namespace {
+
+using testing::expect_error;
+using testing::TempDir;
+
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text));
+}
+
+std::string read_back(const Fd& file, std::uint64_t offset, std::size_t n) {
+  std::string text(n, '?');
+  file.read_exact(std::as_writable_bytes(std::span(text)), offset);
+  return text;
+}
+
+TEST(Fd, WritesAndReadsAtAnyOffset) {
+  const TempDir dir;
+  const Fd out = Fd::open_for_writing(dir / "f", O_WRONLY | O_CREAT | O_EXCL);
+  out.write_exact(bytes_of("world"), 6);
+  out.write_exact(bytes_of("hello "), 0);
+  out.sync_data();
+  out.sync();
+  const Fd in = Fd::open_for_reading(dir / "f");
+  EXPECT_EQ(in.size(), 11U);
+  EXPECT_EQ(read_back(in, 0, 11), "hello world");
+  EXPECT_EQ(read_back(in, 4, 3), "o w");
+  EXPECT_EQ(read_back(in, 11, 0), "");
+}
+
+TEST(Fd, ReadBeyondTheEndIsATruncatedFile) {
+  const TempDir dir;
+  write_text_file(dir / "f", "1234");
+  const Fd file = Fd::open_for_reading(dir / "f");
+  expect_error(ErrorCode::kCorrupt, {(dir / "f").string(), "byte 4", "3 bytes early", "truncated"},
+               [&] { (void)read_back(file, 2, 5); });
+}
+
+TEST(Fd, MissingFileIsNotFoundWithItsPath) {
+  const TempDir dir;
+  expect_error(ErrorCode::kNotFound, {(dir / "absent").string()},
+               [&] { Fd::open_for_reading(dir / "absent"); });
+  expect_error(ErrorCode::kNotFound, {"absent"},
+               [&] { Fd::open_for_writing(dir / "absent" / "f", O_WRONLY | O_CREAT); });
+  expect_error(ErrorCode::kNotFound, {"absent"}, [&] { Fd::open_directory(dir / "absent"); });
+}
+
+TEST(Fd, RefusesToReadAnythingButARegularFile) {
+  const TempDir dir;
+  expect_error(ErrorCode::kInvalidArgument, {"is not a regular file"},
+               [&] { Fd::open_for_reading(dir.path()); });
+  // Must not hang waiting for a writer.
+  ASSERT_EQ(::mkfifo((dir / "fifo").c_str(), 0644), 0);
+  expect_error(ErrorCode::kInvalidArgument, {"fifo", "is not a regular file"},
+               [&] { Fd::open_for_reading(dir / "fifo"); });
+  expect_error(ErrorCode::kInvalidArgument, {"/dev/null"},
+               [] { Fd::open_for_reading("/dev/null"); });
+}
+
+TEST(Fd, SymlinkLoopIsAnIoErrorNamingIt) {
+  const TempDir dir;
+  std::filesystem::create_symlink("b", dir / "a");
+  std::filesystem::create_symlink("a", dir / "b");
+  expect_error(ErrorCode::kIo, {(dir / "a").string(), "symbolic link"},
+               [&] { Fd::open_for_reading(dir / "a"); });
+}
+
+TEST(Fd, DeniedAccessIsAPermissionError) {
+  constexpr uid_t kNobody = 65534;
+  const TempDir dir;
+  write_text_file(dir / "f", "secret");
+  std::filesystem::permissions(dir / "f", std::filesystem::perms::none);
+  // Root may read everything, so it steps down for the attempt.
+  const bool was_root = ::geteuid() == 0;
+  if (was_root && ::seteuid(kNobody) != 0) GTEST_SKIP() << "cannot give up root";
+  expect_error(ErrorCode::kPermission, {(dir / "f").string(), "open for reading"},
+               [&] { Fd::open_for_reading(dir / "f"); });
+  if (was_root) {
+    ASSERT_EQ(::seteuid(0), 0);
+  }
+}
+
+TEST(Fd, WriteToAFullDeviceIsNoSpace) {
+  if (::access("/dev/full", W_OK) != 0) GTEST_SKIP() << "no /dev/full here";
+  const Fd full = Fd::open_for_writing("/dev/full", O_WRONLY);
+  expect_error(ErrorCode::kNoSpace, {"/dev/full", "free space"},
+               [&] { full.write_exact(bytes_of("x"), 0); });
+}
+
+TEST(Fd, WriteThroughAReadOnlyDescriptorFails) {
+  const TempDir dir;
+  write_text_file(dir / "f", "1234");
+  const Fd file = Fd::open_for_reading(dir / "f");
+  expect_error(ErrorCode::kIo, {(dir / "f").string()}, [&] { file.write_exact(bytes_of("x"), 0); });
+}
+
+TEST(Fd, ReserveGivesTheLengthAndKeepsTheContent) {
+  const TempDir dir;
+  const Fd file = Fd::open_for_writing(dir / "f", O_RDWR | O_CREAT);
+  file.write_exact(bytes_of("data"), 0);
+  file.reserve(0);
+  EXPECT_EQ(file.size(), 4U);
+  file.reserve(10'000);
+  EXPECT_EQ(file.size(), 10'000U);
+  EXPECT_EQ(read_back(file, 0, 5), std::string("data\0", 5));
+  file.truncate(2);
+  EXPECT_EQ(file.size(), 2U);
+}
+
+TEST(Fd, MovingHandsTheDescriptorOver) {
+  const TempDir dir;
+  write_text_file(dir / "f", "1234");
+  Fd first = Fd::open_for_reading(dir / "f");
+  const int number = first.get();
+  Fd second = std::move(first);
+  EXPECT_FALSE(first.valid());
+  EXPECT_EQ(second.get(), number);
+  second = Fd();
+  EXPECT_EQ(::fcntl(number, F_GETFD), -1);
+}
+
+TEST(Fd, CloseIsFinalAndMayBeRepeated) {
+  const TempDir dir;
+  write_text_file(dir / "f", "1234");
+  Fd file = Fd::open_for_reading(dir / "f");
+  file.close();
+  EXPECT_FALSE(file.valid());
+  EXPECT_NO_THROW(file.close());
+}
+
+TEST(TextFile, RoundTripsAndReplaces) {
+  const TempDir dir;
+  write_text_file(dir / "f", "a longer first version");
+  write_text_file(dir / "f", "second");
+  EXPECT_EQ(read_text_file(dir / "f", 6), "second");
+  expect_error(ErrorCode::kLimit, {"6 bytes long", "at most 5"},
+               [&] { read_text_file(dir / "f", 5); });
+}
+
+TEST(RenameFile, ReplacesTheTargetAndNamesTheMissingSource) {
+  const TempDir dir;
+  write_text_file(dir / "from", "new");
+  write_text_file(dir / "to", "old");
+  rename_file(dir / "from", dir / "to");
+  sync_directory(dir.path());
+  EXPECT_EQ(read_text_file(dir / "to", 10), "new");
+  EXPECT_FALSE(std::filesystem::exists(dir / "from"));
+  expect_error(ErrorCode::kNotFound, {(dir / "from").string()},
+               [&] { rename_file(dir / "from", dir / "to"); });
+}
+
+}  // namespace
+}  // namespace ingot

@@ -1,0 +1,315 @@
+#include "formats/model_config.h"
+
+#include <string>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "formats/base/fd.h"
+#include "tests/support/expect_error.h"
+
+namespace ingot::formats {
+namespace {
+
+using ::testing::ElementsAre;
+using testing::expect_error;
+
+ModelConfig parse(std::string_view text) {
+  return parse_model_config(text, "config.json");
+}
+
+TEST(ModelConfig, ReadsTheBundledCheckpoint) {
+  const auto text = read_text_file(INGOT_SOURCE_DIR "/examples/tiny-v32/config.json", 1 << 20);
+  const ModelConfig config = parse(text);
+  EXPECT_EQ(config.model_type, "deepseek_v32");
+  EXPECT_EQ(config.architecture, "DeepseekV32ForCausalLM");
+  EXPECT_EQ(config.dtype, "bfloat16");
+  EXPECT_EQ(config.vocab_size, 2048U);
+  EXPECT_EQ(config.hidden_size, 256U);
+  EXPECT_EQ(config.intermediate_size, 640U);
+  EXPECT_EQ(config.moe_intermediate_size, 128U);
+  EXPECT_EQ(config.num_hidden_layers, 5U);
+  EXPECT_EQ(config.num_nextn_predict_layers, 1U);
+  EXPECT_EQ(config.num_attention_heads, 8U);
+  EXPECT_EQ(config.num_key_value_heads, 8U);
+  EXPECT_EQ(config.n_routed_experts, 16U);
+  EXPECT_EQ(config.n_shared_experts, 1U);
+  EXPECT_EQ(config.num_experts_per_tok, 4U);
+  EXPECT_EQ(config.q_lora_rank, 128U);
+  EXPECT_EQ(config.kv_lora_rank, 128U);
+  EXPECT_EQ(config.qk_nope_head_dim, 32U);
+  EXPECT_EQ(config.qk_rope_head_dim, 16U);
+  EXPECT_EQ(config.v_head_dim, 32U);
+  EXPECT_EQ(config.index_n_heads, 4U);
+  EXPECT_EQ(config.index_head_dim, 128U);
+  EXPECT_EQ(config.index_topk, 64U);
+  EXPECT_EQ(config.max_position_embeddings, 1024U);
+  EXPECT_DOUBLE_EQ(config.rms_norm_eps, 1e-6);
+  EXPECT_EQ(config.topk_method, "noaux_tc");
+  EXPECT_EQ(config.scoring_func, "sigmoid");
+  EXPECT_FALSE(config.tie_word_embeddings);
+  EXPECT_FALSE(config.attention_bias);
+  EXPECT_EQ(config.rope.type, "yarn");
+  EXPECT_DOUBLE_EQ(config.rope.theta, 10000.0);
+  EXPECT_EQ(config.rope.factor, 4.0);
+  EXPECT_EQ(config.rope.beta_fast, 32.0);
+  EXPECT_EQ(config.rope.beta_slow, 1.0);
+  EXPECT_EQ(config.rope.mscale, 1.0);
+  EXPECT_EQ(config.rope.mscale_all_dim, 1.0);
+  EXPECT_EQ(config.rope.original_max_position_embeddings, 256U);
+  ASSERT_TRUE(config.quantization);
+  EXPECT_EQ(config.quantization->quant_method, "fp8");
+  EXPECT_EQ(config.quantization->fmt, "e4m3");
+  EXPECT_EQ(config.quantization->activation_scheme, "dynamic");
+  EXPECT_EQ(config.quantization->scale_fmt, "ue8m0");
+  EXPECT_EQ(config.quantization->weight_block_size, (std::array<std::uint64_t, 2>{128, 128}));
+  EXPECT_THAT(config.layer_is_moe, ElementsAre(false, true, true, true, true));
+  EXPECT_EQ(config.raw, parse_json(text, "config.json"));
+}
+
+TEST(ModelConfig, WhatTheFileLacksIsZeroEmptyOrNothing) {
+  const ModelConfig config = parse("{}");
+  EXPECT_EQ(config.model_type, "");
+  EXPECT_EQ(config.architecture, "");
+  EXPECT_EQ(config.num_hidden_layers, 0U);
+  EXPECT_EQ(config.q_lora_rank, 0U);
+  EXPECT_EQ(config.rope.type, "default");
+  EXPECT_DOUBLE_EQ(config.rope.theta, 10000.0);
+  EXPECT_FALSE(config.rope.factor);
+  EXPECT_FALSE(config.quantization);
+  EXPECT_TRUE(config.layer_is_moe.empty());
+}
+
+TEST(ModelConfig, NullCountsAsAbsent) {
+  const ModelConfig config =
+      parse(R"({"model_type": null, "architectures": null, "hidden_size": null,
+      "q_lora_rank": null, "num_attention_heads": 4, "num_key_value_heads": null, "rope_scaling": null,
+      "rope_parameters": null, "quantization_config": null, "dtype": null, "torch_dtype": "float16",
+      "rms_norm_eps": null, "tie_word_embeddings": null, "mlp_layer_types": null, "n_routed_experts": null,
+      "num_experts": 3, "num_hidden_layers": 1, "moe_layer_freq": null, "decoder_sparse_step": null})");
+  EXPECT_EQ(config.q_lora_rank, 0U);
+  EXPECT_EQ(config.num_key_value_heads, 4U);
+  EXPECT_EQ(config.dtype, "float16");
+  EXPECT_EQ(config.n_routed_experts, 3U);
+  EXPECT_FALSE(config.quantization);
+  EXPECT_THAT(config.layer_is_moe, ElementsAre(true));
+  EXPECT_TRUE(config.raw.contains("q_lora_rank"));
+}
+
+TEST(ModelConfig, NewSpellingsWin) {
+  const ModelConfig config = parse(R"({"dtype": "bfloat16", "torch_dtype": "float32",
+      "rope_theta": 1, "rope_scaling": {"type": "linear", "factor": 2, "beta_fast": 5},
+      "rope_parameters": {"rope_type": "yarn", "type": "old", "rope_theta": 50000.0, "factor": 40,
+                          "original_max_position_embeddings": 4096, "mscale": 0.707}})");
+  EXPECT_EQ(config.dtype, "bfloat16");
+  EXPECT_EQ(config.rope.type, "yarn");
+  EXPECT_DOUBLE_EQ(config.rope.theta, 50000.0);
+  EXPECT_EQ(config.rope.factor, 40.0);
+  EXPECT_FALSE(config.rope.beta_fast);
+  EXPECT_EQ(config.rope.mscale, 0.707);
+  EXPECT_EQ(config.rope.original_max_position_embeddings, 4096U);
+}
+
+TEST(ModelConfig, RopeParametersWithoutThetaKeepTheOuterOne) {
+  const ModelConfig config =
+      parse(R"({"rope_theta": 1000000, "rope_parameters": {"type": "default"}})");
+  EXPECT_DOUBLE_EQ(config.rope.theta, 1e6);
+  EXPECT_EQ(config.rope.type, "default");
+}
+
+TEST(ModelConfig, ExpertsHaveThreeNamesThatMustAgree) {
+  for (const char* key : {"n_routed_experts", "num_experts", "num_local_experts"}) {
+    EXPECT_EQ(parse(fmt::format(R"({{"{}": 128}})", key)).n_routed_experts, 128U) << key;
+  }
+  EXPECT_EQ(parse(R"({"num_experts": 8, "num_local_experts": 8})").n_routed_experts, 8U);
+  expect_error(ErrorCode::kCorrupt,
+               {"config.json: ", "'num_local_experts' is 9, but 'num_experts' is 8"},
+               [] { parse(R"({"num_experts": 8, "num_local_experts": 9})"); });
+}
+
+std::vector<bool> moe_layers(const std::string& members) {
+  return parse("{\"num_hidden_layers\": 6, \"n_routed_experts\": 8, " + members + "}").layer_is_moe;
+}
+
+TEST(ModelConfig, DensePrefixAndFrequencyDecideWhichLayersAreMixtures) {
+  EXPECT_THAT(moe_layers(R"("first_k_dense_replace": 2)"), ElementsAre(0, 0, 1, 1, 1, 1));
+  EXPECT_THAT(moe_layers(R"("first_k_dense_replace": 0, "moe_layer_freq": 1)"),
+              ElementsAre(1, 1, 1, 1, 1, 1));
+  EXPECT_THAT(moe_layers(R"("first_k_dense_replace": 1, "moe_layer_freq": 2)"),
+              ElementsAre(0, 0, 1, 0, 1, 0));
+  EXPECT_THAT(moe_layers(R"("first_k_dense_replace": 9)"), ElementsAre(0, 0, 0, 0, 0, 0));
+  EXPECT_THAT(moe_layers(R"("moe_layer_freq": [0, 1, 1, 0, 1, 1])"), ElementsAre(0, 1, 1, 0, 1, 1));
+  EXPECT_THAT(moe_layers(R"("x": 0)"), ElementsAre(1, 1, 1, 1, 1, 1));
+}
+
+TEST(ModelConfig, LayerTypesWinOverTheDensePrefix) {
+  EXPECT_THAT(moe_layers(R"("first_k_dense_replace": 5,
+      "mlp_layer_types": ["dense", "sparse", "dense", "sparse", "sparse", "dense"])"),
+              ElementsAre(0, 1, 0, 1, 1, 0));
+  // One more entry for an MTP layer.
+  EXPECT_THAT(moe_layers(R"("num_nextn_predict_layers": 1,
+      "mlp_layer_types": ["dense", "dense", "dense", "sparse", "sparse", "sparse", "sparse"])"),
+              ElementsAre(0, 0, 0, 1, 1, 1));
+}
+
+TEST(ModelConfig, SparseStepCountsLayersFromOne) {
+  EXPECT_THAT(moe_layers(R"("decoder_sparse_step": 1, "mlp_only_layers": [])"),
+              ElementsAre(1, 1, 1, 1, 1, 1));
+  EXPECT_THAT(moe_layers(R"("decoder_sparse_step": 2)"), ElementsAre(0, 1, 0, 1, 0, 1));
+  EXPECT_THAT(moe_layers(R"("decoder_sparse_step": 2, "mlp_only_layers": [1, 2])"),
+              ElementsAre(0, 0, 0, 1, 0, 1));
+  EXPECT_THAT(moe_layers(R"("mlp_only_layers": [0])"), ElementsAre(0, 1, 1, 1, 1, 1));
+}
+
+TEST(ModelConfig, ModelWithoutExpertsIsDense) {
+  EXPECT_THAT(parse(R"({"num_hidden_layers": 2})").layer_is_moe, ElementsAre(false, false));
+  EXPECT_THAT(
+      parse(R"({"num_hidden_layers": 2, "decoder_sparse_step": 1, "num_experts": 0})").layer_is_moe,
+      ElementsAre(false, false));
+}
+
+TEST(ModelConfig, KeepsWhatItDoesNotUnderstand) {
+  const char* text = R"({"zeta":[1,{"x":-2.5}],"hidden_size":8,"auto_map":{"A":"b.C"}})";
+  EXPECT_EQ(parse(text).raw.dump(), text);
+}
+
+/// Every number that must be whole, with the greatest value that is accepted.
+struct WholeKey {
+  const char* key;
+  std::uint64_t max;
+};
+
+constexpr std::uint64_t kCount = std::uint64_t{1} << 20;
+constexpr std::uint64_t kDimension = std::uint64_t{1} << 32;
+constexpr WholeKey kWholeKeys[] = {
+    {"vocab_size", kDimension},
+    {"hidden_size", kDimension},
+    {"intermediate_size", kDimension},
+    {"moe_intermediate_size", kDimension},
+    {"num_hidden_layers", kCount},
+    {"num_nextn_predict_layers", kCount},
+    {"num_attention_heads", kDimension},
+    {"num_key_value_heads", kDimension},
+    {"head_dim", kDimension},
+    {"n_routed_experts", kCount},
+    {"num_experts", kCount},
+    {"num_local_experts", kCount},
+    {"n_shared_experts", kCount},
+    {"num_experts_per_tok", kCount},
+    {"q_lora_rank", kDimension},
+    {"kv_lora_rank", kDimension},
+    {"qk_nope_head_dim", kDimension},
+    {"qk_rope_head_dim", kDimension},
+    {"v_head_dim", kDimension},
+    {"index_n_heads", kDimension},
+    {"index_head_dim", kDimension},
+    {"index_topk", kDimension},
+    {"max_position_embeddings", kDimension},
+};
+
+TEST(ModelConfig, WholeNumbersAreCheckedKeyByKey) {
+  for (const WholeKey& row : kWholeKeys) {
+    const auto with = [&](const std::string& value) {
+      return fmt::format(R"({{"{}": {}}})", row.key, value);
+    };
+    SCOPED_TRACE(row.key);
+    EXPECT_NO_THROW(parse(with(std::to_string(row.max))));
+    const std::pair<std::string, std::string> bad[] = {
+        {std::to_string(row.max + 1), "plausible"},
+        {"18446744073709551615", "plausible"},
+        {"-1", "less than 0"},
+        {"1.5", "not a whole number"},
+        {"2.0", "not a whole number"},
+        {"1e3", "not a whole number"},
+        {"\"8\"", "is a string"},
+        {"true", "is a boolean"},
+        {"[8]", "is a array"},
+        {"{}", "is a object"},
+    };
+    for (const auto& refused : bad) {
+      expect_error(ErrorCode::kCorrupt,
+                   {"config.json: ", fmt::format("'{}'", row.key), refused.second},
+                   [&] { parse(with(refused.first)); });
+    }
+    expect_error(ErrorCode::kCorrupt, {"config.json: ", "64 bits"},
+                 [&] { parse(with("18446744073709551616")); });
+  }
+}
+
+TEST(ModelConfig, RefusesWrongTypesAndValuesNamingTheKey) {
+  const struct {
+    const char* text;
+    const char* fragment;
+  } cases[] = {
+      {"[]", "is not a JSON object"},
+      {"null", "is not a JSON object"},
+      {"\"text\"", "is not a JSON object"},
+      {R"({"model_type": 1})", "'model_type' is a number"},
+      {R"({"model_type": ["deepseek_v3"]})", "'model_type'"},
+      {R"({"architectures": "DeepseekV3ForCausalLM"})", "'architectures'"},
+      {R"({"architectures": [1]})", "'architectures'"},
+      {R"({"torch_dtype": 16})", "'torch_dtype'"},
+      {R"({"dtype": {}})", "'dtype'"},
+      {R"({"topk_method": false})", "'topk_method'"},
+      {R"({"scoring_func": 0})", "'scoring_func'"},
+      {R"({"rms_norm_eps": "1e-6"})", "'rms_norm_eps'"},
+      {R"({"rms_norm_eps": -1e-6})", "'rms_norm_eps' is -1e-06, less than 0"},
+      {R"({"tie_word_embeddings": 1})", "'tie_word_embeddings'"},
+      {R"({"attention_bias": "false"})", "'attention_bias'"},
+      {R"({"rope_theta": "10000"})", "'rope_theta'"},
+      {R"({"rope_theta": 0})", "'rope_theta' is 0"},
+      {R"({"rope_theta": -1})", "'rope_theta'"},
+      {R"({"rope_scaling": "yarn"})", "'rope_scaling' is not an object"},
+      {R"({"rope_scaling": []})", "'rope_scaling' is not an object"},
+      {R"({"rope_scaling": {"type": 1}})", "'rope_scaling.type'"},
+      {R"({"rope_scaling": {"factor": "40"}})", "'rope_scaling.factor'"},
+      {R"({"rope_scaling": {"original_max_position_embeddings": 4096.0}})",
+       "'rope_scaling.original_max_position_embeddings'"},
+      {R"({"rope_parameters": {"rope_theta": []}})", "'rope_parameters.rope_theta'"},
+      {R"({"rope_parameters": {"rope_type": {}}})", "'rope_parameters.rope_type'"},
+      {R"({"rope_parameters": {"mscale_all_dim": true}})", "'rope_parameters.mscale_all_dim'"},
+      {R"({"quantization_config": "fp8"})", "'quantization_config' is not an object"},
+      {R"({"quantization_config": {"quant_method": 8}})", "'quantization_config.quant_method'"},
+      {R"({"quantization_config": {"scale_fmt": 1}})", "'quantization_config.scale_fmt'"},
+      {R"({"quantization_config": {"weight_block_size": 128}})",
+       "'quantization_config.weight_block_size'"},
+      {R"({"quantization_config": {"weight_block_size": [128]}})", "does not hold two numbers"},
+      {R"({"quantization_config": {"weight_block_size": [128,128,128]}})",
+       "does not hold two numbers"},
+      {R"({"quantization_config": {"weight_block_size": [128,0]}})", "holds a 0"},
+      {R"({"quantization_config": {"weight_block_size": [128,-1]}})", "less than 0"},
+      {R"({"quantization_config": {"weight_block_size": [128,1.5]}})", "not a whole number"},
+      {R"({"quantization_config": {"weight_block_size": ["128","128"]}})", "not a whole number"},
+      {R"({"num_hidden_layers": 2, "mlp_layer_types": ["dense"]})",
+       "'mlp_layer_types' holds 1 entries"},
+      {R"({"num_hidden_layers": 1, "mlp_layer_types": ["dense","dense"]})",
+       "'mlp_layer_types' holds 2 entries"},
+      {R"({"num_hidden_layers": 1, "mlp_layer_types": ["moe"]})", "neither dense nor sparse"},
+      {R"({"num_hidden_layers": 1, "mlp_layer_types": [1]})", "neither dense nor sparse"},
+      {R"({"num_hidden_layers": 1, "mlp_layer_types": "dense"})", "'mlp_layer_types'"},
+      {R"({"num_hidden_layers": 1, "num_experts": 1, "first_k_dense_replace": -1})",
+       "'first_k_dense_replace'"},
+      {R"({"num_hidden_layers": 1, "num_experts": 1, "moe_layer_freq": 0})",
+       "'moe_layer_freq' is 0"},
+      {R"({"num_hidden_layers": 1, "num_experts": 1, "moe_layer_freq": [2]})",
+       "'moe_layer_freq' is 2"},
+      {R"({"num_hidden_layers": 1, "num_experts": 1, "moe_layer_freq": [1,1]})",
+       "'moe_layer_freq' holds 2"},
+      {R"({"num_hidden_layers": 1, "num_experts": 1, "moe_layer_freq": "1"})", "'moe_layer_freq'"},
+      {R"({"num_hidden_layers": 1, "num_experts": 1, "decoder_sparse_step": 0})",
+       "'decoder_sparse_step' is 0"},
+      {R"({"num_hidden_layers": 1, "num_experts": 1, "mlp_only_layers": [1]})", "names layer 1"},
+      {R"({"num_hidden_layers": 1, "num_experts": 1, "mlp_only_layers": 0})", "'mlp_only_layers'"},
+      {R"({"num_hidden_layers": 1, "num_experts": 1, "mlp_only_layers": ["0"]})",
+       "'mlp_only_layers'"},
+      {R"({"hidden_size": 8, "hidden_size": 8})", "'hidden_size' occurs twice"},
+      {R"({"rope_theta": 1e999})", "JSON"},
+  };
+  for (const auto& row : cases) {
+    SCOPED_TRACE(row.text);
+    expect_error(ErrorCode::kCorrupt, {"config.json: ", row.fragment}, [&] { parse(row.text); });
+  }
+}
+
+}  // namespace
+}  // namespace ingot::formats
