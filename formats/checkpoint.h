@@ -1,0 +1,85 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "formats/base/error.h"
+#include "formats/base/pattern.h"
+#include "formats/dialect/dialect.h"
+#include "formats/tensor_source.h"
+
+namespace ingot::formats {
+
+/// How to open a directory.
+struct OpenOptions {
+  /// Family by name instead of by config.json (`--family`); "generic" accepts any names, and then
+  /// config.json may be missing.
+  std::string family;
+  /// Unknown tensors that match one of these are untouched copies instead of a refusal.
+  const std::vector<Pattern>* allow_unknown = nullptr;
+  /// Directory with `NAME.header` files standing for weights files that were consumed (resume of
+  /// --consume-source).
+  std::filesystem::path consumed_headers;
+  /// Collect faults here instead of throwing them (`ingot check`); what could not be understood is
+  /// left out.
+  ErrorList* faults = nullptr;
+  std::size_t threads = 1;
+};
+
+/// A file beside the weights, copied byte for byte on conversion: everything but weights, weight
+/// indices, config.json and ingot's own files; subfolders included, relative to the checkpoint.
+struct SideFile {
+  std::string path;  ///< relative, '/'-separated
+  std::uint64_t n_bytes = 0;
+};
+
+/// An opened directory: config, index, files, and its logical tensors, whatever dialect it came in.
+class Checkpoint final : public TensorSource {
+ public:
+  /// Reads config.json, the index and every header; recognises encodings and matches the family's
+  /// grammar. Reads no weights. Throws (collected, in stable order) for everything that
+  /// docs/formats.md calls a malformed checkpoint: an index that disagrees with the files,
+  /// duplicate names, FP8 weights without scale, scales without weight, a scale of the wrong shape
+  /// or dtype, packed 4-bit weights (kUnsupported), tensors outside the family's grammar
+  /// (kUnknownTensor, with the list), a directory that still holds .ingot-partial.
+  static Checkpoint open(const std::filesystem::path& directory, const OpenOptions& options = {});
+
+  ~Checkpoint() override;
+  Checkpoint(Checkpoint&&) noexcept;
+  Checkpoint& operator=(Checkpoint&&) noexcept;
+
+  [[nodiscard]] const ModelConfig& config() const override;
+  [[nodiscard]] const Family& family() const override;
+  [[nodiscard]] std::span<const LogicalTensor> tensors() const override;
+  [[nodiscard]] std::span<const StoredTensor> stored() const override;
+  [[nodiscard]] std::span<const SourceFile> files() const override;
+  void read(std::uint32_t stored, std::uint64_t offset, std::span<std::byte> out) const override;
+
+  [[nodiscard]] const std::filesystem::path& directory() const;
+  /// The dialect that the source is written in.
+  [[nodiscard]] const Dialect& dialect() const;
+  [[nodiscard]] const std::vector<SideFile>& side_files() const;
+  /// True when the directory has a model.safetensors.index.json.
+  [[nodiscard]] bool has_index() const;
+  /// Layers promised by num_nextn_predict_layers of which no tensor is here.
+  [[nodiscard]] bool lacks_promised_mtp() const;
+  /// The raw header bytes [0, 8+N) of a file, for fingerprints and for --consume-source.
+  [[nodiscard]] std::vector<std::byte> header_bytes(std::uint32_t file) const;
+  /// False when the file is gone and a saved header stands for it.
+  [[nodiscard]] bool has_data(std::uint32_t file) const;
+  /// Reads raw bytes of a weights file at an absolute offset, for fingerprints. Needs has_data().
+  void read_file(std::uint32_t file, std::uint64_t offset, std::span<std::byte> out) const;
+  /// Closes a weights file, so that deleting it frees its blocks. It is opened again if it is read
+  /// again.
+  void close_file(std::uint32_t file) const;
+
+ private:
+  struct State;
+  explicit Checkpoint(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace ingot::formats

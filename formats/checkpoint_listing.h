@@ -1,0 +1,39 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "formats/base/error.h"
+#include "formats/checkpoint.h"
+#include "formats/checkpoint_index.h"
+
+namespace ingot::formats {
+
+inline constexpr std::string_view kConfigName = "config.json";
+inline constexpr std::string_view kIndexName = "model.safetensors.index.json";
+
+/// Throws unless `directory` is one that can be read (kNotFound, kInvalidArgument) and is not the
+/// place of a conversion that has not ended (kExists).
+void require_finished_directory(const std::filesystem::path& directory);
+
+/// Which files hold the weights.
+struct WeightsListing {
+  bool has_index = false;
+  CheckpointIndex index;
+  std::vector<std::string> files;  ///< bare names of those that are here or were consumed, sorted
+  bool is_complete = true;         ///< false when the index names a file that is neither
+};
+
+/// Files of the index, or model.safetensors where there is none; any *.safetensors with
+/// `accept_any`. Reports index files that are missing and weights files that the index does not
+/// name.
+WeightsListing list_weights(const std::filesystem::path& directory,
+                            const std::filesystem::path& consumed_headers, bool accept_any,
+                            ErrorList& faults);
+
+/// Sorted by path. Symbolic links to files count as files, links to directories are not entered;
+/// directories whose names begin with a dot are left out.
+std::vector<SideFile> list_side_files(const std::filesystem::path& directory, ErrorList& faults);
+
+}  // namespace ingot::formats

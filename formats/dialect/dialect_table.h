@@ -1,0 +1,42 @@
+#pragma once
+
+#include <array>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/dialect/dialect.h"
+
+// The rows that dialects.cc lists, one per file of this folder, and what their functions have in
+// common.
+
+namespace ingot::formats {
+
+extern const Dialect kDeepseekDialect;
+extern const Dialect kCompressedTensorsDialect;
+
+/// `quantization_config` of the source if it is in this dialect and an object, else null.
+const Json* source_block(const ModelConfig& source, const Dialect& dialect);
+
+/// The name by which ignore lists know a weight: without `.weight`.
+std::string_view module_name(std::string_view weight_name);
+
+/// Modules that a release quantizes and that are plain here, sorted.
+std::vector<std::string> unquantized_modules(std::span<const WrittenTensor> written);
+
+bool any_quantized(std::span<const WrittenTensor> written);
+
+/// The strings of a list in `block`, or none when it has no such list. Throws kCorrupt when it is
+/// something else.
+std::vector<std::string> string_list(const Json& block, const char* key);
+
+/// `key` becomes the union of what it holds and `modules`, sorted.
+void merge_into_list(Json& block, const char* key, const std::vector<std::string>& modules);
+
+/// [rows, columns] of the block structures that compressed-tensors' config_groups give to FP8
+/// weights; nothing when there is no such group.
+std::optional<std::array<std::uint64_t, 2>> compressed_tensors_block_size(const Json& block);
+
+}  // namespace ingot::formats

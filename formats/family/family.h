@@ -1,0 +1,199 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/model_config.h"
+#include "formats/tensor.h"
+
+namespace ingot::formats {
+
+/// What a tensor is for. Names in role_name().
+enum class Role : std::uint8_t {
+  kEmbedding,
+  kHead,
+  kFinalNorm,
+  kInputNorm,
+  kPostAttentionNorm,
+  kQProj,
+  kKProj,
+  kVProj,
+  kQNorm,
+  kKNorm,
+  kQaProj,
+  kQaNorm,
+  kQbProj,
+  kKvaProj,
+  kKvaNorm,
+  kKvbProj,
+  kOProj,
+  kAttentionBias,
+  kIndexerQ,
+  kIndexerK,
+  kIndexerKNorm,
+  kIndexerWeights,
+  kRouter,
+  kRouterBias,
+  kDenseGate,
+  kDenseUp,
+  kDenseDown,
+  kExpertGate,
+  kExpertUp,
+  kExpertDown,
+  kExpertsGateUp,
+  kExpertsDown,
+  kSharedGate,
+  kSharedUp,
+  kSharedDown,
+  kMtpEmbedding,
+  kMtpEmbeddingNorm,
+  kMtpHiddenNorm,
+  kMtpProj,
+  kMtpHeadNorm,
+  kMtpHead,
+  kRotary,
+  kOther,  ///< outside any grammar (family generic)
+};
+std::string_view role_name(Role role);
+std::optional<Role> find_role(std::string_view name);
+
+/// In which layers a row applies.
+enum class Scope : std::uint8_t {
+  kModel,       ///< once, outside the layers
+  kLayer,       ///< every layer, MTP layers included
+  kDenseLayer,  ///< layers with a dense MLP
+  kMoeLayer,    ///< layers with experts, MTP layers included
+  kMtpLayer,    ///< the num_nextn_predict_layers layers from num_hidden_layers on
+};
+
+/// A width of the model, computed from its config.
+enum class Dim : std::uint8_t {
+  kNone,  ///< no further dimension
+  kVocab,
+  kHidden,
+  kTwoHidden,
+  kIntermediate,
+  kMoeIntermediate,
+  kTwoMoeIntermediate,
+  kSharedIntermediate,
+  kExperts,
+  kQLora,
+  kKvLora,
+  kKvA /* kv_lora + qk_rope */,
+  kMlaQ /* heads x (nope + rope) */,
+  kMlaKvB /* heads x (nope + v) */,
+  kMlaV /* heads x v */,
+  kGqaQ /* heads x head_dim */,
+  kGqaKv /* kv_heads x head_dim */,
+  kHeadDim,
+  kIndexQ /* index heads x index dim */,
+  kIndexDim,
+  kIndexHeads,
+  kRotaryHalf,  ///< qk_rope_head_dim / 2
+};
+/// 0 when the config lacks what it is computed from; kLimit when it does not fit 64 bits.
+std::uint64_t dim_size(Dim dim, const ModelConfig& config);
+
+/// How tensor parallelism may cut a weight (used by shard/).
+enum class Cut : std::uint8_t { kReplicated, kColumn, kRow, kVocab };
+
+/// Tensors that a loader fuses and that must share scheme and global scale.
+enum class Fuse : std::uint8_t { kNone, kQaKva, kGateUp, kIndexerK, kQkv };
+
+/// Whether a row is promised by the config.
+enum class Presence : std::uint8_t {
+  kRequired,
+  kOptional,           ///< accepted, never missed
+  kWithQLora,          ///< required if q_lora_rank > 0, else forbidden
+  kWithoutQLora,       ///< required if q_lora_rank == 0, else forbidden
+  kUntied,             ///< required unless tie_word_embeddings
+  kCorrected,          ///< required if topk_method is noaux_tc or absent from the config
+  kPerExpert,          ///< required unless the layer holds the stacked form
+  kStacked,            ///< the stacked form of transformers 5
+  kWithSharedExperts,  ///< required if n_shared_experts > 0, else forbidden
+  /// Required in layers with an indexer of their own (all, unless `indexer_types` or
+  /// `index_topk_freq` says that some share that of an earlier layer), else accepted.
+  kOwnIndexer,
+};
+
+/// One row of a family's grammar: every tensor of a known family matches exactly one.
+struct TensorRule {
+  std::string_view
+      pattern;  ///< `{layer}` and `{expert}` stand for decimal numbers without leading zeros
+  Role role{};
+  Scope scope{};
+  std::array<Dim, 3> shape{};
+  /// Quantized in an FP8 release of this family: a loader builds it as an FP8 linear unless the
+  /// config says otherwise.
+  bool fp8_by_default = false;
+  Cut cut = Cut::kReplicated;
+  Fuse fuse = Fuse::kNone;
+  Presence presence = Presence::kRequired;
+  DType synth_dtype = DType::kBf16;  ///< stored dtype in the released checkpoint when it is not FP8
+};
+
+/// A model family. `rules` is empty for `generic`, which accepts any name.
+struct Family {
+  std::string_view name;
+  std::string_view summary;
+  std::span<const std::string_view> model_types;  ///< values of config.json's model_type
+  std::string_view architecture;                  ///< what synth writes to architectures[0]
+  std::span<const TensorRule> rules;
+  /// The config of the released model at full size, as JSON text: the defaults of `ingot synth`.
+  /// Empty for generic.
+  std::string_view reference_config;
+};
+
+/// Every family; a new one is one file and one line in families.cc.
+std::span<const Family* const> families();
+const Family* find_family(std::string_view name);
+/// By model_type, or null.
+const Family* family_of(const ModelConfig& config);
+
+/// Shape of a row's tensor under this config.
+Shape rule_shape(const TensorRule& rule, const ModelConfig& config);
+
+/// Throws kCorrupt naming the keys of config.json that the family's rows need and that are missing
+/// or 0. Without this a config that lacks a width would turn into a list of misshapen tensors.
+void require_widths(const Family& family, const ModelConfig& config);
+
+/// A tensor that the config promises.
+struct ExpectedTensor {
+  std::string name;
+  const TensorRule* rule = nullptr;
+  std::optional<std::uint32_t> layer;
+  std::optional<std::uint32_t> expert;
+};
+
+/// Calls `visit` for every tensor that the config promises, model first, then layer by layer
+/// (experts in per-expert form unless `stacked`). MTP layers are included, optional rows are not.
+/// Throws kLimit when the config promises more than 2^22 tensors.
+void for_each_expected(const Family& family, const ModelConfig& config, bool stacked,
+                       const std::function<void(const ExpectedTensor&)>& visit);
+
+/// Recognises names of one family under one config, which must outlive it.
+class NameGrammar {
+ public:
+  NameGrammar(const Family& family, const ModelConfig& config);
+  struct Match {
+    const TensorRule* rule = nullptr;
+    std::optional<std::uint32_t> layer;
+    std::optional<std::uint32_t> expert;
+  };
+  /// The one row that `name` matches, honouring scope (a dense layer has no experts, layer numbers
+  /// and expert numbers are within the config); nothing when no row does.
+  [[nodiscard]] std::optional<Match> match(std::string_view name) const;
+
+ private:
+  const ModelConfig* config_;
+  std::vector<std::pair<std::string, std::vector<const TensorRule*>>>
+      by_pattern_;  // sorted by pattern
+};
+
+}  // namespace ingot::formats

@@ -1,0 +1,17 @@
+#pragma once
+
+#include "formats/family/family.h"
+
+// The rows that families.cc lists, one per file of this folder.
+
+namespace ingot::formats {
+
+extern const Family kDeepseekV3;
+extern const Family kDeepseekV32;
+extern const Family kDeepseekV2;
+extern const Family kKimiK2;
+extern const Family kQwen3Moe;
+extern const Family kGlmMoeDsa;
+extern const Family kGeneric;
+
+}  // namespace ingot::formats

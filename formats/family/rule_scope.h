@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "formats/family/family.h"
+
+namespace ingot::formats {
+
+/// What a config says about one row of the grammar in one layer.
+enum class Promise : std::uint8_t { kForbidden, kAccepted, kRequired };
+
+/// Main layers and MTP layers together.
+std::uint64_t layer_count(const ModelConfig& config);
+
+/// Whether rows of this scope occur in `layer`; `layer` is nothing outside the layers.
+bool scope_holds(Scope scope, const ModelConfig& config, std::optional<std::uint32_t> layer);
+
+/// Whether a row whose scope holds must, may or must not be there. The per-expert and the stacked
+/// form of experts are both kAccepted: which of them is required depends on the checkpoint.
+Promise promise_of(Presence presence, const ModelConfig& config,
+                   std::optional<std::uint32_t> layer);
+
+}  // namespace ingot::formats

@@ -1,0 +1,318 @@
+#include "formats/manifest.h"
+
+#include <algorithm>
+#include <array>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "formats/base/error.h"
+#include "formats/base/fd.h"
+#include "formats/dtype.h"
+#include "formats/zstd_lines.h"
+
+namespace ingot::formats {
+namespace {
+
+constexpr std::uint64_t kSchema = 1;
+// What we write stays far below these; a hostile file meets them before memory does.
+constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{256} << 20;
+constexpr std::size_t kMaxRecords = std::size_t{8} << 20;
+
+[[noreturn]] void corrupt(std::string_view where, const std::string& message) {
+  throw Error(ErrorCode::kCorrupt, message).in_file(where);
+}
+
+// A name that this program may join to a directory: relative, and never out of it.
+bool is_inner_path(std::string_view name) {
+  if (name.empty() || name.front() == '/' || name.find('\0') != std::string_view::npos)
+    return false;
+  std::size_t begin = 0;
+  while (begin <= name.size()) {
+    const std::size_t end = std::min(name.find('/', begin), name.size());
+    const std::string_view component = name.substr(begin, end - begin);
+    if (component.empty() || component == "." || component == "..") return false;
+    begin = end + 1;
+  }
+  return true;
+}
+
+// A JSON object whose keys are all asked for: what remains at the end is not ours.
+class Fields {
+ public:
+  Fields(const Json& object, std::string_view where, std::string path)
+      : object_(object), where_(where), path_(std::move(path)) {
+    if (!object.is_object()) corrupt(where, fmt::format("{} is not an object", path_));
+  }
+
+  const Json* find(const char* key) {
+    const auto found = object_.find(key);
+    if (found == object_.end()) return nullptr;
+    ++n_used_;
+    return &*found;
+  }
+  const Json& get(const char* key) {
+    const Json* value = find(key);
+    if (value == nullptr) corrupt(where_, fmt::format("{} has no '{}'", path_, key));
+    return *value;
+  }
+  std::string text(const char* key) {
+    const Json& value = get(key);
+    if (!value.is_string()) wrong(key, "a string");
+    return value.get<std::string>();
+  }
+  std::uint64_t number(const char* key) { return as_number(get(key), key); }
+  std::optional<std::uint32_t> optional_number(const char* key) {
+    const Json* value = find(key);
+    if (value == nullptr) return std::nullopt;
+    const std::uint64_t number = as_number(*value, key);
+    if (!std::in_range<std::uint32_t>(number)) wrong(key, "a number of at most 32 bits");
+    return static_cast<std::uint32_t>(number);
+  }
+  const Json& array(const char* key) {
+    const Json& value = get(key);
+    if (!value.is_array()) wrong(key, "an array");
+    return value;
+  }
+  Hash128 hash(const char* key) {
+    const std::string digits = text(key);
+    try {
+      return Hash128::from_hex(digits);
+    } catch (Error& error) {
+      throw error.in_file(where_);
+    }
+  }
+  std::string inner_path(const char* key) {
+    std::string name = text(key);
+    if (!is_inner_path(name)) wrong(key, "a path inside the directory");
+    return name;
+  }
+  std::vector<std::uint64_t> numbers(const char* key) {
+    std::vector<std::uint64_t> values;
+    for (const Json& value : array(key)) values.push_back(as_number(value, key));
+    return values;
+  }
+  void expect_no_more() const {
+    if (n_used_ != object_.size())
+      corrupt(where_, fmt::format("{} has a key that is not ours", path_));
+  }
+
+ private:
+  [[noreturn]] void wrong(const char* key, const char* wanted) const {
+    corrupt(where_, fmt::format("'{}' of {} is not {}", key, path_, wanted));
+  }
+  std::uint64_t as_number(const Json& value, const char* key) const {
+    if (!value.is_number_unsigned()) wrong(key, "a non-negative integer");
+    return value.get<std::uint64_t>();
+  }
+
+  const Json& object_;
+  std::string_view where_;
+  std::string path_;
+  std::size_t n_used_ = 0;
+};
+
+Json file_json(const ManifestFile& file) {
+  Json json = {{"name", file.name}, {"bytes", file.n_bytes}, {"hash", file.hash.hex()}};
+  if (!file.sha256.empty()) json["sha256"] = file.sha256;
+  return json;
+}
+
+Json files_json(const std::vector<ManifestFile>& files) {
+  Json json = Json::array();
+  for (const ManifestFile& file : files) json.push_back(file_json(file));
+  return json;
+}
+
+bool is_sha256(std::string_view text) {
+  return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
+std::vector<ManifestFile> parse_files(const Json& array, std::string_view where, const char* key,
+                                      std::set<std::string>& names) {
+  std::vector<ManifestFile> files;
+  for (const Json& entry : array) {
+    const std::string path = fmt::format("{}[{}]", key, files.size());
+    Fields fields(entry, where, path);
+    ManifestFile file;
+    file.name = fields.inner_path("name");
+    file.n_bytes = fields.number("bytes");
+    file.hash = fields.hash("hash");
+    if (fields.find("sha256") != nullptr) {
+      file.sha256 = entry.at("sha256").is_string() ? entry.at("sha256").get<std::string>() : "";
+      if (!is_sha256(file.sha256))
+        corrupt(where, fmt::format("'sha256' of {} is not 64 digits", path));
+    }
+    fields.expect_no_more();
+    if (!names.insert(file.name).second) {
+      throw Error(ErrorCode::kDuplicate, fmt::format("lists '{}' twice", file.name)).in_file(where);
+    }
+    files.push_back(std::move(file));
+  }
+  return files;
+}
+
+Json tensor_json(const TensorHash& tensor) {
+  return {{"name", tensor.name},
+          {"file", tensor.file},
+          {"dtype", tensor.dtype},
+          {"shape", tensor.shape},
+          {"hash", tensor.hash.hex()}};
+}
+
+std::vector<TensorHash> parse_tensors(const Json& array, std::string_view where, const char* key) {
+  std::vector<TensorHash> tensors;
+  for (const Json& entry : array) {
+    Fields fields(entry, where, fmt::format("{}[{}]", key, tensors.size()));
+    TensorHash tensor;
+    tensor.name = fields.text("name");
+    tensor.file = fields.inner_path("file");
+    tensor.dtype = fields.text("dtype");
+    if (!find_dtype(tensor.dtype)) corrupt(where, fmt::format("'{}' is not a dtype", tensor.dtype));
+    tensor.shape = fields.numbers("shape");
+    tensor.hash = fields.hash("hash");
+    fields.expect_no_more();
+    tensors.push_back(std::move(tensor));
+  }
+  return tensors;
+}
+
+}  // namespace
+
+std::string manifest_text(const Manifest& manifest) {
+  Json json;
+  json["schema"] = kSchema;
+  json["tool"] = "ingot";
+  json["version"] = manifest.tool_version;
+  json["family"] = manifest.family;
+  json["dialect"] = manifest.dialect;
+  json["layout"] = manifest.layout;
+  json["recipe"] = manifest.recipe;
+  json["source"] = manifest.source;
+  json["tensors"] = {{"count", manifest.n_tensors},
+                     {"records", kRecordsName},
+                     {"hash", manifest.records_hash.hex()}};
+  json["files"] = files_json(manifest.files);
+  json["side_files"] = files_json(manifest.side_files);
+  return json_text(json);
+}
+
+Manifest parse_manifest(std::string_view text, std::string_view where) {
+  const Json json = parse_json(text, where);
+  Fields fields(json, where, "the manifest");
+  // Version first: a newer schema may have anything else.
+  if (fields.text("tool") != "ingot") corrupt(where, "was not written by ingot");
+  if (const std::uint64_t schema = fields.number("schema"); schema != kSchema) {
+    throw Error(
+        ErrorCode::kUnsupported,
+        fmt::format("has schema {}, this version reads {} (use a newer ingot)", schema, kSchema))
+        .in_file(where);
+  }
+  Manifest manifest;
+  manifest.tool_version = fields.text("version");
+  manifest.family = fields.text("family");
+  manifest.dialect = fields.text("dialect");
+  manifest.layout = fields.text("layout");
+  manifest.recipe = fields.get("recipe");
+  manifest.source = fields.get("source");
+
+  Fields tensors(fields.get("tensors"), where, "tensors");
+  manifest.n_tensors = tensors.number("count");
+  if (tensors.text("records") != kRecordsName) {
+    corrupt(where, fmt::format("names records other than {}", kRecordsName));
+  }
+  manifest.records_hash = tensors.hash("hash");
+  tensors.expect_no_more();
+
+  std::set<std::string> names;
+  manifest.files = parse_files(fields.array("files"), where, "files", names);
+  manifest.side_files = parse_files(fields.array("side_files"), where, "side_files", names);
+  fields.expect_no_more();
+  return manifest;
+}
+
+std::optional<Manifest> read_manifest(const std::filesystem::path& directory) {
+  const std::filesystem::path path = directory / kManifestName;
+  if (std::error_code ignored; !std::filesystem::exists(path, ignored)) return std::nullopt;
+  return parse_manifest(read_text_file(path, kMaxManifestBytes), path.string());
+}
+
+std::string tensor_record_line(const TensorRecord& record) {
+  Json json;
+  json["name"] = record.name;
+  json["role"] = record.role;
+  if (record.layer) json["layer"] = *record.layer;
+  if (record.expert) json["expert"] = *record.expert;
+  json["action"] = record.action;
+  json["from"] = record.from;
+  json["to"] = record.to;
+  json["source"] = Json::array();
+  for (const TensorHash& tensor : record.source) json["source"].push_back(tensor_json(tensor));
+  json["output"] = Json::array();
+  for (const TensorHash& tensor : record.output) json["output"].push_back(tensor_json(tensor));
+  return json.dump();
+}
+
+TensorRecord parse_tensor_record(std::string_view line, std::string_view where) {
+  const Json json = parse_json(line, where);
+  Fields fields(json, where, "the record");
+  TensorRecord record;
+  record.name = fields.text("name");
+  record.role = fields.text("role");
+  record.layer = fields.optional_number("layer");
+  record.expert = fields.optional_number("expert");
+  record.action = fields.text("action");
+  if (record.action != "copy" && record.action != "cast" && record.action != "drop") {
+    corrupt(where, fmt::format("'{}' is not an action", record.action));
+  }
+  record.from = fields.text("from");
+  record.to = fields.text("to");
+  record.source = parse_tensors(fields.array("source"), where, "source");
+  record.output = parse_tensors(fields.array("output"), where, "output");
+  fields.expect_no_more();
+  return record;
+}
+
+Hash128 write_tensor_records(const std::filesystem::path& path,
+                             std::span<const TensorRecord> records) {
+  ZstdLineWriter writer(path);
+  for (const TensorRecord& record : records) writer.append(tensor_record_line(record));
+  return writer.finish();
+}
+
+std::vector<TensorRecord> read_tensor_records(const std::filesystem::path& path,
+                                              const Hash128& expected) {
+  const std::string file = path.string();
+  std::vector<TensorRecord> records;
+  const Hash128 hash = read_zstd_lines(path, [&](std::string_view line) {
+    if (records.size() == kMaxRecords) {
+      throw Error(ErrorCode::kLimit, fmt::format("has more than {} records", kMaxRecords))
+          .in_file(file);
+    }
+    records.push_back(
+        parse_tensor_record(line, fmt::format("{} line {}", file, records.size() + 1)));
+  });
+  if (hash != expected) {
+    throw Error(ErrorCode::kMismatch,
+                fmt::format("holds {}, the manifest promises {} (one of the two was changed)",
+                            hash.hex(), expected.hex()))
+        .in_file(file);
+  }
+  return records;
+}
+
+Hash128 weights_file_hash(std::span<const std::byte> header, std::span<const Hash128> tensors) {
+  TensorHasher hasher;
+  hasher.update(header);
+  for (const Hash128& hash : tensors) {
+    std::array<std::byte, 16> bytes{};
+    for (std::size_t i = 0; i < 8; ++i) {
+      bytes[i] = static_cast<std::byte>(hash.high >> (56 - 8 * i));
+      bytes[8 + i] = static_cast<std::byte>(hash.low >> (56 - 8 * i));
+    }
+    hasher.update(bytes);
+  }
+  return hasher.finish();
+}
+
+}  // namespace ingot::formats

@@ -1,0 +1,341 @@
+#include "formats/checkpoint.h"
+
+#include <cstring>
+#include <fstream>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include "formats/checkpoint_files.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_checkpoint.h"
+
+namespace ingot::formats {
+namespace {
+
+namespace fs = std::filesystem;
+using ingot::testing::expect_error;
+using ingot::testing::make_fp8;
+using ingot::testing::safetensors_bytes;
+using ingot::testing::TempDir;
+using ingot::testing::tensor_of;
+using ingot::testing::tiny_deepseek_v3;
+using ingot::testing::TinyCheckpoint;
+using ingot::testing::TinyTensor;
+using ingot::testing::write_bytes;
+
+const fs::path kTinyV32 = fs::path(INGOT_SOURCE_DIR) / "examples/tiny-v32";
+constexpr const char* kUp = "model.layers.0.mlp.up_proj.weight";
+constexpr const char* kUpStem = "model.layers.0.mlp.up_proj";
+
+const LogicalTensor& logical(const Checkpoint& checkpoint, std::string_view name) {
+  for (const LogicalTensor& tensor : checkpoint.tensors()) {
+    if (tensor.name == name) return tensor;
+  }
+  throw std::runtime_error("no logical tensor " + std::string(name));
+}
+
+std::vector<std::string> side_paths(const Checkpoint& checkpoint) {
+  std::vector<std::string> paths;
+  for (const SideFile& file : checkpoint.side_files()) paths.push_back(file.path);
+  return paths;
+}
+
+TEST(Checkpoint, OpensTheBundledModel) {
+  const Checkpoint model = Checkpoint::open(kTinyV32);
+  EXPECT_EQ(model.family().name, "deepseek_v32");
+  EXPECT_EQ(model.dialect().name, "deepseek");
+  EXPECT_TRUE(model.has_index());
+  EXPECT_FALSE(model.lacks_promised_mtp());
+  ASSERT_EQ(model.files().size(), 2U);
+  EXPECT_EQ(model.files()[0].name, "model-00001-of-00002.safetensors");
+  EXPECT_EQ(model.files()[0].n_bytes, fs::file_size(kTinyV32 / "model-00001-of-00002.safetensors"));
+  EXPECT_EQ(model.stored().size(), 661U);
+  EXPECT_EQ(model.tensors().size(), 361U);
+  std::size_t n_fp8 = 0;
+  for (const LogicalTensor& tensor : model.tensors()) {
+    ASSERT_NE(tensor.rule, nullptr) << tensor.name;
+    const bool is_fp8 = tensor.encoding.scheme == SchemeId::kFp8Block;
+    EXPECT_EQ(is_fp8, tensor.rule->fp8_by_default) << tensor.name;
+    n_fp8 += is_fp8 ? 1 : 0;
+  }
+  EXPECT_EQ(n_fp8, 300U);
+  EXPECT_THAT(side_paths(model),
+              ::testing::IsSupersetOf(
+                  {"generation_config.json", "tokenizer.json", "tokenizer_config.json"}));
+}
+
+TEST(Checkpoint, ListsTensorsInSourceOrder) {
+  const Checkpoint model = Checkpoint::open(kTinyV32, {.threads = 2});
+  std::pair<std::uint32_t, std::uint64_t> before{0, 0};
+  for (const LogicalTensor& tensor : model.tensors()) {
+    const StoredTensor& weight = model.stored()[tensor.encoding.stored[0]];
+    const std::pair<std::uint32_t, std::uint64_t> at{weight.file, weight.offset};
+    EXPECT_LT(before, at) << tensor.name;
+    before = at;
+  }
+}
+
+TEST(Checkpoint, JoinsAWeightWithAScaleOfAnotherFile) {
+  const Checkpoint model = Checkpoint::open(kTinyV32);
+  std::size_t n_split = 0;
+  for (const LogicalTensor& tensor : model.tensors()) {
+    if (tensor.encoding.scheme != SchemeId::kFp8Block) continue;
+    const StoredTensor& weight = model.stored()[tensor.encoding.stored[0]];
+    const StoredTensor& scale = model.stored()[tensor.encoding.stored[1]];
+    EXPECT_EQ(scale.name, tensor.name + "_scale_inv");
+    EXPECT_EQ(scale.shape, block_scale_shape(tensor.shape, 128, 128));
+    n_split += weight.file != scale.file ? 1 : 0;
+  }
+  EXPECT_EQ(n_split, 1U);
+}
+
+TEST(Checkpoint, TellsLayerExpertAndRole) {
+  const Checkpoint model = Checkpoint::open(kTinyV32);
+  const LogicalTensor& expert = logical(model, "model.layers.2.mlp.experts.7.down_proj.weight");
+  EXPECT_EQ(expert.layer, 2U);
+  EXPECT_EQ(expert.expert, 7U);
+  EXPECT_EQ(expert.rule->role, Role::kExpertDown);
+  EXPECT_EQ(logical(model, "model.layers.5.eh_proj.weight").rule->role, Role::kMtpProj);
+  EXPECT_FALSE(logical(model, "lm_head.weight").layer);
+}
+
+TEST(Checkpoint, ReadsTheBytesOfATensor) {
+  TempDir dir;
+  TinyCheckpoint tiny = tiny_deepseek_v3();
+  tensor_of(tiny, "model.norm.weight").data = "0123456789abcdef";
+  tiny.write(dir.path());
+  const Checkpoint model = Checkpoint::open(dir.path());
+  const std::uint32_t stored = logical(model, "model.norm.weight").encoding.stored[0];
+  std::string text(6, '.');
+  model.read(stored, 4, std::as_writable_bytes(std::span(text)));
+  EXPECT_EQ(text, "456789");
+  expect_error(ErrorCode::kInternal, {},
+               [&] { model.read(stored, 12, std::as_writable_bytes(std::span(text))); });
+
+  const std::vector<std::byte> header = model.header_bytes(0);
+  EXPECT_EQ(header.size(), model.files()[0].data_start);
+  std::string file(header.size(), '.');
+  model.read_file(0, 0, std::as_writable_bytes(std::span(file)));
+  EXPECT_EQ(std::memcmp(file.data(), header.data(), file.size()), 0);
+}
+
+TEST(Checkpoint, OpensASingleFileWithoutIndex) {
+  TempDir dir;
+  tiny_deepseek_v3().write(dir.path());
+  const Checkpoint model = Checkpoint::open(dir.path());
+  EXPECT_FALSE(model.has_index());
+  EXPECT_EQ(model.tensors().size(), 3U + 2 * 9 + 3 + 2 + 9);
+  for (const LogicalTensor& tensor : model.tensors())
+    EXPECT_EQ(tensor.encoding.scheme, SchemeId::kBf16) << tensor.name;
+}
+
+TEST(Checkpoint, UnderstandsEveryNameOfAScale) {
+  for (const char* suffix : {".weight_scale_inv", ".weight_scale", ".scale"}) {
+    for (const char* dtype : {"F32", "BF16", "F8_E8M0"}) {
+      TempDir dir;
+      TinyCheckpoint tiny = tiny_deepseek_v3();
+      make_fp8(tiny, kUp, std::string(kUpStem) + suffix);
+      tensor_of(tiny, std::string(kUpStem) + suffix).dtype = dtype;
+      tiny.write(dir.path());
+      const Checkpoint model = Checkpoint::open(dir.path());
+      const LogicalTensor& tensor = logical(model, kUp);
+      EXPECT_EQ(tensor.encoding.scheme, SchemeId::kFp8Block) << suffix << dtype;
+      EXPECT_EQ(tensor.encoding.block_rows, 128U);
+      EXPECT_EQ(model.stored()[tensor.encoding.stored[1]].name, std::string(kUpStem) + suffix);
+    }
+  }
+}
+
+TEST(Checkpoint, TakesTheBlockSizeFromTheConfig) {
+  TempDir dir;
+  TinyCheckpoint tiny = tiny_deepseek_v3();
+  tiny.config.insert(
+      1, R"("quantization_config": {"quant_method": "fp8", "weight_block_size": [8, 4]},)");
+  make_fp8(tiny, kUp, std::string(kUpStem) + ".weight_scale_inv");
+  tensor_of(tiny, std::string(kUpStem) + ".weight_scale_inv").shape = {2, 2};
+  tiny.write(dir.path());
+  const Checkpoint model = Checkpoint::open(dir.path());
+  EXPECT_EQ(logical(model, kUp).encoding.block_rows, 8U);
+  EXPECT_EQ(logical(model, kUp).encoding.block_cols, 4U);
+}
+
+TEST(Checkpoint, UnderstandsStackedExperts) {
+  TempDir dir;
+  TinyCheckpoint tiny = tiny_deepseek_v3();
+  auto& tensors = tiny.files["model.safetensors"];
+  std::erase_if(tensors,
+                [](const TinyTensor& t) { return t.name.find(".experts.") != std::string::npos; });
+  const std::string stem = "model.layers.1.mlp.experts.";
+  tensors.push_back({stem + "gate_up_proj", "F8_E4M3", {2, 8, 8}});
+  tensors.push_back({stem + "gate_up_proj_scale_inv", "F32", {2, 1, 1}});
+  tensors.push_back({stem + "down_proj", "BF16", {2, 8, 4}});
+  tiny.write(dir.path());
+  const Checkpoint model = Checkpoint::open(dir.path());
+  EXPECT_EQ(logical(model, stem + "gate_up_proj").encoding.scheme, SchemeId::kFp8Block);
+  EXPECT_EQ(logical(model, stem + "down_proj").encoding.scheme, SchemeId::kBf16);
+  EXPECT_EQ(logical(model, stem + "down_proj").rule->role, Role::kExpertsDown);
+}
+
+TEST(Checkpoint, NoticesPromisedMtpLayersThatAreNotThere) {
+  TempDir dir;
+  TinyCheckpoint tiny = tiny_deepseek_v3();
+  tiny.config.replace(tiny.config.find("\"num_nextn_predict_layers\": 0"), 29,
+                      "\"num_nextn_predict_layers\": 1 ");
+  tiny.write(dir / "without");
+  EXPECT_TRUE(Checkpoint::open(dir / "without").lacks_promised_mtp());
+  tiny.files["model.safetensors"].push_back({"model.layers.2.enorm.weight", "BF16", {8}});
+  tiny.write(dir / "with");
+  EXPECT_FALSE(Checkpoint::open(dir / "with").lacks_promised_mtp());
+}
+
+TEST(Checkpoint, AllowsUnknownTensorsByPattern) {
+  TempDir dir;
+  TinyCheckpoint tiny = tiny_deepseek_v3();
+  tiny.files["model.safetensors"].push_back({"vision.patch.weight", "BF16", {2, 2}});
+  tiny.write(dir.path());
+  std::vector<Pattern> allowed;
+  allowed.emplace_back("vision.*");
+  const Checkpoint model = Checkpoint::open(dir.path(), {.allow_unknown = &allowed});
+  EXPECT_EQ(logical(model, "vision.patch.weight").rule, nullptr);
+  EXPECT_NE(logical(model, kUp).rule, nullptr);
+}
+
+TEST(Checkpoint, OfFamilyGenericTakesAnyNamesAndNeedsNoConfigOrIndex) {
+  TempDir dir;
+  TinyCheckpoint tiny;
+  tiny.files["a.safetensors"] = {{"anything", "I64", {3}}, {"w.weight", "F8_E4M3", {4, 4}}};
+  tiny.files["b.safetensors"] = {
+      {"w.scale", "F32", {1, 1}}, {"norm.scale", "BF16", {4}}, {"norm.weight", "BF16", {4}}};
+  tiny.write(dir.path());
+  const Checkpoint model = Checkpoint::open(dir.path(), {.family = "generic"});
+  EXPECT_EQ(model.files().size(), 2U);
+  EXPECT_TRUE(model.config().raw.is_null());
+  EXPECT_EQ(model.tensors().size(), 4U);
+  EXPECT_EQ(logical(model, "w.weight").encoding.scheme, SchemeId::kFp8Block);
+  EXPECT_EQ(logical(model, "norm.scale").encoding.scheme, SchemeId::kBf16)
+      << "a parameter, not a scale";
+  EXPECT_EQ(logical(model, "anything").encoding.scheme, SchemeId::kRaw);
+}
+
+TEST(Checkpoint, TakesTheFamilyFromTheCaller) {
+  TempDir dir;
+  TinyCheckpoint tiny = tiny_deepseek_v3();
+  tiny.config.replace(tiny.config.find("\"deepseek_v3\""), 13, "\"some_remake\"");
+  tiny.write(dir.path());
+  EXPECT_EQ(Checkpoint::open(dir.path(), {.family = "deepseek_v3"}).family().name, "deepseek_v3");
+  expect_error(ErrorCode::kUnsupported, {"some_remake", "qwen3_moe"},
+               [&] { Checkpoint::open(dir.path()); });
+  expect_error(ErrorCode::kInvalidArgument, {"no family 'llama'", "kimi_k2"},
+               [&] { Checkpoint::open(dir.path(), {.family = "llama"}); });
+}
+
+TEST(Checkpoint, ListsSideFilesOfAllDepths) {
+  TempDir dir;
+  tiny_deepseek_v3().write(dir / "model");
+  const fs::path model = dir / "model";
+  for (const char* name :
+       {"tokenizer.json", ".gitattributes", "modeling/code.py", "modeling/config.json",
+        "zz/a/b.txt", ".git/HEAD", ".cache/x", "modeling/.hidden/x", "ingot.json",
+        "ingot.tensors.jsonl.zst", "modeling/x.safetensors", "other.safetensors.index.json"}) {
+    write_bytes(model / name, "12345");
+  }
+  write_bytes(dir / "elsewhere/blob", "1234567");
+  fs::create_symlink(dir / "elsewhere/blob", model / "chat_template.jinja");
+  fs::create_directory_symlink(dir / "elsewhere", model / "linked");
+  fs::create_directory_symlink(model, model / "self");
+  const Checkpoint checkpoint = Checkpoint::open(model);
+  EXPECT_EQ(side_paths(checkpoint),
+            (std::vector<std::string>{".gitattributes", "chat_template.jinja", "modeling/code.py",
+                                      "modeling/config.json", "tokenizer.json", "zz/a/b.txt"}));
+  EXPECT_EQ(checkpoint.side_files()[1].n_bytes, 7U) << "of the file, not of the link";
+}
+
+// As in the cache of the Hugging Face hub, where every file is a link.
+TEST(Checkpoint, FollowsLinksToFiles) {
+  TempDir dir;
+  TinyCheckpoint tiny = tiny_deepseek_v3();
+  tiny.index_files();
+  tiny.write(dir / "blobs");
+  fs::create_directory(dir / "snapshot");
+  for (const auto& entry : fs::directory_iterator(dir / "blobs")) {
+    fs::create_symlink(entry.path(), dir / "snapshot" / entry.path().filename());
+  }
+  EXPECT_TRUE(Checkpoint::open(dir / "snapshot").has_index());
+}
+
+TEST(Checkpoint, PutsASavedHeaderForAConsumedFile) {
+  TempDir dir;
+  TinyCheckpoint tiny = tiny_deepseek_v3();
+  tiny.files["second.safetensors"] = {{"model.layers.0.self_attn.rotary_emb.inv_freq", "F32", {1}}};
+  tiny.index_files();
+  tiny.write(dir / "model");
+  std::uint64_t n_bytes = 0;
+  {
+    const Checkpoint whole = Checkpoint::open(dir / "model");
+    const std::vector<std::byte> header = whole.header_bytes(0);
+    n_bytes = whole.files()[0].n_bytes;
+    write_bytes(dir / "saved/model.safetensors.header",
+                std::string_view(reinterpret_cast<const char*>(header.data()), header.size()));
+    whole.close_file(0);
+    EXPECT_TRUE(whole.has_data(0));
+  }
+  fs::remove(dir / "model/model.safetensors");
+  expect_error(ErrorCode::kNotFound, {"model.safetensors"},
+               [&] { Checkpoint::open(dir / "model"); });
+  const Checkpoint model = Checkpoint::open(dir / "model", {.consumed_headers = dir / "saved"});
+  EXPECT_FALSE(model.has_data(0));
+  EXPECT_TRUE(model.has_data(1));
+  EXPECT_EQ(model.files()[0].n_bytes, n_bytes);
+  std::string byte(1, '.');
+  expect_error(ErrorCode::kNotFound, {"consumed"}, [&] {
+    model.read(logical(model, kUp).encoding.stored[0], 0, std::as_writable_bytes(std::span(byte)));
+  });
+}
+
+TEST(CheckpointFiles, ManyAreReadWithFewDescriptors) {
+  TempDir dir;
+  constexpr std::uint32_t kFiles = 60;
+  std::vector<WeightsFile> located;
+  for (std::uint32_t i = 0; i < kFiles; ++i) {
+    WeightsFile& file = located.emplace_back();
+    file.path = dir / std::to_string(i);
+    write_bytes(file.path, std::string(1, static_cast<char>('A' + i)));
+  }
+  struct rlimit limit {};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlim_t before = limit.rlim_cur;
+  // What this process has open already, and a few.
+  limit.rlim_cur =
+      static_cast<rlim_t>(std::distance(fs::directory_iterator("/proc/self/fd"), {})) + 20;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+  std::vector<std::thread> threads;
+  std::vector<std::string> failures(4);
+  {
+    const CheckpointFiles files(std::move(located));
+    for (std::size_t t = 0; t < failures.size(); ++t) {
+      threads.emplace_back([&, t] {
+        try {
+          for (std::uint32_t round = 0; round < 5 * kFiles; ++round) {
+            const std::uint32_t i = (round * 7 + static_cast<std::uint32_t>(t)) % kFiles;
+            char letter = '.';
+            files.read(i, 0, std::as_writable_bytes(std::span(&letter, 1)));
+            if (letter != static_cast<char>('A' + i)) failures[t] = "wrong byte";
+          }
+        } catch (const std::exception& error) {
+          failures[t] = error.what();
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  limit.rlim_cur = before;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+  for (const std::string& failure : failures) EXPECT_EQ(failure, "");
+}
+
+}  // namespace
+}  // namespace ingot::formats

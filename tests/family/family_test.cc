@@ -1,0 +1,369 @@
+#include "formats/family/family.h"
+
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <gtest/gtest.h>
+
+#include "formats/encoding.h"
+#include "tests/support/expect_error.h"
+
+namespace ingot::formats {
+namespace {
+
+using ingot::testing::expect_error;
+
+ModelConfig reference(const Family& family) {
+  return parse_model_config(family.reference_config, "reference");
+}
+
+const Family& family_named(std::string_view name) {
+  const Family* family = find_family(name);
+  EXPECT_NE(family, nullptr) << name;
+  return *family;
+}
+
+/// The reference config with some keys changed.
+ModelConfig changed(const Family& family, const Json& keys) {
+  Json config = reference(family).raw;
+  for (const auto& [key, value] : keys.items()) config[key] = value;
+  return parse_model_config(config.dump(), "changed");
+}
+
+std::string instantiate(std::string_view pattern, std::uint32_t layer, std::uint32_t expert) {
+  std::string name(pattern);
+  for (const auto& [mark, number] :
+       {std::pair<std::string, std::uint32_t>{"{layer}", layer}, {"{expert}", expert}}) {
+    if (const std::size_t at = name.find(mark); at != std::string::npos) {
+      name.replace(at, mark.size(), std::to_string(number));
+    }
+  }
+  return name;
+}
+
+/// Layer numbers in which a scope occurs, by the reference config.
+std::uint32_t layer_of(Scope scope, const ModelConfig& config) {
+  switch (scope) {
+    case Scope::kMtpLayer:
+      return static_cast<std::uint32_t>(config.num_hidden_layers);
+    case Scope::kMoeLayer:
+      return static_cast<std::uint32_t>(config.num_hidden_layers - 1);
+    default:
+      return 0;
+  }
+}
+
+struct Totals {
+  std::uint64_t logical = 0, fp8 = 0, stored = 0, elements = 0, scale_elements = 0, bytes = 0;
+};
+
+/// What a release in FP8 stores: scales in F32, the rest in the row's dtype.
+Totals released_totals(const Family& family, const ModelConfig& config) {
+  Totals totals;
+  for_each_expected(family, config, false, [&](const ExpectedTensor& tensor) {
+    const Shape shape = rule_shape(*tensor.rule, config);
+    const std::uint64_t n = *element_count(shape);
+    ++totals.logical;
+    ++totals.stored;
+    totals.elements += n;
+    if (!tensor.rule->fp8_by_default) {
+      totals.bytes += n * dtype_bits(tensor.rule->synth_dtype) / 8;
+      return;
+    }
+    const std::uint64_t n_scales = *element_count(block_scale_shape(shape, 128, 128));
+    ++totals.fp8;
+    ++totals.stored;
+    totals.scale_elements += n_scales;
+    totals.bytes += n + 4 * n_scales;
+  });
+  return totals;
+}
+
+TEST(Families, HaveDistinctNamesAndModelTypes) {
+  std::set<std::string_view> names, types;
+  for (const Family* family : families()) {
+    EXPECT_TRUE(names.insert(family->name).second) << family->name;
+    EXPECT_EQ(find_family(family->name), family);
+    EXPECT_EQ(family->rules.empty(), family->name == "generic");
+    for (const std::string_view type : family->model_types)
+      EXPECT_TRUE(types.insert(type).second) << type;
+  }
+  EXPECT_EQ(find_family("llama"), nullptr);
+}
+
+TEST(Families, AreFoundByTheirReferenceConfig) {
+  for (const Family* family : families()) {
+    if (family->rules.empty()) continue;
+    const ModelConfig config = reference(*family);
+    EXPECT_EQ(family_of(config), family) << family->name;
+    EXPECT_EQ(config.architecture, family->architecture);
+    EXPECT_NO_THROW(require_widths(*family, config)) << family->name;
+  }
+}
+
+TEST(Roles, AreFoundByTheirNames) {
+  std::set<std::string_view> names;
+  for (int i = 0; i <= static_cast<int>(Role::kOther); ++i) {
+    const Role role = static_cast<Role>(i);
+    EXPECT_TRUE(names.insert(role_name(role)).second) << role_name(role);
+    EXPECT_EQ(find_role(role_name(role)), role);
+  }
+  EXPECT_EQ(find_role("nothing"), std::nullopt);
+}
+
+// Every row, in whatever config allows it, recognises its own name, and no other row has that name.
+TEST(Grammar, EveryRowMatchesItsOwnName) {
+  for (const Family* family : families()) {
+    if (family->rules.empty()) continue;
+    std::set<std::string_view> patterns;
+    for (const TensorRule& rule : family->rules) {
+      EXPECT_TRUE(patterns.insert(rule.pattern).second)
+          << family->name << ": " << rule.pattern << " stands twice";
+      Json keys = Json::object();
+      if (rule.scope == Scope::kMtpLayer) keys["num_nextn_predict_layers"] = 1;
+      if (rule.presence == Presence::kWithQLora) keys["q_lora_rank"] = 16;
+      if (rule.presence == Presence::kWithoutQLora) keys["q_lora_rank"] = nullptr;
+      if (rule.scope == Scope::kDenseLayer && family->name == "qwen3_moe")
+        keys["mlp_only_layers"] = {0};
+      const ModelConfig config = changed(*family, keys);
+      const std::string name = instantiate(rule.pattern, layer_of(rule.scope, config), 1);
+      const auto match = NameGrammar(*family, config).match(name);
+      ASSERT_TRUE(match) << family->name << ": " << name;
+      EXPECT_EQ(match->rule, &rule) << name;
+      EXPECT_EQ(match->layer.has_value(), rule.scope != Scope::kModel);
+      EXPECT_EQ(match->expert.has_value(), rule.pattern.find("{expert}") != std::string_view::npos);
+    }
+  }
+}
+
+TEST(Grammar, RecognisesEveryTensorThatTheConfigPromises) {
+  for (const Family* family : families()) {
+    if (family->rules.empty()) continue;
+    const ModelConfig config = reference(*family);
+    const NameGrammar grammar(*family, config);
+    for (const bool stacked : {false, true}) {
+      std::set<std::string> names;
+      std::uint64_t wrong = 0;
+      for_each_expected(*family, config, stacked, [&](const ExpectedTensor& tensor) {
+        const auto match = grammar.match(tensor.name);
+        const bool good = match && match->rule == tensor.rule && match->layer == tensor.layer &&
+                          match->expert == tensor.expert && names.insert(tensor.name).second;
+        if (!good && ++wrong < 5) ADD_FAILURE() << family->name << ": " << tensor.name;
+      });
+      EXPECT_EQ(wrong, 0U);
+    }
+  }
+}
+
+TEST(Grammar, HonoursTheBoundsOfTheConfig) {
+  const Family& family = family_named("deepseek_v3");
+  const ModelConfig config = reference(family);
+  const NameGrammar grammar(family, config);
+  const auto matches = [&](const std::string& name) { return grammar.match(name).has_value(); };
+  EXPECT_TRUE(matches("model.layers.61.eh_proj.weight"));
+  EXPECT_FALSE(matches("model.layers.60.eh_proj.weight")) << "not an MTP layer";
+  EXPECT_FALSE(matches("model.layers.62.input_layernorm.weight")) << "one layer too many";
+  EXPECT_TRUE(matches("model.layers.3.mlp.experts.255.up_proj.weight"));
+  EXPECT_FALSE(matches("model.layers.3.mlp.experts.256.up_proj.weight")) << "one expert too many";
+  EXPECT_FALSE(matches("model.layers.2.mlp.experts.0.up_proj.weight")) << "a dense layer";
+  EXPECT_TRUE(matches("model.layers.2.mlp.up_proj.weight"));
+  EXPECT_FALSE(matches("model.layers.3.mlp.up_proj.weight")) << "a layer of experts";
+  EXPECT_FALSE(matches("model.layers.0.self_attn.q_proj.weight"))
+      << "this model has low-rank queries";
+  EXPECT_FALSE(matches("model.layers.0.self_attn.indexer.wk.weight")) << "an indexer is V3.2's";
+}
+
+TEST(Grammar, RefusesNamesThatOnlyLookRight) {
+  const Family& family = family_named("deepseek_v3");
+  const ModelConfig config = reference(family);
+  const NameGrammar grammar(family, config);
+  for (const char* name :
+       {"", ".", "model", "model.layers.{layer}.input_layernorm.weight",
+        "model.layers.01.input_layernorm.weight", "model.layers.+1.input_layernorm.weight",
+        "model.layers.-1.input_layernorm.weight", "model.layers.1 .input_layernorm.weight",
+        "model.layers..input_layernorm.weight",
+        "model.layers.18446744073709551617.input_layernorm.weight",
+        "model.layers.4294967297.input_layernorm.weight", "model.layers.1.input_layernorm.weight.",
+        "model.layers.1.input_layernorm.bias", "layers.1.input_layernorm.weight",
+        "Model.layers.1.input_layernorm.weight", "model.layers.1.input_layernorm.weightx",
+        "model.norm.weight.weight", "model.layers.3.mlp.experts.{expert}.up_proj.weight",
+        "model.layers.3.mlp.experts.007.up_proj.weight"}) {
+    EXPECT_FALSE(grammar.match(name)) << name;
+  }
+}
+
+TEST(Grammar, FollowsTheKindOfLayersOfTheConfig) {
+  const Family& family = family_named("qwen3_moe");
+  const ModelConfig config =
+      changed(family, {{"mlp_only_layers", {1}}, {"tie_word_embeddings", true}});
+  const NameGrammar grammar(family, config);
+  EXPECT_TRUE(grammar.match("model.layers.1.mlp.gate_proj.weight"));
+  EXPECT_FALSE(grammar.match("model.layers.1.mlp.gate.weight"));
+  EXPECT_FALSE(grammar.match("model.layers.0.mlp.gate_proj.weight"));
+  EXPECT_TRUE(grammar.match("lm_head.weight")) << "a tied head may be stored";
+  bool expects_head = false;
+  for_each_expected(family, config, false,
+                    [&](const ExpectedTensor& t) { expects_head |= t.name == "lm_head.weight"; });
+  EXPECT_FALSE(expects_head) << "but is not missed";
+}
+
+TEST(Grammar, ForbidsSharedExpertsThatTheConfigDoesNotHave) {
+  const Family& family = family_named("deepseek_v3");
+  const ModelConfig config = changed(family, {{"n_shared_experts", 0}});
+  EXPECT_FALSE(
+      NameGrammar(family, config).match("model.layers.3.mlp.shared_experts.up_proj.weight"));
+  EXPECT_NO_THROW(require_widths(family, config));
+}
+
+TEST(Expected, V3IsTheReleasedCheckpoint) {
+  const Family& family = family_named("deepseek_v3");
+  const Totals totals = released_totals(family, reference(family));
+  EXPECT_EQ(totals.stored, 91'991U);
+  EXPECT_EQ(totals.fp8, 45'808U);
+  EXPECT_EQ(totals.elements, 684'489'845'504U);
+  EXPECT_EQ(totals.elements + totals.scale_elements, 684'531'386'000U);
+  EXPECT_EQ(totals.bytes, 688'574'839'360U);
+}
+
+TEST(Expected, V32IsTheReleasedCheckpoint) {
+  const Family& family = family_named("deepseek_v32");
+  const Totals totals = released_totals(family, reference(family));
+  EXPECT_EQ(totals.stored, 92'425U);
+  EXPECT_EQ(totals.fp8, 45'932U);
+  EXPECT_EQ(totals.elements, 685'355'329'792U);
+  EXPECT_EQ(totals.elements + totals.scale_elements, 685'396'921'376U);
+  EXPECT_EQ(totals.bytes, 689'471'107'200U);
+}
+
+TEST(Expected, V32HasThePublishedNumbersPerLayer) {
+  const Family& family = family_named("deepseek_v32");
+  std::map<std::int64_t, std::uint64_t> stored;
+  for_each_expected(family, reference(family), false, [&](const ExpectedTensor& tensor) {
+    stored[tensor.layer ? static_cast<std::int64_t>(*tensor.layer) : -1] +=
+        tensor.rule->fp8_by_default ? 2 : 1;
+  });
+  EXPECT_EQ(stored[-1], 3U);
+  EXPECT_EQ(stored[0], 20U + 7U);
+  EXPECT_EQ(stored[3], 1'558U + 7U);
+  EXPECT_EQ(stored[61], 1'564U + 7U);
+  EXPECT_EQ(stored.size(), 63U);
+}
+
+TEST(Expected, V2LiteIsTheReleasedCheckpoint) {
+  const Family& family = family_named("deepseek_v2");
+  const Totals totals = released_totals(family, reference(family));
+  EXPECT_EQ(totals.logical, 5'291U);
+  EXPECT_EQ(totals.elements, 15'706'484'224U);
+}
+
+TEST(Expected, NormsOfV32AreF32AndOthersAreNot) {
+  for (const char* name : {"deepseek_v3", "deepseek_v32"}) {
+    std::uint64_t n_f32_norms = 0;
+    for (const TensorRule& rule : family_named(name).rules) {
+      const bool is_norm =
+          rule.pattern.ends_with("norm.weight") || rule.pattern.ends_with("norm.bias");
+      if (rule.synth_dtype == DType::kF32 && is_norm) ++n_f32_norms;
+      EXPECT_TRUE(rule.role != Role::kRouterBias || rule.synth_dtype == DType::kF32);
+      EXPECT_TRUE(rule.role != Role::kMtpProj || rule.synth_dtype == DType::kBf16);
+    }
+    EXPECT_EQ(n_f32_norms, std::string_view(name) == "deepseek_v32" ? 10U : 0U);
+  }
+}
+
+TEST(Expected, GlmMissesOnlyIndexersThatTheConfigPromises) {
+  const Family& family = family_named("glm_moe_dsa");
+  const auto indexers = [&](const ModelConfig& config) {
+    std::set<std::uint32_t> layers;
+    for_each_expected(family, config, false, [&](const ExpectedTensor& tensor) {
+      if (tensor.rule->role == Role::kIndexerK) layers.insert(*tensor.layer);
+    });
+    return layers;
+  };
+  EXPECT_EQ(indexers(reference(family)).size(), 79U);
+  const Json keys = {{"num_hidden_layers", 4},
+                     {"indexer_types", {"full", "shared", "shared", "full"}}};
+  const ModelConfig config = changed(family, keys);
+  EXPECT_EQ(indexers(config), (std::set<std::uint32_t>{0, 3}));
+  EXPECT_TRUE(NameGrammar(family, config).match("model.layers.1.self_attn.indexer.wk.weight"))
+      << "one that is there all the same is accepted";
+}
+
+TEST(Expected, StackedFormReplacesTheExperts) {
+  const Family& family = family_named("qwen3_moe");
+  const ModelConfig config = reference(family);
+  std::map<std::string, Shape> shapes;
+  for_each_expected(family, config, true, [&](const ExpectedTensor& tensor) {
+    shapes[tensor.name] = rule_shape(*tensor.rule, config);
+  });
+  EXPECT_EQ(shapes["model.layers.0.mlp.experts.gate_up_proj"], (Shape{128, 1536, 2048}));
+  EXPECT_EQ(shapes["model.layers.0.mlp.experts.down_proj"], (Shape{128, 2048, 768}));
+  EXPECT_FALSE(shapes.contains("model.layers.0.mlp.experts.0.up_proj.weight"));
+  EXPECT_EQ(shapes.size(), 3U + 48U * (2 + 6 + 3));
+}
+
+TEST(Expected, RefusesAConfigThatPromisesTooMuch) {
+  const Family& family = family_named("deepseek_v3");
+  const ModelConfig config =
+      changed(family, {{"num_hidden_layers", 1'000'000}, {"n_routed_experts", 1'000'000}});
+  expect_error(ErrorCode::kLimit, {"promises more than"},
+               [&] { for_each_expected(family, config, false, [](const ExpectedTensor&) {}); });
+}
+
+TEST(Widths, NameWhatTheConfigLacks) {
+  const Family& family = family_named("deepseek_v32");
+  const ModelConfig config = changed(family, {{"kv_lora_rank", nullptr}, {"index_n_heads", 0}});
+  expect_error(ErrorCode::kCorrupt, {"kv_lora_rank", "index_n_heads"},
+               [&] { require_widths(family, config); });
+  expect_error(ErrorCode::kCorrupt, {"num_hidden_layers"}, [&] {
+    require_widths(family, changed(family, {{"num_hidden_layers", 0}}));
+  });
+}
+
+TEST(Widths, ThatOverflowAreRefused) {
+  const Family& family = family_named("deepseek_v3");
+  const Json keys = {{"num_attention_heads", 4294967296}, {"qk_nope_head_dim", 4294967296}};
+  const ModelConfig config = changed(family, keys);
+  expect_error(ErrorCode::kLimit, {"does not fit"},
+               [&] { static_cast<void>(dim_size(Dim::kMlaQ, config)); });
+}
+
+class GoldenNames : public ::testing::TestWithParam<const char*> {};
+
+// Checkpoints that transformers saved: every tensor has its row and shape, every promised tensor is
+// there, but for the MTP layer, which transformers promises in its config and never saves.
+TEST_P(GoldenNames, AreTheGrammar) {
+  const std::string folder = std::string(INGOT_SOURCE_DIR) + "/tests/golden/arch/" + GetParam();
+  std::ifstream config_file(folder + "/config.json");
+  std::stringstream text;
+  text << config_file.rdbuf();
+  const ModelConfig config = parse_model_config(text.str(), "config.json");
+  const Family* family = family_of(config);
+  ASSERT_NE(family, nullptr);
+  EXPECT_EQ(family->name, GetParam());
+  const NameGrammar grammar(*family, config);
+
+  std::set<std::string> names;
+  std::ifstream list(folder + "/names.txt");
+  for (std::string name, dtype, shape; list >> name >> dtype >> shape;) {
+    names.insert(name);
+    const auto match = grammar.match(name);
+    ASSERT_TRUE(match) << name;
+    EXPECT_EQ(fmt::format("{}", fmt::join(rule_shape(*match->rule, config), "x")), shape) << name;
+  }
+  ASSERT_FALSE(names.empty());
+  for_each_expected(*family, config, false, [&](const ExpectedTensor& tensor) {
+    const bool is_mtp = tensor.layer && *tensor.layer >= config.num_hidden_layers;
+    EXPECT_EQ(names.contains(tensor.name), !is_mtp) << tensor.name;
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Arch, GoldenNames,
+                         ::testing::Values("deepseek_v2", "deepseek_v3", "glm_moe_dsa",
+                                           "qwen3_moe"));
+
+}  // namespace
+}  // namespace ingot::formats

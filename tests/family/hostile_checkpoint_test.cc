@@ -1,0 +1,397 @@
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "formats/checkpoint.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_checkpoint.h"
+
+namespace ingot::formats {
+namespace {
+
+namespace fs = std::filesystem;
+using ingot::testing::expect_error;
+using ingot::testing::make_fp8;
+using ingot::testing::safetensors_bytes;
+using ingot::testing::TempDir;
+using ingot::testing::tensor_of;
+using ingot::testing::tiny_deepseek_v3;
+using ingot::testing::TinyCheckpoint;
+using ingot::testing::TinyTensor;
+using ingot::testing::write_bytes;
+
+constexpr const char* kUp = "model.layers.0.mlp.up_proj.weight";
+constexpr const char* kUpStem = "model.layers.0.mlp.up_proj";
+constexpr const char* kScale = "model.layers.0.mlp.up_proj.weight_scale_inv";
+
+/// Writes the checkpoint and expects that opening it fails, and that `check` finds the same fault.
+void refuse(const TinyCheckpoint& tiny, ErrorCode code,
+            std::initializer_list<std::string> fragments) {
+  TempDir dir;
+  tiny.write(dir.path());
+  expect_error(code, fragments, [&] { Checkpoint::open(dir.path()); });
+  ErrorList faults;
+  Checkpoint::open(dir.path(), {.faults = &faults});
+  EXPECT_THAT(faults.errors(), ::testing::Contains(::testing::Property(&Error::code, code)));
+}
+
+/// The tiny model with one FP8 weight.
+TinyCheckpoint tiny_fp8() {
+  TinyCheckpoint tiny = tiny_deepseek_v3();
+  make_fp8(tiny, kUp, kScale);
+  return tiny;
+}
+
+void remove_tensor(TinyCheckpoint& tiny, const std::string& name) {
+  for (auto& [file, tensors] : tiny.files) {
+    std::erase_if(tensors, [&](const TinyTensor& tensor) { return tensor.name == name; });
+  }
+}
+
+TEST(HostileDirectory, ThatIsNotThereOrNoDirectory) {
+  TempDir dir;
+  expect_error(ErrorCode::kNotFound, {"no such directory"},
+               [&] { Checkpoint::open(dir / "nothing"); });
+  write_bytes(dir / "file", "x");
+  expect_error(ErrorCode::kInvalidArgument, {"not a directory"},
+               [&] { Checkpoint::open(dir / "file"); });
+  fs::create_symlink(dir / "loop", dir / "loop");
+  expect_error(ErrorCode::kIo, {"symbolic link"}, [&] { Checkpoint::open(dir / "loop"); });
+}
+
+TEST(HostileDirectory, WithAnUnfinishedConversion) {
+  TempDir dir;
+  tiny_deepseek_v3().write(dir.path());
+  fs::create_directory(dir / ".ingot-partial");
+  expect_error(ErrorCode::kExists, {"unfinished", "--resume"},
+               [&] { Checkpoint::open(dir.path()); });
+}
+
+TEST(HostileDirectory, ThatMayNotBeRead) {
+  TempDir dir;
+  // Root may read anything, so the test becomes nobody for as long as it lasts.
+  const uid_t user = ::geteuid();
+  if (user == 0) {
+    fs::permissions(dir.path(), fs::perms::all);
+    ASSERT_EQ(::seteuid(65534), 0);
+  }
+  tiny_deepseek_v3().write(dir / "model");
+  fs::permissions(dir / "model/model.safetensors", fs::perms::none);
+  expect_error(ErrorCode::kPermission, {"model.safetensors"},
+               [&] { Checkpoint::open(dir / "model"); });
+  fs::permissions(dir / "model", fs::perms::none);
+  expect_error(ErrorCode::kPermission, {}, [&] { Checkpoint::open(dir / "model"); });
+  fs::permissions(dir / "model", fs::perms::owner_all);
+  ASSERT_EQ(::seteuid(user), 0);
+}
+
+TEST(HostileDirectory, WithFilesThatAreNone) {
+  TempDir dir;
+  TinyCheckpoint tiny = tiny_deepseek_v3();
+  tiny.write(dir.path());
+  fs::remove(dir / "model.safetensors");
+  fs::create_directory(dir / "model.safetensors");
+  expect_error(ErrorCode::kInvalidArgument, {"model.safetensors", "not a regular file"},
+               [&] { Checkpoint::open(dir.path()); });
+  fs::remove(dir / "model.safetensors");
+  ASSERT_EQ(::mkfifo((dir / "model.safetensors").c_str(), 0600), 0);
+  expect_error(ErrorCode::kInvalidArgument, {"not a regular file"},
+               [&] { Checkpoint::open(dir.path()); });
+  fs::remove(dir / "model.safetensors");
+  fs::create_symlink("model.safetensors", dir / "model.safetensors");
+  expect_error(ErrorCode::kIo, {"model.safetensors", "symbolic link"},
+               [&] { Checkpoint::open(dir.path()); });
+  fs::remove(dir / "model.safetensors");
+  fs::create_symlink("gone", dir / "model.safetensors");
+  expect_error(ErrorCode::kNotFound, {"model.safetensors"}, [&] { Checkpoint::open(dir.path()); });
+}
+
+TEST(HostileDirectory, WithSideFilesThatAreNone) {
+  TempDir dir;
+  tiny_deepseek_v3().write(dir.path());
+  fs::create_symlink("tokenizer.json", dir / "tokenizer.json");
+  expect_error(ErrorCode::kIo, {"tokenizer.json", "symbolic link"},
+               [&] { Checkpoint::open(dir.path()); });
+  fs::remove(dir / "tokenizer.json");
+  fs::create_symlink("gone", dir / "tokenizer.json");
+  expect_error(ErrorCode::kNotFound, {"tokenizer.json", "leads nowhere"},
+               [&] { Checkpoint::open(dir.path()); });
+  fs::remove(dir / "tokenizer.json");
+  ASSERT_EQ(::mkfifo((dir / "tokenizer.json").c_str(), 0600), 0);
+  expect_error(ErrorCode::kInvalidArgument, {"tokenizer.json", "not a regular file"},
+               [&] { Checkpoint::open(dir.path()); });
+}
+
+TEST(HostileConfig, MissingOrWrong) {
+  TinyCheckpoint tiny = tiny_deepseek_v3();
+  const std::string good = tiny.config;
+  tiny.config.clear();
+  refuse(tiny, ErrorCode::kNotFound, {"config.json", "--family generic"});
+  tiny.config = "no json";
+  refuse(tiny, ErrorCode::kCorrupt, {"config.json"});
+  tiny.config = "[]";
+  refuse(tiny, ErrorCode::kCorrupt, {"config.json"});
+  tiny.config = R"({"model_type": "deepseek_v3"})";
+  refuse(tiny, ErrorCode::kCorrupt, {"config.json", "num_hidden_layers", "hidden_size"});
+  tiny.config = R"({"model_type": "deepseek_v3", "num_hidden_layers": 2, "hidden_size": -8})";
+  refuse(tiny, ErrorCode::kCorrupt, {"config.json", "hidden_size"});
+  tiny.config =
+      R"({"model_type": "deepseek_v3", "num_hidden_layers": 1048576, "num_attention_heads": 4294967296,
+                    "qk_nope_head_dim": 4294967296})";
+  refuse(tiny, ErrorCode::kLimit, {"config.json"});
+  tiny.config = R"({"model_type": "llama"})";
+  refuse(tiny, ErrorCode::kUnsupported, {"llama", "deepseek_v32", "--family"});
+  tiny.config = good;
+  tiny.config.insert(1, R"("quantization_config": {"quant_method": "gptq"},)");
+  refuse(tiny, ErrorCode::kUnsupported, {"gptq"});
+  tiny.config = good;
+  tiny.config.insert(
+      1, R"("quantization_config": {"quant_method": "compressed-tensors", "config_groups":
+                            {"g": {"weights": {"type": "float", "num_bits": 8, "strategy": "channel"}}}},)");
+  refuse(tiny, ErrorCode::kUnsupported, {"channel"});
+}
+
+TEST(HostileIndex, ThatIsCorrupt) {
+  TempDir dir;
+  tiny_deepseek_v3().write(dir.path());
+  write_bytes(dir / "model.safetensors.index.json", "{\"weight_map\": 1}");
+  expect_error(ErrorCode::kCorrupt, {"model.safetensors.index.json"},
+               [&] { Checkpoint::open(dir.path()); });
+  fs::remove(dir / "model.safetensors.index.json");
+  fs::create_symlink("gone", dir / "model.safetensors.index.json");
+  expect_error(ErrorCode::kNotFound, {"model.safetensors.index.json"},
+               [&] { Checkpoint::open(dir.path()); });
+}
+
+TEST(HostileIndex, NamingAFileThatIsNotThere) {
+  TinyCheckpoint tiny = tiny_deepseek_v3();
+  tiny.index_files();
+  tiny.weight_map[kUp] = "second.safetensors";
+  remove_tensor(tiny, kUp);
+  refuse(tiny, ErrorCode::kNotFound, {"second.safetensors", "fetch this file"});
+}
+
+TEST(HostileIndex, NamingATensorThatIsNotThere) {
+  TinyCheckpoint tiny = tiny_deepseek_v3();
+  tiny.index_files();
+  remove_tensor(tiny, kUp);
+  refuse(tiny, ErrorCode::kMissingTensor, {kUp, "model.safetensors", "not there"});
+}
+
+TEST(HostileIndex, NamingTheWrongFile) {
+  TinyCheckpoint tiny = tiny_deepseek_v3();
+  tiny.files["second.safetensors"] = {tensor_of(tiny, kUp)};
+  tiny.files["model.safetensors"].erase(tiny.files["model.safetensors"].begin());
+  remove_tensor(tiny, kUp);
+  tiny.files["second.safetensors"] = {{kUp, "BF16", {12, 8}}};
+  tiny.index_files();
+  tiny.weight_map[kUp] = "model.safetensors";
+  tiny.weight_map["model.norm.weight"] = "second.safetensors";
+  refuse(tiny, ErrorCode::kMissingTensor,
+         {kUp, "it is in second.safetensors", "model.norm.weight"});
+}
+
+TEST(HostileIndex, NotNamingATensor) {
+  TinyCheckpoint tiny = tiny_deepseek_v3();
+  tiny.index_files();
+  tiny.weight_map.erase(kUp);
+  refuse(tiny, ErrorCode::kMissingTensor, {kUp, "not named by model.safetensors.index.json"});
+}
+
+TEST(HostileIndex, NotNamingAFile) {
+  TinyCheckpoint tiny = tiny_deepseek_v3();
+  tiny.index_files();
+  tiny.files["stray.safetensors"] = {{"model.layers.0.self_attn.rotary_emb.inv_freq", "F32", {1}}};
+  refuse(tiny, ErrorCode::kMissingTensor, {"stray.safetensors", "move the file away"});
+}
+
+TEST(HostileIndex, ThatIsMissing) {
+  TempDir dir;
+  TinyCheckpoint tiny = tiny_deepseek_v3();
+  tiny.files["a.safetensors"] = std::move(tiny.files["model.safetensors"]);
+  tiny.files.erase("model.safetensors");
+  refuse(tiny, ErrorCode::kNotFound, {"index", "--family generic"});
+  tiny.files["model.safetensors"] = std::move(tiny.files["a.safetensors"]);
+  tiny.files["a.safetensors"] = {{"model.layers.0.self_attn.rotary_emb.inv_freq", "F32", {1}}};
+  refuse(tiny, ErrorCode::kMissingTensor, {"a.safetensors", "without an index"});
+  tiny.files.clear();
+  refuse(tiny, ErrorCode::kNotFound, {"holds no weights"});
+  tiny.files["model.safetensors"] = {};
+  refuse(tiny, ErrorCode::kMissingTensor, {"holds no tensors"});
+}
+
+TEST(HostileFiles, WithOneNameTwice) {
+  TinyCheckpoint tiny = tiny_deepseek_v3();
+  tiny.files["second.safetensors"] = {{kUp, "BF16", {12, 8}},
+                                      {"model.layers.0.self_attn.rotary_emb.inv_freq", "F32", {1}}};
+  tiny.index_files();
+  refuse(tiny, ErrorCode::kDuplicate, {kUp, "also in model.safetensors"});
+}
+
+TEST(HostileFiles, ThatAreTruncatedAreAllNamed) {
+  TempDir dir;
+  TinyCheckpoint tiny = tiny_deepseek_v3();
+  tiny.files["second.safetensors"] = {{"model.layers.0.self_attn.rotary_emb.inv_freq", "F32", {1}}};
+  tiny.index_files();
+  tiny.write(dir.path());
+  for (const char* name : {"model.safetensors", "second.safetensors"}) {
+    fs::resize_file(dir / name, fs::file_size(dir / name) - 1);
+  }
+  expect_error(ErrorCode::kCorrupt, {"2 faults", "  model.safetensors", "  second.safetensors"},
+               [&] { Checkpoint::open(dir.path(), {.threads = 2}); });
+}
+
+TEST(HostileScale, ThatIsMissing) {
+  TinyCheckpoint tiny = tiny_fp8();
+  remove_tensor(tiny, kScale);
+  refuse(tiny, ErrorCode::kMissingTensor, {kUp, "without a scale"});
+}
+
+TEST(HostileScale, WithoutAWeight) {
+  for (const char* suffix : {".weight_scale_inv", ".weight_scale", ".scale"}) {
+    TinyCheckpoint tiny = tiny_deepseek_v3();
+    tiny.files["model.safetensors"].push_back(
+        {std::string("model.layers.0.mlp.side_proj") + suffix, "F32", {1, 1}});
+    refuse(tiny, ErrorCode::kMissingTensor, {"side_proj", "there is no"});
+    tiny = tiny_deepseek_v3();
+    tiny.files["model.safetensors"].push_back({std::string(kUpStem) + suffix, "F32", {1, 1}});
+    refuse(tiny, ErrorCode::kMissingTensor, {kUpStem, "plain BF16"});
+  }
+}
+
+TEST(HostileScale, InTwoConventions) {
+  TinyCheckpoint tiny = tiny_fp8();
+  tiny.files["model.safetensors"].push_back(
+      {std::string(kUpStem) + ".weight_scale", "F32", {1, 1}});
+  refuse(tiny, ErrorCode::kDuplicate, {kUp, "weight_scale_inv", "two scales"});
+}
+
+TEST(HostileScale, OfTheWrongShape) {
+  for (const std::vector<std::uint64_t>& shape :
+       {std::vector<std::uint64_t>{2, 1}, {1, 2}, {1}, {}, {1, 1, 1}, {0, 1}, {12, 1}}) {
+    TinyCheckpoint tiny = tiny_fp8();
+    tensor_of(tiny, kScale).shape = shape;
+    refuse(tiny, ErrorCode::kShapeMismatch, {kScale, "needs [1, 1]", "weight of shape [12, 8]"});
+  }
+}
+
+TEST(HostileScale, OfTheWrongDtype) {
+  for (const char* dtype : {"F16", "F64", "I32", "F8_E4M3", "U8"}) {
+    TinyCheckpoint tiny = tiny_fp8();
+    tensor_of(tiny, kScale).dtype = dtype;
+    refuse(tiny, ErrorCode::kDtypeMismatch, {kScale, dtype});
+  }
+}
+
+TEST(HostileScale, OfAVector) {
+  TinyCheckpoint tiny = tiny_deepseek_v3();
+  tensor_of(tiny, "model.norm.weight").dtype = "F8_E4M3";
+  tiny.files["model.safetensors"].push_back({"model.norm.weight_scale_inv", "F32", {1}});
+  refuse(tiny, ErrorCode::kShapeMismatch, {"model.norm.weight", "two dimensions"});
+}
+
+// The bytes would make a well-formed INT8 weight, and garbage.
+TEST(HostileWeight, PackedFourBitIsNeverInt8) {
+  for (const char* suffix : {".scale", ".weight_scale", ".weight_scale_inv"}) {
+    TinyCheckpoint tiny = tiny_fp8();
+    remove_tensor(tiny, kScale);
+    tensor_of(tiny, kUp).dtype = "I8";
+    tiny.files["model.safetensors"].push_back({std::string(kUpStem) + suffix, "F8_E8M0", {12, 1}});
+    refuse(tiny, ErrorCode::kUnsupported, {kUp, "packed 4-bit", "E8M0"});
+  }
+}
+
+TEST(HostileWeight, InSchemesThatCannotBeDecoded) {
+  const auto with = [](const std::string& weight_suffix, const std::string& dtype,
+                       const std::string& scale_suffix, const std::string& scale_dtype) {
+    TinyCheckpoint tiny = tiny_deepseek_v3();
+    TinyTensor& weight = tensor_of(tiny, kUp);
+    weight.name = kUpStem + weight_suffix;
+    weight.dtype = dtype;
+    tiny.files["model.safetensors"].push_back({kUpStem + scale_suffix, scale_dtype, {12, 1}});
+    return tiny;
+  };
+  refuse(with(".weight", "I8", ".weight_scale", "F32"), ErrorCode::kUnsupported, {"INT8"});
+  refuse(with(".weight_packed", "U8", ".weight_scale", "F8_E4M3"), ErrorCode::kUnsupported,
+         {"NVFP4"});
+  refuse(with(".weight", "U8", ".weight_scale", "F8_E4M3"), ErrorCode::kUnsupported, {"NVFP4"});
+  refuse(with(".weight_packed", "U8", ".weight_scale", "U8"), ErrorCode::kUnsupported, {"MXFP4"});
+  refuse(with(".weight_packed", "I32", ".weight_scale", "BF16"), ErrorCode::kUnsupported,
+         {"pack-quantized"});
+  refuse(with(".weight_packed", "U8", ".other", "BF16"), ErrorCode::kUnsupported,
+         {"unknown scheme"});
+  for (const char* dtype : {"F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ"}) {
+    refuse(with(".weight", dtype, ".weight_scale", "F32"), ErrorCode::kUnsupported, {dtype});
+  }
+}
+
+TEST(HostileWeight, OfIntegersWithoutAScale) {
+  TinyCheckpoint tiny = tiny_deepseek_v3();
+  tensor_of(tiny, kUp).dtype = "I8";
+  refuse(tiny, ErrorCode::kDtypeMismatch, {kUp, "I8"});
+}
+
+TEST(HostileWeight, OfTheWrongShape) {
+  TinyCheckpoint tiny = tiny_deepseek_v3();
+  tensor_of(tiny, kUp).shape = {8, 12};
+  tensor_of(tiny, "model.norm.weight").shape = {4, 2};
+  refuse(tiny, ErrorCode::kShapeMismatch,
+         {"2 faults", kUp, "[8, 12]", "[12, 8]", "model.norm.weight"});
+}
+
+TEST(HostileNames, AreListedWithTheRemedy) {
+  TinyCheckpoint tiny = tiny_deepseek_v3();
+  for (int i = 10; i < 40; ++i)
+    tiny.files["model.safetensors"].push_back({"vision." + std::to_string(i), "BF16", {1}});
+  refuse(tiny, ErrorCode::kUnknownTensor,
+         {"30 tensor(s)", "deepseek_v3", "vision.10", "vision.29", "and 10 more",
+          "--allow unknown-tensor", "generic"});
+}
+
+TEST(HostileNames, OfKnownTensorsInTheWrongPlace) {
+  for (const char* name :
+       {"model.layers.2.input_layernorm.weight", "model.layers.0.mlp.gate.weight",
+        "model.layers.1.mlp.experts.2.up_proj.weight", "model.layers.1.mlp.up_proj.weight"}) {
+    TinyCheckpoint tiny = tiny_deepseek_v3();
+    tiny.files["model.safetensors"].push_back({name, "BF16", {8}});
+    refuse(tiny, ErrorCode::kUnknownTensor, {name});
+  }
+}
+
+TEST(CollectedFaults, LeaveWhatIsUnderstood) {
+  TempDir dir;
+  TinyCheckpoint tiny = tiny_fp8();
+  remove_tensor(tiny, kScale);
+  tensor_of(tiny, "model.norm.weight").shape = {9};
+  tiny.files["model.safetensors"].push_back({"vision.patch", "BF16", {1}});
+  tiny.write(dir.path());
+  ErrorList faults;
+  const Checkpoint model = Checkpoint::open(dir.path(), {.faults = &faults});
+  ASSERT_EQ(faults.errors().size(), 3U);
+  EXPECT_EQ(faults.errors()[0].code(), ErrorCode::kMissingTensor);
+  EXPECT_EQ(faults.errors()[1].code(), ErrorCode::kShapeMismatch);
+  EXPECT_EQ(faults.errors()[2].code(), ErrorCode::kUnknownTensor);
+  EXPECT_EQ(model.tensors().size(), model.stored().size() - 1)
+      << "all but the weight without a scale";
+}
+
+TEST(CollectedFaults, OfAFileDoNotMakeFaultsOfItsPartners) {
+  TempDir dir;
+  TinyCheckpoint tiny = tiny_fp8();
+  tiny.files["second.safetensors"] = {{kScale, "F32", {1, 1}}};
+  for (auto& [name, tensors] : tiny.files) {
+    if (name == "model.safetensors")
+      std::erase_if(tensors, [](const TinyTensor& t) { return t.name == kScale; });
+  }
+  tiny.index_files();
+  tiny.write(dir.path());
+  write_bytes(dir / "second.safetensors", "short");
+  ErrorList faults;
+  Checkpoint::open(dir.path(), {.faults = &faults});
+  ASSERT_EQ(faults.errors().size(), 1U) << "the file, not the weight that now lacks a scale";
+  EXPECT_EQ(faults.errors()[0].code(), ErrorCode::kCorrupt);
+}
+
+}  // namespace
+}  // namespace ingot::formats
