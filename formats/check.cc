@@ -1,0 +1,162 @@
+#include "formats/check.h"
+
+#include <algorithm>
+#include <set>
+#include <unordered_map>
+
+#include <fmt/format.h>
+
+#include "formats/manifest.h"
+#include "formats/manifest_check.h"
+#include "formats/stored_hashes.h"
+
+namespace ingot::formats {
+namespace {
+
+Finding changed(std::string file, std::string tensor, std::string message) {
+  return finding_of(
+      Error(ErrorCode::kMismatch, std::move(message)).in_file(file).in_tensor(tensor));
+}
+
+// The directory itself must be readable: anything else is a finding.
+void require_directory(const std::filesystem::path& directory) {
+  std::error_code error;
+  const std::filesystem::directory_iterator listing(directory, error);
+  if (error) throw system_error(error.value(), "read directory", directory.string());
+}
+
+void count(const Checkpoint& checkpoint, CheckResult& result) {
+  result.n_files = checkpoint.files().size();
+  result.n_tensors = checkpoint.stored().size();
+  for (const SourceFile& file : checkpoint.files()) result.n_bytes += file.n_bytes;
+  result.family = checkpoint.family().name;
+  result.dialect = checkpoint.dialect().name;
+}
+
+// Opens what can be opened; every fault on the way becomes a finding.
+std::optional<Checkpoint> open_with_findings(const std::filesystem::path& directory,
+                                             OpenOptions options, CheckResult& result) {
+  ErrorList faults;
+  options.faults = &faults;
+  std::optional<Checkpoint> checkpoint;
+  try {
+    checkpoint.emplace(Checkpoint::open(directory, options));
+  } catch (const Error& error) {
+    faults.add(error);
+  }
+  for (const Error& fault : faults.errors()) result.findings.push_back(finding_of(fault));
+  if (checkpoint) count(*checkpoint, result);
+  return checkpoint;
+}
+
+// A rule often sees what the structure already told: the same code at the same tensor is said once.
+void add_rule_findings(const Checkpoint& checkpoint, const CheckOptions& options,
+                       CheckResult& result) {
+  std::set<std::pair<ErrorCode, std::string>> told;
+  for (const Finding& finding : result.findings) {
+    if (!finding.tensor.empty()) told.emplace(finding.code, finding.tensor);
+  }
+  try {
+    for (Finding& finding :
+         run_loader_rules(checkpoint, {.deep = options.deep, .threads = options.threads})) {
+      if (!told.contains({finding.code, finding.tensor}))
+        result.findings.push_back(std::move(finding));
+    }
+  } catch (const Error& error) {
+    result.findings.push_back(finding_of(error));
+  }
+}
+
+}  // namespace
+
+CheckResult check_checkpoint(const std::filesystem::path& directory, const CheckOptions& options) {
+  require_directory(directory);
+  CheckResult result;
+  std::optional<Manifest> manifest;
+  try {
+    manifest = read_manifest(directory);
+  } catch (const Error& error) {
+    result.findings.push_back(finding_of(error));
+  }
+  result.has_manifest = manifest.has_value();
+
+  OpenOptions open;
+  open.family = options.family;
+  // What was converted under a given family is read under it again.
+  if (open.family.empty() && manifest && find_family(manifest->family) != nullptr)
+    open.family = manifest->family;
+  open.threads = options.threads;
+  const std::optional<Checkpoint> checkpoint = open_with_findings(directory, open, result);
+  if (checkpoint) add_rule_findings(*checkpoint, options, result);
+  if (!manifest) return result;
+
+  check_against_manifest(directory, *manifest, checkpoint ? &*checkpoint : nullptr, options,
+                         result);
+  return result;
+}
+
+CheckResult check_is_source_of(const std::filesystem::path& source,
+                               const std::filesystem::path& converted, std::size_t threads) {
+  require_directory(source);
+  require_directory(converted);
+  const std::optional<Manifest> manifest = read_manifest(converted);
+  if (!manifest) {
+    throw Error(ErrorCode::kNotFound,
+                fmt::format("has no {}: it was not made by ingot convert", kManifestName))
+        .in_file(converted.string());
+  }
+  const std::vector<TensorRecord> records =
+      read_tensor_records(converted / kRecordsName, manifest->records_hash);
+
+  CheckResult result;
+  result.has_manifest = true;
+  OpenOptions open;
+  if (find_family(manifest->family) != nullptr) open.family = manifest->family;
+  open.threads = threads;
+  const std::optional<Checkpoint> checkpoint = open_with_findings(source, open, result);
+  if (!checkpoint) return result;
+
+  const auto stored = checkpoint->stored();
+  const std::vector<HashedTensor> hashed = hash_stored(*checkpoint, threads);
+  std::unordered_map<std::string_view, std::size_t> by_name;
+  for (std::size_t i = 0; i < stored.size(); ++i) by_name.emplace(stored[i].name, i);
+  for (const TensorRecord& record : records) {
+    for (const TensorHash& wanted : record.source) {
+      const auto found = by_name.find(wanted.name);
+      if (found == by_name.end()) {
+        result.findings.push_back(
+            finding_of(Error(ErrorCode::kMissingTensor, "was converted, but is not here")
+                           .in_file(wanted.file)
+                           .in_tensor(wanted.name)));
+        continue;
+      }
+      const std::size_t i = found->second;
+      by_name.erase(found);
+      const std::string& file = checkpoint->files()[stored[i].file].name;
+      if (hashed[i].failure) {
+        result.findings.push_back(finding_of(Error(*hashed[i].failure).in_tensor(wanted.name)));
+      } else if (!hashed[i].hash) {
+        result.findings.push_back(changed(file, wanted.name, "has no data to compare"));
+      } else if (wanted.dtype != dtype_name(stored[i].dtype) || wanted.shape != stored[i].shape) {
+        result.findings.push_back(changed(
+            file, wanted.name,
+            fmt::format("is {} {}, converted was {} {}", dtype_name(stored[i].dtype),
+                        shape_text(stored[i].shape), wanted.dtype, shape_text(wanted.shape))));
+      } else if (*hashed[i].hash != wanted.hash) {
+        result.findings.push_back(
+            changed(file, wanted.name,
+                    fmt::format("its bytes have hash {}, what was converted had {}",
+                                hashed[i].hash->hex(), wanted.hash.hex())));
+      }
+      if (hashed[i].hash) ++result.n_hashed;
+    }
+  }
+  for (std::size_t i = 0; i < stored.size(); ++i) {
+    if (!by_name.contains(stored[i].name)) continue;
+    result.findings.push_back(changed(checkpoint->files()[stored[i].file].name, stored[i].name,
+                                      "was not there when the checkpoint was converted"));
+  }
+  return result;
+}
+
+}  // namespace ingot::formats

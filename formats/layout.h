@@ -1,0 +1,17 @@
+#pragma once
+
+#include <span>
+#include <string_view>
+
+namespace ingot::formats {
+
+/// How logical tensors become files. A row in a table.
+struct Layout {
+  std::string_view name;
+  std::string_view summary;
+};
+
+std::span<const Layout> layouts();
+const Layout* find_layout(std::string_view name);
+
+}  // namespace ingot::formats

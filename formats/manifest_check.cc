@@ -1,0 +1,197 @@
+#include "formats/manifest_check.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include <fmt/format.h>
+
+#include "formats/base/fd.h"
+#include "formats/base/hash.h"
+#include "formats/stored_hashes.h"
+
+namespace ingot::formats {
+namespace {
+
+Finding changed(std::string file, std::string tensor, std::string message) {
+  return finding_of(
+      Error(ErrorCode::kMismatch, std::move(message)).in_file(file).in_tensor(tensor));
+}
+
+// Stored tensors of each file, in the order of their data.
+std::vector<std::vector<std::uint32_t>> tensors_by_file(const Checkpoint& checkpoint) {
+  const auto stored = checkpoint.stored();
+  std::vector<std::vector<std::uint32_t>> by_file(checkpoint.files().size());
+  for (std::size_t i = 0; i < stored.size(); ++i) {
+    by_file[stored[i].file].push_back(static_cast<std::uint32_t>(i));
+  }
+  for (auto& tensors : by_file) {
+    std::sort(tensors.begin(), tensors.end(), [&](std::uint32_t a, std::uint32_t b) {
+      return std::pair(stored[a].offset, a) < std::pair(stored[b].offset, b);
+    });
+  }
+  return by_file;
+}
+
+// What the files are, against what the manifest says.
+class ManifestCheck {
+ public:
+  ManifestCheck(const std::filesystem::path& directory, const Manifest& manifest,
+                CheckResult& result)
+      : directory_(directory), manifest_(manifest), result_(result) {}
+
+  void sizes() {
+    for (const auto* list : {&manifest_.files, &manifest_.side_files}) {
+      for (const ManifestFile& file : *list) has_size(file);
+    }
+  }
+
+  void side_files() {
+    for (const ManifestFile& file : manifest_.side_files) {
+      if (!has_size(file, false)) continue;
+      guarded(file.name, [&] {
+        const Fd fd = Fd::open_for_reading(directory_ / file.name);
+        const Hash128 hash = hash_range(
+            file.n_bytes,
+            [&](std::uint64_t offset, std::span<std::byte> out) { fd.read_exact(out, offset); });
+        if (hash != file.hash) differs(file.name, "", file.hash, hash);
+      });
+    }
+  }
+
+  void weights(const Checkpoint& checkpoint, std::size_t threads) {
+    std::vector<TensorRecord> records;
+    guarded(std::string(kRecordsName), [&] {
+      records = read_tensor_records(directory_ / kRecordsName, manifest_.records_hash);
+    });
+    std::unordered_map<std::string_view, const TensorHash*> promised;
+    for (const TensorRecord& record : records) {
+      for (const TensorHash& tensor : record.output) promised.emplace(tensor.name, &tensor);
+    }
+    const std::vector<HashedTensor> hashed = hash_stored(checkpoint, threads);
+    const auto by_file = tensors_by_file(checkpoint);
+    for (std::uint32_t file = 0; file < by_file.size(); ++file) {
+      const std::size_t before = result_.findings.size();
+      for (const std::uint32_t i : by_file[file]) {
+        tensor(checkpoint.stored()[i], checkpoint.files()[file].name, hashed[i], promised,
+               !records.empty());
+      }
+      // A tensor that differs makes its file differ: say it once.
+      if (result_.findings.size() == before) whole_file(checkpoint, file, by_file[file], hashed);
+    }
+    std::vector<const TensorHash*> absent;
+    for (const TensorRecord& record : records) {
+      for (const TensorHash& tensor : record.output) {
+        if (promised.contains(tensor.name)) absent.push_back(&tensor);
+      }
+    }
+    for (const TensorHash* tensor : absent) {
+      result_.findings.push_back(
+          finding_of(Error(ErrorCode::kMissingTensor, "is in the manifest, but not here")
+                         .in_file(tensor->file)
+                         .in_tensor(tensor->name)));
+    }
+  }
+
+ private:
+  using Promised = std::unordered_map<std::string_view, const TensorHash*>;
+
+  template <typename Body>
+  void guarded(const std::string& file, const Body& body) {
+    try {
+      body();
+    } catch (const Error& error) {
+      Finding finding = finding_of(error);
+      finding.file = file;
+      result_.findings.push_back(std::move(finding));
+    }
+  }
+
+  bool has_size(const ManifestFile& file, bool report = true) {
+    std::error_code error;
+    const std::uint64_t n_bytes = std::filesystem::file_size(directory_ / file.name, error);
+    if (!error && n_bytes == file.n_bytes) return true;
+    if (!report) return false;
+    if (error) {
+      result_.findings.push_back(
+          finding_of(system_error(error.value(), "read a file of the manifest", file.name)));
+    } else {
+      result_.findings.push_back(changed(
+          file.name, "", fmt::format("has {} bytes, the manifest says {}", n_bytes, file.n_bytes)));
+    }
+    return false;
+  }
+
+  void differs(const std::string& file, const std::string& tensor, const Hash128& wanted,
+               const Hash128& found) {
+    result_.findings.push_back(changed(
+        file, tensor,
+        fmt::format("its bytes have hash {}, the manifest says {} (changed since it was written: "
+                    "convert or fetch it again)",
+                    found.hex(), wanted.hex())));
+  }
+
+  void tensor(const StoredTensor& stored, const std::string& file, const HashedTensor& hashed,
+              Promised& promised, bool have_records) {
+    const auto found = promised.find(stored.name);
+    const TensorHash* wanted = found == promised.end() ? nullptr : found->second;
+    if (wanted != nullptr) promised.erase(found);
+    if (hashed.failure) {
+      Finding finding = finding_of(*hashed.failure);
+      finding.file = file;
+      finding.tensor = stored.name;
+      result_.findings.push_back(std::move(finding));
+      return;
+    }
+    if (!hashed.hash) return;
+    ++result_.n_hashed;
+    if (wanted != nullptr) {
+      if (wanted->dtype != dtype_name(stored.dtype) || wanted->shape != stored.shape) {
+        result_.findings.push_back(changed(
+            file, stored.name,
+            fmt::format("is {} {}, the manifest says {} {}", dtype_name(stored.dtype),
+                        shape_text(stored.shape), wanted->dtype, shape_text(wanted->shape))));
+      } else if (wanted->hash != *hashed.hash) {
+        differs(file, stored.name, wanted->hash, *hashed.hash);
+      }
+    } else if (have_records) {
+      result_.findings.push_back(changed(file, stored.name, "is not in the manifest"));
+    }
+  }
+
+  void whole_file(const Checkpoint& checkpoint, std::uint32_t index,
+                  const std::vector<std::uint32_t>& tensors,
+                  const std::vector<HashedTensor>& hashed) {
+    const std::string& name = checkpoint.files()[index].name;
+    const auto file = std::find_if(manifest_.files.begin(), manifest_.files.end(),
+                                   [&](const ManifestFile& entry) { return entry.name == name; });
+    if (file == manifest_.files.end()) {
+      result_.findings.push_back(changed(name, "", "is not in the manifest"));
+      return;
+    }
+    if (!checkpoint.has_data(index)) return;
+    std::vector<Hash128> hashes;
+    for (const std::uint32_t i : tensors) hashes.push_back(hashed[i].hash.value_or(Hash128{}));
+    guarded(name, [&] {
+      const Hash128 hash = weights_file_hash(checkpoint.header_bytes(index), hashes);
+      if (hash != file->hash) differs(name, "", file->hash, hash);
+    });
+  }
+
+  const std::filesystem::path& directory_;
+  const Manifest& manifest_;
+  CheckResult& result_;
+};
+
+}  // namespace
+
+void check_against_manifest(const std::filesystem::path& directory, const Manifest& manifest,
+                            const Checkpoint* checkpoint, const CheckOptions& options,
+                            CheckResult& result) {
+  ManifestCheck check(directory, manifest, result);
+  check.sizes();
+  if (!options.hashes) return;
+  if (checkpoint != nullptr) check.weights(*checkpoint, options.threads);
+  check.side_files();
+}
+
+}  // namespace ingot::formats

@@ -1,0 +1,381 @@
+#include "formats/check.h"
+
+#include <fstream>
+#include <functional>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <xxhash.h>
+
+#include "formats/manifest.h"
+#include "formats/synth.h"
+#include "tests/check/editable_checkpoint.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_dir.h"
+
+namespace ingot::formats {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::EditableCheckpoint;
+using testing::expect_error;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::TempDir;
+
+std::string read_all(const fs::path& path) {
+  std::string text(fs::file_size(path), '\0');
+  std::ifstream(path, std::ios::binary)
+      .read(text.data(), static_cast<std::streamsize>(text.size()));
+  return text;
+}
+
+// Hashes as docs/formats.md specifies them, written down a second time.
+std::string canonical(const std::string& bytes) {
+  XXH128_canonical_t digits;
+  XXH128_canonicalFromHash(&digits, XXH3_128bits(bytes.data(), bytes.size()));
+  return {reinterpret_cast<const char*>(digits.digest), sizeof digits.digest};
+}
+
+Hash128 tensor_hash(const std::string& bytes) {
+  constexpr std::size_t kChunk = 4 << 20;
+  std::string hashes;
+  for (std::size_t begin = 0; begin < bytes.size(); begin += kChunk)
+    hashes += canonical(bytes.substr(begin, kChunk));
+  for (int shift = 0; shift < 64; shift += 8)
+    hashes.push_back(static_cast<char>(bytes.size() >> shift));
+  const XXH128_hash_t hash = XXH3_128bits(hashes.data(), hashes.size());
+  return {hash.high64, hash.low64};
+}
+
+std::string big_endian(const Hash128& hash) {
+  std::string bytes;
+  for (const std::uint64_t word : {hash.high, hash.low}) {
+    for (int shift = 56; shift >= 0; shift -= 8) bytes.push_back(static_cast<char>(word >> shift));
+  }
+  return bytes;
+}
+
+// Puts a manifest beside a checkpoint, as if it had been converted from itself.
+void write_manifest(const fs::path& directory) {
+  Manifest manifest;
+  manifest.tool_version = "0";
+  manifest.family = "deepseek_v32";
+  manifest.dialect = "deepseek";
+  manifest.layout = "hf";
+  std::vector<TensorRecord> records;
+  for (const auto& entry : fs::directory_iterator(directory)) {
+    const std::string name = entry.path().filename().string();
+    const std::string bytes = read_all(entry.path());
+    if (entry.path().extension() != ".safetensors") {
+      manifest.side_files.push_back({name, bytes.size(), tensor_hash(bytes), ""});
+      continue;
+    }
+    const Fd file = Fd::open_for_reading(entry.path());
+    const SafetensorsHeader header = read_safetensors_header(file);
+    std::string all = bytes.substr(0, header.data_start);
+    for (const StoredTensor& tensor : header.tensors) {
+      const TensorHash hash{tensor.name, name, std::string(dtype_name(tensor.dtype)), tensor.shape,
+                            tensor_hash(bytes.substr(tensor.offset, tensor.n_bytes))};
+      TensorRecord record;
+      record.name = tensor.name;
+      record.role = "other";
+      record.action = "copy";
+      record.source = record.output = {hash};
+      records.push_back(record);
+      all += big_endian(hash.hash);
+    }
+    manifest.files.push_back({name, bytes.size(), tensor_hash(all), ""});
+  }
+  manifest.n_tensors = records.size();
+  manifest.records_hash = write_tensor_records(directory / kRecordsName, records);
+  std::ofstream(directory / kManifestName) << manifest_text(manifest);
+}
+
+void make_tiny(const fs::path& directory, std::uint64_t seed = 0) {
+  SynthOptions options;
+  options.family = find_family("deepseek_v32");
+  options.size = SynthSize::kTiny;
+  options.shards = 2;
+  options.seed = seed;
+  write_synthetic_checkpoint(directory, options);
+}
+
+const fs::path kFirst = "model-00001-of-00002.safetensors";
+
+void flip_byte(const fs::path& path, std::uint64_t offset) {
+  std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+  file.seekg(static_cast<std::streamoff>(offset));
+  const int byte = file.get();
+  file.seekp(static_cast<std::streamoff>(offset));
+  file.put(static_cast<char>(byte ^ 1));
+}
+
+std::string text_of(const CheckResult& result) {
+  std::string text;
+  for (const Finding& finding : result.findings) {
+    text += std::string(finding.rule) + "|" + finding.file + "|" + finding.tensor + "|" +
+            finding.message + "\n";
+  }
+  return text;
+}
+
+std::size_t n_errors(const CheckResult& result) {
+  return static_cast<std::size_t>(
+      std::count_if(result.findings.begin(), result.findings.end(),
+                    [](const Finding& f) { return f.severity == Severity::kError; }));
+}
+
+TEST(Check, FindsNothingWrongWithTheExample) {
+  const CheckResult result = check_checkpoint(fs::path(INGOT_SOURCE_DIR) / "examples/tiny-v32",
+                                              {.deep = true, .threads = 2});
+  EXPECT_EQ(text_of(result), "");
+  EXPECT_EQ(result.family, "deepseek_v32");
+  EXPECT_EQ(result.dialect, "deepseek");
+  EXPECT_EQ(result.n_files, 2U);
+  EXPECT_GT(result.n_tensors, 600U);
+  EXPECT_FALSE(result.has_manifest);
+}
+
+TEST(Check, ThrowsOnlyWhenThereIsNothingToRead) {
+  const TempDir dir;
+  expect_error(ErrorCode::kNotFound, {"absent"}, [&] { check_checkpoint(dir / "absent", {}); });
+}
+
+TEST(Check, ReportsAnEmptyDirectory) {
+  const TempDir dir;
+  EXPECT_GE(n_errors(check_checkpoint(dir.path(), {})), 1U);
+}
+
+TEST(Check, ReportsAnUnfinishedConversion) {
+  const TempDir dir;
+  make_tiny(dir.path());
+  fs::create_directory(dir / ".ingot-partial");
+  EXPECT_THAT(text_of(check_checkpoint(dir.path(), {})), HasSubstr(".ingot-partial"));
+}
+
+TEST(Check, ReportsIndependentFaultsTogether) {
+  const TempDir source, dir;
+  make_tiny(source.path());
+  EditableCheckpoint edited = EditableCheckpoint::load(source.path());
+  edited.tensors.erase("model.norm.weight");
+  edited.tensors.erase("model.layers.0.self_attn.o_proj.weight_scale_inv");
+  edited.tensors.erase("model.layers.1.mlp.gate.e_score_correction_bias");
+  edited.config.at("quantization_config").erase("activation_scheme");
+  edited.put_zeros("model.layers.1.extra.weight", DType::kBf16, {4});
+  edited.with_metadata = false;
+  edited.write(dir.path());
+  const CheckResult result = check_checkpoint(dir.path(), {});
+  const std::string text = text_of(result);
+  EXPECT_THAT(text, HasSubstr("model.complete||model.norm.weight"));
+  EXPECT_THAT(text, HasSubstr("o_proj.weight"));
+  EXPECT_THAT(text, HasSubstr("router.correction-bias|"));
+  EXPECT_THAT(text, HasSubstr("fp8.activation-scheme|"));
+  EXPECT_THAT(text, HasSubstr("model.layers.1.extra.weight"));
+  EXPECT_THAT(text, HasSubstr("container.metadata-format|"));
+  EXPECT_EQ(text_of(check_checkpoint(dir.path(), {.threads = 3})), text)
+      << "the order is not stable";
+}
+
+TEST(Check, SaysOneFactOnce) {
+  const TempDir source, dir;
+  make_tiny(source.path());
+  EditableCheckpoint edited = EditableCheckpoint::load(source.path());
+  edited.tensors.erase("model.layers.0.self_attn.o_proj.weight_scale_inv");
+  edited.write(dir.path());
+  EXPECT_EQ(check_checkpoint(dir.path(), {}).findings.size(), 1U);
+}
+
+TEST(Check, ReportsAbsentMtpLayersAsAWarning) {
+  const TempDir source, dir;
+  make_tiny(source.path());
+  EditableCheckpoint edited = EditableCheckpoint::load(source.path());
+  edited.erase_prefix("model.layers.2.");
+  edited.write(dir.path());
+  const CheckResult result = check_checkpoint(dir.path(), {});
+  ASSERT_EQ(result.findings.size(), 1U) << text_of(result);
+  EXPECT_EQ(result.findings[0].rule, "mtp.present");
+  EXPECT_EQ(result.findings[0].severity, Severity::kWarning);
+}
+
+TEST(Check, ReportsATruncatedFileAndGoesOn) {
+  const TempDir dir;
+  make_tiny(dir.path());
+  fs::resize_file(dir.path() / kFirst, fs::file_size(dir.path() / kFirst) - 1);
+  const CheckResult result = check_checkpoint(dir.path(), {});
+  EXPECT_GE(n_errors(result), 1U);
+  EXPECT_THAT(result.findings[0].file, HasSubstr(kFirst.string()));
+  EXPECT_EQ(result.n_files, 2U);
+}
+
+TEST(Check, ReportsABrokenConfigOnce) {
+  const TempDir dir;
+  make_tiny(dir.path());
+  std::ofstream(dir / "config.json") << "{";
+  const CheckResult result = check_checkpoint(dir.path(), {});
+  EXPECT_EQ(result.findings.size(), 1U) << text_of(result);
+  EXPECT_EQ(result.findings[0].code, ErrorCode::kCorrupt);
+}
+
+TEST(Check, ReportsABlockSizeOfOneNumber) {
+  const TempDir source, dir;
+  make_tiny(source.path());
+  EditableCheckpoint edited = EditableCheckpoint::load(source.path());
+  edited.config.at("quantization_config")["weight_block_size"] = {128};
+  edited.write(dir.path());
+  const CheckResult result = check_checkpoint(dir.path(), {});
+  ASSERT_EQ(result.findings.size(), 1U) << text_of(result);
+  EXPECT_EQ(result.findings[0].code, ErrorCode::kCorrupt);
+  EXPECT_THAT(result.findings[0].message, HasSubstr("weight_block_size"));
+}
+
+TEST(Check, ReadsAnyNamesAsGeneric) {
+  const TempDir source, dir;
+  make_tiny(source.path());
+  EditableCheckpoint edited = EditableCheckpoint::load(source.path());
+  edited.put_zeros("something.else", DType::kBf16, {4});
+  edited.write(dir.path());
+  EXPECT_EQ(check_checkpoint(dir.path(), {}).findings.size(), 1U);
+  EXPECT_THAT(check_checkpoint(dir.path(), {.family = "generic"}).findings, IsEmpty());
+}
+
+TEST(Check, AcceptsAnIntactManifest) {
+  const TempDir dir;
+  make_tiny(dir.path());
+  write_manifest(dir.path());
+  for (const std::size_t threads : {std::size_t{1}, std::size_t{3}}) {
+    const CheckResult result = check_checkpoint(dir.path(), {.threads = threads});
+    EXPECT_EQ(text_of(result), "");
+    EXPECT_TRUE(result.has_manifest);
+    EXPECT_EQ(result.n_hashed, result.n_tensors);
+  }
+}
+
+TEST(Check, FindsAFlippedByteInEveryPlace) {
+  const TempDir dir;
+  make_tiny(dir.path());
+  write_manifest(dir.path());
+  const Fd file = Fd::open_for_reading(dir.path() / kFirst);
+  const SafetensorsHeader header = read_safetensors_header(file);
+  const StoredTensor& last = header.tensors.back();
+
+  const auto findings_after_flip = [&](const std::string& name, std::uint64_t offset) {
+    flip_byte(dir / name, offset);
+    CheckResult result = check_checkpoint(dir.path(), {});
+    flip_byte(dir / name, offset);
+    return result.findings;
+  };
+  // The last byte of the last tensor.
+  std::vector<Finding> found = findings_after_flip(kFirst.string(), header.file_bytes - 1);
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].code, ErrorCode::kMismatch);
+  EXPECT_EQ(found[0].tensor, last.name);
+  EXPECT_EQ(found[0].file, kFirst);
+  // The header: one bit away from "pt" is "qt", which still parses.
+  const std::string bytes = read_all(dir.path() / kFirst);
+  found = findings_after_flip(kFirst.string(), bytes.find("\"pt\"") + 1);
+  ASSERT_FALSE(found.empty());
+  EXPECT_EQ(found.back().tensor, "");
+  EXPECT_THAT(found.back().message, HasSubstr("manifest says"));
+  // A side file, and the records.
+  found = findings_after_flip("README.md", 0);
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].file, "README.md");
+  found = findings_after_flip(std::string(kRecordsName), 200);
+  ASSERT_FALSE(found.empty());
+  EXPECT_THAT(found[0].file, HasSubstr(std::string(kRecordsName)));
+  // Untouched again.
+  EXPECT_EQ(text_of(check_checkpoint(dir.path(), {})), "");
+}
+
+TEST(Check, WithoutHashesComparesSizesOnly) {
+  const TempDir dir;
+  make_tiny(dir.path());
+  write_manifest(dir.path());
+  flip_byte(dir.path() / kFirst, fs::file_size(dir.path() / kFirst) - 1);
+  EXPECT_EQ(text_of(check_checkpoint(dir.path(), {.hashes = false})), "");
+  std::ofstream(dir / "README.md", std::ios::app) << "more";
+  const CheckResult result = check_checkpoint(dir.path(), {.hashes = false});
+  ASSERT_EQ(result.findings.size(), 1U);
+  EXPECT_EQ(result.findings[0].file, "README.md");
+  EXPECT_EQ(result.n_hashed, 0U);
+}
+
+TEST(Check, FindsWhatTheManifestHasAndTheDirectoryLacks) {
+  const TempDir dir;
+  make_tiny(dir.path());
+  write_manifest(dir.path());
+  fs::remove(dir / "README.md");
+  const CheckResult result = check_checkpoint(dir.path(), {});
+  ASSERT_EQ(result.findings.size(), 1U) << text_of(result);
+  EXPECT_EQ(result.findings[0].code, ErrorCode::kNotFound);
+}
+
+TEST(Check, ReportsAManifestThatIsNotOne) {
+  const TempDir dir;
+  make_tiny(dir.path());
+  std::ofstream(dir / "ingot.json") << "[]";
+  const CheckResult result = check_checkpoint(dir.path(), {});
+  ASSERT_EQ(result.findings.size(), 1U) << text_of(result);
+  EXPECT_EQ(result.findings[0].code, ErrorCode::kCorrupt);
+  EXPECT_FALSE(result.has_manifest);
+}
+
+TEST(CheckSource, RecognisesItself) {
+  const TempDir source, converted;
+  make_tiny(source.path());
+  fs::copy(source.path(), converted.path(), fs::copy_options::recursive);
+  write_manifest(converted.path());
+  const CheckResult result = check_is_source_of(source.path(), converted.path(), 2);
+  EXPECT_EQ(text_of(result), "");
+  EXPECT_EQ(result.n_hashed, result.n_tensors);
+}
+
+TEST(CheckSource, NamesEveryTensorThatDiffersOrIsMissing) {
+  const TempDir source, changed, converted;
+  make_tiny(source.path());
+  fs::copy(source.path(), converted.path(), fs::copy_options::recursive);
+  write_manifest(converted.path());
+  EditableCheckpoint edited = EditableCheckpoint::load(source.path());
+  edited.at("model.norm.weight").bytes[0] ^= std::byte{1};
+  edited.tensors.erase("model.layers.2.enorm.weight");
+  edited.write(changed.path());
+  const CheckResult result = check_is_source_of(changed.path(), converted.path(), 1);
+  ASSERT_EQ(result.findings.size(), 2U) << text_of(result);
+  EXPECT_THAT(text_of(result), HasSubstr("|model.norm.weight|"));
+  EXPECT_THAT(text_of(result), HasSubstr("|model.layers.2.enorm.weight|"));
+}
+
+TEST(CheckSource, NamesTensorsThatWereNotConverted) {
+  const TempDir source, changed, converted;
+  make_tiny(source.path());
+  fs::copy(source.path(), converted.path(), fs::copy_options::recursive);
+  write_manifest(converted.path());
+  EditableCheckpoint edited = EditableCheckpoint::load(source.path());
+  edited.put_zeros("model.layers.0.self_attn.rotary_emb.inv_freq", DType::kF32, {8});
+  edited.write(changed.path());
+  const CheckResult result = check_is_source_of(changed.path(), converted.path(), 1);
+  ASSERT_EQ(result.findings.size(), 1U) << text_of(result);
+  EXPECT_EQ(result.findings[0].tensor, "model.layers.0.self_attn.rotary_emb.inv_freq");
+}
+
+TEST(CheckSource, TellsAnotherCheckpointOfTheSameShape) {
+  const TempDir source, other, converted;
+  make_tiny(source.path());
+  make_tiny(other.path(), 1);
+  fs::copy(source.path(), converted.path(), fs::copy_options::recursive);
+  write_manifest(converted.path());
+  const CheckResult result = check_is_source_of(other.path(), converted.path(), 2);
+  EXPECT_EQ(result.findings.size(), result.n_tensors);
+}
+
+TEST(CheckSource, NeedsAManifest) {
+  const TempDir source, converted;
+  make_tiny(source.path());
+  make_tiny(converted.path());
+  expect_error(ErrorCode::kNotFound, {"ingot.json"},
+               [&] { check_is_source_of(source.path(), converted.path(), 1); });
+}
+
+}  // namespace
+}  // namespace ingot::formats

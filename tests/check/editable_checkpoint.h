@@ -1,0 +1,83 @@
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "formats/base/fd.h"
+#include "formats/json.h"
+#include "formats/safetensors.h"
+
+namespace ingot::testing {
+
+/// A small checkpoint in memory, to be damaged and written back. Files are written by hand, not
+/// through our writer, so that anything can be wrong with them.
+struct EditableCheckpoint {
+  struct Tensor {
+    formats::DType dtype{};
+    formats::Shape shape;
+    std::vector<std::byte> bytes;
+  };
+
+  formats::Json config;
+  std::map<std::string, Tensor> tensors;
+  std::string file_name = "model.safetensors";
+  bool with_metadata = true;
+
+  static EditableCheckpoint load(const std::filesystem::path& directory) {
+    EditableCheckpoint loaded;
+    loaded.config = formats::read_json_file(directory / "config.json", 1 << 20);
+    for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+      if (entry.path().extension() != ".safetensors") continue;
+      const Fd file = Fd::open_for_reading(entry.path());
+      for (const formats::StoredTensor& stored : formats::read_safetensors_header(file).tensors) {
+        Tensor tensor{stored.dtype, stored.shape, std::vector<std::byte>(stored.n_bytes)};
+        file.read_exact(tensor.bytes, stored.offset);
+        loaded.tensors.emplace(stored.name, std::move(tensor));
+      }
+    }
+    return loaded;
+  }
+
+  void write(const std::filesystem::path& directory) const {
+    formats::Json header = formats::Json::object();
+    if (with_metadata) header["__metadata__"] = {{"format", "pt"}};
+    std::uint64_t offset = 0;
+    for (const auto& [name, tensor] : tensors) {
+      header[name] = {{"dtype", formats::dtype_name(tensor.dtype)},
+                      {"shape", tensor.shape},
+                      {"data_offsets", {offset, offset + tensor.bytes.size()}}};
+      offset += tensor.bytes.size();
+    }
+    const std::string text = header.dump();
+    const std::uint64_t n = text.size();
+    std::ofstream file(directory / file_name, std::ios::binary);
+    file.write(reinterpret_cast<const char*>(&n), sizeof n);
+    file.write(text.data(), static_cast<std::streamsize>(text.size()));
+    for (const auto& [name, tensor] : tensors) {
+      file.write(reinterpret_cast<const char*>(tensor.bytes.data()),
+                 static_cast<std::streamsize>(tensor.bytes.size()));
+    }
+    std::ofstream(directory / "config.json") << config.dump();
+  }
+
+  Tensor& at(const std::string& name) { return tensors.at(name); }
+
+  /// Replaces a tensor by one of another dtype and shape, every byte zero.
+  void put_zeros(const std::string& name, formats::DType dtype, const formats::Shape& shape) {
+    tensors[name] = {dtype, shape,
+                     std::vector<std::byte>(formats::byte_count(dtype, shape).value())};
+  }
+
+  /// Removes every tensor whose name begins with `prefix`; returns how many.
+  std::size_t erase_prefix(const std::string& prefix) {
+    return std::erase_if(tensors,
+                         [&](const auto& entry) { return entry.first.starts_with(prefix); });
+  }
+};
+
+}  // namespace ingot::testing
