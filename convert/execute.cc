@@ -1,0 +1,376 @@
+#include "convert/execute.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <mutex>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "convert/fingerprint.h"
+#include "convert/item_runner.h"
+#include "convert/journal.h"
+#include "convert/manifest_writer.h"
+#include "convert/output_directory.h"
+#include "convert/resources.h"
+#include "convert/resume.h"
+#include "convert/source_consumer.h"
+#include "convert/window_writer.h"
+#include "formats/base/checked.h"
+#include "formats/base/parallel.h"
+#include "formats/manifest.h"
+
+namespace ingot::convert {
+
+using formats::Checkpoint;
+using formats::Json;
+
+namespace {
+
+// One unit of the job: a header of an output file, or an item.
+struct Task {
+  bool is_header = false;
+  std::uint32_t id = 0;
+};
+
+// Items in plan order; each file's header before the first item that starts in it.
+std::vector<Task> make_tasks(const Plan& plan, const std::vector<char>& done) {
+  std::vector<Task> tasks;
+  std::vector<char> has_header(plan.files.size(), 0);
+  const auto add_header = [&](std::uint32_t file) {
+    if (has_header[file] != 0) return;
+    has_header[file] = 1;
+    tasks.push_back({.is_header = true, .id = file});
+  };
+  for (std::uint32_t item = 0; item < plan.tensors.size(); ++item) {
+    const PlannedTensor& planned = plan.tensors[item];
+    if (planned.n_parts == 0 || done[item] != 0) continue;
+    add_header(planned.parts[0].file);
+    tasks.push_back({.is_header = false, .id = item});
+  }
+  for (std::uint32_t file = 0; file < plan.files.size(); ++file) add_header(file);
+  return tasks;
+}
+
+// Hands tasks out in order. After a failure no new ones start, but those begun earlier finish, so
+// that the failure reported is the first in plan order whatever the threads did.
+class TaskQueue {
+ public:
+  explicit TaskQueue(std::vector<Task> tasks) : tasks_(std::move(tasks)) {}
+
+  std::optional<std::pair<std::size_t, Task>> next() {
+    // Once taken, a task is run: only then have all tasks before a failed one been given their
+    // chance to fail.
+    if (failed_.load(std::memory_order_relaxed)) return std::nullopt;
+    const std::size_t index = next_.fetch_add(1, std::memory_order_relaxed);
+    if (index >= tasks_.size()) return std::nullopt;
+    return std::pair(index, tasks_[index]);
+  }
+
+  void fail(std::size_t index, std::exception_ptr failure) {
+    const std::lock_guard lock(mutex_);
+    if (!failure_ || index < failed_index_) {
+      failed_index_ = index;
+      failure_ = std::move(failure);
+    }
+    failed_.store(true, std::memory_order_relaxed);
+  }
+
+  void rethrow() const {
+    if (failure_) std::rethrow_exception(failure_);
+  }
+  [[nodiscard]] bool failed() const { return failed_.load(std::memory_order_relaxed); }
+
+ private:
+  std::vector<Task> tasks_;
+  std::atomic<std::size_t> next_ = 0;
+  std::atomic<bool> failed_ = false;
+  std::mutex mutex_;
+  std::size_t failed_index_ = 0;
+  std::exception_ptr failure_;
+};
+
+StageReport stage(const std::atomic<std::uint64_t>& ns, const std::atomic<std::uint64_t>& bytes) {
+  return {.seconds = static_cast<double>(ns.load()) * 1e-9, .n_bytes = bytes.load()};
+}
+
+// One execution, from an empty or unfinished directory to a published one.
+class Execution {
+ public:
+  Execution(const Plan& plan, const Checkpoint& source, const Recipe& recipe, OutputPaths paths,
+            const ExecuteOptions& options)
+      : plan_(plan),
+        source_(source),
+        recipe_(recipe),
+        paths_(std::move(paths)),
+        options_(options),
+        names_(publish_order(plan, source)),
+        hashes_(plan.tensors.size()),
+        done_(plan.tensors.size(), 0) {}
+
+  ExecuteReport run(const Json& identity, const MemoryPlan& memory,
+                    std::optional<JournalContents> earlier) {
+    const auto begin = std::chrono::steady_clock::now();
+    report_.memory = memory;
+    if (earlier && earlier->publishing) {
+      log("resuming: the files are complete, publishing");
+      finish_publishing(earlier->replacing);
+    } else {
+      begin_or_continue(identity, earlier);
+      convert_items();
+      log("all tensors durable, writing side files and manifest");
+      stage_side_files(plan_, source_, paths_, identity, hashes_, options_.sha256,
+                       options_.threads);
+      if (consumer_) consumer_->finish(*journal_);
+      journal_->add_publishing(options_.force);
+      finish_publishing(options_.force);
+    }
+    log("published");
+    const auto elapsed = std::chrono::steady_clock::now() - begin;
+    report_.elapsed_seconds = std::chrono::duration<double>(elapsed).count();
+    return report_;
+  }
+
+ private:
+  void finish_publishing(bool replacing) {
+    if (replacing) remove_stale(paths_, names_);
+    publish(paths_, names_);
+  }
+
+  void begin_or_continue(const Json& identity, const std::optional<JournalContents>& earlier) {
+    if (earlier) {
+      for (const std::uint32_t item :
+           verify_journal(plan_, paths_, earlier->items, options_.threads)) {
+        done_[item] = 1;
+        hashes_[item] = earlier->items.at(item);
+        ++report_.items_resumed;
+      }
+      report_.items_redone = earlier->items.size() - report_.items_resumed;
+      require_sources_of_open_items();
+      journal_ = Journal::append_to(paths_.journal, *earlier);
+      log(fmt::format("resuming: {} of {} tensors are done", report_.items_resumed,
+                      plan_.tensors.size()));
+    } else {
+      std::filesystem::create_directories(paths_.staged);
+      sync_directory(paths_.output);
+      sync_directory(std::filesystem::absolute(paths_.output).lexically_normal().parent_path());
+      journal_ = Journal::create(paths_.journal, identity);
+      log(fmt::format("starting: {} tensors, {} bytes in {} files", plan_.tensors.size(),
+                      plan_.bytes_out, plan_.files.size()));
+    }
+    if (options_.consume_source) {
+      consumer_.emplace(source_, plan_, paths_);
+      consumer_->save_headers();
+      std::vector<std::uint32_t> resumed;
+      for (std::uint32_t item = 0; item < done_.size(); ++item) {
+        if (done_[item] != 0) resumed.push_back(item);
+      }
+      consumer_->items_done(resumed, hashes_, *journal_);
+    }
+  }
+
+  void require_sources_of_open_items() const {
+    for (std::uint32_t item = 0; item < plan_.tensors.size(); ++item) {
+      if (done_[item] != 0 || plan_.tensors[item].action == Action::kDrop) continue;
+      const formats::LogicalTensor& tensor = source_.tensors()[plan_.tensors[item].tensor];
+      const std::uint32_t file = source_.stored()[tensor.encoding.stored[0]].file;
+      if (source_.has_data(file)) continue;
+      throw Error(ErrorCode::kMismatch,
+                  "was deleted by --consume-source, but its output did not survive; fetch "
+                  "this file again and run with --resume")
+          .in_file(source_.files()[file].name)
+          .in_tensor(tensor.name);
+    }
+  }
+
+  void convert_items() {
+    std::vector<WindowWriter::File> files;
+    for (const PlannedFile& file : plan_.files)
+      files.push_back({.name = file.name, .n_bytes = file.n_bytes});
+    WindowWriter writer(paths_.staged, std::move(files),
+                        {.window_bytes = report_.memory.window_bytes,
+                         .max_windows = report_.memory.n_windows,
+                         .writer_threads = 2,
+                         .direct = options_.direct_io},
+                        [this](const std::vector<std::uint32_t>& items) { on_durable(items); });
+    std::atomic<std::uint64_t> done_bytes = 0;
+    for (std::uint32_t item = 0; item < plan_.tensors.size(); ++item) {
+      if (done_[item] == 0) continue;
+      for (std::size_t p = 0; p < plan_.tensors[item].n_parts; ++p) {
+        const PlannedPart& part = plan_.tensors[item].parts[p];
+        writer.mark_written(part.file, part.offset, part.n_bytes);
+        done_bytes += part.n_bytes;
+      }
+    }
+
+    TaskQueue queue(make_tasks(plan_, done_));
+    ItemContext context{.source = source_,
+                        .plan = plan_,
+                        .recipe = recipe_,
+                        .writer = writer,
+                        .times = times_,
+                        .done_bytes = done_bytes,
+                        .check_stop = [this, &done_bytes] {
+                          if (options_.progress)
+                            options_.progress(done_bytes.load(), plan_.bytes_out);
+                          if (options_.stop_requested && options_.stop_requested()) {
+                            throw Error(ErrorCode::kInterrupted, "stopped; continue with --resume");
+                          }
+                        }};
+    run_workers(options_.threads, [&](std::size_t) {
+      ItemRunner runner(context);
+      while (const auto task = queue.next()) {
+        const auto& [index, what] = *task;
+        try {
+          if (what.is_header) {
+            runner.run_header(what.id);
+          } else {
+            hashes_[what.id] = runner.run(what.id);
+            writer.finish_item(what.id);
+          }
+        } catch (...) {
+          queue.fail(index, std::current_exception());
+        }
+      }
+    });
+    if (queue.failed()) {
+      writer.abandon();
+      log("stopped before the end; what is done is in the journal");
+      queue.rethrow();
+    }
+    writer.finish();
+
+    report_.read = stage(times_.read_ns, times_.read_bytes);
+    report_.compute = stage(times_.compute_ns, times_.compute_bytes);
+    report_.hash = stage(times_.hash_ns, times_.hash_bytes);
+    report_.write = {.seconds = writer.write_seconds(), .n_bytes = writer.bytes_written()};
+    report_.bytes_written = writer.bytes_written();
+    report_.direct_io = writer.uses_direct_io();
+  }
+
+  // Called by the writer, one thread at a time, with items whose bytes are on disk.
+  void on_durable(const std::vector<std::uint32_t>& items) {
+    std::map<std::uint32_t, ItemHashes> finished;
+    std::vector<std::uint32_t> tensors;
+    for (const std::uint32_t item : items) {
+      if (item >= plan_.tensors.size()) continue;  // a header: written again on resume
+      finished[item] = hashes_[item];
+      tensors.push_back(item);
+    }
+    if (finished.empty()) return;
+    journal_->add_items(finished);
+    log(fmt::format("{} tensors durable, up to item {}", finished.size(), tensors.back()));
+    if (consumer_) consumer_->items_done(tensors, hashes_, *journal_);
+  }
+
+  void log(const std::string& line) const {
+    if (options_.log) options_.log(line);
+  }
+
+  const Plan& plan_;
+  const Checkpoint& source_;
+  const Recipe& recipe_;
+  const OutputPaths paths_;
+  const ExecuteOptions& options_;
+  const std::vector<std::string> names_;
+  std::vector<ItemHashes> hashes_;
+  std::vector<char> done_;
+  std::optional<Journal> journal_;
+  std::optional<SourceConsumer> consumer_;
+  StageTimes times_;
+  ExecuteReport report_;
+};
+
+Json finished_identity(const formats::Manifest& manifest) {
+  Json recipe = manifest.recipe;
+  Json shards = recipe.at("shards");
+  recipe.erase("shards");
+  return {{"version", manifest.tool_version},
+          {"family", manifest.family},
+          {"recipe", std::move(recipe)},
+          {"shards", std::move(shards)},
+          {"source", manifest.source}};
+}
+
+void require_space(const Plan& plan, const Checkpoint& source, const OutputPaths& paths,
+                   const ExecuteOptions& options, bool resuming) {
+  std::uint64_t needed = peak_disk_bytes(plan, source, options.consume_source);
+  if (resuming) {
+    // Files of the earlier run hold their space already.
+    for (const PlannedFile& file : plan.files) {
+      if (std::filesystem::exists(paths.staged / file.name))
+        needed -= std::min(needed, file.n_bytes);
+    }
+  }
+  const std::uint64_t free = free_bytes(paths.output);
+  if (needed > free) {
+    throw Error(ErrorCode::kNoSpace,
+                fmt::format("the output needs {} bytes, the file system has {} free{}", needed,
+                            free, options.consume_source ? "" : " (see also --consume-source)"))
+        .in_file(paths.output.string());
+  }
+}
+
+}  // namespace
+
+ExecuteReport execute(const Plan& plan, const Checkpoint& source, const Recipe& recipe,
+                      const PlanOptions& plan_options, const std::filesystem::path& output,
+                      const ExecuteOptions& options) {
+  INGOT_CHECK(options.threads >= 1);
+  const MemoryPlan memory = plan_memory(plan, options.threads, options.mem_limit);
+  require_apart(source.directory(), output);
+  if (options.consume_source) require_consumable(source);
+  const OutputPaths paths(output);
+  const OutputState state = output_state(output);
+  std::optional<JournalContents> earlier;
+  if (state == OutputState::kUnfinished && options.resume) earlier = Journal::read(paths.journal);
+
+  if (state == OutputState::kForeign && !options.force) {
+    throw Error(ErrorCode::kExists,
+                "is not empty (choose another output, or --force to replace the checkpoint in it)")
+        .in_file(output.string());
+  }
+  if (state == OutputState::kUnfinished && !options.resume && !options.force) {
+    throw Error(ErrorCode::kExists,
+                "holds an unfinished conversion (--resume to continue it, --force to start again)")
+        .in_file(output.string());
+  }
+  if (state == OutputState::kFinished && !options.resume && !options.force) {
+    throw Error(ErrorCode::kExists, "holds a finished conversion (--force to replace it)")
+        .in_file(output.string());
+  }
+
+  const Json fingerprint = source_fingerprint(
+      source, earlier ? &earlier->identity.at("source") : nullptr, options.threads);
+  const Json identity = job_identity(plan, source, recipe, plan_options, fingerprint);
+  if (state == OutputState::kFinished && options.resume) {
+    Json now = identity;
+    now.erase("plan");
+    require_same_job(finished_identity(*formats::read_manifest(output)), now);
+    ExecuteReport report;
+    report.already_done = true;
+    return report;
+  }
+  if (earlier) require_same_job(earlier->identity, identity);
+  if (!earlier && state == OutputState::kUnfinished) {
+    if (std::filesystem::exists(paths.output / formats::kManifestName) &&
+        std::filesystem::is_empty(paths.partial)) {
+      // Killed between removing the journal and its folder: everything was published.
+      std::filesystem::remove(paths.partial);
+      return execute(plan, source, recipe, plan_options, output, options);
+    }
+    std::filesystem::remove_all(paths.partial);
+  }
+  require_space(plan, source, paths, options, earlier.has_value());
+  std::filesystem::create_directories(paths.output);
+  return Execution(plan, source, recipe, paths, options).run(identity, memory, std::move(earlier));
+}
+
+std::filesystem::path consumed_headers_of(const std::filesystem::path& output) {
+  const OutputPaths paths(output);
+  return std::filesystem::exists(paths.consumed) ? paths.consumed : std::filesystem::path();
+}
+
+}  // namespace ingot::convert

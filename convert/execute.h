@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "convert/plan.h"
+#include "convert/resources.h"
+
+namespace ingot::convert {
+
+/// How a plan is executed. Nothing here influences a byte of the output, sha256 excepted (it adds
+/// to the manifest).
+struct ExecuteOptions {
+  std::size_t threads = 1;
+  std::uint64_t mem_limit = std::uint64_t{4} << 30;
+  bool resume = false;
+  bool force = false;
+  bool consume_source = false;
+  bool sha256 = false;
+  bool direct_io = true;
+  /// (bytes done, bytes in all) of the output; called from several threads.
+  std::function<void(std::uint64_t, std::uint64_t)> progress;
+  /// Polled about every megabyte; true stops the job with kInterrupted, resumable.
+  std::function<bool()> stop_requested;
+  /// One line per event worth keeping; called by one thread at a time.
+  std::function<void(const std::string&)> log;
+};
+
+struct StageReport {
+  double seconds = 0;  ///< of all threads together
+  std::uint64_t n_bytes = 0;
+};
+
+struct ExecuteReport {
+  bool already_done = false;        ///< the output was finished before; nothing was written
+  std::uint64_t items_resumed = 0;  ///< taken over from an earlier run
+  std::uint64_t items_redone = 0;   ///< in the journal, but their bytes had not survived
+  std::uint64_t bytes_written = 0;  ///< by this run
+  double elapsed_seconds = 0;
+  StageReport read, compute, write, hash;
+  bool direct_io = false;
+  MemoryPlan memory;
+};
+
+/// Executes a plan into `output`: everything is written to output/.ingot-partial and given its
+/// final name at the end. The result is the same bytes for any thread count, budget, I/O path and
+/// number of interruptions. Throws kExists for a target in the way, kNoSpace before starting when
+/// the file system is too small, kMismatch when a resumed job is not the same job, kInterrupted
+/// when stopped; in every such case no file has a final name.
+ExecuteReport execute(const Plan& plan, const formats::Checkpoint& source, const Recipe& recipe,
+                      const PlanOptions& plan_options, const std::filesystem::path& output,
+                      const ExecuteOptions& options);
+
+/// Where a resumed run finds headers of consumed source files; for OpenOptions::consumed_headers.
+/// Empty when there are none.
+std::filesystem::path consumed_headers_of(const std::filesystem::path& output);
+
+}  // namespace ingot::convert

@@ -1,0 +1,112 @@
+#include "convert/journal.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include "formats/base/error.h"
+
+namespace ingot::convert {
+
+using formats::Json;
+
+namespace {
+
+constexpr std::uint64_t kMaxJournalBytes = std::uint64_t{1} << 30;
+constexpr std::size_t kChecksumDigits = 32;
+
+// `<hash of the text> <text>\n`: a line that was cut or garbled by a crash does not match its hash.
+std::string line_of(const Json& fact) {
+  const std::string text = fact.dump();
+  return hash_bytes(std::as_bytes(std::span(text))).hex() + " " + text + "\n";
+}
+
+std::optional<Json> parse_line(std::string_view line) {
+  if (line.size() < kChecksumDigits + 2 || line[kChecksumDigits] != ' ') return std::nullopt;
+  const std::string_view text = line.substr(kChecksumDigits + 1);
+  if (hash_bytes(std::as_bytes(std::span(text))).hex() != line.substr(0, kChecksumDigits))
+    return std::nullopt;
+  return formats::parse_json(text, "journal");
+}
+
+std::vector<Hash128> hashes_of(const Json& list) {
+  std::vector<Hash128> hashes;
+  for (const Json& text : list) hashes.push_back(Hash128::from_hex(text.get<std::string>()));
+  return hashes;
+}
+
+Json texts_of(const std::vector<Hash128>& hashes) {
+  Json list = Json::array();
+  for (const Hash128& hash : hashes) list.push_back(hash.hex());
+  return list;
+}
+
+}  // namespace
+
+Journal Journal::create(const std::filesystem::path& path, const Json& identity) {
+  Journal journal(Fd::open_for_writing(path, O_WRONLY | O_CREAT | O_TRUNC), 0);
+  journal.append(line_of({{"identity", identity}}));
+  sync_directory(path.parent_path());
+  return journal;
+}
+
+Journal Journal::append_to(const std::filesystem::path& path, const JournalContents& contents) {
+  Fd file = Fd::open_for_writing(path, O_WRONLY);
+  file.truncate(contents.valid_bytes);
+  file.sync();
+  return Journal(std::move(file), contents.valid_bytes);
+}
+
+std::optional<JournalContents> Journal::read(const std::filesystem::path& path) {
+  if (!std::filesystem::exists(path)) return std::nullopt;
+  const std::string text = read_text_file(path, kMaxJournalBytes);
+  JournalContents contents;
+  bool first = true;
+  std::size_t begin = 0;
+  while (begin < text.size()) {
+    const std::size_t end = text.find('\n', begin);
+    if (end == std::string::npos) break;
+    const std::optional<Json> fact = parse_line(std::string_view(text).substr(begin, end - begin));
+    if (!fact || first != fact->contains("identity")) break;
+    if (first) {
+      contents.identity = fact->at("identity");
+    } else if (fact->contains("item")) {
+      contents.items[fact->at("item").get<std::uint32_t>()] = {
+          .source = hashes_of(fact->at("source")), .output = hashes_of(fact->at("output"))};
+    } else if (fact->contains("consumed")) {
+      contents.consumed.insert(fact->at("consumed").get<std::string>());
+    } else if (fact->contains("publishing")) {
+      contents.publishing = true;
+      contents.replacing = fact->at("publishing").get<std::string>() == "replacing";
+    }
+    first = false;
+    begin = end + 1;
+    contents.valid_bytes = begin;
+  }
+  if (first) return std::nullopt;
+  return contents;
+}
+
+void Journal::add_items(const std::map<std::uint32_t, ItemHashes>& items) {
+  std::string text;
+  for (const auto& [item, hashes] : items) {
+    text += line_of(
+        {{"item", item}, {"source", texts_of(hashes.source)}, {"output", texts_of(hashes.output)}});
+  }
+  append(text);
+}
+
+void Journal::add_consumed(const std::string& file) {
+  append(line_of({{"consumed", file}}));
+}
+
+void Journal::add_publishing(bool replacing) {
+  append(line_of({{"publishing", replacing ? "replacing" : "new"}}));
+}
+
+void Journal::append(const std::string& text) {
+  file_.write_exact(std::as_bytes(std::span(text)), size_);
+  file_.sync_data();
+  size_ += text.size();
+}
+
+}  // namespace ingot::convert

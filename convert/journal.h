@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "formats/base/fd.h"
+#include "formats/base/hash.h"
+#include "formats/json.h"
+
+namespace ingot::convert {
+
+/// Hashes of one finished item, in the order of its parts.
+struct ItemHashes {
+  std::vector<Hash128> source;
+  std::vector<Hash128> output;
+};
+
+/// What a journal says. Source: docs/formats.md, "Journal".
+struct JournalContents {
+  formats::Json identity;                     ///< what the job was: version, recipe, source, plan
+  std::map<std::uint32_t, ItemHashes> items;  ///< durable items
+  std::set<std::string> consumed;             ///< source files that were deleted
+  bool publishing = false;                    ///< renaming had begun
+  bool replacing = false;                     ///< ... over an older checkpoint (--force)
+  std::uint64_t valid_bytes = 0;  ///< length of the readable prefix; a torn tail follows
+};
+
+/// The append-only record of a conversion, one checksummed line per fact, so that a killed job can
+/// continue. A line is written only when what it says is on disk.
+class Journal {
+ public:
+  /// Starts a new journal whose first line is the identity.
+  static Journal create(const std::filesystem::path& path, const formats::Json& identity);
+  /// Continues one: cuts the torn tail off.
+  static Journal append_to(const std::filesystem::path& path, const JournalContents& contents);
+  /// Reads up to the first damaged line. Nothing when there is no journal, or its first line is
+  /// damaged.
+  static std::optional<JournalContents> read(const std::filesystem::path& path);
+
+  void add_items(const std::map<std::uint32_t, ItemHashes>& items);
+  void add_consumed(const std::string& file);
+  void add_publishing(bool replacing);
+
+ private:
+  Journal(Fd file, std::uint64_t size) : file_(std::move(file)), size_(size) {}
+  void append(const std::string& text);
+
+  Fd file_;
+  std::uint64_t size_ = 0;
+};
+
+}  // namespace ingot::convert

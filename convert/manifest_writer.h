@@ -1,0 +1,18 @@
+#pragma once
+
+#include <vector>
+
+#include "convert/journal.h"
+#include "convert/output_directory.h"
+#include "convert/plan.h"
+
+namespace ingot::convert {
+
+/// Stages everything beside the weights: copies side files byte for byte, writes config.json, the
+/// index, the per-tensor records and the manifest, all durable. `hashes` by item; `sha256` adds a
+/// plain SHA-256 per weights file (a second pass over the output).
+void stage_side_files(const Plan& plan, const formats::Checkpoint& source, const OutputPaths& paths,
+                      const formats::Json& identity, const std::vector<ItemHashes>& hashes,
+                      bool sha256, std::size_t threads);
+
+}  // namespace ingot::convert

@@ -1,0 +1,155 @@
+#include <set>
+#include <sstream>
+
+#include <fmt/format.h>
+#include <yaml-cpp/eventhandler.h>
+#include <yaml-cpp/yaml.h>
+
+#include "convert/recipe.h"
+#include "formats/base/error.h"
+
+namespace ingot::convert {
+namespace {
+
+constexpr std::size_t kMaxBytes = std::size_t{1} << 20;
+constexpr std::size_t kMaxRules = 10'000;
+constexpr std::size_t kMaxDepth = 16;
+
+[[noreturn]] void refuse(std::string_view where, const YAML::Mark& mark, const std::string& what) {
+  throw Error(ErrorCode::kInvalidArgument,
+              mark.is_null() ? what : fmt::format("line {}: {}", mark.line + 1, what))
+      .in_file(where);
+}
+
+[[noreturn]] void refuse(std::string_view where, const YAML::Node& node, const std::string& what) {
+  refuse(where, node.Mark(), what);
+}
+
+// Goes over a document without building it, and refuses what could make the tree larger or deeper
+// than its text: anchors, aliases and nesting. Recipes need neither. yaml-cpp itself limits its
+// recursion.
+class Gatekeeper final : public YAML::EventHandler {
+ public:
+  explicit Gatekeeper(std::string_view where) : where_(where) {}
+
+  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    require_plain(mark, anchor);
+  }
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
+    require_plain(mark, anchor);
+  }
+  void OnScalar(const YAML::Mark& mark, const std::string&, YAML::anchor_t anchor,
+                const std::string&) override {
+    require_plain(mark, anchor);
+  }
+  void OnSequenceStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t anchor,
+                       YAML::EmitterStyle::value) override {
+    require_plain(mark, anchor);
+    descend(mark);
+  }
+  void OnSequenceEnd() override { --depth_; }
+  void OnMapStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t anchor,
+                  YAML::EmitterStyle::value) override {
+    require_plain(mark, anchor);
+    descend(mark);
+  }
+  void OnMapEnd() override { --depth_; }
+
+ private:
+  void require_plain(const YAML::Mark& mark, YAML::anchor_t anchor) const {
+    if (anchor != YAML::NullAnchor)
+      refuse(where_, mark, "anchors and aliases are not accepted in a recipe");
+  }
+  void descend(const YAML::Mark& mark) {
+    if (++depth_ > kMaxDepth) refuse(where_, mark, "is nested too deeply for a recipe");
+  }
+
+  std::string_view where_;
+  std::size_t depth_ = 0;
+};
+
+void require_one_plain_document(const std::string& text, std::string_view where) {
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  Gatekeeper gatekeeper(where);
+  if (parser.HandleNextDocument(gatekeeper) && parser.HandleNextDocument(gatekeeper)) {
+    throw Error(ErrorCode::kInvalidArgument, "holds more than one YAML document").in_file(where);
+  }
+}
+
+std::string scalar(const YAML::Node& node, std::string_view where, std::string_view what) {
+  if (!node.IsScalar()) refuse(where, node, fmt::format("{} is not a text", what));
+  return node.Scalar();
+}
+
+void require_keys(const YAML::Node& map, const std::set<std::string>& known,
+                  std::string_view where) {
+  std::set<std::string> seen;
+  for (const auto& entry : map) {
+    const std::string key = scalar(entry.first, where, "a key");
+    if (!known.contains(key)) refuse(where, entry.first, fmt::format("unknown key '{}'", key));
+    if (!seen.insert(key).second)
+      refuse(where, entry.first, fmt::format("key '{}' is there twice", key));
+  }
+}
+
+void read_rules(const YAML::Node& rules, std::string_view where, Recipe& recipe) {
+  if (!rules.IsSequence()) refuse(where, rules, "rules is not a list");
+  if (rules.size() > kMaxRules) refuse(where, rules, fmt::format("more than {} rules", kMaxRules));
+  for (const YAML::Node& row : rules) {
+    if (!row.IsMap()) refuse(where, row, "a rule is not a map of match and scheme");
+    require_keys(row, {"match", "scheme"}, where);
+    if (!row["match"] || !row["scheme"]) refuse(where, row, "a rule needs match and scheme");
+    try {
+      recipe.rules.push_back(make_rule(scalar(row["match"], where, "match"),
+                                       scalar(row["scheme"], where, "scheme"),
+                                       RuleOrigin::kRecipe));
+    } catch (Error& error) {
+      throw error.in_file(where);
+    }
+  }
+}
+
+void read_allowances(const YAML::Node& allow, std::string_view where, Recipe& recipe) {
+  if (!allow.IsMap()) refuse(where, allow, "allow is not a map from kind to patterns");
+  require_keys(allow, {"nan-code", "zero-scale", "unknown-tensor"}, where);
+  for (const auto& entry : allow) {
+    const std::string kind = entry.first.Scalar();
+    if (!entry.second.IsSequence())
+      refuse(where, entry.second, fmt::format("allow.{} is not a list", kind));
+    for (const YAML::Node& pattern : entry.second) {
+      recipe.allow.add(kind + "=" + scalar(pattern, where, "a pattern"));
+    }
+  }
+}
+
+}  // namespace
+
+Recipe parse_recipe(std::string_view yaml, std::string_view where) {
+  if (yaml.size() > kMaxBytes) {
+    throw Error(ErrorCode::kInvalidArgument, "is longer than 1 MiB").in_file(where);
+  }
+  try {
+    const std::string text(yaml);
+    require_one_plain_document(text, where);
+    const YAML::Node root = YAML::Load(text);
+    Recipe recipe;
+    if (root.IsNull()) return recipe;
+    if (!root.IsMap()) refuse(where, root, "a recipe is a map of to, mtp, rules and allow");
+    require_keys(root, {"to", "mtp", "rules", "allow"}, where);
+    if (root["to"]) recipe.to = parse_scheme_word(scalar(root["to"], where, "to"), "to");
+    if (root["mtp"]) recipe.mtp = parse_mtp_policy(scalar(root["mtp"], where, "mtp"), "mtp");
+    if (root["rules"]) read_rules(root["rules"], where, recipe);
+    if (root["allow"]) read_allowances(root["allow"], where, recipe);
+    return recipe;
+  } catch (const YAML::Exception& failure) {
+    throw Error(ErrorCode::kInvalidArgument, fmt::format("is not YAML: {}", failure.what()))
+        .in_file(where);
+  } catch (Error& error) {
+    throw error.in_file(where);
+  }
+}
+
+}  // namespace ingot::convert

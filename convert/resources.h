@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "convert/plan.h"
+
+namespace ingot::convert {
+
+/// Memory that executing a plan takes at most, and how it is divided.
+struct MemoryPlan {
+  std::uint64_t fixed_bytes = 0;   ///< program, tables
+  std::uint64_t worker_bytes = 0;  ///< read and band buffers of all threads
+  std::uint64_t window_bytes = 0;  ///< one window of an output file
+  std::uint64_t n_windows = 0;
+  [[nodiscard]] std::uint64_t peak() const {
+    return fixed_bytes + worker_bytes + window_bytes * n_windows;
+  }
+};
+
+/// Divides the budget. Throws kLimit, naming the least that would do, when it is too small.
+MemoryPlan plan_memory(const Plan& plan, std::size_t threads, std::uint64_t mem_limit);
+
+/// Disk that the output needs at its peak: with consume_source, source files that are deleted on
+/// the way count back.
+std::uint64_t peak_disk_bytes(const Plan& plan, const formats::Checkpoint& source,
+                              bool consume_source);
+
+}  // namespace ingot::convert

@@ -1,0 +1,89 @@
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+
+#include "convert/execute.h"
+#include "convert/plan.h"
+#include "convert/recipe.h"
+#include "formats/base/fd.h"
+#include "formats/checkpoint.h"
+#include "formats/safetensors.h"
+
+namespace ingot::testing {
+
+/// One conversion as the command line would run it.
+struct Conversion {
+  std::filesystem::path input, output;
+  std::string family;
+  convert::Recipe recipe;
+  convert::PlanOptions plan;
+  convert::ExecuteOptions execute;
+
+  /// Everything that is needed for `--to bf16`, on one thread.
+  Conversion(std::filesystem::path from, std::filesystem::path to)
+      : input(std::move(from)), output(std::move(to)) {
+    recipe.to = formats::SchemeId::kBf16;
+  }
+
+  convert::ExecuteReport run() {
+    convert::Recipe resolved = recipe;
+    const formats::Checkpoint source = formats::Checkpoint::open(
+        input, {.family = family,
+                .allow_unknown = &resolved.allow.unknown_tensor,
+                .consumed_headers = execute.resume ? convert::consumed_headers_of(output)
+                                                   : std::filesystem::path()});
+    convert::add_default_rules(resolved);
+    return convert::execute(convert::make_plan(source, resolved, plan), source, resolved, plan,
+                            output, execute);
+  }
+};
+
+/// Every regular file below a directory, relative name to content.
+inline std::map<std::string, std::string> tree(const std::filesystem::path& directory) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(directory)) {
+    if (!entry.is_regular_file()) continue;
+    files[entry.path().lexically_relative(directory).string()] =
+        read_text_file(entry.path(), std::uint64_t{1} << 32);
+  }
+  return files;
+}
+
+/// Names of what stands directly in a directory; empty when there is none.
+inline std::vector<std::string> top_level(const std::filesystem::path& directory) {
+  std::vector<std::string> names;
+  if (!std::filesystem::exists(directory)) return names;
+  for (const auto& entry : std::filesystem::directory_iterator(directory))
+    names.push_back(entry.path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+/// Every tensor of every weights file of a checkpoint directory, name to bytes.
+inline std::map<std::string, std::string> tensor_bytes(const std::filesystem::path& directory) {
+  std::map<std::string, std::string> tensors;
+  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+    if (entry.path().extension() != ".safetensors") continue;
+    const Fd file = Fd::open_for_reading(entry.path());
+    for (const formats::StoredTensor& tensor : formats::read_safetensors_header(file).tensors) {
+      std::string bytes(tensor.n_bytes, '\0');
+      file.read_exact(std::as_writable_bytes(std::span(bytes)), tensor.offset);
+      EXPECT_TRUE(tensors.emplace(tensor.name, std::move(bytes)).second)
+          << tensor.name << " is there twice";
+    }
+  }
+  return tensors;
+}
+
+inline std::filesystem::path tiny_v32() {
+  return std::filesystem::path(INGOT_SOURCE_DIR) / "examples/tiny-v32";
+}
+
+/// A copy of the example in which a test may change bytes.
+inline void copy_example(const std::filesystem::path& to) {
+  std::filesystem::copy(tiny_v32(), to, std::filesystem::copy_options::recursive);
+}
+
+}  // namespace ingot::testing

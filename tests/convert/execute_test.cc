@@ -1,0 +1,323 @@
+#include "convert/execute.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "formats/base/hash.h"
+#include "formats/json.h"
+#include "formats/manifest.h"
+#include "tests/convert/conversion.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_dir.h"
+
+namespace ingot::convert {
+namespace {
+
+using ingot::testing::Conversion;
+using ingot::testing::copy_example;
+using ingot::testing::expect_error;
+using ingot::testing::TempDir;
+using ingot::testing::tensor_bytes;
+using ingot::testing::tiny_v32;
+using ingot::testing::top_level;
+using ingot::testing::tree;
+
+std::string sha256(const std::string& bytes) {
+  Sha256 hasher;
+  hasher.update(std::as_bytes(std::span(bytes)));
+  return hasher.finish_hex();
+}
+
+// Overwrites bytes of one stored tensor in a copied checkpoint.
+void patch_tensor(const std::filesystem::path& directory, const std::string& name, std::uint64_t at,
+                  std::vector<std::uint8_t> bytes) {
+  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+    if (entry.path().extension() != ".safetensors") continue;
+    const auto header = formats::read_safetensors_header(Fd::open_for_reading(entry.path()));
+    for (const formats::StoredTensor& tensor : header.tensors) {
+      if (tensor.name != name) continue;
+      Fd::open_for_writing(entry.path(), 02)
+          .write_exact(std::as_bytes(std::span(bytes)), tensor.offset + at);
+      return;
+    }
+  }
+  FAIL() << name;
+}
+
+TEST(Execute, CastOfTheExampleEqualsTheIndependentGolden) {
+  const TempDir directory;
+  Conversion(tiny_v32(), directory / "out").run();
+  const auto golden = formats::read_json_file(
+      std::filesystem::path(INGOT_SOURCE_DIR) / "tests/golden/tiny-v32/cast_bf16.sha256.json",
+      1 << 20);
+  const auto tensors = tensor_bytes(directory / "out");
+  ASSERT_EQ(tensors.size(), golden.size());
+  for (const auto& [name, facts] : golden.items()) {
+    ASSERT_TRUE(tensors.contains(name)) << name;
+    EXPECT_EQ(sha256(tensors.at(name)), facts.at("sha256").get<std::string>()) << name;
+  }
+}
+
+TEST(Execute, OutputDoesNotDependOnThreadsBudgetOrWayOfWriting) {
+  const TempDir directory;
+  Conversion(tiny_v32(), directory / "one").run();
+  const auto expected = tree(directory / "one");
+  int n = 0;
+  for (const std::size_t threads : {1U, 2U, 7U}) {
+    for (const std::uint64_t mem_limit : {std::uint64_t{80} << 20, std::uint64_t{4} << 30}) {
+      for (const bool direct : {true, false}) {
+        Conversion conversion(tiny_v32(), directory / std::to_string(n++));
+        conversion.execute.threads = threads;
+        conversion.execute.mem_limit = mem_limit;
+        conversion.execute.direct_io = direct;
+        conversion.run();
+        EXPECT_TRUE(tree(conversion.output) == expected)
+            << threads << " threads, " << mem_limit << " bytes, direct " << direct;
+      }
+    }
+  }
+}
+
+TEST(Execute, WithoutTargetEveryTensorIsUntouched) {
+  const TempDir directory;
+  Conversion conversion(tiny_v32(), directory / "out");
+  conversion.recipe.to.reset();
+  conversion.run();
+  EXPECT_TRUE(tensor_bytes(directory / "out") == tensor_bytes(tiny_v32()));
+  const auto config = formats::read_json_file(directory / "out" / "config.json", 1 << 20);
+  const auto source = formats::read_json_file(tiny_v32() / "config.json", 1 << 20);
+  EXPECT_EQ(config.at("quantization_config"), source.at("quantization_config"));
+}
+
+TEST(Execute, ReshardingIsLossless) {
+  for (const std::uint64_t limit :
+       {std::uint64_t{300'000}, std::uint64_t{3'000'000}, std::uint64_t{1} << 40}) {
+    const TempDir directory;
+    Conversion conversion(tiny_v32(), directory / "out");
+    conversion.recipe.to.reset();
+    conversion.plan.shards.max_shard_bytes = limit;
+    conversion.run();
+    EXPECT_TRUE(tensor_bytes(directory / "out") == tensor_bytes(tiny_v32()));
+    for (const auto& [name, bytes] : tree(directory / "out")) {
+      // A tensor larger than the limit has a file of its own; the largest here has 1 MiB. Headers
+      // come on top.
+      if (!name.ends_with(".safetensors")) continue;
+      EXPECT_LE(bytes.size(), std::max<std::uint64_t>(limit, 1 << 20) + 120'000) << name;
+    }
+    // And the re-sharded checkpoint is a source like any other.
+    Conversion(directory / "out", directory / "cast").run();
+    Conversion(tiny_v32(), directory / "direct").run();
+    EXPECT_TRUE(tensor_bytes(directory / "cast") == tensor_bytes(directory / "direct"));
+  }
+}
+
+TEST(Execute, ConfigAndIndexAreDerivedAndSideFilesCopied) {
+  const TempDir directory;
+  copy_example(directory / "in");
+  std::filesystem::create_directories(directory / "in" / "sub");
+  write_text_file(directory / "in" / "sub" / "modeling.py", "print('x')\n");
+  Conversion(directory / "in", directory / "out").run();
+  const auto config = formats::read_json_file(directory / "out" / "config.json", 1 << 20);
+  EXPECT_FALSE(config.contains("quantization_config"));
+  EXPECT_EQ(config.at("num_nextn_predict_layers"), 1);
+  EXPECT_EQ(config.at("hidden_size"), 256);
+  auto in = tree(directory / "in"), out = tree(directory / "out");
+  for (const char* name :
+       {"tokenizer.json", "tokenizer_config.json", "generation_config.json", "sub/modeling.py"}) {
+    EXPECT_EQ(in.at(name), out.at(name)) << name;
+  }
+  const auto index =
+      formats::read_json_file(directory / "out" / "model.safetensors.index.json", 1 << 20);
+  std::uint64_t total = 0;
+  for (const auto& [name, bytes] : tensor_bytes(directory / "out")) {
+    total += bytes.size();
+    EXPECT_TRUE(index.at("weight_map").contains(name));
+  }
+  EXPECT_EQ(index.at("metadata").at("total_size"), total);
+  EXPECT_EQ(index.at("weight_map").size(), 361U);
+}
+
+TEST(Execute, DroppingTheMtpLayerLeavesNoTraceOfIt) {
+  const TempDir directory;
+  Conversion conversion(tiny_v32(), directory / "out");
+  conversion.recipe.mtp = MtpPolicy::kDrop;
+  conversion.run();
+  for (const auto& [name, bytes] : tensor_bytes(directory / "out"))
+    EXPECT_FALSE(name.starts_with("model.layers.5."));
+  EXPECT_EQ(formats::read_json_file(directory / "out" / "config.json", 1 << 20)
+                .at("num_nextn_predict_layers"),
+            0);
+  // The records still account for every tensor of the source.
+  const auto manifest = formats::read_manifest(directory / "out");
+  const auto records = formats::read_tensor_records(
+      directory / "out" / std::string(formats::kRecordsName), manifest->records_hash);
+  EXPECT_EQ(records.size(), 361U);
+  EXPECT_GT(std::count_if(records.begin(), records.end(),
+                          [](const auto& r) { return r.action == "drop"; }),
+            0);
+}
+
+TEST(Execute, MtpLayersThatAreOnlyPromisedBecomeAWarningAndZero) {
+  const TempDir directory;
+  Conversion dropped(tiny_v32(), directory / "dropped");
+  dropped.recipe.mtp = MtpPolicy::kDrop;
+  dropped.run();
+  auto config = formats::read_json_file(directory / "dropped" / "config.json", 1 << 20);
+  config["num_nextn_predict_layers"] = 1;
+  write_text_file(directory / "dropped" / "config.json", formats::json_text(config));
+
+  const auto source = formats::Checkpoint::open(directory / "dropped");
+  const Plan plan = make_plan(source, Recipe(), {});
+  ASSERT_EQ(plan.warnings.size(), 1U);
+  EXPECT_THAT(plan.warnings[0], ::testing::HasSubstr("MTP"));
+  EXPECT_EQ(formats::parse_json(plan.config_text, "config").at("num_nextn_predict_layers"), 0);
+}
+
+TEST(Execute, AnUnknownModelIsCastUnderTheGenericFamily) {
+  const TempDir directory;
+  copy_example(directory / "in");
+  auto config = formats::read_json_file(directory / "in" / "config.json", 1 << 20);
+  config["model_type"] = "from_elsewhere";
+  write_text_file(directory / "in" / "config.json", formats::json_text(config));
+  Conversion conversion(directory / "in", directory / "out");
+  expect_error(ErrorCode::kUnsupported, {"from_elsewhere", "generic"}, [&] { conversion.run(); });
+  conversion.family = "generic";
+  conversion.run();
+  Conversion(tiny_v32(), directory / "known").run();
+  EXPECT_TRUE(tensor_bytes(directory / "out") == tensor_bytes(directory / "known"));
+}
+
+TEST(Execute, RecordsHoldTheHashesOfBothSides) {
+  const TempDir directory;
+  Conversion conversion(tiny_v32(), directory / "out");
+  conversion.execute.sha256 = true;
+  conversion.run();
+  const auto manifest = formats::read_manifest(directory / "out");
+  ASSERT_TRUE(manifest.has_value());
+  const auto source = tensor_bytes(tiny_v32()), output = tensor_bytes(directory / "out");
+  std::size_t hashed = 0;
+  for (const auto& record : formats::read_tensor_records(
+           directory / "out" / std::string(formats::kRecordsName), manifest->records_hash)) {
+    for (const auto& [side, bytes] :
+         {std::pair(&record.source, &source), std::pair(&record.output, &output)}) {
+      for (const formats::TensorHash& tensor : *side) {
+        TensorHasher hasher;
+        hasher.update(std::as_bytes(std::span(bytes->at(tensor.name))));
+        EXPECT_EQ(hasher.finish(), tensor.hash) << tensor.name;
+        ++hashed;
+      }
+    }
+  }
+  EXPECT_EQ(hashed, source.size() + output.size());
+  const auto files = tree(directory / "out");
+  for (const auto& file : manifest->files) {
+    EXPECT_EQ(file.sha256, sha256(files.at(file.name)));
+    EXPECT_EQ(file.n_bytes, files.at(file.name).size());
+  }
+}
+
+TEST(Execute, ANanCodeInTheLastTensorLeavesNoFileUnderAFinalName) {
+  const TempDir directory;
+  copy_example(directory / "in");
+  patch_tensor(directory / "in", "model.layers.5.self_attn.q_b_proj.weight", 384 * 128 - 1, {0xFF});
+  Conversion conversion(directory / "in", directory / "out");
+  expect_error(ErrorCode::kNonFinite,
+               {"model.layers.5.self_attn.q_b_proj.weight", "row 383, column 127"},
+               [&] { conversion.run(); });
+  EXPECT_THAT(top_level(directory / "out"), ::testing::ElementsAre(".ingot-partial"));
+
+  conversion.execute.force = true;
+  conversion.recipe.allow.add("nan-code=*.q_b_proj.weight");
+  conversion.run();
+  const std::string bytes =
+      tensor_bytes(directory / "out").at("model.layers.5.self_attn.q_b_proj.weight");
+  EXPECT_EQ(static_cast<std::uint8_t>(bytes[bytes.size() - 1]), 0xFF);
+  EXPECT_EQ(static_cast<std::uint8_t>(bytes[bytes.size() - 2]), 0xC0);
+}
+
+TEST(Execute, RefusesEveryScaleThatIsNotFiniteAndPositive) {
+  const std::vector<std::vector<std::uint8_t>> bad = {{0, 0, 0, 0},       {0, 0, 0, 0x80},
+                                                      {0, 0, 0x80, 0xBF}, {0, 0, 0x80, 0x7F},
+                                                      {0, 0, 0xC0, 0x7F}, {0, 0, 0x80, 0xFF}};
+  for (const bool cast : {true, false}) {
+    for (const auto& bytes : bad) {
+      const TempDir directory;
+      copy_example(directory / "in");
+      patch_tensor(directory / "in", "model.layers.4.self_attn.o_proj.weight_scale_inv", 4, bytes);
+      Conversion conversion(directory / "in", directory / "out");
+      if (!cast) conversion.recipe.to.reset();
+      expect_error(ErrorCode::kBadScale, {"model.layers.4.self_attn.o_proj"},
+                   [&] { conversion.run(); });
+      EXPECT_THAT(top_level(directory / "out"), ::testing::ElementsAre(".ingot-partial"));
+    }
+  }
+}
+
+TEST(Execute, TheFaultReportedIsTheFirstInPlanOrderOnAnyNumberOfThreads) {
+  const TempDir directory;
+  copy_example(directory / "in");
+  for (const int expert : {3, 7, 11}) {
+    patch_tensor(directory / "in",
+                 "model.layers.2.mlp.experts." + std::to_string(expert) + ".up_proj.weight", 5,
+                 {0x7F});
+  }
+  for (const std::size_t threads : {1U, 2U, 5U}) {
+    Conversion conversion(directory / "in", directory / ("out" + std::to_string(threads)));
+    conversion.execute.threads = threads;
+    // Names sort as text: 11 comes before 3.
+    expect_error(ErrorCode::kNonFinite, {"experts.11.up_proj"}, [&] { conversion.run(); });
+  }
+}
+
+TEST(Execute, RefusesATargetInTheWayAndReplacesItWithForce) {
+  const TempDir directory;
+  std::filesystem::create_directories(directory / "out");
+  write_text_file(directory / "out" / "precious.txt", "mine");
+  write_text_file(directory / "out" / "model-00009-of-00009.safetensors", "stale");
+  write_text_file(directory / "out" / "model.safetensors.index.json", "stale");
+  Conversion conversion(tiny_v32(), directory / "out");
+  expect_error(ErrorCode::kExists, {"--force"}, [&] { conversion.run(); });
+  conversion.execute.resume = true;
+  expect_error(ErrorCode::kExists, {"--force"}, [&] { conversion.run(); });
+  conversion.execute.resume = false;
+  conversion.execute.force = true;
+  conversion.run();
+  auto files = tree(directory / "out");
+  EXPECT_EQ(files.at("precious.txt"), "mine");
+  EXPECT_FALSE(files.contains("model-00009-of-00009.safetensors"));
+  EXPECT_NE(files.at("model.safetensors.index.json"), "stale");
+
+  conversion.execute.force = false;
+  expect_error(ErrorCode::kExists, {"finished"}, [&] { conversion.run(); });
+}
+
+TEST(Execute, SourceAndOutputMustNotContainOneAnother) {
+  const TempDir directory;
+  copy_example(directory / "in");
+  std::filesystem::create_directory_symlink(directory / "in", directory / "link");
+  for (const char* output : {"in", "in/out", "in/../in/x", "link/out", "."}) {
+    Conversion conversion(directory / "in", directory.path() / output);
+    expect_error(ErrorCode::kInvalidArgument, {"contain"}, [&] { conversion.run(); });
+  }
+}
+
+TEST(Execute, ABudgetThatIsTooSmallIsRefusedWithTheFigure) {
+  const TempDir directory;
+  Conversion conversion(tiny_v32(), directory / "out");
+  conversion.execute.mem_limit = 10 << 20;
+  expect_error(ErrorCode::kLimit, {"--mem-limit"}, [&] { conversion.run(); });
+  EXPECT_FALSE(std::filesystem::exists(directory / "out"));
+}
+
+TEST(Execute, AnOutputThatCannotBeCreatedIsPermissionOrExists) {
+  const TempDir directory;
+  write_text_file(directory / "file", "x");
+  Conversion conversion(tiny_v32(), directory / "file");
+  expect_error(ErrorCode::kExists, {"not a directory"}, [&] { conversion.run(); });
+}
+
+}  // namespace
+}  // namespace ingot::convert

@@ -1,0 +1,91 @@
+#include "convert/journal.h"
+
+#include <fstream>
+
+#include <gtest/gtest.h>
+
+#include "tests/support/temp_dir.h"
+
+namespace ingot::convert {
+namespace {
+
+using formats::Json;
+using ingot::testing::TempDir;
+
+std::map<std::uint32_t, ItemHashes> item(std::uint32_t id) {
+  return {{id, {.source = {{id, 1}, {id, 2}}, .output = {{id, 3}}}}};
+}
+
+TEST(Journal, ReadsBackWhatWasWritten) {
+  const TempDir directory;
+  Journal journal = Journal::create(directory / "j", Json{{"plan", "p"}});
+  journal.add_items(item(7));
+  journal.add_items(item(2));
+  journal.add_consumed("model.safetensors");
+  const auto contents = Journal::read(directory / "j");
+  ASSERT_TRUE(contents.has_value());
+  EXPECT_EQ(contents->identity, (Json{{"plan", "p"}}));
+  ASSERT_EQ(contents->items.size(), 2U);
+  EXPECT_EQ(contents->items.at(7).source, item(7).at(7).source);
+  EXPECT_EQ(contents->items.at(2).output, item(2).at(2).output);
+  EXPECT_EQ(contents->consumed, std::set<std::string>{"model.safetensors"});
+  EXPECT_FALSE(contents->publishing);
+}
+
+TEST(Journal, RemembersWhetherPublishingReplacesAnOlderCheckpoint) {
+  for (const bool replacing : {false, true}) {
+    const TempDir directory;
+    Journal journal = Journal::create(directory / "j", Json{{"plan", "p"}});
+    journal.add_publishing(replacing);
+    const auto contents = Journal::read(directory / "j");
+    EXPECT_TRUE(contents->publishing);
+    EXPECT_EQ(contents->replacing, replacing);
+  }
+}
+
+TEST(Journal, EveryTornTailIsCutAndCanBeContinued) {
+  const TempDir directory;
+  {
+    Journal journal = Journal::create(directory / "whole", Json{{"plan", "p"}});
+    journal.add_items(item(1));
+    journal.add_items(item(2));
+  }
+  std::ifstream stream(directory / "whole");
+  const std::string whole((std::istreambuf_iterator<char>(stream)), {});
+  for (std::size_t length = 0; length <= whole.size(); ++length) {
+    std::ofstream(directory / "torn") << whole.substr(0, length);
+    const auto lines = static_cast<std::size_t>(
+        std::count(whole.begin(), whole.begin() + static_cast<long>(length), '\n'));
+    const auto contents = Journal::read(directory / "torn");
+    ASSERT_EQ(contents.has_value(), lines >= 1) << length;
+    if (!contents) continue;
+    EXPECT_EQ(contents->items.size(), lines - 1);
+    Journal::append_to(directory / "torn", *contents).add_items(item(9));
+    EXPECT_EQ(Journal::read(directory / "torn")->items.size(), lines) << length;
+  }
+}
+
+TEST(Journal, AGarbledLineEndsTheReadablePart) {
+  const TempDir directory;
+  {
+    Journal journal = Journal::create(directory / "j", Json{{"plan", "p"}});
+    journal.add_items(item(1));
+    journal.add_items(item(2));
+  }
+  std::fstream file(directory / "j", std::ios::in | std::ios::out | std::ios::binary);
+  std::string text((std::istreambuf_iterator<char>(file)), {});
+  const std::size_t second = text.find('\n') + 1;
+  file.clear();
+  file.seekp(static_cast<std::streamoff>(second + 60));
+  file.put('#');
+  file.close();
+  EXPECT_TRUE(Journal::read(directory / "j")->items.empty());
+}
+
+TEST(Journal, NoFileIsNoJournal) {
+  const TempDir directory;
+  EXPECT_FALSE(Journal::read(directory / "missing").has_value());
+}
+
+}  // namespace
+}  // namespace ingot::convert

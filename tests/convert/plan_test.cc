@@ -1,0 +1,182 @@
+#include "convert/plan.h"
+
+#include <set>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "formats/checkpoint_index.h"
+#include "formats/safetensors.h"
+#include "tests/convert/conversion.h"
+#include "tests/support/expect_error.h"
+
+namespace ingot::convert {
+namespace {
+
+using formats::Checkpoint;
+using formats::SchemeId;
+using ingot::testing::expect_error;
+using ingot::testing::tiny_v32;
+
+Recipe recipe_to(std::optional<SchemeId> to) {
+  Recipe recipe;
+  recipe.to = to;
+  add_default_rules(recipe);
+  return recipe;
+}
+
+TEST(Plan, CastsExactlyTheQuantizedTensors) {
+  const Checkpoint source = Checkpoint::open(tiny_v32());
+  const Plan plan = make_plan(source, recipe_to(SchemeId::kBf16), {});
+  EXPECT_EQ(plan.tensors.size(), 361U);
+  EXPECT_EQ(plan.n_dropped, 0U);
+  for (const PlannedTensor& planned : plan.tensors) {
+    const bool quantized = source.tensors()[planned.tensor].encoding.scheme == SchemeId::kFp8Block;
+    EXPECT_EQ(planned.action, quantized ? Action::kCast : Action::kCopy);
+  }
+  EXPECT_EQ(plan.n_cast + plan.n_copied, 361U);
+}
+
+TEST(Plan, PartsFillEveryFileWithoutHolesInTheOrderOfTheFormat) {
+  const Checkpoint source = Checkpoint::open(tiny_v32());
+  for (const auto to : {std::optional<SchemeId>(SchemeId::kBf16), std::optional<SchemeId>()}) {
+    const Plan plan = make_plan(source, recipe_to(to), {});
+    for (std::size_t f = 0; f < plan.files.size(); ++f) {
+      const PlannedFile& file = plan.files[f];
+      std::uint64_t next = file.header_bytes;
+      for (std::size_t i = 0; i < file.parts.size(); ++i) {
+        const auto& [item, part] = file.parts[i];
+        const PlannedPart& planned = plan.tensors[item].parts[part];
+        EXPECT_EQ(planned.file, f);
+        EXPECT_EQ(planned.offset, next);
+        next += planned.n_bytes;
+        if (i == 0) continue;
+        const auto& [before, before_part] = file.parts[i - 1];
+        EXPECT_TRUE(formats::writes_before(
+            plan.tensors[before].parts[before_part].dtype,
+            plan.part_name(source, plan.tensors[before], before_part), planned.dtype,
+            plan.part_name(source, plan.tensors[item], part)));
+      }
+      EXPECT_EQ(next, file.n_bytes);
+      // The derived header is what our own reader accepts, byte for byte in agreement with the
+      // plan.
+      const std::string header = plan.header(source, f);
+      const auto parsed = formats::parse_safetensors_header(std::as_bytes(std::span(header)),
+                                                            file.n_bytes, file.name);
+      ASSERT_EQ(parsed.tensors.size(), file.parts.size());
+      for (std::size_t i = 0; i < file.parts.size(); ++i) {
+        const auto& [item, part] = file.parts[i];
+        EXPECT_EQ(parsed.tensors[i].offset, plan.tensors[item].parts[part].offset);
+        EXPECT_EQ(parsed.tensors[i].n_bytes, plan.tensors[item].parts[part].n_bytes);
+      }
+    }
+  }
+}
+
+TEST(Plan, KeepsTheFilesOfTheSourceByDefault) {
+  const Checkpoint source = Checkpoint::open(tiny_v32());
+  const Plan plan = make_plan(source, recipe_to(SchemeId::kBf16), {});
+  ASSERT_EQ(plan.files.size(), source.files().size());
+  for (const PlannedTensor& planned : plan.tensors) {
+    const auto& stored = source.stored()[source.tensors()[planned.tensor].encoding.stored[0]];
+    EXPECT_EQ(plan.files[planned.parts[0].file].name, source.files()[stored.file].name);
+  }
+}
+
+TEST(Plan, ShardsByTheHubsRule) {
+  const Checkpoint source = Checkpoint::open(tiny_v32());
+  const std::uint64_t limit = 2'000'000;
+  const Plan plan =
+      make_plan(source, recipe_to(SchemeId::kBf16), {.shards = {.max_shard_bytes = limit}});
+  ASSERT_GT(plan.files.size(), 5U);
+  for (std::size_t f = 0; f < plan.files.size(); ++f) {
+    EXPECT_EQ(plan.files[f].name, formats::shard_file_name(f + 1, plan.files.size()));
+    const std::uint64_t data = plan.files[f].n_bytes - plan.files[f].header_bytes;
+    EXPECT_TRUE(data <= limit || plan.files[f].parts.size() == 1);
+  }
+  EXPECT_FALSE(plan.index_text.empty());
+}
+
+TEST(Plan, OneFileNeedsNoIndex) {
+  const Checkpoint source = Checkpoint::open(tiny_v32());
+  const Plan plan =
+      make_plan(source, recipe_to(SchemeId::kBf16), {.shards = {.max_shard_bytes = 1ULL << 40}});
+  ASSERT_EQ(plan.files.size(), 1U);
+  EXPECT_EQ(plan.files[0].name, "model.safetensors");
+  EXPECT_TRUE(plan.index_text.empty());
+}
+
+TEST(Plan, PartsOfATensorStayInOneShard) {
+  const Checkpoint source = Checkpoint::open(tiny_v32());
+  const Plan plan =
+      make_plan(source, recipe_to(std::nullopt), {.shards = {.max_shard_bytes = 500'000}});
+  for (const PlannedTensor& planned : plan.tensors) {
+    if (planned.n_parts == 2) {
+      EXPECT_EQ(planned.parts[0].file, planned.parts[1].file);
+    }
+  }
+}
+
+TEST(Plan, IsAPureFunctionOfItsInput) {
+  const Checkpoint one = Checkpoint::open(tiny_v32(), {.threads = 1});
+  const Checkpoint two = Checkpoint::open(tiny_v32(), {.threads = 4});
+  EXPECT_EQ(plan_hash(make_plan(one, recipe_to(SchemeId::kBf16), {}), one),
+            plan_hash(make_plan(two, recipe_to(SchemeId::kBf16), {}), two));
+  EXPECT_NE(plan_hash(make_plan(one, recipe_to(SchemeId::kBf16), {}), one),
+            plan_hash(make_plan(one, recipe_to(std::nullopt), {}), one));
+}
+
+TEST(Plan, WritesAreSequentialPerFile) {
+  const Checkpoint source = Checkpoint::open(tiny_v32());
+  const Plan plan = make_plan(source, recipe_to(SchemeId::kBf16), {});
+  for (std::size_t i = 1; i < plan.tensors.size(); ++i) {
+    const PlannedPart& before = plan.tensors[i - 1].parts[0];
+    const PlannedPart& here = plan.tensors[i].parts[0];
+    EXPECT_LT(std::pair(before.file, before.offset), std::pair(here.file, here.offset));
+  }
+}
+
+TEST(Plan, RefusesSchemesThatCannotBeComputedAllAtOnce) {
+  const Checkpoint source = Checkpoint::open(tiny_v32());
+  Recipe recipe;
+  recipe.rules.push_back(parse_rule("lm_head.weight=fp8"));
+  recipe.rules.push_back(parse_rule("model.layers.0.self_attn.indexer.k_norm.weight=fp8-block"));
+  add_default_rules(recipe);
+  expect_error(ErrorCode::kUnsupported, {"bf16 to fp8-block", "f32 to fp8-block", "lm_head.weight"},
+               [&] { make_plan(source, recipe, {}); });
+}
+
+TEST(Plan, ARuleThatMatchesNothingIsAnError) {
+  const Checkpoint source = Checkpoint::open(tiny_v32());
+  Recipe recipe;
+  recipe.rules.push_back(parse_rule("model.layers.99.*=bf16"));
+  add_default_rules(recipe);
+  expect_error(ErrorCode::kInvalidArgument, {"model.layers.99.*"},
+               [&] { make_plan(source, recipe, {}); });
+}
+
+TEST(Plan, AQuantizedTensorMadePlainIsNamedInTheConfig) {
+  const Checkpoint source = Checkpoint::open(tiny_v32());
+  Recipe recipe;
+  recipe.rules.push_back(parse_rule("model.layers.0.self_attn.o_proj.weight=bf16"));
+  add_default_rules(recipe);
+  const Plan plan = make_plan(source, recipe, {});
+  EXPECT_EQ(plan.n_cast, 1U);
+  const auto config = formats::parse_json(plan.config_text, "config.json");
+  EXPECT_THAT(config.at("quantization_config").at("modules_to_not_convert").dump(),
+              ::testing::HasSubstr("model.layers.0.self_attn.o_proj"));
+}
+
+TEST(Plan, DroppedTensorsTakeNoRoom) {
+  const Checkpoint source = Checkpoint::open(tiny_v32());
+  Recipe recipe = recipe_to(SchemeId::kBf16);
+  const Plan whole = make_plan(source, recipe, {});
+  recipe.mtp = MtpPolicy::kDrop;
+  const Plan dropped = make_plan(source, recipe, {});
+  EXPECT_GT(dropped.n_dropped, 0U);
+  EXPECT_LT(dropped.bytes_out, whole.bytes_out);
+  EXPECT_EQ(dropped.tensors.size(), whole.tensors.size());
+}
+
+}  // namespace
+}  // namespace ingot::convert

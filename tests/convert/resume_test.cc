@@ -1,0 +1,235 @@
+#include "convert/resume.h"
+
+#include <atomic>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "convert/output_directory.h"
+#include "formats/manifest.h"
+#include "tests/convert/conversion.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_dir.h"
+
+namespace ingot::convert {
+namespace {
+
+using ingot::testing::Conversion;
+using ingot::testing::copy_example;
+using ingot::testing::expect_error;
+using ingot::testing::TempDir;
+using ingot::testing::tensor_bytes;
+using ingot::testing::tiny_v32;
+using ingot::testing::top_level;
+using ingot::testing::tree;
+
+// Stops a conversion after so many polls; true when it was stopped before the end.
+bool run_stopped(Conversion conversion, int polls) {
+  std::atomic<int> left = polls;
+  conversion.execute.stop_requested = [&] { return --left < 0; };
+  try {
+    conversion.run();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInterrupted) << error.what();
+    return true;
+  }
+  return false;
+}
+
+TEST(Resume, AfterAnyNumberOfStopsTheOutputIsThatOfAnUninterruptedRun) {
+  const TempDir directory;
+  Conversion(tiny_v32(), directory / "whole").run();
+  const auto expected = tree(directory / "whole");
+  Conversion stopped(tiny_v32(), directory / "stopped");
+  stopped.execute.resume = true;
+  stopped.execute.threads = 2;
+  int stops = 0;
+  for (int polls = 20; run_stopped(stopped, polls); polls += 60) {
+    ++stops;
+    EXPECT_THAT(top_level(stopped.output), ::testing::ElementsAre(".ingot-partial"));
+  }
+  EXPECT_GE(stops, 3);
+  EXPECT_TRUE(tree(stopped.output) == expected);
+}
+
+TEST(Resume, TakesOverWhatTheJournalProves) {
+  const TempDir directory;
+  Conversion conversion(tiny_v32(), directory / "out");
+  ASSERT_TRUE(run_stopped(conversion, 350));
+  conversion.execute.resume = true;
+  const ExecuteReport report = conversion.run();
+  EXPECT_GT(report.items_resumed, 0U);
+  EXPECT_EQ(report.items_redone, 0U);
+}
+
+TEST(Resume, BytesThatDidNotSurviveAreWrittenAgain) {
+  const TempDir directory;
+  Conversion(tiny_v32(), directory / "whole").run();
+  Conversion conversion(tiny_v32(), directory / "out");
+  ASSERT_TRUE(run_stopped(conversion, 350));
+  const OutputPaths paths(conversion.output);
+  const auto journal = Journal::read(paths.journal);
+  ASSERT_FALSE(journal->items.empty());
+  for (const auto& staged : std::filesystem::directory_iterator(paths.staged)) {
+    std::string text = read_text_file(staged.path(), 1 << 30);
+    for (char& c : text) c = static_cast<char>(c ^ 0x55);
+    write_text_file(staged.path(), text);
+  }
+  conversion.execute.resume = true;
+  const ExecuteReport report = conversion.run();
+  EXPECT_EQ(report.items_resumed, 0U);
+  EXPECT_GT(report.items_redone, 0U);
+  EXPECT_TRUE(tree(directory / "whole") == tree(conversion.output));
+}
+
+TEST(Resume, OnAnAbsentOutputItStarts) {
+  const TempDir directory;
+  Conversion conversion(tiny_v32(), directory / "out");
+  conversion.execute.resume = true;
+  conversion.run();
+  EXPECT_TRUE(std::filesystem::exists(directory / "out" / "ingot.json"));
+}
+
+TEST(Resume, OnAFinishedOutputItSaysSoAndWritesNothing) {
+  const TempDir directory;
+  Conversion conversion(tiny_v32(), directory / "out");
+  conversion.run();
+  const auto before = tree(conversion.output);
+  conversion.execute.resume = true;
+  EXPECT_TRUE(conversion.run().already_done);
+  EXPECT_TRUE(tree(conversion.output) == before);
+  conversion.recipe.mtp = MtpPolicy::kDrop;
+  expect_error(ErrorCode::kMismatch, {"other options"}, [&] { conversion.run(); });
+}
+
+TEST(Resume, RefusesAnotherRecipe) {
+  const TempDir directory;
+  Conversion conversion(tiny_v32(), directory / "out");
+  ASSERT_TRUE(run_stopped(conversion, 200));
+  conversion.execute.resume = true;
+  conversion.recipe.mtp = MtpPolicy::kDrop;
+  expect_error(ErrorCode::kMismatch, {"other options"}, [&] { conversion.run(); });
+  conversion.recipe.mtp = MtpPolicy::kConvert;
+  conversion.plan.shards.max_shard_bytes = 1'000'000;
+  expect_error(ErrorCode::kMismatch, {"other options"}, [&] { conversion.run(); });
+}
+
+TEST(Resume, RefusesASourceOfWhichOneSampledByteChangedThoughItsTimeDidNot) {
+  const TempDir directory;
+  copy_example(directory / "in");
+  Conversion conversion(directory / "in", directory / "out");
+  ASSERT_TRUE(run_stopped(conversion, 200));
+  const auto file = directory / "in" / "model-00002-of-00002.safetensors";
+  const auto time = std::filesystem::last_write_time(file);
+  {
+    // The last sample ends at the end of the file.
+    const Fd fd = Fd::open_for_writing(file, 02);
+    std::array<std::byte, 1> last{};
+    const std::uint64_t at = std::filesystem::file_size(file) - 1;
+    fd.read_exact(last, at);
+    last[0] ^= std::byte{1};
+    fd.write_exact(last, at);
+  }
+  std::filesystem::last_write_time(file, time);
+  conversion.execute.resume = true;
+  expect_error(ErrorCode::kMismatch, {"model-00002-of-00002.safetensors has changed"},
+               [&] { conversion.run(); });
+}
+
+TEST(Resume, RefusesAChangedSideFile) {
+  const TempDir directory;
+  copy_example(directory / "in");
+  Conversion conversion(directory / "in", directory / "out");
+  ASSERT_TRUE(run_stopped(conversion, 200));
+  write_text_file(directory / "in" / "tokenizer_config.json", "{}");
+  conversion.execute.resume = true;
+  expect_error(ErrorCode::kMismatch, {"tokenizer_config.json has changed"},
+               [&] { conversion.run(); });
+}
+
+TEST(Resume, FinishesAPublicationThatWasCutAtAnyRename) {
+  const TempDir directory;
+  Conversion(tiny_v32(), directory / "whole").run();
+  const auto expected = tree(directory / "whole");
+  const auto source = formats::Checkpoint::open(tiny_v32());
+  Recipe recipe;
+  recipe.to = formats::SchemeId::kBf16;
+  add_default_rules(recipe);
+  const auto names = publish_order(make_plan(source, recipe, {}), source);
+  ASSERT_EQ(names.back(), formats::kManifestName);
+  for (std::size_t renamed = 0; renamed <= names.size(); ++renamed) {
+    // A finished output taken back to the moment after `renamed` renames.
+    Conversion conversion(tiny_v32(), directory / ("cut" + std::to_string(renamed)));
+    ASSERT_TRUE(run_stopped(conversion, 10));
+    const OutputPaths paths(conversion.output);
+    std::filesystem::remove_all(paths.staged);
+    std::filesystem::create_directories(paths.staged);
+    for (std::size_t i = 0; i < names.size(); ++i) {
+      std::filesystem::copy_file(directory / "whole" / names[i],
+                                 (i < renamed ? paths.output : paths.staged) / names[i]);
+    }
+    Journal::append_to(paths.journal, *Journal::read(paths.journal)).add_publishing(false);
+    conversion.execute.resume = true;
+    conversion.run();
+    EXPECT_TRUE(tree(conversion.output) == expected) << "after " << renamed << " renames";
+    EXPECT_FALSE(std::filesystem::exists(paths.partial));
+  }
+}
+
+TEST(ConsumeSource, DeletesTheWeightsAndWritesTheSameBytes) {
+  const TempDir directory;
+  Conversion(tiny_v32(), directory / "whole").run();
+  copy_example(directory / "in");
+  Conversion conversion(directory / "in", directory / "out");
+  conversion.execute.consume_source = true;
+  conversion.run();
+  EXPECT_TRUE(tree(directory / "whole") == tree(directory / "out"));
+  for (const std::string& name : top_level(directory / "in"))
+    EXPECT_FALSE(name.ends_with(".safetensors")) << name;
+  EXPECT_TRUE(std::filesystem::exists(directory / "in" / "config.json"));
+}
+
+TEST(ConsumeSource, ResumesWithoutTheFilesThatAreGone) {
+  const TempDir directory;
+  Conversion(tiny_v32(), directory / "whole").run();
+  copy_example(directory / "in");
+  Conversion conversion(directory / "in", directory / "out");
+  conversion.execute.consume_source = true;
+  conversion.execute.resume = true;
+  int stops = 0, without_first = 0;
+  for (int polls = 100; run_stopped(conversion, polls); polls += 60) {
+    ++stops;
+    if (!std::filesystem::exists(directory / "in" / "model-00001-of-00002.safetensors"))
+      ++without_first;
+  }
+  EXPECT_GE(stops, 2);
+  EXPECT_TRUE(tree(directory / "whole") == tree(directory / "out"));
+  ::testing::Test::RecordProperty("stops_without_first_file", without_first);
+}
+
+TEST(ConsumeSource, RefusesLinksOfWhichItWouldNotFreeTheData) {
+  const TempDir directory;
+  copy_example(directory / "in");
+  const auto file = directory / "in" / "model-00002-of-00002.safetensors";
+  std::filesystem::rename(file, directory / "blob");
+  std::filesystem::create_symlink(directory / "blob", file);
+  Conversion conversion(directory / "in", directory / "out");
+  conversion.execute.consume_source = true;
+  expect_error(ErrorCode::kUnsupported, {"symbolic link"}, [&] { conversion.run(); });
+  EXPECT_FALSE(std::filesystem::exists(directory / "out"));
+  conversion.execute.consume_source = false;
+  conversion.run();
+}
+
+TEST(ConsumeSource, DeletesNothingWhenAFaultStopsTheJobFirst) {
+  const TempDir directory;
+  copy_example(directory / "in");
+  const auto before = tree(directory / "in");
+  Conversion conversion(directory / "in", directory / "out");
+  conversion.execute.consume_source = true;
+  ASSERT_TRUE(run_stopped(conversion, 5));
+  EXPECT_TRUE(tree(directory / "in") == before);
+}
+
+}  // namespace
+}  // namespace ingot::convert

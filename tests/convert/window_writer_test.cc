@@ -1,0 +1,222 @@
+#include "convert/window_writer.h"
+
+#include <algorithm>
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "formats/base/parallel.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_dir.h"
+
+namespace ingot::convert {
+namespace {
+
+using ingot::testing::TempDir;
+
+constexpr std::size_t kWindow = 64 * 1024;
+
+// A disjoint range of a file, belonging to an item.
+struct Range {
+  std::uint32_t file = 0, item = 0;
+  std::uint64_t offset = 0, n_bytes = 0;
+};
+
+// What stands at a position of a file: any function will do that differs between neighbours and
+// files.
+std::byte content(std::uint32_t file, std::uint64_t offset) {
+  return static_cast<std::byte>((offset * 131 + offset / 251 + file * 77) & 0xFF);
+}
+
+struct Job {
+  std::vector<WindowWriter::File> files;
+  std::vector<Range> ranges;
+  std::uint32_t n_items = 0;
+};
+
+Job random_job(std::uint32_t seed, std::size_t n_files, std::uint64_t file_bytes) {
+  std::mt19937 random(seed);
+  Job job;
+  for (std::uint32_t file = 0; file < n_files; ++file) {
+    const std::uint64_t n_bytes = file_bytes + random() % 5000;
+    job.files.push_back({.name = "file-" + std::to_string(file), .n_bytes = n_bytes});
+    for (std::uint64_t offset = 0; offset < n_bytes;) {
+      const std::uint64_t n = std::min<std::uint64_t>(n_bytes - offset, 1 + random() % kWindow);
+      job.ranges.push_back({.file = file,
+                            .item = static_cast<std::uint32_t>(random() % 40),
+                            .offset = offset,
+                            .n_bytes = n});
+      offset += n;
+    }
+  }
+  job.n_items = 40;
+  std::shuffle(job.ranges.begin(), job.ranges.end(), random);
+  return job;
+}
+
+void write_range(WindowWriter& writer, const Range& range) {
+  const WindowWriter::Lease lease = writer.acquire(range.file, range.offset, range.n_bytes);
+  std::uint64_t at = range.offset;
+  for (std::size_t i = 0; i < lease.n_pieces; ++i) {
+    for (std::byte& b : lease.pieces[i]) b = content(range.file, at++);
+  }
+  EXPECT_EQ(at, range.offset + range.n_bytes);
+  writer.commit(lease, range.item);
+}
+
+void expect_files(const TempDir& directory, const Job& job) {
+  for (std::uint32_t f = 0; f < job.files.size(); ++f) {
+    const std::string text = read_text_file(directory / job.files[f].name, 1 << 30);
+    ASSERT_EQ(text.size(), job.files[f].n_bytes);
+    for (std::uint64_t at = 0; at < text.size(); ++at) {
+      ASSERT_EQ(static_cast<std::byte>(text[at]), content(f, at))
+          << job.files[f].name << " byte " << at;
+    }
+  }
+}
+
+struct Setting {
+  std::size_t threads, windows;
+  bool direct;
+};
+
+class WindowWriterSettings : public ::testing::TestWithParam<Setting> {};
+
+TEST_P(WindowWriterSettings, WritesEveryByteOfRandomRangesAndReportsEachItemOnce) {
+  const Setting setting = GetParam();
+  for (std::uint32_t seed = 0; seed < 4; ++seed) {
+    const TempDir directory;
+    const Job job = random_job(seed, 5, 700'000);
+    std::vector<std::uint32_t> durable;
+    WindowWriter writer(directory.path(), job.files,
+                        {.window_bytes = kWindow,
+                         .max_windows = setting.windows,
+                         .writer_threads = 2,
+                         .direct = setting.direct,
+                         .sync_bytes = 300'000,
+                         .sync_interval = std::chrono::milliseconds(1)},
+                        [&](const std::vector<std::uint32_t>& items) {
+                          durable.insert(durable.end(), items.begin(), items.end());
+                        });
+    std::atomic<std::size_t> next = 0;
+    run_workers(setting.threads, [&](std::size_t) {
+      for (std::size_t i = next++; i < job.ranges.size(); i = next++)
+        write_range(writer, job.ranges[i]);
+    });
+    for (std::uint32_t item = 0; item < job.n_items; ++item) writer.finish_item(item);
+    writer.finish();
+    std::sort(durable.begin(), durable.end());
+    EXPECT_EQ(durable.size(), job.n_items);
+    EXPECT_EQ(std::unique(durable.begin(), durable.end()), durable.end());
+    expect_files(directory, job);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Settings, WindowWriterSettings,
+                         ::testing::Values(Setting{1, 2, true}, Setting{1, 64, true},
+                                           Setting{2, 4, true}, Setting{3, 6, false},
+                                           Setting{7, 14, true}, Setting{7, 100, false}),
+                         [](const auto& instance) {
+                           return std::to_string(instance.param.threads) + "ThreadsWith" +
+                                  std::to_string(instance.param.windows) + "Windows" +
+                                  (instance.param.direct ? "Direct" : "Buffered");
+                         });
+
+TEST(WindowWriter, SpillsWhenFilesOutnumberWindows) {
+  const TempDir directory;
+  Job job = random_job(9, 30, 150'000);
+  WindowWriter writer(directory.path(), job.files,
+                      {.window_bytes = kWindow, .max_windows = 2, .writer_threads = 1},
+                      [](const std::vector<std::uint32_t>&) {});
+  for (const Range& range : job.ranges) write_range(writer, range);
+  for (std::uint32_t item = 0; item < job.n_items; ++item) writer.finish_item(item);
+  writer.finish();
+  EXPECT_GT(writer.windows_spilled(), 0U);
+  expect_files(directory, job);
+}
+
+TEST(WindowWriter, ContinuesAroundRangesThatAnEarlierRunWrote) {
+  const TempDir directory;
+  const Job job = random_job(3, 3, 500'000);
+  const auto early = [](const Range& range) { return range.item % 3 == 0; };
+  {
+    WindowWriter writer(directory.path(), job.files, {.window_bytes = kWindow, .max_windows = 4},
+                        [](const std::vector<std::uint32_t>&) {});
+    for (const Range& range : job.ranges) {
+      if (early(range)) write_range(writer, range);
+    }
+    // Neighbours are missing, so most windows are incomplete: force them out through other windows'
+    // need for memory.
+    writer.abandon();
+  }
+  // What the first writer did not get to disk is put there by hand: the second must leave it alone.
+  for (const Range& range : job.ranges) {
+    if (!early(range)) continue;
+    const Fd file = Fd::open_for_writing(directory / job.files[range.file].name, 02 | 0100);
+    std::vector<std::byte> bytes(range.n_bytes);
+    for (std::uint64_t i = 0; i < range.n_bytes; ++i)
+      bytes[i] = content(range.file, range.offset + i);
+    file.write_exact(bytes, range.offset);
+  }
+  WindowWriter writer(directory.path(), job.files, {.window_bytes = kWindow, .max_windows = 4},
+                      [](const std::vector<std::uint32_t>&) {});
+  for (const Range& range : job.ranges) {
+    if (early(range)) writer.mark_written(range.file, range.offset, range.n_bytes);
+  }
+  for (const Range& range : job.ranges) {
+    if (!early(range)) write_range(writer, range);
+  }
+  for (std::uint32_t item = 0; item < job.n_items; ++item) writer.finish_item(item);
+  writer.finish();
+  expect_files(directory, job);
+}
+
+TEST(WindowWriter, AnItemIsDurableOnlyAfterItsLastByteIsWritten) {
+  const TempDir directory;
+  std::vector<std::uint32_t> durable;
+  WindowWriter writer(directory.path(), {{.name = "a", .n_bytes = 2 * kWindow}},
+                      {.window_bytes = kWindow,
+                       .max_windows = 2,
+                       .writer_threads = 1,
+                       .sync_bytes = 1,
+                       .sync_interval = std::chrono::milliseconds(0)},
+                      [&](const std::vector<std::uint32_t>& items) {
+                        durable.insert(durable.end(), items.begin(), items.end());
+                      });
+  // Item 0 reaches into the second window, which only item 1 completes.
+  write_range(writer, {.file = 0, .item = 0, .offset = 0, .n_bytes = kWindow});
+  write_range(writer, {.file = 0, .item = 0, .offset = kWindow, .n_bytes = 10});
+  writer.finish_item(0);
+  for (int i = 0; i < 100 && writer.bytes_written() < kWindow; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_EQ(writer.bytes_written(), kWindow);
+  EXPECT_TRUE(durable.empty());
+  write_range(writer, {.file = 0, .item = 1, .offset = kWindow + 10, .n_bytes = kWindow - 10});
+  writer.finish_item(1);
+  writer.finish();
+  EXPECT_EQ(durable, (std::vector<std::uint32_t>{0, 1}));
+}
+
+TEST(WindowWriter, AFailingDiskStopsEveryProducer) {
+  const TempDir directory;
+  // The name is a directory, so that opening the output fails in a writer thread.
+  std::filesystem::create_directory(directory / "file");
+  WindowWriter writer(directory.path(), {{.name = "file", .n_bytes = 50 * kWindow}},
+                      {.window_bytes = kWindow, .max_windows = 4, .writer_threads = 2},
+                      [](const std::vector<std::uint32_t>&) {});
+  ingot::testing::expect_error(ErrorCode::kIo, {"file"}, [&] {
+    run_workers(2, [&](std::size_t worker) {
+      for (std::uint64_t i = 0; i < 25; ++i) {
+        write_range(
+            writer,
+            {.file = 0, .item = 0, .offset = (2 * i + worker) * kWindow, .n_bytes = kWindow});
+      }
+    });
+    writer.finish_item(0);
+    writer.finish();
+  });
+}
+
+}  // namespace
+}  // namespace ingot::convert
