@@ -1,0 +1,147 @@
+#include <algorithm>
+#include <iostream>
+#include <memory>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "cli/commands.h"
+#include "cli/terminal.h"
+#include "formats/base/parallel.h"
+#include "formats/check.h"
+#include "formats/json.h"
+
+namespace ingot::cli {
+
+using formats::CheckResult;
+using formats::Finding;
+using formats::Json;
+using formats::LoaderRule;
+using formats::Severity;
+
+namespace {
+
+struct Words {
+  std::string directory, source_of, family;
+  std::size_t threads = 0;
+  bool deep = false, no_hashes = false, json = false;
+};
+
+std::string_view severity_word(Severity severity) {
+  return severity == Severity::kError ? "error" : "warning";
+}
+
+const LoaderRule* rule_of(const Finding& finding) {
+  for (const LoaderRule& rule : formats::loader_rules()) {
+    if (rule.name == finding.rule) return &rule;
+  }
+  return nullptr;
+}
+
+std::uint64_t count(const CheckResult& result, Severity severity) {
+  return static_cast<std::uint64_t>(
+      std::count_if(result.findings.begin(), result.findings.end(),
+                    [&](const Finding& finding) { return finding.severity == severity; }));
+}
+
+std::string counted(std::uint64_t n, std::string_view noun) {
+  return fmt::format("{} {}{}", with_commas(n), noun, n == 1 ? "" : "s");
+}
+
+std::string finding_text(const Finding& finding) {
+  std::string text = fmt::format("{}: ", severity_word(finding.severity));
+  if (!finding.file.empty()) text += finding.file + ": ";
+  if (!finding.tensor.empty()) text += fmt::format("tensor '{}': ", finding.tensor);
+  text += finding.message;
+  if (const LoaderRule* rule = rule_of(finding))
+    text += fmt::format(" [{}; refused by {}]", rule->name, rule->loaders);
+  return text + "\n";
+}
+
+std::string result_text(const CheckResult& result) {
+  std::string text;
+  for (const Finding& finding : result.findings) text += finding_text(finding);
+  text += fmt::format("{}: {}, {}, {}", result.family.empty() ? "unknown family" : result.family,
+                      counted(result.n_tensors, "tensor"), counted(result.n_files, "file"),
+                      human_bytes(result.n_bytes));
+  if (result.n_hashed != 0)
+    text += fmt::format(", {} hashed and compared with the manifest",
+                        counted(result.n_hashed, "tensor"));
+  return text + fmt::format(": {}, {}\n", counted(count(result, Severity::kError), "error"),
+                            counted(count(result, Severity::kWarning), "warning"));
+}
+
+Json finding_json(const Finding& finding) {
+  Json json = {{"severity", severity_word(finding.severity)},
+               {"code", error_code_name(finding.code)}};
+  if (const LoaderRule* rule = rule_of(finding)) {
+    json["rule"] = rule->name;
+    json["loaders"] = rule->loaders;
+  }
+  if (!finding.file.empty()) json["file"] = finding.file;
+  if (!finding.tensor.empty()) json["tensor"] = finding.tensor;
+  json["message"] = finding.message;
+  return json;
+}
+
+Json result_json(const Words& words, const CheckResult& result) {
+  Json json = {{"schema", 1}, {"command", "check"}, {"directory", words.directory}};
+  if (!words.source_of.empty()) json["source_of"] = words.source_of;
+  json["family"] = result.family;
+  json["dialect"] = result.dialect;
+  json["files"] = result.n_files;
+  json["tensors"] = result.n_tensors;
+  json["bytes"] = result.n_bytes;
+  json["has_manifest"] = result.has_manifest;
+  json["hashed"] = result.n_hashed;
+  json["errors"] = count(result, Severity::kError);
+  json["warnings"] = count(result, Severity::kWarning);
+  json["findings"] = Json::array();
+  for (const Finding& finding : result.findings) json["findings"].push_back(finding_json(finding));
+  return json;
+}
+
+int run_check(const Words& words) {
+  const std::size_t threads = words.threads == 0 ? available_processors() : words.threads;
+  const CheckResult result =
+      words.source_of.empty()
+          ? formats::check_checkpoint(words.directory, {.family = words.family,
+                                                        .deep = words.deep,
+                                                        .hashes = !words.no_hashes,
+                                                        .threads = threads})
+          : formats::check_is_source_of(words.directory, words.source_of, threads);
+  std::cout << (words.json ? formats::json_text(result_json(words, result)) : result_text(result));
+  return count(result, Severity::kError) == 0 ? kExitDone : kExitTrouble;
+}
+
+}  // namespace
+
+std::function<int()> declare_check(CLI::App& app) {
+  auto words = std::make_shared<Words>();
+  app.add_option("directory", words->directory, "checkpoint to check")->required();
+  auto* deep = app.add_flag("--deep", words->deep, "read every FP8 weight for NaN codes");
+  auto* no_hashes =
+      app.add_flag("--no-hashes", words->no_hashes, "compare sizes with the manifest, not bytes");
+  auto* family = app.add_option("--family", words->family,
+                                "model family instead of config.json's; generic accepts any names");
+  app.add_option("--source-of", words->source_of,
+                 "only tell whether this is what the directory CONVERTED was made from")
+      ->type_name("CONVERTED")
+      ->excludes(deep)
+      ->excludes(no_hashes)
+      ->excludes(family);
+  app.add_option("--threads", words->threads, "threads (default: every processor)")
+      ->check(CLI::Range(1, 1024));
+  app.add_flag("--json", words->json, "one JSON document on stdout");
+  app.footer(
+      "Examples:\n"
+      "  ingot check DeepSeek-V3.2                                        structure, completeness, "
+      "what loaders refuse\n"
+      "  ingot check DeepSeek-V3.2-bf16 --deep                            and every weight\n"
+      "  ingot check DeepSeek-V3.2 --source-of DeepSeek-V3.2-bf16         is this what was "
+      "converted?\n"
+      "Exit code 2 when a finding is an error, 0 when there are only warnings or none.");
+  return [words] { return run_check(*words); };
+}
+
+}  // namespace ingot::cli

@@ -1,0 +1,32 @@
+#include "cli/commands.h"
+
+#include <array>
+
+namespace ingot::cli {
+namespace {
+
+constexpr std::array kCommands = {
+    Command{.name = "inspect",
+            .summary = "show what a checkpoint holds: parameters, dtypes, schemes, layers, files",
+            .declare = declare_inspect},
+    Command{.name = "check",
+            .summary = "find everything wrong with a checkpoint, all at once",
+            .declare = declare_check},
+    Command{.name = "convert",
+            .summary = "make the checkpoint to deploy from the checkpoint as released",
+            .declare = declare_convert},
+    Command{.name = "synth",
+            .summary = "write a valid random checkpoint, the same for the same seed",
+            .declare = declare_synth},
+    Command{.name = "list",
+            .summary = "list the schemes, dialects, families or layouts that are known",
+            .declare = declare_list},
+};
+
+}  // namespace
+
+std::span<const Command> commands() {
+  return kCommands;
+}
+
+}  // namespace ingot::cli

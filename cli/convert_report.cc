@@ -1,0 +1,204 @@
+#include "cli/convert_report.h"
+
+#include <algorithm>
+#include <map>
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include "cli/terminal.h"
+#include "convert/version.h"
+
+namespace ingot::cli {
+
+using convert::Action;
+using convert::ExecuteReport;
+using convert::Plan;
+using convert::PlannedTensor;
+using convert::StageReport;
+using formats::Json;
+
+namespace {
+
+std::uint64_t peak_rss_bytes() {
+  struct rusage usage {};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;
+}
+
+double gigabytes_per_second(const StageReport& stage) {
+  return stage.seconds > 0 ? static_cast<double>(stage.n_bytes) * 1e-9 / stage.seconds : 0;
+}
+
+// What happens to how many tensors, by action and pair of schemes.
+struct Change {
+  std::uint64_t n_tensors = 0, n_bytes = 0;
+};
+using Changes = std::map<std::tuple<Action, std::string, std::string>, Change>;
+
+Changes changes_of(const DryRun& run) {
+  Changes changes;
+  for (const PlannedTensor& planned : run.plan.tensors) {
+    const auto from = run.source.tensors()[planned.tensor].encoding.scheme;
+    Change& change = changes[{planned.action, std::string(formats::scheme_facts(from).name),
+                              std::string(formats::scheme_facts(planned.to).name)}];
+    ++change.n_tensors;
+    for (std::size_t p = 0; p < planned.n_parts; ++p) change.n_bytes += planned.parts[p].n_bytes;
+  }
+  return changes;
+}
+
+std::string rule_text(const convert::Rule& rule) {
+  return fmt::format(
+      "{}={}", rule.selector,
+      rule.scheme ? formats::scheme_facts(*rule.scheme).name : std::string_view("keep"));
+}
+
+}  // namespace
+
+std::string dry_run_text(const DryRun& run) {
+  const Plan& plan = run.plan;
+  std::string text = fmt::format("plan for {} ({}, {} dialect)\n", run.source.directory().string(),
+                                 run.source.family().name, run.source.dialect().name);
+  std::vector<std::vector<std::string>> rows = {{"action", "from", "to", "tensors", "bytes out"}};
+  for (const auto& [key, change] : changes_of(run)) {
+    const auto& [action, from, to] = key;
+    rows.push_back({std::string(convert::action_name(action)), from, to,
+                    with_commas(change.n_tensors), with_commas(change.n_bytes)});
+  }
+  text += text_table(rows, {false, false, false, true, true});
+  text += fmt::format("output       {} bytes in {} weights file(s) ({}), exact\n",
+                      with_commas(plan.bytes_out), plan.files.size(), human_bytes(plan.bytes_out));
+  text += fmt::format("reads        {} bytes ({})\n", with_commas(plan.bytes_in),
+                      human_bytes(plan.bytes_in));
+  text += fmt::format("peak memory  {} ({} tables and program, {} workers, {} windows of {})\n",
+                      human_bytes(run.memory.peak()), human_bytes(run.memory.fixed_bytes),
+                      human_bytes(run.memory.worker_bytes), run.memory.n_windows,
+                      human_bytes(run.memory.window_bytes));
+  text += fmt::format("disk         {} needed at the peak, {} free{}\n",
+                      human_bytes(run.disk_bytes), human_bytes(run.free_bytes),
+                      run.disk_bytes > run.free_bytes ? ": REFUSED, too small" : "");
+  for (const std::string& warning : plan.warnings) text += "warning: " + warning + "\n";
+  return text;
+}
+
+Json dry_run_json(const DryRun& run) {
+  Json json = {{"schema", 1},
+               {"command", "convert"},
+               {"dry_run", true},
+               {"version", std::string(convert::kVersion)}};
+  json["family"] = std::string(run.source.family().name);
+  json["dialect"] = std::string(run.source.dialect().name);
+  json["recipe"] = run.recipe.to_json();
+  json["actions"] = Json::array();
+  for (const auto& [key, change] : changes_of(run)) {
+    const auto& [action, from, to] = key;
+    json["actions"].push_back({{"action", std::string(convert::action_name(action))},
+                               {"from", from},
+                               {"to", to},
+                               {"tensors", change.n_tensors},
+                               {"bytes_out", change.n_bytes}});
+  }
+  json["files"] = Json::array();
+  for (const convert::PlannedFile& file : run.plan.files) {
+    json["files"].push_back(
+        {{"name", file.name}, {"bytes", file.n_bytes}, {"tensors", file.parts.size()}});
+  }
+  json["bytes_in"] = run.plan.bytes_in;
+  json["bytes_out"] = run.plan.bytes_out;
+  json["peak_memory_bytes"] = run.memory.peak();
+  json["disk_bytes_needed"] = run.disk_bytes;
+  json["disk_bytes_free"] = run.free_bytes;
+  json["refused"] = run.disk_bytes > run.free_bytes;
+  json["warnings"] = run.plan.warnings;
+  return json;
+}
+
+std::string report_text(const Plan& plan, const ExecuteReport& report) {
+  if (report.already_done)
+    return "already finished: the output is this conversion of this source\n";
+  std::string text = fmt::format("cast {}, copied {}, dropped {} tensors", with_commas(plan.n_cast),
+                                 with_commas(plan.n_copied), with_commas(plan.n_dropped));
+  if (report.items_resumed > 0)
+    text += fmt::format(" ({} of them by an earlier run)", with_commas(report.items_resumed));
+  text += fmt::format(
+      "\nwrote {} in {} at {:.2f} GB/s{}, peak memory {}\n", human_bytes(report.bytes_written),
+      human_seconds(report.elapsed_seconds),
+      static_cast<double>(report.bytes_written) * 1e-9 / std::max(report.elapsed_seconds, 1e-9),
+      report.direct_io ? " (direct I/O)" : " (buffered I/O)", human_bytes(peak_rss_bytes()));
+  text += fmt::format(
+      "GB/s per thread by stage: read {:.2f}, compute {:.2f}, hash {:.2f}, write {:.2f}\n",
+      gigabytes_per_second(report.read), gigabytes_per_second(report.compute),
+      gigabytes_per_second(report.hash), gigabytes_per_second(report.write));
+  if (report.items_redone > 0) {
+    text += fmt::format("{} journalled tensors had not survived and were done again\n",
+                        report.items_redone);
+  }
+  for (const std::string& warning : plan.warnings) text += "warning: " + warning + "\n";
+  return text;
+}
+
+Json report_json(const Plan& plan, const ExecuteReport& report) {
+  const auto stage = [](const StageReport& facts) {
+    return Json{{"seconds", facts.seconds},
+                {"bytes", facts.n_bytes},
+                {"gb_per_s", gigabytes_per_second(facts)}};
+  };
+  return {{"schema", 1},
+          {"command", "convert"},
+          {"version", std::string(convert::kVersion)},
+          {"already_done", report.already_done},
+          {"cast", plan.n_cast},
+          {"copied", plan.n_copied},
+          {"dropped", plan.n_dropped},
+          {"resumed", report.items_resumed},
+          {"redone", report.items_redone},
+          {"bytes_out", plan.bytes_out},
+          {"bytes_written", report.bytes_written},
+          {"elapsed_seconds", report.elapsed_seconds},
+          {"direct_io", report.direct_io},
+          {"peak_rss_bytes", peak_rss_bytes()},
+          {"stages",
+           {{"read", stage(report.read)},
+            {"compute", stage(report.compute)},
+            {"hash", stage(report.hash)},
+            {"write", stage(report.write)}}},
+          {"warnings", plan.warnings}};
+}
+
+std::string explain_text(const Plan& plan, const formats::Checkpoint& source,
+                         const convert::Recipe& recipe, std::string_view name) {
+  for (const PlannedTensor& planned : plan.tensors) {
+    const formats::LogicalTensor& tensor = source.tensors()[planned.tensor];
+    if (tensor.name != name) continue;
+    std::string text =
+        fmt::format("{}\n  role    {}\n  shape   {}\n", tensor.name,
+                    formats::role_name(tensor.rule ? tensor.rule->role : formats::Role::kOther),
+                    formats::shape_text(tensor.shape));
+    const convert::Decision decision = recipe.decide(tensor);
+    text +=
+        fmt::format("  rule    {}\n", decision.rule != nullptr ? rule_text(*decision.rule)
+                                                               : "none: untouched means untouched");
+    text += fmt::format("  action  {} ({} to {})\n", convert::action_name(planned.action),
+                        formats::scheme_facts(tensor.encoding.scheme).name,
+                        formats::scheme_facts(planned.to).name);
+    for (std::size_t p = 0; p < formats::scheme_facts(tensor.encoding.scheme).n_parts; ++p) {
+      const formats::StoredTensor& stored = source.stored()[tensor.encoding.stored[p]];
+      text += fmt::format("  from    {} {} {} at byte {} of {}\n", stored.name,
+                          formats::dtype_name(stored.dtype), formats::shape_text(stored.shape),
+                          stored.offset, source.files()[stored.file].name);
+    }
+    for (std::size_t p = 0; p < planned.n_parts; ++p) {
+      const convert::PlannedPart& part = planned.parts[p];
+      text += fmt::format("  into    {} {} {} at byte {} of {}\n",
+                          plan.part_name(source, planned, p), formats::dtype_name(part.dtype),
+                          formats::shape_text(plan.part_shape(source, planned, p)), part.offset,
+                          plan.files[part.file].name);
+    }
+    return text;
+  }
+  throw Error(ErrorCode::kNotFound,
+              fmt::format("no tensor '{}' in the source (see ingot inspect --tensors)", name));
+}
+
+}  // namespace ingot::cli

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "cli/inspect_summary.h"
+#include "formats/checkpoint.h"
+#include "formats/json.h"
+
+namespace ingot::cli {
+
+/// The tables of `ingot inspect`.
+std::string summary_text(const formats::Checkpoint& checkpoint, const Summary& summary);
+formats::Json summary_json(const formats::Checkpoint& checkpoint, const Summary& summary);
+
+/// The tensors of these indices into checkpoint.tensors().
+std::string tensors_text(const formats::Checkpoint& checkpoint, std::span<const std::size_t> which);
+formats::Json tensors_json(const formats::Checkpoint& checkpoint,
+                           std::span<const std::size_t> which);
+formats::Json tensor_json(const formats::Checkpoint& checkpoint,
+                          const formats::LogicalTensor& tensor);
+
+}  // namespace ingot::cli

@@ -1,0 +1,122 @@
+#include <array>
+#include <iostream>
+#include <memory>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "cli/commands.h"
+#include "cli/terminal.h"
+#include "formats/dialect/dialect.h"
+#include "formats/encoding.h"
+#include "formats/family/family.h"
+#include "formats/json.h"
+#include "formats/layout.h"
+#include "quantize/scheme.h"
+
+namespace ingot::cli {
+
+using formats::Json;
+
+namespace {
+
+// A table to be shown: one object per row, whose keys are the columns.
+Json scheme_rows() {
+  Json rows = Json::array();
+  for (const formats::SchemeFacts& facts : formats::schemes()) {
+    const quantize::Scheme* arithmetic = quantize::find_scheme(facts.id);
+    rows.push_back({{"name", facts.name},
+                    {"to", facts.to_word},
+                    {"decodes", arithmetic != nullptr && arithmetic->decode != nullptr},
+                    {"encodes", arithmetic != nullptr && arithmetic->encode != nullptr},
+                    {"summary", facts.summary}});
+  }
+  return rows;
+}
+
+Json dialect_rows() {
+  Json rows = Json::array();
+  for (const formats::Dialect* dialect : formats::dialects()) {
+    Json holds = Json::array();
+    for (const formats::SchemeId id : dialect->holds)
+      holds.push_back(formats::scheme_facts(id).name);
+    rows.push_back({{"name", dialect->name}, {"holds", holds}, {"summary", dialect->summary}});
+  }
+  return rows;
+}
+
+Json family_rows() {
+  Json rows = Json::array();
+  for (const formats::Family* family : formats::families()) {
+    Json types = Json::array();
+    for (const std::string_view type : family->model_types) types.push_back(type);
+    rows.push_back({{"name", family->name}, {"model_types", types}, {"summary", family->summary}});
+  }
+  return rows;
+}
+
+Json layout_rows() {
+  Json rows = Json::array();
+  for (const formats::Layout& layout : formats::layouts()) {
+    rows.push_back({{"name", layout.name}, {"summary", layout.summary}});
+  }
+  return rows;
+}
+
+struct Table {
+  std::string_view name;
+  Json (*rows)();
+};
+constexpr std::array kTables = {Table{"schemes", scheme_rows}, Table{"dialects", dialect_rows},
+                                Table{"families", family_rows}, Table{"layouts", layout_rows}};
+
+std::string cell_text(const Json& value) {
+  if (value.is_boolean()) return value.get<bool>() ? "yes" : "no";
+  if (value.empty() || value == "") return "-";
+  if (!value.is_array()) return value.get<std::string>();
+  return fmt::format("{}", fmt::join(value.get<std::vector<std::string>>(), " "));
+}
+
+int run_list(std::string_view what, bool json) {
+  for (const Table& table : kTables) {
+    if (table.name != what) continue;
+    const Json rows = table.rows();
+    if (json) {
+      std::cout << formats::json_text(
+          {{"schema", 1}, {"command", "list"}, {std::string(what), rows}});
+      break;
+    }
+    std::vector<std::vector<std::string>> text = {{}};
+    for (const auto& [key, unused] : rows.at(0).items()) text[0].push_back(key);
+    for (const Json& row : rows) {
+      text.emplace_back();
+      for (const Json& value : row) text.back().push_back(cell_text(value));
+    }
+    std::cout << text_table(text, {});
+  }
+  return kExitDone;
+}
+
+}  // namespace
+
+std::function<int()> declare_list(CLI::App& app) {
+  struct Words {
+    std::string what;
+    bool json = false;
+  };
+  auto words = std::make_shared<Words>();
+  std::vector<std::string> choices;
+  for (const Table& table : kTables) choices.emplace_back(table.name);
+  app.add_option("what", words->what, "the table to list")
+      ->required()
+      ->check(CLI::IsMember(choices));
+  app.add_flag("--json", words->json, "one JSON document on stdout");
+  app.footer(
+      "Examples:\n"
+      "  ingot list schemes\n"
+      "  ingot list families --json");
+  return [words] { return run_list(words->what, words->json); };
+}
+
+}  // namespace ingot::cli

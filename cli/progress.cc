@@ -1,0 +1,100 @@
+#include "cli/progress.h"
+
+#include <algorithm>
+#include <iostream>
+
+#include <fmt/format.h>
+
+#include "cli/terminal.h"
+#include "formats/base/error.h"
+
+namespace ingot::cli {
+namespace {
+
+constexpr std::chrono::milliseconds kBarInterval{100};
+constexpr std::chrono::seconds kLineInterval{30};
+
+}  // namespace
+
+Progress::Progress(std::string_view mode, std::string_view what)
+    : style_(Style::kNone), what_(what), began_(Clock::now()), shown_(began_) {
+  if (mode == "always" || (mode == "auto" && stderr_is_terminal())) {
+    style_ = Style::kBar;
+  } else if (mode == "auto") {
+    style_ = Style::kLines;
+  } else if (mode != "never") {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--progress '{}' is none of auto, always, never", mode));
+  }
+}
+
+Progress::~Progress() {
+  if (bar_is_drawn_) std::cerr << "\n" << std::flush;
+}
+
+void Progress::update(std::uint64_t done_bytes, std::uint64_t total_bytes) {
+  if (style_ == Style::kNone) return;
+  const std::lock_guard lock(mutex_);
+  const Clock::time_point now = Clock::now();
+  if (!has_first_) {
+    has_first_ = true;
+    first_ = done_bytes;
+    began_ = now;
+  }
+  done_ = std::max(done_, done_bytes);
+  total_ = total_bytes;
+  elapsed_seconds_ = std::chrono::duration<double>(now - began_).count();
+  if (style_ == Style::kBar) {
+    if (bar_is_drawn_ && now - shown_ < kBarInterval) return;
+    // One write per state, and the rest of the old line erased, so that it does not flicker.
+    std::cerr << fmt::format("\r{}\033[K", bar_text()) << std::flush;
+    bar_is_drawn_ = true;
+  } else {
+    if (now - shown_ < kLineInterval) return;
+    std::cerr << state_text() + "\n" << std::flush;
+  }
+  shown_ = now;
+}
+
+void Progress::finish() {
+  const std::lock_guard lock(mutex_);
+  if (bar_is_drawn_) std::cerr << "\r\033[K" << std::flush;
+  bar_is_drawn_ = false;
+  style_ = Style::kNone;
+}
+
+double Progress::fraction_done() const {
+  if (total_ == 0) return 1;
+  return static_cast<double>(std::min(done_, total_)) / static_cast<double>(total_);
+}
+
+std::string Progress::state_text() const {
+  std::string text = fmt::format("{} {:3.0f}%  {} of {}", what_, 100 * fraction_done(),
+                                 human_bytes(done_), human_bytes(total_));
+  const auto fresh_bytes = static_cast<double>(done_ - first_);
+  // A rate of the first moments would only mislead.
+  if (elapsed_seconds_ < 0.5 || fresh_bytes <= 0) return text;
+  const double rate = fresh_bytes / elapsed_seconds_;
+  text += fmt::format("  {}/s", human_bytes(static_cast<std::uint64_t>(rate)));
+  if (done_ < total_) {
+    text += fmt::format("  {} left", human_seconds(static_cast<double>(total_ - done_) / rate));
+  }
+  return text;
+}
+
+std::string Progress::bar_text() const {
+  // What the text takes at most; the cells depend on the terminal alone, so that the bar stands
+  // still.
+  constexpr int kTextWidth = 62;
+  constexpr int kFewestCells = 8, kMostCells = 24;
+  const int width = std::max(terminal_width(), 20) - 1;
+  const std::string text = state_text();
+  const int cells = std::min(width - kTextWidth, kMostCells);
+  if (cells < kFewestCells) return text.substr(0, static_cast<std::size_t>(width));
+  const auto filled = static_cast<std::size_t>(fraction_done() * cells);
+  const std::string bar =
+      std::string(filled, '#') + std::string(static_cast<std::size_t>(cells) - filled, '.');
+  return fmt::format("[{}] {}", bar, text).substr(0, static_cast<std::size_t>(width));
+}
+
+}  // namespace ingot::cli

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# What check says: every finding at once, exit status 2 for an error, and the hashes of a manifest.
+source "$(dirname "$0")/expect.sh"
+ingot=$1 example=$2
+"$ingot" convert "$example" "$work/out" --to bf16 --progress never >/dev/null || fail "convert"
+expect 0 "0 errors" "$ingot" check "$work/out"
+expect 0 "0 errors" "$ingot" check "$example" --deep
+expect 0 "" "$ingot" check "$example" --source-of "$work/out"
+
+# One byte in the middle of a weight, and one of a side file: both are named.
+python3 - "$work/out/model-00002-of-00002.safetensors" <<'P'
+import sys
+with open(sys.argv[1], "r+b") as f:
+    f.seek(9_000_000)
+    byte = f.read(1)
+    f.seek(9_000_000)
+    f.write(bytes([byte[0] ^ 1]))
+P
+echo >>"$work/out/tokenizer.json"
+expect 2 "model-00002-of-00002.safetensors" "$ingot" check "$work/out"
+expect 2 "tokenizer.json" "$ingot" check "$work/out"
+# Without hashes only the size of the side file tells.
+expect 2 "tokenizer.json" "$ingot" check "$work/out" --no-hashes
+cp "$example/tokenizer.json" "$work/out"
+expect 0 "0 errors" "$ingot" check "$work/out" --no-hashes
+expect 2 "model-00002-of-00002.safetensors" "$ingot" check "$work/out"
+
+# Two independent faults of a source are told together.
+mkdir "$work/in"
+cp "$example"/*.json "$example"/*.safetensors "$work/in"
+python3 - "$work/in" <<'P'
+import json, struct, sys
+def patch(file, tensor, at, data):
+    path = f"{sys.argv[1]}/{file}"
+    with open(path, "r+b") as f:
+        n = struct.unpack("<Q", f.read(8))[0]
+        h = json.loads(f.read(n))
+        f.seek(8 + n + h[tensor]["data_offsets"][0] + at)
+        f.write(data)
+patch("model-00001-of-00002.safetensors", "model.layers.0.self_attn.o_proj.weight_scale_inv", 0, struct.pack("<f", -1.0))
+patch("model-00002-of-00002.safetensors", "model.layers.4.self_attn.o_proj.weight", 77, b"\x7f")
+P
+expect 2 "model.layers.0.self_attn.o_proj" "$ingot" check "$work/in"
+expect 2 "model.layers.4.self_attn.o_proj" "$ingot" check "$work/in" --deep
+expect 2 "model.layers.0.self_attn.o_proj" "$ingot" check "$work/in" --deep
+expect 2 "" "$ingot" check "$work/in" --source-of "$work/out"
+expect 2 "absent" "$ingot" check "$work/absent"
+finish

@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# The real shapes of the 671B checkpoint: 92,425 tensors in 163 files are planned from headers alone.
+source "$(dirname "$0")/expect.sh"
+ingot=$1
+expect 0 "" "$ingot" synth "$work/in" --family deepseek_v32 --like 671b-headers
+/usr/bin/time -f '%e %M' -o "$work/time" "$ingot" convert "$work/in" "$work/out" --to bf16 --dry-run --json >"$work/plan" 2>"$work/stderr" ||
+  fail "dry run: $(cat "$work/stderr")"
+python3 - "$work/plan" <<'P' || fail "the plan is not that of the released checkpoint"
+import json, sys
+plan = json.load(open(sys.argv[1]))
+assert sum(a["tensors"] for a in plan["actions"] if a["from"] == "fp8-block") == 45932, plan["actions"]
+assert sum(f["tensors"] for f in plan["files"]) == 92425 - 45932, "one tensor per weight"
+# 685,355,329,792 elements without scales (formats reference): two bytes each, but for the F32 norms and biases.
+assert 1_370_710_659_584 < plan["bytes_out"] < 1_370_740_000_000, plan["bytes_out"]
+P
+read -r seconds kilobytes <"$work/time"
+echo "planned in $seconds s with $((kilobytes / 1024)) MiB"
+[ "$kilobytes" -le $((512 * 1024)) ] || fail "the plan took $kilobytes KiB"
+finish

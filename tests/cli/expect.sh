@@ -1,0 +1,32 @@
+# Sourced by the command line tests: a work folder, and claims about what a command does.
+set -uo pipefail
+work=$(mktemp -d "${TMPDIR:-/tmp}/ingot-cli-XXXXXX")
+trap 'chmod -R u+rwx "$work" 2>/dev/null; rm -rf "$work"' EXIT
+failures=0
+
+fail() {
+  echo "FAILED: $*" >&2
+  failures=$((failures + 1))
+}
+
+# expect STATUS TEXT COMMAND...: exit status, and a fixed string somewhere in stdout or stderr.
+expect() {
+  local status=$1 text=$2
+  shift 2
+  "$@" >"$work/stdout" 2>"$work/stderr" </dev/null
+  local got=$?
+  [ "$got" -eq "$status" ] || fail "exit status $got instead of $status: $*: $(head -c 400 "$work/stderr")"
+  cat "$work/stdout" "$work/stderr" | grep -qF -- "$text" || fail "no '$text' in the output of: $*: $(head -c 600 "$work/stderr")"
+}
+
+# Nothing may have a final name in an output that failed.
+expect_unpublished() {
+  local left
+  left=$(find "$1" -mindepth 1 -maxdepth 1 ! -name .ingot-partial 2>/dev/null | head -3)
+  [ -z "$left" ] || fail "files under final names: $left"
+}
+
+finish() {
+  [ "$failures" -eq 0 ] || { echo "$failures claims failed" >&2; exit 1; }
+  echo "all claims hold"
+}

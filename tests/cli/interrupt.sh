@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# SIGINT leaves a resumable directory and says how to go on; the program dies of the signal.
+source "$(dirname "$0")/expect.sh"
+ingot=$1
+"$ingot" synth "$work/in" --family deepseek_v3 --like layer --layers 3 --dense-layers 1 --experts 16 --mtp-layers 0 \
+  --hidden 2048 --moe-intermediate 1024 --intermediate 4096 --heads 32 --vocab 8192 >/dev/null || fail "synth"
+"$ingot" convert "$work/in" "$work/whole" --to bf16 --progress never >/dev/null || fail "convert"
+interrupted=0
+for delay in 0.02 0.05 0.1 0.2; do
+  rm -rf "$work/out"
+  # A background job of a script ignores SIGINT unless it is told otherwise.
+  python3 - "$ingot" "$work" "$delay" <<'P'
+import signal, subprocess, sys, time
+ingot, work, delay = sys.argv[1:]
+p = subprocess.Popen([ingot, "convert", work + "/in", work + "/out", "--to", "bf16", "--progress", "never", "--log", work + "/log"],
+                     stdout=subprocess.DEVNULL, stderr=open(work + "/stderr", "w"),
+                     preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
+time.sleep(float(delay))
+p.send_signal(signal.SIGINT)
+open(work + "/status", "w").write(str(p.wait()))
+P
+  status=$(cat "$work/status")
+  if [ "$status" -eq -2 ]; then
+    expect_unpublished "$work/out"
+    # A signal before the handler stands kills the program the plain way, before it has written anything.
+    if [ -e "$work/out/.ingot-partial" ] || [ -s "$work/stderr" ]; then
+      interrupted=$((interrupted + 1))
+      grep -q -- "--resume" "$work/stderr" || fail "no word of --resume: $(cat "$work/stderr")"
+    fi
+  elif [ "$status" -ne 0 ]; then
+    fail "exit status $status: $(cat "$work/stderr")"
+  fi
+  expect 0 "" "$ingot" convert "$work/in" "$work/out" --to bf16 --progress never --resume --log "$work/log"
+  diff -r "$work/whole" "$work/out" || fail "resumed output differs"
+done
+[ "$interrupted" -gt 0 ] || fail "no run was interrupted"
+grep -q published "$work/log" || fail "the log does not tell the end"
+finish

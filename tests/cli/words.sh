@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# The words of the program: help, version, unknown words, JSON on stdout, nothing else there.
+source "$(dirname "$0")/expect.sh"
+ingot=$1 example=$2
+
+expect 0 "convert" "$ingot" --help
+expect 0 "Examples" "$ingot" convert --help
+for command in convert inspect check list synth; do expect 0 "Usage" "$ingot" $command --help; done
+expect 0 "ingot 0." "$ingot" --version
+for library in nlohmann TBB zstd Highway OpenSSL xxHash yaml-cpp CLI11 fmt spdlog PCRE2; do
+  expect 0 "$library" "$ingot" --version
+done
+expect 2 "convert" "$ingot" covnert
+expect 2 "--nonsense" "$ingot" convert a b --nonsense
+expect 2 "" "$ingot" convert
+for table in schemes dialects families layouts; do expect 0 "" "$ingot" list $table; done
+expect 0 "fp8-block" "$ingot" list schemes
+expect 0 "deepseek_v32" "$ingot" list families
+expect 2 "" "$ingot" list nonsense
+
+for arguments in "inspect $example" "check $example" "list schemes" "convert $example $work/none --to bf16 --dry-run"; do
+  # shellcheck disable=SC2086
+  "$ingot" $arguments --json >"$work/json" 2>/dev/null || fail "exit status of $arguments --json"
+  python3 -c 'import json,sys; d = json.load(open(sys.argv[1])); assert d["schema"] == 1' "$work/json" || fail "no JSON document from $arguments"
+done
+[ ! -e "$work/none" ] || fail "a dry run wrote something"
+
+expect 0 "cast" "$ingot" convert "$example" "$work/none" --to bf16 --explain model.layers.3.mlp.experts.7.up_proj.weight
+expect 0 "copy" "$ingot" convert "$example" "$work/none" --to bf16 --explain model.norm.weight
+expect 2 "no tensor" "$ingot" convert "$example" "$work/none" --explain nothing.weight
+
+# An error is one document too when JSON was asked for.
+"$ingot" inspect "$work/absent" --json >"$work/json" 2>/dev/null && fail "inspect of nothing succeeded"
+python3 -c 'import json,sys; assert "error" in json.load(open(sys.argv[1]))' "$work/json" || fail "no JSON error"
+
+# A closed pipe is no crash.
+"$ingot" inspect "$example" --tensors 2>"$work/stderr" | head -1 >/dev/null
+[ "${PIPESTATUS[0]}" -le 2 ] || [ "${PIPESTATUS[0]}" -eq 141 ] || fail "a closed pipe gave ${PIPESTATUS[0]}"
+finish
