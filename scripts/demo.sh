@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Installs the packages, builds ingot, and turns the bundled FP8 checkpoint into BF16, showing what happens.
+# Writes only below build/ and to a temporary folder, which it removes.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+bold="" plain=""
+if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then bold=$'\033[1m' plain=$'\033[0m'; fi
+say() { printf '\n%s%s%s\n' "$bold" "$*" "$plain"; }
+run() {
+  echo "\$ $*"
+  "$@"
+}
+
+say "1. Packages (nothing happens if they are here) and build"
+scripts/deps.sh
+scripts/build.sh release ingot_cli
+PATH=$PWD/build/release/cli:$PATH
+work=$(mktemp -d "${TMPDIR:-/tmp}/ingot-demo-XXXXXX")
+trap 'rm -rf "$work"' EXIT
+source=examples/tiny-v32
+output=$work/tiny-v32-bf16
+
+say "2. The source: a small DeepSeek-V3.2, trained, as FP8 blocks of 128x128 with a scale each"
+run ingot inspect "$source"
+
+say "3. The plan: everything is decided from headers, before a byte is written"
+run ingot convert "$source" "$output" --to bf16 --dry-run
+
+say "4. What becomes of one weight, and of one that nobody asked to change"
+run ingot convert "$source" "$output" --to bf16 --explain model.layers.1.self_attn.q_a_proj.weight
+run ingot convert "$source" "$output" --to bf16 --explain model.norm.weight
+
+say "5. The conversion: every FP8 code times its scale, one multiplication, one rounding"
+run ingot convert "$source" "$output" --to bf16
+
+say "6. The same weight before and after"
+run ingot inspect "$source" model.layers.1.self_attn.q_a_proj.weight
+run ingot inspect "$output" model.layers.1.self_attn.q_a_proj.weight
+
+say "7. The result: config.json no longer speaks of FP8, the manifest says how it was made"
+run ls -l "$output"
+run head -c 600 "$output/ingot.json"
+echo " ..."
+
+say "8. Check: structure, what the loaders demand, and every tensor against its hash in the manifest"
+run ingot check "$output"
+
+say "9. Proof: every tensor against the SHA-256 that an independent program computed"
+run python3 scripts/compare_tensors.py "$output" tests/golden/tiny-v32/cast_bf16.sha256.json
+
+say "Done. The output was in $output and is removed now; make your own with"
+echo "  build/release/cli/ingot convert IN OUT --to bf16"
