@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # memory.sh INGOT small|large: peak RSS stays under --mem-limit, and does not grow with the number of layers.
+# How many windows a run touches depends on how far the disk falls behind, so a peak is the highest of three runs.
 source "$(dirname "$0")/expect.sh"
 ingot=$1
 if [ "$2" = small ]; then
@@ -14,11 +15,15 @@ declare -A peaks
 for n in "${layers[@]}"; do
   "$ingot" synth "$work/in" --family deepseek_v3 --like layer --layers "$n" --dense-layers 1 --mtp-layers 0 "${widths[@]}" >/dev/null || fail "synth"
   for limit in "${limits[@]}"; do
-    peak=$(peak_kb "$ingot" convert "$work/in" "$work/out" --to bf16 --mem-limit "$limit" --progress never)
+    peak=0
+    for run in 1 2 3; do
+      once=$(peak_kb "$ingot" convert "$work/in" "$work/out" --to bf16 --mem-limit "$limit" --progress never)
+      [ "$once" -le "$peak" ] || peak=$once
+      rm -rf "$work/out"
+    done
     echo "$n layers, $(du -sm "$work/in" | cut -f1) MB, --mem-limit $limit: peak RSS $((peak / 1024)) MiB"
     [ $((peak * 1024)) -le "$(bytes "$limit")" ] || fail "peak RSS of $peak KiB is above $limit"
     peaks[$n,$limit]=$peak
-    rm -rf "$work/out"
   done
   rm -rf "$work/in"
 done
