@@ -2,7 +2,8 @@
 // kernel reads and writes, halved). One thread. Run pinned: taskset -c 0 kernels_bench
 // --benchmark_repetitions=5
 //
-// Shapes: 128 x 1024 codes (384 KiB in and out: L2) and 32768 x 7168 (705 MB: RAM).
+// Shapes: 128 x 1024 codes (L2) and 32768 x 7168 codes, of which those through FP32 take an eighth
+// (RAM). Values are normal.
 
 #include <bit>
 #include <cstddef>
@@ -23,10 +24,14 @@
 #include "formats/base/aligned_buffer.h"
 #include "quantize/kernels/fp8_cast.h"
 #include "quantize/kernels/plain_cast.h"
+#include "quantize/quality.h"
+#include "quantize/rows.h"
 #include "quantize/scheme.h"
 
 namespace ingot::quantize {
 namespace {
+
+using formats::SchemeId;
 
 enum class Scales { kPowersOfTwo, kGeneral };
 
@@ -36,6 +41,9 @@ struct Extent {
 };
 constexpr Extent kL2{"L2", 128, 1024};
 constexpr Extent kRam{"RAM", 32768, 7168};
+/// Four bytes per value instead of one.
+constexpr Extent kFloatsInL2{"L2", 128, 512};
+constexpr Extent kFloatsInRam{"RAM", 4096, 7168};
 
 void fill_bytes(std::byte* data, std::size_t n) {
   std::mt19937_64 random(1);
@@ -44,6 +52,16 @@ void fill_bytes(std::byte* data, std::size_t n) {
     const std::uint64_t word = random() & 0xBFBFBFBFBFBFBFBFU;
     std::memcpy(data + i, &word, sizeof word);
   }
+}
+
+/// Normal values in the form of floats that BF16 can hold, a long sequence over and over.
+void fill_values(float* values, std::size_t n) {
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal(0, 0.02F);
+  constexpr std::size_t kPeriod = 1000003;
+  for (std::size_t i = 0; i < n; ++i)
+    values[i] = i < kPeriod ? normal(random) : values[i - kPeriod];
+  round_to_bf16({.data = values, .rows = 1, .cols = n, .stride = n});
 }
 
 /// Restricts dispatch to one target while it lives.
@@ -61,18 +79,21 @@ class OnTarget {
   }
 };
 
-void report(benchmark::State& state, std::size_t in_bytes, std::size_t out_bytes) {
-  const auto rate = [&](std::size_t n_bytes) {
-    return benchmark::Counter(static_cast<double>(n_bytes),
+void report(benchmark::State& state, std::size_t elements, std::size_t in_bytes,
+            std::size_t out_bytes) {
+  const auto rate = [&](std::size_t n) {
+    return benchmark::Counter(static_cast<double>(n),
                               benchmark::Counter::kIsIterationInvariantRate);
   };
+  state.counters["elements/s"] = rate(elements);
   state.counters["in_bytes/s"] = rate(in_bytes);
   state.counters["out_bytes/s"] = rate(out_bytes);
   state.SetBytesProcessed(state.iterations() * static_cast<std::int64_t>(in_bytes + out_bytes));
 }
 
-void run_memcpy(benchmark::State& state, Extent extent, std::size_t in_size, std::size_t out_size) {
-  const std::size_t n_bytes = extent.rows * extent.cols * (in_size + out_size) / 2;
+void run_memcpy(benchmark::State& state, Extent extent, std::size_t in_bits, std::size_t out_bits) {
+  const std::size_t elements = extent.rows * extent.cols;
+  const std::size_t n_bytes = elements * (in_bits + out_bits) / 16;
   const AlignedBuffer from(n_bytes);
   const AlignedBuffer to(n_bytes);
   fill_bytes(from.data(), n_bytes);
@@ -81,7 +102,7 @@ void run_memcpy(benchmark::State& state, Extent extent, std::size_t in_size, std
     std::memcpy(to.data(), from.data(), n_bytes);
     benchmark::ClobberMemory();
   }
-  report(state, n_bytes, n_bytes);
+  report(state, elements, n_bytes, n_bytes);
 }
 
 void run_fp8(benchmark::State& state, Extent extent, std::uint64_t block_rows, Scales kind,
@@ -110,7 +131,7 @@ void run_fp8(benchmark::State& state, Extent extent, std::uint64_t block_rows, S
     benchmark::DoNotOptimize(cast(in, words.span()));
     benchmark::ClobberMemory();
   }
-  report(state, n, 2 * n);
+  report(state, n, n, 2 * n);
 }
 
 template <typename Cast>
@@ -124,7 +145,122 @@ void run_plain(benchmark::State& state, Extent extent, std::size_t in_size, Cast
     cast(from.data(), n, to.data());
     benchmark::ClobberMemory();
   }
-  report(state, in_size * n, 2 * n);
+  report(state, n, in_size * n, 2 * n);
+}
+
+/// Values, and the same values under a scheme.
+struct Coded {
+  Coded(Extent size, SchemeId id, const EncodeOptions& options)
+      : extent(size),
+        scheme(*find_scheme(id)),
+        code_bits(formats::scheme_facts(id).code_bits),
+        values(size.rows * size.cols * sizeof(float)),
+        codes(size.rows * size.cols * code_bits / 8) {
+    const formats::SchemeFacts& facts = formats::scheme_facts(id);
+    const std::size_t n = extent.rows * extent.cols;
+    fill_values(reinterpret_cast<float*>(values.data()), n);
+    std::memset(codes.data(), 1, codes.size());
+    const auto group = formats::scale_group(id, {extent.rows, extent.cols});
+    in.values = {.data = reinterpret_cast<const float*>(values.data()),
+                 .rows = extent.rows,
+                 .cols = extent.cols,
+                 .stride = extent.cols};
+    in.block_rows = group[0];
+    in.block_cols = group[1];
+    in.options = options;
+    if (scheme.global != nullptr) in.global = scheme.global(amax(in.values), options, false);
+    out.weight = codes.data();
+    out.weight_stride = extent.cols * code_bits / 8;
+    if (!facts.quantized) return;
+    const std::size_t scale_rows = (extent.rows + group[0] - 1) / group[0];
+    const std::size_t scale_cols = (extent.cols + group[1] - 1) / group[1];
+    out.scale_stride = scale_cols * formats::dtype_bits(facts.scale_dtype) / 8;
+    stored.resize(scale_rows * out.scale_stride);
+    out.scales = stored.data();
+    // Any scales will do to decode with.
+    effective.assign(scale_rows * scale_cols, 0.001F);
+    rows.scales = effective;
+    rows.rows_per_matrix = extent.rows;
+    rows.scale_cols = scale_cols;
+    rows.block_rows = group[0];
+    rows.block_cols = group[1];
+  }
+
+  [[nodiscard]] EncodedRows encoded() const {
+    EncodedRows run = rows;
+    run.weight = codes.data();
+    run.rows = extent.rows;
+    run.cols = extent.cols;
+    return run;
+  }
+  [[nodiscard]] std::size_t elements() const { return extent.rows * extent.cols; }
+
+  Extent extent;
+  const Scheme& scheme;
+  std::size_t code_bits;
+  AlignedBuffer values, codes;
+  std::vector<std::byte> stored;
+  std::vector<float> effective;
+  EncodeInput in;
+  EncodeOutput out;
+  EncodedRows rows;
+};
+
+void run_encode(benchmark::State& state, Extent extent, SchemeId id, const EncodeOptions& options) {
+  Coded coded(extent, id, options);
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(coded.scheme.encode(coded.in, coded.out));
+    benchmark::ClobberMemory();
+  }
+  report(state, coded.elements(), coded.values.size(), coded.codes.size());
+}
+
+void run_decode(benchmark::State& state, Extent extent, SchemeId id) {
+  Coded coded(extent, id, {});
+  coded.scheme.encode(coded.in, coded.out);
+  const AlignedBuffer floats(coded.values.size());
+  std::memset(floats.data(), 1, floats.size());
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(
+        coded.scheme.decode(coded.encoded(), {.data = reinterpret_cast<float*>(floats.data()),
+                                              .rows = extent.rows,
+                                              .cols = extent.cols,
+                                              .stride = extent.cols}));
+    benchmark::ClobberMemory();
+  }
+  report(state, coded.elements(), coded.codes.size(), coded.values.size());
+}
+
+void run_amax(benchmark::State& state, Extent extent) {
+  const Coded coded(extent, SchemeId::kF32, {});
+  for (auto _ : state) benchmark::DoNotOptimize(amax(coded.in.values));
+  report(state, coded.elements(), coded.values.size(), 0);
+}
+
+void run_encoded_amax(benchmark::State& state, Extent extent, SchemeId id) {
+  Coded coded(extent, id, {});
+  coded.scheme.encode(coded.in, coded.out);
+  for (auto _ : state) benchmark::DoNotOptimize(encoded_amax(id, coded.encoded()));
+  report(state, coded.elements(), coded.codes.size(), 0);
+}
+
+void run_quality(benchmark::State& state, Extent extent, SchemeId id) {
+  Coded coded(extent, id, {});
+  std::vector<float> decoded(coded.elements());
+  std::memcpy(decoded.data(), coded.values.data(), coded.values.size());
+  round_to_bf16({.data = decoded.data(), .rows = 1, .cols = decoded.size(), .stride = 0});
+  for (float& value : decoded) value *= 1.01F;
+  const QualityRun run{.values = coded.in.values,
+                       .decoded = {.data = decoded.data(),
+                                   .rows = extent.rows,
+                                   .cols = extent.cols,
+                                   .stride = extent.cols},
+                       .scales = coded.effective,
+                       .block_rows = coded.in.block_rows,
+                       .block_cols = coded.in.block_cols,
+                       .half_top_step = coded.scheme.half_top_step};
+  for (auto _ : state) benchmark::DoNotOptimize(measure_quality(run));
+  report(state, coded.elements(), 2 * coded.values.size(), 0);
 }
 
 template <typename Body>
@@ -132,32 +268,74 @@ void add(const std::string& name, Body body) {
   benchmark::RegisterBenchmark(name.c_str(), body);
 }
 
-void add_all() {
-  for (const Extent extent : {kL2, kRam}) {
-    const std::string where = std::string("/") + extent.name;
-    add("memcpy_as_fp8_to_bf16" + where, [=](benchmark::State& s) { run_memcpy(s, extent, 1, 2); });
-    for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
-      const std::string on = where + "/" + hwy::TargetName(target);
-      add("fp8_to_bf16" + on, [=](benchmark::State& s) {
-        const OnTarget guard(target);
-        run_fp8(s, extent, 128, Scales::kGeneral, cast_fp8_block_to_bf16);
-      });
-    }
-    const std::string best = where + "/best";
-    add("fp8_to_bf16_powers_of_two" + best, [=](benchmark::State& s) {
-      run_fp8(s, extent, 128, Scales::kPowersOfTwo, cast_fp8_block_to_bf16);
+/// One per target that this processor and this build have.
+template <typename Body>
+void add_on_targets(const std::string& name, Body body) {
+  for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    add(name + "/" + hwy::TargetName(target), [=](benchmark::State& state) {
+      const OnTarget guard(target);
+      body(state);
     });
-    add("fp8_to_bf16_1x128" + best, [=](benchmark::State& s) {
-      run_fp8(s, extent, 1, Scales::kGeneral, cast_fp8_block_to_bf16);
-    });
-    add("fp8_to_bf16" + where + "/scalar_twin", [=](benchmark::State& s) {
-      run_fp8(s, extent, 128, Scales::kGeneral, scalar::cast_fp8_block_to_bf16);
-    });
-    add("memcpy_as_f32_to_bf16" + where, [=](benchmark::State& s) { run_memcpy(s, extent, 4, 2); });
-    add("f32_to_bf16" + best,
-        [=](benchmark::State& s) { run_plain(s, extent, 4, cast_f32_to_bf16); });
-    add("f16_to_bf16" + best,
-        [=](benchmark::State& s) { run_plain(s, extent, 2, cast_f16_to_bf16); });
+  }
+}
+
+void add_casts(Extent extent) {
+  const std::string where = std::string("/") + extent.name;
+  add("memcpy_as_fp8_to_bf16" + where, [=](benchmark::State& s) { run_memcpy(s, extent, 8, 16); });
+  add_on_targets("fp8_to_bf16" + where, [=](benchmark::State& s) {
+    run_fp8(s, extent, 128, Scales::kGeneral, cast_fp8_block_to_bf16);
+  });
+  const std::string best = where + "/best";
+  add("fp8_to_bf16_powers_of_two" + best, [=](benchmark::State& s) {
+    run_fp8(s, extent, 128, Scales::kPowersOfTwo, cast_fp8_block_to_bf16);
+  });
+  add("fp8_to_bf16_1x128" + best, [=](benchmark::State& s) {
+    run_fp8(s, extent, 1, Scales::kGeneral, cast_fp8_block_to_bf16);
+  });
+  add("fp8_to_bf16" + where + "/scalar_twin", [=](benchmark::State& s) {
+    run_fp8(s, extent, 128, Scales::kGeneral, scalar::cast_fp8_block_to_bf16);
+  });
+  add("memcpy_as_f32_to_bf16" + where, [=](benchmark::State& s) { run_memcpy(s, extent, 32, 16); });
+  add("f32_to_bf16" + best,
+      [=](benchmark::State& s) { run_plain(s, extent, 4, cast_f32_to_bf16); });
+  add("f16_to_bf16" + best,
+      [=](benchmark::State& s) { run_plain(s, extent, 2, cast_f16_to_bf16); });
+}
+
+/// Encoders and decoders of the whole table, through FP32.
+void add_schemes(Extent extent) {
+  const std::string where = std::string("/") + extent.name;
+  for (const std::size_t bits : {4U, 8U, 16U, 32U}) {
+    add("memcpy_as_f32_and_" + std::to_string(bits) + "_bits" + where,
+        [=](benchmark::State& s) { run_memcpy(s, extent, 32, bits); });
+  }
+  for (const formats::SchemeFacts& facts : formats::schemes()) {
+    if (find_scheme(facts.id) == nullptr) continue;
+    const std::string name(facts.name);
+    const SchemeId id = facts.id;
+    add_on_targets("decode_" + name + where,
+                   [=](benchmark::State& s) { run_decode(s, extent, id); });
+    if (id == SchemeId::kNvfp4) continue;
+    add_on_targets("encode_" + name + where,
+                   [=](benchmark::State& s) { run_encode(s, extent, id, {}); });
+  }
+  const std::pair<const char*, Nvfp4Search> searches[] = {{"amax", Nvfp4Search::kAmax},
+                                                          {"4over6", Nvfp4Search::kFourOverSix},
+                                                          {"mse", Nvfp4Search::kMse}};
+  for (const auto& [word, search] : searches) {
+    add_on_targets(std::string("encode_nvfp4_") + word + where,
+                   [=, by = search](benchmark::State& s) {
+                     run_encode(s, extent, SchemeId::kNvfp4, {.nvfp4_search = by});
+                   });
+  }
+  add_on_targets("amax_f32" + where, [=](benchmark::State& s) { run_amax(s, extent); });
+  for (const SchemeId id : {SchemeId::kFp8Block, SchemeId::kNvfp4, SchemeId::kBf16}) {
+    add_on_targets("amax_" + std::string(formats::scheme_facts(id).name) + where,
+                   [=](benchmark::State& s) { run_encoded_amax(s, extent, id); });
+  }
+  for (const SchemeId id : {SchemeId::kFp8Block, SchemeId::kNvfp4}) {
+    add_on_targets("quality_" + std::string(formats::scheme_facts(id).name) + where,
+                   [=](benchmark::State& s) { run_quality(s, extent, id); });
   }
 }
 
@@ -165,7 +343,9 @@ void add_all() {
 }  // namespace ingot::quantize
 
 int main(int argc, char** argv) {
-  ingot::quantize::add_all();
+  using namespace ingot::quantize;
+  for (const Extent extent : {kL2, kRam}) add_casts(extent);
+  for (const Extent extent : {kFloatsInL2, kFloatsInRam}) add_schemes(extent);
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
   benchmark::RunSpecifiedBenchmarks();

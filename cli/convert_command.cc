@@ -6,6 +6,7 @@
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/spdlog.h>
 
@@ -14,7 +15,10 @@
 #include "cli/progress.h"
 #include "cli/size_option.h"
 #include "cli/terminal.h"
+#include "convert/activation_scales.h"
+#include "convert/default_recipes.h"
 #include "convert/execute.h"
+#include "convert/fingerprint.h"
 #include "convert/output_directory.h"
 #include "convert/plan.h"
 #include "convert/recipe.h"
@@ -36,11 +40,43 @@ struct Words {
   std::string input, output, to, recipe_file, family, mtp, explain, hash = "xxh3", log_file,
                                                                     progress = "auto";
   std::string max_shard_size, mem_limit = "4GiB";
+  std::string dialect, activations, activation_scales, scales_from, fp8_grid, nvfp4_search, via;
+  std::optional<float> input_scale;
   std::vector<std::string> rules, allow;
   std::size_t threads = 0;
   bool keep_files = false, dry_run = false, resume = false, force = false, consume_source = false;
-  bool buffered = false, json = false;
+  bool buffered = false, json = false, quantize_attention = false;
 };
+
+// Options of the command line win over the recipe's.
+void read_choices(const Words& words, convert::Choices& choices) {
+  if (!words.dialect.empty()) choices.dialect = words.dialect;
+  if (!words.activations.empty())
+    choices.activations = convert::parse_activations(words.activations);
+  if (!words.fp8_grid.empty()) choices.fp8_grid = convert::parse_fp8_grid(words.fp8_grid);
+  if (!words.nvfp4_search.empty())
+    choices.nvfp4_search = convert::parse_nvfp4_search(words.nvfp4_search);
+  if (!words.via.empty()) choices.via = convert::parse_via(words.via);
+  if (words.quantize_attention) choices.quantize_attention = true;
+  if (words.input_scale) choices.input_scale = words.input_scale;
+  if (choices.input_scale && !(*choices.input_scale > 0)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--input-scale {} is not above zero", *choices.input_scale));
+  }
+  if (!words.activation_scales.empty()) {
+    choices.activation_scales = std::make_shared<const convert::ActivationScales>(
+        convert::ActivationScales::read(words.activation_scales));
+  }
+}
+
+// The release whose scales are taken over, and what identifies it in the manifest.
+void open_scales_from(const Words& words, std::size_t threads, convert::Choices& choices) {
+  if (words.scales_from.empty()) return;
+  auto release = std::make_shared<Checkpoint>(
+      Checkpoint::open(words.scales_from, {.family = words.family, .threads = threads}));
+  choices.scales_from_fingerprint = convert::source_fingerprint(*release, nullptr, threads);
+  choices.scales_from = std::move(release);
+}
 
 Recipe make_recipe(const Words& words) {
   Recipe recipe;
@@ -55,6 +91,7 @@ Recipe make_recipe(const Words& words) {
   if (!words.to.empty()) recipe.to = convert::parse_scheme_word(words.to, "--to");
   if (!words.mtp.empty()) recipe.mtp = convert::parse_mtp_policy(words.mtp, "--mtp");
   for (const std::string& text : words.allow) recipe.allow.add(text);
+  read_choices(words, recipe.choices);
   return recipe;
 }
 
@@ -82,15 +119,29 @@ std::shared_ptr<spdlog::logger> open_log(const std::string& path) {
 
 int run_dry(const Words& words, const Checkpoint& source, const Recipe& recipe,
             const convert::Plan& plan, std::size_t threads) {
-  const DryRun dry_run{
-      .plan = plan,
-      .source = source,
-      .recipe = recipe,
-      .memory = convert::plan_memory(plan, threads, parse_size(words.mem_limit, "--mem-limit")),
-      .disk_bytes = convert::peak_disk_bytes(plan, source, words.consume_source),
-      .free_bytes = convert::free_bytes(words.output)};
+  const DryRun dry_run{.plan = plan,
+                       .source = source,
+                       .recipe = recipe,
+                       .memory = convert::plan_memory(plan, source, threads,
+                                                      parse_size(words.mem_limit, "--mem-limit")),
+                       .disk_bytes = convert::peak_disk_bytes(plan, source, words.consume_source),
+                       .free_bytes = convert::free_bytes(words.output)};
   std::cout << (words.json ? formats::json_text(dry_run_json(dry_run)) : dry_run_text(dry_run));
   return kExitDone;
+}
+
+std::vector<std::string_view> target_words() {
+  std::vector<std::string_view> words;
+  for (const formats::SchemeFacts& facts : formats::schemes()) {
+    if (!facts.to_word.empty()) words.push_back(facts.to_word);
+  }
+  return words;
+}
+
+std::vector<std::string_view> dialect_names() {
+  std::vector<std::string_view> names;
+  for (const formats::Dialect* dialect : formats::dialects()) names.push_back(dialect->name);
+  return names;
 }
 
 // The table of contents of the program: read, plan, execute, report.
@@ -105,10 +156,12 @@ int run_convert(const Words& words) {
                     .consumed_headers = words.resume ? convert::consumed_headers_of(words.output)
                                                      : std::filesystem::path(),
                     .threads = threads});
-  convert::add_default_rules(recipe);
+  open_scales_from(words, threads, recipe.choices);
+  const formats::Dialect& dialect = convert::target_dialect(recipe, source.dialect());
+  convert::add_default_rules(recipe, source.family(), source.config(), dialect);
 
   const convert::PlanOptions shard_options = plan_options(words);
-  const convert::Plan plan = convert::make_plan(source, recipe, shard_options);
+  const convert::Plan plan = convert::make_plan(source, recipe, dialect, shard_options);
   if (!words.explain.empty()) {
     std::cout << explain_text(plan, source, recipe, words.explain);
     return kExitDone;
@@ -147,8 +200,34 @@ std::function<int()> declare_convert(CLI::App& app) {
   app.add_option("input", words->input, "directory of the source checkpoint")->required();
   app.add_option("output", words->output, "directory to write; must be absent or empty")
       ->required();
-  app.add_option("--to", words->to,
-                 "scheme for every quantized tensor, e.g. bf16 (default: keep each scheme)");
+  app.add_option(
+      "--to", words->to,
+      fmt::format("target scheme: {}; which tensors take it: ingot list recipes (default: "
+                  "keep each scheme)",
+                  fmt::join(target_words(), ", ")));
+  app.add_option("--dialect", words->dialect,
+                 fmt::format("layout of quantized tensors: {} (default: by scheme)",
+                             fmt::join(dialect_names(), ", ")));
+  app.add_option("--activations", words->activations,
+                 "what the engine does with activations: weight-only, dynamic or static (default: "
+                 "by dialect and scheme)");
+  app.add_option(
+      "--activation-scales", words->activation_scales,
+      "safetensors file with MODULE.input_amax, or .input_min and .input_max, for static "
+      "activations");
+  app.add_option("--input-scale", words->input_scale,
+                 "one scale for every static input instead of a file, e.g. 1");
+  app.add_option("--fp8-grid", words->fp8_grid,
+                 "FP8 scales: amax, or ue8m0 (powers of two); default: what the source says, else "
+                 "amax");
+  app.add_option("--scales-from", words->scales_from,
+                 "take the FP8 scales of this release instead of computing them");
+  app.add_option("--nvfp4-search", words->nvfp4_search,
+                 "NVFP4 block scales: amax, 4over6 or mse (default)");
+  app.add_option("--via", words->via,
+                 "values pass through f32 (default), or bf16, as if cast first");
+  app.add_flag("--quantize-attention", words->quantize_attention,
+               "nvfp4, mxfp4: attention projections too");
   app.add_option("--rule", words->rules,
                  "PATTERN=SCHEME for single tensors; may be repeated, first match wins")
       ->allow_extra_args(false);
@@ -161,7 +240,10 @@ std::function<int()> declare_convert(CLI::App& app) {
   app.add_option("--mem-limit", words->mem_limit, "memory budget")->capture_default_str();
   app.add_option("--threads", words->threads, "threads (default: every processor)")
       ->check(CLI::Range(1, 1024));
-  app.add_option("--mtp", words->mtp, "MTP layers: convert as any other layer (default), or drop");
+  app.add_option(
+      "--mtp", words->mtp,
+      "MTP layers: convert as any other layer (default), bf16 (default for nvfp4 and mxfp4), "
+      "keep (in the source's scheme), or drop");
   app.add_option("--family", words->family,
                  "model family instead of config.json's; generic accepts any names");
   app.add_flag("--dry-run", words->dry_run, "print the plan and write nothing");
@@ -174,8 +256,9 @@ std::function<int()> declare_convert(CLI::App& app) {
       ->check(CLI::IsMember({"xxh3", "sha256"}))
       ->capture_default_str();
   app.add_option("--allow", words->allow,
-                 "accept nan-code=PATTERN, zero-scale=PATTERN or unknown-tensor=PATTERN; recorded "
-                 "in the manifest")
+                 fmt::format("accept a fault, KIND=PATTERN of one or more tensors, KIND one of {}; "
+                             "recorded in the manifest",
+                             fmt::join(convert::Allowances::kinds(), ", ")))
       ->allow_extra_args(false);
   app.add_flag("--consume-source", words->consume_source,
                "delete each source file once its tensors are safe");
@@ -190,6 +273,10 @@ std::function<int()> declare_convert(CLI::App& app) {
       "Examples:\n"
       "  ingot convert DeepSeek-V3.2 DeepSeek-V3.2-bf16 --to bf16\n"
       "  ingot convert IN OUT --to bf16 --dry-run\n"
+      "  ingot convert IN OUT --to int8                       W8A8 for vLLM and SGLang\n"
+      "  ingot convert IN OUT --to int8 --dialect modelslim   W8A8 for vLLM-Ascend\n"
+      "  ingot convert IN OUT --to nvfp4 --dialect modelopt --activations static --input-scale 1\n"
+      "  ingot convert IN OUT --to fp8 --scales-from RELEASE  back to the released grid\n"
       "  ingot convert IN OUT --rule 'model.layers.*.mlp.experts.*=keep' --to bf16\n"
       "  ingot convert IN OUT --max-shard-size 5GB            re-shard, every tensor byte for "
       "byte\n"

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 
+#include "cli/quality_text.h"
 #include "cli/terminal.h"
 #include "convert/version.h"
 
@@ -48,6 +49,16 @@ Changes changes_of(const DryRun& run) {
   return changes;
 }
 
+// Names of quantized tensors that nobody asked to change and that become BF16, sorted.
+std::vector<std::string> demoted_tensors(const DryRun& run) {
+  std::vector<std::string> names;
+  for (const PlannedTensor& planned : run.plan.tensors) {
+    if (planned.is_demoted) names.push_back(run.source.tensors()[planned.tensor].name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
 std::string rule_text(const convert::Rule& rule) {
   return fmt::format(
       "{}={}", rule.selector,
@@ -58,8 +69,9 @@ std::string rule_text(const convert::Rule& rule) {
 
 std::string dry_run_text(const DryRun& run) {
   const Plan& plan = run.plan;
-  std::string text = fmt::format("plan for {} ({}, {} dialect)\n", run.source.directory().string(),
-                                 run.source.family().name, run.source.dialect().name);
+  std::string text =
+      fmt::format("plan for {} ({}, {} dialect) into dialect {}\n", run.source.directory().string(),
+                  run.source.family().name, run.source.dialect().name, plan.dialect->name);
   std::vector<std::vector<std::string>> rows = {{"action", "from", "to", "tensors", "bytes out"}};
   for (const auto& [key, change] : changes_of(run)) {
     const auto& [action, from, to] = key;
@@ -71,6 +83,21 @@ std::string dry_run_text(const DryRun& run) {
                       with_commas(plan.bytes_out), plan.files.size(), human_bytes(plan.bytes_out));
   text += fmt::format("reads        {} bytes ({})\n", with_commas(plan.bytes_in),
                       human_bytes(plan.bytes_in));
+  if (plan.n_demoted > 0) {
+    const std::vector<std::string> names = demoted_tensors(run);
+    text += fmt::format(
+        "demoted      {} quantized tensors that no rule selects become BF16: dialect {} cannot "
+        "hold "
+        "their scheme beside the others ({}{})\n",
+        with_commas(plan.n_demoted), plan.dialect->name, names.front(),
+        names.size() > 1 ? fmt::format(" to {}", names.back()) : "");
+  }
+  if (run.memory.n_read_twice > 0) {
+    text += fmt::format(
+        "read twice   {} groups with a shared scale, {} (a larger --mem-limit keeps "
+        "them in memory)\n",
+        with_commas(run.memory.n_read_twice), human_bytes(run.memory.bytes_read_twice));
+  }
   text += fmt::format("peak memory  {} ({} tables and program, {} workers, {} windows of {})\n",
                       human_bytes(run.memory.peak()), human_bytes(run.memory.fixed_bytes),
                       human_bytes(run.memory.worker_bytes), run.memory.n_windows,
@@ -89,6 +116,7 @@ Json dry_run_json(const DryRun& run) {
                {"version", std::string(convert::kVersion)}};
   json["family"] = std::string(run.source.family().name);
   json["dialect"] = std::string(run.source.dialect().name);
+  json["output_dialect"] = std::string(run.plan.dialect->name);
   json["recipe"] = run.recipe.to_json();
   json["actions"] = Json::array();
   for (const auto& [key, change] : changes_of(run)) {
@@ -106,6 +134,9 @@ Json dry_run_json(const DryRun& run) {
   }
   json["bytes_in"] = run.plan.bytes_in;
   json["bytes_out"] = run.plan.bytes_out;
+  json["demoted"] = demoted_tensors(run);
+  json["read_twice"] = {{"groups", run.memory.n_read_twice},
+                        {"bytes", run.memory.bytes_read_twice}};
   json["peak_memory_bytes"] = run.memory.peak();
   json["disk_bytes_needed"] = run.disk_bytes;
   json["disk_bytes_free"] = run.free_bytes;
@@ -119,6 +150,10 @@ std::string report_text(const Plan& plan, const ExecuteReport& report) {
     return "already finished: the output is this conversion of this source\n";
   std::string text = fmt::format("cast {}, copied {}, dropped {} tensors", with_commas(plan.n_cast),
                                  with_commas(plan.n_copied), with_commas(plan.n_dropped));
+  if (plan.n_quantized > 0)
+    text = fmt::format("quantized {}, {}", with_commas(plan.n_quantized), text);
+  if (plan.n_rewrapped > 0)
+    text = fmt::format("rewrapped {}, {}", with_commas(plan.n_rewrapped), text);
   if (report.items_resumed > 0)
     text += fmt::format(" ({} of them by an earlier run)", with_commas(report.items_resumed));
   text += fmt::format(
@@ -134,6 +169,7 @@ std::string report_text(const Plan& plan, const ExecuteReport& report) {
     text += fmt::format("{} journalled tensors had not survived and were done again\n",
                         report.items_redone);
   }
+  text += quality_text(report.quality);
   for (const std::string& warning : plan.warnings) text += "warning: " + warning + "\n";
   return text;
 }
@@ -148,6 +184,9 @@ Json report_json(const Plan& plan, const ExecuteReport& report) {
           {"command", "convert"},
           {"version", std::string(convert::kVersion)},
           {"already_done", report.already_done},
+          {"quantized", plan.n_quantized},
+          {"rewrapped", plan.n_rewrapped},
+          {"demoted", plan.n_demoted},
           {"cast", plan.n_cast},
           {"copied", plan.n_copied},
           {"dropped", plan.n_dropped},
@@ -163,6 +202,7 @@ Json report_json(const Plan& plan, const ExecuteReport& report) {
             {"compute", stage(report.compute)},
             {"hash", stage(report.hash)},
             {"write", stage(report.write)}}},
+          {"quality", quality_json(report.quality)},
           {"warnings", plan.warnings}};
 }
 
@@ -182,12 +222,12 @@ std::string explain_text(const Plan& plan, const formats::Checkpoint& source,
     text += fmt::format("  action  {} ({} to {})\n", convert::action_name(planned.action),
                         formats::scheme_facts(tensor.encoding.scheme).name,
                         formats::scheme_facts(planned.to).name);
-    for (std::size_t p = 0; p < formats::scheme_facts(tensor.encoding.scheme).n_parts; ++p) {
-      const formats::StoredTensor& stored = source.stored()[tensor.encoding.stored[p]];
+    tensor.encoding.stored.for_each([&](formats::Part, std::uint32_t index) {
+      const formats::StoredTensor& stored = source.stored()[index];
       text += fmt::format("  from    {} {} {} at byte {} of {}\n", stored.name,
                           formats::dtype_name(stored.dtype), formats::shape_text(stored.shape),
                           stored.offset, source.files()[stored.file].name);
-    }
+    });
     for (std::size_t p = 0; p < planned.n_parts; ++p) {
       const convert::PlannedPart& part = planned.parts[p];
       text += fmt::format("  into    {} {} {} at byte {} of {}\n",

@@ -107,9 +107,10 @@ std::string files_text(const Checkpoint& checkpoint) {
 std::string quantization_text(const Checkpoint& checkpoint, const Summary& summary) {
   std::string text;
   for (const auto& [found, tally] : summary.quantization) {
+    const auto side = [](std::uint64_t n) { return n == 0 ? "all" : std::to_string(n); };
     text += fmt::format("quantization  {} of {}x{}, scales {}: {} weights, {} parameters\n",
-                        formats::scheme_facts(found.scheme).name, found.block_rows,
-                        found.block_cols, formats::dtype_name(found.scale_dtype),
+                        formats::scheme_facts(found.scheme).name, side(found.block_rows),
+                        side(found.block_cols), formats::dtype_name(found.scale_dtype),
                         with_commas(tally.n_tensors), with_commas(tally.n_parameters));
   }
   if (text.empty()) text = "quantization  none\n";
@@ -240,7 +241,7 @@ std::string tensors_text(const Checkpoint& checkpoint, std::span<const std::size
   Rows rows = {{"tensor", "role", "scheme", "dtype", "shape", "bytes", "file"}};
   for (const std::size_t i : which) {
     const LogicalTensor& tensor = checkpoint.tensors()[i];
-    const StoredTensor& weight = checkpoint.stored()[tensor.encoding.stored[0]];
+    const StoredTensor& weight = checkpoint.stored()[tensor.encoding.stored.weight()];
     rows.push_back(
         {tensor.name, std::string(formats::role_name(role_of(tensor))),
          std::string(formats::scheme_facts(tensor.encoding.scheme).name),
@@ -258,15 +259,15 @@ Json tensor_json(const Checkpoint& checkpoint, const LogicalTensor& tensor) {
                {"shape", tensor.shape},
                {"scheme", formats::scheme_facts(tensor.encoding.scheme).name},
                {"parts", Json::array()}};
-  for (std::size_t p = 0; p < formats::scheme_facts(tensor.encoding.scheme).n_parts; ++p) {
-    const StoredTensor& stored = checkpoint.stored()[tensor.encoding.stored[p]];
+  tensor.encoding.stored.for_each([&](formats::Part, std::uint32_t index) {
+    const StoredTensor& stored = checkpoint.stored()[index];
     json["parts"].push_back({{"name", stored.name},
                              {"dtype", formats::dtype_name(stored.dtype)},
                              {"shape", stored.shape},
                              {"file", checkpoint.files()[stored.file].name},
                              {"offset", stored.offset},
                              {"bytes", stored.n_bytes}});
-  }
+  });
   return json;
 }
 

@@ -45,9 +45,8 @@ Role role_of(const LogicalTensor& tensor) {
 
 std::uint64_t stored_bytes(const TensorSource& source, const LogicalTensor& tensor) {
   std::uint64_t n_bytes = 0;
-  for (std::size_t p = 0; p < formats::scheme_facts(tensor.encoding.scheme).n_parts; ++p) {
-    n_bytes += source.stored()[tensor.encoding.stored[p]].n_bytes;
-  }
+  tensor.encoding.stored.for_each(
+      [&](formats::Part, std::uint32_t stored) { n_bytes += source.stored()[stored].n_bytes; });
   return n_bytes;
 }
 
@@ -71,11 +70,16 @@ Summary summarize(const TensorSource& source) {
     add(summary.by_scheme[scheme], n_parameters, n_bytes);
     add(summary.by_role[role], n_parameters, n_bytes);
     if (formats::scheme_facts(scheme).quantized) {
-      const auto scale = tensor.encoding.stored[static_cast<std::size_t>(formats::Part::kScale)];
-      add(summary.quantization[{.scheme = scheme,
-                                .block_rows = tensor.encoding.block_rows,
-                                .block_cols = tensor.encoding.block_cols,
-                                .scale_dtype = source.stored()[scale].dtype}],
+      const formats::StoredParts& parts = tensor.encoding.stored;
+      const auto scale = parts[parts.has(formats::Part::kScale) ? formats::Part::kScale
+                                                                : formats::Part::kDeqScale];
+      const formats::SchemeFacts& facts = formats::scheme_facts(scheme);
+      // Sides that follow from each tensor's own shape would make a row per shape.
+      add(summary
+              .quantization[{.scheme = scheme,
+                             .block_rows = facts.group_rows == 0 ? 0 : tensor.encoding.block_rows,
+                             .block_cols = facts.group_cols == 0 ? 0 : tensor.encoding.block_cols,
+                             .scale_dtype = source.stored()[scale].dtype}],
           n_parameters, n_bytes);
     }
     const bool is_mtp = tensor.layer && *tensor.layer >= config.num_hidden_layers;

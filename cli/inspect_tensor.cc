@@ -38,7 +38,9 @@ struct Bands {
     cols = shape.empty() ? 1 : shape.back();
     const std::uint64_t elements = formats::element_count(shape).value_or(0);
     rows = elements == 0 ? 0 : elements / cols;
-    const std::uint64_t unit = std::max<std::uint64_t>(block_cols, 1);
+    // A scale over whole rows or tensors limits nothing; an even number of 4-bit codes fills bytes.
+    const std::uint64_t unit =
+        block_cols > kBandElements ? 2 : std::max<std::uint64_t>(block_cols, 1);
     col_step = std::max(round_down(kBandElements, unit), unit);
     if (cols <= col_step) {
       col_step = std::max<std::uint64_t>(cols, 1);
@@ -98,8 +100,8 @@ std::optional<TensorStatistics> tensor_statistics(const TensorSource& source,
                                                   std::size_t threads) {
   const quantize::Scheme* scheme = quantize::find_scheme(tensor.encoding.scheme);
   if (scheme == nullptr || scheme->decode == nullptr) return std::nullopt;
-  const std::vector<float> scales =
-      formats::read_block_scales(source, tensor, {.allow_zero = true});
+  const formats::ScaleReader scale_reader(source, tensor, {.allow_zero = true});
+  const std::size_t code_bits = formats::scheme_facts(tensor.encoding.scheme).code_bits;
   const bool is_blocked = tensor.encoding.block_cols > 0;
   const Bands bands(tensor.shape, tensor.encoding.block_cols);
   const std::uint64_t bands_across = ceil_div(bands.cols, bands.col_step);
@@ -111,8 +113,10 @@ std::optional<TensorStatistics> tensor_statistics(const TensorSource& source,
     const std::uint64_t col = band % bands_across * bands.col_step;
     const auto n_rows = static_cast<std::size_t>(std::min(bands.row_step, bands.rows - row));
     const auto n_cols = static_cast<std::size_t>(std::min(bands.col_step, bands.cols - col));
-    std::vector<std::byte> bytes(n_rows * n_cols * scheme->element_bytes);
-    source.read(tensor.encoding.stored[0], (row * bands.cols + col) * scheme->element_bytes, bytes);
+    std::vector<std::byte> bytes(n_rows * n_cols * code_bits / 8);
+    source.read(tensor.encoding.stored.weight(), (row * bands.cols + col) * code_bits / 8, bytes);
+    const formats::ScaleReader::Range range = scale_reader.range_of(row, n_rows);
+    const std::vector<float> scales = scale_reader.read(range);
     std::vector<float> values(n_rows * n_cols);
     scheme->decode(
         {.weight = bytes.data(),
@@ -121,6 +125,7 @@ std::optional<TensorStatistics> tensor_statistics(const TensorSource& source,
          .first_row = row,
          .first_col = col,
          .scales = scales,
+         .first_scale_row = range.first,
          .rows_per_matrix = tensor.shape.size() >= 2 ? tensor.shape[tensor.shape.size() - 2] : 1,
          .scale_cols = is_blocked ? ceil_div(bands.cols, tensor.encoding.block_cols) : 0,
          .block_rows = tensor.encoding.block_rows,
@@ -146,13 +151,13 @@ std::string tensor_text(const Checkpoint& checkpoint, const LogicalTensor& tenso
         fmt::format(", blocks of {}x{}", tensor.encoding.block_rows, tensor.encoding.block_cols);
   }
   text += fmt::format("\n  shape   {}\n", formats::shape_text(tensor.shape));
-  for (std::size_t p = 0; p < formats::scheme_facts(tensor.encoding.scheme).n_parts; ++p) {
-    const StoredTensor& stored = checkpoint.stored()[tensor.encoding.stored[p]];
+  tensor.encoding.stored.for_each([&](formats::Part, std::uint32_t index) {
+    const StoredTensor& stored = checkpoint.stored()[index];
     text += fmt::format("  stored  {} {} {}, {} bytes at byte {} of {}\n", stored.name,
                         formats::dtype_name(stored.dtype), formats::shape_text(stored.shape),
                         with_commas(stored.n_bytes), stored.offset,
                         checkpoint.files()[stored.file].name);
-  }
+  });
   if (statistics) return text + statistics_text(*statistics);
   return text + "  values  not shown: this dtype is copied, never computed with\n";
 }

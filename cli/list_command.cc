@@ -8,6 +8,7 @@
 
 #include "cli/commands.h"
 #include "cli/terminal.h"
+#include "convert/default_recipes.h"
 #include "formats/dialect/dialect.h"
 #include "formats/encoding.h"
 #include "formats/family/family.h"
@@ -35,13 +36,25 @@ Json scheme_rows() {
   return rows;
 }
 
+// One row per dialect and scheme; the first of its activations is the default.
 Json dialect_rows() {
   Json rows = Json::array();
   for (const formats::Dialect* dialect : formats::dialects()) {
-    Json holds = Json::array();
-    for (const formats::SchemeId id : dialect->holds)
-      holds.push_back(formats::scheme_facts(id).name);
-    rows.push_back({{"name", dialect->name}, {"holds", holds}, {"summary", dialect->summary}});
+    for (const formats::SchemeFacts& facts : formats::schemes()) {
+      Json activations = Json::array();
+      for (const formats::SchemeSpelling& spelling : dialect->spellings) {
+        if (spelling.scheme == facts.id)
+          activations.push_back(formats::activations_name(spelling.activations));
+      }
+      const formats::SchemeSpelling* first = formats::find_spelling(*dialect, facts.id);
+      if (first == nullptr) continue;
+      Json parts = Json::array();
+      for (const formats::PartSpelling& part : first->parts) parts.push_back(part.suffix.substr(1));
+      rows.push_back({{"name", dialect->name},
+                      {"scheme", facts.name},
+                      {"activations", activations},
+                      {"parts", parts}});
+    }
   }
   return rows;
 }
@@ -64,12 +77,32 @@ Json layout_rows() {
   return rows;
 }
 
+Json recipe_rows() {
+  Json rows = Json::array();
+  for (const convert::DefaultRecipeLine& line : convert::default_recipe_lines()) {
+    rows.push_back({{"to", formats::scheme_facts(line.to).to_word},
+                    {"dialect", line.dialect.empty() ? "any" : line.dialect},
+                    {"tensors", convert::role_group_name(line.group)},
+                    {"treatment", convert::treatment_name(line.treatment)},
+                    {"reason", line.reason}});
+  }
+  rows.push_back({{"to", "any"},
+                  {"dialect", "any"},
+                  {"tensors", convert::role_group_name(convert::RoleGroup::kNever)},
+                  {"treatment", convert::treatment_name(convert::Treatment::kLeave)},
+                  {"reason",
+                   "embedding, head, norms, router and its bias, weights_proj, k_norm, eh_proj: "
+                   "loaders build them unquantized"}});
+  return rows;
+}
+
 struct Table {
   std::string_view name;
   Json (*rows)();
 };
 constexpr std::array kTables = {Table{"schemes", scheme_rows}, Table{"dialects", dialect_rows},
-                                Table{"families", family_rows}, Table{"layouts", layout_rows}};
+                                Table{"families", family_rows}, Table{"layouts", layout_rows},
+                                Table{"recipes", recipe_rows}};
 
 std::string cell_text(const Json& value) {
   if (value.is_boolean()) return value.get<bool>() ? "yes" : "no";

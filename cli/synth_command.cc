@@ -74,7 +74,7 @@ int run_synth(const Words& words) {
 std::vector<std::string> family_words() {
   std::vector<std::string> names;
   for (const formats::Family* family : formats::families()) {
-    if (!family->rules.empty()) names.emplace_back(family->name);
+    if (!family->reference_config.empty()) names.emplace_back(family->name);
   }
   return names;
 }

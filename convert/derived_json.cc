@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "formats/checkpoint_index.h"
+#include "formats/dialect/source_activations.h"
 #include "formats/json.h"
 
 namespace ingot::convert {
@@ -16,23 +17,48 @@ using formats::LogicalTensor;
 namespace {
 
 std::vector<formats::WrittenTensor> written_tensors(const Checkpoint& source, const Plan& plan) {
+  const formats::SourceActivations of_source(source.config(), source.dialect(),
+                                             source.description());
   std::vector<formats::WrittenTensor> written;
+  written.reserve(plan.tensors.size());
   for (const PlannedTensor& item : plan.tensors) {
     if (item.action == Action::kDrop) continue;
     const LogicalTensor& tensor = source.tensors()[item.tensor];
-    written.push_back({.name = tensor.name,
-                       .scheme = item.to,
-                       .fp8_by_default = tensor.rule != nullptr && tensor.rule->fp8_by_default});
+    formats::WrittenTensor& row = written.emplace_back();
+    row.name = tensor.name;
+    row.scheme = item.to;
+    row.activations = item.spelling != nullptr ? item.spelling->activations
+                                               : of_source.of(tensor.name, tensor.encoding);
+    row.rule = tensor.rule;
+    row.layer = tensor.layer;
+    row.expert = tensor.expert;
+    row.rank = tensor.shape.size();
+    const bool is_new = item.action == Action::kQuantize;
+    row.block =
+        is_new ? item.block : std::array{tensor.encoding.block_rows, tensor.encoding.block_cols};
+    for (std::size_t part = 0; part < item.n_parts; ++part)
+      row.stored.push_back(plan.part_name(source, item, part));
   }
   return written;
 }
 
 void derive_config(const Checkpoint& source, const Recipe& recipe, Plan& plan) {
+  const std::vector<formats::WrittenTensor> written = written_tensors(source, plan);
+  const bool same_dialect = plan.dialect == &source.dialect();
+  const formats::WrittenModel model{.source = source.config(),
+                                    .description = same_dialect && !source.description().is_null()
+                                                       ? &source.description()
+                                                       : nullptr,
+                                    .tensors = written,
+                                    .power_of_two_scales = plan.power_of_two_scales};
+  if (plan.dialect->description != nullptr) {
+    const Json description = plan.dialect->description(model);
+    if (!description.is_null()) plan.description_text = formats::json_text(description);
+  }
+
   Json config = source.config().raw;
   if (config.is_null()) return;
-
-  Json quantization =
-      source.dialect().quantization_config(source.config(), written_tensors(source, plan));
+  Json quantization = plan.dialect->quantization_config(model);
   if (quantization.is_null()) {
     config.erase("quantization_config");
   } else {

@@ -17,6 +17,8 @@
 #include "convert/resources.h"
 #include "convert/resume.h"
 #include "convert/source_consumer.h"
+#include "convert/task_queue.h"
+#include "convert/tensor_rewrapper.h"
 #include "convert/window_writer.h"
 #include "formats/base/checked.h"
 #include "formats/base/parallel.h"
@@ -28,69 +30,6 @@ using formats::Checkpoint;
 using formats::Json;
 
 namespace {
-
-// One unit of the job: a header of an output file, or an item.
-struct Task {
-  bool is_header = false;
-  std::uint32_t id = 0;
-};
-
-// Items in plan order; each file's header before the first item that starts in it.
-std::vector<Task> make_tasks(const Plan& plan, const std::vector<char>& done) {
-  std::vector<Task> tasks;
-  std::vector<char> has_header(plan.files.size(), 0);
-  const auto add_header = [&](std::uint32_t file) {
-    if (has_header[file] != 0) return;
-    has_header[file] = 1;
-    tasks.push_back({.is_header = true, .id = file});
-  };
-  for (std::uint32_t item = 0; item < plan.tensors.size(); ++item) {
-    const PlannedTensor& planned = plan.tensors[item];
-    if (planned.n_parts == 0 || done[item] != 0) continue;
-    add_header(planned.parts[0].file);
-    tasks.push_back({.is_header = false, .id = item});
-  }
-  for (std::uint32_t file = 0; file < plan.files.size(); ++file) add_header(file);
-  return tasks;
-}
-
-// Hands tasks out in order. After a failure no new ones start, but those begun earlier finish, so
-// that the failure reported is the first in plan order whatever the threads did.
-class TaskQueue {
- public:
-  explicit TaskQueue(std::vector<Task> tasks) : tasks_(std::move(tasks)) {}
-
-  std::optional<std::pair<std::size_t, Task>> next() {
-    // Once taken, a task is run: only then have all tasks before a failed one been given their
-    // chance to fail.
-    if (failed_.load(std::memory_order_relaxed)) return std::nullopt;
-    const std::size_t index = next_.fetch_add(1, std::memory_order_relaxed);
-    if (index >= tasks_.size()) return std::nullopt;
-    return std::pair(index, tasks_[index]);
-  }
-
-  void fail(std::size_t index, std::exception_ptr failure) {
-    const std::lock_guard lock(mutex_);
-    if (!failure_ || index < failed_index_) {
-      failed_index_ = index;
-      failure_ = std::move(failure);
-    }
-    failed_.store(true, std::memory_order_relaxed);
-  }
-
-  void rethrow() const {
-    if (failure_) std::rethrow_exception(failure_);
-  }
-  [[nodiscard]] bool failed() const { return failed_.load(std::memory_order_relaxed); }
-
- private:
-  std::vector<Task> tasks_;
-  std::atomic<std::size_t> next_ = 0;
-  std::atomic<bool> failed_ = false;
-  std::mutex mutex_;
-  std::size_t failed_index_ = 0;
-  std::exception_ptr failure_;
-};
 
 StageReport stage(const std::atomic<std::uint64_t>& ns, const std::atomic<std::uint64_t>& bytes) {
   return {.seconds = static_cast<double>(ns.load()) * 1e-9, .n_bytes = bytes.load()};
@@ -123,6 +62,7 @@ class Execution {
       log("all tensors durable, writing side files and manifest");
       stage_side_files(plan_, source_, paths_, identity, hashes_, options_.sha256,
                        options_.threads);
+      report_.quality = quality_report(plan_, source_, hashes_);
       if (consumer_) consumer_->finish(*journal_);
       journal_->add_publishing(options_.force);
       finish_publishing(options_.force);
@@ -175,13 +115,15 @@ class Execution {
     for (std::uint32_t item = 0; item < plan_.tensors.size(); ++item) {
       if (done_[item] != 0 || plan_.tensors[item].action == Action::kDrop) continue;
       const formats::LogicalTensor& tensor = source_.tensors()[plan_.tensors[item].tensor];
-      const std::uint32_t file = source_.stored()[tensor.encoding.stored[0]].file;
-      if (source_.has_data(file)) continue;
-      throw Error(ErrorCode::kMismatch,
-                  "was deleted by --consume-source, but its output did not survive; fetch "
-                  "this file again and run with --resume")
-          .in_file(source_.files()[file].name)
-          .in_tensor(tensor.name);
+      tensor.encoding.stored.for_each([&](formats::Part, std::uint32_t stored) {
+        const std::uint32_t file = source_.stored()[stored].file;
+        if (source_.has_data(file)) return;
+        throw Error(ErrorCode::kMismatch,
+                    "was deleted by --consume-source, but its output did not survive; fetch "
+                    "this file again and run with --resume")
+            .in_file(source_.files()[file].name)
+            .in_tensor(tensor.name);
+      });
     }
   }
 
@@ -205,6 +147,7 @@ class Execution {
       }
     }
 
+    const std::map<std::string, formats::GlobalScale> originals = original_globals(plan_, source_);
     TaskQueue queue(make_tasks(plan_, done_));
     ItemContext context{.source = source_,
                         .plan = plan_,
@@ -212,23 +155,29 @@ class Execution {
                         .writer = writer,
                         .times = times_,
                         .done_bytes = done_bytes,
-                        .check_stop = [this, &done_bytes] {
-                          if (options_.progress)
-                            options_.progress(done_bytes.load(), plan_.bytes_out);
-                          if (options_.stop_requested && options_.stop_requested()) {
-                            throw Error(ErrorCode::kInterrupted, "stopped; continue with --resume");
-                          }
-                        }};
+                        .check_stop = {},
+                        .known_amax = {},
+                        .original_globals = originals,
+                        .group_bytes = report_.memory.group_bytes};
+    context.check_stop = [this, &done_bytes] {
+      if (options_.progress) options_.progress(done_bytes.load(), plan_.bytes_out);
+      if (options_.stop_requested && options_.stop_requested()) {
+        throw Error(ErrorCode::kInterrupted, "stopped; continue with --resume");
+      }
+    };
+    context.known_amax = [this](std::uint32_t group) { return journalled_amax(group); };
     run_workers(options_.threads, [&](std::size_t) {
       ItemRunner runner(context);
       while (const auto task = queue.next()) {
         const auto& [index, what] = *task;
         try {
           if (what.is_header) {
-            runner.run_header(what.id);
+            runner.run_header(what.file);
           } else {
-            hashes_[what.id] = runner.run(what.id);
-            writer.finish_item(what.id);
+            runner.run(what.tensors, [&](std::uint32_t tensor, ItemRecord record) {
+              hashes_[tensor] = std::move(record);
+              writer.finish_item(tensor);
+            });
           }
         } catch (...) {
           queue.fail(index, std::current_exception());
@@ -250,9 +199,17 @@ class Execution {
     report_.direct_io = writer.uses_direct_io();
   }
 
+  // Of a group of which an earlier run finished a member: its source may be gone.
+  std::optional<float> journalled_amax(std::uint32_t group) const {
+    for (const std::uint32_t member : plan_.groups[group]) {
+      if (done_[member] != 0) return hashes_[member].amax;
+    }
+    return std::nullopt;
+  }
+
   // Called by the writer, one thread at a time, with items whose bytes are on disk.
   void on_durable(const std::vector<std::uint32_t>& items) {
-    std::map<std::uint32_t, ItemHashes> finished;
+    std::map<std::uint32_t, ItemRecord> finished;
     std::vector<std::uint32_t> tensors;
     for (const std::uint32_t item : items) {
       if (item >= plan_.tensors.size()) continue;  // a header: written again on resume
@@ -275,7 +232,7 @@ class Execution {
   const OutputPaths paths_;
   const ExecuteOptions& options_;
   const std::vector<std::string> names_;
-  std::vector<ItemHashes> hashes_;
+  std::vector<ItemRecord> hashes_;
   std::vector<char> done_;
   std::optional<Journal> journal_;
   std::optional<SourceConsumer> consumer_;
@@ -319,7 +276,7 @@ ExecuteReport execute(const Plan& plan, const Checkpoint& source, const Recipe& 
                       const PlanOptions& plan_options, const std::filesystem::path& output,
                       const ExecuteOptions& options) {
   INGOT_CHECK(options.threads >= 1);
-  const MemoryPlan memory = plan_memory(plan, options.threads, options.mem_limit);
+  const MemoryPlan memory = plan_memory(plan, source, options.threads, options.mem_limit);
   require_apart(source.directory(), output);
   if (options.consume_source) require_consumable(source);
   const OutputPaths paths(output);
@@ -364,7 +321,6 @@ ExecuteReport execute(const Plan& plan, const Checkpoint& source, const Recipe& 
     std::filesystem::remove_all(paths.partial);
   }
   require_space(plan, source, paths, options, earlier.has_value());
-  std::filesystem::create_directories(paths.output);
   return Execution(plan, source, recipe, paths, options).run(identity, memory, std::move(earlier));
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "convert/plan.h"
+#include "convert/quality_report.h"
 #include "convert/resources.h"
 
 namespace ingot::convert {
@@ -43,6 +44,7 @@ struct ExecuteReport {
   StageReport read, compute, write, hash;
   bool direct_io = false;
   MemoryPlan memory;
+  QualityReport quality;
 };
 
 /// Executes a plan into `output`: everything is written to output/.ingot-partial and given its

@@ -1,11 +1,13 @@
 #include "convert/item_runner.h"
 
 #include <algorithm>
-#include <chrono>
+#include <bit>
 #include <cstring>
 
 #include <fmt/format.h>
 
+#include "convert/tensor_encoder.h"
+#include "convert/tensor_rewrapper.h"
 #include "convert/transform.h"
 #include "formats/base/error.h"
 #include "formats/block_scales.h"
@@ -20,67 +22,88 @@ namespace {
 // A copy goes straight from the file into the window; pieces of this size are hashed while in
 // cache.
 constexpr std::uint64_t kCopyBytes = std::uint64_t{1} << 20;
+// As FP32, half a megabyte.
+constexpr std::uint64_t kScalesAtOnce = std::uint64_t{1} << 17;
 
-// Adds the time from construction to destruction to a stage.
-class StageTimer {
- public:
-  StageTimer(std::atomic<std::uint64_t>& ns, std::atomic<std::uint64_t>& bytes,
-             std::uint64_t n_bytes)
-      : ns_(ns), begin_(std::chrono::steady_clock::now()) {
-    bytes.fetch_add(n_bytes, std::memory_order_relaxed);
-  }
-  ~StageTimer() {
-    const auto elapsed = std::chrono::steady_clock::now() - begin_;
-    ns_.fetch_add(static_cast<std::uint64_t>(
-                      std::chrono::duration_cast<std::chrono::nanoseconds>(elapsed).count()),
-                  std::memory_order_relaxed);
-  }
-  StageTimer(const StageTimer&) = delete;
-  StageTimer& operator=(const StageTimer&) = delete;
-
- private:
-  std::atomic<std::uint64_t>& ns_;
-  std::chrono::steady_clock::time_point begin_;
-};
-
-bool any_matches(const std::vector<Pattern>& patterns, const std::string& name) {
-  return std::any_of(patterns.begin(), patterns.end(),
-                     [&](const Pattern& p) { return p.matches(name); });
-}
-
-// Scales are read and judged even where the bytes are only copied: a checkpoint with a zero or
-// infinite scale is broken whatever is done with it.
-std::vector<float> scales_of(const ItemContext& context, const LogicalTensor& tensor) {
-  if (tensor.encoding.block_cols == 0) return {};
-  const formats::ScalePolicy policy{.allow_zero =
-                                        any_matches(context.recipe.allow.zero_scale, tensor.name)};
-  return formats::read_block_scales(context.source, tensor, policy);
+bool is_e4m3_nan(std::byte code) {
+  return (std::to_integer<unsigned>(code) & 0x7FU) == 0x7FU;
 }
 
 }  // namespace
 
-std::uint64_t item_runner_bytes() {
-  return 2 * max_band_bytes();
+std::uint64_t item_runner_bytes(const Plan& plan) {
+  return 2 * max_band_bytes() + plan.band_bytes;
 }
 
 ItemRunner::ItemRunner(ItemContext& context)
     : context_(context), input_(max_band_bytes()), output_(max_band_bytes()) {}
 
-ItemHashes ItemRunner::run(std::uint32_t item) {
+void ItemRunner::run(std::span<const std::uint32_t> item, const Finished& finished) {
+  std::optional<float> amax;
+  const std::uint32_t group = context_.plan.tensors[item.front()].group;
+  if (group != PlannedTensor::kNone) {
+    amax = context_.known_amax(group);
+    if (!amax) amax = reduce(group);
+  }
+  for (const std::uint32_t member : item) finished(member, run_tensor(member, amax));
+  kept_.clear();
+}
+
+ItemRecord ItemRunner::run_tensor(std::uint32_t item, std::optional<float> amax) {
   const PlannedTensor& planned = context_.plan.tensors[item];
   const LogicalTensor& tensor = context_.source.tensors()[planned.tensor];
-  ItemHashes hashes;
   try {
-    if (planned.action == Action::kCopy) copy(item, planned, hashes);
-    if (planned.action == Action::kCast) cast(item, planned, hashes);
-  } catch (Error& error) {
-    if (error.code() != ErrorCode::kInterrupted && error.code() != ErrorCode::kNoSpace) {
-      const StoredTensor& stored = context_.source.stored()[tensor.encoding.stored[0]];
-      error.in_file(context_.source.files()[stored.file].name).in_tensor(tensor.name);
+    switch (planned.action) {
+      case Action::kCopy:
+        return copy(item);
+      case Action::kRewrap:
+        return TensorRewrapper(*this, item).run();
+      case Action::kCast:
+        if (!goes_through_bands(tensor, planned)) return cast(item);
+        return TensorEncoder(*this, item, amax).run();
+      case Action::kQuantize:
+        return TensorEncoder(*this, item, amax).run();
+      case Action::kDrop:
+        break;
     }
+    return {};
+  } catch (Error& error) {
+    name_source(error, tensor);
     throw;
   }
-  return hashes;
+}
+
+void ItemRunner::name_source(Error& error, const LogicalTensor& tensor) const {
+  if (error.code() == ErrorCode::kInterrupted || error.code() == ErrorCode::kNoSpace) return;
+  const StoredTensor& stored = context_.source.stored()[tensor.encoding.stored.weight()];
+  error.in_file(context_.source.files()[stored.file].name).in_tensor(tensor.name);
+}
+
+float ItemRunner::reduce(std::uint32_t group) {
+  const std::uint64_t n_bytes = context_.plan.group_bytes(context_.source, group);
+  const bool fits = n_bytes <= context_.group_bytes;
+  if (fits && group_codes_.size() < n_bytes) group_codes_.resize(n_bytes);
+  std::span<std::byte> free = group_codes_;
+  float largest = 0;
+  for (const std::uint32_t member : context_.plan.groups[group]) {
+    const PlannedTensor& planned = context_.plan.tensors[member];
+    const LogicalTensor& tensor = context_.source.tensors()[planned.tensor];
+    try {
+      if (fits) {
+        const std::uint32_t weight = tensor.encoding.stored.weight();
+        const std::span<std::byte> codes = free.first(context_.source.stored()[weight].n_bytes);
+        free = free.subspan(codes.size());
+        kept_[weight] = codes;
+        const StageTimer timer(context_.times.read_ns, context_.times.read_bytes, codes.size());
+        context_.source.read(weight, 0, codes);
+      }
+      largest = std::max(largest, TensorEncoder(*this, member, std::nullopt).reduce());
+    } catch (Error& error) {
+      name_source(error, tensor);
+      throw;
+    }
+  }
+  return largest;
 }
 
 void ItemRunner::run_header(std::uint32_t file) {
@@ -90,40 +113,74 @@ void ItemRunner::run_header(std::uint32_t file) {
   context_.writer.finish_item(item);
 }
 
-void ItemRunner::copy(std::uint32_t item, const PlannedTensor& planned, ItemHashes& hashes) {
+ItemRecord ItemRunner::copy(std::uint32_t item) {
+  const PlannedTensor& planned = context_.plan.tensors[item];
   const LogicalTensor& tensor = context_.source.tensors()[planned.tensor];
-  scales_of(context_, tensor);
+  judge_scales(tensor, formats::ScaleReader(context_.source, tensor, scale_policy(tensor)));
+  ItemRecord record;
   for (std::size_t p = 0; p < planned.n_parts; ++p) {
     const PlannedPart& part = planned.parts[p];
-    TensorHasher hasher;
-    for (std::uint64_t done = 0; done < part.n_bytes;) {
-      context_.check_stop();
-      const std::uint64_t n = std::min(kCopyBytes, part.n_bytes - done);
-      const WindowWriter::Lease lease = context_.writer.acquire(part.file, part.offset + done, n);
-      std::uint64_t at = done;
-      for (std::size_t i = 0; i < lease.n_pieces; ++i) {
-        const std::span<std::byte> piece = lease.pieces[i];
-        {
-          const StageTimer timer(context_.times.read_ns, context_.times.read_bytes, piece.size());
-          context_.source.read(tensor.encoding.stored[p], at, piece);
-        }
-        const StageTimer timer(context_.times.hash_ns, context_.times.hash_bytes, piece.size());
-        hasher.update(piece);
-        at += piece.size();
-      }
-      context_.writer.commit(lease, item);
-      done += n;
-      context_.done_bytes.fetch_add(n, std::memory_order_relaxed);
-    }
-    hashes.source.push_back(hasher.finish());
-    hashes.output.push_back(hashes.source.back());
+    const std::uint32_t stored = tensor.encoding.stored[part.part];
+    record.source.push_back(part.part == formats::Part::kWeight ? copy_codes(item, part)
+                                                                : copy_part(item, part, stored));
   }
+  record.output = record.source;
+  return record;
 }
 
-void ItemRunner::cast(std::uint32_t item, const PlannedTensor& planned, ItemHashes& hashes) {
+Hash128 ItemRunner::copy_codes(std::uint32_t item, const PlannedPart& part, const Look& look) {
+  const LogicalTensor& tensor = context_.source.tensors()[context_.plan.tensors[item].tensor];
+  const std::uint32_t stored = tensor.encoding.stored.weight();
+  const bool may_be_nan =
+      formats::scheme_facts(tensor.encoding.scheme).code == formats::CodeKind::kE4m3 &&
+      !any_matches(context_.recipe.allow.nan_code, tensor.name);
+  if (!may_be_nan) return copy_part(item, part, stored, look);
+  std::uint64_t position = 0;
+  return copy_part(item, part, stored, [&](std::span<const std::byte> codes) {
+    unsigned any = 0;
+    for (const std::byte code : codes) any |= is_e4m3_nan(code) ? 1U : 0U;
+    if (any != 0) {
+      const auto first = std::find_if(codes.begin(), codes.end(), is_e4m3_nan);
+      const std::uint64_t at = position + static_cast<std::uint64_t>(first - codes.begin());
+      throw nan_code(tensor, at / tensor.shape.back(), at % tensor.shape.back());
+    }
+    position += codes.size();
+    if (look) look(codes);
+  });
+}
+
+Hash128 ItemRunner::copy_part(std::uint32_t item, const PlannedPart& part, std::uint32_t stored,
+                              const Look& look) {
+  TensorHasher hasher;
+  for (std::uint64_t done = 0; done < part.n_bytes;) {
+    context_.check_stop();
+    const std::uint64_t n = std::min(kCopyBytes, part.n_bytes - done);
+    const WindowWriter::Lease lease = context_.writer.acquire(part.file, part.offset + done, n);
+    std::uint64_t at = done;
+    for (std::size_t i = 0; i < lease.n_pieces; ++i) {
+      const std::span<std::byte> piece = lease.pieces[i];
+      {
+        const StageTimer timer(context_.times.read_ns, context_.times.read_bytes, piece.size());
+        context_.source.read(stored, at, piece);
+      }
+      if (look) look(piece);
+      const StageTimer timer(context_.times.hash_ns, context_.times.hash_bytes, piece.size());
+      hasher.update(piece);
+      at += piece.size();
+    }
+    context_.writer.commit(lease, item);
+    done += n;
+    context_.done_bytes.fetch_add(n, std::memory_order_relaxed);
+  }
+  return hasher.finish();
+}
+
+ItemRecord ItemRunner::cast(std::uint32_t item) {
+  const PlannedTensor& planned = context_.plan.tensors[item];
   const LogicalTensor& tensor = context_.source.tensors()[planned.tensor];
   const PlannedPart& part = planned.parts[0];
-  const std::vector<float> scales = scales_of(context_, tensor);
+  const std::vector<float> scales =
+      formats::read_block_scales(context_.source, tensor, scale_policy(tensor));
   const bool nan_allowed = any_matches(context_.recipe.allow.nan_code, tensor.name);
   const BandPlan bands(tensor, planned.to);
   TensorHasher source_hasher, output_hasher;
@@ -133,7 +190,7 @@ void ItemRunner::cast(std::uint32_t item, const PlannedTensor& planned, ItemHash
     const std::span<std::byte> input = std::span(input_).first(band.source_bytes);
     {
       const StageTimer timer(context_.times.read_ns, context_.times.read_bytes, input.size());
-      context_.source.read(tensor.encoding.stored[0], band.source_offset, input);
+      context_.source.read(tensor.encoding.stored.weight(), band.source_offset, input);
     }
     const WindowWriter::Lease lease =
         context_.writer.acquire(part.file, part.offset + band.output_offset, band.output_bytes);
@@ -147,14 +204,8 @@ void ItemRunner::cast(std::uint32_t item, const PlannedTensor& planned, ItemHash
       faults = transform_band(tensor, bands, band, planned.to, scales, input, output);
     }
     if (faults.nan_codes > 0 && !nan_allowed) {
-      const std::uint64_t row = band.first_row + faults.first_nan / band.cols;
-      const std::uint64_t col = band.first_col + faults.first_nan % band.cols;
-      throw Error(
-          ErrorCode::kNonFinite,
-          fmt::format(
-              "holds a NaN code at row {}, column {} (fetch the file again, or accept it with "
-              "--allow 'nan-code={}')",
-              row, col, tensor.name));
+      throw nan_code(tensor, band.first_row + faults.first_nan / band.cols,
+                     band.first_col + faults.first_nan % band.cols);
     }
     {
       const StageTimer timer(context_.times.hash_ns, context_.times.hash_bytes,
@@ -170,11 +221,61 @@ void ItemRunner::cast(std::uint32_t item, const PlannedTensor& planned, ItemHash
     context_.writer.commit(lease, item);
     context_.done_bytes.fetch_add(band.output_bytes, std::memory_order_relaxed);
   }
-  hashes.source.push_back(source_hasher.finish());
-  for (std::size_t p = 1; p < formats::scheme_facts(tensor.encoding.scheme).n_parts; ++p) {
-    hashes.source.push_back(hash_stored(tensor.encoding.stored[p]));
+  return {.source = hash_sources(tensor, source_hasher.finish()),
+          .output = {output_hasher.finish()}};
+}
+
+Error ItemRunner::nan_code(const LogicalTensor& tensor, std::uint64_t row, std::uint64_t col) {
+  return Error(ErrorCode::kNonFinite,
+               fmt::format("holds a NaN code at row {}, column {} (fetch the file again, or accept "
+                           "it with --allow 'nan-code={}')",
+                           row, col, tensor.name));
+}
+
+std::vector<Hash128> ItemRunner::hash_sources(const LogicalTensor& tensor, Hash128 weight) {
+  std::vector<Hash128> hashes;
+  tensor.encoding.stored.for_each([&](formats::Part part, std::uint32_t stored) {
+    hashes.push_back(part == formats::Part::kWeight ? weight : hash_stored(stored));
+  });
+  return hashes;
+}
+
+std::span<const std::byte> ItemRunner::read_codes(const LogicalTensor& tensor, std::uint64_t offset,
+                                                  std::span<std::byte> buffer) {
+  const std::uint32_t weight = tensor.encoding.stored.weight();
+  if (const auto kept = kept_.find(weight); kept != kept_.end())
+    return kept->second.subspan(offset, buffer.size());
+  const StageTimer timer(context_.times.read_ns, context_.times.read_bytes, buffer.size());
+  context_.source.read(weight, offset, buffer);
+  return buffer;
+}
+
+formats::ScalePolicy ItemRunner::scale_policy(const LogicalTensor& tensor) const {
+  return {.allow_zero = any_matches(context_.recipe.allow.zero_scale, tensor.name)};
+}
+
+void ItemRunner::judge_scales(const LogicalTensor& tensor,
+                              const formats::ScaleReader& scales) const {
+  if (!scales.has_scales()) return;
+  const std::uint64_t step = std::max<std::uint64_t>(kScalesAtOnce / scales.cols(), 1);
+  for (std::uint64_t row = 0; row < scales.rows(); row += step) {
+    require_claimed_scales(tensor,
+                           scales.read({.first = row, .n = std::min(step, scales.rows() - row)}));
   }
-  hashes.output.push_back(output_hasher.finish());
+}
+
+void ItemRunner::require_claimed_scales(const LogicalTensor& tensor,
+                                        std::span<const float> scales) const {
+  if (!context_.plan.power_of_two_scales || tensor.encoding.scheme != formats::SchemeId::kFp8Block)
+    return;
+  for (const float scale : scales) {
+    if (scale == 0 || (std::bit_cast<std::uint32_t>(scale) & 0x7FFFFFU) == 0) continue;
+    throw Error(
+        ErrorCode::kBadScale,
+        fmt::format("has a scale of {}, but config.json says scale_fmt ue8m0, powers of two "
+                    "(remove scale_fmt from the source's config.json)",
+                    scale));
+  }
 }
 
 Hash128 ItemRunner::hash_stored(std::uint32_t stored) {

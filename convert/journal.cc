@@ -1,5 +1,7 @@
 #include "convert/journal.h"
 
+#include <bit>
+
 #include <fcntl.h>
 #include <fmt/format.h>
 
@@ -26,6 +28,24 @@ std::optional<Json> parse_line(std::string_view line) {
   if (hash_bytes(std::as_bytes(std::span(text))).hex() != line.substr(0, kChecksumDigits))
     return std::nullopt;
   return formats::parse_json(text, "journal");
+}
+
+// JSON numbers come back as the doubles that they were.
+Json json_of(const quantize::QualitySums& sums) {
+  return {sums.elements, sums.blocks,     sums.exact_blocks, sums.saturated, sums.zeroed,
+          sums.error2,   sums.reference2, sums.product,      sums.max_error};
+}
+
+quantize::QualitySums quality_of(const Json& list) {
+  return {.elements = list.at(0).get<std::uint64_t>(),
+          .blocks = list.at(1).get<std::uint64_t>(),
+          .exact_blocks = list.at(2).get<std::uint64_t>(),
+          .saturated = list.at(3).get<std::uint64_t>(),
+          .zeroed = list.at(4).get<std::uint64_t>(),
+          .error2 = list.at(5).get<double>(),
+          .reference2 = list.at(6).get<double>(),
+          .product = list.at(7).get<double>(),
+          .max_error = list.at(8).get<double>()};
 }
 
 std::vector<Hash128> hashes_of(const Json& list) {
@@ -70,8 +90,17 @@ std::optional<JournalContents> Journal::read(const std::filesystem::path& path) 
     if (first) {
       contents.identity = fact->at("identity");
     } else if (fact->contains("item")) {
-      contents.items[fact->at("item").get<std::uint32_t>()] = {
-          .source = hashes_of(fact->at("source")), .output = hashes_of(fact->at("output"))};
+      ItemRecord& record = contents.items[fact->at("item").get<std::uint32_t>()];
+      record = {.source = hashes_of(fact->at("source")), .output = hashes_of(fact->at("output"))};
+      if (fact->contains("amax"))
+        record.amax = std::bit_cast<float>(fact->at("amax").get<std::uint32_t>());
+      if (fact->contains("quality")) record.quality = quality_of(fact->at("quality"));
+      if (fact->contains("global")) {
+        record.original_global = {
+            .value = std::bit_cast<float>(fact->at("global").at(0).get<std::uint32_t>()),
+            .divides = fact->at("global").at(1).get<bool>()};
+      }
+      record.inexact_global = fact->contains("inexact_global");
     } else if (fact->contains("consumed")) {
       contents.consumed.insert(fact->at("consumed").get<std::string>());
     } else if (fact->contains("publishing")) {
@@ -86,11 +115,19 @@ std::optional<JournalContents> Journal::read(const std::filesystem::path& path) 
   return contents;
 }
 
-void Journal::add_items(const std::map<std::uint32_t, ItemHashes>& items) {
+void Journal::add_items(const std::map<std::uint32_t, ItemRecord>& items) {
   std::string text;
-  for (const auto& [item, hashes] : items) {
-    text += line_of(
-        {{"item", item}, {"source", texts_of(hashes.source)}, {"output", texts_of(hashes.output)}});
+  for (const auto& [item, record] : items) {
+    Json line = {
+        {"item", item}, {"source", texts_of(record.source)}, {"output", texts_of(record.output)}};
+    if (record.amax) line["amax"] = std::bit_cast<std::uint32_t>(*record.amax);
+    if (record.quality) line["quality"] = json_of(*record.quality);
+    if (record.original_global) {
+      line["global"] = {std::bit_cast<std::uint32_t>(record.original_global->value),
+                        record.original_global->divides};
+    }
+    if (record.inexact_global) line["inexact_global"] = true;
+    text += line_of(line);
   }
   append(text);
 }

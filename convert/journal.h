@@ -11,19 +11,29 @@
 #include "formats/base/fd.h"
 #include "formats/base/hash.h"
 #include "formats/json.h"
+#include "formats/manifest.h"
+#include "quantize/quality.h"
 
 namespace ingot::convert {
 
-/// Hashes of one finished item, in the order of its parts.
-struct ItemHashes {
-  std::vector<Hash128> source;
+/// What is known of one finished tensor: what goes into its record, and what the other members of
+/// its group need.
+struct ItemRecord {
+  std::vector<Hash128> source;  ///< of its stored parts, in their order
   std::vector<Hash128> output;
+  /// Of grouped tensors: the reduction over the whole group.
+  std::optional<float> amax = {};
+  /// Of quantized tensors: what the encoding cost.
+  std::optional<quantize::QualitySums> quality = {};
+  /// The source's global scale where the output holds its reciprocal.
+  std::optional<formats::RecordedGlobal> original_global = {};
+  bool inexact_global = false;  ///< ... which does not turn back into it
 };
 
 /// What a journal says. Source: docs/formats.md, "Journal".
 struct JournalContents {
   formats::Json identity;                     ///< what the job was: version, recipe, source, plan
-  std::map<std::uint32_t, ItemHashes> items;  ///< durable items
+  std::map<std::uint32_t, ItemRecord> items;  ///< durable items
   std::set<std::string> consumed;             ///< source files that were deleted
   bool publishing = false;                    ///< renaming had begun
   bool replacing = false;                     ///< ... over an older checkpoint (--force)
@@ -42,7 +52,7 @@ class Journal {
   /// damaged.
   static std::optional<JournalContents> read(const std::filesystem::path& path);
 
-  void add_items(const std::map<std::uint32_t, ItemHashes>& items);
+  void add_items(const std::map<std::uint32_t, ItemRecord>& items);
   void add_consumed(const std::string& file);
   void add_publishing(bool replacing);
 

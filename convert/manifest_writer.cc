@@ -68,7 +68,7 @@ std::string sha256_of(const std::filesystem::path& path) {
 }
 
 TensorRecord record_of(const Plan& plan, const Checkpoint& source, const PlannedTensor& planned,
-                       const ItemHashes& hashes) {
+                       const ItemRecord& hashes) {
   const LogicalTensor& tensor = source.tensors()[planned.tensor];
   TensorRecord record{.name = tensor.name,
                       .role = std::string(formats::role_name(tensor.rule ? tensor.rule->role
@@ -80,13 +80,16 @@ TensorRecord record_of(const Plan& plan, const Checkpoint& source, const Planned
                       .to = std::string(formats::scheme_facts(planned.to).name),
                       .source = {},
                       .output = {}};
-  for (std::size_t p = 0; p < hashes.source.size(); ++p) {
-    const StoredTensor& stored = source.stored()[tensor.encoding.stored[p]];
-    record.source.push_back({.name = stored.name,
-                             .file = source.files()[stored.file].name,
-                             .dtype = std::string(formats::dtype_name(stored.dtype)),
-                             .shape = stored.shape,
-                             .hash = hashes.source[p]});
+  std::size_t next = 0;
+  if (planned.action != Action::kDrop) {
+    tensor.encoding.stored.for_each([&](formats::Part, std::uint32_t index) {
+      const StoredTensor& stored = source.stored()[index];
+      record.source.push_back({.name = stored.name,
+                               .file = source.files()[stored.file].name,
+                               .dtype = std::string(formats::dtype_name(stored.dtype)),
+                               .shape = stored.shape,
+                               .hash = hashes.source.at(next++)});
+    });
   }
   for (std::size_t p = 0; p < planned.n_parts; ++p) {
     record.output.push_back({.name = plan.part_name(source, planned, p),
@@ -95,20 +98,42 @@ TensorRecord record_of(const Plan& plan, const Checkpoint& source, const Planned
                              .shape = plan.part_shape(source, planned, p),
                              .hash = hashes.output[p]});
   }
+  if (hashes.quality) {
+    const quantize::QualitySums& sums = *hashes.quality;
+    record.error = {.relative_error = sums.relative_error(),
+                    .sqnr_db = sums.sqnr_db(),
+                    .cosine = sums.cosine(),
+                    .max_error = sums.max_error,
+                    .elements = sums.elements,
+                    .saturated = sums.saturated,
+                    .zeroed = sums.zeroed,
+                    .blocks = sums.blocks,
+                    .exact_blocks = sums.exact_blocks};
+  }
+  record.original_global = hashes.original_global;
   return record;
 }
 
 }  // namespace
 
+formats::Json remembered_quantization(const Checkpoint& source) {
+  const formats::Json& config = source.config().raw;
+  if (config.is_object() && config.contains("quantization_config"))
+    return config.at("quantization_config");
+  const auto manifest = formats::read_manifest(source.directory());
+  return manifest ? manifest->source_quantization : formats::Json();
+}
+
 void stage_side_files(const Plan& plan, const Checkpoint& source, const OutputPaths& paths,
-                      const formats::Json& identity, const std::vector<ItemHashes>& hashes,
+                      const formats::Json& identity, const std::vector<ItemRecord>& hashes,
                       bool sha256, std::size_t threads) {
   Manifest manifest{.tool_version = std::string(kVersion),
                     .family = std::string(source.family().name),
-                    .dialect = std::string(source.dialect().name),
+                    .dialect = std::string(plan.dialect->name),
                     .layout = "hf",
                     .recipe = identity.at("recipe"),
                     .source = identity.at("source"),
+                    .source_quantization = remembered_quantization(source),
                     .files = {},
                     .side_files = {},
                     .n_tensors = 0,
@@ -118,6 +143,10 @@ void stage_side_files(const Plan& plan, const Checkpoint& source, const OutputPa
   for (const formats::SideFile& side : source.side_files()) {
     manifest.side_files.push_back(
         copy_side_file(source.directory() / side.path, paths.staged / side.path, side.path));
+  }
+  if (!plan.description_text.empty()) {
+    manifest.side_files.push_back(
+        write_derived(paths, std::string(plan.dialect->description_file), plan.description_text));
   }
   if (!plan.config_text.empty()) {
     manifest.side_files.push_back(write_derived(paths, "config.json", plan.config_text));

@@ -12,7 +12,10 @@ namespace ingot::convert {
 /// index, the per-tensor records and the manifest, all durable. `hashes` by item; `sha256` adds a
 /// plain SHA-256 per weights file (a second pass over the output).
 void stage_side_files(const Plan& plan, const formats::Checkpoint& source, const OutputPaths& paths,
-                      const formats::Json& identity, const std::vector<ItemHashes>& hashes,
+                      const formats::Json& identity, const std::vector<ItemRecord>& hashes,
                       bool sha256, std::size_t threads);
+
+/// The quantization_config of a source, or the one that its manifest remembers; null without one.
+formats::Json remembered_quantization(const formats::Checkpoint& source);
 
 }  // namespace ingot::convert

@@ -20,9 +20,17 @@ bool ends_with(std::string_view text, std::string_view suffix) {
   return text.ends_with(suffix);
 }
 
+bool is_description_file(const std::string& name) {
+  const auto dialects = formats::dialects();
+  return std::any_of(dialects.begin(), dialects.end(), [&](const formats::Dialect* dialect) {
+    return !dialect->description_file.empty() && dialect->description_file == name;
+  });
+}
+
 bool belongs_to_a_checkpoint(const std::string& name) {
   return ends_with(name, ".safetensors") || ends_with(name, ".safetensors.index.json") ||
-         name == "config.json" || name == formats::kManifestName || name == formats::kRecordsName;
+         name == "config.json" || name == formats::kManifestName || name == formats::kRecordsName ||
+         is_description_file(name);
 }
 
 bool inside(const fs::path& inner, const fs::path& outer) {
@@ -89,6 +97,7 @@ std::vector<std::string> publish_order(const Plan& plan, const formats::Checkpoi
   std::vector<std::string> names;
   for (const PlannedFile& file : plan.files) names.push_back(file.name);
   for (const formats::SideFile& side : source.side_files()) names.push_back(side.path);
+  if (!plan.description_text.empty()) names.emplace_back(plan.dialect->description_file);
   if (!plan.config_text.empty()) names.emplace_back("config.json");
   if (!plan.index_text.empty()) names.emplace_back("model.safetensors.index.json");
   names.emplace_back(formats::kRecordsName);

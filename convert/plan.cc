@@ -1,12 +1,13 @@
 #include "convert/plan.h"
 
 #include <algorithm>
-#include <map>
 #include <numeric>
-#include <set>
+#include <tuple>
 
 #include <fmt/format.h>
 
+#include "convert/band.h"
+#include "convert/decide.h"
 #include "convert/derived_json.h"
 #include "formats/base/checked.h"
 #include "formats/checkpoint_index.h"
@@ -23,78 +24,48 @@ using formats::TensorSource;
 
 namespace {
 
-// Rows that are neither cast nor dropped keep their scheme; so does a rule whose scheme is the one
-// at hand.
-Action decide_action(const LogicalTensor& tensor, const Decision& decision) {
-  const bool same = !decision.scheme || *decision.scheme == tensor.encoding.scheme;
-  return same ? Action::kCopy : Action::kCast;
-}
-
-bool is_mtp(const LogicalTensor& tensor, const formats::ModelConfig& config) {
-  return tensor.rule != nullptr && tensor.layer && *tensor.layer >= config.num_hidden_layers;
-}
-
-// The actions, and every pair of schemes that has no arithmetic, reported together.
-std::vector<PlannedTensor> decide_all(const Checkpoint& source, const Recipe& recipe) {
-  std::vector<PlannedTensor> planned;
-  planned.reserve(source.tensors().size());
-  struct Refusal {
-    std::string first;
-    std::size_t count = 0;
-  };
-  std::map<std::pair<SchemeId, SchemeId>, Refusal> refusals;
-  for (std::uint32_t i = 0; i < source.tensors().size(); ++i) {
-    const LogicalTensor& tensor = source.tensors()[i];
-    const Decision decision = recipe.decide(tensor);
-    PlannedTensor item{
-        .tensor = i, .action = decide_action(tensor, decision), .to = tensor.encoding.scheme};
-    if (item.action == Action::kCast) item.to = *decision.scheme;
-    if (recipe.mtp == MtpPolicy::kDrop && is_mtp(tensor, source.config()))
-      item.action = Action::kDrop;
-    if (item.action == Action::kCast &&
-        quantize::find_transcode(tensor.encoding.scheme, item.to) == nullptr) {
-      Refusal& refusal = refusals[{tensor.encoding.scheme, item.to}];
-      if (refusal.count++ == 0) refusal.first = tensor.name;
-    }
-    planned.push_back(item);
-  }
-  ErrorList errors;
-  for (const auto& [pair, refusal] : refusals) {
-    errors.add(
-        Error(ErrorCode::kUnsupported,
-              fmt::format("this version cannot convert {} to {}: {} tensors, the first is '{}' "
-                          "(keep them with --rule 'PATTERN=keep'; see ingot list schemes)",
-                          formats::scheme_facts(pair.first).name,
-                          formats::scheme_facts(pair.second).name, refusal.count, refusal.first)));
-  }
-  errors.throw_if_any();
-  return planned;
+PlannedPart part_of(formats::Part part, formats::DType dtype, const formats::Shape& shape,
+                    const LogicalTensor& tensor) {
+  const auto n_bytes = formats::byte_count(dtype, shape);
+  if (!n_bytes) throw Error(ErrorCode::kLimit, "its size overflows 64 bits").in_tensor(tensor.name);
+  return {.part = part, .dtype = dtype, .n_bytes = *n_bytes};
 }
 
 void plan_parts(const Checkpoint& source, PlannedTensor& item) {
   const LogicalTensor& tensor = source.tensors()[item.tensor];
-  if (item.action == Action::kCopy) {
-    item.n_parts = static_cast<std::uint8_t>(formats::scheme_facts(tensor.encoding.scheme).n_parts);
-    for (std::size_t part = 0; part < item.n_parts; ++part) {
-      const StoredTensor& stored = source.stored()[tensor.encoding.stored[part]];
-      item.parts[part] = {.n_bytes = stored.n_bytes, .dtype = stored.dtype};
-    }
-  } else if (item.action == Action::kCast) {
-    item.n_parts = 1;
-    const formats::DType dtype = formats::plain_dtype(item.to);
-    const auto n_bytes = formats::byte_count(dtype, tensor.shape);
-    if (!n_bytes)
-      throw Error(ErrorCode::kLimit, "its size overflows 64 bits").in_tensor(tensor.name);
-    item.parts[0] = {.n_bytes = *n_bytes, .dtype = dtype};
+  switch (item.action) {
+    case Action::kCopy:
+      tensor.encoding.stored.for_each([&](formats::Part part, std::uint32_t index) {
+        const StoredTensor& stored = source.stored()[index];
+        item.parts[item.n_parts++] = {
+            .part = part, .dtype = stored.dtype, .n_bytes = stored.n_bytes};
+      });
+      break;
+    case Action::kCast:
+      item.parts[item.n_parts++] =
+          part_of(formats::Part::kWeight, formats::plain_dtype(item.to), tensor.shape, tensor);
+      break;
+    case Action::kRewrap:
+    case Action::kQuantize:
+      for (const formats::PartSpelling& row : item.spelling->parts) {
+        item.parts[item.n_parts++] =
+            part_of(row.part, row.dtype,
+                    formats::part_shape(row.shape, item.to, tensor.shape, item.block), tensor);
+      }
+      break;
+    case Action::kDrop:
+      break;
   }
 }
 
-// Keeps the distribution of the source: each part goes where its stored tensor was. Files that
-// would be empty vanish.
+// Keeps the distribution of the source: each part goes where its stored tensor was, a new one
+// beside its weight. Files that would be empty vanish.
 void deal_as_source(const Checkpoint& source, Plan& plan) {
   std::vector<std::uint32_t> used(source.files().size(), 0);
-  const auto source_file = [&](const PlannedTensor& item, std::size_t part) {
-    return source.stored()[source.tensors()[item.tensor].encoding.stored[part]].file;
+  const auto source_file = [&](const PlannedTensor& item, std::size_t p) {
+    const formats::StoredParts& stored = source.tensors()[item.tensor].encoding.stored;
+    const formats::Part part = item.parts[p].part;
+    return source.stored()[stored.has(part) ? stored[part] : stored.weight()].file;
   };
   for (const PlannedTensor& item : plan.tensors) {
     for (std::size_t part = 0; part < item.n_parts; ++part) used[source_file(item, part)] = 1;
@@ -172,16 +143,24 @@ void lay_out(const Checkpoint& source, Plan& plan) {
 
 // Execution follows the output files, so that writes are sequential. Where the files are kept, that
 // is the order of the source files too; within a file the source is read in name order per dtype,
-// as it was written.
+// as it was written. A group stands where its first member would.
 void order_for_execution(Plan& plan) {
   std::vector<std::uint32_t> order(plan.tensors.size());
   std::iota(order.begin(), order.end(), 0U);
-  const auto key = [&](std::uint32_t i) {
+  const auto own_key = [&](std::uint32_t i) {
     const PlannedTensor& item = plan.tensors[i];
     return std::tuple(item.n_parts == 0, item.parts[0].file, item.parts[0].offset, item.tensor);
   };
-  std::sort(order.begin(), order.end(),
-            [&](std::uint32_t a, std::uint32_t b) { return key(a) < key(b); });
+  std::vector<std::uint32_t> leader(plan.tensors.size());
+  std::iota(leader.begin(), leader.end(), 0U);
+  const auto before = [&](std::uint32_t a, std::uint32_t b) { return own_key(a) < own_key(b); };
+  for (const std::vector<std::uint32_t>& group : plan.groups) {
+    const std::uint32_t first = *std::min_element(group.begin(), group.end(), before);
+    for (const std::uint32_t member : group) leader[member] = first;
+  }
+  std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+    return std::pair(own_key(leader[a]), own_key(a)) < std::pair(own_key(leader[b]), own_key(b));
+  });
   std::vector<std::uint32_t> rank(order.size());
   std::vector<PlannedTensor> sorted;
   sorted.reserve(order.size());
@@ -193,6 +172,10 @@ void order_for_execution(Plan& plan) {
   for (PlannedFile& file : plan.files) {
     for (auto& [i, part] : file.parts) i = rank[i];
   }
+  for (std::vector<std::uint32_t>& group : plan.groups) {
+    for (std::uint32_t& member : group) member = rank[member];
+    std::sort(group.begin(), group.end());
+  }
 }
 
 void count(const Checkpoint& source, Plan& plan) {
@@ -201,17 +184,28 @@ void count(const Checkpoint& source, Plan& plan) {
       case Action::kCopy:
         ++plan.n_copied;
         break;
+      case Action::kRewrap:
+        ++plan.n_rewrapped;
+        break;
       case Action::kCast:
         ++plan.n_cast;
+        break;
+      case Action::kQuantize:
+        ++plan.n_quantized;
         break;
       case Action::kDrop:
         ++plan.n_dropped;
         break;
     }
+    if (item.is_demoted) ++plan.n_demoted;
     if (item.action == Action::kDrop) continue;
-    const formats::Encoding& encoding = source.tensors()[item.tensor].encoding;
-    for (std::size_t part = 0; part < formats::scheme_facts(encoding.scheme).n_parts; ++part) {
-      plan.bytes_in += source.stored()[encoding.stored[part]].n_bytes;
+    const LogicalTensor& tensor = source.tensors()[item.tensor];
+    tensor.encoding.stored.for_each([&](formats::Part, std::uint32_t stored) {
+      plan.bytes_in += source.stored()[stored].n_bytes;
+    });
+    if (goes_through_bands(tensor, item)) {
+      plan.band_bytes =
+          std::max(plan.band_bytes, BandShape(tensor, item.to, item.block).buffer_bytes());
     }
   }
   for (const PlannedFile& file : plan.files) plan.bytes_out += file.n_bytes;
@@ -233,26 +227,49 @@ std::string_view action_name(Action action) {
   switch (action) {
     case Action::kCopy:
       return "copy";
+    case Action::kRewrap:
+      return "rewrap";
     case Action::kCast:
       return "cast";
+    case Action::kQuantize:
+      return "quantize";
     case Action::kDrop:
       return "drop";
   }
   return "";
 }
 
+bool goes_through_bands(const LogicalTensor& tensor, const PlannedTensor& planned) {
+  if (planned.action == Action::kQuantize) return true;
+  return planned.action == Action::kCast &&
+         quantize::find_transcode(tensor.encoding.scheme, planned.to) == nullptr;
+}
+
 std::string Plan::part_name(const TensorSource& source, const PlannedTensor& item,
                             std::size_t part) const {
   const LogicalTensor& tensor = source.tensors()[item.tensor];
-  if (item.action == Action::kCopy) return source.stored()[tensor.encoding.stored[part]].name;
-  return tensor.name;
+  if (item.action == Action::kCopy)
+    return source.stored()[tensor.encoding.stored[item.parts[part].part]].name;
+  if (item.spelling == nullptr) return tensor.name;
+  return formats::part_name(item.spelling->parts[part], tensor.name);
 }
 
 formats::Shape Plan::part_shape(const TensorSource& source, const PlannedTensor& item,
                                 std::size_t part) const {
   const LogicalTensor& tensor = source.tensors()[item.tensor];
-  if (item.action == Action::kCopy) return source.stored()[tensor.encoding.stored[part]].shape;
-  return tensor.shape;
+  if (item.action == Action::kCopy)
+    return source.stored()[tensor.encoding.stored[item.parts[part].part]].shape;
+  if (item.spelling == nullptr) return tensor.shape;
+  return formats::part_shape(item.spelling->parts[part].shape, item.to, tensor.shape, item.block);
+}
+
+std::uint64_t Plan::group_bytes(const TensorSource& source, std::size_t group) const {
+  std::uint64_t n_bytes = 0;
+  for (const std::uint32_t member : groups[group]) {
+    const LogicalTensor& tensor = source.tensors()[tensors[member].tensor];
+    n_bytes += source.stored()[tensor.encoding.stored.weight()].n_bytes;
+  }
+  return n_bytes;
 }
 
 std::string Plan::header(const TensorSource& source, std::size_t file) const {
@@ -266,10 +283,11 @@ std::string Plan::header(const TensorSource& source, std::size_t file) const {
   return formats::safetensors_header_text(specs);
 }
 
-Plan make_plan(const Checkpoint& source, const Recipe& recipe, const PlanOptions& options) {
+Plan make_plan(const Checkpoint& source, const Recipe& recipe, const formats::Dialect& dialect,
+               const PlanOptions& options) {
   recipe.check_all_matched(source.tensors());
   Plan plan;
-  plan.tensors = decide_all(source, recipe);
+  decide(source, recipe, dialect, plan);
   for (PlannedTensor& item : plan.tensors) plan_parts(source, item);
   if (options.shards.max_shard_bytes) {
     deal_by_size(plan, *options.shards.max_shard_bytes);
@@ -296,6 +314,7 @@ Hash128 plan_hash(const Plan& plan, const TensorSource& source) {
   }
   add(plan.config_text);
   add(plan.index_text);
+  add(plan.description_text);
   return hasher.finish();
 }
 

@@ -4,7 +4,9 @@
 #include <array>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include "convert/activation_scales.h"
 #include "formats/base/error.h"
 
 namespace ingot::convert {
@@ -24,7 +26,45 @@ struct Allowance {
 };
 constexpr std::array kAllowances = {Allowance{"nan-code", &Allowances::nan_code},
                                     Allowance{"zero-scale", &Allowances::zero_scale},
-                                    Allowance{"unknown-tensor", &Allowances::unknown_tensor}};
+                                    Allowance{"unknown-tensor", &Allowances::unknown_tensor},
+                                    Allowance{"nonfinite", &Allowances::nonfinite},
+                                    Allowance{"f16-overflow", &Allowances::f16_overflow}};
+
+// The words of an option and what each means.
+template <typename Value>
+struct Word {
+  std::string_view word;
+  Value value;
+};
+constexpr std::array kMtpPolicies = {
+    Word<MtpPolicy>{"convert", MtpPolicy::kConvert}, Word<MtpPolicy>{"bf16", MtpPolicy::kBf16},
+    Word<MtpPolicy>{"keep", MtpPolicy::kKeep}, Word<MtpPolicy>{"drop", MtpPolicy::kDrop}};
+constexpr std::array kGrids = {Word<quantize::Fp8Grid>{"amax", quantize::Fp8Grid::kAmax},
+                               Word<quantize::Fp8Grid>{"ue8m0", quantize::Fp8Grid::kUe8m0}};
+constexpr std::array kSearches = {
+    Word<quantize::Nvfp4Search>{"amax", quantize::Nvfp4Search::kAmax},
+    Word<quantize::Nvfp4Search>{"4over6", quantize::Nvfp4Search::kFourOverSix},
+    Word<quantize::Nvfp4Search>{"mse", quantize::Nvfp4Search::kMse}};
+constexpr std::array kVias = {Word<Via>{"f32", Via::kF32}, Word<Via>{"bf16", Via::kBf16}};
+
+template <typename Words>
+auto parse_word(const Words& words, std::string_view word, std::string_view where) {
+  std::string choices;
+  for (const auto& row : words) {
+    if (row.word == word) return row.value;
+    choices += fmt::format("{}{}", choices.empty() ? "" : ", ", row.word);
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("{} '{}' is none of {}", where, word, choices));
+}
+
+template <typename Words, typename Value>
+std::string_view word_of(const Words& words, Value value) {
+  for (const auto& row : words) {
+    if (row.value == value) return row.word;
+  }
+  return "";
+}
 
 std::string scheme_word(const std::optional<SchemeId>& scheme) {
   return std::string(scheme ? formats::scheme_facts(*scheme).name : kKeep);
@@ -45,6 +85,7 @@ std::string_view origin_name(RuleOrigin origin) {
 }  // namespace
 
 bool Rule::matches(const LogicalTensor& tensor) const {
+  if (first_layer && !(tensor.layer && *tensor.layer >= *first_layer)) return false;
   if (quantized_only && !formats::scheme_facts(tensor.encoding.scheme).quantized) return false;
   if (!pattern) return role == (tensor.rule != nullptr ? tensor.rule->role : formats::Role::kOther);
   return pattern->matches(tensor.name);
@@ -61,11 +102,20 @@ void Allowances::add(std::string_view text) {
     (this->*row.patterns).emplace_back(text.substr(equals + 1));
     return;
   }
-  throw Error(
-      ErrorCode::kInvalidArgument,
-      fmt::format(
-          "--allow '{}' is none of nan-code=PATTERN, zero-scale=PATTERN, unknown-tensor=PATTERN",
-          text));
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("--allow '{}' is not KIND=PATTERN with KIND one of {}", text,
+                          fmt::join(kinds(), ", ")));
+}
+
+std::vector<std::string_view> Allowances::kinds() {
+  std::vector<std::string_view> names;
+  for (const Allowance& row : kAllowances) names.push_back(row.name);
+  return names;
+}
+
+bool any_matches(const std::vector<Pattern>& patterns, const std::string& name) {
+  return std::any_of(patterns.begin(), patterns.end(),
+                     [&](const Pattern& pattern) { return pattern.matches(name); });
 }
 
 Decision Recipe::decide(const LogicalTensor& tensor) const {
@@ -92,7 +142,8 @@ void Recipe::check_all_matched(std::span<const LogicalTensor> tensors) const {
 
 Json Recipe::to_json() const {
   Json json = {{"to", to ? Json(scheme_word(to)) : Json(nullptr)},
-               {"mtp", mtp == MtpPolicy::kDrop ? "drop" : "convert"},
+               {"mtp", mtp ? Json(std::string(mtp_policy_name(*mtp))) : Json(nullptr)},
+               {"choices", choices.to_json()},
                {"rules", Json::array()},
                {"allow", Json::object()}};
   for (const Rule& rule : rules) {
@@ -100,6 +151,7 @@ Json Recipe::to_json() const {
                 {"scheme", scheme_word(rule.scheme)},
                 {"origin", std::string(origin_name(rule.origin))}};
     if (rule.quantized_only) row["quantized_only"] = true;
+    if (rule.first_layer) row["first_layer"] = *rule.first_layer;
     json["rules"].push_back(std::move(row));
   }
   for (const Allowance& row : kAllowances) {
@@ -150,19 +202,43 @@ SchemeId parse_scheme_word(std::string_view word, std::string_view where) {
 }
 
 MtpPolicy parse_mtp_policy(std::string_view word, std::string_view where) {
-  if (word == "convert") return MtpPolicy::kConvert;
-  if (word == "drop") return MtpPolicy::kDrop;
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("{} '{}' is neither convert nor drop", where, word));
+  return parse_word(kMtpPolicies, word, where);
 }
 
-void add_default_rules(Recipe& recipe) {
-  // What the source holds quantized goes to the target; what its makers left alone stays, whatever
-  // its dtype.
-  if (!recipe.to) return;
-  Rule rule = make_rule("*", formats::scheme_facts(*recipe.to).name, RuleOrigin::kDefault);
-  rule.quantized_only = true;
-  recipe.rules.push_back(std::move(rule));
+std::string_view mtp_policy_name(MtpPolicy policy) {
+  return word_of(kMtpPolicies, policy);
+}
+
+quantize::Fp8Grid parse_fp8_grid(std::string_view word) {
+  return parse_word(kGrids, word, "--fp8-grid");
+}
+
+quantize::Nvfp4Search parse_nvfp4_search(std::string_view word) {
+  return parse_word(kSearches, word, "--nvfp4-search");
+}
+
+Via parse_via(std::string_view word) {
+  return parse_word(kVias, word, "--via");
+}
+
+formats::Activations parse_activations(std::string_view word) {
+  if (const auto found = formats::find_activations(word)) return *found;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("--activations '{}' is none of weight-only, dynamic, static", word));
+}
+
+Json Choices::to_json() const {
+  Json json = {{"dialect", dialect},
+               {"activations",
+                activations ? Json(std::string(activations_name(*activations))) : Json(nullptr)},
+               {"fp8_grid", fp8_grid ? Json(std::string(word_of(kGrids, *fp8_grid))) : Json()},
+               {"nvfp4_search", std::string(word_of(kSearches, nvfp4_search))},
+               {"via", std::string(word_of(kVias, via))},
+               {"quantize_attention", quantize_attention}};
+  if (input_scale) json["input_scale"] = *input_scale;
+  if (activation_scales) json["activation_scales"] = activation_scales->hash().hex();
+  if (scales_from) json["scales_from"] = scales_from_fingerprint;
+  return json;
 }
 
 }  // namespace ingot::convert

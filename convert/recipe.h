@@ -9,8 +9,14 @@
 #include <vector>
 
 #include "formats/base/pattern.h"
+#include "formats/checkpoint.h"
+#include "formats/dialect/dialect.h"
 #include "formats/json.h"
-#include "formats/tensor_source.h"
+#include "quantize/scheme.h"
+
+namespace ingot::convert {
+class ActivationScales;
+}
 
 namespace ingot::convert {
 
@@ -27,21 +33,51 @@ struct Rule {
   std::optional<formats::SchemeId> scheme;  ///< nothing: keep what is there
   RuleOrigin origin = RuleOrigin::kRule;
   bool quantized_only = false;  ///< defaults of --to: only tensors that the source holds quantized
-  std::shared_ptr<const Pattern> pattern;  ///< null for role selectors
+  std::optional<std::uint32_t> first_layer;  ///< --mtp: only layers from this one on
+  std::shared_ptr<const Pattern> pattern;    ///< null for role selectors
   formats::Role role = formats::Role::kOther;
 
   [[nodiscard]] bool matches(const formats::LogicalTensor& tensor) const;
 };
 
 /// What becomes of MTP layers.
-enum class MtpPolicy : std::uint8_t { kConvert /* as any other layer */, kDrop };
+enum class MtpPolicy : std::uint8_t {
+  kConvert,  ///< as any other layer
+  kBf16,     ///< what is quantized becomes BF16
+  kKeep,     ///< left in the source's scheme, where the target dialect can hold it
+  kDrop,
+};
+std::string_view mtp_policy_name(MtpPolicy policy);
 
 /// Faults that the user accepts, by tensor. Recorded in the manifest.
 struct Allowances {
-  std::vector<Pattern> nan_code, zero_scale, unknown_tensor;
-  /// Adds `KIND=PATTERN`, KIND one of nan-code, zero-scale, unknown-tensor; throws
-  /// kInvalidArgument.
+  std::vector<Pattern> nan_code, zero_scale, unknown_tensor, nonfinite, f16_overflow;
+  /// Adds `KIND=PATTERN`; throws kInvalidArgument, naming the kinds.
   void add(std::string_view text);
+  /// The kinds, as in --allow.
+  static std::vector<std::string_view> kinds();
+};
+
+/// Whether one of the patterns matches.
+bool any_matches(const std::vector<Pattern>& patterns, const std::string& name);
+
+/// What values pass through between decoding and encoding.
+enum class Via : std::uint8_t { kF32, kBf16 /* as if cast to BF16 first */ };
+
+/// How numbers are written, beside the choice of schemes. Recorded in the manifest.
+struct Choices {
+  std::string dialect;  ///< empty: by the schemes
+  std::optional<formats::Activations> activations;
+  std::optional<quantize::Fp8Grid> fp8_grid;  ///< nothing: what the source says, else amax
+  quantize::Nvfp4Search nvfp4_search = quantize::Nvfp4Search::kMse;
+  Via via = Via::kF32;
+  bool quantize_attention = false;
+  std::optional<float> input_scale;                           ///< --input-scale
+  std::shared_ptr<const ActivationScales> activation_scales;  ///< --activation-scales
+  std::shared_ptr<const formats::Checkpoint> scales_from;     ///< --scales-from
+  formats::Json scales_from_fingerprint;
+
+  [[nodiscard]] formats::Json to_json() const;
 };
 
 /// What a recipe says about one tensor.
@@ -55,8 +91,9 @@ struct Decision {
 struct Recipe {
   std::vector<Rule> rules;
   std::optional<formats::SchemeId> to;  ///< --to: source of the default rules
-  MtpPolicy mtp = MtpPolicy::kConvert;
+  std::optional<MtpPolicy> mtp;         ///< nothing: what the default recipe says
   Allowances allow;
+  Choices choices;
 
   [[nodiscard]] Decision decide(const formats::LogicalTensor& tensor) const;
   /// Throws kInvalidArgument, collected, for rules of the user that match no tensor at all.
@@ -74,12 +111,15 @@ Rule make_rule(std::string_view selector, std::string_view scheme_word, RuleOrig
 formats::SchemeId parse_scheme_word(std::string_view word, std::string_view where);
 MtpPolicy parse_mtp_policy(std::string_view word, std::string_view where);
 
-/// A recipe in YAML: `to`, `mtp`, `rules` (a list of {match, scheme}) and `allow` (a map from kind
-/// to a list of patterns). At most 1 MiB and 10,000 rules; anything unknown or of the wrong type is
-/// kInvalidArgument.
-Recipe parse_recipe(std::string_view yaml, std::string_view where);
+quantize::Fp8Grid parse_fp8_grid(std::string_view word);
+quantize::Nvfp4Search parse_nvfp4_search(std::string_view word);
+formats::Activations parse_activations(std::string_view word);
+Via parse_via(std::string_view word);
 
-/// Appends the rules of last resort: what `recipe.to` means.
-void add_default_rules(Recipe& recipe);
+/// A recipe in YAML: `to`, `mtp`, `rules` (a list of {match, scheme}), `allow` (a map from kind to
+/// a list of patterns) and the choices `dialect`, `activations`, `fp8-grid`, `nvfp4-search`, `via`,
+/// `quantize-attention`, `input-scale`. At most 1 MiB and 10,000 rules; anything unknown or of the
+/// wrong type is kInvalidArgument.
+Recipe parse_recipe(std::string_view yaml, std::string_view where);
 
 }  // namespace ingot::convert

@@ -114,7 +114,9 @@ void read_rules(const YAML::Node& rules, std::string_view where, Recipe& recipe)
 
 void read_allowances(const YAML::Node& allow, std::string_view where, Recipe& recipe) {
   if (!allow.IsMap()) refuse(where, allow, "allow is not a map from kind to patterns");
-  require_keys(allow, {"nan-code", "zero-scale", "unknown-tensor"}, where);
+  std::set<std::string> kinds;
+  for (const std::string_view kind : Allowances::kinds()) kinds.emplace(kind);
+  require_keys(allow, kinds, where);
   for (const auto& entry : allow) {
     const std::string kind = entry.first.Scalar();
     if (!entry.second.IsSequence())
@@ -123,6 +125,19 @@ void read_allowances(const YAML::Node& allow, std::string_view where, Recipe& re
       recipe.allow.add(kind + "=" + scalar(pattern, where, "a pattern"));
     }
   }
+}
+
+// What --dialect, --activations and so on say on the command line.
+void read_choices(const YAML::Node& root, std::string_view where, Choices& choices) {
+  const auto text = [&](const char* key) { return scalar(root[key], where, key); };
+  if (root["dialect"]) choices.dialect = text("dialect");
+  if (root["activations"]) choices.activations = parse_activations(text("activations"));
+  if (root["fp8-grid"]) choices.fp8_grid = parse_fp8_grid(text("fp8-grid"));
+  if (root["nvfp4-search"]) choices.nvfp4_search = parse_nvfp4_search(text("nvfp4-search"));
+  if (root["via"]) choices.via = parse_via(text("via"));
+  if (root["quantize-attention"])
+    choices.quantize_attention = root["quantize-attention"].as<bool>();
+  if (root["input-scale"]) choices.input_scale = root["input-scale"].as<float>();
 }
 
 }  // namespace
@@ -137,12 +152,16 @@ Recipe parse_recipe(std::string_view yaml, std::string_view where) {
     const YAML::Node root = YAML::Load(text);
     Recipe recipe;
     if (root.IsNull()) return recipe;
-    if (!root.IsMap()) refuse(where, root, "a recipe is a map of to, mtp, rules and allow");
-    require_keys(root, {"to", "mtp", "rules", "allow"}, where);
+    if (!root.IsMap()) refuse(where, root, "a recipe is a map of to, mtp, rules, allow and so on");
+    require_keys(root,
+                 {"to", "mtp", "rules", "allow", "dialect", "activations", "fp8-grid",
+                  "nvfp4-search", "via", "quantize-attention", "input-scale"},
+                 where);
     if (root["to"]) recipe.to = parse_scheme_word(scalar(root["to"], where, "to"), "to");
     if (root["mtp"]) recipe.mtp = parse_mtp_policy(scalar(root["mtp"], where, "mtp"), "mtp");
     if (root["rules"]) read_rules(root["rules"], where, recipe);
     if (root["allow"]) read_allowances(root["allow"], where, recipe);
+    read_choices(root, where, recipe.choices);
     return recipe;
   } catch (const YAML::Exception& failure) {
     throw Error(ErrorCode::kInvalidArgument, fmt::format("is not YAML: {}", failure.what()))

@@ -23,11 +23,13 @@ constexpr std::uint64_t kUsefulWindows = 24;
 
 }  // namespace
 
-MemoryPlan plan_memory(const Plan& plan, std::size_t threads, std::uint64_t mem_limit) {
+MemoryPlan plan_memory(const Plan& plan, const formats::TensorSource& source, std::size_t threads,
+                       std::uint64_t mem_limit) {
   MemoryPlan memory;
+  memory.threads = threads;
   // Records and manifest are made when the windows are gone, so tables count once.
   memory.fixed_bytes = kProgramBytes + plan.table_bytes;
-  memory.worker_bytes = threads * item_runner_bytes();
+  memory.worker_bytes = threads * item_runner_bytes(plan);
   const std::uint64_t least_windows = 2 * threads + 2;
   const std::uint64_t least =
       memory.fixed_bytes + memory.worker_bytes + least_windows * kMinWindowBytes;
@@ -37,7 +39,21 @@ MemoryPlan plan_memory(const Plan& plan, std::size_t threads, std::uint64_t mem_
                                                "lower --threads)",
                                                mem_limit, threads, least));
   }
-  const std::uint64_t available = mem_limit - memory.fixed_bytes - memory.worker_bytes;
+  std::uint64_t available = mem_limit - memory.fixed_bytes - memory.worker_bytes;
+  // Reading a group once is worth up to half of what is left; the windows need the rest.
+  std::vector<std::uint64_t> sizes;
+  for (std::size_t group = 0; group < plan.groups.size(); ++group)
+    sizes.push_back(plan.group_bytes(source, group));
+  const std::uint64_t most = (available - least_windows * kMinWindowBytes) / 2 / threads;
+  for (const std::uint64_t size : sizes) {
+    if (size <= most) {
+      memory.group_bytes = std::max(memory.group_bytes, size);
+    } else {
+      ++memory.n_read_twice;
+      memory.bytes_read_twice += size;
+    }
+  }
+  available -= threads * memory.group_bytes;
   memory.window_bytes = kMaxWindowBytes;
   while (available / memory.window_bytes < std::max<std::uint64_t>(least_windows, 8) &&
          memory.window_bytes > kMinWindowBytes) {
@@ -60,10 +76,8 @@ std::uint64_t peak_disk_bytes(const Plan& plan, const Checkpoint& source, bool c
   std::vector<std::size_t> waiting(source.files().size(), 0);
   const auto for_each_source = [&](const PlannedTensor& planned, const auto& visit) {
     if (planned.action == Action::kDrop) return;
-    const formats::Encoding& encoding = source.tensors()[planned.tensor].encoding;
-    for (std::size_t p = 0; p < formats::scheme_facts(encoding.scheme).n_parts; ++p) {
-      visit(source.stored()[encoding.stored[p]].file);
-    }
+    source.tensors()[planned.tensor].encoding.stored.for_each(
+        [&](formats::Part, std::uint32_t stored) { visit(source.stored()[stored].file); });
   };
   for (const PlannedTensor& planned : plan.tensors) {
     for_each_source(planned, [&](std::uint32_t file) { ++waiting[file]; });

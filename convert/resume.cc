@@ -96,9 +96,9 @@ bool verify_item(const PlannedTensor& planned, const Plan& plan, const OutputPat
 }
 
 std::vector<std::uint32_t> verify_journal(const Plan& plan, const OutputPaths& paths,
-                                          const std::map<std::uint32_t, ItemHashes>& items,
+                                          const std::map<std::uint32_t, ItemRecord>& items,
                                           std::size_t threads) {
-  std::vector<std::pair<std::uint32_t, const ItemHashes*>> claims;
+  std::vector<std::pair<std::uint32_t, const ItemRecord*>> claims;
   for (const auto& [item, hashes] : items) {
     if (item < plan.tensors.size()) claims.emplace_back(item, &hashes);
   }

@@ -15,10 +15,8 @@ std::set<std::uint32_t> files_read(const formats::Checkpoint& source,
                                    const PlannedTensor& planned) {
   std::set<std::uint32_t> files;
   if (planned.action == Action::kDrop) return files;
-  const formats::Encoding& encoding = source.tensors()[planned.tensor].encoding;
-  for (std::size_t part = 0; part < formats::scheme_facts(encoding.scheme).n_parts; ++part) {
-    files.insert(source.stored()[encoding.stored[part]].file);
-  }
+  source.tensors()[planned.tensor].encoding.stored.for_each(
+      [&](formats::Part, std::uint32_t stored) { files.insert(source.stored()[stored].file); });
   return files;
 }
 
@@ -67,7 +65,7 @@ void SourceConsumer::save_headers() const {
 }
 
 void SourceConsumer::items_done(const std::vector<std::uint32_t>& items,
-                                const std::vector<ItemHashes>& hashes, Journal& journal) {
+                                const std::vector<ItemRecord>& hashes, Journal& journal) {
   std::set<std::uint32_t> free;
   for (const std::uint32_t item : items) {
     for (const std::uint32_t file : files_read(source_, plan_.tensors[item])) {

@@ -26,6 +26,7 @@ struct Checkpoint::State {
   ModelConfig config;
   const Family* family = nullptr;
   const Dialect* dialect = nullptr;
+  Json description;
   std::vector<SourceFile> files;
   std::optional<CheckpointFiles> contents;
   std::vector<StoredTensor> stored;
@@ -38,6 +39,8 @@ struct Checkpoint::State {
 namespace {
 
 constexpr std::uint64_t kMaxConfigBytes = 64'000'000;
+// One line per stored tensor: of the largest released model 20 MB.
+constexpr std::uint64_t kMaxDescriptionBytes = 256'000'000;
 
 /// Faults of one stage.
 class Stage {
@@ -98,6 +101,23 @@ ModelConfig read_config(const std::filesystem::path& directory, bool may_be_miss
     throw Error(ErrorCode::kNotFound, "is missing (fetch it; --family generic goes without)")
         .in_file(path.string());
   }
+}
+
+/// Null when the dialect has no such file or it is not here: config.json may say it all.
+Json read_description(const std::filesystem::path& directory, const Dialect& dialect) {
+  if (dialect.description_file.empty()) return nullptr;
+  const std::filesystem::path path = directory / dialect.description_file;
+  // Not exists(): a link that leads nowhere is a broken file, not none.
+  std::error_code failure;
+  if (std::filesystem::symlink_status(path, failure).type() ==
+      std::filesystem::file_type::not_found)
+    return nullptr;
+  Json description =
+      parse_json(read_text_file(path, kMaxDescriptionBytes), dialect.description_file);
+  if (!description.is_object()) {
+    throw Error(ErrorCode::kCorrupt, "is not a JSON object").in_file(dialect.description_file);
+  }
+  return description;
 }
 
 std::vector<WeightsFile> locate(const std::vector<std::string>& names,
@@ -217,10 +237,11 @@ Checkpoint Checkpoint::open(const std::filesystem::path& directory, const OpenOp
     require_widths(family, state->config);
     state->family = &family;
   });
-  std::array<std::uint64_t, 2> fp8_block = {128, 128};
+  std::array<std::uint64_t, 2> block = {128, 128};
   stage.attempt([&] {
-    state->dialect = &dialect_of(state->config);
-    fp8_block = fp8_block_size(state->config);
+    state->dialect = &dialect_of(state->config, list_file_names(directory));
+    block = fp8_block_size(state->config);
+    state->description = read_description(directory, *state->dialect);
   });
   stage.settle();
 
@@ -247,10 +268,13 @@ Checkpoint Checkpoint::open(const std::filesystem::path& directory, const OpenOp
   stage.settle();
 
   const bool names_are_known = !state->family->rules.empty();
+  const std::string method =
+      state->config.quantization ? state->config.quantization->quant_method : std::string();
   state->tensors = recognise_encodings({.stored = state->stored,
                                         .names = names,
                                         .files = state->files,
-                                        .fp8_block = fp8_block,
+                                        .block = block,
+                                        .quant_method = method,
                                         .names_are_known = names_are_known,
                                         .is_complete = is_complete},
                                        stage.faults());
@@ -293,6 +317,9 @@ const std::filesystem::path& Checkpoint::directory() const {
 }
 const Dialect& Checkpoint::dialect() const {
   return *state_->dialect;
+}
+const Json& Checkpoint::description() const {
+  return state_->description;
 }
 const std::vector<SideFile>& Checkpoint::side_files() const {
   return state_->side_files;

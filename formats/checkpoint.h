@@ -30,7 +30,8 @@ struct OpenOptions {
 };
 
 /// A file beside the weights, copied byte for byte on conversion: everything but weights, weight
-/// indices, config.json and ingot's own files; subfolders included, relative to the checkpoint.
+/// indices, what is derived anew (config.json, the dialects' description files) and ingot's own
+/// files; subfolders included, relative to the checkpoint.
 struct SideFile {
   std::string path;  ///< relative, '/'-separated
   std::uint64_t n_bytes = 0;
@@ -42,8 +43,8 @@ class Checkpoint final : public TensorSource {
   /// Reads config.json, the index and every header; recognises encodings and matches the family's
   /// grammar. Reads no weights. Throws (collected, in stable order) for everything that
   /// docs/formats.md calls a malformed checkpoint: an index that disagrees with the files,
-  /// duplicate names, FP8 weights without scale, scales without weight, a scale of the wrong shape
-  /// or dtype, packed 4-bit weights (kUnsupported), tensors outside the family's grammar
+  /// duplicate names, quantized weights that lack a part, parts without a weight or of the wrong
+  /// shape or dtype, integers of 4 bits (kUnsupported), tensors outside the family's grammar
   /// (kUnknownTensor, with the list), a directory that still holds .ingot-partial.
   static Checkpoint open(const std::filesystem::path& directory, const OpenOptions& options = {});
 
@@ -61,6 +62,8 @@ class Checkpoint final : public TensorSource {
   [[nodiscard]] const std::filesystem::path& directory() const;
   /// The dialect that the source is written in.
   [[nodiscard]] const Dialect& dialect() const;
+  /// The dialect's description file, an object; null when there is none.
+  [[nodiscard]] const Json& description() const;
   [[nodiscard]] const std::vector<SideFile>& side_files() const;
   /// True when the directory has a model.safetensors.index.json.
   [[nodiscard]] bool has_index() const;

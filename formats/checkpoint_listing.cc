@@ -136,8 +136,15 @@ void take_unindexed(const std::vector<std::string>& present, const fs::path& dir
   }
 }
 
+bool is_description_file(std::string_view name) {
+  const auto all = dialects();
+  return std::any_of(all.begin(), all.end(),
+                     [&](const Dialect* dialect) { return name == dialect->description_file; });
+}
+
 bool is_ours_or_derived(std::string_view name) {
-  return name == kConfigName || name == kManifestName || name == kRecordsName;
+  return name == kConfigName || name == kManifestName || name == kRecordsName ||
+         is_description_file(name);
 }
 
 void collect_side_files(const fs::path& directory, const std::string& prefix,
@@ -219,6 +226,10 @@ WeightsListing list_weights(const fs::path& directory, const fs::path& consumed_
     take_unindexed(present, directory, listing, faults);
   }
   return listing;
+}
+
+std::vector<std::string> list_file_names(const fs::path& directory) {
+  return names_with_suffix(directory, "");
 }
 
 std::vector<SideFile> list_side_files(const fs::path& directory, ErrorList& faults) {

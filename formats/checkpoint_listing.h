@@ -32,6 +32,9 @@ WeightsListing list_weights(const std::filesystem::path& directory,
                             const std::filesystem::path& consumed_headers, bool accept_any,
                             ErrorList& faults);
 
+/// Bare names of what stands in a directory, sorted.
+std::vector<std::string> list_file_names(const std::filesystem::path& directory);
+
 /// Sorted by path. Symbolic links to files count as files, links to directories are not entered;
 /// directories whose names begin with a dot are left out.
 std::vector<SideFile> list_side_files(const std::filesystem::path& directory, ErrorList& faults);

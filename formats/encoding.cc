@@ -1,5 +1,6 @@
 #include "formats/encoding.h"
 
+#include <algorithm>
 #include <array>
 
 #include "formats/base/checked.h"
@@ -12,38 +13,130 @@ constexpr std::array kSchemes = {
     SchemeFacts{.id = SchemeId::kBf16,
                 .name = "bf16",
                 .to_word = "bf16",
-                .n_parts = 1,
                 .quantized = false,
+                .code = CodeKind::kPlain,
+                .code_bits = 16,
+                .group_rows = 0,
+                .group_cols = 0,
+                .scale_dtype = DType::kF32,
                 .summary = "BF16, unscaled"},
     SchemeFacts{.id = SchemeId::kF16,
                 .name = "f16",
                 .to_word = "f16",
-                .n_parts = 1,
                 .quantized = false,
+                .code = CodeKind::kPlain,
+                .code_bits = 16,
+                .group_rows = 0,
+                .group_cols = 0,
+                .scale_dtype = DType::kF32,
                 .summary = "IEEE half precision, unscaled"},
     SchemeFacts{.id = SchemeId::kF32,
                 .name = "f32",
                 .to_word = "f32",
-                .n_parts = 1,
                 .quantized = false,
+                .code = CodeKind::kPlain,
+                .code_bits = 32,
+                .group_rows = 0,
+                .group_cols = 0,
+                .scale_dtype = DType::kF32,
                 .summary = "IEEE single precision, unscaled"},
     SchemeFacts{.id = SchemeId::kFp8Block,
                 .name = "fp8-block",
                 .to_word = "fp8",
-                .n_parts = 2,
                 .quantized = true,
+                .code = CodeKind::kE4m3,
+                .code_bits = 8,
+                .group_rows = 128,
+                .group_cols = 128,
+                .scale_dtype = DType::kF32,
                 .summary = "E4M3 codes with a scale per block, 128x128 in released models"},
+    SchemeFacts{.id = SchemeId::kFp8Channel,
+                .name = "fp8-channel",
+                .to_word = "fp8-channel",
+                .quantized = true,
+                .code = CodeKind::kE4m3,
+                .code_bits = 8,
+                .group_rows = 1,
+                .group_cols = 0,
+                .scale_dtype = DType::kF32,
+                .summary = "E4M3 codes with a scale per row"},
+    SchemeFacts{.id = SchemeId::kFp8Tensor,
+                .name = "fp8-tensor",
+                .to_word = "fp8-tensor",
+                .quantized = true,
+                .code = CodeKind::kE4m3,
+                .code_bits = 8,
+                .group_rows = 0,
+                .group_cols = 0,
+                .scale_dtype = DType::kF32,
+                .summary = "E4M3 codes with one scale, shared by fused weights"},
+    SchemeFacts{.id = SchemeId::kInt8Channel,
+                .name = "int8-channel",
+                .to_word = "int8",
+                .quantized = true,
+                .code = CodeKind::kInt8,
+                .code_bits = 8,
+                .group_rows = 1,
+                .group_cols = 0,
+                .scale_dtype = DType::kF32,
+                .summary = "INT8 codes -127 to 127 with a scale per row"},
+    SchemeFacts{.id = SchemeId::kInt8Block,
+                .name = "int8-block",
+                .to_word = "int8-block",
+                .quantized = true,
+                .code = CodeKind::kInt8,
+                .code_bits = 8,
+                .group_rows = 128,
+                .group_cols = 128,
+                .scale_dtype = DType::kF32,
+                .summary = "INT8 codes with a scale per 128x128 block"},
+    SchemeFacts{
+        .id = SchemeId::kNvfp4,
+        .name = "nvfp4",
+        .to_word = "nvfp4",
+        .quantized = true,
+        .code = CodeKind::kE2m1,
+        .code_bits = 4,
+        .group_rows = 1,
+        .group_cols = 16,
+        .scale_dtype = DType::kF8E4M3,
+        .summary =
+            "E2M1 codes, an E4M3 scale per 16 columns, one F32 scale shared by fused weights"},
+    SchemeFacts{.id = SchemeId::kMxfp4,
+                .name = "mxfp4",
+                .to_word = "mxfp4",
+                .quantized = true,
+                .code = CodeKind::kE2m1,
+                .code_bits = 4,
+                .group_rows = 1,
+                .group_cols = 32,
+                .scale_dtype = DType::kF8E8M0,
+                .summary = "E2M1 codes with a power-of-two scale per 32 columns"},
+    SchemeFacts{.id = SchemeId::kMxfp8,
+                .name = "mxfp8",
+                .to_word = "mxfp8",
+                .quantized = true,
+                .code = CodeKind::kE4m3,
+                .code_bits = 8,
+                .group_rows = 1,
+                .group_cols = 32,
+                .scale_dtype = DType::kF8E8M0,
+                .summary = "E4M3 codes with a power-of-two scale per 32 columns"},
     SchemeFacts{.id = SchemeId::kRaw,
                 .name = "raw",
                 .to_word = "",
-                .n_parts = 1,
                 .quantized = false,
+                .code = CodeKind::kPlain,
+                .code_bits = 0,
+                .group_rows = 0,
+                .group_cols = 0,
+                .scale_dtype = DType::kF32,
                 .summary = "any other dtype: copied, never computed with"},
 };
 
 constexpr bool rows_match_enum() {
   for (std::size_t i = 0; i < kSchemes.size(); ++i) {
-    if (kSchemes[i].id != static_cast<SchemeId>(i) || kSchemes[i].n_parts > kMaxParts) return false;
+    if (kSchemes[i].id != static_cast<SchemeId>(i)) return false;
   }
   return kSchemes.size() == static_cast<std::size_t>(SchemeId::kRaw) + 1;
 }
@@ -92,6 +185,19 @@ Shape block_scale_shape(const Shape& weight, std::uint64_t block_rows, std::uint
   scale[scale.size() - 2] = ceil_div(weight[weight.size() - 2], block_rows);
   scale.back() = ceil_div(weight.back(), block_cols);
   return scale;
+}
+
+std::array<std::uint64_t, 2> scale_group(SchemeId scheme, const Shape& weight,
+                                         std::array<std::uint64_t, 2> block) {
+  const SchemeFacts& facts = scheme_facts(scheme);
+  if (!facts.quantized) return {0, 0};
+  INGOT_CHECK(weight.size() >= 2);
+  if (facts.group_rows > 1) return block;
+  // A side of 0 still needs a block of at least 1, or nothing could be divided by it.
+  const std::uint64_t rows = std::max<std::uint64_t>(weight[weight.size() - 2], 1);
+  const std::uint64_t cols = std::max<std::uint64_t>(weight.back(), 1);
+  return {facts.group_rows == 0 ? rows : facts.group_rows,
+          facts.group_cols == 0 ? cols : facts.group_cols};
 }
 
 }  // namespace ingot::formats

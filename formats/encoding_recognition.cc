@@ -1,73 +1,53 @@
 #include "formats/encoding_recognition.h"
 
+#include <algorithm>
 #include <optional>
 #include <string>
 
 #include <fmt/format.h>
 
+#include "formats/base/checked.h"
+#include "formats/part_names.h"
+#include "formats/part_pairing.h"
+
 namespace ingot::formats {
 namespace {
 
-constexpr std::uint32_t kNone = ~std::uint32_t{0};
-constexpr std::string_view kPackedSuffix = ".weight_packed";
+constexpr std::string_view kWeightSuffix = ".weight";
 
-/// A way to name a scale: `stem + suffix` belongs to the weight `stem + weight_suffix`.
-struct ScaleNaming {
-  std::string_view suffix;
-  std::string_view weight_suffix;
-  /// Names of this form mean scales and nothing else, so one without a weight is a fault.
-  bool is_distinct;
-};
-
-// First match wins: the longer suffixes end in the shorter ones.
-constexpr std::array kScaleNamings = {
-    ScaleNaming{".weight_scale_inv", ".weight", true},
-    ScaleNaming{".weight_scale", ".weight", true},
-    ScaleNaming{".scale", ".weight", false},
-    ScaleNaming{"_scale_inv", "", true},
-    ScaleNaming{"_scale", "", false},
-};
-
-/// Dtypes whose numbers mean nothing without a scale.
-bool is_code_dtype(DType dtype) {
-  switch (dtype) {
-    case DType::kF8E4M3:
-    case DType::kF8E5M2:
-    case DType::kF8E4M3Fnuz:
-    case DType::kF8E5M2Fnuz:
-    case DType::kI8:
-    case DType::kU8:
-    case DType::kI32:
-    case DType::kF4:
-      return true;
-    default:
-      return false;
-  }
+bool is_real_dtype(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kBf16 || dtype == DType::kF16;
 }
 
-bool is_scale_dtype(DType dtype) {
-  return dtype == DType::kF32 || dtype == DType::kBf16 || dtype == DType::kF8E8M0;
+/// Exponents alone. U8 where a writer had no name for it.
+bool is_exponent_dtype(DType dtype) {
+  return dtype == DType::kF8E8M0 || dtype == DType::kU8;
+}
+
+bool is_packed_name(std::string_view name) {
+  return std::any_of(packed_suffixes().begin(), packed_suffixes().end(),
+                     [&](std::string_view suffix) { return name.ends_with(suffix); });
+}
+
+/// `X.weight` for the codes `X.weight_packed`.
+std::string logical_name(std::string_view stored) {
+  for (const std::string_view suffix : packed_suffixes()) {
+    if (!stored.ends_with(suffix)) continue;
+    return std::string(stored.substr(0, stored.size() - suffix.size())).append(kWeightSuffix);
+  }
+  return std::string(stored);
 }
 
 class Recogniser {
  public:
   Recogniser(const RecognitionInput& input, ErrorList& faults)
-      : input_(input),
-        faults_(faults),
-        scale_of_(input.stored.size(), kNone),
-        is_scale_(input.stored.size(), false) {}
+      : input_(input), faults_(faults), paired_(pair_parts(input, faults)), found_(paired_.found) {}
 
   std::vector<LogicalTensor> run() {
-    for (std::uint32_t i = 0; i < input_.stored.size(); ++i) pair_scale(i);
     std::vector<LogicalTensor> tensors;
     for (std::uint32_t i = 0; i < input_.stored.size(); ++i) {
-      if (is_scale_[i]) continue;
-      if (const auto encoding = encoding_of(i)) {
-        LogicalTensor& tensor = tensors.emplace_back();
-        tensor.name = input_.stored[i].name;
-        tensor.shape = input_.stored[i].shape;
-        tensor.encoding = *encoding;
-      }
+      if (paired_.is_part[i]) continue;
+      if (auto tensor = recognise(i)) tensors.push_back(std::move(*tensor));
     }
     return tensors;
   }
@@ -80,148 +60,289 @@ class Recogniser {
                     .in_tensor(tensor.name));
   }
 
-  [[nodiscard]] std::optional<std::uint32_t> find_weight(std::string_view stem,
-                                                         const ScaleNaming& naming) const {
-    std::string name(stem);
-    if (const auto weight = input_.names.find(name.append(naming.weight_suffix))) return weight;
-    if (naming.weight_suffix.empty()) return std::nullopt;
-    return input_.names.find(std::string(stem).append(kPackedSuffix));
-  }
-
-  /// Notes whose scale tensor `i` is, if it is one.
-  void pair_scale(std::uint32_t i) {
-    const StoredTensor& tensor = input_.stored[i];
-    for (const ScaleNaming& naming : kScaleNamings) {
-      if (!tensor.name.ends_with(naming.suffix) || tensor.name.size() == naming.suffix.size())
-        continue;
-      const auto stem =
-          std::string_view(tensor.name).substr(0, tensor.name.size() - naming.suffix.size());
-      const auto weight = find_weight(stem, naming);
-      if (weight && is_code_dtype(input_.stored[*weight].dtype)) {
-        assign(i, *weight);
-      } else if (naming.is_distinct || (naming.suffix == ".scale" && is_surely_scale(tensor))) {
-        is_scale_[i] = true;
-        report_orphan(i, stem, naming, weight);
-      }
-      return;
+  std::optional<LogicalTensor> recognise(std::uint32_t i) {
+    const StoredTensor& stored = input_.stored[i];
+    LogicalTensor tensor;
+    tensor.name = logical_name(stored.name);
+    tensor.shape = stored.shape;
+    if (tensor.name != stored.name && input_.names.find(tensor.name)) {
+      fault(i, ErrorCode::kDuplicate,
+            fmt::format("stands beside '{}' (which one is meant? remove the other)", tensor.name));
+      return std::nullopt;
     }
-  }
-
-  [[nodiscard]] bool is_surely_scale(const StoredTensor& tensor) const {
-    return input_.names_are_known || tensor.dtype == DType::kF8E8M0;
-  }
-
-  void assign(std::uint32_t scale, std::uint32_t weight) {
-    is_scale_[scale] = true;
-    if (scale_of_[weight] == kNone) {
-      scale_of_[weight] = scale;
-      return;
-    }
-    fault(weight, ErrorCode::kDuplicate,
-          fmt::format("has two scales, '{}' and '{}' (which one is meant? remove the other)",
-                      input_.stored[scale_of_[weight]].name, input_.stored[scale].name));
-  }
-
-  void report_orphan(std::uint32_t scale, std::string_view stem, const ScaleNaming& naming,
-                     std::optional<std::uint32_t> weight) {
-    if (weight) {
-      fault(
-          scale, ErrorCode::kMissingTensor,
-          fmt::format("is a scale, but '{}' is plain {} (was it cast without removing its scale?)",
-                      input_.stored[*weight].name, dtype_name(input_.stored[*weight].dtype)));
-    } else if (input_.is_complete) {
-      fault(scale, ErrorCode::kMissingTensor,
-            fmt::format("is a scale, but there is no '{}{}' (a file missing? fetch it again)", stem,
-                        naming.weight_suffix));
-    }
-  }
-
-  std::optional<Encoding> encoding_of(std::uint32_t i) {
-    const StoredTensor& tensor = input_.stored[i];
-    switch (tensor.dtype) {
+    switch (stored.dtype) {
       case DType::kF8E4M3:
-        return fp8_encoding(i);
+        return quantized(i, std::move(tensor), fp8_scheme(i));
       case DType::kF8E5M2:
       case DType::kF8E4M3Fnuz:
       case DType::kF8E5M2Fnuz:
         fault(i, ErrorCode::kUnsupported,
               fmt::format("is {}, of the FP8 kinds this version decodes F8_E4M3 only",
-                          dtype_name(tensor.dtype)));
+                          dtype_name(stored.dtype)));
         return std::nullopt;
       default:
         break;
     }
-    if (const char* scheme = unsupported_scheme(i)) {
+    const bool has_parts = count_parts(i) > 0;
+    const bool is_packed = is_packed_name(stored.name);
+    if (stored.dtype == DType::kI8 && has_parts)
+      return quantized(i, std::move(tensor), int8_scheme(i));
+    if (stored.dtype == DType::kU8 && has_parts)
+      return quantized(i, std::move(tensor), fp4_scheme(i));
+    if (has_parts || is_packed) {
       fault(i, ErrorCode::kUnsupported,
             fmt::format("is {} holding {}, which this version cannot decode",
-                        dtype_name(tensor.dtype), scheme));
+                        dtype_name(stored.dtype), foreign_kind(i)));
       return std::nullopt;
     }
-    return Encoding{.scheme = plain_scheme(tensor.dtype), .stored = {i}};
+    tensor.encoding = {.scheme = plain_scheme(stored.dtype), .stored = found_[i].stored};
+    return tensor;
   }
 
-  /// The name of a quantized encoding that is recognised but cannot be decoded, or null.
-  [[nodiscard]] const char* unsupported_scheme(std::uint32_t i) const {
-    const StoredTensor& tensor = input_.stored[i];
-    const bool is_packed = tensor.name.ends_with(kPackedSuffix);
-    if (scale_of_[i] == kNone)
-      return is_packed ? "packed weights of unknown scheme (no weight_scale)" : nullptr;
-    const DType scale = input_.stored[scale_of_[i]].dtype;
-    switch (tensor.dtype) {
-      case DType::kI8:
-        // Two E2M1 codes in a byte; read as INT8 they would be garbage of the right shape.
-        return scale == DType::kF8E8M0 ? "packed 4-bit weights (MXFP4, by its E8M0 scale)"
-                                       : "INT8 weights (scheme int8)";
-      case DType::kU8:
-        return scale == DType::kF8E4M3 ? "packed 4-bit weights (NVFP4)"
-                                       : "packed 4-bit weights (MXFP4)";
-      case DType::kI32:
-        return "packed integer weights (pack-quantized)";
-      default:
-        return "packed 4-bit weights";
-    }
+  [[nodiscard]] std::size_t count_parts(std::uint32_t i) const {
+    std::size_t n = 0;
+    found_[i].stored.for_each(
+        [&](Part part, std::uint32_t) { n += part == Part::kWeight ? 0 : 1; });
+    return n;
   }
 
-  std::optional<Encoding> fp8_encoding(std::uint32_t i) {
+  [[nodiscard]] const char* foreign_kind(std::uint32_t i) const {
+    if (count_parts(i) == 0) return "packed weights of unknown scheme (no weight_scale)";
+    return input_.stored[i].dtype == DType::kI32 ? "packed integer weights (pack-quantized)"
+                                                 : "packed 4-bit weights";
+  }
+
+  /// Fills in encoding and decoded shape once the scheme is known, and looks at the other parts.
+  std::optional<LogicalTensor> quantized(std::uint32_t i, LogicalTensor tensor,
+                                         std::optional<SchemeId> scheme) {
+    if (!scheme) return std::nullopt;
+    if (scheme_facts(*scheme).code_bits == 4) tensor.shape = decoded_shape(i);
+    const auto [rows, cols] = scale_group(*scheme, tensor.shape, input_.block);
+    tensor.encoding = {.scheme = *scheme,
+                       .stored = found_[i].stored,
+                       .block_rows = rows,
+                       .block_cols = cols,
+                       .global_divides = found_[i].global_divides};
+    if (!auxiliaries_fit(i, *scheme, tensor.shape)) return std::nullopt;
+    return tensor;
+  }
+
+  /// [..., N, 2 x bytes]. The product of a header's shape is bounded by its file, so this fits.
+  [[nodiscard]] Shape decoded_shape(std::uint32_t i) const {
+    Shape shape = input_.stored[i].shape;
+    if (!shape.empty()) shape.back() = checked_mul(shape.back(), 2).value_or(shape.back());
+    return shape;
+  }
+
+  /// False, and reported, unless the codes have two dimensions and the scale is there. True with
+  /// `scale` null when the checkpoint is incomplete: then nothing can be said.
+  bool find_scale(std::uint32_t i, std::string_view looked_for, const StoredTensor*& scale) {
     const StoredTensor& weight = input_.stored[i];
-    if (scale_of_[i] == kNone) {
+    if (!found_[i].stored.has(Part::kScale)) {
       if (input_.is_complete) {
         fault(i, ErrorCode::kMissingTensor,
-              "is F8_E4M3 without a scale (no weight_scale_inv, weight_scale or scale beside it)");
+              fmt::format("is {} without a scale (no {} beside it)", dtype_name(weight.dtype),
+                          looked_for));
       }
-      return std::nullopt;
+      return false;
     }
-    const StoredTensor& scale = input_.stored[scale_of_[i]];
-    if (!is_scale_dtype(scale.dtype)) {
-      fault(scale_of_[i], ErrorCode::kDtypeMismatch,
-            fmt::format("is a scale in {}, must be F32, BF16 or F8_E8M0", dtype_name(scale.dtype)));
-      return std::nullopt;
-    }
-    const auto [rows, cols] = input_.fp8_block;
     if (weight.shape.size() < 2) {
       fault(i, ErrorCode::kShapeMismatch,
-            fmt::format("is F8_E4M3 of shape {}, block scales need two dimensions",
+            fmt::format("is {} of shape {}, scales need two dimensions", dtype_name(weight.dtype),
                         shape_text(weight.shape)));
+      return false;
+    }
+    scale = &input_.stored[found_[i].stored[Part::kScale]];
+    return true;
+  }
+
+  std::optional<SchemeId> wrong_dtype(std::uint32_t i, std::string_view allowed) {
+    const std::uint32_t scale = found_[i].stored[Part::kScale];
+    fault(scale, ErrorCode::kDtypeMismatch,
+          fmt::format("is a scale in {}, must be {}", dtype_name(input_.stored[scale].dtype),
+                      allowed));
+    return std::nullopt;
+  }
+
+  std::optional<SchemeId> wrong_shape(std::uint32_t i, const std::string& needs) {
+    const StoredTensor& scale = input_.stored[found_[i].stored[Part::kScale]];
+    fault(found_[i].stored[Part::kScale], ErrorCode::kShapeMismatch,
+          fmt::format("is a scale of shape {}, a weight of shape {} needs {}",
+                      shape_text(scale.shape), shape_text(input_.stored[i].shape), needs));
+    return std::nullopt;
+  }
+
+  [[nodiscard]] std::string needed_block(const Shape& grid) const {
+    return fmt::format("{} in blocks of {}x{}", shape_text(grid), input_.block[0], input_.block[1]);
+  }
+
+  std::optional<SchemeId> fp8_scheme(std::uint32_t i) {
+    const StoredTensor* scale = nullptr;
+    if (!find_scale(i, "weight_scale_inv, weight_scale or scale", scale)) return std::nullopt;
+    const Shape& weight = input_.stored[i].shape;
+    const Shape grid = block_scale_shape(weight, input_.block[0], input_.block[1]);
+    const Shape groups = grid_of(SchemeId::kMxfp8, weight);
+    const bool is_exponent = is_exponent_dtype(scale->dtype);
+    if (scale->dtype != DType::kU8 && !is_real_dtype(scale->dtype) && !is_exponent)
+      return wrong_dtype(i, "F32, BF16 or F8_E8M0");
+    const bool may_be_f16 = found_[i].reach == ScaleReach::kAny && scale->shape != grid;
+    if (scale->dtype == DType::kF16 && !may_be_f16) return wrong_dtype(i, "F32, BF16 or F8_E8M0");
+    if (scale->dtype != DType::kU8 && scale->shape == grid) return SchemeId::kFp8Block;
+    if (is_exponent && scale->shape == groups) return SchemeId::kMxfp8;
+    if (scale->dtype == DType::kU8) {
+      return found_[i].reach == ScaleReach::kBlock
+                 ? wrong_dtype(i, "F32, BF16 or F8_E8M0")
+                 : wrong_shape(i, shape_text(groups) + " if it is MXFP8, by its exponent scale");
+    }
+    if (found_[i].reach == ScaleReach::kBlock) return wrong_shape(i, needed_block(grid));
+    if (is_per_row(scale->shape, weight)) return SchemeId::kFp8Channel;
+    if (is_per_matrix(scale->shape, weight)) return SchemeId::kFp8Tensor;
+    return wrong_shape(
+        i, fmt::format("{}, {} or one value", needed_block(grid), shape_text(per_row(weight))));
+  }
+
+  std::optional<SchemeId> int8_scheme(std::uint32_t i) {
+    if (!found_[i].stored.has(Part::kScale) && found_[i].stored.has(Part::kDeqScale))
+      return static_int8_scheme(i);
+    const StoredTensor* scale = nullptr;
+    if (!find_scale(i, "weight_scale_inv, weight_scale, scale or deq_scale", scale))
+      return std::nullopt;
+    const Shape& weight = input_.stored[i].shape;
+    // Two E2M1 codes in a byte; read as INT8 they would be garbage of the right shape.
+    if (is_exponent_dtype(scale->dtype)) return mxfp4_scheme(i);
+    if (!is_real_dtype(scale->dtype)) return wrong_dtype(i, "F32, BF16 or F16 (F8_E8M0 for MXFP4)");
+    const Shape grid = block_scale_shape(weight, input_.block[0], input_.block[1]);
+    const bool may_be_row = found_[i].reach == ScaleReach::kAny;
+    if (may_be_row && is_per_row(scale->shape, weight)) return SchemeId::kInt8Channel;
+    if (scale->shape == grid && scale->dtype != DType::kF16) {
+      // Nothing but the config tells INT8 blocks from FP8 blocks under a wrong dtype.
+      if (input_.quant_method != "fp8") return SchemeId::kInt8Block;
+      fault(i, ErrorCode::kDtypeMismatch,
+            "is I8 with a scale per block, but config.json says quant_method fp8 (INT8 blocks are "
+            "blockwise_int8)");
       return std::nullopt;
     }
-    const Shape expected = block_scale_shape(weight.shape, rows, cols);
-    if (scale.shape != expected) {
-      fault(scale_of_[i], ErrorCode::kShapeMismatch,
-            fmt::format("is a scale of shape {}, a weight of shape {} in blocks of {}x{} needs {}",
-                        shape_text(scale.shape), shape_text(weight.shape), rows, cols,
-                        shape_text(expected)));
+    return wrong_shape(
+        i, may_be_row ? fmt::format("{} or {}", shape_text(per_row(weight)), needed_block(grid))
+                      : needed_block(grid));
+  }
+
+  /// Ascend: the scale of the codes times that of the activations, and the latter.
+  std::optional<SchemeId> static_int8_scheme(std::uint32_t i) {
+    if (input_.stored[i].shape.size() < 2) {
+      fault(i, ErrorCode::kShapeMismatch,
+            fmt::format("is I8 of shape {}, scales need two dimensions",
+                        shape_text(input_.stored[i].shape)));
       return std::nullopt;
     }
-    return Encoding{.scheme = SchemeId::kFp8Block,
-                    .stored = {i, scale_of_[i]},
-                    .block_rows = rows,
-                    .block_cols = cols};
+    if (found_[i].stored.has(Part::kInputScale)) return SchemeId::kInt8Channel;
+    if (input_.is_complete) {
+      fault(i, ErrorCode::kMissingTensor,
+            "has a deq_scale, which is its scale times that of the activations, but no input_scale "
+            "(a file missing? fetch it again)");
+    }
+    return std::nullopt;
+  }
+
+  std::optional<SchemeId> mxfp4_scheme(std::uint32_t i) {
+    const Shape needed = grid_of(SchemeId::kMxfp4, decoded_shape(i));
+    if (input_.stored[found_[i].stored[Part::kScale]].shape == needed) return SchemeId::kMxfp4;
+    return wrong_shape(
+        i, shape_text(needed) + " if it is packed 4-bit codes (MXFP4, by its exponent scale)");
+  }
+
+  std::optional<SchemeId> fp4_scheme(std::uint32_t i) {
+    const StoredTensor* scale = nullptr;
+    if (!find_scale(i, "weight_scale", scale)) return std::nullopt;
+    if (is_exponent_dtype(scale->dtype)) return mxfp4_scheme(i);
+    if (scale->dtype != DType::kF8E4M3) return wrong_dtype(i, "F8_E4M3 (NVFP4) or U8 (MXFP4)");
+    const Shape needed = grid_of(SchemeId::kNvfp4, decoded_shape(i));
+    if (scale->shape != needed) {
+      return wrong_shape(i, shape_text(needed) + " if it is packed 4-bit codes (NVFP4)");
+    }
+    if (found_[i].stored.has(Part::kGlobal)) return SchemeId::kNvfp4;
+    if (input_.is_complete) {
+      fault(i, ErrorCode::kMissingTensor,
+            "is NVFP4 without a global scale (no weight_scale_2 or weight_global_scale beside it)");
+    }
+    return std::nullopt;
+  }
+
+  [[nodiscard]] static Shape grid_of(SchemeId scheme, const Shape& weight) {
+    const auto [rows, cols] = scale_group(scheme, weight);
+    return block_scale_shape(weight, rows, cols);
+  }
+
+  [[nodiscard]] static Shape per_row(const Shape& weight) {
+    Shape shape = weight;
+    shape.back() = 1;
+    return shape;
+  }
+  [[nodiscard]] static bool is_per_row(const Shape& scale, const Shape& weight) {
+    Shape flat = weight;
+    flat.pop_back();
+    return scale == per_row(weight) || scale == flat;
+  }
+  [[nodiscard]] static bool is_one_value(const Shape& shape) {
+    return shape.empty() || shape == Shape{1};
+  }
+  /// Of stacked matrices each has its own, so [1] would be too few.
+  [[nodiscard]] static bool is_per_matrix(const Shape& scale, const Shape& weight) {
+    if (weight.size() == 2) return is_one_value(scale);
+    Shape each = weight;
+    each[each.size() - 2] = 1;
+    each.back() = 1;
+    return scale == each;
+  }
+
+  /// Looks at every part but codes and scale.
+  bool auxiliaries_fit(std::uint32_t i, SchemeId scheme, const Shape& weight) {
+    bool fits = true;
+    const auto refuse = [&](std::uint32_t part, ErrorCode code, std::string message) {
+      fault(part, code, std::move(message));
+      fits = false;
+    };
+    found_[i].stored.for_each([&](Part part, std::uint32_t index) {
+      if (part == Part::kWeight || part == Part::kScale) return;
+      const StoredTensor& stored = input_.stored[index];
+      const bool is_int8 = scheme == SchemeId::kInt8Channel;
+      const bool belongs = part == Part::kGlobal       ? scheme == SchemeId::kNvfp4
+                           : part == Part::kInputScale ? true
+                                                       : is_int8;
+      if (!belongs) {
+        refuse(index, ErrorCode::kUnsupported,
+               fmt::format("is {}, which a weight in {} does not have", part_meaning(part),
+                           scheme_facts(scheme).name));
+        return;
+      }
+      const bool is_wanted_dtype =
+          part == Part::kQuantBias     ? stored.dtype == DType::kI32
+          : part == Part::kGlobal      ? stored.dtype == DType::kF32
+          : part == Part::kDeqScale    ? stored.dtype == DType::kF32 || stored.dtype == DType::kI64
+          : part == Part::kInputOffset ? is_real_dtype(stored.dtype) || stored.dtype == DType::kI8
+                                       : is_real_dtype(stored.dtype);
+      if (!is_wanted_dtype) {
+        refuse(index, ErrorCode::kDtypeMismatch,
+               fmt::format("is {} in {}", part_meaning(part), dtype_name(stored.dtype)));
+        return;
+      }
+      const bool is_of_rows =
+          part == Part::kOffset || part == Part::kQuantBias || part == Part::kDeqScale;
+      const bool has_shape =
+          is_of_rows ? is_per_row(stored.shape, weight) : is_one_value(stored.shape);
+      if (has_shape) return;
+      refuse(index, ErrorCode::kShapeMismatch,
+             fmt::format("is {} of shape {}, a weight of shape {} needs {}", part_meaning(part),
+                         shape_text(stored.shape), shape_text(weight),
+                         is_of_rows ? "one value per row" : "one value"));
+    });
+    return fits;
   }
 
   const RecognitionInput& input_;
   ErrorList& faults_;
-  std::vector<std::uint32_t> scale_of_;  // per stored weight: its scale
-  std::vector<bool> is_scale_;           // per stored tensor: belongs to a weight, or should
+  PairedParts paired_;
+  const std::vector<FoundParts>& found_;
 };
 
 }  // namespace

@@ -16,21 +16,36 @@ struct RecognitionInput {
   std::span<const StoredTensor> stored;  ///< in source order
   const StoredNames& names;
   std::span<const SourceFile> files;
-  std::array<std::uint64_t, 2> fp8_block = {128, 128};  ///< rows, columns
-  /// True when the family knows its names: then `X.scale` beside no FP8 weight is a fault, not a
-  /// parameter.
+  std::array<std::uint64_t, 2> block = {128, 128};  ///< rows, columns that share a block's scale
+  std::string_view quant_method = {};               ///< of config.json, empty without one
+  /// True when the family knows its names: then `X.scale` beside no quantized weight is a fault,
+  /// not a parameter.
   bool names_are_known = true;
   /// False when files could not be read: then a part that is not here is no fault.
   bool is_complete = true;
 };
 
 /// Groups stored tensors into logical ones, in source order, without `rule`, `layer` and `expert`.
-/// This is the one place where an encoding is recognised: plain tensors, and E4M3 weights with a
-/// block scale in F32, BF16 or E8M0 under any of the names `X.weight_scale_inv`, `X.weight_scale`,
-/// `X.scale` (`P_scale_inv`, `P_scale` of stacked experts `P`). What cannot be decoded is reported:
-/// an FP8 weight without scale or with two, a scale without weight (kMissingTensor, kDuplicate), a
-/// scale of the wrong shape or dtype (kShapeMismatch, kDtypeMismatch), packed 4-bit and INT8
-/// weights, FP8 of other kinds (kUnsupported).
+/// This is the one place where an encoding is recognised. Parts are found by their names in any
+/// dialect (part_names.h); the scheme follows from the dtype of the codes and the dtype and shape
+/// of their scales, for a weight [..., N, K]:
+///
+/// | codes                | scale                              | scheme       |
+/// |----------------------|------------------------------------|--------------|
+/// | F8_E4M3 [..., N, K]  | a value per block                  | fp8-block    |
+/// |                      | [..., N, 1] or [..., N]            | fp8-channel  |
+/// |                      | one value per matrix               | fp8-tensor   |
+/// |                      | E8M0 (U8 too) [..., N, K/32]       | mxfp8        |
+/// | I8 [..., N, K]       | a value per block                  | int8-block   |
+/// |                      | [..., N, 1] or [..., N], or deq_scale | int8-channel |
+/// | U8, I8 [..., N, K/2] | E8M0 (U8 too) [..., N, K/32]       | mxfp4        |
+/// | U8 [..., N, K/2]     | E4M3 [..., N, K/16] and a global   | nvfp4        |
+///
+/// The logical name is `X.weight` and the shape that of the decoded weight, whatever the codes are
+/// called and however they are packed. What cannot be decoded is reported: codes that lack a part
+/// or have one twice, parts without codes (kMissingTensor, kDuplicate), parts of a wrong shape or
+/// dtype (kShapeMismatch, kDtypeMismatch), integers of 4 bits and FP8 of other kinds
+/// (kUnsupported).
 std::vector<LogicalTensor> recognise_encodings(const RecognitionInput& input, ErrorList& faults);
 
 }  // namespace ingot::formats

@@ -20,17 +20,20 @@ bool is_allowed(const std::vector<Pattern>* patterns, const std::string& name) {
 }
 
 void compare(const LogicalTensor& tensor, const FamilyMatch& with, ErrorList& faults) {
-  const StoredTensor& weight = with.stored[tensor.encoding.stored[0]];
+  const StoredTensor& weight = with.stored[tensor.encoding.stored.weight()];
   const auto fault = [&](ErrorCode code, std::string message) {
     faults.add(Error(code, std::move(message))
                    .in_file(with.files[weight.file].name)
                    .in_tensor(tensor.name));
   };
-  if (tensor.encoding.scheme == SchemeId::kRaw && !is_float_dtype(weight.dtype)) {
+  const bool is_released_so = weight.dtype == tensor.rule->synth_dtype;
+  if (tensor.encoding.scheme == SchemeId::kRaw && !is_float_dtype(weight.dtype) &&
+      !is_released_so) {
     fault(ErrorCode::kDtypeMismatch,
           fmt::format("is {} without a scale, family {} has floating-point numbers here",
                       dtype_name(weight.dtype), with.family.name));
   }
+  if (tensor.rule->any_shape) return;
   const Shape expected = rule_shape(*tensor.rule, with.config);
   if (tensor.shape != expected) {
     fault(ErrorCode::kShapeMismatch, fmt::format("has shape {}, by config.json it should have {}",
@@ -63,7 +66,7 @@ void match_family(const FamilyMatch& with, std::vector<LogicalTensor>& tensors, 
       tensor.expert = match->expert;
       compare(tensor, with, faults);
     } else if (!is_allowed(with.allow_unknown, tensor.name)) {
-      const StoredTensor& weight = with.stored[tensor.encoding.stored[0]];
+      const StoredTensor& weight = with.stored[tensor.encoding.stored.weight()];
       unknown.push_back(fmt::format("{}: {}", with.files[weight.file].name, tensor.name));
     }
   }

@@ -30,6 +30,7 @@ Finding finding_of(const Error& error);
 struct RuleOptions {
   bool deep = false;  ///< read every FP8 weight for NaN codes
   std::size_t threads = 1;
+  bool values = true;  ///< read scales; without, headers and JSON alone
 };
 
 /// One test that a loader makes, as a row. Source: docs/formats.md, "A loader rejects".

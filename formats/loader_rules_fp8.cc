@@ -47,13 +47,25 @@ struct Fp8Weight {
   std::uint32_t scale_index = 0;
 };
 
+// The suffixes of a dialect's scales.
+std::vector<std::string_view> scale_suffixes(const Dialect& dialect) {
+  std::vector<std::string_view> suffixes;
+  for (const SchemeSpelling& spelling : dialect.spellings) {
+    for (const PartSpelling& part : spelling.parts) {
+      if (part.part == Part::kScale) suffixes.push_back(part.suffix);
+    }
+  }
+  suffixes.emplace_back(".scale");  // DeepSeek's own names
+  return suffixes;
+}
+
 // Every name under which a weight's scale may stand, in any dialect. Stacked experts have no
 // `.weight` to replace.
 std::vector<std::string> scale_names(std::string_view weight) {
   constexpr std::string_view kWeight = ".weight";
   std::vector<std::string> names;
   for (const Dialect* dialect : dialects()) {
-    for (std::string_view suffix : dialect->scale_suffixes) {
+    for (std::string_view suffix : scale_suffixes(*dialect)) {
       std::string_view stem = weight;
       if (weight.ends_with(kWeight)) {
         stem.remove_suffix(kWeight.size());
@@ -203,7 +215,7 @@ bool is_ignored(std::string_view weight, const std::vector<std::string>& modules
 }
 
 const StoredTensor& weight_of(const Checkpoint& checkpoint, const LogicalTensor& tensor) {
-  return checkpoint.stored()[tensor.encoding.stored[0]];
+  return checkpoint.stored()[tensor.encoding.stored.weight()];
 }
 
 bool family_has_fp8(const Family& family) {
@@ -303,7 +315,7 @@ void scale_present(const Checkpoint& checkpoint, const RuleOptions&, const Repor
     if (weight.scale != nullptr) continue;
     report(at(checkpoint, *weight.weight, ErrorCode::kMissingTensor,
               fmt::format("has no scale '{}'",
-                          part_name(checkpoint.dialect(), weight.weight->name, Part::kScale))));
+                          scale_names(weight.weight->name).front())));
   }
 }
 

@@ -168,7 +168,7 @@ std::string fused_module(const LogicalTensor& tensor) {
 }
 
 const StoredTensor& weight_of(const Checkpoint& checkpoint, const LogicalTensor& tensor) {
-  return checkpoint.stored()[tensor.encoding.stored[0]];
+  return checkpoint.stored()[tensor.encoding.stored.weight()];
 }
 
 Finding at(const Checkpoint& checkpoint, const LogicalTensor& tensor, ErrorCode code,
@@ -181,6 +181,7 @@ void report_shapes(const Checkpoint& checkpoint, bool stacked, const Report& rep
   FindingsByKind found;
   for (const LogicalTensor& tensor : checkpoint.tensors()) {
     if (tensor.rule == nullptr || is_stacked(tensor.rule->role) != stacked) continue;
+    if (tensor.rule->any_shape) continue;
     const Shape wanted = rule_shape(*tensor.rule, checkpoint.config());
     if (tensor.shape == wanted) continue;
     found.add(tensor.rule, at(checkpoint, tensor, ErrorCode::kShapeMismatch,

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <limits>
 #include <set>
 
 #include <fmt/format.h>
@@ -68,6 +70,16 @@ class Fields {
     const std::uint64_t number = as_number(*value, key);
     if (!std::in_range<std::uint32_t>(number)) wrong(key, "a number of at most 32 bits");
     return static_cast<std::uint32_t>(number);
+  }
+  double real(const char* key) {
+    const Json& value = get(key);
+    if (!value.is_number()) wrong(key, "a number");
+    return value.get<double>();
+  }
+  /// Null when the key is not there.
+  Json optional(const char* key) {
+    const Json* value = find(key);
+    return value != nullptr ? *value : Json();
   }
   const Json& array(const char* key) {
     const Json& value = get(key);
@@ -177,6 +189,47 @@ std::vector<TensorHash> parse_tensors(const Json& array, std::string_view where,
   return tensors;
 }
 
+Json error_json(const RecordedError& error) {
+  // JSON has no infinity; no error at all has no ratio.
+  return {{"relative", error.relative_error},
+          {"sqnr_db", std::isfinite(error.sqnr_db) ? Json(error.sqnr_db) : Json(nullptr)},
+          {"cosine", error.cosine},
+          {"max", error.max_error},
+          {"elements", error.elements},
+          {"saturated", error.saturated},
+          {"zeroed", error.zeroed},
+          {"blocks", error.blocks},
+          {"exact_blocks", error.exact_blocks}};
+}
+
+RecordedError parse_error(const Json& json, std::string_view where) {
+  Fields fields(json, where, "error");
+  RecordedError error;
+  error.relative_error = fields.real("relative");
+  const Json sqnr = fields.get("sqnr_db");
+  error.sqnr_db = sqnr.is_number() ? sqnr.get<double>() : std::numeric_limits<double>::infinity();
+  error.cosine = fields.real("cosine");
+  error.max_error = fields.real("max");
+  error.elements = fields.number("elements");
+  error.saturated = fields.number("saturated");
+  error.zeroed = fields.number("zeroed");
+  error.blocks = fields.number("blocks");
+  error.exact_blocks = fields.number("exact_blocks");
+  fields.expect_no_more();
+  return error;
+}
+
+RecordedGlobal parse_global(const Json& json, std::string_view where) {
+  Fields fields(json, where, "original_global");
+  RecordedGlobal global;
+  global.value = static_cast<float>(fields.real("value"));
+  const Json divides = fields.get("divides");
+  if (!divides.is_boolean()) corrupt(where, "original_global.divides is neither true nor false");
+  global.divides = divides.get<bool>();
+  fields.expect_no_more();
+  return global;
+}
+
 }  // namespace
 
 std::string manifest_text(const Manifest& manifest) {
@@ -189,6 +242,7 @@ std::string manifest_text(const Manifest& manifest) {
   json["layout"] = manifest.layout;
   json["recipe"] = manifest.recipe;
   json["source"] = manifest.source;
+  json["source_quantization"] = manifest.source_quantization;
   json["tensors"] = {{"count", manifest.n_tensors},
                      {"records", kRecordsName},
                      {"hash", manifest.records_hash.hex()}};
@@ -215,6 +269,7 @@ Manifest parse_manifest(std::string_view text, std::string_view where) {
   manifest.layout = fields.text("layout");
   manifest.recipe = fields.get("recipe");
   manifest.source = fields.get("source");
+  manifest.source_quantization = fields.optional("source_quantization");
 
   Fields tensors(fields.get("tensors"), where, "tensors");
   manifest.n_tensors = tensors.number("count");
@@ -250,6 +305,11 @@ std::string tensor_record_line(const TensorRecord& record) {
   for (const TensorHash& tensor : record.source) json["source"].push_back(tensor_json(tensor));
   json["output"] = Json::array();
   for (const TensorHash& tensor : record.output) json["output"].push_back(tensor_json(tensor));
+  if (record.error) json["error"] = error_json(*record.error);
+  if (record.original_global) {
+    json["original_global"] = {{"value", record.original_global->value},
+                               {"divides", record.original_global->divides}};
+  }
   return json.dump();
 }
 
@@ -262,13 +322,19 @@ TensorRecord parse_tensor_record(std::string_view line, std::string_view where) 
   record.layer = fields.optional_number("layer");
   record.expert = fields.optional_number("expert");
   record.action = fields.text("action");
-  if (record.action != "copy" && record.action != "cast" && record.action != "drop") {
+  constexpr std::array<std::string_view, 5> kActions = {"copy", "rewrap", "cast", "quantize",
+                                                        "drop"};
+  if (std::find(kActions.begin(), kActions.end(), record.action) == kActions.end()) {
     corrupt(where, fmt::format("'{}' is not an action", record.action));
   }
   record.from = fields.text("from");
   record.to = fields.text("to");
   record.source = parse_tensors(fields.array("source"), where, "source");
   record.output = parse_tensors(fields.array("output"), where, "output");
+  if (const Json error = fields.optional("error"); !error.is_null())
+    record.error = parse_error(error, where);
+  if (const Json global = fields.optional("original_global"); !global.is_null())
+    record.original_global = parse_global(global, where);
   fields.expect_no_more();
   return record;
 }

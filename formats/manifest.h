@@ -31,8 +31,11 @@ struct ManifestFile {
 struct Manifest {
   std::string tool_version;
   std::string family, dialect, layout;
-  Json recipe;                           ///< resolved rules, allowances, mtp policy
-  Json source;                           ///< fingerprint of the source files
+  Json recipe;  ///< resolved rules, allowances, mtp policy
+  Json source;  ///< fingerprint of the source files
+  /// The quantization_config that the source had, or that its own manifest remembers; null without
+  /// one. Says on which grid a BF16 cast was before.
+  Json source_quantization;
   std::vector<ManifestFile> files;       ///< weights
   std::vector<ManifestFile> side_files;  ///< copied and derived files, the manifest itself excepted
   std::uint64_t n_tensors = 0;
@@ -52,15 +55,33 @@ struct TensorHash {
   Hash128 hash;
 };
 
+/// What encoding a tensor cost, against the values that were encoded.
+struct RecordedError {
+  double relative_error = 0;  ///< Frobenius
+  double sqnr_db = 0;         ///< infinite without error (null in the record)
+  double cosine = 0;
+  double max_error = 0;
+  std::uint64_t elements = 0, saturated = 0, zeroed = 0;
+  std::uint64_t blocks = 0, exact_blocks = 0;  ///< groups that share a scale
+};
+
+/// A global scale as its maker wrote it, kept where the output holds its reciprocal.
+struct RecordedGlobal {
+  float value = 1;
+  bool divides = false;
+};
+
 /// One line of the per-tensor records.
 struct TensorRecord {
   std::string name;  ///< logical tensor
   std::string role;
   std::optional<std::uint32_t> layer, expert;
-  std::string action;    ///< "copy", "cast" or "drop"
+  std::string action;    ///< "copy", "rewrap", "cast", "quantize" or "drop"
   std::string from, to;  ///< schemes
   std::vector<TensorHash> source;
   std::vector<TensorHash> output;
+  std::optional<RecordedError> error;
+  std::optional<RecordedGlobal> original_global;
 };
 
 std::string tensor_record_line(const TensorRecord& record);

@@ -195,7 +195,8 @@ void set_width(Json& config, const Count& value, std::initializer_list<const cha
 
 std::string synth_config_text(const SynthOptions& options) {
   if (options.family == nullptr || options.family->reference_config.empty()) {
-    refuse("a synthetic checkpoint needs a family with a grammar (not generic)");
+    refuse(fmt::format("family {} cannot be synthesized: it has no reference config",
+                       options.family == nullptr ? "" : options.family->name));
   }
   if (options.ue8m0 && !options.fp8) refuse("power-of-two scales need FP8 weights");
   Json config = parse_json(options.family->reference_config, "reference config");

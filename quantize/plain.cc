@@ -1,81 +1,83 @@
+// The schemes without scales.
+
+#include <cmath>
 #include <cstring>
 
 #include "formats/base/error.h"
-#include "formats/bfloat16.h"
-#include "formats/float16.h"
+#include "quantize/kernels/block_grid.h"
 #include "quantize/kernels/plain_cast.h"
+#include "quantize/kernels/row_scan.h"
 #include "quantize/schemes.h"
 
 namespace ingot::quantize {
 namespace {
 
-template <typename Word, typename Convert>
-DecodeFaults decode_words(const EncodedRows& in, formats::MatrixView<float> out, Convert convert) {
+using Cast = void (*)(const std::byte* in, std::size_t n, std::byte* out);
+
+void copy_f32(const std::byte* in, std::size_t n, std::byte* out) {
+  std::memcpy(out, in, n * sizeof(float));
+}
+
+template <std::size_t WordBytes, Cast ToFloat>
+DecodeFaults decode_words(const EncodedRows& in, formats::MatrixView<float> out) {
   INGOT_CHECK(out.rows == in.rows && out.cols == in.cols);
-  for (std::size_t r = 0; r < in.rows; ++r) {
-    const std::byte* from = in.weight + r * in.cols * sizeof(Word);
-    float* to = out.row(r);
-    for (std::size_t c = 0; c < in.cols; ++c) {
-      Word word;
-      std::memcpy(&word, from + c * sizeof word, sizeof word);
-      to[c] = convert(word);
+  for (std::size_t r = 0; r < in.rows && in.cols > 0; ++r) {
+    ToFloat(in.weight + r * code_stride(in) * WordBytes, in.cols,
+            reinterpret_cast<std::byte*>(out.row(r)));
+  }
+  return {};
+}
+
+template <Cast FromFloat>
+EncodeFaults encode_words(const EncodeInput& in, const EncodeOutput& out) {
+  for (std::size_t r = 0; r < in.values.rows && in.values.cols > 0; ++r) {
+    FromFloat(reinterpret_cast<const std::byte*>(in.values.row(r)), in.values.cols,
+              out.weight + r * out.weight_stride);
+  }
+  return {};
+}
+
+EncodeFaults encode_f16(const EncodeInput& in, const EncodeOutput& out) {
+  encode_words<cast_f32_to_f16>(in, out);
+  EncodeFaults faults;
+  // The first magnitude that rounds to infinity is halfway between 65504 and 65536.
+  constexpr float kFirstInfinite = 65520.0F;
+  for (std::size_t r = 0; r < in.values.rows; ++r) {
+    const float* row = in.values.row(r);
+    if (finite_amax(row, in.values.cols) < kFirstInfinite) continue;
+    for (std::size_t c = 0; c < in.values.cols; ++c) {
+      if (std::fabs(row[c]) < kFirstInfinite || !std::isfinite(row[c])) continue;
+      if (faults.overflows++ == 0) faults.first_overflow = r * in.values.cols + c;
     }
   }
-  return {};
+  return faults;
 }
 
-DecodeFaults decode_bf16(const EncodedRows& in, formats::MatrixView<float> out) {
-  return decode_words<std::uint16_t>(in, out, formats::float_from_bf16);
-}
-
-DecodeFaults decode_f16(const EncodedRows& in, formats::MatrixView<float> out) {
-  return decode_words<std::uint16_t>(in, out, formats::float_from_f16);
-}
-
-DecodeFaults decode_f32(const EncodedRows& in, formats::MatrixView<float> out) {
-  INGOT_CHECK(out.rows == in.rows && out.cols == in.cols);
-  for (std::size_t r = 0; r < in.rows && in.cols > 0; ++r) {
-    std::memcpy(out.row(r), in.weight + r * in.cols * sizeof(float), in.cols * sizeof(float));
-  }
-  return {};
-}
-
-void encode_bf16(formats::MatrixView<const float> in, std::span<std::byte> out) {
+DecodeFaults transcode(const EncodedRows& in, std::span<std::byte> out, Cast cast) {
+  INGOT_CHECK(code_stride(in) == in.cols);
   INGOT_CHECK(in.cols == 0 || in.rows <= out.size() / sizeof(std::uint16_t) / in.cols);
-  for (std::size_t r = 0; r < in.rows; ++r) {
-    cast_f32_to_bf16(reinterpret_cast<const std::byte*>(in.row(r)), in.cols,
-                     out.data() + r * in.cols * sizeof(std::uint16_t));
-  }
-}
-
-void encode_f32(formats::MatrixView<const float> in, std::span<std::byte> out) {
-  INGOT_CHECK(in.cols == 0 || in.rows <= out.size() / sizeof(float) / in.cols);
-  for (std::size_t r = 0; r < in.rows && in.cols > 0; ++r) {
-    std::memcpy(out.data() + r * in.cols * sizeof(float), in.row(r), in.cols * sizeof(float));
-  }
+  cast(in.weight, in.rows * in.cols, out.data());
+  return {};
 }
 
 }  // namespace
 
 DecodeFaults transcode_f32_to_bf16(const EncodedRows& in, std::span<std::byte> out) {
-  INGOT_CHECK(in.cols == 0 || in.rows <= out.size() / sizeof(std::uint16_t) / in.cols);
-  cast_f32_to_bf16(in.weight, in.rows * in.cols, out.data());
-  return {};
+  return transcode(in, out, cast_f32_to_bf16);
 }
 
 DecodeFaults transcode_f16_to_bf16(const EncodedRows& in, std::span<std::byte> out) {
-  INGOT_CHECK(in.cols == 0 || in.rows <= out.size() / sizeof(std::uint16_t) / in.cols);
-  cast_f16_to_bf16(in.weight, in.rows * in.cols, out.data());
-  return {};
+  return transcode(in, out, cast_f16_to_bf16);
 }
 
 const Scheme kBf16Scheme{.id = formats::SchemeId::kBf16,
-                         .element_bytes = 2,
-                         .decode = decode_bf16,
-                         .encode = encode_bf16};
-const Scheme kF16Scheme{
-    .id = formats::SchemeId::kF16, .element_bytes = 2, .decode = decode_f16, .encode = nullptr};
-const Scheme kF32Scheme{
-    .id = formats::SchemeId::kF32, .element_bytes = 4, .decode = decode_f32, .encode = encode_f32};
+                         .decode = decode_words<2, cast_bf16_to_f32>,
+                         .encode = encode_words<cast_f32_to_bf16>};
+const Scheme kF16Scheme{.id = formats::SchemeId::kF16,
+                        .decode = decode_words<2, cast_f16_to_f32>,
+                        .encode = encode_f16};
+const Scheme kF32Scheme{.id = formats::SchemeId::kF32,
+                        .decode = decode_words<4, copy_f32>,
+                        .encode = encode_words<copy_f32>};
 
 }  // namespace ingot::quantize

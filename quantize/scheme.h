@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "formats/encoding.h"
@@ -12,14 +13,17 @@ namespace ingot::quantize {
 /// A run of rows of one encoded matrix in memory. Leading dimensions are flattened: row r of a
 /// stacked [E, N, K] tensor belongs to matrix r / N.
 struct EncodedRows {
-  const std::byte* weight = nullptr;  ///< rows x cols elements of the payload, rows contiguous
+  const std::byte* weight = nullptr;  ///< first code of the run
   std::size_t rows = 0;
-  std::size_t cols = 0;         ///< columns of this run
+  std::size_t cols = 0;         ///< columns of this run; even for 4-bit codes
+  std::size_t stride = 0;       ///< codes from row to row; 0 means cols
   std::uint64_t first_row = 0;  ///< of the flattened tensor
   std::uint64_t first_col = 0;  ///< a multiple of block_cols
-  // Block scales (empty for plain schemes), decoded to F32: row-major over the whole tensor,
-  // [matrices x scale_rows_per_matrix, scale_cols].
+  // Effective scales, the numbers that codes are multiplied by (empty for plain schemes):
+  // row-major, from scale row `first_scale_row` of [matrices x scale_rows_per_matrix, scale_cols]
+  // on.
   std::span<const float> scales{};
+  std::uint64_t first_scale_row = 0;
   std::uint64_t rows_per_matrix = 0;  ///< N
   std::uint64_t scale_cols = 0;       ///< ceil(K / block_cols)
   std::uint64_t block_rows = 0;
@@ -33,26 +37,79 @@ struct DecodeFaults {
   std::uint64_t first_nan = 0;  ///< position of the first, if any
 };
 
+/// How FP8 block scales are rounded: amax / 448 as it is, or up to a power of two.
+enum class Fp8Grid : std::uint8_t { kAmax, kUe8m0 };
+
+/// How NVFP4 chooses the scale of a block (docs/formats.md, "NVFP4 scale search").
+enum class Nvfp4Search : std::uint8_t { kAmax, kFourOverSix, kMse };
+
+/// What the encoder may choose; part of what decides the bytes.
+struct EncodeOptions {
+  Fp8Grid fp8_grid = Fp8Grid::kAmax;
+  Nvfp4Search nvfp4_search = Nvfp4Search::kMse;
+  /// kMse tries the E4M3 codes from `below` under the amax code to `above` over it, and up to
+  /// `above_small` over it where the amax code is below 16.
+  struct Window {
+    int below = 3, above = 8, above_small = 16;
+  } window;
+};
+
+/// A run of finite FP32 values to encode. It starts at the first row and column of a scale group
+/// and holds whole groups; only groups at the matrix' own end may be shorter.
+struct EncodeInput {
+  formats::MatrixView<const float> values;
+  std::uint64_t block_rows = 0, block_cols = 0;
+  /// Of schemes with Scheme::global: what it returned.
+  float global = 0;
+  bool global_divides = false;
+  /// kFp8Block: scales to use instead of computed ones, row-major over the groups of the run.
+  std::span<const float> given_scales{};
+  EncodeOptions options;
+};
+
+/// Where a run's bytes go.
+struct EncodeOutput {
+  std::byte* weight = nullptr;
+  std::size_t weight_stride = 0;  ///< bytes from row to row
+  /// One scale per group in scale_facts().scale_dtype, row-major; null for schemes without scales
+  /// and for kFp8Tensor, whose one scale is the global.
+  std::byte* scales = nullptr;
+  std::size_t scale_stride = 0;  ///< bytes from a row of groups to the next
+};
+
+/// What an encoder could not hold. Positions are elements within the run, row-major.
+struct EncodeFaults {
+  std::uint64_t overflows = 0;  ///< kF16: finite values that became infinite
+  std::uint64_t first_overflow = 0;
+};
+
 /// The arithmetic of a scheme: one row per SchemeId that can be computed with.
 struct Scheme {
   formats::SchemeId id;
-  std::size_t element_bytes;  ///< of one element of the payload
-  /// FP32 values of the run, exactly code x scale with one rounding. out is rows x cols. Null:
-  /// cannot be decoded.
+  /// FP32 values of the run, exactly code x scale with one rounding.
   DecodeFaults (*decode)(const EncodedRows& in, formats::MatrixView<float> out);
-  /// Encodes FP32 rows into the payload (schemes without scales). Null: cannot be encoded yet.
-  void (*encode)(formats::MatrixView<const float> in, std::span<std::byte> out);
+  /// Encodes a run. Rounding: the header of the scheme's kernel and docs/formats.md.
+  EncodeFaults (*encode)(const EncodeInput& in, const EncodeOutput& out);
+  /// The tensor-wide scale as stored, from the largest magnitude of the fused group. Never 0, NaN
+  /// or infinite. Null: the scheme has none. `divides`: kNvfp4 only, the divisor of
+  /// compressed-tensors.
+  float (*global)(float amax, const EncodeOptions& options, bool divides) = nullptr;
+  /// Half the distance of the two largest codes: an error above it x scale means that the value was
+  /// cut off at the largest code. 0 for plain schemes.
+  float half_top_step = 0;
 };
 
 /// Null when the id has no arithmetic (kRaw).
 const Scheme* find_scheme(formats::SchemeId id);
 
-/// A direct path from one scheme's rows to another's payload, equal bit for bit to decode followed
-/// by encode.
+/// A direct path from one scheme's rows to a plain scheme's words, equal bit for bit to decode
+/// followed by encode. `in` is contiguous.
 using Transcode = DecodeFaults (*)(const EncodedRows& in, std::span<std::byte> out);
 
-/// The transcoder for a pair: the fused kernel where there is one, else decode and encode through a
-/// small buffer. Null when `from` cannot be decoded or `to` cannot be encoded.
+/// The fused kernel for a pair, or null when there is none and values go through FP32 rows.
 Transcode find_transcode(formats::SchemeId from, formats::SchemeId to);
+
+/// Whether values of `from` can be encoded as `to`.
+bool can_convert(formats::SchemeId from, formats::SchemeId to);
 
 }  // namespace ingot::quantize

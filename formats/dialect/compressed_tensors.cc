@@ -3,16 +3,78 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
-#include "formats/base/pattern.h"
+#include "formats/dialect/config_groups.h"
 #include "formats/dialect/dialect_table.h"
 
-// The flavour that vLLM's tools write: docs/formats.md, "Two on-disk flavours".
+// The flavour that vLLM's tools write: docs/formats.md, "Dialects".
 
 namespace ingot::formats {
 namespace {
 
-constexpr std::array kHolds = {SchemeId::kFp8Block};
-constexpr std::array<std::string_view, 1> kScaleSuffixes = {".weight_scale"};
+constexpr std::array kFp8BlockParts = {
+    PartSpelling{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
+    PartSpelling{Part::kScale, ".weight_scale", DType::kF32, PartShape::kGrid},
+};
+constexpr std::array kFp8ChannelParts = {
+    PartSpelling{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
+    PartSpelling{Part::kScale, ".weight_scale", DType::kF32, PartShape::kColumn},
+};
+constexpr std::array kFp8TensorParts = {
+    PartSpelling{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
+    PartSpelling{Part::kScale, ".weight_scale", DType::kF32, PartShape::kOne},
+};
+constexpr std::array kFp8TensorStaticParts = {
+    PartSpelling{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
+    PartSpelling{Part::kScale, ".weight_scale", DType::kF32, PartShape::kOne},
+    PartSpelling{Part::kInputScale, ".input_scale", DType::kF32, PartShape::kOne},
+};
+constexpr std::array kInt8ChannelParts = {
+    PartSpelling{Part::kWeight, ".weight", DType::kI8, PartShape::kCodes},
+    PartSpelling{Part::kScale, ".weight_scale", DType::kF32, PartShape::kColumn},
+};
+constexpr std::array kInt8ChannelStaticParts = {
+    PartSpelling{Part::kWeight, ".weight", DType::kI8, PartShape::kCodes},
+    PartSpelling{Part::kScale, ".weight_scale", DType::kF32, PartShape::kColumn},
+    PartSpelling{Part::kInputScale, ".input_scale", DType::kF32, PartShape::kOne},
+};
+constexpr std::array kNvfp4Parts = {
+    PartSpelling{Part::kWeight, ".weight_packed", DType::kU8, PartShape::kCodes},
+    PartSpelling{Part::kScale, ".weight_scale", DType::kF8E4M3, PartShape::kGrid},
+    PartSpelling{Part::kGlobal, ".weight_global_scale", DType::kF32, PartShape::kOne},
+};
+constexpr std::array kNvfp4StaticParts = {
+    PartSpelling{Part::kWeight, ".weight_packed", DType::kU8, PartShape::kCodes},
+    PartSpelling{Part::kScale, ".weight_scale", DType::kF8E4M3, PartShape::kGrid},
+    PartSpelling{Part::kGlobal, ".weight_global_scale", DType::kF32, PartShape::kOne},
+    PartSpelling{Part::kInputScale, ".input_global_scale", DType::kF32, PartShape::kOne},
+};
+constexpr std::array kMxfp4Parts = {
+    PartSpelling{Part::kWeight, ".weight_packed", DType::kU8, PartShape::kCodes},
+    PartSpelling{Part::kScale, ".weight_scale", DType::kU8, PartShape::kGrid},
+};
+constexpr std::array kMxfp8Parts = {
+    PartSpelling{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
+    PartSpelling{Part::kScale, ".weight_scale", DType::kU8, PartShape::kGrid},
+};
+constexpr std::array kSpellings = {
+    SchemeSpelling{SchemeId::kFp8Block, Activations::kDynamic, kFp8BlockParts},
+    SchemeSpelling{SchemeId::kFp8Block, Activations::kWeightOnly, kFp8BlockParts},
+    SchemeSpelling{SchemeId::kFp8Channel, Activations::kDynamic, kFp8ChannelParts},
+    SchemeSpelling{SchemeId::kFp8Channel, Activations::kWeightOnly, kFp8ChannelParts},
+    SchemeSpelling{SchemeId::kFp8Tensor, Activations::kDynamic, kFp8TensorParts},
+    SchemeSpelling{SchemeId::kFp8Tensor, Activations::kWeightOnly, kFp8TensorParts},
+    SchemeSpelling{SchemeId::kFp8Tensor, Activations::kStatic, kFp8TensorStaticParts},
+    SchemeSpelling{SchemeId::kInt8Channel, Activations::kDynamic, kInt8ChannelParts},
+    SchemeSpelling{SchemeId::kInt8Channel, Activations::kWeightOnly, kInt8ChannelParts},
+    SchemeSpelling{SchemeId::kInt8Channel, Activations::kStatic, kInt8ChannelStaticParts},
+    SchemeSpelling{SchemeId::kNvfp4, Activations::kWeightOnly, kNvfp4Parts,
+                   /*global_divides=*/true},
+    SchemeSpelling{SchemeId::kNvfp4, Activations::kStatic, kNvfp4StaticParts,
+                   /*global_divides=*/true},
+    SchemeSpelling{SchemeId::kMxfp4, Activations::kWeightOnly, kMxfp4Parts},
+    SchemeSpelling{SchemeId::kMxfp8, Activations::kWeightOnly, kMxfp8Parts},
+    SchemeSpelling{SchemeId::kMxfp8, Activations::kDynamic, kMxfp8Parts},
+};
 
 constexpr const char* kIgnore = "ignore";
 constexpr std::uint64_t kMaxBlockSide = std::uint64_t{1} << 32;
@@ -22,78 +84,49 @@ Error corrupt(std::string_view what, std::string_view fact) {
       .in_file("config.json");
 }
 
-Json standard_block(const ModelConfig& source) {
-  const auto [rows, cols] = fp8_block_size(source);
-  Json weights = {{"num_bits", 8},       {"type", "float"},
-                  {"strategy", "block"}, {"block_structure", {rows, cols}},
-                  {"symmetric", true},   {"dynamic", false}};
-  Json activations = {{"num_bits", 8},      {"type", "float"},   {"strategy", "group"},
-                      {"group_size", cols}, {"symmetric", true}, {"dynamic", true}};
-  Json group = {{"format", "float-quantized"},
-                {"targets", {"Linear"}},
-                {"weights", std::move(weights)},
-                {"input_activations", std::move(activations)},
-                {"output_activations", nullptr}};
-  Json block = {{"quant_method", "compressed-tensors"},
-                {"format", "float-quantized"},
-                {"quantization_status", "compressed"},
-                {"config_groups", {{"group_0", std::move(group)}}}};
-  block[kIgnore] = Json::array();
-  return block;
+Json derived_block(const WrittenModel& model, const WrittenGroups& written) {
+  const auto patterns = [&](std::uint32_t cls) {
+    return module_patterns(written.modules, cls, model.source.num_hidden_layers,
+                           PatternSyntax::kRegex);
+  };
+  // "Linear" takes in every linear layer that the ignore list does not name.
+  const bool is_mixed = written.groups.size() > 1;
+  std::string_view format = compressed_format(written.groups.front().scheme);
+  Json groups = Json::object();
+  for (std::uint32_t i = 0; i < written.groups.size(); ++i) {
+    const QuantizationGroup& group = written.groups[i];
+    if (compressed_format(group.scheme) != format) format = "mixed-precision";
+    groups[fmt::format("group_{}", i)] =
+        config_group(group, is_mixed ? patterns(i + 1) : std::vector<std::string>{"Linear"});
+  }
+  return {{"quant_method", "compressed-tensors"},
+          {"format", format},
+          {"quantization_status", "compressed"},
+          {"config_groups", std::move(groups)},
+          {kIgnore, patterns(0)},
+          {"kv_cache_scheme", nullptr}};
 }
 
-/// Which modules a block's ignore list covers. Entries are names, or expressions behind `re:`.
-class IgnoreList {
- public:
-  explicit IgnoreList(const Json& block) {
-    for (std::string& entry : string_list(block, kIgnore)) {
-      if (!entry.starts_with("re:")) {
-        names_.push_back(std::move(entry));
-        continue;
-      }
-      try {
-        patterns_.emplace_back(entry);
-      } catch (const Error& error) {
-        throw corrupt(kIgnore, fmt::format("holds '{}': {}", entry, error.message()));
-      }
-    }
-    std::sort(names_.begin(), names_.end());
-  }
-  [[nodiscard]] bool covers(const std::string& module) const {
-    return std::binary_search(names_.begin(), names_.end(), module) ||
-           std::any_of(patterns_.begin(), patterns_.end(),
-                       [&](const Pattern& pattern) { return pattern.matches(module); });
-  }
-
- private:
-  std::vector<std::string> names_;
-  std::vector<Pattern> patterns_;
-};
-
-/// "Linear" as a target takes in every linear layer, so a block of our own must except each plain
-/// one. Norms and the embedding are no linear layers.
-std::vector<std::string> plain_linears(std::span<const WrittenTensor> written) {
-  std::vector<std::string> modules;
-  for (const WrittenTensor& tensor : written) {
-    const std::string_view module = module_name(tensor.name);
-    if (scheme_facts(tensor.scheme).quantized || module.ends_with("norm") ||
-        module.ends_with("embed_tokens"))
-      continue;
-    if (tensor.fp8_by_default || tensor.name.ends_with(".weight")) modules.emplace_back(module);
-  }
-  return modules;
+/// Whether the source's block says of every quantized module what it is.
+bool describes(const ConfigGroups& source, const WrittenGroups& written) {
+  return std::all_of(
+      written.modules.begin(), written.modules.end(), [&](const ClassedModule& module) {
+        return module.cls == 0 || source.group_of(module.name) == written.groups[module.cls - 1];
+      });
 }
 
-Json quantization_config(const ModelConfig& source, std::span<const WrittenTensor> written) {
-  if (!any_quantized(written)) return nullptr;
-  const Json* kept = source_block(source, kCompressedTensorsDialect);
-  Json block = kept != nullptr ? *kept : standard_block(source);
-  std::vector<std::string> plain =
-      kept != nullptr ? unquantized_modules(written) : plain_linears(written);
-  const IgnoreList ignored(block);
+Json quantization_config(const WrittenModel& model) {
+  if (!any_quantized(model.tensors)) return nullptr;
+  const WrittenGroups written = written_groups(model);
+  const Json* kept = source_block(model.source, kCompressedTensorsDialect);
+  if (kept == nullptr) return derived_block(model, written);
+  const ConfigGroups source(*kept);
+  if (!describes(source, written)) return derived_block(model, written);
+  std::vector<std::string> plain = unquantized_modules(model.tensors);
   plain.erase(std::remove_if(plain.begin(), plain.end(),
-                             [&](const std::string& module) { return ignored.covers(module); }),
+                             [&](const std::string& module) { return !source.group_of(module); }),
               plain.end());
+  Json block = *kept;
   if (!plain.empty()) merge_into_list(block, kIgnore, plain);
   return block;
 }
@@ -115,23 +148,14 @@ std::optional<std::array<std::uint64_t, 2>> compressed_tensors_block_size(const 
   for (const auto& [name, group] : groups->items()) {
     if (!group.is_object() || !group.contains("weights") || !group["weights"].is_object()) continue;
     const Json& weights = group["weights"];
-    if (weights.value("type", Json()) != "float" || weights.value("num_bits", Json()) != 8)
-      continue;
-    const Json strategy = weights.value("strategy", Json());
-    if (strategy != "block") {
-      throw Error(
-          ErrorCode::kUnsupported,
-          fmt::format("config_groups.{} scales FP8 weights by {}, this version reads FP8 by block",
-                      name, strategy.dump()))
-          .in_file("config.json");
-    }
+    // Other strategies need no numbers: a row, a tensor and a group of 16 or 32 are what they are.
+    if (weights.value("strategy", Json()) != "block") continue;
     const Json sides = weights.value("block_structure", Json());
     if (!sides.is_array() || sides.size() != 2)
       throw corrupt("config_groups", "has a bad block_structure");
     const std::array<std::uint64_t, 2> size = {block_side(sides[0]), block_side(sides[1])};
     if (found && *found != size) {
-      throw Error(ErrorCode::kUnsupported,
-                  "config_groups has FP8 weights in blocks of several sizes")
+      throw Error(ErrorCode::kUnsupported, "config_groups has weights in blocks of several sizes")
           .in_file("config.json");
     }
     found = size;
@@ -142,8 +166,8 @@ std::optional<std::array<std::uint64_t, 2>> compressed_tensors_block_size(const 
 const Dialect kCompressedTensorsDialect = {
     .name = "compressed-tensors",
     .summary = "quant_method compressed-tensors: X.weight with X.weight_scale, which multiplies",
-    .holds = kHolds,
-    .scale_suffixes = kScaleSuffixes,
+    .spellings = kSpellings,
+    .holds_mixtures = true,
     .quantization_config = quantization_config};
 
 }  // namespace ingot::formats

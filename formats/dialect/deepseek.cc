@@ -1,25 +1,91 @@
 #include <algorithm>
 
+#include "formats/base/error.h"
 #include "formats/dialect/dialect_table.h"
+#include "formats/dialect/written_groups.h"
 
 // Native DeepSeek FP8 as released: docs/formats.md, "config.json quantization block".
 
 namespace ingot::formats {
 namespace {
 
-constexpr std::array kHolds = {SchemeId::kFp8Block};
-constexpr std::array<std::string_view, 2> kScaleSuffixes = {".weight_scale_inv", ".scale"};
+constexpr std::array kFp8BlockParts = {
+    PartSpelling{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
+    PartSpelling{Part::kScale, ".weight_scale_inv", DType::kF32, PartShape::kGrid},
+};
+constexpr std::array kInt8BlockParts = {
+    PartSpelling{Part::kWeight, ".weight", DType::kI8, PartShape::kCodes},
+    PartSpelling{Part::kScale, ".weight_scale_inv", DType::kF32, PartShape::kGrid},
+};
+constexpr std::array kSpellings = {
+    SchemeSpelling{SchemeId::kFp8Block, Activations::kDynamic, kFp8BlockParts},
+    SchemeSpelling{SchemeId::kInt8Block, Activations::kDynamic, kInt8BlockParts},
+};
 
 // transformers reads the first, vLLM the second where it is there.
 constexpr const char* kTransformersList = "modules_to_not_convert";
 constexpr const char* kVllmList = "ignored_layers";
 
-Json standard_block(const ModelConfig& source) {
-  const auto [rows, cols] = fp8_block_size(source);
-  return {{"activation_scheme", "dynamic"},
-          {"fmt", "e4m3"},
-          {"quant_method", "fp8"},
-          {"weight_block_size", {rows, cols}}};
+constexpr const char* kScaleFormat = "scale_fmt";
+constexpr std::string_view kPowersOfTwo = "ue8m0";
+
+/// The one way in which this dialect's engines take quantized weights.
+struct NativeBlock {
+  bool is_int8 = false;
+  std::array<std::uint64_t, 2> size{};
+  /// Packed experts under DeepSeek's native names, which only the source's own block describes.
+  bool has_foreign = false;
+};
+
+std::string_view method_of(const NativeBlock& native) {
+  return native.is_int8 ? "blockwise_int8" : "fp8";
+}
+
+NativeBlock native_block(const WrittenModel& model) {
+  std::optional<NativeBlock> found;
+  bool has_foreign = false;
+  for (const QuantizationGroup& group : written_groups(model).groups) {
+    if (find_spelling(kDeepseekDialect, group.scheme) == nullptr) {
+      has_foreign = true;
+      continue;
+    }
+    const bool is_int8 = group.scheme == SchemeId::kInt8Block;
+    if (found && (found->is_int8 != is_int8 || found->size != group.block)) {
+      throw Error(ErrorCode::kUnsupported,
+                  "dialect deepseek holds blocks of one scheme and one size only (give all "
+                  "weights one scheme, or take compressed-tensors)");
+    }
+    found = NativeBlock{.is_int8 = is_int8, .size = group.block};
+  }
+  NativeBlock native = found.value_or(NativeBlock{.size = fp8_block_size(model.source)});
+  native.has_foreign = has_foreign;
+  return native;
+}
+
+Json standard_block(const NativeBlock& native) {
+  Json block = {{"activation_scheme", "dynamic"}};
+  if (!native.is_int8) block["fmt"] = "e4m3";
+  block["quant_method"] = method_of(native);
+  block["weight_block_size"] = {native.size[0], native.size[1]};
+  return block;
+}
+
+/// The source's block where it still holds, else null.
+const Json* kept_block(const WrittenModel& model, const NativeBlock& native) {
+  const Json* block = source_block(model.source, kDeepseekDialect);
+  if (block == nullptr) return nullptr;
+  const bool holds = model.source.quantization->quant_method == method_of(native) &&
+                     fp8_block_size(model.source) == native.size;
+  return holds ? block : nullptr;
+}
+
+/// Kernels that find ue8m0 read nothing but a scale's exponent, so it must be true.
+void state_scale_format(Json& block, bool is_power_of_two) {
+  if (!is_power_of_two) {
+    block.erase(kScaleFormat);
+  } else if (!block.contains(kScaleFormat) || block[kScaleFormat] != kPowersOfTwo) {
+    block[kScaleFormat] = kPowersOfTwo;
+  }
 }
 
 /// Entries name a module or everything below one. `entries` is sorted.
@@ -32,16 +98,23 @@ bool is_listed(const std::vector<std::string>& entries, std::string_view module)
   }
 }
 
-Json quantization_config(const ModelConfig& source, std::span<const WrittenTensor> written) {
-  if (!any_quantized(written)) return nullptr;
-  const Json* kept = source_block(source, kDeepseekDialect);
-  Json block = kept != nullptr ? *kept : standard_block(source);
+Json quantization_config(const WrittenModel& model) {
+  if (!any_quantized(model.tensors)) return nullptr;
+  const NativeBlock native = native_block(model);
+  const Json* kept = kept_block(model, native);
+  if (kept == nullptr && native.has_foreign) {
+    throw Error(ErrorCode::kUnsupported,
+                "dialect deepseek has fp8-block and int8-block only (give the others one of these, "
+                "or take another dialect)");
+  }
+  Json block = kept != nullptr ? *kept : standard_block(native);
+  if (!native.is_int8) state_scale_format(block, model.power_of_two_scales);
 
   std::vector<std::string> listed = string_list(block, kTransformersList);
   const std::vector<std::string> of_vllm = string_list(block, kVllmList);
   listed.insert(listed.end(), of_vllm.begin(), of_vllm.end());
   std::sort(listed.begin(), listed.end());
-  std::vector<std::string> added = unquantized_modules(written);
+  std::vector<std::string> added = unquantized_modules(model.tensors);
   added.erase(std::remove_if(added.begin(), added.end(),
                              [&](const std::string& module) { return is_listed(listed, module); }),
               added.end());
@@ -57,9 +130,9 @@ Json quantization_config(const ModelConfig& source, std::span<const WrittenTenso
 
 const Dialect kDeepseekDialect = {
     .name = "deepseek",
-    .summary = "quant_method fp8: X.weight with X.weight_scale_inv, which multiplies",
-    .holds = kHolds,
-    .scale_suffixes = kScaleSuffixes,
+    .summary =
+        "quant_method fp8 or blockwise_int8: X.weight with X.weight_scale_inv, which multiplies",
+    .spellings = kSpellings,
     .quantization_config = quantization_config};
 
 }  // namespace ingot::formats

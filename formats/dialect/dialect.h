@@ -1,50 +1,113 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "formats/encoding.h"
+#include "formats/family/family.h"
 #include "formats/json.h"
 #include "formats/model_config.h"
 
 namespace ingot::formats {
 
-/// What an output holds, from which a dialect derives the JSON around it.
-struct WrittenTensor {
-  std::string_view name;  ///< canonical name of the logical tensor
+/// What an engine does with the activations of a quantized weight.
+enum class Activations : std::uint8_t {
+  kWeightOnly,  ///< they stay as they are
+  kDynamic,     ///< quantized with scales found at run time
+  kStatic,      ///< quantized with scales stored beside the weight
+};
+std::string_view activations_name(Activations activations);
+std::optional<Activations> find_activations(std::string_view name);
+
+/// Shape of a part, from the weight's [..., N, K] and the group that shares a scale.
+enum class PartShape : std::uint8_t {
+  kCodes,   ///< [..., N, K], K / 2 for packed 4-bit codes
+  kGrid,    ///< [..., ceil(N / block_rows), ceil(K / block_cols)]
+  kScalar,  ///< []
+  kOne,     ///< [1]
+  kPerRow,  ///< [..., N]
+  kColumn,  ///< [..., N, 1]
+};
+Shape part_shape(PartShape shape, SchemeId scheme, const Shape& weight,
+                 std::array<std::uint64_t, 2> group);
+
+/// How a dialect stores one part.
+struct PartSpelling {
+  Part part{};
+  std::string_view suffix;  ///< in place of the `.weight` of `X.weight`
+  DType dtype{};            ///< what we write
+  PartShape shape{};
+};
+
+/// How a dialect stores one scheme with one kind of activations.
+struct SchemeSpelling {
   SchemeId scheme{};
-  bool fp8_by_default = false;  ///< the family's release quantizes it
+  Activations activations{};
+  std::span<const PartSpelling> parts;  ///< in the order of Part, codes first
+  bool global_divides = false;
+};
+
+/// One logical tensor of an output.
+struct WrittenTensor {
+  std::string_view name;  ///< canonical, `X.weight`
+  SchemeId scheme{};
+  Activations activations{};         ///< of quantized tensors
+  const TensorRule* rule = nullptr;  ///< the family's row; null outside the grammar
+  std::optional<std::uint32_t> layer, expert;
+  std::size_t rank = 0;                         ///< dimensions of the weight
+  std::array<std::uint64_t, 2> block = {0, 0};  ///< rows and columns that share a scale
+  std::vector<std::string> stored;              ///< names of its parts in the files
+  /// The family's release quantizes it: loaders build it as a quantized linear layer.
+  [[nodiscard]] bool fp8_by_default() const { return rule != nullptr && rule->fp8_by_default; }
+};
+
+/// What an output holds, from which a dialect derives the JSON around it.
+struct WrittenModel {
+  const ModelConfig& source;  ///< of the source, whose blocks are kept where they still hold
+  const Json* description = nullptr;  ///< of the source, when it is in the same dialect
+  std::span<const WrittenTensor> tensors;
+  bool power_of_two_scales = false;  ///< of every kFp8Block tensor
 };
 
 /// What the parts are called and what the JSON around them says. A row in a table.
 struct Dialect {
   std::string_view name;
   std::string_view summary;
-  std::span<const SchemeId> holds;  ///< quantized schemes it can hold beside plain tensors
-  /// Suffix of the scale tensor of `X.weight`, replacing `.weight`; first is what we write.
-  std::span<const std::string_view> scale_suffixes;
-  /// The value of config.json's `quantization_config` for these tensors, null when none is
-  /// quantized. `source` is the source's config, whose block is kept where it still holds.
-  Json (*quantization_config)(const ModelConfig& source, std::span<const WrittenTensor> written);
+  /// What it can hold. Of several rows for a scheme the first has the default activations.
+  std::span<const SchemeSpelling> spellings;
+  bool holds_mixtures = false;  ///< several quantized schemes in one checkpoint
+  /// A file beside config.json that says what is quantized, or empty.
+  std::string_view description_file;
+  /// The value of config.json's `quantization_config`, null when there is to be none.
+  Json (*quantization_config)(const WrittenModel& model);
+  /// Content of the description file; null function without one.
+  Json (*description)(const WrittenModel& model) = nullptr;
 };
 
 std::span<const Dialect* const> dialects();
 const Dialect* find_dialect(std::string_view name);
-/// The dialect that the config's quant_method names; deepseek when there is none. kUnsupported for
-/// any other method.
-const Dialect& dialect_of(const ModelConfig& config);
+/// What the config's quant_method names, else what a description file among `files` (bare names)
+/// says, else deepseek. kUnsupported for any other method.
+const Dialect& dialect_of(const ModelConfig& config, std::span<const std::string> files = {});
 
-/// The name of a part's stored tensor, e.g. kScale of `X.weight` in deepseek is
-/// `X.weight_scale_inv`.
-std::string part_name(const Dialect& dialect, std::string_view weight_name, Part part);
+/// In which a scheme is written when nobody asks for a dialect.
+const Dialect& default_dialect(SchemeId scheme);
 
-/// Rows and columns that share a scale in the FP8 weights of this checkpoint: `weight_block_size`,
-/// or the `block_structure` of compressed-tensors' config_groups; 128 x 128 where the config says
-/// nothing. kUnsupported when it says that FP8 weights are scaled some other way, or in blocks of
-/// several sizes.
+/// The row for a scheme; with nothing for the activations, the first. Null: the dialect cannot hold
+/// it.
+const SchemeSpelling* find_spelling(const Dialect& dialect, SchemeId scheme,
+                                    std::optional<Activations> activations = std::nullopt);
+
+/// The name of a part of `X.weight` (or of stacked experts `P`), e.g. `X.weight_scale_inv`.
+std::string part_name(const PartSpelling& spelling, std::string_view weight_name);
+
+/// Rows and columns that share a scale in the block-scaled weights of this checkpoint:
+/// `weight_block_size`, or the `block_structure` of compressed-tensors' config_groups; 128 x 128
+/// where the config says nothing. kUnsupported for blocks of several sizes.
 std::array<std::uint64_t, 2> fp8_block_size(const ModelConfig& config);
 
 }  // namespace ingot::formats

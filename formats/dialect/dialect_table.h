@@ -16,6 +16,8 @@ namespace ingot::formats {
 
 extern const Dialect kDeepseekDialect;
 extern const Dialect kCompressedTensorsDialect;
+extern const Dialect kModeloptDialect;
+extern const Dialect kModelslimDialect;
 
 /// `quantization_config` of the source if it is in this dialect and an object, else null.
 const Json* source_block(const ModelConfig& source, const Dialect& dialect);
@@ -35,8 +37,8 @@ std::vector<std::string> string_list(const Json& block, const char* key);
 /// `key` becomes the union of what it holds and `modules`, sorted.
 void merge_into_list(Json& block, const char* key, const std::vector<std::string>& modules);
 
-/// [rows, columns] of the block structures that compressed-tensors' config_groups give to FP8
-/// weights; nothing when there is no such group.
+/// [rows, columns] of the block structure that compressed-tensors' config_groups give to weights;
+/// nothing when there is no such group.
 std::optional<std::array<std::uint64_t, 2>> compressed_tensors_block_size(const Json& block);
 
 }  // namespace ingot::formats

@@ -8,7 +8,10 @@
 namespace ingot::formats {
 namespace {
 
-constexpr std::array kDialects = {&kDeepseekDialect, &kCompressedTensorsDialect};
+constexpr std::array kDialects = {&kDeepseekDialect, &kCompressedTensorsDialect, &kModeloptDialect,
+                                  &kModelslimDialect};
+
+constexpr std::array<std::string_view, 3> kActivations = {"weight-only", "dynamic", "static"};
 
 constexpr std::string_view kWeightSuffix = ".weight";
 constexpr std::array<std::uint64_t, 2> kReleasedBlock = {128, 128};
@@ -26,27 +29,84 @@ const Dialect* find_dialect(std::string_view name) {
   return nullptr;
 }
 
-const Dialect& dialect_of(const ModelConfig& config) {
+const Dialect& dialect_of(const ModelConfig& config, std::span<const std::string> files) {
   const std::string method = config.quantization ? config.quantization->quant_method : "";
-  if (method.empty() || method == "fp8") return kDeepseekDialect;
+  if (method == "fp8" || method == "blockwise_int8") return kDeepseekDialect;
   if (method == "compressed-tensors") return kCompressedTensorsDialect;
-  throw Error(
-      ErrorCode::kUnsupported,
-      fmt::format(
-          "quant_method '{}' cannot be read by this version (fp8 and compressed-tensors can)",
-          method))
-      .in_file("config.json");
+  // Its variants name the kernels beside it: modelopt_fp4.
+  if (method.find("modelopt") != std::string::npos) return kModeloptDialect;
+  if (!method.empty()) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("quant_method '{}' cannot be read by this version (fp8, "
+                            "blockwise_int8, compressed-tensors and modelopt can)",
+                            method))
+        .in_file("config.json");
+  }
+  for (const Dialect* dialect : kDialects) {
+    if (dialect->description_file.empty()) continue;
+    if (std::find(files.begin(), files.end(), dialect->description_file) != files.end())
+      return *dialect;
+  }
+  return kDeepseekDialect;
 }
 
-std::string part_name(const Dialect& dialect, std::string_view weight_name, Part part) {
+std::string_view activations_name(Activations activations) {
+  return kActivations[static_cast<std::size_t>(activations)];
+}
+
+std::optional<Activations> find_activations(std::string_view name) {
+  for (std::size_t i = 0; i < kActivations.size(); ++i) {
+    if (kActivations[i] == name) return static_cast<Activations>(i);
+  }
+  return std::nullopt;
+}
+
+Shape part_shape(PartShape shape, SchemeId scheme, const Shape& weight,
+                 std::array<std::uint64_t, 2> group) {
+  Shape part = weight;
+  switch (shape) {
+    case PartShape::kCodes:
+      if (scheme_facts(scheme).code_bits == 4) part.back() /= 2;
+      return part;
+    case PartShape::kGrid:
+      return block_scale_shape(weight, group[0], group[1]);
+    case PartShape::kScalar:
+      return {};
+    case PartShape::kOne:
+      return {1};
+    case PartShape::kPerRow:
+      part.pop_back();
+      return part;
+    case PartShape::kColumn:
+      part.back() = 1;
+      return part;
+  }
+  return {};
+}
+
+const Dialect& default_dialect(SchemeId scheme) {
+  const bool is_native = scheme == SchemeId::kFp8Block || scheme == SchemeId::kInt8Block;
+  return is_native || !scheme_facts(scheme).quantized ? kDeepseekDialect
+                                                      : kCompressedTensorsDialect;
+}
+
+const SchemeSpelling* find_spelling(const Dialect& dialect, SchemeId scheme,
+                                    std::optional<Activations> activations) {
+  for (const SchemeSpelling& row : dialect.spellings) {
+    if (row.scheme == scheme && (!activations || row.activations == *activations)) return &row;
+  }
+  return nullptr;
+}
+
+std::string part_name(const PartSpelling& spelling, std::string_view weight_name) {
   std::string name(weight_name);
-  if (part == Part::kWeight) return name;
-  const std::string_view suffix = dialect.scale_suffixes.front();
+  const std::string_view suffix = spelling.suffix;
   if (weight_name.ends_with(kWeightSuffix)) {
     name.resize(name.size() - kWeightSuffix.size());
     return name.append(suffix);
   }
   // Stacked experts `P`, of which the scale is `P_scale_inv`: the suffix without its `.weight`.
+  if (spelling.part == Part::kWeight) return name;
   INGOT_CHECK(suffix.starts_with(kWeightSuffix));
   return name.append(suffix.substr(kWeightSuffix.size()));
 }
@@ -75,7 +135,7 @@ std::string_view module_name(std::string_view weight_name) {
 std::vector<std::string> unquantized_modules(std::span<const WrittenTensor> written) {
   std::vector<std::string> modules;
   for (const WrittenTensor& tensor : written) {
-    if (tensor.fp8_by_default && !scheme_facts(tensor.scheme).quantized)
+    if (tensor.fp8_by_default() && !scheme_facts(tensor.scheme).quantized)
       modules.emplace_back(module_name(tensor.name));
   }
   std::sort(modules.begin(), modules.end());

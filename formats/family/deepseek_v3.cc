@@ -6,7 +6,7 @@ namespace {
 
 constexpr std::array<std::string_view, 1> kModelTypes = {"deepseek_v3"};
 
-// Source: docs/formats.md, "Dimensions"; V3, R1 and V3.1 are alike but for `scale_fmt`.
+// Source: docs/formats.md, "Families"; V3, R1 and V3.1 are alike but for `scale_fmt`.
 constexpr std::string_view kReference = R"({
   "architectures": ["DeepseekV3ForCausalLM"],
   "attention_bias": false,

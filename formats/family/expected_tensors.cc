@@ -15,6 +15,7 @@ namespace {
 constexpr std::uint64_t kMaxExpected = std::uint64_t{1} << 22;
 
 constexpr std::string_view kLayerMark = "{layer}";
+constexpr std::string_view kMtpMark = "{mtp}";
 constexpr std::string_view kExpertMark = "{expert}";
 
 void replace(std::string& text, std::string_view mark, std::optional<std::uint32_t> number) {
@@ -66,6 +67,10 @@ class Walk {
     ExpectedTensor tensor{
         .name = std::string(rule.pattern), .rule = &rule, .layer = layer, .expert = expert};
     replace(tensor.name, kLayerMark, layer);
+    if (layer && *layer >= config_.num_hidden_layers) {
+      replace(tensor.name, kMtpMark,
+              static_cast<std::uint32_t>(*layer - config_.num_hidden_layers));
+    }
     replace(tensor.name, kExpertMark, expert);
     visit_(tensor);
   }

@@ -6,7 +6,7 @@ namespace ingot::formats {
 namespace {
 
 constexpr std::array kFamilies = {&kDeepseekV3, &kDeepseekV32, &kDeepseekV2, &kKimiK2,
-                                  &kQwen3Moe,   &kGlmMoeDsa,   &kGeneric};
+                                  &kQwen3Moe,   &kGlmMoeDsa,   &kDeepseekV4, &kGeneric};
 
 }  // namespace
 

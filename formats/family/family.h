@@ -67,6 +67,7 @@ std::optional<Role> find_role(std::string_view name);
 enum class Scope : std::uint8_t {
   kModel,       ///< once, outside the layers
   kLayer,       ///< every layer, MTP layers included
+  kMainLayer,   ///< every layer but MTP layers, of families that name those otherwise
   kDenseLayer,  ///< layers with a dense MLP
   kMoeLayer,    ///< layers with experts, MTP layers included
   kMtpLayer,    ///< the num_nextn_predict_layers layers from num_hidden_layers on
@@ -124,8 +125,9 @@ enum class Presence : std::uint8_t {
 
 /// One row of a family's grammar: every tensor of a known family matches exactly one.
 struct TensorRule {
-  std::string_view
-      pattern;  ///< `{layer}` and `{expert}` stand for decimal numbers without leading zeros
+  /// `{layer}` and `{expert}` stand for decimal numbers without leading zeros, `{mtp}` for the
+  /// number of an MTP layer counted from 0.
+  std::string_view pattern;
   Role role{};
   Scope scope{};
   std::array<Dim, 3> shape{};
@@ -135,7 +137,10 @@ struct TensorRule {
   Cut cut = Cut::kReplicated;
   Fuse fuse = Fuse::kNone;
   Presence presence = Presence::kRequired;
-  DType synth_dtype = DType::kBf16;  ///< stored dtype in the released checkpoint when it is not FP8
+  /// Stored dtype in the released checkpoint when it is not FP8.
+  DType synth_dtype = DType::kBf16;
+  /// The config does not say which shape: none is checked, and `shape` is empty.
+  bool any_shape = false;
 };
 
 /// A model family. `rules` is empty for `generic`, which accepts any name.
@@ -146,7 +151,7 @@ struct Family {
   std::string_view architecture;                  ///< what synth writes to architectures[0]
   std::span<const TensorRule> rules;
   /// The config of the released model at full size, as JSON text: the defaults of `ingot synth`.
-  /// Empty for generic.
+  /// Empty for families that cannot be synthesized.
   std::string_view reference_config;
 };
 
@@ -156,7 +161,7 @@ const Family* find_family(std::string_view name);
 /// By model_type, or null.
 const Family* family_of(const ModelConfig& config);
 
-/// Shape of a row's tensor under this config.
+/// Shape of a row's tensor under this config; of no meaning for rows of `any_shape`.
 Shape rule_shape(const TensorRule& rule, const ModelConfig& config);
 
 /// Throws kCorrupt naming the keys of config.json that the family's rows need and that are missing

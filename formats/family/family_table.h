@@ -12,6 +12,7 @@ extern const Family kDeepseekV2;
 extern const Family kKimiK2;
 extern const Family kQwen3Moe;
 extern const Family kGlmMoeDsa;
+extern const Family kDeepseekV4;
 extern const Family kGeneric;
 
 }  // namespace ingot::formats

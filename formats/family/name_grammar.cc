@@ -5,8 +5,8 @@
 #include "formats/family/family.h"
 #include "formats/family/rule_scope.h"
 
-// A name is turned into its pattern (numbers behind `layers` and `experts` become marks), and the
-// pattern is looked up: one binary search per name instead of a comparison with every row.
+// A name is turned into its pattern (numbers behind `layers`, `mtp` and `experts` become marks),
+// and the pattern is looked up: one binary search per name instead of a comparison with every row.
 
 namespace ingot::formats {
 namespace {
@@ -22,7 +22,7 @@ std::optional<std::uint32_t> number_of(std::string_view text) {
 
 struct NumberedName {
   std::string pattern;
-  std::optional<std::uint32_t> layer, expert;
+  std::optional<std::uint32_t> layer, mtp, expert;
 };
 
 NumberedName split_numbers(std::string_view name) {
@@ -36,6 +36,9 @@ NumberedName split_numbers(std::string_view name) {
     if (number && previous == "layers" && !result.layer) {
       result.layer = number;
       result.pattern += "{layer}";
+    } else if (number && previous == "mtp" && !result.layer && !result.mtp) {
+      result.mtp = number;
+      result.pattern += "{mtp}";
     } else if (number && previous == "experts" && !result.expert) {
       result.expert = number;
       result.pattern += "{expert}";
@@ -60,12 +63,18 @@ NameGrammar::NameGrammar(const Family& family, const ModelConfig& config) : conf
 std::optional<NameGrammar::Match> NameGrammar::match(std::string_view name) const {
   // A name that holds our marks would look like a pattern.
   if (name.find('{') != std::string_view::npos) return std::nullopt;
-  const NumberedName numbered = split_numbers(name);
+  NumberedName numbered = split_numbers(name);
   const auto found =
       std::lower_bound(by_pattern_.begin(), by_pattern_.end(), numbered.pattern,
                        [](const auto& entry, const std::string& key) { return entry.first < key; });
   if (found == by_pattern_.end() || found->first != numbered.pattern) return std::nullopt;
   if (numbered.expert && *numbered.expert >= config_->n_routed_experts) return std::nullopt;
+  if (numbered.mtp) {
+    // Counted from 0 in the name, behind the main layers everywhere else.
+    const std::uint64_t layer = config_->num_hidden_layers + *numbered.mtp;
+    if (layer >= layer_count(*config_)) return std::nullopt;
+    numbered.layer = static_cast<std::uint32_t>(layer);
+  }
   for (const TensorRule* rule : found->second) {
     if (!scope_holds(rule->scope, *config_, numbered.layer)) continue;
     if (promise_of(rule->presence, *config_, numbered.layer) == Promise::kForbidden) continue;

@@ -39,6 +39,8 @@ bool scope_holds(Scope scope, const ModelConfig& config, std::optional<std::uint
       return false;
     case Scope::kLayer:
       return true;
+    case Scope::kMainLayer:
+      return *layer < config.num_hidden_layers;
     case Scope::kDenseLayer:
       return !is_moe_layer(config, *layer);
     case Scope::kMoeLayer:

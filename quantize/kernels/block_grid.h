@@ -9,6 +9,11 @@
 
 namespace ingot::quantize {
 
+/// Codes from one row of a run to the next.
+inline std::size_t code_stride(const EncodedRows& in) {
+  return in.stride == 0 ? in.cols : in.stride;
+}
+
 /// Finds the scales of a run: which row of the scale matrix holds for which rows, and which column
 /// for which columns.
 class BlockGrid {
@@ -20,12 +25,13 @@ class BlockGrid {
     scale_rows_per_matrix_ =
         in.rows_per_matrix / in.block_rows + (in.rows_per_matrix % in.block_rows != 0 ? 1 : 0);
     INGOT_CHECK((in.first_col + in.cols - 1) / in.block_cols < in.scale_cols);
-    INGOT_CHECK(scale_row(in.rows - 1) < in.scales.size() / in.scale_cols);
+    INGOT_CHECK(scale_row(0) >= in.first_scale_row);
+    INGOT_CHECK(scale_row(in.rows - 1) - in.first_scale_row < in.scales.size() / in.scale_cols);
   }
 
   /// Scales of the block row that holds row `r` of the run, from the tensor's first column on.
   [[nodiscard]] const float* scales_of_row(std::size_t r) const {
-    return in_.scales.data() + scale_row(r) * in_.scale_cols;
+    return in_.scales.data() + (scale_row(r) - in_.first_scale_row) * in_.scale_cols;
   }
 
   /// The first row after `r` of the run that has other scales (or the end of the run).
@@ -57,5 +63,21 @@ class BlockGrid {
   const EncodedRows& in_;
   std::uint64_t scale_rows_per_matrix_ = 0;
 };
+
+/// Calls visit(row, first column, end, scale) for every piece of a row of the run that lies in one
+/// group, in row-major order.
+template <typename Visit>
+void for_each_piece(const EncodedRows& in, const Visit& visit) {
+  if (in.rows == 0 || in.cols == 0) return;
+  const BlockGrid grid(in);
+  for (std::size_t r = 0; r < in.rows; ++r) {
+    const float* scales = grid.scales_of_row(r) + grid.block_of_col(0);
+    for (std::size_t c = 0, end = grid.block_end(0); c < in.cols;) {
+      visit(r, c, end, *scales++);
+      c = end;
+      end = in.block_cols < in.cols - c ? c + static_cast<std::size_t>(in.block_cols) : in.cols;
+    }
+  }
+}
 
 }  // namespace ingot::quantize

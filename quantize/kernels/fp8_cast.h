@@ -14,9 +14,10 @@ namespace ingot::quantize {
 /// the sign of the code, and is counted; a product that is NaN because of the scale becomes the
 /// same, uncounted (callers refuse scales that are not finite).
 ///
-/// Any shape, block size, first row and first column. `in.scales` must cover the run and `out` must
-/// hold it; both are checked. Pure: disjoint outputs may run concurrently. Runs on the best SIMD
-/// target of this processor; the bytes are those of the scalar twin.
+/// Any shape, block size, first row and first column. Rows follow each other without a gap,
+/// `in.scales` must cover the run and `out` must hold it; all three are checked. Pure: disjoint
+/// outputs may run concurrently. Runs on the best SIMD target of this processor; the bytes are
+/// those of the scalar twin.
 DecodeFaults cast_fp8_block_to_bf16(const EncodedRows& in, std::span<std::byte> out);
 
 namespace scalar {
@@ -25,8 +26,5 @@ namespace scalar {
 DecodeFaults cast_fp8_block_to_bf16(const EncodedRows& in, std::span<std::byte> out);
 
 }  // namespace scalar
-
-/// FP32 values of the run, code x scale. A NaN code becomes a NaN of its sign and is counted.
-DecodeFaults decode_fp8_block(const EncodedRows& in, formats::MatrixView<float> out);
 
 }  // namespace ingot::quantize

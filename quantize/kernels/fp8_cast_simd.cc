@@ -386,7 +386,7 @@ HWY_EXPORT(cast_rows);
 
 DecodeFaults cast_fp8_block_to_bf16(const EncodedRows& in, std::span<std::byte> out) {
   if (in.rows == 0 || in.cols == 0) return {};
-  INGOT_CHECK(in.rows <= out.size() / 2 / in.cols);
+  INGOT_CHECK(code_stride(in) == in.cols && in.rows <= out.size() / 2 / in.cols);
   return HWY_DYNAMIC_DISPATCH(cast_rows)(in, out.data());
 }
 

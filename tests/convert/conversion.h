@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 
+#include "convert/default_recipes.h"
 #include "convert/execute.h"
 #include "convert/plan.h"
 #include "convert/recipe.h"
@@ -12,6 +13,19 @@
 #include "formats/safetensors.h"
 
 namespace ingot::testing {
+
+/// Adds the default rules for a source, as the command line does.
+inline void resolve(convert::Recipe& recipe, const formats::Checkpoint& source) {
+  convert::add_default_rules(recipe, source.family(), source.config(),
+                             convert::target_dialect(recipe, source.dialect()));
+}
+
+/// The plan of a resolved recipe, in the dialect that it asks for.
+inline convert::Plan plan_for(const formats::Checkpoint& source, const convert::Recipe& recipe,
+                              const convert::PlanOptions& options = {}) {
+  return convert::make_plan(source, recipe, convert::target_dialect(recipe, source.dialect()),
+                            options);
+}
 
 /// One conversion as the command line would run it.
 struct Conversion {
@@ -34,9 +48,9 @@ struct Conversion {
                 .allow_unknown = &resolved.allow.unknown_tensor,
                 .consumed_headers = execute.resume ? convert::consumed_headers_of(output)
                                                    : std::filesystem::path()});
-    convert::add_default_rules(resolved);
-    return convert::execute(convert::make_plan(source, resolved, plan), source, resolved, plan,
-                            output, execute);
+    resolve(resolved, source);
+    return convert::execute(plan_for(source, resolved, plan), source, resolved, plan, output,
+                            execute);
   }
 };
 

@@ -170,7 +170,7 @@ TEST(Execute, MtpLayersThatAreOnlyPromisedBecomeAWarningAndZero) {
   write_text_file(directory / "dropped" / "config.json", formats::json_text(config));
 
   const auto source = formats::Checkpoint::open(directory / "dropped");
-  const Plan plan = make_plan(source, Recipe(), {});
+  const Plan plan = ingot::testing::plan_for(source, Recipe());
   ASSERT_EQ(plan.warnings.size(), 1U);
   EXPECT_THAT(plan.warnings[0], ::testing::HasSubstr("MTP"));
   EXPECT_EQ(formats::parse_json(plan.config_text, "config").at("num_nextn_predict_layers"), 0);

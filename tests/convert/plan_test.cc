@@ -16,18 +16,19 @@ namespace {
 using formats::Checkpoint;
 using formats::SchemeId;
 using ingot::testing::expect_error;
+using ingot::testing::plan_for;
 using ingot::testing::tiny_v32;
 
 Recipe recipe_to(std::optional<SchemeId> to) {
   Recipe recipe;
   recipe.to = to;
-  add_default_rules(recipe);
+  ingot::testing::resolve(recipe, Checkpoint::open(tiny_v32()));
   return recipe;
 }
 
 TEST(Plan, CastsExactlyTheQuantizedTensors) {
   const Checkpoint source = Checkpoint::open(tiny_v32());
-  const Plan plan = make_plan(source, recipe_to(SchemeId::kBf16), {});
+  const Plan plan = plan_for(source, recipe_to(SchemeId::kBf16));
   EXPECT_EQ(plan.tensors.size(), 361U);
   EXPECT_EQ(plan.n_dropped, 0U);
   for (const PlannedTensor& planned : plan.tensors) {
@@ -40,7 +41,7 @@ TEST(Plan, CastsExactlyTheQuantizedTensors) {
 TEST(Plan, PartsFillEveryFileWithoutHolesInTheOrderOfTheFormat) {
   const Checkpoint source = Checkpoint::open(tiny_v32());
   for (const auto to : {std::optional<SchemeId>(SchemeId::kBf16), std::optional<SchemeId>()}) {
-    const Plan plan = make_plan(source, recipe_to(to), {});
+    const Plan plan = plan_for(source, recipe_to(to));
     for (std::size_t f = 0; f < plan.files.size(); ++f) {
       const PlannedFile& file = plan.files[f];
       std::uint64_t next = file.header_bytes;
@@ -75,10 +76,10 @@ TEST(Plan, PartsFillEveryFileWithoutHolesInTheOrderOfTheFormat) {
 
 TEST(Plan, KeepsTheFilesOfTheSourceByDefault) {
   const Checkpoint source = Checkpoint::open(tiny_v32());
-  const Plan plan = make_plan(source, recipe_to(SchemeId::kBf16), {});
+  const Plan plan = plan_for(source, recipe_to(SchemeId::kBf16));
   ASSERT_EQ(plan.files.size(), source.files().size());
   for (const PlannedTensor& planned : plan.tensors) {
-    const auto& stored = source.stored()[source.tensors()[planned.tensor].encoding.stored[0]];
+    const auto& stored = source.stored()[source.tensors()[planned.tensor].encoding.stored.weight()];
     EXPECT_EQ(plan.files[planned.parts[0].file].name, source.files()[stored.file].name);
   }
 }
@@ -87,7 +88,7 @@ TEST(Plan, ShardsByTheHubsRule) {
   const Checkpoint source = Checkpoint::open(tiny_v32());
   const std::uint64_t limit = 2'000'000;
   const Plan plan =
-      make_plan(source, recipe_to(SchemeId::kBf16), {.shards = {.max_shard_bytes = limit}});
+      plan_for(source, recipe_to(SchemeId::kBf16), {.shards = {.max_shard_bytes = limit}});
   ASSERT_GT(plan.files.size(), 5U);
   for (std::size_t f = 0; f < plan.files.size(); ++f) {
     EXPECT_EQ(plan.files[f].name, formats::shard_file_name(f + 1, plan.files.size()));
@@ -100,7 +101,7 @@ TEST(Plan, ShardsByTheHubsRule) {
 TEST(Plan, OneFileNeedsNoIndex) {
   const Checkpoint source = Checkpoint::open(tiny_v32());
   const Plan plan =
-      make_plan(source, recipe_to(SchemeId::kBf16), {.shards = {.max_shard_bytes = 1ULL << 40}});
+      plan_for(source, recipe_to(SchemeId::kBf16), {.shards = {.max_shard_bytes = 1ULL << 40}});
   ASSERT_EQ(plan.files.size(), 1U);
   EXPECT_EQ(plan.files[0].name, "model.safetensors");
   EXPECT_TRUE(plan.index_text.empty());
@@ -109,7 +110,7 @@ TEST(Plan, OneFileNeedsNoIndex) {
 TEST(Plan, PartsOfATensorStayInOneShard) {
   const Checkpoint source = Checkpoint::open(tiny_v32());
   const Plan plan =
-      make_plan(source, recipe_to(std::nullopt), {.shards = {.max_shard_bytes = 500'000}});
+      plan_for(source, recipe_to(std::nullopt), {.shards = {.max_shard_bytes = 500'000}});
   for (const PlannedTensor& planned : plan.tensors) {
     if (planned.n_parts == 2) {
       EXPECT_EQ(planned.parts[0].file, planned.parts[1].file);
@@ -120,15 +121,15 @@ TEST(Plan, PartsOfATensorStayInOneShard) {
 TEST(Plan, IsAPureFunctionOfItsInput) {
   const Checkpoint one = Checkpoint::open(tiny_v32(), {.threads = 1});
   const Checkpoint two = Checkpoint::open(tiny_v32(), {.threads = 4});
-  EXPECT_EQ(plan_hash(make_plan(one, recipe_to(SchemeId::kBf16), {}), one),
-            plan_hash(make_plan(two, recipe_to(SchemeId::kBf16), {}), two));
-  EXPECT_NE(plan_hash(make_plan(one, recipe_to(SchemeId::kBf16), {}), one),
-            plan_hash(make_plan(one, recipe_to(std::nullopt), {}), one));
+  EXPECT_EQ(plan_hash(plan_for(one, recipe_to(SchemeId::kBf16)), one),
+            plan_hash(plan_for(two, recipe_to(SchemeId::kBf16)), two));
+  EXPECT_NE(plan_hash(plan_for(one, recipe_to(SchemeId::kBf16)), one),
+            plan_hash(plan_for(one, recipe_to(std::nullopt)), one));
 }
 
 TEST(Plan, WritesAreSequentialPerFile) {
   const Checkpoint source = Checkpoint::open(tiny_v32());
-  const Plan plan = make_plan(source, recipe_to(SchemeId::kBf16), {});
+  const Plan plan = plan_for(source, recipe_to(SchemeId::kBf16));
   for (std::size_t i = 1; i < plan.tensors.size(); ++i) {
     const PlannedPart& before = plan.tensors[i - 1].parts[0];
     const PlannedPart& here = plan.tensors[i].parts[0];
@@ -139,28 +140,29 @@ TEST(Plan, WritesAreSequentialPerFile) {
 TEST(Plan, RefusesSchemesThatCannotBeComputedAllAtOnce) {
   const Checkpoint source = Checkpoint::open(tiny_v32());
   Recipe recipe;
-  recipe.rules.push_back(parse_rule("lm_head.weight=fp8"));
+  recipe.rules.push_back(parse_rule("model.norm.weight=nvfp4"));
   recipe.rules.push_back(parse_rule("model.layers.0.self_attn.indexer.k_norm.weight=fp8-block"));
-  add_default_rules(recipe);
-  expect_error(ErrorCode::kUnsupported, {"bf16 to fp8-block", "f32 to fp8-block", "lm_head.weight"},
-               [&] { make_plan(source, recipe, {}); });
+  ingot::testing::resolve(recipe, source);
+  expect_error(ErrorCode::kUnsupported,
+               {"nvfp4 needs a matrix", "fp8-block needs a matrix", "model.norm.weight"},
+               [&] { plan_for(source, recipe); });
 }
 
 TEST(Plan, ARuleThatMatchesNothingIsAnError) {
   const Checkpoint source = Checkpoint::open(tiny_v32());
   Recipe recipe;
   recipe.rules.push_back(parse_rule("model.layers.99.*=bf16"));
-  add_default_rules(recipe);
+  ingot::testing::resolve(recipe, source);
   expect_error(ErrorCode::kInvalidArgument, {"model.layers.99.*"},
-               [&] { make_plan(source, recipe, {}); });
+               [&] { plan_for(source, recipe); });
 }
 
 TEST(Plan, AQuantizedTensorMadePlainIsNamedInTheConfig) {
   const Checkpoint source = Checkpoint::open(tiny_v32());
   Recipe recipe;
   recipe.rules.push_back(parse_rule("model.layers.0.self_attn.o_proj.weight=bf16"));
-  add_default_rules(recipe);
-  const Plan plan = make_plan(source, recipe, {});
+  ingot::testing::resolve(recipe, source);
+  const Plan plan = plan_for(source, recipe);
   EXPECT_EQ(plan.n_cast, 1U);
   const auto config = formats::parse_json(plan.config_text, "config.json");
   EXPECT_THAT(config.at("quantization_config").at("modules_to_not_convert").dump(),
@@ -170,9 +172,9 @@ TEST(Plan, AQuantizedTensorMadePlainIsNamedInTheConfig) {
 TEST(Plan, DroppedTensorsTakeNoRoom) {
   const Checkpoint source = Checkpoint::open(tiny_v32());
   Recipe recipe = recipe_to(SchemeId::kBf16);
-  const Plan whole = make_plan(source, recipe, {});
+  const Plan whole = plan_for(source, recipe);
   recipe.mtp = MtpPolicy::kDrop;
-  const Plan dropped = make_plan(source, recipe, {});
+  const Plan dropped = plan_for(source, recipe);
   EXPECT_GT(dropped.n_dropped, 0U);
   EXPECT_LT(dropped.bytes_out, whole.bytes_out);
   EXPECT_EQ(dropped.tensors.size(), whole.tensors.size());

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "convert/default_recipes.h"
 #include "formats/family/family.h"
 #include "tests/support/expect_error.h"
 
@@ -84,12 +85,18 @@ TEST(Recipe, ATensorOutsideTheGrammarHasTheRoleOther) {
   EXPECT_FALSE(parse_rule("role:other=bf16").matches(expert(3, 17)));
 }
 
+// The default rules for a model without roles.
+void add_generic_rules(Recipe& recipe) {
+  add_default_rules(recipe, *formats::find_family("generic"), {},
+                    *formats::find_dialect("deepseek"));
+}
+
 TEST(Recipe, FirstMatchWinsInTheOrderRuleRecipeDefault) {
   Recipe recipe = parse_recipe(
       "rules:\n- {match: 'model.layers.3.*', scheme: keep}\n- {match: '*', scheme: f32}\n", "r");
   recipe.rules.insert(recipe.rules.begin(), parse_rule("*.17.up_proj.weight=f16"));
   recipe.to = SchemeId::kBf16;
-  add_default_rules(recipe);
+  add_generic_rules(recipe);
 
   EXPECT_EQ(recipe.decide(expert(3, 17)).scheme, SchemeId::kF16);
   EXPECT_EQ(recipe.decide(expert(3, 17)).rule->origin, RuleOrigin::kRule);
@@ -103,7 +110,7 @@ TEST(Recipe, FirstMatchWinsInTheOrderRuleRecipeDefault) {
 TEST(Recipe, ToSelectsOnlyWhatTheSourceHoldsQuantized) {
   Recipe recipe;
   recipe.to = SchemeId::kBf16;
-  add_default_rules(recipe);
+  add_generic_rules(recipe);
   EXPECT_EQ(recipe.decide(expert(3, 0)).scheme, SchemeId::kBf16);
   EXPECT_EQ(recipe.decide(tensor("model.norm.weight", SchemeId::kF32, &kNormRule)).rule, nullptr);
   EXPECT_EQ(recipe.decide(tensor("blob", SchemeId::kRaw)).rule, nullptr);
@@ -111,7 +118,7 @@ TEST(Recipe, ToSelectsOnlyWhatTheSourceHoldsQuantized) {
 
 TEST(Recipe, WithoutToNothingIsSelectedByDefault) {
   Recipe recipe;
-  add_default_rules(recipe);
+  add_generic_rules(recipe);
   EXPECT_EQ(recipe.decide(expert(3, 0)).rule, nullptr);
 }
 
@@ -119,7 +126,7 @@ TEST(Recipe, NamesEveryUserRuleThatMatchesNothingButNoDefault) {
   Recipe recipe = parse_recipe("rules: [{match: 'model.layers.99.*', scheme: keep}]", "r");
   recipe.rules.insert(recipe.rules.begin(), parse_rule("nothing.*=bf16"));
   recipe.to = SchemeId::kBf16;
-  add_default_rules(recipe);
+  add_generic_rules(recipe);
   const std::vector<LogicalTensor> plain = {
       tensor("model.norm.weight", SchemeId::kF32, &kNormRule)};
   expect_error(ErrorCode::kInvalidArgument,
@@ -173,9 +180,11 @@ TEST(Recipe, JsonKeyOrderAndContentAreThoseOfTheManifest) {
       "{mtp: drop, rules: [{match: 'role:head', scheme: keep}], allow: {nan-code: ['a*']}}", "r");
   recipe.rules.insert(recipe.rules.begin(), parse_rule("b=fp8"));
   recipe.to = SchemeId::kBf16;
-  add_default_rules(recipe);
+  add_generic_rules(recipe);
   EXPECT_EQ(recipe.to_json().dump(),
-            R"({"to":"bf16","mtp":"drop","rules":[)"
+            R"({"to":"bf16","mtp":"drop",)"
+            R"("choices":{"dialect":"","activations":null,"fp8_grid":null,"nvfp4_search":"mse",)"
+            R"("via":"f32","quantize_attention":false},"rules":[)"
             R"({"match":"b","scheme":"fp8-block","origin":"--rule"},)"
             R"({"match":"role:head","scheme":"keep","origin":"--recipe"},)"
             R"({"match":"*","scheme":"bf16","origin":"default","quantized_only":true}],)"

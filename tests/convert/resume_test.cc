@@ -154,8 +154,8 @@ TEST(Resume, FinishesAPublicationThatWasCutAtAnyRename) {
   const auto source = formats::Checkpoint::open(tiny_v32());
   Recipe recipe;
   recipe.to = formats::SchemeId::kBf16;
-  add_default_rules(recipe);
-  const auto names = publish_order(make_plan(source, recipe, {}), source);
+  ingot::testing::resolve(recipe, source);
+  const auto names = publish_order(ingot::testing::plan_for(source, recipe), source);
   ASSERT_EQ(names.back(), formats::kManifestName);
   for (std::size_t renamed = 0; renamed <= names.size(); ++renamed) {
     // A finished output taken back to the moment after `renamed` renames.

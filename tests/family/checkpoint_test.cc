@@ -72,7 +72,7 @@ TEST(Checkpoint, ListsTensorsInSourceOrder) {
   const Checkpoint model = Checkpoint::open(kTinyV32, {.threads = 2});
   std::pair<std::uint32_t, std::uint64_t> before{0, 0};
   for (const LogicalTensor& tensor : model.tensors()) {
-    const StoredTensor& weight = model.stored()[tensor.encoding.stored[0]];
+    const StoredTensor& weight = model.stored()[tensor.encoding.stored.weight()];
     const std::pair<std::uint32_t, std::uint64_t> at{weight.file, weight.offset};
     EXPECT_LT(before, at) << tensor.name;
     before = at;
@@ -84,8 +84,8 @@ TEST(Checkpoint, JoinsAWeightWithAScaleOfAnotherFile) {
   std::size_t n_split = 0;
   for (const LogicalTensor& tensor : model.tensors()) {
     if (tensor.encoding.scheme != SchemeId::kFp8Block) continue;
-    const StoredTensor& weight = model.stored()[tensor.encoding.stored[0]];
-    const StoredTensor& scale = model.stored()[tensor.encoding.stored[1]];
+    const StoredTensor& weight = model.stored()[tensor.encoding.stored.weight()];
+    const StoredTensor& scale = model.stored()[tensor.encoding.stored[Part::kScale]];
     EXPECT_EQ(scale.name, tensor.name + "_scale_inv");
     EXPECT_EQ(scale.shape, block_scale_shape(tensor.shape, 128, 128));
     n_split += weight.file != scale.file ? 1 : 0;
@@ -109,7 +109,7 @@ TEST(Checkpoint, ReadsTheBytesOfATensor) {
   tensor_of(tiny, "model.norm.weight").data = "0123456789abcdef";
   tiny.write(dir.path());
   const Checkpoint model = Checkpoint::open(dir.path());
-  const std::uint32_t stored = logical(model, "model.norm.weight").encoding.stored[0];
+  const std::uint32_t stored = logical(model, "model.norm.weight").encoding.stored.weight();
   std::string text(6, '.');
   model.read(stored, 4, std::as_writable_bytes(std::span(text)));
   EXPECT_EQ(text, "456789");
@@ -145,7 +145,8 @@ TEST(Checkpoint, UnderstandsEveryNameOfAScale) {
       const LogicalTensor& tensor = logical(model, kUp);
       EXPECT_EQ(tensor.encoding.scheme, SchemeId::kFp8Block) << suffix << dtype;
       EXPECT_EQ(tensor.encoding.block_rows, 128U);
-      EXPECT_EQ(model.stored()[tensor.encoding.stored[1]].name, std::string(kUpStem) + suffix);
+      EXPECT_EQ(model.stored()[tensor.encoding.stored[Part::kScale]].name,
+                std::string(kUpStem) + suffix);
     }
   }
 }
@@ -254,6 +255,33 @@ TEST(Checkpoint, ListsSideFilesOfAllDepths) {
   EXPECT_EQ(checkpoint.side_files()[1].n_bytes, 7U) << "of the file, not of the link";
 }
 
+TEST(Checkpoint, TakesTheDialectFromTheDescriptionFile) {
+  TempDir dir;
+  tiny_deepseek_v3().write(dir / "model");
+  EXPECT_TRUE(Checkpoint::open(dir / "model").description().is_null());
+  write_bytes(dir / "model/quant_model_description.json", R"({"model_quant_type": "W8A8"})");
+  const Checkpoint ascend = Checkpoint::open(dir / "model");
+  EXPECT_EQ(ascend.dialect().name, "modelslim");
+  EXPECT_EQ(ascend.description()["model_quant_type"], "W8A8");
+  write_bytes(dir / "model/hf_quant_config.json", R"({"quantization": {"quant_algo": "NVFP4"}})");
+  const Checkpoint nvidia = Checkpoint::open(dir / "model");
+  EXPECT_EQ(nvidia.dialect().name, "modelopt");
+  EXPECT_EQ(nvidia.description()["quantization"]["quant_algo"], "NVFP4");
+  EXPECT_EQ(side_paths(nvidia), std::vector<std::string>{}) << "derived anew, never copied";
+}
+
+TEST(Checkpoint, TakesTheDialectFromTheConfigFirst) {
+  TempDir dir;
+  TinyCheckpoint tiny = tiny_deepseek_v3();
+  tiny.config.insert(1, R"("quantization_config": {"quant_method": "fp8"},)");
+  tiny.write(dir.path());
+  write_bytes(dir / "quant_model_description.json", "{}");
+  const Checkpoint model = Checkpoint::open(dir.path());
+  EXPECT_EQ(model.dialect().name, "deepseek");
+  EXPECT_TRUE(model.description().is_null()) << "of another dialect";
+  EXPECT_EQ(side_paths(model), std::vector<std::string>{});
+}
+
 // As in the cache of the Hugging Face hub, where every file is a link.
 TEST(Checkpoint, FollowsLinksToFiles) {
   TempDir dir;
@@ -292,7 +320,8 @@ TEST(Checkpoint, PutsASavedHeaderForAConsumedFile) {
   EXPECT_EQ(model.files()[0].n_bytes, n_bytes);
   std::string byte(1, '.');
   expect_error(ErrorCode::kNotFound, {"consumed"}, [&] {
-    model.read(logical(model, kUp).encoding.stored[0], 0, std::as_writable_bytes(std::span(byte)));
+    model.read(logical(model, kUp).encoding.stored.weight(), 0,
+               std::as_writable_bytes(std::span(byte)));
   });
 }
 

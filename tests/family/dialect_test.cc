@@ -1,7 +1,11 @@
 #include "formats/dialect/dialect.h"
 
+#include <algorithm>
+#include <set>
+
 #include <gtest/gtest.h>
 
+#include "formats/dialect/source_activations.h"
 #include "tests/support/expect_error.h"
 
 namespace ingot::formats {
@@ -24,16 +28,32 @@ const Dialect& dialect_named(std::string_view name) {
 constexpr const char* kReleased =
     R"({"quant_method":"fp8","activation_scheme":"dynamic","scale_fmt":"ue8m0","fmt":"e4m3","weight_block_size":[128,128]})";
 
-constexpr WrittenTensor kUp = {"model.layers.0.mlp.up_proj.weight", SchemeId::kFp8Block, true};
-constexpr WrittenTensor kPlainUp = {"model.layers.0.mlp.up_proj.weight", SchemeId::kBf16, true};
-constexpr WrittenTensor kDown = {"model.layers.0.mlp.down_proj.weight", SchemeId::kFp8Block, true};
-constexpr WrittenTensor kPlainDown = {"model.layers.0.mlp.down_proj.weight", SchemeId::kBf16, true};
-constexpr WrittenTensor kNorm = {"model.norm.weight", SchemeId::kF32, false};
-constexpr WrittenTensor kHead = {"lm_head.weight", SchemeId::kBf16, false};
+constexpr TensorRule kQuantizedRule = {.fp8_by_default = true};
 
+WrittenTensor tensor(std::string_view name, SchemeId scheme, const TensorRule* rule,
+                     Activations activations = Activations::kDynamic) {
+  WrittenTensor written;
+  written.name = name;
+  written.scheme = scheme;
+  written.activations = activations;
+  written.rule = rule;
+  return written;
+}
+
+constexpr const char* kUpName = "model.layers.0.mlp.up_proj.weight";
+constexpr const char* kDownName = "model.layers.0.mlp.down_proj.weight";
+const WrittenTensor kUp = tensor(kUpName, SchemeId::kFp8Block, &kQuantizedRule);
+const WrittenTensor kPlainUp = tensor(kUpName, SchemeId::kBf16, &kQuantizedRule);
+const WrittenTensor kDown = tensor(kDownName, SchemeId::kFp8Block, &kQuantizedRule);
+const WrittenTensor kPlainDown = tensor(kDownName, SchemeId::kBf16, &kQuantizedRule);
+const WrittenTensor kNorm = tensor("model.norm.weight", SchemeId::kF32, nullptr);
+const WrittenTensor kHead = tensor("lm_head.weight", SchemeId::kBf16, nullptr);
+
+/// The block for what is written; the scales of `kReleased` are powers of two.
 Json derived(std::string_view dialect, const ModelConfig& source,
-             const std::vector<WrittenTensor>& written) {
-  return dialect_named(dialect).quantization_config(source, written);
+             const std::vector<WrittenTensor>& written, bool power_of_two_scales = false) {
+  return dialect_named(dialect).quantization_config(
+      {.source = source, .tensors = written, .power_of_two_scales = power_of_two_scales});
 }
 
 TEST(Dialects, AreChosenByQuantMethod) {
@@ -42,39 +62,92 @@ TEST(Dialects, AreChosenByQuantMethod) {
   EXPECT_EQ(dialect_of(config_with(kReleased)).name, "deepseek");
   EXPECT_EQ(dialect_of(config_with(R"({"quant_method": "compressed-tensors"})")).name,
             "compressed-tensors");
+  for (const char* method : {"modelopt", "modelopt_fp4"}) {
+    EXPECT_EQ(dialect_of(config_with(R"({"quant_method": ")" + std::string(method) + "\"}")).name,
+              "modelopt");
+  }
+  EXPECT_EQ(dialect_of(config_with(R"({"quant_method": "blockwise_int8"})")).name, "deepseek");
   expect_error(ErrorCode::kUnsupported, {"awq", "compressed-tensors"},
                [] { static_cast<void>(dialect_of(config_with(R"({"quant_method": "awq"})"))); });
   EXPECT_EQ(find_dialect("mlx"), nullptr);
 }
 
+TEST(Dialects, AreFoundByTheirDescriptionFile) {
+  const std::vector<std::string> ascend = {"config.json", "quant_model_description.json"};
+  const std::vector<std::string> nvidia = {"config.json", "hf_quant_config.json"};
+  EXPECT_EQ(dialect_of(config_with(""), ascend).name, "modelslim");
+  EXPECT_EQ(dialect_of(config_with("{}"), ascend).name, "modelslim");
+  EXPECT_EQ(dialect_of(config_with(""), nvidia).name, "modelopt");
+  EXPECT_EQ(dialect_of(config_with(kReleased), ascend).name, "deepseek");
+}
+
+TEST(Dialects, EverySpellingHasItsCodesFirstAndNoPartTwice) {
+  for (const Dialect* dialect : dialects()) {
+    std::set<std::pair<SchemeId, Activations>> rows;
+    for (const SchemeSpelling& row : dialect->spellings) {
+      EXPECT_TRUE(rows.emplace(row.scheme, row.activations).second) << dialect->name;
+      EXPECT_EQ(row.parts.front().part, Part::kWeight);
+      EXPECT_EQ(row.parts.front().shape, PartShape::kCodes);
+      EXPECT_TRUE(std::is_sorted(row.parts.begin(), row.parts.end(),
+                                 [](const auto& a, const auto& b) { return a.part < b.part; }));
+      std::set<std::string_view> suffixes;
+      for (const PartSpelling& part : row.parts)
+        EXPECT_TRUE(suffixes.insert(part.suffix).second) << part.suffix;
+      EXPECT_EQ(find_spelling(*dialect, row.scheme, row.activations), &row);
+    }
+    EXPECT_EQ(find_spelling(*dialect, SchemeId::kBf16), nullptr);
+  }
+}
+
+TEST(Dialects, DefaultOnesHoldTheirSchemes) {
+  for (const SchemeFacts& scheme : schemes()) {
+    if (!scheme.quantized) continue;
+    EXPECT_NE(find_spelling(default_dialect(scheme.id), scheme.id), nullptr) << scheme.name;
+  }
+}
+
+std::string scale_of(std::string_view dialect, SchemeId scheme, std::string_view weight) {
+  for (const PartSpelling& part : find_spelling(dialect_named(dialect), scheme)->parts) {
+    if (part.part == Part::kScale) return part_name(part, weight);
+  }
+  return "";
+}
+
 TEST(PartName, FollowsTheDialect) {
-  const Dialect& deepseek = dialect_named("deepseek");
-  const Dialect& ct = dialect_named("compressed-tensors");
-  EXPECT_EQ(part_name(deepseek, "a.q_proj.weight", Part::kWeight), "a.q_proj.weight");
-  EXPECT_EQ(part_name(deepseek, "a.q_proj.weight", Part::kScale), "a.q_proj.weight_scale_inv");
-  EXPECT_EQ(part_name(ct, "a.q_proj.weight", Part::kScale), "a.q_proj.weight_scale");
-  EXPECT_EQ(part_name(deepseek, "mlp.experts.gate_up_proj", Part::kScale),
+  EXPECT_EQ(scale_of("deepseek", SchemeId::kFp8Block, "a.q_proj.weight"),
+            "a.q_proj.weight_scale_inv");
+  EXPECT_EQ(scale_of("compressed-tensors", SchemeId::kFp8Block, "a.q_proj.weight"),
+            "a.q_proj.weight_scale");
+  EXPECT_EQ(scale_of("deepseek", SchemeId::kFp8Block, "mlp.experts.gate_up_proj"),
             "mlp.experts.gate_up_proj_scale_inv");
+  EXPECT_EQ(
+      part_name(find_spelling(dialect_named("compressed-tensors"), SchemeId::kNvfp4)->parts[0],
+                "a.q_proj.weight"),
+      "a.q_proj.weight_packed");
 }
 
 TEST(QuantizationConfig, IsNullWhenNothingIsQuantized) {
   for (const Dialect* dialect : dialects()) {
-    EXPECT_TRUE(dialect
-                    ->quantization_config(config_with(kReleased),
-                                          std::vector<WrittenTensor>{kPlainUp, kNorm})
-                    .is_null());
-    EXPECT_TRUE(dialect->quantization_config(config_with(""), {}).is_null());
+    for (const std::vector<WrittenTensor>& written :
+         {std::vector<WrittenTensor>{kPlainUp, kNorm}, std::vector<WrittenTensor>{}}) {
+      const ModelConfig config = config_with(kReleased);
+      const WrittenModel model = {.source = config, .tensors = written};
+      EXPECT_TRUE(dialect->quantization_config(model).is_null()) << dialect->name;
+      EXPECT_EQ(dialect->description == nullptr, dialect->description_file.empty());
+      if (dialect->description == nullptr) continue;
+      EXPECT_TRUE(dialect->description(model).is_null()) << dialect->name;
+    }
   }
 }
 
 TEST(QuantizationConfig, OfTheSourceIsKeptVerbatim) {
-  const Json block = derived("deepseek", config_with(kReleased), {kUp, kDown, kNorm, kHead});
+  const Json block = derived("deepseek", config_with(kReleased), {kUp, kDown, kNorm, kHead}, true);
   EXPECT_EQ(block.dump(), kReleased) << "keys in their order too";
 }
 
 TEST(QuantizationConfig, ListsWhatBecamePlainForBothLoaders) {
   const Json block =
-      derived("deepseek", config_with(kReleased), {kPlainUp, kDown, kPlainDown, kHead});
+      derived("deepseek", config_with(kReleased), {kPlainUp, kDown, kPlainDown, kHead}, true);
   const Json expected = {"model.layers.0.mlp.down_proj", "model.layers.0.mlp.up_proj"};
   EXPECT_EQ(block["modules_to_not_convert"], expected);
   EXPECT_EQ(block["ignored_layers"], expected);
@@ -116,34 +189,171 @@ TEST(QuantizationConfig, IsTheStandardOneWhereTheSourceHasNone) {
       R"({"activation_scheme":"dynamic","fmt":"e4m3","quant_method":"fp8","weight_block_size":[128,128]})");
 }
 
+TEST(QuantizationConfig, PromisesPowersOfTwoOnlyWhereTheyAre) {
+  const auto source = R"({"quant_method":"fp8","scale_fmt":"ue8m0"})";
+  EXPECT_FALSE(derived("deepseek", config_with(source), {kUp}).contains("scale_fmt"));
+  EXPECT_EQ(derived("deepseek", config_with(R"({"quant_method":"fp8"})"), {kUp}, true).dump(),
+            source);
+  EXPECT_EQ(derived("deepseek", config_with(""), {kUp}, true)["scale_fmt"], "ue8m0");
+}
+
+TEST(QuantizationConfig, OfInt8BlocksNamesTheirMethod) {
+  const WrittenTensor up = tensor(kUpName, SchemeId::kInt8Block, &kQuantizedRule);
+  const Json expected = Json::parse(
+      R"({"activation_scheme":"dynamic","quant_method":"blockwise_int8","weight_block_size":[128,128]})");
+  EXPECT_EQ(derived("deepseek", config_with(kReleased), {up}, true), expected);
+  const auto source = R"({"quant_method":"blockwise_int8","weight_block_size":[128,128]})";
+  EXPECT_EQ(derived("deepseek", config_with(source), {up}).dump(), source);
+}
+
+TEST(QuantizationConfig, TakesTheBlocksFromTheTensors) {
+  WrittenTensor up = kUp;
+  up.block = {64, 256};
+  EXPECT_EQ(derived("deepseek", config_with(kReleased), {up})["weight_block_size"],
+            Json::array({64, 256}));
+}
+
+TEST(QuantizationConfig, OfDeepseekRefusesMixtures) {
+  const WrittenTensor int8 = tensor(kDownName, SchemeId::kInt8Block, &kQuantizedRule);
+  expect_error(ErrorCode::kUnsupported, {"one scheme"}, [&] {
+    static_cast<void>(derived("deepseek", config_with(""), {kUp, int8}));
+  });
+  const WrittenTensor fp4 = tensor(kDownName, SchemeId::kMxfp4, &kQuantizedRule);
+  expect_error(ErrorCode::kUnsupported, {"fp8-block"}, [&] {
+    static_cast<void>(derived("deepseek", config_with(""), {kUp, fp4}));
+  });
+  EXPECT_EQ(derived("deepseek", config_with(kReleased), {kUp, fp4}, true).dump(), kReleased)
+      << "an untouched copy of native names";
+}
+
 TEST(QuantizationConfig, OfCompressedTensorsExceptsEveryPlainLinear) {
   const Json block =
       derived("compressed-tensors", config_with(""), {kUp, kPlainDown, kHead, kNorm});
   EXPECT_EQ(block["quant_method"], "compressed-tensors");
   EXPECT_EQ(block["format"], "float-quantized");
+  EXPECT_EQ(block["quantization_status"], "compressed");
+  EXPECT_TRUE(block["kv_cache_scheme"].is_null());
   const Json& group = block["config_groups"]["group_0"];
   EXPECT_EQ(group["targets"], Json::array({"Linear"}));
   EXPECT_EQ(group["weights"]["strategy"], "block");
   EXPECT_EQ(group["weights"]["block_structure"], Json::array({128, 128}));
   EXPECT_EQ(group["weights"]["dynamic"], false);
   EXPECT_EQ(group["input_activations"]["group_size"], 128);
-  EXPECT_EQ(block["ignore"], Json::array({"lm_head", "model.layers.0.mlp.down_proj"}));
+  EXPECT_EQ(block["ignore"], Json::array({"lm_head", R"(re:.*\.mlp\.down_proj$)"}));
 }
 
+Json only_group(const Json& block) {
+  EXPECT_EQ(block["config_groups"].size(), 1U);
+  return block["config_groups"]["group_0"];
+}
+
+// Arguments as compressed-tensors writes them for its presets, without the nulls.
+TEST(QuantizationConfig, OfCompressedTensorsSaysWhatEverySchemeIs) {
+  struct Expected {
+    SchemeId scheme;
+    Activations activations;
+    const char* format;
+    const char* weights;
+    const char* inputs;
+  };
+  constexpr auto kWeightOnly = Activations::kWeightOnly;
+  constexpr auto kDynamic = Activations::kDynamic;
+  constexpr auto kStatic = Activations::kStatic;
+  const std::vector<Expected> all = {
+      {SchemeId::kFp8Channel, kDynamic, "float-quantized",
+       R"({"num_bits":8,"type":"float","strategy":"channel","symmetric":true,"dynamic":false})",
+       R"({"num_bits":8,"type":"float","strategy":"token","symmetric":true,"dynamic":true})"},
+      {SchemeId::kFp8Tensor, kStatic, "float-quantized",
+       R"({"num_bits":8,"type":"float","strategy":"tensor","symmetric":true,"dynamic":false})",
+       R"({"num_bits":8,"type":"float","strategy":"tensor","symmetric":true,"dynamic":false})"},
+      {SchemeId::kInt8Channel, kDynamic, "int-quantized",
+       R"({"num_bits":8,"type":"int","strategy":"channel","symmetric":true,"dynamic":false})",
+       R"({"num_bits":8,"type":"int","strategy":"token","symmetric":true,"dynamic":true})"},
+      {SchemeId::kNvfp4, kStatic, "nvfp4-pack-quantized",
+       R"({"num_bits":4,"type":"float","strategy":"tensor_group","group_size":16,"symmetric":true,"dynamic":false,"scale_dtype":"torch.float8_e4m3fn"})",
+       R"({"num_bits":4,"type":"float","strategy":"tensor_group","group_size":16,"symmetric":true,"dynamic":"local","scale_dtype":"torch.float8_e4m3fn"})"},
+      {SchemeId::kMxfp4, kWeightOnly, "mxfp4-pack-quantized",
+       R"({"num_bits":4,"type":"float","strategy":"group","group_size":32,"symmetric":true,"dynamic":false,"scale_dtype":"torch.uint8"})",
+       "null"},
+      {SchemeId::kMxfp8, kDynamic, "mxfp8-quantized",
+       R"({"num_bits":8,"type":"float","strategy":"group","group_size":32,"symmetric":true,"dynamic":false,"scale_dtype":"torch.uint8"})",
+       R"({"num_bits":8,"type":"float","strategy":"group","group_size":32,"symmetric":true,"dynamic":true,"scale_dtype":"torch.uint8"})"},
+  };
+  for (const Expected& row : all) {
+    const Json block = derived("compressed-tensors", config_with(""),
+                               {tensor(kUpName, row.scheme, &kQuantizedRule, row.activations)});
+    EXPECT_EQ(block["format"], row.format);
+    const Json group = only_group(block);
+    EXPECT_EQ(group["format"], row.format);
+    EXPECT_EQ(group["weights"].dump(), row.weights);
+    EXPECT_EQ(group["input_activations"].dump(), row.inputs);
+    EXPECT_TRUE(group["output_activations"].is_null());
+  }
+}
+
+// What was written is read back as what it was, for every row of the table.
+TEST(QuantizationConfig, OfCompressedTensorsIsUnderstoodAndKept) {
+  for (const SchemeSpelling& row : dialect_named("compressed-tensors").spellings) {
+    const std::vector<WrittenTensor> written = {
+        tensor(kUpName, row.scheme, &kQuantizedRule, row.activations), kPlainDown, kHead};
+    const Json block = derived("compressed-tensors", config_with(""), written);
+    const ModelConfig again = config_with(block.dump());
+    EXPECT_EQ(derived("compressed-tensors", again, written).dump(), block.dump());
+    const SourceActivations source(again, dialect_named("compressed-tensors"), nullptr);
+    EXPECT_EQ(source.of(kUpName, {.scheme = row.scheme}), row.activations)
+        << scheme_facts(row.scheme).name;
+  }
+}
+
+TEST(QuantizationConfig, OfCompressedTensorsHoldsMixtures) {
+  const WrittenTensor fp4 =
+      tensor(kDownName, SchemeId::kNvfp4, &kQuantizedRule, Activations::kWeightOnly);
+  const Json block = derived("compressed-tensors", config_with(""), {kUp, fp4, kHead});
+  EXPECT_EQ(block["format"], "mixed-precision");
+  const Json& groups = block["config_groups"];
+  ASSERT_EQ(groups.size(), 2U);
+  EXPECT_EQ(groups["group_0"]["format"], "float-quantized");
+  EXPECT_EQ(groups["group_0"]["targets"], Json::array({R"(re:.*\.mlp\.up_proj$)"}));
+  EXPECT_EQ(groups["group_1"]["format"], "nvfp4-pack-quantized");
+  EXPECT_EQ(groups["group_1"]["targets"], Json::array({R"(re:.*\.mlp\.down_proj$)"}));
+  EXPECT_EQ(block["ignore"], Json::array({"lm_head"}));
+}
+
+constexpr const char* kCtSource =
+    R"({"quant_method":"compressed-tensors","format":"float-quantized","config_groups":{"a":{"targets":["Linear"],"weights":{"num_bits":8,"type":"float","strategy":"block","block_structure":[128,128],"symmetric":true,"dynamic":false},"input_activations":{"num_bits":8,"type":"float","strategy":"group","group_size":128,"symmetric":true,"dynamic":true}}},"ignore":["lm_head","re:.*down_proj$"]})";
+
 TEST(QuantizationConfig, OfCompressedTensorsHonoursItsExpressions) {
-  const std::string source =
-      R"({"quant_method":"compressed-tensors","config_groups":{},"ignore":["lm_head","re:.*down_proj$"]})";
-  EXPECT_EQ(derived("compressed-tensors", config_with(source), {kUp, kPlainDown, kHead}).dump(),
-            source);
-  const Json block = derived("compressed-tensors", config_with(source), {kPlainUp, kDown});
+  EXPECT_EQ(derived("compressed-tensors", config_with(kCtSource), {kUp, kPlainDown, kHead}).dump(),
+            kCtSource);
+  const WrittenTensor gate =
+      tensor("model.layers.0.mlp.gate_proj.weight", SchemeId::kBf16, &kQuantizedRule);
+  const Json block = derived("compressed-tensors", config_with(kCtSource), {kUp, kPlainDown, gate});
   EXPECT_EQ(block["ignore"],
-            Json::array({"lm_head", "model.layers.0.mlp.up_proj", "re:.*down_proj$"}));
+            Json::array({"lm_head", "model.layers.0.mlp.gate_proj", "re:.*down_proj$"}));
+}
+
+TEST(QuantizationConfig, OfCompressedTensorsIsMadeAnewWhereTheSourceWouldBeWrong) {
+  const Json ignored = derived("compressed-tensors", config_with(kCtSource), {kUp, kDown, kHead});
+  EXPECT_EQ(ignored["ignore"], Json::array({"lm_head"})) << "down_proj is quantized now";
+  const WrittenTensor int8 = tensor(kUpName, SchemeId::kInt8Channel, &kQuantizedRule);
+  EXPECT_EQ(derived("compressed-tensors", config_with(kCtSource), {int8})["format"],
+            "int-quantized");
+  WrittenTensor other = kUp;
+  other.activations = Activations::kWeightOnly;
+  EXPECT_TRUE(only_group(derived("compressed-tensors", config_with(kCtSource),
+                                 {other}))["input_activations"]
+                  .is_null());
 }
 
 TEST(QuantizationConfig, RefusesAnExpressionThatIsNone) {
   const std::string source = R"({"quant_method":"compressed-tensors","ignore":["re:("]})";
-  expect_error(ErrorCode::kCorrupt, {"re:("}, [&] {
+  expect_error(ErrorCode::kCorrupt, {"re:(", "ignore"}, [&] {
     static_cast<void>(derived("compressed-tensors", config_with(source), {kPlainUp, kDown}));
+  });
+  const std::string targets =
+      R"({"quant_method":"compressed-tensors","config_groups":{"a":{"targets":["re:("]}}})";
+  expect_error(ErrorCode::kCorrupt, {"re:(", "targets"}, [&] {
+    static_cast<void>(derived("compressed-tensors", config_with(targets), {kPlainUp, kDown}));
   });
 }
 
@@ -165,11 +375,16 @@ TEST(Fp8BlockSize, ComesFromTheConfig) {
       (Size{128, 128}));
 }
 
-TEST(Fp8BlockSize, RefusesScalesByChannelAndNonsense) {
-  expect_error(ErrorCode::kUnsupported, {"channel"}, [] {
-    static_cast<void>(fp8_block_size(
-        config_with(ct_group(R"({"type":"float","num_bits":8,"strategy":"channel"})"))));
-  });
+TEST(Fp8BlockSize, OfScalesByRowOrTensorIsThatOfReleases) {
+  using Size = std::array<std::uint64_t, 2>;
+  for (const char* strategy : {"channel", "tensor", "tensor_group"}) {
+    EXPECT_EQ(fp8_block_size(config_with(ct_group(R"({"type":"float","num_bits":8,"strategy":")" +
+                                                  std::string(strategy) + "\"}"))),
+              (Size{128, 128}));
+  }
+}
+
+TEST(Fp8BlockSize, RefusesNonsense) {
   for (const char* sides :
        {"[128]", "[0,128]", "\"128\"", "[-1,128]", "[1.5,128]", "[128,18446744073709551615]"}) {
     expect_error(ErrorCode::kCorrupt, {"block_structure"}, [&] {

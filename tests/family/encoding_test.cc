@@ -18,7 +18,8 @@ TEST(Schemes, AreFoundByNameAndByWordAndNothingElse) {
   EXPECT_EQ(find_scheme("fp8-block"), SchemeId::kFp8Block);
   EXPECT_EQ(find_scheme(""), std::nullopt);
   EXPECT_EQ(find_scheme("FP8"), std::nullopt);
-  EXPECT_EQ(find_scheme("nvfp4"), std::nullopt);
+  EXPECT_EQ(find_scheme("nvfp4"), SchemeId::kNvfp4);
+  EXPECT_EQ(find_scheme("int4"), std::nullopt);
 }
 
 TEST(Schemes, NoWordMeansTwoSchemes) {

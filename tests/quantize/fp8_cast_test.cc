@@ -10,33 +10,13 @@
 
 #include <gtest/gtest.h>
 
-#ifndef HWY_WANT_AVX3_DL
-#define HWY_WANT_AVX3_DL
-#endif
-#include <hwy/highway.h>
-#include <hwy/targets.h>
+#include "quantize/kernels/code_decode.h"
+#include "tests/quantize/each_target.h"
 
 namespace ingot::quantize {
 namespace {
 
 using Bytes = std::vector<std::byte>;
-
-/// Calls body(name) with dispatch restricted to each target that this processor and this build
-/// have.
-template <typename Body>
-void for_each_target(Body body) {
-  const auto choose = [](std::int64_t targets) {
-    hwy::SetSupportedTargetsForTest(targets);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-  };
-  for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    choose(target);
-    SCOPED_TRACE(hwy::TargetName(target));
-    body();
-    choose(0);
-    if (::testing::Test::HasFailure()) return;
-  }
-}
 
 /// A whole encoded tensor, from which runs are cut.
 struct Tensor {
@@ -306,7 +286,7 @@ TEST(Fp8Decode, FloatsRoundToTheWordsOfTheCast) {
   const Bytes words = cast_scalar(tensor.whole(), &cast_faults);
   // Rows further apart than they are long, with a canary between.
   std::vector<float> floats(tensor.rows() * 301, -7.0F);
-  const DecodeFaults faults = decode_fp8_block(
+  const DecodeFaults faults = decode_e4m3(
       tensor.whole(), {.data = floats.data(), .rows = tensor.rows(), .cols = 300, .stride = 301});
   EXPECT_EQ(faults.nan_codes, cast_faults.nan_codes);
   EXPECT_EQ(faults.first_nan, cast_faults.first_nan);

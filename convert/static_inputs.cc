@@ -1,0 +1,64 @@
+#include "convert/static_inputs.h"
+
+#include <algorithm>
+#include <map>
+
+#include "convert/fused_groups.h"
+
+namespace ingot::convert {
+namespace {
+
+constexpr std::string_view kNoRange = "--activation-scales has no input range for";
+constexpr std::string_view kNoSource =
+    "--activations static needs --activation-scales FILE.safetensors, or --input-scale 1, for";
+
+bool is_asymmetric(const formats::SchemeSpelling& spelling) {
+  return std::any_of(spelling.parts.begin(), spelling.parts.end(),
+                     [](const auto& part) { return part.part == formats::Part::kInputOffset; });
+}
+
+InputScale scale_of(const PlannedTensor& planned, const InputRange& range) {
+  if (is_asymmetric(*planned.spelling)) return asymmetric_input_scale(range);
+  return symmetric_input_scale(formats::scheme_facts(planned.to).code, range,
+                               planned.spelling->global_divides);
+}
+
+}  // namespace
+
+void set_input_scales(const formats::TensorSource& source, const Choices& choices, Plan& plan,
+                      Refusals& refusals) {
+  std::map<FusedKey, std::optional<InputRange>> ranges;
+  const auto for_each_static = [&](const auto& visit) {
+    for (PlannedTensor& planned : plan.tensors) {
+      if (planned.spelling != nullptr &&
+          planned.spelling->activations == formats::Activations::kStatic)
+        visit(planned, source.tensors()[planned.tensor]);
+    }
+  };
+  for_each_static([&](PlannedTensor& planned, const formats::LogicalTensor& tensor) {
+    if (choices.input_scale) {
+      const float scale = *choices.input_scale;
+      planned.input = {.scale = planned.spelling->global_divides ? 1.0F / scale : scale};
+      return;
+    }
+    const std::string_view module = module_of(tensor.name);
+    if (choices.activation_scales == nullptr) {
+      refusals.add(ErrorCode::kMissingTensor, std::string(kNoSource), module);
+      return;
+    }
+    const auto found = choices.activation_scales->find(module);
+    if (!found) {
+      refusals.add(ErrorCode::kMissingTensor, std::string(kNoRange), module);
+      return;
+    }
+    auto& range = ranges[fused_key(tensor)];
+    if (!range) range = found;
+    range->include(*found);
+  });
+  for_each_static([&](PlannedTensor& planned, const formats::LogicalTensor& tensor) {
+    const auto range = ranges.find(fused_key(tensor));
+    if (range != ranges.end() && range->second) planned.input = scale_of(planned, *range->second);
+  });
+}
+
+}  // namespace ingot::convert

@@ -1,0 +1,151 @@
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "formats/base/error.h"
+#include "formats/dialect/dialect_table.h"
+#include "formats/dialect/modelopt_algos.h"
+#include "formats/dialect/module_patterns.h"
+#include "formats/dialect/written_groups.h"
+
+// What NVIDIA's Model Optimizer exports: docs/formats.md, "Dialects".
+
+namespace ingot::formats {
+namespace {
+
+constexpr std::array kNvfp4Parts = {
+    PartSpelling{Part::kWeight, ".weight", DType::kU8, PartShape::kCodes},
+    PartSpelling{Part::kScale, ".weight_scale", DType::kF8E4M3, PartShape::kGrid},
+    PartSpelling{Part::kGlobal, ".weight_scale_2", DType::kF32, PartShape::kScalar},
+};
+constexpr std::array kNvfp4StaticParts = {
+    PartSpelling{Part::kWeight, ".weight", DType::kU8, PartShape::kCodes},
+    PartSpelling{Part::kScale, ".weight_scale", DType::kF8E4M3, PartShape::kGrid},
+    PartSpelling{Part::kGlobal, ".weight_scale_2", DType::kF32, PartShape::kScalar},
+    PartSpelling{Part::kInputScale, ".input_scale", DType::kF32, PartShape::kScalar},
+};
+constexpr std::array kFp8TensorStaticParts = {
+    PartSpelling{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
+    PartSpelling{Part::kScale, ".weight_scale", DType::kF32, PartShape::kScalar},
+    PartSpelling{Part::kInputScale, ".input_scale", DType::kF32, PartShape::kScalar},
+};
+constexpr std::array kFp8ChannelParts = {
+    PartSpelling{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
+    PartSpelling{Part::kScale, ".weight_scale", DType::kF32, PartShape::kPerRow},
+};
+constexpr std::array kSpellings = {
+    SchemeSpelling{SchemeId::kNvfp4, Activations::kWeightOnly, kNvfp4Parts},
+    SchemeSpelling{SchemeId::kNvfp4, Activations::kStatic, kNvfp4StaticParts},
+    SchemeSpelling{SchemeId::kFp8Tensor, Activations::kStatic, kFp8TensorStaticParts},
+    SchemeSpelling{SchemeId::kFp8Channel, Activations::kDynamic, kFp8ChannelParts},
+};
+
+/// What is written of the model: one algorithm and the modules that it leaves out.
+struct Derived {
+  const ModeloptAlgo* algo = nullptr;
+  std::vector<std::string> excluded;
+};
+
+Derived derive(const WrittenModel& model, const WrittenGroups& written) {
+  const QuantizationGroup& group = written.groups.front();
+  Derived derived;
+  derived.algo = find_modelopt_algo(group.scheme, group.activations);
+  if (written.groups.size() > 1 || derived.algo == nullptr) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("dialect modelopt holds one scheme of nvfp4 (weight-only, static), "
+                            "fp8-tensor (static) and fp8-channel (dynamic), not {} with {} "
+                            "activations{}",
+                            scheme_facts(group.scheme).name, activations_name(group.activations),
+                            written.groups.size() > 1 ? " beside others" : ""));
+  }
+  derived.excluded =
+      module_patterns(written.modules, 0, model.source.num_hidden_layers, PatternSyntax::kGlob);
+  // SGLang takes an empty list for a missing one. A norm is no linear layer, so this says nothing.
+  if (derived.excluded.empty()) derived.excluded.emplace_back("model.norm");
+  return derived;
+}
+
+/// Whether the source's block says of every module what is written.
+bool describes(const Json& block, const WrittenGroups& written,
+               std::span<const std::string> unquantized) {
+  const ModeloptBlock source(block);
+  const bool holds =
+      std::all_of(written.modules.begin(), written.modules.end(), [&](const ClassedModule& module) {
+        if (module.cls == 0) return true;
+        const ModeloptAlgo* algo = source.algo_of(module.name);
+        const QuantizationGroup& group = written.groups[module.cls - 1];
+        return algo != nullptr && algo->scheme == group.scheme &&
+               algo->activations == group.activations;
+      });
+  return holds &&
+         std::all_of(unquantized.begin(), unquantized.end(),
+                     [&](const std::string& module) { return source.algo_of(module) == nullptr; });
+}
+
+bool is_kept(const Json* block, const WrittenModel& model, const WrittenGroups& written) {
+  return block != nullptr && describes(*block, written, unquantized_modules(model.tensors));
+}
+
+// vLLM knows the files of this dialect by the producer's name.
+Json producer() {
+  return {{"name", "modelopt"}, {"version", "0.27.0"}};
+}
+
+Json numbers(std::uint32_t bits, bool is_dynamic, std::uint32_t group_size,
+             std::string_view strategy) {
+  Json args = {{"dynamic", is_dynamic}, {"num_bits", bits}, {"type", "float"}};
+  if (group_size != 0) args["group_size"] = group_size;
+  if (!strategy.empty()) args["strategy"] = strategy;
+  return args;
+}
+
+Json config_group(const ModeloptAlgo& algo) {
+  const std::uint32_t bits = scheme_facts(algo.scheme).code_bits;
+  const bool is_by_row = algo.scheme == SchemeId::kFp8Channel;
+  Json group = Json::object();
+  if (algo.activations != Activations::kWeightOnly) {
+    group["input_activations"] = numbers(bits, algo.activations == Activations::kDynamic,
+                                         algo.group_size, is_by_row ? "token" : "");
+  }
+  group["weights"] = numbers(bits, false, algo.group_size, is_by_row ? "channel" : "");
+  group["targets"] = {"Linear"};
+  return group;
+}
+
+Json quantization_config(const WrittenModel& model) {
+  if (!any_quantized(model.tensors)) return nullptr;
+  const WrittenGroups written = written_groups(model);
+  const Json* block = source_block(model.source, kModeloptDialect);
+  if (is_kept(block, model, written)) return *block;
+  const Derived derived = derive(model, written);
+  Json result = {{"config_groups", {{"group_0", config_group(*derived.algo)}}},
+                 {"ignore", derived.excluded},
+                 {"quant_algo", derived.algo->name}};
+  if (derived.algo->group_size != 0) result["group_size"] = derived.algo->group_size;
+  result["producer"] = producer();
+  result["quant_method"] = "modelopt";
+  return result;
+}
+
+Json description(const WrittenModel& model) {
+  if (!any_quantized(model.tensors)) return nullptr;
+  const WrittenGroups written = written_groups(model);
+  if (is_kept(model.description, model, written)) return *model.description;
+  const Derived derived = derive(model, written);
+  Json quantization = {{"quant_algo", derived.algo->name}, {"kv_cache_quant_algo", nullptr}};
+  if (derived.algo->group_size != 0) quantization["group_size"] = derived.algo->group_size;
+  quantization["exclude_modules"] = derived.excluded;
+  return {{"producer", producer()}, {"quantization", std::move(quantization)}};
+}
+
+}  // namespace
+
+const Dialect kModeloptDialect = {
+    .name = "modelopt",
+    .summary = "quant_method modelopt: X.weight, X.weight_scale, X.weight_scale_2, which multiply",
+    .spellings = kSpellings,
+    .description_file = "hf_quant_config.json",
+    .quantization_config = quantization_config,
+    .description = description};
+
+}  // namespace ingot::formats

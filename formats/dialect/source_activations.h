@@ -1,0 +1,29 @@
+#pragma once
+
+#include <optional>
+#include <string_view>
+
+#include "formats/dialect/config_groups.h"
+#include "formats/dialect/modelopt_algos.h"
+
+namespace ingot::formats {
+
+/// What engines do with the activations of a source's weights, by its files: a weight that is kept
+/// keeps them.
+class SourceActivations {
+ public:
+  /// `description` is the dialect's file, or null; `config` and it must outlive this. Throws
+  /// kCorrupt when the config's lists are none.
+  SourceActivations(const ModelConfig& config, const Dialect& dialect, const Json& description);
+
+  /// What the block says of the module; where it says nothing, static if scales of activations are
+  /// stored, else the dialect's default. `name` is the weight's.
+  [[nodiscard]] Activations of(std::string_view name, const Encoding& encoding) const;
+
+ private:
+  const Dialect* dialect_;
+  std::optional<ConfigGroups> groups_;
+  std::optional<ModeloptBlock> modelopt_;
+};
+
+}  // namespace ingot::formats

@@ -1,0 +1,94 @@
+// E4M3 codes under F32 scales: one per block, per row or per tensor. One arithmetic, three sizes of
+// group; they differ in the floor under the largest magnitude.
+
+#include <algorithm>
+#include <bit>
+
+#include "formats/base/error.h"
+#include "formats/float8.h"
+#include "quantize/group_encoder.h"
+#include "quantize/kernels/code_decode.h"
+#include "quantize/schemes.h"
+
+namespace ingot::quantize {
+namespace {
+
+constexpr float kLargest = 448.0F;
+/// Of the released DeepSeek models, hence of blocks (docs/formats.md, "Quantized schemes").
+constexpr float kBlockFloor = 1e-4F;
+/// Of the others: merely keeps zero groups from a scale of zero.
+constexpr float kFloor = 1e-12F;
+
+/// The smallest power of two that is not below a positive scale.
+float up_to_power_of_two(float scale) {
+  const auto bits = std::bit_cast<std::uint32_t>(scale);
+  const std::uint32_t exponent = (bits >> 23) + ((bits & 0x7FFFFFU) != 0 ? 1U : 0U);
+  return std::bit_cast<float>(std::clamp<std::uint32_t>(exponent, 1, 254) << 23);
+}
+
+float scale_of(float amax, float floor, Fp8Grid grid) {
+  const float scale = std::max(amax, floor) / kLargest;
+  return grid == Fp8Grid::kUe8m0 ? up_to_power_of_two(scale) : scale;
+}
+
+float block_scale(float amax, const EncodeOptions& options) {
+  return scale_of(amax, kBlockFloor, options.fp8_grid);
+}
+
+float channel_scale(float amax, const EncodeOptions& options) {
+  return scale_of(amax, kFloor, options.fp8_grid);
+}
+
+float tensor_scale(float amax, const EncodeOptions& options, bool /*divides*/) {
+  return channel_scale(amax, options);
+}
+
+constexpr GroupEncoding kBlocks{.scale = block_scale,
+                                .store = store_f32_scale,
+                                .stored_bytes = sizeof(float),
+                                .encode = encode_e4m3,
+                                .code_bits = 8,
+                                .code_value = formats::float_from_e4m3};
+constexpr GroupEncoding kChannels{.scale = channel_scale,
+                                  .store = store_f32_scale,
+                                  .stored_bytes = sizeof(float),
+                                  .encode = encode_e4m3,
+                                  .code_bits = 8,
+                                  .code_value = formats::float_from_e4m3};
+
+EncodeFaults encode_blocks(const EncodeInput& in, const EncodeOutput& out) {
+  encode_groups(in, out, kBlocks);
+  return {};
+}
+
+EncodeFaults encode_channels(const EncodeInput& in, const EncodeOutput& out) {
+  encode_groups(in, out, kChannels);
+  return {};
+}
+
+EncodeFaults encode_tensor(const EncodeInput& in, const EncodeOutput& out) {
+  if (in.values.rows == 0 || in.values.cols == 0) return {};
+  INGOT_CHECK(in.global > 0);
+  encode_under_scale(in, out, kChannels, in.global);
+  return {};
+}
+
+constexpr float kHalfTopStep = 16;  // 448 - 416, halved
+
+}  // namespace
+
+const Scheme kFp8BlockScheme{.id = formats::SchemeId::kFp8Block,
+                             .decode = decode_e4m3,
+                             .encode = encode_blocks,
+                             .half_top_step = kHalfTopStep};
+const Scheme kFp8ChannelScheme{.id = formats::SchemeId::kFp8Channel,
+                               .decode = decode_e4m3,
+                               .encode = encode_channels,
+                               .half_top_step = kHalfTopStep};
+const Scheme kFp8TensorScheme{.id = formats::SchemeId::kFp8Tensor,
+                              .decode = decode_e4m3,
+                              .encode = encode_tensor,
+                              .global = tensor_scale,
+                              .half_top_step = kHalfTopStep};
+
+}  // namespace ingot::quantize

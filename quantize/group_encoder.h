@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "quantize/kernels/code_encode.h"
+#include "quantize/scheme.h"
+
+namespace ingot::quantize {
+
+/// How a scheme that scales groups of codes encodes: from the largest magnitude of a group to its
+/// scale, from the scale to its stored form, from value and scale to a code.
+struct GroupEncoding {
+  /// The effective scale: above zero and finite.
+  float (*scale)(float amax, const EncodeOptions& options);
+  /// Writes the stored form of one scale.
+  void (*store)(float scale, std::byte* out);
+  std::size_t stored_bytes;
+  void (*encode)(const ScaledGroups& in, std::byte* codes, std::size_t stride);
+  std::uint32_t code_bits;
+  float (*code_value)(std::uint8_t code);
+  bool twos_complement = false;  ///< else codes are sign and magnitude
+};
+
+/// Encodes a run group by group. Where scale x code would be infinite, which only values from 2^127
+/// on can cause, the code is one smaller.
+void encode_groups(const EncodeInput& in, const EncodeOutput& out, const GroupEncoding& encoding);
+
+/// The same for one scale given from outside, which is not written.
+void encode_under_scale(const EncodeInput& in, const EncodeOutput& out,
+                        const GroupEncoding& encoding, float scale);
+
+/// Steps down every code that, under the scale of its group, decodes to an infinity.
+void settle_infinite_codes(const ScaledGroups& in, const GroupEncoding& encoding, std::byte* codes,
+                           std::size_t stride);
+
+/// Stores a scale as F32.
+void store_f32_scale(float scale, std::byte* out);
+
+}  // namespace ingot::quantize

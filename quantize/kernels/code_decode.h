@@ -1,0 +1,28 @@
+#pragma once
+
+#include "formats/tensor.h"
+#include "quantize/scheme.h"
+
+namespace ingot::quantize {
+
+/// FP32 values of a run of codes: each is code x scale, one FP32 multiplication. Where that is NaN
+/// (the NaN code, or a scale that is not finite) it is the quiet NaN with the sign of the code.
+/// Any shape, stride, block size, first row and first column; `in.scales` must cover the run and
+/// `out` must have its shape. Pure; the values are those of the scalar twins on every SIMD target.
+
+/// E4M3. NaN codes are counted.
+DecodeFaults decode_e4m3(const EncodedRows& in, formats::MatrixView<float> out);
+/// INT8 in two's complement, -128 included.
+DecodeFaults decode_int8(const EncodedRows& in, formats::MatrixView<float> out);
+/// E2M1, two codes in a byte; columns and stride are even.
+DecodeFaults decode_e2m1(const EncodedRows& in, formats::MatrixView<float> out);
+
+namespace scalar {
+
+DecodeFaults decode_e4m3(const EncodedRows& in, formats::MatrixView<float> out);
+DecodeFaults decode_int8(const EncodedRows& in, formats::MatrixView<float> out);
+DecodeFaults decode_e2m1(const EncodedRows& in, formats::MatrixView<float> out);
+
+}  // namespace scalar
+
+}  // namespace ingot::quantize

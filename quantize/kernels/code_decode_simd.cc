@@ -1,0 +1,277 @@
+// Codes to FP32.
+//
+// E4M3: the bits of a code, moved to the exponent and mantissa of an F32, are its value once the
+// bias is corrected. Subnormal codes are given the next exponent, whose first mantissa step they
+// count, and lose that exponent's power of two again; reading them as subnormal F32s would be
+// shorter and, on processors that trap them, many times slower. NaN codes come out as 480 and are
+// put right in a second look at the row, which only rows with a 480 get.
+//
+// E2M1: the upper half of the F32 of each of the sixteen codes is two bytes, and so two look-ups of
+// sixteen codes each; the lower half is zero.
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "formats/base/error.h"
+#include "quantize/kernels/block_grid.h"
+#include "quantize/kernels/code_decode.h"
+#include "quantize/kernels/scaled_code.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "quantize/kernels/code_decode_simd.cc"
+#ifndef HWY_WANT_AVX3_DL
+#define HWY_WANT_AVX3_DL
+#endif
+#include <hwy/foreach_target.h>
+// After foreach_target.h.
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace ingot::quantize {
+namespace HWY_NAMESPACE {
+#if HWY_TARGET == HWY_SCALAR
+
+DecodeFaults e4m3_rows(const EncodedRows& in, formats::MatrixView<float> out) {
+  return scalar::decode_e4m3(in, out);
+}
+
+DecodeFaults int8_rows(const EncodedRows& in, formats::MatrixView<float> out) {
+  return scalar::decode_int8(in, out);
+}
+
+DecodeFaults e2m1_rows(const EncodedRows& in, formats::MatrixView<float> out) {
+  return scalar::decode_e2m1(in, out);
+}
+
+#else
+namespace {
+namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr hn::ScalableTag<float> kFloats;
+constexpr hn::RebindToUnsigned<decltype(kFloats)> kWords;
+constexpr hn::Rebind<std::uint8_t, decltype(kFloats)> kByteCodes;
+constexpr hn::Rebind<std::int8_t, decltype(kFloats)> kSignedCodes;
+using Floats = hn::Vec<decltype(kFloats)>;
+using Words = hn::Vec<decltype(kWords)>;
+constexpr std::size_t kLanes = hn::MaxLanes(kFloats);
+
+/// Values of kLanes codes, and what is asked of them after a row.
+struct E4m3Values {
+  static constexpr float kNanAsNumber = 480.0F;
+
+  HWY_INLINE E4m3Values() : largest(hn::Zero(kFloats)) {}
+  HWY_INLINE Floats operator()(const std::uint8_t* codes) {
+    const Words code = hn::PromoteTo(kWords, hn::LoadU(kByteCodes, codes));
+    const Words moved = hn::ShiftLeft<20>(hn::And(code, hn::Set(kWords, 0x7F)));
+    const Floats normal = hn::BitCast(kFloats, hn::Add(moved, hn::Set(kWords, 120U << 23)));
+    const Floats first_normal = hn::Set(kFloats, 0x1p-6F);
+    const Floats tiny =
+        hn::Sub(hn::BitCast(kFloats, hn::Add(moved, hn::Set(kWords, 121U << 23))), first_normal);
+    largest = hn::Max(largest, normal);
+    const Floats magnitude = hn::IfThenElse(hn::Lt(normal, first_normal), tiny, normal);
+    const Words sign = hn::ShiftLeft<24>(hn::And(code, hn::Set(kWords, 0x80)));
+    return hn::Or(magnitude, hn::BitCast(kFloats, sign));
+  }
+  static float one(std::uint8_t code, float scale) { return scaled_e4m3(code, scale); }
+  [[nodiscard]] HWY_INLINE bool saw_nan() const {
+    return !hn::AllFalse(kFloats, hn::Ge(largest, hn::Set(kFloats, kNanAsNumber)));
+  }
+
+  Floats largest;
+};
+
+struct Int8Values {
+  HWY_INLINE Floats operator()(const std::uint8_t* codes) {
+    const auto bytes = hn::LoadU(kSignedCodes, reinterpret_cast<const std::int8_t*>(codes));
+    return hn::ConvertTo(kFloats, hn::PromoteTo(hn::RebindToSigned<decltype(kFloats)>(), bytes));
+  }
+  static float one(std::uint8_t code, float scale) { return scaled_int8(code, scale); }
+  [[nodiscard]] HWY_INLINE bool saw_nan() const { return false; }
+};
+
+/// `n` one-byte codes under one scale.
+template <typename Values>
+HWY_INLINE void decode_piece(const std::uint8_t* codes, std::size_t n, float scale, float* out,
+                             Values& values) {
+  if (!std::isfinite(scale)) {
+    for (std::size_t i = 0; i < n; ++i) out[i] = Values::one(codes[i], scale);
+    return;
+  }
+  const Floats factor = hn::Set(kFloats, scale);
+  if (n < kLanes) {
+    std::array<std::uint8_t, kLanes> some{};
+    std::array<float, kLanes> products;
+    std::memcpy(some.data(), codes, n);
+    hn::StoreU(hn::Mul(values(some.data()), factor), kFloats, products.data());
+    std::memcpy(out, products.data(), n * sizeof(float));
+    return;
+  }
+  std::size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    hn::StoreU(hn::Mul(values(codes + i), factor), kFloats, out + i);
+  }
+  // The last vector may overlap its predecessor: the same codes give the same values.
+  if (i < n) {
+    hn::StoreU(hn::Mul(values(codes + n - kLanes), factor), kFloats, out + n - kLanes);
+  }
+}
+
+/// Puts the NaN codes of a row right, and counts them. Under a scale that is not finite they are
+/// right already.
+void settle_nan_codes(const EncodedRows& in, std::size_t row, float* out, DecodeFaults& faults) {
+  const std::byte* codes = in.weight + row * code_stride(in);
+  for (std::size_t c = 0; c < in.cols; ++c) {
+    const auto code = std::to_integer<std::uint8_t>(codes[c]);
+    if ((code & 0x7FU) == formats::kE4m3Nan) out[c] = scaled_e4m3(code, 1.0F);
+  }
+  count_nan_codes(codes, in.cols, row * in.cols, faults);
+}
+
+template <typename Values>
+HWY_INLINE DecodeFaults decode_bytes(const EncodedRows& in, formats::MatrixView<float> out) {
+  const BlockGrid grid(in);
+  DecodeFaults faults;
+  for (std::size_t r = 0; r < in.rows; ++r) {
+    const float* scales = grid.scales_of_row(r) + grid.block_of_col(0);
+    const auto* codes = reinterpret_cast<const std::uint8_t*>(in.weight + r * code_stride(in));
+    float* row = out.row(r);
+    Values values;
+    bool finite = true;
+    for (std::size_t c = 0, end = grid.block_end(0); c < in.cols;) {
+      finite = finite && std::isfinite(*scales);
+      decode_piece(codes + c, end - c, *scales++, row + c, values);
+      c = end;
+      end = in.block_cols < in.cols - c ? c + static_cast<std::size_t>(in.block_cols) : in.cols;
+    }
+    if (std::is_same_v<Values, E4m3Values> && (values.saw_nan() || !finite)) {
+      settle_nan_codes(in, r, row, faults);
+    }
+  }
+  return faults;
+}
+
+/// Upper and lower byte of the upper halves of the F32s of the sixteen codes.
+struct E2m1Tables {
+  alignas(16) std::array<std::uint8_t, 16> high, low;
+};
+constexpr E2m1Tables kE2m1Tables = [] {
+  E2m1Tables tables{};
+  for (std::uint8_t code = 0; code < 16; ++code) {
+    const auto bits = std::bit_cast<std::uint32_t>(float_from_e2m1(code));
+    tables.high[code] = static_cast<std::uint8_t>(bits >> 24);
+    tables.low[code] = static_cast<std::uint8_t>(bits >> 16);
+  }
+  return tables;
+}();
+
+constexpr hn::Full128<std::uint8_t> kBytes128;
+constexpr hn::Full128<std::uint16_t> kHalves128;
+using Bytes128 = hn::Vec<decltype(kBytes128)>;
+using Halves128 = hn::Vec<decltype(kHalves128)>;
+
+HWY_INLINE void store_products(Words upper_halves, Floats scale, float* out) {
+  const Floats values = hn::BitCast(kFloats, hn::ShiftLeft<16>(upper_halves));
+  hn::StoreU(hn::Mul(values, scale), kFloats, out);
+}
+
+/// Widens two vectors of eight upper halves to sixteen products.
+HWY_INLINE void store_sixteen(Halves128 first, Halves128 second, Floats scale, float* out) {
+#if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
+  const auto all = hn::Combine(hn::Full256<std::uint16_t>(), second, first);
+  store_products(hn::PromoteTo(kWords, all), scale, out);
+#elif HWY_TARGET == HWY_AVX2
+  store_products(hn::PromoteTo(kWords, first), scale, out);
+  store_products(hn::PromoteTo(kWords, second), scale, out + 8);
+#else
+  store_products(hn::PromoteTo(kWords, hn::LowerHalf(first)), scale, out);
+  store_products(hn::PromoteTo(kWords, hn::UpperHalf(hn::Half<decltype(kHalves128)>(), first)),
+                 scale, out + 4);
+  store_products(hn::PromoteTo(kWords, hn::LowerHalf(second)), scale, out + 8);
+  store_products(hn::PromoteTo(kWords, hn::UpperHalf(hn::Half<decltype(kHalves128)>(), second)),
+                 scale, out + 12);
+#endif
+}
+
+HWY_INLINE void decode_sixteen(const std::byte* codes, Bytes128 high, Bytes128 low, Floats scale,
+                               float* out) {
+  std::uint64_t pairs;
+  std::memcpy(&pairs, codes, sizeof pairs);
+  const Bytes128 both = hn::BitCast(kBytes128, hn::Set(hn::Full128<std::uint64_t>(), pairs));
+  const Bytes128 code = hn::InterleaveLower(kBytes128, hn::And(both, hn::Set(kBytes128, 15)),
+                                            hn::ShiftRight<4>(both));
+  const Bytes128 upper = hn::TableLookupBytes(high, code);
+  const Bytes128 lower = hn::TableLookupBytes(low, code);
+  store_sixteen(hn::BitCast(kHalves128, hn::InterleaveLower(kBytes128, lower, upper)),
+                hn::BitCast(kHalves128, hn::InterleaveUpper(kBytes128, lower, upper)), scale, out);
+}
+
+}  // namespace
+
+DecodeFaults e4m3_rows(const EncodedRows& in, formats::MatrixView<float> out) {
+  return decode_bytes<E4m3Values>(in, out);
+}
+
+DecodeFaults int8_rows(const EncodedRows& in, formats::MatrixView<float> out) {
+  return decode_bytes<Int8Values>(in, out);
+}
+
+DecodeFaults e2m1_rows(const EncodedRows& in, formats::MatrixView<float> out) {
+  const BlockGrid grid(in);
+  const Bytes128 high = hn::Load(kBytes128, kE2m1Tables.high.data());
+  const Bytes128 low = hn::Load(kBytes128, kE2m1Tables.low.data());
+  for (std::size_t r = 0; r < in.rows; ++r) {
+    const float* scales = grid.scales_of_row(r) + grid.block_of_col(0);
+    const std::byte* codes = in.weight + r * (code_stride(in) / 2);
+    float* row = out.row(r);
+    for (std::size_t c = 0, end = grid.block_end(0); c < in.cols;) {
+      const float scale = *scales++;
+      if (c % 2 == 0 && std::isfinite(scale)) {
+        const Floats factor = hn::Set(kFloats, scale);
+        for (; c + 16 <= end; c += 16) decode_sixteen(codes + c / 2, high, low, factor, row + c);
+      }
+      for (; c < end; ++c) row[c] = scaled_e2m1(e2m1_in_byte(codes[c / 2], c), scale);
+      end = in.block_cols < in.cols - c ? c + static_cast<std::size_t>(in.block_cols) : in.cols;
+    }
+  }
+  return {};
+}
+
+#endif
+}  // namespace HWY_NAMESPACE
+}  // namespace ingot::quantize
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace ingot::quantize {
+namespace {
+HWY_EXPORT(e4m3_rows);
+HWY_EXPORT(int8_rows);
+HWY_EXPORT(e2m1_rows);
+}  // namespace
+
+DecodeFaults decode_e4m3(const EncodedRows& in, formats::MatrixView<float> out) {
+  INGOT_CHECK(out.rows == in.rows && out.cols == in.cols);
+  if (in.rows == 0 || in.cols == 0) return {};
+  return HWY_DYNAMIC_DISPATCH(e4m3_rows)(in, out);
+}
+
+DecodeFaults decode_int8(const EncodedRows& in, formats::MatrixView<float> out) {
+  INGOT_CHECK(out.rows == in.rows && out.cols == in.cols);
+  if (in.rows == 0 || in.cols == 0) return {};
+  return HWY_DYNAMIC_DISPATCH(int8_rows)(in, out);
+}
+
+DecodeFaults decode_e2m1(const EncodedRows& in, formats::MatrixView<float> out) {
+  INGOT_CHECK(out.rows == in.rows && out.cols == in.cols);
+  INGOT_CHECK(in.cols % 2 == 0 && code_stride(in) % 2 == 0);
+  if (in.rows == 0 || in.cols == 0) return {};
+  return HWY_DYNAMIC_DISPATCH(e2m1_rows)(in, out);
+}
+
+}  // namespace ingot::quantize
+#endif

@@ -1,0 +1,235 @@
+// FP32 to codes.
+//
+// Rounding to a mantissa of b bits, to nearest even, is one addition: of a power of two so large
+// that the sum has b bits left for the value. With that power taken from the value's own exponent,
+// but not below that of the smallest normal code, the same addition rounds normal and subnormal
+// codes; and the mantissa of the sum counts the steps of the code within its exponent, so that the
+// code follows by integer addition of the exponent. For E4M3 the power is 2^20 times that of the
+// value, for E2M1 2^22 times.
+//
+// The division is a true one. Multiplying by the reciprocal would be faster by a tenth and differ
+// in codes at ties.
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "formats/base/error.h"
+#include "quantize/kernels/code_encode.h"
+#include "quantize/kernels/group_pieces.h"
+#include "quantize/kernels/row_scan.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "quantize/kernels/code_encode_simd.cc"
+#ifndef HWY_WANT_AVX3_DL
+#define HWY_WANT_AVX3_DL
+#endif
+#include <hwy/foreach_target.h>
+// After foreach_target.h.
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace ingot::quantize {
+namespace HWY_NAMESPACE {
+#if HWY_TARGET == HWY_SCALAR
+
+void e4m3_codes(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
+  scalar::encode_e4m3(in, codes, stride);
+}
+
+void int8_codes(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
+  scalar::encode_int8(in, codes, stride);
+}
+
+void e2m1_codes(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
+  scalar::encode_e2m1(in, codes, stride);
+}
+
+#else
+namespace {
+namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr hn::ScalableTag<float> kFloats;
+constexpr hn::RebindToUnsigned<decltype(kFloats)> kWords;
+constexpr hn::Rebind<std::uint8_t, decltype(kFloats)> kByteCodes;
+using Floats = hn::Vec<decltype(kFloats)>;
+using Words = hn::Vec<decltype(kWords)>;
+constexpr std::size_t kLanes = hn::MaxLanes(kFloats);
+
+/// Code of a magnitude that is at most the largest code, of codes with `kMantissaBits` and a
+/// smallest normal value of 2^(kFirstExponent - 127).
+template <int kMantissaBits, std::uint32_t kFirstExponent>
+HWY_INLINE Words rounded_code(Floats magnitude) {
+  constexpr std::uint32_t kShift = 23 - kMantissaBits;
+  const Words exponent_mask = hn::Set(kWords, 0x7F800000U);
+  const Words own = hn::And(hn::BitCast(kWords, magnitude), exponent_mask);
+  const Floats power = hn::Max(hn::BitCast(kFloats, own),
+                               hn::BitCast(kFloats, hn::Set(kWords, kFirstExponent << 23)));
+  const Words unit = hn::Add(hn::BitCast(kWords, power), hn::Set(kWords, kShift << 23));
+  const Words sum = hn::BitCast(kWords, hn::Add(magnitude, hn::BitCast(kFloats, unit)));
+  const Words exponents = hn::Sub(hn::ShiftRight<23 - kMantissaBits>(unit),
+                                  hn::Set(kWords, (kFirstExponent + kShift) << kMantissaBits));
+  return hn::Add(hn::Sub(sum, unit), exponents);
+}
+
+HWY_INLINE Floats magnitude_below(Floats quotient, float largest) {
+  return hn::Min(hn::Abs(quotient), hn::Set(kFloats, largest));
+}
+
+struct E4m3Code {
+  static HWY_INLINE Words code(Floats value, Floats scale) {
+    const Words magnitude = rounded_code<3, 121>(magnitude_below(hn::Div(value, scale), 448.0F));
+    const Words sign =
+        hn::And(hn::ShiftRight<24>(hn::BitCast(kWords, value)), hn::Set(kWords, 128));
+    return hn::Or(magnitude, sign);
+  }
+};
+
+struct E2m1Code {
+  static HWY_INLINE Words code(Floats value, Floats scale) {
+    const Words magnitude = rounded_code<1, 127>(magnitude_below(hn::Div(value, scale), 6.0F));
+    const Floats sign = hn::IfThenElseZero(hn::Lt(value, hn::Zero(kFloats)),
+                                           hn::BitCast(kFloats, hn::Set(kWords, 8)));
+    return hn::Or(magnitude, hn::BitCast(kWords, sign));
+  }
+};
+
+struct Int8Code {
+  static HWY_INLINE Words code(Floats value, Floats scale) {
+    const Floats within = hn::Max(hn::Min(hn::Div(value, scale), hn::Set(kFloats, 127.0F)),
+                                  hn::Set(kFloats, -127.0F));
+    // 1.5 x 2^23 has a unit of 1 in its last place, and room on both sides.
+    const Floats sum = hn::Add(within, hn::Set(kFloats, 0x1.8p23F));
+    return hn::And(hn::BitCast(kWords, sum), hn::Set(kWords, 0xFF));
+  }
+};
+
+/// One byte per code of `n` values under one scale.
+template <typename Code>
+HWY_INLINE void encode_piece(const float* values, std::size_t n, float scale, std::uint8_t* out) {
+  const Floats divisor = hn::Set(kFloats, scale);
+  const auto store = [divisor](const float* from, std::uint8_t* to) HWY_ATTR {
+    hn::StoreU(hn::U8FromU32(Code::code(hn::LoadU(kFloats, from), divisor)), kByteCodes, to);
+  };
+  if (n < kLanes) {
+    std::array<float, kLanes> some{};
+    std::array<std::uint8_t, kLanes> codes;
+    std::memcpy(some.data(), values, n * sizeof(float));
+    store(some.data(), codes.data());
+    std::memcpy(out, codes.data(), n);
+    return;
+  }
+  std::size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) store(values + i, out + i);
+  // The last vector may overlap its predecessor: the same values give the same codes.
+  if (i < n) store(values + n - kLanes, out + n - kLanes);
+}
+
+/// Codes of columns [begin, end) of a row, one byte each.
+template <typename Code>
+HWY_INLINE void encode_columns(const ScaledGroups& in, const float* row, const float* scales,
+                               std::size_t begin, std::size_t end, std::uint8_t* out) {
+  const auto block_cols =
+      static_cast<std::size_t>(std::min<std::uint64_t>(in.block_cols, in.values.cols));
+  std::size_t group = begin / block_cols;
+  for (std::size_t c = begin; c < end; ++group) {
+    const std::size_t next = std::min(end, (group + 1) * block_cols);
+    encode_piece<Code>(row + c, next - c, scales[group], out + (c - begin));
+    c = next;
+  }
+}
+
+const float* scales_of_row(const ScaledGroups& in, std::size_t row) {
+  const auto across = static_cast<std::size_t>(ceil_div(in.values.cols, in.block_cols));
+  return in.scales.data() + static_cast<std::size_t>(row / in.block_rows) * across;
+}
+
+template <typename Code>
+HWY_INLINE void encode_bytes(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
+  for (std::size_t r = 0; r < in.values.rows; ++r) {
+    encode_columns<Code>(in, in.values.row(r), scales_of_row(in, r), 0, in.values.cols,
+                         reinterpret_cast<std::uint8_t*>(codes + r * stride));
+  }
+}
+
+/// Joins `n` codes, an even number, two to a byte.
+HWY_INLINE void pack_pairs(const std::uint8_t* codes, std::size_t n, std::uint8_t* out) {
+  constexpr hn::ScalableTag<std::int16_t> kPairs;
+  constexpr hn::RebindToUnsigned<decltype(kPairs)> kUnsignedPairs;
+  constexpr hn::Rebind<std::uint8_t, decltype(kPairs)> kJoined;
+  constexpr std::size_t kCodes = 2 * hn::MaxLanes(kPairs);
+  std::size_t i = 0;
+  for (; i + kCodes <= n; i += kCodes) {
+    const auto pairs =
+        hn::BitCast(kUnsignedPairs, hn::LoadU(hn::ScalableTag<std::uint8_t>(), codes + i));
+    const auto joined =
+        hn::And(hn::Or(pairs, hn::ShiftRight<4>(pairs)), hn::Set(kUnsignedPairs, 255));
+    hn::StoreU(hn::DemoteTo(kJoined, hn::BitCast(kPairs, joined)), kJoined, out + i / 2);
+  }
+  for (; i < n; i += 2) out[i / 2] = static_cast<std::uint8_t>(codes[i] | codes[i + 1] << 4);
+}
+
+}  // namespace
+
+void e4m3_codes(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
+  encode_bytes<E4m3Code>(in, codes, stride);
+}
+
+void int8_codes(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
+  encode_bytes<Int8Code>(in, codes, stride);
+}
+
+void e2m1_codes(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
+  constexpr std::size_t kColumnsAtOnce = 2048;
+  alignas(64) std::array<std::uint8_t, kColumnsAtOnce> stage;
+  for (std::size_t r = 0; r < in.values.rows; ++r) {
+    const float* scales = scales_of_row(in, r);
+    auto* out = reinterpret_cast<std::uint8_t*>(codes + r * stride);
+    for (std::size_t c = 0; c < in.values.cols; c += kColumnsAtOnce) {
+      const std::size_t end = std::min(c + kColumnsAtOnce, in.values.cols);
+      encode_columns<E2m1Code>(in, in.values.row(r), scales, c, end, stage.data());
+      pack_pairs(stage.data(), end - c, out + c / 2);
+    }
+  }
+}
+
+#endif
+}  // namespace HWY_NAMESPACE
+}  // namespace ingot::quantize
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace ingot::quantize {
+namespace {
+HWY_EXPORT(e4m3_codes);
+HWY_EXPORT(int8_codes);
+HWY_EXPORT(e2m1_codes);
+
+/// False for an empty run; the scales of any other must cover it.
+bool has_groups(const ScaledGroups& in) {
+  if (in.values.rows == 0 || in.values.cols == 0) return false;
+  INGOT_CHECK(in.block_rows > 0 && in.block_cols > 0);
+  INGOT_CHECK(in.scales.size() / ceil_div(in.values.cols, in.block_cols) >=
+              ceil_div(in.values.rows, in.block_rows));
+  return true;
+}
+
+}  // namespace
+
+void encode_e4m3(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
+  if (has_groups(in)) HWY_DYNAMIC_DISPATCH(e4m3_codes)(in, codes, stride);
+}
+
+void encode_int8(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
+  if (has_groups(in)) HWY_DYNAMIC_DISPATCH(int8_codes)(in, codes, stride);
+}
+
+void encode_e2m1(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
+  INGOT_CHECK(in.values.cols % 2 == 0);
+  if (has_groups(in)) HWY_DYNAMIC_DISPATCH(e2m1_codes)(in, codes, stride);
+}
+
+}  // namespace ingot::quantize
+#endif

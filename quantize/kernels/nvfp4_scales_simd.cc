@@ -1,0 +1,307 @@
+// The scale of an NVFP4 block.
+//
+// By amax: the largest magnitude of each block, then all else for as many blocks at once as there
+// are lanes.
+//
+// By search: a candidate is tried on as many blocks at once as there are lanes, a block per lane,
+// after a transposition. The sums of errors then need no horizontal steps, every lane walks the
+// window around its own amax code, and the least error is kept lane by lane. Per candidate and
+// value that is ten operations: multiply, cut off at 6, round to E2M1 by adding and subtracting a
+// power of two (see code_encode_simd.cc), subtract, square, add.
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "formats/base/error.h"
+#include "quantize/kernels/nvfp4_scales.h"
+#include "quantize/kernels/row_scan.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "quantize/kernels/nvfp4_scales_simd.cc"
+#ifndef HWY_WANT_AVX3_DL
+#define HWY_WANT_AVX3_DL
+#endif
+#include <hwy/foreach_target.h>
+// After foreach_target.h.
+#include <hwy/highway.h>
+
+HWY_BEFORE_NAMESPACE();
+namespace ingot::quantize {
+namespace HWY_NAMESPACE {
+#if HWY_TARGET == HWY_SCALAR
+
+void choose_scales(const Nvfp4Blocks& in, std::uint8_t* codes, float* effective) {
+  scalar::choose_nvfp4_scales(in, codes, effective);
+}
+
+#else
+namespace {
+namespace hn = hwy::HWY_NAMESPACE;
+
+constexpr hn::ScalableTag<float> kFloats;
+constexpr hn::RebindToSigned<decltype(kFloats)> kInts;
+constexpr hn::RebindToUnsigned<decltype(kFloats)> kWords;
+constexpr hn::Rebind<std::uint8_t, decltype(kFloats)> kByteCodes;
+using Floats = hn::Vec<decltype(kFloats)>;
+using Ints = hn::Vec<decltype(kInts)>;
+constexpr std::size_t kLanes = hn::MaxLanes(kFloats);
+
+constexpr std::int32_t kLargestCode = 0x7E;
+constexpr std::int32_t kCodeOfOne = 0x38;
+
+/// E4M3 codes of positive numbers, saturating.
+HWY_INLINE Ints e4m3_code(Floats value) {
+  const Floats magnitude = hn::Min(value, hn::Set(kFloats, 448.0F));
+  const Floats own = hn::And(magnitude, hn::BitCast(kFloats, hn::Set(kInts, 0x7F800000)));
+  const Floats power = hn::Max(own, hn::Set(kFloats, 0x1p-6F));
+  const Ints unit = hn::Add(hn::BitCast(kInts, power), hn::Set(kInts, 20 << 23));
+  const Ints sum = hn::BitCast(kInts, hn::Add(magnitude, hn::BitCast(kFloats, unit)));
+  const Ints exponents = hn::Sub(hn::ShiftRight<20>(unit), hn::Set(kInts, (121 + 20) << 3));
+  return hn::Add(hn::Sub(sum, unit), exponents);
+}
+
+/// Values of E4M3 codes 0 to 0x7E.
+HWY_INLINE Floats e4m3_value(Ints code) {
+  const Ints moved = hn::ShiftLeft<20>(code);
+  const Floats normal = hn::BitCast(kFloats, hn::Add(moved, hn::Set(kInts, 120 << 23)));
+  const Floats first_normal = hn::Set(kFloats, 0x1p-6F);
+  const Floats tiny =
+      hn::Sub(hn::BitCast(kFloats, hn::Add(moved, hn::Set(kInts, 121 << 23))), first_normal);
+  return hn::IfThenElse(hn::Lt(normal, first_normal), tiny, normal);
+}
+
+/// What is the same for all blocks, in registers.
+struct Rule {
+  explicit HWY_INLINE Rule(const Nvfp4Blocks& in)
+      : global(hn::Set(kFloats, in.global)),
+        six_globals(hn::Set(kFloats, 6.0F * in.global)),
+        lowest(hn::Set(kInts, in.lowest_code)),
+        divides(in.divides) {}
+
+  [[nodiscard]] HWY_INLINE Floats raw(Floats amax) const {
+    return divides ? hn::Mul(global, hn::Div(amax, hn::Set(kFloats, 6.0F)))
+                   : hn::Div(amax, six_globals);
+  }
+  [[nodiscard]] HWY_INLINE Ints code(Floats raw_scale) const {
+    return hn::Max(e4m3_code(raw_scale), lowest);
+  }
+  [[nodiscard]] HWY_INLINE Floats effective(Ints code) const {
+    const Floats value = e4m3_value(code);
+    return divides ? hn::Div(value, global) : hn::Mul(value, global);
+  }
+  /// Magnitudes in units of the global scale.
+  [[nodiscard]] HWY_INLINE Floats in_units(Floats magnitude) const {
+    return divides ? hn::Mul(magnitude, global) : hn::Div(magnitude, global);
+  }
+
+  Floats global, six_globals;
+  Ints lowest;
+  bool divides;
+};
+
+/// Stores the results of kLanes blocks.
+HWY_INLINE void store_scales(const Rule& rule, Floats amax, Ints code, std::uint8_t* codes,
+                             float* effective) {
+  const auto empty = hn::RebindMask(kInts, hn::Eq(amax, hn::Zero(kFloats)));
+  const Ints chosen = hn::IfThenElse(empty, hn::Set(kInts, kCodeOfOne), code);
+  hn::StoreU(hn::U8FromU32(hn::BitCast(kWords, chosen)), kByteCodes, codes);
+  hn::StoreU(rule.effective(chosen), kFloats, effective);
+}
+
+/// Four values of each of kLanes blocks, from value `first` on: the result's 128-bit part p holds
+/// those of block 4p + row.
+HWY_INLINE Floats load_fours(const float* blocks, std::size_t row, std::size_t first) {
+  const float* from = blocks + row * kNvfp4Block + first;
+  constexpr std::size_t kPart = 4 * kNvfp4Block;
+  constexpr hn::Full128<float> kFour;
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+  constexpr hn::Full256<float> kEight;
+  return hn::Combine(
+      kFloats,
+      hn::Combine(kEight, hn::LoadU(kFour, from + 3 * kPart), hn::LoadU(kFour, from + 2 * kPart)),
+      hn::Combine(kEight, hn::LoadU(kFour, from + kPart), hn::LoadU(kFour, from)));
+#elif HWY_TARGET == HWY_AVX2
+  return hn::Combine(kFloats, hn::LoadU(kFour, from + kPart), hn::LoadU(kFour, from));
+#else
+  static_assert(kLanes == 4 && kPart > 0);
+  return hn::LoadU(kFour, from);
+#endif
+}
+
+/// The magnitudes of kLanes blocks: values[i] has those of element i, a block per lane.
+struct Lanes {
+  explicit HWY_INLINE Lanes(const float* blocks) {
+    for (std::size_t i = 0; i < kNvfp4Block; i += 4) {
+      const Floats a = hn::Abs(load_fours(blocks, 0, i));
+      const Floats b = hn::Abs(load_fours(blocks, 1, i));
+      const Floats c = hn::Abs(load_fours(blocks, 2, i));
+      const Floats d = hn::Abs(load_fours(blocks, 3, i));
+      const Floats ac_low = hn::InterleaveLower(kFloats, a, c);
+      const Floats bd_low = hn::InterleaveLower(kFloats, b, d);
+      const Floats ac_high = hn::InterleaveUpper(kFloats, a, c);
+      const Floats bd_high = hn::InterleaveUpper(kFloats, b, d);
+      values[i] = hn::InterleaveLower(kFloats, ac_low, bd_low);
+      values[i + 1] = hn::InterleaveUpper(kFloats, ac_low, bd_low);
+      values[i + 2] = hn::InterleaveLower(kFloats, ac_high, bd_high);
+      values[i + 3] = hn::InterleaveUpper(kFloats, ac_high, bd_high);
+    }
+  }
+
+  [[nodiscard]] HWY_INLINE Floats amax() const {
+    Floats largest = values[0];
+    for (std::size_t i = 1; i < kNvfp4Block; ++i) largest = hn::Max(largest, values[i]);
+    return largest;
+  }
+
+  Floats values[kNvfp4Block];
+};
+
+/// The square of what E2M1 under a scale of `v` leaves of `w`.
+HWY_INLINE Floats square_of_rest(Floats w, Floats v, Floats reciprocal) {
+  const Floats y = hn::Min(hn::Mul(w, reciprocal), hn::Set(kFloats, 6.0F));
+  const Floats own = hn::And(y, hn::BitCast(kFloats, hn::Set(kInts, 0x7F800000)));
+  const Floats unit = hn::Mul(hn::Max(own, hn::Set(kFloats, 1.0F)), hn::Set(kFloats, 0x1p22F));
+  const Floats q = hn::Sub(hn::Add(y, unit), unit);
+  // q x v has six significant bits and is exact, so that fusing changes nothing.
+  const Floats rest = hn::NegMulAdd(q, v, w);
+  return hn::Mul(rest, rest);
+}
+
+HWY_INLINE Floats error_of(const Lanes& w, Ints code) {
+  const Floats v = e4m3_value(code);
+  const Floats reciprocal = hn::Div(hn::Set(kFloats, 1.0F), v);
+  Floats sum0 = square_of_rest(w.values[0], v, reciprocal);
+  Floats sum1 = square_of_rest(w.values[1], v, reciprocal);
+  Floats sum2 = square_of_rest(w.values[2], v, reciprocal);
+  Floats sum3 = square_of_rest(w.values[3], v, reciprocal);
+  for (std::size_t i = 4; i < kNvfp4Block; i += 4) {
+    sum0 = hn::Add(sum0, square_of_rest(w.values[i], v, reciprocal));
+    sum1 = hn::Add(sum1, square_of_rest(w.values[i + 1], v, reciprocal));
+    sum2 = hn::Add(sum2, square_of_rest(w.values[i + 2], v, reciprocal));
+    sum3 = hn::Add(sum3, square_of_rest(w.values[i + 3], v, reciprocal));
+  }
+  return hn::Add(hn::Add(sum0, sum2), hn::Add(sum1, sum3));
+}
+
+/// The best code so far of every lane.
+struct Best {
+  HWY_INLINE Best(const Lanes& w, Ints first) : code(first), error(error_of(w, first)) {}
+
+  HWY_INLINE void consider(const Lanes& w, Ints candidate) {
+    const Floats candidate_error = error_of(w, candidate);
+    const auto better = hn::Lt(candidate_error, error);
+    error = hn::IfThenElse(better, candidate_error, error);
+    code = hn::IfThenElse(hn::RebindMask(kInts, better), candidate, code);
+  }
+
+  Ints code;
+  Floats error;
+};
+
+/// Whether no lane can gain by its candidate: it is the amax code, which has been tried, or cutting
+/// the largest value off at 6 alone costs what the best code costs. (A sum of squares is, rounded
+/// as here, never less than one of them.)
+HWY_INLINE bool is_hopeless(const Best& best, Floats w_amax, Ints candidate, Ints amax_code) {
+  const Floats rest = hn::Sub(w_amax, hn::Mul(e4m3_value(candidate), hn::Set(kFloats, 6.0F)));
+  const auto cut_off =
+      hn::And(hn::Gt(rest, hn::Zero(kFloats)), hn::Ge(hn::Mul(rest, rest), best.error));
+  const auto tried = hn::RebindMask(kFloats, hn::Eq(candidate, amax_code));
+  return hn::AllTrue(kFloats, hn::Or(cut_off, tried));
+}
+
+HWY_INLINE Ints search(const Rule& rule, const Nvfp4Blocks& in, Lanes& w, Floats amax, Floats raw,
+                       Ints amax_code) {
+  for (Floats& value : w.values) value = rule.in_units(value);
+  const Floats w_amax = rule.in_units(amax);
+  Best best(w, amax_code);
+  const Ints largest = hn::Set(kInts, kLargestCode);
+  const Ints from_six = rule.code(hn::Mul(raw, hn::Set(kFloats, 1.5F)));
+  if (in.search == Nvfp4Search::kFourOverSix) {
+    best.consider(w, from_six);
+    return best.code;
+  }
+  const Ints above =
+      hn::IfThenElse(hn::Lt(amax_code, hn::Set(kInts, 16)), hn::Set(kInts, in.window.above_small),
+                     hn::Set(kInts, in.window.above));
+  const Ints last = hn::Min(hn::Add(amax_code, above), largest);
+  Ints code = hn::Max(hn::Sub(amax_code, hn::Set(kInts, in.window.below)), rule.lowest);
+  // A lane that has reached its last code tries it again while others go on.
+  for (int step = 0;; ++step) {
+    const bool may_be_hopeless = step <= in.window.below;
+    if (!may_be_hopeless || !is_hopeless(best, w_amax, code, amax_code)) best.consider(w, code);
+    if (hn::AllTrue(kInts, hn::Eq(code, last))) break;
+    code = hn::Min(hn::Add(code, hn::Set(kInts, 1)), last);
+  }
+  if (!hn::AllFalse(kInts, hn::Gt(from_six, last))) best.consider(w, from_six);
+  return best.code;
+}
+
+HWY_INLINE void search_blocks(const Rule& rule, const Nvfp4Blocks& in, const float* values,
+                              std::uint8_t* codes, float* effective) {
+  Lanes lanes(values);
+  const Floats amax = lanes.amax();
+  const Floats raw = rule.raw(amax);
+  store_scales(rule, amax, search(rule, in, lanes, amax, raw, rule.code(raw)), codes, effective);
+}
+
+/// Scales by amax; `effective` holds the largest magnitudes.
+HWY_INLINE void amax_blocks(const Rule& rule, std::uint8_t* codes, float* effective) {
+  const Floats amax = hn::LoadU(kFloats, effective);
+  store_scales(rule, amax, rule.code(rule.raw(amax)), codes, effective);
+}
+
+}  // namespace
+
+void choose_scales(const Nvfp4Blocks& in, std::uint8_t* codes, float* effective) {
+  const Rule rule(in);
+  const bool by_amax = in.search == Nvfp4Search::kAmax;
+  if (by_amax) {
+    const std::size_t n = in.n_blocks * kNvfp4Block;
+    group_amax({.data = in.values, .rows = 1, .cols = n, .stride = n}, 1, kNvfp4Block,
+               {effective, in.n_blocks});
+  }
+  std::size_t b = 0;
+  for (; b + kLanes <= in.n_blocks; b += kLanes) {
+    if (by_amax) {
+      amax_blocks(rule, codes + b, effective + b);
+    } else {
+      search_blocks(rule, in, in.values + b * kNvfp4Block, codes + b, effective + b);
+    }
+  }
+  if (b == in.n_blocks) return;
+  // The rest, among blocks of zeros.
+  const std::size_t n = in.n_blocks - b;
+  std::array<std::uint8_t, kLanes> some_codes;
+  std::array<float, kLanes> some_effective{};
+  if (by_amax) {
+    std::copy_n(effective + b, n, some_effective.data());
+    amax_blocks(rule, some_codes.data(), some_effective.data());
+  } else {
+    std::array<float, kLanes * kNvfp4Block> some{};
+    std::copy_n(in.values + b * kNvfp4Block, n * kNvfp4Block, some.data());
+    search_blocks(rule, in, some.data(), some_codes.data(), some_effective.data());
+  }
+  std::copy_n(some_codes.data(), n, codes + b);
+  std::copy_n(some_effective.data(), n, effective + b);
+}
+
+#endif
+}  // namespace HWY_NAMESPACE
+}  // namespace ingot::quantize
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace ingot::quantize {
+namespace {
+HWY_EXPORT(choose_scales);
+}  // namespace
+
+void choose_nvfp4_scales(const Nvfp4Blocks& in, std::uint8_t* codes, float* effective) {
+  if (in.n_blocks > 0) HWY_DYNAMIC_DISPATCH(choose_scales)(in, codes, effective);
+}
+
+}  // namespace ingot::quantize
+#endif

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "quantize/quality.h"
+
+namespace ingot::quantize {
+
+/// Columns that share a threshold and a flag.
+inline constexpr std::size_t kQualityStep = 8;
+/// Columns of a unit of summation.
+inline constexpr std::size_t kQualityUnit = 128;
+
+/// Adds the sums of one row, unit by unit, to `sums` (all but the counts of elements and blocks).
+/// Differences are taken in FP32, terms and sums in double. Errors above thresholds[c / 8] count as
+/// saturated; inexact[c / 8] becomes 1 where any value of the step differs from its decoded value.
+/// The SIMD targets agree with the scalar twin.
+void measure_row(const float* values, const float* decoded, std::size_t n, const float* thresholds,
+                 std::uint8_t* inexact, QualitySums& sums);
+
+namespace scalar {
+void measure_row(const float* values, const float* decoded, std::size_t n, const float* thresholds,
+                 std::uint8_t* inexact, QualitySums& sums);
+}
+
+/// The lanes of a unit, folded in the order that the header of QualitySums states.
+inline double fold_lanes(const double* lanes) {
+  return ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) +
+         ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]));
+}
+
+}  // namespace ingot::quantize

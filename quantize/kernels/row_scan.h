@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "formats/tensor.h"
+#include "quantize/scheme.h"
+
+namespace ingot::quantize {
+
+/// Largest magnitudes. The SIMD targets agree with the scalar twins.
+
+/// Of the finite values; 0 when there is none.
+float finite_amax(const float* values, std::size_t n);
+
+/// Of the finite values of every group, row-major. The run starts at the first row and column of a
+/// group; groups at its end may be shorter.
+void group_amax(formats::MatrixView<const float> values, std::uint64_t block_rows,
+                std::uint64_t block_cols, std::span<float> out);
+
+/// Of what E4M3 codes other than NaN decode to. One product per piece of a row that lies in one
+/// group, since products grow with codes. False where such a product is not finite: then a smaller
+/// code might be the answer, and `largest` is not.
+bool e4m3_amax(const EncodedRows& in, float& largest);
+
+namespace scalar {
+
+float finite_amax(const float* values, std::size_t n);
+void group_amax(formats::MatrixView<const float> values, std::uint64_t block_rows,
+                std::uint64_t block_cols, std::span<float> out);
+bool e4m3_amax(const EncodedRows& in, float& largest);
+
+}  // namespace scalar
+
+}  // namespace ingot::quantize

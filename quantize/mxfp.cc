@@ -1,0 +1,74 @@
+// The microscaling formats: E2M1 or E4M3 codes under a power of two per 32 columns, stored as E8M0.
+
+#include <algorithm>
+#include <bit>
+
+#include "formats/base/error.h"
+#include "formats/float8.h"
+#include "quantize/group_encoder.h"
+#include "quantize/kernels/code_decode.h"
+#include "quantize/kernels/e2m1.h"
+#include "quantize/schemes.h"
+
+namespace ingot::quantize {
+namespace {
+
+constexpr std::size_t kGroup = 32;
+
+/// 127 + e - c, with e the exponent of the largest magnitude after a mantissa of at least 1.75 has
+/// been rounded up, and c the exponent of the largest code. Groups of zeros get 1.0. Subnormal
+/// magnitudes need no care: whatever their exponent, the byte is clamped to 0.
+float scale_of(float amax, std::uint32_t largest_exponent) {
+  if (amax == 0) return 1.0F;
+  const std::uint32_t rounded = (std::bit_cast<std::uint32_t>(amax) + 0x200000U) >> 23;
+  const std::uint32_t byte = rounded > largest_exponent ? rounded - largest_exponent : 0;
+  return formats::float_from_e8m0(static_cast<std::uint8_t>(std::min(byte, 254U)));
+}
+
+float fp4_scale(float amax, const EncodeOptions& /*options*/) {
+  return scale_of(amax, 2);
+}
+
+float fp8_scale(float amax, const EncodeOptions& /*options*/) {
+  return scale_of(amax, 8);
+}
+
+/// The exponent field is the byte, also of 2^-127, which is subnormal.
+void store_e8m0(float scale, std::byte* out) {
+  *out = static_cast<std::byte>(std::bit_cast<std::uint32_t>(scale) >> 23);
+}
+
+constexpr GroupEncoding kFp4{.scale = fp4_scale,
+                             .store = store_e8m0,
+                             .stored_bytes = 1,
+                             .encode = encode_e2m1,
+                             .code_bits = 4,
+                             .code_value = float_from_e2m1};
+constexpr GroupEncoding kFp8{.scale = fp8_scale,
+                             .store = store_e8m0,
+                             .stored_bytes = 1,
+                             .encode = encode_e4m3,
+                             .code_bits = 8,
+                             .code_value = formats::float_from_e4m3};
+
+template <const GroupEncoding& Encoding>
+EncodeFaults encode(const EncodeInput& in, const EncodeOutput& out) {
+  if (in.values.rows == 0 || in.values.cols == 0) return {};
+  INGOT_CHECK(in.block_rows == 1 && in.block_cols == kGroup && in.values.cols % kGroup == 0);
+  INGOT_CHECK(in.given_scales.empty());
+  encode_groups(in, out, Encoding);
+  return {};
+}
+
+}  // namespace
+
+const Scheme kMxfp4Scheme{.id = formats::SchemeId::kMxfp4,
+                          .decode = decode_e2m1,
+                          .encode = encode<kFp4>,
+                          .half_top_step = 1};
+const Scheme kMxfp8Scheme{.id = formats::SchemeId::kMxfp8,
+                          .decode = decode_e4m3,
+                          .encode = encode<kFp8>,
+                          .half_top_step = 16};
+
+}  // namespace ingot::quantize

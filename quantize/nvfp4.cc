@@ -1,0 +1,85 @@
+// E2M1 codes under an E4M3 scale per 16 columns and one F32 scale over all of them.
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "formats/base/error.h"
+#include "formats/float8.h"
+#include "quantize/group_encoder.h"
+#include "quantize/kernels/code_decode.h"
+#include "quantize/kernels/e2m1.h"
+#include "quantize/kernels/nvfp4_scales.h"
+#include "quantize/schemes.h"
+
+namespace ingot::quantize {
+namespace {
+
+/// Largest code x largest block scale. A search needs room above the scale of the largest block,
+/// for which 256 stands in for 448; on normal data that costs nothing.
+constexpr float kTopOfAmax = 6.0F * 448.0F;
+constexpr float kTopOfSearch = 6.0F * 256.0F;
+
+float global_scale(float amax, const EncodeOptions& options, bool divides) {
+  const float top = options.nvfp4_search == Nvfp4Search::kAmax ? kTopOfAmax : kTopOfSearch;
+  const float scale = divides ? top / amax : amax / top;
+  return std::isfinite(scale) && scale > 0 ? scale : 1.0F;
+}
+
+/// Blocks encoded together: 16 KiB of values.
+constexpr std::size_t kBlocksAtOnce = 256;
+
+constexpr GroupEncoding kCodes{.scale = nullptr,
+                               .store = nullptr,
+                               .stored_bytes = 1,
+                               .encode = encode_e2m1,
+                               .code_bits = 4,
+                               .code_value = float_from_e2m1};
+
+EncodeFaults encode(const EncodeInput& in, const EncodeOutput& out) {
+  const formats::MatrixView<const float> values = in.values;
+  if (values.rows == 0 || values.cols == 0) return {};
+  INGOT_CHECK(in.block_rows == 1 && in.block_cols == kNvfp4Block);
+  INGOT_CHECK(values.cols % kNvfp4Block == 0 && out.scales != nullptr);
+  INGOT_CHECK(in.global > 0 && std::isfinite(in.global) && in.given_scales.empty());
+  const EncodeOptions::Window window = in.options.window;
+  INGOT_CHECK(window.below >= 0 && window.above >= 0 && window.above_small >= 0);
+  INGOT_CHECK(window.below <= 126 && window.above <= 126 && window.above_small <= 126);
+
+  Nvfp4Blocks blocks{.global = in.global,
+                     .divides = in.global_divides,
+                     .lowest_code = nvfp4_lowest_code(in.global, in.global_divides),
+                     .search = in.options.nvfp4_search,
+                     .window = window};
+  std::array<float, kBlocksAtOnce> scales;
+  for (std::size_t r = 0; r < values.rows; ++r) {
+    for (std::size_t c = 0; c < values.cols; c += kBlocksAtOnce * kNvfp4Block) {
+      const std::size_t n = std::min(values.cols - c, kBlocksAtOnce * kNvfp4Block);
+      blocks.values = values.row(r) + c;
+      blocks.n_blocks = n / kNvfp4Block;
+      auto* codes =
+          reinterpret_cast<std::uint8_t*>(out.scales + r * out.scale_stride + c / kNvfp4Block);
+      choose_nvfp4_scales(blocks, codes, scales.data());
+      const ScaledGroups part{.values = {.data = blocks.values, .rows = 1, .cols = n, .stride = n},
+                              .block_rows = 1,
+                              .block_cols = kNvfp4Block,
+                              .scales = std::span(scales).first(blocks.n_blocks)};
+      std::byte* weight = out.weight + r * out.weight_stride + c / 2;
+      encode_e2m1(part, weight, out.weight_stride);
+      const float largest = *std::max_element(part.scales.begin(), part.scales.end());
+      if (std::isinf(6.0F * largest))
+        settle_infinite_codes(part, kCodes, weight, out.weight_stride);
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+const Scheme kNvfp4Scheme{.id = formats::SchemeId::kNvfp4,
+                          .decode = decode_e2m1,
+                          .encode = encode,
+                          .global = global_scale,
+                          .half_top_step = 1};
+
+}  // namespace ingot::quantize

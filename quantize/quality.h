@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "formats/tensor.h"
+
+namespace ingot::quantize {
+
+/// Sums from which the error of an encoding follows. Exactly those of the values at hand in a fixed
+/// order: one unit is a row by 128 columns, summed in double in eight lanes (column modulo 8) that
+/// are folded as ((0+4)+(2+6))+((1+5)+(3+7)); differences are taken in FP32; units are added in
+/// order of rows, then columns.
+struct QualitySums {
+  std::uint64_t elements = 0;
+  std::uint64_t blocks = 0, exact_blocks = 0;  ///< groups that share a scale; without any error
+  /// Cut off at the largest code: farther from it than half the step below it, and 2^-10 of that
+  /// for the rounding of scale and product.
+  std::uint64_t saturated = 0;
+  std::uint64_t zeroed = 0;  ///< nonzero values that became zero
+  double error2 = 0;         ///< sum of (value - decoded)^2
+  double reference2 = 0;     ///< sum of value^2
+  double product = 0;        ///< sum of value x decoded
+  double max_error = 0;      ///< of the differences in FP32
+
+  /// Adds the sums of what follows.
+  void add(const QualitySums& next);
+
+  [[nodiscard]] double relative_error() const;  ///< Frobenius; 0 for no error, even of zeros
+  [[nodiscard]] double sqnr_db() const;         ///< infinite without error, NaN for all zeros
+  [[nodiscard]] double cosine() const;          ///< 1 when both sides are zero
+
+  friend bool operator==(const QualitySums&, const QualitySums&) = default;
+};
+
+/// The values of a run and what the stored codes decode to.
+struct QualityRun {
+  formats::MatrixView<const float> values, decoded;
+  std::span<const float> scales{};  ///< effective, row-major over the groups of the run
+  std::uint64_t block_rows = 0, block_cols = 0;  ///< 0: no scales, one block per row
+  float half_top_step = 0;                       ///< Scheme::half_top_step
+};
+
+/// The run starts at the first row and column of a group; block_cols is a multiple of 8, or the
+/// run's whole width.
+QualitySums measure_quality(const QualityRun& run);
+
+namespace scalar {
+QualitySums measure_quality(const QualityRun& run);  ///< the specification
+}
+
+}  // namespace ingot::quantize

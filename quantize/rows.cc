@@ -1,0 +1,124 @@
+#include "quantize/rows.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+
+#include "formats/base/error.h"
+#include "quantize/kernels/block_grid.h"
+#include "quantize/kernels/plain_cast.h"
+#include "quantize/kernels/row_scan.h"
+
+namespace ingot::quantize {
+namespace {
+
+constexpr std::uint32_t kInfinityBits = 0x7F800000U;
+
+bool is_nonfinite(float value) {
+  return (std::bit_cast<std::uint32_t>(value) & kInfinityBits) == kInfinityBits;
+}
+
+/// Decoded at once by the general path.
+constexpr std::size_t kValuesAtOnce = 2048;
+
+/// By decoding: pieces of rows that begin where a group begins, as the schemes ask.
+float decoded_amax(const Scheme& scheme, const EncodedRows& in) {
+  const std::size_t step =
+      in.block_cols == 0 || in.block_cols >= kValuesAtOnce
+          ? kValuesAtOnce
+          : kValuesAtOnce - kValuesAtOnce % static_cast<std::size_t>(in.block_cols);
+  const std::size_t code_bits = formats::scheme_facts(scheme.id).code_bits;
+  std::array<float, kValuesAtOnce> values;
+  float largest = 0;
+  for (std::size_t r = 0; r < in.rows; ++r) {
+    for (std::size_t c = 0; c < in.cols; c += step) {
+      EncodedRows piece = in;
+      piece.weight += (r * code_stride(in) + c) * code_bits / 8;
+      piece.rows = 1;
+      piece.cols = std::min(step, in.cols - c);
+      piece.stride = code_stride(in);
+      piece.first_row += r;
+      piece.first_col += c;
+      scheme.decode(piece, {.data = values.data(), .rows = 1, .cols = piece.cols, .stride = step});
+      largest = std::max(largest, finite_amax(values.data(), piece.cols));
+    }
+  }
+  return largest;
+}
+
+/// Gives every infinity of the run the largest finite magnitude `amax`, and makes NaNs zero.
+void settle_block(formats::MatrixView<float> block) {
+  float amax = 0;
+  bool any = false;
+  for (std::size_t r = 0; r < block.rows; ++r) {
+    amax = std::max(amax, finite_amax(block.row(r), block.cols));
+    for (std::size_t c = 0; c < block.cols; ++c) any = any || is_nonfinite(block.row(r)[c]);
+  }
+  if (!any) return;
+  for (std::size_t r = 0; r < block.rows; ++r) {
+    for (std::size_t c = 0; c < block.cols; ++c) {
+      float& value = block.row(r)[c];
+      if (!is_nonfinite(value)) continue;
+      value = std::isnan(value) ? 0.0F : std::copysign(amax, value);
+    }
+  }
+}
+
+}  // namespace
+
+float amax(formats::MatrixView<const float> values) {
+  float largest = 0;
+  for (std::size_t r = 0; r < values.rows; ++r) {
+    largest = std::max(largest, finite_amax(values.row(r), values.cols));
+  }
+  return largest;
+}
+
+float encoded_amax(formats::SchemeId id, const EncodedRows& in) {
+  const Scheme* scheme = find_scheme(id);
+  INGOT_CHECK(scheme != nullptr);
+  float largest = 0;
+  if (formats::scheme_facts(id).code == formats::CodeKind::kE4m3 && e4m3_amax(in, largest)) {
+    return largest;
+  }
+  return decoded_amax(*scheme, in);
+}
+
+std::optional<std::uint64_t> first_nonfinite(formats::MatrixView<const float> values) {
+  for (std::size_t r = 0; r < values.rows; ++r) {
+    const float* row = values.row(r);
+    // Without branches first, which vectors can do; most rows have none.
+    std::uint32_t any = 0;
+    for (std::size_t c = 0; c < values.cols; ++c) any |= std::uint32_t{is_nonfinite(row[c])};
+    if (any == 0) continue;
+    for (std::size_t c = 0; c < values.cols; ++c) {
+      if (is_nonfinite(row[c])) return std::uint64_t{r} * values.cols + c;
+    }
+  }
+  return std::nullopt;
+}
+
+void settle_nonfinite(formats::MatrixView<float> values, std::uint64_t block_rows,
+                      std::uint64_t block_cols) {
+  if (values.rows == 0 || values.cols == 0) return;
+  const auto side = [](std::uint64_t block, std::size_t whole) {
+    return block == 0 || block > whole ? whole : static_cast<std::size_t>(block);
+  };
+  const std::size_t rows = side(block_rows, values.rows);
+  const std::size_t cols = side(block_cols, values.cols);
+  for (std::size_t r = 0; r < values.rows; r += rows) {
+    for (std::size_t c = 0; c < values.cols; c += cols) {
+      settle_block({.data = values.row(r) + c,
+                    .rows = std::min(rows, values.rows - r),
+                    .cols = std::min(cols, values.cols - c),
+                    .stride = values.stride});
+    }
+  }
+}
+
+void round_to_bf16(formats::MatrixView<float> values) {
+  for (std::size_t r = 0; r < values.rows; ++r) round_f32_to_bf16(values.row(r), values.cols);
+}
+
+}  // namespace ingot::quantize

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "formats/tensor.h"
+#include "quantize/scheme.h"
+
+namespace ingot::quantize {
+
+/// Largest magnitude of the finite values; 0 when there is none.
+float amax(formats::MatrixView<const float> values);
+
+/// Largest finite magnitude that the run decodes to, as if by the scheme's decode and amax; NaN
+/// codes do not count. Of E4M3 codes it takes the largest byte of every group, which is as fast as
+/// reading.
+float encoded_amax(formats::SchemeId scheme, const EncodedRows& in);
+
+/// Position (row-major) of the first NaN or infinity.
+std::optional<std::uint64_t> first_nonfinite(formats::MatrixView<const float> values);
+
+/// What an accepted nonfinite value becomes: NaN 0, an infinity the largest finite magnitude of its
+/// scale group with its sign (0 in a group without finite values). A side of 0 means the whole run.
+void settle_nonfinite(formats::MatrixView<float> values, std::uint64_t block_rows,
+                      std::uint64_t block_cols);
+
+/// Rounds every value to BF16, to nearest even, in place.
+void round_to_bf16(formats::MatrixView<float> values);
+
+}  // namespace ingot::quantize

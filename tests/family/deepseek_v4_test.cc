@@ -1,0 +1,181 @@
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "formats/checkpoint.h"
+#include "formats/loader_rules.h"
+#include "formats/synth.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_checkpoint.h"
+
+namespace ingot::formats {
+namespace {
+
+using ingot::testing::expect_error;
+using ingot::testing::TempDir;
+using ingot::testing::TinyCheckpoint;
+
+constexpr const char* kFlash = R"({
+  "architectures": ["DeepseekV4ForCausalLM"], "model_type": "deepseek_v4", "expert_dtype": "fp4",
+  "hidden_size": 4096, "num_hidden_layers": 43, "num_nextn_predict_layers": 1,
+  "moe_intermediate_size": 2048, "n_routed_experts": 256, "n_shared_experts": 1,
+  "num_experts_per_tok": 6, "num_hash_layers": 3, "n_group": null, "topk_group": null,
+  "num_attention_heads": 64, "num_key_value_heads": 1, "head_dim": 512, "q_lora_rank": 1024,
+  "qk_rope_head_dim": 64, "index_n_heads": 64, "index_head_dim": 128, "index_topk": 512,
+  "topk_method": "noaux_tc", "scoring_func": "sqrtsoftplus", "vocab_size": 129280,
+  "quantization_config": {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8",
+    "scale_fmt": "ue8m0", "weight_block_size": [128, 128]}})";
+
+TEST(DeepseekV4, PromisesTheTensorsOfTheRelease) {
+  const Family& family = *find_family("deepseek_v4");
+  const ModelConfig config = parse_model_config(kFlash, "config.json");
+  EXPECT_EQ(family_of(config), &family);
+  EXPECT_NO_THROW(require_widths(family, config));
+  const NameGrammar grammar(family, config);
+  std::uint64_t n_stored = 0;
+  const auto count = [&](const std::string& name) {
+    const auto match = grammar.match(name);
+    ASSERT_TRUE(match) << name;
+    n_stored += match->rule->fp8_by_default ? 2U : 1U;
+  };
+  for_each_expected(family, config, false, [&](const ExpectedTensor& tensor) {
+    const auto match = grammar.match(tensor.name);
+    ASSERT_TRUE(match) << tensor.name;
+    ASSERT_EQ(match->rule, tensor.rule) << tensor.name;
+    ASSERT_EQ(match->layer, tensor.layer) << tensor.name;
+    count(tensor.name);
+  });
+  // Of the released configuration: 41 layers with a compressor, 21 of them with an indexer; the
+  // first three route by a table.
+  for (int layer = 0; layer < 43; ++layer) {
+    const std::string stem = fmt::format("layers.{}.", layer);
+    count(stem + (layer < 3 ? "ffn.gate.tid2eid" : "ffn.gate.bias"));
+    std::vector<std::string> compressors;
+    if (layer >= 2) compressors.push_back(stem + "attn.");
+    if (layer >= 2 && layer % 2 == 0) {
+      compressors.push_back(stem + "attn.indexer.");
+      count(stem + "attn.indexer.wq_b.weight");
+      count(stem + "attn.indexer.weights_proj.weight");
+    }
+    for (const std::string& owner : compressors) {
+      for (const char* leaf : {"ape", "wkv.weight", "wgate.weight", "norm.weight"})
+        count(owner + "compressor." + leaf);
+    }
+  }
+  count("mtp.0.ffn.gate.bias");
+  EXPECT_EQ(n_stored, 69'187U);
+}
+
+TEST(DeepseekV4, CountsMtpLayersFromNought) {
+  const ModelConfig config = parse_model_config(kFlash, "config.json");
+  const NameGrammar grammar(*find_family("deepseek_v4"), config);
+  EXPECT_EQ(grammar.match("mtp.0.e_proj.weight")->layer, 43U);
+  EXPECT_EQ(grammar.match("mtp.0.ffn.experts.255.w2.weight")->expert, 255U);
+  for (const char* name :
+       {"mtp.1.e_proj.weight", "mtp.00.e_proj.weight", "mtp.4294967295.e_proj.weight",
+        "mtp.e_proj.weight", "mtp.{mtp}.e_proj.weight", "layers.43.attn_norm.weight",
+        "layers.0.e_proj.weight", "model.layers.0.attn_norm.weight",
+        "mtp.0.ffn.experts.256.w2.weight", "layers.0.mtp.0.e_proj.weight"}) {
+    EXPECT_FALSE(grammar.match(name)) << name;
+  }
+}
+
+TinyCheckpoint tiny_v4() {
+  TinyCheckpoint tiny;
+  tiny.config = R"({
+    "architectures": ["DeepseekV4ForCausalLM"], "model_type": "deepseek_v4", "hidden_size": 64,
+    "num_hidden_layers": 1, "num_nextn_predict_layers": 0, "moe_intermediate_size": 32,
+    "n_routed_experts": 1, "n_shared_experts": 1, "num_experts_per_tok": 1,
+    "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "q_lora_rank": 32,
+    "topk_method": "noaux_tc", "vocab_size": 8, "index_n_heads": 2, "index_head_dim": 8,
+    "quantization_config": {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8",
+      "scale_fmt": "ue8m0", "weight_block_size": [128, 128]}})";
+  auto& tensors = tiny.files["model.safetensors"];
+  const auto fp8 = [&](const std::string& stem, std::uint64_t n, std::uint64_t k) {
+    tensors.push_back({stem + ".weight", "F8_E4M3", {n, k}});
+    tensors.push_back({stem + ".scale", "F8_E8M0", {1, 1}});
+  };
+  const auto fp4 = [&](const std::string& stem, std::uint64_t n, std::uint64_t k) {
+    tensors.push_back({stem + ".weight", "I8", {n, k / 2}});
+    tensors.push_back({stem + ".scale", "F8_E8M0", {n, k / 32}});
+  };
+  const std::string layer = "layers.0.";
+  for (const char* name : {"hc_head_fn", "hc_head_base", "hc_head_scale"})
+    tensors.push_back({name, "F32", {4}});
+  tensors.push_back({"embed.weight", "BF16", {8, 64}});
+  tensors.push_back({"head.weight", "BF16", {8, 64}});
+  tensors.push_back({"norm.weight", "BF16", {64}});
+  for (const char* name : {"attn_norm.weight", "ffn_norm.weight"})
+    tensors.push_back({layer + name, "BF16", {64}});
+  for (const char* name : {"hc_attn_fn", "hc_attn_base", "hc_attn_scale", "hc_ffn_fn",
+                           "hc_ffn_base", "hc_ffn_scale", "attn.attn_sink"})
+    tensors.push_back({layer + name, "F32", {3, 5}});
+  fp8(layer + "attn.wq_a", 32, 64);
+  fp8(layer + "attn.wq_b", 32, 32);
+  fp8(layer + "attn.wkv", 16, 64);
+  fp8(layer + "attn.wo_a", 24, 40);
+  fp8(layer + "attn.wo_b", 64, 24);
+  tensors.push_back({layer + "attn.q_norm.weight", "BF16", {32}});
+  tensors.push_back({layer + "attn.kv_norm.weight", "BF16", {16}});
+  tensors.push_back({layer + "ffn.gate.weight", "BF16", {1, 64}});
+  tensors.push_back({layer + "ffn.gate.tid2eid", "I64", {8, 1}});
+  fp4(layer + "ffn.experts.0.w1", 32, 64);
+  fp4(layer + "ffn.experts.0.w3", 32, 64);
+  fp4(layer + "ffn.experts.0.w2", 64, 32);
+  fp8(layer + "ffn.shared_experts.w1", 32, 64);
+  fp8(layer + "ffn.shared_experts.w3", 32, 64);
+  fp8(layer + "ffn.shared_experts.w2", 64, 32);
+  return tiny;
+}
+
+TEST(DeepseekV4, IsReadUnderItsNativeNames) {
+  TempDir dir;
+  tiny_v4().write(dir.path());
+  const Checkpoint model = Checkpoint::open(dir.path());
+  EXPECT_EQ(model.family().name, "deepseek_v4");
+  EXPECT_EQ(model.dialect().name, "deepseek");
+  std::size_t n_fp8 = 0, n_fp4 = 0;
+  for (const LogicalTensor& tensor : model.tensors()) {
+    ASSERT_NE(tensor.rule, nullptr) << tensor.name;
+    EXPECT_EQ(scheme_facts(tensor.encoding.scheme).quantized, tensor.rule->fp8_by_default);
+    n_fp8 += tensor.encoding.scheme == SchemeId::kFp8Block ? 1 : 0;
+    n_fp4 += tensor.encoding.scheme == SchemeId::kMxfp4 ? 1 : 0;
+  }
+  EXPECT_EQ(n_fp8, 8U);
+  EXPECT_EQ(n_fp4, 3U);
+}
+
+TEST(DeepseekV4, HasNothingThatLoadersRefuse) {
+  TempDir dir;
+  TinyCheckpoint tiny = tiny_v4();
+  // 2^0 for every scale.
+  for (auto& tensor : tiny.files["model.safetensors"]) {
+    if (tensor.dtype != "F8_E8M0") continue;
+    tensor.data = std::string(tensor.shape[0] * tensor.shape[1], '\x7f');
+  }
+  tiny.write(dir.path());
+  for (const Finding& finding : run_loader_rules(Checkpoint::open(dir.path()), {.deep = true})) {
+    EXPECT_NE(finding.severity, Severity::kError)
+        << finding.rule << ": " << finding.tensor << " " << finding.message;
+  }
+}
+
+TEST(DeepseekV4, ChecksTheShapesThatTheConfigGives) {
+  TempDir dir;
+  TinyCheckpoint tiny = tiny_v4();
+  ingot::testing::tensor_of(tiny, "layers.0.ffn.experts.0.w1.weight").shape = {32, 64};
+  ingot::testing::tensor_of(tiny, "layers.0.ffn.experts.0.w1.scale").shape = {32, 4};
+  tiny.write(dir.path());
+  expect_error(ErrorCode::kShapeMismatch, {"experts.0.w1", "[32, 128]", "[32, 64]"},
+               [&] { Checkpoint::open(dir.path()); });
+}
+
+TEST(DeepseekV4, CannotBeSynthesized) {
+  SynthOptions options;
+  options.family = find_family("deepseek_v4");
+  expect_error(ErrorCode::kInvalidArgument, {"deepseek_v4", "synthesized"},
+               [&] { static_cast<void>(synth_config_text(options)); });
+}
+
+}  // namespace
+}  // namespace ingot::formats

@@ -1,0 +1,199 @@
+#include <gtest/gtest.h>
+
+#include "formats/dialect/dialect.h"
+#include "formats/dialect/source_activations.h"
+#include "tests/support/expect_error.h"
+
+// The dialects that put a description beside config.json: ModelOpt and Ascend.
+
+namespace ingot::formats {
+namespace {
+
+using ingot::testing::expect_error;
+
+constexpr TensorRule kQuantizedRule = {.fp8_by_default = true};
+
+ModelConfig config_with(const std::string& quantization = "") {
+  const std::string member =
+      quantization.empty() ? "" : ", \"quantization_config\": " + quantization;
+  return parse_model_config(
+      "{\"model_type\": \"deepseek_v3\", \"num_hidden_layers\": 2" + member + "}", "config.json");
+}
+
+WrittenTensor tensor(std::string_view name, SchemeId scheme,
+                     Activations activations = Activations::kWeightOnly,
+                     std::vector<std::string> stored = {}) {
+  WrittenTensor written;
+  written.name = name;
+  written.scheme = scheme;
+  written.activations = activations;
+  written.rule = scheme_facts(scheme).quantized ? &kQuantizedRule : nullptr;
+  written.rank = name.find("norm") == std::string_view::npos ? 2 : 1;
+  written.stored = std::move(stored);
+  if (written.stored.empty()) written.stored.emplace_back(name);
+  return written;
+}
+
+/// Two layers with experts in `scheme` and everything else plain.
+std::vector<WrittenTensor> moe(SchemeId scheme, Activations activations) {
+  static const std::vector<std::string> kNames = [] {
+    std::vector<std::string> names;
+    for (const std::string layer : {"0", "1"}) {
+      const std::string stem = "model.layers." + layer + ".";
+      for (const char* leaf :
+           {"self_attn.q_a_proj", "self_attn.kv_a_proj_with_mqa", "mlp.gate", "input_layernorm",
+            "mlp.experts.0.gate_proj", "mlp.experts.0.up_proj", "mlp.experts.0.down_proj"})
+        names.push_back(stem + leaf + ".weight");
+    }
+    names.emplace_back("lm_head.weight");
+    names.emplace_back("model.embed_tokens.weight");
+    return names;
+  }();
+  std::vector<WrittenTensor> written;
+  for (const std::string& name : kNames) {
+    const bool is_quantized = name.find("experts") != std::string::npos;
+    written.push_back(tensor(name, is_quantized ? scheme : SchemeId::kBf16, activations));
+  }
+  return written;
+}
+
+Json config_block(std::string_view dialect, const ModelConfig& source,
+                  const std::vector<WrittenTensor>& written, const Json* description = nullptr) {
+  return find_dialect(dialect)->quantization_config(
+      {.source = source, .description = description, .tensors = written});
+}
+Json description(std::string_view dialect, const ModelConfig& source,
+                 const std::vector<WrittenTensor>& written, const Json* of_source = nullptr) {
+  return find_dialect(dialect)->description(
+      {.source = source, .description = of_source, .tensors = written});
+}
+
+TEST(Modelopt, DescribesWeightOnlyNvfp4) {
+  const auto written = moe(SchemeId::kNvfp4, Activations::kWeightOnly);
+  EXPECT_EQ(
+      description("modelopt", config_with(), written).dump(),
+      R"({"producer":{"name":"modelopt","version":"0.27.0"},"quantization":{"quant_algo":"W4A16_NVFP4","kv_cache_quant_algo":null,"group_size":16,"exclude_modules":["*.mlp.gate","*.self_attn*","lm_head","model.embed_tokens"]}})");
+  EXPECT_EQ(
+      config_block("modelopt", config_with(), written).dump(),
+      R"({"config_groups":{"group_0":{"weights":{"dynamic":false,"num_bits":4,"type":"float","group_size":16},"targets":["Linear"]}},"ignore":["*.mlp.gate","*.self_attn*","lm_head","model.embed_tokens"],"quant_algo":"W4A16_NVFP4","group_size":16,"producer":{"name":"modelopt","version":"0.27.0"},"quant_method":"modelopt"})");
+}
+
+TEST(Modelopt, NamesTheAlgorithmOfEverySpelling) {
+  const std::map<std::pair<SchemeId, Activations>, std::string> names = {
+      {{SchemeId::kNvfp4, Activations::kWeightOnly}, "W4A16_NVFP4"},
+      {{SchemeId::kNvfp4, Activations::kStatic}, "NVFP4"},
+      {{SchemeId::kFp8Tensor, Activations::kStatic}, "FP8"},
+      {{SchemeId::kFp8Channel, Activations::kDynamic}, "FP8_PER_CHANNEL_PER_TOKEN"}};
+  const Dialect& modelopt = *find_dialect("modelopt");
+  EXPECT_EQ(modelopt.spellings.size(), names.size());
+  for (const SchemeSpelling& row : modelopt.spellings) {
+    const auto written = moe(row.scheme, row.activations);
+    const std::string& algo = names.at({row.scheme, row.activations});
+    const Json file = description("modelopt", config_with(), written);
+    const Json block = config_block("modelopt", config_with(), written);
+    EXPECT_EQ(file["quantization"]["quant_algo"], algo);
+    EXPECT_EQ(block["quant_algo"], algo);
+    // Read back, from either of the two.
+    const ModelConfig again = config_with(block.dump());
+    EXPECT_EQ(&dialect_of(again), &modelopt);
+    const std::string_view expert = "model.layers.0.mlp.experts.0.up_proj.weight";
+    for (const Json& beside : {file, Json()}) {
+      EXPECT_EQ(SourceActivations(again, modelopt, beside).of(expert, {.scheme = row.scheme}),
+                row.activations);
+    }
+    EXPECT_EQ(config_block("modelopt", again, written, &file).dump(), block.dump());
+    EXPECT_EQ(description("modelopt", again, written, &file).dump(), file.dump());
+  }
+}
+
+TEST(Modelopt, KeepsTheSourcesFilesWhileTheyHold) {
+  const auto written = moe(SchemeId::kNvfp4, Activations::kStatic);
+  const Json file = Json::parse(
+      R"({"producer":{"name":"modelopt","version":"0.33"},"quantization":{"quant_algo":"NVFP4","kv_cache_quant_algo":"FP8","group_size":16,"exclude_modules":["lm_head","model.layers.*.self_attn*"]}})");
+  EXPECT_EQ(description("modelopt", config_with(), written, &file), file);
+  auto without_expert = written;
+  for (WrittenTensor& t : without_expert) {
+    if (t.name.find("experts") != std::string_view::npos &&
+        t.name.find(".1.mlp") != std::string_view::npos) {
+      t.scheme = SchemeId::kBf16;
+    }
+  }
+  const Json anew = description("modelopt", config_with(), without_expert, &file);
+  EXPECT_EQ(anew["quantization"]["exclude_modules"],
+            Json::array({"*.mlp.gate", "*.self_attn*", "lm_head", "model.embed_tokens",
+                         "model.layers.1*"}));
+  EXPECT_TRUE(anew["quantization"]["kv_cache_quant_algo"].is_null());
+}
+
+TEST(Modelopt, ExcludesSomethingAlways) {
+  const std::vector<WrittenTensor> written = {
+      tensor("a.weight", SchemeId::kNvfp4, Activations::kWeightOnly)};
+  EXPECT_EQ(description("modelopt", config_with(), written)["quantization"]["exclude_modules"],
+            Json::array({"model.norm"}));
+}
+
+TEST(Modelopt, RefusesWhatItCannotHold) {
+  auto written = moe(SchemeId::kNvfp4, Activations::kWeightOnly);
+  written.push_back(tensor("x.weight", SchemeId::kFp8Tensor, Activations::kStatic));
+  expect_error(ErrorCode::kUnsupported, {"one scheme"},
+               [&] { static_cast<void>(description("modelopt", config_with(), written)); });
+  expect_error(ErrorCode::kUnsupported, {"nvfp4 with dynamic"}, [&] {
+    static_cast<void>(
+        config_block("modelopt", config_with(), moe(SchemeId::kNvfp4, Activations::kDynamic)));
+  });
+  const ModelConfig source =
+      config_with(R"({"quant_method":"modelopt","quant_algo":"NVFP4","ignore":"lm_head"})");
+  expect_error(ErrorCode::kCorrupt, {"ignore"}, [&] {
+    static_cast<void>(
+        config_block("modelopt", source, moe(SchemeId::kNvfp4, Activations::kStatic)));
+  });
+}
+
+TEST(Modelslim, ListsEveryStoredTensor) {
+  const std::vector<WrittenTensor> written = {
+      tensor("a.weight", SchemeId::kInt8Channel, Activations::kDynamic,
+             {"a.weight", "a.weight_scale", "a.weight_offset"}),
+      tensor("norm.weight", SchemeId::kF32), tensor("b", SchemeId::kRaw)};
+  EXPECT_EQ(
+      description("modelslim", config_with(), written).dump(),
+      R"({"model_quant_type":"W8A8_DYNAMIC","version":"1.0.0","group_size":0,"metadata":{},"optional":{},"a.weight":"W8A8_DYNAMIC","a.weight_offset":"W8A8_DYNAMIC","a.weight_scale":"W8A8_DYNAMIC","b":"FLOAT","norm.weight":"FLOAT"})");
+  EXPECT_TRUE(
+      config_block("modelslim", config_with(R"({"quant_method":"fp8"})"), written).is_null())
+      << "another method would be taken";
+}
+
+TEST(Modelslim, IsNamedAfterItsHighestType) {
+  const WrittenTensor at_run_time =
+      tensor("a.weight", SchemeId::kInt8Channel, Activations::kDynamic);
+  const WrittenTensor before = tensor("b.weight", SchemeId::kInt8Channel, Activations::kStatic);
+  EXPECT_EQ(description("modelslim", config_with(), {at_run_time})["model_quant_type"],
+            "W8A8_DYNAMIC");
+  const Json both = description("modelslim", config_with(), {before, at_run_time});
+  EXPECT_EQ(both["model_quant_type"], "W8A8");
+  EXPECT_EQ(both["a.weight"], "W8A8_DYNAMIC");
+  EXPECT_EQ(both["b.weight"], "W8A8");
+}
+
+TEST(Modelslim, KeepsTheTypeThatTheSourceGave) {
+  const Json source = {{"a.weight", "W8A8_MIX"}, {"b.weight", "W8A8_DYNAMIC"}};
+  const std::vector<WrittenTensor> written = {
+      tensor("a.weight", SchemeId::kInt8Channel, Activations::kStatic),
+      tensor("b.weight", SchemeId::kInt8Channel, Activations::kStatic)};
+  const Json derived = description("modelslim", config_with(), written, &source);
+  EXPECT_EQ(derived["a.weight"], "W8A8_MIX");
+  EXPECT_EQ(derived["b.weight"], "W8A8") << "no longer what the source said";
+}
+
+TEST(SourceActivationsOf, PartsAndDefaults) {
+  Encoding with_input = {.scheme = SchemeId::kInt8Channel};
+  with_input.stored.set(Part::kInputScale, 0);
+  const ModelConfig config = config_with();
+  const SourceActivations ascend(config, *find_dialect("modelslim"), nullptr);
+  EXPECT_EQ(ascend.of("a.weight", with_input), Activations::kStatic);
+  EXPECT_EQ(ascend.of("a.weight", {.scheme = SchemeId::kInt8Channel}), Activations::kDynamic);
+  const SourceActivations deepseek(config, *find_dialect("deepseek"), nullptr);
+  EXPECT_EQ(deepseek.of("a.weight", {.scheme = SchemeId::kFp8Block}), Activations::kDynamic);
+}
+
+}  // namespace
+}  // namespace ingot::formats

@@ -1,0 +1,249 @@
+#include "formats/dialect/module_patterns.h"
+
+#include <functional>
+#include <regex>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "formats/family/family.h"
+#include "tests/support/expect_error.h"
+
+namespace ingot::formats {
+namespace {
+
+using ingot::testing::expect_error;
+using Strings = std::vector<std::string>;
+
+constexpr std::uint32_t kLayers = 12;  // 0 dense, 11 the MTP layer behind 11 main ones
+constexpr std::uint64_t kMainLayers = 11;
+
+std::vector<ClassedModule> model(const std::function<std::uint32_t(const std::string&)>& cls_of) {
+  std::vector<ClassedModule> modules;
+  const auto add = [&](const std::string& name) { modules.push_back({name, cls_of(name)}); };
+  add("model.embed_tokens");
+  add("lm_head");
+  for (std::uint32_t l = 0; l < kLayers; ++l) {
+    const std::string layer = fmt::format("model.layers.{}.", l);
+    for (const char* leaf : {"q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj",
+                             "indexer.wk", "indexer.weights_proj"})
+      add(layer + "self_attn." + leaf);
+    Strings parents = {"mlp."};
+    if (l > 0) {
+      add(layer + "mlp.gate");
+      parents = {"mlp.experts.0.", "mlp.experts.1.", "mlp.experts.10.", "mlp.shared_experts."};
+    }
+    for (const std::string& parent : parents) {
+      for (const char* leaf : {"gate_proj", "up_proj", "down_proj"}) add(layer + parent + leaf);
+    }
+    if (l >= kMainLayers) {
+      add(layer + "eh_proj");
+      add(layer + "embed_tokens");
+      add(layer + "shared_head.head");
+    }
+  }
+  return modules;
+}
+
+bool has(const std::string& name, std::string_view part) {
+  return name.find(part) != std::string::npos;
+}
+bool is_mtp(const std::string& name) {
+  return has(name, "layers.11.");
+}
+bool is_release_plain(const std::string& name) {
+  return has(name, "embed_tokens") || has(name, "head") || name.ends_with("mlp.gate") ||
+         has(name, "eh_proj") || has(name, "weights_proj");
+}
+
+/// Python's re.match, by another engine than the product's.
+bool ct_covers(const Strings& list, const std::string& module) {
+  for (const std::string& entry : list) {
+    if (!entry.starts_with("re:")) {
+      if (entry == module) return true;
+    } else if (std::regex_search(module, std::regex(entry.substr(3)),
+                                 std::regex_constants::match_continuous)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+std::string regex_of_glob(const std::string& glob) {
+  std::string text;
+  for (const char c : glob) text += c == '*' ? ".*" : c == '.' ? "\\." : std::string(1, c);
+  return text;
+}
+/// SGLang: `*` is anything, `.` is a dot, the whole name.
+bool sglang_covers(const Strings& list, const std::string& module) {
+  return std::any_of(list.begin(), list.end(), [&](const std::string& entry) {
+    return std::regex_match(module, std::regex(regex_of_glob(entry)));
+  });
+}
+/// vLLM: a name, part of a name, or a glob; and `x*` also as `x` and `x.*`.
+bool vllm_covers(const Strings& list, const std::string& module) {
+  return sglang_covers(list, module) ||
+         std::any_of(list.begin(), list.end(), [&](const std::string& entry) {
+           if (has(module, entry)) return true;
+           return entry.ends_with('*') && !entry.ends_with(".*") &&
+                  has(module, entry.substr(0, entry.size() - 1));
+         });
+}
+
+/// The name that vLLM gives a module of the MTP layer's decoder.
+std::string engine_name(const std::string& module) {
+  if (!is_mtp(module)) return module;
+  for (const char* part : {"self_attn", "mlp"}) {
+    const std::size_t at = module.find(part);
+    if (at != std::string::npos) return std::string(module).insert(at, "mtp_block.");
+  }
+  return module;
+}
+
+Strings ct_list(const std::vector<ClassedModule>& modules, std::uint32_t cls) {
+  const Strings list = module_patterns(modules, cls, kMainLayers, PatternSyntax::kRegex);
+  for (const ClassedModule& module : modules) {
+    EXPECT_EQ(ct_covers(list, module.name), module.cls == cls) << module.name;
+    EXPECT_EQ(ct_covers(list, engine_name(module.name)), module.cls == cls) << "as an engine";
+  }
+  return list;
+}
+
+Strings glob_list(const std::vector<ClassedModule>& modules) {
+  const Strings list = module_patterns(modules, 0, kMainLayers, PatternSyntax::kGlob);
+  for (const ClassedModule& module : modules) {
+    const bool is_plain = module.cls == 0;
+    EXPECT_EQ(sglang_covers(list, module.name), is_plain) << module.name;
+    EXPECT_EQ(vllm_covers(list, module.name), is_plain) << module.name;
+    EXPECT_EQ(vllm_covers(list, engine_name(module.name)), is_plain) << engine_name(module.name);
+  }
+  return list;
+}
+
+std::uint32_t nvfp4_default(const std::string& name) {
+  return has(name, "self_attn") || is_mtp(name) || is_release_plain(name) ? 0U : 1U;
+}
+
+TEST(ModulePatterns, OfTheNvfp4DefaultAreAHandful) {
+  EXPECT_EQ(ct_list(model(nvfp4_default), 0),
+            (Strings{"lm_head", "model.embed_tokens", R"(re:.*\.mlp\.gate$)",
+                     R"(re:.*\.self_attn.*)", R"(re:.*layers\.11\..*)"}));
+  EXPECT_EQ(glob_list(model(nvfp4_default)), (Strings{"*.mlp.gate", "*.self_attn*", "lm_head",
+                                                      "model.embed_tokens", "model.layers.11*"}));
+}
+
+TEST(ModulePatterns, OfARelease) {
+  const auto modules =
+      model([](const std::string& name) { return is_release_plain(name) ? 0 : 1; });
+  EXPECT_EQ(
+      ct_list(modules, 0),
+      (Strings{"lm_head", R"(re:.*\.eh_proj$)", R"(re:.*\.embed_tokens$)", R"(re:.*\.mlp\.gate$)",
+               R"(re:.*\.self_attn\.indexer\.weights_proj$)", R"(re:.*\.shared_head\.head$)"}));
+  glob_list(modules);
+}
+
+TEST(ModulePatterns, TellThreeClassesApart) {
+  const auto modules = model([](const std::string& name) -> std::uint32_t {
+    if (is_release_plain(name)) return 0;
+    return has(name, "self_attn") || is_mtp(name) ? 1 : 2;
+  });
+  for (const std::uint32_t cls : {0U, 1U, 2U}) EXPECT_LE(ct_list(modules, cls).size(), 8U) << cls;
+}
+
+TEST(ModulePatterns, OfSomeLayersNameThem) {
+  const auto modules = model([](const std::string& name) {
+    return has(name, "layers.1.mlp.experts") || has(name, "layers.3.mlp.experts") ? 0U : 1U;
+  });
+  EXPECT_EQ(ct_list(modules, 0), Strings{R"(re:.*layers\.(1|3)\.(.*\.)?mlp\.experts.*)"});
+  EXPECT_EQ(glob_list(modules),
+            (Strings{"model.layers.1.mlp.experts*", "model.layers.3.mlp.experts*"}));
+}
+
+// Layer 1 beside layers 10 and 11.
+TEST(ModulePatterns, OfAWholeLayerDoNotReachIntoItsNamesakes) {
+  const auto modules =
+      model([](const std::string& name) { return has(name, "layers.1.") ? 0U : 1U; });
+  EXPECT_EQ(ct_list(modules, 0), Strings{R"(re:.*layers\.1\..*)"});
+  EXPECT_EQ(glob_list(modules), Strings{"model.layers.1.*"});
+}
+
+TEST(ModulePatterns, OfOneWeightAreItsName) {
+  const auto modules = model(
+      [](const std::string& name) { return has(name, "layers.2.self_attn.o_proj") ? 0U : 1U; });
+  EXPECT_EQ(ct_list(modules, 0), Strings{"model.layers.2.self_attn.o_proj"});
+  EXPECT_EQ(glob_list(modules), Strings{"model.layers.2.self_attn.o_proj"});
+}
+
+// A glob over `gate_proj` would not find vLLM's fused `gate_up_proj`, a parent and full names do.
+TEST(ModulePatterns, OfFusedModulesAreNoGlobsOverLeaves) {
+  const auto modules = model([](const std::string& name) {
+    return name.ends_with("q_a_proj") || name.ends_with("kv_a_proj_with_mqa") ? 0U : 1U;
+  });
+  for (const std::string& entry : glob_list(modules)) {
+    const bool is_leaf_glob = entry.starts_with('*') && !entry.ends_with('*');
+    EXPECT_FALSE(is_leaf_glob) << entry;
+  }
+  EXPECT_EQ(ct_list(modules, 0), (Strings{R"(re:.*\.self_attn\.kv_a_proj_with_mqa$)",
+                                          R"(re:.*\.self_attn\.q_a_proj$)"}));
+}
+
+TEST(ModulePatterns, OfSingleExpertsAreNames) {
+  const auto modules = model([](const std::string& name) {
+    return has(name, "layers.2.mlp.experts.1.up_proj") ? 0U : 1U;
+  });
+  EXPECT_EQ(ct_list(modules, 0), Strings{"model.layers.2.mlp.experts.1.up_proj"});
+  ct_list(modules, 1);
+  expect_error(ErrorCode::kUnsupported, {"model.layers.2.mlp.experts.#.up_proj", "one scheme"},
+               [&] { static_cast<void>(module_patterns(modules, 0, 0, PatternSyntax::kGlob)); });
+}
+
+TEST(ModulePatterns, RefuseANameThatWouldTakeInAnother) {
+  const std::vector<ClassedModule> modules = {{"head", 0}, {"head.proj", 1}};
+  EXPECT_EQ(module_patterns(modules, 0, 0, PatternSyntax::kRegex), Strings{"head"});
+  expect_error(ErrorCode::kUnsupported, {"head.proj"},
+               [&] { static_cast<void>(module_patterns(modules, 0, 0, PatternSyntax::kGlob)); });
+}
+
+TEST(ModulePatterns, EscapeWhatIsNoLetter) {
+  const std::vector<ClassedModule> modules = {{"h.layers.0.a+b", 0}, {"h.layers.0.aab", 1}};
+  EXPECT_EQ(module_patterns(modules, 0, 0, PatternSyntax::kRegex), Strings{R"(re:.*\.a\+b$)"});
+}
+
+TEST(ModulePatterns, OfTwoStacksOfLayersDoNotMeet) {
+  const std::vector<ClassedModule> modules = {{"model.layers.0.o_proj", 1},
+                                              {"model.layers.1.o_proj", 1},
+                                              {"vision.layers.0.o_proj", 0},
+                                              {"vision.layers.0.mlp", 0}};
+  EXPECT_EQ(module_patterns(modules, 0, 0, PatternSyntax::kRegex),
+            (Strings{"vision.layers.0.mlp", "vision.layers.0.o_proj"}));
+  const Strings quantized = module_patterns(modules, 1, 0, PatternSyntax::kRegex);
+  EXPECT_FALSE(ct_covers(quantized, "vision.layers.0.o_proj"));
+  EXPECT_TRUE(ct_covers(quantized, "model.layers.1.o_proj"));
+}
+
+TEST(ModulePatterns, OfTheFullModelTakeNoTime) {
+  const Family& family = *find_family("deepseek_v32");
+  const ModelConfig config = parse_model_config(family.reference_config, "reference");
+  std::vector<ClassedModule> modules;
+  for_each_expected(family, config, false, [&](const ExpectedTensor& tensor) {
+    if (!tensor.name.ends_with(".weight") || tensor.name.ends_with("norm.weight")) return;
+    const std::string name = tensor.name.substr(0, tensor.name.size() - 7);
+    const bool is_plain =
+        has(name, "self_attn") || has(name, "layers.61.") || is_release_plain(name);
+    modules.push_back({name, is_plain ? 0U : 1U});
+  });
+  ASSERT_GT(modules.size(), 46'000U);
+  for (const PatternSyntax syntax : {PatternSyntax::kRegex, PatternSyntax::kGlob})
+    EXPECT_EQ(module_patterns(modules, 0, config.num_hidden_layers, syntax).size(), 5U);
+}
+
+TEST(ModulePatterns, OfNothingAreNone) {
+  for (const PatternSyntax syntax : {PatternSyntax::kRegex, PatternSyntax::kGlob}) {
+    EXPECT_EQ(module_patterns({}, 0, 0, syntax), Strings{});
+    const std::vector<ClassedModule> one = {{"w", 1}};
+    EXPECT_EQ(module_patterns(one, 0, 0, syntax), Strings{});
+  }
+}
+
+}  // namespace
+}  // namespace ingot::formats

@@ -1,0 +1,349 @@
+#include <gtest/gtest.h>
+
+#include "formats/block_scales.h"
+#include "formats/checkpoint.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_checkpoint.h"
+
+// Every scheme in every dialect, written by hand and read back. The tables say what there is to
+// test; what it looks like on disk is said again here.
+
+namespace ingot::formats {
+namespace {
+
+using ingot::testing::expect_error;
+using ingot::testing::TempDir;
+using ingot::testing::TinyCheckpoint;
+using ingot::testing::TinyTensor;
+
+constexpr const char* kStem = "model.layers.0.mlp.up_proj";
+constexpr std::uint64_t kRows = 160, kCols = 192;
+
+std::vector<std::uint64_t> shape_of(SchemeId scheme, PartShape shape) {
+  const bool is_packed = scheme == SchemeId::kNvfp4 || scheme == SchemeId::kMxfp4;
+  switch (shape) {
+    case PartShape::kCodes:
+      return {160, is_packed ? 96U : 192U};
+    case PartShape::kGrid:
+      if (scheme == SchemeId::kNvfp4) return {160, 12};
+      if (scheme == SchemeId::kMxfp4 || scheme == SchemeId::kMxfp8) return {160, 6};
+      return {2, 2};
+    case PartShape::kScalar:
+      return {};
+    case PartShape::kOne:
+      return {1};
+    case PartShape::kPerRow:
+      return {160};
+    case PartShape::kColumn:
+      return {160, 1};
+  }
+  return {};
+}
+
+struct Row {
+  const Dialect* dialect;
+  const SchemeSpelling* spelling;
+  [[nodiscard]] std::string text() const {
+    return std::string(dialect->name) + " " + std::string(scheme_facts(spelling->scheme).name) +
+           " " + std::string(activations_name(spelling->activations));
+  }
+};
+
+std::vector<Row> all_rows() {
+  std::vector<Row> rows;
+  for (const Dialect* dialect : dialects()) {
+    for (const SchemeSpelling& spelling : dialect->spellings) rows.push_back({dialect, &spelling});
+  }
+  return rows;
+}
+
+TinyCheckpoint tiny(const Row& row) {
+  TinyCheckpoint checkpoint;
+  checkpoint.config = R"({"model_type": "any"})";
+  auto& tensors = checkpoint.files["model.safetensors"];
+  for (const PartSpelling& part : row.spelling->parts) {
+    tensors.push_back({kStem + std::string(part.suffix), std::string(dtype_name(part.dtype)),
+                       shape_of(row.spelling->scheme, part.shape)});
+  }
+  tensors.push_back({"model.norm.weight", "BF16", {192}});
+  return checkpoint;
+}
+
+TinyTensor& part_of(TinyCheckpoint& checkpoint, const PartSpelling& part) {
+  return ingot::testing::tensor_of(checkpoint, kStem + std::string(part.suffix));
+}
+
+Checkpoint open(const TinyCheckpoint& checkpoint, const TempDir& dir) {
+  checkpoint.write(dir.path());
+  return Checkpoint::open(dir.path(), {.family = "generic"});
+}
+
+void refuse(const TinyCheckpoint& checkpoint, ErrorCode code, const std::string& what) {
+  SCOPED_TRACE(what);
+  TempDir dir;
+  expect_error(code, {}, [&] { open(checkpoint, dir); });
+}
+
+SchemeId scheme_of(const TinyCheckpoint& checkpoint) {
+  TempDir dir;
+  return open(checkpoint, dir).tensors().front().encoding.scheme;
+}
+
+TEST(SchemeRecognition, ReadsEverySchemeOfEveryDialect) {
+  for (const Row& row : all_rows()) {
+    SCOPED_TRACE(row.text());
+    TempDir dir;
+    const Checkpoint model = open(tiny(row), dir);
+    ASSERT_EQ(model.tensors().size(), 2U);
+    const LogicalTensor& tensor = model.tensors().front();
+    EXPECT_EQ(tensor.name, "model.layers.0.mlp.up_proj.weight");
+    EXPECT_EQ(tensor.shape, (Shape{kRows, kCols}));
+    EXPECT_EQ(scheme_facts(tensor.encoding.scheme).name, scheme_facts(row.spelling->scheme).name);
+    EXPECT_EQ(tensor.encoding.global_divides, row.dialect->name == "compressed-tensors" &&
+                                                  row.spelling->scheme == SchemeId::kNvfp4);
+    std::size_t n_parts = 0;
+    tensor.encoding.stored.for_each([&](Part, std::uint32_t) { ++n_parts; });
+    EXPECT_EQ(n_parts, row.spelling->parts.size());
+    for (const PartSpelling& part : row.spelling->parts) {
+      ASSERT_TRUE(tensor.encoding.stored.has(part.part)) << part.suffix;
+      EXPECT_EQ(model.stored()[tensor.encoding.stored[part.part]].name,
+                kStem + std::string(part.suffix));
+    }
+  }
+}
+
+TEST(SchemeRecognition, KnowsWhatSharesAScale) {
+  using Block = std::array<std::uint64_t, 2>;
+  for (const Row& row : all_rows()) {
+    TempDir dir;
+    const Encoding encoding = open(tiny(row), dir).tensors().front().encoding;
+    Block expected = {1, kCols};
+    switch (row.spelling->scheme) {
+      case SchemeId::kFp8Block:
+      case SchemeId::kInt8Block:
+        expected = {128, 128};
+        break;
+      case SchemeId::kFp8Tensor:
+        expected = {kRows, kCols};
+        break;
+      case SchemeId::kNvfp4:
+        expected = {1, 16};
+        break;
+      case SchemeId::kMxfp4:
+      case SchemeId::kMxfp8:
+        expected = {1, 32};
+        break;
+      default:
+        break;
+    }
+    EXPECT_EQ((Block{encoding.block_rows, encoding.block_cols}), expected) << row.text();
+  }
+}
+
+bool is_needed(const Row& row, Part part) {
+  // Ascend's static weights decode by deq_scale / input_scale.
+  const bool by_deq_scale = row.spelling->parts.back().part == Part::kDeqScale;
+  return part == Part::kScale || part == Part::kGlobal || part == Part::kWeight ||
+         (by_deq_scale && (part == Part::kDeqScale || part == Part::kInputScale));
+}
+
+TEST(SchemeRecognition, MissesEveryPartThatDecodingNeeds) {
+  for (const Row& row : all_rows()) {
+    for (const PartSpelling& part : row.spelling->parts) {
+      TinyCheckpoint checkpoint = tiny(row);
+      std::erase_if(checkpoint.files["model.safetensors"], [&](const TinyTensor& tensor) {
+        return tensor.name == kStem + std::string(part.suffix);
+      });
+      const std::string what = row.text() + " without " + std::string(part.suffix);
+      // Bytes alone may be anything; what a family has in their place is its grammar's matter.
+      const bool is_alone = row.spelling->parts.size() == 2 && part.part != Part::kWeight;
+      const std::string& left = checkpoint.files["model.safetensors"].front().dtype;
+      if (is_alone && left == "I8") {
+        EXPECT_EQ(scheme_of(checkpoint), SchemeId::kRaw) << what;
+      } else if (is_alone && left == "U8") {
+        refuse(checkpoint, ErrorCode::kUnsupported, what);
+      } else if (is_needed(row, part.part)) {
+        refuse(checkpoint, ErrorCode::kMissingTensor, what);
+      } else {
+        TempDir dir;
+        EXPECT_NO_THROW(open(checkpoint, dir)) << what;
+      }
+    }
+  }
+}
+
+TEST(SchemeRecognition, RefusesPartsOfTheWrongShapeOrDtype) {
+  for (const Row& row : all_rows()) {
+    for (const PartSpelling& part : row.spelling->parts) {
+      if (part.part == Part::kWeight) continue;
+      const std::string what = row.text() + " " + std::string(part.suffix);
+      for (const std::vector<std::uint64_t>& shape :
+           {std::vector<std::uint64_t>{3, 7}, {2}, {0}, {1, 1, 1}, {2, 1}, {161, 1}}) {
+        TinyCheckpoint checkpoint = tiny(row);
+        part_of(checkpoint, part).shape = shape;
+        refuse(checkpoint, ErrorCode::kShapeMismatch, what);
+      }
+      for (const char* dtype : {"F64", "BOOL", "F8_E5M2"}) {
+        TinyCheckpoint checkpoint = tiny(row);
+        part_of(checkpoint, part).dtype = dtype;
+        refuse(checkpoint, ErrorCode::kDtypeMismatch, what + " " + dtype);
+      }
+    }
+  }
+}
+
+TEST(SchemeRecognition, RefusesCodesThatDoNotFitTheirScales) {
+  for (const Row& row : all_rows()) {
+    for (const std::vector<std::uint64_t>& shape :
+         {std::vector<std::uint64_t>{192}, {}, {400, 1000}, {2, 160, 192}}) {
+      TinyCheckpoint checkpoint = tiny(row);
+      checkpoint.files["model.safetensors"].front().shape = shape;
+      // One scale for the whole matrix fits a matrix of any size.
+      if (row.spelling->scheme == SchemeId::kFp8Tensor && shape.size() == 2) continue;
+      refuse(checkpoint, ErrorCode::kShapeMismatch, row.text());
+    }
+  }
+}
+
+// A weight that was cast to BF16 by a tool that forgot its parts.
+TEST(SchemeRecognition, RefusesPartsBesideAPlainWeight) {
+  for (const Row& row : all_rows()) {
+    for (const PartSpelling& part : row.spelling->parts) {
+      if (part.part == Part::kWeight) continue;
+      TinyCheckpoint checkpoint;
+      checkpoint.files["model.safetensors"] = {
+          {kStem + std::string(".weight"), "BF16", {160, 192}},
+          {kStem + std::string(part.suffix), std::string(dtype_name(part.dtype)), {1}}};
+      SCOPED_TRACE(row.text());
+      TempDir dir;
+      expect_error(ErrorCode::kMissingTensor, {std::string(part.suffix), "plain BF16"},
+                   [&] { open(checkpoint, dir); });
+    }
+  }
+}
+
+TinyCheckpoint of(std::vector<TinyTensor> tensors) {
+  TinyCheckpoint checkpoint;
+  for (TinyTensor& tensor : tensors) tensor.name = kStem + tensor.name;
+  checkpoint.files["model.safetensors"] = std::move(tensors);
+  return checkpoint;
+}
+
+TEST(SchemeRecognition, RefusesTwoOfAKind) {
+  refuse(of({{".weight", "BF16", {160, 192}},
+             {".weight_packed", "U8", {160, 96}},
+             {".weight_scale", "U8", {160, 6}}}),
+         ErrorCode::kDuplicate, "codes beside a plain weight");
+  refuse(of({{".weight", "U8", {160, 96}},
+             {".weight_scale", "F8_E4M3", {160, 12}},
+             {".weight_scale_2", "F32", {}},
+             {".weight_global_scale", "F32", {1}}}),
+         ErrorCode::kDuplicate, "a global that multiplies and one that divides");
+  refuse(of({{".weight", "I8", {160, 192}},
+             {".weight_scale", "F32", {160, 1}},
+             {".weight_scale_inv", "F32", {2, 2}}}),
+         ErrorCode::kDuplicate, "scales of rows and of blocks");
+}
+
+TEST(SchemeRecognition, RefusesPartsOfAnotherScheme) {
+  refuse(of({{".weight", "F8_E4M3", {160, 192}},
+             {".weight_scale", "F32", {160, 1}},
+             {".weight_scale_2", "F32", {}}}),
+         ErrorCode::kUnsupported, "FP8 with a global");
+  refuse(of({{".weight", "F8_E4M3", {160, 192}},
+             {".weight_scale", "F32", {160, 1}},
+             {".weight_offset", "F32", {160, 1}}}),
+         ErrorCode::kUnsupported, "FP8 with an offset");
+}
+
+// Names tell blocks from rows where shapes cannot.
+TEST(SchemeRecognition, TakesOtherSpellingsOfTheSameThing) {
+  for (const char* dtype : {"F32", "BF16", "F16"}) {
+    EXPECT_EQ(scheme_of(of({{".weight", "I8", {160, 192}}, {".weight_scale", dtype, {160}}})),
+              SchemeId::kInt8Channel);
+    EXPECT_EQ(scheme_of(of({{".weight", "F8_E4M3", {160, 192}}, {".weight_scale", dtype, {160}}})),
+              SchemeId::kFp8Channel);
+    EXPECT_EQ(scheme_of(of({{".weight", "F8_E4M3", {160, 192}}, {".weight_scale", dtype, {}}})),
+              SchemeId::kFp8Tensor);
+  }
+  for (const char* dtype : {"U8", "F8_E8M0"}) {
+    for (const char* codes : {"U8", "I8"}) {
+      EXPECT_EQ(scheme_of(of({{".weight", codes, {160, 96}}, {".scale", dtype, {160, 6}}})),
+                SchemeId::kMxfp4);
+    }
+    EXPECT_EQ(scheme_of(of({{".weight", "F8_E4M3", {160, 192}}, {".scale", dtype, {160, 6}}})),
+              SchemeId::kMxfp8);
+  }
+  EXPECT_EQ(scheme_of(of({{".weight", "F8_E4M3", {160, 192}}, {".scale", "F8_E8M0", {2, 2}}})),
+            SchemeId::kFp8Block);
+  EXPECT_EQ(scheme_of(of({{".weight", "I8", {160, 192}}, {".weight_scale", "F32", {2, 2}}})),
+            SchemeId::kInt8Block);
+  EXPECT_EQ(scheme_of(of({{".weight", "I8", {1, 64}}, {".weight_scale", "F32", {1, 1}}})),
+            SchemeId::kInt8Channel);
+  EXPECT_EQ(scheme_of(of({{".weight", "I8", {1, 64}}, {".weight_scale_inv", "F32", {1, 1}}})),
+            SchemeId::kInt8Block);
+  EXPECT_EQ(scheme_of(of({{".weight", "F8_E4M3", {1, 64}}, {".weight_scale", "F32", {1}}})),
+            SchemeId::kFp8Channel);
+  refuse(of({{".weight", "F8_E4M3", {160, 192}}, {".weight_scale_inv", "F32", {1}}}),
+         ErrorCode::kShapeMismatch, "a block's scale is never one value");
+}
+
+// V0 of Ascend's tool writes the weight's own scale beside the product of both.
+TEST(SchemeRecognition, TakesAscendsUnionOfParts) {
+  TempDir dir;
+  const Checkpoint model = open(of({{".weight", "I8", {160, 192}},
+                                    {".weight_scale", "F32", {160, 1}},
+                                    {".weight_offset", "F32", {160, 1}},
+                                    {".input_scale", "BF16", {1}},
+                                    {".input_offset", "I8", {1}},
+                                    {".quant_bias", "I32", {160}},
+                                    {".deq_scale", "I64", {160}}}),
+                                dir);
+  ASSERT_EQ(model.tensors().size(), 1U);
+  EXPECT_EQ(model.tensors().front().encoding.scheme, SchemeId::kInt8Channel);
+  std::size_t n_parts = 0;
+  model.tensors().front().encoding.stored.for_each([&](Part, std::uint32_t) { ++n_parts; });
+  EXPECT_EQ(n_parts, 7U);
+}
+
+TEST(SchemeRecognition, OfStackedExpertsNeedsAScaleForEach) {
+  const auto stacked = [](const char* dtype, std::vector<std::uint64_t> codes,
+                          const char* scale_dtype, std::vector<std::uint64_t> scale) {
+    TinyCheckpoint checkpoint;
+    checkpoint.files["model.safetensors"] = {
+        {"experts.down_proj", dtype, std::move(codes)},
+        {"experts.down_proj_scale", scale_dtype, std::move(scale)}};
+    return checkpoint;
+  };
+  EXPECT_EQ(scheme_of(stacked("F8_E4M3", {4, 160, 192}, "F32", {4, 2, 2})), SchemeId::kFp8Block);
+  EXPECT_EQ(scheme_of(stacked("F8_E4M3", {4, 160, 192}, "F32", {4, 160, 1})),
+            SchemeId::kFp8Channel);
+  EXPECT_EQ(scheme_of(stacked("F8_E4M3", {4, 160, 192}, "F32", {4, 1, 1})), SchemeId::kFp8Tensor);
+  EXPECT_EQ(scheme_of(stacked("U8", {4, 160, 96}, "U8", {4, 160, 6})), SchemeId::kMxfp4);
+  refuse(stacked("F8_E4M3", {4, 160, 192}, "F32", {1}), ErrorCode::kShapeMismatch, "one for all");
+}
+
+TEST(SchemeRecognition, LeavesParametersThatOnlySoundLikeParts) {
+  TinyCheckpoint checkpoint;
+  checkpoint.files["model.safetensors"] = {{"layers.0.hc_attn_scale", "F32", {3}},
+                                           {"layers.0.attn.k_proj.k_scale", "F32", {1}},
+                                           {"layers.0.rel_offset", "F32", {4}},
+                                           {"codes", "U8", {4}}};
+  TempDir dir;
+  EXPECT_EQ(open(checkpoint, dir).tensors().size(), 4U);
+}
+
+TEST(BlockScales, OfHalfPrecisionAreWidenedExactly) {
+  TempDir dir;
+  // 1.5 and -2^-24 x 3 as IEEE halves.
+  TinyCheckpoint checkpoint =
+      of({{".weight", "I8", {2, 4}},
+          {".weight_scale", "F16", {2, 1}, std::string("\x00\x3e\x03\x00", 4)}});
+  const Checkpoint model = open(checkpoint, dir);
+  EXPECT_EQ(read_block_scales(model, model.tensors().front()),
+            (std::vector<float>{1.5F, 3 * 0x1p-24F}));
+}
+
+}  // namespace
+}  // namespace ingot::formats

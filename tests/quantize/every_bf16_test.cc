@@ -1,0 +1,192 @@
+// Every BF16 word through every encoder on every target, against the nearest code by search in
+// double precision.
+
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "formats/bfloat16.h"
+#include "quantize/rows.h"
+#include "tests/quantize/coded_matrix.h"
+#include "tests/quantize/each_target.h"
+
+namespace ingot::quantize {
+namespace {
+
+using formats::CodeKind;
+using formats::SchemeId;
+
+double code_value(CodeKind kind, int code) {
+  if (kind == CodeKind::kInt8) return static_cast<std::int8_t>(code);
+  const bool e2m1 = kind == CodeKind::kE2m1;
+  const int mantissa_bits = e2m1 ? 1 : 3;
+  const int bias = e2m1 ? 1 : 7;
+  const int magnitude = e2m1 ? code & 7 : code & 0x7F;
+  const int exponent = magnitude >> mantissa_bits;
+  const int mantissa = magnitude & ((1 << mantissa_bits) - 1);
+  const double value =
+      exponent == 0 ? std::ldexp(mantissa, 1 - bias - mantissa_bits)
+                    : std::ldexp((1 << mantissa_bits) + mantissa, exponent - bias - mantissa_bits);
+  return code >= (e2m1 ? 8 : 128) ? -value : value;
+}
+
+/// The code of the magnitude that lies nearest, of two the even one; codes that decode to an
+/// infinity do not count.
+int nearest_code(CodeKind kind, float value, float scale) {
+  // Rounded to float after a division in double: as a division in float.
+  const double quotient =
+      static_cast<float>(static_cast<double>(value) / static_cast<double>(scale));
+  const int n_magnitudes = kind == CodeKind::kE2m1 ? 8 : kind == CodeKind::kE4m3 ? 0x7F : 128;
+  // Far beyond the codes all of them would be equally far away.
+  const double magnitude = std::min(std::fabs(quotient), code_value(kind, n_magnitudes - 1));
+  int best = 0;
+  double least = magnitude;
+  for (int code = 1; code < n_magnitudes; ++code) {
+    if (std::isinf(static_cast<float>(code_value(kind, code)) * scale)) break;
+    const double distance = std::fabs(magnitude - code_value(kind, code));
+    if (distance < least || (distance == least && code % 2 == 0)) {
+      least = distance;
+      best = code;
+    }
+  }
+  if (kind == CodeKind::kInt8) return (quotient < 0 ? -best : best) & 0xFF;
+  if (kind == CodeKind::kE2m1) return value < 0 ? best + 8 : best;
+  return std::signbit(value) ? best + 128 : best;
+}
+
+enum class Order { kAscending, kShuffled };
+
+/// 512 rows of 128: all words, those that are not finite accepted as the rows of a matrix would be.
+Matrix every_bf16(Order order) {
+  std::vector<std::uint16_t> words(65536);
+  std::iota(words.begin(), words.end(), std::uint16_t{0});
+  if (order == Order::kShuffled) std::shuffle(words.begin(), words.end(), std::mt19937(1));
+  Matrix matrix(512, 128);
+  for (std::size_t i = 0; i < 65536; ++i) matrix.values[i] = formats::float_from_bf16(words[i]);
+  settle_nonfinite(matrix.mutable_view(), 1, 0);
+  return matrix;
+}
+
+std::vector<EncodeSetup> setups_of(SchemeId id) {
+  switch (id) {
+    case SchemeId::kFp8Block:
+    case SchemeId::kFp8Channel:
+      return {{}, {.options = {.fp8_grid = Fp8Grid::kUe8m0}}};
+    case SchemeId::kFp8Tensor:
+      return {{}, {.global = 1.0F}, {.global = 0.37F}, {.global = 1e-30F}};
+    case SchemeId::kNvfp4:
+      return {{.options = {.nvfp4_search = Nvfp4Search::kAmax}},
+              {.options = {.nvfp4_search = Nvfp4Search::kFourOverSix}, .divides = true},
+              {},
+              {.global = 0.125F}};
+    default:
+      return {{}};
+  }
+}
+
+TEST(EveryBf16, BecomesTheNearestCodeUnderTheScaleOfItsGroup) {
+  for (const formats::SchemeFacts& facts : formats::schemes()) {
+    if (!facts.quantized) continue;
+    for (const Order order : {Order::kAscending, Order::kShuffled}) {
+      const Matrix matrix = every_bf16(order);
+      for (const EncodeSetup& setup : setups_of(facts.id)) {
+        SCOPED_TRACE(facts.name);
+        std::vector<int> expected;
+        std::vector<std::byte> scales;
+        for_each_target([&] {
+          const Coded coded = encode(facts.id, matrix, setup);
+          if (expected.empty()) {
+            scales = coded.scales;
+            for (std::size_t i = 0; i < 65536; ++i) {
+              const std::size_t row = i / 128;
+              const std::size_t group =
+                  row / coded.block_rows * coded.scale_cols + i % 128 / coded.block_cols;
+              const float scale = coded.effective[group];
+              ASSERT_TRUE(scale > 0 && std::isfinite(scale));
+              expected.push_back(nearest_code(facts.code, matrix.values[i], scale));
+            }
+          }
+          EXPECT_TRUE(coded.scales == scales);
+          for (std::size_t i = 0; i < 65536; ++i) {
+            ASSERT_EQ(coded.code(i / 128, i % 128), expected[i])
+                << "value " << matrix.values[i] << ", element " << i;
+          }
+        });
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
+TEST(EveryBf16, KeepsItsWordAsBf16AndItsValueAsF32) {
+  Matrix matrix(256, 256);
+  for (std::size_t i = 0; i < 65536; ++i) {
+    matrix.values[i] = formats::float_from_bf16(static_cast<std::uint16_t>(i));
+  }
+  for_each_target([&] {
+    const Coded words = encode(SchemeId::kBf16, matrix);
+    const Coded floats = encode(SchemeId::kF32, matrix);
+    for (std::size_t i = 0; i < 65536; ++i) {
+      const bool is_nan = (i & 0x7FFFU) > 0x7F80U;
+      ASSERT_EQ(words.byte(2 * i) | words.byte(2 * i + 1) << 8,
+                static_cast<int>(is_nan ? i | 0x40U : i));
+    }
+    EXPECT_EQ(std::memcmp(floats.weight.data(), matrix.values.data(), floats.weight.size()), 0);
+  });
+}
+
+TEST(EveryBf16, BecomesTheNearestF16AndOverflowsAreCounted) {
+  Matrix matrix(256, 256);
+  for (std::size_t i = 0; i < 65536; ++i) {
+    matrix.values[i] = formats::float_from_bf16(static_cast<std::uint16_t>(i));
+  }
+  std::uint64_t overflows = 0;
+  std::uint64_t first = 0;
+  std::vector<int> expected;
+  for (std::size_t i = 0; i < 65536; ++i) {
+    const double magnitude = std::fabs(static_cast<double>(matrix.values[i]));
+    const int sign = std::signbit(matrix.values[i]) ? 0x8000 : 0;
+    if (std::isnan(magnitude)) {
+      expected.push_back(-1);
+      continue;
+    }
+    // Multiples of the last place, which for subnormals is 2^-24.
+    int exponent = 0;
+    std::frexp(magnitude, &exponent);
+    const int last_place = std::max(exponent - 11, -24);
+    const double rounded =
+        std::ldexp(std::nearbyint(std::ldexp(magnitude, -last_place)), last_place);
+    if (rounded >= 65536) {
+      if (std::isfinite(magnitude) && overflows++ == 0) first = i;
+      expected.push_back(sign | 0x7C00);
+    } else if (rounded < 0x1p-14) {
+      expected.push_back(sign | static_cast<int>(rounded * 0x1p24));
+    } else {
+      std::frexp(rounded, &exponent);
+      const int fraction = static_cast<int>(std::ldexp(rounded, 11 - exponent)) - 1024;
+      expected.push_back(sign | (exponent + 14) << 10 | fraction);
+    }
+  }
+  for_each_target([&] {
+    const Coded coded = encode(SchemeId::kF16, matrix);
+    for (std::size_t i = 0; i < 65536; ++i) {
+      const int word = coded.byte(2 * i) | coded.byte(2 * i + 1) << 8;
+      if (expected[i] < 0) {
+        ASSERT_GT(word & 0x7FFF, 0x7C00);
+      } else {
+        ASSERT_EQ(word, expected[i]) << matrix.values[i];
+      }
+    }
+    EXPECT_EQ(coded.faults.overflows, overflows);
+    EXPECT_EQ(coded.faults.first_overflow, first);
+  });
+}
+
+}  // namespace
+}  // namespace ingot::quantize

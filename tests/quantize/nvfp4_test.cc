@@ -1,0 +1,215 @@
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "formats/bfloat16.h"
+#include "quantize/kernels/e2m1.h"
+#include "tests/quantize/coded_matrix.h"
+#include "tests/quantize/each_target.h"
+
+namespace ingot::quantize {
+namespace {
+
+using formats::SchemeId;
+
+float as_bf16(float value) {
+  return formats::float_from_bf16(formats::bf16_from_float(value));
+}
+
+EncodeSetup by(Nvfp4Search search, bool divides = false) {
+  return {.options = {.nvfp4_search = search}, .divides = divides};
+}
+
+/// The documented block, with an element of 0.5 in a second one so that this is the tensor's amax.
+Matrix documented_matrix() {
+  Matrix matrix(1, 32);
+  for (int i = 0; i < 16; ++i) {
+    matrix.values[static_cast<std::size_t>(i)] = as_bf16(static_cast<float>(i - 7) / 100);
+  }
+  matrix.values[20] = 0.5F;
+  return matrix;
+}
+
+TEST(Nvfp4, EncodesTheDocumentedBlockInBothConventions) {
+  const std::array<int, 16> codes{15, 14, 14, 13, 12, 11, 9, 0, 1, 3, 4, 5, 6, 6, 7, 7};
+  const std::array<int, 8> packed{0xEF, 0xDE, 0xBC, 0x09, 0x31, 0x54, 0x66, 0x77};
+  for_each_target([&] {
+    const Coded multiplied = encode(SchemeId::kNvfp4, documented_matrix(), by(Nvfp4Search::kAmax));
+    EXPECT_EQ(bits_of(multiplied.global), 0x39430C31U);
+    EXPECT_EQ(multiplied.scales[0], std::byte{0x69});
+    for (std::size_t i = 0; i < 16; ++i) EXPECT_EQ(multiplied.code(0, i), codes[i]) << i;
+    for (std::size_t i = 0; i < 8; ++i) EXPECT_EQ(multiplied.byte(i), packed[i]) << i;
+    const Matrix decoded = decode(multiplied);
+    EXPECT_NEAR(decoded.values[0], -0.0803571, 5e-8);
+    EXPECT_NEAR(decoded.values[15], 0.0803571, 5e-8);
+
+    const Coded divided =
+        encode(SchemeId::kNvfp4, documented_matrix(), by(Nvfp4Search::kAmax, true));
+    EXPECT_EQ(divided.global, 5376.0F);
+    EXPECT_EQ(divided.scales[0], std::byte{0x69});
+  });
+}
+
+TEST(Nvfp4, EveryTieOfTheCodeGoesToTheEvenCode) {
+  // With 6 in the block and a global scale of 1 the scale of the block is 1.
+  const std::array<std::pair<float, int>, 16> ties{{{0.25F, 0},
+                                                    {0.75F, 2},
+                                                    {1.25F, 2},
+                                                    {1.75F, 4},
+                                                    {2.5F, 4},
+                                                    {3.5F, 6},
+                                                    {5.0F, 6},
+                                                    {6.0F, 7},
+                                                    {-0.25F, 8},
+                                                    {-0.75F, 10},
+                                                    {-1.25F, 10},
+                                                    {-1.75F, 12},
+                                                    {-2.5F, 12},
+                                                    {-3.5F, 14},
+                                                    {-5.0F, 14},
+                                                    {-0.0F, 0}}};
+  const std::array<int, 7> above{1, 2, 3, 4, 5, 6, 7};
+  Matrix matrix(3, 16);
+  for (std::size_t i = 0; i < 16; ++i) matrix.values[i] = ties[i].first;
+  for (std::size_t i = 0; i < 7; ++i) {
+    const float tie = ties[i].first;
+    matrix.values[16 + i] = std::nextafter(tie, 100.0F);
+    matrix.values[32 + i] = -std::nextafter(tie, 0.0F);
+  }
+  matrix.values[16 + 15] = matrix.values[32 + 15] = 6.0F;
+  EncodeSetup setup = by(Nvfp4Search::kAmax);
+  setup.global = 1;
+  for_each_target([&] {
+    const Coded coded = encode(SchemeId::kNvfp4, matrix, setup);
+    EXPECT_EQ(coded.effective, std::vector<float>(3, 1.0F));
+    for (std::size_t i = 0; i < 16; ++i) EXPECT_EQ(coded.code(0, i), ties[i].second) << i;
+    for (std::size_t i = 0; i < 7; ++i) {
+      EXPECT_EQ(coded.code(1, i), above[i]) << i;
+      EXPECT_EQ(coded.code(2, i), (above[i] - 1) + 8) << i;
+    }
+  });
+}
+
+TEST(Nvfp4, EveryCodeDecodesToItsValueUnderItsScale) {
+  const std::array<float, 8> magnitudes{0, 0.5F, 1, 1.5F, 2, 3, 4, 6};
+  std::vector<std::byte> bytes;
+  for (int code = 0; code < 256; ++code) bytes.push_back(static_cast<std::byte>(code));
+  std::vector<float> scales(32);
+  for (std::size_t i = 0; i < 32; ++i) scales[i] = static_cast<float>(i + 1) * 0.37F;
+  const EncodedRows run{.weight = bytes.data(),
+                        .rows = 1,
+                        .cols = 512,
+                        .scales = scales,
+                        .rows_per_matrix = 1,
+                        .scale_cols = 32,
+                        .block_rows = 1,
+                        .block_cols = 16};
+  for_each_target([&] {
+    Matrix out(1, 512);
+    find_scheme(SchemeId::kNvfp4)->decode(run, out.mutable_view());
+    for (std::size_t i = 0; i < 512; ++i) {
+      const std::size_t code = i % 2 == 0 ? i / 2 % 16 : i / 2 / 16;
+      const float expected = (code >= 8 ? -1.0F : 1.0F) * magnitudes[code % 8] * scales[i / 16];
+      ASSERT_EQ(bits_of(out.values[i]), bits_of(expected)) << i;
+    }
+  });
+}
+
+TEST(Nvfp4, GlobalScaleIsTheQuotientOfItsConvention) {
+  const Scheme& nvfp4 = *find_scheme(SchemeId::kNvfp4);
+  const EncodeOptions amax{.nvfp4_search = Nvfp4Search::kAmax};
+  EXPECT_EQ(nvfp4.global(0.3F, amax, false), 0.3F / 2688.0F);
+  EXPECT_EQ(nvfp4.global(0.3F, amax, true), 2688.0F / 0.3F);
+  for (const Nvfp4Search search : {Nvfp4Search::kFourOverSix, Nvfp4Search::kMse}) {
+    EXPECT_EQ(nvfp4.global(0.3F, {.nvfp4_search = search}, false), 0.3F / 1536.0F);
+    EXPECT_EQ(nvfp4.global(0.3F, {.nvfp4_search = search}, true), 1536.0F / 0.3F);
+  }
+}
+
+TEST(Nvfp4, GlobalScaleIsNeverZeroOrInfinite) {
+  const Scheme& nvfp4 = *find_scheme(SchemeId::kNvfp4);
+  for (const float amax :
+       {0.0F, 0x1p-149F, 0x1p-140F, 0x1p-126F, std::numeric_limits<float>::max()}) {
+    for (const bool divides : {false, true}) {
+      const float global = nvfp4.global(amax, {}, divides);
+      EXPECT_TRUE(global > 0 && std::isfinite(global)) << amax;
+    }
+  }
+  EXPECT_EQ(nvfp4.global(0, {}, false), 1.0F);
+  EXPECT_EQ(nvfp4.global(0, {}, true), 1.0F);
+}
+
+TEST(Nvfp4, BlocksOfZerosHaveScaleOneAndCodeZero) {
+  Matrix matrix(2, 64);
+  matrix.values[20] = 3.0F;
+  matrix.values[40] = -0.0F;
+  for (const Nvfp4Search search :
+       {Nvfp4Search::kAmax, Nvfp4Search::kFourOverSix, Nvfp4Search::kMse}) {
+    for_each_target([&] {
+      const Coded coded = encode(SchemeId::kNvfp4, matrix, by(search));
+      for (std::size_t block = 0; block < 8; ++block) {
+        if (block == 1) continue;
+        EXPECT_EQ(coded.scales[block], std::byte{0x38});
+        for (std::size_t i = 0; i < 8; ++i) EXPECT_EQ(coded.byte(block * 8 + i), 0);
+      }
+      EXPECT_EQ(decode(coded).values[20], 3.0F);
+    });
+  }
+}
+
+TEST(Nvfp4, SmallBlocksKeepTheSmallestScaleInsteadOfNone) {
+  Matrix matrix(1, 32);
+  matrix.values[0] = 1000.0F;
+  for (std::size_t i = 16; i < 32; ++i) matrix.values[i] = -1e-7F;
+  for_each_target([&] {
+    const Coded coded = encode(SchemeId::kNvfp4, matrix, by(Nvfp4Search::kAmax));
+    EXPECT_EQ(coded.scales[1], std::byte{0x01});
+    for (std::size_t i = 16; i < 32; ++i) EXPECT_EQ(coded.code(0, i), 8);  // rounded to -0
+  });
+}
+
+TEST(Nvfp4, EffectiveScalesOfTheSmallestTensorsAreNotZero) {
+  for (const float amax : {0x1p-149F, 0x1p-140F, 0x1p-138F, 0x1.8p-130F}) {
+    Matrix matrix(1, 48);
+    matrix.values[0] = amax;
+    matrix.values[17] = 0x1p-149F;
+    for (const bool divides : {false, true}) {
+      for (const Nvfp4Search search : {Nvfp4Search::kAmax, Nvfp4Search::kMse}) {
+        for_each_target([&] {
+          const Coded coded = encode(SchemeId::kNvfp4, matrix, by(search, divides));
+          for (const float scale : coded.effective) EXPECT_GT(scale, 0.0F) << amax;
+        });
+      }
+    }
+  }
+}
+
+TEST(Nvfp4, LargestFloatsDoNotDecodeToInfinity) {
+  const float largest = std::numeric_limits<float>::max();
+  for (const float value : {largest, 0x1.FEp127F, 0x1p127F}) {
+    Matrix matrix(1, 16);
+    for (std::size_t i = 0; i < 16; ++i) {
+      matrix.values[i] = (i % 2 != 0 ? -value : value) / static_cast<float>(i + 1);
+    }
+    for (const Nvfp4Search search :
+         {Nvfp4Search::kAmax, Nvfp4Search::kFourOverSix, Nvfp4Search::kMse}) {
+      for_each_target([&] {
+        for (const bool divides : {false, true}) {
+          const Matrix decoded = decode(encode(SchemeId::kNvfp4, matrix, by(search, divides)));
+          for (std::size_t i = 0; i < 16; ++i) {
+            EXPECT_TRUE(std::isfinite(decoded.values[i]));
+            EXPECT_NEAR(decoded.values[i] / value, matrix.values[i] / value, 0.17);
+          }
+        }
+      });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ingot::quantize
