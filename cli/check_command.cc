@@ -24,6 +24,7 @@ namespace {
 struct Words {
   std::string directory, source_of, family;
   std::size_t threads = 0;
+  std::uint64_t tensor_parallel = 1;
   bool deep = false, no_hashes = false, json = false;
 };
 
@@ -108,7 +109,8 @@ int run_check(const Words& words) {
           ? formats::check_checkpoint(words.directory, {.family = words.family,
                                                         .deep = words.deep,
                                                         .hashes = !words.no_hashes,
-                                                        .threads = threads})
+                                                        .threads = threads,
+                                                        .tensor_parallel = words.tensor_parallel})
           : formats::check_is_source_of(words.directory, words.source_of, threads);
   std::cout << (words.json ? formats::json_text(result_json(words, result)) : result_text(result));
   return count(result, Severity::kError) == 0 ? kExitDone : kExitTrouble;
@@ -124,6 +126,11 @@ std::function<int()> declare_check(CLI::App& app) {
       app.add_flag("--no-hashes", words->no_hashes, "compare sizes with the manifest, not bytes");
   auto* family = app.add_option("--family", words->family,
                                 "model family instead of config.json's; generic accepts any names");
+  app.add_option(
+         "--tp", words->tensor_parallel,
+         "also warn where a cut for so many tensor-parallel ranks would split a scale group")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
   app.add_option("--source-of", words->source_of,
                  "only tell whether this is what the directory CONVERTED was made from")
       ->type_name("CONVERTED")

@@ -171,6 +171,7 @@ std::string report_text(const Plan& plan, const ExecuteReport& report) {
   }
   text += quality_text(report.quality);
   for (const std::string& warning : plan.warnings) text += "warning: " + warning + "\n";
+  for (const std::string& warning : report.warnings) text += "warning: " + warning + "\n";
   return text;
 }
 
@@ -203,7 +204,8 @@ Json report_json(const Plan& plan, const ExecuteReport& report) {
             {"hash", stage(report.hash)},
             {"write", stage(report.write)}}},
           {"quality", quality_json(report.quality)},
-          {"warnings", plan.warnings}};
+          {"warnings", plan.warnings},
+          {"loader_warnings", report.warnings}};
 }
 
 std::string explain_text(const Plan& plan, const formats::Checkpoint& source,

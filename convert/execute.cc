@@ -12,6 +12,7 @@
 #include "convert/fingerprint.h"
 #include "convert/item_runner.h"
 #include "convert/journal.h"
+#include "convert/loadable.h"
 #include "convert/manifest_writer.h"
 #include "convert/output_directory.h"
 #include "convert/resources.h"
@@ -57,12 +58,15 @@ class Execution {
       log("resuming: the files are complete, publishing");
       finish_publishing(earlier->replacing);
     } else {
+      const KnownFindings known = known_findings(source_, options_.threads);
+      if (!earlier) require_loadable_preview(known);
       begin_or_continue(identity, earlier);
       convert_items();
       log("all tensors durable, writing side files and manifest");
       stage_side_files(plan_, source_, paths_, identity, hashes_, options_.sha256,
                        options_.threads);
       report_.quality = quality_report(plan_, source_, hashes_);
+      report_.warnings = require_loadable(paths_.staged, source_, recipe_, known, options_.threads);
       if (consumer_) consumer_->finish(*journal_);
       journal_->add_publishing(options_.force);
       finish_publishing(options_.force);
@@ -77,6 +81,24 @@ class Execution {
   void finish_publishing(bool replacing) {
     if (replacing) remove_stale(paths_, names_);
     publish(paths_, names_);
+  }
+
+  // What loaders would refuse is refused before hours of work, not after.
+  void require_loadable_preview(const KnownFindings& known) {
+    const bool is_new = !std::filesystem::exists(paths_.partial);
+    const bool is_first = !std::filesystem::exists(paths_.output);
+    const std::filesystem::path preview = paths_.partial / "preview";
+    std::filesystem::create_directories(preview);
+    try {
+      write_preview(plan_, source_, preview);
+      require_loadable(preview, source_, recipe_, known, options_.threads);
+      std::filesystem::remove_all(preview);
+    } catch (...) {
+      std::error_code ignored;
+      std::filesystem::remove_all(is_new ? paths_.partial : preview, ignored);
+      if (is_first) std::filesystem::remove(paths_.output, ignored);
+      throw;
+    }
   }
 
   void begin_or_continue(const Json& identity, const std::optional<JournalContents>& earlier) {

@@ -45,6 +45,7 @@ struct ExecuteReport {
   bool direct_io = false;
   MemoryPlan memory;
   QualityReport quality;
+  std::vector<std::string> warnings;  ///< of the loader rules
 };
 
 /// Executes a plan into `output`: everything is written to output/.ingot-partial and given its

@@ -58,7 +58,9 @@ void add_rule_findings(const Checkpoint& checkpoint, const CheckOptions& options
   }
   try {
     for (Finding& finding :
-         run_loader_rules(checkpoint, {.deep = options.deep, .threads = options.threads})) {
+         run_loader_rules(checkpoint, {.deep = options.deep,
+                                      .threads = options.threads,
+                                      .tensor_parallel = options.tensor_parallel})) {
       if (!told.contains({finding.code, finding.tensor}))
         result.findings.push_back(std::move(finding));
     }

@@ -13,6 +13,7 @@ struct CheckOptions {
   bool deep = false;        ///< read every FP8 weight for NaN codes
   bool hashes = true;       ///< where a manifest lies beside the weights, hash every tensor
   std::size_t threads = 1;
+  std::uint64_t tensor_parallel = 1;  ///< as RuleOptions::tensor_parallel
 };
 
 struct CheckResult {

@@ -2,8 +2,6 @@
 
 #include <array>
 
-#include <fmt/format.h>
-
 #include "formats/loader_rule_bodies.h"
 
 namespace ingot::formats {
@@ -11,81 +9,244 @@ namespace {
 
 namespace bodies = rule_bodies;
 using enum Severity;
+using enum bodies::NativeBlocks;
+
+constexpr std::string_view kAny;
+constexpr std::string_view kDeepseek = "deepseek";
+constexpr std::string_view kCt = "compressed-tensors";
+constexpr std::string_view kModelopt = "modelopt";
+constexpr std::string_view kModelslim = "modelslim";
+constexpr bool kReadsValues = true;
 
 constexpr std::array kRules = {
-    LoaderRule{"container.metadata-format", "transformers 4", kWarning,
+    LoaderRule{"container.metadata-format", kAny, "transformers 4", kWarning,
                "__metadata__.format of every file is pt, tf, flax or mlx", bodies::metadata_format},
-    LoaderRule{"container.entry-point", "all", kError,
+    LoaderRule{"container.entry-point", kAny, "all", kError,
                "there is an index, or one file named model.safetensors", bodies::entry_point},
-    LoaderRule{"fp8.config-present", "all", kError,
-               "a checkpoint with FP8 weights has a quantization_config", bodies::config_present},
-    LoaderRule{"fp8.config-without-weights", "all", kError,
+    LoaderRule{"fp8.config-present", kDeepseek, "all", kError,
+               "a checkpoint with FP8 weights has a quantization_config",
+               bodies::fp8_config_present},
+    LoaderRule{"fp8.config-without-weights", kDeepseek, "all", kError,
                "a quantization_config of method fp8 stands over FP8 weights",
-               bodies::config_without_weights},
-    LoaderRule{"fp8.activation-scheme", "vLLM", kWarning,
+               bodies::native_config_without_weights<kFp8>},
+    LoaderRule{"fp8.activation-scheme", kDeepseek, "vLLM", kWarning,
                "activation_scheme is there, and dynamic beside weight_block_size",
-               bodies::activation_scheme},
-    LoaderRule{"fp8.block-size", "all", kError,
+               bodies::native_activation_scheme<kFp8>},
+    LoaderRule{"fp8.block-size", kDeepseek, "all", kError,
                "weight_block_size has two positive entries: rows and columns of a block",
-               bodies::block_size},
-    LoaderRule{"fp8.weight-quantized", "all", kError,
+               bodies::native_block_size<kFp8>},
+    LoaderRule{"fp8.weight-quantized", kDeepseek, "all", kError,
                "a weight that the FP8 release quantizes is FP8, or its module is listed as ignored",
-               bodies::weight_quantized},
-    LoaderRule{"fp8.plain-module", "all", kError,
+               bodies::native_weight_quantized<kFp8>},
+    LoaderRule{"fp8.plain-module", kDeepseek, "all", kError,
                "embedding, head, router, norms, eh_proj and weights_proj are not FP8",
-               bodies::plain_module},
-    LoaderRule{"fp8.weight-dtype", "all", kError, "FP8 weights are F8_E4M3", bodies::weight_dtype},
-    LoaderRule{"fp8.scale-present", "all", kError, "every FP8 weight has its scale",
-               bodies::scale_present},
-    LoaderRule{"fp8.scale-dtype", "all", kError, "block scales are F32, BF16 or F8_E8M0",
-               bodies::scale_dtype},
-    LoaderRule{"fp8.scale-shape", "all", kError,
-               "the scale of an [N, K] weight is [ceil(N/rows), ceil(K/columns)]",
-               bodies::scale_shape},
-    LoaderRule{"fp8.scale-values", "all", kError, "every scale is finite and positive",
-               bodies::scale_values},
-    LoaderRule{"fp8.ue8m0-claim", "vLLM, SGLang (DeepGEMM)", kWarning,
-               "under scale_fmt ue8m0 every scale is a power of two", bodies::ue8m0_claim},
-    LoaderRule{"fp8.nan-code", "all", kError, "no FP8 weight holds a NaN code (with --deep)",
-               bodies::nan_code},
-    LoaderRule{"fp8.merged-partition", "vLLM", kWarning,
+               bodies::native_plain_module<kFp8>},
+    LoaderRule{"fp8.block-128", kAny, "vLLM and SGLang on DeepGEMM", kWarning,
+               "blocks that share a scale are 128 x 128", bodies::fp8_block_of_128},
+    LoaderRule{"fp8.weight-dtype", kAny, "all", kError, "FP8 weights are F8_E4M3",
+               bodies::fp8_weight_dtype},
+    LoaderRule{"fp8.scale-present", kAny, "all", kError, "every FP8 weight has its scale",
+               bodies::fp8_scale_present},
+    LoaderRule{"fp8.scale-dtype", kAny, "all", kError,
+               "scales of FP8 weights are F32, BF16 or F8_E8M0", bodies::fp8_scale_dtype},
+    LoaderRule{
+        "fp8.scale-shape", kAny, "all", kError,
+        "the scale of an [N, K] weight is [ceil(N/rows), ceil(K/columns)], per row or one number",
+        bodies::fp8_scale_shape},
+    LoaderRule{"fp8.scale-values", kAny, "all", kError, "every scale is finite and positive",
+               bodies::fp8_scale_values, kReadsValues},
+    LoaderRule{"fp8.ue8m0-claim", kDeepseek, "vLLM, SGLang (DeepGEMM)", kWarning,
+               "under scale_fmt ue8m0 every scale is a power of two", bodies::fp8_ue8m0_claim,
+               kReadsValues},
+    LoaderRule{"fp8.nan-code", kAny, "all", kError, "no FP8 weight holds a NaN code (with --deep)",
+               bodies::fp8_nan_code, kReadsValues},
+    LoaderRule{"fp8.merged-partition", kAny, "vLLM", kWarning,
                "all but the last weight of a merged FP8 module end at a block's edge",
-               bodies::merged_partition},
-    LoaderRule{"fused.scheme", "all", kError, "weights that a loader fuses have one scheme",
+               bodies::fp8_merged_partition},
+    LoaderRule{"int8-block.config-without-weights", kDeepseek, "all", kError,
+               "a quantization_config of method blockwise_int8 stands over INT8 weights",
+               bodies::native_config_without_weights<kInt8>},
+    LoaderRule{"int8-block.activation-scheme", kDeepseek, "SGLang", kWarning,
+               "activation_scheme is there, and dynamic beside weight_block_size",
+               bodies::native_activation_scheme<kInt8>},
+    LoaderRule{"int8-block.block-size", kDeepseek, "all", kError,
+               "weight_block_size has two positive entries: rows and columns of a block",
+               bodies::native_block_size<kInt8>},
+    LoaderRule{"int8-block.weight-quantized", kDeepseek, "all", kError,
+               "a weight that the release quantizes is INT8, or its module is listed as ignored",
+               bodies::native_weight_quantized<kInt8>},
+    LoaderRule{"int8-block.plain-module", kDeepseek, "all", kError,
+               "embedding, head, router, norms, eh_proj and weights_proj are not INT8",
+               bodies::native_plain_module<kInt8>},
+    LoaderRule{"int8.scale-present", kAny, "all", kError, "every INT8 weight has its scale",
+               bodies::int8_scale_present},
+    LoaderRule{"int8.scale-dtype", kAny, "all", kError, "scales of INT8 weights are F32 or BF16",
+               bodies::int8_scale_dtype},
+    LoaderRule{"int8.scale-shape", kAny, "all", kError,
+               "the scale of an [N, K] weight is [N, 1], or a value per block",
+               bodies::int8_scale_shape},
+    LoaderRule{"int8.scale-values", kAny, "all", kError, "every scale is finite and positive",
+               bodies::int8_scale_values, kReadsValues},
+    LoaderRule{"nvfp4.parts", kAny, "all", kError,
+               "an NVFP4 weight has codes, block scales and a global scale", bodies::nvfp4_parts},
+    LoaderRule{"nvfp4.dtypes", kAny, "all", kError,
+               "codes are U8, block scales F8_E4M3, the global scale F32", bodies::nvfp4_dtypes},
+    LoaderRule{"nvfp4.columns", kAny, "all", kError, "columns are a multiple of 16",
+               bodies::nvfp4_columns},
+    LoaderRule{"nvfp4.scale-shape", kAny, "all", kError,
+               "block scales of an [N, K] weight are [N, K/16]", bodies::nvfp4_scale_shape},
+    LoaderRule{"nvfp4.global-one-element", kAny, "all", kError, "a global scale is one number",
+               bodies::nvfp4_global_one_element},
+    LoaderRule{"nvfp4.global-convention", kAny, "all", kError,
+               "the global scale is named as the dialect means it: weight_scale_2 multiplies, "
+               "weight_global_scale divides",
+               bodies::nvfp4_global_convention},
+    LoaderRule{"nvfp4.scale-values", kAny, "all", kError,
+               "every block scale is above zero and no NaN", bodies::nvfp4_scale_values,
+               kReadsValues},
+    LoaderRule{"nvfp4.global-values", kAny, "all", kError,
+               "every global scale is finite and positive", bodies::nvfp4_global_values,
+               kReadsValues},
+    LoaderRule{"nvfp4.fused-global", kAny, "vLLM, SGLang", kError,
+               "weights that a loader fuses have one global scale", bodies::fused_global,
+               kReadsValues},
+    LoaderRule{"nvfp4.reciprocal", kAny, "all", kWarning,
+               "no global scale makes weights beyond 1500, as the other convention's number does",
+               bodies::nvfp4_reciprocal, kReadsValues},
+    LoaderRule{"mx.columns", kAny, "all", kError,
+               "columns of MXFP4 and MXFP8 weights are a multiple of 32", bodies::mx_columns},
+    LoaderRule{"mx.scale-dtype", kCt, "all", kError, "exponents of MXFP4 and MXFP8 weights are U8",
+               bodies::mx_scale_dtype},
+    LoaderRule{"mx.scale-values", kAny, "all", kError, "no exponent is the NaN 255",
+               bodies::mx_scale_values, kReadsValues},
+    LoaderRule{"quantized.config-present", kDeepseek, "all", kError,
+               "a checkpoint with quantized weights says so in config.json or a description file",
+               bodies::quantized_config_present},
+    LoaderRule{"quantized.config-without-weights", kAny, "all", kError,
+               "a quantization_config stands over quantized weights",
+               bodies::quantized_config_without_weights},
+    LoaderRule{"quantized.scheme-held", kAny, "all", kError,
+               "every weight is in a scheme that the dialect can hold",
+               bodies::quantized_scheme_held},
+    LoaderRule{"quantized.one-scheme", kAny, "all", kError,
+               "one quantized scheme, where the dialect's loaders read one at a time",
+               bodies::quantized_one_scheme},
+    LoaderRule{"quantized.part-names", kAny, "all", kError,
+               "scales and other parts go by the dialect's names", bodies::quantized_part_names},
+    LoaderRule{"ct.scale-shape", kCt, "all", kError,
+               "scales have the dimensions of the parameter that they are copied into",
+               bodies::quantized_part_shapes},
+    LoaderRule{"ct.config-group-keys", kCt, "all", kError,
+               "groups of config_groups, and the arguments in them, have known keys only",
+               bodies::ct_config_keys},
+    LoaderRule{"ct.format-known", kCt, "all", kError,
+               "formats are ones that compressed-tensors defines", bodies::ct_format_known},
+    LoaderRule{"ct.format-agrees", kCt, "all", kError,
+               "the format of a group is that of its weights' scheme, that of the whole follows",
+               bodies::ct_format_agrees},
+    LoaderRule{"ct.targets", kCt, "all", kError,
+               "every quantized module is not ignored and first matches a target of its scheme",
+               bodies::ct_targets},
+    LoaderRule{"ct.ignore", kCt, "all", kError,
+               "every plain module that engines build quantizable is ignored or matches no target",
+               bodies::ct_ignore},
+    LoaderRule{"ct.ignore-never-quantized", kCt,
+               "transformers and other engines that build them as Linear", kWarning,
+               "head, router, eh_proj and weights_proj are ignored or match no target",
+               bodies::ct_ignore_never_quantized},
+    LoaderRule{"ct.mtp-names", kCt, "vLLM with speculative decoding", kWarning,
+               "modules of multi-token prediction layers match likewise behind mtp_block",
+               bodies::ct_mtp_names},
+    LoaderRule{"ct.static-input-scale", kCt, "all", kError,
+               "weights whose activations are static have an input scale",
+               bodies::ct_static_input_scale},
+    LoaderRule{"modelopt.scale-shape", kModelopt, "all", kError,
+               "scales have the dimensions of the parameter that they are copied into",
+               bodies::quantized_part_shapes},
+    LoaderRule{"modelopt.description-present", kModelopt, "SGLang, TensorRT-LLM", kWarning,
+               "hf_quant_config.json is there", bodies::modelopt_description_present},
+    LoaderRule{"modelopt.required-keys", kModelopt, "all", kError,
+               "quant_algo, kv_cache_quant_algo, group_size and exclude_modules are there",
+               bodies::modelopt_required_keys},
+    LoaderRule{"modelopt.exclude-not-empty", kModelopt, "SGLang", kWarning,
+               "exclude_modules is not empty", bodies::modelopt_exclude_not_empty},
+    LoaderRule{"modelopt.quant-algo", kModelopt, "all", kError,
+               "quant_algo is known, and is that of the weights", bodies::modelopt_quant_algo},
+    LoaderRule{"modelopt.algo-of-sglang", kModelopt, "SGLang", kWarning,
+               "quant_algo is FP8 or NVFP4", bodies::modelopt_algo_of_sglang},
+    LoaderRule{"modelopt.exclude-quantized", kModelopt, "all", kError,
+               "no quantized module matches an excluded one", bodies::modelopt_exclude_quantized},
+    LoaderRule{"modelopt.exclude-inside", kModelopt, "vLLM", kWarning,
+               "no quantized module's name holds that of an excluded one",
+               bodies::modelopt_exclude_inside},
+    LoaderRule{"modelopt.exclude-plain", kModelopt, "all", kError,
+               "every plain module that engines build quantizable is excluded",
+               bodies::modelopt_exclude_plain},
+    LoaderRule{"modelopt.exclude-plain-whole", kModelopt, "SGLang", kWarning,
+               "every plain module is excluded by a match of its whole name",
+               bodies::modelopt_exclude_plain_whole},
+    LoaderRule{"modelopt.input-scale", kModelopt, "all", kError,
+               "under NVFP4 and FP8 every quantized weight has an input_scale",
+               bodies::modelopt_input_scale},
+    LoaderRule{"modelslim.description-present", kAny, "all", kError,
+               "weights as msmodelslim writes them have a quant_model_description.json",
+               bodies::modelslim_description_present},
+    LoaderRule{"modelslim.no-quantization-config", kAny, "all", kError,
+               "no quant_method stands in config.json beside quant_model_description.json",
+               bodies::modelslim_no_quantization_config},
+    LoaderRule{"modelslim.model-type", kModelslim, "msmodelslim", kWarning,
+               "model_quant_type is there", bodies::modelslim_model_type},
+    LoaderRule{"modelslim.description-complete", kModelslim, "all", kError,
+               "every stored tensor is in the description", bodies::modelslim_description_complete},
+    LoaderRule{"modelslim.types-known", kModelslim, "all", kError,
+               "every type of the description is known", bodies::modelslim_types_known},
+    LoaderRule{"modelslim.types-agree", kModelslim, "all", kError,
+               "a weight is quantized as its type says", bodies::modelslim_types_agree},
+    LoaderRule{"modelslim.fused-types", kModelslim, "all", kError,
+               "weights that a loader fuses have one type", bodies::modelslim_fused_types},
+    LoaderRule{"modelslim.static-parts", kModelslim, "all", kError,
+               "a weight has the parts that its type needs", bodies::modelslim_static_parts},
+    LoaderRule{"modelslim.scale-shape", kModelslim, "all", kError,
+               "scales have the dimensions of the parameter that they are copied into",
+               bodies::quantized_part_shapes},
+    LoaderRule{"modelslim.deq-scale-dtype", kModelslim, "all", kError,
+               "deq_scale is F32 in BF16 models and I64 in F16 models",
+               bodies::modelslim_deq_scale_dtype},
+    LoaderRule{"modelslim.kv-b-float", kModelslim, "vLLM-Ascend, MindIE", kWarning,
+               "kv_b_proj is not quantized", bodies::modelslim_kv_b_float},
+    LoaderRule{"fused.scheme", kAny, "all", kError, "weights that a loader fuses have one scheme",
                bodies::fused_scheme},
-    LoaderRule{"moe.expert-ids", "all", kError,
+    LoaderRule{"cut.group-edge", kAny, "vLLM, SGLang", kWarning,
+               "ranks of tensor parallelism, when their number is given, cut at the edges of "
+               "groups that share a scale",
+               bodies::cut_at_group_edge},
+    LoaderRule{"moe.expert-ids", kAny, "all", kError,
                "every mixture layer has the experts 0 to E-1, whole, and no others",
                bodies::expert_ids},
-    LoaderRule{"moe.stacked-shape", "all", kError, "stacked experts are [E, 2I, H] and [E, H, I]",
-               bodies::stacked_shape},
-    LoaderRule{"router.correction-bias", "all", kError,
+    LoaderRule{"moe.stacked-shape", kAny, "all", kError,
+               "stacked experts are [E, 2I, H] and [E, H, I]", bodies::stacked_shape},
+    LoaderRule{"router.correction-bias", kAny, "all", kError,
                "with topk_method noaux_tc every router has its e_score_correction_bias",
                bodies::correction_bias},
-    LoaderRule{"router.correction-bias-dtype", "vLLM, SGLang", kWarning,
+    LoaderRule{"router.correction-bias-dtype", kAny, "vLLM, SGLang", kWarning,
                "e_score_correction_bias is F32 where the release has it so",
                bodies::correction_bias_dtype},
-    LoaderRule{"indexer.complete", "all", kError,
+    LoaderRule{"indexer.complete", kAny, "all", kError,
                "every layer of a sparse-attention model has its indexer", bodies::indexer_complete},
-    LoaderRule{"mtp.present", "vLLM, SGLang with speculative decoding", kWarning,
+    LoaderRule{"indexer.k-scheme", kAny, "vLLM", kWarning,
+               "indexer.wk, which is joined with weights_proj, is fp8-block or bf16",
+               bodies::indexer_k_scheme},
+    LoaderRule{"mtp.present", kAny, "vLLM, SGLang with speculative decoding", kWarning,
                "the layers that num_nextn_predict_layers promises are there", bodies::mtp_present},
-    LoaderRule{"mtp.complete", "vLLM, SGLang with speculative decoding", kError,
+    LoaderRule{"mtp.complete", kAny, "vLLM, SGLang with speculative decoding", kError,
                "a multi-token prediction layer that is there is whole", bodies::mtp_complete},
-    LoaderRule{"model.complete", "all", kError, "every tensor that the config promises is there",
-               bodies::model_complete},
-    LoaderRule{"model.shape", "all", kError, "every tensor has the shape that the config promises",
-               bodies::model_shape},
+    LoaderRule{"model.complete", kAny, "all", kError,
+               "every tensor that the config promises is there", bodies::model_complete},
+    LoaderRule{"model.shape", kAny, "all", kError,
+               "every tensor has the shape that the config promises", bodies::model_shape},
 };
 
 }  // namespace
-
-Finding finding_of(const Error& error) {
-  Finding finding;
-  finding.code = error.code();
-  finding.file = error.file();
-  finding.tensor = error.tensor();
-  finding.message = error.message();
-  return finding;
-}
 
 std::span<const LoaderRule> loader_rules() {
   return kRules;
@@ -94,6 +255,8 @@ std::span<const LoaderRule> loader_rules() {
 std::vector<Finding> run_loader_rules(const Checkpoint& checkpoint, const RuleOptions& options) {
   std::vector<Finding> findings;
   for (const LoaderRule& row : kRules) {
+    if (!row.dialect.empty() && row.dialect != checkpoint.dialect().name) continue;
+    if (row.reads_values && !options.values) continue;
     row.test(checkpoint, options, [&](Finding finding) {
       finding.severity = row.severity;
       finding.rule = row.name;
@@ -101,19 +264,6 @@ std::vector<Finding> run_loader_rules(const Checkpoint& checkpoint, const RuleOp
     });
   }
   return findings;
-}
-
-void rule_bodies::FindingsByKind::add(const TensorRule* kind, Finding finding) {
-  const auto [entry, is_new] = index_.try_emplace(kind, found_.size());
-  if (is_new) found_.emplace_back(std::move(finding), 0);
-  ++found_[entry->second].second;
-}
-
-void rule_bodies::FindingsByKind::report(const Report& report) {
-  for (auto& [finding, count] : found_) {
-    if (count > 1) finding.message += fmt::format(" (so do {} more of this kind)", count - 1);
-    report(std::move(finding));
-  }
 }
 
 }  // namespace ingot::formats

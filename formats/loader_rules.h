@@ -31,23 +31,28 @@ struct RuleOptions {
   bool deep = false;  ///< read every FP8 weight for NaN codes
   std::size_t threads = 1;
   bool values = true;  ///< read scales; without, headers and JSON alone
+  /// Ranks that tensor parallelism cuts the weights into; 1: not known, nothing is said of cuts.
+  std::uint64_t tensor_parallel = 1;
 };
 
 /// One test that a loader makes, as a row. Source: docs/formats.md, "A loader rejects".
 struct LoaderRule {
   std::string_view name;     ///< stable id, e.g. "fp8.scale-shape"
+  std::string_view dialect;  ///< of the checkpoints that it is about; empty: of any
   std::string_view loaders;  ///< who refuses: "all", "vLLM", "vLLM, SGLang"
   Severity severity{};
   std::string_view rule;  ///< what must hold, one line
-  /// Reports each violation (severity and rule are filled in by run_loader_rules). Reads headers,
-  /// config and, where needed, scales; weights only when `deep`.
+  /// Reports each violation (severity and rule are filled in by run_loader_rules).
   void (*test)(const Checkpoint& checkpoint, const RuleOptions& options,
                const std::function<void(Finding)>& report);
+  /// False: headers and JSON are all that the test reads. True: scales too, and weights when
+  /// `deep`; left out without RuleOptions::values.
+  bool reads_values = false;
 };
 
 std::span<const LoaderRule> loader_rules();
 
-/// The findings of every row, in table order.
+/// The findings of every row for the checkpoint's dialect or for any, in table order.
 std::vector<Finding> run_loader_rules(const Checkpoint& checkpoint, const RuleOptions& options);
 
 }  // namespace ingot::formats

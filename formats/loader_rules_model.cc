@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <charconv>
-#include <map>
 #include <set>
 #include <unordered_map>
 #include <unordered_set>
@@ -8,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "formats/loader_rule_bodies.h"
+#include "formats/part_names.h"
 #include "formats/safetensors.h"
 
 namespace ingot::formats::rule_bodies {
@@ -49,18 +49,29 @@ bool is_stacked(Role role) {
 
 // What is here, by name and by layer.
 struct Present {
-  std::unordered_set<std::string_view> names;
+  std::unordered_set<std::string> names;   // of weights, whatever their codes are called
   std::set<std::uint32_t> layers;          // with at least one tensor
   std::set<std::uint32_t> stacked_layers;  // with experts in one tensor
 };
+
+// `X.weight` for the codes `X.weight_packed`.
+std::string weight_name(std::string_view stored) {
+  for (const std::string_view suffix : packed_suffixes()) {
+    if (!stored.ends_with(suffix)) continue;
+    return fmt::format("{}.weight", stored.substr(0, stored.size() - suffix.size()));
+  }
+  return std::string(stored);
+}
 
 Present list_present(const Checkpoint& checkpoint) {
   Present present;
   // A tensor that could not be understood (no scale, say) is still not missing.
   const NameGrammar grammar(checkpoint.family(), checkpoint.config());
   for (const StoredTensor& tensor : checkpoint.stored()) {
-    present.names.insert(tensor.name);
-    if (const auto match = grammar.match(tensor.name); match && match->layer) {
+    std::string name = weight_name(tensor.name);
+    const auto match = grammar.match(name);
+    present.names.insert(std::move(name));
+    if (match && match->layer) {
       present.layers.insert(*match->layer);
     }
   }
@@ -138,42 +149,9 @@ std::optional<std::uint64_t> expert_number(std::string_view name) {
   return number;
 }
 
-// Weights with one key become one module in a loader.
-std::string fused_module(const LogicalTensor& tensor) {
-  const std::size_t last = tensor.name.rfind('.');
-  const std::size_t module = last == std::string::npos ? last : tensor.name.rfind('.', last - 1);
-  const std::string parent =
-      module == std::string::npos ? std::string() : tensor.name.substr(0, module);
-  switch (tensor.rule->role) {
-    case Role::kAttentionBias:
-      return {};  // added, never multiplied: it stays plain
-    case Role::kExpertGate:
-    case Role::kExpertUp:
-      return parent.substr(0, parent.rfind('.')) + "/w13";
-    case Role::kExpertDown:
-      return parent.substr(0, parent.rfind('.')) + "/w2";
-    default:
-      break;
-  }
-  switch (tensor.rule->fuse) {
-    case Fuse::kQaKva:
-      return parent + "/qkv_a";
-    case Fuse::kGateUp:
-      return parent + "/gate_up";
-    case Fuse::kQkv:
-      return parent + "/qkv";
-    default:
-      return {};
-  }
-}
-
-const StoredTensor& weight_of(const Checkpoint& checkpoint, const LogicalTensor& tensor) {
-  return checkpoint.stored()[tensor.encoding.stored.weight()];
-}
-
-Finding at(const Checkpoint& checkpoint, const LogicalTensor& tensor, ErrorCode code,
-           std::string message) {
-  return violation(code, file_of(checkpoint, weight_of(checkpoint, tensor)), tensor.name,
+Finding at_weight(const Checkpoint& checkpoint, const LogicalTensor& tensor, ErrorCode code,
+                  std::string message) {
+  return violation(code, checkpoint.files()[codes_of(checkpoint, tensor).file].name, tensor.name,
                    std::move(message));
 }
 
@@ -184,9 +162,9 @@ void report_shapes(const Checkpoint& checkpoint, bool stacked, const Report& rep
     if (tensor.rule->any_shape) continue;
     const Shape wanted = rule_shape(*tensor.rule, checkpoint.config());
     if (tensor.shape == wanted) continue;
-    found.add(tensor.rule, at(checkpoint, tensor, ErrorCode::kShapeMismatch,
-                              fmt::format("has shape {}, config.json promises {}",
-                                          shape_text(tensor.shape), shape_text(wanted))));
+    found.add(tensor.rule, at_weight(checkpoint, tensor, ErrorCode::kShapeMismatch,
+                                     fmt::format("has shape {}, config.json promises {}",
+                                                 shape_text(tensor.shape), shape_text(wanted))));
   }
   found.report(report);
 }
@@ -225,27 +203,6 @@ void entry_point(const Checkpoint& checkpoint, const RuleOptions&, const Report&
                    "is missing, and there is no single model.safetensors instead"));
 }
 
-void fused_scheme(const Checkpoint& checkpoint, const RuleOptions&, const Report& report) {
-  std::map<std::string, const LogicalTensor*> first_of;
-  for (const LogicalTensor& tensor : checkpoint.tensors()) {
-    if (tensor.rule == nullptr) continue;
-    const std::string_view scheme = scheme_facts(tensor.encoding.scheme).name;
-    if (tensor.rule->role == Role::kIndexerK && tensor.encoding.scheme != SchemeId::kFp8Block &&
-        tensor.encoding.scheme != SchemeId::kBf16) {
-      report(
-          at(checkpoint, tensor, ErrorCode::kMismatch,
-             fmt::format("is {}; fused with weights_proj it must be fp8-block or bf16", scheme)));
-    }
-    const std::string module = fused_module(tensor);
-    if (module.empty()) continue;
-    const LogicalTensor* first = first_of.try_emplace(module, &tensor).first->second;
-    if (first->encoding.scheme == tensor.encoding.scheme) continue;
-    report(at(checkpoint, tensor, ErrorCode::kMismatch,
-              fmt::format("is {}, but is fused with '{}', which is {}", scheme, first->name,
-                          scheme_facts(first->encoding.scheme).name)));
-  }
-}
-
 void expert_ids(const Checkpoint& checkpoint, const RuleOptions&, const Report& report) {
   report_missing(checkpoint, Gap::kExpert, "", report);
   const std::uint64_t n_experts = checkpoint.config().n_routed_experts;
@@ -274,10 +231,10 @@ void correction_bias(const Checkpoint& checkpoint, const RuleOptions&, const Rep
 void correction_bias_dtype(const Checkpoint& checkpoint, const RuleOptions&, const Report& report) {
   for (const LogicalTensor& tensor : checkpoint.tensors()) {
     if (tensor.rule == nullptr || tensor.rule->role != Role::kRouterBias) continue;
-    const DType dtype = weight_of(checkpoint, tensor).dtype;
+    const DType dtype = codes_of(checkpoint, tensor).dtype;
     if (tensor.rule->synth_dtype != DType::kF32 || dtype == DType::kF32) continue;
-    report(at(checkpoint, tensor, ErrorCode::kDtypeMismatch,
-              fmt::format("is {}, loaders keep it in F32", dtype_name(dtype))));
+    report(at_weight(checkpoint, tensor, ErrorCode::kDtypeMismatch,
+                     fmt::format("is {}, loaders keep it in F32", dtype_name(dtype))));
   }
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
@@ -24,6 +25,7 @@ struct EditableCheckpoint {
   };
 
   formats::Json config;
+  std::map<std::string, formats::Json> descriptions;  ///< other JSON files, by name
   std::map<std::string, Tensor> tensors;
   std::string file_name = "model.safetensors";
   bool with_metadata = true;
@@ -63,6 +65,8 @@ struct EditableCheckpoint {
                  static_cast<std::streamsize>(tensor.bytes.size()));
     }
     std::ofstream(directory / "config.json") << config.dump();
+    for (const auto& [name, content] : descriptions)
+      std::ofstream(directory / name) << content.dump();
   }
 
   Tensor& at(const std::string& name) { return tensors.at(name); }
@@ -71,6 +75,23 @@ struct EditableCheckpoint {
   void put_zeros(const std::string& name, formats::DType dtype, const formats::Shape& shape) {
     tensors[name] = {dtype, shape,
                      std::vector<std::byte>(formats::byte_count(dtype, shape).value())};
+  }
+
+  /// Replaces a tensor by one whose every element is `value`; F32 and I64 (the float's bits) only.
+  void put_floats(const std::string& name, const formats::Shape& shape, float value,
+                  formats::DType dtype = formats::DType::kF32) {
+    put_zeros(name, dtype, shape);
+    std::vector<std::byte>& bytes = at(name).bytes;
+    const std::size_t width = formats::dtype_bits(dtype) / 8;
+    for (std::size_t i = 0; i < bytes.size(); i += width)
+      std::memcpy(&bytes[i], &value, sizeof value);
+  }
+
+  /// The same for elements of one byte.
+  void put_bytes(const std::string& name, formats::DType dtype, const formats::Shape& shape,
+                 unsigned value) {
+    put_zeros(name, dtype, shape);
+    std::fill(at(name).bytes.begin(), at(name).bytes.end(), static_cast<std::byte>(value));
   }
 
   /// Removes every tensor whose name begins with `prefix`; returns how many.

@@ -1,0 +1,114 @@
+#include "tests/check/rule_fixture.h"
+
+namespace ingot::testing {
+
+using formats::Activations;
+using formats::Json;
+using formats::SchemeId;
+using enum ErrorCode;
+
+namespace {
+
+const auto kInt8 = spelled("compressed-tensors", SchemeId::kInt8Channel, Activations::kDynamic);
+
+Json& group(EditableCheckpoint& checkpoint) {
+  return quantization(checkpoint)["config_groups"]["group_0"];
+}
+
+void ignore_also(EditableCheckpoint& checkpoint, const std::string& entry) {
+  quantization(checkpoint)["ignore"].push_back(entry);
+}
+
+}  // namespace
+
+std::vector<RuleFixture> compressed_tensors_fixtures() {
+  const std::string o_proj = kAttention + "o_proj.weight";
+  return {
+      {.rule = "ct.scale-shape",
+       .code = kShapeMismatch,
+       .make = kInt8,
+       .damage = [=](EditableCheckpoint& c) { c.at(o_proj + "_scale").shape.pop_back(); }},
+      {.rule = "ct.config-group-keys",
+       .code = kUnsupported,
+       .make = kInt8,
+       .damage = [](EditableCheckpoint& c) { group(c)["weights"]["scale_format"] = nullptr; }},
+      {.rule = "ct.config-group-keys",
+       .code = kUnsupported,
+       .make = kInt8,
+       .damage = [](EditableCheckpoint& c) { group(c)["weight_format"] = "int-quantized"; }},
+      {.rule = "ct.format-known",
+       .code = kUnsupported,
+       .make = kInt8,
+       .damage =
+           [](EditableCheckpoint& c) {
+             quantization(c)["format"] = "int8-quantized";
+             group(c).erase("format");
+           }},
+      {.rule = "ct.format-agrees",
+       .code = kMismatch,
+       .make = kInt8,
+       .damage =
+           [](EditableCheckpoint& c) {
+             quantization(c)["format"] = group(c)["format"] = "float-quantized";
+           }},
+      {.rule = "ct.format-agrees",
+       .code = kMismatch,
+       .make = kInt8,
+       .damage = [](EditableCheckpoint& c) { quantization(c)["format"] = "float-quantized"; }},
+      // No target, the wrong group, taken in by ignore, an expression that is none.
+      {.rule = "ct.targets",
+       .code = kMismatch,
+       .make = kInt8,
+       .damage =
+           [](EditableCheckpoint& c) {
+             group(c)["targets"] = {"re:.*mlp.*", "re:.*[qk].*_proj$"};
+           }},
+      {.rule = "ct.targets",
+       .code = kMismatch,
+       .make = kInt8,
+       .damage =
+           [](EditableCheckpoint& c) {
+             Json fp8 = group(c);
+             fp8["weights"]["type"] = "float";
+             fp8["format"] = "float-quantized";
+             fp8["targets"] = {"re:.*o_proj$"};
+             quantization(c)["config_groups"]["group_1"] = fp8;
+             quantization(c)["format"] = "mixed-precision";
+           }},
+      {.rule = "ct.targets",
+       .code = kMismatch,
+       .make = kInt8,
+       .damage = [](EditableCheckpoint& c) { ignore_also(c, "re:.*o_proj$"); }},
+      {.rule = "ct.targets",
+       .code = kCorrupt,
+       .make = kInt8,
+       .damage = [](EditableCheckpoint& c) { ignore_also(c, "re:(unclosed"); }},
+      {.rule = "ct.ignore",
+       .code = kMismatch,
+       .make = kInt8,
+       .damage = [=](EditableCheckpoint& c) { make_weight_plain(c, o_proj); }},
+      {.rule = "ct.ignore-never-quantized",
+       .code = kMismatch,
+       .make = kInt8,
+       .damage = [](EditableCheckpoint& c) { quantization(c)["ignore"].erase(0); }},
+      {.rule = "ct.mtp-names",
+       .code = kMismatch,
+       .make = kInt8,
+       .damage =
+           [](EditableCheckpoint& c) {
+             make_weight_plain(c, kMtp + "self_attn.o_proj.weight");
+             ignore_also(c, kMtp + "self_attn.o_proj");
+           }},
+      {.rule = "ct.static-input-scale",
+       .code = kMissingTensor,
+       .make = spelled("compressed-tensors", SchemeId::kInt8Channel, Activations::kStatic),
+       .damage = [](EditableCheckpoint& c) { c.tensors.erase(kAttention + "o_proj.input_scale"); }},
+      {.rule = "ct.static-input-scale",
+       .code = kMissingTensor,
+       .make = spelled("compressed-tensors", SchemeId::kNvfp4, Activations::kStatic),
+       .damage =
+           [](EditableCheckpoint& c) { c.tensors.erase(kDense + "down_proj.input_global_scale"); }},
+  };
+}
+
+}  // namespace ingot::testing

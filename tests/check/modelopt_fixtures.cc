@@ -1,0 +1,117 @@
+#include "tests/check/rule_fixture.h"
+
+namespace ingot::testing {
+
+using formats::Activations;
+using formats::Json;
+using formats::SchemeId;
+using enum ErrorCode;
+
+namespace {
+
+const auto kNvfp4 = spelled("modelopt", SchemeId::kNvfp4, Activations::kStatic);
+
+Json& statement(EditableCheckpoint& checkpoint) {
+  return checkpoint.descriptions.at("hf_quant_config.json")["quantization"];
+}
+
+std::function<void(EditableCheckpoint&)> exclude_also(const std::string& entry) {
+  return [=](EditableCheckpoint& c) { statement(c)["exclude_modules"].push_back(entry); };
+}
+
+void replace_excluded(EditableCheckpoint& checkpoint, const std::string& old,
+                      const std::string& by) {
+  for (Json& entry : statement(checkpoint)["exclude_modules"]) {
+    if (entry == old) entry = by;
+  }
+}
+
+/// Everything is quantized that a release quantizes, so that nothing needs to be excluded.
+EditableCheckpoint make_all_fp8() {
+  const Spelled fp8 = {"modelopt", SchemeId::kFp8Tensor, Activations::kStatic};
+  EditableCheckpoint checkpoint = make_spelled(fp8);
+  for (const char* layer : {"0", "1", "2"}) {
+    put_spelled(checkpoint, std::string("model.layers.") + layer + ".self_attn.indexer.wk.weight",
+                fp8);
+  }
+  return checkpoint;
+}
+
+}  // namespace
+
+std::vector<RuleFixture> modelopt_fixtures() {
+  return {
+      {.rule = "modelopt.scale-shape",
+       .code = kShapeMismatch,
+       .make = spelled("modelopt", SchemeId::kFp8Channel, Activations::kDynamic),
+       .damage =
+           [](EditableCheckpoint& c) {
+             c.at(kAttention + "o_proj.weight_scale").shape.push_back(1);
+           },
+       .also = {"modelopt.algo-of-sglang"}},
+      {.rule = "modelopt.description-present",
+       .code = kNotFound,
+       .make = kNvfp4,
+       .damage = [](EditableCheckpoint& c) { c.descriptions.clear(); }},
+      {.rule = "modelopt.required-keys",
+       .code = kNotFound,
+       .make = kNvfp4,
+       .damage = [](EditableCheckpoint& c) { statement(c).erase("kv_cache_quant_algo"); }},
+      {.rule = "modelopt.required-keys",
+       .code = kNotFound,
+       .make = kNvfp4,
+       .damage = [](EditableCheckpoint& c) { statement(c).erase("group_size"); }},
+      {.rule = "modelopt.required-keys",
+       .code = kNotFound,
+       .make = make_all_fp8,
+       .damage = [](EditableCheckpoint& c) { statement(c).erase("exclude_modules"); },
+       .also = {"indexer.k-scheme"}},
+      {.rule = "modelopt.exclude-not-empty",
+       .code = kNotFound,
+       .make = make_all_fp8,
+       .damage = [](EditableCheckpoint& c) { statement(c)["exclude_modules"] = Json::array(); },
+       .also = {"indexer.k-scheme"}},
+      {.rule = "modelopt.quant-algo",
+       .code = kUnsupported,
+       .make = kNvfp4,
+       .damage = [](EditableCheckpoint& c) { statement(c)["quant_algo"] = "NVFP5"; }},
+      {.rule = "modelopt.quant-algo",
+       .code = kMismatch,
+       .make = kNvfp4,
+       .damage = [](EditableCheckpoint& c) { statement(c)["quant_algo"] = "FP8"; }},
+      {.rule = "modelopt.algo-of-sglang",
+       .code = kUnsupported,
+       .make = spelled("modelopt", SchemeId::kNvfp4, Activations::kWeightOnly)},
+      {.rule = "modelopt.exclude-quantized",
+       .code = kMismatch,
+       .make = kNvfp4,
+       .damage = exclude_also("*.down_proj")},
+      {.rule = "modelopt.exclude-quantized",
+       .code = kMismatch,
+       .make = kNvfp4,
+       .damage =
+           [](EditableCheckpoint& c) {
+             statement(c)["quant_algo"] = "MIXED_PRECISION";
+             statement(c)["quantized_layers"] = {{"model.layers.0.mlp", {{"quant_algo", "NVFP4"}}}};
+           },
+       .also = {"modelopt.algo-of-sglang"}},
+      {.rule = "modelopt.exclude-inside",
+       .code = kMismatch,
+       .make = kNvfp4,
+       .damage = exclude_also("mlp.experts.3")},
+      {.rule = "modelopt.exclude-plain",
+       .code = kMismatch,
+       .make = kNvfp4,
+       .damage = [](EditableCheckpoint& c) { replace_excluded(c, "*.self_attn*", "attention"); }},
+      {.rule = "modelopt.exclude-plain-whole",
+       .code = kMismatch,
+       .make = kNvfp4,
+       .damage = [](EditableCheckpoint& c) { replace_excluded(c, "*.self_attn*", "self_attn"); }},
+      {.rule = "modelopt.input-scale",
+       .code = kMissingTensor,
+       .make = kNvfp4,
+       .damage = [](EditableCheckpoint& c) { c.tensors.erase(kDense + "down_proj.input_scale"); }},
+  };
+}
+
+}  // namespace ingot::testing
