@@ -1,0 +1,243 @@
+#include "convert/activation_scales.h"
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/convert/conversion.h"
+#include "tests/convert/output_tensors.h"
+#include "tests/convert/targets.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_checkpoint.h"
+
+// Ranges of activations from a file, and what becomes of them beside static weights.
+
+namespace ingot::convert {
+namespace {
+
+using formats::Activations;
+using formats::SchemeId;
+using ingot::testing::Conversion;
+using ingot::testing::expect_error;
+using ingot::testing::module_of;
+using ingot::testing::OutputTensors;
+using ingot::testing::read_output;
+using ingot::testing::TempDir;
+using ingot::testing::TinyTensor;
+
+TinyTensor number(const std::string& name, float value) {
+  std::string bytes(sizeof value, '\0');
+  std::memcpy(bytes.data(), &value, sizeof value);
+  return {name, "F32", {1}, bytes};
+}
+
+class ActivationFile : public ::testing::Test {
+ protected:
+  std::filesystem::path write(const std::vector<TinyTensor>& tensors) {
+    ingot::testing::write_bytes(path(), ingot::testing::safetensors_bytes(tensors));
+    return path();
+  }
+  std::filesystem::path path() const { return directory_ / "activations.safetensors"; }
+  void refuse(const std::vector<TinyTensor>& tensors, std::initializer_list<std::string> facts) {
+    write(tensors);
+    expect_error(ErrorCode::kCorrupt, facts, [&] { ActivationScales::read(path()); });
+  }
+  TempDir directory_;
+};
+
+TEST_F(ActivationFile, GivesRangesByModuleThatAlwaysHoldZero) {
+  const auto scales = ActivationScales::read(
+      write({number("a.input_min", -1), number("a.input_max", 3), number("b.input_amax", 5),
+             number("c.input_min", 2), number("c.input_max", 4)}));
+  EXPECT_EQ(scales.find("a")->min, -1);
+  EXPECT_EQ(scales.find("a")->max, 3);
+  EXPECT_EQ(scales.find("b")->min, -5);
+  EXPECT_EQ(scales.find("b")->max, 5);
+  EXPECT_EQ(scales.find("c")->min, 0);
+  EXPECT_EQ(scales.find("c")->amax(), 4);
+  EXPECT_FALSE(scales.find("d"));
+}
+
+TEST_F(ActivationFile, IsRefusedWhenItIsNotOne) {
+  refuse({number("a.weight", 1)}, {"a.weight", "MODULE.input_amax"});
+  refuse({number("a.input_min", -1)}, {"a", "needs both"});
+  refuse({number("a.input_min", 2), number("a.input_max", 1)}, {"a", "from 2 to 1"});
+  refuse({number("a.input_amax", -1)}, {"a", "input_amax of -1"});
+  refuse({number("a.input_amax", INFINITY)}, {"a"});
+  refuse({number("a.input_amax", NAN)}, {"a"});
+  refuse({number("a.input_amax", 1), number("a.input_max", 1)}, {"a", "beside"});
+  refuse({{"a.input_amax", "BF16", {1}, "\x80\x3f"}}, {"a.input_amax", "must be one F32"});
+  refuse({{"a.input_amax", "F32", {2}}}, {"a.input_amax", "must be one F32"});
+  refuse({number("x.bad", 1), number("a.input_min", 1)}, {"x.bad", "needs both"});
+}
+
+TEST(InputScales, FollowTheFormulasOfTheirDialects) {
+  const InputRange range{.min = -1, .max = 3};
+  using formats::CodeKind;
+  EXPECT_EQ(symmetric_input_scale(CodeKind::kE4m3, range, false).scale, 3.0F / 448.0F);
+  EXPECT_EQ(symmetric_input_scale(CodeKind::kInt8, range, false).scale, 3.0F / 127.0F);
+  EXPECT_EQ(symmetric_input_scale(CodeKind::kE2m1, range, false).scale, 3.0F / 2688.0F);
+  EXPECT_EQ(symmetric_input_scale(CodeKind::kE2m1, range, true).scale, 2688.0F / 3.0F);
+  EXPECT_EQ(symmetric_input_scale(CodeKind::kInt8, {}, false).scale, 1.0F);
+  EXPECT_EQ(symmetric_input_scale(CodeKind::kE2m1, {}, true).scale, 1.0F);
+  EXPECT_EQ(asymmetric_input_scale(range).scale, 4.0F / 255.0F);
+  EXPECT_EQ(asymmetric_input_scale(range).offset, -64.0F);
+  EXPECT_EQ(asymmetric_input_scale({}).scale, 0x1p-23F);
+  EXPECT_EQ(asymmetric_input_scale({.min = 0, .max = 255}).offset, -128.0F);
+  EXPECT_EQ(asymmetric_input_scale({.min = -255, .max = 0}).offset, 127.0F);
+}
+
+// The range that the test gives to the input of a module: another one for each.
+InputRange range_of(const std::string& module) {
+  const auto salt = static_cast<float>(std::hash<std::string>()(module) % 1000);
+  return {.min = -1.0F - salt / 700, .max = 2.0F + salt / 300};
+}
+
+class StaticOutput : public ActivationFile {
+ protected:
+  static const std::filesystem::path& source() { return ingot::testing::synth_model(); }
+
+  // Ranges for every FP8 module of the source but those that are left out.
+  std::filesystem::path write_ranges(const std::set<std::string>& without = {}) {
+    std::vector<TinyTensor> tensors;
+    for (const auto& [name, tensor] : read_output(source())) {
+      const std::string module = module_of(name);
+      if (tensor.dtype != formats::DType::kF8E4M3 || without.contains(module)) continue;
+      tensors.push_back(number(module + ".input_min", range_of(module).min));
+      tensors.push_back(number(module + ".input_max", range_of(module).max));
+    }
+    return write(tensors);
+  }
+
+  OutputTensors run(SchemeId scheme, const std::string& dialect) {
+    Conversion conversion(source(), directory_ / dialect);
+    conversion.recipe.to = scheme;
+    conversion.recipe.choices.dialect = dialect;
+    conversion.recipe.choices.activations = Activations::kStatic;
+    conversion.recipe.choices.activation_scales =
+        std::make_shared<ActivationScales>(ActivationScales::read(path()));
+    conversion.run();
+    return read_output(conversion.output);
+  }
+
+  // Fused modules see one input, whose range is that of both.
+  static InputRange fused_range(const std::string& module) {
+    InputRange range = range_of(module);
+    const std::pair<std::string, std::string> pairs[] = {{"gate_proj", "up_proj"},
+                                                         {"q_a_proj", "kv_a_proj_with_mqa"}};
+    for (const auto& [a, b] : pairs) {
+      for (const auto& [one, other] : {std::pair(a, b), std::pair(b, a)}) {
+        if (module.ends_with("." + one))
+          range.include(range_of(module.substr(0, module.size() - one.size()) + other));
+      }
+    }
+    return range;
+  }
+
+  // Calls `expect(module, scale)` for every part with this suffix.
+  static void each(const OutputTensors& output, const std::string& suffix,
+                   const std::function<void(const std::string& module, float scale)>& expect) {
+    std::size_t n = 0;
+    for (const auto& [name, tensor] : output) {
+      if (!name.ends_with(suffix)) continue;
+      ASSERT_EQ(tensor.bytes.size(), sizeof(float)) << name;
+      expect(name.substr(0, name.size() - suffix.size()), tensor.as<float>().front());
+      ++n;
+    }
+    EXPECT_GE(n, 18U);
+  }
+};
+
+TEST_F(StaticOutput, HasSymmetricScalesSharedByFusedModules) {
+  write_ranges();
+  const struct {
+    SchemeId scheme;
+    const char* dialect;
+    float largest;
+  } rows[] = {{SchemeId::kFp8Tensor, "compressed-tensors", 448},
+              {SchemeId::kInt8Channel, "compressed-tensors", 127}};
+  for (const auto& row : rows) {
+    each(run(row.scheme, row.dialect), ".input_scale", [&](const std::string& module, float scale) {
+      EXPECT_EQ(scale, fused_range(module).amax() / row.largest) << module;
+    });
+    std::filesystem::remove_all(directory_ / row.dialect);
+  }
+  each(run(SchemeId::kNvfp4, "modelopt"), ".input_scale",
+       [&](const std::string& module, float scale) {
+         EXPECT_EQ(scale, fused_range(module).amax() / 2688.0F) << module;
+       });
+}
+
+TEST_F(StaticOutput, OfNvfp4InCompressedTensorsIsADivisor) {
+  write_ranges();
+  each(run(SchemeId::kNvfp4, "compressed-tensors"), ".input_global_scale",
+       [&](const std::string& module, float scale) {
+         EXPECT_EQ(scale, 2688.0F / fused_range(module).amax()) << module;
+       });
+}
+
+TEST_F(StaticOutput, OfAscendHasScaleOffsetBiasAndTheirProduct) {
+  write_ranges();
+  const OutputTensors output = run(SchemeId::kInt8Channel, "modelslim");
+  each(output, ".input_scale", [&](const std::string& module, float scale) {
+    const InputRange range = fused_range(module);
+    EXPECT_EQ(scale, (range.max - range.min) / 255.0F) << module;
+    const float offset = output.at(module + ".input_offset").as<float>().front();
+    EXPECT_EQ(offset, std::nearbyint(-range.min / scale) - 128.0F) << module;
+    const auto codes = output.at(module + ".weight").as<std::int8_t>();
+    const auto biases = output.at(module + ".quant_bias").as<std::int32_t>();
+    const auto& shape = output.at(module + ".weight").shape;
+    ASSERT_EQ(biases.size(), shape[0]);
+    for (std::size_t row = 0; row < shape[0]; ++row) {
+      std::int64_t sum = 0;
+      for (std::size_t k = 0; k < shape[1]; ++k) sum += codes[row * shape[1] + k];
+      ASSERT_EQ(biases[row], -static_cast<std::int64_t>(offset) * sum) << module << " " << row;
+    }
+  });
+  // Of the same weights without static inputs: the scale of each row.
+  Conversion dynamic(source(), directory_ / "dynamic");
+  dynamic.recipe.to = SchemeId::kInt8Channel;
+  dynamic.recipe.choices.dialect = "modelslim";
+  dynamic.run();
+  const OutputTensors rows = read_output(dynamic.output);
+  each(output, ".input_scale", [&](const std::string& module, float scale) {
+    const auto weights = rows.at(module + ".weight_scale").as<float>();
+    const auto products = output.at(module + ".deq_scale").as<float>();
+    for (std::size_t row = 0; row < products.size(); ++row)
+      ASSERT_EQ(products[row], scale * weights[row]) << module << " " << row;
+    EXPECT_TRUE(rows.at(module + ".weight") == output.at(module + ".weight")) << module;
+  });
+}
+
+TEST_F(StaticOutput, IsRefusedWithTheModulesThatHaveNoRange) {
+  write_ranges({"model.layers.1.mlp.experts.2.down_proj", "model.layers.0.mlp.gate_proj"});
+  expect_error(ErrorCode::kMissingTensor,
+               {"model.layers.1.mlp.experts.2.down_proj", "model.layers.0.mlp.gate_proj",
+                "--activation-scales"},
+               [&] { run(SchemeId::kNvfp4, "modelopt"); });
+  EXPECT_FALSE(std::filesystem::exists(directory_ / "modelopt"));
+}
+
+TEST_F(StaticOutput, NeedsAFileOrAnExplicitScale) {
+  Conversion conversion(source(), directory_ / "out");
+  conversion.recipe.to = SchemeId::kNvfp4;
+  conversion.recipe.choices.dialect = "modelopt";
+  expect_error(ErrorCode::kInvalidArgument, {"--activations", "weight-only"},
+               [&] { conversion.run(); });
+  conversion.recipe.choices.activations = Activations::kStatic;
+  expect_error(ErrorCode::kMissingTensor, {"--activation-scales", "--input-scale 1"},
+               [&] { conversion.run(); });
+  conversion.recipe.choices.input_scale = 1.0F;
+  conversion.run();
+  each(read_output(conversion.output), ".input_scale",
+       [](const std::string& module, float scale) { EXPECT_EQ(scale, 1) << module; });
+  const std::string manifest = read_text_file(conversion.output / "ingot.json", 1 << 20);
+  EXPECT_THAT(manifest, ::testing::HasSubstr("\"input_scale\": 1")) << "it is recorded";
+}
+
+}  // namespace
+}  // namespace ingot::convert

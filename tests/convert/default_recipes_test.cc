@@ -1,0 +1,235 @@
+#include "convert/default_recipes.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "formats/json.h"
+#include "tests/convert/conversion.h"
+#include "tests/convert/targets.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_dir.h"
+
+// Which tensors the default recipes select, by family, target and dialect.
+
+namespace ingot::convert {
+namespace {
+
+using formats::SchemeId;
+using ingot::testing::Conversion;
+using ingot::testing::expect_error;
+using ingot::testing::synth_tiny;
+using ingot::testing::TempDir;
+using ingot::testing::tiny_v32;
+
+// The scheme of every tensor of the plan, and what happens to it.
+struct Planned {
+  Plan plan;
+  std::map<std::string, SchemeId> scheme;
+  std::map<std::string, Action> action;
+
+  // Names that end so and have a scheme.
+  [[nodiscard]] std::set<SchemeId> schemes_of(const std::string& fragment) const {
+    std::set<SchemeId> found;
+    for (const auto& [name, id] : scheme) {
+      if (name.find(fragment) != std::string::npos) found.insert(id);
+    }
+    return found;
+  }
+};
+
+Planned planned(const std::filesystem::path& input, Recipe recipe) {
+  const auto source = formats::Checkpoint::open(input);
+  ingot::testing::resolve(recipe, source);
+  Planned result{.plan = ingot::testing::plan_for(source, recipe)};
+  for (const PlannedTensor& tensor : result.plan.tensors) {
+    const std::string& name = source.tensors()[tensor.tensor].name;
+    result.action[name] = tensor.action;
+    if (tensor.action != Action::kDrop) result.scheme[name] = tensor.to;
+  }
+  return result;
+}
+
+Recipe to(SchemeId scheme, const std::string& dialect = "") {
+  Recipe recipe;
+  recipe.to = scheme;
+  recipe.choices.dialect = dialect;
+  if (dialect == "modelopt" && scheme == SchemeId::kNvfp4)
+    recipe.choices.activations = formats::Activations::kWeightOnly;
+  return recipe;
+}
+
+using Schemes = std::set<SchemeId>;
+const Schemes kBf16Only = {SchemeId::kBf16};
+
+class FamilyRecipes : public ::testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Families, FamilyRecipes,
+                         ::testing::Values("deepseek_v3", "deepseek_v32", "deepseek_v2", "kimi_k2",
+                                           "qwen3_moe", "glm_moe_dsa"),
+                         [](const auto& row) { return row.param; });
+
+TEST_P(FamilyRecipes, NeverQuantizeEmbeddingHeadNormsRouterAndProjectionsOfOtherUse) {
+  const TempDir directory;
+  const auto input = synth_tiny(directory / "in", GetParam());
+  const auto before = formats::Checkpoint::open(input);
+  for (const ingot::testing::Target& target : ingot::testing::scheme_targets()) {
+    Recipe recipe;
+    target.apply(recipe);
+    recipe.mtp = MtpPolicy::kConvert;
+    recipe.choices.quantize_attention = true;
+    const Planned result = planned(input, recipe);
+    std::size_t n_never = 0, n_quantized = 0;
+    for (const formats::LogicalTensor& tensor : before.tensors()) {
+      const std::string& name = tensor.name;
+      const bool is_never =
+          name.find("norm") != name.npos || name.find("embed_tokens") != name.npos ||
+          name.find("lm_head") != name.npos || name.find("shared_head") != name.npos ||
+          name.find("mlp.gate.") != name.npos || name.find("weights_proj") != name.npos ||
+          name.find("eh_proj") != name.npos;
+      const bool is_quantized = result.action.at(name) == Action::kQuantize;
+      if (is_never) {
+        ++n_never;
+        EXPECT_EQ(result.action.at(name), Action::kCopy) << target << " " << name;
+      }
+      n_quantized += is_quantized ? 1U : 0U;
+      EXPECT_TRUE(!is_quantized || name.ends_with("_proj.weight") ||
+                  name.ends_with("wq_b.weight") || name.ends_with("wk.weight") ||
+                  name.ends_with("kv_a_proj_with_mqa.weight"))
+          << name;
+    }
+    EXPECT_GT(n_never, 8U);
+    // FP8 blocks that are FP8 blocks already are kept.
+    const bool is_kept = target.spelling->scheme == SchemeId::kFp8Block;
+    EXPECT_EQ(n_quantized > 15, !is_kept) << target;
+  }
+}
+
+TEST_P(FamilyRecipes, Nvfp4TakesMlpsAndLeavesAttentionUnlessAsked) {
+  const TempDir directory;
+  const auto input = synth_tiny(directory / "in", GetParam());
+  for (const bool is_asked : {false, true}) {
+    Recipe recipe = to(SchemeId::kNvfp4);
+    recipe.choices.quantize_attention = is_asked;
+    const Planned result = planned(input, recipe);
+    const auto source = formats::Checkpoint::open(input);
+    for (const auto& [name, scheme] : result.scheme) {
+      const std::uint64_t n_layers = source.config().num_hidden_layers;
+      const bool is_mtp = name.starts_with("model.layers." + std::to_string(n_layers) + ".");
+      const bool is_mlp = name.find(".mlp.") != name.npos && name.ends_with("_proj.weight");
+      const bool is_attention = name.find("self_attn.") != name.npos &&
+                                (name.ends_with("_proj.weight") || name.ends_with("_mqa.weight")) &&
+                                !name.ends_with("kv_b_proj.weight") &&
+                                name.find("indexer") == name.npos;
+      if (is_mtp) {
+        EXPECT_NE(scheme, SchemeId::kNvfp4) << name;
+        EXPECT_NE(scheme, SchemeId::kFp8Block) << name << " becomes BF16";
+      } else {
+        EXPECT_EQ(scheme == SchemeId::kNvfp4, is_mlp || (is_asked && is_attention)) << name;
+      }
+    }
+  }
+}
+
+TEST(DefaultRecipes, AscendLeavesKvBAndTheIndexerInBf16) {
+  const Planned ascend = planned(tiny_v32(), to(SchemeId::kInt8Channel, "modelslim"));
+  for (const char* left : {"kv_b_proj.weight", "indexer.wq_b.weight", "indexer.wk.weight"})
+    EXPECT_EQ(ascend.schemes_of(left), kBf16Only) << left;
+  const Planned vllm = planned(tiny_v32(), to(SchemeId::kInt8Channel));
+  EXPECT_EQ(vllm.schemes_of("kv_b_proj.weight"), Schemes{SchemeId::kInt8Channel});
+  EXPECT_EQ(vllm.schemes_of("indexer.wq_b.weight"), Schemes{SchemeId::kInt8Channel});
+  EXPECT_EQ(vllm.schemes_of("indexer.wk.weight"), kBf16Only);
+  for (const Planned* both : {&ascend, &vllm})
+    EXPECT_EQ(both->schemes_of("o_proj.weight"), Schemes{SchemeId::kInt8Channel});
+}
+
+TEST(DefaultRecipes, Fp8IsAsReleasedSoThatTheExampleKeepsEveryTensor) {
+  const Planned fp8 = planned(ingot::testing::tiny_bf16(), to(SchemeId::kFp8Block));
+  const auto released = formats::Checkpoint::open(tiny_v32());
+  for (const formats::LogicalTensor& tensor : released.tensors())
+    EXPECT_EQ(fp8.scheme.at(tensor.name), tensor.encoding.scheme) << tensor.name;
+}
+
+TEST(DefaultRecipes, MtpLayersAreWhatIsAskedOrBf16ByDefaultFor4Bits) {
+  const std::string expert = "model.layers.5.mlp.experts.3.down_proj.weight";
+  const auto mtp = [&](SchemeId scheme, std::optional<MtpPolicy> policy) {
+    Recipe recipe = to(scheme);
+    recipe.mtp = policy;
+    const Planned result = planned(tiny_v32(), recipe);
+    return result.scheme.contains(expert) ? std::optional(result.scheme.at(expert)) : std::nullopt;
+  };
+  for (const SchemeId four_bits : {SchemeId::kNvfp4, SchemeId::kMxfp4}) {
+    EXPECT_EQ(mtp(four_bits, std::nullopt), SchemeId::kBf16);
+    EXPECT_EQ(mtp(four_bits, MtpPolicy::kConvert), four_bits);
+    EXPECT_EQ(mtp(four_bits, MtpPolicy::kBf16), SchemeId::kBf16);
+    EXPECT_EQ(mtp(four_bits, MtpPolicy::kKeep), SchemeId::kFp8Block);
+    EXPECT_EQ(mtp(four_bits, MtpPolicy::kDrop), std::nullopt);
+  }
+  EXPECT_EQ(mtp(SchemeId::kInt8Channel, std::nullopt), SchemeId::kInt8Channel);
+  EXPECT_EQ(mtp(SchemeId::kInt8Channel, MtpPolicy::kBf16), SchemeId::kBf16);
+}
+
+TEST(DefaultRecipes, DroppedMtpLayersAreGoneFromTheConfigToo) {
+  const TempDir directory;
+  Conversion conversion(tiny_v32(), directory / "out");
+  conversion.recipe = to(SchemeId::kInt8Channel);
+  conversion.recipe.mtp = MtpPolicy::kDrop;
+  conversion.run();
+  const auto config = formats::read_json_file(directory / "out" / "config.json", 1 << 20);
+  EXPECT_EQ(config.at("num_nextn_predict_layers"), 0);
+  for (const auto& [name, bytes] : ingot::testing::tensor_bytes(directory / "out"))
+    EXPECT_FALSE(name.starts_with("model.layers.5.")) << name;
+}
+
+TEST(DefaultRecipes, LeftoverFp8StaysAsASecondGroupOnlyWhereTheDialectCanHoldIt) {
+  const auto released = formats::Checkpoint::open(tiny_v32());
+  const Planned mixed = planned(tiny_v32(), to(SchemeId::kNvfp4));
+  EXPECT_EQ(mixed.plan.n_demoted, 0U);
+  EXPECT_EQ(mixed.schemes_of("o_proj.weight"), (Schemes{SchemeId::kFp8Block, SchemeId::kBf16}))
+      << "BF16 in the MTP layer";
+  EXPECT_EQ(mixed.schemes_of("model.layers.0.self_attn.o_proj"), Schemes{SchemeId::kFp8Block});
+
+  const Planned modelopt = planned(tiny_v32(), to(SchemeId::kNvfp4, "modelopt"));
+  // Layers 0 to 4: five projections of attention and two of the indexer, besides q_b.
+  EXPECT_EQ(modelopt.plan.n_demoted, 5U * 7);
+  EXPECT_EQ(modelopt.schemes_of("o_proj.weight"), kBf16Only);
+  EXPECT_EQ(modelopt.schemes_of("kv_b_proj.weight"), kBf16Only);
+
+  for (const char* dialect : {"modelslim", "deepseek"}) {
+    Recipe recipe;
+    recipe.choices.dialect = dialect;
+    const bool is_native = std::string_view(dialect) == "deepseek";
+    recipe.rules = {parse_rule(std::string("model.layers.*.mlp.*_proj.weight=") +
+                               (is_native ? "int8-block" : "int8"))};
+    const Planned result = planned(tiny_v32(), recipe);
+    EXPECT_EQ(result.plan.n_demoted, 6U * 7) << dialect;
+    EXPECT_EQ(result.schemes_of("self_attn.o_proj.weight"), kBf16Only) << dialect;
+  }
+}
+
+TEST(DefaultRecipes, SeveralSchemesAtOnceNeedADialectOfMixtures) {
+  Recipe recipe = to(SchemeId::kNvfp4);
+  recipe.rules = {parse_rule("re:model.layers.*.self_attn.o_proj.weight=int8"),
+                  parse_rule("*.kv_b_proj.weight=fp8-channel")};
+  const Planned mixed = planned(tiny_v32(), recipe);
+  EXPECT_EQ(mixed.schemes_of("layers.0.self_attn.o_proj.weight"), Schemes{SchemeId::kInt8Channel});
+  EXPECT_EQ(mixed.schemes_of("layers.0.self_attn.kv_b_proj.weight"),
+            Schemes{SchemeId::kFp8Channel});
+  EXPECT_EQ(mixed.schemes_of("layers.0.mlp.up_proj.weight"), Schemes{SchemeId::kNvfp4});
+  recipe.choices.dialect = "modelopt";
+  recipe.choices.activations = formats::Activations::kWeightOnly;
+  expect_error(ErrorCode::kUnsupported, {"modelopt", "--dialect compressed-tensors"},
+               [&] { planned(tiny_v32(), recipe); });
+}
+
+TEST(DefaultRecipes, EveryLineBelongsToATargetThatSomeDialectHolds) {
+  for (const DefaultRecipeLine& line : default_recipe_lines()) {
+    EXPECT_NE(line.group, RoleGroup::kNever);
+    EXPECT_FALSE(line.reason.empty());
+    if (line.dialect.empty()) continue;
+    const formats::Dialect* dialect = formats::find_dialect(line.dialect);
+    ASSERT_NE(dialect, nullptr) << line.dialect;
+    EXPECT_NE(formats::find_spelling(*dialect, line.to), nullptr) << line.dialect;
+  }
+}
+
+}  // namespace
+}  // namespace ingot::convert

@@ -1,0 +1,267 @@
+#include <algorithm>
+#include <cmath>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "formats/json.h"
+#include "tests/convert/config_claims.h"
+#include "tests/convert/conversion.h"
+#include "tests/convert/plain_decode.h"
+#include "tests/convert/targets.h"
+#include "tests/support/temp_dir.h"
+
+// What holds for every scheme in every dialect, from FP8 and from BF16.
+
+namespace ingot::convert {
+namespace {
+
+using formats::Activations;
+using formats::DType;
+using formats::Part;
+using formats::PartShape;
+using formats::SchemeId;
+using formats::Shape;
+using ingot::testing::all_targets;
+using ingot::testing::Conversion;
+using ingot::testing::module_of;
+using ingot::testing::OutputTensor;
+using ingot::testing::OutputTensors;
+using ingot::testing::read_output;
+using ingot::testing::Target;
+using ingot::testing::TempDir;
+
+class EveryScheme : public ::testing::TestWithParam<std::tuple<Target, bool>> {
+ protected:
+  void SetUp() override {
+    Conversion conversion(source(), directory_ / "out");
+    target().apply(conversion.recipe);
+    conversion.recipe.choices.nvfp4_search = quantize::Nvfp4Search::kAmax;
+    conversion.run();
+    output_ = read_output(directory_ / "out");
+  }
+  static const Target& target() { return std::get<0>(GetParam()); }
+  static std::filesystem::path source() {
+    return std::get<1>(GetParam()) ? ingot::testing::tiny_bf16() : ingot::testing::tiny_v32();
+  }
+  static std::string name_of(const formats::PartSpelling& part, const std::string& weight) {
+    return module_of(weight).append(part.suffix);
+  }
+  formats::Checkpoint open() const { return formats::Checkpoint::open(directory_ / "out"); }
+  formats::Json json(const std::string& file) const {
+    return formats::read_json_file(directory_ / "out" / file, 1 << 20);
+  }
+
+  void expect_parts() const;
+  void expect_numbers() const;
+  void expect_untouched() const;
+  void expect_json() const;
+  void expect_description() const;
+
+  TempDir directory_;
+  OutputTensors output_;
+};
+
+// Every row from FP8; from BF16 the first of each scheme, as the activations do not touch a weight.
+std::vector<std::tuple<Target, bool>> cases() {
+  std::vector<std::tuple<Target, bool>> all;
+  for (const Target& target : all_targets()) {
+    all.emplace_back(target, false);
+    if (formats::find_spelling(*target.dialect, target.spelling->scheme) == target.spelling)
+      all.emplace_back(target, true);
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Dialects, EveryScheme, ::testing::ValuesIn(cases()), [](const auto& row) {
+  return ingot::testing::test_name(std::get<0>(row.param).name() +
+                                   (std::get<1>(row.param) ? "_from_bf16" : "_from_fp8"));
+});
+
+// Shapes of parts, from docs/formats.md.
+Shape shape_of(PartShape kind, SchemeId scheme, const Shape& weight) {
+  const std::uint64_t n = weight[0], k = weight[1];
+  switch (kind) {
+    case PartShape::kCodes:
+      return scheme == SchemeId::kNvfp4 || scheme == SchemeId::kMxfp4 ? Shape{n, k / 2} : weight;
+    case PartShape::kScalar:
+      return {};
+    case PartShape::kOne:
+      return {1};
+    case PartShape::kPerRow:
+      return {n};
+    case PartShape::kColumn:
+      return {n, 1};
+    case PartShape::kGrid:
+      if (scheme == SchemeId::kNvfp4) return {n, k / 16};
+      if (scheme == SchemeId::kMxfp4 || scheme == SchemeId::kMxfp8) return {n, k / 32};
+      return {(n + 127) / 128, (k + 127) / 128};
+  }
+  return {};
+}
+
+void expect_no_nan(const std::string& name, const OutputTensor& tensor) {
+  bool is_good = true;
+  if (tensor.dtype == DType::kF8E4M3) {
+    for (const char code : tensor.bytes) is_good = is_good && (code & 0x7F) != 0x7F;
+  } else if (tensor.dtype == DType::kF32) {
+    for (const float value : tensor.as<float>()) is_good = is_good && std::isfinite(value);
+  } else if (name.ends_with("_scale") && tensor.dtype == DType::kU8) {
+    is_good = tensor.bytes.find('\xFF') == std::string::npos;
+  }
+  EXPECT_TRUE(is_good) << name;
+}
+
+std::string strategy_of(SchemeId scheme) {
+  switch (scheme) {
+    case SchemeId::kFp8Block:
+      return "block";
+    case SchemeId::kFp8Channel:
+    case SchemeId::kInt8Channel:
+      return "channel";
+    case SchemeId::kFp8Tensor:
+      return "tensor";
+    case SchemeId::kNvfp4:
+      return "tensor_group";
+    default:
+      return "group";
+  }
+}
+
+// Parts, dtypes and shapes are those of the table.
+void EveryScheme::expect_parts() const {
+  const formats::Checkpoint checkpoint = open();
+  EXPECT_EQ(checkpoint.dialect().name, target().dialect->name);
+  const formats::Checkpoint before = formats::Checkpoint::open(source());
+  ASSERT_EQ(checkpoint.tensors().size(), before.tensors().size());
+  std::set<std::string> seen;
+  std::size_t n_target = 0;
+  for (const formats::LogicalTensor& tensor : checkpoint.tensors()) {
+    if (!formats::scheme_facts(tensor.encoding.scheme).quantized) {
+      seen.insert(tensor.name);
+      continue;
+    }
+    const bool is_target = tensor.encoding.scheme == target().spelling->scheme;
+    if (is_target) ++n_target;
+    const auto* spelling = is_target
+                               ? target().spelling
+                               : formats::find_spelling(*target().dialect, tensor.encoding.scheme);
+    ASSERT_NE(spelling, nullptr) << tensor.name;
+    for (const formats::PartSpelling& part : spelling->parts) {
+      const std::string name = name_of(part, tensor.name);
+      ASSERT_TRUE(output_.contains(name)) << name;
+      EXPECT_EQ(output_.at(name).dtype, part.dtype) << name;
+      EXPECT_EQ(output_.at(name).shape, shape_of(part.shape, tensor.encoding.scheme, tensor.shape))
+          << name;
+      seen.insert(name);
+    }
+  }
+  EXPECT_GT(n_target, 200U);
+  EXPECT_EQ(seen.size(), output_.size()) << "nothing else is written";
+}
+
+// Nothing is NaN, and no scale is zero.
+void EveryScheme::expect_numbers() const {
+  for (const auto& [name, tensor] : output_) {
+    expect_no_nan(name, tensor);
+    if (!name.ends_with("scale") && !name.ends_with("scale_inv") && !name.ends_with("scale_2"))
+      continue;
+    const std::vector<float> scales = ingot::testing::scale_values(tensor);
+    EXPECT_GT(*std::min_element(scales.begin(), scales.end()), 0) << name;
+  }
+}
+
+// What no rule selects is the same bytes.
+void EveryScheme::expect_untouched() const {
+  const OutputTensors before = read_output(source());
+  std::size_t n_same = 0;
+  for (const auto& [name, tensor] : before) {
+    const bool is_part = tensor.dtype == DType::kF8E4M3 || name.ends_with("_scale_inv");
+    if (is_part) continue;
+    const auto after = output_.find(name);
+    const bool is_quantized = after == output_.end() || after->second.dtype != tensor.dtype;
+    if (is_quantized) {
+      EXPECT_TRUE(std::get<1>(GetParam())) << name << " was not FP8 before";
+      continue;
+    }
+    ++n_same;
+    EXPECT_TRUE(after->second == tensor) << name;
+  }
+  EXPECT_GT(n_same, 50U);
+}
+
+// The JSON around it says of every module what it is.
+void EveryScheme::expect_json() const {
+  const formats::Json config = json("config.json");
+  const formats::Json block = config.value("quantization_config", formats::Json());
+  const std::string_view dialect = target().dialect->name;
+  std::set<std::string> formats_seen;
+  const formats::Checkpoint checkpoint = open();
+  for (const formats::LogicalTensor& tensor : checkpoint.tensors()) {
+    const SchemeId scheme = tensor.encoding.scheme;
+    const bool is_quantized = formats::scheme_facts(scheme).quantized;
+    const std::string module = module_of(tensor.name);
+    const bool is_linear = tensor.shape.size() == 2 && tensor.name.ends_with(".weight");
+    if (!is_linear) continue;
+    if (dialect == "compressed-tensors") {
+      const auto group = ingot::testing::ct_group(block, module);
+      ASSERT_EQ(group.has_value(), is_quantized) << module;
+      if (!group) continue;
+      const formats::Json& weights = group->at("weights");
+      EXPECT_EQ(weights.at("strategy"), strategy_of(scheme)) << module;
+      const bool is_int = formats::scheme_facts(scheme).code == formats::CodeKind::kInt8;
+      EXPECT_EQ(weights.at("type"), is_int ? "int" : "float") << module;
+      EXPECT_EQ(weights.at("num_bits"), formats::scheme_facts(scheme).code_bits) << module;
+      formats_seen.insert(group->at("format").get<std::string>());
+      if (scheme != target().spelling->scheme) continue;
+      const formats::Json inputs = group->value("input_activations", formats::Json());
+      EXPECT_EQ(inputs.is_null(), target().spelling->activations == Activations::kWeightOnly);
+      if (inputs.is_null()) continue;
+      EXPECT_EQ(inputs.at("dynamic") == true,
+                target().spelling->activations == Activations::kDynamic);
+    } else if (dialect == "deepseek") {
+      const bool is_built_quantized = tensor.rule != nullptr && tensor.rule->fp8_by_default;
+      EXPECT_EQ(is_quantized, is_built_quantized &&
+                                  !ingot::testing::lists(block, "modules_to_not_convert", module))
+          << module;
+    } else if (dialect == "modelopt") {
+      const formats::Json described =
+          json("hf_quant_config.json").at("quantization").at("exclude_modules");
+      ASSERT_FALSE(described.empty());
+      EXPECT_EQ(block.at("ignore"), described);
+      EXPECT_EQ(is_quantized, !ingot::testing::modelopt_excludes(described, module)) << module;
+    }
+  }
+  if (dialect == "modelslim") {
+    EXPECT_TRUE(block.is_null());
+    expect_description();
+  }
+  if (dialect == "compressed-tensors") {
+    EXPECT_EQ(block.at("format"),
+              formats_seen.size() == 1 ? *formats_seen.begin() : "mixed-precision");
+  }
+}
+
+// Ascend's: every stored tensor by name.
+void EveryScheme::expect_description() const {
+  const formats::Json description = json("quant_model_description.json");
+  const bool is_static = target().spelling->activations == Activations::kStatic;
+  for (const auto& [name, tensor] : output_) {
+    const bool is_part = name.find("scale") != name.npos || name.find("offset") != name.npos;
+    const bool is_float = tensor.dtype == DType::kBf16 || (tensor.dtype == DType::kF32 && !is_part);
+    EXPECT_EQ(description.at(name), is_float    ? "FLOAT"
+                                    : is_static ? "W8A8"
+                                                : "W8A8_DYNAMIC")
+        << name;
+  }
+}
+
+TEST_P(EveryScheme, OpensAgainAsWhatItWasWrittenAs) {
+  expect_parts();
+  expect_numbers();
+  expect_untouched();
+  expect_json();
+}
+
+}  // namespace
+}  // namespace ingot::convert

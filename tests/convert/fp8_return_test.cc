@@ -1,0 +1,239 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "convert/fingerprint.h"
+#include "formats/json.h"
+#include "tests/convert/conversion.h"
+#include "tests/convert/plain_decode.h"
+#include "tests/convert/targets.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_dir.h"
+
+// FP8 cast to BF16 by us and back, and FP8 to FP8.
+
+namespace ingot::convert {
+namespace {
+
+using formats::SchemeId;
+using ingot::testing::Conversion;
+using ingot::testing::expect_error;
+using ingot::testing::OutputTensors;
+using ingot::testing::read_output;
+using ingot::testing::released_values;
+using ingot::testing::TempDir;
+using ingot::testing::tiny_bf16;
+using ingot::testing::tiny_v32;
+
+constexpr std::size_t kBlock = 128;
+
+Conversion to_fp8(const std::filesystem::path& from, const std::filesystem::path& to) {
+  Conversion conversion(from, to);
+  conversion.recipe.to = SchemeId::kFp8Block;
+  return conversion;
+}
+
+void take_scales_from(Conversion& conversion, const std::filesystem::path& release) {
+  auto& choices = conversion.recipe.choices;
+  choices.scales_from = std::make_shared<formats::Checkpoint>(formats::Checkpoint::open(release));
+  choices.scales_from_fingerprint = source_fingerprint(*choices.scales_from, nullptr, 1);
+}
+
+formats::Json quantization_config(const std::filesystem::path& directory) {
+  const formats::Json config = formats::read_json_file(directory / "config.json", 1 << 20);
+  return config.value("quantization_config", formats::Json());
+}
+
+// How the blocks of two checkpoints of the same names and shapes compare.
+struct BlockCount {
+  std::size_t blocks = 0;
+  std::size_t equal = 0;         // codes and scale, byte for byte
+  std::size_t equal_values = 0;  // of the others
+  std::size_t wide = 0;          // of the others: with a code above 224 in the first
+};
+
+BlockCount compare_blocks(const OutputTensors& a, const OutputTensors& b) {
+  BlockCount count;
+  for (const auto& [name, codes] : a) {
+    if (codes.dtype != formats::DType::kF8E4M3) continue;
+    const auto& other = b.at(name);
+    const auto scales = a.at(name + "_scale_inv").as<std::uint32_t>();
+    const auto other_scales = b.at(name + "_scale_inv").as<std::uint32_t>();
+    const std::vector<float> values = released_values(a, name);
+    const std::vector<float> other_values = released_values(b, name);
+    const std::size_t rows = codes.shape[0], cols = codes.shape[1];
+    std::size_t index = 0;
+    for (std::size_t r = 0; r < rows; r += kBlock) {
+      for (std::size_t c = 0; c < cols; c += kBlock, ++index) {
+        ++count.blocks;
+        bool is_equal = scales[index] == other_scales[index], is_same_value = true;
+        bool is_wide = false;
+        for (std::size_t i = r; i < std::min(r + kBlock, rows); ++i) {
+          for (std::size_t j = c; j < std::min(c + kBlock, cols); ++j) {
+            const std::size_t at = i * cols + j;
+            is_equal = is_equal && codes.bytes[at] == other.bytes[at];
+            is_same_value = is_same_value && values[at] == other_values[at];
+            is_wide = is_wide || (codes.bytes[at] & 0x7F) > 0x76;
+          }
+        }
+        if (is_equal) {
+          ++count.equal;
+          continue;
+        }
+        if (is_same_value) ++count.equal_values;
+        if (is_wide) ++count.wide;
+      }
+    }
+  }
+  return count;
+}
+
+TEST(Fp8Return, Of678BlocksOfTheExample664ComeBackByteForByteAndTheRestInValue) {
+  const TempDir directory;
+  const ExecuteReport report = [&] {
+    Conversion conversion = to_fp8(tiny_bf16(), directory / "back");
+    return conversion.run();
+  }();
+  const BlockCount count = compare_blocks(read_output(tiny_v32()), read_output(directory / "back"));
+  EXPECT_EQ(count.blocks, 678U);
+  EXPECT_EQ(count.equal, 664U);
+  EXPECT_EQ(count.equal_values, 14U);
+  EXPECT_EQ(count.wide, 0U) << "only blocks without a code above 224 may get another scale";
+  EXPECT_EQ(report.quality.exact_blocks, 678U) << "no value was rounded";
+  EXPECT_EQ(report.quality.rounded_blocks, 0U);
+}
+
+TEST(Fp8Return, WhatIsNotFp8ComesBackAsItWas) {
+  const TempDir directory;
+  to_fp8(tiny_bf16(), directory / "back").run();
+  const OutputTensors released = read_output(tiny_v32());
+  const OutputTensors back = read_output(directory / "back");
+  ASSERT_EQ(back.size(), released.size());
+  for (const auto& [name, tensor] : released) {
+    ASSERT_TRUE(back.contains(name)) << name;
+    EXPECT_EQ(back.at(name).dtype, tensor.dtype) << name;
+    EXPECT_EQ(back.at(name).shape, tensor.shape) << name;
+    const bool is_part = tensor.dtype == formats::DType::kF8E4M3 || name.ends_with("_scale_inv");
+    EXPECT_TRUE(is_part || back.at(name).bytes == tensor.bytes) << name;
+  }
+}
+
+TEST(Fp8Return, WithTheScalesOfTheReleaseEveryTensorIsTheReleasedOne) {
+  const TempDir directory;
+  Conversion conversion = to_fp8(tiny_bf16(), directory / "back");
+  take_scales_from(conversion, tiny_v32());
+  conversion.run();
+  EXPECT_TRUE(read_output(directory / "back") == read_output(tiny_v32()));
+  EXPECT_EQ(quantization_config(directory / "back").value("scale_fmt", ""), "ue8m0");
+}
+
+TEST(Fp8Return, ScalesOfAReleaseThatLacksATensorAreRefused) {
+  const TempDir directory;
+  Conversion without(tiny_v32(), directory / "without-mtp");
+  without.recipe.to.reset();
+  without.recipe.mtp = MtpPolicy::kDrop;
+  without.run();
+  Conversion conversion = to_fp8(tiny_bf16(), directory / "back");
+  take_scales_from(conversion, directory / "without-mtp");
+  expect_error(ErrorCode::kMissingTensor,
+               {"--scales-from", "model.layers.5.mlp.experts.0.down_proj.weight"},
+               [&] { conversion.run(); });
+}
+
+TEST(Fp8Return, TheGridIsWhatTheManifestOfTheCastRemembers) {
+  const TempDir directory;
+  to_fp8(tiny_bf16(), directory / "remembered").run();
+  EXPECT_EQ(quantization_config(directory / "remembered").value("scale_fmt", ""), "ue8m0");
+
+  std::filesystem::copy(tiny_bf16(), directory / "foreign");
+  std::filesystem::remove(directory / "foreign" / "ingot.json");
+  to_fp8(directory / "foreign", directory / "forgotten").run();
+  EXPECT_FALSE(quantization_config(directory / "forgotten").contains("scale_fmt"));
+  std::size_t powers = 0, others = 0;
+  for (const auto& [name, tensor] : read_output(directory / "forgotten")) {
+    if (!name.ends_with("_scale_inv")) continue;
+    for (const auto bits : tensor.as<std::uint32_t>()) (bits << 9 == 0 ? powers : others) += 1;
+  }
+  EXPECT_GT(others, 10 * powers) << "amax / 448 is hardly ever a power of two";
+}
+
+TEST(Fp8Return, AnOptionWinsOverTheManifest) {
+  const TempDir directory;
+  Conversion conversion = to_fp8(tiny_bf16(), directory / "amax");
+  conversion.recipe.choices.fp8_grid = quantize::Fp8Grid::kAmax;
+  conversion.run();
+  EXPECT_FALSE(quantization_config(directory / "amax").contains("scale_fmt"));
+  const OutputTensors released = read_output(tiny_v32());
+  for (const auto& [name, tensor] : read_output(directory / "amax")) {
+    if (!name.ends_with("_scale_inv")) continue;
+    const std::string weight = name.substr(0, name.size() - std::string("_scale_inv").size());
+    const std::vector<float> values = released_values(released, weight);
+    const std::size_t cols = released.at(weight).shape[1];
+    std::vector<float> amax(tensor.bytes.size() / sizeof(float), 1e-4F);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      float& block = amax[i / cols / kBlock * ((cols + kBlock - 1) / kBlock) + i % cols / kBlock];
+      block = std::max(block, std::abs(values[i]));
+    }
+    const auto scales = tensor.as<float>();
+    for (std::size_t i = 0; i < scales.size(); ++i) ASSERT_EQ(scales[i], amax[i] / 448.0F) << name;
+  }
+}
+
+TEST(Fp8ToFp8, TheSameGridKeepsCodesAndScalesAsTheyAre) {
+  const TempDir directory;
+  Conversion conversion = to_fp8(tiny_v32(), directory / "out");
+  const auto source = formats::Checkpoint::open(tiny_v32());
+  Recipe recipe = conversion.recipe;
+  ingot::testing::resolve(recipe, source);
+  const Plan plan = ingot::testing::plan_for(source, recipe);
+  EXPECT_EQ(plan.n_copied, plan.tensors.size());
+  EXPECT_EQ(plan.n_quantized, 0U);
+  conversion.run();
+  EXPECT_TRUE(read_output(directory / "out") == read_output(tiny_v32()));
+  EXPECT_EQ(quantization_config(directory / "out"), quantization_config(tiny_v32()));
+}
+
+TEST(Fp8ToFp8, AnotherGridEncodesAnewAndTakesThePromiseAway) {
+  const TempDir directory;
+  Conversion conversion = to_fp8(tiny_v32(), directory / "out");
+  conversion.recipe.choices.fp8_grid = quantize::Fp8Grid::kAmax;
+  const ExecuteReport report = conversion.run();
+  EXPECT_GT(report.quality.rounded_twice, 0U);
+  EXPECT_EQ(report.quality.exact_blocks + report.quality.rounded_blocks, 678U);
+  EXPECT_FALSE(quantization_config(directory / "out").contains("scale_fmt"));
+
+  Conversion from_cast = to_fp8(tiny_bf16(), directory / "from-cast");
+  from_cast.recipe.choices.fp8_grid = quantize::Fp8Grid::kAmax;
+  from_cast.run();
+  EXPECT_TRUE(read_output(directory / "out") == read_output(directory / "from-cast"))
+      << "the cast of power-of-two scales loses nothing";
+}
+
+TEST(Fp8ToFp8, ScalesThatAreNoPowersOfTwoDoNotGetThePromise) {
+  const TempDir directory;
+  Conversion first = to_fp8(tiny_v32(), directory / "amax");
+  first.recipe.choices.fp8_grid = quantize::Fp8Grid::kAmax;
+  first.run();
+  to_fp8(directory / "amax", directory / "copy").run();
+  EXPECT_FALSE(quantization_config(directory / "copy").contains("scale_fmt"));
+  EXPECT_TRUE(read_output(directory / "copy") == read_output(directory / "amax"));
+
+  Conversion powers = to_fp8(directory / "amax", directory / "ue8m0");
+  powers.recipe.choices.fp8_grid = quantize::Fp8Grid::kUe8m0;
+  powers.run();
+  EXPECT_EQ(quantization_config(directory / "ue8m0").value("scale_fmt", ""), "ue8m0");
+}
+
+TEST(Fp8ToFp8, ScalesOfAReleaseWithoutThePromiseTakeItAway) {
+  const TempDir directory;
+  Conversion amax = to_fp8(tiny_v32(), directory / "amax");
+  amax.recipe.choices.fp8_grid = quantize::Fp8Grid::kAmax;
+  amax.run();
+  Conversion conversion = to_fp8(tiny_bf16(), directory / "out");
+  take_scales_from(conversion, directory / "amax");
+  conversion.run();
+  EXPECT_FALSE(quantization_config(directory / "out").contains("scale_fmt"));
+  EXPECT_TRUE(read_output(directory / "out") == read_output(directory / "amax"));
+}
+
+}  // namespace
+}  // namespace ingot::convert

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/base/fd.h"
+#include "formats/safetensors.h"
+
+namespace ingot::testing {
+
+/// A stored tensor with its bytes.
+struct OutputTensor {
+  formats::DType dtype{};
+  formats::Shape shape;
+  std::string file, bytes;
+
+  /// The bytes as numbers of this machine.
+  template <typename T>
+  [[nodiscard]] std::vector<T> as() const {
+    std::vector<T> values(bytes.size() / sizeof(T));
+    std::memcpy(values.data(), bytes.data(), values.size() * sizeof(T));
+    return values;
+  }
+  friend bool operator==(const OutputTensor& a, const OutputTensor& b) {
+    return a.dtype == b.dtype && a.shape == b.shape && a.bytes == b.bytes;
+  }
+};
+
+using OutputTensors = std::map<std::string, OutputTensor>;
+
+/// Every tensor of every weights file that stands directly in a directory.
+inline OutputTensors read_output(const std::filesystem::path& directory) {
+  OutputTensors tensors;
+  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+    if (entry.path().extension() != ".safetensors") continue;
+    const Fd file = Fd::open_for_reading(entry.path());
+    for (const formats::StoredTensor& stored : formats::read_safetensors_header(file).tensors) {
+      OutputTensor tensor{.dtype = stored.dtype,
+                          .shape = stored.shape,
+                          .file = entry.path().filename().string(),
+                          .bytes = std::string(stored.n_bytes, '\0')};
+      file.read_exact(std::as_writable_bytes(std::span(tensor.bytes)), stored.offset);
+      tensors.emplace(stored.name, std::move(tensor));
+    }
+  }
+  return tensors;
+}
+
+/// `X` of `X.weight`.
+inline std::string module_of(std::string_view weight) {
+  constexpr std::string_view kSuffix = ".weight";
+  if (weight.ends_with(kSuffix)) weight.remove_suffix(kSuffix.size());
+  return std::string(weight);
+}
+
+}  // namespace ingot::testing

@@ -1,0 +1,109 @@
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "tests/convert/output_tensors.h"
+
+// What stored bytes mean, written from docs/formats.md as plainly as can be: for comparison with
+// what the program decodes.
+
+namespace ingot::testing {
+
+inline float e4m3_value(std::uint8_t code) {
+  const int exponent = code >> 3 & 15;
+  const int mantissa = code & 7;
+  if ((code & 0x7F) == 0x7F) return std::numeric_limits<float>::quiet_NaN();
+  const double magnitude =
+      exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
+  return static_cast<float>((code & 0x80) != 0 ? -magnitude : magnitude);
+}
+
+inline float e2m1_value(unsigned code) {
+  constexpr std::array<float, 8> kValues = {0, 0.5F, 1, 1.5F, 2, 3, 4, 6};
+  return (code & 8U) != 0 ? -kValues[code & 7U] : kValues[code & 7U];
+}
+
+inline float e8m0_value(std::uint8_t code) {
+  return static_cast<float>(std::ldexp(1.0, code - 127));
+}
+
+inline float bf16_value(std::uint16_t word) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(word) << 16);
+}
+
+/// Numbers of a scale tensor, of whatever dtype.
+inline std::vector<float> scale_values(const OutputTensor& tensor) {
+  std::vector<float> values;
+  switch (tensor.dtype) {
+    case formats::DType::kF32:
+      return tensor.as<float>();
+    case formats::DType::kBf16:
+      for (const auto word : tensor.as<std::uint16_t>()) values.push_back(bf16_value(word));
+      break;
+    case formats::DType::kF8E4M3:
+      for (const auto code : tensor.as<std::uint8_t>()) values.push_back(e4m3_value(code));
+      break;
+    default:  // U8 and F8_E8M0
+      for (const auto code : tensor.as<std::uint8_t>()) values.push_back(e8m0_value(code));
+  }
+  return values;
+}
+
+/// The numbers that codes stand for, before any scale. Packed codes: the low nibble first.
+inline std::vector<float> code_values(const OutputTensor& tensor) {
+  std::vector<float> values;
+  switch (tensor.dtype) {
+    case formats::DType::kBf16:
+      for (const auto word : tensor.as<std::uint16_t>()) values.push_back(bf16_value(word));
+      break;
+    case formats::DType::kF32:
+      return tensor.as<float>();
+    case formats::DType::kF8E4M3:
+      for (const auto code : tensor.as<std::uint8_t>()) values.push_back(e4m3_value(code));
+      break;
+    case formats::DType::kI8:
+      for (const auto code : tensor.as<std::int8_t>()) values.push_back(code);
+      break;
+    default:  // U8: two E2M1 codes
+      for (const auto byte : tensor.as<std::uint8_t>()) {
+        values.push_back(e2m1_value(byte & 15U));
+        values.push_back(e2m1_value(byte >> 4U));
+      }
+  }
+  return values;
+}
+
+/// Values of a weight whose every `block_rows` x `block_cols` values share a scale, by one FP32
+/// multiplication each.
+inline std::vector<float> scaled_values(const std::vector<float>& codes,
+                                        const std::vector<float>& scales, std::size_t cols,
+                                        std::size_t block_rows, std::size_t block_cols) {
+  std::vector<float> values(codes.size());
+  const std::size_t across = (cols + block_cols - 1) / block_cols;
+  for (std::size_t i = 0; i < codes.size(); ++i)
+    values[i] = codes[i] * scales[i / cols / block_rows * across + i % cols / block_cols];
+  return values;
+}
+
+/// Values of `X.weight` in a checkpoint as DeepSeek releases it: E4M3 with `weight_scale_inv` per
+/// 128 x 128, or plain.
+inline std::vector<float> released_values(const OutputTensors& tensors, const std::string& weight) {
+  const OutputTensor& codes = tensors.at(weight);
+  const auto scale = tensors.find(weight + "_scale_inv");
+  if (scale == tensors.end()) return code_values(codes);
+  return scaled_values(code_values(codes), scale_values(scale->second), codes.shape[1], 128, 128);
+}
+
+inline float largest_magnitude(const std::vector<float>& values) {
+  float largest = 0;
+  for (const float value : values) largest = std::max(largest, std::abs(value));
+  return largest;
+}
+
+}  // namespace ingot::testing

@@ -1,0 +1,269 @@
+#include <atomic>
+#include <chrono>
+#include <mutex>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "convert/output_directory.h"
+#include "tests/convert/conversion.h"
+#include "tests/convert/targets.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_dir.h"
+
+// Quantization that was stopped continues to the same bytes.
+
+namespace ingot::convert {
+namespace {
+
+using ingot::testing::Conversion;
+using ingot::testing::scheme_targets;
+using ingot::testing::synth_model;
+using ingot::testing::Target;
+using ingot::testing::TempDir;
+using ingot::testing::tiny_v32;
+using ingot::testing::tree;
+
+// Stops a conversion after so many polls; true when it was stopped before the end.
+bool run_stopped(Conversion conversion, int polls) {
+  std::atomic<int> left = polls;
+  conversion.execute.stop_requested = [&] { return --left < 0; };
+  try {
+    conversion.run();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInterrupted) << error.what();
+    return true;
+  }
+  return false;
+}
+
+class QuantizedResume : public ::testing::TestWithParam<Target> {};
+
+INSTANTIATE_TEST_SUITE_P(Schemes, QuantizedResume, ::testing::ValuesIn(scheme_targets()),
+                         [](const auto& row) {
+                           return ingot::testing::test_name(row.param.name());
+                         });
+
+TEST_P(QuantizedResume, AfterAnyNumberOfStopsTheOutputIsThatOfAnUninterruptedRun) {
+  const TempDir directory;
+  Conversion whole(synth_model(), directory / "whole");
+  GetParam().apply(whole.recipe);
+  whole.run();
+  Conversion stopped = whole;
+  stopped.output = directory / "stopped";
+  stopped.execute.resume = true;
+  stopped.execute.threads = 2;
+  int stops = 0;
+  for (int polls = 40; run_stopped(stopped, polls); polls += 40) ++stops;
+  EXPECT_GE(stops, 2);
+  EXPECT_TRUE(tree(stopped.output) == tree(whole.output));
+}
+
+TEST_P(QuantizedResume, AlsoWhileTheSourceIsConsumed) {
+  const TempDir directory;
+  Conversion whole(synth_model(), directory / "whole");
+  GetParam().apply(whole.recipe);
+  whole.run();
+  std::filesystem::copy(synth_model(), directory / "in");
+  Conversion consuming = whole;
+  consuming.input = directory / "in";
+  consuming.output = directory / "out";
+  consuming.execute.consume_source = true;
+  consuming.execute.resume = true;
+  int stops = 0;
+  for (int polls = 40; run_stopped(consuming, polls); polls += 40) ++stops;
+  EXPECT_GE(stops, 2);
+  EXPECT_TRUE(tree(consuming.output) == tree(whole.output));
+  for (const std::string& name : ingot::testing::top_level(directory / "in"))
+    EXPECT_FALSE(name.ends_with(".safetensors")) << name;
+}
+
+TEST(QuantizedJob, RefusesOtherChoicesOfHowNumbersAreWritten) {
+  const TempDir directory;
+  Conversion conversion(synth_model(), directory / "out");
+  conversion.recipe.to = formats::SchemeId::kNvfp4;
+  ASSERT_TRUE(run_stopped(conversion, 60));
+  conversion.execute.resume = true;
+  const auto refuse = [&](const auto& change) {
+    Conversion other = conversion;
+    change(other.recipe.choices);
+    ingot::testing::expect_error(ErrorCode::kMismatch, {"other options"}, [&] { other.run(); });
+  };
+  refuse([](Choices& choices) { choices.nvfp4_search = quantize::Nvfp4Search::kAmax; });
+  refuse([](Choices& choices) { choices.via = Via::kBf16; });
+  refuse([](Choices& choices) { choices.quantize_attention = true; });
+  refuse([](Choices& choices) { choices.fp8_grid = quantize::Fp8Grid::kUe8m0; });
+  refuse([](Choices& choices) {
+    choices.activations = formats::Activations::kStatic;
+    choices.input_scale = 1.0F;
+  });
+  conversion.run();
+}
+
+// A job of which everything is staged and in the journal, up to the moment before side files are
+// written, so that a test can take any item back.
+class FusedGroupResume : public ::testing::Test {
+ protected:
+  // Expert 15 of layer 3 of the example: its gate is in the first file, its up in the second.
+  static constexpr const char* kGate = "model.layers.3.mlp.experts.15.gate_proj.weight";
+  static constexpr const char* kUp = "model.layers.3.mlp.experts.15.up_proj.weight";
+
+  static Conversion to_nvfp4(const std::filesystem::path& from, const std::filesystem::path& to) {
+    Conversion conversion(from, to);
+    conversion.recipe.to = formats::SchemeId::kNvfp4;
+    conversion.recipe.choices.nvfp4_search = quantize::Nvfp4Search::kAmax;
+    return conversion;
+  }
+
+  // Positions of the two in the plan, which is the same for the example and copies of it.
+  static std::pair<std::uint32_t, std::uint32_t> items(Recipe recipe) {
+    const auto source = formats::Checkpoint::open(tiny_v32());
+    ingot::testing::resolve(recipe, source);
+    const Plan plan = ingot::testing::plan_for(source, recipe);
+    std::pair<std::uint32_t, std::uint32_t> found;
+    for (std::uint32_t item = 0; item < plan.tensors.size(); ++item) {
+      const std::string& name = source.tensors()[plan.tensors[item].tensor].name;
+      if (name == kGate) found.first = item;
+      if (name == kUp) found.second = item;
+    }
+    EXPECT_EQ(plan.tensors[found.first].group, plan.tensors[found.second].group);
+    return found;
+  }
+
+  // A pair of which each member has a source file of its own.
+  struct Split {
+    std::uint32_t first = 0, second = 0;  // items
+    std::filesystem::path first_file, second_file;
+  };
+  static Split first_split_pair(const Conversion& conversion) {
+    const auto source = formats::Checkpoint::open(conversion.input);
+    Recipe recipe = conversion.recipe;
+    ingot::testing::resolve(recipe, source);
+    const Plan plan = ingot::testing::plan_for(source, recipe);
+    const auto file_of = [&](std::uint32_t item) {
+      const auto& tensor = source.tensors()[plan.tensors[item].tensor];
+      return source.files()[source.stored()[tensor.encoding.stored.weight()].file].name;
+    };
+    for (const auto& group : plan.groups) {
+      if (group.size() == 2 && file_of(group[0]) != file_of(group[1])) {
+        return {.first = group[0],
+                .second = group[1],
+                .first_file = conversion.input / file_of(group[0]),
+                .second_file = conversion.input / file_of(group[1])};
+      }
+    }
+    ADD_FAILURE() << "no pair lies in two files";
+    return {};
+  }
+
+  // Takes items out of the journal of an unfinished output.
+  static void forget(const std::filesystem::path& output, const std::set<std::uint32_t>& gone) {
+    const OutputPaths paths(output);
+    JournalContents contents = *Journal::read(paths.journal);
+    for (const std::uint32_t item : gone) contents.items.erase(item);
+    std::filesystem::remove(paths.journal);
+    Journal journal = Journal::create(paths.journal, contents.identity);
+    journal.add_items(contents.items);
+    for (const std::string& file : contents.consumed) {
+      if (std::filesystem::exists(OutputPaths(output).consumed / (file + ".header")))
+        journal.add_consumed(file);
+    }
+  }
+
+  // Every tensor staged and in the journal, nothing published.
+  static void run_to_the_last_tensor(Conversion conversion) {
+    conversion.execute.log = [](const std::string& line) {
+      if (line.starts_with("all tensors durable")) throw Error(ErrorCode::kInterrupted, "here");
+    };
+    ingot::testing::expect_error(ErrorCode::kInterrupted, {"here"}, [&] { conversion.run(); });
+  }
+};
+
+TEST_F(FusedGroupResume, AMemberThatIsLeftTakesTheSharedScaleOfTheOneThatIsDone) {
+  const TempDir directory;
+  to_nvfp4(tiny_v32(), directory / "whole").run();
+  const auto [gate, up] = items(to_nvfp4("", "").recipe);
+  for (const std::uint32_t left : {gate, up}) {
+    Conversion conversion = to_nvfp4(tiny_v32(), directory / std::to_string(left));
+    conversion.execute.resume = true;
+    run_to_the_last_tensor(conversion);
+    const std::size_t n_items = Journal::read(OutputPaths(conversion.output).journal)->items.size();
+    forget(conversion.output, {left});
+    EXPECT_EQ(conversion.run().items_resumed, n_items - 1);
+    EXPECT_TRUE(tree(conversion.output) == tree(directory / "whole"));
+  }
+}
+
+// What makes this work is the reduction in the journal: the other member can no longer be read.
+TEST_F(FusedGroupResume, AlsoWhenTheSourceOfTheFinishedMemberIsGone) {
+  const TempDir directory;
+  Conversion deal(synth_model(), directory / "many");
+  deal.recipe.to.reset();
+  deal.plan.shards.max_shard_bytes = 300'000;
+  deal.run();
+  Conversion conversion = to_nvfp4(directory / "many", directory / "whole");
+  conversion.run();
+  std::filesystem::copy(directory / "many", directory / "in");
+  conversion = to_nvfp4(directory / "in", directory / "out");
+  conversion.execute.resume = true;
+  conversion.execute.consume_source = true;
+  const Split split = first_split_pair(conversion);
+
+  // What is written is synced every quarter of a second, so that a pause in the middle makes the
+  // first half durable; near the end the job waits for the writer to have seen to it.
+  std::atomic<bool> is_in_the_middle = false, is_near_end = false;
+  std::once_flag pause;
+  std::atomic<int> patience = 5'000;
+  Conversion stopped = conversion;
+  stopped.execute.progress = [&](std::uint64_t done, std::uint64_t all) {
+    is_in_the_middle = done > all / 2;
+    is_near_end = done > all * 9 / 10;
+  };
+  stopped.execute.stop_requested = [&] {
+    if (is_in_the_middle) {
+      std::call_once(pause, [] { std::this_thread::sleep_for(std::chrono::milliseconds(300)); });
+    }
+    while (is_near_end && std::filesystem::exists(split.first_file) && --patience > 0)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return !std::filesystem::exists(split.first_file);
+  };
+  ingot::testing::expect_error(ErrorCode::kInterrupted, {"--resume"}, [&] { stopped.run(); });
+  ASSERT_FALSE(std::filesystem::exists(split.first_file));
+  forget(conversion.output, {split.second});
+  EXPECT_TRUE(Journal::read(OutputPaths(conversion.output).journal)->items.contains(split.first));
+  ASSERT_FALSE(std::filesystem::exists(split.first_file));
+  if (!std::filesystem::exists(split.second_file)) {
+    // Both were consumed: the second, whose output is to be made again, is fetched again.
+    std::filesystem::copy(directory / "many" / split.second_file.filename(), split.second_file);
+  }
+  conversion.run();
+  EXPECT_TRUE(tree(conversion.output) == tree(directory / "whole"));
+}
+
+TEST_F(FusedGroupResume, TheErrorOfATensorIsInTheJournalToo) {
+  const TempDir directory;
+  Conversion whole = to_nvfp4(tiny_v32(), directory / "whole");
+  const ExecuteReport expected = whole.run();
+  Conversion conversion = to_nvfp4(tiny_v32(), directory / "out");
+  conversion.execute.resume = true;
+  run_to_the_last_tensor(conversion);
+  const auto contents = Journal::read(OutputPaths(conversion.output).journal);
+  const auto n_measured = static_cast<std::size_t>(
+      std::count_if(contents->items.begin(), contents->items.end(),
+                    [](const auto& item) { return item.second.quality.has_value(); }));
+  EXPECT_EQ(n_measured, 3U * (64 + 4 + 1));
+  const ExecuteReport report = conversion.run();
+  EXPECT_EQ(report.items_resumed, contents->items.size());
+  ASSERT_EQ(report.quality.rows.size(), expected.quality.rows.size());
+  for (std::size_t i = 0; i < report.quality.rows.size(); ++i) {
+    EXPECT_EQ(report.quality.rows[i].sums, expected.quality.rows[i].sums);
+    EXPECT_EQ(report.quality.rows[i].n_tensors, expected.quality.rows[i].n_tensors);
+  }
+  ASSERT_EQ(report.quality.worst.size(), 20U);
+  for (std::size_t i = 0; i < 20; ++i)
+    EXPECT_EQ(report.quality.worst[i].tensor, expected.quality.worst[i].tensor);
+}
+
+}  // namespace
+}  // namespace ingot::convert

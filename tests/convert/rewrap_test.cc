@@ -1,0 +1,262 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/convert/conversion.h"
+#include "tests/convert/output_tensors.h"
+#include "tests/convert/targets.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_checkpoint.h"
+
+// From dialect to dialect without decoding anything.
+
+namespace ingot::convert {
+namespace {
+
+using formats::Activations;
+using formats::SchemeId;
+using ingot::testing::Conversion;
+using ingot::testing::expect_error;
+using ingot::testing::OutputTensor;
+using ingot::testing::OutputTensors;
+using ingot::testing::read_output;
+using ingot::testing::TempDir;
+using ingot::testing::tiny_v32;
+using ingot::testing::TinyCheckpoint;
+
+// Every tensor kept in its scheme, under the names of another dialect.
+Conversion rewrap(const std::filesystem::path& from, const std::filesystem::path& to,
+                  const std::string& dialect,
+                  std::optional<Activations> activations = std::nullopt) {
+  Conversion conversion(from, to);
+  conversion.recipe.to.reset();
+  conversion.recipe.choices.dialect = dialect;
+  conversion.recipe.choices.activations = activations;
+  return conversion;
+}
+
+// NVFP4 alone: what may not stand beside it is BF16, so that either dialect can hold all of it.
+Conversion to_nvfp4(const std::filesystem::path& to) {
+  Conversion conversion(ingot::testing::tiny_bf16(), to);
+  conversion.recipe.to = SchemeId::kNvfp4;
+  conversion.recipe.choices.nvfp4_search = quantize::Nvfp4Search::kAmax;
+  return conversion;
+}
+
+// In compressed-tensors and, from there, in modelopt; made once.
+const std::filesystem::path& nvfp4_ct() {
+  static const TempDir directory;
+  static const std::filesystem::path path = [] {
+    to_nvfp4(directory / "ct").run();
+    return directory / "ct";
+  }();
+  return path;
+}
+
+struct Nvfp4Modelopt {
+  TempDir directory;
+  std::filesystem::path path = directory / "mo";
+  ExecuteReport report = rewrap(nvfp4_ct(), path, "modelopt", Activations::kWeightOnly).run();
+};
+
+const Nvfp4Modelopt& nvfp4_mo() {
+  static const Nvfp4Modelopt made;
+  return made;
+}
+
+std::string renamed(std::string name, const std::string& from, const std::string& to) {
+  if (name.ends_with(from)) name.replace(name.size() - from.size(), from.size(), to);
+  return name;
+}
+
+std::size_t count_suffix(const OutputTensors& tensors, const std::string& suffix) {
+  return static_cast<std::size_t>(std::count_if(
+      tensors.begin(), tensors.end(), [&](const auto& t) { return t.first.ends_with(suffix); }));
+}
+
+std::size_t n_released_fp8() {
+  return count_suffix(read_output(tiny_v32()), "_scale_inv");
+}
+
+float number(const OutputTensor& tensor) {
+  return tensor.as<float>().front();
+}
+
+TEST(Rewrap, Fp8BlocksGoToCompressedTensorsAndBackByteForByte) {
+  const TempDir directory;
+  rewrap(tiny_v32(), directory / "ct", "compressed-tensors").run();
+  const OutputTensors released = read_output(tiny_v32());
+  const OutputTensors ct = read_output(directory / "ct");
+  ASSERT_EQ(ct.size(), released.size());
+  EXPECT_EQ(count_suffix(ct, ".weight_scale_inv"), 0U);
+  for (const auto& [name, tensor] : released)
+    EXPECT_TRUE(ct.at(renamed(name, "_scale_inv", "_scale")) == tensor) << name;
+
+  rewrap(directory / "ct", directory / "back", "deepseek").run();
+  EXPECT_TRUE(read_output(directory / "back") == released);
+}
+
+TEST(Rewrap, ItIsNoQuantization) {
+  const auto source = formats::Checkpoint::open(tiny_v32());
+  Recipe recipe;
+  recipe.choices.dialect = "compressed-tensors";
+  const Plan plan = ingot::testing::plan_for(source, recipe);
+  EXPECT_EQ(plan.n_rewrapped, n_released_fp8());
+  EXPECT_EQ(plan.n_quantized + plan.n_cast + plan.n_demoted, 0U);
+  EXPECT_EQ(plan.n_rewrapped + plan.n_copied, plan.tensors.size());
+}
+
+TEST(Rewrap, Nvfp4KeepsCodesAndBlockScalesAndTurnsTheGlobalAround) {
+  const OutputTensors ct = read_output(nvfp4_ct());
+  const OutputTensors mo = read_output(nvfp4_mo().path);
+  ASSERT_EQ(mo.size(), ct.size());
+  std::size_t inexact = 0;
+  for (const auto& [name, tensor] : ct) {
+    if (name.ends_with(".weight_global_scale")) {
+      const OutputTensor& global = mo.at(renamed(name, "_global_scale", "_scale_2"));
+      EXPECT_EQ(number(global), 1.0F / number(tensor)) << name;
+      EXPECT_TRUE(global.shape.empty()) << name;
+      if (1.0F / number(global) != number(tensor)) ++inexact;
+      continue;
+    }
+    EXPECT_TRUE(mo.at(renamed(name, ".weight_packed", ".weight")) == tensor) << name;
+  }
+  EXPECT_GT(inexact, 0U) << "or the next test proves nothing";
+  EXPECT_EQ(nvfp4_mo().report.quality.inexact_globals, inexact);
+}
+
+TEST(Rewrap, TheManifestRestoresEveryGlobalOfNvfp4) {
+  const TempDir directory;
+  const ExecuteReport report =
+      rewrap(nvfp4_mo().path, directory / "back", "compressed-tensors", Activations::kWeightOnly)
+          .run();
+  EXPECT_TRUE(read_output(directory / "back") == read_output(nvfp4_ct()));
+  EXPECT_EQ(report.quality.inexact_globals, 0U);
+}
+
+TEST(Rewrap, WithoutAManifestAGlobalIsWithinOneUlpAndCounted) {
+  const TempDir directory;
+  std::filesystem::copy(nvfp4_mo().path, directory / "mo");
+  std::filesystem::remove(directory / "mo" / "ingot.json");
+  const ExecuteReport report =
+      rewrap(directory / "mo", directory / "back", "compressed-tensors", Activations::kWeightOnly)
+          .run();
+  const OutputTensors ct = read_output(nvfp4_ct());
+  const OutputTensors mo = read_output(directory / "mo");
+  std::size_t changed = 0, inexact = 0;
+  for (const auto& [name, tensor] : read_output(directory / "back")) {
+    if (!name.ends_with(".weight_global_scale")) {
+      EXPECT_TRUE(tensor == ct.at(name)) << name;
+      continue;
+    }
+    const float was = number(ct.at(name)), is = number(tensor);
+    EXPECT_LE(std::nextafter(was, 0.0F), is) << name;
+    EXPECT_GE(std::nextafter(was, 2 * was), is) << name;
+    if (is != was) ++changed;
+    const float multiplier = number(mo.at(renamed(name, "_global_scale", "_scale_2")));
+    if (1.0F / is != multiplier) ++inexact;
+  }
+  EXPECT_GT(changed, 0U);
+  EXPECT_EQ(report.quality.inexact_globals, inexact);
+}
+
+// A manifest that belongs to other weights must not lend its globals.
+TEST(Rewrap, AGlobalThatWasEditedSinceIsNotTakenFromTheManifest) {
+  const TempDir directory;
+  std::filesystem::copy(nvfp4_mo().path, directory / "mo");
+  const std::string name = "model.layers.2.mlp.experts.5.down_proj";
+  const float edited = 0x1p-10F;
+  for (const auto& entry : std::filesystem::directory_iterator(directory / "mo")) {
+    if (entry.path().extension() != ".safetensors") continue;
+    for (const auto& stored :
+         formats::read_safetensors_header(Fd::open_for_reading(entry.path())).tensors) {
+      if (stored.name != name + ".weight_scale_2") continue;
+      Fd::open_for_writing(entry.path(), 02)
+          .write_exact(std::as_bytes(std::span(&edited, 1)), stored.offset);
+    }
+  }
+  rewrap(directory / "mo", directory / "back", "compressed-tensors", Activations::kWeightOnly)
+      .run();
+  EXPECT_EQ(number(read_output(directory / "back").at(name + ".weight_global_scale")), 0x1p10F);
+}
+
+TEST(Rewrap, Int8RowsGoToAscendAndBackByteForByte) {
+  const TempDir directory;
+  Conversion first(ingot::testing::tiny_bf16(), directory / "ct");
+  first.recipe.to = SchemeId::kInt8Channel;
+  first.run();
+  const OutputTensors ct = read_output(directory / "ct");
+  rewrap(directory / "ct", directory / "ms", "modelslim").run();
+  const OutputTensors ms = read_output(directory / "ms");
+  const std::size_t n_quantized = count_suffix(ct, ".weight_scale");
+  EXPECT_GT(n_quantized, 250U);
+  EXPECT_EQ(ms.size(), ct.size() + n_quantized);
+  for (const auto& [name, tensor] : ct) EXPECT_TRUE(ms.at(name) == tensor) << name;
+  for (const auto& [name, tensor] : ms) {
+    if (!name.ends_with(".weight_offset")) continue;
+    EXPECT_TRUE(
+        std::all_of(tensor.bytes.begin(), tensor.bytes.end(), [](char c) { return c == 0; }));
+    EXPECT_EQ(tensor.shape, ms.at(renamed(name, "_offset", "_scale")).shape) << name;
+  }
+  rewrap(directory / "ms", directory / "back", "compressed-tensors").run();
+  EXPECT_TRUE(read_output(directory / "back") == ct);
+}
+
+// A rewrap is no copy: its parts are written, and nothing that is written may be NaN.
+TEST(Rewrap, ANanCodeIsRefusedWithItsPlaceUnlessAllowed) {
+  const TempDir directory;
+  ingot::testing::copy_example(directory / "in");
+  const std::string weight = "model.layers.2.mlp.experts.4.up_proj.weight";
+  const auto file = directory / "in" / read_output(tiny_v32()).at(weight).file;
+  for (const auto& stored : formats::read_safetensors_header(Fd::open_for_reading(file)).tensors) {
+    if (stored.name != weight) continue;
+    const auto nan = std::byte{0xFF};
+    Fd::open_for_writing(file, 02).write_exact({&nan, 1}, stored.offset + 5 * 256 + 9);
+  }
+  Conversion conversion = rewrap(directory / "in", directory / "ct", "compressed-tensors");
+  expect_error(ErrorCode::kNonFinite, {weight, "row 5", "column 9", "nan-code"},
+               [&] { conversion.run(); });
+  conversion.output = directory / "allowed";
+  conversion.recipe.allow.add("nan-code=" + weight);
+  conversion.run();
+}
+
+// The tools of compressed-tensors write scales in BF16.
+TEST(Rewrap, NarrowScalesAreWidenedExactly) {
+  const TempDir directory;
+  TinyCheckpoint checkpoint;
+  checkpoint.config = R"({"quantization_config": {"quant_method": "compressed-tensors",
+    "format": "int-quantized", "config_groups": {"group_0": {"targets": ["Linear"], "weights":
+      {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": true, "dynamic": false},
+      "input_activations": {"num_bits": 8, "type": "int", "strategy": "token", "symmetric": true,
+      "dynamic": true}}}, "ignore": [], "quantization_status": "compressed"}})";
+  const std::vector<std::uint16_t> words = {0x3F80, 0x3C01, 0x0001};
+  checkpoint.files["model.safetensors"] = {
+      {"a.weight_scale",
+       "BF16",
+       {3, 1},
+       std::string(reinterpret_cast<const char*>(words.data()), 6)},
+      {"a.weight", "I8", {3, 2}, "\x7f\x81\x01\x02\x03\x04"}};
+  checkpoint.write(directory / "in");
+  Conversion conversion = rewrap(directory / "in", directory / "out", "modelslim");
+  conversion.family = "generic";
+  conversion.run();
+  const OutputTensors output = read_output(directory / "out");
+  EXPECT_EQ(output.at("a.weight").bytes, "\x7f\x81\x01\x02\x03\x04");
+  EXPECT_EQ(output.at("a.weight_scale").as<std::uint32_t>(),
+            (std::vector<std::uint32_t>{0x3F800000, 0x3C010000, 0x00010000}));
+}
+
+TEST(Rewrap, ADialectWithoutTheSchemeGetsBf16AndSaysSo) {
+  const auto source = formats::Checkpoint::open(tiny_v32());
+  for (const char* dialect : {"modelopt", "modelslim"}) {
+    Recipe recipe;
+    recipe.choices.dialect = dialect;
+    const Plan plan = ingot::testing::plan_for(source, recipe);
+    EXPECT_EQ(plan.n_demoted, n_released_fp8()) << dialect;
+    EXPECT_EQ(plan.n_rewrapped, 0U) << dialect;
+  }
+}
+
+}  // namespace
+}  // namespace ingot::convert
