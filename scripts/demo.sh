@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the packages, builds ingot, and turns the bundled FP8 checkpoint into BF16, showing what happens.
+# Installs the packages, builds ingot, and turns the bundled FP8 checkpoint into BF16, INT8, NVFP4 and MXFP4, showing what happens.
 # Writes only below build/ and to a temporary folder, which it removes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -49,5 +49,22 @@ run ingot check "$output"
 say "9. Proof: every tensor against the SHA-256 that an independent program computed"
 run python3 scripts/compare_tensors.py "$output" tests/golden/tiny-v32/cast_bf16.sha256.json
 
-say "Done. The output was in $output and is removed now; make your own with"
-echo "  build/release/cli/ingot convert IN OUT --to bf16"
+say "10. The way back: BF16 to FP8 blocks, on the grid that the manifest remembers; every value comes back"
+run ingot convert "$output" "$work/fp8" --to fp8
+
+say "11. INT8 for vLLM and SGLang, straight from FP8, with what it costs per kind of tensor"
+run ingot convert "$source" "$work/int8" --to int8
+run ingot check "$work/int8"
+
+say "12. NVFP4: experts and MLP; attention stays FP8, the MTP layer becomes BF16"
+run ingot convert "$source" "$work/nvfp4" --to nvfp4
+run ingot check "$work/nvfp4"
+
+say "13. MXFP4, and INT8 for Ascend"
+run ingot convert "$source" "$work/mxfp4" --to mxfp4
+run ingot convert "$source" "$work/ascend" --to int8 --dialect modelslim
+run head -c 400 "$work/ascend/quant_model_description.json"
+echo " ..."
+
+say "Done. The outputs were in $work and are removed now; make your own with"
+echo "  build/release/cli/ingot convert IN OUT --to bf16    # or fp8, int8, nvfp4, mxfp4, ...: ingot list schemes"

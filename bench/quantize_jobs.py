@@ -1,0 +1,82 @@
+#!/usr/bin/env python3
+"""Quantizing jobs against cp followed by fsync of the same output bytes, in one run.
+
+Makes the synthetic FP8 checkpoint of jobs.py, and for every target its output once. Then each round (the order changes) runs, with hot
+sources, the conversion and the copy of its output, and prints medians, ratios pair by pair, and elements per second and core.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+
+from jobs import Jobs, files_of, read_through, run, timed, warm_memory
+
+TARGETS = {
+    "int8": ["--to", "int8"],
+    "nvfp4 amax": ["--to", "nvfp4", "--nvfp4-search", "amax"],
+    "nvfp4 4over6": ["--to", "nvfp4", "--nvfp4-search", "4over6"],
+    "nvfp4 mse": ["--to", "nvfp4", "--nvfp4-search", "mse"],
+    "mxfp4": ["--to", "mxfp4"],
+    "fp8 ue8m0 grid": ["--to", "fp8", "--fp8-grid", "ue8m0"],
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ingot", default="build/release/cli/ingot")
+    parser.add_argument("--dir", required=True, help="an empty folder on the disk to measure")
+    parser.add_argument("--layers", type=int, default=3)
+    parser.add_argument("--experts", type=int, default=16)
+    parser.add_argument("--shards", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=0, help="0: ingot's default")
+    parser.add_argument("--targets", nargs="*", choices=list(TARGETS), default=list(TARGETS))
+    options = parser.parse_args()
+
+    os.makedirs(options.dir, exist_ok=True)
+    jobs = Jobs(options)
+    if not os.path.isdir(jobs.source):
+        run([options.ingot, "synth", jobs.source, "--family", "deepseek_v3", "--like", "layer", "--layers",
+             str(options.layers), "--experts", str(options.experts), "--shards", str(options.shards), "--vocab", "16384"])
+    references, elements = {}, {}
+    for target in options.targets:
+        references[target] = os.path.join(options.dir, "reference " + target)
+        shutil.rmtree(references[target], ignore_errors=True)
+        output = subprocess.run([options.ingot, "convert", jobs.source, references[target], "--json", "--progress", "never",
+                                 *TARGETS[target]], check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        elements[target] = sum(row["elements"] for row in json.loads(output.stdout)["quality"]["rows"])
+    bytes_in = sum(os.path.getsize(p) for p in files_of(jobs.source))
+    print(f"source {bytes_in / 1e9:.2f} GB, {options.rounds} rounds, {os.cpu_count()} cores", flush=True)
+
+    seconds = {(target, kind): [] for target in options.targets for kind in ("convert", "cp")}
+    for round_number in range(options.rounds):
+        names = list(seconds)
+        shift = round_number % len(names)
+        for target, kind in names[shift:] + names[:shift]:
+            jobs.fresh()
+            read_through(jobs.source)
+            read_through(references[target])
+            warm_memory(1 << 30)
+            if kind == "convert":
+                action = lambda: jobs.convert(*TARGETS[target])
+            else:
+                action = lambda: jobs.cp(references[target])
+            seconds[target, kind].append(timed(action))
+    jobs.fresh()
+
+    cores = options.threads or os.cpu_count()
+    for target in options.targets:
+        convert, cp = seconds[target, "convert"], seconds[target, "cp"]
+        ratio = statistics.median(x / y for x, y in zip(convert, cp))
+        bytes_out = sum(os.path.getsize(p) for p in files_of(references[target]))
+        rate = elements[target] / statistics.median(convert) / cores
+        print(f"{target:14s} out {bytes_out / 1e9:5.2f} GB  convert {statistics.median(convert):6.2f} s ({min(convert):.2f} to {max(convert):.2f})"
+              f"  cp+fsync {statistics.median(cp):6.2f} s ({min(cp):.2f} to {max(cp):.2f})  ratio {ratio:.2f}"
+              f"  {rate / 1e6:.0f} M elements/s and core", flush=True)
+
+
+if __name__ == "__main__":
+    main()
