@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "convert/fused_groups.h"
 
@@ -9,6 +10,10 @@ namespace ingot::convert {
 namespace {
 
 constexpr std::string_view kNoRange = "--activation-scales has no input range for";
+constexpr std::string_view kHasBias =
+    "Ascend's static W8A8 folds a layer's bias into quant_bias, which this version does not do; "
+    "use "
+    "--activations dynamic, or keep";
 constexpr std::string_view kNoSource =
     "--activations static needs --activation-scales FILE.safetensors, or --input-scale 1, for";
 
@@ -23,6 +28,20 @@ InputScale scale_of(const PlannedTensor& planned, const InputRange& range) {
                                planned.spelling->global_divides);
 }
 
+// A quant_bias without the layer's own bias would compute another model.
+void refuse_biases(const formats::TensorSource& source, const Plan& plan, Refusals& refusals) {
+  std::set<std::string_view> names;
+  for (const formats::LogicalTensor& tensor : source.tensors()) {
+    if (tensor.name.ends_with(".bias")) names.insert(tensor.name);
+  }
+  for (const PlannedTensor& planned : plan.tensors) {
+    if (planned.spelling == nullptr || !is_asymmetric(*planned.spelling)) continue;
+    const std::string_view module = module_of(source.tensors()[planned.tensor].name);
+    if (names.contains(fmt::format("{}.bias", module)))
+      refusals.add(ErrorCode::kUnsupported, std::string(kHasBias), module);
+  }
+}
+
 }  // namespace
 
 void set_input_scales(const formats::TensorSource& source, const Choices& choices, Plan& plan,
@@ -35,6 +54,7 @@ void set_input_scales(const formats::TensorSource& source, const Choices& choice
         visit(planned, source.tensors()[planned.tensor]);
     }
   };
+  refuse_biases(source, plan, refusals);
   for_each_static([&](PlannedTensor& planned, const formats::LogicalTensor& tensor) {
     if (choices.input_scale) {
       const float scale = *choices.input_scale;

@@ -222,6 +222,26 @@ TEST_F(StaticOutput, IsRefusedWithTheModulesThatHaveNoRange) {
   EXPECT_FALSE(std::filesystem::exists(directory_ / "modelopt"));
 }
 
+TEST(StaticAscend, RefusesALayerWithABiasThatQuantBiasWouldHaveToHold) {
+  const TempDir work;
+  auto model = ingot::testing::tiny_deepseek_v3();
+  const auto& weight = ingot::testing::tensor_of(model, "model.layers.0.self_attn.o_proj.weight");
+  model.files.begin()->second.push_back(
+      {"model.layers.0.self_attn.o_proj.bias", "BF16", {weight.shape[0]}, {}});
+  model.write(work / "in");
+  Conversion conversion(work / "in", work / "out");
+  conversion.recipe.to = SchemeId::kInt8Channel;
+  conversion.recipe.choices.dialect = "modelslim";
+  conversion.recipe.choices.activations = Activations::kStatic;
+  conversion.recipe.choices.input_scale = 1.0F;
+  expect_error(ErrorCode::kUnsupported, {"model.layers.0.self_attn.o_proj", "bias", "dynamic"},
+               [&] { conversion.run(); });
+  EXPECT_FALSE(std::filesystem::exists(work / "out"));
+  conversion.recipe.choices.activations = Activations::kDynamic;
+  conversion.recipe.choices.input_scale.reset();
+  EXPECT_NO_THROW(conversion.run());
+}
+
 TEST_F(StaticOutput, NeedsAFileOrAnExplicitScale) {
   Conversion conversion(source(), directory_ / "out");
   conversion.recipe.to = SchemeId::kNvfp4;
