@@ -76,6 +76,12 @@ class Jobs:
         self.copied = os.path.join(self.base, "copied")
         self.scratch = os.path.join(self.base, "scratch")
 
+    def make_source(self, options):
+        if os.path.isdir(self.source):
+            return
+        run([self.ingot, "synth", self.source, "--family", "deepseek_v3", "--like", "layer", "--layers", str(options.layers),
+             "--experts", str(options.experts), "--shards", str(options.shards), "--vocab", "16384"])
+
     def fresh(self):
         shutil.rmtree(self.scratch, ignore_errors=True)
         os.sync()
@@ -96,8 +102,7 @@ class Jobs:
         fsync_tree(self.scratch)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_options(parser):
     parser.add_argument("--ingot", default="build/release/cli/ingot")
     parser.add_argument("--dir", required=True, help="an empty folder on the disk to measure")
     parser.add_argument("--layers", type=int, default=3)
@@ -105,14 +110,17 @@ def main():
     parser.add_argument("--shards", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=0, help="0: ingot's default")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_options(parser)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
 
     os.makedirs(options.dir, exist_ok=True)
     jobs = Jobs(options)
-    if not os.path.isdir(jobs.source):
-        run([options.ingot, "synth", jobs.source, "--family", "deepseek_v3", "--like", "layer", "--layers",
-             str(options.layers), "--experts", str(options.experts), "--shards", str(options.shards), "--vocab", "16384"])
+    jobs.make_source(options)
     if not os.path.isdir(jobs.reference):
         run([options.ingot, "convert", jobs.source, jobs.reference, "--to", "bf16", "--progress", "never"])
     bytes_in = sum(os.path.getsize(p) for p in files_of(jobs.source))

@@ -12,7 +12,7 @@ import shutil
 import statistics
 import subprocess
 
-from jobs import Jobs, files_of, read_through, run, timed, warm_memory
+from jobs import Jobs, add_options, files_of, read_through, timed, warm_memory
 
 TARGETS = {
     "int8": ["--to", "int8"],
@@ -26,21 +26,13 @@ TARGETS = {
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ingot", default="build/release/cli/ingot")
-    parser.add_argument("--dir", required=True, help="an empty folder on the disk to measure")
-    parser.add_argument("--layers", type=int, default=3)
-    parser.add_argument("--experts", type=int, default=16)
-    parser.add_argument("--shards", type=int, default=4)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=0, help="0: ingot's default")
+    add_options(parser)
     parser.add_argument("--targets", nargs="*", choices=list(TARGETS), default=list(TARGETS))
     options = parser.parse_args()
 
     os.makedirs(options.dir, exist_ok=True)
     jobs = Jobs(options)
-    if not os.path.isdir(jobs.source):
-        run([options.ingot, "synth", jobs.source, "--family", "deepseek_v3", "--like", "layer", "--layers",
-             str(options.layers), "--experts", str(options.experts), "--shards", str(options.shards), "--vocab", "16384"])
+    jobs.make_source(options)
     references, elements = {}, {}
     for target in options.targets:
         references[target] = os.path.join(options.dir, "reference " + target)

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <filesystem>
 #include <map>
 #include <string>
@@ -53,6 +54,19 @@ struct Conversion {
                             execute);
   }
 };
+
+/// Stops a conversion after so many polls; true when it was stopped before the end.
+inline bool run_stopped(Conversion conversion, int polls) {
+  std::atomic<int> left = polls;
+  conversion.execute.stop_requested = [&] { return --left < 0; };
+  try {
+    conversion.run();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInterrupted) << error.what();
+    return true;
+  }
+  return false;
+}
 
 /// Every regular file below a directory, relative name to content.
 inline std::map<std::string, std::string> tree(const std::filesystem::path& directory) {

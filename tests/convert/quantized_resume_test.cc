@@ -18,25 +18,13 @@ namespace ingot::convert {
 namespace {
 
 using ingot::testing::Conversion;
+using ingot::testing::run_stopped;
 using ingot::testing::scheme_targets;
 using ingot::testing::synth_model;
 using ingot::testing::Target;
 using ingot::testing::TempDir;
 using ingot::testing::tiny_v32;
 using ingot::testing::tree;
-
-// Stops a conversion after so many polls; true when it was stopped before the end.
-bool run_stopped(Conversion conversion, int polls) {
-  std::atomic<int> left = polls;
-  conversion.execute.stop_requested = [&] { return --left < 0; };
-  try {
-    conversion.run();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInterrupted) << error.what();
-    return true;
-  }
-  return false;
-}
 
 class QuantizedResume : public ::testing::TestWithParam<Target> {};
 

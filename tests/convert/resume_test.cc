@@ -17,24 +17,12 @@ namespace {
 using ingot::testing::Conversion;
 using ingot::testing::copy_example;
 using ingot::testing::expect_error;
+using ingot::testing::run_stopped;
 using ingot::testing::TempDir;
 using ingot::testing::tensor_bytes;
 using ingot::testing::tiny_v32;
 using ingot::testing::top_level;
 using ingot::testing::tree;
-
-// Stops a conversion after so many polls; true when it was stopped before the end.
-bool run_stopped(Conversion conversion, int polls) {
-  std::atomic<int> left = polls;
-  conversion.execute.stop_requested = [&] { return --left < 0; };
-  try {
-    conversion.run();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInterrupted) << error.what();
-    return true;
-  }
-  return false;
-}
 
 TEST(Resume, AfterAnyNumberOfStopsTheOutputIsThatOfAnUninterruptedRun) {
   const TempDir directory;
