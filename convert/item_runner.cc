@@ -213,11 +213,7 @@ ItemRecord ItemRunner::cast(std::uint32_t item) {
       source_hasher.update(input);
       output_hasher.update(output);
     }
-    if (lease.n_pieces == 2) {
-      std::memcpy(lease.pieces[0].data(), output.data(), lease.pieces[0].size());
-      std::memcpy(lease.pieces[1].data(), output.data() + lease.pieces[0].size(),
-                  lease.pieces[1].size());
-    }
+    if (lease.n_pieces == 2) lease.fill(output);
     context_.writer.commit(lease, item);
     context_.done_bytes.fetch_add(band.output_bytes, std::memory_order_relaxed);
   }
@@ -296,10 +292,8 @@ void ItemRunner::put(std::uint32_t item, std::uint32_t file, std::uint64_t offse
   for (std::size_t done = 0; done < bytes.size();) {
     const std::size_t n = std::min<std::size_t>(kCopyBytes, bytes.size() - done);
     const WindowWriter::Lease lease = context_.writer.acquire(file, offset + done, n);
-    for (std::size_t i = 0; i < lease.n_pieces; ++i) {
-      std::memcpy(lease.pieces[i].data(), bytes.data() + done, lease.pieces[i].size());
-      done += lease.pieces[i].size();
-    }
+    lease.fill(bytes.subspan(done, n));
+    done += n;
     context_.writer.commit(lease, item);
   }
 }

@@ -198,26 +198,26 @@ void TensorEncoder::commit_payload(const WindowWriter::Lease& lease) {
                            payload_.size());
     hashers_[0].update(payload_);
   }
-  if (lease.n_pieces == 2) {
-    std::memcpy(lease.pieces[0].data(), payload_.data(), lease.pieces[0].size());
-    std::memcpy(lease.pieces[1].data(), payload_.data() + lease.pieces[0].size(),
-                lease.pieces[1].size());
-  }
+  if (lease.n_pieces == 2) lease.fill(payload_);
   runner_.context_.writer.commit(lease, item_);
   written_[0] += payload_.size();
   runner_.context_.done_bytes.fetch_add(payload_.size(), std::memory_order_relaxed);
 }
 
-void TensorEncoder::decode_tile(const EncodedRows& source, const BandShape::Band& band,
-                                const Tile& tile) {
-  EncodedRows rows = source;
+EncodedRows TensorEncoder::tile_of(const EncodedRows& band, const Tile& tile) const {
+  EncodedRows rows = band;
   rows.weight += (tile.row * shape_.cols + tile.col) * shape_.source_bits / 8;
   rows.rows = tile.rows;
   rows.cols = tile.cols;
   rows.first_row += tile.row;
   rows.first_col = tile.col;
+  return rows;
+}
+
+void TensorEncoder::decode_tile(const EncodedRows& source, const BandShape::Band& band,
+                                const Tile& tile) {
   const quantize::DecodeFaults faults = from_.decode(
-      rows,
+      tile_of(source, tile),
       {.data = runner_.values_.data(), .rows = tile.rows, .cols = tile.cols, .stride = tile.cols});
   if (faults.nan_codes > 0 && !nan_allowed_) {
     throw ItemRunner::nan_code(tensor_, band.first_row + tile.row + faults.first_nan / tile.cols,
@@ -277,14 +277,9 @@ void TensorEncoder::encode_tile(const EncodedRows& source, const BandShape::Band
   }
   decode_tile(source, band, tile);
   if (repacks_) {
-    EncodedRows rows = source;
-    rows.weight += (tile.row * shape_.cols + tile.col) * shape_.source_bits / 8;
-    rows.rows = tile.rows;
-    rows.cols = tile.cols;
-    rows.first_row += tile.row;
-    rows.first_col = tile.col;
-    quantize::repack_mxfp4_as_nvfp4(rows, global_, planned_.spelling->global_divides,
-                                    runner_.context_.plan.encode, out);
+    quantize::repack_mxfp4_as_nvfp4(tile_of(source, tile), global_,
+                                    planned_.spelling->global_divides, runner_.context_.plan.encode,
+                                    out);
   } else {
     const std::vector<float> given = release_ ? given_scales(band, tile) : std::vector<float>();
     const quantize::EncodeFaults faults = to_.encode(

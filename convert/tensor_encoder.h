@@ -33,6 +33,8 @@ class TensorEncoder {
   quantize::EncodedRows source_rows(std::span<const std::byte> codes, const BandShape::Band& band,
                                     std::span<const float> scales,
                                     formats::ScaleReader::Range range) const;
+  [[nodiscard]] quantize::EncodedRows tile_of(const quantize::EncodedRows& band,
+                                              const Tile& tile) const;
   void encode_band(const BandShape::Band& band, std::span<const std::byte> codes);
   void decode_tile(const quantize::EncodedRows& source, const BandShape::Band& band,
                    const Tile& tile);

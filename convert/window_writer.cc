@@ -115,6 +115,14 @@ bool WindowWriter::attach(Window& window) {
   return false;
 }
 
+void WindowWriter::Lease::fill(std::span<const std::byte> bytes) const {
+  for (std::size_t i = 0; i < n_pieces; ++i) {
+    INGOT_CHECK(pieces[i].size() <= bytes.size());
+    std::memcpy(pieces[i].data(), bytes.data(), pieces[i].size());
+    bytes = bytes.subspan(pieces[i].size());
+  }
+}
+
 WindowWriter::Lease WindowWriter::acquire(std::uint32_t file, std::uint64_t offset,
                                           std::uint64_t n_bytes) {
   INGOT_CHECK(n_bytes > 0 && n_bytes <= options_.window_bytes &&

@@ -68,6 +68,9 @@ class WindowWriter {
     std::size_t n_pieces = 0;
     std::uint32_t file = 0;
     std::uint64_t offset = 0;
+
+    /// Copies bytes, as many as the lease has, into its pieces.
+    void fill(std::span<const std::byte> bytes) const;
   };
   /// n_bytes must be at most the window size. Blocks while no window is free; throws the first
   /// failure of a writer.

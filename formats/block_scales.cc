@@ -32,6 +32,10 @@ Error bad_scale(const TensorSource& source, const LogicalTensor& tensor, std::ui
       .in_tensor(tensor.name);
 }
 
+void multiply_or_divide(const GlobalScale& global, std::span<float> scales) {
+  for (float& scale : scales) scale = global.divides ? scale / global.value : scale * global.value;
+}
+
 bool is_good(float scale, const ScalePolicy& policy) {
   return std::isfinite(scale) && (scale > 0 || (scale == 0 && policy.allow_zero));
 }
@@ -87,13 +91,16 @@ void widen_scales(DType dtype, std::span<const std::byte> bytes,
       for (std::size_t i = 0; i < out.size(); ++i)
         out[i] = float_from_e8m0(std::to_integer<std::uint8_t>(bytes[i]));
       break;
+    case DType::kI64:
+      // Ascend for FP16 models: the bits of an F32 in the low half of a sign-extended integer.
+      for (std::size_t i = 0; i < out.size(); ++i) std::memcpy(&out[i], &bytes[8 * i], 4);
+      break;
     default:
       throw Error(ErrorCode::kDtypeMismatch,
                   fmt::format("a scale of dtype {} (F32, F16, BF16, F8_E4M3 and F8_E8M0 are known)",
                               dtype_name(dtype)));
   }
-  if (!global) return;
-  for (float& scale : out) scale = global->divides ? scale / global->value : scale * global->value;
+  if (global) multiply_or_divide(*global, out);
 }
 
 ScaleReader::ScaleReader(const TensorSource& source, const LogicalTensor& tensor,
@@ -144,22 +151,12 @@ std::vector<float> ScaleReader::read(Range range) const {
   const std::uint64_t width = dtype_bits(stored.dtype) / 8;
   std::vector<std::byte> bytes(scales.size() * width);
   source_.read(index, range.first * cols_ * width, bytes);
-  DType dtype = stored.dtype;
-  if (dtype == DType::kI64) {
-    // Ascend for FP16 models: the bits of an F32 in the low half of a sign-extended integer.
-    for (std::size_t i = 0; i < scales.size(); ++i) std::memcpy(&scales[i], &bytes[8 * i], 4);
-  } else {
-    widen_scales(dtype, bytes, std::nullopt, scales);
-  }
+  widen_scales(stored.dtype, bytes, std::nullopt, scales);
   require_good(scales, range.first);
   if (input_scale_) {
     for (float& scale : scales) scale /= *input_scale_;
   }
-  if (global_) {
-    for (float& scale : scales) {
-      scale = global_->divides ? scale / global_->value : scale * global_->value;
-    }
-  }
+  if (global_) multiply_or_divide(*global_, scales);
   return scales;
 }
 

@@ -20,8 +20,8 @@ struct GlobalScale {
 };
 
 /// Effective scales from stored ones: F32 as they are; F16, BF16, E4M3 and E8M0 (U8 too) widened
-/// exactly, then times or by the global with one FP32 rounding. Throws kDtypeMismatch for another
-/// dtype.
+/// exactly; of I64 (Ascend's deq_scale for FP16 models) the F32 whose bits are its low half; then
+/// times or by the global with one FP32 rounding. Throws kDtypeMismatch for another dtype.
 void widen_scales(DType dtype, std::span<const std::byte> bytes,
                   const std::optional<GlobalScale>& global, std::span<float> out);
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include <fmt/format.h>
 
@@ -24,11 +23,7 @@ std::size_t width_of(DType dtype) {
 
 void widen(DType dtype, std::span<const std::byte> bytes, std::vector<float>& values) {
   values.resize(bytes.size() / width_of(dtype));
-  if (dtype != DType::kI64) {
-    widen_scales(dtype, bytes, std::nullopt, values);
-    return;
-  }
-  for (std::size_t i = 0; i < values.size(); ++i) std::memcpy(&values[i], &bytes[8 * i], 4);
+  widen_scales(dtype, bytes, std::nullopt, values);
 }
 
 }  // namespace
