@@ -46,14 +46,8 @@ void require_alike(const formats::TensorSource& source, const Plan& plan,
 
 }  // namespace
 
-std::string_view module_of(std::string_view weight_name) {
-  constexpr std::string_view kWeight = ".weight";
-  if (weight_name.ends_with(kWeight)) weight_name.remove_suffix(kWeight.size());
-  return weight_name;
-}
-
 FusedKey fused_key(const LogicalTensor& tensor) {
-  const std::string_view module = module_of(tensor.name);
+  const std::string_view module = formats::module_name(tensor.name);
   const Fuse fuse = tensor.rule != nullptr ? tensor.rule->fuse : Fuse::kNone;
   // The indexer's wk is joined after decoding, so it shares nothing.
   if (fuse == Fuse::kNone || fuse == Fuse::kIndexerK || tensor.shape.size() < 2)

@@ -8,9 +8,6 @@
 
 namespace ingot::convert {
 
-/// The name of a weight's module: without `.weight`.
-std::string_view module_of(std::string_view weight_name);
-
 /// What the members of one fused module have in common: where the module stands, and how loaders
 /// fuse it. Tensors that nothing fuses have their own.
 using FusedKey = std::pair<std::string, formats::Fuse>;

@@ -36,7 +36,7 @@ void refuse_biases(const formats::TensorSource& source, const Plan& plan, Refusa
   }
   for (const PlannedTensor& planned : plan.tensors) {
     if (planned.spelling == nullptr || !is_asymmetric(*planned.spelling)) continue;
-    const std::string_view module = module_of(source.tensors()[planned.tensor].name);
+    const std::string_view module = formats::module_name(source.tensors()[planned.tensor].name);
     if (names.contains(fmt::format("{}.bias", module)))
       refusals.add(ErrorCode::kUnsupported, std::string(kHasBias), module);
   }
@@ -61,7 +61,7 @@ void set_input_scales(const formats::TensorSource& source, const Choices& choice
       planned.input = {.scale = planned.spelling->global_divides ? 1.0F / scale : scale};
       return;
     }
-    const std::string_view module = module_of(tensor.name);
+    const std::string_view module = formats::module_name(tensor.name);
     if (choices.activation_scales == nullptr) {
       refusals.add(ErrorCode::kMissingTensor, std::string(kNoSource), module);
       return;

@@ -105,6 +105,9 @@ const SchemeSpelling* find_spelling(const Dialect& dialect, SchemeId scheme,
 /// The name of a part of `X.weight` (or of stacked experts `P`), e.g. `X.weight_scale_inv`.
 std::string part_name(const PartSpelling& spelling, std::string_view weight_name);
 
+/// The name by which ignore lists and calibrations know a weight: without `.weight`.
+std::string_view module_name(std::string_view weight_name);
+
 /// Rows and columns that share a scale in the block-scaled weights of this checkpoint:
 /// `weight_block_size`, or the `block_structure` of compressed-tensors' config_groups; 128 x 128
 /// where the config says nothing. kUnsupported for blocks of several sizes.

@@ -22,9 +22,6 @@ extern const Dialect kModelslimDialect;
 /// `quantization_config` of the source if it is in this dialect and an object, else null.
 const Json* source_block(const ModelConfig& source, const Dialect& dialect);
 
-/// The name by which ignore lists know a weight: without `.weight`.
-std::string_view module_name(std::string_view weight_name);
-
 /// Modules that a release quantizes and that are plain here, sorted.
 std::vector<std::string> unquantized_modules(std::span<const WrittenTensor> written);
 
