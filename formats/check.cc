@@ -2,16 +2,23 @@
 
 #include <algorithm>
 #include <set>
+#include <tuple>
 #include <unordered_map>
 
 #include <fmt/format.h>
 
+#include "formats/checkpoint_listing.h"
+#include "formats/file_bytes.h"
 #include "formats/manifest.h"
 #include "formats/manifest_check.h"
+#include "formats/ranks_check.h"
 #include "formats/stored_hashes.h"
+#include "formats/weights_headers.h"
 
 namespace ingot::formats {
 namespace {
+
+constexpr std::string_view kShardsLayout = "deepseek-mp";
 
 Finding changed(std::string file, std::string tensor, std::string message) {
   return finding_of(
@@ -69,11 +76,54 @@ void add_rule_findings(const Checkpoint& checkpoint, const CheckOptions& options
   }
 }
 
-}  // namespace
+// Manifest and records are read by whoever needs them: what is wrong with them is said once.
+void say_once(std::vector<Finding>& findings) {
+  std::set<std::tuple<ErrorCode, std::string, std::string, std::string>> told;
+  std::erase_if(findings, [&](const Finding& finding) {
+    const std::string file = std::filesystem::path(finding.file).filename().string();
+    const bool is_ours = file == kManifestName || file == kRecordsName;
+    return is_ours && !told.emplace(finding.code, file, finding.tensor, finding.message).second;
+  });
+}
 
-CheckResult check_checkpoint(const std::filesystem::path& directory, const CheckOptions& options) {
-  require_directory(directory);
-  CheckResult result;
+// The files model{i}-mp{N}.safetensors: one name stands in each of them, and the names are not the
+// hub's, so they are no checkpoint that could be opened. What each file says of itself, and what
+// the manifest says of it, can be compared all the same.
+void check_shards(const std::filesystem::path& directory, const Manifest& manifest,
+                  const CheckOptions& options, LinkedHashes& hashes, CheckResult& result) {
+  constexpr std::string_view kWeightsSuffix = ".safetensors";
+  std::vector<std::string> names = list_file_names(directory);
+  std::erase_if(names, [&](const std::string& name) { return !name.ends_with(kWeightsSuffix); });
+  ErrorList faults;
+  std::vector<WeightsFile> files = locate_files(names, directory, {});
+  const std::vector<StoredTensor> stored = read_headers(files, options.threads, faults);
+  for (const Error& fault : faults.errors()) result.findings.push_back(finding_of(fault));
+  const FileBytes bytes(std::move(files));
+  result.n_files = bytes.files().size();
+  result.n_tensors = stored.size();
+  for (const SourceFile& file : bytes.files()) result.n_bytes += file.n_bytes;
+  const StoredWeights weights{.stored = stored, .bytes = bytes};
+  check_against_manifest(directory, manifest, &weights, options, hashes, result);
+}
+
+// The top manifest may have records of its own.
+void check_records(const std::filesystem::path& directory, const Manifest& manifest,
+                   CheckResult& result) {
+  std::error_code ignored;
+  const std::filesystem::path path = directory / kRecordsName;
+  if (manifest.n_tensors == 0 && !std::filesystem::exists(path, ignored)) return;
+  try {
+    (void)read_tensor_records(path, manifest.records_hash);
+  } catch (const Error& error) {
+    Finding finding = finding_of(error);
+    finding.file = kRecordsName;
+    result.findings.push_back(std::move(finding));
+  }
+}
+
+// Of a manifest that cannot be read the fault is a finding.
+std::optional<Manifest> manifest_with_findings(const std::filesystem::path& directory,
+                                               CheckResult& result) {
   std::optional<Manifest> manifest;
   try {
     manifest = read_manifest(directory);
@@ -81,7 +131,13 @@ CheckResult check_checkpoint(const std::filesystem::path& directory, const Check
     result.findings.push_back(finding_of(error));
   }
   result.has_manifest = manifest.has_value();
+  return manifest;
+}
 
+// A checkpoint, or the directory of one rank.
+CheckResult check_unsliced(const std::filesystem::path& directory,
+                           const std::optional<Manifest>& manifest, const CheckOptions& options,
+                           LinkedHashes& hashes, CheckResult result) {
   OpenOptions open;
   open.family = options.family;
   // What was converted under a given family is read under it again.
@@ -90,11 +146,62 @@ CheckResult check_checkpoint(const std::filesystem::path& directory, const Check
   open.threads = options.threads;
   const std::optional<Checkpoint> checkpoint = open_with_findings(directory, open, result);
   if (checkpoint) add_rule_findings(*checkpoint, options, result);
-  if (!manifest) return result;
-
-  check_against_manifest(directory, *manifest, checkpoint ? &*checkpoint : nullptr, options,
-                         result);
+  if (manifest) {
+    std::optional<StoredWeights> weights;
+    if (checkpoint)
+      weights.emplace(StoredWeights{.stored = checkpoint->stored(), .bytes = checkpoint->bytes()});
+    check_against_manifest(directory, *manifest, weights ? &*weights : nullptr, options, hashes,
+                           result);
+  }
+  say_once(result.findings);
   return result;
+}
+
+// Never as one that has ranks itself: a link to the directory above would have no end.
+CheckResult check_rank(const std::filesystem::path& directory, const CheckOptions& options,
+                       LinkedHashes& hashes) {
+  require_directory(directory);
+  CheckResult result;
+  const std::optional<Manifest> manifest = manifest_with_findings(directory, result);
+  return check_unsliced(directory, manifest, options, hashes, std::move(result));
+}
+
+// A sliced checkpoint as a whole: it has no tensors but those of its ranks' directories.
+bool check_sliced(const std::filesystem::path& directory, const Manifest& manifest,
+                  const CheckOptions& options, LinkedHashes& hashes, CheckResult& result) {
+  const bool has_ranks = manifest.slicing && !manifest.slicing->ranks.empty();
+  const bool has_shards = manifest.layout == kShardsLayout;
+  if (!has_ranks && !has_shards) return false;
+  result.family = manifest.family;
+  result.dialect = manifest.dialect;
+  try {
+    require_finished_directory(directory);
+  } catch (const Error& error) {
+    result.findings.push_back(finding_of(error));
+    return true;
+  }
+  if (has_shards) {
+    check_shards(directory, manifest, options, hashes, result);
+    return true;
+  }
+  check_against_manifest(directory, manifest, nullptr, options, hashes, result);
+  if (options.hashes) check_records(directory, manifest, result);
+  const auto check_one = [&](const std::filesystem::path& rank) {
+    return check_rank(rank, options, hashes);
+  };
+  check_ranks(directory, *manifest.slicing, check_one, result);
+  return true;
+}
+
+}  // namespace
+
+CheckResult check_checkpoint(const std::filesystem::path& directory, const CheckOptions& options) {
+  require_directory(directory);
+  LinkedHashes hashes;
+  CheckResult result;
+  const std::optional<Manifest> manifest = manifest_with_findings(directory, result);
+  if (manifest && check_sliced(directory, *manifest, options, hashes, result)) return result;
+  return check_unsliced(directory, manifest, options, hashes, std::move(result));
 }
 
 CheckResult check_is_source_of(const std::filesystem::path& source,
@@ -119,7 +226,8 @@ CheckResult check_is_source_of(const std::filesystem::path& source,
   if (!checkpoint) return result;
 
   const auto stored = checkpoint->stored();
-  const std::vector<HashedTensor> hashed = hash_stored(*checkpoint, threads);
+  const std::vector<HashedTensor> hashed =
+      hash_stored({.stored = stored, .bytes = checkpoint->bytes()}, threads);
   std::unordered_map<std::string_view, std::size_t> by_name;
   for (std::size_t i = 0; i < stored.size(); ++i) by_name.emplace(stored[i].name, i);
   for (const TensorRecord& record : records) {

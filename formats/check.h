@@ -25,7 +25,9 @@ struct CheckResult {
 };
 
 /// Everything that can be known to be wrong with a directory, all at once; throws only when it
-/// cannot be read at all (no such directory, permission).
+/// cannot be read at all (no such directory, permission). Of a checkpoint that was cut for ranks,
+/// every rank's directory is checked too, with its name before the files of its findings; of layout
+/// deepseek-mp, sizes and hashes alone.
 CheckResult check_checkpoint(const std::filesystem::path& directory, const CheckOptions& options);
 
 /// Whether `source` is the checkpoint that `converted` was made from, by the per-tensor source

@@ -7,34 +7,20 @@
 #include <fmt/ranges.h>
 
 #include "formats/base/fd.h"
-#include "formats/base/parallel.h"
-#include "formats/checkpoint_files.h"
 #include "formats/checkpoint_listing.h"
 #include "formats/encoding_recognition.h"
 #include "formats/family_match.h"
-#include "formats/safetensors.h"
+#include "formats/file_bytes.h"
+#include "formats/manifest.h"
+#include "formats/rank_slices.h"
 #include "formats/stored_names.h"
+#include "formats/weights_headers.h"
 
 // Opening goes from the outside in: config, files, headers, index, encodings, family. Each stage
 // needs the one before it, so faults are thrown at the end of a stage, all of that stage together;
 // `check` collects them and goes on.
 
 namespace ingot::formats {
-
-struct Checkpoint::State {
-  std::filesystem::path directory;
-  ModelConfig config;
-  const Family* family = nullptr;
-  const Dialect* dialect = nullptr;
-  Json description;
-  std::vector<SourceFile> files;
-  std::optional<CheckpointFiles> contents;
-  std::vector<StoredTensor> stored;
-  std::vector<LogicalTensor> tensors;
-  std::vector<SideFile> side_files;
-  bool has_index = false;
-  bool lacks_promised_mtp = false;
-};
 
 namespace {
 
@@ -71,6 +57,30 @@ class Stage {
   ErrorList faults_;
   ErrorList* collected_;
 };
+
+}  // namespace
+
+struct Checkpoint::State {
+  std::filesystem::path directory;
+  ModelConfig config;
+  const Family* family = find_family("generic");
+  const Dialect* dialect = find_dialect("deepseek");
+  Json description;
+  std::unique_ptr<StoredBytes> bytes;
+  std::vector<StoredTensor> stored;
+  std::vector<LogicalTensor> tensors;
+  std::vector<SideFile> side_files;
+  std::array<std::uint64_t, 2> block = {128, 128};
+  std::optional<RankSlices> slices;  ///< of a rank's directory
+  bool has_index = false;
+  bool is_complete = true;  ///< every file could be read
+  bool lacks_promised_mtp = false;
+
+  /// From stored tensors to logical ones: names, encodings, the family's grammar.
+  void understand(const StoredNames& names, const OpenOptions& options, Stage& stage);
+};
+
+namespace {
 
 std::string family_names() {
   std::vector<std::string_view> names;
@@ -120,98 +130,13 @@ Json read_description(const std::filesystem::path& directory, const Dialect& dia
   return description;
 }
 
-std::vector<WeightsFile> locate(const std::vector<std::string>& names,
-                                const std::filesystem::path& directory,
-                                const std::filesystem::path& consumed_headers) {
-  std::vector<WeightsFile> files;
-  for (const std::string& name : names) {
-    WeightsFile& file = files.emplace_back();
-    file.facts.name = name;
-    file.path = directory / name;
-    std::error_code failure;
-    const bool is_here = std::filesystem::symlink_status(file.path, failure).type() !=
-                         std::filesystem::file_type::not_found;
-    if (!is_here && !consumed_headers.empty())
-      file.saved_header = consumed_headers / (name + ".header");
-  }
-  return files;
-}
-
-/// Reads every header and completes the files' facts. A file that cannot be read is reported and
-/// has no tensors.
-std::vector<StoredTensor> read_headers(std::vector<WeightsFile>& files, std::size_t threads,
-                                       ErrorList& faults) {
-  std::vector<SafetensorsHeader> headers(files.size());
-  std::vector<std::optional<Error>> failures(files.size());
-  parallel_for(files.size(), std::max<std::size_t>(threads, 1), [&](std::size_t i) {
-    try {
-      const WeightsHeader raw = read_weights_header(files[i]);
-      headers[i] = parse_safetensors_header(raw.bytes, raw.file_bytes, files[i].facts.name);
-    } catch (const Error& error) {
-      failures[i] = error;
-    }
-  });
-  std::size_t n_tensors = 0;
-  for (const SafetensorsHeader& header : headers) n_tensors += header.tensors.size();
-  std::vector<StoredTensor> stored;
-  stored.reserve(n_tensors);
-  for (std::size_t i = 0; i < files.size(); ++i) {
-    if (failures[i]) faults.add(*failures[i]);
-    files[i].facts.n_bytes = headers[i].file_bytes;
-    files[i].facts.data_start = headers[i].data_start;
-    for (StoredTensor& tensor : headers[i].tensors) {
-      tensor.file = static_cast<std::uint32_t>(i);
-      stored.push_back(std::move(tensor));
-    }
-    headers[i] = {};
-  }
-  return stored;
-}
-
-void check_duplicates(const std::vector<StoredTensor>& stored, const StoredNames& names,
-                      const std::vector<SourceFile>& files, ErrorList& faults) {
-  const auto sorted = names.sorted();
-  for (std::size_t i = 1; i < sorted.size(); ++i) {
-    const StoredTensor& tensor = stored[sorted[i]];
-    const StoredTensor& before = stored[sorted[i - 1]];
-    if (tensor.name != before.name) continue;
-    faults.add(Error(ErrorCode::kDuplicate,
-                     fmt::format("is also in {} (which one is meant? move the other file away)",
-                                 files[before.file].name))
-                   .in_file(files[tensor.file].name)
-                   .in_tensor(tensor.name));
-  }
-}
-
-/// The index against the files, both ways. Files that could not be read have been reported and are
-/// passed over.
-void check_index(const CheckpointIndex& index, const std::vector<StoredTensor>& stored,
-                 const StoredNames& names, const std::vector<SourceFile>& files,
-                 ErrorList& faults) {
-  std::vector<bool> is_indexed(stored.size(), false);
-  for (const auto& [tensor, file] : index.weight_map) {
-    const auto at = std::lower_bound(
-        files.begin(), files.end(), file,
-        [](const SourceFile& a, const std::string& name) { return a.name < name; });
-    if (at == files.end() || at->name != file || at->data_start == 0) continue;
-    const auto found = names.find(tensor);
-    if (found) is_indexed[*found] = true;
-    if (found && files[stored[*found].file].name == file) continue;
-    const std::string fact =
-        found ? fmt::format("it is in {}", files[stored[*found].file].name) : "it is not there";
-    faults.add(Error(ErrorCode::kMissingTensor,
-                     fmt::format("{} says it is in this file, {} (fetch index and file again)",
-                                 kIndexName, fact))
-                   .in_file(file)
-                   .in_tensor(tensor));
-  }
-  for (std::size_t i = 0; i < stored.size(); ++i) {
-    if (is_indexed[i] || names.find(stored[i].name) != i) continue;
-    faults.add(Error(ErrorCode::kMissingTensor,
-                     fmt::format("is not named by {} (fetch the index again)", kIndexName))
-                   .in_file(files[stored[i].file].name)
-                   .in_tensor(stored[i].name));
-  }
+void require_one_directory(const Manifest& manifest, const std::filesystem::path& directory) {
+  if (!manifest.slicing || manifest.slicing->ranks.empty()) return;
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("holds a checkpoint cut for {} ranks, in {} and its like (name one of "
+                          "those directories)",
+                          manifest.slicing->n_ranks, manifest.slicing->ranks.front().directory))
+      .in_file(directory.string());
 }
 
 bool has_mtp_tensor(const std::vector<LogicalTensor>& tensors, const ModelConfig& config) {
@@ -222,14 +147,49 @@ bool has_mtp_tensor(const std::vector<LogicalTensor>& tensors, const ModelConfig
 
 }  // namespace
 
+void Checkpoint::State::understand(const StoredNames& names, const OpenOptions& options,
+                                   Stage& stage) {
+  const bool names_are_known = !family->rules.empty();
+  const std::string method =
+      config.quantization ? config.quantization->quant_method : std::string();
+  tensors = recognise_encodings({.stored = stored,
+                                 .names = names,
+                                 .files = bytes->files(),
+                                 .block = block,
+                                 .quant_method = method,
+                                 .names_are_known = names_are_known,
+                                 .is_complete = is_complete},
+                                stage.faults());
+  stage.settle();
+
+  const FamilyMatch match{.family = *family,
+                          .config = config,
+                          .stored = stored,
+                          .files = bytes->files(),
+                          .allow_unknown = options.allow_unknown,
+                          .are_slices = slices.has_value()};
+  match_family(match, tensors, stage.faults());
+  if (slices) {
+    const SliceMatch slice_match{
+        .slices = *slices, .config = config, .stored = stored, .files = bytes->files()};
+    match_slices(slice_match, tensors, stage.faults());
+  }
+  stage.settle();
+  // Of a pipeline, only the last stage has those layers.
+  const bool may_have_mtp = !slices || slices->slicing.rank->end_layer > config.num_hidden_layers;
+  lacks_promised_mtp = names_are_known && config.num_nextn_predict_layers > 0 && may_have_mtp &&
+                       !has_mtp_tensor(tensors, config);
+}
+
 Checkpoint Checkpoint::open(const std::filesystem::path& directory, const OpenOptions& options) {
   require_finished_directory(directory);
   auto state = std::make_unique<State>();
   state->directory = directory;
-  state->family = find_family("generic");
-  state->dialect = find_dialect("deepseek");
   Stage stage(options);
 
+  std::optional<Manifest> manifest;
+  stage.attempt([&] { manifest = read_manifest(directory); });
+  if (manifest) require_one_directory(*manifest, directory);
   const bool any_names = options.family == state->family->name;
   stage.attempt([&] {
     state->config = read_config(directory, any_names);
@@ -237,12 +197,12 @@ Checkpoint Checkpoint::open(const std::filesystem::path& directory, const OpenOp
     require_widths(family, state->config);
     state->family = &family;
   });
-  std::array<std::uint64_t, 2> block = {128, 128};
   stage.attempt([&] {
     state->dialect = &dialect_of(state->config, list_file_names(directory));
-    block = fp8_block_size(state->config);
+    state->block = fp8_block_size(state->config);
     state->description = read_description(directory, *state->dialect);
   });
+  if (manifest) state->slices = read_rank_slices(directory, *manifest, stage.faults());
   stage.settle();
 
   WeightsListing listing =
@@ -251,44 +211,53 @@ Checkpoint Checkpoint::open(const std::filesystem::path& directory, const OpenOp
   state->has_index = listing.has_index;
   stage.settle();
 
-  std::vector<WeightsFile> located = locate(listing.files, directory, options.consumed_headers);
+  std::vector<WeightsFile> located =
+      locate_files(listing.files, directory, options.consumed_headers);
   state->stored = read_headers(located, options.threads, stage.faults());
-  const bool is_complete = listing.is_complete && stage.faults().empty();
-  for (const WeightsFile& file : located) state->files.push_back(file.facts);
-  state->contents.emplace(std::move(located));
+  state->is_complete = listing.is_complete && stage.faults().empty();
+  state->bytes = std::make_unique<FileBytes>(std::move(located));
   const StoredNames names(state->stored);
-  check_duplicates(state->stored, names, state->files, stage.faults());
+  check_duplicates(state->stored, names, state->bytes->files(), stage.faults());
   if (listing.has_index)
-    check_index(listing.index, state->stored, names, state->files, stage.faults());
+    check_index(listing.index, state->stored, names, state->bytes->files(), stage.faults());
   listing = {};
-  if (state->stored.empty() && is_complete) {
+  if (state->stored.empty() && state->is_complete) {
     stage.faults().add(
         Error(ErrorCode::kMissingTensor, "holds no tensors").in_file(directory.string()));
   }
   stage.settle();
+  state->understand(names, options, stage);
+  return Checkpoint(std::move(state));
+}
 
-  const bool names_are_known = !state->family->rules.empty();
-  const std::string method =
-      state->config.quantization ? state->config.quantization->quant_method : std::string();
-  state->tensors = recognise_encodings({.stored = state->stored,
-                                        .names = names,
-                                        .files = state->files,
-                                        .block = block,
-                                        .quant_method = method,
-                                        .names_are_known = names_are_known,
-                                        .is_complete = is_complete},
-                                       stage.faults());
-  stage.settle();
+Checkpoint Checkpoint::assemble(AssembledModel model, const OpenOptions& options) {
+  INGOT_CHECK(model.bytes != nullptr);
+  auto state = std::make_unique<State>();
+  state->directory = std::move(model.directory);
+  state->config = std::move(model.config);
+  state->description = std::move(model.description);
+  state->side_files = std::move(model.side_files);
+  state->stored = std::move(model.stored);
+  state->bytes = std::move(model.bytes);
+  // Whoever found the tensors has looked for all that the model has.
+  state->has_index = true;
+  Stage stage(options);
 
-  const FamilyMatch match{.family = *state->family,
-                          .config = state->config,
-                          .stored = state->stored,
-                          .files = state->files,
-                          .allow_unknown = options.allow_unknown};
-  match_family(match, state->tensors, stage.faults());
+  stage.attempt([&] {
+    const Family& family = chosen_family(state->config, options.family);
+    require_widths(family, state->config);
+    state->family = &family;
+  });
+  stage.attempt([&] {
+    state->dialect = model.dialect != nullptr
+                         ? model.dialect
+                         : &dialect_of(state->config, list_file_names(state->directory));
+    state->block = fp8_block_size(state->config);
+  });
+  const StoredNames names(state->stored);
+  check_duplicates(state->stored, names, state->bytes->files(), stage.faults());
   stage.settle();
-  state->lacks_promised_mtp = names_are_known && state->config.num_nextn_predict_layers > 0 &&
-                              !has_mtp_tensor(state->tensors, state->config);
+  state->understand(names, options, stage);
   return Checkpoint(std::move(state));
 }
 
@@ -310,7 +279,7 @@ std::span<const StoredTensor> Checkpoint::stored() const {
   return state_->stored;
 }
 std::span<const SourceFile> Checkpoint::files() const {
-  return state_->files;
+  return state_->bytes->files();
 }
 const std::filesystem::path& Checkpoint::directory() const {
   return state_->directory;
@@ -334,24 +303,40 @@ bool Checkpoint::lacks_promised_mtp() const {
 void Checkpoint::read(std::uint32_t stored, std::uint64_t offset, std::span<std::byte> out) const {
   const StoredTensor& tensor = state_->stored.at(stored);
   INGOT_CHECK(offset <= tensor.n_bytes && out.size() <= tensor.n_bytes - offset);
-  read_file(tensor.file, tensor.offset + offset, out);
+  state_->bytes->read(stored, tensor, offset, out);
 }
 
 std::vector<std::byte> Checkpoint::header_bytes(std::uint32_t file) const {
-  return read_weights_header((*state_->contents)[file]).bytes;
+  return state_->bytes->header_bytes(file);
 }
 
 bool Checkpoint::has_data(std::uint32_t file) const {
-  return (*state_->contents)[file].saved_header.empty();
+  return state_->bytes->has_data(file);
 }
 
 void Checkpoint::read_file(std::uint32_t file, std::uint64_t offset,
                            std::span<std::byte> out) const {
-  state_->contents->read(file, offset, out);
+  state_->bytes->read_file(file, offset, out);
+}
+
+const SlicingRecord* Checkpoint::slicing() const {
+  return state_->slices ? &state_->slices->slicing : nullptr;
+}
+
+const StoredBytes& Checkpoint::bytes() const {
+  return *state_->bytes;
+}
+
+bool Checkpoint::is_whole() const {
+  return state_->bytes->is_whole();
+}
+
+std::string Checkpoint::home_file(std::uint32_t stored) const {
+  return state_->bytes->home_file(stored);
 }
 
 void Checkpoint::close_file(std::uint32_t file) const {
-  state_->contents->close(file);
+  state_->bytes->close_file(file);
 }
 
 }  // namespace ingot::formats

@@ -9,6 +9,8 @@
 #include "formats/base/error.h"
 #include "formats/base/pattern.h"
 #include "formats/dialect/dialect.h"
+#include "formats/slicing_record.h"
+#include "formats/stored_bytes.h"
 #include "formats/tensor_source.h"
 
 namespace ingot::formats {
@@ -30,11 +32,23 @@ struct OpenOptions {
 };
 
 /// A file beside the weights, copied byte for byte on conversion: everything but weights, weight
-/// indices, what is derived anew (config.json, the dialects' description files) and ingot's own
+/// indices, what is derived anew (configs, the dialects' description files) and ingot's own
 /// files; subfolders included, relative to the checkpoint.
 struct SideFile {
   std::string path;  ///< relative, '/'-separated
   std::uint64_t n_bytes = 0;
+};
+
+/// A model whose stored tensors somebody else has found: rank slices joined. What it says of them
+/// is what the unsliced checkpoint would say.
+struct AssembledModel {
+  std::filesystem::path directory;   ///< where side files and manifest are
+  ModelConfig config;                ///< of the unsliced checkpoint
+  Json description;                  ///< null without one
+  const Dialect* dialect = nullptr;  ///< null: what the config says
+  std::vector<SideFile> side_files;  ///< relative to `directory`
+  std::vector<StoredTensor> stored;  ///< whole; `file` and `offset` for reports only
+  std::unique_ptr<StoredBytes> bytes;
 };
 
 /// An opened directory: config, index, files, and its logical tensors, whatever dialect it came in.
@@ -46,7 +60,12 @@ class Checkpoint final : public TensorSource {
   /// duplicate names, quantized weights that lack a part, parts without a weight or of the wrong
   /// shape or dtype, integers of 4 bits (kUnsupported), tensors outside the family's grammar
   /// (kUnknownTensor, with the list), a directory that still holds .ingot-partial.
+  /// A rank's directory is opened as what it is: tensors are compared with its slices
+  /// (rank_slices.h), and the shape of a logical tensor is that of the slice.
   static Checkpoint open(const std::filesystem::path& directory, const OpenOptions& options = {});
+  /// The same over stored tensors that were found elsewhere: recognises encodings and matches the
+  /// family's grammar, with the same faults.
+  static Checkpoint assemble(AssembledModel model, const OpenOptions& options = {});
 
   ~Checkpoint() override;
   Checkpoint(Checkpoint&&) noexcept;
@@ -75,6 +94,14 @@ class Checkpoint final : public TensorSource {
   [[nodiscard]] bool has_data(std::uint32_t file) const;
   /// Reads raw bytes of a weights file at an absolute offset, for fingerprints. Needs has_data().
   void read_file(std::uint32_t file, std::uint64_t offset, std::span<std::byte> out) const;
+  /// How this directory was cut out of a model, when its manifest says that it is a rank's; null
+  /// otherwise, and for joined slices.
+  [[nodiscard]] const SlicingRecord* slicing() const;
+  /// Where the stored tensors are read from.
+  [[nodiscard]] const StoredBytes& bytes() const;
+  /// StoredBytes::is_whole and home_file of where the tensors are.
+  [[nodiscard]] bool is_whole() const;
+  [[nodiscard]] std::string home_file(std::uint32_t stored) const;
   /// Closes a weights file, so that deleting it frees its blocks. It is opened again if it is read
   /// again.
   void close_file(std::uint32_t file) const;

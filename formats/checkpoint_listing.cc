@@ -8,6 +8,7 @@
 #include "formats/base/fd.h"
 #include "formats/json.h"
 #include "formats/manifest.h"
+#include "formats/native_config.h"
 
 namespace ingot::formats {
 namespace fs = std::filesystem;
@@ -143,8 +144,8 @@ bool is_description_file(std::string_view name) {
 }
 
 bool is_ours_or_derived(std::string_view name) {
-  return name == kConfigName || name == kManifestName || name == kRecordsName ||
-         is_description_file(name);
+  return name == kConfigName || name == kNativeConfigName || name == kManifestName ||
+         name == kRecordsName || is_description_file(name);
 }
 
 void collect_side_files(const fs::path& directory, const std::string& prefix,

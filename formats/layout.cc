@@ -8,6 +8,12 @@ namespace {
 constexpr std::array kLayouts = {
     Layout{.name = "hf",
            .summary = "one directory of safetensors files with an index, as on the hub"},
+    Layout{.name = "ranks",
+           .summary = "a directory per rank with what it loads, under the names of the hub",
+           .is_sliced = true},
+    Layout{.name = "deepseek-mp",
+           .summary = "model{i}-mp{N}.safetensors, the names that DeepSeek's inference code loads",
+           .is_sliced = true},
 };
 
 }  // namespace

@@ -9,6 +9,7 @@ namespace ingot::formats {
 struct Layout {
   std::string_view name;
   std::string_view summary;
+  bool is_sliced = false;  ///< several ranks
 };
 
 std::span<const Layout> layouts();

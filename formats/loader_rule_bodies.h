@@ -143,6 +143,10 @@ bool is_quantized(const LogicalTensor& tensor);
 /// with one key become one. Empty for a weight that stays by itself. Needs the family's row.
 std::string fused_module(const LogicalTensor& tensor);
 
+/// Whether other ranks of a sliced checkpoint hold weights of which nothing is here, while
+/// config.json speaks of all.
+bool is_part_of_model(const Checkpoint& checkpoint);
+
 /// `quantization_config` of config.json, or null when there is none or it is no object.
 const Json* config_block(const Checkpoint& checkpoint);
 /// Rows and columns of a block; the released ones where the config is beyond reading.

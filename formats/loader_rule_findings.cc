@@ -42,6 +42,11 @@ bool is_quantized(const LogicalTensor& tensor) {
   return scheme_facts(tensor.encoding.scheme).quantized;
 }
 
+bool is_part_of_model(const Checkpoint& checkpoint) {
+  const SlicingRecord* slicing = checkpoint.slicing();
+  return slicing != nullptr && (slicing->pp > 1 || slicing->ep > 1);
+}
+
 const Json* config_block(const Checkpoint& checkpoint) {
   const Json& raw = checkpoint.config().raw;
   if (!raw.is_object()) return nullptr;

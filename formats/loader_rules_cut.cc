@@ -49,7 +49,8 @@ bool can_be_cut(const CutDimension& dimension, std::uint64_t ranks) {
 void cut_at_group_edge(const Checkpoint& checkpoint, const RuleOptions& options,
                        const Report& report) {
   const std::uint64_t ranks = options.tensor_parallel;
-  if (ranks < 2) return;
+  // A rank's weights have been cut already.
+  if (ranks < 2 || checkpoint.slicing() != nullptr) return;
   FindingsByKind found;
   for (const LogicalTensor& tensor : checkpoint.tensors()) {
     const std::optional<CutDimension> dimension = cut_dimension(tensor);

@@ -8,6 +8,7 @@
 
 #include "formats/loader_rule_bodies.h"
 #include "formats/part_names.h"
+#include "formats/rank_holdings.h"
 #include "formats/safetensors.h"
 
 namespace ingot::formats::rule_bodies {
@@ -100,7 +101,11 @@ std::vector<std::string> missing_names(const Checkpoint& checkpoint, Gap gap) {
   std::vector<std::string> missing;
   const ModelConfig& config = checkpoint.config();
   const Present present = list_present(checkpoint);
+  std::optional<RankHoldings> holdings;
+  if (const SlicingRecord* slicing = checkpoint.slicing()) holdings.emplace(*slicing, config);
   const auto visit = [&](const ExpectedTensor& tensor, bool stacked) {
+    if (holdings && holdings->of(*tensor.rule, tensor.layer, tensor.expert) != Holding::kPromised)
+      return;
     const bool in_stacked_layer = tensor.layer && present.stacked_layers.contains(*tensor.layer);
     const bool wanted =
         is_routed_expert(tensor.rule->role) ? in_stacked_layer == stacked : !stacked;
@@ -156,6 +161,8 @@ Finding at_weight(const Checkpoint& checkpoint, const LogicalTensor& tensor, Err
 }
 
 void report_shapes(const Checkpoint& checkpoint, bool stacked, const Report& report) {
+  // Slices have been compared with their records, and those with the config (rank_slices.h).
+  if (checkpoint.slicing() != nullptr) return;
   FindingsByKind found;
   for (const LogicalTensor& tensor : checkpoint.tensors()) {
     if (tensor.rule == nullptr || is_stacked(tensor.rule->role) != stacked) continue;

@@ -88,6 +88,7 @@ void native_config_without_weights(const Checkpoint& checkpoint, const RuleOptio
                                    const Report& report) {
   if (checkpoint.stored().empty() || !claims<kBlocks>(checkpoint) || has_codes<kBlocks>(checkpoint))
     return;
+  if (is_part_of_model(checkpoint)) return;
   report(in_config(ErrorCode::kMismatch,
                    fmt::format("promises {0} weights, but no weight is {0} (remove "
                                "quantization_config)",

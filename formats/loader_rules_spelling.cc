@@ -73,7 +73,7 @@ void quantized_config_without_weights(const Checkpoint& checkpoint, const RuleOp
   const bool has_codes = std::any_of(stored.begin(), stored.end(), [](const StoredTensor& tensor) {
     return tensor.shape.size() > 1 && dtype_bits(tensor.dtype) <= 8 && tensor.dtype != DType::kBool;
   });
-  if (has_codes) return;
+  if (has_codes || is_part_of_model(checkpoint)) return;
   report(in_config(ErrorCode::kMismatch,
                    fmt::format("promises weights quantized by method {}, but none is (remove "
                                "quantization_config)",

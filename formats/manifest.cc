@@ -11,6 +11,7 @@
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
 #include "formats/dtype.h"
+#include "formats/json_fields.h"
 #include "formats/zstd_lines.h"
 
 namespace ingot::formats {
@@ -20,109 +21,6 @@ constexpr std::uint64_t kSchema = 1;
 // What we write stays far below these; a hostile file meets them before memory does.
 constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{256} << 20;
 constexpr std::size_t kMaxRecords = std::size_t{8} << 20;
-
-[[noreturn]] void corrupt(std::string_view where, const std::string& message) {
-  throw Error(ErrorCode::kCorrupt, message).in_file(where);
-}
-
-// A name that this program may join to a directory: relative, and never out of it.
-bool is_inner_path(std::string_view name) {
-  if (name.empty() || name.front() == '/' || name.find('\0') != std::string_view::npos)
-    return false;
-  std::size_t begin = 0;
-  while (begin <= name.size()) {
-    const std::size_t end = std::min(name.find('/', begin), name.size());
-    const std::string_view component = name.substr(begin, end - begin);
-    if (component.empty() || component == "." || component == "..") return false;
-    begin = end + 1;
-  }
-  return true;
-}
-
-// A JSON object whose keys are all asked for: what remains at the end is not ours.
-class Fields {
- public:
-  Fields(const Json& object, std::string_view where, std::string path)
-      : object_(object), where_(where), path_(std::move(path)) {
-    if (!object.is_object()) corrupt(where, fmt::format("{} is not an object", path_));
-  }
-
-  const Json* find(const char* key) {
-    const auto found = object_.find(key);
-    if (found == object_.end()) return nullptr;
-    ++n_used_;
-    return &*found;
-  }
-  const Json& get(const char* key) {
-    const Json* value = find(key);
-    if (value == nullptr) corrupt(where_, fmt::format("{} has no '{}'", path_, key));
-    return *value;
-  }
-  std::string text(const char* key) {
-    const Json& value = get(key);
-    if (!value.is_string()) wrong(key, "a string");
-    return value.get<std::string>();
-  }
-  std::uint64_t number(const char* key) { return as_number(get(key), key); }
-  std::optional<std::uint32_t> optional_number(const char* key) {
-    const Json* value = find(key);
-    if (value == nullptr) return std::nullopt;
-    const std::uint64_t number = as_number(*value, key);
-    if (!std::in_range<std::uint32_t>(number)) wrong(key, "a number of at most 32 bits");
-    return static_cast<std::uint32_t>(number);
-  }
-  double real(const char* key) {
-    const Json& value = get(key);
-    if (!value.is_number()) wrong(key, "a number");
-    return value.get<double>();
-  }
-  /// Null when the key is not there.
-  Json optional(const char* key) {
-    const Json* value = find(key);
-    return value != nullptr ? *value : Json();
-  }
-  const Json& array(const char* key) {
-    const Json& value = get(key);
-    if (!value.is_array()) wrong(key, "an array");
-    return value;
-  }
-  Hash128 hash(const char* key) {
-    const std::string digits = text(key);
-    try {
-      return Hash128::from_hex(digits);
-    } catch (Error& error) {
-      throw error.in_file(where_);
-    }
-  }
-  std::string inner_path(const char* key) {
-    std::string name = text(key);
-    if (!is_inner_path(name)) wrong(key, "a path inside the directory");
-    return name;
-  }
-  std::vector<std::uint64_t> numbers(const char* key) {
-    std::vector<std::uint64_t> values;
-    for (const Json& value : array(key)) values.push_back(as_number(value, key));
-    return values;
-  }
-  void expect_no_more() const {
-    if (n_used_ != object_.size())
-      corrupt(where_, fmt::format("{} has a key that is not ours", path_));
-  }
-
- private:
-  [[noreturn]] void wrong(const char* key, const char* wanted) const {
-    corrupt(where_, fmt::format("'{}' of {} is not {}", key, path_, wanted));
-  }
-  std::uint64_t as_number(const Json& value, const char* key) const {
-    if (!value.is_number_unsigned()) wrong(key, "a non-negative integer");
-    return value.get<std::uint64_t>();
-  }
-
-  const Json& object_;
-  std::string_view where_;
-  std::string path_;
-  std::size_t n_used_ = 0;
-};
 
 Json file_json(const ManifestFile& file) {
   Json json = {{"name", file.name}, {"bytes", file.n_bytes}, {"hash", file.hash.hex()}};
@@ -145,7 +43,7 @@ std::vector<ManifestFile> parse_files(const Json& array, std::string_view where,
   std::vector<ManifestFile> files;
   for (const Json& entry : array) {
     const std::string path = fmt::format("{}[{}]", key, files.size());
-    Fields fields(entry, where, path);
+    JsonFields fields(entry, where, path);
     ManifestFile file;
     file.name = fields.inner_path("name");
     file.n_bytes = fields.number("bytes");
@@ -153,7 +51,7 @@ std::vector<ManifestFile> parse_files(const Json& array, std::string_view where,
     if (fields.find("sha256") != nullptr) {
       file.sha256 = entry.at("sha256").is_string() ? entry.at("sha256").get<std::string>() : "";
       if (!is_sha256(file.sha256))
-        corrupt(where, fmt::format("'sha256' of {} is not 64 digits", path));
+        fail_json(where, fmt::format("'sha256' of {} is not 64 digits", path));
     }
     fields.expect_no_more();
     if (!names.insert(file.name).second) {
@@ -165,24 +63,32 @@ std::vector<ManifestFile> parse_files(const Json& array, std::string_view where,
 }
 
 Json tensor_json(const TensorHash& tensor) {
-  return {{"name", tensor.name},
-          {"file", tensor.file},
-          {"dtype", tensor.dtype},
-          {"shape", tensor.shape},
-          {"hash", tensor.hash.hex()}};
+  Json json = {{"name", tensor.name},
+               {"file", tensor.file},
+               {"dtype", tensor.dtype},
+               {"shape", tensor.shape},
+               {"hash", tensor.hash.hex()}};
+  if (tensor.slice) json["slice"] = slice_record_json(*tensor.slice);
+  if (!tensor.home_file.empty()) json["home_file"] = tensor.home_file;
+  return json;
 }
 
 std::vector<TensorHash> parse_tensors(const Json& array, std::string_view where, const char* key) {
   std::vector<TensorHash> tensors;
   for (const Json& entry : array) {
-    Fields fields(entry, where, fmt::format("{}[{}]", key, tensors.size()));
+    const std::string path = fmt::format("{}[{}]", key, tensors.size());
+    JsonFields fields(entry, where, path);
     TensorHash tensor;
     tensor.name = fields.text("name");
     tensor.file = fields.inner_path("file");
     tensor.dtype = fields.text("dtype");
-    if (!find_dtype(tensor.dtype)) corrupt(where, fmt::format("'{}' is not a dtype", tensor.dtype));
+    if (!find_dtype(tensor.dtype))
+      fail_json(where, fmt::format("'{}' is not a dtype", tensor.dtype));
     tensor.shape = fields.numbers("shape");
     tensor.hash = fields.hash("hash");
+    if (const Json* slice = fields.find("slice"))
+      tensor.slice = parse_slice_record(*slice, fmt::format("{}: {}.slice", where, path));
+    tensor.home_file = fields.optional_inner_path("home_file");
     fields.expect_no_more();
     tensors.push_back(std::move(tensor));
   }
@@ -203,7 +109,7 @@ Json error_json(const RecordedError& error) {
 }
 
 RecordedError parse_error(const Json& json, std::string_view where) {
-  Fields fields(json, where, "error");
+  JsonFields fields(json, where, "error");
   RecordedError error;
   error.relative_error = fields.real("relative");
   const Json sqnr = fields.get("sqnr_db");
@@ -220,12 +126,10 @@ RecordedError parse_error(const Json& json, std::string_view where) {
 }
 
 RecordedGlobal parse_global(const Json& json, std::string_view where) {
-  Fields fields(json, where, "original_global");
+  JsonFields fields(json, where, "original_global");
   RecordedGlobal global;
   global.value = static_cast<float>(fields.real("value"));
-  const Json divides = fields.get("divides");
-  if (!divides.is_boolean()) corrupt(where, "original_global.divides is neither true nor false");
-  global.divides = divides.get<bool>();
+  global.divides = fields.boolean("divides");
   fields.expect_no_more();
   return global;
 }
@@ -248,14 +152,15 @@ std::string manifest_text(const Manifest& manifest) {
                      {"hash", manifest.records_hash.hex()}};
   json["files"] = files_json(manifest.files);
   json["side_files"] = files_json(manifest.side_files);
+  if (manifest.slicing) json["slicing"] = slicing_record_json(*manifest.slicing);
   return json_text(json);
 }
 
 Manifest parse_manifest(std::string_view text, std::string_view where) {
   const Json json = parse_json(text, where);
-  Fields fields(json, where, "the manifest");
+  JsonFields fields(json, where, "the manifest");
   // Version first: a newer schema may have anything else.
-  if (fields.text("tool") != "ingot") corrupt(where, "was not written by ingot");
+  if (fields.text("tool") != "ingot") fail_json(where, "was not written by ingot");
   if (const std::uint64_t schema = fields.number("schema"); schema != kSchema) {
     throw Error(
         ErrorCode::kUnsupported,
@@ -271,10 +176,10 @@ Manifest parse_manifest(std::string_view text, std::string_view where) {
   manifest.source = fields.get("source");
   manifest.source_quantization = fields.optional("source_quantization");
 
-  Fields tensors(fields.get("tensors"), where, "tensors");
+  JsonFields tensors(fields.get("tensors"), where, "tensors");
   manifest.n_tensors = tensors.number("count");
   if (tensors.text("records") != kRecordsName) {
-    corrupt(where, fmt::format("names records other than {}", kRecordsName));
+    fail_json(where, fmt::format("names records other than {}", kRecordsName));
   }
   manifest.records_hash = tensors.hash("hash");
   tensors.expect_no_more();
@@ -282,6 +187,8 @@ Manifest parse_manifest(std::string_view text, std::string_view where) {
   std::set<std::string> names;
   manifest.files = parse_files(fields.array("files"), where, "files", names);
   manifest.side_files = parse_files(fields.array("side_files"), where, "side_files", names);
+  if (const Json* slicing = fields.find("slicing"))
+    manifest.slicing = parse_slicing_record(*slicing, where);
   fields.expect_no_more();
   return manifest;
 }
@@ -310,12 +217,13 @@ std::string tensor_record_line(const TensorRecord& record) {
     json["original_global"] = {{"value", record.original_global->value},
                                {"divides", record.original_global->divides}};
   }
+  if (!record.home_file.empty()) json["home_file"] = record.home_file;
   return json.dump();
 }
 
 TensorRecord parse_tensor_record(std::string_view line, std::string_view where) {
   const Json json = parse_json(line, where);
-  Fields fields(json, where, "the record");
+  JsonFields fields(json, where, "the record");
   TensorRecord record;
   record.name = fields.text("name");
   record.role = fields.text("role");
@@ -325,7 +233,7 @@ TensorRecord parse_tensor_record(std::string_view line, std::string_view where) 
   constexpr std::array<std::string_view, 5> kActions = {"copy", "rewrap", "cast", "quantize",
                                                         "drop"};
   if (std::find(kActions.begin(), kActions.end(), record.action) == kActions.end()) {
-    corrupt(where, fmt::format("'{}' is not an action", record.action));
+    fail_json(where, fmt::format("'{}' is not an action", record.action));
   }
   record.from = fields.text("from");
   record.to = fields.text("to");
@@ -335,13 +243,14 @@ TensorRecord parse_tensor_record(std::string_view line, std::string_view where) 
     record.error = parse_error(error, where);
   if (const Json global = fields.optional("original_global"); !global.is_null())
     record.original_global = parse_global(global, where);
+  record.home_file = fields.optional_inner_path("home_file");
   fields.expect_no_more();
   return record;
 }
 
 Hash128 write_tensor_records(const std::filesystem::path& path,
-                             std::span<const TensorRecord> records) {
-  ZstdLineWriter writer(path);
+                             std::span<const TensorRecord> records, Durable durable) {
+  ZstdLineWriter writer(path, durable);
   for (const TensorRecord& record : records) writer.append(tensor_record_line(record));
   return writer.finish();
 }

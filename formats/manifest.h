@@ -8,8 +8,10 @@
 #include <string_view>
 #include <vector>
 
+#include "formats/base/fd.h"
 #include "formats/base/hash.h"
 #include "formats/json.h"
+#include "formats/slicing_record.h"
 
 namespace ingot::formats {
 
@@ -40,6 +42,8 @@ struct Manifest {
   std::vector<ManifestFile> side_files;  ///< copied and derived files, the manifest itself excepted
   std::uint64_t n_tensors = 0;
   Hash128 records_hash;  ///< of the uncompressed text of the per-tensor records
+  /// Layouts `ranks` and `deepseek-mp`: how the model was cut.
+  std::optional<SlicingRecord> slicing = {};
 };
 
 std::string manifest_text(const Manifest& manifest);
@@ -53,6 +57,8 @@ struct TensorHash {
   std::string dtype;
   std::vector<std::uint64_t> shape;
   Hash128 hash;
+  std::optional<SliceRecord> slice = {};  ///< of a rank's tensor that is not whole
+  std::string home_file = {};             ///< where that is not the record's
 };
 
 /// What encoding a tensor cost, against the values that were encoded.
@@ -82,6 +88,8 @@ struct TensorRecord {
   std::vector<TensorHash> output;
   std::optional<RecordedError> error;
   std::optional<RecordedGlobal> original_global;
+  /// Of a rank's tensors: the weights file in which layout `hf` would have it.
+  std::string home_file = {};
 };
 
 std::string tensor_record_line(const TensorRecord& record);
@@ -89,7 +97,8 @@ TensorRecord parse_tensor_record(std::string_view line, std::string_view where);
 
 /// Writes the lines as one zstd stream and returns the hash of the uncompressed text.
 Hash128 write_tensor_records(const std::filesystem::path& path,
-                             std::span<const TensorRecord> records);
+                             std::span<const TensorRecord> records,
+                             Durable durable = Durable::kNow);
 /// Reads records back; throws kMismatch when the content hash differs from `expected`.
 std::vector<TensorRecord> read_tensor_records(const std::filesystem::path& path,
                                               const Hash128& expected);

@@ -5,9 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "formats/base/fd.h"
 #include "formats/base/hash.h"
-#include "formats/stored_hashes.h"
 
 namespace ingot::formats {
 namespace {
@@ -18,9 +16,9 @@ Finding changed(std::string file, std::string tensor, std::string message) {
 }
 
 // Stored tensors of each file, in the order of their data.
-std::vector<std::vector<std::uint32_t>> tensors_by_file(const Checkpoint& checkpoint) {
-  const auto stored = checkpoint.stored();
-  std::vector<std::vector<std::uint32_t>> by_file(checkpoint.files().size());
+std::vector<std::vector<std::uint32_t>> tensors_by_file(const StoredWeights& weights) {
+  const auto stored = weights.stored;
+  std::vector<std::vector<std::uint32_t>> by_file(weights.bytes.files().size());
   for (std::size_t i = 0; i < stored.size(); ++i) {
     by_file[stored[i].file].push_back(static_cast<std::uint32_t>(i));
   }
@@ -49,51 +47,50 @@ class ManifestCheck {
     for (const ManifestFile& file : manifest_.side_files) {
       if (!has_size(file, false)) continue;
       guarded(file.name, [&] {
-        const Fd fd = Fd::open_for_reading(directory_ / file.name);
-        const Hash128 hash = hash_range(
-            file.n_bytes,
-            [&](std::uint64_t offset, std::span<std::byte> out) { fd.read_exact(out, offset); });
+        const Hash128 hash = hash_file(directory_ / file.name);
         if (hash != file.hash) differs(file.name, "", file.hash, hash);
       });
     }
   }
 
-  void weights(const Checkpoint& checkpoint, std::size_t threads) {
+  void weights(const StoredWeights& weights, LinkedHashes& hashes, std::size_t threads) {
     std::vector<TensorRecord> records;
     guarded(std::string(kRecordsName), [&] {
       records = read_tensor_records(directory_ / kRecordsName, manifest_.records_hash);
     });
-    std::unordered_map<std::string_view, const TensorHash*> promised;
+    Promised promised;
     for (const TensorRecord& record : records) {
-      for (const TensorHash& tensor : record.output) promised.emplace(tensor.name, &tensor);
+      for (const TensorHash& tensor : record.output)
+        promised.emplace(key_of(tensor.file, tensor.name), &tensor);
     }
-    const std::vector<HashedTensor> hashed = hash_stored(checkpoint, threads);
-    const auto by_file = tensors_by_file(checkpoint);
+    const std::vector<HashedTensor> hashed = hashes.hash_stored(directory_, weights, threads);
+    const auto by_file = tensors_by_file(weights);
     for (std::uint32_t file = 0; file < by_file.size(); ++file) {
       const std::size_t before = result_.findings.size();
       for (const std::uint32_t i : by_file[file]) {
-        tensor(checkpoint.stored()[i], checkpoint.files()[file].name, hashed[i], promised,
+        tensor(weights.stored[i], weights.bytes.files()[file].name, hashed[i], promised,
                !records.empty());
       }
       // A tensor that differs makes its file differ: say it once.
-      if (result_.findings.size() == before) whole_file(checkpoint, file, by_file[file], hashed);
+      if (result_.findings.size() == before) whole_file(weights.bytes, file, by_file[file], hashed);
     }
-    std::vector<const TensorHash*> absent;
     for (const TensorRecord& record : records) {
       for (const TensorHash& tensor : record.output) {
-        if (promised.contains(tensor.name)) absent.push_back(&tensor);
+        if (!promised.contains(key_of(tensor.file, tensor.name))) continue;
+        result_.findings.push_back(
+            finding_of(Error(ErrorCode::kMissingTensor, "is in the manifest, but not here")
+                           .in_file(tensor.file)
+                           .in_tensor(tensor.name)));
       }
-    }
-    for (const TensorHash* tensor : absent) {
-      result_.findings.push_back(
-          finding_of(Error(ErrorCode::kMissingTensor, "is in the manifest, but not here")
-                         .in_file(tensor->file)
-                         .in_tensor(tensor->name)));
     }
   }
 
  private:
-  using Promised = std::unordered_map<std::string_view, const TensorHash*>;
+  // By file and name: in files for several ranks one name stands in each.
+  using Promised = std::unordered_map<std::string, const TensorHash*>;
+  static std::string key_of(const std::string& file, const std::string& name) {
+    return fmt::format("{}\n{}", file, name);
+  }
 
   template <typename Body>
   void guarded(const std::string& file, const Body& body) {
@@ -132,7 +129,7 @@ class ManifestCheck {
 
   void tensor(const StoredTensor& stored, const std::string& file, const HashedTensor& hashed,
               Promised& promised, bool have_records) {
-    const auto found = promised.find(stored.name);
+    const auto found = promised.find(key_of(file, stored.name));
     const TensorHash* wanted = found == promised.end() ? nullptr : found->second;
     if (wanted != nullptr) promised.erase(found);
     if (hashed.failure) {
@@ -158,21 +155,21 @@ class ManifestCheck {
     }
   }
 
-  void whole_file(const Checkpoint& checkpoint, std::uint32_t index,
+  void whole_file(const StoredBytes& bytes, std::uint32_t index,
                   const std::vector<std::uint32_t>& tensors,
                   const std::vector<HashedTensor>& hashed) {
-    const std::string& name = checkpoint.files()[index].name;
+    const std::string& name = bytes.files()[index].name;
     const auto file = std::find_if(manifest_.files.begin(), manifest_.files.end(),
                                    [&](const ManifestFile& entry) { return entry.name == name; });
     if (file == manifest_.files.end()) {
       result_.findings.push_back(changed(name, "", "is not in the manifest"));
       return;
     }
-    if (!checkpoint.has_data(index)) return;
+    if (!bytes.has_data(index)) return;
     std::vector<Hash128> hashes;
     for (const std::uint32_t i : tensors) hashes.push_back(hashed[i].hash.value_or(Hash128{}));
     guarded(name, [&] {
-      const Hash128 hash = weights_file_hash(checkpoint.header_bytes(index), hashes);
+      const Hash128 hash = weights_file_hash(bytes.header_bytes(index), hashes);
       if (hash != file->hash) differs(name, "", file->hash, hash);
     });
   }
@@ -185,12 +182,12 @@ class ManifestCheck {
 }  // namespace
 
 void check_against_manifest(const std::filesystem::path& directory, const Manifest& manifest,
-                            const Checkpoint* checkpoint, const CheckOptions& options,
-                            CheckResult& result) {
+                            const StoredWeights* weights, const CheckOptions& options,
+                            LinkedHashes& hashes, CheckResult& result) {
   ManifestCheck check(directory, manifest, result);
   check.sizes();
   if (!options.hashes) return;
-  if (checkpoint != nullptr) check.weights(*checkpoint, options.threads);
+  if (weights != nullptr) check.weights(*weights, hashes, options.threads);
   check.side_files();
 }
 

@@ -4,14 +4,16 @@
 
 #include "formats/check.h"
 #include "formats/manifest.h"
+#include "formats/stored_hashes.h"
 
 namespace ingot::formats {
 
 /// Adds to `result` whatever in `directory` is not as its manifest says: sizes and, when
-/// `options.hashes`, the bytes of every tensor, header and side file. `checkpoint` may be null when
-/// the weights could not be opened.
+/// `options.hashes`, the bytes of every tensor, header and side file. `weights` may be null when
+/// they could not be opened, or stand in the directories of ranks. Tensors of one name may be in
+/// several files.
 void check_against_manifest(const std::filesystem::path& directory, const Manifest& manifest,
-                            const Checkpoint* checkpoint, const CheckOptions& options,
-                            CheckResult& result);
+                            const StoredWeights* weights, const CheckOptions& options,
+                            LinkedHashes& hashes, CheckResult& result);
 
 }  // namespace ingot::formats

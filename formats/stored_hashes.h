@@ -1,9 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
+#include <map>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "formats/base/error.h"
@@ -16,13 +19,38 @@ namespace ingot::formats {
 Hash128 hash_range(std::uint64_t n_bytes,
                    const std::function<void(std::uint64_t, std::span<std::byte>)>& read);
 
+/// The tensor hash of a file's bytes.
+Hash128 hash_file(const std::filesystem::path& path);
+
 /// The hash of a stored tensor, or why it could not be read; neither when its file was consumed.
 struct HashedTensor {
   std::optional<Hash128> hash;
   std::optional<Error> failure;
 };
 
-/// Reads every tensor of a checkpoint once. One entry for each of stored(), in its order.
-std::vector<HashedTensor> hash_stored(const Checkpoint& checkpoint, std::size_t threads);
+/// Stored tensors and where their bytes are.
+struct StoredWeights {
+  std::span<const StoredTensor> stored;
+  const StoredBytes& bytes;
+};
+
+/// Reads every tensor once. One entry for each of `weights.stored`, in its order.
+std::vector<HashedTensor> hash_stored(const StoredWeights& weights, std::size_t threads);
+
+/// The same over several directories: files that they share by hard links are read once. From one
+/// thread.
+class LinkedHashes {
+ public:
+  /// `directory` is where the files of `weights` are.
+  std::vector<HashedTensor> hash_stored(const std::filesystem::path& directory,
+                                        const StoredWeights& weights, std::size_t threads);
+
+ private:
+  using FileId = std::pair<std::uint64_t, std::uint64_t>;  // device, inode
+  using Range = std::pair<std::uint64_t, std::uint64_t>;   // offset, bytes
+  static std::optional<FileId> shared_file(const std::filesystem::path& path);
+
+  std::map<FileId, std::map<Range, HashedTensor>> known_;
+};
 
 }  // namespace ingot::formats

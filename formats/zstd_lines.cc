@@ -88,6 +88,7 @@ class ZstdFile {
 
 struct ZstdLineWriter::State {
   Fd file;
+  Durable durable = Durable::kNow;
   std::unique_ptr<ZSTD_CCtx, FreeCompressor> context{ZSTD_createCCtx()};
   std::vector<std::byte> buffer = std::vector<std::byte>(ZSTD_CStreamOutSize());
   std::uint64_t offset = 0;
@@ -107,9 +108,10 @@ struct ZstdLineWriter::State {
   }
 };
 
-ZstdLineWriter::ZstdLineWriter(const std::filesystem::path& path)
+ZstdLineWriter::ZstdLineWriter(const std::filesystem::path& path, Durable durable)
     : state_(std::make_unique<State>()) {
   state_->file = Fd::open_for_writing(path, O_WRONLY | O_CREAT | O_TRUNC);
+  state_->durable = durable;
   ZSTD_CCtx* context = state_->context.get();
   INGOT_CHECK(context != nullptr);
   INGOT_CHECK(!ZSTD_isError(ZSTD_CCtx_setParameter(context, ZSTD_c_compressionLevel, kLevel)));
@@ -126,7 +128,7 @@ void ZstdLineWriter::append(std::string_view line) {
 
 Hash128 ZstdLineWriter::finish() {
   state_->feed({}, ZSTD_e_end);
-  state_->file.sync();
+  if (state_->durable == Durable::kNow) state_->file.sync();
   state_->file.close();
   return state_->hasher.finish();
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "formats/base/fd.h"
 #include "formats/base/hash.h"
 
 namespace ingot::formats {
@@ -15,7 +16,7 @@ namespace ingot::formats {
 class ZstdLineWriter {
  public:
   /// Creates or replaces the file.
-  explicit ZstdLineWriter(const std::filesystem::path& path);
+  explicit ZstdLineWriter(const std::filesystem::path& path, Durable durable = Durable::kNow);
   ~ZstdLineWriter();
   ZstdLineWriter(ZstdLineWriter&&) noexcept;
   ZstdLineWriter& operator=(ZstdLineWriter&&) noexcept;

@@ -144,11 +144,16 @@ std::string read_text_file(const std::filesystem::path& path, std::uint64_t max_
   return text;
 }
 
-void write_text_file(const std::filesystem::path& path, std::string_view text) {
+void write_text_file(const std::filesystem::path& path, std::string_view text, Durable durable) {
   Fd file = Fd::open_for_writing(path, O_WRONLY | O_CREAT | O_TRUNC);
   file.write_exact(std::as_bytes(std::span(text)), 0);
-  file.sync();
+  if (durable == Durable::kNow) file.sync();
   file.close();
+}
+
+void sync_file_system(const std::filesystem::path& path) {
+  const Fd directory = Fd::open_directory(path);
+  if (::syncfs(directory.get()) != 0) throw system_error(errno, "sync", path.string());
 }
 
 void sync_directory(const std::filesystem::path& path) {

@@ -55,8 +55,16 @@ class Fd {
 /// The whole file as text, refused with kLimit beyond `max_bytes`.
 std::string read_text_file(const std::filesystem::path& path, std::uint64_t max_bytes);
 
-/// Writes `text` durably to `path` (create or replace, write, fsync).
-void write_text_file(const std::filesystem::path& path, std::string_view text);
+/// When what was written is on disk: at once, or when the caller syncs, many files at a time.
+enum class Durable : std::uint8_t { kNow, kLater };
+
+/// Writes `text` to `path` (create or replace, write, and fsync unless that is left to the caller).
+void write_text_file(const std::filesystem::path& path, std::string_view text,
+                     Durable durable = Durable::kNow);
+
+/// syncfs(2): everything written so far to the file system of `path` is on disk afterwards, however
+/// many files it went to.
+void sync_file_system(const std::filesystem::path& path);
 
 /// fsync of a directory, so that renames inside it survive a crash.
 void sync_directory(const std::filesystem::path& path);

@@ -5,7 +5,12 @@
 
 #include <fmt/format.h>
 #include <openssl/evp.h>
+#ifdef INGOT_XXHASH_DISPATCHES
+// Its macros put the run-time dispatch in place of the plain functions.
+#include <xxh_x86dispatch.h>
+#else
 #include <xxhash.h>
+#endif
 
 #include "formats/base/error.h"
 

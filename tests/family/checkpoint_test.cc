@@ -9,6 +9,7 @@
 #include <sys/resource.h>
 
 #include "formats/checkpoint_files.h"
+#include "formats/manifest.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_checkpoint.h"
@@ -240,10 +241,11 @@ TEST(Checkpoint, ListsSideFilesOfAllDepths) {
   const fs::path model = dir / "model";
   for (const char* name :
        {"tokenizer.json", ".gitattributes", "modeling/code.py", "modeling/config.json",
-        "zz/a/b.txt", ".git/HEAD", ".cache/x", "modeling/.hidden/x", "ingot.json",
-        "ingot.tensors.jsonl.zst", "modeling/x.safetensors", "other.safetensors.index.json"}) {
+        "zz/a/b.txt", ".git/HEAD", ".cache/x", "modeling/.hidden/x", "ingot.tensors.jsonl.zst",
+        "modeling/x.safetensors", "other.safetensors.index.json"}) {
     write_bytes(model / name, "12345");
   }
+  write_bytes(model / "ingot.json", manifest_text(Manifest()));
   write_bytes(dir / "elsewhere/blob", "1234567");
   fs::create_symlink(dir / "elsewhere/blob", model / "chat_template.jinja");
   fs::create_directory_symlink(dir / "elsewhere", model / "linked");
@@ -253,6 +255,14 @@ TEST(Checkpoint, ListsSideFilesOfAllDepths) {
             (std::vector<std::string>{".gitattributes", "chat_template.jinja", "modeling/code.py",
                                       "modeling/config.json", "tokenizer.json", "zz/a/b.txt"}));
   EXPECT_EQ(checkpoint.side_files()[1].n_bytes, 7U) << "of the file, not of the link";
+}
+
+TEST(Checkpoint, IsNotOpenedUnderAManifestThatCannotBeRead) {
+  TempDir dir;
+  tiny_deepseek_v3().write(dir / "model");
+  write_bytes(dir / "model/ingot.json", "12345");
+  // Its tensors may be slices.
+  expect_error(ErrorCode::kCorrupt, {"ingot.json"}, [&] { Checkpoint::open(dir / "model"); });
 }
 
 TEST(Checkpoint, TakesTheDialectFromTheDescriptionFile) {

@@ -1,0 +1,215 @@
+#include "formats/native_names.h"
+
+#include <map>
+#include <set>
+#include <sstream>
+
+#include <gtest/gtest.h>
+
+#include "formats/base/fd.h"
+#include "formats/family/family.h"
+
+namespace ingot::formats {
+namespace {
+
+using Names = std::set<std::string>;
+
+ModelConfig bundled_config() {
+  constexpr const char* kPath = INGOT_SOURCE_DIR "/examples/tiny-v32/config.json";
+  return parse_model_config(read_text_file(kPath, 1 << 20), kPath);
+}
+
+ModelConfig reference(std::string_view family) {
+  return parse_model_config(find_family(family)->reference_config, "reference");
+}
+
+Names names_in(const std::string& file) {
+  std::istringstream lines(
+      read_text_file(INGOT_SOURCE_DIR "/tests/golden/tiny-v32/" + file, 1 << 20));
+  Names names;
+  for (std::string line; std::getline(lines, line);) names.insert(line);
+  return names;
+}
+
+/// Every stored tensor that the config promises; with the scales of an FP8 release.
+void for_each_stored(const ModelConfig& config, bool is_fp8,
+                     const std::function<void(const std::string&, bool is_mtp)>& visit) {
+  for_each_expected(*family_of(config), config, false, [&](const ExpectedTensor& tensor) {
+    const bool is_mtp = tensor.layer && *tensor.layer >= config.num_hidden_layers;
+    visit(tensor.name, is_mtp);
+    if (is_fp8 && tensor.rule->fp8_by_default) visit(tensor.name + "_scale_inv", is_mtp);
+  });
+}
+
+Names native_main_names(const ModelConfig& config, bool is_fp8) {
+  Names names;
+  for_each_stored(config, is_fp8, [&](const std::string& name, bool is_mtp) {
+    if (is_mtp) return;
+    const auto native = native_name(name, config);
+    ASSERT_TRUE(native) << name;
+    EXPECT_TRUE(names.insert(*native).second) << name << " and another became " << *native;
+  });
+  return names;
+}
+
+void replace_all(std::string& text, std::string_view old_text, std::string_view new_text) {
+  for (std::size_t at = text.find(old_text); at != std::string::npos;
+       at = text.find(old_text, at + new_text.size())) {
+    text.replace(at, old_text.size(), new_text);
+  }
+}
+
+/// DeepSeek's rules as they stand in docs and converter: replacements anywhere in the text.
+std::string by_replacement(std::string name) {
+  static const std::map<std::string, std::string> kKeys = {
+      {"embed_tokens", "embed"},
+      {"input_layernorm", "attn_norm"},
+      {"q_proj", "wq"},
+      {"post_attention_layernorm", "ffn_norm"},
+      {"q_a_proj", "wq_a"},
+      {"q_a_layernorm", "q_norm"},
+      {"q_b_proj", "wq_b"},
+      {"kv_a_proj_with_mqa", "wkv_a"},
+      {"kv_a_layernorm", "kv_norm"},
+      {"kv_b_proj", "wkv_b"},
+      {"o_proj", "wo"},
+      {"gate", "gate"},
+      {"gate_proj", "w1"},
+      {"down_proj", "w2"},
+      {"up_proj", "w3"},
+      {"norm", "norm"},
+      {"lm_head", "head"},
+      {"scale", "scale"},
+      {"wq_b", "wq_b"},
+      {"wk", "wk"},
+      {"k_norm", "k_norm"},
+      {"weights_proj", "weights_proj"},
+  };
+  if (name.starts_with("model.")) name.erase(0, 6);
+  replace_all(name, "self_attn", "attn");
+  replace_all(name, "mlp", "ffn");
+  replace_all(name, "weight_scale_inv", "scale");
+  replace_all(name, "e_score_correction_bias", "bias");
+  const std::size_t last = name.rfind('.');
+  const std::size_t before = name.rfind('.', last - 1);
+  const std::size_t begin = before == std::string::npos ? 0 : before + 1;
+  const std::string key = name.substr(begin, last - begin);
+  replace_all(name, key, kKeys.at(key));
+  return name;
+}
+
+TEST(NativeNames, AreThoseThatDeepseeksConverterWroteFromBf16) {
+  EXPECT_EQ(native_main_names(bundled_config(), false), names_in("deepseek_bf16_names.txt"));
+}
+
+TEST(NativeNames, AreThoseThatDeepseeksConverterWroteFromFp8) {
+  EXPECT_EQ(native_main_names(bundled_config(), true), names_in("deepseek_fp8_names.txt"));
+}
+
+class NativeNamesOfFamily : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(NativeNamesOfFamily, EqualTheTextualReplacementsInEveryMainLayer) {
+  const ModelConfig config = reference(GetParam());
+  std::size_t n_names = 0;
+  for_each_stored(config, true, [&](const std::string& name, bool is_mtp) {
+    if (is_mtp) return;
+    ++n_names;
+    ASSERT_EQ(native_name(name, config), by_replacement(name)) << name;
+  });
+  EXPECT_GT(n_names, 5000U);
+}
+
+TEST_P(NativeNamesOfFamily, LeadBackFromEveryTensorAndMeetInNone) {
+  const ModelConfig config = reference(GetParam());
+  Names natives;
+  for_each_stored(config, true, [&](const std::string& name, bool) {
+    const auto native = native_name(name, config);
+    ASSERT_TRUE(native) << name;
+    ASSERT_TRUE(natives.insert(*native).second) << name;
+    ASSERT_EQ(hub_name(*native, config), name);
+  });
+}
+
+// The reference config of deepseek_v2 is V2-Lite, without low-rank queries.
+TEST(NativeNames, NameThePlainQueriesOfV2) {
+  const ModelConfig config = reference("deepseek_v2");
+  EXPECT_EQ(native_name("model.layers.3.self_attn.q_proj.weight", config),
+            "layers.3.attn.wq.weight");
+  EXPECT_EQ(hub_name("layers.3.attn.wq.scale", config),
+            "model.layers.3.self_attn.q_proj.weight_scale_inv");
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, NativeNamesOfFamily,
+                         ::testing::Values("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2"),
+                         [](const auto& instance) { return std::string(instance.param); });
+
+TEST(NativeNames, GiveTheMtpLayerNamesOfItsOwn) {
+  const ModelConfig config = reference("deepseek_v3");
+  const std::map<std::string, std::string> pairs = {
+      {"embed_tokens.weight", "embed.weight"},
+      {"enorm.weight", "enorm.weight"},
+      {"hnorm.weight", "hnorm.weight"},
+      {"eh_proj.weight", "eh_proj.weight"},
+      {"shared_head.norm.weight", "shared_head.norm.weight"},
+      {"shared_head.head.weight", "shared_head.head.weight"},
+      {"self_attn.o_proj.weight_scale_inv", "attn.wo.scale"},
+      {"mlp.gate.e_score_correction_bias", "ffn.gate.bias"},
+      {"mlp.experts.255.down_proj.weight", "ffn.experts.255.w2.weight"},
+  };
+  for (const auto& [hub, native] : pairs) {
+    EXPECT_EQ(native_name("model.layers.61." + hub, config), "layers.61." + native);
+    EXPECT_EQ(hub_name("layers.61." + native, config), "model.layers.61." + hub);
+  }
+}
+
+TEST(NativeNames, AreNothingForWhatTheCodeDoesNotHave) {
+  const ModelConfig config = bundled_config();  // layer 0 is dense, 5 is MTP, 16 experts
+  for (const char* name : {"",
+                           "model",
+                           "norm.weight",
+                           "model.norm",
+                           "model.lm_head.weight",
+                           "lm_head.bias",
+                           "lm_head.weight_scale_inv",
+                           "model.layers.0.self_attn.rotary_emb.inv_freq",
+                           "model.layers.0.self_attn.o_proj.bias",
+                           "model.layers.0.self_attn.o_proj.weight_scale",
+                           "model.layers.0.mlp.gate.weight",
+                           "model.layers.1.mlp.gate.bias",
+                           "model.layers.1.mlp.gate_proj.weight",
+                           "model.layers.1.mlp.experts.gate_up_proj",
+                           "model.layers.1.mlp.experts.16.up_proj.weight",
+                           "model.layers.1.mlp.experts.01.up_proj.weight",
+                           "model.layers.1.mlp.experts.{expert}.up_proj.weight",
+                           "model.layers.01.input_layernorm.weight",
+                           "model.layers.6.input_layernorm.weight",
+                           "model.layers.4294967296.input_layernorm.weight",
+                           "model.layers.-1.input_layernorm.weight",
+                           "model.layers.1",
+                           "model.layers.",
+                           "model.layers.4.embed_tokens.weight",
+                           "layers.1.input_layernorm.weight"}) {
+    EXPECT_EQ(native_name(name, config), std::nullopt) << name;
+  }
+  for (const char* name :
+       {"", "head", "head.scale", "lm_head.weight", "model.norm.weight", "layers.1.ffn.w1.weight",
+        "layers.1.ffn.gate.e_score_correction_bias", "layers.1.attn.wo.weight_scale_inv",
+        "layers.4.embed.weight", "layers.1.ffn.experts.16.w1.weight", "layers.1.ffn.gate.scale",
+        "layers.9.attn_norm.weight"}) {
+    EXPECT_EQ(hub_name(name, config), std::nullopt) << name;
+  }
+}
+
+TEST(NativeNames, BelongToTheFamiliesOfDeepseeksCodeOnly) {
+  for (const Family* family : families()) {
+    if (family->reference_config.empty()) continue;
+    const ModelConfig config = parse_model_config(family->reference_config, "reference");
+    const bool expected = family->name == "deepseek_v2" || family->name == "deepseek_v3" ||
+                          family->name == "deepseek_v32" || family->name == "kimi_k2";
+    EXPECT_EQ(native_name("model.norm.weight", config).has_value(), expected) << family->name;
+    EXPECT_EQ(hub_name("norm.weight", config).has_value(), expected) << family->name;
+  }
+}
+
+}  // namespace
+}  // namespace ingot::formats
