@@ -1,0 +1,404 @@
+#include "shard/part_deal.h"
+
+#include <cstddef>
+#include <numeric>
+#include <random>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/expect_error.h"
+
+namespace ingot::shard {
+namespace {
+
+using formats::DType;
+using formats::Part;
+using formats::SchemeId;
+using formats::Shape;
+using ingot::testing::expect_error;
+using ::testing::ElementsAre;
+
+using Bytes = std::vector<std::byte>;
+using Matrices = std::vector<std::uint32_t>;
+
+constexpr std::array<std::uint64_t, 2> kNoGroup = {0, 0};
+
+TensorCut rows(std::uint32_t n, std::uint32_t sections = 1) {
+  return {.axis = Axis::kRows, .owner = Owner::kTp, .n = n, .sections = sections};
+}
+TensorCut cols(std::uint32_t n) {
+  return {.axis = Axis::kCols, .owner = Owner::kTp, .n = n};
+}
+
+std::uint64_t product(const Shape& shape) {
+  return std::accumulate(shape.begin(), shape.end(), std::uint64_t{1}, std::multiplies<>());
+}
+
+Bytes random_bytes(std::uint64_t n, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  Bytes bytes(n);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random() & 0xFF);
+  return bytes;
+}
+
+/// How a part is to be cut, in terms of its own dimensions.
+struct NaiveCut {
+  int axis = -1;
+  std::uint32_t n = 1, sections = 1;
+  Matrices matrices;  ///< empty: all
+};
+
+/// One slice, element by element by its indices in the whole.
+Bytes naive_slice(const Bytes& whole, const Shape& shape, std::size_t width, const NaiveCut& cut,
+                  std::uint32_t slice) {
+  Bytes out;
+  Shape index(shape.size(), 0);
+  for (std::uint64_t element = 0; element < product(shape); ++element) {
+    std::uint64_t rest = element;
+    for (std::size_t d = shape.size(); d-- > 0;) {
+      index[d] = rest % shape[d];
+      rest /= shape[d];
+    }
+    if (!cut.matrices.empty() && std::ranges::find(cut.matrices, index[0]) == cut.matrices.end())
+      continue;
+    if (cut.axis >= 0) {
+      const auto d = static_cast<std::size_t>(cut.axis);
+      const std::uint64_t section = shape[d] / cut.sections;
+      const std::uint64_t first = slice * (section / cut.n);
+      const std::uint64_t within = index[d] % section;
+      if (within < first || within >= first + section / cut.n) continue;
+    }
+    const auto at = whole.begin() + static_cast<std::ptrdiff_t>(element * width);
+    out.insert(out.end(), at, at + static_cast<std::ptrdiff_t>(width));
+  }
+  return out;
+}
+
+/// Deals the whole, `step` bytes at a time, and checks that runs come in order.
+std::vector<Bytes> scatter(const PartDeal& deal, const Bytes& whole, std::uint64_t step) {
+  const std::uint32_t n = deal.kind() == PartDeal::Kind::kCut ? deal.n_slices() : 1;
+  std::vector<Bytes> slices(n, Bytes(deal.slice_bytes(), std::byte{0xEE}));
+  std::uint64_t last = 0;
+  for (std::uint64_t offset = 0; offset < whole.size(); offset += step) {
+    const std::uint64_t n_bytes = std::min<std::uint64_t>(step, whole.size() - offset);
+    deal.for_each_run(offset, n_bytes, [&](const PartDeal::Run& run) {
+      EXPECT_GE(run.whole_offset, std::max(last, offset));
+      EXPECT_GT(run.n_bytes, 0U);
+      EXPECT_LE(run.whole_offset + run.n_bytes, offset + n_bytes);
+      last = run.whole_offset + run.n_bytes;
+      Bytes& slice = slices.at(run.slice);
+      ASSERT_LE(run.slice_offset + run.n_bytes, slice.size());
+      std::copy_n(whole.begin() + static_cast<std::ptrdiff_t>(run.whole_offset), run.n_bytes,
+                  slice.begin() + static_cast<std::ptrdiff_t>(run.slice_offset));
+    });
+  }
+  return slices;
+}
+
+Bytes gather(const PartDeal& deal, const std::vector<Bytes>& slices) {
+  Bytes whole(deal.whole_bytes(), std::byte{0});
+  deal.for_each_run(0, whole.size(), [&](const PartDeal::Run& run) {
+    std::copy_n(slices.at(run.slice).begin() + static_cast<std::ptrdiff_t>(run.slice_offset),
+                run.n_bytes, whole.begin() + static_cast<std::ptrdiff_t>(run.whole_offset));
+  });
+  return whole;
+}
+
+void expect_dealt(const PartDeal& deal, const Shape& shape, std::size_t width,
+                  const NaiveCut& cut) {
+  const Bytes whole = random_bytes(product(shape) * width, 11);
+  ASSERT_EQ(deal.whole_shape(), shape);
+  ASSERT_EQ(deal.whole_bytes(), whole.size());
+  ASSERT_EQ(deal.axis(), cut.axis);
+  const std::uint32_t n = cut.axis < 0 ? 1 : cut.n;
+  std::vector<Bytes> expected;
+  for (std::uint32_t slice = 0; slice < n; ++slice) {
+    expected.push_back(naive_slice(whole, shape, width, cut, slice));
+    ASSERT_EQ(deal.slice_bytes(), expected.back().size());
+    ASSERT_EQ(product(deal.slice_shape()) * width, expected.back().size());
+  }
+  for (const std::uint64_t step : {whole.size(), std::size_t{1}, std::size_t{7}, std::size_t{64}})
+    ASSERT_EQ(scatter(deal, whole, step), expected) << "in steps of " << step;
+  if (cut.matrices.empty()) {
+    EXPECT_EQ(gather(deal, expected), whole);
+  }
+
+  for (std::uint64_t offset = 0; offset < whole.size(); ++offset) {
+    const auto run = deal.run_at(offset, 5);
+    bool is_visited = false;
+    deal.for_each_run(offset, std::min<std::uint64_t>(5, whole.size() - offset),
+                      [&](const PartDeal::Run& first) {
+                        if (first.whole_offset != offset) return;
+                        is_visited = true;
+                        ASSERT_TRUE(run.has_value());
+                        EXPECT_EQ(run->whole_offset, offset);
+                        EXPECT_EQ(run->slice, first.slice);
+                        EXPECT_EQ(run->slice_offset, first.slice_offset);
+                        EXPECT_EQ(run->n_bytes, first.n_bytes);
+                      });
+    ASSERT_EQ(run.has_value(), is_visited) << offset;
+  }
+}
+
+TEST(PartDeal, CutsRowsIntoConsecutiveBlocks) {
+  const PartDeal deal(Part::kWeight, DType::kBf16, {6, 5}, SchemeId::kBf16, {6, 5}, kNoGroup,
+                      rows(3));
+  EXPECT_EQ(deal.kind(), PartDeal::Kind::kCut);
+  EXPECT_EQ(deal.n_slices(), 3U);
+  EXPECT_THAT(deal.slice_shape(), ElementsAre(2, 5));
+  EXPECT_EQ(deal.slice_offset(2), 4U);
+  expect_dealt(deal, {6, 5}, 2, {.axis = 0, .n = 3});
+}
+
+TEST(PartDeal, CutsColumnsInRowOrder) {
+  const PartDeal deal(Part::kWeight, DType::kF32, {5, 8}, SchemeId::kF32, {5, 8}, kNoGroup,
+                      cols(4));
+  EXPECT_THAT(deal.slice_shape(), ElementsAre(5, 2));
+  EXPECT_EQ(deal.slice_offset(3), 6U);
+  expect_dealt(deal, {5, 8}, 4, {.axis = 1, .n = 4});
+}
+
+TEST(PartDeal, RunsOfARowCutAreWholeSlices) {
+  const PartDeal deal(Part::kWeight, DType::kBf16, {6, 5}, SchemeId::kBf16, {6, 5}, kNoGroup,
+                      rows(3));
+  std::vector<std::uint64_t> lengths;
+  deal.for_each_run(0, 60, [&](const PartDeal::Run& run) { lengths.push_back(run.n_bytes); });
+  EXPECT_THAT(lengths, ElementsAre(20, 20, 20));
+}
+
+TEST(PartDeal, CutsGateAndUpOfAStackEach) {
+  const Shape shape = {3, 8, 2};  // of each matrix 4 rows gate, 4 rows up
+  const PartDeal deal(Part::kWeight, DType::kBf16, shape, SchemeId::kBf16, shape, kNoGroup,
+                      rows(2, 2));
+  EXPECT_THAT(deal.slice_shape(), ElementsAre(3, 4, 2));
+  EXPECT_EQ(deal.sections(), 2U);
+  EXPECT_EQ(deal.slice_offset(1), 2U) << "within the section";
+  expect_dealt(deal, shape, 2, {.axis = 1, .n = 2, .sections = 2});
+}
+
+TEST(PartDeal, SectionsAreSectionsOfRows) {
+  const Shape shape = {3, 8, 6};
+  TensorCut cut = cols(2);
+  cut.sections = 2;
+  const PartDeal deal(Part::kWeight, DType::kBf16, shape, SchemeId::kBf16, shape, kNoGroup, cut);
+  EXPECT_EQ(deal.sections(), 1U);
+  expect_dealt(deal, shape, 2, {.axis = 2, .n = 2});
+}
+
+TEST(PartDeal, DealsSomeMatricesOfAStack) {
+  const Shape shape = {5, 8, 6};
+  for (const Matrices& held : {Matrices{0}, {4}, {1, 2}, {0, 2, 4}, {0, 1, 2, 3, 4}}) {
+    const PartDeal by_rows =
+        PartDeal(Part::kWeight, DType::kF32, shape, SchemeId::kF32, shape, kNoGroup, rows(2, 2))
+            .of_matrices(held);
+    EXPECT_EQ(by_rows.slice_shape(), (Shape{held.size(), 4, 6}));
+    expect_dealt(by_rows, shape, 4, {.axis = 1, .n = 2, .sections = 2, .matrices = held});
+    const PartDeal by_cols =
+        PartDeal(Part::kWeight, DType::kI8, shape, SchemeId::kRaw, shape, kNoGroup, cols(3))
+            .of_matrices(held);
+    expect_dealt(by_cols, shape, 1, {.axis = 2, .n = 3, .matrices = held});
+    const PartDeal whole =
+        PartDeal(Part::kWeight, DType::kBf16, shape, SchemeId::kBf16, shape, kNoGroup, {})
+            .of_matrices(held);
+    EXPECT_EQ(whole.kind(), PartDeal::Kind::kWhole);
+    expect_dealt(whole, shape, 2, {.matrices = held});
+  }
+}
+
+TEST(PartDeal, ANumberForTheWholeStackStaysWhole) {
+  for (const Shape& shape : {Shape{}, Shape{1}}) {
+    const PartDeal deal =
+        PartDeal(Part::kGlobal, DType::kF32, shape, SchemeId::kNvfp4, {4, 8, 32}, {1, 16}, rows(2))
+            .of_matrices({1, 3});
+    EXPECT_EQ(deal.kind(), PartDeal::Kind::kWhole);
+    EXPECT_EQ(deal.slice_shape(), shape);
+    EXPECT_EQ(deal.slice_bytes(), 4U);
+  }
+}
+
+TEST(PartDeal, CutsTensorsOfOneDimension) {
+  const PartDeal deal(Part::kWeight, DType::kBf16, {12}, SchemeId::kBf16, {12}, kNoGroup, rows(4));
+  expect_dealt(deal, {12}, 2, {.axis = 0, .n = 4});
+}
+
+struct QuantizedPart {
+  Part part;
+  DType dtype;
+  SchemeId scheme;
+  Shape weight;
+  std::array<std::uint64_t, 2> group;
+  Shape shape;
+  int rows_axis, cols_axis;  ///< dimension of the part that each cut goes along; -1: whole
+};
+
+TEST(PartDeal, CutsPartsWithTheirWeight) {
+  const std::vector<QuantizedPart> parts = {
+      // Blocks: both ways.
+      {Part::kWeight, DType::kF8E4M3, SchemeId::kFp8Block, {32, 64}, {4, 8}, {32, 64}, 0, 1},
+      {Part::kScale, DType::kF32, SchemeId::kFp8Block, {32, 64}, {4, 8}, {8, 8}, 0, 1},
+      {Part::kScale, DType::kF32, SchemeId::kInt8Block, {32, 64}, {8, 16}, {4, 4}, 0, 1},
+      {Part::kScale, DType::kF32, SchemeId::kFp8Block, {3, 16, 32}, {4, 8}, {3, 4, 4}, 1, 2},
+      // Codes of 4 bits, two in a byte; a scale per group of columns.
+      {Part::kWeight, DType::kU8, SchemeId::kNvfp4, {8, 64}, {1, 16}, {8, 32}, 0, 1},
+      {Part::kScale, DType::kF8E4M3, SchemeId::kNvfp4, {8, 64}, {1, 16}, {8, 4}, 0, 1},
+      {Part::kGlobal, DType::kF32, SchemeId::kNvfp4, {8, 64}, {1, 16}, {}, -1, -1},
+      {Part::kGlobal, DType::kF32, SchemeId::kNvfp4, {8, 64}, {1, 16}, {1}, -1, -1},
+      {Part::kInputScale, DType::kF32, SchemeId::kNvfp4, {8, 64}, {1, 16}, {}, -1, -1},
+      {Part::kWeight, DType::kU8, SchemeId::kMxfp4, {8, 128}, {1, 32}, {8, 64}, 0, 1},
+      {Part::kScale, DType::kU8, SchemeId::kMxfp4, {8, 128}, {1, 32}, {8, 4}, 0, 1},
+      {Part::kScale, DType::kF8E8M0, SchemeId::kMxfp8, {8, 128}, {1, 32}, {8, 4}, 0, 1},
+      // A number per row.
+      {Part::kScale, DType::kF32, SchemeId::kInt8Channel, {8, 64}, {1, 64}, {8, 1}, 0, -1},
+      {Part::kScale, DType::kBf16, SchemeId::kFp8Channel, {8, 64}, {1, 64}, {8}, 0, -1},
+      {Part::kScale, DType::kF32, SchemeId::kFp8Channel, {3, 8, 64}, {1, 64}, {3, 8, 1}, 1, -1},
+      {Part::kScale, DType::kF32, SchemeId::kFp8Channel, {3, 8, 64}, {1, 64}, {3, 8}, 1, -1},
+      {Part::kOffset, DType::kF32, SchemeId::kInt8Channel, {8, 64}, {1, 64}, {8, 1}, 0, -1},
+      {Part::kDeqScale, DType::kI64, SchemeId::kInt8Channel, {8, 64}, {1, 64}, {8}, 0, -1},
+      {Part::kQuantBias, DType::kI32, SchemeId::kInt8Channel, {8, 64}, {1, 64}, {8}, 0, -1},
+      // A number per matrix.
+      {Part::kScale, DType::kF32, SchemeId::kFp8Tensor, {8, 64}, {8, 64}, {}, -1, -1},
+      {Part::kScale, DType::kF32, SchemeId::kFp8Tensor, {3, 8, 64}, {8, 64}, {3, 1, 1}, -1, -1},
+      {Part::kInputOffset, DType::kI8, SchemeId::kInt8Channel, {8, 64}, {1, 64}, {1}, -1, -1},
+  };
+  for (const QuantizedPart& part : parts) {
+    SCOPED_TRACE(::testing::Message()
+                 << "part " << static_cast<int>(part.part) << " of "
+                 << formats::scheme_facts(part.scheme).name << formats::shape_text(part.shape));
+    const std::size_t width = formats::dtype_bits(part.dtype) / 8;
+    for (const std::uint32_t n : {2U, 4U}) {
+      const PartDeal by_rows(part.part, part.dtype, part.shape, part.scheme, part.weight,
+                             part.group, rows(n));
+      expect_dealt(by_rows, part.shape, width, {.axis = part.rows_axis, .n = n});
+      const PartDeal by_cols(part.part, part.dtype, part.shape, part.scheme, part.weight,
+                             part.group, cols(n));
+      expect_dealt(by_cols, part.shape, width, {.axis = part.cols_axis, .n = n});
+      EXPECT_EQ(by_cols.n_slices(), n);
+    }
+  }
+}
+
+TEST(PartDeal, ElementsKeepTheirScale) {
+  // Weight [2, 16, 32]: 8 rows of gate, 8 of up; blocks of 4 x 8. Each scale is its own index.
+  const Shape weight = {2, 16, 32};
+  const Shape grid = {2, 4, 4};
+  for (const TensorCut& cut : {rows(2, 2), cols(2), cols(4)}) {
+    const bool along_rows = cut.axis == Axis::kRows;
+    const PartDeal codes(Part::kWeight, DType::kF8E4M3, weight, SchemeId::kFp8Block, weight, {4, 8},
+                         cut);
+    const PartDeal scales(Part::kScale, DType::kU8, grid, SchemeId::kFp8Block, weight, {4, 8}, cut);
+    Bytes indices(32);
+    for (std::size_t i = 0; i < indices.size(); ++i) indices[i] = static_cast<std::byte>(i);
+    const std::vector<Bytes> slices = scatter(scales, indices, 32);
+    const Shape slice = codes.slice_shape();
+    const Shape slice_grid = scales.slice_shape();
+    EXPECT_EQ(slice_grid, (Shape{slice[0], slice[1] / 4, slice[2] / 8}));
+    for (std::uint32_t s = 0; s < cut.n; ++s) {
+      for (std::uint64_t m = 0; m < slice[0]; ++m) {
+        for (std::uint64_t r = 0; r < slice[1]; ++r) {
+          for (std::uint64_t c = 0; c < slice[2]; ++c) {
+            // Gate rows of a slice come first; its up rows stand 8 rows further down in the whole.
+            const std::uint64_t whole_row = along_rows ? r / 4 * 8 + s * 4 + r % 4 : r;
+            const std::uint64_t whole_col = along_rows ? c : s * slice[2] + c;
+            const std::uint64_t at = (m * slice_grid[1] + r / 4) * slice_grid[2] + c / 8;
+            ASSERT_EQ(std::to_integer<std::uint64_t>(slices[s][at]),
+                      (m * 4 + whole_row / 4) * 4 + whole_col / 8);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(PartDeal, CountsQuantBiasOnceOverTheRanksOfARowParallelWeight) {
+  const PartDeal deal(Part::kQuantBias, DType::kI32, {8}, SchemeId::kInt8Channel, {8, 64}, {1, 64},
+                      cols(4));
+  EXPECT_EQ(deal.kind(), PartDeal::Kind::kFirstOnly);
+  EXPECT_EQ(deal.n_slices(), 4U);
+  EXPECT_THAT(deal.slice_shape(), ElementsAre(8));
+  EXPECT_EQ(deal.slice_bytes(), 32U);
+  EXPECT_EQ(deal.axis(), -1);
+  EXPECT_EQ(deal.slice_offset(3), 0U);
+  deal.for_each_run(4, 20, [](const PartDeal::Run& run) {
+    EXPECT_EQ(run.slice, 0U);
+    EXPECT_EQ(run.slice_offset, 4U);
+    EXPECT_EQ(run.whole_offset, 4U);
+    EXPECT_EQ(run.n_bytes, 20U);
+  });
+  const PartDeal alone(Part::kQuantBias, DType::kI32, {8}, SchemeId::kInt8Channel, {8, 64}, {1, 64},
+                       cols(1));
+  EXPECT_EQ(alone.kind(), PartDeal::Kind::kWhole);
+}
+
+TEST(PartDeal, UnitsAreThoseOfTheScheme) {
+  const auto unit = [](Part part, SchemeId scheme, std::array<std::uint64_t, 2> group) {
+    return part_unit(part, scheme, {256, 512}, group);
+  };
+  EXPECT_THAT(unit(Part::kWeight, SchemeId::kFp8Block, {128, 128}), ElementsAre(1, 1));
+  EXPECT_THAT(unit(Part::kScale, SchemeId::kFp8Block, {128, 64}), ElementsAre(128, 64));
+  EXPECT_THAT(unit(Part::kScale, SchemeId::kNvfp4, {1, 16}), ElementsAre(1, 16));
+  EXPECT_THAT(unit(Part::kScale, SchemeId::kInt8Channel, {1, 512}), ElementsAre(1, 0));
+  EXPECT_THAT(unit(Part::kScale, SchemeId::kFp8Channel, {1, 512}), ElementsAre(1, 0));
+  EXPECT_THAT(unit(Part::kScale, SchemeId::kFp8Tensor, {256, 512}), ElementsAre(0, 0));
+  EXPECT_THAT(unit(Part::kScale, SchemeId::kFp8Block, {256, 1024}), ElementsAre(0, 0));
+  EXPECT_THAT(unit(Part::kOffset, SchemeId::kInt8Channel, {1, 512}), ElementsAre(1, 0));
+  EXPECT_THAT(unit(Part::kGlobal, SchemeId::kNvfp4, {1, 16}), ElementsAre(0, 0));
+  EXPECT_THAT(unit(Part::kQuantBias, SchemeId::kInt8Channel, {1, 512}), ElementsAre(1, 0));
+}
+
+TEST(PartDeal, RefusesToTearBlocks) {
+  const auto torn = [](const Shape& grid, const Shape& weight, const TensorCut& cut) {
+    expect_error(ErrorCode::kInternal, {}, [&] {
+      PartDeal(Part::kScale, DType::kF32, grid, SchemeId::kFp8Block, weight, {128, 128}, cut);
+    });
+  };
+  torn({3, 2}, {384, 256}, rows(2));        // 192 rows each
+  torn({2, 2}, {256, 256}, rows(2, 2));     // sections of one block
+  torn({1, 2, 2}, {1, 256, 256}, cols(4));  // 64 columns each
+  torn({3, 3}, {300, 300}, rows(7));        // not even rows
+}
+
+TEST(PartDeal, ReadsTheSameCutFromARecord) {
+  const Shape shape = {5, 8, 6};
+  expect_dealt(PartDeal(DType::kBf16, shape, 1, 2, 2), shape, 2,
+               {.axis = 1, .n = 2, .sections = 2});
+  expect_dealt(PartDeal(DType::kBf16, shape, 2, 3, 1), shape, 2, {.axis = 2, .n = 3});
+  expect_dealt(PartDeal(DType::kBf16, shape, -1, 3, 1), shape, 2, {});
+  expect_dealt(PartDeal(DType::kBf16, shape, 1, 4, 1).of_matrices({1, 4}), shape, 2,
+               {.axis = 1, .n = 4, .matrices = {1, 4}});
+  EXPECT_EQ(PartDeal(DType::kBf16, shape, -1, 3, 1).n_slices(), 3U);
+  EXPECT_EQ(PartDeal(DType::kBf16, shape, 1, 1, 1).kind(), PartDeal::Kind::kWhole);
+}
+
+TEST(PartDeal, RefusesRecordsThatCannotBe) {
+  const auto refused = [](DType dtype, const Shape& whole, int axis, std::uint32_t n,
+                          std::uint32_t sections) {
+    expect_error(ErrorCode::kCorrupt, {formats::shape_text(whole)},
+                 [&] { PartDeal(dtype, whole, axis, n, sections); });
+  };
+  refused(DType::kBf16, {8, 6}, 2, 2, 1);
+  refused(DType::kBf16, {8, 6}, -2, 2, 1);
+  refused(DType::kBf16, {8, 6}, 0, 3, 1);
+  refused(DType::kBf16, {8, 6}, 0, 4, 4);
+  refused(DType::kBf16, {8, 6}, 0, 0, 1);
+  refused(DType::kBf16, {8, 6}, 0, 2, 0);
+  refused(DType::kF4, {4, 2}, 1, 2, 1);  // half a byte each
+  refused(DType::kBf16, {0x1'0000'0000, 0x1'0000'0000}, 0, 2, 1);
+  refused(DType::kBf16, {8}, 0, 0xFFFF'FFFF, 0xFFFF'FFFF);
+}
+
+TEST(PartDeal, RefusesMatricesThatAreNotThere) {
+  const PartDeal deal(DType::kBf16, {4, 8, 6}, 1, 2, 1);
+  for (const Matrices& held : {Matrices{}, {4}, {2, 1}, {1, 1}})
+    expect_error(ErrorCode::kInternal, {}, [&] { static_cast<void>(deal.of_matrices(held)); });
+}
+
+TEST(PartDeal, EmptyPartsHaveNoRuns) {
+  const PartDeal deal(Part::kWeight, DType::kBf16, {0, 8}, SchemeId::kBf16, {0, 8}, kNoGroup,
+                      rows(2));
+  EXPECT_EQ(deal.slice_bytes(), 0U);
+  deal.for_each_run(0, 0, [](const PartDeal::Run&) { FAIL(); });
+}
+
+}  // namespace
+}  // namespace ingot::shard
