@@ -1,10 +1,12 @@
 #include <algorithm>
 #include <iostream>
 #include <memory>
+#include <set>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "cli/check_directory.h"
 #include "cli/commands.h"
 #include "cli/terminal.h"
 #include "formats/base/parallel.h"
@@ -22,7 +24,7 @@ using formats::Severity;
 namespace {
 
 struct Words {
-  std::string directory, source_of, family;
+  std::string directory, source_of, family, config;
   std::size_t threads = 0;
   std::uint64_t tensor_parallel = 1;
   bool deep = false, no_hashes = false, json = false;
@@ -106,11 +108,13 @@ int run_check(const Words& words) {
   const std::size_t threads = words.threads == 0 ? available_processors() : words.threads;
   const CheckResult result =
       words.source_of.empty()
-          ? formats::check_checkpoint(words.directory, {.family = words.family,
-                                                        .deep = words.deep,
-                                                        .hashes = !words.no_hashes,
-                                                        .threads = threads,
-                                                        .tensor_parallel = words.tensor_parallel})
+          ? check_directory(words.directory,
+                            {.family = words.family,
+                             .deep = words.deep,
+                             .hashes = !words.no_hashes,
+                             .threads = threads,
+                             .tensor_parallel = words.tensor_parallel},
+                            words.config)
           : formats::check_is_source_of(words.directory, words.source_of, threads);
   std::cout << (words.json ? formats::json_text(result_json(words, result)) : result_text(result));
   return count(result, Severity::kError) == 0 ? kExitDone : kExitTrouble;
@@ -120,12 +124,16 @@ int run_check(const Words& words) {
 
 std::function<int()> declare_check(CLI::App& app) {
   auto words = std::make_shared<Words>();
-  app.add_option("directory", words->directory, "checkpoint to check")->required();
+  app.add_option("directory", words->directory,
+                 "checkpoint to check: whole, one rank's slices, or those of all ranks")
+      ->required();
   auto* deep = app.add_flag("--deep", words->deep, "read every FP8 weight for NaN codes");
   auto* no_hashes =
       app.add_flag("--no-hashes", words->no_hashes, "compare sizes with the manifest, not bytes");
   auto* family = app.add_option("--family", words->family,
                                 "model family instead of config.json's; generic accepts any names");
+  auto* config = app.add_option("--config", words->config,
+                                "config.json of the model, for shards that have none beside them");
   app.add_option(
          "--tp", words->tensor_parallel,
          "also warn where a cut for so many tensor-parallel ranks would split a scale group")
@@ -136,7 +144,8 @@ std::function<int()> declare_check(CLI::App& app) {
       ->type_name("CONVERTED")
       ->excludes(deep)
       ->excludes(no_hashes)
-      ->excludes(family);
+      ->excludes(family)
+      ->excludes(config);
   app.add_option("--threads", words->threads, "threads (default: every processor)")
       ->check(CLI::Range(1, 1024));
   app.add_flag("--json", words->json, "one JSON document on stdout");

@@ -32,6 +32,7 @@ std::function<int()> declare_check(CLI::App& app);
 std::function<int()> declare_convert(CLI::App& app);
 std::function<int()> declare_inspect(CLI::App& app);
 std::function<int()> declare_list(CLI::App& app);
+std::function<int()> declare_merge(CLI::App& app);
 std::function<int()> declare_synth(CLI::App& app);
 
 }  // namespace ingot::cli

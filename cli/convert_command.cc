@@ -1,5 +1,4 @@
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -7,14 +6,12 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <spdlog/sinks/basic_file_sink.h>
-#include <spdlog/spdlog.h>
 
 #include "cli/commands.h"
 #include "cli/convert_report.h"
-#include "cli/progress.h"
+#include "cli/job_option.h"
 #include "cli/size_option.h"
-#include "cli/terminal.h"
+#include "cli/slicing_option.h"
 #include "convert/activation_scales.h"
 #include "convert/default_recipes.h"
 #include "convert/execute.h"
@@ -23,8 +20,8 @@
 #include "convert/plan.h"
 #include "convert/recipe.h"
 #include "formats/base/fd.h"
-#include "formats/base/parallel.h"
 #include "formats/checkpoint.h"
+#include "shard/source.h"
 
 namespace ingot::cli {
 
@@ -37,15 +34,13 @@ constexpr std::uint64_t kMaxRecipeBytes = std::uint64_t{1} << 20;
 
 // The words as given; validated into a recipe and options when the command runs.
 struct Words {
-  std::string input, output, to, recipe_file, family, mtp, explain, hash = "xxh3", log_file,
-                                                                    progress = "auto";
-  std::string max_shard_size, mem_limit = "4GiB";
+  std::string input, to, recipe_file, family, mtp, explain, max_shard_size;
   std::string dialect, activations, activation_scales, scales_from, fp8_grid, nvfp4_search, via;
   std::optional<float> input_scale;
   std::vector<std::string> rules, allow;
-  std::size_t threads = 0;
-  bool keep_files = false, dry_run = false, resume = false, force = false, consume_source = false;
-  bool buffered = false, json = false, quantize_attention = false;
+  SlicingWords slicing;
+  JobWords job;
+  bool keep_files = false, quantize_attention = false;
 };
 
 // Options of the command line win over the recipe's.
@@ -72,8 +67,8 @@ void read_choices(const Words& words, convert::Choices& choices) {
 // The release whose scales are taken over, and what identifies it in the manifest.
 void open_scales_from(const Words& words, std::size_t threads, convert::Choices& choices) {
   if (words.scales_from.empty()) return;
-  auto release = std::make_shared<Checkpoint>(
-      Checkpoint::open(words.scales_from, {.family = words.family, .threads = threads}));
+  auto release = std::make_shared<Checkpoint>(shard::open_source(
+      words.scales_from, {.open = {.family = words.family, .threads = threads}}));
   choices.scales_from_fingerprint = convert::source_fingerprint(*release, nullptr, threads);
   choices.scales_from = std::move(release);
 }
@@ -100,34 +95,8 @@ convert::PlanOptions plan_options(const Words& words) {
   if (!words.max_shard_size.empty()) {
     options.shards.max_shard_bytes = parse_size(words.max_shard_size, "--max-shard-size");
   }
+  read_slicing(words.slicing, options);
   return options;
-}
-
-// An append-only log, flushed line by line, so that a kill loses nothing.
-std::shared_ptr<spdlog::logger> open_log(const std::string& path) {
-  if (path.empty()) return nullptr;
-  try {
-    auto logger = std::make_shared<spdlog::logger>(
-        "ingot", std::make_shared<spdlog::sinks::basic_file_sink_mt>(path));
-    logger->flush_on(spdlog::level::trace);
-    return logger;
-  } catch (const spdlog::spdlog_ex& failure) {
-    throw Error(ErrorCode::kIo, fmt::format("cannot open the log: {}", failure.what()))
-        .in_file(path);
-  }
-}
-
-int run_dry(const Words& words, const Checkpoint& source, const Recipe& recipe,
-            const convert::Plan& plan, std::size_t threads) {
-  const DryRun dry_run{.plan = plan,
-                       .source = source,
-                       .recipe = recipe,
-                       .memory = convert::plan_memory(plan, source, threads,
-                                                      parse_size(words.mem_limit, "--mem-limit")),
-                       .disk_bytes = convert::peak_disk_bytes(plan, source, words.consume_source),
-                       .free_bytes = convert::free_bytes(words.output)};
-  std::cout << (words.json ? formats::json_text(dry_run_json(dry_run)) : dry_run_text(dry_run));
-  return kExitDone;
 }
 
 std::vector<std::string_view> target_words() {
@@ -146,51 +115,29 @@ std::vector<std::string_view> dialect_names() {
 
 // The table of contents of the program: read, plan, execute, report.
 int run_convert(const Words& words) {
-  const std::size_t threads = words.threads == 0 ? available_processors() : words.threads;
+  const std::size_t threads = words.job.n_threads();
   Recipe recipe = make_recipe(words);
-  convert::require_apart(words.input, words.output);
+  convert::require_apart(words.input, words.job.output);
 
-  const Checkpoint source = Checkpoint::open(
-      words.input, {.family = words.family,
-                    .allow_unknown = &recipe.allow.unknown_tensor,
-                    .consumed_headers = words.resume ? convert::consumed_headers_of(words.output)
-                                                     : std::filesystem::path(),
-                    .threads = threads});
+  const convert::PlanOptions shard_options = plan_options(words);
+  const Checkpoint source = shard::open_source(
+      words.input, {.open = {.family = words.family,
+                             .allow_unknown = &recipe.allow.unknown_tensor,
+                             .consumed_headers =
+                                 words.job.resume ? convert::consumed_headers_of(words.job.output)
+                                                  : std::filesystem::path(),
+                             .threads = threads},
+                    .compare_replicas = !words.job.dry_run});
   open_scales_from(words, threads, recipe.choices);
   const formats::Dialect& dialect = convert::target_dialect(recipe, source.dialect());
   convert::add_default_rules(recipe, source.family(), source.config(), dialect);
 
-  const convert::PlanOptions shard_options = plan_options(words);
   const convert::Plan plan = convert::make_plan(source, recipe, dialect, shard_options);
   if (!words.explain.empty()) {
     std::cout << explain_text(plan, source, recipe, words.explain);
     return kExitDone;
   }
-  if (words.dry_run) return run_dry(words, source, recipe, plan, threads);
-
-  for (const std::string& warning : plan.warnings) std::cerr << "warning: " << warning << "\n";
-  const std::shared_ptr<spdlog::logger> log = open_log(words.log_file);
-  Progress progress(words.progress, "converting");
-  install_stop_signals();
-  const convert::ExecuteReport report = convert::execute(
-      plan, source, recipe, shard_options, words.output,
-      {.threads = threads,
-       .mem_limit = parse_size(words.mem_limit, "--mem-limit"),
-       .resume = words.resume,
-       .force = words.force,
-       .consume_source = words.consume_source,
-       .sha256 = words.hash == "sha256",
-       .direct_io = !words.buffered,
-       .progress = [&](std::uint64_t done, std::uint64_t total) { progress.update(done, total); },
-       .stop_requested = stop_requested,
-       .log =
-           [&](const std::string& line) {
-             if (log) log->info(line);
-           }});
-  progress.finish();
-  std::cout << (words.json ? formats::json_text(report_json(plan, report))
-                           : report_text(plan, report));
-  return kExitDone;
+  return run_job(words.job, "converting", source, recipe, shard_options, plan);
 }
 
 }  // namespace
@@ -198,7 +145,7 @@ int run_convert(const Words& words) {
 std::function<int()> declare_convert(CLI::App& app) {
   auto words = std::make_shared<Words>();
   app.add_option("input", words->input, "directory of the source checkpoint")->required();
-  app.add_option("output", words->output, "directory to write; must be absent or empty")
+  app.add_option("output", words->job.output, "directory to write; must be absent or empty")
       ->required();
   app.add_option(
       "--to", words->to,
@@ -237,38 +184,21 @@ std::function<int()> declare_convert(CLI::App& app) {
   app.add_flag("--keep-files", words->keep_files,
                "keep the source's files and their contents (default)")
       ->excludes(shard);
-  app.add_option("--mem-limit", words->mem_limit, "memory budget")->capture_default_str();
-  app.add_option("--threads", words->threads, "threads (default: every processor)")
-      ->check(CLI::Range(1, 1024));
+  declare_slicing(app, words->slicing);
   app.add_option(
       "--mtp", words->mtp,
       "MTP layers: convert as any other layer (default), bf16 (default for nvfp4 and mxfp4), "
       "keep (in the source's scheme), or drop");
   app.add_option("--family", words->family,
                  "model family instead of config.json's; generic accepts any names");
-  app.add_flag("--dry-run", words->dry_run, "print the plan and write nothing");
   app.add_option("--explain", words->explain,
                  "print which rule fires for TENSOR and what becomes of it");
-  app.add_flag("--resume", words->resume, "continue a stopped conversion");
-  app.add_flag("--force", words->force, "replace the checkpoint that is in the output");
-  app.add_option("--hash", words->hash,
-                 "xxh3 per tensor; sha256 adds a plain SHA-256 per file, in a second pass")
-      ->check(CLI::IsMember({"xxh3", "sha256"}))
-      ->capture_default_str();
   app.add_option("--allow", words->allow,
                  fmt::format("accept a fault, KIND=PATTERN of one or more tensors, KIND one of {}; "
                              "recorded in the manifest",
                              fmt::join(convert::Allowances::kinds(), ", ")))
       ->allow_extra_args(false);
-  app.add_flag("--consume-source", words->consume_source,
-               "delete each source file once its tensors are safe");
-  app.add_flag("--buffered", words->buffered,
-               "write through the page cache even where direct I/O works");
-  app.add_option("--log", words->log_file, "append a line per event to this file");
-  app.add_option("--progress", words->progress, "progress on stderr")
-      ->check(CLI::IsMember({"auto", "always", "never"}))
-      ->capture_default_str();
-  app.add_flag("--json", words->json, "one JSON document on stdout");
+  declare_job(app, words->job);
   app.footer(
       "Examples:\n"
       "  ingot convert DeepSeek-V3.2 DeepSeek-V3.2-bf16 --to bf16\n"
@@ -280,6 +210,10 @@ std::function<int()> declare_convert(CLI::App& app) {
       "  ingot convert IN OUT --rule 'model.layers.*.mlp.experts.*=keep' --to bf16\n"
       "  ingot convert IN OUT --max-shard-size 5GB            re-shard, every tensor byte for "
       "byte\n"
+      "  ingot convert IN OUT --tp 8 --ep 16                  FP8 as released, cut for 16 ranks\n"
+      "  ingot convert IN OUT --to nvfp4 --tp 2 --ep 4        quantize and cut in one pass\n"
+      "  ingot convert IN OUT --tp 32 --tp-fit retile --dry-run\n"
+      "  ingot convert IN OUT --to bf16 --layout deepseek-mp --mp 8 --mtp drop\n"
       "  ingot convert IN OUT --to bf16 --resume              continue after a kill");
   return [words] { return run_convert(*words); };
 }

@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 
 #include "cli/quality_text.h"
+#include "cli/slicing_text.h"
 #include "cli/terminal.h"
 #include "convert/version.h"
 
@@ -80,7 +81,8 @@ std::string dry_run_text(const DryRun& run) {
   }
   text += text_table(rows, {false, false, false, true, true});
   text += fmt::format("output       {} bytes in {} weights file(s) ({}), exact\n",
-                      with_commas(plan.bytes_out), plan.files.size(), human_bytes(plan.bytes_out));
+                      with_commas(plan.bytes_out), plan.n_members, human_bytes(plan.bytes_out));
+  text += slicing_text(plan, run.source);
   text += fmt::format("reads        {} bytes ({})\n", with_commas(plan.bytes_in),
                       human_bytes(plan.bytes_in));
   if (plan.n_demoted > 0) {
@@ -102,9 +104,10 @@ std::string dry_run_text(const DryRun& run) {
                       human_bytes(run.memory.peak()), human_bytes(run.memory.fixed_bytes),
                       human_bytes(run.memory.worker_bytes), run.memory.n_windows,
                       human_bytes(run.memory.window_bytes));
-  text += fmt::format("disk         {} needed at the peak, {} free{}\n",
-                      human_bytes(run.disk_bytes), human_bytes(run.free_bytes),
-                      run.disk_bytes > run.free_bytes ? ": REFUSED, too small" : "");
+  text += fmt::format(
+      "disk         {} needed at the peak with at most {} beside the weights, {} free{}\n",
+      human_bytes(run.disk_bytes), human_bytes(run.side_bytes), human_bytes(run.free_bytes),
+      run.disk_bytes > run.free_bytes ? ": REFUSED, too small" : "");
   for (const std::string& warning : plan.warnings) text += "warning: " + warning + "\n";
   return text;
 }
@@ -129,9 +132,12 @@ Json dry_run_json(const DryRun& run) {
   }
   json["files"] = Json::array();
   for (const convert::PlannedFile& file : run.plan.files) {
-    json["files"].push_back(
-        {{"name", file.name}, {"bytes", file.n_bytes}, {"tensors", file.parts.size()}});
+    for (const convert::PlannedFile::Member& member : file.members) {
+      json["files"].push_back(
+          {{"name", member.path}, {"bytes", file.n_bytes}, {"tensors", file.parts.size()}});
+    }
   }
+  if (run.plan.is_sliced()) json["slicing"] = slicing_report_json(run.plan);
   json["bytes_in"] = run.plan.bytes_in;
   json["bytes_out"] = run.plan.bytes_out;
   json["demoted"] = demoted_tensors(run);
@@ -139,6 +145,7 @@ Json dry_run_json(const DryRun& run) {
                         {"bytes", run.memory.bytes_read_twice}};
   json["peak_memory_bytes"] = run.memory.peak();
   json["disk_bytes_needed"] = run.disk_bytes;
+  json["side_bytes_at_most"] = run.side_bytes;
   json["disk_bytes_free"] = run.free_bytes;
   json["refused"] = run.disk_bytes > run.free_bytes;
   json["warnings"] = run.plan.warnings;
@@ -232,10 +239,16 @@ std::string explain_text(const Plan& plan, const formats::Checkpoint& source,
     });
     for (std::size_t p = 0; p < planned.n_parts; ++p) {
       const convert::PlannedPart& part = planned.parts[p];
-      text += fmt::format("  into    {} {} {} at byte {} of {}\n",
-                          plan.part_name(source, planned, p), formats::dtype_name(part.dtype),
-                          formats::shape_text(plan.part_shape(source, planned, p)), part.offset,
-                          plan.files[part.file].name);
+      for (const convert::PlannedSlice& slice : slices_of(plan, source, planned, p)) {
+        const std::uint32_t ep_rank = plan.places[slice.place].ep_rank;
+        const formats::Shape shape = plan.is_sliced()
+                                         ? plan.deal(source, planned, p, ep_rank).slice_shape()
+                                         : plan.part_shape(source, planned, p);
+        text +=
+            fmt::format("  into    {} {} {} at byte {} of {}\n", plan.part_name(source, planned, p),
+                        formats::dtype_name(part.dtype), formats::shape_text(shape), slice.offset,
+                        plan.member_path(slice.member));
+      }
     }
     return text;
   }

@@ -15,6 +15,7 @@ struct DryRun {
   const convert::Recipe& recipe;
   convert::MemoryPlan memory;
   std::uint64_t disk_bytes = 0;  ///< needed at the peak
+  std::uint64_t side_bytes = 0;  ///< of that, at most, beside the weights
   std::uint64_t free_bytes = 0;  ///< of the output's file system
 };
 

@@ -13,6 +13,7 @@
 #include "formats/base/parallel.h"
 #include "formats/base/pattern.h"
 #include "formats/checkpoint.h"
+#include "shard/source.h"
 
 namespace ingot::cli {
 
@@ -22,7 +23,7 @@ using formats::Json;
 namespace {
 
 struct Words {
-  std::string directory, pattern, family;
+  std::string directory, pattern, family, config;
   bool tensors = false, json = false;
 };
 
@@ -46,8 +47,9 @@ std::vector<std::size_t> matching_tensors(const Checkpoint& checkpoint, const st
 // A pattern asks for tensors: one is shown with its values, several are listed.
 int run_inspect(const Words& words) {
   const std::size_t threads = available_processors();
-  const Checkpoint checkpoint =
-      Checkpoint::open(words.directory, {.family = words.family, .threads = threads});
+  const Checkpoint checkpoint = shard::open_source(
+      words.directory,
+      {.open = {.family = words.family, .threads = threads}, .config = words.config});
   Json json = {{"schema", 1}, {"command", "inspect"}, {"directory", words.directory}};
   std::string text;
   if (words.tensors || !words.pattern.empty()) {
@@ -65,7 +67,7 @@ int run_inspect(const Words& words) {
     }
   } else {
     const Summary summary = summarize(checkpoint);
-    text = summary_text(checkpoint, summary);
+    text = summary_text(words.directory, checkpoint, summary);
     json.update(summary_json(checkpoint, summary));
   }
   std::cout << (words.json ? formats::json_text(json) : text);
@@ -76,13 +78,16 @@ int run_inspect(const Words& words) {
 
 std::function<int()> declare_inspect(CLI::App& app) {
   auto words = std::make_shared<Words>();
-  app.add_option("directory", words->directory, "directory of the checkpoint")->required();
+  app.add_option("directory", words->directory, "directory of the checkpoint, whole or in slices")
+      ->required();
   app.add_option(
       "pattern", words->pattern,
       "glob or re:EXPR over tensor names; one that matches a single tensor shows its values");
   app.add_flag("--tensors", words->tensors, "list tensors, with pattern those that match");
   app.add_option("--family", words->family,
                  "model family instead of config.json's; generic accepts any names");
+  app.add_option("--config", words->config,
+                 "config.json of the model, for shards that have none beside them");
   app.add_flag("--json", words->json, "one JSON document on stdout");
   app.footer(
       "Examples:\n"

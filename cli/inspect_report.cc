@@ -149,11 +149,28 @@ Json layers_json(const Summary& summary) {
   return rows;
 }
 
+// Whether this is a part of a model, or put together from parts.
+std::string slices_text(const Checkpoint& checkpoint) {
+  if (!checkpoint.is_whole())
+    return fmt::format("slices        joined from {} files\n", checkpoint.files().size());
+  const formats::SlicingRecord* slicing = checkpoint.slicing();
+  if (slicing == nullptr) return {};
+  const formats::RankRecord& rank = *slicing->rank;
+  return fmt::format(
+      "slices        of rank {} of {} (stage {}, tp_rank {} of {}, ep_rank {} of {}, etp_rank {} "
+      "of "
+      "{}); shapes and counts are the rank's\n",
+      rank.rank, slicing->n_ranks, rank.stage, rank.tp_rank, slicing->tp, rank.ep_rank, slicing->ep,
+      rank.etp_rank, slicing->etp);
+}
+
 }  // namespace
 
-std::string summary_text(const Checkpoint& checkpoint, const Summary& summary) {
+std::string summary_text(std::string_view directory, const Checkpoint& checkpoint,
+                         const Summary& summary) {
   const Emphasis bold = emphasis(1);
-  std::string text = fmt::format("{}{}{}\n", bold.on, checkpoint.directory().string(), bold.off);
+  std::string text = fmt::format("{}{}{}\n", bold.on, directory, bold.off);
+  text += slices_text(checkpoint);
   text +=
       fmt::format("family        {} ({})\n", checkpoint.family().name, checkpoint.family().summary);
   text += fmt::format("dialect       {}\n", checkpoint.dialect().name);
@@ -199,6 +216,9 @@ Json summary_json(const Checkpoint& checkpoint, const Summary& summary) {
                {"mtp_missing", checkpoint.lacks_promised_mtp()},
                {"tensors", summary.all.n_tensors},
                {"bytes", summary.all.n_bytes}};
+  if (!checkpoint.is_whole()) json["joined_files"] = checkpoint.files().size();
+  if (checkpoint.slicing() != nullptr)
+    json["slicing"] = formats::slicing_record_json(*checkpoint.slicing());
   json["quantization"] = Json::array();
   for (const auto& [found, tally] : summary.quantization) {
     Json row = tally_json(formats::scheme_facts(found.scheme).name, tally);

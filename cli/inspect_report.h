@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "cli/inspect_summary.h"
 #include "formats/checkpoint.h"
@@ -10,8 +11,9 @@
 
 namespace ingot::cli {
 
-/// The tables of `ingot inspect`.
-std::string summary_text(const formats::Checkpoint& checkpoint, const Summary& summary);
+/// The tables of `ingot inspect`, under the name of the directory that was asked for.
+std::string summary_text(std::string_view directory, const formats::Checkpoint& checkpoint,
+                         const Summary& summary);
 formats::Json summary_json(const formats::Checkpoint& checkpoint, const Summary& summary);
 
 /// The tensors of these indices into checkpoint.tensors().

@@ -4,9 +4,11 @@
 
 namespace ingot::convert {
 
-/// Fills Plan::config_text and Plan::index_text from the tensors that the plan writes, and adds
-/// warnings about promises of the source's config that its tensors do not keep. quantization_config
-/// and num_nextn_predict_layers are derived; everything else of config.json is carried through.
+/// Fills the JSON texts of Plan from the tensors that it writes, and adds warnings about promises
+/// of the source's config that its tensors do not keep. quantization_config and
+/// num_nextn_predict_layers are derived; everything else of config.json is carried through. Ranks
+/// get the config of the whole model, with the blocks that were retiled and the widths that were
+/// padded.
 void derive_json(const formats::Checkpoint& source, const Recipe& recipe, Plan& plan);
 
 }  // namespace ingot::convert

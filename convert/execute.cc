@@ -32,6 +32,9 @@ using formats::Json;
 
 namespace {
 
+constexpr std::uint64_t kSyncBytes = std::uint64_t{128} << 20;
+constexpr std::chrono::milliseconds kSyncInterval{250};
+
 StageReport stage(const std::atomic<std::uint64_t>& ns, const std::atomic<std::uint64_t>& bytes) {
   return {.seconds = static_cast<double>(ns.load()) * 1e-9, .n_bytes = bytes.load()};
 }
@@ -66,7 +69,8 @@ class Execution {
       stage_side_files(plan_, source_, paths_, identity, hashes_, options_.sha256,
                        options_.threads);
       report_.quality = quality_report(plan_, source_, hashes_);
-      report_.warnings = require_loadable(paths_.staged, source_, recipe_, known, options_.threads);
+      report_.warnings =
+          require_loadable(plan_, paths_.staged, source_, recipe_, known, options_.threads);
       if (consumer_) consumer_->finish(*journal_);
       journal_->add_publishing(options_.force);
       finish_publishing(options_.force);
@@ -91,7 +95,7 @@ class Execution {
     std::filesystem::create_directories(preview);
     try {
       write_preview(plan_, source_, preview);
-      require_loadable(preview, source_, recipe_, known, options_.threads);
+      require_loadable(plan_, preview, source_, recipe_, known, options_.threads);
       std::filesystem::remove_all(preview);
     } catch (...) {
       std::error_code ignored;
@@ -104,7 +108,7 @@ class Execution {
   void begin_or_continue(const Json& identity, const std::optional<JournalContents>& earlier) {
     if (earlier) {
       for (const std::uint32_t item :
-           verify_journal(plan_, paths_, earlier->items, options_.threads)) {
+           verify_journal(plan_, source_, paths_, earlier->items, options_.threads)) {
         done_[item] = 1;
         hashes_[item] = earlier->items.at(item);
         ++report_.items_resumed;
@@ -120,7 +124,7 @@ class Execution {
       sync_directory(std::filesystem::absolute(paths_.output).lexically_normal().parent_path());
       journal_ = Journal::create(paths_.journal, identity);
       log(fmt::format("starting: {} tensors, {} bytes in {} files", plan_.tensors.size(),
-                      plan_.bytes_out, plan_.files.size()));
+                      plan_.bytes_out, plan_.n_members));
     }
     if (options_.consume_source) {
       consumer_.emplace(source_, plan_, paths_);
@@ -151,21 +155,30 @@ class Execution {
 
   void convert_items() {
     std::vector<WindowWriter::File> files;
-    for (const PlannedFile& file : plan_.files)
-      files.push_back({.name = file.name, .n_bytes = file.n_bytes});
+    for (const PlannedFile& file : plan_.files) {
+      for (const PlannedFile::Member& member : file.members)
+        files.push_back({.name = member.path, .n_bytes = file.n_bytes});
+    }
+    // A sync costs its time once per file, so where a tensor goes to many it is done less often.
+    const auto syncs =
+        static_cast<unsigned>(std::clamp<std::uint64_t>(plan_.open_targets / 4, 1, 8));
     WindowWriter writer(paths_.staged, std::move(files),
                         {.window_bytes = report_.memory.window_bytes,
                          .max_windows = report_.memory.n_windows,
                          .writer_threads = 2,
-                         .direct = options_.direct_io},
+                         .direct = options_.direct_io,
+                         .sync_bytes = kSyncBytes * syncs,
+                         .sync_interval = kSyncInterval * syncs},
                         [this](const std::vector<std::uint32_t>& items) { on_durable(items); });
     std::atomic<std::uint64_t> done_bytes = 0;
     for (std::uint32_t item = 0; item < plan_.tensors.size(); ++item) {
       if (done_[item] == 0) continue;
       for (std::size_t p = 0; p < plan_.tensors[item].n_parts; ++p) {
-        const PlannedPart& part = plan_.tensors[item].parts[p];
-        writer.mark_written(part.file, part.offset, part.n_bytes);
-        done_bytes += part.n_bytes;
+        for (const PlannedSlice& slice : slices_of(plan_, source_, plan_.tensors[item], p)) {
+          if (slice.n_bytes == 0) continue;
+          writer.mark_written(slice.member, slice.offset, slice.n_bytes);
+          done_bytes += slice.n_bytes;
+        }
       }
     }
 
@@ -212,6 +225,8 @@ class Execution {
       queue.rethrow();
     }
     writer.finish();
+    log(fmt::format("{} windows of {} bytes, {} written in pieces", report_.memory.n_windows,
+                    report_.memory.window_bytes, writer.windows_spilled()));
 
     report_.read = stage(times_.read_ns, times_.read_bytes);
     report_.compute = stage(times_.compute_ns, times_.compute_bytes);
@@ -266,11 +281,15 @@ Json finished_identity(const formats::Manifest& manifest) {
   Json recipe = manifest.recipe;
   Json shards = recipe.at("shards");
   recipe.erase("shards");
-  return {{"version", manifest.tool_version},
-          {"family", manifest.family},
-          {"recipe", std::move(recipe)},
-          {"shards", std::move(shards)},
-          {"source", manifest.source}};
+  Json slicing = recipe.value("slicing", Json());
+  recipe.erase("slicing");
+  Json identity = {{"version", manifest.tool_version},
+                   {"family", manifest.family},
+                   {"recipe", std::move(recipe)},
+                   {"shards", std::move(shards)},
+                   {"source", manifest.source}};
+  if (!slicing.is_null()) identity["slicing"] = std::move(slicing);
+  return identity;
 }
 
 void require_space(const Plan& plan, const Checkpoint& source, const OutputPaths& paths,
@@ -279,8 +298,10 @@ void require_space(const Plan& plan, const Checkpoint& source, const OutputPaths
   if (resuming) {
     // Files of the earlier run hold their space already.
     for (const PlannedFile& file : plan.files) {
-      if (std::filesystem::exists(paths.staged / file.name))
-        needed -= std::min(needed, file.n_bytes);
+      for (const PlannedFile::Member& member : file.members) {
+        if (std::filesystem::exists(paths.staged / member.path))
+          needed -= std::min(needed, file.n_bytes);
+      }
     }
   }
   const std::uint64_t free = free_bytes(paths.output);

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "convert/part_writer.h"
 #include "convert/tensor_encoder.h"
 #include "convert/tensor_rewrapper.h"
 #include "convert/transform.h"
@@ -19,9 +20,6 @@ using formats::StoredTensor;
 
 namespace {
 
-// A copy goes straight from the file into the window; pieces of this size are hashed while in
-// cache.
-constexpr std::uint64_t kCopyBytes = std::uint64_t{1} << 20;
 // As FP32, half a megabyte.
 constexpr std::uint64_t kScalesAtOnce = std::uint64_t{1} << 17;
 
@@ -109,7 +107,9 @@ float ItemRunner::reduce(std::uint32_t group) {
 void ItemRunner::run_header(std::uint32_t file) {
   const std::string text = context_.plan.header(context_.source, file);
   const auto item = static_cast<std::uint32_t>(context_.plan.tensors.size() + file);
-  put(item, file, 0, std::as_bytes(std::span(text)));
+  const PlannedFile& planned = context_.plan.files[file];
+  for (std::uint32_t m = 0; m < planned.members.size(); ++m)
+    put(item, planned.first_member + m, 0, std::as_bytes(std::span(text)));
   context_.writer.finish_item(item);
 }
 
@@ -119,16 +119,18 @@ ItemRecord ItemRunner::copy(std::uint32_t item) {
   judge_scales(tensor, formats::ScaleReader(context_.source, tensor, scale_policy(tensor)));
   ItemRecord record;
   for (std::size_t p = 0; p < planned.n_parts; ++p) {
-    const PlannedPart& part = planned.parts[p];
-    const std::uint32_t stored = tensor.encoding.stored[part.part];
-    record.source.push_back(part.part == formats::Part::kWeight ? copy_codes(item, part)
-                                                                : copy_part(item, part, stored));
+    const formats::Part part = planned.parts[p].part;
+    CopiedPart copied = part == formats::Part::kWeight
+                            ? copy_codes(item, p)
+                            : copy_part(item, p, tensor.encoding.stored[part]);
+    record.source.push_back(copied.source);
+    record.output.push_back(std::move(copied.output));
   }
-  record.output = record.source;
   return record;
 }
 
-Hash128 ItemRunner::copy_codes(std::uint32_t item, const PlannedPart& part, const Look& look) {
+ItemRunner::CopiedPart ItemRunner::copy_codes(std::uint32_t item, std::size_t part,
+                                              const Look& look) {
   const LogicalTensor& tensor = context_.source.tensors()[context_.plan.tensors[item].tensor];
   const std::uint32_t stored = tensor.encoding.stored.weight();
   const bool may_be_nan =
@@ -149,41 +151,51 @@ Hash128 ItemRunner::copy_codes(std::uint32_t item, const PlannedPart& part, cons
   });
 }
 
-Hash128 ItemRunner::copy_part(std::uint32_t item, const PlannedPart& part, std::uint32_t stored,
-                              const Look& look) {
-  TensorHasher hasher;
-  for (std::uint64_t done = 0; done < part.n_bytes;) {
-    context_.check_stop();
-    const std::uint64_t n = std::min(kCopyBytes, part.n_bytes - done);
-    const WindowWriter::Lease lease = context_.writer.acquire(part.file, part.offset + done, n);
-    std::uint64_t at = done;
-    for (std::size_t i = 0; i < lease.n_pieces; ++i) {
-      const std::span<std::byte> piece = lease.pieces[i];
-      {
-        const StageTimer timer(context_.times.read_ns, context_.times.read_bytes, piece.size());
-        context_.source.read(stored, at, piece);
-      }
-      if (look) look(piece);
-      const StageTimer timer(context_.times.hash_ns, context_.times.hash_bytes, piece.size());
-      hasher.update(piece);
-      at += piece.size();
+ItemRunner::CopiedPart ItemRunner::copy_part(std::uint32_t item, std::size_t part,
+                                             std::uint32_t stored, const Look& look) {
+  PartWriter writer(context_, item, part);
+  TensorHasher whole;
+  const std::uint64_t n_bytes = context_.plan.tensors[item].parts[part].n_bytes;
+  const auto take = [&](std::span<std::byte> piece, std::uint64_t at) {
+    {
+      const StageTimer timer(context_.times.read_ns, context_.times.read_bytes, piece.size());
+      context_.source.read(stored, at, piece);
     }
-    context_.writer.commit(lease, item);
-    done += n;
-    context_.done_bytes.fetch_add(n, std::memory_order_relaxed);
+    if (look) look(piece);
+    if (writer.is_plain()) return;
+    const StageTimer timer(context_.times.hash_ns, context_.times.hash_bytes, piece.size());
+    whole.update(piece);
+  };
+  while (writer.written() < n_bytes) {
+    context_.check_stop();
+    const std::uint64_t left = n_bytes - writer.written();
+    if (const auto lease = writer.lease(left)) {
+      std::uint64_t at = writer.written();
+      for (std::size_t i = 0; i < lease->n_pieces; ++i) {
+        take(lease->pieces[i], at);
+        at += lease->pieces[i].size();
+      }
+      writer.commit(*lease);
+    } else {
+      const auto piece = std::span(input_).first(std::min<std::uint64_t>(input_.size(), left));
+      take(piece, writer.written());
+      writer.write(piece);
+    }
   }
-  return hasher.finish();
+  CopiedPart copied{.source = {}, .output = writer.finish()};
+  copied.source = writer.is_plain() ? copied.output.front() : whole.finish();
+  return copied;
 }
 
 ItemRecord ItemRunner::cast(std::uint32_t item) {
   const PlannedTensor& planned = context_.plan.tensors[item];
   const LogicalTensor& tensor = context_.source.tensors()[planned.tensor];
-  const PlannedPart& part = planned.parts[0];
+  PartWriter writer(context_, item, 0);
   const std::vector<float> scales =
       formats::read_block_scales(context_.source, tensor, scale_policy(tensor));
   const bool nan_allowed = any_matches(context_.recipe.allow.nan_code, tensor.name);
   const BandPlan bands(tensor, planned.to);
-  TensorHasher source_hasher, output_hasher;
+  TensorHasher source_hasher;
   for (std::uint64_t b = 0; b < bands.count(); ++b) {
     context_.check_stop();
     const Band band = bands.band(b);
@@ -192,11 +204,11 @@ ItemRecord ItemRunner::cast(std::uint32_t item) {
       const StageTimer timer(context_.times.read_ns, context_.times.read_bytes, input.size());
       context_.source.read(tensor.encoding.stored.weight(), band.source_offset, input);
     }
-    const WindowWriter::Lease lease =
-        context_.writer.acquire(part.file, part.offset + band.output_offset, band.output_bytes);
-    // Straight into the window, unless the band straddles two.
-    const std::span<std::byte> output =
-        lease.n_pieces == 1 ? lease.pieces[0] : std::span(output_).first(band.output_bytes);
+    // Straight into the window, unless the band straddles two or is cut.
+    const auto lease = writer.lease_all(band.output_bytes);
+    const std::span<std::byte> output = lease && lease->n_pieces == 1
+                                            ? lease->pieces[0]
+                                            : std::span(output_).first(band.output_bytes);
     quantize::DecodeFaults faults;
     {
       const StageTimer timer(context_.times.compute_ns, context_.times.compute_bytes,
@@ -208,17 +220,17 @@ ItemRecord ItemRunner::cast(std::uint32_t item) {
                      band.first_col + faults.first_nan % band.cols);
     }
     {
-      const StageTimer timer(context_.times.hash_ns, context_.times.hash_bytes,
-                             input.size() + output.size());
+      const StageTimer timer(context_.times.hash_ns, context_.times.hash_bytes, input.size());
       source_hasher.update(input);
-      output_hasher.update(output);
     }
-    if (lease.n_pieces == 2) lease.fill(output);
-    context_.writer.commit(lease, item);
-    context_.done_bytes.fetch_add(band.output_bytes, std::memory_order_relaxed);
+    if (lease) {
+      if (lease->n_pieces == 2) lease->fill(output);
+      writer.commit(*lease);
+    } else {
+      writer.write(output);
+    }
   }
-  return {.source = hash_sources(tensor, source_hasher.finish()),
-          .output = {output_hasher.finish()}};
+  return {.source = hash_sources(tensor, source_hasher.finish()), .output = {writer.finish()}};
 }
 
 Error ItemRunner::nan_code(const LogicalTensor& tensor, std::uint64_t row, std::uint64_t col) {
@@ -287,11 +299,12 @@ Hash128 ItemRunner::hash_stored(std::uint32_t stored) {
   return hasher.finish();
 }
 
-void ItemRunner::put(std::uint32_t item, std::uint32_t file, std::uint64_t offset,
+void ItemRunner::put(std::uint32_t item, std::uint32_t member, std::uint64_t offset,
                      std::span<const std::byte> bytes) {
+  const std::size_t most = context_.writer.window_bytes();
   for (std::size_t done = 0; done < bytes.size();) {
-    const std::size_t n = std::min<std::size_t>(kCopyBytes, bytes.size() - done);
-    const WindowWriter::Lease lease = context_.writer.acquire(file, offset + done, n);
+    const std::size_t n = std::min(most, bytes.size() - done);
+    const WindowWriter::Lease lease = context_.writer.acquire(member, offset + done, n);
     lease.fill(bytes.subspan(done, n));
     done += n;
     context_.writer.commit(lease, item);

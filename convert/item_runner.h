@@ -52,6 +52,12 @@ class ItemRunner {
   friend class TensorEncoder;
   friend class TensorRewrapper;
 
+  /// Hashes of a part that was copied: of the whole, and of what was written, by slice.
+  struct CopiedPart {
+    Hash128 source;
+    std::vector<Hash128> output;
+  };
+
   ItemRecord run_tensor(std::uint32_t item, std::optional<float> amax);
   float reduce(std::uint32_t group);
   ItemRecord copy(std::uint32_t item);
@@ -59,15 +65,15 @@ class ItemRunner {
 
   using Look = std::function<void(std::span<const std::byte>)>;
   /// Copies stored bytes into the output; `look` sees every piece, in order.
-  Hash128 copy_part(std::uint32_t item, const PlannedPart& part, std::uint32_t stored,
-                    const Look& look = {});
+  CopiedPart copy_part(std::uint32_t item, std::size_t part, std::uint32_t stored,
+                       const Look& look = {});
   /// The same for the codes of a tensor, of which none may be a NaN unless that is allowed.
-  Hash128 copy_codes(std::uint32_t item, const PlannedPart& part, const Look& look = {});
+  CopiedPart copy_codes(std::uint32_t item, std::size_t part, const Look& look = {});
   /// Hashes of the stored parts of a tensor but its codes, which come first in the result.
   std::vector<Hash128> hash_sources(const formats::LogicalTensor& tensor, Hash128 weight);
   Hash128 hash_stored(std::uint32_t stored);
   /// Hands bytes of an output file to the writer.
-  void put(std::uint32_t item, std::uint32_t file, std::uint64_t offset,
+  void put(std::uint32_t item, std::uint32_t member, std::uint64_t offset,
            std::span<const std::byte> bytes);
   /// Stored bytes of a tensor's codes: from the buffer of its group, else read into `buffer`.
   std::span<const std::byte> read_codes(const formats::LogicalTensor& tensor, std::uint64_t offset,

@@ -14,7 +14,7 @@ using formats::Json;
 namespace {
 
 constexpr std::uint64_t kMaxJournalBytes = std::uint64_t{1} << 30;
-constexpr std::size_t kChecksumDigits = 32;
+constexpr std::size_t kHashDigits = 32;
 
 // `<hash of the text> <text>\n`: a line that was cut or garbled by a crash does not match its hash.
 std::string line_of(const Json& fact) {
@@ -23,9 +23,9 @@ std::string line_of(const Json& fact) {
 }
 
 std::optional<Json> parse_line(std::string_view line) {
-  if (line.size() < kChecksumDigits + 2 || line[kChecksumDigits] != ' ') return std::nullopt;
-  const std::string_view text = line.substr(kChecksumDigits + 1);
-  if (hash_bytes(std::as_bytes(std::span(text))).hex() != line.substr(0, kChecksumDigits))
+  if (line.size() < kHashDigits + 2 || line[kHashDigits] != ' ') return std::nullopt;
+  const std::string_view text = line.substr(kHashDigits + 1);
+  if (hash_bytes(std::as_bytes(std::span(text))).hex() != line.substr(0, kHashDigits))
     return std::nullopt;
   return formats::parse_json(text, "journal");
 }
@@ -60,6 +60,28 @@ Json texts_of(const std::vector<Hash128>& hashes) {
   return list;
 }
 
+// The slices of a part in one string, 32 digits each.
+Json joined_texts(const std::vector<std::vector<Hash128>>& parts) {
+  Json list = Json::array();
+  for (const std::vector<Hash128>& slices : parts) {
+    std::string text;
+    for (const Hash128& hash : slices) text += hash.hex();
+    list.push_back(std::move(text));
+  }
+  return list;
+}
+
+std::vector<std::vector<Hash128>> split_hashes(const Json& list) {
+  std::vector<std::vector<Hash128>> parts;
+  for (const Json& entry : list) {
+    const auto& text = entry.get_ref<const std::string&>();
+    std::vector<Hash128>& slices = parts.emplace_back();
+    for (std::size_t at = 0; at < text.size(); at += kHashDigits)
+      slices.push_back(Hash128::from_hex(text.substr(at, kHashDigits)));
+  }
+  return parts;
+}
+
 }  // namespace
 
 Journal Journal::create(const std::filesystem::path& path, const Json& identity) {
@@ -91,7 +113,8 @@ std::optional<JournalContents> Journal::read(const std::filesystem::path& path) 
       contents.identity = fact->at("identity");
     } else if (fact->contains("item")) {
       ItemRecord& record = contents.items[fact->at("item").get<std::uint32_t>()];
-      record = {.source = hashes_of(fact->at("source")), .output = hashes_of(fact->at("output"))};
+      record = {.source = hashes_of(fact->at("source")),
+                .output = split_hashes(fact->at("output"))};
       if (fact->contains("amax"))
         record.amax = std::bit_cast<float>(fact->at("amax").get<std::uint32_t>());
       if (fact->contains("quality")) record.quality = quality_of(fact->at("quality"));
@@ -118,8 +141,9 @@ std::optional<JournalContents> Journal::read(const std::filesystem::path& path) 
 void Journal::add_items(const std::map<std::uint32_t, ItemRecord>& items) {
   std::string text;
   for (const auto& [item, record] : items) {
-    Json line = {
-        {"item", item}, {"source", texts_of(record.source)}, {"output", texts_of(record.output)}};
+    Json line = {{"item", item},
+                 {"source", texts_of(record.source)},
+                 {"output", joined_texts(record.output)}};
     if (record.amax) line["amax"] = std::bit_cast<std::uint32_t>(*record.amax);
     if (record.quality) line["quality"] = json_of(*record.quality);
     if (record.original_global) {

@@ -20,7 +20,8 @@ namespace ingot::convert {
 /// its group need.
 struct ItemRecord {
   std::vector<Hash128> source;  ///< of its stored parts, in their order
-  std::vector<Hash128> output;
+  /// Of what was written, by part, and by slice where parts are cut (PartWriter::finish).
+  std::vector<std::vector<Hash128>> output;
   /// Of grouped tensors: the reduction over the whole group.
   std::optional<float> amax = {};
   /// Of quantized tensors: what the encoding cost.

@@ -5,10 +5,13 @@
 #include <fcntl.h>
 
 #include "convert/fingerprint.h"
+#include "convert/rank_directories.h"
+#include "convert/tensor_records.h"
 #include "convert/version.h"
 #include "formats/base/fd.h"
 #include "formats/base/parallel.h"
 #include "formats/manifest.h"
+#include "formats/native_config.h"
 
 namespace ingot::convert {
 
@@ -53,8 +56,9 @@ ManifestFile copy_side_file(const std::filesystem::path& from, const std::filesy
   return {.name = std::move(name), .n_bytes = n_bytes, .hash = hasher.finish(), .sha256 = {}};
 }
 
-ManifestFile write_derived(const OutputPaths& paths, std::string name, const std::string& text) {
-  write_text_file(paths.staged / name, text);
+ManifestFile write_derived(const std::filesystem::path& folder, std::string name,
+                           const std::string& text, Durable durable = Durable::kNow) {
+  write_text_file(folder / name, text, durable);
   TensorHasher hasher;
   hasher.update(std::as_bytes(std::span(text)));
   return {.name = std::move(name), .n_bytes = text.size(), .hash = hasher.finish(), .sha256 = {}};
@@ -67,53 +71,6 @@ std::string sha256_of(const std::filesystem::path& path) {
   return sha.finish_hex();
 }
 
-TensorRecord record_of(const Plan& plan, const Checkpoint& source, const PlannedTensor& planned,
-                       const ItemRecord& hashes) {
-  const LogicalTensor& tensor = source.tensors()[planned.tensor];
-  TensorRecord record{.name = tensor.name,
-                      .role = std::string(formats::role_name(tensor.rule ? tensor.rule->role
-                                                                         : formats::Role::kOther)),
-                      .layer = tensor.layer,
-                      .expert = tensor.expert,
-                      .action = std::string(action_name(planned.action)),
-                      .from = std::string(formats::scheme_facts(tensor.encoding.scheme).name),
-                      .to = std::string(formats::scheme_facts(planned.to).name),
-                      .source = {},
-                      .output = {}};
-  std::size_t next = 0;
-  if (planned.action != Action::kDrop) {
-    tensor.encoding.stored.for_each([&](formats::Part, std::uint32_t index) {
-      const StoredTensor& stored = source.stored()[index];
-      record.source.push_back({.name = stored.name,
-                               .file = source.files()[stored.file].name,
-                               .dtype = std::string(formats::dtype_name(stored.dtype)),
-                               .shape = stored.shape,
-                               .hash = hashes.source.at(next++)});
-    });
-  }
-  for (std::size_t p = 0; p < planned.n_parts; ++p) {
-    record.output.push_back({.name = plan.part_name(source, planned, p),
-                             .file = plan.files[planned.parts[p].file].name,
-                             .dtype = std::string(formats::dtype_name(planned.parts[p].dtype)),
-                             .shape = plan.part_shape(source, planned, p),
-                             .hash = hashes.output[p]});
-  }
-  if (hashes.quality) {
-    const quantize::QualitySums& sums = *hashes.quality;
-    record.error = {.relative_error = sums.relative_error(),
-                    .sqnr_db = sums.sqnr_db(),
-                    .cosine = sums.cosine(),
-                    .max_error = sums.max_error,
-                    .elements = sums.elements,
-                    .saturated = sums.saturated,
-                    .zeroed = sums.zeroed,
-                    .blocks = sums.blocks,
-                    .exact_blocks = sums.exact_blocks};
-  }
-  record.original_global = hashes.original_global;
-  return record;
-}
-
 }  // namespace
 
 formats::Json remembered_quantization(const Checkpoint& source) {
@@ -124,13 +81,13 @@ formats::Json remembered_quantization(const Checkpoint& source) {
   return manifest ? manifest->source_quantization : formats::Json();
 }
 
-void stage_side_files(const Plan& plan, const Checkpoint& source, const OutputPaths& paths,
-                      const formats::Json& identity, const std::vector<ItemRecord>& hashes,
-                      bool sha256, std::size_t threads) {
+namespace {
+
+Manifest base_manifest(const Plan& plan, const Checkpoint& source, const formats::Json& identity) {
   Manifest manifest{.tool_version = std::string(kVersion),
                     .family = std::string(source.family().name),
                     .dialect = std::string(plan.dialect->name),
-                    .layout = "hf",
+                    .layout = std::string(plan.layout->name),
                     .recipe = identity.at("recipe"),
                     .source = identity.at("source"),
                     .source_quantization = remembered_quantization(source),
@@ -139,46 +96,186 @@ void stage_side_files(const Plan& plan, const Checkpoint& source, const OutputPa
                     .n_tensors = 0,
                     .records_hash = {}};
   manifest.recipe["shards"] = identity.at("shards");
+  if (identity.contains("slicing")) manifest.recipe["slicing"] = identity.at("slicing");
+  return manifest;
+}
 
-  for (const formats::SideFile& side : source.side_files()) {
-    manifest.side_files.push_back(
-        copy_side_file(source.directory() / side.path, paths.staged / side.path, side.path));
-  }
-  if (!plan.description_text.empty()) {
-    manifest.side_files.push_back(
-        write_derived(paths, std::string(plan.dialect->description_file), plan.description_text));
-  }
-  if (!plan.config_text.empty()) {
-    manifest.side_files.push_back(write_derived(paths, "config.json", plan.config_text));
-  }
-  if (!plan.index_text.empty()) {
-    manifest.side_files.push_back(
-        write_derived(paths, "model.safetensors.index.json", plan.index_text));
-  }
+// What stands beside the weights of one directory, copied or derived; the index apart.
+std::vector<ManifestFile> write_side_files(const Plan& plan, const Checkpoint& source,
+                                           const std::filesystem::path& folder) {
+  std::vector<ManifestFile> files;
+  for (const formats::SideFile& side : source.side_files())
+    files.push_back(copy_side_file(source.directory() / side.path, folder / side.path, side.path));
+  for (const auto& [name, text] : derived_files(plan))
+    files.push_back(write_derived(folder, name, text));
+  return files;
+}
 
-  manifest.files.resize(plan.files.size());
+// Name, size and hash of every weights file on disk, by number; names are bare.
+std::vector<ManifestFile> weights_files(const Plan& plan, const Checkpoint& source,
+                                        const OutputPaths& paths,
+                                        const std::vector<ItemRecord>& hashes, bool sha256,
+                                        std::size_t threads) {
+  std::vector<ManifestFile> files(plan.n_members);
   parallel_for(plan.files.size(), threads, [&](std::size_t f) {
     const PlannedFile& file = plan.files[f];
     const std::string header = plan.header(source, f);
-    std::vector<Hash128> tensors;
-    for (const auto& [item, part] : file.parts) tensors.push_back(hashes[item].output.at(part));
-    manifest.files[f] = {
-        .name = file.name,
-        .n_bytes = file.n_bytes,
-        .hash = formats::weights_file_hash(std::as_bytes(std::span(header)), tensors),
-        .sha256 = sha256 ? sha256_of(paths.staged / file.name) : std::string()};
+    for (std::uint32_t m = 0; m < file.members.size(); ++m) {
+      std::vector<Hash128> tensors;
+      for (const PartAt& at : file.parts) {
+        const PlannedTensor& planned = plan.tensors[at.tensor];
+        tensors.push_back(
+            hashes[at.tensor].output.at(at.part).at(slice_at(plan, source, planned, at, m).hash));
+      }
+      const std::string& path = file.members[m].path;
+      files[file.first_member + m] = {
+          .name = std::filesystem::path(path).filename().string(),
+          .n_bytes = file.n_bytes,
+          .hash = formats::weights_file_hash(std::as_bytes(std::span(header)), tensors),
+          .sha256 = sha256 ? sha256_of(paths.staged / path) : std::string()};
+    }
   });
+  return files;
+}
 
+// Writes records and manifest, and returns the manifest's own hash.
+Hash128 write_manifest(const std::filesystem::path& folder, Manifest& manifest,
+                       const std::vector<TensorRecord>& records, Durable durable) {
+  manifest.n_tensors = records.size();
+  manifest.records_hash =
+      formats::write_tensor_records(folder / formats::kRecordsName, records, durable);
+  const std::string text = formats::manifest_text(manifest);
+  write_text_file(folder / formats::kManifestName, text, durable);
+  if (durable == Durable::kNow) sync_directory(folder);
+  TensorHasher hasher;
+  hasher.update(std::as_bytes(std::span(text)));
+  return hasher.finish();
+}
+
+// One directory of the unsliced layouts, or of one file per rank.
+void stage_single(const Plan& plan, const Checkpoint& source, const OutputPaths& paths,
+                  Manifest manifest, const std::vector<ItemRecord>& hashes,
+                  std::vector<ManifestFile> weights) {
+  manifest.side_files = write_side_files(plan, source, paths.staged);
+  if (!plan.index_text.empty()) {
+    manifest.side_files.push_back(
+        write_derived(paths.staged, "model.safetensors.index.json", plan.index_text));
+  }
+  manifest.files = std::move(weights);
   std::vector<TensorRecord> records;
   records.reserve(plan.tensors.size());
   for (std::size_t item = 0; item < plan.tensors.size(); ++item) {
-    records.push_back(record_of(plan, source, plan.tensors[item], hashes[item]));
+    const PlannedTensor& planned = plan.tensors[item];
+    TensorRecord& record = records.emplace_back(record_of(plan, source, planned, hashes[item]));
+    record.source = source_hashes(source, planned, hashes[item]);
+    for (std::size_t p = 0; p < planned.n_parts; ++p) {
+      for (const PlannedSlice& slice : slices_of(plan, source, planned, p))
+        record.output.push_back(output_hash(plan, source, planned, p, slice, hashes[item],
+                                            plan.member_path(slice.member)));
+    }
+    if (plan.is_sliced()) record.home_file = home_file(source, planned, formats::Part::kWeight);
   }
-  manifest.n_tensors = records.size();
-  manifest.records_hash =
-      formats::write_tensor_records(paths.staged / formats::kRecordsName, records);
-  write_text_file(paths.staged / formats::kManifestName, formats::manifest_text(manifest));
-  sync_directory(paths.staged);
+  write_manifest(paths.staged, manifest, records, Durable::kNow);
+}
+
+// A directory per rank, and above them a manifest that knows theirs.
+void stage_ranks(const Plan& plan, const Checkpoint& source, const OutputPaths& paths,
+                 const Manifest& base, const std::vector<ItemRecord>& hashes,
+                 const std::vector<ManifestFile>& weights, std::size_t threads) {
+  const std::uint32_t n_ranks = plan.slicing->topology.n_ranks();
+  const auto folder_of = [&](std::uint32_t rank) {
+    return paths.staged / shard::rank_directory_name(rank, n_ranks);
+  };
+  const std::vector<ManifestFile> side_files = write_side_files(plan, source, folder_of(0));
+  std::vector<formats::RankEntry> entries(n_ranks);
+  parallel_for(n_ranks, threads, [&](std::size_t r) {
+    const auto rank = static_cast<std::uint32_t>(r);
+    const std::filesystem::path folder = folder_of(rank);
+    Manifest manifest = base;
+    manifest.slicing = rank_slicing_record(plan, source, *base.slicing, rank);
+    for (const RankFile& file : files_of_rank(plan, rank)) {
+      const PlannedFile& planned = plan.files[file.file];
+      const std::filesystem::path staged = paths.staged / planned.members[file.member].path;
+      if (staged != folder / file.name) share_file(staged, folder / file.name, plan.links);
+      manifest.files.push_back(weights[planned.first_member + file.member]);
+    }
+    manifest.side_files = side_files;
+    if (rank > 0) {
+      for (const ManifestFile& side : side_files)
+        share_file(folder_of(0) / side.name, folder / side.name, plan.links);
+    }
+    manifest.side_files.push_back(write_derived(folder, "model.safetensors.index.json",
+                                                rank_index_text(plan, source, rank),
+                                                Durable::kLater));
+    const Hash128 hash =
+        write_manifest(folder, manifest, rank_records(plan, source, rank, hashes), Durable::kLater);
+    entries[rank] = {.directory = shard::rank_directory_name(rank, n_ranks), .manifest_hash = hash};
+  });
+
+  Manifest top = base;
+  top.slicing->ranks = std::move(entries);
+  std::vector<TensorRecord> records;
+  records.reserve(plan.tensors.size());
+  for (std::size_t item = 0; item < plan.tensors.size(); ++item) {
+    const PlannedTensor& planned = plan.tensors[item];
+    TensorRecord& record = records.emplace_back(record_of(plan, source, planned, hashes[item]));
+    record.source = source_hashes(source, planned, hashes[item]);
+  }
+  write_manifest(paths.staged, top, records, Durable::kLater);
+  // Thousands of files in hundreds of directories: one wait for the disk instead of one for each.
+  sync_file_system(paths.staged);
+}
+
+Hash128 job_hash(const formats::Json& identity) {
+  const std::string text = identity.dump();
+  return hash_bytes(std::as_bytes(std::span(text)));
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, std::string>> derived_files(const Plan& plan) {
+  std::vector<std::pair<std::string, std::string>> files;
+  if (!plan.description_text.empty())
+    files.emplace_back(plan.dialect->description_file, plan.description_text);
+  if (!plan.native_config_text.empty())
+    files.emplace_back(formats::kNativeConfigName, plan.native_config_text);
+  if (!plan.config_text.empty()) files.emplace_back("config.json", plan.config_text);
+  return files;
+}
+
+void stage_side_files(const Plan& plan, const Checkpoint& source, const OutputPaths& paths,
+                      const formats::Json& identity, const std::vector<ItemRecord>& hashes,
+                      bool sha256, std::size_t threads) {
+  Manifest manifest = base_manifest(plan, source, identity);
+  if (plan.is_sliced()) manifest.slicing = slicing_record(plan, job_hash(identity));
+  std::vector<ManifestFile> weights = weights_files(plan, source, paths, hashes, sha256, threads);
+  if (plan.has_rank_directories()) {
+    stage_ranks(plan, source, paths, manifest, hashes, weights, threads);
+  } else {
+    stage_single(plan, source, paths, std::move(manifest), hashes, std::move(weights));
+  }
+}
+
+void write_rank_preview(const Plan& plan, const Checkpoint& source, std::uint32_t rank,
+                        const std::filesystem::path& folder) {
+  std::vector<ItemRecord> done;
+  done.reserve(plan.tensors.size());
+  for (const PlannedTensor& planned : plan.tensors) done.push_back(unhashed(plan, source, planned));
+  Manifest manifest{.tool_version = std::string(kVersion),
+                    .family = std::string(source.family().name),
+                    .dialect = std::string(plan.dialect->name),
+                    .layout = std::string(plan.layout->name),
+                    .recipe = nullptr,
+                    .source = nullptr,
+                    .source_quantization = nullptr,
+                    .files = {},
+                    .side_files = {},
+                    .n_tensors = 0,
+                    .records_hash = {}};
+  manifest.slicing = rank_slicing_record(plan, source, slicing_record(plan, {}), rank);
+  write_text_file(folder / "model.safetensors.index.json", rank_index_text(plan, source, rank),
+                  Durable::kLater);
+  write_manifest(folder, manifest, rank_records(plan, source, rank, done), Durable::kLater);
 }
 
 }  // namespace ingot::convert

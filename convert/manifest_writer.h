@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "convert/journal.h"
@@ -8,12 +10,22 @@
 
 namespace ingot::convert {
 
+/// JSON files around the weights that are the same for every rank: names and texts, in the order in
+/// which they are published.
+std::vector<std::pair<std::string, std::string>> derived_files(const Plan& plan);
+
 /// Stages everything beside the weights: copies side files byte for byte, writes config.json, the
-/// index, the per-tensor records and the manifest, all durable. `hashes` by item; `sha256` adds a
-/// plain SHA-256 per weights file (a second pass over the output).
+/// index, the per-tensor records and the manifest, all durable; for every rank, with its links to
+/// shared files, where ranks have directories. `hashes` by item; `sha256` adds a plain SHA-256 per
+/// weights file (a second pass over the output).
 void stage_side_files(const Plan& plan, const formats::Checkpoint& source, const OutputPaths& paths,
                       const formats::Json& identity, const std::vector<ItemRecord>& hashes,
                       bool sha256, std::size_t threads);
+
+/// Writes what loader rules need to know of one rank's directory, hashes apart, into `folder`:
+/// index, records, manifest. Weights and config are the caller's.
+void write_rank_preview(const Plan& plan, const formats::Checkpoint& source, std::uint32_t rank,
+                        const std::filesystem::path& folder);
 
 /// The quantization_config of a source, or the one that its manifest remembers; null without one.
 formats::Json remembered_quantization(const formats::Checkpoint& source);

@@ -1,20 +1,28 @@
 #include "convert/output_directory.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <set>
 
 #include <fmt/format.h>
 #include <sys/statvfs.h>
 
+#include "convert/manifest_writer.h"
+#include "convert/rank_directories.h"
 #include "formats/base/fd.h"
+#include "formats/base/parallel.h"
 #include "formats/manifest.h"
+#include "formats/native_config.h"
 
 namespace ingot::convert {
 
 namespace fs = std::filesystem;
 
 namespace {
+
+// The disk answers all who wait for it at once.
+constexpr std::size_t kSyncsAtOnce = 16;
 
 bool ends_with(std::string_view text, std::string_view suffix) {
   return text.ends_with(suffix);
@@ -29,8 +37,23 @@ bool is_description_file(const std::string& name) {
 
 bool belongs_to_a_checkpoint(const std::string& name) {
   return ends_with(name, ".safetensors") || ends_with(name, ".safetensors.index.json") ||
-         name == "config.json" || name == formats::kManifestName || name == formats::kRecordsName ||
+         name == "config.json" || name == formats::kNativeConfigName ||
+         name == formats::kManifestName || name == formats::kRecordsName ||
          is_description_file(name);
+}
+
+bool is_rank_directory(const std::string& name) {
+  return name.starts_with("rank-") && name.find("-of-") != std::string::npos;
+}
+
+// A rank's directory of an earlier conversion was ours to the last file; its manifest goes first.
+void stale_of_rank(const fs::path& directory, std::vector<fs::path>& stale) {
+  if (!fs::exists(directory / formats::kManifestName)) return;
+  stale.push_back(directory / formats::kManifestName);
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
+    if (entry.is_regular_file() && entry.path().filename() != formats::kManifestName)
+      stale.push_back(entry.path());
+  }
 }
 
 bool inside(const fs::path& inner, const fs::path& outer) {
@@ -45,7 +68,23 @@ fs::path resolved(const fs::path& path) {
   return whole;
 }
 
+// What comes at a later step says that the earlier ones are in place, in every directory: one by
+// one, hundreds of ranks would wait for the disk several times each.
+int publish_step(const fs::path& name) {
+  const std::string bare = name.filename().string();
+  const bool is_of_rank = name.has_parent_path();
+  if (bare == formats::kManifestName) return is_of_rank ? 3 : 5;
+  if (bare == formats::kRecordsName) return is_of_rank ? 2 : 4;
+  return bare == "config.json" || ends_with(bare, ".safetensors.index.json") ? 1 : 0;
+}
+
 void sync_with_parents(const OutputPaths& paths, const std::set<fs::path>& directories) {
+  // Of many, one wait for the disk instead of one each.
+  constexpr std::size_t kMany = 4;
+  if (directories.size() > kMany) {
+    sync_file_system(paths.output);
+    return;
+  }
   for (const fs::path& directory : directories) sync_directory(paths.output / directory);
   sync_directory(paths.output);
 }
@@ -95,13 +134,34 @@ std::uint64_t free_bytes(const fs::path& path) {
 
 std::vector<std::string> publish_order(const Plan& plan, const formats::Checkpoint& source) {
   std::vector<std::string> names;
-  for (const PlannedFile& file : plan.files) names.push_back(file.name);
-  for (const formats::SideFile& side : source.side_files()) names.push_back(side.path);
-  if (!plan.description_text.empty()) names.emplace_back(plan.dialect->description_file);
-  if (!plan.config_text.empty()) names.emplace_back("config.json");
-  if (!plan.index_text.empty()) names.emplace_back("model.safetensors.index.json");
+  const auto add_directory = [&](const std::string& folder, const std::vector<std::string>& weights,
+                                 bool has_index) {
+    for (const std::string& name : weights) names.push_back(folder + name);
+    for (const formats::SideFile& side : source.side_files()) names.push_back(folder + side.path);
+    for (const auto& [name, text] : derived_files(plan)) names.push_back(folder + name);
+    if (has_index) names.push_back(folder + "model.safetensors.index.json");
+    names.push_back(folder + std::string(formats::kRecordsName));
+    names.push_back(folder + std::string(formats::kManifestName));
+  };
+  if (!plan.has_rank_directories()) {
+    std::vector<std::string> weights;
+    for (const PlannedFile& file : plan.files) {
+      for (const PlannedFile::Member& member : file.members) weights.push_back(member.path);
+    }
+    add_directory("", weights, !plan.index_text.empty());
+    return names;
+  }
+  const std::uint32_t n_ranks = plan.slicing->topology.n_ranks();
+  for (std::uint32_t rank = 0; rank < n_ranks; ++rank) {
+    std::vector<std::string> weights;
+    for (const RankFile& file : files_of_rank(plan, rank)) weights.push_back(file.name);
+    add_directory(shard::rank_directory_name(rank, n_ranks) + "/", weights, true);
+  }
   names.emplace_back(formats::kRecordsName);
   names.emplace_back(formats::kManifestName);
+  std::stable_sort(names.begin(), names.end(), [](const std::string& a, const std::string& b) {
+    return publish_step(a) < publish_step(b);
+  });
   return names;
 }
 
@@ -117,21 +177,29 @@ void remove_stale(const OutputPaths& paths, const std::vector<std::string>& name
   std::vector<fs::path> stale;
   for (const fs::directory_entry& entry : fs::directory_iterator(paths.output)) {
     const std::string name = entry.path().filename().string();
-    if (entry.is_regular_file() && belongs_to_a_checkpoint(name) && !kept.contains(name)) {
+    if (entry.is_directory() && is_rank_directory(name)) {
+      stale_of_rank(entry.path(), stale);
+    } else if (entry.is_regular_file() && belongs_to_a_checkpoint(name) && !kept.contains(name)) {
       stale.push_back(entry.path());
     }
   }
   for (const fs::path& path : stale) remove(path);
+  for (const fs::path& path : stale) {
+    // Folders of ranks that are no more; those that keep a file stay.
+    std::error_code ignored;
+    if (path.parent_path() != paths.output) fs::remove(path.parent_path(), ignored);
+  }
 }
 
 void publish(const OutputPaths& paths, const std::vector<std::string>& names) {
   std::set<fs::path> directories;
+  int step = 0;
   for (const std::string& name : names) {
     const fs::path target = paths.output / name;
-    // The last files say that everything else is there; what they speak of must be durable before
-    // them.
-    if (name == "config.json" || name == formats::kRecordsName || name == formats::kManifestName) {
+    if (const int next = publish_step(name); next != step) {
       sync_with_parents(paths, directories);
+      directories.clear();
+      step = next;
     }
     if (!fs::exists(paths.staged / name)) {
       if (fs::exists(target)) continue;

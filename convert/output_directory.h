@@ -37,7 +37,8 @@ struct OutputPaths {
 };
 
 /// Every file of the output in the order in which it gets its final name: weights and side files,
-/// then config.json and the index, then the records, the manifest last.
+/// then config.json and the index, then the records, the manifest last; so in all directories of
+/// ranks at once, and above them after all of them.
 std::vector<std::string> publish_order(const Plan& plan, const formats::Checkpoint& source);
 
 /// Removes what an earlier checkpoint left in `output` (weights, indices, config.json, manifest)

@@ -7,10 +7,12 @@
 #include <fmt/format.h>
 
 #include "convert/band.h"
+#include "convert/deal_files.h"
 #include "convert/decide.h"
 #include "convert/derived_json.h"
+#include "convert/slice_plan.h"
 #include "formats/base/checked.h"
-#include "formats/checkpoint_index.h"
+#include "formats/native_names.h"
 #include "formats/safetensors.h"
 #include "quantize/scheme.h"
 
@@ -58,87 +60,57 @@ void plan_parts(const Checkpoint& source, PlannedTensor& item) {
   }
 }
 
-// Keeps the distribution of the source: each part goes where its stored tensor was, a new one
-// beside its weight. Files that would be empty vanish.
-void deal_as_source(const Checkpoint& source, Plan& plan) {
-  std::vector<std::uint32_t> used(source.files().size(), 0);
-  const auto source_file = [&](const PlannedTensor& item, std::size_t p) {
-    const formats::StoredParts& stored = source.tensors()[item.tensor].encoding.stored;
-    const formats::Part part = item.parts[p].part;
-    return source.stored()[stored.has(part) ? stored[part] : stored.weight()].file;
-  };
-  for (const PlannedTensor& item : plan.tensors) {
-    for (std::size_t part = 0; part < item.n_parts; ++part) used[source_file(item, part)] = 1;
-  }
-  std::vector<std::uint32_t> new_index(used.size());
-  for (std::size_t file = 0; file < used.size(); ++file) {
-    if (used[file] == 0) continue;
-    new_index[file] = static_cast<std::uint32_t>(plan.files.size());
-    plan.files.push_back({.name = source.files()[file].name, .parts = {}});
-  }
-  for (PlannedTensor& item : plan.tensors) {
-    for (std::size_t part = 0; part < item.n_parts; ++part) {
-      item.parts[part].file = new_index[source_file(item, part)];
-    }
-  }
-}
-
-// The hub's rule: tensors in source order; a new file when the next would exceed the limit. Parts
-// stay together.
-void deal_by_size(Plan& plan, std::uint64_t max_bytes) {
-  std::uint64_t in_file = 0;
-  std::uint32_t file = 0;
-  for (PlannedTensor& item : plan.tensors) {
-    if (item.n_parts == 0) continue;
-    std::uint64_t n_bytes = 0;
-    for (std::size_t part = 0; part < item.n_parts; ++part) n_bytes += item.parts[part].n_bytes;
-    if (in_file > 0 && in_file + n_bytes > max_bytes) {
-      ++file;
-      in_file = 0;
-    }
-    in_file += n_bytes;
-    for (std::size_t part = 0; part < item.n_parts; ++part) item.parts[part].file = file;
-  }
-  for (std::uint64_t i = 0; i <= file; ++i) {
-    plan.files.push_back(
-        {.name = formats::shard_file_name(i + 1, std::uint64_t{file} + 1), .parts = {}});
-  }
-}
-
 // Fixes order, offsets, header sizes and file sizes; the layout of docs/formats.md, "Writing".
 void lay_out(const Checkpoint& source, Plan& plan) {
   for (std::uint32_t i = 0; i < plan.tensors.size(); ++i) {
-    for (std::uint8_t part = 0; part < plan.tensors[i].n_parts; ++part) {
-      plan.files[plan.tensors[i].parts[part].file].parts.emplace_back(i, part);
+    for (std::uint8_t p = 0; p < plan.tensors[i].n_parts; ++p) {
+      const PlannedPart& part = plan.tensors[i].parts[p];
+      for (std::uint32_t place = part.first_place; place < part.first_place + part.n_places;
+           ++place)
+        plan.files[plan.places[place].file].parts.push_back(
+            {.tensor = i, .part = p, .place = place});
     }
   }
   for (std::size_t f = 0; f < plan.files.size(); ++f) {
     PlannedFile& file = plan.files[f];
     std::vector<std::string> names;
     names.reserve(file.parts.size());
-    for (const auto& [i, part] : file.parts)
-      names.push_back(plan.part_name(source, plan.tensors[i], part));
+    for (const PartAt& at : file.parts)
+      names.push_back(plan.part_name(source, plan.tensors[at.tensor], at.part));
     std::vector<std::uint32_t> order(file.parts.size());
     std::iota(order.begin(), order.end(), 0U);
     const auto dtype = [&](std::uint32_t at) {
-      const auto& [i, part] = file.parts[at];
-      return plan.tensors[i].parts[part].dtype;
+      return plan.tensors[file.parts[at].tensor].parts[file.parts[at].part].dtype;
     };
     std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
       return formats::writes_before(dtype(a), names[a], dtype(b), names[b]);
     });
-    std::vector<std::pair<std::uint32_t, std::uint8_t>> sorted;
+    std::vector<PartAt> sorted;
     sorted.reserve(order.size());
     for (const std::uint32_t at : order) sorted.push_back(file.parts[at]);
     file.parts = std::move(sorted);
     file.header_bytes = plan.header(source, f).size();
     std::uint64_t offset = file.header_bytes;
-    for (const auto& [i, part] : file.parts) {
-      plan.tensors[i].parts[part].offset = offset;
-      offset += plan.tensors[i].parts[part].n_bytes;
+    for (const PartAt& at : file.parts) {
+      const PlannedTensor& item = plan.tensors[at.tensor];
+      PlannedPlace& place = plan.places[at.place];
+      place.offset = offset;
+      offset += plan.is_sliced() ? plan.deal(source, item, at.part, place.ep_rank).slice_bytes()
+                                 : item.parts[at.part].n_bytes;
     }
     file.n_bytes = offset;
   }
+}
+
+// At how many places of files at once a tensor and its neighbours are written: parts of several
+// dtypes stand apart. One where each part has one place.
+std::uint64_t targets_of(const Plan& plan, const PlannedTensor& item) {
+  std::uint64_t n = 0;
+  for (std::size_t p = 0; p < item.n_parts; ++p) {
+    for (const PlannedPlace& place : plan.places_of(item.parts[p]))
+      n += plan.files[place.file].members.size();
+  }
+  return n == item.n_parts ? 1 : n;
 }
 
 // Execution follows the output files, so that writes are sequential. Where the files are kept, that
@@ -149,7 +121,9 @@ void order_for_execution(Plan& plan) {
   std::iota(order.begin(), order.end(), 0U);
   const auto own_key = [&](std::uint32_t i) {
     const PlannedTensor& item = plan.tensors[i];
-    return std::tuple(item.n_parts == 0, item.parts[0].file, item.parts[0].offset, item.tensor);
+    if (item.n_parts == 0) return std::tuple(true, 0U, std::uint64_t{0}, item.tensor);
+    const PlannedPlace& place = plan.first_place(item.parts[0]);
+    return std::tuple(false, place.file, place.offset, item.tensor);
   };
   std::vector<std::uint32_t> leader(plan.tensors.size());
   std::iota(leader.begin(), leader.end(), 0U);
@@ -170,12 +144,20 @@ void order_for_execution(Plan& plan) {
   }
   plan.tensors = std::move(sorted);
   for (PlannedFile& file : plan.files) {
-    for (auto& [i, part] : file.parts) i = rank[i];
+    for (PartAt& at : file.parts) at.tensor = rank[at.tensor];
   }
   for (std::vector<std::uint32_t>& group : plan.groups) {
     for (std::uint32_t& member : group) member = rank[member];
     std::sort(group.begin(), group.end());
   }
+}
+
+// Memory for the hashes of slices, twice: with the item, and on their way into the journal.
+std::uint64_t slice_hashes(const Plan& plan) {
+  std::uint64_t n = 0;
+  if (!plan.is_sliced()) return n;
+  for (const PlannedTensor& item : plan.tensors) n += std::uint64_t{item.n_parts} * item.cut.n;
+  return 2 * n * sizeof(Hash128);
 }
 
 void count(const Checkpoint& source, Plan& plan) {
@@ -203,12 +185,13 @@ void count(const Checkpoint& source, Plan& plan) {
     tensor.encoding.stored.for_each([&](formats::Part, std::uint32_t stored) {
       plan.bytes_in += source.stored()[stored].n_bytes;
     });
+    plan.open_targets = std::max(plan.open_targets, targets_of(plan, item));
     if (goes_through_bands(tensor, item)) {
       plan.band_bytes =
           std::max(plan.band_bytes, BandShape(tensor, item.to, item.block).buffer_bytes());
     }
   }
-  for (const PlannedFile& file : plan.files) plan.bytes_out += file.n_bytes;
+  for (const PlannedFile& file : plan.files) plan.bytes_out += file.n_bytes * file.members.size();
 
   std::uint64_t names = 0;
   for (const StoredTensor& stored : source.stored()) {
@@ -218,7 +201,8 @@ void count(const Checkpoint& source, Plan& plan) {
   // names), and the allocator's slack on top.
   plan.table_bytes =
       2 * names + source.stored().size() * (sizeof(StoredTensor) + 64) +
-      source.tensors().size() * (sizeof(LogicalTensor) + sizeof(PlannedTensor) + 512);
+      source.tensors().size() * (sizeof(LogicalTensor) + sizeof(PlannedTensor) + 512) +
+      plan.places.size() * (sizeof(PlannedPlace) + sizeof(PartAt)) + slice_hashes(plan);
 }
 
 }  // namespace
@@ -248,10 +232,17 @@ bool goes_through_bands(const LogicalTensor& tensor, const PlannedTensor& planne
 std::string Plan::part_name(const TensorSource& source, const PlannedTensor& item,
                             std::size_t part) const {
   const LogicalTensor& tensor = source.tensors()[item.tensor];
-  if (item.action == Action::kCopy)
-    return source.stored()[tensor.encoding.stored[item.parts[part].part]].name;
-  if (item.spelling == nullptr) return tensor.name;
-  return formats::part_name(item.spelling->parts[part], tensor.name);
+  std::string name;
+  if (item.action == Action::kCopy) {
+    name = source.stored()[tensor.encoding.stored[item.parts[part].part]].name;
+  } else {
+    name = item.spelling == nullptr ? tensor.name
+                                    : formats::part_name(item.spelling->parts[part], tensor.name);
+  }
+  if (layout->name != "deepseek-mp") return name;
+  const auto native = formats::native_name(name, source.config());
+  INGOT_CHECK(native.has_value());
+  return *native;
 }
 
 formats::Shape Plan::part_shape(const TensorSource& source, const PlannedTensor& item,
@@ -275,25 +266,32 @@ std::uint64_t Plan::group_bytes(const TensorSource& source, std::size_t group) c
 std::string Plan::header(const TensorSource& source, std::size_t file) const {
   std::vector<formats::TensorSpec> specs;
   specs.reserve(files[file].parts.size());
-  for (const auto& [i, part] : files[file].parts) {
-    specs.push_back({.name = part_name(source, tensors[i], part),
-                     .dtype = tensors[i].parts[part].dtype,
-                     .shape = part_shape(source, tensors[i], part)});
+  for (const PartAt& at : files[file].parts) {
+    const PlannedTensor& item = tensors[at.tensor];
+    specs.push_back(
+        {.name = part_name(source, item, at.part),
+         .dtype = item.parts[at.part].dtype,
+         .shape = is_sliced() ? deal(source, item, at.part, places[at.place].ep_rank).slice_shape()
+                              : part_shape(source, item, at.part)});
   }
   return formats::safetensors_header_text(specs);
 }
 
 Plan make_plan(const Checkpoint& source, const Recipe& recipe, const formats::Dialect& dialect,
                const PlanOptions& options) {
+  if (source.slicing() != nullptr) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("holds the slices of rank {} alone (give the directory above, with all "
+                            "{} ranks)",
+                            source.slicing()->rank->rank, source.slicing()->n_ranks))
+        .in_file(source.directory().string());
+  }
   recipe.check_all_matched(source.tensors());
   Plan plan;
   decide(source, recipe, dialect, plan);
+  slice_plan(source, options, plan);
   for (PlannedTensor& item : plan.tensors) plan_parts(source, item);
-  if (options.shards.max_shard_bytes) {
-    deal_by_size(plan, *options.shards.max_shard_bytes);
-  } else {
-    deal_as_source(source, plan);
-  }
+  deal_files(source, options, plan);
   lay_out(source, plan);
   order_for_execution(plan);
   count(source, plan);
@@ -309,10 +307,11 @@ Hash128 plan_hash(const Plan& plan, const TensorSource& source) {
     hasher.update(std::as_bytes(std::span(text)));
   };
   for (std::size_t file = 0; file < plan.files.size(); ++file) {
-    add(plan.files[file].name);
+    for (const PlannedFile::Member& member : plan.files[file].members) add(member.path);
     add(plan.header(source, file));
   }
   add(plan.config_text);
+  add(plan.whole_config_text);
   add(plan.index_text);
   add(plan.description_text);
   return hasher.finish();

@@ -9,9 +9,14 @@
 #include <vector>
 
 #include "convert/activation_scales.h"
+#include "convert/fitted_part.h"
 #include "convert/recipe.h"
 #include "formats/base/hash.h"
 #include "formats/checkpoint.h"
+#include "formats/layout.h"
+#include "shard/fit_blocks.h"
+#include "shard/part_deal.h"
+#include "shard/slicing.h"
 
 namespace ingot::convert {
 
@@ -25,13 +30,23 @@ enum class Action : std::uint8_t {
 };
 std::string_view action_name(Action action);
 
-/// One stored tensor of the output.
+/// Where slices of a part stand.
+struct PlannedPlace {
+  static constexpr std::uint32_t kAllExperts = ~std::uint32_t{0};
+
+  std::uint32_t file = 0;  ///< index into Plan::files; its member m holds slice first_slice + m
+  std::uint32_t first_slice = 0;
+  /// Of stacked experts: the EP rank whose experts are here.
+  std::uint32_t ep_rank = kAllExperts;
+  std::uint64_t offset = 0;  ///< absolute, the same in every member
+};
+
+/// One stored tensor of the output, before it is cut.
 struct PlannedPart {
   formats::Part part{};
   formats::DType dtype{};
-  std::uint32_t file = 0;    ///< index into Plan::files
-  std::uint64_t offset = 0;  ///< absolute, in that file
-  std::uint64_t n_bytes = 0;
+  std::uint32_t first_place = 0, n_places = 0;  ///< range of Plan::places
+  std::uint64_t n_bytes = 0;                    ///< of the whole, before it is retiled or padded
 };
 
 /// One logical tensor: what happens to it and where its parts stand. Its position in Plan::tensors
@@ -50,6 +65,8 @@ struct PlannedTensor {
   const formats::SchemeSpelling* spelling = nullptr;  ///< of kRewrap and kQuantize
   std::array<std::uint64_t, 2> block = {0, 0};        ///< rows and columns that share a scale
   InputScale input;                                   ///< of static activations
+  shard::TensorCut cut;
+  shard::Fit fit;
   std::array<PlannedPart, formats::kMaxParts> parts{};
 
   /// The part of this kind, or null.
@@ -61,13 +78,26 @@ struct PlannedTensor {
   }
 };
 
-/// A weights file of the output. Its header is derived, not stored: Plan::header().
+/// A part in a file.
+struct PartAt {
+  std::uint32_t tensor = 0;  ///< index into Plan::tensors
+  std::uint8_t part = 0;
+  std::uint32_t place = 0;  ///< index into Plan::places
+};
+
+/// A weights file of the output, or a row of them that hold congruent slices: the same header, the
+/// same offsets. The header is derived, not stored: Plan::header().
 struct PlannedFile {
-  std::string name;
+  struct Member {
+    std::string path;                  ///< relative to the output
+    std::vector<std::uint32_t> ranks;  ///< that load it, ascending; `path` is in the first's folder
+  };
+  std::string name;  ///< bare; of the first member
+  std::vector<Member> members;
+  std::uint32_t first_member = 0;  ///< number of the first among all members of all files
   std::uint64_t header_bytes = 0;  ///< 8 + N
-  std::uint64_t n_bytes = 0;
-  /// Parts in data order, as (index into Plan::tensors, part).
-  std::vector<std::pair<std::uint32_t, std::uint8_t>> parts;
+  std::uint64_t n_bytes = 0;       ///< of each member
+  std::vector<PartAt> parts;       ///< in data order
 };
 
 /// How logical tensors are dealt to files.
@@ -77,9 +107,26 @@ struct ShardPolicy {
   std::optional<std::uint64_t> max_shard_bytes;
 };
 
+/// How the model is to be cut, as asked for.
+struct SlicingOptions {
+  shard::Topology topology;
+  std::string expert_map;        ///< text of --expert-map; empty: contiguous blocks
+  std::string expert_map_where;  ///< its file, for errors
+  bool redundant_experts = false, uneven_experts = false;
+  shard::SharedExperts shared = shard::SharedExperts::kTp;
+  shard::TpFit fit = shard::TpFit::kRefuse;
+  std::string stages;  ///< layer ranges; empty: balanced by bytes
+};
+
 struct PlanOptions {
   ShardPolicy shards;
+  const formats::Layout* layout = formats::find_layout("hf");
+  SlicingOptions slicing;  ///< of sliced layouts
+  bool links = true;       ///< files that several ranks load are hard links to one
 };
+
+/// The options as they stand in manifest and journal; `shards` apart.
+formats::Json slicing_json(const PlanOptions& options);
 
 /// The whole output, decided from headers alone: a pure function of source headers, recipe and
 /// options. Names, order, offsets and sizes stand before any byte is written.
@@ -94,29 +141,80 @@ struct Plan {
   /// fused weights that share a global scale, or one weight with a scale of its own. Consecutive
   /// indices into `tensors`.
   std::vector<std::vector<std::uint32_t>> groups;
+  std::vector<PlannedPlace> places;
   std::vector<PlannedFile> files;
+  std::uint32_t n_members = 0;  ///< files on disk
+  const formats::Layout* layout = formats::find_layout("hf");
+  std::optional<shard::Slicing> slicing;  ///< of sliced layouts
+  bool links = true;
+  shard::Fits fits;              ///< of sliced layouts: what was retiled or padded; tensors empty
+  std::uint64_t open_targets = 1;  ///< the most places that the parts of one tensor are dealt to
   std::string config_text;       ///< config.json of the output; empty when the source has none
-  std::string index_text;        ///< empty when the output is one model.safetensors
-  std::string description_text;  ///< of Dialect::description_file; empty without
+  /// config.json of the same output unsliced, where that says something else; else empty.
+  std::string whole_config_text;
+  std::string index_text;          ///< empty when the output is one model.safetensors, or sliced
+  std::string native_config_text;  ///< of layout deepseek-mp: its inference config
+  std::string description_text;    ///< of Dialect::description_file; empty without
   std::vector<std::string> warnings;
   std::uint64_t n_copied = 0, n_rewrapped = 0, n_cast = 0, n_quantized = 0, n_dropped = 0;
-  std::uint64_t n_demoted = 0;    ///< of the cast ones
-  std::uint64_t bytes_in = 0;     ///< stored bytes that will be read, each counted once
-  std::uint64_t bytes_out = 0;    ///< of all weights files, headers included: exact
+  std::uint64_t n_demoted = 0;         ///< of the cast ones
+  std::uint64_t n_fitted_to_bf16 = 0;  ///< that --tp-fit bf16 left in, or made, BF16
+  std::uint64_t bytes_in = 0;          ///< stored bytes that will be read, each counted once
+  std::uint64_t bytes_out =
+      0;  ///< of all weights files, headers included, each written once: exact
   std::uint64_t table_bytes = 0;  ///< estimate of what source tables and plan take in memory
   std::uint64_t band_bytes = 0;   ///< the largest buffers that a tensor needs for a band
 
   /// Name of a part's stored tensor in the output.
   [[nodiscard]] std::string part_name(const formats::TensorSource& source,
                                       const PlannedTensor& tensor, std::size_t part) const;
+  /// Of the whole part, before it is retiled, padded and cut.
   [[nodiscard]] formats::Shape part_shape(const formats::TensorSource& source,
                                           const PlannedTensor& tensor, std::size_t part) const;
+  [[nodiscard]] std::span<const PlannedPlace> places_of(const PlannedPart& part) const {
+    return std::span(places).subspan(part.first_place, part.n_places);
+  }
+  [[nodiscard]] const PlannedPlace& first_place(const PlannedPart& part) const {
+    return places[part.first_place];
+  }
+  /// How a part, retiled and padded, is dealt to slices; to those of one EP rank for stacked
+  /// experts that are shared out.
+  [[nodiscard]] shard::PartDeal deal(const formats::TensorSource& source,
+                                     const PlannedTensor& tensor, std::size_t part,
+                                     std::uint32_t ep_rank = PlannedPlace::kAllExperts) const;
+  /// A part as it is after retiling and padding.
+  [[nodiscard]] FittedPart fitted(const formats::TensorSource& source, const PlannedTensor& tensor,
+                                  std::size_t part) const;
+  [[nodiscard]] bool is_sliced() const { return slicing.has_value(); }
+  /// Layout `ranks`: each rank has a directory that is complete in itself.
+  [[nodiscard]] bool has_rank_directories() const { return layout->name == "ranks"; }
+  /// Path of a weights file below the output, by its number among all members.
+  [[nodiscard]] const std::string& member_path(std::uint32_t member) const;
   /// Bytes [0, header_bytes) of a file.
   [[nodiscard]] std::string header(const formats::TensorSource& source, std::size_t file) const;
   /// Stored bytes of the codes of a group's members in the source.
   [[nodiscard]] std::uint64_t group_bytes(const formats::TensorSource& source,
                                           std::size_t group) const;
 };
+
+/// Rows and columns that share a scale in the output, before retiling; {0, 0} without scales.
+std::array<std::uint64_t, 2> group_of(const formats::LogicalTensor& tensor,
+                                      const PlannedTensor& planned);
+
+/// A stretch of a weights file that holds a slice of a part (or a replica of it).
+struct PlannedSlice {
+  std::uint32_t member = 0;  ///< among all members of all files
+  std::uint64_t offset = 0, n_bytes = 0;
+  std::size_t hash = 0;     ///< its position in what PartWriter::finish() gives
+  std::uint32_t place = 0;  ///< index into Plan::places
+  std::uint32_t slice = 0;
+};
+/// The slice of `at` in one member of its file.
+PlannedSlice slice_at(const Plan& plan, const formats::TensorSource& source,
+                      const PlannedTensor& planned, const PartAt& at, std::uint32_t member);
+/// Every place where a part's bytes stand.
+std::vector<PlannedSlice> slices_of(const Plan& plan, const formats::TensorSource& source,
+                                    const PlannedTensor& planned, std::size_t part);
 
 /// Whether a tensor is decoded to FP32 tiles, band by band; other casts have a fused kernel.
 bool goes_through_bands(const formats::LogicalTensor& tensor, const PlannedTensor& planned);

@@ -26,8 +26,15 @@ struct MemoryPlan {
 MemoryPlan plan_memory(const Plan& plan, const formats::TensorSource& source, std::size_t threads,
                        std::uint64_t mem_limit);
 
-/// Disk that the output needs at its peak: with consume_source, source files that are deleted on
-/// the way count back.
+/// Bytes of all weights files as they lie on the disk: files of several ranks once, or once per
+/// rank without links. Exact.
+std::uint64_t bytes_on_disk(const Plan& plan);
+
+/// An upper bound of everything beside them: indices, records, manifests, configs, side files.
+std::uint64_t side_bytes(const Plan& plan, const formats::Checkpoint& source);
+
+/// Disk that the output needs at its peak: the two together; with consume_source, source files that
+/// are deleted on the way count back.
 std::uint64_t peak_disk_bytes(const Plan& plan, const formats::Checkpoint& source,
                               bool consume_source);
 

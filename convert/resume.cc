@@ -40,12 +40,14 @@ Json job_identity(const Plan& plan, const formats::Checkpoint& source, const Rec
                   const PlanOptions& options, const Json& fingerprint) {
   Json shards = "keep-files";
   if (options.shards.max_shard_bytes) shards = *options.shards.max_shard_bytes;
-  return {{"version", std::string(kVersion)},
-          {"family", std::string(source.family().name)},
-          {"recipe", recipe.to_json()},
-          {"shards", shards},
-          {"source", fingerprint},
-          {"plan", plan_hash(plan, source).hex()}};
+  Json identity = {{"version", std::string(kVersion)},
+                   {"family", std::string(source.family().name)},
+                   {"recipe", recipe.to_json()},
+                   {"shards", shards},
+                   {"source", fingerprint},
+                   {"plan", plan_hash(plan, source).hex()}};
+  if (plan.is_sliced()) identity["slicing"] = slicing_json(options);
+  return identity;
 }
 
 void require_same_job(const Json& earlier, const Json& now) {
@@ -56,7 +58,8 @@ void require_same_job(const Json& earlier, const Json& now) {
         fmt::format("it was begun by version {}, this is {}",
                     earlier.at("version").get<std::string>(), now.at("version").get<std::string>());
   } else if (earlier.at("recipe") != now.at("recipe") || earlier.at("shards") != now.at("shards") ||
-             earlier.at("family") != now.at("family")) {
+             earlier.at("family") != now.at("family") ||
+             earlier.value("slicing", Json()) != now.value("slicing", Json())) {
     difference = "it was begun with other options";
   } else if (earlier.at("source") != now.at("source")) {
     difference =
@@ -70,32 +73,48 @@ void require_same_job(const Json& earlier, const Json& now) {
           difference));
 }
 
-bool verify_item(const PlannedTensor& planned, const Plan& plan, const OutputPaths& paths,
-                 const std::vector<Hash128>& expected) {
+namespace {
+
+Hash128 hash_of_range(const std::filesystem::path& path, std::uint64_t offset,
+                      std::uint64_t n_bytes) {
+  std::vector<std::byte> buffer(std::min(kVerifyBytes, n_bytes));
+  TensorHasher hasher;
+  const Fd file = Fd::open_for_reading(path);
+  for (std::uint64_t done = 0; done < n_bytes;) {
+    const auto piece = std::span(buffer).first(std::min(kVerifyBytes, n_bytes - done));
+    file.read_exact(piece, offset + done);
+    hasher.update(piece);
+    done += piece.size();
+  }
+  return hasher.finish();
+}
+
+}  // namespace
+
+bool verify_item(const PlannedTensor& planned, const Plan& plan,
+                 const formats::TensorSource& source, const OutputPaths& paths,
+                 const std::vector<std::vector<Hash128>>& expected) {
   if (expected.size() != planned.n_parts) return false;
-  std::vector<std::byte> buffer(kVerifyBytes);
   for (std::size_t p = 0; p < planned.n_parts; ++p) {
-    const PlannedPart& part = planned.parts[p];
-    TensorHasher hasher;
-    try {
-      const Fd file = Fd::open_for_reading(paths.staged / plan.files[part.file].name);
-      for (std::uint64_t done = 0; done < part.n_bytes;) {
-        const auto piece = std::span(buffer).first(std::min(kVerifyBytes, part.n_bytes - done));
-        file.read_exact(piece, part.offset + done);
-        hasher.update(piece);
-        done += piece.size();
+    for (const PlannedSlice& slice : slices_of(plan, source, planned, p)) {
+      if (slice.hash >= expected[p].size()) return false;
+      try {
+        const Hash128 found = hash_of_range(paths.staged / plan.member_path(slice.member),
+                                            slice.offset, slice.n_bytes);
+        if (found != expected[p][slice.hash]) return false;
+      } catch (const Error& error) {
+        // A file that is missing or short did not survive; its items are done again.
+        if (error.code() == ErrorCode::kNotFound || error.code() == ErrorCode::kCorrupt)
+          return false;
+        throw;
       }
-    } catch (const Error& error) {
-      // A file that is missing or short did not survive; its items are done again.
-      if (error.code() == ErrorCode::kNotFound || error.code() == ErrorCode::kCorrupt) return false;
-      throw;
     }
-    if (hasher.finish() != expected[p]) return false;
   }
   return true;
 }
 
-std::vector<std::uint32_t> verify_journal(const Plan& plan, const OutputPaths& paths,
+std::vector<std::uint32_t> verify_journal(const Plan& plan, const formats::TensorSource& source,
+                                          const OutputPaths& paths,
                                           const std::map<std::uint32_t, ItemRecord>& items,
                                           std::size_t threads) {
   std::vector<std::pair<std::uint32_t, const ItemRecord*>> claims;
@@ -105,7 +124,9 @@ std::vector<std::uint32_t> verify_journal(const Plan& plan, const OutputPaths& p
   std::vector<char> good(claims.size(), 0);
   parallel_for(claims.size(), threads, [&](std::size_t i) {
     good[i] =
-        verify_item(plan.tensors[claims[i].first], plan, paths, claims[i].second->output) ? 1 : 0;
+        verify_item(plan.tensors[claims[i].first], plan, source, paths, claims[i].second->output)
+            ? 1
+            : 0;
   });
   std::vector<std::uint32_t> verified;
   for (std::size_t i = 0; i < claims.size(); ++i) {

@@ -23,6 +23,12 @@ std::set<std::uint32_t> files_read(const formats::Checkpoint& source,
 }  // namespace
 
 void require_consumable(const formats::Checkpoint& source) {
+  if (!source.is_whole()) {
+    throw Error(ErrorCode::kUnsupported,
+                "--consume-source deletes the files of one checkpoint, and the source is slices of "
+                "several ranks (convert without it)")
+        .in_file(source.directory().string());
+  }
   for (const formats::SourceFile& file : source.files()) {
     const std::filesystem::path path = source.directory() / file.name;
     if (!std::filesystem::is_symlink(path)) continue;
@@ -76,7 +82,7 @@ void SourceConsumer::items_done(const std::vector<std::uint32_t>& items,
     if (consumed_[file] != 0) continue;
     for (const std::uint32_t item : readers_[file]) {
       if (verified_[item] != 0) continue;
-      if (!verify_item(plan_.tensors[item], plan_, paths_, hashes[item].output)) {
+      if (!verify_item(plan_.tensors[item], plan_, source_, paths_, hashes[item].output)) {
         throw Error(ErrorCode::kMismatch,
                     "reads back differently from what was written; its source is kept "
                     "(check the disk of the output)")

@@ -14,7 +14,7 @@ std::vector<Task> make_tasks(const Plan& plan, const std::vector<char>& done) {
   for (std::uint32_t item = 0; item < plan.tensors.size(); ++item) {
     const PlannedTensor& planned = plan.tensors[item];
     if (planned.n_parts == 0 || done[item] != 0) continue;
-    add_header(planned.parts[0].file);
+    add_header(plan.first_place(planned.parts[0]).file);
     if (planned.group != PlannedTensor::kNone && task_of_group[planned.group] != 0) {
       tasks[task_of_group[planned.group] - 1].tensors.push_back(item);
       continue;

@@ -23,9 +23,6 @@ namespace {
 // Times any code, of which 448 is the largest, this is still a number.
 constexpr float kLargestOrdinaryScale = 0x1p100F;
 
-// No window is smaller.
-constexpr std::uint64_t kLargestLease = std::uint64_t{1} << 20;
-
 }  // namespace
 
 TensorEncoder::TensorEncoder(ItemRunner& runner, std::uint32_t item, std::optional<float> amax)
@@ -42,9 +39,7 @@ TensorEncoder::TensorEncoder(ItemRunner& runner, std::uint32_t item, std::option
       repacks_(repacks()),
       nan_allowed_(any_matches(runner.context_.recipe.allow.nan_code, tensor_.name)),
       nonfinite_allowed_(any_matches(runner.context_.recipe.allow.nonfinite, tensor_.name)),
-      overflow_allowed_(any_matches(runner.context_.recipe.allow.f16_overflow, tensor_.name)),
-      hashers_(planned_.n_parts),
-      written_(planned_.n_parts, 0) {
+      overflow_allowed_(any_matches(runner.context_.recipe.allow.f16_overflow, tensor_.name)) {
   if (planned_.scales != PlannedTensor::kNone) {
     const formats::Checkpoint& release = *runner.context_.recipe.choices.scales_from;
     release_.emplace(release, release.tensors()[planned_.scales]);
@@ -113,6 +108,8 @@ float TensorEncoder::reduce() {
 }
 
 ItemRecord TensorEncoder::run() {
+  for (std::size_t p = 0; p < planned_.n_parts; ++p)
+    parts_.emplace_back(runner_.context_, item_, p);
   TensorHasher source_hasher;
   runner_.input_.resize(
       std::max<std::uint64_t>(runner_.input_.size(), shape_.band_rows * shape_.row_bytes_in()));
@@ -135,7 +132,7 @@ ItemRecord TensorEncoder::run() {
   }
   write_remaining_parts();
   ItemRecord record{.source = runner_.hash_sources(tensor_, source_hasher.finish()), .output = {}};
-  for (TensorHasher& hasher : hashers_) record.output.push_back(hasher.finish());
+  for (PartWriter& part : parts_) record.output.push_back(part.finish());
   record.amax = amax_;
   if (facts_.quantized) {
     if (facts_.group_rows == 0) {
@@ -154,13 +151,10 @@ void TensorEncoder::encode_band(const BandShape::Band& band, std::span<const std
   const std::uint64_t scale_rows =
       planned_.block[0] == 0 ? 0 : ceil_div(band.rows, planned_.block[0]);
   band_scales_.resize(scale_rows * groups_across(shape_.cols) * width);
-  // Straight into the window of the output, unless the band is too long for one or straddles two.
+  // Straight into the window of the output, unless the band is too long for one, straddles two or
+  // is cut.
   const std::uint64_t n_bytes = band.rows * shape_.row_bytes_out();
-  std::optional<WindowWriter::Lease> lease;
-  if (n_bytes <= kLargestLease) {
-    const PlannedPart& weight = planned_.parts[0];
-    lease = runner_.context_.writer.acquire(weight.file, weight.offset + written_[0], n_bytes);
-  }
+  const std::optional<WindowWriter::Lease> lease = parts_[0].lease_all(n_bytes);
   payload_ =
       lease && lease->n_pieces == 1 ? lease->pieces[0] : std::span(runner_.output_).first(n_bytes);
   {
@@ -182,26 +176,15 @@ void TensorEncoder::encode_band(const BandShape::Band& band, std::span<const std
   }
   if (planned_.find(Part::kQuantBias) != nullptr) add_row_sums(band);
   if (lease) {
-    commit_payload(*lease);
+    if (lease->n_pieces == 2) lease->fill(payload_);
+    parts_[0].commit(*lease);
   } else {
-    write_part(0, payload_);
+    parts_[0].write(payload_);
   }
   for (std::size_t p = 1; p < planned_.n_parts; ++p) {
     if (planned_.parts[p].part == Part::kScale && facts_.group_rows != 0)
-      write_part(p, band_scales_);
+      parts_[p].write(band_scales_);
   }
-}
-
-void TensorEncoder::commit_payload(const WindowWriter::Lease& lease) {
-  {
-    const StageTimer timer(runner_.context_.times.hash_ns, runner_.context_.times.hash_bytes,
-                           payload_.size());
-    hashers_[0].update(payload_);
-  }
-  if (lease.n_pieces == 2) lease.fill(payload_);
-  runner_.context_.writer.commit(lease, item_);
-  written_[0] += payload_.size();
-  runner_.context_.done_bytes.fetch_add(payload_.size(), std::memory_order_relaxed);
 }
 
 EncodedRows TensorEncoder::tile_of(const EncodedRows& band, const Tile& tile) const {
@@ -373,34 +356,21 @@ void TensorEncoder::add_row_sums(const BandShape::Band& band) {
 void TensorEncoder::write_remaining_parts() {
   for (std::size_t p = 0; p < planned_.n_parts; ++p) {
     const PlannedPart& part = planned_.parts[p];
-    if (written_[p] == part.n_bytes) continue;
+    if (parts_[p].written() == part.n_bytes) continue;
     switch (part.part) {
       case Part::kScale:  // one for the whole tensor
       case Part::kGlobal:
-        write_part(p, std::as_bytes(std::span(&global_, 1)));
+        parts_[p].write(std::as_bytes(std::span(&global_, 1)));
         break;
       case Part::kOffset:
-        write_part(p, std::vector<std::byte>(part.n_bytes));
+        parts_[p].write(std::vector<std::byte>(part.n_bytes));
         break;
       default:
-        write_part(p, ascend_part(part.part, {.input = planned_.input,
-                                              .row_scales = row_scales_,
-                                              .row_sums = row_sums_}));
+        parts_[p].write(ascend_part(
+            part.part,
+            {.input = planned_.input, .row_scales = row_scales_, .row_sums = row_sums_}));
     }
-    INGOT_CHECK(written_[p] == part.n_bytes);
   }
-}
-
-void TensorEncoder::write_part(std::size_t p, std::span<const std::byte> bytes) {
-  const PlannedPart& part = planned_.parts[p];
-  {
-    const StageTimer timer(runner_.context_.times.hash_ns, runner_.context_.times.hash_bytes,
-                           bytes.size());
-    hashers_[p].update(bytes);
-  }
-  runner_.put(item_, part.file, part.offset + written_[p], bytes);
-  written_[p] += bytes.size();
-  runner_.context_.done_bytes.fetch_add(bytes.size(), std::memory_order_relaxed);
 }
 
 }  // namespace ingot::convert

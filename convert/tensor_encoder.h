@@ -7,6 +7,7 @@
 
 #include "convert/band.h"
 #include "convert/item_runner.h"
+#include "convert/part_writer.h"
 #include "quantize/scheme.h"
 
 namespace ingot::convert {
@@ -45,8 +46,6 @@ class TensorEncoder {
   std::vector<float> given_scales(const BandShape::Band& band, const Tile& tile) const;
   void add_row_sums(const BandShape::Band& band);
   void write_remaining_parts();
-  void commit_payload(const WindowWriter::Lease& lease);
-  void write_part(std::size_t p, std::span<const std::byte> bytes);
   [[nodiscard]] bool repacks() const;
   [[nodiscard]] std::uint64_t groups_across(std::uint64_t cols) const;
 
@@ -71,8 +70,7 @@ class TensorEncoder {
   std::vector<float> tile_scales_;      // effective
   std::vector<float> row_scales_;       // of all rows, where a part is made of them
   std::vector<std::int64_t> row_sums_;
-  std::vector<TensorHasher> hashers_;   // per part
-  std::vector<std::uint64_t> written_;  // bytes per part
+  std::vector<PartWriter> parts_;  // while run() runs
   quantize::QualitySums quality_;
 };
 

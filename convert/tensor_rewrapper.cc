@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "convert/ascend_parts.h"
+#include "convert/part_writer.h"
 #include "formats/base/error.h"
 #include "formats/manifest.h"
 
@@ -35,68 +36,71 @@ TensorRewrapper::TensorRewrapper(ItemRunner& runner, std::uint32_t item)
 ItemRecord TensorRewrapper::run() {
   runner_.judge_scales(tensor_, scales_);
   ItemRecord record;
-  for (std::size_t p = 0; p < planned_.n_parts; ++p)
-    record.output.push_back(write(planned_.parts[p]));
-  record.source = runner_.hash_sources(tensor_, record.output.front());
+  for (std::size_t p = 0; p < planned_.n_parts; ++p) record.output.push_back(write(p));
+  record.source = runner_.hash_sources(tensor_, codes_hash_);
   record.original_global = original_global_;
   record.inexact_global = inexact_global_;
   return record;
 }
 
-Hash128 TensorRewrapper::write(const PlannedPart& part) {
+std::vector<Hash128> TensorRewrapper::write(std::size_t p) {
+  const PlannedPart& part = planned_.parts[p];
   switch (part.part) {
     case Part::kWeight:
-      return write_codes(part);
+      return write_codes(p);
     case Part::kScale:
-      return write_scales(part);
+      return write_scales(p);
     case Part::kGlobal: {
       const float global = target_global();
-      return write_bytes(part, std::as_bytes(std::span(&global, 1)));
+      return write_bytes(p, std::as_bytes(std::span(&global, 1)));
     }
     case Part::kOffset:
-      return write_bytes(part, std::vector<std::byte>(part.n_bytes));
+      return write_bytes(p, std::vector<std::byte>(part.n_bytes));
     default: {
       const std::vector<float> rows = scales_.read({.first = 0, .n = scales_.rows()});
       return write_bytes(
-          part, ascend_part(part.part,
-                            {.input = planned_.input, .row_scales = rows, .row_sums = row_sums_}));
+          p, ascend_part(part.part,
+                         {.input = planned_.input, .row_scales = rows, .row_sums = row_sums_}));
     }
   }
 }
 
-Hash128 TensorRewrapper::write_codes(const PlannedPart& part) {
-  if (planned_.find(Part::kQuantBias) == nullptr) return runner_.copy_codes(item_, part);
-  const std::uint64_t cols = tensor_.shape.back();
-  row_sums_.assign(part.n_bytes / cols, 0);
+std::vector<Hash128> TensorRewrapper::write_codes(std::size_t p) {
+  ItemRunner::Look add_sums;
   std::uint64_t position = 0;
-  return runner_.copy_codes(item_, part, [&](std::span<const std::byte> codes) {
-    for (const std::byte code : codes)
-      row_sums_[position++ / cols] += static_cast<std::int8_t>(code);
-  });
+  if (planned_.find(Part::kQuantBias) != nullptr) {
+    const std::uint64_t cols = tensor_.shape.back();
+    row_sums_.assign(planned_.parts[p].n_bytes / cols, 0);
+    add_sums = [this, cols, &position](std::span<const std::byte> codes) {
+      for (const std::byte code : codes)
+        row_sums_[position++ / cols] += static_cast<std::int8_t>(code);
+    };
+  }
+  ItemRunner::CopiedPart copied = runner_.copy_codes(item_, p, add_sums);
+  codes_hash_ = copied.source;
+  return std::move(copied.output);
 }
 
-Hash128 TensorRewrapper::write_bytes(const PlannedPart& part, std::span<const std::byte> bytes) {
-  INGOT_CHECK(bytes.size() == part.n_bytes);
-  TensorHasher hasher;
-  hasher.update(bytes);
-  runner_.put(item_, part.file, part.offset, bytes);
-  runner_.context_.done_bytes.fetch_add(bytes.size(), std::memory_order_relaxed);
-  return hasher.finish();
+std::vector<Hash128> TensorRewrapper::write_bytes(std::size_t p, std::span<const std::byte> bytes) {
+  PartWriter writer(runner_.context_, item_, p);
+  writer.write(bytes);
+  return writer.finish();
 }
 
-Hash128 TensorRewrapper::write_scales(const PlannedPart& part) {
+std::vector<Hash128> TensorRewrapper::write_scales(std::size_t p) {
+  const PlannedPart& part = planned_.parts[p];
   const formats::StoredParts& parts = tensor_.encoding.stored;
   if (parts.has(Part::kScale)) {
     const formats::StoredTensor& stored = runner_.context_.source.stored()[parts[Part::kScale]];
     if (is_same_kind(stored.dtype, part.dtype))
-      return runner_.copy_part(item_, part, parts[Part::kScale]);
+      return runner_.copy_part(item_, p, parts[Part::kScale]).output;
   }
   if (part.dtype != DType::kF32) {
     throw Error(ErrorCode::kUnsupported,
                 "has scales of a dtype that the target dialect cannot hold without rounding");
   }
   const std::vector<float> scales = scales_.read({.first = 0, .n = scales_.rows()});
-  return write_bytes(part, std::as_bytes(std::span(scales)));
+  return write_bytes(p, std::as_bytes(std::span(scales)));
 }
 
 // 1 / (1 / x) is not always x, so the number that was written first is taken from the source's

@@ -18,10 +18,11 @@ class TensorRewrapper {
   ItemRecord run();
 
  private:
-  Hash128 write(const PlannedPart& part);
-  Hash128 write_codes(const PlannedPart& part);
-  Hash128 write_bytes(const PlannedPart& part, std::span<const std::byte> bytes);
-  Hash128 write_scales(const PlannedPart& part);
+  /// Hashes of what was written, by slice.
+  std::vector<Hash128> write(std::size_t p);
+  std::vector<Hash128> write_codes(std::size_t p);
+  std::vector<Hash128> write_bytes(std::size_t p, std::span<const std::byte> bytes);
+  std::vector<Hash128> write_scales(std::size_t p);
   float target_global();
 
   ItemRunner& runner_;
@@ -30,6 +31,7 @@ class TensorRewrapper {
   const formats::LogicalTensor& tensor_;
   const formats::ScaleReader scales_;
   std::vector<std::int64_t> row_sums_;
+  Hash128 codes_hash_;  // of the whole
   std::optional<formats::RecordedGlobal> original_global_;
   bool inexact_global_ = false;
 };

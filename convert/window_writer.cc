@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include <fcntl.h>
-#include <sys/statfs.h>
 
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
@@ -14,25 +13,10 @@ namespace ingot::convert {
 namespace {
 
 constexpr std::uint64_t kDirectAlignment = 4096;
-constexpr long kTmpfsMagic = 0x01021994;
-
-// Reserving blocks pays on a disk; in tmpfs it only touches the memory twice.
-bool is_tmpfs(const std::filesystem::path& directory) {
-  struct statfs info {};
-  return ::statfs(directory.c_str(), &info) == 0 && static_cast<long>(info.f_type) == kTmpfsMagic;
-}
+// Small windows share their memory, for the sake of huge pages.
+constexpr std::size_t kAllocationBytes = std::size_t{2} << 20;
 
 }  // namespace
-
-struct WindowWriter::OutputFile {
-  std::string name;
-  std::uint64_t n_bytes = 0;
-  std::uint64_t remaining = 0;  // bytes not yet written
-  bool opened = false;
-  bool dirty = false;  // written since the last fdatasync
-  Fd buffered, direct;
-  std::mutex open_mutex;
-};
 
 // The map entry lives from the first byte until the window is written, over any number of buffers.
 struct WindowWriter::Window {
@@ -43,8 +27,9 @@ struct WindowWriter::Window {
   bool partial = false;      // some bytes are on disk already: write ranges, not the whole
   bool busy = false;         // queued or being written
   unsigned pins = 0;
-  std::uint64_t last_use = 0;
-  AlignedBuffer buffer;
+  std::span<std::byte> buffer;  // empty without one
+  bool is_idle = false;         // has a buffer, no pins, not busy
+  std::list<Window*>::iterator idle;
   std::vector<std::pair<std::uint64_t, std::uint64_t>>
       ranges;                        // committed into this buffer: (offset, bytes)
   std::vector<std::uint32_t> items;  // with bytes in this buffer
@@ -52,17 +37,13 @@ struct WindowWriter::Window {
 
 WindowWriter::WindowWriter(std::filesystem::path directory, std::vector<File> files,
                            const Options& options, DurableCallback durable)
-    : directory_(std::move(directory)),
-      options_(options),
+    : options_(options),
       durable_(std::move(durable)),
+      files_(std::move(directory), std::move(files), options.direct, options.max_open_files),
       last_sync_(std::chrono::steady_clock::now()) {
   INGOT_CHECK(options_.window_bytes % kDirectAlignment == 0 && options_.max_windows >= 2);
-  for (File& file : files) {
-    auto output = std::make_unique<OutputFile>();
-    output->name = std::move(file.name);
-    output->n_bytes = output->remaining = file.n_bytes;
-    files_.push_back(std::move(output));
-  }
+  for (std::uint32_t file = 0; file < files_.count(); ++file)
+    progress_.push_back({.remaining = files_.n_bytes(file)});
   for (std::size_t i = 0; i < options_.writer_threads; ++i)
     threads_.emplace_back([this] { run_writer(); });
 }
@@ -73,7 +54,7 @@ WindowWriter::~WindowWriter() {
 
 void WindowWriter::mark_written(std::uint32_t file, std::uint64_t offset, std::uint64_t n_bytes) {
   const std::lock_guard lock(mutex_);
-  files_[file]->remaining -= n_bytes;
+  progress_[file].remaining -= n_bytes;
   while (n_bytes > 0) {
     Window& window = window_for(file, offset / options_.window_bytes);
     const std::uint64_t n = std::min(n_bytes, window.start + window.length - offset);
@@ -92,27 +73,44 @@ WindowWriter::Window& WindowWriter::window_for(std::uint32_t file, std::uint64_t
     slot->key = {file, index};
     slot->start = index * options_.window_bytes;
     slot->length =
-        std::min<std::uint64_t>(options_.window_bytes, files_[file]->n_bytes - slot->start);
+        std::min<std::uint64_t>(options_.window_bytes, files_.n_bytes(file) - slot->start);
   }
   return *slot;
 }
 
-// Gives a window memory, if there is any to give.
+void WindowWriter::set_idle(Window& window) {
+  window.idle = idle_.insert(idle_.end(), &window);
+  window.is_idle = true;
+}
+
+void WindowWriter::unset_idle(Window& window) {
+  if (window.is_idle) idle_.erase(window.idle);
+  window.is_idle = false;
+}
+
+void WindowWriter::make_buffers() {
+  const std::size_t n = std::clamp<std::size_t>(kAllocationBytes / options_.window_bytes, 1,
+                                                options_.max_windows - buffers_made_);
+  const std::span<std::byte> memory = memory_.emplace_back(n * options_.window_bytes).span();
+  for (std::size_t i = 0; i < n; ++i) {
+    free_buffers_.push_back(memory.subspan(i * options_.window_bytes, options_.window_bytes));
+  }
+  buffers_made_ += n;
+}
+
+// Gives a window memory, if there is any to give. What is asked for becomes the last in idle_, so
+// that it is not taken back for the next one.
 bool WindowWriter::attach(Window& window) {
-  if (window.buffer.data() != nullptr) return true;
-  // Counts as a use: otherwise the search for a second buffer would take this one back, for ever.
-  window.last_use = ++clock_;
-  if (!free_buffers_.empty()) {
-    window.buffer = std::move(free_buffers_.back());
-    free_buffers_.pop_back();
+  if (!window.buffer.empty()) {
+    if (window.is_idle) idle_.splice(idle_.end(), idle_, window.idle);
     return true;
   }
-  if (buffers_made_ < options_.max_windows) {
-    window.buffer = AlignedBuffer(options_.window_bytes);
-    ++buffers_made_;
-    return true;
-  }
-  return false;
+  if (free_buffers_.empty() && buffers_made_ < options_.max_windows) make_buffers();
+  if (free_buffers_.empty()) return false;
+  window.buffer = free_buffers_.back();
+  free_buffers_.pop_back();
+  set_idle(window);
+  return true;
 }
 
 void WindowWriter::Lease::fill(std::span<const std::byte> bytes) const {
@@ -126,7 +124,7 @@ void WindowWriter::Lease::fill(std::span<const std::byte> bytes) const {
 WindowWriter::Lease WindowWriter::acquire(std::uint32_t file, std::uint64_t offset,
                                           std::uint64_t n_bytes) {
   INGOT_CHECK(n_bytes > 0 && n_bytes <= options_.window_bytes &&
-              offset + n_bytes <= files_[file]->n_bytes);
+              offset + n_bytes <= files_.n_bytes(file));
   const std::uint64_t first = offset / options_.window_bytes;
   const std::uint64_t last = (offset + n_bytes - 1) / options_.window_bytes;
   std::unique_lock lock(mutex_);
@@ -139,7 +137,7 @@ WindowWriter::Lease WindowWriter::acquire(std::uint32_t file, std::uint64_t offs
       ready = !window.busy && attach(window);
     }
     if (ready) break;
-    if (!evict_one(lock)) freed_.wait(lock);
+    if (!evict_one(lock, file, first, last)) freed_.wait(lock);
   }
   Lease lease{.pieces = {}, .n_pieces = 0, .file = file, .offset = offset};
   for (std::uint64_t index = first; index <= last; ++index) {
@@ -147,9 +145,8 @@ WindowWriter::Lease WindowWriter::acquire(std::uint32_t file, std::uint64_t offs
     const std::uint64_t begin = std::max(offset, window.start);
     const std::uint64_t end = std::min(offset + n_bytes, window.start + window.length);
     ++window.pins;
-    window.last_use = ++clock_;
-    lease.pieces[lease.n_pieces++] =
-        window.buffer.span().subspan(begin - window.start, end - begin);
+    unset_idle(window);
+    lease.pieces[lease.n_pieces++] = window.buffer.subspan(begin - window.start, end - begin);
   }
   return lease;
 }
@@ -178,6 +175,8 @@ void WindowWriter::commit(const Lease& lease, std::uint32_t item) {
       window.busy = true;
       queue_.push_back(&window);
       queued_.notify_one();
+    } else if (window.pins == 0) {
+      set_idle(window);
     }
     offset += n;
   }
@@ -194,18 +193,21 @@ void WindowWriter::finish_item(std::uint32_t item) {
 }
 
 // Frees the buffer that was idle longest by writing what it holds. False when the caller must wait
-// instead: a buffer is on its way to disk, or all are being filled.
-bool WindowWriter::evict_one(std::unique_lock<std::mutex>& lock) {
-  if (!queue_.empty() || writing_ > 0 || buffers_made_ < options_.max_windows) return false;
-  Window* victim = nullptr;
-  for (const auto& [key, window] : windows_) {
-    if (window->buffer.data() == nullptr || window->busy || window->pins > 0) continue;
-    if (victim == nullptr || window->last_use < victim->last_use) victim = window.get();
-  }
-  if (victim == nullptr) return false;
+// instead: a buffer is on its way to disk, or all are being filled. The windows [first, last] of
+// `file` are the caller's own.
+bool WindowWriter::evict_one(std::unique_lock<std::mutex>& lock, std::uint32_t file,
+                             std::uint64_t first, std::uint64_t last) {
+  if (!queue_.empty() || writing_ > 0) return false;
+  const auto found = std::find_if(idle_.begin(), idle_.end(), [&](const Window* window) {
+    const auto& [owner, index] = window->key;
+    return owner != file || index < first || index > last;
+  });
+  if (found == idle_.end()) return false;
+  Window* victim = *found;
+  unset_idle(*victim);
   if (victim->ranges.empty()) {
     // Taken for a lease that needed a second window and did not get it: nothing to write.
-    free_buffers_.push_back(std::move(victim->buffer));
+    free_buffers_.push_back(std::exchange(victim->buffer, {}));
     return true;
   }
   victim->partial = true;
@@ -228,50 +230,13 @@ bool WindowWriter::evict_one(std::unique_lock<std::mutex>& lock) {
   return true;
 }
 
-void WindowWriter::open_file(OutputFile& file) {
-  const std::lock_guard lock(file.open_mutex);
-  if (file.opened) return;
-  const std::filesystem::path path = directory_ / file.name;
-  file.buffered = Fd::open_for_writing(path, O_RDWR | O_CREAT);
-  if (!is_tmpfs(directory_)) {
-    file.buffered.reserve(file.n_bytes);
-    if (options_.direct) {
-      try {
-        file.direct = Fd::open_for_writing(path, O_RDWR | O_DIRECT);
-        direct_used_.store(true, std::memory_order_relaxed);
-      } catch (const Error&) {
-        // The file system has no direct I/O; buffered writes serve.
-        file.direct = Fd();
-      }
-    }
-  }
-  // A file that a crash could take out of its folder is not durable, whatever was synced into it.
-  sync_directory(directory_);
-  file.opened = true;
-}
-
 void WindowWriter::write_window(Window& window) {
   const auto begin = std::chrono::steady_clock::now();
-  OutputFile& file = *files_[window.key.first];
-  open_file(file);
+  const OutputFiles::Use file = files_.use(window.key.first);
   if (window.partial) {
-    write_ranges(window);
+    write_ranges(file, window);
   } else {
-    std::span<const std::byte> bytes = window.buffer.span().first(window.length);
-    std::uint64_t offset = window.start;
-    if (file.direct.valid()) {
-      const std::size_t whole = round_down(bytes.size(), kDirectAlignment);
-      if (file.direct.write_direct(bytes.first(whole), offset)) {
-        bytes = bytes.subspan(whole);
-        offset += whole;
-      }
-    }
-    if (!bytes.empty()) {
-      file.buffered.write_exact(bytes, offset);
-      // Write-behind: the kernel starts on these pages now, so that dirty memory stays bounded.
-      ::sync_file_range(file.buffered.get(), static_cast<off_t>(offset),
-                        static_cast<off_t>(bytes.size()), SYNC_FILE_RANGE_WRITE);
-    }
+    write_whole(file, window);
   }
   const auto elapsed = std::chrono::steady_clock::now() - begin;
   write_ns_.fetch_add(static_cast<std::uint64_t>(
@@ -279,26 +244,41 @@ void WindowWriter::write_window(Window& window) {
                       std::memory_order_relaxed);
 }
 
-void WindowWriter::write_ranges(Window& window) {
-  OutputFile& file = *files_[window.key.first];
-  std::sort(window.ranges.begin(), window.ranges.end());
-  for (const auto& [offset, n_bytes] : window.ranges) {
-    file.buffered.write_exact(window.buffer.span().subspan(offset, n_bytes), window.start + offset);
+void WindowWriter::write_whole(const OutputFiles::Use& file, const Window& window) {
+  std::span<const std::byte> bytes = window.buffer.first(window.length);
+  std::uint64_t offset = window.start;
+  if (file.direct().valid()) {
+    const std::size_t whole = round_down(bytes.size(), kDirectAlignment);
+    if (file.direct().write_direct(bytes.first(whole), offset)) {
+      bytes = bytes.subspan(whole);
+      offset += whole;
+    }
   }
-  ::sync_file_range(file.buffered.get(), static_cast<off_t>(window.start),
+  if (bytes.empty()) return;
+  file.buffered().write_exact(bytes, offset);
+  // Write-behind: the kernel starts on these pages now, so that dirty memory stays bounded.
+  ::sync_file_range(file.buffered().get(), static_cast<off_t>(offset),
+                    static_cast<off_t>(bytes.size()), SYNC_FILE_RANGE_WRITE);
+}
+
+void WindowWriter::write_ranges(const OutputFiles::Use& file, Window& window) {
+  std::sort(window.ranges.begin(), window.ranges.end());
+  for (const auto& [offset, n_bytes] : window.ranges)
+    file.buffered().write_exact(window.buffer.subspan(offset, n_bytes), window.start + offset);
+  ::sync_file_range(file.buffered().get(), static_cast<off_t>(window.start),
                     static_cast<off_t>(window.length), SYNC_FILE_RANGE_WRITE);
 }
 
 // Under the lock, after a write: accounts for the bytes, frees the buffer, counts down the items.
 void WindowWriter::complete_write(std::unique_lock<std::mutex>& lock, Window& window) {
   INGOT_CHECK(lock.owns_lock());
-  OutputFile& file = *files_[window.key.first];
+  Progress& file = progress_[window.key.first];
   std::uint64_t n_bytes = 0;
   for (const auto& range : window.ranges) n_bytes += range.second;
   bytes_written_.fetch_add(n_bytes, std::memory_order_relaxed);
   file.remaining -= n_bytes;
   file.dirty = true;
-  free_buffers_.push_back(std::move(window.buffer));
+  free_buffers_.push_back(std::exchange(window.buffer, {}));
   for (const std::uint32_t item : window.items) {
     const auto entry = open_items_.find(item);
     if (--entry->second == 0) {
@@ -354,23 +334,20 @@ void WindowWriter::sync_if_due(bool force) {
     return;
   }
   std::vector<std::uint32_t> items;
-  std::vector<OutputFile*> dirty, complete;
+  std::vector<std::uint32_t> dirty, complete;
   {
     const std::lock_guard lock(mutex_);
     synced_bytes_ = bytes_written();
     items.swap(written_items_);
-    for (const auto& file : files_) {
-      if (!file->dirty) continue;
-      file->dirty = false;
-      dirty.push_back(file.get());
-      if (file->remaining == 0) complete.push_back(file.get());
+    for (std::uint32_t file = 0; file < progress_.size(); ++file) {
+      if (!progress_[file].dirty) continue;
+      progress_[file].dirty = false;
+      dirty.push_back(file);
+      if (progress_[file].remaining == 0) complete.push_back(file);
     }
   }
-  for (OutputFile* file : dirty) file->buffered.sync_data();
-  for (OutputFile* file : complete) {
-    file->direct.close();
-    file->buffered.close();
-  }
+  for (const std::uint32_t file : dirty) files_.sync_data(file);
+  for (const std::uint32_t file : complete) files_.close(file);
   last_sync_ = std::chrono::steady_clock::now();
   std::sort(items.begin(), items.end());
   if (!items.empty()) durable_(items);
@@ -394,7 +371,7 @@ void WindowWriter::finish() {
   }
   stop_threads();
   sync_if_due(true);
-  for (const auto& file : files_) INGOT_CHECK(file->remaining == 0);
+  for (const Progress& file : progress_) INGOT_CHECK(file.remaining == 0);
 }
 
 void WindowWriter::abandon() noexcept {

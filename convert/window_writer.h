@@ -9,6 +9,7 @@
 #include <exception>
 #include <filesystem>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -18,8 +19,8 @@
 #include <utility>
 #include <vector>
 
+#include "convert/output_files.h"
 #include "formats/base/aligned_buffer.h"
-#include "formats/base/fd.h"
 
 namespace ingot::convert {
 
@@ -30,21 +31,19 @@ namespace ingot::convert {
 /// A window is complete when as many bytes as it has were committed; the plan guarantees that
 /// ranges are disjoint and cover the file. When every buffer is taken and none is on its way to
 /// disk, the window that was idle longest is spilled: what it holds is written buffered, and its
-/// buffer freed. So any number of files works in any budget.
+/// buffer freed. So any number of files works in any budget, and with any number of them open.
 ///
 /// Work is attributed to items; `durable` is called with items whose every byte has been written
 /// and fdatasync'ed.
 class WindowWriter {
  public:
-  struct File {
-    std::string name;
-    std::uint64_t n_bytes = 0;
-  };
+  using File = OutputFiles::File;
   struct Options {
     std::size_t window_bytes = std::size_t{8} << 20;  ///< a multiple of 4096
     std::size_t max_windows = 16;                     ///< at least two per producing thread
     std::size_t writer_threads = 2;
     bool direct = true;
+    std::size_t max_open_files = 0;  ///< 0: OutputFiles::default_max_open()
     std::uint64_t sync_bytes = std::uint64_t{128}
                                << 20;  ///< fdatasync after so many bytes, at the latest ...
     std::chrono::milliseconds sync_interval{250};  ///< ... or so long after the last one
@@ -72,7 +71,7 @@ class WindowWriter {
     /// Copies bytes, as many as the lease has, into its pieces.
     void fill(std::span<const std::byte> bytes) const;
   };
-  /// n_bytes must be at most the window size. Blocks while no window is free; throws the first
+  /// n_bytes must be at most window_bytes(). Blocks while no window is free; throws the first
   /// failure of a writer.
   Lease acquire(std::uint32_t file, std::uint64_t offset, std::uint64_t n_bytes);
   /// The lease's bytes are in place; they belong to `item`.
@@ -85,45 +84,55 @@ class WindowWriter {
   /// Makes durable what is complete and stops; for interruption. Throws nothing.
   void abandon() noexcept;
 
+  /// The longest lease.
+  [[nodiscard]] std::size_t window_bytes() const { return options_.window_bytes; }
   [[nodiscard]] std::uint64_t bytes_written() const {
     return bytes_written_.load(std::memory_order_relaxed);
   }
   [[nodiscard]] double write_seconds() const;
-  [[nodiscard]] bool uses_direct_io() const { return direct_used_.load(std::memory_order_relaxed); }
+  [[nodiscard]] bool uses_direct_io() const { return files_.uses_direct(); }
   [[nodiscard]] std::uint64_t windows_spilled() const {
     return spilled_.load(std::memory_order_relaxed);
   }
 
  private:
   struct Window;
-  struct OutputFile;
+  struct Progress {
+    std::uint64_t remaining = 0;  // bytes not yet written
+    bool dirty = false;           // written since the last fdatasync
+  };
   using Key = std::pair<std::uint32_t, std::uint64_t>;
 
   Window& window_for(std::uint32_t file, std::uint64_t index);
   bool attach(Window& window);
-  bool evict_one(std::unique_lock<std::mutex>& lock);
-  void open_file(OutputFile& file);
+  void make_buffers();
+  void set_idle(Window& window);
+  void unset_idle(Window& window);
+  bool evict_one(std::unique_lock<std::mutex>& lock, std::uint32_t file, std::uint64_t first,
+                 std::uint64_t last);
   void write_window(Window& window);
-  void write_ranges(Window& window);
+  static void write_whole(const OutputFiles::Use& file, const Window& window);
+  static void write_ranges(const OutputFiles::Use& file, Window& window);
   void complete_write(std::unique_lock<std::mutex>& lock, Window& window);
   void sync_if_due(bool force);
   void run_writer();
   void fail(std::exception_ptr failure);
   void stop_threads();
 
-  std::filesystem::path directory_;
   Options options_;
   DurableCallback durable_;
-  std::vector<std::unique_ptr<OutputFile>> files_;
+  OutputFiles files_;
 
   std::mutex mutex_;
   std::condition_variable freed_, queued_;
+  std::vector<Progress> progress_;  // by file
   std::map<Key, std::unique_ptr<Window>> windows_;
-  std::vector<AlignedBuffer> free_buffers_;
+  std::list<Window*> idle_;  // with a buffer that nobody fills or writes, the longest idle first
+  std::vector<AlignedBuffer> memory_;
+  std::vector<std::span<std::byte>> free_buffers_;  // of one window each
   std::size_t buffers_made_ = 0;
   std::deque<Window*> queue_;
   std::size_t writing_ = 0;
-  std::uint64_t clock_ = 0;
   std::map<std::uint32_t, std::uint32_t>
       open_items_;  // item -> windows not yet written, +1 while it produces
   std::vector<std::uint32_t> written_items_;
@@ -135,7 +144,6 @@ class WindowWriter {
   std::chrono::steady_clock::time_point last_sync_;
 
   std::atomic<std::uint64_t> bytes_written_ = 0, write_ns_ = 0, spilled_ = 0;
-  std::atomic<bool> direct_used_ = false;
   std::vector<std::jthread> threads_;
 };
 

@@ -12,6 +12,7 @@
 #include "formats/base/fd.h"
 #include "formats/checkpoint.h"
 #include "formats/safetensors.h"
+#include "shard/source.h"
 
 namespace ingot::testing {
 
@@ -44,11 +45,12 @@ struct Conversion {
 
   convert::ExecuteReport run() {
     convert::Recipe resolved = recipe;
-    const formats::Checkpoint source = formats::Checkpoint::open(
-        input, {.family = family,
-                .allow_unknown = &resolved.allow.unknown_tensor,
-                .consumed_headers = execute.resume ? convert::consumed_headers_of(output)
-                                                   : std::filesystem::path()});
+    const formats::Checkpoint source = shard::open_source(
+        input, {.open = {.family = family,
+                         .allow_unknown = &resolved.allow.unknown_tensor,
+                         .consumed_headers = execute.resume ? convert::consumed_headers_of(output)
+                                                            : std::filesystem::path()},
+                .compare_replicas = true});
     resolve(resolved, source);
     return convert::execute(plan_for(source, resolved, plan), source, resolved, plan, output,
                             execute);

@@ -13,7 +13,7 @@ using formats::Json;
 using ingot::testing::TempDir;
 
 std::map<std::uint32_t, ItemRecord> item(std::uint32_t id) {
-  return {{id, {.source = {{id, 1}, {id, 2}}, .output = {{id, 3}}}}};
+  return {{id, {.source = {{id, 1}, {id, 2}}, .output = {{{id, 3}}}}}};
 }
 
 TEST(Journal, ReadsBackWhatWasWritten) {

@@ -33,20 +33,24 @@ struct OutputTensor {
 
 using OutputTensors = std::map<std::string, OutputTensor>;
 
+/// Adds every tensor of a weights file.
+inline void add_file(const std::filesystem::path& path, OutputTensors& tensors) {
+  const Fd file = Fd::open_for_reading(path);
+  for (const formats::StoredTensor& stored : formats::read_safetensors_header(file).tensors) {
+    OutputTensor tensor{.dtype = stored.dtype,
+                        .shape = stored.shape,
+                        .file = path.filename().string(),
+                        .bytes = std::string(stored.n_bytes, '\0')};
+    file.read_exact(std::as_writable_bytes(std::span(tensor.bytes)), stored.offset);
+    tensors.emplace(stored.name, std::move(tensor));
+  }
+}
+
 /// Every tensor of every weights file that stands directly in a directory.
 inline OutputTensors read_output(const std::filesystem::path& directory) {
   OutputTensors tensors;
   for (const auto& entry : std::filesystem::directory_iterator(directory)) {
-    if (entry.path().extension() != ".safetensors") continue;
-    const Fd file = Fd::open_for_reading(entry.path());
-    for (const formats::StoredTensor& stored : formats::read_safetensors_header(file).tensors) {
-      OutputTensor tensor{.dtype = stored.dtype,
-                          .shape = stored.shape,
-                          .file = entry.path().filename().string(),
-                          .bytes = std::string(stored.n_bytes, '\0')};
-      file.read_exact(std::as_writable_bytes(std::span(tensor.bytes)), stored.offset);
-      tensors.emplace(stored.name, std::move(tensor));
-    }
+    if (entry.path().extension() == ".safetensors") add_file(entry.path(), tensors);
   }
   return tensors;
 }

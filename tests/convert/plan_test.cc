@@ -46,13 +46,15 @@ TEST(Plan, PartsFillEveryFileWithoutHolesInTheOrderOfTheFormat) {
       const PlannedFile& file = plan.files[f];
       std::uint64_t next = file.header_bytes;
       for (std::size_t i = 0; i < file.parts.size(); ++i) {
-        const auto& [item, part] = file.parts[i];
+        const auto& [item, part, place] = file.parts[i];
         const PlannedPart& planned = plan.tensors[item].parts[part];
-        EXPECT_EQ(planned.file, f);
-        EXPECT_EQ(planned.offset, next);
+        ASSERT_EQ(planned.n_places, 1U);
+        EXPECT_EQ(planned.first_place, place);
+        EXPECT_EQ(plan.places[place].file, f);
+        EXPECT_EQ(plan.places[place].offset, next);
         next += planned.n_bytes;
         if (i == 0) continue;
-        const auto& [before, before_part] = file.parts[i - 1];
+        const auto& [before, before_part, unused] = file.parts[i - 1];
         EXPECT_TRUE(formats::writes_before(
             plan.tensors[before].parts[before_part].dtype,
             plan.part_name(source, plan.tensors[before], before_part), planned.dtype,
@@ -66,8 +68,8 @@ TEST(Plan, PartsFillEveryFileWithoutHolesInTheOrderOfTheFormat) {
                                                             file.n_bytes, file.name);
       ASSERT_EQ(parsed.tensors.size(), file.parts.size());
       for (std::size_t i = 0; i < file.parts.size(); ++i) {
-        const auto& [item, part] = file.parts[i];
-        EXPECT_EQ(parsed.tensors[i].offset, plan.tensors[item].parts[part].offset);
+        const auto& [item, part, place] = file.parts[i];
+        EXPECT_EQ(parsed.tensors[i].offset, plan.places[place].offset);
         EXPECT_EQ(parsed.tensors[i].n_bytes, plan.tensors[item].parts[part].n_bytes);
       }
     }
@@ -80,7 +82,7 @@ TEST(Plan, KeepsTheFilesOfTheSourceByDefault) {
   ASSERT_EQ(plan.files.size(), source.files().size());
   for (const PlannedTensor& planned : plan.tensors) {
     const auto& stored = source.stored()[source.tensors()[planned.tensor].encoding.stored.weight()];
-    EXPECT_EQ(plan.files[planned.parts[0].file].name, source.files()[stored.file].name);
+    EXPECT_EQ(plan.files[plan.first_place(planned.parts[0]).file].name, source.files()[stored.file].name);
   }
 }
 
@@ -113,7 +115,7 @@ TEST(Plan, PartsOfATensorStayInOneShard) {
       plan_for(source, recipe_to(std::nullopt), {.shards = {.max_shard_bytes = 500'000}});
   for (const PlannedTensor& planned : plan.tensors) {
     if (planned.n_parts == 2) {
-      EXPECT_EQ(planned.parts[0].file, planned.parts[1].file);
+      EXPECT_EQ(plan.first_place(planned.parts[0]).file, plan.first_place(planned.parts[1]).file);
     }
   }
 }
@@ -131,8 +133,8 @@ TEST(Plan, WritesAreSequentialPerFile) {
   const Checkpoint source = Checkpoint::open(tiny_v32());
   const Plan plan = plan_for(source, recipe_to(SchemeId::kBf16));
   for (std::size_t i = 1; i < plan.tensors.size(); ++i) {
-    const PlannedPart& before = plan.tensors[i - 1].parts[0];
-    const PlannedPart& here = plan.tensors[i].parts[0];
+    const PlannedPlace& before = plan.first_place(plan.tensors[i - 1].parts[0]);
+    const PlannedPlace& here = plan.first_place(plan.tensors[i].parts[0]);
     EXPECT_LT(std::pair(before.file, before.offset), std::pair(here.file, here.offset));
   }
 }

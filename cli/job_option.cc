@@ -1,0 +1,112 @@
+#include "cli/job_option.h"
+
+#include <iostream>
+
+#include <fmt/format.h>
+#include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/spdlog.h>
+
+#include "cli/commands.h"
+#include "cli/convert_report.h"
+#include "cli/progress.h"
+#include "cli/size_option.h"
+#include "cli/slicing_text.h"
+#include "cli/terminal.h"
+#include "convert/output_directory.h"
+#include "convert/resources.h"
+#include "formats/base/parallel.h"
+
+namespace ingot::cli {
+
+using convert::Recipe;
+using formats::Checkpoint;
+
+namespace {
+
+// An append-only log, flushed line by line, so that a kill loses nothing.
+std::shared_ptr<spdlog::logger> open_log(const std::string& path) {
+  if (path.empty()) return nullptr;
+  try {
+    auto logger = std::make_shared<spdlog::logger>(
+        "ingot", std::make_shared<spdlog::sinks::basic_file_sink_mt>(path));
+    logger->flush_on(spdlog::level::trace);
+    return logger;
+  } catch (const spdlog::spdlog_ex& failure) {
+    throw Error(ErrorCode::kIo, fmt::format("cannot open the log: {}", failure.what()))
+        .in_file(path);
+  }
+}
+
+int run_dry(const JobWords& words, const Checkpoint& source, const Recipe& recipe,
+            const convert::Plan& plan) {
+  const DryRun dry_run{.plan = plan,
+                       .source = source,
+                       .recipe = recipe,
+                       .memory = convert::plan_memory(plan, source, words.n_threads(),
+                                                      parse_size(words.mem_limit, "--mem-limit")),
+                       .disk_bytes = convert::peak_disk_bytes(plan, source, words.consume_source),
+                       .side_bytes = convert::side_bytes(plan, source),
+                       .free_bytes = convert::free_bytes(words.output)};
+  std::cout << (words.json ? formats::json_text(dry_run_json(dry_run)) : dry_run_text(dry_run));
+  return kExitDone;
+}
+
+}  // namespace
+
+std::size_t JobWords::n_threads() const {
+  return threads == 0 ? available_processors() : threads;
+}
+
+void declare_job(CLI::App& app, JobWords& words) {
+  app.add_option("--mem-limit", words.mem_limit, "memory budget")->capture_default_str();
+  app.add_option("--threads", words.threads, "threads (default: every processor)")
+      ->check(CLI::Range(1, 1024));
+  app.add_flag("--dry-run", words.dry_run, "print the plan and write nothing");
+  app.add_flag("--resume", words.resume, "continue a stopped conversion");
+  app.add_flag("--force", words.force, "replace the checkpoint that is in the output");
+  app.add_option("--hash", words.hash,
+                 "xxh3 per tensor; sha256 adds a plain SHA-256 per file, in a second pass")
+      ->check(CLI::IsMember({"xxh3", "sha256"}))
+      ->capture_default_str();
+  app.add_flag("--consume-source", words.consume_source,
+               "delete each source file once its tensors are safe");
+  app.add_flag("--buffered", words.buffered,
+               "write through the page cache even where direct I/O works");
+  app.add_option("--log", words.log_file, "append a line per event to this file");
+  app.add_option("--progress", words.progress, "progress on stderr")
+      ->check(CLI::IsMember({"auto", "always", "never"}))
+      ->capture_default_str();
+  app.add_flag("--json", words.json, "one JSON document on stdout");
+}
+
+int run_job(const JobWords& words, std::string_view verb, const Checkpoint& source,
+            const Recipe& recipe, const convert::PlanOptions& options, const convert::Plan& plan) {
+  if (words.dry_run) return run_dry(words, source, recipe, plan);
+
+  for (const std::string& warning : plan.warnings) std::cerr << "warning: " << warning << "\n";
+  for (const std::string& note : fit_notes(plan)) std::cerr << "note: " << note << "\n";
+  const std::shared_ptr<spdlog::logger> log = open_log(words.log_file);
+  Progress progress(words.progress, std::string(verb));
+  install_stop_signals();
+  const convert::ExecuteReport report = convert::execute(
+      plan, source, recipe, options, words.output,
+      {.threads = words.n_threads(),
+       .mem_limit = parse_size(words.mem_limit, "--mem-limit"),
+       .resume = words.resume,
+       .force = words.force,
+       .consume_source = words.consume_source,
+       .sha256 = words.hash == "sha256",
+       .direct_io = !words.buffered,
+       .progress = [&](std::uint64_t done, std::uint64_t total) { progress.update(done, total); },
+       .stop_requested = stop_requested,
+       .log =
+           [&](const std::string& line) {
+             if (log) log->info(line);
+           }});
+  progress.finish();
+  std::cout << (words.json ? formats::json_text(report_json(plan, report))
+                           : report_text(plan, report));
+  return kExitDone;
+}
+
+}  // namespace ingot::cli

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include "convert/execute.h"
+#include "convert/plan.h"
+#include "convert/recipe.h"
+
+namespace ingot::cli {
+
+/// Words that say how a job runs, not what it makes.
+struct JobWords {
+  std::string output, mem_limit = "4GiB", hash = "xxh3", log_file, progress = "auto";
+  std::size_t threads = 0;
+  bool dry_run = false, resume = false, force = false, consume_source = false;
+  bool buffered = false, json = false;
+
+  [[nodiscard]] std::size_t n_threads() const;
+};
+
+void declare_job(CLI::App& app, JobWords& words);
+
+/// Executes a plan, or prints it when that was asked for; returns the exit code.
+int run_job(const JobWords& words, std::string_view verb, const formats::Checkpoint& source,
+            const convert::Recipe& recipe, const convert::PlanOptions& options,
+            const convert::Plan& plan);
+
+}  // namespace ingot::cli

@@ -1,0 +1,111 @@
+#include "cli/slicing_option.h"
+
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "formats/base/error.h"
+#include "formats/base/fd.h"
+
+namespace ingot::cli {
+namespace {
+
+constexpr std::uint64_t kMaxExpertMapBytes = std::uint64_t{64} << 20;
+
+std::vector<std::string_view> layout_names() {
+  std::vector<std::string_view> names;
+  for (const formats::Layout& row : formats::layouts()) names.push_back(row.name);
+  return names;
+}
+
+[[noreturn]] void refuse(const std::string& fact) {
+  throw Error(ErrorCode::kInvalidArgument, fact);
+}
+
+const formats::Layout* layout_of(const SlicingWords& words) {
+  const bool is_cut = words.tp || words.ep || words.etp || words.pp;
+  if (words.layout.empty()) return formats::find_layout(is_cut ? "ranks" : "hf");
+  const formats::Layout* layout = formats::find_layout(words.layout);
+  if (layout == nullptr) {
+    refuse(fmt::format("--layout {} is unknown (there are {})", words.layout,
+                       fmt::join(layout_names(), ", ")));
+  }
+  if (!layout->is_sliced && is_cut) {
+    refuse(
+        fmt::format("--layout {} is one checkpoint, and --tp, --ep, --etp and --pp cut it "
+                    "(--layout ranks)",
+                    layout->name));
+  }
+  return layout;
+}
+
+// --mp N is tensor and expert parallelism over the same N ranks.
+shard::Topology native_topology(const SlicingWords& words) {
+  if (!words.mp) refuse("--layout deepseek-mp needs the number of ranks, --mp N");
+  const bool fits = words.tp.value_or(*words.mp) == *words.mp &&
+                    words.ep.value_or(*words.mp) == *words.mp && words.etp.value_or(1) == 1 &&
+                    words.pp.value_or(1) == 1;
+  if (!fits) {
+    refuse(
+        fmt::format("--layout deepseek-mp --mp {0} means --tp {0} --ep {0} --etp 1 --pp 1, and "
+                    "another topology was given",
+                    *words.mp));
+  }
+  return shard::make_topology(*words.mp, *words.mp, 1, 1);
+}
+
+}  // namespace
+
+void declare_slicing(CLI::App& app, SlicingWords& words) {
+  app.add_option("--layout", words.layout,
+                 fmt::format("{} (default: hf, or ranks when a topology is given)",
+                             fmt::join(layout_names(), ", ")));
+  app.add_option("--tp", words.tp,
+                 "tensor parallelism: ranks that cut attention, MLPs, vocabulary");
+  app.add_option("--ep", words.ep, "expert parallelism: groups that share out the experts");
+  app.add_option("--etp", words.etp,
+                 "ranks that cut each expert (default: --tp without --ep, else 1)");
+  app.add_option("--pp", words.pp, "pipeline stages");
+  app.add_option("--pp-layers", words.stages,
+                 "layers of each stage, e.g. 0-30,31-60 (default: balanced by bytes)");
+  app.add_option("--mp", words.mp, "ranks of layout deepseek-mp");
+  app.add_option("--expert-map", words.expert_map,
+                 "JSON: logical expert by physical slot (default: contiguous blocks)");
+  app.add_flag("--redundant-experts", words.redundant_experts,
+               "let --expert-map give an expert several slots");
+  app.add_flag("--uneven-experts", words.uneven_experts,
+               "let --expert-map give ranks different numbers of slots");
+  app.add_option("--shared-experts", words.shared, "tp: cut by --tp; replicated: whole everywhere")
+      ->capture_default_str();
+  app.add_option("--tp-fit", words.fit,
+                 "where a cut splits a block of scales: refuse, retile (smaller FP8 blocks), pad "
+                 "(wider MLPs and vocabulary) or bf16")
+      ->capture_default_str();
+  app.add_option("--links", words.links,
+                 "yes: files that several ranks load are hard links to one; no: copies")
+      ->check(CLI::IsMember({"yes", "no"}))
+      ->capture_default_str();
+}
+
+void read_slicing(const SlicingWords& words, convert::PlanOptions& options) {
+  options.layout = layout_of(words);
+  options.links = words.links == "yes";
+  convert::SlicingOptions& slicing = options.slicing;
+  const bool is_native = options.layout->name == "deepseek-mp";
+  if (words.mp && !is_native) refuse("--mp belongs to --layout deepseek-mp (use --tp and --ep)");
+  slicing.topology = is_native ? native_topology(words)
+                               : shard::make_topology(words.tp.value_or(1), words.ep.value_or(1),
+                                                      words.etp, words.pp.value_or(1));
+  slicing.shared = shard::parse_shared_experts(words.shared);
+  slicing.fit = shard::parse_tp_fit(words.fit);
+  slicing.stages = words.stages;
+  slicing.redundant_experts = words.redundant_experts;
+  slicing.uneven_experts = words.uneven_experts;
+  if (words.expert_map.empty()) return;
+  if (!options.layout->is_sliced) refuse("--expert-map needs a topology (--ep)");
+  slicing.expert_map = read_text_file(words.expert_map, kMaxExpertMapBytes);
+  slicing.expert_map_where = words.expert_map;
+}
+
+}  // namespace ingot::cli

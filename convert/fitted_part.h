@@ -1,0 +1,51 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "formats/encoding.h"
+#include "shard/fit_blocks.h"
+
+namespace ingot::convert {
+
+/// A part whose tensor was retiled or padded.
+struct FittedPart {
+  formats::Shape shape;                          ///< of the whole, as it is cut
+  std::array<std::uint64_t, 2> repeat = {1, 1};  ///< rows and columns of it per original element
+  std::uint32_t sections = 1;                    ///< of its rows; each is padded at its own end
+};
+
+/// What becomes of a part of `shape`. `weight` and `group` are those of the unfitted tensor; scales
+/// of a retiled tensor are repeated, everything else grows with the weight.
+FittedPart fitted_part(formats::Part part, formats::SchemeId scheme, const formats::Shape& shape,
+                       const formats::Shape& weight, std::array<std::uint64_t, 2> group,
+                       const shard::Fit& fit, std::uint32_t sections);
+
+/// Rewrites the bytes of a part, as they come, into those of the fitted part. New elements are
+/// zero codes, scales of one, zero biases.
+class PartFitter {
+ public:
+  PartFitter(formats::Part part, formats::DType dtype, const formats::Shape& shape,
+             const FittedPart& fitted);
+
+  using Sink = std::function<void(std::span<const std::byte>)>;
+  void push(std::span<const std::byte> bytes, const Sink& sink);
+
+ private:
+  void finish_row(const Sink& sink);
+  void emit_padding(std::uint64_t rows, const Sink& sink);
+
+  std::uint64_t element_bytes_ = 1;
+  std::uint64_t row_bytes_in_ = 0, row_bytes_out_ = 0;
+  std::uint64_t section_rows_in_ = 0, section_rows_out_ = 0;
+  std::array<std::uint64_t, 2> repeat_;
+  std::vector<std::byte> filler_;  // one element
+  std::vector<std::byte> row_in_, row_out_, padding_row_;
+  std::uint64_t row_ = 0;  // within the section
+};
+
+}  // namespace ingot::convert

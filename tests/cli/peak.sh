@@ -1,0 +1,21 @@
+# Sourced by the tests of memory, after expect.sh.
+
+# peak_kb COMMAND...: the highest peak RSS of three runs, in KiB; $work/out is removed after each. How many windows a run
+# touches depends on how far the disk falls behind. Absurdly much after a failure, which breaks every claim.
+peak_kb() {
+  local peak=0 once run
+  for run in 1 2 3; do
+    /usr/bin/time -f %M -o "$work/peak" "$@" >/dev/null 2>"$work/stderr" || {
+      echo "FAILED: $*: $(cat "$work/stderr")" >&2
+      echo 999999999
+      return
+    }
+    once=$(cat "$work/peak")
+    [ "$once" -le "$peak" ] || peak=$once
+    rm -rf "$work/out"
+  done
+  echo "$peak"
+}
+
+# bytes SIZE: of 512MiB or 4GiB.
+bytes() { python3 -c 'import sys; print(int(sys.argv[1][:-3]) << (20 if sys.argv[1][-3] == "M" else 30))' "$1"; }

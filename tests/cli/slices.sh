@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# What a user does with slices: inspect, check and merge them, whole, gathered, foreign and damaged.
+source "$(dirname "$0")/expect.sh"
+ingot=$1 example=$2
+quiet() { "$ingot" "$@" --progress never >/dev/null || fail "$*"; }
+same_weights() {  # every stored tensor of both, byte for byte
+  python3 - "$1" "$2" <<'P' || fail "$1 and $2 differ"
+import glob, json, struct, sys
+def tensors(folder):
+    found = {}
+    for path in glob.glob(folder + "/*.safetensors"):
+        data = open(path, "rb").read()
+        n = struct.unpack("<Q", data[:8])[0]
+        for name, t in json.loads(data[8:8 + n]).items():
+            if name != "__metadata__":
+                begin, end = t["data_offsets"]
+                found[name] = (t["dtype"], t["shape"], data[8 + n + begin:8 + n + end])
+    return found
+a, b = tensors(sys.argv[1]), tensors(sys.argv[2])
+assert a and a == b, [k for k in {*a, *b} if a.get(k) != b.get(k)][:3]
+P
+}
+flip() {  # flip FILE: its last byte
+  python3 - "$1" <<'P'
+import sys
+with open(sys.argv[1], "r+b") as f:
+    f.seek(-1, 2)
+    byte = f.read(1)
+    f.seek(-1, 2)
+    f.write(bytes([byte[0] ^ 1]))
+P
+}
+
+# Ranks: one model to every command, and the original again when merged.
+quiet convert "$example" "$work/ranks" --tp 2 --ep 4 --tp-fit retile
+expect 0 "deepseek_v32" "$ingot" inspect "$work/ranks"
+expect 0 "model.norm.weight" "$ingot" inspect "$work/ranks" model.norm.weight
+expect 0 "0 errors" "$ingot" check "$work/ranks"
+quiet merge "$work/ranks" "$work/merged"
+same_weights "$example" "$work/merged"
+diff <(cat "$example/config.json"; echo) "$work/merged/config.json" || fail "config.json of the merged model"
+expect 2 "holds no slices" "$ingot" merge "$work/merged" "$work/again"
+expect_unpublished "$work/again"
+
+# The same without the manifest above them, as somebody gathered them.
+cp -r "$work/ranks" "$work/gathered"
+rm "$work/gathered/ingot.json"
+expect 0 "0 errors" "$ingot" check "$work/gathered"
+mv "$work/gathered/rank-00002-of-00004" "$work/kept"
+for command in "inspect" "check" "merge"; do
+  output=(); [ $command = merge ] && output=("$work/none")
+  expect 2 "rank-00002-of-00004: is missing" "$ingot" $command "$work/gathered" "${output[@]}"
+done
+mv "$work/kept" "$work/gathered/rank-00002-of-00004"
+
+# One byte of one replica: check finds the changed file, merge the two ranks that differ.
+file=$(cd "$work/gathered/rank-00002-of-00004" && ls all-*.safetensors | head -1)
+flip "$work/gathered/rank-00002-of-00004/$file"
+expect 2 "rank-00002-of-00004/$file" "$ingot" check "$work/gathered"
+expect 2 "differs between rank-00000-of-00004 and rank-00002-of-00004" "$ingot" merge "$work/gathered" "$work/none" --progress never
+expect_unpublished "$work/none"
+
+# A manifest that cannot be read is a finding.
+echo "{" >"$work/gathered/ingot.json"
+expect 2 "is not valid JSON" "$ingot" check "$work/gathered"
+
+# Shards as DeepSeek's own script leaves them: nothing tells of them but names and a config.
+quiet convert "$example" "$work/bf16" --to bf16
+quiet convert "$work/bf16" "$work/foreign" --layout deepseek-mp --mp 2
+rm -f "$work"/foreign/*ingot* "$work"/foreign/*.json
+for command in "inspect" "check" "merge"; do
+  output=(); [ $command = merge ] && output=("$work/none")
+  expect 2 "--config" "$ingot" $command "$work/foreign" "${output[@]}"
+done
+expect 0 "deepseek_v32" "$ingot" inspect "$work/foreign" --config "$work/bf16/config.json"
+expect 0 "0 errors" "$ingot" check "$work/foreign" --config "$work/bf16/config.json"
+quiet merge "$work/foreign" "$work/from_foreign" --config "$work/bf16/config.json"
+same_weights "$work/bf16" "$work/from_foreign"
+finish
