@@ -24,6 +24,13 @@ def files_of(directory):
                   if os.path.isfile(os.path.join(directory, f)))
 
 
+def rotated(names, by):
+    """The same in another order each round, so that a drift of the machine meets all of them."""
+    names = list(names)
+    shift = by % len(names)
+    return names[shift:] + names[:shift]
+
+
 def read_through(directory):
     for path in files_of(directory):
         with open(path, "rb", buffering=0) as f:
@@ -67,6 +74,14 @@ def fsync_tree(directory):
     os.close(fd)
 
 
+def median_ratio(a, b):
+    return statistics.median(x / y for x, y in zip(a, b))
+
+
+def spread(seconds):
+    return f"{statistics.median(seconds):6.2f} s ({min(seconds):.2f} to {max(seconds):.2f})"
+
+
 class Jobs:
     def __init__(self, options):
         self.ingot, self.threads = options.ingot, options.threads
@@ -85,6 +100,14 @@ class Jobs:
     def fresh(self):
         shutil.rmtree(self.scratch, ignore_errors=True)
         os.sync()
+
+    def time_hot(self, action, *directories):
+        """Seconds that an action takes when these directories are in the page cache."""
+        self.fresh()
+        for directory in directories:
+            read_through(directory)
+        warm_memory(1 << 30)
+        return timed(action)
 
     def convert(self, *arguments):
         command = [self.ingot, "convert", self.source, self.scratch, "--progress", "never", *arguments]
@@ -132,16 +155,9 @@ def main():
     cold = {"cp cold": jobs.cp, "cast cold": lambda: jobs.convert("--to", "bf16")}
     seconds = {name: [] for name in [*hot, *cold]}
     for round_number in range(options.rounds):
-        names = list(hot)
-        shift = round_number % len(names)
-        for name in names[shift:] + names[:shift]:
-            jobs.fresh()
-            read_through(jobs.source)
-            read_through(jobs.reference)
-            warm_memory(1 << 30)
-            seconds[name].append(timed(hot[name]))
-        names = list(cold) if round_number % 2 == 0 else list(cold)[::-1]
-        for name in names:
+        for name in rotated(hot, round_number):
+            seconds[name].append(jobs.time_hot(hot[name], jobs.source, jobs.reference))
+        for name in rotated(cold, round_number):
             jobs.fresh()
             evict(jobs.source)
             evict(jobs.reference)
@@ -150,7 +166,7 @@ def main():
     jobs.fresh()
 
     def ratio(a, b):
-        return statistics.median(x / y for x, y in zip(seconds[a], seconds[b]))
+        return median_ratio(seconds[a], seconds[b])
 
     result = {name: {"median_s": statistics.median(s), "min_s": min(s), "max_s": max(s)} for name, s in seconds.items()}
     for name, row in result.items():

@@ -12,7 +12,7 @@ import shutil
 import statistics
 import subprocess
 
-from jobs import Jobs, add_options, files_of, read_through, timed, warm_memory
+from jobs import Jobs, add_options, files_of, median_ratio, rotated, spread
 
 TARGETS = {
     "int8": ["--to", "int8"],
@@ -45,28 +45,21 @@ def main():
 
     seconds = {(target, kind): [] for target in options.targets for kind in ("convert", "cp")}
     for round_number in range(options.rounds):
-        names = list(seconds)
-        shift = round_number % len(names)
-        for target, kind in names[shift:] + names[:shift]:
-            jobs.fresh()
-            read_through(jobs.source)
-            read_through(references[target])
-            warm_memory(1 << 30)
+        for target, kind in rotated(seconds, round_number):
             if kind == "convert":
                 action = lambda: jobs.convert(*TARGETS[target])
             else:
                 action = lambda: jobs.cp(references[target])
-            seconds[target, kind].append(timed(action))
+            seconds[target, kind].append(jobs.time_hot(action, jobs.source, references[target]))
     jobs.fresh()
 
     cores = options.threads or os.cpu_count()
     for target in options.targets:
         convert, cp = seconds[target, "convert"], seconds[target, "cp"]
-        ratio = statistics.median(x / y for x, y in zip(convert, cp))
         bytes_out = sum(os.path.getsize(p) for p in files_of(references[target]))
         rate = elements[target] / statistics.median(convert) / cores
-        print(f"{target:14s} out {bytes_out / 1e9:5.2f} GB  convert {statistics.median(convert):6.2f} s ({min(convert):.2f} to {max(convert):.2f})"
-              f"  cp+fsync {statistics.median(cp):6.2f} s ({min(cp):.2f} to {max(cp):.2f})  ratio {ratio:.2f}"
+        print(f"{target:14s} out {bytes_out / 1e9:5.2f} GB  convert {spread(convert)}"
+              f"  cp+fsync {spread(cp)}  ratio {median_ratio(convert, cp):.2f}"
               f"  {rate / 1e6:.0f} M elements/s and core", flush=True)
 
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Installs the packages, builds ingot, and turns the bundled FP8 checkpoint into BF16, INT8, NVFP4 and MXFP4, showing what happens.
+# Installs the packages, builds ingot, turns the bundled FP8 checkpoint into BF16, INT8, NVFP4 and MXFP4, and cuts it for ranks and
+# back, showing what happens.
 # Writes only below build/ and to a temporary folder, which it removes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -65,6 +66,20 @@ run ingot convert "$source" "$work/mxfp4" --to mxfp4
 run ingot convert "$source" "$work/ascend" --to int8 --dialect modelslim
 run head -c 400 "$work/ascend/quant_model_description.json"
 echo " ..."
+
+say "14. For four ranks: FP8 to NVFP4 at TP 2 x EP 4 in one pass. Attention stays FP8, and heads are cut inside its blocks:"
+run ingot convert "$source" "$work/ranks" --to nvfp4 --tp 2 --ep 4 --dry-run || true
+echo "... so those become smaller, each with its parent's scale"
+run ingot convert "$source" "$work/ranks" --to nvfp4 --tp 2 --ep 4 --tp-fit retile
+run ls "$work/ranks" "$work/ranks/rank-00003-of-00004"
+
+say "15. Each rank's directory stands on its own; together they are the model again, to the last bit"
+run ingot check "$work/ranks/rank-00003-of-00004"
+run ingot merge "$work/ranks" "$work/merged"
+run ingot check "$work/merged"
+for file in "$work"/nvfp4/*.safetensors; do
+  run cmp "$file" "$work/merged/$(basename "$file")"
+done
 
 say "Done. The outputs were in $work and are removed now; make your own with"
 echo "  build/release/cli/ingot convert IN OUT --to bf16    # or fp8, int8, nvfp4, mxfp4, ...: ingot list schemes"
