@@ -81,6 +81,25 @@ void renew_groups(Plan& plan) {
   plan.groups = std::move(groups);
 }
 
+// Whether every part of a tensor, as it is spelled without this layout, has a name in it.
+bool has_native_names(const Checkpoint& source, const PlannedTensor& item) {
+  const LogicalTensor& tensor = source.tensors()[item.tensor];
+  const auto is_known = [&](const std::string& name) {
+    return formats::native_name(name, source.config()).has_value();
+  };
+  if (item.action != Action::kCopy) {
+    return item.spelling == nullptr ||
+           std::ranges::all_of(item.spelling->parts, [&](const formats::PartSpelling& part) {
+             return is_known(formats::part_name(part, tensor.name));
+           });
+  }
+  bool all = true;
+  tensor.encoding.stored.for_each([&](formats::Part, std::uint32_t stored) {
+    all = all && is_known(source.stored()[stored].name);
+  });
+  return all;
+}
+
 // DeepSeek's inference code knows BF16 and FP8 blocks of 128 x 128.
 void require_native(const Checkpoint& source, const Plan& plan) {
   Refusals refusals;
@@ -97,6 +116,11 @@ void require_native(const Checkpoint& source, const Plan& plan) {
                    tensor.name);
     } else if (!formats::native_name(tensor.name, source.config())) {
       refusals.add(ErrorCode::kUnsupported, "layout deepseek-mp has no name for it", tensor.name);
+    } else if (!has_native_names(source, item)) {
+      refusals.add(ErrorCode::kUnsupported,
+                   "layout deepseek-mp knows scales by the names of dialect deepseek alone (add "
+                   "--dialect deepseek)",
+                   tensor.name);
     }
   }
   refusals.throw_if_any();

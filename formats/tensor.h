@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "formats/dtype.h"
@@ -32,6 +33,12 @@ struct MatrixView {
   std::size_t cols = 0;
   std::size_t stride = 0;
   [[nodiscard]] T* row(std::size_t r) const { return data + r * stride; }
+  /// The same matrix, to be read alone.
+  operator MatrixView<const T>() const  // NOLINT(google-explicit-constructor)
+    requires(!std::is_const_v<T>)
+  {
+    return {data, rows, cols, stride};
+  }
 };
 
 /// One tensor as a file holds it.

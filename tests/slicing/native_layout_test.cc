@@ -261,6 +261,18 @@ TEST_F(NativeLayout, RefusesSchemesThatTheInferenceCodeDoesNotKnow) {
   }
 }
 
+TEST_F(NativeLayout, RefusesScalesInAnotherDialectsSpelling) {
+  Conversion blocks(tiny_v32(), directory_ / "blocks");
+  blocks.recipe.to = SchemeId::kFp8Block;
+  blocks.recipe.choices.dialect = "compressed-tensors";
+  blocks.run();
+  expect_error(ErrorCode::kUnsupported, {"deepseek-mp", "--dialect deepseek"}, [&] {
+    Conversion conversion = to_native(directory_ / "blocks", directory_ / "out", 1);
+    conversion.recipe.to.reset();
+    conversion.run();
+  });
+}
+
 TEST_F(NativeLayout, LeavesNoConfigOfItsOwnBehindWhenItIsReplaced) {
   to_native(tiny_bf16(), directory_ / "out", 2).run();
   Conversion again(tiny_v32(), directory_ / "out");
