@@ -1,0 +1,136 @@
+#include "inference/kernels/matmul.h"
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "formats/base/error.h"
+#include "formats/base/parallel.h"
+#include "inference/kernels/matmul_task.h"
+#include "inference/kernels/matmul_transposed_task.h"
+#include "inference/kernels/weight_value.h"
+
+namespace ingot::inference {
+namespace {
+
+/// Products below which a second thread costs more than it saves.
+constexpr std::size_t kProductsPerThread = std::size_t{1} << 18;
+
+/// Whether rounding the weights to BF16 changes nothing: codes of at most eight significant bits
+/// under scales that are powers of two, far from the ends of the range.
+bool is_exact_in_bf16(const WeightMatrix& w) {
+  if (w.scales == nullptr || w.rows == 0 || w.cols == 0)
+    return w.scheme == formats::SchemeId::kBf16;
+  const std::size_t first = scale_group(w, 0, 0);
+  const std::size_t last = scale_group(w, w.rows - 1, w.cols - 1);
+  return std::all_of(w.scales + first, w.scales + last + 1, [](float scale) {
+    const auto bits = std::bit_cast<std::uint32_t>(scale);
+    return (bits & 0x7FFFFFU) == 0 && scale > 0x1p-100F && scale < 0x1p100F;
+  });
+}
+
+/// `n` values as vectors of sixteen, `stride` floats apart, the last one padded with zeros.
+void lay_out(const float* from, std::size_t n, float* to, std::size_t stride) {
+  for (std::size_t k = 0; k < n; k += kDotLanes, to += stride) {
+    const std::size_t here = std::min(kDotLanes, n - k);
+    if (here < kDotLanes) std::fill_n(to, kDotLanes, 0.0F);
+    for (std::size_t i = 0; i < here; ++i) to[i] = from[k + i];
+  }
+}
+
+/// Memory for x in the order that the kernels want, where that is not how it stands.
+class LaidOut {
+ public:
+  LaidOut(MatrixView<const float> x, std::size_t threads, MatmulTask& task) {
+    task.vectors = (x.cols + kDotLanes - 1) / kDotLanes;
+    if (x.rows <= kMostDirectRows) {
+      if (x.cols % kDotLanes == 0) {
+        task.x = x.data;
+        task.x_stride = x.stride;
+        return;
+      }
+      task.x_stride = task.vectors * kDotLanes;
+      values_ = std::make_unique_for_overwrite<float[]>(x.rows * task.x_stride);
+      for (std::size_t m = 0; m < x.rows; ++m) {
+        lay_out(x.row(m), x.cols, values_.get() + m * task.x_stride, kDotLanes);
+      }
+    } else {
+      const std::size_t n_tiles = (x.rows + kTileM - 1) / kTileM;
+      values_ =
+          std::make_unique_for_overwrite<float[]>(n_tiles * task.vectors * kTileM * kDotLanes);
+      parallel_for(n_tiles, threads, [&](std::size_t tile) {
+        const std::size_t end = std::min((tile + 1) * kTileM, x.rows);
+        for (std::size_t m = tile * kTileM; m < end; ++m) {
+          lay_out(x.row(m), x.cols, values_.get() + tiled_place(task.vectors, m, 0),
+                  kTileM * kDotLanes);
+        }
+      });
+    }
+    task.x = values_.get();
+  }
+
+ private:
+  std::unique_ptr<float[]> values_;
+};
+
+}  // namespace
+
+void matmul(MatrixView<const float> x, const WeightMatrix& w, WeightRounding rounding,
+            MatrixView<float> y, std::size_t threads) {
+  INGOT_CHECK(x.cols == w.cols && y.rows == x.rows && y.cols == w.rows);
+  if (x.rows == 0 || w.rows == 0) return;
+  check_matrix(w);
+  MatmulTask task{.w = w, .rounding = rounding, .y = y};
+  if (rounding == WeightRounding::kBf16 && is_exact_in_bf16(w)) {
+    task.rounding = WeightRounding::kExact;
+  }
+  threads = std::clamp<std::size_t>(x.rows * w.rows * w.cols / kProductsPerThread, 1, threads);
+  const LaidOut laid_out(x, threads, task);
+  std::vector<float> table;
+  if (wants_e2m1_table(w)) {
+    table.resize(256 * 16);
+    fill_e2m1_table(w, task.rounding, table.data());
+    task.e2m1_table = table.data();
+  }
+  // A few chunks per thread, so that one that was held up does not hold up the others.
+  const std::size_t step = x.rows <= kMostDirectRows ? 4 : kPanelN;
+  const std::size_t chunks_wanted = threads == 1 ? 1 : 4 * threads;
+  const std::size_t chunk = ((w.rows + chunks_wanted - 1) / chunks_wanted + step - 1) / step * step;
+  parallel_for((w.rows + chunk - 1) / chunk, threads, [&](std::size_t i) {
+    run_matmul(task, i * chunk, std::min((i + 1) * chunk, w.rows));
+  });
+}
+
+void matmul_transposed(MatrixView<const float> x, const WeightMatrix& w, WeightRounding rounding,
+                       MatrixView<float> y, std::size_t threads) {
+  INGOT_CHECK(x.cols == w.rows && y.rows == x.rows && y.cols == w.cols);
+  if (y.rows == 0 || y.cols == 0) return;
+  TransposedTask task{.x = x, .w = w, .rounding = rounding, .y = y};
+  if (w.rows == 0) {
+    scalar::run_transposed(task, 0, y.cols);
+    return;
+  }
+  check_matrix(w);
+  std::vector<float> table;
+  if (wants_e2m1_table(w)) {
+    table.resize(256 * 16);
+    fill_e2m1_table(w, rounding, table.data());
+    task.e2m1_table = table.data();
+  }
+  threads = std::clamp<std::size_t>(x.rows * w.rows * w.cols / kProductsPerThread, 1, threads);
+  // Columns of 4-bit codes are decoded by cache lines.
+  constexpr std::size_t kStep = 128;
+  const std::size_t chunks_wanted = threads == 1 ? 1 : 2 * threads;
+  const std::size_t chunk =
+      ((y.cols + chunks_wanted - 1) / chunks_wanted + kStep - 1) / kStep * kStep;
+  parallel_for((y.cols + chunk - 1) / chunk, threads, [&](std::size_t i) {
+    run_matmul_transposed(task, i * chunk, std::min((i + 1) * chunk, y.cols));
+  });
+}
+
+void decode_row(const WeightMatrix& w, std::size_t row, std::span<float> out) {
+  scalar::decode_row(w, row, out);
+}
+
+}  // namespace ingot::inference

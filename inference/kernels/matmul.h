@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "formats/tensor.h"
+#include "inference/kernels/weight_matrix.h"
+
+namespace ingot::inference {
+
+using formats::MatrixView;
+
+/// The order in which every FP32 dot product of the runtime is summed: element k is multiplied
+/// (rounded) and added (rounded, never fused) to lane k % 16, in ascending k; then lane i takes
+/// lane i + 8 for i < 8, i + 4 for i < 4, i + 2 for i < 2, i + 1. The same bits on every SIMD
+/// target, for any number of rows and threads. A result that is NaN is the quiet NaN 0x7FC00000.
+inline constexpr std::size_t kDotLanes = 16;
+
+/// What the decoded weights are rounded to before they are multiplied.
+enum class WeightRounding : bool { kExact, kBf16 };
+
+/// y[m, n] = dot(x[m, :], w[n, :]), weights decoded tile by tile. x is [M, K] and y [M, N], both
+/// row-major with strides; M or N may be 0. On at most `threads` threads.
+void matmul(MatrixView<const float> x, const WeightMatrix& w, WeightRounding rounding,
+            MatrixView<float> y, std::size_t threads);
+
+/// y[m, :] = sum over j of x[m, j] * w[j, :], j ascending, each product and each sum rounded; w is
+/// [J, C] and y [M, C]. What attention needs for probabilities x values and for the absorbed form.
+void matmul_transposed(MatrixView<const float> x, const WeightMatrix& w, WeightRounding rounding,
+                       MatrixView<float> y, std::size_t threads);
+
+/// One row decoded to FP32 (embedding look-up).
+void decode_row(const WeightMatrix& w, std::size_t row, std::span<float> out);
+
+/// The specifications: element by element, on one thread.
+namespace scalar {
+void matmul(MatrixView<const float> x, const WeightMatrix& w, WeightRounding rounding,
+            MatrixView<float> y);
+void decode_row(const WeightMatrix& w, std::size_t row, std::span<float> out);
+}  // namespace scalar
+
+}  // namespace ingot::inference

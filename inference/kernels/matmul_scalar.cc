@@ -1,0 +1,50 @@
+#include <vector>
+
+#include "formats/base/error.h"
+#include "inference/kernels/dot_lanes.h"
+#include "inference/kernels/matmul.h"
+#include "inference/kernels/matmul_transposed_task.h"
+#include "inference/kernels/weight_value.h"
+
+namespace ingot::inference::scalar {
+
+void decode_row(const WeightMatrix& w, std::size_t row, std::span<float> out) {
+  INGOT_CHECK(row < w.rows && out.size() == w.cols);
+  for (std::size_t c = 0; c < w.cols; ++c) out[c] = weight_value(w, row, c);
+}
+
+void matmul(MatrixView<const float> x, const WeightMatrix& w, WeightRounding rounding,
+            MatrixView<float> y) {
+  INGOT_CHECK(x.cols == w.cols && y.rows == x.rows && y.cols == w.rows);
+  std::vector<float> weights(w.cols);
+  for (std::size_t n = 0; n < w.rows; ++n) {
+    scalar::decode_row(w, n, weights);
+    for (float& weight : weights) weight = rounded_weight(weight, rounding);
+    for (std::size_t m = 0; m < x.rows; ++m) {
+      DotLanes lanes{};
+      add_products(x.row(m), weights.data(), w.cols, lanes);
+      y.row(m)[n] = one_nan(fold_lanes(lanes));
+    }
+  }
+}
+
+void run_transposed(const TransposedTask& task, std::size_t begin, std::size_t end) {
+  const auto& [x, w, rounding, table, y] = task;
+  for (std::size_t m = 0; m < y.rows; ++m) {
+    for (std::size_t c = begin; c < end; ++c) y.row(m)[c] = 0;
+  }
+  for (std::size_t j = 0; j < w.rows; ++j) {
+    for (std::size_t c = begin; c < end; ++c) {
+      const float weight = rounded_weight(weight_value(w, j, c), rounding);
+      for (std::size_t m = 0; m < x.rows; ++m) {
+        const float product = x.row(m)[j] * weight;
+        y.row(m)[c] = y.row(m)[c] + product;
+      }
+    }
+  }
+  for (std::size_t m = 0; m < y.rows; ++m) {
+    for (std::size_t c = begin; c < end; ++c) y.row(m)[c] = one_nan(y.row(m)[c]);
+  }
+}
+
+}  // namespace ingot::inference::scalar

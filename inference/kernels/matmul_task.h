@@ -1,0 +1,75 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+
+#include "inference/kernels/matmul.h"
+#include "inference/kernels/weight_matrix.h"
+#include "quantize/kernels/e2m1.h"
+
+namespace ingot::inference {
+
+/// float_from_e2m1 of every code.
+inline constexpr std::array<float, 16> kE2m1Values = [] {
+  std::array<float, 16> values{};
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = quantize::float_from_e2m1(static_cast<std::uint8_t>(i));
+  }
+  return values;
+}();
+
+/// Whether vectors of sixteen columns never straddle two scale groups, and 4-bit codes have groups
+/// of 16 or 32 columns with scales held as codes.
+inline bool has_regular_groups(const WeightMatrix& w) {
+  const bool pairs = w.scheme == formats::SchemeId::kNvfp4 || w.scheme == formats::SchemeId::kMxfp4;
+  if (pairs) {
+    return w.scale_codes != nullptr && (w.block_cols == 16 || w.block_cols == 32) &&
+           w.first_col % w.block_cols == 0;
+  }
+  if (w.block_cols == 0) return true;
+  return (w.block_cols % kDotLanes == 0 && w.first_col % kDotLanes == 0) ||
+         (w.first_col + w.cols <= w.block_cols);
+}
+
+/// Rows of x that are multiplied as they stand while weights are decoded in registers. Of more,
+/// weights are decoded into tiles.
+inline constexpr std::size_t kMostDirectRows = 3;
+
+/// Sides of a register tile: rows of x times rows of w.
+inline constexpr std::size_t kTileM = 4;
+inline constexpr std::size_t kTileN = 6;
+/// Rows of w that are decoded together, in columns of kTileVectors x 16: 48 KiB.
+inline constexpr std::size_t kPanelN = 4 * kTileN;
+inline constexpr std::size_t kTileVectors = 32;
+/// Rows of x multiplied with them: 256 KiB of those columns.
+inline constexpr std::size_t kPanelM = 128;
+
+/// A product under way. Columns of x are padded with zeros to `vectors` x 16 and, where the
+/// target's decoder wants it, interleaved.
+struct MatmulTask {
+  WeightMatrix w;
+  WeightRounding rounding = WeightRounding::kExact;
+  const float* e2m1_table = nullptr;  ///< of fill_e2m1_table
+  std::size_t vectors = 0;
+  /// Up to kMostDirectRows: row-major, `x_stride` apart. Else tiles of kTileM rows, [vectors,
+  /// kTileM, 16], of which the last may lack rows.
+  const float* x = nullptr;
+  std::size_t x_stride = 0;
+  MatrixView<float> y;
+};
+
+/// Index of element (m, k) in x of tiles.
+constexpr std::size_t tiled_place(std::size_t vectors, std::size_t m, std::size_t k) {
+  return ((m / kTileM * vectors + k / kDotLanes) * kTileM + m % kTileM) * kDotLanes + k % kDotLanes;
+}
+
+/// Whether MatmulTask::e2m1_table is used for this matrix on this processor.
+bool wants_e2m1_table(const WeightMatrix& w);
+
+/// 256 x 16 weights: of every scale code, of every E2M1 code.
+void fill_e2m1_table(const WeightMatrix& w, WeightRounding rounding, float* out);
+
+/// Columns [begin, end) of y, that is, rows of w.
+void run_matmul(const MatmulTask& task, std::size_t begin, std::size_t end);
+
+}  // namespace ingot::inference

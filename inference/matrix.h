@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "formats/tensor.h"
+
+namespace ingot::inference {
+
+using formats::MatrixView;
+
+/// A row-major FP32 matrix: activations, one row per token.
+class Matrix {
+ public:
+  Matrix() = default;
+  Matrix(std::size_t rows, std::size_t cols) : rows_(rows), cols_(cols), values_(rows * cols) {}
+
+  [[nodiscard]] std::size_t rows() const { return rows_; }
+  [[nodiscard]] std::size_t cols() const { return cols_; }
+  [[nodiscard]] std::span<float> values() { return values_; }
+  [[nodiscard]] std::span<const float> values() const { return values_; }
+  [[nodiscard]] std::span<float> row(std::size_t r) {
+    return std::span(values_).subspan(r * cols_, cols_);
+  }
+  [[nodiscard]] std::span<const float> row(std::size_t r) const {
+    return std::span(values_).subspan(r * cols_, cols_);
+  }
+  [[nodiscard]] MatrixView<float> view() { return {values_.data(), rows_, cols_, cols_}; }
+  [[nodiscard]] MatrixView<const float> view() const {
+    return {values_.data(), rows_, cols_, cols_};
+  }
+  /// Columns [first, first + n) of every row.
+  [[nodiscard]] MatrixView<float> columns(std::size_t first, std::size_t n) {
+    return {values_.data() + first, rows_, n, cols_};
+  }
+  [[nodiscard]] MatrixView<const float> columns(std::size_t first, std::size_t n) const {
+    return {values_.data() + first, rows_, n, cols_};
+  }
+
+ private:
+  std::size_t rows_ = 0, cols_ = 0;
+  std::vector<float> values_;
+};
+
+}  // namespace ingot::inference
