@@ -1,0 +1,201 @@
+#include "inference/cache/kv_cache.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "formats/base/checked.h"
+#include "formats/base/error.h"
+#include "inference/cache/stream_codec.h"
+#include "inference/weights/held_bytes.h"
+
+namespace ingot::inference {
+namespace {
+
+struct Sequence {
+  bool lives = false;
+  std::size_t length = 0;
+  std::vector<std::size_t> slabs;  ///< number p holds tokens [p * kPageTokens, ...)
+};
+
+}  // namespace
+
+// A slab is the memory of kPageTokens tokens of one sequence: a page of every stream of every
+// layer.
+struct KvCache::State {
+  std::vector<std::vector<CacheStream>> layers;
+  std::vector<std::vector<std::size_t>> offsets;  ///< in a slab, per layer and stream
+  std::size_t n_streams = 0;
+  std::size_t slab_bytes = 0;
+  std::size_t max_slabs = 0;
+
+  std::vector<HeldBytes> slabs;  ///< taken so far, in use or free
+  std::vector<std::size_t> free_slabs;
+  std::vector<Sequence> sequences;
+  std::vector<SequenceId> free_ids;
+
+  [[nodiscard]] std::size_t slabs_used() const { return slabs.size() - free_slabs.size(); }
+
+  [[nodiscard]] const Sequence& living(SequenceId id) const {
+    INGOT_CHECK(id < sequences.size() && sequences[id].lives);
+    return sequences[id];
+  }
+  Sequence& living(SequenceId id) {
+    INGOT_CHECK(id < sequences.size() && sequences[id].lives);
+    return sequences[id];
+  }
+
+  std::size_t take_slab() {
+    if (free_slabs.empty()) {
+      slabs.emplace_back(slab_bytes);
+      return slabs.size() - 1;
+    }
+    const std::size_t slab = free_slabs.back();
+    free_slabs.pop_back();
+    return slab;
+  }
+
+  void shrink(Sequence& sequence, std::size_t n_slabs) {
+    while (sequence.slabs.size() > n_slabs) {
+      free_slabs.push_back(sequence.slabs.back());
+      sequence.slabs.pop_back();
+    }
+  }
+
+  [[nodiscard]] std::byte* page(SequenceId id, std::size_t layer, std::size_t stream,
+                                std::size_t number) const {
+    const Sequence& sequence = living(id);
+    INGOT_CHECK(layer < layers.size() && stream < layers[layer].size());
+    INGOT_CHECK(number < sequence.slabs.size());
+    return slabs[sequence.slabs[number]].data() + offsets[layer][stream];
+  }
+};
+
+KvCache::KvCache(std::vector<std::vector<CacheStream>> layers, std::size_t capacity)
+    : state_(std::make_unique<State>()) {
+  state_->layers = std::move(layers);
+  for (const std::vector<CacheStream>& streams : state_->layers) {
+    auto& offsets = state_->offsets.emplace_back();
+    for (const CacheStream& stream : streams) {
+      offsets.push_back(state_->slab_bytes);
+      state_->slab_bytes += page_form(stream).page_bytes();
+    }
+    state_->n_streams += streams.size();
+  }
+  state_->max_slabs = ceil_div(capacity, kPageTokens);
+}
+
+KvCache::~KvCache() = default;
+KvCache::KvCache(KvCache&&) noexcept = default;
+KvCache& KvCache::operator=(KvCache&&) noexcept = default;
+
+std::uint64_t KvCache::bytes_per_token(const std::vector<std::vector<CacheStream>>& layers) {
+  std::uint64_t n_bytes = 0;
+  for (const std::vector<CacheStream>& streams : layers) {
+    for (const CacheStream& stream : streams) n_bytes += page_form(stream).token_bytes();
+  }
+  return n_bytes;
+}
+
+SequenceId KvCache::add() {
+  if (!state_->free_ids.empty()) {
+    const SequenceId id = state_->free_ids.back();
+    state_->free_ids.pop_back();
+    state_->sequences[id].lives = true;
+    return id;
+  }
+  state_->sequences.push_back({.lives = true});
+  return narrow<SequenceId>(state_->sequences.size() - 1, "number of sequences");
+}
+
+void KvCache::reserve(SequenceId id, std::size_t n) {
+  Sequence& sequence = state_->living(id);
+  const std::size_t needed = ceil_div(n, kPageTokens);
+  const std::size_t held = sequence.slabs.size();
+  const std::size_t free = state_->max_slabs - state_->slabs_used();
+  if (needed > held && needed - held > free) {
+    throw Error(
+        ErrorCode::kLimit,
+        fmt::format("the cache has no room for {} tokens: {} more are needed for it, in pages of "
+                    "{}; {} of its {} tokens are taken, {} bytes each (run fewer or shorter "
+                    "sequences, or raise its capacity)",
+                    n, (needed - held) * kPageTokens, kPageTokens,
+                    state_->slabs_used() * kPageTokens, state_->max_slabs * kPageTokens,
+                    state_->slab_bytes / kPageTokens));
+  }
+  try {
+    sequence.slabs.reserve(needed);
+    while (sequence.slabs.size() < needed) sequence.slabs.push_back(state_->take_slab());
+  } catch (...) {
+    state_->shrink(sequence, held);  // the system had no more memory
+    throw;
+  }
+  sequence.length = std::max(sequence.length, n);
+}
+
+void KvCache::truncate(SequenceId id, std::size_t n) {
+  Sequence& sequence = state_->living(id);
+  if (n >= sequence.length) return;
+  sequence.length = n;
+  state_->shrink(sequence, ceil_div(n, kPageTokens));
+}
+
+void KvCache::free(SequenceId id) {
+  truncate(id, 0);
+  state_->living(id).lives = false;
+  state_->free_ids.push_back(id);
+}
+
+std::size_t KvCache::length(SequenceId id) const {
+  return state_->living(id).length;
+}
+
+std::size_t KvCache::pages_used() const {
+  return state_->slabs_used() * state_->n_streams;
+}
+
+std::size_t KvCache::pages_free() const {
+  return (state_->max_slabs - state_->slabs_used()) * state_->n_streams;
+}
+
+std::size_t KvCache::n_layers() const {
+  return state_->layers.size();
+}
+
+const std::vector<CacheStream>& KvCache::streams(std::size_t layer) const {
+  return state_->layers.at(layer);
+}
+
+void KvCache::write(SequenceId id, std::size_t layer, std::size_t stream, std::size_t position,
+                    std::span<const float> values) {
+  INGOT_CHECK(position < length(id));
+  std::byte* page = state_->page(id, layer, stream, position / kPageTokens);
+  encode_token(state_->layers[layer][stream], page, position % kPageTokens, values);
+}
+
+const float* KvCache::page(SequenceId id, std::size_t layer, std::size_t stream, std::size_t page,
+                           std::size_t n, std::span<float> scratch) const {
+  const std::byte* bytes = state_->page(id, layer, stream, page);
+  INGOT_CHECK(n <= kPageTokens && page * kPageTokens + n <= length(id));
+  const CacheStream& form = state_->layers[layer][stream];
+  if (form.format == KvFormat::kF32) return reinterpret_cast<const float*>(bytes);
+  INGOT_CHECK(scratch.size() >= n * form.width);
+  decode_tokens(form, bytes, 0, n, scratch.data());
+  return scratch.data();
+}
+
+void KvCache::gather(SequenceId id, std::size_t layer, std::size_t stream,
+                     std::span<const std::uint32_t> positions, std::span<float> out) const {
+  if (positions.empty()) return;
+  const std::size_t tokens = length(id);
+  const CacheStream& form = streams(layer).at(stream);
+  INGOT_CHECK(out.size() >= positions.size() * form.width);
+  for (std::size_t i = 0; i < positions.size(); ++i) {
+    INGOT_CHECK(positions[i] < tokens);
+    const std::byte* bytes = state_->page(id, layer, stream, positions[i] / kPageTokens);
+    decode_tokens(form, bytes, positions[i] % kPageTokens, 1, out.data() + i * form.width);
+  }
+}
+
+}  // namespace ingot::inference

@@ -1,0 +1,86 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace ingot::inference {
+
+/// In what numbers cached values are held (`--kv-cache`).
+enum class KvFormat : std::uint8_t { kF32, kBf16, kFp8, kInt8 };
+std::span<const KvFormat> kv_formats();
+std::string_view kv_format_name(KvFormat format);
+std::optional<KvFormat> find_kv_format(std::string_view name);
+
+/// One vector that every cached token has in every layer: the latent, its rope key, an index key,
+/// the keys or values of a GQA layer.
+struct CacheStream {
+  std::size_t width = 0;  ///< values per token
+  KvFormat format = KvFormat::kF32;
+  /// Values that share a scale, of the quantized formats: a last group may be shorter; 0: all.
+  /// Codes and scales are those of quantize_activations: FP8 E4M3 with scale max(amax, 1e-4) *
+  /// fp32(1/448), INT8 with scale amax / 127. A scale is held as FP32.
+  std::size_t group = 0;
+  bool power_of_two = false;  ///< FP8 scales rounded up to a power of two
+};
+
+/// Which sequence of a cache; never reused while it lives.
+using SequenceId = std::uint32_t;
+
+/// Cached tokens of many sequences in pages of kPageTokens tokens. A page holds one stream of one
+/// layer; the pages of the same tokens in all layers are taken and given back together. Values are
+/// quantized when they are written, so that nobody sees them unquantized. Different (sequence,
+/// layer) pairs may be written and read at once, while nobody adds, reserves, truncates or frees.
+class KvCache {
+ public:
+  static constexpr std::size_t kPageTokens = 64;
+
+  /// `layers[l]` are the streams of layer l. `capacity` tokens over all sequences, rounded up to
+  /// whole pages and counted in whole pages per sequence; memory is taken as pages are reserved,
+  /// and kept for other sequences when they are free again.
+  KvCache(std::vector<std::vector<CacheStream>> layers, std::size_t capacity);
+  ~KvCache();
+  KvCache(KvCache&&) noexcept;
+  KvCache& operator=(KvCache&&) noexcept;
+
+  /// Bytes that a token takes over all layers.
+  static std::uint64_t bytes_per_token(const std::vector<std::vector<CacheStream>>& layers);
+
+  /// A sequence without tokens. Numbers of freed sequences are given again, the last freed first.
+  SequenceId add();
+  /// Room for tokens [0, n); never less than there was. kLimit, with the figures and nothing
+  /// changed, when the capacity does not suffice.
+  void reserve(SequenceId sequence, std::size_t n);
+  /// Forgets tokens from n on; their pages are free again.
+  void truncate(SequenceId sequence, std::size_t n);
+  void free(SequenceId sequence);
+  /// Tokens for which there is room: what reserve and truncate said last.
+  [[nodiscard]] std::size_t length(SequenceId sequence) const;
+  /// Pages in use and free, of all streams and layers together.
+  [[nodiscard]] std::size_t pages_used() const;
+  [[nodiscard]] std::size_t pages_free() const;
+  [[nodiscard]] std::size_t n_layers() const;
+  [[nodiscard]] const std::vector<CacheStream>& streams(std::size_t layer) const;
+
+  /// Writes one token's values (width of the stream) at a reserved position, in any order and
+  /// again.
+  void write(SequenceId sequence, std::size_t layer, std::size_t stream, std::size_t position,
+             std::span<const float> values);
+  /// Decoded values of tokens [page * kPageTokens, + n), row-major: a pointer into the cache where
+  /// it holds FP32, else into `scratch` (n x width), which it fills.
+  const float* page(SequenceId sequence, std::size_t layer, std::size_t stream, std::size_t page,
+                    std::size_t n, std::span<float> scratch) const;
+  /// Decoded values of the tokens at `positions`, row-major into `out`: the bits that page() gives.
+  void gather(SequenceId sequence, std::size_t layer, std::size_t stream,
+              std::span<const std::uint32_t> positions, std::span<float> out) const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace ingot::inference

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "inference/weights/linear.h"
+#include "inference/weights/weight_store.h"
+
+namespace ingot::inference {
+
+/// The three matrices of one routed expert.
+struct Expert {
+  Linear gate, up, down;
+  [[nodiscard]] std::uint64_t n_bytes() const {
+    return gate.n_bytes() + up.n_bytes() + down.n_bytes();
+  }
+};
+
+/// Which experts there are: `first` to `first + count` of `n_experts` in every listed layer.
+struct ExpertShape {
+  std::vector<std::uint32_t> layers;  ///< with experts, MTP layers included
+  std::size_t n_experts = 0;
+  Range mine;  ///< held by this rank
+  std::size_t hidden = 0, intermediate = 0;
+};
+
+/// What has happened.
+struct ExpertCounters {
+  std::uint64_t hits = 0;        ///< get() found the expert in memory, or on its way there
+  std::uint64_t misses = 0;      ///< get() had to read it
+  std::uint64_t reads = 0;       ///< experts read, ahead or by get()
+  std::uint64_t bytes_read = 0;  ///< of experts, as they are held; those read again count again
+};
+
+/// Routed experts in memory, up to a budget: all of them, read at once, when they fit; else those
+/// used last (least recently used goes first), read when the router has chosen them. Held experts
+/// never go. Only when those that are held leave no room for one more that somebody asks for, the
+/// budget is exceeded, by what is missing for that one; as soon as something is released, by less
+/// or nothing. Safe from many threads.
+class ExpertStore {
+ public:
+  /// Bytes of all experts, and of the largest one.
+  struct Need {
+    std::uint64_t all = 0, largest = 0;
+  };
+  static Need need(const WeightStore& store, const ExpertShape& shape);
+
+  /// `budget` bytes; kLimit with what would be enough when it is less than two of the largest.
+  /// `store` must outlive this. `threads` read at a time.
+  ExpertStore(const WeightStore& store, ExpertShape shape, std::uint64_t budget,
+              std::size_t threads);
+  ~ExpertStore();
+
+  /// True when every expert is in memory for good.
+  [[nodiscard]] bool all_resident() const;
+  /// Says what a layer is about to use, in order of use: read in the background, as far as the
+  /// budget allows beside what is in use and what this call and the one before it have announced.
+  void prefetch(std::uint32_t layer, std::span<const std::uint32_t> experts);
+  /// The expert, read now if need be; a read on its way is waited for. It stays while the pointer
+  /// lives, beyond this store if need be. The error of a background read is thrown here, once; the
+  /// next call tries again.
+  std::shared_ptr<const Expert> get(std::uint32_t layer, std::uint32_t expert);
+  [[nodiscard]] ExpertCounters counters() const;
+  /// Bytes of the experts in memory and of those being read.
+  [[nodiscard]] std::uint64_t bytes_held() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace ingot::inference

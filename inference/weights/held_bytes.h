@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <new>
+
+#include "formats/base/aligned_buffer.h"
+
+namespace ingot::inference {
+
+/// Uninitialised memory from a cache line's edge on. What is at least 2 MiB lies on huge pages:
+/// memory that is used for the first time costs more in small ones than reading a fast disk does.
+/// Each of those takes two of the 65,530 mappings that a process may have, so the matrices of an
+/// expert share one.
+class HeldBytes {
+ public:
+  static constexpr std::size_t kAlignment = 64;
+
+  HeldBytes() = default;
+  /// kLimit when the system has no more.
+  explicit HeldBytes(std::size_t n_bytes);
+
+  [[nodiscard]] std::byte* data() const { return heap_ ? heap_.get() : mapped_.data(); }
+  [[nodiscard]] std::size_t size() const { return size_; }
+
+ private:
+  struct Release {
+    void operator()(std::byte* data) const noexcept {
+      ::operator delete (data, std::align_val_t{kAlignment});
+    }
+  };
+  AlignedBuffer mapped_;
+  std::unique_ptr<std::byte, Release> heap_;
+  std::size_t size_ = 0;
+};
+
+}  // namespace ingot::inference

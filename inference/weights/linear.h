@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "formats/tensor.h"
+#include "inference/kernels/matmul.h"
+#include "inference/kernels/weight_matrix.h"
+
+namespace ingot::inference {
+
+/// A run of rows or columns of a whole weight.
+struct Range {
+  std::size_t first = 0;
+  std::size_t count = 0;
+};
+
+/// A linear layer y = x W^T, or the rows and columns of it that a rank holds, in memory in its
+/// stored encoding. Knows from the profile what its scheme and activations mean. Copies share the
+/// bytes.
+class Linear {
+ public:
+  Linear() = default;
+
+  [[nodiscard]] bool empty() const { return !state_; }
+  [[nodiscard]] std::size_t rows() const { return weight_.rows; }  ///< of the part: width of y
+  [[nodiscard]] std::size_t cols() const { return weight_.cols; }  ///< of the part: width of x
+
+  /// y = x W^T as FP32 sums; what they are rounded to is the caller's affair. In profile kNative
+  /// rows of x are quantized first where the weight's scheme and activations ask for it, and a
+  /// static quant_bias is added by the part that holds column 0.
+  void apply(MatrixView<const float> x, MatrixView<float> y, std::size_t threads) const;
+  /// The same with weights decoded and activations as they are, whatever the profile.
+  void apply_unquantized(MatrixView<const float> x, MatrixView<float> y, std::size_t threads) const;
+  /// The weight itself, for the absorbed form and embedding look-ups.
+  [[nodiscard]] const WeightMatrix& weight() const { return weight_; }
+  /// Of decoded weights in this profile: kExact in kF32, else kBf16 (kExact for weight-only schemes
+  /// of kNative).
+  [[nodiscard]] WeightRounding rounding() const;
+  /// Rows [first, first + n), sharing the bytes.
+  [[nodiscard]] Linear row_range(std::size_t first, std::size_t n) const;
+  /// Bytes held, of all rows that share them.
+  [[nodiscard]] std::uint64_t n_bytes() const;
+
+ private:
+  friend class WeightStore;
+  struct State;
+  explicit Linear(std::shared_ptr<const State> state);
+  std::shared_ptr<const State> state_;
+  WeightMatrix weight_;        // rows of the state's
+  std::size_t first_row_ = 0;  // in the state's
+};
+
+}  // namespace ingot::inference

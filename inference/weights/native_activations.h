@@ -1,0 +1,20 @@
+#pragma once
+
+#include <optional>
+
+#include "formats/dialect/dialect.h"
+#include "formats/tensor_source.h"
+#include "inference/kernels/quantized_matmul.h"
+
+namespace ingot::inference {
+
+/// How profile kNative quantizes the input of a weight of whose activations the source says
+/// `activations`; nothing where it stays as it is: plain and weight-only weights, and NVFP4 without
+/// an input scale unless it is said to be static. Reads input scale and offset. Static activations
+/// need an input scale (kMissingTensor), and MX has no static form (kUnsupported); a scale must be
+/// finite and above zero (kBadScale), an offset a whole INT8 number (kCorrupt).
+std::optional<ActivationFormat> native_activations(const formats::TensorSource& source,
+                                                   const formats::LogicalTensor& tensor,
+                                                   formats::Activations activations);
+
+}  // namespace ingot::inference

@@ -1,0 +1,261 @@
+// Rows of a matrix follow each other in the file. Of whole rows bands are read into place, several
+// at once, which is what a fast disk needs. Of some columns the rows are read whole all the same
+// and cut in memory: a request per row would cost more than the bytes that it saves, until rows are
+// longer than any model's.
+
+#include "inference/weights/part_reader.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "formats/base/checked.h"
+#include "formats/base/error.h"
+#include "formats/base/parallel.h"
+#include "formats/block_scales.h"
+#include "formats/float8.h"
+
+namespace ingot::inference {
+namespace {
+
+using formats::DType;
+using formats::LogicalTensor;
+using formats::Part;
+using formats::ScaleReader;
+using formats::StoredTensor;
+using formats::TensorSource;
+
+constexpr std::size_t kBandBytes = std::size_t{4} << 20;
+/// Of rows that are cut: what a processor's cache still holds when they are copied.
+constexpr std::size_t kCutBandBytes = std::size_t{1} << 20;
+
+/// body(i, scratch) for every band, on threads that may wait for the disk, each with so many bytes
+/// of its own.
+void for_each_band(std::size_t n_bands, std::size_t threads, std::size_t scratch_bytes,
+                   const std::function<void(std::size_t, std::byte*)>& body) {
+  std::atomic<std::size_t> next = 0;
+  const auto work = [&](std::size_t) {
+    try {
+      const HeldBytes scratch(scratch_bytes);
+      for (std::size_t i = next++; i < n_bands; i = next++) body(i, scratch.data());
+    } catch (...) {
+      next = n_bands;  // the others stop
+      throw;
+    }
+  };
+  const std::size_t workers = std::min(threads, n_bands);
+  if (workers <= 1) {
+    work(0);
+  } else {
+    run_workers(workers, work);
+  }
+}
+
+class PartReader {
+ public:
+  PartReader(const TensorSource& source, const LogicalTensor& tensor, const PartLayout& layout,
+             std::byte* memory, std::atomic<std::uint64_t>& n_read)
+      : source_(source), tensor_(tensor), layout_(layout), memory_(memory), n_read_(n_read) {}
+
+  ReadPart run(std::size_t threads) {
+    part_.weight = {.scheme = tensor_.encoding.scheme,
+                    .rows = layout_.range.rows.count,
+                    .cols = layout_.range.cols.count,
+                    .codes = memory_ + layout_.codes.at,
+                    .row_bytes = layout_.row_bytes};
+    if (layout_.codes.n_bytes == 0) return part_;
+    read_scales();
+    read_static();
+    read_codes(threads);
+    return part_;
+  }
+
+ private:
+  void read(Part part, std::uint64_t offset, std::span<std::byte> out) {
+    source_.read(tensor_.encoding.stored[part], offset, out);
+    n_read_ += out.size();
+  }
+
+  template <typename T>
+  T* at(const PartLayout::Section& section) {
+    return reinterpret_cast<T*>(memory_ + section.at);
+  }
+
+  void read_codes(std::size_t threads) {
+    const Range& rows = layout_.range.rows;
+    const Range& cols = layout_.range.cols;
+    const std::size_t whole_row = layout_.matrix_cols * layout_.code_bits / 8;
+    const std::size_t into_row = cols.first * layout_.code_bits / 8;
+    const std::uint64_t first =
+        (std::uint64_t{layout_.range.matrix} * layout_.matrix_rows + rows.first) * whole_row;
+    std::byte* out = at<std::byte>(layout_.codes);
+    if (layout_.row_bytes == whole_row) {
+      const std::size_t total = layout_.codes.n_bytes;
+      for_each_band(ceil_div(total, kBandBytes), threads, 0, [&](std::size_t band, std::byte*) {
+        const std::size_t begin = band * kBandBytes;
+        read(Part::kWeight, first + begin, {out + begin, std::min(kBandBytes, total - begin)});
+      });
+      return;
+    }
+    const std::size_t band_rows = std::max<std::size_t>(kCutBandBytes / whole_row, 1);
+    const std::size_t n_bands = ceil_div(rows.count, band_rows);
+    const auto cut = [&](std::size_t band, std::byte* scratch) {
+      const std::size_t begin = band * band_rows;
+      const std::size_t n = std::min(band_rows, rows.count - begin);
+      read(Part::kWeight, first + begin * whole_row + into_row,
+           {scratch, (n - 1) * whole_row + layout_.row_bytes});
+      for (std::size_t r = 0; r < n; ++r) {
+        std::memcpy(out + (begin + r) * layout_.row_bytes, scratch + r * whole_row,
+                    layout_.row_bytes);
+      }
+    };
+    for_each_band(n_bands, threads, std::min(band_rows, rows.count) * whole_row, cut);
+  }
+
+  void read_scales() {
+    if (layout_.scale_cols.count == 0) return;
+    const ScaleReader reader(source_, tensor_);
+    count(Part::kGlobal);
+    count(Part::kOffset);
+    WeightMatrix& weight = part_.weight;
+    weight.block_rows = tensor_.encoding.block_rows;
+    weight.block_cols = tensor_.encoding.block_cols;
+    weight.first_row = layout_.first_row;
+    weight.first_col = layout_.first_col;
+    weight.scale_cols = layout_.scale_cols.count;
+    if (layout_.scale_codes.n_bytes != 0) {
+      read_scale_codes(reader);
+      return;
+    }
+    const std::vector<float> scales =
+        reader.read({.first = layout_.scale_rows.first, .n = layout_.scale_rows.count});
+    const std::uint32_t stored = tensor_.encoding.stored.has(Part::kScale)
+                                     ? tensor_.encoding.stored[Part::kScale]
+                                     : tensor_.encoding.stored[Part::kDeqScale];
+    n_read_ += scales.size() * formats::dtype_bits(source_.stored()[stored].dtype) / 8;
+    float* out = at<float>(layout_.scales);
+    weight.scales = out;
+    const Range& cols = layout_.scale_cols;
+    for (std::size_t r = 0; r < layout_.scale_rows.count; ++r)
+      std::copy_n(scales.data() + r * reader.cols() + cols.first, cols.count, out + r * cols.count);
+  }
+
+  // Bytes of a part that ScaleReader has read whole.
+  void count(Part part) {
+    if (!tensor_.encoding.stored.has(part)) return;
+    n_read_ += source_.stored()[tensor_.encoding.stored[part]].n_bytes;
+  }
+
+  // Scale bytes stay as they are: widened, those of NVFP4 would take a quarter of the codes again.
+  void read_scale_codes(const ScaleReader& reader) {
+    const StoredTensor& stored = source_.stored()[tensor_.encoding.stored[Part::kScale]];
+    const Range& rows = layout_.scale_rows;
+    const Range& cols = layout_.scale_cols;
+    const std::size_t whole_row = reader.cols();
+    auto* out = at<std::uint8_t>(layout_.scale_codes);
+    part_.weight.scale_codes = out;
+    part_.weight.scale_values = table_of(stored.dtype, reader.global());
+
+    const bool is_whole = cols.count == whole_row;
+    const HeldBytes whole(is_whole ? 0 : rows.count * whole_row);
+    std::byte* bytes = is_whole ? reinterpret_cast<std::byte*>(out) : whole.data();
+    read(Part::kScale, std::uint64_t{rows.first} * whole_row, {bytes, rows.count * whole_row});
+    for (std::size_t r = 0; !is_whole && r < rows.count; ++r)
+      std::memcpy(out + r * cols.count, bytes + r * whole_row + cols.first, cols.count);
+    require_good(reader, stored.dtype);
+  }
+
+  const float* table_of(DType dtype, const std::optional<formats::GlobalScale>& global) {
+    std::array<std::byte, 256> codes;
+    for (std::size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::byte>(i);
+    if (layout_.scale_values.n_bytes != 0) {
+      float* values = at<float>(layout_.scale_values);
+      formats::widen_scales(dtype, codes, global, {values, codes.size()});
+      return values;
+    }
+    // Without a global scale a code means the same in every weight.
+    static const std::array<float, 256> exponents = [&] {
+      std::array<float, 256> values;
+      formats::widen_scales(DType::kF8E8M0, codes, std::nullopt, values);
+      return values;
+    }();
+    INGOT_CHECK(dtype == DType::kF8E8M0 || dtype == DType::kU8);
+    return exponents.data();
+  }
+
+  // ScaleReader knows how to say what is wrong, so a row with a bad scale is read again by it.
+  void require_good(const ScaleReader& reader, DType dtype) const {
+    std::array<bool, 256> is_good;
+    for (std::size_t code = 0; code < is_good.size(); ++code) {
+      const auto byte = static_cast<std::uint8_t>(code);
+      is_good[code] = dtype == DType::kF8E4M3
+                          ? formats::kE4m3Values[byte] > 0 && byte != formats::kE4m3Nan
+                          : byte != formats::kE8m0Nan;
+    }
+    const std::uint8_t* codes = part_.weight.scale_codes;
+    const std::size_t n = layout_.scale_codes.n_bytes;
+    const auto* bad =
+        std::find_if(codes, codes + n, [&](std::uint8_t code) { return !is_good[code]; });
+    if (bad == codes + n) return;
+    const auto row = static_cast<std::size_t>(bad - codes) / layout_.scale_cols.count;
+    static_cast<void>(reader.read({.first = layout_.scale_rows.first + row, .n = 1}));
+    INGOT_CHECK(false);  // it must have thrown
+  }
+
+  void read_static() {
+    const std::uint64_t first =
+        std::uint64_t{layout_.range.matrix} * layout_.matrix_rows + layout_.range.rows.first;
+    const std::size_t rows = layout_.range.rows.count;
+    if (layout_.quant_bias.n_bytes != 0) {
+      auto* out = at<std::int32_t>(layout_.quant_bias);
+      read(Part::kQuantBias, first * sizeof *out, std::as_writable_bytes(std::span(out, rows)));
+      part_.fixed.quant_bias = out;
+    }
+    if (layout_.deq_scale.n_bytes != 0) {
+      const DType dtype = source_.stored()[tensor_.encoding.stored[Part::kDeqScale]].dtype;
+      const std::size_t width = formats::dtype_bits(dtype) / 8;
+      std::vector<std::byte> bytes(rows * width);
+      read(Part::kDeqScale, first * width, bytes);
+      auto* out = at<float>(layout_.deq_scale);
+      formats::widen_scales(dtype, bytes, std::nullopt, {out, rows});
+      require_good_deq({out, rows});
+      part_.fixed.deq_scale = out;
+    }
+  }
+
+  // Beside a weight_scale nobody else has looked at these.
+  void require_good_deq(std::span<const float> scales) const {
+    for (std::size_t i = 0; i < scales.size(); ++i) {
+      if (std::isfinite(scales[i]) && scales[i] > 0) continue;
+      const StoredTensor& stored = source_.stored()[tensor_.encoding.stored[Part::kDeqScale]];
+      throw Error(ErrorCode::kBadScale,
+                  fmt::format("scale {} in row {} is {}; it must be finite and above zero (fetch "
+                              "the file again)",
+                              stored.name, layout_.range.rows.first + i, scales[i]))
+          .in_file(source_.files()[stored.file].name)
+          .in_tensor(tensor_.name);
+    }
+  }
+
+  const TensorSource& source_;
+  const LogicalTensor& tensor_;
+  const PartLayout& layout_;
+  std::byte* memory_;
+  std::atomic<std::uint64_t>& n_read_;
+  ReadPart part_;
+};
+
+}  // namespace
+
+ReadPart read_part(const TensorSource& source, const LogicalTensor& tensor,
+                   const PartLayout& layout, std::byte* memory, std::size_t threads,
+                   std::atomic<std::uint64_t>& n_read) {
+  return PartReader(source, tensor, layout, memory, n_read).run(threads);
+}
+
+}  // namespace ingot::inference

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/checkpoint.h"
+#include "inference/profile.h"
+#include "inference/weights/linear.h"
+
+namespace ingot::inference {
+
+/// Which part of which weight.
+struct LinearPart {
+  std::string_view name;   ///< canonical
+  formats::Shape whole;    ///< what the weight must be: [rows, cols], of a stack [E, rows, cols]
+  std::size_t matrix = 0;  ///< of a stack
+  Range rows, cols;
+};
+
+/// Finds and reads the weights of a source by their canonical names
+/// (`model.layers.3.self_attn.q_a_proj.weight`), whatever its dialect, scheme and layout. Reads
+/// only the rows and columns that are asked for. Safe from many threads.
+class WeightStore {
+ public:
+  /// `source` must outlive this.
+  WeightStore(const formats::Checkpoint& source, Profile profile, std::size_t threads);
+  ~WeightStore();
+
+  [[nodiscard]] const formats::Checkpoint& source() const;
+  [[nodiscard]] Profile profile() const;
+  [[nodiscard]] bool has(std::string_view name) const;
+
+  /// A norm, bias or other small tensor decoded to FP32, flattened; `shape` is what it must be.
+  /// kMissingTensor and kShapeMismatch name the tensor; kNonFinite for NaN or infinities.
+  [[nodiscard]] std::vector<float> vector(std::string_view name, const formats::Shape& shape) const;
+  /// A part of a weight of `rows_of_whole` x `cols_of_whole`. Columns of a part begin at a multiple
+  /// of 16, and of the group that shares a scale where that is shorter than 128 and than a row
+  /// (kUnsupported otherwise). Groups of quantized activations count from the part's first column.
+  [[nodiscard]] Linear linear(std::string_view name, std::size_t rows_of_whole,
+                              std::size_t cols_of_whole, Range rows, Range cols) const;
+  /// Rows of one matrix of a stacked weight [E, rows, cols] (`mlp.experts.gate_up_proj`).
+  [[nodiscard]] Linear stacked_linear(std::string_view name, const formats::Shape& shape,
+                                      std::size_t expert, Range rows, Range cols) const;
+  /// What both of them do, on at most `threads` threads instead of the store's.
+  /// Throws, naming the tensor, kMissingTensor; kShapeMismatch; kUnsupported for numbers that
+  /// nothing is computed with; kBadScale; in profile kNative what the activations need and lack.
+  [[nodiscard]] Linear read(const LinearPart& part, std::size_t threads) const;
+  /// The same of several parts, which share one run of memory for as long as one of them lives.
+  [[nodiscard]] std::vector<Linear> read(std::span<const LinearPart> parts,
+                                         std::size_t threads) const;
+  /// Bytes that `linear` (or `stacked_linear`) of this part would hold.
+  [[nodiscard]] std::uint64_t bytes_of(std::string_view name, Range rows, Range cols) const;
+  /// The same of a part whose shape is known; kShapeMismatch where it is another.
+  [[nodiscard]] std::uint64_t bytes_of(const LinearPart& part) const;
+
+  /// Bytes read from the source so far.
+  [[nodiscard]] std::uint64_t bytes_read() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace ingot::inference

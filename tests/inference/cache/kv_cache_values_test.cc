@@ -1,0 +1,233 @@
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <random>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "inference/cache/kv_cache.h"
+
+// What is read is what the formats mean, written here from the model reference: by trying every
+// code.
+
+namespace ingot::inference {
+namespace {
+
+using Values = std::vector<float>;
+
+double e4m3_value(unsigned code) {
+  const int exponent = static_cast<int>(code >> 3 & 15U);
+  const int mantissa = static_cast<int>(code & 7U);
+  const double magnitude =
+      exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
+  return (code & 0x80U) != 0 ? -magnitude : magnitude;
+}
+
+// Nearest of all codes, ties to the even one.
+float nearest_e4m3(float x) {
+  unsigned best = 0;
+  double least = std::numeric_limits<double>::infinity();
+  for (unsigned code = 0; code < 0x7F; ++code) {
+    const double distance = std::abs(e4m3_value(code) - std::abs(double{x}));
+    if (distance < least || (distance == least && code % 2 == 0)) {
+      least = distance;
+      best = code;
+    }
+  }
+  const auto magnitude = static_cast<float>(e4m3_value(best));
+  return std::signbit(x) ? -magnitude : magnitude;
+}
+
+float largest_of(std::span<const float> values) {
+  float largest = 0;
+  for (const float value : values) largest = std::max(largest, std::abs(value));
+  return largest;
+}
+
+Values expected_fp8(const Values& values, std::size_t group, bool power_of_two) {
+  Values expected;
+  for (std::size_t begin = 0; begin < values.size(); begin += group) {
+    const std::size_t n = std::min(group, values.size() - begin);
+    float scale =
+        std::max(largest_of(std::span(values).subspan(begin, n)), 1e-4F) * (1.0F / 448.0F);
+    if (power_of_two) {
+      float power = 0x1p-60F;
+      while (power < scale) power *= 2;
+      scale = power;
+    }
+    for (std::size_t i = begin; i < begin + n; ++i) {
+      const float scaled = std::clamp(values[i] / scale, -448.0F, 448.0F);
+      expected.push_back(nearest_e4m3(scaled) * scale);
+    }
+  }
+  return expected;
+}
+
+Values expected_int8(const Values& values, std::size_t group) {
+  Values expected;
+  for (std::size_t begin = 0; begin < values.size(); begin += group) {
+    const std::size_t n = std::min(group, values.size() - begin);
+    const float largest = largest_of(std::span(values).subspan(begin, n));
+    const float scale = largest == 0 ? 1.0F : largest / 127.0F;
+    for (std::size_t i = begin; i < begin + n; ++i) {
+      // Through an integer: there is no -0.
+      const int code = static_cast<int>(std::nearbyint(values[i] / scale));
+      expected.push_back(static_cast<float>(std::clamp(code, -127, 127)) * scale);
+    }
+  }
+  return expected;
+}
+
+Values expected_bf16(const Values& values) {
+  Values expected;
+  for (const float value : values) {
+    // The two neighbours with sixteen bits, and the nearer one.
+    const auto bits = std::bit_cast<std::uint32_t>(value);
+    const auto down = std::bit_cast<float>(bits & 0xFFFF0000U);
+    const auto up = std::bit_cast<float>((bits & 0xFFFF0000U) + 0x10000U);
+    const double to_down = std::abs(double{value} - double{down});
+    const double to_up = std::abs(double{value} - double{up});
+    const bool is_down_even = (bits & 0x10000U) == 0;
+    expected.push_back(to_down < to_up || (to_down == to_up && is_down_even) ? down : up);
+  }
+  return expected;
+}
+
+Values expected(const CacheStream& stream, const Values& values) {
+  const std::size_t group = stream.group == 0 ? stream.width : stream.group;
+  switch (stream.format) {
+    case KvFormat::kBf16:
+      return expected_bf16(values);
+    case KvFormat::kFp8:
+      return expected_fp8(values, group, stream.power_of_two);
+    case KvFormat::kInt8:
+      return expected_int8(values, group);
+    case KvFormat::kF32:
+      break;
+  }
+  return values;
+}
+
+Values random_values(std::size_t n, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::uniform_int_distribution<int> exponent(-6, 6);
+  const float scale = std::ldexp(1.0F, exponent(random));
+  Values values(n);
+  for (float& value : values) value = normal(random) * scale;
+  return values;
+}
+
+const std::array kStreams = {
+    CacheStream{.width = 200, .format = KvFormat::kF32},
+    CacheStream{.width = 200, .format = KvFormat::kBf16},
+    CacheStream{.width = 512, .format = KvFormat::kFp8, .group = 128},
+    CacheStream{.width = 200, .format = KvFormat::kFp8, .group = 128, .power_of_two = true},
+    CacheStream{.width = 16, .format = KvFormat::kFp8, .group = 128},
+    CacheStream{.width = 200, .format = KvFormat::kInt8},
+    CacheStream{.width = 96, .format = KvFormat::kInt8, .group = 32},
+};
+
+std::vector<std::uint32_t> bits_of(std::span<const float> values) {
+  std::vector<std::uint32_t> bits;
+  for (const float value : values) bits.push_back(std::bit_cast<std::uint32_t>(value));
+  return bits;
+}
+
+class EveryStream : public ::testing::TestWithParam<CacheStream> {};
+INSTANTIATE_TEST_SUITE_P(Formats, EveryStream, ::testing::ValuesIn(kStreams), [](const auto& row) {
+  return std::string(kv_format_name(row.param.format)) + "_" + std::to_string(row.param.width) +
+         "_" + std::to_string(row.param.group) + (row.param.power_of_two ? "_ue8m0" : "");
+});
+
+TEST_P(EveryStream, ReadsBackTheRoundedValuesBitForBit) {
+  const CacheStream& stream = GetParam();
+  // Another stream and layer around it, so that places matter.
+  const CacheStream other{.width = 3, .format = KvFormat::kBf16};
+  KvCache cache({{other}, {other, stream, other}}, 200);
+  cache.add();
+  const SequenceId id = cache.add();
+  constexpr std::size_t kTokens = 150;
+  cache.reserve(id, kTokens);
+  Values all;
+  for (std::size_t t = 0; t < kTokens; ++t) {
+    Values values = random_values(stream.width, static_cast<std::uint32_t>(t));
+    if (t == 70) std::fill(values.begin(), values.end(), 0.0F);
+    if (t == 71) values[0] = -0.0F;
+    // Written again, the last one counts.
+    cache.write(id, 1, 1, t, random_values(stream.width, 9999));
+    cache.write(id, 1, 1, t, values);
+    cache.write(id, 1, 0, t, Values(3, 1.0F));
+    cache.write(id, 1, 2, t, Values(3, 2.0F));
+    const Values rounded = expected(stream, values);
+    all.insert(all.end(), rounded.begin(), rounded.end());
+  }
+  Values scratch(KvCache::kPageTokens * stream.width);
+  for (std::size_t page = 0; page * KvCache::kPageTokens < kTokens; ++page) {
+    const std::size_t first = page * KvCache::kPageTokens;
+    const std::size_t n = std::min(KvCache::kPageTokens, kTokens - first);
+    const float* values = cache.page(id, 1, 1, page, n, scratch);
+    if (stream.format == KvFormat::kF32) {
+      EXPECT_NE(values, scratch.data()) << "FP32 is not copied";
+    }
+    EXPECT_EQ(bits_of({values, n * stream.width}),
+              bits_of(std::span(all).subspan(first * stream.width, n * stream.width)))
+        << "page " << page;
+  }
+  EXPECT_EQ(cache.page(id, 1, 0, 0, 1, scratch)[2], 1.0F);
+  EXPECT_EQ(cache.page(id, 1, 2, 2, 22, scratch)[65], 2.0F);
+}
+
+TEST_P(EveryStream, GathersTheValuesOfThePages) {
+  const CacheStream& stream = GetParam();
+  KvCache cache({{stream}}, 200);
+  const SequenceId id = cache.add();
+  cache.reserve(id, 200);
+  for (std::size_t t = 0; t < 200; ++t)
+    cache.write(id, 0, 0, t, random_values(stream.width, static_cast<std::uint32_t>(t)));
+  const std::vector<std::uint32_t> positions = {199, 0, 64, 63, 63, 128, 5};
+  Values gathered(positions.size() * stream.width);
+  cache.gather(id, 0, 0, positions, gathered);
+  Values scratch(KvCache::kPageTokens * stream.width);
+  for (std::size_t i = 0; i < positions.size(); ++i) {
+    const std::size_t page = positions[i] / KvCache::kPageTokens;
+    const std::size_t n = std::min(KvCache::kPageTokens, 200 - page * KvCache::kPageTokens);
+    const float* values = cache.page(id, 0, 0, page, n, scratch);
+    const std::size_t row = positions[i] % KvCache::kPageTokens;
+    EXPECT_EQ(bits_of({values + row * stream.width, stream.width}),
+              bits_of(std::span(gathered).subspan(i * stream.width, stream.width)));
+  }
+}
+
+TEST(KvCache, TwoThreadsMayWriteAndReadDifferentSequencesAndLayers) {
+  const CacheStream stream{.width = 64, .format = KvFormat::kFp8, .group = 32};
+  KvCache cache({{stream}, {stream}}, 256);
+  const SequenceId first = cache.add();
+  const SequenceId second = cache.add();
+  cache.reserve(first, 100);
+  cache.reserve(second, 100);
+  const auto work = [&](SequenceId id, std::size_t layer) {
+    Values scratch(KvCache::kPageTokens * stream.width);
+    for (std::size_t t = 0; t < 100; ++t) {
+      const Values values = random_values(stream.width, id * 1000 + static_cast<std::uint32_t>(t));
+      cache.write(id, layer, 0, t, values);
+      const std::size_t page = t / KvCache::kPageTokens;
+      const std::size_t row = t % KvCache::kPageTokens;
+      const float* read = cache.page(id, layer, 0, page, row + 1, scratch);
+      EXPECT_EQ(bits_of({read + row * stream.width, stream.width}),
+                bits_of(expected(stream, values)));
+    }
+  };
+  {
+    const std::jthread a([&] { work(first, 0); });
+    const std::jthread b([&] { work(first, 1); });
+    const std::jthread c([&] { work(second, 0); });
+  }
+}
+
+}  // namespace
+}  // namespace ingot::inference

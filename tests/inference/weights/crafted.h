@@ -1,0 +1,35 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "formats/checkpoint.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_checkpoint.h"
+
+namespace ingot::testing {
+
+/// The bytes of numbers, for TinyTensor::data.
+template <typename T>
+std::string bytes_of(const std::vector<T>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
+}
+
+/// A checkpoint of any tensors, with any names.
+class Crafted {
+ public:
+  explicit Crafted(const std::vector<TinyTensor>& tensors, const std::string& config = "") {
+    TinyCheckpoint checkpoint;
+    checkpoint.config = config;
+    checkpoint.files["model.safetensors"] = tensors;
+    checkpoint.write(directory_ / "m");
+  }
+  [[nodiscard]] formats::Checkpoint open() const {
+    return formats::Checkpoint::open(directory_ / "m", {.family = "generic"});
+  }
+
+ private:
+  TempDir directory_;
+};
+
+}  // namespace ingot::testing

@@ -1,0 +1,313 @@
+#include "inference/weights/expert_store.h"
+
+#include <chrono>
+#include <thread>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/convert/program_decode.h"
+#include "tests/inference/weights/linears.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_dir.h"
+
+namespace ingot::inference {
+namespace {
+
+using ingot::testing::all;
+using ingot::testing::decoded_rows;
+using ingot::testing::expect_error;
+using ingot::testing::TempDir;
+using Pointer = std::shared_ptr<const Expert>;
+
+// 16 experts in each of the layers 1 to 4 and the MTP layer 5, all of one size.
+class Experts : public ::testing::Test {
+ protected:
+  const formats::Checkpoint source_ = formats::Checkpoint::open(ingot::testing::example());
+  const WeightStore store_{source_, Profile::kF32, 1};
+  const ExpertShape shape_ = {.layers = {1, 2, 3, 4, 5},
+                              .n_experts = 16,
+                              .mine = {.first = 0, .count = 16},
+                              .hidden = 256,
+                              .intermediate = 128};
+  const std::uint64_t one_ = ExpertStore::need(store_, shape_).largest;
+
+  ExpertStore with_room_for(std::size_t n) const { return {store_, shape_, n * one_, 1}; }
+
+  // What the checkpoint has, by the other decoder.
+  std::vector<float> stored(std::uint32_t layer, std::uint32_t expert, const char* module) const {
+    const std::string name =
+        fmt::format("model.layers.{}.mlp.experts.{}.{}_proj.weight", layer, expert, module);
+    for (const auto& tensor : source_.tensors()) {
+      if (tensor.name == name) return ingot::testing::decoded(source_, tensor);
+    }
+    ADD_FAILURE() << name;
+    return {};
+  }
+  void expect_right(const Pointer& pointer, std::uint32_t layer, std::uint32_t expert) const {
+    EXPECT_TRUE(decoded_rows(pointer->gate) == stored(layer, expert, "gate"));
+    EXPECT_TRUE(decoded_rows(pointer->up) == stored(layer, expert, "up"));
+    EXPECT_TRUE(decoded_rows(pointer->down) == stored(layer, expert, "down"));
+  }
+};
+
+// Until the thread that reads ahead has nothing to do any more.
+template <typename Condition>
+void wait_for(const Condition& condition) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!condition() && std::chrono::steady_clock::now() < end)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_TRUE(condition());
+}
+
+TEST_F(Experts, NeedWhatTheirTensorsTake) {
+  const ExpertStore::Need need = ExpertStore::need(store_, shape_);
+  // Three matrices of 128 x 256 codes; two scales each, to a cache line.
+  EXPECT_EQ(need.largest, 3U * (128 * 256 + 64));
+  EXPECT_EQ(need.all, 5U * 16 * need.largest);
+}
+
+TEST_F(Experts, AreAllReadAtOnceWhenTheyFit) {
+  for (const std::size_t threads : {1U, 4U}) {
+    ExpertStore experts(store_, shape_, 80 * one_, threads);
+    EXPECT_TRUE(experts.all_resident());
+    EXPECT_EQ(experts.bytes_held(), 80 * one_);
+    const std::vector<std::uint32_t> some = {1, 2};
+    experts.prefetch(3, some);
+    for (const std::uint32_t layer : {1U, 3U, 5U}) expect_right(experts.get(layer, 7), layer, 7);
+    EXPECT_EQ(experts.counters().hits, 3U);
+    EXPECT_EQ(experts.counters().misses, 0U);
+    EXPECT_EQ(experts.counters().bytes_read, 80 * one_);
+  }
+}
+
+TEST_F(Experts, OfOtherRanksAreNotRead) {
+  ExpertShape mine = shape_;
+  mine.mine = {.first = 12, .count = 4};
+  ExpertStore experts(store_, mine, 20 * one_, 1);
+  EXPECT_TRUE(experts.all_resident());
+  EXPECT_EQ(experts.bytes_held(), 20 * one_);
+  expect_right(experts.get(2, 12), 2, 12);
+  expect_right(experts.get(5, 15), 5, 15);
+  expect_error(ErrorCode::kInternal, {}, [&] { experts.get(2, 11); });
+  expect_error(ErrorCode::kInternal, {}, [&] { experts.get(0, 12); });
+}
+
+TEST_F(Experts, NeedRoomForTwo) {
+  ExpertStore experts = with_room_for(2);
+  EXPECT_FALSE(experts.all_resident());
+  expect_error(ErrorCode::kLimit,
+               {fmt::format("{} bytes are left", 2 * one_ - 1),
+                fmt::format("two of the largest take {}", 2 * one_),
+                fmt::format("all of them {}", 80 * one_), "raise --mem-limit by 1"},
+               [&] { ExpertStore(store_, shape_, 2 * one_ - 1, 1); });
+}
+
+TEST_F(Experts, AreReadAgainWhenTheyWereUsedLongestAgo) {
+  ExpertStore experts = with_room_for(3);
+  for (const std::uint32_t e : {0U, 1U, 2U, 0U, 3U}) expect_right(experts.get(1, e), 1, e);
+  EXPECT_EQ(experts.counters().hits, 1U);
+  EXPECT_EQ(experts.counters().misses, 4U);
+  experts.get(1, 0);
+  experts.get(1, 2);
+  EXPECT_EQ(experts.counters().hits, 3U) << "1 had to go for 3";
+  experts.get(1, 1);
+  EXPECT_EQ(experts.counters().misses, 5U);
+  EXPECT_EQ(experts.counters().bytes_read, 5 * one_);
+  EXPECT_EQ(experts.bytes_held(), 3 * one_);
+}
+
+TEST_F(Experts, StayWhileTheyAreHeldAndTheBudgetIsExceededByNoMore) {
+  ExpertStore experts = with_room_for(2);
+  std::vector<Pointer> held;
+  for (std::uint32_t e = 0; e < 4; ++e) held.push_back(experts.get(1, e));
+  EXPECT_EQ(experts.bytes_held(), 4 * one_);
+  for (std::uint32_t e = 0; e < 4; ++e) expect_right(held[e], 1, e);
+  EXPECT_EQ(experts.get(1, 2), held[2]);
+  held.pop_back();
+  EXPECT_EQ(experts.bytes_held(), 3 * one_);
+  held.erase(held.begin());
+  EXPECT_EQ(experts.bytes_held(), 2 * one_);
+  held.clear();
+  EXPECT_EQ(experts.bytes_held(), 2 * one_);
+}
+
+TEST_F(Experts, OutliveTheirStore) {
+  Pointer expert;
+  {
+    ExpertStore experts = with_room_for(2);
+    expert = experts.get(4, 9);
+  }
+  expect_right(expert, 4, 9);
+}
+
+TEST_F(Experts, AreReadAheadInOrderAsFarAsTheBudgetAllows) {
+  ExpertStore experts = with_room_for(4);
+  const Pointer held = experts.get(1, 0);
+  const std::vector<std::uint32_t> chosen = {5, 6, 7, 8, 9};
+  experts.prefetch(2, chosen);
+  wait_for([&] { return experts.counters().bytes_read == 4 * one_; });
+  EXPECT_EQ(experts.bytes_held(), 4 * one_) << "the held one and three of five";
+  for (const std::uint32_t e : {5U, 6U, 7U}) {
+    const Pointer expert = experts.get(2, e);
+    expect_right(expert, 2, e);
+    EXPECT_LE(experts.bytes_held(), 4 * one_);
+  }
+  EXPECT_EQ(experts.counters().hits, 3U);
+  // What has been used makes room for the rest.
+  wait_for([&] { return experts.counters().bytes_read == 6 * one_; });
+  for (const std::uint32_t e : {8U, 9U}) expect_right(experts.get(2, e), 2, e);
+  EXPECT_EQ(experts.counters().hits, 5U);
+  EXPECT_EQ(experts.counters().misses, 1U);
+  EXPECT_EQ(experts.counters().bytes_read, 6 * one_);
+  EXPECT_EQ(experts.bytes_held(), 4 * one_);
+}
+
+TEST_F(Experts, AreReadOnceWhetherAheadOrNow) {
+  ExpertStore experts = with_room_for(40);
+  std::uint64_t used = 0;
+  for (const std::uint32_t layer : {1U, 2U}) {
+    std::vector<std::uint32_t> chosen;
+    for (std::uint32_t e = 0; e < 16; ++e) chosen.push_back(e);
+    experts.prefetch(layer, chosen);
+    // At once, so that some are read here, some there, and some are waited for.
+    for (const std::uint32_t e : chosen) {
+      expect_right(experts.get(layer, e), layer, e);
+      ++used;
+    }
+  }
+  EXPECT_EQ(experts.counters().bytes_read, 32 * one_);
+  EXPECT_EQ(experts.counters().hits + experts.counters().misses, used);
+}
+
+TEST_F(Experts, ThatNobodyCameForMakeRoomForLaterOnes) {
+  ExpertStore experts = with_room_for(3);
+  const std::vector<std::uint32_t> chosen = {1, 2, 3};
+  for (const std::uint32_t layer : {1U, 2U, 3U, 4U, 5U}) experts.prefetch(layer, chosen);
+  // The lists of layers 4 and 5 count; those before pin nothing.
+  wait_for([&] { return experts.bytes_held() == 3 * one_; });
+  for (const std::uint32_t e : chosen) {
+    const Pointer expert = experts.get(5, e);
+    expect_right(expert, 5, e);
+    EXPECT_LE(experts.bytes_held(), 3 * one_);
+  }
+}
+
+TEST_F(Experts, OfManyThreadsAreRightAndWithinTheBudget) {
+  ExpertStore experts = with_room_for(6);
+  std::vector<std::uint64_t> sums(5);
+  {
+    std::vector<std::jthread> threads;
+    for (std::uint32_t t = 0; t < 4; ++t) {
+      threads.emplace_back([&, t] {
+        for (std::uint32_t i = 0; i < 60; ++i) {
+          const std::uint32_t layer = 1 + (i + t) % 5;
+          const std::vector<std::uint32_t> chosen = {i * 7 % 16, (i * 5 + t) % 16};
+          experts.prefetch(layer, chosen);
+          for (const std::uint32_t e : chosen) {
+            const Pointer expert = experts.get(layer, e);
+            // One in use per thread, and one that is being read ahead.
+            EXPECT_LE(experts.bytes_held(), 6 * one_);
+            if (i % 20 == 0) expect_right(expert, layer, e);
+          }
+        }
+      });
+    }
+  }
+  const ExpertCounters counters = experts.counters();
+  EXPECT_EQ(counters.hits + counters.misses, 4U * 60 * 2);
+}
+
+class BrokenExperts : public ::testing::Test {
+ protected:
+  // Cuts the file of a tensor off in front of it, once the checkpoint is open.
+  void cut_off(const formats::Checkpoint& source, const std::string& name) {
+    for (const auto& stored : source.stored()) {
+      if (stored.name == name) {
+        std::filesystem::resize_file(directory_ / "m" / source.files()[stored.file].name,
+                                     stored.offset);
+        return;
+      }
+    }
+    FAIL() << name;
+  }
+  // The expert weight that stands last in its file.
+  static formats::LogicalTensor last_expert(const formats::Checkpoint& source) {
+    const formats::LogicalTensor* last = nullptr;
+    std::uint64_t offset = 0;
+    for (const auto& tensor : source.tensors()) {
+      const auto& stored = source.stored()[tensor.encoding.stored.weight()];
+      if (tensor.expert && stored.offset >= offset) {
+        last = &tensor;
+        offset = stored.offset;
+      }
+    }
+    return *last;
+  }
+  BrokenExperts() {
+    std::filesystem::copy(ingot::testing::example(), directory_ / "m",
+                          std::filesystem::copy_options::recursive);
+  }
+
+  TempDir directory_;
+  const ExpertShape shape_ = {.layers = {1, 2, 3, 4, 5},
+                              .n_experts = 16,
+                              .mine = {.first = 0, .count = 16},
+                              .hidden = 256,
+                              .intermediate = 128};
+};
+
+TEST_F(BrokenExperts, AreReportedWhereTheyAreAskedFor) {
+  const formats::Checkpoint source = formats::Checkpoint::open(directory_ / "m");
+  const WeightStore store(source, Profile::kF32, 1);
+  const std::uint64_t one = ExpertStore::need(store, shape_).largest;
+  ExpertStore experts(store, shape_, 20 * one, 1);
+  const formats::LogicalTensor broken = last_expert(source);
+  const std::uint32_t layer = broken.layer.value(), expert = broken.expert.value();
+  cut_off(source, broken.name);
+  const std::vector<std::uint32_t> chosen = {expert};
+  const auto get = [&] { static_cast<void>(experts.get(layer, expert)); };
+
+  experts.prefetch(layer, chosen);
+  for (int attempt = 0; attempt < 3; ++attempt)
+    expect_error(ErrorCode::kCorrupt, {".safetensors", "truncated"}, get);
+  EXPECT_EQ(experts.bytes_held(), 0U);
+  EXPECT_EQ(experts.counters().misses, 0U);
+  // The rest goes on, and so does this one once it is whole.
+  experts.prefetch(layer, chosen);
+  std::filesystem::copy(
+      ingot::testing::example(), directory_ / "m",
+      std::filesystem::copy_options::recursive | std::filesystem::copy_options::overwrite_existing);
+  try {
+    get();
+  } catch (const Error&) {
+    get();  // read ahead before it was whole
+  }
+  EXPECT_GE(experts.bytes_held(), one);
+}
+
+TEST_F(BrokenExperts, AreReportedAtOnceWhenAllAreRead) {
+  const formats::Checkpoint source = formats::Checkpoint::open(directory_ / "m");
+  const WeightStore store(source, Profile::kF32, 1);
+  cut_off(source, last_expert(source).name);
+  expect_error(ErrorCode::kCorrupt, {".safetensors", "truncated"},
+               [&] { ExpertStore(store, shape_, ExpertStore::need(store, shape_).all, 3); });
+}
+
+TEST_F(BrokenExperts, OfAnotherModelAreNamed) {
+  const formats::Checkpoint source = formats::Checkpoint::open(directory_ / "m");
+  const WeightStore store(source, Profile::kF32, 1);
+  ExpertShape more = shape_;
+  more.mine.count = more.n_experts = 17;
+  expect_error(ErrorCode::kMissingTensor, {"model.layers.1.mlp.experts.16.gate_proj.weight"},
+               [&] { static_cast<void>(ExpertStore::need(store, more)); });
+  ExpertShape wider = shape_;
+  wider.intermediate = 144;
+  expect_error(ErrorCode::kShapeMismatch,
+               {"experts.0.gate_proj.weight", "[128, 256]", "[144, 256]"},
+               [&] { static_cast<void>(ExpertStore::need(store, wider)); });
+}
+
+}  // namespace
+}  // namespace ingot::inference
