@@ -1,0 +1,25 @@
+#pragma once
+
+#include "formats/model_config.h"
+#include "inference/model/model_spec.h"
+
+namespace ingot::inference {
+
+/// What every family has: widths, layers, norms, router sizes. kCorrupt naming a key that is
+/// missing, 0, or that contradicts another (more experts per token than experts, groups that do not
+/// divide them).
+ModelSpec decoder_spec(const formats::ModelConfig& config);
+
+/// Adds latent attention with its rope and softmax scale, in place. Interleaved unless
+/// `rope_interleave` says otherwise.
+void add_latent_attention(const formats::ModelConfig& config, ModelSpec& spec);
+
+/// Adds the indexer of sparse attention. `interleaved` is its rope layout where the config does not
+/// say (`indexer_rope_interleave`).
+void add_indexer(const formats::ModelConfig& config, bool interleaved, ModelSpec& spec);
+
+/// The sigmoid gate of DeepSeek-V3: selection by score + correction bias, groups by their two best,
+/// weights normalized (`norm_topk_prob`) and scaled.
+void set_sigmoid_router(const formats::ModelConfig& config, ModelSpec& spec);
+
+}  // namespace ingot::inference

@@ -1,0 +1,71 @@
+#include "inference/model/decoder_layer.h"
+
+#include <fmt/format.h>
+
+#include "formats/base/error.h"
+#include "inference/model/finite.h"
+#include "inference/model/norm.h"
+
+namespace ingot::inference {
+namespace {
+
+Matrix normalized(const StepContext& context, const Matrix& hidden, std::span<const float> weight) {
+  Matrix out(hidden.rows(), hidden.cols());
+  rms_norm(context.profile, hidden.view(), weight, context.spec.norm_eps, out.view());
+  return out;
+}
+
+void add_rounded(Profile profile, Matrix& to, const Matrix& what) {
+  for (std::size_t i = 0; i < to.values().size(); ++i) to.values()[i] += what.values()[i];
+  round_between(profile, to.values());
+}
+
+}  // namespace
+
+DecoderLayer::DecoderLayer(const WeightStore& weights, const StepContext& context,
+                           std::uint32_t layer, std::size_t cache_layer, ExpertStore* experts)
+    : layer_(layer), cache_layer_(cache_layer) {
+  const ModelSpec& spec = context.spec;
+  const std::string prefix = fmt::format("model.layers.{}.", layer);
+  input_norm_ = weights.vector(prefix + "input_layernorm.weight", {spec.hidden});
+  post_norm_ = weights.vector(prefix + "post_attention_layernorm.weight", {spec.hidden});
+  if (spec.mla) {
+    mla_.emplace(weights, context, prefix + "self_attn.",
+                 spec.indexer.has_value() && spec.indexer->own[layer]);
+  } else {
+    gqa_.emplace(weights, context, prefix + "self_attn.");
+  }
+  if (spec.is_moe[layer]) {
+    INGOT_CHECK(experts != nullptr);
+    mixture_.emplace(weights, context, prefix + "mlp.", layer, *experts);
+  } else {
+    dense_ = Mlp::load(weights, context, prefix + "mlp.", spec.dense_intermediate);
+  }
+}
+
+void DecoderLayer::forward(const StepContext& context, Matrix& hidden, const StepRows& rows,
+                           KvCache& cache, Selection& selection, const Taps& taps) const {
+  const Matrix attention_input = normalized(context, hidden, input_norm_);
+  Matrix attended =
+      mla_ ? mla_->partial(context, attention_input, rows, layer_, cache_layer_, cache, selection,
+                           taps)
+           : gqa_->partial(context, attention_input, rows, layer_, cache_layer_, cache);
+  context.comm.all_reduce(Group::kTensor, attended.values());
+  round_between(context.profile, attended.values());
+  require_finite(attended, layer_, "the attention output");
+  add_rounded(context.profile, hidden, attended);
+
+  const Matrix ffn_input = normalized(context, hidden, post_norm_);
+  Matrix out;
+  if (mixture_) {
+    out = mixture_->forward(context, ffn_input, taps);
+  } else {
+    out = dense_->partial(context, ffn_input);
+    context.comm.all_reduce(Group::kTensor, out.values());
+    round_between(context.profile, out.values());
+  }
+  require_finite(out, layer_, mixture_ ? "the mixture of experts" : "the MLP");
+  add_rounded(context.profile, hidden, out);
+}
+
+}  // namespace ingot::inference

@@ -1,0 +1,89 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "formats/checkpoint.h"
+#include "inference/matrix.h"
+#include "inference/model/model_cache.h"
+#include "inference/model/model_spec.h"
+#include "inference/model/step.h"
+#include "inference/model/taps.h"
+#include "inference/parallel/comm.h"
+#include "inference/profile.h"
+#include "inference/weights/expert_store.h"
+
+namespace ingot::inference {
+
+struct ModelOptions {
+  Profile profile = Profile::kNative;
+  AttentionForm form = AttentionForm::kAuto;
+  std::size_t threads = 1;
+  /// Bytes for weights; what is left beside everything else holds experts. 0: all that is needed.
+  std::uint64_t weight_limit = 0;
+  /// Leave the layers for multi-token prediction out.
+  bool without_mtp = false;
+};
+
+/// A model over the very bytes of a checkpoint. Holds no sampling state and no position: what a row
+/// sees is its sequence's cache.
+class Model {
+ public:
+  /// Reads every weight but the experts (those too when they fit). `source` and `comm` must outlive
+  /// the model. kUnsupported for an architecture that has no forward pass, kMissingTensor and
+  /// kShapeMismatch naming the tensor, kLimit when `weight_limit` is too small, saying what would
+  /// be enough.
+  static Model open(const formats::Checkpoint& source, const RankView& rank, Comm& comm,
+                    const ModelOptions& options);
+  ~Model();
+  Model(Model&&) noexcept;
+  Model& operator=(Model&&) noexcept;
+
+  [[nodiscard]] const ModelSpec& spec() const;
+  [[nodiscard]] bool has_mtp() const;
+  /// What a cache of this model costs per token, main and MTP layers together.
+  [[nodiscard]] std::uint64_t cache_bytes_per_token(KvFormat format) const;
+  /// For `capacity` tokens over all sequences, counted in whole pages per sequence.
+  [[nodiscard]] ModelCache make_cache(KvFormat format, std::size_t capacity) const;
+
+  /// embed, every layer, head: the logits [wanted rows, vocab] of this step. `rows` may be empty.
+  /// The cache holds the new tokens afterwards. kInvalidArgument for ids out of range and positions
+  /// that do not follow; kNonFinite naming layer and operation.
+  Matrix step(std::span<const Row> rows, ModelCache& cache, const Taps& taps = {},
+              Matrix* normed_hidden = nullptr) const;
+
+  [[nodiscard]] Matrix embed(std::span<const Row> rows) const;
+  /// hidden <- layer l of hidden. `cache` has room for the rows.
+  void layer(std::size_t l, Matrix& hidden, std::span<const Row> rows, ModelCache& cache,
+             const Taps& taps = {}) const;
+  /// The final norm.
+  [[nodiscard]] Matrix final_norm(const Matrix& hidden) const;
+  /// Logits of rows that final_norm returned.
+  [[nodiscard]] Matrix head(const Matrix& normed) const;
+  /// The MTP layer: entry i pairs the hidden state h_i after the final norm (`normed`) with the
+  /// next token t_{i+1} (`rows[i].token`) at position i (`rows[i].position`). Returns the layer's
+  /// output after its own norm, from which head_mtp gives the logits of t_{i+2}.
+  [[nodiscard]] Matrix mtp(const Matrix& normed, std::span<const Row> rows, ModelCache& cache,
+                           const Taps& taps = {}) const;
+  /// Chains the MTP layer greedily: `normed` [1, D] is h of the row before `token`, whose entry
+  /// goes to `position`. Returns k drafted tokens; the provisional entries are truncated again.
+  [[nodiscard]] std::vector<std::int32_t> draft(std::size_t k, const Matrix& normed,
+                                                SequenceId sequence, std::uint32_t position,
+                                                std::int32_t token, ModelCache& cache) const;
+
+  [[nodiscard]] ExpertCounters expert_counters() const;
+  /// False when experts are read on demand.
+  [[nodiscard]] bool all_experts_resident() const;
+  /// Bytes of weights read from the source so far.
+  [[nodiscard]] std::uint64_t bytes_read() const;
+
+ private:
+  struct State;
+  explicit Model(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace ingot::inference

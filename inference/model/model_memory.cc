@@ -1,0 +1,96 @@
+#include "inference/model/model_memory.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "formats/base/error.h"
+#include "inference/parallel/split.h"
+
+namespace ingot::inference {
+namespace {
+
+bool is_routed_expert(const formats::LogicalTensor& tensor) {
+  using formats::Role;
+  if (tensor.rule == nullptr) return false;
+  const Role role = tensor.rule->role;
+  return role == Role::kExpertGate || role == Role::kExpertUp || role == Role::kExpertDown ||
+         role == Role::kExpertsGateUp || role == Role::kExpertsDown;
+}
+
+// Copies of embedding and head in the MTP layer are never read.
+bool is_read(const formats::LogicalTensor& tensor, const ModelSpec& spec, bool with_mtp) {
+  using formats::Role;
+  if (tensor.rule == nullptr) return false;
+  if (tensor.rule->role == Role::kMtpEmbedding || tensor.rule->role == Role::kMtpHead) return false;
+  return !tensor.layer || *tensor.layer < spec.layers || with_mtp;
+}
+
+}  // namespace
+
+ExpertShape expert_shape(const ModelSpec& spec, const RankView& rank, bool with_mtp) {
+  ExpertShape shape{.layers = {},
+                    .n_experts = 0,
+                    .mine = {},
+                    .hidden = spec.hidden,
+                    .intermediate = spec.moe_intermediate};
+  if (!spec.router) return shape;
+  shape.n_experts = spec.router->experts;
+  shape.mine = expert_part(rank, shape.n_experts);
+  for (std::size_t l = 0; l < spec.layers + (with_mtp ? 1 : 0); ++l) {
+    if (spec.is_moe[l]) shape.layers.push_back(static_cast<std::uint32_t>(l));
+  }
+  return shape;
+}
+
+WeightNeed need_of_weights(const WeightStore& weights, const ExpertShape& experts, bool with_mtp,
+                           const ModelSpec& spec) {
+  WeightNeed need;
+  const formats::Checkpoint& source = weights.source();
+  for (const formats::LogicalTensor& tensor : source.tensors()) {
+    if (is_routed_expert(tensor) || !is_read(tensor, spec, with_mtp)) continue;
+    tensor.encoding.stored.for_each([&](formats::Part, std::uint32_t stored) {
+      need.resident += source.stored()[stored].n_bytes;
+    });
+  }
+  if (experts.layers.empty()) return need;
+  const ExpertStore::Need routed = ExpertStore::need(weights, experts);
+  need.experts = routed.all;
+  need.two_experts = std::min(routed.all, 2 * routed.largest);
+  return need;
+}
+
+std::uint64_t expert_budget(const WeightNeed& need, std::uint64_t limit) {
+  if (limit == 0) return need.experts;
+  const std::uint64_t least = need.resident + need.two_experts;
+  if (limit < least) {
+    throw Error(
+        ErrorCode::kLimit,
+        fmt::format("{} bytes of memory are left for weights, but {} stay resident and two "
+                    "experts take {}: {} would be enough, {} for all experts",
+                    limit, need.resident, need.two_experts, least, need.resident + need.experts));
+  }
+  return std::min(need.experts, limit - need.resident);
+}
+
+void reserve_rows(const StepRows& rows, KvCache& cache) {
+  for (const SequenceRun& run : rows.runs) {
+    if (run.first_position > cache.length(run.sequence)) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("a row at position {} of a sequence of which {} tokens are cached",
+                              run.first_position, cache.length(run.sequence)));
+    }
+  }
+  const auto truncate_all = [&] {
+    for (const SequenceRun& run : rows.runs) cache.truncate(run.sequence, run.first_position);
+  };
+  truncate_all();
+  try {
+    for (const SequenceRun& run : rows.runs) cache.reserve(run.sequence, run.total());
+  } catch (...) {
+    truncate_all();  // what was reserved for the sequences before holds nothing
+    throw;
+  }
+}
+
+}  // namespace ingot::inference

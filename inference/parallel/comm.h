@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace ingot::inference {
+
+/// Which part of a model a process computes. Ranks of one tensor group hold the same tokens;
+/// experts are dealt over the expert group in equal runs.
+struct RankView {
+  std::size_t tp_rank = 0, tp_size = 1;
+  std::size_t ep_rank = 0, ep_size = 1;
+};
+
+enum class Group : std::uint8_t { kTensor, kExpert };
+
+/// Collectives among the ranks of a group. Every rank of a group calls them in the same order, also
+/// with nothing to send. Results are the same bits on all ranks.
+class Comm {
+ public:
+  virtual ~Comm() = default;
+  /// Sum over the ranks, added in rank order.
+  virtual void all_reduce(Group group, std::span<float> values) = 0;
+  /// What every rank gives, in rank order. Ranks may give different amounts.
+  virtual std::vector<float> all_gather(Group group, std::span<const float> mine) = 0;
+  /// `send[r]` goes to rank r of the group; returns what came from each.
+  virtual std::vector<std::vector<std::byte>> all_to_all_v(
+      Group group, const std::vector<std::vector<std::byte>>& send) = 0;
+  /// Everybody gets what `root` has.
+  virtual void broadcast(Group group, std::size_t root, std::span<std::byte> bytes) = 0;
+};
+
+/// One process: every collective gives back what it was given.
+class OneRank final : public Comm {
+ public:
+  void all_reduce(Group group, std::span<float> values) override;
+  std::vector<float> all_gather(Group group, std::span<const float> mine) override;
+  std::vector<std::vector<std::byte>> all_to_all_v(
+      Group group, const std::vector<std::vector<std::byte>>& send) override;
+  void broadcast(Group group, std::size_t root, std::span<std::byte> bytes) override;
+};
+
+}  // namespace ingot::inference

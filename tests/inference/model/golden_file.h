@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "formats/base/fd.h"
+#include "formats/safetensors.h"
+#include "inference/matrix.h"
+
+namespace ingot::testing {
+
+/// Recorded activations: a safetensors file with F32 and I64 tensors.
+class GoldenFile {
+ public:
+  explicit GoldenFile(const std::filesystem::path& path) : file_(Fd::open_for_reading(path)) {
+    for (auto& tensor : formats::read_safetensors_header(file_).tensors) {
+      tensors_.emplace(tensor.name, tensor);
+    }
+  }
+
+  [[nodiscard]] bool has(const std::string& name) const { return tensors_.contains(name); }
+  [[nodiscard]] formats::Shape shape(const std::string& name) const {
+    return tensors_.at(name).shape;
+  }
+  [[nodiscard]] std::vector<float> floats(const std::string& name) const {
+    return read<float>(name, formats::DType::kF32);
+  }
+  /// Of I64 or I32.
+  [[nodiscard]] std::vector<std::int64_t> integers(const std::string& name) const {
+    if (tensors_.at(name).dtype == formats::DType::kI64) {
+      return read<std::int64_t>(name, formats::DType::kI64);
+    }
+    const auto narrow = read<std::int32_t>(name, formats::DType::kI32);
+    return {narrow.begin(), narrow.end()};
+  }
+  [[nodiscard]] inference::Matrix matrix(const std::string& name) const {
+    const formats::Shape& shape = tensors_.at(name).shape;
+    inference::Matrix matrix(shape.at(0), shape.at(1));
+    const std::vector<float> values = floats(name);
+    std::copy(values.begin(), values.end(), matrix.values().begin());
+    return matrix;
+  }
+
+ private:
+  template <typename T>
+  std::vector<T> read(const std::string& name, formats::DType dtype) const {
+    const formats::StoredTensor& tensor = tensors_.at(name);
+    if (tensor.dtype != dtype) throw std::runtime_error(name + " has another dtype");
+    std::vector<T> values(tensor.n_bytes / sizeof(T));
+    file_.read_exact(std::as_writable_bytes(std::span(values)), tensor.offset);
+    return values;
+  }
+
+  Fd file_;
+  std::map<std::string, formats::StoredTensor> tensors_;
+};
+
+}  // namespace ingot::testing

@@ -1,0 +1,320 @@
+// config.json to the numbers of a forward pass, family by family.
+
+#include <cmath>
+#include <functional>
+#include <optional>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "formats/base/fd.h"
+#include "inference/family/model_family.h"
+#include "inference/family/spec_fields.h"
+#include "tests/support/expect_error.h"
+
+namespace ingot::inference {
+namespace {
+
+using formats::Json;
+using formats::ModelConfig;
+using ingot::testing::expect_error;
+using ::testing::ElementsAre;
+
+/// A config of the tree, edited.
+ModelConfig config_of(const std::string& path, const std::function<void(Json&)>& edit = {}) {
+  Json json = Json::parse(
+      read_text_file(std::string(INGOT_SOURCE_DIR) + "/" + path + "/config.json", 1 << 20));
+  if (edit) edit(json);
+  return formats::parse_model_config(json.dump(), "config.json");
+}
+
+ModelSpec spec_of(const std::string& path, const std::function<void(Json&)>& edit = {}) {
+  const ModelConfig config = config_of(path, edit);
+  return model_spec(*formats::family_of(config), config);
+}
+
+ModelSpec tiny(const std::function<void(Json&)>& edit = {}) {
+  return spec_of("examples/tiny-v32", edit);
+}
+ModelSpec arch(const std::string& family, const std::function<void(Json&)>& edit = {}) {
+  return spec_of("tests/golden/arch/" + family, edit);
+}
+
+void expect_tiny_refused(ErrorCode code, std::initializer_list<std::string> fragments,
+                         const std::function<void(Json&)>& edit) {
+  expect_error(code, fragments, [&] { tiny(edit); });
+}
+
+TEST(ModelSpec, OfTheExampleHasItsNumbers) {
+  const ModelSpec spec = tiny();
+  EXPECT_EQ(spec.family, "deepseek_v32");
+  EXPECT_EQ(spec.layers, 5U);
+  EXPECT_EQ(spec.mtp_layers, 1U);
+  EXPECT_THAT(spec.is_moe, ElementsAre(false, true, true, true, true, true));
+  EXPECT_EQ(spec.mla->heads, 8U);
+  EXPECT_EQ(spec.mla->latent_norm_eps, 1e-6F);
+  EXPECT_TRUE(spec.rope.interleaved);
+  EXPECT_FALSE(spec.indexer->rope.interleaved);
+  EXPECT_TRUE(spec.indexer->hadamard_fp8);
+  EXPECT_TRUE(spec.indexer->power_of_two_keys);
+  EXPECT_EQ(spec.router->groups, 4U);
+  EXPECT_EQ(spec.router->topk_groups, 2U);
+  EXPECT_EQ(spec.router->scale, 2.5F);
+  EXPECT_TRUE(spec.router->normalize);
+  const double g = 0.1 * std::log(4.0) + 1;
+  EXPECT_NEAR(spec.softmax_scale, g * g / std::sqrt(48.0), 1e-8);
+}
+
+// The table of the model reference, 4.5.
+TEST(ModelSpec, HasTheSoftmaxScaleOfThePublishedModels) {
+  const auto scale = [](double factor, double mscale) {
+    return tiny([&](Json& config) {
+             config["qk_nope_head_dim"] = 128;
+             config["qk_rope_head_dim"] = 64;
+             config["index_head_dim"] = 128;
+             config["rope_scaling"]["factor"] = factor;
+             config["rope_scaling"]["mscale"] = mscale;
+             config["rope_scaling"]["mscale_all_dim"] = mscale;
+           })
+        .softmax_scale;
+  };
+  EXPECT_NEAR(scale(40, 1.0), 0.1352337789, 1e-8);
+  EXPECT_NEAR(scale(40, 0.707), 0.1147213868, 1e-8);
+  EXPECT_NEAR(scale(32, 1.0), 0.1308607999, 1e-8);
+  EXPECT_NEAR(scale(64, 1.0), 0.1446796256, 1e-8);
+  EXPECT_NEAR(tiny([](Json& config) {
+                config["qk_nope_head_dim"] = 128;
+                config["qk_rope_head_dim"] = 64;
+                config.erase("rope_scaling");
+              }).softmax_scale,
+              0.0721687836, 1e-8);
+}
+
+TEST(ModelSpec, OfGlmRotatesEverythingInterleavedAndKeepsTheEpsOfTheLatents) {
+  const ModelSpec spec = arch("glm_moe_dsa");
+  EXPECT_TRUE(spec.rope.interleaved);
+  EXPECT_TRUE(spec.indexer->rope.interleaved);
+  EXPECT_FALSE(spec.indexer->hadamard_fp8);
+  EXPECT_EQ(spec.norm_eps, 1e-5F);
+  EXPECT_EQ(spec.mla->latent_norm_eps, 1e-6F);
+  const ModelSpec flagged = arch("glm_moe_dsa", [](Json& config) {
+    config["rope_interleave"] = false;
+    config["indexer_rope_interleave"] = false;
+  });
+  EXPECT_FALSE(flagged.rope.interleaved);
+  EXPECT_FALSE(flagged.indexer->rope.interleaved);
+  EXPECT_TRUE(tiny([](Json& config) {
+                config["indexer_rope_interleave"] = true;
+              }).indexer->rope.interleaved);
+}
+
+TEST(ModelSpec, OfTheSecondGenerationEitherNormalizesOrScales) {
+  const auto router = [](bool normalize, std::uint64_t topk) {
+    return *arch("deepseek_v2", [&](Json& config) {
+              config["routed_scaling_factor"] = 16.0;
+              config["norm_topk_prob"] = normalize;
+              config["num_experts_per_tok"] = topk;
+            }).router;
+  };
+  EXPECT_FALSE(router(false, 3).normalize);
+  EXPECT_EQ(router(false, 3).scale, 16.0F);
+  EXPECT_TRUE(router(true, 3).normalize);
+  EXPECT_EQ(router(true, 3).scale, 1.0F);
+  EXPECT_FALSE(router(true, 1).normalize);
+  EXPECT_EQ(router(true, 1).scale, 16.0F);
+  EXPECT_EQ(router(false, 3).score, GateScore::kSoftmax);
+  EXPECT_FALSE(router(false, 3).correction_bias);
+}
+
+TEST(ModelSpec, OfTheSecondGenerationLimitsGroupsOnlyWhereItsMethodSaysSo) {
+  const auto groups = [](const char* method) {
+    return arch("deepseek_v2",
+                [&](Json& config) {
+                  config["topk_method"] = method;
+                  config["n_group"] = 4;
+                  config["topk_group"] = 2;
+                })
+        .router->groups;
+  };
+  EXPECT_EQ(groups("greedy"), 1U);
+  EXPECT_EQ(groups("group_limited_greedy"), 4U);
+  expect_error(ErrorCode::kUnsupported, {"topk_method", "noaux_tc", "greedy"},
+               [&] { groups("noaux_tc"); });
+}
+
+TEST(ModelSpec, OfQwenHasNoGroupsAndNoSharedExperts) {
+  const ModelSpec spec = arch("qwen3_moe");
+  EXPECT_FALSE(spec.mla);
+  EXPECT_EQ(spec.gqa->heads, 8U);
+  EXPECT_EQ(spec.gqa->kv_heads, 2U);
+  EXPECT_FALSE(spec.rope.interleaved);
+  EXPECT_EQ(spec.rope.dim, 32U);
+  EXPECT_EQ(spec.shared_intermediate, 0U);
+  EXPECT_EQ(spec.router->groups, 1U);
+  EXPECT_TRUE(spec.router->normalize);
+  EXPECT_EQ(spec.router->scale, 1.0F);
+  EXPECT_NEAR(spec.softmax_scale, 1 / std::sqrt(32.0), 1e-8);
+  expect_error(ErrorCode::kCorrupt, {"config.json", "8 heads", "3 key heads"},
+               [] { arch("qwen3_moe", [](Json& config) { config["num_key_value_heads"] = 3; }); });
+  expect_error(ErrorCode::kUnsupported, {"use_sliding_window"}, [] {
+    arch("qwen3_moe", [](Json& config) { config["use_sliding_window"] = true; });
+  });
+}
+
+std::vector<bool> own_indexers(std::size_t layers, std::optional<std::uint64_t> freq,
+                               std::optional<std::uint64_t> offset) {
+  std::vector<bool> own = tiny([&](Json& config) {
+                            config["num_hidden_layers"] = layers;
+                            if (freq) config["index_topk_freq"] = *freq;
+                            if (offset) config["index_skip_topk_offset"] = *offset;
+                          }).indexer->own;
+  EXPECT_EQ(own.size(), layers + 1);
+  EXPECT_TRUE(own.back()) << "the MTP layer has its own";
+  own.pop_back();
+  return own;
+}
+
+// Layer i has its own when max(i - offset + 1, 0) is a multiple of freq.
+TEST(OwnIndexers, FollowTheRuleOfTwoNumbers) {
+  EXPECT_THAT(own_indexers(3, std::nullopt, std::nullopt), ElementsAre(true, true, true));
+  EXPECT_THAT(own_indexers(3, 1, 0), ElementsAre(true, true, true));
+  EXPECT_THAT(own_indexers(7, 2, std::nullopt),
+              ElementsAre(true, true, false, true, false, true, false));
+  EXPECT_THAT(own_indexers(12, 4, 3), ElementsAre(true, true, true, false, false, false, true,
+                                                  false, false, false, true, false));
+  EXPECT_THAT(own_indexers(5, 2, 1), ElementsAre(true, false, true, false, true));
+}
+
+TEST(OwnIndexers, FollowTheListWhereThereIsOne) {
+  const auto own = tiny([](Json& config) {
+                     config["indexer_types"] = {"full", "shared", "shared", "full", "shared"};
+                     config["index_topk_freq"] = 3;
+                   }).indexer->own;
+  EXPECT_THAT(own, ElementsAre(true, false, false, true, false, true));
+}
+
+TEST(OwnIndexers, ThatMakeNoSenseAreRefused) {
+  expect_tiny_refused(ErrorCode::kCorrupt, {"first layer shares"}, [](Json& config) {
+    config["indexer_types"] = {"shared", "full", "full", "full", "full"};
+  });
+  expect_tiny_refused(ErrorCode::kCorrupt, {"first layer shares"}, [](Json& config) {
+    config["index_topk_freq"] = 4;
+    config["index_skip_topk_offset"] = 0;
+  });
+  expect_tiny_refused(ErrorCode::kCorrupt, {"indexer_types", "layer 1"}, [](Json& config) {
+    config["indexer_types"] = {"full", "half", "full", "full", "full"};
+  });
+  expect_tiny_refused(ErrorCode::kCorrupt, {"indexer_types", "5 layers"}, [](Json& config) {
+    config["indexer_types"] = {"full", "shared"};
+  });
+  expect_tiny_refused(ErrorCode::kCorrupt, {"indexer_types"},
+                      [](Json& config) { config["indexer_types"] = "shared"; });
+  expect_tiny_refused(ErrorCode::kCorrupt, {"'index_topk_freq'"},
+                      [](Json& config) { config["index_topk_freq"] = -1; });
+}
+
+TEST(ModelSpec, LackingANumberIsRefusedByItsKey) {
+  for (const char* key :
+       {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "kv_lora_rank",
+        "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "index_n_heads", "index_head_dim",
+        "index_topk", "moe_intermediate_size", "num_experts_per_tok", "rms_norm_eps"}) {
+    expect_tiny_refused(ErrorCode::kCorrupt, {"config.json", fmt::format("'{}'", key)},
+                        [&](Json& config) { config.erase(key); });
+  }
+  expect_tiny_refused(ErrorCode::kCorrupt, {"q_lora_rank"},
+                      [](Json& config) { config["q_lora_rank"] = nullptr; });
+}
+
+// Tables of this width would be made before any tensor could say that it is wrong.
+TEST(ModelSpec, OfAbsurdWidthsIsRefused) {
+  for (const char* key : {"num_attention_heads", "qk_nope_head_dim", "qk_rope_head_dim",
+                          "v_head_dim", "index_n_heads", "index_head_dim"}) {
+    expect_tiny_refused(ErrorCode::kCorrupt, {fmt::format("'{}'", key), "4294967294"},
+                        [&](Json& config) { config[key] = 4294967294U; });
+  }
+  expect_error(ErrorCode::kCorrupt, {"4294967294"},
+               [] { arch("qwen3_moe", [](Json& config) { config["head_dim"] = 4294967294U; }); });
+}
+
+TEST(ModelSpec, OfARouterThatCannotChooseIsRefused) {
+  expect_tiny_refused(ErrorCode::kCorrupt, {"'num_experts_per_tok' is 17", "16 experts"},
+                      [](Json& config) { config["num_experts_per_tok"] = 17; });
+  expect_tiny_refused(ErrorCode::kCorrupt, {"16 experts in 3 groups"},
+                      [](Json& config) { config["n_group"] = 3; });
+  expect_tiny_refused(ErrorCode::kCorrupt, {"16 experts in 4 groups, of which 5"},
+                      [](Json& config) { config["topk_group"] = 5; });
+  expect_tiny_refused(ErrorCode::kCorrupt, {"of which 1 are kept, cannot give 5"},
+                      [](Json& config) {
+                        config["topk_group"] = 1;
+                        config["num_experts_per_tok"] = 5;
+                      });
+  expect_tiny_refused(ErrorCode::kUnsupported, {"'scoring_func' is 'softmax'", "'sigmoid'"},
+                      [](Json& config) { config["scoring_func"] = "softmax"; });
+  expect_tiny_refused(ErrorCode::kUnsupported, {"'topk_method' is 'greedy'"},
+                      [](Json& config) { config["topk_method"] = "greedy"; });
+}
+
+TEST(ModelSpec, OfWhatTheForwardPassDoesNotKnowIsRefused) {
+  expect_tiny_refused(ErrorCode::kUnsupported, {"'hidden_act' is 'gelu'", "'silu'"},
+                      [](Json& config) { config["hidden_act"] = "gelu"; });
+  expect_tiny_refused(ErrorCode::kUnsupported, {"attention_bias"},
+                      [](Json& config) { config["attention_bias"] = true; });
+  expect_tiny_refused(ErrorCode::kUnsupported, {"'index_head_dim' is no power of two"},
+                      [](Json& config) { config["index_head_dim"] = 96; });
+  expect_tiny_refused(ErrorCode::kCorrupt, {"'index_head_dim' is 8", "16 values"},
+                      [](Json& config) { config["index_head_dim"] = 8; });
+}
+
+TEST(ModelSpec, OfAFamilyWithoutAForwardPassIsRefusedWithTheListOfThose) {
+  for (const char* name : {"deepseek_v4", "generic"}) {
+    expect_error(ErrorCode::kUnsupported,
+                 {name, "deepseek_v2, deepseek_v3, deepseek_v32, kimi_k2, glm_moe_dsa, qwen3_moe"},
+                 [&] { model_spec(*formats::find_family(name), config_of("examples/tiny-v32")); });
+  }
+  for (const ModelFamily* family : model_families()) {
+    EXPECT_NE(formats::find_family(family->name), nullptr) << family->name;
+  }
+}
+
+TEST(SpecFields, TakeMissingAndNullForTheDefault) {
+  const ModelConfig config =
+      config_of("examples/tiny-v32", [](Json& json) { json["nothing"] = nullptr; });
+  const SpecFields fields(config);
+  for (const char* key : {"nothing", "absent"}) {
+    EXPECT_EQ(fields.real(key, 2.5), 2.5);
+    EXPECT_TRUE(fields.boolean(key, true));
+    EXPECT_EQ(fields.count(key, 7), 7U);
+    EXPECT_EQ(fields.text(key, "x"), "x");
+    EXPECT_NO_THROW(fields.require_text(key, "x"));
+  }
+}
+
+TEST(SpecFields, RefuseOtherTypesByKey) {
+  const ModelConfig config = config_of("examples/tiny-v32", [](Json& json) {
+    json["a_text"] = "one";
+    json["a_number"] = 1;
+    json["a_negative"] = -1;
+    json["a_fraction"] = 0.5;
+    json["much"] = 1048577;
+    json["huge"] = 1e300;
+  });
+  const SpecFields fields(config);
+  expect_error(ErrorCode::kCorrupt, {"config.json", "'a_text' is not a number"},
+               [&] { static_cast<void>(fields.real("a_text", 0)); });
+  expect_error(ErrorCode::kCorrupt, {"'huge' is not a number of sensible size"},
+               [&] { static_cast<void>(fields.real("huge", 0)); });
+  expect_error(ErrorCode::kCorrupt, {"'a_number' is not true or false"},
+               [&] { static_cast<void>(fields.boolean("a_number", false)); });
+  for (const char* key : {"a_text", "a_negative", "a_fraction", "much"}) {
+    expect_error(ErrorCode::kCorrupt, {fmt::format("'{}'", key), "1048576"},
+                 [&] { static_cast<void>(fields.count(key, 0)); });
+  }
+  expect_error(ErrorCode::kCorrupt, {"'a_number' is not a string"},
+               [&] { static_cast<void>(fields.text("a_number", "")); });
+  expect_error(ErrorCode::kUnsupported, {"'a_text' is 'one'", "'two' alone"},
+               [&] { fields.require_text("a_text", "two"); });
+}
+
+}  // namespace
+}  // namespace ingot::inference
