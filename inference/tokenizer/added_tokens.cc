@@ -1,0 +1,146 @@
+#include "inference/tokenizer/added_tokens.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "formats/base/error.h"
+#include "inference/tokenizer/character_class.h"
+#include "inference/tokenizer/utf8.h"
+
+namespace ingot::inference {
+namespace {
+
+// Real ones have less than 100. A search takes this many steps per byte of the text at worst.
+constexpr std::size_t kMaxTokenBytes = 1024;
+
+void check_token_size(std::string_view content) {
+  if (content.size() <= kMaxTokenBytes) return;
+  throw Error(ErrorCode::kLimit, fmt::format("added token {} has {} bytes, at most {} are accepted",
+                                             quote_text(content), content.size(), kMaxTokenBytes));
+}
+
+bool stands_alone(std::string_view text, const Span& span) {
+  const bool joins_left =
+      span.begin > 0 && is_word_character(code_point_before(text, span.begin).value);
+  const bool joins_right =
+      span.end < text.size() && is_word_character(code_point_at(text, span.end).value);
+  return !joins_left && !joins_right;
+}
+
+std::size_t skip_white_space_left(std::string_view text, std::size_t position, std::size_t floor) {
+  while (position > floor) {
+    const CodePoint c = code_point_before(text, position);
+    if (!is_white_space(c.value)) break;
+    position -= c.n_bytes;
+  }
+  return position;
+}
+
+std::size_t skip_white_space_right(std::string_view text, std::size_t position) {
+  while (position < text.size()) {
+    const CodePoint c = code_point_at(text, position);
+    if (!is_white_space(c.value)) break;
+    position += c.n_bytes;
+  }
+  return position;
+}
+
+}  // namespace
+
+AddedTokens AddedTokens::parse(const formats::Json* value, const Vocabulary& vocabulary,
+                               const Normalizer& normalizer) {
+  AddedTokens result;
+  if (value == nullptr) return result;
+  for (std::size_t i = 0; i < value->size(); ++i) {
+    const Component component((*value)[i], fmt::format("added_tokens[{}]", i));
+    AddedToken token{.content = component.text("content"),
+                     .single_word = component.flag("single_word", false),
+                     .left_strip = component.flag("lstrip", false),
+                     .right_strip = component.flag("rstrip", false),
+                     .special = component.flag("special", false)};
+    token.id = token_id(component.get("id"), component, token.content);
+    token.normalized = component.flag("normalized", !token.special);
+    result.add(std::move(token), component, vocabulary);
+  }
+  result.make_finders(normalizer);
+  return result;
+}
+
+void AddedTokens::add(AddedToken token, const Component& component, const Vocabulary& vocabulary) {
+  const auto known_id = vocabulary.find(token.content);
+  const std::string* known_text = vocabulary.text(token.id);
+  if (known_id && *known_id != token.id) {
+    component.refuse(fmt::format("gives token {} id {}, but the model's vocab gives it {}",
+                                 quote_text(token.content), token.id, *known_id));
+  }
+  if (known_text != nullptr && *known_text != token.content) {
+    component.refuse(fmt::format("gives id {} to {}, but the model's vocab gives it to {}",
+                                 token.id, quote_text(token.content), quote_text(*known_text)));
+  }
+  const std::size_t index = tokens_.size();
+  if (!by_id_.emplace(token.id, index).second ||
+      !by_content_.emplace(token.content, index).second) {
+    component.refuse(fmt::format("repeats the id {} or the text {} of another added token",
+                                 token.id, quote_text(token.content)));
+  }
+  size_ = std::max(size_, static_cast<std::size_t>(token.id) + 1);
+  tokens_.push_back(std::move(token));
+}
+
+void AddedTokens::make_finders(const Normalizer& normalizer) {
+  PatternScratch scratch;
+  std::vector<std::string> raw;
+  std::vector<std::string> normalized;
+  for (std::size_t i = 0; i < tokens_.size(); ++i) {
+    const AddedToken& token = tokens_[i];
+    if (token.content.empty()) continue;
+    check_token_size(token.content);
+    if (token.normalized) {
+      normalized.push_back(normalizer.apply(token.content, scratch));
+      check_token_size(normalized.back());
+      normalized_.tokens.push_back(i);
+    } else {
+      raw.push_back(token.content);
+      raw_.tokens.push_back(i);
+    }
+  }
+  raw_.texts = TextFinder(raw);
+  normalized_.texts = TextFinder(normalized);
+}
+
+const AddedToken* AddedTokens::by_id(std::int32_t id) const {
+  const auto at = by_id_.find(id);
+  return at == by_id_.end() ? nullptr : &tokens_[at->second];
+}
+
+const AddedToken* AddedTokens::by_content(std::string_view content) const {
+  const auto at = by_content_.find(std::string(content));
+  return at == by_content_.end() ? nullptr : &tokens_[at->second];
+}
+
+std::vector<Stretch> AddedTokens::cut(std::string_view text, Round round) const {
+  const Finder& finder = round == Round::kRaw ? raw_ : normalized_;
+  std::vector<Stretch> stretches;
+  std::size_t done = 0;
+  const auto add_text = [&](std::size_t end) {
+    if (done < end) stretches.push_back({.text = text.substr(done, end - done), .id = {}});
+  };
+  for (auto found = finder.texts.find(text, 0); found;
+       found = finder.texts.find(text, found->span.end)) {
+    const AddedToken& token = tokens_[finder.tokens[found->index]];
+    auto [begin, end] = found->span;
+    // White space that the token before took along cannot be found again.
+    if (begin < done || (token.single_word && !stands_alone(text, found->span))) continue;
+    if (token.left_strip) begin = skip_white_space_left(text, begin, done);
+    if (token.right_strip) end = skip_white_space_right(text, end);
+    add_text(begin);
+    stretches.push_back({.text = text.substr(begin, end - begin), .id = token.id});
+    done = end;
+  }
+  add_text(text.size());
+  return stretches;
+}
+
+}  // namespace ingot::inference

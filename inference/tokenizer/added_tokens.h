@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "inference/tokenizer/component.h"
+#include "inference/tokenizer/normalizer.h"
+#include "inference/tokenizer/text_finder.h"
+#include "inference/tokenizer/vocabulary.h"
+
+namespace ingot::inference {
+
+/// A token that is found in the text before the model sees it, whether special or not.
+struct AddedToken {
+  std::int32_t id = 0;
+  std::string content;
+  bool single_word = false;  ///< only where its neighbours are no word characters
+  bool left_strip = false;   ///< takes the white space before it along
+  bool right_strip = false;  ///< takes the white space behind it along
+  bool normalized = false;   ///< found in the normalized text, itself normalized
+  bool special = false;      ///< left out when decoding without special tokens
+};
+
+/// A part of a text: an added token, or what is left for the model.
+struct Stretch {
+  std::string_view text;
+  std::optional<std::int32_t> id;
+};
+
+/// The list `added_tokens` of tokenizer.json.
+class AddedTokens {
+ public:
+  /// Two tokens of one id or one text, among these or in the vocabulary, are kCorrupt.
+  static AddedTokens parse(const formats::Json* value, const Vocabulary& vocabulary,
+                           const Normalizer& normalizer);
+
+  /// Null when no added token has this id or text.
+  [[nodiscard]] const AddedToken* by_id(std::int32_t id) const;
+  [[nodiscard]] const AddedToken* by_content(std::string_view content) const;
+  /// The highest id + 1.
+  [[nodiscard]] std::size_t size() const { return size_; }
+
+  enum class Round : std::uint8_t { kRaw, kNormalized };
+  /// Cuts `text` at the tokens that belong to this round, leftmost and longest first; no stretch of
+  /// text is empty.
+  [[nodiscard]] std::vector<Stretch> cut(std::string_view text, Round round) const;
+
+ private:
+  void add(AddedToken token, const Component& component, const Vocabulary& vocabulary);
+  void make_finders(const Normalizer& normalizer);
+
+  /// A finder and the tokens that its texts stand for, as indices in tokens_.
+  struct Finder {
+    TextFinder texts;
+    std::vector<std::size_t> tokens;
+  };
+  std::vector<AddedToken> tokens_;
+  std::unordered_map<std::int32_t, std::size_t> by_id_;
+  std::unordered_map<std::string, std::size_t> by_content_;
+  Finder raw_, normalized_;
+  std::size_t size_ = 0;
+};
+
+}  // namespace ingot::inference

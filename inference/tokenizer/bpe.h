@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "inference/tokenizer/component.h"
+#include "inference/tokenizer/vocabulary.h"
+
+namespace ingot::inference {
+
+/// What encoding needs besides the model; one per thread, reused from piece to piece.
+struct BpeScratch {
+  struct Symbol {
+    std::int32_t id;
+    std::int32_t previous, next;  // positions, -1 at the ends
+  };
+  std::vector<Symbol> symbols;
+  std::vector<std::uint64_t> candidates;  // a heap of rank << 32 | position
+};
+
+/// Byte-pair encoding of one piece: starts from the characters and, as long as some adjacent pair
+/// stands in the list of merges, merges the pair that stands there first (the leftmost of equals).
+class Bpe {
+ public:
+  /// From the object `model` of tokenizer.json; `vocabulary` must outlive this. Merges are "a b" or
+  /// ["a", "b"]; of equal ones the last counts, as in Hugging Face's tokenizers. Merges whose parts
+  /// or whole are no tokens are kCorrupt; a model that is no BPE, or drops merges at random, is
+  /// kUnsupported.
+  static Bpe parse(const Component& model, const Vocabulary& vocabulary);
+
+  /// Appends the ids of `piece`, which is valid UTF-8. A character that is no token becomes its
+  /// bytes (`byte_fallback`), or the unknown token, or nothing. Time: n log n in characters.
+  void encode(std::string_view piece, BpeScratch& scratch, std::vector<std::int32_t>& ids) const;
+
+ private:
+  struct Merge {
+    std::uint32_t rank;
+    std::int32_t id;
+  };
+  explicit Bpe(const Vocabulary& vocabulary) : vocabulary_(&vocabulary) {}
+  void parse_merges(const Component& model);
+  void add_merge(const Component& model, std::string_view left, std::string_view right);
+  [[nodiscard]] const Merge* find_merge(std::int32_t left, std::int32_t right) const;
+  void start_symbols(std::string_view piece, BpeScratch& scratch) const;
+  bool append_bytes(std::string_view character, BpeScratch& scratch) const;
+  [[nodiscard]] std::int32_t unknown_id(std::string_view character) const;
+  void merge_symbols(BpeScratch& scratch) const;
+
+  const Vocabulary* vocabulary_;
+  std::unordered_map<std::uint64_t, Merge> merges_;
+  std::uint32_t n_ranks_ = 0;
+  std::optional<std::string> unknown_token_;
+  std::string prefix_;  // of characters that do not start the piece
+  std::string suffix_;  // of the character that ends it
+  bool fuse_unknown_ = false;
+  bool byte_fallback_ = false;
+  bool ignore_merges_ = false;
+};
+
+}  // namespace ingot::inference

@@ -1,0 +1,292 @@
+#include "inference/tokenizer/decoder.h"
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "inference/tokenizer/byte_level.h"
+#include "inference/tokenizer/component.h"
+#include "inference/tokenizer/replacement.h"
+#include "inference/tokenizer/utf8.h"
+
+namespace ingot::inference {
+namespace {
+
+using MakeStage = Decoder::MakeStage;
+
+/// Every token's bytes make up one text; what is not UTF-8 in it becomes U+FFFD.
+class ByteLevelStage final : public WholeTokenStage {
+ public:
+  void finish() override {
+    std::string text;
+    utf8_.finish(text);
+    send(text, true);
+  }
+
+ private:
+  void on_token(const std::string& token) override {
+    std::string bytes;
+    append_token_bytes(token, bytes);
+    std::string text;
+    utf8_.push(bytes, text);
+    send(text, false);
+  }
+
+  LossyUtf8 utf8_;
+};
+
+std::optional<char> fallback_byte(std::string_view token) {
+  if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return std::nullopt;
+  unsigned byte = 0;
+  for (const char c : token.substr(3, 2)) {
+    const bool is_digit = c >= '0' && c <= '9';
+    const char lower = static_cast<char>(c | 0x20);
+    if (!is_digit && (lower < 'a' || lower > 'f')) return std::nullopt;
+    byte = byte * 16 + static_cast<unsigned>(is_digit ? c - '0' : lower - 'a' + 10);
+  }
+  return static_cast<char>(byte);
+}
+
+/// A run of tokens <0xHH> becomes the text that its bytes are, or one U+FFFD for each. The whole
+/// run decides, so nothing of it can be sent before it ends.
+class ByteFallbackStage final : public WholeTokenStage {
+ public:
+  void finish() override { end_run(); }
+
+ private:
+  void on_token(const std::string& token) override {
+    if (const auto byte = fallback_byte(token)) {
+      run_ += *byte;
+      return;
+    }
+    end_run();
+    send(token, true);
+  }
+
+  void end_run() {
+    if (run_.empty()) return;
+    if (!find_invalid_utf8(run_)) {
+      send(run_, true);
+    } else {
+      for (std::size_t i = 0; i < run_.size(); ++i) send("\xEF\xBF\xBD", true);
+    }
+    run_.clear();
+  }
+
+  std::string run_;
+};
+
+/// Everything becomes one token.
+class FuseStage final : public DecodeStage {
+ public:
+  void push(std::string_view chunk, bool /*ends_token*/) override { send(chunk, false); }
+  void finish() override { send({}, true); }
+};
+
+/// Takes up to `start` and `stop` times one character from the ends of every token.
+class StripStage final : public DecodeStage {
+ public:
+  StripStage(std::string character, std::uint64_t start, std::uint64_t stop)
+      : character_(std::move(character)), start_(start), stop_(stop), n_left_(start) {}
+
+  void push(std::string_view chunk, bool ends_token) override {
+    while (n_left_ > 0 && chunk.starts_with(character_)) {
+      chunk.remove_prefix(character_.size());
+      --n_left_;
+    }
+    if (!chunk.empty()) n_left_ = 0;
+    std::string text;
+    for (; !chunk.empty(); chunk.remove_prefix(code_point_at(chunk, 0).n_bytes)) {
+      if (stop_ > 0 && chunk.starts_with(character_)) {
+        // With more of them than may go, the first is here to stay.
+        if (n_held_ == stop_) {
+          text += character_;
+        } else {
+          ++n_held_;
+        }
+        continue;
+      }
+      for (; n_held_ > 0; --n_held_) text += character_;
+      text += chunk.substr(0, code_point_at(chunk, 0).n_bytes);
+    }
+    if (ends_token) {
+      n_held_ = 0;
+      n_left_ = start_;
+    }
+    send(text, ends_token);
+  }
+
+ private:
+  std::string character_;
+  std::uint64_t start_, stop_;
+  std::uint64_t n_left_;      // that may still be taken from the start of this token
+  std::uint64_t n_held_ = 0;  // that will be taken if the token ends here
+};
+
+class ReplaceStage final : public WholeTokenStage {
+ public:
+  explicit ReplaceStage(Replacement replacement) : replacement_(std::move(replacement)) {}
+
+ private:
+  void on_token(const std::string& token) override {
+    send(replacement_.apply(token, scratch_), true);
+  }
+
+  Replacement replacement_;
+  PatternScratch scratch_;
+};
+
+/// Marks become spaces, except in the first token, where they vanish if they had been put there.
+class MetaspaceStage final : public WholeTokenStage {
+ public:
+  MetaspaceStage(char32_t mark, bool drops_first) : mark_(mark), drops_(drops_first) {}
+
+ private:
+  void on_token(const std::string& token) override {
+    std::string text;
+    for (std::size_t i = 0; i < token.size();) {
+      const CodePoint c = code_point_at(token, i);
+      if (c.value != mark_) {
+        text += token.substr(i, c.n_bytes);
+      } else if (!drops_) {
+        text += ' ';
+      }
+      i += c.n_bytes;
+    }
+    drops_ = false;
+    send(text, true);
+  }
+
+  char32_t mark_;
+  bool drops_;
+};
+
+/// The suffix that ends words becomes a space, in the last token nothing.
+class WordEndStage final : public WholeTokenStage {
+ public:
+  explicit WordEndStage(std::string suffix) : suffix_(std::move(suffix)) {}
+  void finish() override {
+    if (held_) send(replaced(*held_, ""), true);
+  }
+
+ private:
+  void on_token(const std::string& token) override {
+    if (held_) send(replaced(*held_, " "), true);
+    held_ = token;
+  }
+
+  [[nodiscard]] std::string replaced(const std::string& token, std::string_view by) const {
+    std::string text;
+    std::size_t begin = 0;
+    for (auto at = token.find(suffix_); at != std::string::npos; at = token.find(suffix_, begin)) {
+      text += token.substr(begin, at - begin);
+      text += by;
+      begin = at + suffix_.size();
+    }
+    return text + token.substr(begin);
+  }
+
+  std::string suffix_;
+  std::optional<std::string> held_;
+};
+
+/// Without a decoder: a space between any two tokens.
+class JoinStage final : public DecodeStage {
+ public:
+  void push(std::string_view chunk, bool ends_token) override {
+    if (wants_space_) send(" ", false);
+    wants_space_ = ends_token;
+    send(chunk, ends_token);
+  }
+
+ private:
+  bool wants_space_ = false;
+};
+
+template <class Stage>
+MakeStage make_plain(const Component& /*component*/) {
+  return [] { return std::make_unique<Stage>(); };
+}
+
+MakeStage make_strip(const Component& component) {
+  std::string character;
+  append_utf8(character, component.character("content"));
+  constexpr std::uint64_t kMax = std::numeric_limits<std::uint32_t>::max();
+  return [character, start = component.whole("start", kMax), stop = component.whole("stop", kMax)] {
+    return std::make_unique<StripStage>(character, start, stop);
+  };
+}
+
+MakeStage make_replace(const Component& component) {
+  return [replacement = Replacement(component)] {
+    return std::make_unique<ReplaceStage>(replacement);
+  };
+}
+
+MakeStage make_metaspace(const Component& component) {
+  const char32_t mark = component.character("replacement");
+  const bool drops_first = component.flag("add_prefix_space", true) &&
+                           component.optional_text("prepend_scheme").value_or("always") != "never";
+  return [mark, drops_first] { return std::make_unique<MetaspaceStage>(mark, drops_first); };
+}
+
+MakeStage make_word_end(const Component& component) {
+  const std::string suffix = component.text("suffix");
+  if (suffix.empty()) component.refuse("has an empty 'suffix'");
+  return [suffix] { return std::make_unique<WordEndStage>(suffix); };
+}
+
+constexpr std::array<ComponentRow<MakeStage (*)(const Component&)>, 7> kRows{{
+    {"BPEDecoder", &make_word_end},
+    {"ByteFallback", &make_plain<ByteFallbackStage>},
+    {"ByteLevel", &make_plain<ByteLevelStage>},
+    {"Fuse", &make_plain<FuseStage>},
+    {"Metaspace", &make_metaspace},
+    {"Replace", &make_replace},
+    {"Strip", &make_strip},
+}};
+
+}  // namespace
+
+/// The end of the chain: keeps the text until it is taken.
+class DecodeChain::Output final : public DecodeStage {
+ public:
+  void push(std::string_view chunk, bool /*ends_token*/) override { text_ += chunk; }
+  std::string take() { return std::exchange(text_, {}); }
+
+ private:
+  std::string text_;
+};
+
+Decoder Decoder::parse(const formats::Json* value) {
+  Decoder result;
+  for (const Component& step : component_steps(value, "decoder", "decoders"))
+    result.stages_.push_back(find_row(kRows, step).make(step));
+  if (value == nullptr) result.stages_.emplace_back([] { return std::make_unique<JoinStage>(); });
+  return result;
+}
+
+DecodeChain::DecodeChain(const Decoder& decoder) : output_(std::make_unique<Output>()) {
+  for (const MakeStage& make : decoder.stages()) stages_.push_back(make());
+  for (std::size_t i = 0; i < stages_.size(); ++i) {
+    stages_[i]->set_next(i + 1 < stages_.size() ? stages_[i + 1].get() : output_.get());
+  }
+}
+DecodeChain::~DecodeChain() = default;
+DecodeChain::DecodeChain(DecodeChain&&) noexcept = default;
+DecodeChain& DecodeChain::operator=(DecodeChain&&) noexcept = default;
+
+std::string DecodeChain::push(std::string_view token) {
+  if (stages_.empty()) return std::string(token);  // an empty Sequence
+  stages_.front()->push(token, true);
+  return output_->take();
+}
+
+std::string DecodeChain::finish() {
+  for (const auto& stage : stages_) stage->finish();
+  return output_->take();
+}
+
+}  // namespace ingot::inference

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/json.h"
+#include "inference/tokenizer/decode_stage.h"
+
+namespace ingot::inference {
+
+/// Turns the texts of tokens into text. Types: BPEDecoder, ByteFallback, ByteLevel, Fuse,
+/// Metaspace, Replace, Strip, and Sequence; without any, tokens are joined by spaces.
+class Decoder {
+ public:
+  /// `value` is the component of tokenizer.json, null for none.
+  static Decoder parse(const formats::Json* value);
+
+  using MakeStage = std::function<std::unique_ptr<DecodeStage>()>;
+  /// How to make the stages of a chain, in order.
+  [[nodiscard]] const std::vector<MakeStage>& stages() const { return stages_; }
+
+ private:
+  std::vector<MakeStage> stages_;
+};
+
+/// The state of decoding one text. REQUIRES: the decoder outlives it.
+class DecodeChain {
+ public:
+  explicit DecodeChain(const Decoder& decoder);
+  ~DecodeChain();
+  DecodeChain(DecodeChain&&) noexcept;
+  DecodeChain& operator=(DecodeChain&&) noexcept;
+
+  /// The text that this token completes, which is valid UTF-8.
+  std::string push(std::string_view token);
+  /// What was held back; the chain is at its end.
+  std::string finish();
+
+ private:
+  class Output;
+  std::vector<std::unique_ptr<DecodeStage>> stages_;
+  std::unique_ptr<Output> output_;
+};
+
+}  // namespace ingot::inference

@@ -1,0 +1,144 @@
+#include "inference/tokenizer/normalizer.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include <utf8proc.h>
+
+#include "formats/base/error.h"
+#include "inference/tokenizer/byte_level.h"
+#include "inference/tokenizer/character_class.h"
+#include "inference/tokenizer/component.h"
+#include "inference/tokenizer/replacement.h"
+#include "inference/tokenizer/text_limit.h"
+#include "inference/tokenizer/utf8.h"
+
+namespace ingot::inference {
+namespace {
+
+using Step = std::function<std::string(std::string, PatternScratch&)>;
+
+bool is_ascii(std::string_view text) {
+  return std::ranges::all_of(text, [](char c) { return static_cast<unsigned char>(c) < 0x80; });
+}
+
+std::string normal_form(std::string text, int options) {
+  if (is_ascii(text)) return text;
+  utf8proc_uint8_t* mapped = nullptr;
+  const utf8proc_ssize_t size =
+      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
+                   static_cast<utf8proc_ssize_t>(text.size()), &mapped,
+                   static_cast<utf8proc_option_t>(UTF8PROC_STABLE | options));
+  const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(mapped, &std::free);
+  if (size < 0) {
+    throw Error(ErrorCode::kLimit,
+                std::string("the text cannot be normalized: ") + utf8proc_errmsg(size));
+  }
+  return {reinterpret_cast<const char*>(mapped), static_cast<std::size_t>(size)};
+}
+
+template <int kOptions>
+Step make_normal_form(const Component& /*component*/) {
+  return [](std::string text, PatternScratch&) { return normal_form(std::move(text), kOptions); };
+}
+
+/// Appends for every character what `write(character, out)` makes of it.
+template <class Write>
+Step character_step(Write write) {
+  return [write](const std::string& text, PatternScratch&) {
+    std::string result;
+    result.reserve(text.size());
+    for (std::size_t i = 0; i < text.size();) {
+      const CodePoint c = code_point_at(text, i);
+      write(c.value, result);
+      i += c.n_bytes;
+    }
+    return result;
+  };
+}
+
+Step make_lowercase(const Component& /*component*/) {
+  return character_step([](char32_t c, std::string& out) {
+    // The one character whose lower case is two: i and a combining dot above.
+    if (c == 0x130) {
+      out += "i\xCC\x87";
+    } else {
+      append_utf8(out, static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))));
+    }
+  });
+}
+
+Step make_strip_accents(const Component& /*component*/) {
+  return character_step([](char32_t c, std::string& out) {
+    if (!is_mark(c)) append_utf8(out, c);
+  });
+}
+
+Step make_strip(const Component& component) {
+  return [left = component.flag("strip_left", true), right = component.flag("strip_right", true)](
+             const std::string& text, PatternScratch&) {
+    std::size_t begin = 0;
+    std::size_t end = text.size();
+    while (left && begin < end && is_white_space(code_point_at(text, begin).value))
+      begin += code_point_at(text, begin).n_bytes;
+    while (right && end > begin && is_white_space(code_point_before(text, end).value))
+      end -= code_point_before(text, end).n_bytes;
+    return text.substr(begin, end - begin);
+  };
+}
+
+Step make_replace(const Component& component) {
+  return [replacement = Replacement(component)](const std::string& text, PatternScratch& scratch) {
+    return replacement.apply(text, scratch);
+  };
+}
+
+Step make_prepend(const Component& component) {
+  return [prefix = component.text("prepend")](const std::string& text, PatternScratch&) {
+    return text.empty() ? text : prefix + text;
+  };
+}
+
+Step make_byte_level(const Component& /*component*/) {
+  return [](const std::string& text, PatternScratch&) {
+    std::string result;
+    append_byte_characters(text, result);
+    return result;
+  };
+}
+
+constexpr std::array<ComponentRow<Step (*)(const Component&)>, 10> kRows{{
+    {"ByteLevel", &make_byte_level},
+    {"Lowercase", &make_lowercase},
+    {"NFC", &make_normal_form<UTF8PROC_COMPOSE>},
+    {"NFD", &make_normal_form<UTF8PROC_DECOMPOSE>},
+    {"NFKC", &make_normal_form<UTF8PROC_COMPOSE | UTF8PROC_COMPAT>},
+    {"NFKD", &make_normal_form<UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT>},
+    {"Prepend", &make_prepend},
+    {"Replace", &make_replace},
+    {"Strip", &make_strip},
+    {"StripAccents", &make_strip_accents},
+}};
+
+}  // namespace
+
+Normalizer Normalizer::parse(const formats::Json* value) {
+  Normalizer result;
+  for (const Component& step : component_steps(value, "normalizer", "normalizers"))
+    result.steps_.push_back(find_row(kRows, step).make(step));
+  return result;
+}
+
+std::string Normalizer::apply(std::string text, PatternScratch& scratch) const {
+  for (const Step& step : steps_) {
+    text = step(std::move(text), scratch);
+    check_text_size(text.size());
+  }
+  return text;
+}
+
+}  // namespace ingot::inference

@@ -1,0 +1,165 @@
+#include "inference/tokenizer/pre_tokenizer.h"
+
+#include <array>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "inference/tokenizer/byte_level.h"
+#include "inference/tokenizer/component.h"
+#include "inference/tokenizer/pattern_field.h"
+#include "inference/tokenizer/text_limit.h"
+#include "inference/tokenizer/utf8.h"
+
+namespace ingot::inference {
+namespace {
+
+using Step = std::function<void(SplitText&, PatternScratch&)>;
+
+constexpr std::string_view kGpt2Pattern =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+// ASCII punctuation includes some symbols.
+constexpr std::string_view kPunctuationPattern = R"([\p{P}$+<=>\^`|~])";
+// The word of UTS 18, which has the joiners that \w of a pattern in the file lacks.
+constexpr std::string_view kWordsPattern = R"([\w\x{200C}\x{200D}]+|[^\w\s\x{200C}\x{200D}]+)";
+
+Step split_step(SplitPattern pattern, SplitBehavior behavior, bool invert) {
+  return
+      [pattern = std::move(pattern), behavior, invert](SplitText& split, PatternScratch& scratch) {
+        split_pieces(split, pattern, behavior, invert, scratch);
+      };
+}
+
+/// Writes every piece anew: `write(piece, is_first, out)` appends what it becomes.
+template <class Write>
+void rewrite_pieces(SplitText& split, Write write) {
+  std::string text;
+  text.reserve(split.text.size() + split.text.size() / 4);
+  for (std::size_t i = 0; i < split.pieces.size(); ++i) {
+    Span& piece = split.pieces[i];
+    const std::size_t begin = text.size();
+    write(std::string_view(split.text).substr(piece.begin, piece.end - piece.begin), i == 0, text);
+    piece = {begin, text.size()};
+  }
+  split.text = std::move(text);
+}
+
+SplitBehavior behavior_of(const Component& component, std::optional<SplitBehavior> if_missing) {
+  if (if_missing && component.find("behavior") == nullptr) return *if_missing;
+  const std::string name = component.text("behavior");
+  if (name == "Isolated") return SplitBehavior::kIsolated;
+  if (name == "Removed") return SplitBehavior::kRemoved;
+  if (name == "MergedWithPrevious") return SplitBehavior::kMergedWithPrevious;
+  if (name == "MergedWithNext") return SplitBehavior::kMergedWithNext;
+  if (name == "Contiguous") return SplitBehavior::kContiguous;
+  component.unsupported("has behavior " + quote_text(name) + ", which is not supported");
+}
+
+Step make_split(const Component& component) {
+  return split_step(pattern_field(component), behavior_of(component, std::nullopt),
+                    component.flag("invert", false));
+}
+
+Step make_digits(const Component& component) {
+  return split_step(SplitPattern::regex(R"(\p{N})"),
+                    component.flag("individual_digits", false) ? SplitBehavior::kIsolated
+                                                               : SplitBehavior::kContiguous,
+                    false);
+}
+
+Step make_punctuation(const Component& component) {
+  return split_step(SplitPattern::regex(kPunctuationPattern),
+                    behavior_of(component, SplitBehavior::kIsolated), false);
+}
+
+Step make_whitespace(const Component& /*component*/) {
+  return split_step(SplitPattern::regex(kWordsPattern), SplitBehavior::kRemoved, true);
+}
+
+Step make_whitespace_split(const Component& /*component*/) {
+  return split_step(SplitPattern::regex(R"(\s)"), SplitBehavior::kRemoved, false);
+}
+
+Step make_byte_level(const Component& component) {
+  const bool add_prefix_space = component.flag("add_prefix_space", true);
+  std::optional<SplitPattern> pattern;
+  if (component.flag("use_regex", true)) pattern = SplitPattern::regex(kGpt2Pattern);
+  return [add_prefix_space, pattern](SplitText& split, PatternScratch& scratch) {
+    if (add_prefix_space) {
+      rewrite_pieces(split, [](std::string_view piece, bool, std::string& out) {
+        if (!piece.starts_with(' ')) out += ' ';
+        out += piece;
+      });
+    }
+    if (pattern) split_pieces(split, *pattern, SplitBehavior::kIsolated, false, scratch);
+    rewrite_pieces(split, [](std::string_view piece, bool, std::string& out) {
+      append_byte_characters(piece, out);
+    });
+  };
+}
+
+enum class Prepend : std::uint8_t { kAlways, kFirst, kNever };
+
+Prepend prepend_of(const Component& component) {
+  // Files from before prepend_scheme say it by a flag.
+  if (!component.flag("add_prefix_space", true)) return Prepend::kNever;
+  const std::string scheme = component.optional_text("prepend_scheme").value_or("always");
+  if (scheme == "always") return Prepend::kAlways;
+  if (scheme == "first") return Prepend::kFirst;
+  if (scheme == "never") return Prepend::kNever;
+  component.unsupported("has prepend_scheme " + quote_text(scheme) + ", which is not supported");
+}
+
+Step make_metaspace(const Component& component) {
+  std::string mark;
+  append_utf8(mark, component.character("replacement"));
+  std::optional<SplitPattern> pattern;
+  if (component.flag("split", true)) pattern = SplitPattern::literal(mark);
+  return
+      [mark, pattern, prepend = prepend_of(component)](SplitText& split, PatternScratch& scratch) {
+        rewrite_pieces(split, [&](std::string_view piece, bool is_first, std::string& out) {
+          const bool wants_mark = prepend == Prepend::kAlways ||
+                                  (prepend == Prepend::kFirst && is_first && split.is_start);
+          if (wants_mark && !piece.starts_with(' ') && !piece.starts_with(mark)) out += mark;
+          for (const char c : piece) {
+            if (c == ' ') {
+              out += mark;
+            } else {
+              out += c;
+            }
+          }
+        });
+        if (pattern) split_pieces(split, *pattern, SplitBehavior::kMergedWithNext, false, scratch);
+      };
+}
+
+constexpr std::array<ComponentRow<Step (*)(const Component&)>, 7> kRows{{
+    {"ByteLevel", &make_byte_level},
+    {"Digits", &make_digits},
+    {"Metaspace", &make_metaspace},
+    {"Punctuation", &make_punctuation},
+    {"Split", &make_split},
+    {"Whitespace", &make_whitespace},
+    {"WhitespaceSplit", &make_whitespace_split},
+}};
+
+}  // namespace
+
+PreTokenizer PreTokenizer::parse(const formats::Json* value) {
+  PreTokenizer result;
+  for (const Component& step : component_steps(value, "pre_tokenizer", "pretokenizers"))
+    result.steps_.push_back(find_row(kRows, step).make(step));
+  return result;
+}
+
+SplitText PreTokenizer::apply(std::string text, bool is_start, PatternScratch& scratch) const {
+  SplitText split{.text = std::move(text), .pieces = {}, .is_start = is_start};
+  if (!split.text.empty()) split.pieces.push_back({0, split.text.size()});
+  for (const Step& step : steps_) {
+    step(split, scratch);
+    check_text_size(split.text.size());
+  }
+  return split;
+}
+
+}  // namespace ingot::inference

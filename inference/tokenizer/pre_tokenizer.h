@@ -1,0 +1,28 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "formats/json.h"
+#include "inference/tokenizer/split_text.h"
+
+namespace ingot::inference {
+
+/// Cuts a text into the pieces that the model merges within. Types: ByteLevel, Digits, Metaspace,
+/// Punctuation, Split, Whitespace, WhitespaceSplit, and Sequence of these: one pass after the
+/// other, each on every piece that the one before left.
+class PreTokenizer {
+ public:
+  /// `value` is the component of tokenizer.json, null for none.
+  static PreTokenizer parse(const formats::Json* value);
+
+  /// `text` is valid UTF-8 and stays so. `is_start` says whether it starts the user's text.
+  [[nodiscard]] SplitText apply(std::string text, bool is_start, PatternScratch& scratch) const;
+
+ private:
+  using Step = std::function<void(SplitText&, PatternScratch&)>;
+  std::vector<Step> steps_;
+};
+
+}  // namespace ingot::inference

@@ -1,0 +1,195 @@
+#include "inference/tokenizer/tokenizer.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "formats/base/error.h"
+#include "formats/base/fd.h"
+#include "formats/json.h"
+#include "inference/tokenizer/added_tokens.h"
+#include "inference/tokenizer/bpe.h"
+#include "inference/tokenizer/component.h"
+#include "inference/tokenizer/decoder.h"
+#include "inference/tokenizer/normalizer.h"
+#include "inference/tokenizer/post_processor.h"
+#include "inference/tokenizer/pre_tokenizer.h"
+#include "inference/tokenizer/stream_decoder.h"
+#include "inference/tokenizer/text_limit.h"
+#include "inference/tokenizer/utf8.h"
+#include "inference/tokenizer/vocabulary.h"
+
+namespace ingot::inference {
+namespace {
+
+// The largest of well-known models have about 35 MB.
+constexpr std::uint64_t kMaxFileBytes = std::uint64_t{256} << 20;
+
+Component model_of(const Component& root) {
+  Component model = root.child("model");
+  // GPT-2's first files have no type; only BPE has merges.
+  const std::string type =
+      model.optional_text("type").value_or(model.find("merges") != nullptr ? "BPE" : "(none)");
+  if (type != "BPE") {
+    model.unsupported("has type " + quote_text(type) + ", which is not supported (supported: BPE)");
+  }
+  return model;
+}
+
+const formats::Json* added_tokens_of(const Component& root) {
+  return root.find("added_tokens") == nullptr ? nullptr : &root.array("added_tokens");
+}
+
+void refuse_other_format(const std::filesystem::path& directory) {
+  constexpr std::array<std::pair<const char*, const char*>, 3> kOtherFormats{
+      {{"tiktoken.model", "tiktoken"},
+       {"qwen.tiktoken", "tiktoken"},
+       {"tokenizer.model", "SentencePiece or tiktoken"}}};
+  for (const auto& [name, format] : kOtherFormats) {
+    if (!std::filesystem::exists(directory / name)) continue;
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("a tokenizer in {} format is not supported (convert it to "
+                            "tokenizer.json; --tokens works without a tokenizer)",
+                            format))
+        .in_file((directory / name).string());
+  }
+}
+
+}  // namespace
+
+// The model and the added tokens refer to the vocabulary, so this never moves.
+struct Tokenizer::Parts {
+  explicit Parts(const Component& root)
+      : vocabulary(Vocabulary::parse(model_of(root))),
+        model(Bpe::parse(model_of(root), vocabulary)),
+        normalizer(Normalizer::parse(root.find("normalizer"))),
+        pre_tokenizer(PreTokenizer::parse(root.find("pre_tokenizer"))),
+        post_processor(PostProcessor::parse(root.find("post_processor"))),
+        decoder(Decoder::parse(root.find("decoder"))),
+        added_tokens(AddedTokens::parse(added_tokens_of(root), vocabulary, normalizer)) {
+    // Whoever looks ids up in an embedding relies on size().
+    for (const std::int32_t id : post_processor.ids()) {
+      if (vocabulary.text(id) == nullptr && added_tokens.by_id(id) == nullptr) {
+        throw Error(ErrorCode::kCorrupt,
+                    fmt::format("post_processor adds id {}, which no token has", id));
+      }
+    }
+  }
+
+  Vocabulary vocabulary;
+  Bpe model;
+  Normalizer normalizer;
+  PreTokenizer pre_tokenizer;
+  PostProcessor post_processor;
+  Decoder decoder;
+  AddedTokens added_tokens;
+};
+
+Tokenizer::Tokenizer(std::unique_ptr<const Parts> parts) : parts_(std::move(parts)) {}
+Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
+Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
+Tokenizer::~Tokenizer() = default;
+
+Tokenizer Tokenizer::parse(std::string_view json, std::string_view where) {
+  try {
+    const formats::Json document = formats::parse_json(json, where);
+    return Tokenizer(std::make_unique<const Parts>(Component(document, "the document")));
+  } catch (Error& error) {
+    error.in_file(where);
+    throw;
+  }
+}
+
+Tokenizer Tokenizer::open(const std::filesystem::path& directory) {
+  const std::filesystem::path path = directory / "tokenizer.json";
+  if (!std::filesystem::exists(path)) {
+    refuse_other_format(directory);
+    throw Error(ErrorCode::kNotFound,
+                "there is no tokenizer (copy the model's tokenizer.json here; --tokens works "
+                "without one)")
+        .in_file(path.string());
+  }
+  return parse(read_text_file(path, kMaxFileBytes), path.string());
+}
+
+std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
+  check_text_size(text.size());
+  if (const auto position = find_invalid_utf8(text)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("the text is not valid UTF-8 at byte {} (save or send it as UTF-8)",
+                            *position));
+  }
+  std::vector<std::int32_t> ids;
+  PatternScratch pattern_scratch;
+  BpeScratch model_scratch;
+  const auto encode_pieces = [&](std::string_view stretch, bool is_start) {
+    const SplitText split =
+        parts_->pre_tokenizer.apply(std::string(stretch), is_start, pattern_scratch);
+    for (const Span& piece : split.pieces) {
+      parts_->model.encode(
+          std::string_view(split.text).substr(piece.begin, piece.end - piece.begin), model_scratch,
+          ids);
+    }
+  };
+  for (const Stretch& raw : parts_->added_tokens.cut(text, AddedTokens::Round::kRaw)) {
+    if (raw.id) {
+      ids.push_back(*raw.id);
+      continue;
+    }
+    const std::string normalized = parts_->normalizer.apply(std::string(raw.text), pattern_scratch);
+    const bool is_start = raw.text.data() == text.data();
+    for (const Stretch& stretch :
+         parts_->added_tokens.cut(normalized, AddedTokens::Round::kNormalized)) {
+      if (stretch.id) {
+        ids.push_back(*stretch.id);
+      } else {
+        encode_pieces(stretch.text, is_start && stretch.text.data() == normalized.data());
+      }
+    }
+  }
+  return add_special_tokens ? parts_->post_processor.apply(std::move(ids)) : ids;
+}
+
+std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_special) const {
+  StreamDecoder stream(*this, skip_special);
+  std::string text;
+  for (const std::int32_t id : ids) text += stream.push(id);
+  return text + stream.finish();
+}
+
+std::optional<std::int32_t> Tokenizer::id_of(std::string_view token) const {
+  if (const AddedToken* added = parts_->added_tokens.by_content(token)) return added->id;
+  return parts_->vocabulary.find(token);
+}
+
+std::string_view Tokenizer::token(std::int32_t id) const {
+  if (const AddedToken* added = parts_->added_tokens.by_id(id)) return added->content;
+  const std::string* text = parts_->vocabulary.text(id);
+  return text != nullptr ? std::string_view(*text) : std::string_view();
+}
+
+bool Tokenizer::is_special(std::int32_t id) const {
+  const AddedToken* added = parts_->added_tokens.by_id(id);
+  return added != nullptr && added->special;
+}
+
+std::size_t Tokenizer::size() const {
+  return std::max(parts_->vocabulary.size(), parts_->added_tokens.size());
+}
+
+const Decoder& Tokenizer::decoder() const {
+  return parts_->decoder;
+}
+
+std::optional<std::string_view> Tokenizer::decoded_token(std::int32_t id, bool skip_special) const {
+  if (const AddedToken* added = parts_->added_tokens.by_id(id)) {
+    if (skip_special && added->special) return std::nullopt;
+    return added->content;
+  }
+  const std::string* text = parts_->vocabulary.text(id);
+  return text != nullptr ? std::optional<std::string_view>(*text) : std::nullopt;
+}
+
+}  // namespace ingot::inference

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ingot::inference {
+
+class Decoder;
+
+/// A byte-pair tokenizer as tokenizer.json describes it: text to ids and back, as Hugging Face's
+/// tokenizers do it. Immutable: all of it may run on many threads at once.
+class Tokenizer {
+ public:
+  /// Throws kCorrupt or kLimit for what violates the format, kUnsupported for components that this
+  /// program does not have, naming the component and its type. `where` names the file in errors.
+  static Tokenizer parse(std::string_view json, std::string_view where);
+
+  /// DIRECTORY/tokenizer.json. kNotFound without one; kUnsupported when there is a tokenizer in
+  /// another format instead (tiktoken, SentencePiece).
+  static Tokenizer open(const std::filesystem::path& directory);
+
+  Tokenizer(Tokenizer&&) noexcept;
+  Tokenizer& operator=(Tokenizer&&) noexcept;
+  ~Tokenizer();
+
+  /// The ids of a text. Added tokens are recognised wherever they stand, special or not;
+  /// `add_special_tokens` puts those around it that the file's post-processor has. Text that is not
+  /// UTF-8 is kInvalidArgument with the byte where it starts, more than 64 MiB of it kLimit.
+  [[nodiscard]] std::vector<std::int32_t> encode(std::string_view text,
+                                                 bool add_special_tokens) const;
+
+  /// The text of ids, with U+FFFD where their bytes are not UTF-8. `skip_special` leaves special
+  /// tokens out. Ids outside the vocabulary decode to nothing.
+  [[nodiscard]] std::string decode(std::span<const std::int32_t> ids, bool skip_special) const;
+
+  /// The id of a token of the vocabulary or an added one, spelled as in the file.
+  [[nodiscard]] std::optional<std::int32_t> id_of(std::string_view token) const;
+  /// The token as it is spelled in the file; empty for ids outside the vocabulary.
+  [[nodiscard]] std::string_view token(std::int32_t id) const;
+  [[nodiscard]] bool is_special(std::int32_t id) const;
+  /// The highest id + 1. A model's vocabulary may be larger.
+  [[nodiscard]] std::size_t size() const;
+
+ private:
+  friend class StreamDecoder;
+  struct Parts;
+  explicit Tokenizer(std::unique_ptr<const Parts> parts);
+  [[nodiscard]] const Decoder& decoder() const;
+  /// What of an id is to be decoded; nothing for ids left out.
+  [[nodiscard]] std::optional<std::string_view> decoded_token(std::int32_t id,
+                                                              bool skip_special) const;
+
+  std::unique_ptr<const Parts> parts_;
+};
+
+}  // namespace ingot::inference

@@ -1,0 +1,112 @@
+#include "inference/tokenizer/utf8.h"
+
+namespace ingot::inference {
+namespace {
+
+constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
+
+bool is_continuation(char byte) {
+  return (static_cast<unsigned char>(byte) & 0xC0U) == 0x80U;
+}
+
+}  // namespace
+
+CodePoint code_point_at(std::string_view text, std::size_t position) {
+  const auto byte = [&](std::size_t i) {
+    return static_cast<char32_t>(static_cast<unsigned char>(text[position + i]));
+  };
+  const char32_t lead = byte(0);
+  if (lead < 0x80) return {lead, 1};
+  if (lead < 0xE0) return {((lead & 0x1FU) << 6) | (byte(1) & 0x3FU), 2};
+  if (lead < 0xF0)
+    return {((lead & 0x0FU) << 12) | ((byte(1) & 0x3FU) << 6) | (byte(2) & 0x3FU), 3};
+  return {((lead & 0x07U) << 18) | ((byte(1) & 0x3FU) << 12) | ((byte(2) & 0x3FU) << 6) |
+              (byte(3) & 0x3FU),
+          4};
+}
+
+CodePoint code_point_before(std::string_view text, std::size_t position) {
+  do --position;
+  while (is_continuation(text[position]));
+  return code_point_at(text, position);
+}
+
+void append_utf8(std::string& text, char32_t code_point) {
+  const auto put = [&text](char32_t byte) { text += static_cast<char>(byte); };
+  if (code_point < 0x80) {
+    put(code_point);
+  } else if (code_point < 0x800) {
+    put(0xC0U | (code_point >> 6));
+    put(0x80U | (code_point & 0x3FU));
+  } else if (code_point < 0x10000) {
+    put(0xE0U | (code_point >> 12));
+    put(0x80U | ((code_point >> 6) & 0x3FU));
+    put(0x80U | (code_point & 0x3FU));
+  } else {
+    put(0xF0U | (code_point >> 18));
+    put(0x80U | ((code_point >> 12) & 0x3FU));
+    put(0x80U | ((code_point >> 6) & 0x3FU));
+    put(0x80U | (code_point & 0x3FU));
+  }
+}
+
+Utf8Scanner::Step Utf8Scanner::push(unsigned char byte) {
+  if (n_missing_ > 0) {
+    const bool fits = byte >= low_ && byte <= high_;
+    low_ = 0x80;
+    high_ = 0xBF;
+    if (!fits) {
+      n_missing_ = 0;
+      return Step::kRestart;
+    }
+    return --n_missing_ == 0 ? Step::kComplete : Step::kMore;
+  }
+  if (byte < 0x80) return Step::kComplete;
+  if (byte < 0xC2 || byte > 0xF4) return Step::kInvalid;
+  n_missing_ = byte < 0xE0 ? 1 : byte < 0xF0 ? 2 : 3;
+  if (byte == 0xE0) low_ = 0xA0;   // shorter forms exist
+  if (byte == 0xED) high_ = 0x9F;  // surrogates
+  if (byte == 0xF0) low_ = 0x90;   // shorter forms exist
+  if (byte == 0xF4) high_ = 0x8F;  // beyond U+10FFFF
+  return Step::kMore;
+}
+
+std::optional<std::size_t> find_invalid_utf8(std::string_view text) {
+  Utf8Scanner scanner;
+  std::size_t start = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (!scanner.is_open()) start = i;
+    const auto step = scanner.push(static_cast<unsigned char>(text[i]));
+    if (step == Utf8Scanner::Step::kInvalid || step == Utf8Scanner::Step::kRestart) return start;
+  }
+  return scanner.is_open() ? std::optional(start) : std::nullopt;
+}
+
+void LossyUtf8::push(std::string_view bytes, std::string& out) {
+  for (const char c : bytes) {
+    const auto byte = static_cast<unsigned char>(c);
+    auto step = scanner_.push(byte);
+    if (step == Utf8Scanner::Step::kRestart) {
+      out += kReplacement;
+      open_.clear();
+      step = scanner_.push(byte);
+    }
+    if (step == Utf8Scanner::Step::kInvalid) {
+      out += kReplacement;
+    } else if (step == Utf8Scanner::Step::kMore) {
+      open_ += c;
+    } else {
+      out += open_;
+      out += c;
+      open_.clear();
+    }
+  }
+}
+
+void LossyUtf8::finish(std::string& out) {
+  if (scanner_.is_open()) out += kReplacement;
+  open_.clear();
+  scanner_ = {};
+}
+
+}  // namespace ingot::inference

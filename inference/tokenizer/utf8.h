@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace ingot::inference {
+
+/// One code point of a text and the bytes it takes there.
+struct CodePoint {
+  char32_t value = 0;
+  std::size_t n_bytes = 0;
+};
+
+/// The code point that starts at `position`. REQUIRES: valid UTF-8, position inside the text.
+CodePoint code_point_at(std::string_view text, std::size_t position);
+
+/// The code point that ends before `position`. REQUIRES: valid UTF-8, position > 0.
+CodePoint code_point_before(std::string_view text, std::size_t position);
+
+/// Appends the UTF-8 of a code point up to U+10FFFF.
+void append_utf8(std::string& text, char32_t code_point);
+
+/// The byte at which the first sequence starts that is not UTF-8; nothing for valid text. As
+/// everywhere, overlong forms, surrogates and code points beyond U+10FFFF are invalid.
+std::optional<std::size_t> find_invalid_utf8(std::string_view text);
+
+/// Follows UTF-8 byte by byte, after table 3-7 of the Unicode standard.
+class Utf8Scanner {
+ public:
+  enum class Step : std::uint8_t {
+    kComplete,  ///< this byte ends a code point
+    kMore,      ///< this byte is fine so far, others must follow
+    kInvalid,   ///< no code point can start with this byte; the scanner is at a start again
+    kRestart,   ///< the sequence before breaks off; the scanner is at a start, give this byte again
+  };
+  Step push(unsigned char byte);
+  /// Whether a sequence is open.
+  [[nodiscard]] bool is_open() const { return n_missing_ > 0; }
+
+ private:
+  unsigned n_missing_ = 0;
+  unsigned char low_ = 0x80, high_ = 0xBF;  // bounds of the next byte
+};
+
+/// Turns bytes that come in pieces into valid UTF-8: a sequence is held back until it is complete,
+/// and every maximal part of an invalid one becomes one U+FFFD.
+class LossyUtf8 {
+ public:
+  /// Appends to `out` all that `bytes` completes.
+  void push(std::string_view bytes, std::string& out);
+  /// What is still open becomes one U+FFFD; the next push starts anew.
+  void finish(std::string& out);
+
+ private:
+  Utf8Scanner scanner_;
+  std::string open_;
+};
+
+}  // namespace ingot::inference

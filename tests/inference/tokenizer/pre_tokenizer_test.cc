@@ -1,0 +1,225 @@
+#include "inference/tokenizer/pre_tokenizer.h"
+
+#include <cstddef>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "inference/tokenizer/utf8.h"
+#include "tests/support/expect_error.h"
+
+namespace ingot::inference {
+namespace {
+
+using formats::Json;
+using Pieces = std::vector<std::string>;
+
+Pieces pieces(const Json& json, std::string_view text, bool is_start = true) {
+  PatternScratch scratch;
+  const SplitText split = PreTokenizer::parse(&json).apply(std::string(text), is_start, scratch);
+  Pieces result;
+  for (const Span& piece : split.pieces)
+    result.push_back(split.text.substr(piece.begin, piece.end - piece.begin));
+  return result;
+}
+
+Json split(const std::string& regex, const std::string& behavior = "Isolated",
+           bool invert = false) {
+  return {{"type", "Split"},
+          {"pattern", {{"Regex", regex}}},
+          {"behavior", behavior},
+          {"invert", invert}};
+}
+
+Json sequence(std::vector<Json> steps) {
+  return {{"type", "Sequence"}, {"pretokenizers", steps}};
+}
+
+// The three passes of DeepSeek V3, without the map of bytes.
+Json deepseek_v3() {
+  return sequence({
+      split(R"(\p{N}{1,3})"),
+      split("[一-龥\u3040-\u309F\u30A0-\u30FF]+"),
+      split(
+          "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}"
+          "\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"),
+  });
+}
+
+TEST(DeepSeekV3Splits, CutDigitsInThrees) {
+  EXPECT_EQ(pieces(deepseek_v3(), "12345"), (Pieces{"123", "45"}));
+  EXPECT_EQ(pieces(deepseek_v3(), "a½²Ⅷ٣"), (Pieces{"a", "½²Ⅷ", "٣"}));
+}
+
+TEST(DeepSeekV3Splits, SeeOnlyThePieceThatThePassBeforeLeft) {
+  EXPECT_EQ(pieces(deepseek_v3(), "a  1"), (Pieces{"a", "  ", "1"}));
+  EXPECT_EQ(pieces(deepseek_v3(), "a  b"), (Pieces{"a", " ", " b"}));
+}
+
+TEST(DeepSeekV3Splits, LeaveTheSpaceBeforeDigitsAndKanaAlone) {
+  EXPECT_EQ(pieces(deepseek_v3(), " 42"), (Pieces{" ", "42"}));
+  EXPECT_EQ(pieces(deepseek_v3(), "x 中文"), (Pieces{"x", " ", "中文"}));
+}
+
+TEST(DeepSeekV3Splits, CutPunctuationOutOfKana) {
+  EXPECT_EQ(pieces(deepseek_v3(), "カタ・カナ"), (Pieces{"カタ", "・", "カナ"}));
+}
+
+TEST(DeepSeekV3Splits, TakeTheFirstAlternative) {
+  EXPECT_EQ(pieces(deepseek_v3(), "it's (foo) (bar"),
+            (Pieces{"it", "'s", " (", "foo", ")", " (", "bar"}));
+  EXPECT_EQ(pieces(deepseek_v3(), "x(foo"), (Pieces{"x", "(foo"}));
+}
+
+TEST(DeepSeekV3Splits, EndRunsOfLinesAtTheLastOne) {
+  EXPECT_EQ(pieces(deepseek_v3(), "a \r\n \n  b"), (Pieces{"a", " \r\n \n", " ", " b"}));
+}
+
+// The cased letters that the published file of DeepSeek-V2 lists, as code points; its golden has
+// \p{L} in their place.
+constexpr std::string_view kV2Letters =
+    "0041-005A 0061-007A 00B5 00C0-00D6 00D8-00F6 00F8-01BA 01BC-01BF 01C4-0293 0295-02AF "
+    "0370-0373 0376 0377 037B-037D 037F 0386 0388-038A 038C 038E-03A1 03A3-03F5 03F7-0481 "
+    "048A-052F 0531-0556 10A0-10C5 13A0-13F5 13F8-13FD 1C90-1CBA 1CBD-1CBF 1D00-1D2B "
+    "1D6B-1D77 1D79-1D9A 1E00-1F15 1F18-1F1D 1F20-1F45 1F48-1F4D 1F50-1F57 1F59 1F5B 1F5D "
+    "1F5F-1F7D 1F80-1FB4 1FB6-1FBC 1FBE 1FC2-1FC4 1FC6-1FCC 1FD0-1FD3 1FD6-1FDB 1FE0-1FEC "
+    "1FF2-1FF4 1FF6-1FFC 2102 2107 210A-2113 2115 2119-211D 2124 2126 2128 212A-212D "
+    "212F-2134 2139 213C-213F 2145-2149 214E 2183 2184 2C00-2C7B 2C7E-2CE4 2CEB-2CEE 2CF2 "
+    "2CF3 A640-A66D A680-A69B A722-A76F A771-A787 A78B-A78E AB70-ABBF FB00-FB06 FB13-FB17 "
+    "FF21-FF3A FF41-FF5A 10400-1044F 104B0-104D3 104D8-104FB 10C80-10CB2 10CC0-10CF2 "
+    "118A0-118DF 1E900-1E943";
+
+// The file has the characters themselves, not their numbers.
+std::string v2_letter_class() {
+  std::string result = "[";
+  std::istringstream numbers{std::string(kV2Letters)};
+  for (std::string range; numbers >> range;) {
+    const std::size_t dash = range.find('-');
+    append_utf8(result, static_cast<char32_t>(std::stoul(range.substr(0, dash), nullptr, 16)));
+    if (dash == std::string::npos) continue;
+    result += '-';
+    append_utf8(result, static_cast<char32_t>(std::stoul(range.substr(dash + 1), nullptr, 16)));
+  }
+  return result + "]";
+}
+
+Json deepseek_v2() {
+  return sequence({split("[\r\n]"),
+                   split("\\s?" + v2_letter_class() + "+"),
+                   split("\\s?[!-/:-~！-／：-～‘-‟　-。]+"),
+                   split("\\s+$"),
+                   split("[一-龥ࠀ-一가-\uD7FF]+"),
+                   {{"type", "Digits"}, {"individual_digits", true}}});
+}
+
+TEST(DeepSeekV2Splits, AttachOneSpaceAndIsolateLinesAndDigits) {
+  EXPECT_EQ(pieces(deepseek_v2(), "Hi,  you 12!\n\nこれは。  "),
+            (Pieces{"Hi", ",", " ", " you", " ", "1", "2", "!", "\n", "\n", "これは", "。", "  "}));
+}
+
+TEST(DeepSeekV2Splits, TakeTheListedLettersOnly) {
+  // The range from ':' to '~' holds the ASCII letters, so the third pass cuts German words.
+  EXPECT_EQ(pieces(deepseek_v2(), "Straße Привет ǅ ﬁ 𐐀𐐨ªñ עב"),
+            (Pieces{"Stra", "ß", "e", " Привет", " ǅ", " ﬁ", " 𐐀𐐨", "ª", "ñ", " עב"}));
+}
+
+TEST(KimiSplit, IntersectsClasses) {
+  const Json kimi = split(
+      R"([\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)");
+  EXPECT_EQ(pieces(kimi, "Hello漢字ok It's HTTPServer2024!\n"),
+            (Pieces{"Hello", "漢字", "ok", " It's", " HTTPServer", "202", "4", "!\n"}));
+}
+
+TEST(ByteLevelSplit, UsesTheWordsOfGpt2) {
+  const Json json{{"type", "ByteLevel"}, {"add_prefix_space", false}};
+  EXPECT_EQ(pieces(json, "I'll go  now\n"), (Pieces{"I", "'ll", "Ġgo", "Ġ", "Ġnow", "Ċ"}));
+}
+
+TEST(ByteLevelSplit, PutsASpaceBeforeByDefault) {
+  EXPECT_EQ(pieces({{"type", "ByteLevel"}, {"use_regex", false}}, "a b"), Pieces{"ĠaĠb"});
+  EXPECT_EQ(pieces({{"type", "ByteLevel"}, {"use_regex", false}}, " a"), Pieces{"Ġa"});
+}
+
+TEST(SplitBehaviors, DoWhatTheirNamesSay) {
+  const auto with = [](const std::string& behavior, bool invert = false) {
+    return pieces(split("-", behavior, invert), "the-final--countdown");
+  };
+  EXPECT_EQ(with("Isolated"), (Pieces{"the", "-", "final", "-", "-", "countdown"}));
+  EXPECT_EQ(with("Removed"), (Pieces{"the", "final", "countdown"}));
+  EXPECT_EQ(with("MergedWithPrevious"), (Pieces{"the-", "final-", "-", "countdown"}));
+  EXPECT_EQ(with("MergedWithNext"), (Pieces{"the", "-final", "-", "-countdown"}));
+  EXPECT_EQ(with("Contiguous"), (Pieces{"the", "-", "final", "--", "countdown"}));
+  EXPECT_EQ(with("Removed", true), (Pieces{"-", "-", "-"}));
+}
+
+TEST(SplitBehaviors, HoldForLiteralPatterns) {
+  const Json json{{"type", "Split"},
+                  {"pattern", {{"String", "a.c"}}},
+                  {"behavior", "Removed"},
+                  {"invert", false}};
+  EXPECT_EQ(pieces(json, "abca.cx"), (Pieces{"abc", "x"}));
+}
+
+TEST(Digits, AreSplitSinglyOrInRuns) {
+  EXPECT_EQ(pieces({{"type", "Digits"}, {"individual_digits", true}}, "a12½"),
+            (Pieces{"a", "1", "2", "½"}));
+  EXPECT_EQ(pieces({{"type", "Digits"}, {"individual_digits", false}}, "12a12½b"),
+            (Pieces{"12", "a", "12½", "b"}));
+}
+
+TEST(Punctuation, IsAsciiOrUnicode) {
+  EXPECT_EQ(pieces({{"type", "Punctuation"}}, "a$b…c€d^"),
+            (Pieces{"a", "$", "b", "…", "c€d", "^"}));
+}
+
+TEST(Whitespace, IsDropped) {
+  EXPECT_EQ(pieces({{"type", "Whitespace"}}, " Hi, you!? "), (Pieces{"Hi", ",", "you", "!?"}));
+  EXPECT_EQ(pieces({{"type", "WhitespaceSplit"}}, " Hi,\u3000you!? "), (Pieces{"Hi,", "you!?"}));
+}
+
+TEST(Metaspace, MarksSpacesAndSplitsBeforeThem) {
+  const auto with = [](const std::string& scheme, bool is_start) {
+    return pieces({{"type", "Metaspace"}, {"replacement", "▁"}, {"prepend_scheme", scheme}}, "a b",
+                  is_start);
+  };
+  EXPECT_EQ(with("always", false), (Pieces{"▁a", "▁b"}));
+  EXPECT_EQ(with("first", true), (Pieces{"▁a", "▁b"}));
+  EXPECT_EQ(with("first", false), (Pieces{"a", "▁b"}));
+  EXPECT_EQ(with("never", true), (Pieces{"a", "▁b"}));
+  EXPECT_EQ(pieces({{"type", "Metaspace"}, {"replacement", "▁"}, {"split", false}}, " a  b"),
+            Pieces{"▁a▁▁b"});
+  EXPECT_EQ(
+      pieces({{"type", "Metaspace"}, {"replacement", "▁"}, {"add_prefix_space", false}}, "a b"),
+      (Pieces{"a", "▁b"}));
+}
+
+TEST(PreTokenizer, NamesTypesItDoesNotHave) {
+  testing::expect_error(ErrorCode::kUnsupported, {"pre_tokenizer", "UnicodeScripts", "ByteLevel"},
+                        [] {
+                          pieces({{"type", "UnicodeScripts"}}, "a");
+                        });
+  testing::expect_error(ErrorCode::kUnsupported, {"pre_tokenizer[1]", "\"Bert\""}, [] {
+    pieces(sequence({{{"type", "Digits"}}, {{"type", "Bert"}}}), "a");
+  });
+  testing::expect_error(ErrorCode::kUnsupported, {"behavior", "Odd"},
+                        [] { pieces(split("a", "Odd"), "a"); });
+  testing::expect_error(ErrorCode::kCorrupt, {"pre_tokenizer", "'pattern'"}, [] {
+    pieces({{"type", "Split"}, {"behavior", "Isolated"}}, "a");
+  });
+}
+
+TEST(PreTokenizer, BoundsItsStepsAndWhatTheyMakeOfAText) {
+  const Json step{{"type", "ByteLevel"}, {"use_regex", false}};
+  testing::expect_error(ErrorCode::kLimit, {"more than 256 steps"},
+                        [&] { pieces(sequence(std::vector<Json>(257, step)), "a"); });
+  // Two bytes become four, more than 64 MiB of them.
+  std::string text;
+  while (text.size() < std::size_t{33} << 20) text += "\u0301";
+  testing::expect_error(ErrorCode::kLimit, {"too long"}, [&] { pieces(step, text); });
+}
+
+}  // namespace
+}  // namespace ingot::inference

@@ -1,0 +1,225 @@
+#include "inference/tokenizer/tokenizer.h"
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/inference/tokenizer/byte_tokenizer.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_dir.h"
+
+namespace ingot::inference {
+namespace {
+
+using formats::Json;
+using Ids = std::vector<std::int32_t>;
+using testing::added_token;
+using testing::byte_tokenizer_json;
+using testing::expect_error;
+
+Tokenizer parsed(const Json& document) {
+  return Tokenizer::parse(document.dump(), "tok.json");
+}
+
+TEST(Tokenizer, NamesTheByteWhereATextIsNoUtf8) {
+  const Tokenizer tokenizer = parsed(byte_tokenizer_json());
+  expect_error(ErrorCode::kInvalidArgument, {"not valid UTF-8 at byte 5"},
+               [&] { (void)tokenizer.encode("h\u00E9ll\xC3", false); });
+  expect_error(ErrorCode::kInvalidArgument, {"at byte 0"},
+               [&] { (void)tokenizer.encode("\xED\xA0\x80", false); });
+}
+
+TEST(Tokenizer, DecodesIdsOutsideTheVocabularyToNothing) {
+  const Tokenizer tokenizer = parsed(byte_tokenizer_json());
+  EXPECT_EQ(tokenizer.decode(Ids{'a', 256, -1, 2'000'000'000, -2'000'000'000, 'b'}, false), "ab");
+  EXPECT_EQ(tokenizer.token(256), "");
+  EXPECT_EQ(tokenizer.token(-1), "");
+  EXPECT_EQ(tokenizer.id_of("no such token"), std::nullopt);
+  EXPECT_FALSE(tokenizer.is_special(-1));
+}
+
+TEST(Tokenizer, CountsIdsUpToTheHighest) {
+  Json document = byte_tokenizer_json();
+  EXPECT_EQ(parsed(document).size(), 256U);
+  document["added_tokens"] = Json::array({added_token(999, "<end>")});
+  EXPECT_EQ(parsed(document).size(), 1000U);
+  EXPECT_EQ(parsed(document).token(998), "");
+  EXPECT_EQ(parsed(document).id_of("<end>"), 999);
+}
+
+TEST(Tokenizer, EncodesAnEmptyTextToWhatItsTemplateAdds) {
+  Json document = byte_tokenizer_json();
+  document["added_tokens"] = {added_token(300, "<s>", true), added_token(301, "</s>", true)};
+  document["post_processor"] = {{"type", "RobertaProcessing"},
+                                {"cls", {"<s>", 300}},
+                                {"sep", {"</s>", 301}},
+                                {"trim_offsets", true},
+                                {"add_prefix_space", false}};
+  const Tokenizer tokenizer = parsed(document);
+  EXPECT_EQ(tokenizer.encode("", true), (Ids{300, 301}));
+  EXPECT_EQ(tokenizer.encode("", false), Ids{});
+  EXPECT_EQ(tokenizer.encode("a", true), (Ids{300, 'a', 301}));
+}
+
+TEST(Tokenizer, RunsPostProcessorsOneAfterTheOther) {
+  Json document = byte_tokenizer_json();
+  const auto around = [](int id, bool before) {
+    const Json token{{"SpecialToken", {{"id", "t"}, {"type_id", 0}}}};
+    const Json text{{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
+    return Json{
+        {"type", "TemplateProcessing"},
+        {"single", before ? Json{token, text} : Json{text, token}},
+        {"special_tokens", {{"t", {{"id", "t"}, {"ids", {id, id}}, {"tokens", {"t", "t"}}}}}}};
+  };
+  document["post_processor"] = {
+      {"type", "Sequence"},
+      {"processors", {{{"type", "ByteLevel"}}, around('x', true), around('y', false)}}};
+  EXPECT_EQ(parsed(document).encode("a", true), (Ids{'x', 'x', 'a', 'y', 'y'}));
+}
+
+TEST(Tokenizer, RefusesPostProcessorsItCannotFollow) {
+  const auto refuses = [](ErrorCode code, Json post_processor, const std::string& fragment) {
+    Json document = byte_tokenizer_json();
+    document["post_processor"] = std::move(post_processor);
+    expect_error(code, {"tok.json", "post_processor", fragment}, [&] { parsed(document); });
+  };
+  const Json text{{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
+  const Json other{{"Sequence", {{"id", "B"}, {"type_id", 0}}}};
+  const Json token{{"SpecialToken", {{"id", "t"}, {"type_id", 0}}}};
+  const auto templated = [](Json single, int id) {
+    return Json{{"type", "TemplateProcessing"},
+                {"single", std::move(single)},
+                {"special_tokens", {{"t", {{"ids", Json::array({id})}}}}}};
+  };
+  refuses(ErrorCode::kUnsupported, {{"type", "Magic"}}, "\"Magic\"");
+  refuses(ErrorCode::kCorrupt, templated({token, text}, 300), "id 300, which no token has");
+  refuses(ErrorCode::kCorrupt, templated(Json::array({other}), 1), "asks for text \"B\"");
+  refuses(ErrorCode::kCorrupt, templated(Json::array({token}), 1), "without the text");
+  refuses(ErrorCode::kUnsupported, templated({text, text}, 1), "repeats the text");
+  refuses(ErrorCode::kCorrupt,
+          {{"type", "TemplateProcessing"},
+           {"single", Json::array({token})},
+           {"special_tokens", Json::object()}},
+          "no token \"t\"");
+}
+
+TEST(Tokenizer, NamesModelsItDoesNotHave) {
+  for (const std::string type : {"Unigram", "WordPiece", "WordLevel"}) {
+    Json document = byte_tokenizer_json();
+    document["model"]["type"] = type;
+    expect_error(ErrorCode::kUnsupported, {"tok.json", "model", type, "BPE"},
+                 [&] { parsed(document); });
+  }
+}
+
+TEST(Tokenizer, ReadsModelsFromBeforeTheyHadATypeAsBpe) {
+  Json document = byte_tokenizer_json();
+  document["model"].erase("type");
+  EXPECT_EQ(parsed(document).encode("a", false), Ids{'a'});
+}
+
+TEST(Tokenizer, WorksWithoutOptionalComponents) {
+  const Tokenizer tokenizer = parsed(
+      {{"model",
+        {{"type", "BPE"}, {"vocab", {{"a", 0}, {"b", 1}, {"ab", 2}}}, {"merges", {"a b"}}}}});
+  EXPECT_EQ(tokenizer.encode("abb a", false), (Ids{2, 1, 0}));
+  EXPECT_EQ(tokenizer.decode(Ids{2, 1}, false), "ab b");
+}
+
+TEST(Tokenizer, RefusesDocumentsThatAreNone) {
+  const auto refuses = [](const std::string& text, const std::string& fragment) {
+    expect_error(ErrorCode::kCorrupt, {"tok.json", fragment},
+                 [&] { Tokenizer::parse(text, "tok.json"); });
+  };
+  refuses("", "JSON");
+  refuses("[]", "is not an object");
+  refuses("{}", "'model'");
+  refuses(R"({"model": {"type": "BPE"}})", "'vocab'");
+  refuses(R"({"model": {"type": "BPE", "vocab": {}}})", "'merges'");
+  refuses(R"({"model": {"type": "BPE", "vocab": {}, "merges": []}, "added_tokens": {}})",
+          "'added_tokens'");
+  refuses(R"({"model": {"type": "BPE", "vocab": {}, "merges": []}, "normalizer": "NFC"})",
+          "normalizer is not an object");
+}
+
+TEST(Tokenizer, OpensDirectoriesAndNamesWhatIsThereInstead) {
+  const testing::TempDir directory;
+  const auto write = [&](const std::string& name, const std::string& text) {
+    std::ofstream(directory / name) << text;
+  };
+  expect_error(ErrorCode::kNotFound, {"tokenizer.json", "--tokens works without one"},
+               [&] { Tokenizer::open(directory.path()); });
+  write("tokenizer.model", "x");
+  expect_error(ErrorCode::kUnsupported, {"tokenizer.model", "SentencePiece"},
+               [&] { Tokenizer::open(directory.path()); });
+  write("tiktoken.model", "x");
+  expect_error(ErrorCode::kUnsupported, {"tiktoken.model", "tiktoken"},
+               [&] { Tokenizer::open(directory.path()); });
+  write("tokenizer.json", byte_tokenizer_json().dump());
+  EXPECT_EQ(Tokenizer::open(directory.path()).encode("a", false), Ids{'a'});
+  write("tokenizer.json", "{");
+  expect_error(ErrorCode::kCorrupt, {"tokenizer.json", "JSON"},
+               [&] { Tokenizer::open(directory.path()); });
+}
+
+TEST(Tokenizer, MovesWithAllItNeeds) {
+  Tokenizer first = Tokenizer::open(std::filesystem::path(INGOT_SOURCE_DIR) / "examples/tiny-v32");
+  const Ids before = first.encode("Hello, world!", false);
+  Tokenizer second = std::move(first);
+  EXPECT_EQ(second.encode("Hello, world!", false), before);
+  EXPECT_EQ(second.decode(before, false), "Hello, world!");
+}
+
+TEST(Tokenizer, EncodesTheSameOnManyThreads) {
+  const Tokenizer tokenizer =
+      Tokenizer::open(std::filesystem::path(INGOT_SOURCE_DIR) / "examples/tiny-v32");
+  std::string text;
+  for (int i = 0; i < 300; ++i) text += "The quick brown fox 12345 日本語 <think> jumps.\n";
+  const Ids expected = tokenizer.encode(text, true);
+  std::vector<Ids> results(4);
+  std::vector<std::jthread> threads;
+  for (Ids& ids : results) threads.emplace_back([&] { ids = tokenizer.encode(text, true); });
+  threads.clear();
+  for (const Ids& ids : results) EXPECT_EQ(ids, expected);
+}
+
+// 128,000 tokens and merges, as in the models this is for.
+TEST(Tokenizer, ReadsLargeVocabulariesAndEncodesLongTexts) {
+  Json document = byte_tokenizer_json();
+  auto& vocab = document["model"]["vocab"].get_ref<Json::object_t&>();
+  Json merges = Json::array();
+  const std::string letters = "abcdefghijklmnopqrstuvwxyz";
+  std::vector<std::string> level;
+  for (const char c : letters) level.emplace_back(1, c);
+  int next = 256;
+  while (next < 128'000) {
+    std::vector<std::string> longer;
+    for (const std::string& token : level) {
+      for (const char c : letters) {
+        if (next == 128'000) break;
+        vocab.emplace_back(token + c, next++);
+        merges.push_back({token, std::string(1, c)});
+        longer.push_back(token + c);
+      }
+    }
+    level = std::move(longer);
+  }
+  document["model"]["merges"] = std::move(merges);
+  document["added_tokens"] = Json::array({added_token(128'000, "<eot>", true)});
+  const Tokenizer tokenizer = parsed(document);
+  EXPECT_EQ(tokenizer.size(), 128'001U);
+  std::string text;
+  while (text.size() < 1'000'000) text += "some words and others, 12 of them\n";
+  const Ids ids = tokenizer.encode(text, false);
+  EXPECT_LT(3 * ids.size(), 2 * text.size());
+  EXPECT_EQ(tokenizer.decode(ids, false), text);
+}
+
+}  // namespace
+}  // namespace ingot::inference
