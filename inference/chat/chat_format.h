@@ -1,0 +1,58 @@
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "formats/json.h"
+
+namespace ingot::inference {
+
+struct ChatOptions {
+  /// Ends the text where the assistant's words begin. Formats whose generation prompt is part of
+  /// the last message (deepseek-v3.2) write it always.
+  bool add_generation_prompt = true;
+  /// Nothing: the format's own default; for a template the variables `thinking` and
+  /// `enable_thinking` are then not set, else both are. The built-in formats take nothing for
+  /// false.
+  std::optional<bool> thinking;
+  /// What strftime_now tells a template: `YYYY-MM-DD` or `YYYY-MM-DDTHH:MM:SS`, or empty. Without
+  /// it a template that asks is kInvalidArgument: nothing here reads a clock.
+  std::string date;
+  /// Further variables of a template, an object or null; deepseek-v3.2 takes `drop_thinking` and
+  /// `add_default_bos_token`.
+  formats::Json extra;
+};
+
+/// Turns messages into the text of a prompt. The text has its BOS where the format has one, so a
+/// tokenizer must not add another.
+class ChatFormat {
+ public:
+  virtual ~ChatFormat() = default;
+  /// "template", or the name of a built-in format.
+  [[nodiscard]] virtual std::string_view name() const = 0;
+  /// `messages` is an array as parse_messages gives it, `tools` null or an array. Throws
+  /// kInvalidArgument for messages that the format cannot hold, naming the message, and
+  /// kUnsupported for roles, tools and modes that it does not have; a template throws what
+  /// jinja::Template::render does.
+  [[nodiscard]] virtual std::string render(const formats::Json& messages,
+                                           const formats::Json& tools,
+                                           const ChatOptions& options) const = 0;
+};
+
+/// What the files of a model ask for: chat_template.jinja, else chat_template of
+/// tokenizer_config.json (a string, or a list of {name, template}: "tool_use" when tools are given,
+/// else "default"), else the built-in format of its family. `format_override` is one of
+/// chat_formats(), or empty for what the files say. Throws kInvalidArgument for another name,
+/// kNotFound when nothing is to be found, and what the template's parser throws.
+std::unique_ptr<ChatFormat> open_chat_format(const std::filesystem::path& directory,
+                                             std::string_view family,
+                                             std::string_view format_override);
+
+/// "template" and the built-in ones.
+std::span<const std::string_view> chat_formats();
+
+}  // namespace ingot::inference

@@ -1,0 +1,173 @@
+#include "inference/chat/python_json.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "formats/base/error.h"
+#include "inference/chat/jinja/code_points.h"
+
+namespace ingot::inference {
+namespace {
+
+using formats::Json;
+
+std::string json_float(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
+  return python_float(value);
+}
+
+void append_code_unit(std::string& out, std::uint32_t unit) {
+  out += fmt::format("\\u{:04x}", unit);
+}
+
+void append_string(std::string& out, std::string_view text, bool ensure_ascii) {
+  out += '"';
+  for (std::size_t i = 0; i < text.size();) {
+    const std::size_t begin = i;
+    const char32_t c = jinja::next_code_point(text, i);
+    static constexpr std::string_view kShort = "\"\\\n\r\t\f\b";
+    static constexpr std::string_view kLetters = "\"\\nrtfb";
+    const auto named = c < 0x80 ? kShort.find(static_cast<char>(c)) : std::string_view::npos;
+    if (named != std::string_view::npos) {
+      out += '\\';
+      out += kLetters[named];
+    } else if (c < 0x20 || (ensure_ascii && c > 0x7E && c <= 0xFFFF)) {
+      append_code_unit(out, static_cast<std::uint32_t>(c));
+    } else if (ensure_ascii && c > 0xFFFF) {
+      const std::uint32_t offset = static_cast<std::uint32_t>(c) - 0x10000U;
+      append_code_unit(out, 0xD800U + (offset >> 10U));
+      append_code_unit(out, 0xDC00U + (offset & 0x3FFU));
+    } else {
+      out += text.substr(begin, i - begin);
+    }
+  }
+  out += '"';
+}
+
+class Writer {
+ public:
+  explicit Writer(const PythonJsonStyle& style) : style_(style) {
+    separator_ = !style.item_separator.empty() ? style.item_separator : style.indent ? "," : ", ";
+  }
+
+  // Recursive: a Json is as deep as its maker allowed.
+  void write(const Json& value, std::size_t level) {
+    if (out_.size() > style_.max_bytes) {
+      throw Error(ErrorCode::kLimit,
+                  fmt::format("a value takes more than {} bytes as JSON", style_.max_bytes));
+    }
+    switch (value.type()) {
+      case Json::value_t::object:
+        object(value.get_ref<const Json::object_t&>(), level);
+        break;
+      case Json::value_t::array:
+        array(value, level);
+        break;
+      case Json::value_t::string:
+        append_string(out_, value.get_ref<const std::string&>(), style_.ensure_ascii);
+        break;
+      case Json::value_t::number_float:
+        out_ += json_float(value.get<double>());
+        break;
+      default:
+        out_ += value.dump();
+        break;
+    }
+  }
+
+  std::string take() { return std::move(out_); }
+
+ private:
+  void line(std::size_t level) {
+    if (!style_.indent) return;
+    out_ += '\n';
+    for (std::size_t i = 0; i < level; ++i) out_ += *style_.indent;
+  }
+
+  void array(const Json& items, std::size_t level) {
+    out_ += '[';
+    bool first = true;
+    for (const Json& item : items) {
+      if (!std::exchange(first, false)) out_ += separator_;
+      line(level + 1);
+      write(item, level + 1);
+    }
+    if (!first) line(level);
+    out_ += ']';
+  }
+
+  void object(const Json::object_t& members, std::size_t level) {
+    std::vector<const Json::object_t::value_type*> order;
+    for (const auto& member : members) order.push_back(&member);
+    if (style_.sort_keys) {
+      std::stable_sort(order.begin(), order.end(),
+                       [](const auto* a, const auto* b) { return a->first < b->first; });
+    }
+    out_ += '{';
+    bool first = true;
+    for (const auto* member : order) {
+      if (!std::exchange(first, false)) out_ += separator_;
+      line(level + 1);
+      append_string(out_, member->first, style_.ensure_ascii);
+      out_ += style_.key_separator;
+      write(member->second, level + 1);
+    }
+    if (!first) line(level);
+    out_ += '}';
+  }
+
+  const PythonJsonStyle& style_;
+  std::string separator_, out_;
+};
+
+}  // namespace
+
+std::string python_float(double value) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
+  std::array<char, 64> buffer{};
+  const auto end = std::to_chars(buffer.data(), buffer.data() + buffer.size(), std::fabs(value),
+                                 std::chars_format::scientific);
+  const std::string_view shortest(buffer.data(), static_cast<std::size_t>(end.ptr - buffer.data()));
+  const std::size_t e = shortest.find('e');
+  int exponent = 0;
+  const std::size_t sign = shortest[e + 1] == '+' ? 2 : 1;
+  std::from_chars(shortest.data() + e + sign, shortest.data() + shortest.size(), exponent);
+  std::string digits(shortest.substr(0, e));
+  std::erase(digits, '.');
+
+  std::string text = std::signbit(value) ? "-" : "";
+  const auto n_digits = static_cast<int>(digits.size());
+  if (exponent < -4 || exponent >= 16) {
+    text += digits[0];
+    if (n_digits > 1) text.append(".").append(digits, 1);
+    text += fmt::format("e{}{:02}", exponent < 0 ? '-' : '+', std::abs(exponent));
+  } else if (exponent < 0) {
+    text.append("0.").append(static_cast<std::size_t>(-exponent - 1), '0').append(digits);
+  } else if (n_digits <= exponent + 1) {
+    text.append(digits).append(static_cast<std::size_t>(exponent + 1 - n_digits), '0').append(".0");
+  } else {
+    const auto point = static_cast<std::size_t>(exponent + 1);
+    text.append(digits, 0, point).append(".").append(digits, point);
+  }
+  return text;
+}
+
+std::string python_json(const formats::Json& value, const PythonJsonStyle& style) {
+  Writer writer(style);
+  writer.write(value, 0);
+  return writer.take();
+}
+
+}  // namespace ingot::inference

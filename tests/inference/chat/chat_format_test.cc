@@ -1,0 +1,181 @@
+#include "inference/chat/chat_format.h"
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "inference/chat/built_in_formats.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_dir.h"
+
+namespace ingot::inference {
+namespace {
+
+using formats::Json;
+using ingot::testing::expect_error;
+using ingot::testing::TempDir;
+
+const std::filesystem::path& root() {
+  static const std::filesystem::path path = INGOT_SOURCE_DIR;
+  return path;
+}
+
+void write(const std::filesystem::path& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+const Json& question() {
+  static const Json messages = {{{"role", "user"}, {"content", "Hi"}}};
+  return messages;
+}
+const Json& one_tool() {
+  static const Json tools = {{{"type", "function"}, {"function", {{"name", "f"}}}}};
+  return tools;
+}
+
+// tests/golden/PROVENANCE.md says where these texts come from.
+TEST(ChatFormat, RendersTheBundledModelsTemplate) {
+  const auto format = open_chat_format(root() / "examples/tiny-v32", "deepseek_v32", "");
+  EXPECT_EQ(format->name(), "template");
+  const Json golden =
+      formats::read_json_file(root() / "tests/golden/tiny-v32/chat.json", 1U << 20U);
+  ASSERT_EQ(golden.size(), 2U);
+  for (const Json& entry : golden) {
+    EXPECT_EQ(format->render(entry.at("messages"), nullptr, {}),
+              entry.at("text").get<std::string>());
+  }
+}
+
+TEST(ChatFormat, PrefersTheTemplateFile) {
+  const TempDir directory;
+  write(directory / "tokenizer_config.json",
+        R"({"chat_template": "config", "bos_token": {"content": "<b>"}, "eos_token": "<e>",
+            "unk_token": null, "additional_special_tokens": ["x", {"content": "y"}]})");
+  EXPECT_EQ(open_chat_format(directory.path(), "", "")->render(question(), nullptr, {}), "config");
+  write(directory / "chat_template.jinja",
+        "{{ bos_token }}{{ eos_token }}[{{ unk_token }}]{{ additional_special_tokens | join }}\n");
+  EXPECT_EQ(open_chat_format(directory.path(), "", "")->render(question(), nullptr, {}),
+            "<b><e>[]xy");
+  std::filesystem::remove(directory / "tokenizer_config.json");
+  EXPECT_EQ(open_chat_format(directory.path(), "", "")->render(question(), nullptr, {}), "[]");
+}
+
+TEST(ChatFormat, ChoosesTheTemplateForTools) {
+  const TempDir directory;
+  const auto render = [&](const std::string& list, const Json& tools) {
+    write(directory / "tokenizer_config.json", R"({"chat_template": )" + list + "}");
+    return open_chat_format(directory.path(), "", "")->render(question(), tools, {});
+  };
+  const std::string plain = R"({"name": "default", "template": "plain{{ tools is none }}"})";
+  const std::string tools = R"({"name": "tool_use", "template": "tools{{ tools | length }}"})";
+  const std::string rag = R"({"name": "rag", "template": "{% unknown %}"})";
+  EXPECT_EQ(render("[" + plain + "," + tools + "," + rag + "]", nullptr), "plainTrue");
+  EXPECT_EQ(render("[" + plain + "," + tools + "]", one_tool()), "tools1");
+  EXPECT_EQ(render("[" + plain + "," + tools + "]", Json::array()), "plainTrue");
+  EXPECT_EQ(render("[" + plain + "]", one_tool()), "plainFalse");
+  expect_error(ErrorCode::kNotFound, {"tokenizer_config.json", "'default'"},
+               [&] { render("[" + tools + "]", nullptr); });
+  expect_error(ErrorCode::kCorrupt, {"'chat_template'"}, [&] { render("5", nullptr); });
+  expect_error(ErrorCode::kCorrupt, {"'template'"},
+               [&] { render(R"([{"name": "default"}])", nullptr); });
+  expect_error(ErrorCode::kCorrupt, {"tokenizer_config.json: line 1"},
+               [&] { render(R"("{{")", nullptr); });
+}
+
+TEST(ChatFormat, GivesATemplateItsVariables) {
+  const TempDir directory;
+  write(directory / "chat_template.jinja",
+        "{{ messages[0].content }}|{{ documents is none }}|{{ add_generation_prompt }}|"
+        "{{ thinking }}|{{ enable_thinking }}|{{ effort }}|"
+        "{{ strftime_now('%d.%m.') if effort }}");
+  const auto format = open_chat_format(directory.path(), "", "");
+  EXPECT_EQ(format->render(question(), nullptr, {}), "Hi|True|True||||");
+  EXPECT_EQ(format->render(question(), nullptr, {.add_generation_prompt = false, .thinking = true}),
+            "Hi|True|False|True|True||");
+  EXPECT_EQ(format->render(question(), nullptr,
+                           {.thinking = false,
+                            .date = "2025-03-07",
+                            .extra = {{"effort", "max"}, {"thinking", "deep"}}}),
+            "Hi|True|True|deep|False|max|07.03.");
+  expect_error(ErrorCode::kInvalidArgument, {"'messages'"}, [&] {
+    format->render(question(), nullptr, {.extra = {{"messages", 1}}});
+  });
+  expect_error(ErrorCode::kInvalidArgument, {"must be an object"},
+               [&] { format->render(question(), nullptr, {.extra = 5}); });
+  expect_error(ErrorCode::kInvalidArgument, {"'2025-02-30'"}, [&] {
+    format->render(question(), nullptr, {.date = "2025-02-30", .extra = {{"effort", 1}}});
+  });
+  expect_error(ErrorCode::kInvalidArgument, {"messages[0].role"}, [&] {
+    format->render({{{"content", "x"}}}, nullptr, {});
+  });
+}
+
+TEST(ChatFormat, FallsBackToTheEncoderOfTheFamily) {
+  const TempDir directory;
+  EXPECT_EQ(open_chat_format(directory.path(), "deepseek_v32", "")->name(), "deepseek-v3.2");
+  write(directory / "tokenizer_config.json", R"({"chat_template": null})");
+  EXPECT_EQ(open_chat_format(directory.path(), "deepseek_v32", "")->name(), "deepseek-v3.2");
+  for (const char* family : {"deepseek_v3", "qwen3_moe", ""}) {
+    expect_error(ErrorCode::kNotFound,
+                 {"--chat-format: deepseek-v2, deepseek-v3,", "--raw", directory.path().string()},
+                 [&] { open_chat_format(directory.path(), family, ""); });
+  }
+}
+
+TEST(ChatFormat, CanBeNamed) {
+  const auto tiny = root() / "examples/tiny-v32";
+  for (const std::string_view name : chat_formats()) {
+    EXPECT_EQ(open_chat_format(tiny, "deepseek_v32", name)->name(), name);
+  }
+  EXPECT_THAT(chat_formats(),
+              ::testing::ElementsAre("template", "deepseek-v2", "deepseek-v3", "deepseek-r1",
+                                     "deepseek-v3.1", "deepseek-v3.2"));
+  expect_error(ErrorCode::kInvalidArgument, {"'chatml'", "deepseek-v3.1"},
+               [&] { open_chat_format(tiny, "deepseek_v32", "chatml"); });
+  const TempDir directory;
+  expect_error(ErrorCode::kNotFound, {"no chat template"},
+               [&] { open_chat_format(directory.path(), "deepseek_v32", "template"); });
+}
+
+TEST(ChatFormat, WritesBosOnce) {
+  const std::string bos = "<｜begin▁of▁sentence｜>";
+  const Json messages = {{{"role", "system"}, {"content", "S"}},
+                         {{"role", "user"}, {"content", "a"}},
+                         {{"role", "assistant"}, {"content", "b"}},
+                         {{"role", "user"}, {"content", "c"}}};
+  for (const std::string_view name : chat_formats()) {
+    const std::string text =
+        open_chat_format(root() / "examples/tiny-v32", "", name)->render(messages, nullptr, {});
+    EXPECT_EQ(text.find(bos), 0U) << name;
+    EXPECT_EQ(text.rfind(bos), 0U) << name;
+  }
+}
+
+TEST(ChatFormat, BuiltInFormatsCheckTheirInput) {
+  for (const BuiltInFormat& row : built_in_formats()) {
+    SCOPED_TRACE(row.name);
+    const auto format = open_chat_format({}, "", row.name);
+    expect_error(ErrorCode::kInvalidArgument, {"'messages' is empty"},
+                 [&] { format->render(Json::array(), nullptr, {}); });
+    expect_error(ErrorCode::kInvalidArgument, {"messages[0].role"}, [&] {
+      format->render({{{"content", "x"}}}, nullptr, {});
+    });
+    expect_error(ErrorCode::kInvalidArgument, {"tools is no list"},
+                 [&] { format->render(question(), Json::object(), {}); });
+    expect_error(ErrorCode::kInvalidArgument, {"'effort'"}, [&] {
+      format->render(question(), nullptr, {.extra = {{"effort", 1}}});
+    });
+    expect_error(ErrorCode::kInvalidArgument, {"must be an object"},
+                 [&] { format->render(question(), nullptr, {.extra = 1}); });
+    expect_error(ErrorCode::kUnsupported, {"latest_reminder", std::string(row.name)}, [&] {
+      format->render({{{"role", "latest_reminder"}, {"content", "x"}}}, nullptr, {});
+    });
+  }
+}
+
+}  // namespace
+}  // namespace ingot::inference

@@ -1,0 +1,60 @@
+#include "inference/chat/jinja/code_points.h"
+
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "formats/json.h"
+
+namespace ingot::inference::jinja {
+namespace {
+
+using ::testing::ElementsAre;
+
+TEST(CodePoints, SurviveWritingAndReading) {
+  for (char32_t c = 0; c <= 0x10FFFF; c = c == 0xD7FF ? 0xE000 : c + 1) {
+    std::string text;
+    append_code_point(text, c);
+    std::size_t i = 0;
+    ASSERT_EQ(next_code_point(text, i), c);
+    ASSERT_EQ(i, text.size());
+    ASSERT_EQ(code_point_count(text), 1U);
+    if (c % 977 == 0) {
+      ASSERT_TRUE(formats::is_utf8(text)) << static_cast<std::uint32_t>(c);
+    }
+  }
+}
+
+TEST(CodePoints, CountCharactersNotBytes) {
+  EXPECT_EQ(code_point_count("añ世😀"), 4U);
+  EXPECT_THAT(code_point_offsets("añ世😀"), ElementsAre(0, 1, 3, 6, 10));
+  EXPECT_THAT(characters("añ世"), ElementsAre("a", "ñ", "世"));
+}
+
+// The list is that of CPython 3.11: [c for c in range(0x110000) if chr(c).isspace()].
+TEST(CodePoints, KnowPythonsWhiteSpace) {
+  std::vector<std::uint32_t> found;
+  for (char32_t c = 0; c <= 0x10FFFF; ++c) {
+    if (is_space(c)) found.push_back(static_cast<std::uint32_t>(c));
+  }
+  EXPECT_THAT(found, ElementsAre(9, 10, 11, 12, 13, 28, 29, 30, 31, 32, 133, 160, 5760, 8192, 8193,
+                                 8194, 8195, 8196, 8197, 8198, 8199, 8200, 8201, 8202, 8232, 8233,
+                                 8239, 8287, 12288));
+}
+
+// The expected lists are those of CPython 3.11's str.splitlines.
+TEST(CodePoints, SplitLinesWherePythonDoes) {
+  EXPECT_THAT(split_lines("a\nb\r\nc\rd\n"), ElementsAre("a", "b", "c", "d"));
+  EXPECT_THAT(split_lines("\n\na"), ElementsAre("", "", "a"));
+  EXPECT_THAT(split_lines(""), ElementsAre());
+  EXPECT_THAT(split_lines("a\vb\fc\x1c"
+                          "d\x1e"
+                          "e\xC2\x85"
+                          "f\xE2\x80\xA8g\xE2\x80\xA9h\x1f"
+                          "i"),
+              ElementsAre("a", "b", "c", "d", "e", "f", "g", "h\x1fi"));
+}
+
+}  // namespace
+}  // namespace ingot::inference::jinja

@@ -1,0 +1,205 @@
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "inference/chat/jinja/template.h"
+#include "tests/support/expect_error.h"
+
+namespace ingot::inference::jinja {
+namespace {
+
+using formats::Json;
+using ingot::testing::expect_error;
+
+const Json& variables() {
+  static const Json made = {{"n", 7},          {"s", "text"},    {"xs", {1, 2}},
+                            {"d", {{"a", 1}}}, {"nil", nullptr}, {"big", 18446744073709551615U}};
+  return made;
+}
+
+void expect_refused(ErrorCode code, const std::string& text,
+                    std::initializer_list<std::string> fragments) {
+  SCOPED_TRACE(text);
+  expect_error(code, fragments, [&] {
+    Json without_big = variables();
+    without_big.erase("big");
+    static_cast<void>(Template::parse(text, "chat_template.jinja").render(without_big));
+  });
+}
+
+TEST(JinjaErrors, NameTheFileAndTheLine) {
+  expect_refused(ErrorCode::kCorrupt, "a\nb\n{% if %}", {"chat_template.jinja: line 3:"});
+  expect_refused(ErrorCode::kInvalidArgument, "a\n\n{{\nxs + n }}",
+                 {"chat_template.jinja: line 4: list + integer"});
+  expect_refused(ErrorCode::kUnsupported, "{# \n\n #}{% include 'x' %}", {"line 3:"});
+  expect_refused(ErrorCode::kCorrupt, "a\r\nb\rc\n{{", {"line 4:"});
+}
+
+TEST(JinjaErrors, CallBrokenSyntaxCorrupt) {
+  for (const char* text : {"{{",
+                           "{{ n",
+                           "{% if n %}",
+                           "{% if n %}{% endfor %}",
+                           "{% endif %}",
+                           "{% else %}",
+                           "{{ n n }}",
+                           "{{ 'abc }}",
+                           "{# no end",
+                           "{% raw %}x",
+                           "{{ n. }}",
+                           "{{ [1, }}",
+                           "{{ (1 }}",
+                           "{{ 1 + }}",
+                           "{{ | upper }}",
+                           "{{ n is }}",
+                           "{% for x %}{% endfor %}",
+                           "{% for in xs %}",
+                           "{% set %}",
+                           "{% set 1 = 2 %}",
+                           "{% set none = 2 %}",
+                           "{% break %}",
+                           "{% continue %}",
+                           "{% macro f( %}{% endmacro %}",
+                           "{% macro f(a=1, b) %}{% endmacro %}",
+                           "{{ f(a=1, 2) }}",
+                           "{{ n ! }}",
+                           "{{ n } }",
+                           "{{ ) }}",
+                           "{{ [) }}",
+                           "{{ 012 }}",
+                           "{{ 1a }}",
+                           "{{ '\\x4' }}",
+                           "{{ '\\U00110000' }}",
+                           "{% for loop in xs %}{% endfor %}",
+                           "{% %}",
+                           "{{ }}",
+                           "{{ {1} }}",
+                           "{% if n %}{% else %}{% else %}{% endif %}",
+                           "{{ é }}",
+                           "{{ n if }}",
+                           "{% if a if b %}{% endif %}",
+                           "{% set x = 1 %}}{% endset %}",
+                           "{{ @ }}",
+                           "{{ n is string is none }}",
+                           "\xFF"}) {
+    expect_refused(ErrorCode::kCorrupt, text, {"chat_template.jinja"});
+  }
+}
+
+TEST(JinjaErrors, NameTheConstructThatIsNotThere) {
+  const auto expect_missing = [](const std::string& text, const std::string& name) {
+    expect_refused(ErrorCode::kUnsupported, text, {"line 1", name});
+  };
+  for (const std::string word : {"include", "import", "extends", "block", "call", "filter", "with",
+                                 "autoescape", "from", "do", "trans"}) {
+    expect_missing("{% " + word + " x %}", "'" + word + "'");
+  }
+  expect_missing("{{ n | abs }}", "filter 'abs'");
+  expect_missing("{{ xs | map('abs') | list }}", "filter 'abs'");
+  expect_missing("{{ n is divisibleby(2) }}", "test 'divisibleby'");
+  expect_missing("{{ xs | select('callable') | list }}", "test 'callable'");
+  expect_missing("{{ s.zfill(9) }}", "'zfill' of a string");
+  expect_missing("{{ s.find }}", "'find' of a string");
+  expect_missing("{{ xs.sort() }}", "'sort' of a list");
+  expect_missing("{{ d.pop('a') }}", "'pop' of a mapping");
+  expect_missing("{{ s.__class__ }}", "'__class__'");
+  expect_missing("{{ s['__class__'] }}", "'__class__'");
+  expect_missing("{{ 2 ** 3 }}", "'**'");
+  expect_missing("{{ '%s' % n }}", "'%' of a string");
+  expect_missing("{{ f(*xs) }}", "'*'");
+  expect_missing("{{ f(**d) }}", "'*'");
+  expect_missing("{% for x in xs recursive %}{% endfor %}", "recursive");
+  expect_missing("{% for x in xs %}{% macro f() %}{% endmacro %}{% endfor %}", "macro inside");
+  expect_missing("{% macro f() %}{{ varargs }}{% endmacro %}{{ f() }}", "'varargs'");
+  expect_missing("{% macro f() %}{{ caller() }}{% endmacro %}{{ f() }}", "'caller'");
+  expect_missing("{% for x in xs %}{{ loop.cycle(1, 2) }}{% endfor %}", "'loop.cycle'");
+  expect_missing("{{ lipsum() }}", "'lipsum'");
+  expect_missing("{{ range(2) }}", "range");
+  expect_missing("{{ d.items() }}", "view");
+  expect_missing("{{ xs | map('string') }}", "iterator");
+  expect_missing("{{ namespace }}", "function");
+  expect_missing("{{ 'Ä' | lower }}", "outside ASCII");
+  expect_missing("{{ 'straße'.upper() }}", "outside ASCII");
+  expect_missing("{{ '{:>3}'.format(n) }}", "field");
+  expect_missing("{{ '{a.b}'.format(a=d) }}", "field");
+  expect_missing("{{ '12' | int(0, 16) }}", "base");
+  expect_missing("{{ xs[1, 2] }}", "index");
+  expect_missing("{{ d.keys() - xs }}", "'-' of a view");
+  expect_missing("{{ range(3).index(1) }}", "'index' of a range");
+  expect_missing("{{ {1: 2, 'a': 3} | tojson(sort_keys=true) }}", "order of keys");
+  expect_missing("{{ '\\ud83d' }}", "surrogate");
+  expect_missing("{{ '\\N{DASH}' }}", "\\N");
+}
+
+TEST(JinjaErrors, RefuseWhatPythonRefuses) {
+  const auto expect_fault = [](const std::string& text, const std::string& fragment) {
+    expect_refused(ErrorCode::kInvalidArgument, text, {"line 1", fragment});
+  };
+  expect_fault("{{ missing.x }}", "'missing' is undefined");
+  expect_fault("{{ missing['x'] }}", "'missing' is undefined");
+  expect_fault("{{ d.q.r }}", "'q' is undefined");
+  expect_fault("{{ missing() }}", "'missing' is undefined");
+  expect_fault("{{ d.nothing() }}", "'nothing' is undefined");
+  expect_fault("{{ missing + 'x' }}", "'missing' is undefined");
+  expect_fault("{{ 'x' + missing }}", "'missing' is undefined");
+  expect_fault("{{ missing | tojson }}", "undefined");
+  expect_fault("{{ missing | int }}", "undefined");
+  expect_fault("{{ missing[1:] }}", "'missing' is undefined");
+  expect_fault("{{ 'a' + 1 }}", "string + integer");
+  expect_fault("{{ s + nil }}", "string + none");
+  expect_fault("{{ 1 - 'a' }}", "integer - string");
+  expect_fault("{{ [] < 1 }}", "list < integer");
+  expect_fault("{{ nil < 1 }}", "none < integer");
+  expect_fault("{{ 1 in 5 }}", "integer in integer");
+  expect_fault("{{ 1 in 'abc' }}", "integer in string");
+  expect_fault("{{ nil in 'abc' }}", "none in string");
+  expect_fault("{{ [] in d }}", "cannot be a key");
+  expect_fault("{{ {[]: 1} }}", "cannot be a key");
+  expect_fault("{{ d.get([]) }}", "cannot be a key");
+  expect_fault("{{ [d, n] | sort(attribute='a') }}", "undefined");
+  expect_fault("{{ 1 / 0 }}", "zero");
+  expect_fault("{{ 1 // 0 }}", "zero");
+  expect_fault("{{ 1 % 0.0 }}", "zero");
+  expect_fault("{{ -s }}", "minus string");
+  expect_fault("{{ +s }}", "integer + string");
+  expect_fault("{{ n() }}", "integer cannot be called");
+  expect_fault("{% for x in n %}{% endfor %}", "integer cannot be iterated");
+  expect_fault("{% for x in nil %}{% endfor %}", "none cannot be iterated");
+  expect_fault("{% for a, b in xs %}{% endfor %}", "integer cannot be iterated");
+  expect_fault("{% set a, b = [1] %}", "1 values for 2 variables");
+  expect_fault("{% set d.a = 1 %}", "'d' is no namespace");
+  expect_fault("{% set q.a = 1 %}", "'q' is no namespace");
+  expect_fault("{{ n | length }}", "no length");
+  expect_fault("{{ xs | map('string') | length }}", "no length");
+  expect_fault("{{ xs | map('string') | last }}", "iterator");
+  expect_fault("{{ n | items }}", "mapping");
+  expect_fault("{{ [1, 'a'] | sort }}", "<");
+  expect_fault("{{ n | join }}", "integer cannot be iterated");
+  expect_fault("{{ s | replace('a') }}", "lacks its argument 'new'");
+  expect_fault("{{ s | upper(1) }}", "at most 0");
+  expect_fault("{{ s | trim(q=1) }}", "no argument 'q'");
+  expect_fault("{{ s | replace('a', old='b', new='c') }}", "given twice");
+  expect_fault("{{ s.split('') }}", "empty");
+  expect_fault("{{ s.split(1) }}", "must be a string");
+  expect_fault("{{ s.startswith(1) }}", "must be a string");
+  expect_fault("{{ ','.join(xs) }}", "must be a string");
+  expect_fault("{{ xs.index(9) }}", "not in the list");
+  expect_fault("{{ [].pop() }}", "'pop'");
+  expect_fault("{{ '{}'.format() }}", "no argument 0");
+  expect_fault("{{ '{q}'.format() }}", "no argument 'q'");
+  expect_fault("{{ xs[::0] }}", "step of a slice is zero");
+  expect_fault("{{ n[1:] }}", "no slices");
+  expect_fault("{{ range(1, 2, 0) }}", "zero");
+  expect_fault("{{ s is odd }}", "neither odd nor even");
+  expect_fault("{{ s is equalto }}", "takes 1 arguments");
+  expect_fault("{% macro f(a) %}{% endmacro %}{{ f(1, 2) }}", "at most 1");
+  expect_fault("{% macro f(a) %}{% endmacro %}{{ f(b=2) }}", "no argument 'b'");
+  expect_fault("{% macro f(a) %}{% endmacro %}{{ f(1, a=2) }}", "given twice");
+  expect_fault("{{ raise_exception('roles must alternate') }}", "roles must alternate");
+  expect_fault("{{ strftime_now('%Y') }}", "needs the date");
+  expect_fault("{{ namespace(a=1) | tojson }}", "namespace");
+  expect_fault("{{ d.items() | tojson }}", "view");
+}
+
+}  // namespace
+}  // namespace ingot::inference::jinja
