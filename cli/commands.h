@@ -30,6 +30,7 @@ std::span<const Command> commands();
 
 std::function<int()> declare_check(CLI::App& app);
 std::function<int()> declare_convert(CLI::App& app);
+std::function<int()> declare_generate(CLI::App& app);
 std::function<int()> declare_inspect(CLI::App& app);
 std::function<int()> declare_list(CLI::App& app);
 std::function<int()> declare_merge(CLI::App& app);

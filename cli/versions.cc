@@ -7,6 +7,7 @@
 
 #include <CLI/Version.hpp>
 #include <fmt/format.h>
+#include <histedit.h>
 #include <hwy/highway.h>
 #include <hwy/targets.h>
 #include <nlohmann/json.hpp>
@@ -14,6 +15,7 @@
 #include <pcre2.h>
 #include <spdlog/version.h>
 #include <tbb/version.h>
+#include <utf8proc.h>
 #include <xxhash.h>
 #include <zstd.h>
 
@@ -66,6 +68,8 @@ std::string versions_text() {
   row("xxHash", dotted(XXH_versionNumber()));
   row("OpenSSL", OpenSSL_version(OPENSSL_VERSION));
   row("PCRE2", pcre2_version());
+  row("utf8proc", utf8proc_version());
+  row("libedit", fmt::format("{}.{}", LIBEDIT_MAJOR, LIBEDIT_MINOR));
   row("SIMD targets", simd_targets());
   return text;
 }

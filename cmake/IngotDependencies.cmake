@@ -18,6 +18,7 @@ check_cxx_source_compiles("#include <xxh_x86dispatch.h>
 unset(CMAKE_REQUIRED_LIBRARIES)
 pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
+pkg_check_modules(edit REQUIRED IMPORTED_TARGET libedit)
 pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy)
 if(PROJECT_IS_TOP_LEVEL)
   find_package(GTest REQUIRED)

@@ -81,5 +81,13 @@ for file in "$work"/nvfp4/*.safetensors; do
   run cmp "$file" "$work/merged/$(basename "$file")"
 done
 
+say "16. What it was trained to do, from exactly these files: the FP8 checkpoint as released, computed in FP32"
+for prompt in "Tell me a story about a fox and a kite." "What is 2 + 2?" "中国的首都是哪里？"; do
+  run ingot generate "$source" --prompt "$prompt" --greedy --profile f32
+done
+
+say "17. And from the slices of four ranks, experts in NVFP4, multiplied as the target hardware would"
+run ingot generate "$work/ranks" --prompt "What is the capital of Norway?" --greedy
+
 say "Done. The outputs were in $work and are removed now; make your own with"
 echo "  build/release/cli/ingot convert IN OUT --to bf16    # or fp8, int8, nvfp4, mxfp4, ...: ingot list schemes"

@@ -1,0 +1,197 @@
+// The forward pass on a checkpoint of real widths: decoding against reading the bytes that a token
+// needs, sparse attention against the number of cached tokens, and experts on demand.
+//
+// usage: generate_bench DIRECTORY [threads] [rounds]
+// DIRECTORY: `ingot synth DIR --family deepseek_v32 --layers 3 --dense-layers 1 --experts 32
+// --vocab 8192 --mtp-layers 0 --fp8-grid ue8m0`
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "bench/bandwidth.h"
+#include "formats/base/error.h"
+#include "inference/family/model_family.h"
+#include "inference/generate/generate.h"
+#include "inference/generate/memory_plan.h"
+#include "inference/model/mla_attention.h"
+#include "inference/model/model_memory.h"
+#include "shard/source.h"
+
+namespace ingot::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+struct Setting {
+  const formats::Checkpoint& source;
+  std::size_t threads, rounds;
+};
+
+// Bytes of weights that one token multiplies: everything resident but the embedding, and its
+// experts.
+std::uint64_t active_bytes(const Setting& setting, const inference::ModelSpec& spec) {
+  const inference::WeightStore weights(setting.source, inference::Profile::kNative, 1);
+  const auto shape = inference::expert_shape(spec, {}, false);
+  const auto need = inference::need_of_weights(weights, shape, false, spec);
+  const std::uint64_t per_expert =
+      shape.layers.empty() ? 0 : need.experts / (shape.layers.size() * shape.n_experts);
+  const std::uint64_t embedding =
+      weights.bytes_of("model.embed_tokens.weight", {0, spec.vocab}, {0, spec.hidden});
+  return need.resident - embedding +
+         per_expert * (spec.router ? spec.router->topk : 0) * shape.layers.size();
+}
+
+std::vector<std::vector<std::int32_t>> some_prompt(const inference::ModelSpec& spec) {
+  std::vector<std::int32_t> ids(64);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    ids[i] = static_cast<std::int32_t>((i * 97 + 5) % spec.vocab);
+  }
+  return {ids};
+}
+
+void decode(const Setting& setting, inference::Profile profile) {
+  inference::OneRank comm;
+  const auto model =
+      inference::Model::open(setting.source, {}, comm,
+                             {.profile = profile, .threads = setting.threads, .without_mtp = true});
+  inference::GenerateOptions options;
+  options.sampling.temperature = 0;
+  options.max_new_tokens = 17;
+  const std::uint64_t active = active_bytes(setting, model.spec());
+  std::vector<double> ratios, rates;
+  for (std::size_t round = 0; round < setting.rounds; ++round) {
+    const double bandwidth = read_bandwidth(setting.threads);
+    const auto times = generate(model, some_prompt(model.spec()), options).times;
+    const double rate = static_cast<double>(times.decode_tokens) / times.decode_seconds;
+    rates.push_back(rate);
+    ratios.push_back(rate * static_cast<double>(active) / bandwidth);
+  }
+  std::printf("decode, %s, experts resident: %.2f tokens/s, %.2f GB active, %.2f of bandwidth\n",
+              std::string(inference::profile_name(profile)).c_str(), median(rates),
+              static_cast<double>(active) / 1e9, median(ratios));
+}
+
+// Seconds of one decoding row's attention over 2048 chosen of `n_cached` tokens, indexer apart.
+double sparse_attention(const inference::MlaAttention& attention,
+                        const inference::StepContext& context, inference::KvCache& cache,
+                        inference::SequenceId sequence, std::size_t n_cached) {
+  std::mt19937 random(7);
+  std::vector<std::uint32_t> everything(n_cached), chosen;
+  std::iota(everything.begin(), everything.end(), 0U);
+  std::ranges::sample(everything, std::back_inserter(chosen), 2048, random);
+  inference::Selection selection = {chosen};
+  const inference::Row row{.sequence = sequence,
+                           .position = static_cast<std::uint32_t>(n_cached - 1)};
+  const inference::StepRows rows({&row, 1});
+  inference::Matrix x(1, context.spec.hidden);
+  std::ranges::fill(x.values(), 0.5F);
+  const auto start = Clock::now();
+  attention.partial(context, x, rows, 1, 0, cache, selection, {});
+  return seconds_since(start);
+}
+
+void sparse(const Setting& setting) {
+  constexpr std::size_t kFew = 4096, kMany = 16384;
+  const auto spec = inference::model_spec(setting.source.family(), setting.source.config());
+  if (!spec.indexer) return;
+  inference::OneRank comm;
+  const inference::StepContext context{
+      .spec = spec, .profile = inference::Profile::kF32, .threads = setting.threads, .comm = comm};
+  const inference::WeightStore weights(setting.source, context.profile, setting.threads);
+  const inference::MlaAttention attention(weights, context, "model.layers.1.self_attn.", false);
+  inference::KvCache cache(
+      {inference::cache_streams(spec, {}, context.profile, inference::KvFormat::kBf16, 1)}, kMany);
+  const auto sequence = cache.add();
+  cache.reserve(sequence, kMany);
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal;
+  for (std::size_t stream = 0; stream < 2; ++stream) {
+    std::vector<float> values(cache.streams(0)[stream].width);
+    for (std::size_t t = 0; t < kMany; ++t) {
+      std::ranges::generate(values, [&] { return normal(random); });
+      cache.write(sequence, 0, stream, t, values);
+    }
+  }
+  std::vector<double> ratios, seconds;
+  for (std::size_t round = 0; round < 4 * setting.rounds; ++round) {
+    const double few = sparse_attention(attention, context, cache, sequence, kFew);
+    const double many = sparse_attention(attention, context, cache, sequence, kMany);
+    seconds.push_back(many);
+    ratios.push_back(many / few);
+  }
+  std::printf(
+      "sparse attention, a token over 2048 of 16384 cached: %.1f ms, %.2f of that over 4096\n",
+      median(seconds) * 1e3, median(ratios));
+}
+
+void on_demand(const Setting& setting) {
+  inference::OneRank comm;
+  const auto spec = inference::model_spec(setting.source.family(), setting.source.config());
+  const auto prompts = some_prompt(spec);
+  inference::GenerateOptions options;
+  options.sampling.temperature = 0;
+  options.max_new_tokens = 17;
+  const auto lengths = final_lengths(spec, prompts, options.max_new_tokens);
+  const auto need = run_memory(setting.source, inference::Profile::kNative, options.kv_format,
+                               lengths, setting.threads);
+  // Room for a quarter of the experts.
+  const std::uint64_t limit = need.least() + (need.experts - need.two_experts) / 4;
+  const auto model = inference::Model::open(
+      setting.source, {}, comm,
+      {.threads = setting.threads, .weight_limit = weight_limit(need, limit), .without_mtp = true});
+  const auto before = model.expert_counters();
+  const auto times = generate(model, prompts, options).times;
+  const auto after = model.expert_counters();
+  const auto n_tokens = static_cast<double>(times.prefill_tokens + times.decode_tokens);
+  std::printf(
+      "experts on demand in a quarter of their memory: decode %.2f s per token, %.2f GB read "
+      "per token over all, prefill %.1f tokens/s\n",
+      times.decode_seconds / static_cast<double>(times.decode_tokens),
+      static_cast<double>(after.bytes_read - before.bytes_read) / n_tokens / 1e9,
+      static_cast<double>(times.prefill_tokens) / times.prefill_seconds);
+}
+
+int run(int argc, char** argv) {
+  if (argc < 2) {
+    std::fputs("usage: generate_bench DIRECTORY [threads] [rounds]\n", stderr);
+    return 2;
+  }
+  const std::size_t threads = argc > 2 ? std::strtoul(argv[2], nullptr, 10) : 2;
+  const std::size_t rounds = argc > 3 ? std::strtoul(argv[3], nullptr, 10) : 5;
+  const formats::Checkpoint source = shard::open_source(argv[1]);
+  const Setting setting{source, threads, rounds};
+  std::printf("%zu threads, %zu rounds, medians\n", threads, rounds);
+  for (const auto profile : {inference::Profile::kF32, inference::Profile::kNative}) {
+    decode(setting, profile);
+  }
+  sparse(setting);
+  on_demand(setting);
+  return 0;
+}
+
+}  // namespace
+}  // namespace ingot::bench
+
+int main(int argc, char** argv) {
+  try {
+    return ingot::bench::run(argc, argv);
+  } catch (const ingot::Error& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 2;
+  }
+}

@@ -1,0 +1,108 @@
+#include "inference/generate/memory_plan.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "formats/base/error.h"
+#include "inference/family/model_family.h"
+#include "inference/generate/generate.h"
+#include "inference/model/model_cache.h"
+#include "inference/model/model_memory.h"
+
+namespace ingot::inference {
+namespace {
+
+std::string megabytes(std::uint64_t n_bytes) {
+  return fmt::format("{} MB", (n_bytes + 999'999) / 1'000'000);
+}
+
+// The program itself, tokenizer included, and what it knows of each stored tensor.
+constexpr std::uint64_t kProgram = std::uint64_t{48} << 20U;
+constexpr std::uint64_t kBytesPerStoredTensor = 1024;
+
+// Expanded values of a head and token.
+std::uint64_t per_head(const ModelSpec& spec) {
+  return spec.mla->nope + spec.mla->v;
+}
+
+// Values alive at once in a layer, per row of a step.
+std::size_t values_per_row(const ModelSpec& spec) {
+  std::size_t attention = 0;
+  if (spec.mla) {
+    const MlaSpec& mla = *spec.mla;
+    attention = mla.heads * (mla.nope + mla.rope_dim + mla.v + 2 * mla.kv_lora);
+  } else {
+    attention = 2 * (spec.gqa->heads + spec.gqa->kv_heads) * spec.gqa->head_dim;
+  }
+  const std::size_t indexer = spec.indexer ? spec.indexer->heads * spec.indexer->head_dim : 0;
+  const std::size_t widest =
+      std::max({spec.dense_intermediate, spec.shared_intermediate,
+                spec.moe_intermediate * (spec.router ? spec.router->topk : 1)});
+  return 8 * spec.hidden + std::max(attention + indexer, 3 * widest);
+}
+
+// Values alive at once per cached token of the longest sequence.
+std::size_t values_per_token(const ModelSpec& spec, std::size_t threads) {
+  constexpr std::size_t kQueryBlock = 32;
+  const std::size_t scores = 2 * kQueryBlock * threads;
+  if (!spec.mla) return scores + 2 * spec.gqa->kv_heads * spec.gqa->head_dim;
+  const std::size_t indexer =
+      spec.indexer ? spec.indexer->head_dim + threads * (spec.indexer->heads + 1) : 0;
+  return scores + indexer + 2 * (spec.mla->kv_lora + spec.mla->rope_dim) +
+         threads * (spec.mla->nope + spec.mla->rope_dim + spec.mla->v);
+}
+
+}  // namespace
+
+RunMemory run_memory(const formats::Checkpoint& source, Profile profile, KvFormat format,
+                     std::span<const std::size_t> final_lengths, std::size_t threads) {
+  const ModelSpec spec = model_spec(source.family(), source.config());
+  const WeightStore weights(source, profile, threads);
+  RunMemory need;
+  const WeightNeed weight_need =
+      need_of_weights(weights, expert_shape(spec, {}, false), false, spec);
+  need.resident = weight_need.resident;
+  need.experts = weight_need.experts;
+  need.two_experts = weight_need.two_experts;
+
+  std::vector<std::vector<CacheStream>> streams;
+  for (std::size_t l = 0; l < spec.layers; ++l) {
+    streams.push_back(cache_streams(spec, {}, profile, format, l));
+  }
+  std::uint64_t n_tokens = 0, longest = 0;
+  for (const std::size_t length : final_lengths) {
+    n_tokens += (length + KvCache::kPageTokens - 1) / KvCache::kPageTokens * KvCache::kPageTokens;
+    longest = std::max<std::uint64_t>(longest, length);
+  }
+  need.cache = n_tokens * KvCache::bytes_per_token(streams);
+
+  // Keys and values of as many heads as are expanded at once.
+  constexpr std::uint64_t kExpanded = std::uint64_t{64} << 20U;
+  const std::uint64_t expanded =
+      spec.mla ? std::max<std::uint64_t>(
+                     std::min(longest * spec.mla->heads, kExpanded / 4 / per_head(spec)), longest) *
+                     per_head(spec) * sizeof(float)
+               : 0;
+  const std::uint64_t rows = std::min<std::uint64_t>(n_tokens, kPrefillRows) + final_lengths.size();
+  const std::uint64_t values = rows * values_per_row(spec) +
+                               longest * values_per_token(spec, threads) +
+                               final_lengths.size() * 3 * spec.vocab;
+  need.scratch =
+      values * sizeof(float) + expanded + kProgram + source.stored().size() * kBytesPerStoredTensor;
+  return need;
+}
+
+std::uint64_t weight_limit(const RunMemory& need, std::uint64_t limit) {
+  if (limit >= need.least()) return limit - need.cache - need.scratch;
+  throw Error(
+      ErrorCode::kLimit,
+      fmt::format("{} of memory do not suffice: the caches take {}, a step {}, resident "
+                  "weights {} and two experts {}; --mem-limit {}MB would be enough, {}MB "
+                  "for all experts",
+                  megabytes(limit), megabytes(need.cache), megabytes(need.scratch),
+                  megabytes(need.resident), megabytes(need.two_experts),
+                  (need.least() + 999'999) / 1'000'000, (need.all() + 999'999) / 1'000'000));
+}
+
+}  // namespace ingot::inference

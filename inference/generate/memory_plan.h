@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "formats/checkpoint.h"
+#include "inference/cache/kv_cache.h"
+#include "inference/profile.h"
+
+namespace ingot::inference {
+
+/// What a run needs in memory.
+struct RunMemory {
+  std::uint64_t cache = 0;        ///< of all sequences at their final lengths
+  std::uint64_t scratch = 0;      ///< largest working set of a step, an upper estimate
+  std::uint64_t resident = 0;     ///< weights that are always in memory
+  std::uint64_t experts = 0;      ///< all routed experts
+  std::uint64_t two_experts = 0;  ///< the least that is held of them
+  [[nodiscard]] std::uint64_t least() const { return cache + scratch + resident + two_experts; }
+  [[nodiscard]] std::uint64_t all() const { return cache + scratch + resident + experts; }
+};
+
+/// Of a model without its MTP layer that generates up to `final_lengths` tokens per sequence.
+RunMemory run_memory(const formats::Checkpoint& source, Profile profile, KvFormat format,
+                     std::span<const std::size_t> final_lengths, std::size_t threads);
+
+/// Bytes that `limit` leaves for weights. kLimit with the figures, and with what would be enough,
+/// when they do not suffice.
+std::uint64_t weight_limit(const RunMemory& need, std::uint64_t limit);
+
+}  // namespace ingot::inference

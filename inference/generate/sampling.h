@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace ingot::inference {
+
+/// How a token is chosen from logits.
+struct SamplingOptions {
+  float temperature = 1.0F;  ///< 0: the largest logit
+  std::size_t top_k = 0;     ///< keep the k largest, and what equals the k-th; 0: all
+  float top_p = 1.0F;        ///< then the fewest whose probabilities reach p, at least one
+  std::uint64_t seed = 0;
+};
+
+/// What the noise of a sample depends on besides seed and token, so that an answer is the same
+/// alone, in any place of a batch and on any number of threads.
+struct SampleKey {
+  std::uint64_t prompt = 0;    ///< hash_of_prompt
+  std::uint64_t position = 0;  ///< of the token that is chosen
+};
+
+/// XXH3-64 of the ids.
+std::uint64_t hash_of_prompt(std::span<const std::int32_t> ids);
+
+/// Id of the largest logit, the lowest of equals.
+std::int32_t greedy_token(std::span<const float> logits);
+
+/// argmax over kept tokens j of p_j / e_j, with p the softmax of logits / temperature in FP32 and
+/// e_j = -ln u_j exponential noise (the Gumbel-max trick: a draw from p without a cumulative sum).
+/// u_j in (0, 1) comes from XXH3-64 of (prompt, position, j) under the seed.
+std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& options,
+                          const SampleKey& key);
+
+}  // namespace ingot::inference

@@ -1,0 +1,182 @@
+// Answers of the bundled model: the same alone, in a batch, on any number of threads and with
+// experts read on demand.
+
+#include "inference/generate/generate.h"
+
+#include <string>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "inference/family/model_family.h"
+#include "inference/generate/memory_plan.h"
+#include "tests/inference/model/golden_file.h"
+#include "tests/inference/model/runner.h"
+#include "tests/support/expect_error.h"
+
+namespace ingot::testing {
+namespace {
+
+using inference::GenerateOptions;
+using inference::GenerateResult;
+using Prompts = std::vector<std::vector<std::int32_t>>;
+
+const std::string kExample = std::string(INGOT_SOURCE_DIR) + "/examples/tiny-v32";
+
+std::vector<std::int32_t> golden_ids(const std::string& name) {
+  static const GoldenFile golden(std::string(INGOT_SOURCE_DIR) +
+                                 "/tests/golden/tiny-v32/forward_fp8.safetensors");
+  const auto ids = golden.integers(name);
+  return {ids.begin(), ids.end()};
+}
+
+Prompts short_prompts() {
+  return {golden_ids("prompt0.input_ids"), golden_ids("prompt2.input_ids"),
+          golden_ids("prompt3.input_ids")};
+}
+
+inference::ModelOptions f32_options(std::size_t threads = 2) {
+  return {.profile = inference::Profile::kF32, .threads = threads, .without_mtp = true};
+}
+
+GenerateOptions greedy_options() {
+  GenerateOptions options;
+  options.sampling.temperature = 0;
+  options.max_new_tokens = 160;
+  options.eos = {1};
+  options.kv_format = inference::KvFormat::kF32;
+  return options;
+}
+
+std::vector<std::vector<std::int32_t>> tokens_of(const GenerateResult& result) {
+  std::vector<std::vector<std::int32_t>> tokens;
+  for (const auto& answer : result.answers) tokens.push_back(answer.tokens);
+  return tokens;
+}
+
+TEST(Generate, ABatchOfDifferentLengthsGivesTheRecordedAnswers) {
+  const OpenedModel opened(kExample, f32_options());
+  std::vector<std::vector<std::int32_t>> streamed(3);
+  GenerateOptions options = greedy_options();
+  options.on_token = [&](std::size_t prompt, std::int32_t token) {
+    streamed[prompt].push_back(token);
+  };
+  const GenerateResult result = generate(opened.model, short_prompts(), options);
+  EXPECT_EQ(tokens_of(result), (Prompts{golden_ids("prompt0.greedy"), golden_ids("prompt2.greedy"),
+                                        golden_ids("prompt3.greedy")}));
+  EXPECT_EQ(streamed, tokens_of(result));
+  for (const auto& answer : result.answers) {
+    EXPECT_EQ(answer.stop, inference::StopReason::kEos);
+    EXPECT_EQ(answer.tokens.back(), 1);
+  }
+  EXPECT_EQ(result.times.prefill_tokens, 11U + 5 + 52);
+  EXPECT_GT(result.times.prefill_seconds, 0);
+  EXPECT_GT(result.times.first_token_seconds, 0);
+}
+
+TEST(Generate, ASampledAnswerIsTheSameAloneInAnyPlaceAndOnAnyThreads) {
+  GenerateOptions options = greedy_options();
+  options.sampling = {.temperature = 1.5F, .top_k = 50, .top_p = 0.98F, .seed = 11};
+  options.max_new_tokens = 24;
+  Prompts prompts = short_prompts();
+  prompts.push_back(golden_ids("prompt1.input_ids"));
+  const OpenedModel one(kExample, f32_options(1)), two(kExample, f32_options(2));
+  const auto together = tokens_of(generate(two.model, prompts, options));
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    EXPECT_EQ(tokens_of(generate(one.model, {&prompts[i], 1}, options))[0], together[i]) << i;
+  }
+  const Prompts turned(prompts.rbegin(), prompts.rend());
+  auto turned_tokens = tokens_of(generate(one.model, turned, options));
+  std::ranges::reverse(turned_tokens);
+  EXPECT_EQ(turned_tokens, together);
+  options.sampling.seed = 12;
+  EXPECT_NE(tokens_of(generate(two.model, prompts, options)), together);
+}
+
+TEST(Generate, ExpertsReadOnDemandChangeNothing) {
+  const auto source = shard::open_source(kExample);
+  const Prompts prompts = short_prompts();
+  GenerateOptions options = greedy_options();
+  options.max_new_tokens = 6;
+  const OpenedModel all(kExample, f32_options());
+  const auto lengths = inference::final_lengths(all.model.spec(), prompts, 6);
+  const inference::RunMemory need = inference::run_memory(source, inference::Profile::kF32,
+                                                          inference::KvFormat::kF32, lengths, 2);
+  inference::ModelOptions small = f32_options();
+  small.weight_limit = inference::weight_limit(need, need.least());
+  const OpenedModel on_demand(kExample, small);
+  EXPECT_TRUE(all.model.all_experts_resident());
+  EXPECT_FALSE(on_demand.model.all_experts_resident());
+  EXPECT_EQ(tokens_of(generate(on_demand.model, prompts, options)),
+            tokens_of(generate(all.model, prompts, options)));
+  EXPECT_GT(on_demand.model.expert_counters().reads, 64U);
+  EXPECT_GT(on_demand.model.expert_counters().bytes_read, 0U);
+}
+
+TEST(Generate, StopsAtTheLengthAndAtTheEndOfTheContext) {
+  const OpenedModel opened(kExample, f32_options());
+  GenerateOptions options = greedy_options();
+  options.max_new_tokens = 3;
+  const Prompts prompts = {golden_ids("prompt1.input_ids")};
+  const GenerateResult result = generate(opened.model, prompts, options);
+  EXPECT_EQ(result.answers[0].tokens.size(), 3U);
+  EXPECT_EQ(result.answers[0].stop, inference::StopReason::kLength);
+
+  std::vector<std::int32_t> nearly_full(1022, 5);
+  options.eos.clear();
+  options.max_new_tokens = 100;
+  const GenerateResult full = generate(opened.model, {&nearly_full, 1}, options);
+  EXPECT_EQ(full.answers[0].tokens.size(), 2U);
+  EXPECT_EQ(full.answers[0].stop, inference::StopReason::kLength);
+}
+
+TEST(Generate, StopsWhenTheCallerWantsNoMore) {
+  const OpenedModel opened(kExample, f32_options());
+  GenerateOptions options = greedy_options();
+  std::size_t n_tokens = 0;
+  options.on_token = [&](std::size_t, std::int32_t) { ++n_tokens; };
+  options.stop_requested = [&] { return n_tokens == 4; };
+  const Prompts prompts = {golden_ids("prompt1.input_ids")};
+  const GenerateResult result = generate(opened.model, prompts, options);
+  EXPECT_EQ(result.answers[0].tokens.size(), 4U);
+  EXPECT_EQ(result.answers[0].stop, inference::StopReason::kStopped);
+}
+
+TEST(Generate, NothingToGenerateIsNoAnswer) {
+  const OpenedModel opened(kExample, f32_options());
+  GenerateOptions options = greedy_options();
+  options.max_new_tokens = 0;
+  const Prompts prompts = {golden_ids("prompt0.input_ids")};
+  EXPECT_TRUE(generate(opened.model, prompts, options).answers[0].tokens.empty());
+  EXPECT_TRUE(generate(opened.model, Prompts{}, options).answers.empty());
+}
+
+TEST(Generate, RefusesPromptsThatCannotBeAnswered) {
+  const auto source = shard::open_source(kExample);
+  const inference::ModelSpec spec = inference::model_spec(source.family(), source.config());
+  const auto lengths = [&](const Prompts& prompts) {
+    return inference::final_lengths(spec, prompts, 10);
+  };
+  expect_error(ErrorCode::kInvalidArgument, {"prompt 1 is empty"}, [&] { lengths({{5}, {}}); });
+  expect_error(ErrorCode::kInvalidArgument, {"prompt 0", "2048", "vocabulary of 2048"},
+               [&] { lengths({{2048}}); });
+  expect_error(ErrorCode::kInvalidArgument, {"-1"}, [&] { lengths({{-1}}); });
+  expect_error(ErrorCode::kLimit, {"1025 tokens", "context of 1024"},
+               [&] { lengths({std::vector<std::int32_t>(1025, 3)}); });
+  EXPECT_EQ(lengths({std::vector<std::int32_t>(1020, 3)}), (std::vector<std::size_t>{1024}));
+}
+
+TEST(RunMemory, SaysWhatWouldBeEnough) {
+  const auto source = shard::open_source(kExample);
+  const std::size_t lengths[] = {1024};
+  const inference::RunMemory need = inference::run_memory(source, inference::Profile::kF32,
+                                                          inference::KvFormat::kF32, lengths, 1);
+  // Five layers of 128 latent, 16 rope and 128 index values.
+  EXPECT_EQ(need.cache, 1024U * 5 * (128 + 16 + 128) * 4);
+  EXPECT_EQ(inference::weight_limit(need, need.least()), need.resident + need.two_experts);
+  expect_error(ErrorCode::kLimit, {"--mem-limit", "would be enough", "for all experts"},
+               [&] { inference::weight_limit(need, need.least() - 1); });
+}
+
+}  // namespace
+}  // namespace ingot::testing
