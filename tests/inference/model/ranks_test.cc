@@ -99,6 +99,35 @@ TEST_P(Ranks, HaveTheLogitsOfOneRank) {
     ASSERT_EQ(is[rank].size(), wanted[group].size());
     EXPECT_LE(relative_error(is[rank], wanted[group]), 1e-5) << "rank " << rank;
     EXPECT_TRUE(same_bits(is[rank], is[group * shape.tp])) << "rank " << rank;
+    if (shape.tp == 1) {  // nothing is summed over ranks
+      EXPECT_TRUE(same_bits(is[rank], wanted[group])) << "rank " << rank;
+    }
+  }
+}
+
+// Rounded profiles round other sums, but no worse than one rank does, and the ranks of a group
+// round alike.
+TEST_P(Ranks, AreAsCloseToF32AsOneRankInTheRoundedProfiles) {
+  const WorldShape& shape = GetParam().shape;
+  const formats::Checkpoint source = shard::open_source(directory());
+  const OpenedModel exact(directory());
+  for (const inference::Profile profile :
+       {inference::Profile::kBf16, inference::Profile::kNative}) {
+    const inference::ModelOptions options{.profile = profile};
+    const OpenedModel single(directory(), options);
+    std::vector<std::vector<float>> is(shape.n_ranks());
+    run_ranks(shape, [&](std::size_t rank, const RankView& view, inference::Comm& comm) {
+      is[rank] = run_schedule(Model::open(source, view, comm, options), shape.group(rank));
+    });
+    for (std::size_t group = 0; group < shape.dp; ++group) {
+      const auto wanted = run_schedule(exact.model, group);
+      const double usual = relative_error(run_schedule(single.model, group), wanted);
+      EXPECT_LE(relative_error(is[group * shape.tp], wanted), 1.5 * usual)
+          << inference::profile_name(profile) << " group " << group;
+    }
+    for (std::size_t rank = 0; rank < shape.n_ranks(); ++rank) {
+      EXPECT_TRUE(same_bits(is[rank], is[shape.group(rank) * shape.tp])) << "rank " << rank;
+    }
   }
 }
 
