@@ -39,9 +39,8 @@ inline double read_bandwidth(std::size_t threads) {
   double best = 0;
   for (int attempt = 0; attempt < 3; ++attempt) {
     const auto start = std::chrono::steady_clock::now();
-    parallel_for(n_pieces, threads, [&](std::size_t i) {
-      sums[i] = sum_of_words(memory.data() + i * piece, piece);
-    });
+    parallel_for(n_pieces, threads,
+                 [&](std::size_t i) { sums[i] = sum_of_words(memory.data() + i * piece, piece); });
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
     best = std::max(best, static_cast<double>(n_pieces * piece) / elapsed.count());
   }
