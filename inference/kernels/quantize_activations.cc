@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 
 #include "formats/base/error.h"
 #include "formats/float8.h"
@@ -98,12 +99,15 @@ QuantizedRows quantize_activations(MatrixView<const float> x, const ActivationFo
     for (std::size_t g = 0; g < out.groups; ++g) {
       const std::size_t first = g * out.group, n = std::min(out.group, x.cols - first);
       const std::span values(x.row(r) + first, n);
-      const float scale = scale_of(values, format);
+      // What is not finite has no code: the group's products become NaN, which somebody looks for.
+      const bool finite = std::ranges::all_of(values, [](float v) { return std::isfinite(v); });
+      const float scale =
+          finite ? scale_of(values, format) : std::numeric_limits<float>::quiet_NaN();
       out.scales[r * out.groups + g] = scale;
       std::uint8_t* codes = out.codes.data() + r * x.cols + first;
       // A block whose scale rounds to 0 is one of zeros.
       for (std::size_t i = 0; i < n; ++i) {
-        codes[i] = code_of(scale == 0 ? 0.0F : values[i] / scale, format);
+        codes[i] = code_of(scale == 0 || !finite ? 0.0F : values[i] / scale, format);
       }
     }
   }

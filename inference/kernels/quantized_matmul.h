@@ -37,7 +37,7 @@ struct QuantizedRows {
 /// max(amax, 1e-4) * fp32(1/448), up to a power of two where asked, code = e4m3(x / s) saturating.
 /// NVFP4: block scale e4m3(amax / (6 * input_scale)) times input_scale. MX: power-of-two scales of
 /// the OCP rule as in quantize's encoders. Static INT8: rne(x / input_scale) + offset; static FP8:
-/// e4m3(x / input_scale).
+/// e4m3(x / input_scale). A group that holds a NaN or an infinity gets a NaN scale.
 QuantizedRows quantize_activations(MatrixView<const float> x, const ActivationFormat& format);
 
 /// Of statically quantized INT8 (Ascend): y[n] = (sum + quant_bias[n]) * deq_scale[n].

@@ -106,6 +106,16 @@ TEST(QuantizeActivations, Nvfp4HasBlockScalesUnderItsGlobal) {
   EXPECT_EQ(x.codes[20], 0);
 }
 
+TEST(QuantizeActivations, WhatIsNotFiniteGivesANanScale) {
+  for (const float bad : {NAN, INFINITY, -INFINITY}) {
+    for (const CodeKind code : {CodeKind::kInt8, CodeKind::kE4m3, CodeKind::kE2m1}) {
+      const QuantizedRows x = quantized({1.0F, 2.0F, bad, 3.0F}, {.code = code, .group = 2});
+      EXPECT_FALSE(std::isnan(x.scales[0]));
+      EXPECT_TRUE(std::isnan(x.scales[1]));
+    }
+  }
+}
+
 // What quantize's encoder of the same scheme stores.
 TEST(QuantizeActivations, Mxfp4AgreesWithTheWeightsEncoder) {
   std::mt19937 random(1);
