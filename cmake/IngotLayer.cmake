@@ -16,11 +16,22 @@ function(ingot_compile_options target)
   target_compile_options(${target} PRIVATE ${INGOT_WARNINGS} -ffp-contract=off)
 endfunction()
 
+# What most files include, parsed once for all layers (unless precompiled headers are off: see scripts/build.sh). A file
+# still includes what it uses.
+add_library(ingot_headers OBJECT ${CMAKE_CURRENT_LIST_DIR}/ingot_headers.cc)
+ingot_compile_options(ingot_headers)
+target_link_libraries(ingot_headers PRIVATE fmt::fmt)
+target_precompile_headers(ingot_headers PRIVATE
+  <algorithm> <array> <bit> <charconv> <cmath> <cstddef> <cstdint> <cstring> <filesystem> <functional> <limits> <map>
+  <memory> <optional> <set> <span> <string> <string_view> <tuple> <unordered_map> <utility> <vector>
+  <fmt/format.h> <fmt/ranges.h> <nlohmann/json.hpp>)
+
 function(ingot_layer name)
   cmake_parse_arguments(LAYER "" "" "SOURCES;HEADERS;USES;PUBLIC;PRIVATE" ${ARGN})
   add_library(ingot_${name} STATIC ${LAYER_SOURCES})
   add_library(ingot::${name} ALIAS ingot_${name})
   ingot_compile_options(ingot_${name})
+  target_precompile_headers(ingot_${name} REUSE_FROM ingot_headers)
   target_sources(ingot_${name} PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${LAYER_HEADERS})
   set_target_properties(ingot_${name} PROPERTIES VERIFY_INTERFACE_HEADER_SETS ON)
   foreach(layer IN LISTS LAYER_USES)
