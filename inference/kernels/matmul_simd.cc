@@ -149,12 +149,24 @@ HWY_INLINE void dot_rows(const MatmulTask& task, const typename Decoder::Shared&
   }
 }
 
+/// Of a row of w that has no three others beside it: one row of x after the other, for the sake of
+/// the compiler.
+template <class Decoder>
+HWY_NOINLINE void dot_last_row(MatmulTask task, const typename Decoder::Shared& shared,
+                               std::size_t row, std::size_t n_x) {
+  for (std::size_t m = 0; m < n_x; ++m) {
+    dot_rows<Decoder, 1, 1>(task, shared, row);
+    task.x += task.x_stride;
+    task.y.data += task.y.stride;
+  }
+}
+
 template <class Decoder, std::size_t kM>
 HWY_NOINLINE void dot_run(const MatmulTask& task, std::size_t begin, std::size_t end) {
   const typename Decoder::Shared shared(task.e2m1_table);
   std::size_t n = begin;
   for (; n + 4 <= end; n += 4) dot_rows<Decoder, kM, 4>(task, shared, n);
-  for (; n < end; ++n) dot_rows<Decoder, kM, 1>(task, shared, n);
+  for (; n < end; ++n) dot_last_row<Decoder>(task, shared, n, kM);
 }
 
 /// Decodes columns [begin, end) of a row, `begin` a multiple of 16, to vectors `stride` floats
