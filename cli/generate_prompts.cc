@@ -9,6 +9,7 @@
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
 #include "inference/chat/messages.h"
+#include "inference/generate/prompt_text.h"
 
 namespace ingot::cli {
 namespace {
@@ -39,45 +40,6 @@ std::vector<std::int32_t> parse_ids(std::string_view text) {
   return ids;
 }
 
-// Texts between blank lines.
-std::vector<std::string> split_prompts(std::string_view text) {
-  std::vector<std::string> prompts;
-  std::string current;
-  const auto finish = [&] {
-    if (!current.empty()) prompts.push_back(std::move(current));
-    current.clear();
-  };
-  while (!text.empty()) {
-    const std::size_t end = text.find('\n');
-    std::string_view line = text.substr(0, end);
-    text = end == std::string_view::npos ? std::string_view() : text.substr(end + 1);
-    if (line.ends_with('\r')) line.remove_suffix(1);
-    if (line.find_first_not_of(" \t") == std::string_view::npos) {
-      finish();
-    } else {
-      current += (current.empty() ? "" : "\n") + std::string(line);
-    }
-  }
-  finish();
-  return prompts;
-}
-
-// The id that add_bos_token puts before a text.
-std::optional<std::int32_t> bos_of(const std::filesystem::path& directory,
-                                   const inference::Tokenizer& tokenizer) {
-  const std::filesystem::path path = directory / "tokenizer_config.json";
-  if (!std::filesystem::exists(path)) return std::nullopt;
-  const Json config = formats::read_json_file(path, kMaxPromptBytes);
-  const auto asked = config.find("add_bos_token"), token = config.find("bos_token");
-  if (asked == config.end() || !asked->is_boolean() || !asked->get<bool>()) return std::nullopt;
-  if (token == config.end()) return std::nullopt;
-  if (token->is_string()) return tokenizer.id_of(token->get<std::string>());
-  const auto content = token->find("content");
-  return content != token->end() && content->is_string()
-             ? tokenizer.id_of(content->get<std::string>())
-             : std::nullopt;
-}
-
 std::string today() {
   const std::time_t now = std::time(nullptr);
   std::tm local{};
@@ -97,16 +59,10 @@ PromptReader::PromptReader(const GenerateWords& words, const formats::Checkpoint
     return;
   }
   tokenizer_ = inference::Tokenizer::open(directory);
-  bos_ = bos_of(directory, *tokenizer_);
+  bos_ = inference::bos_before_text(directory, *tokenizer_);
   if (!words.raw) {
     format_ = inference::open_chat_format(directory, source.family().name, words.chat_format);
   }
-}
-
-std::vector<std::int32_t> PromptReader::encode_raw(std::string_view text) const {
-  std::vector<std::int32_t> ids = tokenizer_->encode(text, /*add_special_tokens=*/true);
-  if (bos_ && (ids.empty() || ids.front() != *bos_)) ids.insert(ids.begin(), *bos_);
-  return ids;
 }
 
 std::vector<std::int32_t> PromptReader::encode(const Json& messages, const Json& tools) const {
@@ -129,7 +85,7 @@ std::vector<std::int32_t> PromptReader::encode_text(std::string_view text) const
   if (!formats::is_utf8(text)) {
     throw Error(ErrorCode::kInvalidArgument, "the prompt is not valid UTF-8");
   }
-  if (words_.raw) return encode_raw(text);
+  if (words_.raw) return inference::encode_raw_text(*tokenizer_, bos_, text);
   Json messages = opening();
   messages.push_back({{"role", "user"}, {"content", std::string(text)}});
   return encode(messages, nullptr);
@@ -145,7 +101,7 @@ std::vector<std::vector<std::int32_t>> PromptReader::read() const {
   }
   std::vector<std::vector<std::int32_t>> prompts;
   for (const std::string& text :
-       split_prompts(read_text_file(words_.prompts_file, kMaxPromptBytes))) {
+       inference::split_prompts(read_text_file(words_.prompts_file, kMaxPromptBytes))) {
     try {
       prompts.push_back(encode_text(text));
     } catch (Error& error) {

@@ -35,7 +35,6 @@ class PromptReader {
 
  private:
   [[nodiscard]] std::vector<std::int32_t> encode_text(std::string_view text) const;
-  [[nodiscard]] std::vector<std::int32_t> encode_raw(std::string_view text) const;
 
   const GenerateWords& words_;
   std::optional<inference::Tokenizer> tokenizer_;

@@ -53,6 +53,39 @@ std::size_t values_per_token(const ModelSpec& spec, std::size_t threads) {
          threads * (spec.mla->nope + spec.mla->rope_dim + spec.mla->v);
 }
 
+// Of a step of so many rows, beside weights, caches and logits.
+std::uint64_t step_memory(const ModelSpec& spec, std::uint64_t rows, std::uint64_t longest,
+                          std::size_t threads) {
+  // Keys and values of as many heads as are expanded at once.
+  constexpr std::uint64_t kExpanded = std::uint64_t{64} << 20U;
+  const std::uint64_t expanded =
+      spec.mla ? std::max<std::uint64_t>(
+                     std::min(longest * spec.mla->heads, kExpanded / 4 / per_head(spec)), longest) *
+                     per_head(spec) * sizeof(float)
+               : 0;
+  return (rows * values_per_row(spec) + longest * values_per_token(spec, threads)) * sizeof(float) +
+         expanded;
+}
+
+std::uint64_t program_memory(const formats::Checkpoint& source) {
+  return kProgram + source.stored().size() * kBytesPerStoredTensor;
+}
+
+struct TokenCount {
+  std::uint64_t in_pages = 0;  // whole pages of every sequence
+  std::uint64_t longest = 0;
+};
+
+TokenCount count_tokens(std::span<const std::size_t> lengths) {
+  constexpr std::size_t kPage = KvCache::kPageTokens;
+  TokenCount count;
+  for (const std::size_t length : lengths) {
+    count.in_pages += (length + kPage - 1) / kPage * kPage;
+    count.longest = std::max<std::uint64_t>(count.longest, length);
+  }
+  return count;
+}
+
 }  // namespace
 
 RunMemory run_memory(const formats::Checkpoint& source, Profile profile, KvFormat format,
@@ -70,26 +103,47 @@ RunMemory run_memory(const formats::Checkpoint& source, Profile profile, KvForma
   for (std::size_t l = 0; l < spec.layers; ++l) {
     streams.push_back(cache_streams(spec, {}, profile, format, l));
   }
-  std::uint64_t n_tokens = 0, longest = 0;
-  for (const std::size_t length : final_lengths) {
-    n_tokens += (length + KvCache::kPageTokens - 1) / KvCache::kPageTokens * KvCache::kPageTokens;
-    longest = std::max<std::uint64_t>(longest, length);
-  }
+  const auto [n_tokens, longest] = count_tokens(final_lengths);
   need.cache = n_tokens * KvCache::bytes_per_token(streams);
 
-  // Keys and values of as many heads as are expanded at once.
-  constexpr std::uint64_t kExpanded = std::uint64_t{64} << 20U;
-  const std::uint64_t expanded =
-      spec.mla ? std::max<std::uint64_t>(
-                     std::min(longest * spec.mla->heads, kExpanded / 4 / per_head(spec)), longest) *
-                     per_head(spec) * sizeof(float)
-               : 0;
   const std::uint64_t rows = std::min<std::uint64_t>(n_tokens, kPrefillRows) + final_lengths.size();
-  const std::uint64_t values = rows * values_per_row(spec) +
-                               longest * values_per_token(spec, threads) +
-                               final_lengths.size() * 3 * spec.vocab;
+  need.scratch = step_memory(spec, rows, longest, threads) +
+                 final_lengths.size() * 3 * spec.vocab * sizeof(float) + program_memory(source);
+  return need;
+}
+
+RunMemory stream_memory(const formats::Checkpoint& source, Profile profile,
+                        std::span<const std::size_t> lengths, std::size_t threads) {
+  const ModelSpec spec = model_spec(source.family(), source.config());
+  const WeightStore weights(source, profile, threads);
+  const KvFormat format = profile == Profile::kF32 ? KvFormat::kF32 : KvFormat::kBf16;
+  RunMemory need;
+  for (const formats::LogicalTensor& tensor : source.tensors()) {
+    if (tensor.layer) continue;
+    std::uint64_t n_bytes = 0;
+    tensor.encoding.stored.for_each(
+        [&](formats::Part, std::uint32_t stored) { n_bytes += source.stored()[stored].n_bytes; });
+    need.resident = std::max(need.resident, n_bytes);
+  }
+  const TokenCount tokens = count_tokens(lengths);
+  ExpertShape shape = expert_shape(spec, {}, true);
+  for (std::size_t l = 0; l < spec.is_moe.size(); ++l) {
+    shape.layers.clear();
+    if (spec.is_moe[l]) shape.layers.push_back(static_cast<std::uint32_t>(l));
+    const bool is_there =
+        std::any_of(source.tensors().begin(), source.tensors().end(),
+                    [&](const formats::LogicalTensor& tensor) { return tensor.layer == l; });
+    if (!is_there) continue;
+    const WeightNeed layer = need_of_layer(weights, shape, static_cast<std::uint32_t>(l));
+    need.resident = std::max(need.resident, layer.resident);
+    need.experts = std::max(need.experts, layer.experts);
+    need.two_experts = std::max(need.two_experts, layer.two_experts);
+    need.cache = std::max(
+        need.cache,
+        tokens.in_pages * KvCache::bytes_per_token({cache_streams(spec, {}, profile, format, l)}));
+  }
   need.scratch =
-      values * sizeof(float) + expanded + kProgram + source.stored().size() * kBytesPerStoredTensor;
+      step_memory(spec, tokens.in_pages, tokens.longest, threads) + program_memory(source);
   return need;
 }
 

@@ -24,6 +24,12 @@ struct RunMemory {
 RunMemory run_memory(const formats::Checkpoint& source, Profile profile, KvFormat format,
                      std::span<const std::size_t> final_lengths, std::size_t threads);
 
+/// Of a LayerStream, its MTP layer included, that runs whole sequences of these lengths through one
+/// layer after the other: `resident` and `experts` are the largest layer's. Hidden states that its
+/// caller keeps are not counted, nor logits.
+RunMemory stream_memory(const formats::Checkpoint& source, Profile profile,
+                        std::span<const std::size_t> lengths, std::size_t threads);
+
 /// Bytes that `limit` leaves for weights. kLimit with the figures, and with what would be enough,
 /// when they do not suffice.
 std::uint64_t weight_limit(const RunMemory& need, std::uint64_t limit);

@@ -26,6 +26,24 @@ bool is_read(const formats::LogicalTensor& tensor, const ModelSpec& spec, bool w
   return !tensor.layer || *tensor.layer < spec.layers || with_mtp;
 }
 
+// Of the tensors for which `counts` is true, and of the experts.
+template <typename Counts>
+WeightNeed need_of(const WeightStore& weights, const ExpertShape& experts, const Counts& counts) {
+  WeightNeed need;
+  const formats::Checkpoint& source = weights.source();
+  for (const formats::LogicalTensor& tensor : source.tensors()) {
+    if (is_routed_expert(tensor) || !counts(tensor)) continue;
+    tensor.encoding.stored.for_each([&](formats::Part, std::uint32_t stored) {
+      need.resident += source.stored()[stored].n_bytes;
+    });
+  }
+  if (experts.layers.empty()) return need;
+  const ExpertStore::Need routed = ExpertStore::need(weights, experts);
+  need.experts = routed.all;
+  need.two_experts = std::min(routed.all, 2 * routed.largest);
+  return need;
+}
+
 }  // namespace
 
 ExpertShape expert_shape(const ModelSpec& spec, const RankView& rank, bool with_mtp) {
@@ -45,19 +63,15 @@ ExpertShape expert_shape(const ModelSpec& spec, const RankView& rank, bool with_
 
 WeightNeed need_of_weights(const WeightStore& weights, const ExpertShape& experts, bool with_mtp,
                            const ModelSpec& spec) {
-  WeightNeed need;
-  const formats::Checkpoint& source = weights.source();
-  for (const formats::LogicalTensor& tensor : source.tensors()) {
-    if (is_routed_expert(tensor) || !is_read(tensor, spec, with_mtp)) continue;
-    tensor.encoding.stored.for_each([&](formats::Part, std::uint32_t stored) {
-      need.resident += source.stored()[stored].n_bytes;
-    });
-  }
-  if (experts.layers.empty()) return need;
-  const ExpertStore::Need routed = ExpertStore::need(weights, experts);
-  need.experts = routed.all;
-  need.two_experts = std::min(routed.all, 2 * routed.largest);
-  return need;
+  return need_of(weights, experts, [&](const formats::LogicalTensor& tensor) {
+    return is_read(tensor, spec, with_mtp);
+  });
+}
+
+WeightNeed need_of_layer(const WeightStore& weights, const ExpertShape& experts,
+                         std::uint32_t layer) {
+  return need_of(weights, experts,
+                 [&](const formats::LogicalTensor& tensor) { return tensor.layer == layer; });
 }
 
 std::uint64_t expert_budget(const WeightNeed& need, std::uint64_t limit) {

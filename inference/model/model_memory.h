@@ -21,6 +21,10 @@ struct WeightNeed {
 WeightNeed need_of_weights(const WeightStore& weights, const ExpertShape& experts, bool with_mtp,
                            const ModelSpec& spec);
 
+/// The same of one layer alone, whose routed experts are `experts`.
+WeightNeed need_of_layer(const WeightStore& weights, const ExpertShape& experts,
+                         std::uint32_t layer);
+
 /// Bytes for experts under a limit for all weights; 0: no limit. kLimit, saying what would be
 /// enough, when the limit does not hold what is always resident and two experts.
 std::uint64_t expert_budget(const WeightNeed& need, std::uint64_t limit);

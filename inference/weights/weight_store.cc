@@ -20,10 +20,12 @@ using formats::LogicalTensor;
 using formats::Shape;
 
 struct WeightStore::State {
-  State(const formats::Checkpoint& checkpoint, Profile chosen, std::size_t most_threads)
+  State(const formats::Checkpoint& checkpoint, Profile chosen, std::size_t most_threads,
+        InputObserver* onlooker)
       : source(checkpoint),
         profile(chosen),
         threads(most_threads),
+        observer(onlooker),
         activations(checkpoint.config(), checkpoint.dialect(), checkpoint.description()) {
     by_name.reserve(source.tensors().size());
     for (const LogicalTensor& tensor : source.tensors()) by_name.emplace(tensor.name, &tensor);
@@ -56,6 +58,7 @@ struct WeightStore::State {
   const formats::Checkpoint& source;
   Profile profile;
   std::size_t threads;
+  InputObserver* observer;
   formats::SourceActivations activations;
   std::unordered_map<std::string_view, const LogicalTensor*> by_name;
   mutable std::atomic<std::uint64_t> bytes_read = 0;
@@ -72,8 +75,9 @@ void WeightStore::State::choose_arithmetic(const LogicalTensor& tensor,
   if (!linear.activations) linear.rounding = WeightRounding::kExact;
 }
 
-WeightStore::WeightStore(const formats::Checkpoint& source, Profile profile, std::size_t threads)
-    : state_(std::make_unique<State>(source, profile, threads)) {}
+WeightStore::WeightStore(const formats::Checkpoint& source, Profile profile, std::size_t threads,
+                         InputObserver* observer)
+    : state_(std::make_unique<State>(source, profile, threads, observer)) {}
 WeightStore::~WeightStore() = default;
 
 const formats::Checkpoint& WeightStore::source() const {
@@ -144,6 +148,9 @@ std::vector<Linear> WeightStore::read(std::span<const LinearPart> parts,
         state_->layout(tensor, {.matrix = part.matrix, .rows = part.rows, .cols = part.cols}));
     states.push_back(std::make_shared<Linear::State>());
     states.back()->n_bytes = layouts.back().n_bytes;
+    states.back()->observer = state_->observer;
+    states.back()->name = tensor.name;
+    states.back()->matrix = part.matrix;
     state_->choose_arithmetic(tensor, *states.back());
     n_bytes += layouts.back().n_bytes;
   }

@@ -10,6 +10,7 @@
 
 #include "formats/checkpoint.h"
 #include "inference/profile.h"
+#include "inference/weights/input_observer.h"
 #include "inference/weights/linear.h"
 
 namespace ingot::inference {
@@ -27,8 +28,9 @@ struct LinearPart {
 /// only the rows and columns that are asked for. Safe from many threads.
 class WeightStore {
  public:
-  /// `source` must outlive this.
-  WeightStore(const formats::Checkpoint& source, Profile profile, std::size_t threads);
+  /// `source` must outlive this, and so must `observer`, which is shown the input of every linear.
+  WeightStore(const formats::Checkpoint& source, Profile profile, std::size_t threads,
+              InputObserver* observer = nullptr);
   ~WeightStore();
 
   [[nodiscard]] const formats::Checkpoint& source() const;

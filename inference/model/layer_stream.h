@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "formats/checkpoint.h"
+#include "inference/cache/kv_cache.h"
+#include "inference/matrix.h"
+#include "inference/model/model_spec.h"
+#include "inference/model/step.h"
+#include "inference/model/taps.h"
+#include "inference/profile.h"
+#include "inference/weights/input_observer.h"
+
+namespace ingot::inference {
+
+struct LayerStreamOptions {
+  Profile profile = Profile::kNative;
+  AttentionForm form = AttentionForm::kNaive;
+  std::size_t threads = 1;
+  /// Bytes for weights: what a layer leaves beside the experts that it needs. 0: no limit.
+  std::uint64_t weight_limit = 0;
+  /// Shown the input of every linear; may be null, must outlive the stream.
+  InputObserver* observer = nullptr;
+};
+
+/// A model of which one layer at a time is in memory: whole sequences pass through a layer, then
+/// the next one is read. One pass over the weights, experts once for all tokens, however small the
+/// memory; what Model computes of the same rows, bit for bit in profile kF32.
+class LayerStream {
+ public:
+  /// `source` must outlive this. Reads no weights. kUnsupported for an architecture that has no
+  /// forward pass.
+  LayerStream(const formats::Checkpoint& source, const LayerStreamOptions& options);
+  ~LayerStream();
+
+  [[nodiscard]] const ModelSpec& spec() const;
+  [[nodiscard]] bool has_mtp() const;
+
+  /// `rows` are whole sequences from position 0, numbered from 0 without gaps.
+  [[nodiscard]] Matrix embed(std::span<const Row> rows);
+  /// hidden <- layer l (a main layer) of hidden; row i of hidden belongs to rows[i]. Layers whose
+  /// indexer shares an earlier choice see that of the call before, so call them in order.
+  void layer(std::size_t l, Matrix& hidden, std::span<const Row> rows, const Taps& taps = {});
+  [[nodiscard]] Matrix final_norm(const Matrix& hidden);
+  /// Logits of rows that final_norm or mtp returned. The head stays in memory until something else
+  /// is read.
+  [[nodiscard]] Matrix head(const Matrix& normed);
+  /// As Model::mtp, of whole sequences: entry i pairs h_i with the next token, `rows[i].token`.
+  [[nodiscard]] Matrix mtp(const Matrix& normed, std::span<const Row> rows, const Taps& taps = {});
+
+  /// Bytes of weights read from the source so far.
+  [[nodiscard]] std::uint64_t bytes_read() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace ingot::inference
