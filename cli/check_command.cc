@@ -6,12 +6,12 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
-#include "cli/check_directory.h"
 #include "cli/commands.h"
 #include "cli/terminal.h"
 #include "formats/base/parallel.h"
 #include "formats/check.h"
 #include "formats/json.h"
+#include "shard/check_directory.h"
 
 namespace ingot::cli {
 
@@ -108,13 +108,13 @@ int run_check(const Words& words) {
   const std::size_t threads = words.threads == 0 ? available_processors() : words.threads;
   const CheckResult result =
       words.source_of.empty()
-          ? check_directory(words.directory,
-                            {.family = words.family,
-                             .deep = words.deep,
-                             .hashes = !words.no_hashes,
-                             .threads = threads,
-                             .tensor_parallel = words.tensor_parallel},
-                            words.config)
+          ? shard::check_directory(words.directory,
+                                   {.family = words.family,
+                                    .deep = words.deep,
+                                    .hashes = !words.no_hashes,
+                                    .threads = threads,
+                                    .tensor_parallel = words.tensor_parallel},
+                                   words.config)
           : formats::check_is_source_of(words.directory, words.source_of, threads);
   std::cout << (words.json ? formats::json_text(result_json(words, result)) : result_text(result));
   return count(result, Severity::kError) == 0 ? kExitDone : kExitTrouble;

@@ -39,7 +39,7 @@ bool belongs_to_a_checkpoint(const std::string& name) {
   return ends_with(name, ".safetensors") || ends_with(name, ".safetensors.index.json") ||
          name == "config.json" || name == formats::kNativeConfigName ||
          name == formats::kManifestName || name == formats::kRecordsName ||
-         is_description_file(name);
+         name == formats::kVerifyName || is_description_file(name);
 }
 
 bool is_rank_directory(const std::string& name) {

@@ -145,7 +145,7 @@ bool is_description_file(std::string_view name) {
 
 bool is_ours_or_derived(std::string_view name) {
   return name == kConfigName || name == kNativeConfigName || name == kManifestName ||
-         name == kRecordsName || is_description_file(name);
+         name == kRecordsName || name == kVerifyName || is_description_file(name);
 }
 
 void collect_side_files(const fs::path& directory, const std::string& prefix,

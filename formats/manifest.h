@@ -17,6 +17,8 @@ namespace ingot::formats {
 
 inline constexpr std::string_view kManifestName = "ingot.json";
 inline constexpr std::string_view kRecordsName = "ingot.tensors.jsonl.zst";
+/// The report of the verification that let a conversion be published; not listed in the manifest.
+inline constexpr std::string_view kVerifyName = "ingot.verify.json";
 inline constexpr std::string_view kPartialName = ".ingot-partial";
 
 /// A file that a conversion wrote.

@@ -251,4 +251,14 @@ std::string JoinedBytes::home_file(std::uint32_t index) const {
   return homes_.at(tensors_.at(index).home);
 }
 
+bool JoinedBytes::may_have_replicas(std::uint32_t index) const {
+  const JoinedTensor& joined = tensors_.at(index);
+  const auto pieces = std::span(pieces_).subspan(joined.first_piece, joined.n_pieces);
+  // By slice, zeroed ones last.
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    if (pieces[i].is_zeroed || (i > 0 && pieces[i].slice == pieces[i - 1].slice)) return true;
+  }
+  return false;
+}
+
 }  // namespace ingot::shard

@@ -1,4 +1,4 @@
-#include "cli/check_directory.h"
+#include "shard/check_directory.h"
 
 #include <algorithm>
 #include <set>
@@ -13,7 +13,7 @@
 #include "shard/rank_directories.h"
 #include "shard/source.h"
 
-namespace ingot::cli {
+namespace ingot::shard {
 
 using formats::CheckOptions;
 using formats::CheckResult;
@@ -25,7 +25,7 @@ namespace {
 // shards that others made have nothing that they could be compared with.
 CheckResult check_gathered(const std::filesystem::path& directory, const CheckOptions& options) {
   CheckResult result;
-  for (const std::string& name : shard::rank_directories_in(directory)) {
+  for (const std::string& name : rank_directories_in(directory)) {
     CheckResult rank = formats::check_checkpoint(directory / name, options);
     result.has_manifest = result.has_manifest || rank.has_manifest;
     result.n_files += rank.n_files;
@@ -47,7 +47,7 @@ void check_joined(const std::filesystem::path& directory, const CheckOptions& op
   std::set<std::pair<std::string_view, std::string>> told;
   for (const Finding& finding : result.findings) told.emplace(finding.rule, finding.tensor);
   try {
-    const formats::Checkpoint model = shard::open_source(
+    const formats::Checkpoint model = open_source(
         directory,
         {.open = {.family = options.family, .threads = options.threads}, .config = config});
     for (Finding& finding :
@@ -77,7 +77,7 @@ void check_joined(const std::filesystem::path& directory, const CheckOptions& op
 
 CheckResult check_directory(const std::filesystem::path& directory, const CheckOptions& options,
                             const std::filesystem::path& config) {
-  if (!shard::is_sliced(directory)) return formats::check_checkpoint(directory, options);
+  if (!is_sliced(directory)) return formats::check_checkpoint(directory, options);
   std::error_code failure;
   const bool has_top = std::filesystem::exists(directory / formats::kManifestName, failure);
   CheckResult result =
@@ -86,4 +86,4 @@ CheckResult check_directory(const std::filesystem::path& directory, const CheckO
   return result;
 }
 
-}  // namespace ingot::cli
+}  // namespace ingot::shard
