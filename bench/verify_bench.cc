@@ -1,0 +1,151 @@
+// Comparing the weights of two checkpoints beside reading the bytes of both from the page cache
+// with as many threads, in one run; medians of the ratios of each round.
+//
+//   verify_bench SOURCE OUTPUT [--rounds N] [--threads T] [--cpu]
+//
+// --cpu takes the time of the processors instead of the wall's, which on a busy host says more.
+//
+//   ingot synth a --family deepseek_v3 --like layer --layers 1 --experts 16 --vocab 16384
+//   ingot convert a b --to nvfp4
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <ctime>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <fmt/core.h>
+
+#include "formats/base/aligned_buffer.h"
+#include "formats/base/fd.h"
+#include "formats/base/parallel.h"
+#include "verify/side.h"
+#include "verify/weights/weight_check.h"
+
+namespace {
+
+constexpr std::uint64_t kReadBytes = std::uint64_t{1} << 20;
+
+struct Options {
+  std::filesystem::path source, output;
+  std::size_t rounds = 5, threads = ingot::available_processors();
+  bool processors = false;
+};
+
+Options parse(int argc, char** argv) {
+  Options options;
+  std::vector<std::string> directories;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    if (word == "--rounds" && i + 1 < argc) {
+      options.rounds = std::strtoul(argv[++i], nullptr, 10);
+    } else if (word == "--threads" && i + 1 < argc) {
+      options.threads = std::strtoul(argv[++i], nullptr, 10);
+    } else if (word == "--cpu") {
+      options.processors = true;
+    } else {
+      directories.emplace_back(word);
+    }
+  }
+  if (directories.size() != 2 || options.rounds == 0 || options.threads == 0) {
+    fmt::print(stderr, "verify_bench SOURCE OUTPUT [--rounds N] [--threads T] [--cpu]\n");
+    std::exit(2);
+  }
+  options.source = directories[0];
+  options.output = directories[1];
+  return options;
+}
+
+/// A piece of a file.
+struct Piece {
+  std::size_t file;
+  std::uint64_t offset, n_bytes;
+};
+
+/// All weights files of both sides, read by several threads into memory that stays in the cache.
+class Reading {
+ public:
+  void add(const std::filesystem::path& directory) {
+    for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+      if (entry.path().extension() != ".safetensors") continue;
+      const std::uint64_t size = entry.file_size();
+      for (std::uint64_t at = 0; at < size; at += kReadBytes)
+        pieces_.push_back({files_.size(), at, std::min(kReadBytes, size - at)});
+      files_.push_back(ingot::Fd::open_for_reading(entry.path()));
+      n_bytes_ += size;
+    }
+  }
+  void run(std::size_t threads) const {
+    std::atomic<std::size_t> next = 0;
+    ingot::run_workers(threads, [&](std::size_t) {
+      const ingot::AlignedBuffer buffer(kReadBytes);
+      for (std::size_t i = next++; i < pieces_.size(); i = next++) {
+        const Piece& piece = pieces_[i];
+        files_[piece.file].read_exact(buffer.span().first(piece.n_bytes), piece.offset);
+      }
+    });
+  }
+  [[nodiscard]] double gigabytes() const { return static_cast<double>(n_bytes_) / 1e9; }
+
+ private:
+  std::vector<ingot::Fd> files_;
+  std::vector<Piece> pieces_;
+  std::uint64_t n_bytes_ = 0;
+};
+
+/// Of the wall, or of the processors divided by the threads.
+double now(const Options& options) {
+  if (options.processors) {
+    return static_cast<double>(std::clock()) / CLOCKS_PER_SEC /
+           static_cast<double>(options.threads);
+  }
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+template <typename Action>
+double seconds_of(const Options& options, const Action& action) {
+  const double begin = now(options);
+  action();
+  return now(options) - begin;
+}
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Options options = parse(argc, argv);
+  Reading reading;
+  reading.add(options.source);
+  reading.add(options.output);
+  const ingot::verify::Side source = ingot::verify::open_side(options.source, {});
+  const ingot::verify::Side output = ingot::verify::open_side(options.output, {});
+  const ingot::verify::WeightsOptions weights{.threads = options.threads};
+  reading.run(options.threads);  // into the page cache
+  std::vector<double> read, compare, ratio;
+  std::uint64_t misrounded = 0;
+  for (std::size_t round = 0; round < options.rounds; ++round) {
+    read.push_back(seconds_of(options, [&] { reading.run(options.threads); }));
+    compare.push_back(seconds_of(options, [&] {
+      misrounded = 0;
+      const auto report = ingot::verify::compare_weights(source.model, output.model, weights);
+      for (const auto& tensor : report.tensors) misrounded += tensor.sums.misrounded;
+    }));
+    ratio.push_back(read.back() / compare.back());
+  }
+  fmt::print(
+      "{:.2f} GB, {} threads: read {:.2f} GB/s, compared {:.2f} GB/s, ratio {:.2f} ({} "
+      "misrounded)\n",
+      reading.gigabytes(), options.threads, reading.gigabytes() / median(read),
+      reading.gigabytes() / median(compare), median(ratio), misrounded);
+  return 0;
+}

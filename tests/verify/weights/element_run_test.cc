@@ -1,0 +1,281 @@
+#include "verify/weights/element_run.h"
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tests/quantize/coded_matrix.h"
+#include "tests/quantize/each_target.h"
+#include "tests/verify/weights/code_tables.h"
+
+namespace ingot::verify {
+namespace {
+
+using formats::SchemeId;
+using quantize::Coded;
+using quantize::Matrix;
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+ElementRun run_of(const Matrix& source, const Matrix& output, const quantize::EncodedRows& stored,
+                  SchemeId scheme) {
+  return {.source = source.view(),
+          .output = output.view(),
+          .stored = stored,
+          .grid = step_grid(scheme)};
+}
+
+ElementSums compare(const ElementRun& run) {
+  ElementSums sums;
+  compare_elements(run, sums);
+  return sums;
+}
+
+ElementSums compare_plain(const Matrix& source, const Matrix& output) {
+  const quantize::EncodedRows stored{.rows = source.rows, .cols = source.cols};
+  return compare(run_of(source, output, stored, SchemeId::kBf16));
+}
+
+/// Some values far off, some zero.
+void disturb(Matrix& matrix) {
+  for (std::size_t i = 0; i < matrix.values.size(); ++i) {
+    if (i % 13 == 0) matrix.values[i] *= 1.07F;
+    if (i % 29 == 0) matrix.values[i] = 0;
+    if (i % 31 == 0) matrix.values[i] = -matrix.values[i];
+  }
+}
+
+std::size_t nearest(const std::vector<double>& codes, double value) {
+  std::size_t best = 0;
+  for (std::size_t i = 1; i < codes.size(); ++i) {
+    if (std::fabs(codes[i] - value) < std::fabs(codes[best] - value)) best = i;
+  }
+  return best;
+}
+
+/// The same in double, one value after the other, with a search through the codes.
+void expect_naive(const Matrix& source, const Coded& coded, const Matrix& output,
+                  const ElementSums& sums) {
+  const std::vector<double> codes = code_values(coded.id);
+  ElementSums naive;
+  double errors = 0;
+  for (std::size_t i = 0; i < source.values.size(); ++i) {
+    const double s = source.values[i], o = output.values[i];
+    const std::size_t block =
+        i / source.cols / coded.block_rows * coded.scale_cols + i % source.cols / coded.block_cols;
+    const double scale = static_cast<double>(coded.effective[block]);
+    naive.exact += s == o ? 1 : 0;
+    naive.zeroed += s != 0 && o == 0 ? 1 : 0;
+    naive.error += o - s;
+    errors += std::fabs(o - s);
+    naive.error2 += (o - s) * (o - s);
+    naive.source2 += s * s;
+    naive.output2 += o * o;
+    naive.product += s * o;
+    naive.max_error = std::max(naive.max_error, std::fabs(o - s));
+    if (s != 0) naive.max_relative = std::max(naive.max_relative, std::fabs(o - s) / std::fabs(s));
+    const Verdict verdict = judge(codes, nearest(codes, o / scale), scale, s);
+    naive.misrounded += verdict == Verdict::kMisrounded ? 1 : 0;
+    naive.saturated += verdict == Verdict::kSaturated ? 1 : 0;
+  }
+  EXPECT_EQ(sums.elements, source.values.size());
+  EXPECT_EQ(sums.exact, naive.exact);
+  EXPECT_EQ(sums.zeroed, naive.zeroed);
+  EXPECT_EQ(sums.misrounded, naive.misrounded);
+  EXPECT_EQ(sums.saturated, naive.saturated);
+  EXPECT_NEAR(sums.error, naive.error, 1e-6 * errors);
+  EXPECT_NEAR(sums.error2 / naive.error2, 1, 1e-6);
+  EXPECT_NEAR(sums.source2 / naive.source2, 1, 1e-6);
+  EXPECT_NEAR(sums.output2 / naive.output2, 1, 1e-6);
+  EXPECT_NEAR(sums.product / naive.product, 1, 1e-6);
+  EXPECT_NEAR(sums.max_error / naive.max_error, 1, 1e-6);
+  EXPECT_NEAR(sums.max_relative / naive.max_relative, 1, 1e-6);
+  EXPECT_NEAR(1 - sums.cosine(), 1 - naive.cosine(), 1e-5 * (1 - naive.cosine()));
+}
+
+TEST(ElementRun, RandomMatricesAgreeWithNaiveDoubles) {
+  for (const SchemeId scheme : {SchemeId::kFp8Block, SchemeId::kInt8Channel, SchemeId::kNvfp4,
+                                SchemeId::kMxfp4, SchemeId::kMxfp8}) {
+    for (const std::uint32_t seed : {1U, 2U}) {
+      const Matrix source =
+          quantize::random_matrix(19, seed == 1 ? 160 : 2080, quantize::Shape::kHeavy, seed, 0.02F);
+      const Coded coded = quantize::encode(scheme, source);
+      const Matrix output = quantize::decode(coded);
+      Matrix moved = source;  // the output has only its codes; the source is what can be anywhere
+      disturb(moved);
+      for (const Matrix* side : std::initializer_list<const Matrix*>{&source, &moved}) {
+        SCOPED_TRACE(formats::scheme_facts(scheme).name);
+        expect_naive(*side, coded, output, compare(run_of(*side, output, coded.run(), scheme)));
+      }
+      EXPECT_EQ(compare(run_of(source, output, coded.run(), scheme)).misrounded, 0U);
+      EXPECT_GT(compare(run_of(moved, output, coded.run(), scheme)).misrounded,
+                source.values.size() / 20);
+    }
+  }
+}
+
+TEST(ElementRun, EveryTargetGivesTheBitsOfTheScalarTwin) {
+  for (const SchemeId scheme : {SchemeId::kFp8Block, SchemeId::kInt8Channel, SchemeId::kNvfp4,
+                                SchemeId::kMxfp8, SchemeId::kFp8Tensor}) {
+    for (const std::size_t cols : {1U, 7U, 32U, 130U, 160U, 2048U, 2065U, 2144U}) {
+      const bool is_cut = cols % 32 != 0;
+      if (is_cut && (scheme == SchemeId::kNvfp4 || scheme == SchemeId::kMxfp8)) continue;
+      for (const bool is_disturbed : {false, true}) {
+        Matrix source = quantize::random_matrix(131, cols, quantize::Shape::kHeavy, 3, 0.1F);
+        const Coded coded = quantize::encode(scheme, source);
+        Matrix output = quantize::decode(coded);
+        if (is_disturbed) {
+          disturb(source);
+          source.values[cols + 1] = kNan;
+          output.values[5 * cols] = kInfinity;
+        }
+        const ElementRun run = run_of(source, output, coded.run(), scheme);
+        ElementSums expected;
+        scalar::compare_elements(run, expected);
+        EXPECT_EQ(expected.misrounded > 0, is_disturbed);
+        quantize::for_each_target([&] {
+          EXPECT_EQ(compare(run), expected) << formats::scheme_facts(scheme).name << " " << cols;
+        });
+      }
+    }
+  }
+}
+
+TEST(ElementRun, TheOrderOfTheSumsIsTheDocumentedOne) {
+  Matrix source(2, 2300);
+  for (std::size_t i = 0; i < source.values.size(); ++i) {
+    source.values[i] =
+        std::ldexp(1.0F + static_cast<float>(i % 97) / 97, static_cast<int>(i % 31) - 20);
+  }
+  double expected = 0;
+  for (std::size_t r = 0; r < 2; ++r) {
+    for (std::size_t piece = 0; piece < 2300; piece += 2048) {
+      double lane[16] = {};
+      for (std::size_t unit = piece; unit < std::min<std::size_t>(piece + 2048, 2300);
+           unit += 128) {
+        float part[16] = {};
+        for (std::size_t c = unit; c < std::min<std::size_t>(unit + 128, 2300); ++c) {
+          const float value = source.values[r * 2300 + c];
+          part[c % 16] += value * value;
+        }
+        for (std::size_t i = 0; i < 16; ++i) lane[i] += static_cast<double>(part[i]);
+      }
+      for (std::size_t half : {8U, 4U, 2U, 1U}) {
+        for (std::size_t i = 0; i < half; ++i) lane[i] += lane[i + half];
+      }
+      expected += lane[0];
+    }
+  }
+  quantize::for_each_target([&] {
+    const ElementSums sums = compare_plain(source, source);
+    EXPECT_EQ(sums.source2, expected);
+    EXPECT_EQ(sums.output2, expected);
+    EXPECT_EQ(sums.product, expected);
+    EXPECT_EQ(sums.exact, 4600U);
+  });
+}
+
+TEST(ElementRun, WhatIsNotFiniteIsCountedAndInNoSum) {
+  Matrix source(1, 20), output(1, 20);
+  for (std::size_t i = 0; i < 20; ++i) source.values[i] = output.values[i] = 1;
+  source.values[3] = output.values[3] = kNan;
+  source.values[4] = kInfinity;
+  output.values[17] = kNan;
+  output.values[18] = -kInfinity;
+  quantize::for_each_target([&] {
+    const ElementSums sums = compare_plain(source, output);
+    EXPECT_EQ(sums.source_nonfinite, 2U);
+    EXPECT_EQ(sums.nonfinite, 2U);
+    EXPECT_EQ(sums.exact, 16U);
+    EXPECT_EQ(sums.source2, 16);
+    EXPECT_EQ(sums.error2, 0);
+    EXPECT_EQ(sums.misrounded, 0U);
+  });
+}
+
+TEST(ElementRun, HugeAndTinyNumbersAreSummedToo) {
+  for (const float size : {0x1p100F, 0x1p-120F}) {
+    const Matrix source = quantize::random_matrix(3, 50, quantize::Shape::kNormal, 9, size);
+    double expected = 0;
+    for (const float value : source.values)
+      expected += static_cast<double>(value) * static_cast<double>(value);
+    const ElementSums sums = compare_plain(source, source);
+    EXPECT_NEAR(sums.source2 / expected, 1, 1e-12);
+    EXPECT_EQ(sums.cosine(), 1);
+    EXPECT_EQ(sums.exact, 150U);
+  }
+}
+
+TEST(ElementRun, AScaleThatIsNoPositiveNumberHoldsNothingButZeros) {
+  for (const float scale : {0.0F, -1.0F, kNan, kInfinity}) {
+    const Matrix zeros(1, 32);
+    Matrix source = zeros;
+    source.values[7] = 0.5F;
+    const std::vector<float> scales = {scale, 1};
+    const quantize::EncodedRows stored{.rows = 1,
+                                       .cols = 32,
+                                       .scales = scales,
+                                       .rows_per_matrix = 1,
+                                       .scale_cols = 2,
+                                       .block_rows = 1,
+                                       .block_cols = 16};
+    quantize::for_each_target([&] {
+      const ElementSums sums = compare(run_of(source, zeros, stored, SchemeId::kNvfp4));
+      EXPECT_EQ(sums.misrounded, 1U);
+      EXPECT_EQ(sums.zeroed, 1U);
+      EXPECT_EQ(sums.exact, 31U);
+    });
+  }
+}
+
+TEST(ElementRun, GroupsOfAnyWidthFindTheirScale) {
+  // 24 columns, and 3000, which a piece of 2048 columns cuts.
+  for (const std::size_t group : {24U, 3000U}) {
+    Matrix source(1, 2 * group), output(1, 2 * group);
+    const std::vector<float> scales = {1, 4};
+    for (std::size_t i = 0; i < 2 * group; ++i) {
+      output.values[i] = i < group ? 5.0F : 20.0F;
+      source.values[i] = output.values[i] * 1.12F;  // 0.6 steps of INT8
+    }
+    const quantize::EncodedRows stored{.rows = 1,
+                                       .cols = 2 * group,
+                                       .scales = scales,
+                                       .rows_per_matrix = 1,
+                                       .scale_cols = 2,
+                                       .block_rows = 1,
+                                       .block_cols = group};
+    EXPECT_EQ(compare(run_of(source, output, stored, SchemeId::kInt8Block)).misrounded, 2 * group);
+    for (float& value : source.values) value /= 1.12F / 1.08F;  // 0.4 steps
+    EXPECT_EQ(compare(run_of(source, output, stored, SchemeId::kInt8Block)).misrounded, 0U);
+  }
+}
+
+TEST(ElementRun, TheHistogramHoldsErrorsInSixteenthsOfAStep) {
+  Matrix source(64, 16), output(64, 16);
+  for (std::size_t i = 0; i < 64 * 16; ++i) {
+    output.values[i] = 100;
+    source.values[i] = 100 + 0.25F * static_cast<float>(i % 16);
+  }
+  const std::vector<float> scales(64, 1.0F);
+  quantize::EncodedRows stored{.rows = 64,
+                               .cols = 16,
+                               .scales = scales,
+                               .rows_per_matrix = 64,
+                               .scale_cols = 1,
+                               .block_rows = 1,
+                               .block_cols = 16};
+  const ElementSums sums = compare(run_of(source, output, stored, SchemeId::kInt8Channel));
+  // One row: 0, 4/16, 8/16, ... 60/16; what is on the border of two bins is in the lower one.
+  EXPECT_EQ(sums.step_histogram[0], 1U);
+  EXPECT_EQ(sums.step_histogram[3], 1U);
+  EXPECT_EQ(sums.step_histogram[7], 1U);
+  EXPECT_EQ(sums.step_histogram[19], 1U);
+  EXPECT_EQ(sums.step_histogram[23], 1U);
+  EXPECT_EQ(sums.step_histogram[24], 9U);
+}
+
+}  // namespace
+}  // namespace ingot::verify

@@ -1,0 +1,309 @@
+#include "verify/weights/weight_check.h"
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "formats/bfloat16.h"
+#include "formats/float8.h"
+#include "tests/inference/weights/crafted.h"
+#include "tests/support/expect_error.h"
+
+namespace ingot::verify {
+namespace {
+
+using ingot::testing::bytes_of;
+using ingot::testing::Crafted;
+using ingot::testing::expect_error;
+using ingot::testing::TempDir;
+using ingot::testing::TinyCheckpoint;
+using ingot::testing::TinyTensor;
+
+std::vector<float> numbers(std::size_t n) {
+  std::vector<float> values(n);
+  for (std::size_t i = 0; i < n; ++i)
+    values[i] = std::sin(static_cast<float>(i) * 1.7F) * std::ldexp(0.1F, static_cast<int>(i % 5));
+  return values;
+}
+
+TinyTensor f32(const std::string& name, std::vector<std::uint64_t> shape,
+               const std::vector<float>& values) {
+  return {name, "F32", std::move(shape), bytes_of(values)};
+}
+
+TinyTensor bf16(const std::string& name, std::vector<std::uint64_t> shape,
+                const std::vector<float>& values) {
+  std::vector<std::uint16_t> words;
+  words.reserve(values.size());
+  for (const float value : values) words.push_back(formats::bf16_from_float(value));
+  return {name, "BF16", std::move(shape), bytes_of(words)};
+}
+
+WeightsReport compare(const std::vector<TinyTensor>& source, const std::vector<TinyTensor>& output,
+                      const WeightsOptions& options = {}) {
+  return compare_weights(Crafted(source).open(), Crafted(output).open(), options);
+}
+
+TensorWeights only(const TinyTensor& source, const TinyTensor& output) {
+  const WeightsReport report = compare({source}, {output});
+  EXPECT_EQ(report.tensors.size(), 1U);
+  EXPECT_EQ(report.unmatched, 0U);
+  return report.tensors.at(0);
+}
+
+TEST(WeightCheck, EqualBytesAreIdentical) {
+  const auto values = numbers(60);
+  const TensorWeights found = only(bf16("a", {6, 10}, values), bf16("a", {6, 10}, values));
+  EXPECT_EQ(found.relation, Relation::kIdentical);
+  EXPECT_EQ(found.sums.exact, 60U);
+  EXPECT_EQ(found.sums.error2, 0);
+  EXPECT_GT(found.sums.source2, 0);
+  EXPECT_EQ(found.sums.cosine(), 1);
+  EXPECT_EQ(found.from, "bf16");
+  EXPECT_EQ(found.to, "bf16");
+}
+
+TEST(WeightCheck, OneBitOfAPlainTensorIsAChange) {
+  const TinyTensor source = bf16("a", {6, 10}, numbers(60));
+  TinyTensor output = source;
+  output.data[86] = static_cast<char>(output.data[86] ^ 1);
+  const TensorWeights found = only(source, output);
+  EXPECT_EQ(found.relation, Relation::kChanged);
+  EXPECT_EQ(found.sums.exact, 59U);
+  EXPECT_GT(found.sums.max_error, 0);
+  EXPECT_EQ(found.sums.misrounded, 1U);
+}
+
+TEST(WeightCheck, MinusZeroForZeroIsAChangeThoughTheValuesAreEqual) {
+  const TinyTensor source = f32("a", {2}, {0.0F, 1.0F});
+  const TensorWeights found = only(source, f32("a", {2}, {-0.0F, 1.0F}));
+  EXPECT_EQ(found.relation, Relation::kChanged);
+  EXPECT_EQ(found.sums.exact, 2U);
+}
+
+TEST(WeightCheck, AMatrixRoundedToBf16IsWidenedAndWellRounded) {
+  const auto values = numbers(700);
+  const TensorWeights found = only(f32("a", {7, 100}, values), bf16("a", {7, 100}, values));
+  EXPECT_EQ(found.relation, Relation::kWidened);
+  EXPECT_EQ(found.sums.misrounded, 0U);
+  EXPECT_LT(found.sums.exact, 100U);
+  EXPECT_GT(found.sums.cosine(), 0.9999);
+}
+
+TEST(WeightCheck, AVectorIsNarrowedOnlyWhereItLosesBits) {
+  const auto values = numbers(50);
+  EXPECT_EQ(only(f32("a", {50}, values), bf16("a", {50}, values)).relation, Relation::kNarrowed);
+  const std::vector<float> short_ones(50, 1.5F);
+  EXPECT_EQ(only(f32("a", {50}, short_ones), bf16("a", {50}, short_ones)).relation,
+            Relation::kWidened);
+  EXPECT_EQ(only(bf16("a", {50}, short_ones), f32("a", {50}, short_ones)).relation,
+            Relation::kWidened);
+}
+
+TEST(WeightCheck, ARouterIsNarrowedThoughItIsAMatrix) {
+  TinyCheckpoint checkpoint = ingot::testing::tiny_deepseek_v3();
+  const TempDir directory;
+  checkpoint.write(directory / "output");
+  const std::string name = "model.layers.1.mlp.gate.weight";
+  tensor_of(checkpoint, name) = f32(name, {2, 8}, numbers(16));
+  const std::string linear = "model.layers.0.mlp.gate_proj.weight";
+  TinyTensor& gate = tensor_of(checkpoint, linear);
+  gate = f32(linear, gate.shape, numbers(gate.shape[0] * gate.shape[1]));
+  checkpoint.write(directory / "source");
+  const WeightsReport report =
+      compare_weights(formats::Checkpoint::open(directory / "source"),
+                      formats::Checkpoint::open(directory / "output"), {.threads = 1});
+  EXPECT_GT(report.tensors.size(), 20U);
+  for (const TensorWeights& tensor : report.tensors) {
+    const Relation expected = tensor.name == name     ? Relation::kNarrowed
+                              : tensor.name == linear ? Relation::kWidened
+                                                      : Relation::kIdentical;
+    EXPECT_EQ(tensor.relation, expected) << tensor.name;
+  }
+}
+
+TEST(WeightCheck, NumbersThatAreNeverComputedWithAreComparedAsBytes) {
+  const TinyTensor source{"a", "I64", {3}, bytes_of(std::vector<std::int64_t>{1, 2, 3})};
+  EXPECT_EQ(only(source, source).relation, Relation::kIdentical);
+  EXPECT_EQ(only(source, source).sums.exact, 3U);
+  TinyTensor output = source;
+  output.data[8] = 5;
+  EXPECT_EQ(only(source, output).relation, Relation::kChanged);
+  EXPECT_EQ(only(source, output).sums.exact, 2U);
+  const TinyTensor other{"a", "I32", {3}, bytes_of(std::vector<std::int32_t>{1, 2, 3})};
+  EXPECT_EQ(only(source, other).relation, Relation::kChanged);
+  EXPECT_EQ(only(source, other).sums.exact, 0U);
+}
+
+TEST(WeightCheck, TensorsWithoutAPartnerOrOfAnotherShapeAreCounted) {
+  const auto values = numbers(12);
+  const WeightsReport report =
+      compare({f32("a", {12}, values), f32("gone", {12}, values), f32("turned", {3, 4}, values)},
+              {f32("turned", {4, 3}, values), f32("a", {12}, values), f32("new", {12}, values)});
+  ASSERT_EQ(report.tensors.size(), 1U);
+  EXPECT_EQ(report.tensors[0].name, "a");
+  EXPECT_EQ(report.unmatched, 3U);
+}
+
+TEST(WeightCheck, WhatIsNotFiniteIsSaidOfTheSideThatHasIt) {
+  auto values = numbers(40);
+  values[7] = std::nanf("");
+  auto output = values;
+  output[9] = INFINITY;
+  const TensorWeights found = only(f32("a", {2, 20}, values), bf16("a", {2, 20}, output));
+  EXPECT_EQ(found.sums.source_nonfinite, 1U);
+  EXPECT_EQ(found.sums.nonfinite, 1U);
+  EXPECT_EQ(only(f32("a", {40}, values), f32("a", {40}, values)).relation, Relation::kIdentical);
+}
+
+/// Experts stacked: E4M3 codes [3, 130, 150] under a scale per block, every matrix with a grid of
+/// its own, and what they decode to.
+struct Stack {
+  std::vector<TinyTensor> fp8;
+  std::vector<float> values;
+};
+
+Stack stack() {
+  constexpr std::size_t kE = 3, kN = 130, kK = 150;
+  Stack made;
+  std::vector<std::uint8_t> codes(kE * kN * kK);
+  std::vector<float> scales(kE * 2 * 2);
+  for (std::size_t i = 0; i < scales.size(); ++i) scales[i] = 0.01F * static_cast<float>(i + 1);
+  for (std::size_t i = 0; i < codes.size(); ++i) {
+    codes[i] = static_cast<std::uint8_t>(i * 2654435761U >> 7);
+    if ((codes[i] & 0x7FU) == 0x7F) codes[i] = 1;
+    const std::size_t e = i / (kN * kK), row = i / kK % kN, col = i % kK;
+    made.values.push_back(formats::float_from_e4m3(codes[i]) *
+                          scales[(e * 2 + row / 128) * 2 + col / 128]);
+  }
+  const std::string name = "model.layers.1.mlp.experts.down_proj";
+  made.fp8 = {{name, "F8_E4M3", {kE, kN, kK}, bytes_of(codes)},
+              {name + "_scale_inv", "F32", {kE, 2, 2}, bytes_of(scales)}};
+  return made;
+}
+
+TEST(WeightCheck, EveryMatrixOfAStackHasItsOwnScales) {
+  const Stack source = stack();
+  const std::vector<TinyTensor> f32_stack = {f32(source.fp8[0].name, {3, 130, 150}, source.values)};
+  const TensorWeights widened = compare(source.fp8, f32_stack).tensors.at(0);
+  EXPECT_EQ(widened.relation, Relation::kWidened);
+  EXPECT_EQ(widened.sums.exact, 3U * 130 * 150);
+  const TensorWeights quantized = compare(f32_stack, source.fp8).tensors.at(0);
+  EXPECT_EQ(quantized.relation, Relation::kQuantized);
+  EXPECT_EQ(quantized.sums.exact, 3U * 130 * 150);
+  EXPECT_EQ(quantized.sums.misrounded, 0U);
+}
+
+TEST(WeightCheck, AScaleOfTheSameSchemeThatDiffersIsAChange) {
+  const Stack source = stack();
+  auto output = source.fp8;
+  EXPECT_EQ(compare(source.fp8, output).tensors.at(0).relation, Relation::kIdentical);
+  output[1].data[4 * 11] = static_cast<char>(output[1].data[4 * 11] ^ 1);
+  EXPECT_EQ(compare(source.fp8, output).tensors.at(0).relation, Relation::kChanged);
+}
+
+TEST(WeightCheck, NanCodesThatAreTheSameAreIdenticalAndThoseOfTheOutputAloneCount) {
+  const Stack source = stack();
+  auto output = source.fp8;
+  output[0].data[5000] = '\x7F';
+  const TensorWeights changed = compare(source.fp8, output).tensors.at(0);
+  EXPECT_EQ(changed.relation, Relation::kChanged);
+  EXPECT_EQ(changed.sums.nonfinite, 1U);
+  const TensorWeights same = compare(output, output).tensors.at(0);
+  EXPECT_EQ(same.relation, Relation::kIdentical);
+  EXPECT_EQ(same.sums.source_nonfinite, 1U);
+  EXPECT_EQ(same.sums.cosine(), 1);
+}
+
+TEST(WeightCheck, EmptyTensorsAreIdentical) {
+  const TensorWeights found = only(f32("a", {0, 5}, {}), f32("a", {0, 5}, {}));
+  EXPECT_EQ(found.relation, Relation::kIdentical);
+  EXPECT_EQ(found.sums, ElementSums{});
+}
+
+TEST(WeightCheck, ALargeTensorIsComparedInPiecesUpToItsLastValue) {
+  // More than what one thread takes at a time, of rows longer than a band, and of no round number
+  // of either.
+  const auto values = numbers(1300003);
+  for (const std::vector<std::uint64_t>& shape :
+       {std::vector<std::uint64_t>{1300003}, {100003, 13}, {13, 100003}, {1, 1300003}}) {
+    const std::size_t n = shape.size() == 1 ? shape[0] : shape[0] * shape[1];
+    std::vector<float> source(
+        values.begin(), values.begin() + static_cast<std::ptrdiff_t>(std::min(n, values.size())));
+    source.resize(n, 0.5F);
+    std::vector<float> output = source;
+    output.back() += 2;
+    const WeightsReport one = compare({f32("a", shape, source)}, {f32("a", shape, output)});
+    EXPECT_EQ(one.tensors[0].sums.elements, n);
+    EXPECT_EQ(one.tensors[0].sums.exact, n - 1);
+    EXPECT_EQ(one.tensors[0].sums.max_error, 2);
+    const WeightsReport four =
+        compare({f32("a", shape, source)}, {f32("a", shape, output)}, {.threads = 4});
+    EXPECT_EQ(four.tensors[0].sums, one.tensors[0].sums);
+  }
+}
+
+TEST(WeightCheck, ASampleTakesBandsFromAllOverTheTensor) {
+  const std::size_t rows = 4096, cols = 64;
+  std::vector<float> values = numbers(rows * cols);
+  std::vector<float> output = values;
+  for (std::size_t i = 0; i < rows * cols; i += cols) output[i] += 1;  // one in every row
+  const WeightsReport report = compare({f32("a", {rows, cols}, values)},
+                                       {f32("a", {rows, cols}, output)}, {.sample = 0.125});
+  const ElementSums& sums = report.tensors[0].sums;
+  EXPECT_EQ(report.sample, 0.125);
+  EXPECT_EQ(sums.elements, rows * cols / 8);
+  EXPECT_EQ(sums.elements - sums.exact, rows / 8);
+  EXPECT_EQ(report.tensors[0].relation, Relation::kChanged);
+  // A fault in one quarter is seen in whichever quarter it is.
+  for (std::size_t quarter = 0; quarter < 4; ++quarter) {
+    output = values;
+    for (std::size_t i = 0; i < rows / 4 * cols; ++i) output[quarter * rows / 4 * cols + i] += 1;
+    const WeightsReport part = compare({f32("a", {rows, cols}, values)},
+                                       {f32("a", {rows, cols}, output)}, {.sample = 0.02});
+    EXPECT_EQ(part.tensors[0].relation, Relation::kChanged);
+    EXPECT_LT(part.tensors[0].sums.elements, rows * cols / 32);
+  }
+}
+
+TEST(WeightCheck, RefusesSamplesOfNothingAndOfTooMuch) {
+  for (const double sample : {0.0, -1.0, 1.5, std::nan("")}) {
+    expect_error(ErrorCode::kInvalidArgument, {"sample"},
+                 [&] { compare({f32("a", {1}, {1})}, {f32("a", {1}, {1})}, {.sample = sample}); });
+  }
+}
+
+TEST(WeightCheck, RefusesRowsBeyondTheMemoryLimit) {
+  expect_error(ErrorCode::kLimit, {"--mem-limit"}, [&] {
+    const auto values = numbers(5000);
+    compare({f32("a", {5000}, values)}, {f32("a", {5000}, values)}, {.mem_limit = 10000});
+  });
+}
+
+TEST(WeightCheck, StopsWhenAsked) {
+  int polls = 0;
+  expect_error(ErrorCode::kInterrupted, {"stopped"}, [&] {
+    compare({f32("a", {1}, {1}), f32("b", {1}, {1})}, {f32("a", {1}, {1}), f32("b", {1}, {1})},
+            {.stop_requested = [&] { return ++polls == 2; }});
+  });
+  EXPECT_EQ(polls, 2);
+}
+
+TEST(WeightCheck, ProgressEndsAtTheBytesOfBothSides) {
+  std::uint64_t done = 0, total = 0;
+  const auto values = numbers(300);
+  compare({f32("a", {300}, values), f32("b", {300}, values)},
+          {bf16("a", {300}, values), f32("b", {300}, values)},
+          {.threads = 2, .progress = [&](std::uint64_t now, std::uint64_t all) {
+             EXPECT_GE(now, done);
+             done = now;
+             total = all;
+           }});
+  EXPECT_EQ(done, 300U * (4 + 2 + 4 + 4));
+  EXPECT_EQ(total, done);
+}
+
+}  // namespace
+}  // namespace ingot::verify

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace ingot::verify {
+
+/// How closely two checkpoints are compared. Each level can be asked for alone.
+enum class Level : std::uint8_t {
+  kStructure,  ///< names, shapes, schemes, scales, config, lists, side files, hashes, loader rules
+  kWeights,    ///< every value, decoded
+  kLayers,     ///< hidden states after every layer, routing, logits
+  kGreedy,     ///< the tokens that both generate
+};
+
+/// A row per level.
+struct LevelFacts {
+  Level level;
+  std::string_view name;     ///< word of --levels
+  std::string_view summary;  ///< one line for --help and docs
+};
+
+std::span<const LevelFacts> levels();
+std::string_view level_name(Level level);
+/// `structure,weights`; "all" means every level. kInvalidArgument for an unknown or empty word.
+/// Ascending, without repetition.
+std::vector<Level> parse_levels(std::string_view text);
+
+}  // namespace ingot::verify

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "verify/weights/step_grid.h"
+
+namespace ingot::verify {
+
+/// Lanes of the FP32 sums, and columns that share a scale.
+inline constexpr std::size_t kRowStep = 16;
+/// Columns that are summed in FP32.
+inline constexpr std::size_t kRowUnit = 128;
+/// Columns of a piece.
+inline constexpr std::size_t kRowPiece = 2048;
+/// Sources below do not count for max_relative.
+inline constexpr float kLeastRelative = 0x1p-100F;
+
+/// One piece of a row on both sides.
+struct RowPiece {
+  const float* source = nullptr;
+  const float* output = nullptr;
+  std::size_t n = 0;  ///< 1 to kRowPiece
+  /// Of every 16 columns: grid.slack / scale, and grid.limit x grid.step_factor x scale, which is
+  /// how far a value between 1 and 2 scales may be from its source.
+  const float* inverse = nullptr;
+  const float* limit = nullptr;
+};
+
+/// Sums of one piece; without meaning where they are not finite.
+struct RowSums {
+  std::uint64_t exact = 0, misrounded = 0, saturated = 0, zeroed = 0;
+  double error = 0, error2 = 0, source2 = 0;
+  double cross = 0;  ///< sum of source x error
+  float max_error = 0;
+  /// In: the largest so far, which spares divisions. Out: the larger of it and this piece's.
+  float max_relative = 0;
+};
+
+/// Adds to `sums`, which begin as zeros but for max_relative. Order of the sums: element_run.h. The
+/// SIMD targets agree with the scalar twin where all sums are finite.
+void compare_row(const RowPiece& piece, const StepGrid& grid, RowSums& sums);
+
+namespace scalar {
+void compare_row(const RowPiece& piece, const StepGrid& grid, RowSums& sums);
+}
+
+/// A relative error above which alone a further one needs a division: just below the largest so
+/// far. Exactly 1 stays, as that is what every value gives that became zero.
+inline float relative_filter(float max_relative) {
+  return max_relative == 1 ? 1 : max_relative * (1 - 0x1p-22F);
+}
+
+/// Sums of the lanes, folded as element_run.h states. The lanes are overwritten.
+inline double fold_lanes(double* lanes) {
+  for (std::size_t half = kRowStep / 2; half > 0; half /= 2) {
+    for (std::size_t lane = 0; lane < half; ++lane) lanes[lane] += lanes[lane + half];
+  }
+  return lanes[0];
+}
+
+}  // namespace ingot::verify

@@ -1,0 +1,205 @@
+#include "verify/weights/element_run.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <optional>
+
+#include "formats/base/error.h"
+#include "quantize/kernels/block_grid.h"
+#include "verify/weights/element_careful.h"
+#include "verify/weights/element_row.h"
+
+namespace ingot::verify {
+namespace {
+
+using CompareRow = void (*)(const RowPiece&, const StepGrid&, RowSums&);
+
+/// Of so many rows one is in the histogram.
+constexpr std::uint64_t kHistogramRows = 64;
+
+/// The scales of a piece of every row, looked up anew where rows leave their group.
+class PieceScales {
+ public:
+  PieceScales(const ElementRun& run, std::size_t first, std::size_t n)
+      : first_(first),
+        n_(n),
+        group_(run.stored.block_cols),
+        slack_(run.grid.slack),
+        step_limit_(run.grid.limit * run.grid.step_factor) {
+    const quantize::EncodedRows& stored = run.stored;
+    if (group_ == 0) {
+      inverse_.fill(1);
+      limit_.fill(step_limit_);
+      is_ordinary_ = true;
+      return;
+    }
+    grid_.emplace(stored);
+    into_group_ = (stored.first_col + first) % group_;
+  }
+
+  /// Looks up those of row `r` of the run.
+  void move_to(std::size_t r) {
+    if (!grid_) return;
+    const float* scales = grid_->scales_of_row(r) + grid_->block_of_col(first_);
+    if (scales == scales_) return;
+    scales_ = scales;
+    is_ordinary_ = invert();
+  }
+  /// Whether every sixteen columns share a scale that is neither tiny nor huge.
+  [[nodiscard]] bool is_ordinary() const { return is_ordinary_; }
+  [[nodiscard]] const float* inverse() const { return inverse_.data(); }
+  [[nodiscard]] const float* limit() const { return limit_.data(); }
+  [[nodiscard]] const float* scales() const { return scales_; }
+  [[nodiscard]] std::size_t group() const { return group_; }
+  [[nodiscard]] std::size_t into_group() const { return into_group_; }
+
+ private:
+  [[nodiscard]] bool invert() {
+    const bool is_one = group_ - into_group_ >= n_;
+    if (!is_one && (group_ % kRowStep != 0 || into_group_ % kRowStep != 0)) return false;
+    const std::size_t groups = (into_group_ + n_ - 1) / group_ + 1;
+    for (std::size_t g = 0; g < groups; ++g) {
+      if (!(scales_[g] >= 0x1p-100F && scales_[g] <= 0x1p100F)) return false;
+    }
+    const std::size_t steps = (n_ + kRowStep - 1) / kRowStep;
+    if (group_ == kRowStep) {  // a loop of its own, that vectors divide in
+      for (std::size_t step = 0; step < steps; ++step) {
+        inverse_[step] = slack_ / scales_[step];
+        limit_[step] = step_limit_ * scales_[step];
+      }
+      return true;
+    }
+    std::size_t step = 0;
+    for (std::size_t g = 0; g < groups; ++g) {
+      const std::size_t end =
+          is_one ? steps : std::min(steps, ((g + 1) * group_ - into_group_) / kRowStep);
+      std::fill(inverse_.data() + step, inverse_.data() + end, slack_ / scales_[g]);
+      std::fill(limit_.data() + step, limit_.data() + end, step_limit_ * scales_[g]);
+      step = end;
+    }
+    return true;
+  }
+
+  std::optional<quantize::BlockGrid> grid_;
+  std::size_t first_, n_, group_;
+  std::size_t into_group_ = 0;
+  float slack_, step_limit_;
+  const float* scales_ = nullptr;
+  bool is_ordinary_ = false;
+  std::array<float, kRowPiece / kRowStep> inverse_, limit_;
+};
+
+/// Errors in steps, counted in sixteenths. In FP32, and a slack too large: 2^-12 of a step.
+void count_steps(const RowPiece& piece, const StepGrid& grid, ElementSums& sums) {
+  std::array<std::uint32_t, kRowPiece> bins;
+  const float factor = 16 / grid.step_factor * kBinFactor;
+  for (std::size_t begin = 0; begin < piece.n; begin += kRowStep) {
+    const float inverse = piece.inverse[begin / kRowStep];
+    for (std::size_t c = begin; c < std::min(begin + kRowStep, piece.n); ++c) {
+      const float code = std::min(std::fabs(piece.source[c]), std::fabs(piece.output[c])) * inverse;
+      const float power = std::max(
+          std::bit_cast<float>(std::bit_cast<std::uint32_t>(code) & 0x7F800000U), grid.floor);
+      // 1 / power, of its bits.
+      const auto reciprocal =
+          std::bit_cast<float>((254U << 23) - std::bit_cast<std::uint32_t>(power));
+      const float steps =
+          std::fabs(piece.output[c] - piece.source[c]) * inverse * reciprocal * factor;
+      constexpr auto kLast = static_cast<float>(kStepBins - 1);
+      bins[c] = static_cast<std::uint32_t>(static_cast<std::int32_t>(std::min(kLast, steps)));
+    }
+  }
+  for (std::size_t c = 0; c < piece.n; ++c) ++sums.step_histogram[bins[c]];
+}
+
+/// Whether FP32 was enough for these sums. False of NaN.
+bool hold(const RowSums& row) {
+  return row.source2 >= 0x1p-60 && row.source2 <= 0x1p120 && row.error2 <= row.source2 / 4;
+}
+
+class Comparison {
+ public:
+  Comparison(const ElementRun& run, CompareRow compare_row, ElementSums& sums)
+      : run_(run), compare_row_(compare_row), sums_(sums) {}
+
+  void compare() {
+    const std::size_t rows = run_.source.rows;
+    const std::size_t cols = run_.source.cols;
+    if (rows == 0 || cols == 0) return;
+    sums_.elements += std::uint64_t{rows} * cols;
+    if (cols <= kRowPiece) {
+      PieceScales scales(run_, 0, cols);
+      for (std::size_t r = 0; r < rows; ++r) add(r, 0, cols, scales);
+      return;
+    }
+    for (std::size_t r = 0; r < rows; ++r) {
+      for (std::size_t c = 0; c < cols; c += kRowPiece) {
+        const std::size_t n = std::min(kRowPiece, cols - c);
+        PieceScales scales(run_, c, n);
+        add(r, c, n, scales);
+      }
+    }
+  }
+
+ private:
+  void add(std::size_t r, std::size_t first, std::size_t n, PieceScales& scales) {
+    scales.move_to(r);
+    const bool is_in_histogram = (run_.stored.first_row + r) % kHistogramRows == 0;
+    const RowPiece piece{.source = run_.source.row(r) + first,
+                         .output = run_.output.row(r) + first,
+                         .n = n,
+                         .inverse = scales.inverse(),
+                         .limit = scales.limit()};
+    RowSums row{.max_relative = static_cast<float>(sums_.max_relative)};
+    if (scales.is_ordinary()) compare_row_(piece, run_.grid, row);
+    if (!scales.is_ordinary() || !hold(row)) {
+      compare_carefully({.source = piece.source,
+                         .output = piece.output,
+                         .n = n,
+                         .scales = scales.scales(),
+                         .group = scales.group(),
+                         .into_group = scales.into_group(),
+                         .is_in_histogram = is_in_histogram},
+                        run_.grid, sums_);
+      return;
+    }
+    take(row);
+    if (is_in_histogram) count_steps(piece, run_.grid, sums_);
+  }
+
+  void take(const RowSums& row) {
+    sums_.exact += row.exact;
+    sums_.misrounded += row.misrounded;
+    sums_.saturated += row.saturated;
+    sums_.zeroed += row.zeroed;
+    sums_.error += row.error;
+    sums_.error2 += row.error2;
+    sums_.source2 += row.source2;
+    sums_.output2 += row.source2 + 2 * row.cross + row.error2;
+    sums_.product += row.source2 + row.cross;
+    sums_.max_error = std::max(sums_.max_error, static_cast<double>(row.max_error));
+    sums_.max_relative = std::max(sums_.max_relative, static_cast<double>(row.max_relative));
+  }
+
+  const ElementRun& run_;
+  CompareRow compare_row_;
+  ElementSums& sums_;
+};
+
+void compare(const ElementRun& run, CompareRow compare_row, ElementSums& sums) {
+  INGOT_CHECK(run.source.rows == run.output.rows && run.source.cols == run.output.cols);
+  Comparison(run, compare_row, sums).compare();
+}
+
+}  // namespace
+
+void compare_elements(const ElementRun& run, ElementSums& sums) {
+  compare(run, compare_row, sums);
+}
+
+void scalar::compare_elements(const ElementRun& run, ElementSums& sums) {
+  compare(run, scalar::compare_row, sums);
+}
+
+}  // namespace ingot::verify

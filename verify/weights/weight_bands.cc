@@ -1,0 +1,81 @@
+#include "verify/weights/weight_bands.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "formats/base/checked.h"
+#include "verify/weights/element_row.h"
+
+namespace ingot::verify {
+namespace {
+
+constexpr std::uint64_t kBandElements = std::uint64_t{1} << 18;
+/// Groups of more rows are cut: their scales are few.
+constexpr std::uint64_t kMaxGroupRows = 256;
+/// Rows at a time of a sample, that reads are not too small.
+constexpr std::uint64_t kSampleRows = 16;
+
+/// Columns after which groups of both sides begin anew, in pieces of the sums; 0 when that is
+/// beyond what is decoded at a time.
+std::uint64_t common_cols(std::uint64_t a, std::uint64_t b, std::uint64_t cols) {
+  std::uint64_t unit = kRowPiece;
+  for (const std::uint64_t group : {a, b}) {
+    if (group == 0 || group >= cols) continue;  // one group, or none
+    if (group > kBandElements) return 0;
+    unit = std::lcm(unit, group);  // at most 2^29 before it is found too large
+    if (unit > kBandElements) return 0;
+  }
+  return unit;
+}
+
+}  // namespace
+
+WeightBands::WeightBands(const formats::Shape& shape, std::array<std::uint64_t, 2> source_group,
+                         std::array<std::uint64_t, 2> output_group, double sample) {
+  const std::uint64_t elements = formats::element_count(shape).value_or(0);
+  if (elements == 0) return;
+  cols_ = shape.empty() ? 1 : shape.back();
+  rows_ = elements / cols_;
+  const std::uint64_t unit = common_cols(source_group[1], output_group[1], cols_);
+  tile_cols_ = unit == 0 ? cols_ : std::min(unit, cols_);
+  col_step_ = unit == 0 ? cols_ : std::min(round_down(kBandElements, unit), cols_);
+  if (col_step_ == cols_) {
+    const std::uint64_t most = std::max<std::uint64_t>(kBandElements / cols_, 1);
+    const std::uint64_t group =
+        std::lcm(std::clamp<std::uint64_t>(source_group[0], 1, kMaxGroupRows),
+                 std::clamp<std::uint64_t>(output_group[0], 1, kMaxGroupRows));
+    row_step_ = group <= most ? round_down(most, group) : most;
+    if (sample < 1) {
+      row_step_ = std::max(group <= most ? group : 1, std::min(kSampleRows, most));
+    }
+  }
+  bands_ = ceil_div(rows_, row_step_);
+  bands_across_ = ceil_div(cols_, col_step_);
+  const auto wanted = static_cast<std::uint64_t>(std::ceil(static_cast<double>(bands_) * sample));
+  bands_down_ = std::clamp<std::uint64_t>(wanted, 1, bands_);
+}
+
+WeightBand WeightBands::band(std::uint64_t index) const {
+  const std::uint64_t down = index / bands_across_;
+  // The middle of as many parts of the rows as there are bands to look at.
+  const std::uint64_t part = bands_ / bands_down_;
+  const std::uint64_t at = down * part + down * (bands_ % bands_down_) / bands_down_ + part / 2;
+  WeightBand band{.row = at * row_step_, .col = index % bands_across_ * col_step_};
+  band.rows = std::min(row_step_, rows_ - band.row);
+  band.cols = std::min(col_step_, cols_ - band.col);
+  return band;
+}
+
+std::uint64_t WeightBands::elements() const {
+  std::uint64_t sum = 0;
+  if (bands_down_ == bands_) return rows_ * cols_;
+  for (std::uint64_t i = 0; i < count(); i += bands_across_) sum += band(i).rows * cols_;
+  return sum;
+}
+
+std::uint64_t WeightBands::band_elements() const {
+  return std::min(row_step_, rows_) * std::min(col_step_, cols_);
+}
+
+}  // namespace ingot::verify

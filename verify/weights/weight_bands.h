@@ -1,0 +1,39 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "formats/tensor.h"
+
+namespace ingot::verify {
+
+/// A rectangle of the flattened matrix [rows, cols], read and compared at once.
+struct WeightBand {
+  std::uint64_t row = 0, rows = 0, col = 0, cols = 0;
+};
+
+/// How the rows of a pair of tensors are cut: small enough that both sides stay in a processor's
+/// cache between reading and decoding. A function of shape, groups and sample alone.
+class WeightBands {
+ public:
+  /// `groups`: rows and columns that share a scale, on both sides; 0 without scales.
+  WeightBands(const formats::Shape& shape, std::array<std::uint64_t, 2> source_group,
+              std::array<std::uint64_t, 2> output_group, double sample);
+
+  [[nodiscard]] std::uint64_t count() const { return bands_down_ * bands_across_; }
+  [[nodiscard]] WeightBand band(std::uint64_t index) const;
+  [[nodiscard]] std::uint64_t rows() const { return rows_; }
+  [[nodiscard]] std::uint64_t cols() const { return cols_; }
+  [[nodiscard]] std::uint64_t elements() const;       ///< of all bands
+  [[nodiscard]] std::uint64_t band_elements() const;  ///< of the largest
+  /// Columns to decode at a time: whole groups, few enough for the nearest cache.
+  [[nodiscard]] std::uint64_t tile_cols() const { return tile_cols_; }
+
+ private:
+  std::uint64_t rows_ = 0, cols_ = 0;
+  std::uint64_t row_step_ = 1, col_step_ = 1, tile_cols_ = 1;
+  std::uint64_t bands_ = 0;  ///< down the whole matrix
+  std::uint64_t bands_down_ = 0, bands_across_ = 0;
+};
+
+}  // namespace ingot::verify

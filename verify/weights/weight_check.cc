@@ -1,0 +1,168 @@
+// Bands of all tensors are one list of work, so that neither many small tensors nor one large one
+// leave a thread idle. What was found is added up in the order of the list.
+
+#include "verify/weights/weight_check.h"
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include <fmt/format.h>
+
+#include "formats/base/checked.h"
+#include "formats/base/error.h"
+#include "formats/base/parallel.h"
+#include "verify/weights/weight_pair.h"
+
+namespace ingot::verify {
+namespace {
+
+using formats::Checkpoint;
+using formats::LogicalTensor;
+
+/// Bands that a thread takes at a time.
+constexpr std::uint64_t kJobBands = 4;
+
+/// A pair at work.
+struct Pending {
+  std::unique_ptr<WeightPair> pair;
+  std::uint64_t first_job = 0, jobs = 0;
+  std::vector<BandSums> found;  ///< of every job, while any is left
+  std::uint64_t left = 0;
+};
+
+class WeightCheck {
+ public:
+  WeightCheck(const Checkpoint& source, const Checkpoint& output, const WeightsOptions& options)
+      : source_(source), output_(output), options_(options) {
+    report_.sample = options.sample;
+    match();
+  }
+
+  WeightsReport run() {
+    if (options_.progress) options_.progress(0, total_bytes_);
+    if (n_jobs_ > 0) run_workers(workers(), [&](std::size_t) { work(); });
+    return std::move(report_);
+  }
+
+ private:
+  void match() {
+    std::map<std::string_view, const LogicalTensor*> outputs;
+    for (const LogicalTensor& tensor : output_.tensors()) outputs.emplace(tensor.name, &tensor);
+    for (const LogicalTensor& tensor : source_.tensors()) {
+      const auto at = outputs.find(tensor.name);
+      if (at == outputs.end()) {
+        ++report_.unmatched;
+        continue;
+      }
+      const LogicalTensor& partner = *at->second;
+      outputs.erase(at);
+      if (partner.shape != tensor.shape) {
+        ++report_.unmatched;
+      } else {
+        add(tensor, partner);
+      }
+    }
+    report_.unmatched += outputs.size();
+  }
+
+  void add(const LogicalTensor& tensor, const LogicalTensor& partner) {
+    const formats::Role role = tensor.rule == nullptr ? formats::Role::kOther : tensor.rule->role;
+    report_.tensors.push_back(
+        {.name = tensor.name,
+         .role = std::string(formats::role_name(role)),
+         .layer = tensor.layer,
+         .expert = tensor.expert,
+         .from = std::string(formats::scheme_facts(tensor.encoding.scheme).name),
+         .to = std::string(formats::scheme_facts(partner.encoding.scheme).name)});
+    auto pair = std::make_unique<WeightPair>(PairSide{source_, tensor}, PairSide{output_, partner},
+                                             options_.sample);
+    const std::uint64_t jobs = ceil_div(pair->bands().count(), kJobBands);
+    total_bytes_ += pair->bytes_of(pair->bands().elements());
+    scratch_bytes_ = std::max(scratch_bytes_, pair->scratch_bytes());
+    if (jobs == 0) report_.tensors.back().relation = pair->relation({});
+    pending_.push_back({.pair = std::move(pair), .first_job = n_jobs_, .jobs = jobs, .left = jobs});
+    n_jobs_ += jobs;
+  }
+
+  [[nodiscard]] std::size_t workers() const {
+    if (scratch_bytes_ > options_.mem_limit) {
+      throw Error(ErrorCode::kLimit,
+                  fmt::format("comparing the longest rows needs {} bytes, beyond the memory limit "
+                              "of {} (raise --mem-limit)",
+                              scratch_bytes_, options_.mem_limit));
+    }
+    return std::min({std::max<std::uint64_t>(options_.threads, 1), n_jobs_,
+                     options_.mem_limit / std::max<std::uint64_t>(scratch_bytes_, 1)});
+  }
+
+  void work() {
+    WeightScratch scratch;
+    for (std::uint64_t job = next_job_++; job < n_jobs_; job = next_job_++) {
+      try {
+        if (options_.stop_requested && options_.stop_requested())
+          throw Error(ErrorCode::kInterrupted, "stopped while comparing weights");
+        compare(job, scratch);
+      } catch (...) {
+        next_job_ = n_jobs_;  // the others stop
+        throw;
+      }
+    }
+  }
+
+  void compare(std::uint64_t job, WeightScratch& scratch) {
+    const auto after = std::upper_bound(
+        pending_.begin(), pending_.end(), job,
+        [](std::uint64_t wanted, const Pending& pending) { return wanted < pending.first_job; });
+    const auto index = static_cast<std::size_t>(after - pending_.begin()) - 1;
+    Pending& pending = pending_[index];
+    const WeightBands& bands = pending.pair->bands();
+    const std::uint64_t first = (job - pending.first_job) * kJobBands;
+    BandSums found;
+    std::uint64_t elements = 0;
+    for (std::uint64_t i = first; i < std::min(first + kJobBands, bands.count()); ++i) {
+      const WeightBand band = bands.band(i);
+      found.add(pending.pair->compare(band, scratch));
+      elements += band.rows * band.cols;
+    }
+    const std::lock_guard lock(mutex_);
+    if (pending.found.empty()) pending.found.resize(pending.jobs);
+    pending.found[job - pending.first_job] = found;
+    done_bytes_ += pending.pair->bytes_of(elements);
+    if (--pending.left == 0) finish(pending, report_.tensors[index]);
+    if (options_.progress) options_.progress(done_bytes_, total_bytes_);
+  }
+
+  static void finish(Pending& pending, TensorWeights& tensor) {
+    BandSums whole;
+    for (const BandSums& found : pending.found) whole.add(found);
+    tensor.sums = whole.sums;
+    tensor.relation = pending.pair->relation(whole);
+    pending.found = {};
+  }
+
+  const Checkpoint& source_;
+  const Checkpoint& output_;
+  const WeightsOptions& options_;
+  WeightsReport report_;
+  std::vector<Pending> pending_;  // of every tensor of the report
+  std::uint64_t n_jobs_ = 0, total_bytes_ = 0, scratch_bytes_ = 0;
+  std::atomic<std::uint64_t> next_job_ = 0;
+  std::mutex mutex_;
+  std::uint64_t done_bytes_ = 0;
+};
+
+}  // namespace
+
+WeightsReport compare_weights(const Checkpoint& source, const Checkpoint& output,
+                              const WeightsOptions& options) {
+  if (!(options.sample > 0 && options.sample <= 1)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("a sample of {} (above 0, at most 1)", options.sample));
+  }
+  return WeightCheck(source, output, options).run();
+}
+
+}  // namespace ingot::verify

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "formats/checkpoint.h"
+#include "verify/weights/element_sums.h"
+
+namespace ingot::verify {
+
+struct WeightsOptions {
+  std::size_t threads = 1;
+  std::uint64_t mem_limit = std::uint64_t{4} << 30;
+  /// Part of every tensor's rows that is looked at, in (0, 1], spread evenly; at least one row of
+  /// scale groups per tensor. Identity of bytes is then judged on those rows.
+  double sample = 1;
+  std::function<void(std::uint64_t, std::uint64_t)> progress = {};  ///< bytes of both sides
+  std::function<bool()> stop_requested = {};
+};
+
+/// How a tensor of the output relates to the source's.
+enum class Relation : std::uint8_t {
+  kIdentical,  ///< same scheme; codes and scales are the same
+  kChanged,    ///< same scheme, but not the same: a fault
+  kQuantized,  ///< into another quantized scheme
+  kWidened,  ///< into a plain dtype that holds every value of the source's grid (or rounds it once)
+  kNarrowed,  ///< a plain tensor that is not a linear's weight lost bits: a fault unless recorded
+};
+std::string_view relation_name(Relation relation);
+
+/// One logical tensor, compared.
+struct TensorWeights {
+  std::string name, role;
+  std::optional<std::uint32_t> layer, expert;
+  std::string from, to;  ///< schemes
+  Relation relation = Relation::kIdentical;
+  ElementSums sums;
+};
+
+/// Level `weights`. Tensors that only one side has are the structure level's affair, and are
+/// counted here.
+struct WeightsReport {
+  std::vector<TensorWeights> tensors;  ///< in source order
+  std::uint64_t unmatched = 0;         ///< without a partner, or of another shape
+  double sample = 1;
+};
+
+/// Streams both sides in row bands within `mem_limit`, decodes, and compares every pair of logical
+/// tensors of one name. Throws what reading throws; kInterrupted when stopped.
+WeightsReport compare_weights(const formats::Checkpoint& source, const formats::Checkpoint& output,
+                              const WeightsOptions& options);
+
+/// Sums of several tensors with what they have in common.
+struct WeightGroup {
+  std::string from, to, role;          ///< empty where the grouping is not by it
+  std::optional<std::uint32_t> layer;  ///< likewise
+  std::uint64_t tensors = 0, identical = 0;
+  double least_cosine = 1, worst_scale = 1;  ///< over its tensors; the scale farthest from 1
+  std::string worst;                         ///< name of the tensor with the least cosine
+  ElementSums sums;
+};
+/// By (from, to, role), in order of first appearance.
+std::vector<WeightGroup> by_scheme_and_role(const WeightsReport& report);
+/// By (layer, role); tensors outside the layers have none.
+std::vector<WeightGroup> by_layer_and_role(const WeightsReport& report);
+/// The n tensors with the largest relative error, faults (changed, narrowed, misrounded, nonfinite)
+/// before all others.
+std::vector<const TensorWeights*> worst_tensors(const WeightsReport& report, std::size_t n);
+
+}  // namespace ingot::verify

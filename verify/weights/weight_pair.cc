@@ -1,0 +1,228 @@
+#include "verify/weights/weight_pair.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "formats/base/checked.h"
+#include "formats/base/error.h"
+#include "verify/weights/element_run.h"
+
+namespace ingot::verify {
+namespace {
+
+using formats::DType;
+using formats::LogicalTensor;
+using formats::Part;
+using formats::SchemeId;
+
+/// Values decoded at a time on either side: both fit the nearest cache.
+constexpr std::uint64_t kTileElements = 2048;
+
+DType dtype_of(const PairSide& side) {
+  return side.source.stored()[side.tensor.encoding.stored.weight()].dtype;
+}
+
+std::uint64_t code_bits(const PairSide& side) {
+  const std::uint32_t bits = formats::scheme_facts(side.tensor.encoding.scheme).code_bits;
+  return bits != 0 ? bits : formats::dtype_bits(dtype_of(side));
+}
+
+std::array<std::uint64_t, 2> group_of(const PairSide& side) {
+  return {side.tensor.encoding.block_rows, side.tensor.encoding.block_cols};
+}
+
+bool is_linear(const LogicalTensor& tensor) {
+  if (tensor.shape.size() < 2) return false;
+  return tensor.rule == nullptr || tensor.rule->fp8_by_default ||
+         tensor.rule->role != formats::Role::kRouter;
+}
+
+/// Positive floats at most so many apart in the order of their bits.
+bool within_ulps(float a, float b, std::uint32_t ulps) {
+  const auto x = std::bit_cast<std::uint32_t>(a);
+  const auto y = std::bit_cast<std::uint32_t>(b);
+  return (x > y ? x - y : y - x) <= ulps;
+}
+
+/// Some columns of some rows of a run that begins at its first column.
+quantize::EncodedRows tile_of(const quantize::EncodedRows& run, std::uint64_t bits,
+                              std::uint64_t row, std::uint64_t rows, std::uint64_t col,
+                              std::uint64_t cols) {
+  quantize::EncodedRows tile = run;
+  tile.weight += (row * run.cols + col) * bits / 8;
+  tile.rows = rows;
+  tile.cols = cols;
+  tile.stride = run.cols;
+  tile.first_row += row;
+  tile.first_col += col;
+  return tile;
+}
+
+}  // namespace
+
+void BandSums::add(const BandSums& next) {
+  sums.add(next.sums);
+  is_same = is_same && next.is_same;
+}
+
+WeightPair::WeightPair(const PairSide& source, const PairSide& output, double sample)
+    : source_(source),
+      output_(output),
+      is_raw_(source.tensor.encoding.scheme == SchemeId::kRaw ||
+              output.tensor.encoding.scheme == SchemeId::kRaw),
+      same_coding_(source.tensor.encoding.scheme == output.tensor.encoding.scheme &&
+                   group_of(source) == group_of(output) &&
+                   (!is_raw_ || dtype_of(source) == dtype_of(output))),
+      bands_(source.tensor.shape, group_of(source), group_of(output), sample) {}
+
+std::uint64_t WeightPair::bytes_of(std::uint64_t elements) const {
+  return elements * (code_bits(source_) + code_bits(output_)) / 8;
+}
+
+std::uint64_t WeightPair::scratch_bytes() const {
+  const std::uint64_t elements = bands_.band_elements();
+  std::uint64_t bytes = bytes_of(elements);
+  for (const PairSide* side : {&source_, &output_}) {
+    // Scales as they are stored and as they are used; more than there are where rows share them.
+    const std::uint64_t group = side->tensor.encoding.block_cols;
+    if (group != 0) bytes += (elements / group + bands_.cols() / group + 2) * 2 * sizeof(float);
+  }
+  return bytes + 2 * std::max(kTileElements, bands_.tile_cols()) * sizeof(float);
+}
+
+// The two are opened together, when the first band is read.
+const formats::ScaleReader& WeightPair::reader(bool of_output) const {
+  std::call_once(opened_, [&] {
+    const formats::ScalePolicy policy{.allow_zero = true};
+    source_scales_.emplace(source_.source, source_.tensor, policy);
+    output_scales_.emplace(output_.source, output_.tensor, policy);
+  });
+  return of_output ? *output_scales_ : *source_scales_;
+}
+
+WeightPair::Rows WeightPair::read(bool of_output, const WeightBand& band,
+                                  std::vector<std::byte>& codes) const {
+  const PairSide& side = of_output ? output_ : source_;
+  const std::uint64_t bits = code_bits(side);
+  const std::uint64_t n_bytes = band.rows * band.cols * bits / 8;
+  if (codes.size() < n_bytes) codes.resize(n_bytes);
+  side.source.read(side.tensor.encoding.stored.weight(),
+                   (band.row * bands_.cols() + band.col) * bits / 8,
+                   std::span(codes).first(n_bytes));
+  Rows rows;
+  rows.run = {.weight = codes.data(),
+              .rows = band.rows,
+              .cols = band.cols,
+              .first_row = band.row,
+              .first_col = band.col,
+              .rows_per_matrix = bands_.rows()};
+  if (is_raw_ || side.tensor.encoding.block_cols == 0) return rows;
+  const formats::ScaleReader& scales = reader(of_output);
+  const auto range = scales.range_of(band.row, band.rows);
+  rows.scales = scales.read(range);
+  rows.run.scales = rows.scales;
+  rows.run.first_scale_row = range.first;
+  rows.run.rows_per_matrix = side.tensor.shape[side.tensor.shape.size() - 2];
+  rows.run.scale_cols = scales.cols();
+  rows.run.block_rows = side.tensor.encoding.block_rows;
+  rows.run.block_cols = side.tensor.encoding.block_cols;
+  return rows;
+}
+
+BandSums WeightPair::compare(const WeightBand& band, WeightScratch& scratch) const {
+  if (is_raw_) return compare_raw(band, scratch);
+  const Rows source = read(false, band, scratch.source_codes);
+  const Rows output = read(true, band, scratch.output_codes);
+  BandSums found;
+  found.is_same = same_coding_ && scales_agree(source, output, band) &&
+                  std::memcmp(source.run.weight, output.run.weight,
+                              band.rows * band.cols * code_bits(source_) / 8) == 0;
+  found.sums = compare_values(source, output, found.is_same, scratch);
+  return found;
+}
+
+// Numbers that nobody computes with: the same or not, element by element.
+BandSums WeightPair::compare_raw(const WeightBand& band, WeightScratch& scratch) const {
+  BandSums found;
+  found.sums.elements = band.rows * band.cols;
+  found.is_same = same_coding_;
+  if (!same_coding_) return found;
+  const Rows source = read(false, band, scratch.source_codes);
+  const Rows output = read(true, band, scratch.output_codes);
+  const std::uint64_t n_bytes = found.sums.elements * code_bits(source_) / 8;
+  found.is_same = std::memcmp(source.run.weight, output.run.weight, n_bytes) == 0;
+  if (found.is_same) {
+    found.sums.exact = found.sums.elements;
+    return found;
+  }
+  const std::uint64_t width = std::max<std::uint64_t>(code_bits(source_) / 8, 1);
+  for (std::uint64_t at = 0; at < n_bytes; at += width) {
+    found.sums.exact +=
+        std::memcmp(source.run.weight + at, output.run.weight + at, width) == 0 ? 1 : 0;
+  }
+  return found;
+}
+
+// Whether stored as F32 or BF16, as a factor or a divisor: what codes are multiplied with counts.
+bool WeightPair::scales_agree(const Rows& source, const Rows& output,
+                              const WeightBand& band) const {
+  const std::uint32_t ulps =
+      source_.tensor.encoding.global_divides != output_.tensor.encoding.global_divides ? 2 : 0;
+  const std::uint64_t group = source.run.block_cols;
+  if (group == 0) return true;
+  const std::uint64_t first = band.col / group;
+  const std::uint64_t last = (band.col + band.cols - 1) / group;
+  const std::uint64_t down = source.scales.size() / source.run.scale_cols;
+  for (std::uint64_t row = 0; row < down; ++row) {
+    for (std::uint64_t i = first; i <= last; ++i) {
+      const std::uint64_t at = row * source.run.scale_cols + i;
+      if (!within_ulps(source.scales[at], output.scales[at], ulps)) return false;
+    }
+  }
+  return true;
+}
+
+ElementSums WeightPair::compare_values(const Rows& source, const Rows& output, bool is_same,
+                                       WeightScratch& scratch) const {
+  const auto& from = *quantize::find_scheme(source_.tensor.encoding.scheme);
+  const auto& to = *quantize::find_scheme(output_.tensor.encoding.scheme);
+  const StepGrid& grid = step_grid(to.id);
+  const std::uint64_t cols = std::min<std::uint64_t>(bands_.tile_cols(), source.run.cols);
+  const std::uint64_t rows = std::max<std::uint64_t>(kTileElements / cols, 1);
+  if (scratch.source_values.size() < rows * cols) {
+    scratch.source_values.resize(rows * cols);
+    scratch.output_values.resize(rows * cols);
+  }
+  ElementSums sums;
+  for (std::uint64_t row = 0; row < source.run.rows; row += rows) {
+    const std::uint64_t n_rows = std::min(rows, source.run.rows - row);
+    for (std::uint64_t col = 0; col < source.run.cols; col += cols) {
+      const std::uint64_t n_cols = std::min(cols, source.run.cols - col);
+      const auto view = [&](std::vector<float>& values) -> formats::MatrixView<float> {
+        return {.data = values.data(), .rows = n_rows, .cols = n_cols, .stride = n_cols};
+      };
+      const auto values = view(scratch.source_values);
+      const auto decoded = is_same ? values : view(scratch.output_values);
+      from.decode(tile_of(source.run, code_bits(source_), row, n_rows, col, n_cols), values);
+      const quantize::EncodedRows stored =
+          tile_of(output.run, code_bits(output_), row, n_rows, col, n_cols);
+      if (!is_same) to.decode(stored, decoded);
+      compare_elements({.source = values, .output = decoded, .stored = stored, .grid = grid}, sums);
+    }
+  }
+  return sums;
+}
+
+Relation WeightPair::relation(const BandSums& whole) const {
+  if (same_coding_) return whole.is_same ? Relation::kIdentical : Relation::kChanged;
+  if (is_raw_) return Relation::kChanged;
+  if (formats::scheme_facts(output_.tensor.encoding.scheme).quantized) return Relation::kQuantized;
+  if (formats::scheme_facts(source_.tensor.encoding.scheme).quantized || is_linear(source_.tensor))
+    return Relation::kWidened;
+  const ElementSums& sums = whole.sums;
+  const bool is_exact = sums.exact + sums.source_nonfinite == sums.elements;
+  return is_exact ? Relation::kWidened : Relation::kNarrowed;
+}
+
+}  // namespace ingot::verify

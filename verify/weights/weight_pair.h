@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstddef>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "formats/block_scales.h"
+#include "formats/tensor_source.h"
+#include "quantize/scheme.h"
+#include "verify/weights/element_sums.h"
+#include "verify/weights/weight_bands.h"
+#include "verify/weights/weight_check.h"
+
+namespace ingot::verify {
+
+/// What a thread decodes in.
+struct WeightScratch {
+  std::vector<std::byte> source_codes, output_codes;
+  std::vector<float> source_values, output_values;
+};
+
+/// What was found in a band.
+struct BandSums {
+  ElementSums sums;
+  bool is_same = true;  ///< codes and scales, of one coding on both sides
+  void add(const BandSums& next);
+};
+
+/// One side of a pair.
+struct PairSide {
+  const formats::TensorSource& source;
+  const formats::LogicalTensor& tensor;
+};
+
+/// One logical tensor of both checkpoints, which must outlive it. The shapes are equal. Safe from
+/// many threads.
+class WeightPair {
+ public:
+  WeightPair(const PairSide& source, const PairSide& output, double sample);
+
+  [[nodiscard]] const WeightBands& bands() const { return bands_; }
+  /// Weight bytes of both sides in so many elements.
+  [[nodiscard]] std::uint64_t bytes_of(std::uint64_t elements) const;
+  /// Memory for one band.
+  [[nodiscard]] std::uint64_t scratch_bytes() const;
+  [[nodiscard]] BandSums compare(const WeightBand& band, WeightScratch& scratch) const;
+  [[nodiscard]] Relation relation(const BandSums& whole) const;
+
+ private:
+  struct Rows {
+    std::vector<float> scales;
+    quantize::EncodedRows run;
+  };
+  [[nodiscard]] const formats::ScaleReader& reader(bool of_output) const;
+  [[nodiscard]] Rows read(bool of_output, const WeightBand& band,
+                          std::vector<std::byte>& codes) const;
+  [[nodiscard]] BandSums compare_raw(const WeightBand& band, WeightScratch& scratch) const;
+  [[nodiscard]] bool scales_agree(const Rows& source, const Rows& output,
+                                  const WeightBand& band) const;
+  [[nodiscard]] ElementSums compare_values(const Rows& source, const Rows& output, bool is_same,
+                                           WeightScratch& scratch) const;
+
+  PairSide source_, output_;
+  bool is_raw_ = false;       ///< one side is: bytes are compared
+  bool same_coding_ = false;  ///< scheme, groups and dtype
+  WeightBands bands_;
+  mutable std::once_flag opened_;
+  mutable std::optional<formats::ScaleReader> source_scales_, output_scales_;
+};
+
+}  // namespace ingot::verify
