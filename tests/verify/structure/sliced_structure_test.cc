@@ -1,0 +1,129 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "formats/manifest.h"
+#include "tests/slicing/sliced.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_checkpoint.h"
+#include "verify/structure/structure_check.h"
+
+// Rank slices of the example: what each rank has for itself must be what the others have.
+
+namespace ingot::verify {
+namespace {
+
+namespace fs = std::filesystem;
+
+using formats::Finding;
+
+class SlicedStructure : public ::testing::Test {
+ protected:
+  SlicedStructure() {
+    ingot::testing::Conversion conversion =
+        ingot::testing::slicing(ingot::testing::tiny_v32(), top(), {.tp = 2, .ep = 2});
+    conversion.recipe.to = formats::SchemeId::kInt8Channel;
+    conversion.run();
+    // Gathered: only what the ranks say of themselves.
+    fs::remove(top() / formats::kManifestName);
+    fs::remove(top() / formats::kRecordsName);
+  }
+
+  [[nodiscard]] fs::path top() const { return directory_ / "ranks"; }
+  [[nodiscard]] fs::path rank(std::uint32_t number) const {
+    return ingot::testing::rank_directory(top(), number, {.tp = 2, .ep = 2});
+  }
+
+  // Changes a byte in the middle of the first norm that every rank holds.
+  void change_replica(std::uint32_t number) const {
+    const fs::path path = rank(number) / "all-00001-of-00001.safetensors";
+    std::string bytes = read_text_file(path, 1 << 24);
+    const Fd file = Fd::open_for_reading(path);
+    for (const formats::StoredTensor& tensor : formats::read_safetensors_header(file).tensors) {
+      if (tensor.name == "model.layers.2.input_layernorm.weight")
+        bytes[tensor.offset + tensor.n_bytes / 2] ^= 1;
+    }
+    fs::remove(path);
+    ingot::testing::write_bytes(path, bytes);
+  }
+
+  [[nodiscard]] StructureReport check(const StructureOptions& options = {}) const {
+    return check_structure(open_side(ingot::testing::tiny_v32(), {}), top(), options);
+  }
+
+  ingot::testing::TempDir directory_;
+};
+
+TEST_F(SlicedStructure, FindsNothingInGoodRanks) {
+  const StructureReport report = check();
+  EXPECT_THAT(report.findings, ::testing::IsEmpty());
+  EXPECT_GT(report.tensors, 300U);
+  EXPECT_GT(report.hashed, report.tensors);
+}
+
+TEST_F(SlicedStructure, SeesAReplicaThatDiffersByOneBitWithoutHashes) {
+  change_replica(1);
+  const StructureReport report = check({.hashes = false});
+  ASSERT_EQ(report.errors(), 1U);
+  EXPECT_EQ(report.findings[0].rule, "structure.replica");
+  EXPECT_EQ(report.findings[0].tensor, "model.layers.2.input_layernorm.weight");
+}
+
+TEST_F(SlicedStructure, ComparesConfigAndSideFilesOfEveryRank) {
+  for (const char* name : {"config.json", "tokenizer_config.json"}) {
+    const fs::path path = rank(1) / name;
+    formats::Json json = formats::read_json_file(path, 1 << 20);
+    json["rms_norm_eps"] = 0.5;
+    fs::remove(path);
+    ingot::testing::write_bytes(path, formats::json_text(json));
+  }
+  std::vector<std::string> found;
+  for (const Finding& finding : check({.hashes = false}).findings) {
+    if (finding.rule.starts_with("structure.")) found.push_back(finding.file);
+  }
+  EXPECT_THAT(found, ::testing::UnorderedElementsAre("rank-00001-of-00002/config.json",
+                                                     "rank-00001-of-00002/tokenizer_config.json"));
+}
+
+TEST_F(SlicedStructure, TakesOneRankForNoModel) {
+  const StructureReport report =
+      check_structure(open_side(ingot::testing::tiny_v32(), {}), rank(1), {});
+  ASSERT_EQ(report.errors(), 1U);
+  EXPECT_EQ(report.findings[0].rule, "structure.slice");
+  EXPECT_THAT(report.findings[0].message, ::testing::HasSubstr("rank 1 of 2"));
+}
+
+TEST(PaddedStructure, MayBeWiderThanTheSourceButNotNarrower) {
+  const ingot::testing::TempDir directory;
+  const fs::path top = directory / "ranks";
+  ingot::testing::Conversion conversion = ingot::testing::slicing(
+      ingot::testing::tiny_v32(), top, {.tp = 2, .ep = 2, .fit = shard::TpFit::kPad});
+  ingot::testing::spare_attention(conversion.recipe);
+  conversion.run();
+  const Side source = open_side(ingot::testing::tiny_v32(), {});
+  const fs::path config = top / "rank-00001-of-00002/config.json";
+  formats::Json json = formats::read_json_file(config, 1 << 20);
+  ASSERT_GT(json.at("intermediate_size"), source.model.config().intermediate_size);
+  EXPECT_THAT(check_structure(source, top, {}).findings, ::testing::IsEmpty());
+
+  json["intermediate_size"] = 512;
+  fs::remove(config);
+  ingot::testing::write_bytes(config, formats::json_text(json));
+  std::vector<std::string> found;
+  for (const Finding& finding : check_structure(source, top, {}).findings) {
+    if (finding.rule == "structure.config") found.push_back(finding.file + " " + finding.message);
+  }
+  EXPECT_THAT(found, ::testing::ElementsAre("rank-00001-of-00002/config.json intermediate_size is "
+                                            "512, in the source 640"));
+}
+
+TEST_F(SlicedStructure, StopsWhenAsked) {
+  try {
+    (void)check({.hashes = false, .stop_requested = [] { return true; }});
+    FAIL() << "was not stopped";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInterrupted);
+  }
+}
+
+}  // namespace
+}  // namespace ingot::verify

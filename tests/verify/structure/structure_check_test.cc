@@ -1,0 +1,228 @@
+#include "verify/structure/structure_check.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/slicing/sliced.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_checkpoint.h"
+
+// Level `structure` on models small enough to be written by hand. What faults in real conversions
+// come to is the mutation suite's matter.
+
+namespace ingot::verify {
+namespace {
+
+namespace fs = std::filesystem;
+
+using formats::Finding;
+using formats::Json;
+using formats::Severity;
+using ingot::testing::tensor_of;
+using ingot::testing::TinyCheckpoint;
+using ingot::testing::TinyTensor;
+using ingot::testing::write_bytes;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr const char* kNorm = "model.layers.1.input_layernorm.weight";
+
+class StructureCheck : public ::testing::Test {
+ protected:
+  StructureCheck() {
+    tensor_of(source_, "model.layers.1.mlp.gate.e_score_correction_bias").dtype = "F32";
+    output_ = source_;
+    source_.write(directory_ / "source");
+    write_bytes(directory_ / "source/tokenizer.json", "{\"words\": 1}");
+    write_bytes(directory_ / "source/README.md", "read me");
+    write_output();
+  }
+
+  // As the source, but for what a test has done to it.
+  void write_output() {
+    fs::remove_all(directory_ / "output");
+    output_.write(directory_ / "output");
+    for (const char* name : {"tokenizer.json", "README.md"})
+      fs::copy_file(directory_ / "source" / name, directory_ / "output" / name);
+  }
+
+  void edit_config(const std::function<void(Json&)>& change) {
+    Json config = formats::parse_json(output_.config, "config.json");
+    change(config);
+    output_.config = config.dump();
+    write_output();
+  }
+
+  [[nodiscard]] StructureReport check(const StructureOptions& options = {}) const {
+    return check_structure(open_side(directory_ / "source", {}), directory_ / "output", options);
+  }
+
+  // The headers of these files are bare, which is a warning that no test here is about.
+  [[nodiscard]] std::vector<std::string> everything() const {
+    std::vector<std::string> texts;
+    for (const Finding& finding : check().findings)
+      if (finding.rule != "container.metadata-format")
+        texts.push_back(fmt::format("{}|{}|{}", finding.rule, finding.tensor, finding.message));
+    return texts;
+  }
+
+  // What the rule found, as `file|tensor|message`.
+  [[nodiscard]] std::vector<std::string> found(std::string_view rule,
+                                               Severity severity = Severity::kError) const {
+    std::vector<std::string> texts;
+    for (const Finding& finding : check().findings) {
+      if (finding.rule == rule && finding.severity == severity)
+        texts.push_back(fmt::format("{}|{}|{}", finding.file, finding.tensor, finding.message));
+    }
+    return texts;
+  }
+
+  ingot::testing::TempDir directory_;
+  TinyCheckpoint source_ = ingot::testing::tiny_deepseek_v3();
+  TinyCheckpoint output_;
+};
+
+TEST_F(StructureCheck, FindsNothingInACopy) {
+  const StructureReport report = check();
+  EXPECT_THAT(everything(), IsEmpty());
+  EXPECT_EQ(report.tensors, source_.files.begin()->second.size());
+  EXPECT_EQ(report.hashed, 0U);
+  EXPECT_FALSE(report.has_manifest);
+}
+
+TEST_F(StructureCheck, SeesATensorThatTheOutputLacks) {
+  std::erase_if(output_.files.begin()->second,
+                [](const TinyTensor& tensor) { return tensor.name == kNorm; });
+  write_output();
+  EXPECT_THAT(
+      found("structure.missing"),
+      ::testing::ElementsAre(fmt::format("|{}|is in the source, but not in the output", kNorm)));
+}
+
+TEST_F(StructureCheck, SeesATensorThatTheSourceLacks) {
+  // A head that is tied in the source, and stored in the output.
+  Json config = formats::parse_json(source_.config, "config.json");
+  config["tie_word_embeddings"] = true;
+  source_.config = output_.config = config.dump();
+  std::erase_if(source_.files.begin()->second,
+                [](const TinyTensor& tensor) { return tensor.name == "lm_head.weight"; });
+  source_.write(directory_ / "source");
+  write_output();
+  EXPECT_THAT(found("structure.extra"),
+              ::testing::ElementsAre(HasSubstr("|lm_head.weight|is in the output")));
+}
+
+TEST_F(StructureCheck, SeesAShapeThatIsNotTheSources) {
+  edit_config([](Json& config) { config["vocab_size"] = 24; });
+  for (const char* name : {"model.embed_tokens.weight", "lm_head.weight"})
+    tensor_of(output_, name).shape[0] = 24;
+  write_output();
+  EXPECT_THAT(found("structure.shape"),
+              ::testing::UnorderedElementsAre(HasSubstr("has shape [24, 8], in the source [16, 8]"),
+                                              HasSubstr("lm_head.weight")));
+}
+
+TEST_F(StructureCheck, NamesEveryParameterOfTheModelThatDiffersWithBothValues) {
+  edit_config([](Json& config) {
+    config["rms_norm_eps"] = 1e-5;
+    config["num_experts_per_tok"] = 2;
+    config["rope_scaling"] = {{"type", "yarn"}};
+  });
+  EXPECT_THAT(found("structure.config"),
+              ::testing::UnorderedElementsAre(
+                  "config.json||num_experts_per_tok is 2, in the source 1",
+                  "config.json||rms_norm_eps is 1e-05, in the source absent",
+                  "config.json||rope_scaling is {\"type\":\"yarn\"}, in the source absent"));
+}
+
+TEST_F(StructureCheck, TakesWhoSavedTheConfigForNoParameterOfTheModel) {
+  edit_config([](Json& config) {
+    config["transformers_version"] = "9.0";
+    config["_name_or_path"] = "elsewhere";
+    config["rope_scaling"] = nullptr;
+  });
+  EXPECT_THAT(everything(), IsEmpty());
+}
+
+TEST_F(StructureCheck, WarnsOfAnotherDtype) {
+  edit_config([](Json& config) { config["torch_dtype"] = "float16"; });
+  EXPECT_THAT(found("structure.config", Severity::kWarning),
+              ::testing::ElementsAre(HasSubstr("dtype is \"float16\"")));
+  EXPECT_EQ(check().errors(), 0U);
+}
+
+TEST_F(StructureCheck, ReadsRopeInEitherSpelling) {
+  const Json yarn = {{"type", "yarn"}, {"factor", 4.0}};
+  Json config = formats::parse_json(source_.config, "config.json");
+  config["rope_scaling"] = yarn;
+  config["rope_theta"] = 5000;
+  source_.config = output_.config = config.dump();
+  source_.write(directory_ / "source");
+  edit_config([](Json& spelled) {
+    spelled.erase("rope_scaling");
+    spelled.erase("rope_theta");
+    spelled["rope_parameters"] = {{"rope_type", "yarn"}, {"factor", 4}, {"rope_theta", 5000.0}};
+  });
+  EXPECT_THAT(found("structure.config"), IsEmpty());
+  edit_config([](Json& spelled) { spelled["rope_parameters"]["factor"] = 8; });
+  EXPECT_THAT(
+      found("structure.config"),
+      ::testing::ElementsAre("config.json||rope_parameters.factor is 8, in the source 4.0"));
+}
+
+TEST_F(StructureCheck, ComparesSideFilesByTheirBytes) {
+  write_bytes(directory_ / "output/tokenizer.json", "{\"words\": 2}");
+  EXPECT_THAT(found("structure.side-file"),
+              ::testing::ElementsAre(HasSubstr("tokenizer.json||holds other bytes")));
+  fs::remove(directory_ / "output/tokenizer.json");
+  EXPECT_THAT(found("structure.side-file"),
+              ::testing::ElementsAre(HasSubstr("tokenizer.json||is missing")));
+}
+
+TEST_F(StructureCheck, OnlyWarnsOfPapersAndOfFilesThatTheSourceDoesNotHave) {
+  write_bytes(directory_ / "output/README.md", "another text");
+  write_bytes(directory_ / "output/notes.txt", "mine");
+  EXPECT_EQ(check().errors(), 0U);
+  EXPECT_EQ(found("structure.side-file", Severity::kWarning).size(), 2U);
+}
+
+TEST_F(StructureCheck, TakesOurOwnReportForNoSideFile) {
+  write_bytes(directory_ / "output" / std::string(formats::kVerifyName), "{}");
+  EXPECT_THAT(everything(), IsEmpty());
+}
+
+TEST_F(StructureCheck, FindsInsteadOfThrowingWhenTheOutputCannotBeOpened) {
+  fs::resize_file(directory_ / "output/model.safetensors", 1000);
+  write_bytes(directory_ / "output/tokenizer.json", "{}");
+  const StructureReport report = check();
+  EXPECT_GE(report.errors(), 2U);
+  EXPECT_THAT(found(""), ::testing::Contains(HasSubstr("model.safetensors")));
+  EXPECT_THAT(found("structure.side-file"), ::testing::SizeIs(1)) << "the rest is looked at too";
+}
+
+TEST_F(StructureCheck, SaysWithoutConfigThatThereIsNone) {
+  fs::remove(directory_ / "output/config.json");
+  EXPECT_THAT(found("structure.config"), ::testing::ElementsAre(HasSubstr("config.json")));
+}
+
+TEST_F(StructureCheck, ThrowsOnlyWhereThereIsNoDirectory) {
+  fs::remove_all(directory_ / "output");
+  ingot::testing::expect_error(ErrorCode::kNotFound, {"output"}, [&] { (void)check(); });
+}
+
+TEST_F(StructureCheck, TellsErrorsFirstAndNoPathOfThisMachine) {
+  write_bytes(directory_ / "output/README.md", "another text");
+  fs::resize_file(directory_ / "output/model.safetensors", 1000);
+  bool was_warning = false;
+  for (const Finding& finding : check().findings) {
+    EXPECT_THAT(finding.file + finding.message, ::testing::Not(HasSubstr(directory_.path())));
+    const bool is_warning = finding.severity == Severity::kWarning;
+    EXPECT_TRUE(is_warning || !was_warning) << finding.message;
+    was_warning = is_warning;
+  }
+  EXPECT_TRUE(was_warning);
+}
+
+}  // namespace
+}  // namespace ingot::verify

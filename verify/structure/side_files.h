@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+
+#include "formats/base/hash.h"
+#include "formats/checkpoint.h"
+#include "verify/structure/structure_findings.h"
+
+namespace ingot::verify {
+
+/// The side files of the source (tokenizer, chat template, generation_config.json, ...), read once
+/// however many directories they are compared with.
+class SourceSideFiles {
+ public:
+  explicit SourceSideFiles(const formats::Checkpoint& source);
+
+  /// Finds ("structure.side-file") those that a directory lacks or has with other bytes. Papers (a
+  /// readme, a licence, pictures) and what the source does not have are warnings: no engine reads
+  /// them. `label` stands before the names, e.g. `rank-00001-of-00004/`.
+  void compare(const std::filesystem::path& directory, const std::string& label,
+               StructureFindings& found);
+
+ private:
+  [[nodiscard]] const Hash128& hash_of(const std::string& path);
+
+  std::filesystem::path directory_;
+  std::map<std::string, std::uint64_t> sizes_;
+  std::map<std::string, Hash128> hashes_;
+};
+
+}  // namespace ingot::verify

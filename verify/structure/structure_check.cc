@@ -1,0 +1,206 @@
+#include "verify/structure/structure_check.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+
+#include <fmt/format.h>
+
+#include "formats/base/fd.h"
+#include "formats/checkpoint_listing.h"
+#include "formats/native_config.h"
+#include "shard/check_directory.h"
+#include "shard/rank_directories.h"
+#include "shard/source.h"
+#include "verify/structure/model_parameters.h"
+#include "verify/structure/replicas.h"
+#include "verify/structure/side_files.h"
+#include "verify/structure/structure_findings.h"
+#include "verify/structure/tensor_pairs.h"
+
+namespace ingot::verify {
+
+using formats::Checkpoint;
+using formats::Finding;
+using formats::Json;
+using formats::Manifest;
+using formats::Severity;
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::uint64_t kMaxConfigBytes = 64'000'000;
+
+std::uint64_t count(const std::vector<Finding>& findings, Severity severity) {
+  return static_cast<std::uint64_t>(
+      std::count_if(findings.begin(), findings.end(),
+                    [&](const Finding& finding) { return finding.severity == severity; }));
+}
+
+// A directory of the output that an engine opens: the output itself, or that of a rank.
+struct LoadedDirectory {
+  fs::path path;
+  std::string label;  // "" or `rank-00001-of-00004/`
+};
+
+std::vector<LoadedDirectory> loaded_directories(const fs::path& output) {
+  std::vector<LoadedDirectory> directories;
+  if (shard::is_sliced(output)) {
+    for (const std::string& name : shard::rank_directories_in(output))
+      directories.push_back({.path = output / name, .label = name + "/"});
+  }
+  if (directories.empty()) directories.push_back({.path = output, .label = ""});
+  return directories;
+}
+
+// Of a manifest that cannot be read, shard::check_directory tells.
+std::optional<Manifest> manifest_of(const fs::path& directory) {
+  try {
+    return formats::read_manifest(directory);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+class StructureCheck {
+ public:
+  StructureCheck(const Side& source, const fs::path& output, const StructureOptions& options)
+      : source_(source), output_(output), options_(options), found_(output) {}
+
+  StructureReport run() {
+    own_checks();
+    const std::vector<LoadedDirectory> directories = loaded_directories(output_);
+    SourceSideFiles side_files(source_.model);
+    for (const LoadedDirectory& directory : directories) {
+      const std::optional<Manifest> manifest = manifest_of(directory.path);
+      configs(directory, manifest);
+      side_files.compare(directory.path, directory.label, found_);
+    }
+    std::optional<Manifest> manifest = manifest_of(output_);
+    if (!manifest) manifest = manifest_of(directories.front().path);
+    tensors(manifest);
+    report_.findings = found_.take();
+    return std::move(report_);
+  }
+
+ private:
+  // Of one rank alone nearly everything would be missing: that is one fact.
+  bool is_one_rank_of(const Checkpoint& model) {
+    if (model.slicing() == nullptr || source_.model.slicing() != nullptr) return false;
+    found_.error("structure.slice",
+                 Error(ErrorCode::kInvalidArgument,
+                       fmt::format("holds what rank {} of {} loads (name the directory that all "
+                                   "ranks' are in)",
+                                   model.slicing()->rank->rank, model.slicing()->n_ranks))
+                     .in_file(formats::kManifestName));
+    return true;
+  }
+
+  // What can be known to be wrong with the output alone: as `ingot check`.
+  void own_checks() {
+    formats::CheckResult checked = shard::check_directory(
+        output_,
+        {.family = options_.family, .hashes = options_.hashes, .threads = options_.threads},
+        options_.config);
+    report_.hashed = checked.n_hashed;
+    report_.has_manifest = checked.has_manifest;
+    for (Finding& finding : checked.findings) found_.add(std::move(finding));
+  }
+
+  std::optional<Json> read_config(const fs::path& path, const std::string& file) {
+    try {
+      return formats::read_json_file(path, kMaxConfigBytes);
+    } catch (const Error& error) {
+      Finding finding = formats::finding_of(error);
+      finding.file = file;
+      finding.rule = "structure.config";
+      found_.add(std::move(finding));
+      return std::nullopt;
+    }
+  }
+
+  void configs(const LoadedDirectory& directory, const std::optional<Manifest>& manifest) {
+    const Json& wanted = source_.model.config().raw;
+    if (!wanted.is_object()) return;
+    const fs::path given = options_.config;
+    const fs::path path = given.empty() ? directory.path / formats::kConfigName : given;
+    const std::string file = directory.label + std::string(formats::kConfigName);
+    const std::optional<Json> config = read_config(path, file);
+    if (!config) return;
+    const bool is_rank = manifest && manifest->slicing && manifest->slicing->rank;
+    const Json whole = is_rank ? manifest->slicing->rank->whole_config : Json();
+    compare_model_parameters(
+        wanted, {.config = *config, .file = file, .may_be_padded = !whole.is_null()}, found_);
+    if (!whole.is_null()) {
+      compare_model_parameters(
+          wanted,
+          {.config = whole,
+           .file = fmt::format("{}{} (whole_config)", directory.label, formats::kManifestName)},
+          found_);
+    }
+    native_config(directory, *config);
+  }
+
+  // What DeepSeek's inference code reads follows from config.json.
+  void native_config(const LoadedDirectory& directory, const Json& config) {
+    const fs::path path = directory.path / formats::kNativeConfigName;
+    std::error_code failure;
+    if (!fs::exists(path, failure)) return;
+    const std::string file = directory.label + std::string(formats::kNativeConfigName);
+    const std::optional<Json> native = read_config(path, file);
+    if (!native) return;
+    try {
+      const formats::ModelConfig typed =
+          formats::parse_model_config(formats::json_text(config), formats::kConfigName);
+      const Json wanted = formats::native_config(typed, typed.quantization.has_value());
+      compare_model_parameters(wanted, {.config = *native, .file = file, .is_hub = false}, found_);
+    } catch (const Error& error) {
+      found_.error("structure.config", error);
+    }
+  }
+
+  void tensors(const std::optional<Manifest>& manifest) {
+    ErrorList faults;
+    formats::OpenOptions open{.family = options_.family, .threads = options_.threads};
+    // What was converted under a given family is read under it again.
+    if (open.family.empty() && manifest && formats::find_family(manifest->family) != nullptr)
+      open.family = manifest->family;
+    // Slices are joined from nothing but sound ones.
+    if (!shard::is_sliced(output_)) open.faults = &faults;
+    std::optional<Checkpoint> model;
+    try {
+      model.emplace(shard::open_source(
+          output_, {.open = open, .compare_replicas = true, .config = options_.config}));
+    } catch (const Error& error) {
+      found_.add(formats::finding_of(error));
+    }
+    for (const Error& fault : faults.errors()) found_.add(formats::finding_of(fault));
+    if (!model || is_one_rank_of(*model)) return;
+    report_.tensors = compare_tensors(source_.model, *model, manifest, found_);
+    compare_replicas(*model, options_.threads, options_.stop_requested, found_);
+  }
+
+  const Side& source_;
+  const fs::path& output_;
+  const StructureOptions& options_;
+  StructureFindings found_;
+  StructureReport report_;
+};
+
+}  // namespace
+
+std::uint64_t StructureReport::errors() const {
+  return count(findings, Severity::kError);
+}
+
+std::uint64_t StructureReport::warnings() const {
+  return count(findings, Severity::kWarning);
+}
+
+StructureReport check_structure(const Side& source, const fs::path& output,
+                                const StructureOptions& options) {
+  return StructureCheck(source, output, options).run();
+}
+
+}  // namespace ingot::verify

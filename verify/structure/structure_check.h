@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <vector>
+
+#include "formats/loader_rules.h"
+#include "verify/side.h"
+
+namespace ingot::verify {
+
+struct StructureOptions {
+  bool hashes = true;  ///< where a manifest lies beside the weights, hash every tensor
+  std::filesystem::path config = {};  ///< of the output, as SideOptions::config
+  std::string family = {};
+  std::size_t threads = 1;
+  std::function<bool()> stop_requested = {};
+};
+
+/// What was found wrong with the output, and how much was looked at.
+struct StructureReport {
+  /// Errors first, then in stable order. `rule` is the id of a loader rule or of a structure test
+  /// ("structure.missing", "structure.config", ...).
+  std::vector<formats::Finding> findings;
+  std::uint64_t tensors = 0;  ///< logical tensors of the source that were looked for
+  std::uint64_t hashed = 0;   ///< tensors compared with the manifest's hashes
+  bool has_manifest = false;
+  [[nodiscard]] std::uint64_t errors() const;
+  [[nodiscard]] std::uint64_t warnings() const;
+};
+
+/// Level `structure`: the output holds every logical tensor of the source once, in its shape, with
+/// scales that are each used once; model parameters of config.json are the source's; what config,
+/// index, ignore lists and description files say is what the tensors are; MTP layers are there as
+/// promised; side files are the same bytes; replicas of slices are equal; the manifest's sizes and
+/// hashes hold; loaders accept it. Reads no weights but for hashes and replicas.
+/// An output of which opening fails gives findings as well, as far as its faults can be told apart;
+/// only a directory that cannot be read at all throws.
+StructureReport check_structure(const Side& source, const std::filesystem::path& output,
+                                const StructureOptions& options);
+
+}  // namespace ingot::verify

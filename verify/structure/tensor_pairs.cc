@@ -1,0 +1,132 @@
+#include "verify/structure/tensor_pairs.h"
+
+#include <string_view>
+#include <unordered_map>
+
+#include <fmt/format.h>
+
+namespace ingot::verify {
+
+using formats::Checkpoint;
+using formats::LogicalTensor;
+
+namespace {
+
+bool is_of_mtp(const LogicalTensor& tensor, const Checkpoint& model) {
+  return model.config().num_nextn_predict_layers > 0 && tensor.layer &&
+         *tensor.layer >= model.config().num_hidden_layers;
+}
+
+bool holds_mtp(const Checkpoint& model) {
+  for (const LogicalTensor& tensor : model.tensors()) {
+    if (is_of_mtp(tensor, model)) return true;
+  }
+  return false;
+}
+
+bool was_asked_to_drop_mtp(const std::optional<formats::Manifest>& manifest) {
+  if (!manifest || !manifest->recipe.is_object()) return false;
+  const auto policy = manifest->recipe.find("mtp");
+  return policy != manifest->recipe.end() && *policy == "drop";
+}
+
+class Pairing {
+ public:
+  Pairing(const Checkpoint& source, const Checkpoint& output, StructureFindings& found)
+      : source_(source), output_(output), found_(found) {
+    for (const LogicalTensor& tensor : output.tensors()) {
+      if (by_name_.emplace(tensor.name, &tensor).second) continue;
+      tell(output_, tensor, "structure.twice", ErrorCode::kDuplicate, "is there twice");
+    }
+  }
+
+  void mtp(const std::optional<formats::Manifest>& manifest) {
+    const std::uint64_t promised = output_.config().num_nextn_predict_layers;
+    const std::uint64_t wanted = source_.config().num_nextn_predict_layers;
+    const auto fact = [](std::string message) {
+      return Error(ErrorCode::kMissingTensor, std::move(message)).in_file("config.json");
+    };
+    if (!holds_mtp(source_)) {
+      if (promised == wanted || promised == 0) return;
+      return found_.error(
+          "structure.mtp",
+          fact(fmt::format("num_nextn_predict_layers is {}, in the source {}", promised, wanted)));
+    }
+    if (promised == 0) {
+      lacks_mtp_ = true;
+      if (was_asked_to_drop_mtp(manifest)) return;
+      found_.warning("structure.mtp",
+                     fact(fmt::format("num_nextn_predict_layers is 0: the {} MTP layer(s) of the "
+                                      "source were left out",
+                                      wanted)));
+    } else if (output_.lacks_promised_mtp()) {
+      lacks_mtp_ = true;
+      found_.error("structure.mtp",
+                   fact(fmt::format("num_nextn_predict_layers promises {} MTP layer(s), of which "
+                                    "the source has the tensors and the output none (convert it "
+                                    "again, or say 0)",
+                                    promised)));
+    } else if (promised != wanted) {
+      found_.error(
+          "structure.mtp",
+          fact(fmt::format("num_nextn_predict_layers is {}, in the source {}", promised, wanted)));
+    }
+  }
+
+  std::uint64_t tensors() {
+    std::uint64_t n_wanted = 0;
+    for (const LogicalTensor& tensor : source_.tensors()) {
+      if (lacks_mtp_ && is_of_mtp(tensor, source_)) continue;
+      ++n_wanted;
+      const auto found = by_name_.find(tensor.name);
+      if (found == by_name_.end()) {
+        tell(source_, tensor, "structure.missing", ErrorCode::kMissingTensor,
+             "is in the source, but not in the output");
+        continue;
+      }
+      if (found->second->shape != tensor.shape) {
+        tell(
+            output_, *found->second, "structure.shape", ErrorCode::kShapeMismatch,
+            fmt::format("has shape {}, in the source {}", formats::shape_text(found->second->shape),
+                        formats::shape_text(tensor.shape)));
+      }
+      by_name_.erase(found);
+    }
+    for (const LogicalTensor& tensor : output_.tensors()) {
+      if (by_name_.contains(tensor.name))
+        tell(output_, tensor, "structure.extra", ErrorCode::kUnknownTensor,
+             "is in the output, but not in the source");
+    }
+    return n_wanted;
+  }
+
+ private:
+  void tell(const Checkpoint& where, const LogicalTensor& tensor, std::string_view rule,
+            ErrorCode code, std::string message) {
+    Error fact(code, std::move(message));
+    // The source's file would be looked for in the output.
+    if (&where == &output_) {
+      const std::uint32_t stored = tensor.encoding.stored.weight();
+      fact.in_file(output_.files()[output_.stored()[stored].file].name);
+    }
+    found_.error(rule, fact.in_tensor(tensor.name));
+  }
+
+  const Checkpoint& source_;
+  const Checkpoint& output_;
+  StructureFindings& found_;
+  std::unordered_map<std::string_view, const LogicalTensor*> by_name_;  // without a partner yet
+  bool lacks_mtp_ = false;
+};
+
+}  // namespace
+
+std::uint64_t compare_tensors(const Checkpoint& source, const Checkpoint& output,
+                              const std::optional<formats::Manifest>& manifest,
+                              StructureFindings& found) {
+  Pairing pairing(source, output, found);
+  pairing.mtp(manifest);
+  return pairing.tensors();
+}
+
+}  // namespace ingot::verify
