@@ -1,0 +1,82 @@
+#include "verify/layers/similarity.h"
+
+#include <cmath>
+#include <limits>
+
+#include <gtest/gtest.h>
+
+#include "inference/matrix.h"
+#include "tests/support/expect_error.h"
+
+namespace ingot::testing {
+namespace {
+
+using inference::Matrix;
+using verify::PromptSpan;
+using verify::Similarity;
+
+Matrix matrix(std::initializer_list<std::initializer_list<float>> rows) {
+  Matrix matrix(rows.size(), rows.begin()->size());
+  std::size_t r = 0;
+  for (const auto& row : rows) std::copy(row.begin(), row.end(), matrix.row(r++).begin());
+  return matrix;
+}
+
+const std::vector<std::int32_t> kIds = {7, 7, 7};
+
+// Prompts of three tokens and of one.
+std::vector<PromptSpan> two_prompts() {
+  return {{.prompt = 0, .first = 0, .ids = kIds},
+          {.prompt = 1, .first = 3, .ids = std::span(kIds).first(1)}};
+}
+
+TEST(Similarity, IsWhatTheDefinitionSaysOfEveryToken) {
+  // Angles of 0, 45 and 90 degrees in the first prompt, 180 in the second.
+  const Matrix source = matrix({{100, 0}, {1, 0}, {2, 0}, {0, 3}});
+  const Matrix output = matrix({{100, 0}, {1, 1}, {0, 2}, {0, -3}});
+  const Similarity is = verify::similarity(source.view(), output.view(), two_prompts(), 2);
+  const double half = std::sqrt(0.5);
+  EXPECT_DOUBLE_EQ(is.mean, (1 + half + 0 - 1) / 4);
+  EXPECT_DOUBLE_EQ(is.median, (half + 0) / 2);
+  EXPECT_DOUBLE_EQ(is.worst, -1);
+  EXPECT_EQ(is.worst_prompt, 1U);
+  EXPECT_EQ(is.worst_token, 0U);
+  EXPECT_DOUBLE_EQ(is.mean_without_first, (half + 0) / 2);
+  EXPECT_DOUBLE_EQ(is.worst_without_first, 0);
+  EXPECT_DOUBLE_EQ(is.relative_error, std::sqrt((1.0 + 8 + 36) / (10000 + 1 + 4 + 9)));
+  EXPECT_DOUBLE_EQ(is.max_error, 6);
+}
+
+TEST(Similarity, OfEqualStatesIsExactlyOne) {
+  const Matrix states = matrix({{0.1F, 0.7F}, {1e-20F, 3}, {0, 0}, {5, 6}});
+  EXPECT_EQ(verify::similarity(states.view(), states.view(), two_prompts(), 1), Similarity{});
+}
+
+TEST(Similarity, OfNothingAndSomethingIsZero) {
+  const Matrix source = matrix({{0, 0}, {1, 1}, {1, 1}, {1, 1}});
+  const Matrix output = matrix({{1, 0}, {1, 1}, {1, 1}, {1, 1}});
+  const Similarity is = verify::similarity(source.view(), output.view(), two_prompts(), 1);
+  EXPECT_EQ(is.worst, 0);
+  EXPECT_EQ(is.mean_without_first, 1);
+}
+
+TEST(Similarity, LeavesOutRowsOfOtherPrompts) {
+  const Matrix source = matrix({{1, 0}, {1, 0}, {1, 0}, {1, 0}});
+  const Matrix output = matrix({{0, 1}, {0, 1}, {0, 1}, {1, 0}});
+  const auto spans = two_prompts();
+  EXPECT_EQ(verify::similarity(source.view(), output.view(), std::span(spans).last(1), 1),
+            Similarity({.worst_prompt = 1}));
+}
+
+TEST(Similarity, RefusesWhatIsNotFinite) {
+  const Matrix source = matrix({{1, 0}, {1, 0}, {1, 0}, {1, 0}});
+  for (const float bad : {std::numeric_limits<float>::infinity(), std::nanf("")}) {
+    Matrix output = source;
+    output.row(2)[1] = bad;
+    expect_error(ErrorCode::kNonFinite, {"token 2 of prompt 0"},
+                 [&] { verify::similarity(source.view(), output.view(), two_prompts(), 1); });
+  }
+}
+
+}  // namespace
+}  // namespace ingot::testing

@@ -1,0 +1,167 @@
+#include "verify/outputs/greedy_check.h"
+
+#include <algorithm>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "inference/generate/generate.h"
+#include "inference/generate/memory_plan.h"
+#include "tests/inference/model/runner.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_dir.h"
+#include "tests/verify/layers/example.h"
+#include "tests/verify/layers/exchanged.h"
+
+namespace ingot::testing {
+namespace {
+
+using verify::GreedyOptions;
+using verify::GreedyOutcome;
+using verify::GreedyPrompt;
+using verify::GreedyReport;
+using verify::Prompt;
+
+GreedyOptions exact(std::size_t tokens) {
+  return {.tokens = tokens, .output_profile = inference::Profile::kF32};
+}
+
+// A story and two questions, one of them with a short answer.
+std::vector<Prompt> three_prompts(const Example& example) {
+  return {example.prompts.at(1), example.prompts.at(3), example.prompts.at(4)};
+}
+
+formats::Checkpoint master() {
+  return shard::open_source(INGOT_SOURCE_DIR "/tests/golden/tiny-v32/bf16");
+}
+
+TEST(GreedyCheck, OfAModelAndItselfIsEqualAndWhatGenerateSays) {
+  const Example example;
+  const auto prompts = three_prompts(example);
+  const GreedyReport report =
+      verify::compare_greedy(example.model, example.model, prompts, &example.tokenizer, exact(12));
+  EXPECT_EQ(report.equal, 3U);
+  EXPECT_EQ(report.prompts[1].source_text, "The capital of Norway is Oslo.");
+  EXPECT_EQ(report.prompts[2].output_text, "中国的首都是北京。");
+  EXPECT_EQ(report.prompts[2].source.back(), 1);  // the end
+
+  const OpenedModel opened(tiny_v32());
+  std::vector<std::vector<std::int32_t>> ids;
+  for (const Prompt& prompt : prompts) ids.push_back(prompt.ids);
+  inference::GenerateOptions options;
+  options.sampling.temperature = 0;
+  options.max_new_tokens = 12;
+  options.eos = {1};
+  options.kv_format = inference::KvFormat::kF32;
+  const auto wanted = inference::generate(opened.model, ids, options);
+  for (std::size_t p = 0; p < 3; ++p) {
+    EXPECT_EQ(report.prompts[p].source, wanted.answers[p].tokens);
+    EXPECT_EQ(report.prompts[p].output, wanted.answers[p].tokens);
+    EXPECT_EQ(report.prompts[p].outcome, GreedyOutcome::kEqual);
+    EXPECT_EQ(report.prompts[p].first_difference, std::nullopt);
+  }
+}
+
+TEST(GreedyCheck, FailsOnTheWeightsOfAnotherModel) {
+  const Example example;
+  const TempDir directory;
+  copy_exchanged(tiny_v32(), directory / "out", "model.layers.2.", "model.layers.4.");
+  const auto output = shard::open_source(directory / "out");
+  const auto prompts = three_prompts(example);
+  const GreedyReport report =
+      verify::compare_greedy(example.model, output, prompts, &example.tokenizer, exact(6));
+  EXPECT_GE(report.different, 1U);
+  EXPECT_EQ(report.equal + report.inconclusive + report.different, 3U);
+  for (const GreedyPrompt& prompt : report.prompts) {
+    if (!prompt.first_difference) continue;
+    const std::size_t n = *prompt.first_difference;
+    EXPECT_NE(prompt.source[n], prompt.output[n]);
+    EXPECT_TRUE(std::equal(prompt.source.begin(),
+                           prompt.source.begin() + static_cast<std::ptrdiff_t>(n),
+                           prompt.output.begin()));
+    EXPECT_LE(prompt.limit, 1.0);
+    EXPECT_EQ(prompt.outcome == GreedyOutcome::kDifferent, prompt.gap > prompt.limit);
+  }
+}
+
+// The rule, with its figures from the models themselves.
+TEST(GreedyCheck, JudgesAGapByTheDifferencesBeforeIt) {
+  const Example example;
+  const auto output = master();
+  // What Lily did in the end is a matter of rounding.
+  const std::vector<Prompt> story = {example.prompts.at(0)};
+  GreedyOptions options = exact(8);
+  options.gap = 1e9;
+  const GreedyReport report =
+      verify::compare_greedy(example.model, output, story, &example.tokenizer, options);
+  const GreedyPrompt& parted = report.prompts.at(0);
+  ASSERT_TRUE(parted.first_difference.has_value());
+  const std::size_t n = *parted.first_difference;
+  ASSERT_GT(n, 0U);
+
+  // Logits of both after the prompt and each agreed token, from models of their own.
+  const OpenedModel source(tiny_v32());
+  const OpenedModel other(INGOT_SOURCE_DIR "/tests/golden/tiny-v32/bf16");
+  std::vector<std::int64_t> tokens(story[0].ids.begin(), story[0].ids.end());
+  tokens.insert(tokens.end(), parted.source.begin(),
+                parted.source.begin() + static_cast<std::ptrdiff_t>(n));
+  const Recording a = run(source.model, tokens), b = run(other.model, tokens);
+  const std::size_t vocab = 2048, first = story[0].ids.size() - 1;
+  double largest = 0;
+  for (std::size_t i = first * vocab; i < (first + n) * vocab; ++i) {
+    largest = std::max(largest, std::abs(double{a.logits[i]} - double{b.logits[i]}));
+  }
+  const auto last = std::span(a.logits).last(vocab);
+  EXPECT_NEAR(parted.limit, 2 * largest, 1e-3);
+  EXPECT_NEAR(parted.gap, top_gap(last), 1e-3);
+
+  options.gap = parted.gap / 2;
+  const GreedyReport strict =
+      verify::compare_greedy(example.model, output, story, nullptr, options);
+  EXPECT_EQ(strict.prompts[0].limit, options.gap);
+  EXPECT_EQ(strict.prompts[0].outcome, GreedyOutcome::kDifferent);
+  EXPECT_TRUE(strict.prompts[0].source_text.empty());
+}
+
+TEST(GreedyCheck, GivesTheSameAnswersWithLittleMemory) {
+  const Example example;
+  const auto prompts = three_prompts(example);
+  GreedyOptions options = exact(3);
+  const GreedyReport roomy =
+      verify::compare_greedy(example.model, example.model, prompts, nullptr, options);
+  std::vector<std::size_t> lengths;
+  for (const Prompt& prompt : prompts) lengths.push_back(prompt.ids.size() + 3);
+  const auto need = inference::run_memory(example.model, inference::Profile::kF32,
+                                          inference::KvFormat::kF32, lengths, 2);
+  options.threads = 2;
+  options.mem_limit = 2 * need.least() + (need.all() - need.least()) / 2;
+  const GreedyReport tight =
+      verify::compare_greedy(example.model, example.model, prompts, nullptr, options);
+  for (std::size_t p = 0; p < prompts.size(); ++p) {
+    EXPECT_EQ(tight.prompts[p].source, roomy.prompts[p].source);
+    EXPECT_EQ(tight.prompts[p].output, roomy.prompts[p].output);
+  }
+  options.mem_limit = 2 * need.least() - 1;
+  expect_error(ErrorCode::kLimit, {"--mem-limit", "would be enough"}, [&] {
+    verify::compare_greedy(example.model, example.model, prompts, nullptr, options);
+  });
+}
+
+TEST(GreedyCheck, RefusesAnotherVocabularyAndPromptsOutOfRange) {
+  const Example example;
+  const auto other =
+      shard::open_source(INGOT_SOURCE_DIR "/tests/golden/arch/deepseek_v3/checkpoint");
+  expect_error(ErrorCode::kMismatch, {"2048", "512"}, [&] {
+    verify::compare_greedy(example.model, other, example.prompts, nullptr, exact(1));
+  });
+  expect_error(ErrorCode::kInvalidArgument, {"no prompt"}, [&] {
+    verify::compare_greedy(example.model, example.model, {}, nullptr, exact(1));
+  });
+  const std::vector<Prompt> bad = {{.ids = {0, 2048}}};
+  expect_error(ErrorCode::kInvalidArgument, {"prompt 0"}, [&] {
+    verify::compare_greedy(example.model, example.model, bad, nullptr, exact(1));
+  });
+}
+
+}  // namespace
+}  // namespace ingot::testing

@@ -1,0 +1,130 @@
+#include "verify/outputs/prompts.h"
+
+#include <algorithm>
+#include <fstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/inference/model/edited_copy.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_dir.h"
+#include "tests/verify/layers/example.h"
+
+namespace ingot::testing {
+namespace {
+
+using verify::Prompt;
+
+std::filesystem::path write(const TempDir& directory, const char* name, const std::string& text) {
+  std::ofstream(directory / name) << text;
+  return directory / name;
+}
+
+TEST(BuiltInPrompts, BeginWithOneBosAndFitTheModel) {
+  const Example example;
+  ASSERT_GE(example.prompts.size(), 8U);
+  std::size_t longest = 0;
+  for (const Prompt& prompt : example.prompts) {
+    EXPECT_EQ(prompt.ids.front(), 0) << prompt.text;
+    EXPECT_EQ(std::count(prompt.ids.begin(), prompt.ids.end(), 0), 1) << prompt.text;
+    longest = std::max(longest, prompt.ids.size());
+  }
+  EXPECT_GT(longest, 64U);  // of the example's index_topk: there the indexer chooses
+}
+
+// What the golden prompt of this conversation is.
+TEST(BuiltInPrompts, PutQuestionsInTheFormatOfTheModel) {
+  const Example example;
+  EXPECT_EQ(example.prompts.at(2).text,
+            "<｜begin▁of▁sentence｜><｜User｜>What is the capital of Norway?<｜Assistant｜>The "
+            "capital of "
+            "Norway is Oslo.<｜end▁of▁sentence｜><｜User｜>What is the opposite of "
+            "hot?<｜Assistant｜>The opposite of hot is cold.<｜end▁of▁sentence｜><｜User｜>Spell "
+            "the word "
+            "lantern.<｜Assistant｜>");
+}
+
+TEST(BuiltInPrompts, AreTextWhereThereIsNoChatFormat) {
+  const EditedCopy copy(INGOT_SOURCE_DIR "/tests/golden/arch/qwen3_moe/checkpoint");
+  std::filesystem::copy_file(tiny_v32() / "tokenizer.json", copy.path() / "tokenizer.json");
+  const auto model = shard::open_source(copy.path());
+  const auto tokenizer = verify::open_tokenizer(model);
+  const auto prompts = verify::built_in_prompts(model, &tokenizer.value());
+  EXPECT_EQ(prompts.size(), Example().prompts.size());
+  EXPECT_EQ(prompts.at(3).text, "Question: What is the capital of Norway?\nAnswer:");
+  EXPECT_EQ(prompts.at(3).ids, tokenizer->encode(prompts.at(3).text, true));
+}
+
+TEST(BuiltInPrompts, AreIdsWithoutATokenizer) {
+  const auto model = shard::open_source(INGOT_SOURCE_DIR "/tests/golden/arch/qwen3_moe/checkpoint");
+  EXPECT_FALSE(verify::open_tokenizer(model).has_value());
+  const auto prompts = verify::built_in_prompts(model, nullptr);
+  ASSERT_EQ(prompts.size(), 4U);
+  for (const Prompt& prompt : prompts) {
+    EXPECT_TRUE(prompt.text.empty());
+    for (const std::int32_t id : prompt.ids) {
+      EXPECT_GE(id, 0);
+      EXPECT_LT(id, 512);
+    }
+  }
+  EXPECT_NE(prompts[0].ids, prompts[1].ids);
+  EXPECT_EQ(prompts[3].ids, verify::built_in_prompts(model, nullptr)[3].ids);
+}
+
+TEST(ReadPrompts, TakesTextsBetweenBlankLines) {
+  const Example example;
+  const TempDir directory;
+  const auto path =
+      write(directory, "p.txt", "\nOnce upon\r\na time\n\n  \n<｜begin▁of▁sentence｜>Hello");
+  const auto prompts = verify::read_prompts(path, example.model, example.tokenizer);
+  ASSERT_EQ(prompts.size(), 2U);
+  EXPECT_EQ(prompts[0].text, "Once upon\na time");
+  EXPECT_EQ(prompts[0].ids.front(), 0);
+  EXPECT_EQ(std::count(prompts[1].ids.begin(), prompts[1].ids.end(), 0), 1);
+  expect_error(ErrorCode::kInvalidArgument, {"p.txt", "no text"}, [&] {
+    verify::read_prompts(write(directory, "p.txt", "\n \n"), example.model, example.tokenizer);
+  });
+}
+
+TEST(ReadDocuments, TakesAListOrAWholeFileAndCutsToTheContext) {
+  const Example example;
+  const TempDir directory;
+  const auto read = [&](const char* name, const std::string& text, std::size_t* cut = nullptr) {
+    return verify::read_documents(write(directory, name, text), example.model, example.tokenizer,
+                                  cut);
+  };
+  EXPECT_EQ(read("a.json", R"({"docs": ["One.", "Two."], "more": 1})").size(), 2U);
+  const auto whole = read("a.txt", "One.\n\nTwo.\n");
+  ASSERT_EQ(whole.size(), 1U);
+  EXPECT_EQ(whole[0].text, "One.\n\nTwo.\n");
+  EXPECT_EQ(whole[0].ids.front(), 0);
+
+  std::string text;
+  while (text.size() < 20'000) text += "Once upon a time. ";
+  std::size_t cut = 0;
+  EXPECT_EQ(read("a.txt", text, &cut).at(0).ids.size(), 1024U);
+  EXPECT_EQ(cut, 1U);
+}
+
+TEST(ReadDocuments, RefusesWhatHoldsNone) {
+  const Example example;
+  const TempDir directory;
+  const auto refuse = [&](ErrorCode code, const char* name, const std::string& text) {
+    expect_error(code, {name}, [&] {
+      verify::read_documents(write(directory, name, text), example.model, example.tokenizer);
+    });
+  };
+  refuse(ErrorCode::kInvalidArgument, "empty.txt", "");
+  refuse(ErrorCode::kInvalidArgument, "latin1.txt", "caf\xE9");
+  refuse(ErrorCode::kInvalidArgument, "a.json", R"({"docs": []})");
+  refuse(ErrorCode::kInvalidArgument, "a.json", R"({"docs": ["a", ""]})");
+  refuse(ErrorCode::kCorrupt, "a.json", R"(["a"])");
+  refuse(ErrorCode::kCorrupt, "a.json", R"({"texts": ["a"]})");
+  refuse(ErrorCode::kCorrupt, "a.json", R"({"docs": ["a", 3]})");
+  refuse(ErrorCode::kCorrupt, "a.json", R"({"docs": "a"})");
+  refuse(ErrorCode::kCorrupt, "a.json", "{");
+}
+
+}  // namespace
+}  // namespace ingot::testing

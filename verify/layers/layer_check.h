@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "formats/checkpoint.h"
+#include "inference/profile.h"
+#include "verify/outputs/prompts.h"
+
+namespace ingot::verify {
+
+struct LayersOptions {
+  inference::Profile source_profile = inference::Profile::kF32;
+  inference::Profile output_profile = inference::Profile::kNative;
+  std::size_t threads = 1;
+  std::uint64_t mem_limit = std::uint64_t{4} << 30;
+  std::function<void(std::uint64_t, std::uint64_t)> progress = {};  ///< layers done, in all
+  std::function<bool()> stop_requested = {};
+};
+
+/// How alike the hidden states of tokens are: cosines in double between rows [D].
+struct Similarity {
+  double mean = 1, median = 1, worst = 1;
+  double mean_without_first = 1;  ///< without token 0 of each prompt, whose norm is often huge
+  double worst_without_first = 1;
+  std::size_t worst_prompt = 0, worst_token = 0;
+  double relative_error = 0;  ///< Frobenius over all tokens
+  double max_error = 0;
+  friend bool operator==(const Similarity&, const Similarity&) = default;
+};
+
+/// One layer on all prompts.
+struct LayerAgreement {
+  std::size_t layer = 0;
+  bool is_mtp = false;
+  Similarity isolated;     ///< both were given the source's hidden state
+  Similarity accumulated;  ///< each continued its own
+  /// Mean over tokens of the part of the source's chosen experts (isolated) that the output chose
+  /// too; nothing for layers without experts. Likewise positions of the indexer, over the rows
+  /// where both chose.
+  std::optional<double> router_overlap, indexer_overlap;
+  friend bool operator==(const LayerAgreement&, const LayerAgreement&) = default;
+};
+
+/// Logits of every position, accumulated mode.
+struct LogitAgreement {
+  std::size_t tokens = 0;            ///< compared; with none nothing below means anything
+  double mean_kl = 0, worst_kl = 0;  ///< KL(source || output) per token, natural logarithm
+  std::size_t worst_prompt = 0, worst_token = 0;
+  double top1 = 1;  ///< part of tokens whose largest logit is the same
+  double top5 = 1;  ///< mean overlap of the five largest
+  double max_error = 0;
+  /// Mean negative log-likelihood of the next token of the prompt on each side.
+  double source_nll = 0, output_nll = 0;
+  friend bool operator==(const LogitAgreement&, const LogitAgreement&) = default;
+};
+
+/// Level `layers`.
+struct LayersReport {
+  std::string source_profile, output_profile;
+  std::size_t prompts = 0, tokens = 0;
+  std::vector<LayerAgreement> layers;  ///< main layers, then the MTP layer when both have it
+  LogitAgreement logits;
+  std::optional<LogitAgreement> mtp_logits;
+  friend bool operator==(const LayersReport&, const LayersReport&) = default;
+};
+
+/// Runs both models over the prompts layer by layer. A layer's weights are in memory while it runs,
+/// its experts are read once for all tokens of all prompts and both modes, so memory stays within
+/// `mem_limit` for models that do not: kLimit, with what would be enough, when one layer, two
+/// experts and the hidden states do not fit. kMismatch when the models have other shapes.
+LayersReport compare_layers(const formats::Checkpoint& source, const formats::Checkpoint& output,
+                            std::span<const Prompt> prompts, const LayersOptions& options);
+
+}  // namespace ingot::verify

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "verify/layers/layer_check.h"
+
+namespace ingot::verify {
+
+/// -ln softmax(logits)[token], in double.
+double negative_log_likelihood(std::span<const float> logits, std::int32_t token);
+
+/// The largest logit less the second.
+double top_gap(std::span<const float> logits);
+
+/// The largest |a - b|.
+double largest_difference(std::span<const float> a, std::span<const float> b);
+
+/// How the logits of one token differ; sums in double over ascending ids.
+struct TokenDivergence {
+  std::size_t prompt = 0, token = 0;
+  double kl = 0;         ///< KL(source || output), natural logarithm; not below 0
+  bool same_top = true;  ///< of equal logits the lower id counts
+  double top5 = 1;       ///< overlap of the five largest (of all, where there are fewer)
+  double max_error = 0;
+  /// Of the next token, where there is one.
+  std::optional<double> source_nll, output_nll;
+};
+TokenDivergence compare_logits(std::span<const float> source, std::span<const float> output,
+                               std::optional<std::int32_t> next);
+
+/// Over tokens in order; the defaults of an empty agreement when there is none.
+LogitAgreement logit_agreement(std::span<const TokenDivergence> tokens);
+
+}  // namespace ingot::verify

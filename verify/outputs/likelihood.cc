@@ -1,0 +1,143 @@
+#include "verify/outputs/likelihood.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "formats/base/error.h"
+#include "formats/base/parallel.h"
+#include "inference/family/model_family.h"
+#include "inference/generate/memory_plan.h"
+#include "inference/model/layer_stream.h"
+#include "verify/outputs/divergence.h"
+#include "verify/outputs/prompt_rows.h"
+
+namespace ingot::verify {
+
+using inference::LayerStream;
+using inference::Matrix;
+using inference::RunMemory;
+
+namespace {
+
+// Logits are made of so many rows at a time.
+constexpr std::size_t kHeadRows = 256;
+
+// Documents that pass through the model together, and the weights that there is room for then.
+struct Batch {
+  std::size_t first = 0, count = 0;
+  std::uint64_t weight_limit = 0;
+};
+
+class MemoryShare {
+ public:
+  MemoryShare(const formats::Checkpoint& model, const inference::ModelSpec& spec,
+              const LikelihoodOptions& options)
+      : model_(model), spec_(spec), options_(options) {}
+
+  [[nodiscard]] RunMemory need(std::span<const std::size_t> lengths) const {
+    RunMemory need = inference::stream_memory(model_, options_.profile, lengths, options_.threads);
+    std::uint64_t rows = 0;
+    for (const std::size_t length : lengths) rows += length;
+    need.scratch += rows * (spec_.hidden + 1) * sizeof(float) + kHeadRows * spec_.vocab * 4;
+    return need;
+  }
+
+  // As many documents at a time as fit, at least one.
+  [[nodiscard]] std::vector<Batch> divide(std::span<const std::size_t> lengths) const {
+    // The figure of a refusal is enough for every document.
+    const std::size_t longest = *std::max_element(lengths.begin(), lengths.end());
+    inference::weight_limit(need({&longest, 1}), options_.mem_limit);
+    std::vector<Batch> batches;
+    for (std::size_t first = 0; first < lengths.size(); first += batches.back().count) {
+      const auto rest = lengths.subspan(first);
+      std::size_t fits = 1, beyond = rest.size() + 1;
+      while (beyond - fits > 1) {
+        const std::size_t middle = fits + (beyond - fits) / 2;
+        (need(rest.first(middle)).least() <= options_.mem_limit ? fits : beyond) = middle;
+      }
+      batches.push_back(
+          {.first = first,
+           .count = fits,
+           .weight_limit = inference::weight_limit(need(rest.first(fits)), options_.mem_limit)});
+    }
+    return batches;
+  }
+
+ private:
+  const formats::Checkpoint& model_;
+  const inference::ModelSpec& spec_;
+  const LikelihoodOptions& options_;
+};
+
+Matrix rows_of(const Matrix& from, std::size_t first, std::size_t count) {
+  Matrix rows(count, from.cols());
+  std::copy_n(from.row(first).begin(), count * from.cols(), rows.values().begin());
+  return rows;
+}
+
+// The next token of every row; -1 after the last.
+std::vector<std::int32_t> next_tokens(std::span<const PromptSpan> spans) {
+  std::vector<std::int32_t> next;
+  for (const PromptSpan& span : spans) {
+    next.insert(next.end(), span.ids.begin() + 1, span.ids.end());
+    next.push_back(-1);
+  }
+  return next;
+}
+
+// Of every row of hidden states, which the last layer made.
+std::vector<double> nll_of_rows(LayerStream& stream, const Matrix& hidden,
+                                std::span<const std::int32_t> next, std::size_t threads) {
+  std::vector<double> nll(hidden.rows(), 0.0);
+  for (std::size_t first = 0; first < hidden.rows(); first += kHeadRows) {
+    const std::size_t count = std::min(kHeadRows, hidden.rows() - first);
+    const Matrix logits = stream.head(stream.final_norm(rows_of(hidden, first, count)));
+    parallel_for(count, threads, [&](std::size_t i) {
+      if (next[first + i] < 0) return;
+      nll[first + i] = negative_log_likelihood(logits.row(i), next[first + i]);
+    });
+  }
+  return nll;
+}
+
+}  // namespace
+
+double Likelihood::perplexity() const {
+  return tokens == 0 ? std::numeric_limits<double>::quiet_NaN()
+                     : std::exp(nll / static_cast<double>(tokens));
+}
+
+Likelihood measure_likelihood(const formats::Checkpoint& model, std::span<const Prompt> documents,
+                              const LikelihoodOptions& options) {
+  const inference::ModelSpec spec = inference::model_spec(model.family(), model.config());
+  const std::vector<PromptSpan> all = spans_of(documents, spec);
+  const std::vector<Batch> batches = MemoryShare(model, spec, options).divide(lengths_of(all));
+  Likelihood sum{.documents = documents.size()};
+  std::uint64_t done = 0;
+  for (const Batch& batch : batches) {
+    const std::vector<PromptSpan> spans =
+        spans_of(documents.subspan(batch.first, batch.count), spec);
+    const std::vector<inference::Row> rows = rows_of(spans, 1);
+    LayerStream stream(model, {.profile = options.profile,
+                               .threads = options.threads,
+                               .weight_limit = batch.weight_limit});
+    Matrix hidden = stream.embed(rows);
+    for (std::size_t l = 0; l < spec.layers; ++l) {
+      if (options.stop_requested && options.stop_requested()) {
+        throw Error(ErrorCode::kInterrupted, "stopped while a text was read");
+      }
+      stream.layer(l, hidden, rows);
+      if (options.progress) options.progress(++done, batches.size() * spec.layers);
+    }
+    for (const double nll : nll_of_rows(stream, hidden, next_tokens(spans), options.threads)) {
+      sum.nll += nll;
+    }
+    sum.tokens += rows.size() - spans.size();
+  }
+  return sum;
+}
+
+}  // namespace ingot::verify

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "formats/checkpoint.h"
+#include "inference/profile.h"
+#include "verify/outputs/prompts.h"
+
+namespace ingot::verify {
+
+struct LikelihoodOptions {
+  inference::Profile profile = inference::Profile::kNative;
+  std::size_t threads = 1;
+  std::uint64_t mem_limit = std::uint64_t{4} << 30;
+  std::function<void(std::uint64_t, std::uint64_t)> progress = {};  ///< layers done, in all
+  std::function<bool()> stop_requested = {};
+};
+
+/// How likely a model finds a text: each document alone, token-weighted.
+struct Likelihood {
+  std::size_t documents = 0;
+  std::uint64_t tokens = 0;  ///< predicted ones: all but the first of each document
+  double nll = 0;            ///< sum over them, natural logarithm
+  [[nodiscard]] double perplexity() const;
+};
+
+/// One pass over the weights per batch of documents whose hidden states fit in memory.
+Likelihood measure_likelihood(const formats::Checkpoint& model, std::span<const Prompt> documents,
+                              const LikelihoodOptions& options);
+
+/// What `--text` measured: of one model, or of both.
+struct TextReport {
+  std::optional<Likelihood> source;
+  Likelihood output;
+  std::size_t cut = 0;  ///< documents that were longer than the context
+};
+
+}  // namespace ingot::verify

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "inference/model/model_spec.h"
+#include "inference/model/step.h"
+#include "verify/outputs/prompts.h"
+
+namespace ingot::verify {
+
+/// The tokens of one prompt among the rows of a pass over several.
+struct PromptSpan {
+  std::size_t prompt = 0;             ///< which of the prompts that were given
+  std::size_t first = 0;              ///< row of its first token
+  std::span<const std::int32_t> ids;  ///< of its rows
+  [[nodiscard]] std::size_t end() const { return first + ids.size(); }
+};
+
+/// Prompts one after the other. kInvalidArgument for none, an empty one, or an id outside of the
+/// vocabulary; kLimit for one that is longer than the model's context.
+std::vector<PromptSpan> spans_of(std::span<const Prompt> prompts, const inference::ModelSpec& spec);
+/// The same without every prompt's first token, as the MTP layer takes them: entry i goes with the
+/// hidden state i of its prompt. Prompts of one token have no span.
+std::vector<PromptSpan> next_token_spans(std::span<const PromptSpan> spans);
+
+std::size_t row_count(std::span<const PromptSpan> spans);
+std::vector<std::size_t> lengths_of(std::span<const PromptSpan> spans);
+/// Rows of whole sequences, all spans `copies` times, each time as sequences of their own.
+std::vector<inference::Row> rows_of(std::span<const PromptSpan> spans, std::size_t copies);
+
+}  // namespace ingot::verify

@@ -1,0 +1,192 @@
+#include "verify/outputs/prompts.h"
+
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+
+#include "formats/base/error.h"
+#include "formats/base/fd.h"
+#include "formats/json.h"
+#include "inference/chat/chat_format.h"
+#include "inference/family/model_family.h"
+#include "inference/generate/prompt_text.h"
+
+namespace ingot::verify {
+
+using formats::Checkpoint;
+using formats::Json;
+using inference::Tokenizer;
+
+namespace {
+
+constexpr std::uint64_t kMaxTextBytes = std::uint64_t{64} << 20U;  // what a tokenizer takes
+
+constexpr std::array<std::string_view, 2> kTexts = {
+    // Longer than the choice of a small indexer.
+    "Once upon a time there was a small fox named Lily. One day she found a red kite on the road. "
+    "The sun was bright and warm. So Lily went to the river with the kite. On the way she got "
+    "lost, and the kite became very heavy.\n\nLily sat down under a tree and felt tired. A turtle "
+    "called Felix heard the noise and came to look. \"Why are you so tired?\" asked Felix. \"I "
+    "know "
+    "the way,\" said Felix. \"We can carry it together.\" They walked side by side",
+    "There was once a curious owl, and his name was Tom. He had a yellow lantern that he loved "
+    "very much. Snow covered the ground. So Tom went to the old barn with the lantern. But the "
+    "lantern fell into a deep hole. Tom could not reach it, and he felt",
+};
+
+// Turns of conversations, the user's first and last.
+struct Conversation {
+  std::array<std::string_view, 5> turns;
+  std::size_t n_turns = 1;
+};
+constexpr std::array kConversations = {
+    Conversation{
+        {"What is the capital of Norway?", "The capital of Norway is Oslo.",
+         "What is the opposite of hot?", "The opposite of hot is cold.", "Spell the word lantern."},
+        5},
+    Conversation{{"What is the capital of Norway?"}},
+    Conversation{{"中国的首都是哪里？"}},
+    Conversation{{"“大”的反义词是什么？"}},
+    Conversation{{"What is 23 + 45?"}},
+    Conversation{{"What day comes after Tuesday?"}},
+    Conversation{{"Write 61 in words."}},
+};
+
+// Templates that print a date get this one: the same prompts every day.
+constexpr const char* kDate = "2025-01-01";
+
+std::optional<std::string> in_chat_format(const Checkpoint& source, const Conversation& said) {
+  try {
+    const auto format = inference::open_chat_format(source.directory(), source.family().name, {});
+    Json messages = Json::array();
+    for (std::size_t i = 0; i < said.n_turns; ++i) {
+      messages.push_back(
+          {{"role", i % 2 == 0 ? "user" : "assistant"}, {"content", std::string(said.turns[i])}});
+    }
+    inference::ChatOptions options;
+    options.date = kDate;
+    return format->render(messages, nullptr, options);
+  } catch (const Error&) {
+    return std::nullopt;  // no template, or none that we can render: not what is verified here
+  }
+}
+
+std::string as_text(const Conversation& said) {
+  std::string text;
+  for (std::size_t i = 0; i < said.n_turns; ++i) {
+    text += fmt::format("{}: {}\n", i % 2 == 0 ? "Question" : "Answer", said.turns[i]);
+  }
+  return text + "Answer:";
+}
+
+void cut_to(const inference::ModelSpec& spec, Prompt& prompt) {
+  if (spec.max_positions > 0 && prompt.ids.size() > spec.max_positions) {
+    prompt.ids.resize(spec.max_positions);
+  }
+}
+
+// splitmix64: ids that look drawn, and are the same everywhere.
+std::uint64_t mixed(std::uint64_t n) {
+  n = (n + 1) * 0x9E3779B97F4A7C15U;
+  n = (n ^ (n >> 30U)) * 0xBF58476D1CE4E5B9U;
+  n = (n ^ (n >> 27U)) * 0x94D049BB133111EBU;
+  return n ^ (n >> 31U);
+}
+
+std::vector<Prompt> pseudo_random_prompts(const inference::ModelSpec& spec) {
+  std::vector<Prompt> prompts;
+  std::uint64_t drawn = 0;
+  for (const std::size_t length : {20U, 33U, 48U, 72U}) {
+    Prompt& prompt = prompts.emplace_back();
+    for (std::size_t i = 0; i < length; ++i) {
+      prompt.ids.push_back(static_cast<std::int32_t>(mixed(drawn++) % spec.vocab));
+    }
+    cut_to(spec, prompt);
+  }
+  return prompts;
+}
+
+std::vector<std::string> texts_of(const std::filesystem::path& path) {
+  if (path.extension() != ".json") return {read_text_file(path, kMaxTextBytes)};
+  const Json json = formats::read_json_file(path, kMaxTextBytes);
+  const auto docs = json.is_object() ? json.find("docs") : json.end();
+  const bool is_list =
+      json.is_object() && docs != json.end() && docs->is_array() &&
+      std::all_of(docs->begin(), docs->end(), [](const Json& doc) { return doc.is_string(); });
+  if (!is_list) {
+    throw Error(ErrorCode::kCorrupt, "is not {\"docs\": [\"...\", ...]}").in_file(path.string());
+  }
+  return docs->get<std::vector<std::string>>();
+}
+
+std::vector<Prompt> encode_all(std::span<const std::string> texts, const Checkpoint& source,
+                               const Tokenizer& tokenizer, const std::filesystem::path& path) {
+  if (texts.empty()) {
+    throw Error(ErrorCode::kInvalidArgument, "holds no text").in_file(path.string());
+  }
+  const auto bos = inference::bos_before_text(source.directory(), tokenizer);
+  std::vector<Prompt> prompts;
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    if (texts[i].empty()) {
+      throw Error(ErrorCode::kInvalidArgument, fmt::format("text {} is empty", i))
+          .in_file(path.string());
+    }
+    if (!formats::is_utf8(texts[i])) {
+      throw Error(ErrorCode::kInvalidArgument, fmt::format("text {} is not valid UTF-8", i))
+          .in_file(path.string());
+    }
+    prompts.push_back(
+        {.text = texts[i], .ids = inference::encode_raw_text(tokenizer, bos, texts[i])});
+  }
+  return prompts;
+}
+
+}  // namespace
+
+std::optional<Tokenizer> open_tokenizer(const Checkpoint& source) {
+  if (!std::filesystem::exists(source.directory() / "tokenizer.json")) return std::nullopt;
+  return Tokenizer::open(source.directory());
+}
+
+std::vector<Prompt> built_in_prompts(const Checkpoint& source, const Tokenizer* tokenizer) {
+  const inference::ModelSpec spec = inference::model_spec(source.family(), source.config());
+  if (tokenizer == nullptr) return pseudo_random_prompts(spec);
+  const auto bos = inference::bos_before_text(source.directory(), *tokenizer);
+  std::vector<Prompt> prompts;
+  for (const std::string_view text : kTexts) {
+    prompts.push_back(
+        {.text = std::string(text), .ids = inference::encode_raw_text(*tokenizer, bos, text)});
+  }
+  for (const Conversation& said : kConversations) {
+    if (const auto text = in_chat_format(source, said)) {
+      prompts.push_back(
+          {.text = *text, .ids = tokenizer->encode(*text, /*add_special_tokens=*/false)});
+    } else {
+      const std::string plain = as_text(said);
+      prompts.push_back({.text = plain, .ids = inference::encode_raw_text(*tokenizer, bos, plain)});
+    }
+  }
+  for (Prompt& prompt : prompts) cut_to(spec, prompt);
+  return prompts;
+}
+
+std::vector<Prompt> read_prompts(const std::filesystem::path& path, const Checkpoint& source,
+                                 const Tokenizer& tokenizer) {
+  return encode_all(inference::split_prompts(read_text_file(path, kMaxTextBytes)), source,
+                    tokenizer, path);
+}
+
+std::vector<Prompt> read_documents(const std::filesystem::path& path, const Checkpoint& source,
+                                   const Tokenizer& tokenizer, std::size_t* cut) {
+  const inference::ModelSpec spec = inference::model_spec(source.family(), source.config());
+  std::vector<Prompt> documents = encode_all(texts_of(path), source, tokenizer, path);
+  for (Prompt& document : documents) {
+    const std::size_t length = document.ids.size();
+    cut_to(spec, document);
+    if (cut != nullptr && document.ids.size() < length) ++*cut;
+  }
+  return documents;
+}
+
+}  // namespace ingot::verify
