@@ -1,0 +1,239 @@
+#include <cmath>
+#include <limits>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "verify/gates/inconclusive_warning.h"
+#include "verify/report/report.h"
+
+namespace ingot::verify {
+namespace {
+
+using ::testing::HasSubstr;
+
+Gate gate(std::string metric, std::string group, double limit, std::string origin = "--require") {
+  return {.metric = metric,
+          .group = std::move(group),
+          .bound = find_metric(metric)->bound,
+          .limit = limit,
+          .origin = std::move(origin)};
+}
+
+TensorWeights tensor(std::string name, std::string to, double product) {
+  return {.name = std::move(name),
+          .from = "bf16",
+          .to = std::move(to),
+          .relation = Relation::kQuantized,
+          .sums = {.elements = 4, .error2 = 1e-3, .source2 = 1, .output2 = 1, .product = product}};
+}
+
+// One value of every metric: nothing is wrong.
+Report whole_report() {
+  Report report;
+  report.source.emplace();
+  report.output.kind = "int8";
+  report.structure.emplace();
+  report.weights = WeightsReport{.tensors = {tensor("a", "int8-channel", 0.9999)}};
+  report.weights->tensors[0].relation = Relation::kQuantized;
+  LayerAgreement layer{.layer = 7};
+  layer.router_overlap = layer.indexer_overlap = 1;
+  report.layers = LayersReport{.layers = {layer, {.layer = 8, .is_mtp = true}}};
+  report.layers->logits.tokens = 9;
+  report.layers->mtp_logits.emplace();
+  report.greedy = GreedyReport{.prompts = std::vector<GreedyPrompt>(4), .equal = 4};
+  return report;
+}
+
+std::vector<double> values_of(const Metric& metric, const Report& report) {
+  std::vector<double> values;
+  metric.values(
+      report, [&](double value, std::string_view, const std::string&) { values.push_back(value); });
+  return values;
+}
+
+TEST(Judge, EveryMetricHoldsAtItsLimitAndFailsBeyondIt) {
+  const Report report = whole_report();
+  for (const Metric& metric : metrics()) {
+    const std::vector<double> values = values_of(metric, report);
+    ASSERT_FALSE(values.empty()) << metric.name;
+    const double beyond = metric.bound == Bound::kAtLeast
+                              ? std::nextafter(values[0], std::numeric_limits<double>::max())
+                              : std::nextafter(values[0], std::numeric_limits<double>::lowest());
+    EXPECT_TRUE(judge(report, {{gate(std::string(metric.name), "", values[0])}})[0].passed)
+        << metric.name;
+    EXPECT_FALSE(judge(report, {{gate(std::string(metric.name), "", beyond)}})[0].passed)
+        << metric.name;
+  }
+}
+
+TEST(Judge, SaysNothingOfLevelsThatDidNotRun) {
+  for (const Metric& metric : metrics()) EXPECT_TRUE(values_of(metric, Report{}).empty());
+  EXPECT_TRUE(judge(Report{}, default_thresholds("")).empty());
+}
+
+TEST(Judge, CountsWhatFailsAndNamesTheWorst) {
+  Report report = whole_report();
+  report.weights->tensors = {tensor("a", "nvfp4", 0.99), tensor("b", "nvfp4", 0.98),
+                             tensor("c", "nvfp4", 0.999), tensor("d", "mxfp4", 0.5)};
+  const auto results = judge(report, {{gate("weights.cosine", "nvfp4", 0.995)}});
+  ASSERT_EQ(results.size(), 1U);
+  EXPECT_FALSE(results[0].passed);
+  EXPECT_EQ(results[0].checked, 3U);
+  EXPECT_EQ(results[0].failed, 2U);
+  EXPECT_EQ(results[0].worst, 0.98);
+  EXPECT_EQ(results[0].subject, "b");
+}
+
+// A scale that is 1% off where every value of the source is a code of the output: nothing is
+// misrounded, the cosine is 1.
+TEST(Judge, AFactorThatExplainsTheWholeErrorIsAFault) {
+  const auto passes = [](double factor, double scatter) {
+    Report report = whole_report();
+    TensorWeights& tensor = report.weights->tensors[0];
+    tensor.to = "fp8-channel";
+    tensor.sums = {.elements = 4,
+                   .error2 = (factor - 1) * (factor - 1) + scatter * scatter,
+                   .source2 = 1,
+                   .output2 = factor * factor + scatter * scatter,
+                   .product = factor};
+    Thresholds thresholds = default_thresholds("");
+    std::erase_if(thresholds.gates,
+                  [](const Gate& g) { return g.metric != "weights.lone_factor"; });
+    return judge(report, thresholds)[0].passed;
+  };
+  EXPECT_FALSE(passes(1.01, 0));
+  EXPECT_FALSE(passes(1.0001, 1e-6));
+  EXPECT_TRUE(passes(1, 0));
+  EXPECT_TRUE(passes(1, 0.03));
+  EXPECT_TRUE(passes(1.01, 0.03));
+}
+
+TEST(Judge, AGroupOfItsOwnGoesBeforeTheDemandOnAll) {
+  Report report = whole_report();
+  report.weights->tensors = {tensor("a", "int8-channel", 0.99), tensor("b", "int8-block", 0.98),
+                             tensor("c", "bf16", 0.9)};
+  const auto results =
+      judge(report, {{gate("weights.cosine", "int8", 0.97), gate("weights.cosine", "", 0.9),
+                      gate("weights.cosine", "int8-block", 0.99)}});
+  ASSERT_EQ(results.size(), 3U);
+  EXPECT_EQ(results[0].subject, "a");
+  EXPECT_EQ(results[0].checked, 1U);
+  EXPECT_EQ(results[1].subject, "c");
+  EXPECT_EQ(results[1].checked, 1U);
+  EXPECT_EQ(results[2].subject, "b");
+  EXPECT_FALSE(results[2].passed);
+}
+
+TEST(Judge, ALaterOriginReplacesAnEarlierOneGroupsIncluded) {
+  Report report = whole_report();
+  report.layers->layers[0].isolated.mean = 0.9985;
+  Thresholds thresholds = default_thresholds("");
+  ASSERT_FALSE(judge(report, thresholds).empty());
+  const auto layer_gates = [&] {
+    std::vector<GateResult> results = judge(report, thresholds);
+    std::erase_if(results, [](const GateResult& r) { return r.gate.metric != "layers.cosine"; });
+    return results;
+  };
+  ASSERT_EQ(layer_gates().size(), 1U);
+  EXPECT_FALSE(layer_gates()[0].passed);
+  thresholds.gates.push_back(gate("layers.cosine", "", 0.998, "gates.yaml"));
+  ASSERT_EQ(layer_gates().size(), 1U);
+  EXPECT_EQ(layer_gates()[0].gate.origin, "gates.yaml");
+  EXPECT_TRUE(layer_gates()[0].passed);
+  add_requirement("layers.cosine>=0.9999", thresholds);
+  ASSERT_EQ(layer_gates().size(), 1U);
+  EXPECT_EQ(layer_gates()[0].gate.origin, "--require");
+  EXPECT_FALSE(layer_gates()[0].passed);
+}
+
+TEST(Judge, ADemandThatMeetsNothingFails) {
+  Report report = whole_report();
+  report.layers.reset();
+  const auto results = judge(report, {{gate("outputs.kl", "", 0.1)}});
+  ASSERT_EQ(results.size(), 1U);
+  EXPECT_FALSE(results[0].passed);
+  EXPECT_EQ(results[0].checked, 0U);
+  EXPECT_FALSE(judge(whole_report(), {{gate("weights.cosine", "nvfp4", 0.9)}})[0].passed);
+}
+
+TEST(Judge, AFileMayHaveLimitsForOtherKinds) {
+  const std::vector<Gate> by_kind = {gate("outputs.kl", "int8", 0.1, "gates.yaml"),
+                                     gate("outputs.kl", "fp4", 0.1, "gates.yaml")};
+  const auto results = judge(whole_report(), {by_kind});
+  ASSERT_EQ(results.size(), 1U);
+  EXPECT_EQ(results[0].gate.group, "int8");
+  Report plain = whole_report();
+  plain.output.kind = "plain";
+  ASSERT_EQ(judge(plain, {by_kind}).size(), 2U);
+  EXPECT_FALSE(judge(plain, {by_kind})[0].passed);
+}
+
+TEST(Judge, WhatIsNoNumberFailsOnEitherSide) {
+  Report report = whole_report();
+  report.layers->layers[0].isolated.mean = std::nan("");
+  EXPECT_FALSE(judge(report, {{gate("layers.cosine", "", -1)}})[0].passed);
+  report.layers->logits.mean_kl = -std::numeric_limits<double>::infinity();
+  EXPECT_FALSE(judge(report, {{gate("outputs.kl", "", 1)}})[0].passed);
+  report.layers->layers[0].isolated.mean = 1;
+  report.layers->layers[0].accumulated.max_error = std::numeric_limits<double>::infinity();
+  report.layers->logits.mean_kl = 0;
+  const auto results = judge(report, {{gate("layers.nonfinite", "", 0)}});
+  EXPECT_FALSE(results[0].passed);
+  EXPECT_EQ(results[0].subject, "layer 7");
+}
+
+TEST(Judge, TheFirstErrorOfTheStructureIsNamed) {
+  Report report = whole_report();
+  report.structure->findings = {
+      {.severity = formats::Severity::kError, .tensor = "x", .message = "is missing"},
+      {.severity = formats::Severity::kError, .file = "f", .message = "is stray"},
+      {.severity = formats::Severity::kWarning, .message = "is odd"}};
+  const auto results = judge(report, default_thresholds(""));
+  EXPECT_FALSE(results[0].passed);
+  EXPECT_EQ(results[0].worst, 2);
+  EXPECT_EQ(results[0].subject, "x: is missing");
+  report.structure->findings.erase(report.structure->findings.begin(),
+                                   report.structure->findings.begin() + 2);
+  EXPECT_TRUE(judge(report, default_thresholds(""))[0].passed);
+}
+
+TEST(Judge, EqualValuesHaveACosineOfOneWhateverTheRootsSay) {
+  Report report = whole_report();
+  report.weights->tensors[0].sums = {
+      .elements = 3, .source2 = 0.3, .output2 = 0.3, .product = 0.29999999999};
+  EXPECT_TRUE(judge(report, {{gate("weights.cosine", "", 1)}})[0].passed);
+  report.weights->tensors[0].sums = {};  // all zero on both sides
+  EXPECT_TRUE(judge(report, {{gate("weights.cosine", "", 1)}})[0].passed);
+}
+
+TEST(Judge, PerplexityIsComparedByItsLogarithmEitherWay) {
+  Report report = whole_report();
+  report.layers->logits.source_nll = 2.0;
+  report.layers->logits.output_nll = 1.5;
+  EXPECT_EQ(values_of(*find_metric("outputs.perplexity"), report)[0], 0.5);
+  report.text =
+      TextReport{.source = Likelihood{.tokens = 4, .nll = 8}, .output = {.tokens = 4, .nll = 9}};
+  EXPECT_EQ(values_of(*find_metric("outputs.perplexity"), report)[0], 0.25);
+}
+
+TEST(Judge, ADemandOnLogitsThatNobodyRecordedFails) {
+  Report report = whole_report();
+  report.layers->logits.tokens = 0;
+  const auto results = judge(report, {{gate("outputs.kl", "", 1)}});
+  EXPECT_FALSE(results[0].passed);
+  EXPECT_EQ(results[0].checked, 0U);
+}
+
+TEST(InconclusiveWarning, ComesAboveAThird) {
+  Report report = whole_report();
+  report.greedy->prompts.resize(6);
+  report.greedy->inconclusive = 2;
+  EXPECT_FALSE(inconclusive_warning(report));
+  report.greedy->inconclusive = 3;
+  ASSERT_TRUE(inconclusive_warning(report));
+  EXPECT_THAT(*inconclusive_warning(report), HasSubstr("3 of 6 prompts"));
+}
+
+}  // namespace
+}  // namespace ingot::verify

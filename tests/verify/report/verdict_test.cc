@@ -1,0 +1,86 @@
+#include "verify/report/verdict.h"
+
+#include <cmath>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/verify/report/sample_report.h"
+
+namespace ingot::verify {
+namespace {
+
+using ingot::testing::failing_report;
+using ingot::testing::passing_report;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+TEST(Verdict, AGoodConversionPassesAndSaysWhatWasCompared) {
+  const Report report = passing_report();
+  EXPECT_TRUE(report.passed());
+  EXPECT_THAT(verdict_sentence(report), AllOf(HasSubstr("6 layers on 184 tokens"),
+                                              HasSubstr("3 prompts"), HasSubstr("held")));
+  EXPECT_EQ(first_bad_layer(report), std::nullopt);
+  EXPECT_THAT(compared_sentence(report),
+              AllOf(HasSubstr("DeepSeek-V3.2-NVFP4-tp2-ep4 (modelopt: nvfp4"),
+                    HasSubstr("against DeepSeek-V3.2 (fp8: fp8-block")));
+}
+
+TEST(Verdict, NamesTheFirstFailureAndCountsTheOthers) {
+  const Report report = failing_report(62);
+  EXPECT_FALSE(report.passed());
+  EXPECT_THAT(verdict_sentence(report),
+              AllOf(StartsWith("1 error in the structure, first model.layers.31.mlp.experts.201"),
+                    HasSubstr("more")));
+}
+
+TEST(Verdict, NamesTheFirstBadLayer) {
+  Report report = failing_report(62);
+  EXPECT_EQ(first_bad_layer(report), 31U);
+  std::erase_if(report.gates,
+                [](const GateResult& result) { return result.gate.metric != "layers.cosine"; });
+  EXPECT_THAT(verdict_sentence(report),
+              StartsWith("layer 31 is the first below layers.cosine[nvfp4-experts] >= 0.997"));
+}
+
+TEST(Verdict, ALayerWithoutANumberIsBad) {
+  Report report = passing_report();
+  report.layers->layers[4].isolated.mean = std::nan("");
+  report.gates = judge(report, default_thresholds(""));
+  EXPECT_EQ(first_bad_layer(report), 4U);
+  EXPECT_FALSE(report.passed());
+}
+
+TEST(Verdict, ALevelThatDidNotRunFailsWhateverHeld) {
+  Report report = passing_report();
+  report.not_run = {"greedy: the output has no tokenizer"};
+  EXPECT_FALSE(report.passed());
+  EXPECT_THAT(verdict_sentence(report), HasSubstr("greedy: the output has no tokenizer"));
+}
+
+TEST(Verdict, SaysThatADemandWasNotMeasured) {
+  Report report = passing_report();
+  report.layers.reset();
+  Thresholds thresholds;
+  add_requirement("outputs.kl<=0.001", thresholds);
+  report.gates = judge(report, thresholds);
+  EXPECT_EQ(verdict_sentence(report), "outputs.kl <= 0.001 was demanded, and nothing was measured");
+}
+
+TEST(Markdown, LeavesNothingForHtmlToRead) {
+  const std::string text = report_markdown(failing_report());
+  EXPECT_THAT(text, HasSubstr("out &lt;b>\"&amp;'&lt;/b>"));
+  EXPECT_THAT(text, HasSubstr("ignores &lt;lm\\_head> &amp; "));
+}
+
+TEST(Markdown, HoldsVerdictGatesAndFingerprints) {
+  const std::string text = report_markdown(failing_report());
+  EXPECT_THAT(text, StartsWith("## Verification: FAIL\n"));
+  EXPECT_THAT(text, HasSubstr("| `weights.misrounded <= 0` | 4410 | "));
+  EXPECT_THAT(text, HasSubstr("`9b1d0c5e7f3a42186f0de2b4a7c89135`"));
+  EXPECT_THAT(text, HasSubstr("1 equal, 1 inconclusive, 1 different"));
+}
+
+}  // namespace
+}  // namespace ingot::verify

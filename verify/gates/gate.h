@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ingot::verify {
+
+struct Report;
+
+enum class Bound : std::uint8_t { kAtLeast, kAtMost };
+
+/// A quantity that can be gated; a row in a table.
+struct Metric {
+  std::string_view name;  ///< "weights.cosine"
+  Bound bound;            ///< which side is good
+  std::string_view summary;
+  /// Calls `see(value, class, subject)` for every value that the report holds: class is the scheme
+  /// ("nvfp4") or kind ("nvfp4-experts"), empty where there is one for all; subject names tensor,
+  /// layer or prompt.
+  void (*values)(const Report& report,
+                 const std::function<void(double value, std::string_view group,
+                                          const std::string& subject)>& see);
+};
+std::span<const Metric> metrics();
+const Metric* find_metric(std::string_view name);
+
+/// One demand. An empty group means every group that has no demand of its own from the same or a
+/// later origin.
+struct Gate {
+  std::string metric, group;
+  Bound bound = Bound::kAtLeast;
+  double limit = 0;
+  std::string origin;  ///< "default", "--require", or the name of the YAML file
+  friend bool operator==(const Gate&, const Gate&) = default;
+};
+
+/// What became of it.
+struct GateResult {
+  Gate gate;
+  bool passed = true;
+  std::uint64_t checked = 0, failed = 0;
+  double worst = 0;
+  std::string subject;  ///< of the worst
+};
+
+/// What gates are evaluated with besides the report.
+struct Thresholds {
+  std::vector<Gate> gates;
+  double greedy_gap = 1.0;
+};
+
+/// The measured floors of docs/verify.md. `nvfp4_search`: what the manifest says, or empty.
+Thresholds default_thresholds(std::string_view nvfp4_search);
+/// Adds what a YAML file says; it replaces defaults of the same metric (and group, where given).
+/// A scalar is a limit on the metric's good side, or `">= 0.999"`; a map is by group:
+///   weights.cosine: {int8: 0.9999, nvfp4: 0.996}
+///   layers.cosine: ">= 0.999"
+///   greedy.gap: 0.5
+/// kInvalidArgument, naming file and key, for what is not understood.
+void read_thresholds(const std::filesystem::path& path, Thresholds& thresholds);
+/// `--require "layers.cosine>=0.999"`, `--require "weights.cosine[nvfp4]>=0.996"`.
+void add_requirement(std::string_view text, Thresholds& thresholds);
+
+/// Every gate that has something to be checked on in the report, in order of metrics(); a demand
+/// that was made by hand and meets nothing fails (`checked` 0).
+std::vector<GateResult> judge(const Report& report, const Thresholds& thresholds);
+
+}  // namespace ingot::verify

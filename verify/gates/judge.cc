@@ -1,0 +1,128 @@
+#include <cmath>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "verify/gates/gate.h"
+#include "verify/gates/inconclusive_warning.h"
+#include "verify/gates/metric_groups.h"
+#include "verify/report/report.h"
+
+namespace ingot::verify {
+namespace {
+
+constexpr std::string_view kDefault = "default";
+
+bool holds(const Gate& gate, double value) {
+  return gate.bound == Bound::kAtLeast ? value >= gate.limit : value <= gate.limit;
+}
+
+// NaN is worse than every number.
+bool is_worse(Bound bound, double value, double than) {
+  if (std::isnan(than)) return false;
+  if (std::isnan(value)) return true;
+  return bound == Bound::kAtLeast ? value < than : value > than;
+}
+
+void see_value(GateResult& result, double value, const std::string& subject) {
+  const bool passed = holds(result.gate, value);
+  if (!passed) ++result.failed;
+  if (result.checked == 0 || is_worse(result.gate.bound, value, result.worst)) {
+    result.worst = value;
+    result.subject = subject;
+  }
+  ++result.checked;
+  result.passed = result.passed && passed;
+}
+
+// The demands on one metric, and what became of each.
+class MetricJudge {
+ public:
+  MetricJudge(std::string_view metric, const Thresholds& thresholds) {
+    for (const Gate& gate : thresholds.gates) {
+      if (gate.metric == metric) rows_.push_back({.result = {.gate = gate}});
+    }
+  }
+
+  [[nodiscard]] bool empty() const { return rows_.empty(); }
+
+  void see(double value, std::string_view group, const std::string& subject) {
+    const auto [at, is_new] = row_of_.try_emplace(std::string(group));
+    if (is_new) at->second = choose(group);
+    if (at->second) see_value(rows_[*at->second].result, value, subject);
+  }
+
+  void append_to(std::vector<GateResult>& results) {
+    for (Row& row : rows_) {
+      if (row.result.checked == 0 && !fails_unmet(row)) continue;
+      row.result.passed = row.result.passed && row.result.checked > 0;
+      results.push_back(row.result);
+    }
+  }
+
+ private:
+  struct Row {
+    GateResult result;
+    bool met = false;  // some value was of its groups, whether or not another gate replaced it
+  };
+
+  // The last origin that says something of the group, and there the gate that fits it best.
+  std::optional<std::size_t> choose(std::string_view group) {
+    std::optional<std::size_t> best;
+    int best_fit = 0;
+    for (std::size_t i = 0; i < rows_.size(); ++i) {
+      const int fit = group_fit(rows_[i].result.gate.group, group);
+      if (fit == 0) continue;
+      rows_[i].met = true;
+      const bool same_origin =
+          best && rows_[*best].result.gate.origin == rows_[i].result.gate.origin;
+      if (same_origin && fit < best_fit) continue;
+      best = i;
+      best_fit = fit;
+    }
+    return best;
+  }
+
+  // A demand of --require must meet something itself. A file speaks of groups that a checkpoint
+  // need not have: one of them must.
+  [[nodiscard]] bool fails_unmet(const Row& row) const {
+    const std::string& origin = row.result.gate.origin;
+    if (row.met || origin == kDefault) return false;
+    if (origin == "--require" || row.result.gate.group.empty()) return true;
+    for (const Row& other : rows_) {
+      if (other.met && other.result.gate.origin == origin) return false;
+    }
+    return true;
+  }
+
+  std::vector<Row> rows_;
+  std::map<std::string, std::optional<std::size_t>, std::less<>> row_of_;
+};
+
+}  // namespace
+
+std::vector<GateResult> judge(const Report& report, const Thresholds& thresholds) {
+  std::vector<GateResult> results;
+  for (const Metric& metric : metrics()) {
+    MetricJudge judge_of(metric.name, thresholds);
+    if (judge_of.empty()) continue;
+    metric.values(report, [&](double value, std::string_view group, const std::string& subject) {
+      judge_of.see(value, group, subject);
+    });
+    judge_of.append_to(results);
+  }
+  return results;
+}
+
+std::optional<std::string> inconclusive_warning(const Report& report) {
+  if (!report.greedy) return std::nullopt;
+  const std::size_t all = report.greedy->prompts.size();
+  const std::size_t inconclusive = report.greedy->inconclusive;
+  if (3 * inconclusive <= all) return std::nullopt;
+  return fmt::format(
+      "greedy: {} of {} prompts part where the source was nearly undecided; longer or plainer "
+      "prompts tell more (--prompts)",
+      inconclusive, all);
+}
+
+}  // namespace ingot::verify

@@ -1,0 +1,260 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "verify/gates/gate.h"
+#include "verify/report/report.h"
+
+namespace ingot::verify {
+namespace {
+
+using See = std::function<void(double value, std::string_view group, const std::string& subject)>;
+
+const std::string kWhole;  // the subject of a value that is one for the whole report
+
+double count(std::uint64_t n) {
+  return static_cast<double>(n);
+}
+
+// An activation that is not finite passes no gate, whichever side of the limit it is on.
+double finite_or_nan(double value) {
+  return std::isfinite(value) ? value : std::numeric_limits<double>::quiet_NaN();
+}
+
+std::string layer_subject(const LayerAgreement& layer) {
+  return fmt::format("{}layer {}", layer.is_mtp ? "MTP " : "", layer.layer);
+}
+
+void structure_errors(const Report& report, const See& see) {
+  if (!report.structure) return;
+  const auto& findings = report.structure->findings;
+  const auto is_error = [](const formats::Finding& finding) {
+    return finding.severity == formats::Severity::kError;
+  };
+  const auto first = std::find_if(findings.begin(), findings.end(), is_error);
+  if (first == findings.end()) return see(0, {}, kWhole);
+  const std::string& subject = first->tensor.empty() ? first->file : first->tensor;
+  see(count(static_cast<std::uint64_t>(std::count_if(findings.begin(), findings.end(), is_error))),
+      {}, subject.empty() ? first->message : fmt::format("{}: {}", subject, first->message));
+}
+
+void weights_unmatched(const Report& report, const See& see) {
+  if (report.weights) see(count(report.weights->unmatched), {}, kWhole);
+}
+
+// A row of the table that has one value per tensor.
+template <double (*Value)(const TensorWeights&)>
+void per_tensor(const Report& report, const See& see) {
+  if (!report.weights) return;
+  for (const TensorWeights& tensor : report.weights->tensors)
+    see(Value(tensor), tensor.to, tensor.name);
+}
+
+double misrounded(const TensorWeights& tensor) {
+  return count(tensor.sums.misrounded);
+}
+double changed(const TensorWeights& tensor) {
+  return tensor.relation == Relation::kChanged ? 1 : 0;
+}
+double narrowed(const TensorWeights& tensor) {
+  return tensor.relation == Relation::kNarrowed ? 1 : 0;
+}
+double nonfinite(const TensorWeights& tensor) {
+  return count(tensor.sums.nonfinite);
+}
+// The quotient of two roots need not be 1 where every value is equal.
+double cosine(const TensorWeights& tensor) {
+  const bool equal = tensor.relation == Relation::kIdentical || tensor.sums.error2 == 0;
+  return equal && tensor.sums.nonfinite == 0 ? 1 : tensor.sums.cosine();
+}
+double scale_error(const TensorWeights& tensor) {
+  return std::abs(tensor.sums.fitted_scale() - 1);
+}
+// A factor that explains nearly all of the error is a wrong scale: where the source's values lie on
+// the output's grid, it moves every value and none beyond half a step. Rounding alone scatters at
+// least as much as it shifts (measured: at most 2.6 times as much shift). Scales that are powers of
+// two cannot be a little off.
+double lone_factor(const TensorWeights& tensor) {
+  constexpr double kShare = 10;
+  if (tensor.to == "mxfp4" || tensor.to == "mxfp8" || !(tensor.sums.source2 > 0)) return 0;
+  const double bias = scale_error(tensor);
+  const double error = tensor.sums.relative_error();
+  const double scatter2 = std::max(0.0, error * error - bias * bias);
+  return bias * bias > kShare * kShare * scatter2 ? bias : 0;
+}
+double relative_error(const TensorWeights& tensor) {
+  return tensor.sums.relative_error();
+}
+double sqnr(const TensorWeights& tensor) {
+  return tensor.sums.sqnr_db();
+}
+
+// A row that has one value per layer, or none for layers without it.
+template <std::optional<double> (*Value)(const LayerAgreement&)>
+void per_layer(const Report& report, const See& see) {
+  if (!report.layers) return;
+  for (const LayerAgreement& layer : report.layers->layers) {
+    if (const auto value = Value(layer))
+      see(finite_or_nan(*value), report.output.kind, layer_subject(layer));
+  }
+}
+
+std::optional<double> isolated_mean(const LayerAgreement& layer) {
+  return layer.is_mtp ? std::nullopt : std::optional(layer.isolated.mean);
+}
+std::optional<double> mtp_isolated_mean(const LayerAgreement& layer) {
+  return layer.is_mtp ? std::optional(layer.isolated.mean) : std::nullopt;
+}
+std::optional<double> isolated_worst(const LayerAgreement& layer) {
+  return layer.isolated.worst;
+}
+std::optional<double> accumulated_mean(const LayerAgreement& layer) {
+  return layer.accumulated.mean;
+}
+std::optional<double> router_overlap(const LayerAgreement& layer) {
+  return layer.router_overlap;
+}
+std::optional<double> indexer_overlap(const LayerAgreement& layer) {
+  return layer.indexer_overlap;
+}
+
+bool is_finite(const Similarity& similarity) {
+  return std::isfinite(similarity.mean) && std::isfinite(similarity.worst) &&
+         std::isfinite(similarity.relative_error) && std::isfinite(similarity.max_error);
+}
+bool is_finite(const LogitAgreement& logits) {
+  return std::isfinite(logits.mean_kl) && std::isfinite(logits.worst_kl) &&
+         std::isfinite(logits.max_error) && std::isfinite(logits.output_nll);
+}
+
+void layers_nonfinite(const Report& report, const See& see) {
+  if (!report.layers) return;
+  const auto tell = [&](bool finite, const std::string& subject) {
+    see(finite ? 0 : 1, report.output.kind, subject);
+  };
+  for (const LayerAgreement& layer : report.layers->layers)
+    tell(is_finite(layer.isolated) && is_finite(layer.accumulated), layer_subject(layer));
+  if (report.layers->logits.tokens > 0) tell(is_finite(report.layers->logits), "logits");
+  if (report.layers->mtp_logits) tell(is_finite(*report.layers->mtp_logits), "MTP logits");
+}
+
+// A row that has one value of the logits.
+template <double LogitAgreement::*Member>
+void of_logits(const Report& report, const See& see) {
+  if (!report.layers || report.layers->logits.tokens == 0) return;
+  const LogitAgreement& logits = report.layers->logits;
+  see(finite_or_nan(logits.*Member), report.output.kind,
+      fmt::format("worst at prompt {}, token {}", logits.worst_prompt + 1, logits.worst_token));
+}
+
+void mtp_kl(const Report& report, const See& see) {
+  if (report.layers && report.layers->mtp_logits)
+    see(finite_or_nan(report.layers->mtp_logits->mean_kl), report.output.kind, kWhole);
+}
+
+void perplexity(const Report& report, const See& see) {
+  double ratio = 0;  // its logarithm
+  if (report.text && report.text->source) {
+    const auto mean = [](const Likelihood& side) { return side.nll / count(side.tokens); };
+    ratio = mean(report.text->output) - mean(*report.text->source);
+  } else if (report.layers && report.source && report.layers->logits.tokens > 0) {
+    ratio = report.layers->logits.output_nll - report.layers->logits.source_nll;
+  } else {
+    return;
+  }
+  see(finite_or_nan(std::abs(ratio)), report.output.kind, kWhole);
+}
+
+void greedy_different(const Report& report, const See& see) {
+  if (!report.greedy) return;
+  const auto& prompts = report.greedy->prompts;
+  const auto first = std::find_if(prompts.begin(), prompts.end(), [](const GreedyPrompt& prompt) {
+    return prompt.outcome == GreedyOutcome::kDifferent;
+  });
+  see(count(report.greedy->different), report.output.kind,
+      first == prompts.end() ? kWhole
+                             : fmt::format("prompt {}, token {}", first - prompts.begin() + 1,
+                                           first->first_difference.value_or(0)));
+}
+
+void greedy_inconclusive(const Report& report, const See& see) {
+  if (!report.greedy || report.greedy->prompts.empty()) return;
+  see(count(report.greedy->inconclusive) / count(report.greedy->prompts.size()), report.output.kind,
+      kWhole);
+}
+
+constexpr std::array kMetrics{
+    Metric{"structure.errors", Bound::kAtMost, "errors found in the output's structure",
+           structure_errors},
+    Metric{"weights.unmatched", Bound::kAtMost, "tensors that only one side has",
+           weights_unmatched},
+    Metric{"weights.misrounded", Bound::kAtMost,
+           "values farther than half a grid step from the source's, per tensor",
+           per_tensor<misrounded>},
+    Metric{"weights.changed", Bound::kAtMost,
+           "1 for a tensor of the same scheme that is not the same", per_tensor<changed>},
+    Metric{"weights.narrowed", Bound::kAtMost, "1 for a plain tensor that lost bits",
+           per_tensor<narrowed>},
+    Metric{"weights.nonfinite", Bound::kAtMost,
+           "NaN or infinite values where the source has numbers, per tensor",
+           per_tensor<nonfinite>},
+    Metric{"weights.cosine", Bound::kAtLeast, "cosine with the source's values, per tensor",
+           per_tensor<cosine>},
+    Metric{"weights.scale_error", Bound::kAtMost,
+           "distance from 1 of the factor that fits a tensor to the source's best",
+           per_tensor<scale_error>},
+    Metric{"weights.lone_factor", Bound::kAtMost,
+           "that distance, where next to nothing else is wrong with the tensor",
+           per_tensor<lone_factor>},
+    Metric{"weights.relative_error", Bound::kAtMost,
+           "Frobenius norm of the error over the source's", per_tensor<relative_error>},
+    Metric{"weights.sqnr", Bound::kAtLeast, "signal to quantization noise in dB, per tensor",
+           per_tensor<sqnr>},
+    Metric{"layers.nonfinite", Bound::kAtMost, "1 for a layer whose outputs are not all finite",
+           layers_nonfinite},
+    Metric{"layers.cosine", Bound::kAtLeast,
+           "mean cosine of hidden states, both given the source's input, of main layers",
+           per_layer<isolated_mean>},
+    Metric{"layers.worst", Bound::kAtLeast,
+           "least cosine of a token, both given the source's input", per_layer<isolated_worst>},
+    Metric{"layers.accumulated", Bound::kAtLeast,
+           "mean cosine of hidden states, each continuing its own", per_layer<accumulated_mean>},
+    Metric{"layers.router", Bound::kAtLeast, "part of the source's experts that is chosen too",
+           per_layer<router_overlap>},
+    Metric{"layers.indexer", Bound::kAtLeast, "part of the source's positions that is chosen too",
+           per_layer<indexer_overlap>},
+    Metric{"outputs.kl", Bound::kAtMost, "mean KL(source || output) of the next token, nats",
+           of_logits<&LogitAgreement::mean_kl>},
+    Metric{"outputs.top1", Bound::kAtLeast, "part of tokens with the same likeliest successor",
+           of_logits<&LogitAgreement::top1>},
+    Metric{"outputs.top5", Bound::kAtLeast, "overlap of the five likeliest successors",
+           of_logits<&LogitAgreement::top5>},
+    Metric{"outputs.perplexity", Bound::kAtMost,
+           "|ln(perplexity of the output / of the source)|, of --text, else of the prompts",
+           perplexity},
+    Metric{"mtp.cosine", Bound::kAtLeast, "layers.cosine of the MTP layer",
+           per_layer<mtp_isolated_mean>},
+    Metric{"mtp.kl", Bound::kAtMost, "outputs.kl of the MTP layer", mtp_kl},
+    Metric{"greedy.different", Bound::kAtMost, "prompts that are answered differently",
+           greedy_different},
+    Metric{"greedy.inconclusive", Bound::kAtMost,
+           "part of prompts whose answers part where the source was nearly undecided",
+           greedy_inconclusive},
+};
+
+}  // namespace
+
+std::span<const Metric> metrics() {
+  return kMetrics;
+}
+
+const Metric* find_metric(std::string_view name) {
+  const auto found = std::find_if(kMetrics.begin(), kMetrics.end(),
+                                  [&](const Metric& metric) { return metric.name == name; });
+  return found == kMetrics.end() ? nullptr : &*found;
+}
+
+}  // namespace ingot::verify

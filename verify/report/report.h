@@ -1,0 +1,52 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "formats/json.h"
+#include "verify/gates/gate.h"
+#include "verify/layers/layer_check.h"
+#include "verify/level.h"
+#include "verify/outputs/greedy_check.h"
+#include "verify/outputs/likelihood.h"
+#include "verify/side.h"
+#include "verify/structure/structure_check.h"
+#include "verify/weights/weight_check.h"
+
+namespace ingot::verify {
+
+/// Everything that was compared and what came of it. Holds no time and no path: the same inputs
+/// and options give the same report.
+struct Report {
+  std::string tool_version;
+  std::optional<SideFacts> source;  ///< nothing when a single checkpoint was looked at
+  SideFacts output;
+  std::vector<Level> levels;  ///< that were asked for
+  std::optional<StructureReport> structure;
+  std::optional<WeightsReport> weights;
+  std::optional<LayersReport> layers;
+  std::optional<GreedyReport> greedy;
+  std::optional<TextReport> text;
+  std::string reference;  ///< what recorded the activations compared with, or empty
+  /// Levels that were asked for and could not be run, with the reason ("layers: the output could
+  /// not be opened"). Each fails the report.
+  std::vector<std::string> not_run;
+  std::vector<std::string> warnings;
+  std::vector<GateResult> gates;
+
+  /// Every gate passed, and every level ran.
+  [[nodiscard]] bool passed() const;
+};
+
+/// The first layer whose isolated cosine is below its gate, or nothing.
+std::optional<std::size_t> first_bad_layer(const Report& report);
+
+/// `{"version": 1, ...}`: --json and ingot.verify.json. Infinite and undefined numbers are null.
+formats::Json report_json(const Report& report);
+/// One self-contained page: inline SVG and style, no script and nothing fetched, light and dark.
+std::string report_html(const Report& report);
+/// For a model card.
+std::string report_markdown(const Report& report);
+
+}  // namespace ingot::verify

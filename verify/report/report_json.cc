@@ -1,0 +1,243 @@
+#include <cmath>
+
+#include "verify/report/figures.h"
+#include "verify/report/report.h"
+
+namespace ingot::verify {
+
+using formats::Json;
+
+namespace {
+
+constexpr int kVersion = 1;
+// A checkpoint may have a hundred thousand tensors, and each may be missing.
+constexpr std::size_t kWorst = 100;
+constexpr std::size_t kFindings = 1000;
+
+Json number(double value) {
+  return std::isfinite(value) ? Json(value) : Json(nullptr);
+}
+
+Json number(const std::optional<double>& value) {
+  return value ? number(*value) : Json(nullptr);
+}
+
+Json side_json(const SideFacts& facts) {
+  Json json = {{"name", printable_text(facts.name)},
+               {"family", facts.family},
+               {"dialect", facts.dialect},
+               {"layout", facts.layout},
+               {"topology", facts.topology},
+               {"made_by", facts.made_by},
+               {"fingerprint", facts.fingerprint},
+               {"kind", facts.kind},
+               {"tensors", facts.tensors},
+               {"files", facts.files},
+               {"bytes", facts.bytes},
+               {"schemes", Json::array()}};
+  for (const SchemeShare& share : facts.schemes) {
+    json["schemes"].push_back({{"scheme", share.scheme},
+                               {"tensors", share.tensors},
+                               {"elements", share.elements},
+                               {"bytes", share.bytes}});
+  }
+  return json;
+}
+
+Json gate_json(const GateResult& result) {
+  return {{"metric", result.gate.metric},
+          {"group", result.gate.group},
+          {"bound", result.gate.bound == Bound::kAtLeast ? ">=" : "<="},
+          {"limit", number(result.gate.limit)},
+          {"origin", printable_text(result.gate.origin)},
+          {"passed", result.passed},
+          {"checked", result.checked},
+          {"failed", result.failed},
+          {"worst", number(result.worst)},
+          {"subject", printable_text(result.subject)}};
+}
+
+Json structure_json(const StructureReport& structure) {
+  Json json = {{"tensors", structure.tensors},       {"hashed", structure.hashed},
+               {"manifest", structure.has_manifest}, {"errors", structure.errors()},
+               {"warnings", structure.warnings()},   {"findings", Json::array()}};
+  for (const formats::Finding& finding : structure.findings) {
+    if (json["findings"].size() == kFindings) break;
+    json["findings"].push_back(
+        {{"severity", finding.severity == formats::Severity::kError ? "error" : "warning"},
+         {"code", std::string(error_code_name(finding.code))},
+         {"rule", std::string(finding.rule)},
+         {"file", printable_text(finding.file)},
+         {"tensor", printable_text(finding.tensor)},
+         {"message", printable_text(finding.message)}});
+  }
+  return json;
+}
+
+Json sums_json(const ElementSums& sums) {
+  return {{"elements", sums.elements},
+          {"exact", sums.exact},
+          {"misrounded", sums.misrounded},
+          {"saturated", sums.saturated},
+          {"zeroed", sums.zeroed},
+          {"nonfinite", sums.nonfinite},
+          {"source_nonfinite", sums.source_nonfinite},
+          {"cosine", number(sums.cosine())},
+          {"relative_error", number(sums.relative_error())},
+          {"sqnr_db", number(sums.sqnr_db())},
+          {"mean_error", number(sums.mean_error())},
+          {"fitted_scale", number(sums.fitted_scale())},
+          {"max_error", number(sums.max_error)},
+          {"max_relative", number(sums.max_relative)}};
+}
+
+Json group_json(const WeightGroup& group) {
+  Json json = Json::object();
+  if (!group.to.empty()) {
+    json["from"] = group.from;
+    json["to"] = group.to;
+  } else {
+    json["layer"] = group.layer ? Json(*group.layer) : Json(nullptr);
+  }
+  json["role"] = group.role;
+  json["tensors"] = group.tensors;
+  json["identical"] = group.identical;
+  json["least_cosine"] = number(group.least_cosine);
+  json["worst_scale"] = number(group.worst_scale);
+  json["worst"] = printable_text(group.worst);
+  json.update(sums_json(group.sums));
+  json["step_histogram"] = group.sums.step_histogram;
+  return json;
+}
+
+Json weights_json(const WeightsReport& weights) {
+  Json json = {{"tensors", weights.tensors.size()},  {"unmatched", weights.unmatched},
+               {"sample", number(weights.sample)},   {"by_scheme_and_role", Json::array()},
+               {"by_layer_and_role", Json::array()}, {"worst", Json::array()}};
+  for (const WeightGroup& group : by_scheme_and_role(weights))
+    json["by_scheme_and_role"].push_back(group_json(group));
+  for (const WeightGroup& group : by_layer_and_role(weights))
+    json["by_layer_and_role"].push_back(group_json(group));
+  for (const TensorWeights* tensor : worst_tensors(weights, kWorst)) {
+    Json entry = {{"tensor", printable_text(tensor->name)},
+                  {"role", tensor->role},
+                  {"from", tensor->from},
+                  {"to", tensor->to},
+                  {"relation", std::string(relation_name(tensor->relation))}};
+    entry.update(sums_json(tensor->sums));
+    json["worst"].push_back(std::move(entry));
+  }
+  return json;
+}
+
+Json similarity_json(const Similarity& similarity) {
+  return {{"mean", number(similarity.mean)},
+          {"median", number(similarity.median)},
+          {"worst", number(similarity.worst)},
+          {"mean_without_first", number(similarity.mean_without_first)},
+          {"worst_without_first", number(similarity.worst_without_first)},
+          {"worst_prompt", similarity.worst_prompt},
+          {"worst_token", similarity.worst_token},
+          {"relative_error", number(similarity.relative_error)},
+          {"max_error", number(similarity.max_error)}};
+}
+
+Json logits_json(const LogitAgreement& logits) {
+  if (logits.tokens == 0) return nullptr;
+  return {{"tokens", logits.tokens},
+          {"mean_kl", number(logits.mean_kl)},
+          {"worst_kl", number(logits.worst_kl)},
+          {"worst_prompt", logits.worst_prompt},
+          {"worst_token", logits.worst_token},
+          {"top1", number(logits.top1)},
+          {"top5", number(logits.top5)},
+          {"max_error", number(logits.max_error)},
+          {"source_nll", number(logits.source_nll)},
+          {"output_nll", number(logits.output_nll)}};
+}
+
+Json layers_json(const Report& report) {
+  const LayersReport& layers = *report.layers;
+  const auto bad = first_bad_layer(report);
+  Json json = {{"source_profile", layers.source_profile},
+               {"output_profile", layers.output_profile},
+               {"prompts", layers.prompts},
+               {"tokens", layers.tokens},
+               {"first_bad_layer", bad ? Json(*bad) : Json(nullptr)},
+               {"layers", Json::array()}};
+  for (const LayerAgreement& layer : layers.layers) {
+    json["layers"].push_back({{"layer", layer.layer},
+                              {"mtp", layer.is_mtp},
+                              {"isolated", similarity_json(layer.isolated)},
+                              {"accumulated", similarity_json(layer.accumulated)},
+                              {"router_overlap", number(layer.router_overlap)},
+                              {"indexer_overlap", number(layer.indexer_overlap)}});
+  }
+  json["logits"] = logits_json(layers.logits);
+  json["mtp_logits"] = layers.mtp_logits ? logits_json(*layers.mtp_logits) : Json(nullptr);
+  return json;
+}
+
+Json greedy_json(const GreedyReport& greedy) {
+  Json json = {{"equal", greedy.equal},
+               {"inconclusive", greedy.inconclusive},
+               {"different", greedy.different},
+               {"prompts", Json::array()}};
+  for (const GreedyPrompt& prompt : greedy.prompts) {
+    json["prompts"].push_back(
+        {{"prompt", printable_text(prompt.prompt.text)},
+         {"ids", prompt.prompt.ids},
+         {"outcome", std::string(greedy_outcome_name(prompt.outcome))},
+         {"source", prompt.source},
+         {"output", prompt.output},
+         {"source_text", printable_text(prompt.source_text)},
+         {"output_text", printable_text(prompt.output_text)},
+         {"first_difference",
+          prompt.first_difference ? Json(*prompt.first_difference) : Json(nullptr)},
+         {"gap", number(prompt.gap)},
+         {"limit", number(prompt.limit)}});
+  }
+  return json;
+}
+
+Json likelihood_json(const Likelihood& likelihood) {
+  return {{"documents", likelihood.documents},
+          {"tokens", likelihood.tokens},
+          {"nll", number(likelihood.nll)},
+          {"perplexity", number(likelihood.perplexity())}};
+}
+
+Json text_json(const TextReport& text) {
+  return {{"source", text.source ? likelihood_json(*text.source) : Json(nullptr)},
+          {"output", likelihood_json(text.output)},
+          {"cut", text.cut}};
+}
+
+}  // namespace
+
+Json report_json(const Report& report) {
+  Json json = {{"version", kVersion},
+               {"tool_version", report.tool_version},
+               {"passed", report.passed()},
+               {"levels", Json::array()}};
+  for (const Level level : report.levels) json["levels"].push_back(std::string(level_name(level)));
+  json["not_run"] = Json::array();
+  for (const std::string& reason : report.not_run)
+    json["not_run"].push_back(printable_text(reason));
+  json["warnings"] = Json::array();
+  for (const std::string& warning : report.warnings)
+    json["warnings"].push_back(printable_text(warning));
+  json["source"] = report.source ? side_json(*report.source) : Json(nullptr);
+  json["output"] = side_json(report.output);
+  json["reference"] = printable_text(report.reference);
+  json["gates"] = Json::array();
+  for (const GateResult& result : report.gates) json["gates"].push_back(gate_json(result));
+  if (report.structure) json["structure"] = structure_json(*report.structure);
+  if (report.weights) json["weights"] = weights_json(*report.weights);
+  if (report.layers) json["layers"] = layers_json(report);
+  if (report.greedy) json["greedy"] = greedy_json(*report.greedy);
+  if (report.text) json["text"] = text_json(*report.text);
+  return json;
+}
+
+}  // namespace ingot::verify

@@ -1,0 +1,100 @@
+#include "verify/report/svg.h"
+
+#include <array>
+
+#include <fmt/format.h>
+
+#include "verify/report/html_text.h"
+
+namespace ingot::verify {
+namespace {
+
+constexpr double kShrink = 0.8;  // at which 12 px are still legible
+
+}  // namespace
+
+Svg::Svg(double width, double height, std::string_view label, bool fluid)
+    : text_(fmt::format(
+          "<svg role=\"img\" aria-label=\"{}\" viewBox=\"0 0 {:.0f} {:.0f}\" {}>\n",
+          html_text(label), width, height,
+          fluid ? fmt::format("style=\"width:100%;min-width:{:.0f}px\"", kShrink * width)
+                : fmt::format("width=\"{:.0f}\" height=\"{:.0f}\"", width, height))) {}
+
+void Svg::line(SvgPoint from, SvgPoint to, std::string_view style) {
+  text_ +=
+      fmt::format("<line class=\"{}\" x1=\"{:.1f}\" y1=\"{:.1f}\" x2=\"{:.1f}\" y2=\"{:.1f}\"/>\n",
+                  style, from.x, from.y, to.x, to.y);
+}
+
+void Svg::polyline(const std::vector<SvgPoint>& points, std::string_view style) {
+  if (points.size() < 2) return;
+  text_ += fmt::format("<polyline class=\"{}\" points=\"", style);
+  for (const SvgPoint& point : points) text_ += fmt::format("{:.1f},{:.1f} ", point.x, point.y);
+  text_.back() = '"';
+  text_ += "/>\n";
+}
+
+void Svg::circle(SvgPoint centre, double radius, std::string_view style, std::string_view title) {
+  text_ += fmt::format("<circle class=\"{}\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{:.1f}\"", style,
+                       centre.x, centre.y, radius);
+  close("circle", title);
+}
+
+void Svg::rect(SvgPoint corner, double width, double height, std::string_view style,
+               std::string_view title) {
+  text_ +=
+      fmt::format("<rect class=\"{}\" x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\"",
+                  style, corner.x, corner.y, width, height);
+  close("rect", title);
+}
+
+void Svg::diamond(SvgPoint centre, double radius, std::string_view style, std::string_view title) {
+  text_ += fmt::format(
+      "<polygon class=\"{}\" points=\"{:.1f},{:.1f} {:.1f},{:.1f} {:.1f},{:.1f} {:.1f},{:.1f}\"",
+      style, centre.x - radius, centre.y, centre.x, centre.y - radius, centre.x + radius, centre.y,
+      centre.x, centre.y + radius);
+  close("polygon", title);
+}
+
+void Svg::text(SvgPoint at, std::string_view style, std::string_view text) {
+  text_ += fmt::format("<text class=\"{}\" x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n", style, at.x,
+                       at.y, html_text(text));
+}
+
+void Svg::vertical_text(SvgPoint at, std::string_view style, std::string_view text) {
+  text_ += fmt::format(
+      "<text class=\"{}\" transform=\"translate({:.1f} {:.1f}) rotate(-90)\">{}</text>\n", style,
+      at.x, at.y, html_text(text));
+}
+
+std::string Svg::finish() const {
+  return text_ + "</svg>\n";
+}
+
+void Svg::close(std::string_view element, std::string_view title) {
+  text_ +=
+      title.empty() ? "/>\n" : fmt::format("><title>{}</title></{}>\n", html_text(title), element);
+}
+
+std::vector<std::size_t> spread_ticks(std::size_t count, std::size_t most) {
+  constexpr std::array<std::size_t, 3> kRound = {1, 2, 5};
+  std::size_t step = 1;
+  for (std::size_t decade = 1, i = 0; (count + step - 1) / step > most; ++i) {
+    if (i > 0 && i % kRound.size() == 0) decade *= 10;
+    step = kRound[i % kRound.size()] * decade;
+  }
+  std::vector<std::size_t> ticks;
+  for (std::size_t at = 0; at < count; at += step) ticks.push_back(at);
+  return ticks;
+}
+
+std::string power_of_ten(int exponent) {
+  constexpr std::array kDigits = {"⁰", "¹", "²", "³", "⁴", "⁵", "⁶", "⁷", "⁸", "⁹"};
+  if (exponent == 0) return "1";
+  std::string text = "10";
+  for (const char c : std::to_string(exponent))
+    text += c == '-' ? "⁻" : kDigits[static_cast<std::size_t>(c - '0')];
+  return text;
+}
+
+}  // namespace ingot::verify
