@@ -59,6 +59,7 @@ class Execution {
     report_.memory = memory;
     if (earlier && earlier->publishing) {
       log("resuming: the files are complete, publishing");
+      if (earlier->inspected) add_report();
       finish_publishing(earlier->replacing);
     } else {
       const KnownFindings known = known_findings(source_, options_.threads);
@@ -71,17 +72,39 @@ class Execution {
       report_.quality = quality_report(plan_, source_, hashes_);
       report_.warnings =
           require_loadable(plan_, paths_.staged, source_, recipe_, known, options_.threads);
-      if (consumer_) consumer_->finish(*journal_);
-      journal_->add_publishing(options_.force);
-      finish_publishing(options_.force);
+      const bool is_inspected = options_.inspect != nullptr;
+      report_.refused = is_inspected && !passes_inspection();
+      if (!report_.refused) {
+        if (consumer_) consumer_->finish(*journal_);
+        journal_->add_publishing(options_.force, has_report_);
+        finish_publishing(options_.force);
+      }
     }
-    log("published");
+    log(report_.refused ? "not published: the inspection refused it" : "published");
     const auto elapsed = std::chrono::steady_clock::now() - begin;
     report_.elapsed_seconds = std::chrono::duration<double>(elapsed).count();
     return report_;
   }
 
  private:
+  // Whoever inspects sees what will be published, and nothing else.
+  bool passes_inspection() {
+    const Inspection inspection = options_.inspect(paths_.staged);
+    if (!inspection.may_publish) return false;
+    if (!inspection.report.empty()) {
+      write_text_file(paths_.staged / formats::kVerifyName, inspection.report);
+      sync_directory(paths_.staged);
+      add_report();
+    }
+    return true;
+  }
+
+  // The report is published before the first manifest.
+  void add_report() {
+    has_report_ = true;
+    names_.insert(names_.begin(), std::string(formats::kVerifyName));
+  }
+
   void finish_publishing(bool replacing) {
     if (replacing) remove_stale(paths_, names_);
     publish(paths_, names_);
@@ -268,7 +291,8 @@ class Execution {
   const Recipe& recipe_;
   const OutputPaths paths_;
   const ExecuteOptions& options_;
-  const std::vector<std::string> names_;
+  std::vector<std::string> names_;
+  bool has_report_ = false;  // among names_
   std::vector<ItemRecord> hashes_;
   std::vector<char> done_;
   std::optional<Journal> journal_;

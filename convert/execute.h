@@ -12,8 +12,14 @@
 
 namespace ingot::convert {
 
-/// How a plan is executed. Nothing here influences a byte of the output, sha256 excepted (it adds
-/// to the manifest).
+/// What somebody thinks of a finished output that has no final name yet.
+struct Inspection {
+  bool may_publish = true;
+  std::string report;  ///< becomes ingot.verify.json beside the manifest; empty: there is none
+};
+
+/// How a plan is executed. Nothing here influences a byte of the output, sha256 and inspect
+/// excepted (they add to it).
 struct ExecuteOptions {
   std::size_t threads = 1;
   std::uint64_t mem_limit = std::uint64_t{4} << 30;
@@ -26,6 +32,9 @@ struct ExecuteOptions {
   std::function<void(std::uint64_t, std::uint64_t)> progress;
   /// Polled about every megabyte; true stops the job with kInterrupted, resumable.
   std::function<bool()> stop_requested;
+  /// Shown the directory of the finished files before anything is published; null: nobody is asked.
+  /// A resumed job that was about to publish has been through it.
+  std::function<Inspection(const std::filesystem::path& staged)> inspect;
   /// One line per event worth keeping; called by one thread at a time.
   std::function<void(const std::string&)> log;
 };
@@ -37,6 +46,7 @@ struct StageReport {
 
 struct ExecuteReport {
   bool already_done = false;        ///< the output was finished before; nothing was written
+  bool refused = false;             ///< by ExecuteOptions::inspect; nothing was published
   std::uint64_t items_resumed = 0;  ///< taken over from an earlier run
   std::uint64_t items_redone = 0;   ///< in the journal, but their bytes had not survived
   std::uint64_t bytes_written = 0;  ///< by this run
@@ -52,7 +62,8 @@ struct ExecuteReport {
 /// final name at the end. The result is the same bytes for any thread count, budget, I/O path and
 /// number of interruptions. Throws kExists for a target in the way, kNoSpace before starting when
 /// the file system is too small, kMismatch when a resumed job is not the same job, kInterrupted
-/// when stopped; in every such case no file has a final name.
+/// when stopped; in every such case no file has a final name. So too when the inspection refuses:
+/// the files stay in .ingot-partial, and a run with --resume has them inspected again.
 ExecuteReport execute(const Plan& plan, const formats::Checkpoint& source, const Recipe& recipe,
                       const PlanOptions& plan_options, const std::filesystem::path& output,
                       const ExecuteOptions& options);

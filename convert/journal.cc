@@ -129,6 +129,7 @@ std::optional<JournalContents> Journal::read(const std::filesystem::path& path) 
     } else if (fact->contains("publishing")) {
       contents.publishing = true;
       contents.replacing = fact->at("publishing").get<std::string>() == "replacing";
+      contents.inspected = fact->contains("inspected");
     }
     first = false;
     begin = end + 1;
@@ -160,8 +161,10 @@ void Journal::add_consumed(const std::string& file) {
   append(line_of({{"consumed", file}}));
 }
 
-void Journal::add_publishing(bool replacing) {
-  append(line_of({{"publishing", replacing ? "replacing" : "new"}}));
+void Journal::add_publishing(bool replacing, bool inspected) {
+  formats::Json fact = {{"publishing", replacing ? "replacing" : "new"}};
+  if (inspected) fact["inspected"] = true;
+  append(line_of(fact));
 }
 
 void Journal::append(const std::string& text) {

@@ -38,6 +38,7 @@ struct JournalContents {
   std::set<std::string> consumed;             ///< source files that were deleted
   bool publishing = false;                    ///< renaming had begun
   bool replacing = false;                     ///< ... over an older checkpoint (--force)
+  bool inspected = false;                     ///< ... with a report of its inspection
   std::uint64_t valid_bytes = 0;  ///< length of the readable prefix; a torn tail follows
 };
 
@@ -55,7 +56,7 @@ class Journal {
 
   void add_items(const std::map<std::uint32_t, ItemRecord>& items);
   void add_consumed(const std::string& file);
-  void add_publishing(bool replacing);
+  void add_publishing(bool replacing, bool inspected);
 
  private:
   Journal(Fd file, std::uint64_t size) : file_(std::move(file)), size_(size) {}

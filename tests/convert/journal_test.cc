@@ -34,12 +34,15 @@ TEST(Journal, ReadsBackWhatWasWritten) {
 
 TEST(Journal, RemembersWhetherPublishingReplacesAnOlderCheckpoint) {
   for (const bool replacing : {false, true}) {
-    const TempDir directory;
-    Journal journal = Journal::create(directory / "j", Json{{"plan", "p"}});
-    journal.add_publishing(replacing);
-    const auto contents = Journal::read(directory / "j");
-    EXPECT_TRUE(contents->publishing);
-    EXPECT_EQ(contents->replacing, replacing);
+    for (const bool inspected : {false, true}) {
+      const TempDir directory;
+      Journal journal = Journal::create(directory / "j", Json{{"plan", "p"}});
+      journal.add_publishing(replacing, inspected);
+      const auto contents = Journal::read(directory / "j");
+      EXPECT_TRUE(contents->publishing);
+      EXPECT_EQ(contents->replacing, replacing);
+      EXPECT_EQ(contents->inspected, inspected);
+    }
   }
 }
 

@@ -156,7 +156,7 @@ TEST(Resume, FinishesAPublicationThatWasCutAtAnyRename) {
       std::filesystem::copy_file(directory / "whole" / names[i],
                                  (i < renamed ? paths.output : paths.staged) / names[i]);
     }
-    Journal::append_to(paths.journal, *Journal::read(paths.journal)).add_publishing(false);
+    Journal::append_to(paths.journal, *Journal::read(paths.journal)).add_publishing(false, false);
     conversion.execute.resume = true;
     conversion.run();
     EXPECT_TRUE(tree(conversion.output) == expected) << "after " << renamed << " renames";

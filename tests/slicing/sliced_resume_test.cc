@@ -229,7 +229,7 @@ TEST(SlicedResume, FinishesAPublicationThatWasCutAtAnyRename) {
       std::filesystem::copy_file(whole.output / names[i], to);
     }
     convert::Journal::append_to(paths.journal, *convert::Journal::read(paths.journal))
-        .add_publishing(false);
+        .add_publishing(false, false);
     conversion.execute.resume = true;
     conversion.run();
     EXPECT_EQ(first_difference(tree(conversion.output), expected), "")
