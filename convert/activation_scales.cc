@@ -1,51 +1,47 @@
 #include "convert/activation_scales.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <cstring>
 
 #include <fmt/format.h>
 
 #include "convert/fingerprint.h"
 #include "formats/base/error.h"
-#include "formats/base/fd.h"
-#include "formats/safetensors.h"
 
 namespace ingot::convert {
 namespace {
 
-constexpr std::string_view kMin = ".input_min";
-constexpr std::string_view kMax = ".input_max";
-constexpr std::string_view kAmax = ".input_amax";
-
-struct Found {
-  std::optional<float> min, max, amax;
-};
-
-float read_float(const Fd& file, const formats::StoredTensor& tensor) {
-  std::array<std::byte, 4> bytes{};
-  file.read_exact(bytes, tensor.offset);
-  float value = 0;
-  std::memcpy(&value, bytes.data(), sizeof value);
-  return value;
+std::optional<float> read_float(const Fd& file, const std::optional<StatisticPlace>& place) {
+  if (!place) return std::nullopt;
+  return read_statistics(file, *place).front();
 }
 
-InputRange range_of(const std::string& module, const Found& found) {
+// Nothing for modules of which other things are known.
+std::optional<InputRange> range_of(const Fd& file, const std::string& module,
+                                   const ModuleStatistics& statistics) {
   const auto refuse = [&](std::string_view what) {
     return Error(ErrorCode::kCorrupt, std::string(what)).in_tensor(module);
   };
-  if (found.amax) {
-    if (found.min || found.max) throw refuse("has an input_amax beside input_min or input_max");
-    if (!(*found.amax >= 0) || !std::isfinite(*found.amax))
-      throw refuse(fmt::format("has an input_amax of {}", *found.amax));
-    return {.min = -*found.amax, .max = *found.amax};
+  const auto min = read_float(file, statistics.min), max = read_float(file, statistics.max);
+  const auto amax = read_float(file, statistics.amax);
+  if (amax && (!(*amax >= 0) || !std::isfinite(*amax)))
+    throw refuse(fmt::format("has an input_amax of {}", *amax));
+  if (!min && !max) {
+    if (!amax) return std::nullopt;
+    return InputRange{.min = -*amax, .max = *amax};
   }
-  if (!found.min || !found.max) throw refuse("needs both input_min and input_max");
-  if (!std::isfinite(*found.min) || !std::isfinite(*found.max) || *found.min > *found.max) {
-    throw refuse(fmt::format("has an input from {} to {}", *found.min, *found.max));
+  if (!min || !max) {
+    throw refuse(fmt::format("needs both input_min and input_max{}",
+                             amax ? " beside its input_amax, or neither" : ""));
   }
-  return {.min = std::min(*found.min, 0.0F), .max = std::max(*found.max, 0.0F)};
+  if (!std::isfinite(*min) || !std::isfinite(*max) || *min > *max)
+    throw refuse(fmt::format("has an input from {} to {}", *min, *max));
+  const InputRange range{.min = std::min(*min, 0.0F), .max = std::max(*max, 0.0F)};
+  if (amax && *amax != range.amax()) {
+    throw refuse(
+        fmt::format("has an input_amax of {}, but an input from {} to {}", *amax, *min, *max));
+  }
+  return range;
 }
 
 }  // namespace
@@ -57,37 +53,13 @@ void InputRange::include(const InputRange& other) {
 
 ActivationScales ActivationScales::read(const std::filesystem::path& path) {
   const Fd file = Fd::open_for_reading(path);
-  const formats::SafetensorsHeader header = formats::read_safetensors_header(file);
-  std::map<std::string, Found, std::less<>> found;
   ErrorList errors;
-  for (const formats::StoredTensor& tensor : header.tensors) {
-    const std::string_view name = tensor.name;
-    const std::string_view suffix = name.ends_with(kMin)    ? kMin
-                                    : name.ends_with(kMax)  ? kMax
-                                    : name.ends_with(kAmax) ? kAmax
-                                                            : "";
-    if (suffix.empty() || name.size() == suffix.size()) {
-      errors.add(Error(ErrorCode::kCorrupt,
-                       "is none of MODULE.input_min, MODULE.input_max, MODULE.input_amax")
-                     .in_tensor(tensor.name));
-      continue;
-    }
-    if (tensor.dtype != formats::DType::kF32 || tensor.n_bytes != sizeof(float)) {
-      errors.add(Error(ErrorCode::kCorrupt,
-                       fmt::format("is {} {}, must be one F32", formats::dtype_name(tensor.dtype),
-                                   formats::shape_text(tensor.shape)))
-                     .in_tensor(tensor.name));
-      continue;
-    }
-    Found& entry = found[std::string(name.substr(0, name.size() - suffix.size()))];
-    (suffix == kMin   ? entry.min
-     : suffix == kMax ? entry.max
-                      : entry.amax) = read_float(file, tensor);
-  }
+  StatisticsHeader header = read_statistics_header(file, errors);
   ActivationScales scales;
-  for (const auto& [module, entry] : found) {
+  for (const auto& [module, statistics] : header.modules) {
     try {
-      scales.ranges_.emplace(module, range_of(module, entry));
+      if (const auto range = range_of(file, module, statistics))
+        scales.ranges_.emplace(module, *range);
     } catch (const Error& error) {
       errors.add(error);
     }
@@ -97,6 +69,7 @@ ActivationScales ActivationScales::read(const std::filesystem::path& path) {
   } catch (Error& error) {
     throw error.in_file(path.string());
   }
+  scales.filled_ = std::move(header.filled);
   scales.hash_ = hash_file(path);
   return scales;
 }

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "convert/statistics_header.h"
 #include "formats/base/hash.h"
 #include "formats/encoding.h"
 
@@ -25,21 +26,24 @@ struct InputScale {
   float offset = 0;  ///< Ascend's asymmetric codes: x_q = round(x / scale + offset)
 };
 
-/// Ranges of activations by module, as found by a calibration: a safetensors file with
-/// `MODULE.input_min` and `MODULE.input_max`, or `MODULE.input_amax` meaning both signs of it; each
-/// one finite F32.
+/// Ranges of activations by module, as found by a calibration: a file of activation statistics
+/// (docs/formats.md) with `MODULE.input_min` and `MODULE.input_max`, or `MODULE.input_amax` alone,
+/// meaning both signs of it; each one finite F32.
 class ActivationScales {
  public:
-  /// Throws kCorrupt, collected, for other names, dtypes, sizes, values that are not finite, a
-  /// minimum above its maximum, half of a pair.
+  /// Throws kCorrupt, collected, for what read_statistics_header refuses, values that are not
+  /// finite, a minimum above its maximum, half of a pair, an input_amax that is not that of the
+  /// pair beside it.
   static ActivationScales read(const std::filesystem::path& path);
 
   [[nodiscard]] std::optional<InputRange> find(std::string_view module) const;
   /// Of the file, for the record.
   [[nodiscard]] const Hash128& hash() const { return hash_; }
+  [[nodiscard]] const FilledExperts& filled() const { return filled_; }
 
  private:
   std::map<std::string, InputRange, std::less<>> ranges_;
+  FilledExperts filled_;
   Hash128 hash_;
 };
 

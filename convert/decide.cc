@@ -7,6 +7,7 @@
 
 #include "convert/band.h"
 #include "convert/fused_groups.h"
+#include "convert/importance.h"
 #include "convert/refusals.h"
 #include "convert/static_inputs.h"
 #include "formats/base/error.h"
@@ -70,6 +71,7 @@ class Decider {
     find_scales_to_reuse();
     join_fused_tensors(source_, plan_, refusals_);
     set_input_scales(source_, recipe_.choices, plan_, refusals_);
+    set_importance(source_, recipe_.choices, plan_, refusals_);
     refusals_.throw_if_any();
     claim_powers_of_two();
   }

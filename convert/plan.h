@@ -59,6 +59,7 @@ struct PlannedTensor {
   formats::SchemeId to{};
   /// No rule asked for it: the source's scheme has no place in the target dialect.
   bool is_demoted = false;
+  bool is_weighted = false;  ///< --importance knows its columns
   std::uint8_t n_parts = 0;
   std::uint32_t group = kNone;   ///< index into Plan::groups
   std::uint32_t scales = kNone;  ///< --scales-from: index into that checkpoint's tensors()
@@ -147,9 +148,9 @@ struct Plan {
   const formats::Layout* layout = formats::find_layout("hf");
   std::optional<shard::Slicing> slicing;  ///< of sliced layouts
   bool links = true;
-  shard::Fits fits;              ///< of sliced layouts: what was retiled or padded; tensors empty
+  shard::Fits fits;                ///< of sliced layouts: what was retiled or padded; tensors empty
   std::uint64_t open_targets = 1;  ///< the most places that the parts of one tensor are dealt to
-  std::string config_text;       ///< config.json of the output; empty when the source has none
+  std::string config_text;         ///< config.json of the output; empty when the source has none
   /// config.json of the same output unsliced, where that says something else; else empty.
   std::string whole_config_text;
   std::string index_text;          ///< empty when the output is one model.safetensors, or sliced
@@ -157,9 +158,10 @@ struct Plan {
   std::string description_text;    ///< of Dialect::description_file; empty without
   std::vector<std::string> warnings;
   std::uint64_t n_copied = 0, n_rewrapped = 0, n_cast = 0, n_quantized = 0, n_dropped = 0;
-  std::uint64_t n_demoted = 0;         ///< of the cast ones
-  std::uint64_t n_fitted_to_bf16 = 0;  ///< that --tp-fit bf16 left in, or made, BF16
-  std::uint64_t bytes_in = 0;          ///< stored bytes that will be read, each counted once
+  std::uint64_t n_demoted = 0;                   ///< of the cast ones
+  std::uint64_t n_searched = 0, n_weighted = 0;  ///< with --importance: encoded as NVFP4; weighted
+  std::uint64_t n_fitted_to_bf16 = 0;            ///< that --tp-fit bf16 left in, or made, BF16
+  std::uint64_t bytes_in = 0;  ///< stored bytes that will be read, each counted once
   std::uint64_t bytes_out =
       0;  ///< of all weights files, headers included, each written once: exact
   std::uint64_t table_bytes = 0;  ///< estimate of what source tables and plan take in memory

@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "convert/activation_scales.h"
+#include "convert/importance.h"
 #include "formats/base/error.h"
 
 namespace ingot::convert {
@@ -227,6 +228,24 @@ formats::Activations parse_activations(std::string_view word) {
               fmt::format("--activations '{}' is none of weight-only, dynamic, static", word));
 }
 
+namespace {
+
+// The file, and which experts it knows from their peers alone.
+void record_statistics(const std::string& key, const Hash128& hash, const FilledExperts& filled,
+                       Json& json) {
+  json[key] = hash.hex();
+  if (filled.empty()) return;
+  Json& record = json[key + "_filled"] = {{"experts", 0}, {"layers", Json::object()}};
+  std::size_t n_experts = 0;
+  for (const auto& [layer, experts] : filled) {
+    record["layers"][layer] = experts;
+    n_experts += experts.size();
+  }
+  record["experts"] = n_experts;
+}
+
+}  // namespace
+
 Json Choices::to_json() const {
   Json json = {{"dialect", dialect},
                {"activations",
@@ -236,7 +255,10 @@ Json Choices::to_json() const {
                {"via", std::string(word_of(kVias, via))},
                {"quantize_attention", quantize_attention}};
   if (input_scale) json["input_scale"] = *input_scale;
-  if (activation_scales) json["activation_scales"] = activation_scales->hash().hex();
+  if (activation_scales)
+    record_statistics("activation_scales", activation_scales->hash(), activation_scales->filled(),
+                      json);
+  if (importance) record_statistics("importance", importance->hash(), importance->filled(), json);
   if (scales_from) json["scales_from"] = scales_from_fingerprint;
   return json;
 }

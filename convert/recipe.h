@@ -16,7 +16,8 @@
 
 namespace ingot::convert {
 class ActivationScales;
-}
+class Importance;
+}  // namespace ingot::convert
 
 namespace ingot::convert {
 
@@ -74,6 +75,7 @@ struct Choices {
   bool quantize_attention = false;
   std::optional<float> input_scale;                           ///< --input-scale
   std::shared_ptr<const ActivationScales> activation_scales;  ///< --activation-scales
+  std::shared_ptr<const Importance> importance;               ///< --importance
   std::shared_ptr<const formats::Checkpoint> scales_from;     ///< --scales-from
   formats::Json scales_from_fingerprint;
 

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "convert/ascend_parts.h"
+#include "convert/importance.h"
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
 #include "quantize/repack.h"
@@ -43,6 +44,10 @@ TensorEncoder::TensorEncoder(ItemRunner& runner, std::uint32_t item, std::option
   if (planned_.scales != PlannedTensor::kNone) {
     const formats::Checkpoint& release = *runner.context_.recipe.choices.scales_from;
     release_.emplace(release, release.tensors()[planned_.scales]);
+  }
+  if (planned_.is_weighted) {
+    const Importance& importance = *runner.context_.recipe.choices.importance;
+    importance_ = importance.weights(importance.find(formats::module_name(tensor_.name)).value());
   }
   if (amax_ && to_.global != nullptr) {
     const bool divides = planned_.spelling->global_divides;
@@ -265,6 +270,8 @@ void TensorEncoder::encode_tile(const EncodedRows& source, const BandShape::Band
                                     out);
   } else {
     const std::vector<float> given = release_ ? given_scales(band, tile) : std::vector<float>();
+    std::span<const float> importance = importance_;
+    if (!importance.empty()) importance = importance.subspan(tile.col, tile.cols);
     const quantize::EncodeFaults faults = to_.encode(
         {.values = {.data = runner_.values_.data(),
                     .rows = tile.rows,
@@ -275,6 +282,7 @@ void TensorEncoder::encode_tile(const EncodedRows& source, const BandShape::Band
          .global = global_,
          .global_divides = planned_.spelling != nullptr && planned_.spelling->global_divides,
          .given_scales = given,
+         .importance = importance,
          .options = runner_.context_.plan.encode},
         out);
     if (faults.overflows > 0 && !overflow_allowed_) {

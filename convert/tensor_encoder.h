@@ -66,6 +66,7 @@ class TensorEncoder {
   bool nan_allowed_ = false, nonfinite_allowed_ = false, overflow_allowed_ = false;
 
   std::span<std::byte> payload_;        // codes of the band at hand
+  std::vector<float> importance_;       // of the columns; empty without
   std::vector<std::byte> band_scales_;  // of the band at hand, row-major, as written
   std::vector<float> tile_scales_;      // effective
   std::vector<float> row_scales_;       // of all rows, where a part is made of them

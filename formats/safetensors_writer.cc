@@ -59,10 +59,21 @@ bool writes_before(DType dtype_a, std::string_view name_a, DType dtype_b, std::s
 }
 
 std::string safetensors_header_text(std::span<const TensorSpec> tensors) {
+  static const std::pair<std::string, std::string> kTorch("format", "pt");
+  return safetensors_header_text(tensors, std::span(&kTorch, 1));
+}
+
+std::string safetensors_header_text(std::span<const TensorSpec> tensors,
+                                    std::span<const std::pair<std::string, std::string>> metadata) {
   check_specs(tensors);
   std::string text(kLengthBytes, '\0');
   auto out = std::back_inserter(text);
-  text += R"({"__metadata__":{"format":"pt"})";
+  text += R"({"__metadata__":{)";
+  for (const auto& [key, value] : metadata) {
+    fmt::format_to(out, "{}{}:{}", text.back() == '{' ? "" : ",", json_string(key),
+                   json_string(value));
+  }
+  text += '}';
   std::uint64_t begin = 0;
   for (const TensorSpec& tensor : tensors) {
     const std::optional<std::uint64_t> end =

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <vector>
 
 #include "formats/base/error.h"
 #include "formats/float8.h"
@@ -51,12 +52,16 @@ EncodeFaults encode(const EncodeInput& in, const EncodeOutput& out) {
                      .lowest_code = nvfp4_lowest_code(in.global, in.global_divides),
                      .search = in.options.nvfp4_search,
                      .window = window};
+  INGOT_CHECK(in.importance.empty() || in.importance.size() == values.cols);
+  std::vector<float> weights(in.importance.size());
+  nvfp4_weights(in.importance, weights);
   std::array<float, kBlocksAtOnce> scales;
   for (std::size_t r = 0; r < values.rows; ++r) {
     for (std::size_t c = 0; c < values.cols; c += kBlocksAtOnce * kNvfp4Block) {
       const std::size_t n = std::min(values.cols - c, kBlocksAtOnce * kNvfp4Block);
       blocks.values = values.row(r) + c;
       blocks.n_blocks = n / kNvfp4Block;
+      if (!weights.empty()) blocks.weights = weights.data() + c;
       auto* codes =
           reinterpret_cast<std::uint8_t*>(out.scales + r * out.scale_stride + c / kNvfp4Block);
       choose_nvfp4_scales(blocks, codes, scales.data());

@@ -64,6 +64,9 @@ struct EncodeInput {
   bool global_divides = false;
   /// kFp8Block: scales to use instead of computed ones, row-major over the groups of the run.
   std::span<const float> given_scales{};
+  /// kNvfp4: how much an error in each column of the run matters, finite and not negative; empty:
+  /// all columns alike. Weights the squared errors that kFourOverSix and kMse compare.
+  std::span<const float> importance{};
   EncodeOptions options;
 };
 

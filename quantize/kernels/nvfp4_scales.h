@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "quantize/scheme.h"
 
@@ -20,6 +21,8 @@ struct Nvfp4Blocks {
   std::uint8_t lowest_code = 1;
   Nvfp4Search search = Nvfp4Search::kMse;
   EncodeOptions::Window window;
+  /// What the squared error of each value counts, within [0, 1], n_blocks x kNvfp4Block; null: 1.
+  const float* weights = nullptr;
 };
 
 /// The number that E2M1 codes are multiplied by: F32(code) x global, or / global.
@@ -27,6 +30,11 @@ float nvfp4_effective_scale(std::uint8_t code, float global, bool divides);
 
 /// The smallest code, at least 1, whose effective scale is not zero.
 std::uint8_t nvfp4_lowest_code(float global, bool divides);
+
+/// Weights from the importance of columns: per block of kNvfp4Block divided by the largest, so that
+/// none overflows and equal ones are exactly 1, as without weights; 1 where a whole block is 0.
+/// Both spans have the same length, a multiple of kNvfp4Block.
+void nvfp4_weights(std::span<const float> importance, std::span<float> weights);
 
 /// Chooses an E4M3 scale code per block, between lowest_code and 0x7E; 0x38 (1.0) for a block of
 /// zeros. All arithmetic is FP32.
@@ -37,8 +45,9 @@ std::uint8_t nvfp4_lowest_code(float global, bool divides);
 ///
 /// The error of a code with value v is the sum of (w - q x v)^2 over the block, with w = |x| /
 /// global (or x global) and q = E2M1(w x (1 / v)): in units of the global scale, so that it
-/// underflows for no tensor, however small. Terms i, i+4, i+8 and i+12 are added in this order into
-/// sum i; the result is (0 + 2) + (1 + 3).
+/// underflows for no tensor, however small. Each term is multiplied by the value's weight, if there
+/// are weights. Terms i, i+4, i+8 and i+12 are added in this order into sum i; the result is
+/// (0 + 2) + (1 + 3).
 ///
 /// Writes one code per block, and its effective scale.
 void choose_nvfp4_scales(const Nvfp4Blocks& in, std::uint8_t* codes, float* effective);

@@ -131,7 +131,8 @@ HWY_INLINE Floats load_fours(const float* blocks, std::size_t row, std::size_t f
 #endif
 }
 
-/// The magnitudes of kLanes blocks: values[i] has those of element i, a block per lane.
+/// The magnitudes of kLanes blocks: values[i] has those of element i, a block per lane. Weights are
+/// their own magnitudes.
 struct Lanes {
   explicit HWY_INLINE Lanes(const float* blocks) {
     for (std::size_t i = 0; i < kNvfp4Block; i += 4) {
@@ -170,33 +171,51 @@ HWY_INLINE Floats square_of_rest(Floats w, Floats v, Floats reciprocal) {
   return hn::Mul(rest, rest);
 }
 
-HWY_INLINE Floats error_of(const Lanes& w, Ints code) {
+/// What the square of each value counts: as much as all others, or its weight.
+struct Evenly {
+  [[nodiscard]] static HWY_INLINE Floats weigh(std::size_t, Floats square) { return square; }
+};
+struct ByWeight {
+  [[nodiscard]] HWY_INLINE Floats weigh(std::size_t i, Floats square) const {
+    return hn::Mul(square, weights.values[i]);
+  }
+  Lanes weights;
+};
+
+template <typename Weighing>
+HWY_INLINE Floats error_of(const Lanes& w, const Weighing& by, Ints code) {
   const Floats v = e4m3_value(code);
   const Floats reciprocal = hn::Div(hn::Set(kFloats, 1.0F), v);
-  Floats sum0 = square_of_rest(w.values[0], v, reciprocal);
-  Floats sum1 = square_of_rest(w.values[1], v, reciprocal);
-  Floats sum2 = square_of_rest(w.values[2], v, reciprocal);
-  Floats sum3 = square_of_rest(w.values[3], v, reciprocal);
+  const auto term = [&](std::size_t i) HWY_ATTR {
+    return by.weigh(i, square_of_rest(w.values[i], v, reciprocal));
+  };
+  Floats sum0 = term(0);
+  Floats sum1 = term(1);
+  Floats sum2 = term(2);
+  Floats sum3 = term(3);
   for (std::size_t i = 4; i < kNvfp4Block; i += 4) {
-    sum0 = hn::Add(sum0, square_of_rest(w.values[i], v, reciprocal));
-    sum1 = hn::Add(sum1, square_of_rest(w.values[i + 1], v, reciprocal));
-    sum2 = hn::Add(sum2, square_of_rest(w.values[i + 2], v, reciprocal));
-    sum3 = hn::Add(sum3, square_of_rest(w.values[i + 3], v, reciprocal));
+    sum0 = hn::Add(sum0, term(i));
+    sum1 = hn::Add(sum1, term(i + 1));
+    sum2 = hn::Add(sum2, term(i + 2));
+    sum3 = hn::Add(sum3, term(i + 3));
   }
   return hn::Add(hn::Add(sum0, sum2), hn::Add(sum1, sum3));
 }
 
 /// The best code so far of every lane.
+template <typename Weighing>
 struct Best {
-  HWY_INLINE Best(const Lanes& w, Ints first) : code(first), error(error_of(w, first)) {}
+  HWY_INLINE Best(const Lanes& w, const Weighing& weighing, Ints first)
+      : by(weighing), code(first), error(error_of(w, weighing, first)) {}
 
   HWY_INLINE void consider(const Lanes& w, Ints candidate) {
-    const Floats candidate_error = error_of(w, candidate);
+    const Floats candidate_error = error_of(w, by, candidate);
     const auto better = hn::Lt(candidate_error, error);
     error = hn::IfThenElse(better, candidate_error, error);
     code = hn::IfThenElse(hn::RebindMask(kInts, better), candidate, code);
   }
 
+  const Weighing& by;
   Ints code;
   Floats error;
 };
@@ -204,7 +223,8 @@ struct Best {
 /// Whether no lane can gain by its candidate: it is the amax code, which has been tried, or cutting
 /// the largest value off at 6 alone costs what the best code costs. (A sum of squares is, rounded
 /// as here, never less than one of them.)
-HWY_INLINE bool is_hopeless(const Best& best, Floats w_amax, Ints candidate, Ints amax_code) {
+HWY_INLINE bool is_hopeless(const Best<Evenly>& best, Floats w_amax, Ints candidate,
+                            Ints amax_code) {
   const Floats rest = hn::Sub(w_amax, hn::Mul(e4m3_value(candidate), hn::Set(kFloats, 6.0F)));
   const auto cut_off =
       hn::And(hn::Gt(rest, hn::Zero(kFloats)), hn::Ge(hn::Mul(rest, rest), best.error));
@@ -212,11 +232,17 @@ HWY_INLINE bool is_hopeless(const Best& best, Floats w_amax, Ints candidate, Int
   return hn::AllTrue(kFloats, hn::Or(cut_off, tried));
 }
 
-HWY_INLINE Ints search(const Rule& rule, const Nvfp4Blocks& in, Lanes& w, Floats amax, Floats raw,
-                       Ints amax_code) {
+/// Not known where the largest value may count for nothing.
+HWY_INLINE bool is_hopeless(const Best<ByWeight>&, Floats, Ints, Ints) {
+  return false;
+}
+
+template <typename Weighing>
+HWY_INLINE Ints search(const Rule& rule, const Nvfp4Blocks& in, const Weighing& by, Lanes& w,
+                       Floats amax, Floats raw, Ints amax_code) {
   for (Floats& value : w.values) value = rule.in_units(value);
   const Floats w_amax = rule.in_units(amax);
-  Best best(w, amax_code);
+  Best<Weighing> best(w, by, amax_code);
   const Ints largest = hn::Set(kInts, kLargestCode);
   const Ints from_six = rule.code(hn::Mul(raw, hn::Set(kFloats, 1.5F)));
   if (in.search == Nvfp4Search::kFourOverSix) {
@@ -239,18 +265,30 @@ HWY_INLINE Ints search(const Rule& rule, const Nvfp4Blocks& in, Lanes& w, Floats
   return best.code;
 }
 
-HWY_INLINE void search_blocks(const Rule& rule, const Nvfp4Blocks& in, const float* values,
-                              std::uint8_t* codes, float* effective) {
+template <typename Weighing>
+HWY_INLINE void search_by(const Rule& rule, const Nvfp4Blocks& in, const Weighing& by,
+                          const float* values, std::uint8_t* codes, float* effective) {
   Lanes lanes(values);
   const Floats amax = lanes.amax();
   const Floats raw = rule.raw(amax);
-  store_scales(rule, amax, search(rule, in, lanes, amax, raw, rule.code(raw)), codes, effective);
+  store_scales(rule, amax, search(rule, in, by, lanes, amax, raw, rule.code(raw)), codes,
+               effective);
 }
 
 /// Scales by amax; `effective` holds the largest magnitudes.
 HWY_INLINE void amax_blocks(const Rule& rule, std::uint8_t* codes, float* effective) {
   const Floats amax = hn::LoadU(kFloats, effective);
   store_scales(rule, amax, rule.code(rule.raw(amax)), codes, effective);
+}
+
+/// kLanes blocks and their weights, which are null where there are none.
+HWY_INLINE void search_blocks(const Rule& rule, const Nvfp4Blocks& in, const float* values,
+                              const float* weights, std::uint8_t* codes, float* effective) {
+  if (weights == nullptr) {
+    search_by(rule, in, Evenly{}, values, codes, effective);
+  } else {
+    search_by(rule, in, ByWeight{Lanes(weights)}, values, codes, effective);
+  }
 }
 
 }  // namespace
@@ -268,7 +306,9 @@ void choose_scales(const Nvfp4Blocks& in, std::uint8_t* codes, float* effective)
     if (by_amax) {
       amax_blocks(rule, codes + b, effective + b);
     } else {
-      search_blocks(rule, in, in.values + b * kNvfp4Block, codes + b, effective + b);
+      search_blocks(rule, in, in.values + b * kNvfp4Block,
+                    in.weights == nullptr ? nullptr : in.weights + b * kNvfp4Block, codes + b,
+                    effective + b);
     }
   }
   if (b == in.n_blocks) return;
@@ -282,7 +322,11 @@ void choose_scales(const Nvfp4Blocks& in, std::uint8_t* codes, float* effective)
   } else {
     std::array<float, kLanes * kNvfp4Block> some{};
     std::copy_n(in.values + b * kNvfp4Block, n * kNvfp4Block, some.data());
-    search_blocks(rule, in, some.data(), some_codes.data(), some_effective.data());
+    std::array<float, kLanes * kNvfp4Block> some_weights{};
+    if (in.weights != nullptr)
+      std::copy_n(in.weights + b * kNvfp4Block, n * kNvfp4Block, some_weights.data());
+    search_blocks(rule, in, some.data(), in.weights == nullptr ? nullptr : some_weights.data(),
+                  some_codes.data(), some_effective.data());
   }
   std::copy_n(some_codes.data(), n, codes + b);
   std::copy_n(some_effective.data(), n, effective + b);

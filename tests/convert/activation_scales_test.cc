@@ -62,6 +62,25 @@ TEST_F(ActivationFile, GivesRangesByModuleThatAlwaysHoldZero) {
   EXPECT_FALSE(scales.find("d"));
 }
 
+TEST_F(ActivationFile, MayHoldEverythingThatACalibrationKnows) {
+  const auto scales =
+      ActivationScales::read(write({{"model.layers.1.expert_tokens",
+                                     "I64",
+                                     {2},
+                                     std::string("\5\0\0\0\0\0\0\0", 8) + std::string(8, '\0')},
+                                    number("a.input_amax", 3),
+                                    number("a.input_min", -3),
+                                    number("a.input_max", 1),
+                                    {"a.input_mean_square", "F32", {4}},
+                                    {"b.input_mean_square", "F32", {4}}}));
+  EXPECT_EQ(scales.find("a")->min, -3);
+  EXPECT_EQ(scales.find("a")->max, 1);
+  EXPECT_FALSE(scales.find("b"));
+  EXPECT_EQ(scales.filled(), (FilledExperts{{"model.layers.1", {1}}}));
+  refuse({number("a.input_amax", 2), number("a.input_min", -3), number("a.input_max", 1)},
+         {"a", "input_amax of 2", "from -3 to 1"});
+}
+
 TEST_F(ActivationFile, IsRefusedWhenItIsNotOne) {
   refuse({number("a.weight", 1)}, {"a.weight", "MODULE.input_amax"});
   refuse({number("a.input_min", -1)}, {"a", "needs both"});

@@ -96,6 +96,7 @@ struct EncodeSetup {
   std::size_t block = 128;  ///< side of the blocks of schemes that let one choose
   float global = 0;         ///< instead of the computed one, if not 0
   std::vector<float> given_scales{};
+  std::vector<float> importance{};
 };
 
 /// Encodes a matrix as a whole, with canaries between and after the rows.
@@ -128,6 +129,7 @@ inline Coded encode(formats::SchemeId id, const Matrix& matrix, const EncodeSetu
                                 .global = coded.global,
                                 .global_divides = setup.divides,
                                 .given_scales = setup.given_scales,
+                                .importance = setup.importance,
                                 .options = setup.options},
                                {.weight = weight.data(),
                                 .weight_stride = row_bytes + kGap,

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string_view>
+#include <vector>
+
+#include "convert/plan.h"
+#include "convert/refusals.h"
+#include "convert/statistics_header.h"
+#include "formats/base/hash.h"
+
+namespace ingot::convert {
+
+/// How much the columns of weights matter: mean squares of what they are multiplied with, from a
+/// file of activation statistics. The values stay in the file, which for a large model is larger
+/// than memory should be.
+class Importance {
+ public:
+  /// Looks at every value once. Throws kCorrupt, collected, for what read_statistics_header refuses
+  /// and for mean squares that are negative or not finite.
+  static Importance read(const std::filesystem::path& path);
+
+  /// Mean squares of a module, one per column of its weight; nothing for modules not in the file.
+  [[nodiscard]] std::optional<StatisticPlace> find(std::string_view module) const;
+  /// Safe from many threads.
+  [[nodiscard]] std::vector<float> weights(const StatisticPlace& place) const;
+  /// Of the file, for the record.
+  [[nodiscard]] const Hash128& hash() const { return hash_; }
+  [[nodiscard]] const FilledExperts& filled() const { return filled_; }
+
+ private:
+  Fd file_;
+  std::map<std::string, StatisticPlace, std::less<>> places_;
+  FilledExperts filled_;
+  Hash128 hash_;
+};
+
+/// Marks the NVFP4 tensors that are encoded with weights (PlannedTensor::is_weighted) and counts
+/// them. Refuses statistics of another width (kShapeMismatch); a plan in which nothing is weighted,
+/// because no tensor becomes nvfp4 or scales are not searched (kInvalidArgument), or because the
+/// file knows none of them (kMissingTensor). Does nothing without --importance.
+void set_importance(const formats::TensorSource& source, const Choices& choices, Plan& plan,
+                    Refusals& refusals);
+
+}  // namespace ingot::convert

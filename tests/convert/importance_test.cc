@@ -1,0 +1,231 @@
+#include "convert/importance.h"
+
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "quantize/scheme.h"
+#include "tests/convert/conversion.h"
+#include "tests/convert/output_tensors.h"
+#include "tests/convert/plain_decode.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_checkpoint.h"
+
+// --importance: which columns matter, from a file, and what NVFP4 makes of it.
+
+namespace ingot::convert {
+namespace {
+
+using formats::SchemeId;
+using ingot::testing::code_values;
+using ingot::testing::Conversion;
+using ingot::testing::expect_error;
+using ingot::testing::OutputTensor;
+using ingot::testing::OutputTensors;
+using ingot::testing::read_output;
+using ingot::testing::scale_values;
+using ingot::testing::scaled_values;
+using ingot::testing::TempDir;
+using ingot::testing::TinyTensor;
+
+// More columns than are encoded at once, and rows.
+constexpr std::size_t kRows = 24, kCols = 20'480, kShort = 64;
+
+template <typename T>
+std::string bytes_of(const std::vector<T>& values) {
+  std::string bytes(values.size() * sizeof(T), '\0');
+  std::memcpy(bytes.data(), values.data(), bytes.size());
+  return bytes;
+}
+
+std::vector<float> random_values(std::size_t n, std::uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(n);
+  for (float& value : values) value = normal(random);
+  return values;
+}
+
+std::vector<float> random_importance(std::size_t n, std::uint32_t seed) {
+  std::vector<float> values = random_values(n, seed);
+  for (float& value : values) value = std::exp(2 * value);
+  return values;
+}
+
+TinyTensor mean_squares(const std::string& module, const std::vector<float>& values) {
+  return {module + ".input_mean_square", "F32", {values.size()}, bytes_of(values)};
+}
+
+class ImportanceFile : public ::testing::Test {
+ protected:
+  std::filesystem::path path() const { return directory_ / "statistics.safetensors"; }
+  std::shared_ptr<const Importance> write(const std::vector<TinyTensor>& tensors) {
+    ingot::testing::write_bytes(path(), ingot::testing::safetensors_bytes(tensors));
+    return std::make_shared<const Importance>(Importance::read(path()));
+  }
+  void refuse(const std::vector<TinyTensor>& tensors, std::initializer_list<std::string> facts) {
+    expect_error(ErrorCode::kCorrupt, facts, [&] { write(tensors); });
+  }
+  TempDir directory_;
+};
+
+TEST_F(ImportanceFile, GivesMeanSquaresByModule) {
+  const auto importance = write({mean_squares("a", {1, 2, 0}),
+                                 mean_squares("b", {5}),
+                                 {"c.input_amax", "F32", {1}, bytes_of<float>({3})}});
+  EXPECT_EQ(importance->weights(importance->find("a").value()), (std::vector<float>{1, 2, 0}));
+  EXPECT_EQ(importance->weights(importance->find("b").value()), std::vector<float>{5});
+  EXPECT_FALSE(importance->find("c"));
+  EXPECT_TRUE(importance->filled().empty());
+}
+
+TEST_F(ImportanceFile, NamesTheExpertsThatNoTokenReached) {
+  const std::vector<std::int64_t> tokens = {4, 0, 1, 0};
+  const auto importance =
+      write({{"model.layers.3.expert_tokens", "I64", {4}, bytes_of(tokens)},
+             {"model.layers.4.expert_tokens", "I64", {2}, bytes_of<std::int64_t>({1, 1})}});
+  EXPECT_EQ(importance->filled(), (FilledExperts{{"model.layers.3", {1, 3}}}));
+}
+
+TEST_F(ImportanceFile, IsRefusedWhenItIsNotOne) {
+  refuse({mean_squares("a", {1, -2})}, {"'a'", "mean square of -2 in column 1"});
+  refuse({mean_squares("a", {NAN})}, {"'a'"});
+  refuse({mean_squares("a", {1, INFINITY})}, {"'a'"});
+  refuse({mean_squares("a", {-1}), mean_squares("b", {-1})}, {"'a'", "'b'"});
+  refuse({{"a.input_mean_square", "F32", {2, 2}}}, {"a.input_mean_square", "F32 [K]"});
+  refuse({{"a.input_mean_square", "BF16", {2}}}, {"a.input_mean_square", "F32 [K]"});
+  refuse({{"a.input_mean_square", "F32", {0}}}, {"a.input_mean_square", "F32 [K]"});
+  refuse({{"a.expert_tokens", "F32", {2}}}, {"a.expert_tokens", "I64 [E]"});
+  refuse({{"a.expert_tokens", "I64", {1}, bytes_of<std::int64_t>({-5})}}, {"expert 0 saw -5"});
+  refuse({{"a.weight", "F32", {1}}}, {"a.weight", "MODULE.input_mean_square"});
+  refuse({{".input_mean_square", "F32", {1}}}, {"is none of"});
+}
+
+// A wide weight, and one of which nothing is known.
+class WeightedOutput : public ImportanceFile {
+ protected:
+  WeightedOutput() {
+    ingot::testing::TinyCheckpoint model;
+    model.config = R"({"model_type": "none"})";
+    const auto add = [&](const std::string& name, std::vector<std::uint64_t> shape,
+                         const std::vector<float>& values) {
+      model.files["model.safetensors"].push_back({name, "F32", std::move(shape), bytes_of(values)});
+    };
+    add("wide.weight", {kRows, kCols}, wide_);
+    add("unknown.weight", {kRows, kShort}, random_values(kRows * kShort, 3));
+    model.write(directory_ / "in");
+  }
+
+  static std::vector<TinyTensor> statistics() {
+    return {mean_squares("wide", random_importance(kCols, 4)), mean_squares("other", {1, 2})};
+  }
+
+  Conversion conversion(const std::string& output,
+                        std::shared_ptr<const Importance> importance) const {
+    Conversion made(directory_ / "in", directory_ / output);
+    made.family = "generic";
+    made.recipe.to.reset();
+    made.recipe.rules = {parse_rule("*=nvfp4")};
+    made.recipe.choices.dialect = "modelopt";
+    made.recipe.choices.activations = formats::Activations::kWeightOnly;
+    made.recipe.choices.importance = std::move(importance);
+    return made;
+  }
+
+  // What one call of the encoder makes of a whole matrix.
+  static std::pair<std::string, std::string> encoded(const std::vector<float>& values, float global,
+                                                     const std::vector<float>& importance) {
+    std::string codes(kRows * kCols / 2, '\0'), scales(kRows * kCols / 16, '\0');
+    quantize::find_scheme(SchemeId::kNvfp4)
+        ->encode({.values = {.data = values.data(), .rows = kRows, .cols = kCols, .stride = kCols},
+                  .block_rows = 1,
+                  .block_cols = 16,
+                  .global = global,
+                  .importance = importance},
+                 {.weight = std::as_writable_bytes(std::span(codes)).data(),
+                  .weight_stride = kCols / 2,
+                  .scales = std::as_writable_bytes(std::span(scales)).data(),
+                  .scale_stride = kCols / 16});
+    return {codes, scales};
+  }
+
+  std::vector<float> wide_ = random_values(kRows * kCols, 1);
+};
+
+TEST_F(WeightedOutput, IsWhatTheEncoderMakesOfEveryColumnsOwnWeight) {
+  const auto importance = write(statistics());
+  auto run = conversion("out", importance);
+  run.run();
+  const OutputTensors output = read_output(run.output);
+  const float global = output.at("wide.weight_scale_2").as<float>().at(0);
+  const auto wanted = encoded(wide_, global, random_importance(kCols, 4));
+  EXPECT_TRUE(output.at("wide.weight").bytes == wanted.first);
+  EXPECT_TRUE(output.at("wide.weight_scale").bytes == wanted.second);
+  const auto plain = encoded(wide_, global, {});
+  EXPECT_FALSE(plain.second == wanted.second) << "importance changes something";
+}
+
+TEST_F(WeightedOutput, LeavesWhatTheFileDoesNotKnowAndCountsIt) {
+  auto plain = conversion("plain", nullptr);
+  plain.run();
+  auto run = conversion("out", write(statistics()));
+  run.run();
+  const OutputTensors before = read_output(plain.output), after = read_output(run.output);
+  for (const std::string part : {"weight", "weight_scale", "weight_scale_2"})
+    EXPECT_TRUE(before.at("unknown." + part) == after.at("unknown." + part)) << part;
+  const auto source = formats::Checkpoint::open(run.input, {.family = "generic"});
+  const Plan plan = ingot::testing::plan_for(source, run.recipe);
+  EXPECT_EQ(plan.n_searched, 2U);
+  EXPECT_EQ(plan.n_weighted, 1U);
+}
+
+TEST_F(WeightedOutput, IsTheSameForAnyNumberOfThreads) {
+  const auto importance = write(statistics());
+  auto one = conversion("one", importance), three = conversion("three", importance);
+  three.execute.threads = 3;
+  one.run();
+  three.run();
+  EXPECT_TRUE(read_output(one.output) == read_output(three.output));
+}
+
+TEST_F(WeightedOutput, SaysWhichFileItWasMadeWith) {
+  const auto importance = write(statistics());
+  auto run = conversion("out", importance);
+  run.run();
+  const std::string manifest = read_text_file(run.output / "ingot.json", 1 << 20);
+  EXPECT_THAT(manifest, ::testing::HasSubstr(
+                            fmt::format("\"importance\": \"{}\"", importance->hash().hex())));
+  run.execute.resume = true;
+  EXPECT_TRUE(run.run().already_done);
+  auto other = statistics();
+  other.pop_back();
+  run.recipe.choices.importance = write(other);
+  expect_error(ErrorCode::kMismatch, {"other options"}, [&] { run.run(); });
+}
+
+TEST_F(WeightedOutput, IsRefusedWhereNothingCanBeWeighted) {
+  const auto refuse = [&](ErrorCode code, std::initializer_list<std::string> facts,
+                          Conversion run) {
+    expect_error(code, facts, [&] { run.run(); });
+    EXPECT_FALSE(std::filesystem::exists(run.output));
+  };
+  const auto importance = write(statistics());
+  auto run = conversion("out", importance);
+  run.recipe.choices.nvfp4_search = quantize::Nvfp4Search::kAmax;
+  refuse(ErrorCode::kInvalidArgument, {"--importance", "--nvfp4-search amax", "mse"}, run);
+  run = conversion("out", importance);
+  run.recipe.rules = {parse_rule("*=bf16")};
+  refuse(ErrorCode::kInvalidArgument, {"--importance", "no tensor", "nvfp4"}, run);
+  refuse(ErrorCode::kMissingTensor, {"none of the tensors", "another model"},
+         conversion("out", write({mean_squares("other", {1})})));
+  refuse(ErrorCode::kShapeMismatch, {"'wide'", "16 columns", "20480"},
+         conversion("out", write({mean_squares("wide", std::vector<float>(16, 1.0F))})));
+}
+
+}  // namespace
+}  // namespace ingot::convert

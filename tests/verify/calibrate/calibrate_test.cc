@@ -1,0 +1,360 @@
+#include "verify/calibrate/calibrate.h"
+
+#include <set>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "inference/model/mla_attention.h"
+#include "tests/inference/model/runner.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_checkpoint.h"
+#include "tests/verify/calibrate/calibration.h"
+
+// Statistics of tiny-v32 against what follows from the hidden states that another pass over the
+// model shows.
+
+namespace ingot::verify {
+namespace {
+
+using inference::Matrix;
+using ingot::testing::module_of;
+using ingot::testing::NaiveStatistics;
+using ingot::testing::OutputTensors;
+using ingot::testing::random_documents;
+using ingot::testing::read_statistics;
+using ingot::testing::Recording;
+using ingot::testing::run_calibration;
+using ingot::testing::TempDir;
+using ingot::testing::tiny_v32;
+using Rows = std::vector<std::vector<float>>;
+
+constexpr std::size_t kHidden = 256, kExperts = 16, kTopk = 4, kLayers = 5;
+
+// One document is long enough for the indexer to choose, and one has no token for the MTP layer.
+const std::vector<Prompt>& documents() {
+  static const std::vector<Prompt> all = random_documents({90, 1, 17});
+  return all;
+}
+
+struct Calibrated {
+  TempDir directory;
+  CalibrationReport report;
+  OutputTensors statistics;
+
+  explicit Calibrated(const std::vector<Prompt>& read, const CalibrateOptions& options = {}) {
+    report = run_calibration(tiny_v32(), read, directory / "statistics.safetensors", options);
+    statistics = read_statistics(directory / "statistics.safetensors");
+  }
+};
+
+const Calibrated& calibrated() {
+  static const Calibrated once(documents());
+  return once;
+}
+
+// The model by its other way, document by document.
+struct Recorded {
+  ingot::testing::OpenedModel opened{tiny_v32()};
+  std::vector<Recording> documents;
+  Recorded() {
+    for (const Prompt& document : verify::documents()) {
+      documents.push_back(ingot::testing::run(
+          opened.model, std::vector<std::int64_t>(document.ids.begin(), document.ids.end())));
+    }
+  }
+};
+
+const Recorded& recorded() {
+  static const Recorded once;
+  return once;
+}
+
+Matrix matrix_of(const std::vector<float>& values) {
+  Matrix matrix(values.size() / kHidden, kHidden);
+  std::ranges::copy(values, matrix.values().begin());
+  return matrix;
+}
+
+// x / rms(x) * weight in double, of every row of a matrix.
+Rows normalized(const Matrix& x, const std::string& weight) {
+  const inference::WeightStore weights(recorded().opened.source, inference::Profile::kF32, 1);
+  const std::vector<float> factors = weights.vector(weight, {kHidden});
+  Rows rows;
+  for (std::size_t r = 0; r < x.rows(); ++r) {
+    double sum = 0;
+    for (const float value : x.row(r)) sum += double{value} * double{value};
+    const double scale = 1 / std::sqrt(sum / kHidden + 1e-6);
+    std::vector<float>& row = rows.emplace_back();
+    for (std::size_t c = 0; c < kHidden; ++c)
+      row.push_back(static_cast<float>(double{x.row(r)[c]} * scale * double{factors[c]}));
+  }
+  return rows;
+}
+
+Rows attention_inputs(std::size_t layer) {
+  Rows rows;
+  for (const Recording& document : recorded().documents) {
+    const Rows some = normalized(matrix_of(document.hidden.at(layer)),
+                                 fmt::format("model.layers.{}.input_layernorm.weight", layer));
+    rows.insert(rows.end(), some.begin(), some.end());
+  }
+  return rows;
+}
+
+// What the MLP or the experts of a layer see: the attention is computed once more.
+Rows mlp_inputs(std::size_t layer) {
+  const formats::Checkpoint& source = recorded().opened.source;
+  const inference::ModelSpec& spec = recorded().opened.model.spec();
+  const inference::WeightStore weights(source, inference::Profile::kF32, 1);
+  inference::OneRank comm;
+  const inference::StepContext context{.spec = spec,
+                                       .profile = inference::Profile::kF32,
+                                       .form = inference::AttentionForm::kAbsorbed,
+                                       .threads = 1,
+                                       .rank = {},
+                                       .comm = comm};
+  const std::string prefix = fmt::format("model.layers.{}.", layer);
+  const inference::MlaAttention attention(weights, context, prefix + "self_attn.", true);
+  Rows all;
+  for (const Recording& document : recorded().documents) {
+    Matrix hidden = matrix_of(document.hidden.at(layer));
+    Matrix x(hidden.rows(), kHidden);
+    const Rows inputs = normalized(hidden, prefix + "input_layernorm.weight");
+    std::vector<inference::Row> rows;
+    for (std::size_t r = 0; r < x.rows(); ++r) {
+      std::ranges::copy(inputs[r], x.row(r).begin());
+      rows.push_back({.sequence = 0, .position = static_cast<std::uint32_t>(r)});
+    }
+    inference::KvCache cache({inference::cache_streams(spec, {}, inference::Profile::kF32,
+                                                       inference::KvFormat::kF32, layer)},
+                             128);
+    cache.reserve(cache.add(), x.rows());
+    inference::Selection selection;
+    const Matrix attended =
+        attention.partial(context, x, inference::StepRows(rows), layer, 0, cache, selection, {});
+    for (std::size_t i = 0; i < hidden.values().size(); ++i)
+      hidden.values()[i] += attended.values()[i];
+    const Rows some = normalized(hidden, prefix + "post_attention_layernorm.weight");
+    all.insert(all.end(), some.begin(), some.end());
+  }
+  return all;
+}
+
+// y = W x of every row, in double.
+Rows product(const Rows& x, const std::string& name, std::size_t n) {
+  const inference::WeightStore weights(recorded().opened.source, inference::Profile::kF32, 1);
+  const std::size_t k = x.at(0).size();
+  const inference::Linear linear = weights.linear(name, n, k, {0, n}, {0, k});
+  Rows out(x.size());
+  std::vector<float> decoded(k);
+  for (std::size_t row = 0; row < n; ++row) {
+    inference::decode_row(linear.weight(), row, decoded);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      double sum = 0;
+      for (std::size_t c = 0; c < k; ++c) sum += double{decoded[c]} * double{x[i][c]};
+      out[i].push_back(static_cast<float>(sum));
+    }
+  }
+  return out;
+}
+
+TEST(Calibrate, MeasuresTheInputNormBeforeAttention) {
+  for (const std::size_t layer : {std::size_t{0}, std::size_t{3}}) {
+    const NaiveStatistics naive(attention_inputs(layer));
+    const std::string prefix = fmt::format("model.layers.{}.self_attn.", layer);
+    naive.expect_equal(calibrated().statistics, prefix + "q_a_proj");
+    naive.expect_equal(calibrated().statistics, prefix + "kv_a_proj_with_mqa");
+    naive.expect_equal(calibrated().statistics, prefix + "indexer.wk");
+  }
+}
+
+TEST(Calibrate, MeasuresADenseMlp) {
+  const Rows inputs = mlp_inputs(0);
+  NaiveStatistics(inputs).expect_equal(calibrated().statistics, "model.layers.0.mlp.gate_proj");
+  NaiveStatistics(inputs).expect_equal(calibrated().statistics, "model.layers.0.mlp.up_proj");
+  Rows gated = product(inputs, "model.layers.0.mlp.gate_proj.weight", 640);
+  const Rows raised = product(inputs, "model.layers.0.mlp.up_proj.weight", 640);
+  for (std::size_t i = 0; i < gated.size(); ++i) {
+    for (std::size_t c = 0; c < 640; ++c) {
+      const double x = gated[i][c];
+      gated[i][c] = static_cast<float>(x / (1 + std::exp(-x)) * double{raised[i][c]});
+    }
+  }
+  NaiveStatistics(gated).expect_equal(calibrated().statistics, "model.layers.0.mlp.down_proj");
+}
+
+TEST(Calibrate, MeasuresAnExpertOnTheTokensThatChoseIt) {
+  const Rows inputs = mlp_inputs(2);
+  std::vector<std::uint32_t> chosen;
+  for (const Recording& document : recorded().documents) {
+    const auto& experts = document.experts.at(2);
+    chosen.insert(chosen.end(), experts.begin(), experts.end());
+  }
+  ASSERT_EQ(chosen.size(), inputs.size() * kTopk);
+  for (const std::uint32_t expert : {0U, 7U, 15U}) {
+    Rows own;
+    for (std::size_t i = 0; i < chosen.size(); ++i) {
+      if (chosen[i] == expert) own.push_back(inputs[i / kTopk]);
+    }
+    ASSERT_FALSE(own.empty()) << "the documents reach every expert";
+    NaiveStatistics(own).expect_equal(calibrated().statistics,
+                                      fmt::format("model.layers.2.mlp.experts.{}.up_proj", expert));
+  }
+}
+
+TEST(Calibrate, MeasuresTheHead) {
+  Rows rows;
+  for (const Recording& document : recorded().documents) {
+    const Rows some = normalized(matrix_of(document.hidden.at(kLayers)), "model.norm.weight");
+    rows.insert(rows.end(), some.begin(), some.end());
+  }
+  NaiveStatistics(rows).expect_equal(calibrated().statistics, "lm_head");
+}
+
+TEST(Calibrate, CountsTheTokensOfEveryExpert) {
+  const std::size_t n_tokens = 90 + 1 + 17;
+  EXPECT_EQ(calibrated().report.tokens, n_tokens);
+  EXPECT_EQ(calibrated().report.documents, 3U);
+  for (std::size_t layer = 1; layer <= kLayers; ++layer) {
+    const auto tokens = calibrated()
+                            .statistics.at(fmt::format("model.layers.{}.expert_tokens", layer))
+                            .as<std::int64_t>();
+    ASSERT_EQ(tokens.size(), kExperts);
+    std::int64_t sum = 0;
+    for (const std::int64_t n : tokens) sum += n;
+    // The last token of a document has no next one, which the MTP layer needs.
+    const std::size_t seen = layer == kLayers ? n_tokens - 3 : n_tokens;
+    EXPECT_EQ(sum, static_cast<std::int64_t>(seen * kTopk)) << layer;
+    if (layer == kLayers) continue;
+    std::vector<std::int64_t> counted(kExperts);
+    for (const Recording& document : recorded().documents) {
+      for (const std::uint32_t expert : document.experts.at(layer)) ++counted[expert];
+    }
+    EXPECT_EQ(tokens, counted) << layer;
+  }
+  EXPECT_FALSE(calibrated().statistics.contains("model.layers.0.expert_tokens"));
+}
+
+TEST(Calibrate, KnowsEveryModuleThatMayBeQuantized) {
+  std::set<std::string> modules;
+  for (const auto& [name, tensor] : ingot::testing::read_output(tiny_v32())) {
+    if (tensor.dtype == formats::DType::kF8E4M3) modules.insert(module_of(name));
+  }
+  modules.insert({"lm_head", "model.layers.5.eh_proj"});
+  for (const std::string& module : modules) {
+    const auto width = calibrated().statistics.at(module + ".input_mean_square").shape.at(0);
+    EXPECT_GT(width, 0U);
+    for (const char* one : {".input_amax", ".input_min", ".input_max"})
+      EXPECT_EQ(calibrated().statistics.at(module + one).shape, formats::Shape{1}) << module;
+  }
+  std::size_t others = 0;
+  for (const auto& [name, tensor] : calibrated().statistics) {
+    if (name.ends_with(".expert_tokens")) continue;
+    others += modules.contains(name.substr(0, name.rfind('.'))) ? 0U : 1U;
+  }
+  EXPECT_EQ(others, calibrated().statistics.contains("model.layers.5.shared_head.head.input_amax")
+                        ? 4U
+                        : 0U);
+  EXPECT_GE(calibrated().report.modules, modules.size());
+}
+
+// The indexer's queries are made from what q_b_proj sees, even of documents too short for it to
+// run.
+TEST(Calibrate, GivesAnIdleIndexerWhatItsTwinSaw) {
+  const Calibrated brief(random_documents({40}));
+  for (const Calibrated* file : {&brief, &calibrated()}) {
+    EXPECT_EQ(file->statistics.at("model.layers.2.self_attn.indexer.wq_b.input_mean_square"),
+              file->statistics.at("model.layers.2.self_attn.q_b_proj.input_mean_square"));
+  }
+}
+
+TEST(Calibrate, FillsUnvisitedExpertsFromTheirPeers) {
+  const Calibrated brief(random_documents({2}));
+  ASSERT_EQ(brief.report.unvisited.size(), kLayers) << "two tokens reach eight experts at most";
+  for (const UnvisitedExperts& unvisited : brief.report.unvisited) {
+    const std::string prefix = fmt::format("model.layers.{}.", unvisited.layer);
+    const auto tokens = brief.statistics.at(prefix + "expert_tokens").as<std::int64_t>();
+    std::vector<std::uint32_t> empty;
+    for (std::uint32_t e = 0; e < kExperts; ++e) {
+      if (tokens[e] == 0) empty.push_back(e);
+    }
+    EXPECT_EQ(unvisited.experts, empty);
+    const auto values = [&](std::uint32_t expert, const std::string& what) {
+      return brief.statistics.at(fmt::format("{}mlp.experts.{}.{}", prefix, expert, what))
+          .as<float>();
+    };
+    for (const std::string what : {"down_proj.input_mean_square", "gate_proj.input_amax",
+                                   "up_proj.input_max", "down_proj.input_min"}) {
+      std::vector<float> most(values(0, what).size(), 0.0F);
+      for (std::uint32_t e = 0; e < kExperts; ++e) {
+        if (tokens[e] == 0) continue;
+        for (std::size_t i = 0; i < most.size(); ++i) {
+          const float value = values(e, what)[i];
+          if (std::fabs(value) > std::fabs(most[i])) most[i] = value;
+        }
+      }
+      for (const std::uint32_t e : empty) EXPECT_EQ(values(e, what), most) << prefix << what;
+    }
+  }
+}
+
+// Attention expands keys and values of some heads at a time from the same latents.
+TEST(Calibrate, SeesOnceWhatIsAppliedInRunsOfRows) {
+  struct Counter final : inference::InputObserver {
+    void see(std::string_view weight, std::size_t, formats::MatrixView<const float> x) override {
+      EXPECT_EQ(weight, "model.layers.0.self_attn.kv_b_proj.weight");
+      rows += x.rows;
+    }
+    std::size_t rows = 0;
+  } counter;
+  const inference::WeightStore weights(recorded().opened.source, inference::Profile::kF32, 1,
+                                       &counter);
+  const inference::Linear whole =
+      weights.linear("model.layers.0.self_attn.kv_b_proj.weight", 512, 128, {0, 512}, {0, 128});
+  const Matrix x(3, 128);
+  Matrix y(3, 256);
+  whole.row_range(0, 256).apply(x.view(), y.view(), 1);
+  whole.row_range(256, 256).apply(x.view(), y.view(), 1);
+  EXPECT_EQ(counter.rows, 3U);
+}
+
+TEST(Calibrate, WritesTheSameBytesOnAnyNumberOfThreads) {
+  const Calibrated three(documents(), {.threads = 3});
+  EXPECT_EQ(read_text_file(three.directory / "statistics.safetensors", 1U << 26),
+            read_text_file(calibrated().directory / "statistics.safetensors", 1U << 26));
+}
+
+TEST(Calibrate, SaysInTheFileWhatWasRead) {
+  const Fd file = Fd::open_for_reading(calibrated().directory / "statistics.safetensors");
+  const std::vector<std::pair<std::string, std::string>> wanted = {
+      {"ingot_calibration", "1"}, {"documents", "3"}, {"tokens", "108"}};
+  EXPECT_EQ(formats::read_safetensors_header(file).metadata, wanted);
+}
+
+TEST(Calibrate, NamesEveryExpertOfAStack) {
+  auto model = ingot::testing::tiny_deepseek_v3();
+  model.config.insert(model.config.rfind('}'),
+                      R"(, "rms_norm_eps": 1e-6, "rope_theta": 10000, "hidden_act": "silu",
+                      "max_position_embeddings": 64, "scoring_func": "sigmoid")");
+  auto& tensors = model.files.begin()->second;
+  std::erase_if(tensors, [](const auto& tensor) {
+    return tensor.name.find(".mlp.experts.") != std::string::npos;
+  });
+  tensors.push_back({"model.layers.1.mlp.experts.gate_up_proj", "BF16", {2, 8, 8}});
+  tensors.push_back({"model.layers.1.mlp.experts.down_proj", "BF16", {2, 8, 4}});
+  const TempDir directory;
+  model.write(directory / "model");
+  const auto report = run_calibration(directory / "model", random_documents({3}, 16),
+                                      directory / "statistics.safetensors");
+  const OutputTensors statistics = read_statistics(directory / "statistics.safetensors");
+  for (const std::string expert : {"0", "1"}) {
+    const std::string prefix = "model.layers.1.mlp.experts." + expert;
+    EXPECT_EQ(statistics.at(prefix + ".gate_up_proj.input_mean_square").shape, formats::Shape{8});
+    EXPECT_EQ(statistics.at(prefix + ".down_proj.input_mean_square").shape, formats::Shape{4});
+  }
+  EXPECT_EQ(report.unvisited.size(), 1U) << "all tokens are alike to a router of zeros";
+}
+
+}  // namespace
+}  // namespace ingot::verify
