@@ -28,6 +28,7 @@ struct Command {
 /// Every subcommand, in the order of --help; a new one is one file and one line in commands.cc.
 std::span<const Command> commands();
 
+std::function<int()> declare_calibrate(CLI::App& app);
 std::function<int()> declare_check(CLI::App& app);
 std::function<int()> declare_convert(CLI::App& app);
 std::function<int()> declare_generate(CLI::App& app);
@@ -35,5 +36,6 @@ std::function<int()> declare_inspect(CLI::App& app);
 std::function<int()> declare_list(CLI::App& app);
 std::function<int()> declare_merge(CLI::App& app);
 std::function<int()> declare_synth(CLI::App& app);
+std::function<int()> declare_verify(CLI::App& app);
 
 }  // namespace ingot::cli

@@ -9,6 +9,7 @@
 
 #include "cli/commands.h"
 #include "cli/convert_report.h"
+#include "cli/convert_verify.h"
 #include "cli/job_option.h"
 #include "cli/size_option.h"
 #include "cli/slicing_option.h"
@@ -16,6 +17,7 @@
 #include "convert/default_recipes.h"
 #include "convert/execute.h"
 #include "convert/fingerprint.h"
+#include "convert/importance.h"
 #include "convert/output_directory.h"
 #include "convert/plan.h"
 #include "convert/recipe.h"
@@ -35,11 +37,13 @@ constexpr std::uint64_t kMaxRecipeBytes = std::uint64_t{1} << 20;
 // The words as given; validated into a recipe and options when the command runs.
 struct Words {
   std::string input, to, recipe_file, family, mtp, explain, max_shard_size;
-  std::string dialect, activations, activation_scales, scales_from, fp8_grid, nvfp4_search, via;
+  std::string dialect, activations, activation_scales, importance, scales_from, fp8_grid;
+  std::string nvfp4_search, via;
   std::optional<float> input_scale;
   std::vector<std::string> rules, allow;
   SlicingWords slicing;
   JobWords job;
+  ConvertVerifyWords verify;
   bool keep_files = false, quantize_attention = false;
 };
 
@@ -61,6 +65,10 @@ void read_choices(const Words& words, convert::Choices& choices) {
   if (!words.activation_scales.empty()) {
     choices.activation_scales = std::make_shared<const convert::ActivationScales>(
         convert::ActivationScales::read(words.activation_scales));
+  }
+  if (!words.importance.empty()) {
+    choices.importance =
+        std::make_shared<const convert::Importance>(convert::Importance::read(words.importance));
   }
 }
 
@@ -116,6 +124,7 @@ std::vector<std::string_view> dialect_names() {
 // The table of contents of the program: read, plan, execute, report.
 int run_convert(const Words& words) {
   const std::size_t threads = words.job.n_threads();
+  words.verify.require_valid(words.job);
   Recipe recipe = make_recipe(words);
   convert::require_apart(words.input, words.job.output);
 
@@ -137,7 +146,8 @@ int run_convert(const Words& words) {
     std::cout << explain_text(plan, source, recipe, words.explain);
     return kExitDone;
   }
-  return run_job(words.job, "converting", source, recipe, shard_options, plan);
+  return run_job(words.job, "converting", source, recipe, shard_options, plan,
+                 inspection_of(words.verify, words.input, words.family, words.job));
 }
 
 }  // namespace
@@ -161,7 +171,7 @@ std::function<int()> declare_convert(CLI::App& app) {
   app.add_option(
       "--activation-scales", words->activation_scales,
       "safetensors file with MODULE.input_amax, or .input_min and .input_max, for static "
-      "activations");
+      "activations: what ingot calibrate writes");
   app.add_option("--input-scale", words->input_scale,
                  "one scale for every static input instead of a file, e.g. 1");
   app.add_option("--fp8-grid", words->fp8_grid,
@@ -171,6 +181,10 @@ std::function<int()> declare_convert(CLI::App& app) {
                  "take the FP8 scales of this release instead of computing them");
   app.add_option("--nvfp4-search", words->nvfp4_search,
                  "NVFP4 block scales: amax, 4over6 or mse (default)");
+  app.add_option(
+      "--importance", words->importance,
+      "NVFP4: weight the errors of columns by the mean squares in this file, which ingot "
+      "calibrate writes");
   app.add_option("--via", words->via,
                  "values pass through f32 (default), or bf16, as if cast first");
   app.add_flag("--quantize-attention", words->quantize_attention,
@@ -199,6 +213,7 @@ std::function<int()> declare_convert(CLI::App& app) {
                              fmt::join(convert::Allowances::kinds(), ", ")))
       ->allow_extra_args(false);
   declare_job(app, words->job);
+  declare_convert_verify(app, words->verify);
   app.footer(
       "Examples:\n"
       "  ingot convert DeepSeek-V3.2 DeepSeek-V3.2-bf16 --to bf16\n"
@@ -206,6 +221,7 @@ std::function<int()> declare_convert(CLI::App& app) {
       "  ingot convert IN OUT --to int8                       W8A8 for vLLM and SGLang\n"
       "  ingot convert IN OUT --to int8 --dialect modelslim   W8A8 for vLLM-Ascend\n"
       "  ingot convert IN OUT --to nvfp4 --dialect modelopt --activations static --input-scale 1\n"
+      "  ingot convert IN OUT --to nvfp4 --importance statistics.safetensors\n"
       "  ingot convert IN OUT --to fp8 --scales-from RELEASE  back to the released grid\n"
       "  ingot convert IN OUT --rule 'model.layers.*.mlp.experts.*=keep' --to bf16\n"
       "  ingot convert IN OUT --max-shard-size 5GB            re-shard, every tensor byte for "
@@ -214,6 +230,7 @@ std::function<int()> declare_convert(CLI::App& app) {
       "  ingot convert IN OUT --to nvfp4 --tp 2 --ep 4        quantize and cut in one pass\n"
       "  ingot convert IN OUT --tp 32 --tp-fit retile --dry-run\n"
       "  ingot convert IN OUT --to bf16 --layout deepseek-mp --mp 8 --mtp drop\n"
+      "  ingot convert IN OUT --to nvfp4 --verify structure,weights,layers\n"
       "  ingot convert IN OUT --to bf16 --resume              continue after a kill");
   return [words] { return run_convert(*words); };
 }

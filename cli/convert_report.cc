@@ -94,6 +94,10 @@ std::string dry_run_text(const DryRun& run) {
         with_commas(plan.n_demoted), plan.dialect->name, names.front(),
         names.size() > 1 ? fmt::format(" to {}", names.back()) : "");
   }
+  if (plan.n_searched > 0) {
+    text += fmt::format("importance   {} of {} nvfp4 tensors weighted\n",
+                        with_commas(plan.n_weighted), with_commas(plan.n_searched));
+  }
   if (run.memory.n_read_twice > 0) {
     text += fmt::format(
         "read twice   {} groups with a shared scale, {} (a larger --mem-limit keeps "
@@ -141,6 +145,8 @@ Json dry_run_json(const DryRun& run) {
   json["bytes_in"] = run.plan.bytes_in;
   json["bytes_out"] = run.plan.bytes_out;
   json["demoted"] = demoted_tensors(run);
+  if (run.plan.n_searched > 0)
+    json["importance"] = {{"weighted", run.plan.n_weighted}, {"of", run.plan.n_searched}};
   json["read_twice"] = {{"groups", run.memory.n_read_twice},
                         {"bytes", run.memory.bytes_read_twice}};
   json["peak_memory_bytes"] = run.memory.peak();
@@ -172,6 +178,10 @@ std::string report_text(const Plan& plan, const ExecuteReport& report) {
       "GB/s per thread by stage: read {:.2f}, compute {:.2f}, hash {:.2f}, write {:.2f}\n",
       gigabytes_per_second(report.read), gigabytes_per_second(report.compute),
       gigabytes_per_second(report.hash), gigabytes_per_second(report.write));
+  if (plan.n_searched > 0) {
+    text += fmt::format("importance: {} of {} nvfp4 tensors weighted\n",
+                        with_commas(plan.n_weighted), with_commas(plan.n_searched));
+  }
   if (report.items_redone > 0) {
     text += fmt::format("{} journalled tensors had not survived and were done again\n",
                         report.items_redone);
@@ -188,31 +198,34 @@ Json report_json(const Plan& plan, const ExecuteReport& report) {
                 {"bytes", facts.n_bytes},
                 {"gb_per_s", gigabytes_per_second(facts)}};
   };
-  return {{"schema", 1},
-          {"command", "convert"},
-          {"version", std::string(convert::kVersion)},
-          {"already_done", report.already_done},
-          {"quantized", plan.n_quantized},
-          {"rewrapped", plan.n_rewrapped},
-          {"demoted", plan.n_demoted},
-          {"cast", plan.n_cast},
-          {"copied", plan.n_copied},
-          {"dropped", plan.n_dropped},
-          {"resumed", report.items_resumed},
-          {"redone", report.items_redone},
-          {"bytes_out", plan.bytes_out},
-          {"bytes_written", report.bytes_written},
-          {"elapsed_seconds", report.elapsed_seconds},
-          {"direct_io", report.direct_io},
-          {"peak_rss_bytes", peak_rss_bytes()},
-          {"stages",
-           {{"read", stage(report.read)},
-            {"compute", stage(report.compute)},
-            {"hash", stage(report.hash)},
-            {"write", stage(report.write)}}},
-          {"quality", quality_json(report.quality)},
-          {"warnings", plan.warnings},
-          {"loader_warnings", report.warnings}};
+  Json json = {{"schema", 1},
+               {"command", "convert"},
+               {"version", std::string(convert::kVersion)},
+               {"already_done", report.already_done},
+               {"quantized", plan.n_quantized},
+               {"rewrapped", plan.n_rewrapped},
+               {"demoted", plan.n_demoted},
+               {"cast", plan.n_cast},
+               {"copied", plan.n_copied},
+               {"dropped", plan.n_dropped},
+               {"resumed", report.items_resumed},
+               {"redone", report.items_redone},
+               {"bytes_out", plan.bytes_out},
+               {"bytes_written", report.bytes_written},
+               {"elapsed_seconds", report.elapsed_seconds},
+               {"direct_io", report.direct_io},
+               {"peak_rss_bytes", peak_rss_bytes()},
+               {"stages",
+                {{"read", stage(report.read)},
+                 {"compute", stage(report.compute)},
+                 {"hash", stage(report.hash)},
+                 {"write", stage(report.write)}}},
+               {"quality", quality_json(report.quality)},
+               {"warnings", plan.warnings},
+               {"loader_warnings", report.warnings}};
+  if (plan.n_searched > 0)
+    json["importance"] = {{"weighted", plan.n_weighted}, {"of", plan.n_searched}};
+  return json;
 }
 
 std::string explain_text(const Plan& plan, const formats::Checkpoint& source,

@@ -80,7 +80,8 @@ void declare_job(CLI::App& app, JobWords& words) {
 }
 
 int run_job(const JobWords& words, std::string_view verb, const Checkpoint& source,
-            const Recipe& recipe, const convert::PlanOptions& options, const convert::Plan& plan) {
+            const Recipe& recipe, const convert::PlanOptions& options, const convert::Plan& plan,
+            std::function<convert::Inspection(const std::filesystem::path&)> inspect) {
   if (words.dry_run) return run_dry(words, source, recipe, plan);
 
   for (const std::string& warning : plan.warnings) std::cerr << "warning: " << warning << "\n";
@@ -99,11 +100,19 @@ int run_job(const JobWords& words, std::string_view verb, const Checkpoint& sour
        .direct_io = !words.buffered,
        .progress = [&](std::uint64_t done, std::uint64_t total) { progress.update(done, total); },
        .stop_requested = stop_requested,
+       .inspect = std::move(inspect),
        .log =
            [&](const std::string& line) {
              if (log) log->info(line);
            }});
   progress.finish();
+  if (report.refused) {
+    std::cerr << fmt::format(
+        "nothing was published; what was made is in {} (see it with --resume and other gates, or "
+        "remove it)\n",
+        convert::OutputPaths(words.output).staged.string());
+    return kExitBelowThreshold;
+  }
   std::cout << (words.json ? formats::json_text(report_json(plan, report))
                            : report_text(plan, report));
   return kExitDone;

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -24,9 +26,11 @@ struct JobWords {
 
 void declare_job(CLI::App& app, JobWords& words);
 
-/// Executes a plan, or prints it when that was asked for; returns the exit code.
+/// Executes a plan, or prints it when that was asked for; returns the exit code. `inspect`: as
+/// convert::ExecuteOptions has it.
 int run_job(const JobWords& words, std::string_view verb, const formats::Checkpoint& source,
             const convert::Recipe& recipe, const convert::PlanOptions& options,
-            const convert::Plan& plan);
+            const convert::Plan& plan,
+            std::function<convert::Inspection(const std::filesystem::path&)> inspect = {});
 
 }  // namespace ingot::cli

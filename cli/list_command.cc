@@ -15,6 +15,7 @@
 #include "formats/json.h"
 #include "formats/layout.h"
 #include "quantize/scheme.h"
+#include "verify/gates/gate.h"
 
 namespace ingot::cli {
 
@@ -96,13 +97,36 @@ Json recipe_rows() {
   return rows;
 }
 
+std::string_view bound_word(verify::Bound bound) {
+  return bound == verify::Bound::kAtLeast ? "at least" : "at most";
+}
+
+// What can be gated, with the demands that are made when nobody says anything.
+Json metric_rows() {
+  Json rows = Json::array();
+  const verify::Thresholds defaults = verify::default_thresholds({});
+  for (const verify::Metric& metric : verify::metrics()) {
+    Json limits = Json::array();
+    for (const verify::Gate& gate : defaults.gates) {
+      if (gate.metric != metric.name) continue;
+      limits.push_back(gate.group.empty() ? fmt::format("{}", gate.limit)
+                                          : fmt::format("{}:{}", gate.group, gate.limit));
+    }
+    rows.push_back({{"name", metric.name},
+                    {"bound", bound_word(metric.bound)},
+                    {"defaults", limits},
+                    {"summary", metric.summary}});
+  }
+  return rows;
+}
+
 struct Table {
   std::string_view name;
   Json (*rows)();
 };
-constexpr std::array kTables = {Table{"schemes", scheme_rows}, Table{"dialects", dialect_rows},
+constexpr std::array kTables = {Table{"schemes", scheme_rows},  Table{"dialects", dialect_rows},
                                 Table{"families", family_rows}, Table{"layouts", layout_rows},
-                                Table{"recipes", recipe_rows}};
+                                Table{"recipes", recipe_rows},  Table{"metrics", metric_rows}};
 
 std::string cell_text(const Json& value) {
   if (value.is_boolean()) return value.get<bool>() ? "yes" : "no";

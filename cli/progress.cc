@@ -16,8 +16,8 @@ constexpr std::chrono::seconds kLineInterval{30};
 
 }  // namespace
 
-Progress::Progress(std::string_view mode, std::string_view what)
-    : style_(Style::kNone), what_(what), began_(Clock::now()), shown_(began_) {
+Progress::Progress(std::string_view mode, std::string_view what, Unit unit)
+    : style_(Style::kNone), unit_(unit), what_(what), began_(Clock::now()), shown_(began_) {
   if (mode == "always" || (mode == "auto" && stderr_is_terminal())) {
     style_ = Style::kBar;
   } else if (mode == "auto") {
@@ -32,17 +32,17 @@ Progress::~Progress() {
   if (bar_is_drawn_) std::cerr << "\n" << std::flush;
 }
 
-void Progress::update(std::uint64_t done_bytes, std::uint64_t total_bytes) {
+void Progress::update(std::uint64_t done, std::uint64_t total) {
   if (style_ == Style::kNone) return;
   const std::lock_guard lock(mutex_);
   const Clock::time_point now = Clock::now();
   if (!has_first_) {
     has_first_ = true;
-    first_ = done_bytes;
+    first_ = done;
     began_ = now;
   }
-  done_ = std::max(done_, done_bytes);
-  total_ = total_bytes;
+  done_ = std::max(done_, done);
+  total_ = total;
   elapsed_seconds_ = std::chrono::duration<double>(now - began_).count();
   if (style_ == Style::kBar) {
     if (bar_is_drawn_ && now - shown_ < kBarInterval) return;
@@ -69,13 +69,18 @@ double Progress::fraction_done() const {
 }
 
 std::string Progress::state_text() const {
+  const auto amount = [&](std::uint64_t n) {
+    return unit_ == Unit::kBytes ? human_bytes(n) : with_commas(n);
+  };
   std::string text = fmt::format("{} {:3.0f}%  {} of {}", what_, 100 * fraction_done(),
-                                 human_bytes(done_), human_bytes(total_));
-  const auto fresh_bytes = static_cast<double>(done_ - first_);
+                                 amount(done_), amount(total_));
+  const auto fresh = static_cast<double>(done_ - first_);
   // A rate of the first moments would only mislead.
-  if (elapsed_seconds_ < 0.5 || fresh_bytes <= 0) return text;
-  const double rate = fresh_bytes / elapsed_seconds_;
-  text += fmt::format("  {}/s", human_bytes(static_cast<std::uint64_t>(rate)));
+  if (elapsed_seconds_ < 0.5 || fresh <= 0) return text;
+  const double rate = fresh / elapsed_seconds_;
+  if (unit_ == Unit::kBytes) {
+    text += fmt::format("  {}/s", human_bytes(static_cast<std::uint64_t>(rate)));
+  }
   if (done_ < total_) {
     text += fmt::format("  {} left", human_seconds(static_cast<double>(total_ - done_) / rate));
   }

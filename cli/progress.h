@@ -13,15 +13,18 @@ namespace ingot::cli {
 /// any other mode.
 class Progress {
  public:
-  Progress(std::string_view mode, std::string_view what);
+  /// What is counted.
+  enum class Unit : std::uint8_t { kBytes, kSteps };
+
+  Progress(std::string_view mode, std::string_view what, Unit unit = Unit::kBytes);
   /// Leaves the terminal on a line of its own when the job failed.
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  /// Bytes done so far and in all. What the first call reports as done was done before: it does not
-  /// count in the rate. Safe from many threads; calls may come in any order.
-  void update(std::uint64_t done_bytes, std::uint64_t total_bytes);
+  /// Bytes (or steps) done so far and in all. What the first call reports as done was done before:
+  /// it does not count in the rate. Safe from many threads; calls may come in any order.
+  void update(std::uint64_t done, std::uint64_t total);
   /// Removes the bar; nothing is shown afterwards.
   void finish();
 
@@ -34,6 +37,7 @@ class Progress {
   [[nodiscard]] std::string bar_text() const;
 
   Style style_;
+  Unit unit_;
   std::string what_;
   std::mutex mutex_;
   Clock::time_point began_, shown_;

@@ -1,0 +1,58 @@
+#include "cli/convert_verify.h"
+
+#include <iostream>
+
+#include <fmt/format.h>
+
+#include "cli/size_option.h"
+#include "cli/terminal.h"
+#include "cli/verify_report.h"
+#include "convert/version.h"
+#include "formats/base/error.h"
+#include "verify/verification.h"
+
+namespace ingot::cli {
+
+void ConvertVerifyWords::require_valid(const JobWords& job) const {
+  if (levels.empty()) {
+    if (gates.thresholds.empty() && gates.requirements.empty()) return;
+    throw Error(ErrorCode::kInvalidArgument, "--thresholds and --require go with --verify");
+  }
+  if (job.consume_source) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--verify compares with the source, which --consume-source deletes");
+  }
+  verify::parse_levels(levels);
+  gates.require_valid();
+}
+
+void declare_convert_verify(CLI::App& app, ConvertVerifyWords& words) {
+  app.add_option("--verify", words.levels,
+                 fmt::format("compare with the source before anything is published: {}, or all; "
+                             "below a gate nothing is published, and the exit code is 1",
+                             level_words()));
+  declare_gates(app, words.gates);
+}
+
+std::function<convert::Inspection(const std::filesystem::path& staged)> inspection_of(
+    const ConvertVerifyWords& words, const std::string& input, const std::string& family,
+    const JobWords& job) {
+  if (words.levels.empty()) return {};
+  return [&](const std::filesystem::path& staged) {
+    verify::VerificationOptions options{
+        .levels = verify::parse_levels(words.levels),
+        .family = family,
+        .output_name = std::filesystem::absolute(job.output).lexically_normal().filename().string(),
+        .threads = job.n_threads(),
+        .mem_limit = parse_size(job.mem_limit, "--mem-limit"),
+        .tool_version = std::string(convert::kVersion),
+        .stop_requested = stop_requested};
+    words.gates.add_to(options);
+    const verify::Report report = verify::verify_pair(input, staged, options);
+    std::cerr << verify_text(report);
+    return convert::Inspection{.may_publish = report.passed(),
+                               .report = formats::json_text(verify::report_json(report))};
+  };
+}
+
+}  // namespace ingot::cli

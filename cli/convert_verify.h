@@ -1,0 +1,31 @@
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include "cli/job_option.h"
+#include "cli/verify_words.h"
+#include "convert/execute.h"
+
+namespace ingot::cli {
+
+/// Words of `convert --verify`.
+struct ConvertVerifyWords {
+  std::string levels;  ///< empty: publish without being asked
+  GateWords gates;
+
+  /// Throws for words that are not understood, or that go with no verification.
+  void require_valid(const JobWords& job) const;
+};
+void declare_convert_verify(CLI::App& app, ConvertVerifyWords& words);
+
+/// Compares what was made with `input`, what it was made of, before anything is published, and
+/// prints the report on stderr; null when that was not asked for. The words must outlive it.
+std::function<convert::Inspection(const std::filesystem::path& staged)> inspection_of(
+    const ConvertVerifyWords& words, const std::string& input, const std::string& family,
+    const JobWords& job);
+
+}  // namespace ingot::cli

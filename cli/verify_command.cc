@@ -1,0 +1,173 @@
+#include <iostream>
+#include <memory>
+#include <optional>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "cli/commands.h"
+#include "cli/progress.h"
+#include "cli/size_option.h"
+#include "cli/terminal.h"
+#include "cli/verify_words.h"
+#include "convert/version.h"
+#include "formats/base/error.h"
+#include "formats/base/fd.h"
+#include "formats/base/parallel.h"
+#include "verify/verification.h"
+
+namespace ingot::cli {
+namespace {
+
+struct Words {
+  std::string source, output, family, source_config, output_config;
+  std::string levels = "structure,weights", profile = "native", mem_limit = "4GiB";
+  std::string prompts, text, reference, html, markdown, progress = "auto";
+  GateWords gates;
+  double sample = 1;
+  std::size_t threads = 0, tokens = 20;
+  bool no_hashes = false, json = false;
+};
+
+// A report that cannot be written is known before the work, not after.
+void require_place_for(const std::string& path) {
+  if (path.empty()) return;
+  const std::filesystem::path parent = std::filesystem::absolute(path).parent_path();
+  if (std::filesystem::is_directory(parent) && !std::filesystem::is_directory(path)) return;
+  throw Error(ErrorCode::kNotFound, "cannot be written (no such folder, or a folder itself)")
+      .in_file(path);
+}
+
+verify::VerificationOptions options_of(const Words& words) {
+  const auto profile = inference::find_profile(words.profile);
+  if (!profile) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--profile '{}' is none of native, bf16, f32", words.profile));
+  }
+  verify::VerificationOptions options{
+      .levels = verify::parse_levels(words.levels),
+      .family = words.family,
+      .source_config = words.source_config,
+      .output_config = words.output_config,
+      .prompts = words.prompts,
+      .text = words.text,
+      .reference = words.reference,
+      .sample = words.sample,
+      .hashes = !words.no_hashes,
+      .greedy_tokens = words.tokens,
+      .output_profile = *profile,
+      .threads = words.threads == 0 ? available_processors() : words.threads,
+      .mem_limit = parse_size(words.mem_limit, "--mem-limit"),
+      .tool_version = std::string(convert::kVersion),
+      .stop_requested = stop_requested};
+  words.gates.add_to(options);
+  return options;
+}
+
+// One bar after the other: weights in bytes, layers and tokens by number.
+class Stages {
+ public:
+  explicit Stages(std::string mode) : mode_(std::move(mode)) {}
+  void update(std::string_view what, std::uint64_t done, std::uint64_t total) {
+    if (what != what_) {
+      finish();
+      what_ = what;
+      const bool counts_bytes = what.find("weights") != std::string_view::npos;
+      progress_.emplace(mode_, what_,
+                        counts_bytes ? Progress::Unit::kBytes : Progress::Unit::kSteps);
+    }
+    progress_->update(done, total);
+  }
+  void finish() {
+    if (progress_) progress_->finish();
+    progress_.reset();
+  }
+
+ private:
+  std::string mode_, what_;
+  std::optional<Progress> progress_;
+};
+
+int run_verify(const Words& words) {
+  if (!words.output.empty() && !words.reference.empty()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--reference is compared with one checkpoint; give either it or a second "
+                "directory");
+  }
+  words.gates.require_valid();
+  require_place_for(words.html);
+  require_place_for(words.markdown);
+  verify::VerificationOptions options = options_of(words);
+  install_stop_signals();
+  Stages stages(words.progress);
+  options.progress = [&](std::string_view what, std::uint64_t done, std::uint64_t total) {
+    stages.update(what, done, total);
+  };
+  const verify::Report report = words.output.empty()
+                                    ? verify::verify_single(words.source, options)
+                                    : verify::verify_pair(words.source, words.output, options);
+  stages.finish();
+  // First where no disk can be full.
+  print_report(report, words.json);
+  if (!words.html.empty()) write_text_file(words.html, verify::report_html(report));
+  if (!words.markdown.empty()) write_text_file(words.markdown, verify::report_markdown(report));
+  return exit_code_of(report);
+}
+
+}  // namespace
+
+std::function<int()> declare_verify(CLI::App& app) {
+  auto words = std::make_shared<Words>();
+  app.add_option("source", words->source, "the checkpoint that is right (or the only one)")
+      ->required();
+  app.add_option("output", words->output,
+                 "the checkpoint made of it, in any format, dialect and slicing");
+  app.add_option("--levels", words->levels, fmt::format("how closely: {}, or all", level_words()))
+      ->capture_default_str();
+  app.add_option("--prompts", words->prompts,
+                 "texts for layers and greedy, separated by blank lines (default: built in)");
+  app.add_option("--tokens", words->tokens, "tokens that greedy generates per prompt")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  app.add_option("--text", words->text,
+                 "measure the perplexity of this text: .txt, or .json {\"docs\": [...]}");
+  app.add_option("--reference", words->reference,
+                 "compare one checkpoint with activations recorded elsewhere (safetensors)");
+  declare_gates(app, words->gates);
+  app.add_option("--sample", words->sample, "part of every tensor's rows that weights looks at")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
+  app.add_option("--profile", words->profile,
+                 "arithmetic of the output: native, bf16, f32 (the source's is f32)")
+      ->capture_default_str();
+  app.add_option("--html", words->html, "write the report as one self-contained page");
+  app.add_option("--markdown", words->markdown, "write the report for a model card");
+  app.add_flag("--json", words->json, "one JSON document on stdout");
+  app.add_flag("--no-hashes", words->no_hashes, "compare sizes with the manifest, not bytes");
+  app.add_option("--family", words->family,
+                 "model family instead of config.json's; generic accepts any names");
+  app.add_option("--source-config", words->source_config,
+                 "config.json of the source, for shards that have none beside them");
+  app.add_option("--config", words->output_config,
+                 "config.json of the output, for shards that have none beside them");
+  app.add_option("--mem-limit", words->mem_limit, "memory budget")->capture_default_str();
+  app.add_option("--threads", words->threads, "threads (default: every processor)")
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--progress", words->progress, "progress on stderr")
+      ->check(CLI::IsMember({"auto", "always", "never"}))
+      ->capture_default_str();
+  app.footer(
+      "Examples:\n"
+      "  ingot verify DeepSeek-V3.2 DeepSeek-V3.2-int8                        structure and every "
+      "weight\n"
+      "  ingot verify DeepSeek-V3.2 DeepSeek-V3.2-nvfp4-tp8 --levels all --html report.html\n"
+      "  ingot verify IN OUT --levels layers --require 'layers.cosine>=0.999'\n"
+      "  ingot verify DeepSeek-V3.2-int8 --text wiki.txt                      perplexity\n"
+      "  ingot verify DeepSeek-V3.2 --reference recorded.safetensors          against another "
+      "runtime\n"
+      "Exit code 0 when every gate is passed, 1 when one is not, 2 when something could not be "
+      "done.");
+  return [words] { return run_verify(*words); };
+}
+
+}  // namespace ingot::cli

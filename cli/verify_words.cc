@@ -1,0 +1,48 @@
+#include "cli/verify_words.h"
+
+#include <iostream>
+
+#include <fmt/format.h>
+
+#include "cli/commands.h"
+#include "cli/verify_report.h"
+#include "formats/json.h"
+
+namespace ingot::cli {
+
+void GateWords::require_valid() const {
+  verify::Thresholds ignored;
+  if (!thresholds.empty()) verify::read_thresholds(thresholds, ignored);
+  for (const std::string& text : requirements) verify::add_requirement(text, ignored);
+}
+
+void GateWords::add_to(verify::VerificationOptions& options) const {
+  options.thresholds = thresholds;
+  options.requirements = requirements;
+}
+
+void declare_gates(CLI::App& app, GateWords& words) {
+  app.add_option("--thresholds", words.thresholds, "YAML file of gates, instead of the defaults");
+  app.add_option("--require", words.requirements,
+                 "a gate, METRIC>=LIMIT or METRIC<=LIMIT, of one scheme METRIC[SCHEME]; may be "
+                 "repeated; metrics: ingot list metrics")
+      ->allow_extra_args(false);
+}
+
+std::string level_words() {
+  std::string text;
+  for (const verify::LevelFacts& facts : verify::levels()) {
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", facts.name);
+  }
+  return text;
+}
+
+void print_report(const verify::Report& report, bool json) {
+  std::cout << (json ? formats::json_text(verify::report_json(report)) : verify_text(report));
+}
+
+int exit_code_of(const verify::Report& report) {
+  return report.passed() ? kExitDone : kExitBelowThreshold;
+}
+
+}  // namespace ingot::cli

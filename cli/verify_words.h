@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "verify/verification.h"
+
+namespace ingot::cli {
+
+/// Words that say with what a comparison is judged.
+struct GateWords {
+  std::string thresholds;
+  std::vector<std::string> requirements;
+
+  /// Throws for a file or a demand that is not understood: before hours of work, not after.
+  void require_valid() const;
+  void add_to(verify::VerificationOptions& options) const;
+};
+void declare_gates(CLI::App& app, GateWords& words);
+
+/// `structure, weights, layers, greedy`, for --help.
+std::string level_words();
+
+/// The report as `ingot verify` prints it: text, or the JSON document.
+void print_report(const verify::Report& report, bool json);
+
+/// kExitDone, or kExitBelowThreshold.
+int exit_code_of(const verify::Report& report);
+
+}  // namespace ingot::cli

@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# What a user does with `ingot calibrate`: statistics of a text, and what convert makes of them.
+source "$(dirname "$0")/expect.sh"
+ingot=$1 example=$2
+printf 'There was once a small fox, and his name was Sam. One day he found a kite.' >"$work/text.txt"
+
+expect 0 "modules" "$ingot" calibrate "$example" --text "$work/text.txt" --out "$work/a.safetensors"
+grep -q "filled with the maximum over the others" "$work/stdout" || fail "experts that so short a text does not reach are not named"
+"$ingot" calibrate "$example" --text "$work/text.txt" --out "$work/b.safetensors" --threads 1 --json >"$work/json" || fail "--json"
+cmp "$work/a.safetensors" "$work/b.safetensors" || fail "another number of threads, another file"
+grep -q '"unvisited"' "$work/json" || fail "no list of experts in the document"
+
+# Both uses, and what the manifest remembers.
+expect 0 "" "$ingot" convert "$example" "$work/static" --to int8 --dialect modelslim --activations static \
+  --activation-scales "$work/a.safetensors" --progress never
+grep -q activation_scales_filled "$work/static/ingot.json" || fail "the manifest does not say which experts were filled"
+expect 0 "PASS" "$ingot" verify "$example" "$work/static"
+expect 0 "PASS" "$ingot" convert "$example" "$work/weighted" --to nvfp4 --importance "$work/a.safetensors" --verify structure,weights --progress never
+
+# Wrong words and files.
+expect 2 "$work/a.safetensors" "$ingot" calibrate "$example" --text "$work/text.txt" --out "$work/a.safetensors"
+expect 2 "absent.txt" "$ingot" calibrate "$example" --text "$work/absent.txt" --out "$work/c.safetensors"
+: >"$work/empty.txt"
+expect 2 "empty.txt" "$ingot" calibrate "$example" --text "$work/empty.txt" --out "$work/c.safetensors"
+expect 2 "would be enough" "$ingot" calibrate "$example" --text "$work/text.txt" --out "$work/c.safetensors" --mem-limit 1MB
+expect 2 "nvfp4" "$ingot" convert "$example" "$work/none" --to int8 --importance "$work/a.safetensors"
+expect 2 "no/such" "$ingot" calibrate "$example" --text "$work/text.txt" --out "$work/no/such/c.safetensors"
+[ ! -e "$work/c.safetensors" ] || fail "a refused calibration left a file"
+finish

@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# What a user does with `ingot verify` and `convert --verify`: verdicts, exit codes, reports, gates, and wrong input.
+source "$(dirname "$0")/expect.sh"
+ingot=$1 example=$2
+golden=$(dirname "$0")/../golden/tiny-v32
+
+holds() { python3 -c "import json,sys; d = json.load(open(sys.argv[1])); assert $1, d" "$work/$2" 2>"$work/claim" || fail "not so: $1: $(tail -c 300 "$work/claim")"; }
+
+"$ingot" convert "$example" "$work/int8" --to int8 --progress never >/dev/null 2>&1 || fail "int8"
+"$ingot" convert "$example" "$work/ranks" --to nvfp4 --tp 2 --ep 4 --tp-fit retile --progress never >/dev/null 2>&1 || fail "ranks"
+printf 'What is 2 + 2?\n\nTell me a story about a fox.\n' >"$work/prompts"
+
+# Verdict first; every report; slices in another scheme at all levels.
+expect 0 "PASS" "$ingot" verify "$example" "$work/int8"
+expect 0 "int8-channel" "$ingot" verify "$example" "$work/int8" --levels weights
+expect 0 "layer" "$ingot" verify "$example" "$work/ranks" --levels all --prompts "$work/prompts" --tokens 4 \
+  --html "$work/report.html" --markdown "$work/report.md"
+grep -q "<svg" "$work/report.html" || fail "no picture in the page"
+grep -q "Verification: pass" "$work/report.md" || fail "no verdict in the summary"
+"$ingot" verify "$example" "$work/int8" --json >"$work/json" 2>/dev/null || fail "--json"
+holds "d['version'] == 1 and d['passed'] is True" json
+grep -q "$work" "$work/json" && fail "a path in the document"
+"$ingot" verify "$example" "$work/int8" --json --threads 1 2>/dev/null | cmp -s - "$work/json" || fail "two threads, another report"
+
+# Below a gate: exit code 1, and what it was.
+expect 1 "weights.cosine" "$ingot" verify "$example" "$work/int8" --require 'weights.cosine>=0.999999'
+printf 'weights.cosine: {int8-channel: ">= 0.999999"}\n' >"$work/strict.yaml"
+expect 1 "strict.yaml" "$ingot" verify "$example" "$work/int8" --thresholds "$work/strict.yaml"
+cp -r "$work/int8" "$work/bad"
+python3 "$(dirname "$0")/../../scripts/scale_tensor.py" "$work/bad" model.layers.3.mlp.experts.7.up_proj.weight_scale 1.01 >/dev/null || fail "edit"
+expect 1 "model.layers.3.mlp.experts.7.up_proj.weight" "$ingot" verify "$example" "$work/bad"
+expect 1 "FAIL" "$ingot" verify "$example" "$work/bad" --levels weights
+truncate -s -100 "$work/bad/model-00001-of-00002.safetensors"
+expect 1 "model-00001-of-00002.safetensors" "$ingot" verify "$example" "$work/bad"
+
+# Text, and activations that transformers recorded.
+expect 0 "perplexity" "$ingot" verify "$work/int8" --text "$work/prompts"
+expect 0 "PASS" "$ingot" verify "$example" --reference "$golden/forward_fp8.safetensors" --profile f32 --require 'layers.cosine>=0.999999'
+
+# Before anything is published.
+expect 0 "PASS" "$ingot" convert "$example" "$work/good" --to int8 --verify structure,weights --progress never
+holds "d['version'] == 1 and d['output']['name'] == 'good'" good/ingot.verify.json
+grep -q verify.json "$work/good/ingot.json" && fail "the manifest lists the report"
+expect 0 "0 errors" "$ingot" check "$work/good"
+expect 0 "PASS" "$ingot" verify "$example" "$work/good"
+diff -r --exclude ingot.verify.json "$work/good" "$work/int8" || fail "--verify changed the output"
+expect 1 "nothing was published" "$ingot" convert "$example" "$work/none" --to int8 --verify weights --require 'weights.sqnr>=60' --progress never
+expect_unpublished "$work/none"
+expect 2 "--resume" "$ingot" convert "$example" "$work/none" --to int8 --progress never
+expect 0 "PASS" "$ingot" convert "$example" "$work/none" --to int8 --verify weights --progress never --resume
+diff -r --exclude ingot.verify.json "$work/none" "$work/int8" || fail "resumed after a refusal"
+
+# Wrong words and files: exit code 2, and what would be right.
+expect 2 "structure, weights, layers, greedy" "$ingot" verify "$example" "$work/int8" --levels deep
+expect 2 "choose from structure.errors" "$ingot" verify "$example" "$work/int8" --require 'weights.cosin>=1'
+expect 2 "strict.yml" "$ingot" verify "$example" "$work/int8" --thresholds "$work/strict.yml"
+expect 2 "--text" "$ingot" verify "$example"
+expect 2 "absent" "$ingot" verify "$example" "$work/absent"
+expect 2 "absent" "$ingot" verify "$work/absent" "$work/int8"
+expect 2 "cannot be written" "$ingot" verify "$example" "$work/int8" --html "$work/no/such/report.html"
+expect 2 "would be enough" "$ingot" verify "$example" "$work/int8" --levels layers --mem-limit 1MB
+expect 2 "--verify" "$ingot" convert "$example" "$work/never" --to int8 --require 'weights.cosine>=1'
+expect 2 "--consume-source" "$ingot" convert "$example" "$work/never" --to int8 --verify weights --consume-source
+[ ! -e "$work/never" ] || fail "a refused conversion wrote something"
+finish

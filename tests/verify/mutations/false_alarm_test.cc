@@ -1,0 +1,142 @@
+#include <gtest/gtest.h>
+
+#include "tests/slicing/sliced.h"
+#include "tests/support/temp_dir.h"
+#include "tests/verify/mutations/good_conversions.h"
+#include "tests/verify/mutations/verdict.h"
+
+// What ingot converts without complaint passes the default levels, with its manifest and without.
+
+namespace ingot::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+using formats::SchemeId;
+
+void expect_accepted(const fs::path& source, const fs::path& output) {
+  Verdict verdict = judge_default(source, output);
+  EXPECT_TRUE(verdict.passed) << verdict.text;
+  // Shards of deepseek-mp go by names of their own, which a manifest translates.
+  forget_the_conversion(output);
+  verdict = judge_default(source, output);
+  EXPECT_TRUE(verdict.passed) << "without manifest: " << verdict.text;
+}
+
+// The cut, or where it would split blocks, the first way around that loses no more than it must.
+Cut fitting(const fs::path& source, Cut cut, const std::optional<Target>& target) {
+  for (const shard::TpFit fit :
+       {shard::TpFit::kRefuse, shard::TpFit::kRetile, shard::TpFit::kPad, shard::TpFit::kBf16}) {
+    cut.fit = fit;
+    Conversion conversion = slicing(source, "unused", cut);
+    if (target) target->apply(conversion.recipe);
+    const formats::Checkpoint model = formats::Checkpoint::open(source);
+    resolve(conversion.recipe, model);
+    try {
+      plan_for(model, conversion.recipe, conversion.plan);
+      return cut;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kUnsupported) << error.what();
+    }
+  }
+  ADD_FAILURE() << "no cut fits " << cut.name();
+  return cut;
+}
+
+class FalseAlarm : public ::testing::TestWithParam<Target> {
+ protected:
+  TempDir directory_;
+};
+
+TEST_P(FalseAlarm, IsNotRaisedByAWholeConversion) {
+  Conversion conversion(tiny_v32(), directory_ / "output");
+  GetParam().apply(conversion.recipe);
+  conversion.run();
+  expect_accepted(conversion.input, conversion.output);
+}
+
+TEST_P(FalseAlarm, IsNotRaisedByRankSlices) {
+  Conversion conversion = slicing(tiny_v32(), directory_ / "output",
+                                  fitting(tiny_v32(), {.tp = 2, .ep = 2}, GetParam()));
+  GetParam().apply(conversion.recipe);
+  conversion.run();
+  expect_accepted(conversion.input, conversion.output);
+}
+
+INSTANTIATE_TEST_SUITE_P(EveryTarget, FalseAlarm, ::testing::ValuesIn(all_targets()),
+                         [](const auto& row) { return test_name(row.param.name()); });
+
+class FalseAlarmOfPlain : public ::testing::TestWithParam<SchemeId> {
+ protected:
+  TempDir directory_;
+};
+
+TEST_P(FalseAlarmOfPlain, IsNotRaisedByACastWhole) {
+  Conversion conversion(tiny_v32(), directory_ / "output");
+  conversion.recipe.to = GetParam();
+  conversion.run();
+  expect_accepted(conversion.input, conversion.output);
+}
+
+INSTANTIATE_TEST_SUITE_P(EveryCast, FalseAlarmOfPlain,
+                         ::testing::Values(SchemeId::kBf16, SchemeId::kF16, SchemeId::kF32),
+                         [](const auto& row) {
+                           return std::string(formats::scheme_facts(row.param).name);
+                         });
+
+class FalseAlarmOfShards : public ::testing::TestWithParam<bool> {};
+
+// DeepSeek's own layout, in FP8 as released and in BF16.
+TEST_P(FalseAlarmOfShards, IsNotRaisedByTheNativeLayout) {
+  const TempDir directory;
+  Conversion conversion = keeping(tiny_v32(), directory / "output");
+  if (GetParam()) conversion.recipe.to = SchemeId::kBf16;
+  conversion.recipe.mtp = convert::MtpPolicy::kDrop;
+  conversion.plan.layout = formats::find_layout("deepseek-mp");
+  const std::uint32_t mp = GetParam() ? 2 : 1;
+  conversion.plan.slicing.topology = shard::make_topology(mp, mp, 1, 1);
+  conversion.run();
+  expect_accepted(conversion.input, conversion.output);
+}
+
+INSTANTIATE_TEST_SUITE_P(EveryScheme, FalseAlarmOfShards, ::testing::Bool(),
+                         [](const auto& row) { return row.param ? "bf16" : "fp8"; });
+
+class FalseAlarmOfFamily : public ::testing::TestWithParam<std::string> {};
+
+// Every scheme that its shapes take.
+TEST_P(FalseAlarmOfFamily, IsNotRaisedInAnyScheme) {
+  const fs::path source = arch_fixture(GetParam());
+  std::size_t n_taken = 0;
+  for (const Target& target : scheme_targets()) {
+    SCOPED_TRACE(target.name());
+    const TempDir directory;
+    Conversion conversion(source, directory / "output");
+    target.apply(conversion.recipe);
+    try {
+      conversion.run();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kUnsupported) << error.what();
+      continue;
+    }
+    ++n_taken;
+    expect_accepted(source, conversion.output);
+  }
+  EXPECT_GT(n_taken, 3U);
+}
+
+TEST_P(FalseAlarmOfFamily, IsNotRaisedByACopyOrItsSlices) {
+  const TempDir directory;
+  keeping(arch_fixture(GetParam()), directory / "copy").run();
+  expect_accepted(arch_fixture(GetParam()), directory / "copy");
+  slicing(arch_fixture(GetParam()), directory / "ranks", {.tp = 2, .ep = 2, .pp = 2}).run();
+  expect_accepted(arch_fixture(GetParam()), directory / "ranks");
+}
+
+INSTANTIATE_TEST_SUITE_P(EveryFamily, FalseAlarmOfFamily,
+                         ::testing::Values("deepseek_v2", "deepseek_v3", "glm_moe_dsa",
+                                           "qwen3_moe"),
+                         [](const auto& row) { return row.param; });
+
+}  // namespace
+}  // namespace ingot::testing

@@ -1,0 +1,62 @@
+#include "tests/verify/mutations/verdict.h"
+
+#include <fmt/format.h>
+
+#include "verify/report/report.h"
+
+namespace ingot::testing {
+
+namespace {
+
+// The default gates over the default levels, as `ingot verify SOURCE OUTPUT` has them.
+verify::Report compare(const std::filesystem::path& source, const std::filesystem::path& output) {
+  const verify::Side before = verify::open_side(source, {});
+  verify::Report report;
+  report.structure = verify::check_structure(before, output, {});
+  std::string search;
+  try {
+    const verify::Side after = verify::open_side(output, {});
+    search = verify::recorded_nvfp4_search(after);
+    report.weights = verify::compare_weights(before.model, after.model, {});
+  } catch (const Error& error) {
+    report.not_run.push_back(fmt::format("weights: {}", error.what()));
+  }
+  report.gates = verify::judge(report, verify::default_thresholds(search));
+  return report;
+}
+
+// Told by itself: the gates name the worst alone.
+bool is_fault(const verify::TensorWeights& tensor) {
+  return tensor.relation == verify::Relation::kChanged ||
+         tensor.relation == verify::Relation::kNarrowed || tensor.sums.misrounded != 0 ||
+         tensor.sums.nonfinite != 0;
+}
+
+}  // namespace
+
+Verdict judge_default(const std::filesystem::path& source, const std::filesystem::path& output) {
+  const verify::Report report = compare(source, output);
+  Verdict verdict{.passed = report.passed(), .text = {}};
+  if (verdict.passed) return verdict;
+  for (const formats::Finding& finding : report.structure->findings) {
+    if (finding.severity != formats::Severity::kError) continue;
+    verdict.text += fmt::format("[{}] {}: {}: {}\n", finding.rule, finding.file, finding.tensor,
+                                finding.message);
+  }
+  for (const std::string& level : report.not_run) verdict.text += level + "\n";
+  for (const verify::GateResult& gate : report.gates) {
+    if (!gate.passed)
+      verdict.text +=
+          fmt::format("{}[{}] {}: {} of {} failed, worst {}\n", gate.gate.metric, gate.gate.group,
+                      gate.worst, gate.failed, gate.checked, gate.subject);
+  }
+  if (!report.weights) return verdict;
+  for (const verify::TensorWeights* tensor : verify::worst_tensors(*report.weights, 20)) {
+    if (!is_fault(*tensor)) continue;
+    verdict.text += fmt::format("{} {} misrounded {}\n", tensor->name,
+                                verify::relation_name(tensor->relation), tensor->sums.misrounded);
+  }
+  return verdict;
+}
+
+}  // namespace ingot::testing

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "verify/level.h"
+#include "verify/report/report.h"
+
+namespace ingot::verify {
+
+/// What is compared, and with what it is judged.
+struct VerificationOptions {
+  std::vector<Level> levels = {Level::kStructure, Level::kWeights};
+  std::string family = {};  ///< of both sides, as formats::OpenOptions::family
+  std::filesystem::path source_config = {},
+                        output_config = {};  ///< as shard::SourceOptions::config
+  /// Name of the output in the report, where that is not its directory's.
+  std::string output_name = {};
+  std::filesystem::path prompts = {};     ///< texts between blank lines; empty: the built-in ones
+  std::filesystem::path text = {};        ///< documents whose perplexity is measured
+  std::filesystem::path reference = {};   ///< recorded activations; of a single checkpoint
+  std::filesystem::path thresholds = {};  ///< YAML
+  std::vector<std::string> requirements = {};  ///< "metric>=limit"
+  double sample = 1;
+  bool hashes = true;
+  std::size_t greedy_tokens = 20;
+  inference::Profile output_profile = inference::Profile::kNative;
+  std::size_t threads = 1;
+  std::uint64_t mem_limit = std::uint64_t{4} << 30;
+  std::string tool_version = {};
+  /// (what is being done, done, of how much); bytes of weights, layers, tokens.
+  std::function<void(std::string_view, std::uint64_t, std::uint64_t)> progress = {};
+  std::function<bool()> stop_requested = {};
+};
+
+/// Compares two checkpoints. What is wrong with the output is in the report, never thrown, also
+/// where it stops a level: then that level is in Report::not_run, and the report fails. Throws what
+/// says nothing about the output: a source that cannot be read, options that make no sense, kLimit,
+/// kIo, kUnsupported, kInterrupted.
+Report verify_pair(const std::filesystem::path& source, const std::filesystem::path& output,
+                   const VerificationOptions& options);
+
+/// Looks at one checkpoint: the perplexity of `text`, activations recorded in `reference`, or both;
+/// kInvalidArgument for neither.
+Report verify_single(const std::filesystem::path& directory, const VerificationOptions& options);
+
+}  // namespace ingot::verify
