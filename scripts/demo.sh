@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the packages, builds ingot, turns the bundled FP8 checkpoint into BF16, INT8, NVFP4 and MXFP4, and cuts it for ranks and
-# back, showing what happens.
+# Installs the packages, builds ingot, turns the bundled FP8 checkpoint into BF16, INT8, NVFP4 and MXFP4, cuts it for ranks and
+# back, verifies the result and lets it write, showing what happens.
 # Writes only below build/ and to a temporary folder, which it removes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -86,7 +86,16 @@ for prompt in "Tell me a story about a fox and a kite." "What is 2 + 2?" "中国
   run ingot generate "$source" --prompt "$prompt" --greedy --profile f32
 done
 
-say "17. And from the slices of four ranks, experts in NVFP4, multiplied as the target hardware would"
+say "17. Are the slices still that model, and may they ship? Every weight, every layer, and what both write"
+run ingot verify "$source" "$work/ranks" --levels all --html build/verify-report.html
+echo "The page is build/verify-report.html: open it in a browser."
+
+say "18. A fault that a checksum made afterwards would bless: one expert's scales, 1% off. It is found, and named"
+cp -r "$work/int8" "$work/fault"
+run python3 scripts/scale_tensor.py "$work/fault" model.layers.3.mlp.experts.7.up_proj.weight_scale 1.01
+run ingot verify "$source" "$work/fault" --levels weights || echo "exit code $?"
+
+say "19. Text from the slices of four ranks, experts in NVFP4, multiplied as the target hardware would"
 run ingot generate "$work/ranks" --prompt "What is the capital of Norway?" --greedy
 
 say "Done. The outputs were in $work and are removed now; make your own with"
