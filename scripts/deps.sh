@@ -11,7 +11,7 @@ packages=(
   libgtest-dev libgmock-dev libbenchmark-dev
   python3 time
 )
-# The page of `ingot verify --html` is looked at in a browser; Ubuntu's package is a stub that asks for snap.
+# The page of `ingot verify --html` is looked at in a browser; Ubuntu's package only asks for snap.
 if grep -qx 'ID=debian' /etc/os-release 2>/dev/null; then packages+=(chromium); fi
 fuzz_packages=(clang libclang-rt-dev)
 

@@ -10,23 +10,13 @@
 
 #include "formats/block_scales.h"
 #include "formats/checkpoint.h"
+#include "tests/quantize/code_values.h"
 #include "tests/quantize/coded_matrix.h"
 
 namespace ingot::quantize {
 namespace {
 
 using formats::SchemeId;
-
-double nearest_e2m1(double magnitude) {
-  constexpr std::array<double, 8> kValues{0, 0.5, 1, 1.5, 2, 3, 4, 6};
-  std::size_t i = 0;
-  while (i + 1 < 8 && magnitude > (kValues[i] + kValues[i + 1]) / 2) ++i;
-  return kValues[i];
-}
-
-double e4m3(int code) {
-  return code < 8 ? std::ldexp(code, -9) : std::ldexp(8 + (code & 7), (code >> 3) - 10);
-}
 
 double least_error(const float* block, double global) {
   double least = HUGE_VAL;

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/inference/model/edited_copy.h"
+#include "tests/support/enough_memory.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 #include "tests/verify/layers/example.h"
@@ -111,13 +112,7 @@ TEST(LayerCheck, GivesTheSameFiguresWithLittleMemoryAndOnTwoThreads) {
     verify::compare_layers(example.model, output, prompts, tight);
     FAIL() << "1 MB is not enough";
   } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kLimit) << error.what();
-    const std::string text = error.message();
-    const std::size_t at = text.find("--mem-limit ");
-    ASSERT_NE(at, std::string::npos) << text;
-    std::uint64_t megabytes = 0;
-    std::from_chars(text.data() + at + 12, text.data() + text.size(), megabytes);
-    tight.mem_limit = megabytes * 1'000'000;
+    tight.mem_limit = enough_memory(error);
   }
   EXPECT_LT(tight.mem_limit, 200'000'000U);
   EXPECT_EQ(verify::compare_layers(example.model, output, prompts, tight), roomy);

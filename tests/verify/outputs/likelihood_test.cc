@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "formats/json.h"
+#include "tests/support/enough_memory.h"
 #include "tests/support/expect_error.h"
 #include "tests/verify/layers/example.h"
 
@@ -62,13 +63,7 @@ TEST(LikelihoodCheck, IsTheSameInBatchesAndOnTwoThreads) {
     verify::measure_likelihood(example.model, documents, tight);
     FAIL() << "1 MB is not enough";
   } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kLimit) << error.what();
-    const std::string text = error.message();
-    const std::size_t at = text.find("--mem-limit ");
-    ASSERT_NE(at, std::string::npos) << text;
-    std::uint64_t megabytes = 0;
-    std::from_chars(text.data() + at + 12, text.data() + text.size(), megabytes);
-    tight.mem_limit = megabytes * 1'000'000;
+    tight.mem_limit = enough_memory(error);
   }
   const Likelihood is = verify::measure_likelihood(example.model, documents, tight);
   EXPECT_EQ(is.nll, wanted.nll);

@@ -55,7 +55,7 @@ def chromium():
         path = shutil.which(name)
         if path is None:
             continue
-        # Ubuntu's is a stub that asks for snap, and some containers let none start.
+        # Ubuntu's only asks for snap, and some containers let none start.
         try:
             answer = subprocess.run([path, *FLAGS, "--dump-dom", "data:text/html,<p>runs</p>"], capture_output=True,
                                     text=True, timeout=60, check=False)
