@@ -9,6 +9,7 @@
 #include "cli/commands.h"
 #include "cli/terminal.h"
 #include "formats/base/parallel.h"
+#include "formats/base/printable.h"
 #include "formats/check.h"
 #include "formats/json.h"
 #include "shard/check_directory.h"
@@ -53,9 +54,9 @@ std::string counted(std::uint64_t n, std::string_view noun) {
 
 std::string finding_text(const Finding& finding) {
   std::string text = fmt::format("{}: ", severity_word(finding.severity));
-  if (!finding.file.empty()) text += finding.file + ": ";
-  if (!finding.tensor.empty()) text += fmt::format("tensor '{}': ", finding.tensor);
-  text += finding.message;
+  if (!finding.file.empty()) text += printable(finding.file) + ": ";
+  if (!finding.tensor.empty()) text += fmt::format("tensor '{}': ", printable(finding.tensor));
+  text += printable_lines(finding.message);
   if (const LoaderRule* rule = rule_of(finding))
     text += fmt::format(" [{}; refused by {}]", rule->name, rule->loaders);
   return text + "\n";

@@ -10,6 +10,7 @@
 #include "cli/slicing_text.h"
 #include "cli/terminal.h"
 #include "convert/version.h"
+#include "formats/base/printable.h"
 
 namespace ingot::cli {
 
@@ -70,9 +71,9 @@ std::string rule_text(const convert::Rule& rule) {
 
 std::string dry_run_text(const DryRun& run) {
   const Plan& plan = run.plan;
-  std::string text =
-      fmt::format("plan for {} ({}, {} dialect) into dialect {}\n", run.source.directory().string(),
-                  run.source.family().name, run.source.dialect().name, plan.dialect->name);
+  std::string text = fmt::format(
+      "plan for {} ({}, {} dialect) into dialect {}\n", printable(run.source.directory().string()),
+      run.source.family().name, run.source.dialect().name, plan.dialect->name);
   std::vector<std::vector<std::string>> rows = {{"action", "from", "to", "tensors", "bytes out"}};
   for (const auto& [key, change] : changes_of(run)) {
     const auto& [action, from, to] = key;
@@ -91,8 +92,8 @@ std::string dry_run_text(const DryRun& run) {
         "demoted      {} quantized tensors that no rule selects become BF16: dialect {} cannot "
         "hold "
         "their scheme beside the others ({}{})\n",
-        with_commas(plan.n_demoted), plan.dialect->name, names.front(),
-        names.size() > 1 ? fmt::format(" to {}", names.back()) : "");
+        with_commas(plan.n_demoted), plan.dialect->name, printable(names.front()),
+        names.size() > 1 ? fmt::format(" to {}", printable(names.back())) : "");
   }
   if (plan.n_searched > 0) {
     text += fmt::format("importance   {} of {} nvfp4 tensors weighted\n",
@@ -112,8 +113,7 @@ std::string dry_run_text(const DryRun& run) {
       "disk         {} needed at the peak with at most {} beside the weights, {} free{}\n",
       human_bytes(run.disk_bytes), human_bytes(run.side_bytes), human_bytes(run.free_bytes),
       run.disk_bytes > run.free_bytes ? ": REFUSED, too small" : "");
-  for (const std::string& warning : plan.warnings) text += "warning: " + warning + "\n";
-  return text;
+  return text + remark_lines("warning", plan.warnings);
 }
 
 Json dry_run_json(const DryRun& run) {
@@ -187,9 +187,7 @@ std::string report_text(const Plan& plan, const ExecuteReport& report) {
                         report.items_redone);
   }
   text += quality_text(report.quality);
-  for (const std::string& warning : plan.warnings) text += "warning: " + warning + "\n";
-  for (const std::string& warning : report.warnings) text += "warning: " + warning + "\n";
-  return text;
+  return text + remark_lines("warning", plan.warnings) + remark_lines("warning", report.warnings);
 }
 
 Json report_json(const Plan& plan, const ExecuteReport& report) {
@@ -234,21 +232,21 @@ std::string explain_text(const Plan& plan, const formats::Checkpoint& source,
     const formats::LogicalTensor& tensor = source.tensors()[planned.tensor];
     if (tensor.name != name) continue;
     std::string text =
-        fmt::format("{}\n  role    {}\n  shape   {}\n", tensor.name,
+        fmt::format("{}\n  role    {}\n  shape   {}\n", printable(tensor.name),
                     formats::role_name(tensor.rule ? tensor.rule->role : formats::Role::kOther),
                     formats::shape_text(tensor.shape));
     const convert::Decision decision = recipe.decide(tensor);
-    text +=
-        fmt::format("  rule    {}\n", decision.rule != nullptr ? rule_text(*decision.rule)
-                                                               : "none: untouched means untouched");
+    text += fmt::format("  rule    {}\n", decision.rule != nullptr
+                                              ? printable(rule_text(*decision.rule))
+                                              : "none: untouched means untouched");
     text += fmt::format("  action  {} ({} to {})\n", convert::action_name(planned.action),
                         formats::scheme_facts(tensor.encoding.scheme).name,
                         formats::scheme_facts(planned.to).name);
     tensor.encoding.stored.for_each([&](formats::Part, std::uint32_t index) {
       const formats::StoredTensor& stored = source.stored()[index];
-      text += fmt::format("  from    {} {} {} at byte {} of {}\n", stored.name,
+      text += fmt::format("  from    {} {} {} at byte {} of {}\n", printable(stored.name),
                           formats::dtype_name(stored.dtype), formats::shape_text(stored.shape),
-                          stored.offset, source.files()[stored.file].name);
+                          stored.offset, printable(source.files()[stored.file].name));
     });
     for (std::size_t p = 0; p < planned.n_parts; ++p) {
       const convert::PlannedPart& part = planned.parts[p];
@@ -257,10 +255,10 @@ std::string explain_text(const Plan& plan, const formats::Checkpoint& source,
         const formats::Shape shape = plan.is_sliced()
                                          ? plan.deal(source, planned, p, ep_rank).slice_shape()
                                          : plan.part_shape(source, planned, p);
-        text +=
-            fmt::format("  into    {} {} {} at byte {} of {}\n", plan.part_name(source, planned, p),
-                        formats::dtype_name(part.dtype), formats::shape_text(shape), slice.offset,
-                        plan.member_path(slice.member));
+        text += fmt::format("  into    {} {} {} at byte {} of {}\n",
+                            printable(plan.part_name(source, planned, p)),
+                            formats::dtype_name(part.dtype), formats::shape_text(shape),
+                            slice.offset, printable(plan.member_path(slice.member)));
       }
     }
     return text;

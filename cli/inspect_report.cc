@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "cli/terminal.h"
+#include "formats/base/printable.h"
 
 namespace ingot::cli {
 
@@ -115,12 +116,12 @@ std::string quantization_text(const Checkpoint& checkpoint, const Summary& summa
   }
   if (text.empty()) text = "quantization  none\n";
   if (const auto& config = checkpoint.config().quantization) {
-    text += fmt::format("config says   quant_method {}", config->quant_method);
-    if (!config->fmt.empty()) text += ", fmt " + config->fmt;
-    if (!config->scale_fmt.empty()) text += ", scale_fmt " + config->scale_fmt;
+    std::string said = fmt::format("quant_method {}", config->quant_method);
+    if (!config->fmt.empty()) said += ", fmt " + config->fmt;
+    if (!config->scale_fmt.empty()) said += ", scale_fmt " + config->scale_fmt;
     if (!config->activation_scheme.empty())
-      text += ", activation_scheme " + config->activation_scheme;
-    text += "\n";
+      said += ", activation_scheme " + config->activation_scheme;
+    text += fmt::format("config says   {}\n", printable(said));
   }
   return text;
 }
@@ -169,7 +170,7 @@ std::string slices_text(const Checkpoint& checkpoint) {
 std::string summary_text(std::string_view directory, const Checkpoint& checkpoint,
                          const Summary& summary) {
   const Emphasis bold = emphasis(1);
-  std::string text = fmt::format("{}{}{}\n", bold.on, directory, bold.off);
+  std::string text = fmt::format("{}{}{}\n", bold.on, printable(directory), bold.off);
   text += slices_text(checkpoint);
   text +=
       fmt::format("family        {} ({})\n", checkpoint.family().name, checkpoint.family().summary);

@@ -10,6 +10,7 @@
 #include "cli/terminal.h"
 #include "formats/base/checked.h"
 #include "formats/base/parallel.h"
+#include "formats/base/printable.h"
 #include "formats/block_scales.h"
 #include "quantize/scheme.h"
 
@@ -141,7 +142,7 @@ std::optional<TensorStatistics> tensor_statistics(const TensorSource& source,
 
 std::string tensor_text(const Checkpoint& checkpoint, const LogicalTensor& tensor,
                         const std::optional<TensorStatistics>& statistics) {
-  std::string text = tensor.name + "\n";
+  std::string text = printable(tensor.name) + "\n";
   text += fmt::format("  role    {}", formats::role_name(role_of(tensor)));
   if (tensor.layer) text += fmt::format(", layer {}", *tensor.layer);
   if (tensor.expert) text += fmt::format(", expert {}", *tensor.expert);
@@ -153,10 +154,10 @@ std::string tensor_text(const Checkpoint& checkpoint, const LogicalTensor& tenso
   text += fmt::format("\n  shape   {}\n", formats::shape_text(tensor.shape));
   tensor.encoding.stored.for_each([&](formats::Part, std::uint32_t index) {
     const StoredTensor& stored = checkpoint.stored()[index];
-    text += fmt::format("  stored  {} {} {}, {} bytes at byte {} of {}\n", stored.name,
+    text += fmt::format("  stored  {} {} {}, {} bytes at byte {} of {}\n", printable(stored.name),
                         formats::dtype_name(stored.dtype), formats::shape_text(stored.shape),
                         with_commas(stored.n_bytes), stored.offset,
-                        checkpoint.files()[stored.file].name);
+                        printable(checkpoint.files()[stored.file].name));
   });
   if (statistics) return text + statistics_text(*statistics);
   return text + "  values  not shown: this dtype is copied, never computed with\n";

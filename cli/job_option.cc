@@ -84,8 +84,7 @@ int run_job(const JobWords& words, std::string_view verb, const Checkpoint& sour
             std::function<convert::Inspection(const std::filesystem::path&)> inspect) {
   if (words.dry_run) return run_dry(words, source, recipe, plan);
 
-  for (const std::string& warning : plan.warnings) std::cerr << "warning: " << warning << "\n";
-  for (const std::string& note : fit_notes(plan)) std::cerr << "note: " << note << "\n";
+  std::cerr << remark_lines("warning", plan.warnings) << remark_lines("note", fit_notes(plan));
   const std::shared_ptr<spdlog::logger> log = open_log(words.log_file);
   Progress progress(words.progress, std::string(verb));
   install_stop_signals();

@@ -21,6 +21,7 @@
 #include "cli/terminal.h"
 #include "cli/versions.h"
 #include "formats/base/error.h"
+#include "formats/base/printable.h"
 #include "formats/json.h"
 
 namespace ingot::cli {
@@ -55,14 +56,20 @@ void require_known(const Call& call) {
                                           : fmt::format("did you mean {}?", nearest)));
 }
 
+// A name as it is, unless JSON cannot hold it.
+std::string json_name(const std::string& name) {
+  return formats::is_utf8(name) ? name : printable(name);
+}
+
 int report(const Call& call, const Error& error) {
   if (call.json) {
     formats::Json fault = {{"code", std::string(error_code_name(error.code()))},
                            {"text", error.what()}};
-    if (!error.file().empty()) fault["file"] = error.file();
-    if (!error.tensor().empty()) fault["tensor"] = error.tensor();
+    if (!error.file().empty()) fault["file"] = json_name(error.file());
+    if (!error.tensor().empty()) fault["tensor"] = json_name(error.tensor());
     fault["message"] = error.message();
-    std::cout << formats::json_text({{"schema", 1}, {"command", call.command}, {"error", fault}});
+    std::cout << formats::json_text(
+        {{"schema", 1}, {"command", json_name(call.command)}, {"error", fault}});
   } else {
     std::cerr << "error: " << error.what() << "\n";
   }

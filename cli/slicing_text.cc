@@ -116,8 +116,7 @@ std::string slicing_text(const Plan& plan, const formats::TensorSource& source) 
       "a rank       loads {} to {} of weights; files of several ranks are {}\n",
       human_bytes(least->n_bytes), human_bytes(most->n_bytes),
       plan.links || !plan.has_rank_directories() ? "written once and linked" : "copied");
-  for (const std::string& note : fit_notes(plan)) text += "note: " + note + "\n";
-  return text;
+  return text + remark_lines("note", fit_notes(plan));
 }
 
 Json slicing_report_json(const Plan& plan) {

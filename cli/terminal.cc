@@ -9,6 +9,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "formats/base/printable.h"
+
 namespace ingot::cli {
 namespace {
 
@@ -78,13 +80,15 @@ std::string with_commas(std::uint64_t value) {
 
 std::string text_table(const std::vector<std::vector<std::string>>& rows,
                        const std::vector<bool>& right) {
+  std::vector<std::vector<std::string>> cells = rows;
   std::vector<std::size_t> widths;
-  for (const auto& row : rows) {
+  for (auto& row : cells) {
+    for (std::string& cell : row) cell = printable(cell);
     widths.resize(std::max(widths.size(), row.size()));
     for (std::size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], width_of(row[c]));
   }
   std::string text;
-  for (const auto& row : rows) {
+  for (const auto& row : cells) {
     std::string line;
     for (std::size_t c = 0; c < row.size(); ++c) {
       const std::string padding(widths[c] - width_of(row[c]), ' ');
@@ -94,6 +98,13 @@ std::string text_table(const std::vector<std::vector<std::string>>& rows,
     line.erase(line.find_last_not_of(' ') + 1);
     text += line + "\n";
   }
+  return text;
+}
+
+std::string remark_lines(std::string_view kind, const std::vector<std::string>& remarks) {
+  std::string text;
+  for (const std::string& remark : remarks)
+    text += fmt::format("{}: {}\n", kind, printable_lines(remark));
   return text;
 }
 

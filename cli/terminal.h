@@ -22,9 +22,12 @@ std::string human_seconds(double seconds);
 /// `12,345,678`.
 std::string with_commas(std::uint64_t value);
 
-/// Rows of text in aligned columns; numbers to the right when `right[i]`.
+/// Rows of text in aligned columns, printable; numbers to the right when `right[i]`.
 std::string text_table(const std::vector<std::vector<std::string>>& rows,
                        const std::vector<bool>& right);
+
+/// A printable line for each remark: `warning: ...`.
+std::string remark_lines(std::string_view kind, const std::vector<std::string>& remarks);
 
 /// The two ends of a line of text: bold where `stream` may be coloured, else nothing.
 struct Emphasis {

@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "formats/base/printable.h"
+
 namespace ingot {
 
 std::string_view error_code_name(ErrorCode code) {
@@ -32,7 +34,8 @@ std::string_view error_code_name(ErrorCode code) {
   return kNames.at(static_cast<std::size_t>(code));
 }
 
-Error::Error(ErrorCode code, std::string message) : code_(code), message_(std::move(message)) {
+Error::Error(ErrorCode code, std::string message)
+    : code_(code), message_(printable_lines(message)) {
   rebuild();
 }
 
@@ -57,8 +60,8 @@ Error& Error::at_byte(std::uint64_t offset) {
 
 void Error::rebuild() {
   text_.clear();
-  if (!file_.empty()) text_ += file_ + ": ";
-  if (!tensor_.empty()) text_ += "tensor '" + tensor_ + "': ";
+  if (!file_.empty()) text_ += printable(file_) + ": ";
+  if (!tensor_.empty()) text_ += "tensor '" + printable(tensor_) + "': ";
   if (has_byte_) text_ += fmt::format("byte {}: ", byte_);
   text_ += message_;
 }

@@ -34,8 +34,8 @@ enum class ErrorCode : std::uint8_t {
 /// The stable spelling of a code, e.g. "corrupt"; used by --json.
 std::string_view error_code_name(ErrorCode code);
 
-/// The one exception type. `message` names the fact and the remedy in lower case without a full
-/// stop; the file, tensor and byte are added where they are known and printed in front of it.
+/// The one exception type. `message` names fact and remedy in lower case without a full stop; file,
+/// tensor and byte are printed in front of it. All of it is shown escaped (base/printable.h).
 class Error : public std::exception {
  public:
   Error(ErrorCode code, std::string message);

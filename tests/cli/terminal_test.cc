@@ -50,6 +50,11 @@ TEST(Terminal, TablesAlignByCharactersAndLeaveNoTrailingSpace) {
   EXPECT_EQ(text_table({}, {}), "");
 }
 
+TEST(Terminal, TablesAndRemarksShowNoControlBytes) {
+  EXPECT_EQ(text_table({{"a\033[2Jb"}}, {}), "  a\\x1b[2Jb\n");
+  EXPECT_EQ(remark_lines("note", {"a\rb", "c\n  d"}), "note: a\\rb\nnote: c\n  d\n");
+}
+
 TEST(Spelling, FindsTheNearestWordOrNone) {
   constexpr std::array<std::string_view, 3> kWords = {"convert", "check", "list"};
   EXPECT_EQ(nearest_word("convrt", kWords), "convert");

@@ -80,6 +80,15 @@ printf 'rules:\n  - {match: "*", sheme: bf16}\n' >"$work/bad.yaml"
 expect 2 "sheme" "$ingot" convert "$work/in" "$work/out" --recipe "$work/bad.yaml"
 [ ! -e "$work/out" ] || fail "a refused command created its output"
 
+# Names from strangers reach the terminal escaped, and JSON documents stay valid.
+fresh; mv "$work/in/$two" "$work/in/"$'a\e[31m.safetensors'; refused 'a\x1b[31m.safetensors'
+! grep -q $'\e' "$work/stderr" || fail "an escape character of a file name reached the terminal"
+fresh; edit_header $two 'h["model.\x1b[2Jnorm.weight"] = h.pop("model.norm.weight")'; refused 'model.\x1b[2Jnorm.weight'
+"$ingot" inspect "$work/"$'\xff' --json >"$work/json" 2>/dev/null
+python3 -c 'import json,sys; assert json.load(open(sys.argv[1]))["error"]["file"].endswith("\\xff")' "$work/json" ||
+  fail "no JSON error for a name that is not UTF-8"
+fresh
+
 mkdir "$work/closed"
 chmod 500 "$work/closed"
 if [ "$(id -u)" -ne 0 ]; then

@@ -1,0 +1,98 @@
+#include "formats/base/printable.h"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include <fmt/format.h>
+
+namespace ingot {
+namespace {
+
+constexpr std::string_view kListBreak = "\n  ";
+
+struct CodePoint {
+  std::uint32_t value = 0;
+  std::size_t n_bytes = 0;  ///< 0: the bytes are no UTF-8
+};
+
+struct Utf8Length {
+  std::uint8_t mask, lead;  ///< first byte & mask == lead
+  std::uint32_t smallest;   ///< below it the sequence is longer than it needs to be
+};
+constexpr std::array kLengths = {Utf8Length{0x80, 0x00, 0}, Utf8Length{0xE0, 0xC0, 0x80},
+                                 Utf8Length{0xF0, 0xE0, 0x800}, Utf8Length{0xF8, 0xF0, 0x10000}};
+
+CodePoint first_code_point(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return static_cast<std::uint8_t>(text[i]); };
+  for (std::size_t extra = 0; extra < kLengths.size() && extra < text.size(); ++extra) {
+    const Utf8Length& row = kLengths[extra];
+    if ((byte(0) & row.mask) != row.lead) continue;
+    std::uint32_t value = byte(0) & static_cast<std::uint8_t>(~row.mask);
+    for (std::size_t i = 1; i <= extra; ++i) {
+      if ((byte(i) & 0xC0U) != 0x80U) return {};
+      value = value << 6U | (byte(i) & 0x3FU);
+    }
+    const bool is_surrogate = value >= 0xD800 && value <= 0xDFFF;
+    if (value < row.smallest || value > 0x10FFFF || is_surrogate) return {};
+    return {.value = value, .n_bytes = extra + 1};
+  }
+  return {};
+}
+
+bool is_control(std::uint32_t value) {
+  return value < 0x20 || (value >= 0x7F && value <= 0x9F);
+}
+
+// Line and paragraph separators, and what turns the direction of the text after it.
+bool moves_text(std::uint32_t value) {
+  return value == 0x061C || value == 0x200E || value == 0x200F ||
+         (value >= 0x2028 && value <= 0x202E) || (value >= 0x2066 && value <= 0x2069);
+}
+
+void append_escaped(std::string_view bytes, std::string& out) {
+  for (const char c : bytes) out += fmt::format("\\x{:02x}", static_cast<std::uint8_t>(c));
+}
+
+std::string escaped(std::string_view text, bool keeps_lists) {
+  std::string out;
+  out.reserve(text.size());
+  while (!text.empty()) {
+    if (keeps_lists && text.starts_with(kListBreak)) {
+      out += kListBreak;
+      text.remove_prefix(kListBreak.size());
+      continue;
+    }
+    const CodePoint point = first_code_point(text);
+    const std::string_view bytes = text.substr(0, point.n_bytes == 0 ? 1 : point.n_bytes);
+    if (point.n_bytes == 0) {
+      append_escaped(bytes, out);
+    } else if (point.value == '\n') {
+      out += "\\n";
+    } else if (point.value == '\t') {
+      out += "\\t";
+    } else if (point.value == '\r') {
+      out += "\\r";
+    } else if (is_control(point.value)) {
+      append_escaped(bytes, out);
+    } else if (moves_text(point.value)) {
+      out += fmt::format("\\u{:04x}", point.value);
+    } else {
+      out += bytes;
+    }
+    text.remove_prefix(bytes.size());
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string printable(std::string_view text) {
+  return escaped(text, false);
+}
+
+std::string printable_lines(std::string_view text) {
+  return escaped(text, true);
+}
+
+}  // namespace ingot

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace ingot {
+
+/// Text from a stranger as it may be shown on a terminal: control characters, bytes that are no
+/// UTF-8 and characters that turn the direction of text become `\n`, `\t`, `\x1b`, `\u202e`. All
+/// else stays, so that escaping what was escaped before changes nothing.
+std::string printable(std::string_view text);
+
+/// As printable(), but a line break before two spaces stays: so lists stand in our messages.
+std::string printable_lines(std::string_view text);
+
+}  // namespace ingot
