@@ -99,21 +99,25 @@ std::string dry_run_text(const DryRun& run) {
     text += fmt::format("importance   {} of {} nvfp4 tensors weighted\n",
                         with_commas(plan.n_weighted), with_commas(plan.n_searched));
   }
-  if (run.memory.n_read_twice > 0) {
+  const convert::MemoryPlan& memory = run.checked.memory;
+  if (memory.n_read_twice > 0) {
     text += fmt::format(
         "read twice   {} groups with a shared scale, {} (a larger --mem-limit keeps "
         "them in memory)\n",
-        with_commas(run.memory.n_read_twice), human_bytes(run.memory.bytes_read_twice));
+        with_commas(memory.n_read_twice), human_bytes(memory.bytes_read_twice));
   }
   text += fmt::format("peak memory  {} ({} tables and program, {} workers, {} windows of {})\n",
-                      human_bytes(run.memory.peak()), human_bytes(run.memory.fixed_bytes),
-                      human_bytes(run.memory.worker_bytes), run.memory.n_windows,
-                      human_bytes(run.memory.window_bytes));
+                      human_bytes(memory.peak()), human_bytes(memory.fixed_bytes),
+                      human_bytes(memory.worker_bytes), memory.n_windows,
+                      human_bytes(memory.window_bytes));
+  const convert::DiskNeed& disk = run.checked.disk;
   text += fmt::format(
-      "disk         {} needed at the peak with at most {} beside the weights, {} free{}\n",
-      human_bytes(run.disk_bytes), human_bytes(run.side_bytes), human_bytes(run.free_bytes),
-      run.disk_bytes > run.free_bytes ? ": REFUSED, too small" : "");
-  return text + remark_lines("warning", plan.warnings);
+      "disk         {} needed at the peak with at most {} beside the weights, {} {}{}\n",
+      human_bytes(disk.peak_bytes), human_bytes(disk.side_bytes), human_bytes(disk.free_bytes),
+      run.is_assumed ? "assumed" : "free",
+      disk.missing() > 0 ? fmt::format(": {} MISSING", human_bytes(disk.missing())) : "");
+  return text + remark_lines("warning", plan.warnings) +
+         remark_lines("warning", run.checked.warnings);
 }
 
 Json dry_run_json(const DryRun& run) {
@@ -147,14 +151,16 @@ Json dry_run_json(const DryRun& run) {
   json["demoted"] = demoted_tensors(run);
   if (run.plan.n_searched > 0)
     json["importance"] = {{"weighted", run.plan.n_weighted}, {"of", run.plan.n_searched}};
-  json["read_twice"] = {{"groups", run.memory.n_read_twice},
-                        {"bytes", run.memory.bytes_read_twice}};
-  json["peak_memory_bytes"] = run.memory.peak();
-  json["disk_bytes_needed"] = run.disk_bytes;
-  json["side_bytes_at_most"] = run.side_bytes;
-  json["disk_bytes_free"] = run.free_bytes;
-  json["refused"] = run.disk_bytes > run.free_bytes;
+  const convert::Preflight& checked = run.checked;
+  json["read_twice"] = {{"groups", checked.memory.n_read_twice},
+                        {"bytes", checked.memory.bytes_read_twice}};
+  json["peak_memory_bytes"] = checked.memory.peak();
+  json["disk_bytes_needed"] = checked.disk.peak_bytes;
+  json["side_bytes_at_most"] = checked.disk.side_bytes;
+  json["disk_bytes_free"] = checked.disk.free_bytes;
+  json["disk_bytes_missing"] = checked.disk.missing();
   json["warnings"] = run.plan.warnings;
+  for (const std::string& warning : checked.warnings) json["warnings"].push_back(warning);
   return json;
 }
 

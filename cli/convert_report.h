@@ -4,6 +4,7 @@
 
 #include "convert/execute.h"
 #include "convert/plan.h"
+#include "convert/preflight.h"
 #include "formats/json.h"
 
 namespace ingot::cli {
@@ -13,10 +14,8 @@ struct DryRun {
   const convert::Plan& plan;
   const formats::Checkpoint& source;
   const convert::Recipe& recipe;
-  convert::MemoryPlan memory;
-  std::uint64_t disk_bytes = 0;  ///< needed at the peak
-  std::uint64_t side_bytes = 0;  ///< of that, at most, beside the weights
-  std::uint64_t free_bytes = 0;  ///< of the output's file system
+  const convert::Preflight& checked;
+  bool is_assumed = false;  ///< the free disk, by --assume-disk
 };
 
 std::string dry_run_text(const DryRun& dry_run);

@@ -1,6 +1,7 @@
 #include "cli/job_option.h"
 
 #include <iostream>
+#include <optional>
 
 #include <fmt/format.h>
 #include <spdlog/sinks/basic_file_sink.h>
@@ -8,12 +9,13 @@
 
 #include "cli/commands.h"
 #include "cli/convert_report.h"
+#include "cli/error_json.h"
 #include "cli/progress.h"
 #include "cli/size_option.h"
 #include "cli/slicing_text.h"
 #include "cli/terminal.h"
 #include "convert/output_directory.h"
-#include "convert/resources.h"
+#include "convert/preflight.h"
 #include "formats/base/parallel.h"
 
 namespace ingot::cli {
@@ -37,17 +39,56 @@ std::shared_ptr<spdlog::logger> open_log(const std::string& path) {
   }
 }
 
+// How the words say that a plan is executed.
+convert::ExecuteOptions execution(const JobWords& words) {
+  return {.threads = words.n_threads(),
+          .mem_limit = parse_size(words.mem_limit, "--mem-limit"),
+          .resume = words.resume,
+          .force = words.force,
+          .consume_source = words.consume_source,
+          .sha256 = words.hash == "sha256",
+          .direct_io = !words.buffered};
+}
+
+// What a run refuses although the plan stands: the disk, or the job that it would continue.
+std::optional<Error> refusal_of_start(const JobWords& words, const Checkpoint& source,
+                                      const Recipe& recipe, const convert::PlanOptions& options,
+                                      const convert::Plan& plan,
+                                      const convert::Preflight& checked) {
+  try {
+    convert::require_space(plan, checked, words.output);
+    if (checked.is_finished || checked.earlier) {
+      convert::require_resumable(plan, source, recipe, options, words.output, checked,
+                                 words.n_threads());
+    }
+  } catch (const Error& error) {
+    return error;
+  }
+  return std::nullopt;
+}
+
 int run_dry(const JobWords& words, const Checkpoint& source, const Recipe& recipe,
-            const convert::Plan& plan) {
+            const convert::PlanOptions& options, const convert::Plan& plan) {
+  convert::Preflight checked =
+      convert::preflight(plan, source, recipe, words.output, execution(words));
+  if (!words.assume_disk.empty())
+    checked.disk.free_bytes = parse_size(words.assume_disk, "--assume-disk");
+  const std::optional<Error> refusal =
+      refusal_of_start(words, source, recipe, options, plan, checked);
   const DryRun dry_run{.plan = plan,
                        .source = source,
                        .recipe = recipe,
-                       .memory = convert::plan_memory(plan, source, words.n_threads(),
-                                                      parse_size(words.mem_limit, "--mem-limit")),
-                       .disk_bytes = convert::peak_disk_bytes(plan, source, words.consume_source),
-                       .side_bytes = convert::side_bytes(plan, source),
-                       .free_bytes = convert::free_bytes(words.output)};
-  std::cout << (words.json ? formats::json_text(dry_run_json(dry_run)) : dry_run_text(dry_run));
+                       .checked = checked,
+                       .is_assumed = !words.assume_disk.empty()};
+  if (words.json) {
+    formats::Json document = dry_run_json(dry_run);
+    document["refused"] = refusal.has_value();
+    if (refusal) document["error"] = error_json(*refusal);
+    std::cout << formats::json_text(document);
+    return refusal ? kExitTrouble : kExitDone;
+  }
+  std::cout << dry_run_text(dry_run);
+  if (refusal) throw Error(*refusal);
   return kExitDone;
 }
 
@@ -61,7 +102,11 @@ void declare_job(CLI::App& app, JobWords& words) {
   app.add_option("--mem-limit", words.mem_limit, "memory budget")->capture_default_str();
   app.add_option("--threads", words.threads, "threads (default: every processor)")
       ->check(CLI::Range(1, 1024));
-  app.add_flag("--dry-run", words.dry_run, "print the plan and write nothing");
+  auto* dry_run = app.add_flag("--dry-run", words.dry_run,
+                               "print the plan and write nothing; refuses what a run would");
+  app.add_option("--assume-disk", words.assume_disk,
+                 "plan for a host with so much free disk, e.g. 2TB")
+      ->needs(dry_run);
   app.add_flag("--resume", words.resume, "continue a stopped conversion");
   app.add_flag("--force", words.force, "replace the checkpoint that is in the output");
   app.add_option("--hash", words.hash,
@@ -82,28 +127,23 @@ void declare_job(CLI::App& app, JobWords& words) {
 int run_job(const JobWords& words, std::string_view verb, const Checkpoint& source,
             const Recipe& recipe, const convert::PlanOptions& options, const convert::Plan& plan,
             std::function<convert::Inspection(const std::filesystem::path&)> inspect) {
-  if (words.dry_run) return run_dry(words, source, recipe, plan);
+  if (words.dry_run) return run_dry(words, source, recipe, options, plan);
 
-  std::cerr << remark_lines("warning", plan.warnings) << remark_lines("note", fit_notes(plan));
   const std::shared_ptr<spdlog::logger> log = open_log(words.log_file);
   Progress progress(words.progress, std::string(verb));
   install_stop_signals();
-  const convert::ExecuteReport report = convert::execute(
-      plan, source, recipe, options, words.output,
-      {.threads = words.n_threads(),
-       .mem_limit = parse_size(words.mem_limit, "--mem-limit"),
-       .resume = words.resume,
-       .force = words.force,
-       .consume_source = words.consume_source,
-       .sha256 = words.hash == "sha256",
-       .direct_io = !words.buffered,
-       .progress = [&](std::uint64_t done, std::uint64_t total) { progress.update(done, total); },
-       .stop_requested = stop_requested,
-       .inspect = std::move(inspect),
-       .log =
-           [&](const std::string& line) {
-             if (log) log->info(line);
-           }});
+  convert::ExecuteOptions execute = execution(words);
+  execute.accepted = [&] {
+    std::cerr << remark_lines("warning", plan.warnings) << remark_lines("note", fit_notes(plan));
+  };
+  execute.progress = [&](std::uint64_t done, std::uint64_t total) { progress.update(done, total); };
+  execute.stop_requested = stop_requested;
+  execute.inspect = std::move(inspect);
+  execute.log = [&](const std::string& line) {
+    if (log) log->info(line);
+  };
+  const convert::ExecuteReport report =
+      convert::execute(plan, source, recipe, options, words.output, execute);
   progress.finish();
   if (report.refused) {
     std::cerr << fmt::format(

@@ -17,6 +17,7 @@ namespace ingot::cli {
 /// Words that say how a job runs, not what it makes.
 struct JobWords {
   std::string output, mem_limit = "4GiB", hash = "xxh3", log_file, progress = "auto";
+  std::string assume_disk;
   std::size_t threads = 0;
   bool dry_run = false, resume = false, force = false, consume_source = false;
   bool buffered = false, json = false;
@@ -26,8 +27,9 @@ struct JobWords {
 
 void declare_job(CLI::App& app, JobWords& words);
 
-/// Executes a plan, or prints it when that was asked for; returns the exit code. `inspect`: as
-/// convert::ExecuteOptions has it.
+/// Executes a plan, or prints it when that was asked for; returns the exit code. What a run would
+/// refuse by headers and options is refused in both, a plan that does not fit the disk after it was
+/// printed. `inspect`: as convert::ExecuteOptions has it.
 int run_job(const JobWords& words, std::string_view verb, const formats::Checkpoint& source,
             const convert::Recipe& recipe, const convert::PlanOptions& options,
             const convert::Plan& plan,

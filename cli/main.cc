@@ -17,11 +17,11 @@
 #include <unistd.h>
 
 #include "cli/commands.h"
+#include "cli/error_json.h"
 #include "cli/spelling.h"
 #include "cli/terminal.h"
 #include "cli/versions.h"
 #include "formats/base/error.h"
-#include "formats/base/printable.h"
 #include "formats/json.h"
 
 namespace ingot::cli {
@@ -56,20 +56,10 @@ void require_known(const Call& call) {
                                           : fmt::format("did you mean {}?", nearest)));
 }
 
-// A name as it is, unless JSON cannot hold it.
-std::string json_name(const std::string& name) {
-  return formats::is_utf8(name) ? name : printable(name);
-}
-
 int report(const Call& call, const Error& error) {
   if (call.json) {
-    formats::Json fault = {{"code", std::string(error_code_name(error.code()))},
-                           {"text", error.what()}};
-    if (!error.file().empty()) fault["file"] = json_name(error.file());
-    if (!error.tensor().empty()) fault["tensor"] = json_name(error.tensor());
-    fault["message"] = error.message();
     std::cout << formats::json_text(
-        {{"schema", 1}, {"command", json_name(call.command)}, {"error", fault}});
+        {{"schema", 1}, {"command", json_name(call.command)}, {"error", error_json(error)}});
   } else {
     std::cerr << "error: " << error.what() << "\n";
   }

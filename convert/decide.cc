@@ -10,6 +10,7 @@
 #include "convert/importance.h"
 #include "convert/refusals.h"
 #include "convert/static_inputs.h"
+#include "convert/transform.h"
 #include "formats/base/error.h"
 #include "formats/manifest.h"
 
@@ -152,6 +153,8 @@ class Decider {
       }
     }
     if (planned.action == Action::kQuantize) require_shape(planned, tensor);
+    if (planned.action == Action::kCast && !goes_through_bands(tensor, planned))
+      require_bands(planned, tensor);
     if (planned.action == Action::kQuantize || planned.action == Action::kRewrap) {
       planned.spelling = spelling_of(planned, tensor);
       planned.block = planned.action == Action::kQuantize && tensor.shape.size() >= 2
@@ -198,6 +201,14 @@ class Decider {
           tensor.name);
     }
     return spelling;
+  }
+
+  void require_bands(const PlannedTensor& planned, const LogicalTensor& tensor) {
+    try {
+      (void)BandPlan(tensor, planned.to);
+    } catch (const Error& error) {
+      refusals_.add(error.code(), error.message(), tensor.name);
+    }
   }
 
   void require_shape(const PlannedTensor& planned, const LogicalTensor& tensor) {

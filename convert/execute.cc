@@ -9,12 +9,11 @@
 
 #include <fmt/format.h>
 
-#include "convert/fingerprint.h"
 #include "convert/item_runner.h"
 #include "convert/journal.h"
-#include "convert/loadable.h"
 #include "convert/manifest_writer.h"
 #include "convert/output_directory.h"
+#include "convert/preflight.h"
 #include "convert/resources.h"
 #include "convert/resume.h"
 #include "convert/source_consumer.h"
@@ -53,25 +52,22 @@ class Execution {
         hashes_(plan.tensors.size()),
         done_(plan.tensors.size(), 0) {}
 
-  ExecuteReport run(const Json& identity, const MemoryPlan& memory,
-                    std::optional<JournalContents> earlier) {
+  ExecuteReport run(const Json& identity, Preflight checked) {
     const auto begin = std::chrono::steady_clock::now();
-    report_.memory = memory;
+    const std::optional<JournalContents>& earlier = checked.earlier;
+    report_.memory = checked.memory;
+    report_.warnings = std::move(checked.warnings);
     if (earlier && earlier->publishing) {
       log("resuming: the files are complete, publishing");
       if (earlier->inspected) add_report();
       finish_publishing(earlier->replacing);
     } else {
-      const KnownFindings known = known_findings(source_, options_.threads);
-      if (!earlier) require_loadable_preview(known);
       begin_or_continue(identity, earlier);
       convert_items();
       log("all tensors durable, writing side files and manifest");
       stage_side_files(plan_, source_, paths_, identity, hashes_, options_.sha256,
                        options_.threads);
       report_.quality = quality_report(plan_, source_, hashes_);
-      report_.warnings =
-          require_loadable(plan_, paths_.staged, source_, recipe_, known, options_.threads);
       const bool is_inspected = options_.inspect != nullptr;
       report_.refused = is_inspected && !passes_inspection();
       if (!report_.refused) {
@@ -108,24 +104,6 @@ class Execution {
   void finish_publishing(bool replacing) {
     if (replacing) remove_stale(paths_, names_);
     publish(paths_, names_);
-  }
-
-  // What loaders would refuse is refused before hours of work, not after.
-  void require_loadable_preview(const KnownFindings& known) {
-    const bool is_new = !std::filesystem::exists(paths_.partial);
-    const bool is_first = !std::filesystem::exists(paths_.output);
-    const std::filesystem::path preview = paths_.partial / "preview";
-    std::filesystem::create_directories(preview);
-    try {
-      write_preview(plan_, source_, preview);
-      require_loadable(plan_, preview, source_, recipe_, known, options_.threads);
-      std::filesystem::remove_all(preview);
-    } catch (...) {
-      std::error_code ignored;
-      std::filesystem::remove_all(is_new ? paths_.partial : preview, ignored);
-      if (is_first) std::filesystem::remove(paths_.output, ignored);
-      throw;
-    }
   }
 
   void begin_or_continue(const Json& identity, const std::optional<JournalContents>& earlier) {
@@ -301,94 +279,24 @@ class Execution {
   ExecuteReport report_;
 };
 
-Json finished_identity(const formats::Manifest& manifest) {
-  Json recipe = manifest.recipe;
-  Json shards = recipe.at("shards");
-  recipe.erase("shards");
-  Json slicing = recipe.value("slicing", Json());
-  recipe.erase("slicing");
-  Json identity = {{"version", manifest.tool_version},
-                   {"family", manifest.family},
-                   {"recipe", std::move(recipe)},
-                   {"shards", std::move(shards)},
-                   {"source", manifest.source}};
-  if (!slicing.is_null()) identity["slicing"] = std::move(slicing);
-  return identity;
-}
-
-void require_space(const Plan& plan, const Checkpoint& source, const OutputPaths& paths,
-                   const ExecuteOptions& options, bool resuming) {
-  std::uint64_t needed = peak_disk_bytes(plan, source, options.consume_source);
-  if (resuming) {
-    // Files of the earlier run hold their space already.
-    for (const PlannedFile& file : plan.files) {
-      for (const PlannedFile::Member& member : file.members) {
-        if (std::filesystem::exists(paths.staged / member.path))
-          needed -= std::min(needed, file.n_bytes);
-      }
-    }
-  }
-  const std::uint64_t free = free_bytes(paths.output);
-  if (needed > free) {
-    throw Error(ErrorCode::kNoSpace,
-                fmt::format("the output needs {} bytes, the file system has {} free{}", needed,
-                            free, options.consume_source ? "" : " (see also --consume-source)"))
-        .in_file(paths.output.string());
-  }
-}
-
 }  // namespace
 
 ExecuteReport execute(const Plan& plan, const Checkpoint& source, const Recipe& recipe,
                       const PlanOptions& plan_options, const std::filesystem::path& output,
                       const ExecuteOptions& options) {
-  INGOT_CHECK(options.threads >= 1);
-  const MemoryPlan memory = plan_memory(plan, source, options.threads, options.mem_limit);
-  require_apart(source.directory(), output);
-  if (options.consume_source) require_consumable(source);
+  Preflight checked = preflight(plan, source, recipe, output, options);
+  require_space(plan, checked, output);
+  const Json identity =
+      require_resumable(plan, source, recipe, plan_options, output, checked, options.threads);
   const OutputPaths paths(output);
-  const OutputState state = output_state(output);
-  std::optional<JournalContents> earlier;
-  if (state == OutputState::kUnfinished && options.resume) earlier = Journal::read(paths.journal);
-
-  if (state == OutputState::kForeign && !options.force) {
-    throw Error(ErrorCode::kExists,
-                "is not empty (choose another output, or --force to replace the checkpoint in it)")
-        .in_file(output.string());
-  }
-  if (state == OutputState::kUnfinished && !options.resume && !options.force) {
-    throw Error(ErrorCode::kExists,
-                "holds an unfinished conversion (--resume to continue it, --force to start again)")
-        .in_file(output.string());
-  }
-  if (state == OutputState::kFinished && !options.resume && !options.force) {
-    throw Error(ErrorCode::kExists, "holds a finished conversion (--force to replace it)")
-        .in_file(output.string());
-  }
-
-  const Json fingerprint = source_fingerprint(
-      source, earlier ? &earlier->identity.at("source") : nullptr, options.threads);
-  const Json identity = job_identity(plan, source, recipe, plan_options, fingerprint);
-  if (state == OutputState::kFinished && options.resume) {
-    Json now = identity;
-    now.erase("plan");
-    require_same_job(finished_identity(*formats::read_manifest(output)), now);
+  if (!checked.earlier) std::filesystem::remove_all(paths.partial);
+  if (checked.is_finished) {
     ExecuteReport report;
     report.already_done = true;
     return report;
   }
-  if (earlier) require_same_job(earlier->identity, identity);
-  if (!earlier && state == OutputState::kUnfinished) {
-    if (std::filesystem::exists(paths.output / formats::kManifestName) &&
-        std::filesystem::is_empty(paths.partial)) {
-      // Killed between removing the journal and its folder: everything was published.
-      std::filesystem::remove(paths.partial);
-      return execute(plan, source, recipe, plan_options, output, options);
-    }
-    std::filesystem::remove_all(paths.partial);
-  }
-  require_space(plan, source, paths, options, earlier.has_value());
-  return Execution(plan, source, recipe, paths, options).run(identity, memory, std::move(earlier));
+  if (options.accepted) options.accepted();
+  return Execution(plan, source, recipe, paths, options).run(identity, std::move(checked));
 }
 
 std::filesystem::path consumed_headers_of(const std::filesystem::path& output) {

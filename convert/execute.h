@@ -28,6 +28,8 @@ struct ExecuteOptions {
   bool consume_source = false;
   bool sha256 = false;
   bool direct_io = true;
+  /// Called once when nothing refuses the job any more, before its first byte.
+  std::function<void()> accepted;
   /// (bytes done, bytes in all) of the output; called from several threads.
   std::function<void(std::uint64_t, std::uint64_t)> progress;
   /// Polled about every megabyte; true stops the job with kInterrupted, resumable.
@@ -60,10 +62,10 @@ struct ExecuteReport {
 
 /// Executes a plan into `output`: everything is written to output/.ingot-partial and given its
 /// final name at the end. The result is the same bytes for any thread count, budget, I/O path and
-/// number of interruptions. Throws kExists for a target in the way, kNoSpace before starting when
-/// the file system is too small, kMismatch when a resumed job is not the same job, kInterrupted
-/// when stopped; in every such case no file has a final name. So too when the inspection refuses:
-/// the files stay in .ingot-partial, and a run with --resume has them inspected again.
+/// number of interruptions. Throws before starting what preflight(), require_space() and
+/// require_resumable() throw (convert/preflight.h), and kInterrupted when stopped; in every such
+/// case no file has a final name. So too when the inspection refuses: the files stay in
+/// .ingot-partial, and a run with --resume has them inspected again.
 ExecuteReport execute(const Plan& plan, const formats::Checkpoint& source, const Recipe& recipe,
                       const PlanOptions& plan_options, const std::filesystem::path& output,
                       const ExecuteOptions& options);

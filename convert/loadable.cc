@@ -1,15 +1,19 @@
 #include "convert/loadable.h"
 
-#include <fcntl.h>
+#include <optional>
+#include <set>
+#include <utility>
+
 #include <fmt/format.h>
 
-#include "convert/manifest_writer.h"
+#include "convert/planned_checkpoint.h"
 #include "convert/rank_directories.h"
-#include "formats/base/fd.h"
+#include "formats/base/error.h"
 #include "formats/loader_rules.h"
 
 namespace ingot::convert {
 
+using formats::Checkpoint;
 using formats::Finding;
 
 namespace {
@@ -23,41 +27,22 @@ std::string text_of(const Finding& finding) {
   return text + finding.message;
 }
 
-}  // namespace
-
-KnownFindings known_findings(const formats::Checkpoint& source, std::size_t threads) {
-  KnownFindings known;
-  for (const Finding& finding :
-       formats::run_loader_rules(source, {.threads = threads, .values = false}))
-    known.emplace(finding.rule, finding.tensor);
-  return known;
+std::vector<Finding> findings_of(const Checkpoint& checkpoint, std::size_t threads) {
+  return formats::run_loader_rules(checkpoint, {.threads = threads, .values = false});
 }
 
-namespace {
-
-void write_sparse(const std::filesystem::path& path, const std::string& header,
-                  std::uint64_t n_bytes) {
-  std::filesystem::create_directories(path.parent_path());
-  Fd sparse = Fd::open_for_writing(path, O_WRONLY | O_CREAT | O_TRUNC);
-  sparse.write_exact(std::as_bytes(std::span(header)), 0);
-  sparse.truncate(n_bytes);
-  sparse.close();
-}
-
-// Collects what the rules find in one directory.
+// Collects what the rules find in one directory of the output.
 class Judge {
  public:
-  Judge(const formats::Checkpoint& source, const Recipe& recipe, const KnownFindings& known,
-        std::size_t threads)
-      : source_(source), recipe_(recipe), known_(known), threads_(threads) {}
+  Judge(const Plan& plan, const Checkpoint& source, const Recipe& recipe, std::size_t threads)
+      : plan_(plan), source_(source), recipe_(recipe), threads_(threads) {
+    for (const Finding& finding : findings_of(source, threads))
+      known_.emplace(finding.rule, finding.tensor);
+  }
 
-  void judge(const std::filesystem::path& folder) {
-    const formats::Checkpoint output =
-        formats::Checkpoint::open(folder, {.family = std::string(source_.family().name),
-                                           .allow_unknown = &recipe_.allow.unknown_tensor,
-                                           .threads = threads_});
-    for (const Finding& finding :
-         formats::run_loader_rules(output, {.threads = threads_, .values = false})) {
+  void judge(std::optional<std::uint32_t> rank) {
+    const Checkpoint output = planned_checkpoint(plan_, source_, recipe_, rank, threads_);
+    for (const Finding& finding : findings_of(output, threads_)) {
       const bool is_inherited = known_.contains({std::string(finding.rule), finding.tensor});
       if (finding.severity == formats::Severity::kError && !is_inherited) {
         Error error(finding.code, fmt::format("{} (loader rule {}; nothing is published)",
@@ -75,54 +60,25 @@ class Judge {
   }
 
  private:
-  const formats::Checkpoint& source_;
+  const Plan& plan_;
+  const Checkpoint& source_;
   const Recipe& recipe_;
-  const KnownFindings& known_;
   const std::size_t threads_;
+  std::set<std::pair<std::string, std::string>> known_;  // rule and tensor, of the source
   std::vector<std::string> warnings_;
   ErrorList errors_;
 };
 
 }  // namespace
 
-void write_preview(const Plan& plan, const formats::Checkpoint& source,
-                   const std::filesystem::path& folder) {
-  const auto write_json = [&](const std::filesystem::path& directory) {
-    for (const auto& [name, text] : derived_files(plan)) write_text_file(directory / name, text);
-  };
-  if (!plan.has_rank_directories()) {
-    for (std::size_t file = 0; file < plan.files.size(); ++file) {
-      const std::string header = plan.header(source, file);
-      for (const PlannedFile::Member& member : plan.files[file].members)
-        write_sparse(folder / member.path, header, plan.files[file].n_bytes);
-    }
-    write_json(folder);
-    if (!plan.index_text.empty())
-      write_text_file(folder / "model.safetensors.index.json", plan.index_text);
-    return;
-  }
-  for (const std::uint32_t rank : typical_ranks(plan)) {
-    const std::filesystem::path directory =
-        folder / shard::rank_directory_name(rank, plan.slicing->topology.n_ranks());
-    for (const RankFile& file : files_of_rank(plan, rank)) {
-      write_sparse(directory / file.name, plan.header(source, file.file),
-                   plan.files[file.file].n_bytes);
-    }
-    write_json(directory);
-    write_rank_preview(plan, source, rank, directory);
-  }
-}
-
-std::vector<std::string> require_loadable(const Plan& plan, const std::filesystem::path& staged,
-                                          const formats::Checkpoint& source, const Recipe& recipe,
-                                          const KnownFindings& known, std::size_t threads) {
-  Judge judge(source, recipe, known, threads);
+std::vector<std::string> require_loadable(const Plan& plan, const Checkpoint& source,
+                                          const Recipe& recipe, std::size_t threads) {
+  if (plan.is_sliced() && !plan.has_rank_directories()) return {};
+  Judge judge(plan, source, recipe, threads);
   if (plan.has_rank_directories()) {
-    for (const std::uint32_t rank : typical_ranks(plan)) {
-      judge.judge(staged / shard::rank_directory_name(rank, plan.slicing->topology.n_ranks()));
-    }
-  } else if (!plan.is_sliced()) {
-    judge.judge(staged);
+    for (const std::uint32_t rank : typical_ranks(plan)) judge.judge(rank);
+  } else {
+    judge.judge(std::nullopt);
   }
   return judge.finish();
 }

@@ -256,26 +256,4 @@ void stage_side_files(const Plan& plan, const Checkpoint& source, const OutputPa
   }
 }
 
-void write_rank_preview(const Plan& plan, const Checkpoint& source, std::uint32_t rank,
-                        const std::filesystem::path& folder) {
-  std::vector<ItemRecord> done;
-  done.reserve(plan.tensors.size());
-  for (const PlannedTensor& planned : plan.tensors) done.push_back(unhashed(plan, source, planned));
-  Manifest manifest{.tool_version = std::string(kVersion),
-                    .family = std::string(source.family().name),
-                    .dialect = std::string(plan.dialect->name),
-                    .layout = std::string(plan.layout->name),
-                    .recipe = nullptr,
-                    .source = nullptr,
-                    .source_quantization = nullptr,
-                    .files = {},
-                    .side_files = {},
-                    .n_tensors = 0,
-                    .records_hash = {}};
-  manifest.slicing = rank_slicing_record(plan, source, slicing_record(plan, {}), rank);
-  write_text_file(folder / "model.safetensors.index.json", rank_index_text(plan, source, rank),
-                  Durable::kLater);
-  write_manifest(folder, manifest, rank_records(plan, source, rank, done), Durable::kLater);
-}
-
 }  // namespace ingot::convert

@@ -22,11 +22,6 @@ void stage_side_files(const Plan& plan, const formats::Checkpoint& source, const
                       const formats::Json& identity, const std::vector<ItemRecord>& hashes,
                       bool sha256, std::size_t threads);
 
-/// Writes what loader rules need to know of one rank's directory, hashes apart, into `folder`:
-/// index, records, manifest. Weights and config are the caller's.
-void write_rank_preview(const Plan& plan, const formats::Checkpoint& source, std::uint32_t rank,
-                        const std::filesystem::path& folder);
-
 /// The quantization_config of a source, or the one that its manifest remembers; null without one.
 formats::Json remembered_quantization(const formats::Checkpoint& source);
 

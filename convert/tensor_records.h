@@ -31,7 +31,7 @@ formats::TensorHash output_hash(const Plan& plan, const formats::Checkpoint& sou
 std::string home_file(const formats::Checkpoint& source, const PlannedTensor& planned,
                       formats::Part part);
 
-/// Records of a preview and of a plan without hashes: as many zero hashes as the tensor has.
+/// The record of a tensor that is planned: as many zero hashes as it will have.
 ItemRecord unhashed(const Plan& plan, const formats::Checkpoint& source,
                     const PlannedTensor& planned);
 

@@ -71,11 +71,15 @@ struct Checkpoint::State {
   std::vector<LogicalTensor> tensors;
   std::vector<SideFile> side_files;
   std::array<std::uint64_t, 2> block = {128, 128};
-  std::optional<RankSlices> slices;  ///< of a rank's directory
+  std::vector<std::string> file_names;       ///< of the directory, sorted
+  std::shared_ptr<const RankSlices> slices;  ///< of a rank's directory
   bool has_index = false;
   bool is_complete = true;  ///< every file could be read
   bool lacks_promised_mtp = false;
 
+  [[nodiscard]] bool has_file(std::string_view name) const {
+    return std::binary_search(file_names.begin(), file_names.end(), name);
+  }
   /// From stored tensors to logical ones: names, encodings, the family's grammar.
   void understand(const StoredNames& names, const OpenOptions& options, Stage& stage);
 };
@@ -167,7 +171,7 @@ void Checkpoint::State::understand(const StoredNames& names, const OpenOptions& 
                           .stored = stored,
                           .files = bytes->files(),
                           .allow_unknown = options.allow_unknown,
-                          .are_slices = slices.has_value()};
+                          .are_slices = slices != nullptr};
   match_family(match, tensors, stage.faults());
   if (slices) {
     const SliceMatch slice_match{
@@ -198,7 +202,8 @@ Checkpoint Checkpoint::open(const std::filesystem::path& directory, const OpenOp
     state->family = &family;
   });
   stage.attempt([&] {
-    state->dialect = &dialect_of(state->config, list_file_names(directory));
+    state->file_names = list_file_names(directory);
+    state->dialect = &dialect_of(state->config, state->file_names);
     state->block = fp8_block_size(state->config);
     state->description = read_description(directory, *state->dialect);
   });
@@ -239,8 +244,12 @@ Checkpoint Checkpoint::assemble(AssembledModel model, const OpenOptions& options
   state->side_files = std::move(model.side_files);
   state->stored = std::move(model.stored);
   state->bytes = std::move(model.bytes);
-  // Whoever found the tensors has looked for all that the model has.
-  state->has_index = true;
+  state->slices = std::move(model.slices);
+  state->file_names =
+      model.file_names ? std::move(*model.file_names) : list_file_names(state->directory);
+  std::sort(state->file_names.begin(), state->file_names.end());
+  // Whoever joined slices has looked for all that the model has.
+  state->has_index = !model.file_names || state->has_file(kIndexName);
   Stage stage(options);
 
   stage.attempt([&] {
@@ -249,9 +258,8 @@ Checkpoint Checkpoint::assemble(AssembledModel model, const OpenOptions& options
     state->family = &family;
   });
   stage.attempt([&] {
-    state->dialect = model.dialect != nullptr
-                         ? model.dialect
-                         : &dialect_of(state->config, list_file_names(state->directory));
+    state->dialect =
+        model.dialect != nullptr ? model.dialect : &dialect_of(state->config, state->file_names);
     state->block = fp8_block_size(state->config);
   });
   const StoredNames names(state->stored);
@@ -292,6 +300,9 @@ const Json& Checkpoint::description() const {
 }
 const std::vector<SideFile>& Checkpoint::side_files() const {
   return state_->side_files;
+}
+bool Checkpoint::has_file(std::string_view name) const {
+  return state_->has_file(name);
 }
 bool Checkpoint::has_index() const {
   return state_->has_index;

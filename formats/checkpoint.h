@@ -15,6 +15,8 @@
 
 namespace ingot::formats {
 
+struct RankSlices;
+
 /// How to open a directory.
 struct OpenOptions {
   /// Family by name instead of by config.json (`--family`); "generic" accepts any names, and then
@@ -39,16 +41,20 @@ struct SideFile {
   std::uint64_t n_bytes = 0;
 };
 
-/// A model whose stored tensors somebody else has found: rank slices joined. What it says of them
-/// is what the unsliced checkpoint would say.
+/// A model whose stored tensors somebody else has found: rank slices joined, or a conversion that
+/// is planned and not written yet.
 struct AssembledModel {
-  std::filesystem::path directory;   ///< where side files and manifest are
-  ModelConfig config;                ///< of the unsliced checkpoint
+  std::filesystem::path directory;  ///< where side files and manifest are
+  /// Bare names of what stands beside the weights; nothing: what `directory` holds.
+  std::optional<std::vector<std::string>> file_names;
+  ModelConfig config;                ///< of slices that are joined: of the unsliced checkpoint
   Json description;                  ///< null without one
   const Dialect* dialect = nullptr;  ///< null: what the config says
   std::vector<SideFile> side_files;  ///< relative to `directory`
-  std::vector<StoredTensor> stored;  ///< whole; `file` and `offset` for reports only
+  /// Of slices that are joined: whole; `file` and `offset` for reports only.
+  std::vector<StoredTensor> stored;
   std::unique_ptr<StoredBytes> bytes;
+  std::shared_ptr<const RankSlices> slices;  ///< of a rank's directory
 };
 
 /// An opened directory: config, index, files, and its logical tensors, whatever dialect it came in.
@@ -64,7 +70,7 @@ class Checkpoint final : public TensorSource {
   /// (rank_slices.h), and the shape of a logical tensor is that of the slice.
   static Checkpoint open(const std::filesystem::path& directory, const OpenOptions& options = {});
   /// The same over stored tensors that were found elsewhere: recognises encodings and matches the
-  /// family's grammar, with the same faults.
+  /// family's grammar and the slices of a rank, with the same faults.
   static Checkpoint assemble(AssembledModel model, const OpenOptions& options = {});
 
   ~Checkpoint() override;
@@ -84,6 +90,8 @@ class Checkpoint final : public TensorSource {
   /// The dialect's description file, an object; null when there is none.
   [[nodiscard]] const Json& description() const;
   [[nodiscard]] const std::vector<SideFile>& side_files() const;
+  /// Whether a file of this bare name stands in the directory, readable or not.
+  [[nodiscard]] bool has_file(std::string_view name) const;
   /// True when the directory has a model.safetensors.index.json.
   [[nodiscard]] bool has_index() const;
   /// Layers promised by num_nextn_predict_layers of which no tensor is here.

@@ -75,8 +75,7 @@ class TensorTypes {
 };
 
 bool has_description_file(const Checkpoint& checkpoint) {
-  std::error_code ignored;
-  return std::filesystem::exists(checkpoint.directory() / kFile, ignored);
+  return checkpoint.has_file(kFile);
 }
 
 Finding in_description(ErrorCode code, std::string_view tensor, std::string message) {

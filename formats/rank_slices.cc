@@ -250,28 +250,29 @@ const SliceRecord* RankSlices::find(const std::string& stored) const {
   return found == by_name.end() ? nullptr : &found->second;
 }
 
-std::optional<RankSlices> read_rank_slices(const std::filesystem::path& directory,
-                                           const Manifest& manifest, ErrorList& faults) {
-  if (!manifest.slicing || !manifest.slicing->rank) return std::nullopt;
-  RankSlices slices{.slicing = *manifest.slicing, .by_name = {}};
-  try {
-    for (TensorRecord& record :
-         read_tensor_records(directory / kRecordsName, manifest.records_hash)) {
-      for (TensorHash& output : record.output) {
-        if (!output.slice) continue;
-        const auto [entry, is_new] =
-            slices.by_name.try_emplace(output.name, std::move(*output.slice));
-        if (is_new) continue;
-        throw Error(ErrorCode::kDuplicate, "stands in several records")
-            .in_file((directory / kRecordsName).string())
-            .in_tensor(output.name);
-      }
+RankSlices rank_slices(SlicingRecord slicing, std::span<const TensorRecord> records) {
+  RankSlices slices{.slicing = std::move(slicing), .by_name = {}, .has_records = true};
+  for (const TensorRecord& record : records) {
+    for (const TensorHash& output : record.output) {
+      if (!output.slice || slices.by_name.try_emplace(output.name, *output.slice).second) continue;
+      throw Error(ErrorCode::kDuplicate, "stands in several records").in_tensor(output.name);
     }
-    slices.has_records = true;
-  } catch (const Error& error) {
-    faults.add(error);
   }
   return slices;
+}
+
+std::shared_ptr<const RankSlices> read_rank_slices(const std::filesystem::path& directory,
+                                                   const Manifest& manifest, ErrorList& faults) {
+  if (!manifest.slicing || !manifest.slicing->rank) return nullptr;
+  const std::filesystem::path path = directory / kRecordsName;
+  try {
+    return std::make_shared<const RankSlices>(
+        rank_slices(*manifest.slicing, read_tensor_records(path, manifest.records_hash)));
+  } catch (Error& error) {
+    faults.add(error.in_file(path.string()));
+  }
+  return std::make_shared<const RankSlices>(
+      RankSlices{.slicing = *manifest.slicing, .by_name = {}});
 }
 
 void match_slices(const SliceMatch& with, std::span<const LogicalTensor> tensors,

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <filesystem>
-#include <optional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -25,10 +25,13 @@ struct RankSlices {
   [[nodiscard]] const SliceRecord* find(const std::string& stored) const;
 };
 
-/// Nothing unless the manifest is a rank's. Reads the records; reports what read_tensor_records
-/// throws, and a name that several records have (kDuplicate).
-std::optional<RankSlices> read_rank_slices(const std::filesystem::path& directory,
-                                           const Manifest& manifest, ErrorList& faults);
+/// The slices that records of a rank name. Throws kDuplicate for a name that several records have.
+RankSlices rank_slices(SlicingRecord slicing, std::span<const TensorRecord> records);
+
+/// Null unless the manifest is a rank's. Reads the records; reports what read_tensor_records and
+/// rank_slices throw.
+std::shared_ptr<const RankSlices> read_rank_slices(const std::filesystem::path& directory,
+                                                   const Manifest& manifest, ErrorList& faults);
 
 /// Logical tensors of a rank, to be compared with what their records say.
 struct SliceMatch {

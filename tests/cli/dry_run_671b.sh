@@ -3,7 +3,7 @@
 source "$(dirname "$0")/expect.sh"
 ingot=$1
 expect 0 "" "$ingot" synth "$work/in" --family deepseek_v32 --like 671b-headers
-/usr/bin/time -f '%e %M' -o "$work/time" "$ingot" convert "$work/in" "$work/out" --to bf16 --dry-run --json >"$work/plan" 2>"$work/stderr" ||
+/usr/bin/time -f '%e %M' -o "$work/time" "$ingot" convert "$work/in" "$work/out" --to bf16 --dry-run --assume-disk 2TB --json >"$work/plan" 2>"$work/stderr" ||
   fail "dry run: $(cat "$work/stderr")"
 python3 - "$work/plan" <<'P' || fail "the plan is not that of the released checkpoint"
 import json, sys
@@ -13,6 +13,10 @@ assert sum(f["tensors"] for f in plan["files"]) == 92425 - 45932, "one tensor pe
 # 685,355,329,792 elements without scales (formats reference): two bytes each, but for the F32 norms and biases.
 assert 1_370_710_659_584 < plan["bytes_out"] < 1_370_740_000_000, plan["bytes_out"]
 P
+# On a disk that is too small: the plan all the same, what is missing, and that consuming the source would help.
+expect 2 "--consume-source, which needs" "$ingot" convert "$work/in" "$work/out" --to bf16 --dry-run --assume-disk 1TB
+grep -qF "are missing" "$work/stderr" || fail "nothing is missing: $(cat "$work/stderr")"
+expect 0 "assumed" "$ingot" convert "$work/in" "$work/out" --to bf16 --dry-run --assume-disk 1TB --consume-source
 read -r seconds kilobytes <"$work/time"
 echo "planned in $seconds s with $((kilobytes / 1024)) MiB"
 [ "$kilobytes" -le $((512 * 1024)) ] || fail "the plan took $kilobytes KiB"

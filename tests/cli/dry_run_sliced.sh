@@ -9,7 +9,7 @@ expect 0 "" "$ingot" synth "$work/in" --family deepseek_v32 --like 671b-headers
 plan() {
   local status=$1 got seconds kilobytes
   shift
-  /usr/bin/time -f '%e %M' -o "$work/time" "$ingot" convert "$work/in" "$work/out" --dry-run --json "$@" >"$work/plan" 2>"$work/stderr"
+  /usr/bin/time -f '%e %M' -o "$work/time" "$ingot" convert "$work/in" "$work/out" --dry-run --assume-disk 2TB --json "$@" >"$work/plan" 2>"$work/stderr"
   got=$?
   [ $got -eq "$status" ] || fail "exit status $got instead of $status: $*: $(head -c 600 "$work/stderr" "$work/plan")"
   read -r seconds kilobytes < <(tail -1 "$work/time")

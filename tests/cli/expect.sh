@@ -9,8 +9,22 @@ fail() {
   failures=$((failures + 1))
 }
 
-# expect STATUS TEXT COMMAND...: exit status, and a fixed string somewhere in stdout or stderr.
+# expect STATUS TEXT COMMAND...: exit status, and a fixed string somewhere in stdout or stderr. What convert and merge
+# refuse (2) is what they refuse as a dry run: the same status, the same first line.
 expect() {
+  judge "$@"
+  [ "$1" -eq 2 ] && [[ "${4:-}" =~ ^(convert|merge)$ ]] || return 0
+  local line got
+  line=$(head -1 "$work/stderr")
+  shift 2
+  "$@" --dry-run >"$work/stdout" 2>"$work/stderr" </dev/null
+  got=$?
+  [ "$got" -eq 2 ] || fail "exit status $got instead of 2 as a dry run: $*"
+  [ "$(head -1 "$work/stderr")" = "$line" ] || fail "'$(head -1 "$work/stderr")' instead of '$line' as a dry run: $*"
+}
+
+# judge STATUS TEXT COMMAND...: the same of this command alone, for refusals that bytes of tensors decide.
+judge() {
   local status=$1 text=$2
   shift 2
   "$@" >"$work/stdout" 2>"$work/stderr" </dev/null

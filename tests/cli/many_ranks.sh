@@ -53,6 +53,6 @@ with open(sys.argv[1], "r+b") as f:
     f.seek(-7, 2)
     f.write(bytes([byte[0] ^ 1]))
 P
-expect 2 "rank-00261-of-00320" "$ingot" convert "$work/ranks" "$work/again" --progress never
+judge 2 "rank-00261-of-00320" "$ingot" convert "$work/ranks" "$work/again" --progress never
 expect_unpublished "$work/again"
 finish

@@ -57,7 +57,7 @@ mv "$work/kept" "$work/gathered/rank-00002-of-00004"
 file=$(cd "$work/gathered/rank-00002-of-00004" && ls all-*.safetensors | head -1)
 flip "$work/gathered/rank-00002-of-00004/$file"
 expect 2 "rank-00002-of-00004/$file" "$ingot" check "$work/gathered"
-expect 2 "differs between rank-00000-of-00004 and rank-00002-of-00004" "$ingot" merge "$work/gathered" "$work/none" --progress never
+judge 2 "differs between rank-00000-of-00004 and rank-00002-of-00004" "$ingot" merge "$work/gathered" "$work/none" --progress never
 expect_unpublished "$work/none"
 
 # A manifest that cannot be read is a finding.

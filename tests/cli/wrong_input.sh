@@ -101,8 +101,33 @@ fi
 # Finished, unfinished and foreign targets.
 expect 0 "cast" "$ingot" convert "$work/in" "$work/out" --to bf16 --progress never
 expect 2 "--force" "$ingot" convert "$work/in" "$work/out" --to bf16 --progress never
+expect 0 "plan for" "$ingot" convert "$work/in" "$work/out" --to bf16 --dry-run --force
 expect 0 "already finished" "$ingot" convert "$work/in" "$work/out" --to bf16 --progress never --resume
 expect 2 "cannot resume" "$ingot" convert "$work/in" "$work/out" --progress never --resume
-mkdir -p "$work/unfinished/.ingot-partial"
+mkdir -p "$work/unfinished/.ingot-partial" "$work/foreign/folder"
 expect 2 "unfinished" "$ingot" inspect "$work/unfinished"
+expect 2 "unfinished" "$ingot" convert "$work/in" "$work/unfinished" --to bf16 --progress never
+expect 2 "not empty" "$ingot" convert "$work/in" "$work/foreign" --to bf16 --progress never
+expect 2 "not a directory" "$ingot" convert "$work/in" "$work/bad.yaml" --to bf16 --progress never
+rm "$work/in/$one" && ln -s "$(realpath "$example")/$one" "$work/in/$one"
+expect 2 "symbolic link" "$ingot" convert "$work/in" "$work/none" --to bf16 --progress never --consume-source
+
+# A disk that is too small: the whole plan, what is missing and what would help; of another host by --assume-disk.
+"$ingot" convert "$example" "$work/none" --to bf16 --dry-run --assume-disk 20MB >"$work/stdout" 2>"$work/stderr"
+[ $? -eq 2 ] || fail "a plan that does not fit has not status 2"
+for text in "plan for" "peak memory" "MISSING"; do grep -qF "$text" "$work/stdout" || fail "no '$text' in the plan"; done
+for text in "has 20000000 free" "are missing" "another disk" "fewer bits"; do
+  grep -qF -- "$text" "$work/stderr" || fail "no '$text' in: $(cat "$work/stderr")"
+done
+"$ingot" convert "$example" "$work/none" --to bf16 --dry-run --assume-disk 20MB --json >"$work/plan"
+[ $? -eq 2 ] || fail "as JSON it has not status 2"
+python3 - "$work/plan" <<'P' || fail "the plan that does not fit, as JSON"
+import json, sys
+plan = json.load(open(sys.argv[1]))
+assert plan["refused"] and plan["error"]["code"] == "no-space" and plan["files"], plan
+assert plan["disk_bytes_missing"] == plan["disk_bytes_needed"] - 20_000_000 > 0, plan
+P
+expect 0 "assumed" "$ingot" convert "$example" "$work/none" --to bf16 --dry-run --assume-disk 200MB
+judge 2 "--dry-run" "$ingot" convert "$example" "$work/none" --to bf16 --assume-disk 200MB
+[ ! -e "$work/none" ] || fail "a refused command created its output"
 finish

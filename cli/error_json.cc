@@ -1,0 +1,23 @@
+#include "cli/error_json.h"
+
+#include <string>
+
+#include "formats/base/printable.h"
+
+namespace ingot::cli {
+
+// A name as it is, unless JSON cannot hold it.
+std::string json_name(const std::string& name) {
+  return formats::is_utf8(name) ? name : printable(name);
+}
+
+formats::Json error_json(const Error& error) {
+  formats::Json fault = {{"code", std::string(error_code_name(error.code()))},
+                         {"text", error.what()}};
+  if (!error.file().empty()) fault["file"] = json_name(error.file());
+  if (!error.tensor().empty()) fault["tensor"] = json_name(error.tensor());
+  fault["message"] = error.message();
+  return fault;
+}
+
+}  // namespace ingot::cli
