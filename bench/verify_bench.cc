@@ -9,7 +9,6 @@
 //   ingot convert a b --to nvfp4
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -22,15 +21,12 @@
 
 #include <fmt/core.h>
 
-#include "formats/base/aligned_buffer.h"
-#include "formats/base/fd.h"
+#include "bench/reading.h"
 #include "formats/base/parallel.h"
 #include "verify/side.h"
 #include "verify/weights/weight_check.h"
 
 namespace {
-
-constexpr std::uint64_t kReadBytes = std::uint64_t{1} << 20;
 
 struct Options {
   std::filesystem::path source, output;
@@ -62,43 +58,6 @@ Options parse(int argc, char** argv) {
   return options;
 }
 
-/// A piece of a file.
-struct Piece {
-  std::size_t file;
-  std::uint64_t offset, n_bytes;
-};
-
-/// All weights files of both sides, read by several threads into memory that stays in the cache.
-class Reading {
- public:
-  void add(const std::filesystem::path& directory) {
-    for (const auto& entry : std::filesystem::directory_iterator(directory)) {
-      if (entry.path().extension() != ".safetensors") continue;
-      const std::uint64_t size = entry.file_size();
-      for (std::uint64_t at = 0; at < size; at += kReadBytes)
-        pieces_.push_back({files_.size(), at, std::min(kReadBytes, size - at)});
-      files_.push_back(ingot::Fd::open_for_reading(entry.path()));
-      n_bytes_ += size;
-    }
-  }
-  void run(std::size_t threads) const {
-    std::atomic<std::size_t> next = 0;
-    ingot::run_workers(threads, [&](std::size_t) {
-      const ingot::AlignedBuffer buffer(kReadBytes);
-      for (std::size_t i = next++; i < pieces_.size(); i = next++) {
-        const Piece& piece = pieces_[i];
-        files_[piece.file].read_exact(buffer.span().first(piece.n_bytes), piece.offset);
-      }
-    });
-  }
-  [[nodiscard]] double gigabytes() const { return static_cast<double>(n_bytes_) / 1e9; }
-
- private:
-  std::vector<ingot::Fd> files_;
-  std::vector<Piece> pieces_;
-  std::uint64_t n_bytes_ = 0;
-};
-
 /// Of the wall, or of the processors divided by the threads.
 double now(const Options& options) {
   if (options.processors) {
@@ -124,7 +83,7 @@ double median(std::vector<double> values) {
 
 int main(int argc, char** argv) {
   const Options options = parse(argc, argv);
-  Reading reading;
+  ingot::bench::Reading reading;
   reading.add(options.source);
   reading.add(options.output);
   const ingot::verify::Side source = ingot::verify::open_side(options.source, {});

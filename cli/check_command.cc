@@ -107,6 +107,7 @@ Json result_json(const Words& words, const CheckResult& result) {
 
 int run_check(const Words& words) {
   const std::size_t threads = words.threads == 0 ? available_processors() : words.threads;
+  install_stop_signals();
   const CheckResult result =
       words.source_of.empty()
           ? shard::check_directory(words.directory,
@@ -114,9 +115,11 @@ int run_check(const Words& words) {
                                     .deep = words.deep,
                                     .hashes = !words.no_hashes,
                                     .threads = threads,
-                                    .tensor_parallel = words.tensor_parallel},
+                                    .tensor_parallel = words.tensor_parallel,
+                                    .stop_requested = stop_requested},
                                    words.config)
-          : formats::check_is_source_of(words.directory, words.source_of, threads);
+          : formats::check_is_source_of(words.directory, words.source_of,
+                                        {.threads = threads, .stop_requested = stop_requested});
   std::cout << (words.json ? formats::json_text(result_json(words, result)) : result_text(result));
   return count(result, Severity::kError) == 0 ? kExitDone : kExitTrouble;
 }

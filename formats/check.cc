@@ -67,11 +67,13 @@ void add_rule_findings(const Checkpoint& checkpoint, const CheckOptions& options
     for (Finding& finding :
          run_loader_rules(checkpoint, {.deep = options.deep,
                                       .threads = options.threads,
+                                      .stop_requested = options.stop_requested,
                                       .tensor_parallel = options.tensor_parallel})) {
       if (!told.contains({finding.code, finding.tensor}))
         result.findings.push_back(std::move(finding));
     }
   } catch (const Error& error) {
+    if (error.code() == ErrorCode::kInterrupted) throw;
     result.findings.push_back(finding_of(error));
   }
 }
@@ -205,7 +207,8 @@ CheckResult check_checkpoint(const std::filesystem::path& directory, const Check
 }
 
 CheckResult check_is_source_of(const std::filesystem::path& source,
-                               const std::filesystem::path& converted, std::size_t threads) {
+                               const std::filesystem::path& converted,
+                               const HashingOptions& options) {
   require_directory(source);
   require_directory(converted);
   const std::optional<Manifest> manifest = read_manifest(converted);
@@ -221,13 +224,13 @@ CheckResult check_is_source_of(const std::filesystem::path& source,
   result.has_manifest = true;
   OpenOptions open;
   if (find_family(manifest->family) != nullptr) open.family = manifest->family;
-  open.threads = threads;
+  open.threads = options.threads;
   const std::optional<Checkpoint> checkpoint = open_with_findings(source, open, result);
   if (!checkpoint) return result;
 
   const auto stored = checkpoint->stored();
   const std::vector<HashedTensor> hashed =
-      hash_stored({.stored = stored, .bytes = checkpoint->bytes()}, threads);
+      hash_stored({.stored = stored, .bytes = checkpoint->bytes()}, options);
   std::unordered_map<std::string_view, std::size_t> by_name;
   for (std::size_t i = 0; i < stored.size(); ++i) by_name.emplace(stored[i].name, i);
   for (const TensorRecord& record : records) {

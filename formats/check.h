@@ -1,10 +1,12 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "formats/loader_rules.h"
+#include "formats/stored_hashes.h"
 
 namespace ingot::formats {
 
@@ -14,6 +16,8 @@ struct CheckOptions {
   bool hashes = true;       ///< where a manifest lies beside the weights, hash every tensor
   std::size_t threads = 1;
   std::uint64_t tensor_parallel = 1;  ///< as RuleOptions::tensor_parallel
+  /// Asked at every piece of weights that is read; true: kInterrupted is thrown.
+  std::function<bool()> stop_requested = {};
 };
 
 struct CheckResult {
@@ -33,6 +37,7 @@ CheckResult check_checkpoint(const std::filesystem::path& directory, const Check
 /// Whether `source` is the checkpoint that `converted` was made from, by the per-tensor source
 /// hashes in the latter's manifest. One finding per tensor that differs or is missing.
 CheckResult check_is_source_of(const std::filesystem::path& source,
-                               const std::filesystem::path& converted, std::size_t threads);
+                               const std::filesystem::path& converted,
+                               const HashingOptions& options);
 
 }  // namespace ingot::formats

@@ -5,13 +5,14 @@
 
 #include <fmt/format.h>
 
-#include "formats/base/parallel.h"
+#include "formats/base/chunks.h"
 #include "formats/block_scales.h"
 
 namespace ingot::formats::rule_bodies {
 namespace {
 
-constexpr std::size_t kReadBytes = std::size_t{4} << 20;
+// Whole numbers of any dtype in a piece.
+static_assert(kPieceBytes % 8 == 0 && kHashChunkBytes % kPieceBytes == 0);
 
 std::uint32_t index_of(const Checkpoint& checkpoint, const StoredTensor& tensor) {
   return static_cast<std::uint32_t>(&tensor - checkpoint.stored().data());
@@ -26,18 +27,17 @@ void widen(DType dtype, std::span<const std::byte> bytes, std::vector<float>& va
   widen_scales(dtype, bytes, std::nullopt, values);
 }
 
-}  // namespace
-
-void scan_bytes(const Checkpoint& checkpoint, const StoredTensor& tensor,
-                const std::function<void(std::span<const std::byte>, std::uint64_t)>& look) {
-  std::vector<std::byte> buffer(std::min<std::uint64_t>(kReadBytes, tensor.n_bytes));
-  for (std::uint64_t offset = 0; offset < tensor.n_bytes; offset += buffer.size()) {
-    const auto bytes = std::span(buffer).first(
-        static_cast<std::size_t>(std::min<std::uint64_t>(buffer.size(), tensor.n_bytes - offset)));
-    checkpoint.read(index_of(checkpoint, tensor), offset, bytes);
-    look(bytes, offset);
+// What stands behind what was looked at so far.
+void append(OddValues& odd, const OddValues& next) {
+  if (odd.n == 0 && next.n != 0) {
+    odd.first = odd.total + next.first;
+    odd.value = next.value;
   }
+  odd.n += next.n;
+  odd.total += next.total;
 }
+
+}  // namespace
 
 bool can_read_scales(const Checkpoint& checkpoint, const StoredTensor& tensor) {
   switch (tensor.dtype) {
@@ -54,22 +54,56 @@ bool can_read_scales(const Checkpoint& checkpoint, const StoredTensor& tensor) {
   }
 }
 
-std::optional<OddValues> find_odd_scales(const Checkpoint& checkpoint, const StoredTensor& tensor,
-                                         bool (*is_odd)(float)) {
-  OddValues odd;
-  std::vector<float> values;
-  scan_bytes(checkpoint, tensor, [&](std::span<const std::byte> bytes, std::uint64_t) {
+Look odd_scales(bool (*is_odd)(float)) {
+  return [is_odd](const StoredTensor& tensor, std::span<const std::byte> bytes) {
+    OddValues odd;
+    std::vector<float> values;
     widen(tensor.dtype, bytes, values);
+    odd.total = values.size();
     for (std::size_t i = 0; i < values.size(); ++i) {
-      if (!is_odd(values[i])) continue;
-      if (odd.n++ != 0) continue;
-      odd.first = odd.total + i;
+      if (!is_odd(values[i]) || odd.n++ != 0) continue;
+      odd.first = i;
       odd.value = values[i];
     }
-    odd.total += values.size();
+    return odd;
+  };
+}
+
+void report_odd(const Checkpoint& checkpoint, std::span<const StoredTensor* const> tensors,
+                const RuleOptions& options, const Look& look,
+                const std::function<Finding(const StoredTensor&, const OddValues&)>& tell,
+                const Report& report) {
+  std::vector<std::uint64_t> sizes;
+  std::vector<std::vector<OddValues>> chunks;
+  for (const StoredTensor* tensor : tensors) {
+    sizes.push_back(tensor->n_bytes);
+    chunks.emplace_back(count_chunks(tensor->n_bytes));
+  }
+  for_each_chunk(sizes, options.threads, [&](const Chunk& chunk, std::span<std::byte> memory) {
+    const StoredTensor& tensor = *tensors[chunk.run];
+    OddValues& odd = chunks[chunk.run][chunk.index()];
+    for_each_piece(
+        chunk, memory,
+        [&](std::uint64_t offset, std::span<std::byte> out) {
+          if (options.stop_requested && options.stop_requested())
+            throw Error(ErrorCode::kInterrupted, "stopped while weights were read");
+          checkpoint.read(index_of(checkpoint, tensor), offset, out);
+        },
+        [&](std::span<const std::byte> bytes, std::uint64_t) { append(odd, look(tensor, bytes)); });
   });
-  if (odd.n == 0) return std::nullopt;
-  return odd;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    OddValues odd;
+    for (const OddValues& chunk : chunks[i]) append(odd, chunk);
+    if (odd.n != 0) report(tell(*tensors[i], odd));
+  }
+}
+
+std::vector<const StoredTensor*> readable_scales(const Checkpoint& checkpoint,
+                                                 std::span<const StoredTensor* const> scales) {
+  std::vector<const StoredTensor*> readable;
+  for (const StoredTensor* scale : scales)
+    if (can_read_scales(checkpoint, *scale)) readable.push_back(scale);
+  return readable;
 }
 
 std::optional<float> first_scale(const Checkpoint& checkpoint, const StoredTensor& tensor) {
@@ -87,26 +121,15 @@ bool is_bad_scale(float scale) {
 
 void report_bad_scales(const Checkpoint& checkpoint, std::span<const StoredTensor* const> scales,
                        const RuleOptions& options, const Report& report) {
-  report_in_order(
-      scales, options.threads, report, [&](const StoredTensor& scale) -> std::optional<Finding> {
-        if (!can_read_scales(checkpoint, scale)) return std::nullopt;
-        const auto odd = find_odd_scales(checkpoint, scale, is_bad_scale);
-        if (!odd) return std::nullopt;
+  report_odd(
+      checkpoint, readable_scales(checkpoint, scales), options, odd_scales(is_bad_scale),
+      [&](const StoredTensor& scale, const OddValues& odd) {
         return at(checkpoint, scale, ErrorCode::kBadScale,
                   fmt::format("{} of {} scales are not finite and positive, the first is {} at "
                               "element {}",
-                              odd->n, odd->total, odd->value, odd->first));
-      });
-}
-
-void report_in_order(std::span<const StoredTensor* const> tensors, std::size_t threads,
-                     const Report& report,
-                     const std::function<std::optional<Finding>(const StoredTensor&)>& look) {
-  std::vector<std::optional<Finding>> found(tensors.size());
-  parallel_for(tensors.size(), threads, [&](std::size_t i) { found[i] = look(*tensors[i]); });
-  for (std::optional<Finding>& finding : found) {
-    if (finding) report(std::move(*finding));
-  }
+                              odd.n, odd.total, odd.value, odd.first));
+      },
+      report);
 }
 
 }  // namespace ingot::formats::rule_bodies

@@ -31,6 +31,8 @@ struct RuleOptions {
   bool deep = false;  ///< read every FP8 weight for NaN codes
   std::size_t threads = 1;
   bool values = true;  ///< read scales; without, headers and JSON alone
+  /// Asked at every piece of weights that is read; true: kInterrupted is thrown.
+  std::function<bool()> stop_requested = {};
   /// Ranks that tensor parallelism cuts the weights into; 1: not known, nothing is said of cuts.
   std::uint64_t tensor_parallel = 1;
 };

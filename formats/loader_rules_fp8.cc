@@ -112,20 +112,15 @@ bool is_nan_code(std::byte code) {
   return (code & std::byte{0x7F}) == std::byte{kE4m3Nan};
 }
 
-std::optional<Finding> find_nan_codes(const Checkpoint& checkpoint, const StoredTensor& tensor) {
-  std::uint64_t count = 0, first = 0;
-  scan_bytes(checkpoint, tensor, [&](std::span<const std::byte> bytes, std::uint64_t offset) {
-    std::uint64_t here = 0;
-    for (const std::byte code : bytes) here += is_nan_code(code) ? 1U : 0U;
-    if (count == 0 && here != 0) {
-      const auto found = std::find_if(bytes.begin(), bytes.end(), is_nan_code);
-      first = offset + static_cast<std::uint64_t>(found - bytes.begin());
-    }
-    count += here;
-  });
-  if (count == 0) return std::nullopt;
-  return at(checkpoint, tensor, ErrorCode::kNonFinite,
-            fmt::format("holds {} NaN codes, the first at element {}", count, first));
+OddValues nan_codes(const StoredTensor& /*tensor*/, std::span<const std::byte> bytes) {
+  OddValues odd{.total = bytes.size()};
+  std::byte any{};
+  for (const std::byte code : bytes) any |= is_nan_code(code) ? std::byte{1} : std::byte{0};
+  if (any == std::byte{}) return odd;
+  odd.n = static_cast<std::uint64_t>(std::count_if(bytes.begin(), bytes.end(), is_nan_code));
+  odd.first = static_cast<std::uint64_t>(std::find_if(bytes.begin(), bytes.end(), is_nan_code) -
+                                         bytes.begin());
+  return odd;
 }
 
 }  // namespace
@@ -217,17 +212,17 @@ void fp8_ue8m0_claim(const Checkpoint& checkpoint, const RuleOptions& options,
   const auto is_odd = [](float scale) {
     return scale > 0 && std::isfinite(scale) && !is_e8m0_value(scale);
   };
-  const std::vector<const StoredTensor*> scales = scales_of(fp8_weights(checkpoint));
-  report_in_order(
-      scales, options.threads, report, [&](const StoredTensor& scale) -> std::optional<Finding> {
-        if (!can_read_scales(checkpoint, scale)) return std::nullopt;
-        const auto odd = find_odd_scales(checkpoint, scale, is_odd);
-        if (!odd) return std::nullopt;
+  const std::vector<const StoredTensor*> scales =
+      readable_scales(checkpoint, scales_of(fp8_weights(checkpoint)));
+  report_odd(
+      checkpoint, scales, options, odd_scales(is_odd),
+      [&](const StoredTensor& scale, const OddValues& odd) {
         return at(checkpoint, scale, ErrorCode::kMismatch,
                   fmt::format("{} of {} scales are not powers of two, the first is {} at "
                               "element {}, but config.json says scale_fmt ue8m0 (remove it)",
-                              odd->n, odd->total, odd->value, odd->first));
-      });
+                              odd.n, odd.total, odd.value, odd.first));
+      },
+      report);
 }
 
 void fp8_nan_code(const Checkpoint& checkpoint, const RuleOptions& options, const Report& report) {
@@ -238,8 +233,13 @@ void fp8_nan_code(const Checkpoint& checkpoint, const RuleOptions& options, cons
     if (weight.weight->dtype == DType::kF8E4M3 && checkpoint.has_data(weight.weight->file))
       codes.push_back(weight.weight);
   }
-  report_in_order(codes, options.threads, report,
-                  [&](const StoredTensor& tensor) { return find_nan_codes(checkpoint, tensor); });
+  report_odd(
+      checkpoint, codes, options, nan_codes,
+      [&](const StoredTensor& tensor, const OddValues& odd) {
+        return at(checkpoint, tensor, ErrorCode::kNonFinite,
+                  fmt::format("holds {} NaN codes, the first at element {}", odd.n, odd.first));
+      },
+      report);
 }
 
 void fp8_merged_partition(const Checkpoint& checkpoint, const RuleOptions&, const Report& report) {

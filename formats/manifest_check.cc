@@ -53,7 +53,7 @@ class ManifestCheck {
     }
   }
 
-  void weights(const StoredWeights& weights, LinkedHashes& hashes, std::size_t threads) {
+  void weights(const StoredWeights& weights, LinkedHashes& hashes, const HashingOptions& options) {
     std::vector<TensorRecord> records;
     guarded(std::string(kRecordsName), [&] {
       records = read_tensor_records(directory_ / kRecordsName, manifest_.records_hash);
@@ -63,7 +63,7 @@ class ManifestCheck {
       for (const TensorHash& tensor : record.output)
         promised.emplace(key_of(tensor.file, tensor.name), &tensor);
     }
-    const std::vector<HashedTensor> hashed = hashes.hash_stored(directory_, weights, threads);
+    const std::vector<HashedTensor> hashed = hashes.hash_stored(directory_, weights, options);
     const auto by_file = tensors_by_file(weights);
     for (std::uint32_t file = 0; file < by_file.size(); ++file) {
       const std::size_t before = result_.findings.size();
@@ -187,7 +187,10 @@ void check_against_manifest(const std::filesystem::path& directory, const Manife
   ManifestCheck check(directory, manifest, result);
   check.sizes();
   if (!options.hashes) return;
-  if (weights != nullptr) check.weights(*weights, hashes, options.threads);
+  if (weights != nullptr) {
+    check.weights(*weights, hashes,
+                  {.threads = options.threads, .stop_requested = options.stop_requested});
+  }
   check.side_files();
 }
 

@@ -75,6 +75,7 @@ class RanksCheck {
         add(std::move(finding));
       }
     } catch (const Error& error) {
+      if (error.code() == ErrorCode::kInterrupted) throw;
       Finding finding = finding_of(error);
       put_behind(entry.directory, path, finding);
       add(std::move(finding));

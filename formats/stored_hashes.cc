@@ -1,28 +1,81 @@
 #include "formats/stored_hashes.h"
 
 #include <algorithm>
+#include <limits>
+#include <mutex>
+#include <numeric>
 
 #include <sys/stat.h>
 
+#include "formats/base/chunks.h"
 #include "formats/base/fd.h"
-#include "formats/base/parallel.h"
 
 namespace ingot::formats {
 namespace {
 
-HashedTensor hash_one(const StoredWeights& weights, std::uint32_t index) {
-  const StoredTensor& tensor = weights.stored[index];
-  HashedTensor hashed;
-  try {
-    if (!weights.bytes.has_data(tensor.file)) return hashed;
-    hashed.hash = hash_range(tensor.n_bytes, [&](std::uint64_t offset, std::span<std::byte> out) {
-      weights.bytes.read(index, tensor, offset, out);
-    });
-  } catch (const Error& error) {
-    hashed.failure = error;
+// Chunks of some of the tensors, and what became of each.
+class ChunkHashes {
+ public:
+  ChunkHashes(const StoredWeights& weights, std::span<const std::uint32_t> tensors,
+              const HashingOptions& options)
+      : weights_(weights), tensors_(tensors), options_(options), hashed_(tensors.size()) {
+    for (const std::uint32_t index : tensors) {
+      const StoredTensor& tensor = weights.stored[index];
+      sizes_.push_back(weights.bytes.has_data(tensor.file) ? tensor.n_bytes : 0);
+      chunks_.emplace_back(count_chunks(sizes_.back()));
+    }
+    failed_at_.assign(tensors.size(), std::numeric_limits<std::uint64_t>::max());
   }
-  return hashed;
-}
+
+  std::vector<HashedTensor> run() {
+    for_each_chunk(sizes_, options_.threads, [&](const Chunk& chunk, std::span<std::byte> memory) {
+      try {
+        hash(chunk, memory);
+      } catch (const Error& error) {
+        if (error.code() == ErrorCode::kInterrupted) throw;
+        keep(chunk, error);
+      }
+    });
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      const StoredTensor& tensor = weights_.stored[tensors_[i]];
+      if (hashed_[i].failure || !weights_.bytes.has_data(tensor.file)) continue;
+      hashed_[i].hash = hash_of_chunks(chunks_[i], tensor.n_bytes);
+    }
+    return std::move(hashed_);
+  }
+
+ private:
+  void hash(const Chunk& chunk, std::span<std::byte> memory) {
+    const std::uint32_t index = tensors_[chunk.run];
+    ChunkHasher hasher;
+    for_each_piece(
+        chunk, memory,
+        [&](std::uint64_t offset, std::span<std::byte> out) {
+          if (options_.stop_requested && options_.stop_requested())
+            throw Error(ErrorCode::kInterrupted, "stopped while weights were hashed");
+          weights_.bytes.read(index, weights_.stored[index], offset, out);
+        },
+        [&](std::span<const std::byte> bytes, std::uint64_t) { hasher.update(bytes); });
+    chunks_[chunk.run][chunk.index()] = hasher.finish();
+  }
+
+  // Of a tensor the failure nearest to its beginning, whichever came first.
+  void keep(const Chunk& chunk, const Error& error) {
+    const std::lock_guard lock(mutex_);
+    if (chunk.offset >= failed_at_[chunk.run]) return;
+    failed_at_[chunk.run] = chunk.offset;
+    hashed_[chunk.run].failure = error;
+  }
+
+  const StoredWeights& weights_;
+  const std::span<const std::uint32_t> tensors_;
+  const HashingOptions& options_;
+  std::vector<std::uint64_t> sizes_;
+  std::vector<std::vector<Hash128>> chunks_;
+  std::mutex mutex_;                      // guards the two below while threads run
+  std::vector<std::uint64_t> failed_at_;  // offset
+  std::vector<HashedTensor> hashed_;
+};
 
 }  // namespace
 
@@ -47,12 +100,10 @@ Hash128 hash_file(const std::filesystem::path& path) {
   });
 }
 
-std::vector<HashedTensor> hash_stored(const StoredWeights& weights, std::size_t threads) {
-  std::vector<HashedTensor> hashed(weights.stored.size());
-  parallel_for(hashed.size(), threads, [&](std::size_t i) {
-    hashed[i] = hash_one(weights, static_cast<std::uint32_t>(i));
-  });
-  return hashed;
+std::vector<HashedTensor> hash_stored(const StoredWeights& weights, const HashingOptions& options) {
+  std::vector<std::uint32_t> all(weights.stored.size());
+  std::iota(all.begin(), all.end(), 0U);
+  return ChunkHashes(weights, all, options).run();
 }
 
 std::optional<LinkedHashes::FileId> LinkedHashes::shared_file(const std::filesystem::path& path) {
@@ -63,7 +114,7 @@ std::optional<LinkedHashes::FileId> LinkedHashes::shared_file(const std::filesys
 
 std::vector<HashedTensor> LinkedHashes::hash_stored(const std::filesystem::path& directory,
                                                     const StoredWeights& weights,
-                                                    std::size_t threads) {
+                                                    const HashingOptions& options) {
   std::vector<std::map<Range, HashedTensor>*> known_of(weights.bytes.files().size(), nullptr);
   for (std::size_t file = 0; file < known_of.size(); ++file) {
     if (const auto id = shared_file(directory / weights.bytes.files()[file].name))
@@ -82,8 +133,8 @@ std::vector<HashedTensor> LinkedHashes::hash_stored(const std::filesystem::path&
     }
     unknown.push_back(i);
   }
-  parallel_for(unknown.size(), threads,
-               [&](std::size_t i) { hashed[unknown[i]] = hash_one(weights, unknown[i]); });
+  std::vector<HashedTensor> found = ChunkHashes(weights, unknown, options).run();
+  for (std::size_t i = 0; i < unknown.size(); ++i) hashed[unknown[i]] = std::move(found[i]);
   for (const std::uint32_t i : unknown) {
     const StoredTensor& tensor = weights.stored[i];
     if (auto* known = known_of[tensor.file])

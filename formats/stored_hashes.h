@@ -34,8 +34,15 @@ struct StoredWeights {
   const StoredBytes& bytes;
 };
 
-/// Reads every tensor once. One entry for each of `weights.stored`, in its order.
-std::vector<HashedTensor> hash_stored(const StoredWeights& weights, std::size_t threads);
+/// How tensors are read.
+struct HashingOptions {
+  std::size_t threads = 1;
+  std::function<bool()> stop_requested = {};  ///< asked at every piece; true: kInterrupted
+};
+
+/// Reads every tensor once, in chunks on all threads. One entry for each of `weights.stored`, in
+/// its order. Throws nothing but kInterrupted.
+std::vector<HashedTensor> hash_stored(const StoredWeights& weights, const HashingOptions& options);
 
 /// The same over several directories: files that they share by hard links are read once. From one
 /// thread.
@@ -43,7 +50,8 @@ class LinkedHashes {
  public:
   /// `directory` is where the files of `weights` are.
   std::vector<HashedTensor> hash_stored(const std::filesystem::path& directory,
-                                        const StoredWeights& weights, std::size_t threads);
+                                        const StoredWeights& weights,
+                                        const HashingOptions& options);
 
  private:
   using FileId = std::pair<std::uint64_t, std::uint64_t>;  // device, inode

@@ -53,6 +53,7 @@ void check_joined(const std::filesystem::path& directory, const CheckOptions& op
     for (Finding& finding :
          formats::run_loader_rules(model, {.deep = options.deep,
                                           .threads = options.threads,
+                                          .stop_requested = options.stop_requested,
                                           .tensor_parallel = options.tensor_parallel})) {
       if (!told.contains({finding.rule, finding.tensor}))
         result.findings.push_back(std::move(finding));
@@ -64,6 +65,7 @@ void check_joined(const std::filesystem::path& directory, const CheckOptions& op
     result.n_tensors = model.stored().size();
     for (const formats::SourceFile& file : model.files()) result.n_bytes += file.n_bytes;
   } catch (const Error& error) {
+    if (error.code() == ErrorCode::kInterrupted) throw;
     Finding finding = formats::finding_of(error);
     const bool is_told =
         std::any_of(result.findings.begin(), result.findings.end(), [&](const Finding& other) {

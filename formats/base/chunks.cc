@@ -6,7 +6,15 @@
 #include <mutex>
 #include <vector>
 
+#ifdef INGOT_XXHASH_DISPATCHES
+// Its macros put the run-time dispatch in place of the plain functions.
+#include <xxh_x86dispatch.h>
+#else
+#include <xxhash.h>
+#endif
+
 #include "formats/base/aligned_buffer.h"
+#include "formats/base/error.h"
 #include "formats/base/parallel.h"
 
 namespace ingot {
@@ -65,6 +73,29 @@ void for_each_piece(const Chunk& chunk, std::span<std::byte> memory,
     read(chunk.offset + done, piece);
     look(piece, chunk.offset + done);
   }
+}
+
+struct ChunkHasher::State {
+  XXH3_state_t* xxh = XXH3_createState();
+  State() {
+    INGOT_CHECK(xxh != nullptr);
+    XXH3_128bits_reset(xxh);
+  }
+  ~State() { XXH3_freeState(xxh); }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+};
+
+ChunkHasher::ChunkHasher() : state_(std::make_unique<State>()) {}
+ChunkHasher::~ChunkHasher() = default;
+
+void ChunkHasher::update(std::span<const std::byte> bytes) {
+  XXH3_128bits_update(state_->xxh, bytes.data(), bytes.size());
+}
+
+Hash128 ChunkHasher::finish() const {
+  const XXH128_hash_t hash = XXH3_128bits_digest(state_->xxh);
+  return {.high = hash.high64, .low = hash.low64};
 }
 
 Hash128 hash_of_chunks(std::span<const Hash128> chunks, std::uint64_t n_bytes) {

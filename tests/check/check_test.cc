@@ -326,7 +326,7 @@ TEST(CheckSource, RecognisesItself) {
   make_tiny(source.path());
   fs::copy(source.path(), converted.path(), fs::copy_options::recursive);
   write_manifest(converted.path());
-  const CheckResult result = check_is_source_of(source.path(), converted.path(), 2);
+  const CheckResult result = check_is_source_of(source.path(), converted.path(), {.threads = 2});
   EXPECT_EQ(text_of(result), "");
   EXPECT_EQ(result.n_hashed, result.n_tensors);
 }
@@ -340,7 +340,7 @@ TEST(CheckSource, NamesEveryTensorThatDiffersOrIsMissing) {
   edited.at("model.norm.weight").bytes[0] ^= std::byte{1};
   edited.tensors.erase("model.layers.2.enorm.weight");
   edited.write(changed.path());
-  const CheckResult result = check_is_source_of(changed.path(), converted.path(), 1);
+  const CheckResult result = check_is_source_of(changed.path(), converted.path(), {.threads = 1});
   ASSERT_EQ(result.findings.size(), 2U) << text_of(result);
   EXPECT_THAT(text_of(result), HasSubstr("|model.norm.weight|"));
   EXPECT_THAT(text_of(result), HasSubstr("|model.layers.2.enorm.weight|"));
@@ -354,7 +354,7 @@ TEST(CheckSource, NamesTensorsThatWereNotConverted) {
   EditableCheckpoint edited = EditableCheckpoint::load(source.path());
   edited.put_zeros("model.layers.0.self_attn.rotary_emb.inv_freq", DType::kF32, {8});
   edited.write(changed.path());
-  const CheckResult result = check_is_source_of(changed.path(), converted.path(), 1);
+  const CheckResult result = check_is_source_of(changed.path(), converted.path(), {.threads = 1});
   ASSERT_EQ(result.findings.size(), 1U) << text_of(result);
   EXPECT_EQ(result.findings[0].tensor, "model.layers.0.self_attn.rotary_emb.inv_freq");
 }
@@ -365,7 +365,7 @@ TEST(CheckSource, TellsAnotherCheckpointOfTheSameShape) {
   make_tiny(other.path(), 1);
   fs::copy(source.path(), converted.path(), fs::copy_options::recursive);
   write_manifest(converted.path());
-  const CheckResult result = check_is_source_of(other.path(), converted.path(), 2);
+  const CheckResult result = check_is_source_of(other.path(), converted.path(), {.threads = 2});
   EXPECT_EQ(result.findings.size(), result.n_tensors);
 }
 
@@ -374,7 +374,7 @@ TEST(CheckSource, NeedsAManifest) {
   make_tiny(source.path());
   make_tiny(converted.path());
   expect_error(ErrorCode::kNotFound, {"ingot.json"},
-               [&] { check_is_source_of(source.path(), converted.path(), 1); });
+               [&] { check_is_source_of(source.path(), converted.path(), {.threads = 1}); });
 }
 
 }  // namespace

@@ -99,10 +99,13 @@ class StructureCheck {
 
   // What can be known to be wrong with the output alone: as `ingot check`.
   void own_checks() {
-    formats::CheckResult checked = shard::check_directory(
-        output_,
-        {.family = options_.family, .hashes = options_.hashes, .threads = options_.threads},
-        options_.config);
+    formats::CheckResult checked =
+        shard::check_directory(output_,
+                               {.family = options_.family,
+                                .hashes = options_.hashes,
+                                .threads = options_.threads,
+                                .stop_requested = options_.stop_requested},
+                               options_.config);
     report_.hashed = checked.n_hashed;
     report_.has_manifest = checked.has_manifest;
     for (Finding& finding : checked.findings) found_.add(std::move(finding));
