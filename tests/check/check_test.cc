@@ -251,6 +251,19 @@ TEST(Check, AcceptsAnIntactManifest) {
   }
 }
 
+TEST(Check, StopsBetweenPiecesWhenAsked) {
+  const TempDir dir;
+  make_tiny(dir.path());
+  const auto check = [&](bool deep) {
+    expect_error(ErrorCode::kInterrupted, {"stopped"}, [&] {
+      check_checkpoint(dir.path(), {.deep = deep, .stop_requested = [] { return true; }});
+    });
+  };
+  check(true);
+  write_manifest(dir.path());
+  check(false);
+}
+
 TEST(Check, FindsAFlippedByteInEveryPlace) {
   const TempDir dir;
   make_tiny(dir.path());
