@@ -1,7 +1,6 @@
 #include "formats/synth.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <fstream>
@@ -333,10 +332,7 @@ TEST(Synth, HeadersOfTheReleasedModelTakeNoSpace) {
   SynthOptions options;
   options.family = find_family("deepseek_v32");
   options.size = SynthSize::k671bHeaders;
-  const auto start = std::chrono::steady_clock::now();
   write_synthetic_checkpoint(dir.path(), options);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
-
   std::uint64_t on_disk = 0;
   for (const auto& entry : std::filesystem::directory_iterator(dir.path())) {
     struct stat info {};

@@ -6,16 +6,19 @@ ingot=$1
   --hidden 2048 --moe-intermediate 1024 --intermediate 4096 --heads 32 --vocab 8192 >/dev/null || fail "synth"
 "$ingot" convert "$work/in" "$work/whole" --to bf16 --progress never >/dev/null || fail "convert"
 interrupted=0
-for delay in 0.02 0.05 0.1 0.2; do
+for lines in 1 2 3 4; do
   rm -rf "$work/out"
   # A background job of a script ignores SIGINT unless it is told otherwise.
-  python3 - "$ingot" "$work" "$delay" <<'P'
+  : >"$work/log"
+  python3 - "$ingot" "$work" "$lines" <<'P'
 import signal, subprocess, sys, time
-ingot, work, delay = sys.argv[1:]
+ingot, work, lines = sys.argv[1:]
 p = subprocess.Popen([ingot, "convert", work + "/in", work + "/out", "--to", "bf16", "--progress", "never", "--log", work + "/log"],
                      stdout=subprocess.DEVNULL, stderr=open(work + "/stderr", "w"),
                      preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
-time.sleep(float(delay))
+# The job has begun with the first line of its log, and tells there what is durable.
+while p.poll() is None and open(work + "/log").read().count("\n") < int(lines):
+    time.sleep(0.001)
 p.send_signal(signal.SIGINT)
 open(work + "/status", "w").write(str(p.wait()))
 P

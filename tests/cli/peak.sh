@@ -19,3 +19,11 @@ peak_kb() {
 
 # bytes SIZE: of 512MiB or 4GiB.
 bytes() { python3 -c 'import sys; print(int(sys.argv[1][:-3]) << (20 if sys.argv[1][-3] == "M" else 30))' "$1"; }
+
+# announced_bytes COMMAND...: the peak that a dry run announces, 0 after a failure, which breaks every claim.
+announced_bytes() {
+  "$@" --dry-run --json 2>"$work/stderr" | python3 -c 'import json, sys; print(json.load(sys.stdin)["peak_memory_bytes"])' || {
+    echo "FAILED: $*: $(cat "$work/stderr")" >&2
+    echo 0
+  }
+}

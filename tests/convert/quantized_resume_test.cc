@@ -1,6 +1,5 @@
 #include <atomic>
 #include <chrono>
-#include <mutex>
 #include <thread>
 
 #include <gmock/gmock.h>
@@ -198,20 +197,18 @@ TEST_F(FusedGroupResume, AlsoWhenTheSourceOfTheFinishedMemberIsGone) {
   conversion.execute.consume_source = true;
   const Split split = first_split_pair(conversion);
 
-  // What is written is synced every quarter of a second, so that a pause in the middle makes the
-  // first half durable; near the end the job waits for the writer to have seen to it.
+  // What is written is synced every quarter of a second, so that pauses in the second half make the
+  // first one durable; near the end the job waits for the writer to have seen to it.
   std::atomic<bool> is_in_the_middle = false, is_near_end = false;
-  std::once_flag pause;
-  std::atomic<int> patience = 5'000;
+  std::atomic<int> patience = 120'000;
   Conversion stopped = conversion;
   stopped.execute.progress = [&](std::uint64_t done, std::uint64_t all) {
     is_in_the_middle = done > all / 2;
     is_near_end = done > all * 9 / 10;
   };
   stopped.execute.stop_requested = [&] {
-    if (is_in_the_middle) {
-      std::call_once(pause, [] { std::this_thread::sleep_for(std::chrono::milliseconds(300)); });
-    }
+    if (is_in_the_middle && std::filesystem::exists(split.first_file))
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
     while (is_near_end && std::filesystem::exists(split.first_file) && --patience > 0)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return !std::filesystem::exists(split.first_file);

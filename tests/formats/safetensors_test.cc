@@ -1,7 +1,6 @@
 #include "formats/safetensors.h"
 
 #include <algorithm>
-#include <chrono>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/formats/safetensors_text.h"
+#include "tests/support/cpu_seconds.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 
@@ -167,7 +167,8 @@ TEST(SafetensorsHeader, SyntaxErrorNamesItsByteInTheFile) {
                [] { parse_header(file_text("{!}", 0)); });
 }
 
-/// Two million entries over the same two bytes: refused at the second, not after reading 100 MB.
+/// Many entries over the same two bytes: refused at the second, before the end, which is no JSON,
+/// is read.
 TEST(SafetensorsHeader, AliasesOfTheSameBytesAreRefusedEarly) {
   std::string json = "{";
   json += entry("first", "U8", "[2]", "[0,2]");
@@ -175,11 +176,9 @@ TEST(SafetensorsHeader, AliasesOfTheSameBytesAreRefusedEarly) {
     json += ",";
     json += entry(fmt::format("t{}", json.size()), "U8", "[2]", "[0,2]");
   }
-  json += "}";
+  json += "!";
   const std::string file = file_text(json, 2);
-  const auto start = std::chrono::steady_clock::now();
   expect_error(ErrorCode::kCorrupt, {"an overlap"}, [&] { parse_header(file); });
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(500));
 }
 
 TEST(SafetensorsHeader, ReadsTheHeaderBytesOfAFile) {
@@ -216,7 +215,7 @@ TEST(SafetensorsProperty, AnyChangedByteIsAcceptedOrRefusedCleanly) {
   EXPECT_GT(n_accepted, 120U);  // at least the unchanged file, once per byte
 }
 
-TEST(SafetensorsHeader, NinetyThousandTensorsAreReadInUnderTenSeconds) {
+TEST(SafetensorsHeader, NinetyThousandTensorsTakeUnderTenSeconds) {
   std::vector<TensorSpec> specs;
   for (std::size_t i = 0; i < 92'425; ++i) {
     specs.push_back(
@@ -228,13 +227,13 @@ TEST(SafetensorsHeader, NinetyThousandTensorsAreReadInUnderTenSeconds) {
   const std::string text = safetensors_header_text(specs);
   EXPECT_GT(text.size(), 12'000'000U);
   const std::uint64_t file_bytes = text.size() + 92'425ULL * 2048 * 7168;
-  const auto start = std::chrono::steady_clock::now();
-  const auto header = parse_safetensors_header(bytes_of(text), file_bytes, "m");
-  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-  EXPECT_EQ(header.tensors.size(), 92'425U);
+  const double seconds = ingot::testing::cpu_seconds([&] {
+    const auto header = parse_safetensors_header(bytes_of(text), file_bytes, "m");
+    EXPECT_EQ(header.tensors.size(), 92'425U);
+  });
   // Around 0.3 s in a release build; the bound leaves room for sanitizers.
-  EXPECT_LT(elapsed.count(), 10.0);
-  RecordProperty("seconds", fmt::format("{:.3f}", elapsed.count()));
+  EXPECT_LT(seconds, 10.0);
+  RecordProperty("seconds", fmt::format("{:.3f}", seconds));
 }
 
 }  // namespace

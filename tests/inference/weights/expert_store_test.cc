@@ -55,7 +55,7 @@ class Experts : public ::testing::Test {
 // Until the thread that reads ahead has nothing to do any more.
 template <typename Condition>
 void wait_for(const Condition& condition) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(2);
   while (!condition() && std::chrono::steady_clock::now() < end)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   EXPECT_TRUE(condition());
