@@ -9,6 +9,7 @@
 #include <new>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -149,6 +150,10 @@ int guarded(int argc, char** argv) {
     return report(call, Error(ErrorCode::kLimit, "out of memory (give a smaller --mem-limit)"));
   } catch (const std::filesystem::filesystem_error& failure) {
     return report(call, system_error(failure.code().value(), "use", failure.path1().string()));
+  } catch (const std::system_error& failure) {
+    return report(call, Error(ErrorCode::kLimit,
+                              fmt::format("the system refuses a thread: {} (lower --threads)",
+                                          failure.code().message())));
   } catch (const std::exception& failure) {
     return report(call, Error(ErrorCode::kInternal, failure.what()));
   }

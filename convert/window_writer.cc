@@ -44,8 +44,14 @@ WindowWriter::WindowWriter(std::filesystem::path directory, std::vector<File> fi
   INGOT_CHECK(options_.window_bytes % kDirectAlignment == 0 && options_.max_windows >= 2);
   for (std::uint32_t file = 0; file < files_.count(); ++file)
     progress_.push_back({.remaining = files_.n_bytes(file)});
-  for (std::size_t i = 0; i < options_.writer_threads; ++i)
-    threads_.emplace_back([this] { run_writer(); });
+  try {
+    for (std::size_t i = 0; i < options_.writer_threads; ++i)
+      threads_.emplace_back([this] { run_writer(); });
+  } catch (...) {
+    // Those that are there wait for windows, and are waited for.
+    stop_threads();
+    throw;
+  }
 }
 
 WindowWriter::~WindowWriter() {

@@ -200,7 +200,8 @@ void metadata_format(const Checkpoint& checkpoint, const RuleOptions&, const Rep
 
 void entry_point(const Checkpoint& checkpoint, const RuleOptions&, const Report& report) {
   constexpr const char* kIndex = "model.safetensors.index.json";
-  if (checkpoint.has_index()) return;
+  // An index that cannot be read is there all the same.
+  if (checkpoint.has_index() || checkpoint.has_file(kIndex)) return;
   const auto files = checkpoint.files();
   if (files.size() == 1 && files[0].name == "model.safetensors") return;
   report(violation(ErrorCode::kNotFound, kIndex, "",

@@ -16,6 +16,10 @@ namespace {
 // What we write stays far below these; a hostile file meets them before memory does.
 constexpr std::uint64_t kMaxTextBytes = std::uint64_t{4} << 30;
 constexpr std::size_t kMaxLineBytes = std::size_t{16} << 20;
+// Every tensor's line has hashes, which do not compress: ten times is usual. Below the first bytes
+// nothing is said, as short texts may be all alike.
+constexpr std::uint64_t kMaxExpansion = 64;
+constexpr std::uint64_t kFreeTextBytes = std::uint64_t{32} << 20;
 constexpr int kMaxWindowLog = 27;
 constexpr int kLevel = 3;
 
@@ -41,6 +45,7 @@ class ZstdFile {
   }
 
   [[nodiscard]] bool done() const { return done_; }
+  [[nodiscard]] std::uint64_t n_compressed() const { return n_compressed_; }
   [[nodiscard]] const std::string& path() const { return file_.path(); }
 
   // The next piece of text; valid until the next call.
@@ -147,6 +152,9 @@ Hash128 read_zstd_lines(const std::filesystem::path& path,
     hasher.update(std::as_bytes(std::span(text)));
     n_text += text.size();
     if (n_text > kMaxTextBytes) limit("decompresses to more than 4 GiB");
+    // Products stay small: no file has 2^58 bytes.
+    if (n_text > kFreeTextBytes && n_text / kMaxExpansion > file.n_compressed())
+      limit("decompresses to more than 64 times its size (it was not made by ingot)");
     while (!text.empty()) {
       const std::size_t newline = text.find('\n');
       line += text.substr(0, newline);

@@ -33,8 +33,8 @@ class ZstdLineWriter {
 
 /// Calls `take` for every line (without its newline) of a file that ZstdLineWriter wrote, and
 /// returns the hash of the uncompressed text. The file may be hostile: not one whole zstd stream,
-/// bytes after it, or a last line without newline is kCorrupt; more than 4 GiB of text or a line of
-/// more than 16 MiB is kLimit.
+/// bytes after it, or a last line without newline is kCorrupt; more than 4 GiB of text, beyond 32 MiB
+/// more than 64 times the bytes of the file, or a line of more than 16 MiB is kLimit.
 Hash128 read_zstd_lines(const std::filesystem::path& path,
                         const std::function<void(std::string_view)>& take);
 

@@ -3,6 +3,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -34,8 +35,22 @@ std::string_view error_code_name(ErrorCode code) {
   return kNames.at(static_cast<std::size_t>(code));
 }
 
+namespace {
+
+// What a file holds is quoted, and may be megabytes long.
+constexpr std::size_t kMaxMessageBytes = 16'384;
+
+std::string shortened(std::string message) {
+  if (message.size() <= kMaxMessageBytes) return message;
+  const std::size_t n_more = message.size() - kMaxMessageBytes;
+  message.resize(kMaxMessageBytes);
+  return message + fmt::format(" ... ({} bytes more)", n_more);
+}
+
+}  // namespace
+
 Error::Error(ErrorCode code, std::string message)
-    : code_(code), message_(printable_lines(message)) {
+    : code_(code), message_(printable_lines(shortened(std::move(message)))) {
   rebuild();
 }
 

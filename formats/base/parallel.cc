@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <future>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
+#include <fmt/format.h>
 #include <sched.h>
 
 #ifndef INGOT_THREADS_STD
@@ -14,6 +17,8 @@
 #include <oneapi/tbb/parallel_for.h>
 #include <oneapi/tbb/task_arena.h>
 #endif
+
+#include "formats/base/error.h"
 
 namespace ingot {
 namespace {
@@ -94,16 +99,31 @@ void parallel_for(std::size_t count, std::size_t threads,
 void run_workers(std::size_t workers, const std::function<void(std::size_t)>& body) {
   FirstFailure failure;
   {
+    // None begins before all are there: a job that cannot have them fails at once.
+    std::promise<bool> all_there;
+    const std::shared_future<bool> may_begin = all_there.get_future().share();
     std::vector<std::jthread> pool;
-    for (std::size_t worker = 0; worker < workers; ++worker) {
-      pool.emplace_back([&, worker] {
-        try {
-          body(worker);
-        } catch (...) {
-          failure.keep(worker, std::current_exception());
-        }
-      });
+    try {
+      for (std::size_t worker = 0; worker < workers; ++worker) {
+        pool.emplace_back([&failure, &body, may_begin, worker] {
+          if (!may_begin.get()) return;
+          try {
+            body(worker);
+          } catch (...) {
+            failure.keep(worker, std::current_exception());
+          }
+        });
+      }
+    } catch (const std::system_error& refused) {
+      all_there.set_value(false);
+      throw Error(ErrorCode::kLimit,
+                  fmt::format("cannot start thread {} of {}: {} (lower --threads)", pool.size() + 1,
+                              workers, refused.code().message()));
+    } catch (...) {
+      all_there.set_value(false);
+      throw;
     }
+    all_there.set_value(true);
   }
   failure.rethrow();
 }

@@ -17,7 +17,7 @@ void parallel_for(std::size_t count, std::size_t threads,
 
 /// Runs body(worker) on `workers` threads of their own, for loops that block on I/O. All are
 /// joined; the failure of the lowest worker index is rethrown. The body must itself notice when
-/// another worker failed.
+/// another worker failed. Throws kLimit, before any body runs, when the system has no such thread.
 void run_workers(std::size_t workers, const std::function<void(std::size_t)>& body);
 
 }  // namespace ingot

@@ -268,6 +268,16 @@ TEST(TensorRecords, RefusesAnEndlessLineBeforeHoldingIt) {
   expect_error(ErrorCode::kLimit, {"16 MiB"}, [&] { read_tensor_records(dir / "r.zst", {}); });
 }
 
+TEST(TensorRecords, RefuseABombUnderItsRightHash) {
+  const TempDir dir;
+  const std::string line = tensor_record_line(example_record()) + "\n";
+  std::string text;
+  while (text.size() <= (std::size_t{33} << 20)) text += line;
+  write_zstd(dir / "r.zst", text);
+  expect_error(ErrorCode::kLimit, {"r.zst", "64 times its size"},
+               [&] { read_tensor_records(dir / "r.zst", reference_hash(text)); });
+}
+
 TEST(TensorRecords, NamesTheLineThatIsWrong) {
   const TempDir dir;
   write_zstd(dir / "r.zst", tensor_record_line(example_record()) + "\n{}\n");
