@@ -1,5 +1,6 @@
 #include "formats/block_scales.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -178,6 +179,29 @@ std::vector<float> read_block_scales(const TensorSource& source, const LogicalTe
                                      const ScalePolicy& policy) {
   const ScaleReader reader(source, tensor, policy);
   return reader.read({.first = 0, .n = reader.rows()});
+}
+
+bool all_scales_are_powers_of_two(const TensorSource& source) {
+  std::optional<float> first;
+  bool has_others = false;
+  std::vector<std::byte> bytes;
+  std::vector<float> scales;
+  for (const LogicalTensor& tensor : source.tensors()) {
+    if (tensor.encoding.scheme != SchemeId::kFp8Block) continue;
+    const std::uint32_t index = tensor.encoding.stored[Part::kScale];
+    const StoredTensor& stored = source.stored()[index];
+    if (stored.dtype != DType::kF32 && stored.dtype != DType::kBf16) return false;
+    bytes.resize(stored.n_bytes);
+    scales.resize(bytes.size() * 8 / dtype_bits(stored.dtype));
+    source.read(index, 0, bytes);
+    widen_scales(stored.dtype, bytes, std::nullopt, scales);
+    if (!std::all_of(scales.begin(), scales.end(), is_e8m0_value)) return false;
+    for (const float scale : scales) {
+      has_others = has_others || scale != first.value_or(scale);
+      first = scale;
+    }
+  }
+  return has_others;
 }
 
 }  // namespace ingot::formats

@@ -67,4 +67,9 @@ class ScaleReader {
 std::vector<float> read_block_scales(const TensorSource& source, const LogicalTensor& tensor,
                                      const ScalePolicy& policy = {});
 
+/// Whether all scales of kFp8Block weights are powers of two, not all the same, in a dtype that could
+/// hold other numbers: they were made so, which is what `scale_fmt` is about. Reads them, to the
+/// first that is none.
+bool all_scales_are_powers_of_two(const TensorSource& source);
+
 }  // namespace ingot::formats

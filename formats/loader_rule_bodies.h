@@ -80,6 +80,24 @@ void ct_ignore_never_quantized(const Checkpoint&, const RuleOptions&, const Repo
 void ct_mtp_names(const Checkpoint&, const RuleOptions&, const Report&);
 void ct_static_input_scale(const Checkpoint&, const RuleOptions&, const Report&);
 
+// loader_rules_config.cc
+void config_contradiction(const Checkpoint&, const RuleOptions&, const Report&);
+void no_adapter(const Checkpoint&, const RuleOptions&, const Report&);
+void quantized_known_keys(const Checkpoint&, const RuleOptions&, const Report&);
+void quantized_cache_scales(const Checkpoint&, const RuleOptions&, const Report&);
+void modelopt_cache_scales(const Checkpoint&, const RuleOptions&, const Report&);
+void native_ignored_quantized(const Checkpoint&, const RuleOptions&, const Report&);
+void fp8_format_words(const Checkpoint&, const RuleOptions&, const Report&);
+void fp8_ue8m0_unsaid(const Checkpoint&, const RuleOptions&, const Report&);
+void input_scale_range(const Checkpoint&, const RuleOptions&, const Report&);
+
+// loader_rules_arguments.cc
+void ct_activations(const Checkpoint&, const RuleOptions&, const Report&);
+void ct_arguments(const Checkpoint&, const RuleOptions&, const Report&);
+void ct_transforms(const Checkpoint&, const RuleOptions&, const Report&);
+void modelopt_arguments(const Checkpoint&, const RuleOptions&, const Report&);
+void modelopt_statements_agree(const Checkpoint&, const RuleOptions&, const Report&);
+
 // loader_rules_modelopt.cc
 void modelopt_description_present(const Checkpoint&, const RuleOptions&, const Report&);
 void modelopt_required_keys(const Checkpoint&, const RuleOptions&, const Report&);

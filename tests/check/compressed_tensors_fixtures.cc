@@ -108,6 +108,58 @@ std::vector<RuleFixture> compressed_tensors_fixtures() {
        .make = spelled("compressed-tensors", SchemeId::kNvfp4, Activations::kStatic),
        .damage =
            [](EditableCheckpoint& c) { c.tensors.erase(kDense + "down_proj.input_global_scale"); }},
+      {.rule = "ct.activations",
+       .code = kMismatch,
+       .make = kInt8,
+       .damage = [](EditableCheckpoint& c) { group(c)["input_activations"]["num_bits"] = 4; }},
+      {.rule = "ct.activations",
+       .code = kMismatch,
+       .make = kInt8,
+       .damage = [](EditableCheckpoint& c) { group(c)["input_activations"]["symmetric"] = false; }},
+      {.rule = "ct.activations",
+       .code = kMismatch,
+       .make = spelled("compressed-tensors", SchemeId::kNvfp4, Activations::kStatic),
+       .damage = [](EditableCheckpoint& c) { group(c)["input_activations"]["group_size"] = 32; }},
+      {.rule = "ct.activations",
+       .code = kMismatch,
+       .make = spelled("compressed-tensors", SchemeId::kFp8Block, Activations::kDynamic),
+       .damage =
+           [](EditableCheckpoint& c) { group(c)["input_activations"]["strategy"] = "channel"; }},
+      {.rule = "ct.arguments",
+       .code = kMismatch,
+       .make = kInt8,
+       .damage = [](EditableCheckpoint& c) { group(c)["weights"]["group_size"] = 128; }},
+      {.rule = "ct.arguments",
+       .code = kMismatch,
+       .make = kInt8,
+       .damage =
+           [](EditableCheckpoint& c) {
+             group(c)["output_activations"] = {{"num_bits", 8}, {"type", "int"}};
+           }},
+      {.rule = "ct.arguments",
+       .code = kMismatch,
+       .make = spelled("compressed-tensors", SchemeId::kNvfp4, Activations::kWeightOnly),
+       .damage = [](EditableCheckpoint& c) { group(c)["weights"]["scale_dtype"] = "torch.uint8"; }},
+      {.rule = "ct.transforms",
+       .code = kUnsupported,
+       .make = kInt8,
+       .damage =
+           [](EditableCheckpoint& c) {
+             quantization(c)["transform_config"] = {
+                 {"config_groups", {{"R1", {{"type", "hadamard"}}}}}};
+           }},
+      {.rule = "quantized.cache-scales",
+       .code = kMissingTensor,
+       .make = kInt8,
+       .damage =
+           [](EditableCheckpoint& c) {
+             quantization(c)["kv_cache_scheme"] = {
+                 {"num_bits", 8}, {"type", "float"}, {"strategy", "tensor"}, {"dynamic", false}};
+           }},
+      {.rule = "quantized.known-keys",
+       .code = kUnsupported,
+       .make = kInt8,
+       .damage = [](EditableCheckpoint& c) { quantization(c)["surprise"] = 1; }},
   };
 }
 

@@ -16,6 +16,28 @@ std::vector<RuleFixture> model_fixtures() {
       {.rule = "container.entry-point",
        .code = kNotFound,
        .damage = [](EditableCheckpoint& c) { c.file_name = "weights.safetensors"; }},
+      {.rule = "container.no-adapter",
+       .code = kMismatch,
+       .damage =
+           [](EditableCheckpoint& c) {
+             c.descriptions["adapter_config.json"] = {{"peft_type", "LORA"}};
+           }},
+      {.rule = "config.contradiction",
+       .code = kMismatch,
+       .damage = [](EditableCheckpoint& c) { c.config["qk_head_dim"] = 7; }},
+      {.rule = "config.contradiction",
+       .code = kMismatch,
+       .damage =
+           [](EditableCheckpoint& c) {
+             c.config["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 12345}};
+           }},
+      {.rule = "config.contradiction",
+       .code = kMismatch,
+       .damage =
+           [](EditableCheckpoint& c) {
+             c.config["mlp_layer_types"] = {"sparse", "sparse"};
+           },
+       .also = {"model.complete", "moe.expert-ids", "router.correction-bias"}},
       {.rule = "fused.scheme",
        .code = kMismatch,
        .damage =

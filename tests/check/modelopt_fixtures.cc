@@ -70,22 +70,25 @@ std::vector<RuleFixture> modelopt_fixtures() {
        .code = kNotFound,
        .make = make_all_fp8,
        .damage = [](EditableCheckpoint& c) { statement(c)["exclude_modules"] = Json::array(); },
-       .also = {"indexer.k-scheme"}},
+       .also = {"indexer.k-scheme", "modelopt.statements-agree"}},
       {.rule = "modelopt.quant-algo",
        .code = kUnsupported,
        .make = kNvfp4,
-       .damage = [](EditableCheckpoint& c) { statement(c)["quant_algo"] = "NVFP5"; }},
+       .damage = [](EditableCheckpoint& c) { statement(c)["quant_algo"] = "NVFP5"; },
+       .also = {"modelopt.statements-agree"}},
       {.rule = "modelopt.quant-algo",
        .code = kMismatch,
        .make = kNvfp4,
-       .damage = [](EditableCheckpoint& c) { statement(c)["quant_algo"] = "FP8"; }},
+       .damage = [](EditableCheckpoint& c) { statement(c)["quant_algo"] = "FP8"; },
+       .also = {"modelopt.statements-agree", "modelopt.arguments"}},
       {.rule = "modelopt.algo-of-sglang",
        .code = kUnsupported,
        .make = spelled("modelopt", SchemeId::kNvfp4, Activations::kWeightOnly)},
       {.rule = "modelopt.exclude-quantized",
        .code = kMismatch,
        .make = kNvfp4,
-       .damage = exclude_also("*.down_proj")},
+       .damage = exclude_also("*.down_proj"),
+       .also = {"modelopt.statements-agree"}},
       {.rule = "modelopt.exclude-quantized",
        .code = kMismatch,
        .make = kNvfp4,
@@ -94,7 +97,7 @@ std::vector<RuleFixture> modelopt_fixtures() {
              statement(c)["quant_algo"] = "MIXED_PRECISION";
              statement(c)["quantized_layers"] = {{"model.layers.0.mlp", {{"quant_algo", "NVFP4"}}}};
            },
-       .also = {"modelopt.algo-of-sglang"}},
+       .also = {"modelopt.algo-of-sglang", "modelopt.statements-agree"}},
       {.rule = "modelopt.exclude-inside",
        .code = kMismatch,
        .make = kNvfp4,
@@ -102,15 +105,62 @@ std::vector<RuleFixture> modelopt_fixtures() {
       {.rule = "modelopt.exclude-plain",
        .code = kMismatch,
        .make = kNvfp4,
-       .damage = [](EditableCheckpoint& c) { replace_excluded(c, "*.self_attn*", "attention"); }},
+       .damage = [](EditableCheckpoint& c) { replace_excluded(c, "*.self_attn*", "attention"); },
+       .also = {"modelopt.statements-agree"}},
       {.rule = "modelopt.exclude-plain-whole",
        .code = kMismatch,
        .make = kNvfp4,
-       .damage = [](EditableCheckpoint& c) { replace_excluded(c, "*.self_attn*", "self_attn"); }},
+       .damage = [](EditableCheckpoint& c) { replace_excluded(c, "*.self_attn*", "self_attn"); },
+       .also = {"modelopt.statements-agree"}},
       {.rule = "modelopt.input-scale",
        .code = kMissingTensor,
        .make = kNvfp4,
        .damage = [](EditableCheckpoint& c) { c.tensors.erase(kDense + "down_proj.input_scale"); }},
+      {.rule = "modelopt.cache-scales",
+       .code = kMissingTensor,
+       .make = kNvfp4,
+       .damage =
+           [](EditableCheckpoint& c) {
+             statement(c)["kv_cache_quant_algo"] = "FP8";
+             quantization(c)["kv_cache_scheme"] = {{"num_bits", 8}, {"type", "float"}};
+           }},
+      {.rule = "modelopt.arguments",
+       .code = kMismatch,
+       .make = kNvfp4,
+       .damage = [](EditableCheckpoint& c) { statement(c)["group_size"] = 32; }},
+      {.rule = "modelopt.arguments",
+       .code = kMismatch,
+       .make = kNvfp4,
+       .damage = [](EditableCheckpoint& c) { statement(c)["pre_quant_scale"] = true; }},
+      {.rule = "modelopt.arguments",
+       .code = kMismatch,
+       .make = kNvfp4,
+       .damage =
+           [](EditableCheckpoint& c) {
+             quantization(c)["config_groups"]["group_0"] = {
+                 {"weights", {{"num_bits", 8}, {"type", "float"}, {"group_size", 16}}},
+                 {"input_activations", {{"num_bits", 4}, {"dynamic", false}}}};
+           }},
+      {.rule = "modelopt.statements-agree",
+       .code = kMismatch,
+       .make = kNvfp4,
+       .damage = [](EditableCheckpoint& c) { quantization(c)["ignore"].push_back("*.down_proj"); }},
+      {.rule = "modelopt.statements-agree",
+       .code = kMismatch,
+       .make = kNvfp4,
+       .damage = [](EditableCheckpoint& c) { quantization(c)["quant_algo"] = "W4A16_NVFP4"; }},
+      {.rule = "quantized.input-scale-range",
+       .code = kBadScale,
+       .make = kNvfp4,
+       .damage =
+           [](EditableCheckpoint& c) {
+             c.put_floats(kMoe + "experts.3.down_proj.input_scale", {}, 1e6F);
+           }},
+      {.rule = "quantized.input-scale-range",
+       .code = kBadScale,
+       .make = kNvfp4,
+       .damage =
+           [](EditableCheckpoint& c) { c.put_floats(kDense + "down_proj.input_scale", {}, 0); }},
   };
 }
 

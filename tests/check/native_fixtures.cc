@@ -104,6 +104,33 @@ std::vector<RuleFixture> native_fixtures() {
       {.rule = "fp8.ue8m0-claim",
        .code = kMismatch,
        .damage = [](EditableCheckpoint& c) { quantization(c)["scale_fmt"] = "ue8m0"; }},
+      {.rule = "fp8.ue8m0-unsaid",
+       .code = kNotFound,
+       .damage =
+           [=](EditableCheckpoint& c) {
+             for (auto& [name, tensor] : c.tensors) {
+               const Shape shape = tensor.shape;
+               if (name.ends_with("_scale_inv"))
+                 c.put_floats(name, shape, name.starts_with(o_proj) ? 0x1p-11F : 0x1p-12F);
+             }
+           }},
+      {.rule = "fp8.format-words",
+       .code = kMismatch,
+       .damage = [](EditableCheckpoint& c) { quantization(c)["fmt"] = "e5m2"; }},
+      {.rule = "fp8.format-words",
+       .code = kMismatch,
+       .damage = [](EditableCheckpoint& c) { quantization(c)["scale_fmt"] = "f32"; }},
+      {.rule = "native.ignored-quantized",
+       .code = kMismatch,
+       .damage =
+           [](EditableCheckpoint& c) {
+             quantization(c)["modules_to_not_convert"] = {kAttention + "o_proj"};
+           }},
+      {.rule = "native.ignored-quantized",
+       .code = kMismatch,
+       .make = kInt8Blocks,
+       .damage =
+           [](EditableCheckpoint& c) { quantization(c)["ignored_layers"].push_back("up_proj"); }},
       {.rule = "fp8.nan-code",
        .code = kNonFinite,
        .damage = [=](EditableCheckpoint& c) { c.at(up_proj).bytes[12345] = std::byte{0xFF}; }},
