@@ -2,59 +2,46 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 
 #include <fmt/format.h>
 
+#include "formats/config_meaning.h"
+
 namespace ingot::verify {
 
+using formats::config_member;
+using formats::config_text;
+using formats::ConfigMeaning;
 using formats::Json;
+using formats::SaidValue;
 
 namespace {
 
 constexpr std::string_view kRule = "structure.config";
-constexpr std::size_t kShownBytes = 200;
-
-constexpr std::array<std::string_view, 5> kDerived = {"quantization_config", "compression_config",
-                                                      "num_nextn_predict_layers",
-                                                      // Who saved the file, and with what.
-                                                      "transformers_version", "_name_or_path"};
-constexpr std::array<std::string_view, 2> kDtypes = {"dtype", "torch_dtype"};
-constexpr std::array<std::string_view, 3> kRope = {"rope_parameters", "rope_scaling", "rope_theta"};
 constexpr std::array<std::string_view, 3> kPadded = {"vocab_size", "intermediate_size",
                                                      "moe_intermediate_size"};
 
-template <std::size_t N>
-bool is_one_of(const std::array<std::string_view, N>& names, std::string_view name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
+bool is_padded(std::string_view key, const Json& source, const Json& output) {
+  return std::find(kPadded.begin(), kPadded.end(), key) != kPadded.end() &&
+         source.is_number_unsigned() && output.is_number_unsigned() &&
+         output.get<std::uint64_t>() >= source.get<std::uint64_t>();
 }
 
-const Json& member(const Json& object, std::string_view key) {
-  static const Json absent = nullptr;
-  if (!object.is_object()) return absent;
-  const auto found = object.find(std::string(key));
-  return found == object.end() ? absent : *found;
-}
-
-std::string shown(const Json& value) {
-  if (value.is_null()) return "absent";
-  std::string text = value.dump();
-  if (text.size() <= kShownBytes) return text;
-  text.resize(kShownBytes);
-  return text + "...";
-}
-
-// Either spelling as one object: the keys of rope_parameters, with rope_theta among them.
-Json rope_of(const Json& config) {
-  const Json& parameters = member(config, "rope_parameters");
-  Json rope = parameters.is_object() ? parameters : member(config, "rope_scaling");
-  if (!rope.is_object()) rope = Json::object();
-  if (!rope.contains("rope_theta")) rope["rope_theta"] = member(config, "rope_theta");
-  const Json& type = member(rope, "rope_type");
-  const Json& old_type = member(rope, "type");
-  const Json name = !type.is_null() ? type : !old_type.is_null() ? old_type : Json("default");
-  rope.erase("type");
-  rope["rope_type"] = name;
-  return rope;
+/// The meanings that two sides have, and what either says; null where it says nothing of its own.
+template <typename Visit>
+void for_each_meaning(const ConfigMeaning::Values& source, const ConfigMeaning::Values& output,
+                      const Visit& visit) {
+  std::set<std::string_view> names;
+  for (const auto* side : {&source, &output}) {
+    for (const auto& [name, said] : *side) names.insert(name);
+  }
+  for (const std::string_view name : names) {
+    const auto before = source.find(name);
+    const auto after = output.find(name);
+    visit(name, before == source.end() ? nullptr : &before->second,
+          after == output.end() ? nullptr : &after->second);
+  }
 }
 
 class Comparison {
@@ -62,60 +49,58 @@ class Comparison {
   Comparison(const OutputConfig& output, StructureFindings& found)
       : output_(output), found_(found) {}
 
-  void run(const Json& source) {
-    const Json& output = output_.config;
-    if (!output_.is_hub) return compare(source, output, "");
-    const bool one_spelling = member(source, "rope_parameters").is_object() ==
-                              member(output, "rope_parameters").is_object();
-    for_each_key(source, output, [&](const std::string& key) {
-      if (is_one_of(kDerived, key) || is_one_of(kDtypes, key)) return;
-      if (!one_spelling && is_one_of(kRope, key)) return;
-      if (output_.may_be_padded && is_padded(member(source, key), member(output, key), key)) return;
-      compare(member(source, key), member(output, key), key);
-    });
-    if (!one_spelling) compare(rope_of(source), rope_of(output), "rope_parameters");
-    dtypes(source);
+  void meanings(const Json& source) {
+    const ConfigMeaning before(source), after(output_.config);
+    for_each_meaning(before.known(), after.known(),
+                     [&](std::string_view name, const SaidValue* from, const SaidValue* to) {
+                       compare(name, from, to, /*is_known=*/true);
+                     });
+    for_each_meaning(before.unknown(), after.unknown(),
+                     [&](std::string_view name, const SaidValue* from, const SaidValue* to) {
+                       compare(name, from, to, /*is_known=*/false);
+                     });
+  }
+
+  // DeepSeek's own config, of which every key counts.
+  void keys(const Json& source) {
+    std::set<std::string> names;
+    for (const Json* side : {&source, &output_.config}) {
+      for (const auto& [key, value] : side->items()) names.insert(key);
+    }
+    for (const std::string& key : names) {
+      const Json& before = config_member(source, key);
+      const Json& after = config_member(output_.config, key);
+      if (before != after) tell(Severity::kError, differs(key, before, after));
+    }
   }
 
  private:
-  template <typename Take>
-  static void for_each_key(const Json& source, const Json& output, const Take& take) {
-    for (const auto& [key, value] : source.items()) take(key);
-    for (const auto& [key, value] : output.items()) {
-      if (!source.contains(key)) take(key);
-    }
+  using Severity = formats::Severity;
+
+  static std::string differs(const std::string& path, const Json& source, const Json& output) {
+    return fmt::format("{} is {}, in the source {}", path, config_text(output),
+                       config_text(source));
   }
 
-  static bool is_padded(const Json& source, const Json& output, std::string_view key) {
-    return is_one_of(kPadded, key) && source.is_number_unsigned() && output.is_number_unsigned() &&
-           output.get<std::uint64_t>() >= source.get<std::uint64_t>();
+  void tell(Severity severity, std::string message) {
+    const Error fact = Error(ErrorCode::kMismatch, std::move(message)).in_file(output_.file);
+    severity == Severity::kError ? found_.error(kRule, fact) : found_.warning(kRule, fact);
   }
 
-  void compare(const Json& source, const Json& output, const std::string& path) {
-    if (source.is_object() && output.is_object()) {
-      for_each_key(source, output, [&](const std::string& key) {
-        compare(member(source, key), member(output, key), path.empty() ? key : path + "." + key);
-      });
-      return;
-    }
-    if (source == output) return;
-    found_.error(kRule, Error(ErrorCode::kMismatch, fmt::format("{} is {}, in the source {}", path,
-                                                                shown(output), shown(source)))
-                            .in_file(output_.file));
-  }
-
-  // Old and new name of the same.
-  void dtypes(const Json& source) {
-    const auto dtype_of = [](const Json& config) -> const Json& {
-      const Json& dtype = member(config, "dtype");
-      return dtype.is_null() ? member(config, "torch_dtype") : dtype;
-    };
-    const Json& before = dtype_of(source);
-    const Json& after = dtype_of(output_.config);
+  // A key that nobody here knows may be new to the format, or nothing; one that both sides have
+  // with other values is a change of somebody's.
+  void compare(std::string_view name, const SaidValue* from, const SaidValue* to, bool is_known) {
+    static const Json absent = nullptr;
+    const Json& before = from == nullptr ? absent : from->value;
+    const Json& after = to == nullptr ? absent : to->value;
     if (before == after) return;
-    found_.warning(kRule, Error(ErrorCode::kMismatch, fmt::format("dtype is {}, in the source {}",
-                                                                  shown(after), shown(before)))
-                              .in_file(output_.file));
+    if (output_.may_be_padded && is_padded(name, before, after)) return;
+    std::string message = differs(to == nullptr ? from->path : to->path, before, after);
+    if (from != nullptr && to != nullptr && from->path != to->path)
+      message += fmt::format(" ({})", from->path);
+    const bool is_change = is_known || (from != nullptr && to != nullptr);
+    if (!is_change) message += ": a key that this version does not know";
+    tell(is_change ? Severity::kError : Severity::kWarning, std::move(message));
   }
 
   const OutputConfig& output_;
@@ -131,7 +116,8 @@ void compare_model_parameters(const Json& source, const OutputConfig& output,
     found.error(kRule, Error(ErrorCode::kCorrupt, "is not a JSON object").in_file(output.file));
     return;
   }
-  Comparison(output, found).run(source);
+  Comparison comparison(output, found);
+  output.is_hub ? comparison.meanings(source) : comparison.keys(source);
 }
 
 }  // namespace ingot::verify

@@ -17,11 +17,10 @@ struct OutputConfig {
   bool is_hub = true;
 };
 
-/// Finds ("structure.config") every key whose value is not the source's, nested ones by their path.
-/// Left out is what conversion derives: quantization_config and compression_config, which loader
-/// rules compare with the tensors, and num_nextn_predict_layers (tensor_pairs.h). Who saved the
-/// file, and with what, is no parameter of the model; another dtype is a warning. Absent and null
-/// are the same; RoPE may be spelled as transformers 4 or as transformers 5 does.
+/// Finds ("structure.config") every meaning (formats/config_meaning.h) that is not the source's, by
+/// the keys that say it. Left out is what conversion derives: quantization_config, which loader
+/// rules compare with the tensors, and num_nextn_predict_layers (tensor_pairs.h). A key that is not
+/// known and that one side alone has is a warning. Absent and null are the same.
 void compare_model_parameters(const formats::Json& source, const OutputConfig& output,
                               StructureFindings& found);
 

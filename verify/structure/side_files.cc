@@ -6,7 +6,9 @@
 
 #include <fmt/format.h>
 
+#include "formats/base/fd.h"
 #include "formats/checkpoint_listing.h"
+#include "formats/config_meaning.h"
 #include "formats/stored_hashes.h"
 
 namespace ingot::verify {
@@ -16,6 +18,30 @@ using formats::SideFile;
 namespace {
 
 constexpr std::string_view kRule = "structure.side-file";
+// What engines, tokenizers and transformers look for by name. Whatever it says, they follow it.
+constexpr std::array<std::string_view, 20> kReadNames = {"adapter_config.json",
+                                                         "added_tokens.json",
+                                                         "chat_template.jinja",
+                                                         "chat_template.json",
+                                                         "generation_config.json",
+                                                         "merges.txt",
+                                                         "modules.json",
+                                                         "params.json",
+                                                         "preprocessor_config.json",
+                                                         "processor_config.json",
+                                                         "sentencepiece.bpe.model",
+                                                         "special_tokens_map.json",
+                                                         "spiece.model",
+                                                         "tekken.json",
+                                                         "tiktoken.model",
+                                                         "tokenizer.json",
+                                                         "tokenizer.model",
+                                                         "tokenizer_config.json",
+                                                         "vocab.json",
+                                                         "vocab.txt"};
+constexpr std::uint64_t kMaxJsonBytes = 64'000'000;
+constexpr std::string_view kTemplate = "chat_template.jinja";
+constexpr std::string_view kGeneration = "generation_config.json";
 constexpr std::array<std::string_view, 4> kPaperNames = {"README", "LICENSE", "NOTICE", ".git"};
 constexpr std::array<std::string_view, 7> kPaperSuffixes = {".md",  ".pdf", ".png", ".jpg",
                                                             ".svg", ".gif", ".webp"};
@@ -27,6 +53,29 @@ bool is_paper(const std::string& path) {
                      [&](std::string_view start) { return name.starts_with(start); }) ||
          std::any_of(kPaperSuffixes.begin(), kPaperSuffixes.end(),
                      [&](std::string_view end) { return name.ends_with(end); });
+}
+
+bool is_read(const std::string& path) {
+  return std::find(kReadNames.begin(), kReadNames.end(), path) != kReadNames.end();
+}
+
+// A member of a JSON file; null where there is no such file or member.
+formats::Json json_member(const std::filesystem::path& path, std::string_view key) {
+  try {
+    return formats::config_member(formats::read_json_file(path, kMaxJsonBytes), key);
+  } catch (const Error&) {
+    return nullptr;
+  }
+}
+
+// What transformers 5 writes anew without changing anything: the chat template in a file of its
+// own, and a generation config that repeats config.json.
+bool repeats_source(const std::filesystem::path& source, const std::filesystem::path& directory,
+                    const std::string& path) {
+  if (path == kGeneration) return json_member(directory / path, "_from_model_config") == true;
+  if (path != kTemplate) return false;
+  const formats::Json known = json_member(source / "tokenizer_config.json", "chat_template");
+  return known.is_string() && known == read_text_file(directory / path, kMaxJsonBytes);
 }
 
 }  // namespace
@@ -67,10 +116,14 @@ void SourceSideFiles::compare(const std::filesystem::path& directory, const std:
   }
   for (const auto& [path, n_bytes] : here) {
     if (sizes_.contains(path)) continue;
-    found.warning(kRule, Error(ErrorCode::kMismatch,
-                               "stands beside the weights, but not in the "
-                               "source")
+    Error fact(ErrorCode::kMismatch, "stands beside the weights, but not in the source");
+    fact.in_file(label + path);
+    if (is_read(path) && !repeats_source(directory_, directory, path)) {
+      found.error(kRule, Error(fact.code(), fact.message() + ": loaders read it (remove it)")
                              .in_file(label + path));
+    } else {
+      found.warning(kRule, fact);
+    }
   }
 }
 

@@ -17,9 +17,10 @@ class SourceSideFiles {
  public:
   explicit SourceSideFiles(const formats::Checkpoint& source);
 
-  /// Finds ("structure.side-file") those that a directory lacks or has with other bytes. Papers (a
-  /// readme, a licence, pictures) and what the source does not have are warnings: no engine reads
-  /// them. `label` stands before the names, e.g. `rank-00001-of-00004/`.
+  /// Finds ("structure.side-file") those that a directory lacks or has with other bytes, and those
+  /// that the source does not have. Papers (a readme, a licence, pictures) and further files that
+  /// no loader looks for are warnings. `label` stands before the names, e.g.
+  /// `rank-00001-of-00004/`.
   void compare(const std::filesystem::path& directory, const std::string& label,
                StructureFindings& found);
 

@@ -8,11 +8,13 @@
 
 #include "formats/base/fd.h"
 #include "formats/checkpoint_listing.h"
+#include "formats/config_meaning.h"
 #include "formats/native_config.h"
 #include "shard/check_directory.h"
 #include "shard/rank_directories.h"
 #include "shard/source.h"
 #include "verify/structure/model_parameters.h"
+#include "verify/structure/number_formats.h"
 #include "verify/structure/replicas.h"
 #include "verify/structure/side_files.h"
 #include "verify/structure/structure_findings.h"
@@ -108,7 +110,17 @@ class StructureCheck {
                                options_.config);
     report_.hashed = checked.n_hashed;
     report_.has_manifest = checked.has_manifest;
-    for (Finding& finding : checked.findings) found_.add(std::move(finding));
+    const formats::ConfigMeaning source(source_.model.config().raw);
+    for (Finding& finding : checked.findings) {
+      // What the source's config contradicts itself in, conversion does not mend.
+      const auto& known = source.contradictions();
+      if (finding.rule == "config.contradiction" &&
+          std::find(known.begin(), known.end(), finding.message) != known.end()) {
+        finding.severity = Severity::kWarning;
+        finding.message += " (in the source, too)";
+      }
+      found_.add(std::move(finding));
+    }
   }
 
   std::optional<Json> read_config(const fs::path& path, const std::string& file) {
@@ -129,7 +141,7 @@ class StructureCheck {
     const fs::path given = options_.config;
     const fs::path path = given.empty() ? directory.path / formats::kConfigName : given;
     const std::string file = directory.label + std::string(formats::kConfigName);
-    const std::optional<Json> config = read_config(path, file);
+    std::optional<Json> config = read_config(path, file);
     if (!config) return;
     const bool is_rank = manifest && manifest->slicing && manifest->slicing->rank;
     const Json whole = is_rank ? manifest->slicing->rank->whole_config : Json();
@@ -143,6 +155,7 @@ class StructureCheck {
           found_);
     }
     native_config(directory, *config);
+    configs_.push_back({.config = std::move(*config), .file = file});
   }
 
   // What DeepSeek's inference code reads follows from config.json.
@@ -181,12 +194,22 @@ class StructureCheck {
     for (const Error& fault : faults.errors()) found_.add(formats::finding_of(fault));
     if (!model || is_one_rank_of(*model)) return;
     report_.tensors = compare_tensors(source_.model, *model, manifest, found_);
+    for (const ReadConfig& read : configs_) {
+      compare_number_formats(source_.model, *model, {.config = read.config, .file = read.file},
+                             found_);
+    }
     compare_replicas(*model, options_.threads, options_.stop_requested, found_);
   }
+
+  struct ReadConfig {
+    Json config;
+    std::string file;
+  };
 
   const Side& source_;
   const fs::path& output_;
   const StructureOptions& options_;
+  std::vector<ReadConfig> configs_;  // of every directory that an engine opens
   StructureFindings found_;
   StructureReport report_;
 };

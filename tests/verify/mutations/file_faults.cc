@@ -1,4 +1,5 @@
 #include <array>
+#include <fstream>
 
 #include "tests/verify/mutations/edited_weights.h"
 #include "tests/verify/mutations/fault.h"
@@ -58,7 +59,27 @@ void exchange_two_ids(const Pair& pair) {
   });
 }
 
+void add_file(const Pair& pair, const char* name, std::string_view text) {
+  std::ofstream(pair.output / name) << text;
+}
+
 constexpr std::array kFaults{
+    Fault{"chat_template_added", Good::kInt8,
+          [](const Pair& pair) {
+            add_file(pair, "chat_template.jinja", "{{ messages[0].content }}");
+          },
+          "chat_template.jinja"},
+    Fault{"added_tokens_added", Good::kBf16,
+          [](const Pair& pair) { add_file(pair, "added_tokens.json", R"({"<x>": 5})"); },
+          "added_tokens.json"},
+    Fault{"special_tokens_map_added", Good::kNvfp4Ct,
+          [](const Pair& pair) {
+            add_file(pair, "special_tokens_map.json", R"({"eos_token": "the"})");
+          },
+          "special_tokens_map.json"},
+    Fault{"adapter_added", Good::kFp8,
+          [](const Pair& pair) { add_file(pair, "adapter_config.json", R"({"r": 8})"); },
+          "adapter_config.json"},
     Fault{"file_truncated", Good::kInt8, truncate_file, kSecond},
     Fault{"tensor_truncated", Good::kInt8, truncate_tensor, kUp},
     Fault{"stale_index_names_another_file", Good::kInt8, name_other_file_in_index, kUp},

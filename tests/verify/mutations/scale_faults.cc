@@ -199,6 +199,11 @@ constexpr std::array kFaults{
             });
           },
           kUp},
+    Fault{"one_input_scale_of_a_million", Good::kNvfp4Modelopt,
+          [](const Pair& pair) {
+            edit_floats(pair, part(kUp, "input_scale"), [](float) { return 1e6F; });
+          },
+          kUp},
     Fault{"one_bit_of_a_released_scale_flipped", Good::kFp8,
           [](const Pair& pair) {
             edit_tensor(pair.output, part(kO, "weight_scale_inv"), [](EditedTensor& scale) {

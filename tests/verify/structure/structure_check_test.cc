@@ -133,7 +133,7 @@ TEST_F(StructureCheck, NamesEveryParameterOfTheModelThatDiffersWithBothValues) {
               ::testing::UnorderedElementsAre(
                   "config.json||num_experts_per_tok is 2, in the source 1",
                   "config.json||rms_norm_eps is 1e-05, in the source absent",
-                  "config.json||rope_scaling is {\"type\":\"yarn\"}, in the source absent"));
+                  "config.json||rope_scaling.type is \"yarn\", in the source absent"));
 }
 
 TEST_F(StructureCheck, TakesWhoSavedTheConfigForNoParameterOfTheModel) {
@@ -145,11 +145,39 @@ TEST_F(StructureCheck, TakesWhoSavedTheConfigForNoParameterOfTheModel) {
   EXPECT_THAT(everything(), IsEmpty());
 }
 
-TEST_F(StructureCheck, WarnsOfAnotherDtype) {
+TEST_F(StructureCheck, RefusesADtypeThatNoWeightHas) {
+  edit_config([](Json& config) { config["torch_dtype"] = "float16"; });
+  EXPECT_THAT(found("structure.config"), ::testing::ElementsAre(HasSubstr("dtype is \"float16\"")));
+}
+
+TEST_F(StructureCheck, WarnsOfADtypeThatThePlainWeightsHave) {
+  for (auto& [name, tensors] : output_.files) {
+    for (TinyTensor& tensor : tensors) {
+      if (tensor.dtype == "BF16") tensor.dtype = "F16";
+    }
+  }
   edit_config([](Json& config) { config["torch_dtype"] = "float16"; });
   EXPECT_THAT(found("structure.config", Severity::kWarning),
               ::testing::ElementsAre(HasSubstr("dtype is \"float16\"")));
+  EXPECT_THAT(found("structure.config"), IsEmpty());
+}
+
+TEST_F(StructureCheck, WarnsOfKeysThatItDoesNotKnow) {
+  edit_config([](Json& config) { config["surprise"] = 1; });
+  EXPECT_THAT(found("structure.config", Severity::kWarning),
+              ::testing::ElementsAre(HasSubstr("surprise is 1, in the source absent")));
   EXPECT_EQ(check().errors(), 0U);
+}
+
+TEST_F(StructureCheck, TakesARepeatedChatTemplateForNoChange) {
+  const Json tokenizer = {{"chat_template", "{{ messages }}"}};
+  write_bytes(directory_ / "source/tokenizer_config.json", tokenizer.dump());
+  write_bytes(directory_ / "output/tokenizer_config.json", tokenizer.dump());
+  write_bytes(directory_ / "output/chat_template.jinja", "{{ messages }}");
+  EXPECT_EQ(check().errors(), 0U);
+  write_bytes(directory_ / "output/chat_template.jinja", "{{ others }}");
+  EXPECT_THAT(found("structure.side-file"),
+              ::testing::ElementsAre(HasSubstr("chat_template.jinja")));
 }
 
 TEST_F(StructureCheck, ReadsRopeInEitherSpelling) {
@@ -166,9 +194,9 @@ TEST_F(StructureCheck, ReadsRopeInEitherSpelling) {
   });
   EXPECT_THAT(found("structure.config"), IsEmpty());
   edit_config([](Json& spelled) { spelled["rope_parameters"]["factor"] = 8; });
-  EXPECT_THAT(
-      found("structure.config"),
-      ::testing::ElementsAre("config.json||rope_parameters.factor is 8, in the source 4.0"));
+  EXPECT_THAT(found("structure.config"),
+              ::testing::ElementsAre("config.json||rope_parameters.factor is 8, in the source 4.0 "
+                                     "(rope_scaling.factor)"));
 }
 
 TEST_F(StructureCheck, ComparesSideFilesByTheirBytes) {
