@@ -172,7 +172,7 @@ std::string findings_text(const StructureReport& structure) {
 }  // namespace
 
 std::string verify_text(const Report& report) {
-  std::string text = fmt::format("{}: {}\n", report.passed() ? "PASS" : "FAIL",
+  std::string text = fmt::format("{}: {}\n", verify::verdict_word(report),
                                  printable_text(verdict_sentence(report)));
   text += printable_text(compared_sentence(report)) + "\n";
   const auto add = [&](const std::string& part) {

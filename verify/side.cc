@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/hash.h"
+#include "formats/config_meaning.h"
 #include "formats/dialect/source_activations.h"
 #include "quantize/scheme.h"
 #include "shard/source.h"
@@ -140,6 +141,7 @@ SideFacts side_facts(const Side& side) {
     SchemeShare& share = shares[name];
     share.scheme = name;
     ++share.tensors;
+    if (tensor.encoding.stored.has(formats::Part::kInputScale)) ++facts.static_inputs;
     share.elements += formats::element_count(tensor.shape).value_or(0);
     tensor.encoding.stored.for_each([&](formats::Part, std::uint32_t stored) {
       share.bytes += model.stored()[stored].n_bytes;
@@ -154,15 +156,27 @@ SideFacts side_facts(const Side& side) {
   return facts;
 }
 
+namespace {
+
+// Beside the rules, as convert::Recipe writes its choices; null without a manifest.
+const formats::Json& recorded_choices(const Side& side) {
+  static const formats::Json absent = nullptr;
+  if (!side.manifest) return absent;
+  const formats::Json& choices = formats::config_member(side.manifest->recipe, "choices");
+  return choices.is_null() ? side.manifest->recipe : choices;
+}
+
+}  // namespace
+
 std::string recorded_nvfp4_search(const Side& side) {
-  if (!side.manifest || !side.manifest->recipe.is_object()) return {};
-  // Beside the rules, as convert::Recipe writes its choices.
-  const formats::Json& recipe = side.manifest->recipe;
-  const auto choices = recipe.find("choices");
-  const formats::Json& at = choices == recipe.end() ? recipe : *choices;
-  if (at.contains("importance")) return "weighted";
-  const auto found = at.find("nvfp4_search");
-  return found != at.end() && found->is_string() ? found->get<std::string>() : std::string();
+  const formats::Json& choices = recorded_choices(side);
+  if (!formats::config_member(choices, "importance").is_null()) return "weighted";
+  const formats::Json& search = formats::config_member(choices, "nvfp4_search");
+  return search.is_string() ? search.get<std::string>() : std::string();
+}
+
+bool has_recorded_scales(const Side& side) {
+  return !formats::config_member(recorded_choices(side), "scales_from").is_null();
 }
 
 }  // namespace ingot::verify

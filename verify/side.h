@@ -47,6 +47,7 @@ struct SideFacts {
   /// this was, without reading its weights.
   std::string fingerprint;
   std::uint64_t tensors = 0, files = 0, bytes = 0;
+  std::uint64_t static_inputs = 0;   ///< weights with a stored scale of their activations
   std::vector<SchemeShare> schemes;  ///< by bytes, descending
   /// What is expected of its layers, by its coarsest linears: "plain", "int8", "int8-static" (one
   /// scale for all tokens' activations), "fp8", "nvfp4-experts" (NVFP4 in MLPs and experts alone,
@@ -59,5 +60,7 @@ SideFacts side_facts(const Side& side);
 /// What the manifest says of NVFP4 scale search ("amax", "4over6", "mse", or "weighted" by
 /// --importance), or empty.
 std::string recorded_nvfp4_search(const Side& side);
+/// Whether the manifest says that FP8 block scales were taken from a release (--scales-from).
+bool has_recorded_scales(const Side& side);
 
 }  // namespace ingot::verify

@@ -132,6 +132,7 @@ class Verification {
                                           {.threads = options_.threads,
                                            .mem_limit = options_.mem_limit,
                                            .sample = options_.sample,
+                                           .has_given_scales = has_recorded_scales(to),
                                            .progress = progress_of("comparing weights"),
                                            .stop_requested = options_.stop_requested});
       });

@@ -14,9 +14,10 @@ struct Row {
 // rounding ends, and a scale off by one percent is beyond it for the first of a hundred values.
 constexpr std::array kFaults{
     Row{"structure.errors", "", 0},       Row{"weights.misrounded", "", 0},
-    Row{"weights.changed", "", 0},        Row{"weights.narrowed", "", 0},
-    Row{"weights.nonfinite", "", 0},      Row{"weights.scale_error", "", 0.05},
-    Row{"weights.lone_factor", "", 1e-5}, Row{"layers.nonfinite", "", 0},
+    Row{"weights.coarse", "", 0},         Row{"weights.changed", "", 0},
+    Row{"weights.narrowed", "", 0},       Row{"weights.nonfinite", "", 0},
+    Row{"weights.scale_error", "", 0.05}, Row{"weights.lone_factor", "", 1e-5},
+    Row{"layers.nonfinite", "", 0},
 };
 
 // Cosines that rounding to the grid cannot go below on weights that are spread like a trained

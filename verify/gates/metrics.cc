@@ -62,6 +62,9 @@ double changed(const TensorWeights& tensor) {
 double narrowed(const TensorWeights& tensor) {
   return tensor.relation == Relation::kNarrowed ? 1 : 0;
 }
+double coarse(const TensorWeights& tensor) {
+  return count(tensor.reach.coarse);
+}
 double nonfinite(const TensorWeights& tensor) {
   return count(tensor.sums.nonfinite);
 }
@@ -194,6 +197,9 @@ constexpr std::array kMetrics{
     Metric{"weights.misrounded", Bound::kAtMost,
            "values farther than half a grid step from the source's, per tensor",
            per_tensor<misrounded>},
+    Metric{"weights.coarse", Bound::kAtMost,
+           "rows, groups and blocks whose largest code is needlessly small: the scale is too large",
+           per_tensor<coarse>},
     Metric{"weights.changed", Bound::kAtMost,
            "1 for a tensor of the same scheme that is not the same", per_tensor<changed>},
     Metric{"weights.narrowed", Bound::kAtMost, "1 for a plain tensor that lost bits",

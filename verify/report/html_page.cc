@@ -2,6 +2,7 @@
 
 #include "verify/report/html_sections.h"
 #include "verify/report/html_text.h"
+#include "verify/report/verdict.h"
 
 namespace ingot::verify {
 
@@ -12,7 +13,7 @@ std::string report_html(const Report& report) {
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n"
       "<meta name=\"color-scheme\" content=\"light dark\"/>\n<link rel=\"icon\" href=\"data:,\"/>\n"
       "<title>{}: {}</title>\n<style>\n{}</style>\n</head>\n<body>\n<main>\n",
-      report.passed() ? "PASS" : "FAIL", html_text(report.output.name), html_style());
+      verdict_word(report), html_text(report.output.name), html_style());
   for (const auto section :
        {html_verdict, html_gates, html_sides, html_findings, html_layers, html_router, html_schemes,
         html_heatmap, html_histogram, html_worst, html_outputs}) {

@@ -41,8 +41,8 @@ std::string html_verdict(const Report& report) {
   std::string text = fmt::format(
       "<header id=\"verdict\" class=\"{}\">\n<p class=\"verdict\">{}</p>\n<div>\n<h1>{}.</h1>\n"
       "<p>{}.</p>\n",
-      passed ? "good" : "bad", passed ? "✓ PASS" : "✗ FAIL", html_text(verdict_sentence(report)),
-      html_text(compared_sentence(report)));
+      passed ? "good" : "bad", fmt::format("{} {}", passed ? "✓" : "✗", verdict_word(report)),
+      html_text(verdict_sentence(report)), html_text(compared_sentence(report)));
   const std::string remarks =
       list_of(report.not_run, "not run:") + list_of(report.warnings, "warning:");
   if (!remarks.empty()) text += fmt::format("<ul>\n{}</ul>\n", remarks);

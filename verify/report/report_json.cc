@@ -2,6 +2,7 @@
 
 #include "verify/report/figures.h"
 #include "verify/report/report.h"
+#include "verify/report/verdict.h"
 
 namespace ingot::verify {
 
@@ -34,6 +35,7 @@ Json side_json(const SideFacts& facts) {
                {"tensors", facts.tensors},
                {"files", facts.files},
                {"bytes", facts.bytes},
+               {"static_inputs", facts.static_inputs},
                {"schemes", Json::array()}};
   for (const SchemeShare& share : facts.schemes) {
     json["schemes"].push_back({{"scheme", share.scheme},
@@ -123,7 +125,9 @@ Json weights_json(const WeightsReport& weights) {
                   {"role", tensor->role},
                   {"from", tensor->from},
                   {"to", tensor->to},
-                  {"relation", std::string(relation_name(tensor->relation))}};
+                  {"relation", std::string(relation_name(tensor->relation))},
+                  {"coarse_groups", tensor->reach.coarse},
+                  {"least_reach", number(tensor->reach.least)}};
     entry.update(sums_json(tensor->sums));
     json["worst"].push_back(std::move(entry));
   }
@@ -221,6 +225,11 @@ Json report_json(const Report& report) {
                {"passed", report.passed()},
                {"levels", Json::array()}};
   for (const Level level : report.levels) json["levels"].push_back(std::string(level_name(level)));
+  const Coverage coverage = coverage_of(report);
+  json["verdict"] = std::string(verdict_word(report));
+  json["judged"] = coverage.judged;
+  json["measured"] = coverage.measured;
+  json["not_judged"] = coverage.not_judged;
   json["not_run"] = Json::array();
   for (const std::string& reason : report.not_run)
     json["not_run"].push_back(printable_text(reason));

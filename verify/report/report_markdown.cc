@@ -123,9 +123,12 @@ std::string outputs_part(const Report& report) {
 }  // namespace
 
 std::string report_markdown(const Report& report) {
-  std::string text =
-      fmt::format("## Verification: {}\n\n{}.\n\n{}.\n", report.passed() ? "pass" : "FAIL",
-                  plain(compared_sentence(report)), plain(verdict_sentence(report)));
+  const std::string_view word = verdict_word(report);
+  std::string text = fmt::format("## Verification: {}\n\n{}.\n\n{}.\n",
+                                 word == "PASS"   ? "pass"
+                                 : word == "FAIL" ? "FAIL"
+                                                  : "not judged",
+                                 plain(compared_sentence(report)), plain(verdict_sentence(report)));
   text += gates_part(report);
   text += findings_part(report);
   text += weights_part(report);

@@ -38,24 +38,92 @@ std::string failure_text(const Report& report, const GateResult& result) {
   return text;
 }
 
-std::string measured_text(const Report& report) {
-  std::string text;
-  const auto add = [&](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
-  if (report.structure)
-    add("structure of " + counted(report.structure->tensors, "tensor", "tensors"));
-  if (report.weights)
-    add("weights of " + counted(report.weights->tensors.size(), "tensor", "tensors"));
-  if (report.layers) {
-    add(counted(report.layers->layers.size(), "layer", "layers") + " on " +
-        counted(report.layers->tokens, "token", "tokens"));
+// What a level looked at, and the metrics by which it is judged.
+struct Looked {
+  std::string what;
+  std::vector<std::string_view> metrics;  // beginnings of names
+};
+
+std::vector<Looked> looked_at(const Report& report) {
+  std::vector<Looked> looked;
+  if (report.structure) {
+    looked.push_back({"structure of " + counted(report.structure->tensors, "tensor", "tensors"),
+                      {"structure."}});
   }
-  if (report.greedy)
-    add("answers to " + counted(report.greedy->prompts.size(), "prompt", "prompts"));
-  if (report.text) add("perplexity of " + counted(report.text->output.tokens, "token", "tokens"));
-  return text.empty() ? "nothing" : text;
+  if (report.weights) {
+    looked.push_back({"weights of " + counted(report.weights->tensors.size(), "tensor", "tensors"),
+                      {"weights."}});
+  }
+  // Without a text, the perplexity is that of the prompts.
+  const std::string_view prompts = report.text ? "layers." : "outputs.";
+  if (report.layers) {
+    looked.push_back({counted(report.layers->layers.size(), "layer", "layers") + " on " +
+                          counted(report.layers->tokens, "token", "tokens"),
+                      {"layers.", "mtp.", "outputs.kl", "outputs.top", prompts}});
+  }
+  if (report.greedy) {
+    looked.push_back(
+        {"answers to " + counted(report.greedy->prompts.size(), "prompt", "prompts"), {"greedy."}});
+  }
+  if (report.text) {
+    looked.push_back({"perplexity of " + counted(report.text->output.tokens, "token", "tokens"),
+                      {"outputs.perplexity"}});
+  }
+  return looked;
+}
+
+bool is_judged(const Report& report, const Looked& looked) {
+  return std::any_of(report.gates.begin(), report.gates.end(), [&](const GateResult& result) {
+    return result.checked > 0 &&
+           std::any_of(looked.metrics.begin(), looked.metrics.end(), [&](std::string_view begin) {
+             return result.gate.metric.starts_with(begin);
+           });
+  });
+}
+
+std::string joined(const std::vector<std::string>& parts) {
+  std::string text;
+  for (const std::string& part : parts) text += (text.empty() ? "" : ", ") + part;
+  return text;
+}
+
+std::string success_text(const Report& report) {
+  const Coverage coverage = coverage_of(report);
+  std::string text;
+  if (coverage.judged.empty()) {
+    text = "nothing was judged";
+  } else {
+    text = fmt::format("{} compared, {} held", joined(coverage.judged),
+                       counted(report.gates.size(), "gate", "gates"));
+  }
+  if (!coverage.measured.empty())
+    text += fmt::format("; {} only measured (no gate by default: --require makes one)",
+                        joined(coverage.measured));
+  if (!coverage.not_judged.empty())
+    text += "; not judged by these levels: " + joined(coverage.not_judged);
+  return text;
 }
 
 }  // namespace
+
+Coverage coverage_of(const Report& report) {
+  Coverage coverage;
+  for (const Looked& looked : looked_at(report))
+    (is_judged(report, looked) ? coverage.judged : coverage.measured).push_back(looked.what);
+  // Hashes of a manifest vouch for them, and the forward pass rounds with them.
+  const bool is_hashed = report.structure && report.structure->hashed > 0;
+  if (report.output.static_inputs > 0 && !is_hashed && !report.layers) {
+    coverage.not_judged.push_back(fmt::format(
+        "{} of activations (no manifest was compared; --levels layers computes with them)",
+        counted(report.output.static_inputs, "static scale", "static scales")));
+  }
+  return coverage;
+}
+
+std::string_view verdict_word(const Report& report) {
+  if (!report.passed()) return "FAIL";
+  return coverage_of(report).judged.empty() ? "NOT JUDGED" : "PASS";
+}
 
 std::string gate_text(const Gate& gate) {
   return fmt::format("{}{} {} {}", gate.metric,
@@ -67,10 +135,7 @@ std::string verdict_sentence(const Report& report) {
   if (!report.not_run.empty()) return "not everything could be run: " + report.not_run.front();
   const auto failed = [](const GateResult& result) { return !result.passed; };
   const auto first = std::find_if(report.gates.begin(), report.gates.end(), failed);
-  if (first == report.gates.end()) {
-    return fmt::format("{} compared, {} held", measured_text(report),
-                       counted(report.gates.size(), "gate", "gates"));
-  }
+  if (first == report.gates.end()) return success_text(report);
   std::string text = failure_text(report, *first);
   const auto others = std::count_if(first + 1, report.gates.end(), failed);
   if (others > 0) {

@@ -44,6 +44,7 @@ class WeightCheck {
   WeightsReport run() {
     if (options_.progress) options_.progress(0, total_bytes_);
     if (n_jobs_ > 0) run_workers(workers(), [&](std::size_t) { work(); });
+    excuse_fused();
     return std::move(report_);
   }
 
@@ -78,7 +79,7 @@ class WeightCheck {
          .from = std::string(formats::scheme_facts(tensor.encoding.scheme).name),
          .to = std::string(formats::scheme_facts(partner.encoding.scheme).name)});
     auto pair = std::make_unique<WeightPair>(PairSide{source_, tensor}, PairSide{output_, partner},
-                                             options_.sample);
+                                             options_.sample, options_.has_given_scales);
     const std::uint64_t jobs = ceil_div(pair->bands().count(), kJobBands);
     total_bytes_ += pair->bytes_of(pair->bands().elements());
     scratch_bytes_ = std::max(scratch_bytes_, pair->scratch_bytes());
@@ -140,7 +141,30 @@ class WeightCheck {
     for (const BandSums& found : pending.found) whole.add(found);
     tensor.sums = whole.sums;
     tensor.relation = pending.pair->relation(whole);
+    tensor.reach = whole.reach;
+    tensor.reach.add(pending.pair->shared_reach());
+    if (tensor.relation != Relation::kQuantized) tensor.reach = {};
     pending.found = {};
+  }
+
+  // Weights that loaders fuse share the one scale of a tensor, which is the largest of them's.
+  void excuse_fused() {
+    std::map<std::string, float> reached;  // by module, the scale of a member that fills it
+    for (const bool is_search : {true, false}) {
+      for (std::size_t i = 0; i < report_.tensors.size(); ++i) {
+        TensorWeights& tensor = report_.tensors[i];
+        if (tensor.reach.scale == 0) continue;
+        const std::string module = pending_[i].pair->fused_module();
+        if (module.empty()) continue;
+        if (is_search) {
+          if (tensor.reach.fills) reached.emplace(module, tensor.reach.scale);
+        } else if (const auto found = reached.find(module);
+                   found != reached.end() && found->second == tensor.reach.scale) {
+          tensor.reach.coarse = 0;
+          tensor.reach.least = 1;
+        }
+      }
+    }
   }
 
   const Checkpoint& source_;

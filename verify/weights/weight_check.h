@@ -9,6 +9,7 @@
 
 #include "formats/checkpoint.h"
 #include "verify/weights/element_sums.h"
+#include "verify/weights/group_reach.h"
 
 namespace ingot::verify {
 
@@ -18,6 +19,8 @@ struct WeightsOptions {
   /// Part of every tensor's rows that is looked at, in (0, 1], spread evenly; at least one row of
   /// scale groups per tensor. Identity of bytes is then judged on those rows.
   double sample = 1;
+  /// FP8 block scales of the output were taken from a release, and need not fit its values.
+  bool has_given_scales = false;
   std::function<void(std::uint64_t, std::uint64_t)> progress = {};  ///< bytes of both sides
   std::function<bool()> stop_requested = {};
 };
@@ -39,6 +42,7 @@ struct TensorWeights {
   std::string from, to;  ///< schemes
   Relation relation = Relation::kIdentical;
   ElementSums sums;
+  GroupReach reach;  ///< of tensors whose codes were made anew
 };
 
 /// Level `weights`. Tensors that only one side has are the structure level's affair, and are

@@ -36,7 +36,7 @@ std::vector<WeightGroup> group_by(const WeightsReport& report, const Key& key, c
 
 bool is_fault(const TensorWeights& tensor) {
   return tensor.relation == Relation::kChanged || tensor.relation == Relation::kNarrowed ||
-         tensor.sums.misrounded > 0 || tensor.sums.nonfinite > 0;
+         tensor.sums.misrounded > 0 || tensor.sums.nonfinite > 0 || tensor.reach.coarse > 0;
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 #include <bit>
 #include <cstring>
 
+#include <fmt/format.h>
+
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
 #include "verify/weights/element_run.h"
@@ -63,10 +65,12 @@ quantize::EncodedRows tile_of(const quantize::EncodedRows& run, std::uint64_t bi
 
 void BandSums::add(const BandSums& next) {
   sums.add(next.sums);
+  reach.add(next.reach);
   is_same = is_same && next.is_same;
 }
 
-WeightPair::WeightPair(const PairSide& source, const PairSide& output, double sample)
+WeightPair::WeightPair(const PairSide& source, const PairSide& output, double sample,
+                       bool has_given_scales)
     : source_(source),
       output_(output),
       is_raw_(source.tensor.encoding.scheme == SchemeId::kRaw ||
@@ -74,7 +78,9 @@ WeightPair::WeightPair(const PairSide& source, const PairSide& output, double sa
       same_coding_(source.tensor.encoding.scheme == output.tensor.encoding.scheme &&
                    group_of(source) == group_of(output) &&
                    (!is_raw_ || dtype_of(source) == dtype_of(output))),
-      bands_(source.tensor.shape, group_of(source), group_of(output), sample) {}
+      is_reach_judged_(!has_given_scales || output.tensor.encoding.scheme != SchemeId::kFp8Block),
+      bands_(source.tensor.shape, group_of(source), group_of(output), sample),
+      codes_(output.tensor.encoding, output.tensor.shape, sample < 1) {}
 
 std::uint64_t WeightPair::bytes_of(std::uint64_t elements) const {
   return elements * (code_bits(source_) + code_bits(output_)) / 8;
@@ -138,7 +144,7 @@ BandSums WeightPair::compare(const WeightBand& band, WeightScratch& scratch) con
   found.is_same = same_coding_ && scales_agree(source, output, band) &&
                   std::memcmp(source.run.weight, output.run.weight,
                               band.rows * band.cols * code_bits(source_) / 8) == 0;
-  found.sums = compare_values(source, output, found.is_same, scratch);
+  compare_values(source, output, found, scratch);
   return found;
 }
 
@@ -183,8 +189,8 @@ bool WeightPair::scales_agree(const Rows& source, const Rows& output,
   return true;
 }
 
-ElementSums WeightPair::compare_values(const Rows& source, const Rows& output, bool is_same,
-                                       WeightScratch& scratch) const {
+void WeightPair::compare_values(const Rows& source, const Rows& output, BandSums& found,
+                                WeightScratch& scratch) const {
   const auto& from = *quantize::find_scheme(source_.tensor.encoding.scheme);
   const auto& to = *quantize::find_scheme(output_.tensor.encoding.scheme);
   const StepGrid& grid = step_grid(to.id);
@@ -194,7 +200,9 @@ ElementSums WeightPair::compare_values(const Rows& source, const Rows& output, b
     scratch.source_values.resize(rows * cols);
     scratch.output_values.resize(rows * cols);
   }
-  ElementSums sums;
+  // Codes that were kept follow the rule of whoever made them.
+  const bool is_same = found.is_same;
+  const bool is_reach_judged = !is_same && is_reach_judged_ && !output.scales.empty();
   for (std::uint64_t row = 0; row < source.run.rows; row += rows) {
     const std::uint64_t n_rows = std::min(rows, source.run.rows - row);
     for (std::uint64_t col = 0; col < source.run.cols; col += cols) {
@@ -208,10 +216,22 @@ ElementSums WeightPair::compare_values(const Rows& source, const Rows& output, b
       const quantize::EncodedRows stored =
           tile_of(output.run, code_bits(output_), row, n_rows, col, n_cols);
       if (!is_same) to.decode(stored, decoded);
-      compare_elements({.source = values, .output = decoded, .stored = stored, .grid = grid}, sums);
+      compare_elements({.source = values, .output = decoded, .stored = stored, .grid = grid},
+                       found.sums);
+      if (is_reach_judged) {
+        codes_.see({.source = values, .output = decoded, .stored = stored},
+                   output_scales_->global(), found.reach);
+      }
     }
   }
-  return sums;
+}
+
+std::string WeightPair::fused_module() const {
+  const LogicalTensor& tensor = source_.tensor;
+  if (tensor.rule == nullptr || tensor.rule->fuse == formats::Fuse::kNone) return {};
+  const std::size_t leaf = tensor.name.rfind('.', tensor.name.rfind('.') - 1);
+  return fmt::format("{}/{}", std::string_view(tensor.name).substr(0, leaf),
+                     static_cast<int>(tensor.rule->fuse));
 }
 
 Relation WeightPair::relation(const BandSums& whole) const {

@@ -3,12 +3,14 @@
 #include <cstddef>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "formats/block_scales.h"
 #include "formats/tensor_source.h"
 #include "quantize/scheme.h"
 #include "verify/weights/element_sums.h"
+#include "verify/weights/group_reach.h"
 #include "verify/weights/weight_bands.h"
 #include "verify/weights/weight_check.h"
 
@@ -23,6 +25,7 @@ struct WeightScratch {
 /// What was found in a band.
 struct BandSums {
   ElementSums sums;
+  GroupReach reach;     ///< of groups that the band holds
   bool is_same = true;  ///< codes and scales, of one coding on both sides
   void add(const BandSums& next);
 };
@@ -37,7 +40,8 @@ struct PairSide {
 /// many threads.
 class WeightPair {
  public:
-  WeightPair(const PairSide& source, const PairSide& output, double sample);
+  /// `has_given_scales`: FP8 block scales were taken from another release (--scales-from).
+  WeightPair(const PairSide& source, const PairSide& output, double sample, bool has_given_scales);
 
   [[nodiscard]] const WeightBands& bands() const { return bands_; }
   /// Weight bytes of both sides in so many elements.
@@ -46,6 +50,10 @@ class WeightPair {
   [[nodiscard]] std::uint64_t scratch_bytes() const;
   [[nodiscard]] BandSums compare(const WeightBand& band, WeightScratch& scratch) const;
   [[nodiscard]] Relation relation(const BandSums& whole) const;
+  /// Names what loaders make of this weight and others, which may share a scale; or empty.
+  [[nodiscard]] std::string fused_module() const;
+  /// Of groups that several bands hold, when all were compared.
+  [[nodiscard]] GroupReach shared_reach() const { return codes_.finish(); }
 
  private:
   struct Rows {
@@ -58,13 +66,15 @@ class WeightPair {
   [[nodiscard]] BandSums compare_raw(const WeightBand& band, WeightScratch& scratch) const;
   [[nodiscard]] bool scales_agree(const Rows& source, const Rows& output,
                                   const WeightBand& band) const;
-  [[nodiscard]] ElementSums compare_values(const Rows& source, const Rows& output, bool is_same,
-                                           WeightScratch& scratch) const;
+  void compare_values(const Rows& source, const Rows& output, BandSums& found,
+                      WeightScratch& scratch) const;
 
   PairSide source_, output_;
-  bool is_raw_ = false;       ///< one side is: bytes are compared
-  bool same_coding_ = false;  ///< scheme, groups and dtype
+  bool is_raw_ = false;          ///< one side is: bytes are compared
+  bool same_coding_ = false;     ///< scheme, groups and dtype
+  bool is_reach_judged_ = true;  ///< scales follow from the values
   WeightBands bands_;
+  mutable GroupCodes codes_;
   mutable std::once_flag opened_;
   mutable std::optional<formats::ScaleReader> source_scales_, output_scales_;
 };

@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "formats/block_scales.h"
+#include "formats/checkpoint.h"
+#include "formats/float8.h"
+#include "quantize/kernels/code_encode.h"
 #include "tests/convert/targets.h"
 #include "tests/support/temp_dir.h"
 #include "tests/verify/mutations/edited_weights.h"
@@ -71,6 +75,86 @@ TEST_P(FaultInScheme, IsSeenInOneBitOfACode) {
   });
   expect_rejected();
 }
+
+// Scales several times too large under codes that were rounded anew from the source: no value is
+// farther than half a step, which has grown.
+class CoarseScheme : public FaultInScheme {
+ protected:
+  // `n` numbers from the first on; all of them: 0.
+  void coarsen(std::size_t n) const {
+    change(true, [n](EditedTensor& scale) {
+      const bool is_float = scale.dtype == formats::DType::kF32;
+      const std::size_t all = scale.bytes.size() / (is_float ? 4 : 1);
+      for (std::size_t i = 0; i < (n == 0 ? all : n); ++i) {
+        if (is_float) {
+          scale.set<float>(i, scale.get<float>(i) * 3);
+        } else {  // two more in the exponent, of E4M3 or of E8M0
+          const bool is_e4m3 = scale.dtype == formats::DType::kF8E4M3;
+          const int code = scale.get<std::uint8_t>(i) + (is_e4m3 ? 16 : 2);
+          if (!is_e4m3 || code < 0x7F) scale.set<std::uint8_t>(i, static_cast<std::uint8_t>(code));
+        }
+      }
+    });
+    round_anew();
+  }
+
+ private:
+  static std::vector<float> source_values() {
+    const EditedWeights weights(synth_model());
+    const EditedTensor& codes = weights.read(std::string(kModule) + ".weight");
+    const EditedTensor& scales = weights.read(std::string(kModule) + ".weight_scale_inv");
+    std::vector<float> values(codes.bytes.size());
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const std::size_t row = i / codes.shape[1], col = i % codes.shape[1];
+      values[i] = formats::kE4m3Values[codes.get<std::uint8_t>(i)] *
+                  scales.get<float>(row / 128 * scales.shape[1] + col / 128);
+    }
+    return values;
+  }
+
+  void round_anew() const {
+    const std::string weight = std::string(kModule) + ".weight";
+    const auto model = formats::Checkpoint::open(directory_ / "output");
+    const auto tensors = model.tensors();
+    const auto tensor = std::find_if(tensors.begin(), tensors.end(),
+                                     [&](const auto& entry) { return entry.name == weight; });
+    ASSERT_NE(tensor, tensors.end());
+    const std::vector<float> scales = formats::read_block_scales(model, *tensor);
+    std::vector<float> values = source_values();
+    const auto rows = static_cast<std::size_t>(tensor->shape[0]);
+    const auto cols = static_cast<std::size_t>(tensor->shape[1]);
+    const quantize::ScaledGroups groups{
+        .values = {.data = values.data(), .rows = rows, .cols = cols, .stride = cols},
+        .block_rows = tensor->encoding.block_rows,
+        .block_cols = tensor->encoding.block_cols,
+        .scales = scales};
+    change(false, [&](EditedTensor& codes) {
+      auto* out = reinterpret_cast<std::byte*>(codes.bytes.data());
+      const std::size_t stride = codes.bytes.size() / rows;
+      switch (formats::scheme_facts(tensor->encoding.scheme).code) {
+        case formats::CodeKind::kInt8:
+          return quantize::scalar::encode_int8(groups, out, stride);
+        case formats::CodeKind::kE2m1:
+          return quantize::scalar::encode_e2m1(groups, out, stride);
+        default:
+          return quantize::scalar::encode_e4m3(groups, out, stride);
+      }
+    });
+  }
+};
+
+TEST_P(CoarseScheme, IsSeenInEveryGroup) {
+  coarsen(0);
+  expect_rejected();
+}
+
+TEST_P(CoarseScheme, IsSeenInOneGroup) {
+  coarsen(1);
+  expect_rejected();
+}
+
+INSTANTIATE_TEST_SUITE_P(EveryScheme, CoarseScheme, ::testing::ValuesIn(scheme_targets()),
+                         [](const auto& row) { return test_name(row.param.name()); });
 
 INSTANTIATE_TEST_SUITE_P(EveryScheme, FaultInScheme, ::testing::ValuesIn(scheme_targets()),
                          [](const auto& row) { return test_name(row.param.name()); });

@@ -59,6 +59,38 @@ TEST(Verdict, ALevelThatDidNotRunFailsWhateverHeld) {
   EXPECT_THAT(verdict_sentence(report), HasSubstr("greedy: the output has no tokenizer"));
 }
 
+TEST(Verdict, SaysWhatWasOnlyMeasured) {
+  Report report = passing_report();
+  std::erase_if(report.gates,
+                [](const GateResult& result) { return result.gate.metric.starts_with("greedy."); });
+  EXPECT_EQ(verdict_word(report), "PASS");
+  EXPECT_THAT(verdict_sentence(report), HasSubstr("held; answers to 3 prompts, "));
+  EXPECT_THAT(coverage_of(report).judged,
+              ::testing::Not(::testing::Contains(HasSubstr("answers"))));
+}
+
+TEST(Verdict, IsNoPassWhereNothingWasJudged) {
+  Report report = passing_report();
+  report.structure.reset();
+  report.weights.reset();
+  report.layers.reset();
+  report.gates.clear();
+  EXPECT_TRUE(report.passed());
+  EXPECT_EQ(verdict_word(report), "NOT JUDGED");
+  EXPECT_THAT(verdict_sentence(report), StartsWith("nothing was judged; answers to 3 prompts"));
+}
+
+TEST(Verdict, NamesStaticScalesThatNoLevelJudged) {
+  Report report = passing_report();
+  report.layers.reset();
+  report.structure->hashed = 0;
+  report.output.static_inputs = 7;
+  EXPECT_THAT(verdict_sentence(report),
+              HasSubstr("not judged by these levels: 7 static scales of activations"));
+  report.structure->hashed = 7;
+  EXPECT_THAT(verdict_sentence(report), ::testing::Not(HasSubstr("static scales")));
+}
+
 TEST(Verdict, SaysThatADemandWasNotMeasured) {
   Report report = passing_report();
   report.layers.reset();

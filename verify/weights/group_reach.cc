@@ -1,0 +1,213 @@
+#include "verify/weights/group_reach.h"
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+#include <vector>
+
+#include "formats/float8.h"
+#include "quantize/kernels/block_grid.h"
+#include "quantize/kernels/e2m1.h"
+#include "quantize/kernels/row_scan.h"
+
+namespace ingot::verify {
+namespace {
+
+using formats::CodeKind;
+using formats::SchemeId;
+
+/// Groups of so many columns of one row lie in one tile.
+constexpr std::uint64_t kFineCols = 128;
+/// A decoded value over its scale may lie an FP32 rounding below its code.
+constexpr float kSlack = 1 - 0x1p-12F;
+
+/// The least that the largest code of a group is, by every rule known.
+float bound_of(SchemeId scheme, float scale) {
+  switch (scheme) {
+    case SchemeId::kInt8Channel:
+    case SchemeId::kInt8Block:
+      return 126;
+    case SchemeId::kFp8Block:
+    case SchemeId::kFp8Channel:
+    case SchemeId::kFp8Tensor:
+      return formats::is_e8m0_value(scale) ? 224 : 448;
+    case SchemeId::kMxfp8:
+      return 224;
+    case SchemeId::kNvfp4:
+      return 4;
+    case SchemeId::kMxfp4:
+      return 3;
+    default:
+      return 0;
+  }
+}
+
+/// Up to here a rule does not let scales shrink with the values: 2^-23 in INT8, 1e-4 / 448 rounded
+/// up in FP8, the end of exponents.
+float floor_of(SchemeId scheme) {
+  switch (formats::scheme_facts(scheme).code) {
+    case CodeKind::kInt8:
+      return 0x1p-23F;
+    case CodeKind::kE4m3:
+      return scheme == SchemeId::kMxfp8 ? 0x1p-126F : 0x1p-22F;
+    default:
+      return 0x1p-126F;
+  }
+}
+
+/// Of NVFP4, whose block scales have few codes near zero: below 16 of them a search may well choose
+/// a coarse one. As a factor of the global scale.
+constexpr float kFewCodes = 6 * 16 * 0x1p-9F;
+
+float amax_of(std::span<const float> values) {
+  return quantize::finite_amax(values.data(), values.size());
+}
+
+/// Squared error of E2M1 codes under a scale.
+double e2m1_error2(std::span<const float> values, float scale) {
+  double error2 = 0;
+  for (const float value : values) {
+    const float magnitude = std::fabs(value);
+    const float code = quantize::kE2m1Magnitudes[quantize::e2m1_from_magnitude(magnitude / scale)];
+    const double error = static_cast<double>(magnitude) - static_cast<double>(code * scale);
+    error2 += error * error;
+  }
+  return error2;
+}
+
+template <typename T>
+void raise(std::atomic<T>& largest, T value) {
+  T before = largest.load(std::memory_order_relaxed);
+  while (before < value &&
+         !largest.compare_exchange_weak(before, value, std::memory_order_relaxed)) {
+  }
+}
+
+}  // namespace
+
+void GroupReach::add(const GroupReach& next) {
+  groups += next.groups;
+  coarse += next.coarse;
+  least = std::min(least, next.least);
+  scale = std::max(scale, next.scale);
+  fills = fills || next.fills;
+}
+
+GroupCodes::GroupCodes(const formats::Encoding& encoding, const formats::Shape& shape,
+                       bool is_sampled)
+    : scheme_(encoding.scheme) {
+  if (bound_of(scheme_, 1) == 0 || encoding.block_rows == 0 || shape.size() < 2) return;
+  is_judged_ = !is_sampled || encoding.block_rows == 1;
+  is_within_tiles_ = encoding.block_rows == 1 && encoding.block_cols <= kFineCols;
+  if (!is_judged_ || is_within_tiles_) return;
+  const auto n = formats::element_count(
+      formats::block_scale_shape(shape, encoding.block_rows, encoding.block_cols));
+  shared_ = static_cast<std::size_t>(n.value_or(0));
+}
+
+void GroupCodes::see(const ReachTile& tile, const std::optional<formats::GlobalScale>& global,
+                     GroupReach& found) {
+  if (!is_judged_ || tile.output.rows == 0 || tile.output.cols == 0) return;
+  if (!is_within_tiles_) return see_shared(tile);
+  float factor = 0;
+  if (global) factor = global->divides ? 1 / global->value : global->value;
+  see_within(tile, factor, found);
+}
+
+void GroupCodes::see_within(const ReachTile& tile, float global, GroupReach& found) const {
+  const std::size_t group = static_cast<std::size_t>(tile.stored.block_cols);
+  const std::size_t groups = (tile.output.cols + group - 1) / group;
+  const quantize::BlockGrid grid(tile.stored);
+  std::vector<float> largest(tile.output.rows * groups);
+  quantize::group_amax(tile.output, 1, group, largest);
+  const float bound = bound_of(scheme_, 1);
+  for (std::size_t r = 0; r < tile.output.rows; ++r) {
+    const float* scales = grid.scales_of_row(r) + grid.block_of_col(0);
+    for (std::size_t g = 0; g < groups; ++g) {
+      const float scale = scales[g];
+      const float code = largest[r * groups + g] / scale;
+      if (!(code < bound * kSlack) || !(scale > floor_of(scheme_))) {
+        ++found.groups;
+        continue;
+      }
+      const std::size_t n = std::min(group, tile.output.cols - g * group);
+      const std::span source(tile.source.row(r) + g * group, n);
+      const std::span output(tile.output.row(r) + g * group, n);
+      if (std::equal(source.begin(), source.end(), output.begin())) continue;
+      ++found.groups;
+      if (scheme_ == SchemeId::kNvfp4) {
+        if (amax_of(source) <= kFewCodes * global) continue;
+        // A search that tried more scales than ours may have found nothing better.
+        if (code > 2.5F && e2m1_error2(source, scale / 2) >= e2m1_error2(source, scale)) continue;
+      }
+      ++found.coarse;
+      found.least = std::min(found.least, static_cast<double>(code / bound));
+    }
+  }
+}
+
+void GroupCodes::see_shared(const ReachTile& tile) {
+  // Not before: a checkpoint has many tensors, of which few are at work.
+  std::call_once(begun_, [&] {
+    reach_ = std::make_unique<std::atomic<float>[]>(shared_);
+    is_rounded_ = std::make_unique<std::atomic<std::uint8_t>[]>(shared_);
+  });
+  const quantize::EncodedRows& stored = tile.stored;
+  const quantize::BlockGrid grid(stored);
+  const auto group =
+      static_cast<std::size_t>(std::min<std::uint64_t>(stored.block_cols, tile.output.cols));
+  const std::size_t first = grid.block_of_col(0);
+  const std::size_t groups = grid.block_of_col(tile.output.cols - 1) - first + 1;
+  std::vector<float> largest(groups);
+  for (std::size_t r = 0, end = 0; r < tile.output.rows; r = end) {
+    end = grid.panel_end(r);
+    const auto rows_of = [&](const formats::MatrixView<const float>& view) {
+      return formats::MatrixView<const float>{
+          .data = view.row(r), .rows = end - r, .cols = view.cols, .stride = view.stride};
+    };
+    const auto output = rows_of(tile.output), source = rows_of(tile.source);
+    quantize::group_amax(output, output.rows, group, largest);
+    const float* scales = grid.scales_of_row(r);
+    const std::size_t scale_row =
+        static_cast<std::size_t>(scales - stored.scales.data()) / stored.scale_cols +
+        stored.first_scale_row;
+    for (std::size_t g = 0; g < groups; ++g) {
+      const float scale = scales[first + g];
+      const std::size_t at = scale_row * stored.scale_cols + first + g;
+      // What is no scale has been said; at its floor it tells nothing.
+      const bool is_at_floor = !(scale > floor_of(scheme_));
+      raise(reach_[at], is_at_floor ? 1.0F : largest[g] / scale / bound_of(scheme_, scale));
+      scale_.store(scale, std::memory_order_relaxed);
+      if (is_rounded_[at].load(std::memory_order_relaxed) != 0) continue;
+      const std::size_t begin = g * group, stop = std::min(begin + group, output.cols);
+      for (std::size_t row = 0; row < output.rows; ++row) {
+        if (std::equal(source.row(row) + begin, source.row(row) + stop, output.row(row) + begin))
+          continue;
+        is_rounded_[at].store(1, std::memory_order_relaxed);
+        break;
+      }
+    }
+  }
+}
+
+GroupReach GroupCodes::finish() {
+  GroupReach found;
+  if (reach_ == nullptr) return found;
+  for (std::size_t i = 0; i < shared_; ++i) {
+    if (is_rounded_[i].load() == 0) continue;
+    ++found.groups;
+    const float reach = reach_[i].load();
+    if (reach >= kSlack) continue;
+    ++found.coarse;
+    found.least = std::min(found.least, static_cast<double>(reach));
+  }
+  if (shared_ == 1) {
+    found.scale = scale_.load();
+    found.fills = reach_[0].load() >= kSlack;
+  }
+  reach_.reset();
+  is_rounded_.reset();
+  return found;
+}
+
+}  // namespace ingot::verify

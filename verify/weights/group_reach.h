@@ -1,0 +1,70 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "formats/block_scales.h"
+#include "formats/encoding.h"
+#include "formats/tensor.h"
+#include "quantize/scheme.h"
+
+namespace ingot::verify {
+
+/// How far the codes of groups that share a scale reach. Half a step grows with the scale, so
+/// values on a needlessly coarse grid are not misrounded: their largest code tells.
+struct GroupReach {
+  std::uint64_t groups = 0;  ///< that lost something to rounding; others do well with any scale
+  std::uint64_t coarse = 0;  ///< of them, those whose largest code is below what rules reach
+  double least = 1;          ///< their least reach: the largest code over the one that rules reach
+  float scale = 0;           ///< of a tensor with one scale
+  bool fills = false;        ///< the codes of such a tensor reach what rules reach
+
+  void add(const GroupReach& next);
+  friend bool operator==(const GroupReach&, const GroupReach&) = default;
+};
+
+/// Part of a tensor: decoded, on both sides, and what the output was decoded from.
+struct ReachTile {
+  formats::MatrixView<const float> source, output;
+  quantize::EncodedRows stored;
+};
+
+/// The groups of one tensor of the output. What rules reach, whoever wrote them: 126 of 127 in INT8
+/// (the others round a scale in BF16); 448 in FP8, half of it under a power of two; 4 of 6 in
+/// NVFP4, unless half the scale would be no better; 3 of 6 in MXFP4 (4 by our rule, but others
+/// round exponents up). Apart are groups at the least scale that a rule gives: they hold next to
+/// nothing. Safe from many threads.
+class GroupCodes {
+ public:
+  /// Of weights in this encoding and shape. `is_sampled`: not all rows are seen, so that groups of
+  /// several rows tell nothing.
+  GroupCodes(const formats::Encoding& encoding, const formats::Shape& shape, bool is_sampled);
+
+  /// Looks at a tile whose first column begins a group. `global` as ScaleReader has it. What groups
+  /// that lie in it come to is added to `found`.
+  void see(const ReachTile& tile, const std::optional<formats::GlobalScale>& global,
+           GroupReach& found);
+  /// What all other groups come to, when everything was seen. Gives memory back.
+  GroupReach finish();
+
+ private:
+  void see_within(const ReachTile& tile, float global, GroupReach& found) const;
+  void see_shared(const ReachTile& tile);
+
+  formats::SchemeId scheme_;
+  bool is_judged_ = false;
+  bool is_within_tiles_ = false;
+  // By scale, of groups that several tiles hold: the largest code over what rules reach, and
+  // whether any value was rounded. Atomic, since the largest is the same in any order.
+  std::size_t shared_ = 0;  ///< how many
+  std::once_flag begun_;
+  std::unique_ptr<std::atomic<float>[]> reach_;
+  std::unique_ptr<std::atomic<std::uint8_t>[]> is_rounded_;
+  std::atomic<float> scale_ = 0;
+};
+
+}  // namespace ingot::verify
