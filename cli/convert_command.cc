@@ -146,6 +146,7 @@ int run_convert(const Words& words) {
     std::cout << explain_text(plan, source, recipe, words.explain);
     return kExitDone;
   }
+  words.verify.require_possible(source);
   return run_job(words.job, "converting", source, recipe, shard_options, plan,
                  inspection_of(words.verify, words.input, words.family, words.job));
 }

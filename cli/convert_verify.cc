@@ -9,6 +9,7 @@
 #include "cli/verify_report.h"
 #include "convert/version.h"
 #include "formats/base/error.h"
+#include "inference/family/model_family.h"
 #include "verify/verification.h"
 
 namespace ingot::cli {
@@ -24,6 +25,14 @@ void ConvertVerifyWords::require_valid(const JobWords& job) const {
   }
   verify::parse_levels(levels);
   gates.require_valid();
+}
+
+void ConvertVerifyWords::require_possible(const formats::Checkpoint& source) const {
+  if (levels.empty()) return;
+  for (const verify::Level level : verify::parse_levels(levels)) {
+    if (level == verify::Level::kLayers || level == verify::Level::kGreedy)
+      (void)inference::model_spec(source.family(), source.config());
+  }
 }
 
 void declare_convert_verify(CLI::App& app, ConvertVerifyWords& words) {

@@ -19,6 +19,9 @@ struct ConvertVerifyWords {
 
   /// Throws for words that are not understood, or that go with no verification.
   void require_valid(const JobWords& job) const;
+  /// Throws kUnsupported for levels that run a model which has no forward pass: hours later, when
+  /// everything is converted, they could not be run.
+  void require_possible(const formats::Checkpoint& source) const;
 };
 void declare_convert_verify(CLI::App& app, ConvertVerifyWords& words);
 

@@ -61,5 +61,6 @@ expect 2 "cannot be written" "$ingot" verify "$example" "$work/int8" --html "$wo
 expect 2 "would be enough" "$ingot" verify "$example" "$work/int8" --levels layers --mem-limit 1MB
 expect 2 "--verify" "$ingot" convert "$example" "$work/never" --to int8 --require 'weights.cosine>=1'
 expect 2 "--consume-source" "$ingot" convert "$example" "$work/never" --to int8 --verify weights --consume-source
+expect 2 "no forward pass" "$ingot" convert "$example" "$work/never" --to bf16 --family generic --verify layers
 [ ! -e "$work/never" ] || fail "a refused conversion wrote something"
 finish
