@@ -23,6 +23,9 @@ using formats::Json;
 
 namespace {
 
+constexpr std::string_view kAlreadyFinished =
+    "already finished: the output is this conversion of this source\n";
+
 std::uint64_t peak_rss_bytes() {
   struct rusage usage {};
   ::getrusage(RUSAGE_SELF, &usage);
@@ -116,6 +119,7 @@ std::string dry_run_text(const DryRun& run) {
       human_bytes(disk.peak_bytes), human_bytes(disk.side_bytes), human_bytes(disk.free_bytes),
       run.is_assumed ? "assumed" : "free",
       disk.missing() > 0 ? fmt::format(": {} MISSING", human_bytes(disk.missing())) : "");
+  if (run.checked.is_finished) text += kAlreadyFinished;
   return text + remark_lines("warning", plan.warnings) +
          remark_lines("warning", run.checked.warnings);
 }
@@ -159,14 +163,14 @@ Json dry_run_json(const DryRun& run) {
   json["side_bytes_at_most"] = checked.disk.side_bytes;
   json["disk_bytes_free"] = checked.disk.free_bytes;
   json["disk_bytes_missing"] = checked.disk.missing();
+  json["already_done"] = checked.is_finished;
   json["warnings"] = run.plan.warnings;
   for (const std::string& warning : checked.warnings) json["warnings"].push_back(warning);
   return json;
 }
 
 std::string report_text(const Plan& plan, const ExecuteReport& report) {
-  if (report.already_done)
-    return "already finished: the output is this conversion of this source\n";
+  if (report.already_done) return std::string(kAlreadyFinished);
   std::string text = fmt::format("cast {}, copied {}, dropped {} tensors", with_commas(plan.n_cast),
                                  with_commas(plan.n_copied), with_commas(plan.n_dropped));
   if (plan.n_quantized > 0)

@@ -117,10 +117,13 @@ Preflight preflight(const Plan& plan, const Checkpoint& source, const Recipe& re
   require_free_place(checked.state, output, options);
   require_writable(output);
   checked.is_finished = checked.state == OutputState::kFinished && options.resume;
-  if (checked.is_finished) return checked;
   if (checked.state == OutputState::kUnfinished && options.resume)
     checked.earlier = Journal::read(paths.journal);
   checked.disk = disk_need(plan, source, paths, options, checked);
+  if (checked.is_finished) {
+    checked.disk.held_bytes = checked.disk.peak_bytes;
+    return checked;
+  }
   if (!checked.earlier || !checked.earlier->publishing)
     checked.warnings = require_loadable(plan, source, recipe, options.threads);
   return checked;

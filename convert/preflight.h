@@ -20,7 +20,7 @@ namespace ingot::convert {
 struct DiskNeed {
   std::uint64_t peak_bytes = 0;  ///< of the whole output, at the peak
   std::uint64_t side_bytes = 0;  ///< of these, at most so many beside the weights
-  std::uint64_t held_bytes = 0;  ///< of these, reserved by the run that is resumed
+  std::uint64_t held_bytes = 0;  ///< of these, what the run that is resumed, or has finished, has
   std::uint64_t free_bytes = 0;  ///< for us, with what --force will remove
   /// Peak with --consume-source; nothing where that is on already, or refused.
   std::optional<std::uint64_t> consuming_bytes;

@@ -103,6 +103,7 @@ expect 0 "cast" "$ingot" convert "$work/in" "$work/out" --to bf16 --progress nev
 expect 2 "--force" "$ingot" convert "$work/in" "$work/out" --to bf16 --progress never
 expect 0 "plan for" "$ingot" convert "$work/in" "$work/out" --to bf16 --dry-run --force
 expect 0 "already finished" "$ingot" convert "$work/in" "$work/out" --to bf16 --progress never --resume
+expect 0 "already finished" "$ingot" convert "$work/in" "$work/out" --to bf16 --dry-run --resume
 expect 2 "cannot resume" "$ingot" convert "$work/in" "$work/out" --progress never --resume
 mkdir -p "$work/unfinished/.ingot-partial" "$work/foreign/folder"
 expect 2 "unfinished" "$ingot" inspect "$work/unfinished"
