@@ -10,6 +10,8 @@ namespace ingot::formats {
 namespace {
 
 constexpr std::string_view kRegexMark = "re:";
+// Each is tried on every module of the model: a microsecond and more.
+constexpr std::size_t kMaxPatterns = 2'000;
 
 std::string text_at(const Json& object, const char* key) {
   const auto value = object.find(key);
@@ -126,6 +128,15 @@ LoaderTargets::LoaderTargets(const Json& block) {
 void LoaderTargets::add_entry(Entries& entries, const std::string& text, std::size_t value) {
   if (!text.starts_with(kRegexMark)) {
     entries.add_name(text, value);
+    return;
+  }
+  if (++n_patterns_ > kMaxPatterns) {
+    if (n_patterns_ == kMaxPatterns + 1) {
+      faults_.push_back(
+          fmt::format("holds more than {} regular expressions: the others are left "
+                      "out (name the modules instead)",
+                      kMaxPatterns));
+    }
     return;
   }
   try {

@@ -75,6 +75,7 @@ class LoaderTargets {
   Entries targets_, ignored_;
   std::size_t linear_ = kNone;
   bool has_unknown_classes_ = false;
+  std::size_t n_patterns_ = 0;
 };
 
 /// The scheme that the arguments of a group's weights describe, with the defaults that

@@ -1,5 +1,6 @@
 #include "formats/loader_targets.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 namespace ingot::formats {
@@ -59,6 +60,16 @@ TEST(LoaderTargets, SayWhatTheyCannotRead) {
   Json block = two_groups(Json::array(), {"re:("});
   block["ignore"] = {1, "re:["};
   EXPECT_EQ(LoaderTargets(block).faults().size(), 4U);
+}
+
+TEST(LoaderTargets, LeaveOutExpressionsBeyondALimit) {
+  Json block = two_groups({"Linear"}, {"re:.*o_proj$"});
+  for (int i = 0; i < 2'000; ++i) block["ignore"].push_back(fmt::format("re:x{}$", i));
+  const LoaderTargets targets(block);
+  ASSERT_EQ(targets.faults().size(), 1U);
+  EXPECT_NE(targets.faults()[0].find("more than 2000 regular expressions"), std::string::npos);
+  EXPECT_TRUE(targets.ignores("x1998"));
+  EXPECT_FALSE(targets.ignores("x1999"));
 }
 
 TEST(LoaderTargets, KnowActivationsWithStoredScales) {
