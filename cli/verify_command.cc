@@ -22,7 +22,7 @@ namespace {
 struct Words {
   std::string source, output, family, source_config, output_config;
   std::string levels = "structure,weights", profile = "native", mem_limit = "4GiB";
-  std::string prompts, text, reference, html, markdown, progress = "auto";
+  std::string prompts, text, reference, activation_scales, html, markdown, progress = "auto";
   GateWords gates;
   double sample = 1;
   std::size_t threads = 0, tokens = 20;
@@ -52,6 +52,7 @@ verify::VerificationOptions options_of(const Words& words) {
       .prompts = words.prompts,
       .text = words.text,
       .reference = words.reference,
+      .activation_scales = words.activation_scales,
       .sample = words.sample,
       .hashes = !words.no_hashes,
       .greedy_tokens = words.tokens,
@@ -134,6 +135,8 @@ std::function<int()> declare_verify(CLI::App& app) {
   app.add_option("--reference", words->reference,
                  "compare one checkpoint with activations recorded elsewhere (safetensors)");
   declare_gates(app, words->gates);
+  app.add_option("--activation-scales", words->activation_scales,
+                 "file of ingot calibrate that static scales are compared with, by structure");
   app.add_option("--sample", words->sample, "part of every tensor's rows that weights looks at")
       ->check(CLI::Range(0.0, 1.0))
       ->capture_default_str();

@@ -52,6 +52,7 @@ class Verification {
                                           {.hashes = options_.hashes,
                                            .config = options_.output_config,
                                            .family = options_.family,
+                                           .activation_scales = options_.activation_scales,
                                            .threads = options_.threads,
                                            .stop_requested = options_.stop_requested});
     }

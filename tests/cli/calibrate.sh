@@ -15,6 +15,16 @@ expect 0 "" "$ingot" convert "$example" "$work/static" --to int8 --dialect model
   --activation-scales "$work/a.safetensors" --progress never
 grep -q activation_scales_filled "$work/static/ingot.json" || fail "the manifest does not say which experts were filled"
 expect 0 "PASS" "$ingot" verify "$example" "$work/static"
+
+# Static scales that are a hundred times too large: without a manifest, the file tells.
+"$ingot" convert "$example" "$work/scaled" --to nvfp4 --dialect modelopt --activations static --activation-scales "$work/a.safetensors" --progress never >/dev/null 2>&1 || fail "static nvfp4"
+rm "$work/scaled/ingot.json" "$work/scaled/ingot.tensors.jsonl.zst"
+expect 0 "not judged by these levels: " "$ingot" verify "$example" "$work/scaled"
+expect 0 "PASS" "$ingot" verify "$example" "$work/scaled" --activation-scales "$work/a.safetensors"
+grep -q "not judged" "$work/stdout" && fail "scales that were compared are called not judged"
+python3 "$(dirname "$0")/../../scripts/scale_tensor.py" "$work/scaled" model.layers.3.mlp.experts.7.up_proj.input_scale 100 >/dev/null || fail "edit"
+expect 1 "model.layers.3.mlp.experts.7.up_proj.input_scale" "$ingot" verify "$example" "$work/scaled" --activation-scales "$work/a.safetensors"
+expect 2 "absent" "$ingot" verify "$example" "$work/scaled" --activation-scales "$work/absent"
 expect 0 "PASS" "$ingot" convert "$example" "$work/weighted" --to nvfp4 --importance "$work/a.safetensors" --verify structure,weights --progress never
 
 # Wrong words and files.

@@ -62,7 +62,8 @@ Json gate_json(const GateResult& result) {
 Json structure_json(const StructureReport& structure) {
   Json json = {{"tensors", structure.tensors},       {"hashed", structure.hashed},
                {"manifest", structure.has_manifest}, {"errors", structure.errors()},
-               {"warnings", structure.warnings()},   {"findings", Json::array()}};
+               {"warnings", structure.warnings()},   {"input_scales", structure.input_scales},
+               {"findings", Json::array()}};
   for (const formats::Finding& finding : structure.findings) {
     if (json["findings"].size() == kFindings) break;
     json["findings"].push_back(
@@ -127,7 +128,8 @@ Json weights_json(const WeightsReport& weights) {
                   {"to", tensor->to},
                   {"relation", std::string(relation_name(tensor->relation))},
                   {"coarse_groups", tensor->reach.coarse},
-                  {"least_reach", number(tensor->reach.least)}};
+                  {"least_reach", number(tensor->reach.least)},
+                  {"cause", printable_text(tensor->cause)}};
     entry.update(sums_json(tensor->sums));
     json["worst"].push_back(std::move(entry));
   }

@@ -13,6 +13,16 @@ std::string counted(std::uint64_t n, std::string_view one, std::string_view many
   return fmt::format("{} {}", count_text(n), n == 1 ? one : many);
 }
 
+// Why values of the subject are misrounded, where that is known.
+std::string cause_text(const Report& report, const GateResult& result) {
+  if (!report.weights || !result.gate.metric.starts_with("weights.")) return {};
+  const auto& tensors = report.weights->tensors;
+  const auto subject = std::find_if(tensors.begin(), tensors.end(), [&](const auto& tensor) {
+    return tensor.name == result.subject;
+  });
+  return subject == tensors.end() ? std::string() : subject->cause;
+}
+
 std::string failure_text(const Report& report, const GateResult& result) {
   const std::string gate = gate_text(result.gate);
   if (result.checked == 0) return fmt::format("{} was demanded, and nothing was measured", gate);
@@ -31,6 +41,8 @@ std::string failure_text(const Report& report, const GateResult& result) {
     text = fmt::format("{} does not hold: {}", gate, cosine_text(result.worst));
   }
   if (!result.subject.empty()) text += " at " + result.subject;
+  if (const std::string cause = cause_text(report, result); !cause.empty())
+    text += fmt::format(" ({})", cause);
   if (result.checked > 1) {
     text += fmt::format(", worst of {} among {}", count_text(result.failed),
                         count_text(result.checked));
@@ -111,10 +123,12 @@ Coverage coverage_of(const Report& report) {
   for (const Looked& looked : looked_at(report))
     (is_judged(report, looked) ? coverage.judged : coverage.measured).push_back(looked.what);
   // Hashes of a manifest vouch for them, and the forward pass rounds with them.
-  const bool is_hashed = report.structure && report.structure->hashed > 0;
-  if (report.output.static_inputs > 0 && !is_hashed && !report.layers) {
+  const bool is_compared =
+      report.structure && (report.structure->hashed > 0 || report.structure->input_scales > 0);
+  if (report.output.static_inputs > 0 && !is_compared && !report.layers) {
     coverage.not_judged.push_back(fmt::format(
-        "{} of activations (no manifest was compared; --levels layers computes with them)",
+        "{} of activations (no manifest was compared: give --activation-scales FILE, or --levels "
+        "layers, which computes with them)",
         counted(report.output.static_inputs, "static scale", "static scales")));
   }
   return coverage;

@@ -13,6 +13,7 @@
 #include "shard/check_directory.h"
 #include "shard/rank_directories.h"
 #include "shard/source.h"
+#include "verify/structure/input_scales.h"
 #include "verify/structure/model_parameters.h"
 #include "verify/structure/number_formats.h"
 #include "verify/structure/replicas.h"
@@ -194,6 +195,9 @@ class StructureCheck {
     for (const Error& fault : faults.errors()) found_.add(formats::finding_of(fault));
     if (!model || is_one_rank_of(*model)) return;
     report_.tensors = compare_tensors(source_.model, *model, manifest, found_);
+    if (!options_.activation_scales.empty()) {
+      report_.input_scales = compare_input_scales(*model, options_.activation_scales, found_);
+    }
     for (const ReadConfig& read : configs_) {
       compare_number_formats(source_.model, *model, {.config = read.config, .file = read.file},
                              found_);

@@ -15,6 +15,8 @@ struct StructureOptions {
   bool hashes = true;  ///< where a manifest lies beside the weights, hash every tensor
   std::filesystem::path config = {};  ///< of the output, as SideOptions::config
   std::string family = {};
+  /// File of activation statistics that static scales are compared with; may be empty.
+  std::filesystem::path activation_scales = {};
   std::size_t threads = 1;
   std::function<bool()> stop_requested = {};
 };
@@ -24,8 +26,9 @@ struct StructureReport {
   /// Errors first, then in stable order. `rule` is the id of a loader rule or of a structure test
   /// ("structure.missing", "structure.config", ...).
   std::vector<formats::Finding> findings;
-  std::uint64_t tensors = 0;  ///< logical tensors of the source that were looked for
-  std::uint64_t hashed = 0;   ///< tensors compared with the manifest's hashes
+  std::uint64_t tensors = 0;       ///< logical tensors of the source that were looked for
+  std::uint64_t hashed = 0;        ///< tensors compared with the manifest's hashes
+  std::uint64_t input_scales = 0;  ///< compared with activation statistics
   bool has_manifest = false;
   [[nodiscard]] std::uint64_t errors() const;
   [[nodiscard]] std::uint64_t warnings() const;

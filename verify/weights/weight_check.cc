@@ -24,6 +24,8 @@ using formats::LogicalTensor;
 
 /// Bands that a thread takes at a time.
 constexpr std::uint64_t kJobBands = 4;
+/// Tensors of which the cause of misrounding is looked for.
+constexpr std::size_t kMaxCauses = 8;
 
 /// A pair at work.
 struct Pending {
@@ -45,6 +47,7 @@ class WeightCheck {
     if (options_.progress) options_.progress(0, total_bytes_);
     if (n_jobs_ > 0) run_workers(workers(), [&](std::size_t) { work(); });
     excuse_fused();
+    find_causes();
     return std::move(report_);
   }
 
@@ -145,6 +148,28 @@ class WeightCheck {
     tensor.reach.add(pending.pair->shared_reach());
     if (tensor.relation != Relation::kQuantized) tensor.reach = {};
     pending.found = {};
+  }
+
+  void find_causes() {
+    std::vector<std::size_t> worst;
+    for (std::size_t i = 0; i < report_.tensors.size(); ++i) {
+      const TensorWeights& tensor = report_.tensors[i];
+      if (tensor.sums.misrounded > 0 && tensor.relation == Relation::kQuantized) worst.push_back(i);
+    }
+    std::stable_sort(worst.begin(), worst.end(), [&](std::size_t a, std::size_t b) {
+      return report_.tensors[a].sums.misrounded > report_.tensors[b].sums.misrounded;
+    });
+    worst.resize(std::min(worst.size(), kMaxCauses));
+    for (const std::size_t i : worst) {
+      const std::string module = pending_[i].pair->fused_module();
+      std::vector<OtherScale> others;
+      for (std::size_t j = 0; j < pending_.size() && !module.empty(); ++j) {
+        if (j == i || pending_[j].pair->fused_module() != module) continue;
+        if (const auto scale = pending_[j].pair->one_scale())
+          others.push_back({.name = report_.tensors[j].name, .value = *scale});
+      }
+      report_.tensors[i].cause = pending_[i].pair->cause(others);
+    }
   }
 
   // Weights that loaders fuse share the one scale of a tensor, which is the largest of them's.

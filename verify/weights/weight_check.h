@@ -43,6 +43,8 @@ struct TensorWeights {
   Relation relation = Relation::kIdentical;
   ElementSums sums;
   GroupReach reach;  ///< of tensors whose codes were made anew
+  /// Why values are misrounded, of the worst tensors of which one cause explains it; else empty.
+  std::string cause = {};
 };
 
 /// Level `weights`. Tensors that only one side has are the structure level's affair, and are

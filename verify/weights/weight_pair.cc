@@ -9,6 +9,7 @@
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
 #include "verify/weights/element_run.h"
+#include "verify/weights/misrounding_cause.h"
 
 namespace ingot::verify {
 namespace {
@@ -224,6 +225,27 @@ void WeightPair::compare_values(const Rows& source, const Rows& output, BandSums
       }
     }
   }
+}
+
+std::optional<float> WeightPair::one_scale() const {
+  if (output_.tensor.encoding.block_cols == 0) return std::nullopt;
+  const formats::ScaleReader& scales = reader(true);
+  if (scales.global()) return scales.global()->value;
+  if (scales.rows() != 1 || scales.cols() != 1) return std::nullopt;
+  return scales.read({.first = 0, .n = 1}).front();
+}
+
+std::string WeightPair::cause(std::span<const OtherScale> others) const {
+  if (bands_.cols() == 0) return {};
+  // Another pair: this one's groups have been counted.
+  const WeightPair probe(source_, output_, 1, true);
+  WeightScratch scratch;
+  for (std::uint64_t i = 0; i < probe.bands().count(); ++i) {
+    const WeightBand band = probe.bands().band(i);
+    if (probe.compare(band, scratch).sums.misrounded > 0)
+      return misrounding_cause(source_, output_, band, others);
+  }
+  return {};
 }
 
 std::string WeightPair::fused_module() const {

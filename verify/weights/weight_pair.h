@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,12 @@ struct PairSide {
   const formats::LogicalTensor& tensor;
 };
 
+/// Another weight's scale, which codes may have been made under.
+struct OtherScale {
+  std::string name;  ///< of the weight
+  float value = 0;   ///< global scale of NVFP4, or the one scale of a tensor
+};
+
 /// One logical tensor of both checkpoints, which must outlive it. The shapes are equal. Safe from
 /// many threads.
 class WeightPair {
@@ -52,6 +59,10 @@ class WeightPair {
   [[nodiscard]] Relation relation(const BandSums& whole) const;
   /// Names what loaders make of this weight and others, which may share a scale; or empty.
   [[nodiscard]] std::string fused_module() const;
+  /// The number over all scales of the output, or its one scale; nothing when there are many.
+  [[nodiscard]] std::optional<float> one_scale() const;
+  /// Why values are misrounded (misrounding_cause.h), by the first band that has some.
+  [[nodiscard]] std::string cause(std::span<const OtherScale> others) const;
   /// Of groups that several bands hold, when all were compared.
   [[nodiscard]] GroupReach shared_reach() const { return codes_.finish(); }
 
