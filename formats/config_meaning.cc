@@ -18,7 +18,8 @@ namespace ingot::formats {
 namespace {
 
 constexpr std::size_t kShownBytes = 200;
-constexpr std::uint64_t kMaxLayers = std::uint64_t{1} << 20;
+constexpr std::uint64_t kMaxLayers = std::uint64_t{1} << 14;  // whose kinds are listed
+constexpr std::uint64_t kMaxWidth = std::uint64_t{1} << 32;
 
 struct KeyRow {
   std::string_view key;                         ///< the meaning, and its usual spelling
@@ -342,7 +343,7 @@ class ConfigMeaning::Reader {
   void read_widths() {
     const auto heads = number("num_attention_heads");
     const auto nope = number("qk_nope_head_dim"), rope = number("qk_rope_head_dim");
-    if (nope && rope && *nope <= kMaxLayers && *rope <= kMaxLayers) {
+    if (nope && rope && *nope <= kMaxWidth && *rope <= kMaxWidth) {
       derive("qk_head_dim", *nope + *rope, "qk_nope_head_dim and qk_rope_head_dim");
     } else {
       derive("qk_head_dim", std::nullopt, "");

@@ -47,11 +47,14 @@ std::vector<Json> known_activations(const QuantizationGroup& group) {
     } catch (const Error&) {  // a kind that the scheme does not go with
     }
   }
-  // One scale for all tokens, found at run time.
-  if (group.scheme == SchemeId::kFp8Tensor || group.scheme == SchemeId::kFp8Channel) {
-    Json whole = known.front();
-    whole["strategy"] = "tensor";
-    known.push_back(std::move(whole));
+  // What is found at run time, loaders of FP8 find in their own way, whatever the strategy.
+  if (scheme_facts(group.scheme).code == CodeKind::kE4m3 && group.scheme != SchemeId::kMxfp8) {
+    for (const char* strategy : {"token", "tensor"}) {
+      Json other = known.front();
+      other["strategy"] = strategy;
+      other["group_size"] = nullptr;
+      known.push_back(std::move(other));
+    }
   }
   return known;
 }
@@ -189,10 +192,11 @@ void ct_arguments(const Checkpoint& checkpoint, const RuleOptions&, const Report
                        fmt::format("{}.{} is {}, which {} does not have", where, key,
                                    config_text(value), scheme_facts(scheme).name)));
     };
-    for (const char* key : {"dynamic", "actorder"}) {
-      const Json& value = config_member(weights, key);
-      if (!is_nothing(value)) refuse(fmt::format("weights.{}", key), value);
-    }
+    const Json& dynamic = config_member(weights, "dynamic");
+    if (!is_nothing(dynamic)) refuse("weights.dynamic", dynamic);
+    // An order of columns that needs no table of them ("weight", "static") is the writer's affair.
+    const Json& order = config_member(weights, "actorder");
+    if (order == "group" || order == "dynamic" || order == true) refuse("weights.actorder", order);
     const Json& strategy = config_member(weights, "strategy");
     const Json& size = config_member(weights, "group_size");
     if (!is_group_strategy(strategy) && !is_nothing(size)) refuse("weights.group_size", size);

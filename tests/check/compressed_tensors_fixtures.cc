@@ -132,6 +132,10 @@ std::vector<RuleFixture> compressed_tensors_fixtures() {
       {.rule = "ct.arguments",
        .code = kMismatch,
        .make = kInt8,
+       .damage = [](EditableCheckpoint& c) { group(c)["weights"]["actorder"] = "group"; }},
+      {.rule = "ct.arguments",
+       .code = kMismatch,
+       .make = kInt8,
        .damage =
            [](EditableCheckpoint& c) {
              group(c)["output_activations"] = {{"num_bits", 8}, {"type", "int"}};
