@@ -6,6 +6,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -17,16 +18,70 @@ namespace {
 // Linux transfers at most 0x7ffff000 bytes per call; a round GiB keeps O_DIRECT alignment.
 constexpr std::size_t kMaxTransfer = std::size_t{1} << 30;
 
+constexpr std::int64_t kNsPerSecond = 1'000'000'000;
+
+// The one place where a call that a signal interrupted is made again.
+template <typename Call>
+auto uninterrupted(const Call& call) {
+  auto result = call();
+  while (result < 0 && errno == EINTR) result = call();
+  return result;
+}
+
+// What file systems say to a call that they do not have: network and FUSE mounts in every way.
+bool means_unsupported(int number) {
+  return number == EINVAL || number == EOPNOTSUPP || number == ENOSYS || number == EPERM ||
+         number == ENOTTY;
+}
+
+int try_open(const std::filesystem::path& path, int flags) {
+  return uninterrupted([&] { return ::open(path.c_str(), flags | O_CLOEXEC, 0644); });
+}
+
 int open_or_throw(const std::filesystem::path& path, int flags, const char* purpose) {
-  int fd = -1;
-  do {
-    fd = ::open(path.c_str(), flags | O_CLOEXEC, 0644);
-  } while (fd < 0 && errno == EINTR);
+  const int fd = try_open(path, flags);
   if (fd < 0) throw system_error(errno, purpose, path.string());
   return fd;
 }
 
+FileStamp stamp_from(const struct stat& info) {
+  return {.device = info.st_dev,
+          .inode = info.st_ino,
+          .n_bytes = static_cast<std::uint64_t>(info.st_size),
+          .modified_ns = info.st_mtim.tv_sec * kNsPerSecond + info.st_mtim.tv_nsec};
+}
+
+struct stat stat_or_throw(int fd, const std::string& path) {
+  struct stat info {};
+  if (uninterrupted([&] { return ::fstat(fd, &info); }) != 0)
+    throw system_error(errno, "stat", path);
+  return info;
+}
+
+// 0, or what the file system says when it has no such writes.
+int write_all(int fd, const std::string& path, std::span<const std::byte> bytes,
+              std::uint64_t offset) {
+  while (!bytes.empty()) {
+    const std::size_t wanted = std::min(bytes.size(), kMaxTransfer);
+    const ssize_t n = uninterrupted(
+        [&] { return ::pwrite(fd, bytes.data(), wanted, static_cast<off_t>(offset)); });
+    if (n < 0 && means_unsupported(errno)) return errno;
+    if (n < 0) throw system_error(errno, "write", path).at_byte(offset);
+    if (n == 0) throw system_error(ENOSPC, "write", path).at_byte(offset);
+    bytes = bytes.subspan(static_cast<std::size_t>(n));
+    offset += static_cast<std::uint64_t>(n);
+  }
+  return 0;
+}
+
 }  // namespace
+
+std::optional<FileStamp> stamp_of(const std::filesystem::path& path) {
+  struct stat info {};
+  if (uninterrupted([&] { return ::stat(path.c_str(), &info); }) == 0) return stamp_from(info);
+  if (errno == ENOENT || errno == ENOTDIR) return std::nullopt;
+  throw system_error(errno, "stat", path.string());
+}
 
 Fd::~Fd() {
   if (fd_ >= 0) ::close(fd_);
@@ -46,9 +101,7 @@ Fd& Fd::operator=(Fd&& other) noexcept {
 Fd Fd::open_for_reading(const std::filesystem::path& path) {
   // O_NONBLOCK: opening a FIFO must not hang before we can see what it is.
   Fd file(open_or_throw(path, O_RDONLY | O_NONBLOCK, "open for reading"), path.string());
-  struct stat info {};
-  if (::fstat(file.fd_, &info) != 0) throw system_error(errno, "stat", file.path_);
-  if (!S_ISREG(info.st_mode)) {
+  if (!S_ISREG(stat_or_throw(file.fd_, file.path_).st_mode)) {
     throw Error(ErrorCode::kInvalidArgument, "is not a regular file").in_file(file.path_);
   }
   return file;
@@ -58,21 +111,56 @@ Fd Fd::open_for_writing(const std::filesystem::path& path, int flags) {
   return Fd(open_or_throw(path, flags, "open for writing"), path.string());
 }
 
+Fd Fd::create_new(const std::filesystem::path& path, int flags) {
+  const int fd = try_open(path, flags | O_CREAT | O_EXCL);
+  if (fd < 0 && errno != EEXIST) throw system_error(errno, "create", path.string());
+  return Fd(fd, path.string());
+}
+
+Fd Fd::open_direct(const std::filesystem::path& path) {
+  const int fd = try_open(path, O_RDONLY | O_DIRECT);
+  if (fd < 0 && !means_unsupported(errno)) throw system_error(errno, "open", path.string());
+  return Fd(fd, path.string());
+}
+
 Fd Fd::open_directory(const std::filesystem::path& path) {
   return Fd(open_or_throw(path, O_RDONLY | O_DIRECTORY, "open directory"), path.string());
 }
 
 std::uint64_t Fd::size() const {
-  struct stat info {};
-  if (::fstat(fd_, &info) != 0) throw system_error(errno, "stat", path_);
-  return static_cast<std::uint64_t>(info.st_size);
+  return stamp().n_bytes;
+}
+
+FileStamp Fd::stamp() const {
+  return stamp_from(stat_or_throw(fd_, path_));
+}
+
+LockState Fd::try_lock() const {
+  if (uninterrupted([&] { return ::flock(fd_, LOCK_EX | LOCK_NB); }) == 0)
+    return LockState::kLocked;
+  if (errno == EWOULDBLOCK) return LockState::kHeldElsewhere;
+  if (errno == ENOLCK || means_unsupported(errno)) return LockState::kUnsupported;
+  throw system_error(errno, "lock", path_);
+}
+
+std::optional<std::size_t> Fd::read_direct(std::span<std::byte> out, std::uint64_t offset) const {
+  const ssize_t n = uninterrupted(
+      [&] { return ::pread(fd_, out.data(), out.size(), static_cast<off_t>(offset)); });
+  if (n >= 0) return static_cast<std::size_t>(n);
+  if (means_unsupported(errno)) return std::nullopt;
+  throw system_error(errno, "read", path_).at_byte(offset);
+}
+
+void Fd::drop_cache() const {
+  // Advice: a file system that does not take it reads from its cache.
+  ::posix_fadvise(fd_, 0, 0, POSIX_FADV_DONTNEED);
 }
 
 void Fd::read_exact(std::span<std::byte> out, std::uint64_t offset) const {
   while (!out.empty()) {
     const std::size_t wanted = std::min(out.size(), kMaxTransfer);
-    const ssize_t n = ::pread(fd_, out.data(), wanted, static_cast<off_t>(offset));
-    if (n < 0 && errno == EINTR) continue;
+    const ssize_t n =
+        uninterrupted([&] { return ::pread(fd_, out.data(), wanted, static_cast<off_t>(offset)); });
     if (n < 0) throw system_error(errno, "read", path_).at_byte(offset);
     if (n == 0) {
       throw Error(ErrorCode::kCorrupt,
@@ -86,43 +174,37 @@ void Fd::read_exact(std::span<std::byte> out, std::uint64_t offset) const {
 }
 
 void Fd::write_exact(std::span<const std::byte> bytes, std::uint64_t offset) const {
-  if (!write_direct(bytes, offset)) throw system_error(EINVAL, "write", path_).at_byte(offset);
+  if (const int number = write_all(fd_, path_, bytes, offset); number != 0)
+    throw system_error(number, "write", path_).at_byte(offset);
 }
 
 bool Fd::write_direct(std::span<const std::byte> bytes, std::uint64_t offset) const {
-  while (!bytes.empty()) {
-    const std::size_t wanted = std::min(bytes.size(), kMaxTransfer);
-    const ssize_t n = ::pwrite(fd_, bytes.data(), wanted, static_cast<off_t>(offset));
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && errno == EINVAL) return false;
-    if (n < 0) throw system_error(errno, "write", path_).at_byte(offset);
-    if (n == 0) throw system_error(ENOSPC, "write", path_).at_byte(offset);
-    bytes = bytes.subspan(static_cast<std::size_t>(n));
-    offset += static_cast<std::uint64_t>(n);
-  }
-  return true;
+  return write_all(fd_, path_, bytes, offset) == 0;
 }
 
-void Fd::reserve(std::uint64_t size) const {
-  if (size == 0) return;
+bool Fd::reserve(std::uint64_t size) const {
+  if (size == 0) return true;
   // fallocate(2), never posix_fallocate: the latter writes zeros where the file system has no
   // support.
-  if (::fallocate(fd_, 0, 0, static_cast<off_t>(size)) == 0) return;
-  if (errno != EOPNOTSUPP && errno != ENOSYS) throw system_error(errno, "reserve space", path_);
+  const auto length = static_cast<off_t>(size);
+  if (uninterrupted([&] { return ::fallocate(fd_, 0, 0, length); }) == 0) return true;
+  if (!means_unsupported(errno)) throw system_error(errno, "reserve space", path_);
   truncate(size);
+  return false;
 }
 
 void Fd::truncate(std::uint64_t size) const {
-  if (::ftruncate(fd_, static_cast<off_t>(size)) != 0)
+  if (uninterrupted([&] { return ::ftruncate(fd_, static_cast<off_t>(size)); }) != 0)
     throw system_error(errno, "set the size", path_);
 }
 
 void Fd::sync_data() const {
-  if (::fdatasync(fd_) != 0) throw system_error(errno, "fdatasync", path_);
+  if (uninterrupted([&] { return ::fdatasync(fd_); }) != 0)
+    throw system_error(errno, "fdatasync", path_);
 }
 
 void Fd::sync() const {
-  if (::fsync(fd_) != 0) throw system_error(errno, "fsync", path_);
+  if (uninterrupted([&] { return ::fsync(fd_); }) != 0) throw system_error(errno, "fsync", path_);
 }
 
 void Fd::close() {
@@ -153,15 +235,30 @@ void write_text_file(const std::filesystem::path& path, std::string_view text, D
 
 void sync_file_system(const std::filesystem::path& path) {
   const Fd directory = Fd::open_directory(path);
-  if (::syncfs(directory.get()) != 0) throw system_error(errno, "sync", path.string());
+  if (uninterrupted([&] { return ::syncfs(directory.get()); }) == 0) return;
+  if (!means_unsupported(errno)) throw system_error(errno, "sync", path.string());
+  ::sync();
 }
 
-void sync_directory(const std::filesystem::path& path) {
-  Fd::open_directory(path).sync();
+bool sync_directory(const std::filesystem::path& path) {
+  const int fd = try_open(path, O_RDONLY | O_DIRECTORY);
+  if (fd < 0 && errno == EACCES) return false;
+  if (fd < 0) throw system_error(errno, "open directory", path.string());
+  const int result = uninterrupted([&] { return ::fsync(fd); });
+  const int number = errno;
+  ::close(fd);
+  if (result != 0 && !means_unsupported(number)) throw system_error(number, "fsync", path.string());
+  return result == 0;
+}
+
+bool link_file(const std::filesystem::path& from, const std::filesystem::path& to) {
+  if (uninterrupted([&] { return ::link(from.c_str(), to.c_str()); }) == 0) return true;
+  if (means_unsupported(errno) || errno == EMLINK || errno == EXDEV) return false;
+  throw system_error(errno, "link", to.string());
 }
 
 void rename_file(const std::filesystem::path& from, const std::filesystem::path& to) {
-  if (::rename(from.c_str(), to.c_str()) != 0) {
+  if (uninterrupted([&] { return ::rename(from.c_str(), to.c_str()); }) != 0) {
     throw system_error(errno, fmt::format("rename to {}", to.string()), from.string());
   }
 }

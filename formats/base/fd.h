@@ -3,12 +3,31 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 
 namespace ingot {
 
-/// An owned file descriptor. Every failure throws with the path and the system's words.
+/// What tells whether a file was replaced (another device or inode) or written to (another size or
+/// time of modification).
+struct FileStamp {
+  std::uint64_t device = 0, inode = 0, n_bytes = 0;
+  std::int64_t modified_ns = 0;
+  friend bool operator==(const FileStamp&, const FileStamp&) = default;
+  [[nodiscard]] bool is_same_file(const FileStamp& other) const {
+    return device == other.device && inode == other.inode;
+  }
+};
+
+/// The stamp of what a path leads to; nullopt when there is nothing.
+std::optional<FileStamp> stamp_of(const std::filesystem::path& path);
+
+/// What came of asking for a lock.
+enum class LockState : std::uint8_t { kLocked, kHeldElsewhere, kUnsupported };
+
+/// An owned file descriptor. Every failure throws with the path and the system's words; calls that
+/// a signal interrupts are made again.
 class Fd {
  public:
   Fd() = default;
@@ -22,6 +41,11 @@ class Fd {
   static Fd open_for_reading(const std::filesystem::path& path);
   /// Opens for writing with the given open(2) flags (O_CREAT and so on), mode 0644.
   static Fd open_for_writing(const std::filesystem::path& path, int flags);
+  /// The same with O_CREAT and O_EXCL; an invalid Fd when something of this name is there.
+  static Fd create_new(const std::filesystem::path& path, int flags);
+  /// Opens for reads past the page cache (O_DIRECT): aligned memory at aligned offsets. An invalid
+  /// Fd where the file system has none.
+  static Fd open_direct(const std::filesystem::path& path);
   /// Opens a directory, to fsync it.
   static Fd open_directory(const std::filesystem::path& path);
 
@@ -29,18 +53,29 @@ class Fd {
   [[nodiscard]] int get() const { return fd_; }
   [[nodiscard]] const std::string& path() const { return path_; }
   [[nodiscard]] std::uint64_t size() const;
+  [[nodiscard]] FileStamp stamp() const;
+  /// Takes the exclusive lock of the file (flock), which ends with the last descriptor of this
+  /// opening, at the latest with the process.
+  [[nodiscard]] LockState try_lock() const;
 
+  /// Reads what one call gives; less than `out` at the end of the file. nullopt when the file
+  /// system refuses direct I/O after all.
+  [[nodiscard]] std::optional<std::size_t> read_direct(std::span<std::byte> out,
+                                                       std::uint64_t offset) const;
+  /// Asks the system to forget cached pages of the file, so that the next read asks the disk. What
+  /// was written must be synced before.
+  void drop_cache() const;
   /// Fills `out` from `offset`; end of file first is kCorrupt ("truncated").
   void read_exact(std::span<std::byte> out, std::uint64_t offset) const;
   /// Writes all of `bytes` at `offset`, over short writes and interruptions.
   void write_exact(std::span<const std::byte> bytes, std::uint64_t offset) const;
   /// write_exact through a descriptor opened with O_DIRECT, from aligned memory at an aligned
   /// offset. False, with an undefined part written, when the file system refuses such writes after
-  /// all (EINVAL): write buffered then.
+  /// all: write buffered then.
   [[nodiscard]] bool write_direct(std::span<const std::byte> bytes, std::uint64_t offset) const;
-  /// Reserves [0, size) on disk where the file system can, else sets the length. kNoSpace when it
-  /// does not fit.
-  void reserve(std::uint64_t size) const;
+  /// Reserves [0, size) on disk, or sets the length and returns false where the file system cannot
+  /// reserve. kNoSpace when it does not fit.
+  bool reserve(std::uint64_t size) const;
   void truncate(std::uint64_t size) const;
   void sync_data() const;
   void sync() const;
@@ -66,8 +101,12 @@ void write_text_file(const std::filesystem::path& path, std::string_view text,
 /// many files it went to.
 void sync_file_system(const std::filesystem::path& path);
 
-/// fsync of a directory, so that renames inside it survive a crash.
-void sync_directory(const std::filesystem::path& path);
+/// fsync of a directory, so that renames inside it survive a crash. False where the file system (a
+/// network or FUSE mount), or a folder that may not be read, does not let us.
+bool sync_directory(const std::filesystem::path& path);
+
+/// link(2). False where the file system has no hard links, or no more of this file.
+[[nodiscard]] bool link_file(const std::filesystem::path& from, const std::filesystem::path& to);
 
 /// rename(2) with an Error on failure.
 void rename_file(const std::filesystem::path& from, const std::filesystem::path& to);

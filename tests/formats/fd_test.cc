@@ -1,6 +1,7 @@
 #include "formats/base/fd.h"
 
 #include <array>
+#include <chrono>
 #include <filesystem>
 #include <string>
 
@@ -149,6 +150,46 @@ TEST(TextFile, RoundTripsAndReplaces) {
   EXPECT_EQ(read_text_file(dir / "f", 6), "second");
   expect_error(ErrorCode::kLimit, {"6 bytes long", "at most 5"},
                [&] { read_text_file(dir / "f", 5); });
+}
+
+TEST(FileStamp, TellsAFileThatWasWrittenToOrReplaced) {
+  const TempDir dir;
+  EXPECT_FALSE(stamp_of(dir / "f").has_value());
+  write_text_file(dir / "f", "one");
+  const FileStamp before = *stamp_of(dir / "f");
+  EXPECT_EQ(before.n_bytes, 3U);
+  EXPECT_EQ(before, Fd::open_for_reading(dir / "f").stamp());
+  std::filesystem::create_symlink("f", dir / "link");
+  EXPECT_EQ(before, *stamp_of(dir / "link"));
+
+  std::filesystem::last_write_time(
+      dir / "f", std::filesystem::last_write_time(dir / "f") + std::chrono::nanoseconds(1));
+  EXPECT_NE(before, *stamp_of(dir / "f"));
+  EXPECT_TRUE(before.is_same_file(*stamp_of(dir / "f")));
+
+  write_text_file(dir / "g", "two");
+  rename_file(dir / "g", dir / "f");
+  EXPECT_FALSE(before.is_same_file(*stamp_of(dir / "f")));
+}
+
+TEST(Fd, LocksAFileForOneOpening) {
+  const TempDir dir;
+  write_text_file(dir / "f", "1");
+  {
+    const Fd first = Fd::open_for_writing(dir / "f", O_RDWR);
+    EXPECT_EQ(first.try_lock(), LockState::kLocked);
+    EXPECT_EQ(Fd::open_for_writing(dir / "f", O_RDWR).try_lock(), LockState::kHeldElsewhere);
+    EXPECT_EQ(first.try_lock(), LockState::kLocked);
+  }
+  EXPECT_EQ(Fd::open_for_writing(dir / "f", O_RDWR).try_lock(), LockState::kLocked);
+}
+
+TEST(Fd, CreatesOnlyWhatIsNotThere) {
+  const TempDir dir;
+  EXPECT_TRUE(Fd::create_new(dir / "f", O_RDWR).valid());
+  EXPECT_FALSE(Fd::create_new(dir / "f", O_RDWR).valid());
+  std::filesystem::create_symlink("nowhere", dir / "link");
+  EXPECT_FALSE(Fd::create_new(dir / "link", O_RDWR).valid());
 }
 
 TEST(RenameFile, ReplacesTheTargetAndNamesTheMissingSource) {
