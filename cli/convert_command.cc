@@ -77,7 +77,7 @@ void open_scales_from(const Words& words, std::size_t threads, convert::Choices&
   if (words.scales_from.empty()) return;
   auto release = std::make_shared<Checkpoint>(shard::open_source(
       words.scales_from, {.open = {.family = words.family, .threads = threads}}));
-  choices.scales_from_fingerprint = convert::source_fingerprint(*release, nullptr, threads);
+  choices.scales_from_fingerprint = convert::source_fingerprint(*release, nullptr, {.n = threads});
   choices.scales_from = std::move(release);
 }
 
@@ -129,6 +129,9 @@ int run_convert(const Words& words) {
   convert::require_apart(words.input, words.job.output);
 
   const convert::PlanOptions shard_options = plan_options(words);
+  convert::SourceStamps stamps;
+  stamps.add(words.input);
+  if (!words.scales_from.empty()) stamps.add(words.scales_from);
   const Checkpoint source = shard::open_source(
       words.input, {.open = {.family = words.family,
                              .allow_unknown = &recipe.allow.unknown_tensor,
@@ -148,7 +151,10 @@ int run_convert(const Words& words) {
   }
   words.verify.require_possible(source);
   return run_job(words.job, "converting", source, recipe, shard_options, plan,
-                 inspection_of(words.verify, words.input, words.family, words.job));
+                 {.stamps = std::move(stamps),
+                  .inspect = inspection_of(words.verify, words.input, words.family, words.job),
+                  .gate = words.verify.text(),
+                  .no_verify = words.verify.skip});
 }
 
 }  // namespace

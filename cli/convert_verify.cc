@@ -15,6 +15,8 @@
 namespace ingot::cli {
 
 void ConvertVerifyWords::require_valid(const JobWords& job) const {
+  if (skip && !job.resume)
+    throw Error(ErrorCode::kInvalidArgument, "--no-verify goes with --resume");
   if (levels.empty()) {
     if (gates.thresholds.empty() && gates.requirements.empty()) return;
     throw Error(ErrorCode::kInvalidArgument, "--thresholds and --require go with --verify");
@@ -35,11 +37,25 @@ void ConvertVerifyWords::require_possible(const formats::Checkpoint& source) con
   }
 }
 
+std::string ConvertVerifyWords::text() const {
+  if (levels.empty()) return {};
+  std::string text = fmt::format("--verify {}", levels);
+  if (!gates.thresholds.empty()) text += fmt::format(" --thresholds {}", gates.thresholds);
+  for (const std::string& requirement : gates.requirements)
+    text += fmt::format(" --require '{}'", requirement);
+  return text;
+}
+
 void declare_convert_verify(CLI::App& app, ConvertVerifyWords& words) {
-  app.add_option("--verify", words.levels,
-                 fmt::format("compare with the source before anything is published: {}, or all; "
-                             "below a gate nothing is published, and the exit code is 1",
-                             level_words()));
+  auto* levels = app.add_option(
+      "--verify", words.levels,
+      fmt::format("compare with the source before anything is published: {}, or all; below a gate "
+                  "nothing is published, and the exit code is 1",
+                  level_words()));
+  app.add_flag("--no-verify", words.skip,
+               "with --resume: publish without the verification that the conversion was begun with "
+               "(recorded in the manifest)")
+      ->excludes(levels);
   declare_gates(app, words.gates);
 }
 

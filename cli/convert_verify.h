@@ -16,7 +16,10 @@ namespace ingot::cli {
 struct ConvertVerifyWords {
   std::string levels;  ///< empty: publish without being asked
   GateWords gates;
+  bool skip = false;  ///< --no-verify
 
+  /// As they were given, for the journal; empty without --verify.
+  [[nodiscard]] std::string text() const;
   /// Throws for words that are not understood, or that go with no verification.
   void require_valid(const JobWords& job) const;
   /// Throws kUnsupported for levels that run a model which has no forward pass: hours later, when

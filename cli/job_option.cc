@@ -11,6 +11,7 @@
 #include "cli/convert_report.h"
 #include "cli/error_json.h"
 #include "cli/progress.h"
+#include "cli/run_name.h"
 #include "cli/size_option.h"
 #include "cli/slicing_text.h"
 #include "cli/terminal.h"
@@ -40,14 +41,21 @@ std::shared_ptr<spdlog::logger> open_log(const std::string& path) {
 }
 
 // How the words say that a plan is executed.
-convert::ExecuteOptions execution(const JobWords& words) {
-  return {.threads = words.n_threads(),
+convert::ExecuteOptions execution(const JobWords& words, JobExtras extras) {
+  return {.run = this_run(),
+          .stamps = std::move(extras.stamps),
+          .threads = words.n_threads(),
           .mem_limit = parse_size(words.mem_limit, "--mem-limit"),
           .resume = words.resume,
           .force = words.force,
           .consume_source = words.consume_source,
           .sha256 = words.hash == "sha256",
-          .direct_io = !words.buffered};
+          .direct_io = !words.buffered,
+          .read_back = words.read_back,
+          .follow_links = words.follow_links,
+          .inspect = std::move(extras.inspect),
+          .gate = std::move(extras.gate),
+          .no_verify = extras.no_verify};
 }
 
 // What a run refuses although the plan stands: the disk, or the job that it would continue.
@@ -59,7 +67,7 @@ std::optional<Error> refusal_of_start(const JobWords& words, const Checkpoint& s
     convert::require_space(plan, checked, words.output);
     if (checked.is_finished || checked.earlier) {
       convert::require_resumable(plan, source, recipe, options, words.output, checked,
-                                 words.n_threads());
+                                 {.n = words.n_threads()});
     }
   } catch (const Error& error) {
     return error;
@@ -68,9 +76,9 @@ std::optional<Error> refusal_of_start(const JobWords& words, const Checkpoint& s
 }
 
 int run_dry(const JobWords& words, const Checkpoint& source, const Recipe& recipe,
-            const convert::PlanOptions& options, const convert::Plan& plan) {
-  convert::Preflight checked =
-      convert::preflight(plan, source, recipe, words.output, execution(words));
+            const convert::PlanOptions& options, const convert::Plan& plan,
+            const convert::ExecuteOptions& execute) {
+  convert::Preflight checked = convert::preflight(plan, source, recipe, words.output, execute);
   if (!words.assume_disk.empty())
     checked.disk.free_bytes = parse_size(words.assume_disk, "--assume-disk");
   const std::optional<Error> refusal =
@@ -117,6 +125,10 @@ void declare_job(CLI::App& app, JobWords& words) {
                "delete each source file once its tensors are safe");
   app.add_flag("--buffered", words.buffered,
                "write through the page cache even where direct I/O works");
+  app.add_flag("--read-back", words.read_back,
+               "read everything again from the disk, past the page cache, before it is published");
+  app.add_flag("--follow-links", words.follow_links,
+               "copy side files that are links to something outside the source");
   app.add_option("--log", words.log_file, "append a line per event to this file");
   app.add_option("--progress", words.progress, "progress on stderr")
       ->check(CLI::IsMember({"auto", "always", "never"}))
@@ -126,25 +138,28 @@ void declare_job(CLI::App& app, JobWords& words) {
 
 int run_job(const JobWords& words, std::string_view verb, const Checkpoint& source,
             const Recipe& recipe, const convert::PlanOptions& options, const convert::Plan& plan,
-            std::function<convert::Inspection(const std::filesystem::path&)> inspect) {
-  if (words.dry_run) return run_dry(words, source, recipe, options, plan);
+            JobExtras extras) {
+  convert::ExecuteOptions execute = execution(words, std::move(extras));
+  if (words.dry_run) return run_dry(words, source, recipe, options, plan, execute);
 
   const std::shared_ptr<spdlog::logger> log = open_log(words.log_file);
   Progress progress(words.progress, std::string(verb));
   install_stop_signals();
-  convert::ExecuteOptions execute = execution(words);
   execute.accepted = [&] {
     std::cerr << remark_lines("warning", plan.warnings) << remark_lines("note", fit_notes(plan));
   };
   execute.progress = [&](std::uint64_t done, std::uint64_t total) { progress.update(done, total); };
   execute.stop_requested = stop_requested;
-  execute.inspect = std::move(inspect);
   execute.log = [&](const std::string& line) {
     if (log) log->info(line);
   };
   const convert::ExecuteReport report =
       convert::execute(plan, source, recipe, options, words.output, execute);
   progress.finish();
+  if (report.refused && (report.already_done || report.only_published)) {
+    std::cerr << "the output was finished before, and stays as it is\n";
+    return kExitBelowThreshold;
+  }
   if (report.refused) {
     std::cerr << fmt::format(
         "nothing was published; what was made is in {} (see it with --resume and other gates, or "

@@ -20,19 +20,26 @@ struct JobWords {
   std::string assume_disk;
   std::size_t threads = 0;
   bool dry_run = false, resume = false, force = false, consume_source = false;
-  bool buffered = false, json = false;
+  bool buffered = false, read_back = false, follow_links = false, json = false;
 
   [[nodiscard]] std::size_t n_threads() const;
 };
 
 void declare_job(CLI::App& app, JobWords& words);
 
+/// What a job has that others have not; fields as convert::ExecuteOptions has them.
+struct JobExtras {
+  convert::SourceStamps stamps;
+  std::function<convert::Inspection(const std::filesystem::path&)> inspect = {};
+  std::string gate = {};
+  bool no_verify = false;
+};
+
 /// Executes a plan, or prints it when that was asked for; returns the exit code. What a run would
 /// refuse by headers and options is refused in both, a plan that does not fit the disk after it was
-/// printed. `inspect`: as convert::ExecuteOptions has it.
+/// printed.
 int run_job(const JobWords& words, std::string_view verb, const formats::Checkpoint& source,
             const convert::Recipe& recipe, const convert::PlanOptions& options,
-            const convert::Plan& plan,
-            std::function<convert::Inspection(const std::filesystem::path&)> inspect = {});
+            const convert::Plan& plan, JobExtras extras);
 
 }  // namespace ingot::cli

@@ -30,6 +30,8 @@ int run_merge(const Words& words) {
                 "model{i}-mp{N}.safetensors)")
         .in_file(words.input);
   }
+  convert::SourceStamps stamps;
+  stamps.add(words.input);
   const Checkpoint source =
       shard::open_source(words.input, {.open = {.family = words.family, .threads = threads},
                                        .compare_replicas = !words.job.dry_run,
@@ -40,7 +42,8 @@ int run_merge(const Words& words) {
   if (!words.max_shard_size.empty())
     options.shards.max_shard_bytes = parse_size(words.max_shard_size, "--max-shard-size");
   const convert::Plan plan = convert::make_plan(source, recipe, source.dialect(), options);
-  return run_job(words.job, "merging", source, recipe, options, plan);
+  return run_job(words.job, "merging", source, recipe, options, plan,
+                 {.stamps = std::move(stamps)});
 }
 
 }  // namespace

@@ -5,8 +5,8 @@
 
 #include <fmt/format.h>
 
-#include "convert/fingerprint.h"
 #include "formats/base/error.h"
+#include "formats/stored_hashes.h"
 
 namespace ingot::convert {
 namespace {
@@ -70,7 +70,7 @@ ActivationScales ActivationScales::read(const std::filesystem::path& path) {
     throw error.in_file(path.string());
   }
   scales.filled_ = std::move(header.filled);
-  scales.hash_ = hash_file(path);
+  scales.hash_ = formats::hash_file(path);
   return scales;
 }
 

@@ -1,302 +1,62 @@
 #include "convert/execute.h"
 
-#include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <exception>
-#include <mutex>
 #include <optional>
 
-#include <fmt/format.h>
-
-#include "convert/item_runner.h"
-#include "convert/journal.h"
-#include "convert/manifest_writer.h"
+#include "convert/execution.h"
 #include "convert/output_directory.h"
 #include "convert/preflight.h"
-#include "convert/resources.h"
-#include "convert/resume.h"
-#include "convert/source_consumer.h"
-#include "convert/task_queue.h"
-#include "convert/tensor_rewrapper.h"
-#include "convert/window_writer.h"
-#include "formats/base/checked.h"
-#include "formats/base/parallel.h"
-#include "formats/manifest.h"
+#include "formats/base/error.h"
 
 namespace ingot::convert {
 
 using formats::Checkpoint;
 using formats::Json;
 
-namespace {
-
-constexpr std::uint64_t kSyncBytes = std::uint64_t{128} << 20;
-constexpr std::chrono::milliseconds kSyncInterval{250};
-
-StageReport stage(const std::atomic<std::uint64_t>& ns, const std::atomic<std::uint64_t>& bytes) {
-  return {.seconds = static_cast<double>(ns.load()) * 1e-9, .n_bytes = bytes.load()};
+void ExecuteOptions::check_stop() const {
+  if (stop_requested && stop_requested())
+    throw Error(ErrorCode::kInterrupted, "stopped; continue with --resume");
 }
 
-// One execution, from an empty or unfinished directory to a published one.
-class Execution {
- public:
-  Execution(const Plan& plan, const Checkpoint& source, const Recipe& recipe, OutputPaths paths,
-            const ExecuteOptions& options)
-      : plan_(plan),
-        source_(source),
-        recipe_(recipe),
-        paths_(std::move(paths)),
-        options_(options),
-        names_(publish_order(plan, source)),
-        hashes_(plan.tensors.size()),
-        done_(plan.tensors.size(), 0) {}
+namespace {
 
-  ExecuteReport run(const Json& identity, Preflight checked) {
-    const auto begin = std::chrono::steady_clock::now();
-    const std::optional<JournalContents>& earlier = checked.earlier;
-    report_.memory = checked.memory;
-    report_.warnings = std::move(checked.warnings);
-    if (earlier && earlier->publishing) {
-      log("resuming: the files are complete, publishing");
-      if (earlier->inspected) add_report();
-      finish_publishing(earlier->replacing);
-    } else {
-      begin_or_continue(identity, earlier);
-      convert_items();
-      log("all tensors durable, writing side files and manifest");
-      stage_side_files(plan_, source_, paths_, identity, hashes_, options_.sha256,
-                       options_.threads);
-      report_.quality = quality_report(plan_, source_, hashes_);
-      const bool is_inspected = options_.inspect != nullptr;
-      report_.refused = is_inspected && !passes_inspection();
-      if (!report_.refused) {
-        if (consumer_) consumer_->finish(*journal_);
-        journal_->add_publishing(options_.force, has_report_);
-        finish_publishing(options_.force);
-      }
-    }
-    log(report_.refused ? "not published: the inspection refused it" : "published");
-    const auto elapsed = std::chrono::steady_clock::now() - begin;
-    report_.elapsed_seconds = std::chrono::duration<double>(elapsed).count();
-    return report_;
+ExecuteReport execute_claimed(const Plan& plan, const Checkpoint& source, const Recipe& recipe,
+                              const PlanOptions& plan_options, const std::filesystem::path& output,
+                              const ExecuteOptions& options) {
+  const OutputPaths paths(output);
+  require_place(source, output, options);
+  // Nobody else is kept from reading an output that is finished, unless a run that was killed
+  // between its last two steps left an empty folder, which goes with the claim.
+  const bool is_read_only = options.resume && output_state(output) == OutputState::kFinished &&
+                            !std::filesystem::exists(paths.partial);
+  std::optional<Claim> claim;
+  if (!is_read_only) claim.emplace(Claim::take(paths, options.run));
+  Preflight checked = preflight(plan, source, recipe, output, options);
+  require_space(plan, checked, output);
+  const Json identity =
+      require_resumable(plan, source, recipe, plan_options, output, checked,
+                        {.n = options.threads, .check_stop = [&] { options.check_stop(); }});
+  if (checked.is_finished) {
+    if (claim) clear_partial(paths);
+    ExecuteReport report;
+    report.already_done = true;
+    return report;
   }
-
- private:
-  // Whoever inspects sees what will be published, and nothing else.
-  bool passes_inspection() {
-    const Inspection inspection = options_.inspect(paths_.staged);
-    if (!inspection.may_publish) return false;
-    if (!inspection.report.empty()) {
-      write_text_file(paths_.staged / formats::kVerifyName, inspection.report);
-      sync_directory(paths_.staged);
-      add_report();
-    }
-    return true;
-  }
-
-  // The report is published before the first manifest.
-  void add_report() {
-    has_report_ = true;
-    names_.insert(names_.begin(), std::string(formats::kVerifyName));
-  }
-
-  void finish_publishing(bool replacing) {
-    if (replacing) remove_stale(paths_, names_);
-    publish(paths_, names_);
-  }
-
-  void begin_or_continue(const Json& identity, const std::optional<JournalContents>& earlier) {
-    if (earlier) {
-      for (const std::uint32_t item :
-           verify_journal(plan_, source_, paths_, earlier->items, options_.threads)) {
-        done_[item] = 1;
-        hashes_[item] = earlier->items.at(item);
-        ++report_.items_resumed;
-      }
-      report_.items_redone = earlier->items.size() - report_.items_resumed;
-      require_sources_of_open_items();
-      journal_ = Journal::append_to(paths_.journal, *earlier);
-      log(fmt::format("resuming: {} of {} tensors are done", report_.items_resumed,
-                      plan_.tensors.size()));
-    } else {
-      std::filesystem::create_directories(paths_.staged);
-      sync_directory(paths_.output);
-      sync_directory(std::filesystem::absolute(paths_.output).lexically_normal().parent_path());
-      journal_ = Journal::create(paths_.journal, identity);
-      log(fmt::format("starting: {} tensors, {} bytes in {} files", plan_.tensors.size(),
-                      plan_.bytes_out, plan_.n_members));
-    }
-    if (options_.consume_source) {
-      consumer_.emplace(source_, plan_, paths_);
-      consumer_->save_headers();
-      std::vector<std::uint32_t> resumed;
-      for (std::uint32_t item = 0; item < done_.size(); ++item) {
-        if (done_[item] != 0) resumed.push_back(item);
-      }
-      consumer_->items_done(resumed, hashes_, *journal_);
-    }
-  }
-
-  void require_sources_of_open_items() const {
-    for (std::uint32_t item = 0; item < plan_.tensors.size(); ++item) {
-      if (done_[item] != 0 || plan_.tensors[item].action == Action::kDrop) continue;
-      const formats::LogicalTensor& tensor = source_.tensors()[plan_.tensors[item].tensor];
-      tensor.encoding.stored.for_each([&](formats::Part, std::uint32_t stored) {
-        const std::uint32_t file = source_.stored()[stored].file;
-        if (source_.has_data(file)) return;
-        throw Error(ErrorCode::kMismatch,
-                    "was deleted by --consume-source, but its output did not survive; fetch "
-                    "this file again and run with --resume")
-            .in_file(source_.files()[file].name)
-            .in_tensor(tensor.name);
-      });
-    }
-  }
-
-  void convert_items() {
-    std::vector<WindowWriter::File> files;
-    for (const PlannedFile& file : plan_.files) {
-      for (const PlannedFile::Member& member : file.members)
-        files.push_back({.name = member.path, .n_bytes = file.n_bytes});
-    }
-    // A sync costs its time once per file, so where a tensor goes to many it is done less often.
-    const auto syncs =
-        static_cast<unsigned>(std::clamp<std::uint64_t>(plan_.open_targets / 4, 1, 8));
-    WindowWriter writer(paths_.staged, std::move(files),
-                        {.window_bytes = report_.memory.window_bytes,
-                         .max_windows = report_.memory.n_windows,
-                         .writer_threads = 2,
-                         .direct = options_.direct_io,
-                         .sync_bytes = kSyncBytes * syncs,
-                         .sync_interval = kSyncInterval * syncs},
-                        [this](const std::vector<std::uint32_t>& items) { on_durable(items); });
-    std::atomic<std::uint64_t> done_bytes = 0;
-    for (std::uint32_t item = 0; item < plan_.tensors.size(); ++item) {
-      if (done_[item] == 0) continue;
-      for (std::size_t p = 0; p < plan_.tensors[item].n_parts; ++p) {
-        for (const PlannedSlice& slice : slices_of(plan_, source_, plan_.tensors[item], p)) {
-          if (slice.n_bytes == 0) continue;
-          writer.mark_written(slice.member, slice.offset, slice.n_bytes);
-          done_bytes += slice.n_bytes;
-        }
-      }
-    }
-
-    const std::map<std::string, formats::GlobalScale> originals = original_globals(plan_, source_);
-    TaskQueue queue(make_tasks(plan_, done_));
-    ItemContext context{.source = source_,
-                        .plan = plan_,
-                        .recipe = recipe_,
-                        .writer = writer,
-                        .times = times_,
-                        .done_bytes = done_bytes,
-                        .check_stop = {},
-                        .known_amax = {},
-                        .original_globals = originals,
-                        .group_bytes = report_.memory.group_bytes};
-    context.check_stop = [this, &done_bytes] {
-      if (options_.progress) options_.progress(done_bytes.load(), plan_.bytes_out);
-      if (options_.stop_requested && options_.stop_requested()) {
-        throw Error(ErrorCode::kInterrupted, "stopped; continue with --resume");
-      }
-    };
-    context.known_amax = [this](std::uint32_t group) { return journalled_amax(group); };
-    run_workers(options_.threads, [&](std::size_t) {
-      ItemRunner runner(context);
-      while (const auto task = queue.next()) {
-        const auto& [index, what] = *task;
-        try {
-          if (what.is_header) {
-            runner.run_header(what.file);
-          } else {
-            runner.run(what.tensors, [&](std::uint32_t tensor, ItemRecord record) {
-              hashes_[tensor] = std::move(record);
-              writer.finish_item(tensor);
-            });
-          }
-        } catch (...) {
-          queue.fail(index, std::current_exception());
-        }
-      }
-    });
-    if (queue.failed()) {
-      writer.abandon();
-      log("stopped before the end; what is done is in the journal");
-      queue.rethrow();
-    }
-    writer.finish();
-    log(fmt::format("{} windows of {} bytes, {} written in pieces", report_.memory.n_windows,
-                    report_.memory.window_bytes, writer.windows_spilled()));
-
-    report_.read = stage(times_.read_ns, times_.read_bytes);
-    report_.compute = stage(times_.compute_ns, times_.compute_bytes);
-    report_.hash = stage(times_.hash_ns, times_.hash_bytes);
-    report_.write = {.seconds = writer.write_seconds(), .n_bytes = writer.bytes_written()};
-    report_.bytes_written = writer.bytes_written();
-    report_.direct_io = writer.uses_direct_io();
-  }
-
-  // Of a group of which an earlier run finished a member: its source may be gone.
-  std::optional<float> journalled_amax(std::uint32_t group) const {
-    for (const std::uint32_t member : plan_.groups[group]) {
-      if (done_[member] != 0) return hashes_[member].amax;
-    }
-    return std::nullopt;
-  }
-
-  // Called by the writer, one thread at a time, with items whose bytes are on disk.
-  void on_durable(const std::vector<std::uint32_t>& items) {
-    std::map<std::uint32_t, ItemRecord> finished;
-    std::vector<std::uint32_t> tensors;
-    for (const std::uint32_t item : items) {
-      if (item >= plan_.tensors.size()) continue;  // a header: written again on resume
-      finished[item] = hashes_[item];
-      tensors.push_back(item);
-    }
-    if (finished.empty()) return;
-    journal_->add_items(finished);
-    log(fmt::format("{} tensors durable, up to item {}", finished.size(), tensors.back()));
-    if (consumer_) consumer_->items_done(tensors, hashes_, *journal_);
-  }
-
-  void log(const std::string& line) const {
-    if (options_.log) options_.log(line);
-  }
-
-  const Plan& plan_;
-  const Checkpoint& source_;
-  const Recipe& recipe_;
-  const OutputPaths paths_;
-  const ExecuteOptions& options_;
-  std::vector<std::string> names_;
-  bool has_report_ = false;  // among names_
-  std::vector<ItemRecord> hashes_;
-  std::vector<char> done_;
-  std::optional<Journal> journal_;
-  std::optional<SourceConsumer> consumer_;
-  StageTimes times_;
-  ExecuteReport report_;
-};
+  // Another run has replaced what was finished a moment ago.
+  if (!claim) claim.emplace(Claim::take(paths, options.run));
+  if (!checked.earlier) clear_partial(paths);
+  if (options.accepted) options.accepted();
+  return Execution(plan, source, recipe, *claim, paths, options).run(identity, std::move(checked));
+}
 
 }  // namespace
 
 ExecuteReport execute(const Plan& plan, const Checkpoint& source, const Recipe& recipe,
                       const PlanOptions& plan_options, const std::filesystem::path& output,
                       const ExecuteOptions& options) {
-  Preflight checked = preflight(plan, source, recipe, output, options);
-  require_space(plan, checked, output);
-  const Json identity =
-      require_resumable(plan, source, recipe, plan_options, output, checked, options.threads);
-  const OutputPaths paths(output);
-  if (!checked.earlier) std::filesystem::remove_all(paths.partial);
-  if (checked.is_finished) {
-    ExecuteReport report;
-    report.already_done = true;
-    return report;
-  }
-  if (options.accepted) options.accepted();
-  return Execution(plan, source, recipe, paths, options).run(identity, std::move(checked));
+  ExecuteReport report = execute_claimed(plan, source, recipe, plan_options, output, options);
+  if ((report.already_done || report.only_published) && options.inspect)
+    report.refused = !options.inspect(output).may_publish;
+  return report;
 }
 
 std::filesystem::path consumed_headers_of(const std::filesystem::path& output) {

@@ -6,6 +6,7 @@
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
 #include "formats/base/parallel.h"
+#include "formats/stored_hashes.h"
 
 namespace ingot::convert {
 
@@ -46,24 +47,19 @@ const Json* known_entry(const Json* known, const std::string& name) {
 
 }  // namespace
 
-Hash128 hash_file(const std::filesystem::path& path) {
+Hash128 hash_file(const std::filesystem::path& path, const CheckStop& check_stop) {
   const Fd file = Fd::open_for_reading(path);
-  const std::uint64_t size = file.size();
-  TensorHasher hasher;
-  std::vector<std::byte> buffer(std::size_t{1} << 20);
-  for (std::uint64_t offset = 0; offset < size; offset += buffer.size()) {
-    const auto piece =
-        std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), size - offset));
-    file.read_exact(piece, offset);
-    hasher.update(piece);
-  }
-  return hasher.finish();
+  return formats::hash_range(file.size(), [&](std::uint64_t offset, std::span<std::byte> out) {
+    check_stop();
+    file.read_exact(out, offset);
+  });
 }
 
-Json source_fingerprint(const Checkpoint& source, const Json* known, std::size_t threads) {
+Json source_fingerprint(const Checkpoint& source, const Json* known, const JobThreads& threads) {
   const auto files = source.files();
   std::vector<Json> entries(files.size());
-  parallel_for(files.size(), threads, [&](std::size_t i) {
+  parallel_for(files.size(), threads.n, [&](std::size_t i) {
+    threads.check_stop();
     const auto file = static_cast<std::uint32_t>(i);
     const Hash128 header = hash_bytes(source.header_bytes(file));
     entries[i] = {{"name", files[i].name}, {"bytes", files[i].n_bytes}, {"header", header.hex()}};
@@ -81,12 +77,13 @@ Json source_fingerprint(const Checkpoint& source, const Json* known, std::size_t
   Json fingerprint = {{"files", Json::array()}, {"side_files", Json::array()}};
   for (Json& entry : entries) fingerprint["files"].push_back(std::move(entry));
   const auto config = source.directory() / "config.json";
-  if (std::filesystem::exists(config)) fingerprint["config"] = hash_file(config).hex();
+  if (std::filesystem::exists(config))
+    fingerprint["config"] = hash_file(config, threads.check_stop).hex();
   for (const formats::SideFile& side : source.side_files()) {
     fingerprint["side_files"].push_back(
         {{"name", side.path},
          {"bytes", side.n_bytes},
-         {"hash", hash_file(source.directory() / side.path).hex()}});
+         {"hash", hash_file(source.directory() / side.path, threads.check_stop).hex()}});
   }
   return fingerprint;
 }

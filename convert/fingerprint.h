@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "formats/base/hash.h"
+#include "formats/base/job_threads.h"
 #include "formats/checkpoint.h"
 #include "formats/json.h"
 
@@ -19,9 +20,9 @@ inline constexpr std::uint64_t kFingerprintSampleBytes = 4096;
 /// `known` is an earlier fingerprint, of which the entries of consumed files are taken over (their
 /// saved headers must still match).
 formats::Json source_fingerprint(const formats::Checkpoint& source, const formats::Json* known,
-                                 std::size_t threads);
+                                 const JobThreads& threads);
 
 /// The hash of a whole side file, as in the manifest.
-Hash128 hash_file(const std::filesystem::path& path);
+Hash128 hash_file(const std::filesystem::path& path, const CheckStop& check_stop);
 
 }  // namespace ingot::convert

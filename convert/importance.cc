@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "convert/fingerprint.h"
 #include "formats/base/error.h"
+#include "formats/stored_hashes.h"
 
 namespace ingot::convert {
 namespace {
@@ -53,7 +53,7 @@ Importance Importance::read(const std::filesystem::path& path) {
     throw error.in_file(path.string());
   }
   importance.filled_ = std::move(header.filled);
-  importance.hash_ = hash_file(path);
+  importance.hash_ = formats::hash_file(path);
   return importance;
 }
 

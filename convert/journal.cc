@@ -1,5 +1,6 @@
 #include "convert/journal.h"
 
+#include <algorithm>
 #include <bit>
 
 #include <fcntl.h>
@@ -82,7 +83,24 @@ std::vector<std::vector<Hash128>> split_hashes(const Json& list) {
   return parts;
 }
 
+RunRecord run_of(const Json& json) {
+  return {.replacing = json.at("replacing").get<bool>(),
+          .gate = json.at("gate").get<std::string>(),
+          .allow = json.at("allow"),
+          .sources = json.at("sources")};
+}
+
 }  // namespace
+
+bool JournalContents::was_forced() const {
+  return std::any_of(runs.begin(), runs.end(), [](const RunRecord& run) { return run.replacing; });
+}
+
+std::string JournalContents::gate() const {
+  const auto asking = std::find_if(runs.rbegin(), runs.rend(),
+                                   [](const RunRecord& run) { return !run.gate.empty(); });
+  return asking == runs.rend() ? std::string() : asking->gate;
+}
 
 Journal Journal::create(const std::filesystem::path& path, const Json& identity) {
   Journal journal(Fd::open_for_writing(path, O_WRONLY | O_CREAT | O_TRUNC), 0);
@@ -111,6 +129,9 @@ std::optional<JournalContents> Journal::read(const std::filesystem::path& path) 
     if (!fact || first != fact->contains("identity")) break;
     if (first) {
       contents.identity = fact->at("identity");
+    } else if (fact->contains("run")) {
+      contents.runs.push_back(run_of(fact->at("run")));
+      contents.identity["recipe"]["allow"] = contents.runs.back().allow;
     } else if (fact->contains("item")) {
       ItemRecord& record = contents.items[fact->at("item").get<std::uint32_t>()];
       record = {.source = hashes_of(fact->at("source")),
@@ -137,6 +158,14 @@ std::optional<JournalContents> Journal::read(const std::filesystem::path& path) 
   }
   if (first) return std::nullopt;
   return contents;
+}
+
+void Journal::add_run(const RunRecord& run) {
+  append(line_of({{"run",
+                   {{"replacing", run.replacing},
+                    {"gate", run.gate},
+                    {"allow", run.allow},
+                    {"sources", run.sources}}}}));
 }
 
 void Journal::add_items(const std::map<std::uint32_t, ItemRecord>& items) {

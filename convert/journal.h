@@ -31,15 +31,30 @@ struct ItemRecord {
   bool inexact_global = false;  ///< ... which does not turn back into it
 };
 
+/// How a run went about the job, beside what the job is.
+struct RunRecord {
+  bool replacing = false;  ///< over an older checkpoint (--force)
+  std::string gate;        ///< the verification that was asked for, in words; empty: none
+  formats::Json allow;     ///< the recipe's, which may have more than the identity's
+  formats::Json sources;   ///< what the files of the source looked like (SourceStamps)
+};
+
 /// What a journal says. Source: docs/formats.md, "Journal".
 struct JournalContents {
-  formats::Json identity;                     ///< what the job was: version, recipe, source, plan
+  /// What the job is: version, recipe with the last run's `allow`, source, plan.
+  formats::Json identity;
+  std::vector<RunRecord> runs;                ///< that worked on it, the first one first
   std::map<std::uint32_t, ItemRecord> items;  ///< durable items
   std::set<std::string> consumed;             ///< source files that were deleted
   bool publishing = false;                    ///< renaming had begun
   bool replacing = false;                     ///< ... over an older checkpoint (--force)
   bool inspected = false;                     ///< ... with a report of its inspection
   std::uint64_t valid_bytes = 0;  ///< length of the readable prefix; a torn tail follows
+
+  /// Whether any run replaces an older checkpoint.
+  [[nodiscard]] bool was_forced() const;
+  /// The verification that the last run to ask for one asked for; empty when none did.
+  [[nodiscard]] std::string gate() const;
 };
 
 /// The append-only record of a conversion, one checksummed line per fact, so that a killed job can
@@ -54,6 +69,7 @@ class Journal {
   /// damaged.
   static std::optional<JournalContents> read(const std::filesystem::path& path);
 
+  void add_run(const RunRecord& run);
   void add_items(const std::map<std::uint32_t, ItemRecord>& items);
   void add_consumed(const std::string& file);
   void add_publishing(bool replacing, bool inspected);

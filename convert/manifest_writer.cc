@@ -2,10 +2,8 @@
 
 #include <algorithm>
 
-#include <fcntl.h>
-
-#include "convert/fingerprint.h"
 #include "convert/rank_directories.h"
+#include "convert/staged_files.h"
 #include "convert/tensor_records.h"
 #include "convert/version.h"
 #include "formats/base/fd.h"
@@ -24,37 +22,7 @@ using formats::TensorRecord;
 
 namespace {
 
-constexpr std::size_t kCopyBytes = std::size_t{1} << 20;
-
-// Calls `take` with the file's bytes, in order.
-template <typename Take>
-void for_each_piece(const Fd& file, Take&& take) {
-  const std::uint64_t size = file.size();
-  std::vector<std::byte> buffer(kCopyBytes);
-  for (std::uint64_t done = 0; done < size;) {
-    const auto piece = std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), size - done));
-    file.read_exact(piece, done);
-    take(std::span<const std::byte>(piece), done);
-    done += piece.size();
-  }
-}
-
-ManifestFile copy_side_file(const std::filesystem::path& from, const std::filesystem::path& to,
-                            std::string name) {
-  std::filesystem::create_directories(to.parent_path());
-  const Fd source = Fd::open_for_reading(from);
-  Fd target = Fd::open_for_writing(to, O_WRONLY | O_CREAT | O_TRUNC);
-  TensorHasher hasher;
-  std::uint64_t n_bytes = 0;
-  for_each_piece(source, [&](std::span<const std::byte> piece, std::uint64_t offset) {
-    target.write_exact(piece, offset);
-    hasher.update(piece);
-    n_bytes += piece.size();
-  });
-  target.sync();
-  target.close();
-  return {.name = std::move(name), .n_bytes = n_bytes, .hash = hasher.finish(), .sha256 = {}};
-}
+constexpr std::size_t kHashBytes = std::size_t{1} << 20;
 
 ManifestFile write_derived(const std::filesystem::path& folder, std::string name,
                            const std::string& text, Durable durable = Durable::kNow) {
@@ -64,10 +32,18 @@ ManifestFile write_derived(const std::filesystem::path& folder, std::string name
   return {.name = std::move(name), .n_bytes = text.size(), .hash = hasher.finish(), .sha256 = {}};
 }
 
-std::string sha256_of(const std::filesystem::path& path) {
+std::string sha256_of(const std::filesystem::path& path, const CheckStop& check_stop) {
+  const Fd file = Fd::open_for_reading(path);
+  const std::uint64_t size = file.size();
+  std::vector<std::byte> buffer(kHashBytes);
   Sha256 sha;
-  for_each_piece(Fd::open_for_reading(path),
-                 [&](std::span<const std::byte> piece, std::uint64_t) { sha.update(piece); });
+  for (std::uint64_t done = 0; done < size;) {
+    check_stop();
+    const auto piece = std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), size - done));
+    file.read_exact(piece, done);
+    sha.update(piece);
+    done += piece.size();
+  }
   return sha.finish_hex();
 }
 
@@ -83,7 +59,8 @@ formats::Json remembered_quantization(const Checkpoint& source) {
 
 namespace {
 
-Manifest base_manifest(const Plan& plan, const Checkpoint& source, const formats::Json& identity) {
+Manifest base_manifest(const Plan& plan, const Checkpoint& source, const StagingOptions& options) {
+  const formats::Json& identity = options.identity;
   Manifest manifest{.tool_version = std::string(kVersion),
                     .family = std::string(source.family().name),
                     .dialect = std::string(plan.dialect->name),
@@ -95,6 +72,7 @@ Manifest base_manifest(const Plan& plan, const Checkpoint& source, const formats
                     .side_files = {},
                     .n_tensors = 0,
                     .records_hash = {}};
+  manifest.unverified = options.unverified;
   manifest.recipe["shards"] = identity.at("shards");
   if (identity.contains("slicing")) manifest.recipe["slicing"] = identity.at("slicing");
   return manifest;
@@ -102,10 +80,15 @@ Manifest base_manifest(const Plan& plan, const Checkpoint& source, const formats
 
 // What stands beside the weights of one directory, copied or derived; the index apart.
 std::vector<ManifestFile> write_side_files(const Plan& plan, const Checkpoint& source,
-                                           const std::filesystem::path& folder) {
+                                           const std::filesystem::path& folder,
+                                           const CheckStop& check_stop) {
   std::vector<ManifestFile> files;
-  for (const formats::SideFile& side : source.side_files())
-    files.push_back(copy_side_file(source.directory() / side.path, folder / side.path, side.path));
+  for (const formats::SideFile& side : source.side_files()) {
+    const CopiedFile copied =
+        copy_durably(source.directory() / side.path, folder / side.path, check_stop);
+    files.push_back(
+        {.name = side.path, .n_bytes = copied.n_bytes, .hash = copied.hash, .sha256 = {}});
+  }
   for (const auto& [name, text] : derived_files(plan))
     files.push_back(write_derived(folder, name, text));
   return files;
@@ -114,10 +97,10 @@ std::vector<ManifestFile> write_side_files(const Plan& plan, const Checkpoint& s
 // Name, size and hash of every weights file on disk, by number; names are bare.
 std::vector<ManifestFile> weights_files(const Plan& plan, const Checkpoint& source,
                                         const OutputPaths& paths,
-                                        const std::vector<ItemRecord>& hashes, bool sha256,
-                                        std::size_t threads) {
+                                        const std::vector<ItemRecord>& hashes,
+                                        const StagingOptions& options) {
   std::vector<ManifestFile> files(plan.n_members);
-  parallel_for(plan.files.size(), threads, [&](std::size_t f) {
+  parallel_for(plan.files.size(), options.threads.n, [&](std::size_t f) {
     const PlannedFile& file = plan.files[f];
     const std::string header = plan.header(source, f);
     for (std::uint32_t m = 0; m < file.members.size(); ++m) {
@@ -132,7 +115,8 @@ std::vector<ManifestFile> weights_files(const Plan& plan, const Checkpoint& sour
           .name = std::filesystem::path(path).filename().string(),
           .n_bytes = file.n_bytes,
           .hash = formats::weights_file_hash(std::as_bytes(std::span(header)), tensors),
-          .sha256 = sha256 ? sha256_of(paths.staged / path) : std::string()};
+          .sha256 = options.sha256 ? sha256_of(paths.staged / path, options.threads.check_stop)
+                                   : std::string()};
     }
   });
   return files;
@@ -153,10 +137,10 @@ Hash128 write_manifest(const std::filesystem::path& folder, Manifest& manifest,
 }
 
 // One directory of the unsliced layouts, or of one file per rank.
-void stage_single(const Plan& plan, const Checkpoint& source, const OutputPaths& paths,
-                  Manifest manifest, const std::vector<ItemRecord>& hashes,
-                  std::vector<ManifestFile> weights) {
-  manifest.side_files = write_side_files(plan, source, paths.staged);
+Hash128 stage_single(const Plan& plan, const Checkpoint& source, const OutputPaths& paths,
+                     Manifest manifest, const std::vector<ItemRecord>& hashes,
+                     std::vector<ManifestFile> weights, const CheckStop& check_stop) {
+  manifest.side_files = write_side_files(plan, source, paths.staged, check_stop);
   if (!plan.index_text.empty()) {
     manifest.side_files.push_back(
         write_derived(paths.staged, "model.safetensors.index.json", plan.index_text));
@@ -175,20 +159,22 @@ void stage_single(const Plan& plan, const Checkpoint& source, const OutputPaths&
     }
     if (plan.is_sliced()) record.home_file = home_file(source, planned, formats::Part::kWeight);
   }
-  write_manifest(paths.staged, manifest, records, Durable::kNow);
+  return write_manifest(paths.staged, manifest, records, Durable::kNow);
 }
 
 // A directory per rank, and above them a manifest that knows theirs.
-void stage_ranks(const Plan& plan, const Checkpoint& source, const OutputPaths& paths,
-                 const Manifest& base, const std::vector<ItemRecord>& hashes,
-                 const std::vector<ManifestFile>& weights, std::size_t threads) {
+Hash128 stage_ranks(const Plan& plan, const Checkpoint& source, const OutputPaths& paths,
+                    const Manifest& base, const std::vector<ItemRecord>& hashes,
+                    const std::vector<ManifestFile>& weights, const JobThreads& threads) {
   const std::uint32_t n_ranks = plan.slicing->topology.n_ranks();
   const auto folder_of = [&](std::uint32_t rank) {
     return paths.staged / shard::rank_directory_name(rank, n_ranks);
   };
-  const std::vector<ManifestFile> side_files = write_side_files(plan, source, folder_of(0));
+  const std::vector<ManifestFile> side_files =
+      write_side_files(plan, source, folder_of(0), threads.check_stop);
   std::vector<formats::RankEntry> entries(n_ranks);
-  parallel_for(n_ranks, threads, [&](std::size_t r) {
+  parallel_for(n_ranks, threads.n, [&](std::size_t r) {
+    threads.check_stop();
     const auto rank = static_cast<std::uint32_t>(r);
     const std::filesystem::path folder = folder_of(rank);
     Manifest manifest = base;
@@ -196,13 +182,14 @@ void stage_ranks(const Plan& plan, const Checkpoint& source, const OutputPaths& 
     for (const RankFile& file : files_of_rank(plan, rank)) {
       const PlannedFile& planned = plan.files[file.file];
       const std::filesystem::path staged = paths.staged / planned.members[file.member].path;
-      if (staged != folder / file.name) share_file(staged, folder / file.name, plan.links);
+      if (staged != folder / file.name)
+        share_file(staged, folder / file.name, plan.links, threads.check_stop);
       manifest.files.push_back(weights[planned.first_member + file.member]);
     }
     manifest.side_files = side_files;
     if (rank > 0) {
       for (const ManifestFile& side : side_files)
-        share_file(folder_of(0) / side.name, folder / side.name, plan.links);
+        share_file(folder_of(0) / side.name, folder / side.name, plan.links, threads.check_stop);
     }
     manifest.side_files.push_back(write_derived(folder, "model.safetensors.index.json",
                                                 rank_index_text(plan, source, rank),
@@ -221,9 +208,10 @@ void stage_ranks(const Plan& plan, const Checkpoint& source, const OutputPaths& 
     TensorRecord& record = records.emplace_back(record_of(plan, source, planned, hashes[item]));
     record.source = source_hashes(source, planned, hashes[item]);
   }
-  write_manifest(paths.staged, top, records, Durable::kLater);
+  const Hash128 hash = write_manifest(paths.staged, top, records, Durable::kLater);
   // Thousands of files in hundreds of directories: one wait for the disk instead of one for each.
   sync_file_system(paths.staged);
+  return hash;
 }
 
 Hash128 job_hash(const formats::Json& identity) {
@@ -243,17 +231,15 @@ std::vector<std::pair<std::string, std::string>> derived_files(const Plan& plan)
   return files;
 }
 
-void stage_side_files(const Plan& plan, const Checkpoint& source, const OutputPaths& paths,
-                      const formats::Json& identity, const std::vector<ItemRecord>& hashes,
-                      bool sha256, std::size_t threads) {
-  Manifest manifest = base_manifest(plan, source, identity);
-  if (plan.is_sliced()) manifest.slicing = slicing_record(plan, job_hash(identity));
-  std::vector<ManifestFile> weights = weights_files(plan, source, paths, hashes, sha256, threads);
-  if (plan.has_rank_directories()) {
-    stage_ranks(plan, source, paths, manifest, hashes, weights, threads);
-  } else {
-    stage_single(plan, source, paths, std::move(manifest), hashes, std::move(weights));
-  }
+Hash128 stage_side_files(const Plan& plan, const Checkpoint& source, const OutputPaths& paths,
+                         const std::vector<ItemRecord>& hashes, const StagingOptions& options) {
+  Manifest manifest = base_manifest(plan, source, options);
+  if (plan.is_sliced()) manifest.slicing = slicing_record(plan, job_hash(options.identity));
+  std::vector<ManifestFile> weights = weights_files(plan, source, paths, hashes, options);
+  if (plan.has_rank_directories())
+    return stage_ranks(plan, source, paths, manifest, hashes, weights, options.threads);
+  return stage_single(plan, source, paths, std::move(manifest), hashes, std::move(weights),
+                      options.threads.check_stop);
 }
 
 }  // namespace ingot::convert

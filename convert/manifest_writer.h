@@ -7,6 +7,7 @@
 #include "convert/journal.h"
 #include "convert/output_directory.h"
 #include "convert/plan.h"
+#include "formats/base/job_threads.h"
 
 namespace ingot::convert {
 
@@ -14,13 +15,21 @@ namespace ingot::convert {
 /// which they are published.
 std::vector<std::pair<std::string, std::string>> derived_files(const Plan& plan);
 
+/// What the files beside the weights say of the job, and how they are written.
+struct StagingOptions {
+  formats::Json identity;
+  std::string unverified;  ///< the verification that was asked for and left out (--no-verify)
+  bool sha256 = false;     ///< a plain SHA-256 per weights file, in a second pass over the output
+  JobThreads threads;
+};
+
 /// Stages everything beside the weights: copies side files byte for byte, writes config.json, the
 /// index, the per-tensor records and the manifest, all durable; for every rank, with its links to
-/// shared files, where ranks have directories. `hashes` by item; `sha256` adds a plain SHA-256 per
-/// weights file (a second pass over the output).
-void stage_side_files(const Plan& plan, const formats::Checkpoint& source, const OutputPaths& paths,
-                      const formats::Json& identity, const std::vector<ItemRecord>& hashes,
-                      bool sha256, std::size_t threads);
+/// shared files, where ranks have directories. `hashes` by item. Returns the tensor hash of the top
+/// manifest.
+Hash128 stage_side_files(const Plan& plan, const formats::Checkpoint& source,
+                         const OutputPaths& paths, const std::vector<ItemRecord>& hashes,
+                         const StagingOptions& options);
 
 /// The quantization_config of a source, or the one that its manifest remembers; null without one.
 formats::Json remembered_quantization(const formats::Checkpoint& source);

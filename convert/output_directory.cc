@@ -78,6 +78,20 @@ int publish_step(const fs::path& name) {
   return bare == "config.json" || ends_with(bare, ".safetensors.index.json") ? 1 : 0;
 }
 
+// False for a folder that is not there (another run may have removed it at this moment), and for
+// what is none.
+bool holds_more_than(const fs::path& folder, const fs::path& entry) {
+  std::error_code failure;
+  fs::directory_iterator at(folder, failure);
+  for (; !failure && at != fs::directory_iterator(); at.increment(failure)) {
+    if (at->path().filename() != entry.filename()) return true;
+  }
+  if (failure && failure != std::errc::no_such_file_or_directory &&
+      failure != std::errc::not_a_directory)
+    throw system_error(failure.value(), "list the output", folder.string());
+  return false;
+}
+
 void sync_with_parents(const OutputPaths& paths, const std::set<fs::path>& directories) {
   // Of many, one wait for the disk instead of one each.
   constexpr std::size_t kMany = 4;
@@ -96,9 +110,22 @@ OutputPaths::OutputPaths(fs::path directory)
       partial(output / formats::kPartialName),
       staged(partial / "files"),
       consumed(partial / "consumed"),
-      journal(partial / "journal.jsonl") {}
+      journal(partial / "journal.jsonl"),
+      claim(partial / "claim") {}
+
+void clear_partial(const OutputPaths& paths) {
+  for (const fs::directory_entry& entry : fs::directory_iterator(paths.partial)) {
+    if (entry.path().filename() != paths.claim.filename()) fs::remove_all(entry.path());
+  }
+}
 
 OutputState output_state(const fs::path& output) {
+  const OutputPaths paths(output);
+  return holds_more_than(paths.partial, paths.claim) ? OutputState::kUnfinished
+                                                     : state_beneath(output);
+}
+
+OutputState state_beneath(const fs::path& output) {
   std::error_code failure;
   const fs::file_status status = fs::status(output, failure);
   if (status.type() == fs::file_type::not_found) return OutputState::kEmpty;
@@ -107,11 +134,9 @@ OutputState output_state(const fs::path& output) {
     throw Error(ErrorCode::kExists, "is not a directory (give another output)")
         .in_file(output.string());
   }
-  if (fs::exists(output / formats::kPartialName)) return OutputState::kUnfinished;
   if (fs::exists(output / formats::kManifestName)) return OutputState::kFinished;
-  const fs::directory_iterator entries(output, failure);
-  if (failure) throw system_error(failure.value(), "list the output", output.string());
-  return entries == fs::directory_iterator() ? OutputState::kEmpty : OutputState::kForeign;
+  return holds_more_than(output, OutputPaths(output).partial) ? OutputState::kForeign
+                                                              : OutputState::kEmpty;
 }
 
 void require_apart(const fs::path& source, const fs::path& output) {
@@ -191,7 +216,8 @@ void remove_stale(const OutputPaths& paths, const std::vector<std::string>& name
   }
 }
 
-void publish(const OutputPaths& paths, const std::vector<std::string>& names) {
+void publish(const OutputPaths& paths, const std::vector<std::string>& names,
+             const StagedFiles* staged) {
   std::set<fs::path> directories;
   int step = 0;
   for (const std::string& name : names) {
@@ -207,6 +233,7 @@ void publish(const OutputPaths& paths, const std::vector<std::string>& names) {
                   "is neither staged nor published (start again with --force)")
           .in_file(target.string());
     }
+    if (staged != nullptr) staged->require_ours(name);
     fs::create_directories(target.parent_path());
     rename_file(paths.staged / name, target);
     if (const fs::path parent = fs::path(name).parent_path(); !parent.empty())
@@ -217,7 +244,7 @@ void publish(const OutputPaths& paths, const std::vector<std::string>& names) {
   fs::remove_all(paths.staged);
   fs::remove_all(paths.consumed);
   fs::remove(paths.journal);
-  fs::remove_all(paths.partial);
+  clear_partial(paths);
   sync_directory(paths.output);
 }
 

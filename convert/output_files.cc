@@ -42,9 +42,10 @@ struct OutputFiles::Slot {
   Fd buffered, direct;
 };
 
-OutputFiles::OutputFiles(std::filesystem::path directory, std::vector<File> files, bool direct,
+OutputFiles::OutputFiles(StagedFiles& staged, std::vector<File> files, bool direct,
                          std::size_t max_open)
-    : directory_(std::move(directory)),
+    : staged_(staged),
+      directory_(staged.directory()),
       direct_(direct),
       max_open_(max_open == 0 ? default_max_open() : max_open) {
   for (File& file : files) {
@@ -98,14 +99,15 @@ void OutputFiles::prepare_folders(const std::filesystem::path& folder) {
 void OutputFiles::open(Slot& slot) {
   const std::filesystem::path path = directory_ / slot.name;
   if (!slot.was_open) prepare_folders(std::filesystem::path(slot.name).parent_path());
-  slot.buffered = Fd::open_for_writing(path, slot.was_open ? O_RDWR : O_RDWR | O_CREAT);
+  slot.buffered = slot.was_open ? staged_.reopen(slot.name, 0) : staged_.open(slot.name);
   const bool on_disk = slot.was_open || !is_tmpfs(directory_);
-  if (!slot.was_open && on_disk) slot.buffered.reserve(slot.n_bytes);
+  if (!slot.was_open && on_disk && !slot.buffered.reserve(slot.n_bytes)) has_reserved_ = false;
   if (slot.was_open ? slot.has_direct : direct_ && on_disk) {
     try {
-      slot.direct = Fd::open_for_writing(path, O_RDWR | O_DIRECT);
+      slot.direct = staged_.reopen(slot.name, O_DIRECT);
       slot.has_direct = true;
-    } catch (const Error&) {
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::kMismatch) throw;
       // The file system has no direct I/O; buffered writes serve.
       slot.direct = Fd();
     }

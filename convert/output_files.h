@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <filesystem>
@@ -10,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "convert/staged_files.h"
 #include "formats/base/fd.h"
 
 namespace ingot::convert {
@@ -26,8 +28,7 @@ class OutputFiles {
 
   /// `direct`: with O_DIRECT beside the buffered descriptor, where the file system has it.
   /// `max_open` files, 0 for default_max_open().
-  OutputFiles(std::filesystem::path directory, std::vector<File> files, bool direct,
-              std::size_t max_open);
+  OutputFiles(StagedFiles& staged, std::vector<File> files, bool direct, std::size_t max_open);
   ~OutputFiles();
   OutputFiles(const OutputFiles&) = delete;
   OutputFiles& operator=(const OutputFiles&) = delete;
@@ -66,6 +67,8 @@ class OutputFiles {
   [[nodiscard]] std::size_t count() const { return slots_.size(); }
   /// Whether any file has been opened for direct I/O.
   [[nodiscard]] bool uses_direct() const;
+  /// Whether the bytes of every file that was opened are reserved on the disk.
+  [[nodiscard]] bool has_reserved() const { return has_reserved_; }
 
  private:
   struct Slot;
@@ -75,8 +78,10 @@ class OutputFiles {
   /// `folder` is relative to the directory of the output.
   void prepare_folders(const std::filesystem::path& folder);
 
-  std::filesystem::path directory_;
+  StagedFiles& staged_;
+  const std::filesystem::path directory_;
   bool direct_;
+  std::atomic<bool> has_reserved_ = true;
   std::size_t max_open_;
   std::vector<std::unique_ptr<Slot>> slots_;
 

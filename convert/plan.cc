@@ -10,6 +10,7 @@
 #include "convert/deal_files.h"
 #include "convert/decide.h"
 #include "convert/derived_json.h"
+#include "convert/side_files.h"
 #include "convert/slice_plan.h"
 #include "formats/base/checked.h"
 #include "formats/native_names.h"
@@ -296,6 +297,8 @@ Plan make_plan(const Checkpoint& source, const Recipe& recipe, const formats::Di
   order_for_execution(plan);
   count(source, plan);
   derive_json(source, recipe, plan);
+  for (std::string& warning : side_file_warnings(source))
+    plan.warnings.push_back(std::move(warning));
   return plan;
 }
 

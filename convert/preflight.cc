@@ -9,8 +9,9 @@
 #include <unistd.h>
 
 #include "convert/fingerprint.h"
+#include "convert/job_identity.h"
 #include "convert/loadable.h"
-#include "convert/resume.h"
+#include "convert/side_files.h"
 #include "convert/source_consumer.h"
 #include "formats/manifest.h"
 
@@ -21,15 +22,6 @@ using formats::Checkpoint;
 using formats::Json;
 
 namespace {
-
-// Killed between removing the journal and its folder: everything was published.
-OutputState state_of(const OutputPaths& paths) {
-  const OutputState state = output_state(paths.output);
-  const bool is_published = state == OutputState::kUnfinished &&
-                            fs::exists(paths.output / formats::kManifestName) &&
-                            fs::is_empty(paths.partial);
-  return is_published ? OutputState::kFinished : state;
-}
 
 void require_free_place(OutputState state, const fs::path& output, const ExecuteOptions& options) {
   if (options.force) return;
@@ -43,6 +35,23 @@ void require_free_place(OutputState state, const fs::path& output, const Execute
     refuse("holds an unfinished conversion (--resume to continue it, --force to start again)");
   if (state == OutputState::kFinished)
     refuse("holds a finished conversion (--force to replace it)");
+}
+
+// What somebody made a condition of publishing stays one.
+void require_gate(const std::optional<JournalContents>& earlier, const ExecuteOptions& options) {
+  const std::string asked = earlier && !earlier->publishing ? earlier->gate() : "";
+  if (options.no_verify && asked.empty()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--no-verify leaves out the verification that an unfinished conversion was begun "
+                "with, and there is none here (remove it)");
+  }
+  if (asked.empty() || options.inspect || options.no_verify) return;
+  throw Error(
+      ErrorCode::kMismatch,
+      fmt::format("cannot resume: it was begun with {}, which it has not passed (give that "
+                  "again or other gates; or --no-verify to publish it unverified, which the "
+                  "manifest records)",
+                  asked));
 }
 
 // The output, or the nearest directory above it that is there.
@@ -105,20 +114,32 @@ DiskNeed disk_need(const Plan& plan, const Checkpoint& source, const OutputPaths
 
 }  // namespace
 
+void require_place(const Checkpoint& source, const fs::path& output,
+                   const ExecuteOptions& options) {
+  require_apart(source.directory(), output);
+  if (options.consume_source) require_consumable(source);
+  if (!options.follow_links) require_own_side_files(source);
+  const OutputState state = output_state(output);
+  if (state != OutputState::kUnfinished) require_free_place(state, output, options);
+  require_writable(output);
+}
+
 Preflight preflight(const Plan& plan, const Checkpoint& source, const Recipe& recipe,
                     const fs::path& output, const ExecuteOptions& options) {
   INGOT_CHECK(options.threads >= 1);
   const OutputPaths paths(output);
   Preflight checked;
   checked.memory = plan_memory(plan, source, options.threads, options.mem_limit);
-  require_apart(source.directory(), output);
-  if (options.consume_source) require_consumable(source);
-  checked.state = state_of(paths);
+  require_place(source, output, options);
+  checked.state = output_state(output);
   require_free_place(checked.state, output, options);
-  require_writable(output);
-  checked.is_finished = checked.state == OutputState::kFinished && options.resume;
   if (checked.state == OutputState::kUnfinished && options.resume)
     checked.earlier = Journal::read(paths.journal);
+  require_gate(checked.earlier, options);
+  // What was there before an unfinished conversion that does not go on.
+  if (!checked.earlier) checked.state = state_beneath(output);
+  if (!checked.earlier) require_free_place(checked.state, output, options);
+  checked.is_finished = checked.state == OutputState::kFinished && options.resume;
   checked.disk = disk_need(plan, source, paths, options, checked);
   if (checked.is_finished) {
     checked.disk.held_bytes = checked.disk.peak_bytes;
@@ -141,6 +162,10 @@ void require_space(const Plan& plan, const Preflight& checked, const fs::path& o
   if (plan.has_rank_directories() && !plan.links)
     remedies.emplace_back("--links yes, which writes what several ranks load once");
   remedies.emplace_back("--to a scheme of fewer bits");
+  if (disk.side_bytes >= disk.missing()) {
+    remedies.push_back(fmt::format("a source without the files beside the weights, which take {}",
+                                   disk.side_bytes));
+  }
   throw Error(
       ErrorCode::kNoSpace,
       fmt::format("the output needs {} bytes at the peak, the file system has {} free: {} are "
@@ -171,16 +196,18 @@ Json finished_identity(const formats::Manifest& manifest) {
 
 Json require_resumable(const Plan& plan, const Checkpoint& source, const Recipe& recipe,
                        const PlanOptions& plan_options, const fs::path& output,
-                       const Preflight& checked, std::size_t threads) {
-  const Json fingerprint = source_fingerprint(
-      source, checked.earlier ? &checked.earlier->identity.at("source") : nullptr, threads);
-  Json identity = job_identity(plan, source, recipe, plan_options, fingerprint);
+                       const Preflight& checked, const JobThreads& threads) {
+  Json identity = job_identity(plan, source, recipe, plan_options);
+  Json earlier = checked.earlier ? checked.earlier->identity : Json();
   if (checked.is_finished) {
-    Json now = identity;
-    now.erase("plan");
-    require_same_job(finished_identity(*formats::read_manifest(output)), now);
+    earlier = finished_identity(*formats::read_manifest(output));
+    identity.erase("plan");
   }
-  if (checked.earlier) require_same_job(checked.earlier->identity, identity);
+  // What can be told without reading the source comes first.
+  if (!earlier.is_null()) require_same_options(earlier, identity, !checked.is_finished);
+  identity["source"] =
+      source_fingerprint(source, checked.earlier ? &earlier.at("source") : nullptr, threads);
+  if (!earlier.is_null()) require_same_source(earlier.at("source"), identity.at("source"));
   return identity;
 }
 

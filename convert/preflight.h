@@ -13,6 +13,7 @@
 #include "convert/plan.h"
 #include "convert/recipe.h"
 #include "convert/resources.h"
+#include "formats/base/job_threads.h"
 
 namespace ingot::convert {
 
@@ -41,11 +42,17 @@ struct Preflight {
   std::vector<std::string> warnings;       ///< of the loader rules
 };
 
+/// What preflight() refuses of source and place, and what a run refuses before it claims the
+/// output: whether an unfinished one is in the way shows only then.
+void require_place(const formats::Checkpoint& source, const std::filesystem::path& output,
+                   const ExecuteOptions& options);
+
 /// Refuses what a run would refuse, by the same code in a dry run and a real one: too little
 /// memory (kLimit), a source and output that contain one another (kInvalidArgument), a source that
-/// cannot be consumed (kUnsupported), an output that is in the way (kExists) or may not be written
-/// (kPermission), a checkpoint that loader rules refuse. Then come require_space() and
-/// require_resumable(). Writes nothing and reads no weights.
+/// cannot be consumed or has side files elsewhere (kUnsupported), an output that is in the way
+/// (kExists) or may not be written (kPermission), a verification that the earlier run asked for and
+/// this one does not (kMismatch), a checkpoint that loader rules refuse. Then come require_space()
+/// and require_resumable(). Writes nothing and reads no weights.
 Preflight preflight(const Plan& plan, const formats::Checkpoint& source, const Recipe& recipe,
                     const std::filesystem::path& output, const ExecuteOptions& options);
 
@@ -57,6 +64,6 @@ void require_space(const Plan& plan, const Preflight& checked, const std::filesy
 formats::Json require_resumable(const Plan& plan, const formats::Checkpoint& source,
                                 const Recipe& recipe, const PlanOptions& plan_options,
                                 const std::filesystem::path& output, const Preflight& checked,
-                                std::size_t threads);
+                                const JobThreads& threads);
 
 }  // namespace ingot::convert

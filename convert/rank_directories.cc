@@ -1,12 +1,9 @@
 #include "convert/rank_directories.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <map>
 
-#include <fcntl.h>
-#include <unistd.h>
-
+#include "convert/staged_files.h"
 #include "convert/tensor_records.h"
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
@@ -20,8 +17,6 @@ using formats::SlicingRecord;
 using formats::TensorRecord;
 
 namespace {
-
-constexpr std::size_t kCopyBytes = std::size_t{4} << 20;
 
 RankRecord::Experts experts_of(const shard::ExpertMap& map, std::uint32_t layer,
                                std::uint32_t ep_rank) {
@@ -154,29 +149,12 @@ std::vector<std::uint32_t> typical_ranks(const Plan& plan) {
   return ranks;
 }
 
-void share_file(const std::filesystem::path& from, const std::filesystem::path& to, bool link) {
+void share_file(const std::filesystem::path& from, const std::filesystem::path& to, bool link,
+                const CheckStop& check_stop) {
   std::filesystem::create_directories(to.parent_path());
   std::error_code ignored;
   std::filesystem::remove(to, ignored);
-  if (link) {
-    if (::link(from.c_str(), to.c_str()) != 0) {
-      throw system_error(errno, "link a file that several ranks load (--links no copies instead)",
-                         to.string());
-    }
-    return;
-  }
-  const Fd source = Fd::open_for_reading(from);
-  Fd target = Fd::open_for_writing(to, O_WRONLY | O_CREAT | O_TRUNC);
-  std::vector<std::byte> buffer(kCopyBytes);
-  const std::uint64_t size = source.size();
-  for (std::uint64_t at = 0; at < size;) {
-    const auto piece = std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), size - at));
-    source.read_exact(piece, at);
-    target.write_exact(piece, at);
-    at += piece.size();
-  }
-  target.sync();
-  target.close();
+  if (!link || !link_file(from, to)) copy_durably(from, to, check_stop);
 }
 
 }  // namespace ingot::convert

@@ -7,6 +7,7 @@
 #include "convert/journal.h"
 #include "convert/output_directory.h"
 #include "convert/plan.h"
+#include "formats/base/job_threads.h"
 #include "formats/manifest.h"
 
 namespace ingot::convert {
@@ -39,7 +40,9 @@ std::vector<formats::TensorRecord> rank_records(const Plan& plan, const formats:
 /// Ranks whose directories stand for all in the eyes of loaders: the first of each stage.
 std::vector<std::uint32_t> typical_ranks(const Plan& plan);
 
-/// Puts a file that is staged at `from` at `to` as well: a hard link, or a copy.
-void share_file(const std::filesystem::path& from, const std::filesystem::path& to, bool link);
+/// Puts a file that is staged at `from` at `to` as well: a hard link, or a copy where none is
+/// wanted or can be made.
+void share_file(const std::filesystem::path& from, const std::filesystem::path& to, bool link,
+                const CheckStop& check_stop);
 
 }  // namespace ingot::convert

@@ -80,7 +80,10 @@ MemoryPlan plan_memory(const Plan& plan, const formats::TensorSource& source, st
 }
 
 std::uint64_t bytes_on_disk(const Plan& plan) {
-  if (!plan.has_rank_directories() || plan.links) return plan.bytes_out;
+  return plan.has_rank_directories() && !plan.links ? copied_bytes(plan) : plan.bytes_out;
+}
+
+std::uint64_t copied_bytes(const Plan& plan) {
   std::uint64_t n_bytes = 0;
   for (const PlannedFile& file : plan.files) {
     for (const PlannedFile::Member& member : file.members)

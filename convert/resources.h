@@ -30,6 +30,9 @@ MemoryPlan plan_memory(const Plan& plan, const formats::TensorSource& source, st
 /// rank without links. Exact.
 std::uint64_t bytes_on_disk(const Plan& plan);
 
+/// The same with a copy for each rank in any case.
+std::uint64_t copied_bytes(const Plan& plan);
+
 /// An upper bound of everything beside them: indices, records, manifests, configs, side files.
 std::uint64_t side_bytes(const Plan& plan, const formats::Checkpoint& source);
 

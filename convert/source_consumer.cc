@@ -40,10 +40,12 @@ void require_consumable(const formats::Checkpoint& source) {
 }
 
 SourceConsumer::SourceConsumer(const formats::Checkpoint& source, const Plan& plan,
-                               const OutputPaths& paths)
+                               const OutputPaths& paths, SourceStamps& stamps, CheckStop check_stop)
     : source_(source),
       plan_(plan),
       paths_(paths),
+      stamps_(stamps),
+      check_stop_(std::move(check_stop)),
       readers_(source.files().size()),
       waiting_(source.files().size(), 0),
       consumed_(source.files().size(), 0),
@@ -82,7 +84,8 @@ void SourceConsumer::items_done(const std::vector<std::uint32_t>& items,
     if (consumed_[file] != 0) continue;
     for (const std::uint32_t item : readers_[file]) {
       if (verified_[item] != 0) continue;
-      if (!verify_item(plan_.tensors[item], plan_, source_, paths_, hashes[item].output)) {
+      if (!verify_item(plan_.tensors[item], plan_, source_, paths_, hashes[item].output,
+                       check_stop_)) {
         throw Error(ErrorCode::kMismatch,
                     "reads back differently from what was written; its source is kept "
                     "(check the disk of the output)")
@@ -101,10 +104,13 @@ void SourceConsumer::finish(Journal& journal) {
 }
 
 void SourceConsumer::consume(std::uint32_t file, Journal& journal) {
+  const std::filesystem::path path = source_.directory() / source_.files()[file].name;
+  stamps_.require_unchanged(path);
   journal.add_consumed(source_.files()[file].name);
   source_.close_file(file);
   std::error_code failure;
-  std::filesystem::remove(source_.directory() / source_.files()[file].name, failure);
+  stamps_.forget(path);
+  std::filesystem::remove(path, failure);
   if (failure) {
     throw system_error(failure.value(), "delete the consumed source file",
                        source_.files()[file].name);

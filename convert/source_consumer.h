@@ -9,6 +9,8 @@
 #include "convert/journal.h"
 #include "convert/output_directory.h"
 #include "convert/plan.h"
+#include "convert/source_stamps.h"
+#include "formats/base/job_threads.h"
 
 namespace ingot::convert {
 
@@ -20,7 +22,9 @@ void require_consumable(const formats::Checkpoint& source);
 /// journal first.
 class SourceConsumer {
  public:
-  SourceConsumer(const formats::Checkpoint& source, const Plan& plan, const OutputPaths& paths);
+  /// A file that is deleted must be as `stamps` has it, which forget it.
+  SourceConsumer(const formats::Checkpoint& source, const Plan& plan, const OutputPaths& paths,
+                 SourceStamps& stamps, CheckStop check_stop);
 
   /// Saves every header, so that a resumed run can plan without the files. Before the first item.
   void save_headers() const;
@@ -36,6 +40,8 @@ class SourceConsumer {
   const formats::Checkpoint& source_;
   const Plan& plan_;
   const OutputPaths& paths_;
+  SourceStamps& stamps_;
+  CheckStop check_stop_;
   std::vector<std::vector<std::uint32_t>> readers_;  // per source file: the items that read it
   std::vector<std::size_t> waiting_;  // per source file: how many of them are not durable
   std::vector<char> consumed_;

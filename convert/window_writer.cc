@@ -35,11 +35,11 @@ struct WindowWriter::Window {
   std::vector<std::uint32_t> items;  // with bytes in this buffer
 };
 
-WindowWriter::WindowWriter(std::filesystem::path directory, std::vector<File> files,
-                           const Options& options, DurableCallback durable)
+WindowWriter::WindowWriter(StagedFiles& staged, std::vector<File> files, const Options& options,
+                           DurableCallback durable)
     : options_(options),
       durable_(std::move(durable)),
-      files_(std::move(directory), std::move(files), options.direct, options.max_open_files),
+      files_(staged, std::move(files), options.direct, options.max_open_files),
       last_sync_(std::chrono::steady_clock::now()) {
   INGOT_CHECK(options_.window_bytes % kDirectAlignment == 0 && options_.max_windows >= 2);
   for (std::uint32_t file = 0; file < files_.count(); ++file)

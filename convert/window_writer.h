@@ -51,8 +51,7 @@ class WindowWriter {
   /// Items that have become durable, ascending. Called by one thread at a time.
   using DurableCallback = std::function<void(const std::vector<std::uint32_t>&)>;
 
-  /// `written` are ranges (offset, bytes) per file that are on disk already (resume).
-  WindowWriter(std::filesystem::path directory, std::vector<File> files, const Options& options,
+  WindowWriter(StagedFiles& staged, std::vector<File> files, const Options& options,
                DurableCallback durable);
   ~WindowWriter();
   WindowWriter(const WindowWriter&) = delete;
@@ -91,6 +90,7 @@ class WindowWriter {
   }
   [[nodiscard]] double write_seconds() const;
   [[nodiscard]] bool uses_direct_io() const { return files_.uses_direct(); }
+  [[nodiscard]] bool has_reserved() const { return files_.has_reserved(); }
   [[nodiscard]] std::uint64_t windows_spilled() const {
     return spilled_.load(std::memory_order_relaxed);
   }

@@ -153,6 +153,7 @@ std::string manifest_text(const Manifest& manifest) {
   json["files"] = files_json(manifest.files);
   json["side_files"] = files_json(manifest.side_files);
   if (manifest.slicing) json["slicing"] = slicing_record_json(*manifest.slicing);
+  if (!manifest.unverified.empty()) json["unverified"] = manifest.unverified;
   return json_text(json);
 }
 
@@ -189,6 +190,11 @@ Manifest parse_manifest(std::string_view text, std::string_view where) {
   manifest.side_files = parse_files(fields.array("side_files"), where, "side_files", names);
   if (const Json* slicing = fields.find("slicing"))
     manifest.slicing = parse_slicing_record(*slicing, where);
+  if (const Json unverified = fields.optional("unverified"); unverified.is_string()) {
+    manifest.unverified = unverified.get<std::string>();
+  } else if (!unverified.is_null()) {
+    fail_json(where, "unverified is not a text");
+  }
   fields.expect_no_more();
   return manifest;
 }

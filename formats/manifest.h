@@ -46,6 +46,8 @@ struct Manifest {
   Hash128 records_hash;  ///< of the uncompressed text of the per-tensor records
   /// Layouts `ranks` and `deepseek-mp`: how the model was cut.
   std::optional<SlicingRecord> slicing = {};
+  /// The verification that was asked for and then left out (--no-verify), in words; empty: none.
+  std::string unverified = {};
 };
 
 std::string manifest_text(const Manifest& manifest);

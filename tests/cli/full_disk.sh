@@ -7,7 +7,7 @@ ingot=$1 example=$2 library=$3
 failed=0
 for n in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 16 18 20 25; do
   rm -rf "$work/out"
-  INGOT_FAIL_WRITE=$n LD_PRELOAD=$library "$ingot" convert "$example" "$work/out" --to bf16 --progress never --mem-limit 64MiB >"$work/stdout" 2>"$work/stderr"
+  INGOT_FAULTS="pwrite:ENOSPC:$n" LD_PRELOAD=$library "$ingot" convert "$example" "$work/out" --to bf16 --progress never --mem-limit 64MiB >"$work/stdout" 2>"$work/stderr"
   status=$?
   if [ $status -eq 0 ]; then break; fi
   failed=$((failed + 1))

@@ -105,7 +105,7 @@ expect 0 "plan for" "$ingot" convert "$work/in" "$work/out" --to bf16 --dry-run 
 expect 0 "already finished" "$ingot" convert "$work/in" "$work/out" --to bf16 --progress never --resume
 expect 0 "already finished" "$ingot" convert "$work/in" "$work/out" --to bf16 --dry-run --resume
 expect 2 "cannot resume" "$ingot" convert "$work/in" "$work/out" --progress never --resume
-mkdir -p "$work/unfinished/.ingot-partial" "$work/foreign/folder"
+mkdir -p "$work/unfinished/.ingot-partial/files" "$work/foreign/folder"
 expect 2 "unfinished" "$ingot" inspect "$work/unfinished"
 expect 2 "unfinished" "$ingot" convert "$work/in" "$work/unfinished" --to bf16 --progress never
 expect 2 "not empty" "$ingot" convert "$work/in" "$work/foreign" --to bf16 --progress never

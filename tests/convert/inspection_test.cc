@@ -5,12 +5,15 @@
 #include "convert/output_directory.h"
 #include "formats/check.h"
 #include "tests/convert/conversion.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 
 namespace ingot::convert {
 namespace {
 
 using ingot::testing::Conversion;
+using ingot::testing::expect_error;
+using ingot::testing::run_stopped;
 using ingot::testing::TempDir;
 using ingot::testing::tiny_v32;
 using ingot::testing::top_level;
@@ -95,7 +98,7 @@ TEST(Inspection, ReportSurvivesAKillAtAnyRename) {
   const auto expected = tree(directory / "whole");
   for (const bool report_is_in_place : {false, true}) {
     Conversion cut(tiny_v32(), directory / (report_is_in_place ? "after" : "before"));
-    ASSERT_TRUE(run_stopped(cut, 10));
+    ASSERT_TRUE(run_stopped(cut, 300));
     const OutputPaths paths(cut.output);
     std::filesystem::remove_all(paths.staged);
     std::filesystem::copy(directory / "whole", paths.staged,
@@ -108,6 +111,86 @@ TEST(Inspection, ReportSurvivesAKillAtAnyRename) {
     cut.run();
     EXPECT_TRUE(tree(cut.output) == expected) << report_is_in_place;
   }
+}
+
+Conversion gated(const std::filesystem::path& output, bool passes) {
+  Conversion conversion(tiny_v32(), output);
+  conversion.execute.gate = "--verify weights --require 'weights.cosine>=0.999'";
+  conversion.execute.inspect = [passes](const std::filesystem::path&) {
+    return Inspection{.may_publish = passes};
+  };
+  return conversion;
+}
+
+TEST(Gate, ThatWasAskedForIsNotForgottenByResume) {
+  const TempDir directory;
+  EXPECT_TRUE(gated(directory / "out", false).run().refused);
+  Conversion plain(tiny_v32(), directory / "out");
+  plain.execute.resume = true;
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    expect_error(ErrorCode::kMismatch,
+                 {"--verify weights --require 'weights.cosine>=0.999'", "--no-verify"},
+                 [&] { plain.run(); });
+    EXPECT_EQ(top_level(directory / "out"),
+              std::vector<std::string>{std::string(formats::kPartialName)});
+  }
+  // Nor is one that was never reached.
+  Conversion stopped = gated(directory / "stopped", true);
+  ASSERT_TRUE(run_stopped(stopped, 300));
+  plain.output = directory / "stopped";
+  expect_error(ErrorCode::kMismatch, {"--verify weights"}, [&] { plain.run(); });
+
+  Conversion passed = gated(directory / "out", true);
+  passed.execute.resume = true;
+  EXPECT_FALSE(passed.run().refused);
+  Conversion(tiny_v32(), directory / "plain").run();
+  EXPECT_TRUE(tree(directory / "out") == tree(directory / "plain"));
+}
+
+TEST(Gate, ThatIsLeftOutStandsInTheManifest) {
+  const TempDir directory;
+  EXPECT_TRUE(gated(directory / "out", false).run().refused);
+  Conversion open(tiny_v32(), directory / "out");
+  open.execute.resume = true;
+  open.execute.no_verify = true;
+  open.run();
+  EXPECT_EQ(formats::read_manifest(directory / "out")->unverified,
+            "--verify weights --require 'weights.cosine>=0.999'");
+  EXPECT_TRUE(formats::check_checkpoint(directory / "out", {}).findings.empty());
+  // Where nothing was asked for, there is nothing to leave out.
+  expect_error(ErrorCode::kInvalidArgument, {"--no-verify"}, [&] { open.run(); });
+}
+
+TEST(Gate, LooksAtAnOutputThatWasFinishedBefore) {
+  const TempDir directory;
+  Conversion(tiny_v32(), directory / "out").run();
+  const auto before = tree(directory / "out");
+  for (const bool passes : {true, false}) {
+    Conversion again = gated(directory / "out", passes);
+    again.execute.resume = true;
+    const ExecuteReport report = again.run();
+    EXPECT_TRUE(report.already_done);
+    EXPECT_EQ(report.refused, !passes);
+    EXPECT_TRUE(tree(directory / "out") == before);
+  }
+}
+
+TEST(Gate, LooksAtAPublicationThatWasCut) {
+  const TempDir directory;
+  Conversion(tiny_v32(), directory / "whole").run();
+  Conversion cut(tiny_v32(), directory / "out");
+  ASSERT_TRUE(run_stopped(cut, 300));
+  const OutputPaths paths(cut.output);
+  std::filesystem::remove_all(paths.staged);
+  std::filesystem::copy(directory / "whole", paths.staged,
+                        std::filesystem::copy_options::recursive);
+  Journal::append_to(paths.journal, *Journal::read(paths.journal)).add_publishing(false, false);
+  Conversion again = gated(directory / "out", false);
+  again.execute.resume = true;
+  const ExecuteReport report = again.run();
+  EXPECT_TRUE(report.only_published);
+  EXPECT_TRUE(report.refused);
+  EXPECT_TRUE(tree(directory / "out") == tree(directory / "whole"));
 }
 
 }  // namespace

@@ -35,7 +35,8 @@ std::string text_of(const TempDir& directory, const std::string& name) {
 
 TEST(OutputFiles, KeepNoMoreOpenThanTheyMay) {
   const TempDir directory;
-  OutputFiles files(directory.path(), files_of(20, 6), false, 3);
+  StagedFiles staged(directory.path());
+  OutputFiles files(staged, files_of(20, 6), false, 3);
   for (std::uint32_t file = 0; file < 20; ++file) {
     write(files, file, "abc", 0);
     EXPECT_EQ(descriptors_below(directory.path()), std::min<std::size_t>(file + 1, 3));
@@ -48,7 +49,8 @@ TEST(OutputFiles, KeepNoMoreOpenThanTheyMay) {
 
 TEST(OutputFiles, CloseTheOneThatWasIdleLongest) {
   const TempDir directory;
-  OutputFiles files(directory.path(), files_of(3, 1), false, 2);
+  StagedFiles staged(directory.path());
+  OutputFiles files(staged, files_of(3, 1), false, 2);
   write(files, 0, "a", 0);
   write(files, 1, "a", 0);
   write(files, 0, "b", 0);  // 1 is idle longer now
@@ -62,7 +64,8 @@ TEST(OutputFiles, CloseTheOneThatWasIdleLongest) {
 
 TEST(OutputFiles, NeverCloseOneInUse) {
   const TempDir directory;
-  OutputFiles files(directory.path(), files_of(3, 1), false, 2);
+  StagedFiles staged(directory.path());
+  OutputFiles files(staged, files_of(3, 1), false, 2);
   std::atomic<bool> is_open = false;
   std::thread other;
   {
@@ -85,7 +88,8 @@ TEST(OutputFiles, NeverCloseOneInUse) {
 
 TEST(OutputFiles, ReserveTheirBytesOnceOnly) {
   const TempDir directory;
-  OutputFiles files(directory.path(), files_of(2, 5'000), false, 1);
+  StagedFiles staged(directory.path());
+  OutputFiles files(staged, files_of(2, 5'000), false, 1);
   write(files, 0, "a", 0);
   EXPECT_EQ(std::filesystem::file_size(directory / "file-0"), 5'000U);
   write(files, 1, "a", 0);
@@ -96,7 +100,8 @@ TEST(OutputFiles, ReserveTheirBytesOnceOnly) {
 
 TEST(OutputFiles, SyncWhatAClosedDescriptorWrote) {
   const TempDir directory;
-  OutputFiles files(directory.path(), files_of(2, 1), true, 1);
+  StagedFiles staged(directory.path());
+  OutputFiles files(staged, files_of(2, 1), true, 1);
   write(files, 0, "a", 0);
   write(files, 1, "a", 0);
   EXPECT_NO_THROW(files.sync_data(0));
@@ -106,8 +111,9 @@ TEST(OutputFiles, SyncWhatAClosedDescriptorWrote) {
 
 TEST(OutputFiles, MakeTheFoldersInTheirNames) {
   const TempDir directory;
-  OutputFiles files(directory.path() / "" / ".",
-                    {{.name = "a/b/one", .n_bytes = 3}, {.name = "a/two", .n_bytes = 3}}, false, 4);
+  StagedFiles staged(directory.path() / "" / ".");
+  OutputFiles files(staged, {{.name = "a/b/one", .n_bytes = 3}, {.name = "a/two", .n_bytes = 3}},
+                    false, 4);
   write(files, 0, "one", 0);
   write(files, 1, "two", 0);
   EXPECT_EQ(text_of(directory, "a/b/one"), "one");
@@ -116,7 +122,8 @@ TEST(OutputFiles, MakeTheFoldersInTheirNames) {
 
 TEST(OutputFiles, CanBeOpenedAfterAFailure) {
   const TempDir directory;
-  OutputFiles files(directory.path(), {{.name = "a/one", .n_bytes = 3}}, false, 1);
+  StagedFiles staged(directory.path());
+  OutputFiles files(staged, {{.name = "a/one", .n_bytes = 3}}, false, 1);
   Fd::open_for_writing(directory / "a", 0101);
   expect_error(ErrorCode::kIo, {"a"}, [&] { write(files, 0, "one", 0); });
   std::filesystem::remove(directory / "a");

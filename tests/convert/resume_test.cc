@@ -87,19 +87,50 @@ TEST(Resume, OnAFinishedOutputItSaysSoAndWritesNothing) {
   EXPECT_TRUE(conversion.run().already_done);
   EXPECT_TRUE(tree(conversion.output) == before);
   conversion.recipe.mtp = MtpPolicy::kDrop;
-  expect_error(ErrorCode::kMismatch, {"other options"}, [&] { conversion.run(); });
+  expect_error(ErrorCode::kMismatch, {"other options: --mtp convert (now drop)"},
+               [&] { conversion.run(); });
 }
 
-TEST(Resume, RefusesAnotherRecipe) {
+TEST(Resume, RefusesOtherOptionsAndNamesThem) {
   const TempDir directory;
   Conversion conversion(tiny_v32(), directory / "out");
   ASSERT_TRUE(run_stopped(conversion, 200));
   conversion.execute.resume = true;
   conversion.recipe.mtp = MtpPolicy::kDrop;
-  expect_error(ErrorCode::kMismatch, {"other options"}, [&] { conversion.run(); });
+  expect_error(ErrorCode::kMismatch, {"begun with other options: --mtp convert (now drop) ("},
+               [&] { conversion.run(); });
   conversion.recipe.mtp = MtpPolicy::kConvert;
   conversion.plan.shards.max_shard_bytes = 1'000'000;
-  expect_error(ErrorCode::kMismatch, {"other options"}, [&] { conversion.run(); });
+  conversion.recipe.to = formats::SchemeId::kF32;
+  conversion.recipe.rules.push_back(parse_rule("lm_head.weight=bf16"));
+  expect_error(ErrorCode::kMismatch,
+               {"begun with other options", "--max-shard-size not given (now 1000000)",
+                "--rule not given (now lm_head.weight=bf16)",
+                "--to bf16 (now f32)", "--force"},
+               [&] { conversion.run(); });
+}
+
+TEST(Resume, TakesFurtherAllowancesAndKeepsThem) {
+  const TempDir directory;
+  Conversion conversion(tiny_v32(), directory / "out");
+  conversion.recipe.allow.add("nan-code=lm_head.weight");
+  ASSERT_TRUE(run_stopped(conversion, 200));
+  conversion.execute.resume = true;
+  conversion.recipe.allow.add("zero-scale=*");
+  // Far enough to have begun.
+  ASSERT_TRUE(run_stopped(conversion, 260));
+  conversion.recipe.allow = {};
+  conversion.recipe.allow.add("nan-code=lm_head.weight");
+  expect_error(ErrorCode::kMismatch,
+               {"--allow nan-code=lm_head.weight zero-scale=* (now nan-code=lm_head.weight)",
+                "not taken back"},
+               [&] { conversion.run(); });
+  conversion.recipe.allow.add("zero-scale=*");
+  conversion.run();
+  Conversion whole(tiny_v32(), directory / "whole");
+  whole.recipe.allow = conversion.recipe.allow;
+  whole.run();
+  EXPECT_TRUE(tree(directory / "out") == tree(directory / "whole"));
 }
 
 TEST(Resume, RefusesASourceOfWhichOneSampledByteChangedThoughItsTimeDidNot) {
@@ -148,7 +179,7 @@ TEST(Resume, FinishesAPublicationThatWasCutAtAnyRename) {
   for (std::size_t renamed = 0; renamed <= names.size(); ++renamed) {
     // A finished output taken back to the moment after `renamed` renames.
     Conversion conversion(tiny_v32(), directory / ("cut" + std::to_string(renamed)));
-    ASSERT_TRUE(run_stopped(conversion, 10));
+    ASSERT_TRUE(run_stopped(conversion, 100));
     const OutputPaths paths(conversion.output);
     std::filesystem::remove_all(paths.staged);
     std::filesystem::create_directories(paths.staged);

@@ -50,7 +50,8 @@ TEST_P(ManyFiles, AreWrittenWholeWithFewDescriptors) {
   std::uint64_t n_spilled = 0;
   {
     const DescriptorLimit limit(kDescriptors);
-    WindowWriter writer(directory.path(), job.files, options(GetParam()),
+    StagedFiles staged(directory.path());
+    WindowWriter writer(staged, job.files, options(GetParam()),
                         [&](const std::vector<std::uint32_t>& items) {
                           durable.insert(durable.end(), items.begin(), items.end());
                         });
@@ -87,7 +88,8 @@ TEST(WindowWriterFiles, AreContinuedAroundWhatAnEarlierRunWrote) {
   }
   {
     const DescriptorLimit limit(kDescriptors);
-    WindowWriter writer(directory.path(), job.files, options(16), ignore);
+    StagedFiles staged(directory.path());
+    WindowWriter writer(staged, job.files, options(16), ignore);
     for (const Range& range : job.ranges) {
       if (early(range)) writer.mark_written(range.file, range.offset, range.n_bytes);
     }
@@ -107,7 +109,8 @@ TEST(WindowWriterFiles, MayStandInFolders) {
   }
   // Found as well as made.
   std::filesystem::create_directories(directory / "rank-3");
-  WindowWriter writer(directory.path(), job.files,
+  StagedFiles staged(directory.path());
+  WindowWriter writer(staged, job.files,
                       {.window_bytes = kWindow, .max_windows = 8, .max_open_files = 3}, ignore);
   std::atomic<std::size_t> next = 0;
   run_workers(3, [&](std::size_t) {
@@ -123,7 +126,8 @@ TEST(WindowWriterFiles, ReportAFolderThatCannotBeMade) {
   Job job = random_job(4, 2, 10'000);
   job.files[1].name = "rank/file";
   Fd::open_for_writing(directory / "rank", O_WRONLY | O_CREAT);
-  WindowWriter writer(directory.path(), job.files, options(4), ignore);
+  StagedFiles staged(directory.path());
+  WindowWriter writer(staged, job.files, options(4), ignore);
   expect_error(ErrorCode::kIo, {"rank"}, [&] {
     for (const Range& range : job.ranges) write_range(writer, range);
     finish(writer, job);
@@ -135,7 +139,8 @@ TEST(WindowWriterFiles, ReportThatTheProcessMayOpenNoMore) {
   const TempDir directory;
   const Job job = random_job(5, kFiles, 1'000);
   const DescriptorLimit limit(kDescriptors);
-  WindowWriter writer(directory.path(), job.files,
+  StagedFiles staged(directory.path());
+  WindowWriter writer(staged, job.files,
                       {.window_bytes = kWindow,
                        .max_windows = 4,
                        .max_open_files = kFiles,
@@ -150,8 +155,9 @@ TEST(WindowWriterFiles, ReportThatTheProcessMayOpenNoMore) {
 
 TEST(WindowWriterFiles, ReportAWriteThatFailsAfterReopening) {
   const TempDir directory;
+  StagedFiles staged(directory.path());
   WindowWriter writer(
-      directory.path(), {{.name = "a", .n_bytes = 2 * kWindow}, {.name = "b", .n_bytes = kWindow}},
+      staged, {{.name = "a", .n_bytes = 2 * kWindow}, {.name = "b", .n_bytes = kWindow}},
       {.window_bytes = kWindow, .max_windows = 2, .writer_threads = 1, .max_open_files = 1},
       ignore);
   write_range(writer, {.file = 0, .item = 0, .offset = 0, .n_bytes = kWindow});

@@ -34,7 +34,8 @@ TEST_P(WindowWriterSettings, WritesEveryByteOfRandomRangesAndReportsEachItemOnce
     const TempDir directory;
     const Job job = random_job(seed, 5, 700'000);
     std::vector<std::uint32_t> durable;
-    WindowWriter writer(directory.path(), job.files,
+    StagedFiles staged(directory.path());
+    WindowWriter writer(staged, job.files,
                         {.window_bytes = kWindow,
                          .max_windows = setting.windows,
                          .writer_threads = 2,
@@ -71,7 +72,8 @@ INSTANTIATE_TEST_SUITE_P(Settings, WindowWriterSettings,
 TEST(WindowWriter, SpillsWhenFilesOutnumberWindows) {
   const TempDir directory;
   Job job = random_job(9, 30, 150'000);
-  WindowWriter writer(directory.path(), job.files,
+  StagedFiles staged(directory.path());
+  WindowWriter writer(staged, job.files,
                       {.window_bytes = kWindow, .max_windows = 2, .writer_threads = 1},
                       [](const std::vector<std::uint32_t>&) {});
   for (const Range& range : job.ranges) write_range(writer, range);
@@ -86,7 +88,8 @@ TEST(WindowWriter, ContinuesAroundRangesThatAnEarlierRunWrote) {
   const Job job = random_job(3, 3, 500'000);
   const auto early = [](const Range& range) { return range.item % 3 == 0; };
   {
-    WindowWriter writer(directory.path(), job.files, {.window_bytes = kWindow, .max_windows = 4},
+    StagedFiles staged(directory.path());
+    WindowWriter writer(staged, job.files, {.window_bytes = kWindow, .max_windows = 4},
                         [](const std::vector<std::uint32_t>&) {});
     for (const Range& range : job.ranges) {
       if (early(range)) write_range(writer, range);
@@ -104,7 +107,8 @@ TEST(WindowWriter, ContinuesAroundRangesThatAnEarlierRunWrote) {
       bytes[i] = content(range.file, range.offset + i);
     file.write_exact(bytes, range.offset);
   }
-  WindowWriter writer(directory.path(), job.files, {.window_bytes = kWindow, .max_windows = 4},
+  StagedFiles staged(directory.path());
+  WindowWriter writer(staged, job.files, {.window_bytes = kWindow, .max_windows = 4},
                       [](const std::vector<std::uint32_t>&) {});
   for (const Range& range : job.ranges) {
     if (early(range)) writer.mark_written(range.file, range.offset, range.n_bytes);
@@ -120,7 +124,8 @@ TEST(WindowWriter, ContinuesAroundRangesThatAnEarlierRunWrote) {
 TEST(WindowWriter, AnItemIsDurableOnlyAfterItsLastByteIsWritten) {
   const TempDir directory;
   std::vector<std::uint32_t> durable;
-  WindowWriter writer(directory.path(), {{.name = "a", .n_bytes = 2 * kWindow}},
+  StagedFiles staged(directory.path());
+  WindowWriter writer(staged, {{.name = "a", .n_bytes = 2 * kWindow}},
                       {.window_bytes = kWindow,
                        .max_windows = 2,
                        .writer_threads = 1,
@@ -148,7 +153,9 @@ TEST(WindowWriter, AFailingDiskStopsEveryProducer) {
   const TempDir directory;
   // The name is a directory, so that opening the output fails in a writer thread.
   std::filesystem::create_directory(directory / "file");
-  WindowWriter writer(directory.path(), {{.name = "file", .n_bytes = 50 * kWindow}},
+  StagedFiles staged(directory.path());
+  staged.take("file");
+  WindowWriter writer(staged, {{.name = "file", .n_bytes = 50 * kWindow}},
                       {.window_bytes = kWindow, .max_windows = 4, .writer_threads = 2},
                       [](const std::vector<std::uint32_t>&) {});
   ingot::testing::expect_error(ErrorCode::kIo, {"file"}, [&] {

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "formats/base/fd.h"
+#include "formats/base/hash.h"
+#include "formats/base/job_threads.h"
+
+namespace ingot::convert {
+
+/// The files of an output before they have their final names. Which file stands under each name is
+/// remembered from the moment when it was made, or found as an earlier run left it; one that
+/// somebody put in its place is neither written to nor published. Safe from many threads.
+class StagedFiles {
+ public:
+  /// Takes over what is in `directory`, which need not exist.
+  explicit StagedFiles(std::filesystem::path directory);
+
+  /// Opens a file for reading and writing; creates it when it is not one of ours. Throws kExists
+  /// when somebody else has made a file of this name.
+  Fd open(const std::string& name);
+  /// Opens one of ours again, with further open(2) flags. Throws kMismatch when another stands in
+  /// its place.
+  Fd reopen(const std::string& name, int flags) const;
+  /// What stands under this name now is ours.
+  void take(const std::string& name);
+  /// Throws kMismatch unless what stands under this name is ours.
+  void require_ours(const std::string& name) const;
+
+  [[nodiscard]] const std::filesystem::path& directory() const { return directory_; }
+
+ private:
+  /// nullopt for a name that is not ours.
+  [[nodiscard]] std::optional<FileStamp> known(const std::string& name) const;
+
+  std::filesystem::path directory_;
+  mutable std::mutex mutex_;
+  std::map<std::string, FileStamp> files_;  // as they were when they became ours
+};
+
+/// What a copy has.
+struct CopiedFile {
+  std::uint64_t n_bytes = 0;
+  Hash128 hash;  ///< tensor hash of the bytes
+};
+
+/// Copies a file byte for byte, durable when this returns; makes the folders of `to`.
+CopiedFile copy_durably(const std::filesystem::path& from, const std::filesystem::path& to,
+                        const CheckStop& check_stop);
+
+}  // namespace ingot::convert

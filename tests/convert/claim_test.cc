@@ -1,0 +1,245 @@
+#include "convert/claim.h"
+
+#include <atomic>
+#include <barrier>
+#include <optional>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "tests/convert/conversion.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_dir.h"
+
+namespace ingot::convert {
+namespace {
+
+using ingot::testing::Conversion;
+using ingot::testing::expect_error;
+using ingot::testing::run_stopped;
+using ingot::testing::TempDir;
+using ingot::testing::tiny_v32;
+using ingot::testing::top_level;
+using ingot::testing::tree;
+
+const RunName kFirst{.host = "here",
+                     .boot = "b1",
+                     .pid = 123,
+                     .started = "2026-01-02 03:04:05 UTC",
+                     .command = "ingot convert m out"};
+const RunName kSecond{
+    .host = "here", .boot = "b1", .pid = 456, .started = "later", .command = "ingot merge"};
+
+// What a run leaves that was killed: a claim without a lock.
+void leave_claim(const OutputPaths& paths, const RunName& run) {
+  std::optional<std::string> text;
+  {
+    const Claim claim = Claim::take(paths, run);
+    text = read_text_file(paths.claim, 1000);
+  }
+  std::filesystem::create_directories(paths.partial);
+  write_text_file(paths.claim, *text);
+}
+
+TEST(Claim, RefusesASecondRunNamingTheFirst) {
+  const TempDir directory;
+  const OutputPaths paths(directory / "out");
+  const Claim claim = Claim::take(paths, kFirst);
+  EXPECT_TRUE(claim.is_locked());
+  EXPECT_NO_THROW(claim.require_held());
+  expect_error(ErrorCode::kExists,
+               {(directory / "out").string(), "process 123 on here",
+                "started 2026-01-02 03:04:05 UTC", "ingot convert m out"},
+               [&] { Claim::take(paths, kSecond); });
+  EXPECT_NO_THROW(claim.require_held());
+}
+
+TEST(Claim, LeavesNothingBehind) {
+  const TempDir directory;
+  { const Claim claim = Claim::take(OutputPaths(directory / "out"), kFirst); }
+  EXPECT_FALSE(std::filesystem::exists(directory / "out"));
+  std::filesystem::create_directory(directory / "mine");
+  { const Claim claim = Claim::take(OutputPaths(directory / "mine"), kFirst); }
+  EXPECT_TRUE(top_level(directory / "mine").empty());
+  EXPECT_TRUE(std::filesystem::exists(directory / "mine"));
+}
+
+TEST(Claim, TakesOverThatOfADeadRun) {
+  const TempDir directory;
+  const OutputPaths paths(directory / "out");
+  leave_claim(paths, kFirst);
+  EXPECT_NO_THROW(Claim::take(paths, kSecond));
+  // After a restart of the host its boot id is another.
+  RunName restarted = kSecond;
+  restarted.boot = "b2";
+  leave_claim(paths, kFirst);
+  EXPECT_NO_THROW(Claim::take(paths, restarted));
+  std::filesystem::create_directories(paths.partial);
+  write_text_file(paths.claim, "{\"host\": \"cut by a cr");
+  EXPECT_NO_THROW(Claim::take(paths, kSecond));
+}
+
+TEST(Claim, LeavesThatOfAnotherHostToItsUser) {
+  const TempDir directory;
+  const OutputPaths paths(directory / "out");
+  leave_claim(paths, kFirst);
+  RunName elsewhere = kSecond;
+  elsewhere.host = "there";
+  elsewhere.boot = "b2";
+  expect_error(ErrorCode::kExists,
+               {"process 123 on here", "If it has ended, remove " + paths.claim.string()},
+               [&] { Claim::take(paths, elsewhere); });
+  EXPECT_TRUE(std::filesystem::exists(paths.claim));
+  std::filesystem::remove(paths.claim);
+  EXPECT_NO_THROW(Claim::take(paths, elsewhere));
+}
+
+TEST(Claim, NoticesThatItWasTakenAway) {
+  const TempDir directory;
+  const OutputPaths paths(directory / "out");
+  const Claim first = Claim::take(paths, kFirst);
+  std::filesystem::remove(paths.claim);
+  expect_error(ErrorCode::kMismatch, {"removed or replaced"}, [&] { first.require_held(); });
+  const Claim second = Claim::take(paths, kSecond);
+  expect_error(ErrorCode::kMismatch, {"removed or replaced"}, [&] { first.require_held(); });
+  EXPECT_NO_THROW(second.require_held());
+}
+
+TEST(Claim, GoesToOneOfManyThatStartAtOnce) {
+  constexpr int kRuns = 8;
+  for (int round = 0; round < 20; ++round) {
+    const TempDir directory;
+    const OutputPaths paths(directory / "out");
+    std::barrier all(kRuns);
+    std::atomic<int> winners = 0, refused = 0;
+    std::vector<std::jthread> threads;
+    for (int run = 0; run < kRuns; ++run) {
+      threads.emplace_back([&] {
+        std::optional<Claim> claim;
+        all.arrive_and_wait();
+        try {
+          claim.emplace(Claim::take(paths, kFirst));
+          ++winners;
+        } catch (const Error& error) {
+          EXPECT_EQ(error.code(), ErrorCode::kExists);
+          EXPECT_NE(std::string(error.what()).find("process 123"), std::string::npos)
+              << error.what();
+          ++refused;
+        }
+        // The winner holds it until all have asked.
+        all.arrive_and_wait();
+      });
+    }
+    threads.clear();
+    EXPECT_EQ(winners, 1);
+    EXPECT_EQ(refused, kRuns - 1);
+    EXPECT_FALSE(std::filesystem::exists(directory / "out"));
+  }
+}
+
+TEST(ClaimedOutput, RefusesAnyOtherRunAndPublishesItsOwnBytes) {
+  const TempDir directory;
+  Conversion(tiny_v32(), directory / "whole").run();
+  Conversion first(tiny_v32(), directory / "out");
+  first.execute.run = kFirst;
+  int refused = 0;
+  first.execute.inspect = [&](const std::filesystem::path&) {
+    for (const bool resume : {false, true}) {
+      for (const bool force : {false, true}) {
+        Conversion other(tiny_v32(), directory / "out");
+        other.recipe.mtp = MtpPolicy::kDrop;
+        other.execute.resume = resume;
+        other.execute.force = force;
+        expect_error(ErrorCode::kExists, {"another run is writing here", "process 123 on here"},
+                     [&] { other.run(); });
+        ++refused;
+      }
+    }
+    return Inspection{};
+  };
+  first.run();
+  EXPECT_EQ(refused, 4);
+  EXPECT_TRUE(tree(directory / "out") == tree(directory / "whole"));
+}
+
+TEST(ClaimedOutput, IsNotPublishedWhenTheClaimWasTakenAway) {
+  const TempDir directory;
+  Conversion first(tiny_v32(), directory / "out");
+  first.execute.inspect = [&](const std::filesystem::path&) {
+    // What --force of an older version did.
+    std::filesystem::remove_all(OutputPaths(directory / "out").partial);
+    Conversion other(tiny_v32(), directory / "out");
+    EXPECT_TRUE(run_stopped(other, 300));
+    return Inspection{};
+  };
+  expect_error(ErrorCode::kMismatch, {}, [&] { first.run(); });
+  EXPECT_EQ(top_level(directory / "out"),
+            std::vector<std::string>{std::string(formats::kPartialName)});
+}
+
+TEST(ClaimedOutput, IsNotPublishedWithAFileThatSomebodyReplaced) {
+  const TempDir directory;
+  Conversion conversion(tiny_v32(), directory / "out");
+  std::string replaced;
+  conversion.execute.inspect = [&](const std::filesystem::path& staged) {
+    const auto file = staged / replaced;
+    std::filesystem::copy_file(file, staged / "copy");
+    std::filesystem::rename(staged / "copy", file);
+    return Inspection{};
+  };
+  for (const char* name : {"model-00001-of-00002.safetensors", "config.json"}) {
+    replaced = name;
+    expect_error(ErrorCode::kMismatch, {name, "not the file that this run has written"},
+                 [&] { conversion.run(); });
+    EXPECT_EQ(top_level(directory / "out"),
+              std::vector<std::string>{std::string(formats::kPartialName)});
+    conversion.execute.force = true;
+  }
+}
+
+TEST(ClaimedOutput, ForcedAndKilledStillReplacesWhenResumed) {
+  const TempDir directory;
+  Conversion whole(tiny_v32(), directory / "whole");
+  whole.plan.shards.max_shard_bytes = 100'000'000;
+  whole.run();
+  Conversion conversion(tiny_v32(), directory / "out");
+  conversion.run();
+  ASSERT_TRUE(std::filesystem::exists(directory / "out" / "model-00002-of-00002.safetensors"));
+  conversion.plan.shards.max_shard_bytes = 100'000'000;
+  conversion.execute.force = true;
+  ASSERT_TRUE(run_stopped(conversion, 300));
+  conversion.execute.force = false;
+  conversion.execute.resume = true;
+  conversion.run();
+  EXPECT_TRUE(tree(directory / "out") == tree(directory / "whole"));
+}
+
+TEST(ClaimedOutput, ForcedAndKilledAtOnceIsNotReplacedUnasked) {
+  const TempDir directory;
+  Conversion conversion(tiny_v32(), directory / "out");
+  conversion.run();
+  const auto before = tree(directory / "out");
+  // Killed before its journal was written.
+  std::filesystem::create_directories(OutputPaths(directory / "out").staged);
+  conversion.recipe.mtp = MtpPolicy::kDrop;
+  conversion.execute.resume = true;
+  expect_error(ErrorCode::kMismatch, {}, [&] { conversion.run(); });
+  EXPECT_TRUE(tree(directory / "out") == before);
+}
+
+TEST(ClaimedOutput, RemovedAtAnyPointEndsTheRun) {
+  for (const int polls : {1, 100, 300}) {
+    const TempDir directory;
+    Conversion conversion(tiny_v32(), directory / "out");
+    std::atomic<int> left = polls;
+    conversion.execute.stop_requested = [&] {
+      if (--left == 0) std::filesystem::remove_all(directory / "out");
+      return false;
+    };
+    EXPECT_THROW(conversion.run(), std::exception) << polls;
+    EXPECT_FALSE(std::filesystem::exists(directory / "out" / formats::kManifestName));
+  }
+}
+
+}  // namespace
+}  // namespace ingot::convert

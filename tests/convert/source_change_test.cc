@@ -1,0 +1,146 @@
+#include <array>
+
+#include <gtest/gtest.h>
+
+#include "convert/fingerprint.h"
+#include "convert/output_directory.h"
+#include "convert/source_stamps.h"
+#include "tests/convert/conversion.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_dir.h"
+
+namespace ingot::convert {
+namespace {
+
+using ingot::testing::Conversion;
+using ingot::testing::copy_example;
+using ingot::testing::expect_error;
+using ingot::testing::run_stopped;
+using ingot::testing::TempDir;
+using ingot::testing::tiny_v32;
+using ingot::testing::top_level;
+using ingot::testing::tree;
+
+constexpr const char* kFile = "model-00001-of-00002.safetensors";
+
+// Changes a byte of a weight that the fingerprint does not sample.
+void change_unsampled_byte(const std::filesystem::path& directory) {
+  const formats::Checkpoint source = formats::Checkpoint::open(directory);
+  const std::uint64_t last =
+      std::filesystem::file_size(directory / kFile) - kFingerprintSampleBytes;
+  for (const formats::StoredTensor& stored : source.stored()) {
+    if (source.files()[stored.file].name != kFile || stored.dtype != formats::DType::kF8E4M3)
+      continue;
+    const std::uint64_t at = stored.offset + stored.n_bytes / 2;
+    const std::uint64_t sample = at * (kFingerprintSamples - 1) / last;
+    const std::uint64_t sampled = last * sample / (kFingerprintSamples - 1);
+    if (at < sampled + 2 * kFingerprintSampleBytes) continue;
+    const Fd file = Fd::open_for_writing(directory / kFile, 02);
+    std::array<std::byte, 1> code{};
+    file.read_exact(code, at);
+    // A finite code, another than before.
+    code[0] = code[0] == std::byte{0x31} ? std::byte{0x32} : std::byte{0x31};
+    file.write_exact(code, at);
+    return;
+  }
+  FAIL() << "every weight is sampled";
+}
+
+TEST(SourceChange, WhileItIsReadPublishesNothing) {
+  const TempDir directory;
+  copy_example(directory / "in");
+  Conversion conversion(directory / "in", directory / "out");
+  conversion.execute.inspect = [&](const std::filesystem::path&) {
+    change_unsampled_byte(directory / "in");
+    return Inspection{};
+  };
+  expect_error(ErrorCode::kMismatch, {kFile, "has changed while this run read it"},
+               [&] { conversion.run(); });
+  EXPECT_EQ(top_level(directory / "out"),
+            std::vector<std::string>{std::string(formats::kPartialName)});
+
+  // What was made of the old bytes is made again.
+  conversion.execute.inspect = nullptr;
+  conversion.execute.resume = true;
+  EXPECT_GT(conversion.run().items_redone, 0U);
+  Conversion(directory / "in", directory / "whole").run();
+  EXPECT_TRUE(tree(directory / "out") == tree(directory / "whole"));
+}
+
+TEST(SourceChange, BetweenRunsIsReadAgain) {
+  const TempDir directory;
+  copy_example(directory / "in");
+  Conversion conversion(directory / "in", directory / "out");
+  ASSERT_TRUE(run_stopped(conversion, 300));
+  change_unsampled_byte(directory / "in");
+  conversion.execute.resume = true;
+  conversion.run();
+  Conversion(directory / "in", directory / "whole").run();
+  EXPECT_TRUE(tree(directory / "out") == tree(directory / "whole"));
+}
+
+TEST(SourceChange, ThatIsACopyOfTheSameBytesIsNone) {
+  const TempDir directory;
+  copy_example(directory / "in");
+  Conversion conversion(directory / "in", directory / "out");
+  ASSERT_TRUE(run_stopped(conversion, 300));
+  std::filesystem::rename(directory / "in", directory / "before");
+  copy_example(directory / "in");
+  conversion.execute.resume = true;
+  const ExecuteReport report = conversion.run();
+  EXPECT_GT(report.items_resumed, 0U);
+  EXPECT_EQ(report.items_redone, 0U);
+}
+
+TEST(SourceChange, OfAnyFileThatIsReadIsNamed) {
+  for (const char* name : {"config.json", "tokenizer.json", "model.safetensors.index.json"}) {
+    const TempDir directory;
+    copy_example(directory / "in");
+    Conversion conversion(directory / "in", directory / "out");
+    conversion.execute.inspect = [&](const std::filesystem::path&) {
+      // The same bytes in another file.
+      std::filesystem::copy_file(directory / "in" / name, directory / "copy");
+      std::filesystem::rename(directory / "copy", directory / "in" / name);
+      return Inspection{};
+    };
+    expect_error(ErrorCode::kMismatch, {name, "another file has taken its place"},
+                 [&] { conversion.run(); });
+  }
+}
+
+TEST(SourceChange, BeforeTheExecutionIsFoundByStampsTakenFirst) {
+  const TempDir directory;
+  copy_example(directory / "in");
+  Conversion conversion(directory / "in", directory / "out");
+  conversion.execute.stamps.add(directory / "in");
+  change_unsampled_byte(directory / "in");
+  expect_error(ErrorCode::kMismatch, {kFile, "written to"}, [&] { conversion.run(); });
+}
+
+TEST(SourceChange, OfAFileThatNobodyReadsIsNone) {
+  const TempDir directory;
+  copy_example(directory / "in");
+  std::filesystem::create_directory(directory / "in" / ".cache");
+  write_text_file(directory / "in" / ".cache" / "lock", "1");
+  Conversion conversion(directory / "in", directory / "out");
+  conversion.execute.inspect = [&](const std::filesystem::path&) {
+    write_text_file(directory / "in" / ".cache" / "lock", "two");
+    write_text_file(directory / "in" / "new.txt", "made later");
+    return Inspection{};
+  };
+  EXPECT_NO_THROW(conversion.run());
+}
+
+TEST(ConsumeSource, KeepsAFileThatChangedWhileItWasRead) {
+  const TempDir directory;
+  copy_example(directory / "in");
+  Conversion conversion(directory / "in", directory / "out");
+  conversion.execute.consume_source = true;
+  conversion.execute.stamps.add(directory / "in");
+  change_unsampled_byte(directory / "in");
+  expect_error(ErrorCode::kMismatch, {kFile}, [&] { conversion.run(); });
+  EXPECT_TRUE(std::filesystem::exists(directory / "in" / kFile));
+}
+
+}  // namespace
+}  // namespace ingot::convert
