@@ -43,11 +43,11 @@ class ManifestCheck {
     }
   }
 
-  void side_files() {
+  void side_files(const std::function<bool()>& stop_requested) {
     for (const ManifestFile& file : manifest_.side_files) {
       if (!has_size(file, false)) continue;
       guarded(file.name, [&] {
-        const Hash128 hash = hash_file(directory_ / file.name);
+        const Hash128 hash = hash_file(directory_ / file.name, stop_requested);
         if (hash != file.hash) differs(file.name, "", file.hash, hash);
       });
     }
@@ -97,6 +97,7 @@ class ManifestCheck {
     try {
       body();
     } catch (const Error& error) {
+      if (error.code() == ErrorCode::kInterrupted) throw;
       Finding finding = finding_of(error);
       finding.file = file;
       result_.findings.push_back(std::move(finding));
@@ -191,7 +192,7 @@ void check_against_manifest(const std::filesystem::path& directory, const Manife
     check.weights(*weights, hashes,
                   {.threads = options.threads, .stop_requested = options.stop_requested});
   }
-  check.side_files();
+  check.side_files(options.stop_requested);
 }
 
 }  // namespace ingot::formats

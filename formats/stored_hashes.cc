@@ -93,9 +93,11 @@ Hash128 hash_range(std::uint64_t n_bytes,
   return hasher.finish();
 }
 
-Hash128 hash_file(const std::filesystem::path& path) {
+Hash128 hash_file(const std::filesystem::path& path, const std::function<bool()>& stop_requested) {
   const Fd fd = Fd::open_for_reading(path);
   return hash_range(fd.size(), [&](std::uint64_t offset, std::span<std::byte> out) {
+    if (stop_requested && stop_requested())
+      throw Error(ErrorCode::kInterrupted, "stopped while files were hashed");
     fd.read_exact(out, offset);
   });
 }

@@ -19,8 +19,9 @@ namespace ingot::formats {
 Hash128 hash_range(std::uint64_t n_bytes,
                    const std::function<void(std::uint64_t, std::span<std::byte>)>& read);
 
-/// The tensor hash of a file's bytes.
-Hash128 hash_file(const std::filesystem::path& path);
+/// The tensor hash of a file's bytes. `stop_requested` is asked at every chunk; true: kInterrupted.
+Hash128 hash_file(const std::filesystem::path& path,
+                  const std::function<bool()>& stop_requested = {});
 
 /// The hash of a stored tensor, or why it could not be read; neither when its file was consumed.
 struct HashedTensor {

@@ -8,6 +8,7 @@
 #include <xxhash.h>
 
 #include "formats/manifest.h"
+#include "formats/stored_hashes.h"
 #include "formats/synth.h"
 #include "tests/check/editable_checkpoint.h"
 #include "tests/support/expect_error.h"
@@ -262,6 +263,28 @@ TEST(Check, StopsBetweenPiecesWhenAsked) {
   check(true);
   write_manifest(dir.path());
   check(false);
+}
+
+TEST(Check, StopsWhileSideFilesAreHashed) {
+  const TempDir dir;
+  make_tiny(dir.path());
+  write_manifest(dir.path());
+  int polls = 0;
+  const auto count = [&] {
+    ++polls;
+    return false;
+  };
+  check_checkpoint(dir.path(), {.stop_requested = count});
+  const int all = polls;
+  // Side files come last, so the last question is asked of one.
+  const Manifest manifest = *read_manifest(dir.path());
+  ASSERT_FALSE(manifest.side_files.empty());
+  fs::remove(dir.path() / manifest.side_files.back().name);
+  polls = 0;
+  check_checkpoint(dir.path(), {.stop_requested = count});
+  EXPECT_LT(polls, all);
+  expect_error(ErrorCode::kInterrupted, {"stopped"},
+               [&] { hash_file(dir.path() / kManifestName, [] { return true; }); });
 }
 
 TEST(Check, FindsAFlippedByteInEveryPlace) {

@@ -105,8 +105,7 @@ TEST(Resume, RefusesOtherOptionsAndNamesThem) {
   conversion.recipe.rules.push_back(parse_rule("lm_head.weight=bf16"));
   expect_error(ErrorCode::kMismatch,
                {"begun with other options", "--max-shard-size not given (now 1000000)",
-                "--rule not given (now lm_head.weight=bf16)",
-                "--to bf16 (now f32)", "--force"},
+                "--rule not given (now lm_head.weight=bf16)", "--to bf16 (now f32)", "--force"},
                [&] { conversion.run(); });
 }
 

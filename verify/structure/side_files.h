@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <string>
 
@@ -15,7 +16,8 @@ namespace ingot::verify {
 /// however many directories they are compared with.
 class SourceSideFiles {
  public:
-  explicit SourceSideFiles(const formats::Checkpoint& source);
+  /// `stop_requested` is asked while files are hashed; true: kInterrupted.
+  SourceSideFiles(const formats::Checkpoint& source, std::function<bool()> stop_requested);
 
   /// Finds ("structure.side-file") those that a directory lacks or has with other bytes, and those
   /// that the source does not have. Papers (a readme, a licence, pictures) and further files that
@@ -28,6 +30,7 @@ class SourceSideFiles {
   [[nodiscard]] const Hash128& hash_of(const std::string& path);
 
   std::filesystem::path directory_;
+  std::function<bool()> stop_requested_;
   std::map<std::string, std::uint64_t> sizes_;
   std::map<std::string, Hash128> hashes_;
 };
