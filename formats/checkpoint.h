@@ -92,7 +92,7 @@ class Checkpoint final : public TensorSource {
   [[nodiscard]] const std::vector<SideFile>& side_files() const;
   /// Whether a file of this bare name stands in the directory, readable or not.
   [[nodiscard]] bool has_file(std::string_view name) const;
-  /// True when the directory has a model.safetensors.index.json.
+  /// True when the directory has an index, whatever its name.
   [[nodiscard]] bool has_index() const;
   /// Layers promised by num_nextn_predict_layers of which no tensor is here.
   [[nodiscard]] bool lacks_promised_mtp() const;

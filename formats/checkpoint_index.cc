@@ -120,13 +120,15 @@ class IndexReader final : public JsonEvents {
 
 }  // namespace
 
-CheckpointIndex parse_checkpoint_index(std::string_view text, std::string_view where) {
+CheckpointIndex parse_checkpoint_index(std::string_view text, std::string_view name) {
   try {
     IndexReader reader;
-    parse_json_events(text, where, reader);
-    return reader.take();
+    parse_json_events(text, name, reader);
+    CheckpointIndex index = reader.take();
+    index.name = name;
+    return index;
   } catch (Error& error) {
-    error.in_file(where);
+    error.in_file(name);
     throw;
   }
 }

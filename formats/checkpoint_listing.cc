@@ -18,6 +18,8 @@ constexpr std::string_view kWeightsSuffix = ".safetensors";
 constexpr std::string_view kIndexSuffix = ".safetensors.index.json";
 constexpr std::string_view kSingleFile = "model.safetensors";
 constexpr std::string_view kHeaderSuffix = ".header";
+// msmodelslim's: quant_model_weights and, with the type behind it, quant_model_weight_w8a8_dynamic.
+constexpr std::string_view kAscendIndexPrefix = "quant_model_weight";
 // The published index of 92,425 tensors has 9 MB.
 constexpr std::uint64_t kMaxIndexBytes = std::uint64_t{1} << 30;
 
@@ -64,14 +66,32 @@ std::vector<std::string> present_files(const fs::path& directory,
   return names;
 }
 
-bool read_index(const fs::path& directory, WeightsListing& listing, ErrorList& faults) {
-  const fs::path path = directory / kIndexName;
+/// The name of the index, or empty where there is none. Throws kDuplicate for several that are not
+/// called as loaders expect.
+std::string index_name(const fs::path& directory) {
   // Not exists(): a link that leads nowhere is a broken index, not none.
   std::error_code failure;
-  if (fs::symlink_status(path, failure).type() == fs::file_type::not_found) return true;
-  listing.has_index = true;
+  if (fs::symlink_status(directory / kIndexName, failure).type() != fs::file_type::not_found)
+    return std::string(kIndexName);
+  std::vector<std::string> names = names_with_suffix(directory, kIndexSuffix);
+  std::erase_if(names,
+                [](const std::string& name) { return !name.starts_with(kAscendIndexPrefix); });
+  if (names.empty()) return {};
+  if (names.size() > 1) {
+    throw Error(ErrorCode::kDuplicate,
+                fmt::format("is an index, and so is {}{} (keep the one of this model)", names[1],
+                            kIndexSuffix))
+        .in_file(names[0].append(kIndexSuffix));
+  }
+  return names[0].append(kIndexSuffix);
+}
+
+bool read_index(const fs::path& directory, WeightsListing& listing, ErrorList& faults) {
   try {
-    listing.index = parse_checkpoint_index(read_text_file(path, kMaxIndexBytes), kIndexName);
+    const std::string name = index_name(directory);
+    if (name.empty()) return true;
+    listing.has_index = true;
+    listing.index = parse_checkpoint_index(read_text_file(directory / name, kMaxIndexBytes), name);
     return true;
   } catch (const Error& error) {
     faults.add(error);
@@ -94,7 +114,7 @@ void take_indexed(const std::vector<std::string>& present, WeightsListing& listi
     }
     listing.is_complete = false;
     faults.add(Error(ErrorCode::kNotFound,
-                     fmt::format("{} names it, but it is not here (fetch this file)", kIndexName))
+                     fmt::format("{} names it, but it is not here (fetch this file)", listing.index.name))
                    .in_file(file));
   }
   for (const std::string& file : present) {
@@ -102,7 +122,7 @@ void take_indexed(const std::vector<std::string>& present, WeightsListing& listi
     faults.add(
         Error(ErrorCode::kMissingTensor,
               fmt::format("is not named by {} (fetch the index again, or move the file away)",
-                          kIndexName))
+                          listing.index.name))
             .in_file(file));
   }
 }

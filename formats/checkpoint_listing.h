@@ -25,7 +25,8 @@ struct WeightsListing {
   bool is_complete = true;         ///< false when the index names a file that is neither
 };
 
-/// Files of the index, or model.safetensors where there is none; any *.safetensors with
+/// Files of the index (kIndexName, else the one of msmodelslim, `quant_model_weight*`), or
+/// model.safetensors where there is none; any *.safetensors with
 /// `accept_any`. Reports index files that are missing and weights files that the index does not
 /// name.
 WeightsListing list_weights(const std::filesystem::path& directory,

@@ -87,14 +87,14 @@ void check_index(const CheckpointIndex& index, std::span<const StoredTensor> sto
         found ? fmt::format("it is in {}", files[stored[*found].file].name) : "it is not there";
     faults.add(Error(ErrorCode::kMissingTensor,
                      fmt::format("{} says it is in this file, {} (fetch index and file again)",
-                                 kIndexName, fact))
+                                 index.name, fact))
                    .in_file(file)
                    .in_tensor(tensor));
   }
   for (std::size_t i = 0; i < stored.size(); ++i) {
     if (is_indexed[i] || names.find(stored[i].name) != i) continue;
     faults.add(Error(ErrorCode::kMissingTensor,
-                     fmt::format("is not named by {} (fetch the index again)", kIndexName))
+                     fmt::format("is not named by {} (fetch the index again)", index.name))
                    .in_file(files[stored[i].file].name)
                    .in_tensor(stored[i].name));
   }

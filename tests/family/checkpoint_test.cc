@@ -45,6 +45,35 @@ std::vector<std::string> side_paths(const Checkpoint& checkpoint) {
   return paths;
 }
 
+// msmodelslim's names, of today and of before.
+TEST(Checkpoint, ReadsTheIndexOfMsmodelslim) {
+  for (const std::string stem : {"quant_model_weights", "quant_model_weight_w8a8_dynamic"}) {
+    TinyCheckpoint tiny = tiny_deepseek_v3();
+    const std::size_t n_tensors = tiny.files["model.safetensors"].size();
+    const std::string first = stem + "-00001-of-00002.safetensors";
+    const std::string second = stem + "-00002-of-00002.safetensors";
+    tiny.files[first] = std::move(tiny.files["model.safetensors"]);
+    tiny.files.erase("model.safetensors");
+    tiny.files[second] = {tiny.files[first].back()};
+    tiny.files[first].pop_back();
+    tiny.index_files();
+    const TempDir dir;
+    tiny.write(dir.path());
+    const std::string index = stem + ".safetensors.index.json";
+    fs::rename(dir / "model.safetensors.index.json", dir / index);
+    const Checkpoint checkpoint = Checkpoint::open(dir.path());
+    EXPECT_TRUE(checkpoint.has_index());
+    EXPECT_EQ(checkpoint.stored().size(), n_tensors);
+    EXPECT_EQ(checkpoint.files().size(), 2U);
+    fs::remove(dir / second);
+    expect_error(ErrorCode::kNotFound, {second, index + " names it"},
+                 [&] { Checkpoint::open(dir.path()); });
+    fs::copy_file(dir / index, dir / "quant_model_weight.safetensors.index.json");
+    expect_error(ErrorCode::kDuplicate, {index, "quant_model_weight.safetensors.index.json"},
+                 [&] { Checkpoint::open(dir.path()); });
+  }
+}
+
 TEST(Checkpoint, OpensTheBundledModel) {
   const Checkpoint model = Checkpoint::open(kTinyV32);
   EXPECT_EQ(model.family().name, "deepseek_v32");
