@@ -32,7 +32,8 @@ constexpr std::array kCommands = {
             .declare = declare_synth},
     Command{.name = "list",
             .summary =
-                "list the schemes, dialects, families, layouts, recipes or metrics that are known",
+                "list the schemes, dialects, families, layouts, recipes, what engines refuse, or "
+                "metrics",
             .declare = declare_list},
 };
 

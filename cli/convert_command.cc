@@ -170,7 +170,8 @@ std::function<int()> declare_convert(CLI::App& app) {
                   "keep each scheme)",
                   fmt::join(target_words(), ", ")));
   app.add_option("--dialect", words->dialect,
-                 fmt::format("layout of quantized tensors: {} (default: by scheme)",
+                 fmt::format("layout of quantized tensors: {} (default: by scheme); what vLLM and "
+                             "SGLang refuse of it: ingot list engines",
                              fmt::join(dialect_names(), ", ")));
   app.add_option("--activations", words->activations,
                  "what the engine does with activations: weight-only, dynamic or static (default: "
@@ -225,7 +226,8 @@ std::function<int()> declare_convert(CLI::App& app) {
       "Examples:\n"
       "  ingot convert DeepSeek-V3.2 DeepSeek-V3.2-bf16 --to bf16\n"
       "  ingot convert IN OUT --to bf16 --dry-run\n"
-      "  ingot convert IN OUT --to int8                       W8A8 for vLLM and SGLang\n"
+      "  ingot convert IN OUT --to int8                       W8A8 for vLLM, and for SGLang with\n"
+      "                                                       --quantization w8a8_int8\n"
       "  ingot convert IN OUT --to int8 --dialect modelslim   W8A8 for vLLM-Ascend\n"
       "  ingot convert IN OUT --to nvfp4 --dialect modelopt --activations static --input-scale 1\n"
       "  ingot convert IN OUT --to nvfp4 --importance statistics.safetensors\n"

@@ -10,6 +10,7 @@
 #include "cli/terminal.h"
 #include "convert/default_recipes.h"
 #include "formats/dialect/dialect.h"
+#include "formats/dialect/engine_limits.h"
 #include "formats/encoding.h"
 #include "formats/family/family.h"
 #include "formats/json.h"
@@ -97,6 +98,23 @@ Json recipe_rows() {
   return rows;
 }
 
+// What released engines refuse, or load with an option alone.
+Json engine_rows() {
+  Json rows = Json::array();
+  for (const formats::EngineLimit& limit : formats::engine_limits()) {
+    rows.push_back(
+        {{"engine", formats::engine_name(limit.engine)},
+         {"dialect", limit.dialect},
+         {"scheme", formats::scheme_facts(limit.scheme).name},
+         {"activations", limit.activations ? activations_name(*limit.activations) : "any"},
+         {"of", formats::engine_scope_name(limit.scope)},
+         {"option", limit.option},
+         {"loads", limit.instead},
+         {"reason", limit.reason}});
+  }
+  return rows;
+}
+
 std::string_view bound_word(verify::Bound bound) {
   return bound == verify::Bound::kAtLeast ? "at least" : "at most";
 }
@@ -126,7 +144,8 @@ struct Table {
 };
 constexpr std::array kTables = {Table{"schemes", scheme_rows},  Table{"dialects", dialect_rows},
                                 Table{"families", family_rows}, Table{"layouts", layout_rows},
-                                Table{"recipes", recipe_rows},  Table{"metrics", metric_rows}};
+                                Table{"recipes", recipe_rows},  Table{"engines", engine_rows},
+                                Table{"metrics", metric_rows}};
 
 std::string cell_text(const Json& value) {
   if (value.is_boolean()) return value.get<bool>() ? "yes" : "no";

@@ -12,6 +12,8 @@
 #include "convert/static_inputs.h"
 #include "convert/transform.h"
 #include "formats/base/error.h"
+#include "formats/dialect/engine_limits.h"
+#include "formats/loader_rules.h"
 #include "formats/manifest.h"
 
 namespace ingot::convert {
@@ -52,6 +54,17 @@ bool source_says_ue8m0(const Checkpoint& source) {
   });
 }
 
+// The row by which `check` tells the same.
+std::string_view plain_module_rule(const formats::Dialect& dialect, SchemeId scheme) {
+  for (const formats::LoaderRule& rule : formats::loader_rules()) {
+    const bool is_of_int8_blocks = rule.name.starts_with("int8-block.");
+    if (rule.dialect == dialect.name && rule.name.ends_with(".plain-module") &&
+        is_of_int8_blocks == (scheme == SchemeId::kInt8Block))
+      return rule.name;
+  }
+  return "";
+}
+
 class Decider {
  public:
   Decider(const Checkpoint& source, const Recipe& recipe, const formats::Dialect& dialect,
@@ -68,6 +81,7 @@ class Decider {
     for (std::uint32_t i = 0; i < source_.tensors().size(); ++i) decide_by_rules(i);
     note_selected();
     for (PlannedTensor& planned : plan_.tensors) settle(planned);
+    refuse_what_no_engine_loads();
     refusals_.throw_if_any();
     find_scales_to_reuse();
     join_fused_tensors(source_, plan_, refusals_);
@@ -152,7 +166,10 @@ class Decider {
         return;
       }
     }
-    if (planned.action == Action::kQuantize) require_shape(planned, tensor);
+    if (planned.action == Action::kQuantize) {
+      require_shape(planned, tensor);
+      require_quantizable(planned, tensor);
+    }
     if (planned.action == Action::kCast && !goes_through_bands(tensor, planned))
       require_bands(planned, tensor);
     if (planned.action == Action::kQuantize || planned.action == Action::kRewrap) {
@@ -196,8 +213,8 @@ class Decider {
       refusals_.add(
           ErrorCode::kInvalidArgument,
           "dialect modelopt needs --activations for nvfp4: static (NVFP4, as TensorRT-LLM "
-          "and SGLang load it; give --activation-scales or --input-scale 1) or "
-          "weight-only (W4A16_NVFP4, vLLM alone)",
+          "and older SGLang load it; give --activation-scales or --input-scale 1) or "
+          "weight-only (W4A16_NVFP4, for vLLM and SGLang 0.5.23)",
           tensor.name);
     }
     return spelling;
@@ -208,6 +225,53 @@ class Decider {
       (void)BandPlan(tensor, planned.to);
     } catch (const Error& error) {
       refusals_.add(error.code(), error.message(), tensor.name);
+    }
+  }
+
+  bool is_allowed(const LogicalTensor& tensor) const {
+    return any_matches(recipe_.allow.engine_refuses, tensor.name);
+  }
+
+  void require_quantizable(const PlannedTensor& planned, const LogicalTensor& tensor) {
+    if (tensor.rule == nullptr || formats::can_be_quantized(dialect_, *tensor.rule)) return;
+    if (is_allowed(tensor) || tensor.shape.size() < 2) return;
+    refusals_.add(ErrorCode::kUnsupported,
+                  fmt::format("no loader of mixtures builds {} quantized, but a rule asks for {} "
+                              "(loader rule {}; leave it out of the rule; --allow "
+                              "'engine-refuses=PATTERN' writes it for somebody else)",
+                              formats::role_name(tensor.rule->role), scheme_name(planned.to),
+                              plain_module_rule(dialect_, planned.to)),
+                  tensor.name);
+  }
+
+  // One engine that loads everything is enough: what the other refuses, the loader rules report.
+  void refuse_what_no_engine_loads() {
+    formats::EngineLimitsMet met(dialect_);
+    std::vector<formats::EngineWeight> weights;
+    for (const PlannedTensor& planned : plan_.tensors) {
+      const LogicalTensor& tensor = tensor_of(planned);
+      // A tensor that is copied is as the source's maker wanted it.
+      if (planned.spelling == nullptr || is_allowed(tensor)) continue;
+      weights.push_back({.name = tensor.name,
+                         .rule = tensor.rule,
+                         .scheme = planned.to,
+                         .activations = planned.spelling->activations});
+      met.add(weights.back());
+    }
+    if (!met.is_refused_by_all()) return;
+    for (const formats::EngineWeight& weight : weights) {
+      for (const formats::EngineLimit* limit : formats::limits_of(dialect_, weight)) {
+        if (!limit->option.empty()) continue;
+        refusals_.add(
+            ErrorCode::kUnsupported,
+            fmt::format("no engine loads this: {} refuses {} with {} activations in dialect {} "
+                        "({}); it loads {} (--allow 'engine-refuses=PATTERN' writes it for "
+                        "somebody else)",
+                        formats::engine_name(limit->engine), scheme_name(weight.scheme),
+                        activations_name(weight.activations), dialect_.name, limit->reason,
+                        limit->instead),
+            weight.name);
+      }
     }
   }
 

@@ -191,13 +191,13 @@ const formats::Dialect& target_dialect(const Recipe& recipe, const formats::Dial
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("--dialect '{}' is none of {}", recipe.choices.dialect, names));
   }
-  if (recipe.to && formats::scheme_facts(*recipe.to).quantized) {
-    return formats::default_dialect(*recipe.to);
-  }
+  const auto default_of = [&](SchemeId scheme) -> const formats::Dialect& {
+    return formats::default_dialect(scheme, recipe.choices.activations);
+  };
+  if (recipe.to && formats::scheme_facts(*recipe.to).quantized) return default_of(*recipe.to);
   for (const Rule& rule : recipe.rules) {
     if (!rule.scheme || !formats::scheme_facts(*rule.scheme).quantized) continue;
-    if (formats::find_spelling(of_source, *rule.scheme) == nullptr)
-      return formats::default_dialect(*rule.scheme);
+    if (formats::find_spelling(of_source, *rule.scheme) == nullptr) return default_of(*rule.scheme);
   }
   return of_source;
 }

@@ -43,9 +43,9 @@ std::span<const DefaultRecipeLine> default_recipe_lines();
 /// What MTP layers become when nobody says: kBf16 for nvfp4 and mxfp4, else kConvert.
 MtpPolicy default_mtp_policy(formats::SchemeId to);
 
-/// The dialect of the output: Choices::dialect, else for --to the default of its scheme, else the
-/// source's if it holds every scheme that a rule names, else the default of the first that it does
-/// not. Throws kInvalidArgument for a name that no dialect has.
+/// The dialect of the output: Choices::dialect, else for --to the default of its scheme with the
+/// activations asked for, else the source's if it holds every scheme that a rule names, else the
+/// default of the first that it does not. Throws kInvalidArgument for a name that no dialect has.
 const formats::Dialect& target_dialect(const Recipe& recipe, const formats::Dialect& of_source);
 
 /// Appends the rules of last resort: what `recipe.mtp` and `recipe.to` mean for this model in this

@@ -44,7 +44,7 @@ class Judge {
     const Checkpoint output = planned_checkpoint(plan_, source_, recipe_, rank, threads_);
     for (const Finding& finding : findings_of(output, threads_)) {
       const bool is_inherited = known_.contains({std::string(finding.rule), finding.tensor});
-      if (finding.severity == formats::Severity::kError && !is_inherited) {
+      if (finding.severity == formats::Severity::kError && !is_inherited && !is_allowed(finding)) {
         Error error(finding.code, fmt::format("{} (loader rule {}; nothing is published)",
                                               finding.message, finding.rule));
         errors_.add(error.in_file(finding.file).in_tensor(finding.tensor));
@@ -52,6 +52,12 @@ class Judge {
         warnings_.push_back(text_of(finding) + (is_inherited ? " (so it was in the source)" : ""));
       }
     }
+  }
+
+  // The plan has refused every tensor that no pattern covers.
+  bool is_allowed(const Finding& finding) const {
+    return !recipe_.allow.engine_refuses.empty() &&
+           formats::find_loader_rule(finding.rule)->is_allowable;
   }
 
   std::vector<std::string> finish() {

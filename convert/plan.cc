@@ -13,6 +13,7 @@
 #include "convert/side_files.h"
 #include "convert/slice_plan.h"
 #include "formats/base/checked.h"
+#include "formats/dialect/engine_limits.h"
 #include "formats/native_names.h"
 #include "formats/safetensors.h"
 #include "quantize/scheme.h"
@@ -252,7 +253,9 @@ formats::Shape Plan::part_shape(const TensorSource& source, const PlannedTensor&
   if (item.action == Action::kCopy)
     return source.stored()[tensor.encoding.stored[item.parts[part].part]].shape;
   if (item.spelling == nullptr) return tensor.shape;
-  return formats::part_shape(item.spelling->parts[part].shape, item.to, tensor.shape, item.block);
+  const formats::PartShape spelled = item.spelling->parts[part].shape;
+  if (formats::is_joined_number(spelled, tensor.rule)) return {};
+  return formats::part_shape(spelled, item.to, tensor.shape, item.block);
 }
 
 std::uint64_t Plan::group_bytes(const TensorSource& source, std::size_t group) const {

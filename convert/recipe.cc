@@ -29,7 +29,8 @@ constexpr std::array kAllowances = {Allowance{"nan-code", &Allowances::nan_code}
                                     Allowance{"zero-scale", &Allowances::zero_scale},
                                     Allowance{"unknown-tensor", &Allowances::unknown_tensor},
                                     Allowance{"nonfinite", &Allowances::nonfinite},
-                                    Allowance{"f16-overflow", &Allowances::f16_overflow}};
+                                    Allowance{"f16-overflow", &Allowances::f16_overflow},
+                                    Allowance{"engine-refuses", &Allowances::engine_refuses}};
 
 // The words of an option and what each means.
 template <typename Value>

@@ -52,7 +52,8 @@ std::string_view mtp_policy_name(MtpPolicy policy);
 
 /// Faults that the user accepts, by tensor. Recorded in the manifest.
 struct Allowances {
-  std::vector<Pattern> nan_code, zero_scale, unknown_tensor, nonfinite, f16_overflow;
+  std::vector<Pattern> nan_code, zero_scale, unknown_tensor, nonfinite, f16_overflow,
+      engine_refuses;
   /// Adds `KIND=PATTERN`; throws kInvalidArgument, naming the kinds.
   void add(std::string_view text);
   /// The kinds, as in --allow.

@@ -15,7 +15,9 @@ constexpr std::string_view kHasBias =
     "use "
     "--activations dynamic, or keep";
 constexpr std::string_view kNoSource =
-    "--activations static needs --activation-scales FILE.safetensors, or --input-scale 1, for";
+    "--activations static needs --activation-scales FILE.safetensors (ingot calibrate SOURCE "
+    "--text "
+    "TEXT --out FILE.safetensors makes it), or --input-scale 1, for";
 
 bool is_asymmetric(const formats::SchemeSpelling& spelling) {
   return std::any_of(spelling.parts.begin(), spelling.parts.end(),

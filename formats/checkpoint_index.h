@@ -11,7 +11,7 @@ namespace ingot::formats {
 
 /// model.safetensors.index.json, or what another writer calls it. Tensors in the order of the file.
 struct CheckpointIndex {
-  std::string name;  ///< of its file
+  std::string name;                                             ///< of its file
   std::vector<std::pair<std::string, std::string>> weight_map;  ///< tensor name to bare file name
 };
 

@@ -113,9 +113,10 @@ void take_indexed(const std::vector<std::string>& present, WeightsListing& listi
       continue;
     }
     listing.is_complete = false;
-    faults.add(Error(ErrorCode::kNotFound,
-                     fmt::format("{} names it, but it is not here (fetch this file)", listing.index.name))
-                   .in_file(file));
+    faults.add(
+        Error(ErrorCode::kNotFound,
+              fmt::format("{} names it, but it is not here (fetch this file)", listing.index.name))
+            .in_file(file));
   }
   for (const std::string& file : present) {
     if (is_in(listing.files, file)) continue;

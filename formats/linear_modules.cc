@@ -30,6 +30,7 @@ std::string mtp_name_of(std::string_view module, std::uint32_t layer) {
   const std::string prefix = fmt::format("model.layers.{}.", layer);
   if (!module.starts_with(prefix)) return {};
   const std::string_view rest = module.substr(prefix.size());
+  if (std::string head = mtp_head_alias(module); !head.empty()) return head;
   if (!rest.starts_with("self_attn.") && !rest.starts_with("mlp.")) return {};
   return fmt::format("{}mtp_block.{}", prefix, rest);
 }
@@ -43,7 +44,8 @@ std::vector<LinearModule> linear_modules(const Checkpoint& checkpoint) {
     LinearModule module;
     module.is_quantized = scheme_facts(tensor.encoding.scheme).quantized;
     module.is_quantizable =
-        module.is_quantized || (tensor.rule != nullptr && tensor.rule->fp8_by_default);
+        module.is_quantized ||
+        (tensor.rule != nullptr && is_quantized_by_silence(checkpoint.dialect(), *tensor.rule));
     if (!module.is_quantizable && !is_other_linear(tensor)) continue;
     if (!module.is_quantized && tensor.encoding.scheme == SchemeId::kRaw) continue;
     module.name = tensor.name;

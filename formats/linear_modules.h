@@ -14,8 +14,8 @@ struct LinearModule {
   std::string name;
   const LogicalTensor* tensor = nullptr;
   bool is_quantized = false;
-  /// Every engine builds it so that it could be quantized. Others (router, head, eh_proj) some
-  /// engines build plain whatever the config says.
+  /// Engines of the dialect build it quantized when the config says nothing of it. Others (router,
+  /// head, eh_proj) they build plain.
   bool is_quantizable = false;
   /// The name under which vLLM builds it in a multi-token prediction layer, or empty.
   std::string mtp_name;

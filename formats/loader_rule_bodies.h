@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "formats/dialect/engine_limits.h"
 #include "formats/loader_rules.h"
 
 /// The tests behind the rows of loader_rules.cc, one header for the files that define them.
@@ -28,6 +29,8 @@ void native_weight_quantized(const Checkpoint&, const RuleOptions&, const Report
 template <NativeBlocks kBlocks>
 void native_plain_module(const Checkpoint&, const RuleOptions&, const Report&);
 void fp8_config_present(const Checkpoint&, const RuleOptions&, const Report&);
+void fp8_silent_module(const Checkpoint&, const RuleOptions&, const Report&);
+void fp8_head_listed(const Checkpoint&, const RuleOptions&, const Report&);
 
 // loader_rules_fp8.cc
 void fp8_block_of_128(const Checkpoint&, const RuleOptions&, const Report&);
@@ -62,6 +65,12 @@ void mx_columns(const Checkpoint&, const RuleOptions&, const Report&);
 void mx_scale_dtype(const Checkpoint&, const RuleOptions&, const Report&);
 void mx_scale_values(const Checkpoint&, const RuleOptions&, const Report&);
 
+// loader_rules_engine.cc
+void engine_refused_by_all(const Checkpoint&, const RuleOptions&, const Report&);
+template <Engine kEngine>
+void engine_refused_by(const Checkpoint&, const RuleOptions&, const Report&);
+void plain_module(const Checkpoint&, const RuleOptions&, const Report&);
+
 // loader_rules_spelling.cc: what the dialect's row says of a scheme.
 void quantized_config_present(const Checkpoint&, const RuleOptions&, const Report&);
 void quantized_config_without_weights(const Checkpoint&, const RuleOptions&, const Report&);
@@ -79,6 +88,7 @@ void ct_ignore(const Checkpoint&, const RuleOptions&, const Report&);
 void ct_ignore_never_quantized(const Checkpoint&, const RuleOptions&, const Report&);
 void ct_mtp_names(const Checkpoint&, const RuleOptions&, const Report&);
 void ct_static_input_scale(const Checkpoint&, const RuleOptions&, const Report&);
+void ct_joined_scales(const Checkpoint&, const RuleOptions&, const Report&);
 
 // loader_rules_config.cc
 void config_contradiction(const Checkpoint&, const RuleOptions&, const Report&);
@@ -108,6 +118,7 @@ void modelopt_exclude_quantized(const Checkpoint&, const RuleOptions&, const Rep
 void modelopt_exclude_inside(const Checkpoint&, const RuleOptions&, const Report&);
 void modelopt_exclude_plain(const Checkpoint&, const RuleOptions&, const Report&);
 void modelopt_exclude_plain_whole(const Checkpoint&, const RuleOptions&, const Report&);
+void modelopt_mtp_head(const Checkpoint&, const RuleOptions&, const Report&);
 void modelopt_input_scale(const Checkpoint&, const RuleOptions&, const Report&);
 
 // loader_rules_modelslim.cc

@@ -17,6 +17,7 @@ constexpr std::string_view kCt = "compressed-tensors";
 constexpr std::string_view kModelopt = "modelopt";
 constexpr std::string_view kModelslim = "modelslim";
 constexpr bool kReadsValues = true;
+constexpr bool kIsAllowable = true;
 
 constexpr std::array kRules = {
     LoaderRule{"container.metadata-format", kAny, "transformers 4", kWarning,
@@ -46,7 +47,13 @@ constexpr std::array kRules = {
                bodies::native_weight_quantized<kFp8>},
     LoaderRule{"fp8.plain-module", kDeepseek, "all", kError,
                "embedding, head, router, norms, eh_proj and weights_proj are not FP8",
-               bodies::native_plain_module<kFp8>},
+               bodies::native_plain_module<kFp8>, false, kIsAllowable},
+    LoaderRule{"fp8.silent-module", kDeepseek, "vLLM", kError,
+               "a plain module that vLLM would make FP8 without a word is listed as ignored",
+               bodies::fp8_silent_module},
+    LoaderRule{"fp8.head-listed", kDeepseek, "transformers", kWarning,
+               "modules_to_not_convert, where it names modules, names the head too",
+               bodies::fp8_head_listed},
     LoaderRule{"fp8.block-128", kAny, "vLLM and SGLang on DeepGEMM", kWarning,
                "blocks that share a scale are 128 x 128", bodies::fp8_block_of_128},
     LoaderRule{"fp8.weight-dtype", kAny, "all", kError, "FP8 weights are F8_E4M3",
@@ -91,7 +98,7 @@ constexpr std::array kRules = {
                bodies::native_weight_quantized<kInt8>},
     LoaderRule{"int8-block.plain-module", kDeepseek, "all", kError,
                "embedding, head, router, norms, eh_proj and weights_proj are not INT8",
-               bodies::native_plain_module<kInt8>},
+               bodies::native_plain_module<kInt8>, false, kIsAllowable},
     LoaderRule{"int8.scale-present", kAny, "all", kError, "every INT8 weight has its scale",
                bodies::int8_scale_present},
     LoaderRule{"int8.scale-dtype", kAny, "all", kError, "scales of INT8 weights are F32 or BF16",
@@ -190,6 +197,12 @@ constexpr std::array kRules = {
                bodies::ct_arguments},
     LoaderRule{"ct.transforms", kCt, "all", kError,
                "weights are not said to be sparse or transformed", bodies::ct_transforms},
+    LoaderRule{"ct.joined-scales", kCt, "SGLang", kWarning,
+               "scales of q_a_proj and kv_a_proj that are one number have no dimensions",
+               bodies::ct_joined_scales},
+    LoaderRule{"ct.plain-module", kCt, "all", kError,
+               "embedding, head, router, norms, eh_proj and weights_proj are not quantized",
+               bodies::plain_module, false, kIsAllowable},
     LoaderRule{"modelopt.scale-shape", kModelopt, "all", kError,
                "scales have the dimensions of the parameter that they are copied into",
                bodies::quantized_part_shapes},
@@ -203,7 +216,8 @@ constexpr std::array kRules = {
     LoaderRule{"modelopt.quant-algo", kModelopt, "all", kError,
                "quant_algo is known, and is that of the weights", bodies::modelopt_quant_algo},
     LoaderRule{"modelopt.algo-of-sglang", kModelopt, "SGLang", kWarning,
-               "quant_algo is FP8 or NVFP4", bodies::modelopt_algo_of_sglang},
+               "quant_algo is FP8, NVFP4, W4A16_NVFP4 or MIXED_PRECISION",
+               bodies::modelopt_algo_of_sglang},
     LoaderRule{"modelopt.exclude-quantized", kModelopt, "all", kError,
                "no quantized module matches an excluded one", bodies::modelopt_exclude_quantized},
     LoaderRule{"modelopt.exclude-inside", kModelopt, "vLLM", kWarning,
@@ -215,6 +229,12 @@ constexpr std::array kRules = {
     LoaderRule{"modelopt.exclude-plain-whole", kModelopt, "SGLang", kWarning,
                "every plain module is excluded by a match of its whole name",
                bodies::modelopt_exclude_plain_whole},
+    LoaderRule{"modelopt.mtp-head", kModelopt, "vLLM with speculative decoding", kWarning,
+               "a plain head of a multi-token prediction layer is excluded without shared_head too",
+               bodies::modelopt_mtp_head},
+    LoaderRule{"modelopt.plain-module", kModelopt, "all", kError,
+               "embedding, head, router, norms, eh_proj and weights_proj are not quantized",
+               bodies::plain_module, false, kIsAllowable},
     LoaderRule{"modelopt.input-scale", kModelopt, "all", kError,
                "under NVFP4 and FP8 every quantized weight has an input_scale",
                bodies::modelopt_input_scale},
@@ -253,6 +273,18 @@ constexpr std::array kRules = {
                bodies::modelslim_deq_scale_dtype},
     LoaderRule{"modelslim.kv-b-float", kModelslim, "vLLM-Ascend, MindIE", kWarning,
                "kv_b_proj is not quantized", bodies::modelslim_kv_b_float},
+    LoaderRule{"modelslim.plain-module", kModelslim, "all", kError,
+               "embedding, head, router, norms, eh_proj and weights_proj are not quantized",
+               bodies::plain_module, false, kIsAllowable},
+    LoaderRule{"engine.refused-by-all", kAny, "vLLM, SGLang", kError,
+               "vLLM or SGLang loads every weight in its scheme, with its activations",
+               bodies::engine_refused_by_all, false, kIsAllowable},
+    LoaderRule{"engine.refused-by-vllm", kAny, "vLLM", kWarning,
+               "vLLM loads every weight in its scheme, with its activations",
+               bodies::engine_refused_by<Engine::kVllm>, false, kIsAllowable},
+    LoaderRule{"engine.refused-by-sglang", kAny, "SGLang", kWarning,
+               "SGLang loads every weight in its scheme, with its activations",
+               bodies::engine_refused_by<Engine::kSglang>, false, kIsAllowable},
     LoaderRule{"fused.scheme", kAny, "all", kError, "weights that a loader fuses have one scheme",
                bodies::fused_scheme},
     LoaderRule{"cut.group-edge", kAny, "vLLM, SGLang", kWarning,
@@ -289,6 +321,13 @@ constexpr std::array kRules = {
 
 std::span<const LoaderRule> loader_rules() {
   return kRules;
+}
+
+const LoaderRule* find_loader_rule(std::string_view name) {
+  for (const LoaderRule& rule : kRules) {
+    if (rule.name == name) return &rule;
+  }
+  return nullptr;
 }
 
 std::vector<Finding> run_loader_rules(const Checkpoint& checkpoint, const RuleOptions& options) {

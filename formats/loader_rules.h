@@ -50,9 +50,14 @@ struct LoaderRule {
   /// False: headers and JSON are all that the test reads. True: scales too, and weights when
   /// `deep`; left out without RuleOptions::values.
   bool reads_values = false;
+  /// What it finds is what some engine refuses, and another may take: `--allow engine-refuses`
+  /// accepts it.
+  bool is_allowable = false;
 };
 
 std::span<const LoaderRule> loader_rules();
+/// The row of this id, or null.
+const LoaderRule* find_loader_rule(std::string_view name);
 
 /// The findings of every row for the checkpoint's dialect or for any, in table order.
 std::vector<Finding> run_loader_rules(const Checkpoint& checkpoint, const RuleOptions& options);

@@ -232,4 +232,20 @@ void ct_static_input_scale(const Checkpoint& checkpoint, const RuleOptions&, con
   found.report(report);
 }
 
+void ct_joined_scales(const Checkpoint& checkpoint, const RuleOptions&, const Report& report) {
+  FindingsByKind found;
+  for (const LogicalTensor& tensor : checkpoint.tensors()) {
+    if (!is_quantized(tensor) || !is_joined_number(PartShape::kOne, tensor.rule)) continue;
+    tensor.encoding.stored.for_each([&](Part, std::uint32_t index) {
+      const StoredTensor& stored = checkpoint.stored()[index];
+      if (stored.shape != Shape{1}) return;
+      found.add(tensor.rule,
+                at(checkpoint, stored, ErrorCode::kShapeMismatch,
+                   "has shape [1], and SGLang 0.5.23 joins it with the one of q_a_proj or "
+                   "kv_a_proj into a parameter of one number (shape [] loads)"));
+    });
+  }
+  found.report(report);
+}
+
 }  // namespace ingot::formats::rule_bodies

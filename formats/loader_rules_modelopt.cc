@@ -4,6 +4,7 @@
 #include <unordered_set>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "formats/dialect/modelopt_algos.h"
 #include "formats/linear_modules.h"
@@ -19,7 +20,7 @@ constexpr std::string_view kMixed = "MIXED_PRECISION";
 
 // Loaders know these too; this version reads no weights of them.
 constexpr std::array<std::string_view, 3> kOtherAlgos = {"FP8_PB_WO", "MXFP8", kMixed};
-constexpr std::array<std::string_view, 2> kAlgosOfSglang = {"FP8", "NVFP4"};
+constexpr std::array<std::string_view, 4> kAlgosOfSglang = {"FP8", "NVFP4", "W4A16_NVFP4", kMixed};
 
 bool is_known_algo(std::string_view name) {
   return find_modelopt_algo(name) != nullptr ||
@@ -189,7 +190,8 @@ void modelopt_algo_of_sglang(const Checkpoint& checkpoint, const RuleOptions&,
       std::find(kAlgosOfSglang.begin(), kAlgosOfSglang.end(), name) != kAlgosOfSglang.end();
   if (!is_known_algo(name) || is_of_sglang) return;
   report(in_statement(statement, ErrorCode::kUnsupported,
-                      fmt::format("says quant_algo {}, SGLang knows FP8 and NVFP4", name)));
+                      fmt::format("says quant_algo {}, SGLang 0.5.23 knows {}", name,
+                                  fmt::join(kAlgosOfSglang, ", "))));
 }
 
 void modelopt_exclude_quantized(const Checkpoint& checkpoint, const RuleOptions&,
@@ -215,6 +217,23 @@ void modelopt_exclude_plain_whole(const Checkpoint& checkpoint, const RuleOption
   report_modules(checkpoint, false, Match::kInside,
                  "is plain, but no excluded module matches the whole of its name (add a '*')",
                  report);
+}
+
+void modelopt_mtp_head(const Checkpoint& checkpoint, const RuleOptions&, const Report& report) {
+  const Statement statement = statement_of(checkpoint);
+  if (statement.object == nullptr) return;
+  const ModuleList excluded = excluded_modules(statement);
+  FindingsByKind found;
+  for (const LinearModule& module : linear_modules(checkpoint)) {
+    const std::string alias = mtp_head_alias(module.name);
+    if (alias.empty() || module.is_quantized || excluded.covers_for_any(alias)) continue;
+    // What is wrong under the stored name has been said.
+    if (!excluded.covers_for_any(module.name)) continue;
+    found.add(module.tensor->rule,
+              at(checkpoint, codes_of(checkpoint, *module.tensor), ErrorCode::kMismatch,
+                 fmt::format("is plain, but not excluded as '{}' (exclude both names)", alias)));
+  }
+  found.report(report);
 }
 
 void modelopt_input_scale(const Checkpoint& checkpoint, const RuleOptions&, const Report& report) {

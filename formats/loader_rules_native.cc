@@ -10,6 +10,10 @@
 namespace ingot::formats::rule_bodies {
 namespace {
 
+// transformers reads the first, vLLM the second where it is there.
+constexpr const char* kTransformersList = "modules_to_not_convert";
+constexpr const char* kVllmList = "ignored_layers";
+
 struct NativeFacts {
   std::string_view method;  ///< quant_method holds this word
   std::string_view word;    ///< for messages
@@ -54,7 +58,7 @@ std::vector<std::string> ignored_modules(const Checkpoint& checkpoint) {
   std::vector<std::string> modules;
   const Json* block = config_block(checkpoint);
   if (block == nullptr) return modules;
-  for (const char* key : {"ignored_layers", "modules_to_not_convert"}) {
+  for (const char* key : {kVllmList, kTransformersList}) {
     for (std::string& module : strings_at(*block, key)) modules.push_back(std::move(module));
   }
   return modules;
@@ -67,12 +71,67 @@ bool is_ignored(std::string_view weight, const std::vector<std::string>& modules
   });
 }
 
+// Without them, each weight has one scale.
+bool has_blocks(const Checkpoint& checkpoint) {
+  const auto tensors = checkpoint.tensors();
+  const bool has_whole = std::any_of(
+      tensors.begin(), tensors.end(),
+      [](const LogicalTensor& tensor) { return tensor.encoding.scheme == SchemeId::kFp8Tensor; });
+  return !has_whole || std::any_of(tensors.begin(), tensors.end(), [](const LogicalTensor& tensor) {
+    return tensor.encoding.scheme == SchemeId::kFp8Block;
+  });
+}
+
 bool family_has_quantized(const Family& family) {
   return std::any_of(family.rules.begin(), family.rules.end(),
                      [](const TensorRule& rule) { return rule.fp8_by_default; });
 }
 
 }  // namespace
+
+void fp8_silent_module(const Checkpoint& checkpoint, const RuleOptions&, const Report& report) {
+  if (!claims<NativeBlocks::kFp8>(checkpoint) || !has_codes<NativeBlocks::kFp8>(checkpoint)) return;
+  const Json* block = config_block(checkpoint);
+  if (block == nullptr) return;
+  std::vector<std::string> read = strings_at(*block, kVllmList);
+  if (read.empty()) read = strings_at(*block, kTransformersList);
+  std::sort(read.begin(), read.end());
+  FindingsByKind found;
+  for (const LogicalTensor& tensor : checkpoint.tensors()) {
+    // What a release quantizes is the business of fp8.weight-quantized.
+    if (tensor.rule == nullptr || tensor.rule->fp8_by_default || is_quantized(tensor)) continue;
+    if (!is_quantized_by_silence(checkpoint.dialect(), *tensor.rule)) continue;
+    // By the whole name, as vLLM looks for it.
+    if (std::binary_search(read.begin(), read.end(), module_name(tensor.name))) continue;
+    found.add(tensor.rule,
+              at(checkpoint, codes_of(checkpoint, tensor), ErrorCode::kMismatch,
+                 "is plain, but vLLM builds it with the quantization config: it would become FP8 "
+                 "under a scale that nobody loads (list its module in modules_to_not_convert)"));
+  }
+  found.report(report);
+}
+
+void fp8_head_listed(const Checkpoint& checkpoint, const RuleOptions&, const Report& report) {
+  if (!claims<NativeBlocks::kFp8>(checkpoint)) return;
+  const Json* block = config_block(checkpoint);
+  if (block == nullptr) return;
+  const std::vector<std::string> listed = strings_at(*block, kTransformersList);
+  if (listed.empty()) return;
+  for (const LogicalTensor& tensor : checkpoint.tensors()) {
+    if (tensor.rule == nullptr || tensor.rule->role != Role::kHead || is_quantized(tensor))
+      continue;
+    const std::string_view module = module_name(tensor.name);
+    const bool is_listed = is_ignored(tensor.name, listed) ||
+                           std::any_of(listed.begin(), listed.end(), [&](const std::string& entry) {
+                             return module.ends_with(entry);
+                           });
+    if (is_listed) continue;
+    report(at(checkpoint, codes_of(checkpoint, tensor), ErrorCode::kMismatch,
+              fmt::format("is not in {}, and transformers leaves it plain by itself only where "
+                          "there is no list (list {})",
+                          kTransformersList, module)));
+  }
+}
 
 void fp8_config_present(const Checkpoint& checkpoint, const RuleOptions&, const Report& report) {
   // Without a config at all the structure has said so.
@@ -116,6 +175,13 @@ void native_block_size(const Checkpoint& checkpoint, const RuleOptions&, const R
   const Json* block = config_block(checkpoint);
   if (block == nullptr) return;
   const auto size = block->find("weight_block_size");
+  if (!has_blocks(checkpoint)) {
+    if (size == block->end() || size->is_null()) return;
+    report(in_config(ErrorCode::kMismatch,
+                     "quantization_config has a weight_block_size, but no weight has a scale per "
+                     "block (remove it)"));
+    return;
+  }
   const auto is_positive = [](const Json& n) { return n.is_number_unsigned() && n != 0; };
   if (size == block->end() || !size->is_array() || size->size() != 2 ||
       !std::all_of(size->begin(), size->end(), is_positive)) {
@@ -150,7 +216,7 @@ void native_plain_module(const Checkpoint& checkpoint, const RuleOptions&, const
   if (!family_has_quantized(checkpoint.family())) return;
   FindingsByKind found;
   for (const LogicalTensor& tensor : checkpoint.tensors()) {
-    if (tensor.rule == nullptr || tensor.rule->fp8_by_default) continue;
+    if (tensor.rule == nullptr || can_be_quantized(checkpoint.dialect(), *tensor.rule)) continue;
     const StoredTensor& stored = codes_of(checkpoint, tensor);
     if (!is_code<kBlocks>(stored.dtype)) continue;
     found.add(tensor.rule, at(checkpoint, stored, ErrorCode::kDtypeMismatch,

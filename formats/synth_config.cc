@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
+#include "formats/dialect/dialect.h"
 #include "formats/json.h"
 #include "formats/synth.h"
 
@@ -163,6 +164,24 @@ void set_mtp_layers(Json& config, std::uint64_t layers) {
   }
 }
 
+/// The block with the modules that loaders must be told to leave plain.
+Json with_lists(const Family& family, const Json& config, bool ue8m0) {
+  const ModelConfig source = parse_model_config(json_text(config), "config.json");
+  std::vector<ExpectedTensor> expected;
+  for_each_expected(family, source, false,
+                    [&](const ExpectedTensor& tensor) { expected.push_back(tensor); });
+  std::vector<WrittenTensor> written;
+  for (const ExpectedTensor& tensor : expected) {
+    WrittenTensor& one = written.emplace_back();
+    one.name = tensor.name;
+    one.rule = tensor.rule;
+    one.scheme = tensor.rule->fp8_by_default ? SchemeId::kFp8Block : SchemeId::kBf16;
+    one.activations = Activations::kDynamic;
+  }
+  return dialect_of(source).quantization_config(
+      {.source = source, .tensors = written, .power_of_two_scales = ue8m0});
+}
+
 void set_quantization(Json& config, const SynthOptions& options) {
   const auto& rules = options.family->rules;
   const bool fp8 =
@@ -180,6 +199,7 @@ void set_quantization(Json& config, const SynthOptions& options) {
   if (options.ue8m0) block["scale_fmt"] = "ue8m0";
   block["weight_block_size"] = {128, 128};
   config["quantization_config"] = block;
+  config["quantization_config"] = with_lists(*options.family, config, options.ue8m0);
 }
 
 void set_width(Json& config, const Count& value, std::initializer_list<const char*> keys,

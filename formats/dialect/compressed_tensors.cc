@@ -77,11 +77,50 @@ constexpr std::array kSpellings = {
 };
 
 constexpr const char* kIgnore = "ignore";
+constexpr std::string_view kWeight = ".weight";
 constexpr std::uint64_t kMaxBlockSide = std::uint64_t{1} << 32;
 
 Error corrupt(std::string_view what, std::string_view fact) {
   return Error(ErrorCode::kCorrupt, fmt::format("'quantization_config.{}' {}", what, fact))
       .in_file("config.json");
+}
+
+bool is_quantized(const WrittenTensor& tensor) {
+  return scheme_facts(tensor.scheme).quantized;
+}
+
+/// vLLM's and SGLang's heads are no `Linear`: they are quantized if a target is their name.
+void name_heads(const WrittenModel& model, const QuantizationGroup& group,
+                std::vector<std::string>& targets) {
+  for (const WrittenTensor& tensor : model.tensors) {
+    const bool is_head = tensor.rule != nullptr && tensor.rule->silence == Silence::kHead;
+    if (!is_head || !is_quantized(tensor) || group_of(tensor, model.source) != group) continue;
+    const std::string_view module = module_name(tensor.name);
+    if (!ModuleList(targets, PatternSyntax::kRegex).covers_for_all(module))
+      targets.emplace_back(module);
+    std::string alias = mtp_head_alias(module);
+    if (!alias.empty()) targets.push_back(std::move(alias));
+  }
+}
+
+/// compressed-tensors' own converter reads files, in which no weight has a class: `Linear` is every
+/// `X.weight` to it, norms too, and must have a scale. Engines do not ask for what is added here.
+void ignore_all_plain(const WrittenModel& model, std::vector<std::string>& ignored) {
+  constexpr const char* kNorms = "re:.*norm$";
+  const ModuleList norms(std::vector<std::string>{kNorms}, PatternSyntax::kRegex);
+  const bool has_quantized_norm =
+      std::any_of(model.tensors.begin(), model.tensors.end(), [&](const WrittenTensor& tensor) {
+        return is_quantized(tensor) && norms.covers_for_all(module_name(tensor.name));
+      });
+  const ModuleList linears(ignored, PatternSyntax::kRegex);
+  for (const WrittenTensor& tensor : model.tensors) {
+    const std::string_view module = module_name(tensor.name);
+    if (is_quantized(tensor) || module == tensor.name || linears.covers_for_all(module)) continue;
+    const bool is_norm = !has_quantized_norm && norms.covers_for_all(module);
+    ignored.emplace_back(is_norm ? kNorms : module);
+  }
+  std::sort(ignored.begin(), ignored.end());
+  ignored.erase(std::unique(ignored.begin(), ignored.end()), ignored.end());
 }
 
 Json derived_block(const WrittenModel& model, const WrittenGroups& written) {
@@ -96,14 +135,21 @@ Json derived_block(const WrittenModel& model, const WrittenGroups& written) {
   for (std::uint32_t i = 0; i < written.groups.size(); ++i) {
     const QuantizationGroup& group = written.groups[i];
     if (compressed_format(group.scheme) != format) format = "mixed-precision";
-    groups[fmt::format("group_{}", i)] =
-        config_group(group, is_mixed ? patterns(i + 1) : std::vector<std::string>{"Linear"});
+    std::vector<std::string> targets =
+        is_mixed ? patterns(i + 1) : std::vector<std::string>{"Linear"};
+    name_heads(model, group, targets);
+    groups[fmt::format("group_{}", i)] = config_group(group, targets);
   }
+  std::vector<std::string> ignored = patterns(0);
+  // Packed codes have a name that plain weights do not share.
+  const SchemeSpelling* spelling =
+      find_spelling(kCompressedTensorsDialect, written.groups.front().scheme);
+  if (!is_mixed && spelling->parts.front().suffix == kWeight) ignore_all_plain(model, ignored);
   return {{"quant_method", "compressed-tensors"},
           {"format", format},
           {"quantization_status", "compressed"},
           {"config_groups", std::move(groups)},
-          {kIgnore, patterns(0)},
+          {kIgnore, ignored},
           {"kv_cache_scheme", nullptr}};
 }
 
@@ -122,7 +168,7 @@ Json quantization_config(const WrittenModel& model) {
   if (kept == nullptr) return derived_block(model, written);
   const ConfigGroups source(*kept);
   if (!describes(source, written)) return derived_block(model, written);
-  std::vector<std::string> plain = unquantized_modules(model.tensors);
+  std::vector<std::string> plain = silent_modules(model.tensors, kCompressedTensorsDialect);
   plain.erase(std::remove_if(plain.begin(), plain.end(),
                              [&](const std::string& module) { return !source.group_of(module); }),
               plain.end());
@@ -168,6 +214,7 @@ const Dialect kCompressedTensorsDialect = {
     .summary = "quant_method compressed-tensors: X.weight with X.weight_scale, which multiplies",
     .spellings = kSpellings,
     .holds_mixtures = true,
+    .heads = Heads::kByName,
     .quantization_config = quantization_config};
 
 }  // namespace ingot::formats

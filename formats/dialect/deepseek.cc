@@ -17,8 +17,14 @@ constexpr std::array kInt8BlockParts = {
     PartSpelling{Part::kWeight, ".weight", DType::kI8, PartShape::kCodes},
     PartSpelling{Part::kScale, ".weight_scale_inv", DType::kF32, PartShape::kGrid},
 };
+constexpr std::array kFp8TensorParts = {
+    PartSpelling{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
+    // No dimensions: SGLang joins q_a and kv_a, and asserts on two scales of shape [1].
+    PartSpelling{Part::kScale, ".weight_scale", DType::kF32, PartShape::kScalar},
+};
 constexpr std::array kSpellings = {
     SchemeSpelling{SchemeId::kFp8Block, Activations::kDynamic, kFp8BlockParts},
+    SchemeSpelling{SchemeId::kFp8Tensor, Activations::kDynamic, kFp8TensorParts},
     SchemeSpelling{SchemeId::kInt8Block, Activations::kDynamic, kInt8BlockParts},
 };
 
@@ -31,42 +37,44 @@ constexpr std::string_view kPowersOfTwo = "ue8m0";
 
 /// The one way in which this dialect's engines take quantized weights.
 struct NativeBlock {
-  bool is_int8 = false;
-  std::array<std::uint64_t, 2> size{};
+  QuantizationGroup group;  ///< `block` is {0, 0} where a tensor has one scale
   /// Packed experts under DeepSeek's native names, which only the source's own block describes.
   bool has_foreign = false;
 };
 
 std::string_view method_of(const NativeBlock& native) {
-  return native.is_int8 ? "blockwise_int8" : "fp8";
+  return native.group.scheme == SchemeId::kInt8Block ? "blockwise_int8" : "fp8";
+}
+
+bool is_static(const NativeBlock& native) {
+  return native.group.activations == Activations::kStatic;
 }
 
 NativeBlock native_block(const WrittenModel& model) {
-  std::optional<NativeBlock> found;
+  std::optional<QuantizationGroup> found;
   bool has_foreign = false;
   for (const QuantizationGroup& group : written_groups(model).groups) {
     if (find_spelling(kDeepseekDialect, group.scheme) == nullptr) {
       has_foreign = true;
       continue;
     }
-    const bool is_int8 = group.scheme == SchemeId::kInt8Block;
-    if (found && (found->is_int8 != is_int8 || found->size != group.block)) {
+    if (found && *found != group) {
       throw Error(ErrorCode::kUnsupported,
-                  "dialect deepseek holds blocks of one scheme and one size only (give all "
+                  "dialect deepseek holds one scheme only, in blocks of one size (give all "
                   "weights one scheme, or take compressed-tensors)");
     }
-    found = NativeBlock{.is_int8 = is_int8, .size = group.block};
+    found = group;
   }
-  NativeBlock native = found.value_or(NativeBlock{.size = fp8_block_size(model.source)});
-  native.has_foreign = has_foreign;
-  return native;
+  const QuantizationGroup released = {.scheme = SchemeId::kFp8Block,
+                                      .activations = Activations::kDynamic,
+                                      .block = fp8_block_size(model.source)};
+  return {.group = found.value_or(released), .has_foreign = has_foreign};
 }
 
 Json standard_block(const NativeBlock& native) {
-  Json block = {{"activation_scheme", "dynamic"}};
-  if (!native.is_int8) block["fmt"] = "e4m3";
+  Json block = {{"activation_scheme", is_static(native) ? "static" : "dynamic"}};
+  if (native.group.scheme != SchemeId::kInt8Block) block["fmt"] = "e4m3";
   block["quant_method"] = method_of(native);
-  block["weight_block_size"] = {native.size[0], native.size[1]};
   return block;
 }
 
@@ -74,8 +82,12 @@ Json standard_block(const NativeBlock& native) {
 const Json* kept_block(const WrittenModel& model, const NativeBlock& native) {
   const Json* block = source_block(model.source, kDeepseekDialect);
   if (block == nullptr) return nullptr;
-  const bool holds = model.source.quantization->quant_method == method_of(native) &&
-                     fp8_block_size(model.source) == native.size;
+  const QuantizationConfig& source = *model.source.quantization;
+  const bool has_size = native.group.scheme == SchemeId::kFp8Tensor
+                            ? !source.weight_block_size
+                            : fp8_block_size(model.source) == native.group.block;
+  const bool holds = source.quant_method == method_of(native) && has_size &&
+                     (source.activation_scheme == "static") == is_static(native);
   return holds ? block : nullptr;
 }
 
@@ -98,26 +110,44 @@ bool is_listed(const std::vector<std::string>& entries, std::string_view module)
   }
 }
 
+/// transformers leaves the model's head plain by itself only as long as it finds no list.
+std::vector<std::string> heads_of(const ModelConfig& source) {
+  std::vector<std::string> heads;
+  const Family* family = family_of(source);
+  if (family == nullptr) return heads;
+  for (const TensorRule& rule : family->rules) {
+    if (rule.silence == Silence::kHead && rule.scope == Scope::kModel)
+      heads.emplace_back(module_name(rule.pattern));
+  }
+  return heads;
+}
+
 Json quantization_config(const WrittenModel& model) {
   if (!any_quantized(model.tensors)) return nullptr;
   const NativeBlock native = native_block(model);
   const Json* kept = kept_block(model, native);
   if (kept == nullptr && native.has_foreign) {
     throw Error(ErrorCode::kUnsupported,
-                "dialect deepseek has fp8-block and int8-block only (give the others one of these, "
-                "or take another dialect)");
+                "dialect deepseek has fp8-block, fp8-tensor and int8-block only (give the others "
+                "one of these, or take another dialect)");
   }
   Json block = kept != nullptr ? *kept : standard_block(native);
-  if (!native.is_int8) state_scale_format(block, model.power_of_two_scales);
+  // A source may leave it to its readers; without it engines look for one scale per tensor.
+  const auto& size = native.group.block;
+  if (native.group.scheme != SchemeId::kFp8Tensor) block["weight_block_size"] = {size[0], size[1]};
+  if (native.group.scheme == SchemeId::kFp8Block)
+    state_scale_format(block, model.power_of_two_scales);
 
   std::vector<std::string> listed = string_list(block, kTransformersList);
   const std::vector<std::string> of_vllm = string_list(block, kVllmList);
   listed.insert(listed.end(), of_vllm.begin(), of_vllm.end());
   std::sort(listed.begin(), listed.end());
-  std::vector<std::string> added = unquantized_modules(model.tensors);
-  added.erase(std::remove_if(added.begin(), added.end(),
-                             [&](const std::string& module) { return is_listed(listed, module); }),
-              added.end());
+  std::vector<std::string> added = silent_modules(model.tensors, kDeepseekDialect);
+  if (!listed.empty() || !added.empty()) {
+    const std::vector<std::string> heads = heads_of(model.source);
+    added.insert(added.end(), heads.begin(), heads.end());
+  }
+  std::erase_if(added, [&](const std::string& module) { return is_listed(listed, module); });
   if (added.empty()) return block;
   // Once vLLM finds its own list it no longer looks at the other, so each gets all of both.
   listed.insert(listed.end(), added.begin(), added.end());
@@ -128,11 +158,12 @@ Json quantization_config(const WrittenModel& model) {
 
 }  // namespace
 
-const Dialect kDeepseekDialect = {
-    .name = "deepseek",
-    .summary =
-        "quant_method fp8 or blockwise_int8: X.weight with X.weight_scale_inv, which multiplies",
-    .spellings = kSpellings,
-    .quantization_config = quantization_config};
+const Dialect kDeepseekDialect = {.name = "deepseek",
+                                  .summary =
+                                      "quant_method fp8 or blockwise_int8: X.weight with "
+                                      "X.weight_scale_inv (X.weight_scale for a "
+                                      "whole tensor), which multiplies",
+                                  .spellings = kSpellings,
+                                  .quantization_config = quantization_config};
 
 }  // namespace ingot::formats

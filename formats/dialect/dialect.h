@@ -51,6 +51,13 @@ struct SchemeSpelling {
   bool global_divides = false;
 };
 
+/// What engines of a dialect make of a head of the model (Silence::kHead).
+enum class Heads : std::uint8_t {
+  kPlain,      ///< always plain
+  kByName,     ///< quantized if the config names it
+  kBySilence,  ///< quantized unless the config leaves it out
+};
+
 /// One logical tensor of an output.
 struct WrittenTensor {
   std::string_view name;  ///< canonical, `X.weight`
@@ -80,6 +87,7 @@ struct Dialect {
   /// What it can hold. Of several rows for a scheme the first has the default activations.
   std::span<const SchemeSpelling> spellings;
   bool holds_mixtures = false;  ///< several quantized schemes in one checkpoint
+  Heads heads = Heads::kPlain;
   /// A file beside config.json that says what is quantized, or empty.
   std::string_view description_file;
   /// The value of config.json's `quantization_config`, null when there is to be none.
@@ -94,8 +102,20 @@ const Dialect* find_dialect(std::string_view name);
 /// says, else deepseek. kUnsupported for any other method.
 const Dialect& dialect_of(const ModelConfig& config, std::span<const std::string> files = {});
 
-/// In which a scheme is written when nobody asks for a dialect.
-const Dialect& default_dialect(SchemeId scheme);
+/// In which a scheme is written when nobody asks for a dialect: deepseek if it has the scheme with
+/// these activations, else compressed-tensors.
+const Dialect& default_dialect(SchemeId scheme,
+                               std::optional<Activations> activations = std::nullopt);
+
+/// Whether an engine of this dialect loads the weight of such a row quantized.
+bool can_be_quantized(const Dialect& dialect, const TensorRule& rule);
+/// Whether an engine of this dialect builds the module of such a row quantized when the config says
+/// nothing of it.
+bool is_quantized_by_silence(const Dialect& dialect, const TensorRule& rule);
+
+/// The name under which vLLM looks up `model.layers.N.shared_head.head`, the head of a multi-token
+/// prediction layer: without `shared_head`. Empty for any other module.
+std::string mtp_head_alias(std::string_view module);
 
 /// The row for a scheme; with nothing for the activations, the first. Null: the dialect cannot hold
 /// it.

@@ -22,8 +22,9 @@ extern const Dialect kModelslimDialect;
 /// `quantization_config` of the source if it is in this dialect and an object, else null.
 const Json* source_block(const ModelConfig& source, const Dialect& dialect);
 
-/// Modules that a release quantizes and that are plain here, sorted.
-std::vector<std::string> unquantized_modules(std::span<const WrittenTensor> written);
+/// Modules that are plain here and that engines of the dialect would quantize by silence, sorted.
+std::vector<std::string> silent_modules(std::span<const WrittenTensor> written,
+                                        const Dialect& dialect);
 
 bool any_quantized(std::span<const WrittenTensor> written);
 

@@ -84,10 +84,25 @@ Shape part_shape(PartShape shape, SchemeId scheme, const Shape& weight,
   return {};
 }
 
-const Dialect& default_dialect(SchemeId scheme) {
-  const bool is_native = scheme == SchemeId::kFp8Block || scheme == SchemeId::kInt8Block;
+const Dialect& default_dialect(SchemeId scheme, std::optional<Activations> activations) {
+  const bool is_native = find_spelling(kDeepseekDialect, scheme, activations) != nullptr;
   return is_native || !scheme_facts(scheme).quantized ? kDeepseekDialect
                                                       : kCompressedTensorsDialect;
+}
+
+bool can_be_quantized(const Dialect& dialect, const TensorRule& rule) {
+  return rule.fp8_by_default || (rule.may_be_quantized && dialect.heads != Heads::kPlain);
+}
+
+bool is_quantized_by_silence(const Dialect& dialect, const TensorRule& rule) {
+  if (rule.fp8_by_default || rule.silence == Silence::kQuantized) return true;
+  return rule.silence == Silence::kHead && dialect.heads == Heads::kBySilence;
+}
+
+std::string mtp_head_alias(std::string_view module) {
+  constexpr std::string_view kInserted = ".shared_head.head";
+  if (!module.ends_with(kInserted)) return {};
+  return std::string(module.substr(0, module.size() - kInserted.size())).append(".head");
 }
 
 const SchemeSpelling* find_spelling(const Dialect& dialect, SchemeId scheme,
@@ -132,10 +147,12 @@ std::string_view module_name(std::string_view weight_name) {
   return weight_name;
 }
 
-std::vector<std::string> unquantized_modules(std::span<const WrittenTensor> written) {
+std::vector<std::string> silent_modules(std::span<const WrittenTensor> written,
+                                        const Dialect& dialect) {
   std::vector<std::string> modules;
   for (const WrittenTensor& tensor : written) {
-    if (tensor.fp8_by_default() && !scheme_facts(tensor.scheme).quantized)
+    if (tensor.rule == nullptr || scheme_facts(tensor.scheme).quantized) continue;
+    if (is_quantized_by_silence(dialect, *tensor.rule))
       modules.emplace_back(module_name(tensor.name));
   }
   std::sort(modules.begin(), modules.end());

@@ -46,6 +46,17 @@ struct Derived {
   std::vector<std::string> excluded;
 };
 
+/// vLLM looks up the head of an MTP layer under a name of its own.
+void name_mtp_heads(const WrittenModel& model, std::vector<std::string>& excluded) {
+  const ModuleList chosen(excluded, PatternSyntax::kGlob);
+  for (const WrittenTensor& tensor : model.tensors) {
+    if (scheme_facts(tensor.scheme).quantized) continue;
+    std::string alias = mtp_head_alias(module_name(tensor.name));
+    if (!alias.empty() && !chosen.covers_for_all(alias)) excluded.push_back(std::move(alias));
+  }
+  std::sort(excluded.begin(), excluded.end());
+}
+
 Derived derive(const WrittenModel& model, const WrittenGroups& written) {
   const QuantizationGroup& group = written.groups.front();
   Derived derived;
@@ -60,6 +71,7 @@ Derived derive(const WrittenModel& model, const WrittenGroups& written) {
   }
   derived.excluded =
       module_patterns(written.modules, 0, model.source.num_hidden_layers, PatternSyntax::kGlob);
+  name_mtp_heads(model, derived.excluded);
   // SGLang takes an empty list for a missing one. A norm is no linear layer, so this says nothing.
   if (derived.excluded.empty()) derived.excluded.emplace_back("model.norm");
   return derived;
@@ -83,7 +95,8 @@ bool describes(const Json& block, const WrittenGroups& written,
 }
 
 bool is_kept(const Json* block, const WrittenModel& model, const WrittenGroups& written) {
-  return block != nullptr && describes(*block, written, unquantized_modules(model.tensors));
+  return block != nullptr &&
+         describes(*block, written, silent_modules(model.tensors, kModeloptDialect));
 }
 
 // vLLM knows the files of this dialect by the producer's name.
@@ -144,6 +157,7 @@ const Dialect kModeloptDialect = {
     .name = "modelopt",
     .summary = "quant_method modelopt: X.weight, X.weight_scale, X.weight_scale_2, which multiply",
     .spellings = kSpellings,
+    .heads = Heads::kBySilence,
     .description_file = "hf_quant_config.json",
     .quantization_config = quantization_config,
     .description = description};

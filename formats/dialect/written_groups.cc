@@ -6,7 +6,6 @@
 #include "formats/family/norm_roles.h"
 
 namespace ingot::formats {
-namespace {
 
 QuantizationGroup group_of(const WrittenTensor& tensor, const ModelConfig& source) {
   QuantizationGroup group{.scheme = tensor.scheme, .activations = tensor.activations};
@@ -16,6 +15,8 @@ QuantizationGroup group_of(const WrittenTensor& tensor, const ModelConfig& sourc
   }
   return group;
 }
+
+namespace {
 
 bool is_plain_matrix(const WrittenTensor& tensor) {
   if (tensor.fp8_by_default()) return true;

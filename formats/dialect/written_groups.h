@@ -17,6 +17,9 @@ struct QuantizationGroup {
   friend auto operator<=>(const QuantizationGroup&, const QuantizationGroup&) = default;
 };
 
+/// The group of a quantized tensor.
+QuantizationGroup group_of(const WrittenTensor& tensor, const ModelConfig& source);
+
 /// The modules of an output by what holds their weights.
 struct WrittenGroups {
   std::vector<QuantizationGroup> groups;  ///< sorted; groups[i] is class i + 1

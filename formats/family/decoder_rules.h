@@ -38,6 +38,7 @@ inline constexpr std::array kModelRules = {
                .role = Role::kHead,
                .scope = Scope::kModel,
                .shape = {Dim::kVocab, Dim::kHidden},
+               .silence = Silence::kHead,
                .cut = Cut::kVocab,
                .presence = Presence::kUntied},
 };

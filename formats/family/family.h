@@ -123,6 +123,14 @@ enum class Presence : std::uint8_t {
   kOwnIndexer,
 };
 
+/// What engines make of a linear layer that releases leave plain, where the quantization config
+/// says nothing of it. What a release quantizes is always kQuantized.
+enum class Silence : std::uint8_t {
+  kPlain,      ///< every engine builds it plain
+  kHead,       ///< it is a head of the model: that depends on the dialect, Dialect::heads
+  kQuantized,  ///< some engine builds it as a quantized layer, and loads garbage without a word
+};
+
 /// One row of a family's grammar: every tensor of a known family matches exactly one.
 struct TensorRule {
   /// `{layer}` and `{expert}` stand for decimal numbers without leading zeros, `{mtp}` for the
@@ -134,6 +142,9 @@ struct TensorRule {
   /// Quantized in an FP8 release of this family: a loader builds it as an FP8 linear unless the
   /// config says otherwise.
   bool fp8_by_default = false;
+  Silence silence = Silence::kPlain;
+  /// A head that engines load quantized too: a release of this family has it so.
+  bool may_be_quantized = false;
   Cut cut = Cut::kReplicated;
   Fuse fuse = Fuse::kNone;
   Presence presence = Presence::kRequired;

@@ -6,7 +6,14 @@ namespace {
 
 constexpr std::array<std::string_view, 1> kModelTypes = {"glm_moe_dsa"};
 
-constexpr auto kRules = concat_rules(kDeepseekV3Rules, kIndexerRules);
+// FP8 releases of GLM quantize the head of the multi-token prediction layer.
+constexpr auto make_rules() {
+  auto rules = concat_rules(kDeepseekV3Rules, kIndexerRules);
+  for (TensorRule& rule : rules) rule.may_be_quantized = rule.role == Role::kMtpHead;
+  return rules;
+}
+
+constexpr auto kRules = make_rules();
 
 // GLM-5. `rms_norm_eps` and the rope base were not seen published and are the defaults that
 // transformers gives this family; `index_head_dim` and `index_topk` were not either and are those

@@ -131,6 +131,7 @@ inline constexpr std::array kMtpRules = {
                .role = Role::kMtpHead,
                .scope = Scope::kMtpLayer,
                .shape = {Dim::kVocab, Dim::kHidden},
+               .silence = Silence::kHead,
                .cut = Cut::kVocab},
 };
 

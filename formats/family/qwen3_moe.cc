@@ -67,9 +67,18 @@ constexpr std::array kAttentionRules = {
                .presence = Presence::kOptional},
 };
 
-// Dense MLPs stand in the layers that `mlp_only_layers` names.
-constexpr auto kRules = concat_rules(kModelRules, kLayerNormRules, kAttentionRules, kRotaryRules,
-                                     kDenseMlpRules, kExpertRules);
+// Dense MLPs stand in the layers that `mlp_only_layers` names. vLLM's class, unlike its DeepSeek
+// ones, gives the router the quantization config.
+constexpr auto make_rules() {
+  auto rules = concat_rules(kModelRules, kLayerNormRules, kAttentionRules, kRotaryRules,
+                            kDenseMlpRules, kExpertRules);
+  for (TensorRule& rule : rules) {
+    if (rule.role == Role::kRouter) rule.silence = Silence::kQuantized;
+  }
+  return rules;
+}
+
+constexpr auto kRules = make_rules();
 
 // Qwen3-30B-A3B.
 constexpr std::string_view kReference = R"({

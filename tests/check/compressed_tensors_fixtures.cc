@@ -19,6 +19,24 @@ void ignore_also(EditableCheckpoint& checkpoint, const std::string& entry) {
   quantization(checkpoint)["ignore"].push_back(entry);
 }
 
+EditableCheckpoint make_qwen() {
+  return make_spelled({"compressed-tensors", SchemeId::kInt8Channel, Activations::kDynamic},
+                      [](auto& options) { options.family = formats::find_family("qwen3_moe"); });
+}
+
+/// Every linear layer is quantized, and nothing ignored.
+EditableCheckpoint make_all_int8() {
+  const Spelled int8 = {"compressed-tensors", SchemeId::kInt8Channel, Activations::kDynamic};
+  EditableCheckpoint checkpoint = make_spelled(int8);
+  for (const char* name :
+       {"lm_head.weight", "model.layers.1.mlp.gate.weight", "model.layers.2.mlp.gate.weight",
+        "model.layers.2.eh_proj.weight", "model.layers.2.shared_head.head.weight"}) {
+    put_spelled(checkpoint, name, int8);
+  }
+  quantization(checkpoint)["ignore"] = {"re:.*indexer.*(wk|weights_proj)$"};
+  return checkpoint;
+}
+
 }  // namespace
 
 std::vector<RuleFixture> compressed_tensors_fixtures() {
@@ -91,6 +109,11 @@ std::vector<RuleFixture> compressed_tensors_fixtures() {
        .code = kMismatch,
        .make = kInt8,
        .damage = [](EditableCheckpoint& c) { quantization(c)["ignore"].erase(0); }},
+      // vLLM builds this family's router with the quantization config.
+      {.rule = "ct.ignore",
+       .code = kMismatch,
+       .make = make_qwen,
+       .damage = [](EditableCheckpoint& c) { quantization(c)["ignore"].erase(1); }},
       {.rule = "ct.mtp-names",
        .code = kMismatch,
        .make = kInt8,
@@ -99,6 +122,13 @@ std::vector<RuleFixture> compressed_tensors_fixtures() {
              make_weight_plain(c, kMtp + "self_attn.o_proj.weight");
              ignore_also(c, kMtp + "self_attn.o_proj");
            }},
+      {.rule = "ct.joined-scales",
+       .code = kShapeMismatch,
+       .make = spelled("compressed-tensors", SchemeId::kFp8Tensor, Activations::kStatic),
+       .damage =
+           [](EditableCheckpoint& c) { c.at(kAttention + "q_a_proj.input_scale").shape = {1}; }},
+      // What llm-compressor writes when nobody tells it to ignore the router, the head, ...
+      {.rule = "ct.plain-module", .code = kDtypeMismatch, .make = make_all_int8},
       {.rule = "ct.static-input-scale",
        .code = kMissingTensor,
        .make = spelled("compressed-tensors", SchemeId::kInt8Channel, Activations::kStatic),

@@ -43,7 +43,7 @@ std::vector<RuleFixture> model_fixtures() {
        .damage =
            [](EditableCheckpoint& c) {
              make_weight_plain(c, kDense + "gate_proj.weight");
-             quantization(c)["modules_to_not_convert"] = {kDense + "gate_proj"};
+             quantization(c)["modules_to_not_convert"] = {"lm_head", kDense + "gate_proj"};
            }},
       {.rule = "cut.group-edge", .code = kShapeMismatch, .tensor_parallel = 2},
       {.rule = "moe.expert-ids",
@@ -94,8 +94,9 @@ std::vector<RuleFixture> model_fixtures() {
 
 std::vector<RuleFixture> rule_fixtures() {
   std::vector<RuleFixture> all;
-  for (const auto& make : {native_fixtures, scheme_fixtures, compressed_tensors_fixtures,
-                           modelopt_fixtures, modelslim_fixtures, model_fixtures}) {
+  for (const auto& make :
+       {native_fixtures, scheme_fixtures, compressed_tensors_fixtures, modelopt_fixtures,
+        modelslim_fixtures, engine_fixtures, model_fixtures}) {
     for (RuleFixture& fixture : make()) all.push_back(std::move(fixture));
   }
   return all;

@@ -65,12 +65,12 @@ std::vector<RuleFixture> modelopt_fixtures() {
        .code = kNotFound,
        .make = make_all_fp8,
        .damage = [](EditableCheckpoint& c) { statement(c).erase("exclude_modules"); },
-       .also = {"indexer.k-scheme"}},
+       .also = {"indexer.k-scheme", "modelopt.exclude-plain"}},
       {.rule = "modelopt.exclude-not-empty",
        .code = kNotFound,
        .make = make_all_fp8,
        .damage = [](EditableCheckpoint& c) { statement(c)["exclude_modules"] = Json::array(); },
-       .also = {"indexer.k-scheme", "modelopt.statements-agree"}},
+       .also = {"indexer.k-scheme", "modelopt.exclude-plain", "modelopt.statements-agree"}},
       {.rule = "modelopt.quant-algo",
        .code = kUnsupported,
        .make = kNvfp4,
@@ -83,7 +83,7 @@ std::vector<RuleFixture> modelopt_fixtures() {
        .also = {"modelopt.statements-agree", "modelopt.arguments"}},
       {.rule = "modelopt.algo-of-sglang",
        .code = kUnsupported,
-       .make = spelled("modelopt", SchemeId::kNvfp4, Activations::kWeightOnly)},
+       .make = spelled("modelopt", SchemeId::kFp8Channel, Activations::kDynamic)},
       {.rule = "modelopt.exclude-quantized",
        .code = kMismatch,
        .make = kNvfp4,
@@ -97,7 +97,7 @@ std::vector<RuleFixture> modelopt_fixtures() {
              statement(c)["quant_algo"] = "MIXED_PRECISION";
              statement(c)["quantized_layers"] = {{"model.layers.0.mlp", {{"quant_algo", "NVFP4"}}}};
            },
-       .also = {"modelopt.algo-of-sglang", "modelopt.statements-agree"}},
+       .also = {"modelopt.statements-agree"}},
       {.rule = "modelopt.exclude-inside",
        .code = kMismatch,
        .make = kNvfp4,
@@ -111,6 +111,29 @@ std::vector<RuleFixture> modelopt_fixtures() {
        .code = kMismatch,
        .make = kNvfp4,
        .damage = [](EditableCheckpoint& c) { replace_excluded(c, "*.self_attn*", "self_attn"); },
+       .also = {"modelopt.statements-agree"}},
+      // Heads, which engines of this dialect build with the quantization config.
+      {.rule = "modelopt.exclude-plain",
+       .code = kMismatch,
+       .make = kNvfp4,
+       .damage = [](EditableCheckpoint& c) { replace_excluded(c, "lm_head", "head_of_nothing"); },
+       .also = {"modelopt.statements-agree"}},
+      {.rule = "modelopt.mtp-head",
+       .code = kMismatch,
+       .make = kNvfp4,
+       .damage =
+           [](EditableCheckpoint& c) {
+             replace_excluded(c, "model.layers.2.head", "model.layers.7.head");
+           },
+       .also = {"modelopt.statements-agree"}},
+      {.rule = "modelopt.plain-module",
+       .code = kDtypeMismatch,
+       .make = kNvfp4,
+       .damage =
+           [](EditableCheckpoint& c) {
+             put_spelled(c, "lm_head.weight", {"modelopt", SchemeId::kNvfp4, Activations::kStatic});
+             replace_excluded(c, "lm_head", "head_of_nothing");
+           },
        .also = {"modelopt.statements-agree"}},
       {.rule = "modelopt.input-scale",
        .code = kMissingTensor,

@@ -55,6 +55,15 @@ std::vector<RuleFixture> modelslim_fixtures() {
        .code = kNotFound,
        .make = make_dynamic,
        .damage = [](EditableCheckpoint& c) { description(c).erase("model.embed_tokens.weight"); }},
+      {.rule = "modelslim.plain-module",
+       .code = kDtypeMismatch,
+       .make = make_dynamic,
+       .damage =
+           [](EditableCheckpoint& c) {
+             put_spelled(c, "lm_head.weight", kDynamicInt8);
+             for (const char* part : {"weight", "weight_scale", "weight_offset"})
+               description(c)[std::string("lm_head.") + part] = "W8A8_DYNAMIC";
+           }},
       {.rule = "modelslim.types-known",
        .code = kUnsupported,
        .make = make_dynamic,

@@ -24,6 +24,10 @@ EditableCheckpoint make_fp8_in_blocks_of_64() {
   return checkpoint;
 }
 
+EditableCheckpoint make_qwen() {
+  return make_synthetic([](auto& options) { options.family = formats::find_family("qwen3_moe"); });
+}
+
 }  // namespace
 
 void make_weight_plain(EditableCheckpoint& checkpoint, const std::string& name) {
@@ -64,6 +68,34 @@ std::vector<RuleFixture> native_fixtures() {
            [](EditableCheckpoint& c) {
              put_spelled(c, kMtp + "eh_proj.weight",
                          {"deepseek", SchemeId::kFp8Block, formats::Activations::kDynamic});
+           }},
+      // No list, and a list that vLLM does not look at beside its own.
+      {.rule = "fp8.silent-module",
+       .code = kMismatch,
+       .make = make_qwen,
+       .damage =
+           [](EditableCheckpoint& c) {
+             quantization(c).erase("ignored_layers");
+             quantization(c).erase("modules_to_not_convert");
+           }},
+      {.rule = "fp8.silent-module",
+       .code = kMismatch,
+       .make = make_qwen,
+       .damage = [](EditableCheckpoint& c) { quantization(c)["ignored_layers"] = {"lm_head"}; }},
+      {.rule = "fp8.head-listed",
+       .code = kMismatch,
+       .damage =
+           [=](EditableCheckpoint& c) {
+             make_weight_plain(c, o_proj);
+             quantization(c)["modules_to_not_convert"] = {kAttention + "o_proj"};
+           }},
+      // Weights that have one scale each, under the promise of blocks.
+      {.rule = "fp8.block-size",
+       .code = kMismatch,
+       .make = spelled("deepseek", SchemeId::kFp8Tensor, formats::Activations::kDynamic),
+       .damage =
+           [](EditableCheckpoint& c) {
+             quantization(c)["weight_block_size"] = {128, 128};
            }},
       {.rule = "fp8.block-128", .code = kUnsupported, .make = make_fp8_in_blocks_of_64},
       {.rule = "fp8.weight-dtype",
@@ -124,7 +156,7 @@ std::vector<RuleFixture> native_fixtures() {
        .code = kMismatch,
        .damage =
            [](EditableCheckpoint& c) {
-             quantization(c)["modules_to_not_convert"] = {kAttention + "o_proj"};
+             quantization(c)["modules_to_not_convert"] = {"lm_head", kAttention + "o_proj"};
            }},
       {.rule = "native.ignored-quantized",
        .code = kMismatch,

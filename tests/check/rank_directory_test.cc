@@ -88,7 +88,9 @@ TEST_P(EveryModel, IsAcceptedRankByRank) {
   const EditableCheckpoint whole = spelled.dialect.empty() ? plain_model() : spelled_model(spelled);
   const TempDir unsliced;
   whole.write(unsliced.path());
-  const std::set<std::string_view> inherited = rules_of(check_checkpoint(unsliced.path(), {}));
+  std::set<std::string_view> inherited = rules_of(check_checkpoint(unsliced.path(), {}));
+  // Engines load no rank's directory, so it does not say what they refuse.
+  std::erase_if(inherited, [](std::string_view rule) { return rule.starts_with("engine."); });
   EXPECT_THAT(inherited, ::testing::Each("modelopt.algo-of-sglang"));
 
   for (const Topology& topology : topologies()) {

@@ -25,7 +25,8 @@ std::vector<RuleFixture> scheme_fixtures();              ///< INT8, NVFP4, MX, w
 std::vector<RuleFixture> compressed_tensors_fixtures();  ///< its config
 std::vector<RuleFixture> modelopt_fixtures();
 std::vector<RuleFixture> modelslim_fixtures();
-std::vector<RuleFixture> model_fixtures();  ///< container, layers, experts
+std::vector<RuleFixture> engine_fixtures();  ///< what engines refuse of schemes and activations
+std::vector<RuleFixture> model_fixtures();   ///< container, layers, experts
 
 /// All of them.
 std::vector<RuleFixture> rule_fixtures();

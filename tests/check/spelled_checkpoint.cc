@@ -108,9 +108,9 @@ const char* modelopt_algo(const Spelled& spelled) {
 }
 
 void describe_modelopt(EditableCheckpoint& checkpoint, const Spelled& spelled) {
-  Json excluded = {
-      "lm_head",      "model.embed_tokens",    "*.mlp.gate", "*.eh_proj", "*.shared_head*",
-      "*.indexer.wk", "*.indexer.weights_proj"};
+  Json excluded = {"lm_head",      "model.embed_tokens",    "*.mlp.gate",
+                   "*.eh_proj",    "*.shared_head*",        "model.layers.2.head",
+                   "*.indexer.wk", "*.indexer.weights_proj"};
   if (is_mlp_only(spelled.scheme)) excluded.push_back("*.self_attn*");
   const char* algo = modelopt_algo(spelled);
   checkpoint.config["quantization_config"] = {
@@ -147,6 +147,9 @@ void put_spelled(EditableCheckpoint& checkpoint, const std::string& name, const 
   const Shape blocks = {ceil_of(n, 128), ceil_of(k, 128)};
   const bool is_static = spelled.activations == Activations::kStatic;
   const std::string& dialect = spelled.dialect;
+  // SGLang joins those of q_a_proj and kv_a_proj.
+  const bool is_joined = stem.ends_with("q_a_proj") || stem.ends_with("kv_a_proj_with_mqa");
+  const Shape one = dialect == "compressed-tensors" && !is_joined ? Shape{1} : Shape{};
   switch (spelled.scheme) {
     case SchemeId::kFp8Block:
       checkpoint.put_zeros(name, DType::kF8E4M3, shape);
@@ -163,7 +166,6 @@ void put_spelled(EditableCheckpoint& checkpoint, const std::string& name, const 
                             kScale);
       return;
     case SchemeId::kFp8Tensor: {
-      const Shape one = dialect == "modelopt" ? Shape{} : Shape{1};
       checkpoint.put_zeros(name, DType::kF8E4M3, shape);
       checkpoint.put_floats(stem + ".weight_scale", one, kScale);
       if (is_static) checkpoint.put_floats(stem + ".input_scale", one, kActivationScale);
@@ -182,7 +184,7 @@ void put_spelled(EditableCheckpoint& checkpoint, const std::string& name, const 
       if (dialect == "modelslim") {
         checkpoint.put_floats(stem + ".weight_offset", {n, 1}, 0);
       } else if (is_static) {
-        checkpoint.put_floats(stem + ".input_scale", {1}, kActivationScale);
+        checkpoint.put_floats(stem + ".input_scale", one, kActivationScale);
       }
       return;
     case SchemeId::kNvfp4: {
@@ -260,11 +262,11 @@ EditableCheckpoint make_spelled(const Spelled& spelled, void (*edit)(formats::Sy
   if (spelled.dialect == "deepseek") {
     const bool is_int8 = spelled.scheme == SchemeId::kInt8Block;
     checkpoint.config["quantization_config"] = {
-        {"activation_scheme", "dynamic"},
-        {"quant_method", is_int8 ? "blockwise_int8" : "fp8"},
-        {"weight_block_size", {128, 128}}};
-    // The indexer's wk is joined with a plain weight, so INT8 leaves it.
-    if (is_int8) {
+        {"activation_scheme", "dynamic"}, {"quant_method", is_int8 ? "blockwise_int8" : "fp8"}};
+    if (spelled.scheme != SchemeId::kFp8Tensor)
+      checkpoint.config["quantization_config"]["weight_block_size"] = {128, 128};
+    // The indexer's wk is joined with a plain weight: it is decoded from FP8 blocks, or plain.
+    if (spelled.scheme != SchemeId::kFp8Block) {
       Json ignored = Json::array();
       for (const char* layer : {"0", "1", "2"})
         ignored.push_back(std::string("model.layers.") + layer + ".self_attn.indexer.wk");

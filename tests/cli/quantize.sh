@@ -35,6 +35,7 @@ expect 0 "bf16" "$ingot" convert "$example" "$work/none" --to nvfp4 --explain mo
 expect 0 "reason" "$ingot" list recipes
 expect 0 "modelslim" "$ingot" list recipes
 expect 0 "modelopt" "$ingot" list dialects
+expect 0 "w8a8_int8" "$ingot" list engines
 json "$ingot" list recipes
 holds "d['schema'] == 1"
 

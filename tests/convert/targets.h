@@ -23,11 +23,12 @@ struct Target {
     return fmt::format("{}_{}_{}", dialect->name, formats::scheme_facts(spelling->scheme).name,
                        formats::activations_name(spelling->activations));
   }
-  /// Sets up a conversion to it; static inputs are scaled by 1.
+  /// Sets up a conversion to it, whether engines load it or not; static inputs are scaled by 1.
   void apply(convert::Recipe& recipe) const {
     recipe.to = spelling->scheme;
     recipe.choices.dialect = std::string(dialect->name);
     recipe.choices.activations = spelling->activations;
+    recipe.allow.add("engine-refuses=*");
     if (spelling->activations == formats::Activations::kStatic) recipe.choices.input_scale = 1.0F;
   }
   friend std::ostream& operator<<(std::ostream& out, const Target& target) {

@@ -132,6 +132,21 @@ TEST(Modelopt, ExcludesSomethingAlways) {
             Json::array({"model.norm"}));
 }
 
+// vLLM builds the head of an MTP layer with the quantization config, as `model.layers.N.head`.
+TEST(Modelopt, ExcludesThePredictionHeadByItsNameInVllm) {
+  auto written = moe(SchemeId::kFp8Tensor, Activations::kStatic);
+  for (const char* name :
+       {"model.layers.2.shared_head.head.weight", "model.layers.2.mlp.experts.0.gate_proj.weight"})
+    written.push_back(tensor(name, SchemeId::kBf16));
+  written.back().scheme = SchemeId::kFp8Tensor;
+  written.back().activations = Activations::kStatic;
+  written.back().rule = &kQuantizedRule;
+  const Json excluded =
+      description("modelopt", config_with(), written)["quantization"]["exclude_modules"];
+  EXPECT_NE(std::find(excluded.begin(), excluded.end(), "model.layers.2.head"), excluded.end())
+      << excluded.dump();
+}
+
 TEST(Modelopt, RefusesWhatItCannotHold) {
   auto written = moe(SchemeId::kNvfp4, Activations::kWeightOnly);
   written.push_back(tensor("x.weight", SchemeId::kFp8Tensor, Activations::kStatic));

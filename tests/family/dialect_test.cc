@@ -148,10 +148,52 @@ TEST(QuantizationConfig, OfTheSourceIsKeptVerbatim) {
 TEST(QuantizationConfig, ListsWhatBecamePlainForBothLoaders) {
   const Json block =
       derived("deepseek", config_with(kReleased), {kPlainUp, kDown, kPlainDown, kHead}, true);
-  const Json expected = {"model.layers.0.mlp.down_proj", "model.layers.0.mlp.up_proj"};
-  EXPECT_EQ(block["modules_to_not_convert"], expected);
+  const Json expected = {"lm_head", "model.layers.0.mlp.down_proj", "model.layers.0.mlp.up_proj"};
+  EXPECT_EQ(block["modules_to_not_convert"], expected)
+      << "transformers leaves the head alone by itself only where there is no list";
   EXPECT_EQ(block["ignored_layers"], expected);
   EXPECT_EQ(block["scale_fmt"], "ue8m0");
+}
+
+// vLLM builds the router of this family with the quantization config.
+TEST(QuantizationConfig, ListsTheRouterThatSilenceWouldQuantize) {
+  const TensorRule* router = nullptr;
+  for (const TensorRule& rule : find_family("qwen3_moe")->rules) {
+    if (rule.role == Role::kRouter) router = &rule;
+  }
+  ASSERT_NE(router, nullptr);
+  const auto qwen = [](const std::string& block) {
+    return parse_model_config(R"({"model_type": "qwen3_moe")" + block + "}", "config.json");
+  };
+  const WrittenTensor gate = tensor("model.layers.0.mlp.gate.weight", SchemeId::kBf16, router);
+  const Json expected = {"lm_head", "model.layers.0.mlp.gate"};
+  const std::string kept = std::string(R"(, "quantization_config": )") + kReleased;
+  for (const std::string& block : {std::string(), kept}) {
+    const Json made = derived("deepseek", qwen(block), {kUp, gate});
+    EXPECT_EQ(made["modules_to_not_convert"], expected) << block;
+    EXPECT_EQ(made["ignored_layers"], expected) << block;
+  }
+  const Json group = {{"targets", {"Linear"}},
+                      {"weights",
+                       {{"num_bits", 8},
+                        {"type", "float"},
+                        {"strategy", "block"},
+                        {"block_structure", {128, 128}}}},
+                      {"input_activations", {{"dynamic", true}}}};
+  const Json source = {{"quant_method", "compressed-tensors"},
+                       {"config_groups", {{"group_0", group}}},
+                       {"ignore", {"lm_head"}}};
+  EXPECT_EQ(derived("compressed-tensors", qwen(R"(, "quantization_config": )" + source.dump()),
+                    {kUp, gate})["ignore"],
+            expected);
+}
+
+TEST(QuantizationConfig, OfWholeTensorsHasNoBlocks) {
+  const WrittenTensor up = tensor(kUpName, SchemeId::kFp8Tensor, &kQuantizedRule);
+  const auto source = R"({"activation_scheme":"dynamic","fmt":"e4m3","quant_method":"fp8"})";
+  EXPECT_EQ(derived("deepseek", config_with(kReleased), {up, kHead}, true).dump(), source);
+  EXPECT_EQ(derived("deepseek", config_with(source), {up, kHead}).dump(), source) << "and is kept";
+  EXPECT_TRUE(derived("deepseek", config_with(source), {kUp}).contains("weight_block_size"));
 }
 
 TEST(QuantizationConfig, AddsToTheListsOfTheSource) {
@@ -166,11 +208,12 @@ TEST(QuantizationConfig, AddsToTheListsOfTheSource) {
 TEST(QuantizationConfig, IsKeptWhereTheSourceListsThePlainModuleAlready) {
   for (const std::string entry : {"model.layers.0.mlp.up_proj", "model.layers.0"}) {
     const std::string source =
-        R"({"quant_method":"fp8","modules_to_not_convert":[")" + entry + R"("]})";
+        R"({"quant_method":"fp8","weight_block_size":[128,128],"modules_to_not_convert":["lm_head",")" +
+        entry + R"("]})";
     EXPECT_EQ(derived("deepseek", config_with(source), {kPlainUp, kDown}).dump(), source);
   }
   const std::string other =
-      R"({"quant_method":"fp8","modules_to_not_convert":["model.layers.0.mlp.up"]})";
+      R"({"quant_method":"fp8","modules_to_not_convert":["lm_head","model.layers.0.mlp.up"]})";
   EXPECT_TRUE(derived("deepseek", config_with(other), {kPlainUp, kDown}).contains("ignored_layers"))
       << "a prefix ends at a dot";
 }
@@ -190,10 +233,11 @@ TEST(QuantizationConfig, IsTheStandardOneWhereTheSourceHasNone) {
 }
 
 TEST(QuantizationConfig, PromisesPowersOfTwoOnlyWhereTheyAre) {
-  const auto source = R"({"quant_method":"fp8","scale_fmt":"ue8m0"})";
+  const auto source = R"({"quant_method":"fp8","weight_block_size":[128,128],"scale_fmt":"ue8m0"})";
   EXPECT_FALSE(derived("deepseek", config_with(source), {kUp}).contains("scale_fmt"));
   EXPECT_EQ(derived("deepseek", config_with(R"({"quant_method":"fp8"})"), {kUp}, true).dump(),
-            source);
+            source)
+      << "without weight_block_size engines look for one scale per tensor";
   EXPECT_EQ(derived("deepseek", config_with(""), {kUp}, true)["scale_fmt"], "ue8m0");
 }
 
@@ -239,7 +283,34 @@ TEST(QuantizationConfig, OfCompressedTensorsExceptsEveryPlainLinear) {
   EXPECT_EQ(group["weights"]["block_structure"], Json::array({128, 128}));
   EXPECT_EQ(group["weights"]["dynamic"], false);
   EXPECT_EQ(group["input_activations"]["group_size"], 128);
-  EXPECT_EQ(block["ignore"], Json::array({"lm_head", R"(re:.*\.mlp\.down_proj$)"}));
+  EXPECT_EQ(block["ignore"],
+            Json::array({"lm_head", R"(re:.*\.mlp\.down_proj$)", R"(re:.*norm$)"}));
+}
+
+// compressed-tensors' own converter takes every `X.weight` that nothing ignores for a quantized one
+// (0.19: CompressedTensorsDequantizer.get_dependencies).
+TEST(QuantizationConfig, OfCompressedTensorsIgnoresWhatIsNoLinear) {
+  const WrittenTensor stem = tensor("visual.patch.weight", SchemeId::kBf16, nullptr);
+  const WrittenTensor bias = tensor("model.layers.0.mlp.gate.bias", SchemeId::kBf16, nullptr);
+  const Json ignored =
+      derived("compressed-tensors", config_with(""), {kUp, kHead, kNorm, stem, bias})["ignore"];
+  EXPECT_EQ(ignored, Json::array({"lm_head", R"(re:.*norm$)", "visual.patch"}));
+  // Packed codes have names that no plain weight has.
+  const WrittenTensor packed =
+      tensor(kUpName, SchemeId::kNvfp4, &kQuantizedRule, Activations::kWeightOnly);
+  EXPECT_EQ(derived("compressed-tensors", config_with(""), {packed, kHead, kNorm})["ignore"],
+            Json::array({"lm_head"}));
+}
+
+// GLM's releases quantize it; vLLM takes it for no `Linear`, and knows it by another name too.
+TEST(QuantizationConfig, OfCompressedTensorsNamesAQuantizedHead) {
+  constexpr TensorRule kHeadRule = {
+      .role = Role::kMtpHead, .silence = Silence::kHead, .may_be_quantized = true};
+  const WrittenTensor head =
+      tensor("model.layers.2.shared_head.head.weight", SchemeId::kFp8Block, &kHeadRule);
+  const Json block = derived("compressed-tensors", config_with(""), {kUp, head});
+  EXPECT_EQ(block["config_groups"]["group_0"]["targets"],
+            Json::array({"Linear", "model.layers.2.shared_head.head", "model.layers.2.head"}));
 }
 
 Json only_group(const Json& block) {

@@ -179,6 +179,7 @@ void rewrap(const Target& target, const fs::path& from, const fs::path& to) {
   Conversion conversion = keeping(from, to);
   conversion.recipe.choices.dialect = std::string(target.dialect->name);
   conversion.recipe.choices.activations = target.spelling->activations;
+  conversion.recipe.allow.add("engine-refuses=*");
   if (target.spelling->activations == formats::Activations::kStatic) {
     conversion.recipe.choices.input_scale = 1.0F;
   }

@@ -1,0 +1,143 @@
+#include "formats/dialect/engine_limits.h"
+
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+
+namespace ingot::formats {
+namespace {
+
+using enum Activations;
+using enum Engine;
+using enum EngineScope;
+using enum SchemeId;
+
+constexpr std::string_view kCt = "compressed-tensors";
+constexpr std::string_view kModelopt = "modelopt";
+constexpr std::string_view kDeepseek = "deepseek";
+
+constexpr std::string_view kNoInputs = "it reads the number of bits of activations, and has none";
+constexpr std::string_view kDynamicInstead = "--activations dynamic";
+
+// Read in vLLM 0.32.0 and SGLang 0.5.23, and tried there: docs/formats.md, "Engines".
+constexpr std::array kLimits = {
+    EngineLimit{kVllm, kCt, kFp8Block, kWeightOnly, kExperts, kNoInputs, kDynamicInstead, ""},
+    EngineLimit{kSglang, kCt, kFp8Block, kWeightOnly, kAny, kNoInputs, kDynamicInstead, ""},
+    EngineLimit{kVllm, kCt, kFp8Channel, kWeightOnly, kExperts,
+                "of weight-only experts it knows the format pack-quantized alone", kDynamicInstead,
+                ""},
+    EngineLimit{kSglang, kCt, kFp8Channel, kWeightOnly, kExperts, kNoInputs, kDynamicInstead, ""},
+    EngineLimit{kVllm, kCt, kFp8Tensor, kDynamic, kExperts,
+                "scales of weights per tensor go with scales of activations per tensor",
+                "dialect deepseek, or --activations static", ""},
+    EngineLimit{kSglang, kCt, kFp8Tensor, kDynamic, kExperts,
+                "scales of weights per tensor go with scales of activations per tensor",
+                "dialect deepseek, or --activations static", ""},
+    EngineLimit{kVllm, kCt, kFp8Tensor, kWeightOnly, kExperts, kNoInputs,
+                "dialect deepseek, or --activations static", ""},
+    EngineLimit{kSglang, kCt, kFp8Tensor, kWeightOnly, kExperts, kNoInputs,
+                "dialect deepseek, or --activations static", ""},
+    EngineLimit{kSglang, kCt, kInt8Channel, kDynamic, kExperts,
+                "its scheme of experts for compressed-tensors is for NPUs",
+                "the same files with an option", "--quantization w8a8_int8"},
+    EngineLimit{kVllm, kCt, kInt8Channel, kWeightOnly, kAny,
+                "of int-quantized it takes no weights without activations", kDynamicInstead, ""},
+    EngineLimit{kSglang, kCt, kInt8Channel, kWeightOnly, kAny,
+                "of weight-only INT8 it knows the format pack-quantized alone", kDynamicInstead,
+                ""},
+    EngineLimit{kVllm, kCt, kInt8Channel, kStatic, kExperts,
+                "INT8 experts have activations per token", kDynamicInstead, ""},
+    EngineLimit{kSglang, kCt, kInt8Channel, kStatic, kExperts,
+                "INT8 experts have activations per token", kDynamicInstead, ""},
+    EngineLimit{kSglang, kCt, kMxfp4, std::nullopt, kLinears,
+                "it has MXFP4 for experts, and no scheme for other layers", "nvfp4", ""},
+    EngineLimit{kSglang, kCt, kMxfp8, std::nullopt, kAny, "it has no scheme for MXFP8 here", "fp8",
+                ""},
+    EngineLimit{kVllm, kModelopt, kFp8Channel, std::nullopt, kExperts,
+                "it loads one scale per expert", "dialect compressed-tensors", ""},
+    EngineLimit{kSglang, kModelopt, kFp8Channel, std::nullopt, kAny,
+                "it does not know quant_algo FP8_PER_CHANNEL_PER_TOKEN",
+                "dialect compressed-tensors", ""},
+    EngineLimit{kVllm, kDeepseek, kInt8Block, std::nullopt, kAny,
+                "it does not know quant_method blockwise_int8", "int8 of compressed-tensors", ""},
+};
+
+bool is_expert(const EngineWeight& weight) {
+  if (weight.rule == nullptr) return weight.name.find(".experts.") != std::string_view::npos;
+  switch (weight.rule->role) {
+    case Role::kExpertGate:
+    case Role::kExpertUp:
+    case Role::kExpertDown:
+    case Role::kExpertsGateUp:
+    case Role::kExpertsDown:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool is_in(EngineScope scope, const EngineWeight& weight) {
+  switch (scope) {
+    case kAny:
+      return true;
+    case kExperts:
+      return is_expert(weight);
+    case kLinears:
+      return !is_expert(weight);
+  }
+  return false;
+}
+
+}  // namespace
+
+std::string_view engine_name(Engine engine) {
+  constexpr std::array<std::string_view, 2> kNames = {"vLLM 0.32", "SGLang 0.5.23"};
+  return kNames[static_cast<std::size_t>(engine)];
+}
+
+std::string_view engine_scope_name(EngineScope scope) {
+  constexpr std::array<std::string_view, 3> kNames = {"any weight", "routed experts",
+                                                      "other layers"};
+  return kNames[static_cast<std::size_t>(scope)];
+}
+
+std::span<const EngineLimit> engine_limits() {
+  return kLimits;
+}
+
+std::vector<const EngineLimit*> limits_of(const Dialect& dialect, const EngineWeight& weight) {
+  std::vector<const EngineLimit*> limits;
+  for (const EngineLimit& limit : kLimits) {
+    if (limit.dialect != dialect.name || limit.scheme != weight.scheme) continue;
+    if (limit.activations && *limit.activations != weight.activations) continue;
+    if (is_in(limit.scope, weight)) limits.push_back(&limit);
+  }
+  return limits;
+}
+
+bool is_joined_number(PartShape shape, const TensorRule* rule) {
+  return shape == PartShape::kOne && rule != nullptr && rule->fuse == Fuse::kQaKva;
+}
+
+void EngineLimitsMet::add(const EngineWeight& weight) {
+  for (const EngineLimit* limit : limits_of(*dialect_, weight)) {
+    const auto known =
+        std::find_if(met_.begin(), met_.end(), [&](const Met& met) { return met.limit == limit; });
+    if (known != met_.end()) {
+      ++known->count;
+    } else {
+      met_.push_back({.limit = limit, .first = std::string(weight.name), .count = 1});
+    }
+  }
+}
+
+bool EngineLimitsMet::is_refused_by_all() const {
+  return std::all_of(kEngines.begin(), kEngines.end(), [&](Engine engine) {
+    return std::any_of(met_.begin(), met_.end(), [&](const Met& met) {
+      return met.limit->engine == engine && met.limit->option.empty();
+    });
+  });
+}
+
+}  // namespace ingot::formats

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/dialect/dialect.h"
+
+// What released engines refuse of what the dialects can say: a plan refuses it too, `check` reports
+// it, and docs/formats.md prints it.
+
+namespace ingot::formats {
+
+/// The engines that the table speaks of, with the version that was tried.
+enum class Engine : std::uint8_t { kVllm, kSglang };
+std::string_view engine_name(Engine engine);  ///< "vLLM 0.32"
+inline constexpr std::array kEngines = {Engine::kVllm, Engine::kSglang};
+
+/// Which weights an engine's limit is about.
+enum class EngineScope : std::uint8_t {
+  kAny,
+  kExperts,  ///< of the routed experts, which engines load as one module
+  kLinears,  ///< of all other linear layers
+};
+std::string_view engine_scope_name(EngineScope scope);
+
+/// A weight that an engine does not load as a dialect says it.
+struct EngineLimit {
+  Engine engine{};
+  std::string_view dialect;
+  SchemeId scheme{};
+  std::optional<Activations> activations;  ///< nothing: of any kind
+  EngineScope scope{};
+  std::string_view reason;   ///< what its code says
+  std::string_view instead;  ///< what it loads
+  /// With which option the engine loads it all the same; empty: with none.
+  std::string_view option;
+};
+std::span<const EngineLimit> engine_limits();
+
+/// A quantized weight of a checkpoint, as far as engines tell it from others.
+struct EngineWeight {
+  std::string_view name;
+  const TensorRule* rule = nullptr;  ///< null outside the grammar: the name tells experts then
+  SchemeId scheme{};
+  Activations activations{};
+};
+/// The limits that a weight of this dialect meets.
+std::vector<const EngineLimit*> limits_of(const Dialect& dialect, const EngineWeight& weight);
+
+/// Whether a part of one number has no dimensions where its dialect says [1]: SGLang joins those of
+/// q_a_proj and kv_a_proj, and asserts on two of shape [1]; vLLM takes either.
+bool is_joined_number(PartShape shape, const TensorRule* rule);
+
+/// What engines make of the weights of one checkpoint.
+class EngineLimitsMet {
+ public:
+  explicit EngineLimitsMet(const Dialect& dialect) : dialect_(&dialect) {}
+  void add(const EngineWeight& weight);
+
+  struct Met {
+    const EngineLimit* limit = nullptr;
+    std::string first;  ///< name of a weight
+    std::size_t count = 0;
+  };
+  [[nodiscard]] std::span<const Met> met() const { return met_; }
+  /// Each engine refuses some weight, so that none loads the checkpoint.
+  [[nodiscard]] bool is_refused_by_all() const;
+
+ private:
+  const Dialect* dialect_;
+  std::vector<Met> met_;  // in the order in which they were met
+};
+
+}  // namespace ingot::formats
