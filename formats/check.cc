@@ -9,6 +9,7 @@
 
 #include "formats/checkpoint_listing.h"
 #include "formats/file_bytes.h"
+#include "formats/foreign_files.h"
 #include "formats/manifest.h"
 #include "formats/manifest_check.h"
 #include "formats/ranks_check.h"
@@ -52,7 +53,13 @@ std::optional<Checkpoint> open_with_findings(const std::filesystem::path& direct
     faults.add(error);
   }
   for (const Error& fault : faults.errors()) result.findings.push_back(finding_of(fault));
-  if (checkpoint) count(*checkpoint, result);
+  if (!checkpoint) return checkpoint;
+  count(*checkpoint, result);
+  for (const std::string& remark : checkpoint->remarks()) {
+    Finding& finding = result.findings.emplace_back(
+        finding_of(Error(ErrorCode::kMismatch, remark).in_file(directory.string())));
+    finding.severity = Severity::kWarning;
+  }
   return checkpoint;
 }
 
@@ -206,9 +213,10 @@ CheckResult check_checkpoint(const std::filesystem::path& directory, const Check
   return check_unsliced(directory, manifest, options, hashes, std::move(result));
 }
 
-CheckResult check_is_source_of(const std::filesystem::path& source,
+CheckResult check_is_source_of(const std::filesystem::path& given,
                                const std::filesystem::path& converted,
                                const HashingOptions& options) {
+  const std::filesystem::path source = checkpoint_directory(given);
   require_directory(source);
   require_directory(converted);
   const std::optional<Manifest> manifest = read_manifest(converted);
@@ -233,10 +241,12 @@ CheckResult check_is_source_of(const std::filesystem::path& source,
       hash_stored({.stored = stored, .bytes = checkpoint->bytes()}, options);
   std::unordered_map<std::string_view, std::size_t> by_name;
   for (std::size_t i = 0; i < stored.size(); ++i) by_name.emplace(stored[i].name, i);
+  const std::set<std::string_view> unreadable = unreadable_files(checkpoint->files());
   for (const TensorRecord& record : records) {
     for (const TensorHash& wanted : record.source) {
       const auto found = by_name.find(wanted.name);
       if (found == by_name.end()) {
+        if (unreadable.contains(wanted.file)) continue;  // said once, of the file
         result.findings.push_back(
             finding_of(Error(ErrorCode::kMissingTensor, "was converted, but is not here")
                            .in_file(wanted.file)

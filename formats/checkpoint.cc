@@ -14,6 +14,7 @@
 #include "formats/manifest.h"
 #include "formats/rank_slices.h"
 #include "formats/stored_names.h"
+#include "formats/stray_weights.h"
 #include "formats/weights_headers.h"
 
 // Opening goes from the outside in: config, files, headers, index, encodings, family. Each stage
@@ -70,6 +71,9 @@ struct Checkpoint::State {
   std::vector<StoredTensor> stored;
   std::vector<LogicalTensor> tensors;
   std::vector<SideFile> side_files;
+  std::vector<std::string> remarks;
+  std::vector<std::string>
+      lost;  ///< names that the index gives to files that were not read, sorted
   std::array<std::uint64_t, 2> block = {128, 128};
   std::vector<std::string> file_names;       ///< of the directory, sorted
   std::shared_ptr<const RankSlices> slices;  ///< of a rank's directory
@@ -194,6 +198,7 @@ Checkpoint Checkpoint::open(const std::filesystem::path& directory, const OpenOp
   std::optional<Manifest> manifest;
   stage.attempt([&] { manifest = read_manifest(directory); });
   if (manifest) require_one_directory(*manifest, directory);
+  if (options.consumed_headers.empty()) require_own_format(directory);
   const bool any_names = options.family == state->family->name;
   stage.attempt([&] {
     state->config = read_config(directory, any_names);
@@ -212,7 +217,8 @@ Checkpoint Checkpoint::open(const std::filesystem::path& directory, const OpenOp
 
   WeightsListing listing =
       list_weights(directory, options.consumed_headers, any_names, stage.faults());
-  state->side_files = list_side_files(directory, stage.faults());
+  SideListing beside = list_side_files(directory, stage.faults());
+  state->side_files = std::move(beside.files);
   state->has_index = listing.has_index;
   stage.settle();
 
@@ -225,6 +231,18 @@ Checkpoint Checkpoint::open(const std::filesystem::path& directory, const OpenOp
   check_duplicates(state->stored, names, state->bytes->files(), stage.faults());
   if (listing.has_index)
     check_index(listing.index, state->stored, names, state->bytes->files(), stage.faults());
+  if (!state->is_complete) state->lost = lost_names(listing.index, state->bytes->files());
+  const StrayCheck strays{
+      .directory = directory,
+      .family = *state->family,
+      .config = state->config,
+      .stored = state->stored,
+      .names = names,
+      .index_name = listing.has_index ? std::string_view(listing.index.name) : std::string_view()};
+  settle_strays(strays, listing.strays, beside.left_out, stage.faults());
+  std::sort(beside.left_out.begin(), beside.left_out.end(),
+            [](const LeftOut& a, const LeftOut& b) { return a.path < b.path; });
+  state->remarks = left_out_remarks(beside.left_out);
   listing = {};
   if (state->stored.empty() && state->is_complete) {
     stage.faults().add(
@@ -242,6 +260,7 @@ Checkpoint Checkpoint::assemble(AssembledModel model, const OpenOptions& options
   state->config = std::move(model.config);
   state->description = std::move(model.description);
   state->side_files = std::move(model.side_files);
+  state->remarks = std::move(model.remarks);
   state->stored = std::move(model.stored);
   state->bytes = std::move(model.bytes);
   state->slices = std::move(model.slices);
@@ -304,6 +323,23 @@ const std::vector<SideFile>& Checkpoint::side_files() const {
 bool Checkpoint::has_file(std::string_view name) const {
   return state_->has_file(name);
 }
+const std::vector<std::string>& Checkpoint::remarks() const {
+  return state_->remarks;
+}
+
+bool Checkpoint::may_have_lost(std::string_view name) const {
+  const std::vector<std::string>& lost = state_->lost;
+  // Without an index nobody knows what the file held.
+  if (lost.empty()) return !state_->is_complete;
+  const std::string_view stem = module_name(name);
+  for (auto at = std::lower_bound(lost.begin(), lost.end(), stem);
+       at != lost.end() && at->starts_with(stem); ++at) {
+    const char next = (*at)[std::min(stem.size(), at->size() - 1)];
+    if (at->size() == stem.size() || next == '.' || next == '_') return true;
+  }
+  return false;
+}
+
 bool Checkpoint::has_index() const {
   return state_->has_index;
 }

@@ -34,8 +34,8 @@ struct OpenOptions {
 };
 
 /// A file beside the weights, copied byte for byte on conversion: everything but weights, weight
-/// indices, what is derived anew (configs, the dialects' description files) and ingot's own
-/// files; subfolders included, relative to the checkpoint.
+/// indices, what is derived anew (configs, the dialects' description files), ingot's own files and
+/// what is no part of a checkpoint (foreign_files.h); subfolders included.
 struct SideFile {
   std::string path;  ///< relative, '/'-separated
   std::uint64_t n_bytes = 0;
@@ -53,6 +53,7 @@ struct AssembledModel {
   std::vector<SideFile> side_files;  ///< relative to `directory`
   /// Of slices that are joined: whole; `file` and `offset` for reports only.
   std::vector<StoredTensor> stored;
+  std::vector<std::string> remarks;  ///< as Checkpoint::remarks
   std::unique_ptr<StoredBytes> bytes;
   std::shared_ptr<const RankSlices> slices;  ///< of a rank's directory
 };
@@ -62,12 +63,12 @@ class Checkpoint final : public TensorSource {
  public:
   /// Reads config.json, the index and every header; recognises encodings and matches the family's
   /// grammar. Reads no weights. Throws (collected, in stable order) for everything that
-  /// docs/formats.md calls a malformed checkpoint: an index that disagrees with the files,
-  /// duplicate names, quantized weights that lack a part, parts without a weight or of the wrong
-  /// shape or dtype, integers of 4 bits (kUnsupported), tensors outside the family's grammar
-  /// (kUnknownTensor, with the list), a directory that still holds .ingot-partial.
-  /// A rank's directory is opened as what it is: tensors are compared with its slices
-  /// (rank_slices.h), and the shape of a logical tensor is that of the slice.
+  /// docs/formats.md calls a malformed checkpoint: weights in another format (kUnsupported), an
+  /// index that disagrees with the files, duplicate names, quantized weights that lack a part,
+  /// parts without a weight or of the wrong shape or dtype, integers of 4 bits (kUnsupported),
+  /// tensors outside the family's grammar (kUnknownTensor, with the list), a directory that still
+  /// holds .ingot-partial. A rank's directory is opened as what it is: tensors are compared with
+  /// its slices (rank_slices.h), and the shape of a logical tensor is that of the slice.
   static Checkpoint open(const std::filesystem::path& directory, const OpenOptions& options = {});
   /// The same over stored tensors that were found elsewhere: recognises encodings and matches the
   /// family's grammar and the slices of a rank, with the same faults.
@@ -92,6 +93,12 @@ class Checkpoint final : public TensorSource {
   [[nodiscard]] const std::vector<SideFile>& side_files() const;
   /// Whether a file of this bare name stands in the directory, readable or not.
   [[nodiscard]] bool has_file(std::string_view name) const;
+  /// What stands in the directory and was left out, for people: weights that the index does not
+  /// name, weights in other formats, pictures.
+  [[nodiscard]] const std::vector<std::string>& remarks() const;
+  /// Whether a tensor that is not here, or a part of it, may be in a weights file that could not be
+  /// read; only `check` opens such a checkpoint. `name` is a weight's, with or without `.weight`.
+  [[nodiscard]] bool may_have_lost(std::string_view name) const;
   /// True when the directory has an index, whatever its name.
   [[nodiscard]] bool has_index() const;
   /// Layers promised by num_nextn_predict_layers of which no tensor is here.

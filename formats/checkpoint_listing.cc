@@ -1,11 +1,13 @@
 #include "formats/checkpoint_listing.h"
 
 #include <algorithm>
+#include <set>
 #include <system_error>
 
 #include <fmt/format.h>
 
 #include "formats/base/fd.h"
+#include "formats/base/name_kind.h"
 #include "formats/json.h"
 #include "formats/manifest.h"
 #include "formats/native_config.h"
@@ -20,6 +22,7 @@ constexpr std::string_view kSingleFile = "model.safetensors";
 constexpr std::string_view kHeaderSuffix = ".header";
 // msmodelslim's: quant_model_weights and, with the type behind it, quant_model_weight_w8a8_dynamic.
 constexpr std::string_view kAscendIndexPrefix = "quant_model_weight";
+constexpr std::string_view kShardKind = "model-*-of-*.safetensors";
 // The published index of 92,425 tensors has 9 MB.
 constexpr std::uint64_t kMaxIndexBytes = std::uint64_t{1} << 30;
 
@@ -118,12 +121,21 @@ void take_indexed(const std::vector<std::string>& present, WeightsListing& listi
               fmt::format("{} names it, but it is not here (fetch this file)", listing.index.name))
             .in_file(file));
   }
+  std::set<std::string> kinds;
+  for (const std::string& file : listing.files) kinds.insert(name_kind(file));
   for (const std::string& file : present) {
     if (is_in(listing.files, file)) continue;
+    const bool is_shard = kinds.contains(name_kind(file));
+    if (!is_shard && file != kSingleFile) {
+      listing.strays.push_back(file);
+      continue;
+    }
     faults.add(
         Error(ErrorCode::kMissingTensor,
-              fmt::format("is not named by {} (fetch the index again, or move the file away)",
-                          listing.index.name))
+              fmt::format("is not named by {}{}", listing.index.name,
+                          is_shard ? " (fetch the index again, or move the file away)"
+                                   : ", and transformers would read it instead of the files that "
+                                     "are (move the file away, or the index and its files)"))
             .in_file(file));
   }
 }
@@ -150,6 +162,10 @@ void take_unindexed(const std::vector<std::string>& present, const fs::path& dir
   listing.files.emplace_back(kSingleFile);
   for (const std::string& file : present) {
     if (file == kSingleFile) continue;
+    if (name_kind(file) != kShardKind) {
+      listing.strays.push_back(file);
+      continue;
+    }
     faults.add(Error(ErrorCode::kMissingTensor,
                      fmt::format("stands beside {} without an index (fetch {}, or move the "
                                  "file away)",
@@ -169,19 +185,29 @@ bool is_ours_or_derived(std::string_view name) {
          name == kRecordsName || name == kVerifyName || is_description_file(name);
 }
 
-void collect_side_files(const fs::path& directory, const std::string& prefix,
-                        std::vector<SideFile>& files, ErrorList& faults) {
+void collect_side_files(const fs::path& directory, const std::string& prefix, SideListing& listing,
+                        ErrorList& faults) {
   for (const fs::directory_entry& entry : entries_of(directory)) {
     const std::string name = entry.path().filename().string();
     try {
       std::error_code failure;
       const fs::file_status own = entry.symlink_status(failure);
       if (!failure && own.type() == fs::file_type::directory) {
-        if (!name.starts_with('.'))
-          collect_side_files(entry.path(), prefix + name + "/", files, faults);
+        const std::string path = prefix + name + "/";
+        if (const std::string_view reason = left_out_reason(path); !reason.empty()) {
+          listing.left_out.push_back({.path = path, .reason = reason});
+        } else if (!name.starts_with('.')) {
+          collect_side_files(entry.path(), path, listing, faults);
+        }
         continue;
       }
-      if (name.ends_with(kWeightsSuffix) || name.ends_with(kIndexSuffix)) continue;
+      // Those at the top have been listed as weights.
+      if (name.ends_with(kIndexSuffix) || (prefix.empty() && name.ends_with(kWeightsSuffix)))
+        continue;
+      if (const std::string_view reason = left_out_reason(prefix + name); !reason.empty()) {
+        listing.left_out.push_back({.path = prefix + name, .reason = reason});
+        continue;
+      }
       if (prefix.empty() && is_ours_or_derived(name)) continue;
       const fs::file_status target = entry.status(failure);
       if (target.type() == fs::file_type::not_found) {
@@ -200,7 +226,7 @@ void collect_side_files(const fs::path& directory, const std::string& prefix,
       }
       const std::uintmax_t size = entry.file_size(failure);
       if (failure) throw system_error(failure.value(), "read", entry.path().string());
-      files.push_back({.path = prefix + name, .n_bytes = size});
+      listing.files.push_back({.path = prefix + name, .n_bytes = size});
     } catch (const Error& error) {
       faults.add(error);
     }
@@ -254,12 +280,13 @@ std::vector<std::string> list_file_names(const fs::path& directory) {
   return names_with_suffix(directory, "");
 }
 
-std::vector<SideFile> list_side_files(const fs::path& directory, ErrorList& faults) {
-  std::vector<SideFile> files;
-  collect_side_files(directory, "", files, faults);
-  std::sort(files.begin(), files.end(),
-            [](const SideFile& a, const SideFile& b) { return a.path < b.path; });
-  return files;
+SideListing list_side_files(const fs::path& directory, ErrorList& faults) {
+  SideListing listing;
+  collect_side_files(directory, "", listing, faults);
+  const auto by_path = [](const auto& a, const auto& b) { return a.path < b.path; };
+  std::sort(listing.files.begin(), listing.files.end(), by_path);
+  std::sort(listing.left_out.begin(), listing.left_out.end(), by_path);
+  return listing;
 }
 
 }  // namespace ingot::formats

@@ -7,6 +7,7 @@
 #include "formats/base/error.h"
 #include "formats/checkpoint.h"
 #include "formats/checkpoint_index.h"
+#include "formats/foreign_files.h"
 
 namespace ingot::formats {
 
@@ -23,12 +24,15 @@ struct WeightsListing {
   CheckpointIndex index;
   std::vector<std::string> files;  ///< bare names of those that are here or were consumed, sorted
   bool is_complete = true;         ///< false when the index names a file that is neither
+  /// Bare names of weights files that the index does not name, or that stand beside
+  /// model.safetensors, and whose names do not make them part of the checkpoint, sorted.
+  std::vector<std::string> strays;
 };
 
 /// Files of the index (kIndexName, else the one of msmodelslim, `quant_model_weight*`), or
-/// model.safetensors where there is none; any *.safetensors with
-/// `accept_any`. Reports index files that are missing and weights files that the index does not
-/// name.
+/// model.safetensors where there is none; any *.safetensors with `accept_any`. Reports index files
+/// that are missing, and weights files beside them that have the name of one more of their kind, or
+/// that of a checkpoint in one file: signs of an index that is not of these files.
 WeightsListing list_weights(const std::filesystem::path& directory,
                             const std::filesystem::path& consumed_headers, bool accept_any,
                             ErrorList& faults);
@@ -36,8 +40,14 @@ WeightsListing list_weights(const std::filesystem::path& directory,
 /// Bare names of what stands in a directory, sorted.
 std::vector<std::string> list_file_names(const std::filesystem::path& directory);
 
-/// Sorted by path. Symbolic links to files count as files, links to directories are not entered;
-/// directories whose names begin with a dot are left out.
-std::vector<SideFile> list_side_files(const std::filesystem::path& directory, ErrorList& faults);
+/// What stands beside the weights, sorted by path.
+struct SideListing {
+  std::vector<SideFile> files;
+  std::vector<LeftOut> left_out;  ///< weights in folders, and what left_out_reason() tells
+};
+
+/// Symbolic links to files count as files, links to directories are not entered; directories whose
+/// names begin with a dot are passed over in silence.
+SideListing list_side_files(const std::filesystem::path& directory, ErrorList& faults);
 
 }  // namespace ingot::formats

@@ -8,6 +8,7 @@
 
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
+#include "formats/foreign_files.h"
 
 namespace ingot::formats {
 namespace {
@@ -160,6 +161,8 @@ void parse_json_events(std::string_view text, std::string_view where, JsonEvents
         .in_file(where)
         .at_byte(text_offset);
   }
+  if (is_lfs_pointer(text))
+    throw Error(ErrorCode::kCorrupt, std::string(kLfsPointerFact)).in_file(where);
   // The library takes a NUL byte for the end of the text and would ignore what follows.
   if (const auto nul = text.find('\0'); nul != std::string_view::npos) {
     throw Error(ErrorCode::kCorrupt, "is not valid JSON: holds a NUL byte")

@@ -110,6 +110,7 @@ std::vector<std::string> missing_names(const Checkpoint& checkpoint, Gap gap) {
     const bool wanted =
         is_routed_expert(tensor.rule->role) ? in_stacked_layer == stacked : !stacked;
     if (!wanted || present.names.contains(tensor.name)) return;
+    if (checkpoint.may_have_lost(tensor.name)) return;
     if (gap_of(tensor, config, present) == gap) missing.push_back(tensor.name);
   };
   for (const bool stacked : {false, true}) {

@@ -1,11 +1,13 @@
 #include "formats/manifest_check.h"
 
 #include <algorithm>
+#include <set>
 #include <unordered_map>
 
 #include <fmt/format.h>
 
 #include "formats/base/hash.h"
+#include "formats/weights_headers.h"
 
 namespace ingot::formats {
 namespace {
@@ -74,8 +76,11 @@ class ManifestCheck {
       // A tensor that differs makes its file differ: say it once.
       if (result_.findings.size() == before) whole_file(weights.bytes, file, by_file[file], hashed);
     }
+    const std::set<std::string_view> unreadable = unreadable_files(weights.bytes.files());
     for (const TensorRecord& record : records) {
       for (const TensorHash& tensor : record.output) {
+        // A file that cannot be read was told of, and is the cause.
+        if (unreadable.contains(tensor.file)) continue;
         if (!promised.contains(key_of(tensor.file, tensor.name))) continue;
         result_.findings.push_back(
             finding_of(Error(ErrorCode::kMissingTensor, "is in the manifest, but not here")

@@ -10,6 +10,7 @@
 
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
+#include "formats/foreign_files.h"
 #include "formats/json.h"
 
 // The header goes from JSON events straight into StoredTensor, without a tree: 100 MB of hostile
@@ -56,6 +57,8 @@ std::uint64_t header_length(std::span<const std::byte> bytes, std::uint64_t file
   }
   std::uint64_t n = 0;
   std::memcpy(&n, bytes.data(), sizeof n);
+  const std::string_view start(reinterpret_cast<const char*>(bytes.data()), kLengthBytes);
+  if (is_lfs_pointer(start)) throw corrupt(std::string(kLfsPointerFact));
   if (n > kMaxHeaderBytes) {
     throw Error(
         ErrorCode::kLimit,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -98,6 +99,28 @@ void check_index(const CheckpointIndex& index, std::span<const StoredTensor> sto
                    .in_file(files[stored[i].file].name)
                    .in_tensor(stored[i].name));
   }
+}
+
+std::set<std::string_view> unreadable_files(std::span<const SourceFile> files) {
+  std::set<std::string_view> unreadable;
+  for (const SourceFile& file : files) {
+    if (file.data_start == 0) unreadable.insert(file.name);
+  }
+  return unreadable;
+}
+
+std::vector<std::string> lost_names(const CheckpointIndex& index,
+                                    std::span<const SourceFile> files) {
+  std::set<std::string_view> readable;
+  for (const SourceFile& file : files) {
+    if (file.data_start != 0) readable.insert(file.name);
+  }
+  std::vector<std::string> lost;
+  for (const auto& [tensor, file] : index.weight_map) {
+    if (!readable.contains(file)) lost.push_back(tensor);
+  }
+  std::sort(lost.begin(), lost.end());
+  return lost;
 }
 
 }  // namespace ingot::formats

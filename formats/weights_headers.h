@@ -2,8 +2,10 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "formats/base/error.h"
@@ -33,5 +35,12 @@ void check_duplicates(std::span<const StoredTensor> stored, const StoredNames& n
 /// not be read have been reported and are passed over. `files` are sorted by name.
 void check_index(const CheckpointIndex& index, std::span<const StoredTensor> stored,
                  const StoredNames& names, std::span<const SourceFile> files, ErrorList& faults);
+
+/// Names of the files that are here, but whose headers could not be read.
+std::set<std::string_view> unreadable_files(std::span<const SourceFile> files);
+
+/// Names of tensors that the index gives to files which are not here or could not be read, sorted.
+std::vector<std::string> lost_names(const CheckpointIndex& index,
+                                    std::span<const SourceFile> files);
 
 }  // namespace ingot::formats

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
+#include "formats/foreign_files.h"
 #include "formats/manifest.h"
 #include "shard/rank_directories.h"
 #include "shard/source.h"
@@ -77,8 +78,9 @@ void check_joined(const std::filesystem::path& directory, const CheckOptions& op
 
 }  // namespace
 
-CheckResult check_directory(const std::filesystem::path& directory, const CheckOptions& options,
+CheckResult check_directory(const std::filesystem::path& given, const CheckOptions& options,
                             const std::filesystem::path& config) {
+  const std::filesystem::path directory = formats::checkpoint_directory(given);
   if (!is_sliced(directory)) return formats::check_checkpoint(directory, options);
   std::error_code failure;
   const bool has_top = std::filesystem::exists(directory / formats::kManifestName, failure);

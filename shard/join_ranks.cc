@@ -76,8 +76,10 @@ formats::AssembledModel join_ranks(std::vector<RankDirectory> ranks, bool compar
   model.config = whole_config(first.path, &*manifest.slicing, options);
   model.dialect = formats::find_dialect(manifest.dialect);
   model.description = read_description(first.path, model.dialect);
-  model.side_files = formats::list_side_files(first.path, faults);
+  formats::SideListing beside = formats::list_side_files(first.path, faults);
   faults.throw_if_any();
+  model.side_files = std::move(beside.files);
+  model.remarks = formats::left_out_remarks(beside.left_out);
   model.stored = std::move(joined.stored);
   model.bytes = std::make_unique<JoinedBytes>(std::move(joined.slices), compare_replicas);
   return model;

@@ -264,8 +264,10 @@ formats::AssembledModel join_native_shards(const fs::path& directory, const Mani
   }
   faults.throw_if_any();
   JoinedModel joined = join.finish();
-  model.side_files = formats::list_side_files(directory, faults);
+  formats::SideListing beside = formats::list_side_files(directory, faults);
   faults.throw_if_any();
+  model.side_files = std::move(beside.files);
+  model.remarks = formats::left_out_remarks(beside.left_out);
   model.stored = std::move(joined.stored);
   model.bytes = std::make_unique<JoinedBytes>(std::move(joined.slices), compare_replicas);
   return model;

@@ -2,7 +2,10 @@
 
 #include <optional>
 
+#include <fmt/format.h>
+
 #include "formats/checkpoint_listing.h"
+#include "formats/foreign_files.h"
 #include "formats/manifest.h"
 #include "shard/native_shards.h"
 #include "shard/rank_directories.h"
@@ -33,11 +36,18 @@ Kind kind_of(const fs::path& directory, const Manifest* manifest) {
 
 }  // namespace
 
-Checkpoint open_source(const fs::path& directory, const SourceOptions& options) {
+Checkpoint open_source(const fs::path& given, const SourceOptions& options) {
+  const fs::path directory = formats::checkpoint_directory(given);
   formats::require_finished_directory(directory);
   const std::optional<Manifest> manifest = formats::read_manifest(directory);
   const Manifest* known = manifest ? &*manifest : nullptr;
   const Kind kind = kind_of(directory, known);
+  if (kind != Kind::kNativeShards && !options.config.empty()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--config is for model{i}-mp{N}.safetensors that have no config.json beside them; "
+                "this checkpoint has its own")
+        .in_file(directory.string());
+  }
   if (kind == Kind::kWhole) return Checkpoint::open(directory, options.open);
 
   formats::OpenOptions open = options.open;
@@ -54,9 +64,21 @@ Checkpoint open_source(const fs::path& directory, const SourceOptions& options) 
   return Checkpoint::assemble(join_ranks(std::move(ranks), options.compare_replicas, open), open);
 }
 
-bool is_sliced(const fs::path& directory) {
+void require_all_ranks(const Checkpoint& source) {
+  const formats::SlicingRecord* slicing = source.slicing();
+  if (slicing == nullptr) return;
+  throw Error(
+      ErrorCode::kUnsupported,
+      fmt::format("holds the slices of rank {} alone (give the directory above, with all {} "
+                  "ranks)",
+                  slicing->rank->rank, slicing->n_ranks))
+      .in_file(source.directory().string());
+}
+
+bool is_sliced(const fs::path& given) {
   std::error_code failure;
-  if (!fs::is_directory(directory, failure)) return false;
+  if (!fs::is_directory(given, failure)) return false;
+  const fs::path directory = formats::checkpoint_directory(given);
   std::optional<Manifest> manifest;
   try {
     manifest = formats::read_manifest(directory);

@@ -17,8 +17,9 @@ struct SourceOptions {
   std::filesystem::path config;
 };
 
-/// Opens whatever holds one model: a checkpoint directory, one rank's directory (as the slices that
-/// it is), or a sliced directory, whose ranks are joined (docs/formats.md, "Sliced checkpoints"):
+/// Opens whatever holds one model: a checkpoint directory, or a model's folder in the hub's cache
+/// (formats::checkpoint_directory); one rank's directory (as the slices that it is), or a sliced
+/// directory, whose ranks are joined (docs/formats.md, "Sliced checkpoints"):
 /// the top directory of layout `ranks`, or model{i}-mp{N}.safetensors. A joined model reads lazily:
 /// opening it reads headers and manifests alone.
 /// Throws, naming directory and remedy, kNotFound for a missing rank; kMismatch for ranks of
@@ -26,6 +27,10 @@ struct SourceOptions {
 /// directories contradict, replicas of different shapes, slices that do not cover the whole.
 formats::Checkpoint open_source(const std::filesystem::path& directory,
                                 const SourceOptions& options = {});
+
+/// Throws kUnsupported, naming the directory above, for one rank's directory: whatever needs the
+/// whole model, as computing with it does.
+void require_all_ranks(const formats::Checkpoint& source);
 
 /// Whether open_source would join slices.
 bool is_sliced(const std::filesystem::path& directory);

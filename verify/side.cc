@@ -8,6 +8,7 @@
 #include "formats/base/hash.h"
 #include "formats/config_meaning.h"
 #include "formats/dialect/source_activations.h"
+#include "formats/foreign_files.h"
 #include "quantize/scheme.h"
 #include "shard/source.h"
 
@@ -111,7 +112,8 @@ std::string kind_of(const Checkpoint& model) {
 
 }  // namespace
 
-Side open_side(const std::filesystem::path& directory, const SideOptions& options) {
+Side open_side(const std::filesystem::path& given, const SideOptions& options) {
+  const std::filesystem::path directory = formats::checkpoint_directory(given);
   std::optional<formats::Manifest> manifest = formats::read_manifest(directory);
   std::string family = options.family;
   // What was converted under a given family is read under it again.

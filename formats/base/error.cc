@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "formats/base/fault_lines.h"
 #include "formats/base/printable.h"
 
 namespace ingot {
@@ -114,16 +115,34 @@ Error system_error(int error_number, std::string_view what_failed, std::string_v
   return error;
 }
 
+namespace {
+
+// The byte, if one is known, and the message.
+std::string text_behind_names(const Error& error) {
+  std::size_t n = 0;
+  if (!error.file().empty()) n += printable(error.file()).size() + std::strlen(": ");
+  if (!error.tensor().empty()) n += printable(error.tensor()).size() + std::strlen("tensor '': ");
+  return std::string(error.what()).substr(n);
+}
+
+}  // namespace
+
 void ErrorList::throw_if_any(std::size_t shown) const {
   if (errors_.empty()) return;
   if (errors_.size() == 1) throw errors_.front();
-  std::string text = fmt::format("{} faults", errors_.size());
-  for (std::size_t i = 0; i < errors_.size() && i < shown; ++i) {
-    text += "\n  ";
-    text += errors_[i].what();
+  std::vector<ListedFault> faults;
+  for (const Error& error : errors_) {
+    ListedFault& fault = faults.emplace_back();
+    fault.file = error.file();
+    fault.tensor = error.tensor();
+    fault.message = text_behind_names(error);
   }
-  if (errors_.size() > shown) text += fmt::format("\n  ... and {} more", errors_.size() - shown);
-  throw Error(errors_.front().code(), text);
+  const std::vector<std::string> lines = fault_lines(faults);
+  std::string text = lines.size() == 1 ? lines.front() : fmt::format("{} faults", errors_.size());
+  for (std::size_t i = 0; lines.size() > 1 && i < lines.size() && i < shown; ++i)
+    text += "\n  " + lines[i];
+  if (lines.size() > shown) text += fmt::format("\n  ... and {} lines more", lines.size() - shown);
+  throw FaultList(errors_.front().code(), text, errors_);
 }
 
 void check_failed(const char* expression, const char* file, int line) {

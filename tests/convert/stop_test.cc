@@ -21,7 +21,7 @@ constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 
 // A side file that takes no room on the disk.
 void add_side_file(const std::filesystem::path& directory, std::uint64_t n_bytes) {
-  Fd::open_for_writing(directory / "large.bin", 0102).truncate(n_bytes);
+  Fd::open_for_writing(directory / "large.dat", 0102).truncate(n_bytes);
 }
 
 TEST(Stop, EndsTheHashingOfSideFiles) {
@@ -107,7 +107,7 @@ TEST(SideFiles, BeyondAGibibyteAreAWarning) {
   const std::size_t before = warnings().size();
   add_side_file(directory / "in", 1025 * kMiB);
   ASSERT_EQ(warnings().size(), before + 1);
-  EXPECT_NE(warnings().back().find("large.bin"), std::string::npos);
+  EXPECT_NE(warnings().back().find("large.dat"), std::string::npos);
 }
 
 }  // namespace

@@ -365,7 +365,8 @@ TEST_P(GoldenNames, AreTheGrammar) {
 
 INSTANTIATE_TEST_SUITE_P(Arch, GoldenNames,
                          ::testing::Values("deepseek_v2", "deepseek_v3", "glm_moe_dsa",
-                                           "qwen3_moe"));
+                                           "qwen3_moe"),
+                         [](const auto& family) { return std::string(family.param); });
 
 }  // namespace
 }  // namespace ingot::formats

@@ -101,7 +101,7 @@ void SourceSideFiles::compare(const std::filesystem::path& directory, const std:
   };
   ErrorList faults;
   std::map<std::string, std::uint64_t> here;
-  for (const SideFile& file : formats::list_side_files(directory, faults))
+  for (const SideFile& file : formats::list_side_files(directory, faults).files)
     here.emplace(file.path, file.n_bytes);
   for (const Error& fault : faults.errors()) found.error(kRule, fault);
   for (const auto& [path, n_bytes] : sizes_) {

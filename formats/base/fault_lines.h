@@ -1,0 +1,34 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "formats/base/error.h"
+
+namespace ingot {
+
+/// What an ErrorList throws when it holds several faults: one text for people, and all of them for
+/// programs.
+class FaultList final : public Error {
+ public:
+  FaultList(ErrorCode code, std::string message, std::vector<Error> faults)
+      : Error(code, std::move(message)), faults_(std::move(faults)) {}
+  [[nodiscard]] const std::vector<Error>& faults() const { return faults_; }
+
+ private:
+  std::vector<Error> faults_;
+};
+
+/// A fault as it stands in a list: `before` (as "error: "), file and tensor where they are known,
+/// message, `after`.
+struct ListedFault {
+  std::string before, file, tensor, message, after;
+};
+
+/// Lines for people. More than five faults that differ by their tensor alone take one line, with
+/// the first five names. Of lines that differ by names and numbers alone the first five are kept,
+/// and a sixth says how many more there are, in which files or of which kind of tensor. Printable.
+std::vector<std::string> fault_lines(std::span<const ListedFault> faults);
+
+}  // namespace ingot

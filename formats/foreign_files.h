@@ -1,0 +1,43 @@
+#pragma once
+
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+// What lies where a checkpoint is looked for, and is none: the hub's cache folders, weights in
+// formats that are not read, Git LFS pointers, pictures.
+
+namespace ingot::formats {
+
+/// The directory that holds the checkpoint: for a model's folder in the hub's cache
+/// (`models--ORG--NAME`) the snapshot that its refs/main names, else `directory` itself. Throws
+/// kNotFound, with the snapshots that are here, when it names none of them.
+std::filesystem::path checkpoint_directory(const std::filesystem::path& directory);
+
+/// Throws kUnsupported, with the remedy, for a directory that has weights, but none in safetensors
+/// files, and kInvalidArgument for the hub's cache itself.
+void require_own_format(const std::filesystem::path& directory);
+
+/// Whether a file that begins so (at least 8 bytes) is a Git LFS pointer: what a clone has in place
+/// of a large file.
+bool is_lfs_pointer(std::string_view start);
+inline constexpr std::string_view kLfsPointerFact =
+    "is a Git LFS pointer, not the file itself (run git lfs pull, or fetch the file from the hub)";
+
+/// A file or folder beside the weights that is no part of the checkpoint.
+struct LeftOut {
+  std::string path;         ///< relative; of a folder with a `/` at its end
+  std::string_view reason;  ///< as in `left out: REASON`
+};
+inline constexpr std::string_view kUnlistedWeights = "weights that the checkpoint does not use";
+
+/// Why a side file is left out: weights in another format, pictures, the folder `original/`; empty
+/// for one that belongs to the checkpoint.
+std::string_view left_out_reason(std::string_view path);
+
+/// One remark for each reason, naming the first files.
+std::vector<std::string> left_out_remarks(std::span<const LeftOut> files);
+
+}  // namespace ingot::formats
