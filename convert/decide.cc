@@ -80,6 +80,7 @@ class Decider {
                     .nvfp4_search = recipe_.choices.nvfp4_search};
     for (std::uint32_t i = 0; i < source_.tensors().size(); ++i) decide_by_rules(i);
     note_selected();
+    tell_narrowing();
     for (PlannedTensor& planned : plan_.tensors) settle(planned);
     refuse_what_no_engine_loads();
     refusals_.throw_if_any();
@@ -106,6 +107,7 @@ class Decider {
     const LogicalTensor& tensor = source_.tensors()[i];
     const SchemeId from = tensor.encoding.scheme;
     const Decision decision = recipe_.decide(tensor);
+    note_narrowing(tensor, decision);
     PlannedTensor planned{.tensor = i, .action = Action::kCopy, .to = from};
     if (decision.scheme && (*decision.scheme != from || changes_grid(tensor))) {
       planned.to = *decision.scheme;
@@ -116,6 +118,47 @@ class Decider {
     if (planned.action == Action::kQuantize) is_selected_[planned.to] = true;
     if (recipe_.mtp == MtpPolicy::kDrop && is_mtp(tensor)) planned.action = Action::kDrop;
     plan_.tensors.push_back(planned);
+  }
+
+  // What rules do to plain tensors of more bits than they ask for.
+  void note_narrowing(const LogicalTensor& tensor, const Decision& decision) {
+    const auto has_more_bits = [&](SchemeId to) {
+      const formats::SchemeFacts& from = formats::scheme_facts(tensor.encoding.scheme);
+      return !from.quantized && !is_quantized(to) &&
+             from.code_bits > formats::scheme_facts(to).code_bits;
+    };
+    if (decision.scheme && has_more_bits(*decision.scheme)) {
+      narrowed_[decision.rule].push_back(tensor.name);
+    } else if (decision.spared_by != nullptr && !decision.scheme) {
+      spared_[decision.spared_by].push_back(tensor.name);
+    }
+  }
+
+  // In the order of the rules.
+  void tell_narrowing() {
+    for (const Rule& rule : recipe_.rules) {
+      const std::string text = fmt::format("rule '{}={}'", rule.selector,
+                                           rule.scheme ? scheme_name(*rule.scheme) : "keep");
+      if (const auto found = spared_.find(&rule); found != spared_.end()) {
+        plan_.warnings.push_back(fmt::format(
+            "{} leaves {} as they are: a rule dequantizes, and narrows only a tensor whose whole "
+            "name or role it gives (role:NAME={})",
+            text, plain_tensors(found->second), scheme_name(*rule.scheme)));
+      }
+      if (const auto found = narrowed_.find(&rule); found != narrowed_.end())
+        plan_.warnings.push_back(fmt::format("{} narrows {}", text, plain_tensors(found->second)));
+    }
+  }
+
+  // `8 plain tensors of more bits ('a', 'b' and 6 more)`.
+  static std::string plain_tensors(const std::vector<std::string>& names) {
+    constexpr std::size_t kNamed = 5;
+    std::string list;
+    for (std::size_t i = 0; i < names.size() && i < kNamed; ++i)
+      list += fmt::format("{}'{}'", i == 0 ? "" : ", ", names[i]);
+    if (names.size() > kNamed) list += fmt::format(" and {} more", names.size() - kNamed);
+    return fmt::format("{} plain tensor{} of more bits ({})", names.size(),
+                       names.size() == 1 ? "" : "s", list);
   }
 
   // FP8 blocks to FP8 blocks keep their scales unless another grid, or another model's scales, were
@@ -358,6 +401,7 @@ class Decider {
   Plan& plan_;
   quantize::Fp8Grid source_grid_ = quantize::Fp8Grid::kAmax;
   std::map<SchemeId, bool> is_selected_;
+  std::map<const Rule*, std::vector<std::string>> spared_, narrowed_;  // names of tensors
   Refusals refusals_;
 };
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include <fmt/format.h>
+
 #include "formats/base/error.h"
 #include "formats/stored_hashes.h"
 
@@ -83,14 +85,8 @@ void set_importance(const formats::TensorSource& source, const Choices& choices,
     planned.is_weighted = knows(*choices.importance, tensor, refusals);
     if (planned.is_weighted) ++plan.n_weighted;
   }
-  if (plan.n_searched == 0) {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        "--importance weights the search of nvfp4 scales, but no tensor is encoded as nvfp4 "
-        "(use --to nvfp4, or leave it out)");
-  }
   refusals.throw_if_any();
-  if (plan.n_weighted == 0) {
+  if (plan.n_searched > 0 && plan.n_weighted == 0) {
     throw Error(ErrorCode::kMissingTensor,
                 "--importance has mean squares of none of the tensors that become nvfp4 (made from "
                 "another model?)");

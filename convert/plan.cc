@@ -10,6 +10,7 @@
 #include "convert/deal_files.h"
 #include "convert/decide.h"
 #include "convert/derived_json.h"
+#include "convert/idle_options.h"
 #include "convert/side_files.h"
 #include "convert/slice_plan.h"
 #include "formats/base/checked.h"
@@ -17,6 +18,7 @@
 #include "formats/native_names.h"
 #include "formats/safetensors.h"
 #include "quantize/scheme.h"
+#include "shard/source.h"
 
 namespace ingot::convert {
 
@@ -283,16 +285,12 @@ std::string Plan::header(const TensorSource& source, std::size_t file) const {
 
 Plan make_plan(const Checkpoint& source, const Recipe& recipe, const formats::Dialect& dialect,
                const PlanOptions& options) {
-  if (source.slicing() != nullptr) {
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("holds the slices of rank {} alone (give the directory above, with all "
-                            "{} ranks)",
-                            source.slicing()->rank->rank, source.slicing()->n_ranks))
-        .in_file(source.directory().string());
-  }
+  shard::require_all_ranks(source);
   recipe.check_all_matched(source.tensors());
   Plan plan;
+  plan.warnings = source.remarks();
   decide(source, recipe, dialect, plan);
+  refuse_idle_options(source, recipe, plan);
   slice_plan(source, options, plan);
   for (PlannedTensor& item : plan.tensors) plan_parts(source, item);
   deal_files(source, options, plan);

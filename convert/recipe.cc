@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <cstdlib>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -72,6 +74,12 @@ std::string scheme_word(const std::optional<SchemeId>& scheme) {
   return std::string(scheme ? formats::scheme_facts(*scheme).name : kKeep);
 }
 
+std::string lower_case(std::string_view word) {
+  std::string text(word);
+  for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return text;
+}
+
 std::string_view origin_name(RuleOrigin origin) {
   switch (origin) {
     case RuleOrigin::kRule:
@@ -91,6 +99,15 @@ bool Rule::matches(const LogicalTensor& tensor) const {
   if (quantized_only && !formats::scheme_facts(tensor.encoding.scheme).quantized) return false;
   if (!pattern) return role == (tensor.rule != nullptr ? tensor.rule->role : formats::Role::kOther);
   return pattern->matches(tensor.name);
+}
+
+bool Rule::spares(const LogicalTensor& tensor) const {
+  const SchemeId from = tensor.encoding.scheme;
+  if (!scheme || formats::scheme_facts(*scheme).quantized || formats::scheme_facts(from).quantized)
+    return false;
+  const bool names_it = pattern == nullptr || selector == tensor.name;
+  return !names_it &&
+         formats::scheme_facts(from).code_bits > formats::scheme_facts(*scheme).code_bits;
 }
 
 void Allowances::add(std::string_view text) {
@@ -121,10 +138,17 @@ bool any_matches(const std::vector<Pattern>& patterns, const std::string& name) 
 }
 
 Decision Recipe::decide(const LogicalTensor& tensor) const {
+  Decision decision;
   for (const Rule& rule : rules) {
-    if (rule.matches(tensor)) return {.rule = &rule, .scheme = rule.scheme};
+    if (!rule.matches(tensor)) continue;
+    if (!rule.spares(tensor)) {
+      decision.rule = &rule;
+      decision.scheme = rule.scheme;
+      return decision;
+    }
+    if (decision.spared_by == nullptr) decision.spared_by = &rule;
   }
-  return {};
+  return decision;
 }
 
 void Recipe::check_all_matched(std::span<const LogicalTensor> tensors) const {
@@ -134,10 +158,12 @@ void Recipe::check_all_matched(std::span<const LogicalTensor> tensors) const {
     if (std::any_of(tensors.begin(), tensors.end(),
                     [&](const LogicalTensor& t) { return rule.matches(t); }))
       continue;
-    errors.add(Error(
+    Error error(
         ErrorCode::kInvalidArgument,
-        fmt::format("{} '{}={}' matches no tensor (see ingot inspect --tensors for the names)",
-                    origin_name(rule.origin), rule.selector, scheme_word(rule.scheme))));
+        fmt::format("{}{} '{}={}' matches no tensor (see ingot inspect --tensors for the names)",
+                    rule.line > 0 ? fmt::format("line {}: ", rule.line) : "",
+                    origin_name(rule.origin), rule.selector, scheme_word(rule.scheme)));
+    errors.add(error.in_file(rule.file));
   }
   errors.throw_if_any();
 }
@@ -174,7 +200,8 @@ Rule parse_rule(std::string_view text) {
 
 Rule make_rule(std::string_view selector, std::string_view word, RuleOrigin origin) {
   Rule rule{.selector = std::string(selector), .scheme = {}, .origin = origin, .pattern = nullptr};
-  if (word != kKeep) rule.scheme = parse_scheme_word(word, fmt::format("rule '{}'", selector));
+  if (lower_case(word) != kKeep)
+    rule.scheme = parse_scheme_word(word, fmt::format("rule '{}'", selector));
   if (selector.starts_with(kRolePrefix)) {
     const std::string_view name = selector.substr(kRolePrefix.size());
     const auto role = formats::find_role(name);
@@ -192,7 +219,7 @@ Rule make_rule(std::string_view selector, std::string_view word, RuleOrigin orig
 }
 
 SchemeId parse_scheme_word(std::string_view word, std::string_view where) {
-  const auto scheme = formats::find_scheme(word);
+  const auto scheme = formats::find_scheme(lower_case(word));
   if (scheme && *scheme != SchemeId::kRaw) return *scheme;
   std::string choices;
   for (const formats::SchemeFacts& row : formats::schemes()) {
@@ -221,6 +248,17 @@ quantize::Nvfp4Search parse_nvfp4_search(std::string_view word) {
 
 Via parse_via(std::string_view word) {
   return parse_word(kVias, word, "--via");
+}
+
+float parse_input_scale(std::string_view word) {
+  const std::string text(word);
+  char* end = nullptr;
+  const float scale = std::strtof(text.c_str(), &end);
+  if (text.empty() || *end != '\0' || !std::isfinite(scale) || !(scale > 0)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--input-scale '{}' is no number above zero", word));
+  }
+  return scale;
 }
 
 formats::Activations parse_activations(std::string_view word) {

@@ -37,8 +37,13 @@ struct Rule {
   std::optional<std::uint32_t> first_layer;  ///< --mtp: only layers from this one on
   std::shared_ptr<const Pattern> pattern;    ///< null for role selectors
   formats::Role role = formats::Role::kOther;
+  std::string file = {};  ///< of the recipe that has it
+  int line = 0;           ///< there, from 1
 
   [[nodiscard]] bool matches(const formats::LogicalTensor& tensor) const;
+  /// Whether a tensor that it matches stays as it is all the same: a plain one of more bits than
+  /// the rule's scheme is narrowed only by a rule that has its whole name, or its role.
+  [[nodiscard]] bool spares(const formats::LogicalTensor& tensor) const;
 };
 
 /// What becomes of MTP layers.
@@ -86,17 +91,20 @@ struct Choices {
 /// What a recipe says about one tensor.
 struct Decision {
   const Rule* rule = nullptr;               ///< null: no rule fired
+  const Rule* spared_by = nullptr;          ///< the first that matched, and spared it
   std::optional<formats::SchemeId> scheme;  ///< nothing: keep
 };
 
 /// The only place where choices live: ordered rules from tensor to scheme; the first that matches
-/// wins.
+/// and does not spare the tensor wins.
 struct Recipe {
   std::vector<Rule> rules;
   std::optional<formats::SchemeId> to;  ///< --to: source of the default rules
   std::optional<MtpPolicy> mtp;         ///< nothing: what the default recipe says
   Allowances allow;
   Choices choices;
+  /// Options of `choices` that somebody gave, as `--fp8-grid`: one without effect is refused.
+  std::vector<std::string> given;
 
   [[nodiscard]] Decision decide(const formats::LogicalTensor& tensor) const;
   /// Throws kInvalidArgument, collected, for rules of the user that match no tensor at all.
@@ -110,7 +118,8 @@ Rule parse_rule(std::string_view text);
 /// A rule from its two halves.
 Rule make_rule(std::string_view selector, std::string_view scheme_word, RuleOrigin origin);
 
-/// A scheme by name or --to word; `where` names the option in the error, which lists the choices.
+/// A scheme by its name or --to word, in any case; `where` names the option in the error, which
+/// lists the names.
 formats::SchemeId parse_scheme_word(std::string_view word, std::string_view where);
 MtpPolicy parse_mtp_policy(std::string_view word, std::string_view where);
 
@@ -118,11 +127,13 @@ quantize::Fp8Grid parse_fp8_grid(std::string_view word);
 quantize::Nvfp4Search parse_nvfp4_search(std::string_view word);
 formats::Activations parse_activations(std::string_view word);
 Via parse_via(std::string_view word);
+/// A number above zero.
+float parse_input_scale(std::string_view word);
 
 /// A recipe in YAML: `to`, `mtp`, `rules` (a list of {match, scheme}), `allow` (a map from kind to
 /// a list of patterns) and the choices `dialect`, `activations`, `fp8-grid`, `nvfp4-search`, `via`,
 /// `quantize-attention`, `input-scale`. At most 1 MiB and 10,000 rules; anything unknown or of the
-/// wrong type is kInvalidArgument.
+/// wrong type is kInvalidArgument, with its line.
 Recipe parse_recipe(std::string_view yaml, std::string_view where);
 
 }  // namespace ingot::convert

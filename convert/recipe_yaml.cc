@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <set>
 #include <sstream>
 
@@ -5,6 +6,7 @@
 #include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
+#include "convert/default_recipes.h"
 #include "convert/recipe.h"
 #include "formats/base/error.h"
 
@@ -32,7 +34,9 @@ class Gatekeeper final : public YAML::EventHandler {
  public:
   explicit Gatekeeper(std::string_view where) : where_(where) {}
 
-  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentStart(const YAML::Mark& mark) override {
+    if (++n_documents_ > 1) refuse(where_, mark, "holds more than one YAML document");
+  }
   void OnDocumentEnd() override {}
   void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     require_plain(mark, anchor);
@@ -67,15 +71,24 @@ class Gatekeeper final : public YAML::EventHandler {
   }
 
   std::string_view where_;
-  std::size_t depth_ = 0;
+  std::size_t depth_ = 0, n_documents_ = 0;
 };
+
+// Runs what may refuse a word, and says in which line it stands.
+template <typename Body>
+void at_line(const YAML::Node& node, std::string_view where, const Body& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    refuse(where, node, error.message());
+  }
+}
 
 void require_one_plain_document(const std::string& text, std::string_view where) {
   std::istringstream stream(text);
   YAML::Parser parser(stream);
   Gatekeeper gatekeeper(where);
-  if (parser.HandleNextDocument(gatekeeper) && parser.HandleNextDocument(gatekeeper)) {
-    throw Error(ErrorCode::kInvalidArgument, "holds more than one YAML document").in_file(where);
+  while (parser.HandleNextDocument(gatekeeper)) {
   }
 }
 
@@ -102,13 +115,13 @@ void read_rules(const YAML::Node& rules, std::string_view where, Recipe& recipe)
     if (!row.IsMap()) refuse(where, row, "a rule is not a map of match and scheme");
     require_keys(row, {"match", "scheme"}, where);
     if (!row["match"] || !row["scheme"]) refuse(where, row, "a rule needs match and scheme");
-    try {
-      recipe.rules.push_back(make_rule(scalar(row["match"], where, "match"),
-                                       scalar(row["scheme"], where, "scheme"),
-                                       RuleOrigin::kRecipe));
-    } catch (Error& error) {
-      throw error.in_file(where);
-    }
+    const std::string match = scalar(row["match"], where, "match");
+    const std::string scheme = scalar(row["scheme"], where, "scheme");
+    at_line(row, where, [&] {
+      Rule& rule = recipe.rules.emplace_back(make_rule(match, scheme, RuleOrigin::kRecipe));
+      rule.file = where;
+      rule.line = row.Mark().line + 1;
+    });
   }
 }
 
@@ -122,29 +135,50 @@ void read_allowances(const YAML::Node& allow, std::string_view where, Recipe& re
     if (!entry.second.IsSequence())
       refuse(where, entry.second, fmt::format("allow.{} is not a list", kind));
     for (const YAML::Node& pattern : entry.second) {
-      recipe.allow.add(kind + "=" + scalar(pattern, where, "a pattern"));
+      const std::string text = kind + "=" + scalar(pattern, where, "a pattern");
+      at_line(pattern, where, [&] { recipe.allow.add(text); });
     }
   }
 }
 
 // What --dialect, --activations and so on say on the command line.
-void read_choices(const YAML::Node& root, std::string_view where, Choices& choices) {
-  const auto text = [&](const char* key) { return scalar(root[key], where, key); };
-  if (root["dialect"]) choices.dialect = text("dialect");
-  if (root["activations"]) choices.activations = parse_activations(text("activations"));
-  if (root["fp8-grid"]) choices.fp8_grid = parse_fp8_grid(text("fp8-grid"));
-  if (root["nvfp4-search"]) choices.nvfp4_search = parse_nvfp4_search(text("nvfp4-search"));
-  if (root["via"]) choices.via = parse_via(text("via"));
-  if (root["quantize-attention"])
-    choices.quantize_attention = root["quantize-attention"].as<bool>();
-  if (root["input-scale"]) choices.input_scale = root["input-scale"].as<float>();
+void read_choices(const YAML::Node& root, std::string_view where, Recipe& recipe) {
+  Choices& choices = recipe.choices;
+  const auto read = [&](const char* key, const auto& take) {
+    const YAML::Node node = root[key];
+    if (!node) return;
+    const std::string text = scalar(node, where, key);
+    at_line(node, where, [&] { take(text); });
+    recipe.given.push_back(fmt::format("--{}", key));
+  };
+  read("dialect", [&](const std::string& text) {
+    choices.dialect = text;
+    (void)target_dialect(recipe, formats::default_dialect(formats::SchemeId::kFp8Block));
+  });
+  read("activations",
+       [&](const std::string& text) { choices.activations = parse_activations(text); });
+  read("fp8-grid", [&](const std::string& text) { choices.fp8_grid = parse_fp8_grid(text); });
+  read("nvfp4-search",
+       [&](const std::string& text) { choices.nvfp4_search = parse_nvfp4_search(text); });
+  read("via", [&](const std::string& text) { choices.via = parse_via(text); });
+  read("quantize-attention", [&](const std::string& text) {
+    if (!YAML::convert<bool>::decode(YAML::Node(text), choices.quantize_attention)) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("quantize-attention '{}' is neither true nor false", text));
+    }
+  });
+  if (!choices.quantize_attention) std::erase(recipe.given, "--quantize-attention");
+  read("input-scale",
+       [&](const std::string& text) { choices.input_scale = parse_input_scale(text); });
 }
 
 }  // namespace
 
 Recipe parse_recipe(std::string_view yaml, std::string_view where) {
   if (yaml.size() > kMaxBytes) {
-    throw Error(ErrorCode::kInvalidArgument, "is longer than 1 MiB").in_file(where);
+    const auto line = 1 + std::count(yaml.begin(), yaml.begin() + kMaxBytes, '\n');
+    throw Error(ErrorCode::kInvalidArgument, fmt::format("line {}: is longer than 1 MiB", line))
+        .in_file(where);
   }
   try {
     const std::string text(yaml);
@@ -157,17 +191,23 @@ Recipe parse_recipe(std::string_view yaml, std::string_view where) {
                  {"to", "mtp", "rules", "allow", "dialect", "activations", "fp8-grid",
                   "nvfp4-search", "via", "quantize-attention", "input-scale"},
                  where);
-    if (root["to"]) recipe.to = parse_scheme_word(scalar(root["to"], where, "to"), "to");
-    if (root["mtp"]) recipe.mtp = parse_mtp_policy(scalar(root["mtp"], where, "mtp"), "mtp");
+    for (const char* key : {"to", "mtp"}) {
+      if (!root[key]) continue;
+      const std::string word = scalar(root[key], where, key);
+      at_line(root[key], where, [&] {
+        if (std::string_view(key) == "to") {
+          recipe.to = parse_scheme_word(word, key);
+        } else {
+          recipe.mtp = parse_mtp_policy(word, key);
+        }
+      });
+    }
     if (root["rules"]) read_rules(root["rules"], where, recipe);
     if (root["allow"]) read_allowances(root["allow"], where, recipe);
-    read_choices(root, where, recipe.choices);
+    read_choices(root, where, recipe);
     return recipe;
   } catch (const YAML::Exception& failure) {
-    throw Error(ErrorCode::kInvalidArgument, fmt::format("is not YAML: {}", failure.what()))
-        .in_file(where);
-  } catch (Error& error) {
-    throw error.in_file(where);
+    refuse(where, failure.mark, fmt::format("is not YAML: {}", failure.msg));
   }
 }
 

@@ -1,46 +1,30 @@
 #pragma once
 
-#include <cstddef>
-#include <map>
+#include <set>
 #include <string>
 #include <string_view>
-
-#include <fmt/format.h>
+#include <utility>
 
 #include "formats/base/error.h"
 
 namespace ingot::convert {
 
-/// Refusals of the same kind, told together with the first tensors of each.
+/// Refusals of tensors, each told once for a tensor; those of one kind stand together.
 class Refusals {
  public:
   void add(ErrorCode code, std::string fact, std::string_view tensor) {
-    Refusal& refusal = by_fact_[std::move(fact)];
-    refusal.code = code;
-    if (refusal.count++ < kNamed)
-      refusal.names += fmt::format("{}'{}'", refusal.count > 1 ? ", " : "", tensor);
+    if (!told_.emplace(fact, tensor).second) return;
+    Error error(code, std::move(fact));
+    error.in_tensor(tensor);
+    errors_.add(std::move(error));
   }
 
-  /// Throws what was added, one error per fact.
-  void throw_if_any() const {
-    ErrorList errors;
-    for (const auto& [fact, refusal] : by_fact_) {
-      errors.add(
-          Error(refusal.code, fmt::format("{}: {} tensor(s): {}{}", fact, refusal.count,
-                                          refusal.names, refusal.count > kNamed ? ", ..." : "")));
-    }
-    errors.throw_if_any();
-  }
+  /// Throws what was added.
+  void throw_if_any() const { errors_.throw_if_any(); }
 
  private:
-  static constexpr std::size_t kNamed = 5;
-
-  struct Refusal {
-    ErrorCode code{};
-    std::size_t count = 0;
-    std::string names;
-  };
-  std::map<std::string, Refusal> by_fact_;
+  std::set<std::pair<std::string, std::string>> told_;
+  ErrorList errors_;
 };
 
 }  // namespace ingot::convert

@@ -4,6 +4,8 @@
 #include <map>
 #include <set>
 
+#include <fmt/format.h>
+
 #include "convert/fused_groups.h"
 
 namespace ingot::convert {

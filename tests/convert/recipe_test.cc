@@ -53,13 +53,38 @@ TEST(Recipe, SplitsARuleAtItsLastEqualsSign) {
 TEST(Recipe, UnderstandsSchemeNamesToWordsAndKeep) {
   EXPECT_EQ(parse_rule("*=fp8").scheme, SchemeId::kFp8Block);
   EXPECT_EQ(parse_rule("*=fp8-block").scheme, SchemeId::kFp8Block);
+  EXPECT_EQ(parse_rule("*=int8").scheme, SchemeId::kInt8Channel);
+  EXPECT_EQ(parse_rule("*=INT8-Channel").scheme, SchemeId::kInt8Channel);
+  EXPECT_EQ(parse_rule("*=BF16").scheme, SchemeId::kBf16);
+  EXPECT_EQ(parse_recipe("to: Fp8\n", "r").to, SchemeId::kFp8Block);
   EXPECT_EQ(parse_rule("*=keep").scheme, std::nullopt);
+  EXPECT_EQ(parse_rule("*=KEEP").scheme, std::nullopt);
+}
+
+TEST(Recipe, ARuleNarrowsOnlyWhatItNames) {
+  const LogicalTensor plain = tensor("model.norm.weight", SchemeId::kF32, &kNormRule);
+  const auto decided = [](const LogicalTensor& of, std::initializer_list<const char*> rules) {
+    Recipe recipe;
+    for (const char* rule : rules) recipe.rules.push_back(parse_rule(rule));
+    return recipe.decide(of).scheme;
+  };
+  for (const char* wide : {"*=bf16", "model.norm.*=bf16", "re:model\\.norm\\.weight=bf16", "*=f16"})
+    EXPECT_EQ(decided(plain, {wide}), std::nullopt) << wide;
+  for (const char* named : {"model.norm.weight=bf16", "role:final-norm=bf16"})
+    EXPECT_EQ(decided(plain, {"*=bf16", named}), SchemeId::kBf16) << named;
+  EXPECT_EQ(decided(expert(3, 17), {"*=bf16"}), SchemeId::kBf16) << "quantized";
+  EXPECT_EQ(decided(tensor("a", SchemeId::kBf16), {"*=f32"}), SchemeId::kF32) << "wider";
+  EXPECT_EQ(decided(tensor("a", SchemeId::kBf16), {"*=f16"}), SchemeId::kF16) << "as wide";
+  EXPECT_EQ(decided(plain, {"*=fp8"}), SchemeId::kFp8Block) << "not plain";
+  Recipe recipe;
+  recipe.rules.push_back(parse_rule("*=bf16"));
+  ASSERT_NE(recipe.decide(plain).spared_by, nullptr);
+  recipe.check_all_matched(std::vector{plain});
 }
 
 TEST(Recipe, RefusesMalformedRules) {
-  for (const std::string text :
-       {"", "model.norm.weight", "=bf16", "a=", "a=bf17", "a=raw", "a=BF16", "re:(=bf16",
-        "re:=bf16", "role:=bf16", "role:norms=bf16"}) {
+  for (const std::string text : {"", "model.norm.weight", "=bf16", "a=", "a=bf17", "a=raw",
+                                 "re:(=bf16", "re:=bf16", "role:=bf16", "role:norms=bf16"}) {
     SCOPED_TRACE(text);
     expect_error(ErrorCode::kInvalidArgument, {}, [&] { parse_rule(text); });
   }
