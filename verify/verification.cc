@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
+#include "shard/source.h"
 #include "verify/gates/inconclusive_warning.h"
 #include "verify/layers/reference.h"
 #include "verify/outputs/prompts.h"
@@ -45,6 +46,7 @@ class Verification {
     const Side from = open_side(
         source,
         {.family = options_.family, .config = options_.source_config, .threads = options_.threads});
+    note_remarks(from);
     report_.source = side_facts(from);
     report_.output.name = options_.output_name.empty() ? name_of(output) : options_.output_name;
     if (asked_for(Level::kStructure)) {
@@ -120,7 +122,13 @@ class Verification {
     };
   }
 
+  void note_remarks(const Side& side) {
+    for (const std::string& remark : side.model.remarks())
+      report_.warnings.push_back(fmt::format("{}: {}", side.directory.string(), remark));
+  }
+
   void take_facts(const Side& side) {
+    note_remarks(side);
     const std::string name = std::move(report_.output.name);
     report_.output = side_facts(side);
     if (!name.empty()) report_.output.name = name;
@@ -143,6 +151,7 @@ class Verification {
   }
 
   void run_prompts(const Side& from, const Side& to) {
+    for (const Side* side : {&from, &to}) shard::require_all_ranks(side->model);
     const std::optional<inference::Tokenizer> tokenizer = open_tokenizer(from.model);
     const inference::Tokenizer* words = tokenizer ? &*tokenizer : nullptr;
     if (!options_.prompts.empty() && !tokenizer) throw no_tokenizer(from.model);
@@ -176,11 +185,13 @@ class Verification {
 
   void measure_text(const Side* from, const Side& to) {
     const formats::Checkpoint& model = from != nullptr ? from->model : to.model;
+    shard::require_all_ranks(model);
+    shard::require_all_ranks(to.model);
     const std::optional<inference::Tokenizer> tokenizer = open_tokenizer(model);
     if (!tokenizer) throw no_tokenizer(model);
     TextReport text;
     const std::vector<Prompt> documents =
-        read_documents(options_.text, model, *tokenizer, &text.cut);
+        read_documents(options_.text, model, *tokenizer, &text.documents);
     const auto measure = [&](const Side& side, Profile profile, std::string_view what) {
       return measure_likelihood(side.model, documents,
                                 {.profile = profile,
@@ -195,6 +206,7 @@ class Verification {
   }
 
   void compare_with_reference(const Side& side) {
+    shard::require_all_ranks(side.model);
     report_.levels = {Level::kLayers};
     const std::optional<inference::Tokenizer> tokenizer = open_tokenizer(side.model);
     attempt("reference", [&] {

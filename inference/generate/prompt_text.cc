@@ -1,5 +1,10 @@
 #include "inference/generate/prompt_text.h"
 
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "formats/base/error.h"
 #include "formats/json.h"
 
 namespace ingot::inference {
@@ -53,6 +58,64 @@ std::vector<std::string> split_prompts(std::string_view text) {
   }
   finish();
   return prompts;
+}
+
+namespace {
+
+PromptLine parse_line(std::string_view text) {
+  Json value = formats::parse_json(text, "");
+  PromptLine entry;
+  const auto refuse = [](const std::string& fact) {
+    throw Error(ErrorCode::kInvalidArgument, fact);
+  };
+  const auto take = [&](Json& words) {
+    if (!words.is_string() || words.get_ref<const std::string&>().empty())
+      refuse("its text is empty, or no string");
+    entry.text = std::move(words.get_ref<std::string&>());
+  };
+  if (value.is_string()) {
+    take(value);
+    return entry;
+  }
+  std::string_view kind;
+  for (const std::string_view key : {"text", "prompt", "messages"}) {
+    if (!value.is_object() || !value.contains(key)) continue;
+    if (!kind.empty()) refuse(fmt::format("has both '{}' and '{}'", kind, key));
+    kind = key;
+  }
+  if (kind.empty())
+    refuse("is neither a string nor an object with \"text\", \"prompt\" or \"messages\"");
+  if (kind == "messages") {
+    entry.said = {.messages = std::move(value["messages"]), .tools = value.value("tools", Json())};
+    check_messages(entry.said.messages, "");
+    check_tools(entry.said.tools, "");
+  } else {
+    take(value[std::string(kind)]);
+  }
+  return entry;
+}
+
+}  // namespace
+
+std::vector<PromptLine> parse_prompt_lines(std::string_view text, std::string_view where) {
+  std::vector<PromptLine> entries;
+  for (std::size_t line = 1; !text.empty(); ++line) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view here = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    if (here.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    try {
+      entries.push_back(parse_line(here));
+      entries.back().line = line;
+    } catch (const Error& error) {
+      throw Error(error.code(), fmt::format("line {}: {}", line, error.what())).in_file(where);
+    }
+  }
+  return entries;
+}
+
+bool has_prompt_lines(const std::filesystem::path& path) {
+  return path.extension() == ".jsonl";
 }
 
 }  // namespace ingot::inference

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "inference/chat/messages.h"
 #include "inference/tokenizer/tokenizer.h"
 
 namespace ingot::inference {
@@ -23,5 +24,20 @@ std::vector<std::int32_t> encode_raw_text(const Tokenizer& tokenizer,
 
 /// Texts between blank lines, without the line end after each.
 std::vector<std::string> split_prompts(std::string_view text);
+
+/// A line of a .jsonl file: a text, or a conversation.
+struct PromptLine {
+  std::size_t line = 0;  ///< from 1
+  std::string text;      ///< empty for a conversation
+  Conversation said;     ///< `messages` null for a text
+};
+
+/// JSON lines: each is a string, or an object with one of "text", "prompt" (strings) and "messages"
+/// (with "tools" as parse_messages has them); other keys are passed over, and so are blank lines.
+/// `where` names the file in errors, which have the line: kCorrupt for what is no JSON,
+/// kInvalidArgument for any other value, an empty text, and what check_messages refuses.
+std::vector<PromptLine> parse_prompt_lines(std::string_view text, std::string_view where);
+/// Whether a file of this name holds JSON lines.
+bool has_prompt_lines(const std::filesystem::path& path);
 
 }  // namespace ingot::inference

@@ -23,9 +23,9 @@ struct LikelihoodOptions {
 
 /// How likely a model finds a text: each document alone, token-weighted.
 struct Likelihood {
-  std::size_t documents = 0;
-  std::uint64_t tokens = 0;  ///< predicted ones: all but the first of each document
-  double nll = 0;            ///< sum over them, natural logarithm
+  std::size_t documents = 0;  ///< sequences: documents, or windows of longer ones
+  std::uint64_t tokens = 0;   ///< predicted ones: all but the first of each sequence
+  double nll = 0;             ///< sum over them, natural logarithm
   [[nodiscard]] double perplexity() const;
 };
 
@@ -37,7 +37,7 @@ Likelihood measure_likelihood(const formats::Checkpoint& model, std::span<const 
 struct TextReport {
   std::optional<Likelihood> source;
   Likelihood output;
-  std::size_t cut = 0;  ///< documents that were longer than the context
+  std::size_t documents = 0;  ///< of the text; longer ones were read in windows of the context
 };
 
 }  // namespace ingot::verify

@@ -142,6 +142,61 @@ std::vector<Prompt> encode_all(std::span<const std::string> texts, const Checkpo
   return prompts;
 }
 
+std::vector<Prompt> encode_lines(const std::filesystem::path& path, const Checkpoint& source,
+                                 const Tokenizer& tokenizer) {
+  const std::vector<inference::PromptLine> lines =
+      inference::parse_prompt_lines(read_text_file(path, kMaxTextBytes), path.string());
+  if (lines.empty()) {
+    throw Error(ErrorCode::kInvalidArgument, "holds no text").in_file(path.string());
+  }
+  const auto bos = inference::bos_before_text(source.directory(), tokenizer);
+  const bool has_chats = std::any_of(
+      lines.begin(), lines.end(), [](const auto& line) { return !line.said.messages.is_null(); });
+  const auto format =
+      has_chats ? inference::open_chat_format(source.directory(), source.family().name, {})
+                : nullptr;
+  inference::ChatOptions options;
+  options.date = kDate;
+  std::vector<Prompt> prompts;
+  for (const inference::PromptLine& line : lines) {
+    if (line.said.messages.is_null()) {
+      prompts.push_back(
+          {.text = line.text, .ids = inference::encode_raw_text(tokenizer, bos, line.text)});
+      continue;
+    }
+    try {
+      const std::string text = format->render(line.said.messages, line.said.tools, options);
+      prompts.push_back({.text = text, .ids = tokenizer.encode(text, false)});
+    } catch (const Error& error) {
+      throw Error(error.code(), fmt::format("line {}: {}", line.line, error.what()))
+          .in_file(path.string());
+    }
+  }
+  return prompts;
+}
+
+// A document in pieces that fit the context. What stands before every text is repeated, so that
+// each token of the document is predicted, or seen, once.
+void add_windows(const inference::ModelSpec& spec, std::span<const std::int32_t> around,
+                 Prompt document, std::vector<Prompt>& windows) {
+  const std::size_t most = spec.max_positions;
+  if (most < 2 || document.ids.size() <= most) {
+    windows.push_back(std::move(document));
+    return;
+  }
+  const bool begins_alike = !around.empty() && document.ids.front() == around.front();
+  std::size_t next = 0;
+  while (next < document.ids.size()) {
+    std::vector<std::int32_t> ids;
+    if (begins_alike && next > 0) ids.push_back(around.front());
+    const std::size_t n = std::min(most - ids.size(), document.ids.size() - next);
+    const auto from = document.ids.begin() + static_cast<std::ptrdiff_t>(next);
+    ids.insert(ids.end(), from, from + static_cast<std::ptrdiff_t>(n));
+    next += n;
+    windows.push_back({.text = next == n ? document.text : std::string(), .ids = std::move(ids)});
+  }
+}
+
 }  // namespace
 
 std::optional<Tokenizer> open_tokenizer(const Checkpoint& source) {
@@ -173,20 +228,24 @@ std::vector<Prompt> built_in_prompts(const Checkpoint& source, const Tokenizer* 
 
 std::vector<Prompt> read_prompts(const std::filesystem::path& path, const Checkpoint& source,
                                  const Tokenizer& tokenizer) {
+  if (inference::has_prompt_lines(path)) return encode_lines(path, source, tokenizer);
   return encode_all(inference::split_prompts(read_text_file(path, kMaxTextBytes)), source,
                     tokenizer, path);
 }
 
 std::vector<Prompt> read_documents(const std::filesystem::path& path, const Checkpoint& source,
-                                   const Tokenizer& tokenizer, std::size_t* cut) {
+                                   const Tokenizer& tokenizer, std::size_t* documents) {
   const inference::ModelSpec spec = inference::model_spec(source.family(), source.config());
-  std::vector<Prompt> documents = encode_all(texts_of(path), source, tokenizer, path);
-  for (Prompt& document : documents) {
-    const std::size_t length = document.ids.size();
-    cut_to(spec, document);
-    if (cut != nullptr && document.ids.size() < length) ++*cut;
-  }
-  return documents;
+  // What stands before every text, whether the tokenizer puts it there or we do.
+  const std::vector<std::int32_t> around = inference::encode_raw_text(
+      tokenizer, inference::bos_before_text(source.directory(), tokenizer), "");
+  std::vector<Prompt> whole = inference::has_prompt_lines(path)
+                                  ? encode_lines(path, source, tokenizer)
+                                  : encode_all(texts_of(path), source, tokenizer, path);
+  if (documents != nullptr) *documents = whole.size();
+  std::vector<Prompt> windows;
+  for (Prompt& document : whole) add_windows(spec, around, std::move(document), windows);
+  return windows;
 }
 
 }  // namespace ingot::verify

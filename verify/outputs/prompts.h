@@ -29,18 +29,21 @@ std::vector<Prompt> built_in_prompts(const formats::Checkpoint& source,
 /// Nothing when the checkpoint has no tokenizer.json; throws what Tokenizer::open throws.
 std::optional<inference::Tokenizer> open_tokenizer(const formats::Checkpoint& source);
 
-/// Prompts of a text file, between blank lines, each encoded as it stands, BOS once.
-/// kInvalidArgument when there is none, or it is not UTF-8.
+/// Prompts of a text file, between blank lines, or of JSON lines (.jsonl, as
+/// inference::parse_prompt_lines has them): texts encoded as they stand, BOS once, conversations in
+/// the model's chat format. kInvalidArgument when there is none, or it is not UTF-8.
 std::vector<Prompt> read_prompts(const std::filesystem::path& path,
                                  const formats::Checkpoint& source,
                                  const inference::Tokenizer& tokenizer);
 
-/// Documents of a text file: of .json `{"docs": ["...", ...]}`, else the whole file as one. Each
-/// encoded by itself, BOS once, cut to the model's context (counted in `cut`).
-/// kCorrupt for another JSON, kInvalidArgument for an empty file.
+/// Documents of a text file: of .json `{"docs": ["...", ...]}`, of .jsonl one in each line, else
+/// the whole file as one; `documents` gets their number. One that is longer than the model's
+/// context becomes several windows of that length, each of which begins with BOS where the text
+/// does: so every token of it is in one of them. kCorrupt for another JSON, kInvalidArgument for an
+/// empty file.
 std::vector<Prompt> read_documents(const std::filesystem::path& path,
                                    const formats::Checkpoint& source,
                                    const inference::Tokenizer& tokenizer,
-                                   std::size_t* cut = nullptr);
+                                   std::size_t* documents = nullptr);
 
 }  // namespace ingot::verify

@@ -27,6 +27,16 @@ bool is_control(std::string_view character) {
          static_cast<unsigned char>(character[1]) < 0xA0U;  // U+0080 to U+009F
 }
 
+// Counts are among the figures: none is to read as 5.69e+04.
+std::string digits_text(double value, int digits) {
+  constexpr double kLargest = 1e18;
+  if (std::isnan(value)) return "NaN";
+  if (std::abs(value) < std::pow(10, digits) || !(std::abs(value) < kLargest))
+    return fmt::format("{:.{}g}", value, digits);
+  return fmt::format("{}{}", value < 0 ? "-" : "",
+                     count_text(static_cast<std::uint64_t>(std::round(std::abs(value)))));
+}
+
 }  // namespace
 
 std::string count_text(std::uint64_t value) {
@@ -45,8 +55,11 @@ std::string cosine_text(double value) {
 }
 
 std::string short_text(double value) {
-  if (std::isnan(value)) return "NaN";
-  return fmt::format("{:.3g}", value);
+  return digits_text(value, 3);
+}
+
+std::string exact_text(double value) {
+  return digits_text(value, 6);
 }
 
 std::string decibel_text(double value) {

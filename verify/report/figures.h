@@ -12,8 +12,10 @@ namespace ingot::verify {
 std::string count_text(std::uint64_t value);
 /// Six digits after the point, nine very near 1, and "1" for 1 itself.
 std::string cosine_text(double value);
-/// Three significant digits, without trailing zeros.
+/// Three significant digits, without trailing zeros; from a thousand on a whole number.
 std::string short_text(double value);
+/// The same with six digits, and whole from a million on.
+std::string exact_text(double value);
 /// Two digits after the point; "exact" for infinity.
 std::string decibel_text(double value);
 /// `0.123%`; "0" for none, so that few never look like none.

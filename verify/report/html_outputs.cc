@@ -145,12 +145,12 @@ std::string perplexity_part(const TextReport& text) {
   add("output", text.output);
   std::string body = html_table({{.title = "text"},
                                  {.title = "perplexity", .is_number = true},
-                                 {.title = "documents", .is_number = true},
+                                 {.title = "windows", .is_number = true},
                                  {.title = "tokens", .is_number = true}},
                                 rows);
-  if (text.cut > 0) {
-    body += html_note(
-        fmt::format("Cut, because longer than the context: {} of them.", count_text(text.cut)));
+  if (text.documents < text.output.documents) {
+    body += html_note(fmt::format("Documents: {}. Longer ones were read in windows of the context.",
+                                  count_text(text.documents)));
   }
   return body;
 }

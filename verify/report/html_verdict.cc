@@ -56,7 +56,7 @@ std::string html_gates(const Report& report) {
     const bool is_measured = result.checked > 0;
     rows.push_back({html_badge(result.passed ? "good" : "bad", result.passed ? "holds" : "fails"),
                     fmt::format("<code>{}</code>", html_text(gate_text(result.gate))),
-                    is_measured ? fmt::format("{:.6g}", result.worst) : "not measured",
+                    is_measured ? exact_text(result.worst) : "not measured",
                     fmt::format("{} of {}", count_text(result.failed), count_text(result.checked)),
                     is_perfect(result) ? "" : html_text(result.subject),
                     html_text(result.gate.origin)});

@@ -42,7 +42,7 @@ struct Report {
 /// The first layer whose isolated cosine is below its gate, or nothing.
 std::optional<std::size_t> first_bad_layer(const Report& report);
 
-/// `{"version": 1, ...}`: --json and ingot.verify.json. Infinite and undefined numbers are null.
+/// `{"schema": 1, ...}`: --json and ingot.verify.json. Infinite and undefined numbers are null.
 formats::Json report_json(const Report& report);
 /// One self-contained page: inline SVG and style, no script and nothing fetched, light and dark.
 std::string report_html(const Report& report);

@@ -10,7 +10,7 @@ using formats::Json;
 
 namespace {
 
-constexpr int kVersion = 1;
+constexpr int kSchema = 1;
 // A checkpoint may have a hundred thousand tensors, and each may be missing.
 constexpr std::size_t kWorst = 100;
 constexpr std::size_t kFindings = 1000;
@@ -216,13 +216,14 @@ Json likelihood_json(const Likelihood& likelihood) {
 Json text_json(const TextReport& text) {
   return {{"source", text.source ? likelihood_json(*text.source) : Json(nullptr)},
           {"output", likelihood_json(text.output)},
-          {"cut", text.cut}};
+          {"documents", text.documents}};
 }
 
 }  // namespace
 
 Json report_json(const Report& report) {
-  Json json = {{"version", kVersion},
+  Json json = {{"schema", kSchema},
+               {"command", "verify"},
                {"tool_version", report.tool_version},
                {"passed", report.passed()},
                {"levels", Json::array()}};

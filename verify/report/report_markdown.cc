@@ -42,7 +42,7 @@ std::string gates_part(const Report& report) {
   std::string text = "\n| gate | worst | of | |\n|---|---:|---:|---|\n";
   for (const GateResult& result : report.gates) {
     text += fmt::format("| `{}` | {} | {} | {} |\n", gate_text(result.gate),
-                        result.checked == 0 ? "not measured" : fmt::format("{:.6g}", result.worst),
+                        result.checked == 0 ? "not measured" : exact_text(result.worst),
                         count_text(result.checked), result.passed ? "holds" : "**fails**");
   }
   return text;

@@ -98,7 +98,8 @@ TEST_P(ChunkedPrompt, IsTheSameOnOneThreadAndOnTwo) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(TinyV32, ChunkedPrompt, ::testing::Values(4, 5));
+INSTANTIATE_TEST_SUITE_P(TinyV32, ChunkedPrompt, ::testing::Values(4, 5),
+                         ::testing::PrintToStringParamName());
 
 }  // namespace
 }  // namespace ingot::testing

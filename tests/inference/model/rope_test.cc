@@ -7,6 +7,7 @@
 #include <cmath>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "formats/bfloat16.h"
@@ -100,11 +101,11 @@ TEST_P(RopeRamp, LiesBetweenLowAndHigh) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Published, RopeRamp,
-                         ::testing::Values(Ramp{10000, 40, 4096, 32, 1, 10, 23},
-                                           Ramp{50000, 32, 4096, 1, 1, 19, 20},
-                                           Ramp{50000, 32, 4096, 32, 1, 8, 20},
-                                           Ramp{160000, 16, 65536, 32, 1, 15, 25}));
+INSTANTIATE_TEST_SUITE_P(
+    Published, RopeRamp,
+    ::testing::Values(Ramp{10000, 40, 4096, 32, 1, 10, 23}, Ramp{50000, 32, 4096, 1, 1, 19, 20},
+                      Ramp{50000, 32, 4096, 32, 1, 8, 20}, Ramp{160000, 16, 65536, 32, 1, 15, 25}),
+    [](const auto& ramp) { return fmt::format("From{}To{}", ramp.param.low, ramp.param.high); });
 
 // With a length of 6 less than one turn fits at any frequency: both ends fall on pair 0.
 TEST(RopeSpec, EqualEndsOfTheRampMakeAStep) {

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "inference/generate/prompt_text.h"
 #include "tests/inference/model/edited_copy.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
@@ -87,24 +88,85 @@ TEST(ReadPrompts, TakesTextsBetweenBlankLines) {
   });
 }
 
-TEST(ReadDocuments, TakesAListOrAWholeFileAndCutsToTheContext) {
+TEST(ReadDocuments, TakesAListOrAWholeFile) {
   const Example example;
   const TempDir directory;
-  const auto read = [&](const char* name, const std::string& text, std::size_t* cut = nullptr) {
-    return verify::read_documents(write(directory, name, text), example.model, example.tokenizer,
-                                  cut);
+  const auto read = [&](const char* name, const std::string& text) {
+    return verify::read_documents(write(directory, name, text), example.model, example.tokenizer);
   };
   EXPECT_EQ(read("a.json", R"({"docs": ["One.", "Two."], "more": 1})").size(), 2U);
   const auto whole = read("a.txt", "One.\n\nTwo.\n");
   ASSERT_EQ(whole.size(), 1U);
   EXPECT_EQ(whole[0].text, "One.\n\nTwo.\n");
   EXPECT_EQ(whole[0].ids.front(), 0);
+}
 
+TEST(ReadDocuments, SplitsALongOneIntoWindowsOfTheContext) {
+  const Example example;
+  const TempDir directory;
   std::string text;
-  while (text.size() < 20'000) text += "Once upon a time. ";
-  std::size_t cut = 0;
-  EXPECT_EQ(read("a.txt", text, &cut).at(0).ids.size(), 1024U);
-  EXPECT_EQ(cut, 1U);
+  for (int i = 0; text.size() < 20'000; ++i)
+    text += "Once upon a time there were " + std::to_string(i) + " kites. ";
+  std::size_t documents = 0;
+  const auto windows = verify::read_documents(write(directory, "a.txt", text), example.model,
+                                              example.tokenizer, &documents);
+  EXPECT_EQ(documents, 1U);
+  ASSERT_GT(windows.size(), 2U);
+  std::vector<std::int32_t> joined = {0};
+  for (const auto& window : windows) {
+    EXPECT_LE(window.ids.size(), 1024U);
+    EXPECT_EQ(window.ids.front(), 0) << "BOS";
+    joined.insert(joined.end(), window.ids.begin() + 1, window.ids.end());
+  }
+  EXPECT_EQ(joined, inference::encode_raw_text(example.tokenizer, 0, text));
+  EXPECT_EQ(windows[0].ids.size(), 1024U);
+}
+
+TEST(ReadDocuments, TakesJsonLines) {
+  const Example example;
+  const TempDir directory;
+  const auto path =
+      write(directory, "a.jsonl",
+            "{\"text\": \"One.\", \"id\": 7}\n\n\"Two.\"\r\n{\"prompt\": \"Three.\"}\n"
+            "{\"messages\": [{\"role\": \"user\", \"content\": \"Four?\"}]}");
+  const auto documents = verify::read_documents(path, example.model, example.tokenizer);
+  ASSERT_EQ(documents.size(), 4U);
+  EXPECT_EQ(documents[0].text, "One.");
+  EXPECT_EQ(documents[1].text, "Two.");
+  EXPECT_EQ(documents[2].text, "Three.");
+  EXPECT_NE(documents[3].text.find("Four?"), std::string::npos);
+  EXPECT_NE(documents[3].text, "Four?") << "in the chat format";
+  EXPECT_EQ(verify::read_prompts(path, example.model, example.tokenizer).size(), 4U);
+}
+
+TEST(ReadDocuments, RefusesHostileJsonLinesWithTheirLine) {
+  const Example example;
+  const TempDir directory;
+  const auto refuse = [&](ErrorCode code, const std::string& line) {
+    SCOPED_TRACE(line);
+    expect_error(code, {"a.jsonl: line 3: "}, [&] {
+      verify::read_documents(write(directory, "a.jsonl", "\"One.\"\n\n" + line + "\n\"x\""),
+                             example.model, example.tokenizer);
+    });
+  };
+  refuse(ErrorCode::kCorrupt, "not JSON");
+  refuse(ErrorCode::kCorrupt, "{\"text\": \"a\"");
+  refuse(ErrorCode::kCorrupt, "{\"text\": \"caf\xE9\"}");
+  refuse(ErrorCode::kCorrupt, std::string("\"a\0\"", 4));
+  refuse(ErrorCode::kCorrupt, std::string(100, '['));
+  refuse(ErrorCode::kInvalidArgument, "7");
+  refuse(ErrorCode::kInvalidArgument, "[\"a\"]");
+  refuse(ErrorCode::kInvalidArgument, "{\"txt\": \"a\"}");
+  refuse(ErrorCode::kInvalidArgument, "{\"text\": 7}");
+  refuse(ErrorCode::kInvalidArgument, "{\"text\": \"\"}");
+  refuse(ErrorCode::kInvalidArgument, "{\"text\": \"a\", \"prompt\": \"b\"}");
+  refuse(ErrorCode::kInvalidArgument, "{\"messages\": []}");
+  refuse(ErrorCode::kInvalidArgument,
+         "{\"messages\": [{\"role\": \"pirate\", \"content\": \"a\"}]}");
+  expect_error(ErrorCode::kInvalidArgument, {"empty.jsonl", "holds no text"}, [&] {
+    verify::read_documents(write(directory, "empty.jsonl", "\n \n"), example.model,
+                           example.tokenizer);
+  });
 }
 
 TEST(ReadDocuments, RefusesWhatHoldsNone) {

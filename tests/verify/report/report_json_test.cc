@@ -16,7 +16,7 @@ TEST(ReportJson, IsTheSameTextEveryTimeAndParses) {
   const std::string text = formats::json_text(report_json(failing_report()));
   EXPECT_EQ(text, formats::json_text(report_json(failing_report())));
   const Json json = formats::parse_json(text, "report");
-  EXPECT_EQ(json.at("version"), 1);
+  EXPECT_EQ(json.at("schema"), 1);
   EXPECT_EQ(json.at("passed"), false);
   EXPECT_EQ(json.at("levels"), Json({"structure", "weights", "layers", "greedy"}));
   EXPECT_EQ(json.at("layers").at("first_bad_layer"), 31);

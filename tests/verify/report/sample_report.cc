@@ -204,7 +204,7 @@ Report passing_report(std::size_t n_layers) {
   report.greedy = sample_greedy();
   report.text = TextReport{.source = Likelihood{.documents = 3, .tokens = 4096, .nll = 9497.2},
                            .output = {.documents = 3, .tokens = 4096, .nll = 9498.9},
-                           .cut = 1};
+                           .documents = 2};
   judge_by_defaults(report);
   return report;
 }
