@@ -47,19 +47,20 @@ std::vector<verify::Prompt> read_text(const Words& words, const Checkpoint& sour
     throw Error(ErrorCode::kMissingTensor, "has no tokenizer.json, so that no text can be read")
         .in_file(source.directory().string());
   }
-  std::size_t cut = 0;
-  std::vector<verify::Prompt> documents =
-      verify::read_documents(words.text, source, *tokenizer, &cut);
-  if (cut > 0) {
-    std::cerr << fmt::format("note: {} document{} longer than the model's context, cut\n", cut,
-                             cut == 1 ? " is" : "s are");
+  std::size_t n_documents = 0;
+  std::vector<verify::Prompt> windows =
+      verify::read_documents(words.text, source, *tokenizer, &n_documents);
+  if (windows.size() > n_documents) {
+    std::cerr << fmt::format("note: {} document{} read in {} windows of the model's context\n",
+                             with_commas(n_documents), n_documents == 1 ? "" : "s",
+                             with_commas(windows.size()));
   }
-  if (words.max_tokens > 0) keep_tokens(words.max_tokens, documents);
-  return documents;
+  if (words.max_tokens > 0) keep_tokens(words.max_tokens, windows);
+  return windows;
 }
 
 std::string report_text(const Words& words, const CalibrationReport& report) {
-  std::string text = fmt::format("{}: inputs of {} modules over {} tokens of {} document{}\n",
+  std::string text = fmt::format("{}: inputs of {} modules over {} tokens in {} window{}\n",
                                  words.out, with_commas(report.modules), with_commas(report.tokens),
                                  with_commas(report.documents), report.documents == 1 ? "" : "s");
   for (const verify::UnvisitedExperts& unvisited : report.unvisited) {
@@ -90,6 +91,8 @@ int run_calibrate(const Words& words) {
   const std::size_t threads = words.threads == 0 ? available_processors() : words.threads;
   const Checkpoint source =
       shard::open_source(words.directory, {.open = {.family = words.family, .threads = threads}});
+  shard::require_all_ranks(source);
+  std::cerr << remark_lines("warning", source.remarks());
   const std::vector<verify::Prompt> documents = read_text(words, source);
   install_stop_signals();
   verify::CalibrateOptions options{.threads = threads,
@@ -116,7 +119,8 @@ std::function<int()> declare_calibrate(CLI::App& app) {
   app.add_option("directory", words->directory, "directory of the checkpoint, whole or in slices")
       ->required();
   app.add_option("--text", words->text,
-                 "what to read: a .txt file as one document, or JSON {\"docs\": [...]}")
+                 "what to read: a .txt file as one document, JSON {\"docs\": [...]}, or JSON lines "
+                 "(.jsonl)")
       ->required();
   app.add_option("--out", words->out, "safetensors file to write; must be absent")->required();
   app.add_option("--max-tokens", words->max_tokens, "stop after so many tokens (default: read all)")

@@ -8,8 +8,8 @@
 
 #include "cli/commands.h"
 #include "cli/terminal.h"
+#include "formats/base/fault_lines.h"
 #include "formats/base/parallel.h"
-#include "formats/base/printable.h"
 #include "formats/check.h"
 #include "formats/json.h"
 #include "shard/check_directory.h"
@@ -52,19 +52,26 @@ std::string counted(std::uint64_t n, std::string_view noun) {
   return fmt::format("{} {}{}", with_commas(n), noun, n == 1 ? "" : "s");
 }
 
-std::string finding_text(const Finding& finding) {
-  std::string text = fmt::format("{}: ", severity_word(finding.severity));
-  if (!finding.file.empty()) text += printable(finding.file) + ": ";
-  if (!finding.tensor.empty()) text += fmt::format("tensor '{}': ", printable(finding.tensor));
-  text += printable_lines(finding.message);
-  if (const LoaderRule* rule = rule_of(finding))
-    text += fmt::format(" [{}; refused by {}]", rule->name, rule->loaders);
-  return text + "\n";
+// Few lines for each cause; --json has every finding.
+std::string findings_text(const std::vector<Finding>& findings) {
+  std::vector<ListedFault> faults;
+  for (const Finding& finding : findings) {
+    const LoaderRule* rule = rule_of(finding);
+    faults.push_back({.before = fmt::format("{}: ", severity_word(finding.severity)),
+                      .file = finding.file,
+                      .tensor = finding.tensor,
+                      .message = finding.message,
+                      .after = rule == nullptr ? ""
+                                               : fmt::format(" [{}; refused by {}]", rule->name,
+                                                             rule->loaders)});
+  }
+  std::string text;
+  for (const std::string& line : fault_lines(faults)) text += line + "\n";
+  return text;
 }
 
 std::string result_text(const CheckResult& result) {
-  std::string text;
-  for (const Finding& finding : result.findings) text += finding_text(finding);
+  std::string text = findings_text(result.findings);
   text += fmt::format("{}: {}, {}, {}", result.family.empty() ? "unknown family" : result.family,
                       counted(result.n_tensors, "tensor"), counted(result.n_files, "file"),
                       human_bytes(result.n_bytes));

@@ -12,7 +12,8 @@ class App;
 
 namespace ingot::cli {
 
-/// Exit codes of the program.
+/// Exit codes of the program. Whoever is stopped by a signal dies of it: a shell says 130 for
+/// Ctrl-C, 143 for SIGTERM.
 inline constexpr int kExitDone = 0;
 inline constexpr int kExitBelowThreshold = 1;
 inline constexpr int kExitTrouble = 2;
@@ -23,6 +24,7 @@ struct Command {
   std::string_view name;
   std::string_view summary;
   std::function<int()> (*declare)(CLI::App& app);
+  bool resumes = false;  ///< has --resume
 };
 
 /// Every subcommand, in the order of --help; a new one is one file and one line in commands.cc.

@@ -38,17 +38,30 @@ constexpr std::uint64_t kMaxRecipeBytes = std::uint64_t{1} << 20;
 struct Words {
   std::string input, to, recipe_file, family, mtp, explain, max_shard_size;
   std::string dialect, activations, activation_scales, importance, scales_from, fp8_grid;
-  std::string nvfp4_search, via;
-  std::optional<float> input_scale;
+  std::string nvfp4_search, via, input_scale;
   std::vector<std::string> rules, allow;
   SlicingWords slicing;
   JobWords job;
   ConvertVerifyWords verify;
-  bool keep_files = false, quantize_attention = false;
+  bool quantize_attention = false;
 };
 
 // Options of the command line win over the recipe's.
-void read_choices(const Words& words, convert::Choices& choices) {
+void read_choices(const Words& words, Recipe& recipe) {
+  convert::Choices& choices = recipe.choices;
+  const auto note = [&](const char* option, bool is_given) {
+    if (is_given) recipe.given.emplace_back(option);
+  };
+  note("--dialect", !words.dialect.empty());
+  note("--activations", !words.activations.empty());
+  note("--activation-scales", !words.activation_scales.empty());
+  note("--input-scale", !words.input_scale.empty());
+  note("--fp8-grid", !words.fp8_grid.empty());
+  note("--scales-from", !words.scales_from.empty());
+  note("--nvfp4-search", !words.nvfp4_search.empty());
+  note("--importance", !words.importance.empty());
+  note("--via", !words.via.empty());
+  note("--quantize-attention", words.quantize_attention);
   if (!words.dialect.empty()) choices.dialect = words.dialect;
   if (!words.activations.empty())
     choices.activations = convert::parse_activations(words.activations);
@@ -57,10 +70,12 @@ void read_choices(const Words& words, convert::Choices& choices) {
     choices.nvfp4_search = convert::parse_nvfp4_search(words.nvfp4_search);
   if (!words.via.empty()) choices.via = convert::parse_via(words.via);
   if (words.quantize_attention) choices.quantize_attention = true;
-  if (words.input_scale) choices.input_scale = words.input_scale;
-  if (choices.input_scale && !(*choices.input_scale > 0)) {
+  if (!words.input_scale.empty())
+    choices.input_scale = convert::parse_input_scale(words.input_scale);
+  if (choices.input_scale && !words.activation_scales.empty()) {
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("--input-scale {} is not above zero", *choices.input_scale));
+                "--input-scale is one scale for every input, --activation-scales has one for each "
+                "(give one of them)");
   }
   if (!words.activation_scales.empty()) {
     choices.activation_scales = std::make_shared<const convert::ActivationScales>(
@@ -94,7 +109,7 @@ Recipe make_recipe(const Words& words) {
   if (!words.to.empty()) recipe.to = convert::parse_scheme_word(words.to, "--to");
   if (!words.mtp.empty()) recipe.mtp = convert::parse_mtp_policy(words.mtp, "--mtp");
   for (const std::string& text : words.allow) recipe.allow.add(text);
-  read_choices(words, recipe.choices);
+  read_choices(words, recipe);
   return recipe;
 }
 
@@ -107,12 +122,16 @@ convert::PlanOptions plan_options(const Words& words) {
   return options;
 }
 
-std::vector<std::string_view> target_words() {
-  std::vector<std::string_view> words;
+// Names, and the short words for some of them.
+std::string target_words() {
+  std::vector<std::string> words;
   for (const formats::SchemeFacts& facts : formats::schemes()) {
-    if (!facts.to_word.empty()) words.push_back(facts.to_word);
+    if (facts.to_word.empty()) continue;
+    words.push_back(facts.to_word == facts.name
+                        ? std::string(facts.name)
+                        : fmt::format("{} (or {})", facts.name, facts.to_word));
   }
-  return words;
+  return fmt::format("{}", fmt::join(words, ", "));
 }
 
 std::vector<std::string_view> dialect_names() {
@@ -168,7 +187,7 @@ std::function<int()> declare_convert(CLI::App& app) {
       "--to", words->to,
       fmt::format("target scheme: {}; which tensors take it: ingot list recipes (default: "
                   "keep each scheme)",
-                  fmt::join(target_words(), ", ")));
+                  target_words()));
   app.add_option("--dialect", words->dialect,
                  fmt::format("layout of quantized tensors: {} (default: by scheme); what vLLM and "
                              "SGLang refuse of it: ingot list engines",
@@ -201,11 +220,10 @@ std::function<int()> declare_convert(CLI::App& app) {
                  "PATTERN=SCHEME for single tensors; may be repeated, first match wins")
       ->allow_extra_args(false);
   app.add_option("--recipe", words->recipe_file, "YAML file of rules, after those of --rule");
-  auto* shard = app.add_option("--max-shard-size", words->max_shard_size,
-                               "deal tensors anew to files of at most this size");
-  app.add_flag("--keep-files", words->keep_files,
-               "keep the source's files and their contents (default)")
-      ->excludes(shard);
+  app.add_option(
+      "--max-shard-size", words->max_shard_size,
+      "deal tensors anew to files of at most this size (default: keep the source's files "
+      "and their contents)");
   declare_slicing(app, words->slicing);
   app.add_option(
       "--mtp", words->mtp,

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "formats/base/fault_lines.h"
 #include "formats/base/printable.h"
 
 namespace ingot::cli {
@@ -17,6 +18,9 @@ formats::Json error_json(const Error& error) {
   if (!error.file().empty()) fault["file"] = json_name(error.file());
   if (!error.tensor().empty()) fault["tensor"] = json_name(error.tensor());
   fault["message"] = error.message();
+  if (const auto* list = dynamic_cast<const FaultList*>(&error)) {
+    for (const Error& one : list->faults()) fault["faults"].push_back(error_json(one));
+  }
   return fault;
 }
 

@@ -17,6 +17,8 @@ namespace {
 
 using formats::Json;
 
+constexpr std::size_t kContext = 8192;
+
 std::atomic<bool> interrupted = false;
 
 void note_interrupt(int /*signal*/) {
@@ -32,9 +34,9 @@ void catch_interrupts() {
 }  // namespace
 
 int run_chat(const GenerateWords& words, GenerateSession& session, const PromptReader& prompts) {
-  const std::size_t context = session.spec().max_positions == 0
-                                  ? words.context
-                                  : std::min(words.context, session.spec().max_positions);
+  const std::size_t asked = words.context.value_or(kContext);
+  const std::size_t context =
+      session.spec().max_positions == 0 ? asked : std::min(asked, session.spec().max_positions);
   const std::size_t lengths[] = {context};
   session.open(lengths);
   inference::GenerateOptions options = session.options();

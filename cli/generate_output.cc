@@ -85,7 +85,8 @@ Json generate_json(const inference::GenerateResult& result, const inference::Tok
   }
   const inference::GenerateTimes& times = result.times;
   const inference::ExpertCounters experts = model.expert_counters();
-  return {{"version", 1},
+  return {{"schema", 1},
+          {"command", "generate"},
           {"sequences", std::move(sequences)},
           {"prefill",
            {{"tokens", times.prefill_tokens},

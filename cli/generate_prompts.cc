@@ -91,6 +91,29 @@ std::vector<std::int32_t> PromptReader::encode_text(std::string_view text) const
   return encode(messages, nullptr);
 }
 
+std::vector<std::vector<std::int32_t>> PromptReader::read_lines() const {
+  std::vector<std::vector<std::int32_t>> prompts;
+  for (const inference::PromptLine& line : inference::parse_prompt_lines(
+           read_text_file(words_.prompts_file, kMaxPromptBytes), words_.prompts_file)) {
+    try {
+      const bool is_text = line.said.messages.is_null();
+      if (!is_text && (words_.raw || words_.system)) {
+        throw Error(ErrorCode::kInvalidArgument,
+                    "holds messages, which take neither --raw nor --system");
+      }
+      prompts.push_back(is_text ? encode_text(line.text)
+                                : encode(line.said.messages, line.said.tools));
+    } catch (const Error& error) {
+      throw Error(error.code(), fmt::format("line {}: {}", line.line, error.what()))
+          .in_file(words_.prompts_file);
+    }
+  }
+  if (prompts.empty()) {
+    throw Error(ErrorCode::kInvalidArgument, "holds no prompt").in_file(words_.prompts_file);
+  }
+  return prompts;
+}
+
 std::vector<std::vector<std::int32_t>> PromptReader::read() const {
   if (words_.tokens) return {parse_ids(*words_.tokens)};
   if (words_.prompt) return {encode_text(*words_.prompt)};
@@ -99,6 +122,7 @@ std::vector<std::vector<std::int32_t>> PromptReader::read() const {
         read_text_file(words_.messages_file, kMaxPromptBytes), words_.messages_file);
     return {encode(conversation.messages, conversation.tools)};
   }
+  if (inference::has_prompt_lines(words_.prompts_file)) return read_lines();
   std::vector<std::vector<std::int32_t>> prompts;
   for (const std::string& text :
        inference::split_prompts(read_text_file(words_.prompts_file, kMaxPromptBytes))) {

@@ -34,6 +34,8 @@ class PromptReader {
   }
 
  private:
+  /// The lines of a .jsonl file.
+  [[nodiscard]] std::vector<std::vector<std::int32_t>> read_lines() const;
   [[nodiscard]] std::vector<std::int32_t> encode_text(std::string_view text) const;
 
   const GenerateWords& words_;

@@ -2,6 +2,7 @@
 
 #include <iostream>
 
+#include "cli/terminal.h"
 #include "formats/base/error.h"
 #include "inference/family/model_family.h"
 #include "inference/generate/generation_config.h"
@@ -14,6 +15,8 @@ GenerateSession::GenerateSession(const GenerateWords& words)
       source_(shard::open_source(words.directory,
                                  {.open = {.threads = words.n_threads()}, .config = words.config})),
       spec_(inference::model_spec(source_.family(), source_.config())) {
+  shard::require_all_ranks(source_);
+  std::cerr << remark_lines("warning", source_.remarks());
   if (source_.lacks_promised_mtp()) {
     std::cerr << "warning: config.json promises layers for multi-token prediction "
                  "(num_nextn_predict_layers) that are not there\n";
@@ -30,7 +33,7 @@ inference::GenerateOptions GenerateSession::options() const {
   if (words_.top_p) options.sampling.top_p = static_cast<float>(*words_.top_p);
   if (words_.top_k) options.sampling.top_k = *words_.top_k;
   if (words_.greedy) options.sampling.temperature = 0;
-  options.sampling.seed = words_.seed;
+  options.sampling.seed = words_.seed.value_or(0);
   options.max_new_tokens = words_.max_new_tokens.value_or(config.max_new_tokens.value_or(512));
   options.eos = config.eos;
   options.kv_format = words_.kv_format();

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "cli/idle_words.h"
 #include "cli/size_option.h"
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
@@ -89,6 +90,18 @@ void GenerateWords::require_one_source() const {
   if (interactive && (raw || json)) {
     throw Error(ErrorCode::kInvalidArgument, "--interactive takes neither --raw nor --json");
   }
+  const bool is_chat = !raw && !tokens;
+  const IdleWord idle[] = {
+      {"--raw", raw, !tokens && messages_file.empty(), "--prompt and --prompts"},
+      {"--chat-format", !chat_format.empty(), is_chat, "prompts in a chat format"},
+      {"--thinking", thinking.has_value(), is_chat, "prompts in a chat format"},
+      {"--context", context.has_value(), interactive, "--interactive"},
+      {"--temperature", temperature.has_value(), !greedy, "sampling, not --greedy"},
+      {"--top-p", top_p.has_value(), !greedy, "sampling, not --greedy"},
+      {"--top-k", top_k.has_value(), !greedy, "sampling, not --greedy"},
+      {"--seed", seed.has_value(), !greedy, "sampling, not --greedy"},
+  };
+  refuse_idle_words(idle);
   const auto between = [](const std::optional<double>& value, double most) {
     return !value || (*value >= 0 && *value <= most);
   };
@@ -102,7 +115,8 @@ void declare_generate_words(CLI::App& app, GenerateWords& words) {
       ->required();
   app.add_option("--prompt", words.prompt, "what the user says");
   app.add_option("--prompts", words.prompts_file,
-                 "file of prompts, separated by blank lines, answered as one batch");
+                 "file of prompts, separated by blank lines, or JSON lines (.jsonl), answered as "
+                 "one batch");
   app.add_option(
       "--messages", words.messages_file,
       "JSON conversation: a list of messages, or {\"messages\": [...], \"tools\": [...]}");
@@ -115,15 +129,18 @@ void declare_generate_words(CLI::App& app, GenerateWords& words) {
                   "{}",
                   fmt::join(inference::chat_formats(), ", ")));
   app.add_flag("--raw", words.raw, "the prompt as it is, without chat format");
-  app.add_flag("--thinking,!--no-thinking", words.thinking,
-               "ask chat formats that can for a reasoned answer, or for none");
+  // Not bound to the optional: CLI11 would set it where the flag is not given.
+  app.add_flag_function(
+      "--thinking,!--no-thinking", [&words](std::int64_t times) { words.thinking = times > 0; },
+      "ask chat formats that can for a reasoned answer, or for none (default: as the format has "
+      "it)");
   app.add_option("--max-new-tokens", words.max_new_tokens,
                  "longest answer (generation_config.json, else 512)");
   app.add_option("--temperature", words.temperature, "0 takes the likeliest token");
   app.add_option("--top-p", words.top_p, "keep the likeliest tokens up to this probability");
   app.add_option("--top-k", words.top_k, "keep this many tokens; 0: all");
-  app.add_option("--seed", words.seed, "the same seed, prompt and options give the same answer")
-      ->capture_default_str();
+  app.add_option("--seed", words.seed,
+                 "the same seed (default 0), prompt and options give the same answer");
   app.add_flag("--greedy", words.greedy, "take the likeliest token, whatever the files say");
   app.add_option("--profile", words.profile, fmt::format("arithmetic: {}", profile_names()))
       ->capture_default_str();
@@ -133,9 +150,10 @@ void declare_generate_words(CLI::App& app, GenerateWords& words) {
   app.add_option("--mem-limit", words.mem_limit,
                  "memory for weights and caches; experts beyond it are read when needed "
                  "(what is available)");
-  app.add_option("--threads", words.threads, "0: as many as processors");
-  app.add_option("--context", words.context, "tokens that a conversation of --interactive may have")
-      ->capture_default_str();
+  app.add_option("--threads", words.threads, "threads (default: every processor)")
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--context", words.context,
+                 "tokens that a conversation of --interactive may have (default 8192)");
   app.add_option("--config", words.config,
                  "config.json of the model, for shards that have none beside them");
   app.add_flag("--json", words.json, "one JSON document on stdout");

@@ -27,11 +27,12 @@ struct GenerateWords {
   // How an answer is chosen.
   std::optional<std::size_t> max_new_tokens, top_k;
   std::optional<double> temperature, top_p;
-  std::uint64_t seed = 0;
+  std::optional<std::uint64_t> seed;
   bool greedy = false;
   // How it is computed.
   std::string profile = "native", kv_cache, mem_limit;
-  std::size_t threads = 0, context = 8192;
+  std::size_t threads = 0;
+  std::optional<std::size_t> context;  ///< 8192
   bool json = false;
 
   [[nodiscard]] std::size_t n_threads() const;
@@ -41,7 +42,8 @@ struct GenerateWords {
   [[nodiscard]] inference::KvFormat kv_format() const;
   /// What --mem-limit says, else what the system says is available.
   [[nodiscard]] std::uint64_t memory_limit() const;
-  /// kInvalidArgument unless there is exactly one source of prompts.
+  /// kInvalidArgument unless there is exactly one source of prompts, and every option has an
+  /// effect.
   void require_one_source() const;
 };
 

@@ -9,6 +9,7 @@
 #include "cli/inspect_report.h"
 #include "cli/inspect_summary.h"
 #include "cli/inspect_tensor.h"
+#include "cli/terminal.h"
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
 #include "formats/base/pattern.h"
@@ -50,7 +51,9 @@ int run_inspect(const Words& words) {
   const Checkpoint checkpoint = shard::open_source(
       words.directory,
       {.open = {.family = words.family, .threads = threads}, .config = words.config});
+  std::cerr << remark_lines("warning", checkpoint.remarks());
   Json json = {{"schema", 1}, {"command", "inspect"}, {"directory", words.directory}};
+  json["warnings"] = checkpoint.remarks();
   std::string text;
   if (words.tensors || !words.pattern.empty()) {
     const std::vector<std::size_t> which = matching_tensors(checkpoint, words.pattern);

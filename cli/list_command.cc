@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <iostream>
 #include <memory>
@@ -9,6 +10,7 @@
 #include "cli/commands.h"
 #include "cli/terminal.h"
 #include "convert/default_recipes.h"
+#include "formats/base/error.h"
 #include "formats/dialect/dialect.h"
 #include "formats/dialect/engine_limits.h"
 #include "formats/encoding.h"
@@ -154,23 +156,35 @@ std::string cell_text(const Json& value) {
   return fmt::format("{}", fmt::join(value.get<std::vector<std::string>>(), " "));
 }
 
+std::vector<std::string_view> table_names() {
+  std::vector<std::string_view> names;
+  for (const Table& table : kTables) names.push_back(table.name);
+  return names;
+}
+
 int run_list(std::string_view what, bool json) {
-  for (const Table& table : kTables) {
-    if (table.name != what) continue;
-    const Json rows = table.rows();
-    if (json) {
-      std::cout << formats::json_text(
-          {{"schema", 1}, {"command", "list"}, {std::string(what), rows}});
-      break;
-    }
-    std::vector<std::vector<std::string>> text = {{}};
-    for (const auto& [key, unused] : rows.at(0).items()) text[0].push_back(key);
-    for (const Json& row : rows) {
-      text.emplace_back();
-      for (const Json& value : row) text.back().push_back(cell_text(value));
-    }
-    std::cout << text_table(text, {});
+  const auto table = std::find_if(kTables.begin(), kTables.end(),
+                                  [&](const Table& row) { return row.name == what; });
+  if (table == kTables.end()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{} (there are the tables {})",
+                            what.empty() ? "which table is to be listed?"
+                                         : fmt::format("there is no table '{}'", what),
+                            fmt::join(table_names(), ", ")));
   }
+  const Json rows = table->rows();
+  if (json) {
+    std::cout << formats::json_text(
+        {{"schema", 1}, {"command", "list"}, {std::string(what), rows}});
+    return kExitDone;
+  }
+  std::vector<std::vector<std::string>> text = {{}};
+  for (const auto& [key, unused] : rows.at(0).items()) text[0].push_back(key);
+  for (const Json& row : rows) {
+    text.emplace_back();
+    for (const Json& value : row) text.back().push_back(cell_text(value));
+  }
+  std::cout << text_table(text, {});
   return kExitDone;
 }
 
@@ -182,11 +196,8 @@ std::function<int()> declare_list(CLI::App& app) {
     bool json = false;
   };
   auto words = std::make_shared<Words>();
-  std::vector<std::string> choices;
-  for (const Table& table : kTables) choices.emplace_back(table.name);
-  app.add_option("what", words->what, "the table to list")
-      ->required()
-      ->check(CLI::IsMember(choices));
+  app.add_option("table", words->what,
+                 fmt::format("which table: {}", fmt::join(table_names(), ", ")));
   app.add_flag("--json", words->json, "one JSON document on stdout");
   app.footer(
       "Examples:\n"

@@ -14,6 +14,7 @@
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <poll.h>
 #include <unistd.h>
 
@@ -45,11 +46,17 @@ Call first_look(int argc, char** argv) {
   return call;
 }
 
+const Command* find_command(std::string_view name) {
+  const auto all = commands();
+  const auto found = std::find_if(all.begin(), all.end(),
+                                  [&](const Command& command) { return command.name == name; });
+  return found == all.end() ? nullptr : &*found;
+}
+
 void require_known(const Call& call) {
-  if (call.command.empty()) return;
+  if (call.command.empty() || find_command(call.command) != nullptr) return;
   std::vector<std::string_view> names;
   for (const Command& command : commands()) names.push_back(command.name);
-  if (std::find(names.begin(), names.end(), call.command) != names.end()) return;
   const std::string_view nearest = nearest_word(call.command, names);
   throw Error(ErrorCode::kInvalidArgument,
               fmt::format("no command '{}' ({})", call.command,
@@ -69,7 +76,10 @@ int report(const Call& call, const Error& error) {
 
 int report_interrupted(const Call& call, const Error& error) {
   report(call, error);
-  std::cerr << "continue with the same command and --resume\n";
+  const Command* command = find_command(call.command);
+  if (command != nullptr && command->resumes &&
+      std::string_view(error.what()).find("--resume") == std::string_view::npos)
+    std::cerr << "continue with the same command and --resume\n";
   std::cout.flush();
   if (const int number = stop_signal(); number != 0) {
     // Die of the signal, so that a shell loop around us stops as well.
@@ -99,6 +109,32 @@ std::string in_our_words(const CLI::ParseError& failure) {
   return text;
 }
 
+// The words that no option took, in their order, and the option that the first may have meant.
+std::string unexpected_words(const CLI::App& app) {
+  std::vector<std::string> words = app.remaining();
+  std::vector<std::string> names;
+  const auto add_names = [&](const CLI::App& of) {
+    for (const CLI::Option* option : of.get_options()) {
+      for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    }
+  };
+  add_names(app);
+  for (const CLI::App* sub : app.get_subcommands()) {
+    const std::vector<std::string> more = sub->remaining();
+    words.insert(words.end(), more.begin(), more.end());
+    add_names(*sub);
+  }
+  std::string text = fmt::format("unexpected: {}", fmt::join(words, " "));
+  const std::vector<std::string_view> choices(names.begin(), names.end());
+  for (const std::string& word : words) {
+    if (!word.starts_with("--")) continue;
+    const std::string_view nearest = nearest_word(word.substr(0, word.find('=')), choices);
+    if (!nearest.empty()) text += fmt::format("; did you mean {}?", nearest);
+    break;
+  }
+  return text;
+}
+
 int run(int argc, char** argv, const Call& call) {
   CLI::App app(
       "ingot turns a checkpoint of a mixture-of-experts model as released into the checkpoint as "
@@ -116,7 +152,8 @@ int run(int argc, char** argv, const Call& call) {
       "  ingot check DeepSeek-V3.2-bf16\n"
       "  ingot COMMAND --help                                 the options of a command, with more "
       "examples\n"
-      "Exit codes: 0 done, 1 verification below its threshold, 2 anything else.");
+      "Exit codes: 0 done, 1 verification below its threshold, 2 anything else; stopped by Ctrl-C "
+      "130, by SIGTERM 143.");
 
   std::function<int()> body;
   for (const Command& command : commands()) {
@@ -131,6 +168,10 @@ int run(int argc, char** argv, const Call& call) {
   } catch (const CLI::Success& asked) {
     app.exit(asked);
     return kExitDone;
+  } catch (const CLI::ExtrasError&) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{} (see ingot {}--help)", unexpected_words(app),
+                            call.command.empty() ? "" : call.command + " "));
   } catch (const CLI::ParseError& failure) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("{} (see ingot {}--help)", in_our_words(failure),

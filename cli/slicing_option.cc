@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "cli/idle_words.h"
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
 
@@ -55,6 +56,20 @@ shard::Topology native_topology(const SlicingWords& words) {
   return shard::make_topology(*words.mp, *words.mp, 1, 1);
 }
 
+void refuse_idle(const SlicingWords& words, const formats::Layout& layout) {
+  const bool is_sliced = layout.is_sliced;
+  const IdleWord rows[] = {
+      {"--expert-map", !words.expert_map.empty(), is_sliced, "a topology (--ep)"},
+      {"--redundant-experts", words.redundant_experts, !words.expert_map.empty(), "--expert-map"},
+      {"--uneven-experts", words.uneven_experts, !words.expert_map.empty(), "--expert-map"},
+      {"--shared-experts", words.shared.has_value(), is_sliced, "a topology (--tp)"},
+      {"--tp-fit", words.fit.has_value(), is_sliced, "a topology (--tp)"},
+      {"--links", words.links.has_value(), is_sliced, "a topology (--tp, --ep)"},
+      {"--pp-layers", !words.stages.empty(), words.pp.has_value(), "--pp"},
+  };
+  refuse_idle_words(rows);
+}
+
 }  // namespace
 
 void declare_slicing(CLI::App& app, SlicingWords& words) {
@@ -76,34 +91,32 @@ void declare_slicing(CLI::App& app, SlicingWords& words) {
                "let --expert-map give an expert several slots");
   app.add_flag("--uneven-experts", words.uneven_experts,
                "let --expert-map give ranks different numbers of slots");
-  app.add_option("--shared-experts", words.shared, "tp: cut by --tp; replicated: whole everywhere")
-      ->capture_default_str();
+  app.add_option("--shared-experts", words.shared,
+                 "tp (default): cut by --tp; replicated: whole everywhere");
   app.add_option("--tp-fit", words.fit,
-                 "where a cut splits a block of scales: refuse, retile (smaller FP8 blocks), pad "
-                 "(wider MLPs and vocabulary) or bf16")
-      ->capture_default_str();
+                 "where a cut splits a block of scales: refuse (default), retile (smaller FP8 "
+                 "blocks), pad (wider MLPs and vocabulary) or bf16");
   app.add_option("--links", words.links,
-                 "yes: files that several ranks load are hard links to one; no: copies")
-      ->check(CLI::IsMember({"yes", "no"}))
-      ->capture_default_str();
+                 "yes (default): files that several ranks load are hard links to one; no: copies")
+      ->check(CLI::IsMember({"yes", "no"}));
 }
 
 void read_slicing(const SlicingWords& words, convert::PlanOptions& options) {
   options.layout = layout_of(words);
-  options.links = words.links == "yes";
+  refuse_idle(words, *options.layout);
+  options.links = words.links.value_or("yes") == "yes";
   convert::SlicingOptions& slicing = options.slicing;
   const bool is_native = options.layout->name == "deepseek-mp";
   if (words.mp && !is_native) refuse("--mp belongs to --layout deepseek-mp (use --tp and --ep)");
   slicing.topology = is_native ? native_topology(words)
                                : shard::make_topology(words.tp.value_or(1), words.ep.value_or(1),
                                                       words.etp, words.pp.value_or(1));
-  slicing.shared = shard::parse_shared_experts(words.shared);
-  slicing.fit = shard::parse_tp_fit(words.fit);
+  slicing.shared = shard::parse_shared_experts(words.shared.value_or("tp"));
+  slicing.fit = shard::parse_tp_fit(words.fit.value_or("refuse"));
   slicing.stages = words.stages;
   slicing.redundant_experts = words.redundant_experts;
   slicing.uneven_experts = words.uneven_experts;
   if (words.expert_map.empty()) return;
-  if (!options.layout->is_sliced) refuse("--expert-map needs a topology (--ep)");
   slicing.expert_map = read_text_file(words.expert_map, kMaxExpertMapBytes);
   slicing.expert_map_where = words.expert_map;
 }

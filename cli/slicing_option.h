@@ -12,7 +12,8 @@ namespace ingot::cli {
 
 /// The words of --layout, --tp and their kin, as given.
 struct SlicingWords {
-  std::string layout, expert_map, shared = "tp", fit = "refuse", stages, links = "yes";
+  std::string layout, expert_map, stages;
+  std::optional<std::string> shared, fit, links;  ///< tp, refuse, yes
   std::optional<std::uint32_t> tp, ep, etp, pp, mp;
   bool redundant_experts = false, uneven_experts = false;
 };

@@ -7,7 +7,9 @@
 #include <fmt/format.h>
 
 #include "cli/commands.h"
+#include "cli/idle_words.h"
 #include "cli/terminal.h"
+#include "convert/recipe.h"
 #include "formats/base/parallel.h"
 #include "formats/json.h"
 #include "formats/synth.h"
@@ -35,22 +37,28 @@ struct Words {
   bool json = false;
 };
 
-SynthOptions make_options(const Words& words) {
+SynthOptions make_options(const Words& words, const CLI::App& app) {
+  const bool is_fp8 =
+      convert::parse_scheme_word(words.scheme, "--scheme") == formats::SchemeId::kFp8Block;
+  const IdleWord idle[] = {
+      {"--fp8-grid", app.count("--fp8-grid") > 0, is_fp8, "--scheme fp8-block"},
+  };
+  refuse_idle_words(idle);
   SynthOptions options = words.options;
   options.family = formats::find_family(words.family);
   for (const SizeWord& row : kSizes) {
     if (row.word == words.like) options.size = row.size;
   }
-  options.fp8 = words.scheme == "fp8-block";
+  options.fp8 = is_fp8;
   options.ue8m0 = words.grid == "ue8m0";
   options.threads = words.threads == 0 ? available_processors() : words.threads;
   return options;
 }
 
-int run_synth(const Words& words) {
+int run_synth(const Words& words, const CLI::App& app) {
   const auto start = std::chrono::steady_clock::now();
   const formats::SynthReport report =
-      formats::write_synthetic_checkpoint(words.output, make_options(words));
+      formats::write_synthetic_checkpoint(words.output, make_options(words, app));
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (words.json) {
@@ -113,7 +121,7 @@ std::function<int()> declare_synth(CLI::App& app) {
   app.add_option("--heads", options.heads, "attention heads");
   app.add_option("--scheme", words->scheme,
                  "how the weights are held that the family's FP8 release quantizes")
-      ->check(CLI::IsMember({"fp8-block", "bf16"}))
+      ->check(CLI::IsMember({"fp8-block", "fp8", "bf16"}, CLI::ignore_case))
       ->capture_default_str();
   app.add_option("--fp8-grid", words->grid, "scales: any F32 (amax), or powers of two (ue8m0)")
       ->check(CLI::IsMember({"amax", "ue8m0"}))
@@ -137,7 +145,7 @@ std::function<int()> declare_synth(CLI::App& app) {
       "gigabytes for a benchmark\n"
       "  ingot synth /tmp/671b --family deepseek_v32 --like 671b-headers                   all "
       "92,425 tensors, as holes");
-  return [words] { return run_synth(*words); };
+  return [words, &app] { return run_synth(*words, app); };
 }
 
 }  // namespace ingot::cli

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -6,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "cli/commands.h"
+#include "cli/idle_words.h"
 #include "cli/progress.h"
 #include "cli/size_option.h"
 #include "cli/terminal.h"
@@ -89,12 +91,34 @@ class Stages {
   std::optional<Progress> progress_;
 };
 
-int run_verify(const Words& words) {
-  if (!words.output.empty() && !words.reference.empty()) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "--reference is compared with one checkpoint; give either it or a second "
-                "directory");
-  }
+// Words that would change nothing in what is compared.
+void refuse_idle(const Words& words, const CLI::App& app) {
+  const bool is_pair = !words.output.empty();
+  const std::vector<verify::Level> levels = verify::parse_levels(words.levels);
+  const auto has = [&](verify::Level level) {
+    return is_pair && std::find(levels.begin(), levels.end(), level) != levels.end();
+  };
+  const bool generates = has(verify::Level::kGreedy);
+  const bool computes = generates || has(verify::Level::kLayers);
+  const auto word = [&](const char* option, bool acts, std::string_view belongs_to) {
+    return IdleWord{option, app.count(option) > 0, acts, belongs_to};
+  };
+  const IdleWord idle[] = {
+      word("--levels", is_pair, "the comparison of two checkpoints"),
+      word("--reference", !is_pair, "one checkpoint; give either it or a second directory"),
+      word("--prompts", computes, "--levels layers and greedy"),
+      word("--tokens", generates, "--levels greedy"),
+      word("--sample", has(verify::Level::kWeights), "--levels weights"),
+      word("--profile", computes || !words.text.empty() || !words.reference.empty(),
+           "--levels layers and greedy, --text and --reference"),
+      word("--no-hashes", has(verify::Level::kStructure), "--levels structure"),
+      word("--source-config", is_pair, "the comparison of two checkpoints"),
+  };
+  refuse_idle_words(idle);
+}
+
+int run_verify(const Words& words, const CLI::App& app) {
+  refuse_idle(words, app);
   words.gates.require_valid();
   require_place_for(words.html);
   require_place_for(words.markdown);
@@ -126,12 +150,15 @@ std::function<int()> declare_verify(CLI::App& app) {
   app.add_option("--levels", words->levels, fmt::format("how closely: {}, or all", level_words()))
       ->capture_default_str();
   app.add_option("--prompts", words->prompts,
-                 "texts for layers and greedy, separated by blank lines (default: built in)");
+                 "texts for layers and greedy, separated by blank lines, or JSON lines (.jsonl) "
+                 "(default: built in)");
   app.add_option("--tokens", words->tokens, "tokens that greedy generates per prompt")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
-  app.add_option("--text", words->text,
-                 "measure the perplexity of this text: .txt, or .json {\"docs\": [...]}");
+  app.add_option(
+      "--text", words->text,
+      "measure the perplexity of this text: .txt, .json {\"docs\": [...]}, or JSON lines "
+      "(.jsonl)");
   app.add_option("--reference", words->reference,
                  "compare one checkpoint with activations recorded elsewhere (safetensors)");
   declare_gates(app, words->gates);
@@ -170,7 +197,7 @@ std::function<int()> declare_verify(CLI::App& app) {
       "runtime\n"
       "Exit code 0 when every gate is passed, 1 when one is not, 2 when something could not be "
       "done.");
-  return [words] { return run_verify(*words); };
+  return [words, &app] { return run_verify(*words, app); };
 }
 
 }  // namespace ingot::cli

@@ -14,6 +14,7 @@ using verify::by_scheme_and_role;
 using verify::cosine_text;
 using verify::decibel_text;
 using verify::ElementSums;
+using verify::exact_text;
 using verify::GateResult;
 using verify::GreedyPrompt;
 using verify::GreedyReport;
@@ -118,10 +119,12 @@ std::string outputs_text(const Report& report) {
     text += fmt::format("perplexity   {:.5f}", report.text->output.perplexity());
     if (report.text->source)
       text += fmt::format(", source {:.5f}", report.text->source->perplexity());
-    text += fmt::format(" on {} tokens of {} documents\n", with_commas(report.text->output.tokens),
-                        report.text->output.documents);
-    if (report.text->cut > 0)
-      text += fmt::format("  cut, because longer than the context: {} of them\n", report.text->cut);
+    text += fmt::format(" on {} tokens of {} documents", with_commas(report.text->output.tokens),
+                        with_commas(report.text->documents));
+    if (report.text->documents < report.text->output.documents)
+      text +=
+          fmt::format(" in {} windows of the context", with_commas(report.text->output.documents));
+    text += "\n";
   }
   return text;
 }
@@ -145,8 +148,7 @@ std::string failed_gates_text(const Report& report) {
   for (const GateResult& result : report.gates) {
     if (result.passed) continue;
     rows.push_back(
-        {gate_text(result.gate),
-         result.checked == 0 ? "not measured" : fmt::format("{:.6g}", result.worst),
+        {gate_text(result.gate), result.checked == 0 ? "not measured" : exact_text(result.worst),
          fmt::format("{} of {}", with_commas(result.failed), with_commas(result.checked)),
          printable_text(result.subject), printable_text(result.gate.origin)});
   }

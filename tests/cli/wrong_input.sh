@@ -84,7 +84,7 @@ expect 2 "sheme" "$ingot" convert "$work/in" "$work/out" --recipe "$work/bad.yam
 [ ! -e "$work/out" ] || fail "a refused command created its output"
 
 # Names from strangers reach the terminal escaped, and JSON documents stay valid.
-fresh; mv "$work/in/$two" "$work/in/"$'a\e[31m.safetensors'; refused 'a\x1b[31m.safetensors'
+expect 2 'a\x1b[31m: no such directory' "$ingot" inspect "$work/"$'a\e[31m'
 ! grep -q $'\e' "$work/stderr" || fail "an escape character of a file name reached the terminal"
 fresh; edit_header $two 'h["model.\x1b[2Jnorm.weight"] = h.pop("model.norm.weight")'; refused 'model.\x1b[2Jnorm.weight'
 "$ingot" inspect "$work/"$'\xff' --json >"$work/json" 2>/dev/null
