@@ -81,14 +81,16 @@ Stack stack(Kind kind, const std::string& name, std::size_t n, std::size_t k, st
   return stack;
 }
 
+std::string kind_name(const ::testing::TestParamInfo<Kind>& kind) {
+  constexpr const char* kNames[] = {"bf16", "fp8_block", "fp8_channel", "int8_channel"};
+  return kNames[static_cast<std::size_t>(kind.param)];
+}
+
 class StackedExperts : public ::testing::TestWithParam<Kind> {};
-INSTANTIATE_TEST_SUITE_P(
-    Schemes, StackedExperts,
-    ::testing::Values(Kind::kBf16, Kind::kFp8Block, Kind::kFp8Channel, Kind::kInt8Channel),
-    [](const auto& kind) {
-      constexpr const char* kNames[] = {"bf16", "fp8_block", "fp8_channel", "int8_channel"};
-      return std::string(kNames[static_cast<std::size_t>(kind.param)]);
-    });
+INSTANTIATE_TEST_SUITE_P(Schemes, StackedExperts,
+                         ::testing::Values(Kind::kBf16, Kind::kFp8Block, Kind::kFp8Channel,
+                                           Kind::kInt8Channel),
+                         kind_name);
 
 TEST_P(StackedExperts, AreTheMatricesOfTheStack) {
   const Stack both = stack(GetParam(), kStack + "gate_up_proj", 2 * kI, kD, 1);
