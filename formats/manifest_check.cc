@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/hash.h"
+#include "formats/base/pattern.h"
 #include "formats/weights_headers.h"
 
 namespace ingot::formats {
@@ -198,6 +199,31 @@ void check_against_manifest(const std::filesystem::path& directory, const Manife
                   {.threads = options.threads, .stop_requested = options.stop_requested});
   }
   check.side_files(options.stop_requested);
+}
+
+void admit_allowed(const Manifest& manifest, CheckResult& result) {
+  const auto member = [](const Json& json, const char* name) {
+    return json.is_object() && json.contains(name) ? json[name] : Json();
+  };
+  const Json patterns = member(member(manifest.recipe, "allow"), "engine-refuses");
+  if (!patterns.is_array()) return;
+  try {
+    std::vector<Pattern> allowed;
+    for (const Json& text : patterns)
+      if (text.is_string()) allowed.emplace_back(text.get_ref<const std::string&>());
+    for (Finding& finding : result.findings) {
+      const bool is_refusal =
+          finding.rule == "engine.refused-by-all" || finding.rule.ends_with(".plain-module");
+      if (!is_refusal || std::none_of(allowed.begin(), allowed.end(), [&](const Pattern& pattern) {
+            return pattern.matches(finding.tensor);
+          }))
+        continue;
+      finding.severity = Severity::kWarning;
+      finding.message += " (allowed when it was converted)";
+    }
+  } catch (const Error& error) {
+    result.findings.push_back(finding_of(Error(error).in_file(std::string(kManifestName))));
+  }
 }
 
 }  // namespace ingot::formats

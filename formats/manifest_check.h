@@ -16,4 +16,8 @@ void check_against_manifest(const std::filesystem::path& directory, const Manife
                             const StoredWeights* weights, const CheckOptions& options,
                             LinkedHashes& hashes, CheckResult& result);
 
+/// Makes warnings of the findings that the manifest says were allowed when the checkpoint was
+/// written: refusals of engines whose tensor matches a pattern of `--allow engine-refuses`.
+void admit_allowed(const Manifest& manifest, CheckResult& result);
+
 }  // namespace ingot::formats

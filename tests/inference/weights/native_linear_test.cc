@@ -176,7 +176,8 @@ std::vector<double> stored_weight(const Target& target, const OutputTensors& sto
     scales = numbers(".deq_scale");
     global = 1.0 / double{kInputScale};
   } else {
-    scales = numbers(target.dialect->name == "deepseek" ? ".weight_scale_inv" : ".weight_scale");
+    scales = numbers(stored.contains(module + ".weight_scale_inv") ? ".weight_scale_inv"
+                                                                   : ".weight_scale");
   }
   if (stored.contains(module + ".weight_scale_2"))
     global = double{numbers(".weight_scale_2").front()};
