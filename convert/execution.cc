@@ -320,7 +320,7 @@ void Execution::convert_items() {
   }
 }
 
-// Of a group of which an earlier run finished a member: its source may be gone.
+// The maximum of a group that an earlier run began: the source of a finished member may be gone.
 std::optional<float> Execution::journalled_amax(std::uint32_t group) const {
   for (const std::uint32_t member : plan_.groups[group]) {
     if (done_[member] != 0) return hashes_[member].amax;

@@ -41,7 +41,7 @@ void SourceStamps::add(const fs::path& directory) {
 }
 
 void SourceStamps::keep_files_of(const formats::Checkpoint& source) {
-  // Of joined slices, manifests and records of every rank are read too.
+  // Joined slices are read with the manifests and records of every rank.
   if (!source.is_whole()) return;
   std::set<fs::path> read;
   for (const formats::SourceFile& file : source.files()) read.insert(file.name);

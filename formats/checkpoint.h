@@ -51,7 +51,7 @@ struct AssembledModel {
   Json description;                  ///< null without one
   const Dialect* dialect = nullptr;  ///< null: what the config says
   std::vector<SideFile> side_files;  ///< relative to `directory`
-  /// Of slices that are joined: whole; `file` and `offset` for reports only.
+  /// Whole where slices are joined; `file` and `offset` are for reports only then.
   std::vector<StoredTensor> stored;
   std::vector<std::string> remarks;  ///< as Checkpoint::remarks
   std::unique_ptr<StoredBytes> bytes;

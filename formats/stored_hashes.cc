@@ -59,7 +59,7 @@ class ChunkHashes {
     chunks_[chunk.run][chunk.index()] = hasher.finish();
   }
 
-  // Of a tensor the failure nearest to its beginning, whichever came first.
+  // Keeps the failure nearest to the beginning of a tensor, whichever came first.
   void keep(const Chunk& chunk, const Error& error) {
     const std::lock_guard lock(mutex_);
     if (chunk.offset >= failed_at_[chunk.run]) return;

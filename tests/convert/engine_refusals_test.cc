@@ -77,7 +77,7 @@ TEST(EngineRefusals, SpareWhatOneEngineLoads) {
         Asked{kInt8Block}, Asked{kNvfp4}, Asked{kMxfp4}, Asked{kMxfp8},
         Asked{.to = kFp8Tensor, .activations = kStatic, .input_scale = 1.0F},
         Asked{kNvfp4, "modelopt", kWeightOnly},
-        // Of these engines refuse the experts alone, and here they have none.
+        // Engines refuse the experts alone of these, and here they have none.
         Asked{.to = kFp8Channel, .dialect = kCt, .activations = kWeightOnly, .rules = {kExperts}},
         Asked{.to = kFp8Block, .dialect = kCt, .activations = kWeightOnly, .rules = {kExperts}}}) {
     EXPECT_NO_THROW(static_cast<void>(plan_of(asked)));

@@ -40,7 +40,7 @@ struct ReachTile {
 /// nothing. Safe from many threads.
 class GroupCodes {
  public:
-  /// Of weights in this encoding and shape. `is_sampled`: not all rows are seen, so that groups of
+  /// For weights in this encoding and shape. `is_sampled`: not all rows are seen, so that groups of
   /// several rows tell nothing.
   GroupCodes(const formats::Encoding& encoding, const formats::Shape& shape, bool is_sampled);
 

@@ -63,7 +63,7 @@ class WeightPair {
   [[nodiscard]] std::optional<float> one_scale() const;
   /// Why values are misrounded (misrounding_cause.h), by the first band that has some.
   [[nodiscard]] std::string cause(std::span<const OtherScale> others) const;
-  /// Of groups that several bands hold, when all were compared.
+  /// The reach of groups that several bands hold, when all were compared.
   [[nodiscard]] GroupReach shared_reach() const { return codes_.finish(); }
 
  private:
