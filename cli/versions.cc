@@ -11,6 +11,7 @@
 #include <hwy/highway.h>
 #include <hwy/targets.h>
 #include <nlohmann/json.hpp>
+#include <oniguruma.h>
 #include <openssl/crypto.h>
 #include <pcre2.h>
 #include <spdlog/version.h>
@@ -67,6 +68,7 @@ std::string versions_text() {
   row("yaml-cpp", INGOT_YAML_CPP_VERSION);
   row("xxHash", dotted(XXH_versionNumber()));
   row("OpenSSL", OpenSSL_version(OPENSSL_VERSION));
+  row("Oniguruma", onig_version());
   row("PCRE2", pcre2_version());
   row("utf8proc", utf8proc_version());
   row("libedit", fmt::format("{}.{}", LIBEDIT_MAJOR, LIBEDIT_MINOR));

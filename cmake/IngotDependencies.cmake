@@ -17,6 +17,7 @@ check_cxx_source_compiles("#include <xxh_x86dispatch.h>
   int main() { return static_cast<int>(XXH3_128bits(\"\", 0).low64); }" INGOT_XXHASH_DISPATCHES)
 unset(CMAKE_REQUIRED_LIBRARIES)
 pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(oniguruma REQUIRED IMPORTED_TARGET oniguruma)
 pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
 pkg_check_modules(edit REQUIRED IMPORTED_TARGET libedit)
 pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy)

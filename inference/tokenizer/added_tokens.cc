@@ -90,7 +90,6 @@ void AddedTokens::add(AddedToken token, const Component& component, const Vocabu
 }
 
 void AddedTokens::make_finders(const Normalizer& normalizer) {
-  PatternScratch scratch;
   std::vector<std::string> raw;
   std::vector<std::string> normalized;
   for (std::size_t i = 0; i < tokens_.size(); ++i) {
@@ -98,7 +97,7 @@ void AddedTokens::make_finders(const Normalizer& normalizer) {
     if (token.content.empty()) continue;
     check_token_size(token.content);
     if (token.normalized) {
-      normalized.push_back(normalizer.apply(token.content, scratch));
+      normalized.push_back(normalizer.apply(token.content));
       check_token_size(normalized.back());
       normalized_.tokens.push_back(i);
     } else {

@@ -8,7 +8,7 @@
 
 #include "inference/tokenizer/byte_level.h"
 #include "inference/tokenizer/component.h"
-#include "inference/tokenizer/replacement.h"
+#include "inference/tokenizer/split_pattern.h"
 #include "inference/tokenizer/utf8.h"
 
 namespace ingot::inference {
@@ -130,12 +130,9 @@ class ReplaceStage final : public WholeTokenStage {
   explicit ReplaceStage(Replacement replacement) : replacement_(std::move(replacement)) {}
 
  private:
-  void on_token(const std::string& token) override {
-    send(replacement_.apply(token, scratch_), true);
-  }
+  void on_token(const std::string& token) override { send(replacement_.apply(token), true); }
 
   Replacement replacement_;
-  PatternScratch scratch_;
 };
 
 /// Marks become spaces, except in the first token, where they vanish if they had been put there.

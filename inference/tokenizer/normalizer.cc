@@ -13,14 +13,12 @@
 #include "inference/tokenizer/byte_level.h"
 #include "inference/tokenizer/character_class.h"
 #include "inference/tokenizer/component.h"
-#include "inference/tokenizer/replacement.h"
-#include "inference/tokenizer/text_limit.h"
 #include "inference/tokenizer/utf8.h"
 
 namespace ingot::inference {
 namespace {
 
-using Step = std::function<std::string(std::string, PatternScratch&)>;
+using Step = std::function<std::string(std::string)>;
 
 bool is_ascii(std::string_view text) {
   return std::ranges::all_of(text, [](char c) { return static_cast<unsigned char>(c) < 0x80; });
@@ -43,13 +41,13 @@ std::string normal_form(std::string text, int options) {
 
 template <int kOptions>
 Step make_normal_form(const Component& /*component*/) {
-  return [](std::string text, PatternScratch&) { return normal_form(std::move(text), kOptions); };
+  return [](std::string text) { return normal_form(std::move(text), kOptions); };
 }
 
 /// Appends for every character what `write(character, out)` makes of it.
 template <class Write>
 Step character_step(Write write) {
-  return [write](const std::string& text, PatternScratch&) {
+  return [write](const std::string& text) {
     std::string result;
     result.reserve(text.size());
     for (std::size_t i = 0; i < text.size();) {
@@ -79,8 +77,8 @@ Step make_strip_accents(const Component& /*component*/) {
 }
 
 Step make_strip(const Component& component) {
-  return [left = component.flag("strip_left", true), right = component.flag("strip_right", true)](
-             const std::string& text, PatternScratch&) {
+  return [left = component.flag("strip_left", true),
+          right = component.flag("strip_right", true)](const std::string& text) {
     std::size_t begin = 0;
     std::size_t end = text.size();
     while (left && begin < end && is_white_space(code_point_at(text, begin).value))
@@ -92,19 +90,19 @@ Step make_strip(const Component& component) {
 }
 
 Step make_replace(const Component& component) {
-  return [replacement = Replacement(component)](const std::string& text, PatternScratch& scratch) {
-    return replacement.apply(text, scratch);
+  return [replacement = Replacement(component)](const std::string& text) {
+    return replacement.apply(text);
   };
 }
 
 Step make_prepend(const Component& component) {
-  return [prefix = component.text("prepend")](const std::string& text, PatternScratch&) {
+  return [prefix = component.text("prepend")](const std::string& text) {
     return text.empty() ? text : prefix + text;
   };
 }
 
 Step make_byte_level(const Component& /*component*/) {
-  return [](const std::string& text, PatternScratch&) {
+  return [](const std::string& text) {
     std::string result;
     append_byte_characters(text, result);
     return result;
@@ -133,9 +131,9 @@ Normalizer Normalizer::parse(const formats::Json* value) {
   return result;
 }
 
-std::string Normalizer::apply(std::string text, PatternScratch& scratch) const {
+std::string Normalizer::apply(std::string text) const {
   for (const Step& step : steps_) {
-    text = step(std::move(text), scratch);
+    text = step(std::move(text));
     check_text_size(text.size());
   }
   return text;

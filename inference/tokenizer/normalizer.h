@@ -18,10 +18,10 @@ class Normalizer {
   static Normalizer parse(const formats::Json* value);
 
   /// REQUIRES: valid UTF-8, not empty; the result is valid UTF-8 and may be empty.
-  [[nodiscard]] std::string apply(std::string text, PatternScratch& scratch) const;
+  [[nodiscard]] std::string apply(std::string text) const;
 
  private:
-  using Step = std::function<std::string(std::string, PatternScratch&)>;
+  using Step = std::function<std::string(std::string)>;
   std::vector<Step> steps_;
 };
 

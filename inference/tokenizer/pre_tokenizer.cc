@@ -7,14 +7,12 @@
 
 #include "inference/tokenizer/byte_level.h"
 #include "inference/tokenizer/component.h"
-#include "inference/tokenizer/pattern_field.h"
-#include "inference/tokenizer/text_limit.h"
 #include "inference/tokenizer/utf8.h"
 
 namespace ingot::inference {
 namespace {
 
-using Step = std::function<void(SplitText&, PatternScratch&)>;
+using Step = std::function<void(SplitText&)>;
 
 constexpr std::string_view kGpt2Pattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
@@ -24,10 +22,9 @@ constexpr std::string_view kPunctuationPattern = R"([\p{P}$+<=>\^`|~])";
 constexpr std::string_view kWordsPattern = R"([\w\x{200C}\x{200D}]+|[^\w\s\x{200C}\x{200D}]+)";
 
 Step split_step(SplitPattern pattern, SplitBehavior behavior, bool invert) {
-  return
-      [pattern = std::move(pattern), behavior, invert](SplitText& split, PatternScratch& scratch) {
-        split_pieces(split, pattern, behavior, invert, scratch);
-      };
+  return [pattern = std::move(pattern), behavior, invert](SplitText& split) {
+    split_pieces(split, pattern, behavior, invert);
+  };
 }
 
 /// Writes every piece anew: `write(piece, is_first, out)` appends what it becomes.
@@ -56,7 +53,7 @@ SplitBehavior behavior_of(const Component& component, std::optional<SplitBehavio
 }
 
 Step make_split(const Component& component) {
-  return split_step(pattern_field(component), behavior_of(component, std::nullopt),
+  return split_step(SplitPattern::of(component), behavior_of(component, std::nullopt),
                     component.flag("invert", false));
 }
 
@@ -84,14 +81,14 @@ Step make_byte_level(const Component& component) {
   const bool add_prefix_space = component.flag("add_prefix_space", true);
   std::optional<SplitPattern> pattern;
   if (component.flag("use_regex", true)) pattern = SplitPattern::regex(kGpt2Pattern);
-  return [add_prefix_space, pattern](SplitText& split, PatternScratch& scratch) {
+  return [add_prefix_space, pattern](SplitText& split) {
     if (add_prefix_space) {
       rewrite_pieces(split, [](std::string_view piece, bool, std::string& out) {
         if (!piece.starts_with(' ')) out += ' ';
         out += piece;
       });
     }
-    if (pattern) split_pieces(split, *pattern, SplitBehavior::kIsolated, false, scratch);
+    if (pattern) split_pieces(split, *pattern, SplitBehavior::kIsolated, false);
     rewrite_pieces(split, [](std::string_view piece, bool, std::string& out) {
       append_byte_characters(piece, out);
     });
@@ -115,22 +112,21 @@ Step make_metaspace(const Component& component) {
   append_utf8(mark, component.character("replacement"));
   std::optional<SplitPattern> pattern;
   if (component.flag("split", true)) pattern = SplitPattern::literal(mark);
-  return
-      [mark, pattern, prepend = prepend_of(component)](SplitText& split, PatternScratch& scratch) {
-        rewrite_pieces(split, [&](std::string_view piece, bool is_first, std::string& out) {
-          const bool wants_mark = prepend == Prepend::kAlways ||
-                                  (prepend == Prepend::kFirst && is_first && split.is_start);
-          if (wants_mark && !piece.starts_with(' ') && !piece.starts_with(mark)) out += mark;
-          for (const char c : piece) {
-            if (c == ' ') {
-              out += mark;
-            } else {
-              out += c;
-            }
-          }
-        });
-        if (pattern) split_pieces(split, *pattern, SplitBehavior::kMergedWithNext, false, scratch);
-      };
+  return [mark, pattern, prepend = prepend_of(component)](SplitText& split) {
+    rewrite_pieces(split, [&](std::string_view piece, bool is_first, std::string& out) {
+      const bool wants_mark =
+          prepend == Prepend::kAlways || (prepend == Prepend::kFirst && is_first && split.is_start);
+      if (wants_mark && !piece.starts_with(' ') && !piece.starts_with(mark)) out += mark;
+      for (const char c : piece) {
+        if (c == ' ') {
+          out += mark;
+        } else {
+          out += c;
+        }
+      }
+    });
+    if (pattern) split_pieces(split, *pattern, SplitBehavior::kMergedWithNext, false);
+  };
 }
 
 constexpr std::array<ComponentRow<Step (*)(const Component&)>, 7> kRows{{
@@ -152,11 +148,11 @@ PreTokenizer PreTokenizer::parse(const formats::Json* value) {
   return result;
 }
 
-SplitText PreTokenizer::apply(std::string text, bool is_start, PatternScratch& scratch) const {
+SplitText PreTokenizer::apply(std::string text, bool is_start) const {
   SplitText split{.text = std::move(text), .pieces = {}, .is_start = is_start};
   if (!split.text.empty()) split.pieces.push_back({0, split.text.size()});
   for (const Step& step : steps_) {
-    step(split, scratch);
+    step(split);
     check_text_size(split.text.size());
   }
   return split;

@@ -18,10 +18,10 @@ class PreTokenizer {
   static PreTokenizer parse(const formats::Json* value);
 
   /// `text` is valid UTF-8 and stays so. `is_start` says whether it starts the user's text.
-  [[nodiscard]] SplitText apply(std::string text, bool is_start, PatternScratch& scratch) const;
+  [[nodiscard]] SplitText apply(std::string text, bool is_start) const;
 
  private:
-  using Step = std::function<void(SplitText&, PatternScratch&)>;
+  using Step = std::function<void(SplitText&)>;
   std::vector<Step> steps_;
 };
 

@@ -3,142 +3,223 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <limits>
+#include <new>
+#include <optional>
+#include <utility>
 
-#define PCRE2_CODE_UNIT_WIDTH 8
 #include <fmt/format.h>
-#include <pcre2.h>
+#include <oniguruma.h>
 
+#include "formats/base/checked.h"
 #include "formats/base/error.h"
-#include "inference/tokenizer/component.h"
-#include "inference/tokenizer/split_pattern_syntax.h"
 #include "inference/tokenizer/utf8.h"
+
+// Patterns of tokenizer.json are Oniguruma's, because Hugging Face's tokenizers search with it.
+// Rejected: PCRE2, which compiles nearly all of them and then matches something else for \s
+// (U+180E), \w, \h, \v, `^`, \p{Han} and classes in classes, without a word.
 
 namespace ingot::inference {
 namespace {
 
-// Real ones stay below 2 KiB; what PCRE2 compiles may take 64 KiB.
+// Real ones stay below 2 KiB.
 constexpr std::size_t kMaxPatternBytes = 32'768;
+constexpr unsigned kMaxDepth = 256;  // of groups and classes
 
-// Steps that a search from one start may take. The patterns of tokenizers take a few per character
-// of a run, so this stops backtracking that is quadratic or worse.
-constexpr std::uint64_t kMaxStepsPerByte = 64;
-constexpr std::uint64_t kMaxStepsAtLeast = 100'000;
-constexpr std::uint32_t kMaxHeapKib = 262'144;
+// Backtracks that one search may take. The patterns of tokenizers take a few per character of a
+// run, so this stops backtracking that is quadratic or worse.
+constexpr std::size_t kMaxStepsPerByte = 64;
+constexpr std::size_t kMaxStepsAtLeast = 100'000;
+constexpr unsigned long kMaxCalls = 1'000'000;          // of groups by \g<name>
+constexpr unsigned kMaxStackEntries = 8 * 1024 * 1024;  // one per character of a run; 40 bytes each
 
-template <class T, void (*free)(T*)>
+template <auto kFree>
 struct Freed {
-  void operator()(T* object) const { free(object); }
+  template <class T>
+  void operator()(T* object) const {
+    kFree(object);
+  }
 };
-template <class T, void (*free)(T*)>
-using Owned = std::unique_ptr<T, Freed<T, free>>;
+using Regex = std::unique_ptr<regex_t, Freed<&onig_free>>;
+using MatchParam = std::unique_ptr<OnigMatchParam, Freed<&onig_free_match_param>>;
 
-using Code = Owned<pcre2_code, &pcre2_code_free>;
-using CompileContext = Owned<pcre2_compile_context, &pcre2_compile_context_free>;
-using MatchContext = Owned<pcre2_match_context, &pcre2_match_context_free>;
-using MatchData = Owned<pcre2_match_data, &pcre2_match_data_free>;
+struct FreeRegion {
+  void operator()(OnigRegion* region) const { onig_region_free(region, 1); }
+};
+using Region = std::unique_ptr<OnigRegion, FreeRegion>;
 
-PCRE2_SPTR units(std::string_view text) {
-  return reinterpret_cast<PCRE2_SPTR>(text.data());
+const OnigUChar* units(std::string_view text) {
+  return reinterpret_cast<const OnigUChar*>(text.data());
 }
 
-std::string pcre2_message(int code) {
-  std::array<PCRE2_UCHAR, 256> buffer{};
-  pcre2_get_error_message(code, buffer.data(), buffer.size());
-  return reinterpret_cast<const char*>(buffer.data());
+template <class... Info>
+std::string onig_message(int code, Info*... info) {
+  std::array<OnigUChar, ONIG_MAX_ERROR_MESSAGE_LEN> buffer{};
+  const int size = onig_error_code_to_str(buffer.data(), code, info...);
+  return {reinterpret_cast<const char*>(buffer.data()), static_cast<std::size_t>(size)};
 }
 
-template <class T>
-T* or_out_of_memory(T* object) {
-  if (object == nullptr) throw std::bad_alloc();
-  return object;
+// Oniguruma's own syntax but for callouts, which no file should be able to ask for.
+OnigSyntaxType& syntax() {
+  static OnigSyntaxType own = [] {
+    std::array<OnigEncoding, 1> encodings{ONIG_ENCODING_UTF8};
+    onig_initialize(encodings.data(), static_cast<int>(encodings.size()));
+    onig_set_parse_depth_limit(kMaxDepth);
+    onig_set_subexp_call_limit_in_search(kMaxCalls);
+    OnigSyntaxType result = *ONIG_SYNTAX_ONIGURUMA;
+    result.op2 &= ~(ONIG_SYN_OP2_QMARK_BRACE_CALLOUT_CONTENTS | ONIG_SYN_OP2_ASTERISK_CALLOUT_NAME);
+    return result;
+  }();
+  return own;
 }
+
+bool says_corrupt(int code) {
+  switch (code) {
+    case ONIGERR_PREMATURE_END_OF_CHAR_CLASS:
+    case ONIGERR_END_PATTERN_AT_ESCAPE:
+    case ONIGERR_UNMATCHED_CLOSE_PARENTHESIS:
+    case ONIGERR_END_PATTERN_WITH_UNMATCHED_PARENTHESIS:
+    case ONIGERR_END_PATTERN_IN_GROUP:
+    case ONIGERR_EMPTY_RANGE_IN_CHAR_CLASS:
+      return true;
+    default:
+      return false;
+  }
+}
+
+Regex compile(std::string_view pattern) {
+  regex_t* regex = nullptr;
+  OnigErrorInfo info{};
+  const int code = onig_new(&regex, units(pattern), units(pattern) + pattern.size(),
+                            ONIG_OPTION_NONE, ONIG_ENCODING_UTF8, &syntax(), &info);
+  if (code == ONIGERR_MEMORY) throw std::bad_alloc();
+  if (code != ONIG_NORMAL) {
+    throw Error(says_corrupt(code) ? ErrorCode::kCorrupt : ErrorCode::kUnsupported,
+                fmt::format("pattern {} cannot be compiled: {}", quote_text(pattern),
+                            onig_message(code, &info)));
+  }
+  return Regex(regex);
+}
+
+void check_pattern_size(std::string_view pattern) {
+  if (pattern.size() <= kMaxPatternBytes) return;
+  throw Error(ErrorCode::kLimit,
+              fmt::format("pattern {} has {} bytes, at most {} are accepted", quote_text(pattern),
+                          pattern.size(), kMaxPatternBytes));
+}
+
+/// What one thread needs to search, whichever the pattern.
+struct Scratch {
+  MatchParam limits{onig_new_match_param()};
+  Region region{onig_region_new()};
+
+  Scratch() {
+    if (limits == nullptr || region == nullptr) throw std::bad_alloc();
+    onig_initialize_match_param(limits.get());
+    onig_set_match_stack_limit_size_of_match_param(limits.get(), kMaxStackEntries);
+  }
+  void allow_steps(std::size_t n) {
+    onig_set_retry_limit_in_match_of_match_param(limits.get(), n);
+    onig_set_retry_limit_in_search_of_match_param(limits.get(), n);
+  }
+};
 
 }  // namespace
 
 struct SplitPattern::Compiled {
-  Code code;
-  std::string source;  // for errors
+  std::string source;
+  Regex regex;  // null for a literal
 };
 
-struct PatternScratch::State {
-  MatchData data{or_out_of_memory(pcre2_match_data_create(1, nullptr))};
-  MatchContext context{or_out_of_memory(pcre2_match_context_create(nullptr))};
-};
-
-PatternScratch::PatternScratch() : state_(std::make_unique<State>()) {
-  pcre2_set_heap_limit(state_->context.get(), kMaxHeapKib);
-}
-PatternScratch::~PatternScratch() = default;
-
-SplitPattern::SplitPattern(const std::string& pcre2, std::string_view source) {
-  const CompileContext context(or_out_of_memory(pcre2_compile_context_create(nullptr)));
-  pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
-  pcre2_set_bsr(context.get(), PCRE2_BSR_UNICODE);
-  int error = 0;
-  PCRE2_SIZE at = 0;
-  // Oniguruma's ^ and $ match at every line.
-  constexpr std::uint32_t kOptions =
-      PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
-  Code code(pcre2_compile(units(pcre2), pcre2.size(), kOptions, &error, &at, context.get()));
-  if (code == nullptr) {
-    throw Error(ErrorCode::kUnsupported, fmt::format("pattern {} cannot be compiled: {}",
-                                                     quote_text(source), pcre2_message(error)));
-  }
-  // Where there is no JIT, or no right to write code, searches are interpreted and find the same.
-  pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE);
-  compiled_ = std::make_shared<const Compiled>(
-      Compiled{.code = std::move(code), .source = std::string(source)});
-}
+SplitPattern::SplitPattern(std::shared_ptr<const Compiled> compiled)
+    : compiled_(std::move(compiled)) {}
 
 SplitPattern SplitPattern::regex(std::string_view pattern) {
-  if (pattern.size() > kMaxPatternBytes) {
-    throw Error(ErrorCode::kLimit,
-                fmt::format("pattern {} has {} bytes, at most {} are accepted", quote_text(pattern),
-                            pattern.size(), kMaxPatternBytes));
-  }
-  return {pcre2_syntax(pattern), pattern};
+  check_pattern_size(pattern);
+  return SplitPattern(std::make_shared<const Compiled>(
+      Compiled{.source = std::string(pattern), .regex = compile(pattern)}));
 }
 
 SplitPattern SplitPattern::literal(std::string_view text) {
-  if (text.size() > kMaxPatternBytes) {
-    throw Error(ErrorCode::kLimit, fmt::format("text {} has {} bytes, at most {} are accepted",
-                                               quote_text(text), text.size(), kMaxPatternBytes));
-  }
-  return {pcre2_literal(text), text};
+  check_pattern_size(text);
+  return SplitPattern(
+      std::make_shared<const Compiled>(Compiled{.source = std::string(text), .regex = nullptr}));
 }
 
-void SplitPattern::find_all(std::string_view text, PatternScratch& scratch,
-                            std::vector<Span>& matches) const {
+SplitPattern SplitPattern::of(const Component& component) {
+  const Component pattern = component.child("pattern");
+  if (const auto text = pattern.optional_text("Regex")) return regex(*text);
+  if (const auto text = pattern.optional_text("String")) return literal(*text);
+  pattern.unsupported("is neither a Regex nor a String");
+}
+
+void SplitPattern::find_all(std::string_view text, std::vector<Span>& matches) const {
   matches.clear();
-  pcre2_match_data* data = scratch.state_->data.get();
-  pcre2_match_context* context = scratch.state_->context.get();
-  const std::uint64_t n_steps = std::max(kMaxStepsAtLeast, kMaxStepsPerByte * text.size());
-  pcre2_set_match_limit(context,
-                        static_cast<std::uint32_t>(std::min<std::uint64_t>(n_steps, 0xFFFFFFFFU)));
-  const auto search = [&](std::size_t from, std::uint32_t options) {
-    return pcre2_match(compiled_->code.get(), units(text), text.size(), from,
-                       PCRE2_NO_UTF_CHECK | options, data, context);
-  };
-  for (std::size_t from = 0; from <= text.size();) {
-    int found = search(from, 0);
-    // Compiled code has 32 KiB for what it must remember; the interpreter takes it from the heap.
-    if (found == PCRE2_ERROR_JIT_STACKLIMIT) found = search(from, PCRE2_NO_JIT);
-    if (found == PCRE2_ERROR_NOMATCH) return;
+  thread_local Scratch scratch;
+  scratch.allow_steps(std::max(kMaxStepsAtLeast, kMaxStepsPerByte * text.size()));
+  const OnigUChar* const start = units(text);
+  const OnigUChar* const end = start + text.size();
+  const auto search = [&](std::size_t from) -> std::optional<Span> {
+    if (compiled_->regex == nullptr) {
+      const std::size_t at = text.find(compiled_->source, from);
+      if (at == std::string_view::npos) return std::nullopt;
+      return Span{.begin = at, .end = at + compiled_->source.size()};
+    }
+    const int found =
+        onig_search_with_param(compiled_->regex.get(), start, end, start + from, end,
+                               scratch.region.get(), ONIG_OPTION_NONE, scratch.limits.get());
+    if (found == ONIG_MISMATCH) return std::nullopt;
     if (found < 0) {
       throw Error(ErrorCode::kLimit,
                   fmt::format("pattern {} cannot be searched in a text of {} bytes: {}",
-                              quote_text(compiled_->source), text.size(), pcre2_message(found)));
+                              quote_text(compiled_->source), text.size(), onig_message(found)));
     }
-    const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(data);
-    const Span match{.begin = ends[0], .end = ends[1]};
+    // A \K in a lookbehind may put the start before the last match.
+    return Span{.begin = std::max(from, static_cast<std::size_t>(scratch.region->beg[0])),
+                .end = static_cast<std::size_t>(scratch.region->end[0])};
+  };
+  for (std::size_t from = 0; from <= text.size();) {
+    const auto match = search(from);
+    if (!match) return;
     // No empty match right after a match: search on behind the next character.
-    if (match.begin == match.end && !matches.empty() && matches.back().end == match.end) {
-      from = match.end + (match.end < text.size() ? code_point_at(text, match.end).n_bytes : 1);
+    if (match->begin == match->end && !matches.empty() && matches.back().end == match->end) {
+      from = match->end + (match->end < text.size() ? code_point_at(text, match->end).n_bytes : 1);
       continue;
     }
-    matches.push_back(match);
-    from = match.end;
+    matches.push_back(*match);
+    // Only an empty match could follow at the end, right after this one.
+    if (match->end == text.size()) return;
+    from = match->end;
   }
+}
+
+Replacement::Replacement(const Component& component)
+    : pattern_(SplitPattern::of(component)), content_(component.text("content")) {}
+
+std::string Replacement::apply(std::string_view text) const {
+  std::vector<Span> matches;
+  pattern_.find_all(text, matches);
+  const auto added = checked_mul(matches.size(), content_.size());
+  const auto size = added ? checked_add(*added, text.size()) : std::nullopt;
+  check_text_size(size.value_or(std::numeric_limits<std::size_t>::max()));
+  std::string result;
+  result.reserve(*size);
+  std::size_t end = 0;
+  for (const Span& match : matches) {
+    result += text.substr(end, match.begin - end);
+    result += content_;
+    end = match.end;
+  }
+  result += text.substr(end);
+  return result;
+}
+
+void check_text_size(std::size_t n_bytes) {
+  if (n_bytes <= kMaxTextBytes) return;
+  throw Error(ErrorCode::kLimit,
+              fmt::format("a text of {} bytes is too long for the tokenizer (at most {}, after its "
+                          "normalizer and pre-tokenizer)",
+                          n_bytes, kMaxTextBytes));
 }
 
 }  // namespace ingot::inference

@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "inference/tokenizer/component.h"
+
 namespace ingot::inference {
 
 /// A range of bytes of a text.
@@ -13,40 +15,48 @@ struct Span {
   std::size_t begin = 0, end = 0;
 };
 
-/// What one thread needs to search with patterns, whichever they are; made once per text, not per
-/// search.
-class PatternScratch {
- public:
-  PatternScratch();
-  ~PatternScratch();
-  PatternScratch(const PatternScratch&) = delete;
-  PatternScratch& operator=(const PatternScratch&) = delete;
+/// Longest text in bytes, as given and after every step of the file's normalizer and pre-tokenizer,
+/// some of which make texts longer.
+inline constexpr std::size_t kMaxTextBytes = std::size_t{64} << 20;
 
- private:
-  friend class SplitPattern;
-  struct State;
-  std::unique_ptr<State> state_;
-};
+/// Throws kLimit when a text is longer than kMaxTextBytes.
+void check_text_size(std::size_t n_bytes);
 
-/// A compiled pattern of tokenizer.json. Searching is const and may run on many threads, each with
-/// a scratch of its own.
+/// A compiled pattern of tokenizer.json. Searching is const and may run on many threads.
 class SplitPattern {
  public:
-  /// In Oniguruma's syntax. What cannot be said in PCRE2's is kUnsupported naming the pattern.
+  /// In Oniguruma's own syntax, as in Hugging Face's tokenizers, without callouts. Throws kCorrupt
+  /// for an unclosed group or class and the like, kUnsupported for what Oniguruma does not know or
+  /// allow, kLimit for long patterns; all name the pattern.
   static SplitPattern regex(std::string_view pattern);
   /// Matches the text as it stands. Empty, it matches between any two characters.
   static SplitPattern literal(std::string_view text);
+  /// The `pattern` of a Split or Replace: {"Regex": text} or {"String": text}.
+  static SplitPattern of(const Component& component);
 
   /// Replaces `matches` by all that do not overlap, left to right; anchors and lookarounds see
   /// `text` only. REQUIRES: valid UTF-8. A search that takes many times more steps than `text` has
   /// bytes, or too much memory, is kLimit naming the pattern.
-  void find_all(std::string_view text, PatternScratch& scratch, std::vector<Span>& matches) const;
+  void find_all(std::string_view text, std::vector<Span>& matches) const;
 
  private:
   struct Compiled;
-  SplitPattern(const std::string& pcre2, std::string_view source);
+  explicit SplitPattern(std::shared_ptr<const Compiled> compiled);
 
   std::shared_ptr<const Compiled> compiled_;
+};
+
+/// A `Replace` component, which may be a normalizer and a decoder: every match of `pattern` becomes
+/// `content`, which is a plain text.
+class Replacement {
+ public:
+  explicit Replacement(const Component& component);
+
+  [[nodiscard]] std::string apply(std::string_view text) const;
+
+ private:
+  SplitPattern pattern_;
+  std::string content_;
 };
 
 }  // namespace ingot::inference

@@ -78,7 +78,7 @@ void merge(const std::vector<Part>& parts, SplitBehavior behavior, std::vector<S
 }  // namespace
 
 void split_pieces(SplitText& split, const SplitPattern& pattern, SplitBehavior behavior,
-                  bool invert, PatternScratch& scratch) {
+                  bool invert) {
   std::vector<Span> result;
   result.reserve(split.pieces.size());
   std::vector<Span> matches;
@@ -86,7 +86,7 @@ void split_pieces(SplitText& split, const SplitPattern& pattern, SplitBehavior b
   std::vector<Span> cut;
   for (const Span& piece : split.pieces) {
     const auto text = std::string_view(split.text).substr(piece.begin, piece.end - piece.begin);
-    pattern.find_all(text, scratch, matches);
+    pattern.find_all(text, matches);
     find_parts(text.size(), matches, invert, parts);
     merge(parts, behavior, cut);
     for (const Span& span : cut) {

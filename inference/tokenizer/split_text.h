@@ -30,6 +30,6 @@ enum class SplitBehavior : std::uint8_t {
 /// Cuts every piece at the matches of a pattern, which sees one piece at a time. With `invert` what
 /// lies between the matches counts as matches and the other way round.
 void split_pieces(SplitText& split, const SplitPattern& pattern, SplitBehavior behavior,
-                  bool invert, PatternScratch& scratch);
+                  bool invert);
 
 }  // namespace ingot::inference

@@ -17,7 +17,6 @@
 #include "inference/tokenizer/post_processor.h"
 #include "inference/tokenizer/pre_tokenizer.h"
 #include "inference/tokenizer/stream_decoder.h"
-#include "inference/tokenizer/text_limit.h"
 #include "inference/tokenizer/utf8.h"
 #include "inference/tokenizer/vocabulary.h"
 
@@ -122,11 +121,9 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_spec
                             *position));
   }
   std::vector<std::int32_t> ids;
-  PatternScratch pattern_scratch;
   BpeScratch model_scratch;
   const auto encode_pieces = [&](std::string_view stretch, bool is_start) {
-    const SplitText split =
-        parts_->pre_tokenizer.apply(std::string(stretch), is_start, pattern_scratch);
+    const SplitText split = parts_->pre_tokenizer.apply(std::string(stretch), is_start);
     for (const Span& piece : split.pieces) {
       parts_->model.encode(
           std::string_view(split.text).substr(piece.begin, piece.end - piece.begin), model_scratch,
@@ -138,7 +135,7 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_spec
       ids.push_back(*raw.id);
       continue;
     }
-    const std::string normalized = parts_->normalizer.apply(std::string(raw.text), pattern_scratch);
+    const std::string normalized = parts_->normalizer.apply(std::string(raw.text));
     const bool is_start = raw.text.data() == text.data();
     for (const Stretch& stretch :
          parts_->added_tokens.cut(normalized, AddedTokens::Round::kNormalized)) {

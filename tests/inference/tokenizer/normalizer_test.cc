@@ -12,8 +12,7 @@ namespace {
 using formats::Json;
 
 std::string normalized(const Json& json, const std::string& text) {
-  PatternScratch scratch;
-  return Normalizer::parse(&json).apply(text, scratch);
+  return Normalizer::parse(&json).apply(text);
 }
 
 TEST(Normalizer, KnowsTheFourNormalForms) {

@@ -18,8 +18,7 @@ using formats::Json;
 using Pieces = std::vector<std::string>;
 
 Pieces pieces(const Json& json, std::string_view text, bool is_start = true) {
-  PatternScratch scratch;
-  const SplitText split = PreTokenizer::parse(&json).apply(std::string(text), is_start, scratch);
+  const SplitText split = PreTokenizer::parse(&json).apply(std::string(text), is_start);
   Pieces result;
   for (const Span& piece : split.pieces)
     result.push_back(split.text.substr(piece.begin, piece.end - piece.begin));

@@ -3,6 +3,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -15,9 +16,8 @@ namespace {
 using Texts = std::vector<std::string>;
 
 Texts found(const SplitPattern& pattern, std::string_view text) {
-  PatternScratch scratch;
   std::vector<Span> matches;
-  pattern.find_all(text, scratch, matches);
+  pattern.find_all(text, matches);
   Texts texts;
   for (const Span& match : matches)
     texts.emplace_back(text.substr(match.begin, match.end - match.begin));
@@ -28,92 +28,96 @@ Texts found(std::string_view pattern, std::string_view text) {
   return found(SplitPattern::regex(pattern), text);
 }
 
-TEST(SplitPattern, TakesWhiteSpaceAsUnicodeDoes) {
-  // U+180E is a blank for PCRE2, U+200B for nobody.
-  EXPECT_EQ(found(R"(\s)", "a\u00A0\u2003\u3000\u0085\u180E\u200Bb"),
-            (Texts{"\u00A0", "\u2003", "\u3000", "\u0085"}));
-  EXPECT_EQ(found(R"([^\s]+)", "a\u180E b"), (Texts{"a\u180E", "b"}));
-  EXPECT_EQ(found(R"(\S+)", "a\u180E b"), (Texts{"a\u180E", "b"}));
-}
+struct Case {
+  std::string_view claim, pattern, text;
+  Texts found;
+};
 
-TEST(SplitPattern, TakesWordsAndDigitsAsUnicodeDoes) {
-  // A combining mark, a circled letter and a tie belong to words, a fraction does not.
-  EXPECT_EQ(found(R"(\w+)", "e\u0301\u24D0\u203Fx\u00BD"), Texts{"e\u0301\u24D0\u203Fx"});
-  EXPECT_EQ(found(R"([\w-]+)", "e\u0301-x \u00BD"), Texts{"e\u0301-x"});
-  EXPECT_EQ(found(R"(\W)", "a\u00BD\u0301"), Texts{"\u00BD"});
-  EXPECT_EQ(found(R"([\W\d])", "a1\u00BD"), (Texts{"1", "\u00BD"}));
-  EXPECT_EQ(found(R"([^\W\d])", "a1\u00BD\n"), Texts{"a"});
-  EXPECT_EQ(found(R"(\d)", "1\u0663\u00B2\u2167"), (Texts{"1", "\u0663"}));
-  EXPECT_EQ(found(R"(\p{N})", "1\u0663\u00B2\u2167"), (Texts{"1", "\u0663", "\u00B2", "\u2167"}));
-  EXPECT_EQ(found(R"(\b\w)", "ab e\u0301\u0301f"), (Texts{"a", "e"}));
-  EXPECT_EQ(found(R"(\B\w)", "ab"), Texts{"b"});
-}
+// The texts by \w are those that Hugging Face's tokenizers 0.23.3 return.
+const std::vector<Case> kCases{
+    {"U+180E and U+200B are no white space",
+     R"(\s)",
+     "a\u00A0\u2003\u3000\u0085\u180E\u200Bb",
+     {"\u00A0", "\u2003", "\u3000", "\u0085"}},
+    {"nor in classes", R"([^\s]+)", "a\u180E b", {"a\u180E", "b"}},
+    {"nor negated", R"(\S+)", "a\u180E b", {"a\u180E", "b"}},
+    {"marks, circled letters, ties and Latin-1 fractions belong to words",
+     R"(\w+)",
+     "e\u0301\u24D0\u203Fx\u00BD",
+     {"e\u0301\u24D0\u203Fx\u00BD"}},
+    {"fractions do not where a class has words", R"([\w-]+)", "e\u0301-x \u00BD", {"e\u0301-x"}},
+    {"", R"(\W)", "a \u00BD\u0301", {" "}},
+    {"", R"([\W\d])", "a1\u00BD", {"1", "\u00BD"}},
+    {"", R"([^\W\d])", "a1\u00BD\n", {"a"}},
+    {"digits are decimal", R"(\d)", "1\u0663\u00B2\u2167", {"1", "\u0663"}},
+    {"numbers are not", R"(\p{N})", "1\u0663\u00B2\u2167", {"1", "\u0663", "\u00B2", "\u2167"}},
+    {"words start behind marks", R"(\b\w)", "ab e\u0301\u0301f", {"a", "e"}},
+    {"", R"(\B\w)", "ab", {"b"}},
 
-TEST(SplitPattern, KnowsPropertiesByShortAndLongNames) {
-  EXPECT_EQ(found(R"(\p{Lu})", "aB1"), Texts{"B"});
-  EXPECT_EQ(found(R"(\p{Uppercase_Letter})", "aB1"), Texts{"B"});
-  EXPECT_EQ(found(R"(\p{^L})", "aB1"), Texts{"1"});
-  EXPECT_EQ(found(R"(\P{letter})", "aB1"), Texts{"1"});
-  EXPECT_EQ(found(R"([\P{L}a])", "aB1"), (Texts{"a", "1"}));
-  EXPECT_EQ(found(R"(\p{Greek}+)", "aαβ"), Texts{"αβ"});
-  EXPECT_EQ(found(R"(\p{White_Space})", "a b"), Texts{" "});
-  // U+3001 is used with Han and has the script Common.
-  EXPECT_EQ(found(R"(\p{Han}+)", "漢字、仮"), (Texts{"漢字", "仮"}));
-}
+    {"short names", R"(\p{Lu})", "aB1", {"B"}},
+    {"long names", R"(\p{Uppercase_Letter})", "aB1", {"B"}},
+    {"negated names", R"(\p{^L})", "aB1", {"1"}},
+    {"", R"(\P{letter})", "aB1", {"1"}},
+    {"", R"([\P{L}a])", "aB1", {"a", "1"}},
+    {"scripts", R"(\p{Greek}+)", "aαβ", {"αβ"}},
+    {"", R"(\p{White_Space})", "a b", {" "}},
+    {"U+3001 is used with Han and has the script Common",
+     R"(\p{Han}+)",
+     "漢字、仮",
+     {"漢字", "仮"}},
+    {"POSIX brackets", R"([[:alpha:]]+)", "aé1", {"aé"}},
 
-TEST(SplitPattern, MatchesAnchorsAtEveryLine) {
-  EXPECT_EQ(found(R"(\s+$)", "a  \nb "), (Texts{"  ", " "}));
-  EXPECT_EQ(found(R"(a$)", "a\na\n"), (Texts{"a", "a"}));
-  EXPECT_EQ(found(R"(^a)", "a\na\ra"), (Texts{"a", "a"}));
-  EXPECT_EQ(found(R"(.+)", "a\rb\nc"), (Texts{"a\rb", "c"}));
-  EXPECT_EQ(found(R"(\Aa|b\z)", "aab\nb"), (Texts{"a", "b"}));
-}
+    {"anchors hold at every line", R"(\s+$)", "a  \nb ", {"  ", " "}},
+    {"", R"(a$)", "a\na\n", {"a", "a"}},
+    {"", R"(^a)", "a\na\ra", {"a", "a"}},
+    {"the dot takes all but line feeds", R"(.+)", "a\rb\nc", {"a\rb", "c"}},
+    {"", R"((?m:.+))", "a\nc", {"a\nc"}},
+    {"", R"(\Aa|b\z)", "aab\nb", {"a", "b"}},
 
-TEST(SplitPattern, TakesTheFirstAlternativeNotTheLongest) {
-  EXPECT_EQ(found("a|ab", "ab"), Texts{"a"});
-  EXPECT_EQ(found("(?i:'s|'t)|x", "'S'tX"), (Texts{"'S", "'t"}));
-  EXPECT_EQ(found("(?i)a|b", "AB"), (Texts{"A", "B"}));
-  EXPECT_EQ(found(R"((?i:x(?-i:y)\p{N})|\p{Lu})", "XY1Xy1"), (Texts{"X", "Y", "Xy1"}));
-}
+    {"the first alternative wins, not the longest", "a|ab", "ab", {"a"}},
+    {"case may be ignored", "(?i:'s|'t)|x", "'S'tX", {"'S", "'t"}},
+    {"", "(?i)a|b", "AB", {"A", "B"}},
+    {"", R"((?i:x(?-i:y)\p{N})|\p{Lu})", "XY1Xy1", {"X", "Y", "Xy1"}},
+    {"", R"(a(?i)b)", "aBAB", {"aB"}},
 
-TEST(SplitPattern, RepeatsARepeat) {
-  // PCRE2 would take these for a possessive and a lazy repeat.
-  EXPECT_EQ(found(R"(\d{1,3}+)", "12345"), Texts{"12345"});
-  EXPECT_EQ(found(R"(a{2}?b)", "aab b"), (Texts{"aab", "b"}));
-  EXPECT_EQ(found(R"(a{2,3}?)", "aaaa"), (Texts{"aa", "aa"}));
-  EXPECT_EQ(found(R"(a++b|a+)", "aaab"), Texts{"aaab"});
-  EXPECT_EQ(found(R"(a?+a)", "a"), Texts{});
-  EXPECT_EQ(found(R"(a{,2}b)", "aaab"), Texts{"aab"});
-  EXPECT_EQ(found(R"(a{|x{y})", "a{x{y}"), (Texts{"a{", "x{y}"}));
-  EXPECT_EQ(found(R"((ab)+c)", "ababc"), Texts{"ababc"});
-}
+    {"an interval and + repeat a repeat", R"(\d{1,3}+)", "12345", {"12345"}},
+    {"", R"(a{2}?b)", "aab b", {"aab", "b"}},
+    {"", R"(a{2,3}?)", "aaaa", {"aa", "aa"}},
+    {"possessive repeats", R"(a++b|a+)", "aaab", {"aaab"}},
+    {"", R"(a?+a)", "a", {}},
+    {"", R"(a{,2}b)", "aaab", {"aab"}},
+    {"braces that are no interval", R"(a{|x{y})", "a{x{y}", {"a{", "x{y}"}},
+    {"groups", R"((ab)+c)", "ababc", {"ababc"}},
+    {"back references", R"((a|b)\1)", "abb", {"bb"}},
 
-TEST(SplitPattern, IntersectsAndNestsClasses) {
-  EXPECT_EQ(found(R"([\p{L}&&[^\p{Han}]]+)", "ab漢c"), (Texts{"ab", "c"}));
-  EXPECT_EQ(found(R"([a-m&&f-z&&[^h]]+)", "afghijz"), (Texts{"fg", "ij"}));
-  EXPECT_EQ(found(R"([^a-m&&f-z]+)", "aefz"), (Texts{"ae", "z"}));
-  EXPECT_EQ(found(R"([a[bc]]+)", "abcd"), Texts{"abc"});
-  EXPECT_EQ(found(R"([a[^b]]+)", "abca"), (Texts{"a", "ca"}));
-  EXPECT_EQ(found(R"([^[ab]]+)", "abcd"), Texts{"cd"});
-}
+    {"classes intersect", R"([\p{L}&&[^\p{Han}]]+)", "ab漢c", {"ab", "c"}},
+    {"", R"([a-m&&f-z&&[^h]]+)", "afghijz", {"fg", "ij"}},
+    {"", R"([^a-m&&f-z]+)", "aefz", {"ae", "z"}},
+    {"classes nest", R"([a[bc]]+)", "abcd", {"abc"}},
+    {"", R"([a[^b]]+)", "abca", {"a", "ca"}},
+    {"", R"([^[ab]]+)", "abcd", {"cd"}},
+    {"classes hold literals",
+     R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~]+)",
+     "a!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~b",
+     {"!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"}},
+    {"", "[]a]+", "]a[", {"]a"}},
+    {"", "[-a]+", "-a", {"-a"}},
+    {"", "[a-]+", "-ab", {"-a"}},
+    {"", "[一-龥]+", "a中文", {"中文"}},
+    {"", R"([\x{4E00}-\x{9FA5}\x41\n\r\t\b])", "A\b\n", {"A", "\b", "\n"}},
+    {"\\h is a hexadecimal digit", R"(\h\v\e)", "f\v\x1B", {"f\v\x1B"}},
+    {"", R"([\h]+)", "x09afAFg", {"09afAF"}},
 
-TEST(SplitPattern, ReadsLiteralsInClasses) {
-  EXPECT_EQ(
-      found(R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~]+)", "a!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~b"),
-      Texts{"!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"});
-  EXPECT_EQ(found("[]a]+", "]a["), Texts{"]a"});
-  EXPECT_EQ(found("[-a]+", "-a"), Texts{"-a"});
-  EXPECT_EQ(found("[a-]+", "-ab"), Texts{"-a"});
-  EXPECT_EQ(found("[一-龥]+", "a中文"), Texts{"中文"});
-  EXPECT_EQ(found(R"([\x{4E00}-\x{9FA5}\x41\n\r\t\b])", "A\b\n"), (Texts{"A", "\b", "\n"}));
-  EXPECT_EQ(found(R"(\h\v\e)", "f\v\x1B"), Texts{"f\v\x1B"});
-  EXPECT_EQ(found(R"([\h]+)", "x09afAFg"), Texts{"09afAF"});
-}
+    {"lookarounds", R"(\s+(?!\S)|\s+)", "a   b  ", {"  ", " ", "  "}},
+    {"", R"((?<=a)b|(?<!a)c)", "abacc", {"b", "c"}},
+    {"", R"((?>a+)b|a(?=c))", "aabac", {"aab", "a"}},
+    {"a kept start is never before the last match", R"(a|(?<=\Ka)b)", "ab", {"a", "b"}},
+    {"no empty match comes right behind a match", "a*", "baac", {"", "aa", ""}},
+};
 
-TEST(SplitPattern, LooksAround) {
-  EXPECT_EQ(found(R"(\s+(?!\S)|\s+)", "a   b  "), (Texts{"  ", " ", "  "}));
-  EXPECT_EQ(found(R"((?<=a)b|(?<!a)c)", "abacc"), (Texts{"b", "c"}));
-  EXPECT_EQ(found(R"((?>a+)b|a(?=c))", "aabac"), (Texts{"aab", "a"}));
+TEST(SplitPattern, MatchesAsOnigurumaDoes) {
+  for (const Case& row : kCases)
+    EXPECT_EQ(found(row.pattern, row.text), row.found) << row.pattern << ": " << row.claim;
 }
 
 TEST(SplitPattern, MatchesLiteralsAsTheyStand) {
@@ -122,63 +126,26 @@ TEST(SplitPattern, MatchesLiteralsAsTheyStand) {
   EXPECT_EQ(found(SplitPattern::literal(""), "aé"), (Texts{"", "", ""}));
 }
 
-TEST(SplitPattern, FindsNoEmptyMatchBehindAMatch) {
-  EXPECT_EQ(found("a*", "baac"), (Texts{"", "aa", ""}));
-}
-
-TEST(SplitPattern, NamesWhatItDoesNotSupport) {
-  for (const std::string pattern : {R"((a)\1)",
-                                    R"([[:alpha:]])",
-                                    R"((?<n>a))",
-                                    R"((?m:a))",
-                                    R"(\p{Nonsense})",
-                                    R"(\X)",
-                                    R"(\K)",
-                                    R"(\G)",
-                                    R"((*UCP)a)",
-                                    R"(a(?i)b)",
-                                    R"(*a)",
-                                    R"(\u0041)",
-                                    R"(\xE4)",
-                                    R"([a-\w])",
-                                    R"((?<=a+)b)",
-                                    R"(a{5,2})",
-                                    R"([a&&])",
-                                    R"((?R))",
-                                    R"((?{code}))",
-                                    R"(\C)",
-                                    R"((?i:\p{Lu}))",
-                                    R"((?i)\p{Greek})",
-                                    R"(\Q)"}) {
-    SCOPED_TRACE(pattern);
-    testing::expect_error(ErrorCode::kUnsupported, {"pattern "},
-                          [&] { SplitPattern::regex(pattern); });
+TEST(SplitPattern, RefusesWhatOnigurumaRefuses) {
+  const auto nested = [](char open) { return std::string(5000, open) + "a"; };
+  const std::vector<std::pair<ErrorCode, std::vector<std::string>>> kRefused{
+      {ErrorCode::kUnsupported,
+       {R"(\p{Nonsense})", "(*UCP)a", "*a", R"(\xE4)", R"([a-\w])", "(?R)", R"(\C)", "(?{code})",
+        nested('('), nested('[')}},
+      {ErrorCode::kCorrupt, {"(a", "a)", "[a", "a\\", R"(\p{L)", "[b-a]", "(?#a"}},
+      {ErrorCode::kLimit, {std::string(40'000, 'a')}}};
+  for (const auto& [code, patterns] : kRefused) {
+    for (const std::string& pattern : patterns) {
+      SCOPED_TRACE(pattern.substr(0, 40));
+      testing::expect_error(code, {"pattern "}, [&] { SplitPattern::regex(pattern); });
+    }
   }
+  EXPECT_EQ(found(std::string(50, '(') + "a" + std::string(50, ')'), "a"), Texts{"a"});
 }
 
-TEST(SplitPattern, RefusesWhatIsNoPattern) {
-  for (const std::string pattern :
-       {"(a", "a)", "[a", "a\\", R"(\p{L)", R"(\x{110000})", R"(\x{D800})", "[b-a]", "(?#a"}) {
-    SCOPED_TRACE(pattern);
-    testing::expect_error(ErrorCode::kCorrupt, {"pattern "}, [&] { SplitPattern::regex(pattern); });
-  }
-}
-
-TEST(SplitPattern, BoundsDepthAndLength) {
-  const auto nested = [](std::size_t n, char open, char close) {
-    return std::string(n, open) + "a" + std::string(n, close);
-  };
-  EXPECT_EQ(found(nested(50, '(', ')'), "a"), Texts{"a"});
-  for (const std::string& pattern : {nested(5000, '(', ')'), nested(5000, '[', ']')})
-    testing::expect_error(ErrorCode::kUnsupported, {"deeper"},
-                          [&] { SplitPattern::regex(pattern); });
-  testing::expect_error(ErrorCode::kLimit, {"bytes"},
-                        [&] { SplitPattern::regex(std::string(40'000, 'a')); });
-}
-
-TEST(SplitPattern, StopsPatternsThatBacktrackWithoutEnd) {
+TEST(SplitPattern, StopsEndlessBacktracking) {
   const std::string text = std::string(60, 'a') + "!";
-  for (const std::string pattern : {"(a+)+$", "(a|a)*$", "(?:a|aa)+$", "(?:(?:a*)*)*[bc]"}) {
+  for (const std::string pattern : {"(a+)+$", "(a|a)*$", "(?:a|aa)+$"}) {
     SCOPED_TRACE(pattern);
     const auto compiled = SplitPattern::regex(pattern);
     testing::expect_error(ErrorCode::kLimit, {"pattern ", "61 bytes"},
@@ -190,7 +157,6 @@ TEST(SplitPattern, TakesLongRunsOfEveryKind) {
   constexpr std::size_t kLength = 1'000'000;
   const std::string spaces(kLength, ' ');
   EXPECT_EQ(found(R"(\s*[\r\n]+|\s+(?!\S)|\s+)", spaces + "a").size(), 2U);
-  // More repeats of a group than compiled code can remember.
   EXPECT_EQ(found(R"([\p{L}&&[^\p{Han}]]+)", std::string(kLength, 'a')).size(), 1U);
 }
 
