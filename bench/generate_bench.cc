@@ -21,7 +21,7 @@
 #include "inference/generate/memory_plan.h"
 #include "inference/model/mla_attention.h"
 #include "inference/model/model_memory.h"
-#include "shard/source.h"
+#include "shard/join/source.h"
 
 namespace ingot::bench {
 namespace {

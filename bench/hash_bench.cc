@@ -16,10 +16,10 @@
 #include <fmt/core.h>
 
 #include "bench/reading.h"
+#include "check/rules/loader_rules.h"
+#include "check/stored_hashes.h"
 #include "formats/base/parallel.h"
-#include "formats/checkpoint.h"
-#include "formats/loader_rules.h"
-#include "formats/stored_hashes.h"
+#include "formats/checkpoint/checkpoint.h"
 
 namespace {
 

@@ -12,8 +12,8 @@
 #include "convert/version.h"
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
-#include "formats/json.h"
-#include "shard/source.h"
+#include "formats/json/json.h"
+#include "shard/join/source.h"
 #include "verify/calibrate/calibrate.h"
 #include "verify/outputs/prompts.h"
 

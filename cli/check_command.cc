@@ -6,13 +6,13 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include "check/check.h"
+#include "check/check_directory.h"
 #include "cli/commands.h"
 #include "cli/terminal.h"
 #include "formats/base/fault_lines.h"
 #include "formats/base/parallel.h"
-#include "formats/check.h"
-#include "formats/json.h"
-#include "shard/check_directory.h"
+#include "formats/json/json.h"
 
 namespace ingot::cli {
 

@@ -22,8 +22,8 @@
 #include "convert/plan.h"
 #include "convert/recipe.h"
 #include "formats/base/fd.h"
-#include "formats/checkpoint.h"
-#include "shard/source.h"
+#include "formats/checkpoint/checkpoint.h"
+#include "shard/join/source.h"
 
 namespace ingot::cli {
 

@@ -5,7 +5,7 @@
 #include "convert/execute.h"
 #include "convert/plan.h"
 #include "convert/preflight.h"
-#include "formats/json.h"
+#include "formats/json/json.h"
 
 namespace ingot::cli {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "formats/json.h"
+#include "formats/json/json.h"
 #include "inference/generate/generate.h"
 #include "inference/tokenizer/stream_decoder.h"
 #include "inference/tokenizer/tokenizer.h"

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "cli/generate_words.h"
-#include "formats/checkpoint.h"
-#include "formats/json.h"
+#include "formats/checkpoint/checkpoint.h"
+#include "formats/json/json.h"
 #include "inference/chat/chat_format.h"
 #include "inference/tokenizer/tokenizer.h"
 

@@ -6,7 +6,7 @@
 #include "formats/base/error.h"
 #include "inference/family/model_family.h"
 #include "inference/generate/generation_config.h"
-#include "shard/source.h"
+#include "shard/join/source.h"
 
 namespace ingot::cli {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cli/generate_words.h"
-#include "formats/checkpoint.h"
+#include "formats/checkpoint/checkpoint.h"
 #include "inference/generate/generate.h"
 #include "inference/generate/memory_plan.h"
 #include "inference/model/model.h"

@@ -13,8 +13,8 @@
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
 #include "formats/base/pattern.h"
-#include "formats/checkpoint.h"
-#include "shard/source.h"
+#include "formats/checkpoint/checkpoint.h"
+#include "shard/join/source.h"
 
 namespace ingot::cli {
 

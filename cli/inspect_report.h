@@ -6,8 +6,8 @@
 #include <string_view>
 
 #include "cli/inspect_summary.h"
-#include "formats/checkpoint.h"
-#include "formats/json.h"
+#include "formats/checkpoint/checkpoint.h"
+#include "formats/json/json.h"
 
 namespace ingot::cli {
 

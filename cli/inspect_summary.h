@@ -8,7 +8,7 @@
 #include <tuple>
 #include <vector>
 
-#include "formats/tensor_source.h"
+#include "formats/storage/tensor_source.h"
 
 namespace ingot::cli {
 

@@ -11,7 +11,7 @@
 #include "formats/base/checked.h"
 #include "formats/base/parallel.h"
 #include "formats/base/printable.h"
-#include "formats/block_scales.h"
+#include "formats/storage/block_scales.h"
 #include "quantize/scheme.h"
 
 namespace ingot::cli {

@@ -4,8 +4,8 @@
 #include <optional>
 #include <string>
 
-#include "formats/checkpoint.h"
-#include "formats/json.h"
+#include "formats/checkpoint/checkpoint.h"
+#include "formats/json/json.h"
 #include "quantize/tensor_statistics.h"
 
 namespace ingot::cli {

@@ -13,10 +13,10 @@
 #include "formats/base/error.h"
 #include "formats/dialect/dialect.h"
 #include "formats/dialect/engine_limits.h"
-#include "formats/encoding.h"
 #include "formats/family/family.h"
-#include "formats/json.h"
-#include "formats/layout.h"
+#include "formats/json/json.h"
+#include "formats/records/layout.h"
+#include "formats/storage/encoding.h"
 #include "quantize/scheme.h"
 #include "verify/gates/gate.h"
 

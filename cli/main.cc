@@ -24,7 +24,7 @@
 #include "cli/terminal.h"
 #include "cli/versions.h"
 #include "formats/base/error.h"
-#include "formats/json.h"
+#include "formats/json/json.h"
 
 namespace ingot::cli {
 namespace {

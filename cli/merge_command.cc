@@ -7,7 +7,7 @@
 #include "convert/output_directory.h"
 #include "convert/plan.h"
 #include "convert/recipe.h"
-#include "shard/source.h"
+#include "shard/join/source.h"
 
 namespace ingot::cli {
 

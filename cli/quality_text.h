@@ -3,7 +3,7 @@
 #include <string>
 
 #include "convert/quality_report.h"
-#include "formats/json.h"
+#include "formats/json/json.h"
 
 namespace ingot::cli {
 

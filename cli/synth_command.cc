@@ -11,8 +11,8 @@
 #include "cli/terminal.h"
 #include "convert/recipe.h"
 #include "formats/base/parallel.h"
-#include "formats/json.h"
-#include "formats/synth.h"
+#include "formats/json/json.h"
+#include "synth/synth.h"
 
 namespace ingot::cli {
 

@@ -6,7 +6,7 @@
 
 #include "cli/commands.h"
 #include "cli/verify_report.h"
-#include "formats/json.h"
+#include "formats/json/json.h"
 
 namespace ingot::cli {
 

@@ -5,8 +5,8 @@
 
 #include <fmt/format.h>
 
+#include "check/stored_hashes.h"
 #include "formats/base/error.h"
-#include "formats/stored_hashes.h"
 
 namespace ingot::convert {
 namespace {

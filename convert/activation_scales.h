@@ -8,7 +8,7 @@
 
 #include "convert/statistics_header.h"
 #include "formats/base/hash.h"
-#include "formats/encoding.h"
+#include "formats/storage/encoding.h"
 
 namespace ingot::convert {
 

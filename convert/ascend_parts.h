@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "convert/activation_scales.h"
-#include "formats/encoding.h"
+#include "formats/storage/encoding.h"
 
 namespace ingot::convert {
 

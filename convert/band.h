@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "formats/tensor_source.h"
+#include "formats/storage/tensor_source.h"
 
 namespace ingot::convert {
 

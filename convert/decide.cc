@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "check/rules/loader_rules.h"
 #include "convert/band.h"
 #include "convert/fused_groups.h"
 #include "convert/importance.h"
@@ -13,8 +14,7 @@
 #include "convert/transform.h"
 #include "formats/base/error.h"
 #include "formats/dialect/engine_limits.h"
-#include "formats/loader_rules.h"
-#include "formats/manifest.h"
+#include "formats/records/manifest.h"
 
 namespace ingot::convert {
 

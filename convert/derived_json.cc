@@ -4,10 +4,10 @@
 
 #include <fmt/format.h>
 
-#include "formats/checkpoint_index.h"
+#include "formats/config/native_config.h"
+#include "formats/container/checkpoint_index.h"
 #include "formats/dialect/source_activations.h"
-#include "formats/json.h"
-#include "formats/native_config.h"
+#include "formats/json/json.h"
 
 namespace ingot::convert {
 

@@ -15,7 +15,7 @@
 #include "convert/tensor_rewrapper.h"
 #include "convert/window_writer.h"
 #include "formats/base/parallel.h"
-#include "formats/manifest.h"
+#include "formats/records/manifest.h"
 
 namespace ingot::convert {
 

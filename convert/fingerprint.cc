@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <vector>
 
+#include "check/stored_hashes.h"
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
 #include "formats/base/parallel.h"
-#include "formats/stored_hashes.h"
 
 namespace ingot::convert {
 

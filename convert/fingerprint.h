@@ -4,8 +4,8 @@
 
 #include "formats/base/hash.h"
 #include "formats/base/job_threads.h"
-#include "formats/checkpoint.h"
-#include "formats/json.h"
+#include "formats/checkpoint/checkpoint.h"
+#include "formats/json/json.h"
 
 namespace ingot::convert {
 

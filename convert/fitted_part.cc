@@ -5,7 +5,7 @@
 
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
-#include "shard/part_deal.h"
+#include "shard/cut/part_deal.h"
 
 namespace ingot::convert {
 

@@ -7,8 +7,8 @@
 #include <span>
 #include <vector>
 
-#include "formats/encoding.h"
-#include "shard/fit_blocks.h"
+#include "formats/storage/encoding.h"
+#include "shard/fit/fit_blocks.h"
 
 namespace ingot::convert {
 

@@ -11,7 +11,7 @@
 #include "convert/tensor_rewrapper.h"
 #include "convert/transform.h"
 #include "formats/base/error.h"
-#include "formats/block_scales.h"
+#include "formats/storage/block_scales.h"
 
 namespace ingot::convert {
 

@@ -12,7 +12,7 @@
 #include "convert/plan.h"
 #include "convert/stage_timer.h"
 #include "convert/window_writer.h"
-#include "formats/block_scales.h"
+#include "formats/storage/block_scales.h"
 
 namespace ingot::convert {
 

@@ -10,8 +10,8 @@
 
 #include "formats/base/fd.h"
 #include "formats/base/hash.h"
-#include "formats/json.h"
-#include "formats/manifest.h"
+#include "formats/json/json.h"
+#include "formats/records/manifest.h"
 #include "quantize/quality.h"
 
 namespace ingot::convert {

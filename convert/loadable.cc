@@ -6,10 +6,10 @@
 
 #include <fmt/format.h>
 
+#include "check/rules/loader_rules.h"
 #include "convert/planned_checkpoint.h"
 #include "convert/rank_directories.h"
 #include "formats/base/error.h"
-#include "formats/loader_rules.h"
 
 namespace ingot::convert {
 

@@ -12,8 +12,8 @@
 #include "convert/rank_directories.h"
 #include "formats/base/fd.h"
 #include "formats/base/parallel.h"
-#include "formats/manifest.h"
-#include "formats/native_config.h"
+#include "formats/config/native_config.h"
+#include "formats/records/manifest.h"
 
 namespace ingot::convert {
 

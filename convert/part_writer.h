@@ -9,7 +9,7 @@
 #include "convert/fitted_part.h"
 #include "convert/item_runner.h"
 #include "formats/base/hash.h"
-#include "shard/part_deal.h"
+#include "shard/cut/part_deal.h"
 
 namespace ingot::convert {
 

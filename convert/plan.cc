@@ -14,11 +14,11 @@
 #include "convert/side_files.h"
 #include "convert/slice_plan.h"
 #include "formats/base/checked.h"
+#include "formats/container/safetensors.h"
 #include "formats/dialect/engine_limits.h"
-#include "formats/native_names.h"
-#include "formats/safetensors.h"
+#include "formats/records/native_names.h"
 #include "quantize/scheme.h"
-#include "shard/source.h"
+#include "shard/join/source.h"
 
 namespace ingot::convert {
 

@@ -12,11 +12,11 @@
 #include "convert/fitted_part.h"
 #include "convert/recipe.h"
 #include "formats/base/hash.h"
-#include "formats/checkpoint.h"
-#include "formats/layout.h"
-#include "shard/fit_blocks.h"
-#include "shard/part_deal.h"
-#include "shard/slicing.h"
+#include "formats/checkpoint/checkpoint.h"
+#include "formats/records/layout.h"
+#include "shard/cut/part_deal.h"
+#include "shard/cut/slicing.h"
+#include "shard/fit/fit_blocks.h"
 
 namespace ingot::convert {
 

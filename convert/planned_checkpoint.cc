@@ -10,9 +10,9 @@
 #include "convert/tensor_records.h"
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
-#include "formats/checkpoint_listing.h"
-#include "formats/rank_slices.h"
-#include "formats/safetensors.h"
+#include "formats/checkpoint/checkpoint_listing.h"
+#include "formats/checkpoint/rank_slices.h"
+#include "formats/container/safetensors.h"
 
 namespace ingot::convert {
 

@@ -5,7 +5,7 @@
 
 #include "convert/plan.h"
 #include "convert/recipe.h"
-#include "formats/checkpoint.h"
+#include "formats/checkpoint/checkpoint.h"
 
 namespace ingot::convert {
 

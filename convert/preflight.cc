@@ -13,7 +13,7 @@
 #include "convert/loadable.h"
 #include "convert/side_files.h"
 #include "convert/source_consumer.h"
-#include "formats/manifest.h"
+#include "formats/records/manifest.h"
 
 namespace ingot::convert {
 

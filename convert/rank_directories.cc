@@ -7,7 +7,7 @@
 #include "convert/tensor_records.h"
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
-#include "formats/checkpoint_index.h"
+#include "formats/container/checkpoint_index.h"
 
 namespace ingot::convert {
 

@@ -8,7 +8,7 @@
 #include "convert/output_directory.h"
 #include "convert/plan.h"
 #include "formats/base/job_threads.h"
-#include "formats/manifest.h"
+#include "formats/records/manifest.h"
 
 namespace ingot::convert {
 

@@ -4,14 +4,14 @@
 #include <cstring>
 #include <set>
 
+#include "check/stored_hashes.h"
 #include "convert/rank_directories.h"
 #include "formats/base/aligned_buffer.h"
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
 #include "formats/base/parallel.h"
-#include "formats/manifest.h"
-#include "formats/stored_hashes.h"
+#include "formats/records/manifest.h"
 
 namespace ingot::convert {
 namespace fs = std::filesystem;

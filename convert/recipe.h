@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "formats/base/pattern.h"
-#include "formats/checkpoint.h"
+#include "formats/checkpoint/checkpoint.h"
 #include "formats/dialect/dialect.h"
-#include "formats/json.h"
+#include "formats/json/json.h"
 #include "quantize/scheme.h"
 
 namespace ingot::convert {

@@ -5,9 +5,9 @@
 
 #include <fmt/format.h>
 
+#include "check/stored_hashes.h"
 #include "formats/base/fd.h"
 #include "formats/base/parallel.h"
-#include "formats/stored_hashes.h"
 
 namespace ingot::convert {
 

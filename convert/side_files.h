@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "formats/checkpoint.h"
+#include "formats/checkpoint/checkpoint.h"
 
 namespace ingot::convert {
 

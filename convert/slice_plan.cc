@@ -6,7 +6,7 @@
 
 #include "convert/refusals.h"
 #include "formats/base/error.h"
-#include "formats/native_names.h"
+#include "formats/records/native_names.h"
 #include "quantize/scheme.h"
 
 namespace ingot::convert {

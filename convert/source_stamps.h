@@ -6,7 +6,7 @@
 #include <string>
 
 #include "formats/base/fd.h"
-#include "formats/checkpoint.h"
+#include "formats/checkpoint/checkpoint.h"
 
 namespace ingot::convert {
 

@@ -5,8 +5,8 @@
 
 #include <fmt/format.h>
 
-#include "formats/activation_statistics.h"
-#include "formats/safetensors.h"
+#include "formats/container/safetensors.h"
+#include "formats/records/activation_statistics.h"
 
 namespace ingot::convert {
 namespace {

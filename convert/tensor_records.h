@@ -7,7 +7,7 @@
 
 #include "convert/journal.h"
 #include "convert/plan.h"
-#include "formats/manifest.h"
+#include "formats/records/manifest.h"
 
 namespace ingot::convert {
 

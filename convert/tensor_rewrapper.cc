@@ -7,7 +7,7 @@
 #include "convert/ascend_parts.h"
 #include "convert/part_writer.h"
 #include "formats/base/error.h"
-#include "formats/manifest.h"
+#include "formats/records/manifest.h"
 
 namespace ingot::convert {
 

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "formats/tensor_source.h"
+#include "formats/storage/tensor_source.h"
 #include "quantize/scheme.h"
 
 namespace ingot::convert {

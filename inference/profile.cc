@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "formats/bfloat16.h"
+#include "formats/container/bfloat16.h"
 
 namespace ingot::inference {
 namespace {

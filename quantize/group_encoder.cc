@@ -9,7 +9,7 @@
 #include <cstring>
 
 #include "formats/base/error.h"
-#include "formats/float8.h"
+#include "formats/container/float8.h"
 #include "quantize/kernels/group_pieces.h"
 #include "quantize/kernels/row_scan.h"
 

@@ -4,7 +4,7 @@
 #include <bit>
 
 #include "formats/base/error.h"
-#include "formats/float8.h"
+#include "formats/container/float8.h"
 #include "quantize/group_encoder.h"
 #include "quantize/kernels/code_decode.h"
 #include "quantize/kernels/e2m1.h"

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <span>
 
-#include "formats/tensor.h"
+#include "formats/container/tensor.h"
 
 namespace ingot::quantize {
 

@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "formats/base/error.h"
-#include "formats/float8.h"
+#include "formats/container/float8.h"
 #include "quantize/kernels/block_grid.h"
 #include "quantize/kernels/nvfp4_scales.h"
 

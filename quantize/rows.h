@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "formats/tensor.h"
+#include "formats/container/tensor.h"
 #include "quantize/scheme.h"
 
 namespace ingot::quantize {

@@ -5,8 +5,8 @@
 #include <optional>
 #include <span>
 
-#include "formats/encoding.h"
-#include "formats/tensor.h"
+#include "formats/container/tensor.h"
+#include "formats/storage/encoding.h"
 
 namespace ingot::quantize {
 

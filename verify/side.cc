@@ -5,12 +5,12 @@
 
 #include <fmt/format.h>
 
+#include "formats/base/foreign_files.h"
 #include "formats/base/hash.h"
-#include "formats/config_meaning.h"
+#include "formats/config/config_meaning.h"
 #include "formats/dialect/source_activations.h"
-#include "formats/foreign_files.h"
 #include "quantize/scheme.h"
-#include "shard/source.h"
+#include "shard/join/source.h"
 
 namespace ingot::verify {
 

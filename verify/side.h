@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "formats/checkpoint.h"
-#include "formats/loader_rules.h"
-#include "formats/manifest.h"
+#include "check/rules/loader_rules.h"
+#include "formats/checkpoint/checkpoint.h"
+#include "formats/records/manifest.h"
 
 namespace ingot::verify {
 

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
-#include "shard/source.h"
+#include "shard/join/source.h"
 #include "verify/gates/inconclusive_warning.h"
 #include "verify/layers/reference.h"
 #include "verify/outputs/prompts.h"

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "formats/dialect/module_list.h"
 #include "formats/dialect/written_groups.h"
+#include "formats/modules/module_list.h"
 
 namespace ingot::formats {
 

@@ -7,10 +7,10 @@
 #include <string_view>
 #include <vector>
 
-#include "formats/encoding.h"
+#include "formats/config/model_config.h"
 #include "formats/family/family.h"
-#include "formats/json.h"
-#include "formats/model_config.h"
+#include "formats/json/json.h"
+#include "formats/storage/encoding.h"
 
 namespace ingot::formats {
 

@@ -5,8 +5,8 @@
 #include "formats/base/error.h"
 #include "formats/dialect/dialect_table.h"
 #include "formats/dialect/modelopt_algos.h"
-#include "formats/dialect/module_patterns.h"
 #include "formats/dialect/written_groups.h"
+#include "formats/modules/module_patterns.h"
 
 // What NVIDIA's Model Optimizer exports: docs/formats.md, "Dialects".
 

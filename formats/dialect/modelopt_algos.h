@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
-#include "formats/dialect/module_list.h"
 #include "formats/dialect/written_groups.h"
+#include "formats/modules/module_list.h"
 
 namespace ingot::formats {
 

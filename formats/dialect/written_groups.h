@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "formats/dialect/dialect.h"
-#include "formats/dialect/module_patterns.h"
+#include "formats/modules/module_patterns.h"
 
 namespace ingot::formats {
 

@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "formats/model_config.h"
-#include "formats/tensor.h"
+#include "formats/config/model_config.h"
+#include "formats/container/tensor.h"
 
 namespace ingot::formats {
 

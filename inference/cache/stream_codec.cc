@@ -6,7 +6,7 @@
 
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
-#include "formats/bfloat16.h"
+#include "formats/container/bfloat16.h"
 #include "inference/kernels/quantized_matmul.h"
 #include "quantize/scheme.h"
 

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "formats/json.h"
+#include "formats/json/json.h"
 
 namespace ingot::inference {
 

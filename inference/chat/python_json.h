@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "formats/json.h"
+#include "formats/json/json.h"
 
 namespace ingot::inference {
 

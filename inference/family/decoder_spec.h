@@ -1,6 +1,6 @@
 #pragma once
 
-#include "formats/model_config.h"
+#include "formats/config/model_config.h"
 #include "inference/model/model_spec.h"
 
 namespace ingot::inference {

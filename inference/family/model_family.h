@@ -3,8 +3,8 @@
 #include <span>
 #include <string_view>
 
+#include "formats/config/model_config.h"
 #include "formats/family/family.h"
-#include "formats/model_config.h"
 #include "inference/model/model_spec.h"
 
 namespace ingot::inference {

@@ -2,7 +2,7 @@
 
 #include <cstddef>
 
-#include "formats/model_config.h"
+#include "formats/config/model_config.h"
 #include "inference/model/model_spec.h"
 
 namespace ingot::inference {

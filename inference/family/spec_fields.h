@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "formats/model_config.h"
+#include "formats/config/model_config.h"
 
 namespace ingot::inference {
 

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "formats/model_config.h"
+#include "formats/config/model_config.h"
 #include "inference/generate/sampling.h"
 
 namespace ingot::inference {

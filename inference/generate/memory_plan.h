@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <span>
 
-#include "formats/checkpoint.h"
+#include "formats/checkpoint/checkpoint.h"
 #include "inference/cache/kv_cache.h"
 #include "inference/profile.h"
 

@@ -19,7 +19,7 @@
 
 #include <hwy/highway.h>
 
-#include "formats/float8.h"
+#include "formats/container/float8.h"
 #include "inference/kernels/code_lanes-inl.h"
 
 #if INGOT_HAS_LANES

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <span>
 
-#include "formats/tensor.h"
+#include "formats/container/tensor.h"
 #include "inference/kernels/weight_matrix.h"
 
 namespace ingot::inference {

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "formats/base/error.h"
-#include "formats/float8.h"
+#include "formats/container/float8.h"
 #include "inference/kernels/quantized_matmul.h"
 #include "quantize/kernels/e2m1.h"
 

@@ -4,7 +4,7 @@
 
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
-#include "formats/float8.h"
+#include "formats/container/float8.h"
 #include "inference/kernels/quantized_task.h"
 #include "inference/kernels/weight_value.h"
 

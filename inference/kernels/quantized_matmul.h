@@ -5,8 +5,8 @@
 #include <optional>
 #include <vector>
 
-#include "formats/encoding.h"
-#include "formats/tensor.h"
+#include "formats/container/tensor.h"
+#include "formats/storage/encoding.h"
 #include "inference/kernels/weight_matrix.h"
 
 namespace ingot::inference {

@@ -1,7 +1,7 @@
 #include <cstdint>
 
 #include "formats/base/error.h"
-#include "formats/float8.h"
+#include "formats/container/float8.h"
 #include "inference/kernels/dot_lanes.h"
 #include "inference/kernels/quantized_task.h"
 #include "inference/kernels/weight_value.h"

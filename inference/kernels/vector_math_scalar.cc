@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "formats/base/error.h"
-#include "formats/bfloat16.h"
+#include "formats/container/bfloat16.h"
 #include "inference/kernels/dot_lanes.h"
 #include "inference/kernels/exp_steps.h"
 #include "inference/kernels/vector_math.h"

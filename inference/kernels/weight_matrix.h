@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "formats/encoding.h"
+#include "formats/storage/encoding.h"
 
 namespace ingot::inference {
 

@@ -6,8 +6,8 @@
 #include <cstring>
 
 #include "formats/base/error.h"
-#include "formats/bfloat16.h"
-#include "formats/float16.h"
+#include "formats/container/bfloat16.h"
+#include "formats/container/float16.h"
 #include "inference/kernels/matmul.h"
 #include "inference/kernels/weight_matrix.h"
 #include "quantize/kernels/e2m1.h"

@@ -4,7 +4,7 @@
 #include <functional>
 #include <span>
 
-#include "formats/tensor.h"
+#include "formats/container/tensor.h"
 #include "inference/profile.h"
 
 namespace ingot::inference {

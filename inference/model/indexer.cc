@@ -6,7 +6,7 @@
 
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
-#include "formats/float8.h"
+#include "formats/container/float8.h"
 #include "inference/kernels/matmul.h"
 #include "inference/kernels/quantized_matmul.h"
 #include "inference/model/cached_keys.h"

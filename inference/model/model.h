@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "formats/checkpoint.h"
+#include "formats/checkpoint/checkpoint.h"
 #include "inference/matrix.h"
 #include "inference/model/model_cache.h"
 #include "inference/model/model_spec.h"

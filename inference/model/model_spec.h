@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "formats/model_config.h"
+#include "formats/config/model_config.h"
 
 namespace ingot::inference {
 

@@ -2,7 +2,7 @@
 
 #include <span>
 
-#include "formats/tensor.h"
+#include "formats/container/tensor.h"
 #include "inference/profile.h"
 
 namespace ingot::inference {

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "formats/json.h"
+#include "formats/json/json.h"
 
 namespace ingot::inference {
 

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "formats/json.h"
+#include "formats/json/json.h"
 #include "inference/tokenizer/decode_stage.h"
 
 namespace ingot::inference {

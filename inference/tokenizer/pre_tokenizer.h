@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "formats/json.h"
+#include "formats/json/json.h"
 #include "inference/tokenizer/split_text.h"
 
 namespace ingot::inference {

@@ -8,7 +8,7 @@
 
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
-#include "formats/json.h"
+#include "formats/json/json.h"
 #include "inference/tokenizer/added_tokens.h"
 #include "inference/tokenizer/bpe.h"
 #include "inference/tokenizer/component.h"

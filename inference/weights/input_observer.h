@@ -2,7 +2,7 @@
 
 #include <string_view>
 
-#include "formats/tensor.h"
+#include "formats/container/tensor.h"
 
 namespace ingot::inference {
 

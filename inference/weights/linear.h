@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "formats/tensor.h"
+#include "formats/container/tensor.h"
 #include "inference/kernels/matmul.h"
 #include "inference/kernels/weight_matrix.h"
 

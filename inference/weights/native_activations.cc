@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
-#include "formats/block_scales.h"
+#include "formats/storage/block_scales.h"
 
 namespace ingot::inference {
 namespace {

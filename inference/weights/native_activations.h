@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "formats/dialect/dialect.h"
-#include "formats/tensor_source.h"
+#include "formats/storage/tensor_source.h"
 #include "inference/kernels/quantized_matmul.h"
 
 namespace ingot::inference {

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "formats/tensor_source.h"
+#include "formats/storage/tensor_source.h"
 #include "inference/weights/linear.h"
 
 namespace ingot::inference {

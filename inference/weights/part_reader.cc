@@ -17,8 +17,8 @@
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
-#include "formats/block_scales.h"
-#include "formats/float8.h"
+#include "formats/container/float8.h"
+#include "formats/storage/block_scales.h"
 
 namespace ingot::inference {
 namespace {

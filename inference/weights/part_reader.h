@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "formats/tensor_source.h"
+#include "formats/storage/tensor_source.h"
 #include "inference/kernels/quantized_matmul.h"
 #include "inference/kernels/weight_matrix.h"
 #include "inference/weights/held_bytes.h"

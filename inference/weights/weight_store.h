@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "formats/checkpoint.h"
+#include "formats/checkpoint/checkpoint.h"
 #include "inference/profile.h"
 #include "inference/weights/input_observer.h"
 #include "inference/weights/linear.h"

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "formats/float8.h"
+#include "formats/container/float8.h"
 #include "quantize/kernels/code_encode.h"
 #include "quantize/kernels/e2m1.h"
 #include "quantize/kernels/group_pieces.h"

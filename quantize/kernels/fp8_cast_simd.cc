@@ -32,8 +32,8 @@
 #include <cstring>
 
 #include "formats/base/error.h"
-#include "formats/bfloat16.h"
-#include "formats/float8.h"
+#include "formats/container/bfloat16.h"
+#include "formats/container/float8.h"
 #include "quantize/kernels/block_grid.h"
 #include "quantize/kernels/fp8_cast.h"
 #include "quantize/kernels/fp8_segment.h"

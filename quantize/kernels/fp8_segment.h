@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "formats/bfloat16.h"
+#include "formats/container/bfloat16.h"
 #include "quantize/kernels/scaled_code.h"
 
 namespace ingot::quantize {

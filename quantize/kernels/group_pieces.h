@@ -5,7 +5,7 @@
 
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
-#include "formats/tensor.h"
+#include "formats/container/tensor.h"
 
 namespace ingot::quantize {
 

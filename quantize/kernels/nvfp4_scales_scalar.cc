@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "formats/base/error.h"
-#include "formats/float8.h"
+#include "formats/container/float8.h"
 #include "quantize/kernels/e2m1.h"
 #include "quantize/kernels/nvfp4_scales.h"
 

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <cstring>
 
-#include "formats/bfloat16.h"
-#include "formats/float16.h"
+#include "formats/container/bfloat16.h"
+#include "formats/container/float16.h"
 #include "quantize/kernels/plain_cast.h"
 
 #undef HWY_TARGET_INCLUDE

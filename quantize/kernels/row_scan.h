@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-#include "formats/tensor.h"
+#include "formats/container/tensor.h"
 #include "quantize/scheme.h"
 
 namespace ingot::quantize {

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "formats/float8.h"
+#include "formats/container/float8.h"
 #include "quantize/kernels/block_grid.h"
 #include "quantize/kernels/group_pieces.h"
 #include "quantize/kernels/row_scan.h"

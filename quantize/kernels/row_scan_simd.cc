@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "formats/float8.h"
+#include "formats/container/float8.h"
 #include "quantize/kernels/block_grid.h"
 #include "quantize/kernels/group_pieces.h"
 #include "quantize/kernels/row_scan.h"

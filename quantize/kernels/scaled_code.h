@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "formats/float8.h"
+#include "formats/container/float8.h"
 #include "quantize/kernels/e2m1.h"
 #include "quantize/scheme.h"
 

@@ -1,4 +1,4 @@
-#include "formats/check.h"
+#include "check/check.h"
 
 #include <fstream>
 #include <functional>
@@ -7,9 +7,9 @@
 #include <gtest/gtest.h>
 #include <xxhash.h>
 
-#include "formats/manifest.h"
-#include "formats/stored_hashes.h"
-#include "formats/synth.h"
+#include "check/stored_hashes.h"
+#include "formats/records/manifest.h"
+#include "synth/synth.h"
 #include "tests/check/editable_checkpoint.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"

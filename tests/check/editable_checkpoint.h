@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "formats/base/fd.h"
-#include "formats/json.h"
-#include "formats/safetensors.h"
+#include "formats/container/safetensors.h"
+#include "formats/json/json.h"
 
 namespace ingot::testing {
 

@@ -1,4 +1,4 @@
-#include "formats/loader_rules.h"
+#include "check/rules/loader_rules.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "formats/loader_targets.h"
+#include "check/rules/loader_targets.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "formats/manifest.h"
+#include "formats/records/manifest.h"
 
 #include <fstream>
 #include <functional>
@@ -8,7 +8,7 @@
 #include <xxhash.h>
 #include <zstd.h>
 
-#include "formats/tensor.h"
+#include "formats/container/tensor.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 

@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "formats/check.h"
+#include "check/check.h"
 #include "tests/check/rank_directory.h"
 #include "tests/check/spelled_checkpoint.h"
 #include "tests/support/temp_dir.h"

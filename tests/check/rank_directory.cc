@@ -7,8 +7,8 @@
 
 #include <fmt/format.h>
 
-#include "formats/manifest.h"
-#include "formats/stored_hashes.h"
+#include "check/stored_hashes.h"
+#include "formats/records/manifest.h"
 
 namespace ingot::testing {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "formats/slicing_record.h"
-#include "formats/synth.h"
+#include "formats/records/slicing_record.h"
+#include "synth/synth.h"
 #include "tests/check/editable_checkpoint.h"
 
 namespace ingot::testing {

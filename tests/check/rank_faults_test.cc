@@ -4,8 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "formats/check.h"
-#include "formats/manifest.h"
+#include "check/check.h"
+#include "formats/records/manifest.h"
 #include "tests/check/rank_check.h"
 #include "tests/support/expect_error.h"
 

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "formats/loader_rules.h"
+#include "check/rules/loader_rules.h"
 #include "tests/check/spelled_checkpoint.h"
 
 namespace ingot::testing {

@@ -4,9 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "formats/check.h"
-#include "formats/manifest.h"
-#include "formats/stored_hashes.h"
+#include "check/check.h"
+#include "check/stored_hashes.h"
+#include "formats/records/manifest.h"
 #include "tests/check/rank_directory.h"
 #include "tests/check/spelled_checkpoint.h"
 #include "tests/support/expect_error.h"

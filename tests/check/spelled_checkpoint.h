@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "formats/dialect/dialect.h"
-#include "formats/synth.h"
+#include "synth/synth.h"
 #include "tests/check/editable_checkpoint.h"
 
 namespace ingot::testing {

@@ -1,4 +1,4 @@
-#include "formats/synth.h"
+#include "synth/synth.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,9 +10,9 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include "formats/check.h"
-#include "formats/checkpoint.h"
-#include "formats/synth_values.h"
+#include "check/check.h"
+#include "formats/checkpoint/checkpoint.h"
+#include "synth/synth_values.h"
 #include "tests/check/editable_checkpoint.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "formats/encoding.h"
+#include "formats/storage/encoding.h"
 
 // Bands and tiles cover a tensor once and cut no group of the target.
 

@@ -7,7 +7,7 @@
 
 #include <fnmatch.h>
 
-#include "formats/json.h"
+#include "formats/json/json.h"
 
 // What the JSON around an output says of a module, read as loaders read it and apart from the code
 // that writes it.

@@ -10,9 +10,9 @@
 #include "convert/plan.h"
 #include "convert/recipe.h"
 #include "formats/base/fd.h"
-#include "formats/checkpoint.h"
-#include "formats/safetensors.h"
-#include "shard/source.h"
+#include "formats/checkpoint/checkpoint.h"
+#include "formats/container/safetensors.h"
+#include "shard/join/source.h"
 
 namespace ingot::testing {
 

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "formats/json.h"
+#include "formats/json/json.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/targets.h"
 #include "tests/support/expect_error.h"

@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "formats/bfloat16.h"
+#include "formats/container/bfloat16.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/plain_decode.h"
 #include "tests/convert/program_decode.h"

@@ -1,8 +1,8 @@
 #include <gtest/gtest.h>
 
+#include "check/rules/loader_rules.h"
 #include "convert/plan.h"
 #include "formats/dialect/engine_limits.h"
-#include "formats/loader_rules.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/targets.h"
 #include "tests/support/expect_error.h"

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "formats/json.h"
+#include "formats/json/json.h"
 #include "tests/convert/config_claims.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/plain_decode.h"

@@ -7,8 +7,8 @@
 #include <gtest/gtest.h>
 
 #include "formats/base/hash.h"
-#include "formats/json.h"
-#include "formats/manifest.h"
+#include "formats/json/json.h"
+#include "formats/records/manifest.h"
 #include "tests/convert/conversion.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "convert/fingerprint.h"
-#include "formats/json.h"
+#include "formats/json/json.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/plain_decode.h"
 #include "tests/convert/targets.h"

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "formats/base/hash.h"
-#include "formats/json.h"
+#include "formats/json/json.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/output_tensors.h"
 #include "tests/support/temp_dir.h"

@@ -1,9 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "check/check.h"
 #include "convert/journal.h"
 #include "convert/output_directory.h"
-#include "formats/check.h"
 #include "tests/convert/conversion.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"

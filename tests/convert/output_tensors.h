@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "formats/base/fd.h"
-#include "formats/safetensors.h"
+#include "formats/container/safetensors.h"
 
 namespace ingot::testing {
 

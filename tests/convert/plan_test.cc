@@ -5,8 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "formats/checkpoint_index.h"
-#include "formats/safetensors.h"
+#include "formats/container/checkpoint_index.h"
+#include "formats/container/safetensors.h"
 #include "tests/convert/conversion.h"
 #include "tests/support/expect_error.h"
 

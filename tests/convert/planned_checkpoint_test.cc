@@ -3,9 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "check/rules/loader_rules.h"
 #include "convert/rank_directories.h"
-#include "formats/loader_rules.h"
-#include "shard/source.h"
+#include "shard/join/source.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/targets.h"
 #include "tests/support/expect_error.h"

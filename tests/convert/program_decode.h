@@ -4,8 +4,8 @@
 
 #include <gtest/gtest.h>
 
-#include "formats/block_scales.h"
-#include "formats/checkpoint.h"
+#include "formats/checkpoint/checkpoint.h"
+#include "formats/storage/block_scales.h"
 #include "quantize/scheme.h"
 
 namespace ingot::testing {

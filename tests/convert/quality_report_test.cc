@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "formats/manifest.h"
+#include "formats/records/manifest.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/plain_decode.h"
 #include "tests/convert/program_decode.h"

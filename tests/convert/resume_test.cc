@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "convert/output_directory.h"
-#include "formats/manifest.h"
+#include "formats/records/manifest.h"
 #include "tests/convert/conversion.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"

@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "formats/dialect/dialect.h"
-#include "formats/synth.h"
+#include "synth/synth.h"
 #include "tests/convert/conversion.h"
 #include "tests/support/temp_dir.h"
 

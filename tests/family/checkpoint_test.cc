@@ -1,4 +1,4 @@
-#include "formats/checkpoint.h"
+#include "formats/checkpoint/checkpoint.h"
 
 #include <cstring>
 #include <fstream>
@@ -8,8 +8,8 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
-#include "formats/checkpoint_files.h"
-#include "formats/manifest.h"
+#include "formats/checkpoint/checkpoint_files.h"
+#include "formats/records/manifest.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_checkpoint.h"

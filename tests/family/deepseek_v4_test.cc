@@ -1,9 +1,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "formats/checkpoint.h"
-#include "formats/loader_rules.h"
-#include "formats/synth.h"
+#include "check/rules/loader_rules.h"
+#include "formats/checkpoint/checkpoint.h"
+#include "synth/synth.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_checkpoint.h"

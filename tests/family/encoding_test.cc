@@ -1,4 +1,4 @@
-#include "formats/encoding.h"
+#include "formats/storage/encoding.h"
 
 #include <set>
 

@@ -9,7 +9,7 @@
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
-#include "formats/encoding.h"
+#include "formats/storage/encoding.h"
 #include "tests/support/expect_error.h"
 
 namespace ingot::formats {

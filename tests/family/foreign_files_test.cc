@@ -1,9 +1,9 @@
-#include "formats/foreign_files.h"
+#include "formats/base/foreign_files.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "formats/checkpoint.h"
+#include "formats/checkpoint/checkpoint.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_checkpoint.h"

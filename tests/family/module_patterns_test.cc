@@ -1,4 +1,4 @@
-#include "formats/dialect/module_patterns.h"
+#include "formats/modules/module_patterns.h"
 
 #include <functional>
 #include <regex>

@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
-#include "formats/block_scales.h"
-#include "formats/checkpoint.h"
+#include "formats/checkpoint/checkpoint.h"
+#include "formats/storage/block_scales.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_checkpoint.h"

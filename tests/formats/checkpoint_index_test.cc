@@ -1,4 +1,4 @@
-#include "formats/checkpoint_index.h"
+#include "formats/container/checkpoint_index.h"
 
 #include <string>
 

@@ -1,4 +1,4 @@
-#include "formats/native_config.h"
+#include "formats/config/native_config.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "formats/native_names.h"
+#include "formats/records/native_names.h"
 
 #include <map>
 #include <set>

@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "formats/safetensors.h"
+#include "formats/container/safetensors.h"
 #include "tests/formats/safetensors_text.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"

@@ -1,4 +1,4 @@
-#include "formats/safetensors.h"
+#include "formats/container/safetensors.h"
 
 #include <algorithm>
 #include <string>

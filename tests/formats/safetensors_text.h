@@ -11,7 +11,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "formats/safetensors.h"
+#include "formats/container/safetensors.h"
 
 // Writes safetensors files by hand, right or wrong, for the tests of reader and writer.
 namespace ingot::testing {

@@ -1,11 +1,11 @@
-#include "formats/slicing_record.h"
+#include "formats/records/slicing_record.h"
 
 #include <functional>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "formats/manifest.h"
+#include "formats/records/manifest.h"
 #include "tests/support/expect_error.h"
 
 namespace ingot::formats {

@@ -1,4 +1,4 @@
-#include "formats/tensor.h"
+#include "formats/container/tensor.h"
 
 #include <limits>
 

@@ -3,7 +3,7 @@
 #include <string_view>
 
 #include "formats/base/error.h"
-#include "formats/json.h"
+#include "formats/json/json.h"
 #include "inference/chat/jinja/template.h"
 #include "tests/fuzz/target.h"
 

@@ -2,7 +2,7 @@
 #include <string_view>
 
 #include "formats/base/error.h"
-#include "formats/model_config.h"
+#include "formats/config/model_config.h"
 #include "tests/fuzz/target.h"
 
 namespace ingot::fuzz {

@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "formats/base/error.h"
-#include "formats/safetensors.h"
+#include "formats/container/safetensors.h"
 #include "tests/fuzz/target.h"
 
 namespace ingot::fuzz {

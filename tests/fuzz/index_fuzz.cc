@@ -2,7 +2,7 @@
 #include <string_view>
 
 #include "formats/base/error.h"
-#include "formats/checkpoint_index.h"
+#include "formats/container/checkpoint_index.h"
 #include "tests/fuzz/target.h"
 
 namespace ingot::fuzz {

@@ -1,4 +1,4 @@
-#include "formats/bfloat16.h"
+#include "formats/container/bfloat16.h"
 
 #include <cmath>
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "formats/float16.h"
+#include "formats/container/float16.h"
 
 namespace ingot::formats {
 namespace {

@@ -11,8 +11,8 @@
 
 #include <gtest/gtest.h>
 
-#include "formats/dtype.h"
-#include "formats/encoding.h"
+#include "formats/container/dtype.h"
+#include "formats/storage/encoding.h"
 #include "quantize/scheme.h"
 
 namespace ingot::quantize {

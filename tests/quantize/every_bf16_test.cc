@@ -11,7 +11,7 @@
 
 #include <gtest/gtest.h>
 
-#include "formats/bfloat16.h"
+#include "formats/container/bfloat16.h"
 #include "quantize/rows.h"
 #include "tests/quantize/coded_matrix.h"
 #include "tests/quantize/each_target.h"

@@ -1,4 +1,4 @@
-#include "formats/float8.h"
+#include "formats/container/float8.h"
 
 #include <bit>
 #include <cmath>
@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include "formats/bfloat16.h"
+#include "formats/container/bfloat16.h"
 
 namespace ingot::formats {
 namespace {

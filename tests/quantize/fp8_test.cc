@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "formats/float8.h"
+#include "formats/container/float8.h"
 #include "tests/quantize/awkward_matrices.h"
 #include "tests/quantize/each_target.h"
 

@@ -8,8 +8,8 @@
 
 #include <gtest/gtest.h>
 
-#include "formats/block_scales.h"
-#include "formats/checkpoint.h"
+#include "formats/checkpoint/checkpoint.h"
+#include "formats/storage/block_scales.h"
 #include "tests/quantize/code_values.h"
 #include "tests/quantize/coded_matrix.h"
 

@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "formats/bfloat16.h"
+#include "formats/container/bfloat16.h"
 #include "quantize/kernels/e2m1.h"
 #include "tests/quantize/coded_matrix.h"
 #include "tests/quantize/each_target.h"

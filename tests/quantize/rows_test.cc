@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include "formats/bfloat16.h"
+#include "formats/container/bfloat16.h"
 #include "tests/quantize/awkward_matrices.h"
 #include "tests/quantize/each_target.h"
 

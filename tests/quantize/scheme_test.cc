@@ -11,8 +11,8 @@
 #include <gtest/gtest.h>
 
 #include "formats/base/error.h"
-#include "formats/bfloat16.h"
-#include "formats/float16.h"
+#include "formats/container/bfloat16.h"
+#include "formats/container/float16.h"
 #include "quantize/rows.h"
 #include "tests/quantize/awkward_matrices.h"
 #include "tests/quantize/each_target.h"

@@ -1,4 +1,4 @@
-#include "shard/expert_map.h"
+#include "shard/cut/expert_map.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "shard/fit_blocks.h"
+#include "shard/fit/fit_blocks.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

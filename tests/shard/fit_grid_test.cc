@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "shard/fit_blocks.h"
-#include "shard/part_deal.h"
+#include "shard/cut/part_deal.h"
+#include "shard/fit/fit_blocks.h"
 
 // Over many widths and numbers of ranks: wherever a cut is accepted, the scales of the slices are
 // those that slices of that size need.

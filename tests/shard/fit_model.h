@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "shard/fit_blocks.h"
+#include "shard/fit/fit_blocks.h"
 #include "tests/shard/model_tensors.h"
 
 namespace ingot::testing {

@@ -1,4 +1,4 @@
-#include "shard/joined.h"
+#include "shard/join/joined.h"
 
 #include <filesystem>
 #include <fstream>
@@ -8,8 +8,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "shard/slice_files.h"
-#include "shard/slice_join.h"
+#include "shard/join/slice_files.h"
+#include "shard/join/slice_join.h"
 #include "tests/shard/naive_slices.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "formats/family/family.h"
-#include "formats/tensor_source.h"
+#include "formats/storage/tensor_source.h"
 
 namespace ingot::testing {
 

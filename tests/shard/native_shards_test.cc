@@ -1,4 +1,4 @@
-#include "shard/native_shards.h"
+#include "shard/join/native_shards.h"
 
 #include <filesystem>
 #include <set>
@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "formats/base/fd.h"
-#include "shard/source.h"
+#include "shard/join/source.h"
 #include "tests/shard/sliced_model.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"

@@ -1,4 +1,4 @@
-#include "shard/part_deal.h"
+#include "shard/cut/part_deal.h"
 
 #include <cstddef>
 #include <numeric>

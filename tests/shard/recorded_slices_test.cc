@@ -1,12 +1,12 @@
-#include "shard/recorded_slices.h"
+#include "shard/join/recorded_slices.h"
 
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-#include "formats/manifest.h"
-#include "formats/zstd_lines.h"
+#include "formats/json/zstd_lines.h"
+#include "formats/records/manifest.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 

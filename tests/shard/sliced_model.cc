@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/fd.h"
-#include "formats/manifest.h"
+#include "formats/records/manifest.h"
 #include "tests/support/tiny_checkpoint.h"
 
 namespace ingot::testing {

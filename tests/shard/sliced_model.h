@@ -6,8 +6,8 @@
 #include <string>
 
 #include "formats/base/hash.h"
-#include "formats/json.h"
-#include "formats/slicing_record.h"
+#include "formats/json/json.h"
+#include "formats/records/slicing_record.h"
 #include "tests/shard/naive_slices.h"
 
 namespace ingot::testing {

@@ -1,4 +1,4 @@
-#include "shard/slicing.h"
+#include "shard/cut/slicing.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "shard/source.h"
+#include "shard/join/source.h"
 
 #include <algorithm>
 #include <fstream>
@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "formats/base/fd.h"
-#include "formats/manifest.h"
+#include "formats/records/manifest.h"
 #include "tests/shard/sliced_model.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"

@@ -1,4 +1,4 @@
-#include "shard/stages.h"
+#include "shard/cut/stages.h"
 
 #include <algorithm>
 #include <numeric>

@@ -1,4 +1,4 @@
-#include "shard/topology.h"
+#include "shard/cut/topology.h"
 
 #include <array>
 #include <map>

@@ -1,8 +1,8 @@
 #include <gtest/gtest.h>
 
 #include "formats/base/hash.h"
-#include "formats/json.h"
-#include "formats/native_names.h"
+#include "formats/json/json.h"
+#include "formats/records/native_names.h"
 #include "tests/slicing/sliced.h"
 #include "tests/support/expect_error.h"
 

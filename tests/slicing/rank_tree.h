@@ -9,8 +9,8 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include "formats/check.h"
-#include "formats/manifest.h"
+#include "check/check.h"
+#include "formats/records/manifest.h"
 #include "tests/slicing/sliced.h"
 
 namespace ingot::testing {

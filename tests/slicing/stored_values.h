@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "formats/json.h"
+#include "formats/json/json.h"
 #include "tests/convert/config_claims.h"
 #include "tests/convert/plain_decode.h"
 

@@ -1,7 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "formats/checkpoint_index.h"
+#include "formats/container/checkpoint_index.h"
 #include "tests/slicing/expect_cut.h"
 #include "tests/slicing/rank_tree.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "formats/checkpoint.h"
+#include "formats/checkpoint/checkpoint.h"
 #include "inference/model/model_spec.h"
 
 namespace ingot::verify {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "formats/tensor.h"
+#include "formats/container/tensor.h"
 
 namespace ingot::verify {
 

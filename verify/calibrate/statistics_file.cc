@@ -6,9 +6,9 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 
-#include "formats/activation_statistics.h"
 #include "formats/base/error.h"
-#include "formats/safetensors.h"
+#include "formats/container/safetensors.h"
+#include "formats/records/activation_statistics.h"
 
 namespace ingot::verify {
 namespace {

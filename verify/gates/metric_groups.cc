@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "formats/encoding.h"
+#include "formats/storage/encoding.h"
 
 namespace ingot::verify {
 namespace {

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "formats/tensor.h"
+#include "formats/container/tensor.h"
 #include "inference/matrix.h"
 #include "inference/model/layer_stream.h"
 #include "verify/outputs/divergence.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "formats/checkpoint.h"
+#include "formats/checkpoint/checkpoint.h"
 #include "inference/profile.h"
 #include "verify/outputs/prompts.h"
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-#include "formats/checkpoint.h"
+#include "formats/checkpoint/checkpoint.h"
 #include "inference/generate/memory_plan.h"
 #include "inference/model/model_spec.h"
 

@@ -10,8 +10,8 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
-#include "formats/dtype.h"
-#include "formats/safetensors.h"
+#include "formats/container/dtype.h"
+#include "formats/container/safetensors.h"
 
 namespace ingot::verify {
 

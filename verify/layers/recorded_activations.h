@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "formats/base/fd.h"
-#include "formats/tensor.h"
+#include "formats/container/tensor.h"
 #include "inference/matrix.h"
 #include "inference/model/model_spec.h"
 

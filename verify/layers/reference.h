@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "formats/checkpoint.h"
+#include "formats/checkpoint/checkpoint.h"
 #include "inference/profile.h"
 #include "verify/layers/layer_check.h"
 #include "verify/outputs/greedy_check.h"

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <span>
 
-#include "formats/tensor.h"
+#include "formats/container/tensor.h"
 #include "verify/layers/layer_check.h"
 #include "verify/outputs/prompt_rows.h"
 

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "formats/checkpoint.h"
+#include "formats/checkpoint/checkpoint.h"
 #include "inference/model/model.h"
 #include "inference/parallel/comm.h"
 

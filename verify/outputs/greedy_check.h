@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "formats/checkpoint.h"
+#include "formats/checkpoint/checkpoint.h"
 #include "inference/profile.h"
 #include "verify/outputs/prompts.h"
 

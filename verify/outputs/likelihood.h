@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "formats/checkpoint.h"
+#include "formats/checkpoint/checkpoint.h"
 #include "inference/profile.h"
 #include "verify/outputs/prompts.h"
 

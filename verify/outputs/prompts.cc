@@ -7,7 +7,7 @@
 
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
-#include "formats/json.h"
+#include "formats/json/json.h"
 #include "inference/chat/chat_format.h"
 #include "inference/family/model_family.h"
 #include "inference/generate/prompt_text.h"

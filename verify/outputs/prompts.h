@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "formats/checkpoint.h"
+#include "formats/checkpoint/checkpoint.h"
 #include "inference/tokenizer/tokenizer.h"
 
 namespace ingot::verify {

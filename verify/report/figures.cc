@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "formats/json.h"
+#include "formats/json/json.h"
 
 namespace ingot::verify {
 namespace {

@@ -8,9 +8,9 @@
 
 #include <fmt/format.h>
 
-#include "formats/activation_statistics.h"
 #include "formats/base/fd.h"
-#include "formats/safetensors.h"
+#include "formats/container/safetensors.h"
+#include "formats/records/activation_statistics.h"
 
 namespace ingot::verify {
 

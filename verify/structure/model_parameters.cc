@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "formats/config_meaning.h"
+#include "formats/config/config_meaning.h"
 
 namespace ingot::verify {
 

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "formats/json.h"
+#include "formats/json/json.h"
 #include "verify/structure/structure_findings.h"
 
 namespace ingot::verify {
@@ -17,7 +17,7 @@ struct OutputConfig {
   bool is_hub = true;
 };
 
-/// Finds ("structure.config") every meaning (formats/config_meaning.h) that is not the source's, by
+/// Finds ("structure.config") every meaning (formats/config/config_meaning.h) that is not the source's, by
 /// the keys that say it. Left out is what conversion derives: quantization_config, which loader
 /// rules compare with the tensors, and num_nextn_predict_layers (tensor_pairs.h). A key that is not
 /// known and that one side alone has is a warning. Absent and null are the same.

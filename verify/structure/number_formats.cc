@@ -4,8 +4,8 @@
 
 #include <fmt/format.h>
 
-#include "formats/block_scales.h"
-#include "formats/config_meaning.h"
+#include "formats/config/config_meaning.h"
+#include "formats/storage/block_scales.h"
 
 namespace ingot::verify {
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "formats/checkpoint.h"
+#include "formats/checkpoint/checkpoint.h"
 #include "verify/structure/model_parameters.h"
 
 namespace ingot::verify {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "formats/base/parallel.h"
-#include "shard/joined.h"
+#include "shard/join/joined.h"
 
 namespace ingot::verify {
 

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <functional>
 
-#include "formats/checkpoint.h"
+#include "formats/checkpoint/checkpoint.h"
 #include "verify/structure/structure_findings.h"
 
 namespace ingot::verify {

@@ -6,10 +6,10 @@
 
 #include <fmt/format.h>
 
+#include "check/stored_hashes.h"
 #include "formats/base/fd.h"
-#include "formats/checkpoint_listing.h"
-#include "formats/config_meaning.h"
-#include "formats/stored_hashes.h"
+#include "formats/checkpoint/checkpoint_listing.h"
+#include "formats/config/config_meaning.h"
 
 namespace ingot::verify {
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "formats/base/hash.h"
-#include "formats/checkpoint.h"
+#include "formats/checkpoint/checkpoint.h"
 #include "verify/structure/structure_findings.h"
 
 namespace ingot::verify {

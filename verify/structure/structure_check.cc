@@ -6,13 +6,13 @@
 
 #include <fmt/format.h>
 
+#include "check/check_directory.h"
 #include "formats/base/fd.h"
-#include "formats/checkpoint_listing.h"
-#include "formats/config_meaning.h"
-#include "formats/native_config.h"
-#include "shard/check_directory.h"
-#include "shard/rank_directories.h"
-#include "shard/source.h"
+#include "formats/checkpoint/checkpoint_listing.h"
+#include "formats/config/config_meaning.h"
+#include "formats/config/native_config.h"
+#include "shard/join/rank_directories.h"
+#include "shard/join/source.h"
 #include "verify/structure/input_scales.h"
 #include "verify/structure/model_parameters.h"
 #include "verify/structure/number_formats.h"

@@ -6,7 +6,7 @@
 #include <functional>
 #include <vector>
 
-#include "formats/loader_rules.h"
+#include "check/rules/loader_rules.h"
 #include "verify/side.h"
 
 namespace ingot::verify {

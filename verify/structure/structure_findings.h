@@ -5,8 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "check/rules/loader_rules.h"
 #include "formats/base/error.h"
-#include "formats/loader_rules.h"
 
 namespace ingot::verify {
 

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <optional>
 
-#include "formats/checkpoint.h"
-#include "formats/manifest.h"
+#include "formats/checkpoint/checkpoint.h"
+#include "formats/records/manifest.h"
 #include "verify/structure/structure_findings.h"
 
 namespace ingot::verify {

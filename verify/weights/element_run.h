@@ -1,6 +1,6 @@
 #pragma once
 
-#include "formats/tensor.h"
+#include "formats/container/tensor.h"
 #include "quantize/scheme.h"
 #include "verify/weights/element_sums.h"
 #include "verify/weights/step_grid.h"

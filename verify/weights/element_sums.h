@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-#include "formats/encoding.h"
+#include "formats/storage/encoding.h"
 
 namespace ingot::verify {
 

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "formats/float8.h"
+#include "formats/container/float8.h"
 #include "quantize/kernels/block_grid.h"
 #include "quantize/kernels/e2m1.h"
 #include "quantize/kernels/row_scan.h"

@@ -7,9 +7,9 @@
 #include <mutex>
 #include <optional>
 
-#include "formats/block_scales.h"
-#include "formats/encoding.h"
-#include "formats/tensor.h"
+#include "formats/container/tensor.h"
+#include "formats/storage/block_scales.h"
+#include "formats/storage/encoding.h"
 #include "quantize/scheme.h"
 
 namespace ingot::verify {

@@ -10,8 +10,8 @@
 
 #include <fmt/format.h>
 
-#include "formats/bfloat16.h"
-#include "formats/block_scales.h"
+#include "formats/container/bfloat16.h"
+#include "formats/storage/block_scales.h"
 #include "quantize/kernels/block_grid.h"
 #include "verify/weights/element_run.h"
 

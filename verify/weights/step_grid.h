@@ -1,6 +1,6 @@
 #pragma once
 
-#include "formats/encoding.h"
+#include "formats/storage/encoding.h"
 
 namespace ingot::verify {
 

@@ -3,7 +3,7 @@
 #include <array>
 #include <cstdint>
 
-#include "formats/tensor.h"
+#include "formats/container/tensor.h"
 
 namespace ingot::verify {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "formats/checkpoint.h"
+#include "formats/checkpoint/checkpoint.h"
 #include "verify/weights/element_sums.h"
 #include "verify/weights/group_reach.h"
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "formats/block_scales.h"
-#include "formats/tensor_source.h"
+#include "formats/storage/block_scales.h"
+#include "formats/storage/tensor_source.h"
 #include "quantize/scheme.h"
 #include "verify/weights/element_sums.h"
 #include "verify/weights/group_reach.h"

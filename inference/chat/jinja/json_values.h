@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "formats/json.h"
+#include "formats/json/json.h"
 #include "inference/chat/jinja/render_state.h"
 #include "inference/chat/jinja/value.h"
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "formats/json.h"
+#include "formats/json/json.h"
 #include "inference/chat/jinja/render_state.h"
 
 namespace ingot::inference::jinja {

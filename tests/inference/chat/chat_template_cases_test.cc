@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "formats/base/error.h"
-#include "formats/json.h"
+#include "formats/json/json.h"
 #include "inference/chat/jinja/template.h"
 
 // chat_template_cases.json: whole chat templates and conversations, and the texts that Jinja2

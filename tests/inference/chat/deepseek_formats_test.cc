@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "formats/json.h"
+#include "formats/json/json.h"
 #include "inference/chat/chat_format.h"
 #include "tests/support/expect_error.h"
 

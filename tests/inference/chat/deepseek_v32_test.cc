@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "formats/json.h"
+#include "formats/json/json.h"
 #include "tests/support/expect_error.h"
 
 // The expected texts were written by hand from the description of DeepSeek's encoder.

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "formats/json.h"
+#include "formats/json/json.h"
 #include "inference/chat/jinja/filters.h"
 #include "inference/chat/jinja/methods.h"
 #include "inference/chat/jinja/template.h"

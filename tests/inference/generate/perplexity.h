@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "formats/base/fd.h"
-#include "formats/json.h"
+#include "formats/json/json.h"
 #include "inference/tokenizer/tokenizer.h"
 #include "tests/inference/model/runner.h"
 

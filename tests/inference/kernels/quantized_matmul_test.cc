@@ -10,7 +10,7 @@
 
 #include <gtest/gtest.h>
 
-#include "formats/float8.h"
+#include "formats/container/float8.h"
 #include "inference/kernels/quantized_task.h"
 #include "quantize/kernels/e2m1.h"
 #include "tests/inference/kernels/stored_matrix.h"

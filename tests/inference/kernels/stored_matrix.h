@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "formats/encoding.h"
-#include "formats/float8.h"
+#include "formats/container/float8.h"
+#include "formats/storage/encoding.h"
 #include "inference/kernels/weight_matrix.h"
 
 namespace ingot::inference {

@@ -13,7 +13,7 @@
 
 #include <gtest/gtest.h>
 
-#include "formats/bfloat16.h"
+#include "formats/container/bfloat16.h"
 #include "tests/inference/kernels/stored_matrix.h"
 #include "tests/quantize/each_target.h"
 

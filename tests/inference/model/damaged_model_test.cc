@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "formats/dtype.h"
+#include "formats/container/dtype.h"
 #include "tests/convert/output_tensors.h"
 #include "tests/inference/model/edited_copy.h"
 #include "tests/inference/model/golden_file.h"

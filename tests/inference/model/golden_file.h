@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "formats/base/fd.h"
-#include "formats/safetensors.h"
+#include "formats/container/safetensors.h"
 #include "inference/matrix.h"
 
 namespace ingot::testing {

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "formats/bfloat16.h"
+#include "formats/container/bfloat16.h"
 #include "inference/matrix.h"
 
 namespace ingot::inference {

@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "formats/bfloat16.h"
+#include "formats/container/bfloat16.h"
 #include "inference/family/rope_spec.h"
 #include "tests/support/expect_error.h"
 

@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
-#include "formats/checkpoint.h"
+#include "formats/checkpoint/checkpoint.h"
 #include "inference/model/model.h"
 #include "inference/parallel/comm.h"
-#include "shard/source.h"
+#include "shard/join/source.h"
 
 namespace ingot::testing {
 

@@ -12,7 +12,7 @@
 
 #include <gtest/gtest.h>
 
-#include "formats/json.h"
+#include "formats/json/json.h"
 #include "tests/support/expect_error.h"
 
 namespace ingot::inference {

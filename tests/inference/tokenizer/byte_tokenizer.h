@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "formats/json.h"
+#include "formats/json/json.h"
 #include "inference/tokenizer/byte_level.h"
 
 namespace ingot::testing {

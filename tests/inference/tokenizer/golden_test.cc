@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "formats/json.h"
+#include "formats/json/json.h"
 #include "inference/tokenizer/stream_decoder.h"
 #include "inference/tokenizer/tokenizer.h"
 #include "inference/tokenizer/utf8.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "shard/source.h"
+#include "shard/join/source.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/output_tensors.h"
 #include "verify/calibrate/calibrate.h"

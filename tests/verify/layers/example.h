@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "inference/tokenizer/tokenizer.h"
-#include "shard/source.h"
+#include "shard/join/source.h"
 #include "tests/convert/conversion.h"
 #include "verify/layers/layer_check.h"
 #include "verify/outputs/prompts.h"

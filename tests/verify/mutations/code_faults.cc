@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "formats/bfloat16.h"
+#include "formats/container/bfloat16.h"
 #include "tests/verify/mutations/edited_weights.h"
 #include "tests/verify/mutations/fault.h"
 

@@ -1,6 +1,6 @@
 #include <array>
 
-#include "formats/json.h"
+#include "formats/json/json.h"
 #include "tests/verify/mutations/edited_weights.h"
 #include "tests/verify/mutations/fault.h"
 

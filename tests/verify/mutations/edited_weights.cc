@@ -4,7 +4,7 @@
 #include <stdexcept>
 
 #include "formats/base/fd.h"
-#include "formats/safetensors.h"
+#include "formats/container/safetensors.h"
 #include "tests/support/tiny_checkpoint.h"
 
 namespace ingot::testing {

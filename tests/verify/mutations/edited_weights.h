@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "formats/json.h"
-#include "formats/tensor.h"
+#include "formats/container/tensor.h"
+#include "formats/json/json.h"
 
 namespace ingot::testing {
 

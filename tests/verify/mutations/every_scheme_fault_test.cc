@@ -3,9 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "formats/block_scales.h"
-#include "formats/checkpoint.h"
-#include "formats/float8.h"
+#include "formats/checkpoint/checkpoint.h"
+#include "formats/container/float8.h"
+#include "formats/storage/block_scales.h"
 #include "quantize/kernels/code_encode.h"
 #include "tests/convert/targets.h"
 #include "tests/support/temp_dir.h"

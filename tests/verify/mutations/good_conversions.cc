@@ -4,9 +4,9 @@
 
 #include <gtest/gtest.h>
 
-#include "formats/manifest.h"
-#include "formats/stored_hashes.h"
-#include "shard/rank_directories.h"
+#include "check/stored_hashes.h"
+#include "formats/records/manifest.h"
+#include "shard/join/rank_directories.h"
 #include "tests/slicing/sliced.h"
 #include "tests/verify/mutations/edited_weights.h"
 

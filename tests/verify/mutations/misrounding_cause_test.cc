@@ -5,8 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "formats/bfloat16.h"
-#include "formats/float8.h"
+#include "formats/container/bfloat16.h"
+#include "formats/container/float8.h"
 #include "tests/support/temp_dir.h"
 #include "tests/verify/mutations/edited_weights.h"
 #include "tests/verify/mutations/good_conversions.h"

@@ -1,7 +1,7 @@
 #include <array>
 #include <cstdint>
 
-#include "formats/bfloat16.h"
+#include "formats/container/bfloat16.h"
 #include "tests/verify/mutations/edited_weights.h"
 #include "tests/verify/mutations/fault.h"
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "formats/bfloat16.h"
+#include "formats/container/bfloat16.h"
 #include "tests/verify/mutations/edited_weights.h"
 #include "tests/verify/mutations/fault.h"
 

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "formats/json.h"
+#include "formats/json/json.h"
 #include "tests/support/enough_memory.h"
 #include "tests/support/expect_error.h"
 #include "tests/verify/layers/example.h"

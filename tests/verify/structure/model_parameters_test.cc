@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "formats/config_meaning.h"
+#include "formats/config/config_meaning.h"
 
 // What another program makes of a config without changing the model, and single changes of it.
 // tests/golden/PROVENANCE.md says where the files come from.

@@ -1,7 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "formats/manifest.h"
+#include "formats/records/manifest.h"
 #include "tests/slicing/sliced.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_checkpoint.h"

@@ -6,10 +6,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "formats/bfloat16.h"
-#include "formats/encoding.h"
-#include "formats/float16.h"
-#include "formats/float8.h"
+#include "formats/container/bfloat16.h"
+#include "formats/container/float16.h"
+#include "formats/container/float8.h"
+#include "formats/storage/encoding.h"
 
 namespace ingot::verify {
 

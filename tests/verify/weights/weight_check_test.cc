@@ -6,8 +6,8 @@
 
 #include <gtest/gtest.h>
 
-#include "formats/bfloat16.h"
-#include "formats/float8.h"
+#include "formats/container/bfloat16.h"
+#include "formats/container/float8.h"
 #include "tests/inference/weights/crafted.h"
 #include "tests/support/expect_error.h"
 

@@ -1,0 +1,286 @@
+#include "check/check.h"
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+#include <unordered_map>
+
+#include <fmt/format.h>
+
+#include "check/manifest_check.h"
+#include "check/ranks_check.h"
+#include "check/stored_hashes.h"
+#include "formats/base/foreign_files.h"
+#include "formats/checkpoint/checkpoint_listing.h"
+#include "formats/checkpoint/file_bytes.h"
+#include "formats/checkpoint/weights_headers.h"
+#include "formats/records/manifest.h"
+
+namespace ingot::formats {
+namespace {
+
+constexpr std::string_view kShardsLayout = "deepseek-mp";
+
+Finding changed(std::string file, std::string tensor, std::string message) {
+  return finding_of(
+      Error(ErrorCode::kMismatch, std::move(message)).in_file(file).in_tensor(tensor));
+}
+
+// The directory itself must be readable: anything else is a finding.
+void require_directory(const std::filesystem::path& directory) {
+  std::error_code error;
+  const std::filesystem::directory_iterator listing(directory, error);
+  if (error) throw system_error(error.value(), "read directory", directory.string());
+}
+
+void count(const Checkpoint& checkpoint, CheckResult& result) {
+  result.n_files = checkpoint.files().size();
+  result.n_tensors = checkpoint.stored().size();
+  for (const SourceFile& file : checkpoint.files()) result.n_bytes += file.n_bytes;
+  result.family = checkpoint.family().name;
+  result.dialect = checkpoint.dialect().name;
+}
+
+// Opens what can be opened; every fault on the way becomes a finding.
+std::optional<Checkpoint> open_with_findings(const std::filesystem::path& directory,
+                                             OpenOptions options, CheckResult& result) {
+  ErrorList faults;
+  options.faults = &faults;
+  std::optional<Checkpoint> checkpoint;
+  try {
+    checkpoint.emplace(Checkpoint::open(directory, options));
+  } catch (const Error& error) {
+    faults.add(error);
+  }
+  for (const Error& fault : faults.errors()) result.findings.push_back(finding_of(fault));
+  if (!checkpoint) return checkpoint;
+  count(*checkpoint, result);
+  for (const std::string& remark : checkpoint->remarks()) {
+    Finding& finding = result.findings.emplace_back(
+        finding_of(Error(ErrorCode::kMismatch, remark).in_file(directory.string())));
+    finding.severity = Severity::kWarning;
+  }
+  return checkpoint;
+}
+
+// A rule often sees what the structure already told: the same code at the same tensor is said once.
+void add_rule_findings(const Checkpoint& checkpoint, const CheckOptions& options,
+                       CheckResult& result) {
+  std::set<std::pair<ErrorCode, std::string>> told;
+  for (const Finding& finding : result.findings) {
+    if (!finding.tensor.empty()) told.emplace(finding.code, finding.tensor);
+  }
+  try {
+    for (Finding& finding :
+         run_loader_rules(checkpoint, {.deep = options.deep,
+                                      .threads = options.threads,
+                                      .stop_requested = options.stop_requested,
+                                      .tensor_parallel = options.tensor_parallel})) {
+      if (!told.contains({finding.code, finding.tensor}))
+        result.findings.push_back(std::move(finding));
+    }
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kInterrupted) throw;
+    result.findings.push_back(finding_of(error));
+  }
+}
+
+// Manifest and records are read by whoever needs them: what is wrong with them is said once.
+void say_once(std::vector<Finding>& findings) {
+  std::set<std::tuple<ErrorCode, std::string, std::string, std::string>> told;
+  std::erase_if(findings, [&](const Finding& finding) {
+    const std::string file = std::filesystem::path(finding.file).filename().string();
+    const bool is_ours = file == kManifestName || file == kRecordsName;
+    return is_ours && !told.emplace(finding.code, file, finding.tensor, finding.message).second;
+  });
+}
+
+// The files model{i}-mp{N}.safetensors: one name stands in each of them, and the names are not the
+// hub's, so they are no checkpoint that could be opened. What each file says of itself, and what
+// the manifest says of it, can be compared all the same.
+void check_shards(const std::filesystem::path& directory, const Manifest& manifest,
+                  const CheckOptions& options, LinkedHashes& hashes, CheckResult& result) {
+  constexpr std::string_view kWeightsSuffix = ".safetensors";
+  std::vector<std::string> names = list_file_names(directory);
+  std::erase_if(names, [&](const std::string& name) { return !name.ends_with(kWeightsSuffix); });
+  ErrorList faults;
+  std::vector<WeightsFile> files = locate_files(names, directory, {});
+  const std::vector<StoredTensor> stored = read_headers(files, options.threads, faults);
+  for (const Error& fault : faults.errors()) result.findings.push_back(finding_of(fault));
+  const FileBytes bytes(std::move(files));
+  result.n_files = bytes.files().size();
+  result.n_tensors = stored.size();
+  for (const SourceFile& file : bytes.files()) result.n_bytes += file.n_bytes;
+  const StoredWeights weights{.stored = stored, .bytes = bytes};
+  check_against_manifest(directory, manifest, &weights, options, hashes, result);
+}
+
+// The top manifest may have records of its own.
+void check_records(const std::filesystem::path& directory, const Manifest& manifest,
+                   CheckResult& result) {
+  std::error_code ignored;
+  const std::filesystem::path path = directory / kRecordsName;
+  if (manifest.n_tensors == 0 && !std::filesystem::exists(path, ignored)) return;
+  try {
+    (void)read_tensor_records(path, manifest.records_hash);
+  } catch (const Error& error) {
+    Finding finding = finding_of(error);
+    finding.file = kRecordsName;
+    result.findings.push_back(std::move(finding));
+  }
+}
+
+// Of a manifest that cannot be read the fault is a finding.
+std::optional<Manifest> manifest_with_findings(const std::filesystem::path& directory,
+                                               CheckResult& result) {
+  std::optional<Manifest> manifest;
+  try {
+    manifest = read_manifest(directory);
+  } catch (const Error& error) {
+    result.findings.push_back(finding_of(error));
+  }
+  result.has_manifest = manifest.has_value();
+  return manifest;
+}
+
+// A checkpoint, or the directory of one rank.
+CheckResult check_unsliced(const std::filesystem::path& directory,
+                           const std::optional<Manifest>& manifest, const CheckOptions& options,
+                           LinkedHashes& hashes, CheckResult result) {
+  OpenOptions open;
+  open.family = options.family;
+  // What was converted under a given family is read under it again.
+  if (open.family.empty() && manifest && find_family(manifest->family) != nullptr)
+    open.family = manifest->family;
+  open.threads = options.threads;
+  const std::optional<Checkpoint> checkpoint = open_with_findings(directory, open, result);
+  if (checkpoint) add_rule_findings(*checkpoint, options, result);
+  if (manifest) {
+    admit_allowed(*manifest, result);
+    std::optional<StoredWeights> weights;
+    if (checkpoint)
+      weights.emplace(StoredWeights{.stored = checkpoint->stored(), .bytes = checkpoint->bytes()});
+    check_against_manifest(directory, *manifest, weights ? &*weights : nullptr, options, hashes,
+                           result);
+  }
+  say_once(result.findings);
+  return result;
+}
+
+// Never as one that has ranks itself: a link to the directory above would have no end.
+CheckResult check_rank(const std::filesystem::path& directory, const CheckOptions& options,
+                       LinkedHashes& hashes) {
+  require_directory(directory);
+  CheckResult result;
+  const std::optional<Manifest> manifest = manifest_with_findings(directory, result);
+  return check_unsliced(directory, manifest, options, hashes, std::move(result));
+}
+
+// A sliced checkpoint as a whole: it has no tensors but those of its ranks' directories.
+bool check_sliced(const std::filesystem::path& directory, const Manifest& manifest,
+                  const CheckOptions& options, LinkedHashes& hashes, CheckResult& result) {
+  const bool has_ranks = manifest.slicing && !manifest.slicing->ranks.empty();
+  const bool has_shards = manifest.layout == kShardsLayout;
+  if (!has_ranks && !has_shards) return false;
+  result.family = manifest.family;
+  result.dialect = manifest.dialect;
+  try {
+    require_finished_directory(directory);
+  } catch (const Error& error) {
+    result.findings.push_back(finding_of(error));
+    return true;
+  }
+  if (has_shards) {
+    check_shards(directory, manifest, options, hashes, result);
+    return true;
+  }
+  check_against_manifest(directory, manifest, nullptr, options, hashes, result);
+  if (options.hashes) check_records(directory, manifest, result);
+  const auto check_one = [&](const std::filesystem::path& rank) {
+    return check_rank(rank, options, hashes);
+  };
+  check_ranks(directory, *manifest.slicing, check_one, result);
+  return true;
+}
+
+}  // namespace
+
+CheckResult check_checkpoint(const std::filesystem::path& directory, const CheckOptions& options) {
+  require_directory(directory);
+  LinkedHashes hashes;
+  CheckResult result;
+  const std::optional<Manifest> manifest = manifest_with_findings(directory, result);
+  if (manifest && check_sliced(directory, *manifest, options, hashes, result)) return result;
+  return check_unsliced(directory, manifest, options, hashes, std::move(result));
+}
+
+CheckResult check_is_source_of(const std::filesystem::path& given,
+                               const std::filesystem::path& converted,
+                               const HashingOptions& options) {
+  const std::filesystem::path source = checkpoint_directory(given);
+  require_directory(source);
+  require_directory(converted);
+  const std::optional<Manifest> manifest = read_manifest(converted);
+  if (!manifest) {
+    throw Error(ErrorCode::kNotFound,
+                fmt::format("has no {}: it was not made by ingot convert", kManifestName))
+        .in_file(converted.string());
+  }
+  const std::vector<TensorRecord> records =
+      read_tensor_records(converted / kRecordsName, manifest->records_hash);
+
+  CheckResult result;
+  result.has_manifest = true;
+  OpenOptions open;
+  if (find_family(manifest->family) != nullptr) open.family = manifest->family;
+  open.threads = options.threads;
+  const std::optional<Checkpoint> checkpoint = open_with_findings(source, open, result);
+  if (!checkpoint) return result;
+
+  const auto stored = checkpoint->stored();
+  const std::vector<HashedTensor> hashed =
+      hash_stored({.stored = stored, .bytes = checkpoint->bytes()}, options);
+  std::unordered_map<std::string_view, std::size_t> by_name;
+  for (std::size_t i = 0; i < stored.size(); ++i) by_name.emplace(stored[i].name, i);
+  const std::set<std::string_view> unreadable = unreadable_files(checkpoint->files());
+  for (const TensorRecord& record : records) {
+    for (const TensorHash& wanted : record.source) {
+      const auto found = by_name.find(wanted.name);
+      if (found == by_name.end()) {
+        if (unreadable.contains(wanted.file)) continue;  // said once, of the file
+        result.findings.push_back(
+            finding_of(Error(ErrorCode::kMissingTensor, "was converted, but is not here")
+                           .in_file(wanted.file)
+                           .in_tensor(wanted.name)));
+        continue;
+      }
+      const std::size_t i = found->second;
+      by_name.erase(found);
+      const std::string& file = checkpoint->files()[stored[i].file].name;
+      if (hashed[i].failure) {
+        result.findings.push_back(finding_of(Error(*hashed[i].failure).in_tensor(wanted.name)));
+      } else if (!hashed[i].hash) {
+        result.findings.push_back(changed(file, wanted.name, "has no data to compare"));
+      } else if (wanted.dtype != dtype_name(stored[i].dtype) || wanted.shape != stored[i].shape) {
+        result.findings.push_back(changed(
+            file, wanted.name,
+            fmt::format("is {} {}, converted was {} {}", dtype_name(stored[i].dtype),
+                        shape_text(stored[i].shape), wanted.dtype, shape_text(wanted.shape))));
+      } else if (*hashed[i].hash != wanted.hash) {
+        result.findings.push_back(
+            changed(file, wanted.name,
+                    fmt::format("its bytes have hash {}, what was converted had {}",
+                                hashed[i].hash->hex(), wanted.hash.hex())));
+      }
+      if (hashed[i].hash) ++result.n_hashed;
+    }
+  }
+  for (std::size_t i = 0; i < stored.size(); ++i) {
+    if (!by_name.contains(stored[i].name)) continue;
+    result.findings.push_back(changed(checkpoint->files()[stored[i].file].name, stored[i].name,
+                                      "was not there when the checkpoint was converted"));
+  }
+  return result;
+}
+
+}  // namespace ingot::formats

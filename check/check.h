@@ -1,0 +1,43 @@
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "check/rules/loader_rules.h"
+#include "check/stored_hashes.h"
+
+namespace ingot::formats {
+
+struct CheckOptions {
+  std::string family = {};  ///< as OpenOptions::family
+  bool deep = false;        ///< read every FP8 weight for NaN codes
+  bool hashes = true;       ///< where a manifest lies beside the weights, hash every tensor
+  std::size_t threads = 1;
+  std::uint64_t tensor_parallel = 1;  ///< as RuleOptions::tensor_parallel
+  /// Asked at every piece of weights that is read; true: kInterrupted is thrown.
+  std::function<bool()> stop_requested = {};
+};
+
+struct CheckResult {
+  std::vector<Finding>
+      findings;  ///< in stable order: structure, then loader rules in table order, then hashes
+  std::uint64_t n_files = 0, n_tensors = 0, n_bytes = 0, n_hashed = 0;
+  bool has_manifest = false;
+  std::string family, dialect;
+};
+
+/// Everything that can be known to be wrong with a directory, all at once; throws only when it
+/// cannot be read at all (no such directory, permission). Of a checkpoint that was cut for ranks,
+/// every rank's directory is checked too, with its name before the files of its findings; of layout
+/// deepseek-mp, sizes and hashes alone.
+CheckResult check_checkpoint(const std::filesystem::path& directory, const CheckOptions& options);
+
+/// Whether `source` is the checkpoint that `converted` was made from, by the per-tensor source
+/// hashes in the latter's manifest. One finding per tensor that differs or is missing.
+CheckResult check_is_source_of(const std::filesystem::path& source,
+                               const std::filesystem::path& converted,
+                               const HashingOptions& options);
+
+}  // namespace ingot::formats

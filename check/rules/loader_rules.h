@@ -1,0 +1,65 @@
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/checkpoint/checkpoint.h"
+
+namespace ingot::formats {
+
+enum class Severity : std::uint8_t {
+  kError,    ///< every loader of the dialect refuses it, or garbage results
+  kWarning,  ///< some loaders refuse it; the row names them
+};
+
+/// A fact found wrong. `code` and `rule` are stable.
+struct Finding {
+  Severity severity{};
+  ErrorCode code{};
+  std::string file, tensor, message;
+  std::string_view rule;  ///< id of the loader rule; empty for structure and hashes
+};
+
+/// The same fact as an error of the checkpoint's structure.
+Finding finding_of(const Error& error);
+
+/// How much to look at.
+struct RuleOptions {
+  bool deep = false;  ///< read every FP8 weight for NaN codes
+  std::size_t threads = 1;
+  bool values = true;  ///< read scales; without, headers and JSON alone
+  /// Asked at every piece of weights that is read; true: kInterrupted is thrown.
+  std::function<bool()> stop_requested = {};
+  /// Ranks that tensor parallelism cuts the weights into; 1: not known, nothing is said of cuts.
+  std::uint64_t tensor_parallel = 1;
+};
+
+/// One test that a loader makes, as a row. Source: docs/formats.md, "A loader rejects".
+struct LoaderRule {
+  std::string_view name;     ///< stable id, e.g. "fp8.scale-shape"
+  std::string_view dialect;  ///< of the checkpoints that it is about; empty: of any
+  std::string_view loaders;  ///< who refuses: "all", "vLLM", "vLLM, SGLang"
+  Severity severity{};
+  std::string_view rule;  ///< what must hold, one line
+  /// Reports each violation (severity and rule are filled in by run_loader_rules).
+  void (*test)(const Checkpoint& checkpoint, const RuleOptions& options,
+               const std::function<void(Finding)>& report);
+  /// False: headers and JSON are all that the test reads. True: scales too, and weights when
+  /// `deep`; left out without RuleOptions::values.
+  bool reads_values = false;
+  /// What it finds is what some engine refuses, and another may take: `--allow engine-refuses`
+  /// accepts it.
+  bool is_allowable = false;
+};
+
+std::span<const LoaderRule> loader_rules();
+/// The row of this id, or null.
+const LoaderRule* find_loader_rule(std::string_view name);
+
+/// The findings of every row for the checkpoint's dialect or for any, in table order.
+std::vector<Finding> run_loader_rules(const Checkpoint& checkpoint, const RuleOptions& options);
+
+}  // namespace ingot::formats

@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "formats/base/error.h"
+#include "formats/base/hash.h"
+#include "formats/checkpoint/checkpoint.h"
+
+namespace ingot::formats {
+
+/// The tensor hash of `n_bytes` that `read(offset, out)` gives piece by piece.
+Hash128 hash_range(std::uint64_t n_bytes,
+                   const std::function<void(std::uint64_t, std::span<std::byte>)>& read);
+
+/// The tensor hash of a file's bytes. `stop_requested` is asked at every chunk; true: kInterrupted.
+Hash128 hash_file(const std::filesystem::path& path,
+                  const std::function<bool()>& stop_requested = {});
+
+/// The hash of a stored tensor, or why it could not be read; neither when its file was consumed.
+struct HashedTensor {
+  std::optional<Hash128> hash;
+  std::optional<Error> failure;
+};
+
+/// Stored tensors and where their bytes are.
+struct StoredWeights {
+  std::span<const StoredTensor> stored;
+  const StoredBytes& bytes;
+};
+
+/// How tensors are read.
+struct HashingOptions {
+  std::size_t threads = 1;
+  std::function<bool()> stop_requested = {};  ///< asked at every piece; true: kInterrupted
+};
+
+/// Reads every tensor once, in chunks on all threads. One entry for each of `weights.stored`, in
+/// its order. Throws nothing but kInterrupted.
+std::vector<HashedTensor> hash_stored(const StoredWeights& weights, const HashingOptions& options);
+
+/// The same over several directories: files that they share by hard links are read once. From one
+/// thread.
+class LinkedHashes {
+ public:
+  /// `directory` is where the files of `weights` are.
+  std::vector<HashedTensor> hash_stored(const std::filesystem::path& directory,
+                                        const StoredWeights& weights,
+                                        const HashingOptions& options);
+
+ private:
+  using FileId = std::pair<std::uint64_t, std::uint64_t>;  // device, inode
+  using Range = std::pair<std::uint64_t, std::uint64_t>;   // offset, bytes
+  static std::optional<FileId> shared_file(const std::filesystem::path& path);
+
+  std::map<FileId, std::map<Range, HashedTensor>> known_;
+};
+
+}  // namespace ingot::formats

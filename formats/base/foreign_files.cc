@@ -1,0 +1,181 @@
+#include "formats/base/foreign_files.h"
+
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "formats/base/error.h"
+#include "formats/base/fd.h"
+
+namespace ingot::formats {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr std::uint64_t kMaxRefBytes = 256;
+constexpr std::size_t kNamesShown = 5;
+// What is read first of a safetensors file; `version ` would be a length beyond any disk.
+constexpr std::size_t kLengthOfSafetensors = 8;
+constexpr std::string_view kOriginal = "original/";
+constexpr std::string_view kCacheFolder = "models--";
+constexpr std::string_view kPictures = "pictures";
+constexpr std::string_view kSafetensors = ".safetensors";
+
+/// What an ending says of a file that is no part of a checkpoint.
+struct ForeignEnding {
+  std::string_view ending;
+  std::string_view reason;
+  /// Why a directory that has its weights so is refused; empty where these are no weights.
+  std::string_view refusal = {};
+};
+
+constexpr std::string_view kGguf = "weights in GGUF";
+constexpr std::string_view kPickles = "weights in PyTorch's pickles";
+constexpr std::string_view kOtherWeights = "weights in a format that is not read";
+constexpr std::string_view kGgufRefusal =
+    "holds GGUF files, whose weights are quantized in llama.cpp's formats (fetch the safetensors "
+    "release that they were made from)";
+constexpr std::string_view kPickleRefusal =
+    "holds PyTorch pickles, which can run code when they are read (fetch the safetensors files, "
+    "or write them with save_pretrained of transformers)";
+constexpr std::string_view kOtherRefusal =
+    "holds weights in a format that is not read (fetch the safetensors files)";
+
+constexpr std::array kEndings = {
+    ForeignEnding{".gguf", kGguf, kGgufRefusal},
+    ForeignEnding{".ggml", kGguf, kGgufRefusal},
+    ForeignEnding{".bin", kPickles, kPickleRefusal},
+    ForeignEnding{".bin.index.json", kPickles},
+    ForeignEnding{".pt", kPickles, kPickleRefusal},
+    ForeignEnding{".pth", kPickles, kPickleRefusal},
+    ForeignEnding{".ckpt", kPickles, kPickleRefusal},
+    ForeignEnding{".h5", kOtherWeights, kOtherRefusal},
+    ForeignEnding{".msgpack", kOtherWeights, kOtherRefusal},
+    ForeignEnding{".onnx", kOtherWeights, kOtherRefusal},
+    ForeignEnding{".npz", kOtherWeights, kOtherRefusal},
+    ForeignEnding{".png", kPictures},
+    ForeignEnding{".jpg", kPictures},
+    ForeignEnding{".jpeg", kPictures},
+    ForeignEnding{".gif", kPictures},
+    ForeignEnding{".webp", kPictures},
+    ForeignEnding{".svg", kPictures},
+};
+
+std::string lower(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return out;
+}
+
+const ForeignEnding* find_ending(std::string_view path) {
+  const std::string name = lower(path);
+  const auto row = std::find_if(kEndings.begin(), kEndings.end(), [&](const ForeignEnding& entry) {
+    return name.ends_with(entry.ending);
+  });
+  return row == kEndings.end() ? nullptr : &*row;
+}
+
+/// Bare names of the entries, sorted; none where there is no such folder.
+std::vector<std::string> names_in(const fs::path& directory) {
+  std::vector<std::string> names;
+  std::error_code failure;
+  for (fs::directory_iterator at(directory, failure); !failure && at != fs::directory_iterator();
+       at.increment(failure))
+    names.push_back(at->path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::string first_names(std::vector<std::string> names) {
+  const std::size_t n = names.size();
+  names.resize(std::min(n, kNamesShown));
+  return fmt::format("{}{}", fmt::join(names, ", "),
+                     n > kNamesShown ? fmt::format(" and {} more", n - kNamesShown) : "");
+}
+
+bool is_snapshot_name(std::string_view name) {
+  return !name.empty() && !name.starts_with('.') &&
+         name.find_first_of("/\\") == std::string_view::npos;
+}
+
+}  // namespace
+
+fs::path checkpoint_directory(const fs::path& directory) {
+  const fs::path snapshots = directory / "snapshots";
+  std::error_code failure;
+  const bool is_cached = fs::is_directory(snapshots, failure) &&
+                         !fs::exists(directory / "config.json", failure) &&
+                         (fs::is_directory(directory / "blobs", failure) ||
+                          fs::is_directory(directory / "refs", failure));
+  if (!is_cached) return directory;
+  const fs::path ref = directory / "refs" / "main";
+  std::string name;
+  if (fs::exists(ref, failure)) name = read_text_file(ref, kMaxRefBytes);
+  name.erase(name.find_last_not_of(" \r\n\t") + 1);
+  if (is_snapshot_name(name) && fs::is_directory(snapshots / name, failure))
+    return snapshots / name;
+  throw Error(ErrorCode::kNotFound,
+              fmt::format("is a model's folder in the hub's cache, and {} (fetch the model again, "
+                          "or name one of its snapshots: {})",
+                          name.empty() ? std::string("has no refs/main")
+                                       : fmt::format("refs/main names snapshot '{}', which is not "
+                                                     "here",
+                                                     name),
+                          first_names(names_in(snapshots))))
+      .in_file(directory.string());
+}
+
+void require_own_format(const fs::path& directory) {
+  const std::vector<std::string> names = names_in(directory);
+  const auto is_own = [](const std::string& name) {
+    return name.ends_with(kSafetensors) || name.ends_with(".safetensors.index.json");
+  };
+  if (std::any_of(names.begin(), names.end(), is_own)) return;
+  std::vector<std::string> models;
+  std::copy_if(names.begin(), names.end(), std::back_inserter(models),
+               [](const std::string& name) { return name.starts_with(kCacheFolder); });
+  std::error_code failure;
+  if (!models.empty() && !fs::exists(directory / "config.json", failure)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("is the hub's cache of many models (name one of them: {})",
+                            first_names(models)))
+        .in_file(directory.string());
+  }
+  for (const std::string& name : names) {
+    const ForeignEnding* row = find_ending(name);
+    if (row == nullptr || row->refusal.empty()) continue;
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("{}: {}; only safetensors files are read", row->refusal, name))
+        .in_file(directory.string());
+  }
+}
+
+bool is_lfs_pointer(std::string_view start) {
+  constexpr std::string_view kPointer = "version https://git-lfs.github.com/";
+  return start.size() >= kLengthOfSafetensors &&
+         kPointer.starts_with(start.substr(0, kPointer.size()));
+}
+
+std::string_view left_out_reason(std::string_view path) {
+  if (path.starts_with(kOriginal)) return kOtherWeights;
+  if (path.ends_with(kSafetensors)) return kUnlistedWeights;
+  const ForeignEnding* row = find_ending(path);
+  return row == nullptr ? std::string_view() : row->reason;
+}
+
+std::vector<std::string> left_out_remarks(std::span<const LeftOut> files) {
+  std::vector<std::pair<std::string_view, std::vector<std::string>>> by_reason;
+  for (const LeftOut& file : files) {
+    auto at = std::find_if(by_reason.begin(), by_reason.end(),
+                           [&](const auto& entry) { return entry.first == file.reason; });
+    if (at == by_reason.end()) at = by_reason.insert(at, {file.reason, {}});
+    at->second.push_back(file.path);
+  }
+  std::vector<std::string> remarks;
+  for (auto& [reason, names] : by_reason)
+    remarks.push_back(fmt::format("left out, {}: {}", reason, first_names(std::move(names))));
+  return remarks;
+}
+
+}  // namespace ingot::formats

@@ -1,0 +1,389 @@
+#include "formats/checkpoint/checkpoint.h"
+
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "formats/base/fd.h"
+#include "formats/checkpoint/checkpoint_listing.h"
+#include "formats/checkpoint/encoding_recognition.h"
+#include "formats/checkpoint/family_match.h"
+#include "formats/checkpoint/file_bytes.h"
+#include "formats/checkpoint/rank_slices.h"
+#include "formats/checkpoint/stray_weights.h"
+#include "formats/checkpoint/weights_headers.h"
+#include "formats/records/manifest.h"
+#include "formats/storage/stored_names.h"
+
+// Opening goes from the outside in: config, files, headers, index, encodings, family. Each stage
+// needs the one before it, so faults are thrown at the end of a stage, all of that stage together;
+// `check` collects them and goes on.
+
+namespace ingot::formats {
+
+namespace {
+
+constexpr std::uint64_t kMaxConfigBytes = 64'000'000;
+// One line per stored tensor: of the largest released model 20 MB.
+constexpr std::uint64_t kMaxDescriptionBytes = 256'000'000;
+
+/// Faults of one stage.
+class Stage {
+ public:
+  explicit Stage(const OpenOptions& options) : collected_(options.faults) {}
+  ErrorList& faults() { return faults_; }
+  void settle() {
+    if (collected_ == nullptr) {
+      faults_.throw_if_any();
+    } else {
+      for (const Error& error : faults_.errors()) collected_->add(error);
+    }
+    faults_ = ErrorList();
+  }
+  /// Runs what may throw; false when it did.
+  template <typename Body>
+  bool attempt(const Body& body) {
+    try {
+      body();
+      return true;
+    } catch (const Error& error) {
+      faults_.add(error);
+      return false;
+    }
+  }
+
+ private:
+  ErrorList faults_;
+  ErrorList* collected_;
+};
+
+}  // namespace
+
+struct Checkpoint::State {
+  std::filesystem::path directory;
+  ModelConfig config;
+  const Family* family = find_family("generic");
+  const Dialect* dialect = find_dialect("deepseek");
+  Json description;
+  std::unique_ptr<StoredBytes> bytes;
+  std::vector<StoredTensor> stored;
+  std::vector<LogicalTensor> tensors;
+  std::vector<SideFile> side_files;
+  std::vector<std::string> remarks;
+  std::vector<std::string>
+      lost;  ///< names that the index gives to files that were not read, sorted
+  std::array<std::uint64_t, 2> block = {128, 128};
+  std::vector<std::string> file_names;       ///< of the directory, sorted
+  std::shared_ptr<const RankSlices> slices;  ///< of a rank's directory
+  bool has_index = false;
+  bool is_complete = true;  ///< every file could be read
+  bool lacks_promised_mtp = false;
+
+  [[nodiscard]] bool has_file(std::string_view name) const {
+    return std::binary_search(file_names.begin(), file_names.end(), name);
+  }
+  /// From stored tensors to logical ones: names, encodings, the family's grammar.
+  void understand(const StoredNames& names, const OpenOptions& options, Stage& stage);
+};
+
+namespace {
+
+std::string family_names() {
+  std::vector<std::string_view> names;
+  for (const Family* family : families()) names.push_back(family->name);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+const Family& chosen_family(const ModelConfig& config, const std::string& asked) {
+  const Family* family = asked.empty() ? family_of(config) : find_family(asked);
+  if (family != nullptr) return *family;
+  if (!asked.empty()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("there is no family '{}' (there are {})", asked, family_names()));
+  }
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("model_type '{}' belongs to no known family (--family takes one of {})",
+                          config.model_type, family_names()))
+      .in_file(kConfigName);
+}
+
+ModelConfig read_config(const std::filesystem::path& directory, bool may_be_missing) {
+  const std::filesystem::path path = directory / kConfigName;
+  try {
+    return parse_model_config(read_text_file(path, kMaxConfigBytes), kConfigName);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kNotFound) throw;
+    if (may_be_missing) return {};
+    throw Error(ErrorCode::kNotFound, "is missing (fetch it; --family generic goes without)")
+        .in_file(path.string());
+  }
+}
+
+/// Null when the dialect has no such file or it is not here: config.json may say it all.
+Json read_description(const std::filesystem::path& directory, const Dialect& dialect) {
+  if (dialect.description_file.empty()) return nullptr;
+  const std::filesystem::path path = directory / dialect.description_file;
+  // Not exists(): a link that leads nowhere is a broken file, not none.
+  std::error_code failure;
+  if (std::filesystem::symlink_status(path, failure).type() ==
+      std::filesystem::file_type::not_found)
+    return nullptr;
+  Json description =
+      parse_json(read_text_file(path, kMaxDescriptionBytes), dialect.description_file);
+  if (!description.is_object()) {
+    throw Error(ErrorCode::kCorrupt, "is not a JSON object").in_file(dialect.description_file);
+  }
+  return description;
+}
+
+void require_one_directory(const Manifest& manifest, const std::filesystem::path& directory) {
+  if (!manifest.slicing || manifest.slicing->ranks.empty()) return;
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("holds a checkpoint cut for {} ranks, in {} and its like (name one of "
+                          "those directories)",
+                          manifest.slicing->n_ranks, manifest.slicing->ranks.front().directory))
+      .in_file(directory.string());
+}
+
+bool has_mtp_tensor(const std::vector<LogicalTensor>& tensors, const ModelConfig& config) {
+  return std::any_of(tensors.begin(), tensors.end(), [&](const LogicalTensor& tensor) {
+    return tensor.layer && *tensor.layer >= config.num_hidden_layers;
+  });
+}
+
+}  // namespace
+
+void Checkpoint::State::understand(const StoredNames& names, const OpenOptions& options,
+                                   Stage& stage) {
+  const bool names_are_known = !family->rules.empty();
+  const std::string method =
+      config.quantization ? config.quantization->quant_method : std::string();
+  tensors = recognise_encodings({.stored = stored,
+                                 .names = names,
+                                 .files = bytes->files(),
+                                 .block = block,
+                                 .quant_method = method,
+                                 .names_are_known = names_are_known,
+                                 .is_complete = is_complete},
+                                stage.faults());
+  stage.settle();
+
+  const FamilyMatch match{.family = *family,
+                          .config = config,
+                          .stored = stored,
+                          .files = bytes->files(),
+                          .allow_unknown = options.allow_unknown,
+                          .are_slices = slices != nullptr};
+  match_family(match, tensors, stage.faults());
+  if (slices) {
+    const SliceMatch slice_match{
+        .slices = *slices, .config = config, .stored = stored, .files = bytes->files()};
+    match_slices(slice_match, tensors, stage.faults());
+  }
+  stage.settle();
+  // Of a pipeline, only the last stage has those layers.
+  const bool may_have_mtp = !slices || slices->slicing.rank->end_layer > config.num_hidden_layers;
+  lacks_promised_mtp = names_are_known && config.num_nextn_predict_layers > 0 && may_have_mtp &&
+                       !has_mtp_tensor(tensors, config);
+}
+
+Checkpoint Checkpoint::open(const std::filesystem::path& directory, const OpenOptions& options) {
+  require_finished_directory(directory);
+  auto state = std::make_unique<State>();
+  state->directory = directory;
+  Stage stage(options);
+
+  std::optional<Manifest> manifest;
+  stage.attempt([&] { manifest = read_manifest(directory); });
+  if (manifest) require_one_directory(*manifest, directory);
+  if (options.consumed_headers.empty()) require_own_format(directory);
+  const bool any_names = options.family == state->family->name;
+  stage.attempt([&] {
+    state->config = read_config(directory, any_names);
+    const Family& family = chosen_family(state->config, options.family);
+    require_widths(family, state->config);
+    state->family = &family;
+  });
+  stage.attempt([&] {
+    state->file_names = list_file_names(directory);
+    state->dialect = &dialect_of(state->config, state->file_names);
+    state->block = fp8_block_size(state->config);
+    state->description = read_description(directory, *state->dialect);
+  });
+  if (manifest) state->slices = read_rank_slices(directory, *manifest, stage.faults());
+  stage.settle();
+
+  WeightsListing listing =
+      list_weights(directory, options.consumed_headers, any_names, stage.faults());
+  SideListing beside = list_side_files(directory, stage.faults());
+  state->side_files = std::move(beside.files);
+  state->has_index = listing.has_index;
+  stage.settle();
+
+  std::vector<WeightsFile> located =
+      locate_files(listing.files, directory, options.consumed_headers);
+  state->stored = read_headers(located, options.threads, stage.faults());
+  state->is_complete = listing.is_complete && stage.faults().empty();
+  state->bytes = std::make_unique<FileBytes>(std::move(located));
+  const StoredNames names(state->stored);
+  check_duplicates(state->stored, names, state->bytes->files(), stage.faults());
+  if (listing.has_index)
+    check_index(listing.index, state->stored, names, state->bytes->files(), stage.faults());
+  if (!state->is_complete) state->lost = lost_names(listing.index, state->bytes->files());
+  const StrayCheck strays{
+      .directory = directory,
+      .family = *state->family,
+      .config = state->config,
+      .stored = state->stored,
+      .names = names,
+      .index_name = listing.has_index ? std::string_view(listing.index.name) : std::string_view()};
+  settle_strays(strays, listing.strays, beside.left_out, stage.faults());
+  std::sort(beside.left_out.begin(), beside.left_out.end(),
+            [](const LeftOut& a, const LeftOut& b) { return a.path < b.path; });
+  state->remarks = left_out_remarks(beside.left_out);
+  listing = {};
+  if (state->stored.empty() && state->is_complete) {
+    stage.faults().add(
+        Error(ErrorCode::kMissingTensor, "holds no tensors").in_file(directory.string()));
+  }
+  stage.settle();
+  state->understand(names, options, stage);
+  return Checkpoint(std::move(state));
+}
+
+Checkpoint Checkpoint::assemble(AssembledModel model, const OpenOptions& options) {
+  INGOT_CHECK(model.bytes != nullptr);
+  auto state = std::make_unique<State>();
+  state->directory = std::move(model.directory);
+  state->config = std::move(model.config);
+  state->description = std::move(model.description);
+  state->side_files = std::move(model.side_files);
+  state->remarks = std::move(model.remarks);
+  state->stored = std::move(model.stored);
+  state->bytes = std::move(model.bytes);
+  state->slices = std::move(model.slices);
+  state->file_names =
+      model.file_names ? std::move(*model.file_names) : list_file_names(state->directory);
+  std::sort(state->file_names.begin(), state->file_names.end());
+  // Whoever joined slices has looked for all that the model has.
+  state->has_index = !model.file_names || state->has_file(kIndexName);
+  Stage stage(options);
+
+  stage.attempt([&] {
+    const Family& family = chosen_family(state->config, options.family);
+    require_widths(family, state->config);
+    state->family = &family;
+  });
+  stage.attempt([&] {
+    state->dialect =
+        model.dialect != nullptr ? model.dialect : &dialect_of(state->config, state->file_names);
+    state->block = fp8_block_size(state->config);
+  });
+  const StoredNames names(state->stored);
+  check_duplicates(state->stored, names, state->bytes->files(), stage.faults());
+  stage.settle();
+  state->understand(names, options, stage);
+  return Checkpoint(std::move(state));
+}
+
+Checkpoint::Checkpoint(std::unique_ptr<State> state) : state_(std::move(state)) {}
+Checkpoint::~Checkpoint() = default;
+Checkpoint::Checkpoint(Checkpoint&&) noexcept = default;
+Checkpoint& Checkpoint::operator=(Checkpoint&&) noexcept = default;
+
+const ModelConfig& Checkpoint::config() const {
+  return state_->config;
+}
+const Family& Checkpoint::family() const {
+  return *state_->family;
+}
+std::span<const LogicalTensor> Checkpoint::tensors() const {
+  return state_->tensors;
+}
+std::span<const StoredTensor> Checkpoint::stored() const {
+  return state_->stored;
+}
+std::span<const SourceFile> Checkpoint::files() const {
+  return state_->bytes->files();
+}
+const std::filesystem::path& Checkpoint::directory() const {
+  return state_->directory;
+}
+const Dialect& Checkpoint::dialect() const {
+  return *state_->dialect;
+}
+const Json& Checkpoint::description() const {
+  return state_->description;
+}
+const std::vector<SideFile>& Checkpoint::side_files() const {
+  return state_->side_files;
+}
+bool Checkpoint::has_file(std::string_view name) const {
+  return state_->has_file(name);
+}
+const std::vector<std::string>& Checkpoint::remarks() const {
+  return state_->remarks;
+}
+
+bool Checkpoint::may_have_lost(std::string_view name) const {
+  const std::vector<std::string>& lost = state_->lost;
+  // Without an index nobody knows what the file held.
+  if (lost.empty()) return !state_->is_complete;
+  const std::string_view stem = module_name(name);
+  for (auto at = std::lower_bound(lost.begin(), lost.end(), stem);
+       at != lost.end() && at->starts_with(stem); ++at) {
+    const char next = (*at)[std::min(stem.size(), at->size() - 1)];
+    if (at->size() == stem.size() || next == '.' || next == '_') return true;
+  }
+  return false;
+}
+
+bool Checkpoint::has_index() const {
+  return state_->has_index;
+}
+bool Checkpoint::lacks_promised_mtp() const {
+  return state_->lacks_promised_mtp;
+}
+
+void Checkpoint::read(std::uint32_t stored, std::uint64_t offset, std::span<std::byte> out) const {
+  const StoredTensor& tensor = state_->stored.at(stored);
+  INGOT_CHECK(offset <= tensor.n_bytes && out.size() <= tensor.n_bytes - offset);
+  state_->bytes->read(stored, tensor, offset, out);
+}
+
+std::vector<std::byte> Checkpoint::header_bytes(std::uint32_t file) const {
+  return state_->bytes->header_bytes(file);
+}
+
+bool Checkpoint::has_data(std::uint32_t file) const {
+  return state_->bytes->has_data(file);
+}
+
+void Checkpoint::read_file(std::uint32_t file, std::uint64_t offset,
+                           std::span<std::byte> out) const {
+  state_->bytes->read_file(file, offset, out);
+}
+
+const SlicingRecord* Checkpoint::slicing() const {
+  return state_->slices ? &state_->slices->slicing : nullptr;
+}
+
+const StoredBytes& Checkpoint::bytes() const {
+  return *state_->bytes;
+}
+
+bool Checkpoint::is_whole() const {
+  return state_->bytes->is_whole();
+}
+
+std::string Checkpoint::home_file(std::uint32_t stored) const {
+  return state_->bytes->home_file(stored);
+}
+
+void Checkpoint::close_file(std::uint32_t file) const {
+  state_->bytes->close_file(file);
+}
+
+}  // namespace ingot::formats

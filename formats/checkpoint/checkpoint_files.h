@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "formats/base/fd.h"
+#include "formats/storage/tensor_source.h"
+
+namespace ingot::formats {
+
+/// Where a weights file is read from.
+struct WeightsFile {
+  SourceFile facts;
+  std::filesystem::path path;
+  /// Stands for a file that was consumed: its header alone. Empty when the file is here.
+  std::filesystem::path saved_header;
+};
+
+/// The header bytes [0, 8+N) of a weights file, and how long the whole file is or was.
+struct WeightsHeader {
+  std::vector<std::byte> bytes;
+  std::uint64_t file_bytes = 0;
+};
+WeightsHeader read_weights_header(const WeightsFile& file);
+
+/// Open weights files. Descriptors are opened on first use and at most so many are kept, so a
+/// checkpoint may have more files than the process may open. Safe from many threads.
+class CheckpointFiles {
+ public:
+  explicit CheckpointFiles(std::vector<WeightsFile> files);
+
+  [[nodiscard]] const WeightsFile& operator[](std::uint32_t file) const {
+    return slots_[file].file;
+  }
+  void read(std::uint32_t file, std::uint64_t offset, std::span<std::byte> out) const;
+  /// Closes the descriptor of a file that nobody reads.
+  void close(std::uint32_t file) const;
+
+ private:
+  struct Slot {
+    WeightsFile file;
+    Fd fd;
+    std::size_t users = 0;
+    std::uint64_t last_use = 0;
+  };
+  class Lease;
+  void close_longest_unused() const;
+
+  std::size_t max_open_;
+  mutable std::mutex mutex_;  // guards everything below but Slot::file
+  mutable std::vector<Slot> slots_;
+  mutable std::size_t n_open_ = 0;
+  mutable std::uint64_t clock_ = 0;
+};
+
+}  // namespace ingot::formats

@@ -1,0 +1,292 @@
+#include "formats/checkpoint/checkpoint_listing.h"
+
+#include <algorithm>
+#include <set>
+#include <system_error>
+
+#include <fmt/format.h>
+
+#include "formats/base/fd.h"
+#include "formats/base/name_kind.h"
+#include "formats/config/native_config.h"
+#include "formats/json/json.h"
+#include "formats/records/manifest.h"
+
+namespace ingot::formats {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr std::string_view kWeightsSuffix = ".safetensors";
+constexpr std::string_view kIndexSuffix = ".safetensors.index.json";
+constexpr std::string_view kSingleFile = "model.safetensors";
+constexpr std::string_view kHeaderSuffix = ".header";
+// msmodelslim's: quant_model_weights and, with the type behind it, quant_model_weight_w8a8_dynamic.
+constexpr std::string_view kAscendIndexPrefix = "quant_model_weight";
+constexpr std::string_view kShardKind = "model-*-of-*.safetensors";
+// The published index of 92,425 tensors has 9 MB.
+constexpr std::uint64_t kMaxIndexBytes = std::uint64_t{1} << 30;
+
+/// Entries of a directory, sorted by name.
+std::vector<fs::directory_entry> entries_of(const fs::path& directory) {
+  std::error_code failure;
+  std::vector<fs::directory_entry> entries;
+  fs::directory_iterator at(directory, failure);
+  while (!failure && at != fs::directory_iterator()) {
+    entries.push_back(*at);
+    at.increment(failure);
+  }
+  if (failure) throw system_error(failure.value(), "read directory", directory.string());
+  std::sort(entries.begin(), entries.end());
+  return entries;
+}
+
+/// Bare names that end in `suffix`, without it, sorted.
+std::vector<std::string> names_with_suffix(const fs::path& directory, std::string_view suffix) {
+  std::vector<std::string> names;
+  for (const fs::directory_entry& entry : entries_of(directory)) {
+    std::string name = entry.path().filename().string();
+    if (!name.ends_with(suffix)) continue;
+    name.resize(name.size() - suffix.size());
+    names.push_back(std::move(name));
+  }
+  return names;
+}
+
+bool is_in(const std::vector<std::string>& sorted, std::string_view name) {
+  return std::binary_search(sorted.begin(), sorted.end(), name);
+}
+
+std::vector<std::string> present_files(const fs::path& directory,
+                                       const fs::path& consumed_headers) {
+  std::vector<std::string> names = names_with_suffix(directory, kWeightsSuffix);
+  for (std::string& name : names) name += kWeightsSuffix;
+  if (!consumed_headers.empty()) {
+    for (std::string& name : names_with_suffix(consumed_headers, kHeaderSuffix))
+      names.push_back(std::move(name));
+  }
+  std::sort(names.begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  return names;
+}
+
+/// The name of the index, or empty where there is none. Throws kDuplicate for several that are not
+/// called as loaders expect.
+std::string index_name(const fs::path& directory) {
+  // Not exists(): a link that leads nowhere is a broken index, not none.
+  std::error_code failure;
+  if (fs::symlink_status(directory / kIndexName, failure).type() != fs::file_type::not_found)
+    return std::string(kIndexName);
+  std::vector<std::string> names = names_with_suffix(directory, kIndexSuffix);
+  std::erase_if(names,
+                [](const std::string& name) { return !name.starts_with(kAscendIndexPrefix); });
+  if (names.empty()) return {};
+  if (names.size() > 1) {
+    throw Error(ErrorCode::kDuplicate,
+                fmt::format("is an index, and so is {}{} (keep the one of this model)", names[1],
+                            kIndexSuffix))
+        .in_file(names[0].append(kIndexSuffix));
+  }
+  return names[0].append(kIndexSuffix);
+}
+
+bool read_index(const fs::path& directory, WeightsListing& listing, ErrorList& faults) {
+  try {
+    const std::string name = index_name(directory);
+    if (name.empty()) return true;
+    listing.has_index = true;
+    listing.index = parse_checkpoint_index(read_text_file(directory / name, kMaxIndexBytes), name);
+    return true;
+  } catch (const Error& error) {
+    faults.add(error);
+    return false;
+  }
+}
+
+void take_indexed(const std::vector<std::string>& present, WeightsListing& listing,
+                  ErrorList& faults) {
+  std::vector<std::string> named;
+  for (const auto& [tensor, file] : listing.index.weight_map) {
+    if (named.empty() || named.back() != file) named.push_back(file);
+  }
+  std::sort(named.begin(), named.end());
+  named.erase(std::unique(named.begin(), named.end()), named.end());
+  for (std::string& file : named) {
+    if (is_in(present, file)) {
+      listing.files.push_back(std::move(file));
+      continue;
+    }
+    listing.is_complete = false;
+    faults.add(
+        Error(ErrorCode::kNotFound,
+              fmt::format("{} names it, but it is not here (fetch this file)", listing.index.name))
+            .in_file(file));
+  }
+  std::set<std::string> kinds;
+  for (const std::string& file : listing.files) kinds.insert(name_kind(file));
+  for (const std::string& file : present) {
+    if (is_in(listing.files, file)) continue;
+    const bool is_shard = kinds.contains(name_kind(file));
+    if (!is_shard && file != kSingleFile) {
+      listing.strays.push_back(file);
+      continue;
+    }
+    faults.add(
+        Error(ErrorCode::kMissingTensor,
+              fmt::format("is not named by {}{}", listing.index.name,
+                          is_shard ? " (fetch the index again, or move the file away)"
+                                   : ", and transformers would read it instead of the files that "
+                                     "are (move the file away, or the index and its files)"))
+            .in_file(file));
+  }
+}
+
+void take_unindexed(const std::vector<std::string>& present, const fs::path& directory,
+                    WeightsListing& listing, ErrorList& faults) {
+  if (present.empty()) {
+    listing.is_complete = false;
+    faults.add(Error(ErrorCode::kNotFound,
+                     fmt::format("holds no weights: neither {} nor {}", kIndexName, kSingleFile))
+                   .in_file(directory.string()));
+    return;
+  }
+  if (!is_in(present, kSingleFile)) {
+    listing.is_complete = false;
+    faults.add(
+        Error(ErrorCode::kNotFound, fmt::format("has {} .safetensors file(s), but neither {} nor "
+                                                "{} (fetch the index; --family generic "
+                                                "reads them without)",
+                                                present.size(), kIndexName, kSingleFile))
+            .in_file(directory.string()));
+    return;
+  }
+  listing.files.emplace_back(kSingleFile);
+  for (const std::string& file : present) {
+    if (file == kSingleFile) continue;
+    if (name_kind(file) != kShardKind) {
+      listing.strays.push_back(file);
+      continue;
+    }
+    faults.add(Error(ErrorCode::kMissingTensor,
+                     fmt::format("stands beside {} without an index (fetch {}, or move the "
+                                 "file away)",
+                                 kSingleFile, kIndexName))
+                   .in_file(file));
+  }
+}
+
+bool is_description_file(std::string_view name) {
+  const auto all = dialects();
+  return std::any_of(all.begin(), all.end(),
+                     [&](const Dialect* dialect) { return name == dialect->description_file; });
+}
+
+bool is_ours_or_derived(std::string_view name) {
+  return name == kConfigName || name == kNativeConfigName || name == kManifestName ||
+         name == kRecordsName || name == kVerifyName || is_description_file(name);
+}
+
+void collect_side_files(const fs::path& directory, const std::string& prefix, SideListing& listing,
+                        ErrorList& faults) {
+  for (const fs::directory_entry& entry : entries_of(directory)) {
+    const std::string name = entry.path().filename().string();
+    try {
+      std::error_code failure;
+      const fs::file_status own = entry.symlink_status(failure);
+      if (!failure && own.type() == fs::file_type::directory) {
+        const std::string path = prefix + name + "/";
+        if (const std::string_view reason = left_out_reason(path); !reason.empty()) {
+          listing.left_out.push_back({.path = path, .reason = reason});
+        } else if (!name.starts_with('.')) {
+          collect_side_files(entry.path(), path, listing, faults);
+        }
+        continue;
+      }
+      // Those at the top have been listed as weights.
+      if (name.ends_with(kIndexSuffix) || (prefix.empty() && name.ends_with(kWeightsSuffix)))
+        continue;
+      if (const std::string_view reason = left_out_reason(prefix + name); !reason.empty()) {
+        listing.left_out.push_back({.path = prefix + name, .reason = reason});
+        continue;
+      }
+      if (prefix.empty() && is_ours_or_derived(name)) continue;
+      const fs::file_status target = entry.status(failure);
+      if (target.type() == fs::file_type::not_found) {
+        throw Error(ErrorCode::kNotFound, "is a symbolic link that leads nowhere")
+            .in_file(entry.path().string());
+      }
+      if (failure) throw system_error(failure.value(), "read", entry.path().string());
+      if (target.type() == fs::file_type::directory) continue;
+      if (!is_utf8(name)) {
+        throw Error(ErrorCode::kUnsupported, "has a name that is not UTF-8 (rename or remove it)")
+            .in_file(entry.path().string());
+      }
+      if (target.type() != fs::file_type::regular) {
+        throw Error(ErrorCode::kInvalidArgument, "is not a regular file (move it away)")
+            .in_file(entry.path().string());
+      }
+      const std::uintmax_t size = entry.file_size(failure);
+      if (failure) throw system_error(failure.value(), "read", entry.path().string());
+      listing.files.push_back({.path = prefix + name, .n_bytes = size});
+    } catch (const Error& error) {
+      faults.add(error);
+    }
+  }
+}
+
+}  // namespace
+
+void require_finished_directory(const fs::path& directory) {
+  std::error_code failure;
+  const fs::file_status status = fs::status(directory, failure);
+  if (status.type() == fs::file_type::not_found) {
+    throw Error(ErrorCode::kNotFound, "no such directory").in_file(directory.string());
+  }
+  if (failure) throw system_error(failure.value(), "read directory", directory.string());
+  if (status.type() != fs::file_type::directory) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "is not a directory (name the folder that holds config.json)")
+        .in_file(directory.string());
+  }
+  const bool is_partial = fs::exists(directory / kPartialName, failure);
+  if (failure) throw system_error(failure.value(), "read directory", directory.string());
+  if (is_partial) {
+    throw Error(
+        ErrorCode::kExists,
+        fmt::format("holds {}: an unfinished conversion (run the same command with --resume)",
+                    kPartialName))
+        .in_file(directory.string());
+  }
+}
+
+WeightsListing list_weights(const fs::path& directory, const fs::path& consumed_headers,
+                            bool accept_any, ErrorList& faults) {
+  WeightsListing listing;
+  const std::vector<std::string> present = present_files(directory, consumed_headers);
+  if (!read_index(directory, listing, faults)) {
+    // The index says nothing, but `check` may still look at what is there.
+    listing.files = present;
+    listing.has_index = false;
+  } else if (listing.has_index) {
+    take_indexed(present, listing, faults);
+  } else if (accept_any && !present.empty()) {
+    listing.files = present;
+  } else {
+    take_unindexed(present, directory, listing, faults);
+  }
+  return listing;
+}
+
+std::vector<std::string> list_file_names(const fs::path& directory) {
+  return names_with_suffix(directory, "");
+}
+
+SideListing list_side_files(const fs::path& directory, ErrorList& faults) {
+  SideListing listing;
+  collect_side_files(directory, "", listing, faults);
+  const auto by_path = [](const auto& a, const auto& b) { return a.path < b.path; };
+  std::sort(listing.files.begin(), listing.files.end(), by_path);
+  std::sort(listing.left_out.begin(), listing.left_out.end(), by_path);
+  return listing;
+}
+
+}  // namespace ingot::formats

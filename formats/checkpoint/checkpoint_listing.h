@@ -1,0 +1,53 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "formats/base/error.h"
+#include "formats/base/foreign_files.h"
+#include "formats/checkpoint/checkpoint.h"
+#include "formats/container/checkpoint_index.h"
+
+namespace ingot::formats {
+
+inline constexpr std::string_view kConfigName = "config.json";
+inline constexpr std::string_view kIndexName = "model.safetensors.index.json";
+
+/// Throws unless `directory` is one that can be read (kNotFound, kInvalidArgument) and is not the
+/// place of a conversion that has not ended (kExists).
+void require_finished_directory(const std::filesystem::path& directory);
+
+/// Which files hold the weights.
+struct WeightsListing {
+  bool has_index = false;
+  CheckpointIndex index;
+  std::vector<std::string> files;  ///< bare names of those that are here or were consumed, sorted
+  bool is_complete = true;         ///< false when the index names a file that is neither
+  /// Bare names of weights files that the index does not name, or that stand beside
+  /// model.safetensors, and whose names do not make them part of the checkpoint, sorted.
+  std::vector<std::string> strays;
+};
+
+/// Files of the index (kIndexName, else the one of msmodelslim, `quant_model_weight*`), or
+/// model.safetensors where there is none; any *.safetensors with `accept_any`. Reports index files
+/// that are missing, and weights files beside them that have the name of one more of their kind, or
+/// that of a checkpoint in one file: signs of an index that is not of these files.
+WeightsListing list_weights(const std::filesystem::path& directory,
+                            const std::filesystem::path& consumed_headers, bool accept_any,
+                            ErrorList& faults);
+
+/// Bare names of what stands in a directory, sorted.
+std::vector<std::string> list_file_names(const std::filesystem::path& directory);
+
+/// What stands beside the weights, sorted by path.
+struct SideListing {
+  std::vector<SideFile> files;
+  std::vector<LeftOut> left_out;  ///< weights in folders, and what left_out_reason() tells
+};
+
+/// Symbolic links to files count as files, links to directories are not entered; directories whose
+/// names begin with a dot are passed over in silence.
+SideListing list_side_files(const std::filesystem::path& directory, ErrorList& faults);
+
+}  // namespace ingot::formats

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "formats/storage/encoding.h"
+
+namespace ingot::formats {
+
+/// What the scale in a part of this name may be shared by.
+enum class ScaleReach : std::uint8_t {
+  kAny,    ///< a block, a row, a group of columns or the whole tensor: the shape says which
+  kBlock,  ///< a block or a group of columns
+};
+
+/// A way to name a part: `stem + suffix` belongs to the weight `stem + ".weight"` (stacked experts:
+/// to the weight `stem`). The suffixes of all dialects, and DeepSeek's own `.scale`.
+struct PartNaming {
+  std::string suffix;
+  Part part{};
+  /// Suffixes of stacked experts: their weights have no `.weight`.
+  bool is_stacked = false;
+  /// Names of this form mean parts and nothing else, so one without a weight is a fault.
+  bool is_distinct = true;
+  ScaleReach reach = ScaleReach::kAny;
+  bool global_divides = false;  ///< of Part::kGlobal
+};
+
+/// Every naming of a part other than the codes, the longest suffix first, so that the first match
+/// wins.
+std::span<const PartNaming> part_namings();
+
+/// Suffixes under which codes stand in place of `.weight` in some dialect, e.g. `.weight_packed`.
+std::span<const std::string_view> packed_suffixes();
+
+/// What a part is, for messages: "a scale", "a global scale".
+std::string_view part_meaning(Part part);
+
+}  // namespace ingot::formats

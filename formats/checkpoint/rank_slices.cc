@@ -1,0 +1,291 @@
+#include "formats/checkpoint/rank_slices.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "formats/base/checked.h"
+#include "formats/records/rank_holdings.h"
+
+namespace ingot::formats {
+namespace {
+
+/// Heads of keys and values may be fewer than ranks, which then share them.
+bool may_be_shared(Role role) {
+  return role == Role::kKProj || role == Role::kVProj || role == Role::kAttentionBias;
+}
+
+/// The weight of which a tensor of this shape holds the codes; empty when it does not fit 64 bits.
+Shape decoded(Shape stored, SchemeId scheme) {
+  if (scheme_facts(scheme).code_bits != 4 || stored.empty()) return stored;
+  const auto columns = checked_mul(stored.back(), 2);
+  if (!columns) return {};
+  stored.back() = *columns;
+  return stored;
+}
+
+class Matcher {
+ public:
+  Matcher(const SliceMatch& with, ErrorList& faults)
+      : with_(with),
+        rank_(*with.slices.slicing.rank),
+        holdings_(with.slices.slicing, with.config),
+        faults_(faults) {
+    if (rank_.whole_config.is_object()) {
+      whole_config_ = parse_model_config(rank_.whole_config.dump(),
+                                         fmt::format("{}: whole_config", kManifestName));
+    }
+  }
+
+  void stages() {
+    const std::uint32_t end = with_.slices.slicing.stage_layers.back();
+    if (end == with_.config.num_hidden_layers) return;
+    faults_.add(
+        Error(ErrorCode::kMismatch, fmt::format("divides {} layers into stages, config.json has {}",
+                                                end, with_.config.num_hidden_layers))
+            .in_file(kManifestName));
+  }
+
+  void tensor(const LogicalTensor& tensor) {
+    const StoredTensor& weight = with_.stored[tensor.encoding.stored.weight()];
+    if (tensor.rule != nullptr && !is_held(tensor, weight)) return;
+    bool fits = true;
+    tensor.encoding.stored.for_each(
+        [&](Part, std::uint32_t i) { fits = part(tensor, with_.stored[i]) && fits; });
+    if (!fits) return;
+    if (scheme_facts(tensor.encoding.scheme).quantized) wholes(tensor);
+    // Outside the grammar nothing is promised.
+    if (tensor.rule != nullptr && !tensor.rule->any_shape) whole(tensor, weight);
+  }
+
+ private:
+  void fault(const StoredTensor& stored, ErrorCode code, std::string message) {
+    faults_.add(Error(code, std::move(message))
+                    .in_file(with_.files[stored.file].name)
+                    .in_tensor(stored.name));
+  }
+
+  bool is_held(const LogicalTensor& tensor, const StoredTensor& weight) {
+    if (holdings_.of(*tensor.rule, tensor.layer, tensor.expert) != Holding::kElsewhere) return true;
+    std::string held =
+        fmt::format("{} the embedding, {} norm and head", rank_.has_embedding ? "with" : "without",
+                    rank_.has_head ? "with" : "without");
+    if (tensor.layer && (*tensor.layer < rank_.first_layer || *tensor.layer >= rank_.end_layer)) {
+      held = fmt::format("of layers {} to {}", rank_.first_layer,
+                         std::max(rank_.first_layer + 1, rank_.end_layer) - 1);
+    } else if (tensor.layer) {
+      held = fmt::format("with other experts in layer {}", *tensor.layer);
+    }
+    fault(weight, ErrorCode::kMismatch,
+          fmt::format("is here, but by the manifest rank {} is one {} (was it copied from another "
+                      "rank?)",
+                      rank_.rank, held));
+    return false;
+  }
+
+  /// The stored tensor against its own record.
+  bool part(const LogicalTensor& tensor, const StoredTensor& stored) {
+    const SliceRecord* slice = with_.slices.find(stored.name);
+    if (slice == nullptr) return true;
+    if (slice->is_zeroed && share_of(tensor).index == 0) {
+      fault(stored, ErrorCode::kMismatch,
+            fmt::format("is zeroed by the manifest, but rank {} is the one that keeps it",
+                        rank_.rank));
+      return false;
+    }
+    Shape needed = slice->whole;
+    const auto axis = static_cast<std::size_t>(slice->axis);
+    std::uint64_t length = 0;  // of the slice in each section
+    if (slice->axis >= 0 && stored.shape.size() == slice->whole.size()) {
+      length = stored.shape[axis] / slice->sections;
+      needed[axis] = length * slice->sections;
+    }
+    if (!slice->experts.empty()) needed[0] = slice->experts.size();
+    if (stored.shape != needed) {
+      fault(stored, ErrorCode::kShapeMismatch,
+            fmt::format("has shape {}, by the manifest it is {} of {}", shape_text(stored.shape),
+                        slice_text(*slice), shape_text(slice->whole)));
+      return false;
+    }
+    return slice->axis < 0 || is_own_share(tensor, stored, *slice, length);
+  }
+
+  [[nodiscard]] RankHoldings::Share share_of(const LogicalTensor& tensor) const {
+    return holdings_.share_of(tensor.rule != nullptr ? tensor.rule->role : Role::kOther);
+  }
+
+  static std::string slice_text(const SliceRecord& slice) {
+    std::string text = slice.is_zeroed ? "zeros in place" : "the whole";
+    if (slice.axis >= 0)
+      text = fmt::format("a slice along dimension {} from {}", slice.axis, slice.offset);
+    if (!slice.experts.empty()) text += fmt::format(" for {} experts", slice.experts.size());
+    return text;
+  }
+
+  /// Whether the slice begins where that of this rank does.
+  bool is_own_share(const LogicalTensor& tensor, const StoredTensor& stored,
+                    const SliceRecord& slice, std::uint64_t length) {
+    const std::uint64_t whole = slice.whole[static_cast<std::size_t>(slice.axis)] / slice.sections;
+    if (length == 0 || whole % length != 0) {
+      fault(stored, ErrorCode::kShapeMismatch,
+            fmt::format("has shape {}, of which dimension {} is no equal part of the {} in the "
+                        "manifest",
+                        shape_text(stored.shape), slice.axis, whole));
+      return false;
+    }
+    const std::uint64_t n = whole / length;
+    const RankHoldings::Share share = share_of(tensor);
+    const bool may_be_fewer = tensor.rule != nullptr && may_be_shared(tensor.rule->role);
+    const bool is_share = n == share.n || n == 1 || (may_be_fewer && share.n % n == 0);
+    if (!is_share) {
+      fault(stored, ErrorCode::kShapeMismatch,
+            fmt::format("is one of {} slices by its shape {} and the whole {} in the manifest, "
+                        "whose topology makes {}",
+                        n, shape_text(stored.shape), shape_text(slice.whole), share.n));
+      return false;
+    }
+    const std::uint64_t begin = share.index * n / share.n * length;
+    if (slice.offset == begin) return true;
+    fault(stored, ErrorCode::kMismatch,
+          fmt::format("begins at {} of {} by the manifest, but that of rank {} begins at {}",
+                      slice.offset, whole, rank_.rank, begin));
+    return false;
+  }
+
+  [[nodiscard]] Shape whole_of(const StoredTensor& stored) const {
+    const SliceRecord* slice = with_.slices.find(stored.name);
+    return slice != nullptr ? slice->whole : stored.shape;
+  }
+
+  /// The wholes of scales and other parts against that of the weight.
+  void wholes(const LogicalTensor& tensor) {
+    const Encoding& encoding = tensor.encoding;
+    const Shape weight = decoded(whole_of(with_.stored[encoding.stored.weight()]), encoding.scheme);
+    if (weight.size() < 2) return;
+    const auto group =
+        scale_group(encoding.scheme, weight, {encoding.block_rows, encoding.block_cols});
+    const Shape per_row(weight.begin(), weight.end() - 1);
+    encoding.stored.for_each([&](Part part, std::uint32_t i) {
+      std::optional<std::uint64_t> needed;
+      if (part == Part::kScale) {
+        needed = element_count(block_scale_shape(weight, group[0], group[1]));
+      } else if (part == Part::kOffset || part == Part::kQuantBias || part == Part::kDeqScale) {
+        needed = element_count(per_row);
+      }
+      const StoredTensor& stored = with_.stored[i];
+      const Shape whole = whole_of(stored);
+      if (!needed || element_count(whole) == needed) return;
+      fault(
+          stored, ErrorCode::kShapeMismatch,
+          fmt::format("has a whole of shape {} by the manifest, a weight with a whole of shape {} "
+                      "needs {} numbers",
+                      shape_text(whole), shape_text(weight), *needed));
+    });
+  }
+
+  /// The whole of which the weight is a slice, against the configs.
+  void whole(const LogicalTensor& tensor, const StoredTensor& weight) {
+    const SliceRecord* slice = with_.slices.find(weight.name);
+    const SchemeId scheme = tensor.encoding.scheme;
+    const Shape promised = rule_shape(*tensor.rule, with_.config);
+    stack(tensor, weight, slice != nullptr ? slice->experts : std::vector<std::uint32_t>());
+    if (slice == nullptr) {
+      if (tensor.shape == promised) return;
+      fault(weight, ErrorCode::kShapeMismatch,
+            fmt::format("has shape {} and is whole by the manifest, by config.json the whole has "
+                        "{}",
+                        shape_text(tensor.shape), shape_text(promised)));
+      return;
+    }
+    const Shape cut = decoded(slice->whole, scheme);
+    if (cut != promised) {
+      fault(weight, ErrorCode::kShapeMismatch,
+            fmt::format("is cut from a whole of shape {} by the manifest, by config.json it has {}",
+                        shape_text(cut), shape_text(promised)));
+      return;
+    }
+    if (!whole_config_) return;
+    const Shape before = rule_shape(*tensor.rule, *whole_config_);
+    const Shape original = slice->original.empty() ? cut : decoded(slice->original, scheme);
+    if (original == before) return;
+    fault(
+        weight, ErrorCode::kShapeMismatch,
+        fmt::format("had shape {} before it was padded, by whole_config of the manifest it had {}",
+                    shape_text(original), shape_text(before)));
+  }
+
+  /// The experts of a stack are those that the rank holds; an empty list stands for all.
+  void stack(const LogicalTensor& tensor, const StoredTensor& weight,
+             const std::vector<std::uint32_t>& experts) {
+    const Role role = tensor.rule->role;
+    if ((role != Role::kExpertsGateUp && role != Role::kExpertsDown) || !tensor.layer) return;
+    const std::vector<std::uint32_t>* held = rank_.experts_in(*tensor.layer);
+    if (held == nullptr) return;
+    const std::uint64_t n_experts = with_.config.n_routed_experts;
+    const auto n_held = static_cast<std::size_t>(
+        std::lower_bound(held->begin(), held->end(), n_experts) - held->begin());
+    const bool is_held = experts.empty()
+                             ? n_held == n_experts
+                             : std::equal(experts.begin(), experts.end(), held->begin(),
+                                          held->begin() + static_cast<std::ptrdiff_t>(n_held));
+    if (is_held) return;
+    fault(weight, ErrorCode::kMismatch,
+          fmt::format("is a stack of {} experts by its record, which are not the {} that rank {} "
+                      "holds in layer {}",
+                      experts.empty() ? n_experts : experts.size(), n_held, rank_.rank,
+                      *tensor.layer));
+  }
+
+  const SliceMatch& with_;
+  const RankRecord& rank_;
+  RankHoldings holdings_;
+  std::optional<ModelConfig> whole_config_;
+  ErrorList& faults_;
+};
+
+}  // namespace
+
+const SliceRecord* RankSlices::find(const std::string& stored) const {
+  const auto found = by_name.find(stored);
+  return found == by_name.end() ? nullptr : &found->second;
+}
+
+RankSlices rank_slices(SlicingRecord slicing, std::span<const TensorRecord> records) {
+  RankSlices slices{.slicing = std::move(slicing), .by_name = {}, .has_records = true};
+  for (const TensorRecord& record : records) {
+    for (const TensorHash& output : record.output) {
+      if (!output.slice || slices.by_name.try_emplace(output.name, *output.slice).second) continue;
+      throw Error(ErrorCode::kDuplicate, "stands in several records").in_tensor(output.name);
+    }
+  }
+  return slices;
+}
+
+std::shared_ptr<const RankSlices> read_rank_slices(const std::filesystem::path& directory,
+                                                   const Manifest& manifest, ErrorList& faults) {
+  if (!manifest.slicing || !manifest.slicing->rank) return nullptr;
+  const std::filesystem::path path = directory / kRecordsName;
+  try {
+    return std::make_shared<const RankSlices>(
+        rank_slices(*manifest.slicing, read_tensor_records(path, manifest.records_hash)));
+  } catch (Error& error) {
+    faults.add(error.in_file(path.string()));
+  }
+  return std::make_shared<const RankSlices>(
+      RankSlices{.slicing = *manifest.slicing, .by_name = {}});
+}
+
+void match_slices(const SliceMatch& with, std::span<const LogicalTensor> tensors,
+                  ErrorList& faults) {
+  if (!with.slices.has_records) return;
+  try {
+    Matcher matcher(with, faults);
+    // Of any family but generic: there nothing is known of layers.
+    if (with.config.num_hidden_layers != 0) matcher.stages();
+    for (const LogicalTensor& tensor : tensors) matcher.tensor(tensor);
+  } catch (const Error& error) {
+    faults.add(error);
+  }
+}
+
+}  // namespace ingot::formats

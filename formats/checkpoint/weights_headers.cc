@@ -1,0 +1,126 @@
+#include "formats/checkpoint/weights_headers.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "formats/base/parallel.h"
+#include "formats/checkpoint/checkpoint_listing.h"
+#include "formats/container/safetensors.h"
+
+namespace ingot::formats {
+
+std::vector<WeightsFile> locate_files(const std::vector<std::string>& names,
+                                      const std::filesystem::path& directory,
+                                      const std::filesystem::path& consumed_headers) {
+  std::vector<WeightsFile> files;
+  for (const std::string& name : names) {
+    WeightsFile& file = files.emplace_back();
+    file.facts.name = name;
+    file.path = directory / name;
+    std::error_code failure;
+    const bool is_here = std::filesystem::symlink_status(file.path, failure).type() !=
+                         std::filesystem::file_type::not_found;
+    if (!is_here && !consumed_headers.empty())
+      file.saved_header = consumed_headers / (name + ".header");
+  }
+  return files;
+}
+
+std::vector<StoredTensor> read_headers(std::vector<WeightsFile>& files, std::size_t threads,
+                                       ErrorList& faults) {
+  std::vector<SafetensorsHeader> headers(files.size());
+  std::vector<std::optional<Error>> failures(files.size());
+  parallel_for(files.size(), std::max<std::size_t>(threads, 1), [&](std::size_t i) {
+    try {
+      const WeightsHeader raw = read_weights_header(files[i]);
+      headers[i] = parse_safetensors_header(raw.bytes, raw.file_bytes, files[i].facts.name);
+    } catch (const Error& error) {
+      failures[i] = error;
+    }
+  });
+  std::size_t n_tensors = 0;
+  for (const SafetensorsHeader& header : headers) n_tensors += header.tensors.size();
+  std::vector<StoredTensor> stored;
+  stored.reserve(n_tensors);
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    if (failures[i]) faults.add(*failures[i]);
+    files[i].facts.n_bytes = headers[i].file_bytes;
+    files[i].facts.data_start = headers[i].data_start;
+    for (StoredTensor& tensor : headers[i].tensors) {
+      tensor.file = static_cast<std::uint32_t>(i);
+      stored.push_back(std::move(tensor));
+    }
+    headers[i] = {};
+  }
+  return stored;
+}
+
+void check_duplicates(std::span<const StoredTensor> stored, const StoredNames& names,
+                      std::span<const SourceFile> files, ErrorList& faults) {
+  const auto sorted = names.sorted();
+  for (std::size_t i = 1; i < sorted.size(); ++i) {
+    const StoredTensor& tensor = stored[sorted[i]];
+    const StoredTensor& before = stored[sorted[i - 1]];
+    if (tensor.name != before.name) continue;
+    faults.add(Error(ErrorCode::kDuplicate,
+                     fmt::format("is also in {} (which one is meant? move the other file away)",
+                                 files[before.file].name))
+                   .in_file(files[tensor.file].name)
+                   .in_tensor(tensor.name));
+  }
+}
+
+void check_index(const CheckpointIndex& index, std::span<const StoredTensor> stored,
+                 const StoredNames& names, std::span<const SourceFile> files, ErrorList& faults) {
+  std::vector<bool> is_indexed(stored.size(), false);
+  for (const auto& [tensor, file] : index.weight_map) {
+    const auto at = std::lower_bound(
+        files.begin(), files.end(), file,
+        [](const SourceFile& a, const std::string& name) { return a.name < name; });
+    if (at == files.end() || at->name != file || at->data_start == 0) continue;
+    const auto found = names.find(tensor);
+    if (found) is_indexed[*found] = true;
+    if (found && files[stored[*found].file].name == file) continue;
+    const std::string fact =
+        found ? fmt::format("it is in {}", files[stored[*found].file].name) : "it is not there";
+    faults.add(Error(ErrorCode::kMissingTensor,
+                     fmt::format("{} says it is in this file, {} (fetch index and file again)",
+                                 index.name, fact))
+                   .in_file(file)
+                   .in_tensor(tensor));
+  }
+  for (std::size_t i = 0; i < stored.size(); ++i) {
+    if (is_indexed[i] || names.find(stored[i].name) != i) continue;
+    faults.add(Error(ErrorCode::kMissingTensor,
+                     fmt::format("is not named by {} (fetch the index again)", index.name))
+                   .in_file(files[stored[i].file].name)
+                   .in_tensor(stored[i].name));
+  }
+}
+
+std::set<std::string_view> unreadable_files(std::span<const SourceFile> files) {
+  std::set<std::string_view> unreadable;
+  for (const SourceFile& file : files) {
+    if (file.data_start == 0) unreadable.insert(file.name);
+  }
+  return unreadable;
+}
+
+std::vector<std::string> lost_names(const CheckpointIndex& index,
+                                    std::span<const SourceFile> files) {
+  std::set<std::string_view> readable;
+  for (const SourceFile& file : files) {
+    if (file.data_start != 0) readable.insert(file.name);
+  }
+  std::vector<std::string> lost;
+  for (const auto& [tensor, file] : index.weight_map) {
+    if (!readable.contains(file)) lost.push_back(tensor);
+  }
+  std::sort(lost.begin(), lost.end());
+  return lost;
+}
+
+}  // namespace ingot::formats

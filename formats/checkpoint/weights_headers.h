@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/base/error.h"
+#include "formats/checkpoint/checkpoint_files.h"
+#include "formats/container/checkpoint_index.h"
+#include "formats/storage/stored_names.h"
+
+// Which stored tensors the files of a directory hold, and whether names and index agree with them.
+
+namespace ingot::formats {
+
+/// Where files of a directory are read from: itself, or the saved headers of those that are gone.
+std::vector<WeightsFile> locate_files(const std::vector<std::string>& names,
+                                      const std::filesystem::path& directory,
+                                      const std::filesystem::path& consumed_headers);
+
+/// Reads every header and completes the files' facts. A file that cannot be read is reported and
+/// has no tensors. In source order: by file, then by offset.
+std::vector<StoredTensor> read_headers(std::vector<WeightsFile>& files, std::size_t threads,
+                                       ErrorList& faults);
+
+/// Reports names that several tensors have (kDuplicate).
+void check_duplicates(std::span<const StoredTensor> stored, const StoredNames& names,
+                      std::span<const SourceFile> files, ErrorList& faults);
+
+/// Reports what the index says and the files do not hold, and the other way round. Files that could
+/// not be read have been reported and are passed over. `files` are sorted by name.
+void check_index(const CheckpointIndex& index, std::span<const StoredTensor> stored,
+                 const StoredNames& names, std::span<const SourceFile> files, ErrorList& faults);
+
+/// Names of the files that are here, but whose headers could not be read.
+std::set<std::string_view> unreadable_files(std::span<const SourceFile> files);
+
+/// Names of tensors that the index gives to files which are not here or could not be read, sorted.
+std::vector<std::string> lost_names(const CheckpointIndex& index,
+                                    std::span<const SourceFile> files);
+
+}  // namespace ingot::formats

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/json/json.h"
+
+namespace ingot::formats {
+
+/// `quantization_config` of config.json, as far as the fields are common to the dialects.
+struct QuantizationConfig {
+  std::string quant_method;  ///< "fp8", "compressed-tensors", ...
+  std::string fmt;           ///< "e4m3"
+  std::string activation_scheme;
+  std::string scale_fmt;  ///< "ue8m0" or empty
+  std::optional<std::array<std::uint64_t, 2>> weight_block_size;
+};
+
+/// RoPE in either spelling (`rope_scaling` with `rope_theta`, or transformers 5's
+/// `rope_parameters`, which wins).
+struct RopeConfig {
+  double theta = 10000.0;
+  std::string type = "default";
+  std::optional<double> factor, beta_fast, beta_slow, mscale, mscale_all_dim;
+  std::optional<std::uint64_t> original_max_position_embeddings;
+};
+
+/// config.json with types. A field that the file lacks is 0, empty or nullopt; what a family
+/// requires, it checks.
+struct ModelConfig {
+  std::string model_type;
+  std::string architecture;  ///< architectures[0], or empty
+  std::string dtype;         ///< `dtype` or `torch_dtype`
+
+  std::uint64_t vocab_size = 0;
+  std::uint64_t hidden_size = 0;
+  std::uint64_t intermediate_size = 0;
+  std::uint64_t moe_intermediate_size = 0;
+  std::uint64_t num_hidden_layers = 0;
+  std::uint64_t num_nextn_predict_layers = 0;
+  std::uint64_t num_attention_heads = 0;
+  std::uint64_t num_key_value_heads = 0;  ///< defaults to num_attention_heads
+  std::uint64_t head_dim = 0;             ///< GQA families only; meaningless under MLA
+  std::uint64_t n_routed_experts = 0;     ///< also num_experts, num_local_experts
+  std::uint64_t n_shared_experts = 0;
+  std::uint64_t num_experts_per_tok = 0;
+  std::uint64_t q_lora_rank = 0;  ///< 0: plain q_proj
+  std::uint64_t kv_lora_rank = 0;
+  std::uint64_t qk_nope_head_dim = 0;
+  std::uint64_t qk_rope_head_dim = 0;
+  std::uint64_t v_head_dim = 0;
+  std::uint64_t index_n_heads = 0;
+  std::uint64_t index_head_dim = 0;
+  std::uint64_t index_topk = 0;
+  std::uint64_t max_position_embeddings = 0;
+  double rms_norm_eps = 0.0;
+  std::string topk_method;
+  std::string scoring_func;
+  bool tie_word_embeddings = false;
+  bool attention_bias = false;
+  RopeConfig rope;
+  std::optional<QuantizationConfig> quantization;
+
+  /// One entry per main layer: whether it is a mixture of experts (first_k_dense_replace and
+  /// moe_layer_freq, mlp_layer_types, or decoder_sparse_step and mlp_only_layers).
+  std::vector<bool> layer_is_moe;
+
+  /// The file as it is, keys in order; what we do not understand is carried through.
+  Json raw;
+};
+
+/// Typed view of config.json's text. Throws kCorrupt naming `where` and the key for a wrong type, a
+/// negative, fractional or absurd number (more than 2^20 layers or experts, any dimension above
+/// 2^32).
+ModelConfig parse_model_config(std::string_view text, std::string_view where);
+
+}  // namespace ingot::formats

@@ -1,0 +1,205 @@
+#include "formats/json/json.h"
+
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "formats/base/error.h"
+#include "formats/base/fd.h"
+#include "formats/base/foreign_files.h"
+
+namespace ingot::formats {
+namespace {
+
+constexpr std::size_t kMaxMessageBytes = 200;
+
+/// The library's words without its error number and without the text last read, which may be
+/// invalid UTF-8 or as long as the file.
+std::string cause(std::string_view what) {
+  if (const auto bracket = what.find("] ");
+      what.starts_with("[json.exception.") && bracket != std::string_view::npos) {
+    what.remove_prefix(bracket + 2);
+  }
+  what = what.substr(0, what.find("; last read: "));
+  return std::string(what.substr(0, kMaxMessageBytes));
+}
+
+/// Translates nlohmann's events to ours and adds the refusals that it lacks.
+class SaxAdapter {
+ public:
+  SaxAdapter(std::string_view where, JsonEvents& events, std::uint64_t text_offset)
+      : where_(where), events_(events), text_offset_(text_offset) {}
+
+  bool null() { return scalar(Json(nullptr)); }
+  bool boolean(bool value) { return scalar(Json(value)); }
+  bool number_integer(Json::number_integer_t value) { return scalar(Json(value)); }
+  bool number_unsigned(Json::number_unsigned_t value) { return scalar(Json(value)); }
+  bool number_float(Json::number_float_t value, const std::string& text) {
+    // nlohmann silently turns an integer that is too long into a rounded double.
+    if (text.find_first_of(".eE") == std::string::npos) {
+      throw Error(ErrorCode::kCorrupt,
+                  fmt::format("integer {} does not fit 64 bits", text.substr(0, kMaxMessageBytes)))
+          .in_file(where_);
+    }
+    return scalar(Json(value));
+  }
+  bool string(std::string& value) { return scalar(Json(std::move(value))); }
+  bool binary(Json::binary_t& /*value*/) { return false; }
+  bool start_object(std::size_t /*elements*/) {
+    descend();
+    events_.begin_object();
+    return true;
+  }
+  bool key(std::string& name) {
+    if (name.size() > kMaxJsonKeyBytes) {
+      throw Error(ErrorCode::kLimit,
+                  fmt::format("holds a name of {} bytes, at most {} are accepted", name.size(),
+                              kMaxJsonKeyBytes))
+          .in_file(where_);
+    }
+    events_.key(std::move(name));
+    return true;
+  }
+  bool end_object() { return ascend(); }
+  bool start_array(std::size_t /*elements*/) {
+    descend();
+    events_.begin_array();
+    return true;
+  }
+  bool end_array() { return ascend(); }
+  [[noreturn]] bool parse_error(std::size_t position, const std::string& /*last_token*/,
+                                const nlohmann::detail::exception& error) const {
+    throw Error(ErrorCode::kCorrupt, "is not valid JSON: " + cause(error.what()))
+        .in_file(where_)
+        .at_byte(text_offset_ + (position == 0 ? 0 : position - 1));
+  }
+
+ private:
+  bool scalar(Json&& value) {
+    events_.value(std::move(value));
+    return true;
+  }
+  void descend() {
+    if (depth_ == kMaxJsonDepth) {
+      throw Error(ErrorCode::kCorrupt,
+                  fmt::format("JSON is nested deeper than {} levels", kMaxJsonDepth))
+          .in_file(where_);
+    }
+    ++depth_;
+  }
+  bool ascend() {
+    --depth_;
+    events_.end();
+    return true;
+  }
+
+  std::string_view where_;
+  JsonEvents& events_;
+  std::uint64_t text_offset_;
+  std::size_t depth_ = 0;
+};
+
+/// Builds the tree. Own code because ordered_json looks every new key up among all earlier ones,
+/// which takes minutes on an object of 100,000 keys, and silently replaces duplicates.
+class TreeBuilder final : public JsonEvents {
+ public:
+  explicit TreeBuilder(std::string_view where) : where_(where) {}
+
+  void begin_object() override { open(Json::object()); }
+  void begin_array() override { open(Json::array()); }
+  void end() override { open_.pop_back(); }
+  void value(Json&& scalar) override { append(std::move(scalar)); }
+  void key(std::string&& name) override {
+    if (!open_.back().keys.insert(name).second) {
+      throw Error(ErrorCode::kCorrupt, fmt::format("key '{}' occurs twice in one object", name))
+          .in_file(where_);
+    }
+    key_ = std::move(name);
+  }
+
+  Json take() { return std::move(root_); }
+
+ private:
+  struct Open {
+    Json* node;  // stays valid: a container's parent grows only after the container is closed
+    std::unordered_set<std::string> keys;
+  };
+
+  void open(Json&& container) {
+    open_.push_back({.node = append(std::move(container)), .keys = {}});
+  }
+
+  Json* append(Json&& value) {
+    if (open_.empty()) {
+      root_ = std::move(value);
+      return &root_;
+    }
+    Json& parent = *open_.back().node;
+    if (parent.is_array()) {
+      parent.push_back(std::move(value));
+      return &parent.back();
+    }
+    auto& members = parent.get_ref<Json::object_t&>();
+    members.emplace_back(std::move(key_), std::move(value));
+    return &members.back().second;
+  }
+
+  std::string_view where_;
+  Json root_;
+  std::vector<Open> open_;
+  std::string key_;
+};
+
+}  // namespace
+
+void parse_json_events(std::string_view text, std::string_view where, JsonEvents& events,
+                       std::uint64_t text_offset) {
+  if (text.starts_with("\xEF\xBB\xBF")) {
+    throw Error(ErrorCode::kCorrupt, "starts with a byte order mark (save it as plain UTF-8)")
+        .in_file(where)
+        .at_byte(text_offset);
+  }
+  if (is_lfs_pointer(text))
+    throw Error(ErrorCode::kCorrupt, std::string(kLfsPointerFact)).in_file(where);
+  // The library takes a NUL byte for the end of the text and would ignore what follows.
+  if (const auto nul = text.find('\0'); nul != std::string_view::npos) {
+    throw Error(ErrorCode::kCorrupt, "is not valid JSON: holds a NUL byte")
+        .in_file(where)
+        .at_byte(text_offset + nul);
+  }
+  SaxAdapter adapter(where, events, text_offset);
+  if (!Json::sax_parse(text.begin(), text.end(), &adapter)) {
+    throw Error(ErrorCode::kCorrupt, "is not valid JSON").in_file(where);
+  }
+}
+
+Json parse_json(std::string_view text, std::string_view where) {
+  TreeBuilder builder(where);
+  parse_json_events(text, where, builder);
+  return builder.take();
+}
+
+Json read_json_file(const std::filesystem::path& path, std::uint64_t max_bytes) {
+  return parse_json(read_text_file(path, max_bytes), path.string());
+}
+
+bool is_utf8(std::string_view text) {
+  try {
+    static_cast<void>(Json(text).dump());
+    return true;
+  } catch (const Json::type_error&) {
+    return false;
+  }
+}
+
+std::string json_text(const Json& value) {
+  try {
+    return value.dump(2) + "\n";
+  } catch (const Json::exception& error) {
+    throw Error(ErrorCode::kCorrupt, "cannot be written as JSON: " + cause(error.what()));
+  }
+}
+
+}  // namespace ingot::formats

@@ -1,0 +1,172 @@
+#include "formats/json/zstd_lines.h"
+
+#include <algorithm>
+#include <vector>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <zstd.h>
+
+#include "formats/base/error.h"
+#include "formats/base/fd.h"
+
+namespace ingot::formats {
+namespace {
+
+// What we write stays far below these; a hostile file meets them before memory does.
+constexpr std::uint64_t kMaxTextBytes = std::uint64_t{4} << 30;
+constexpr std::size_t kMaxLineBytes = std::size_t{16} << 20;
+// Every tensor's line has hashes, which do not compress: ten times is usual. Below the first bytes
+// nothing is said, as short texts may be all alike.
+constexpr std::uint64_t kMaxExpansion = 64;
+constexpr std::uint64_t kFreeTextBytes = std::uint64_t{32} << 20;
+constexpr int kMaxWindowLog = 27;
+constexpr int kLevel = 3;
+
+struct FreeCompressor {
+  void operator()(ZSTD_CCtx* context) const { ZSTD_freeCCtx(context); }
+};
+struct FreeDecompressor {
+  void operator()(ZSTD_DCtx* context) const { ZSTD_freeDCtx(context); }
+};
+
+// Decompresses a file piece by piece.
+class ZstdFile {
+ public:
+  explicit ZstdFile(const std::filesystem::path& path)
+      : file_(Fd::open_for_reading(path)),
+        n_compressed_(file_.size()),
+        context_(ZSTD_createDCtx()),
+        input_(ZSTD_DStreamInSize()),
+        output_(ZSTD_DStreamOutSize()) {
+    INGOT_CHECK(context_ != nullptr);
+    INGOT_CHECK(
+        !ZSTD_isError(ZSTD_DCtx_setParameter(context_.get(), ZSTD_d_windowLogMax, kMaxWindowLog)));
+  }
+
+  [[nodiscard]] bool done() const { return done_; }
+  [[nodiscard]] std::uint64_t n_compressed() const { return n_compressed_; }
+  [[nodiscard]] const std::string& path() const { return file_.path(); }
+
+  // The next piece of text; valid until the next call.
+  std::string_view next() {
+    // A full output buffer may have more behind it without any further input.
+    if (in_.pos == in_.size && !was_full_) refill();
+    ZSTD_outBuffer out{output_.data(), output_.size(), 0};
+    const std::size_t left = ZSTD_decompressStream(context_.get(), &out, &in_);
+    if (ZSTD_isError(left))
+      corrupt(fmt::format("is not a sound zstd stream: {}", ZSTD_getErrorName(left)));
+    was_full_ = out.pos == out.size;
+    done_ = left == 0;
+    if (done_ && (in_.pos != in_.size || offset_ != n_compressed_)) {
+      corrupt("has bytes after the end of its zstd stream");
+    }
+    return {output_.data(), out.pos};
+  }
+
+  [[noreturn]] void corrupt(const std::string& message) const {
+    throw Error(ErrorCode::kCorrupt, message).in_file(file_.path());
+  }
+
+ private:
+  void refill() {
+    const std::size_t n =
+        static_cast<std::size_t>(std::min<std::uint64_t>(input_.size(), n_compressed_ - offset_));
+    if (n == 0) corrupt("zstd stream ends early (truncated? make it again)");
+    file_.read_exact(std::span(input_).first(n), offset_);
+    offset_ += n;
+    in_ = {input_.data(), n, 0};
+  }
+
+  Fd file_;
+  std::uint64_t n_compressed_ = 0;
+  std::uint64_t offset_ = 0;
+  std::unique_ptr<ZSTD_DCtx, FreeDecompressor> context_;
+  std::vector<std::byte> input_;
+  std::vector<char> output_;
+  ZSTD_inBuffer in_{nullptr, 0, 0};
+  bool was_full_ = false;
+  bool done_ = false;
+};
+
+}  // namespace
+
+struct ZstdLineWriter::State {
+  Fd file;
+  Durable durable = Durable::kNow;
+  std::unique_ptr<ZSTD_CCtx, FreeCompressor> context{ZSTD_createCCtx()};
+  std::vector<std::byte> buffer = std::vector<std::byte>(ZSTD_CStreamOutSize());
+  std::uint64_t offset = 0;
+  TensorHasher hasher;
+
+  void feed(std::string_view text, ZSTD_EndDirective directive) {
+    if (directive == ZSTD_e_continue) hasher.update(std::as_bytes(std::span(text)));
+    ZSTD_inBuffer in{text.data(), text.size(), 0};
+    for (;;) {
+      ZSTD_outBuffer out{buffer.data(), buffer.size(), 0};
+      const std::size_t left = ZSTD_compressStream2(context.get(), &out, &in, directive);
+      INGOT_CHECK(!ZSTD_isError(left));
+      file.write_exact(std::span(buffer).first(out.pos), offset);
+      offset += out.pos;
+      if (directive == ZSTD_e_end ? left == 0 : in.pos == in.size) return;
+    }
+  }
+};
+
+ZstdLineWriter::ZstdLineWriter(const std::filesystem::path& path, Durable durable)
+    : state_(std::make_unique<State>()) {
+  state_->file = Fd::open_for_writing(path, O_WRONLY | O_CREAT | O_TRUNC);
+  state_->durable = durable;
+  ZSTD_CCtx* context = state_->context.get();
+  INGOT_CHECK(context != nullptr);
+  INGOT_CHECK(!ZSTD_isError(ZSTD_CCtx_setParameter(context, ZSTD_c_compressionLevel, kLevel)));
+  INGOT_CHECK(!ZSTD_isError(ZSTD_CCtx_setParameter(context, ZSTD_c_checksumFlag, 1)));
+}
+ZstdLineWriter::~ZstdLineWriter() = default;
+ZstdLineWriter::ZstdLineWriter(ZstdLineWriter&&) noexcept = default;
+ZstdLineWriter& ZstdLineWriter::operator=(ZstdLineWriter&&) noexcept = default;
+
+void ZstdLineWriter::append(std::string_view line) {
+  state_->feed(line, ZSTD_e_continue);
+  state_->feed("\n", ZSTD_e_continue);
+}
+
+Hash128 ZstdLineWriter::finish() {
+  state_->feed({}, ZSTD_e_end);
+  if (state_->durable == Durable::kNow) state_->file.sync();
+  state_->file.close();
+  return state_->hasher.finish();
+}
+
+Hash128 read_zstd_lines(const std::filesystem::path& path,
+                        const std::function<void(std::string_view)>& take) {
+  ZstdFile file(path);
+  TensorHasher hasher;
+  std::uint64_t n_text = 0;
+  std::string line;
+  const auto limit = [&](const char* what) {
+    throw Error(ErrorCode::kLimit, what).in_file(file.path());
+  };
+  while (!file.done()) {
+    std::string_view text = file.next();
+    hasher.update(std::as_bytes(std::span(text)));
+    n_text += text.size();
+    if (n_text > kMaxTextBytes) limit("decompresses to more than 4 GiB");
+    // Products stay small: no file has 2^58 bytes.
+    if (n_text > kFreeTextBytes && n_text / kMaxExpansion > file.n_compressed())
+      limit("decompresses to more than 64 times its size (it was not made by ingot)");
+    while (!text.empty()) {
+      const std::size_t newline = text.find('\n');
+      line += text.substr(0, newline);
+      if (line.size() > kMaxLineBytes) limit("has a line of more than 16 MiB");
+      if (newline == std::string_view::npos) break;
+      take(line);
+      line.clear();
+      text.remove_prefix(newline + 1);
+    }
+  }
+  if (!line.empty()) file.corrupt("ends in the middle of a line");
+  return hasher.finish();
+}
+
+}  // namespace ingot::formats

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/base/pattern.h"
+#include "formats/modules/module_patterns.h"
+
+namespace ingot::formats {
+
+/// A list of modules in a quantization config, as engines read it.
+class ModuleList {
+ public:
+  /// Throws kInvalidArgument for an expression that does not compile.
+  ModuleList(std::span<const std::string> entries, PatternSyntax syntax);
+
+  /// Whether every engine finds the module: by name, glob or expression.
+  [[nodiscard]] bool covers_for_all(std::string_view module) const;
+  /// Whether some engine does: vLLM also takes a ModelOpt entry that stands inside of the name.
+  [[nodiscard]] bool covers_for_any(std::string_view module) const;
+
+ private:
+  PatternSyntax syntax_;
+  std::vector<std::string> names_;  // sorted
+  std::vector<Pattern> patterns_;
+};
+
+}  // namespace ingot::formats

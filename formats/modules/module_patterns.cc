@@ -1,0 +1,277 @@
+#include "formats/modules/module_patterns.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "formats/base/error.h"
+#include "formats/modules/module_census.h"
+#include "formats/modules/module_list.h"
+#include "formats/modules/pattern_text.h"
+
+// Covering the modules of a class by few patterns is a set cover; greedy choice is good enough and
+// does not depend on the order of the tensors.
+
+namespace ingot::formats {
+namespace {
+
+struct Candidate : LayeredSelector {
+  std::vector<std::size_t> cells;  ///< layer * n_tails + tail, of the class, ascending
+};
+
+bool is_fused_member(std::string_view tail) {
+  constexpr std::array<std::string_view, 7> kMembers = {
+      "gate_proj", "up_proj", "q_a_proj", "kv_a_proj_with_mqa", "q_proj", "k_proj", "v_proj"};
+  const std::string_view leaf = tail.substr(tail.rfind('.') + 1);
+  return std::find(kMembers.begin(), kMembers.end(), leaf) != kMembers.end();
+}
+
+/// What a pattern for the selector matches behind the layer: a parent wherever a component starts
+/// like it, a leaf at the end.
+bool matches_tail(const Selector& selector, std::string_view tail) {
+  if (selector.reach == Reach::kLayer) return true;
+  const std::string dotted = fmt::format(".{}", tail);
+  const std::string path = fmt::format(".{}", selector.path);
+  return selector.reach == Reach::kParent ? dotted.find(path) != std::string::npos
+                                          : dotted.ends_with(path);
+}
+
+std::vector<Selector> list_selectors(const ModuleCensus& census) {
+  std::vector<Selector> selectors = {{Reach::kLayer, ""}};
+  std::vector<std::string> parents;
+  for (const std::string& tail : census.tails()) {
+    selectors.push_back({Reach::kLeaf, tail});
+    for (std::size_t dot = tail.find('.'); dot != std::string::npos;
+         dot = tail.find('.', dot + 1)) {
+      std::string parent = tail.substr(0, dot);
+      if (!parent.ends_with('#')) parents.push_back(std::move(parent));
+    }
+  }
+  std::sort(parents.begin(), parents.end());
+  parents.erase(std::unique(parents.begin(), parents.end()), parents.end());
+  for (std::string& parent : parents) selectors.push_back({Reach::kParent, std::move(parent)});
+  return selectors;
+}
+
+class Cover {
+ public:
+  Cover(const ModuleCensus& census, std::uint32_t cls, std::uint64_t n_main_layers,
+        PatternSyntax syntax)
+      : census_(census),
+        cls_(cls),
+        places_{.census = census, .n_main_layers = n_main_layers},
+        syntax_(syntax),
+        selectors_(list_selectors(census)) {}
+
+  /// Texts of the chosen patterns; `left` receives the cells that none of them covers.
+  std::vector<std::string> choose(std::vector<std::size_t>& left) {
+    std::vector<Candidate> candidates;
+    for (const Selector& selector : selectors_) add_candidates(selector, candidates);
+    std::vector<bool> is_open(census_.layers().size() * census_.tails().size(), false);
+    for (std::size_t i = 0; i < is_open.size(); ++i) is_open[i] = class_of(i) == cls_;
+    std::vector<const Candidate*> chosen;
+    while (const Candidate* best = best_of(candidates, is_open)) {
+      chosen.push_back(best);
+      for (const std::size_t cell : best->cells) is_open[cell] = false;
+    }
+    drop_redundant(chosen);
+    for (std::size_t i = 0; i < is_open.size(); ++i) {
+      if (is_open[i]) left.push_back(i);
+    }
+    std::vector<std::string> texts;
+    for (const Candidate* candidate : chosen)
+      texts.push_back(pattern_text(*candidate, places_, syntax_));
+    return texts;
+  }
+
+ private:
+  [[nodiscard]] std::uint32_t class_of(std::size_t cell) const {
+    return census_.cell(cell / census_.tails().size(), cell % census_.tails().size());
+  }
+
+  /// Whether a module outside the table and of another class would be matched in this layer (in any
+  /// for nothing).
+  [[nodiscard]] bool hits_outside(const Selector& selector,
+                                  std::optional<std::uint32_t> layer) const {
+    return std::any_of(
+        census_.outside().begin(), census_.outside().end(), [&](const ClassedModule& module) {
+          if (module.cls == cls_) return false;
+          const auto split = split_layer(module.name);
+          if (layer) return split && split->layer == *layer && matches_tail(selector, split->tail);
+          if (selector.reach == Reach::kLayer) return split.has_value();
+          return matches_tail(selector, split ? split->tail : module.name);
+        });
+  }
+
+  void add_candidates(const Selector& selector, std::vector<Candidate>& candidates) const {
+    const std::size_t n_tails = census_.tails().size();
+    std::vector<bool> is_matched(n_tails);
+    for (std::size_t t = 0; t < n_tails; ++t)
+      is_matched[t] = matches_tail(selector, census_.tails()[t]);
+    Candidate some;
+    some.selector = &selector;
+    bool is_clean = true;
+    for (std::size_t l = 0; l < census_.layers().size(); ++l) {
+      std::vector<std::size_t> cells;
+      bool layer_is_clean = true;
+      for (std::size_t t = 0; t < n_tails; ++t) {
+        const std::uint32_t cell = census_.cell(l, t);
+        if (!is_matched[t] || cell == ModuleCensus::kAbsent) continue;
+        if (cell == cls_) cells.push_back(l * n_tails + t);
+        layer_is_clean = layer_is_clean && cell == cls_;
+      }
+      is_clean = is_clean && layer_is_clean;
+      if (cells.empty() || !layer_is_clean || hits_outside(selector, census_.layers()[l])) continue;
+      some.layers.push_back(l);
+      some.cells.insert(some.cells.end(), cells.begin(), cells.end());
+    }
+    if (some.layers.empty()) return;
+    if (is_clean && !hits_outside(selector, std::nullopt) && may_be_everywhere(selector)) {
+      Candidate everywhere = some;
+      everywhere.is_everywhere = true;
+      candidates.push_back(std::move(everywhere));
+    } else if (syntax_ == PatternSyntax::kRegex) {
+      candidates.push_back(std::move(some));
+      return;
+    }
+    if (syntax_ == PatternSyntax::kGlob) add_single_layers(some, candidates);
+  }
+
+  [[nodiscard]] bool may_be_everywhere(const Selector& selector) const {
+    return syntax_ == PatternSyntax::kRegex || selector.reach != Reach::kLeaf ||
+           !is_fused_member(selector.path);
+  }
+
+  /// A glob has no way to name several layers.
+  void add_single_layers(const Candidate& some, std::vector<Candidate>& candidates) const {
+    const std::size_t n_tails = census_.tails().size();
+    for (const std::size_t layer : some.layers) {
+      Candidate single;
+      single.selector = some.selector;
+      single.layers = {layer};
+      for (const std::size_t cell : some.cells) {
+        if (cell / n_tails == layer && is_in_glob(*some.selector, layer, cell % n_tails))
+          single.cells.push_back(cell);
+      }
+      if (!single.cells.empty()) candidates.push_back(std::move(single));
+    }
+  }
+
+  /// Globs of one main layer are anchored behind its number.
+  [[nodiscard]] bool is_in_glob(const Selector& selector, std::size_t layer,
+                                std::size_t tail) const {
+    const std::string_view name = census_.tails()[tail];
+    if (selector.reach == Reach::kLayer || places_.is_mtp(layer)) return true;
+    return selector.reach == Reach::kParent ? name.starts_with(selector.path)
+                                            : name == selector.path;
+  }
+
+  static const Candidate* best_of(const std::vector<Candidate>& candidates,
+                                  const std::vector<bool>& is_open) {
+    const Candidate* best = nullptr;
+    using Rank = std::tuple<std::size_t, bool, int, std::size_t>;
+    Rank best_rank{};
+    for (const Candidate& candidate : candidates) {
+      const auto n =
+          static_cast<std::size_t>(std::count_if(candidate.cells.begin(), candidate.cells.end(),
+                                                 [&](std::size_t cell) { return is_open[cell]; }));
+      if (n == 0) continue;
+      // Of equals the one that says less of layers, then the one that names its module best.
+      const int reach = candidate.is_everywhere ? -static_cast<int>(candidate.selector->reach)
+                                                : static_cast<int>(candidate.selector->reach);
+      const Rank rank{n, candidate.is_everywhere, reach, candidate.selector->path.size()};
+      if (best == nullptr || rank > best_rank) {
+        best = &candidate;
+        best_rank = rank;
+      }
+    }
+    return best;
+  }
+
+  static void drop_redundant(std::vector<const Candidate*>& chosen) {
+    for (std::size_t i = 0; i < chosen.size();) {
+      const bool is_covered =
+          std::all_of(chosen[i]->cells.begin(), chosen[i]->cells.end(), [&](std::size_t cell) {
+            return std::any_of(chosen.begin(), chosen.end(), [&](const Candidate* other) {
+              return other != chosen[i] &&
+                     std::binary_search(other->cells.begin(), other->cells.end(), cell);
+            });
+          });
+      if (is_covered) {
+        chosen.erase(chosen.begin() + static_cast<std::ptrdiff_t>(i));
+      } else {
+        ++i;
+      }
+    }
+  }
+
+  const ModuleCensus& census_;
+  std::uint32_t cls_;
+  PatternPlaces places_;
+  PatternSyntax syntax_;
+  std::vector<Selector> selectors_;
+};
+
+/// A list that takes in too little or too much would make an engine load garbage.
+void require_exact(std::span<const ClassedModule> modules, const ModuleCensus& census,
+                   std::uint32_t cls, const ModuleList& list) {
+  const auto require = [&](const ClassedModule& module) {
+    const bool is_wanted = module.cls == cls;
+    if (is_wanted ? list.covers_for_all(module.name) : !list.covers_for_any(module.name)) return;
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("this dialect has no list of modules that {} '{}' and is right for the "
+                            "others (give it the scheme of its neighbours)",
+                            is_wanted ? "names" : "leaves out", module.name));
+  };
+  for (const ClassedModule& module : census.outside()) require(module);
+  // One module per cell is enough: an expert's number makes no difference.
+  std::set<std::pair<std::uint32_t, std::string>> seen;
+  for (const ClassedModule& module : modules) {
+    auto split = split_layer(module.name);
+    if (!split || split->prefix != census.prefix()) continue;
+    if (seen.emplace(split->layer, std::move(split->tail)).second) require(module);
+  }
+}
+
+void refuse_mixed_experts(const ModuleCensus& census) {
+  for (std::size_t l = 0; l < census.layers().size(); ++l) {
+    for (std::size_t t = 0; t < census.tails().size(); ++t) {
+      if (census.cell(l, t) != ModuleCensus::kMixed) continue;
+      throw Error(ErrorCode::kUnsupported,
+                  fmt::format("experts '{}{}.{}' are in several schemes, but engines of this "
+                              "dialect load the experts of a layer as one (give them one scheme)",
+                              census.prefix(), census.layers()[l], census.tails()[t]));
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> module_patterns(std::span<const ClassedModule> modules, std::uint32_t cls,
+                                         std::uint64_t n_main_layers, PatternSyntax syntax) {
+  const ModuleCensus census(modules);
+  if (syntax == PatternSyntax::kGlob) refuse_mixed_experts(census);
+  std::vector<std::size_t> left;
+  std::vector<std::string> patterns = Cover(census, cls, n_main_layers, syntax).choose(left);
+  const ModuleList chosen(patterns, syntax);
+  for (const ClassedModule& module : census.outside()) {
+    if (module.cls == cls && !chosen.covers_for_all(module.name)) patterns.push_back(module.name);
+  }
+  if (!left.empty()) {
+    for (const ClassedModule& module : modules) {
+      const auto at = census.cell_of(module.name);
+      if (at && std::binary_search(left.begin(), left.end(), *at)) patterns.push_back(module.name);
+    }
+  }
+  std::sort(patterns.begin(), patterns.end());
+  patterns.erase(std::unique(patterns.begin(), patterns.end()), patterns.end());
+  require_exact(modules, census, cls, ModuleList(patterns, syntax));
+  return patterns;
+}
+
+}  // namespace ingot::formats

@@ -1,0 +1,114 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/base/fd.h"
+#include "formats/base/hash.h"
+#include "formats/json/json.h"
+#include "formats/records/slicing_record.h"
+
+namespace ingot::formats {
+
+inline constexpr std::string_view kManifestName = "ingot.json";
+inline constexpr std::string_view kRecordsName = "ingot.tensors.jsonl.zst";
+/// The report of the verification that let a conversion be published; not listed in the manifest.
+inline constexpr std::string_view kVerifyName = "ingot.verify.json";
+inline constexpr std::string_view kPartialName = ".ingot-partial";
+
+/// A file that a conversion wrote.
+struct ManifestFile {
+  std::string name;  ///< relative, '/'-separated
+  std::uint64_t n_bytes = 0;
+  Hash128 hash;  ///< weights: over header bytes and tensor hashes (weights_file_hash); others:
+                 ///< tensor hash of the bytes
+  std::string sha256;  ///< plain SHA-256, when asked for
+};
+
+/// `ingot.json`: what was made, of what, and how. Holds no time, host or path: two runs give the
+/// same bytes.
+struct Manifest {
+  std::string tool_version;
+  std::string family, dialect, layout;
+  Json recipe;  ///< resolved rules, allowances, mtp policy
+  Json source;  ///< fingerprint of the source files
+  /// The quantization_config that the source had, or that its own manifest remembers; null without
+  /// one. Says on which grid a BF16 cast was before.
+  Json source_quantization;
+  std::vector<ManifestFile> files;       ///< weights
+  std::vector<ManifestFile> side_files;  ///< copied and derived files, the manifest itself excepted
+  std::uint64_t n_tensors = 0;
+  Hash128 records_hash;  ///< of the uncompressed text of the per-tensor records
+  /// Layouts `ranks` and `deepseek-mp`: how the model was cut.
+  std::optional<SlicingRecord> slicing = {};
+  /// The verification that was asked for and then left out (--no-verify), in words; empty: none.
+  std::string unverified = {};
+};
+
+std::string manifest_text(const Manifest& manifest);
+Manifest parse_manifest(std::string_view text, std::string_view where);
+/// Nothing when the directory has no manifest.
+std::optional<Manifest> read_manifest(const std::filesystem::path& directory);
+
+/// One stored tensor on either side of a conversion, with the hash of its bytes.
+struct TensorHash {
+  std::string name, file;
+  std::string dtype;
+  std::vector<std::uint64_t> shape;
+  Hash128 hash;
+  std::optional<SliceRecord> slice = {};  ///< of a rank's tensor that is not whole
+  std::string home_file = {};             ///< where that is not the record's
+};
+
+/// What encoding a tensor cost, against the values that were encoded.
+struct RecordedError {
+  double relative_error = 0;  ///< Frobenius
+  double sqnr_db = 0;         ///< infinite without error (null in the record)
+  double cosine = 0;
+  double max_error = 0;
+  std::uint64_t elements = 0, saturated = 0, zeroed = 0;
+  std::uint64_t blocks = 0, exact_blocks = 0;  ///< groups that share a scale
+};
+
+/// A global scale as its maker wrote it, kept where the output holds its reciprocal.
+struct RecordedGlobal {
+  float value = 1;
+  bool divides = false;
+};
+
+/// One line of the per-tensor records.
+struct TensorRecord {
+  std::string name;  ///< logical tensor
+  std::string role;
+  std::optional<std::uint32_t> layer, expert;
+  std::string action;    ///< "copy", "rewrap", "cast", "quantize" or "drop"
+  std::string from, to;  ///< schemes
+  std::vector<TensorHash> source;
+  std::vector<TensorHash> output;
+  std::optional<RecordedError> error;
+  std::optional<RecordedGlobal> original_global;
+  /// Of a rank's tensors: the weights file in which layout `hf` would have it.
+  std::string home_file = {};
+};
+
+std::string tensor_record_line(const TensorRecord& record);
+TensorRecord parse_tensor_record(std::string_view line, std::string_view where);
+
+/// Writes the lines as one zstd stream and returns the hash of the uncompressed text.
+Hash128 write_tensor_records(const std::filesystem::path& path,
+                             std::span<const TensorRecord> records,
+                             Durable durable = Durable::kNow);
+/// Reads records back; throws kMismatch when the content hash differs from `expected`.
+std::vector<TensorRecord> read_tensor_records(const std::filesystem::path& path,
+                                              const Hash128& expected);
+
+/// The hash of a weights file: tensor hash over its header bytes followed by its tensors' hashes
+/// (16 bytes each, big-endian) in file order.
+Hash128 weights_file_hash(std::span<const std::byte> header, std::span<const Hash128> tensors);
+
+}  // namespace ingot::formats

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "formats/family/family.h"
+#include "formats/records/slicing_record.h"
+
+namespace ingot::formats {
+
+/// Whether a rank has a tensor of the model, whole or a slice of it.
+enum class Holding : std::uint8_t {
+  kPromised,  ///< it must be here
+  kOptional,  ///< what is known of this rank does not tell
+  kElsewhere  ///< it belongs to other ranks
+};
+
+/// Which of the model's tensors belong to one rank.
+class RankHoldings {
+ public:
+  /// `slicing.rank` must be there; both must outlive this.
+  RankHoldings(const SlicingRecord& slicing, const ModelConfig& config);
+
+  /// Of a tensor of a family's row; `expert` is nothing for stacked and for shared experts.
+  [[nodiscard]] Holding of(const TensorRule& rule, std::optional<std::uint32_t> layer,
+                           std::optional<std::uint32_t> expert) const;
+  /// Shared experts stand in slots of the expert map, so they are placed and cut like routed ones.
+  [[nodiscard]] bool places_shared() const { return places_shared_; }
+  /// How many ways tensor parallelism cuts tensors of this role, and which slice this rank has.
+  struct Share {
+    std::uint32_t n = 1, index = 0;
+  };
+  [[nodiscard]] Share share_of(Role role) const;
+
+ private:
+  [[nodiscard]] Holding in_layer(const TensorRule& rule, std::uint32_t layer,
+                                 std::optional<std::uint32_t> expert) const;
+
+  const SlicingRecord& slicing_;
+  const RankRecord& rank_;
+  const ModelConfig& config_;
+  bool places_shared_;
+};
+
+}  // namespace ingot::formats

@@ -1,0 +1,207 @@
+#include "formats/storage/block_scales.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "formats/base/checked.h"
+#include "formats/base/error.h"
+#include "formats/container/bfloat16.h"
+#include "formats/container/float16.h"
+#include "formats/container/float8.h"
+
+namespace ingot::formats {
+namespace {
+
+// A per-tensor part that is one number.
+float read_one(const TensorSource& source, std::uint32_t index) {
+  const StoredTensor& stored = source.stored()[index];
+  std::vector<std::byte> bytes(stored.n_bytes);
+  source.read(index, 0, bytes);
+  float value = 0;
+  widen_scales(stored.dtype, bytes, std::nullopt, {&value, 1});
+  return value;
+}
+
+Error bad_scale(const TensorSource& source, const LogicalTensor& tensor, std::uint32_t stored,
+                std::string message) {
+  const StoredTensor& scale = source.stored()[stored];
+  return Error(ErrorCode::kBadScale, "scale " + scale.name + " " + std::move(message))
+      .in_file(source.files()[scale.file].name)
+      .in_tensor(tensor.name);
+}
+
+void multiply_or_divide(const GlobalScale& global, std::span<float> scales) {
+  for (float& scale : scales) scale = global.divides ? scale / global.value : scale * global.value;
+}
+
+bool is_good(float scale, const ScalePolicy& policy) {
+  return std::isfinite(scale) && (scale > 0 || (scale == 0 && policy.allow_zero));
+}
+
+// Ascend's weight_offset is zero for symmetric codes, which are all that is read here.
+void require_zero_offset(const TensorSource& source, const LogicalTensor& tensor) {
+  const std::uint32_t index = tensor.encoding.stored[Part::kOffset];
+  std::vector<std::byte> bytes(source.stored()[index].n_bytes);
+  source.read(index, 0, bytes);
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    // Minus zero is zero: the sign is the top bit of the last byte of a float of any width.
+    const std::size_t width = dtype_bits(source.stored()[index].dtype) / 8;
+    const bool is_sign_byte = i % width == width - 1;
+    const auto byte = std::to_integer<unsigned>(bytes[i]);
+    if ((is_sign_byte ? byte & 0x7FU : byte) == 0) continue;
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("offset {} is not zero in row {}: asymmetric codes cannot be decoded",
+                            source.stored()[index].name, i / width))
+        .in_file(source.files()[source.stored()[index].file].name)
+        .in_tensor(tensor.name);
+  }
+}
+
+}  // namespace
+
+void widen_scales(DType dtype, std::span<const std::byte> bytes,
+                  const std::optional<GlobalScale>& global, std::span<float> out) {
+  INGOT_CHECK(bytes.size() * 8 == out.size() * dtype_bits(dtype));
+  switch (dtype) {
+    case DType::kF32:
+      if (!bytes.empty()) std::memcpy(out.data(), bytes.data(), bytes.size());
+      break;
+    case DType::kBf16:
+      for (std::size_t i = 0; i < out.size(); ++i) {
+        std::uint16_t word = 0;
+        std::memcpy(&word, &bytes[2 * i], 2);
+        out[i] = float_from_bf16(word);
+      }
+      break;
+    case DType::kF16:
+      for (std::size_t i = 0; i < out.size(); ++i) {
+        std::uint16_t word = 0;
+        std::memcpy(&word, &bytes[2 * i], 2);
+        out[i] = float_from_f16(word);
+      }
+      break;
+    case DType::kF8E4M3:
+      for (std::size_t i = 0; i < out.size(); ++i)
+        out[i] = kE4m3Values[std::to_integer<std::uint8_t>(bytes[i])];
+      break;
+    case DType::kF8E8M0:
+    case DType::kU8:
+      for (std::size_t i = 0; i < out.size(); ++i)
+        out[i] = float_from_e8m0(std::to_integer<std::uint8_t>(bytes[i]));
+      break;
+    case DType::kI64:
+      // Ascend for FP16 models: the bits of an F32 in the low half of a sign-extended integer.
+      for (std::size_t i = 0; i < out.size(); ++i) std::memcpy(&out[i], &bytes[8 * i], 4);
+      break;
+    default:
+      throw Error(ErrorCode::kDtypeMismatch,
+                  fmt::format("a scale of dtype {} (F32, F16, BF16, F8_E4M3 and F8_E8M0 are known)",
+                              dtype_name(dtype)));
+  }
+  if (global) multiply_or_divide(*global, out);
+}
+
+ScaleReader::ScaleReader(const TensorSource& source, const LogicalTensor& tensor,
+                         const ScalePolicy& policy)
+    : source_(source), tensor_(tensor), policy_(policy) {
+  const Encoding& encoding = tensor.encoding;
+  if (encoding.block_cols == 0) return;
+  const Shape grid = block_scale_shape(tensor.shape, encoding.block_rows, encoding.block_cols);
+  rows_per_matrix_ = tensor.shape[tensor.shape.size() - 2];
+  scale_rows_per_matrix_ = grid[grid.size() - 2];
+  cols_ = grid.back();
+  rows_ = cols_ == 0 ? 0 : element_count(grid).value_or(0) / cols_;
+  if (encoding.stored.has(Part::kGlobal)) {
+    const std::uint32_t index = encoding.stored[Part::kGlobal];
+    global_ = GlobalScale{.value = read_one(source, index), .divides = encoding.global_divides};
+    if (!is_good(global_->value, {})) {
+      throw bad_scale(source, tensor, index,
+                      fmt::format("is {}; it must be finite and above zero (fetch the file again)",
+                                  global_->value));
+    }
+  }
+  if (encoding.stored.has(Part::kOffset)) require_zero_offset(source, tensor);
+  if (!encoding.stored.has(Part::kScale) && encoding.stored.has(Part::kInputScale)) {
+    input_scale_ = read_one(source, encoding.stored[Part::kInputScale]);
+    if (!is_good(*input_scale_, {})) {
+      throw bad_scale(source, tensor, encoding.stored[Part::kInputScale],
+                      fmt::format("is {}; it must be finite and above zero", *input_scale_));
+    }
+  }
+}
+
+ScaleReader::Range ScaleReader::range_of(std::uint64_t first_row, std::uint64_t n_rows) const {
+  if (!has_scales() || n_rows == 0) return {};
+  const auto scale_row = [&](std::uint64_t row) {
+    return row / rows_per_matrix_ * scale_rows_per_matrix_ +
+           row % rows_per_matrix_ / tensor_.encoding.block_rows;
+  };
+  const std::uint64_t first = scale_row(first_row);
+  return {.first = first, .n = scale_row(first_row + n_rows - 1) - first + 1};
+}
+
+std::vector<float> ScaleReader::read(Range range) const {
+  std::vector<float> scales(range.n * cols_);
+  if (scales.empty()) return scales;
+  const Part part = input_scale_ ? Part::kDeqScale : Part::kScale;
+  const std::uint32_t index = tensor_.encoding.stored[part];
+  const StoredTensor& stored = source_.stored()[index];
+  const std::uint64_t width = dtype_bits(stored.dtype) / 8;
+  std::vector<std::byte> bytes(scales.size() * width);
+  source_.read(index, range.first * cols_ * width, bytes);
+  widen_scales(stored.dtype, bytes, std::nullopt, scales);
+  require_good(scales, range.first);
+  if (input_scale_) {
+    for (float& scale : scales) scale /= *input_scale_;
+  }
+  if (global_) multiply_or_divide(*global_, scales);
+  return scales;
+}
+
+void ScaleReader::require_good(std::span<const float> stored, std::uint64_t first_row) const {
+  for (std::size_t i = 0; i < stored.size(); ++i) {
+    if (is_good(stored[i], policy_)) continue;
+    throw bad_scale(
+        source_, tensor_, tensor_.encoding.stored[input_scale_ ? Part::kDeqScale : Part::kScale],
+        fmt::format(
+            "at row {}, column {} is {}; it must be finite and above zero (fetch the file again{})",
+            first_row + i / cols_, i % cols_, stored[i],
+            stored[i] == 0
+                ? fmt::format(", or accept it with --allow 'zero-scale={}'", tensor_.name)
+                : ""));
+  }
+}
+
+std::vector<float> read_block_scales(const TensorSource& source, const LogicalTensor& tensor,
+                                     const ScalePolicy& policy) {
+  const ScaleReader reader(source, tensor, policy);
+  return reader.read({.first = 0, .n = reader.rows()});
+}
+
+bool all_scales_are_powers_of_two(const TensorSource& source) {
+  std::optional<float> first;
+  bool has_others = false;
+  std::vector<std::byte> bytes;
+  std::vector<float> scales;
+  for (const LogicalTensor& tensor : source.tensors()) {
+    if (tensor.encoding.scheme != SchemeId::kFp8Block) continue;
+    const std::uint32_t index = tensor.encoding.stored[Part::kScale];
+    const StoredTensor& stored = source.stored()[index];
+    if (stored.dtype != DType::kF32 && stored.dtype != DType::kBf16) return false;
+    bytes.resize(stored.n_bytes);
+    scales.resize(bytes.size() * 8 / dtype_bits(stored.dtype));
+    source.read(index, 0, bytes);
+    widen_scales(stored.dtype, bytes, std::nullopt, scales);
+    if (!std::all_of(scales.begin(), scales.end(), is_e8m0_value)) return false;
+    for (const float scale : scales) {
+      has_others = has_others || scale != first.value_or(scale);
+      first = scale;
+    }
+  }
+  return has_others;
+}
+
+}  // namespace ingot::formats

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "formats/storage/tensor_source.h"
+
+namespace ingot::formats {
+
+/// What scales are accepted.
+struct ScalePolicy {
+  bool allow_zero = false;  ///< zero decodes to zeros; a user may know that a block is dead
+};
+
+/// NVFP4's one number over all block scales, as stored.
+struct GlobalScale {
+  float value = 1;
+  bool divides = false;  ///< compressed-tensors; ModelOpt multiplies
+};
+
+/// Effective scales from stored ones: F32 as they are; F16, BF16, E4M3 and E8M0 (U8 too) widened
+/// exactly; of I64 (Ascend's deq_scale for FP16 models) the F32 whose bits are its low half; then
+/// times or by the global with one FP32 rounding. Throws kDtypeMismatch for another dtype.
+void widen_scales(DType dtype, std::span<const std::byte> bytes,
+                  const std::optional<GlobalScale>& global, std::span<float> out);
+
+/// The scales of one logical tensor, read a run of scale rows at a time. Every scale and the global
+/// must be finite and above zero (kBadScale with position and value); a weight offset must be zero
+/// (kUnsupported).
+class ScaleReader {
+ public:
+  /// `source` and `tensor` must outlive this. Reads what is there once per tensor.
+  ScaleReader(const TensorSource& source, const LogicalTensor& tensor,
+              const ScalePolicy& policy = {});
+
+  /// False for plain schemes, which have no rows to read.
+  [[nodiscard]] bool has_scales() const { return rows_ != 0; }
+  [[nodiscard]] std::uint64_t rows() const { return rows_; }  ///< over all stacked matrices
+  [[nodiscard]] std::uint64_t cols() const { return cols_; }  ///< ceil(K / block_cols)
+  [[nodiscard]] const std::optional<GlobalScale>& global() const { return global_; }
+
+  /// The first scale row and the number of them that rows [first, first + n) of the flattened
+  /// weight need.
+  struct Range {
+    std::uint64_t first = 0, n = 0;
+  };
+  [[nodiscard]] Range range_of(std::uint64_t first_row, std::uint64_t n_rows) const;
+
+  /// Effective scales of a range of scale rows, row-major.
+  [[nodiscard]] std::vector<float> read(Range range) const;
+
+ private:
+  void require_good(std::span<const float> stored, std::uint64_t first_row) const;
+
+  const TensorSource& source_;
+  const LogicalTensor& tensor_;
+  ScalePolicy policy_;
+  std::uint64_t rows_ = 0, cols_ = 0;
+  std::uint64_t rows_per_matrix_ = 0, scale_rows_per_matrix_ = 0;
+  std::optional<GlobalScale> global_;
+  std::optional<float> input_scale_;  // Ascend static: the scale is deq_scale / input_scale
+};
+
+/// The scales of a tensor as FP32, row-major over the whole scale tensor. Empty for a scheme
+/// without scales.
+std::vector<float> read_block_scales(const TensorSource& source, const LogicalTensor& tensor,
+                                     const ScalePolicy& policy = {});
+
+/// Whether all scales of kFp8Block weights are powers of two, not all the same, in a dtype that could
+/// hold other numbers: they were made so, which is what `scale_fmt` is about. Reads them, to the
+/// first that is none.
+bool all_scales_are_powers_of_two(const TensorSource& source);
+
+}  // namespace ingot::formats

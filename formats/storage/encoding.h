@@ -1,0 +1,120 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "formats/container/tensor.h"
+
+namespace ingot::formats {
+
+/// How numbers are held. The arithmetic is attached to the id in quantize/.
+enum class SchemeId : std::uint8_t {
+  kBf16,
+  kF16,
+  kF32,
+  kFp8Block,     ///< E4M3 codes, one F32 scale per block of rows x columns
+  kFp8Channel,   ///< E4M3 codes, one F32 scale per row
+  kFp8Tensor,    ///< E4M3 codes, one F32 scale
+  kInt8Channel,  ///< INT8 codes, one F32 scale per row
+  kInt8Block,    ///< INT8 codes, one F32 scale per block
+  kNvfp4,        ///< E2M1 codes, an E4M3 scale per 16 columns, one F32 scale over all of them
+  kMxfp4,        ///< E2M1 codes, an E8M0 scale per 32 columns
+  kMxfp8,        ///< E4M3 codes, an E8M0 scale per 32 columns
+  kRaw,          ///< any other plain dtype: copied, never computed with
+};
+
+/// What a code is.
+enum class CodeKind : std::uint8_t { kPlain, kE4m3, kInt8, kE2m1 };
+
+/// The stored tensors that hold an encoded weight, in the order in which they stand in a record.
+enum class Part : std::uint8_t {
+  kWeight,       ///< codes
+  kScale,        ///< one scale per group of codes
+  kGlobal,       ///< NVFP4: one number over all scales
+  kOffset,       ///< weight_offset of Ascend, all zero for symmetric codes
+  kInputScale,   ///< of statically quantized activations
+  kInputOffset,  ///< Ascend, static
+  kQuantBias,    ///< Ascend, static
+  kDeqScale,     ///< Ascend, static: input scale x weight scale
+};
+inline constexpr std::size_t kMaxParts = 8;
+
+/// What formats knows of a scheme; one row per SchemeId.
+struct SchemeFacts {
+  SchemeId id;
+  std::string_view name;     ///< as in recipes and reports
+  std::string_view to_word;  ///< word accepted by --to, or empty
+  bool quantized;            ///< false for plain floating point and raw
+  CodeKind code;
+  std::uint32_t code_bits;  ///< of one code; 0 for raw
+  /// Rows and columns that share a scale, 0 for all of them; of released models where a checkpoint
+  /// may choose. Both 0 for schemes without scales as well.
+  std::uint64_t group_rows, group_cols;
+  DType scale_dtype;         ///< in which this scheme's scales are computed and written
+  std::string_view summary;  ///< one line for `ingot list schemes`
+};
+
+std::span<const SchemeFacts> schemes();
+const SchemeFacts& scheme_facts(SchemeId id);
+/// By name or --to word.
+std::optional<SchemeId> find_scheme(std::string_view name);
+/// The scheme of a plain tensor of this dtype.
+SchemeId plain_scheme(DType dtype);
+/// The dtype that holds a plain scheme's weight (kBf16, kF16, kF32 only).
+DType plain_dtype(SchemeId id);
+
+/// Index of the stored tensor per part.
+class StoredParts {
+ public:
+  static constexpr std::uint32_t kAbsent = ~std::uint32_t{0};
+
+  StoredParts() { index_.fill(kAbsent); }
+  /// Of a plain tensor, or the codes alone.
+  explicit StoredParts(std::uint32_t weight) : StoredParts() { set(Part::kWeight, weight); }
+  StoredParts(std::uint32_t weight, std::uint32_t scale) : StoredParts(weight) {
+    set(Part::kScale, scale);
+  }
+  void set(Part part, std::uint32_t stored) { index_[static_cast<std::size_t>(part)] = stored; }
+  [[nodiscard]] bool has(Part part) const { return (*this)[part] != kAbsent; }
+  [[nodiscard]] std::uint32_t operator[](Part part) const {
+    return index_[static_cast<std::size_t>(part)];
+  }
+  [[nodiscard]] std::uint32_t weight() const { return (*this)[Part::kWeight]; }
+  /// Calls `visit(part, stored)` for every part that is there, in order.
+  template <typename Visit>
+  void for_each(const Visit& visit) const {
+    for (std::size_t part = 0; part < kMaxParts; ++part) {
+      if (index_[part] != kAbsent) visit(static_cast<Part>(part), index_[part]);
+    }
+  }
+
+ private:
+  std::array<std::uint32_t, kMaxParts> index_;
+};
+
+/// How one logical tensor is stored: which stored tensors hold it and how they decode.
+struct Encoding {
+  SchemeId scheme = SchemeId::kRaw;
+  StoredParts stored;
+  /// Rows and columns that share a scale; 0 for schemes without. `block_rows` x `block_cols` of a
+  /// whole-tensor scale are the sides of one matrix.
+  std::uint64_t block_rows = 0;
+  std::uint64_t block_cols = 0;
+  /// kNvfp4: Part::kGlobal divides (compressed-tensors) instead of multiplying (ModelOpt).
+  bool global_divides = false;
+};
+
+/// Scales of a block-scaled matrix. Leading dimensions (stacked experts) each have their own grid.
+/// Weight [..., N, K]; scale [..., ceil(N/block_rows), ceil(K/block_cols)].
+Shape block_scale_shape(const Shape& weight, std::uint64_t block_rows, std::uint64_t block_cols);
+
+/// Rows and columns that share a scale in a weight of this shape (at least two dimensions) under
+/// this scheme, with `block` for the schemes whose blocks a checkpoint chooses. {0, 0} without
+/// scales.
+std::array<std::uint64_t, 2> scale_group(SchemeId scheme, const Shape& weight,
+                                         std::array<std::uint64_t, 2> block = {128, 128});
+
+}  // namespace ingot::formats

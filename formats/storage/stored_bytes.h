@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "formats/storage/tensor_source.h"
+
+namespace ingot::formats {
+
+/// Where the bytes of stored tensors come from: the files of one directory, or slices of several
+/// joined (shard/join/joined.h). Safe from many threads.
+class StoredBytes {
+ public:
+  virtual ~StoredBytes() = default;
+  /// Weights files: for reports, fingerprints and errors. StoredTensor::file is an index into them.
+  [[nodiscard]] virtual std::span<const SourceFile> files() const = 0;
+  /// Fills `out` with bytes of `tensor`, which is number `index` of the source, from `offset`
+  /// within it.
+  virtual void read(std::uint32_t index, const StoredTensor& tensor, std::uint64_t offset,
+                    std::span<std::byte> out) const = 0;
+  /// The raw header bytes [0, 8+N) of a file.
+  [[nodiscard]] virtual std::vector<std::byte> header_bytes(std::uint32_t file) const = 0;
+  /// False when the file is gone and a saved header stands for it.
+  [[nodiscard]] virtual bool has_data(std::uint32_t file) const = 0;
+  /// Raw bytes of a file at an absolute offset.
+  virtual void read_file(std::uint32_t file, std::uint64_t offset,
+                         std::span<std::byte> out) const = 0;
+  /// Closes a file, so that deleting it frees its blocks. It is opened again if it is read again.
+  virtual void close_file(std::uint32_t file) const = 0;
+  /// Whether each tensor is one range of one file: such files may be consumed.
+  [[nodiscard]] virtual bool is_whole() const { return true; }
+  /// The weights file in which a tensor stood before it was cut, as the unsliced checkpoint would
+  /// have it; empty where nothing is known, and for whole ones.
+  [[nodiscard]] virtual std::string home_file(std::uint32_t /*index*/) const { return {}; }
+};
+
+}  // namespace ingot::formats

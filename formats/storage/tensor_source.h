@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "formats/config/model_config.h"
+#include "formats/container/tensor.h"
+#include "formats/family/family.h"
+#include "formats/storage/encoding.h"
+
+namespace ingot::formats {
+
+/// One weight of the model, whatever its dialect or layout.
+struct LogicalTensor {
+  std::string name;  ///< canonical Hugging Face name of the weight, e.g. `...q_a_proj.weight`
+  Shape shape;       ///< of the decoded weight
+  Encoding encoding;
+  const TensorRule* rule = nullptr;  ///< the family's row; null for tensors outside the grammar
+  std::optional<std::uint32_t> layer;
+  std::optional<std::uint32_t> expert;
+};
+
+/// A weights file of a source.
+struct SourceFile {
+  std::string name;  ///< bare file name
+  std::uint64_t n_bytes = 0;
+  std::uint64_t data_start = 0;
+};
+
+/// What convert, verify and inference read from: a model as logical tensors over stored bytes.
+class TensorSource {
+ public:
+  virtual ~TensorSource() = default;
+  [[nodiscard]] virtual const ModelConfig& config() const = 0;
+  [[nodiscard]] virtual const Family& family() const = 0;
+  /// In source order: by file, then by offset of the weight.
+  [[nodiscard]] virtual std::span<const LogicalTensor> tensors() const = 0;
+  [[nodiscard]] virtual std::span<const StoredTensor> stored() const = 0;
+  [[nodiscard]] virtual std::span<const SourceFile> files() const = 0;
+  /// Fills `out` with bytes of a stored tensor, from `offset` within it. Safe from many threads.
+  virtual void read(std::uint32_t stored, std::uint64_t offset, std::span<std::byte> out) const = 0;
+};
+
+}  // namespace ingot::formats

@@ -1,0 +1,131 @@
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "formats/container/tensor.h"
+#include "formats/storage/encoding.h"
+#include "shard/cut/slicing.h"
+
+namespace ingot::shard {
+
+/// Rows and columns of the weight that one element of a part stands for; 0: all of them, so a cut
+/// along that side leaves the part whole. {1, 1} for codes and plain weights, the group for scales,
+/// {1, 0} for numbers per row, {0, 0} for scalars.
+std::array<std::uint64_t, 2> part_unit(formats::Part part, formats::SchemeId scheme,
+                                       const formats::Shape& weight,
+                                       std::array<std::uint64_t, 2> group);
+
+/// How the bytes of one stored part are dealt to the slices of its tensor. The part is seen as
+/// [matrices, rows, row bytes]; slices are dense, in the order of the whole.
+class PartDeal {
+ public:
+  enum class Kind : std::uint8_t {
+    kWhole,      ///< every slice is the whole part
+    kCut,        ///< along the tensor's axis
+    kFirstOnly,  ///< slice 0 is the whole part, the others are zeros of its shape (quant_bias of
+                 ///< row-parallel weights: the sum over ranks counts it once)
+  };
+
+  /// The whole part's shape, and how the tensor is cut. `weight` is the tensor's own shape. The
+  /// caller has made sure that boundaries fall between units (fit_blocks); INGOT_CHECKed.
+  PartDeal(formats::Part part, formats::DType dtype, const formats::Shape& part_shape,
+           formats::SchemeId scheme, const formats::Shape& weight,
+           std::array<std::uint64_t, 2> group, const TensorCut& cut);
+
+  /// From a record: a part of `whole` shape cut into `n` along its dimension `axis` from the front
+  /// (-1: not cut). Throws kCorrupt for a shape that cannot be cut so.
+  PartDeal(formats::DType dtype, const formats::Shape& whole, int axis, std::uint32_t n,
+           std::uint32_t sections);
+
+  /// The same part for a holder of some of the matrices of a stack (at least one, ascending indices
+  /// into the part's first dimension). A part of fewer than two dimensions is one number for the
+  /// whole stack, and stays whole.
+  [[nodiscard]] PartDeal of_matrices(std::vector<std::uint32_t> matrices) const;
+
+  [[nodiscard]] Kind kind() const { return kind_; }
+  [[nodiscard]] std::uint32_t n_slices() const { return n_; }
+  /// Dimension of the part that is cut, or -1; for records.
+  [[nodiscard]] int axis() const { return axis_; }
+  [[nodiscard]] const formats::Shape& whole_shape() const { return whole_; }
+  [[nodiscard]] const formats::Shape& slice_shape() const { return slice_; }
+  [[nodiscard]] std::uint64_t whole_bytes() const { return whole_bytes_; }
+  [[nodiscard]] std::uint64_t slice_bytes() const { return slice_bytes_; }
+  [[nodiscard]] std::uint32_t sections() const { return sections_; }
+  /// Offset of a slice along axis() in elements, within its section.
+  [[nodiscard]] std::uint64_t slice_offset(std::uint32_t slice) const;
+
+  /// A stretch of bytes that is contiguous in the whole and in one slice.
+  struct Run {
+    std::uint32_t slice = 0;
+    std::uint64_t slice_offset = 0;
+    std::uint64_t whole_offset = 0;
+    std::uint64_t n_bytes = 0;
+  };
+  /// Calls visit(run) for the bytes [offset, offset + n_bytes) of the whole, in their order; bytes
+  /// of matrices that are not held are left out. For kCut; of the other kinds slice 0 alone is
+  /// visited.
+  template <typename Visit>
+  void for_each_run(std::uint64_t offset, std::uint64_t n_bytes, Visit&& visit) const {
+    const std::uint64_t end = offset + n_bytes;
+    while (offset < end) {
+      Place at = locate(offset);
+      const std::uint64_t stop = std::min(end, at.end);
+      if (!at.is_held) offset = stop;
+      // The pieces of a matrix follow one another without a further division.
+      while (offset < stop) {
+        at.run.whole_offset = offset;
+        at.run.n_bytes = std::min(at.left, stop - offset);
+        visit(static_cast<const Run&>(at.run));
+        offset += at.run.n_bytes;
+        if (++at.run.slice == n_dealt_) {
+          at.run.slice = 0;
+          at.row += piece_;
+        }
+        at.run.slice_offset = at.row;
+        at.left = piece_;
+      }
+    }
+  }
+
+  /// The run that begins at `offset`, cut off after n_bytes; nothing where no slice holds that
+  /// byte.
+  [[nodiscard]] std::optional<Run> run_at(std::uint64_t offset, std::uint64_t n_bytes) const {
+    Place at = locate(offset);
+    if (!at.is_held) return std::nullopt;
+    at.run.whole_offset = offset;
+    at.run.n_bytes = std::min(at.left, std::min(offset + n_bytes, at.end) - offset);
+    return at.run;
+  }
+
+ private:
+  /// A byte of the whole.
+  struct Place {
+    Run run;                 // slice and its offset
+    std::uint64_t left = 0;  // bytes to the end of the piece
+    std::uint64_t row = 0;   // offset in every slice of what this stretch of `stride_` gives it
+    std::uint64_t end = 0;   // of the matrix in the whole, or of those that nobody holds
+    bool is_held = true;
+  };
+  [[nodiscard]] Place locate(std::uint64_t offset) const;
+  void set_whole(formats::DType dtype);
+  [[nodiscard]] std::uint64_t piece_bits(formats::DType dtype, std::size_t axis) const;
+  void cut_along(formats::DType dtype, std::size_t axis);
+
+  Kind kind_ = Kind::kWhole;
+  int axis_ = -1;
+  std::uint32_t n_ = 1, sections_ = 1;
+  std::uint32_t n_dealt_ = 1;  // slices that bytes are dealt to: n_ of kCut, else slice 0 alone
+  formats::Shape whole_, slice_;
+  std::uint64_t whole_bytes_ = 0, slice_bytes_ = 0;
+  // Each matrix as stretches of `stride` bytes, each dealt in pieces of `piece` bytes.
+  std::uint64_t matrix_bytes_ = 0;  // of the whole; all of it when no matrix is left out
+  std::uint64_t stride_ = 0, piece_ = 0;
+  std::vector<std::uint32_t> matrices_;  // held ones; empty: all
+};
+
+}  // namespace ingot::shard

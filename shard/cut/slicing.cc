@@ -1,0 +1,231 @@
+#include "shard/cut/slicing.h"
+
+#include <algorithm>
+#include <array>
+#include <set>
+#include <string>
+
+#include <fmt/format.h>
+
+namespace ingot::shard {
+
+using formats::Cut;
+using formats::Dim;
+using formats::LogicalTensor;
+using formats::ModelConfig;
+using formats::Role;
+using formats::TensorRule;
+
+namespace {
+
+constexpr std::array<std::string_view, 4> kFits = {"refuse", "retile", "pad", "bf16"};
+constexpr std::array<std::string_view, 2> kSharedExperts = {"tp", "replicated"};
+
+template <typename Enum, std::size_t N>
+Enum parse_word(std::string_view option, const std::array<std::string_view, N>& words,
+                std::string_view word) {
+  const auto found = std::find(words.begin(), words.end(), word);
+  if (found != words.end()) return static_cast<Enum>(found - words.begin());
+  std::string choices;
+  for (const std::string_view choice : words) {
+    choices += choices.empty() ? "" : ", ";
+    choices += choice;
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("there is no {} '{}' (there are {})", option, word, choices));
+}
+
+/// Facts about a kind of tensor are the same in every layer.
+void add_once(ErrorList& faults, Error fault) {
+  const auto& known = faults.errors();
+  const bool is_known = std::any_of(known.begin(), known.end(), [&](const Error& error) {
+    return error.message() == fault.message();
+  });
+  if (!is_known) faults.add(std::move(fault));
+}
+
+enum class Kind : std::uint8_t { kReplicated, kHeads, kKvHeads, kRoutedExpert, kShared, kWidth };
+
+/// What decides how many ranks cut it, if its row says that it is cut.
+Kind kind_of(const TensorRule& rule) {
+  switch (rule.role) {
+    case Role::kExpertGate:
+    case Role::kExpertUp:
+    case Role::kExpertDown:
+    case Role::kExpertsGateUp:
+    case Role::kExpertsDown:
+      return Kind::kRoutedExpert;
+    case Role::kSharedGate:
+    case Role::kSharedUp:
+    case Role::kSharedDown:
+      return Kind::kShared;
+    case Role::kDenseGate:
+    case Role::kDenseUp:
+    case Role::kDenseDown:
+    case Role::kEmbedding:
+    case Role::kHead:
+    case Role::kMtpEmbedding:
+    case Role::kMtpHead:
+      return Kind::kWidth;
+    case Role::kQProj:
+    case Role::kQbProj:
+    case Role::kKvbProj:
+    case Role::kOProj:
+    case Role::kKProj:
+    case Role::kVProj:
+    case Role::kAttentionBias:
+      // The width, not the role: a bias may be that of queries, keys or values.
+      return rule.shape[0] == Dim::kGqaKv ? Kind::kKvHeads : Kind::kHeads;
+    default:
+      return Kind::kReplicated;
+  }
+}
+
+Axis axis_of(Cut cut) {
+  switch (cut) {
+    case Cut::kColumn:
+    case Cut::kVocab:
+      return Axis::kRows;
+    case Cut::kRow:
+      return Axis::kCols;
+    case Cut::kReplicated:
+      return Axis::kNone;
+  }
+  return Axis::kNone;
+}
+
+/// How many ranks cut heads of keys and values, and by which coordinate.
+TensorCut kv_heads_cut(std::uint64_t n_heads, std::uint32_t tp, ErrorList& faults) {
+  if (n_heads % tp == 0) return {.owner = Owner::kTp, .n = tp};
+  if (tp % n_heads == 0)
+    return {.owner = Owner::kKvHeads, .n = static_cast<std::uint32_t>(n_heads)};
+  add_once(faults,
+           Error(ErrorCode::kInvalidArgument,
+                 fmt::format("{} KV heads can neither be cut nor replicated evenly for --tp "
+                             "{} (choose a divisor or a multiple of {})",
+                             n_heads, tp, n_heads)));
+  return {};
+}
+
+TensorCut heads_cut(std::uint64_t n_heads, std::uint32_t tp, ErrorList& faults) {
+  if (n_heads % tp == 0) return {.owner = Owner::kTp, .n = tp};
+  add_once(faults, Error(ErrorCode::kInvalidArgument,
+                         fmt::format("{} attention heads cannot be cut for --tp {} (choose a "
+                                     "divisor of {})",
+                                     n_heads, tp, n_heads)));
+  return {};
+}
+
+/// Owner and number of slices; the axis is the row's.
+TensorCut dealt(const TensorRule& rule, const ModelConfig& config, const Slicing& slicing,
+                ErrorList& faults) {
+  const Topology& topology = slicing.topology;
+  switch (kind_of(rule)) {
+    case Kind::kReplicated:
+      return {};
+    case Kind::kRoutedExpert:
+      return {.owner = Owner::kExpert, .n = topology.etp};
+    case Kind::kShared:
+      if (slicing.experts.places_shared()) return {.owner = Owner::kExpert, .n = topology.etp};
+      if (slicing.shared == SharedExperts::kReplicated) return {};
+      return {.owner = Owner::kTp, .n = topology.tp};
+    case Kind::kWidth:
+      return {.owner = Owner::kTp, .n = topology.tp};
+    case Kind::kKvHeads:
+      return kv_heads_cut(config.num_key_value_heads, topology.tp, faults);
+    case Kind::kHeads:
+      return heads_cut(config.num_attention_heads, topology.tp, faults);
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string_view tp_fit_name(TpFit fit) {
+  return kFits[static_cast<std::size_t>(fit)];
+}
+
+TpFit parse_tp_fit(std::string_view word) {
+  return parse_word<TpFit>("--tp-fit", kFits, word);
+}
+
+std::string_view shared_experts_name(SharedExperts shared) {
+  return kSharedExperts[static_cast<std::size_t>(shared)];
+}
+
+SharedExperts parse_shared_experts(std::string_view word) {
+  return parse_word<SharedExperts>("placement of shared experts", kSharedExperts, word);
+}
+
+std::uint32_t TensorCut::slice_of(const RankPosition& rank, const Topology& topology) const {
+  if (n == 1) return 0;
+  switch (owner) {
+    case Owner::kAll:
+      return 0;
+    case Owner::kTp:
+      return rank.tp_rank;
+    case Owner::kKvHeads:
+      return rank.tp_rank * n / topology.tp;
+    case Owner::kExpert:
+      return rank.etp_rank;
+  }
+  return 0;
+}
+
+TensorCut cut_of(const LogicalTensor& tensor, const ModelConfig& config, const Slicing& slicing,
+                 ErrorList& faults) {
+  if (tensor.rule == nullptr) return {};
+  const TensorRule& rule = *tensor.rule;
+  // Biases behind a row-parallel or a replicated weight are whole, and not counted in heads.
+  if (rule.role == Role::kAttentionBias && rule.cut == Cut::kReplicated) return {};
+  TensorCut cut = dealt(rule, config, slicing, faults);
+  if (rule.role == Role::kExpertsGateUp) cut.sections = 2;
+  cut.axis = axis_of(rule.cut);
+  if (cut.n > 1 && cut.axis == Axis::kNone) {
+    add_once(faults,
+             Error(ErrorCode::kUnsupported,
+                   fmt::format("this version does not know how the weights of model_type '{}' are "
+                               "cut (leave --tp and --etp at 1; --ep and --pp are possible)",
+                               config.model_type)));
+  }
+  if (cut.n == 1 || cut.axis == Axis::kNone) {
+    cut.n = 1;
+    cut.axis = Axis::kNone;
+    if (cut.owner != Owner::kExpert) cut.owner = Owner::kAll;
+  }
+  return cut;
+}
+
+std::vector<std::uint32_t> stages_of(const LogicalTensor& tensor,
+                                     const formats::TensorSource& source, const Slicing& slicing) {
+  if (source.family().rules.empty() && !slicing.topology.is_single()) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("family {} cannot be cut: nothing is known of its tensors (convert for "
+                            "one rank)",
+                            source.family().name));
+  }
+  const Stages& stages = slicing.stages;
+  const std::uint32_t last = stages.count() - 1;
+  if (last == 0) return {0};
+  if (tensor.layer) return {stages.stage_of(*tensor.layer)};
+  const Role role = tensor.rule == nullptr ? Role::kOther : tensor.rule->role;
+  if (role == Role::kFinalNorm || role == Role::kHead) return {last};
+  if (role == Role::kEmbedding) {
+    const ModelConfig& config = source.config();
+    // What config.json promises may be missing, so the layers that are here count.
+    std::set<std::uint32_t> mtp_layers;
+    std::size_t n_own = 0;
+    for (const LogicalTensor& other : source.tensors()) {
+      if (other.layer && *other.layer >= config.num_hidden_layers) mtp_layers.insert(*other.layer);
+      if (other.rule != nullptr && other.rule->role == Role::kMtpEmbedding) ++n_own;
+    }
+    const bool is_shared = n_own < mtp_layers.size();
+    if (is_shared || config.tie_word_embeddings) return {0, last};
+    return {0};
+  }
+  std::vector<std::uint32_t> all(stages.count());
+  for (std::uint32_t stage = 0; stage <= last; ++stage) all[stage] = stage;
+  return all;
+}
+
+}  // namespace ingot::shard

@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "formats/base/error.h"
+#include "formats/storage/tensor_source.h"
+#include "shard/cut/expert_map.h"
+#include "shard/cut/stages.h"
+#include "shard/cut/topology.h"
+
+namespace ingot::shard {
+
+/// What to do when a cut would split a block that shares a scale, or does not divide a width.
+enum class TpFit : std::uint8_t { kRefuse, kRetile, kPad, kBf16 };
+std::string_view tp_fit_name(TpFit fit);
+/// Throws kInvalidArgument, naming the choices.
+TpFit parse_tp_fit(std::string_view word);
+
+/// Where shared experts are: cut like a dense layer, or whole on every rank.
+enum class SharedExperts : std::uint8_t { kTp, kReplicated };
+std::string_view shared_experts_name(SharedExperts shared);
+SharedExperts parse_shared_experts(std::string_view word);
+
+/// How a model is cut for the ranks of a cluster.
+struct Slicing {
+  Topology topology;
+  ExpertMap experts = ExpertMap::contiguous(0, 1);
+  SharedExperts shared = SharedExperts::kTp;
+  TpFit fit = TpFit::kRefuse;
+  Stages stages;  ///< of the pipeline
+  /// Layout deepseek-mp: FP8 blocks stay 128 x 128, and --mp says how many ranks there are.
+  bool is_native = false;
+};
+
+/// The side of a weight along which it is cut.
+enum class Axis : std::uint8_t {
+  kNone,  ///< whole on each of its ranks
+  kRows,  ///< output features (column-parallel), vocabulary
+  kCols,  ///< input features (row-parallel)
+};
+
+/// Which coordinate of a rank selects its slice.
+enum class Owner : std::uint8_t {
+  kAll,      ///< every rank of the stage
+  kTp,       ///< tp_rank
+  kKvHeads,  ///< tp_rank * n / tp: fewer KV heads than ranks
+  kExpert,   ///< ep_rank (which experts) and etp_rank (which slice)
+};
+
+/// How one logical tensor is cut. All its slices have the same shape.
+struct TensorCut {
+  Axis axis = Axis::kNone;
+  Owner owner = Owner::kAll;
+  std::uint32_t n = 1;  ///< slices along the axis
+  /// Rows are made of so many equal parts, each cut on its own: 2 for stacked gate and up.
+  std::uint32_t sections = 1;
+
+  /// The slice of a rank, 0 .. n-1.
+  [[nodiscard]] std::uint32_t slice_of(const RankPosition& rank, const Topology& topology) const;
+};
+
+/// Decides the cut of a tensor from its family row and the config; no sizes of blocks are looked
+/// at. `faults` gets kInvalidArgument for heads that tp does not divide (KV heads may also divide
+/// tp); widths, experts and vocabulary that are not divisible are left to fit_blocks. Tensors
+/// outside the grammar are replicated; of family generic, which knows none, the caller cuts
+/// nothing.
+TensorCut cut_of(const formats::LogicalTensor& tensor, const formats::ModelConfig& config,
+                 const Slicing& slicing, ErrorList& faults);
+
+/// Stages on which a tensor stands, ascending: its layer's; the first for embeddings, the last for
+/// norm, head, MTP layers, and also for the embedding where head or MTP layers share it; all for
+/// tensors outside the grammar.
+std::vector<std::uint32_t> stages_of(const formats::LogicalTensor& tensor,
+                                     const formats::TensorSource& source, const Slicing& slicing);
+
+}  // namespace ingot::shard

@@ -1,0 +1,61 @@
+#include "shard/cut/topology.h"
+
+#include <array>
+#include <numeric>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "formats/base/error.h"
+
+namespace ingot::shard {
+
+std::uint32_t Topology::ranks_per_stage() const {
+  return std::lcm(tp, ep * etp);
+}
+
+RankPosition Topology::position(std::uint32_t rank) const {
+  INGOT_CHECK(rank < n_ranks());
+  const std::uint32_t n_in_stage = ranks_per_stage();
+  const std::uint32_t in_stage = rank % n_in_stage;
+  return {.rank = rank,
+          .stage = rank / n_in_stage,
+          .tp_rank = in_stage % tp,
+          .ep_rank = in_stage / etp % ep,
+          .etp_rank = in_stage % etp};
+}
+
+Topology make_topology(std::uint32_t tp, std::uint32_t ep, std::optional<std::uint32_t> etp,
+                       std::uint32_t pp) {
+  const Topology topology = {.tp = tp, .ep = ep, .etp = etp.value_or(ep == 1 ? tp : 1), .pp = pp};
+  const std::array<std::pair<const char*, std::uint32_t>, 4> numbers = {
+      {{"--tp", tp}, {"--ep", ep}, {"--etp", topology.etp}, {"--pp", pp}}};
+  for (const auto& [option, number] : numbers) {
+    if (number == 0) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("{} is 0, it must be at least 1", option));
+    }
+    // Products of numbers below this fit 64 bits.
+    if (number > kMaxRanks) {
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          fmt::format("{} is {}, there may be at most {} ranks", option, number, kMaxRanks));
+    }
+  }
+  const std::uint64_t expert_ranks = std::uint64_t{ep} * topology.etp;
+  const std::uint64_t n_ranks = pp * std::lcm(std::uint64_t{tp}, expert_ranks);
+  if (n_ranks > kMaxRanks) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("--tp {} --ep {} --etp {} --pp {} needs {} ranks (pp x the least common "
+                    "multiple of tp and ep x etp), at most {} are possible",
+                    tp, ep, topology.etp, pp, n_ranks, kMaxRanks));
+  }
+  return topology;
+}
+
+std::string rank_directory_name(std::uint32_t rank, std::uint32_t n_ranks) {
+  return fmt::format("rank-{:05}-of-{:05}", rank, n_ranks);
+}
+
+}  // namespace ingot::shard

@@ -1,0 +1,264 @@
+#include "shard/join/joined.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "formats/base/error.h"
+#include "shard/cut/part_deal.h"
+#include "shard/join/piece_reader.h"
+
+namespace ingot::shard {
+
+using formats::StoredTensor;
+
+namespace {
+
+// Bytes of the whole that are put together at a time.
+constexpr std::uint64_t kBlockBytes = std::uint64_t{2} << 20;
+// Stretches of this length are read to where they belong, shorter ones together.
+constexpr std::uint64_t kDirectBytes = std::uint64_t{64} << 10;
+
+}  // namespace
+
+// How the wholes of one form were cut.
+struct JoinedBytes::Cut {
+  explicit Cut(const SliceForm& form)
+      : deal(form.dtype, form.whole, form.axis, form.n, form.sections), grid(fitted_grid(form)) {
+    const std::uint64_t matrices = form.whole.empty() ? 1 : form.whole[0];
+    if (matrices == 0) return;
+    matrix_bytes = deal.whole_bytes() / matrices;
+    slice_matrix_bytes = deal.slice_bytes() / matrices;
+  }
+
+  PartDeal deal;
+  std::optional<FittedGrid> grid;
+  std::uint64_t matrix_bytes = 0;        // of one expert, where the whole is a stack
+  std::uint64_t slice_matrix_bytes = 0;  // of one expert in a slice
+};
+
+// One call of read(): its tensor and its buffers.
+class JoinedBytes::Reading {
+ public:
+  Reading(const JoinedBytes& source, const JoinedTensor& joined, const StoredTensor& tensor)
+      : joined_(joined),
+        cut_(source.cuts_[joined.form]),
+        pieces_({.files = source.files_,
+                 .expert_sets = source.expert_sets_,
+                 .pieces = std::span(source.pieces_).subspan(joined.first_piece, joined.n_pieces),
+                 .expert_bytes = cut_.slice_matrix_bytes,
+                 .tensor = tensor.name},
+                source.compare_replicas_) {}
+
+  void read(std::uint64_t offset, std::span<std::byte> out) {
+    if (cut_.grid) {
+      read_fitted(*cut_.grid, offset, out);
+    } else {
+      read_whole(offset, out);
+    }
+  }
+
+ private:
+  struct Stretch {
+    std::uint64_t begin = std::numeric_limits<std::uint64_t>::max(), end = 0;
+    std::uint64_t buffered = 0;  // where it begins in the buffer
+    std::uint32_t n_runs = 0;
+    [[nodiscard]] bool is_direct() const {
+      return n_runs == 1 || end - begin >= kDirectBytes * n_runs;
+    }
+  };
+
+  // Bytes of the whole as it was cut.
+  void read_whole(std::uint64_t offset, std::span<std::byte> out) {
+    while (!out.empty()) {
+      std::uint64_t n_bytes = out.size();
+      std::uint64_t expert = 0;
+      if (joined_.is_stack) {
+        expert = offset / cut_.matrix_bytes;
+        const std::uint64_t alike = pieces_.experts_held_alike(static_cast<std::uint32_t>(expert));
+        n_bytes = std::min(n_bytes, (expert + alike) * cut_.matrix_bytes - offset);
+      }
+      if (cut_.deal.kind() == PartDeal::Kind::kCut) n_bytes = std::min(n_bytes, kBlockBytes);
+      read_block(static_cast<std::uint32_t>(expert), offset,
+                 out.first(static_cast<std::size_t>(n_bytes)));
+      out = out.subspan(static_cast<std::size_t>(n_bytes));
+      offset += n_bytes;
+    }
+  }
+
+  // Bytes of the whole whose experts, in a stack, are held alike from `expert` on.
+  void read_block(std::uint32_t expert, std::uint64_t offset, std::span<std::byte> out) {
+    const PartDeal& deal = cut_.deal;
+    if (deal.kind() != PartDeal::Kind::kCut) return pieces_.fetch(expert, 0, offset, out);
+    stretches_.assign(deal.n_slices(), {});
+    deal.for_each_run(offset, out.size(), [&](const PartDeal::Run& run) {
+      Stretch& stretch = stretches_[run.slice];
+      stretch.begin = std::min(stretch.begin, run.slice_offset);
+      stretch.end = std::max(stretch.end, run.slice_offset + run.n_bytes);
+      ++stretch.n_runs;
+    });
+    std::uint64_t n_buffered = 0;
+    for (Stretch& stretch : stretches_) {
+      if (stretch.n_runs == 0 || stretch.is_direct()) continue;
+      stretch.buffered = n_buffered;
+      n_buffered += stretch.end - stretch.begin;
+    }
+    const std::span<std::byte> buffer = buffer_.take(n_buffered);
+    for (std::uint32_t slice = 0; slice < stretches_.size(); ++slice) {
+      const Stretch& stretch = stretches_[slice];
+      if (stretch.n_runs == 0 || stretch.is_direct()) continue;
+      pieces_.fetch(expert, slice, stretch.begin,
+                    buffer.subspan(static_cast<std::size_t>(stretch.buffered),
+                                   static_cast<std::size_t>(stretch.end - stretch.begin)));
+    }
+    deal.for_each_run(offset, out.size(), [&](const PartDeal::Run& run) {
+      const Stretch& stretch = stretches_[run.slice];
+      const auto to = out.subspan(static_cast<std::size_t>(run.whole_offset - offset),
+                                  static_cast<std::size_t>(run.n_bytes));
+      if (stretch.is_direct()) return pieces_.fetch(expert, run.slice, run.slice_offset, to);
+      const std::uint64_t from = stretch.buffered + run.slice_offset - stretch.begin;
+      std::memcpy(to.data(), buffer.data() + from, to.size());
+    });
+  }
+
+  // Bytes of the tensor as it was before padding and retiling.
+  void read_fitted(const FittedGrid& grid, std::uint64_t offset, std::span<std::byte> out) {
+    const std::uint64_t row_bytes = grid.row_bytes();
+    while (!out.empty()) {
+      const std::uint64_t row = offset / row_bytes;
+      const std::uint64_t in_row = offset % row_bytes;
+      std::uint64_t n_bytes = out.size();
+      if (grid.keeps_rows() && grid.repeat[0] == 1 && grid.cols == grid.whole_cols) {
+        n_bytes = std::min(n_bytes, grid.rows_left(row) * row_bytes - in_row);
+        read_whole(grid.whole_row(row) * row_bytes + in_row,
+                   out.first(static_cast<std::size_t>(n_bytes)));
+      } else {
+        n_bytes = read_rows(grid, row, in_row, out);
+      }
+      out = out.subspan(static_cast<std::size_t>(n_bytes));
+      offset += n_bytes;
+    }
+  }
+
+  // As many rows, or as much of one row, as a block holds; returns the bytes that were filled.
+  std::uint64_t read_rows(const FittedGrid& grid, std::uint64_t row, std::uint64_t in_row,
+                          std::span<std::byte> out) {
+    const std::uint64_t row_bytes = grid.row_bytes();
+    const std::uint64_t whole_row_bytes = grid.whole_row_bytes();
+    const std::uint64_t wanted = (in_row + out.size() + row_bytes - 1) / row_bytes;
+    const std::uint64_t fitting = kBlockBytes / whole_row_bytes / grid.repeat[0];
+    const std::uint64_t n_rows = std::min({wanted, grid.rows_left(row), fitting});
+    if (n_rows < 2) return read_in_row(grid, row, in_row, out);
+
+    const std::uint64_t first = grid.whole_row(row);
+    const std::uint64_t last = grid.whole_row(row + n_rows - 1);
+    const auto whole = rows_.take((last + 1 - first) * whole_row_bytes);
+    read_whole(first * whole_row_bytes, whole);
+    std::uint64_t filled = 0;
+    for (std::uint64_t r = row; r < row + n_rows; ++r) {
+      const std::uint64_t n_bytes = std::min(row_bytes - in_row, out.size() - filled);
+      copy_from_row(
+          grid,
+          whole.subspan(static_cast<std::size_t>((grid.whole_row(r) - first) * whole_row_bytes)), 0,
+          in_row, out.subspan(static_cast<std::size_t>(filled), static_cast<std::size_t>(n_bytes)));
+      filled += n_bytes;
+      in_row = 0;
+    }
+    return filled;
+  }
+
+  std::uint64_t read_in_row(const FittedGrid& grid, std::uint64_t row, std::uint64_t in_row,
+                            std::span<std::byte> out) {
+    const std::uint64_t element = grid.element_bytes;
+    const std::uint64_t most = kBlockBytes / grid.repeat[1] / element * element;
+    const std::uint64_t n_bytes =
+        std::min<std::uint64_t>({out.size(), grid.row_bytes() - in_row, std::max(most, element)});
+    const std::uint64_t first = grid.whole_col(in_row / element);
+    const std::uint64_t last = grid.whole_col((in_row + n_bytes - 1) / element);
+    const auto whole = rows_.take((last + 1 - first) * element);
+    read_whole(grid.whole_row(row) * grid.whole_row_bytes() + first * element, whole);
+    copy_from_row(grid, whole, first, in_row, out.first(static_cast<std::size_t>(n_bytes)));
+    return n_bytes;
+  }
+
+  // Fills `out` with the bytes of a row from `in_row` on; `whole` begins at column `first` of it.
+  static void copy_from_row(const FittedGrid& grid, std::span<const std::byte> whole,
+                            std::uint64_t first, std::uint64_t in_row, std::span<std::byte> out) {
+    const std::uint64_t element = grid.element_bytes;
+    if (grid.keeps_rows()) {
+      std::memcpy(out.data(), whole.data() + (in_row - first * element), out.size());
+      return;
+    }
+    for (std::uint64_t done = 0; done < out.size();) {
+      const std::uint64_t in_element = (in_row + done) % element;
+      const std::uint64_t n_bytes = std::min(element - in_element, out.size() - done);
+      const std::uint64_t col = grid.whole_col((in_row + done) / element);
+      std::memcpy(out.data() + done, whole.data() + (col - first) * element + in_element,
+                  static_cast<std::size_t>(n_bytes));
+      done += n_bytes;
+    }
+  }
+
+  const JoinedTensor& joined_;
+  const Cut& cut_;
+  PieceReader pieces_;
+  std::vector<Stretch> stretches_;
+  Scratch buffer_, rows_;
+};
+
+JoinedBytes::JoinedBytes(JoinedSlices slices, bool compare_replicas)
+    : tensors_(std::move(slices.tensors)),
+      pieces_(std::move(slices.pieces)),
+      expert_sets_(std::move(slices.expert_sets)),
+      homes_(std::move(slices.homes)),
+      files_([&] {
+        for (const formats::WeightsFile& file : slices.files) facts_.push_back(file.facts);
+        return std::move(slices.files);
+      }()),
+      compare_replicas_(compare_replicas) {
+  cuts_.reserve(slices.forms.size());
+  for (const SliceForm& form : slices.forms) cuts_.emplace_back(form);
+}
+
+JoinedBytes::~JoinedBytes() = default;
+
+std::span<const formats::SourceFile> JoinedBytes::files() const {
+  return facts_;
+}
+
+void JoinedBytes::read(std::uint32_t index, const StoredTensor& tensor, std::uint64_t offset,
+                       std::span<std::byte> out) const {
+  INGOT_CHECK(offset <= tensor.n_bytes && out.size() <= tensor.n_bytes - offset);
+  Reading(*this, tensors_.at(index), tensor).read(offset, out);
+}
+
+std::vector<std::byte> JoinedBytes::header_bytes(std::uint32_t file) const {
+  return formats::read_weights_header(files_[file]).bytes;
+}
+
+void JoinedBytes::read_file(std::uint32_t file, std::uint64_t offset,
+                            std::span<std::byte> out) const {
+  files_.read(file, offset, out);
+}
+
+void JoinedBytes::close_file(std::uint32_t file) const {
+  files_.close(file);
+}
+
+std::string JoinedBytes::home_file(std::uint32_t index) const {
+  return homes_.at(tensors_.at(index).home);
+}
+
+bool JoinedBytes::may_have_replicas(std::uint32_t index) const {
+  const JoinedTensor& joined = tensors_.at(index);
+  const auto pieces = std::span(pieces_).subspan(joined.first_piece, joined.n_pieces);
+  // By slice, zeroed ones last.
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    if (pieces[i].is_zeroed || (i > 0 && pieces[i].slice == pieces[i - 1].slice)) return true;
+  }
+  return false;
+}
+
+}  // namespace ingot::shard

@@ -1,0 +1,84 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "formats/checkpoint/checkpoint_files.h"
+#include "formats/storage/stored_bytes.h"
+#include "shard/join/slice_form.h"
+
+namespace ingot::shard {
+
+/// A stored tensor of one file, as a slice of a whole.
+struct JoinedPiece {
+  static constexpr std::uint32_t kEveryExpert = ~std::uint32_t{0};
+
+  std::uint32_t file = 0;                ///< index into JoinedSlices::files
+  std::uint32_t slice = 0;               ///< along the axis of the form
+  std::uint32_t experts = kEveryExpert;  ///< index into JoinedSlices::expert_sets
+  bool is_zeroed = false;                ///< holds zeros in place of the whole
+  std::uint64_t offset = 0;              ///< absolute, in that file
+};
+
+/// A whole: pieces that make it up, replicas included.
+struct JoinedTensor {
+  std::uint32_t form = 0;         ///< index into JoinedSlices::forms
+  std::uint32_t first_piece = 0;  ///< of `n_pieces`: zeroed ones last, then by slice and file
+  std::uint32_t n_pieces = 0;
+  std::uint32_t home = 0;  ///< index into JoinedSlices::homes
+  bool is_stack = false;   ///< pieces may hold some experts of the first dimension
+};
+
+/// Slices that have been found to make up wholes (SliceJoin).
+struct JoinedSlices {
+  std::vector<formats::WeightsFile> files;  ///< hard links to one file are one
+  std::vector<SliceForm> forms;
+  std::vector<std::vector<std::uint32_t>> expert_sets;
+  std::vector<JoinedPiece> pieces;
+  std::vector<JoinedTensor> tensors;
+  std::vector<std::string> homes;  ///< weights files of the unsliced checkpoint; the first is empty
+};
+
+/// Stored tensors gathered from the slices of several ranks, lazily. A read takes the stretch of
+/// each slice that it covers, puts the bytes in the order of the whole and leaves padding and
+/// repeated scales out; at most a few MiB at a time, whatever the size of the read.
+class JoinedBytes final : public formats::StoredBytes {
+ public:
+  /// With `compare_replicas` every other holder of what is read is read too, and a difference is
+  /// kMismatch naming tensor and holders.
+  JoinedBytes(JoinedSlices slices, bool compare_replicas);
+  ~JoinedBytes() override;
+
+  [[nodiscard]] std::span<const formats::SourceFile> files() const override;
+  void read(std::uint32_t index, const formats::StoredTensor& tensor, std::uint64_t offset,
+            std::span<std::byte> out) const override;
+  [[nodiscard]] std::vector<std::byte> header_bytes(std::uint32_t file) const override;
+  [[nodiscard]] bool has_data(std::uint32_t /*file*/) const override { return true; }
+  void read_file(std::uint32_t file, std::uint64_t offset, std::span<std::byte> out) const override;
+  void close_file(std::uint32_t file) const override;
+  [[nodiscard]] bool is_whole() const override { return false; }
+  [[nodiscard]] std::string home_file(std::uint32_t index) const override;
+  /// False when each byte of a tensor stands in one file only; true for every stack that is dealt
+  /// by experts.
+  [[nodiscard]] bool may_have_replicas(std::uint32_t index) const;
+
+ private:
+  struct Cut;
+  class Reading;
+
+  std::vector<JoinedTensor> tensors_;
+  std::vector<JoinedPiece> pieces_;
+  std::vector<std::vector<std::uint32_t>> expert_sets_;
+  std::vector<std::string> homes_;
+  std::vector<Cut> cuts_;  // parallel to the forms
+  std::vector<formats::SourceFile> facts_;
+  formats::CheckpointFiles files_;
+  bool compare_replicas_;
+};
+
+}  // namespace ingot::shard

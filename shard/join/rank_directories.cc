@@ -1,0 +1,196 @@
+#include "shard/join/rank_directories.h"
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "formats/base/fd.h"
+#include "formats/base/parallel.h"
+#include "formats/checkpoint/checkpoint_listing.h"
+#include "shard/cut/topology.h"
+
+namespace ingot::shard {
+
+using formats::kManifestName;
+using formats::Manifest;
+using formats::SlicingRecord;
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{256} << 20;
+
+struct RankName {
+  std::uint32_t rank = 0, n_ranks = 0;
+};
+
+std::optional<RankName> parse_rank_name(std::string_view name) {
+  constexpr std::string_view kPrefix = "rank-", kMiddle = "-of-";
+  RankName parsed;
+  const std::size_t middle = name.find(kMiddle);
+  if (!name.starts_with(kPrefix) || middle == std::string_view::npos) return std::nullopt;
+  const char* const end = name.data() + name.size();
+  std::from_chars(name.data() + kPrefix.size(), end, parsed.rank);
+  std::from_chars(name.data() + middle + kMiddle.size(), end, parsed.n_ranks);
+  if (parsed.rank >= parsed.n_ranks || rank_directory_name(parsed.rank, parsed.n_ranks) != name)
+    return std::nullopt;
+  return parsed;
+}
+
+// Of directories that a user gathered.
+std::vector<std::string> gathered_ranks(const fs::path& directory) {
+  std::vector<RankName> found;
+  for (const std::string& name : rank_directories_in(directory))
+    found.push_back(parse_rank_name(name).value());
+  INGOT_CHECK(!found.empty());
+  for (const RankName& name : found) {
+    if (name.n_ranks == found[0].n_ranks) continue;
+    throw Error(ErrorCode::kMismatch,
+                fmt::format("holds ranks of {} and of {} (move those of one of the two away)",
+                            found[0].n_ranks, name.n_ranks))
+        .in_file(directory.string());
+  }
+  if (found[0].n_ranks > kMaxRanks) {
+    throw Error(ErrorCode::kLimit, fmt::format("is of more than {} ranks", kMaxRanks))
+        .in_file(directory.string());
+  }
+  std::vector<std::string> names;
+  for (std::uint32_t rank = 0; rank < found[0].n_ranks; ++rank)
+    names.push_back(rank_directory_name(rank, found[0].n_ranks));
+  return names;
+}
+
+void require_present(const fs::path& directory, const std::vector<std::string>& names) {
+  ErrorList faults;
+  for (const std::string& name : names) {
+    std::error_code failure;
+    if (fs::is_directory(directory / name, failure)) continue;
+    faults.add(
+        Error(ErrorCode::kNotFound,
+              fmt::format("is missing, one of {} ranks (put its directory beside the others)",
+                          names.size()))
+            .in_file((directory / name).string()));
+  }
+  faults.throw_if_any();
+}
+
+// Reads the manifest; with `listed`, only if it is the one that the top manifest knows.
+Manifest read_rank_manifest(const fs::path& rank, const formats::RankEntry* listed) {
+  formats::require_finished_directory(rank);
+  const fs::path path = rank / kManifestName;
+  const std::string text = read_text_file(path, kMaxManifestBytes);
+  if (listed != nullptr) {
+    TensorHasher hasher;
+    hasher.update(std::as_bytes(std::span(text)));
+    if (const Hash128 hash = hasher.finish(); hash != listed->manifest_hash) {
+      throw Error(ErrorCode::kMismatch,
+                  fmt::format("was changed or belongs to another run: its hash is {}, {} of the "
+                              "directory above says {} (fetch the directories of one conversion)",
+                              hash.hex(), kManifestName, listed->manifest_hash.hex()))
+          .in_file(path.string());
+    }
+  }
+  Manifest manifest = formats::parse_manifest(text, path.string());
+  if (!manifest.slicing || !manifest.slicing->rank) {
+    throw Error(ErrorCode::kMismatch, "is not the manifest of a rank (move the directory away)")
+        .in_file(path.string());
+  }
+  return manifest;
+}
+
+std::string topology_text(const SlicingRecord& slicing) {
+  return fmt::format("tp {}, ep {}, etp {}, pp {}", slicing.tp, slicing.ep, slicing.etp,
+                     slicing.pp);
+}
+
+// That the manifest's own numbers fit its topology was seen when it was parsed.
+void check_place(const RankDirectory& rank, std::uint32_t number, ErrorList& faults) {
+  if (rank.manifest.slicing->rank->rank == number) return;
+  faults.add(Error(ErrorCode::kMismatch,
+                   fmt::format("is of rank {}, in the place of rank {} (give the directory its own "
+                               "name back)",
+                               rank.manifest.slicing->rank->rank, number))
+                 .in_file((rank.path / kManifestName).string()));
+}
+
+// A rank against the top manifest, or against the first rank.
+void check_kinship(const RankDirectory& rank, const Manifest& with, std::string_view with_name,
+                   ErrorList& faults) {
+  const Manifest& manifest = rank.manifest;
+  const SlicingRecord& a = *manifest.slicing;
+  const SlicingRecord& b = *with.slicing;
+  const auto fault = [&](std::string message) {
+    faults.add(Error(ErrorCode::kMismatch, std::move(message))
+                   .in_file((rank.path / kManifestName).string()));
+  };
+  if (a.job != b.job) {
+    return fault(
+        fmt::format("belongs to another conversion than {} (fetch the directories of one "
+                    "conversion)",
+                    with_name));
+  }
+  if (std::tie(a.tp, a.ep, a.etp, a.pp, a.n_ranks) !=
+      std::tie(b.tp, b.ep, b.etp, b.pp, b.n_ranks)) {
+    return fault(
+        fmt::format("says {}, {} ranks; {} says {}, {} ranks (changed since it was written)",
+                    topology_text(a), a.n_ranks, with_name, topology_text(b), b.n_ranks));
+  }
+  if (manifest.family != with.family || manifest.dialect != with.dialect) {
+    fault(
+        fmt::format("is of family {} in dialect {}; {} is of {} in {} (changed since it was "
+                    "written)",
+                    manifest.family, manifest.dialect, with_name, with.family, with.dialect));
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> rank_directories_in(const fs::path& directory) {
+  std::vector<std::string> names = formats::list_file_names(directory);
+  std::erase_if(names, [&](const std::string& name) {
+    std::error_code failure;
+    return !parse_rank_name(name) || !fs::is_directory(directory / name, failure);
+  });
+  return names;
+}
+
+std::vector<RankDirectory> find_ranks(const fs::path& directory, const Manifest* top,
+                                      std::size_t threads) {
+  std::vector<std::string> names;
+  if (top != nullptr) {
+    for (const formats::RankEntry& entry : top->slicing->ranks) names.push_back(entry.directory);
+  } else {
+    names = gathered_ranks(directory);
+  }
+  require_present(directory, names);
+
+  std::vector<RankDirectory> ranks(names.size());
+  std::vector<std::optional<Error>> failures(names.size());
+  parallel_for(names.size(), threads, [&](std::size_t i) {
+    try {
+      ranks[i].name = names[i];
+      ranks[i].path = directory / names[i];
+      ranks[i].manifest =
+          read_rank_manifest(ranks[i].path, top != nullptr ? &top->slicing->ranks[i] : nullptr);
+    } catch (const Error& error) {
+      failures[i] = error;
+    }
+  });
+  ErrorList faults;
+  for (const auto& failure : failures) {
+    if (failure) faults.add(*failure);
+  }
+  faults.throw_if_any();
+  for (std::uint32_t i = 0; i < ranks.size(); ++i) {
+    check_kinship(ranks[i], top != nullptr ? *top : ranks[0].manifest,
+                  top != nullptr ? "the manifest above it" : ranks[0].name, faults);
+    check_place(ranks[i], i, faults);
+  }
+  faults.throw_if_any();
+  return ranks;
+}
+
+}  // namespace ingot::shard

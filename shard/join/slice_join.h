@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "formats/base/error.h"
+#include "shard/join/joined.h"
+
+namespace ingot::shard {
+
+/// A stored tensor of a file, and which part of which whole it is.
+struct FoundSlice {
+  std::string name;                          ///< of the whole
+  std::shared_ptr<const PlacedSlice> place;  ///< slices of one kind may share it
+  std::uint32_t file = 0;
+  std::uint64_t offset = 0;  ///< absolute, in that file
+  std::string home_file;     ///< where the unsliced checkpoint has it; may be empty
+};
+
+/// What the slices of a model are when they are joined.
+struct JoinedModel {
+  std::vector<formats::StoredTensor> stored;  ///< whole, by the place of their first slice
+  JoinedSlices slices;                        ///< `tensors` parallel to `stored`
+};
+
+/// Groups slices by the name of their whole. The result depends on the slices alone, not on the
+/// order or the threads in which they come.
+class SliceJoin {
+ public:
+  /// `holders`: for each file the number of the rank that has it (the first, of hard links).
+  SliceJoin(std::vector<formats::WeightsFile> files, std::vector<std::uint32_t> holders);
+
+  /// Facts of a file that its header told. Safe from several threads for different files.
+  void set_facts(std::uint32_t file, std::uint64_t n_bytes, std::uint64_t data_start);
+  [[nodiscard]] const formats::WeightsFile& file(std::uint32_t index) const {
+    return slices_.files[index];
+  }
+  /// Safe from several threads.
+  void add(std::span<const FoundSlice> found);
+
+  /// Throws, collected: kDuplicate for a tensor that a holder has twice; kMismatch for slices of
+  /// one tensor that were not cut alike, or that do not make up the whole.
+  JoinedModel finish();
+
+ private:
+  struct Piece {
+    JoinedPiece place;
+    std::uint32_t form = 0, home = 0;
+  };
+  struct Whole {
+    std::string name;
+    std::vector<Piece> pieces;
+  };
+
+  std::uint32_t whole_index(const std::string& name);
+  std::uint32_t form_index(const SliceForm& form);
+  std::uint32_t experts_index(const std::vector<std::uint32_t>& experts);
+  std::uint32_t home_index(const std::string& home);
+  /// Sorts the pieces; false, and reported, when they do not make up one whole.
+  bool settle(Whole& whole, ErrorList& faults) const;
+  [[nodiscard]] std::string missing_part(const Whole& whole) const;
+
+  std::mutex mutex_;
+  JoinedSlices slices_;
+  std::vector<std::uint32_t> holders_;
+  std::vector<Whole> wholes_;
+  std::unordered_map<std::string, std::uint32_t> by_name_, by_home_, by_form_, by_experts_;
+  std::uint32_t last_home_ = 0, next_whole_ = 0;
+};
+
+}  // namespace ingot::shard

@@ -1,0 +1,91 @@
+#include "shard/join/source.h"
+
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "formats/base/foreign_files.h"
+#include "formats/checkpoint/checkpoint_listing.h"
+#include "formats/records/manifest.h"
+#include "shard/join/native_shards.h"
+#include "shard/join/rank_directories.h"
+
+namespace ingot::shard {
+
+using formats::Checkpoint;
+using formats::Manifest;
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::string_view kNativeLayout = "deepseek-mp";
+
+enum class Kind : std::uint8_t { kWhole, kRanks, kNativeShards };
+
+// A manifest knows; without one the names tell.
+Kind kind_of(const fs::path& directory, const Manifest* manifest) {
+  if (manifest != nullptr) {
+    if (manifest->layout == kNativeLayout) return Kind::kNativeShards;
+    const bool has_ranks = manifest->slicing && !manifest->slicing->ranks.empty();
+    return has_ranks ? Kind::kRanks : Kind::kWhole;
+  }
+  if (!rank_directories_in(directory).empty()) return Kind::kRanks;
+  return holds_native_shards(directory) ? Kind::kNativeShards : Kind::kWhole;
+}
+
+}  // namespace
+
+Checkpoint open_source(const fs::path& given, const SourceOptions& options) {
+  const fs::path directory = formats::checkpoint_directory(given);
+  formats::require_finished_directory(directory);
+  const std::optional<Manifest> manifest = formats::read_manifest(directory);
+  const Manifest* known = manifest ? &*manifest : nullptr;
+  const Kind kind = kind_of(directory, known);
+  if (kind != Kind::kNativeShards && !options.config.empty()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--config is for model{i}-mp{N}.safetensors that have no config.json beside them; "
+                "this checkpoint has its own")
+        .in_file(directory.string());
+  }
+  if (kind == Kind::kWhole) return Checkpoint::open(directory, options.open);
+
+  formats::OpenOptions open = options.open;
+  if (kind == Kind::kNativeShards) {
+    // What was converted under a given family is read under it again.
+    if (known != nullptr && open.family.empty() && formats::find_family(known->family) != nullptr)
+      open.family = known->family;
+    return Checkpoint::assemble(
+        join_native_shards(directory, known, options.config, options.compare_replicas, open), open);
+  }
+  std::vector<RankDirectory> ranks = find_ranks(directory, known, open.threads);
+  const std::string& family = ranks[0].manifest.family;
+  if (open.family.empty() && formats::find_family(family) != nullptr) open.family = family;
+  return Checkpoint::assemble(join_ranks(std::move(ranks), options.compare_replicas, open), open);
+}
+
+void require_all_ranks(const Checkpoint& source) {
+  const formats::SlicingRecord* slicing = source.slicing();
+  if (slicing == nullptr) return;
+  throw Error(
+      ErrorCode::kUnsupported,
+      fmt::format("holds the slices of rank {} alone (give the directory above, with all {} "
+                  "ranks)",
+                  slicing->rank->rank, slicing->n_ranks))
+      .in_file(source.directory().string());
+}
+
+bool is_sliced(const fs::path& given) {
+  std::error_code failure;
+  if (!fs::is_directory(given, failure)) return false;
+  const fs::path directory = formats::checkpoint_directory(given);
+  std::optional<Manifest> manifest;
+  try {
+    manifest = formats::read_manifest(directory);
+  } catch (const Error&) {
+    // Opening says what is wrong with it; until then the names tell.
+  }
+  return kind_of(directory, manifest ? &*manifest : nullptr) != Kind::kWhole;
+}
+
+}  // namespace ingot::shard
