@@ -14,7 +14,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
-#include "inference/chat/jinja/code_points.h"
+#include "inference/tokenizer/utf8.h"
 
 namespace ingot::inference {
 namespace {
@@ -34,8 +34,9 @@ void append_code_unit(std::string& out, std::uint32_t unit) {
 void append_string(std::string& out, std::string_view text, bool ensure_ascii) {
   out += '"';
   for (std::size_t i = 0; i < text.size();) {
-    const std::size_t begin = i;
-    const char32_t c = jinja::next_code_point(text, i);
+    const auto [c, n_bytes] = code_point_at(text, i);
+    const std::string_view character = text.substr(i, n_bytes);
+    i += n_bytes;
     static constexpr std::string_view kShort = "\"\\\n\r\t\f\b";
     static constexpr std::string_view kLetters = "\"\\nrtfb";
     const auto named = c < 0x80 ? kShort.find(static_cast<char>(c)) : std::string_view::npos;
@@ -49,7 +50,7 @@ void append_string(std::string& out, std::string_view text, bool ensure_ascii) {
       append_code_unit(out, 0xD800U + (offset >> 10U));
       append_code_unit(out, 0xDC00U + (offset & 0x3FFU));
     } else {
-      out += text.substr(begin, i - begin);
+      out += character;
     }
   }
   out += '"';

@@ -1,30 +1,17 @@
-#include "inference/chat/jinja/members.h"
-
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <limits>
+#include <utility>
 
 #include <fmt/format.h>
 
-#include "inference/chat/jinja/callable.h"
-#include "inference/chat/jinja/code_points.h"
-#include "inference/chat/jinja/loop_state.h"
-#include "inference/chat/jinja/methods.h"
+#include "inference/chat/jinja/builtins.h"
 #include "inference/chat/jinja/operators.h"
+#include "inference/chat/python_text.h"
 
 namespace ingot::inference::jinja {
 namespace {
-
-class BoundMethod final : public Callable {
- public:
-  BoundMethod(const MethodRow& row, Value self) : row_(row), self_(std::move(self)) {}
-  Value call(RenderState& state, Arguments&& arguments) override {
-    return call_method(state, row_, self_, std::move(arguments));
-  }
-
- private:
-  const MethodRow& row_;
-  Value self_;
-};
 
 constexpr std::size_t kMaxNameBytes = 100;
 
@@ -32,73 +19,49 @@ constexpr std::size_t kMaxNameBytes = 100;
                                    std::string_view asked) {
   const Text& name = object.undefined_name().name;
   state.fault(fmt::format("'{}' is undefined and has no '{}'",
-                          name ? std::string_view(*name).substr(0, kMaxNameBytes) : "a value",
+                          std::string_view(name ? *name : "a value").substr(0, kMaxNameBytes),
                           asked.substr(0, kMaxNameBytes)));
 }
 
-// A method or field; nothing where Python would go on to look for a key.
-std::optional<Value> find_attribute(RenderState& state, const Value& object,
-                                    std::string_view name) {
-  switch (object.kind()) {
-    case Kind::kUndefined:
-      refuse_undefined(state, object, name);
-    case Kind::kNamespace:
-      for (const auto& [key, value] : object.name_space().entries) {
-        state.step();
-        if (key == name) return value;
-      }
-      return std::nullopt;
-    case Kind::kLoop:
-      return object.loop().attribute(state, name);
-    case Kind::kCallable:
-      return object.callable().attribute(state, name);
-    default:
-      break;
+std::optional<Value> loop_field(const RenderState& state, Loop& loop, std::string_view name) {
+  const auto length = [&] {
+    loop.look(std::numeric_limits<std::size_t>::max());
+    return loop.passed.size();
+  };
+  const std::size_t n = loop.n_begun;
+  if (name == "index") return Value::count(n);
+  if (name == "index0") return Value::count(n - 1);
+  if (name == "first") return Value::boolean(n == 1);
+  if (name == "last") return Value::boolean(!loop.look(n + 1));
+  if (name == "length") return Value::count(length());
+  if (name == "revindex") return Value::count(length() - n + 1);
+  if (name == "revindex0") return Value::count(length() - n);
+  if (name == "previtem" && n > 1) return loop.passed[n - 2];
+  if (name == "nextitem" && loop.look(n + 1)) return loop.passed[n];
+  if (name == "cycle" || name == "changed" || name == "depth" || name == "depth0") {
+    state.unsupported(fmt::format("'loop.{}'", name));
   }
-  const MethodRow* method = find_method(state, object, name);
-  if (method == nullptr) return std::nullopt;
-  return Value::callable(state.make<BoundMethod>(*method, object));
+  return std::nullopt;
 }
 
-std::optional<Value> find_item(RenderState& state, const Value& object, const Value& index) {
-  if (object.is(Kind::kMapping)) {
-    const Value* found = find_entry(state, object.mapping(), index);
-    return found == nullptr ? std::nullopt : std::optional<Value>(*found);
-  }
-  if (!index.is(Kind::kInteger) && !index.is(Kind::kBoolean)) return std::nullopt;
-  std::int64_t at =
-      index.is(Kind::kBoolean) ? static_cast<std::int64_t>(index.boolean()) : index.integer();
-  if (object.is(Kind::kText)) {
-    state.scan(object.text().size());
-    const std::string& text = object.text();
-    const auto n = static_cast<std::int64_t>(code_point_count(text));
-    if (at < 0) at += n;
-    if (at < 0 || at >= n) return std::nullopt;
-    std::size_t begin = 0;
-    for (std::int64_t i = 0; i < at; ++i) next_code_point(text, begin);
-    std::size_t end = begin;
-    next_code_point(text, end);
-    state.step(begin / 8);
-    return state.text(std::string_view(text).substr(begin, end - begin));
-  }
-  if (!object.is(Kind::kSequence)) return std::nullopt;
-  const Sequence& sequence = object.sequence();
-  if (sequence.form == Sequence::Form::kView || sequence.form == Sequence::Form::kIterator) {
-    return std::nullopt;
-  }
-  const auto n = static_cast<std::int64_t>(sequence.items.size());
+// The character or element at a place; nothing beyond the ends.
+std::optional<Value> element(RenderState& state, const Value& object, std::int64_t at) {
+  const bool is_text = object.is(Kind::kText);
+  if (!is_text && !has_places(object)) return std::nullopt;
+  if (is_text) state.step(object.text().size() / 8);
+  const std::size_t size =
+      is_text ? code_point_count(object.text()) : object.sequence().items.size();
+  const auto n = static_cast<std::int64_t>(size);
   if (at < 0) at += n;
   if (at < 0 || at >= n) return std::nullopt;
-  return sequence.items[static_cast<std::size_t>(at)];
-}
-
-bool is_internal(std::string_view name) {
-  return name.starts_with("__");
+  const auto i = static_cast<std::size_t>(at);
+  return is_text ? state.text(characters(object.text())[i]) : object.sequence().items[i];
 }
 
 // The indices that Python's slice.indices() gives.
-std::vector<std::size_t> slice_indices(RenderState& state, const SliceBounds& bounds,
-                                       std::int64_t n) {
+std::vector<std::size_t> slice_indices(const RenderState& state, const SliceBounds& bounds,
+                                       std::size_t size) {
+  const auto n = static_cast<std::int64_t>(size);
   const std::int64_t step = bounds.step.value_or(1);
   if (step == 0) state.fault("the step of a slice is zero");
   const std::int64_t lowest = step > 0 ? 0 : -1;
@@ -120,53 +83,59 @@ std::vector<std::size_t> slice_indices(RenderState& state, const SliceBounds& bo
 
 Value get_attribute(RenderState& state, const Value& object, std::string_view name) {
   state.step();
-  if (std::optional<Value> found = find_attribute(state, object, name)) return *found;
-  if (object.is(Kind::kMapping)) {
-    if (const Value* entry = find_entry(state, object.mapping(), name)) return *entry;
+  if (object.is(Kind::kUndefined)) refuse_undefined(state, object, name);
+  if (object.is(Kind::kLoop)) {
+    if (const auto field = loop_field(state, object.loop(), name)) return *field;
   }
-  if (is_internal(name)) state.unsupported(fmt::format("the attribute '{}'", name));
-  return Value::undefined(name);
+  if (const Builtin* method = find_method(state, object, name)) {
+    return state.callable(*method, object);
+  }
+  const Value* found = nullptr;
+  if (object.is(Kind::kMapping)) found = find_entry(state, object.mapping(), name);
+  if (object.is(Kind::kNamespace)) {
+    found = find_entry(state, object.name_space().attributes, name);
+  }
+  if (found != nullptr) return *found;
+  if (name.starts_with("__") || object.is(Kind::kCallable)) {
+    state.unsupported(fmt::format("the attribute '{}' of a {}", name, type_name(object)));
+  }
+  return Value::undefined(name.substr(0, kMaxNameBytes));
 }
 
 Value get_item(RenderState& state, const Value& object, const Value& index) {
   state.step();
+  const bool is_text = index.is(Kind::kText);
   if (object.is(Kind::kUndefined)) {
-    refuse_undefined(state, object, index.is(Kind::kText) ? index.text() : type_name(index));
+    refuse_undefined(state, object, is_text ? index.text() : type_name(index));
   }
-  if (std::optional<Value> found = find_item(state, object, index)) return *found;
-  if (!index.is(Kind::kText)) {
-    return Value::undefined(index.is(Kind::kInteger) ? fmt::format("[{}]", index.integer())
-                                                     : std::string(type_name(index)));
+  if (object.is(Kind::kMapping)) {
+    const Value* found = find_entry(state, object.mapping(), index);
+    if (found != nullptr) return *found;
+  } else if (is_whole(index)) {
+    if (const auto found = element(state, object, whole(index))) return *found;
   }
-  if (std::optional<Value> found = find_attribute(state, object, index.text())) return *found;
-  if (is_internal(index.text())) state.unsupported(fmt::format("the item '{}'", index.text()));
-  return Value::undefined(std::string_view(index.text()).substr(0, kMaxNameBytes));
+  if (is_text) return get_attribute(state, object, index.text());
+  return Value::undefined(index.is(Kind::kInteger) ? fmt::format("[{}]", index.integer())
+                                                   : std::string(type_name(index)));
 }
 
 Value get_slice(RenderState& state, const Value& object, const SliceBounds& bounds) {
   if (object.is(Kind::kUndefined)) refuse_undefined(state, object, "[:]");
   if (object.is(Kind::kText)) {
-    const std::string_view text = object.text();
-    state.step(text.size() / 8);
-    const std::vector<std::size_t> offsets = code_point_offsets(text);
-    std::string out;
-    for (const std::size_t i :
-         slice_indices(state, bounds, static_cast<std::int64_t>(offsets.size() - 1))) {
-      out += text.substr(offsets[i], offsets[i + 1] - offsets[i]);
-    }
-    return state.text(std::move(out));
+    state.step(object.text().size() / 8);
+    const std::vector<std::string_view> all = characters(object.text());
+    std::string text;
+    for (const std::size_t i : slice_indices(state, bounds, all.size())) text += all[i];
+    return state.text(std::move(text));
   }
-  const bool can = object.is(Kind::kSequence) && object.sequence().form != Sequence::Form::kView &&
-                   object.sequence().form != Sequence::Form::kIterator;
-  if (!can) state.fault(fmt::format("a {} has no slices", type_name(object)));
+  if (!has_places(object)) state.fault(fmt::format("a {} has no slices", type_name(object)));
   const Sequence& sequence = object.sequence();
-  const auto indices =
-      slice_indices(state, bounds, static_cast<std::int64_t>(sequence.items.size()));
-  state.step(indices.size());
   std::vector<Value> items;
-  items.reserve(indices.size());
-  for (const std::size_t i : indices) items.push_back(sequence.items[i]);
-  return Value::sequence(state.sequence(sequence.form, std::move(items)));
+  for (const std::size_t i : slice_indices(state, bounds, sequence.items.size())) {
+    state.step();
+    items.push_back(sequence.items[i]);
+  }
+  return state.sequence(sequence.form, std::move(items));
 }
 
 }  // namespace ingot::inference::jinja

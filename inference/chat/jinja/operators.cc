@@ -1,21 +1,128 @@
 #include "inference/chat/jinja/operators.h"
 
 #include <algorithm>
-#include <string>
+#include <array>
+#include <cmath>
+#include <cstddef>
 #include <utility>
 
 #include <fmt/format.h>
 
-#include "inference/chat/jinja/code_points.h"
-#include "inference/chat/jinja/operand.h"
+#include "inference/chat/jinja/value_text.h"
+#include "inference/chat/python_text.h"
 
 namespace ingot::inference::jinja {
 namespace {
 
-bool equal_items(RenderState& state, const std::vector<Value>& left,
-                 const std::vector<Value>& right) {
-  return std::equal(left.begin(), left.end(), right.begin(), right.end(),
-                    [&](const Value& a, const Value& b) { return equal(state, a, b); });
+using Form = Sequence::Form;
+
+// long double holds every 64-bit integer and every double, so comparisons are exact.
+long double exact(const Value& value) {
+  return value.is(Kind::kFloat) ? static_cast<long double>(value.real())
+                                : static_cast<long double>(whole(value));
+}
+
+// The fault of `left sign right`, which says when one of them is undefined.
+[[noreturn]] void refuse(const RenderState& state, std::string_view sign, const Value& left,
+                         const Value& right) {
+  for (const Value* side : {&left, &right}) {
+    if (side->is(Kind::kUndefined) && side->undefined_name().name) {
+      state.fault(fmt::format("'{}' is undefined", *side->undefined_name().name));
+    }
+  }
+  state.fault(fmt::format("{} {} {} is not possible", type_name(left), sign, type_name(right)));
+}
+
+std::string_view sign_of(Operator op) {
+  // From kConcatenate on, in the order of Operator.
+  static constexpr std::array<std::string_view, 7> kSigns = {"~", "+", "-", "*", "/", "//", "%"};
+  return kSigns.at(static_cast<std::size_t>(op) - static_cast<std::size_t>(Operator::kConcatenate));
+}
+
+Value whole_arithmetic(const RenderState& state, Operator op, std::int64_t a, std::int64_t b) {
+  std::int64_t result = 0;
+  bool overflows = false;
+  if (op == Operator::kAdd) {
+    overflows = __builtin_add_overflow(a, b, &result);
+  } else if (op == Operator::kSubtract) {
+    overflows = __builtin_sub_overflow(a, b, &result);
+  } else if (op == Operator::kMultiply) {
+    overflows = __builtin_mul_overflow(a, b, &result);
+  } else if (b == -1) {  // apart, because the smallest integer has no opposite
+    if (op == Operator::kFloorDivide) overflows = __builtin_sub_overflow(0, a, &result);
+  } else {
+    // Python rounds down, so the remainder has the sign of the divisor.
+    const std::int64_t remainder = a % b;
+    const bool rounds = remainder != 0 && (remainder < 0) != (b < 0);
+    result = op == Operator::kModulo ? remainder + (rounds ? b : 0) : a / b - (rounds ? 1 : 0);
+  }
+  if (overflows) state.beyond("an integer does not fit 64 bits");
+  return Value::integer(result);
+}
+
+double real_arithmetic(Operator op, double a, double b) {
+  if (op == Operator::kAdd) return a + b;
+  if (op == Operator::kSubtract) return a - b;
+  if (op == Operator::kMultiply) return a * b;
+  if (op == Operator::kDivide) return a / b;
+  double remainder = std::fmod(a, b);
+  if (remainder != 0 && (remainder < 0) != (b < 0)) remainder += b;
+  return op == Operator::kModulo ? remainder : std::round((a - remainder) / b);
+}
+
+Value repeat(RenderState& state, const Value& value, std::int64_t n) {
+  const auto times = static_cast<std::uint64_t>(std::max<std::int64_t>(n, 0));
+  const bool is_text = value.is(Kind::kText);
+  const std::uint64_t size = is_text ? value.text().size() : value.sequence().items.size();
+  std::uint64_t total = 0;
+  if (__builtin_mul_overflow(size, times, &total)) state.beyond("a repetition is too long");
+  std::string text;
+  std::vector<Value> items;
+  if (is_text) {
+    state.charge(total);
+    while (text.size() < total) text += value.text();
+    return Value::text(std::move(text));
+  }
+  state.step(total);
+  const auto& once = value.sequence().items;
+  while (items.size() < total) items.insert(items.end(), once.begin(), once.end());
+  return state.sequence(value.sequence().form, std::move(items));
+}
+
+Value arithmetic(RenderState& state, Operator op, const Value& left, const Value& right) {
+  const auto repeats = [](const Value& a, const Value& b) {
+    return (a.is(Kind::kText) || is_list_or_tuple(a)) && is_whole(b);
+  };
+  if (op == Operator::kAdd && left.is(Kind::kText) && right.is(Kind::kText)) {
+    return state.text(left.text() + right.text());
+  }
+  if (op == Operator::kAdd && is_list_or_tuple(left) && is_form(right, left.sequence().form)) {
+    std::vector<Value> items = left.sequence().items;
+    const auto& more = right.sequence().items;
+    state.step(items.size() + more.size());
+    items.insert(items.end(), more.begin(), more.end());
+    return state.sequence(left.sequence().form, std::move(items));
+  }
+  if (op == Operator::kMultiply && repeats(left, right)) return repeat(state, left, whole(right));
+  if (op == Operator::kMultiply && repeats(right, left)) return repeat(state, right, whole(left));
+  if (op == Operator::kModulo && left.is(Kind::kText)) {
+    state.unsupported("the operator '%' of a string (use '~')");
+  }
+  if (op == Operator::kSubtract && (is_form(left, Form::kView) || is_form(right, Form::kView))) {
+    state.unsupported("the operator '-' of a view");
+  }
+  if (!is_number(left) || !is_number(right)) refuse(state, sign_of(op), left, right);
+  if (op >= Operator::kDivide && real(right) == 0) state.fault("division by zero");
+  if (is_whole(left) && is_whole(right) && op != Operator::kDivide) {
+    return whole_arithmetic(state, op, whole(left), whole(right));
+  }
+  return Value::real(real_arithmetic(op, real(left), real(right)));
+}
+
+Value concatenate(RenderState& state, const Value& left, const Value& right) {
+  std::string text = to_text(state, left);
+  text += to_text(state, right);
+  return state.text(std::move(text));
 }
 
 bool equal_mappings(RenderState& state, const Mapping& left, const Mapping& right) {
@@ -26,126 +133,178 @@ bool equal_mappings(RenderState& state, const Mapping& left, const Mapping& righ
   });
 }
 
-// long double holds every 64-bit integer and every double, so the comparison is exact.
-long double exact(const Value& value) {
-  return value.is(Kind::kFloat) ? static_cast<long double>(value.real())
-                                : static_cast<long double>(whole(value));
+void require_key(const RenderState& state, const Value& key) {
+  const bool can = key.is(Kind::kText) || key.is(Kind::kNone) || key.is(Kind::kUndefined) ||
+                   is_number(key) || is_form(key, Form::kTuple);
+  if (!can) state.fault(fmt::format("a {} cannot be a key", type_name(key)));
 }
 
 }  // namespace
 
-void refuse_operands(const RenderState& state, std::string_view sign, const Value& left,
-                     const Value& right) {
-  for (const Value* side : {&left, &right}) {
-    if (side->is(Kind::kUndefined) && side->undefined_name().name) {
-      state.fault(fmt::format("'{}' is undefined", *side->undefined_name().name));
-    }
+bool truth(const Value& value) {
+  switch (value.kind()) {
+    case Kind::kUndefined:
+    case Kind::kNone:
+      return false;
+    case Kind::kBoolean:
+    case Kind::kInteger:
+      return whole(value) != 0;
+    case Kind::kFloat:
+      return value.real() != 0;
+    case Kind::kText:
+      return !value.text().empty();
+    case Kind::kSequence:
+      // An iterator has no length to ask for, so Python takes it for true.
+      return is_form(value, Form::kIterator) || !value.sequence().items.empty();
+    case Kind::kMapping:
+      return !value.mapping().entries.empty();
+    default:
+      return true;
   }
-  state.fault(fmt::format("{} {} {} is not possible", type_name(left), sign, type_name(right)));
+}
+
+std::string_view type_name(const Value& value) {
+  // In the order of Kind, then in the order of Sequence::Form.
+  static constexpr std::array<std::string_view, 11> kNames = {
+      "undefined", "none",    "boolean",   "integer", "float",   "string",
+      "list",      "mapping", "namespace", "loop",    "function"};
+  static constexpr std::array<std::string_view, 5> kForms = {"list", "tuple", "range", "view",
+                                                             "iterator"};
+  return value.is(Kind::kSequence) ? kForms.at(static_cast<std::size_t>(value.sequence().form))
+                                   : kNames.at(static_cast<std::size_t>(value.kind()));
+}
+
+bool is_whole(const Value& value) {
+  return value.is(Kind::kInteger) || value.is(Kind::kBoolean);
+}
+
+bool is_number(const Value& value) {
+  return is_whole(value) || value.is(Kind::kFloat);
+}
+
+std::int64_t whole(const Value& value) {
+  return value.is(Kind::kBoolean) ? std::int64_t{value.boolean()} : value.integer();
+}
+
+double real(const Value& value) {
+  return value.is(Kind::kFloat) ? value.real() : static_cast<double>(whole(value));
+}
+
+bool is_form(const Value& value, Form form) {
+  return value.is(Kind::kSequence) && value.sequence().form == form;
+}
+
+bool has_places(const Value& value) {
+  return value.is(Kind::kSequence) && value.sequence().form <= Form::kRange;
+}
+
+bool is_list_or_tuple(const Value& value) {
+  return has_places(value) && !is_form(value, Form::kRange);
+}
+
+std::int64_t as_integer(const RenderState& state, const Value& value, std::string_view what) {
+  if (is_whole(value)) return whole(value);
+  state.fault(fmt::format("{} must be an integer, not {}", what, type_name(value)));
+}
+
+const std::string& as_text(const RenderState& state, const Value& value, std::string_view what) {
+  if (value.is(Kind::kText)) return value.text();
+  state.fault(fmt::format("{} must be a string, not {}", what, type_name(value)));
+}
+
+Value binary_operation(RenderState& state, Operator op, const Value& left, const Value& right) {
+  switch (op) {
+    case Operator::kOr:
+      return truth(left) ? left : right;
+    case Operator::kAnd:
+      return truth(left) ? right : left;
+    case Operator::kConcatenate:
+      return concatenate(state, left, right);
+    case Operator::kEqual:
+    case Operator::kNotEqual:
+      return Value::boolean(equal(state, left, right) == (op == Operator::kEqual));
+    case Operator::kLess:
+      return Value::boolean(less(state, left, right));
+    case Operator::kLessEqual:
+      return Value::boolean(less(state, left, right) || equal(state, left, right));
+    case Operator::kGreater:
+      return Value::boolean(less(state, right, left));
+    case Operator::kGreaterEqual:
+      return Value::boolean(less(state, right, left) || equal(state, left, right));
+    case Operator::kIn:
+    case Operator::kNotIn:
+      return Value::boolean(contains(state, right, left) == (op == Operator::kIn));
+    default:
+      return arithmetic(state, op, left, right);
+  }
+}
+
+Value negate(const RenderState& state, const Value& operand) {
+  if (operand.is(Kind::kFloat)) return Value::real(-operand.real());
+  if (is_whole(operand)) return whole_arithmetic(state, Operator::kSubtract, 0, whole(operand));
+  state.fault(fmt::format("minus {} is not possible", type_name(operand)));
 }
 
 bool equal(RenderState& state, const Value& left, const Value& right) {
   const RenderState::Depth depth(state);
   state.step();
-  if (is_whole(left) && is_whole(right)) return whole(left) == whole(right);
   if (is_number(left) && is_number(right)) return exact(left) == exact(right);
   if (left.kind() != right.kind()) return false;
-  switch (left.kind()) {
-    case Kind::kText:
-      state.scan(std::min(left.text().size(), right.text().size()));
-      return left.text() == right.text();
-    case Kind::kSequence:
-      if (!same_form(left, right)) return false;
-      return &left.sequence() == &right.sequence() ||
-             equal_items(state, left.sequence().items, right.sequence().items);
-    case Kind::kMapping:
-      return &left.mapping() == &right.mapping() ||
-             equal_mappings(state, left.mapping(), right.mapping());
-    case Kind::kNamespace:
-      return &left.name_space() == &right.name_space();
-    case Kind::kLoop:
-      return &left.loop() == &right.loop();
-    case Kind::kCallable:
-      return &left.callable() == &right.callable();
-    default:
-      return true;  // two undefined, or two none
+  if (left.is(Kind::kUndefined) || left.is_same_object(right)) return true;
+  if (left.is(Kind::kText)) {
+    state.scan(std::min(left.text().size(), right.text().size()));
+    return left.text() == right.text();
   }
+  if (left.is(Kind::kSequence)) {
+    const auto& items = left.sequence().items;
+    const auto& others = right.sequence().items;
+    return is_form(right, left.sequence().form) &&
+           std::equal(items.begin(), items.end(), others.begin(), others.end(),
+                      [&](const Value& a, const Value& b) { return equal(state, a, b); });
+  }
+  if (left.is(Kind::kMapping)) return equal_mappings(state, left.mapping(), right.mapping());
+  return left.is(Kind::kNone);
 }
 
 bool less(RenderState& state, const Value& left, const Value& right) {
   const RenderState::Depth depth(state);
   state.step();
-  if (is_whole(left) && is_whole(right)) return whole(left) < whole(right);
   if (is_number(left) && is_number(right)) return exact(left) < exact(right);
   if (left.is(Kind::kText) && right.is(Kind::kText)) {
     state.scan(std::min(left.text().size(), right.text().size()));
     // The order of UTF-8 bytes, compared as unsigned char, is the order of code points.
     return left.text() < right.text();
   }
-  if (same_form(left, right) &&
-      (is_list(left, Sequence::Form::kList) || is_list(left, Sequence::Form::kTuple))) {
-    const std::vector<Value>& a = left.sequence().items;
-    const std::vector<Value>& b = right.sequence().items;
+  if (is_list_or_tuple(left) && is_form(right, left.sequence().form)) {
+    const auto& a = left.sequence().items;
+    const auto& b = right.sequence().items;
     for (std::size_t i = 0; i < a.size() && i < b.size(); ++i) {
       if (!equal(state, a[i], b[i])) return less(state, a[i], b[i]);
     }
     return a.size() < b.size();
   }
-  refuse_operands(state, "<", left, right);
-}
-
-bool related(RenderState& state, Relation relation, const Value& left, const Value& right) {
-  switch (relation) {
-    case Relation::kEqual:
-      return equal(state, left, right);
-    case Relation::kNotEqual:
-      return !equal(state, left, right);
-    case Relation::kLess:
-      return less(state, left, right);
-    case Relation::kLessEqual:
-      return less(state, left, right) || equal(state, left, right);
-    case Relation::kGreater:
-      return less(state, right, left);
-    case Relation::kGreaterEqual:
-      return less(state, right, left) || equal(state, left, right);
-    case Relation::kIn:
-      return contains(state, right, left);
-    case Relation::kNotIn:
-      break;
-  }
-  return !contains(state, right, left);
-}
-
-bool can_be_key(const Value& value) {
-  return value.is(Kind::kText) || value.is(Kind::kNone) || value.is(Kind::kUndefined) ||
-         is_number(value) || is_list(value, Sequence::Form::kTuple);
+  refuse(state, "<", left, right);
 }
 
 bool contains(RenderState& state, const Value& haystack, const Value& needle) {
-  switch (haystack.kind()) {
-    case Kind::kText:
-      if (!needle.is(Kind::kText)) refuse_operands(state, "in", needle, haystack);
-      state.scan(haystack.text().size());
-      return haystack.text().find(needle.text()) != std::string::npos;
-    case Kind::kMapping:
-      if (!can_be_key(needle)) {
-        state.fault(fmt::format("a {} cannot be a key", type_name(needle)));
-      }
-      return find_entry(state, haystack.mapping(), needle) != nullptr;
-    case Kind::kSequence:
-    case Kind::kUndefined: {
-      const std::vector<Value> items = elements(state, haystack);
-      return std::any_of(items.begin(), items.end(),
-                         [&](const Value& item) { return equal(state, item, needle); });
-    }
-    default:
-      refuse_operands(state, "in", needle, haystack);
+  if (haystack.is(Kind::kMapping)) {
+    return find_entry(state, haystack.mapping(), needle) != nullptr;
   }
+  if (haystack.is(Kind::kText) && needle.is(Kind::kText)) {
+    state.scan(haystack.text().size());
+    return haystack.text().find(needle.text()) != std::string::npos;
+  }
+  if (!haystack.is(Kind::kSequence) && !haystack.is(Kind::kUndefined)) {
+    refuse(state, "in", needle, haystack);
+  }
+  const std::vector<Value> items = elements(state, haystack);
+  return std::any_of(items.begin(), items.end(),
+                     [&](const Value& item) { return equal(state, item, needle); });
 }
 
 const Value* find_entry(RenderState& state, const Mapping& mapping, const Value& key) {
   if (key.is(Kind::kText)) return find_entry(state, mapping, key.text());
-  if (!can_be_key(key)) return nullptr;
+  require_key(state, key);
   for (const auto& [name, value] : mapping.entries) {
     if (equal(state, name, key)) return &value;
   }
@@ -161,7 +320,7 @@ const Value* find_entry(RenderState& state, const Mapping& mapping, std::string_
 }
 
 void set_entry(RenderState& state, Mapping& mapping, const Value& key, const Value& value) {
-  if (!can_be_key(key)) state.fault(fmt::format("a {} cannot be a key", type_name(key)));
+  require_key(state, key);
   for (auto& [name, old] : mapping.entries) {
     if (!equal(state, name, key)) continue;
     old = value;
@@ -173,27 +332,19 @@ void set_entry(RenderState& state, Mapping& mapping, const Value& key, const Val
 
 std::vector<Value> elements(RenderState& state, const Value& value) {
   std::vector<Value> items;
-  switch (value.kind()) {
-    case Kind::kUndefined:
-      break;
-    case Kind::kText:
-      state.step(value.text().size());
-      for (const std::string_view character : characters(value.text())) {
-        items.push_back(state.text(character));
-      }
-      break;
-    case Kind::kSequence: {
-      Sequence& sequence = value.sequence();
-      state.step(sequence.items.size());
-      if (sequence.form == Sequence::Form::kIterator) return std::exchange(sequence.items, {});
-      return sequence.items;
-    }
-    case Kind::kMapping:
-      state.step(value.mapping().entries.size());
-      for (const auto& entry : value.mapping().entries) items.push_back(entry.first);
-      break;
-    default:
-      state.fault(fmt::format("a {} cannot be iterated", type_name(value)));
+  if (value.is(Kind::kText)) {
+    state.step(value.text().size());
+    for (const auto character : characters(value.text())) items.push_back(state.text(character));
+  } else if (value.is(Kind::kSequence)) {
+    Sequence& sequence = value.sequence();
+    state.step(sequence.items.size());
+    if (sequence.form == Form::kIterator) return std::exchange(sequence.items, {});
+    return sequence.items;
+  } else if (value.is(Kind::kMapping)) {
+    state.step(value.mapping().entries.size());
+    for (const auto& entry : value.mapping().entries) items.push_back(entry.first);
+  } else if (!value.is(Kind::kUndefined)) {
+    state.fault(fmt::format("a {} cannot be iterated", type_name(value)));
   }
   return items;
 }

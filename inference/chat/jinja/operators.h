@@ -1,5 +1,8 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -7,36 +10,68 @@
 #include "inference/chat/jinja/syntax.h"
 #include "inference/chat/jinja/value.h"
 
+// What Python does with values. A combination of types that Python refuses is a fault.
+
 namespace ingot::inference::jinja {
 
-// Operators with Python's meaning. Integers have 64 bits: beyond them is kLimit. A combination of
-// types that Python refuses is a fault.
+/// bool(value)
+bool truth(const Value& value);
 
-/// In arithmetic.cc. `and` and `or` get both sides here; whether the right one is evaluated at all
-/// is the caller's matter.
-Value binary_operation(RenderState& state, BinaryOperator op, const Value& left,
-                       const Value& right);
-Value negate(RenderState& state, const Value& operand);
+/// The name of its type for messages: "string", "list", "mapping", ...
+std::string_view type_name(const Value& value);
+
+/// Whether it is an integer or a boolean: in Python a boolean is an integer.
+bool is_whole(const Value& value);
+bool is_number(const Value& value);
+/// REQUIRES: is_whole.
+std::int64_t whole(const Value& value);
+/// REQUIRES: is_number.
+double real(const Value& value);
+bool is_form(const Value& value, Sequence::Form form);
+/// Whether it is a list, tuple or range: their elements have an index.
+bool has_places(const Value& value);
+/// Whether it is a list or tuple: they can be printed.
+bool is_list_or_tuple(const Value& value);
+
+/// The value as what it must be; a fault naming `what` otherwise.
+std::int64_t as_integer(const RenderState& state, const Value& value, std::string_view what);
+const std::string& as_text(const RenderState& state, const Value& value, std::string_view what);
+
+/// Any operator between two values; whether `and` and `or` evaluate their right side at all is the
+/// caller's matter. Throws kLimit for an integer beyond 64 bits.
+Value binary_operation(RenderState& state, Operator op, const Value& left, const Value& right);
+Value negate(const RenderState& state, const Value& operand);
 
 /// Python's ==: numbers by value whatever their type, containers by their elements.
 bool equal(RenderState& state, const Value& left, const Value& right);
 /// Python's <: numbers, strings, lists and tuples, each among their kind.
 bool less(RenderState& state, const Value& left, const Value& right);
-bool related(RenderState& state, Relation relation, const Value& left, const Value& right);
-/// `needle in haystack`.
+/// `needle in haystack`
 bool contains(RenderState& state, const Value& haystack, const Value& needle);
 
-/// Whether Python hashes values of this type.
-bool can_be_key(const Value& value);
-
-/// The entry of a mapping, null when the key is not there or can be no key.
+/// The entry of a mapping, null when it is not there. A fault when `key` is of a type that Python
+/// does not hash.
 const Value* find_entry(RenderState& state, const Mapping& mapping, const Value& key);
 const Value* find_entry(RenderState& state, const Mapping& mapping, std::string_view key);
-/// A fault when `key` is of a type that Python does not hash.
 void set_entry(RenderState& state, Mapping& mapping, const Value& key, const Value& value);
 
-/// The elements that a loop would see; keys of a mapping, characters of a string, none of
+/// The elements that a loop would see: keys of a mapping, characters of a string, none of
 /// undefined. An iterator is empty afterwards. A fault for what cannot be iterated.
 std::vector<Value> elements(RenderState& state, const Value& value);
+
+/// `object.name`: a method of Python first, then the key of a mapping; undefined where neither is.
+/// A fault for undefined, which has no attributes.
+Value get_attribute(RenderState& state, const Value& object, std::string_view name);
+
+/// `object[index]`: the element or key first, then for a string the attribute of that name;
+/// undefined where nothing is. Negative indices count from the end, in code points for a string.
+Value get_item(RenderState& state, const Value& object, const Value& index);
+
+/// The bounds of `object[start:stop:step]`; nothing where none is written.
+struct SliceBounds {
+  std::optional<std::int64_t> start, stop, step;
+};
+/// Takes a string (in code points), list, tuple or range; a fault for anything else.
+Value get_slice(RenderState& state, const Value& object, const SliceBounds& bounds);
 
 }  // namespace ingot::inference::jinja

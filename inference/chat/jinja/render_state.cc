@@ -1,22 +1,6 @@
 #include "inference/chat/jinja/render_state.h"
 
-#include <fmt/format.h>
-
-#include "formats/base/error.h"
-
 namespace ingot::inference::jinja {
-
-void RenderState::fault(const std::string& message) const {
-  throw Error(ErrorCode::kInvalidArgument, fmt::format("line {}: {}", line_, message));
-}
-
-void RenderState::unsupported(const std::string& message) const {
-  throw Error(ErrorCode::kUnsupported, fmt::format("line {}: {}", line_, message));
-}
-
-void RenderState::beyond(const std::string& message) const {
-  throw Error(ErrorCode::kLimit, fmt::format("line {}: {}", line_, message));
-}
 
 void RenderState::step(std::uint64_t n) {
   // Both are far below 2^63: n counts things in memory.
@@ -34,24 +18,31 @@ void RenderState::charge(std::uint64_t n_bytes) {
   step(n_bytes / 64);
 }
 
-Value RenderState::text(std::string&& value) {
-  charge(value.size());
-  return Value::text(std::make_shared<const std::string>(std::move(value)));
+void RenderState::descend() {
+  if (depth_ == limits_.max_depth) {
+    beyond(fmt::format("more than {} levels inside each other", limits_.max_depth));
+  }
+  ++depth_;
 }
 
-Sequence& RenderState::sequence(Sequence::Form form, std::vector<Value>&& items) {
+Value RenderState::text(std::string value) {
+  charge(value.size());
+  return Value::text(std::move(value));
+}
+
+Value RenderState::sequence(Sequence::Form form, std::vector<Value> items) {
   charge(items.size() * sizeof(Value));
-  Sequence& made = make<Sequence>();
+  auto& made = make<Sequence>();
   made.form = form;
   made.items = std::move(items);
-  return made;
+  return Value::sequence(made);
 }
 
-RenderState::Depth::Depth(RenderState& state) : state_(state) {
-  if (state_.depth_ == state_.limits_.max_depth) {
-    state_.beyond(fmt::format("more than {} levels inside each other", state_.limits_.max_depth));
-  }
-  ++state_.depth_;
+Value RenderState::callable(const Builtin& builtin, Value self) {
+  auto& made = make<Callable>();
+  made.builtin = &builtin;
+  made.self = std::move(self);
+  return Value::callable(made);
 }
 
 }  // namespace ingot::inference::jinja

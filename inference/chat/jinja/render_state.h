@@ -8,20 +8,10 @@
 #include <utility>
 #include <vector>
 
+#include "inference/chat/jinja/limits.h"
 #include "inference/chat/jinja/value.h"
 
 namespace ingot::inference::jinja {
-
-/// What a template may use up; a template is somebody else's program. Beyond it is kLimit.
-struct RenderLimits {
-  /// One per statement, operation and element visited, and per 64 bytes of text looked at.
-  std::uint64_t max_steps = 20'000'000;
-  /// Of everything a render makes, whether it keeps it or not.
-  std::uint64_t max_made_bytes = std::uint64_t{1} << 30U;
-  std::size_t max_output_bytes = std::size_t{64} << 20U;
-  /// Of expressions, statements and macro calls inside each other, and of values inside each other.
-  std::size_t max_depth = 400;
-};
 
 /// What the parts of one render share: the line it is at, what it may still use up, and the objects
 /// it made.
@@ -30,42 +20,41 @@ class RenderState {
   /// `now` is what strftime_now tells, as `YYYY-MM-DD` or `YYYY-MM-DDTHH:MM:SS`, or empty.
   RenderState(const RenderLimits& limits, std::string_view now) : limits_(limits), now_(now) {}
 
-  /// The line of the template that is at work, for messages.
-  void at_line(std::uint32_t line) { line_ = line; }
-  [[nodiscard]] std::uint32_t line() const { return line_; }
+  /// Sets the line of the template that is at work, for messages; returns the one before.
+  std::uint32_t at_line(std::uint32_t line) { return std::exchange(line_, line); }
   [[nodiscard]] std::string_view now() const { return now_; }
   [[nodiscard]] const RenderLimits& limits() const { return limits_; }
 
-  /// The template does what Python would refuse: kInvalidArgument with the line.
-  [[noreturn]] void fault(const std::string& message) const;
-  /// Legal, but outside the subset: kUnsupported with the line.
-  [[noreturn]] void unsupported(const std::string& message) const;
-  [[noreturn]] void beyond(const std::string& message) const;
+  /// Throws kInvalidArgument with the line: the template does what Python would refuse.
+  [[noreturn]] void fault(std::string_view message) const {
+    fail_at(ErrorCode::kInvalidArgument, line_, message);
+  }
+  /// Throws kUnsupported with the line: legal, but outside the subset.
+  [[noreturn]] void unsupported(std::string_view message) const {
+    fail_at(ErrorCode::kUnsupported, line_, message);
+  }
+  /// Throws kLimit with the line.
+  [[noreturn]] void beyond(std::string_view message) const {
+    fail_at(ErrorCode::kLimit, line_, message);
+  }
 
   void step(std::uint64_t n = 1);
   /// Text of this size is looked at.
   void scan(std::size_t n_bytes) { step(n_bytes / 64); }
-  /// To be called before so much is allocated.
+  /// REQUIRES: the call comes before so much is allocated.
   void charge(std::uint64_t n_bytes);
 
-  Value text(std::string&& value);
+  Value text(std::string value);
   Value text(std::string_view value) { return text(std::string(value)); }
-  Sequence& sequence(Sequence::Form form, std::vector<Value>&& items = {});
-  Value list(std::vector<Value>&& items) {
-    return Value::sequence(sequence(Sequence::Form::kList, std::move(items)));
-  }
-  Value tuple(std::vector<Value>&& items) {
-    return Value::sequence(sequence(Sequence::Form::kTuple, std::move(items)));
-  }
-  Value iterator(std::vector<Value>&& items) {
-    return Value::sequence(sequence(Sequence::Form::kIterator, std::move(items)));
-  }
+  Value sequence(Sequence::Form form, std::vector<Value> items);
+  /// A function or method; `self` is what a method belongs to.
+  Value callable(const Builtin& builtin, Value self = {});
 
   /// An object that lives as long as this does.
-  template <typename T, typename... Arguments>
-  T& make(Arguments&&... arguments) {
+  template <typename T>
+  T& make() {
     charge(sizeof(T));
-    auto object = std::make_unique<T>(std::forward<Arguments>(arguments)...);
+    auto object = std::make_unique<T>();
     T& made = *object;
     objects_.push_back(std::move(object));
     return made;
@@ -74,7 +63,7 @@ class RenderState {
   /// One level deeper for as long as this lives.
   class Depth {
    public:
-    explicit Depth(RenderState& state);
+    explicit Depth(RenderState& state) : state_(state) { state.descend(); }
     ~Depth() { --state_.depth_; }
     Depth(const Depth&) = delete;
     Depth& operator=(const Depth&) = delete;
@@ -84,6 +73,8 @@ class RenderState {
   };
 
  private:
+  void descend();
+
   RenderLimits limits_;
   std::string now_;
   std::uint32_t line_ = 1;

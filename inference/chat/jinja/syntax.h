@@ -1,22 +1,23 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <deque>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "inference/chat/jinja/value.h"
 
-// The tree of a parsed template. Depths are bounded by the parser.
+// The tree of a parsed template.
 
 namespace ingot::inference::jinja {
 
-struct FilterRow;
-struct TestRow;
 struct Expression;
-using ExpressionPtr = std::unique_ptr<Expression>;
+/// Points into Syntax::expressions. Trees of operators may be deep (a + b + c + ...), so nodes do
+/// not own each other: their end needs no recursion.
+using ExpressionPtr = const Expression*;
 
 struct CallArguments {
   std::vector<ExpressionPtr> positional;
@@ -37,28 +38,16 @@ struct DictDisplay {
   std::vector<std::pair<ExpressionPtr, ExpressionPtr>> entries;
 };
 
-enum class UnaryOperator : std::uint8_t { kMinus, kPlus, kNot };
-struct Unary {
-  UnaryOperator op = UnaryOperator::kNot;
-  ExpressionPtr operand;
-};
-
-enum class BinaryOperator : std::uint8_t {
+enum class Operator : std::uint8_t {
+  kOr,
+  kAnd,
+  kConcatenate,
   kAdd,
   kSubtract,
   kMultiply,
   kDivide,
   kFloorDivide,
   kModulo,
-  kAnd,
-  kOr,
-};
-struct Binary {
-  BinaryOperator op = BinaryOperator::kAdd;
-  ExpressionPtr left, right;
-};
-
-enum class Relation : std::uint8_t {
   kEqual,
   kNotEqual,
   kLess,
@@ -68,50 +57,48 @@ enum class Relation : std::uint8_t {
   kIn,
   kNotIn,
 };
-/// a < b < c, as in Python.
-struct Comparison {
-  ExpressionPtr first;
-  std::vector<std::pair<Relation, ExpressionPtr>> rest;
+/// One sign or `not` before an operand.
+struct Unary {
+  enum class Sign : std::uint8_t { kMinus, kPlus, kNot };
+  Sign sign = Sign::kNot;
+  ExpressionPtr operand = nullptr;
 };
-
-struct Concatenation {
-  std::vector<ExpressionPtr> parts;
+struct Binary {
+  Operator op = Operator::kAdd;
+  ExpressionPtr left = nullptr, right = nullptr;
 };
 struct Conditional {
-  ExpressionPtr condition, then, otherwise;  ///< otherwise may be null: undefined
+  ExpressionPtr condition = nullptr, then = nullptr;
+  ExpressionPtr otherwise = nullptr;  ///< null: undefined
 };
 struct Attribute {
-  ExpressionPtr object;
+  ExpressionPtr object = nullptr;
   std::string name;
 };
 struct Item {
-  ExpressionPtr object, index;
+  ExpressionPtr object = nullptr, index = nullptr;
 };
 struct Slice {
-  ExpressionPtr object, start, stop, step;  ///< the last three may be null
+  ExpressionPtr object = nullptr;
+  ExpressionPtr start = nullptr, stop = nullptr, step = nullptr;  ///< each may be null
 };
 struct Call {
-  ExpressionPtr callee;
+  ExpressionPtr callee = nullptr;
   CallArguments arguments;
 };
+/// A filter, or a test: `is not` negates it.
 struct Filter {
-  ExpressionPtr input;
-  const FilterRow* row = nullptr;
+  ExpressionPtr input = nullptr;
+  const Builtin* builtin = nullptr;
   CallArguments arguments;
-};
-struct Test {
-  ExpressionPtr input;
-  const TestRow* row = nullptr;
-  std::vector<ExpressionPtr> arguments;
-  bool negated = false;
+  bool is_negated = false;
 };
 
 struct Expression {
-  using Node = std::variant<Literal, Name, ListDisplay, DictDisplay, Unary, Binary, Comparison,
-                            Concatenation, Conditional, Attribute, Item, Slice, Call, Filter, Test>;
+  using Node = std::variant<Literal, Name, ListDisplay, DictDisplay, Unary, Binary, Conditional,
+                            Attribute, Item, Slice, Call, Filter>;
   Node node;
   std::uint32_t line = 1;
-  std::uint32_t depth = 1;
 };
 
 /// What is assigned to: a name, an attribute of a namespace, or several targets in a tuple.
@@ -128,47 +115,56 @@ struct Data {
   std::string text;
 };
 struct Output {
-  ExpressionPtr value;
+  ExpressionPtr value = nullptr;
 };
 struct Set {
   Target target;
-  ExpressionPtr value;
+  ExpressionPtr value = nullptr;
 };
+/// {% set x | filter %}...{% endset %}: the text of the block goes through the filters.
 struct SetBlock {
   Target target;
-  std::vector<Filter> filters;  ///< their inputs are null: the text of the block
+  ExpressionPtr value = nullptr;  ///< the filters, with the name kBlockText as their input
   Block body;
 };
+/// No name of a template is empty, so none is hidden.
+inline constexpr std::string_view kBlockText;
 struct If {
   std::vector<std::pair<ExpressionPtr, Block>> branches;
   Block otherwise;
 };
 struct For {
   Target target;
-  ExpressionPtr sequence, condition;  ///< condition may be null
+  ExpressionPtr sequence = nullptr;
+  ExpressionPtr condition = nullptr;  ///< may be null
   Block body, otherwise;
 };
 struct Macro {
-  struct Parameter {
-    std::string name;
-    ExpressionPtr value;  ///< the default, may be null
-  };
   std::string name;
-  std::vector<Parameter> parameters;
+  std::vector<std::pair<std::string, ExpressionPtr>> parameters;  ///< with a default, or null
   Block body;
 };
-struct Break {};
-struct Continue {};
 /// {% generation %} of transformers: the body is rendered.
 struct Generation {
   Block body;
 };
+struct Break {};
+struct Continue {};
 
 struct Statement {
   using Node =
-      std::variant<Data, Output, Set, SetBlock, If, For, Macro, Break, Continue, Generation>;
+      std::variant<Data, Output, Set, SetBlock, If, For, Macro, Generation, Break, Continue>;
   Node node;
   std::uint32_t line = 1;
 };
+
+struct Syntax {
+  Block block;
+  std::deque<Expression> expressions;
+};
+
+/// Parses a template in valid UTF-8. Throws kCorrupt for a syntax error, kUnsupported for a
+/// construct outside the subset, by its name, and kLimit for too deep nesting, each with the line.
+Syntax parse_syntax(std::string_view source);
 
 }  // namespace ingot::inference::jinja

@@ -1,27 +1,19 @@
 #include "inference/chat/jinja/template.h"
 
-#include <cstddef>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
 #include "inference/chat/jinja/interpreter.h"
-#include "inference/chat/jinja/json_values.h"
-#include "inference/chat/jinja/parser.h"
-#include "inference/chat/jinja/scope.h"
+#include "inference/chat/jinja/render_state.h"
+#include "inference/chat/jinja/syntax.h"
 
 namespace ingot::inference::jinja {
-namespace {
-
-// The longest published chat templates have a tenth of this.
-constexpr std::size_t kMaxTemplateBytes = std::size_t{1} << 20U;
-
-}  // namespace
 
 struct Template::Parsed {
   std::string where;
-  Block block;
+  Syntax syntax;
 };
 
 Template Template::parse(std::string_view text, std::string_view where) {
@@ -35,7 +27,7 @@ Template Template::parse(std::string_view text, std::string_view where) {
   }
   try {
     return Template(std::make_shared<const Parsed>(
-        Parsed{.where = std::string(where), .block = parse_template(text)}));
+        Parsed{.where = std::string(where), .syntax = parse_syntax(text)}));
   } catch (Error& error) {
     throw error.in_file(where);
   }
@@ -46,11 +38,7 @@ std::string Template::render(const formats::Json& variables, std::string_view no
   INGOT_CHECK(variables.is_object());
   try {
     RenderState state(limits, now);
-    Scope globals(nullptr);
-    for (const auto& [name, value] : variables.get_ref<const formats::Json::object_t&>()) {
-      globals.set(name, value_from_json(state, value));
-    }
-    return Interpreter(state).render(parsed_->block, globals);
+    return run_template(state, parsed_->syntax.block, variables);
   } catch (Error& error) {
     throw error.in_file(parsed_->where);
   }

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "formats/json/json.h"
-#include "inference/chat/jinja/render_state.h"
+#include "inference/chat/jinja/limits.h"
 
 namespace ingot::inference::jinja {
 

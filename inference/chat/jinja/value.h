@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -11,22 +12,26 @@
 
 namespace ingot::inference::jinja {
 
-class RenderState;
 class Value;
+struct Builtin;
+struct Macro;
 
-/// A string, UTF-8; immutable, so copies share it.
+/// A string in UTF-8. It never changes, so copies share it.
 using Text = std::shared_ptr<const std::string>;
 
-/// The value of a name, key or attribute that is not there; `name` says what was looked for, null
-/// when nothing was.
+/// The value of a name, key or attribute that is not there; `name` says what was looked for. Null
+/// stands for an argument that was not given.
 struct Undefined {
   Text name;
+  bool operator==(const Undefined&) const = default;
 };
 
-struct None {};
+struct None {
+  bool operator==(const None&) const = default;
+};
 
-/// What has an identity and may change. Owned by the RenderState of its render, so that a list that
-/// holds itself is no leak; a Value only points to it.
+/// Base of all values that have an identity and may change. The RenderState of a render owns them
+/// and a Value only points to them, so a list that holds itself leaks nothing.
 struct Object {
   Object() = default;
   Object(const Object&) = delete;
@@ -37,8 +42,8 @@ struct Object {
 struct Sequence;
 struct Mapping;
 struct Namespace;
-class LoopState;
-class Callable;
+struct Loop;
+struct Callable;
 
 /// In the order of Value's alternatives.
 enum class Kind : std::uint8_t {
@@ -55,26 +60,36 @@ enum class Kind : std::uint8_t {
   kCallable,
 };
 
-/// Any value of a template, with the meaning that Python gives it. Cheap to copy.
+/// Any value of a template, with the meaning that Python gives it. A copy is cheap.
 class Value {
  public:
+  /// An argument that was not given.
   Value() = default;
 
-  static Value undefined(std::string_view name);
+  static Value undefined(std::string_view name) {
+    return Value(Undefined{.name = std::make_shared<const std::string>(name)});
+  }
   static Value none() { return Value(None{}); }
   static Value boolean(bool value) { return Value(value); }
   static Value integer(std::int64_t value) { return Value(value); }
+  /// A size or place of something in memory.
+  static Value count(std::size_t value) { return Value(static_cast<std::int64_t>(value)); }
   static Value real(double value) { return Value(value); }
   static Value text(Text value) { return Value(std::move(value)); }
+  static Value text(std::string value) {
+    return Value(std::make_shared<const std::string>(std::move(value)));
+  }
   static Value sequence(Sequence& value) { return Value(&value); }
   static Value mapping(Mapping& value) { return Value(&value); }
   static Value name_space(Namespace& value) { return Value(&value); }
-  static Value loop(LoopState& value) { return Value(&value); }
+  static Value loop(Loop& value) { return Value(&value); }
   static Value callable(Callable& value) { return Value(&value); }
 
   [[nodiscard]] Kind kind() const { return static_cast<Kind>(data_.index()); }
   [[nodiscard]] bool is(Kind kind) const { return this->kind() == kind; }
-  /// None of these may be called on a value of another kind.
+  /// Whether it stands for an argument that was not given.
+  [[nodiscard]] bool is_absent() const { return is(Kind::kUndefined) && !undefined_name().name; }
+  /// REQUIRES of all below: a value of that kind.
   [[nodiscard]] const Undefined& undefined_name() const { return std::get<Undefined>(data_); }
   [[nodiscard]] bool boolean() const { return std::get<bool>(data_); }
   [[nodiscard]] std::int64_t integer() const { return std::get<std::int64_t>(data_); }
@@ -83,12 +98,16 @@ class Value {
   [[nodiscard]] Sequence& sequence() const { return *std::get<Sequence*>(data_); }
   [[nodiscard]] Mapping& mapping() const { return *std::get<Mapping*>(data_); }
   [[nodiscard]] Namespace& name_space() const { return *std::get<Namespace*>(data_); }
-  [[nodiscard]] LoopState& loop() const { return *std::get<LoopState*>(data_); }
+  [[nodiscard]] Loop& loop() const { return *std::get<Loop*>(data_); }
   [[nodiscard]] Callable& callable() const { return *std::get<Callable*>(data_); }
+  /// Whether this is the same object, which only values with an identity can be.
+  [[nodiscard]] bool is_same_object(const Value& other) const {
+    return kind() >= Kind::kSequence && data_ == other.data_;
+  }
 
  private:
   using Data = std::variant<Undefined, None, bool, std::int64_t, double, Text, Sequence*, Mapping*,
-                            Namespace*, LoopState*, Callable*>;
+                            Namespace*, Loop*, Callable*>;
   template <typename T>
   explicit Value(T value) : data_(std::in_place_type<T>, std::move(value)) {}
 
@@ -100,9 +119,9 @@ struct Sequence final : Object {
   enum class Form : std::uint8_t {
     kList,
     kTuple,
-    kRange,
-    kView,      ///< of a mapping: what .items(), .keys() and .values() give
-    kIterator,  ///< what most filters over sequences give; read once
+    kRange,     ///< the last that can be indexed
+    kView,      ///< what .items(), .keys() and .values() of a mapping give
+    kIterator,  ///< what most filters over sequences give; it is read once
   };
   Form form = Form::kList;
   std::vector<Value> items;
@@ -113,14 +132,34 @@ struct Mapping final : Object {
   std::vector<std::pair<Value, Value>> entries;
 };
 
+/// namespace(): what a template assigns to from inside a loop. Its keys are strings.
 struct Namespace final : Object {
-  std::vector<std::pair<std::string, Value>> entries;
+  Mapping attributes;
 };
 
-/// What Python's bool() says.
-bool truth(const Value& value);
+/// A running `for` and its variable `loop`. The condition behind `if` is asked no earlier than
+/// Jinja asks it: element by element, and ahead only when the template looks ahead.
+struct Loop final : Object {
+  std::vector<Value> candidates, passed;
+  std::function<bool(const Value&)> condition;  ///< empty: every candidate passes
+  std::size_t n_asked = 0;                      ///< how many candidates the condition has seen
+  std::size_t n_begun = 0;                      ///< how many of those that passed had their turn
 
-/// For messages: "string", "list", "mapping", ...
-std::string_view type_name(const Value& value);
+  /// Looks ahead until `n` candidates have passed; false when there are not so many.
+  bool look(std::size_t n) {
+    while (passed.size() < n && n_asked < candidates.size()) {
+      const Value candidate = candidates[n_asked++];
+      if (!condition || condition(candidate)) passed.push_back(candidate);
+    }
+    return passed.size() >= n;
+  }
+};
+
+/// What a template may call.
+struct Callable final : Object {
+  const Builtin* builtin = nullptr;  ///< a function, or a method of `self`
+  Value self;
+  const Macro* macro = nullptr;  ///< set when it is no built-in
+};
 
 }  // namespace ingot::inference::jinja

@@ -1,17 +1,16 @@
 #include <filesystem>
-#include <set>
+#include <span>
 #include <string>
+#include <string_view>
 
 #include <gtest/gtest.h>
 
 #include "formats/json/json.h"
-#include "inference/chat/jinja/filters.h"
-#include "inference/chat/jinja/methods.h"
+#include "inference/chat/jinja/builtins.h"
 #include "inference/chat/jinja/template.h"
-#include "inference/chat/jinja/value_tests.h"
 
-// jinja_cases.json: every construct of the subset, one group per case, and the texts that Jinja2
-// itself rendered; the file says with which version and settings.
+// jinja_cases.json holds every construct of the subset, one group per case, and the texts that
+// Jinja2 itself rendered. The file says with which version and settings.
 
 namespace ingot::inference::jinja {
 namespace {
@@ -44,16 +43,19 @@ TEST(JinjaCases, UseEveryFilterTestAndMethod) {
   std::string all;
   const Json file = read_cases();
   for (const Json& entry : file.at("cases")) all += entry.at("template").get<std::string>() + "\n";
-  for (const auto rows : {text_filters(), sequence_filters(), selection_filters()}) {
-    for (const FilterRow& row : rows) {
-      EXPECT_NE(all.find("| " + std::string(row.name)), std::string::npos) << row.name;
+  const auto expect_used = [&](std::span<const Builtin> table, std::string_view before,
+                               std::string_view behind) {
+    for (const Builtin& row : table) {
+      const std::string use = std::string(before).append(row.name).append(behind);
+      EXPECT_NE(all.find(use), std::string::npos) << use;
     }
-  }
-  for (const TypeMethods& methods : {string_methods(), list_methods(), mapping_methods()}) {
-    for (const MethodRow& row : methods.rows) {
-      EXPECT_NE(all.find("." + std::string(row.name) + "("), std::string::npos) << row.name;
-    }
-  }
+  };
+  expect_used(text_filters(), "| ", "");
+  expect_used(sequence_filters(), "| ", "");
+  expect_used(text_methods(), ".", "(");
+  expect_used(list_methods(), ".", "(");
+  expect_used(mapping_methods(), ".", "(");
+  expect_used(tests(), "", "");
 }
 
 TEST(JinjaCases, RenderTheSameTextEveryTime) {

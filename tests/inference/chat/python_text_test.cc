@@ -1,4 +1,4 @@
-#include "inference/chat/jinja/code_points.h"
+#include "inference/chat/python_text.h"
 
 #include <string>
 
@@ -6,19 +6,19 @@
 #include <gtest/gtest.h>
 
 #include "formats/json/json.h"
+#include "inference/tokenizer/utf8.h"
 
-namespace ingot::inference::jinja {
+namespace ingot::inference {
 namespace {
 
 using ::testing::ElementsAre;
 
-TEST(CodePoints, SurviveWritingAndReading) {
+TEST(PythonText, SurvivesWritingAndReading) {
   for (char32_t c = 0; c <= 0x10FFFF; c = c == 0xD7FF ? 0xE000 : c + 1) {
     std::string text;
-    append_code_point(text, c);
-    std::size_t i = 0;
-    ASSERT_EQ(next_code_point(text, i), c);
-    ASSERT_EQ(i, text.size());
+    append_utf8(text, c);
+    ASSERT_EQ(code_point_at(text, 0).value, c);
+    ASSERT_EQ(code_point_at(text, 0).n_bytes, text.size());
     ASSERT_EQ(code_point_count(text), 1U);
     if (c % 977 == 0) {
       ASSERT_TRUE(formats::is_utf8(text)) << static_cast<std::uint32_t>(c);
@@ -26,14 +26,13 @@ TEST(CodePoints, SurviveWritingAndReading) {
   }
 }
 
-TEST(CodePoints, CountCharactersNotBytes) {
+TEST(PythonText, CountsCharactersNotBytes) {
   EXPECT_EQ(code_point_count("añ世😀"), 4U);
-  EXPECT_THAT(code_point_offsets("añ世😀"), ElementsAre(0, 1, 3, 6, 10));
   EXPECT_THAT(characters("añ世"), ElementsAre("a", "ñ", "世"));
 }
 
 // The list is that of CPython 3.11: [c for c in range(0x110000) if chr(c).isspace()].
-TEST(CodePoints, KnowPythonsWhiteSpace) {
+TEST(PythonText, KnowsPythonsWhiteSpace) {
   std::vector<std::uint32_t> found;
   for (char32_t c = 0; c <= 0x10FFFF; ++c) {
     if (is_space(c)) found.push_back(static_cast<std::uint32_t>(c));
@@ -44,7 +43,7 @@ TEST(CodePoints, KnowPythonsWhiteSpace) {
 }
 
 // The expected lists are those of CPython 3.11's str.splitlines.
-TEST(CodePoints, SplitLinesWherePythonDoes) {
+TEST(PythonText, SplitsLinesWherePythonDoes) {
   EXPECT_THAT(split_lines("a\nb\r\nc\rd\n"), ElementsAre("a", "b", "c", "d"));
   EXPECT_THAT(split_lines("\n\na"), ElementsAre("", "", "a"));
   EXPECT_THAT(split_lines(""), ElementsAre());
@@ -56,5 +55,16 @@ TEST(CodePoints, SplitLinesWherePythonDoes) {
               ElementsAre("a", "b", "c", "d", "e", "f", "g", "h\x1fi"));
 }
 
+TEST(PythonText, ChangesCaseOfAsciiOnly) {
+  EXPECT_EQ(with_case("aBc-dEf gh", Case::kUpper), "ABC-DEF GH");
+  EXPECT_EQ(with_case("aBc-dEf gh", Case::kCapitalized), "Abc-def gh");
+  EXPECT_EQ(with_case("it's x1y", Case::kTitle), "It'S X1Y");
+  EXPECT_EQ(with_case("it's x1y (z)", Case::kWords), "It's X1y (Z)");
+  EXPECT_FALSE(has_foreign_case("abc 世界 123 ١"));
+  // A letter, a Roman numeral, a circled letter, a combining mark and a letter of Georgian.
+  for (const char* text : {"ß", "Ⅷ", "ⓐ", "\u0345", "ა"})
+    EXPECT_TRUE(has_foreign_case(text)) << text;
+}
+
 }  // namespace
-}  // namespace ingot::inference::jinja
+}  // namespace ingot::inference

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "inference/chat/jinja/render_state.h"
+#include "inference/chat/jinja/value.h"
+
+namespace ingot::inference::jinja {
+
+/// What a call was given.
+struct Arguments {
+  std::vector<Value> positional;
+  std::vector<std::pair<std::string, Value>> named;
+};
+
+/// The parameters of what is called.
+struct Signature {
+  std::span<const std::string_view> names;
+  std::size_t n_required = 0;
+};
+
+/// Moves every argument to the place of its parameter: one positional value per name, Value() where
+/// none was given. A fault naming `callee` for too many or too few arguments, and for a name that
+/// is given twice or unknown.
+void bind(RenderState& state, std::string_view callee, const Signature& signature,
+          Arguments& arguments);
+
+/// A call of a built-in.
+struct Invocation {
+  RenderState& state;
+  /// What a filter or test is applied to, or what a method belongs to.
+  const Value& self;
+  Arguments arguments;
+
+  [[nodiscard]] const Value& operator[](std::size_t i) const { return arguments.positional[i]; }
+  /// Whether parameter `i` was given, and not as none.
+  [[nodiscard]] bool has(std::size_t i) const {
+    return !(*this)[i].is(Kind::kUndefined) && !(*this)[i].is(Kind::kNone);
+  }
+};
+
+/// One row of a table of what templates may apply or call: the filters and tests of Jinja 3.1,
+/// tojson as transformers has it, methods as Python has them.
+struct Builtin {
+  std::string_view name;
+  std::array<std::string_view, 4> parameters{};
+  std::size_t n_required = 0;
+  Value (*run)(Invocation& call) = nullptr;
+  bool is_open = false;  ///< takes its arguments as they come
+};
+
+std::span<const Builtin> text_filters();
+std::span<const Builtin> sequence_filters();
+std::span<const Builtin> tests();
+std::span<const Builtin> functions();
+std::span<const Builtin> text_methods();
+std::span<const Builtin> list_methods();
+std::span<const Builtin> mapping_methods();
+
+/// Null when there is none of that name.
+const Builtin* find_builtin(std::span<const Builtin> table, std::string_view name);
+const Builtin* find_filter(std::string_view name);
+
+/// The method of a value, null when Python has none of that name. Throws kUnsupported for one that
+/// Python has and this does not: the template would go on with a wrong value.
+const Builtin* find_method(const RenderState& state, const Value& self, std::string_view name);
+
+Value call_builtin(RenderState& state, const Builtin& builtin, const Value& self,
+                   Arguments arguments);
+
+}  // namespace ingot::inference::jinja

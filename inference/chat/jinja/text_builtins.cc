@@ -1,0 +1,256 @@
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "inference/chat/jinja/builtins.h"
+#include "inference/chat/jinja/operators.h"
+#include "inference/chat/jinja/value_text.h"
+#include "inference/chat/python_text.h"
+
+// Filters that give text or a single value, and the methods of strings. What both have is one
+// function here: a filter takes the text of any value.
+
+namespace ingot::inference::jinja {
+namespace {
+
+constexpr std::int64_t kMaxIndent = 1000;
+
+// The text that is worked on; `buffer` holds it when it must be made.
+const std::string& own_text(Invocation& call, std::string& buffer) {
+  if (call.self.is(Kind::kText)) {
+    call.state.scan(call.self.text().size());
+    return call.self.text();
+  }
+  return buffer = to_text(call.state, call.self);
+}
+
+template <Ends kEnds>
+Value strip_ends(Invocation& call) {
+  std::string buffer;
+  const std::string& text = own_text(call, buffer);
+  if (!call.has(0)) return call.state.text(strip(text, kEnds));
+  const std::string& set = as_text(call.state, call[0], "the characters to strip");
+  return call.state.text(strip(text, kEnds, set));
+}
+
+template <Case kCase>
+Value change_case(Invocation& call) {
+  std::string buffer;
+  const std::string& text = own_text(call, buffer);
+  if (has_foreign_case(text)) {
+    call.state.unsupported("the case of letters outside ASCII cannot be changed");
+  }
+  return call.state.text(with_case(text, kCase));
+}
+
+// str.replace(): an empty `old` stands before every character and at the end.
+std::string replaced(RenderState& state, std::string_view text, const Value& old,
+                     const Value& fresh, std::int64_t times) {
+  state.charge(text.size());
+  std::string out;
+  const std::string& wanted = old.text();
+  while (times-- != 0) {
+    const std::size_t at = text.find(wanted);
+    if (at == std::string_view::npos) break;
+    state.charge(fresh.text().size());
+    out.append(text, 0, at).append(fresh.text());
+    text.remove_prefix(at + wanted.size());
+    if (!wanted.empty()) continue;
+    if (text.empty()) break;
+    const std::size_t n = characters(text.substr(0, 4)).front().size();
+    out += text.substr(0, n);
+    text.remove_prefix(n);
+  }
+  return out.append(text);
+}
+
+template <bool kIsFilter>
+Value replace(Invocation& call) {
+  RenderState& state = call.state;
+  Value old = call[0];
+  Value fresh = call[1];
+  if (kIsFilter) {
+    old = Value::text(to_text(state, old));
+    fresh = Value::text(to_text(state, fresh));
+  }
+  as_text(state, old, "the text to replace");
+  as_text(state, fresh, "the replacement");
+  const std::int64_t times = call.has(2) ? as_integer(state, call[2], "the count") : -1;
+  std::string buffer;
+  return state.text(replaced(state, own_text(call, buffer), old, fresh, times));
+}
+
+Value split(Invocation& call) {
+  const std::string& text = call.self.text();
+  call.state.step(text.size() / 8);
+  const std::int64_t max_splits = call.has(1) ? as_integer(call.state, call[1], "maxsplit") : -1;
+  std::vector<std::string_view> parts;
+  if (!call.has(0)) {
+    parts = split_at_space(text, max_splits);
+  } else {
+    const std::string& separator = as_text(call.state, call[0], "the separator of 'split'");
+    if (separator.empty()) call.state.fault("the separator of 'split' is empty");
+    parts = split_at(text, separator, max_splits);
+  }
+  std::vector<Value> items;
+  items.reserve(parts.size());
+  for (const std::string_view part : parts) items.push_back(call.state.text(part));
+  return call.state.sequence(Sequence::Form::kList, std::move(items));
+}
+
+template <bool kAtStart>
+Value has_affix(Invocation& call) {
+  const std::string& text = call.self.text();
+  const auto has = [&](const Value& affix) {
+    const std::string& wanted = as_text(call.state, affix, "the text to look for");
+    call.state.scan(wanted.size());
+    return kAtStart ? text.starts_with(wanted) : text.ends_with(wanted);
+  };
+  if (!is_form(call[0], Sequence::Form::kTuple)) return Value::boolean(has(call[0]));
+  const auto& choices = call[0].sequence().items;
+  return Value::boolean(std::any_of(choices.begin(), choices.end(), has));
+}
+
+Value join_method(Invocation& call) {
+  std::string text;
+  bool is_first = true;
+  for (const Value& item : elements(call.state, call[0])) {
+    const std::string& part = as_text(call.state, item, "an element to join");
+    call.state.charge(part.size() + call.self.text().size());
+    if (!std::exchange(is_first, false)) text += call.self.text();
+    text += part;
+  }
+  return call.state.text(std::move(text));
+}
+
+// An indentation as the filters take it: a text, or how many spaces.
+std::string indentation(const RenderState& state, const Value& value) {
+  if (value.is(Kind::kText)) return value.text();
+  const std::int64_t n = as_integer(state, value, "an indentation");
+  if (n > kMaxIndent) state.beyond(fmt::format("an indentation of more than {}", kMaxIndent));
+  return std::string(static_cast<std::size_t>(std::max<std::int64_t>(n, 0)), ' ');
+}
+
+Value indent(Invocation& call) {
+  const std::string in = indentation(call.state, call.has(0) ? call[0] : Value::integer(4));
+  const std::string text = as_text(call.state, call.self, "what 'indent' is applied to") + "\n";
+  std::string out = truth(call[1]) ? in : "";
+  bool is_first = true;
+  for (const std::string_view line : split_lines(text)) {
+    call.state.charge(in.size() + line.size());
+    if (!std::exchange(is_first, false)) {
+      out += '\n';
+      if (truth(call[2]) || !line.empty()) out += in;
+    }
+    out += line;
+  }
+  return call.state.text(std::move(out));
+}
+
+Value to_json(Invocation& call) {
+  PythonJsonStyle style;
+  style.max_bytes = call.state.limits().max_output_bytes;
+  style.ensure_ascii = truth(call[0]);
+  if (call.has(1)) style.indent = indentation(call.state, call[1]);
+  if (call.has(2)) {
+    const bool is_pair = is_list_or_tuple(call[2]) && call[2].sequence().items.size() == 2;
+    if (!is_pair) call.state.fault("the separators of 'tojson' are no pair");
+    style.item_separator = as_text(call.state, call[2].sequence().items[0], "a separator");
+    style.key_separator = as_text(call.state, call[2].sequence().items[1], "a separator");
+    if (style.item_separator.empty()) call.state.unsupported("an empty separator of 'tojson'");
+  }
+  style.sort_keys = truth(call[3]);
+  return call.state.text(json_text(call.state, call.self, style));
+}
+
+std::optional<double> parsed_real(std::string_view text) {
+  double real = 0;
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), real);
+  const bool is_number = parsed.ec == std::errc() && parsed.ptr == text.data() + text.size();
+  return is_number ? std::optional(real) : std::nullopt;
+}
+
+// Decimal numbers; anything else is the default.
+Value to_integer(Invocation& call) {
+  const Value& self = call.self;
+  if (call.has(1)) call.state.unsupported("the base of 'int'");
+  if (self.is(Kind::kUndefined)) call.state.fault("'int' of an undefined value");
+  if (is_whole(self)) return Value::integer(whole(self));
+  std::optional<double> real;
+  if (self.is(Kind::kFloat)) real = self.real();
+  if (self.is(Kind::kText)) {
+    std::string_view digits = strip(self.text(), Ends::kBoth);
+    if (digits.starts_with('+')) digits.remove_prefix(1);
+    std::int64_t number = 0;
+    const auto parsed = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+    const bool is_integer = !digits.empty() && parsed.ptr == digits.data() + digits.size();
+    if (is_integer && parsed.ec == std::errc()) return Value::integer(number);
+    real = parsed_real(digits);
+  }
+  if (!real || !std::isfinite(*real)) return call.has(0) ? call[0] : Value::integer(0);
+  constexpr double kEnd = 9223372036854775808.0;  // 2^63
+  if (*real >= kEnd || *real < -kEnd) call.state.beyond("an integer does not fit 64 bits");
+  return Value::integer(static_cast<std::int64_t>(*real));
+}
+
+Value to_string(Invocation& call) {
+  return call.self.is(Kind::kText) ? call.self : call.state.text(to_text(call.state, call.self));
+}
+
+Value or_default(Invocation& call) {
+  const bool is_missing = call.self.is(Kind::kUndefined) || (truth(call[1]) && !truth(call.self));
+  if (!is_missing) return call.self;
+  return call[0].is_absent() ? call.state.text(std::string()) : call[0];
+}
+
+constexpr std::array kMethods = {
+    Builtin{"split", {"sep", "maxsplit"}, 0, split},
+    Builtin{"strip", {"chars"}, 0, strip_ends<Ends::kBoth>},
+    Builtin{"lstrip", {"chars"}, 0, strip_ends<Ends::kLeft>},
+    Builtin{"rstrip", {"chars"}, 0, strip_ends<Ends::kRight>},
+    Builtin{"startswith", {"affix"}, 1, has_affix<true>},
+    Builtin{"endswith", {"affix"}, 1, has_affix<false>},
+    Builtin{"replace", {"old", "new", "count"}, 2, replace<false>},
+    Builtin{"upper", {}, 0, change_case<Case::kUpper>},
+    Builtin{"lower", {}, 0, change_case<Case::kLower>},
+    Builtin{"title", {}, 0, change_case<Case::kTitle>},
+    Builtin{"capitalize", {}, 0, change_case<Case::kCapitalized>},
+    Builtin{"join", {"iterable"}, 1, join_method},
+};
+
+constexpr std::array kFilters = {
+    Builtin{"tojson", {"ensure_ascii", "indent", "separators", "sort_keys"}, 0, to_json},
+    Builtin{"trim", {"chars"}, 0, strip_ends<Ends::kBoth>},
+    Builtin{"string", {}, 0, to_string},
+    // Nothing is escaped here, so text that must not be is text.
+    Builtin{"safe", {}, 0, to_string},
+    Builtin{"int", {"default", "base"}, 0, to_integer},
+    Builtin{"upper", {}, 0, change_case<Case::kUpper>},
+    Builtin{"lower", {}, 0, change_case<Case::kLower>},
+    Builtin{"title", {}, 0, change_case<Case::kWords>},
+    Builtin{"capitalize", {}, 0, change_case<Case::kCapitalized>},
+    Builtin{"replace", {"old", "new", "count"}, 2, replace<true>},
+    Builtin{"indent", {"width", "first", "blank"}, 0, indent},
+    Builtin{"default", {"default_value", "boolean"}, 0, or_default},
+    Builtin{"d", {"default_value", "boolean"}, 0, or_default},
+};
+
+}  // namespace
+
+std::span<const Builtin> text_methods() {
+  return kMethods;
+}
+
+std::span<const Builtin> text_filters() {
+  return kFilters;
+}
+
+}  // namespace ingot::inference::jinja

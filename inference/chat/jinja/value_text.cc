@@ -1,0 +1,172 @@
+#include "inference/chat/jinja/value_text.h"
+
+#include <cstdint>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "inference/chat/jinja/operators.h"
+#include "inference/chat/python_text.h"
+#include "inference/tokenizer/utf8.h"
+
+namespace ingot::inference::jinja {
+namespace {
+
+using formats::Json;
+
+std::string escaped(std::string_view character, char quote) {
+  const char32_t c = code_point_at(character, 0).value;
+  const auto code = static_cast<std::uint32_t>(c);
+  if (c == static_cast<char32_t>(quote) || c == '\\') return '\\' + std::string(character);
+  if (c == '\n') return "\\n";
+  if (c == '\r') return "\\r";
+  if (c == '\t') return "\\t";
+  if (is_printable(c)) return std::string(character);
+  if (c <= 0xFF) return fmt::format("\\x{:02x}", code);
+  return c <= 0xFFFF ? fmt::format("\\u{:04x}", code) : fmt::format("\\U{:08x}", code);
+}
+
+// Python's repr(): inside of containers, strings have quotes.
+std::string represent(RenderState& state, const Value& value) {
+  if (value.is(Kind::kUndefined)) return "Undefined";
+  if (!value.is(Kind::kText)) return to_text(state, value);
+  const std::string& text = value.text();
+  state.charge(text.size());
+  const bool is_double =
+      text.find('\'') != std::string::npos && text.find('"') == std::string::npos;
+  const char quote = is_double ? '"' : '\'';
+  std::string out(1, quote);
+  for (const std::string_view character : characters(text)) out += escaped(character, quote);
+  return out + quote;
+}
+
+std::string sequence_text(RenderState& state, const Sequence& sequence) {
+  const bool is_tuple = sequence.form == Sequence::Form::kTuple;
+  std::string out(1, is_tuple ? '(' : '[');
+  for (const Value& item : sequence.items) {
+    if (out.size() > 1) out += ", ";
+    out += represent(state, item);
+  }
+  if (is_tuple && sequence.items.size() == 1) out += ',';
+  return out + (is_tuple ? ')' : ']');
+}
+
+std::string mapping_text(RenderState& state, const Mapping& mapping) {
+  std::string out = "{";
+  for (const auto& [key, value] : mapping.entries) {
+    if (out.size() > 1) out += ", ";
+    out += represent(state, key) + ": " + represent(state, value);
+  }
+  return out + "}";
+}
+
+Json json_from_value(RenderState& state, const Value& value, bool sorts_keys) {
+  const RenderState::Depth depth(state);
+  state.step();
+  if (value.is(Kind::kNone)) return nullptr;
+  if (value.is(Kind::kBoolean)) return value.boolean();
+  if (value.is(Kind::kInteger)) return value.integer();
+  if (value.is(Kind::kFloat)) return value.real();
+  if (value.is(Kind::kText)) {
+    state.charge(value.text().size());
+    return value.text();
+  }
+  if (is_list_or_tuple(value)) {
+    Json json = Json::array();
+    state.charge(value.sequence().items.size() * sizeof(Json));
+    for (const Value& item : value.sequence().items) {
+      json.push_back(json_from_value(state, item, sorts_keys));
+    }
+    return json;
+  }
+  if (value.is(Kind::kMapping)) {
+    Json json = Json::object();
+    // Straight into the members: looking each key up would take quadratic time.
+    auto& members = json.get_ref<Json::object_t&>();
+    state.charge(value.mapping().entries.size() * sizeof(Json::object_t::value_type));
+    for (const auto& [key, item] : value.mapping().entries) {
+      if (sorts_keys && !key.is(Kind::kText)) {
+        state.unsupported(fmt::format("the order of keys among which is a {}", type_name(key)));
+      }
+      if (key.kind() == Kind::kSequence) state.fault("a tuple cannot be a key of JSON");
+      // json.dumps writes 1 and true as "1" and "true".
+      Json name = json_from_value(state, key, false);
+      members.emplace_back(key.is(Kind::kText) ? name.get<std::string>() : python_json(name),
+                           json_from_value(state, item, sorts_keys));
+    }
+    return json;
+  }
+  const bool has_name = value.is(Kind::kUndefined) && value.undefined_name().name;
+  state.fault(fmt::format("{}{} cannot be written as JSON", type_name(value),
+                          has_name ? " '" + *value.undefined_name().name + "'" : ""));
+}
+
+}  // namespace
+
+std::string to_text(RenderState& state, const Value& value) {
+  const RenderState::Depth depth(state);
+  state.step();
+  if (value.is(Kind::kUndefined)) return {};
+  if (value.is(Kind::kNone)) return "None";
+  if (value.is(Kind::kBoolean)) return value.boolean() ? "True" : "False";
+  if (value.is(Kind::kInteger)) return fmt::format("{}", value.integer());
+  if (value.is(Kind::kFloat)) return python_float(value.real());
+  std::string text;
+  if (value.is(Kind::kText)) {
+    text = value.text();
+  } else if (value.is(Kind::kMapping)) {
+    text = mapping_text(state, value.mapping());
+  } else if (is_list_or_tuple(value)) {
+    text = sequence_text(state, value.sequence());
+  } else {
+    state.unsupported(fmt::format("the text of a {}{}", type_name(value),
+                                  value.is(Kind::kSequence) ? " (make it a list first)" : ""));
+  }
+  state.charge(text.size());
+  return text;
+}
+
+Value value_from_json(RenderState& state, const Json& json) {
+  const RenderState::Depth depth(state);
+  switch (json.type()) {
+    case Json::value_t::boolean:
+      return Value::boolean(json.get<bool>());
+    case Json::value_t::number_integer:
+      return Value::integer(json.get<std::int64_t>());
+    case Json::value_t::number_unsigned: {
+      const auto number = json.get<std::uint64_t>();
+      if (!std::in_range<std::int64_t>(number)) {
+        state.beyond(fmt::format("the integer {} of the input does not fit", number));
+      }
+      return Value::integer(static_cast<std::int64_t>(number));
+    }
+    case Json::value_t::number_float:
+      return Value::real(json.get<double>());
+    case Json::value_t::string:
+      return state.text(json.get_ref<const std::string&>());
+    case Json::value_t::array: {
+      std::vector<Value> items;
+      items.reserve(json.size());
+      for (const Json& item : json) items.push_back(value_from_json(state, item));
+      return state.sequence(Sequence::Form::kList, std::move(items));
+    }
+    case Json::value_t::object: {
+      state.charge(json.size() * 2 * sizeof(Value));
+      auto& mapping = state.make<Mapping>();
+      for (const auto& [key, value] : json.get_ref<const Json::object_t&>()) {
+        mapping.entries.emplace_back(state.text(key), value_from_json(state, value));
+      }
+      return Value::mapping(mapping);
+    }
+    default:
+      return Value::none();
+  }
+}
+
+std::string json_text(RenderState& state, const Value& value, const PythonJsonStyle& style) {
+  return python_json(json_from_value(state, value, style.sort_keys), style);
+}
+
+}  // namespace ingot::inference::jinja

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+// What Python's str does. Every text here is valid UTF-8; Python counts in code points.
+
+namespace ingot::inference {
+
+std::size_t code_point_count(std::string_view text);
+
+/// The characters one by one.
+std::vector<std::string_view> characters(std::string_view text);
+
+/// str.isspace() of one code point.
+bool is_space(char32_t code_point);
+
+/// str.isprintable() of one code point: repr() escapes the others.
+bool is_printable(char32_t code_point);
+
+/// Which ends str.strip and its relatives work on.
+enum class Ends : std::uint8_t { kBoth, kLeft, kRight };
+
+/// Returns the text without the characters of `set` at the ends; without a set, white space goes.
+std::string_view strip(std::string_view text, Ends ends, std::optional<std::string_view> set = {});
+
+/// str.splitlines(): cuts at every line boundary that Python knows; none follows the last one.
+std::vector<std::string_view> split_lines(std::string_view text);
+
+/// str.split(): runs of white space separate; at most `max_splits` cuts, all when negative.
+std::vector<std::string_view> split_at_space(std::string_view text, std::int64_t max_splits);
+
+/// str.split(separator). REQUIRES: a separator that is not empty.
+std::vector<std::string_view> split_at(std::string_view text, std::string_view separator,
+                                       std::int64_t max_splits);
+
+enum class Case : std::uint8_t {
+  kUpper,
+  kLower,
+  kCapitalized,  ///< the first letter upper, the rest lower
+  kTitle,        ///< str.title(): upper behind anything that is no letter
+  kWords,        ///< the filter `title`: upper behind white space, hyphens and brackets
+};
+
+/// Changes the case of the letters A to Z.
+std::string with_case(std::string_view text, Case wanted);
+
+/// Whether with_case does less than Python: a letter beyond ASCII has a case.
+bool has_foreign_case(std::string_view text);
+
+}  // namespace ingot::inference
