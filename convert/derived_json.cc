@@ -7,7 +7,7 @@
 #include "formats/config/native_config.h"
 #include "formats/container/checkpoint_index.h"
 #include "formats/dialect/source_activations.h"
-#include "formats/json/json.h"
+#include "formats/json/json_form.h"
 
 namespace ingot::convert {
 
@@ -83,7 +83,9 @@ std::string derive_config(const Checkpoint& source, const Recipe& recipe, Plan& 
       (source.lacks_promised_mtp() || recipe.mtp == MtpPolicy::kDrop))
     config["num_nextn_predict_layers"] = 0;
   if (of_ranks) state_widths(plan.fits.widths, config);
-  return formats::json_text(config);
+  // What says the same stays as it is, to the byte.
+  if (config == source.config().raw) return source.config_text();
+  return formats::json_text(config, formats::json_form_of(source.config_text()));
 }
 
 void derive_configs(const Checkpoint& source, const Recipe& recipe, Plan& plan) {
@@ -111,6 +113,7 @@ void derive_index(const Checkpoint& source, Plan& plan) {
   if (plan.is_sliced()) return;  // ranks have their own
   if (plan.files.size() == 1 && plan.files[0].name == "model.safetensors") return;
   formats::CheckpointIndex index;
+  index.frame = index_frame(plan, source);
   std::uint64_t total = 0;
   for (const PlannedFile& file : plan.files) {
     for (const PartAt& at : file.parts) {
@@ -123,6 +126,15 @@ void derive_index(const Checkpoint& source, Plan& plan) {
 }
 
 }  // namespace
+
+formats::IndexFrame index_frame(const Plan& plan, const Checkpoint& source) {
+  formats::IndexFrame frame = source.index_frame();
+  const bool is_copy =
+      std::all_of(plan.tensors.begin(), plan.tensors.end(),
+                  [](const PlannedTensor& item) { return item.action == Action::kCopy; });
+  if (!is_copy) frame.metadata = Json::object();
+  return frame;
+}
 
 void derive_json(const Checkpoint& source, const Recipe& recipe, Plan& plan) {
   derive_configs(source, recipe, plan);

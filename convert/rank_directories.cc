@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "convert/derived_json.h"
 #include "convert/staged_files.h"
 #include "convert/tensor_records.h"
 #include "formats/base/error.h"
@@ -55,6 +56,7 @@ std::vector<RankFile> files_of_rank(const Plan& plan, std::uint32_t rank) {
 
 std::string rank_index_text(const Plan& plan, const Checkpoint& source, std::uint32_t rank) {
   formats::CheckpointIndex index;
+  index.frame = index_frame(plan, source);
   std::uint64_t total = 0;
   for (const RankFile& file : files_of_rank(plan, rank)) {
     const PlannedFile& planned = plan.files[file.file];

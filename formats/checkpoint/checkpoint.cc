@@ -64,6 +64,7 @@ class Stage {
 struct Checkpoint::State {
   std::filesystem::path directory;
   ModelConfig config;
+  std::string config_text;
   const Family* family = find_family("generic");
   const Dialect* dialect = find_dialect("deepseek");
   Json description;
@@ -78,6 +79,7 @@ struct Checkpoint::State {
   std::vector<std::string> file_names;       ///< of the directory, sorted
   std::shared_ptr<const RankSlices> slices;  ///< of a rank's directory
   bool has_index = false;
+  IndexFrame index_frame;
   bool is_complete = true;  ///< every file could be read
   bool lacks_promised_mtp = false;
 
@@ -109,13 +111,15 @@ const Family& chosen_family(const ModelConfig& config, const std::string& asked)
       .in_file(kConfigName);
 }
 
-ModelConfig read_config(const std::filesystem::path& directory, bool may_be_missing) {
+/// Nothing when it is missing and may be.
+std::optional<std::string> read_config(const std::filesystem::path& directory,
+                                       bool may_be_missing) {
   const std::filesystem::path path = directory / kConfigName;
   try {
-    return parse_model_config(read_text_file(path, kMaxConfigBytes), kConfigName);
+    return read_text_file(path, kMaxConfigBytes);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kNotFound) throw;
-    if (may_be_missing) return {};
+    if (may_be_missing) return std::nullopt;
     throw Error(ErrorCode::kNotFound, "is missing (fetch it; --family generic goes without)")
         .in_file(path.string());
   }
@@ -201,7 +205,10 @@ Checkpoint Checkpoint::open(const std::filesystem::path& directory, const OpenOp
   if (options.consumed_headers.empty()) require_own_format(directory);
   const bool any_names = options.family == state->family->name;
   stage.attempt([&] {
-    state->config = read_config(directory, any_names);
+    if (std::optional<std::string> text = read_config(directory, any_names)) {
+      state->config = parse_model_config(*text, kConfigName);
+      state->config_text = std::move(*text);
+    }
     const Family& family = chosen_family(state->config, options.family);
     require_widths(family, state->config);
     state->family = &family;
@@ -243,6 +250,7 @@ Checkpoint Checkpoint::open(const std::filesystem::path& directory, const OpenOp
   std::sort(beside.left_out.begin(), beside.left_out.end(),
             [](const LeftOut& a, const LeftOut& b) { return a.path < b.path; });
   state->remarks = left_out_remarks(beside.left_out);
+  state->index_frame = std::move(listing.index.frame);
   listing = {};
   if (state->stored.empty() && state->is_complete) {
     stage.faults().add(
@@ -258,11 +266,13 @@ Checkpoint Checkpoint::assemble(AssembledModel model, const OpenOptions& options
   auto state = std::make_unique<State>();
   state->directory = std::move(model.directory);
   state->config = std::move(model.config);
+  state->config_text = std::move(model.config_text);
   state->description = std::move(model.description);
   state->side_files = std::move(model.side_files);
   state->remarks = std::move(model.remarks);
   state->stored = std::move(model.stored);
   state->bytes = std::move(model.bytes);
+  state->index_frame = std::move(model.index_frame);
   state->slices = std::move(model.slices);
   state->file_names =
       model.file_names ? std::move(*model.file_names) : list_file_names(state->directory);
@@ -295,6 +305,9 @@ Checkpoint& Checkpoint::operator=(Checkpoint&&) noexcept = default;
 
 const ModelConfig& Checkpoint::config() const {
   return state_->config;
+}
+const std::string& Checkpoint::config_text() const {
+  return state_->config_text;
 }
 const Family& Checkpoint::family() const {
   return *state_->family;
@@ -342,6 +355,9 @@ bool Checkpoint::may_have_lost(std::string_view name) const {
 
 bool Checkpoint::has_index() const {
   return state_->has_index;
+}
+const IndexFrame& Checkpoint::index_frame() const {
+  return state_->index_frame;
 }
 bool Checkpoint::lacks_promised_mtp() const {
   return state_->lacks_promised_mtp;

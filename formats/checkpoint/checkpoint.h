@@ -8,6 +8,7 @@
 
 #include "formats/base/error.h"
 #include "formats/base/pattern.h"
+#include "formats/container/checkpoint_index.h"
 #include "formats/dialect/dialect.h"
 #include "formats/records/slicing_record.h"
 #include "formats/storage/stored_bytes.h"
@@ -48,6 +49,7 @@ struct AssembledModel {
   /// Bare names of what stands beside the weights; nothing: what `directory` holds.
   std::optional<std::vector<std::string>> file_names;
   ModelConfig config;                ///< of slices that are joined: of the unsliced checkpoint
+  std::string config_text;           ///< of which `config` was made
   Json description;                  ///< null without one
   const Dialect* dialect = nullptr;  ///< null: what the config says
   std::vector<SideFile> side_files;  ///< relative to `directory`
@@ -55,6 +57,7 @@ struct AssembledModel {
   std::vector<StoredTensor> stored;
   std::vector<std::string> remarks;  ///< as Checkpoint::remarks
   std::unique_ptr<StoredBytes> bytes;
+  IndexFrame index_frame;                    ///< where slices are joined, of a rank's
   std::shared_ptr<const RankSlices> slices;  ///< of a rank's directory
 };
 
@@ -79,6 +82,8 @@ class Checkpoint final : public TensorSource {
   Checkpoint& operator=(Checkpoint&&) noexcept;
 
   [[nodiscard]] const ModelConfig& config() const override;
+  /// The text of config.json, to the byte; empty without one.
+  [[nodiscard]] const std::string& config_text() const;
   [[nodiscard]] const Family& family() const override;
   [[nodiscard]] std::span<const LogicalTensor> tensors() const override;
   [[nodiscard]] std::span<const StoredTensor> stored() const override;
@@ -101,6 +106,8 @@ class Checkpoint final : public TensorSource {
   [[nodiscard]] bool may_have_lost(std::string_view name) const;
   /// True when the directory has an index, whatever its name.
   [[nodiscard]] bool has_index() const;
+  /// What the index says beside its map; the default without one.
+  [[nodiscard]] const IndexFrame& index_frame() const;
   /// Layers promised by num_nextn_predict_layers of which no tensor is here.
   [[nodiscard]] bool lacks_promised_mtp() const;
   /// The raw header bytes [0, 8+N) of a file, for fingerprints and for --consume-source.

@@ -276,6 +276,12 @@ WeightsListing list_weights(const fs::path& directory, const fs::path& consumed_
   return listing;
 }
 
+IndexFrame read_index_frame(const fs::path& directory) {
+  const fs::path path = directory / kIndexName;
+  if (!stamp_of(path)) return {};
+  return parse_checkpoint_index(read_text_file(path, kMaxIndexBytes), path.string()).frame;
+}
+
 std::vector<std::string> list_file_names(const fs::path& directory) {
   return names_with_suffix(directory, "");
 }

@@ -37,6 +37,9 @@ WeightsListing list_weights(const std::filesystem::path& directory,
                             const std::filesystem::path& consumed_headers, bool accept_any,
                             ErrorList& faults);
 
+/// What the index kIndexName says beside its map; the default where there is none.
+IndexFrame read_index_frame(const std::filesystem::path& directory);
+
 /// Bare names of what stands in a directory, sorted.
 std::vector<std::string> list_file_names(const std::filesystem::path& directory);
 

@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::string_view kWeightMap = "weight_map";
 constexpr std::string_view kMetadata = "metadata";
+constexpr const char* kTotalSize = "total_size";
 constexpr std::string_view kSuffix = ".safetensors";
 constexpr std::size_t kMaxFileNameBytes = 255;  // as in every file system of Linux
 
@@ -70,15 +71,19 @@ class IndexReader final : public JsonEvents {
       }
       top_keys_.push_back(name);
       top_key_ = std::move(name);
-    } else if (in_map()) {
-      tensor_ = std::move(name);
+    } else if (in_map() || depth_ == 2) {
+      key_ = std::move(name);
     }
   }
   void value(Json&& scalar) override {
     if (depth_ == 2 && in_map() && scalar.is_string()) {
       auto& file = scalar.get_ref<std::string&>();
-      check_file_name(file, tensor_);
-      index_.weight_map.emplace_back(std::move(tensor_), std::move(file));
+      check_file_name(file, key_);
+      index_.weight_map.emplace_back(std::move(key_), std::move(file));
+      return;
+    }
+    if (depth_ == 2 && top_key_ == kMetadata) {
+      if (++n_metadata_ <= kMaxTopKeys) index_.frame.metadata[key_] = std::move(scalar);
       return;
     }
     const bool absent_metadata = depth_ == 1 && top_key_ == kMetadata && scalar.is_null();
@@ -94,6 +99,7 @@ class IndexReader final : public JsonEvents {
     if (const auto twice = std::adjacent_find(names.begin(), names.end()); twice != names.end()) {
       throw Error(ErrorCode::kDuplicate, "occurs twice in weight_map").in_tensor(*twice);
     }
+    if (n_metadata_ > kMaxTopKeys) index_.frame.metadata = Json::object();
     return std::move(index_);
   }
 
@@ -108,13 +114,13 @@ class IndexReader final : public JsonEvents {
   [[noreturn]] void wrong_type() const {
     if (depth_ == 0) throw corrupt("is not a JSON object");
     if (depth_ == 1) throw corrupt(fmt::format("{} is not an object", top_key_));
-    throw corrupt("weight_map has a value that is not a string").in_tensor(tensor_);
+    throw corrupt("weight_map has a value that is not a string").in_tensor(key_);
   }
 
   CheckpointIndex index_;
-  std::size_t depth_ = 0;
+  std::size_t depth_ = 0, n_metadata_ = 0;
   bool has_map_ = false;
-  std::string top_key_, tensor_;
+  std::string top_key_, key_;
   std::vector<std::string> top_keys_;
 };
 
@@ -126,6 +132,7 @@ CheckpointIndex parse_checkpoint_index(std::string_view text, std::string_view n
     parse_json_events(text, name, reader);
     CheckpointIndex index = reader.take();
     index.name = name;
+    index.frame.form = json_form_of(text);
     return index;
   } catch (Error& error) {
     error.in_file(name);
@@ -142,9 +149,10 @@ std::string checkpoint_index_text(const CheckpointIndex& index, std::uint64_t to
   // Not operator[]: ordered_json would look every name up among all earlier ones.
   for (auto& [tensor, file] : sorted) members.emplace_back(std::move(tensor), std::move(file));
   Json document = Json::object();
-  document[std::string(kMetadata)] = {{"total_size", total_bytes}};
+  document[std::string(kMetadata)] = index.frame.metadata;
+  document[std::string(kMetadata)][kTotalSize] = total_bytes;
   document[std::string(kWeightMap)] = std::move(weight_map);
-  return json_text(document);
+  return json_text(document, index.frame.form);
 }
 
 std::string shard_file_name(std::uint64_t number, std::uint64_t total) {

@@ -7,20 +7,32 @@
 #include <utility>
 #include <vector>
 
+#include "formats/json/json_form.h"
+
 namespace ingot::formats {
+
+/// What an index says of the model beside its map, and the form of its text.
+struct IndexFrame {
+  /// `total_size`, `total_parameters`, ...: an object of scalars, in the order of the file.
+  Json metadata = Json::object();
+  JsonForm form;
+};
 
 /// model.safetensors.index.json, or what another writer calls it. Tensors in the order of the file.
 struct CheckpointIndex {
   std::string name;                                             ///< of its file
   std::vector<std::pair<std::string, std::string>> weight_map;  ///< tensor name to bare file name
+  IndexFrame frame = {};
 };
 
 /// Parses an index. File names must be bare (no '/', no '..'), names unique, values strings.
-/// `total_size` is ignored: published files have it wrong. Its file is `name`. Throws kCorrupt or
-/// kDuplicate.
+/// `total_size` is not judged: published files have it wrong. Lists and objects of the metadata are
+/// left out, and all of it where it has more than 64 entries. Its file is `name`. Throws kCorrupt
+/// or kDuplicate.
 CheckpointIndex parse_checkpoint_index(std::string_view text, std::string_view name);
 
-/// The index text: metadata.total_size is the sum of tensor bytes, keys sorted, indented by two.
+/// The index text in the form of its frame: metadata.total_size is the sum of tensor bytes, other
+/// metadata are the frame's, names are sorted.
 std::string checkpoint_index_text(const CheckpointIndex& index, std::uint64_t total_bytes);
 
 /// `model-00003-of-00163.safetensors`; `model.safetensors` when there is one file. 1-based.

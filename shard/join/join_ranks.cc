@@ -73,7 +73,9 @@ formats::AssembledModel join_ranks(std::vector<RankDirectory> ranks, bool compar
   const Manifest& manifest = first.manifest;
   formats::AssembledModel model;
   model.directory = first.path;
-  model.config = whole_config(first.path, &*manifest.slicing, options);
+  WholeConfig whole = whole_config(first.path, &*manifest.slicing, options);
+  model.config = std::move(whole.config);
+  model.config_text = std::move(whole.text);
   model.dialect = formats::find_dialect(manifest.dialect);
   model.description = read_description(first.path, model.dialect);
   formats::SideListing beside = formats::list_side_files(first.path, faults);
@@ -81,6 +83,7 @@ formats::AssembledModel join_ranks(std::vector<RankDirectory> ranks, bool compar
   model.side_files = std::move(beside.files);
   model.remarks = formats::left_out_remarks(beside.left_out);
   model.stored = std::move(joined.stored);
+  model.index_frame = formats::read_index_frame(first.path);
   model.bytes = std::make_unique<JoinedBytes>(std::move(joined.slices), compare_replicas);
   return model;
 }

@@ -90,19 +90,18 @@ std::uint32_t count_shards(const fs::path& directory, const Manifest* manifest) 
 }
 
 // The config of the hub; that of DeepSeek's inference code has other keys and says too little.
-ModelConfig hub_config(const fs::path& directory, const Manifest* manifest, const fs::path& given,
+WholeConfig hub_config(const fs::path& directory, const Manifest* manifest, const fs::path& given,
                        const formats::OpenOptions& options) {
-  if (!given.empty())
-    return formats::parse_model_config(read_text_file(given, kMaxConfigBytes), given.string());
+  if (!given.empty()) return read_whole_config(given);
   const formats::SlicingRecord* slicing =
       manifest != nullptr && manifest->slicing ? &*manifest->slicing : nullptr;
-  ModelConfig config;
+  WholeConfig whole;
   try {
-    config = whole_config(directory, slicing, options);
+    whole = whole_config(directory, slicing, options);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kNotFound) throw;
   }
-  if (!config.model_type.empty()) return config;
+  if (!whole.config.model_type.empty()) return whole;
   throw Error(ErrorCode::kNotFound,
               "holds no config.json of the hub, without which its tensors have no names (give that "
               "of the original model with --config)")
@@ -235,7 +234,9 @@ formats::AssembledModel join_native_shards(const fs::path& directory, const Mani
   const std::uint32_t n_shards = count_shards(directory, manifest);
   formats::AssembledModel model;
   model.directory = directory;
-  model.config = hub_config(directory, manifest, config, options);
+  WholeConfig whole = hub_config(directory, manifest, config, options);
+  model.config = std::move(whole.config);
+  model.config_text = std::move(whole.text);
   model.dialect = formats::find_dialect("deepseek");
 
   SliceJoin join = start_join(directory, manifest, n_shards);

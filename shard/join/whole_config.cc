@@ -2,29 +2,43 @@
 
 #include "formats/base/fd.h"
 #include "formats/checkpoint/checkpoint_listing.h"
+#include "formats/json/json_form.h"
 #include "formats/records/manifest.h"
 
 namespace ingot::shard {
 
 using formats::Json;
-using formats::ModelConfig;
 
 namespace {
 
+constexpr std::uint64_t kMaxConfigBytes = 64'000'000;
 constexpr std::uint64_t kMaxDescriptionBytes = 256'000'000;
+
+WholeConfig parsed(std::string text, const std::filesystem::path& where) {
+  WholeConfig whole{.config = formats::parse_model_config(text, where.string()), .text = {}};
+  whole.text = std::move(text);
+  return whole;
+}
 
 }  // namespace
 
-ModelConfig whole_config(const std::filesystem::path& directory,
+WholeConfig read_whole_config(const std::filesystem::path& path) {
+  return parsed(read_text_file(path, kMaxConfigBytes), path);
+}
+
+WholeConfig whole_config(const std::filesystem::path& directory,
                          const formats::SlicingRecord* slicing,
                          const formats::OpenOptions& options) {
-  if (slicing != nullptr && slicing->rank && !slicing->rank->whole_config.is_null()) {
-    return formats::parse_model_config(formats::json_text(slicing->rank->whole_config),
-                                       (directory / formats::kManifestName).string());
-  }
   const std::filesystem::path path = directory / formats::kConfigName;
+  if (slicing != nullptr && slicing->rank && !slicing->rank->whole_config.is_null()) {
+    // The manifest keeps what the file said, the file beside it how it was written.
+    formats::JsonForm form;
+    if (stamp_of(path)) form = formats::json_form_of(read_text_file(path, kMaxConfigBytes));
+    return parsed(formats::json_text(slicing->rank->whole_config, form),
+                  directory / formats::kManifestName);
+  }
   try {
-    return formats::parse_model_config(read_text_file(path, kMaxConfigBytes), path.string());
+    return read_whole_config(path);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kNotFound) throw;
     if (options.family == "generic") return {};

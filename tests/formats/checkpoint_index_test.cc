@@ -145,6 +145,27 @@ TEST(CheckpointIndex, TextIsSortedIndentedAndEndsInANewline) {
             "}\n");
 }
 
+TEST(CheckpointIndex, WrittenAgainHasItsFormAndMetadata) {
+  const char* texts[] = {
+      "{\n \"metadata\": {\n  \"total_parameters\": 7,\n  \"total_size\": 14,\n  \"by\": \"x\"\n "
+      "},\n"
+      " \"weight_map\": {\n  \"a\": \"f.safetensors\"\n }\n}",
+      R"({"metadata": {"total_size": 14}, "weight_map": {"a": "f.safetensors"}})",
+      R"({"metadata":{"x":null,"total_size":14},"weight_map":{"\u00e9":"f.safetensors"}})",
+  };
+  for (const char* text : texts) EXPECT_EQ(checkpoint_index_text(parse(text), 14), text);
+}
+
+TEST(CheckpointIndex, KeepsAFewScalarsOfTheMetadata) {
+  const auto index = parse(R"({"other":{"a":1},
+      "metadata":{"a":[{"b":1}],"c":{"d":2},"e":3,"e":4},"weight_map":{}})");
+  EXPECT_EQ(index.frame.metadata, Json({{"e", 4}}));
+  std::string many;
+  for (int i = 0; i < 65; ++i) many += fmt::format("{}\"k{}\":{}", i == 0 ? "" : ",", i, i);
+  EXPECT_TRUE(parse(fmt::format(R"({{"metadata":{{{}}},"weight_map":{{}}}})", many))
+                  .frame.metadata.empty());
+}
+
 TEST(CheckpointIndex, NinetyThousandNamesRoundTripQuickly) {
   CheckpointIndex index;
   for (int i = 0; i < 92'425; ++i) {

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "formats/json/json.h"
+
+namespace ingot::formats {
+
+/// What two texts of the same JSON may differ in. By default, two-space indentation and a final
+/// newline: the form of what is ours alone.
+struct JsonForm {
+  static constexpr int kOneLine = -1;
+  int indent = 2;  ///< characters per level
+  char indent_character = ' ';
+  bool is_spaced = true;  ///< one line: a blank after ',' and ':'
+  bool has_final_newline = true;
+  bool escapes_non_ascii = false;  ///< as hexadecimal digits, Python's default
+  friend bool operator==(const JsonForm&, const JsonForm&) = default;
+};
+
+/// The form of a valid JSON text, so that what is derived from a file is laid out as that file is.
+/// Where the text does not show it, or its margin is not regular, the default stands.
+JsonForm json_form_of(std::string_view text);
+
+/// The text of a value in a form, keys in their order. Throws kCorrupt for strings that are not
+/// UTF-8.
+std::string json_text(const Json& value, const JsonForm& form);
+
+}  // namespace ingot::formats
