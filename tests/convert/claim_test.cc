@@ -16,6 +16,7 @@ namespace {
 
 using ingot::testing::Conversion;
 using ingot::testing::expect_error;
+using ingot::testing::expect_unpublished;
 using ingot::testing::run_stopped;
 using ingot::testing::TempDir;
 using ingot::testing::tiny_v32;
@@ -173,8 +174,7 @@ TEST(ClaimedOutput, IsNotPublishedWhenTheClaimWasTakenAway) {
     return Inspection{};
   };
   expect_error(ErrorCode::kMismatch, {}, [&] { first.run(); });
-  EXPECT_EQ(top_level(directory / "out"),
-            std::vector<std::string>{std::string(formats::kPartialName)});
+  expect_unpublished(directory / "out");
 }
 
 TEST(ClaimedOutput, IsNotPublishedWithAFileThatSomebodyReplaced) {
@@ -191,8 +191,7 @@ TEST(ClaimedOutput, IsNotPublishedWithAFileThatSomebodyReplaced) {
     replaced = name;
     expect_error(ErrorCode::kMismatch, {name, "not the file that this run has written"},
                  [&] { conversion.run(); });
-    EXPECT_EQ(top_level(directory / "out"),
-              std::vector<std::string>{std::string(formats::kPartialName)});
+    expect_unpublished(directory / "out");
     conversion.execute.force = true;
   }
 }

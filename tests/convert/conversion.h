@@ -7,6 +7,7 @@
 
 #include "convert/default_recipes.h"
 #include "convert/execute.h"
+#include "convert/output_directory.h"
 #include "convert/plan.h"
 #include "convert/recipe.h"
 #include "formats/base/fd.h"
@@ -89,6 +90,22 @@ inline std::vector<std::string> top_level(const std::filesystem::path& directory
     names.push_back(entry.path().filename().string());
   std::sort(names.begin(), names.end());
   return names;
+}
+
+/// Expects that a conversion has begun there and nothing has a final name.
+inline void expect_unpublished(const std::filesystem::path& output) {
+  EXPECT_EQ(top_level(output), std::vector<std::string>{std::string(formats::kPartialName)});
+}
+
+/// Stops a conversion, and stages in place of its files those that another has finished: what is
+/// left is to publish them, and to say so in the journal.
+inline convert::OutputPaths stage_finished(const Conversion& conversion,
+                                           const std::filesystem::path& finished) {
+  EXPECT_TRUE(run_stopped(conversion, 100));
+  convert::OutputPaths paths(conversion.output);
+  std::filesystem::remove_all(paths.staged);
+  std::filesystem::copy(finished, paths.staged, std::filesystem::copy_options::recursive);
+  return paths;
 }
 
 /// Every tensor of every weights file of a checkpoint directory, name to bytes.

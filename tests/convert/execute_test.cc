@@ -19,10 +19,10 @@ namespace {
 using ingot::testing::Conversion;
 using ingot::testing::copy_example;
 using ingot::testing::expect_error;
+using ingot::testing::expect_unpublished;
 using ingot::testing::TempDir;
 using ingot::testing::tensor_bytes;
 using ingot::testing::tiny_v32;
-using ingot::testing::top_level;
 using ingot::testing::tree;
 
 std::string sha256(const std::string& bytes) {
@@ -227,7 +227,7 @@ TEST(Execute, ANanCodeInTheLastTensorLeavesNoFileUnderAFinalName) {
   expect_error(ErrorCode::kNonFinite,
                {"model.layers.5.self_attn.q_b_proj.weight", "row 383, column 127"},
                [&] { conversion.run(); });
-  EXPECT_THAT(top_level(directory / "out"), ::testing::ElementsAre(".ingot-partial"));
+  expect_unpublished(directory / "out");
 
   conversion.execute.force = true;
   conversion.recipe.allow.add("nan-code=*.q_b_proj.weight");
@@ -251,7 +251,7 @@ TEST(Execute, RefusesEveryScaleThatIsNotFiniteAndPositive) {
       if (!cast) conversion.recipe.to.reset();
       expect_error(ErrorCode::kBadScale, {"model.layers.4.self_attn.o_proj"},
                    [&] { conversion.run(); });
-      EXPECT_THAT(top_level(directory / "out"), ::testing::ElementsAre(".ingot-partial"));
+      expect_unpublished(directory / "out");
     }
   }
 }

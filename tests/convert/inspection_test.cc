@@ -1,4 +1,3 @@
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "check/check.h"
@@ -13,7 +12,9 @@ namespace {
 
 using ingot::testing::Conversion;
 using ingot::testing::expect_error;
+using ingot::testing::expect_unpublished;
 using ingot::testing::run_stopped;
+using ingot::testing::stage_finished;
 using ingot::testing::TempDir;
 using ingot::testing::tiny_v32;
 using ingot::testing::top_level;
@@ -61,8 +62,7 @@ TEST(Inspection, ThatRefusesLeavesNothingPublishedAndEverythingToResume) {
     return Inspection{.may_publish = times > 1, .report = "{}\n"};
   };
   EXPECT_TRUE(conversion.run().refused);
-  EXPECT_EQ(top_level(directory / "out"),
-            std::vector<std::string>{std::string(formats::kPartialName)});
+  expect_unpublished(directory / "out");
 
   conversion.execute.resume = true;
   const ExecuteReport again = conversion.run();
@@ -98,11 +98,7 @@ TEST(Inspection, ReportSurvivesAKillAtAnyRename) {
   const auto expected = tree(directory / "whole");
   for (const bool report_is_in_place : {false, true}) {
     Conversion cut(tiny_v32(), directory / (report_is_in_place ? "after" : "before"));
-    ASSERT_TRUE(run_stopped(cut, 300));
-    const OutputPaths paths(cut.output);
-    std::filesystem::remove_all(paths.staged);
-    std::filesystem::copy(directory / "whole", paths.staged,
-                          std::filesystem::copy_options::recursive);
+    const OutputPaths paths = stage_finished(cut, directory / "whole");
     if (report_is_in_place)
       std::filesystem::rename(paths.staged / formats::kVerifyName,
                               paths.output / formats::kVerifyName);
@@ -131,8 +127,7 @@ TEST(Gate, ThatWasAskedForIsNotForgottenByResume) {
     expect_error(ErrorCode::kMismatch,
                  {"--verify weights --require 'weights.cosine>=0.999'", "--no-verify"},
                  [&] { plain.run(); });
-    EXPECT_EQ(top_level(directory / "out"),
-              std::vector<std::string>{std::string(formats::kPartialName)});
+    expect_unpublished(directory / "out");
   }
   // Nor is one that was never reached.
   Conversion stopped = gated(directory / "stopped", true);
@@ -179,11 +174,7 @@ TEST(Gate, LooksAtAPublicationThatWasCut) {
   const TempDir directory;
   Conversion(tiny_v32(), directory / "whole").run();
   Conversion cut(tiny_v32(), directory / "out");
-  ASSERT_TRUE(run_stopped(cut, 300));
-  const OutputPaths paths(cut.output);
-  std::filesystem::remove_all(paths.staged);
-  std::filesystem::copy(directory / "whole", paths.staged,
-                        std::filesystem::copy_options::recursive);
+  const OutputPaths paths = stage_finished(cut, directory / "whole");
   Journal::append_to(paths.journal, *Journal::read(paths.journal)).add_publishing(false, false);
   Conversion again = gated(directory / "out", false);
   again.execute.resume = true;

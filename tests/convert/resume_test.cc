@@ -2,7 +2,6 @@
 
 #include <atomic>
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "convert/output_directory.h"
@@ -17,9 +16,10 @@ namespace {
 using ingot::testing::Conversion;
 using ingot::testing::copy_example;
 using ingot::testing::expect_error;
+using ingot::testing::expect_unpublished;
 using ingot::testing::run_stopped;
+using ingot::testing::stage_finished;
 using ingot::testing::TempDir;
-using ingot::testing::tensor_bytes;
 using ingot::testing::tiny_v32;
 using ingot::testing::top_level;
 using ingot::testing::tree;
@@ -34,7 +34,7 @@ TEST(Resume, AfterAnyNumberOfStopsTheOutputIsThatOfAnUninterruptedRun) {
   int stops = 0;
   for (int polls = 20; run_stopped(stopped, polls); polls += 60) {
     ++stops;
-    EXPECT_THAT(top_level(stopped.output), ::testing::ElementsAre(".ingot-partial"));
+    expect_unpublished(stopped.output);
   }
   EXPECT_GE(stops, 3);
   EXPECT_TRUE(tree(stopped.output) == expected);
@@ -178,14 +178,9 @@ TEST(Resume, FinishesAPublicationThatWasCutAtAnyRename) {
   for (std::size_t renamed = 0; renamed <= names.size(); ++renamed) {
     // A finished output taken back to the moment after `renamed` renames.
     Conversion conversion(tiny_v32(), directory / ("cut" + std::to_string(renamed)));
-    ASSERT_TRUE(run_stopped(conversion, 100));
-    const OutputPaths paths(conversion.output);
-    std::filesystem::remove_all(paths.staged);
-    std::filesystem::create_directories(paths.staged);
-    for (std::size_t i = 0; i < names.size(); ++i) {
-      std::filesystem::copy_file(directory / "whole" / names[i],
-                                 (i < renamed ? paths.output : paths.staged) / names[i]);
-    }
+    const OutputPaths paths = stage_finished(conversion, directory / "whole");
+    for (std::size_t i = 0; i < renamed; ++i)
+      std::filesystem::rename(paths.staged / names[i], paths.output / names[i]);
     Journal::append_to(paths.journal, *Journal::read(paths.journal)).add_publishing(false, false);
     conversion.execute.resume = true;
     conversion.run();

@@ -13,8 +13,8 @@ namespace {
 using ingot::testing::Conversion;
 using ingot::testing::copy_example;
 using ingot::testing::expect_error;
+using ingot::testing::expect_unpublished;
 using ingot::testing::TempDir;
-using ingot::testing::top_level;
 using ingot::testing::tree;
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
@@ -56,8 +56,7 @@ TEST(Stop, EndsWhatFollowsTheConversion) {
       };
       conversion.execute.stop_requested = [&] { return has_come && --left < 0; };
       expect_error(ErrorCode::kInterrupted, {}, [&] { conversion.run(); });
-      EXPECT_EQ(top_level(directory / "out"),
-                std::vector<std::string>{std::string(formats::kPartialName)});
+      expect_unpublished(directory / "out");
       conversion.execute.stop_requested = nullptr;
       conversion.execute.resume = true;
       conversion.run();
