@@ -150,7 +150,7 @@ int run_convert(const Words& words) {
   const convert::PlanOptions shard_options = plan_options(words);
   convert::SourceStamps stamps;
   stamps.add(words.input);
-  if (!words.scales_from.empty()) stamps.add(words.scales_from);
+  if (!words.scales_from.empty()) stamps.add(words.scales_from, convert::ReadFor::kOption);
   const Checkpoint source = shard::open_source(
       words.input, {.open = {.family = words.family,
                              .allow_unknown = &recipe.allow.unknown_tensor,

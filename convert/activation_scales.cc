@@ -56,6 +56,7 @@ ActivationScales ActivationScales::read(const std::filesystem::path& path) {
   ErrorList errors;
   StatisticsHeader header = read_statistics_header(file, errors);
   ActivationScales scales;
+  scales.file_ = {path, file.stamp()};
   for (const auto& [module, statistics] : header.modules) {
     try {
       if (const auto range = range_of(file, module, statistics))

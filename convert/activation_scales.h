@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "convert/source_stamps.h"
 #include "convert/statistics_header.h"
 #include "formats/base/hash.h"
 #include "formats/storage/encoding.h"
@@ -39,10 +40,12 @@ class ActivationScales {
   [[nodiscard]] std::optional<InputRange> find(std::string_view module) const;
   /// Of the file, for the record.
   [[nodiscard]] const Hash128& hash() const { return hash_; }
+  [[nodiscard]] const StampedFile& file() const { return file_; }
   [[nodiscard]] const FilledExperts& filled() const { return filled_; }
 
  private:
   std::map<std::string, InputRange, std::less<>> ranges_;
+  StampedFile file_;
   FilledExperts filled_;
   Hash128 hash_;
 };

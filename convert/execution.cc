@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "convert/activation_scales.h"
+#include "convert/importance.h"
 #include "convert/manifest_writer.h"
 #include "convert/output_directory.h"
 #include "convert/read_back.h"
@@ -46,8 +48,12 @@ Execution::Execution(const Plan& plan, const Checkpoint& source, const Recipe& r
       names_(publish_order(plan, source)),
       hashes_(plan.tensors.size()),
       done_(plan.tensors.size(), 0) {
+  const Choices& choices = recipe.choices;
   if (stamps_.empty()) stamps_.add(source.directory());
   stamps_.keep_files_of(source);
+  if (choices.scales_from) stamps_.keep_files_of(*choices.scales_from);
+  if (choices.activation_scales) stamps_.add(choices.activation_scales->file());
+  if (choices.importance) stamps_.add(choices.importance->file());
 }
 
 ExecuteReport Execution::run(const Json& identity, Preflight checked) {
@@ -173,11 +179,16 @@ void Execution::begin(const Json& identity) {
 void Execution::resume(const JournalContents& earlier) {
   std::filesystem::create_directories(paths_.staged);
   staged_.emplace(paths_.staged);
-  std::set<std::string> changed;
-  for (const RunRecord& run : earlier.runs)
-    changed.merge(stamps_.changed_since(run.sources, source_.directory()));
-  const std::map<std::uint32_t, ItemRecord> items =
-      items_of_same_source(plan_, source_, earlier.items, changed, threads_);
+  SourceStamps::Changes changed;
+  for (const RunRecord& run : earlier.runs) {
+    SourceStamps::Changes since = stamps_.changed_since(run.sources, source_.directory());
+    changed.of_source.merge(since.of_source);
+    changed.of_options = changed.of_options || since.of_options;
+  }
+  std::map<std::uint32_t, ItemRecord> items =
+      items_of_same_source(plan_, source_, earlier.items, changed.of_source, threads_);
+  // What such a file decided is not seen in the source.
+  if (changed.of_options) items = items_without_source(plan_, source_, items);
   for (const std::uint32_t item : verify_journal(plan_, source_, paths_, items, threads_)) {
     done_[item] = 1;
     hashes_[item] = items.at(item);

@@ -35,6 +35,7 @@ bool knows(const Importance& importance, const LogicalTensor& tensor, Refusals& 
 Importance Importance::read(const std::filesystem::path& path) {
   Importance importance;
   importance.file_ = Fd::open_for_reading(path);
+  importance.stamp_ = importance.file_.stamp();
   ErrorList errors;
   StatisticsHeader header = read_statistics_header(importance.file_, errors);
   for (const auto& [module, statistics] : header.modules) {

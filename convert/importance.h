@@ -7,6 +7,7 @@
 
 #include "convert/plan.h"
 #include "convert/refusals.h"
+#include "convert/source_stamps.h"
 #include "convert/statistics_header.h"
 #include "formats/base/hash.h"
 
@@ -27,10 +28,12 @@ class Importance {
   [[nodiscard]] std::vector<float> weights(const StatisticPlace& place) const;
   /// Of the file, for the record.
   [[nodiscard]] const Hash128& hash() const { return hash_; }
+  [[nodiscard]] StampedFile file() const { return {file_.path(), stamp_}; }
   [[nodiscard]] const FilledExperts& filled() const { return filled_; }
 
  private:
   Fd file_;
+  FileStamp stamp_;
   std::map<std::string, StatisticPlace, std::less<>> places_;
   FilledExperts filled_;
   Hash128 hash_;

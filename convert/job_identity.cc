@@ -74,21 +74,31 @@ OptionTexts options_of(const Json& identity) {
   return texts;
 }
 
-// `--to int8 (now bf16), --mtp drop (now not given)`.
+// Whether a value is what identifies a file's content, which says nothing to a reader.
+bool names_content(const std::string& option) {
+  return option == "--activation-scales" || option == "--importance" || option == "--scales-from";
+}
+
+// `--to int8 (now bf16), --mtp drop (now not given), --importance (what it names has changed)`.
 std::string differing_options(const Json& earlier, const Json& now) {
   const OptionTexts before = options_of(earlier);
   OptionTexts after = options_of(now);
   for (const auto& [name, text] : before) after.try_emplace(name);
   // What --to decides where it is not given.
   if (before.at("--to") != after.at("--to")) after.erase("--mtp");
-  const auto shown = [](const std::string& text) { return text.empty() ? "not given" : text; };
   std::string list;
   for (const auto& [name, text] : after) {
     const auto found = before.find(name);
     const std::string was = found == before.end() ? "" : found->second;
     if (was == text) continue;
-    list +=
-        fmt::format("{}{} {} (now {})", list.empty() ? "" : ", ", name, shown(was), shown(text));
+    const auto shown = [&](const std::string& value) {
+      if (value.empty()) return std::string("not given");
+      return names_content(name) ? std::string("given") : value;
+    };
+    if (!list.empty()) list += ", ";
+    list += names_content(name) && !was.empty() && !text.empty()
+                ? fmt::format("{} (what it names has changed)", name)
+                : fmt::format("{} {} (now {})", name, shown(was), shown(text));
   }
   return list;
 }

@@ -1,6 +1,7 @@
 #include "convert/resume.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 
 #include <fmt/format.h>
@@ -50,13 +51,14 @@ bool has_same_source(const formats::Checkpoint& source, const PlannedTensor& pla
   return is_same;
 }
 
+// Whether one of the source files of a tensor, by number, is such a one.
 bool reads_any(const formats::Checkpoint& source, const PlannedTensor& planned,
-               const std::set<std::string>& files) {
+               const std::function<bool(std::uint32_t)>& is_such) {
   bool reads = false;
   if (planned.action == Action::kDrop) return reads;
   source.tensors()[planned.tensor].encoding.stored.for_each(
       [&](formats::Part, std::uint32_t stored) {
-        reads = reads || files.contains(source.files()[source.stored()[stored].file].name);
+        reads = reads || is_such(source.stored()[stored].file);
       });
   return reads;
 }
@@ -67,11 +69,14 @@ std::map<std::uint32_t, ItemRecord> items_of_same_source(
     const Plan& plan, const formats::Checkpoint& source,
     const std::map<std::uint32_t, ItemRecord>& items, const std::set<std::string>& changed,
     const JobThreads& threads) {
+  const auto is_changed = [&](std::uint32_t file) {
+    return changed.contains(source.files()[file].name);
+  };
   std::vector<std::uint32_t> doubtful;
   for (const auto& [item, record] : items) {
     if (changed.empty() || item >= plan.tensors.size()) continue;
     // Slices are joined from files of other names.
-    if (!source.is_whole() || reads_any(source, plan.tensors[item], changed))
+    if (!source.is_whole() || reads_any(source, plan.tensors[item], is_changed))
       doubtful.push_back(item);
   }
   std::vector<char> is_same(doubtful.size(), 0);
@@ -88,6 +93,26 @@ std::map<std::uint32_t, ItemRecord> items_of_same_source(
     const std::uint32_t group = plan.tensors[doubtful[i]].group;
     if (group == PlannedTensor::kNone) continue;
     for (const std::uint32_t member : plan.groups[group]) kept.erase(member);
+  }
+  return kept;
+}
+
+std::map<std::uint32_t, ItemRecord> items_without_source(
+    const Plan& plan, const formats::Checkpoint& source,
+    const std::map<std::uint32_t, ItemRecord>& items) {
+  const auto is_consumed = [&](std::uint32_t item) {
+    return reads_any(source, plan.tensors[item],
+                     [&](std::uint32_t file) { return !source.has_data(file); });
+  };
+  std::map<std::uint32_t, ItemRecord> kept;
+  for (const auto& [item, record] : items) {
+    if (item >= plan.tensors.size()) continue;
+    const std::uint32_t group = plan.tensors[item].group;
+    const bool stays =
+        group == PlannedTensor::kNone
+            ? is_consumed(item)
+            : std::any_of(plan.groups[group].begin(), plan.groups[group].end(), is_consumed);
+    if (stays) kept.emplace(item, record);
   }
   return kept;
 }

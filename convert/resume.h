@@ -19,6 +19,12 @@ std::map<std::uint32_t, ItemRecord> items_of_same_source(
     const std::map<std::uint32_t, ItemRecord>& items, const std::set<std::string>& changed,
     const JobThreads& threads);
 
+/// The items that cannot be made again, since a source file of theirs, or of their group, was
+/// consumed.
+std::map<std::uint32_t, ItemRecord> items_without_source(
+    const Plan& plan, const formats::Checkpoint& source,
+    const std::map<std::uint32_t, ItemRecord>& items);
+
 /// Reads what the journal claims to be done from the staged files and keeps the items whose bytes
 /// hash to it; the others are done again. Items come in ascending order.
 std::vector<std::uint32_t> verify_journal(const Plan& plan, const formats::TensorSource& source,

@@ -25,9 +25,15 @@ std::string difference(const FileStamp& before, const FileStamp& now) {
   return "it was written to";
 }
 
+// The same from any working directory, and for paths of which one is relative.
+std::string name_from(const fs::path& directory, const fs::path& path) {
+  const auto plain = [](const fs::path& any) { return fs::absolute(any).lexically_normal(); };
+  return plain(path).lexically_relative(plain(directory)).generic_string();
+}
+
 }  // namespace
 
-void SourceStamps::add(const fs::path& directory) {
+void SourceStamps::add(const fs::path& directory, ReadFor reader) {
   std::error_code failure;
   fs::recursive_directory_iterator at(directory, failure);
   for (; !failure && at != fs::recursive_directory_iterator(); at.increment(failure)) {
@@ -36,56 +42,66 @@ void SourceStamps::add(const fs::path& directory) {
       continue;
     }
     if (!at->is_regular_file(failure)) continue;
-    if (const auto stamp = stamp_of(at->path())) files_[at->path()] = *stamp;
+    if (const auto stamp = stamp_of(at->path())) files_[at->path()] = {*stamp, reader};
   }
 }
 
-void SourceStamps::keep_files_of(const formats::Checkpoint& source) {
+void SourceStamps::keep_files_of(const formats::Checkpoint& checkpoint) {
   // Joined slices are read with the manifests and records of every rank.
-  if (!source.is_whole()) return;
-  std::set<fs::path> read;
-  for (const formats::SourceFile& file : source.files()) read.insert(file.name);
-  for (const formats::SideFile& file : source.side_files()) read.insert(file.path);
+  if (!checkpoint.is_whole()) return;
+  std::set<fs::path> weights, side_files;
+  for (const formats::SourceFile& file : checkpoint.files()) weights.insert(file.name);
+  for (const formats::SideFile& file : checkpoint.side_files()) side_files.insert(file.path);
   std::erase_if(files_, [&](const auto& entry) {
-    const fs::path name = entry.first.lexically_relative(source.directory());
+    const fs::path name = entry.first.lexically_relative(checkpoint.directory());
     const bool is_inside = !name.empty() && *name.begin() != "..";
-    return is_inside && name.extension() != ".json" && !read.contains(name);
+    const bool is_read = name.extension() == ".json" || weights.contains(name) ||
+                         (entry.second.reader == ReadFor::kSource && side_files.contains(name));
+    return is_inside && !is_read;
   });
 }
 
 void SourceStamps::require_unchanged() const {
-  for (const auto& [path, stamp] : files_) require_unchanged(path);
+  for (const auto& [path, entry] : files_) require_unchanged(path);
 }
 
 void SourceStamps::require_unchanged(const fs::path& path) const {
   const auto before = files_.find(path);
   if (before == files_.end()) return;
   const auto now = stamp_of(path);
-  if (now && *now == before->second) return;
-  throw Error(
-      ErrorCode::kMismatch,
-      fmt::format("has changed while this run read it: {} (let nothing write to the source, "
-                  "and run again with --resume, which reads what changed once more)",
-                  now ? difference(before->second, *now) : "it is gone"))
+  const auto& [stamp, reader] = before->second;
+  if (now && *now == stamp) return;
+  throw Error(ErrorCode::kMismatch,
+              fmt::format("has changed while this run read it: {} ({})",
+                          now ? difference(stamp, *now) : "it is gone",
+                          reader == ReadFor::kSource
+                              ? "let nothing write to the source, and run again with --resume, "
+                                "which reads what changed once more"
+                              : "put back what was there and run again with --resume, or start "
+                                "again with --force"))
       .in_file(path.string());
 }
 
 Json SourceStamps::to_json(const fs::path& directory) const {
   Json json = Json::object();
-  for (const auto& [path, stamp] : files_)
-    json[path.lexically_relative(directory).generic_string()] = json_of(stamp);
+  for (const auto& [path, entry] : files_) json[name_from(directory, path)] = json_of(entry.stamp);
   return json;
 }
 
-std::set<std::string> SourceStamps::changed_since(const Json& earlier,
+SourceStamps::Changes SourceStamps::changed_since(const Json& earlier,
                                                   const fs::path& directory) const {
-  std::set<std::string> changed;
-  for (const auto& [path, stamp] : files_) {
-    const std::string name = path.lexically_relative(directory).generic_string();
+  Changes changes;
+  for (const auto& [path, entry] : files_) {
+    const std::string name = name_from(directory, path);
     const auto found = earlier.find(name);
-    if (found == earlier.end() || *found != json_of(stamp)) changed.insert(name);
+    if (found != earlier.end() && *found == json_of(entry.stamp)) continue;
+    if (entry.reader == ReadFor::kSource) {
+      changes.of_source.insert(name);
+    } else {
+      changes.of_options = true;
+    }
   }
-  return changed;
+  return changes;
 }
 
 }  // namespace ingot::convert

@@ -10,15 +10,26 @@
 
 namespace ingot::convert {
 
-/// What the files of a source looked like before the first of them was opened, so that a change
-/// while they were read is found before anything is published.
+/// A file and what it looked like when it was opened.
+struct StampedFile {
+  std::filesystem::path path;
+  FileStamp stamp;
+};
+
+/// What a conversion reads: its source, or what one of its options names.
+enum class ReadFor : std::uint8_t { kSource, kOption };
+
+/// What the files that a conversion reads looked like before the first of them was opened, so that
+/// a change while they were read is found before anything is published.
 class SourceStamps {
  public:
   /// Stamps every file below a directory; links are followed, hidden folders left out. Folders that
   /// cannot be read are none: opening the source says what is wrong with them.
-  void add(const std::filesystem::path& directory);
-  /// Forgets the files of a source's directory that nobody reads.
-  void keep_files_of(const formats::Checkpoint& source);
+  void add(const std::filesystem::path& directory, ReadFor reader = ReadFor::kSource);
+  /// A file that an option names.
+  void add(const StampedFile& file) { files_[file.path] = {file.stamp, ReadFor::kOption}; }
+  /// Forgets the files in a checkpoint's directory that nobody reads: side files only the source's.
+  void keep_files_of(const formats::Checkpoint& checkpoint);
   [[nodiscard]] bool empty() const { return files_.empty(); }
 
   /// Throws kMismatch, naming the file, for one that was written to, replaced or removed.
@@ -30,12 +41,20 @@ class SourceStamps {
 
   /// For the journal: from names relative to `directory` to stamps.
   [[nodiscard]] formats::Json to_json(const std::filesystem::path& directory) const;
-  /// Names of files that have another stamp, or none, in such a record.
-  [[nodiscard]] std::set<std::string> changed_since(const formats::Json& earlier,
-                                                    const std::filesystem::path& directory) const;
+  struct Changes {
+    std::set<std::string> of_source;  ///< names of its files
+    bool of_options = false;          ///< some file that an option names
+  };
+  /// Files that have another stamp, or none, in such a record.
+  [[nodiscard]] Changes changed_since(const formats::Json& earlier,
+                                      const std::filesystem::path& directory) const;
 
  private:
-  std::map<std::filesystem::path, FileStamp> files_;
+  struct Entry {
+    FileStamp stamp;
+    ReadFor reader = ReadFor::kSource;
+  };
+  std::map<std::filesystem::path, Entry> files_;
 };
 
 }  // namespace ingot::convert

@@ -1,13 +1,21 @@
 #include <array>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
+#include "convert/activation_scales.h"
 #include "convert/fingerprint.h"
+#include "convert/importance.h"
+#include "convert/journal.h"
 #include "convert/output_directory.h"
 #include "convert/source_stamps.h"
 #include "tests/convert/conversion.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/tiny_checkpoint.h"
 
 namespace ingot::convert {
 namespace {
@@ -15,10 +23,10 @@ namespace {
 using ingot::testing::Conversion;
 using ingot::testing::copy_example;
 using ingot::testing::expect_error;
+using ingot::testing::expect_unpublished;
 using ingot::testing::run_stopped;
 using ingot::testing::TempDir;
 using ingot::testing::tiny_v32;
-using ingot::testing::top_level;
 using ingot::testing::tree;
 
 constexpr const char* kFile = "model-00001-of-00002.safetensors";
@@ -56,8 +64,7 @@ TEST(SourceChange, WhileItIsReadPublishesNothing) {
   };
   expect_error(ErrorCode::kMismatch, {kFile, "has changed while this run read it"},
                [&] { conversion.run(); });
-  EXPECT_EQ(top_level(directory / "out"),
-            std::vector<std::string>{std::string(formats::kPartialName)});
+  expect_unpublished(directory / "out");
 
   // What was made of the old bytes is made again.
   conversion.execute.inspect = nullptr;
@@ -129,6 +136,99 @@ TEST(SourceChange, OfAFileThatNobodyReadsIsNone) {
     return Inspection{};
   };
   EXPECT_NO_THROW(conversion.run());
+}
+
+// Activation statistics of every module of the example.
+void write_statistics(const std::filesystem::path& path, float value) {
+  const formats::Checkpoint source = formats::Checkpoint::open(tiny_v32());
+  std::vector<ingot::testing::TinyTensor> tensors;
+  for (const formats::LogicalTensor& tensor : source.tensors()) {
+    constexpr std::string_view kWeight = ".weight";
+    if (!tensor.name.ends_with(kWeight) || tensor.shape.size() != 2) continue;
+    const std::string module = tensor.name.substr(0, tensor.name.size() - kWeight.size());
+    const auto add = [&](const char* what, std::vector<std::uint64_t> shape, std::uint64_t n) {
+      const std::vector<float> values(n, value);
+      std::string bytes(n * sizeof(float), '\0');
+      std::memcpy(bytes.data(), values.data(), bytes.size());
+      tensors.push_back({module + what, "F32", std::move(shape), bytes});
+    };
+    add(".input_amax", {}, 1);
+    add(".input_mean_square", {tensor.shape[1]}, tensor.shape[1]);
+  }
+  ingot::testing::write_bytes(path, ingot::testing::safetensors_bytes(tensors));
+}
+
+// A conversion that reads such a file for --importance, or for --activation-scales.
+struct StatisticsCase {
+  const char* option;
+  void (*read)(const std::filesystem::path& path, Choices& choices);
+};
+constexpr StatisticsCase kStatisticsCases[] = {
+    {"--importance",
+     [](const std::filesystem::path& path, Choices& choices) {
+       choices.importance = std::make_shared<const Importance>(Importance::read(path));
+     }},
+    {"--activation-scales",
+     [](const std::filesystem::path& path, Choices& choices) {
+       choices.dialect = "modelopt";
+       choices.activations = formats::Activations::kStatic;
+       choices.activation_scales =
+           std::make_shared<const ActivationScales>(ActivationScales::read(path));
+     }},
+};
+
+TEST(OptionFileChange, WhileItIsReadPublishesNothing) {
+  for (const StatisticsCase& one : kStatisticsCases) {
+    SCOPED_TRACE(one.option);
+    const TempDir directory;
+    const auto path = directory / "statistics.safetensors";
+    write_statistics(path, 1);
+    Conversion conversion(tiny_v32(), directory / "out");
+    conversion.recipe.to = formats::SchemeId::kNvfp4;
+    one.read(path, conversion.recipe.choices);
+    conversion.execute.inspect = [&](const std::filesystem::path&) {
+      write_statistics(path, 2);
+      return Inspection{};
+    };
+    expect_error(ErrorCode::kMismatch,
+                 {path.string(), "has changed while this run read it", "put back what was there"},
+                 [&] { conversion.run(); });
+    expect_unpublished(directory / "out");
+  }
+}
+
+TEST(OptionFileChange, BetweenRunsIsRefusedByName) {
+  for (const StatisticsCase& one : kStatisticsCases) {
+    SCOPED_TRACE(one.option);
+    const TempDir directory;
+    const auto path = directory / "statistics.safetensors";
+    write_statistics(path, 1);
+    Conversion conversion(tiny_v32(), directory / "out");
+    conversion.recipe.to = formats::SchemeId::kNvfp4;
+    one.read(path, conversion.recipe.choices);
+    conversion.execute.resume = true;
+    const auto journal = OutputPaths(conversion.output).journal;
+    for (int polls = 300; !Journal::read(journal) || Journal::read(journal)->items.empty();
+         polls += 40)
+      ASSERT_TRUE(run_stopped(conversion, polls));
+
+    write_statistics(path, 2);
+    one.read(path, conversion.recipe.choices);
+    expect_error(ErrorCode::kMismatch,
+                 {std::string(one.option) + " (what it names has changed)", "--force"},
+                 [&] { conversion.run(); });
+
+    // What was made meanwhile may be of other bytes than those that are back.
+    write_statistics(path, 1);
+    one.read(path, conversion.recipe.choices);
+    const ExecuteReport report = conversion.run();
+    EXPECT_EQ(report.items_resumed, 0U);
+    EXPECT_GT(report.items_redone, 0U);
+    Conversion whole(tiny_v32(), directory / "whole");
+    whole.recipe = conversion.recipe;
+    whole.run();
+    EXPECT_TRUE(tree(directory / "out") == tree(directory / "whole"));
+  }
 }
 
 TEST(ConsumeSource, KeepsAFileThatChangedWhileItWasRead) {
