@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SIGINT leaves a resumable directory and says how to go on; the program dies of the signal.
 source "$(dirname "$0")/expect.sh"
-ingot=$1
+ingot=$1 example=$2
 "$ingot" synth "$work/in" --family deepseek_v3 --like layer --layers 3 --dense-layers 1 --experts 16 --mtp-layers 0 \
   --hidden 2048 --moe-intermediate 1024 --intermediate 4096 --heads 32 --vocab 8192 >/dev/null || fail "synth"
 "$ingot" convert "$work/in" "$work/whole" --to bf16 --progress never >/dev/null || fail "convert"
@@ -38,4 +38,36 @@ P
 done
 [ "$interrupted" -gt 0 ] || fail "no run was interrupted"
 grep -q published "$work/log" || fail "the log does not tell the end"
+
+# What reads and does not write a model has nothing to resume, and leaves nothing. The work is of half a minute, the
+# signal comes as soon as it is caught.
+python3 -c "print('There was once a small fox, and his name was Sam. ' * 8000)" >"$work/text.txt"
+interrupt() {  # interrupt SIGNAL COMMAND...: as soon as the program catches signals
+  python3 - "$work" "$@" <<'P'
+import signal, subprocess, sys, time
+work, name, *command = sys.argv[1:]
+number = signal.Signals[name]
+p = subprocess.Popen(command, stdout=open(work + "/stdout", "w"), stderr=open(work + "/stderr", "w"),
+                     preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
+def catches():
+    mask = next(line for line in open(f"/proc/{p.pid}/status") if line.startswith("SigCgt:"))
+    return int(mask.split()[1], 16) >> (number - 1) & 1
+while p.poll() is None and not catches():
+    time.sleep(0.001)
+p.send_signal(number)
+status = p.wait()
+assert status == -number, f"status {status} instead of {-number}: {' '.join(command)}"
+P
+}
+for name in SIGINT SIGTERM; do
+  for command in "calibrate $example --text $work/text.txt --out $work/statistics" \
+                 "verify $work/in $work/out" \
+                 "verify $example $example --levels layers --text $work/text.txt"; do
+    interrupt $name "$ingot" $command || fail "$name of $command: $(cat "$work/stderr")"
+    grep -q "stopped" "$work/stderr" || fail "$name of $command says: $(cat "$work/stderr")"
+    grep -q -- "--resume" "$work/stderr" && fail "$name of $command advises --resume"
+    grep -qE "PASS|FAIL" "$work/stdout" && fail "$name of $command gives a verdict"
+  done
+done
+[ -z "$(ls "$work" | grep statistics)" ] || fail "an interrupted calibration left a file"
 finish

@@ -31,7 +31,8 @@ bool is_control(std::string_view character) {
 std::string digits_text(double value, int digits) {
   constexpr double kLargest = 1e18;
   if (std::isnan(value)) return "NaN";
-  if (std::abs(value) < std::pow(10, digits) || !(std::abs(value) < kLargest))
+  // Half a unit below the power of ten, rounding would reach it.
+  if (std::abs(value) < std::pow(10, digits) - 0.5 || !(std::abs(value) < kLargest))
     return fmt::format("{:.{}g}", value, digits);
   return fmt::format("{}{}", value < 0 ? "-" : "",
                      count_text(static_cast<std::uint64_t>(std::round(std::abs(value)))));

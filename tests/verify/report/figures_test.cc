@@ -34,6 +34,19 @@ TEST(Figures, BytesAndCountsHaveUnitsAndCommas) {
   EXPECT_EQ(count_text(1'234'567), "1,234,567");
 }
 
+TEST(Figures, CountsAreNeverInScientificNotation) {
+  EXPECT_EQ(short_text(56'900), "56,900");
+  EXPECT_EQ(short_text(-1'234'567), "-1,234,567");
+  EXPECT_EQ(exact_text(56'900), "56900");
+  EXPECT_EQ(exact_text(999'999.5), "1,000,000");
+  for (double power = 1; power < 1e18; power *= 10) {
+    for (const double value : {power - 1, power - 0.5, power - 0.4, power, 5.69 * power}) {
+      EXPECT_EQ(short_text(value).find('e'), std::string::npos) << short_text(value);
+      EXPECT_EQ(exact_text(value).find('e'), std::string::npos) << exact_text(value);
+    }
+  }
+}
+
 TEST(PrintableText, KeepsCharactersAndReplacesWhatIsNone) {
   EXPECT_EQ(printable_text("a\n\tß山😀"), "a\n\tß山😀");
   EXPECT_EQ(printable_text("cut \xe5\xba"), "cut \xef\xbf\xbd\xef\xbf\xbd");
