@@ -18,11 +18,6 @@ void add(Tally& tally, std::uint64_t n_parameters, std::uint64_t n_bytes) {
   tally.n_bytes += n_bytes;
 }
 
-bool is_routed_expert(Role role) {
-  return role == Role::kExpertGate || role == Role::kExpertUp || role == Role::kExpertDown ||
-         role == Role::kExpertsGateUp || role == Role::kExpertsDown;
-}
-
 std::string_view layer_kind(const ModelConfig& config, std::uint32_t layer) {
   if (layer >= config.num_hidden_layers) return "mtp";
   return layer < config.layer_is_moe.size() && config.layer_is_moe[layer] ? "moe" : "dense";

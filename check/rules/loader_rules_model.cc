@@ -19,19 +19,6 @@ constexpr std::size_t kNamesShown = 8;
 // Why a promised tensor is missed; each has its own row.
 enum class Gap : std::uint8_t { kMtpLayer, kMtpTensor, kIndexer, kCorrectionBias, kExpert, kOther };
 
-bool is_routed_expert(Role role) {
-  switch (role) {
-    case Role::kExpertGate:
-    case Role::kExpertUp:
-    case Role::kExpertDown:
-    case Role::kExpertsGateUp:
-    case Role::kExpertsDown:
-      return true;
-    default:
-      return false;
-  }
-}
-
 bool is_indexer(Role role) {
   switch (role) {
     case Role::kIndexerQ:

@@ -65,16 +65,7 @@ constexpr std::array kLimits = {
 
 bool is_expert(const EngineWeight& weight) {
   if (weight.rule == nullptr) return weight.name.find(".experts.") != std::string_view::npos;
-  switch (weight.rule->role) {
-    case Role::kExpertGate:
-    case Role::kExpertUp:
-    case Role::kExpertDown:
-    case Role::kExpertsGateUp:
-    case Role::kExpertsDown:
-      return true;
-    default:
-      return false;
-  }
+  return is_routed_expert(weight.rule->role);
 }
 
 bool is_in(EngineScope scope, const EngineWeight& weight) {

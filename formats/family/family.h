@@ -62,6 +62,8 @@ enum class Role : std::uint8_t {
 };
 std::string_view role_name(Role role);
 std::optional<Role> find_role(std::string_view name);
+/// Whether it is that of a routed expert's weight, or of the stack of them all.
+bool is_routed_expert(Role role);
 
 /// In which layers a row applies.
 enum class Scope : std::uint8_t {

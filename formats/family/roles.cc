@@ -77,4 +77,17 @@ std::optional<Role> find_role(std::string_view name) {
   return std::nullopt;
 }
 
+bool is_routed_expert(Role role) {
+  switch (role) {
+    case Role::kExpertGate:
+    case Role::kExpertUp:
+    case Role::kExpertDown:
+    case Role::kExpertsGateUp:
+    case Role::kExpertsDown:
+      return true;
+    default:
+      return false;
+  }
+}
+
 }  // namespace ingot::formats

@@ -13,11 +13,6 @@ bool is_stack(Role role) {
   return role == Role::kExpertsGateUp || role == Role::kExpertsDown;
 }
 
-bool is_routed_expert(Role role) {
-  return is_stack(role) || role == Role::kExpertGate || role == Role::kExpertUp ||
-         role == Role::kExpertDown;
-}
-
 bool mentions(const Json& slots, std::uint64_t expert) {
   if (slots.is_number_integer()) return slots == expert;
   if (!slots.is_structured()) return false;

@@ -11,11 +11,7 @@ namespace ingot::inference {
 namespace {
 
 bool is_routed_expert(const formats::LogicalTensor& tensor) {
-  using formats::Role;
-  if (tensor.rule == nullptr) return false;
-  const Role role = tensor.rule->role;
-  return role == Role::kExpertGate || role == Role::kExpertUp || role == Role::kExpertDown ||
-         role == Role::kExpertsGateUp || role == Role::kExpertsDown;
+  return tensor.rule != nullptr && formats::is_routed_expert(tensor.rule->role);
 }
 
 // Copies of embedding and head in the MTP layer are never read.
