@@ -1,8 +1,6 @@
 // Rows say which keys loaders read (vLLM, SGLang, transformers, and the families here) and what
-// their absence means to all of them. Rope stands in up to three places, of which every reader has
-// a favourite: transformers 5 takes rope_scaling before rope_parameters where both are there,
-// others take them the other way round. What transformers 5 derives and writes is computed here as
-// it does.
+// their absence means to all of them. What transformers 5 derives and writes is computed here as it
+// does.
 
 #include "formats/config/config_meaning.h"
 
@@ -13,6 +11,8 @@
 #include <utility>
 
 #include <fmt/format.h>
+
+#include "formats/config/rope_meaning.h"
 
 namespace ingot::formats {
 namespace {
@@ -137,10 +137,6 @@ constexpr std::array kTwins = {Twins{"dtype", "torch_dtype"},
                                Twins{"num_nextn_predict_layers", "num_mtp_layers"}};
 
 constexpr std::string_view kText = "text_config";
-constexpr std::array<std::string_view, 2> kRopeObjects = {"rope_parameters", "rope_scaling"};
-constexpr std::string_view kTheta = "rope_theta";
-constexpr std::string_view kPartial = "partial_rotary_factor";
-
 // Models of transformers that point head_dim at the rotated slice, whatever the file says.
 constexpr std::array<std::string_view, 6> kHeadIsRope = {
     "deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "glm_moe_dsa", "glm4_moe_lite"};
@@ -157,37 +153,6 @@ std::optional<std::uint64_t> whole(const Json& value) {
 // One id is no list.
 Json plain(const Json& value) {
   return value.is_array() && value.size() == 1 && value[0].is_number() ? value[0] : value;
-}
-
-// What the absence of a parameter of rope means.
-Json absent_rope(std::string_view key) {
-  if (key == kTheta) return 10000;
-  if (key == "rope_type") return "default";
-  if (key == "beta_fast") return 32;
-  if (key == "beta_slow" || key == kPartial) return 1;
-  return nullptr;
-}
-
-// Parameters of rope by key, each with where it stands.
-using RopeValues = std::vector<std::pair<std::string, SaidValue>>;
-
-RopeValues rope_values(const Json& object, const std::string& path) {
-  RopeValues values;
-  for (const auto& [key, value] : object.items()) {
-    if (value.is_null()) continue;
-    values.emplace_back(key == "type" ? "rope_type" : key,
-                        SaidValue{.value = value, .path = fmt::format("{}.{}", path, key)});
-  }
-  return values;
-}
-
-// transformers 5 may have parameters for each kind of layer; those that all are alike are as one.
-Json flat_rope(const Json& object) {
-  if (!object.is_object() || object.empty()) return object;
-  for (const auto& [key, value] : object.items()) {
-    if (!value.is_object() || value != object.front()) return object;
-  }
-  return object.front();
 }
 
 Json words_of(const std::vector<bool>& flags, std::string_view yes, std::string_view no) {
@@ -230,7 +195,11 @@ class ConfigMeaning::Reader {
 
   void read() {
     for (const KeyRow& row : kKeys) read_row(row);
-    read_rope();
+    read_rope(object_, prefix_,
+              {.say = [this](const std::string& meaning,
+                             SaidValue said) { say(meaning, std::move(said)); },
+               .contradict = [this](std::string sentence) { contradict(std::move(sentence)); }});
+    forget_idle_rope(meaning_.known_, prefix_ + "rope.");
     read_widths();
     read_mlp_layers();
     read_layer_types();
@@ -281,53 +250,6 @@ class ConfigMeaning::Reader {
   [[nodiscard]] bool is_without_effect(std::string_view key) const {
     return (key == "sliding_window" || key == "max_window_layers") &&
            at("use_sliding_window") == false;
-  }
-
-  void read_rope() {
-    std::vector<RopeValues> objects;
-    for (const std::string_view key : kRopeObjects) {
-      const Json object = flat_rope(at(key));
-      if (object.is_object() && !object.empty()) objects.push_back(rope_values(object, path(key)));
-    }
-    for (const RopeValues& values : objects) {
-      for (const auto& [key, said] : values) say("rope." + key, said);
-    }
-    if (objects.size() == 2) miss_in_rope(objects[0], objects[1]);
-    if (objects.size() == 2) miss_in_rope(objects[1], objects[0]);
-    for (const std::string_view key : {kTheta, kPartial}) {
-      if (!at(key).is_null())
-        say(fmt::format("rope.{}", key), {.value = at(key), .path = path(key)});
-    }
-    forget_rope();
-  }
-
-  // Who reads one object alone does not see what only the other says.
-  void miss_in_rope(const RopeValues& values, const RopeValues& other) {
-    for (const auto& [key, said] : values) {
-      const bool is_there = std::any_of(other.begin(), other.end(),
-                                        [&](const auto& entry) { return entry.first == key; });
-      if (is_there || key == kTheta || key == kPartial || said.value == absent_rope(key)) continue;
-      const std::string& elsewhere = other.front().second.path;
-      contradict(fmt::format("{} is {}, but {} says nothing of it: readers take one or the other",
-                             said.path, config_text(said.value),
-                             elsewhere.substr(0, elsewhere.rfind('.'))));
-    }
-  }
-
-  // Without scaling its parameters say nothing.
-  void forget_rope() {
-    Values& known = meaning_.known_;
-    const std::string begin = prefix_ + "rope.";
-    const auto type = known.find(begin + "rope_type");
-    const bool is_plain = type == known.end() || type->second.value == "default";
-    for (auto entry = known.lower_bound(begin);
-         entry != known.end() && entry->first.starts_with(begin);) {
-      const std::string key = entry->first.substr(begin.size());
-      const bool counts = !is_plain || key == kTheta || key == kPartial ||
-                          key.starts_with("mrope") || entry->second.value.is_object();
-      const bool is_absent = entry->second.value == absent_rope(key);
-      entry = counts && !is_absent ? std::next(entry) : known.erase(entry);
-    }
   }
 
   // A number that follows from others; what is written must be that, and then says nothing.

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <array>
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "formats/config/config_meaning.h"
+
+namespace ingot::formats {
+
+/// Keys of config.json that hold the parameters of rope.
+inline constexpr std::array<std::string_view, 2> kRopeObjects = {"rope_parameters", "rope_scaling"};
+
+/// Receives what a config says of rope.
+struct RopeSink {
+  std::function<void(const std::string& meaning, SaidValue said)> say;
+  std::function<void(std::string sentence)> contradict;
+};
+
+/// Sends every parameter of rope in a config, or in its text_config, as `rope.KEY`, and what only
+/// one of two objects says. `prefix` stands before each path.
+void read_rope(const Json& config, const std::string& prefix, const RopeSink& sink);
+
+/// Removes from what begins with `begin` what its absence means too, and the parameters of a
+/// scaling that there is not.
+void forget_idle_rope(ConfigMeaning::Values& known, const std::string& begin);
+
+}  // namespace ingot::formats
