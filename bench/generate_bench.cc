@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "bench/bandwidth.h"
+#include "bench/timing.h"
 #include "formats/base/error.h"
 #include "inference/family/model_family.h"
 #include "inference/generate/generate.h"
@@ -26,15 +27,10 @@
 namespace ingot::bench {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using SteadyClock = std::chrono::steady_clock;
 
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
+double seconds_since(SteadyClock::time_point start) {
+  return std::chrono::duration<double>(SteadyClock::now() - start).count();
 }
 
 struct Setting {
@@ -100,7 +96,7 @@ double sparse_attention(const inference::MlaAttention& attention,
   const inference::StepRows rows({&row, 1});
   inference::Matrix x(1, context.spec.hidden);
   std::ranges::fill(x.values(), 0.5F);
-  const auto start = Clock::now();
+  const auto start = SteadyClock::now();
   attention.partial(context, x, rows, 1, 0, cache, selection, {});
   return seconds_since(start);
 }

@@ -6,7 +6,6 @@
 //   ingot synth a --family deepseek_v3 --like layer --layers 1 --experts 16 --vocab 16384
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <cstdlib>
 #include <filesystem>
@@ -16,6 +15,7 @@
 #include <fmt/core.h>
 
 #include "bench/reading.h"
+#include "bench/timing.h"
 #include "check/rules/loader_rules.h"
 #include "check/stored_hashes.h"
 #include "formats/base/parallel.h"
@@ -47,37 +47,27 @@ Options parse(int argc, char** argv) {
   return options;
 }
 
-template <typename Action>
-double seconds_of(const Action& action) {
-  const auto begin = std::chrono::steady_clock::now();
-  action();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
+  using ingot::bench::median;
   const Options options = parse(argc, argv);
   ingot::bench::Reading reading;
   reading.add(options.directory);
   const auto model = ingot::formats::Checkpoint::open(options.directory);
   reading.run(options.threads);  // into the page cache
+  const ingot::bench::Clock clock;
   std::vector<double> read, hash, deep, hash_ratio, deep_ratio;
   std::size_t n_failed = 0, n_found = 0;
   for (std::size_t round = 0; round < options.rounds; ++round) {
-    read.push_back(seconds_of([&] { reading.run(options.threads); }));
-    hash.push_back(seconds_of([&] {
+    read.push_back(seconds_of(clock, [&] { reading.run(options.threads); }));
+    hash.push_back(seconds_of(clock, [&] {
       const auto hashed = ingot::formats::hash_stored(
           {.stored = model.stored(), .bytes = model.bytes()}, {.threads = options.threads});
       n_failed = static_cast<std::size_t>(
           std::count_if(hashed.begin(), hashed.end(), [](const auto& one) { return !one.hash; }));
     }));
-    deep.push_back(seconds_of([&] {
+    deep.push_back(seconds_of(clock, [&] {
       n_found = ingot::formats::run_loader_rules(model, {.deep = true, .threads = options.threads})
                     .size();
     }));

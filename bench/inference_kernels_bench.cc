@@ -8,13 +8,11 @@
 // each other, so that nothing is read from a cache.
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <functional>
 #include <random>
 #include <string>
@@ -27,6 +25,7 @@
 #endif
 
 #include "bench/bandwidth.h"
+#include "bench/timing.h"
 #include "formats/base/aligned_buffer.h"
 #include "formats/base/parallel.h"
 #include "formats/container/float8.h"
@@ -42,32 +41,7 @@ using formats::SchemeId;
 
 constexpr std::size_t kRows = 2048, kCols = 7168;
 
-/// Of the wall, or of this process' processors divided by the threads at work: on a busy host the
-/// latter says more, though others still take memory bandwidth.
-struct Clock {
-  bool processors = false;
-  std::size_t threads = 1;
-
-  [[nodiscard]] double now() const {
-    if (processors) {
-      return static_cast<double>(std::clock()) / CLOCKS_PER_SEC / static_cast<double>(threads);
-    }
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
-        .count();
-  }
-};
-Clock g_clock;
-
-double seconds_of(const std::function<void()>& body) {
-  const double start = g_clock.now();
-  body();
-  return g_clock.now() - start;
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
+bench::Clock g_clock;
 
 volatile std::uint64_t g_sink;
 
@@ -220,9 +194,9 @@ void run_matrix_vector(const std::vector<Contest>& all, const AlignedBuffer& mem
     const Encoded& weights = *all[i].weights;
     const std::size_t n = weights.fill(memory);
     for (int round = 0; round < rounds; ++round) {
-      const double bandwidth =
-          static_cast<double>(memory.size()) / seconds_of([&] { read_all(memory, threads); });
-      const double seconds = seconds_of([&] {
+      const double bandwidth = static_cast<double>(memory.size()) /
+                               bench::seconds_of(g_clock, [&] { read_all(memory, threads); });
+      const double seconds = bench::seconds_of(g_clock, [&] {
         for (std::size_t j = 0; j < n; ++j) {
           all[i].multiply(weights.at(memory.data() + j * weights.code_bytes()), 1, threads);
         }
@@ -234,10 +208,10 @@ void run_matrix_vector(const std::vector<Contest>& all, const AlignedBuffer& mem
   }
   fmt::print("\nmatrix-vector, {} x {}, {} threads, medians of {} rounds\n", kRows, kCols, threads,
              rounds);
-  fmt::print("  {:<40} {:6.1f} GB/s\n", "reading 512 MiB", median(bandwidths) / 1e9);
+  fmt::print("  {:<40} {:6.1f} GB/s\n", "reading 512 MiB", bench::median(bandwidths) / 1e9);
   for (std::size_t i = 0; i < all.size(); ++i) {
     fmt::print("  {:<40} {:6.1f} GB/s  {:5.2f} of reading{}\n", all[i].name,
-               median(speeds[i]) / 1e9, median(ratios[i]),
+               bench::median(speeds[i]) / 1e9, bench::median(ratios[i]),
                all[i].asked == 0 ? std::string() : fmt::format(" (asked: {})", all[i].asked));
   }
 }
@@ -249,7 +223,7 @@ class Reference {
 #ifdef INGOT_BENCH_OPENBLAS
     if (weights_.empty()) weights_ = normal_values(kRows * kCols);
     openblas_set_num_threads(static_cast<int>(threads));
-    const double seconds = seconds_of([&] {
+    const double seconds = bench::seconds_of(g_clock, [&] {
       cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, static_cast<int>(m),
                   static_cast<int>(kRows), static_cast<int>(kCols), 1, operands.x.data(),
                   static_cast<int>(kCols), weights_.data(), static_cast<int>(kCols), 0,
@@ -287,17 +261,19 @@ void run_many_rows(const std::vector<Contest>& all, Operands& operands, const Al
     for (int round = 0; round < rounds; ++round) {
       const double of_reference = reference.flops_per_second(operands, m, threads);
       references.push_back(of_reference);
-      speeds[i].push_back(flops / seconds_of([&] { all[i].multiply(w, m, threads); }));
+      speeds[i].push_back(flops /
+                          bench::seconds_of(g_clock, [&] { all[i].multiply(w, m, threads); }));
       ratios[i].push_back(of_reference > 0 ? speeds[i].back() / of_reference : 0);
     }
   }
   fmt::print("\n{} rows x ({} x {}), {} threads, medians of {} rounds\n", m, kRows, kCols, threads,
              rounds);
-  fmt::print("  {:<40} {:6.1f} GFLOP/s\n", Reference::name(), median(references) / 1e9);
+  fmt::print("  {:<40} {:6.1f} GFLOP/s\n", Reference::name(), bench::median(references) / 1e9);
   for (std::size_t i = 0; i < all.size(); ++i) {
     const bool asked = all[i].name.ends_with(", f32");
     fmt::print("  {:<40} {:6.1f} GFLOP/s  {:5.2f} of sgemm{}\n", all[i].name,
-               median(speeds[i]) / 1e9, median(ratios[i]), asked ? " (asked: 0.7)" : "");
+               bench::median(speeds[i]) / 1e9, bench::median(ratios[i]),
+               asked ? " (asked: 0.7)" : "");
   }
 }
 

@@ -8,12 +8,9 @@
 //   ingot synth a --family deepseek_v3 --like layer --layers 1 --experts 16 --vocab 16384
 //   ingot convert a b --to nvfp4
 
-#include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <ctime>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -22,6 +19,7 @@
 #include <fmt/core.h>
 
 #include "bench/reading.h"
+#include "bench/timing.h"
 #include "formats/base/parallel.h"
 #include "verify/side.h"
 #include "verify/weights/weight_check.h"
@@ -58,30 +56,10 @@ Options parse(int argc, char** argv) {
   return options;
 }
 
-/// Of the wall, or of the processors divided by the threads.
-double now(const Options& options) {
-  if (options.processors) {
-    return static_cast<double>(std::clock()) / CLOCKS_PER_SEC /
-           static_cast<double>(options.threads);
-  }
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-template <typename Action>
-double seconds_of(const Options& options, const Action& action) {
-  const double begin = now(options);
-  action();
-  return now(options) - begin;
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
+  using ingot::bench::median;
   const Options options = parse(argc, argv);
   ingot::bench::Reading reading;
   reading.add(options.source);
@@ -90,11 +68,12 @@ int main(int argc, char** argv) {
   const ingot::verify::Side output = ingot::verify::open_side(options.output, {});
   const ingot::verify::WeightsOptions weights{.threads = options.threads};
   reading.run(options.threads);  // into the page cache
+  const ingot::bench::Clock clock{.processors = options.processors, .threads = options.threads};
   std::vector<double> read, compare, ratio;
   std::uint64_t misrounded = 0;
   for (std::size_t round = 0; round < options.rounds; ++round) {
-    read.push_back(seconds_of(options, [&] { reading.run(options.threads); }));
-    compare.push_back(seconds_of(options, [&] {
+    read.push_back(seconds_of(clock, [&] { reading.run(options.threads); }));
+    compare.push_back(seconds_of(clock, [&] {
       misrounded = 0;
       const auto report = ingot::verify::compare_weights(source.model, output.model, weights);
       for (const auto& tensor : report.tensors) misrounded += tensor.sums.misrounded;
