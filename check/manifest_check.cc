@@ -46,11 +46,11 @@ class ManifestCheck {
     }
   }
 
-  void side_files(const std::function<bool()>& stop_requested) {
+  void side_files(const HashingOptions& options) {
     for (const ManifestFile& file : manifest_.side_files) {
       if (!has_size(file, false)) continue;
       guarded(file.name, [&] {
-        const Hash128 hash = hash_file(directory_ / file.name, stop_requested);
+        const Hash128 hash = hash_file(directory_ / file.name, options);
         if (hash != file.hash) differs(file.name, "", file.hash, hash);
       });
     }
@@ -194,11 +194,10 @@ void check_against_manifest(const std::filesystem::path& directory, const Manife
   ManifestCheck check(directory, manifest, result);
   check.sizes();
   if (!options.hashes) return;
-  if (weights != nullptr) {
-    check.weights(*weights, hashes,
-                  {.threads = options.threads, .stop_requested = options.stop_requested});
-  }
-  check.side_files(options.stop_requested);
+  const HashingOptions hashing{.threads = options.threads,
+                               .stop_requested = options.stop_requested};
+  if (weights != nullptr) check.weights(*weights, hashes, hashing);
+  check.side_files(hashing);
 }
 
 void admit_allowed(const Manifest& manifest, CheckResult& result) {

@@ -93,13 +93,24 @@ Hash128 hash_range(std::uint64_t n_bytes,
   return hasher.finish();
 }
 
-Hash128 hash_file(const std::filesystem::path& path, const std::function<bool()>& stop_requested) {
+Hash128 hash_file(const std::filesystem::path& path, const HashingOptions& options) {
   const Fd fd = Fd::open_for_reading(path);
-  return hash_range(fd.size(), [&](std::uint64_t offset, std::span<std::byte> out) {
-    if (stop_requested && stop_requested())
+  const std::uint64_t n_bytes = fd.size();
+  std::vector<Hash128> chunks(count_chunks(n_bytes));
+  const auto read = [&](std::uint64_t offset, std::span<std::byte> out) {
+    if (options.stop_requested && options.stop_requested())
       throw Error(ErrorCode::kInterrupted, "stopped while files were hashed");
     fd.read_exact(out, offset);
-  });
+  };
+  for_each_chunk(
+      {&n_bytes, 1}, options.threads, [&](const Chunk& chunk, std::span<std::byte> memory) {
+        ChunkHasher hasher;
+        for_each_piece(chunk, memory, read, [&](std::span<const std::byte> bytes, std::uint64_t) {
+          hasher.update(bytes);
+        });
+        chunks[chunk.index()] = hasher.finish();
+      });
+  return hash_of_chunks(chunks, n_bytes);
 }
 
 std::vector<HashedTensor> hash_stored(const StoredWeights& weights, const HashingOptions& options) {

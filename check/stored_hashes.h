@@ -19,10 +19,6 @@ namespace ingot::formats {
 Hash128 hash_range(std::uint64_t n_bytes,
                    const std::function<void(std::uint64_t, std::span<std::byte>)>& read);
 
-/// The tensor hash of a file's bytes. `stop_requested` is asked at every chunk; true: kInterrupted.
-Hash128 hash_file(const std::filesystem::path& path,
-                  const std::function<bool()>& stop_requested = {});
-
 /// The hash of a stored tensor, or why it could not be read; neither when its file was consumed.
 struct HashedTensor {
   std::optional<Hash128> hash;
@@ -35,11 +31,14 @@ struct StoredWeights {
   const StoredBytes& bytes;
 };
 
-/// How tensors are read.
+/// How bytes are read.
 struct HashingOptions {
   std::size_t threads = 1;
   std::function<bool()> stop_requested = {};  ///< asked at every piece; true: kInterrupted
 };
+
+/// The tensor hash of a file's bytes, in chunks on all threads.
+Hash128 hash_file(const std::filesystem::path& path, const HashingOptions& options = {});
 
 /// Reads every tensor once, in chunks on all threads. One entry for each of `weights.stored`, in
 /// its order. Throws nothing but kInterrupted.

@@ -5,7 +5,6 @@
 
 #include "check/stored_hashes.h"
 #include "formats/base/error.h"
-#include "formats/base/fd.h"
 #include "formats/base/parallel.h"
 
 namespace ingot::convert {
@@ -47,14 +46,6 @@ const Json* known_entry(const Json* known, const std::string& name) {
 
 }  // namespace
 
-Hash128 hash_file(const std::filesystem::path& path, const CheckStop& check_stop) {
-  const Fd file = Fd::open_for_reading(path);
-  return formats::hash_range(file.size(), [&](std::uint64_t offset, std::span<std::byte> out) {
-    check_stop();
-    file.read_exact(out, offset);
-  });
-}
-
 Json source_fingerprint(const Checkpoint& source, const Json* known, const JobThreads& threads) {
   const auto files = source.files();
   std::vector<Json> entries(files.size());
@@ -74,16 +65,21 @@ Json source_fingerprint(const Checkpoint& source, const Json* known, const JobTh
     entries[i]["samples"] = entry->at("samples");
   });
 
+  const auto hash_of = [&](const std::filesystem::path& path) {
+    const auto stop = [&] {
+      threads.check_stop();
+      return false;
+    };
+    return formats::hash_file(path, {.threads = threads.n, .stop_requested = stop}).hex();
+  };
   Json fingerprint = {{"files", Json::array()}, {"side_files", Json::array()}};
   for (Json& entry : entries) fingerprint["files"].push_back(std::move(entry));
   const auto config = source.directory() / "config.json";
-  if (std::filesystem::exists(config))
-    fingerprint["config"] = hash_file(config, threads.check_stop).hex();
+  if (std::filesystem::exists(config)) fingerprint["config"] = hash_of(config);
   for (const formats::SideFile& side : source.side_files()) {
-    fingerprint["side_files"].push_back(
-        {{"name", side.path},
-         {"bytes", side.n_bytes},
-         {"hash", hash_file(source.directory() / side.path, threads.check_stop).hex()}});
+    fingerprint["side_files"].push_back({{"name", side.path},
+                                         {"bytes", side.n_bytes},
+                                         {"hash", hash_of(source.directory() / side.path)}});
   }
   return fingerprint;
 }

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 
-#include "formats/base/hash.h"
 #include "formats/base/job_threads.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/json/json.h"
@@ -21,8 +20,5 @@ inline constexpr std::uint64_t kFingerprintSampleBytes = 4096;
 /// saved headers must still match).
 formats::Json source_fingerprint(const formats::Checkpoint& source, const formats::Json* known,
                                  const JobThreads& threads);
-
-/// The hash of a whole side file, as in the manifest.
-Hash128 hash_file(const std::filesystem::path& path, const CheckStop& check_stop);
 
 }  // namespace ingot::convert

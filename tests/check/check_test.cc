@@ -283,8 +283,9 @@ TEST(Check, StopsWhileSideFilesAreHashed) {
   polls = 0;
   check_checkpoint(dir.path(), {.stop_requested = count});
   EXPECT_LT(polls, all);
-  expect_error(ErrorCode::kInterrupted, {"stopped"},
-               [&] { hash_file(dir.path() / kManifestName, [] { return true; }); });
+  expect_error(ErrorCode::kInterrupted, {"stopped"}, [&] {
+    hash_file(dir.path() / kManifestName, {.stop_requested = [] { return true; }});
+  });
 }
 
 TEST(Check, FindsAFlippedByteInEveryPlace) {

@@ -80,17 +80,15 @@ bool repeats_source(const std::filesystem::path& source, const std::filesystem::
 
 }  // namespace
 
-SourceSideFiles::SourceSideFiles(const formats::Checkpoint& source,
-                                 std::function<bool()> stop_requested)
-    : directory_(source.directory()), stop_requested_(std::move(stop_requested)) {
+SourceSideFiles::SourceSideFiles(const formats::Checkpoint& source, formats::HashingOptions hashing)
+    : directory_(source.directory()), hashing_(std::move(hashing)) {
   for (const SideFile& file : source.side_files()) sizes_.emplace(file.path, file.n_bytes);
 }
 
 const Hash128& SourceSideFiles::hash_of(const std::string& path) {
   const auto known = hashes_.find(path);
   if (known != hashes_.end()) return known->second;
-  return hashes_.emplace(path, formats::hash_file(directory_ / path, stop_requested_))
-      .first->second;
+  return hashes_.emplace(path, formats::hash_file(directory_ / path, hashing_)).first->second;
 }
 
 void SourceSideFiles::compare(const std::filesystem::path& directory, const std::string& label,
@@ -112,7 +110,7 @@ void SourceSideFiles::compare(const std::filesystem::path& directory, const std:
       tell(path, ErrorCode::kMismatch,
            fmt::format("has {} bytes, the source's has {} (copy it from there)", at->second,
                        n_bytes));
-    } else if (formats::hash_file(directory / path, stop_requested_) != hash_of(path)) {
+    } else if (formats::hash_file(directory / path, hashing_) != hash_of(path)) {
       tell(path, ErrorCode::kMismatch, "holds other bytes than the source's (copy it from there)");
     }
   }

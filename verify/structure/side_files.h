@@ -2,10 +2,10 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <map>
 #include <string>
 
+#include "check/stored_hashes.h"
 #include "formats/base/hash.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "verify/structure/structure_findings.h"
@@ -16,8 +16,7 @@ namespace ingot::verify {
 /// however many directories they are compared with.
 class SourceSideFiles {
  public:
-  /// `stop_requested` is asked while files are hashed; true: kInterrupted.
-  SourceSideFiles(const formats::Checkpoint& source, std::function<bool()> stop_requested);
+  SourceSideFiles(const formats::Checkpoint& source, formats::HashingOptions hashing);
 
   /// Finds ("structure.side-file") those that a directory lacks or has with other bytes, and those
   /// that the source does not have. Papers (a readme, a licence, pictures) and further files that
@@ -30,7 +29,7 @@ class SourceSideFiles {
   [[nodiscard]] const Hash128& hash_of(const std::string& path);
 
   std::filesystem::path directory_;
-  std::function<bool()> stop_requested_;
+  formats::HashingOptions hashing_;
   std::map<std::string, std::uint64_t> sizes_;
   std::map<std::string, Hash128> hashes_;
 };

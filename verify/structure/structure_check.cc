@@ -74,7 +74,8 @@ class StructureCheck {
   StructureReport run() {
     own_checks();
     const std::vector<LoadedDirectory> directories = loaded_directories(output_);
-    SourceSideFiles side_files(source_.model, options_.stop_requested);
+    SourceSideFiles side_files(
+        source_.model, {.threads = options_.threads, .stop_requested = options_.stop_requested});
     for (const LoadedDirectory& directory : directories) {
       const std::optional<Manifest> manifest = manifest_of(directory.path);
       configs(directory, manifest);
