@@ -38,26 +38,25 @@ void bind(RenderState& state, std::string_view callee, const Signature& signatur
   const auto names = signature.names;
   auto& places = arguments.positional;
   if (places.size() > names.size()) {
-    state.fault(fmt::format("'{}' takes at most {} arguments, not {}", callee, names.size(),
-                            places.size()));
+    state.fault("'{}' takes at most {} arguments, not {}", callee, names.size(), places.size());
   }
   places.resize(names.size());
   for (auto& [name, value] : arguments.named) {
     state.step(names.size());
     const auto found = std::find(names.begin(), names.end(), name);
     if (found == names.end()) {
-      state.fault(fmt::format("'{}' has no argument '{}'", callee, name));
+      state.fault("'{}' has no argument '{}'", callee, name);
     }
     Value& place = places[static_cast<std::size_t>(found - names.begin())];
     if (!place.is_absent()) {
-      state.fault(fmt::format("argument '{}' of '{}' is given twice", name, callee));
+      state.fault("argument '{}' of '{}' is given twice", name, callee);
     }
     place = std::move(value);
   }
   arguments.named.clear();
   for (std::size_t i = 0; i < signature.n_required; ++i) {
     if (places[i].is_absent()) {
-      state.fault(fmt::format("'{}' lacks its argument '{}'", callee, names[i]));
+      state.fault("'{}' lacks its argument '{}'", callee, names[i]);
     }
   }
 }
@@ -77,7 +76,7 @@ const Builtin* find_method(const RenderState& state, const Value& self, std::str
   const Methods methods = methods_of(self);
   const Builtin* found = find_builtin(methods.table, name);
   if (found == nullptr && methods.absent.find(fmt::format(" {} ", name)) != std::string::npos) {
-    state.unsupported(fmt::format("the method '{}' of a {}", name, type_name(self)));
+    state.unsupported("the method '{}' of a {}", name, type_name(self));
   }
   return found;
 }

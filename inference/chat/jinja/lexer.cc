@@ -65,13 +65,12 @@ std::string unescaped(std::string_view text, std::uint32_t line) {
       const bool is_surrogate = code_point >= 0xD800U && code_point <= 0xDFFFU;
       if (digits.size() != (c == 'x' ? 2 : 4) || parsed.ptr != end || is_surrogate) {
         fail_at(is_surrogate ? ErrorCode::kUnsupported : ErrorCode::kCorrupt, line,
-                fmt::format("\\{}{} is no character", c, digits));
+                "\\{}{} is no character", c, digits);
       }
       append_utf8(result, code_point);
       i += digits.size();
     } else if (c == 'N' || c == 'U' || c == 'a' || c == 'b' || is_digit(c)) {
-      fail_at(ErrorCode::kUnsupported, line,
-              fmt::format("\\{} in a string (write the character itself)", c));
+      fail_at(ErrorCode::kUnsupported, line, "\\{} in a string (write the character itself)", c);
     } else if (c != '\n') {
       result += {'\\', c};
     }
@@ -90,8 +89,9 @@ class Lexer {
   }
 
  private:
-  [[noreturn]] void fail(const std::string& message) const {
-    fail_at(ErrorCode::kCorrupt, line_, message);
+  template <typename... Arguments>
+  [[noreturn]] void fail(fmt::format_string<Arguments...> format, Arguments&&... arguments) const {
+    fail_at(ErrorCode::kCorrupt, line_, format, std::forward<Arguments>(arguments)...);
   }
 
   [[nodiscard]] std::string_view rest() const { return source_.substr(at_); }
@@ -180,7 +180,7 @@ class Lexer {
 
   void skip_comment() {
     const std::size_t end = source_.find("#}", at_);
-    if (end == kNone) fail("a comment without its end '#}'");
+    if (end == kNone) fail("a comment without its end '#}}'");
     const char sign = end > at_ ? byte(end - 1) : '\0';
     take(end + 2 - at_);
     take_space_behind_tag(sign, true);
@@ -193,7 +193,7 @@ class Lexer {
     while (true) {
       take_space();
       if (at_ == source_.size()) {
-        fail_at(ErrorCode::kCorrupt, first_line, fmt::format("a tag without its end '{}'", end));
+        fail_at(ErrorCode::kCorrupt, first_line, "a tag without its end '{}'", end);
       }
       const char c = byte(at_);
       const bool has_sign = c == '-' || (c == '+' && is_block);
@@ -251,8 +251,7 @@ class Lexer {
     // Python forbids leading zeros.
     if (begins_name(byte(end)) ||
         (is_whole && digits[0] == '0' && digits.find_first_not_of('0') != kNone)) {
-      fail(fmt::format("'{}' is no number",
-                       rest().substr(0, std::min(digits.size() + 1, kShownBytes))));
+      fail("'{}' is no number", rest().substr(0, std::min(digits.size() + 1, kShownBytes)));
     }
     std::int64_t integer = 0;
     double real = 0;
@@ -260,8 +259,7 @@ class Lexer {
     const auto parsed = is_whole ? std::from_chars(digits.data(), last, integer)
                                  : std::from_chars(digits.data(), last, real);
     if (parsed.ec != std::errc()) {
-      fail_at(ErrorCode::kLimit, line_,
-              fmt::format("{} does not fit 64 bits", digits.substr(0, kShownBytes)));
+      fail_at(ErrorCode::kLimit, line_, "{} does not fit 64 bits", digits.substr(0, kShownBytes));
     }
     add(TokenKind::kNumber, {}).number = is_whole ? Value::integer(integer) : Value::real(real);
     take(digits.size());
@@ -275,12 +273,12 @@ class Lexer {
       return;
     }
     if (kShortOperators.find(c) == kNone) {
-      fail(fmt::format("unexpected '{}'", rest().substr(0, code_point_at(source_, at_).n_bytes)));
+      fail("unexpected '{}'", rest().substr(0, code_point_at(source_, at_).n_bytes));
     }
     if (c == '(' || c == '[' || c == '{') {
       open += c == '(' ? ')' : c == '[' ? ']' : '}';
     } else if (c == ')' || c == ']' || c == '}') {
-      if (!open.ends_with(c)) fail(fmt::format("unexpected '{}'", c));
+      if (!open.ends_with(c)) fail("unexpected '{}'", c);
       open.pop_back();
     }
     add_and_take(TokenKind::kOperator, rest().substr(0, 1));
@@ -321,10 +319,6 @@ std::string TokenCursor::expect_name(std::string_view what) {
   return next().text;
 }
 
-void TokenCursor::fail(std::string_view message) const {
-  fail_at(ErrorCode::kCorrupt, line(), message);
-}
-
 void TokenCursor::fail_expected(std::string_view what) const {
   // In the order of TokenKind; words and operators show themselves.
   static constexpr std::array<std::string_view, 6> kKinds = {
@@ -333,11 +327,7 @@ void TokenCursor::fail_expected(std::string_view what) const {
   const std::string found = !kind.empty()
                                 ? std::string(kind)
                                 : fmt::format("'{}'", current().text.substr(0, kShownBytes));
-  fail(fmt::format("expected {}, found {}", what, found));
-}
-
-void TokenCursor::unsupported(std::string_view message) const {
-  fail_at(ErrorCode::kUnsupported, line(), message);
+  fail("expected {}, found {}", what, found);
 }
 
 }  // namespace ingot::inference::jinja

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "inference/chat/jinja/limits.h"
 #include "inference/chat/jinja/value.h"
 
 namespace ingot::inference::jinja {
@@ -60,11 +61,18 @@ class TokenCursor {
   std::string expect_name(std::string_view what);
 
   /// Throws kCorrupt with the line.
-  [[noreturn]] void fail(std::string_view message) const;
+  template <typename... Arguments>
+  [[noreturn]] void fail(fmt::format_string<Arguments...> format, Arguments&&... arguments) const {
+    fail_at(ErrorCode::kCorrupt, line(), format, std::forward<Arguments>(arguments)...);
+  }
   /// Throws kCorrupt with the line: "expected WHAT, found ...".
   [[noreturn]] void fail_expected(std::string_view what) const;
   /// Throws kUnsupported with the line.
-  [[noreturn]] void unsupported(std::string_view message) const;
+  template <typename... Arguments>
+  [[noreturn]] void unsupported(fmt::format_string<Arguments...> format,
+                                Arguments&&... arguments) const {
+    fail_at(ErrorCode::kUnsupported, line(), format, std::forward<Arguments>(arguments)...);
+  }
 
  private:
   std::vector<Token> tokens_;

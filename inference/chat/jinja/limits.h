@@ -2,7 +2,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
+#include <string>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -28,8 +29,28 @@ struct RenderLimits {
 };
 
 /// Throws `code` with the line of the template in front of the message.
-[[noreturn]] inline void fail_at(ErrorCode code, std::uint32_t line, std::string_view message) {
+template <typename... Arguments>
+[[noreturn]] void fail_at(ErrorCode code, std::uint32_t line,
+                          fmt::format_string<Arguments...> format, Arguments&&... arguments) {
+  const std::string message = fmt::format(format, std::forward<Arguments>(arguments)...);
   throw Error(code, fmt::format("line {}: {}", line, message));
 }
+
+/// One level deeper for as long as this lives. Throws kLimit with the line beyond `max`.
+class Nesting {
+ public:
+  Nesting(std::size_t& depth, std::size_t max, std::uint32_t line) : depth_(depth) {
+    if (depth == max) {
+      fail_at(ErrorCode::kLimit, line, "more than {} levels inside each other", max);
+    }
+    ++depth_;
+  }
+  ~Nesting() { --depth_; }
+  Nesting(const Nesting&) = delete;
+  Nesting& operator=(const Nesting&) = delete;
+
+ private:
+  std::size_t& depth_;
+};
 
 }  // namespace ingot::inference::jinja

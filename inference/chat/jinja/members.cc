@@ -18,9 +18,9 @@ constexpr std::size_t kMaxNameBytes = 100;
 [[noreturn]] void refuse_undefined(const RenderState& state, const Value& object,
                                    std::string_view asked) {
   const Text& name = object.undefined_name().name;
-  state.fault(fmt::format("'{}' is undefined and has no '{}'",
-                          std::string_view(name ? *name : "a value").substr(0, kMaxNameBytes),
-                          asked.substr(0, kMaxNameBytes)));
+  state.fault("'{}' is undefined and has no '{}'",
+              std::string_view(name ? *name : "a value").substr(0, kMaxNameBytes),
+              asked.substr(0, kMaxNameBytes));
 }
 
 std::optional<Value> loop_field(const RenderState& state, Loop& loop, std::string_view name) {
@@ -39,7 +39,7 @@ std::optional<Value> loop_field(const RenderState& state, Loop& loop, std::strin
   if (name == "previtem" && n > 1) return loop.passed[n - 2];
   if (name == "nextitem" && loop.look(n + 1)) return loop.passed[n];
   if (name == "cycle" || name == "changed" || name == "depth" || name == "depth0") {
-    state.unsupported(fmt::format("'loop.{}'", name));
+    state.unsupported("'loop.{}'", name);
   }
   return std::nullopt;
 }
@@ -97,7 +97,7 @@ Value get_attribute(RenderState& state, const Value& object, std::string_view na
   }
   if (found != nullptr) return *found;
   if (name.starts_with("__") || object.is(Kind::kCallable)) {
-    state.unsupported(fmt::format("the attribute '{}' of a {}", name, type_name(object)));
+    state.unsupported("the attribute '{}' of a {}", name, type_name(object));
   }
   return Value::undefined(name.substr(0, kMaxNameBytes));
 }
@@ -128,7 +128,7 @@ Value get_slice(RenderState& state, const Value& object, const SliceBounds& boun
     for (const std::size_t i : slice_indices(state, bounds, all.size())) text += all[i];
     return state.text(std::move(text));
   }
-  if (!has_places(object)) state.fault(fmt::format("a {} has no slices", type_name(object)));
+  if (!has_places(object)) state.fault("a {} has no slices", type_name(object));
   const Sequence& sequence = object.sequence();
   std::vector<Value> items;
   for (const std::size_t i : slice_indices(state, bounds, sequence.items.size())) {

@@ -27,10 +27,10 @@ long double exact(const Value& value) {
                          const Value& right) {
   for (const Value* side : {&left, &right}) {
     if (side->is(Kind::kUndefined) && side->undefined_name().name) {
-      state.fault(fmt::format("'{}' is undefined", *side->undefined_name().name));
+      state.fault("'{}' is undefined", *side->undefined_name().name);
     }
   }
-  state.fault(fmt::format("{} {} {} is not possible", type_name(left), sign, type_name(right)));
+  state.fault("{} {} {} is not possible", type_name(left), sign, type_name(right));
 }
 
 std::string_view sign_of(Operator op) {
@@ -136,7 +136,7 @@ bool equal_mappings(RenderState& state, const Mapping& left, const Mapping& righ
 void require_key(const RenderState& state, const Value& key) {
   const bool can = key.is(Kind::kText) || key.is(Kind::kNone) || key.is(Kind::kUndefined) ||
                    is_number(key) || is_form(key, Form::kTuple);
-  if (!can) state.fault(fmt::format("a {} cannot be a key", type_name(key)));
+  if (!can) state.fault("a {} cannot be a key", type_name(key));
 }
 
 }  // namespace
@@ -204,12 +204,12 @@ bool is_list_or_tuple(const Value& value) {
 
 std::int64_t as_integer(const RenderState& state, const Value& value, std::string_view what) {
   if (is_whole(value)) return whole(value);
-  state.fault(fmt::format("{} must be an integer, not {}", what, type_name(value)));
+  state.fault("{} must be an integer, not {}", what, type_name(value));
 }
 
 const std::string& as_text(const RenderState& state, const Value& value, std::string_view what) {
   if (value.is(Kind::kText)) return value.text();
-  state.fault(fmt::format("{} must be a string, not {}", what, type_name(value)));
+  state.fault("{} must be a string, not {}", what, type_name(value));
 }
 
 Value binary_operation(RenderState& state, Operator op, const Value& left, const Value& right) {
@@ -242,11 +242,11 @@ Value binary_operation(RenderState& state, Operator op, const Value& left, const
 Value negate(const RenderState& state, const Value& operand) {
   if (operand.is(Kind::kFloat)) return Value::real(-operand.real());
   if (is_whole(operand)) return whole_arithmetic(state, Operator::kSubtract, 0, whole(operand));
-  state.fault(fmt::format("minus {} is not possible", type_name(operand)));
+  state.fault("minus {} is not possible", type_name(operand));
 }
 
 bool equal(RenderState& state, const Value& left, const Value& right) {
-  const RenderState::Depth depth(state);
+  const Nesting nesting = state.deeper();
   state.step();
   if (is_number(left) && is_number(right)) return exact(left) == exact(right);
   if (left.kind() != right.kind()) return false;
@@ -267,7 +267,7 @@ bool equal(RenderState& state, const Value& left, const Value& right) {
 }
 
 bool less(RenderState& state, const Value& left, const Value& right) {
-  const RenderState::Depth depth(state);
+  const Nesting nesting = state.deeper();
   state.step();
   if (is_number(left) && is_number(right)) return exact(left) < exact(right);
   if (left.is(Kind::kText) && right.is(Kind::kText)) {
@@ -344,7 +344,7 @@ std::vector<Value> elements(RenderState& state, const Value& value) {
     state.step(value.mapping().entries.size());
     for (const auto& entry : value.mapping().entries) items.push_back(entry.first);
   } else if (!value.is(Kind::kUndefined)) {
-    state.fault(fmt::format("a {} cannot be iterated", type_name(value)));
+    state.fault("a {} cannot be iterated", type_name(value));
   }
   return items;
 }

@@ -61,21 +61,8 @@ class Parser {
   }
 
  private:
-  // One level deeper for as long as this lives.
-  class Nested {
-   public:
-    explicit Nested(Parser& parser) : parser_(parser) {
-      if (++parser_.depth_ <= kMaxSyntaxDepth) return;
-      fail_at(ErrorCode::kLimit, parser_.in_.line(),
-              fmt::format("more than {} levels inside each other", kMaxSyntaxDepth));
-    }
-    ~Nested() { --parser_.depth_; }
-    Nested(const Nested&) = delete;
-    Nested& operator=(const Nested&) = delete;
-
-   private:
-    Parser& parser_;
-  };
+  // One level deeper for as long as the result lives.
+  [[nodiscard]] Nesting deeper() { return {depth_, kMaxSyntaxDepth, in_.line()}; }
 
   template <typename Node>
   ExpressionPtr make(std::uint32_t line, Node node) {
@@ -98,7 +85,7 @@ class Parser {
 
   // Up to a block tag that starts with one of the words, which is then current, or to the end.
   Block statements(std::initializer_list<std::string_view> ends) {
-    const Nested nested(*this);
+    const Nesting nesting = deeper();
     Block block;
     while (in_.current().kind != TokenKind::kEnd) {
       const std::uint32_t first_line = in_.line();
@@ -118,7 +105,7 @@ class Parser {
       }
     }
     if (ends.size() != 0) {
-      in_.fail(fmt::format("the end of the template, where '{}' is missing", *(ends.end() - 1)));
+      in_.fail("the end of the template, where '{}' is missing", *(ends.end() - 1));
     }
     return block;
   }
@@ -146,15 +133,15 @@ class Parser {
     if (in_.skip("macro")) return macro();
     if (in_.skip("generation")) return Generation{.body = inner_body("endgeneration")};
     if (in_.at("break") || in_.at("continue")) {
-      if (n_loops_ == 0) in_.fail(fmt::format("'{}' outside of a loop", in_.current().text));
+      if (n_loops_ == 0) in_.fail("'{}' outside of a loop", in_.current().text);
       if (in_.next().is("break")) return Break{};
       return Continue{};
     }
     const std::string& word = in_.current().text;
     if (word.starts_with("end") || word == "else" || word == "elif") {
-      in_.fail(fmt::format("'{}' without its beginning", word));
+      in_.fail("'{}' without its beginning", word);
     }
-    in_.unsupported(fmt::format("the statement '{}'", word));
+    in_.unsupported("the statement '{}'", word);
   }
 
   Statement::Node set() {
@@ -213,13 +200,12 @@ class Parser {
 
   Target one_target(bool attributes) {
     if (in_.skip("(")) {
-      const Nested nested(*this);
+      const Nesting nesting = deeper();
       Target inner = target(false);
       in_.expect(")");
       return inner;
     }
-    if (is_constant(in_.current()))
-      in_.fail(fmt::format("'{}' cannot be assigned to", in_.current().text));
+    if (is_constant(in_.current())) in_.fail("'{}' cannot be assigned to", in_.current().text);
     if (!attributes && in_.at("loop")) in_.fail("'loop' cannot be the variable of a loop");
     Target made{.name = in_.expect_name("a name to assign to"), .attribute = {}, .members = {}};
     if (attributes && in_.skip(".")) made.attribute = in_.expect_name("an attribute");
@@ -244,7 +230,7 @@ class Parser {
 
   // With `a if b else c` at its top.
   ExpressionPtr expression() {
-    const Nested nested(*this);
+    const Nesting nesting = deeper();
     const std::uint32_t first_line = in_.line();
     ExpressionPtr then = binary(Level::kOr);
     while (in_.skip("if")) {
@@ -302,7 +288,7 @@ class Parser {
   ExpressionPtr negation() {
     const std::uint32_t first_line = in_.line();
     if (!in_.skip("not")) return binary(Level::kComparison);
-    const Nested nested(*this);
+    const Nesting nesting = deeper();
     return make(first_line, Unary{.sign = Unary::Sign::kNot, .operand = negation()});
   }
 
@@ -310,7 +296,7 @@ class Parser {
     const std::uint32_t first_line = in_.line();
     ExpressionPtr value = nullptr;
     if (in_.at("-") || in_.at("+")) {
-      const Nested nested(*this);
+      const Nesting nesting = deeper();
       const auto sign = in_.next().is("-") ? Unary::Sign::kMinus : Unary::Sign::kPlus;
       value = make(first_line, Unary{.sign = sign, .operand = unary(false)});
     } else {
@@ -437,7 +423,7 @@ class Parser {
     const std::string name = in_.expect_name("the name of a filter");
     made.builtin = find_filter(name);
     if (made.builtin == nullptr) {
-      fail_at(ErrorCode::kUnsupported, name_line, fmt::format("the filter '{}'", name));
+      fail_at(ErrorCode::kUnsupported, name_line, "the filter '{}'", name);
     }
     if (in_.at("(")) made.arguments = arguments();
     return make(operator_line, std::move(made));
@@ -449,7 +435,7 @@ class Parser {
     const std::string name = in_.expect_name("the name of a test");
     made.builtin = find_builtin(tests(), name);
     if (made.builtin == nullptr) {
-      fail_at(ErrorCode::kUnsupported, name_line, fmt::format("the test '{}'", name));
+      fail_at(ErrorCode::kUnsupported, name_line, "the test '{}'", name);
     }
     if (in_.at("is")) in_.fail("a test of a test (put the first one in brackets)");
     // An argument needs no brackets: `x is equalto 3`.

@@ -6,23 +6,16 @@ void RenderState::step(std::uint64_t n) {
   // Both are far below 2^63: n counts things in memory.
   n_steps_ += n;
   if (n_steps_ > limits_.max_steps) {
-    beyond(fmt::format("the template takes more than {} steps", limits_.max_steps));
+    beyond("the template takes more than {} steps", limits_.max_steps);
   }
 }
 
 void RenderState::charge(std::uint64_t n_bytes) {
   if (n_bytes > limits_.max_made_bytes || n_made_bytes_ > limits_.max_made_bytes - n_bytes) {
-    beyond(fmt::format("the template makes more than {} bytes", limits_.max_made_bytes));
+    beyond("the template makes more than {} bytes", limits_.max_made_bytes);
   }
   n_made_bytes_ += n_bytes;
   step(n_bytes / 64);
-}
-
-void RenderState::descend() {
-  if (depth_ == limits_.max_depth) {
-    beyond(fmt::format("more than {} levels inside each other", limits_.max_depth));
-  }
-  ++depth_;
 }
 
 Value RenderState::text(std::string value) {

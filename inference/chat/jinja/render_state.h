@@ -26,16 +26,21 @@ class RenderState {
   [[nodiscard]] const RenderLimits& limits() const { return limits_; }
 
   /// Throws kInvalidArgument with the line: the template does what Python would refuse.
-  [[noreturn]] void fault(std::string_view message) const {
-    fail_at(ErrorCode::kInvalidArgument, line_, message);
+  template <typename... Arguments>
+  [[noreturn]] void fault(fmt::format_string<Arguments...> format, Arguments&&... arguments) const {
+    fail_at(ErrorCode::kInvalidArgument, line_, format, std::forward<Arguments>(arguments)...);
   }
   /// Throws kUnsupported with the line: legal, but outside the subset.
-  [[noreturn]] void unsupported(std::string_view message) const {
-    fail_at(ErrorCode::kUnsupported, line_, message);
+  template <typename... Arguments>
+  [[noreturn]] void unsupported(fmt::format_string<Arguments...> format,
+                                Arguments&&... arguments) const {
+    fail_at(ErrorCode::kUnsupported, line_, format, std::forward<Arguments>(arguments)...);
   }
   /// Throws kLimit with the line.
-  [[noreturn]] void beyond(std::string_view message) const {
-    fail_at(ErrorCode::kLimit, line_, message);
+  template <typename... Arguments>
+  [[noreturn]] void beyond(fmt::format_string<Arguments...> format,
+                           Arguments&&... arguments) const {
+    fail_at(ErrorCode::kLimit, line_, format, std::forward<Arguments>(arguments)...);
   }
 
   void step(std::uint64_t n = 1);
@@ -60,21 +65,10 @@ class RenderState {
     return made;
   }
 
-  /// One level deeper for as long as this lives.
-  class Depth {
-   public:
-    explicit Depth(RenderState& state) : state_(state) { state.descend(); }
-    ~Depth() { --state_.depth_; }
-    Depth(const Depth&) = delete;
-    Depth& operator=(const Depth&) = delete;
-
-   private:
-    RenderState& state_;
-  };
+  /// One level deeper for as long as the result lives.
+  [[nodiscard]] Nesting deeper() { return {depth_, limits_.max_depth, line_}; }
 
  private:
-  void descend();
-
   RenderLimits limits_;
   std::string now_;
   std::uint32_t line_ = 1;

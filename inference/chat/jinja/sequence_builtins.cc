@@ -66,7 +66,7 @@ std::vector<Value> entries(RenderState& state, const Value& mapping, Side side) 
 
 void require_mapping(Invocation& call, std::string_view filter) {
   if (call.self.is(Kind::kMapping)) return;
-  call.state.fault(fmt::format("'{}' of a {} (a mapping is needed)", filter, type_name(call.self)));
+  call.state.fault("'{}' of a {} (a mapping is needed)", filter, type_name(call.self));
 }
 
 Value length(Invocation& call) {
@@ -78,7 +78,7 @@ Value length(Invocation& call) {
   }
   if (self.is(Kind::kMapping)) return Value::count(self.mapping().entries.size());
   if (!self.is(Kind::kSequence) || is_form(self, Form::kIterator)) {
-    call.state.fault(fmt::format("a {} has no length", type_name(self)));
+    call.state.fault("a {} has no length", type_name(self));
   }
   return Value::count(self.sequence().items.size());
 }
@@ -193,7 +193,7 @@ Value take_first(Arguments& arguments) {
 
 Value map(Invocation& call) {
   RenderState& state = call.state;
-  const RenderState::Depth depth(state);
+  const Nesting nesting = state.deeper();
   std::vector<Value> mapped;
   if (call.arguments.positional.empty()) {
     static constexpr std::array<std::string_view, 2> kNames = {"attribute", "default"};
@@ -207,7 +207,7 @@ Value map(Invocation& call) {
   } else {
     const Value name = take_first(call.arguments);
     const Builtin* filter = find_filter(as_text(state, name, "the filter of 'map'"));
-    if (filter == nullptr) state.unsupported(fmt::format("the filter '{}'", name.text()));
+    if (filter == nullptr) state.unsupported("the filter '{}'", name.text());
     for (const Value& item : elements(state, call.self)) {
       mapped.push_back(call_builtin(state, *filter, item, call.arguments));
     }
@@ -226,7 +226,7 @@ Value select(Invocation& call) {
   if (!call.arguments.positional.empty()) {
     const Value name = take_first(call.arguments);
     test = find_builtin(tests(), as_text(state, name, "the name of a test"));
-    if (test == nullptr) state.unsupported(fmt::format("the test '{}'", name.text()));
+    if (test == nullptr) state.unsupported("the test '{}'", name.text());
   }
   std::vector<Value> kept;
   for (const Value& item : elements(state, call.self)) {
@@ -257,7 +257,7 @@ Value pop(Invocation& call) {
   const auto n = static_cast<std::int64_t>(items.size());
   std::int64_t at = call.has(0) ? as_integer(call.state, call[0], "the index of 'pop'") : -1;
   if (at < 0) at += n;
-  if (at < 0 || at >= n) call.state.fault(fmt::format("'pop' from place {} of {}", at, n));
+  if (at < 0 || at >= n) call.state.fault("'pop' from place {} of {}", at, n);
   call.state.step(items.size() / 8);
   const Value taken = items[static_cast<std::size_t>(at)];
   items.erase(items.begin() + at);
@@ -289,7 +289,7 @@ Value update(Invocation& call) {
   if (call.arguments.positional.size() > 1) call.state.fault("'update' takes at most 1 argument");
   for (const Value& other : call.arguments.positional) {
     if (!other.is(Kind::kMapping)) {
-      call.state.unsupported(fmt::format("'update' with a {}", type_name(other)));
+      call.state.unsupported("'update' with a {}", type_name(other));
     }
     const auto more = other.mapping().entries;
     for (const auto& [key, value] : more) set_entry(call.state, mapping, key, value);

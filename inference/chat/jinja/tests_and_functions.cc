@@ -30,7 +30,7 @@ Value is_boolean(Invocation& call) {
 template <bool kOdd>
 Value has_parity(Invocation& call) {
   if (!is_number(call.self)) {
-    call.state.fault(fmt::format("a {} is neither odd nor even", type_name(call.self)));
+    call.state.fault("a {} is neither odd nor even", type_name(call.self));
   }
   const Value rest = binary_operation(call.state, Operator::kModulo, call.self, Value::integer(2));
   return Value::boolean(equal(call.state, rest, Value::integer(kOdd ? 1 : 0)));
@@ -91,11 +91,11 @@ constexpr std::array kTests = {
 // Takes what dict() and namespace() may be given: one mapping and any names.
 Mapping& fill(Invocation& call, std::string_view callee, Mapping& made) {
   if (call.arguments.positional.size() > 1) {
-    call.state.fault(fmt::format("'{}' takes at most 1 argument without a name", callee));
+    call.state.fault("'{}' takes at most 1 argument without a name", callee);
   }
   for (const Value& other : call.arguments.positional) {
     if (!other.is(Kind::kMapping)) {
-      call.state.unsupported(fmt::format("'{}' of a {}", callee, type_name(other)));
+      call.state.unsupported("'{}' of a {}", callee, type_name(other));
     }
     for (const auto& [key, value] : other.mapping().entries) {
       set_entry(call.state, made, key, value);
@@ -127,7 +127,7 @@ Value range(Invocation& call) {
   std::vector<Value> items;
   for (std::int64_t i = start; step > 0 ? i < stop : i > stop;) {
     if (items.size() == kMaxRange) {
-      state.beyond(fmt::format("a range of more than {} numbers", kMaxRange));
+      state.beyond("a range of more than {} numbers", kMaxRange);
     }
     call.state.step();
     items.push_back(Value::integer(i));
@@ -138,7 +138,7 @@ Value range(Invocation& call) {
 
 Value raise_exception(Invocation& call) {
   const std::string message = to_text(call.state, call[0]);
-  call.state.fault(fmt::format("the template refuses: {}", message.substr(0, kMaxMessageBytes)));
+  call.state.fault("the template refuses: {}", message.substr(0, kMaxMessageBytes));
 }
 
 std::string formatted(const std::tm& time, const std::string& format) {
@@ -160,15 +160,15 @@ Value strftime_now(Invocation& call) {
   const char* const end = strptime(now.c_str(), shape, &time);
   if (end != nullptr) timegm(&time);  // the day of the week and of the year
   if (end == nullptr || *end != '\0' || formatted(time, shape) != now) {
-    state.fault(fmt::format("the date '{}' is not YYYY-MM-DD or YYYY-MM-DDTHH:MM:SS",
-                            state.now().substr(0, 40)));
+    state.fault("the date '{}' is not YYYY-MM-DD or YYYY-MM-DDTHH:MM:SS",
+                state.now().substr(0, 40));
   }
   for (std::size_t i = format.find('%'); i != std::string::npos; i = format.find('%', i + 2)) {
     if (format.substr(i + 1).starts_with('-')) ++i;
     // What depends on the time zone or the locale is left out.
     constexpr std::string_view kKnown = "YymdejBbhAauwHIMSpFDTRnt%";
     if (i + 1 == format.size() || kKnown.find(format[i + 1]) == std::string_view::npos) {
-      state.unsupported(fmt::format("'{}' as a conversion of 'strftime_now'", format.substr(i, 2)));
+      state.unsupported("'{}' as a conversion of 'strftime_now'", format.substr(i, 2));
     }
   }
   call.state.charge(format.size() * 32);

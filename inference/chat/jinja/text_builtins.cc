@@ -119,7 +119,7 @@ Value has_affix(Invocation& call) {
   return Value::boolean(std::any_of(choices.begin(), choices.end(), has));
 }
 
-Value join_method(Invocation& call) {
+Value join_texts(Invocation& call) {
   std::string text;
   bool is_first = true;
   for (const Value& item : elements(call.state, call[0])) {
@@ -135,7 +135,7 @@ Value join_method(Invocation& call) {
 std::string indentation(const RenderState& state, const Value& value) {
   if (value.is(Kind::kText)) return value.text();
   const std::int64_t n = as_integer(state, value, "an indentation");
-  if (n > kMaxIndent) state.beyond(fmt::format("an indentation of more than {}", kMaxIndent));
+  if (n > kMaxIndent) state.beyond("an indentation of more than {}", kMaxIndent);
   return std::string(static_cast<std::size_t>(std::max<std::int64_t>(n, 0)), ' ');
 }
 
@@ -223,7 +223,7 @@ constexpr std::array kMethods = {
     Builtin{"lower", {}, 0, change_case<Case::kLower>},
     Builtin{"title", {}, 0, change_case<Case::kTitle>},
     Builtin{"capitalize", {}, 0, change_case<Case::kCapitalized>},
-    Builtin{"join", {"iterable"}, 1, join_method},
+    Builtin{"join", {"iterable"}, 1, join_texts},
 };
 
 constexpr std::array kFilters = {

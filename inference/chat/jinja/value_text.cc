@@ -63,7 +63,7 @@ std::string mapping_text(RenderState& state, const Mapping& mapping) {
 }
 
 Json json_from_value(RenderState& state, const Value& value, bool sorts_keys) {
-  const RenderState::Depth depth(state);
+  const Nesting nesting = state.deeper();
   state.step();
   if (value.is(Kind::kNone)) return nullptr;
   if (value.is(Kind::kBoolean)) return value.boolean();
@@ -88,7 +88,7 @@ Json json_from_value(RenderState& state, const Value& value, bool sorts_keys) {
     state.charge(value.mapping().entries.size() * sizeof(Json::object_t::value_type));
     for (const auto& [key, item] : value.mapping().entries) {
       if (sorts_keys && !key.is(Kind::kText)) {
-        state.unsupported(fmt::format("the order of keys among which is a {}", type_name(key)));
+        state.unsupported("the order of keys among which is a {}", type_name(key));
       }
       if (key.kind() == Kind::kSequence) state.fault("a tuple cannot be a key of JSON");
       // json.dumps writes 1 and true as "1" and "true".
@@ -99,14 +99,14 @@ Json json_from_value(RenderState& state, const Value& value, bool sorts_keys) {
     return json;
   }
   const bool has_name = value.is(Kind::kUndefined) && value.undefined_name().name;
-  state.fault(fmt::format("{}{} cannot be written as JSON", type_name(value),
-                          has_name ? " '" + *value.undefined_name().name + "'" : ""));
+  state.fault("{}{} cannot be written as JSON", type_name(value),
+              has_name ? " '" + *value.undefined_name().name + "'" : "");
 }
 
 }  // namespace
 
 std::string to_text(RenderState& state, const Value& value) {
-  const RenderState::Depth depth(state);
+  const Nesting nesting = state.deeper();
   state.step();
   if (value.is(Kind::kUndefined)) return {};
   if (value.is(Kind::kNone)) return "None";
@@ -121,15 +121,15 @@ std::string to_text(RenderState& state, const Value& value) {
   } else if (is_list_or_tuple(value)) {
     text = sequence_text(state, value.sequence());
   } else {
-    state.unsupported(fmt::format("the text of a {}{}", type_name(value),
-                                  value.is(Kind::kSequence) ? " (make it a list first)" : ""));
+    state.unsupported("the text of a {}{}", type_name(value),
+                      value.is(Kind::kSequence) ? " (make it a list first)" : "");
   }
   state.charge(text.size());
   return text;
 }
 
 Value value_from_json(RenderState& state, const Json& json) {
-  const RenderState::Depth depth(state);
+  const Nesting nesting = state.deeper();
   switch (json.type()) {
     case Json::value_t::boolean:
       return Value::boolean(json.get<bool>());
@@ -138,7 +138,7 @@ Value value_from_json(RenderState& state, const Json& json) {
     case Json::value_t::number_unsigned: {
       const auto number = json.get<std::uint64_t>();
       if (!std::in_range<std::int64_t>(number)) {
-        state.beyond(fmt::format("the integer {} of the input does not fit", number));
+        state.beyond("the integer {} of the input does not fit", number);
       }
       return Value::integer(static_cast<std::int64_t>(number));
     }
