@@ -11,6 +11,7 @@
 #include "cli/terminal.h"
 #include "convert/version.h"
 #include "formats/base/error.h"
+#include "formats/base/figures.h"
 #include "formats/base/parallel.h"
 #include "formats/json/json.h"
 #include "shard/join/source.h"
@@ -52,8 +53,8 @@ std::vector<verify::Prompt> read_text(const Words& words, const Checkpoint& sour
       verify::read_documents(words.text, source, *tokenizer, &n_documents);
   if (windows.size() > n_documents) {
     std::cerr << fmt::format("note: {} document{} read in {} windows of the model's context\n",
-                             with_commas(n_documents), n_documents == 1 ? "" : "s",
-                             with_commas(windows.size()));
+                             count_text(n_documents), n_documents == 1 ? "" : "s",
+                             count_text(windows.size()));
   }
   if (words.max_tokens > 0) keep_tokens(words.max_tokens, windows);
   return windows;
@@ -61,8 +62,8 @@ std::vector<verify::Prompt> read_text(const Words& words, const Checkpoint& sour
 
 std::string report_text(const Words& words, const CalibrationReport& report) {
   std::string text = fmt::format("{}: inputs of {} modules over {} tokens in {} window{}\n",
-                                 words.out, with_commas(report.modules), with_commas(report.tokens),
-                                 with_commas(report.documents), report.documents == 1 ? "" : "s");
+                                 words.out, count_text(report.modules), count_text(report.tokens),
+                                 count_text(report.documents), report.documents == 1 ? "" : "s");
   for (const verify::UnvisitedExperts& unvisited : report.unvisited) {
     text += fmt::format(
         "layer {}: no token reached expert{} {}; filled with the maximum over the others (give "

@@ -11,6 +11,7 @@
 #include "cli/commands.h"
 #include "cli/terminal.h"
 #include "formats/base/fault_lines.h"
+#include "formats/base/figures.h"
 #include "formats/base/parallel.h"
 #include "formats/json/json.h"
 
@@ -49,7 +50,7 @@ std::uint64_t count(const CheckResult& result, Severity severity) {
 }
 
 std::string counted(std::uint64_t n, std::string_view noun) {
-  return fmt::format("{} {}{}", with_commas(n), noun, n == 1 ? "" : "s");
+  return fmt::format("{} {}{}", count_text(n), noun, n == 1 ? "" : "s");
 }
 
 // Few lines for each cause; --json has every finding.
@@ -74,7 +75,7 @@ std::string result_text(const CheckResult& result) {
   std::string text = findings_text(result.findings);
   text += fmt::format("{}: {}, {}, {}", result.family.empty() ? "unknown family" : result.family,
                       counted(result.n_tensors, "tensor"), counted(result.n_files, "file"),
-                      human_bytes(result.n_bytes));
+                      bytes_text(result.n_bytes));
   if (result.n_hashed != 0)
     text += fmt::format(", {} hashed and compared with the manifest",
                         counted(result.n_hashed, "tensor"));

@@ -8,8 +8,8 @@
 
 #include "cli/quality_text.h"
 #include "cli/slicing_text.h"
-#include "cli/terminal.h"
 #include "convert/version.h"
+#include "formats/base/figures.h"
 #include "formats/base/printable.h"
 
 namespace ingot::cli {
@@ -20,11 +20,13 @@ using convert::Plan;
 using convert::PlannedTensor;
 using convert::StageReport;
 using formats::Json;
+using verify::number;
+using verify::Section;
 
 namespace {
 
 constexpr std::string_view kAlreadyFinished =
-    "already finished: the output is this conversion of this source\n";
+    "already finished: the output is this conversion of this source";
 
 std::uint64_t peak_rss_bytes() {
   struct rusage usage {};
@@ -70,58 +72,76 @@ std::string rule_text(const convert::Rule& rule) {
       rule.scheme ? formats::scheme_facts(*rule.scheme).name : std::string_view("keep"));
 }
 
+std::string importance_text(const Plan& plan) {
+  return fmt::format("{} of {} nvfp4 tensors weighted", count_text(plan.n_weighted),
+                     count_text(plan.n_searched));
+}
+
+// On a screen, or whole.
+std::string text_of(Section section, bool is_whole) {
+  const verify::Document document{.sections = {std::move(section)}};
+  return verify::write_text(document, is_whole ? 0 : verify::kScreenLines);
+}
+
 }  // namespace
 
-std::string dry_run_text(const DryRun& run) {
+std::string dry_run_text(const DryRun& run, bool is_whole) {
   const Plan& plan = run.plan;
-  std::string text = fmt::format(
-      "plan for {} ({}, {} dialect) into dialect {}\n", printable(run.source.directory().string()),
-      run.source.family().name, run.source.dialect().name, plan.dialect->name);
-  std::vector<std::vector<std::string>> rows = {{"action", "from", "to", "tensors", "bytes out"}};
+  Section section;
+  const auto line = [&](std::string_view label, std::string text) {
+    section.blocks.push_back(verify::Paragraph{fmt::format("{:<13}{}", label, text)});
+  };
+  line("plan for",
+       fmt::format("{} ({}, {} dialect) into dialect {}", run.source.directory().string(),
+                   run.source.family().name, run.source.dialect().name, plan.dialect->name));
+  verify::Table actions{
+      .columns = {"action", "from", "to", number("tensors"), number("bytes out")}};
   for (const auto& [key, change] : changes_of(run)) {
     const auto& [action, from, to] = key;
-    rows.push_back({std::string(convert::action_name(action)), from, to,
-                    with_commas(change.n_tensors), with_commas(change.n_bytes)});
+    actions.rows.push_back({convert::action_name(action), from, to, count_text(change.n_tensors),
+                            count_text(change.n_bytes)});
   }
-  text += text_table(rows, {false, false, false, true, true});
-  text += fmt::format("output       {} bytes in {} weights file(s) ({}), exact\n",
-                      with_commas(plan.bytes_out), plan.n_members, human_bytes(plan.bytes_out));
-  text += slicing_text(plan, run.source);
-  text += fmt::format("reads        {} bytes ({})\n", with_commas(plan.bytes_in),
-                      human_bytes(plan.bytes_in));
+  section.blocks.push_back(std::move(actions));
+  line("output",
+       fmt::format("{} bytes in {} weights file(s) ({}), exact", count_text(plan.bytes_out),
+                   plan.n_members, bytes_text(plan.bytes_out)));
+  for (verify::Block& block : slicing_blocks(plan, run.source))
+    section.blocks.push_back(std::move(block));
+  line("reads", fmt::format("{} bytes ({})", count_text(plan.bytes_in), bytes_text(plan.bytes_in)));
   if (plan.n_demoted > 0) {
     const std::vector<std::string> names = demoted_tensors(run);
-    text += fmt::format(
-        "demoted      {} quantized tensors that no rule selects become BF16: dialect {} cannot "
-        "hold "
-        "their scheme beside the others ({}{})\n",
-        with_commas(plan.n_demoted), plan.dialect->name, printable(names.front()),
-        names.size() > 1 ? fmt::format(" to {}", printable(names.back())) : "");
+    line(
+        "demoted",
+        fmt::format("{} quantized tensors that no rule selects become BF16: dialect {} cannot hold "
+                    "their scheme beside the others ({}{})",
+                    count_text(plan.n_demoted), plan.dialect->name, names.front(),
+                    names.size() > 1 ? " to " + names.back() : ""));
   }
-  if (plan.n_searched > 0) {
-    text += fmt::format("importance   {} of {} nvfp4 tensors weighted\n",
-                        with_commas(plan.n_weighted), with_commas(plan.n_searched));
-  }
+  if (plan.n_searched > 0) line("importance", importance_text(plan));
   const convert::MemoryPlan& memory = run.checked.memory;
   if (memory.n_read_twice > 0) {
-    text += fmt::format(
-        "read twice   {} groups with a shared scale, {} (a larger --mem-limit keeps "
-        "them in memory)\n",
-        with_commas(memory.n_read_twice), human_bytes(memory.bytes_read_twice));
+    line("read twice",
+         fmt::format("{} groups with a shared scale, {} (a larger --mem-limit keeps them "
+                     "in memory)",
+                     count_text(memory.n_read_twice), bytes_text(memory.bytes_read_twice)));
   }
-  text += fmt::format("peak memory  {} ({} tables and program, {} workers, {} windows of {})\n",
-                      human_bytes(memory.peak()), human_bytes(memory.fixed_bytes),
-                      human_bytes(memory.worker_bytes), memory.n_windows,
-                      human_bytes(memory.window_bytes));
+  line("peak memory", fmt::format("{} ({} tables and program, {} workers, {} windows of {})",
+                                  bytes_text(memory.peak()), bytes_text(memory.fixed_bytes),
+                                  bytes_text(memory.worker_bytes), memory.n_windows,
+                                  bytes_text(memory.window_bytes)));
   const convert::DiskNeed& disk = run.checked.disk;
-  text += fmt::format(
-      "disk         {} needed at the peak with at most {} beside the weights, {} {}{}\n",
-      human_bytes(disk.peak_bytes), human_bytes(disk.side_bytes), human_bytes(disk.free_bytes),
-      run.is_assumed ? "assumed" : "free",
-      disk.missing() > 0 ? fmt::format(": {} MISSING", human_bytes(disk.missing())) : "");
-  if (run.checked.is_finished) text += kAlreadyFinished;
-  return text + remark_lines("warning", plan.warnings) +
-         remark_lines("warning", run.checked.warnings);
+  line("disk",
+       fmt::format(
+           "{} needed at the peak with at most {} beside the weights, {} {}{}",
+           bytes_text(disk.peak_bytes), bytes_text(disk.side_bytes), bytes_text(disk.free_bytes),
+           run.is_assumed ? "assumed" : "free",
+           disk.missing() > 0 ? fmt::format(": {} MISSING", bytes_text(disk.missing())) : ""));
+  if (run.checked.is_finished)
+    section.blocks.push_back(verify::Paragraph{std::string(kAlreadyFinished)});
+  std::vector<std::string> warnings = plan.warnings;
+  warnings.insert(warnings.end(), run.checked.warnings.begin(), run.checked.warnings.end());
+  section.blocks.push_back(verify::remarks_of("warning", warnings));
+  return text_of(std::move(section), is_whole);
 }
 
 Json dry_run_json(const DryRun& run) {
@@ -169,35 +189,53 @@ Json dry_run_json(const DryRun& run) {
   return json;
 }
 
-std::string report_text(const Plan& plan, const ExecuteReport& report) {
-  if (report.already_done) return std::string(kAlreadyFinished);
-  std::string text = fmt::format("cast {}, copied {}, dropped {} tensors", with_commas(plan.n_cast),
-                                 with_commas(plan.n_copied), with_commas(plan.n_dropped));
-  if (plan.n_quantized > 0)
-    text = fmt::format("quantized {}, {}", with_commas(plan.n_quantized), text);
-  if (plan.n_rewrapped > 0)
-    text = fmt::format("rewrapped {}, {}", with_commas(plan.n_rewrapped), text);
+std::string remarks_text(const Plan& plan, bool is_whole) {
+  constexpr std::size_t kFewLines = 10;
+  const verify::Document document{.sections = {{"",
+                                                "",
+                                                {verify::remarks_of("warning", plan.warnings),
+                                                 verify::remarks_of("note", fit_notes(plan))}}}};
+  return verify::write_text(document, is_whole ? 0 : kFewLines);
+}
+
+std::string report_text(const Plan& plan, const ExecuteReport& report,
+                        std::optional<std::size_t> n_worst) {
+  if (report.already_done) return std::string(kAlreadyFinished) + "\n";
+  Section section = quality_section(report.quality, n_worst.value_or(verify::kScreenWorst));
+  std::string done;
+  const auto count = [&](std::string_view action, std::uint64_t n, bool is_told) {
+    if (is_told) done += fmt::format("{}{} {}", done.empty() ? "" : ", ", action, count_text(n));
+  };
+  count("rewrapped", plan.n_rewrapped, plan.n_rewrapped > 0);
+  count("quantized", plan.n_quantized, plan.n_quantized > 0);
+  count("cast", plan.n_cast, true);
+  count("copied", plan.n_copied, true);
+  count("dropped", plan.n_dropped, true);
+  done += " tensors";
   if (report.items_resumed > 0)
-    text += fmt::format(" ({} of them by an earlier run)", with_commas(report.items_resumed));
-  text += fmt::format(
-      "\nwrote {} in {} at {:.2f} GB/s{}, peak memory {}\n", human_bytes(report.bytes_written),
-      human_seconds(report.elapsed_seconds),
-      static_cast<double>(report.bytes_written) * 1e-9 / std::max(report.elapsed_seconds, 1e-9),
-      report.direct_io ? " (direct I/O)" : " (buffered I/O)", human_bytes(peak_rss_bytes()));
-  text += fmt::format(
-      "GB/s per thread by stage: read {:.2f}, compute {:.2f}, hash {:.2f}, write {:.2f}\n",
-      gigabytes_per_second(report.read), gigabytes_per_second(report.compute),
-      gigabytes_per_second(report.hash), gigabytes_per_second(report.write));
-  if (plan.n_searched > 0) {
-    text += fmt::format("importance: {} of {} nvfp4 tensors weighted\n",
-                        with_commas(plan.n_weighted), with_commas(plan.n_searched));
-  }
+    done += fmt::format(" ({} of them by an earlier run)", count_text(report.items_resumed));
+  std::vector<std::string> lines = {
+      done,
+      fmt::format(
+          "wrote {} in {} at {:.2f} GB/s{}, peak memory {}", bytes_text(report.bytes_written),
+          seconds_text(report.elapsed_seconds),
+          static_cast<double>(report.bytes_written) * 1e-9 / std::max(report.elapsed_seconds, 1e-9),
+          report.direct_io ? " (direct I/O)" : " (buffered I/O)", bytes_text(peak_rss_bytes())),
+      fmt::format(
+          "GB/s per thread by stage: read {:.2f}, compute {:.2f}, hash {:.2f}, write {:.2f}",
+          gigabytes_per_second(report.read), gigabytes_per_second(report.compute),
+          gigabytes_per_second(report.hash), gigabytes_per_second(report.write))};
+  if (plan.n_searched > 0) lines.push_back("importance: " + importance_text(plan));
   if (report.items_redone > 0) {
-    text += fmt::format("{} journalled tensors had not survived and were done again\n",
-                        report.items_redone);
+    lines.push_back(fmt::format("{} journalled tensors had not survived and were done again",
+                                report.items_redone));
   }
-  text += quality_text(report.quality);
-  return text + remark_lines("warning", plan.warnings) + remark_lines("warning", report.warnings);
+  for (auto line = lines.rbegin(); line != lines.rend(); ++line)
+    section.blocks.insert(section.blocks.begin(), verify::Paragraph{std::move(*line)});
+  std::vector<std::string> warnings = plan.warnings;
+  warnings.insert(warnings.end(), report.warnings.begin(), report.warnings.end());
+  section.blocks.push_back(verify::remarks_of("warning", warnings));
+  return text_of(std::move(section), n_worst.has_value());
 }
 
 Json report_json(const Plan& plan, const ExecuteReport& report) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "convert/execute.h"
@@ -18,11 +19,17 @@ struct DryRun {
   bool is_assumed = false;  ///< the free disk, by --assume-disk
 };
 
-std::string dry_run_text(const DryRun& dry_run);
+/// At most kScreenLines lines, unless it `is_whole`.
+std::string dry_run_text(const DryRun& dry_run, bool is_whole);
 formats::Json dry_run_json(const DryRun& dry_run);
 
-/// The report at the end of a conversion.
-std::string report_text(const convert::Plan& plan, const convert::ExecuteReport& report);
+/// What has to be known before the work: a few lines, unless it `is_whole`.
+std::string remarks_text(const convert::Plan& plan, bool is_whole);
+
+/// The report at the end of a conversion: as verify::report_text, a screen, or `n_worst` tensors and
+/// every other line.
+std::string report_text(const convert::Plan& plan, const convert::ExecuteReport& report,
+                        std::optional<std::size_t> n_worst);
 formats::Json report_json(const convert::Plan& plan, const convert::ExecuteReport& report);
 
 /// The rule that fires for one tensor, and what becomes of it.

@@ -6,7 +6,6 @@
 
 #include "cli/size_option.h"
 #include "cli/terminal.h"
-#include "cli/verify_report.h"
 #include "convert/version.h"
 #include "formats/base/error.h"
 #include "inference/family/model_family.h"
@@ -74,7 +73,7 @@ std::function<convert::Inspection(const std::filesystem::path& staged)> inspecti
         .stop_requested = stop_requested};
     words.gates.add_to(options);
     const verify::Report report = verify::verify_pair(input, staged, options);
-    std::cerr << verify_text(report);
+    std::cerr << verify::report_text(report, job.n_worst);
     return convert::Inspection{.may_publish = report.passed(),
                                .report = formats::json_text(verify::report_json(report))};
   };

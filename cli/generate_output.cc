@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 
-#include "cli/terminal.h"
+#include "formats/base/figures.h"
 
 namespace ingot::cli {
 namespace {
@@ -111,13 +111,13 @@ std::string generate_summary(const inference::GenerateResult& result,
       "{:.2f} s; peak memory {}",
       times.prefill_tokens, rate(times.prefill_tokens, times.prefill_seconds), times.decode_tokens,
       rate(times.decode_tokens, times.decode_seconds), times.first_token_seconds,
-      human_bytes(peak_memory()));
+      bytes_text(peak_memory()));
   if (!model.all_experts_resident()) {
     const std::size_t n_tokens = times.prefill_tokens + times.decode_tokens;
     text +=
         fmt::format("; experts on demand: {} uses, {} reads of {}, {} per token",
-                    experts.hits + experts.misses, experts.reads, human_bytes(experts.bytes_read),
-                    human_bytes(n_tokens == 0 ? 0 : experts.bytes_read / n_tokens));
+                    experts.hits + experts.misses, experts.reads, bytes_text(experts.bytes_read),
+                    bytes_text(n_tokens == 0 ? 0 : experts.bytes_read / n_tokens));
   }
   return text;
 }

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "cli/terminal.h"
+#include "formats/base/figures.h"
 #include "formats/base/printable.h"
 
 namespace ingot::cli {
@@ -23,14 +24,14 @@ constexpr std::size_t kFilesShown = 20;
 
 std::string parameters_text(std::uint64_t n_parameters) {
   const auto n = static_cast<double>(n_parameters);
-  const std::string exact = with_commas(n_parameters);
+  const std::string exact = count_text(n_parameters);
   return n < 1e9 ? fmt::format("{} ({:.2f} M)", exact, n * 1e-6)
                  : fmt::format("{} ({:.2f} B)", exact, n * 1e-9);
 }
 
 std::vector<std::string> tally_row(std::string name, const Tally& tally) {
-  return {std::move(name), with_commas(tally.n_tensors), with_commas(tally.n_parameters),
-          with_commas(tally.n_bytes)};
+  return {std::move(name), count_text(tally.n_tensors), count_text(tally.n_parameters),
+          count_text(tally.n_bytes)};
 }
 
 std::string section(std::string_view first_column, const Rows& body) {
@@ -65,8 +66,8 @@ std::string layer_table(const Summary& summary) {
     const std::uint32_t last = summary.layers[end - 1].layer;
     rows.push_back(
         {first.layer == last ? std::to_string(last) : fmt::format("{}-{}", first.layer, last),
-         std::string(first.kind), with_commas(first.tally.n_tensors),
-         with_commas(first.tally.n_parameters), with_commas(first.tally.n_bytes),
+         std::string(first.kind), count_text(first.tally.n_tensors),
+         count_text(first.tally.n_parameters), count_text(first.tally.n_bytes),
          scheme_mix(first)});
     begin = end;
   }
@@ -88,7 +89,7 @@ std::string files_text(const Checkpoint& checkpoint) {
   std::uint64_t total = 0;
   for (const formats::SourceFile& file : files) total += file.n_bytes;
   std::string text = fmt::format("{} weights file(s), {} bytes ({}){}, {} side file(s)\n",
-                                 files.size(), with_commas(total), human_bytes(total),
+                                 files.size(), count_text(total), bytes_text(total),
                                  checkpoint.has_index() ? ", with index" : ", without index",
                                  checkpoint.side_files().size());
   Rows rows;
@@ -97,10 +98,10 @@ std::string files_text(const Checkpoint& checkpoint) {
     if (!all && f == 3) rows.push_back({fmt::format("... {} more", files.size() - 4)});
     if (!all && f >= 3 && f + 1 < files.size()) continue;
     rows.push_back(
-        {files[f].name, with_commas(counts[f]) + " tensors", with_commas(files[f].n_bytes)});
+        {files[f].name, count_text(counts[f]) + " tensors", count_text(files[f].n_bytes)});
   }
   for (const formats::SideFile& side : checkpoint.side_files()) {
-    rows.push_back({side.path, "", with_commas(side.n_bytes)});
+    rows.push_back({side.path, "", count_text(side.n_bytes)});
   }
   return text + text_table(rows, {false, true, true});
 }
@@ -112,7 +113,7 @@ std::string quantization_text(const Checkpoint& checkpoint, const Summary& summa
     text += fmt::format("quantization  {} of {}x{}, scales {}: {} weights, {} parameters\n",
                         formats::scheme_facts(found.scheme).name, side(found.block_rows),
                         side(found.block_cols), formats::dtype_name(found.scale_dtype),
-                        with_commas(tally.n_tensors), with_commas(tally.n_parameters));
+                        count_text(tally.n_tensors), count_text(tally.n_parameters));
   }
   if (text.empty()) text = "quantization  none\n";
   if (const auto& config = checkpoint.config().quantization) {
@@ -267,7 +268,7 @@ std::string tensors_text(const Checkpoint& checkpoint, std::span<const std::size
         {tensor.name, std::string(formats::role_name(role_of(tensor))),
          std::string(formats::scheme_facts(tensor.encoding.scheme).name),
          std::string(formats::dtype_name(weight.dtype)), formats::shape_text(tensor.shape),
-         with_commas(stored_bytes(checkpoint, tensor)), checkpoint.files()[weight.file].name});
+         count_text(stored_bytes(checkpoint, tensor)), checkpoint.files()[weight.file].name});
   }
   return text_table(rows, {false, false, false, false, false, true, false});
 }

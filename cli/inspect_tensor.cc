@@ -7,8 +7,8 @@
 #include <fmt/format.h>
 
 #include "cli/inspect_summary.h"
-#include "cli/terminal.h"
 #include "formats/base/checked.h"
+#include "formats/base/figures.h"
 #include "formats/base/parallel.h"
 #include "formats/base/printable.h"
 #include "formats/storage/block_scales.h"
@@ -74,9 +74,9 @@ std::string histogram_text(const TensorStatistics& statistics) {
         static_cast<std::size_t>(40.0 * static_cast<double>(n) / static_cast<double>(most) + 0.5);
     const std::string power =
         exponents[i] == 0 ? "subnormal" : fmt::format("2^{}", static_cast<int>(exponents[i]) - 127);
-    rows.push_back({power, with_commas(n), std::string(cells, '#')});
+    rows.push_back({power, count_text(n), std::string(cells, '#')});
   }
-  if (below > 0) rows.push_back({"smaller", with_commas(below)});
+  if (below > 0) rows.push_back({"smaller", count_text(below)});
   return "  magnitudes from\n" + text_table(rows, {true, true, false});
 }
 
@@ -86,8 +86,8 @@ std::string statistics_text(const TensorStatistics& statistics) {
                                                      static_cast<double>(statistics.count());
   std::string text =
       fmt::format("  values  {}, {} zero ({:.2f}%), {} NaN, {} infinite\n",
-                  with_commas(statistics.count()), with_commas(statistics.zeros()), share,
-                  with_commas(statistics.nans()), with_commas(statistics.infinities()));
+                  count_text(statistics.count()), count_text(statistics.zeros()), share,
+                  count_text(statistics.nans()), count_text(statistics.infinities()));
   text += fmt::format("  range   {} to {}, amax {}\n", statistics.min(), statistics.max(),
                       statistics.amax());
   text += fmt::format("  mean    {:.6g}, rms {:.6g}\n", statistics.mean(), statistics.rms());
@@ -156,7 +156,7 @@ std::string tensor_text(const Checkpoint& checkpoint, const LogicalTensor& tenso
     const StoredTensor& stored = checkpoint.stored()[index];
     text += fmt::format("  stored  {} {} {}, {} bytes at byte {} of {}\n", printable(stored.name),
                         formats::dtype_name(stored.dtype), formats::shape_text(stored.shape),
-                        with_commas(stored.n_bytes), stored.offset,
+                        count_text(stored.n_bytes), stored.offset,
                         printable(checkpoint.files()[stored.file].name));
   });
   if (statistics) return text + statistics_text(*statistics);

@@ -1,5 +1,6 @@
 #include "cli/job_option.h"
 
+#include <algorithm>
 #include <iostream>
 #include <optional>
 
@@ -13,7 +14,6 @@
 #include "cli/progress.h"
 #include "cli/run_name.h"
 #include "cli/size_option.h"
-#include "cli/slicing_text.h"
 #include "cli/terminal.h"
 #include "convert/output_directory.h"
 #include "convert/preflight.h"
@@ -25,6 +25,8 @@ using convert::Recipe;
 using formats::Checkpoint;
 
 namespace {
+
+constexpr std::size_t kJsonWorst = 20;
 
 // An append-only log, flushed line by line, so that a kill loses nothing.
 std::shared_ptr<spdlog::logger> open_log(const std::string& path) {
@@ -53,6 +55,7 @@ convert::ExecuteOptions execution(const JobWords& words, JobExtras extras) {
           .direct_io = !words.buffered,
           .read_back = words.read_back,
           .follow_links = words.follow_links,
+          .n_worst = std::max<std::size_t>(words.n_worst.value_or(0), kJsonWorst),
           .inspect = std::move(extras.inspect),
           .gate = std::move(extras.gate),
           .no_verify = extras.no_verify};
@@ -95,7 +98,7 @@ int run_dry(const JobWords& words, const Checkpoint& source, const Recipe& recip
     std::cout << formats::json_text(document);
     return refusal ? kExitTrouble : kExitDone;
   }
-  std::cout << dry_run_text(dry_run);
+  std::cout << dry_run_text(dry_run, words.n_worst.has_value());
   if (refusal) throw Error(*refusal);
   return kExitDone;
 }
@@ -104,6 +107,13 @@ int run_dry(const JobWords& words, const Checkpoint& source, const Recipe& recip
 
 std::size_t JobWords::n_threads() const {
   return threads == 0 ? available_processors() : threads;
+}
+
+void declare_worst(CLI::App& app, std::optional<std::size_t>& n_worst) {
+  app.add_option(
+      "--worst", n_worst,
+      "print so many of the worst tensors, and every other line (default: 5, and at most "
+      "40 lines in all)");
 }
 
 void declare_job(CLI::App& app, JobWords& words) {
@@ -133,6 +143,7 @@ void declare_job(CLI::App& app, JobWords& words) {
   app.add_option("--progress", words.progress, "progress on stderr")
       ->check(CLI::IsMember({"auto", "always", "never"}))
       ->capture_default_str();
+  declare_worst(app, words.n_worst);
   app.add_flag("--json", words.json, "one JSON document on stdout");
 }
 
@@ -145,9 +156,7 @@ int run_job(const JobWords& words, std::string_view verb, const Checkpoint& sour
   const std::shared_ptr<spdlog::logger> log = open_log(words.log_file);
   Progress progress(words.progress, std::string(verb));
   install_stop_signals();
-  execute.accepted = [&] {
-    std::cerr << remark_lines("warning", plan.warnings) << remark_lines("note", fit_notes(plan));
-  };
+  execute.accepted = [&] { std::cerr << remarks_text(plan, words.n_worst.has_value()); };
   execute.progress = [&](std::uint64_t done, std::uint64_t total) { progress.update(done, total); };
   execute.stop_requested = stop_requested;
   execute.log = [&](const std::string& line) {
@@ -168,7 +177,7 @@ int run_job(const JobWords& words, std::string_view verb, const Checkpoint& sour
     return kExitBelowThreshold;
   }
   std::cout << (words.json ? formats::json_text(report_json(plan, report))
-                           : report_text(plan, report));
+                           : report_text(plan, report, words.n_worst));
   return kExitDone;
 }
 

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <CLI/CLI.hpp>
@@ -19,6 +20,7 @@ struct JobWords {
   std::string output, mem_limit = "4GiB", hash = "xxh3", log_file, progress = "auto";
   std::string assume_disk;
   std::size_t threads = 0;
+  std::optional<std::size_t> n_worst;
   bool dry_run = false, resume = false, force = false, consume_source = false;
   bool buffered = false, read_back = false, follow_links = false, json = false;
 
@@ -26,6 +28,8 @@ struct JobWords {
 };
 
 void declare_job(CLI::App& app, JobWords& words);
+/// `--worst N`: how much a report prints.
+void declare_worst(CLI::App& app, std::optional<std::size_t>& n_worst);
 
 /// What a job has that others have not; fields as convert::ExecuteOptions has them.
 struct JobExtras {

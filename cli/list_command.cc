@@ -8,9 +8,9 @@
 #include <fmt/ranges.h>
 
 #include "cli/commands.h"
-#include "cli/terminal.h"
 #include "convert/default_recipes.h"
 #include "formats/base/error.h"
+#include "formats/base/figures.h"
 #include "formats/dialect/dialect.h"
 #include "formats/dialect/engine_limits.h"
 #include "formats/family/family.h"

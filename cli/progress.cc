@@ -7,6 +7,7 @@
 
 #include "cli/terminal.h"
 #include "formats/base/error.h"
+#include "formats/base/figures.h"
 
 namespace ingot::cli {
 namespace {
@@ -70,7 +71,7 @@ double Progress::fraction_done() const {
 
 std::string Progress::state_text() const {
   const auto amount = [&](std::uint64_t n) {
-    return unit_ == Unit::kBytes ? human_bytes(n) : with_commas(n);
+    return unit_ == Unit::kBytes ? bytes_text(n) : count_text(n);
   };
   std::string text = fmt::format("{} {:3.0f}%  {} of {}", what_, 100 * fraction_done(),
                                  amount(done_), amount(total_));
@@ -79,10 +80,10 @@ std::string Progress::state_text() const {
   if (elapsed_seconds_ < 0.5 || fresh <= 0) return text;
   const double rate = fresh / elapsed_seconds_;
   if (unit_ == Unit::kBytes) {
-    text += fmt::format("  {}/s", human_bytes(static_cast<std::uint64_t>(rate)));
+    text += fmt::format("  {}/s", bytes_text(static_cast<std::uint64_t>(rate)));
   }
   if (done_ < total_) {
-    text += fmt::format("  {} left", human_seconds(static_cast<double>(total_ - done_) / rate));
+    text += fmt::format("  {} left", seconds_text(static_cast<double>(total_ - done_) / rate));
   }
   return text;
 }

@@ -1,36 +1,43 @@
 #include "cli/quality_text.h"
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
 #include <fmt/format.h>
 
-#include "cli/terminal.h"
+#include "formats/base/figures.h"
 
 namespace ingot::cli {
 
 using convert::QualityReport;
 using formats::Json;
 using quantize::QualitySums;
+using verify::number;
+using verify::Paragraph;
+using verify::Table;
 
 namespace {
 
-std::string decibel_text(double sqnr) {
-  return std::isfinite(sqnr) ? fmt::format("{:.2f}", sqnr) : "exact";
+std::string scheme_name(formats::SchemeId scheme) {
+  return std::string(formats::scheme_facts(scheme).name);
 }
 
-double share(std::uint64_t part, std::uint64_t whole) {
-  return whole == 0 ? 0 : 100 * static_cast<double>(part) / static_cast<double>(whole);
+// A table whose first columns are given and that ends with the figures of QualitySums.
+Table table_of(std::vector<verify::Column> columns) {
+  for (const char* title :
+       {"rel. error", "SQNR dB", "cosine", "max error", "saturated", "zeroed", "exact blocks"})
+    columns.push_back(number(title));
+  return {.columns = std::move(columns)};
 }
 
-std::vector<std::string> figures(const QualitySums& sums) {
-  return {fmt::format("{:.6f}", sums.relative_error()),
-          decibel_text(sums.sqnr_db()),
-          fmt::format("{:.6f}", sums.cosine()),
-          fmt::format("{:.3g}", sums.max_error),
-          fmt::format("{:.3f}%", share(sums.saturated, sums.elements)),
-          fmt::format("{:.3f}%", share(sums.zeroed, sums.elements)),
-          fmt::format("{} of {}", with_commas(sums.exact_blocks), with_commas(sums.blocks))};
+void add_row(std::vector<verify::Cell> row, const QualitySums& sums, Table& table) {
+  row.insert(row.end(),
+             {short_text(sums.relative_error()), decibel_text(sums.sqnr_db()),
+              cosine_text(sums.cosine()), short_text(sums.max_error),
+              share_text(sums.saturated, sums.elements), share_text(sums.zeroed, sums.elements),
+              fmt::format("{} of {}", count_text(sums.exact_blocks), count_text(sums.blocks))});
+  table.rows.push_back(std::move(row));
 }
 
 Json figures_json(const QualitySums& sums) {
@@ -46,47 +53,36 @@ Json figures_json(const QualitySums& sums) {
           {"exact_blocks", sums.exact_blocks}};
 }
 
-const std::vector<std::string> kFigures = {"rel. error", "SQNR dB", "cosine",      "max error",
-                                           "saturated",  "zeroed",  "exact blocks"};
-
 }  // namespace
 
-std::string quality_text(const QualityReport& report) {
-  if (report.empty()) return "";
-  std::string text;
+verify::Section quality_section(const QualityReport& report, std::size_t n_worst) {
+  verify::Section section{"quality", "Error against the source's values", {}};
   if (!report.rows.empty()) {
-    std::vector<std::vector<std::string>> table = {{"scheme", "role", "tensors"}};
-    table[0].insert(table[0].end(), kFigures.begin(), kFigures.end());
-    for (const QualityReport::Row& row : report.rows) {
-      table.push_back({std::string(formats::scheme_facts(row.scheme).name), row.role,
-                       with_commas(row.n_tensors)});
-      const std::vector<std::string> cells = figures(row.sums);
-      table.back().insert(table.back().end(), cells.begin(), cells.end());
+    Table table = table_of({"quantized", "role", number("tensors")});
+    for (const QualityReport::Row& row : report.rows)
+      add_row({scheme_name(row.scheme), row.role, count_text(row.n_tensors)}, row.sums, table);
+    Table worst = table_of({"worst tensors", "scheme"});
+    worst.least_rows = verify::kScreenWorst;
+    for (std::size_t i = 0; i < std::min(n_worst, report.worst.size()); ++i) {
+      const QualityReport::Worst& tensor = report.worst[i];
+      add_row({tensor.tensor, scheme_name(tensor.scheme)}, tensor.sums, worst);
     }
-    text += "error against the source's values\n" +
-            text_table(table, {false, false, true, true, true, true, true, true, true, true});
-    text += fmt::format(
-        "blocks: {} exact, {} rounded; {} tensors rounded twice (quantized in the "
-        "source, and again)\n",
-        with_commas(report.exact_blocks), with_commas(report.rounded_blocks),
-        with_commas(report.rounded_twice));
-    table = {{"worst tensors", "scheme"}};
-    table[0].insert(table[0].end(), kFigures.begin(), kFigures.end());
-    for (const QualityReport::Worst& worst : report.worst) {
-      table.push_back({worst.tensor, std::string(formats::scheme_facts(worst.scheme).name)});
-      const std::vector<std::string> cells = figures(worst.sums);
-      table.back().insert(table.back().end(), cells.begin(), cells.end());
-    }
-    if (!report.worst.empty())
-      text += text_table(table, {false, false, true, true, true, true, true, true, true});
+    section.blocks = {
+        std::move(table),
+        Paragraph{fmt::format("blocks: {} exact, {} rounded; {} tensors rounded twice "
+                              "(quantized in the source, and again)",
+                              count_text(report.exact_blocks), count_text(report.rounded_blocks),
+                              count_text(report.rounded_twice))},
+        std::move(worst)};
   }
   if (report.inexact_globals > 0) {
-    text += fmt::format(
-        "{} global scales are reciprocals that do not turn back exactly (off by one "
-        "unit in the last place)\n",
-        with_commas(report.inexact_globals));
+    section.blocks.push_back(
+        Paragraph{fmt::format("{} global scales are reciprocals that do not turn back exactly (off "
+                              "by one unit in the last "
+                              "place)",
+                              count_text(report.inexact_globals))});
   }
-  return text;
+  return section;
 }
 
 Json quality_json(const QualityReport& report) {
@@ -97,14 +93,13 @@ Json quality_json(const QualityReport& report) {
                {"tensors_rounded_twice", report.rounded_twice},
                {"inexact_globals", report.inexact_globals}};
   for (const QualityReport::Row& row : report.rows) {
-    Json entry = {{"scheme", formats::scheme_facts(row.scheme).name},
-                  {"role", row.role},
-                  {"tensors", row.n_tensors}};
+    Json entry = {
+        {"scheme", scheme_name(row.scheme)}, {"role", row.role}, {"tensors", row.n_tensors}};
     entry.update(figures_json(row.sums));
     json["rows"].push_back(std::move(entry));
   }
   for (const QualityReport::Worst& worst : report.worst) {
-    Json entry = {{"tensor", worst.tensor}, {"scheme", formats::scheme_facts(worst.scheme).name}};
+    Json entry = {{"tensor", worst.tensor}, {"scheme", scheme_name(worst.scheme)}};
     entry.update(figures_json(worst.sums));
     json["worst"].push_back(std::move(entry));
   }

@@ -1,14 +1,14 @@
 #pragma once
 
-#include <string>
-
 #include "convert/quality_report.h"
 #include "formats/json/json.h"
+#include "verify/report/document.h"
 
 namespace ingot::cli {
 
-/// The error tables at the end of a conversion; empty when nothing was quantized.
-std::string quality_text(const convert::QualityReport& report);
+/// What quantization cost, by scheme and role, and the `n_worst` worst tensors; empty when nothing
+/// was quantized.
+verify::Section quality_section(const convert::QualityReport& report, std::size_t n_worst);
 formats::Json quality_json(const convert::QualityReport& report);
 
 }  // namespace ingot::cli

@@ -4,8 +4,8 @@
 
 #include <fmt/format.h>
 
-#include "cli/terminal.h"
 #include "convert/rank_directories.h"
+#include "formats/base/figures.h"
 
 namespace ingot::cli {
 
@@ -13,9 +13,6 @@ using convert::Plan;
 using formats::Json;
 
 namespace {
-
-// Beyond this many ranks the table shows the first and the last.
-constexpr std::uint32_t kShownRanks = 32;
 
 struct RankRow {
   shard::RankPosition position;
@@ -87,36 +84,36 @@ std::vector<std::string> fit_notes(const Plan& plan) {
   return notes;
 }
 
-std::string slicing_text(const Plan& plan, const formats::TensorSource& source) {
+std::vector<verify::Block> slicing_blocks(const Plan& plan, const formats::TensorSource& source) {
+  using verify::number;
   if (!plan.is_sliced()) return {};
   const shard::Topology& topology = plan.slicing->topology;
-  std::string text = fmt::format(
-      "layout       {}: {} rank(s) = {} stage(s) x lcm(tp {}, ep {} x etp {})\n", plan.layout->name,
-      topology.n_ranks(), topology.pp, topology.tp, topology.ep, topology.etp);
-  std::vector<std::vector<std::string>> table = {
-      {"rank", "stage", "layers", "tp_rank", "ep_rank", "etp_rank", "files", "bytes"}};
+  verify::Table table{.columns = {number("rank"), number("stage"), "layers", number("tp_rank"),
+                                  number("ep_rank"), number("etp_rank"), number("files"),
+                                  number("bytes")}};
   const std::vector<RankRow> rows = rank_rows(plan);
   const bool has_mtp = writes_mtp(plan, source);
   for (const RankRow& row : rows) {
-    const std::uint32_t rank = row.position.rank;
-    if (rows.size() > kShownRanks && rank >= kShownRanks - 1 && rank + 1 < rows.size()) {
-      if (rank == kShownRanks - 1) table.push_back({"...", "", "", "", "", "", "", ""});
-      continue;
-    }
-    table.push_back({std::to_string(rank), std::to_string(row.position.stage),
-                     layers_text(plan, row.position.stage, has_mtp),
-                     std::to_string(row.position.tp_rank), std::to_string(row.position.ep_rank),
-                     std::to_string(row.position.etp_rank), std::to_string(row.n_files),
-                     with_commas(row.n_bytes)});
+    const shard::RankPosition& at = row.position;
+    table.rows.push_back({std::to_string(at.rank), std::to_string(at.stage),
+                          layers_text(plan, at.stage, has_mtp), std::to_string(at.tp_rank),
+                          std::to_string(at.ep_rank), std::to_string(at.etp_rank),
+                          std::to_string(row.n_files), count_text(row.n_bytes)});
   }
-  text += text_table(table, {true, true, false, true, true, true, true, true});
   const auto [least, most] = std::minmax_element(
       rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.n_bytes < b.n_bytes; });
-  text += fmt::format(
-      "a rank       loads {} to {} of weights; files of several ranks are {}\n",
-      human_bytes(least->n_bytes), human_bytes(most->n_bytes),
-      plan.links || !plan.has_rank_directories() ? "written once and linked" : "copied");
-  return text + remark_lines("note", fit_notes(plan));
+  std::vector<verify::Block> blocks = {
+      verify::Paragraph{
+          fmt::format("layout       {}: {} rank(s) = {} stage(s) x lcm(tp {}, ep {} x etp {})",
+                      plan.layout->name, topology.n_ranks(), topology.pp, topology.tp, topology.ep,
+                      topology.etp)},
+      std::move(table),
+      verify::Paragraph{fmt::format(
+          "a rank       loads {} to {} of weights; files of several ranks are {}",
+          bytes_text(least->n_bytes), bytes_text(most->n_bytes),
+          plan.links || !plan.has_rank_directories() ? "written once and linked" : "copied")}};
+  blocks.push_back(verify::remarks_of("note", fit_notes(plan)));
+  return blocks;
 }
 
 Json slicing_report_json(const Plan& plan) {

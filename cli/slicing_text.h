@@ -3,12 +3,14 @@
 #include <string>
 
 #include "convert/plan.h"
+#include "verify/report/document.h"
 
 namespace ingot::cli {
 
 /// What the dry run says of a sliced plan: the table of ranks with the bytes that each loads, the
 /// experts, and what --tp-fit changes. Empty for an unsliced one.
-std::string slicing_text(const convert::Plan& plan, const formats::TensorSource& source);
+std::vector<verify::Block> slicing_blocks(const convert::Plan& plan,
+                                          const formats::TensorSource& source);
 formats::Json slicing_report_json(const convert::Plan& plan);
 
 /// What has to be known of a plan that --tp-fit changed; one line per fact.

@@ -8,8 +8,8 @@
 
 #include "cli/commands.h"
 #include "cli/idle_words.h"
-#include "cli/terminal.h"
 #include "convert/recipe.h"
+#include "formats/base/figures.h"
 #include "formats/base/parallel.h"
 #include "formats/json/json.h"
 #include "synth/synth.h"
@@ -72,9 +72,9 @@ int run_synth(const Words& words, const CLI::App& app) {
                                      {"seconds", seconds}});
   } else {
     std::cout << fmt::format("{}: {} tensors, {} in {} file{}, {}\n", words.output,
-                             with_commas(report.n_tensors), human_bytes(report.n_bytes),
+                             count_text(report.n_tensors), bytes_text(report.n_bytes),
                              report.n_files, report.n_files == 1 ? "" : "s",
-                             human_seconds(seconds));
+                             seconds_text(seconds));
   }
   return kExitDone;
 }

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,17 +13,6 @@ bool stderr_is_terminal();
 bool may_colour(int stream);
 /// Columns of the terminal on stderr, 80 when unknown.
 int terminal_width();
-
-/// `689.5 GB`, decimal units, three significant digits.
-std::string human_bytes(std::uint64_t n_bytes);
-/// `1h 02m`, `3m 05s`, `4.2 s`.
-std::string human_seconds(double seconds);
-/// `12,345,678`.
-std::string with_commas(std::uint64_t value);
-
-/// Rows of text in aligned columns, printable; numbers to the right when `right[i]`.
-std::string text_table(const std::vector<std::vector<std::string>>& rows,
-                       const std::vector<bool>& right);
 
 /// A printable line for each remark: `warning: ...`.
 std::string remark_lines(std::string_view kind, const std::vector<std::string>& remarks);

@@ -8,6 +8,7 @@
 
 #include "cli/commands.h"
 #include "cli/idle_words.h"
+#include "cli/job_option.h"
 #include "cli/progress.h"
 #include "cli/size_option.h"
 #include "cli/terminal.h"
@@ -28,6 +29,7 @@ struct Words {
   GateWords gates;
   double sample = 1;
   std::size_t threads = 0, tokens = 20;
+  std::optional<std::size_t> n_worst;
   bool no_hashes = false, json = false;
 };
 
@@ -133,7 +135,7 @@ int run_verify(const Words& words, const CLI::App& app) {
                                     : verify::verify_pair(words.source, words.output, options);
   stages.finish();
   // First where no disk can be full.
-  print_report(report, words.json);
+  print_report(report, words.json, words.n_worst);
   if (!words.html.empty()) write_text_file(words.html, verify::report_html(report));
   if (!words.markdown.empty()) write_text_file(words.markdown, verify::report_markdown(report));
   return exit_code_of(report);
@@ -172,6 +174,7 @@ std::function<int()> declare_verify(CLI::App& app) {
       ->capture_default_str();
   app.add_option("--html", words->html, "write the report as one self-contained page");
   app.add_option("--markdown", words->markdown, "write the report for a model card");
+  declare_worst(app, words->n_worst);
   app.add_flag("--json", words->json, "one JSON document on stdout");
   app.add_flag("--no-hashes", words->no_hashes, "compare sizes with the manifest, not bytes");
   app.add_option("--family", words->family,

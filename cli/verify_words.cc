@@ -1,11 +1,11 @@
 #include "cli/verify_words.h"
 
+#include <algorithm>
 #include <iostream>
 
 #include <fmt/format.h>
 
 #include "cli/commands.h"
-#include "cli/verify_report.h"
 #include "formats/json/json.h"
 
 namespace ingot::cli {
@@ -37,8 +37,11 @@ std::string level_words() {
   return text;
 }
 
-void print_report(const verify::Report& report, bool json) {
-  std::cout << (json ? formats::json_text(verify::report_json(report)) : verify_text(report));
+void print_report(const verify::Report& report, bool json, std::optional<std::size_t> n_worst) {
+  constexpr std::size_t kJsonWorst = 100;
+  std::cout << (json ? formats::json_text(
+                           verify::report_json(report, std::max(n_worst.value_or(0), kJsonWorst)))
+                     : verify::report_text(report, n_worst));
 }
 
 int exit_code_of(const verify::Report& report) {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,8 +26,8 @@ void declare_gates(CLI::App& app, GateWords& words);
 /// `structure, weights, layers, greedy`, for --help.
 std::string level_words();
 
-/// The report as `ingot verify` prints it: text, or the JSON document.
-void print_report(const verify::Report& report, bool json);
+/// The report as `ingot verify` prints it: text, or the JSON document; `n_worst` by --worst.
+void print_report(const verify::Report& report, bool json, std::optional<std::size_t> n_worst);
 
 /// kExitDone, or kExitBelowThreshold.
 int exit_code_of(const verify::Report& report);

@@ -102,7 +102,7 @@ void Execution::convert(const Json& identity, const std::optional<JournalContent
     log("reading back what was written");
     read_back(plan_, source_, paths_, hashes_, manifest, threads_);
   }
-  report_.quality = quality_report(plan_, source_, hashes_);
+  report_.quality = quality_report(plan_, source_, hashes_, options_.n_worst);
   const bool is_inspected = options_.inspect != nullptr;
   report_.refused = is_inspected && !passes_inspection();
   if (report_.refused) return;

@@ -4,14 +4,8 @@
 #include <map>
 
 namespace ingot::convert {
-namespace {
-
-constexpr std::size_t kWorst = 20;
-
-}  // namespace
-
 QualityReport quality_report(const Plan& plan, const formats::TensorSource& source,
-                             const std::vector<ItemRecord>& records) {
+                             const std::vector<ItemRecord>& records, std::size_t n_worst) {
   QualityReport report;
   std::map<std::pair<formats::SchemeId, formats::Role>, QualityReport::Row> rows;
   std::vector<std::pair<double, std::uint32_t>> by_error;
@@ -37,7 +31,7 @@ QualityReport quality_report(const Plan& plan, const formats::TensorSource& sour
   for (auto& [key, row] : rows) report.rows.push_back(std::move(row));
   // Equal errors in plan order, so that the list does not depend on anything else.
   std::sort(by_error.begin(), by_error.end());
-  by_error.resize(std::min(by_error.size(), kWorst));
+  by_error.resize(std::min(by_error.size(), n_worst));
   for (const auto& [error, item] : by_error) {
     const PlannedTensor& planned = plan.tensors[item];
     report.worst.push_back({.tensor = source.tensors()[planned.tensor].name,

@@ -24,7 +24,7 @@ struct QualityReport {
     formats::SchemeId scheme{};
     quantize::QualitySums sums;
   };
-  std::vector<Worst> worst;  ///< at most 20, largest relative error first; none without error
+  std::vector<Worst> worst;  ///< largest relative error first; none without error
 
   std::uint64_t exact_blocks = 0;    ///< groups that share a scale, every value kept
   std::uint64_t rounded_blocks = 0;  ///< the others
@@ -35,8 +35,9 @@ struct QualityReport {
   [[nodiscard]] bool empty() const { return rows.empty() && inexact_globals == 0; }
 };
 
-/// `records` by item. Tensors without error sums (copied, cast) do not count.
+/// `records` by item, with the `n_worst` worst tensors. Tensors without error sums (copied, cast)
+/// do not count.
 QualityReport quality_report(const Plan& plan, const formats::TensorSource& source,
-                             const std::vector<ItemRecord>& records);
+                             const std::vector<ItemRecord>& records, std::size_t n_worst);
 
 }  // namespace ingot::convert

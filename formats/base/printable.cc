@@ -95,4 +95,19 @@ std::string printable_lines(std::string_view text) {
   return escaped(text, true);
 }
 
+std::string valid_text(std::string_view text) {
+  constexpr std::string_view kReplacement = "\xef\xbf\xbd";  // U+FFFD
+  std::string out;
+  out.reserve(text.size());
+  while (!text.empty()) {
+    const CodePoint point = first_code_point(text);
+    const std::string_view bytes = text.substr(0, point.n_bytes == 0 ? 1 : point.n_bytes);
+    const bool is_kept = point.n_bytes > 0 && (!is_control(point.value) || point.value == '\t' ||
+                                               point.value == '\n');
+    out += is_kept ? bytes : kReplacement;
+    text.remove_prefix(bytes.size());
+  }
+  return out;
+}
+
 }  // namespace ingot

@@ -13,4 +13,8 @@ std::string printable(std::string_view text);
 /// As printable(), but a line break before two spaces stays: so lists stand in our messages.
 std::string printable_lines(std::string_view text);
 
+/// The text as a document may hold it, lines and tabs included: control characters and bytes that
+/// are no UTF-8 become U+FFFD. Generated text may end inside a character.
+std::string valid_text(std::string_view text);
+
 }  // namespace ingot

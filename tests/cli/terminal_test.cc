@@ -14,44 +14,7 @@ namespace {
 
 using ingot::testing::expect_error;
 
-TEST(Terminal, BytesHaveThreeDigitsInDecimalUnits) {
-  EXPECT_EQ(human_bytes(0), "0 B");
-  EXPECT_EQ(human_bytes(999), "999 B");
-  EXPECT_EQ(human_bytes(1000), "1.00 kB");
-  EXPECT_EQ(human_bytes(9'994), "9.99 kB");
-  EXPECT_EQ(human_bytes(9'996), "10.0 kB");
-  EXPECT_EQ(human_bytes(99'960), "100 kB");
-  EXPECT_EQ(human_bytes(999'499), "999 kB");
-  EXPECT_EQ(human_bytes(999'500), "1.00 MB");
-  EXPECT_EQ(human_bytes(688'574'839'360), "689 GB");
-  EXPECT_EQ(human_bytes(~std::uint64_t{0}), "18.4 EB");
-}
-
-TEST(Terminal, SecondsGrowIntoMinutesAndHoursWithoutASixtieth) {
-  EXPECT_EQ(human_seconds(0), "0.0 s");
-  EXPECT_EQ(human_seconds(59.94), "59.9 s");
-  EXPECT_EQ(human_seconds(59.96), "1m 00s");
-  EXPECT_EQ(human_seconds(185), "3m 05s");
-  EXPECT_EQ(human_seconds(3599.6), "1h 00m");
-  EXPECT_EQ(human_seconds(3720), "1h 02m");
-  EXPECT_EQ(human_seconds(-1), "0.0 s");
-}
-
-TEST(Terminal, CommasStandBetweenThousands) {
-  EXPECT_EQ(with_commas(0), "0");
-  EXPECT_EQ(with_commas(999), "999");
-  EXPECT_EQ(with_commas(1000), "1,000");
-  EXPECT_EQ(with_commas(~std::uint64_t{0}), "18,446,744,073,709,551,615");
-}
-
-TEST(Terminal, TablesAlignByCharactersAndLeaveNoTrailingSpace) {
-  EXPECT_EQ(text_table({{"a", "bytes"}, {"\xc3\xa4\xc3\xb6", "1"}, {"c"}}, {false, true}),
-            "  a   bytes\n  \xc3\xa4\xc3\xb6      1\n  c\n");
-  EXPECT_EQ(text_table({}, {}), "");
-}
-
-TEST(Terminal, TablesAndRemarksShowNoControlBytes) {
-  EXPECT_EQ(text_table({{"a\033[2Jb"}}, {}), "  a\\x1b[2Jb\n");
+TEST(Terminal, RemarksShowNoControlBytes) {
   EXPECT_EQ(remark_lines("note", {"a\rb", "c\n  d"}), "note: a\\rb\nnote: c\n  d\n");
 }
 

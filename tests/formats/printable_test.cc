@@ -62,5 +62,13 @@ TEST(Error, ListsKeepTheirLines) {
   }
 }
 
+TEST(ValidText, ReplacesWhatIsNoCharacter) {
+  EXPECT_EQ(valid_text("a\n\tß山😀"), "a\n\tß山😀");
+  EXPECT_EQ(valid_text("cut \xe5\xba"), "cut \xef\xbf\xbd\xef\xbf\xbd");
+  EXPECT_EQ(valid_text("\x1b[2J\xff"), "\xef\xbf\xbd[2J\xef\xbf\xbd");
+  EXPECT_EQ(valid_text("\xc2\x9b"), "\xef\xbf\xbd");  // a control character of C1
+  EXPECT_EQ(valid_text("\xed\xa0\x80"), "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd");  // half a pair
+}
+
 }  // namespace
 }  // namespace ingot

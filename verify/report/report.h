@@ -43,10 +43,13 @@ struct Report {
 std::optional<std::size_t> first_bad_layer(const Report& report);
 
 /// `{"schema": 1, ...}`: --json and ingot.verify.json. Infinite and undefined numbers are null.
-formats::Json report_json(const Report& report);
-/// One self-contained page: inline SVG and style, no script and nothing fetched, light and dark.
-std::string report_html(const Report& report);
+formats::Json report_json(const Report& report, std::size_t n_worst = 100);
+/// For a terminal: at most kScreenLines lines, with the five worst tensors. When `n_worst` is
+/// given, as many tensors and layers, and every other line.
+std::string report_text(const Report& report, std::optional<std::size_t> n_worst = {});
 /// For a model card.
 std::string report_markdown(const Report& report);
+/// A page of its own.
+std::string report_html(const Report& report);
 
 }  // namespace ingot::verify

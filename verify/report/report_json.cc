@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "verify/report/figures.h"
+#include "formats/base/printable.h"
 #include "verify/report/report.h"
 #include "verify/report/verdict.h"
 
@@ -12,7 +12,6 @@ namespace {
 
 constexpr int kSchema = 1;
 // A checkpoint may have a hundred thousand tensors, and each may be missing.
-constexpr std::size_t kWorst = 100;
 constexpr std::size_t kFindings = 1000;
 
 Json number(double value) {
@@ -24,7 +23,7 @@ Json number(const std::optional<double>& value) {
 }
 
 Json side_json(const SideFacts& facts) {
-  Json json = {{"name", printable_text(facts.name)},
+  Json json = {{"name", valid_text(facts.name)},
                {"family", facts.family},
                {"dialect", facts.dialect},
                {"layout", facts.layout},
@@ -51,12 +50,12 @@ Json gate_json(const GateResult& result) {
           {"group", result.gate.group},
           {"bound", result.gate.bound == Bound::kAtLeast ? ">=" : "<="},
           {"limit", number(result.gate.limit)},
-          {"origin", printable_text(result.gate.origin)},
+          {"origin", valid_text(result.gate.origin)},
           {"passed", result.passed},
           {"checked", result.checked},
           {"failed", result.failed},
           {"worst", number(result.worst)},
-          {"subject", printable_text(result.subject)}};
+          {"subject", valid_text(result.subject)}};
 }
 
 Json structure_json(const StructureReport& structure) {
@@ -70,9 +69,9 @@ Json structure_json(const StructureReport& structure) {
         {{"severity", finding.severity == formats::Severity::kError ? "error" : "warning"},
          {"code", std::string(error_code_name(finding.code))},
          {"rule", std::string(finding.rule)},
-         {"file", printable_text(finding.file)},
-         {"tensor", printable_text(finding.tensor)},
-         {"message", printable_text(finding.message)}});
+         {"file", valid_text(finding.file)},
+         {"tensor", valid_text(finding.tensor)},
+         {"message", valid_text(finding.message)}});
   }
   return json;
 }
@@ -107,13 +106,13 @@ Json group_json(const WeightGroup& group) {
   json["identical"] = group.identical;
   json["least_cosine"] = number(group.least_cosine);
   json["worst_scale"] = number(group.worst_scale);
-  json["worst"] = printable_text(group.worst);
+  json["worst"] = valid_text(group.worst);
   json.update(sums_json(group.sums));
   json["step_histogram"] = group.sums.step_histogram;
   return json;
 }
 
-Json weights_json(const WeightsReport& weights) {
+Json weights_json(const WeightsReport& weights, std::size_t n_worst) {
   Json json = {{"tensors", weights.tensors.size()},  {"unmatched", weights.unmatched},
                {"sample", number(weights.sample)},   {"by_scheme_and_role", Json::array()},
                {"by_layer_and_role", Json::array()}, {"worst", Json::array()}};
@@ -121,15 +120,15 @@ Json weights_json(const WeightsReport& weights) {
     json["by_scheme_and_role"].push_back(group_json(group));
   for (const WeightGroup& group : by_layer_and_role(weights))
     json["by_layer_and_role"].push_back(group_json(group));
-  for (const TensorWeights* tensor : worst_tensors(weights, kWorst)) {
-    Json entry = {{"tensor", printable_text(tensor->name)},
+  for (const TensorWeights* tensor : worst_tensors(weights, n_worst)) {
+    Json entry = {{"tensor", valid_text(tensor->name)},
                   {"role", tensor->role},
                   {"from", tensor->from},
                   {"to", tensor->to},
                   {"relation", std::string(relation_name(tensor->relation))},
                   {"coarse_groups", tensor->reach.coarse},
                   {"least_reach", number(tensor->reach.least)},
-                  {"cause", printable_text(tensor->cause)}};
+                  {"cause", valid_text(tensor->cause)}};
     entry.update(sums_json(tensor->sums));
     json["worst"].push_back(std::move(entry));
   }
@@ -191,13 +190,13 @@ Json greedy_json(const GreedyReport& greedy) {
                {"prompts", Json::array()}};
   for (const GreedyPrompt& prompt : greedy.prompts) {
     json["prompts"].push_back(
-        {{"prompt", printable_text(prompt.prompt.text)},
+        {{"prompt", valid_text(prompt.prompt.text)},
          {"ids", prompt.prompt.ids},
          {"outcome", std::string(greedy_outcome_name(prompt.outcome))},
          {"source", prompt.source},
          {"output", prompt.output},
-         {"source_text", printable_text(prompt.source_text)},
-         {"output_text", printable_text(prompt.output_text)},
+         {"source_text", valid_text(prompt.source_text)},
+         {"output_text", valid_text(prompt.output_text)},
          {"first_difference",
           prompt.first_difference ? Json(*prompt.first_difference) : Json(nullptr)},
          {"gap", number(prompt.gap)},
@@ -221,7 +220,7 @@ Json text_json(const TextReport& text) {
 
 }  // namespace
 
-Json report_json(const Report& report) {
+Json report_json(const Report& report, std::size_t n_worst) {
   Json json = {{"schema", kSchema},
                {"command", "verify"},
                {"tool_version", report.tool_version},
@@ -234,18 +233,17 @@ Json report_json(const Report& report) {
   json["measured"] = coverage.measured;
   json["not_judged"] = coverage.not_judged;
   json["not_run"] = Json::array();
-  for (const std::string& reason : report.not_run)
-    json["not_run"].push_back(printable_text(reason));
+  for (const std::string& reason : report.not_run) json["not_run"].push_back(valid_text(reason));
   json["warnings"] = Json::array();
   for (const std::string& warning : report.warnings)
-    json["warnings"].push_back(printable_text(warning));
+    json["warnings"].push_back(valid_text(warning));
   json["source"] = report.source ? side_json(*report.source) : Json(nullptr);
   json["output"] = side_json(report.output);
-  json["reference"] = printable_text(report.reference);
+  json["reference"] = valid_text(report.reference);
   json["gates"] = Json::array();
   for (const GateResult& result : report.gates) json["gates"].push_back(gate_json(result));
   if (report.structure) json["structure"] = structure_json(*report.structure);
-  if (report.weights) json["weights"] = weights_json(*report.weights);
+  if (report.weights) json["weights"] = weights_json(*report.weights, n_worst);
   if (report.layers) json["layers"] = layers_json(report);
   if (report.greedy) json["greedy"] = greedy_json(*report.greedy);
   if (report.text) json["text"] = text_json(*report.text);

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "verify/report/html_text.h"
+#include "verify/report/document.h"
 
 namespace ingot::verify {
 namespace {

@@ -73,8 +73,9 @@ struct WeightGroup {
 std::vector<WeightGroup> by_scheme_and_role(const WeightsReport& report);
 /// By (layer, role); tensors outside the layers have none.
 std::vector<WeightGroup> by_layer_and_role(const WeightsReport& report);
-/// The n tensors with the largest relative error, faults (changed, narrowed, misrounded, nonfinite)
-/// before all others.
+/// Changed, narrowed, misrounded, coarse or not finite.
+bool is_fault(const TensorWeights& tensor);
+/// The n tensors with the largest relative error, faults before all others.
 std::vector<const TensorWeights*> worst_tensors(const WeightsReport& report, std::size_t n);
 
 }  // namespace ingot::verify

@@ -34,11 +34,6 @@ std::vector<WeightGroup> group_by(const WeightsReport& report, const Key& key, c
   return groups;
 }
 
-bool is_fault(const TensorWeights& tensor) {
-  return tensor.relation == Relation::kChanged || tensor.relation == Relation::kNarrowed ||
-         tensor.sums.misrounded > 0 || tensor.sums.nonfinite > 0 || tensor.reach.coarse > 0;
-}
-
 }  // namespace
 
 std::string_view relation_name(Relation relation) {
@@ -55,6 +50,11 @@ std::string_view relation_name(Relation relation) {
       return "narrowed";
   }
   return "";
+}
+
+bool is_fault(const TensorWeights& tensor) {
+  return tensor.relation == Relation::kChanged || tensor.relation == Relation::kNarrowed ||
+         tensor.sums.misrounded > 0 || tensor.sums.nonfinite > 0 || tensor.reach.coarse > 0;
 }
 
 std::vector<WeightGroup> by_scheme_and_role(const WeightsReport& report) {

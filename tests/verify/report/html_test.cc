@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include "tests/verify/report/sample_report.h"
-#include "verify/report/html_text.h"
 #include "verify/report/svg.h"
 
 namespace ingot::verify {

@@ -100,19 +100,5 @@ TEST(Verdict, SaysThatADemandWasNotMeasured) {
   EXPECT_EQ(verdict_sentence(report), "outputs.kl <= 0.001 was demanded, and nothing was measured");
 }
 
-TEST(Markdown, LeavesNothingForHtmlToRead) {
-  const std::string text = report_markdown(failing_report());
-  EXPECT_THAT(text, HasSubstr("out &lt;b>\"&amp;'&lt;/b>"));
-  EXPECT_THAT(text, HasSubstr("ignores &lt;lm\\_head> &amp; "));
-}
-
-TEST(Markdown, HoldsVerdictGatesAndFingerprints) {
-  const std::string text = report_markdown(failing_report());
-  EXPECT_THAT(text, StartsWith("## Verification: FAIL\n"));
-  EXPECT_THAT(text, HasSubstr("| `weights.misrounded <= 0` | 4410 | "));
-  EXPECT_THAT(text, HasSubstr("`9b1d0c5e7f3a42186f0de2b4a7c89135`"));
-  EXPECT_THAT(text, HasSubstr("1 equal, 1 inconclusive, 1 different"));
-}
-
 }  // namespace
 }  // namespace ingot::verify

@@ -2,14 +2,18 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
+#include <vector>
 
-namespace ingot::verify {
+namespace ingot {
 
-/// How the reports for people spell numbers.
+/// How numbers and tables are spelled for people, in every command.
 
 /// `12,345,678`.
 std::string count_text(std::uint64_t value);
+/// Decimal units, three significant digits: `689 GB`.
+std::string bytes_text(std::uint64_t n_bytes);
+/// `1h 02m`, `3m 05s`, `4.2 s`.
+std::string seconds_text(double seconds);
 /// Six digits after the point, nine very near 1, and "1" for 1 itself.
 std::string cosine_text(double value);
 /// Three significant digits, without trailing zeros; from a thousand on a whole number.
@@ -20,11 +24,11 @@ std::string exact_text(double value);
 std::string decibel_text(double value);
 /// `0.123%`; "0" for none, so that few never look like none.
 std::string share_text(std::uint64_t part, std::uint64_t whole);
-/// Decimal units, three significant digits: `689 GB`.
-std::string bytes_text(std::uint64_t n_bytes);
+/// `98.76%` of a part of 1.
+std::string percent_text(double part);
 
-/// The text as valid UTF-8 without control characters other than tab and line feed: what is not
-/// becomes U+FFFD. Generated text may end inside a character.
-std::string printable_text(std::string_view text);
+/// Rows of text in aligned columns, printable; numbers to the right when `right[i]`.
+std::string text_table(const std::vector<std::vector<std::string>>& rows,
+                       const std::vector<bool>& right);
 
-}  // namespace ingot::verify
+}  // namespace ingot

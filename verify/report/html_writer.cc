@@ -1,0 +1,171 @@
+#include <fmt/format.h>
+
+#include "formats/base/figures.h"
+#include "formats/base/printable.h"
+#include "verify/report/document.h"
+#include "verify/report/page_style.h"
+
+namespace ingot::verify {
+namespace {
+
+constexpr std::size_t kMostRemarks = 200;
+
+std::string styled(Style style, std::string_view text) {
+  switch (style) {
+    case Style::kPlain:
+      break;
+    case Style::kCode:
+      return fmt::format("<code>{}</code>", html_text(text));
+    case Style::kLabel:
+      return fmt::format("<b>{}</b>", html_text(text));
+    case Style::kFault:
+      return fmt::format("<b class=\"bad-text\">{}</b>", html_text(text));
+    case Style::kGood:
+    case Style::kBad:
+    case Style::kMild:
+      return html_badge(style, text);
+  }
+  return html_text(text);
+}
+
+// Every entry of a list on a line of its own.
+std::string cell_html(const Cell& cell) {
+  std::string html = styled(cell.style, cell.text);
+  for (std::size_t at = html.find('\n'); at != std::string::npos; at = html.find('\n', at))
+    html.replace(at, 1, "<br/>");
+  return html;
+}
+
+std::string_view class_of(Column::Kind kind) {
+  switch (kind) {
+    case Column::Kind::kNumber:
+      return " class=\"n\"";
+    case Column::Kind::kName:
+      return " class=\"name\"";
+    case Column::Kind::kText:
+      break;
+  }
+  return "";
+}
+
+std::string written(const Paragraph& paragraph) {
+  return paragraph.is_note ? html_note(paragraph.text)
+                           : fmt::format("<p>{}</p>\n", html_text(paragraph.text));
+}
+
+std::string written(const Table& table) {
+  if (table.rows.empty()) return {};
+  std::string text = "<table>\n<thead><tr>";
+  for (const Column& column : table.columns) {
+    const bool is_number = column.kind == Column::Kind::kNumber;
+    text += fmt::format("<th scope=\"col\"{}>{}</th>", is_number ? class_of(column.kind) : "",
+                        html_text(column.title));
+  }
+  text += "</tr></thead>\n<tbody>\n";
+  for (const std::vector<Cell>& row : table.rows) {
+    text += "<tr>";
+    for (std::size_t c = 0; c < row.size(); ++c)
+      text += fmt::format("<td{}>{}</td>", class_of(table.columns[c].kind), cell_html(row[c]));
+    text += "</tr>\n";
+  }
+  const std::string html = html_scroll(text + "</tbody>\n</table>\n");
+  if (table.summary.empty()) return html;
+  return fmt::format("<details><summary>{}</summary>\n{}</details>\n", html_text(table.summary),
+                     html);
+}
+
+std::string written(const Remarks& remarks) {
+  std::string text;
+  for (std::size_t i = 0; i < std::min(remarks.size(), kMostRemarks); ++i) {
+    const Remark& remark = remarks[i];
+    text += fmt::format(
+        "<li>{} {}{}{}</li>\n", styled(remark.style, remark.kind),
+        remark.name.empty() ? "" : styled(Style::kCode, remark.name) + " ", html_text(remark.text),
+        remark.id.empty() ? "" : fmt::format(" <small>{}</small>", html_text(remark.id)));
+  }
+  if (remarks.size() > kMostRemarks)
+    text += fmt::format("<li>and {} more</li>\n", count_text(remarks.size() - kMostRemarks));
+  return text.empty() ? text : fmt::format("<ul class=\"findings\">\n{}</ul>\n", text);
+}
+
+std::string written(const Drawing& drawing) {
+  return drawing.html;
+}
+
+std::string header(const Document& document) {
+  return fmt::format(
+      "<header id=\"verdict\" class=\"{}\">\n<p class=\"verdict\">{} {}</p>\n<div>\n<h1>{}.</h1>\n"
+      "<p>{}.</p>\n{}</div>\n</header>\n",
+      document.is_good ? "good" : "bad", document.is_good ? "✓" : "✗", html_text(document.verdict),
+      html_text(document.finding), html_text(document.subject), written(document.remarks));
+}
+
+}  // namespace
+
+std::string html_text(std::string_view text) {
+  std::string out;
+  for (const char c : valid_text(text)) {
+    switch (c) {
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      case '\'':
+        out += "&#39;";
+        break;
+      default:
+        out += c;
+    }
+  }
+  return out;
+}
+
+std::string html_note(std::string_view text) {
+  return fmt::format("<p class=\"note\">{}</p>\n", html_text(text));
+}
+
+std::string html_scroll(std::string_view html) {
+  return fmt::format("<div class=\"scroll\">\n{}</div>\n", html);
+}
+
+std::string html_badge(Style style, std::string_view word) {
+  const bool is_good = style == Style::kGood, is_bad = style == Style::kBad;
+  return fmt::format("<span class=\"badge {}\">{}{}</span>",
+                     is_good  ? "good"
+                     : is_bad ? "bad"
+                              : "mild",
+                     is_good  ? "✓ "
+                     : is_bad ? "✗ "
+                              : "",
+                     html_text(word));
+}
+
+std::string write_html(const Document& document) {
+  // An icon of nothing keeps browsers from asking a server for one.
+  std::string page = fmt::format(
+      "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
+      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n"
+      "<meta name=\"color-scheme\" content=\"light dark\"/>\n<link rel=\"icon\" href=\"data:,\"/>\n"
+      "<title>{}: {}</title>\n<style>\n{}</style>\n</head>\n<body>\n<main>\n{}",
+      html_text(document.verdict), html_text(document.title), kPageStyle, header(document));
+  for (const Section& section : document.sections) {
+    std::string blocks;
+    for (const Block& block : section.blocks)
+      blocks += std::visit([](const auto& it) { return written(it); }, block);
+    if (blocks.empty()) continue;
+    page += fmt::format("<section id=\"{}\">\n<h2>{}</h2>\n{}</section>\n", section.id,
+                        html_text(section.title), blocks);
+  }
+  return page + fmt::format("</main>\n<footer>{}</footer>\n</body>\n</html>\n",
+                            html_text(document.made_by));
+}
+
+}  // namespace ingot::verify

@@ -1,0 +1,171 @@
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "formats/base/figures.h"
+#include "formats/base/printable.h"
+#include "verify/report/sections.h"
+
+namespace ingot::verify {
+namespace {
+
+constexpr std::size_t kPromptBytes = 400;  // shown of a prompt
+constexpr std::size_t kPromptIds = 64;
+
+bool continues_character(char c) {
+  return (static_cast<unsigned char>(c) & 0xC0U) == 0x80U;
+}
+
+// Where two texts part, at the start of a character.
+std::size_t parting(std::string_view a, std::string_view b) {
+  const auto [at, other] = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
+  auto n = static_cast<std::size_t>(at - a.begin());
+  while (n > 0 && n < a.size() && continues_character(a[n])) --n;
+  while (n > 0 && n < b.size() && continues_character(b[n])) --n;
+  return n;
+}
+
+// The text with the word that starts at `at` marked; an end there is marked as such.
+std::string marked(const std::string& text, std::size_t at) {
+  if (at >= text.size()) return html_text(text) + "<mark>(ends)</mark>";
+  std::size_t end = text.find_first_of(" \n\t", at + 1);
+  end = std::min({end, text.size(), at + 24});
+  while (end < text.size() && continues_character(text[end])) ++end;
+  return fmt::format("{}<mark>{}</mark>{}", html_text(text.substr(0, at)),
+                     html_text(text.substr(at, end - at)), html_text(text.substr(end)));
+}
+
+std::string ids_text(const std::vector<std::int32_t>& ids, std::optional<std::size_t> mark) {
+  std::string text;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const bool is_marked = mark && *mark == i;
+    text += fmt::format("{}{}{}{}", i == 0 ? "" : " ", is_marked ? "<mark>" : "", ids[i],
+                        is_marked ? "</mark>" : "");
+  }
+  if (mark && *mark >= ids.size()) text += " <mark>(ends)</mark>";
+  return text;
+}
+
+std::string pair_html(std::string_view source, std::string_view output) {
+  return fmt::format(
+      "<div class=\"pair\">\n<div><h4>source</h4><p class=\"answer\">{}</p></div>\n"
+      "<div><h4>output</h4><p class=\"answer\">{}</p></div>\n</div>\n",
+      source, output);
+}
+
+std::string answers(const GreedyPrompt& prompt) {
+  const std::string source = valid_text(prompt.source_text);
+  const std::string output = valid_text(prompt.output_text);
+  const std::string ids = pair_html(ids_text(prompt.source, prompt.first_difference),
+                                    ids_text(prompt.output, prompt.first_difference));
+  if (source.empty() && output.empty()) return ids;
+  const std::size_t at = parting(source, output);
+  return fmt::format("{}<details><summary>Token ids</summary>\n{}</details>\n",
+                     source == output ? pair_html(html_text(source), html_text(output))
+                                      : pair_html(marked(source, at), marked(output, at)),
+                     ids);
+}
+
+std::string prompt_html(const Prompt& prompt) {
+  const std::string text = valid_text(prompt.text);
+  if (text.empty()) {
+    const auto shown = static_cast<std::ptrdiff_t>(std::min(prompt.ids.size(), kPromptIds));
+    return ids_text({prompt.ids.begin(), prompt.ids.begin() + shown}, std::nullopt) +
+           (prompt.ids.size() > kPromptIds ? " …" : "");
+  }
+  if (text.size() <= kPromptBytes) return html_text(text);
+  std::size_t end = kPromptBytes;
+  while (continues_character(text[end])) --end;
+  return html_text(text.substr(0, end)) + " …";
+}
+
+Style style_of(GreedyOutcome outcome) {
+  if (outcome == GreedyOutcome::kEqual) return Style::kGood;
+  return outcome == GreedyOutcome::kDifferent ? Style::kBad : Style::kMild;
+}
+
+std::string difference_text(const GreedyPrompt& prompt) {
+  return fmt::format("at token {}: the source's two likeliest are {} apart there, {} is the limit",
+                     *prompt.first_difference, short_text(prompt.gap), short_text(prompt.limit));
+}
+
+Drawing answers_of(const GreedyReport& greedy) {
+  std::string html;
+  for (std::size_t i = 0; i < greedy.prompts.size(); ++i) {
+    const GreedyPrompt& prompt = greedy.prompts[i];
+    html += fmt::format(
+        "<article>\n<p class=\"prompt\"><b>{}</b> {}</p>\n<p>{}{}</p>\n{}</article>\n", i + 1,
+        prompt_html(prompt.prompt),
+        html_badge(style_of(prompt.outcome), greedy_outcome_name(prompt.outcome)),
+        prompt.first_difference ? " " + html_text(difference_text(prompt)) : "", answers(prompt));
+  }
+  return {html};
+}
+
+Remarks differences_of(const GreedyReport& greedy) {
+  Remarks remarks;
+  for (std::size_t i = 0; i < greedy.prompts.size(); ++i) {
+    const GreedyPrompt& prompt = greedy.prompts[i];
+    if (!prompt.first_difference) continue;
+    remarks.push_back({.style = style_of(prompt.outcome),
+                       .kind = std::string(greedy_outcome_name(prompt.outcome)),
+                       .name = fmt::format("prompt {}", i + 1),
+                       .text = difference_text(prompt)});
+  }
+  return remarks;
+}
+
+std::vector<Cell> logits_row(std::string_view name, const LogitAgreement& logits) {
+  return {Cell(std::string(name), Style::kLabel),
+          short_text(logits.mean_kl),
+          short_text(logits.worst_kl),
+          fmt::format("prompt {}, token {}", logits.worst_prompt + 1, logits.worst_token),
+          percent_text(logits.top1),
+          percent_text(logits.top5),
+          short_text(logits.max_error),
+          fmt::format("{:.5f}", logits.source_nll),
+          fmt::format("{:.5f}", logits.output_nll)};
+}
+
+Table logits_table(const LayersReport& layers) {
+  Table table{.columns = {"logits", number("mean KL, nats"), number("worst"), "worst at",
+                          number("same top 1"), number("top 5 shared"), number("max. error"),
+                          number("NLL source"), number("NLL output")},
+              .least_rows = 2};
+  if (layers.logits.tokens > 0) table.rows.push_back(logits_row("next token", layers.logits));
+  if (layers.mtp_logits) table.rows.push_back(logits_row("MTP", *layers.mtp_logits));
+  return table;
+}
+
+std::string perplexity_text(const TextReport& text) {
+  const Likelihood& output = text.output;
+  std::string line = fmt::format("perplexity {:.5f}", output.perplexity());
+  if (text.source) line += fmt::format(", source {:.5f}", text.source->perplexity());
+  line += fmt::format(" on {} tokens of {} documents", count_text(output.tokens),
+                      count_text(text.documents));
+  if (text.documents < output.documents)
+    line += fmt::format(" in {} windows of the context", count_text(output.documents));
+  return line;
+}
+
+}  // namespace
+
+void add_output_section(const Report& report, Form form, Sections& sections) {
+  Section section{"outputs", "Outputs", {}};
+  const auto add = [&](Block block) { section.blocks.push_back(std::move(block)); };
+  if (report.layers) add(logits_table(*report.layers));
+  if (report.text) add(Paragraph{perplexity_text(*report.text)});
+  if (report.greedy) {
+    const GreedyReport& greedy = *report.greedy;
+    add(Paragraph{
+        fmt::format("greedy answers to {} prompts: {} equal, {} inconclusive, {} different",
+                    greedy.prompts.size(), greedy.equal, greedy.inconclusive, greedy.different)});
+    if (form == Form::kPage)
+      add(answers_of(greedy));
+    else
+      add(differences_of(greedy));
+  }
+  sections.push_back(std::move(section));
+}
+
+}  // namespace ingot::verify

@@ -1,0 +1,150 @@
+#include "verify/report/sections.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "formats/base/figures.h"
+#include "verify/report/verdict.h"
+
+namespace ingot::verify {
+namespace {
+
+constexpr std::size_t kPageWorst = 20;
+
+// Nothing could be better: whoever was looked at first is not worth naming.
+bool is_perfect(const GateResult& result) {
+  return result.passed && result.worst == (result.gate.bound == Bound::kAtLeast ? 1 : 0);
+}
+
+Section gates_section(const Report& report, Form form) {
+  const bool is_text = form == Form::kText;
+  Table table{.columns = {"", is_text ? "failed gates" : "gate", number("worst"),
+                          number("beyond it"), name("worst at"), "set by"}};
+  for (const GateResult& result : report.gates) {
+    if (is_text && result.passed) continue;
+    table.rows.push_back(
+        {Cell(result.passed ? "holds" : "fails", result.passed ? Style::kGood : Style::kBad),
+         Cell(gate_text(result.gate), Style::kCode),
+         result.checked > 0 ? exact_text(result.worst) : "not measured",
+         fmt::format("{} of {}", count_text(result.failed), count_text(result.checked)),
+         is_perfect(result) ? "" : result.subject, result.gate.origin});
+  }
+  if (is_text) table.keep({1, 2, 3, 4, 5});
+  return {"gates", "Gates", {std::move(table)}};
+}
+
+std::string schemes_text(const SideFacts& facts) {
+  std::string text;
+  for (const SchemeShare& share : facts.schemes) {
+    text += fmt::format("{}{}: {} tensors, {}", text.empty() ? "" : "\n", share.scheme,
+                        count_text(share.tensors), bytes_text(share.bytes));
+  }
+  return text;
+}
+
+Section compared_section(const Report& report) {
+  Table table{.columns = {""}};
+  if (report.source) table.columns.push_back("source");
+  table.columns.push_back("output");
+  const auto add = [&](std::string_view title, const auto& value, Style style = Style::kPlain) {
+    std::vector<Cell> row = {Cell(std::string(title), Style::kLabel)};
+    if (report.source) row.emplace_back(value(*report.source), style);
+    row.emplace_back(value(report.output), style);
+    const bool has_any = std::any_of(row.begin() + 1, row.end(),
+                                     [](const Cell& cell) { return !cell.text.empty(); });
+    if (has_any) table.rows.push_back(std::move(row));
+  };
+  for (const auto& [title, member] : {std::pair{"name", &SideFacts::name},
+                                      {"family", &SideFacts::family},
+                                      {"dialect", &SideFacts::dialect},
+                                      {"layout", &SideFacts::layout},
+                                      {"ranks", &SideFacts::topology},
+                                      {"made by", &SideFacts::made_by}}) {
+    add(title, [&](const SideFacts& facts) { return facts.*member; });
+  }
+  add("size", [](const SideFacts& facts) {
+    return fmt::format("{} tensors in {} files, {}", count_text(facts.tensors),
+                       count_text(facts.files), bytes_text(facts.bytes));
+  });
+  add("schemes", schemes_text);
+  add("layers gated as", [](const SideFacts& facts) { return facts.kind; });
+  add(
+      "fingerprint", [](const SideFacts& facts) { return facts.fingerprint; }, Style::kCode);
+  Section section{"sides", "What was compared", {std::move(table)}};
+  const auto note = [&](std::string text) {
+    section.blocks.push_back(Paragraph{std::move(text), true});
+  };
+  if (!report.reference.empty())
+    note(fmt::format("The source's activations were recorded by {}.", report.reference));
+  note(
+      "A fingerprint is the XXH3-128 of the names, dtypes, shapes and sizes of all stored "
+      "tensors.");
+  return section;
+}
+
+Section structure_section(const StructureReport& structure, Form form) {
+  Section section{"findings", "Structure", {}};
+  if (form != Form::kText) {
+    section.blocks.push_back(Paragraph{
+        fmt::format("{} tensors were looked for, {}.", count_text(structure.tensors),
+                    structure.has_manifest ? fmt::format("{} compared with the manifest's hashes",
+                                                         count_text(structure.hashed))
+                                           : "there is no manifest to compare hashes with"),
+        true});
+    if (structure.findings.empty())
+      section.blocks.push_back(Paragraph{"Nothing is wrong with the structure."});
+  }
+  Remarks remarks;
+  for (const formats::Finding& finding : structure.findings) {
+    const bool is_error = finding.severity == formats::Severity::kError;
+    remarks.push_back({.style = is_error ? Style::kBad : Style::kMild,
+                       .kind = is_error ? "error" : "warning",
+                       .name = finding.tensor.empty() ? finding.file : finding.tensor,
+                       .text = finding.message,
+                       .id = std::string(finding.rule)});
+  }
+  section.blocks.push_back(std::move(remarks));
+  return section;
+}
+
+}  // namespace
+
+std::string change_text(std::string_view from, std::string_view to) {
+  return from == to ? std::string(to) : fmt::format("{} → {}", from, to);
+}
+
+Document report_document(const Report& report, Form form, std::size_t n_worst) {
+  Document document{.title = form == Form::kPage ? report.output.name : "Verification",
+                    .verdict = std::string(verdict_word(report)),
+                    .is_good = report.passed(),
+                    .finding = verdict_sentence(report),
+                    .subject = compared_sentence(report),
+                    .remarks = remarks_of("not run", report.not_run),
+                    .made_by = "ingot verify " + report.tool_version};
+  const Remarks warnings = remarks_of("warning", report.warnings);
+  document.remarks.insert(document.remarks.end(), warnings.begin(), warnings.end());
+  Sections& sections = document.sections;
+  sections.push_back(gates_section(report, form));
+  if (form != Form::kText) sections.push_back(compared_section(report));
+  if (report.structure) sections.push_back(structure_section(*report.structure, form));
+  add_layer_sections(report, form, n_worst, sections);
+  add_weight_sections(report, form, n_worst, sections);
+  add_output_section(report, form, sections);
+  return document;
+}
+
+std::string report_text(const Report& report, std::optional<std::size_t> n_worst) {
+  return write_text(report_document(report, Form::kText, n_worst.value_or(kScreenWorst)),
+                    n_worst ? 0 : kScreenLines);
+}
+
+std::string report_markdown(const Report& report) {
+  return write_markdown(report_document(report, Form::kCard, kScreenWorst));
+}
+
+std::string report_html(const Report& report) {
+  return write_html(report_document(report, Form::kPage, kPageWorst));
+}
+
+}  // namespace ingot::verify

@@ -1,0 +1,147 @@
+// A text of a given length: what may be shortened are tables and lists of remarks, whose first rows
+// are the most important. The longest gives up a row at a time, so that short ones stay whole.
+
+#include <algorithm>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "formats/base/figures.h"
+#include "formats/base/printable.h"
+#include "verify/report/document.h"
+
+namespace ingot::verify {
+namespace {
+
+// A block, and how many of its rows are shown.
+struct Shown {
+  const Block* block = nullptr;
+  std::size_t rows = 0;
+};
+
+std::size_t size_of(const Block& block) {
+  if (const auto* table = std::get_if<Table>(&block)) return table->rows.size();
+  if (const auto* remarks = std::get_if<Remarks>(&block)) return remarks->size();
+  return 0;
+}
+
+std::size_t least_of(const Block& block) {
+  const auto* table = std::get_if<Table>(&block);
+  return table == nullptr ? 1 : table->least_rows;
+}
+
+std::string remark_line(const Remark& remark) {
+  return fmt::format(
+      "{}: {}{}{}\n", remark.kind, remark.name.empty() ? "" : printable(remark.name) + ": ",
+      printable_lines(remark.text), remark.id.empty() ? "" : fmt::format(" ({})", remark.id));
+}
+
+std::string table_text(const Table& table, std::size_t n_rows) {
+  std::vector<std::vector<std::string>> rows(1);
+  std::vector<bool> right;
+  for (const Column& column : table.columns) {
+    rows.front().push_back(column.title);
+    right.push_back(column.kind == Column::Kind::kNumber);
+  }
+  const bool has_titles = std::any_of(rows.front().begin(), rows.front().end(),
+                                      [](const std::string& title) { return !title.empty(); });
+  if (!has_titles) rows.clear();
+  for (std::size_t r = 0; r < n_rows; ++r) {
+    std::vector<std::string>& row = rows.emplace_back();
+    for (const Cell& cell : table.rows[r]) {
+      row.push_back(cell.text);
+      std::replace(row.back().begin(), row.back().end(), '\n', ';');
+    }
+  }
+  return text_table(rows, right);
+}
+
+std::string text_of(const Shown& shown) {
+  std::string text;
+  if (const auto* paragraph = std::get_if<Paragraph>(shown.block)) {
+    return (paragraph->is_note ? "  " : "") + printable_lines(paragraph->text) + "\n";
+  }
+  if (const auto* table = std::get_if<Table>(shown.block)) {
+    text = table_text(*table, shown.rows);
+  } else if (const auto* remarks = std::get_if<Remarks>(shown.block)) {
+    for (std::size_t i = 0; i < shown.rows; ++i) text += remark_line((*remarks)[i]);
+  }
+  if (const std::size_t left = size_of(*shown.block) - shown.rows; left > 0)
+    text += fmt::format("  ... {} more (--worst N or --json)\n", count_text(left));
+  return text;
+}
+
+// Blocks of a section that a text shows.
+std::vector<Shown> shown_of(const std::vector<Block>& blocks) {
+  std::vector<Shown> shown;
+  for (const Block& block : blocks) {
+    const bool is_empty = std::holds_alternative<Drawing>(block) ||
+                          (!std::holds_alternative<Paragraph>(block) && size_of(block) == 0);
+    if (!is_empty) shown.push_back({.block = &block, .rows = size_of(block)});
+  }
+  return shown;
+}
+
+std::string text_of(const std::vector<std::vector<Shown>>& sections) {
+  std::string text;
+  for (const std::vector<Shown>& section : sections) {
+    if (!text.empty()) text += "\n";
+    for (const Shown& shown : section) text += text_of(shown);
+  }
+  return text;
+}
+
+std::size_t lines_of(const Shown& shown) {
+  const std::string text = text_of(shown);
+  return static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
+}
+
+void shorten(std::vector<std::vector<Shown>>& sections, std::size_t max_lines) {
+  std::vector<std::pair<Shown*, std::size_t>> lengths;
+  std::size_t n_lines = sections.empty() ? 0 : sections.size() - 1;
+  for (std::vector<Shown>& section : sections) {
+    for (Shown& shown : section) {
+      lengths.emplace_back(&shown, lines_of(shown));
+      n_lines += lengths.back().second;
+    }
+  }
+  while (n_lines > max_lines) {
+    const auto longest =
+        std::max_element(lengths.begin(), lengths.end(), [](const auto& a, const auto& b) {
+          const auto rows = [](const Shown& shown) {
+            return shown.rows > least_of(*shown.block) ? shown.rows : 0;
+          };
+          return rows(*a.first) < rows(*b.first);
+        });
+    Shown& shown = *longest->first;
+    if (shown.rows <= least_of(*shown.block)) return;
+    // The first step only makes room for the line that says how many are left.
+    const bool is_whole = shown.rows == size_of(*shown.block);
+    const std::size_t spare = n_lines - max_lines + (is_whole ? 1 : 0);
+    const std::size_t most = shown.rows - least_of(*shown.block);
+    // Long lists in one step, to where the next one is as long.
+    shown.rows -= std::clamp<std::size_t>(spare / lengths.size(), 1, most);
+    const std::size_t length = lines_of(shown);
+    n_lines = n_lines - longest->second + length;
+    longest->second = length;
+  }
+}
+
+}  // namespace
+
+std::string write_text(const Document& document, std::size_t max_lines) {
+  // The head and the remarks are sections, too.
+  std::vector<Block> head, foot = {document.remarks};
+  if (!document.verdict.empty()) {
+    head = {Paragraph{fmt::format("{}: {}", document.verdict, document.finding)},
+            Paragraph{document.subject}};
+  }
+  std::vector<std::vector<Shown>> sections = {shown_of(head)};
+  for (const Section& section : document.sections) sections.push_back(shown_of(section.blocks));
+  sections.push_back(shown_of(foot));
+  std::erase_if(sections, [](const auto& section) { return section.empty(); });
+  if (max_lines > 0) shorten(sections, max_lines);
+  return text_of(sections);
+}
+
+}  // namespace ingot::verify
