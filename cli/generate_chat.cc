@@ -11,6 +11,7 @@
 #include "cli/generate_output.h"
 #include "cli/line_editor.h"
 #include "formats/base/error.h"
+#include "formats/json/json.h"
 
 namespace ingot::cli {
 namespace {

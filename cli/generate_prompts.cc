@@ -8,6 +8,7 @@
 
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
+#include "formats/json/json.h"
 #include "inference/chat/messages.h"
 #include "inference/generate/prompt_text.h"
 
@@ -96,13 +97,13 @@ std::vector<std::vector<std::int32_t>> PromptReader::read_lines() const {
   for (const inference::PromptLine& line : inference::parse_prompt_lines(
            read_text_file(words_.prompts_file, kMaxPromptBytes), words_.prompts_file)) {
     try {
-      const bool is_text = line.said.messages.is_null();
+      const bool is_text = line.said.messages == nullptr;
       if (!is_text && (words_.raw || words_.system)) {
         throw Error(ErrorCode::kInvalidArgument,
                     "holds messages, which take neither --raw nor --system");
       }
       prompts.push_back(is_text ? encode_text(line.text)
-                                : encode(line.said.messages, line.said.tools));
+                                : encode(*line.said.messages, *line.said.tools));
     } catch (const Error& error) {
       throw Error(error.code(), fmt::format("line {}: {}", line.line, error.what()))
           .in_file(words_.prompts_file);
@@ -120,7 +121,7 @@ std::vector<std::vector<std::int32_t>> PromptReader::read() const {
   if (!words_.messages_file.empty()) {
     const inference::Conversation conversation = inference::parse_messages(
         read_text_file(words_.messages_file, kMaxPromptBytes), words_.messages_file);
-    return {encode(conversation.messages, conversation.tools)};
+    return {encode(*conversation.messages, *conversation.tools)};
   }
   if (inference::has_prompt_lines(words_.prompts_file)) return read_lines();
   std::vector<std::vector<std::int32_t>> prompts;

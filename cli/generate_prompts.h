@@ -9,7 +9,7 @@
 
 #include "cli/generate_words.h"
 #include "formats/checkpoint/checkpoint.h"
-#include "formats/json/json.h"
+#include "formats/json/json_fwd.h"
 #include "inference/chat/chat_format.h"
 #include "inference/tokenizer/tokenizer.h"
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "formats/json/json.h"
+#include "formats/json/json_fwd.h"
 #include "inference/chat/chat_format.h"
 
 namespace ingot::inference {
@@ -15,7 +15,7 @@ struct ChatRequest {
   const formats::Json& tools;
   const ChatOptions& options;
 
-  [[nodiscard]] bool has_tools() const { return tools.is_array() && !tools.empty(); }
+  [[nodiscard]] bool has_tools() const;
   [[nodiscard]] bool thinks() const { return options.thinking.value_or(false); }
 };
 
@@ -32,7 +32,7 @@ std::span<const BuiltInFormat> built_in_formats();
 /// kUnsupported: the format `name` has no such thing.
 [[noreturn]] void refuse_in_format(std::string_view name, const std::string& what);
 /// kInvalidArgument unless the further variables are null, or an object without any.
-void refuse_extra(std::string_view name, const formats::Json& extra);
+void refuse_extra(std::string_view name, const formats::Json* extra);
 
 /// DeepSeek-V2: `User: ` and `Assistant: ` in words.
 std::string render_deepseek_v2(const ChatRequest& request);

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
+#include "formats/json/json.h"
 #include "inference/chat/built_in_formats.h"
 #include "inference/chat/deepseek_v32.h"
 #include "inference/chat/messages.h"
@@ -50,6 +51,10 @@ class BuiltInChatFormat final : public ChatFormat {
 
 }  // namespace
 
+bool ChatRequest::has_tools() const {
+  return tools.is_array() && !tools.empty();
+}
+
 std::span<const BuiltInFormat> built_in_formats() {
   return kFormats;
 }
@@ -62,14 +67,14 @@ void refuse_in_format(std::string_view name, const std::string& what) {
   throw Error(ErrorCode::kUnsupported, fmt::format("the chat format {} has no {}", name, what));
 }
 
-void refuse_extra(std::string_view name, const Json& extra) {
-  if (extra.is_null()) return;
-  if (!extra.is_object()) {
+void refuse_extra(std::string_view name, const Json* extra) {
+  if (extra == nullptr) return;
+  if (!extra->is_object()) {
     throw Error(ErrorCode::kInvalidArgument, "the variables of a chat format must be an object");
   }
-  if (!extra.empty()) {
+  if (!extra->empty()) {
     throw Error(ErrorCode::kInvalidArgument, fmt::format("the chat format {} has no variable '{}'",
-                                                         name, extra.items().begin().key()));
+                                                         name, extra->items().begin().key()));
   }
 }
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "formats/json/json.h"
+#include "formats/json/json_fwd.h"
 
 namespace ingot::inference {
 
@@ -24,7 +24,7 @@ struct ChatOptions {
   std::string date;
   /// Further variables of a template, an object or null; deepseek-v3.2 takes `drop_thinking` and
   /// `add_default_bos_token`.
-  formats::Json extra;
+  std::shared_ptr<const formats::Json> extra;
 };
 
 /// Turns messages into the text of a prompt. The text has its BOS where the format has one, so a

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 
+#include "formats/json/json.h"
 #include "inference/chat/messages.h"
 
 namespace ingot::inference {

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "formats/json/json.h"
+#include "formats/json/json_fwd.h"
 
 namespace ingot::inference {
 

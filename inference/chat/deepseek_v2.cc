@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "formats/json/json.h"
 #include "inference/chat/built_in_formats.h"
 #include "inference/chat/deepseek_tokens.h"
 #include "inference/chat/messages.h"
@@ -10,7 +11,7 @@ namespace ingot::inference {
 
 std::string render_deepseek_v2(const ChatRequest& request) {
   constexpr std::string_view kName = "deepseek-v2";
-  refuse_extra(kName, request.options.extra);
+  refuse_extra(kName, request.options.extra.get());
   if (request.has_tools()) refuse_in_format(kName, "tools");
   if (request.thinks()) refuse_in_format(kName, "thinking mode");
   std::string text(deepseek::kBos);

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "formats/json/json.h"
 #include "inference/chat/built_in_formats.h"
 #include "inference/chat/deepseek_system_text.h"
 #include "inference/chat/deepseek_tokens.h"
@@ -37,7 +38,7 @@ class Rendering {
       : request_(request), variant_(variant) {}
 
   std::string run() {
-    refuse_extra(variant_.name, request_.options.extra);
+    refuse_extra(variant_.name, request_.options.extra.get());
     if (request_.has_tools()) {
       refuse_in_format(variant_.name,
                        "block that declares tools (describe them in the system message)");

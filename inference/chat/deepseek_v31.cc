@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "formats/json/json.h"
 #include "inference/chat/built_in_formats.h"
 #include "inference/chat/deepseek_system_text.h"
 #include "inference/chat/deepseek_tokens.h"
@@ -66,7 +67,7 @@ class Rendering {
   explicit Rendering(const ChatRequest& request) : request_(request) {}
 
   std::string run() {
-    refuse_extra(kName, request_.options.extra);
+    refuse_extra(kName, request_.options.extra.get());
     text_ = deepseek::kBos;
     text_ += deepseek_system_text(request_.messages);
     if (request_.has_tools()) text_ += "\n\n" + tools_block(request_.tools);

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
+#include "formats/json/json.h"
 #include "inference/chat/deepseek_tokens.h"
 #include "inference/chat/messages.h"
 #include "inference/chat/python_json.h"
@@ -100,10 +101,10 @@ std::string declarations(const Numbered& at) {
 }
 
 Json parsed_arguments(const Numbered& at, std::size_t i, const ToolCall& call) {
-  Json arguments = call.arguments;
+  Json arguments = *call.arguments;
   if (arguments.is_string()) {
     try {
-      arguments = formats::parse_json(call.arguments.get_ref<const std::string&>(), "");
+      arguments = formats::parse_json(call.arguments->get_ref<const std::string&>(), "");
     } catch (const Error& error) {
       refuse(at, fmt::format(".tool_calls[{}]: the arguments: {}", i, error.message()));
     }
@@ -137,10 +138,10 @@ struct Flags {
   bool drop_thinking = true, add_bos = true;
 };
 
-Flags read_flags(const Json& extra) {
+Flags read_flags(const Json* extra) {
   Flags flags;
-  if (extra.is_null()) return flags;
-  Json rest = extra;
+  if (extra == nullptr) return flags;
+  Json rest = *extra;
   const auto take = [&](const char* key, bool& flag) {
     if (!rest.is_object() || !rest.contains(key)) return;
     if (!rest.at(key).is_boolean()) {
@@ -151,7 +152,7 @@ Flags read_flags(const Json& extra) {
   };
   take("drop_thinking", flags.drop_thinking);
   take("add_default_bos_token", flags.add_bos);
-  refuse_extra(kName, rest);
+  refuse_extra(kName, &rest);
   return flags;
 }
 
@@ -271,7 +272,7 @@ class Encoder {
 }  // namespace
 
 std::string render_deepseek_v32(const ChatRequest& request) {
-  const Flags flags = read_flags(request.options.extra);
+  const Flags flags = read_flags(request.options.extra.get());
   std::string text(flags.add_bos ? deepseek::kBos : std::string_view());
   text += Encoder(request, flags).text();
   return text;

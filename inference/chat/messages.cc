@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
+#include "formats/json/json.h"
 #include "inference/chat/python_json.h"
 
 namespace ingot::inference {
@@ -114,15 +115,16 @@ void check_message(const Json& value, std::size_t index, std::string_view where)
 
 Conversation parse_messages(std::string_view json, std::string_view where) {
   Json document = formats::parse_json(json, where);
-  Conversation conversation;
+  Json messages;
+  Json tools;
   if (document.is_array()) {
-    conversation.messages = std::move(document);
+    messages = std::move(document);
   } else if (document.is_object()) {
     for (auto& [key, value] : document.items()) {
       if (key == "messages") {
-        conversation.messages = std::move(value);
+        messages = std::move(value);
       } else if (key == "tools") {
-        conversation.tools = std::move(value);
+        tools = std::move(value);
       } else {
         refuse(where, fmt::format("the key '{}' is not known (messages and tools are)",
                                   std::string_view(key).substr(0, kMaxShownBytes)));
@@ -131,9 +133,10 @@ Conversation parse_messages(std::string_view json, std::string_view where) {
   } else {
     refuse(where, "is neither a list of messages nor an object with 'messages'");
   }
-  check_messages(conversation.messages, where);
-  check_tools(conversation.tools, where);
-  return conversation;
+  check_messages(messages, where);
+  check_tools(tools, where);
+  return {.messages = std::make_shared<const Json>(std::move(messages)),
+          .tools = std::make_shared<const Json>(std::move(tools))};
 }
 
 void check_messages(const Json& messages, std::string_view where) {
@@ -181,7 +184,7 @@ bool message_flag(const Json& message, const char* key) {
 }
 
 std::string ToolCall::arguments_text() const {
-  return arguments.is_string() ? arguments.get<std::string>() : python_json(arguments);
+  return arguments->is_string() ? arguments->get<std::string>() : python_json(*arguments);
 }
 
 std::vector<ToolCall> tool_calls(const Json& message) {
@@ -192,7 +195,7 @@ std::vector<ToolCall> tool_calls(const Json& message) {
     const Json* inner = find(call, "function");
     const Json& function = inner == nullptr ? call : *inner;
     calls.push_back(
-        {.name = function.at("name").get<std::string>(), .arguments = function.at("arguments")});
+        {.name = function.at("name").get<std::string>(), .arguments = &function.at("arguments")});
   }
   return calls;
 }

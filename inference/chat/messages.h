@@ -1,11 +1,12 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "formats/json/json.h"
+#include "formats/json/json_fwd.h"
 
 namespace ingot::inference {
 
@@ -13,8 +14,8 @@ namespace ingot::inference {
 /// type "text"), and where they apply reasoning_content, tool_calls, tool_call_id, name, prefix,
 /// tools, response_format.
 struct Conversation {
-  formats::Json messages;  ///< an array
-  formats::Json tools;     ///< null, or an array
+  std::shared_ptr<const formats::Json> messages;  ///< an array
+  std::shared_ptr<const formats::Json> tools;     ///< null or an array; there when messages are
 };
 
 /// Parses a JSON array of messages, or an object {"messages": [...], "tools": [...]}. `where` names
@@ -38,13 +39,13 @@ bool message_flag(const formats::Json& message, const char* key);
 
 struct ToolCall {
   std::string name;
-  formats::Json arguments;  ///< a string holding JSON, or an object, as the message has it
+  const formats::Json* arguments;  ///< in the message: a string holding JSON, or an object
 
   /// As text: a string as it is, an object as Python's json.dumps writes it.
   [[nodiscard]] std::string arguments_text() const;
 };
 
-/// The calls of a message that check_messages accepts.
+/// The calls of a message that check_messages accepts; it must outlive them.
 std::vector<ToolCall> tool_calls(const formats::Json& message);
 
 }  // namespace ingot::inference

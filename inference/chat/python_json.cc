@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
+#include "formats/json/json.h"
 #include "inference/tokenizer/utf8.h"
 
 namespace ingot::inference {

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "formats/json/json.h"
+#include "formats/json/json_fwd.h"
 
 namespace ingot::inference {
 

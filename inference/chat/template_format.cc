@@ -10,6 +10,7 @@
 
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
+#include "formats/json/json.h"
 #include "inference/chat/jinja/template.h"
 #include "inference/chat/messages.h"
 
@@ -48,19 +49,19 @@ class TemplateFormat final : public ChatFormat {
       variables["thinking"] = *options.thinking;
       variables["enable_thinking"] = *options.thinking;
     }
-    add_extra(options.extra, variables);
+    add_extra(options.extra.get(), variables);
     const Template& chosen =
         has_tools && templates_.with_tools ? *templates_.with_tools : *templates_.plain;
     return chosen.render(variables, options.date);
   }
 
  private:
-  static void add_extra(const Json& extra, Json& variables) {
-    if (extra.is_null()) return;
-    if (!extra.is_object()) {
+  static void add_extra(const Json* extra, Json& variables) {
+    if (extra == nullptr) return;
+    if (!extra->is_object()) {
       throw Error(ErrorCode::kInvalidArgument, "the variables of a template must be an object");
     }
-    for (const auto& [name, value] : extra.items()) {
+    for (const auto& [name, value] : extra->items()) {
       for (const char* own : {"messages", "tools", "add_generation_prompt"}) {
         if (name != own) continue;
         throw Error(ErrorCode::kInvalidArgument,

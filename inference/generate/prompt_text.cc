@@ -86,9 +86,10 @@ PromptLine parse_line(std::string_view text) {
   if (kind.empty())
     refuse("is neither a string nor an object with \"text\", \"prompt\" or \"messages\"");
   if (kind == "messages") {
-    entry.said = {.messages = std::move(value["messages"]), .tools = value.value("tools", Json())};
-    check_messages(entry.said.messages, "");
-    check_tools(entry.said.tools, "");
+    entry.said = {.messages = std::make_shared<const Json>(std::move(value["messages"])),
+                  .tools = std::make_shared<const Json>(value.value("tools", Json()))};
+    check_messages(*entry.said.messages, "");
+    check_tools(*entry.said.tools, "");
   } else {
     take(value[std::string(kind)]);
   }

@@ -151,7 +151,7 @@ std::vector<Prompt> encode_lines(const std::filesystem::path& path, const Checkp
   }
   const auto bos = inference::bos_before_text(source.directory(), tokenizer);
   const bool has_chats = std::any_of(
-      lines.begin(), lines.end(), [](const auto& line) { return !line.said.messages.is_null(); });
+      lines.begin(), lines.end(), [](const auto& line) { return line.said.messages != nullptr; });
   const auto format =
       has_chats ? inference::open_chat_format(source.directory(), source.family().name, {})
                 : nullptr;
@@ -159,13 +159,13 @@ std::vector<Prompt> encode_lines(const std::filesystem::path& path, const Checkp
   options.date = kDate;
   std::vector<Prompt> prompts;
   for (const inference::PromptLine& line : lines) {
-    if (line.said.messages.is_null()) {
+    if (line.said.messages == nullptr) {
       prompts.push_back(
           {.text = line.text, .ids = inference::encode_raw_text(tokenizer, bos, line.text)});
       continue;
     }
     try {
-      const std::string text = format->render(line.said.messages, line.said.tools, options);
+      const std::string text = format->render(*line.said.messages, *line.said.tools, options);
       prompts.push_back({.text = text, .ids = tokenizer.encode(text, false)});
     } catch (const Error& error) {
       throw Error(error.code(), fmt::format("line {}: {}", line.line, error.what()))

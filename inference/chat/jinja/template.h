@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "formats/json/json.h"
+#include "formats/json/json_fwd.h"
 #include "inference/chat/jinja/limits.h"
 
 namespace ingot::inference::jinja {

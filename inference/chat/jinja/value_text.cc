@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "formats/json/json.h"
 #include "inference/chat/jinja/operators.h"
 #include "inference/chat/python_text.h"
 #include "inference/tokenizer/utf8.h"

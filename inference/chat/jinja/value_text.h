@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "formats/json/json.h"
+#include "formats/json/json_fwd.h"
 #include "inference/chat/jinja/render_state.h"
 #include "inference/chat/jinja/value.h"
 #include "inference/chat/python_json.h"

@@ -2,12 +2,15 @@
 
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <set>
 #include <string>
+#include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "formats/json/json.h"
 #include "inference/chat/built_in_formats.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
@@ -18,6 +21,10 @@ namespace {
 using formats::Json;
 using ingot::testing::expect_error;
 using ingot::testing::TempDir;
+
+std::shared_ptr<const Json> shared(Json value) {
+  return std::make_shared<const Json>(std::move(value));
+}
 
 const std::filesystem::path& root() {
   static const std::filesystem::path path = INGOT_SOURCE_DIR;
@@ -99,15 +106,15 @@ TEST(ChatFormat, GivesATemplateItsVariables) {
   EXPECT_EQ(format->render(question(), nullptr,
                            {.thinking = false,
                             .date = "2025-03-07",
-                            .extra = {{"effort", "max"}, {"thinking", "deep"}}}),
+                            .extra = shared({{"effort", "max"}, {"thinking", "deep"}})}),
             "Hi|True|True|deep|False|max|07.03.");
   expect_error(ErrorCode::kInvalidArgument, {"'messages'"}, [&] {
-    format->render(question(), nullptr, {.extra = {{"messages", 1}}});
+    format->render(question(), nullptr, {.extra = shared({{"messages", 1}})});
   });
   expect_error(ErrorCode::kInvalidArgument, {"must be an object"},
-               [&] { format->render(question(), nullptr, {.extra = 5}); });
+               [&] { format->render(question(), nullptr, {.extra = shared(5)}); });
   expect_error(ErrorCode::kInvalidArgument, {"'2025-02-30'"}, [&] {
-    format->render(question(), nullptr, {.date = "2025-02-30", .extra = {{"effort", 1}}});
+    format->render(question(), nullptr, {.date = "2025-02-30", .extra = shared({{"effort", 1}})});
   });
   expect_error(ErrorCode::kInvalidArgument, {"messages[0].role"}, [&] {
     format->render({{{"content", "x"}}}, nullptr, {});
@@ -167,10 +174,10 @@ TEST(ChatFormat, BuiltInFormatsCheckTheirInput) {
     expect_error(ErrorCode::kInvalidArgument, {"tools is no list"},
                  [&] { format->render(question(), Json::object(), {}); });
     expect_error(ErrorCode::kInvalidArgument, {"'effort'"}, [&] {
-      format->render(question(), nullptr, {.extra = {{"effort", 1}}});
+      format->render(question(), nullptr, {.extra = shared({{"effort", 1}})});
     });
     expect_error(ErrorCode::kInvalidArgument, {"must be an object"},
-                 [&] { format->render(question(), nullptr, {.extra = 1}); });
+                 [&] { format->render(question(), nullptr, {.extra = shared(1)}); });
     expect_error(ErrorCode::kUnsupported, {"latest_reminder", std::string(row.name)}, [&] {
       format->render({{{"role", "latest_reminder"}, {"content", "x"}}}, nullptr, {});
     });

@@ -1,6 +1,8 @@
 #include "inference/chat/deepseek_v32.h"
 
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -15,6 +17,10 @@ namespace {
 
 using formats::Json;
 using ingot::testing::expect_error;
+
+std::shared_ptr<const Json> shared(Json value) {
+  return std::make_shared<const Json>(std::move(value));
+}
 
 Json message(const char* role, const char* content) {
   return {{"role", role}, {"content", content}};
@@ -240,15 +246,15 @@ TEST(DeepseekV32, RemovesEarlierDevelopersWhileThinking) {
   const std::string rest = "b<｜end▁of▁sentence｜><｜User｜>c<｜Assistant｜>";
   EXPECT_EQ(render(messages, thinking()), head + rest + "<think>");
   EXPECT_EQ(render(messages), head + kept + rest + "</think>");
-  EXPECT_EQ(render(messages, {.thinking = true, .extra = {{"drop_thinking", false}}}),
+  EXPECT_EQ(render(messages, {.thinking = true, .extra = shared({{"drop_thinking", false}})}),
             head + kept + rest + "<think>");
 }
 
 TEST(DeepseekV32, TakesItsTwoFlags) {
-  EXPECT_EQ(render({message("user", "q")}, {.extra = {{"add_default_bos_token", false}}}),
+  EXPECT_EQ(render({message("user", "q")}, {.extra = shared({{"add_default_bos_token", false}})}),
             "<｜User｜>q<｜Assistant｜></think>");
   expect_error(ErrorCode::kInvalidArgument, {"'drop_thinking' is no boolean"}, [] {
-    render({message("user", "q")}, {.extra = {{"drop_thinking", 1}}});
+    render({message("user", "q")}, {.extra = shared({{"drop_thinking", 1}})});
   });
 }
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "formats/json/json.h"
 #include "inference/chat/jinja/template.h"
 #include "tests/support/expect_error.h"
 

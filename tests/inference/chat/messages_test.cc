@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "formats/json/json.h"
 #include "tests/support/expect_error.h"
 
 namespace ingot::inference {
@@ -16,14 +17,14 @@ TEST(Messages, ComeAsAListOrWithTools) {
   const std::string list =
       R"([{"role": "system", "content": "S"}, {"role": "user", "content": "U"}])";
   const Conversation alone = parse_messages(list, "m.json");
-  EXPECT_EQ(alone.messages.size(), 2U);
-  EXPECT_TRUE(alone.tools.is_null());
+  EXPECT_EQ(alone.messages->size(), 2U);
+  EXPECT_TRUE(alone.tools->is_null());
   const Conversation both = parse_messages(
       R"({"tools": [{"type": "function", "function": {"name": "f"}}, {"name": "g"}], "messages": )" +
           list + "}",
       "m.json");
-  EXPECT_EQ(both.messages, alone.messages);
-  EXPECT_EQ(both.tools.size(), 2U);
+  EXPECT_EQ(*both.messages, *alone.messages);
+  EXPECT_EQ(both.tools->size(), 2U);
 }
 
 TEST(Messages, AcceptEveryRoleAndKeyTheyKnow) {
@@ -38,17 +39,17 @@ TEST(Messages, AcceptEveryRoleAndKeyTheyKnow) {
                           {"name": "g", "arguments": {"b": [2.0]}}]},
           {"role": "tool", "content": "t", "tool_call_id": "1", "name": "f"}])",
       "m.json");
-  EXPECT_EQ(message_text(all.messages[0], 0), "");
-  EXPECT_EQ(message_text(all.messages[3], 3), "ab");
-  EXPECT_TRUE(message_flag(all.messages[4], "prefix"));
-  EXPECT_FALSE(message_flag(all.messages[5], "prefix"));
-  const auto calls = tool_calls(all.messages[4]);
+  EXPECT_EQ(message_text((*all.messages)[0], 0), "");
+  EXPECT_EQ(message_text((*all.messages)[3], 3), "ab");
+  EXPECT_TRUE(message_flag((*all.messages)[4], "prefix"));
+  EXPECT_FALSE(message_flag((*all.messages)[5], "prefix"));
+  const auto calls = tool_calls((*all.messages)[4]);
   ASSERT_EQ(calls.size(), 2U);
   EXPECT_EQ(calls[0].name, "f");
   EXPECT_EQ(calls[0].arguments_text(), "{\"a\": 1}");
   EXPECT_EQ(calls[1].name, "g");
   EXPECT_EQ(calls[1].arguments_text(), "{\"b\": [2.0]}");
-  EXPECT_TRUE(tool_calls(all.messages[5]).empty());
+  EXPECT_TRUE(tool_calls((*all.messages)[5]).empty());
 }
 
 void expect_refused(const std::string& json, const std::string& fragment) {

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "formats/json/json.h"
 #include "tests/support/expect_error.h"
 
 // Every expected text is what CPython 3.11 printed: repr() of the float, json.dumps of the value.

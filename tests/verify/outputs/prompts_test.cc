@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "formats/json/json.h"
 #include "inference/generate/prompt_text.h"
 #include "tests/inference/model/edited_copy.h"
 #include "tests/support/expect_error.h"
