@@ -2,11 +2,11 @@
 #include <iostream>
 #include <memory>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "cli/commands.h"
+#include "cli/flag_table.h"
 #include "cli/size_option.h"
 #include "cli/terminal.h"
 #include "convert/version.h"
@@ -115,23 +115,30 @@ int run_calibrate(const Words& words) {
 
 }  // namespace
 
-std::function<int()> declare_calibrate(CLI::App& app) {
+std::function<int()> declare_calibrate(FlagTable& table) {
   auto words = std::make_shared<Words>();
-  app.add_option("directory", words->directory, "directory of the checkpoint, whole or in slices")
-      ->required();
-  app.add_option("--text", words->text,
-                 "what to read: a .txt file as one document, JSON {\"docs\": [...]}, or JSON lines "
-                 "(.jsonl)")
-      ->required();
-  app.add_option("--out", words->out, "safetensors file to write; must be absent")->required();
-  app.add_option("--max-tokens", words->max_tokens, "stop after so many tokens (default: read all)")
-      ->check(CLI::PositiveNumber);
-  app.add_option("--mem-limit", words->mem_limit, "memory budget")->capture_default_str();
-  app.add_option("--threads", words->threads, "threads (default: every processor)")
-      ->check(CLI::Range(1, 1024));
-  app.add_option("--family", words->family, "model family instead of config.json's");
-  app.add_flag("--json", words->json, "one JSON document on stdout");
-  app.footer(
+  table.add(
+      FlagGroup::kCommon,
+      {{"directory",
+        &words->directory,
+        "directory of the checkpoint, whole or in slices",
+        {.is_required = true}},
+       {"--text",
+        &words->text,
+        "what to read: a .txt file as one document, JSON {\"docs\": [...]}, or JSON lines (.jsonl)",
+        {.is_required = true}},
+       {"--out", &words->out, "safetensors file to write; must be absent", {.is_required = true}},
+       {"--max-tokens",
+        &words->max_tokens,
+        "stop after so many tokens (default: read all)",
+        {.is_positive = true}}});
+  table.add(FlagGroup::kSource,
+            {{"--family", &words->family, "model family instead of config.json's"}});
+  table.add(FlagGroup::kJob,
+            {{"--mem-limit", &words->mem_limit, "memory budget"},
+             {"--threads", &words->threads, kThreadsHelp, {.range = kThreadRange}}});
+  table.add(FlagGroup::kReport, {{"--json", &words->json, kJsonHelp}});
+  table.set_footer(
       "Examples:\n"
       "  ingot calibrate DeepSeek-V3.2 --text sample.json --out statistics.safetensors\n"
       "  ingot convert DeepSeek-V3.2 OUT --to nvfp4 --importance statistics.safetensors\n"

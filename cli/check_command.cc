@@ -3,12 +3,12 @@
 #include <memory>
 #include <set>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "check/check.h"
 #include "check/check_directory.h"
 #include "cli/commands.h"
+#include "cli/flag_table.h"
 #include "cli/terminal.h"
 #include "formats/base/fault_lines.h"
 #include "formats/base/figures.h"
@@ -134,34 +134,33 @@ int run_check(const Words& words) {
 
 }  // namespace
 
-std::function<int()> declare_check(CLI::App& app) {
+std::function<int()> declare_check(FlagTable& table) {
   auto words = std::make_shared<Words>();
-  app.add_option("directory", words->directory,
-                 "checkpoint to check: whole, one rank's slices, or those of all ranks")
-      ->required();
-  auto* deep = app.add_flag("--deep", words->deep, "read every FP8 weight for NaN codes");
-  auto* no_hashes =
-      app.add_flag("--no-hashes", words->no_hashes, "compare sizes with the manifest, not bytes");
-  auto* family = app.add_option("--family", words->family,
-                                "model family instead of config.json's; generic accepts any names");
-  auto* config = app.add_option("--config", words->config,
-                                "config.json of the model, for shards that have none beside them");
-  app.add_option(
-         "--tp", words->tensor_parallel,
-         "also warn where a cut for so many tensor-parallel ranks would split a scale group")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
-  app.add_option("--source-of", words->source_of,
-                 "only tell whether this is what the directory CONVERTED was made from")
-      ->type_name("CONVERTED")
-      ->excludes(deep)
-      ->excludes(no_hashes)
-      ->excludes(family)
-      ->excludes(config);
-  app.add_option("--threads", words->threads, "threads (default: every processor)")
-      ->check(CLI::Range(1, 1024));
-  app.add_flag("--json", words->json, "one JSON document on stdout");
-  app.footer(
+  table.add(FlagGroup::kCommon,
+            {{"directory",
+              &words->directory,
+              "checkpoint to check: whole, one rank's slices, or those of all ranks",
+              {.is_required = true}},
+             {"--deep", &words->deep, "read every FP8 weight for NaN codes"},
+             {"--no-hashes", &words->no_hashes, "compare sizes with the manifest, not bytes"},
+             {"--tp",
+              &words->tensor_parallel,
+              "also warn where a cut for so many tensor-parallel ranks would split a scale group",
+              {.range = NumberRange{1, 1024}}},
+             {"--source-of",
+              &words->source_of,
+              "only tell whether this is what the directory CONVERTED was made from",
+              {.excludes = {"--deep", "--no-hashes", "--family", "--config"},
+               .value_name = "CONVERTED"}}});
+  table.add(FlagGroup::kSource,
+            {{"--family", &words->family,
+              "model family instead of config.json's; generic accepts any names"},
+             {"--config", &words->config,
+              "config.json of the model, for shards that have none beside them"}});
+  table.add(FlagGroup::kJob,
+            {{"--threads", &words->threads, kThreadsHelp, {.range = kThreadRange}}});
+  table.add(FlagGroup::kReport, {{"--json", &words->json, kJsonHelp}});
+  table.set_footer(
       "Examples:\n"
       "  ingot check DeepSeek-V3.2                                        structure, completeness, "
       "what loaders refuse\n"

@@ -3,13 +3,13 @@
 #include <memory>
 #include <optional>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "cli/commands.h"
 #include "cli/convert_report.h"
 #include "cli/convert_verify.h"
+#include "cli/flag_table.h"
 #include "cli/job_option.h"
 #include "cli/size_option.h"
 #include "cli/slicing_option.h"
@@ -178,69 +178,69 @@ int run_convert(const Words& words) {
 
 }  // namespace
 
-std::function<int()> declare_convert(CLI::App& app) {
+std::function<int()> declare_convert(FlagTable& table) {
   auto words = std::make_shared<Words>();
-  app.add_option("input", words->input, "directory of the source checkpoint")->required();
-  app.add_option("output", words->job.output, "directory to write; must be absent or empty")
-      ->required();
-  app.add_option(
-      "--to", words->to,
-      fmt::format("target scheme: {}; which tensors take it: ingot list recipes (default: "
-                  "keep each scheme)",
-                  target_words()));
-  app.add_option("--dialect", words->dialect,
-                 fmt::format("layout of quantized tensors: {} (default: by scheme); what vLLM and "
-                             "SGLang refuse of it: ingot list engines",
-                             fmt::join(dialect_names(), ", ")));
-  app.add_option("--activations", words->activations,
-                 "what the engine does with activations: weight-only, dynamic or static (default: "
-                 "by dialect and scheme)");
-  app.add_option(
-      "--activation-scales", words->activation_scales,
-      "safetensors file with MODULE.input_amax, or .input_min and .input_max, for static "
-      "activations: what ingot calibrate writes");
-  app.add_option("--input-scale", words->input_scale,
-                 "one scale for every static input instead of a file, e.g. 1");
-  app.add_option("--fp8-grid", words->fp8_grid,
-                 "FP8 scales: amax, or ue8m0 (powers of two); default: what the source says, else "
-                 "amax");
-  app.add_option("--scales-from", words->scales_from,
-                 "take the FP8 scales of this release instead of computing them");
-  app.add_option("--nvfp4-search", words->nvfp4_search,
-                 "NVFP4 block scales: amax, 4over6 or mse (default)");
-  app.add_option(
-      "--importance", words->importance,
-      "NVFP4: weight the errors of columns by the mean squares in this file, which ingot "
-      "calibrate writes");
-  app.add_option("--via", words->via,
-                 "values pass through f32 (default), or bf16, as if cast first");
-  app.add_flag("--quantize-attention", words->quantize_attention,
-               "nvfp4, mxfp4: attention projections too");
-  app.add_option("--rule", words->rules,
-                 "PATTERN=SCHEME for single tensors; may be repeated, first match wins")
-      ->allow_extra_args(false);
-  app.add_option("--recipe", words->recipe_file, "YAML file of rules, after those of --rule");
-  app.add_option(
-      "--max-shard-size", words->max_shard_size,
-      "deal tensors anew to files of at most this size (default: keep the source's files "
-      "and their contents)");
-  declare_slicing(app, words->slicing);
-  app.add_option(
-      "--mtp", words->mtp,
-      "MTP layers: convert as any other layer (default), bf16 (default for nvfp4 and mxfp4), "
-      "keep (in the source's scheme), or drop");
-  app.add_option("--family", words->family,
-                 "model family instead of config.json's; generic accepts any names");
-  app.add_option("--explain", words->explain,
-                 "print which rule fires for TENSOR and what becomes of it");
-  app.add_option("--allow", words->allow,
-                 fmt::format("accept a fault, KIND=PATTERN of one or more tensors, KIND one of {}; "
-                             "recorded in the manifest",
-                             fmt::join(convert::Allowances::kinds(), ", ")))
-      ->allow_extra_args(false);
-  declare_job(app, words->job);
-  declare_convert_verify(app, words->verify);
-  app.footer(
+  table.add(FlagGroup::kCommon,
+            {{"input", &words->input, "directory of the source checkpoint", {.is_required = true}},
+             {"output",
+              &words->job.output,
+              "directory to write; must be absent or empty",
+              {.is_required = true}},
+             {"--to", &words->to,
+              fmt::format("target scheme: {}; which tensors take it: ingot list recipes (default: "
+                          "keep each scheme)",
+                          target_words())},
+             {"--dialect", &words->dialect,
+              fmt::format("layout of quantized tensors: {} (default: by scheme); what vLLM and "
+                          "SGLang refuse of it: "
+                          "ingot list engines",
+                          fmt::join(dialect_names(), ", "))}});
+  table.add(FlagGroup::kSource,
+            {{"--family", &words->family,
+              "model family instead of config.json's; generic accepts any names"},
+             {"--allow", &words->allow,
+              fmt::format("accept a fault, KIND=PATTERN of one or more tensors, KIND one of {}; "
+                          "recorded in the manifest",
+                          fmt::join(convert::Allowances::kinds(), ", "))}});
+  table.add(
+      FlagGroup::kTarget,
+      {{"--rule", &words->rules,
+        "PATTERN=SCHEME for single tensors; may be repeated, first match wins"},
+       {"--recipe", &words->recipe_file, "YAML file of rules, after those of --rule"},
+       {"--mtp", &words->mtp,
+        "MTP layers: convert as any other layer (default), bf16 (default for nvfp4 and mxfp4), "
+        "keep (in the source's "
+        "scheme), or drop"},
+       {"--quantize-attention", &words->quantize_attention,
+        "nvfp4, mxfp4: attention projections too"},
+       {"--activations", &words->activations,
+        "what the engine does with activations: weight-only, dynamic or static (default: by "
+        "dialect and scheme)"},
+       {"--activation-scales", &words->activation_scales,
+        "safetensors file with MODULE.input_amax, or .input_min and .input_max, for static "
+        "activations: what ingot "
+        "calibrate writes"},
+       {"--input-scale", &words->input_scale,
+        "one scale for every static input instead of a file, e.g. 1"},
+       {"--fp8-grid", &words->fp8_grid,
+        "FP8 scales: amax, or ue8m0 (powers of two); default: what the source says, else amax"},
+       {"--scales-from", &words->scales_from,
+        "take the FP8 scales of this release instead of computing them"},
+       {"--nvfp4-search", &words->nvfp4_search,
+        "NVFP4 block scales: amax, 4over6 or mse (default)"},
+       {"--importance", &words->importance,
+        "NVFP4: weight the errors of columns by the mean squares in this file, which ingot "
+        "calibrate writes"},
+       {"--via", &words->via, "values pass through f32 (default), or bf16, as if cast first"},
+       {"--max-shard-size", &words->max_shard_size,
+        "deal tensors anew to files of at most this size (default: keep the source's files and "
+        "their contents)"}});
+  table.add(FlagGroup::kReport, {{"--explain", &words->explain,
+                                  "print which rule fires for TENSOR and what becomes of it"}});
+  declare_slicing(table, words->slicing);
+  declare_job(table, words->job);
+  declare_convert_verify(table, words->verify);
+  table.set_footer(
       "Examples:\n"
       "  ingot convert DeepSeek-V3.2 DeepSeek-V3.2-bf16 --to bf16\n"
       "  ingot convert IN OUT --to bf16 --dry-run\n"

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "cli/flag_table.h"
 #include "cli/size_option.h"
 #include "cli/terminal.h"
 #include "convert/version.h"
@@ -45,17 +46,19 @@ std::string ConvertVerifyWords::text() const {
   return text;
 }
 
-void declare_convert_verify(CLI::App& app, ConvertVerifyWords& words) {
-  auto* levels = app.add_option(
-      "--verify", words.levels,
-      fmt::format("compare with the source before anything is published: {}, or all; below a gate "
-                  "nothing is published, and the exit code is 1",
-                  level_words()));
-  app.add_flag("--no-verify", words.skip,
-               "with --resume: publish without the verification that the conversion was begun with "
-               "(recorded in the manifest)")
-      ->excludes(levels);
-  declare_gates(app, words.gates);
+void declare_convert_verify(FlagTable& table, ConvertVerifyWords& words) {
+  table.add(FlagGroup::kComparison, {{"--verify", &words.levels,
+                                      fmt::format("compare with the source before anything is "
+                                                  "published: {}, or all; below a gate nothing is "
+                                                  "published, and the exit code is 1",
+                                                  level_words())},
+                                     {"--no-verify",
+                                      &words.skip,
+                                      "with --resume: publish without the verification that the "
+                                      "conversion was begun with (recorded in the "
+                                      "manifest)",
+                                      {.excludes = {"--verify"}}}});
+  declare_gates(table, words.gates);
 }
 
 std::function<convert::Inspection(const std::filesystem::path& staged)> inspection_of(

@@ -4,13 +4,13 @@
 #include <functional>
 #include <string>
 
-#include <CLI/CLI.hpp>
-
 #include "cli/job_option.h"
 #include "cli/verify_words.h"
 #include "convert/execute.h"
 
 namespace ingot::cli {
+
+class FlagTable;
 
 /// Words of `convert --verify`.
 struct ConvertVerifyWords {
@@ -26,7 +26,7 @@ struct ConvertVerifyWords {
   /// everything is converted, they could not be run.
   void require_possible(const formats::Checkpoint& source) const;
 };
-void declare_convert_verify(CLI::App& app, ConvertVerifyWords& words);
+void declare_convert_verify(FlagTable& table, ConvertVerifyWords& words);
 
 /// Compares what was made with `input`, what it was made of, before anything is published, and
 /// prints the report on stderr; null when that was not asked for. The words must outlive it.

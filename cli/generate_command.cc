@@ -1,9 +1,8 @@
 #include <iostream>
 #include <memory>
 
-#include <CLI/CLI.hpp>
-
 #include "cli/commands.h"
+#include "cli/flag_table.h"
 #include "cli/generate_chat.h"
 #include "cli/generate_output.h"
 #include "cli/generate_prompts.h"
@@ -46,10 +45,10 @@ int run_generate(const GenerateWords& words) {
 
 }  // namespace
 
-std::function<int()> declare_generate(CLI::App& app) {
+std::function<int()> declare_generate(FlagTable& table) {
   auto words = std::make_shared<GenerateWords>();
-  declare_generate_words(app, *words);
-  app.footer(
+  declare_generate_words(table, *words);
+  table.set_footer(
       "Profiles: native computes per tensor what its scheme means on the target hardware, bf16 as "
       "transformers in BF16, f32 exactly.\n"
       "Examples:\n"

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "cli/flag_table.h"
 #include "cli/idle_words.h"
 #include "cli/size_option.h"
 #include "formats/base/error.h"
@@ -110,53 +111,53 @@ void GenerateWords::require_one_source() const {
   }
 }
 
-void declare_generate_words(CLI::App& app, GenerateWords& words) {
-  app.add_option("directory", words.directory, "directory of the checkpoint, whole or in slices")
-      ->required();
-  app.add_option("--prompt", words.prompt, "what the user says");
-  app.add_option("--prompts", words.prompts_file,
-                 "file of prompts, separated by blank lines, or JSON lines (.jsonl), answered as "
-                 "one batch");
-  app.add_option(
-      "--messages", words.messages_file,
-      "JSON conversation: a list of messages, or {\"messages\": [...], \"tools\": [...]}");
-  app.add_flag("--interactive", words.interactive, "a conversation; /clear forgets it, /exit ends");
-  app.add_option("--tokens", words.tokens, "token ids in, token ids out; needs no tokenizer");
-  app.add_option("--system", words.system, "system message before the prompt");
-  app.add_option(
-      "--chat-format", words.chat_format,
-      fmt::format("how messages become text, instead of what the checkpoint's files say: "
-                  "{}",
-                  fmt::join(inference::chat_formats(), ", ")));
-  app.add_flag("--raw", words.raw, "the prompt as it is, without chat format");
-  // Not bound to the optional: CLI11 would set it where the flag is not given.
-  app.add_flag_function(
-      "--thinking,!--no-thinking", [&words](std::int64_t times) { words.thinking = times > 0; },
-      "ask chat formats that can for a reasoned answer, or for none (default: as the format has "
-      "it)");
-  app.add_option("--max-new-tokens", words.max_new_tokens,
-                 "longest answer (generation_config.json, else 512)");
-  app.add_option("--temperature", words.temperature, "0 takes the likeliest token");
-  app.add_option("--top-p", words.top_p, "keep the likeliest tokens up to this probability");
-  app.add_option("--top-k", words.top_k, "keep this many tokens; 0: all");
-  app.add_option("--seed", words.seed,
-                 "the same seed (default 0), prompt and options give the same answer");
-  app.add_flag("--greedy", words.greedy, "take the likeliest token, whatever the files say");
-  app.add_option("--profile", words.profile, fmt::format("arithmetic: {}", profile_names()))
-      ->capture_default_str();
-  app.add_option(
-      "--kv-cache", words.kv_cache,
-      fmt::format("numbers of the cache: {} (f32 in profile f32, else bf16)", kv_format_names()));
-  app.add_option("--mem-limit", words.mem_limit,
-                 "memory for weights and caches; experts beyond it are read when needed "
-                 "(what is available)");
-  app.add_option("--threads", words.threads, "threads (default: every processor)")
-      ->check(CLI::Range(1, 1024));
-  app.add_option("--context", words.context,
-                 "tokens that a conversation of --interactive may have (default 8192)");
-  app.add_option("--config", words.config,
-                 "config.json of the model, for shards that have none beside them");
-  app.add_flag("--json", words.json, "one JSON document on stdout");
+void declare_generate_words(FlagTable& table, GenerateWords& words) {
+  table.add(FlagGroup::kCommon,
+            {{"directory",
+              &words.directory,
+              "directory of the checkpoint, whole or in slices",
+              {.is_required = true}},
+             {"--prompt", &words.prompt, "what the user says"},
+             {"--interactive", &words.interactive, "a conversation; /clear forgets it, /exit ends"},
+             {"--greedy", &words.greedy, "take the likeliest token, whatever the files say"},
+             {"--profile", &words.profile, fmt::format("arithmetic: {}", profile_names())}});
+  table.add(FlagGroup::kSource,
+            {{"--config", &words.config,
+              "config.json of the model, for shards that have none beside them"}});
+  table.add(
+      FlagGroup::kPrompts,
+      {{"--prompts", &words.prompts_file,
+        "file of prompts, separated by blank lines, or JSON lines (.jsonl), answered as one batch"},
+       {"--messages", &words.messages_file,
+        "JSON conversation: a list of messages, or {\"messages\": [...], \"tools\": [...]}"},
+       {"--tokens", &words.tokens, "token ids in, token ids out; needs no tokenizer"},
+       {"--system", &words.system, "system message before the prompt"},
+       {"--chat-format", &words.chat_format,
+        fmt::format("how messages become text, instead of what the checkpoint's files say: {}",
+                    fmt::join(inference::chat_formats(), ", "))},
+       {"--raw", &words.raw, "the prompt as it is, without chat format"},
+       {"--thinking", &words.thinking,
+        "ask chat formats that can for a reasoned answer, or for none (default: as the format has "
+        "it)"},
+       {"--context", &words.context,
+        "tokens that a conversation of --interactive may have (default 8192)"}});
+  table.add(FlagGroup::kAnswers,
+            {{"--max-new-tokens", &words.max_new_tokens,
+              "longest answer (generation_config.json, else 512)"},
+             {"--temperature", &words.temperature, "0 takes the likeliest token"},
+             {"--top-p", &words.top_p, "keep the likeliest tokens up to this probability"},
+             {"--top-k", &words.top_k, "keep this many tokens; 0: all"},
+             {"--seed", &words.seed,
+              "the same seed (default 0), prompt and options give the same answer"}});
+  table.add(
+      FlagGroup::kJob,
+      {{"--kv-cache", &words.kv_cache,
+        fmt::format("numbers of the cache: {} (f32 in profile f32, else bf16)", kv_format_names())},
+       {"--mem-limit", &words.mem_limit,
+        "memory for weights and caches; experts beyond it are read when needed (what is "
+        "available)"},
+       {"--threads", &words.threads, kThreadsHelp, {.range = kThreadRange}}});
+  table.add(FlagGroup::kReport, {{"--json", &words.json, kJsonHelp}});
 }
 
 }  // namespace ingot::cli

@@ -5,12 +5,12 @@
 #include <optional>
 #include <string>
 
-#include <CLI/CLI.hpp>
-
 #include "inference/cache/kv_cache.h"
 #include "inference/profile.h"
 
 namespace ingot::cli {
+
+class FlagTable;
 
 /// The words of `ingot generate`, as given.
 struct GenerateWords {
@@ -47,6 +47,6 @@ struct GenerateWords {
   void require_one_source() const;
 };
 
-void declare_generate_words(CLI::App& app, GenerateWords& words);
+void declare_generate_words(FlagTable& table, GenerateWords& words);
 
 }  // namespace ingot::cli

@@ -2,10 +2,10 @@
 #include <memory>
 #include <optional>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "cli/commands.h"
+#include "cli/flag_table.h"
 #include "cli/inspect_report.h"
 #include "cli/inspect_summary.h"
 #include "cli/inspect_tensor.h"
@@ -79,20 +79,24 @@ int run_inspect(const Words& words) {
 
 }  // namespace
 
-std::function<int()> declare_inspect(CLI::App& app) {
+std::function<int()> declare_inspect(FlagTable& table) {
   auto words = std::make_shared<Words>();
-  app.add_option("directory", words->directory, "directory of the checkpoint, whole or in slices")
-      ->required();
-  app.add_option(
-      "pattern", words->pattern,
-      "glob or re:EXPR over tensor names; one that matches a single tensor shows its values");
-  app.add_flag("--tensors", words->tensors, "list tensors, with pattern those that match");
-  app.add_option("--family", words->family,
-                 "model family instead of config.json's; generic accepts any names");
-  app.add_option("--config", words->config,
-                 "config.json of the model, for shards that have none beside them");
-  app.add_flag("--json", words->json, "one JSON document on stdout");
-  app.footer(
+  table.add(
+      FlagGroup::kCommon,
+      {{"directory",
+        &words->directory,
+        "directory of the checkpoint, whole or in slices",
+        {.is_required = true}},
+       {"pattern", &words->pattern,
+        "glob or re:EXPR over tensor names; one that matches a single tensor shows its values"},
+       {"--tensors", &words->tensors, "list tensors, with pattern those that match"}});
+  table.add(FlagGroup::kSource,
+            {{"--family", &words->family,
+              "model family instead of config.json's; generic accepts any names"},
+             {"--config", &words->config,
+              "config.json of the model, for shards that have none beside them"}});
+  table.add(FlagGroup::kReport, {{"--json", &words->json, kJsonHelp}});
+  table.set_footer(
       "Examples:\n"
       "  ingot inspect DeepSeek-V3.2\n"
       "  ingot inspect DeepSeek-V3.2 model.layers.3.mlp.experts.17.up_proj.weight\n"

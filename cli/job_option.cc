@@ -11,6 +11,7 @@
 #include "cli/commands.h"
 #include "cli/convert_report.h"
 #include "cli/error_json.h"
+#include "cli/flag_table.h"
 #include "cli/progress.h"
 #include "cli/run_name.h"
 #include "cli/size_option.h"
@@ -109,42 +110,45 @@ std::size_t JobWords::n_threads() const {
   return threads == 0 ? available_processors() : threads;
 }
 
-void declare_worst(CLI::App& app, std::optional<std::size_t>& n_worst) {
-  app.add_option(
-      "--worst", n_worst,
-      "print so many of the worst tensors, and every other line (default: 5, and at most "
-      "40 lines in all)");
+void declare_worst(FlagTable& table, std::optional<std::size_t>& n_worst) {
+  table.add(FlagGroup::kReport,
+            {{"--worst", &n_worst,
+              "print so many of the worst tensors, and every other line (default: 5, and at most "
+              "40 lines in all)"}});
 }
 
-void declare_job(CLI::App& app, JobWords& words) {
-  app.add_option("--mem-limit", words.mem_limit, "memory budget")->capture_default_str();
-  app.add_option("--threads", words.threads, "threads (default: every processor)")
-      ->check(CLI::Range(1, 1024));
-  auto* dry_run = app.add_flag("--dry-run", words.dry_run,
-                               "print the plan and write nothing; refuses what a run would");
-  app.add_option("--assume-disk", words.assume_disk,
-                 "plan for a host with so much free disk, e.g. 2TB")
-      ->needs(dry_run);
-  app.add_flag("--resume", words.resume, "continue a stopped conversion");
-  app.add_flag("--force", words.force, "replace the checkpoint that is in the output");
-  app.add_option("--hash", words.hash,
-                 "xxh3 per tensor; sha256 adds a plain SHA-256 per file, in a second pass")
-      ->check(CLI::IsMember({"xxh3", "sha256"}))
-      ->capture_default_str();
-  app.add_flag("--consume-source", words.consume_source,
-               "delete each source file once its tensors are safe");
-  app.add_flag("--buffered", words.buffered,
-               "write through the page cache even where direct I/O works");
-  app.add_flag("--read-back", words.read_back,
-               "read everything again from the disk, past the page cache, before it is published");
-  app.add_flag("--follow-links", words.follow_links,
-               "copy side files that are links to something outside the source");
-  app.add_option("--log", words.log_file, "append a line per event to this file");
-  app.add_option("--progress", words.progress, "progress on stderr")
-      ->check(CLI::IsMember({"auto", "always", "never"}))
-      ->capture_default_str();
-  declare_worst(app, words.n_worst);
-  app.add_flag("--json", words.json, "one JSON document on stdout");
+void declare_job(FlagTable& table, JobWords& words) {
+  table.add(
+      FlagGroup::kCommon,
+      {{"--dry-run", &words.dry_run, "print the plan and write nothing; refuses what a run would"},
+       {"--resume", &words.resume, "continue a stopped conversion"},
+       {"--force", &words.force, "replace the checkpoint that is in the output"}});
+  table.add(
+      FlagGroup::kJob,
+      {{"--mem-limit", &words.mem_limit, "memory budget"},
+       {"--threads", &words.threads, kThreadsHelp, {.range = kThreadRange}},
+       {"--assume-disk",
+        &words.assume_disk,
+        "plan for a host with so much free disk, e.g. 2TB",
+        {.needs = "--dry-run"}},
+       {"--hash",
+        &words.hash,
+        "xxh3 per tensor; sha256 adds a plain SHA-256 per file, in a second pass",
+        {.choices = {"xxh3", "sha256"}}},
+       {"--consume-source", &words.consume_source,
+        "delete each source file once its tensors are safe"},
+       {"--buffered", &words.buffered, "write through the page cache even where direct I/O works"},
+       {"--read-back", &words.read_back,
+        "read everything again from the disk, past the page cache, before it is published"},
+       {"--follow-links", &words.follow_links,
+        "copy side files that are links to something outside the source"}});
+  declare_worst(table, words.n_worst);
+  table.add(FlagGroup::kReport, {{"--log", &words.log_file, "append a line per event to this file"},
+                                 {"--progress",
+                                  &words.progress,
+                                  "progress on stderr",
+                                  {.choices = {"auto", "always", "never"}}},
+                                 {"--json", &words.json, kJsonHelp}});
 }
 
 int run_job(const JobWords& words, std::string_view verb, const Checkpoint& source,

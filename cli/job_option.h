@@ -7,13 +7,13 @@
 #include <optional>
 #include <string>
 
-#include <CLI/CLI.hpp>
-
 #include "convert/execute.h"
 #include "convert/plan.h"
 #include "convert/recipe.h"
 
 namespace ingot::cli {
+
+class FlagTable;
 
 /// Words that say how a job runs, not what it makes.
 struct JobWords {
@@ -27,9 +27,9 @@ struct JobWords {
   [[nodiscard]] std::size_t n_threads() const;
 };
 
-void declare_job(CLI::App& app, JobWords& words);
+void declare_job(FlagTable& table, JobWords& words);
 /// `--worst N`: how much a report prints.
-void declare_worst(CLI::App& app, std::optional<std::size_t>& n_worst);
+void declare_worst(FlagTable& table, std::optional<std::size_t>& n_worst);
 
 /// What a job has that others have not; fields as convert::ExecuteOptions has them.
 struct JobExtras {

@@ -3,11 +3,11 @@
 #include <iostream>
 #include <memory>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "cli/commands.h"
+#include "cli/flag_table.h"
 #include "convert/default_recipes.h"
 #include "formats/base/error.h"
 #include "formats/base/figures.h"
@@ -190,16 +190,16 @@ int run_list(std::string_view what, bool json) {
 
 }  // namespace
 
-std::function<int()> declare_list(CLI::App& app) {
+std::function<int()> declare_list(FlagTable& table) {
   struct Words {
     std::string what;
     bool json = false;
   };
   auto words = std::make_shared<Words>();
-  app.add_option("table", words->what,
-                 fmt::format("which table: {}", fmt::join(table_names(), ", ")));
-  app.add_flag("--json", words->json, "one JSON document on stdout");
-  app.footer(
+  table.add(FlagGroup::kCommon, {{"table", &words->what,
+                                  fmt::format("which table: {}", fmt::join(table_names(), ", "))}});
+  table.add(FlagGroup::kReport, {{"--json", &words->json, kJsonHelp}});
+  table.set_footer(
       "Examples:\n"
       "  ingot list schemes\n"
       "  ingot list families --json");

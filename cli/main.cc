@@ -12,17 +12,15 @@
 #include <system_error>
 #include <vector>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <poll.h>
 #include <unistd.h>
 
+#include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/error_json.h"
 #include "cli/spelling.h"
 #include "cli/terminal.h"
-#include "cli/versions.h"
 #include "formats/base/error.h"
 #include "formats/json/json.h"
 
@@ -95,89 +93,10 @@ bool reader_has_gone() {
   return ::poll(&out, 1, 0) == 1 && (out.revents & POLLERR) != 0;
 }
 
-// CLI11 begins its messages with a capital; an option or a name keeps its case.
-std::string in_our_words(const CLI::ParseError& failure) {
-  if (failure.get_name() == "RequiredError" &&
-      std::string_view(failure.what()).find("subcommand") != std::string_view::npos) {
-    return "a command is required";
-  }
-  std::string text = failure.what();
-  if (text.size() > 1 && text[0] >= 'A' && text[0] <= 'Z' && text[1] >= 'a' && text[1] <= 'z') {
-    text[0] = static_cast<char>(text[0] - 'A' + 'a');
-  }
-  while (!text.empty() && (text.back() == '\n' || text.back() == '.')) text.pop_back();
-  return text;
-}
-
-// The words that no option took, in their order, and the option that the first may have meant.
-std::string unexpected_words(const CLI::App& app) {
-  std::vector<std::string> words = app.remaining();
-  std::vector<std::string> names;
-  const auto add_names = [&](const CLI::App& of) {
-    for (const CLI::Option* option : of.get_options()) {
-      for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
-    }
-  };
-  add_names(app);
-  for (const CLI::App* sub : app.get_subcommands()) {
-    const std::vector<std::string> more = sub->remaining();
-    words.insert(words.end(), more.begin(), more.end());
-    add_names(*sub);
-  }
-  std::string text = fmt::format("unexpected: {}", fmt::join(words, " "));
-  const std::vector<std::string_view> choices(names.begin(), names.end());
-  for (const std::string& word : words) {
-    if (!word.starts_with("--")) continue;
-    const std::string_view nearest = nearest_word(word.substr(0, word.find('=')), choices);
-    if (!nearest.empty()) text += fmt::format("; did you mean {}?", nearest);
-    break;
-  }
-  return text;
-}
-
 int run(int argc, char** argv, const Call& call) {
-  CLI::App app(
-      "ingot turns a checkpoint of a mixture-of-experts model as released into the checkpoint as "
-      "deployed.");
-  app.name("ingot");
-  app.set_help_flag("-h,--help", "print this help and exit");
-  app.set_version_flag("--version", versions_text(),
-                       "print the versions of ingot and of what it links, and exit");
-  app.require_subcommand(1);
-  app.footer(
-      "Examples:\n"
-      "  ingot inspect DeepSeek-V3.2\n"
-      "  ingot convert DeepSeek-V3.2 DeepSeek-V3.2-bf16 --to bf16 --dry-run\n"
-      "  ingot convert DeepSeek-V3.2 DeepSeek-V3.2-bf16 --to bf16\n"
-      "  ingot check DeepSeek-V3.2-bf16\n"
-      "  ingot COMMAND --help                                 the options of a command, with more "
-      "examples\n"
-      "Exit codes: 0 done, 1 verification below its threshold, 2 anything else; stopped by Ctrl-C "
-      "130, by SIGTERM 143.");
-
-  std::function<int()> body;
-  for (const Command& command : commands()) {
-    CLI::App* sub = app.add_subcommand(std::string(command.name), std::string(command.summary));
-    sub->set_help_flag("-h,--help", "print this help and exit");
-    sub->final_callback([&body, action = command.declare(*sub)] { body = action; });
-  }
-
-  try {
-    require_known(call);
-    app.parse(argc, argv);
-  } catch (const CLI::Success& asked) {
-    app.exit(asked);
-    return kExitDone;
-  } catch (const CLI::ExtrasError&) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{} (see ingot {}--help)", unexpected_words(app),
-                            call.command.empty() ? "" : call.command + " "));
-  } catch (const CLI::ParseError& failure) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{} (see ingot {}--help)", in_our_words(failure),
-                            call.command.empty() ? "" : call.command + " "));
-  }
-  return body();
+  require_known(call);
+  const std::function<int()> body = parse_command_line(argc, argv, call.command);
+  return body ? body() : kExitDone;
 }
 
 int guarded(int argc, char** argv) {

@@ -1,6 +1,7 @@
 #include <memory>
 
 #include "cli/commands.h"
+#include "cli/flag_table.h"
 #include "cli/job_option.h"
 #include "cli/size_option.h"
 #include "convert/default_recipes.h"
@@ -48,21 +49,26 @@ int run_merge(const Words& words) {
 
 }  // namespace
 
-std::function<int()> declare_merge(CLI::App& app) {
+std::function<int()> declare_merge(FlagTable& table) {
   auto words = std::make_shared<Words>();
-  app.add_option("input", words->input,
-                 "directory of rank directories, or of model{i}-mp{N}.safetensors")
-      ->required();
-  app.add_option("output", words->job.output, "directory to write; must be absent or empty")
-      ->required();
-  app.add_option("--config", words->config,
-                 "config.json of the model, for shards that have none beside them");
-  app.add_option("--family", words->family, "model family instead of config.json's");
-  app.add_option("--max-shard-size", words->max_shard_size,
-                 "deal tensors to files of at most this size (default: the files that the "
-                 "unsliced checkpoint had, else 5GB)");
-  declare_job(app, words->job);
-  app.footer(
+  table.add(FlagGroup::kCommon, {{"input",
+                                  &words->input,
+                                  "directory of rank directories, or of model{i}-mp{N}.safetensors",
+                                  {.is_required = true}},
+                                 {"output",
+                                  &words->job.output,
+                                  "directory to write; must be absent or empty",
+                                  {.is_required = true}}});
+  table.add(FlagGroup::kSource,
+            {{"--config", &words->config,
+              "config.json of the model, for shards that have none beside them"},
+             {"--family", &words->family, "model family instead of config.json's"}});
+  table.add(FlagGroup::kTarget,
+            {{"--max-shard-size", &words->max_shard_size,
+              "deal tensors to files of at most this size (default: the files that the unsliced "
+              "checkpoint had, else 5GB)"}});
+  declare_job(table, words->job);
+  table.set_footer(
       "Examples:\n"
       "  ingot merge DeepSeek-V3.2-tp8-ep16 DeepSeek-V3.2\n"
       "  ingot merge SHARDS OUT --config DeepSeek-V3/config.json    from DeepSeek's convert.py");

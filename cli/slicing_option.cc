@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "cli/flag_table.h"
 #include "cli/idle_words.h"
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
@@ -72,33 +73,35 @@ void refuse_idle(const SlicingWords& words, const formats::Layout& layout) {
 
 }  // namespace
 
-void declare_slicing(CLI::App& app, SlicingWords& words) {
-  app.add_option("--layout", words.layout,
-                 fmt::format("{} (default: hf, or ranks when a topology is given)",
-                             fmt::join(layout_names(), ", ")));
-  app.add_option("--tp", words.tp,
-                 "tensor parallelism: ranks that cut attention, MLPs, vocabulary");
-  app.add_option("--ep", words.ep, "expert parallelism: groups that share out the experts");
-  app.add_option("--etp", words.etp,
-                 "ranks that cut each expert (default: --tp without --ep, else 1)");
-  app.add_option("--pp", words.pp, "pipeline stages");
-  app.add_option("--pp-layers", words.stages,
-                 "layers of each stage, e.g. 0-30,31-60 (default: balanced by bytes)");
-  app.add_option("--mp", words.mp, "ranks of layout deepseek-mp");
-  app.add_option("--expert-map", words.expert_map,
-                 "JSON: logical expert by physical slot (default: contiguous blocks)");
-  app.add_flag("--redundant-experts", words.redundant_experts,
-               "let --expert-map give an expert several slots");
-  app.add_flag("--uneven-experts", words.uneven_experts,
-               "let --expert-map give ranks different numbers of slots");
-  app.add_option("--shared-experts", words.shared,
-                 "tp (default): cut by --tp; replicated: whole everywhere");
-  app.add_option("--tp-fit", words.fit,
-                 "where a cut splits a block of scales: refuse (default), retile (smaller FP8 "
-                 "blocks), pad (wider MLPs and vocabulary) or bf16");
-  app.add_option("--links", words.links,
-                 "yes (default): files that several ranks load are hard links to one; no: copies")
-      ->check(CLI::IsMember({"yes", "no"}));
+void declare_slicing(FlagTable& table, SlicingWords& words) {
+  table.add(
+      FlagGroup::kSlicing,
+      {{"--tp", &words.tp, "tensor parallelism: ranks that cut attention, MLPs, vocabulary"},
+       {"--ep", &words.ep, "expert parallelism: groups that share out the experts"},
+       {"--etp", &words.etp, "ranks that cut each expert (default: --tp without --ep, else 1)"},
+       {"--pp", &words.pp, "pipeline stages"},
+       {"--pp-layers", &words.stages,
+        "layers of each stage, e.g. 0-30,31-60 (default: balanced by bytes)"},
+       {"--layout", &words.layout,
+        fmt::format("{} (default: hf, or ranks when a topology is given)",
+                    fmt::join(layout_names(), ", "))},
+       {"--mp", &words.mp, "ranks of layout deepseek-mp"},
+       {"--tp-fit", &words.fit,
+        "where a cut splits a block of scales: refuse (default), retile (smaller FP8 blocks), pad "
+        "(wider MLPs and "
+        "vocabulary) or bf16"},
+       {"--shared-experts", &words.shared,
+        "tp (default): cut by --tp; replicated: whole everywhere"},
+       {"--expert-map", &words.expert_map,
+        "JSON: logical expert by physical slot (default: contiguous blocks)"},
+       {"--redundant-experts", &words.redundant_experts,
+        "let --expert-map give an expert several slots"},
+       {"--uneven-experts", &words.uneven_experts,
+        "let --expert-map give ranks different numbers of slots"},
+       {"--links",
+        &words.links,
+        "yes (default): files that several ranks load are hard links to one; no: copies",
+        {.choices = {"yes", "no"}}}});
 }
 
 void read_slicing(const SlicingWords& words, convert::PlanOptions& options) {

@@ -4,11 +4,11 @@
 #include <optional>
 #include <string>
 
-#include <CLI/CLI.hpp>
-
 #include "convert/plan.h"
 
 namespace ingot::cli {
+
+class FlagTable;
 
 /// The words of --layout, --tp and their kin, as given.
 struct SlicingWords {
@@ -18,7 +18,7 @@ struct SlicingWords {
   bool redundant_experts = false, uneven_experts = false;
 };
 
-void declare_slicing(CLI::App& app, SlicingWords& words);
+void declare_slicing(FlagTable& table, SlicingWords& words);
 
 /// Puts what they mean into the options. Throws kInvalidArgument for words that contradict one
 /// another, and what make_topology says of the numbers.

@@ -3,10 +3,10 @@
 #include <iostream>
 #include <memory>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "cli/commands.h"
+#include "cli/flag_table.h"
 #include "cli/idle_words.h"
 #include "convert/recipe.h"
 #include "formats/base/figures.h"
@@ -37,11 +37,11 @@ struct Words {
   bool json = false;
 };
 
-SynthOptions make_options(const Words& words, const CLI::App& app) {
+SynthOptions make_options(const Words& words, const FlagTable& table) {
   const bool is_fp8 =
       convert::parse_scheme_word(words.scheme, "--scheme") == formats::SchemeId::kFp8Block;
   const IdleWord idle[] = {
-      {"--fp8-grid", app.count("--fp8-grid") > 0, is_fp8, "--scheme fp8-block"},
+      {"--fp8-grid", table.is_given("--fp8-grid"), is_fp8, "--scheme fp8-block"},
   };
   refuse_idle_words(idle);
   SynthOptions options = words.options;
@@ -55,10 +55,10 @@ SynthOptions make_options(const Words& words, const CLI::App& app) {
   return options;
 }
 
-int run_synth(const Words& words, const CLI::App& app) {
+int run_synth(const Words& words, const FlagTable& table) {
   const auto start = std::chrono::steady_clock::now();
   const formats::SynthReport report =
-      formats::write_synthetic_checkpoint(words.output, make_options(words, app));
+      formats::write_synthetic_checkpoint(words.output, make_options(words, table));
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (words.json) {
@@ -95,57 +95,61 @@ std::vector<std::string> size_words() {
 
 }  // namespace
 
-std::function<int()> declare_synth(CLI::App& app) {
+std::function<int()> declare_synth(FlagTable& table) {
   auto words = std::make_shared<Words>();
   SynthOptions& options = words->options;
-  app.add_option("output", words->output, "directory to write; must be absent or empty")
-      ->required();
-  app.add_option("--family", words->family, "model family whose tensors to make")
-      ->required()
-      ->check(CLI::IsMember(family_words()));
-  app.add_option("--like", words->like,
-                 "widths: a tiny model for tests, few layers of the real one, or the whole "
-                 "released model as sparse files")
-      ->check(CLI::IsMember(size_words()))
-      ->capture_default_str();
-  app.add_option("--layers", options.layers,
-                 "decoder layers (default 2; released number with 671b-headers)");
-  app.add_option("--dense-layers", options.dense_layers,
-                 "how many of them, from the first, have a dense MLP");
-  app.add_option("--mtp-layers", options.mtp_layers, "multi-token prediction layers after them");
-  app.add_option("--experts", options.experts, "routed experts of a layer");
-  app.add_option("--hidden", options.hidden, "hidden width");
-  app.add_option("--moe-intermediate", options.moe_intermediate, "width of an expert");
-  app.add_option("--intermediate", options.intermediate, "width of a dense MLP");
-  app.add_option("--vocab", options.vocab, "tokens in the vocabulary");
-  app.add_option("--heads", options.heads, "attention heads");
-  app.add_option("--scheme", words->scheme,
-                 "how the weights are held that the family's FP8 release quantizes")
-      ->check(CLI::IsMember({"fp8-block", "fp8", "bf16"}, CLI::ignore_case))
-      ->capture_default_str();
-  app.add_option("--fp8-grid", words->grid, "scales: any F32 (amax), or powers of two (ue8m0)")
-      ->check(CLI::IsMember({"amax", "ue8m0"}))
-      ->capture_default_str();
-  app.add_option("--seed", options.seed, "decides every byte, with the options above")
-      ->capture_default_str();
-  app.add_option("--shards", options.shards,
-                 "weights files (default 1; released number with 671b-headers)");
-  app.add_flag("--zero-block", options.zero_block, "plant an all-zero 128x128 block");
-  app.add_flag("--subnormal-scales", options.subnormal_scales,
-               "plant a tensor with subnormal scales");
-  app.add_flag("--split-scale", options.split_scale,
-               "plant a scale in another file than its weight");
-  app.add_option("--threads", words->threads, "threads (default: every processor)")
-      ->check(CLI::Range(1, 1024));
-  app.add_flag("--json", words->json, "one JSON document on stdout");
-  app.footer(
+  table.add(FlagGroup::kCommon,
+            {{"output",
+              &words->output,
+              "directory to write; must be absent or empty",
+              {.is_required = true}},
+             {"--family",
+              &words->family,
+              "model family whose tensors to make",
+              {.is_required = true, .choices = family_words()}},
+             {"--like",
+              &words->like,
+              "widths: a tiny model for tests, few layers of the real one, or the whole released "
+              "model as sparse files",
+              {.choices = size_words()}},
+             {"--seed", &options.seed, "decides every byte, with the options below (default 0)"}});
+  table.add(
+      FlagGroup::kTarget,
+      {{"--layers", &options.layers,
+        "decoder layers (default 2; released number with 671b-headers)"},
+       {"--dense-layers", &options.dense_layers,
+        "how many of them, from the first, have a dense MLP"},
+       {"--mtp-layers", &options.mtp_layers, "multi-token prediction layers after them"},
+       {"--experts", &options.experts, "routed experts of a layer"},
+       {"--hidden", &options.hidden, "hidden width"},
+       {"--moe-intermediate", &options.moe_intermediate, "width of an expert"},
+       {"--intermediate", &options.intermediate, "width of a dense MLP"},
+       {"--vocab", &options.vocab, "tokens in the vocabulary"},
+       {"--heads", &options.heads, "attention heads"},
+       {"--scheme",
+        &words->scheme,
+        "how the weights are held that the family's FP8 release quantizes",
+        {.choices = {"fp8-block", "fp8", "bf16"}, .ignores_case = true}},
+       {"--fp8-grid",
+        &words->grid,
+        "scales: any F32 (amax), or powers of two (ue8m0)",
+        {.choices = {"amax", "ue8m0"}}},
+       {"--shards", &options.shards,
+        "weights files (default 1; released number with 671b-headers)"},
+       {"--zero-block", &options.zero_block, "plant an all-zero 128x128 block"},
+       {"--subnormal-scales", &options.subnormal_scales, "plant a tensor with subnormal scales"},
+       {"--split-scale", &options.split_scale, "plant a scale in another file than its weight"}});
+  table.add(FlagGroup::kJob,
+            {{"--threads", &words->threads, kThreadsHelp, {.range = kThreadRange}}});
+  table.add(FlagGroup::kReport, {{"--json", &words->json, kJsonHelp}});
+  table.set_footer(
       "Examples:\n"
       "  ingot synth /tmp/tiny --family deepseek_v32 --like tiny --shards 2 --split-scale\n"
       "  ingot synth /tmp/load --family deepseek_v3 --layers 2 --experts 32 --shards 4     "
       "gigabytes for a benchmark\n"
       "  ingot synth /tmp/671b --family deepseek_v32 --like 671b-headers                   all "
       "92,425 tensors, as holes");
-  return [words, &app] { return run_synth(*words, app); };
+  return [words, &table] { return run_synth(*words, table); };
 }
 
 }  // namespace ingot::cli

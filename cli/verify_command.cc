@@ -3,10 +3,10 @@
 #include <memory>
 #include <optional>
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
 #include "cli/commands.h"
+#include "cli/flag_table.h"
 #include "cli/idle_words.h"
 #include "cli/job_option.h"
 #include "cli/progress.h"
@@ -94,7 +94,7 @@ class Stages {
 };
 
 // Words that would change nothing in what is compared.
-void refuse_idle(const Words& words, const CLI::App& app) {
+void refuse_idle(const Words& words, const FlagTable& table) {
   const bool is_pair = !words.output.empty();
   const std::vector<verify::Level> levels = verify::parse_levels(words.levels);
   const auto has = [&](verify::Level level) {
@@ -103,7 +103,7 @@ void refuse_idle(const Words& words, const CLI::App& app) {
   const bool generates = has(verify::Level::kGreedy);
   const bool computes = generates || has(verify::Level::kLayers);
   const auto word = [&](const char* option, bool acts, std::string_view belongs_to) {
-    return IdleWord{option, app.count(option) > 0, acts, belongs_to};
+    return IdleWord{option, table.is_given(option), acts, belongs_to};
   };
   const IdleWord idle[] = {
       word("--levels", is_pair, "the comparison of two checkpoints"),
@@ -119,8 +119,8 @@ void refuse_idle(const Words& words, const CLI::App& app) {
   refuse_idle_words(idle);
 }
 
-int run_verify(const Words& words, const CLI::App& app) {
-  refuse_idle(words, app);
+int run_verify(const Words& words, const FlagTable& table) {
+  refuse_idle(words, table);
   words.gates.require_valid();
   require_place_for(words.html);
   require_place_for(words.markdown);
@@ -143,53 +143,58 @@ int run_verify(const Words& words, const CLI::App& app) {
 
 }  // namespace
 
-std::function<int()> declare_verify(CLI::App& app) {
+std::function<int()> declare_verify(FlagTable& table) {
   auto words = std::make_shared<Words>();
-  app.add_option("source", words->source, "the checkpoint that is right (or the only one)")
-      ->required();
-  app.add_option("output", words->output,
-                 "the checkpoint made of it, in any format, dialect and slicing");
-  app.add_option("--levels", words->levels, fmt::format("how closely: {}, or all", level_words()))
-      ->capture_default_str();
-  app.add_option("--prompts", words->prompts,
-                 "texts for layers and greedy, separated by blank lines, or JSON lines (.jsonl) "
-                 "(default: built in)");
-  app.add_option("--tokens", words->tokens, "tokens that greedy generates per prompt")
-      ->check(CLI::Range(1, 4096))
-      ->capture_default_str();
-  app.add_option(
-      "--text", words->text,
-      "measure the perplexity of this text: .txt, .json {\"docs\": [...]}, or JSON lines "
-      "(.jsonl)");
-  app.add_option("--reference", words->reference,
-                 "compare one checkpoint with activations recorded elsewhere (safetensors)");
-  declare_gates(app, words->gates);
-  app.add_option("--activation-scales", words->activation_scales,
-                 "file of ingot calibrate that static scales are compared with, by structure");
-  app.add_option("--sample", words->sample, "part of every tensor's rows that weights looks at")
-      ->check(CLI::Range(0.0, 1.0))
-      ->capture_default_str();
-  app.add_option("--profile", words->profile,
-                 "arithmetic of the output: native, bf16, f32 (the source's is f32)")
-      ->capture_default_str();
-  app.add_option("--html", words->html, "write the report as one self-contained page");
-  app.add_option("--markdown", words->markdown, "write the report for a model card");
-  declare_worst(app, words->n_worst);
-  app.add_flag("--json", words->json, "one JSON document on stdout");
-  app.add_flag("--no-hashes", words->no_hashes, "compare sizes with the manifest, not bytes");
-  app.add_option("--family", words->family,
-                 "model family instead of config.json's; generic accepts any names");
-  app.add_option("--source-config", words->source_config,
-                 "config.json of the source, for shards that have none beside them");
-  app.add_option("--config", words->output_config,
-                 "config.json of the output, for shards that have none beside them");
-  app.add_option("--mem-limit", words->mem_limit, "memory budget")->capture_default_str();
-  app.add_option("--threads", words->threads, "threads (default: every processor)")
-      ->check(CLI::Range(1, 1024));
-  app.add_option("--progress", words->progress, "progress on stderr")
-      ->check(CLI::IsMember({"auto", "always", "never"}))
-      ->capture_default_str();
-  app.footer(
+  table.add(
+      FlagGroup::kCommon,
+      {{"source",
+        &words->source,
+        "the checkpoint that is right (or the only one)",
+        {.is_required = true}},
+       {"output", &words->output, "the checkpoint made of it, in any format, dialect and slicing"},
+       {"--levels", &words->levels, fmt::format("how closely: {}, or all", level_words())}});
+  table.add(FlagGroup::kSource,
+            {{"--family", &words->family,
+              "model family instead of config.json's; generic accepts any names"},
+             {"--source-config", &words->source_config,
+              "config.json of the source, for shards that have none beside them"},
+             {"--config", &words->output_config,
+              "config.json of the output, for shards that have none beside them"}});
+  declare_gates(table, words->gates);
+  table.add(FlagGroup::kComparison,
+            {{"--prompts", &words->prompts,
+              "texts for layers and greedy, separated by blank lines, or JSON lines (.jsonl) "
+              "(default: built in)"},
+             {"--tokens",
+              &words->tokens,
+              "tokens that greedy generates per prompt",
+              {.range = NumberRange{1, 4096}}},
+             {"--text", &words->text,
+              "measure the perplexity of this text: .txt, .json {\"docs\": [...]}, or JSON lines "
+              "(.jsonl)"},
+             {"--reference", &words->reference,
+              "compare one checkpoint with activations recorded elsewhere (safetensors)"},
+             {"--activation-scales", &words->activation_scales,
+              "file of ingot calibrate that static scales are compared with, by structure"},
+             {"--sample",
+              &words->sample,
+              "part of every tensor's rows that weights looks at",
+              {.range = NumberRange{0, 1}}},
+             {"--profile", &words->profile,
+              "arithmetic of the output: native, bf16, f32 (the source's is f32)"},
+             {"--no-hashes", &words->no_hashes, "compare sizes with the manifest, not bytes"}});
+  table.add(FlagGroup::kJob, {{"--mem-limit", &words->mem_limit, "memory budget"},
+                              {"--threads", &words->threads, kThreadsHelp, {.range = kThreadRange}},
+                              {"--progress",
+                               &words->progress,
+                               "progress on stderr",
+                               {.choices = {"auto", "always", "never"}}}});
+  declare_worst(table, words->n_worst);
+  table.add(FlagGroup::kReport,
+            {{"--html", &words->html, "write the report as one self-contained page"},
+             {"--markdown", &words->markdown, "write the report for a model card"},
+             {"--json", &words->json, kJsonHelp}});
+  table.set_footer(
       "Examples:\n"
       "  ingot verify DeepSeek-V3.2 DeepSeek-V3.2-int8                        structure and every "
       "weight\n"
@@ -200,7 +205,7 @@ std::function<int()> declare_verify(CLI::App& app) {
       "runtime\n"
       "Exit code 0 when every gate is passed, 1 when one is not, 2 when something could not be "
       "done.");
-  return [words, &app] { return run_verify(*words, app); };
+  return [words, &table] { return run_verify(*words, table); };
 }
 
 }  // namespace ingot::cli

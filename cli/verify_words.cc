@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "cli/commands.h"
+#include "cli/flag_table.h"
 #include "formats/json/json.h"
 
 namespace ingot::cli {
@@ -21,12 +22,13 @@ void GateWords::add_to(verify::VerificationOptions& options) const {
   options.requirements = requirements;
 }
 
-void declare_gates(CLI::App& app, GateWords& words) {
-  app.add_option("--thresholds", words.thresholds, "YAML file of gates, instead of the defaults");
-  app.add_option("--require", words.requirements,
-                 "a gate, METRIC>=LIMIT or METRIC<=LIMIT, of one scheme METRIC[SCHEME]; may be "
-                 "repeated; metrics: ingot list metrics")
-      ->allow_extra_args(false);
+void declare_gates(FlagTable& table, GateWords& words) {
+  table.add(FlagGroup::kComparison,
+            {{"--thresholds", &words.thresholds, "YAML file of gates, instead of the defaults"},
+             {"--require", &words.requirements,
+              "a gate, METRIC>=LIMIT or METRIC<=LIMIT, of one scheme METRIC[SCHEME]; may be "
+              "repeated; metrics: ingot "
+              "list metrics"}});
 }
 
 std::string level_words() {

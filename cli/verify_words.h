@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-#include <CLI/CLI.hpp>
-
 #include "verify/verification.h"
 
 namespace ingot::cli {
+
+class FlagTable;
 
 /// Words that say with what a comparison is judged.
 struct GateWords {
@@ -21,7 +21,7 @@ struct GateWords {
   void require_valid() const;
   void add_to(verify::VerificationOptions& options) const;
 };
-void declare_gates(CLI::App& app, GateWords& words);
+void declare_gates(FlagTable& table, GateWords& words);
 
 /// `structure, weights, layers, greedy`, for --help.
 std::string level_words();
