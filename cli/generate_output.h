@@ -6,7 +6,6 @@
 
 #include "formats/json/json.h"
 #include "inference/generate/generate.h"
-#include "inference/tokenizer/stream_decoder.h"
 #include "inference/tokenizer/tokenizer.h"
 
 namespace ingot::cli {

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
+#include "formats/json/json.h"
 
 namespace ingot::formats {
 namespace {
@@ -23,95 +24,146 @@ bool is_inner_path(std::string_view name) {
   return true;
 }
 
+constexpr std::uint64_t kAny32 = std::numeric_limits<std::uint32_t>::max();
+
+std::string described(const Json& value) {
+  if (value.is_number() || value.is_null()) return value.dump();
+  return fmt::format("{} {}", value.is_structured() ? "an" : "a", value.type_name());
+}
+
+[[noreturn]] void fail(ErrorCode code, std::string_view where, const std::string& message) {
+  Error error(code, message);
+  if (!where.empty()) error.in_file(where);
+  throw error;
+}
+
 }  // namespace
 
 void fail_json(std::string_view where, const std::string& message) {
-  throw Error(ErrorCode::kCorrupt, message).in_file(where);
+  fail(ErrorCode::kCorrupt, where, message);
+}
+
+std::optional<std::uint64_t> whole_number(const Json& value, std::uint64_t max) {
+  if (!value.is_number_integer()) return std::nullopt;
+  if (!value.is_number_unsigned() && value.get<std::int64_t>() < 0) return std::nullopt;
+  const auto number = value.get<std::uint64_t>();
+  return number <= max ? std::optional(number) : std::nullopt;
 }
 
 JsonFields::JsonFields(const Json& object, std::string_view where, std::string path)
-    : object_(object), where_(where), path_(std::move(path)) {
-  if (!object.is_object()) fail_json(where, fmt::format("{} is not an object", path_));
+    : object_(&object), where_(where), path_(std::move(path)) {
+  if (!object.is_object()) refuse(path_.empty() ? "is not a JSON object" : "is not an object");
 }
 
-const Json* JsonFields::find(const char* key) {
-  const auto found = object_.find(key);
-  if (found == object_.end()) return nullptr;
-  ++n_used_;
-  return &*found;
+const Json& JsonFields::get(const char* key) const {
+  const auto found = object_->find(key);
+  if (found == object_->end()) refuse(key, "is missing");
+  ++n_read_;
+  return *found;
 }
 
-const Json& JsonFields::get(const char* key) {
+const Json* JsonFields::find(const char* key) const {
+  const auto found = object_->find(key);
+  if (found == object_->end()) return nullptr;
+  ++n_read_;
+  return found->is_null() ? nullptr : &*found;
+}
+
+const Json& JsonFields::array(const char* key) const {
+  return as_array(key, get(key));
+}
+
+const Json* JsonFields::optional_array(const char* key) const {
   const Json* value = find(key);
-  if (value == nullptr) fail_json(where_, fmt::format("{} has no '{}'", path_, key));
-  return *value;
+  return value == nullptr ? nullptr : &as_array(key, *value);
 }
 
-Json JsonFields::optional(const char* key) {
+JsonFields JsonFields::child(const char* key) const {
+  return {get(key), where_, name_of(key)};
+}
+
+std::optional<JsonFields> JsonFields::optional_child(const char* key) const {
   const Json* value = find(key);
-  return value != nullptr ? *value : Json();
+  if (value == nullptr) return std::nullopt;
+  return JsonFields(*value, where_, name_of(key));
 }
 
-std::string JsonFields::text(const char* key) {
+std::string JsonFields::text(const char* key) const {
+  return as_text(key, get(key));
+}
+
+std::string JsonFields::text(const char* key, std::string_view if_missing) const {
+  const Json* value = find(key);
+  return value == nullptr ? std::string(if_missing) : as_text(key, *value);
+}
+
+std::optional<std::string> JsonFields::optional_text(const char* key) const {
+  const Json* value = find(key);
+  return value == nullptr ? std::nullopt : std::optional(as_text(key, *value));
+}
+
+bool JsonFields::boolean(const char* key) const {
+  return as_boolean(key, get(key));
+}
+
+bool JsonFields::boolean(const char* key, bool if_missing) const {
+  const Json* value = find(key);
+  return value == nullptr ? if_missing : as_boolean(key, *value);
+}
+
+double JsonFields::real(const char* key) const {
   const Json& value = get(key);
-  if (!value.is_string()) wrong(key, "a string");
-  return value.get<std::string>();
-}
-
-bool JsonFields::boolean(const char* key) {
-  return as_boolean(get(key), key);
-}
-
-bool JsonFields::optional_boolean(const char* key) {
-  const Json* value = find(key);
-  return value != nullptr && as_boolean(*value, key);
-}
-
-double JsonFields::real(const char* key) {
-  const Json& value = get(key);
-  if (!value.is_number()) wrong(key, "a number");
+  if (!value.is_number()) wrong(key, value, "a number");
   return value.get<double>();
 }
 
-const Json& JsonFields::array(const char* key) {
-  const Json& value = get(key);
-  if (!value.is_array()) wrong(key, "an array");
-  return value;
-}
-
-std::uint64_t JsonFields::number(const char* key) {
-  return as_number(get(key), key);
-}
-
-std::uint32_t JsonFields::number32(const char* key) {
-  return as_number32(get(key), key);
-}
-
-std::optional<std::uint32_t> JsonFields::optional_number(const char* key) {
+std::optional<double> JsonFields::optional_real(const char* key, double least, double most) const {
   const Json* value = find(key);
   if (value == nullptr) return std::nullopt;
-  return as_number32(*value, key);
+  if (!value->is_number()) wrong(key, *value, "a number");
+  const auto number = value->get<double>();
+  if (!(number >= least)) refuse(key, fmt::format("is {}, less than {}", value->dump(), least));
+  if (!(number <= most)) refuse(key, fmt::format("is {}, more than {}", value->dump(), most));
+  return number;
 }
 
-std::vector<std::uint64_t> JsonFields::numbers(const char* key) {
-  return as_numbers(get(key), key);
+std::uint64_t JsonFields::number(const char* key, std::uint64_t max) const {
+  return as_number(key, get(key), max);
 }
 
-std::vector<std::uint32_t> JsonFields::numbers32(const char* key) {
-  return as_numbers32(get(key), key);
-}
-
-std::vector<std::uint64_t> JsonFields::optional_numbers(const char* key) {
+std::optional<std::uint64_t> JsonFields::optional_number(const char* key, std::uint64_t max) const {
   const Json* value = find(key);
-  return value != nullptr ? as_numbers(*value, key) : std::vector<std::uint64_t>();
+  return value == nullptr ? std::nullopt : std::optional(as_number(key, *value, max));
 }
 
-std::vector<std::uint32_t> JsonFields::optional_numbers32(const char* key) {
+std::uint32_t JsonFields::number32(const char* key) const {
+  return static_cast<std::uint32_t>(number(key, kAny32));
+}
+
+std::optional<std::uint32_t> JsonFields::optional_number32(const char* key) const {
+  const auto number = optional_number(key, kAny32);
+  return number ? std::optional(static_cast<std::uint32_t>(*number)) : std::nullopt;
+}
+
+std::vector<std::uint64_t> JsonFields::numbers(const char* key) const {
+  return as_numbers<std::uint64_t>(key, get(key));
+}
+
+std::vector<std::uint64_t> JsonFields::optional_numbers(const char* key) const {
   const Json* value = find(key);
-  return value != nullptr ? as_numbers32(*value, key) : std::vector<std::uint32_t>();
+  return value == nullptr ? std::vector<std::uint64_t>() : as_numbers<std::uint64_t>(key, *value);
 }
 
-Hash128 JsonFields::hash(const char* key) {
+std::vector<std::uint32_t> JsonFields::numbers32(const char* key) const {
+  return as_numbers<std::uint32_t>(key, get(key));
+}
+
+std::vector<std::uint32_t> JsonFields::optional_numbers32(const char* key) const {
+  const Json* value = find(key);
+  return value == nullptr ? std::vector<std::uint32_t>() : as_numbers<std::uint32_t>(key, *value);
+}
+
+Hash128 JsonFields::hash(const char* key) const {
   const std::string digits = text(key);
   try {
     return Hash128::from_hex(digits);
@@ -120,61 +172,71 @@ Hash128 JsonFields::hash(const char* key) {
   }
 }
 
-std::string JsonFields::inner_path(const char* key) {
-  return as_inner_path(get(key), key);
+std::string JsonFields::inner_path(const char* key) const {
+  std::string name = text(key);
+  if (!is_inner_path(name)) refuse(key, "is not a path inside the directory");
+  return name;
 }
 
-std::string JsonFields::optional_inner_path(const char* key) {
-  const Json* value = find(key);
-  return value != nullptr ? as_inner_path(*value, key) : std::string();
+std::string JsonFields::optional_inner_path(const char* key) const {
+  auto name = optional_text(key);
+  if (name && !is_inner_path(*name)) refuse(key, "is not a path inside the directory");
+  return std::move(name).value_or("");
 }
 
 void JsonFields::expect_no_more() const {
-  if (n_used_ != object_.size())
-    fail_json(where_, fmt::format("{} has a key that is not ours", path_));
+  if (n_read_ != object_->size()) refuse("has a key that is not ours");
 }
 
-void JsonFields::wrong(const char* key, const char* wanted) const {
-  fail_json(where_, fmt::format("'{}' of {} is not {}", key, path_, wanted));
+void JsonFields::refuse(const char* key, std::string_view fact) const {
+  fail_json(where_, fmt::format("'{}' {}", name_of(key), fact));
 }
 
-std::uint64_t JsonFields::as_number(const Json& value, const char* key) const {
-  if (!value.is_number_unsigned()) wrong(key, "a non-negative integer");
-  return value.get<std::uint64_t>();
+void JsonFields::refuse(std::string_view fact) const {
+  fail_json(where_, path_.empty() ? std::string(fact) : fmt::format("'{}' {}", path_, fact));
 }
 
-std::uint32_t JsonFields::as_number32(const Json& value, const char* key) const {
-  const std::uint64_t number = as_number(value, key);
-  if (!std::in_range<std::uint32_t>(number)) wrong(key, "a number of at most 32 bits");
-  return static_cast<std::uint32_t>(number);
+void JsonFields::unsupported(std::string_view fact) const {
+  fail(ErrorCode::kUnsupported, where_, fmt::format("'{}' {}", path_, fact));
 }
 
-std::vector<std::uint64_t> JsonFields::as_numbers(const Json& value, const char* key) const {
-  if (!value.is_array()) wrong(key, "an array");
-  std::vector<std::uint64_t> numbers;
-  numbers.reserve(value.size());
-  for (const Json& entry : value) numbers.push_back(as_number(entry, key));
-  return numbers;
+std::string JsonFields::name_of(std::string_view key) const {
+  return path_.empty() ? std::string(key) : fmt::format("{}.{}", path_, key);
 }
 
-std::vector<std::uint32_t> JsonFields::as_numbers32(const Json& value, const char* key) const {
-  if (!value.is_array()) wrong(key, "an array");
-  std::vector<std::uint32_t> numbers;
-  numbers.reserve(value.size());
-  for (const Json& entry : value) numbers.push_back(as_number32(entry, key));
-  return numbers;
+void JsonFields::wrong(const char* key, const Json& value, std::string_view wanted) const {
+  refuse(key, fmt::format("is {}, not {}", described(value), wanted));
 }
 
-bool JsonFields::as_boolean(const Json& value, const char* key) const {
-  if (!value.is_boolean()) wrong(key, "true or false");
+const Json& JsonFields::as_array(const char* key, const Json& value) const {
+  if (!value.is_array()) wrong(key, value, "an array");
+  return value;
+}
+
+std::string JsonFields::as_text(const char* key, const Json& value) const {
+  if (!value.is_string()) wrong(key, value, "a string");
+  return value.get<std::string>();
+}
+
+bool JsonFields::as_boolean(const char* key, const Json& value) const {
+  if (!value.is_boolean()) wrong(key, value, "true or false");
   return value.get<bool>();
 }
 
-std::string JsonFields::as_inner_path(const Json& value, const char* key) const {
-  if (!value.is_string()) wrong(key, "a string");
-  auto name = value.get<std::string>();
-  if (!is_inner_path(name)) wrong(key, "a path inside the directory");
-  return name;
+std::uint64_t JsonFields::as_number(const char* key, const Json& value, std::uint64_t max) const {
+  if (const auto number = whole_number(value, max)) return *number;
+  if (!value.is_number_integer()) wrong(key, value, "a whole number");
+  if (!whole_number(value, kAnyNumber))
+    refuse(key, fmt::format("is {}, less than 0", value.dump()));
+  refuse(key, fmt::format("is {}, at most {} is plausible", value.dump(), max));
+}
+
+template <class T>
+std::vector<T> JsonFields::as_numbers(const char* key, const Json& value) const {
+  std::vector<T> numbers;
+  for (const Json& entry : as_array(key, value))
+    numbers.push_back(static_cast<T>(as_number(key, entry, std::numeric_limits<T>::max())));
+  return numbers;
 }
 
 }  // namespace ingot::formats

@@ -1,66 +1,94 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "formats/base/hash.h"
-#include "formats/json/json.h"
+#include "formats/json/json_fwd.h"
 
 namespace ingot::formats {
 
 /// Throws kCorrupt in file `where`.
 [[noreturn]] void fail_json(std::string_view where, const std::string& message);
 
-/// A JSON object of ours, read key by key; what remains at the end is not ours. Everything throws
-/// kCorrupt naming `where`, the object and the key. For small objects: every key is a search.
+/// The number where `value` is a whole one from 0 to `max`, else nullopt.
+std::optional<std::uint64_t> whole_number(const Json& value, std::uint64_t max);
+
+/// A JSON object, read key by key. What is missing, of another kind or out of range throws kCorrupt
+/// naming the file, the object's path and the key. For the optional readers null counts as missing:
+/// they return nullopt, nullptr or an empty list then. For small objects: every key is a search.
 class JsonFields {
  public:
-  /// `path` names the object within `where`, for errors. `object` and `where` must outlive
-  /// this.
-  JsonFields(const Json& object, std::string_view where, std::string path);
+  /// `where` names the file in errors, and is empty where a caller adds it. `path` names the object
+  /// within the file, and is empty for the whole. `object` and `where` must outlive this.
+  JsonFields(const Json& object, std::string_view where, std::string path = {});
 
-  /// Null when the key is not there. A key is to be found once only, or expect_no_more miscounts.
-  const Json* find(const char* key);
-  const Json& get(const char* key);
-  /// The value, null when the key is not there.
-  Json optional(const char* key);
-  std::string text(const char* key);
-  bool boolean(const char* key);
-  /// False when the key is not there.
-  bool optional_boolean(const char* key);
-  double real(const char* key);
-  const Json& array(const char* key);
-  std::uint64_t number(const char* key);
-  std::uint32_t number32(const char* key);
-  std::optional<std::uint32_t> optional_number(const char* key);
-  std::vector<std::uint64_t> numbers(const char* key);
-  std::vector<std::uint32_t> numbers32(const char* key);
-  /// Empty when the key is not there.
-  std::vector<std::uint64_t> optional_numbers(const char* key);
-  std::vector<std::uint32_t> optional_numbers32(const char* key);
-  Hash128 hash(const char* key);
+  [[nodiscard]] const std::string& path() const { return path_; }
+
+  /// The value of any kind; find returns nullptr when it is missing.
+  [[nodiscard]] const Json& get(const char* key) const;
+  [[nodiscard]] const Json* find(const char* key) const;
+
+  [[nodiscard]] const Json& array(const char* key) const;
+  [[nodiscard]] const Json* optional_array(const char* key) const;
+  [[nodiscard]] JsonFields child(const char* key) const;
+  [[nodiscard]] std::optional<JsonFields> optional_child(const char* key) const;
+  [[nodiscard]] std::string text(const char* key) const;
+  [[nodiscard]] std::string text(const char* key, std::string_view if_missing) const;
+  [[nodiscard]] std::optional<std::string> optional_text(const char* key) const;
+  [[nodiscard]] bool boolean(const char* key) const;
+  [[nodiscard]] bool boolean(const char* key, bool if_missing) const;
+  [[nodiscard]] double real(const char* key) const;
+  [[nodiscard]] std::optional<double> optional_real(const char* key, double least,
+                                                    double most) const;
+
+  static constexpr std::uint64_t kAnyNumber = std::numeric_limits<std::uint64_t>::max();
+  /// Whole numbers from 0 to `max`.
+  [[nodiscard]] std::uint64_t number(const char* key, std::uint64_t max = kAnyNumber) const;
+  [[nodiscard]] std::optional<std::uint64_t> optional_number(const char* key,
+                                                             std::uint64_t max) const;
+  [[nodiscard]] std::uint32_t number32(const char* key) const;
+  [[nodiscard]] std::optional<std::uint32_t> optional_number32(const char* key) const;
+  [[nodiscard]] std::vector<std::uint64_t> numbers(const char* key) const;
+  [[nodiscard]] std::vector<std::uint64_t> optional_numbers(const char* key) const;
+  [[nodiscard]] std::vector<std::uint32_t> numbers32(const char* key) const;
+  [[nodiscard]] std::vector<std::uint32_t> optional_numbers32(const char* key) const;
+  /// `value`, which stands somewhere under `key`, as a whole number from 0 to `max`.
+  [[nodiscard]] std::uint64_t as_number(const char* key, const Json& value,
+                                        std::uint64_t max) const;
+
+  [[nodiscard]] Hash128 hash(const char* key) const;
   /// A name that this program may join to a directory: relative, and never out of it.
-  std::string inner_path(const char* key);
-  /// The same, empty when the key is not there.
-  std::string optional_inner_path(const char* key);
+  [[nodiscard]] std::string inner_path(const char* key) const;
+  /// The same, empty when it is missing.
+  [[nodiscard]] std::string optional_inner_path(const char* key) const;
+
+  /// Throws unless every key of the object was read. REQUIRES: none was read twice.
   void expect_no_more() const;
 
- private:
-  [[noreturn]] void wrong(const char* key, const char* wanted) const;
-  std::uint64_t as_number(const Json& value, const char* key) const;
-  std::uint32_t as_number32(const Json& value, const char* key) const;
-  std::vector<std::uint64_t> as_numbers(const Json& value, const char* key) const;
-  std::vector<std::uint32_t> as_numbers32(const Json& value, const char* key) const;
-  bool as_boolean(const Json& value, const char* key) const;
-  std::string as_inner_path(const Json& value, const char* key) const;
+  /// kCorrupt: "'PATH.KEY' FACT" or "'PATH' FACT".
+  [[noreturn]] void refuse(const char* key, std::string_view fact) const;
+  [[noreturn]] void refuse(std::string_view fact) const;
+  /// kUnsupported: "'PATH' FACT".
+  [[noreturn]] void unsupported(std::string_view fact) const;
 
-  const Json& object_;
+ private:
+  [[nodiscard]] std::string name_of(std::string_view key) const;
+  [[noreturn]] void wrong(const char* key, const Json& value, std::string_view wanted) const;
+  [[nodiscard]] const Json& as_array(const char* key, const Json& value) const;
+  [[nodiscard]] std::string as_text(const char* key, const Json& value) const;
+  [[nodiscard]] bool as_boolean(const char* key, const Json& value) const;
+  template <class T>
+  std::vector<T> as_numbers(const char* key, const Json& value) const;
+
+  const Json* object_;
   std::string_view where_;
   std::string path_;
-  std::size_t n_used_ = 0;
+  mutable std::size_t n_read_ = 0;
 };
 
 }  // namespace ingot::formats

@@ -11,6 +11,7 @@
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
 #include "formats/container/dtype.h"
+#include "formats/json/json.h"
 #include "formats/json/json_fields.h"
 #include "formats/json/zstd_lines.h"
 
@@ -42,16 +43,14 @@ std::vector<ManifestFile> parse_files(const Json& array, std::string_view where,
                                       std::set<std::string>& names) {
   std::vector<ManifestFile> files;
   for (const Json& entry : array) {
-    const std::string path = fmt::format("{}[{}]", key, files.size());
-    JsonFields fields(entry, where, path);
+    const JsonFields fields(entry, where, fmt::format("{}[{}]", key, files.size()));
     ManifestFile file;
     file.name = fields.inner_path("name");
     file.n_bytes = fields.number("bytes");
     file.hash = fields.hash("hash");
-    if (fields.find("sha256") != nullptr) {
-      file.sha256 = entry.at("sha256").is_string() ? entry.at("sha256").get<std::string>() : "";
-      if (!is_sha256(file.sha256))
-        fail_json(where, fmt::format("'sha256' of {} is not 64 digits", path));
+    if (const auto sha256 = fields.optional_text("sha256")) {
+      if (!is_sha256(*sha256)) fields.refuse("sha256", "is not 64 digits");
+      file.sha256 = *sha256;
     }
     fields.expect_no_more();
     if (!names.insert(file.name).second) {
@@ -77,7 +76,7 @@ std::vector<TensorHash> parse_tensors(const Json& array, std::string_view where,
   std::vector<TensorHash> tensors;
   for (const Json& entry : array) {
     const std::string path = fmt::format("{}[{}]", key, tensors.size());
-    JsonFields fields(entry, where, path);
+    const JsonFields fields(entry, where, path);
     TensorHash tensor;
     tensor.name = fields.text("name");
     tensor.file = fields.inner_path("file");
@@ -109,7 +108,7 @@ Json error_json(const RecordedError& error) {
 }
 
 RecordedError parse_error(const Json& json, std::string_view where) {
-  JsonFields fields(json, where, "error");
+  const JsonFields fields(json, where, "error");
   RecordedError error;
   error.relative_error = fields.real("relative");
   const Json sqnr = fields.get("sqnr_db");
@@ -126,7 +125,7 @@ RecordedError parse_error(const Json& json, std::string_view where) {
 }
 
 RecordedGlobal parse_global(const Json& json, std::string_view where) {
-  JsonFields fields(json, where, "original_global");
+  const JsonFields fields(json, where, "original_global");
   RecordedGlobal global;
   global.value = static_cast<float>(fields.real("value"));
   global.divides = fields.boolean("divides");
@@ -159,7 +158,7 @@ std::string manifest_text(const Manifest& manifest) {
 
 Manifest parse_manifest(std::string_view text, std::string_view where) {
   const Json json = parse_json(text, where);
-  JsonFields fields(json, where, "the manifest");
+  const JsonFields fields(json, where);
   // Version first: a newer schema may have anything else.
   if (fields.text("tool") != "ingot") fail_json(where, "was not written by ingot");
   if (const std::uint64_t schema = fields.number("schema"); schema != kSchema) {
@@ -175,9 +174,10 @@ Manifest parse_manifest(std::string_view text, std::string_view where) {
   manifest.layout = fields.text("layout");
   manifest.recipe = fields.get("recipe");
   manifest.source = fields.get("source");
-  manifest.source_quantization = fields.optional("source_quantization");
+  if (const Json* quantization = fields.find("source_quantization"))
+    manifest.source_quantization = *quantization;
 
-  JsonFields tensors(fields.get("tensors"), where, "tensors");
+  const JsonFields tensors = fields.child("tensors");
   manifest.n_tensors = tensors.number("count");
   if (tensors.text("records") != kRecordsName) {
     fail_json(where, fmt::format("names records other than {}", kRecordsName));
@@ -190,11 +190,7 @@ Manifest parse_manifest(std::string_view text, std::string_view where) {
   manifest.side_files = parse_files(fields.array("side_files"), where, "side_files", names);
   if (const Json* slicing = fields.find("slicing"))
     manifest.slicing = parse_slicing_record(*slicing, where);
-  if (const Json unverified = fields.optional("unverified"); unverified.is_string()) {
-    manifest.unverified = unverified.get<std::string>();
-  } else if (!unverified.is_null()) {
-    fail_json(where, "unverified is not a text");
-  }
+  manifest.unverified = fields.text("unverified", "");
   fields.expect_no_more();
   return manifest;
 }
@@ -229,12 +225,12 @@ std::string tensor_record_line(const TensorRecord& record) {
 
 TensorRecord parse_tensor_record(std::string_view line, std::string_view where) {
   const Json json = parse_json(line, where);
-  JsonFields fields(json, where, "the record");
+  const JsonFields fields(json, where);
   TensorRecord record;
   record.name = fields.text("name");
   record.role = fields.text("role");
-  record.layer = fields.optional_number("layer");
-  record.expert = fields.optional_number("expert");
+  record.layer = fields.optional_number32("layer");
+  record.expert = fields.optional_number32("expert");
   record.action = fields.text("action");
   constexpr std::array<std::string_view, 5> kActions = {"copy", "rewrap", "cast", "quantize",
                                                         "drop"};
@@ -245,10 +241,9 @@ TensorRecord parse_tensor_record(std::string_view line, std::string_view where) 
   record.to = fields.text("to");
   record.source = parse_tensors(fields.array("source"), where, "source");
   record.output = parse_tensors(fields.array("output"), where, "output");
-  if (const Json error = fields.optional("error"); !error.is_null())
-    record.error = parse_error(error, where);
-  if (const Json global = fields.optional("original_global"); !global.is_null())
-    record.original_global = parse_global(global, where);
+  if (const Json* error = fields.find("error")) record.error = parse_error(*error, where);
+  if (const Json* global = fields.find("original_global"))
+    record.original_global = parse_global(*global, where);
   record.home_file = fields.optional_inner_path("home_file");
   fields.expect_no_more();
   return record;

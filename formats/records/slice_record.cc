@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/checked.h"
+#include "formats/json/json.h"
 #include "formats/json/json_fields.h"
 #include "formats/records/slicing_record.h"
 
@@ -97,23 +98,23 @@ Json slice_record_json(const SliceRecord& slice) {
 }
 
 SliceRecord parse_slice_record(const Json& json, std::string_view where) {
-  JsonFields fields(json, where, "the slice");
+  const JsonFields fields(json, where);
   SliceRecord slice;
-  if (const auto axis = fields.optional_number("axis")) {
-    if (*axis > kMaxJsonDepth) fail_json(where, "'axis' of the slice is beyond any shape");
+  if (const auto axis = fields.optional_number32("axis")) {
+    if (*axis > kMaxJsonDepth) fields.refuse("axis", "is beyond any shape");
     slice.axis = static_cast<int>(*axis);
     slice.offset = fields.number("offset");
   }
   slice.whole = fields.numbers("whole");
-  slice.sections = fields.optional_number("sections").value_or(1);
+  slice.sections = fields.optional_number32("sections").value_or(1);
   slice.experts = fields.optional_numbers32("experts");
-  slice.is_zeroed = fields.optional_boolean("zeroed");
+  slice.is_zeroed = fields.boolean("zeroed", false);
   slice.original = fields.optional_numbers("original");
   if (const std::vector<std::uint64_t> repeat = fields.optional_numbers("repeat");
       repeat.size() == slice.repeat.size()) {
     std::copy(repeat.begin(), repeat.end(), slice.repeat.begin());
   } else if (!repeat.empty()) {
-    fail_json(where, "'repeat' of the slice is not two numbers");
+    fields.refuse("repeat", "is not two numbers");
   }
   fields.expect_no_more();
   require_sound(slice, where);

@@ -8,6 +8,7 @@
 
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
+#include "formats/json/json.h"
 #include "formats/json/json_fields.h"
 
 namespace ingot::formats {
@@ -40,9 +41,9 @@ Json rank_json(const RankRecord& rank) {
 
 RankRecord::Experts parse_experts(const Json& json, std::string_view where,
                                   const std::string& path) {
-  JsonFields fields(json, where, path);
+  const JsonFields fields(json, where, path);
   RankRecord::Experts experts;
-  experts.layer = fields.optional_number("layer").value_or(RankRecord::Experts::kEveryLayer);
+  experts.layer = fields.optional_number32("layer").value_or(RankRecord::Experts::kEveryLayer);
   experts.held = fields.numbers32("held");
   experts.slots = fields.numbers32("slots");
   fields.expect_no_more();
@@ -56,7 +57,7 @@ RankRecord::Experts parse_experts(const Json& json, std::string_view where,
 }
 
 RankRecord parse_rank(const Json& json, std::string_view where) {
-  JsonFields fields(json, where, "slicing.rank");
+  const JsonFields fields(json, where, "slicing.rank");
   RankRecord rank;
   rank.rank = fields.number32("rank");
   rank.stage = fields.number32("stage");
@@ -76,9 +77,10 @@ RankRecord parse_rank(const Json& json, std::string_view where) {
   if (layers.size() != rank.experts.size() ||
       (layers.size() > 1 && layers.contains(RankRecord::Experts::kEveryLayer)))
     fail_json(where, "slicing.rank.experts lists a layer twice");
-  rank.whole_config = fields.optional("whole_config");
-  if (!rank.whole_config.is_null() && !rank.whole_config.is_object())
-    fail_json(where, "slicing.rank.whole_config is not an object");
+  if (const Json* config = fields.find("whole_config")) {
+    if (!config->is_object()) fields.refuse("whole_config", "is not an object");
+    rank.whole_config = *config;
+  }
   fields.expect_no_more();
   return rank;
 }
@@ -87,7 +89,7 @@ std::vector<RankEntry> parse_ranks(const Json& array, std::string_view where) {
   std::vector<RankEntry> ranks;
   std::set<std::string> names;
   for (const Json& json : array) {
-    JsonFields fields(json, where, fmt::format("slicing.ranks[{}]", ranks.size()));
+    const JsonFields fields(json, where, fmt::format("slicing.ranks[{}]", ranks.size()));
     RankEntry entry;
     entry.directory = fields.inner_path("directory");
     entry.manifest_hash = fields.hash("manifest_hash");
@@ -201,7 +203,7 @@ Json slicing_record_json(const SlicingRecord& slicing) {
 }
 
 SlicingRecord parse_slicing_record(const Json& json, std::string_view where) {
-  JsonFields fields(json, where, "slicing");
+  const JsonFields fields(json, where, "slicing");
   SlicingRecord slicing;
   slicing.tp = fields.number32("tp");
   slicing.ep = fields.number32("ep");
@@ -214,8 +216,7 @@ SlicingRecord parse_slicing_record(const Json& json, std::string_view where) {
   slicing.expert_map = fields.get("expert_map");
   slicing.job = fields.hash("job");
   if (const Json* rank = fields.find("rank")) slicing.rank = parse_rank(*rank, where);
-  if (const Json* ranks = fields.find("ranks")) {
-    if (!ranks->is_array()) fail_json(where, "slicing.ranks is not an array");
+  if (const Json* ranks = fields.optional_array("ranks")) {
     if (slicing.rank) fail_json(where, "slicing has both 'rank' and 'ranks'");
     slicing.ranks = parse_ranks(*ranks, where);
   }

@@ -15,7 +15,7 @@
 
 #include "formats/base/error.h"
 #include "formats/json/json.h"
-#include "inference/tokenizer/utf8.h"
+#include "inference/tokenizer/characters.h"
 
 namespace ingot::inference {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <utf8proc.h>
 
-#include "inference/tokenizer/utf8.h"
+#include "inference/tokenizer/characters.h"
 
 namespace ingot::inference {
 namespace {

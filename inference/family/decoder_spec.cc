@@ -7,11 +7,16 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
+#include "formats/json/json.h"
+#include "formats/json/json_fields.h"
 #include "inference/family/rope_spec.h"
-#include "inference/family/spec_fields.h"
 
 namespace ingot::inference {
 namespace {
+
+using formats::JsonFields;
+
+constexpr std::uint64_t kMaxCount = std::uint64_t{1} << 20;
 
 [[noreturn]] void refuse(std::string message) {
   throw Error(ErrorCode::kCorrupt, std::move(message)).in_file("config.json");
@@ -30,12 +35,14 @@ std::size_t of_heads(std::uint64_t value, std::string_view key) {
   return required(value, key);
 }
 
-RouterSpec router_spec(const formats::ModelConfig& config, const SpecFields& fields) {
+RouterSpec router_spec(const formats::ModelConfig& config, const JsonFields& fields) {
   RouterSpec router;
   router.experts = required(config.n_routed_experts, "n_routed_experts");
   router.topk = required(config.num_experts_per_tok, "num_experts_per_tok");
-  router.groups = std::max<std::size_t>(fields.count("n_group", 1), 1);
-  router.topk_groups = std::max<std::size_t>(fields.count("topk_group", 1), 1);
+  router.groups =
+      std::max<std::size_t>(fields.optional_number("n_group", kMaxCount).value_or(1), 1);
+  router.topk_groups =
+      std::max<std::size_t>(fields.optional_number("topk_group", kMaxCount).value_or(1), 1);
   if (router.topk > router.experts) {
     refuse(fmt::format("'num_experts_per_tok' is {}, but there are {} experts", router.topk,
                        router.experts));
@@ -49,12 +56,10 @@ RouterSpec router_spec(const formats::ModelConfig& config, const SpecFields& fie
 }
 
 // Layers with an indexer of their own: `indexer_types`, or the pair that stands for it.
-std::vector<bool> own_indexers(const formats::ModelConfig& config, const SpecFields& fields,
-                               std::size_t n_layers) {
+std::vector<bool> own_indexers(const JsonFields& fields, std::size_t n_layers) {
   std::vector<bool> own(n_layers, true);
-  const auto types = config.raw.find("indexer_types");
-  if (types != config.raw.end() && !types->is_null()) {
-    if (!types->is_array() || types->size() < n_layers) {
+  if (const formats::Json* types = fields.optional_array("indexer_types")) {
+    if (types->size() < n_layers) {
       refuse(fmt::format("'indexer_types' is not a list for {} layers", n_layers));
     }
     for (std::size_t i = 0; i < n_layers; ++i) {
@@ -68,8 +73,11 @@ std::vector<bool> own_indexers(const formats::ModelConfig& config, const SpecFie
                         i));
       }
     }
-  } else if (const std::size_t every = fields.count("index_topk_freq", 1); every > 1) {
-    const std::size_t offset = fields.count("index_skip_topk_offset", 2);
+  } else if (const std::size_t every =
+                 fields.optional_number("index_topk_freq", kMaxCount).value_or(1);
+             every > 1) {
+    const std::size_t offset =
+        fields.optional_number("index_skip_topk_offset", kMaxCount).value_or(2);
     for (std::size_t i = 0; i < n_layers; ++i) {
       own[i] = (i + 1 > offset ? i + 1 - offset : 0) % every == 0;
     }
@@ -80,9 +88,26 @@ std::vector<bool> own_indexers(const formats::ModelConfig& config, const SpecFie
 
 }  // namespace
 
+JsonFields spec_fields(const formats::ModelConfig& config) {
+  return {config.raw, "config.json"};
+}
+
+void require_text(const JsonFields& fields, const char* key, std::string_view only) {
+  const std::string value = fields.text(key, only);
+  if (value != only) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("'{}' is '{}'; the forward pass knows '{}' alone", key, value, only))
+        .in_file("config.json");
+  }
+}
+
+float routed_scale(const JsonFields& fields) {
+  return static_cast<float>(fields.optional_real("routed_scaling_factor", -1e9, 1e9).value_or(1.0));
+}
+
 ModelSpec decoder_spec(const formats::ModelConfig& config) {
-  const SpecFields fields(config);
-  fields.require_text("hidden_act", "silu");
+  const JsonFields fields = spec_fields(config);
+  require_text(fields, "hidden_act", "silu");
   ModelSpec spec;
   spec.vocab = required(config.vocab_size, "vocab_size");
   spec.hidden = required(config.hidden_size, "hidden_size");
@@ -124,13 +149,13 @@ void add_latent_attention(const formats::ModelConfig& config, ModelSpec& spec) {
   mla.v = of_heads(config.v_head_dim, "v_head_dim");
   spec.mla = mla;
   spec.rope =
-      rope_spec(config.rope, mla.rope_dim, SpecFields(config).boolean("rope_interleave", true));
+      rope_spec(config.rope, mla.rope_dim, spec_fields(config).boolean("rope_interleave", true));
   spec.softmax_scale = static_cast<float>(yarn_softmax_factor(config.rope) /
                                           std::sqrt(static_cast<double>(mla.nope + mla.rope_dim)));
 }
 
 void add_indexer(const formats::ModelConfig& config, bool interleaved, ModelSpec& spec) {
-  const SpecFields fields(config);
+  const JsonFields fields = spec_fields(config);
   IndexerSpec indexer;
   indexer.heads = of_heads(config.index_n_heads, "index_n_heads");
   indexer.head_dim = of_heads(config.index_head_dim, "index_head_dim");
@@ -142,7 +167,7 @@ void add_indexer(const formats::ModelConfig& config, bool interleaved, ModelSpec
   if (spec.mla->q_lora == 0) refuse("an indexer needs 'q_lora_rank'");
   indexer.rope = spec.rope;
   indexer.rope.interleaved = fields.boolean("indexer_rope_interleave", interleaved);
-  indexer.own = own_indexers(config, fields, spec.layers);
+  indexer.own = own_indexers(fields, spec.layers);
   indexer.own.resize(spec.layers + spec.mtp_layers, true);
   indexer.power_of_two_keys = config.quantization && config.quantization->scale_fmt == "ue8m0";
   spec.indexer = std::move(indexer);
@@ -150,13 +175,13 @@ void add_indexer(const formats::ModelConfig& config, bool interleaved, ModelSpec
 
 void set_sigmoid_router(const formats::ModelConfig& config, ModelSpec& spec) {
   if (!spec.router) return;
-  const SpecFields fields(config);
-  fields.require_text("scoring_func", "sigmoid");
-  fields.require_text("topk_method", "noaux_tc");
+  const JsonFields fields = spec_fields(config);
+  require_text(fields, "scoring_func", "sigmoid");
+  require_text(fields, "topk_method", "noaux_tc");
   spec.router->score = GateScore::kSigmoid;
   spec.router->correction_bias = true;
   spec.router->normalize = fields.boolean("norm_topk_prob", true);
-  spec.router->scale = static_cast<float>(fields.real("routed_scaling_factor", 1.0));
+  spec.router->scale = routed_scale(fields);
 }
 
 }  // namespace ingot::inference

@@ -1,9 +1,21 @@
 #pragma once
 
+#include <string_view>
+
 #include "formats/config/model_config.h"
+#include "formats/json/json_fields.h"
 #include "inference/model/model_spec.h"
 
 namespace ingot::inference {
+
+/// Keys of config.json that only the forward pass needs. `config` must outlive the result.
+formats::JsonFields spec_fields(const formats::ModelConfig& config);
+
+/// kUnsupported naming the key unless its value is `only` (or it is missing).
+void require_text(const formats::JsonFields& fields, const char* key, std::string_view only);
+
+/// `routed_scaling_factor`, 1 when it is missing.
+float routed_scale(const formats::JsonFields& fields);
 
 /// What every family has: widths, layers, norms, router sizes. kCorrupt naming a key that is
 /// missing, 0, or that contradicts another (more experts per token than experts, groups that do not

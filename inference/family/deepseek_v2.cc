@@ -6,7 +6,6 @@
 #include "formats/base/error.h"
 #include "inference/family/decoder_spec.h"
 #include "inference/family/family_rows.h"
-#include "inference/family/spec_fields.h"
 
 namespace ingot::inference {
 namespace {
@@ -15,8 +14,8 @@ ModelSpec spec_of(const formats::ModelConfig& config) {
   ModelSpec spec = decoder_spec(config);
   add_latent_attention(config, spec);
   if (!spec.router) return spec;
-  const SpecFields fields(config);
-  fields.require_text("scoring_func", "softmax");
+  const formats::JsonFields fields = spec_fields(config);
+  require_text(fields, "scoring_func", "softmax");
   const std::string method = fields.text("topk_method", "greedy");
   if (method == "greedy") {
     spec.router->groups = 1;
@@ -31,8 +30,7 @@ ModelSpec spec_of(const formats::ModelConfig& config) {
   spec.router->score = GateScore::kSoftmax;
   // Its code either normalizes or scales, never both.
   spec.router->normalize = fields.boolean("norm_topk_prob", false) && spec.router->topk > 1;
-  spec.router->scale =
-      spec.router->normalize ? 1.0F : static_cast<float>(fields.real("routed_scaling_factor", 1.0));
+  spec.router->scale = spec.router->normalize ? 1.0F : routed_scale(fields);
   return spec;
 }
 

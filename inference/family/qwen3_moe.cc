@@ -9,14 +9,13 @@
 #include "inference/family/decoder_spec.h"
 #include "inference/family/family_rows.h"
 #include "inference/family/rope_spec.h"
-#include "inference/family/spec_fields.h"
 
 namespace ingot::inference {
 namespace {
 
 ModelSpec spec_of(const formats::ModelConfig& config) {
   ModelSpec spec = decoder_spec(config);
-  const SpecFields fields(config);
+  const formats::JsonFields fields = spec_fields(config);
   if (fields.boolean("use_sliding_window", false)) {
     throw Error(ErrorCode::kUnsupported,
                 "'use_sliding_window' is true; only full attention is known")

@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
-#include "inference/tokenizer/character_class.h"
-#include "inference/tokenizer/utf8.h"
+#include "formats/json/json.h"
+#include "inference/tokenizer/characters.h"
 
 namespace ingot::inference {
 namespace {
@@ -49,19 +49,59 @@ std::size_t skip_white_space_right(std::string_view text, std::size_t position) 
 
 }  // namespace
 
+TextFinder::TextFinder(const std::vector<std::string>& texts) {
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    if (texts[i].empty()) continue;
+    sorted_.emplace_back(texts[i], i);
+    starts_[static_cast<unsigned char>(texts[i].front())] = true;
+  }
+  std::ranges::sort(sorted_);
+}
+
+std::optional<TextFinder::Found> TextFinder::find(std::string_view text, std::size_t from) const {
+  if (sorted_.empty()) return std::nullopt;
+  for (std::size_t begin = from; begin < text.size(); ++begin) {
+    if (!starts_[static_cast<unsigned char>(text[begin])]) continue;
+    if (auto found = longest_at(text, begin)) return found;
+  }
+  return std::nullopt;
+}
+
+// Narrows the sorted list byte by byte to those that the text continues with. Those that end at
+// some depth stand first there.
+std::optional<TextFinder::Found> TextFinder::longest_at(std::string_view text,
+                                                        std::size_t begin) const {
+  std::optional<Found> longest;
+  auto low = sorted_.begin();
+  auto high = sorted_.end();
+  for (std::size_t depth = 0; begin + depth < text.size(); ++depth) {
+    const auto byte_at = [depth](const auto& entry) {
+      return static_cast<unsigned char>(entry.first[depth]);
+    };
+    const auto byte = static_cast<unsigned char>(text[begin + depth]);
+    low = std::ranges::lower_bound(low, high, byte, std::ranges::less(), byte_at);
+    high = std::ranges::upper_bound(low, high, byte, std::ranges::less(), byte_at);
+    if (low == high) break;
+    if (low->first.size() != depth + 1) continue;
+    longest = {.span = {begin, begin + depth + 1}, .index = low->second};
+    while (low != high && low->first.size() == depth + 1) ++low;
+  }
+  return longest;
+}
+
 AddedTokens AddedTokens::parse(const formats::Json* value, const Vocabulary& vocabulary,
                                const Normalizer& normalizer) {
   AddedTokens result;
   if (value == nullptr) return result;
   for (std::size_t i = 0; i < value->size(); ++i) {
-    const Component component((*value)[i], fmt::format("added_tokens[{}]", i));
+    const Component component((*value)[i], "", fmt::format("added_tokens[{}]", i));
     AddedToken token{.content = component.text("content"),
-                     .single_word = component.flag("single_word", false),
-                     .left_strip = component.flag("lstrip", false),
-                     .right_strip = component.flag("rstrip", false),
-                     .special = component.flag("special", false)};
+                     .single_word = component.boolean("single_word", false),
+                     .left_strip = component.boolean("lstrip", false),
+                     .right_strip = component.boolean("rstrip", false),
+                     .special = component.boolean("special", false)};
     token.id = token_id(component.get("id"), component, token.content);
-    token.normalized = component.flag("normalized", !token.special);
+    token.normalized = component.boolean("normalized", !token.special);
     result.add(std::move(token), component, vocabulary);
   }
   result.make_finders(normalizer);

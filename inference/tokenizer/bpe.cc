@@ -7,7 +7,8 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
-#include "inference/tokenizer/utf8.h"
+#include "formats/json/json.h"
+#include "inference/tokenizer/characters.h"
 
 // Symbols are a linked list in an array; candidates for merging are a heap ordered by rank, then
 // position. A merge leaves candidates behind whose symbols are gone or changed: they are recognised
@@ -43,17 +44,17 @@ void append_symbol(BpeScratch& scratch, std::int32_t id) {
 
 Bpe Bpe::parse(const Component& model, const Vocabulary& vocabulary) {
   if (const Json* dropout = model.find("dropout")) {
-    if (!dropout->is_number()) model.refuse("has a 'dropout' that is not a number");
+    if (!dropout->is_number()) model.refuse("dropout", "is not a number");
     if (dropout->get<double>() != 0)
       model.unsupported("has dropout, which makes ids random: set it to null");
   }
   Bpe result(vocabulary);
   result.unknown_token_ = model.optional_text("unk_token");
-  result.prefix_ = model.optional_text("continuing_subword_prefix").value_or("");
-  result.suffix_ = model.optional_text("end_of_word_suffix").value_or("");
-  result.fuse_unknown_ = model.flag("fuse_unk", false);
-  result.byte_fallback_ = model.flag("byte_fallback", false);
-  result.ignore_merges_ = model.flag("ignore_merges", false);
+  result.prefix_ = model.text("continuing_subword_prefix", "");
+  result.suffix_ = model.text("end_of_word_suffix", "");
+  result.fuse_unknown_ = model.boolean("fuse_unk", false);
+  result.byte_fallback_ = model.boolean("byte_fallback", false);
+  result.ignore_merges_ = model.boolean("ignore_merges", false);
   result.parse_merges(model);
   return result;
 }

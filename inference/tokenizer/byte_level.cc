@@ -3,7 +3,7 @@
 #include <array>
 #include <cstddef>
 
-#include "inference/tokenizer/utf8.h"
+#include "inference/tokenizer/characters.h"
 
 namespace ingot::inference {
 namespace {

@@ -7,14 +7,31 @@
 #include <utility>
 
 #include "inference/tokenizer/byte_level.h"
+#include "inference/tokenizer/characters.h"
 #include "inference/tokenizer/component.h"
 #include "inference/tokenizer/split_pattern.h"
-#include "inference/tokenizer/utf8.h"
 
 namespace ingot::inference {
 namespace {
 
 using MakeStage = Decoder::MakeStage;
+
+/// A stage that needs whole tokens: collects the chunks of one.
+class WholeTokenStage : public DecodeStage {
+ public:
+  void push(std::string_view chunk, bool ends_token) final {
+    token_ += chunk;
+    if (!ends_token) return;
+    on_token(token_);
+    token_.clear();
+  }
+
+ protected:
+  virtual void on_token(const std::string& token) = 0;
+
+ private:
+  std::string token_;
+};
 
 /// Every token's bytes make up one text; what is not UTF-8 in it becomes U+FFFD.
 class ByteLevelStage final : public WholeTokenStage {
@@ -209,11 +226,12 @@ MakeStage make_plain(const Component& /*component*/) {
 
 MakeStage make_strip(const Component& component) {
   std::string character;
-  append_utf8(character, component.character("content"));
+  append_utf8(character, character_field(component, "content"));
   constexpr std::uint64_t kMax = std::numeric_limits<std::uint32_t>::max();
-  return [character, start = component.whole("start", kMax), stop = component.whole("stop", kMax)] {
-    return std::make_unique<StripStage>(character, start, stop);
-  };
+  return
+      [character, start = component.number("start", kMax), stop = component.number("stop", kMax)] {
+        return std::make_unique<StripStage>(character, start, stop);
+      };
 }
 
 MakeStage make_replace(const Component& component) {
@@ -223,15 +241,15 @@ MakeStage make_replace(const Component& component) {
 }
 
 MakeStage make_metaspace(const Component& component) {
-  const char32_t mark = component.character("replacement");
-  const bool drops_first = component.flag("add_prefix_space", true) &&
-                           component.optional_text("prepend_scheme").value_or("always") != "never";
+  const char32_t mark = character_field(component, "replacement");
+  const bool drops_first = component.boolean("add_prefix_space", true) &&
+                           component.text("prepend_scheme", "always") != "never";
   return [mark, drops_first] { return std::make_unique<MetaspaceStage>(mark, drops_first); };
 }
 
 MakeStage make_word_end(const Component& component) {
   const std::string suffix = component.text("suffix");
-  if (suffix.empty()) component.refuse("has an empty 'suffix'");
+  if (suffix.empty()) component.refuse("suffix", "is empty");
   return [suffix] { return std::make_unique<WordEndStage>(suffix); };
 }
 

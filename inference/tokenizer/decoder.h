@@ -6,10 +6,28 @@
 #include <string_view>
 #include <vector>
 
-#include "formats/json/json.h"
-#include "inference/tokenizer/decode_stage.h"
+#include "formats/json/json_fwd.h"
 
 namespace ingot::inference {
+
+/// One step of decoding. Tokens' texts go in at one end of a chain of stages and text comes out at
+/// the other. A token may come in chunks, cut between characters, the last of which ends it; so a
+/// stage that joins everything to one token need not wait for its end.
+class DecodeStage {
+ public:
+  virtual ~DecodeStage() = default;
+  /// Where results go; set before the first push, and outlives this.
+  void set_next(DecodeStage* next) { next_ = next; }
+  virtual void push(std::string_view chunk, bool ends_token) = 0;
+  /// No more comes: sends on what is held back.
+  virtual void finish() {}
+
+ protected:
+  void send(std::string_view chunk, bool ends_token) { next_->push(chunk, ends_token); }
+
+ private:
+  DecodeStage* next_ = nullptr;
+};
 
 /// Turns the texts of tokens into text. Types: BPEDecoder, ByteFallback, ByteLevel, Fuse,
 /// Metaspace, Replace, Strip, and Sequence; without any, tokens are joined by spaces.

@@ -11,9 +11,8 @@
 
 #include "formats/base/error.h"
 #include "inference/tokenizer/byte_level.h"
-#include "inference/tokenizer/character_class.h"
+#include "inference/tokenizer/characters.h"
 #include "inference/tokenizer/component.h"
-#include "inference/tokenizer/utf8.h"
 
 namespace ingot::inference {
 namespace {
@@ -77,8 +76,8 @@ Step make_strip_accents(const Component& /*component*/) {
 }
 
 Step make_strip(const Component& component) {
-  return [left = component.flag("strip_left", true),
-          right = component.flag("strip_right", true)](const std::string& text) {
+  return [left = component.boolean("strip_left", true),
+          right = component.boolean("strip_right", true)](const std::string& text) {
     std::size_t begin = 0;
     std::size_t end = text.size();
     while (left && begin < end && is_white_space(code_point_at(text, begin).value))

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "formats/json/json.h"
 #include "inference/tokenizer/vocabulary.h"
 
 namespace ingot::inference {
@@ -21,9 +22,9 @@ constexpr std::size_t kMaxIdsOfToken = 64;
 std::vector<std::int32_t> ids_of(const Component& special_tokens, const std::string& name) {
   if (special_tokens.find(name.c_str()) == nullptr)
     special_tokens.refuse("has no token " + quote_text(name));
-  const Component token(special_tokens.get(name.c_str()), special_tokens.path() + " token");
+  const Component token(special_tokens.get(name.c_str()), "", special_tokens.path() + " token");
   const Json& list = token.array("ids");
-  if (list.size() > kMaxIdsOfToken) token.refuse("has too many ids");
+  if (list.size() > kMaxIdsOfToken) token.refuse("ids", "are too many");
   std::vector<std::int32_t> ids;
   for (const Json& id : list) ids.push_back(token_id(id, token, name));
   return ids;
@@ -31,11 +32,11 @@ std::vector<std::int32_t> ids_of(const Component& special_tokens, const std::str
 
 Template make_template(const Component& component) {
   const Json& single = component.array("single");
-  if (single.size() > kMaxParts) component.refuse("has a 'single' of too many parts");
+  if (single.size() > kMaxParts) component.refuse("single", "has too many parts");
   Template parts;
   bool has_text = false;
   for (std::size_t i = 0; i < single.size(); ++i) {
-    const Component part(single[i], fmt::format("{}.single[{}]", component.path(), i));
+    const Component part(single[i], "", fmt::format("{}.single[{}]", component.path(), i));
     if (part.find("SpecialToken") != nullptr) {
       const std::string name = part.child("SpecialToken").text("id");
       parts.push_back({ids_of(component.child("special_tokens"), name)});
@@ -47,14 +48,13 @@ Template make_template(const Component& component) {
     if (std::exchange(has_text, true)) part.unsupported("repeats the text, which is not supported");
     parts.push_back({});
   }
-  if (!has_text) component.refuse("has a 'single' without the text");
+  if (!has_text) component.refuse("single", "is without the text");
   return parts;
 }
 
 std::vector<std::int32_t> marker(const Component& component, const char* key) {
   const Json& pair = component.array(key);
-  if (pair.size() != 2 || !pair[0].is_string())
-    component.refuse(fmt::format("has a '{}' that is not a token and its id", key));
+  if (pair.size() != 2 || !pair[0].is_string()) component.refuse(key, "is not a token and its id");
   return {token_id(pair[1], component, pair[0].get<std::string>())};
 }
 

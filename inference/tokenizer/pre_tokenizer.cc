@@ -1,13 +1,16 @@
 #include "inference/tokenizer/pre_tokenizer.h"
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string_view>
 #include <utility>
 
 #include "inference/tokenizer/byte_level.h"
+#include "inference/tokenizer/characters.h"
 #include "inference/tokenizer/component.h"
-#include "inference/tokenizer/utf8.h"
 
 namespace ingot::inference {
 namespace {
@@ -20,6 +23,106 @@ constexpr std::string_view kGpt2Pattern =
 constexpr std::string_view kPunctuationPattern = R"([\p{P}$+<=>\^`|~])";
 // The word of UTS 18, which has the joiners that \w of a pattern in the file lacks.
 constexpr std::string_view kWordsPattern = R"([\w\x{200C}\x{200D}]+|[^\w\s\x{200C}\x{200D}]+)";
+
+/// What becomes of the matches of a pattern; named as in tokenizer.json.
+enum class SplitBehavior : std::uint8_t {
+  kIsolated,            ///< every match is a piece of its own
+  kRemoved,             ///< matches are dropped
+  kMergedWithPrevious,  ///< a match ends the piece before it
+  kMergedWithNext,      ///< a match starts the piece after it
+  kContiguous,          ///< matches that touch are one piece
+};
+struct Part {
+  Span span;
+  bool is_match = false;
+};
+
+// Matches and the gaps between them, which cover the text. As in Hugging Face's tokenizers, an
+// empty match takes part in the merging, though it never becomes a piece.
+void find_parts(std::size_t size, const std::vector<Span>& matches, bool invert,
+                std::vector<Part>& parts) {
+  parts.clear();
+  std::size_t end = 0;
+  for (const Span& match : matches) {
+    if (end != match.begin) parts.push_back({{end, match.begin}, invert});
+    parts.push_back({match, !invert});
+    end = match.end;
+  }
+  if (end != size) parts.push_back({{end, size}, invert});
+}
+
+// Adds parts to the last piece or starts a new one, as the behavior has it.
+template <class Joins>
+void merge_forward(const std::vector<Part>& parts, Joins joins, std::vector<Span>& pieces) {
+  pieces.clear();
+  bool previous = false;
+  for (const Part& part : parts) {
+    if (!pieces.empty() && joins(previous, part.is_match)) {
+      pieces.back().end = part.span.end;
+    } else {
+      pieces.push_back(part.span);
+    }
+    previous = part.is_match;
+  }
+}
+
+void merge_with_next(const std::vector<Part>& parts, std::vector<Span>& pieces) {
+  pieces.clear();
+  bool following = false;
+  for (std::size_t i = parts.size(); i-- > 0;) {
+    if (!pieces.empty() && parts[i].is_match && !following) {
+      pieces.back().begin = parts[i].span.begin;
+    } else {
+      pieces.push_back(parts[i].span);
+    }
+    following = parts[i].is_match;
+  }
+  std::ranges::reverse(pieces);
+}
+
+void merge(const std::vector<Part>& parts, SplitBehavior behavior, std::vector<Span>& pieces) {
+  switch (behavior) {
+    case SplitBehavior::kIsolated:
+      return merge_forward(
+          parts, [](bool, bool) { return false; }, pieces);
+    case SplitBehavior::kMergedWithPrevious:
+      return merge_forward(
+          parts, [](bool previous, bool now) { return now && !previous; }, pieces);
+    case SplitBehavior::kContiguous:
+      return merge_forward(
+          parts, [](bool previous, bool now) { return now == previous; }, pieces);
+    case SplitBehavior::kMergedWithNext:
+      return merge_with_next(parts, pieces);
+    case SplitBehavior::kRemoved:
+      pieces.clear();
+      for (const Part& part : parts)
+        if (!part.is_match) pieces.push_back(part.span);
+  }
+}
+
+/// Cuts every piece at the matches of a pattern, which sees one piece at a time. With `invert` what
+/// lies between the matches counts as matches and the other way round.
+void split_pieces(SplitText& split, const SplitPattern& pattern, SplitBehavior behavior,
+                  bool invert) {
+  std::vector<Span> result;
+  result.reserve(split.pieces.size());
+  std::vector<Span> matches;
+  std::vector<Part> parts;
+  std::vector<Span> cut;
+  for (const Span& piece : split.pieces) {
+    const auto text = std::string_view(split.text).substr(piece.begin, piece.end - piece.begin);
+    pattern.find_all(text, matches);
+    find_parts(text.size(), matches, invert, parts);
+    merge(parts, behavior, cut);
+    for (const Span& span : cut) {
+      if (span.begin != span.end)
+        result.push_back({piece.begin + span.begin, piece.begin + span.end});
+    }
+  }
+  if (result.empty() || split.pieces.empty() || result.front().begin != split.pieces.front().begin)
+    split.is_start = false;
+  split.pieces = std::move(result);
+}
 
 Step split_step(SplitPattern pattern, SplitBehavior behavior, bool invert) {
   return [pattern = std::move(pattern), behavior, invert](SplitText& split) {
@@ -54,13 +157,13 @@ SplitBehavior behavior_of(const Component& component, std::optional<SplitBehavio
 
 Step make_split(const Component& component) {
   return split_step(SplitPattern::of(component), behavior_of(component, std::nullopt),
-                    component.flag("invert", false));
+                    component.boolean("invert", false));
 }
 
 Step make_digits(const Component& component) {
   return split_step(SplitPattern::regex(R"(\p{N})"),
-                    component.flag("individual_digits", false) ? SplitBehavior::kIsolated
-                                                               : SplitBehavior::kContiguous,
+                    component.boolean("individual_digits", false) ? SplitBehavior::kIsolated
+                                                                  : SplitBehavior::kContiguous,
                     false);
 }
 
@@ -78,9 +181,9 @@ Step make_whitespace_split(const Component& /*component*/) {
 }
 
 Step make_byte_level(const Component& component) {
-  const bool add_prefix_space = component.flag("add_prefix_space", true);
+  const bool add_prefix_space = component.boolean("add_prefix_space", true);
   std::optional<SplitPattern> pattern;
-  if (component.flag("use_regex", true)) pattern = SplitPattern::regex(kGpt2Pattern);
+  if (component.boolean("use_regex", true)) pattern = SplitPattern::regex(kGpt2Pattern);
   return [add_prefix_space, pattern](SplitText& split) {
     if (add_prefix_space) {
       rewrite_pieces(split, [](std::string_view piece, bool, std::string& out) {
@@ -99,8 +202,8 @@ enum class Prepend : std::uint8_t { kAlways, kFirst, kNever };
 
 Prepend prepend_of(const Component& component) {
   // Files from before prepend_scheme say it by a flag.
-  if (!component.flag("add_prefix_space", true)) return Prepend::kNever;
-  const std::string scheme = component.optional_text("prepend_scheme").value_or("always");
+  if (!component.boolean("add_prefix_space", true)) return Prepend::kNever;
+  const std::string scheme = component.text("prepend_scheme", "always");
   if (scheme == "always") return Prepend::kAlways;
   if (scheme == "first") return Prepend::kFirst;
   if (scheme == "never") return Prepend::kNever;
@@ -109,9 +212,9 @@ Prepend prepend_of(const Component& component) {
 
 Step make_metaspace(const Component& component) {
   std::string mark;
-  append_utf8(mark, component.character("replacement"));
+  append_utf8(mark, character_field(component, "replacement"));
   std::optional<SplitPattern> pattern;
-  if (component.flag("split", true)) pattern = SplitPattern::literal(mark);
+  if (component.boolean("split", true)) pattern = SplitPattern::literal(mark);
   return [mark, pattern, prepend = prepend_of(component)](SplitText& split) {
     rewrite_pieces(split, [&](std::string_view piece, bool is_first, std::string& out) {
       const bool wants_mark =

@@ -4,10 +4,19 @@
 #include <string>
 #include <vector>
 
-#include "formats/json/json.h"
-#include "inference/tokenizer/split_text.h"
+#include "formats/json/json_fwd.h"
+#include "inference/tokenizer/split_pattern.h"
 
 namespace ingot::inference {
+
+/// A text on its way to the model and the pieces that it is cut into so far: in order, apart, none
+/// empty. Bytes between pieces are dropped.
+struct SplitText {
+  std::string text;
+  std::vector<Span> pieces;
+  /// Whether the first piece starts where the user's text starts.
+  bool is_start = false;
+};
 
 /// Cuts a text into the pieces that the model merges within. Types: ByteLevel, Digits, Metaspace,
 /// Punctuation, Split, Whitespace, WhitespaceSplit, and Sequence of these: one pass after the

@@ -13,7 +13,7 @@
 
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
-#include "inference/tokenizer/utf8.h"
+#include "inference/tokenizer/characters.h"
 
 // Patterns of tokenizer.json are Oniguruma's, because Hugging Face's tokenizers search with it.
 // Rejected: PCRE2, which compiles nearly all of them and then matches something else for \s

@@ -11,13 +11,11 @@
 #include "formats/json/json.h"
 #include "inference/tokenizer/added_tokens.h"
 #include "inference/tokenizer/bpe.h"
+#include "inference/tokenizer/characters.h"
 #include "inference/tokenizer/component.h"
-#include "inference/tokenizer/decoder.h"
 #include "inference/tokenizer/normalizer.h"
 #include "inference/tokenizer/post_processor.h"
 #include "inference/tokenizer/pre_tokenizer.h"
-#include "inference/tokenizer/stream_decoder.h"
-#include "inference/tokenizer/utf8.h"
 #include "inference/tokenizer/vocabulary.h"
 
 namespace ingot::inference {
@@ -29,16 +27,11 @@ constexpr std::uint64_t kMaxFileBytes = std::uint64_t{256} << 20;
 Component model_of(const Component& root) {
   Component model = root.child("model");
   // GPT-2's first files have no type; only BPE has merges.
-  const std::string type =
-      model.optional_text("type").value_or(model.find("merges") != nullptr ? "BPE" : "(none)");
+  const std::string type = model.text("type", model.find("merges") != nullptr ? "BPE" : "(none)");
   if (type != "BPE") {
     model.unsupported("has type " + quote_text(type) + ", which is not supported (supported: BPE)");
   }
   return model;
-}
-
-const formats::Json* added_tokens_of(const Component& root) {
-  return root.find("added_tokens") == nullptr ? nullptr : &root.array("added_tokens");
 }
 
 void refuse_other_format(const std::filesystem::path& directory) {
@@ -67,7 +60,8 @@ struct Tokenizer::Parts {
         pre_tokenizer(PreTokenizer::parse(root.find("pre_tokenizer"))),
         post_processor(PostProcessor::parse(root.find("post_processor"))),
         decoder(Decoder::parse(root.find("decoder"))),
-        added_tokens(AddedTokens::parse(added_tokens_of(root), vocabulary, normalizer)) {
+        added_tokens(
+            AddedTokens::parse(root.optional_array("added_tokens"), vocabulary, normalizer)) {
     // Whoever looks ids up in an embedding relies on size().
     for (const std::int32_t id : post_processor.ids()) {
       if (vocabulary.text(id) == nullptr && added_tokens.by_id(id) == nullptr) {
@@ -94,7 +88,7 @@ Tokenizer::~Tokenizer() = default;
 Tokenizer Tokenizer::parse(std::string_view json, std::string_view where) {
   try {
     const formats::Json document = formats::parse_json(json, where);
-    return Tokenizer(std::make_unique<const Parts>(Component(document, "the document")));
+    return Tokenizer(std::make_unique<const Parts>(Component(document, "")));
   } catch (Error& error) {
     error.in_file(where);
     throw;
@@ -187,6 +181,18 @@ std::optional<std::string_view> Tokenizer::decoded_token(std::int32_t id, bool s
   }
   const std::string* text = parts_->vocabulary.text(id);
   return text != nullptr ? std::optional<std::string_view>(*text) : std::nullopt;
+}
+
+StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, bool skip_special)
+    : tokenizer_(&tokenizer), skip_special_(skip_special), chain_(tokenizer.decoder()) {}
+
+std::string StreamDecoder::push(std::int32_t id) {
+  const std::optional<std::string_view> token = tokenizer_->decoded_token(id, skip_special_);
+  return token ? chain_.push(*token) : std::string();
+}
+
+std::string StreamDecoder::finish() {
+  return chain_.finish();
 }
 
 }  // namespace ingot::inference

@@ -10,9 +10,9 @@
 #include <string_view>
 #include <vector>
 
-namespace ingot::inference {
+#include "inference/tokenizer/decoder.h"
 
-class Decoder;
+namespace ingot::inference {
 
 /// A byte-pair tokenizer as tokenizer.json describes it: text to ids and back, as Hugging Face's
 /// tokenizers do it. Immutable: all of it may run on many threads at once.
@@ -58,6 +58,24 @@ class Tokenizer {
                                                               bool skip_special) const;
 
   std::unique_ptr<const Parts> parts_;
+};
+
+/// Decodes id by id. What the pushes and the finish return, one after the other, is what
+/// Tokenizer::decode returns for all ids at once, and each is valid UTF-8: a character whose bytes
+/// come in several tokens appears with the last of them.
+class StreamDecoder {
+ public:
+  /// `tokenizer` must outlive this, and stay where it is.
+  StreamDecoder(const Tokenizer& tokenizer, bool skip_special);
+
+  std::string push(std::int32_t id);
+  /// What is still held back. Nothing may be pushed afterwards.
+  std::string finish();
+
+ private:
+  const Tokenizer* tokenizer_;
+  bool skip_special_;
+  DecodeChain chain_;
 };
 
 }  // namespace ingot::inference

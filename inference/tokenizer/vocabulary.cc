@@ -5,11 +5,13 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
+#include "formats/json/json.h"
 
 namespace ingot::inference {
 
 Vocabulary Vocabulary::parse(const Component& model) {
-  const formats::Json& vocab = model.object("vocab");
+  const formats::Json& vocab = model.get("vocab");
+  if (!vocab.is_object()) model.refuse("vocab", "is not an object");
   Vocabulary result;
   result.ids_.reserve(vocab.size());
   for (const auto& [text, value] : vocab.items()) {
@@ -37,9 +39,10 @@ const std::string* Vocabulary::text(std::int32_t id) const {
 
 std::int32_t token_id(const formats::Json& value, const Component& component,
                       std::string_view token) {
-  const auto id = whole_number(value, kMaxTokens - 1);
+  const auto id = formats::whole_number(value, kMaxTokens - 1);
   if (id) return static_cast<std::int32_t>(*id);
-  const bool is_large = whole_number(value, std::numeric_limits<std::uint64_t>::max()).has_value();
+  const bool is_large =
+      formats::whole_number(value, std::numeric_limits<std::uint64_t>::max()).has_value();
   throw Error(is_large ? ErrorCode::kLimit : ErrorCode::kCorrupt,
               fmt::format("{} gives token {} an id that is not a whole number below {}",
                           component.path(), quote_text(token), kMaxTokens));

@@ -223,8 +223,8 @@ TEST(ModelConfig, WholeNumbersAreCheckedKeyByKey) {
         {"1e3", "not a whole number"},
         {"\"8\"", "is a string"},
         {"true", "is a boolean"},
-        {"[8]", "is a array"},
-        {"{}", "is a object"},
+        {"[8]", "is an array"},
+        {"{}", "is an object"},
     };
     for (const auto& refused : bad) {
       expect_error(ErrorCode::kCorrupt,
@@ -244,7 +244,7 @@ TEST(ModelConfig, RefusesWrongTypesAndValuesNamingTheKey) {
       {"[]", "is not a JSON object"},
       {"null", "is not a JSON object"},
       {"\"text\"", "is not a JSON object"},
-      {R"({"model_type": 1})", "'model_type' is a number"},
+      {R"({"model_type": 1})", "'model_type' is 1, not a string"},
       {R"({"model_type": ["deepseek_v3"]})", "'model_type'"},
       {R"({"architectures": "DeepseekV3ForCausalLM"})", "'architectures'"},
       {R"({"architectures": [1]})", "'architectures'"},

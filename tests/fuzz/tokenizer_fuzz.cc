@@ -7,9 +7,8 @@
 #include <vector>
 
 #include "formats/base/error.h"
-#include "inference/tokenizer/stream_decoder.h"
+#include "inference/tokenizer/characters.h"
 #include "inference/tokenizer/tokenizer.h"
-#include "inference/tokenizer/utf8.h"
 #include "tests/fuzz/target.h"
 
 namespace ingot::fuzz {

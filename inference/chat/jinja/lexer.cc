@@ -12,7 +12,7 @@
 #include "formats/base/error.h"
 #include "inference/chat/jinja/limits.h"
 #include "inference/chat/python_text.h"
-#include "inference/tokenizer/utf8.h"
+#include "inference/tokenizer/characters.h"
 
 namespace ingot::inference::jinja {
 namespace {

@@ -10,7 +10,7 @@
 #include "formats/json/json.h"
 #include "inference/chat/jinja/operators.h"
 #include "inference/chat/python_text.h"
-#include "inference/tokenizer/utf8.h"
+#include "inference/tokenizer/characters.h"
 
 namespace ingot::inference::jinja {
 namespace {

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "formats/json/json.h"
-#include "inference/tokenizer/utf8.h"
+#include "inference/tokenizer/characters.h"
 
 namespace ingot::inference {
 namespace {

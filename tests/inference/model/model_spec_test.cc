@@ -10,7 +10,6 @@
 
 #include "formats/base/fd.h"
 #include "inference/family/model_family.h"
-#include "inference/family/spec_fields.h"
 #include "tests/support/expect_error.h"
 
 namespace ingot::inference {
@@ -275,45 +274,6 @@ TEST(ModelSpec, OfAFamilyWithoutAForwardPassIsRefusedWithTheListOfThose) {
   for (const ModelFamily* family : model_families()) {
     EXPECT_NE(formats::find_family(family->name), nullptr) << family->name;
   }
-}
-
-TEST(SpecFields, TakeMissingAndNullForTheDefault) {
-  const ModelConfig config =
-      config_of("examples/tiny-v32", [](Json& json) { json["nothing"] = nullptr; });
-  const SpecFields fields(config);
-  for (const char* key : {"nothing", "absent"}) {
-    EXPECT_EQ(fields.real(key, 2.5), 2.5);
-    EXPECT_TRUE(fields.boolean(key, true));
-    EXPECT_EQ(fields.count(key, 7), 7U);
-    EXPECT_EQ(fields.text(key, "x"), "x");
-    EXPECT_NO_THROW(fields.require_text(key, "x"));
-  }
-}
-
-TEST(SpecFields, RefuseOtherTypesByKey) {
-  const ModelConfig config = config_of("examples/tiny-v32", [](Json& json) {
-    json["a_text"] = "one";
-    json["a_number"] = 1;
-    json["a_negative"] = -1;
-    json["a_fraction"] = 0.5;
-    json["much"] = 1048577;
-    json["huge"] = 1e300;
-  });
-  const SpecFields fields(config);
-  expect_error(ErrorCode::kCorrupt, {"config.json", "'a_text' is not a number"},
-               [&] { static_cast<void>(fields.real("a_text", 0)); });
-  expect_error(ErrorCode::kCorrupt, {"'huge' is not a number of sensible size"},
-               [&] { static_cast<void>(fields.real("huge", 0)); });
-  expect_error(ErrorCode::kCorrupt, {"'a_number' is not true or false"},
-               [&] { static_cast<void>(fields.boolean("a_number", false)); });
-  for (const char* key : {"a_text", "a_negative", "a_fraction", "much"}) {
-    expect_error(ErrorCode::kCorrupt, {fmt::format("'{}'", key), "1048576"},
-                 [&] { static_cast<void>(fields.count(key, 0)); });
-  }
-  expect_error(ErrorCode::kCorrupt, {"'a_number' is not a string"},
-               [&] { static_cast<void>(fields.text("a_number", "")); });
-  expect_error(ErrorCode::kUnsupported, {"'a_text' is 'one'", "'two' alone"},
-               [&] { fields.require_text("a_text", "two"); });
 }
 
 }  // namespace

@@ -75,7 +75,7 @@ TEST(AddedTokens, StandAloneIfTheyMust) {
   EXPECT_EQ(tokenizer.encode("ab\u0301", false), (Ids{'a', 'b', 0xCC, 0x81}));
 }
 
-TEST(AddedTokens, AreFoundInTheNormalizedTextIfTheyAreNormalized) {
+TEST(AddedTokens, AreFoundInNormalizedTextIfNormalized) {
   const Json lowercase{{"type", "Lowercase"}};
   const auto tokenizer = with_tokens(
       {changed(added_token(300, "AB"), "normalized", true), added_token(301, "CD")}, lowercase);
@@ -94,7 +94,7 @@ TEST(AddedTokens, MayStandInTheVocabularyToo) {
   EXPECT_EQ(tokenizer.size(), 256U);
 }
 
-TEST(AddedTokens, AreRefusedWhenTheyContradictEachOtherOrTheVocabulary) {
+TEST(AddedTokens, AreRefusedWhenContradictory) {
   const auto refuses = [](const std::vector<Json>& tokens, const std::string& fragment) {
     testing::expect_error(ErrorCode::kCorrupt, {"tokenizer.json", "added_tokens[", fragment},
                           [&] { with_tokens(tokens); });

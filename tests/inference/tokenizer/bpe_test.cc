@@ -81,7 +81,7 @@ Tokens naive_bpe(const std::string& piece, const Merges& merges) {
   }
 }
 
-TEST(Bpe, MergesAsTheStatedRuleDoesInRandomVocabularies) {
+TEST(Bpe, MergesRandomVocabulariesByTheStatedRule) {
   std::mt19937 random(7);
   const auto below = [&](std::size_t n) { return static_cast<std::size_t>(random() % n); };
   std::size_t n_merged = 0;
@@ -112,86 +112,88 @@ TEST(Bpe, MergesAsTheStatedRuleDoesInRandomVocabularies) {
   EXPECT_GT(n_merged, 10'000U);
 }
 
-TEST(Bpe, MergesByRankOfThePairNotByIdOfTheResult) {
-  // "bc" has the lower id, "ab" the lower rank.
-  Model model(model_json({"a", "b", "c", "bc", "ab"}, Merges{{"a", "b"}, {"b", "c"}}));
-  EXPECT_EQ(model.encode("abc"), (Tokens{"ab", "c"}));
+struct Case {
+  std::string_view claim;
+  Tokens tokens;
+  Json merges;
+  Json options;
+  std::string_view piece;
+  Tokens encoded;
+};
+
+TEST(Bpe, FollowsTheOptionsOfTheFile) {
+  const Json none = Json::object();
+  const Json unknown = {{"unk_token", "<unk>"}};
+  const Json fused = {{"unk_token", "<unk>"}, {"fuse_unk", true}};
+  const Json fallback = {{"unk_token", "<unk>"}, {"byte_fallback", true}};
+  const Json affixes = {{"continuing_subword_prefix", "##"}, {"end_of_word_suffix", "</w>"}};
+  const Tokens abb{"a", "b", "ab", "abb"};
+  const Tokens abc{"a", "b", "c", "ab", "abc"};
+  const Tokens affixed{"a", "##b", "##c</w>", "a</w>", "ab", "abc</w>"};
+  const Json affixed_merges = Merges{{"a", "##b"}, {"ab", "##c</w>"}};
+  const Tokens bytes{"a", "<0xC3>", "<0xA9>", "<unk>"};
+  const std::vector<Case> kCases{
+      {"bc has the lower id, ab the lower rank",
+       {"a", "b", "c", "bc", "ab"},
+       Merges{{"a", "b"}, {"b", "c"}},
+       none,
+       "abc",
+       {"ab", "c"}},
+      {"the leftmost of equal ranks merges",
+       {"a", "aa"},
+       Merges{{"a", "a"}},
+       none,
+       "aaaaa",
+       {"aa", "aa", "a"}},
+      {"merges are strings", abb, {"#version: 0.2", "a b", "ab b"}, none, "abbab", {"abb", "ab"}},
+      {"merges are pairs", abb, Merges{{"a", "b"}, {"ab", "b"}}, none, "abbab", {"abb", "ab"}},
+      {"pairs hold spaces",
+       {" ", "a", "  ", "  a"},
+       Merges{{" ", " "}, {"  ", "a"}},
+       none,
+       "  a ",
+       {"  a", " "}},
+      {"the last of equal merges counts",
+       {"a", "b", "c", "ab", "bc"},
+       {"a b", "b c", "a b"},
+       none,
+       "abc",
+       {"a", "bc"}},
+      {"whole pieces are merged", abc, {"a b"}, none, "abc", {"ab", "c"}},
+      {"unless merges are ignored", abc, {"a b"}, {{"ignore_merges", true}}, "abc", {"abc"}},
+      {"for pieces that are tokens", abc, {"a b"}, {{"ignore_merges", true}}, "abb", {"ab", "b"}},
+      {"other characters are dropped", {"a", "b", "ab"}, {"a b"}, none, "a?b", {"ab"}},
+      {"even all", {"a", "b", "ab"}, {"a b"}, none, "?", {}},
+      {"or become the unknown token",
+       {"a", "<unk>"},
+       Json::array(),
+       unknown,
+       "a??a?",
+       {"a", "<unk>", "<unk>", "a", "<unk>"}},
+      {"one for a run",
+       {"a", "<unk>"},
+       Json::array(),
+       fused,
+       "a??a?",
+       {"a", "<unk>", "a", "<unk>"}},
+      {"or their bytes", bytes, Json::array(), fallback, "aé", {"a", "<0xC3>", "<0xA9>"}},
+      {"where all bytes are tokens", bytes, Json::array(), fallback, "aèa", {"a", "<unk>", "a"}},
+      {"affixes are part of tokens", affixed, affixed_merges, affixes, "abc", {"abc</w>"}},
+      {"a single character has the suffix alone", affixed, affixed_merges, affixes, "a", {"a</w>"}},
+  };
+  for (const Case& row : kCases) {
+    Json json = model_json(row.tokens, row.merges);
+    json.update(row.options);
+    EXPECT_EQ(Model(json).encode(row.piece), row.encoded) << row.claim;
+  }
 }
 
-TEST(Bpe, MergesTheLeftmostOfEqualRanks) {
-  Model model(model_json({"a", "aa"}, Merges{{"a", "a"}}));
-  EXPECT_EQ(model.encode("aaaaa"), (Tokens{"aa", "aa", "a"}));
-}
-
-TEST(Bpe, ReadsMergesAsStringsAndAsPairs) {
-  const Tokens tokens{"a", "b", "ab", "abb"};
-  Model strings(model_json(tokens, {"#version: 0.2", "a b", "ab b"}));
-  Model pairs(model_json(tokens, Merges{{"a", "b"}, {"ab", "b"}}));
-  EXPECT_EQ(strings.encode("abbab"), (Tokens{"abb", "ab"}));
-  EXPECT_EQ(pairs.encode("abbab"), (Tokens{"abb", "ab"}));
-}
-
-TEST(Bpe, ReadsPairsWithSpacesInThem) {
-  Model model(model_json({" ", "a", "  ", "  a"}, Merges{{" ", " "}, {"  ", "a"}}));
-  EXPECT_EQ(model.encode("  a "), (Tokens{"  a", " "}));
-}
-
-TEST(Bpe, TakesTheLastOfEqualMerges) {
-  Model model(model_json({"a", "b", "c", "ab", "bc"}, {"a b", "b c", "a b"}));
-  EXPECT_EQ(model.encode("abc"), (Tokens{"a", "bc"}));
-}
-
-TEST(Bpe, EmitsWholePiecesOnlyWithIgnoreMerges) {
-  Json json = model_json({"a", "b", "c", "ab", "abc"}, {"a b"});
-  Model merging(json);
-  json["ignore_merges"] = true;
-  Model ignoring(json);
-  EXPECT_EQ(merging.encode("abc"), (Tokens{"ab", "c"}));
-  EXPECT_EQ(ignoring.encode("abc"), Tokens{"abc"});
-  EXPECT_EQ(ignoring.encode("abb"), (Tokens{"ab", "b"}));
-}
-
-TEST(Bpe, DropsCharactersThatAreNoTokens) {
-  Model model(model_json({"a", "b", "ab"}, {"a b"}));
-  EXPECT_EQ(model.encode("a?b"), Tokens{"ab"});
-  EXPECT_EQ(model.encode("?"), Tokens{});
-}
-
-TEST(Bpe, PutsTheUnknownTokenForCharactersThatAreNoTokens) {
-  Json json = model_json({"a", "<unk>"}, Json::array());
-  json["unk_token"] = "<unk>";
-  Model each(json);
-  EXPECT_EQ(each.encode("a??a?"), (Tokens{"a", "<unk>", "<unk>", "a", "<unk>"}));
-  json["fuse_unk"] = true;
-  Model fused(json);
-  EXPECT_EQ(fused.encode("a??a?"), (Tokens{"a", "<unk>", "a", "<unk>"}));
-}
-
-TEST(Bpe, NamesAnUnknownTokenThatIsNotThereWhenItIsNeeded) {
+TEST(Bpe, NamesAMissingUnknownTokenWhenNeeded) {
   Json json = model_json({"a"}, Json::array());
   json["unk_token"] = "<unk>";
   Model model(json);
   EXPECT_EQ(model.encode("a"), Tokens{"a"});
   testing::expect_error(ErrorCode::kCorrupt, {"<unk>", "\"?\""}, [&] { model.encode("?"); });
-}
-
-TEST(Bpe, FallsBackToBytesWhenAllOfThemAreTokens) {
-  Json json = model_json({"a", "<0xC3>", "<0xA9>", "<unk>"}, Json::array());
-  json["byte_fallback"] = true;
-  json["unk_token"] = "<unk>";
-  Model model(json);
-  EXPECT_EQ(model.encode("aé"), (Tokens{"a", "<0xC3>", "<0xA9>"}));
-  EXPECT_EQ(model.encode("aèa"), (Tokens{"a", "<unk>", "a"}));
-}
-
-TEST(Bpe, MergesWithAffixes) {
-  Json json = model_json({"a", "##b", "##c</w>", "a</w>", "ab", "abc</w>"},
-                         Merges{{"a", "##b"}, {"ab", "##c</w>"}});
-  json["continuing_subword_prefix"] = "##";
-  json["end_of_word_suffix"] = "</w>";
-  Model model(json);
-  EXPECT_EQ(model.encode("abc"), Tokens{"abc</w>"});
-  EXPECT_EQ(model.encode("a"), Tokens{"a</w>"});
 }
 
 TEST(Bpe, MergesAMillionCharactersInOnePiece) {
@@ -227,7 +229,7 @@ TEST(Bpe, RefusesVocabulariesThatAreNone) {
   refuses(ErrorCode::kCorrupt, {{"a", 1.5}}, "not a whole number");
   refuses(ErrorCode::kCorrupt, {{"a", "0"}}, "not a whole number");
   refuses(ErrorCode::kLimit, {{"a", 1LL << 40}}, "below 4194304");
-  refuses(ErrorCode::kCorrupt, Json::array({"a"}), "'vocab' that is not an object");
+  refuses(ErrorCode::kCorrupt, Json::array({"a"}), "'vocab' is not an object");
 }
 
 TEST(Bpe, RefusesDropout) {

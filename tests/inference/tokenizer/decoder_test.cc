@@ -5,7 +5,8 @@
 
 #include <gtest/gtest.h>
 
-#include "inference/tokenizer/utf8.h"
+#include "formats/json/json.h"
+#include "inference/tokenizer/characters.h"
 #include "tests/support/expect_error.h"
 
 namespace ingot::inference {
@@ -109,7 +110,7 @@ TEST(ByteFallbackDecoder, ReplacesEveryByteOfAnInvalidRun) {
   EXPECT_EQ(decoded(llama2(), {"<0xGG>", "<0x1>"}), "<0xGG><0x1>");
 }
 
-TEST(StripDecoder, TakesFromTheEndsOfTheWholeTextAfterAFuse) {
+TEST(StripDecoder, TakesFromTheWholeTextAfterAFuse) {
   EXPECT_EQ(decoded(llama2(), {"▁▁a", "▁b"}), " a b");
   EXPECT_EQ(decoded(llama2(), {"▁", "▁", "a"}), " a");
   const Json ends = sequence(
@@ -118,7 +119,7 @@ TEST(StripDecoder, TakesFromTheEndsOfTheWholeTextAfterAFuse) {
   EXPECT_EQ(decoded(ends, {"x"}), "");
 }
 
-TEST(StripDecoder, TakesFromTheEndsOfEveryTokenWithoutOne) {
+TEST(StripDecoder, TakesFromEveryTokenWithoutAFuse) {
   const Json strip{{"type", "Strip"}, {"content", "_"}, {"start", 1}, {"stop", 1}};
   EXPECT_EQ(decoded(strip, {"__a__", "_b", "_", "__"}), "_a_b");
 }

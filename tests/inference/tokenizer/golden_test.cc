@@ -6,9 +6,8 @@
 #include <gtest/gtest.h>
 
 #include "formats/json/json.h"
-#include "inference/tokenizer/stream_decoder.h"
+#include "inference/tokenizer/characters.h"
 #include "inference/tokenizer/tokenizer.h"
-#include "inference/tokenizer/utf8.h"
 
 // Ids, tokens and texts by Hugging Face's tokenizers; see tests/golden/PROVENANCE.md.
 

@@ -8,7 +8,8 @@
 
 #include <gtest/gtest.h>
 
-#include "inference/tokenizer/utf8.h"
+#include "formats/json/json.h"
+#include "inference/tokenizer/characters.h"
 #include "tests/support/expect_error.h"
 
 namespace ingot::inference {
@@ -53,7 +54,7 @@ TEST(DeepSeekV3Splits, CutDigitsInThrees) {
   EXPECT_EQ(pieces(deepseek_v3(), "a½²Ⅷ٣"), (Pieces{"a", "½²Ⅷ", "٣"}));
 }
 
-TEST(DeepSeekV3Splits, SeeOnlyThePieceThatThePassBeforeLeft) {
+TEST(DeepSeekV3Splits, SeeOnlyPiecesOfThePassBefore) {
   EXPECT_EQ(pieces(deepseek_v3(), "a  1"), (Pieces{"a", "  ", "1"}));
   EXPECT_EQ(pieces(deepseek_v3(), "a  b"), (Pieces{"a", " ", " b"}));
 }
@@ -205,12 +206,13 @@ TEST(PreTokenizer, NamesTypesItDoesNotHave) {
   });
   testing::expect_error(ErrorCode::kUnsupported, {"behavior", "Odd"},
                         [] { pieces(split("a", "Odd"), "a"); });
-  testing::expect_error(ErrorCode::kCorrupt, {"pre_tokenizer", "'pattern'"}, [] {
-    pieces({{"type", "Split"}, {"behavior", "Isolated"}}, "a");
-  });
+  testing::expect_error(ErrorCode::kCorrupt,
+                        {"pre_tokenizer", "'pre_tokenizer.pattern' is missing"}, [] {
+                          pieces({{"type", "Split"}, {"behavior", "Isolated"}}, "a");
+                        });
 }
 
-TEST(PreTokenizer, BoundsItsStepsAndWhatTheyMakeOfAText) {
+TEST(PreTokenizer, BoundsStepsAndLengthOfText) {
   const Json step{{"type", "ByteLevel"}, {"use_regex", false}};
   testing::expect_error(ErrorCode::kLimit, {"more than 256 steps"},
                         [&] { pieces(sequence(std::vector<Json>(257, step)), "a"); });

@@ -6,9 +6,8 @@
 
 #include <gtest/gtest.h>
 
-#include "inference/tokenizer/stream_decoder.h"
+#include "inference/tokenizer/characters.h"
 #include "inference/tokenizer/tokenizer.h"
-#include "inference/tokenizer/utf8.h"
 #include "tests/inference/tokenizer/byte_tokenizer.h"
 
 namespace ingot::inference {

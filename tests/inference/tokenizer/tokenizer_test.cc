@@ -27,7 +27,7 @@ Tokenizer parsed(const Json& document) {
   return Tokenizer::parse(document.dump(), "tok.json");
 }
 
-TEST(Tokenizer, NamesTheByteWhereATextIsNoUtf8) {
+TEST(Tokenizer, NamesTheFirstByteThatIsNotUtf8) {
   const Tokenizer tokenizer = parsed(byte_tokenizer_json());
   expect_error(ErrorCode::kInvalidArgument, {"not valid UTF-8 at byte 5"},
                [&] { (void)tokenizer.encode("h\u00E9ll\xC3", false); });
@@ -53,7 +53,7 @@ TEST(Tokenizer, CountsIdsUpToTheHighest) {
   EXPECT_EQ(parsed(document).id_of("<end>"), 999);
 }
 
-TEST(Tokenizer, EncodesAnEmptyTextToWhatItsTemplateAdds) {
+TEST(Tokenizer, EncodesAnEmptyTextToItsTemplate) {
   Json document = byte_tokenizer_json();
   document["added_tokens"] = {added_token(300, "<s>", true), added_token(301, "</s>", true)};
   document["post_processor"] = {{"type", "RobertaProcessing"},
@@ -118,7 +118,7 @@ TEST(Tokenizer, NamesModelsItDoesNotHave) {
   }
 }
 
-TEST(Tokenizer, ReadsModelsFromBeforeTheyHadATypeAsBpe) {
+TEST(Tokenizer, ReadsModelsWithoutATypeAsBpe) {
   Json document = byte_tokenizer_json();
   document["model"].erase("type");
   EXPECT_EQ(parsed(document).encode("a", false), Ids{'a'});
@@ -138,14 +138,14 @@ TEST(Tokenizer, RefusesDocumentsThatAreNone) {
                  [&] { Tokenizer::parse(text, "tok.json"); });
   };
   refuses("", "JSON");
-  refuses("[]", "is not an object");
+  refuses("[]", "is not a JSON object");
   refuses("{}", "'model'");
-  refuses(R"({"model": {"type": "BPE"}})", "'vocab'");
-  refuses(R"({"model": {"type": "BPE", "vocab": {}}})", "'merges'");
+  refuses(R"({"model": {"type": "BPE"}})", "'model.vocab' is missing");
+  refuses(R"({"model": {"type": "BPE", "vocab": {}}})", "'model.merges' is missing");
   refuses(R"({"model": {"type": "BPE", "vocab": {}, "merges": []}, "added_tokens": {}})",
           "'added_tokens'");
   refuses(R"({"model": {"type": "BPE", "vocab": {}, "merges": []}, "normalizer": "NFC"})",
-          "normalizer is not an object");
+          "'normalizer' is not an object");
 }
 
 TEST(Tokenizer, OpensDirectoriesAndNamesWhatIsThereInstead) {

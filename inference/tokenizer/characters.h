@@ -23,6 +23,16 @@ CodePoint code_point_before(std::string_view text, std::size_t position);
 /// Appends the UTF-8 of a code point up to U+10FFFF.
 void append_utf8(std::string& text, char32_t code_point);
 
+/// Unicode White_Space: what \s means.
+bool is_white_space(char32_t code_point);
+
+/// Unicode's word characters (UTS 18, annex C): Alphabetic, Mark, Decimal_Number,
+/// Connector_Punctuation, Join_Control. They decide whether a `single_word` token stands alone.
+bool is_word_character(char32_t code_point);
+
+/// General category Mark (Mn, Mc, Me).
+bool is_mark(char32_t code_point);
+
 /// The byte at which the first sequence starts that is not UTF-8; nothing for valid text. As
 /// everywhere, overlong forms, surrogates and code points beyond U+10FFFF are invalid.
 std::optional<std::size_t> find_invalid_utf8(std::string_view text);
