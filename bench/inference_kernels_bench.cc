@@ -31,7 +31,7 @@
 #include "formats/container/float8.h"
 #include "formats/storage/encoding.h"
 #include "inference/kernels/matmul.h"
-#include "inference/kernels/quantized_matmul.h"
+#include "inference/kernels/quantized/quantized_matmul.h"
 #include "quantize/scheme.h"
 
 namespace ingot::inference {

@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 
+#include "inference/base/profile.h"
 #include "inference/cache/kv_cache.h"
-#include "inference/profile.h"
 
 namespace ingot::cli {
 

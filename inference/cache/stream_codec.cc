@@ -7,7 +7,7 @@
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
 #include "formats/container/bfloat16.h"
-#include "inference/kernels/quantized_matmul.h"
+#include "inference/kernels/quantized/quantized_matmul.h"
 #include "quantize/scheme.h"
 
 namespace ingot::inference {

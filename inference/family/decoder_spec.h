@@ -4,7 +4,7 @@
 
 #include "formats/config/model_config.h"
 #include "formats/json/json_fields.h"
-#include "inference/model/model_spec.h"
+#include "inference/model/step/model_spec.h"
 
 namespace ingot::inference {
 

@@ -5,7 +5,7 @@
 
 #include "formats/config/model_config.h"
 #include "formats/family/family.h"
-#include "inference/model/model_spec.h"
+#include "inference/model/step/model_spec.h"
 
 namespace ingot::inference {
 

@@ -3,7 +3,7 @@
 #include <cstddef>
 
 #include "formats/config/model_config.h"
-#include "inference/model/model_spec.h"
+#include "inference/model/step/model_spec.h"
 
 namespace ingot::inference {
 

@@ -7,8 +7,8 @@
 #include "formats/base/error.h"
 #include "inference/family/model_family.h"
 #include "inference/generate/generate.h"
-#include "inference/model/model_cache.h"
 #include "inference/model/model_memory.h"
+#include "inference/model/step/model_cache.h"
 
 namespace ingot::inference {
 namespace {

@@ -4,8 +4,8 @@
 #include <span>
 
 #include "formats/checkpoint/checkpoint.h"
+#include "inference/base/profile.h"
 #include "inference/cache/kv_cache.h"
-#include "inference/profile.h"
 
 namespace ingot::inference {
 

@@ -8,7 +8,6 @@
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
 #include "inference/kernels/matmul_task.h"
-#include "inference/kernels/matmul_transposed_task.h"
 #include "inference/kernels/weight_value.h"
 
 namespace ingot::inference {

@@ -3,7 +3,7 @@
 #include "formats/base/error.h"
 #include "inference/kernels/dot_lanes.h"
 #include "inference/kernels/matmul.h"
-#include "inference/kernels/matmul_transposed_task.h"
+#include "inference/kernels/matmul_task.h"
 #include "inference/kernels/weight_value.h"
 
 namespace ingot::inference::scalar {

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "inference/kernels/matmul_task.h"
-#include "inference/kernels/matmul_transposed_task.h"
 #include "inference/kernels/weight_value.h"
 
 #undef HWY_TARGET_INCLUDE

@@ -7,7 +7,6 @@
 #include "formats/base/error.h"
 #include "formats/container/bfloat16.h"
 #include "inference/kernels/dot_lanes.h"
-#include "inference/kernels/exp_steps.h"
 #include "inference/kernels/vector_math.h"
 #include "inference/kernels/vector_runs.h"
 

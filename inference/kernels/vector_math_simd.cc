@@ -6,7 +6,6 @@
 #include <limits>
 
 #include "inference/kernels/dot_lanes.h"
-#include "inference/kernels/exp_steps.h"
 #include "inference/kernels/vector_math.h"
 #include "inference/kernels/vector_runs.h"
 

@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
-#include "inference/model/finite.h"
-#include "inference/model/norm.h"
+#include "inference/model/step/norm.h"
+#include "inference/model/step/step.h"
 
 namespace ingot::inference {
 namespace {

@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "inference/model/gqa_attention.h"
-#include "inference/model/mixture.h"
-#include "inference/model/mla_attention.h"
-#include "inference/model/mlp.h"
+#include "inference/model/attention/gqa_attention.h"
+#include "inference/model/attention/mla_attention.h"
+#include "inference/model/feed_forward/mixture.h"
+#include "inference/model/feed_forward/mlp.h"
 
 namespace ingot::inference {
 

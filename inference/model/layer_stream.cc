@@ -6,10 +6,10 @@
 #include "formats/base/error.h"
 #include "inference/family/model_family.h"
 #include "inference/model/decoder_layer.h"
-#include "inference/model/model_cache.h"
 #include "inference/model/model_ends.h"
 #include "inference/model/model_memory.h"
 #include "inference/model/mtp_layer.h"
+#include "inference/model/step/model_cache.h"
 #include "inference/parallel/comm.h"
 
 namespace ingot::inference {

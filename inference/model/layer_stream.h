@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "formats/checkpoint/checkpoint.h"
+#include "inference/base/matrix.h"
+#include "inference/base/profile.h"
 #include "inference/cache/kv_cache.h"
-#include "inference/matrix.h"
-#include "inference/model/model_spec.h"
-#include "inference/model/step.h"
-#include "inference/model/taps.h"
-#include "inference/profile.h"
+#include "inference/model/step/model_spec.h"
+#include "inference/model/step/step.h"
+#include "inference/model/step/taps.h"
 #include "inference/weights/input_observer.h"
 
 namespace ingot::inference {

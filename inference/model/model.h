@@ -7,13 +7,13 @@
 #include <vector>
 
 #include "formats/checkpoint/checkpoint.h"
-#include "inference/matrix.h"
-#include "inference/model/model_cache.h"
-#include "inference/model/model_spec.h"
-#include "inference/model/step.h"
-#include "inference/model/taps.h"
+#include "inference/base/matrix.h"
+#include "inference/base/profile.h"
+#include "inference/model/step/model_cache.h"
+#include "inference/model/step/model_spec.h"
+#include "inference/model/step/step.h"
+#include "inference/model/step/taps.h"
 #include "inference/parallel/comm.h"
-#include "inference/profile.h"
 #include "inference/weights/expert_store.h"
 
 namespace ingot::inference {

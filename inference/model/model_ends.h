@@ -3,8 +3,8 @@
 #include <span>
 #include <vector>
 
-#include "inference/matrix.h"
-#include "inference/model/step.h"
+#include "inference/base/matrix.h"
+#include "inference/model/step/step.h"
 #include "inference/weights/linear.h"
 #include "inference/weights/weight_store.h"
 

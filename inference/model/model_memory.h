@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-#include "inference/model/model_spec.h"
-#include "inference/model/step.h"
+#include "inference/model/step/model_spec.h"
+#include "inference/model/step/step.h"
 #include "inference/weights/expert_store.h"
 #include "inference/weights/weight_store.h"
 

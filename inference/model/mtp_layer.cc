@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
-#include "inference/model/norm.h"
+#include "inference/model/step/norm.h"
 
 namespace ingot::inference {
 namespace {

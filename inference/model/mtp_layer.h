@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "inference/model/decoder_layer.h"
-#include "inference/model/model_cache.h"
+#include "inference/model/step/model_cache.h"
 #include "inference/weights/linear.h"
 
 namespace ingot::inference {

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string_view>
 
-#include "inference/kernels/quantized_matmul.h"
+#include "inference/kernels/quantized/quantized_matmul.h"
 #include "inference/weights/held_bytes.h"
 #include "inference/weights/input_observer.h"
 #include "inference/weights/linear.h"

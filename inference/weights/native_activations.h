@@ -4,7 +4,7 @@
 
 #include "formats/dialect/dialect.h"
 #include "formats/storage/tensor_source.h"
-#include "inference/kernels/quantized_matmul.h"
+#include "inference/kernels/quantized/quantized_matmul.h"
 
 namespace ingot::inference {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "formats/storage/tensor_source.h"
-#include "inference/kernels/quantized_matmul.h"
+#include "inference/kernels/quantized/quantized_matmul.h"
 #include "inference/kernels/weight_matrix.h"
 #include "inference/weights/held_bytes.h"
 #include "inference/weights/part_layout.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "formats/checkpoint/checkpoint.h"
-#include "inference/profile.h"
+#include "inference/base/profile.h"
 #include "inference/weights/input_observer.h"
 #include "inference/weights/linear.h"
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "formats/container/tensor.h"
-#include "inference/matrix.h"
+#include "inference/base/matrix.h"
 #include "inference/model/layer_stream.h"
 #include "verify/outputs/divergence.h"
 #include "verify/outputs/prompt_rows.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "formats/checkpoint/checkpoint.h"
-#include "inference/profile.h"
+#include "inference/base/profile.h"
 #include "verify/outputs/prompts.h"
 
 namespace ingot::verify {

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "inference/model/taps.h"
+#include "inference/model/step/taps.h"
 
 namespace ingot::verify {
 

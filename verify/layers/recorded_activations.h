@@ -11,8 +11,8 @@
 
 #include "formats/base/fd.h"
 #include "formats/container/tensor.h"
-#include "inference/matrix.h"
-#include "inference/model/model_spec.h"
+#include "inference/base/matrix.h"
+#include "inference/model/step/model_spec.h"
 
 namespace ingot::verify {
 

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "formats/checkpoint/checkpoint.h"
-#include "inference/profile.h"
+#include "inference/base/profile.h"
 #include "verify/layers/layer_check.h"
 #include "verify/outputs/greedy_check.h"
 

@@ -5,8 +5,8 @@
 #include <span>
 #include <vector>
 
-#include "inference/model/model_spec.h"
-#include "inference/model/step.h"
+#include "inference/model/step/model_spec.h"
+#include "inference/model/step/step.h"
 #include "verify/outputs/prompts.h"
 
 namespace ingot::verify {

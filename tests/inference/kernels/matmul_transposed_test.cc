@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "inference/kernels/matmul.h"
-#include "inference/kernels/matmul_transposed_task.h"
+#include "inference/kernels/matmul_task.h"
 #include "tests/inference/kernels/stored_matrix.h"
 #include "tests/quantize/each_target.h"
 

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "formats/container/float8.h"
-#include "inference/kernels/quantized_matmul.h"
+#include "inference/kernels/quantized/quantized_matmul.h"
 #include "quantize/kernels/e2m1.h"
 #include "quantize/scheme.h"
 

@@ -1,7 +1,7 @@
 // Products of quantized activations: every SIMD target gives the bits of the specification, and
 // that what integers and doubles give from the same codes.
 
-#include "inference/kernels/quantized_matmul.h"
+#include "inference/kernels/quantized/quantized_matmul.h"
 
 #include <cmath>
 #include <cstdint>
@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "formats/container/float8.h"
-#include "inference/kernels/quantized_task.h"
+#include "inference/kernels/quantized/quantized_task.h"
 #include "quantize/kernels/e2m1.h"
 #include "tests/inference/kernels/stored_matrix.h"
 #include "tests/quantize/each_target.h"

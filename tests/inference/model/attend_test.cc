@@ -1,4 +1,4 @@
-#include "inference/model/attend.h"
+#include "inference/model/attention/attend.h"
 
 #include <cmath>
 #include <cstring>
@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "inference/matrix.h"
+#include "inference/base/matrix.h"
 
 namespace ingot::inference {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "formats/base/fd.h"
 #include "formats/container/safetensors.h"
-#include "inference/matrix.h"
+#include "inference/base/matrix.h"
 
 namespace ingot::testing {
 

@@ -1,11 +1,11 @@
-#include "inference/model/hadamard.h"
-
 #include <bit>
 #include <cmath>
 #include <random>
 #include <vector>
 
 #include <gtest/gtest.h>
+
+#include "inference/model/attention/indexer.h"
 
 namespace ingot::inference {
 namespace {

@@ -1,4 +1,4 @@
-#include "inference/model/norm.h"
+#include "inference/model/step/norm.h"
 
 #include <cmath>
 #include <random>
@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "formats/container/bfloat16.h"
-#include "inference/matrix.h"
+#include "inference/base/matrix.h"
 
 namespace ingot::inference {
 namespace {

@@ -1,6 +1,6 @@
 // Expected numbers are those of the model reference: tables of 4.4 and 4.5, appendix A1.
 
-#include "inference/model/rope.h"
+#include "inference/model/step/rope.h"
 
 #include <algorithm>
 #include <array>

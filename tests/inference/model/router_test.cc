@@ -1,4 +1,4 @@
-#include "inference/model/router.h"
+#include "inference/model/feed_forward/router.h"
 
 #include <cmath>
 #include <limits>

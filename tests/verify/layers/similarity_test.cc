@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "inference/matrix.h"
+#include "inference/base/matrix.h"
 #include "tests/support/expect_error.h"
 
 namespace ingot::testing {

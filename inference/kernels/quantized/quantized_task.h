@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "inference/kernels/quantized/quantized_matmul.h"
+#include "inference/kernels/weight_matrix.h"
+
+namespace ingot::inference {
+
+/// Columns in which neither scale changes.
+struct ScaledColumns {
+  std::size_t begin = 0, end = 0;
+  std::size_t x_group = 0;  ///< of the activations
+  std::size_t w_group = 0;  ///< column of the weight's grid
+};
+
+/// A quantized product under way.
+struct QuantizedTask {
+  WeightMatrix w;
+  const QuantizedRows* x = nullptr;
+  StaticInt8 fixed;
+  MatrixView<float> y;
+  std::vector<ScaledColumns> columns;
+  /// What vector kernels read of x, each row padded with zeros to `padded` columns: the values of
+  /// floating-point codes, or INT8 codes as 16-bit integers.
+  std::size_t padded = 0;
+  std::vector<float> values;
+  std::vector<std::int16_t> integers;
+};
+
+/// The columns of a product, ascending.
+std::vector<ScaledColumns> scaled_columns(const QuantizedRows& x, const WeightMatrix& w);
+
+namespace scalar {
+/// Sum of products of INT8 codes in columns [begin, end): of row m of x and row `row` of w. Exact.
+std::int32_t integer_sum(const QuantizedTask& task, std::size_t m, std::size_t row,
+                         std::size_t begin, std::size_t end);
+/// Columns [begin, end) of y: the specification.
+void run_quantized_matmul(const QuantizedTask& task, std::size_t begin, std::size_t end);
+}  // namespace scalar
+
+/// The same on this processor's vectors.
+void run_quantized_matmul(const QuantizedTask& task, std::size_t begin, std::size_t end);
+
+}  // namespace ingot::inference

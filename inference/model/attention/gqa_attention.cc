@@ -1,0 +1,91 @@
+#include "inference/model/attention/gqa_attention.h"
+
+#include "formats/base/parallel.h"
+#include "inference/model/attention/attend.h"
+#include "inference/model/attention/cached_keys.h"
+#include "inference/model/step/norm.h"
+#include "inference/model/step/step.h"
+#include "inference/parallel/split.h"
+
+namespace ingot::inference {
+
+using formats::MatrixView;
+
+GqaAttention::GqaAttention(const WeightStore& weights, const StepContext& context,
+                           const std::string& prefix) {
+  const GqaSpec& gqa = *context.spec.gqa;
+  const std::size_t hidden = context.spec.hidden, width = gqa.head_dim;
+  const Range heads = tensor_part(context.rank, gqa.heads, "attention heads");
+  const Range kv_heads = key_head_part(context.rank, gqa.kv_heads);
+  heads_ = heads.count;
+  kv_heads_ = kv_heads.count;
+  const Range q_rows{heads.first * width, heads.count * width};
+  const Range kv_rows{kv_heads.first * width, kv_heads.count * width};
+  q_ = weights.linear(prefix + "q_proj.weight", gqa.heads * width, hidden, q_rows, {0, hidden});
+  k_ = weights.linear(prefix + "k_proj.weight", gqa.kv_heads * width, hidden, kv_rows, {0, hidden});
+  v_ = weights.linear(prefix + "v_proj.weight", gqa.kv_heads * width, hidden, kv_rows, {0, hidden});
+  o_ = weights.linear(prefix + "o_proj.weight", hidden, gqa.heads * width, {0, hidden}, q_rows);
+  q_norm_ = weights.vector(prefix + "q_norm.weight", {width});
+  k_norm_ = weights.vector(prefix + "k_norm.weight", {width});
+}
+
+Matrix GqaAttention::heads(const StepContext& context, const Linear& projection,
+                           std::span<const float> norm, const Matrix& x,
+                           const RopeAngles& angles) const {
+  const std::size_t width = context.spec.gqa->head_dim;
+  Matrix heads(x.rows(), projection.rows());
+  projection.apply(x.view(), heads.view(), context.threads);
+  round_between(context.profile, heads.values());
+  for (std::size_t first = 0; first < heads.cols(); first += width) {
+    rms_norm(context.profile, heads.columns(first, width), norm, context.spec.norm_eps,
+             heads.columns(first, width));
+    for (std::size_t r = 0; r < x.rows(); ++r) {
+      angles.rotate(r, heads.row(r).subspan(first, width));
+    }
+  }
+  return heads;
+}
+
+Matrix GqaAttention::partial(const StepContext& context, const Matrix& x, const StepRows& rows,
+                             std::size_t layer, std::size_t cache_layer, KvCache& cache) const {
+  const std::size_t width = context.spec.gqa->head_dim, shared_by = heads_ / kv_heads_;
+  const RopeAngles angles(context.profile, context.spec.rope, rows.positions);
+  const Matrix queries = heads(context, q_, q_norm_, x, angles);
+  const Matrix new_keys = heads(context, k_, k_norm_, x, angles);
+  Matrix new_values(x.rows(), v_.rows());
+  v_.apply(x.view(), new_values.view(), context.threads);
+  round_between(context.profile, new_values.values());
+  require_finite(new_keys, layer, "the key");
+  require_finite(new_values, layer, "the value");
+
+  Matrix attended(x.rows(), heads_ * width);
+  for (const SequenceRun& run : rows.runs) {
+    for (std::size_t i = 0; i < run.count; ++i) {
+      const std::size_t position = run.first_position + i;
+      cache.write(run.sequence, cache_layer, kKeyStream, position, new_keys.row(run.first_row + i));
+      cache.write(run.sequence, cache_layer, kValueStream, position,
+                  new_values.row(run.first_row + i));
+    }
+    const auto everything = first_positions(run.total());
+    const Matrix keys =
+        cached(context.profile, cache, run.sequence, cache_layer, kKeyStream, everything);
+    const Matrix values =
+        cached(context.profile, cache, run.sequence, cache_layer, kValueStream, everything);
+    parallel_for(heads_, context.threads, [&](std::size_t head) {
+      const AttentionNumbers numbers{context.profile, context.spec.softmax_scale, 1};
+      const std::size_t offset = head * width, kv_offset = head / shared_by * width;
+      const ScorePart parts[] = {
+          {{queries.row(run.first_row).data() + offset, run.count, width, queries.cols()},
+           keys.columns(kv_offset, width)}};
+      attend(numbers, parts, values.columns(kv_offset, width),
+             [&](std::size_t row) { return run.first_position + row + 1; },
+             {attended.row(run.first_row).data() + offset, run.count, width, attended.cols()});
+    });
+  }
+  require_finite(attended, layer, "attention");
+  Matrix out(x.rows(), o_.rows());
+  o_.apply(attended.view(), out.view(), context.threads);
+  return out;
+}
+
+}  // namespace ingot::inference

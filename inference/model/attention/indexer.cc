@@ -1,0 +1,162 @@
+#include "inference/model/attention/indexer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "formats/base/error.h"
+#include "formats/base/parallel.h"
+#include "formats/container/float8.h"
+#include "inference/kernels/matmul.h"
+#include "inference/kernels/quantized/quantized_matmul.h"
+#include "inference/model/attention/cached_keys.h"
+#include "inference/model/step/norm.h"
+#include "inference/model/step/step.h"
+
+namespace ingot::inference {
+namespace {
+
+constexpr float kKeyNormEps = 1e-6F;
+
+// What FP8 codes of a head stand for: what the cache makes of keys.
+void through_fp8(std::span<float> head, bool power_of_two) {
+  const QuantizedRows rows = quantize_activations(
+      {head.data(), 1, head.size(), head.size()},
+      {.code = formats::CodeKind::kE4m3, .group = head.size(), .power_of_two = power_of_two});
+  for (std::size_t i = 0; i < head.size(); ++i) {
+    head[i] = formats::float_from_e4m3(rows.codes[i]) * rows.scales[0];
+  }
+}
+
+// Scores of the first `n` cached tokens for one row.
+std::vector<float> scores_of(formats::MatrixView<const float> heads, std::span<const float> weights,
+                             const Matrix& keys, std::size_t n) {
+  Matrix products(heads.rows, n);
+  matmul(heads, f32_matrix(keys.values().data(), n, keys.cols(), keys.cols()),
+         WeightRounding::kExact, products.view(), 1);
+  std::vector<float> scores(n, 0.0F);
+  for (std::size_t h = 0; h < heads.rows; ++h) {
+    const auto row = products.row(h);
+    for (std::size_t t = 0; t < n; ++t) {
+      const float positive = row[t] > 0 ? row[t] : 0.0F;
+      scores[t] += weights[h] * positive;
+    }
+  }
+  return scores;
+}
+
+std::vector<std::uint32_t> best_positions(std::span<const float> scores, std::size_t topk) {
+  std::vector<std::uint32_t> order(scores.size());
+  std::iota(order.begin(), order.end(), 0U);
+  const auto cut = order.begin() + static_cast<std::ptrdiff_t>(topk);
+  std::nth_element(order.begin(), cut - 1, order.end(), [&](std::uint32_t a, std::uint32_t b) {
+    return scores[a] > scores[b] || (scores[a] == scores[b] && a < b);
+  });
+  order.erase(cut, order.end());
+  std::sort(order.begin(), order.end());
+  return order;
+}
+
+}  // namespace
+
+Indexer::Indexer(const WeightStore& weights, const StepContext& context,
+                 const std::string& prefix) {
+  const IndexerSpec& spec = *context.spec.indexer;
+  const std::size_t width = spec.heads * spec.head_dim, hidden = context.spec.hidden;
+  const std::size_t latent = context.spec.mla->q_lora;
+  queries_ = weights.linear(prefix + "wq_b.weight", width, latent, {0, width}, {0, latent});
+  keys_ =
+      weights.linear(prefix + "wk.weight", spec.head_dim, hidden, {0, spec.head_dim}, {0, hidden});
+  weights_ = weights.linear(prefix + "weights_proj.weight", spec.heads, hidden, {0, spec.heads},
+                            {0, hidden});
+  key_norm_ = weights.vector(prefix + "k_norm.weight", {spec.head_dim});
+  key_bias_ = weights.vector(prefix + "k_norm.bias", {spec.head_dim});
+}
+
+// Rotates the first values of every head; then what the reference code does before FP8.
+void Indexer::prepare(const StepContext& context, const StepRows& rows, Matrix& heads) const {
+  const IndexerSpec& spec = *context.spec.indexer;
+  const RopeAngles angles(context.profile, spec.rope, rows.positions);
+  const bool transformed = context.profile == Profile::kNative && spec.hadamard_fp8;
+  for (std::size_t r = 0; r < heads.rows(); ++r) {
+    for (std::size_t first = 0; first < heads.cols(); first += spec.head_dim) {
+      const auto head = heads.row(r).subspan(first, spec.head_dim);
+      angles.rotate(r, head.first(spec.rope.dim));
+      if (!transformed) continue;
+      hadamard(head);
+      round_between(context.profile, head);
+    }
+  }
+}
+
+void Indexer::select(const StepContext& context, const Matrix& x, const Matrix& latent_queries,
+                     const StepRows& rows, std::size_t layer, std::size_t cache_layer,
+                     KvCache& cache, Selection& selection) const {
+  const IndexerSpec& spec = *context.spec.indexer;
+  const bool fp8 = context.profile == Profile::kNative && spec.hadamard_fp8;
+  Matrix keys(x.rows(), spec.head_dim);
+  keys_.apply(x.view(), keys.view(), context.threads);
+  round_between(context.profile, keys.values());
+  layer_norm(context.profile, keys.view(), key_norm_, key_bias_, kKeyNormEps, keys.view());
+  prepare(context, rows, keys);
+  require_finite(keys, layer, "the index key");
+  for (const SequenceRun& run : rows.runs) {
+    for (std::size_t i = 0; i < run.count; ++i) {
+      cache.write(run.sequence, cache_layer, kIndexKeyStream, run.first_position + i,
+                  keys.row(run.first_row + i));
+    }
+  }
+
+  selection.assign(x.rows(), {});
+  if (std::all_of(rows.runs.begin(), rows.runs.end(),
+                  [&](const SequenceRun& run) { return run.total() <= spec.topk; })) {
+    return;
+  }
+  Matrix queries(x.rows(), spec.heads * spec.head_dim), weights(x.rows(), spec.heads);
+  queries_.apply(latent_queries.view(), queries.view(), context.threads);
+  round_between(context.profile, queries.values());
+  prepare(context, rows, queries);
+  weights_.apply_unquantized(x.view(), weights.view(), context.threads);
+  const float factor = 1.0F / std::sqrt(static_cast<float>(spec.heads)) /
+                       std::sqrt(static_cast<float>(spec.head_dim));
+  for (float& weight : weights.values()) weight *= factor;
+  require_finite(queries, layer, "the indexer's query");
+  require_finite(weights, layer, "the indexer's head weights");
+
+  for (const SequenceRun& run : rows.runs) {
+    if (run.total() <= spec.topk) continue;
+    const Matrix seen_keys =
+        // Codes are scored as they are.
+        cached(Profile::kF32, cache, run.sequence, cache_layer, kIndexKeyStream,
+               first_positions(run.total()));
+    parallel_for(run.count, context.threads, [&](std::size_t i) {
+      const std::size_t r = run.first_row + i, seen = run.first_position + i + 1;
+      if (seen <= spec.topk) return;
+      const auto heads = queries.row(r);
+      for (std::size_t h = 0; fp8 && h < spec.heads; ++h) {
+        through_fp8(heads.subspan(h * spec.head_dim, spec.head_dim), spec.power_of_two_keys);
+      }
+      selection[r] =
+          best_positions(scores_of({heads.data(), spec.heads, spec.head_dim, spec.head_dim},
+                                   weights.row(r), seen_keys, seen),
+                         spec.topk);
+    });
+  }
+}
+
+void hadamard(std::span<float> x) {
+  INGOT_CHECK(std::has_single_bit(x.size()));
+  for (std::size_t stride = 1; stride < x.size(); stride *= 2) {
+    for (std::size_t base = 0; base < x.size(); base += 2 * stride) {
+      for (std::size_t i = base; i < base + stride; ++i) {
+        const float a = x[i], b = x[i + stride];
+        x[i] = a + b;
+        x[i + stride] = a - b;
+      }
+    }
+  }
+  const float factor = 1.0F / std::sqrt(static_cast<float>(x.size()));
+  for (float& value : x) value *= factor;
+}
+
+}  // namespace ingot::inference

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "inference/base/matrix.h"
+#include "inference/model/feed_forward/mlp.h"
+#include "inference/model/feed_forward/router.h"
+#include "inference/model/step/step.h"
+#include "inference/model/step/taps.h"
+#include "inference/weights/expert_store.h"
+
+namespace ingot::inference {
+
+/// Routed experts and the shared one (model reference, 6). Each expert runs once per step over all
+/// tokens that chose it; outputs are added in FP32 in ascending expert id, so that a token's result
+/// does not depend on the others. Experts nobody chose are not touched.
+class Mixture {
+ public:
+  /// `prefix` as in `model.layers.3.mlp.`. `experts` must outlive this.
+  Mixture(const WeightStore& weights, const StepContext& context, const std::string& prefix,
+          std::uint32_t layer, ExpertStore& experts);
+
+  /// The layer's output for normalized input `x`, reduced. Where as many ranks share the experts as
+  /// share the tokens, every rank runs its experts on all of them and one sum joins the results
+  /// (model reference, 12.1); where more do, tokens travel to their experts and back (12.3).
+  Matrix forward(const StepContext& context, const Matrix& x, const Taps& taps) const;
+
+ private:
+  Routing choose(const StepContext& context, const Matrix& x) const;
+  /// Sum over this rank's experts of weight x output.
+  Matrix own_experts(const StepContext& context, const Matrix& x, const Routing& routing) const;
+  /// The same over all ranks' experts by all-to-all.
+  Matrix exchanged_experts(const StepContext& context, const Matrix& x,
+                           const Routing& routing) const;
+  /// Output of one expert for some rows, rounded as a linear's.
+  Matrix run_expert(const StepContext& context, std::uint32_t expert, const Matrix& rows) const;
+
+  std::uint32_t layer_ = 0;
+  Range mine_;  ///< experts of this rank
+  Linear router_;
+  std::vector<float> bias_;
+  std::optional<Mlp> shared_;
+  ExpertStore* experts_ = nullptr;
+};
+
+}  // namespace ingot::inference

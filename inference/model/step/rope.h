@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "inference/base/matrix.h"
+#include "inference/base/profile.h"
+#include "inference/model/step/model_spec.h"
+
+namespace ingot::inference {
+
+/// Cosines and sines of the pairs of some positions, [positions, dim / 2] each. Angles are FP32
+/// products position x frequency, their cosines those of the FP32 angle rounded once. Unless the
+/// profile is kF32 they are rounded to BF16, as transformers does.
+class RopeAngles {
+ public:
+  RopeAngles(Profile profile, const RopeSpec& spec, std::span<const std::uint32_t> positions);
+
+  /// Rotates the `dim` values of one head at the i-th position, in place: (u, w) becomes (u cos -
+  /// w sin, w cos + u sin). Results stay where their pair stood. Unless the profile is kF32 every
+  /// product and the sum are rounded to BF16.
+  void rotate(std::size_t i, std::span<float> values) const;
+
+ private:
+  Profile profile_;
+  bool interleaved_;
+  Matrix cos_, sin_;
+};
+
+}  // namespace ingot::inference

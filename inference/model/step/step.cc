@@ -1,0 +1,54 @@
+#include "inference/model/step/step.h"
+
+#include <algorithm>
+#include <bit>
+
+#include <fmt/format.h>
+
+#include "formats/base/error.h"
+
+namespace ingot::inference {
+
+StepRows::StepRows(std::span<const Row> rows) {
+  positions.reserve(rows.size());
+  std::vector<SequenceId> seen;
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    positions.push_back(rows[r].position);
+    if (!runs.empty() && runs.back().sequence == rows[r].sequence) {
+      if (rows[r].position != runs.back().total()) {
+        throw Error(ErrorCode::kInvalidArgument,
+                    fmt::format("row {} of the step is at position {} of its sequence, after {}", r,
+                                rows[r].position, runs.back().total() - 1));
+      }
+      ++runs.back().count;
+      continue;
+    }
+    runs.push_back({.sequence = rows[r].sequence,
+                    .first_row = r,
+                    .count = 1,
+                    .first_position = rows[r].position});
+    seen.push_back(rows[r].sequence);
+  }
+  std::sort(seen.begin(), seen.end());
+  if (std::adjacent_find(seen.begin(), seen.end()) != seen.end()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "rows of one sequence stand in two places of the step");
+  }
+}
+
+void require_finite(const Matrix& values, std::size_t layer, std::string_view operation) {
+  for (std::size_t r = 0; r < values.rows(); ++r) {
+    const auto row = values.row(r);
+    const bool bad = std::any_of(row.begin(), row.end(), [](float value) {
+      return (std::bit_cast<std::uint32_t>(value) & 0x7F800000U) == 0x7F800000U;
+    });
+    if (bad) {
+      throw Error(ErrorCode::kNonFinite,
+                  fmt::format("layer {}: {} of row {} holds NaN or infinite values (a damaged "
+                              "weight or scale? see ingot check --deep)",
+                              layer, operation, r));
+    }
+  }
+}
+
+}  // namespace ingot::inference
