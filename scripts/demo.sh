@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the packages, builds ingot, turns the bundled FP8 checkpoint into BF16, INT8, NVFP4 and MXFP4, cuts it for ranks and
-# back, verifies the result and lets it write, showing what happens.
+# Installs the packages, builds ingot, turns the bundled FP8 checkpoint into BF16, INT8, NVFP4 and MXFP4, cuts it for
+# ranks and back, verifies the result and lets it write, showing what happens on at most 150 lines.
 # Writes only below build/ and to a temporary folder, which it removes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -8,95 +8,92 @@ cd "$(dirname "$0")/.."
 bold="" plain=""
 if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then bold=$'\033[1m' plain=$'\033[0m'; fi
 say() { printf '\n%s%s%s\n' "$bold" "$*" "$plain"; }
+
+# run LINES COMMAND...: the command, and at most so many lines of what it prints; all of it where the command fails.
 run() {
+  local most=$1 log=$work/log status=0 n
+  shift
   echo "\$ $*"
-  "$@"
+  "$@" >"$log" 2>&1 || status=$?
+  if [ "$status" -gt 1 ]; then cat "$log"; return "$status"; fi
+  n=$(wc -l <"$log")
+  if [ "$n" -le "$most" ]; then cat "$log"; else head -n "$most" "$log" && echo "  ... ($((n - most)) more lines)"; fi
+  return "$status"
 }
 
-say "1. Packages (nothing happens if they are here) and build"
+# compile TARGET: one line for every tenth of the build; the rest is in build/demo.log.
+compile() {
+  mkdir -p build
+  local status=0
+  scripts/build.sh release "$1" 2>&1 | tee build/demo.log | awk '
+    match($0, /^\[[0-9]+\/[0-9]+\]/) {
+      split(substr($0, 2, RLENGTH - 2), of, "/"); tenth = int(10 * of[1] / of[2])
+      if (tenth > shown) { shown = tenth; printf "  %d of %d steps\n", of[1], of[2]; fflush() }
+    }' || status=$?
+  if [ "$status" -ne 0 ]; then tail -40 build/demo.log; return "$status"; fi
+}
+
+echo "This installs packages where they are missing, compiles ingot (ten to twenty minutes on two processors, the first"
+echo "time only), then converts, cuts, merges, verifies and runs the small model of examples/: about half a minute."
+
+say "1. Packages and build"
 scripts/deps.sh
-scripts/build.sh release ingot_cli
+compile ingot_cli
 PATH=$PWD/build/release/cli:$PATH
 work=$(mktemp -d "${TMPDIR:-/tmp}/ingot-demo-XXXXXX")
 trap 'rm -rf "$work"' EXIT
 source=examples/tiny-v32
 output=$work/tiny-v32-bf16
+weight=model.layers.1.self_attn.q_a_proj.weight
 
 say "2. The source: a small DeepSeek-V3.2, trained, as FP8 blocks of 128x128 with a scale each"
-run ingot inspect "$source"
+run 7 ingot inspect "$source"
 
 say "3. The plan: everything is decided from headers, before a byte is written"
-run ingot convert "$source" "$output" --to bf16 --dry-run
+run 7 ingot convert "$source" "$output" --to bf16 --dry-run
+run 4 ingot convert "$source" "$output" --to bf16 --explain "$weight"
 
-say "4. What becomes of one weight, and of one that nobody asked to change"
-run ingot convert "$source" "$output" --to bf16 --explain model.layers.1.self_attn.q_a_proj.weight
-run ingot convert "$source" "$output" --to bf16 --explain model.norm.weight
+say "4. The conversion: every FP8 value times its scale, one multiplication, one rounding"
+run 6 ingot convert "$source" "$output" --to bf16
 
-say "5. The conversion: every FP8 code times its scale, one multiplication, one rounding"
-run ingot convert "$source" "$output" --to bf16
+say "5. Check: structure, what the loaders demand, and every tensor against its hash in the manifest"
+run 2 ingot check "$output"
 
-say "6. The same weight before and after"
-run ingot inspect "$source" model.layers.1.self_attn.q_a_proj.weight
-run ingot inspect "$output" model.layers.1.self_attn.q_a_proj.weight
+say "6. Proof: every tensor against the SHA-256 that an independent program computed"
+run 2 python3 scripts/compare_tensors.py "$output" tests/golden/tiny-v32/cast_bf16.sha256.json
 
-say "7. The result: config.json no longer speaks of FP8, the manifest says how it was made"
-run ls -l "$output"
-run head -c 600 "$output/ingot.json"
-echo " ..."
+say "7. The way back: BF16 to FP8 blocks, on the grid that the manifest remembers; every value comes back"
+run 1 ingot convert "$output" "$work/fp8" --to fp8
 
-say "8. Check: structure, what the loaders demand, and every tensor against its hash in the manifest"
-run ingot check "$output"
+say "8. INT8 for vLLM and SGLang, NVFP4, MXFP4, and INT8 for Ascend, each straight from FP8"
+run 1 ingot convert "$source" "$work/int8" --to int8
+run 1 ingot convert "$source" "$work/nvfp4" --to nvfp4
+run 1 ingot convert "$source" "$work/mxfp4" --to mxfp4
+run 1 ingot convert "$source" "$work/ascend" --to int8 --dialect modelslim
 
-say "9. Proof: every tensor against the SHA-256 that an independent program computed"
-run python3 scripts/compare_tensors.py "$output" tests/golden/tiny-v32/cast_bf16.sha256.json
+say "9. For four ranks: FP8 to NVFP4 at TP 2 x EP 4 in one pass; blocks that a cut splits become smaller"
+run 4 ingot convert "$source" "$work/ranks" --to nvfp4 --tp 2 --ep 4 --tp-fit retile
+run 2 ingot check "$work/ranks/rank-00003-of-00004"
 
-say "10. The way back: BF16 to FP8 blocks, on the grid that the manifest remembers; every value comes back"
-run ingot convert "$output" "$work/fp8" --to fp8
-
-say "11. INT8 for vLLM and SGLang, straight from FP8, with what it costs per kind of tensor"
-run ingot convert "$source" "$work/int8" --to int8
-run ingot check "$work/int8"
-
-say "12. NVFP4: experts and MLP; attention stays FP8, the MTP layer becomes BF16"
-run ingot convert "$source" "$work/nvfp4" --to nvfp4
-run ingot check "$work/nvfp4"
-
-say "13. MXFP4, and INT8 for Ascend"
-run ingot convert "$source" "$work/mxfp4" --to mxfp4
-run ingot convert "$source" "$work/ascend" --to int8 --dialect modelslim
-run head -c 400 "$work/ascend/quant_model_description.json"
-echo " ..."
-
-say "14. For four ranks: FP8 to NVFP4 at TP 2 x EP 4 in one pass. Attention stays FP8, and heads are cut inside its blocks:"
-run ingot convert "$source" "$work/ranks" --to nvfp4 --tp 2 --ep 4 --dry-run || true
-echo "... so those become smaller, each with its parent's scale"
-run ingot convert "$source" "$work/ranks" --to nvfp4 --tp 2 --ep 4 --tp-fit retile
-run ls "$work/ranks" "$work/ranks/rank-00003-of-00004"
-
-say "15. Each rank's directory stands on its own; together they are the model again, to the last bit"
-run ingot check "$work/ranks/rank-00003-of-00004"
-run ingot merge "$work/ranks" "$work/merged"
-run ingot check "$work/merged"
+say "10. Together the slices are the model again, to the last bit"
+run 3 ingot merge "$work/ranks" "$work/merged"
 for file in "$work"/nvfp4/*.safetensors; do
-  run cmp "$file" "$work/merged/$(basename "$file")"
+  run 1 cmp "$file" "$work/merged/$(basename "$file")"
 done
 
-say "16. What it was trained to do, from exactly these files: the FP8 checkpoint as released, computed in FP32"
+say "11. What it was trained to do, from exactly these files: the FP8 checkpoint as released, computed in FP32"
 for prompt in "Tell me a story about a fox and a kite." "What is 2 + 2?" "中国的首都是哪里？"; do
-  run ingot generate "$source" --prompt "$prompt" --greedy --profile f32
+  run 4 ingot generate "$source" --prompt "$prompt" --greedy --profile f32
 done
 
-say "17. Are the slices still that model, and may they ship? Every weight, every layer, and what both write"
-run ingot verify "$source" "$work/ranks" --levels all --html build/verify-report.html
+say "12. Are the slices still that model, and may they ship? Every weight, every layer, and what both write"
+run 12 ingot verify "$source" "$work/ranks" --levels all --html build/verify-report.html
 echo "The page is build/verify-report.html: open it in a browser."
 
-say "18. A fault that a checksum made afterwards would bless: one expert's scales, 1% off. It is found, and named"
+say "13. A fault that a checksum made afterwards would bless: one expert's scales, 1% off. It is found, and named"
 cp -r "$work/int8" "$work/fault"
-run python3 scripts/scale_tensor.py "$work/fault" model.layers.3.mlp.experts.7.up_proj.weight_scale 1.01
-run ingot verify "$source" "$work/fault" --levels weights || echo "exit code $?"
-
-say "19. Text from the slices of four ranks, experts in NVFP4, multiplied as the target hardware would"
-run ingot generate "$work/ranks" --prompt "What is the capital of Norway?" --greedy
+run 2 python3 scripts/scale_tensor.py "$work/fault" model.layers.3.mlp.experts.7.up_proj.weight_scale 1.01
+run 7 ingot verify "$source" "$work/fault" --levels weights || echo "exit code $?"
 
 say "Done. The outputs were in $work and are removed now; make your own with"
 echo "  build/release/cli/ingot convert IN OUT --to bf16    # or fp8, int8, nvfp4, mxfp4, ...: ingot list schemes"
