@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The one list of packages, for Debian 12 and Ubuntu 24.04. Installs what is missing; asks for nothing if all is here.
 #   scripts/deps.sh          what building, testing and the demo need
-#   scripts/deps.sh --fuzz   clang with libFuzzer as well, for scripts/test.sh --all
+#   scripts/deps.sh --clang  clang with libFuzzer and clang-tidy as well, for scripts/test.sh --all and scripts/tidy.sh
 set -euo pipefail
 
 packages=(
@@ -13,12 +13,12 @@ packages=(
 )
 # The page of `ingot verify --html` is looked at in a browser; Ubuntu's package only asks for snap.
 if grep -qx 'ID=debian' /etc/os-release 2>/dev/null; then packages+=(chromium); fi
-fuzz_packages=(clang libclang-rt-dev)
+clang_packages=(clang clang-tidy libclang-rt-dev)
 
 case "${1:-}" in
   "") ;;
-  --fuzz) packages+=("${fuzz_packages[@]}") ;;
-  *) echo "usage: scripts/deps.sh [--fuzz]" >&2; exit 2 ;;
+  --clang) packages+=("${clang_packages[@]}") ;;
+  *) echo "usage: scripts/deps.sh [--clang]" >&2; exit 2 ;;
 esac
 
 installed() { dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'install ok installed'; }

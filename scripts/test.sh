@@ -1,57 +1,75 @@
 #!/usr/bin/env bash
-# scripts/test.sh         installs, builds and runs every test that is not labelled slow
-# scripts/test.sh --all   those, then the slow ones, everything once more under the address, undefined-behaviour and
-#                         thread sanitizers, and each fuzz target for a minute; ends with a summary
+# scripts/test.sh             installs, builds and runs every test that is not labelled slow
+# scripts/test.sh --sanitize  the tests of the layers below cli/ under the address and undefined-behaviour sanitizers
+# scripts/test.sh --all       every test, also the slow ones; all that are not slow once more under the address,
+#                             undefined-behaviour and thread sanitizers; each fuzz target for a minute. A stage that
+#                             fails stops no other; the output ends with a summary, logs are in build/logs/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-
-all=false
-case "${1:-}" in
-  "") ;;
-  --all) all=true ;;
-  *) echo "usage: scripts/test.sh [--all]" >&2; exit 2 ;;
-esac
 jobs=$(nproc)
 
-if ! $all; then
-  scripts/deps.sh
-  scripts/build.sh release
-  log=$(mktemp)
-  status=0
-  ctest --preset release -j "$jobs" --no-label-summary 2>&1 | tee "$log" || status=$?
-  # The one line that says it all stays the last, also below a list of failures.
-  grep 'tests passed' "$log" | tail -1 || true
-  rm -f "$log"
-  exit "$status"
-fi
+# claims LOG: how many claims the executables of GoogleTest made, in CTest's log.
+claims() { awk '/^\[  PASSED  \]/ { n += $4 } END { print n + 0 }' "$1" 2>/dev/null || echo 0; }
 
-scripts/deps.sh --fuzz
-summary=() failed=false
-
-# stage NAME COMMAND...: runs it, shows it, keeps its last telling line for the summary.
-stage() {
-  local name=$1 log status=0 line
+# run_quick PRESET [option of ctest...]: prints CTest's output; the line that says it all stays the last, also below a
+# list of failures.
+run_quick() {
+  local preset=$1 log status=0
   shift
   log=$(mktemp)
-  echo "== $name: $*" >&2
-  "$@" 2>&1 | tee "$log" || status=$?
-  line=$(grep -E 'tests passed|No tests were found|error:' "$log" | tail -1 || true)
+  ctest --preset "$preset" -j "$jobs" --no-label-summary "$@" 2>&1 | tee "$log" || status=$?
+  echo "$(claims "build/$preset/Testing/Temporary/LastTest.log") claims of unit tests hold"
+  grep 'tests passed' "$log" | tail -1 || true
   rm -f "$log"
-  [ "$status" -eq 0 ] || failed=true
-  summary+=("$(printf '%-20s %s  %s' "$name" "$([ "$status" -eq 0 ] && echo ok || echo "FAILED ($status)")" "$line")")
+  return "$status"
+}
+
+case "${1:-}" in
+  "")
+    scripts/deps.sh
+    scripts/build.sh release
+    run_quick release
+    exit ;;
+  --sanitize)
+    scripts/deps.sh
+    scripts/build.sh asan unit_tests
+    run_quick asan -E '^cli\.'
+    exit ;;
+  --all) ;;
+  *) echo "usage: scripts/test.sh [--sanitize | --all]" >&2; exit 2 ;;
+esac
+
+scripts/deps.sh --clang
+logs=build/logs
+mkdir -p "$logs"
+summary=() failed=false
+
+# stage NAME COMMAND...: runs it into a log and keeps its last telling line for the summary; shows the end of the log of
+# one that failed.
+stage() {
+  local name=$1 log status=0 line from=$SECONDS
+  shift
+  log=$logs/${name//[ ,]/_}.log
+  echo "== $name: $* (log: $log)" >&2
+  "$@" >"$log" 2>&1 || status=$?
+  if [ "$status" -ne 0 ]; then failed=true; tail -60 "$log" >&2; fi
+  line=$(grep -E 'tests passed|No tests were found|error:' "$log" | tail -1 || true)
+  summary+=("$(printf '%-20s %-12s %5d s  %s' "$name" "$([ "$status" -eq 0 ] && echo ok || echo "FAILED ($status)")" \
+    $((SECONDS - from)) "$line")")
 }
 
 stage "build release" scripts/build.sh release
-stage "release" ctest --preset release -j "$jobs"
+stage "release" run_quick release
 stage "release, slow" ctest --test-dir build/release -L slow --no-tests=error --output-on-failure
 for sanitizer in asan tsan; do
   stage "build $sanitizer" scripts/build.sh "$sanitizer"
-  stage "$sanitizer" ctest --preset "$sanitizer" -j "$jobs"
+  stage "$sanitizer" run_quick "$sanitizer"
 done
 # Only the fuzz targets are built here: their replays and all other tests ran under the sanitizers above.
 mapfile -t fuzzers < <(sed -n 's/^ingot_fuzz(\([a-z_]*\) .*/fuzz_\1/p' tests/fuzz/CMakeLists.txt)
 stage "build fuzz" scripts/build.sh fuzz "${fuzzers[@]}"
-stage "fuzz, a minute each" ctest --test-dir build/fuzz -R '^fuzz\.run\.' --no-tests=error --output-on-failure -j "$jobs"
+stage "fuzz, a minute each" ctest --test-dir build/fuzz -R '^fuzz\.run\.' --no-tests=error --output-on-failure \
+  -j "$jobs"
 
 echo
 echo "summary"
