@@ -9,7 +9,7 @@
 #include "cli/flag_table.h"
 #include "cli/size_option.h"
 #include "cli/terminal.h"
-#include "convert/version.h"
+#include "convert/output/version.h"
 #include "formats/base/error.h"
 #include "formats/base/figures.h"
 #include "formats/base/parallel.h"

@@ -8,7 +8,7 @@
 
 #include "cli/quality_text.h"
 #include "cli/slicing_text.h"
-#include "convert/version.h"
+#include "convert/output/version.h"
 #include "formats/base/figures.h"
 #include "formats/base/printable.h"
 

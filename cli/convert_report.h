@@ -3,9 +3,9 @@
 #include <optional>
 #include <string>
 
-#include "convert/execute.h"
-#include "convert/plan.h"
-#include "convert/preflight.h"
+#include "convert/job/execute.h"
+#include "convert/job/preflight.h"
+#include "convert/plan/plan.h"
 #include "formats/json/json.h"
 
 namespace ingot::cli {

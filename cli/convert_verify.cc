@@ -7,7 +7,7 @@
 #include "cli/flag_table.h"
 #include "cli/size_option.h"
 #include "cli/terminal.h"
-#include "convert/version.h"
+#include "convert/output/version.h"
 #include "formats/base/error.h"
 #include "inference/family/model_family.h"
 #include "verify/verification.h"

@@ -6,7 +6,7 @@
 
 #include "cli/job_option.h"
 #include "cli/verify_words.h"
-#include "convert/execute.h"
+#include "convert/job/execute.h"
 
 namespace ingot::cli {
 

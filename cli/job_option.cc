@@ -16,8 +16,8 @@
 #include "cli/run_name.h"
 #include "cli/size_option.h"
 #include "cli/terminal.h"
-#include "convert/output_directory.h"
-#include "convert/preflight.h"
+#include "convert/job/preflight.h"
+#include "convert/output/output_directory.h"
 #include "formats/base/parallel.h"
 
 namespace ingot::cli {

@@ -7,9 +7,9 @@
 #include <optional>
 #include <string>
 
-#include "convert/execute.h"
-#include "convert/plan.h"
-#include "convert/recipe.h"
+#include "convert/job/execute.h"
+#include "convert/plan/plan.h"
+#include "convert/recipe/recipe.h"
 
 namespace ingot::cli {
 

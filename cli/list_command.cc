@@ -8,7 +8,7 @@
 
 #include "cli/commands.h"
 #include "cli/flag_table.h"
-#include "convert/default_recipes.h"
+#include "convert/recipe/default_recipes.h"
 #include "formats/base/error.h"
 #include "formats/base/figures.h"
 #include "formats/dialect/dialect.h"

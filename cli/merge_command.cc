@@ -4,10 +4,10 @@
 #include "cli/flag_table.h"
 #include "cli/job_option.h"
 #include "cli/size_option.h"
-#include "convert/default_recipes.h"
-#include "convert/output_directory.h"
-#include "convert/plan.h"
-#include "convert/recipe.h"
+#include "convert/output/output_directory.h"
+#include "convert/plan/plan.h"
+#include "convert/recipe/default_recipes.h"
+#include "convert/recipe/recipe.h"
 #include "shard/join/source.h"
 
 namespace ingot::cli {

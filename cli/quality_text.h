@@ -1,6 +1,6 @@
 #pragma once
 
-#include "convert/quality_report.h"
+#include "convert/output/quality_report.h"
 #include "formats/json/json.h"
 #include "verify/report/document.h"
 

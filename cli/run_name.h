@@ -1,6 +1,6 @@
 #pragma once
 
-#include "convert/claim.h"
+#include "convert/job/claim.h"
 
 namespace ingot::cli {
 

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "convert/plan.h"
+#include "convert/plan/plan.h"
 
 namespace ingot::cli {
 

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "convert/rank_directories.h"
+#include "convert/output/rank_directories.h"
 #include "formats/base/figures.h"
 
 namespace ingot::cli {

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "convert/plan.h"
+#include "convert/plan/plan.h"
 #include "verify/report/document.h"
 
 namespace ingot::cli {

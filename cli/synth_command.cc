@@ -8,7 +8,7 @@
 #include "cli/commands.h"
 #include "cli/flag_table.h"
 #include "cli/idle_words.h"
-#include "convert/recipe.h"
+#include "convert/recipe/recipe.h"
 #include "formats/base/figures.h"
 #include "formats/base/parallel.h"
 #include "formats/json/json.h"
@@ -73,8 +73,7 @@ int run_synth(const Words& words, const FlagTable& table) {
   } else {
     std::cout << fmt::format("{}: {} tensors, {} in {} file{}, {}\n", words.output,
                              count_text(report.n_tensors), bytes_text(report.n_bytes),
-                             report.n_files, report.n_files == 1 ? "" : "s",
-                             seconds_text(seconds));
+                             report.n_files, report.n_files == 1 ? "" : "s", seconds_text(seconds));
   }
   return kExitDone;
 }

@@ -13,7 +13,7 @@
 #include "cli/size_option.h"
 #include "cli/terminal.h"
 #include "cli/verify_words.h"
-#include "convert/version.h"
+#include "convert/output/version.h"
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
 #include "formats/base/parallel.h"

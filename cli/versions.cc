@@ -20,7 +20,7 @@
 #include <xxhash.h>
 #include <zstd.h>
 
-#include "convert/version.h"
+#include "convert/output/version.h"
 
 namespace ingot::cli {
 namespace {

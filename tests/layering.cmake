@@ -19,6 +19,7 @@ set(allowed_cli verify convert inference check shard quantize synth formats)
 set(rooms_formats base json container config family storage modules dialect records checkpoint)
 set(rooms_shard cut fit join)
 set(rooms_check rules)
+set(rooms_convert recipe plan output run job)
 set(rooms_inference base kernels kernels/quantized weights cache parallel model/step family model/attention
   model/feed_forward model tokenizer chat generate)
 

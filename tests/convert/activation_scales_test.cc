@@ -1,4 +1,4 @@
-#include "convert/activation_scales.h"
+#include "convert/recipe/activation_scales.h"
 
 #include <cmath>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "convert/ascend_parts.h"
+#include "convert/run/ascend_parts.h"
 
 #include <bit>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "convert/band.h"
+#include "convert/plan/band.h"
 
 #include <gtest/gtest.h>
 

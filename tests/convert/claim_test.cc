@@ -1,4 +1,4 @@
-#include "convert/claim.h"
+#include "convert/job/claim.h"
 
 #include <atomic>
 #include <barrier>

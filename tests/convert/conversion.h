@@ -5,11 +5,11 @@
 #include <map>
 #include <string>
 
-#include "convert/default_recipes.h"
-#include "convert/execute.h"
-#include "convert/output_directory.h"
-#include "convert/plan.h"
-#include "convert/recipe.h"
+#include "convert/job/execute.h"
+#include "convert/output/output_directory.h"
+#include "convert/plan/plan.h"
+#include "convert/recipe/default_recipes.h"
+#include "convert/recipe/recipe.h"
 #include "formats/base/fd.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/container/safetensors.h"

@@ -1,4 +1,4 @@
-#include "convert/default_recipes.h"
+#include "convert/recipe/default_recipes.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "check/rules/loader_rules.h"
-#include "convert/plan.h"
+#include "convert/plan/plan.h"
 #include "formats/dialect/engine_limits.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/targets.h"

@@ -1,4 +1,4 @@
-#include "convert/execute.h"
+#include "convert/job/execute.h"
 
 #include <algorithm>
 #include <atomic>

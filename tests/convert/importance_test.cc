@@ -1,4 +1,4 @@
-#include "convert/importance.h"
+#include "convert/recipe/importance.h"
 
 #include <cmath>
 #include <cstring>

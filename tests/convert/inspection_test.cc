@@ -1,8 +1,8 @@
 #include <gtest/gtest.h>
 
 #include "check/check.h"
-#include "convert/journal.h"
-#include "convert/output_directory.h"
+#include "convert/job/journal.h"
+#include "convert/output/output_directory.h"
 #include "tests/convert/conversion.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"

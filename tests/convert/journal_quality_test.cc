@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "convert/journal.h"
+#include "convert/job/journal.h"
 #include "tests/support/temp_dir.h"
 
 // What quantized tensors leave in the journal, to the last bit.

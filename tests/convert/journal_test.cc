@@ -1,4 +1,4 @@
-#include "convert/journal.h"
+#include "convert/job/journal.h"
 
 #include <fstream>
 

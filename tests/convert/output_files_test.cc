@@ -1,4 +1,4 @@
-#include "convert/output_files.h"
+#include "convert/run/output_files.h"
 
 #include <atomic>
 #include <thread>

@@ -1,4 +1,4 @@
-#include "convert/plan.h"
+#include "convert/plan/plan.h"
 
 #include <set>
 
@@ -82,7 +82,8 @@ TEST(Plan, KeepsTheFilesOfTheSourceByDefault) {
   ASSERT_EQ(plan.files.size(), source.files().size());
   for (const PlannedTensor& planned : plan.tensors) {
     const auto& stored = source.stored()[source.tensors()[planned.tensor].encoding.stored.weight()];
-    EXPECT_EQ(plan.files[plan.first_place(planned.parts[0]).file].name, source.files()[stored.file].name);
+    EXPECT_EQ(plan.files[plan.first_place(planned.parts[0]).file].name,
+              source.files()[stored.file].name);
   }
 }
 

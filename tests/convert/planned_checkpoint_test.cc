@@ -1,10 +1,10 @@
-#include "convert/planned_checkpoint.h"
+#include "convert/output/planned_checkpoint.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "check/rules/loader_rules.h"
-#include "convert/rank_directories.h"
+#include "convert/output/rank_directories.h"
 #include "shard/join/source.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/targets.h"

@@ -1,4 +1,4 @@
-#include "convert/quality_report.h"
+#include "convert/output/quality_report.h"
 
 #include <cmath>
 

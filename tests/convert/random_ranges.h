@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include "convert/window_writer.h"
+#include "convert/run/window_writer.h"
 #include "tests/support/temp_dir.h"
 
 // Jobs for a WindowWriter: what many threads hand it in what order.

@@ -1,4 +1,4 @@
-#include "convert/recipe.h"
+#include "convert/recipe/recipe.h"
 
 #include <string>
 #include <vector>
@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "convert/default_recipes.h"
+#include "convert/recipe/default_recipes.h"
 #include "formats/family/family.h"
 #include "tests/support/expect_error.h"
 

@@ -1,4 +1,4 @@
-#include "convert/resources.h"
+#include "convert/job/resources.h"
 
 #include <gtest/gtest.h>
 

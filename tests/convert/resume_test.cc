@@ -1,10 +1,10 @@
-#include "convert/resume.h"
+#include "convert/job/resume.h"
 
 #include <atomic>
 
 #include <gtest/gtest.h>
 
-#include "convert/output_directory.h"
+#include "convert/output/output_directory.h"
 #include "formats/records/manifest.h"
 #include "tests/convert/conversion.h"
 #include "tests/support/expect_error.h"

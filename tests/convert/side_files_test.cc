@@ -1,4 +1,4 @@
-#include "convert/side_files.h"
+#include "convert/plan/side_files.h"
 
 #include <gtest/gtest.h>
 

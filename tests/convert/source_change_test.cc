@@ -6,12 +6,12 @@
 
 #include <gtest/gtest.h>
 
-#include "convert/activation_scales.h"
-#include "convert/fingerprint.h"
-#include "convert/importance.h"
-#include "convert/journal.h"
-#include "convert/output_directory.h"
-#include "convert/source_stamps.h"
+#include "convert/job/fingerprint.h"
+#include "convert/job/journal.h"
+#include "convert/output/output_directory.h"
+#include "convert/recipe/activation_scales.h"
+#include "convert/recipe/importance.h"
+#include "convert/recipe/source_stamps.h"
 #include "tests/convert/conversion.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "convert/output_directory.h"
+#include "convert/output/output_directory.h"
 #include "tests/convert/conversion.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"

@@ -1,4 +1,4 @@
-#include "convert/transform.h"
+#include "convert/plan/transform.h"
 
 #include <cstring>
 #include <random>

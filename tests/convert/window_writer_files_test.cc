@@ -4,7 +4,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 
-#include "convert/window_writer.h"
+#include "convert/run/window_writer.h"
 #include "formats/base/parallel.h"
 #include "tests/convert/random_ranges.h"
 #include "tests/support/descriptor_limit.h"

@@ -1,4 +1,4 @@
-#include "convert/window_writer.h"
+#include "convert/run/window_writer.h"
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 #include <stdexcept>
 #include <string_view>
 
-#include "convert/recipe.h"
+#include "convert/recipe/recipe.h"
 #include "formats/base/error.h"
 #include "tests/fuzz/target.h"
 

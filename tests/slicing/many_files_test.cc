@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "convert/output_directory.h"
+#include "convert/output/output_directory.h"
 #include "tests/slicing/sliced.h"
 
 namespace ingot::testing {

@@ -1,8 +1,8 @@
 #include <gtest/gtest.h>
 
-#include "convert/journal.h"
-#include "convert/output_directory.h"
-#include "convert/resources.h"
+#include "convert/job/journal.h"
+#include "convert/job/resources.h"
+#include "convert/output/output_directory.h"
 #include "tests/slicing/rank_tree.h"
 #include "tests/support/expect_error.h"
 

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "convert/job/claim.h"
+#include "convert/job/resources.h"
+#include "convert/output/quality_report.h"
+#include "convert/plan/plan.h"
+#include "convert/recipe/source_stamps.h"
+
+namespace ingot::convert {
+
+/// What somebody thinks of a finished output that has no final name yet.
+struct Inspection {
+  bool may_publish = true;
+  std::string report;  ///< becomes ingot.verify.json beside the manifest; empty: there is none
+};
+
+/// How a plan is executed. Nothing here influences a byte of the output, sha256, inspect and
+/// no_verify excepted (they add to it).
+struct ExecuteOptions {
+  RunName run;  ///< shown to another run that wants the same output
+  /// What the source's files looked like before the first was opened; empty: they are looked at
+  /// when the execution starts.
+  SourceStamps stamps;
+  std::size_t threads = 1;
+  std::uint64_t mem_limit = std::uint64_t{4} << 30;
+  bool resume = false;
+  bool force = false;
+  bool consume_source = false;
+  bool sha256 = false;
+  bool direct_io = true;
+  bool read_back = false;     ///< read the staged files again, past the page cache
+  bool follow_links = false;  ///< of side files, to outside the source
+  std::size_t n_worst = 20;   ///< tensors in QualityReport::worst
+  /// Called once when nothing refuses the job any more, before its first byte.
+  std::function<void()> accepted;
+  /// (bytes done, bytes in all) of the output; called from several threads.
+  std::function<void(std::uint64_t, std::uint64_t)> progress;
+  /// Polled about every megabyte; true stops the job with kInterrupted, resumable.
+  std::function<bool()> stop_requested;
+  /// Shown the directory of the finished files before anything is published, or that of an output
+  /// that was finished before; null: nobody is asked. A resumed job that was about to publish has
+  /// been through it.
+  std::function<Inspection(const std::filesystem::path& staged)> inspect;
+  /// What `inspect` asks, in words, for the journal: a run that continues has to ask something too,
+  /// or to say no_verify, which the manifest records.
+  std::string gate;
+  bool no_verify = false;
+  /// One line per event worth keeping; called by one thread at a time.
+  std::function<void(const std::string&)> log;
+
+  /// Throws kInterrupted when the job is to stop.
+  void check_stop() const;
+};
+
+struct StageReport {
+  double seconds = 0;  ///< of all threads together
+  std::uint64_t n_bytes = 0;
+};
+
+struct ExecuteReport {
+  bool already_done = false;    ///< the output was finished before; nothing was written
+  bool only_published = false;  ///< an earlier run had made it all but the final names
+  bool refused = false;         ///< by ExecuteOptions::inspect; nothing was published by this run,
+                                ///< unless one of the two above is true
+  std::uint64_t items_resumed = 0;  ///< taken over from an earlier run
+  std::uint64_t items_redone = 0;   ///< in the journal, but their bytes had not survived
+  std::uint64_t bytes_written = 0;  ///< by this run
+  double elapsed_seconds = 0;
+  StageReport read, compute, write, hash;
+  bool direct_io = false;
+  MemoryPlan memory;
+  QualityReport quality;
+  std::vector<std::string> warnings;  ///< of the loader rules, and of the file system
+};
+
+/// Executes a plan into `output`: everything is written to output/.ingot-partial and given its
+/// final name at the end. The result is the same bytes for any thread count, budget, I/O path and
+/// number of interruptions. Throws before starting what preflight(), require_space() and
+/// require_resumable() throw (convert/preflight.h), and kExists while another run is at work here;
+/// kMismatch when the source changed while it was read; kInterrupted when stopped. In every such
+/// case no file has a final name. So too when the inspection refuses: the files stay in
+/// .ingot-partial, and a run with --resume has them inspected again.
+ExecuteReport execute(const Plan& plan, const formats::Checkpoint& source, const Recipe& recipe,
+                      const PlanOptions& plan_options, const std::filesystem::path& output,
+                      const ExecuteOptions& options);
+
+/// Where a resumed run finds headers of consumed source files; for OpenOptions::consumed_headers.
+/// Empty when there are none.
+std::filesystem::path consumed_headers_of(const std::filesystem::path& output);
+
+}  // namespace ingot::convert

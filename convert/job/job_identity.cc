@@ -1,0 +1,181 @@
+#include "convert/job/job_identity.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "convert/output/version.h"
+#include "formats/base/error.h"
+
+namespace ingot::convert {
+
+using formats::Json;
+
+namespace {
+
+// From the words of an option to its value, as given.
+using OptionTexts = std::map<std::string, std::string>;
+
+// Keys that are not the option's name with underscores.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kOptionNames = {
+    {{"shards", "max-shard-size"}, {"stages", "pp-layers"}}};
+
+std::string option_name(std::string_view key) {
+  for (const auto& [spelled, name] : kOptionNames) {
+    if (key == spelled) return fmt::format("--{}", name);
+  }
+  std::string name = fmt::format("--{}", key);
+  std::replace(name.begin(), name.end(), '_', '-');
+  return name;
+}
+
+// Empty for what stands for an option that is not given.
+std::string value_text(const Json& value) {
+  if (value.is_null() || value == "keep-files") return {};
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+void add_options(const Json& object, OptionTexts& texts) {
+  for (const auto& [key, value] : object.items()) {
+    if (!key.ends_with("_filled")) texts[option_name(key)] = value_text(value);
+  }
+}
+
+std::string allow_text(const Json& allow) {
+  std::string text;
+  for (const auto& [kind, patterns] : allow.items()) {
+    for (const Json& pattern : patterns)
+      text += fmt::format("{}{}={}", text.empty() ? "" : " ", kind, pattern.get<std::string>());
+  }
+  return text;
+}
+
+// The options that an identity keeps, default rules apart: those follow from the others.
+OptionTexts options_of(const Json& identity) {
+  OptionTexts texts;
+  const Json& recipe = identity.at("recipe");
+  for (const char* key : {"to", "mtp"}) texts[option_name(key)] = value_text(recipe.at(key));
+  add_options(recipe.at("choices"), texts);
+  for (const Json& rule : recipe.at("rules")) {
+    const auto origin = rule.at("origin").get<std::string>();
+    if (!origin.starts_with("--")) continue;
+    std::string& text = texts[origin];
+    text += fmt::format("{}{}={}", text.empty() ? "" : " ", rule.at("match").get<std::string>(),
+                        rule.at("scheme").get<std::string>());
+  }
+  texts["--allow"] = allow_text(recipe.at("allow"));
+  for (const char* key : {"family", "shards"})
+    texts[option_name(key)] = value_text(identity.at(key));
+  if (const auto slicing = identity.find("slicing");
+      slicing != identity.end() && !slicing->is_null())
+    add_options(*slicing, texts);
+  return texts;
+}
+
+// Whether a value is what identifies a file's content, which says nothing to a reader.
+bool names_content(const std::string& option) {
+  return option == "--activation-scales" || option == "--importance" || option == "--scales-from";
+}
+
+// `--to int8 (now bf16), --mtp drop (now not given), --importance (what it names has changed)`.
+std::string differing_options(const Json& earlier, const Json& now) {
+  const OptionTexts before = options_of(earlier);
+  OptionTexts after = options_of(now);
+  for (const auto& [name, text] : before) after.try_emplace(name);
+  // What --to decides where it is not given.
+  if (before.at("--to") != after.at("--to")) after.erase("--mtp");
+  std::string list;
+  for (const auto& [name, text] : after) {
+    const auto found = before.find(name);
+    const std::string was = found == before.end() ? "" : found->second;
+    if (was == text) continue;
+    const auto shown = [&](const std::string& value) {
+      if (value.empty()) return std::string("not given");
+      return names_content(name) ? std::string("given") : value;
+    };
+    if (!list.empty()) list += ", ";
+    list += names_content(name) && !was.empty() && !text.empty()
+                ? fmt::format("{} (what it names has changed)", name)
+                : fmt::format("{} {} (now {})", name, shown(was), shown(text));
+  }
+  return list;
+}
+
+// Whether everything that was allowed is allowed still.
+bool allows_as_much(const Json& earlier, const Json& now) {
+  return std::all_of(earlier.items().begin(), earlier.items().end(), [&](const auto& kind) {
+    const auto found = now.find(kind.key());
+    return found != now.end() &&
+           std::all_of(kind.value().begin(), kind.value().end(), [&](const Json& pattern) {
+             return std::find(found->begin(), found->end(), pattern) != found->end();
+           });
+  });
+}
+
+[[noreturn]] void refuse(const std::string& difference) {
+  throw Error(ErrorCode::kMismatch,
+              fmt::format("cannot resume: {} (run the original command on the original source, or "
+                          "start again with --force)",
+                          difference));
+}
+
+// Names the first source file whose size, header or samples changed.
+std::string changed_file(const Json& earlier, const Json& now) {
+  for (const char* list : {"files", "side_files"}) {
+    std::map<std::string, Json> before;
+    for (const Json& entry : earlier.at(list)) before[entry.at("name").get<std::string>()] = entry;
+    for (const Json& entry : now.at(list)) {
+      const auto name = entry.at("name").get<std::string>();
+      const auto found = before.find(name);
+      if (found == before.end()) return name + " is new";
+      if (found->second != entry) return name + " has changed";
+      before.erase(found);
+    }
+    if (!before.empty()) return before.begin()->first + " is gone";
+  }
+  return "config.json has changed";
+}
+
+}  // namespace
+
+Json job_identity(const Plan& plan, const formats::Checkpoint& source, const Recipe& recipe,
+                  const PlanOptions& options) {
+  Json shards = "keep-files";
+  if (options.shards.max_shard_bytes) shards = *options.shards.max_shard_bytes;
+  Json identity = {{"version", std::string(kVersion)},
+                   {"family", std::string(source.family().name)},
+                   {"recipe", recipe.to_json()},
+                   {"shards", shards},
+                   {"source", nullptr},
+                   {"plan", plan_hash(plan, source).hex()}};
+  if (plan.is_sliced()) identity["slicing"] = slicing_json(options);
+  return identity;
+}
+
+void require_same_options(const Json& earlier, const Json& now, bool may_allow_more) {
+  if (earlier.at("version") != now.at("version")) {
+    refuse(fmt::format("it was begun by version {}, this is {}",
+                       earlier.at("version").get<std::string>(),
+                       now.at("version").get<std::string>()));
+  }
+  Json before = earlier, after = now;
+  if (may_allow_more &&
+      allows_as_much(earlier.at("recipe").at("allow"), now.at("recipe").at("allow")))
+    before["recipe"]["allow"] = now.at("recipe").at("allow");
+  before["source"] = after["source"] = nullptr;
+  if (before == after) return;
+  const std::string list = differing_options(before, after);
+  if (list.empty()) refuse("its plan differs");
+  refuse(fmt::format("it was begun with other options: {}{}", list,
+                     list.find("--allow ") == std::string::npos
+                         ? ""
+                         : "; an --allow may be added on the way, not taken back"));
+}
+
+void require_same_source(const Json& earlier, const Json& now) {
+  if (earlier != now) refuse("the source is not the same: " + changed_file(earlier, now));
+}
+
+}  // namespace ingot::convert

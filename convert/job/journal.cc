@@ -1,0 +1,205 @@
+#include "convert/job/journal.h"
+
+#include <algorithm>
+#include <bit>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include "formats/base/error.h"
+
+namespace ingot::convert {
+
+using formats::Json;
+
+namespace {
+
+constexpr std::uint64_t kMaxJournalBytes = std::uint64_t{1} << 30;
+constexpr std::size_t kHashDigits = 32;
+
+// `<hash of the text> <text>\n`: a line that was cut or garbled by a crash does not match its hash.
+std::string line_of(const Json& fact) {
+  const std::string text = fact.dump();
+  return hash_bytes(std::as_bytes(std::span(text))).hex() + " " + text + "\n";
+}
+
+std::optional<Json> parse_line(std::string_view line) {
+  if (line.size() < kHashDigits + 2 || line[kHashDigits] != ' ') return std::nullopt;
+  const std::string_view text = line.substr(kHashDigits + 1);
+  if (hash_bytes(std::as_bytes(std::span(text))).hex() != line.substr(0, kHashDigits))
+    return std::nullopt;
+  return formats::parse_json(text, "journal");
+}
+
+// JSON numbers come back as the doubles that they were.
+Json json_of(const quantize::QualitySums& sums) {
+  return {sums.elements, sums.blocks,     sums.exact_blocks, sums.saturated, sums.zeroed,
+          sums.error2,   sums.reference2, sums.product,      sums.max_error};
+}
+
+quantize::QualitySums quality_of(const Json& list) {
+  return {.elements = list.at(0).get<std::uint64_t>(),
+          .blocks = list.at(1).get<std::uint64_t>(),
+          .exact_blocks = list.at(2).get<std::uint64_t>(),
+          .saturated = list.at(3).get<std::uint64_t>(),
+          .zeroed = list.at(4).get<std::uint64_t>(),
+          .error2 = list.at(5).get<double>(),
+          .reference2 = list.at(6).get<double>(),
+          .product = list.at(7).get<double>(),
+          .max_error = list.at(8).get<double>()};
+}
+
+std::vector<Hash128> hashes_of(const Json& list) {
+  std::vector<Hash128> hashes;
+  for (const Json& text : list) hashes.push_back(Hash128::from_hex(text.get<std::string>()));
+  return hashes;
+}
+
+Json texts_of(const std::vector<Hash128>& hashes) {
+  Json list = Json::array();
+  for (const Hash128& hash : hashes) list.push_back(hash.hex());
+  return list;
+}
+
+// The slices of a part in one string, 32 digits each.
+Json joined_texts(const std::vector<std::vector<Hash128>>& parts) {
+  Json list = Json::array();
+  for (const std::vector<Hash128>& slices : parts) {
+    std::string text;
+    for (const Hash128& hash : slices) text += hash.hex();
+    list.push_back(std::move(text));
+  }
+  return list;
+}
+
+std::vector<std::vector<Hash128>> split_hashes(const Json& list) {
+  std::vector<std::vector<Hash128>> parts;
+  for (const Json& entry : list) {
+    const auto& text = entry.get_ref<const std::string&>();
+    std::vector<Hash128>& slices = parts.emplace_back();
+    for (std::size_t at = 0; at < text.size(); at += kHashDigits)
+      slices.push_back(Hash128::from_hex(text.substr(at, kHashDigits)));
+  }
+  return parts;
+}
+
+RunRecord run_of(const Json& json) {
+  return {.replacing = json.at("replacing").get<bool>(),
+          .gate = json.at("gate").get<std::string>(),
+          .allow = json.at("allow"),
+          .sources = json.at("sources")};
+}
+
+}  // namespace
+
+bool JournalContents::was_forced() const {
+  return std::any_of(runs.begin(), runs.end(), [](const RunRecord& run) { return run.replacing; });
+}
+
+std::string JournalContents::gate() const {
+  const auto asking = std::find_if(runs.rbegin(), runs.rend(),
+                                   [](const RunRecord& run) { return !run.gate.empty(); });
+  return asking == runs.rend() ? std::string() : asking->gate;
+}
+
+Journal Journal::create(const std::filesystem::path& path, const Json& identity) {
+  Journal journal(Fd::open_for_writing(path, O_WRONLY | O_CREAT | O_TRUNC), 0);
+  journal.append(line_of({{"identity", identity}}));
+  sync_directory(path.parent_path());
+  return journal;
+}
+
+Journal Journal::append_to(const std::filesystem::path& path, const JournalContents& contents) {
+  Fd file = Fd::open_for_writing(path, O_WRONLY);
+  file.truncate(contents.valid_bytes);
+  file.sync();
+  return Journal(std::move(file), contents.valid_bytes);
+}
+
+std::optional<JournalContents> Journal::read(const std::filesystem::path& path) {
+  if (!std::filesystem::exists(path)) return std::nullopt;
+  const std::string text = read_text_file(path, kMaxJournalBytes);
+  JournalContents contents;
+  bool first = true;
+  std::size_t begin = 0;
+  while (begin < text.size()) {
+    const std::size_t end = text.find('\n', begin);
+    if (end == std::string::npos) break;
+    const std::optional<Json> fact = parse_line(std::string_view(text).substr(begin, end - begin));
+    if (!fact || first != fact->contains("identity")) break;
+    if (first) {
+      contents.identity = fact->at("identity");
+    } else if (fact->contains("run")) {
+      contents.runs.push_back(run_of(fact->at("run")));
+      contents.identity["recipe"]["allow"] = contents.runs.back().allow;
+    } else if (fact->contains("item")) {
+      ItemRecord& record = contents.items[fact->at("item").get<std::uint32_t>()];
+      record = {.source = hashes_of(fact->at("source")),
+                .output = split_hashes(fact->at("output"))};
+      if (fact->contains("amax"))
+        record.amax = std::bit_cast<float>(fact->at("amax").get<std::uint32_t>());
+      if (fact->contains("quality")) record.quality = quality_of(fact->at("quality"));
+      if (fact->contains("global")) {
+        record.original_global = {
+            .value = std::bit_cast<float>(fact->at("global").at(0).get<std::uint32_t>()),
+            .divides = fact->at("global").at(1).get<bool>()};
+      }
+      record.inexact_global = fact->contains("inexact_global");
+    } else if (fact->contains("consumed")) {
+      contents.consumed.insert(fact->at("consumed").get<std::string>());
+    } else if (fact->contains("publishing")) {
+      contents.publishing = true;
+      contents.replacing = fact->at("publishing").get<std::string>() == "replacing";
+      contents.inspected = fact->contains("inspected");
+    }
+    first = false;
+    begin = end + 1;
+    contents.valid_bytes = begin;
+  }
+  if (first) return std::nullopt;
+  return contents;
+}
+
+void Journal::add_run(const RunRecord& run) {
+  append(line_of({{"run",
+                   {{"replacing", run.replacing},
+                    {"gate", run.gate},
+                    {"allow", run.allow},
+                    {"sources", run.sources}}}}));
+}
+
+void Journal::add_items(const std::map<std::uint32_t, ItemRecord>& items) {
+  std::string text;
+  for (const auto& [item, record] : items) {
+    Json line = {{"item", item},
+                 {"source", texts_of(record.source)},
+                 {"output", joined_texts(record.output)}};
+    if (record.amax) line["amax"] = std::bit_cast<std::uint32_t>(*record.amax);
+    if (record.quality) line["quality"] = json_of(*record.quality);
+    if (record.original_global) {
+      line["global"] = {std::bit_cast<std::uint32_t>(record.original_global->value),
+                        record.original_global->divides};
+    }
+    if (record.inexact_global) line["inexact_global"] = true;
+    text += line_of(line);
+  }
+  append(text);
+}
+
+void Journal::add_consumed(const std::string& file) {
+  append(line_of({{"consumed", file}}));
+}
+
+void Journal::add_publishing(bool replacing, bool inspected) {
+  formats::Json fact = {{"publishing", replacing ? "replacing" : "new"}};
+  if (inspected) fact["inspected"] = true;
+  append(line_of(fact));
+}
+
+void Journal::append(const std::string& text) {
+  file_.write_exact(std::as_bytes(std::span(text)), size_);
+  file_.sync_data();
+  size_ += text.size();
+}
+
+}  // namespace ingot::convert

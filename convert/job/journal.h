@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "convert/output/tensor_result.h"
+#include "formats/base/fd.h"
+#include "formats/json/json.h"
+
+namespace ingot::convert {
+
+/// How a run went about the job, beside what the job is.
+struct RunRecord {
+  bool replacing = false;  ///< over an older checkpoint (--force)
+  std::string gate;        ///< the verification that was asked for, in words; empty: none
+  formats::Json allow;     ///< the recipe's, which may have more than the identity's
+  formats::Json sources;   ///< what the files of the source looked like (SourceStamps)
+};
+
+/// What a journal says. Source: docs/formats.md, "Journal".
+struct JournalContents {
+  /// What the job is: version, recipe with the last run's `allow`, source, plan.
+  formats::Json identity;
+  std::vector<RunRecord> runs;                ///< that worked on it, the first one first
+  std::map<std::uint32_t, ItemRecord> items;  ///< durable items
+  std::set<std::string> consumed;             ///< source files that were deleted
+  bool publishing = false;                    ///< renaming had begun
+  bool replacing = false;                     ///< ... over an older checkpoint (--force)
+  bool inspected = false;                     ///< ... with a report of its inspection
+  std::uint64_t valid_bytes = 0;  ///< length of the readable prefix; a torn tail follows
+
+  /// Whether any run replaces an older checkpoint.
+  [[nodiscard]] bool was_forced() const;
+  /// The verification that the last run to ask for one asked for; empty when none did.
+  [[nodiscard]] std::string gate() const;
+};
+
+/// The append-only record of a conversion, one checksummed line per fact, so that a killed job can
+/// continue. A line is written only when what it says is on disk.
+class Journal {
+ public:
+  /// Starts a new journal whose first line is the identity.
+  static Journal create(const std::filesystem::path& path, const formats::Json& identity);
+  /// Continues one: cuts the torn tail off.
+  static Journal append_to(const std::filesystem::path& path, const JournalContents& contents);
+  /// Reads up to the first damaged line. Nothing when there is no journal, or its first line is
+  /// damaged.
+  static std::optional<JournalContents> read(const std::filesystem::path& path);
+
+  void add_run(const RunRecord& run);
+  void add_items(const std::map<std::uint32_t, ItemRecord>& items);
+  void add_consumed(const std::string& file);
+  void add_publishing(bool replacing, bool inspected);
+
+ private:
+  Journal(Fd file, std::uint64_t size) : file_(std::move(file)), size_(size) {}
+  void append(const std::string& text);
+
+  Fd file_;
+  std::uint64_t size_ = 0;
+};
+
+}  // namespace ingot::convert

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "convert/job/execute.h"
+#include "convert/job/journal.h"
+#include "convert/job/resources.h"
+#include "convert/output/output_directory.h"
+#include "convert/plan/plan.h"
+#include "convert/recipe/recipe.h"
+#include "formats/base/job_threads.h"
+
+namespace ingot::convert {
+
+/// Disk that a job needs, and has.
+struct DiskNeed {
+  std::uint64_t peak_bytes = 0;  ///< of the whole output, at the peak
+  std::uint64_t side_bytes = 0;  ///< of these, at most so many beside the weights
+  std::uint64_t held_bytes = 0;  ///< of these, what the run that is resumed, or has finished, has
+  std::uint64_t free_bytes = 0;  ///< for us, with what --force will remove
+  /// Peak with --consume-source; nothing where that is on already, or refused.
+  std::optional<std::uint64_t> consuming_bytes;
+
+  [[nodiscard]] std::uint64_t missing() const {
+    const std::uint64_t needed = peak_bytes - std::min(peak_bytes, held_bytes);
+    return needed - std::min(needed, free_bytes);
+  }
+};
+
+/// What headers, options and the place of the output decide about a job before its first byte.
+struct Preflight {
+  OutputState state = OutputState::kEmpty;
+  MemoryPlan memory;
+  DiskNeed disk;
+  std::optional<JournalContents> earlier;  ///< of the run that is resumed
+  bool is_finished = false;                ///< --resume of an output that stands already
+  std::vector<std::string> warnings;       ///< of the loader rules
+};
+
+/// What preflight() refuses of source and place, and what a run refuses before it claims the
+/// output: whether an unfinished one is in the way shows only then.
+void require_place(const formats::Checkpoint& source, const std::filesystem::path& output,
+                   const ExecuteOptions& options);
+
+/// Refuses what a run would refuse, by the same code in a dry run and a real one: too little
+/// memory (kLimit), a source and output that contain one another (kInvalidArgument), a source that
+/// cannot be consumed or has side files elsewhere (kUnsupported), an output that is in the way
+/// (kExists) or may not be written (kPermission), a verification that the earlier run asked for and
+/// this one does not (kMismatch), a checkpoint that loader rules refuse. Then come require_space()
+/// and require_resumable(). Writes nothing and reads no weights.
+Preflight preflight(const Plan& plan, const formats::Checkpoint& source, const Recipe& recipe,
+                    const std::filesystem::path& output, const ExecuteOptions& options);
+
+/// Throws kNoSpace, with what is missing and what would help, when the disk is too small.
+void require_space(const Plan& plan, const Preflight& checked, const std::filesystem::path& output);
+
+/// What identifies the job. Reads samples of the source and its side files. Throws kMismatch when
+/// the job that is resumed, or has finished, is another one.
+formats::Json require_resumable(const Plan& plan, const formats::Checkpoint& source,
+                                const Recipe& recipe, const PlanOptions& plan_options,
+                                const std::filesystem::path& output, const Preflight& checked,
+                                const JobThreads& threads);
+
+}  // namespace ingot::convert

@@ -1,0 +1,164 @@
+#include "convert/job/resume.h"
+
+#include <algorithm>
+#include <functional>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "check/stored_hashes.h"
+#include "formats/base/fd.h"
+#include "formats/base/parallel.h"
+
+namespace ingot::convert {
+
+namespace {
+
+constexpr std::uint64_t kVerifyBytes = std::uint64_t{1} << 20;
+
+Hash128 hash_of_range(const std::filesystem::path& path, std::uint64_t offset,
+                      std::uint64_t n_bytes, const CheckStop& check_stop) {
+  std::vector<std::byte> buffer(std::min(kVerifyBytes, n_bytes));
+  TensorHasher hasher;
+  const Fd file = Fd::open_for_reading(path);
+  for (std::uint64_t done = 0; done < n_bytes;) {
+    check_stop();
+    const auto piece = std::span(buffer).first(std::min(kVerifyBytes, n_bytes - done));
+    file.read_exact(piece, offset + done);
+    hasher.update(piece);
+    done += piece.size();
+  }
+  return hasher.finish();
+}
+
+// Whether the parts of a tensor are what an earlier run read.
+bool has_same_source(const formats::Checkpoint& source, const PlannedTensor& planned,
+                     const ItemRecord& record, const CheckStop& check_stop) {
+  std::size_t part = 0;
+  bool is_same = true;
+  if (planned.action == Action::kDrop) return is_same;
+  source.tensors()[planned.tensor].encoding.stored.for_each(
+      [&](formats::Part, std::uint32_t stored) {
+        const std::size_t p = part++;
+        if (!is_same || !source.has_data(source.stored()[stored].file)) return;
+        const Hash128 now = formats::hash_range(
+            source.stored()[stored].n_bytes, [&](std::uint64_t offset, std::span<std::byte> out) {
+              check_stop();
+              source.read(stored, offset, out);
+            });
+        is_same = p < record.source.size() && now == record.source[p];
+      });
+  return is_same;
+}
+
+// Whether one of the source files of a tensor, by number, is such a one.
+bool reads_any(const formats::Checkpoint& source, const PlannedTensor& planned,
+               const std::function<bool(std::uint32_t)>& is_such) {
+  bool reads = false;
+  if (planned.action == Action::kDrop) return reads;
+  source.tensors()[planned.tensor].encoding.stored.for_each(
+      [&](formats::Part, std::uint32_t stored) {
+        reads = reads || is_such(source.stored()[stored].file);
+      });
+  return reads;
+}
+
+}  // namespace
+
+std::map<std::uint32_t, ItemRecord> items_of_same_source(
+    const Plan& plan, const formats::Checkpoint& source,
+    const std::map<std::uint32_t, ItemRecord>& items, const std::set<std::string>& changed,
+    const JobThreads& threads) {
+  const auto is_changed = [&](std::uint32_t file) {
+    return changed.contains(source.files()[file].name);
+  };
+  std::vector<std::uint32_t> doubtful;
+  for (const auto& [item, record] : items) {
+    if (changed.empty() || item >= plan.tensors.size()) continue;
+    // Slices are joined from files of other names.
+    if (!source.is_whole() || reads_any(source, plan.tensors[item], is_changed))
+      doubtful.push_back(item);
+  }
+  std::vector<char> is_same(doubtful.size(), 0);
+  parallel_for(doubtful.size(), threads.n, [&](std::size_t i) {
+    is_same[i] = has_same_source(source, plan.tensors[doubtful[i]], items.at(doubtful[i]),
+                                 threads.check_stop)
+                     ? 1
+                     : 0;
+  });
+  std::map<std::uint32_t, ItemRecord> kept = items;
+  for (std::size_t i = 0; i < doubtful.size(); ++i) {
+    if (is_same[i] != 0) continue;
+    kept.erase(doubtful[i]);
+    const std::uint32_t group = plan.tensors[doubtful[i]].group;
+    if (group == PlannedTensor::kNone) continue;
+    for (const std::uint32_t member : plan.groups[group]) kept.erase(member);
+  }
+  return kept;
+}
+
+std::map<std::uint32_t, ItemRecord> items_without_source(
+    const Plan& plan, const formats::Checkpoint& source,
+    const std::map<std::uint32_t, ItemRecord>& items) {
+  const auto is_consumed = [&](std::uint32_t item) {
+    return reads_any(source, plan.tensors[item],
+                     [&](std::uint32_t file) { return !source.has_data(file); });
+  };
+  std::map<std::uint32_t, ItemRecord> kept;
+  for (const auto& [item, record] : items) {
+    if (item >= plan.tensors.size()) continue;
+    const std::uint32_t group = plan.tensors[item].group;
+    const bool stays =
+        group == PlannedTensor::kNone
+            ? is_consumed(item)
+            : std::any_of(plan.groups[group].begin(), plan.groups[group].end(), is_consumed);
+    if (stays) kept.emplace(item, record);
+  }
+  return kept;
+}
+
+bool verify_item(const PlannedTensor& planned, const Plan& plan,
+                 const formats::TensorSource& source, const OutputPaths& paths,
+                 const std::vector<std::vector<Hash128>>& expected, const CheckStop& check_stop) {
+  if (expected.size() != planned.n_parts) return false;
+  for (std::size_t p = 0; p < planned.n_parts; ++p) {
+    for (const PlannedSlice& slice : slices_of(plan, source, planned, p)) {
+      if (slice.hash >= expected[p].size()) return false;
+      try {
+        const Hash128 found = hash_of_range(paths.staged / plan.member_path(slice.member),
+                                            slice.offset, slice.n_bytes, check_stop);
+        if (found != expected[p][slice.hash]) return false;
+      } catch (const Error& error) {
+        // A file that is missing or short did not survive; its items are done again.
+        if (error.code() == ErrorCode::kNotFound || error.code() == ErrorCode::kCorrupt)
+          return false;
+        throw;
+      }
+    }
+  }
+  return true;
+}
+
+std::vector<std::uint32_t> verify_journal(const Plan& plan, const formats::TensorSource& source,
+                                          const OutputPaths& paths,
+                                          const std::map<std::uint32_t, ItemRecord>& items,
+                                          const JobThreads& threads) {
+  std::vector<std::pair<std::uint32_t, const ItemRecord*>> claims;
+  for (const auto& [item, hashes] : items) {
+    if (item < plan.tensors.size()) claims.emplace_back(item, &hashes);
+  }
+  std::vector<char> good(claims.size(), 0);
+  parallel_for(claims.size(), threads.n, [&](std::size_t i) {
+    good[i] = verify_item(plan.tensors[claims[i].first], plan, source, paths,
+                          claims[i].second->output, threads.check_stop)
+                  ? 1
+                  : 0;
+  });
+  std::vector<std::uint32_t> verified;
+  for (std::size_t i = 0; i < claims.size(); ++i) {
+    if (good[i] != 0) verified.push_back(claims[i].first);
+  }
+  return verified;
+}
+
+}  // namespace ingot::convert

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "convert/job/journal.h"
+#include "convert/output/output_directory.h"
+#include "convert/plan/plan.h"
+#include "convert/recipe/source_stamps.h"
+#include "formats/base/job_threads.h"
+
+namespace ingot::convert {
+
+/// Throws kUnsupported when a weights file is a symbolic link, as in the hub's cache.
+void require_consumable(const formats::Checkpoint& source);
+
+/// Deletes source files behind the conversion (--consume-source). A file goes only when every item
+/// that reads it is durable and was read back and matched its hash, and the deletion is in the
+/// journal first.
+class SourceConsumer {
+ public:
+  /// A file that is deleted must be as `stamps` has it, which forget it.
+  SourceConsumer(const formats::Checkpoint& source, const Plan& plan, const OutputPaths& paths,
+                 SourceStamps& stamps, CheckStop check_stop);
+
+  /// Saves every header, so that a resumed run can plan without the files. Before the first item.
+  void save_headers() const;
+  /// These items are durable; deletes what is now free. `hashes` by item.
+  void items_done(const std::vector<std::uint32_t>& items, const std::vector<ItemRecord>& hashes,
+                  Journal& journal);
+  /// Deletes source files that no item reads (their tensors were dropped). At the end.
+  void finish(Journal& journal);
+
+ private:
+  void consume(std::uint32_t file, Journal& journal);
+
+  const formats::Checkpoint& source_;
+  const Plan& plan_;
+  const OutputPaths& paths_;
+  SourceStamps& stamps_;
+  CheckStop check_stop_;
+  std::vector<std::vector<std::uint32_t>> readers_;  // per source file: the items that read it
+  std::vector<std::size_t> waiting_;  // per source file: how many of them are not durable
+  std::vector<char> consumed_;
+  std::vector<char> verified_;  // per item
+};
+
+}  // namespace ingot::convert

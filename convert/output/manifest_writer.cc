@@ -1,0 +1,245 @@
+#include "convert/output/manifest_writer.h"
+
+#include <algorithm>
+
+#include "convert/output/rank_directories.h"
+#include "convert/output/staged_files.h"
+#include "convert/output/tensor_records.h"
+#include "convert/output/version.h"
+#include "formats/base/fd.h"
+#include "formats/base/parallel.h"
+#include "formats/config/native_config.h"
+#include "formats/records/manifest.h"
+
+namespace ingot::convert {
+
+using formats::Checkpoint;
+using formats::LogicalTensor;
+using formats::Manifest;
+using formats::ManifestFile;
+using formats::StoredTensor;
+using formats::TensorRecord;
+
+namespace {
+
+constexpr std::size_t kHashBytes = std::size_t{1} << 20;
+
+ManifestFile write_derived(const std::filesystem::path& folder, std::string name,
+                           const std::string& text, Durable durable = Durable::kNow) {
+  write_text_file(folder / name, text, durable);
+  TensorHasher hasher;
+  hasher.update(std::as_bytes(std::span(text)));
+  return {.name = std::move(name), .n_bytes = text.size(), .hash = hasher.finish(), .sha256 = {}};
+}
+
+std::string sha256_of(const std::filesystem::path& path, const CheckStop& check_stop) {
+  const Fd file = Fd::open_for_reading(path);
+  const std::uint64_t size = file.size();
+  std::vector<std::byte> buffer(kHashBytes);
+  Sha256 sha;
+  for (std::uint64_t done = 0; done < size;) {
+    check_stop();
+    const auto piece = std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), size - done));
+    file.read_exact(piece, done);
+    sha.update(piece);
+    done += piece.size();
+  }
+  return sha.finish_hex();
+}
+
+}  // namespace
+
+formats::Json remembered_quantization(const Checkpoint& source) {
+  const formats::Json& config = source.config().raw;
+  if (config.is_object() && config.contains("quantization_config"))
+    return config.at("quantization_config");
+  const auto manifest = formats::read_manifest(source.directory());
+  return manifest ? manifest->source_quantization : formats::Json();
+}
+
+namespace {
+
+Manifest base_manifest(const Plan& plan, const Checkpoint& source, const StagingOptions& options) {
+  const formats::Json& identity = options.identity;
+  Manifest manifest{.tool_version = std::string(kVersion),
+                    .family = std::string(source.family().name),
+                    .dialect = std::string(plan.dialect->name),
+                    .layout = std::string(plan.layout->name),
+                    .recipe = identity.at("recipe"),
+                    .source = identity.at("source"),
+                    .source_quantization = remembered_quantization(source),
+                    .files = {},
+                    .side_files = {},
+                    .n_tensors = 0,
+                    .records_hash = {}};
+  manifest.unverified = options.unverified;
+  manifest.recipe["shards"] = identity.at("shards");
+  if (identity.contains("slicing")) manifest.recipe["slicing"] = identity.at("slicing");
+  return manifest;
+}
+
+// What stands beside the weights of one directory, copied or derived; the index apart.
+std::vector<ManifestFile> write_side_files(const Plan& plan, const Checkpoint& source,
+                                           const std::filesystem::path& folder,
+                                           const CheckStop& check_stop) {
+  std::vector<ManifestFile> files;
+  for (const formats::SideFile& side : source.side_files()) {
+    const CopiedFile copied =
+        copy_durably(source.directory() / side.path, folder / side.path, check_stop);
+    files.push_back(
+        {.name = side.path, .n_bytes = copied.n_bytes, .hash = copied.hash, .sha256 = {}});
+  }
+  for (const auto& [name, text] : derived_files(plan))
+    files.push_back(write_derived(folder, name, text));
+  return files;
+}
+
+// Name, size and hash of every weights file on disk, by number; names are bare.
+std::vector<ManifestFile> weights_files(const Plan& plan, const Checkpoint& source,
+                                        const OutputPaths& paths,
+                                        const std::vector<ItemRecord>& hashes,
+                                        const StagingOptions& options) {
+  std::vector<ManifestFile> files(plan.n_members);
+  parallel_for(plan.files.size(), options.threads.n, [&](std::size_t f) {
+    const PlannedFile& file = plan.files[f];
+    const std::string header = plan.header(source, f);
+    for (std::uint32_t m = 0; m < file.members.size(); ++m) {
+      std::vector<Hash128> tensors;
+      for (const PartAt& at : file.parts) {
+        const PlannedTensor& planned = plan.tensors[at.tensor];
+        tensors.push_back(
+            hashes[at.tensor].output.at(at.part).at(slice_at(plan, source, planned, at, m).hash));
+      }
+      const std::string& path = file.members[m].path;
+      files[file.first_member + m] = {
+          .name = std::filesystem::path(path).filename().string(),
+          .n_bytes = file.n_bytes,
+          .hash = formats::weights_file_hash(std::as_bytes(std::span(header)), tensors),
+          .sha256 = options.sha256 ? sha256_of(paths.staged / path, options.threads.check_stop)
+                                   : std::string()};
+    }
+  });
+  return files;
+}
+
+// Writes records and manifest, and returns the manifest's own hash.
+Hash128 write_manifest(const std::filesystem::path& folder, Manifest& manifest,
+                       const std::vector<TensorRecord>& records, Durable durable) {
+  manifest.n_tensors = records.size();
+  manifest.records_hash =
+      formats::write_tensor_records(folder / formats::kRecordsName, records, durable);
+  const std::string text = formats::manifest_text(manifest);
+  write_text_file(folder / formats::kManifestName, text, durable);
+  if (durable == Durable::kNow) sync_directory(folder);
+  TensorHasher hasher;
+  hasher.update(std::as_bytes(std::span(text)));
+  return hasher.finish();
+}
+
+// One directory of the unsliced layouts, or of one file per rank.
+Hash128 stage_single(const Plan& plan, const Checkpoint& source, const OutputPaths& paths,
+                     Manifest manifest, const std::vector<ItemRecord>& hashes,
+                     std::vector<ManifestFile> weights, const CheckStop& check_stop) {
+  manifest.side_files = write_side_files(plan, source, paths.staged, check_stop);
+  if (!plan.index_text.empty()) {
+    manifest.side_files.push_back(
+        write_derived(paths.staged, "model.safetensors.index.json", plan.index_text));
+  }
+  manifest.files = std::move(weights);
+  std::vector<TensorRecord> records;
+  records.reserve(plan.tensors.size());
+  for (std::size_t item = 0; item < plan.tensors.size(); ++item) {
+    const PlannedTensor& planned = plan.tensors[item];
+    TensorRecord& record = records.emplace_back(record_of(plan, source, planned, hashes[item]));
+    record.source = source_hashes(source, planned, hashes[item]);
+    for (std::size_t p = 0; p < planned.n_parts; ++p) {
+      for (const PlannedSlice& slice : slices_of(plan, source, planned, p))
+        record.output.push_back(output_hash(plan, source, planned, p, slice, hashes[item],
+                                            plan.member_path(slice.member)));
+    }
+    if (plan.is_sliced()) record.home_file = home_file(source, planned, formats::Part::kWeight);
+  }
+  return write_manifest(paths.staged, manifest, records, Durable::kNow);
+}
+
+// A directory per rank, and above them a manifest that knows theirs.
+Hash128 stage_ranks(const Plan& plan, const Checkpoint& source, const OutputPaths& paths,
+                    const Manifest& base, const std::vector<ItemRecord>& hashes,
+                    const std::vector<ManifestFile>& weights, const JobThreads& threads) {
+  const std::uint32_t n_ranks = plan.slicing->topology.n_ranks();
+  const auto folder_of = [&](std::uint32_t rank) {
+    return paths.staged / shard::rank_directory_name(rank, n_ranks);
+  };
+  const std::vector<ManifestFile> side_files =
+      write_side_files(plan, source, folder_of(0), threads.check_stop);
+  std::vector<formats::RankEntry> entries(n_ranks);
+  parallel_for(n_ranks, threads.n, [&](std::size_t r) {
+    threads.check_stop();
+    const auto rank = static_cast<std::uint32_t>(r);
+    const std::filesystem::path folder = folder_of(rank);
+    Manifest manifest = base;
+    manifest.slicing = rank_slicing_record(plan, source, *base.slicing, rank);
+    for (const RankFile& file : files_of_rank(plan, rank)) {
+      const PlannedFile& planned = plan.files[file.file];
+      const std::filesystem::path staged = paths.staged / planned.members[file.member].path;
+      if (staged != folder / file.name)
+        share_file(staged, folder / file.name, plan.links, threads.check_stop);
+      manifest.files.push_back(weights[planned.first_member + file.member]);
+    }
+    manifest.side_files = side_files;
+    if (rank > 0) {
+      for (const ManifestFile& side : side_files)
+        share_file(folder_of(0) / side.name, folder / side.name, plan.links, threads.check_stop);
+    }
+    manifest.side_files.push_back(write_derived(folder, "model.safetensors.index.json",
+                                                rank_index_text(plan, source, rank),
+                                                Durable::kLater));
+    const Hash128 hash =
+        write_manifest(folder, manifest, rank_records(plan, source, rank, hashes), Durable::kLater);
+    entries[rank] = {.directory = shard::rank_directory_name(rank, n_ranks), .manifest_hash = hash};
+  });
+
+  Manifest top = base;
+  top.slicing->ranks = std::move(entries);
+  std::vector<TensorRecord> records;
+  records.reserve(plan.tensors.size());
+  for (std::size_t item = 0; item < plan.tensors.size(); ++item) {
+    const PlannedTensor& planned = plan.tensors[item];
+    TensorRecord& record = records.emplace_back(record_of(plan, source, planned, hashes[item]));
+    record.source = source_hashes(source, planned, hashes[item]);
+  }
+  const Hash128 hash = write_manifest(paths.staged, top, records, Durable::kLater);
+  // Thousands of files in hundreds of directories: one wait for the disk instead of one for each.
+  sync_file_system(paths.staged);
+  return hash;
+}
+
+Hash128 job_hash(const formats::Json& identity) {
+  const std::string text = identity.dump();
+  return hash_bytes(std::as_bytes(std::span(text)));
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, std::string>> derived_files(const Plan& plan) {
+  std::vector<std::pair<std::string, std::string>> files;
+  if (!plan.description_text.empty())
+    files.emplace_back(plan.dialect->description_file, plan.description_text);
+  if (!plan.native_config_text.empty())
+    files.emplace_back(formats::kNativeConfigName, plan.native_config_text);
+  if (!plan.config_text.empty()) files.emplace_back("config.json", plan.config_text);
+  return files;
+}
+
+Hash128 stage_side_files(const Plan& plan, const Checkpoint& source, const OutputPaths& paths,
+                         const std::vector<ItemRecord>& hashes, const StagingOptions& options) {
+  Manifest manifest = base_manifest(plan, source, options);
+  if (plan.is_sliced()) manifest.slicing = slicing_record(plan, job_hash(options.identity));
+  std::vector<ManifestFile> weights = weights_files(plan, source, paths, hashes, options);
+  if (plan.has_rank_directories())
+    return stage_ranks(plan, source, paths, manifest, hashes, weights, options.threads);
+  return stage_single(plan, source, paths, std::move(manifest), hashes, std::move(weights),
+                      options.threads.check_stop);
+}
+
+}  // namespace ingot::convert

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "convert/output/output_directory.h"
+#include "convert/output/tensor_result.h"
+#include "convert/plan/plan.h"
+#include "formats/base/job_threads.h"
+
+namespace ingot::convert {
+
+/// JSON files around the weights that are the same for every rank: names and texts, in the order in
+/// which they are published.
+std::vector<std::pair<std::string, std::string>> derived_files(const Plan& plan);
+
+/// What the files beside the weights say of the job, and how they are written.
+struct StagingOptions {
+  formats::Json identity;
+  std::string unverified;  ///< the verification that was asked for and left out (--no-verify)
+  bool sha256 = false;     ///< a plain SHA-256 per weights file, in a second pass over the output
+  JobThreads threads;
+};
+
+/// Stages everything beside the weights: copies side files byte for byte, writes config.json, the
+/// index, the per-tensor records and the manifest, all durable; for every rank, with its links to
+/// shared files, where ranks have directories. `hashes` by item. Returns the tensor hash of the top
+/// manifest.
+Hash128 stage_side_files(const Plan& plan, const formats::Checkpoint& source,
+                         const OutputPaths& paths, const std::vector<ItemRecord>& hashes,
+                         const StagingOptions& options);
+
+/// The quantization_config of a source, or the one that its manifest remembers; null without one.
+formats::Json remembered_quantization(const formats::Checkpoint& source);
+
+}  // namespace ingot::convert

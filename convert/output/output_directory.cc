@@ -1,0 +1,251 @@
+#include "convert/output/output_directory.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <set>
+
+#include <fmt/format.h>
+#include <sys/statvfs.h>
+
+#include "convert/output/manifest_writer.h"
+#include "convert/output/rank_directories.h"
+#include "formats/base/fd.h"
+#include "formats/base/parallel.h"
+#include "formats/config/native_config.h"
+#include "formats/records/manifest.h"
+
+namespace ingot::convert {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// The disk answers all who wait for it at once.
+constexpr std::size_t kSyncsAtOnce = 16;
+
+bool ends_with(std::string_view text, std::string_view suffix) {
+  return text.ends_with(suffix);
+}
+
+bool is_description_file(const std::string& name) {
+  const auto dialects = formats::dialects();
+  return std::any_of(dialects.begin(), dialects.end(), [&](const formats::Dialect* dialect) {
+    return !dialect->description_file.empty() && dialect->description_file == name;
+  });
+}
+
+bool belongs_to_a_checkpoint(const std::string& name) {
+  return ends_with(name, ".safetensors") || ends_with(name, ".safetensors.index.json") ||
+         name == "config.json" || name == formats::kNativeConfigName ||
+         name == formats::kManifestName || name == formats::kRecordsName ||
+         name == formats::kVerifyName || is_description_file(name);
+}
+
+bool is_rank_directory(const std::string& name) {
+  return name.starts_with("rank-") && name.find("-of-") != std::string::npos;
+}
+
+// A rank's directory of an earlier conversion was ours to the last file; its manifest goes first.
+void stale_of_rank(const fs::path& directory, std::vector<fs::path>& stale) {
+  if (!fs::exists(directory / formats::kManifestName)) return;
+  stale.push_back(directory / formats::kManifestName);
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory)) {
+    if (entry.is_regular_file() && entry.path().filename() != formats::kManifestName)
+      stale.push_back(entry.path());
+  }
+}
+
+bool inside(const fs::path& inner, const fs::path& outer) {
+  const auto [at, rest] = std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end());
+  return at == outer.end();
+}
+
+// The path with links resolved as far as it exists, without a trailing separator.
+fs::path resolved(const fs::path& path) {
+  fs::path whole = fs::weakly_canonical(fs::absolute(path));
+  if (!whole.has_filename()) whole = whole.parent_path();
+  return whole;
+}
+
+// What comes at a later step says that the earlier ones are in place, in every directory: one by
+// one, hundreds of ranks would wait for the disk several times each.
+int publish_step(const fs::path& name) {
+  const std::string bare = name.filename().string();
+  const bool is_of_rank = name.has_parent_path();
+  if (bare == formats::kManifestName) return is_of_rank ? 3 : 5;
+  if (bare == formats::kRecordsName) return is_of_rank ? 2 : 4;
+  return bare == "config.json" || ends_with(bare, ".safetensors.index.json") ? 1 : 0;
+}
+
+// False for a folder that is not there (another run may have removed it at this moment), and for
+// what is none.
+bool holds_more_than(const fs::path& folder, const fs::path& entry) {
+  std::error_code failure;
+  fs::directory_iterator at(folder, failure);
+  for (; !failure && at != fs::directory_iterator(); at.increment(failure)) {
+    if (at->path().filename() != entry.filename()) return true;
+  }
+  if (failure && failure != std::errc::no_such_file_or_directory &&
+      failure != std::errc::not_a_directory)
+    throw system_error(failure.value(), "list the output", folder.string());
+  return false;
+}
+
+void sync_with_parents(const OutputPaths& paths, const std::set<fs::path>& directories) {
+  // Of many, one wait for the disk instead of one each.
+  constexpr std::size_t kMany = 4;
+  if (directories.size() > kMany) {
+    sync_file_system(paths.output);
+    return;
+  }
+  for (const fs::path& directory : directories) sync_directory(paths.output / directory);
+  sync_directory(paths.output);
+}
+
+}  // namespace
+
+OutputPaths::OutputPaths(fs::path directory)
+    : output(std::move(directory)),
+      partial(output / formats::kPartialName),
+      staged(partial / "files"),
+      consumed(partial / "consumed"),
+      journal(partial / "journal.jsonl"),
+      claim(partial / "claim") {}
+
+void clear_partial(const OutputPaths& paths) {
+  for (const fs::directory_entry& entry : fs::directory_iterator(paths.partial)) {
+    if (entry.path().filename() != paths.claim.filename()) fs::remove_all(entry.path());
+  }
+}
+
+OutputState output_state(const fs::path& output) {
+  const OutputPaths paths(output);
+  return holds_more_than(paths.partial, paths.claim) ? OutputState::kUnfinished
+                                                     : state_beneath(output);
+}
+
+OutputState state_beneath(const fs::path& output) {
+  std::error_code failure;
+  const fs::file_status status = fs::status(output, failure);
+  if (status.type() == fs::file_type::not_found) return OutputState::kEmpty;
+  if (failure) throw system_error(failure.value(), "look at the output", output.string());
+  if (!fs::is_directory(status)) {
+    throw Error(ErrorCode::kExists, "is not a directory (give another output)")
+        .in_file(output.string());
+  }
+  if (fs::exists(output / formats::kManifestName)) return OutputState::kFinished;
+  return holds_more_than(output, OutputPaths(output).partial) ? OutputState::kForeign
+                                                              : OutputState::kEmpty;
+}
+
+void require_apart(const fs::path& source, const fs::path& output) {
+  const fs::path from = resolved(source), to = resolved(output);
+  if (inside(to, from) || inside(from, to)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("the output {} and the source {} must not contain one another",
+                            to.string(), from.string()));
+  }
+}
+
+std::uint64_t free_bytes(const fs::path& path) {
+  fs::path existing = fs::absolute(path);
+  while (!fs::exists(existing) && existing.has_relative_path()) existing = existing.parent_path();
+  struct statvfs info {};
+  if (::statvfs(existing.c_str(), &info) != 0)
+    throw system_error(errno, "ask for free space", existing.string());
+  return static_cast<std::uint64_t>(info.f_bavail) * info.f_frsize;
+}
+
+std::vector<std::string> publish_order(const Plan& plan, const formats::Checkpoint& source) {
+  std::vector<std::string> names;
+  const auto add_directory = [&](const std::string& folder, const std::vector<std::string>& weights,
+                                 bool has_index) {
+    for (const std::string& name : weights) names.push_back(folder + name);
+    for (const formats::SideFile& side : source.side_files()) names.push_back(folder + side.path);
+    for (const auto& [name, text] : derived_files(plan)) names.push_back(folder + name);
+    if (has_index) names.push_back(folder + "model.safetensors.index.json");
+    names.push_back(folder + std::string(formats::kRecordsName));
+    names.push_back(folder + std::string(formats::kManifestName));
+  };
+  if (!plan.has_rank_directories()) {
+    std::vector<std::string> weights;
+    for (const PlannedFile& file : plan.files) {
+      for (const PlannedFile::Member& member : file.members) weights.push_back(member.path);
+    }
+    add_directory("", weights, !plan.index_text.empty());
+    return names;
+  }
+  const std::uint32_t n_ranks = plan.slicing->topology.n_ranks();
+  for (std::uint32_t rank = 0; rank < n_ranks; ++rank) {
+    std::vector<std::string> weights;
+    for (const RankFile& file : files_of_rank(plan, rank)) weights.push_back(file.name);
+    add_directory(shard::rank_directory_name(rank, n_ranks) + "/", weights, true);
+  }
+  names.emplace_back(formats::kRecordsName);
+  names.emplace_back(formats::kManifestName);
+  std::stable_sort(names.begin(), names.end(), [](const std::string& a, const std::string& b) {
+    return publish_step(a) < publish_step(b);
+  });
+  return names;
+}
+
+void remove_stale(const OutputPaths& paths, const std::vector<std::string>& names) {
+  const auto remove = [&](const fs::path& path) {
+    std::error_code failure;
+    fs::remove(path, failure);
+    if (failure) throw system_error(failure.value(), "remove the old file", path.string());
+  };
+  remove(paths.output / formats::kManifestName);
+  sync_directory(paths.output);
+  const std::set<std::string> kept(names.begin(), names.end());
+  std::vector<fs::path> stale;
+  for (const fs::directory_entry& entry : fs::directory_iterator(paths.output)) {
+    const std::string name = entry.path().filename().string();
+    if (entry.is_directory() && is_rank_directory(name)) {
+      stale_of_rank(entry.path(), stale);
+    } else if (entry.is_regular_file() && belongs_to_a_checkpoint(name) && !kept.contains(name)) {
+      stale.push_back(entry.path());
+    }
+  }
+  for (const fs::path& path : stale) remove(path);
+  for (const fs::path& path : stale) {
+    // Folders of ranks that are no more; those that keep a file stay.
+    std::error_code ignored;
+    if (path.parent_path() != paths.output) fs::remove(path.parent_path(), ignored);
+  }
+}
+
+void publish(const OutputPaths& paths, const std::vector<std::string>& names,
+             const StagedFiles* staged) {
+  std::set<fs::path> directories;
+  int step = 0;
+  for (const std::string& name : names) {
+    const fs::path target = paths.output / name;
+    if (const int next = publish_step(name); next != step) {
+      sync_with_parents(paths, directories);
+      directories.clear();
+      step = next;
+    }
+    if (!fs::exists(paths.staged / name)) {
+      if (fs::exists(target)) continue;
+      throw Error(ErrorCode::kMismatch,
+                  "is neither staged nor published (start again with --force)")
+          .in_file(target.string());
+    }
+    if (staged != nullptr) staged->require_ours(name);
+    fs::create_directories(target.parent_path());
+    rename_file(paths.staged / name, target);
+    if (const fs::path parent = fs::path(name).parent_path(); !parent.empty())
+      directories.insert(parent);
+  }
+  sync_with_parents(paths, directories);
+  // The journal goes last: as long as it is there, this function can be repeated.
+  fs::remove_all(paths.staged);
+  fs::remove_all(paths.consumed);
+  fs::remove(paths.journal);
+  clear_partial(paths);
+  sync_directory(paths.output);
+}
+
+}  // namespace ingot::convert

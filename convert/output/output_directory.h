@@ -1,0 +1,62 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "convert/output/staged_files.h"
+#include "convert/plan/plan.h"
+
+namespace ingot::convert {
+
+/// What stands at the place of the output.
+enum class OutputState : std::uint8_t {
+  kEmpty,       ///< nothing, or an empty directory
+  kUnfinished,  ///< .ingot-partial holds more than a claim: another run was here, or is
+  kFinished,    ///< holds a manifest
+  kForeign,     ///< anything else
+};
+
+OutputState output_state(const std::filesystem::path& output);
+/// The same if there were no .ingot-partial.
+OutputState state_beneath(const std::filesystem::path& output);
+
+/// Throws kInvalidArgument when one directory is inside the other, or they are the same (links
+/// resolved).
+void require_apart(const std::filesystem::path& source, const std::filesystem::path& output);
+
+/// Bytes that the file system of `path` (or its nearest existing parent) has for us.
+std::uint64_t free_bytes(const std::filesystem::path& path);
+
+/// Paths of an output in the making.
+struct OutputPaths {
+  explicit OutputPaths(std::filesystem::path directory);
+  std::filesystem::path output;
+  std::filesystem::path partial;  ///< output/.ingot-partial
+  std::filesystem::path staged;   ///< partial/files: everything that will be published
+  std::filesystem::path
+      consumed;                   ///< partial/consumed: headers of source files that may be deleted
+  std::filesystem::path journal;  ///< partial/journal.jsonl
+  std::filesystem::path claim;    ///< partial/claim: who is writing here (claim.h)
+};
+
+/// Removes everything of an unfinished output but the claim.
+void clear_partial(const OutputPaths& paths);
+
+/// Every file of the output in the order in which it gets its final name: weights and side files,
+/// then config.json and the index, then the records, the manifest last; so in all directories of
+/// ranks at once, and above them after all of them.
+std::vector<std::string> publish_order(const Plan& plan, const formats::Checkpoint& source);
+
+/// Removes what an earlier checkpoint left in `output` (weights, indices, config.json, manifest)
+/// and `names` does not replace; the manifest goes first, so that no moment looks finished. For
+/// --force.
+void remove_stale(const OutputPaths& paths, const std::vector<std::string>& names);
+
+/// Gives the staged files their final names, if they are those of `staged` (null: whatever stands
+/// there, for a publication that was cut). May be repeated after a kill: a file that is no longer
+/// staged must be in place already. Ends with .ingot-partial empty but for the claim.
+void publish(const OutputPaths& paths, const std::vector<std::string>& names,
+             const StagedFiles* staged);
+
+}  // namespace ingot::convert

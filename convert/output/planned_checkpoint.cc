@@ -1,0 +1,144 @@
+#include "convert/output/planned_checkpoint.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "convert/output/manifest_writer.h"
+#include "convert/output/rank_directories.h"
+#include "convert/output/tensor_records.h"
+#include "formats/base/error.h"
+#include "formats/base/parallel.h"
+#include "formats/checkpoint/checkpoint_listing.h"
+#include "formats/checkpoint/rank_slices.h"
+#include "formats/container/safetensors.h"
+
+namespace ingot::convert {
+
+using formats::Checkpoint;
+using formats::StoredTensor;
+
+namespace {
+
+// Weights files of one directory, by name.
+std::vector<RankFile> files_of_directory(const Plan& plan, std::optional<std::uint32_t> rank) {
+  std::vector<RankFile> files;
+  if (rank) {
+    files = files_of_rank(plan, *rank);
+  } else {
+    for (std::uint32_t f = 0; f < plan.files.size(); ++f) {
+      INGOT_CHECK(plan.files[f].members.size() == 1);
+      files.push_back({.name = plan.files[f].members[0].path, .file = f, .member = 0});
+    }
+  }
+  std::sort(files.begin(), files.end(),
+            [](const RankFile& a, const RankFile& b) { return a.name < b.name; });
+  return files;
+}
+
+// Files of which nothing but the headers is known.
+class PlannedBytes final : public formats::StoredBytes {
+ public:
+  PlannedBytes(const Plan& plan, const Checkpoint& source, std::vector<RankFile> files)
+      : plan_(plan), source_(source), planned_(std::move(files)) {
+    for (const RankFile& file : planned_) {
+      const PlannedFile& row = plan.files[file.file];
+      facts_.push_back({.name = file.name, .n_bytes = row.n_bytes, .data_start = row.header_bytes});
+    }
+  }
+
+  [[nodiscard]] std::span<const formats::SourceFile> files() const override { return facts_; }
+  [[nodiscard]] std::vector<std::byte> header_bytes(std::uint32_t file) const override {
+    const std::string text = plan_.header(source_, planned_.at(file).file);
+    const auto bytes = std::as_bytes(std::span(text));
+    return {bytes.begin(), bytes.end()};
+  }
+  [[nodiscard]] bool has_data(std::uint32_t /*file*/) const override { return false; }
+  void read(std::uint32_t /*index*/, const StoredTensor& tensor, std::uint64_t /*offset*/,
+            std::span<std::byte> /*out*/) const override {
+    throw Error(ErrorCode::kInternal, "is planned, it has no bytes to be read")
+        .in_tensor(tensor.name);
+  }
+  void read_file(std::uint32_t file, std::uint64_t /*offset*/,
+                 std::span<std::byte> /*out*/) const override {
+    throw Error(ErrorCode::kInternal, "is planned, it has no bytes to be read")
+        .in_file(facts_.at(file).name);
+  }
+  void close_file(std::uint32_t /*file*/) const override {}
+
+ private:
+  const Plan& plan_;
+  const Checkpoint& source_;
+  std::vector<RankFile> planned_;
+  std::vector<formats::SourceFile> facts_;
+};
+
+// As read_headers() gives those of files: by file, then by offset.
+std::vector<StoredTensor> stored_tensors(const PlannedBytes& bytes, std::size_t threads) {
+  const auto files = bytes.files();
+  std::vector<std::vector<StoredTensor>> by_file(files.size());
+  parallel_for(files.size(), threads, [&](std::size_t f) {
+    const auto file = static_cast<std::uint32_t>(f);
+    by_file[f] =
+        formats::parse_safetensors_header(bytes.header_bytes(file), files[f].n_bytes, files[f].name)
+            .tensors;
+    for (StoredTensor& tensor : by_file[f]) tensor.file = file;
+  });
+  std::vector<StoredTensor> stored;
+  for (std::vector<StoredTensor>& tensors : by_file) {
+    std::move(tensors.begin(), tensors.end(), std::back_inserter(stored));
+    tensors = {};
+  }
+  return stored;
+}
+
+// Bare names of what will stand in the directory.
+std::vector<std::string> file_names(const Plan& plan, const Checkpoint& source,
+                                    std::span<const formats::SourceFile> weights, bool has_index) {
+  std::vector<std::string> names;
+  for (const formats::SourceFile& file : weights) names.push_back(file.name);
+  for (const formats::SideFile& side : source.side_files())
+    names.push_back(std::filesystem::path(side.path).begin()->string());
+  for (const auto& [name, text] : derived_files(plan)) names.push_back(name);
+  if (has_index) names.emplace_back(formats::kIndexName);
+  return names;
+}
+
+std::shared_ptr<const formats::RankSlices> slices_of_rank(const Plan& plan,
+                                                          const Checkpoint& source,
+                                                          std::uint32_t rank) {
+  std::vector<ItemRecord> items;
+  items.reserve(plan.tensors.size());
+  for (const PlannedTensor& planned : plan.tensors)
+    items.push_back(unhashed(plan, source, planned));
+  return std::make_shared<const formats::RankSlices>(
+      formats::rank_slices(rank_slicing_record(plan, source, slicing_record(plan, {}), rank),
+                           rank_records(plan, source, rank, items)));
+}
+
+}  // namespace
+
+Checkpoint planned_checkpoint(const Plan& plan, const Checkpoint& source, const Recipe& recipe,
+                              std::optional<std::uint32_t> rank, std::size_t threads) {
+  INGOT_CHECK(rank.has_value() == plan.has_rank_directories());
+  auto bytes = std::make_unique<PlannedBytes>(plan, source, files_of_directory(plan, rank));
+  formats::AssembledModel model;
+  model.directory = source.directory();
+  model.file_names =
+      file_names(plan, source, bytes->files(), rank.has_value() || !plan.index_text.empty());
+  if (!plan.config_text.empty())
+    model.config = formats::parse_model_config(plan.config_text, formats::kConfigName);
+  if (!plan.description_text.empty()) {
+    model.description = formats::parse_json(plan.description_text, plan.dialect->description_file);
+  }
+  model.side_files = source.side_files();
+  model.stored = stored_tensors(*bytes, threads);
+  if (rank) model.slices = slices_of_rank(plan, source, *rank);
+  model.bytes = std::move(bytes);
+  return Checkpoint::assemble(std::move(model), {.family = std::string(source.family().name),
+                                                 .allow_unknown = &recipe.allow.unknown_tensor,
+                                                 .threads = threads});
+}
+
+}  // namespace ingot::convert

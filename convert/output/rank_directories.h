@@ -1,0 +1,48 @@
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "convert/output/output_directory.h"
+#include "convert/output/tensor_result.h"
+#include "convert/plan/plan.h"
+#include "formats/base/job_threads.h"
+#include "formats/records/manifest.h"
+
+namespace ingot::convert {
+
+/// The weights files that a rank loads: bare name and number among all members.
+struct RankFile {
+  std::string name;
+  std::uint32_t file = 0;    ///< index into Plan::files
+  std::uint32_t member = 0;  ///< of it
+};
+std::vector<RankFile> files_of_rank(const Plan& plan, std::uint32_t rank);
+
+/// model.safetensors.index.json of a rank.
+std::string rank_index_text(const Plan& plan, const formats::Checkpoint& source,
+                            std::uint32_t rank);
+
+/// How the model was cut, as every manifest of the output says it; `job` identifies the conversion.
+formats::SlicingRecord slicing_record(const Plan& plan, Hash128 job);
+
+/// The same for one rank: what it is and what it holds.
+formats::SlicingRecord rank_slicing_record(const Plan& plan, const formats::Checkpoint& source,
+                                           const formats::SlicingRecord& slicing,
+                                           std::uint32_t rank);
+
+/// Per-tensor records of what a rank holds, in plan order. `done` by item.
+std::vector<formats::TensorRecord> rank_records(const Plan& plan, const formats::Checkpoint& source,
+                                                std::uint32_t rank,
+                                                const std::vector<ItemRecord>& done);
+
+/// Ranks whose directories stand for all in the eyes of loaders: the first of each stage.
+std::vector<std::uint32_t> typical_ranks(const Plan& plan);
+
+/// Puts a file that is staged at `from` at `to` as well: a hard link, or a copy where none is
+/// wanted or can be made.
+void share_file(const std::filesystem::path& from, const std::filesystem::path& to, bool link,
+                const CheckStop& check_stop);
+
+}  // namespace ingot::convert

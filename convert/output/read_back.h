@@ -1,0 +1,19 @@
+#pragma once
+
+#include <vector>
+
+#include "convert/output/output_directory.h"
+#include "convert/output/tensor_result.h"
+#include "convert/plan/plan.h"
+#include "formats/base/job_threads.h"
+
+namespace ingot::convert {
+
+/// Reads everything that is staged again, from the disk and not from the page cache as far as the
+/// file system lets us, and compares it with the hashes of what was to be written: `hashes` by
+/// item, and `manifest`, that of the top manifest. Throws kMismatch, naming file and tensor.
+void read_back(const Plan& plan, const formats::Checkpoint& source, const OutputPaths& paths,
+               const std::vector<ItemRecord>& hashes, const Hash128& manifest,
+               const JobThreads& threads);
+
+}  // namespace ingot::convert

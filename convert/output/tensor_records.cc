@@ -1,0 +1,118 @@
+#include "convert/output/tensor_records.h"
+
+#include <algorithm>
+
+namespace ingot::convert {
+
+using formats::Checkpoint;
+using formats::LogicalTensor;
+using formats::StoredTensor;
+using formats::TensorHash;
+using formats::TensorRecord;
+
+TensorRecord record_of(const Plan&, const Checkpoint& source, const PlannedTensor& planned,
+                       const ItemRecord& done) {
+  const LogicalTensor& tensor = source.tensors()[planned.tensor];
+  TensorRecord record{.name = tensor.name,
+                      .role = std::string(formats::role_name(tensor.rule ? tensor.rule->role
+                                                                         : formats::Role::kOther)),
+                      .layer = tensor.layer,
+                      .expert = tensor.expert,
+                      .action = std::string(action_name(planned.action)),
+                      .from = std::string(formats::scheme_facts(tensor.encoding.scheme).name),
+                      .to = std::string(formats::scheme_facts(planned.to).name),
+                      .source = {},
+                      .output = {}};
+  if (done.quality) {
+    const quantize::QualitySums& sums = *done.quality;
+    record.error = {.relative_error = sums.relative_error(),
+                    .sqnr_db = sums.sqnr_db(),
+                    .cosine = sums.cosine(),
+                    .max_error = sums.max_error,
+                    .elements = sums.elements,
+                    .saturated = sums.saturated,
+                    .zeroed = sums.zeroed,
+                    .blocks = sums.blocks,
+                    .exact_blocks = sums.exact_blocks};
+  }
+  record.original_global = done.original_global;
+  return record;
+}
+
+std::vector<TensorHash> source_hashes(const Checkpoint& source, const PlannedTensor& planned,
+                                      const ItemRecord& done) {
+  std::vector<TensorHash> hashes;
+  if (planned.action == Action::kDrop) return hashes;
+  const LogicalTensor& tensor = source.tensors()[planned.tensor];
+  tensor.encoding.stored.for_each([&](formats::Part, std::uint32_t index) {
+    const StoredTensor& stored = source.stored()[index];
+    hashes.push_back({.name = stored.name,
+                      .file = source.files()[stored.file].name,
+                      .dtype = std::string(formats::dtype_name(stored.dtype)),
+                      .shape = stored.shape,
+                      .hash = done.source.at(hashes.size())});
+  });
+  return hashes;
+}
+
+TensorHash output_hash(const Plan& plan, const Checkpoint& source, const PlannedTensor& planned,
+                       std::size_t part, const PlannedSlice& slice, const ItemRecord& done,
+                       std::string file) {
+  TensorHash entry{.name = plan.part_name(source, planned, part),
+                   .file = std::move(file),
+                   .dtype = std::string(formats::dtype_name(planned.parts[part].dtype)),
+                   .shape = {},
+                   .hash = done.output.at(part).at(slice.hash)};
+  std::string home = home_file(source, planned, planned.parts[part].part);
+  if (plan.is_sliced() && home != home_file(source, planned, formats::Part::kWeight))
+    entry.home_file = std::move(home);
+  if (!plan.is_sliced()) {
+    entry.shape = plan.part_shape(source, planned, part);
+    return entry;
+  }
+  const std::uint32_t ep_rank = plan.places[slice.place].ep_rank;
+  const shard::PartDeal deal = plan.deal(source, planned, part, ep_rank);
+  using Kind = shard::PartDeal::Kind;
+  entry.shape = deal.slice_shape();
+  const FittedPart fitted = plan.fitted(source, planned, part);
+  const formats::Shape original = plan.part_shape(source, planned, part);
+  const bool is_zeroed = deal.kind() == Kind::kFirstOnly && slice.slice > 0;
+  if (entry.shape == deal.whole_shape() && !is_zeroed && fitted.shape == original) return entry;
+  formats::SliceRecord& record = entry.slice.emplace();
+  record.whole = deal.whole_shape();
+  record.is_zeroed = is_zeroed;
+  if (deal.kind() == Kind::kCut) {
+    record.axis = deal.axis();
+    record.offset = deal.slice_offset(slice.slice);
+    record.sections = deal.sections();
+  } else if (fitted.sections > 1 && fitted.shape != original) {
+    // In one slice, but padded section by section.
+    record.axis = static_cast<int>(record.whole.size()) - 2;
+    record.sections = fitted.sections;
+  }
+  if (ep_rank != PlannedPlace::kAllExperts) {
+    const auto experts =
+        plan.slicing->experts.experts_of(*source.tensors()[planned.tensor].layer, ep_rank);
+    record.experts.assign(experts.begin(), experts.end());
+  }
+  if (fitted.shape != original) {
+    record.original = original;
+    record.repeat = fitted.repeat;
+  }
+  return entry;
+}
+
+ItemRecord unhashed(const Plan& plan, const Checkpoint& source, const PlannedTensor& planned) {
+  ItemRecord record;
+  source.tensors()[planned.tensor].encoding.stored.for_each(
+      [&](formats::Part, std::uint32_t) { record.source.emplace_back(); });
+  for (std::size_t p = 0; p < planned.n_parts; ++p) {
+    std::size_t n = 0;
+    for (const PlannedSlice& slice : slices_of(plan, source, planned, p))
+      n = std::max(n, slice.hash + 1);
+    record.output.emplace_back(n);
+  }
+  return record;
+}
+
+}  // namespace ingot::convert

@@ -1,0 +1,415 @@
+#include "convert/plan/decide.h"
+
+#include <algorithm>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "check/rules/loader_rules.h"
+#include "convert/plan/band.h"
+#include "convert/plan/fused_groups.h"
+#include "convert/plan/static_inputs.h"
+#include "convert/plan/transform.h"
+#include "convert/recipe/importance.h"
+#include "convert/recipe/refusals.h"
+#include "formats/base/error.h"
+#include "formats/dialect/engine_limits.h"
+#include "formats/records/manifest.h"
+
+namespace ingot::convert {
+
+using formats::Activations;
+using formats::Checkpoint;
+using formats::LogicalTensor;
+using formats::Part;
+using formats::SchemeId;
+using formats::SchemeSpelling;
+
+namespace {
+
+constexpr std::array<std::uint64_t, 2> kReleasedBlock = {128, 128};
+// A band of one row of scale groups must fit in memory many times over.
+constexpr std::uint64_t kMaxBandBytes = std::uint64_t{256} << 20;
+
+std::string_view scheme_name(SchemeId id) {
+  return formats::scheme_facts(id).name;
+}
+
+bool is_quantized(SchemeId id) {
+  return formats::scheme_facts(id).quantized;
+}
+
+// The grid of the FP8 scales that the source has, or had before it was cast: its config says, or
+// its manifest.
+bool source_says_ue8m0(const Checkpoint& source) {
+  if (source.config().quantization) {
+    if (source.config().quantization->scale_fmt == "ue8m0") return true;
+  } else if (const auto manifest = formats::read_manifest(source.directory())) {
+    const formats::Json& block = manifest->source_quantization;
+    if (block.is_object() && block.value("scale_fmt", formats::Json()) == "ue8m0") return true;
+  }
+  // Scales of MX formats are powers of two by definition.
+  return std::any_of(source.tensors().begin(), source.tensors().end(), [](const auto& tensor) {
+    return tensor.encoding.scheme == SchemeId::kMxfp4 || tensor.encoding.scheme == SchemeId::kMxfp8;
+  });
+}
+
+// The row by which `check` tells the same.
+std::string_view plain_module_rule(const formats::Dialect& dialect, SchemeId scheme) {
+  for (const formats::LoaderRule& rule : formats::loader_rules()) {
+    const bool is_of_int8_blocks = rule.name.starts_with("int8-block.");
+    if (rule.dialect == dialect.name && rule.name.ends_with(".plain-module") &&
+        is_of_int8_blocks == (scheme == SchemeId::kInt8Block))
+      return rule.name;
+  }
+  return "";
+}
+
+class Decider {
+ public:
+  Decider(const Checkpoint& source, const Recipe& recipe, const formats::Dialect& dialect,
+          Plan& plan)
+      : source_(source), recipe_(recipe), dialect_(dialect), plan_(plan) {}
+
+  void run() {
+    plan_.dialect = &dialect_;
+    plan_.via = recipe_.choices.via;
+    const bool ue8m0 = source_says_ue8m0(source_);
+    source_grid_ = ue8m0 ? quantize::Fp8Grid::kUe8m0 : quantize::Fp8Grid::kAmax;
+    plan_.encode = {.fp8_grid = recipe_.choices.fp8_grid.value_or(source_grid_),
+                    .nvfp4_search = recipe_.choices.nvfp4_search};
+    for (std::uint32_t i = 0; i < source_.tensors().size(); ++i) decide_by_rules(i);
+    note_selected();
+    tell_narrowing();
+    for (PlannedTensor& planned : plan_.tensors) settle(planned);
+    refuse_what_no_engine_loads();
+    refusals_.throw_if_any();
+    find_scales_to_reuse();
+    join_fused_tensors(source_, plan_, refusals_);
+    set_input_scales(source_, recipe_.choices, plan_, refusals_);
+    set_importance(source_, recipe_.choices, plan_, refusals_);
+    refusals_.throw_if_any();
+    claim_powers_of_two();
+  }
+
+ private:
+  const LogicalTensor& tensor_of(const PlannedTensor& planned) const {
+    return source_.tensors()[planned.tensor];
+  }
+
+  bool is_mtp(const LogicalTensor& tensor) const {
+    return tensor.rule != nullptr && tensor.layer &&
+           *tensor.layer >= source_.config().num_hidden_layers;
+  }
+
+  // What the rules say, before the dialect has its say: kCopy, kCast, kQuantize or kDrop.
+  void decide_by_rules(std::uint32_t i) {
+    const LogicalTensor& tensor = source_.tensors()[i];
+    const SchemeId from = tensor.encoding.scheme;
+    const Decision decision = recipe_.decide(tensor);
+    note_narrowing(tensor, decision);
+    PlannedTensor planned{.tensor = i, .action = Action::kCopy, .to = from};
+    if (decision.scheme && (*decision.scheme != from || changes_grid(tensor))) {
+      planned.to = *decision.scheme;
+      planned.action = is_quantized(planned.to) ? Action::kQuantize : Action::kCast;
+    } else if (decision.scheme && is_quantized(from)) {
+      is_selected_[from] = true;
+    }
+    if (planned.action == Action::kQuantize) is_selected_[planned.to] = true;
+    if (recipe_.mtp == MtpPolicy::kDrop && is_mtp(tensor)) planned.action = Action::kDrop;
+    plan_.tensors.push_back(planned);
+  }
+
+  // What rules do to plain tensors of more bits than they ask for.
+  void note_narrowing(const LogicalTensor& tensor, const Decision& decision) {
+    const auto has_more_bits = [&](SchemeId to) {
+      const formats::SchemeFacts& from = formats::scheme_facts(tensor.encoding.scheme);
+      return !from.quantized && !is_quantized(to) &&
+             from.code_bits > formats::scheme_facts(to).code_bits;
+    };
+    if (decision.scheme && has_more_bits(*decision.scheme)) {
+      narrowed_[decision.rule].push_back(tensor.name);
+    } else if (decision.spared_by != nullptr && !decision.scheme) {
+      spared_[decision.spared_by].push_back(tensor.name);
+    }
+  }
+
+  // In the order of the rules.
+  void tell_narrowing() {
+    for (const Rule& rule : recipe_.rules) {
+      const std::string text = fmt::format("rule '{}={}'", rule.selector,
+                                           rule.scheme ? scheme_name(*rule.scheme) : "keep");
+      if (const auto found = spared_.find(&rule); found != spared_.end()) {
+        plan_.warnings.push_back(fmt::format(
+            "{} leaves {} as they are: a rule dequantizes, and narrows only a tensor whose whole "
+            "name or role it gives (role:NAME={})",
+            text, plain_tensors(found->second), scheme_name(*rule.scheme)));
+      }
+      if (const auto found = narrowed_.find(&rule); found != narrowed_.end())
+        plan_.warnings.push_back(fmt::format("{} narrows {}", text, plain_tensors(found->second)));
+    }
+  }
+
+  // `8 plain tensors of more bits ('a', 'b' and 6 more)`.
+  static std::string plain_tensors(const std::vector<std::string>& names) {
+    constexpr std::size_t kNamed = 5;
+    std::string list;
+    for (std::size_t i = 0; i < names.size() && i < kNamed; ++i)
+      list += fmt::format("{}'{}'", i == 0 ? "" : ", ", names[i]);
+    if (names.size() > kNamed) list += fmt::format(" and {} more", names.size() - kNamed);
+    return fmt::format("{} plain tensor{} of more bits ({})", names.size(),
+                       names.size() == 1 ? "" : "s", list);
+  }
+
+  // FP8 blocks to FP8 blocks keep their scales unless another grid, or another model's scales, were
+  // asked for.
+  bool changes_grid(const LogicalTensor& tensor) const {
+    if (tensor.encoding.scheme != SchemeId::kFp8Block) return false;
+    return plan_.encode.fp8_grid != source_grid_ || recipe_.choices.scales_from != nullptr;
+  }
+
+  void note_selected() {
+    if (dialect_.holds_mixtures || is_selected_.size() < 2) return;
+    std::string names;
+    for (const auto& [scheme, unused] : is_selected_)
+      names += fmt::format("{}{}", names.empty() ? "" : " and ", scheme_name(scheme));
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("dialect {} holds one quantized scheme, the rules ask for {} (use "
+                            "--dialect compressed-tensors)",
+                            dialect_.name, names));
+  }
+
+  // Whether a quantized tensor of this scheme may stand beside those that rules select.
+  bool can_stay(SchemeId scheme) const {
+    if (&dialect_ == &source_.dialect() && is_selected_.empty()) return true;
+    if (formats::find_spelling(dialect_, scheme) == nullptr) return false;
+    return dialect_.holds_mixtures || is_selected_.empty() ||
+           (is_selected_.size() == 1 && is_selected_.contains(scheme));
+  }
+
+  void settle(PlannedTensor& planned) {
+    const LogicalTensor& tensor = tensor_of(planned);
+    const SchemeId from = tensor.encoding.scheme;
+    if (planned.action == Action::kCopy && is_quantized(from)) {
+      if (!can_stay(from)) {
+        planned.action = Action::kCast;
+        planned.to = SchemeId::kBf16;
+        planned.is_demoted = true;
+      } else if (&dialect_ != &source_.dialect() || wants_other_activations(tensor)) {
+        planned.action = Action::kRewrap;
+      }
+    }
+    if (planned.action == Action::kCast || planned.action == Action::kQuantize) {
+      if (!quantize::can_convert(from, planned.to)) {
+        refusals_.add(ErrorCode::kUnsupported,
+                      fmt::format("cannot convert {} to {} (keep them with --rule "
+                                  "'PATTERN=keep'; see ingot list schemes)",
+                                  scheme_name(from), scheme_name(planned.to)),
+                      tensor.name);
+        return;
+      }
+    }
+    if (planned.action == Action::kQuantize) {
+      require_shape(planned, tensor);
+      require_quantizable(planned, tensor);
+    }
+    if (planned.action == Action::kCast && !goes_through_bands(tensor, planned))
+      require_bands(planned, tensor);
+    if (planned.action == Action::kQuantize || planned.action == Action::kRewrap) {
+      planned.spelling = spelling_of(planned, tensor);
+      planned.block = planned.action == Action::kQuantize && tensor.shape.size() >= 2
+                          ? formats::scale_group(planned.to, tensor.shape, kReleasedBlock)
+                          : std::array{tensor.encoding.block_rows, tensor.encoding.block_cols};
+    }
+  }
+
+  // In the same dialect a tensor is copied, unless --activations asks for other parts beside it.
+  bool wants_other_activations(const LogicalTensor& tensor) const {
+    if (!recipe_.choices.activations) return false;
+    const bool is_static = tensor.encoding.stored.has(Part::kInputScale);
+    const bool wants_static = *recipe_.choices.activations == Activations::kStatic;
+    return is_static != wants_static &&
+           formats::find_spelling(dialect_, tensor.encoding.scheme, recipe_.choices.activations) !=
+               nullptr;
+  }
+
+  const SchemeSpelling* spelling_of(const PlannedTensor& planned, const LogicalTensor& tensor) {
+    const auto& wanted = recipe_.choices.activations;
+    const SchemeSpelling* spelling = formats::find_spelling(dialect_, planned.to, wanted);
+    // Tensors that merely stay take what their scheme has.
+    if (spelling == nullptr && planned.action == Action::kRewrap)
+      spelling = formats::find_spelling(dialect_, planned.to);
+    if (spelling == nullptr) {
+      std::string held;
+      for (const SchemeSpelling& row : dialect_.spellings) {
+        held += fmt::format("{}{} ({})", held.empty() ? "" : ", ", scheme_name(row.scheme),
+                            activations_name(row.activations));
+      }
+      refusals_.add(ErrorCode::kUnsupported,
+                    fmt::format("dialect {} cannot hold {}{}{} (it holds {})", dialect_.name,
+                                scheme_name(planned.to), wanted ? " with activations " : "",
+                                wanted ? activations_name(*wanted) : "", held),
+                    tensor.name);
+      return nullptr;
+    }
+    if (!wanted && dialect_.name == "modelopt" && planned.to == SchemeId::kNvfp4) {
+      refusals_.add(
+          ErrorCode::kInvalidArgument,
+          "dialect modelopt needs --activations for nvfp4: static (NVFP4, as TensorRT-LLM "
+          "and older SGLang load it; give --activation-scales or --input-scale 1) or "
+          "weight-only (W4A16_NVFP4, for vLLM and SGLang 0.5.23)",
+          tensor.name);
+    }
+    return spelling;
+  }
+
+  void require_bands(const PlannedTensor& planned, const LogicalTensor& tensor) {
+    try {
+      (void)BandPlan(tensor, planned.to);
+    } catch (const Error& error) {
+      refusals_.add(error.code(), error.message(), tensor.name);
+    }
+  }
+
+  bool is_allowed(const LogicalTensor& tensor) const {
+    return any_matches(recipe_.allow.engine_refuses, tensor.name);
+  }
+
+  void require_quantizable(const PlannedTensor& planned, const LogicalTensor& tensor) {
+    if (tensor.rule == nullptr || formats::can_be_quantized(dialect_, *tensor.rule)) return;
+    if (is_allowed(tensor) || tensor.shape.size() < 2) return;
+    refusals_.add(ErrorCode::kUnsupported,
+                  fmt::format("no loader of mixtures builds {} quantized, but a rule asks for {} "
+                              "(loader rule {}; leave it out of the rule; --allow "
+                              "'engine-refuses=PATTERN' writes it for somebody else)",
+                              formats::role_name(tensor.rule->role), scheme_name(planned.to),
+                              plain_module_rule(dialect_, planned.to)),
+                  tensor.name);
+  }
+
+  // One engine that loads everything is enough: what the other refuses, the loader rules report.
+  void refuse_what_no_engine_loads() {
+    formats::EngineLimitsMet met(dialect_);
+    std::vector<formats::EngineWeight> weights;
+    for (const PlannedTensor& planned : plan_.tensors) {
+      const LogicalTensor& tensor = tensor_of(planned);
+      // A tensor that is copied is as the source's maker wanted it.
+      if (planned.spelling == nullptr || is_allowed(tensor)) continue;
+      weights.push_back({.name = tensor.name,
+                         .rule = tensor.rule,
+                         .scheme = planned.to,
+                         .activations = planned.spelling->activations});
+      met.add(weights.back());
+    }
+    if (!met.is_refused_by_all()) return;
+    for (const formats::EngineWeight& weight : weights) {
+      for (const formats::EngineLimit* limit : formats::limits_of(dialect_, weight)) {
+        if (!limit->option.empty()) continue;
+        refusals_.add(
+            ErrorCode::kUnsupported,
+            fmt::format("no engine loads this: {} refuses {} with {} activations in dialect {} "
+                        "({}); it loads {} (--allow 'engine-refuses=PATTERN' writes it for "
+                        "somebody else)",
+                        formats::engine_name(limit->engine), scheme_name(weight.scheme),
+                        activations_name(weight.activations), dialect_.name, limit->reason,
+                        limit->instead),
+            weight.name);
+      }
+    }
+  }
+
+  void require_shape(const PlannedTensor& planned, const LogicalTensor& tensor) {
+    const formats::SchemeFacts& facts = formats::scheme_facts(planned.to);
+    const auto refuse = [&](const std::string& fact) {
+      refusals_.add(ErrorCode::kUnsupported, fact, tensor.name);
+    };
+    if (tensor.shape.size() < 2) {
+      refuse(
+          fmt::format("{} needs a matrix (rule them out with --rule 'PATTERN=keep')", facts.name));
+      return;
+    }
+    if (tensor.shape.size() > 2 && planned.to != SchemeId::kFp8Block) {
+      refuse(
+          fmt::format("stacked experts cannot be encoded as {}, which loaders expect expert by "
+                      "expert (unstack the source, or choose fp8 or bf16 for them)",
+                      facts.name));
+      return;
+    }
+    const bool is_group_along_row = facts.group_rows == 1 && facts.group_cols > 1;
+    if (is_group_along_row && tensor.shape.back() % facts.group_cols != 0) {
+      refuse(
+          fmt::format("{} needs columns in multiples of {}, and padding would change the model "
+                      "(write them otherwise, e.g. --rule 'PATTERN=bf16')",
+                      facts.name, facts.group_cols));
+      return;
+    }
+    const BandShape bands(tensor, planned.to,
+                          formats::scale_group(planned.to, tensor.shape, kReleasedBlock));
+    if (bands.buffer_bytes() > kMaxBandBytes) {
+      refuse(fmt::format("rows too long to encode as {} in memory", facts.name));
+    }
+  }
+
+  void find_scales_to_reuse() {
+    const Checkpoint* release = recipe_.choices.scales_from.get();
+    if (release == nullptr) return;
+    std::map<std::string_view, std::uint32_t> by_name;
+    for (std::uint32_t i = 0; i < release->tensors().size(); ++i)
+      by_name.emplace(release->tensors()[i].name, i);
+    for (PlannedTensor& planned : plan_.tensors) {
+      if (planned.action != Action::kQuantize || planned.to != SchemeId::kFp8Block) continue;
+      const LogicalTensor& tensor = tensor_of(planned);
+      const auto found = by_name.find(tensor.name);
+      if (found == by_name.end()) {
+        refusals_.add(ErrorCode::kMissingTensor, "--scales-from does not hold", tensor.name);
+        continue;
+      }
+      const LogicalTensor& released = release->tensors()[found->second];
+      if (released.encoding.scheme != SchemeId::kFp8Block || released.shape != tensor.shape ||
+          std::array{released.encoding.block_rows, released.encoding.block_cols} != planned.block) {
+        refusals_.add(ErrorCode::kMismatch,
+                      "--scales-from holds with another scheme, shape or block size", tensor.name);
+        continue;
+      }
+      planned.scales = found->second;
+    }
+  }
+
+  void claim_powers_of_two() {
+    const Checkpoint* release = recipe_.choices.scales_from.get();
+    const bool release_claims = release != nullptr && release->config().quantization &&
+                                release->config().quantization->scale_fmt == "ue8m0";
+    bool any = false;
+    bool all = true;
+    for (const PlannedTensor& planned : plan_.tensors) {
+      if (planned.to != SchemeId::kFp8Block || planned.action == Action::kDrop) continue;
+      any = true;
+      if (planned.action != Action::kQuantize) {
+        all = all && source_grid_ == quantize::Fp8Grid::kUe8m0;
+      } else if (planned.scales != PlannedTensor::kNone) {
+        all = all && release_claims;
+      } else {
+        all = all && plan_.encode.fp8_grid == quantize::Fp8Grid::kUe8m0;
+      }
+    }
+    plan_.power_of_two_scales = any && all;
+  }
+
+  const Checkpoint& source_;
+  const Recipe& recipe_;
+  const formats::Dialect& dialect_;
+  Plan& plan_;
+  quantize::Fp8Grid source_grid_ = quantize::Fp8Grid::kAmax;
+  std::map<SchemeId, bool> is_selected_;
+  std::map<const Rule*, std::vector<std::string>> spared_, narrowed_;  // names of tensors
+  Refusals refusals_;
+};
+
+}  // namespace
+
+void decide(const Checkpoint& source, const Recipe& recipe, const formats::Dialect& dialect,
+            Plan& plan) {
+  Decider(source, recipe, dialect, plan).run();
+}
+
+}  // namespace ingot::convert

@@ -1,0 +1,144 @@
+#include "convert/plan/derived_json.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "formats/config/native_config.h"
+#include "formats/container/checkpoint_index.h"
+#include "formats/dialect/source_activations.h"
+#include "formats/json/json_form.h"
+
+namespace ingot::convert {
+
+using formats::Checkpoint;
+using formats::Json;
+using formats::LogicalTensor;
+
+namespace {
+
+// With the blocks of retiled tensors, or with those that they had before.
+std::vector<formats::WrittenTensor> written_tensors(const Checkpoint& source, const Plan& plan,
+                                                    bool retiled) {
+  const formats::SourceActivations of_source(source.config(), source.dialect(),
+                                             source.description());
+  std::vector<formats::WrittenTensor> written;
+  written.reserve(plan.tensors.size());
+  for (const PlannedTensor& item : plan.tensors) {
+    if (item.action == Action::kDrop) continue;
+    const LogicalTensor& tensor = source.tensors()[item.tensor];
+    formats::WrittenTensor& row = written.emplace_back();
+    row.name = tensor.name;
+    row.scheme = item.to;
+    row.activations = item.spelling != nullptr ? item.spelling->activations
+                                               : of_source.of(tensor.name, tensor.encoding);
+    row.rule = tensor.rule;
+    row.layer = tensor.layer;
+    row.expert = tensor.expert;
+    row.rank = tensor.shape.size();
+    const bool is_new = item.action == Action::kQuantize;
+    row.block =
+        is_new ? item.block : std::array{tensor.encoding.block_rows, tensor.encoding.block_cols};
+    if (retiled && item.fit.block[0] != 0) row.block = item.fit.block;
+    for (std::size_t part = 0; part < item.n_parts; ++part)
+      row.stored.push_back(plan.part_name(source, item, part));
+  }
+  return written;
+}
+
+void state_widths(const shard::PaddedWidths& widths, Json& config) {
+  const auto state = [&](const char* key, std::uint64_t width) {
+    if (width != 0) config[key] = width;
+  };
+  state("vocab_size", widths.vocab);
+  state("intermediate_size", widths.intermediate);
+  state("moe_intermediate_size", widths.moe_intermediate);
+}
+
+// config.json and description of the output; as ranks have them, or as the unsliced output would.
+std::string derive_config(const Checkpoint& source, const Recipe& recipe, Plan& plan,
+                          bool of_ranks) {
+  const std::vector<formats::WrittenTensor> written = written_tensors(source, plan, of_ranks);
+  const bool same_dialect = plan.dialect == &source.dialect();
+  const formats::WrittenModel model{.source = source.config(),
+                                    .description = same_dialect && !source.description().is_null()
+                                                       ? &source.description()
+                                                       : nullptr,
+                                    .tensors = written,
+                                    .power_of_two_scales = plan.power_of_two_scales};
+  if (plan.dialect->description != nullptr && of_ranks) {
+    const Json description = plan.dialect->description(model);
+    if (!description.is_null()) plan.description_text = formats::json_text(description);
+  }
+
+  Json config = source.config().raw;
+  if (config.is_null()) return {};
+  Json quantization = plan.dialect->quantization_config(model);
+  if (quantization.is_null()) {
+    config.erase("quantization_config");
+  } else {
+    config["quantization_config"] = std::move(quantization);
+  }
+  if (source.config().num_nextn_predict_layers > 0 &&
+      (source.lacks_promised_mtp() || recipe.mtp == MtpPolicy::kDrop))
+    config["num_nextn_predict_layers"] = 0;
+  if (of_ranks) state_widths(plan.fits.widths, config);
+  // What says the same stays as it is, to the byte.
+  if (config == source.config().raw) return source.config_text();
+  return formats::json_text(config, formats::json_form_of(source.config_text()));
+}
+
+void derive_configs(const Checkpoint& source, const Recipe& recipe, Plan& plan) {
+  plan.config_text = derive_config(source, recipe, plan, true);
+  if (source.lacks_promised_mtp()) {
+    plan.warnings.push_back(fmt::format(
+        "config.json promises {} MTP layer(s) that the checkpoint does not hold; the output says "
+        "num_nextn_predict_layers 0",
+        source.config().num_nextn_predict_layers));
+  }
+  if (!plan.is_sliced()) return;
+  std::string whole = derive_config(source, recipe, plan, false);
+  if (whole != plan.config_text) plan.whole_config_text = std::move(whole);
+  if (plan.layout->name == "deepseek-mp") {
+    const formats::ModelConfig config =
+        formats::parse_model_config(plan.config_text, "config.json");
+    const bool is_fp8 = std::any_of(plan.tensors.begin(), plan.tensors.end(), [](const auto& item) {
+      return item.action != Action::kDrop && item.to == formats::SchemeId::kFp8Block;
+    });
+    plan.native_config_text = formats::json_text(formats::native_config(config, is_fp8));
+  }
+}
+
+void derive_index(const Checkpoint& source, Plan& plan) {
+  if (plan.is_sliced()) return;  // ranks have their own
+  if (plan.files.size() == 1 && plan.files[0].name == "model.safetensors") return;
+  formats::CheckpointIndex index;
+  index.frame = index_frame(plan, source);
+  std::uint64_t total = 0;
+  for (const PlannedFile& file : plan.files) {
+    for (const PartAt& at : file.parts) {
+      const PlannedTensor& item = plan.tensors[at.tensor];
+      index.weight_map.emplace_back(plan.part_name(source, item, at.part), file.name);
+      total += item.parts[at.part].n_bytes;
+    }
+  }
+  plan.index_text = formats::checkpoint_index_text(index, total);
+}
+
+}  // namespace
+
+formats::IndexFrame index_frame(const Plan& plan, const Checkpoint& source) {
+  formats::IndexFrame frame = source.index_frame();
+  const bool is_copy =
+      std::all_of(plan.tensors.begin(), plan.tensors.end(),
+                  [](const PlannedTensor& item) { return item.action == Action::kCopy; });
+  if (!is_copy) frame.metadata = Json::object();
+  return frame;
+}
+
+void derive_json(const Checkpoint& source, const Recipe& recipe, Plan& plan) {
+  derive_configs(source, recipe, plan);
+  derive_index(source, plan);
+}
+
+}  // namespace ingot::convert

@@ -1,0 +1,238 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "convert/plan/fitted_part.h"
+#include "convert/recipe/activation_scales.h"
+#include "convert/recipe/recipe.h"
+#include "formats/base/hash.h"
+#include "formats/checkpoint/checkpoint.h"
+#include "formats/records/layout.h"
+#include "shard/cut/part_deal.h"
+#include "shard/cut/slicing.h"
+#include "shard/fit/fit_blocks.h"
+
+namespace ingot::convert {
+
+/// What happens to a logical tensor.
+enum class Action : std::uint8_t {
+  kCopy,      ///< every stored part byte for byte, under its name
+  kRewrap,    ///< codes kept, parts under the names and conventions of the target dialect
+  kCast,      ///< decoded and written in a plain scheme
+  kQuantize,  ///< decoded and encoded in a quantized scheme
+  kDrop,      ///< not in the output
+};
+std::string_view action_name(Action action);
+
+/// Where slices of a part stand.
+struct PlannedPlace {
+  static constexpr std::uint32_t kAllExperts = ~std::uint32_t{0};
+
+  std::uint32_t file = 0;  ///< index into Plan::files; its member m holds slice first_slice + m
+  std::uint32_t first_slice = 0;
+  /// Of stacked experts: the EP rank whose experts are here.
+  std::uint32_t ep_rank = kAllExperts;
+  std::uint64_t offset = 0;  ///< absolute, the same in every member
+};
+
+/// One stored tensor of the output, before it is cut.
+struct PlannedPart {
+  formats::Part part{};
+  formats::DType dtype{};
+  std::uint32_t first_place = 0, n_places = 0;  ///< range of Plan::places
+  std::uint64_t n_bytes = 0;                    ///< of the whole, before it is retiled or padded
+};
+
+/// One logical tensor: what happens to it and where its parts stand. Its position in Plan::tensors
+/// is its id in the journal.
+struct PlannedTensor {
+  static constexpr std::uint32_t kNone = ~std::uint32_t{0};
+
+  std::uint32_t tensor = 0;  ///< index into TensorSource::tensors()
+  Action action{};
+  formats::SchemeId to{};
+  /// No rule asked for it: the source's scheme has no place in the target dialect.
+  bool is_demoted = false;
+  bool is_weighted = false;  ///< --importance knows its columns
+  std::uint8_t n_parts = 0;
+  std::uint32_t group = kNone;   ///< index into Plan::groups
+  std::uint32_t scales = kNone;  ///< --scales-from: index into that checkpoint's tensors()
+  const formats::SchemeSpelling* spelling = nullptr;  ///< of kRewrap and kQuantize
+  std::array<std::uint64_t, 2> block = {0, 0};        ///< rows and columns that share a scale
+  InputScale input;                                   ///< of static activations
+  shard::TensorCut cut;
+  shard::Fit fit;
+  std::array<PlannedPart, formats::kMaxParts> parts{};
+
+  /// The part of this kind, or null.
+  [[nodiscard]] const PlannedPart* find(formats::Part part) const {
+    for (std::size_t p = 0; p < n_parts; ++p) {
+      if (parts[p].part == part) return &parts[p];
+    }
+    return nullptr;
+  }
+};
+
+/// A part in a file.
+struct PartAt {
+  std::uint32_t tensor = 0;  ///< index into Plan::tensors
+  std::uint8_t part = 0;
+  std::uint32_t place = 0;  ///< index into Plan::places
+};
+
+/// A weights file of the output, or a row of them that hold congruent slices: the same header, the
+/// same offsets. The header is derived, not stored: Plan::header().
+struct PlannedFile {
+  struct Member {
+    std::string path;                  ///< relative to the output
+    std::vector<std::uint32_t> ranks;  ///< that load it, ascending; `path` is in the first's folder
+  };
+  std::string name;  ///< bare; of the first member
+  std::vector<Member> members;
+  std::uint32_t first_member = 0;  ///< number of the first among all members of all files
+  std::uint64_t header_bytes = 0;  ///< 8 + N
+  std::uint64_t n_bytes = 0;       ///< of each member
+  std::vector<PartAt> parts;       ///< in data order
+};
+
+/// How logical tensors are dealt to files.
+struct ShardPolicy {
+  /// Nothing: file names and distribution of the source. A number: a new file is opened when a
+  /// tensor would take the current one beyond so many bytes of data.
+  std::optional<std::uint64_t> max_shard_bytes;
+};
+
+/// How the model is to be cut, as asked for.
+struct SlicingOptions {
+  shard::Topology topology;
+  std::string expert_map;        ///< text of --expert-map; empty: contiguous blocks
+  std::string expert_map_where;  ///< its file, for errors
+  bool redundant_experts = false, uneven_experts = false;
+  shard::SharedExperts shared = shard::SharedExperts::kTp;
+  shard::TpFit fit = shard::TpFit::kRefuse;
+  std::string stages;  ///< layer ranges; empty: balanced by bytes
+};
+
+struct PlanOptions {
+  ShardPolicy shards;
+  const formats::Layout* layout = formats::find_layout("hf");
+  SlicingOptions slicing;  ///< of sliced layouts
+  bool links = true;       ///< files that several ranks load are hard links to one
+};
+
+/// The options as they stand in manifest and journal; `shards` apart.
+formats::Json slicing_json(const PlanOptions& options);
+
+/// The whole output, decided from headers alone: a pure function of source headers, recipe and
+/// options. Names, order, offsets and sizes stand before any byte is written.
+struct Plan {
+  const formats::Dialect* dialect = nullptr;  ///< of the output
+  quantize::EncodeOptions encode;
+  Via via = Via::kF32;
+  bool power_of_two_scales = false;  ///< claimed for every kFp8Block tensor of the output
+
+  std::vector<PlannedTensor> tensors;  ///< in the order of execution; dropped ones last
+  /// Tensors that are quantized as one item, because a number over all of them must be known first:
+  /// fused weights that share a global scale, or one weight with a scale of its own. Consecutive
+  /// indices into `tensors`.
+  std::vector<std::vector<std::uint32_t>> groups;
+  std::vector<PlannedPlace> places;
+  std::vector<PlannedFile> files;
+  std::uint32_t n_members = 0;  ///< files on disk
+  const formats::Layout* layout = formats::find_layout("hf");
+  std::optional<shard::Slicing> slicing;  ///< of sliced layouts
+  bool links = true;
+  shard::Fits fits;                ///< of sliced layouts: what was retiled or padded; tensors empty
+  std::uint64_t open_targets = 1;  ///< the most places that the parts of one tensor are dealt to
+  std::string config_text;         ///< config.json of the output; empty when the source has none
+  /// config.json of the same output unsliced, where that says something else; else empty.
+  std::string whole_config_text;
+  std::string index_text;          ///< empty when the output is one model.safetensors, or sliced
+  std::string native_config_text;  ///< of layout deepseek-mp: its inference config
+  std::string description_text;    ///< of Dialect::description_file; empty without
+  std::vector<std::string> warnings;
+  std::uint64_t n_copied = 0, n_rewrapped = 0, n_cast = 0, n_quantized = 0, n_dropped = 0;
+  std::uint64_t n_demoted = 0;                   ///< of the cast ones
+  std::uint64_t n_searched = 0, n_weighted = 0;  ///< with --importance: encoded as NVFP4; weighted
+  std::uint64_t n_fitted_to_bf16 = 0;            ///< that --tp-fit bf16 left in, or made, BF16
+  std::uint64_t bytes_in = 0;  ///< stored bytes that will be read, each counted once
+  std::uint64_t bytes_out =
+      0;  ///< of all weights files, headers included, each written once: exact
+  std::uint64_t table_bytes = 0;  ///< estimate of what source tables and plan take in memory
+  std::uint64_t band_bytes = 0;   ///< the largest buffers that a tensor needs for a band
+
+  /// Name of a part's stored tensor in the output.
+  [[nodiscard]] std::string part_name(const formats::TensorSource& source,
+                                      const PlannedTensor& tensor, std::size_t part) const;
+  /// Of the whole part, before it is retiled, padded and cut.
+  [[nodiscard]] formats::Shape part_shape(const formats::TensorSource& source,
+                                          const PlannedTensor& tensor, std::size_t part) const;
+  [[nodiscard]] std::span<const PlannedPlace> places_of(const PlannedPart& part) const {
+    return std::span(places).subspan(part.first_place, part.n_places);
+  }
+  [[nodiscard]] const PlannedPlace& first_place(const PlannedPart& part) const {
+    return places[part.first_place];
+  }
+  /// How a part, retiled and padded, is dealt to slices; to those of one EP rank for stacked
+  /// experts that are shared out.
+  [[nodiscard]] shard::PartDeal deal(const formats::TensorSource& source,
+                                     const PlannedTensor& tensor, std::size_t part,
+                                     std::uint32_t ep_rank = PlannedPlace::kAllExperts) const;
+  /// A part as it is after retiling and padding.
+  [[nodiscard]] FittedPart fitted(const formats::TensorSource& source, const PlannedTensor& tensor,
+                                  std::size_t part) const;
+  [[nodiscard]] bool is_sliced() const { return slicing.has_value(); }
+  /// Layout `ranks`: each rank has a directory that is complete in itself.
+  [[nodiscard]] bool has_rank_directories() const { return layout->name == "ranks"; }
+  /// Path of a weights file below the output, by its number among all members.
+  [[nodiscard]] const std::string& member_path(std::uint32_t member) const;
+  /// Bytes [0, header_bytes) of a file.
+  [[nodiscard]] std::string header(const formats::TensorSource& source, std::size_t file) const;
+  /// Stored bytes of the codes of a group's members in the source.
+  [[nodiscard]] std::uint64_t group_bytes(const formats::TensorSource& source,
+                                          std::size_t group) const;
+};
+
+/// Rows and columns that share a scale in the output, before retiling; {0, 0} without scales.
+std::array<std::uint64_t, 2> group_of(const formats::LogicalTensor& tensor,
+                                      const PlannedTensor& planned);
+
+/// A stretch of a weights file that holds a slice of a part (or a replica of it).
+struct PlannedSlice {
+  std::uint32_t member = 0;  ///< among all members of all files
+  std::uint64_t offset = 0, n_bytes = 0;
+  std::size_t hash = 0;     ///< its position in what PartWriter::finish() gives
+  std::uint32_t place = 0;  ///< index into Plan::places
+  std::uint32_t slice = 0;
+};
+/// The slice of `at` in one member of its file.
+PlannedSlice slice_at(const Plan& plan, const formats::TensorSource& source,
+                      const PlannedTensor& planned, const PartAt& at, std::uint32_t member);
+/// Every place where a part's bytes stand.
+std::vector<PlannedSlice> slices_of(const Plan& plan, const formats::TensorSource& source,
+                                    const PlannedTensor& planned, std::size_t part);
+
+/// The weights file in which layout `hf` has a part, when the files of the source are kept: that of
+/// the part in the source, or of its weight. Empty where nobody knows.
+std::string home_file(const formats::Checkpoint& source, const PlannedTensor& planned,
+                      formats::Part part);
+
+/// Whether a tensor is decoded to FP32 tiles, band by band; other casts have a fused kernel.
+bool goes_through_bands(const formats::LogicalTensor& tensor, const PlannedTensor& planned);
+
+/// Makes the plan for an output in `dialect`. Throws, collected: rules that match nothing
+/// (kInvalidArgument), what cannot be computed or held (kUnsupported, with the tensors).
+Plan make_plan(const formats::Checkpoint& source, const Recipe& recipe,
+               const formats::Dialect& dialect, const PlanOptions& options);
+
+/// Hash over everything that decides the output's bytes: file names, headers, config, description
+/// and index.
+Hash128 plan_hash(const Plan& plan, const formats::TensorSource& source);
+
+}  // namespace ingot::convert

@@ -1,0 +1,126 @@
+#include "convert/plan/static_inputs.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "convert/plan/fused_groups.h"
+#include "convert/recipe/importance.h"
+
+namespace ingot::convert {
+namespace {
+
+constexpr std::string_view kNoRange = "--activation-scales has no input range for";
+constexpr std::string_view kHasBias =
+    "Ascend's static W8A8 folds a layer's bias into quant_bias, which this version does not do; "
+    "use "
+    "--activations dynamic, or keep";
+constexpr std::string_view kNoSource =
+    "--activations static needs --activation-scales FILE.safetensors (ingot calibrate SOURCE "
+    "--text "
+    "TEXT --out FILE.safetensors makes it), or --input-scale 1, for";
+
+bool is_asymmetric(const formats::SchemeSpelling& spelling) {
+  return std::any_of(spelling.parts.begin(), spelling.parts.end(),
+                     [](const auto& part) { return part.part == formats::Part::kInputOffset; });
+}
+
+InputScale scale_of(const PlannedTensor& planned, const InputRange& range) {
+  if (is_asymmetric(*planned.spelling)) return asymmetric_input_scale(range);
+  return symmetric_input_scale(formats::scheme_facts(planned.to).code, range,
+                               planned.spelling->global_divides);
+}
+
+// A quant_bias without the layer's own bias would compute another model.
+void refuse_biases(const formats::TensorSource& source, const Plan& plan, Refusals& refusals) {
+  std::set<std::string_view> names;
+  for (const formats::LogicalTensor& tensor : source.tensors()) {
+    if (tensor.name.ends_with(".bias")) names.insert(tensor.name);
+  }
+  for (const PlannedTensor& planned : plan.tensors) {
+    if (planned.spelling == nullptr || !is_asymmetric(*planned.spelling)) continue;
+    const std::string_view module = formats::module_name(source.tensors()[planned.tensor].name);
+    if (names.contains(fmt::format("{}.bias", module)))
+      refusals.add(ErrorCode::kUnsupported, std::string(kHasBias), module);
+  }
+}
+
+// Whether the file knows a tensor's columns; another number of them is refused.
+bool knows(const Importance& importance, const formats::LogicalTensor& tensor, Refusals& refusals) {
+  const std::string_view module = formats::module_name(tensor.name);
+  const auto place = importance.find(module);
+  if (!place || place->count == tensor.shape.back()) return place.has_value();
+  refusals.add(ErrorCode::kShapeMismatch,
+               fmt::format("--importance has {} columns where the weight has {}", place->count,
+                           tensor.shape.back()),
+               module);
+  return false;
+}
+
+}  // namespace
+
+void set_input_scales(const formats::TensorSource& source, const Choices& choices, Plan& plan,
+                      Refusals& refusals) {
+  std::map<FusedKey, std::optional<InputRange>> ranges;
+  const auto for_each_static = [&](const auto& visit) {
+    for (PlannedTensor& planned : plan.tensors) {
+      if (planned.spelling != nullptr &&
+          planned.spelling->activations == formats::Activations::kStatic)
+        visit(planned, source.tensors()[planned.tensor]);
+    }
+  };
+  refuse_biases(source, plan, refusals);
+  for_each_static([&](PlannedTensor& planned, const formats::LogicalTensor& tensor) {
+    if (choices.input_scale) {
+      const float scale = *choices.input_scale;
+      planned.input = {.scale = planned.spelling->global_divides ? 1.0F / scale : scale};
+      return;
+    }
+    const std::string_view module = formats::module_name(tensor.name);
+    if (choices.activation_scales == nullptr) {
+      refusals.add(ErrorCode::kMissingTensor, std::string(kNoSource), module);
+      return;
+    }
+    const auto found = choices.activation_scales->find(module);
+    if (!found) {
+      refusals.add(ErrorCode::kMissingTensor, std::string(kNoRange), module);
+      return;
+    }
+    auto& range = ranges[fused_key(tensor)];
+    if (!range) range = found;
+    range->include(*found);
+  });
+  for_each_static([&](PlannedTensor& planned, const formats::LogicalTensor& tensor) {
+    const auto range = ranges.find(fused_key(tensor));
+    if (range != ranges.end() && range->second) planned.input = scale_of(planned, *range->second);
+  });
+}
+
+void set_importance(const formats::TensorSource& source, const Choices& choices, Plan& plan,
+                    Refusals& refusals) {
+  if (choices.importance == nullptr) return;
+  if (choices.nvfp4_search == quantize::Nvfp4Search::kAmax) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--importance weights a search of scales, and --nvfp4-search amax is none (use mse "
+                "or 4over6)");
+  }
+  for (PlannedTensor& planned : plan.tensors) {
+    const formats::LogicalTensor& tensor = source.tensors()[planned.tensor];
+    if (planned.to != formats::SchemeId::kNvfp4 || planned.action != Action::kQuantize) continue;
+    if (tensor.encoding.scheme == formats::SchemeId::kMxfp4)
+      continue;  // codes are copied where they can be
+    ++plan.n_searched;
+    planned.is_weighted = knows(*choices.importance, tensor, refusals);
+    if (planned.is_weighted) ++plan.n_weighted;
+  }
+  refusals.throw_if_any();
+  if (plan.n_searched > 0 && plan.n_weighted == 0) {
+    throw Error(ErrorCode::kMissingTensor,
+                "--importance has mean squares of none of the tensors that become nvfp4 (made from "
+                "another model?)");
+  }
+}
+
+}  // namespace ingot::convert

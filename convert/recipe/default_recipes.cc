@@ -1,0 +1,234 @@
+#include "convert/recipe/default_recipes.h"
+
+#include <array>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "formats/base/error.h"
+
+namespace ingot::convert {
+
+using formats::Role;
+using formats::SchemeId;
+
+namespace {
+
+using enum RoleGroup;
+using enum Treatment;
+
+constexpr std::array<std::string_view, 8> kGroupNames = {"experts",   "shared-experts", "dense-mlp",
+                                                         "attention", "kv-b",           "indexer-q",
+                                                         "indexer-k", "never"};
+constexpr std::array<std::string_view, 4> kTreatmentNames = {"quantize", "on request", "bf16",
+                                                             "leave"};
+
+constexpr std::string_view kAsReleased = "as DeepSeek releases it";
+constexpr std::string_view kLinear = "a linear layer that every loader of the scheme quantizes";
+constexpr std::string_view kMlp = "nearly all parameters are here, and 4 bits hurt least";
+constexpr std::string_view kJoined = "engines join it with weights_proj, which is BF16";
+constexpr std::string_view kNarrow = "narrow and sensitive; published 4-bit models leave it";
+constexpr std::string_view kAbsorbed = "engines decode it for MLA; no published recipe has it so";
+constexpr std::string_view kAscend = "the recipes for Ascend leave it floating-point";
+constexpr std::string_view kIndexer = "no published recipe quantizes the indexer this way";
+
+// Beside these lines every recipe leaves kNever.
+constexpr std::array kLines = {
+    DefaultRecipeLine{SchemeId::kFp8Block, "", kExperts, kQuantize, kAsReleased},
+    DefaultRecipeLine{SchemeId::kFp8Block, "", kShared, kQuantize, kAsReleased},
+    DefaultRecipeLine{SchemeId::kFp8Block, "", kDenseMlp, kQuantize, kAsReleased},
+    DefaultRecipeLine{SchemeId::kFp8Block, "", kAttention, kQuantize, kAsReleased},
+    DefaultRecipeLine{SchemeId::kFp8Block, "", kKvB, kQuantize, kAsReleased},
+    DefaultRecipeLine{SchemeId::kFp8Block, "", kIndexerQ, kQuantize, kAsReleased},
+    DefaultRecipeLine{SchemeId::kFp8Block, "", kIndexerK, kQuantize, kAsReleased},
+
+    DefaultRecipeLine{SchemeId::kFp8Channel, "", kExperts, kQuantize, kLinear},
+    DefaultRecipeLine{SchemeId::kFp8Channel, "", kShared, kQuantize, kLinear},
+    DefaultRecipeLine{SchemeId::kFp8Channel, "", kDenseMlp, kQuantize, kLinear},
+    DefaultRecipeLine{SchemeId::kFp8Channel, "", kAttention, kQuantize, kLinear},
+    DefaultRecipeLine{SchemeId::kFp8Channel, "", kKvB, kQuantize, kLinear},
+    DefaultRecipeLine{SchemeId::kFp8Channel, "", kIndexerQ, kQuantize, kLinear},
+    DefaultRecipeLine{SchemeId::kFp8Channel, "", kIndexerK, kBf16, kJoined},
+
+    DefaultRecipeLine{SchemeId::kFp8Tensor, "", kExperts, kQuantize, kLinear},
+    DefaultRecipeLine{SchemeId::kFp8Tensor, "", kShared, kQuantize, kLinear},
+    DefaultRecipeLine{SchemeId::kFp8Tensor, "", kDenseMlp, kQuantize, kLinear},
+    DefaultRecipeLine{SchemeId::kFp8Tensor, "", kAttention, kQuantize, kLinear},
+    DefaultRecipeLine{SchemeId::kFp8Tensor, "", kKvB, kQuantize, kLinear},
+    DefaultRecipeLine{SchemeId::kFp8Tensor, "", kIndexerQ, kQuantize, kLinear},
+    DefaultRecipeLine{SchemeId::kFp8Tensor, "", kIndexerK, kBf16, kJoined},
+
+    DefaultRecipeLine{SchemeId::kInt8Channel, "", kExperts, kQuantize, kLinear},
+    DefaultRecipeLine{SchemeId::kInt8Channel, "", kShared, kQuantize, kLinear},
+    DefaultRecipeLine{SchemeId::kInt8Channel, "", kDenseMlp, kQuantize, kLinear},
+    DefaultRecipeLine{SchemeId::kInt8Channel, "", kAttention, kQuantize, kLinear},
+    DefaultRecipeLine{SchemeId::kInt8Channel, "modelslim", kKvB, kBf16, kAscend},
+    DefaultRecipeLine{SchemeId::kInt8Channel, "", kKvB, kQuantize, kLinear},
+    DefaultRecipeLine{SchemeId::kInt8Channel, "modelslim", kIndexerQ, kBf16, kAscend},
+    DefaultRecipeLine{SchemeId::kInt8Channel, "", kIndexerQ, kQuantize, kLinear},
+    DefaultRecipeLine{SchemeId::kInt8Channel, "", kIndexerK, kBf16, kJoined},
+
+    DefaultRecipeLine{SchemeId::kInt8Block, "", kExperts, kQuantize, kLinear},
+    DefaultRecipeLine{SchemeId::kInt8Block, "", kShared, kQuantize, kLinear},
+    DefaultRecipeLine{SchemeId::kInt8Block, "", kDenseMlp, kQuantize, kLinear},
+    DefaultRecipeLine{SchemeId::kInt8Block, "", kAttention, kQuantize, kLinear},
+    DefaultRecipeLine{SchemeId::kInt8Block, "", kKvB, kQuantize, kLinear},
+    DefaultRecipeLine{SchemeId::kInt8Block, "", kIndexerQ, kBf16, kIndexer},
+    DefaultRecipeLine{SchemeId::kInt8Block, "", kIndexerK, kBf16, kJoined},
+
+    DefaultRecipeLine{SchemeId::kNvfp4, "", kExperts, kQuantize, kMlp},
+    DefaultRecipeLine{SchemeId::kNvfp4, "", kShared, kQuantize, kMlp},
+    DefaultRecipeLine{SchemeId::kNvfp4, "", kDenseMlp, kQuantize, kMlp},
+    DefaultRecipeLine{SchemeId::kNvfp4, "", kAttention, kOnRequest, kNarrow},
+    DefaultRecipeLine{SchemeId::kNvfp4, "", kKvB, kLeave, kAbsorbed},
+    DefaultRecipeLine{SchemeId::kNvfp4, "", kIndexerQ, kLeave, kIndexer},
+    DefaultRecipeLine{SchemeId::kNvfp4, "", kIndexerK, kLeave, kJoined},
+
+    DefaultRecipeLine{SchemeId::kMxfp4, "", kExperts, kQuantize, kMlp},
+    DefaultRecipeLine{SchemeId::kMxfp4, "", kShared, kQuantize, kMlp},
+    DefaultRecipeLine{SchemeId::kMxfp4, "", kDenseMlp, kQuantize, kMlp},
+    DefaultRecipeLine{SchemeId::kMxfp4, "", kAttention, kOnRequest, kNarrow},
+    DefaultRecipeLine{SchemeId::kMxfp4, "", kKvB, kLeave, kAbsorbed},
+    DefaultRecipeLine{SchemeId::kMxfp4, "", kIndexerQ, kLeave, kIndexer},
+    DefaultRecipeLine{SchemeId::kMxfp4, "", kIndexerK, kLeave, kJoined},
+
+    DefaultRecipeLine{SchemeId::kMxfp8, "", kExperts, kQuantize, kLinear},
+    DefaultRecipeLine{SchemeId::kMxfp8, "", kShared, kQuantize, kLinear},
+    DefaultRecipeLine{SchemeId::kMxfp8, "", kDenseMlp, kQuantize, kLinear},
+    DefaultRecipeLine{SchemeId::kMxfp8, "", kAttention, kQuantize, kLinear},
+    DefaultRecipeLine{SchemeId::kMxfp8, "", kKvB, kLeave, kAbsorbed},
+    DefaultRecipeLine{SchemeId::kMxfp8, "", kIndexerQ, kLeave, kIndexer},
+    DefaultRecipeLine{SchemeId::kMxfp8, "", kIndexerK, kLeave, kJoined},
+};
+
+const DefaultRecipeLine* find_line(SchemeId to, std::string_view dialect, RoleGroup group) {
+  for (const DefaultRecipeLine& line : kLines) {
+    if (line.to == to && line.group == group && (line.dialect.empty() || line.dialect == dialect))
+      return &line;
+  }
+  return nullptr;
+}
+
+Rule default_rule(std::string_view selector, std::string_view scheme) {
+  return make_rule(selector, scheme, RuleOrigin::kDefault);
+}
+
+void add_mtp_rules(Recipe& recipe, const formats::ModelConfig& config) {
+  if (recipe.mtp != MtpPolicy::kBf16 && recipe.mtp != MtpPolicy::kKeep) return;
+  if (config.num_nextn_predict_layers == 0) return;
+  const auto first = static_cast<std::uint32_t>(config.num_hidden_layers);
+  if (recipe.mtp == MtpPolicy::kBf16) {
+    Rule cast = default_rule("*", "bf16");
+    cast.quantized_only = true;
+    cast.first_layer = first;
+    recipe.rules.push_back(std::move(cast));
+  }
+  Rule keep = default_rule("*", "keep");
+  keep.first_layer = first;
+  recipe.rules.push_back(std::move(keep));
+}
+
+}  // namespace
+
+std::string_view role_group_name(RoleGroup group) {
+  return kGroupNames[static_cast<std::size_t>(group)];
+}
+
+std::string_view treatment_name(Treatment treatment) {
+  return kTreatmentNames[static_cast<std::size_t>(treatment)];
+}
+
+RoleGroup role_group_of(Role role) {
+  switch (role) {
+    case Role::kExpertGate:
+    case Role::kExpertUp:
+    case Role::kExpertDown:
+    case Role::kExpertsGateUp:
+    case Role::kExpertsDown:
+      return kExperts;
+    case Role::kSharedGate:
+    case Role::kSharedUp:
+    case Role::kSharedDown:
+      return kShared;
+    case Role::kDenseGate:
+    case Role::kDenseUp:
+    case Role::kDenseDown:
+      return kDenseMlp;
+    case Role::kQProj:
+    case Role::kKProj:
+    case Role::kVProj:
+    case Role::kQaProj:
+    case Role::kQbProj:
+    case Role::kKvaProj:
+    case Role::kOProj:
+      return kAttention;
+    case Role::kKvbProj:
+      return kKvB;
+    case Role::kIndexerQ:
+      return kIndexerQ;
+    case Role::kIndexerK:
+      return kIndexerK;
+    default:
+      return kNever;
+  }
+}
+
+std::span<const DefaultRecipeLine> default_recipe_lines() {
+  return kLines;
+}
+
+MtpPolicy default_mtp_policy(SchemeId to) {
+  return to == SchemeId::kNvfp4 || to == SchemeId::kMxfp4 ? MtpPolicy::kBf16 : MtpPolicy::kConvert;
+}
+
+const formats::Dialect& target_dialect(const Recipe& recipe, const formats::Dialect& of_source) {
+  if (!recipe.choices.dialect.empty()) {
+    const formats::Dialect* dialect = formats::find_dialect(recipe.choices.dialect);
+    if (dialect != nullptr) return *dialect;
+    std::string names;
+    for (const formats::Dialect* row : formats::dialects())
+      names += fmt::format("{}{}", names.empty() ? "" : ", ", row->name);
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--dialect '{}' is none of {}", recipe.choices.dialect, names));
+  }
+  const auto default_of = [&](SchemeId scheme) -> const formats::Dialect& {
+    return formats::default_dialect(scheme, recipe.choices.activations);
+  };
+  if (recipe.to && formats::scheme_facts(*recipe.to).quantized) return default_of(*recipe.to);
+  for (const Rule& rule : recipe.rules) {
+    if (!rule.scheme || !formats::scheme_facts(*rule.scheme).quantized) continue;
+    if (formats::find_spelling(of_source, *rule.scheme) == nullptr) return default_of(*rule.scheme);
+  }
+  return of_source;
+}
+
+void add_default_rules(Recipe& recipe, const formats::Family& family,
+                       const formats::ModelConfig& config, const formats::Dialect& dialect) {
+  if (!recipe.mtp && recipe.to) recipe.mtp = default_mtp_policy(*recipe.to);
+  add_mtp_rules(recipe, config);
+  if (!recipe.to) return;
+  const std::string_view word = formats::scheme_facts(*recipe.to).name;
+  if (!formats::scheme_facts(*recipe.to).quantized || family.rules.empty()) {
+    // What its makers left alone stays, whatever its dtype.
+    Rule rule = default_rule("*", word);
+    rule.quantized_only = true;
+    recipe.rules.push_back(std::move(rule));
+    return;
+  }
+  std::set<Role> seen;
+  for (const formats::TensorRule& row : family.rules) {
+    if (!row.fp8_by_default || !seen.insert(row.role).second) continue;
+    const DefaultRecipeLine* line = find_line(*recipe.to, dialect.name, role_group_of(row.role));
+    if (line == nullptr || line->treatment == kLeave) continue;
+    const std::string selector = fmt::format("role:{}", formats::role_name(row.role));
+    if (line->treatment == kBf16) {
+      Rule rule = default_rule(selector, "bf16");
+      rule.quantized_only = true;
+      recipe.rules.push_back(std::move(rule));
+    } else if (line->treatment == kQuantize || recipe.choices.quantize_attention) {
+      recipe.rules.push_back(default_rule(selector, word));
+    }
+  }
+}
+
+}  // namespace ingot::convert

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include "convert/recipe/recipe.h"
+
+namespace ingot::convert {
+
+/// Kinds of tensors that the default recipes treat alike.
+enum class RoleGroup : std::uint8_t {
+  kExperts,    ///< routed experts, one by one or stacked
+  kShared,     ///< shared experts
+  kDenseMlp,   ///< MLP of layers without experts
+  kAttention,  ///< q, k, v, q_a, q_b, kv_a and o projections
+  kKvB,        ///< kv_b projection, which engines take apart for MLA
+  kIndexerQ,   ///< wq_b of the sparse-attention indexer
+  kIndexerK,   ///< wk of the indexer, which engines join with weights_proj
+  kNever,      ///< embedding, head, norms, router and its bias, weights_proj, k_norm, eh_proj
+};
+std::string_view role_group_name(RoleGroup group);
+RoleGroup role_group_of(formats::Role role);
+
+/// What a default recipe does with a group.
+enum class Treatment : std::uint8_t {
+  kQuantize,
+  kOnRequest,  ///< only with --quantize-attention
+  kBf16,       ///< what the source holds quantized becomes BF16
+  kLeave,      ///< stays as it is where the target dialect can hold it, else becomes BF16
+};
+std::string_view treatment_name(Treatment treatment);
+
+/// One line of a default recipe. The first line that fits target, dialect and group holds.
+struct DefaultRecipeLine {
+  formats::SchemeId to{};
+  std::string_view dialect;  ///< empty: any
+  RoleGroup group{};
+  Treatment treatment{};
+  std::string_view reason;
+};
+std::span<const DefaultRecipeLine> default_recipe_lines();
+
+/// What MTP layers become when nobody says: kBf16 for nvfp4 and mxfp4, else kConvert.
+MtpPolicy default_mtp_policy(formats::SchemeId to);
+
+/// The dialect of the output: Choices::dialect, else for --to the default of its scheme with the
+/// activations asked for, else the source's if it holds every scheme that a rule names, else the
+/// default of the first that it does not. Throws kInvalidArgument for a name that no dialect has.
+const formats::Dialect& target_dialect(const Recipe& recipe, const formats::Dialect& of_source);
+
+/// Appends the rules of last resort: what `recipe.mtp` and `recipe.to` mean for this model in this
+/// dialect. Plain targets take in what the source holds quantized; so does any target for the
+/// generic family, which has no roles.
+void add_default_rules(Recipe& recipe, const formats::Family& family,
+                       const formats::ModelConfig& config, const formats::Dialect& dialect);
+
+}  // namespace ingot::convert

@@ -1,0 +1,305 @@
+#include "convert/recipe/recipe.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdlib>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "convert/recipe/activation_scales.h"
+#include "convert/recipe/importance.h"
+#include "formats/base/error.h"
+
+namespace ingot::convert {
+
+using formats::Json;
+using formats::LogicalTensor;
+using formats::SchemeId;
+
+namespace {
+
+constexpr std::string_view kRolePrefix = "role:";
+constexpr std::string_view kKeep = "keep";
+
+struct Allowance {
+  std::string_view name;
+  std::vector<Pattern> Allowances::*patterns;
+};
+constexpr std::array kAllowances = {Allowance{"nan-code", &Allowances::nan_code},
+                                    Allowance{"zero-scale", &Allowances::zero_scale},
+                                    Allowance{"unknown-tensor", &Allowances::unknown_tensor},
+                                    Allowance{"nonfinite", &Allowances::nonfinite},
+                                    Allowance{"f16-overflow", &Allowances::f16_overflow},
+                                    Allowance{"engine-refuses", &Allowances::engine_refuses}};
+
+// The words of an option and what each means.
+template <typename Value>
+struct Word {
+  std::string_view word;
+  Value value;
+};
+constexpr std::array kMtpPolicies = {
+    Word<MtpPolicy>{"convert", MtpPolicy::kConvert}, Word<MtpPolicy>{"bf16", MtpPolicy::kBf16},
+    Word<MtpPolicy>{"keep", MtpPolicy::kKeep}, Word<MtpPolicy>{"drop", MtpPolicy::kDrop}};
+constexpr std::array kGrids = {Word<quantize::Fp8Grid>{"amax", quantize::Fp8Grid::kAmax},
+                               Word<quantize::Fp8Grid>{"ue8m0", quantize::Fp8Grid::kUe8m0}};
+constexpr std::array kSearches = {
+    Word<quantize::Nvfp4Search>{"amax", quantize::Nvfp4Search::kAmax},
+    Word<quantize::Nvfp4Search>{"4over6", quantize::Nvfp4Search::kFourOverSix},
+    Word<quantize::Nvfp4Search>{"mse", quantize::Nvfp4Search::kMse}};
+constexpr std::array kVias = {Word<Via>{"f32", Via::kF32}, Word<Via>{"bf16", Via::kBf16}};
+
+template <typename Words>
+auto parse_word(const Words& words, std::string_view word, std::string_view where) {
+  std::string choices;
+  for (const auto& row : words) {
+    if (row.word == word) return row.value;
+    choices += fmt::format("{}{}", choices.empty() ? "" : ", ", row.word);
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("{} '{}' is none of {}", where, word, choices));
+}
+
+template <typename Words, typename Value>
+std::string_view word_of(const Words& words, Value value) {
+  for (const auto& row : words) {
+    if (row.value == value) return row.word;
+  }
+  return "";
+}
+
+std::string scheme_word(const std::optional<SchemeId>& scheme) {
+  return std::string(scheme ? formats::scheme_facts(*scheme).name : kKeep);
+}
+
+std::string lower_case(std::string_view word) {
+  std::string text(word);
+  for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return text;
+}
+
+std::string_view origin_name(RuleOrigin origin) {
+  switch (origin) {
+    case RuleOrigin::kRule:
+      return "--rule";
+    case RuleOrigin::kRecipe:
+      return "--recipe";
+    case RuleOrigin::kDefault:
+      return "default";
+  }
+  return "";
+}
+
+}  // namespace
+
+bool Rule::matches(const LogicalTensor& tensor) const {
+  if (first_layer && !(tensor.layer && *tensor.layer >= *first_layer)) return false;
+  if (quantized_only && !formats::scheme_facts(tensor.encoding.scheme).quantized) return false;
+  if (!pattern) return role == (tensor.rule != nullptr ? tensor.rule->role : formats::Role::kOther);
+  return pattern->matches(tensor.name);
+}
+
+bool Rule::spares(const LogicalTensor& tensor) const {
+  const SchemeId from = tensor.encoding.scheme;
+  if (!scheme || formats::scheme_facts(*scheme).quantized || formats::scheme_facts(from).quantized)
+    return false;
+  const bool names_it = pattern == nullptr || selector == tensor.name;
+  return !names_it &&
+         formats::scheme_facts(from).code_bits > formats::scheme_facts(*scheme).code_bits;
+}
+
+void Allowances::add(std::string_view text) {
+  const std::size_t equals = text.find('=');
+  for (const Allowance& row : kAllowances) {
+    if (text.substr(0, equals) != row.name) continue;
+    if (equals == std::string_view::npos || equals + 1 == text.size()) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("--allow {0} needs a pattern: {0}=PATTERN", row.name));
+    }
+    (this->*row.patterns).emplace_back(text.substr(equals + 1));
+    return;
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("--allow '{}' is not KIND=PATTERN with KIND one of {}", text,
+                          fmt::join(kinds(), ", ")));
+}
+
+std::vector<std::string_view> Allowances::kinds() {
+  std::vector<std::string_view> names;
+  for (const Allowance& row : kAllowances) names.push_back(row.name);
+  return names;
+}
+
+bool any_matches(const std::vector<Pattern>& patterns, const std::string& name) {
+  return std::any_of(patterns.begin(), patterns.end(),
+                     [&](const Pattern& pattern) { return pattern.matches(name); });
+}
+
+Decision Recipe::decide(const LogicalTensor& tensor) const {
+  Decision decision;
+  for (const Rule& rule : rules) {
+    if (!rule.matches(tensor)) continue;
+    if (!rule.spares(tensor)) {
+      decision.rule = &rule;
+      decision.scheme = rule.scheme;
+      return decision;
+    }
+    if (decision.spared_by == nullptr) decision.spared_by = &rule;
+  }
+  return decision;
+}
+
+void Recipe::check_all_matched(std::span<const LogicalTensor> tensors) const {
+  ErrorList errors;
+  for (const Rule& rule : rules) {
+    if (rule.origin == RuleOrigin::kDefault) continue;
+    if (std::any_of(tensors.begin(), tensors.end(),
+                    [&](const LogicalTensor& t) { return rule.matches(t); }))
+      continue;
+    Error error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("{}{} '{}={}' matches no tensor (see ingot inspect --tensors for the names)",
+                    rule.line > 0 ? fmt::format("line {}: ", rule.line) : "",
+                    origin_name(rule.origin), rule.selector, scheme_word(rule.scheme)));
+    errors.add(error.in_file(rule.file));
+  }
+  errors.throw_if_any();
+}
+
+Json Recipe::to_json() const {
+  Json json = {{"to", to ? Json(scheme_word(to)) : Json(nullptr)},
+               {"mtp", mtp ? Json(std::string(mtp_policy_name(*mtp))) : Json(nullptr)},
+               {"choices", choices.to_json()},
+               {"rules", Json::array()},
+               {"allow", Json::object()}};
+  for (const Rule& rule : rules) {
+    Json row = {{"match", rule.selector},
+                {"scheme", scheme_word(rule.scheme)},
+                {"origin", std::string(origin_name(rule.origin))}};
+    if (rule.quantized_only) row["quantized_only"] = true;
+    if (rule.first_layer) row["first_layer"] = *rule.first_layer;
+    json["rules"].push_back(std::move(row));
+  }
+  for (const Allowance& row : kAllowances) {
+    for (const Pattern& pattern : allow.*row.patterns)
+      json["allow"][std::string(row.name)].push_back(pattern.text());
+  }
+  return json;
+}
+
+Rule parse_rule(std::string_view text) {
+  const std::size_t equals = text.rfind('=');
+  if (equals == std::string_view::npos) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--rule '{}' is not PATTERN=SCHEME", text));
+  }
+  return make_rule(text.substr(0, equals), text.substr(equals + 1), RuleOrigin::kRule);
+}
+
+Rule make_rule(std::string_view selector, std::string_view word, RuleOrigin origin) {
+  Rule rule{.selector = std::string(selector), .scheme = {}, .origin = origin, .pattern = nullptr};
+  if (lower_case(word) != kKeep)
+    rule.scheme = parse_scheme_word(word, fmt::format("rule '{}'", selector));
+  if (selector.starts_with(kRolePrefix)) {
+    const std::string_view name = selector.substr(kRolePrefix.size());
+    const auto role = formats::find_role(name);
+    if (!role) {
+      throw Error(
+          ErrorCode::kInvalidArgument,
+          fmt::format("rule '{}': no role '{}' (see ingot inspect for the roles of a checkpoint)",
+                      selector, name));
+    }
+    rule.role = *role;
+  } else {
+    rule.pattern = std::make_shared<const Pattern>(selector);
+  }
+  return rule;
+}
+
+SchemeId parse_scheme_word(std::string_view word, std::string_view where) {
+  const auto scheme = formats::find_scheme(lower_case(word));
+  if (scheme && *scheme != SchemeId::kRaw) return *scheme;
+  std::string choices;
+  for (const formats::SchemeFacts& row : formats::schemes()) {
+    if (row.id != SchemeId::kRaw) choices += fmt::format("{}, ", row.name);
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("{}: no scheme '{}' (choose from {}or keep; see ingot list schemes)",
+                          where, word, choices));
+}
+
+MtpPolicy parse_mtp_policy(std::string_view word, std::string_view where) {
+  return parse_word(kMtpPolicies, word, where);
+}
+
+std::string_view mtp_policy_name(MtpPolicy policy) {
+  return word_of(kMtpPolicies, policy);
+}
+
+quantize::Fp8Grid parse_fp8_grid(std::string_view word) {
+  return parse_word(kGrids, word, "--fp8-grid");
+}
+
+quantize::Nvfp4Search parse_nvfp4_search(std::string_view word) {
+  return parse_word(kSearches, word, "--nvfp4-search");
+}
+
+Via parse_via(std::string_view word) {
+  return parse_word(kVias, word, "--via");
+}
+
+float parse_input_scale(std::string_view word) {
+  const std::string text(word);
+  char* end = nullptr;
+  const float scale = std::strtof(text.c_str(), &end);
+  if (text.empty() || *end != '\0' || !std::isfinite(scale) || !(scale > 0)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--input-scale '{}' is no number above zero", word));
+  }
+  return scale;
+}
+
+formats::Activations parse_activations(std::string_view word) {
+  if (const auto found = formats::find_activations(word)) return *found;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("--activations '{}' is none of weight-only, dynamic, static", word));
+}
+
+namespace {
+
+// The file, and which experts it knows from their peers alone.
+void record_statistics(const std::string& key, const Hash128& hash, const FilledExperts& filled,
+                       Json& json) {
+  json[key] = hash.hex();
+  if (filled.empty()) return;
+  Json& record = json[key + "_filled"] = {{"experts", 0}, {"layers", Json::object()}};
+  std::size_t n_experts = 0;
+  for (const auto& [layer, experts] : filled) {
+    record["layers"][layer] = experts;
+    n_experts += experts.size();
+  }
+  record["experts"] = n_experts;
+}
+
+}  // namespace
+
+Json Choices::to_json() const {
+  Json json = {{"dialect", dialect},
+               {"activations",
+                activations ? Json(std::string(activations_name(*activations))) : Json(nullptr)},
+               {"fp8_grid", fp8_grid ? Json(std::string(word_of(kGrids, *fp8_grid))) : Json()},
+               {"nvfp4_search", std::string(word_of(kSearches, nvfp4_search))},
+               {"via", std::string(word_of(kVias, via))},
+               {"quantize_attention", quantize_attention}};
+  if (input_scale) json["input_scale"] = *input_scale;
+  if (activation_scales)
+    record_statistics("activation_scales", activation_scales->hash(), activation_scales->filled(),
+                      json);
+  if (importance) record_statistics("importance", importance->hash(), importance->filled(), json);
+  if (scales_from) json["scales_from"] = scales_from_fingerprint;
+  return json;
+}
+
+}  // namespace ingot::convert

@@ -1,0 +1,212 @@
+#include "convert/run/part_writer.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "convert/run/stage_timer.h"
+#include "formats/base/error.h"
+
+namespace ingot::convert {
+
+using shard::PartDeal;
+
+namespace {
+
+// A stretch of this size is hashed while it is in cache.
+constexpr std::uint64_t kLeaseBytes = std::uint64_t{1} << 20;
+
+}  // namespace
+
+PartWriter::PartWriter(ItemContext& context, std::uint32_t item, std::size_t part)
+    : context_(context), item_(item), part_(context.plan.tensors[item].parts[part]) {
+  const Plan& plan = context.plan;
+  const PlannedTensor& planned = plan.tensors[item];
+  const auto places = plan.places_of(part_);
+  std::size_t n_hashers = 0;
+  for (const PlannedPlace& place : places) {
+    const bool is_share = place.ep_rank != PlannedPlace::kAllExperts;
+    targets_.push_back({.place = &place,
+                        .file = &plan.files[place.file],
+                        .deal = plan.deal(context.source, planned, part, place.ep_rank),
+                        .first_hasher = is_share ? n_hashers : 0});
+    const PartDeal& deal = targets_.back().deal;
+    const std::size_t own = deal.kind() == PartDeal::Kind::kWhole ? 1 : deal.n_slices();
+    n_hashers = is_share ? n_hashers + own : std::max(n_hashers, own);
+  }
+  hashers_.resize(n_hashers);
+  const PartDeal& first = targets_.front().deal;
+  if (planned.fit != shard::Fit{}) {
+    const formats::Shape shape = plan.part_shape(context.source, planned, part);
+    if (first.whole_shape() != shape) {
+      fitter_.emplace(part_.part, part_.dtype, shape, plan.fitted(context.source, planned, part));
+    }
+  }
+  is_plain_ = !fitter_ && targets_.size() == 1 && targets_.front().file->members.size() == 1 &&
+              first.kind() == PartDeal::Kind::kWhole && first.slice_bytes() == first.whole_bytes();
+  runs_.resize(first.n_slices());
+}
+
+std::optional<WindowWriter::Lease> PartWriter::lease(std::uint64_t n_bytes) {
+  n_bytes = std::min({n_bytes, kLeaseBytes, std::uint64_t{context_.writer.window_bytes()}});
+  if (fitter_ || targets_.size() != 1 || n_bytes == 0) return std::nullopt;
+  const Target& target = targets_.front();
+  std::uint32_t member = 0;
+  std::uint64_t offset = written_;
+  leased_hasher_ = target.first_hasher;
+  if (target.deal.kind() == PartDeal::Kind::kWhole) {
+    if (target.file->members.size() != 1 ||
+        target.deal.slice_bytes() != target.deal.whole_bytes()) {
+      return std::nullopt;
+    }
+  } else if (target.deal.kind() == PartDeal::Kind::kCut) {
+    const auto run = target.deal.run_at(written_, n_bytes);
+    // Short stretches are gathered, so that a slice gets many at a time.
+    if (!run || run->n_bytes < n_bytes / 2 || run->slice < target.place->first_slice)
+      return std::nullopt;
+    member = run->slice - target.place->first_slice;
+    if (member >= target.file->members.size()) return std::nullopt;
+    n_bytes = run->n_bytes;
+    offset = run->slice_offset;
+    leased_hasher_ += run->slice;
+  } else {
+    return std::nullopt;
+  }
+  return context_.writer.acquire(target.file->first_member + member, target.place->offset + offset,
+                                 n_bytes);
+}
+
+std::optional<WindowWriter::Lease> PartWriter::lease_all(std::uint64_t n_bytes) {
+  if (n_bytes == 0 || n_bytes > kLeaseBytes || n_bytes > context_.writer.window_bytes())
+    return std::nullopt;
+  const Target& target = targets_.front();
+  if (target.deal.kind() == PartDeal::Kind::kCut) {
+    const auto run = target.deal.run_at(written_, n_bytes);
+    if (!run || run->n_bytes != n_bytes) return std::nullopt;
+  }
+  return lease(n_bytes);
+}
+
+// Replicas (of a whole part, or of a slice that several EP ranks hold) are hashed once.
+bool PartWriter::is_replica(const Target& target) const {
+  const Target& first = targets_.front();
+  if (&target == &first || target.place->ep_rank != PlannedPlace::kAllExperts) return false;
+  return target.deal.kind() == PartDeal::Kind::kWhole ||
+         target.place->first_slice == first.place->first_slice;
+}
+
+void PartWriter::hash(TensorHasher& hasher, std::span<const std::byte> bytes) {
+  const StageTimer timer(context_.times.hash_ns, context_.times.hash_bytes, bytes.size());
+  hasher.update(bytes);
+}
+
+void PartWriter::commit(const WindowWriter::Lease& lease) {
+  std::uint64_t n_bytes = 0;
+  for (std::size_t i = 0; i < lease.n_pieces; ++i) {
+    hash(hashers_[leased_hasher_], lease.pieces[i]);
+    n_bytes += lease.pieces[i].size();
+  }
+  context_.writer.commit(lease, item_);
+  written_ += n_bytes;
+  scattered_ += n_bytes;
+  context_.done_bytes.fetch_add(n_bytes, std::memory_order_relaxed);
+}
+
+void PartWriter::write(std::span<const std::byte> bytes) {
+  written_ += bytes.size();
+  if (fitter_) {
+    fitter_->push(bytes, [this](std::span<const std::byte> fitted) { scatter(fitted); });
+  } else {
+    scatter(bytes);
+  }
+}
+
+void PartWriter::scatter(std::span<const std::byte> bytes) {
+  for (const Target& target : targets_) {
+    if (target.deal.slice_bytes() != target.deal.whole_bytes()) {
+      scatter_runs(target, bytes);
+    } else {
+      scatter_whole(target, bytes);
+    }
+  }
+  scattered_ += bytes.size();
+}
+
+template <typename Fill>
+void PartWriter::put(const Target& target, std::uint32_t member, std::uint64_t offset,
+                     std::uint64_t n_bytes, TensorHasher* hasher, Fill&& fill) {
+  const std::uint64_t most = std::min<std::uint64_t>(kLeaseBytes, context_.writer.window_bytes());
+  for (std::uint64_t done = 0; done < n_bytes;) {
+    const std::uint64_t n = std::min(most, n_bytes - done);
+    const WindowWriter::Lease lease = context_.writer.acquire(
+        target.file->first_member + member, target.place->offset + offset + done, n);
+    for (std::size_t i = 0; i < lease.n_pieces; ++i) {
+      fill(lease.pieces[i]);
+      if (hasher != nullptr) hash(*hasher, lease.pieces[i]);
+    }
+    context_.writer.commit(lease, item_);
+    done += n;
+  }
+  context_.done_bytes.fetch_add(n_bytes, std::memory_order_relaxed);
+}
+
+void PartWriter::scatter_whole(const Target& target, std::span<const std::byte> bytes) {
+  const bool first_only = target.deal.kind() == PartDeal::Kind::kFirstOnly;
+  const auto n_members = static_cast<std::uint32_t>(target.file->members.size());
+  for (std::uint32_t member = 0; member < n_members; ++member) {
+    const std::uint32_t slice = target.place->first_slice + member;
+    const std::size_t h = target.first_hasher + (first_only ? slice : 0);
+    const bool hashes = !is_replica(target) && (first_only || member == 0);
+    std::span<const std::byte> rest = bytes;
+    put(target, member, scattered_, bytes.size(), hashes ? &hashers_[h] : nullptr,
+        [&](std::span<std::byte> piece) {
+          if (first_only && slice > 0) {
+            std::memset(piece.data(), 0, piece.size());
+          } else {
+            std::memcpy(piece.data(), rest.data(), piece.size());
+          }
+          rest = rest.subspan(piece.size());
+        });
+  }
+}
+
+void PartWriter::scatter_runs(const Target& target, std::span<const std::byte> bytes) {
+  for (auto& list : runs_) list.clear();
+  target.deal.for_each_run(scattered_, bytes.size(),
+                           [&](const PartDeal::Run& run) { runs_[run.slice].push_back(run); });
+  // Of a stack whose experts are shared out and not cut, every member has the same.
+  const bool is_cut = target.deal.kind() == PartDeal::Kind::kCut;
+  const auto n_members = static_cast<std::uint32_t>(target.file->members.size());
+  for (std::uint32_t member = 0; member < n_members; ++member) {
+    const std::uint32_t slice = is_cut ? target.place->first_slice + member : 0;
+    const bool hashes = !is_replica(target) && (is_cut || member == 0);
+    const std::vector<PartDeal::Run>& runs = runs_[slice];
+    if (runs.empty()) continue;
+    const std::uint64_t begin = runs.front().slice_offset;
+    const std::uint64_t n_bytes = runs.back().slice_offset + runs.back().n_bytes - begin;
+    std::size_t at = 0;
+    std::uint64_t used = 0;  // of runs[at]
+    put(target, member, begin, n_bytes, hashes ? &hashers_[target.first_hasher + slice] : nullptr,
+        [&](std::span<std::byte> piece) {
+          while (!piece.empty()) {
+            const PartDeal::Run& run = runs[at];
+            const std::uint64_t n = std::min<std::uint64_t>(piece.size(), run.n_bytes - used);
+            std::memcpy(piece.data(), bytes.data() + (run.whole_offset - scattered_) + used, n);
+            piece = piece.subspan(n);
+            used += n;
+            if (used == run.n_bytes) {
+              ++at;
+              used = 0;
+            }
+          }
+        });
+  }
+}
+
+std::vector<Hash128> PartWriter::finish() {
+  INGOT_CHECK(written_ == part_.n_bytes && scattered_ == targets_.front().deal.whole_bytes());
+  std::vector<Hash128> hashes;
+  for (TensorHasher& hasher : hashers_) hashes.push_back(hasher.finish());
+  return hashes;
+}
+
+}  // namespace ingot::convert

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "convert/plan/fitted_part.h"
+#include "convert/run/item_runner.h"
+#include "formats/base/hash.h"
+#include "shard/cut/part_deal.h"
+
+namespace ingot::convert {
+
+/// Writes one part of one tensor: takes the bytes of the whole, in order, and puts them wherever
+/// the plan wants them: one file, or slices and replicas in the files of many ranks, retiled or
+/// padded first if need be. Hashes what it writes, slice by slice.
+class PartWriter {
+ public:
+  PartWriter(ItemContext& context, std::uint32_t item, std::size_t part);
+
+  /// Memory in the output for the next bytes, n_bytes at most, when they go to one place and in one
+  /// stretch; nothing otherwise: then write() takes them. To be filled and committed before the
+  /// next call.
+  std::optional<WindowWriter::Lease> lease(std::uint64_t n_bytes);
+  /// The same for exactly n_bytes.
+  std::optional<WindowWriter::Lease> lease_all(std::uint64_t n_bytes);
+  /// Hashes the lease's bytes (pieces in cache, if just filled) and hands them over.
+  void commit(const WindowWriter::Lease& lease);
+
+  void write(std::span<const std::byte> bytes);
+
+  /// Bytes of the whole taken so far.
+  [[nodiscard]] std::uint64_t written() const { return written_; }
+  /// Whether the part stands in one place, as it came: its hash is that of the whole.
+  [[nodiscard]] bool is_plain() const { return is_plain_; }
+  /// Hashes by slice, when every byte was taken: one for a part that is whole everywhere, one per
+  /// slice of a cut one, place by place for stacked experts that are shared out.
+  std::vector<Hash128> finish();
+
+ private:
+  struct Target {
+    const PlannedPlace* place;
+    const PlannedFile* file;
+    shard::PartDeal deal;
+    std::size_t first_hasher;
+  };
+
+  void scatter(std::span<const std::byte> bytes);
+  void scatter_whole(const Target& target, std::span<const std::byte> bytes);
+  void scatter_runs(const Target& target, std::span<const std::byte> bytes);
+  /// Fills [offset, offset + n) of a slice from `fill(piece)`, called for consecutive pieces.
+  template <typename Fill>
+  void put(const Target& target, std::uint32_t member, std::uint64_t offset, std::uint64_t n_bytes,
+           TensorHasher* hasher, Fill&& fill);
+  [[nodiscard]] bool is_replica(const Target& target) const;
+  void hash(TensorHasher& hasher, std::span<const std::byte> bytes);
+
+  ItemContext& context_;
+  const std::uint32_t item_;
+  const PlannedPart& part_;
+  bool is_plain_ = false;
+  std::vector<Target> targets_;
+  std::vector<TensorHasher> hashers_;
+  std::optional<PartFitter> fitter_;
+  std::uint64_t written_ = 0;    // of the whole, as it comes
+  std::uint64_t scattered_ = 0;  // of the fitted whole
+  std::size_t leased_hasher_ = 0;
+  std::vector<std::vector<shard::PartDeal::Run>> runs_;  // by slice, of the bytes at hand
+};
+
+}  // namespace ingot::convert

@@ -1,0 +1,396 @@
+#include "convert/run/window_writer.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include <fcntl.h>
+
+#include "formats/base/checked.h"
+#include "formats/base/error.h"
+
+namespace ingot::convert {
+namespace {
+
+constexpr std::uint64_t kDirectAlignment = 4096;
+// Small windows share their memory, for the sake of huge pages.
+constexpr std::size_t kAllocationBytes = std::size_t{2} << 20;
+
+}  // namespace
+
+// The map entry lives from the first byte until the window is written, over any number of buffers.
+struct WindowWriter::Window {
+  Key key;
+  std::uint64_t start = 0;   // in the file
+  std::uint64_t length = 0;  // shorter at the end of the file
+  std::uint64_t filled = 0;  // bytes committed in all, earlier buffers and runs included
+  bool partial = false;      // some bytes are on disk already: write ranges, not the whole
+  bool busy = false;         // queued or being written
+  unsigned pins = 0;
+  std::span<std::byte> buffer;  // empty without one
+  bool is_idle = false;         // has a buffer, no pins, not busy
+  std::list<Window*>::iterator idle;
+  std::vector<std::pair<std::uint64_t, std::uint64_t>>
+      ranges;                        // committed into this buffer: (offset, bytes)
+  std::vector<std::uint32_t> items;  // with bytes in this buffer
+};
+
+WindowWriter::WindowWriter(StagedFiles& staged, std::vector<File> files, const Options& options,
+                           DurableCallback durable)
+    : options_(options),
+      durable_(std::move(durable)),
+      files_(staged, std::move(files), options.direct, options.max_open_files),
+      last_sync_(std::chrono::steady_clock::now()) {
+  INGOT_CHECK(options_.window_bytes % kDirectAlignment == 0 && options_.max_windows >= 2);
+  for (std::uint32_t file = 0; file < files_.count(); ++file)
+    progress_.push_back({.remaining = files_.n_bytes(file)});
+  try {
+    for (std::size_t i = 0; i < options_.writer_threads; ++i)
+      threads_.emplace_back([this] { run_writer(); });
+  } catch (...) {
+    // Those that are there wait for windows, and are waited for.
+    stop_threads();
+    throw;
+  }
+}
+
+WindowWriter::~WindowWriter() {
+  stop_threads();
+}
+
+void WindowWriter::mark_written(std::uint32_t file, std::uint64_t offset, std::uint64_t n_bytes) {
+  const std::lock_guard lock(mutex_);
+  progress_[file].remaining -= n_bytes;
+  while (n_bytes > 0) {
+    Window& window = window_for(file, offset / options_.window_bytes);
+    const std::uint64_t n = std::min(n_bytes, window.start + window.length - offset);
+    window.filled += n;
+    window.partial = true;
+    if (window.filled == window.length) windows_.erase(window.key);
+    offset += n;
+    n_bytes -= n;
+  }
+}
+
+WindowWriter::Window& WindowWriter::window_for(std::uint32_t file, std::uint64_t index) {
+  auto& slot = windows_[{file, index}];
+  if (!slot) {
+    slot = std::make_unique<Window>();
+    slot->key = {file, index};
+    slot->start = index * options_.window_bytes;
+    slot->length =
+        std::min<std::uint64_t>(options_.window_bytes, files_.n_bytes(file) - slot->start);
+  }
+  return *slot;
+}
+
+void WindowWriter::set_idle(Window& window) {
+  window.idle = idle_.insert(idle_.end(), &window);
+  window.is_idle = true;
+}
+
+void WindowWriter::unset_idle(Window& window) {
+  if (window.is_idle) idle_.erase(window.idle);
+  window.is_idle = false;
+}
+
+void WindowWriter::make_buffers() {
+  const std::size_t n = std::clamp<std::size_t>(kAllocationBytes / options_.window_bytes, 1,
+                                                options_.max_windows - buffers_made_);
+  const std::span<std::byte> memory = memory_.emplace_back(n * options_.window_bytes).span();
+  for (std::size_t i = 0; i < n; ++i) {
+    free_buffers_.push_back(memory.subspan(i * options_.window_bytes, options_.window_bytes));
+  }
+  buffers_made_ += n;
+}
+
+// Gives a window memory, if there is any to give. What is asked for becomes the last in idle_, so
+// that it is not taken back for the next one.
+bool WindowWriter::attach(Window& window) {
+  if (!window.buffer.empty()) {
+    if (window.is_idle) idle_.splice(idle_.end(), idle_, window.idle);
+    return true;
+  }
+  if (free_buffers_.empty() && buffers_made_ < options_.max_windows) make_buffers();
+  if (free_buffers_.empty()) return false;
+  window.buffer = free_buffers_.back();
+  free_buffers_.pop_back();
+  set_idle(window);
+  return true;
+}
+
+void WindowWriter::Lease::fill(std::span<const std::byte> bytes) const {
+  for (std::size_t i = 0; i < n_pieces; ++i) {
+    INGOT_CHECK(pieces[i].size() <= bytes.size());
+    std::memcpy(pieces[i].data(), bytes.data(), pieces[i].size());
+    bytes = bytes.subspan(pieces[i].size());
+  }
+}
+
+WindowWriter::Lease WindowWriter::acquire(std::uint32_t file, std::uint64_t offset,
+                                          std::uint64_t n_bytes) {
+  INGOT_CHECK(n_bytes > 0 && n_bytes <= options_.window_bytes &&
+              offset + n_bytes <= files_.n_bytes(file));
+  const std::uint64_t first = offset / options_.window_bytes;
+  const std::uint64_t last = (offset + n_bytes - 1) / options_.window_bytes;
+  std::unique_lock lock(mutex_);
+  while (true) {
+    if (failure_) std::rethrow_exception(failure_);
+    // Both windows or none: a thread that waits must hold no memory.
+    bool ready = true;
+    for (std::uint64_t index = first; index <= last && ready; ++index) {
+      Window& window = window_for(file, index);
+      ready = !window.busy && attach(window);
+    }
+    if (ready) break;
+    if (!evict_one(lock, file, first, last)) freed_.wait(lock);
+  }
+  Lease lease{.pieces = {}, .n_pieces = 0, .file = file, .offset = offset};
+  for (std::uint64_t index = first; index <= last; ++index) {
+    Window& window = window_for(file, index);
+    const std::uint64_t begin = std::max(offset, window.start);
+    const std::uint64_t end = std::min(offset + n_bytes, window.start + window.length);
+    ++window.pins;
+    unset_idle(window);
+    lease.pieces[lease.n_pieces++] = window.buffer.subspan(begin - window.start, end - begin);
+  }
+  return lease;
+}
+
+void WindowWriter::commit(const Lease& lease, std::uint32_t item) {
+  const std::lock_guard lock(mutex_);
+  open_items_.try_emplace(item, 1);
+  std::uint64_t offset = lease.offset;
+  for (std::size_t i = 0; i < lease.n_pieces; ++i) {
+    Window& window = window_for(lease.file, offset / options_.window_bytes);
+    const std::uint64_t n = lease.pieces[i].size();
+    if (std::find(window.items.rbegin(), window.items.rend(), item) == window.items.rend()) {
+      window.items.push_back(item);
+      ++open_items_[item];
+    }
+    if (!window.ranges.empty() &&
+        window.ranges.back().first + window.ranges.back().second == offset - window.start) {
+      window.ranges.back().second += n;
+    } else {
+      window.ranges.emplace_back(offset - window.start, n);
+    }
+    window.filled += n;
+    INGOT_CHECK(window.filled <= window.length);
+    --window.pins;
+    if (window.filled == window.length) {
+      window.busy = true;
+      queue_.push_back(&window);
+      queued_.notify_one();
+    } else if (window.pins == 0) {
+      set_idle(window);
+    }
+    offset += n;
+  }
+  freed_.notify_all();
+}
+
+void WindowWriter::finish_item(std::uint32_t item) {
+  const std::lock_guard lock(mutex_);
+  const auto [entry, added] = open_items_.try_emplace(item, 1);
+  if (--entry->second == 0) {
+    open_items_.erase(entry);
+    written_items_.push_back(item);
+  }
+}
+
+// Frees the buffer that was idle longest by writing what it holds. False when the caller must wait
+// instead: a buffer is on its way to disk, or all are being filled. The windows [first, last] of
+// `file` are the caller's own.
+bool WindowWriter::evict_one(std::unique_lock<std::mutex>& lock, std::uint32_t file,
+                             std::uint64_t first, std::uint64_t last) {
+  if (!queue_.empty() || writing_ > 0) return false;
+  const auto found = std::find_if(idle_.begin(), idle_.end(), [&](const Window* window) {
+    const auto& [owner, index] = window->key;
+    return owner != file || index < first || index > last;
+  });
+  if (found == idle_.end()) return false;
+  Window* victim = *found;
+  unset_idle(*victim);
+  if (victim->ranges.empty()) {
+    // Taken for a lease that needed a second window and did not get it: nothing to write.
+    free_buffers_.push_back(std::exchange(victim->buffer, {}));
+    return true;
+  }
+  victim->partial = true;
+  victim->busy = true;
+  ++writing_;
+  spilled_.fetch_add(1, std::memory_order_relaxed);
+  lock.unlock();
+  try {
+    write_window(*victim);
+  } catch (...) {
+    lock.lock();
+    --writing_;
+    victim->busy = false;
+    if (!failure_) failure_ = std::current_exception();
+    freed_.notify_all();
+    throw;
+  }
+  lock.lock();
+  complete_write(lock, *victim);
+  return true;
+}
+
+void WindowWriter::write_window(Window& window) {
+  const auto begin = std::chrono::steady_clock::now();
+  const OutputFiles::Use file = files_.use(window.key.first);
+  if (window.partial) {
+    write_ranges(file, window);
+  } else {
+    write_whole(file, window);
+  }
+  const auto elapsed = std::chrono::steady_clock::now() - begin;
+  write_ns_.fetch_add(static_cast<std::uint64_t>(
+                          std::chrono::duration_cast<std::chrono::nanoseconds>(elapsed).count()),
+                      std::memory_order_relaxed);
+}
+
+void WindowWriter::write_whole(const OutputFiles::Use& file, const Window& window) {
+  std::span<const std::byte> bytes = window.buffer.first(window.length);
+  std::uint64_t offset = window.start;
+  if (file.direct().valid()) {
+    const std::size_t whole = round_down(bytes.size(), kDirectAlignment);
+    if (file.direct().write_direct(bytes.first(whole), offset)) {
+      bytes = bytes.subspan(whole);
+      offset += whole;
+    }
+  }
+  if (bytes.empty()) return;
+  file.buffered().write_exact(bytes, offset);
+  // Write-behind: the kernel starts on these pages now, so that dirty memory stays bounded.
+  ::sync_file_range(file.buffered().get(), static_cast<off_t>(offset),
+                    static_cast<off_t>(bytes.size()), SYNC_FILE_RANGE_WRITE);
+}
+
+void WindowWriter::write_ranges(const OutputFiles::Use& file, Window& window) {
+  std::sort(window.ranges.begin(), window.ranges.end());
+  for (const auto& [offset, n_bytes] : window.ranges)
+    file.buffered().write_exact(window.buffer.subspan(offset, n_bytes), window.start + offset);
+  ::sync_file_range(file.buffered().get(), static_cast<off_t>(window.start),
+                    static_cast<off_t>(window.length), SYNC_FILE_RANGE_WRITE);
+}
+
+// Under the lock, after a write: accounts for the bytes, frees the buffer, counts down the items.
+void WindowWriter::complete_write(std::unique_lock<std::mutex>& lock, Window& window) {
+  INGOT_CHECK(lock.owns_lock());
+  Progress& file = progress_[window.key.first];
+  std::uint64_t n_bytes = 0;
+  for (const auto& range : window.ranges) n_bytes += range.second;
+  bytes_written_.fetch_add(n_bytes, std::memory_order_relaxed);
+  file.remaining -= n_bytes;
+  file.dirty = true;
+  free_buffers_.push_back(std::exchange(window.buffer, {}));
+  for (const std::uint32_t item : window.items) {
+    const auto entry = open_items_.find(item);
+    if (--entry->second == 0) {
+      open_items_.erase(entry);
+      written_items_.push_back(item);
+    }
+  }
+  window.items.clear();
+  window.ranges.clear();
+  window.busy = false;
+  --writing_;
+  if (window.filled == window.length) windows_.erase(window.key);
+  freed_.notify_all();
+}
+
+void WindowWriter::run_writer() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    queued_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
+    if (queue_.empty()) return;
+    Window* window = queue_.front();
+    queue_.pop_front();
+    ++writing_;
+    lock.unlock();
+    try {
+      write_window(*window);
+      lock.lock();
+      complete_write(lock, *window);
+      lock.unlock();
+      sync_if_due(false);
+      lock.lock();
+    } catch (...) {
+      if (!lock.owns_lock()) lock.lock();
+      if (!failure_) failure_ = std::current_exception();
+      freed_.notify_all();
+      return;
+    }
+  }
+}
+
+// Durability in batches: what was written before the fdatasync is on disk after it, and only then
+// reported.
+void WindowWriter::sync_if_due(bool force) {
+  std::unique_lock sync_lock(sync_mutex_, std::defer_lock);
+  if (force) {
+    sync_lock.lock();
+  } else if (!sync_lock.try_lock()) {
+    return;
+  }
+  const auto now = std::chrono::steady_clock::now();
+  if (!force && bytes_written() - synced_bytes_ < options_.sync_bytes &&
+      now - last_sync_ < options_.sync_interval) {
+    return;
+  }
+  std::vector<std::uint32_t> items;
+  std::vector<std::uint32_t> dirty, complete;
+  {
+    const std::lock_guard lock(mutex_);
+    synced_bytes_ = bytes_written();
+    items.swap(written_items_);
+    for (std::uint32_t file = 0; file < progress_.size(); ++file) {
+      if (!progress_[file].dirty) continue;
+      progress_[file].dirty = false;
+      dirty.push_back(file);
+      if (progress_[file].remaining == 0) complete.push_back(file);
+    }
+  }
+  for (const std::uint32_t file : dirty) files_.sync_data(file);
+  for (const std::uint32_t file : complete) files_.close(file);
+  last_sync_ = std::chrono::steady_clock::now();
+  std::sort(items.begin(), items.end());
+  if (!items.empty()) durable_(items);
+}
+
+void WindowWriter::stop_threads() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  queued_.notify_all();
+  threads_.clear();
+}
+
+void WindowWriter::finish() {
+  {
+    std::unique_lock lock(mutex_);
+    freed_.wait(lock, [&] { return failure_ || (queue_.empty() && writing_ == 0); });
+    if (failure_) std::rethrow_exception(failure_);
+    INGOT_CHECK(open_items_.empty());
+  }
+  stop_threads();
+  sync_if_due(true);
+  for (const Progress& file : progress_) INGOT_CHECK(file.remaining == 0);
+}
+
+void WindowWriter::abandon() noexcept {
+  try {
+    stop_threads();
+    if (!failure_) sync_if_due(true);
+  } catch (...) {
+    // What could not be made durable is not in the journal and will be done again.
+  }
+}
+
+double WindowWriter::write_seconds() const {
+  return static_cast<double>(write_ns_.load()) * 1e-9;
+}
+
+}  // namespace ingot::convert
