@@ -13,10 +13,9 @@
 #include "cli/job_option.h"
 #include "cli/size_option.h"
 #include "cli/slicing_option.h"
-#include "convert/job/execute.h"
+#include "convert/convert.h"
 #include "convert/job/fingerprint.h"
 #include "convert/output/output_directory.h"
-#include "convert/plan/plan.h"
 #include "convert/recipe/activation_scales.h"
 #include "convert/recipe/default_recipes.h"
 #include "convert/recipe/importance.h"
@@ -160,16 +159,14 @@ int run_convert(const Words& words) {
                              .threads = threads},
                     .compare_replicas = !words.job.dry_run});
   open_scales_from(words, threads, recipe.choices);
-  const formats::Dialect& dialect = convert::target_dialect(recipe, source.dialect());
-  convert::add_default_rules(recipe, source.family(), source.config(), dialect);
-
-  const convert::Plan plan = convert::make_plan(source, recipe, dialect, shard_options);
+  const convert::PlannedConversion planned =
+      convert::plan_conversion(source, std::move(recipe), shard_options);
   if (!words.explain.empty()) {
-    std::cout << explain_text(plan, source, recipe, words.explain);
+    std::cout << explain_text(planned.plan, source, planned.recipe, words.explain);
     return kExitDone;
   }
   words.verify.require_possible(source);
-  return run_job(words.job, "converting", source, recipe, shard_options, plan,
+  return run_job(words.job, "converting", source, planned.recipe, shard_options, planned.plan,
                  {.stamps = std::move(stamps),
                   .inspect = inspection_of(words.verify, words.input, words.family, words.job),
                   .gate = words.verify.text(),

@@ -73,8 +73,8 @@ std::string rule_text(const convert::Rule& rule) {
 }
 
 std::string importance_text(const Plan& plan) {
-  return fmt::format("{} of {} nvfp4 tensors weighted", count_text(plan.n_weighted),
-                     count_text(plan.n_searched));
+  return fmt::format("{} of {} nvfp4 tensors weighted", count_text(plan.counts.weighted),
+                     count_text(plan.counts.searched));
 }
 
 // On a screen, or whole.
@@ -93,7 +93,7 @@ std::string dry_run_text(const DryRun& run, bool is_whole) {
   };
   line("plan for",
        fmt::format("{} ({}, {} dialect) into dialect {}", run.source.directory().string(),
-                   run.source.family().name, run.source.dialect().name, plan.dialect->name));
+                   run.source.family().name, run.source.dialect().name, plan.target.dialect->name));
   verify::Table actions{
       .columns = {"action", "from", "to", number("tensors"), number("bytes out")}};
   for (const auto& [key, change] : changes_of(run)) {
@@ -103,21 +103,22 @@ std::string dry_run_text(const DryRun& run, bool is_whole) {
   }
   section.blocks.push_back(std::move(actions));
   line("output",
-       fmt::format("{} bytes in {} weights file(s) ({}), exact", count_text(plan.bytes_out),
-                   plan.n_members, bytes_text(plan.bytes_out)));
+       fmt::format("{} bytes in {} weights file(s) ({}), exact", count_text(plan.sizes.bytes_out),
+                   plan.n_members, bytes_text(plan.sizes.bytes_out)));
   for (verify::Block& block : slicing_blocks(plan, run.source))
     section.blocks.push_back(std::move(block));
-  line("reads", fmt::format("{} bytes ({})", count_text(plan.bytes_in), bytes_text(plan.bytes_in)));
-  if (plan.n_demoted > 0) {
+  line("reads", fmt::format("{} bytes ({})", count_text(plan.sizes.bytes_in),
+                            bytes_text(plan.sizes.bytes_in)));
+  if (plan.counts.demoted > 0) {
     const std::vector<std::string> names = demoted_tensors(run);
     line(
         "demoted",
         fmt::format("{} quantized tensors that no rule selects become BF16: dialect {} cannot hold "
                     "their scheme beside the others ({}{})",
-                    count_text(plan.n_demoted), plan.dialect->name, names.front(),
+                    count_text(plan.counts.demoted), plan.target.dialect->name, names.front(),
                     names.size() > 1 ? " to " + names.back() : ""));
   }
-  if (plan.n_searched > 0) line("importance", importance_text(plan));
+  if (plan.counts.searched > 0) line("importance", importance_text(plan));
   const convert::MemoryPlan& memory = run.checked.memory;
   if (memory.n_read_twice > 0) {
     line("read twice",
@@ -151,7 +152,7 @@ Json dry_run_json(const DryRun& run) {
                {"version", std::string(convert::kVersion)}};
   json["family"] = std::string(run.source.family().name);
   json["dialect"] = std::string(run.source.dialect().name);
-  json["output_dialect"] = std::string(run.plan.dialect->name);
+  json["output_dialect"] = std::string(run.plan.target.dialect->name);
   json["recipe"] = run.recipe.to_json();
   json["actions"] = Json::array();
   for (const auto& [key, change] : changes_of(run)) {
@@ -170,11 +171,11 @@ Json dry_run_json(const DryRun& run) {
     }
   }
   if (run.plan.is_sliced()) json["slicing"] = slicing_report_json(run.plan);
-  json["bytes_in"] = run.plan.bytes_in;
-  json["bytes_out"] = run.plan.bytes_out;
+  json["bytes_in"] = run.plan.sizes.bytes_in;
+  json["bytes_out"] = run.plan.sizes.bytes_out;
   json["demoted"] = demoted_tensors(run);
-  if (run.plan.n_searched > 0)
-    json["importance"] = {{"weighted", run.plan.n_weighted}, {"of", run.plan.n_searched}};
+  if (run.plan.counts.searched > 0)
+    json["importance"] = {{"weighted", run.plan.counts.weighted}, {"of", run.plan.counts.searched}};
   const convert::Preflight& checked = run.checked;
   json["read_twice"] = {{"groups", checked.memory.n_read_twice},
                         {"bytes", checked.memory.bytes_read_twice}};
@@ -206,26 +207,27 @@ std::string report_text(const Plan& plan, const ExecuteReport& report,
   const auto count = [&](std::string_view action, std::uint64_t n, bool is_told) {
     if (is_told) done += fmt::format("{}{} {}", done.empty() ? "" : ", ", action, count_text(n));
   };
-  count("rewrapped", plan.n_rewrapped, plan.n_rewrapped > 0);
-  count("quantized", plan.n_quantized, plan.n_quantized > 0);
-  count("cast", plan.n_cast, true);
-  count("copied", plan.n_copied, true);
-  count("dropped", plan.n_dropped, true);
+  count("rewrapped", plan.counts.repackaged, plan.counts.repackaged > 0);
+  count("quantized", plan.counts.quantized, plan.counts.quantized > 0);
+  count("cast", plan.counts.cast, true);
+  count("copied", plan.counts.copied, true);
+  count("dropped", plan.counts.dropped, true);
   done += " tensors";
   if (report.items_resumed > 0)
     done += fmt::format(" ({} of them by an earlier run)", count_text(report.items_resumed));
   std::vector<std::string> lines = {
       done,
-      fmt::format(
-          "wrote {} in {} at {:.2f} GB/s{}, peak memory {}", bytes_text(report.bytes_written),
-          seconds_text(report.elapsed_seconds),
-          static_cast<double>(report.bytes_written) * 1e-9 / std::max(report.elapsed_seconds, 1e-9),
-          report.direct_io ? " (direct I/O)" : " (buffered I/O)", bytes_text(peak_rss_bytes())),
+      fmt::format("wrote {} in {} at {:.2f} GB/s{}, peak memory {}",
+                  bytes_text(report.tensors.bytes_written), seconds_text(report.elapsed_seconds),
+                  static_cast<double>(report.tensors.bytes_written) * 1e-9 /
+                      std::max(report.elapsed_seconds, 1e-9),
+                  report.tensors.direct_io ? " (direct I/O)" : " (buffered I/O)",
+                  bytes_text(peak_rss_bytes())),
       fmt::format(
           "GB/s per thread by stage: read {:.2f}, compute {:.2f}, hash {:.2f}, write {:.2f}",
-          gigabytes_per_second(report.read), gigabytes_per_second(report.compute),
-          gigabytes_per_second(report.hash), gigabytes_per_second(report.write))};
-  if (plan.n_searched > 0) lines.push_back("importance: " + importance_text(plan));
+          gigabytes_per_second(report.tensors.read), gigabytes_per_second(report.tensors.compute),
+          gigabytes_per_second(report.tensors.hash), gigabytes_per_second(report.tensors.write))};
+  if (plan.counts.searched > 0) lines.push_back("importance: " + importance_text(plan));
   if (report.items_redone > 0) {
     lines.push_back(fmt::format("{} journalled tensors had not survived and were done again",
                                 report.items_redone));
@@ -248,29 +250,29 @@ Json report_json(const Plan& plan, const ExecuteReport& report) {
                {"command", "convert"},
                {"version", std::string(convert::kVersion)},
                {"already_done", report.already_done},
-               {"quantized", plan.n_quantized},
-               {"rewrapped", plan.n_rewrapped},
-               {"demoted", plan.n_demoted},
-               {"cast", plan.n_cast},
-               {"copied", plan.n_copied},
-               {"dropped", plan.n_dropped},
+               {"quantized", plan.counts.quantized},
+               {"rewrapped", plan.counts.repackaged},
+               {"demoted", plan.counts.demoted},
+               {"cast", plan.counts.cast},
+               {"copied", plan.counts.copied},
+               {"dropped", plan.counts.dropped},
                {"resumed", report.items_resumed},
                {"redone", report.items_redone},
-               {"bytes_out", plan.bytes_out},
-               {"bytes_written", report.bytes_written},
+               {"bytes_out", plan.sizes.bytes_out},
+               {"bytes_written", report.tensors.bytes_written},
                {"elapsed_seconds", report.elapsed_seconds},
-               {"direct_io", report.direct_io},
+               {"direct_io", report.tensors.direct_io},
                {"peak_rss_bytes", peak_rss_bytes()},
                {"stages",
-                {{"read", stage(report.read)},
-                 {"compute", stage(report.compute)},
-                 {"hash", stage(report.hash)},
-                 {"write", stage(report.write)}}},
+                {{"read", stage(report.tensors.read)},
+                 {"compute", stage(report.tensors.compute)},
+                 {"hash", stage(report.tensors.hash)},
+                 {"write", stage(report.tensors.write)}}},
                {"quality", quality_json(report.quality)},
                {"warnings", plan.warnings},
                {"loader_warnings", report.warnings}};
-  if (plan.n_searched > 0)
-    json["importance"] = {{"weighted", plan.n_weighted}, {"of", plan.n_searched}};
+  if (plan.counts.searched > 0)
+    json["importance"] = {{"weighted", plan.counts.weighted}, {"of", plan.counts.searched}};
   return json;
 }
 

@@ -16,7 +16,7 @@
 #include "cli/run_name.h"
 #include "cli/size_option.h"
 #include "cli/terminal.h"
-#include "convert/job/preflight.h"
+#include "convert/convert.h"
 #include "convert/output/output_directory.h"
 #include "formats/base/parallel.h"
 

@@ -4,10 +4,8 @@
 #include "cli/flag_table.h"
 #include "cli/job_option.h"
 #include "cli/size_option.h"
+#include "convert/convert.h"
 #include "convert/output/output_directory.h"
-#include "convert/plan/plan.h"
-#include "convert/recipe/default_recipes.h"
-#include "convert/recipe/recipe.h"
 #include "shard/join/source.h"
 
 namespace ingot::cli {
@@ -37,13 +35,11 @@ int run_merge(const Words& words) {
       shard::open_source(words.input, {.open = {.family = words.family, .threads = threads},
                                        .compare_replicas = !words.job.dry_run,
                                        .config = words.config});
-  convert::Recipe recipe;
-  convert::add_default_rules(recipe, source.family(), source.config(), source.dialect());
   convert::PlanOptions options;
   if (!words.max_shard_size.empty())
     options.shards.max_shard_bytes = parse_size(words.max_shard_size, "--max-shard-size");
-  const convert::Plan plan = convert::make_plan(source, recipe, source.dialect(), options);
-  return run_job(words.job, "merging", source, recipe, options, plan,
+  const convert::PlannedConversion planned = convert::plan_conversion(source, {}, options);
+  return run_job(words.job, "merging", source, planned.recipe, options, planned.plan,
                  {.stamps = std::move(stamps)});
 }
 

@@ -109,7 +109,7 @@ void read_slicing(const SlicingWords& words, convert::PlanOptions& options) {
   refuse_idle(words, *options.layout);
   options.links = words.links.value_or("yes") == "yes";
   convert::SlicingOptions& slicing = options.slicing;
-  const bool is_native = options.layout->name == "deepseek-mp";
+  const bool is_native = options.layout->takes_mp;
   if (words.mp && !is_native) refuse("--mp belongs to --layout deepseek-mp (use --tp and --ep)");
   slicing.topology = is_native ? native_topology(words)
                                : shard::make_topology(words.tp.value_or(1), words.ep.value_or(1),

@@ -77,9 +77,9 @@ std::vector<std::string> fit_notes(const Plan& plan) {
         "logits of padded tokens are 0: the sampler must leave out ids beyond the "
         "tokenizer's");
   }
-  if (plan.n_fitted_to_bf16 > 0) {
+  if (plan.counts.fitted_to_bf16 > 0) {
     notes.push_back(fmt::format("{} tensors become BF16, because cuts would split their blocks",
-                                plan.n_fitted_to_bf16));
+                                plan.counts.fitted_to_bf16));
   }
   return notes;
 }

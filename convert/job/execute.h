@@ -7,10 +7,9 @@
 #include <vector>
 
 #include "convert/job/claim.h"
-#include "convert/job/resources.h"
 #include "convert/output/quality_report.h"
-#include "convert/plan/plan.h"
 #include "convert/recipe/source_stamps.h"
+#include "convert/run/convert_tensors.h"
 
 namespace ingot::convert {
 
@@ -58,11 +57,6 @@ struct ExecuteOptions {
   void check_stop() const;
 };
 
-struct StageReport {
-  double seconds = 0;  ///< of all threads together
-  std::uint64_t n_bytes = 0;
-};
-
 struct ExecuteReport {
   bool already_done = false;    ///< the output was finished before; nothing was written
   bool only_published = false;  ///< an earlier run had made it all but the final names
@@ -70,28 +64,11 @@ struct ExecuteReport {
                                 ///< unless one of the two above is true
   std::uint64_t items_resumed = 0;  ///< taken over from an earlier run
   std::uint64_t items_redone = 0;   ///< in the journal, but their bytes had not survived
-  std::uint64_t bytes_written = 0;  ///< by this run
   double elapsed_seconds = 0;
-  StageReport read, compute, write, hash;
-  bool direct_io = false;
+  TensorRunReport tensors;  ///< of what this run converted
   MemoryPlan memory;
   QualityReport quality;
   std::vector<std::string> warnings;  ///< of the loader rules, and of the file system
 };
-
-/// Executes a plan into `output`: everything is written to output/.ingot-partial and given its
-/// final name at the end. The result is the same bytes for any thread count, budget, I/O path and
-/// number of interruptions. Throws before starting what preflight(), require_space() and
-/// require_resumable() throw (convert/preflight.h), and kExists while another run is at work here;
-/// kMismatch when the source changed while it was read; kInterrupted when stopped. In every such
-/// case no file has a final name. So too when the inspection refuses: the files stay in
-/// .ingot-partial, and a run with --resume has them inspected again.
-ExecuteReport execute(const Plan& plan, const formats::Checkpoint& source, const Recipe& recipe,
-                      const PlanOptions& plan_options, const std::filesystem::path& output,
-                      const ExecuteOptions& options);
-
-/// Where a resumed run finds headers of consumed source files; for OpenOptions::consumed_headers.
-/// Empty when there are none.
-std::filesystem::path consumed_headers_of(const std::filesystem::path& output);
 
 }  // namespace ingot::convert

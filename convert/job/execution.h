@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -11,56 +12,73 @@
 #include "convert/job/preflight.h"
 #include "convert/job/source_consumer.h"
 #include "convert/output/staged_files.h"
-#include "convert/run/item_runner.h"
 #include "formats/base/job_threads.h"
 
 namespace ingot::convert {
 
+/// What is executed, and where.
+struct ExecutionInputs {
+  const Plan& plan;
+  const formats::Checkpoint& source;
+  const Recipe& recipe;
+  const Claim& claim;
+  const OutputPaths& paths;
+  const ExecuteOptions& options;
+  const formats::Json& identity;
+};
+
 /// One execution, from an empty or unfinished directory that this run has claimed to a published
-/// one.
+/// one. Its steps are called in the order in which they stand here (convert/convert.cc).
 class Execution {
  public:
-  Execution(const Plan& plan, const formats::Checkpoint& source, const Recipe& recipe,
-            const Claim& claim, const OutputPaths& paths, const ExecuteOptions& options);
+  Execution(const ExecutionInputs& inputs, Preflight checked);
 
-  ExecuteReport run(const formats::Json& identity, Preflight checked);
+  /// Whether an earlier run had made it all but the final names.
+  [[nodiscard]] bool is_complete() const { return earlier_ && earlier_->publishing; }
+  /// Goes on with the publication of such a run.
+  ExecuteReport publish_again();
+
+  /// Starts a journal, or takes over what an earlier run has made and its journal claims.
+  void begin();
+  void convert_weights();
+  /// Writes side files, JSON, records and manifests, and reads all back if that was asked for.
+  void stage_beside_weights();
+  /// False when the inspection refuses what is staged.
+  bool passes_inspection();
+  ExecuteReport publish();
+  ExecuteReport report();
 
  private:
-  void convert(const formats::Json& identity, const std::optional<JournalContents>& earlier);
-  bool passes_inspection();
-  void add_report();
-  void finish_publishing(bool replacing, const StagedFiles* staged);
-  void warn_of_file_system();
-  void begin(const formats::Json& identity);
   void resume(const JournalContents& earlier);
   void consume_from_here();
+  void add_inspection_report();
+  void finish_publishing(bool replacing, const StagedFiles* staged);
+  void warn_of_file_system();
   void require_links();
-  void require_sources_of_open_items() const;
-  void convert_items();
-  [[nodiscard]] std::optional<float> journalled_amax(std::uint32_t group) const;
-  void on_durable(const std::vector<std::uint32_t>& items);
+  void require_sources_of_open_tensors() const;
+  void on_durable(const std::vector<std::uint32_t>& tensors);
   void take_side_files();
   void warn(std::string text) { report_.warnings.push_back(std::move(text)); }
   void log(const std::string& line) const {
-    if (options_.log) options_.log(line);
+    if (inputs_.options.log) inputs_.options.log(line);
   }
 
+  const ExecutionInputs inputs_;
   const Plan& plan_;
   const formats::Checkpoint& source_;
-  const Recipe& recipe_;
-  const Claim& claim_;
-  const OutputPaths paths_;
+  const OutputPaths& paths_;
   const ExecuteOptions& options_;
   const JobThreads threads_;
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  const std::optional<JournalContents> earlier_;
   SourceStamps stamps_;
   std::vector<std::string> names_;
   bool has_report_ = false;  // among names_
-  std::vector<ItemRecord> hashes_;
+  std::vector<TensorResult> results_;
   std::vector<char> done_;
   std::optional<StagedFiles> staged_;
   std::optional<Journal> journal_;
   std::optional<SourceConsumer> consumer_;
-  StageTimes times_;
   ExecuteReport report_;
 };
 

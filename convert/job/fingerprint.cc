@@ -16,17 +16,13 @@ namespace {
 
 Hash128 sample_hash(const Checkpoint& source, std::uint32_t file) {
   const std::uint64_t size = source.files()[file].n_bytes;
+  if (size <= kFingerprintSamples * kFingerprintSampleBytes) {
+    return formats::hash_range(size, [&](std::uint64_t offset, std::span<std::byte> out) {
+      source.read_file(file, offset, out);
+    });
+  }
   TensorHasher hasher;
   std::vector<std::byte> buffer(kFingerprintSampleBytes);
-  if (size <= kFingerprintSamples * kFingerprintSampleBytes) {
-    for (std::uint64_t offset = 0; offset < size; offset += buffer.size()) {
-      const auto piece =
-          std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), size - offset));
-      source.read_file(file, offset, piece);
-      hasher.update(piece);
-    }
-    return hasher.finish();
-  }
   const std::uint64_t last = size - kFingerprintSampleBytes;
   for (std::uint64_t i = 0; i < kFingerprintSamples; ++i) {
     // last * i stays below 2^64: a file is shorter than 2^58 bytes.

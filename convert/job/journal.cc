@@ -133,7 +133,7 @@ std::optional<JournalContents> Journal::read(const std::filesystem::path& path) 
       contents.runs.push_back(run_of(fact->at("run")));
       contents.identity["recipe"]["allow"] = contents.runs.back().allow;
     } else if (fact->contains("item")) {
-      ItemRecord& record = contents.items[fact->at("item").get<std::uint32_t>()];
+      TensorResult& record = contents.items[fact->at("item").get<std::uint32_t>()];
       record = {.source = hashes_of(fact->at("source")),
                 .output = split_hashes(fact->at("output"))};
       if (fact->contains("amax"))
@@ -168,7 +168,7 @@ void Journal::add_run(const RunRecord& run) {
                     {"sources", run.sources}}}}));
 }
 
-void Journal::add_items(const std::map<std::uint32_t, ItemRecord>& items) {
+void Journal::add_items(const std::map<std::uint32_t, TensorResult>& items) {
   std::string text;
   for (const auto& [item, record] : items) {
     Json line = {{"item", item},

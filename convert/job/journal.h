@@ -26,12 +26,12 @@ struct RunRecord {
 struct JournalContents {
   /// What the job is: version, recipe with the last run's `allow`, source, plan.
   formats::Json identity;
-  std::vector<RunRecord> runs;                ///< that worked on it, the first one first
-  std::map<std::uint32_t, ItemRecord> items;  ///< durable items
-  std::set<std::string> consumed;             ///< source files that were deleted
-  bool publishing = false;                    ///< renaming had begun
-  bool replacing = false;                     ///< ... over an older checkpoint (--force)
-  bool inspected = false;                     ///< ... with a report of its inspection
+  std::vector<RunRecord> runs;                  ///< that worked on it, the first one first
+  std::map<std::uint32_t, TensorResult> items;  ///< durable items
+  std::set<std::string> consumed;               ///< source files that were deleted
+  bool publishing = false;                      ///< renaming had begun
+  bool replacing = false;                       ///< ... over an older checkpoint (--force)
+  bool inspected = false;                       ///< ... with a report of its inspection
   std::uint64_t valid_bytes = 0;  ///< length of the readable prefix; a torn tail follows
 
   /// Whether any run replaces an older checkpoint.
@@ -53,7 +53,7 @@ class Journal {
   static std::optional<JournalContents> read(const std::filesystem::path& path);
 
   void add_run(const RunRecord& run);
-  void add_items(const std::map<std::uint32_t, ItemRecord>& items);
+  void add_items(const std::map<std::uint32_t, TensorResult>& items);
   void add_consumed(const std::string& file);
   void add_publishing(bool replacing, bool inspected);
 

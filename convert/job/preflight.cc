@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "convert/job/disk_space.h"
 #include "convert/job/fingerprint.h"
 #include "convert/job/job_identity.h"
 #include "convert/job/source_consumer.h"

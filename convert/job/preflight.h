@@ -9,10 +9,10 @@
 
 #include "convert/job/execute.h"
 #include "convert/job/journal.h"
-#include "convert/job/resources.h"
 #include "convert/output/output_directory.h"
 #include "convert/plan/plan.h"
 #include "convert/recipe/recipe.h"
+#include "convert/run/memory_plan.h"
 #include "formats/base/job_threads.h"
 
 namespace ingot::convert {

@@ -4,8 +4,6 @@
 #include <functional>
 #include <map>
 
-#include <fmt/format.h>
-
 #include "check/stored_hashes.h"
 #include "formats/base/fd.h"
 #include "formats/base/parallel.h"
@@ -14,26 +12,18 @@ namespace ingot::convert {
 
 namespace {
 
-constexpr std::uint64_t kVerifyBytes = std::uint64_t{1} << 20;
-
-Hash128 hash_of_range(const std::filesystem::path& path, std::uint64_t offset,
-                      std::uint64_t n_bytes, const CheckStop& check_stop) {
-  std::vector<std::byte> buffer(std::min(kVerifyBytes, n_bytes));
-  TensorHasher hasher;
+Hash128 hash_of_range(const std::filesystem::path& path, std::uint64_t begin, std::uint64_t n_bytes,
+                      const CheckStop& check_stop) {
   const Fd file = Fd::open_for_reading(path);
-  for (std::uint64_t done = 0; done < n_bytes;) {
+  return formats::hash_range(n_bytes, [&](std::uint64_t offset, std::span<std::byte> out) {
     check_stop();
-    const auto piece = std::span(buffer).first(std::min(kVerifyBytes, n_bytes - done));
-    file.read_exact(piece, offset + done);
-    hasher.update(piece);
-    done += piece.size();
-  }
-  return hasher.finish();
+    file.read_exact(out, begin + offset);
+  });
 }
 
 // Whether the parts of a tensor are what an earlier run read.
 bool has_same_source(const formats::Checkpoint& source, const PlannedTensor& planned,
-                     const ItemRecord& record, const CheckStop& check_stop) {
+                     const TensorResult& record, const CheckStop& check_stop) {
   std::size_t part = 0;
   bool is_same = true;
   if (planned.action == Action::kDrop) return is_same;
@@ -65,9 +55,9 @@ bool reads_any(const formats::Checkpoint& source, const PlannedTensor& planned,
 
 }  // namespace
 
-std::map<std::uint32_t, ItemRecord> items_of_same_source(
+std::map<std::uint32_t, TensorResult> items_of_same_source(
     const Plan& plan, const formats::Checkpoint& source,
-    const std::map<std::uint32_t, ItemRecord>& items, const std::set<std::string>& changed,
+    const std::map<std::uint32_t, TensorResult>& items, const std::set<std::string>& changed,
     const JobThreads& threads) {
   const auto is_changed = [&](std::uint32_t file) {
     return changed.contains(source.files()[file].name);
@@ -86,32 +76,32 @@ std::map<std::uint32_t, ItemRecord> items_of_same_source(
                      ? 1
                      : 0;
   });
-  std::map<std::uint32_t, ItemRecord> kept = items;
+  std::map<std::uint32_t, TensorResult> kept = items;
   for (std::size_t i = 0; i < doubtful.size(); ++i) {
     if (is_same[i] != 0) continue;
     kept.erase(doubtful[i]);
-    const std::uint32_t group = plan.tensors[doubtful[i]].group;
-    if (group == PlannedTensor::kNone) continue;
-    for (const std::uint32_t member : plan.groups[group]) kept.erase(member);
+    const std::uint32_t set = plan.tensors[doubtful[i]].fused_set;
+    if (set == PlannedTensor::kNone) continue;
+    for (const std::uint32_t member : plan.fused_sets[set]) kept.erase(member);
   }
   return kept;
 }
 
-std::map<std::uint32_t, ItemRecord> items_without_source(
+std::map<std::uint32_t, TensorResult> items_without_source(
     const Plan& plan, const formats::Checkpoint& source,
-    const std::map<std::uint32_t, ItemRecord>& items) {
+    const std::map<std::uint32_t, TensorResult>& items) {
   const auto is_consumed = [&](std::uint32_t item) {
     return reads_any(source, plan.tensors[item],
                      [&](std::uint32_t file) { return !source.has_data(file); });
   };
-  std::map<std::uint32_t, ItemRecord> kept;
+  std::map<std::uint32_t, TensorResult> kept;
   for (const auto& [item, record] : items) {
     if (item >= plan.tensors.size()) continue;
-    const std::uint32_t group = plan.tensors[item].group;
+    const std::uint32_t set = plan.tensors[item].fused_set;
     const bool stays =
-        group == PlannedTensor::kNone
+        set == PlannedTensor::kNone
             ? is_consumed(item)
-            : std::any_of(plan.groups[group].begin(), plan.groups[group].end(), is_consumed);
+            : std::any_of(plan.fused_sets[set].begin(), plan.fused_sets[set].end(), is_consumed);
     if (stays) kept.emplace(item, record);
   }
   return kept;
@@ -141,9 +131,9 @@ bool verify_item(const PlannedTensor& planned, const Plan& plan,
 
 std::vector<std::uint32_t> verify_journal(const Plan& plan, const formats::TensorSource& source,
                                           const OutputPaths& paths,
-                                          const std::map<std::uint32_t, ItemRecord>& items,
+                                          const std::map<std::uint32_t, TensorResult>& items,
                                           const JobThreads& threads) {
-  std::vector<std::pair<std::uint32_t, const ItemRecord*>> claims;
+  std::vector<std::pair<std::uint32_t, const TensorResult*>> claims;
   for (const auto& [item, hashes] : items) {
     if (item < plan.tensors.size()) claims.emplace_back(item, &hashes);
   }

@@ -73,7 +73,7 @@ void SourceConsumer::save_headers() const {
 }
 
 void SourceConsumer::items_done(const std::vector<std::uint32_t>& items,
-                                const std::vector<ItemRecord>& hashes, Journal& journal) {
+                                const std::vector<TensorResult>& hashes, Journal& journal) {
   std::set<std::uint32_t> free;
   for (const std::uint32_t item : items) {
     for (const std::uint32_t file : files_read(source_, plan_.tensors[item])) {

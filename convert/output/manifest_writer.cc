@@ -47,27 +47,15 @@ std::string sha256_of(const std::filesystem::path& path, const CheckStop& check_
   return sha.finish_hex();
 }
 
-}  // namespace
-
-formats::Json remembered_quantization(const Checkpoint& source) {
-  const formats::Json& config = source.config().raw;
-  if (config.is_object() && config.contains("quantization_config"))
-    return config.at("quantization_config");
-  const auto manifest = formats::read_manifest(source.directory());
-  return manifest ? manifest->source_quantization : formats::Json();
-}
-
-namespace {
-
 Manifest base_manifest(const Plan& plan, const Checkpoint& source, const StagingOptions& options) {
   const formats::Json& identity = options.identity;
   Manifest manifest{.tool_version = std::string(kVersion),
                     .family = std::string(source.family().name),
-                    .dialect = std::string(plan.dialect->name),
+                    .dialect = std::string(plan.target.dialect->name),
                     .layout = std::string(plan.layout->name),
                     .recipe = identity.at("recipe"),
                     .source = identity.at("source"),
-                    .source_quantization = remembered_quantization(source),
+                    .source_quantization = plan.source_quantization,
                     .files = {},
                     .side_files = {},
                     .n_tensors = 0,
@@ -97,7 +85,7 @@ std::vector<ManifestFile> write_side_files(const Plan& plan, const Checkpoint& s
 // Name, size and hash of every weights file on disk, by number; names are bare.
 std::vector<ManifestFile> weights_files(const Plan& plan, const Checkpoint& source,
                                         const OutputPaths& paths,
-                                        const std::vector<ItemRecord>& hashes,
+                                        const std::vector<TensorResult>& hashes,
                                         const StagingOptions& options) {
   std::vector<ManifestFile> files(plan.n_members);
   parallel_for(plan.files.size(), options.threads.n, [&](std::size_t f) {
@@ -105,7 +93,7 @@ std::vector<ManifestFile> weights_files(const Plan& plan, const Checkpoint& sour
     const std::string header = plan.header(source, f);
     for (std::uint32_t m = 0; m < file.members.size(); ++m) {
       std::vector<Hash128> tensors;
-      for (const PartAt& at : file.parts) {
+      for (const PartRef& at : file.parts) {
         const PlannedTensor& planned = plan.tensors[at.tensor];
         tensors.push_back(
             hashes[at.tensor].output.at(at.part).at(slice_at(plan, source, planned, at, m).hash));
@@ -138,12 +126,12 @@ Hash128 write_manifest(const std::filesystem::path& folder, Manifest& manifest,
 
 // One directory of the unsliced layouts, or of one file per rank.
 Hash128 stage_single(const Plan& plan, const Checkpoint& source, const OutputPaths& paths,
-                     Manifest manifest, const std::vector<ItemRecord>& hashes,
+                     Manifest manifest, const std::vector<TensorResult>& hashes,
                      std::vector<ManifestFile> weights, const CheckStop& check_stop) {
   manifest.side_files = write_side_files(plan, source, paths.staged, check_stop);
-  if (!plan.index_text.empty()) {
+  if (!plan.json.index.empty()) {
     manifest.side_files.push_back(
-        write_derived(paths.staged, "model.safetensors.index.json", plan.index_text));
+        write_derived(paths.staged, "model.safetensors.index.json", plan.json.index));
   }
   manifest.files = std::move(weights);
   std::vector<TensorRecord> records;
@@ -157,14 +145,14 @@ Hash128 stage_single(const Plan& plan, const Checkpoint& source, const OutputPat
         record.output.push_back(output_hash(plan, source, planned, p, slice, hashes[item],
                                             plan.member_path(slice.member)));
     }
-    if (plan.is_sliced()) record.home_file = home_file(source, planned, formats::Part::kWeight);
+    if (plan.is_sliced()) record.home_file = unsliced_file(source, planned, formats::Part::kWeight);
   }
   return write_manifest(paths.staged, manifest, records, Durable::kNow);
 }
 
 // A directory per rank, and above them a manifest that knows theirs.
 Hash128 stage_ranks(const Plan& plan, const Checkpoint& source, const OutputPaths& paths,
-                    const Manifest& base, const std::vector<ItemRecord>& hashes,
+                    const Manifest& base, const std::vector<TensorResult>& hashes,
                     const std::vector<ManifestFile>& weights, const JobThreads& threads) {
   const std::uint32_t n_ranks = plan.slicing->topology.n_ranks();
   const auto folder_of = [&](std::uint32_t rank) {
@@ -223,16 +211,16 @@ Hash128 job_hash(const formats::Json& identity) {
 
 std::vector<std::pair<std::string, std::string>> derived_files(const Plan& plan) {
   std::vector<std::pair<std::string, std::string>> files;
-  if (!plan.description_text.empty())
-    files.emplace_back(plan.dialect->description_file, plan.description_text);
-  if (!plan.native_config_text.empty())
-    files.emplace_back(formats::kNativeConfigName, plan.native_config_text);
-  if (!plan.config_text.empty()) files.emplace_back("config.json", plan.config_text);
+  if (!plan.json.description.empty())
+    files.emplace_back(plan.target.dialect->description_file, plan.json.description);
+  if (!plan.json.native_config.empty())
+    files.emplace_back(formats::kNativeConfigName, plan.json.native_config);
+  if (!plan.json.config.empty()) files.emplace_back("config.json", plan.json.config);
   return files;
 }
 
 Hash128 stage_side_files(const Plan& plan, const Checkpoint& source, const OutputPaths& paths,
-                         const std::vector<ItemRecord>& hashes, const StagingOptions& options) {
+                         const std::vector<TensorResult>& hashes, const StagingOptions& options) {
   Manifest manifest = base_manifest(plan, source, options);
   if (plan.is_sliced()) manifest.slicing = slicing_record(plan, job_hash(options.identity));
   std::vector<ManifestFile> weights = weights_files(plan, source, paths, hashes, options);

@@ -28,10 +28,7 @@ struct StagingOptions {
 /// shared files, where ranks have directories. `hashes` by item. Returns the tensor hash of the top
 /// manifest.
 Hash128 stage_side_files(const Plan& plan, const formats::Checkpoint& source,
-                         const OutputPaths& paths, const std::vector<ItemRecord>& hashes,
+                         const OutputPaths& paths, const std::vector<TensorResult>& hashes,
                          const StagingOptions& options);
-
-/// The quantization_config of a source, or the one that its manifest remembers; null without one.
-formats::Json remembered_quantization(const formats::Checkpoint& source);
 
 }  // namespace ingot::convert

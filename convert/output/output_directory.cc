@@ -173,7 +173,7 @@ std::vector<std::string> publish_order(const Plan& plan, const formats::Checkpoi
     for (const PlannedFile& file : plan.files) {
       for (const PlannedFile::Member& member : file.members) weights.push_back(member.path);
     }
-    add_directory("", weights, !plan.index_text.empty());
+    add_directory("", weights, !plan.json.index.empty());
     return names;
   }
   const std::uint32_t n_ranks = plan.slicing->topology.n_ranks();

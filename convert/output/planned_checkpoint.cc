@@ -108,7 +108,7 @@ std::vector<std::string> file_names(const Plan& plan, const Checkpoint& source,
 std::shared_ptr<const formats::RankSlices> slices_of_rank(const Plan& plan,
                                                           const Checkpoint& source,
                                                           std::uint32_t rank) {
-  std::vector<ItemRecord> items;
+  std::vector<TensorResult> items;
   items.reserve(plan.tensors.size());
   for (const PlannedTensor& planned : plan.tensors)
     items.push_back(unhashed(plan, source, planned));
@@ -126,11 +126,12 @@ Checkpoint planned_checkpoint(const Plan& plan, const Checkpoint& source, const 
   formats::AssembledModel model;
   model.directory = source.directory();
   model.file_names =
-      file_names(plan, source, bytes->files(), rank.has_value() || !plan.index_text.empty());
-  if (!plan.config_text.empty())
-    model.config = formats::parse_model_config(plan.config_text, formats::kConfigName);
-  if (!plan.description_text.empty()) {
-    model.description = formats::parse_json(plan.description_text, plan.dialect->description_file);
+      file_names(plan, source, bytes->files(), rank.has_value() || !plan.json.index.empty());
+  if (!plan.json.config.empty())
+    model.config = formats::parse_model_config(plan.json.config, formats::kConfigName);
+  if (!plan.json.description.empty()) {
+    model.description =
+        formats::parse_json(plan.json.description, plan.target.dialect->description_file);
   }
   model.side_files = source.side_files();
   model.stored = stored_tensors(*bytes, threads);

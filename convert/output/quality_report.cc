@@ -5,12 +5,12 @@
 
 namespace ingot::convert {
 QualityReport quality_report(const Plan& plan, const formats::TensorSource& source,
-                             const std::vector<ItemRecord>& records, std::size_t n_worst) {
+                             const std::vector<TensorResult>& records, std::size_t n_worst) {
   QualityReport report;
   std::map<std::pair<formats::SchemeId, formats::Role>, QualityReport::Row> rows;
   std::vector<std::pair<double, std::uint32_t>> by_error;
   for (std::uint32_t item = 0; item < records.size(); ++item) {
-    const ItemRecord& record = records[item];
+    const TensorResult& record = records[item];
     if (record.inexact_global) ++report.inexact_globals;
     if (!record.quality) continue;
     const quantize::QualitySums& sums = *record.quality;

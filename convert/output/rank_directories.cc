@@ -5,7 +5,7 @@
 
 #include "convert/output/staged_files.h"
 #include "convert/output/tensor_records.h"
-#include "convert/plan/derived_json.h"
+#include "convert/plan/passes.h"
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
 #include "formats/container/checkpoint_index.h"
@@ -31,7 +31,7 @@ bool holds_role(const Plan& plan, const Checkpoint& source, const std::vector<Ra
                 formats::Role role) {
   return std::any_of(files.begin(), files.end(), [&](const RankFile& file) {
     const auto& parts = plan.files[file.file].parts;
-    return std::any_of(parts.begin(), parts.end(), [&](const PartAt& at) {
+    return std::any_of(parts.begin(), parts.end(), [&](const PartRef& at) {
       const formats::TensorRule* rule = source.tensors()[plan.tensors[at.tensor].tensor].rule;
       return rule != nullptr && rule->role == role;
     });
@@ -60,7 +60,7 @@ std::string rank_index_text(const Plan& plan, const Checkpoint& source, std::uin
   std::uint64_t total = 0;
   for (const RankFile& file : files_of_rank(plan, rank)) {
     const PlannedFile& planned = plan.files[file.file];
-    for (const PartAt& at : planned.parts)
+    for (const PartRef& at : planned.parts)
       index.weight_map.emplace_back(plan.part_name(source, plan.tensors[at.tensor], at.part),
                                     file.name);
     total += planned.n_bytes - planned.header_bytes;
@@ -114,17 +114,17 @@ SlicingRecord rank_slicing_record(const Plan& plan, const Checkpoint& source,
       }
     }
   }
-  if (!plan.whole_config_text.empty())
-    of_rank.whole_config = formats::parse_json(plan.whole_config_text, "config.json");
+  if (!plan.json.whole_config.empty())
+    of_rank.whole_config = formats::parse_json(plan.json.whole_config, "config.json");
   return record;
 }
 
 std::vector<TensorRecord> rank_records(const Plan& plan, const Checkpoint& source,
-                                       std::uint32_t rank, const std::vector<ItemRecord>& done) {
+                                       std::uint32_t rank, const std::vector<TensorResult>& done) {
   std::map<std::uint32_t, TensorRecord> by_item;
   std::map<std::uint32_t, std::map<std::uint8_t, formats::TensorHash>> outputs;
   for (const RankFile& file : files_of_rank(plan, rank)) {
-    for (const PartAt& at : plan.files[file.file].parts) {
+    for (const PartRef& at : plan.files[file.file].parts) {
       const PlannedTensor& planned = plan.tensors[at.tensor];
       const PlannedSlice slice = slice_at(plan, source, planned, at, file.member);
       outputs[at.tensor].emplace(
@@ -135,9 +135,9 @@ std::vector<TensorRecord> rank_records(const Plan& plan, const Checkpoint& sourc
   records.reserve(outputs.size());
   for (auto& [item, parts] : outputs) {
     const PlannedTensor& planned = plan.tensors[item];
-    TensorRecord& record = records.emplace_back(record_of(plan, source, planned, ItemRecord{}));
+    TensorRecord& record = records.emplace_back(record_of(plan, source, planned, TensorResult{}));
     record.original_global = done[item].original_global;
-    record.home_file = home_file(source, planned, formats::Part::kWeight);
+    record.home_file = unsliced_file(source, planned, formats::Part::kWeight);
     for (auto& [part, entry] : parts) record.output.push_back(std::move(entry));
   }
   return records;

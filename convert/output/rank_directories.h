@@ -35,7 +35,7 @@ formats::SlicingRecord rank_slicing_record(const Plan& plan, const formats::Chec
 /// Per-tensor records of what a rank holds, in plan order. `done` by item.
 std::vector<formats::TensorRecord> rank_records(const Plan& plan, const formats::Checkpoint& source,
                                                 std::uint32_t rank,
-                                                const std::vector<ItemRecord>& done);
+                                                const std::vector<TensorResult>& done);
 
 /// Ranks whose directories stand for all in the eyes of loaders: the first of each stage.
 std::vector<std::uint32_t> typical_ranks(const Plan& plan);

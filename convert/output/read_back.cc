@@ -73,7 +73,7 @@ class UncachedFile {
 class ReadBack {
  public:
   ReadBack(const Plan& plan, const formats::Checkpoint& source, const OutputPaths& paths,
-           const std::vector<ItemRecord>& hashes, const JobThreads& threads)
+           const std::vector<TensorResult>& hashes, const JobThreads& threads)
       : plan_(plan), source_(source), paths_(paths), hashes_(hashes), threads_(threads) {}
 
   void weights() {
@@ -121,7 +121,7 @@ class ReadBack {
 
   void add_weights(const fs::path& path, std::uint32_t f, std::uint32_t m) {
     if (!is_new(path)) return;
-    const std::vector<PartAt>& parts = plan_.files[f].parts;
+    const std::vector<PartRef>& parts = plan_.files[f].parts;
     if (parts.empty()) tasks_.push_back({.path = path, .file = f, .member = m});
     std::size_t first = 0;
     std::uint64_t n_bytes = 0;
@@ -134,7 +134,7 @@ class ReadBack {
     }
   }
 
-  [[nodiscard]] PlannedSlice slice(const PartAt& at, std::uint32_t member) const {
+  [[nodiscard]] PlannedSlice slice(const PartRef& at, std::uint32_t member) const {
     return slice_at(plan_, source_, plan_.tensors[at.tensor], at, member);
   }
 
@@ -148,7 +148,7 @@ class ReadBack {
         throw differs(task.path);
     }
     for (std::size_t part = task.first; part < task.last; ++part) {
-      const PartAt& at = plan_.files[task.file].parts[part];
+      const PartRef& at = plan_.files[task.file].parts[part];
       const PlannedSlice planned = slice(at, task.member);
       if (file.hash(planned.offset, planned.n_bytes, threads_.check_stop) ==
           hashes_[at.tensor].output.at(at.part).at(planned.hash))
@@ -173,7 +173,7 @@ class ReadBack {
   const Plan& plan_;
   const formats::Checkpoint& source_;
   const OutputPaths& paths_;
-  const std::vector<ItemRecord>& hashes_;
+  const std::vector<TensorResult>& hashes_;
   const JobThreads& threads_;
   std::set<std::pair<std::uint64_t, std::uint64_t>> seen_;  // device, inode
   std::vector<Task> tasks_;
@@ -182,7 +182,7 @@ class ReadBack {
 }  // namespace
 
 void read_back(const Plan& plan, const formats::Checkpoint& source, const OutputPaths& paths,
-               const std::vector<ItemRecord>& hashes, const Hash128& manifest,
+               const std::vector<TensorResult>& hashes, const Hash128& manifest,
                const JobThreads& threads) {
   ReadBack reader(plan, source, paths, hashes, threads);
   reader.weights();

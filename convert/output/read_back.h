@@ -13,7 +13,7 @@ namespace ingot::convert {
 /// file system lets us, and compares it with the hashes of what was to be written: `hashes` by
 /// item, and `manifest`, that of the top manifest. Throws kMismatch, naming file and tensor.
 void read_back(const Plan& plan, const formats::Checkpoint& source, const OutputPaths& paths,
-               const std::vector<ItemRecord>& hashes, const Hash128& manifest,
+               const std::vector<TensorResult>& hashes, const Hash128& manifest,
                const JobThreads& threads);
 
 }  // namespace ingot::convert

@@ -11,7 +11,7 @@ using formats::TensorHash;
 using formats::TensorRecord;
 
 TensorRecord record_of(const Plan&, const Checkpoint& source, const PlannedTensor& planned,
-                       const ItemRecord& done) {
+                       const TensorResult& done) {
   const LogicalTensor& tensor = source.tensors()[planned.tensor];
   TensorRecord record{.name = tensor.name,
                       .role = std::string(formats::role_name(tensor.rule ? tensor.rule->role
@@ -40,7 +40,7 @@ TensorRecord record_of(const Plan&, const Checkpoint& source, const PlannedTenso
 }
 
 std::vector<TensorHash> source_hashes(const Checkpoint& source, const PlannedTensor& planned,
-                                      const ItemRecord& done) {
+                                      const TensorResult& done) {
   std::vector<TensorHash> hashes;
   if (planned.action == Action::kDrop) return hashes;
   const LogicalTensor& tensor = source.tensors()[planned.tensor];
@@ -56,15 +56,15 @@ std::vector<TensorHash> source_hashes(const Checkpoint& source, const PlannedTen
 }
 
 TensorHash output_hash(const Plan& plan, const Checkpoint& source, const PlannedTensor& planned,
-                       std::size_t part, const PlannedSlice& slice, const ItemRecord& done,
+                       std::size_t part, const PlannedSlice& slice, const TensorResult& done,
                        std::string file) {
   TensorHash entry{.name = plan.part_name(source, planned, part),
                    .file = std::move(file),
                    .dtype = std::string(formats::dtype_name(planned.parts[part].dtype)),
                    .shape = {},
                    .hash = done.output.at(part).at(slice.hash)};
-  std::string home = home_file(source, planned, planned.parts[part].part);
-  if (plan.is_sliced() && home != home_file(source, planned, formats::Part::kWeight))
+  std::string home = unsliced_file(source, planned, planned.parts[part].part);
+  if (plan.is_sliced() && home != unsliced_file(source, planned, formats::Part::kWeight))
     entry.home_file = std::move(home);
   if (!plan.is_sliced()) {
     entry.shape = plan.part_shape(source, planned, part);
@@ -102,8 +102,8 @@ TensorHash output_hash(const Plan& plan, const Checkpoint& source, const Planned
   return entry;
 }
 
-ItemRecord unhashed(const Plan& plan, const Checkpoint& source, const PlannedTensor& planned) {
-  ItemRecord record;
+TensorResult unhashed(const Plan& plan, const Checkpoint& source, const PlannedTensor& planned) {
+  TensorResult record;
   source.tensors()[planned.tensor].encoding.stored.for_each(
       [&](formats::Part, std::uint32_t) { record.source.emplace_back(); });
   for (std::size_t p = 0; p < planned.n_parts; ++p) {

@@ -13,21 +13,21 @@ namespace ingot::convert {
 
 /// What became of a logical tensor, without its stored tensors: names, action, schemes, error.
 formats::TensorRecord record_of(const Plan& plan, const formats::Checkpoint& source,
-                                const PlannedTensor& planned, const ItemRecord& done);
+                                const PlannedTensor& planned, const TensorResult& done);
 
 /// The stored tensors that a record's tensor was read from.
 std::vector<formats::TensorHash> source_hashes(const formats::Checkpoint& source,
                                                const PlannedTensor& planned,
-                                               const ItemRecord& done);
+                                               const TensorResult& done);
 
 /// The stored tensor that a slice of a part is, in the file at `path` of its record.
 formats::TensorHash output_hash(const Plan& plan, const formats::Checkpoint& source,
                                 const PlannedTensor& planned, std::size_t part,
-                                const PlannedSlice& slice, const ItemRecord& done,
+                                const PlannedSlice& slice, const TensorResult& done,
                                 std::string file);
 
 /// The record of a tensor that is planned: as many zero hashes as it will have.
-ItemRecord unhashed(const Plan& plan, const formats::Checkpoint& source,
-                    const PlannedTensor& planned);
+TensorResult unhashed(const Plan& plan, const formats::Checkpoint& source,
+                      const PlannedTensor& planned);
 
 }  // namespace ingot::convert

@@ -9,15 +9,15 @@
 
 namespace ingot::convert {
 
-/// What is known of one finished tensor: what goes into its record, and what the other members of
-/// its group need.
-struct ItemRecord {
+/// What is known of one finished tensor: what goes into its record, and what the others of its
+/// fused set need.
+struct TensorResult {
   std::vector<Hash128> source;  ///< of its stored parts, in their order
   /// Of what was written, by part, and by slice where parts are cut (PartWriter::finish).
   std::vector<std::vector<Hash128>> output;
-  /// Of grouped tensors: the reduction over the whole group.
+  /// The amax over the whole fused set.
   std::optional<float> amax = {};
-  /// Of quantized tensors: what the encoding cost.
+  /// What the encoding cost, where a tensor was quantized.
   std::optional<quantize::QualitySums> quality = {};
   /// The source's global scale where the output holds its reciprocal.
   std::optional<formats::RecordedGlobal> original_global = {};

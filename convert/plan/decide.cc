@@ -7,14 +7,10 @@
 
 #include "check/rules/loader_rules.h"
 #include "convert/plan/band.h"
-#include "convert/plan/fused_groups.h"
-#include "convert/plan/static_inputs.h"
-#include "convert/plan/transform.h"
-#include "convert/recipe/importance.h"
+#include "convert/plan/passes.h"
 #include "convert/recipe/refusals.h"
 #include "formats/base/error.h"
 #include "formats/dialect/engine_limits.h"
-#include "formats/records/manifest.h"
 
 namespace ingot::convert {
 
@@ -41,15 +37,11 @@ bool is_quantized(SchemeId id) {
 
 // The grid of the FP8 scales that the source has, or had before it was cast: its config says, or
 // its manifest.
-bool source_says_ue8m0(const Checkpoint& source) {
-  if (source.config().quantization) {
-    if (source.config().quantization->scale_fmt == "ue8m0") return true;
-  } else if (const auto manifest = formats::read_manifest(source.directory())) {
-    const formats::Json& block = manifest->source_quantization;
-    if (block.is_object() && block.value("scale_fmt", formats::Json()) == "ue8m0") return true;
-  }
+bool source_says_ue8m0(const PlanInputs& inputs) {
+  const formats::Json& block = inputs.source_quantization;
+  if (block.is_object() && block.value("scale_fmt", formats::Json()) == "ue8m0") return true;
   // Scales of MX formats are powers of two by definition.
-  return std::any_of(source.tensors().begin(), source.tensors().end(), [](const auto& tensor) {
+  return std::ranges::any_of(inputs.source.tensors(), [](const LogicalTensor& tensor) {
     return tensor.encoding.scheme == SchemeId::kMxfp4 || tensor.encoding.scheme == SchemeId::kMxfp8;
   });
 }
@@ -67,21 +59,24 @@ std::string_view plain_module_rule(const formats::Dialect& dialect, SchemeId sch
 
 class Decider {
  public:
-  Decider(const Checkpoint& source, const Recipe& recipe, const formats::Dialect& dialect,
-          Plan& plan)
-      : source_(source), recipe_(recipe), dialect_(dialect), plan_(plan) {}
+  Decider(const PlanInputs& inputs, Plan& plan)
+      : inputs_(inputs),
+        source_(inputs.source),
+        recipe_(inputs.recipe),
+        dialect_(inputs.dialect),
+        plan_(plan) {}
 
   void run() {
-    plan_.dialect = &dialect_;
-    plan_.via = recipe_.choices.via;
-    const bool ue8m0 = source_says_ue8m0(source_);
+    plan_.target.dialect = &dialect_;
+    plan_.target.via = recipe_.choices.via;
+    const bool ue8m0 = source_says_ue8m0(inputs_);
     source_grid_ = ue8m0 ? quantize::Fp8Grid::kUe8m0 : quantize::Fp8Grid::kAmax;
-    plan_.encode = {.fp8_grid = recipe_.choices.fp8_grid.value_or(source_grid_),
-                    .nvfp4_search = recipe_.choices.nvfp4_search};
+    plan_.target.encode = {.fp8_grid = recipe_.choices.fp8_grid.value_or(source_grid_),
+                           .nvfp4_search = recipe_.choices.nvfp4_search};
     for (std::uint32_t i = 0; i < source_.tensors().size(); ++i) decide_by_rules(i);
-    note_selected();
+    require_single_scheme();
     tell_narrowing();
-    for (PlannedTensor& planned : plan_.tensors) settle(planned);
+    for (PlannedTensor& planned : plan_.tensors) apply_dialect(planned);
     refuse_what_no_engine_loads();
     refusals_.throw_if_any();
     find_scales_to_reuse();
@@ -165,10 +160,10 @@ class Decider {
   // asked for.
   bool changes_grid(const LogicalTensor& tensor) const {
     if (tensor.encoding.scheme != SchemeId::kFp8Block) return false;
-    return plan_.encode.fp8_grid != source_grid_ || recipe_.choices.scales_from != nullptr;
+    return plan_.target.encode.fp8_grid != source_grid_ || recipe_.choices.scales_from != nullptr;
   }
 
-  void note_selected() {
+  void require_single_scheme() {
     if (dialect_.holds_mixtures || is_selected_.size() < 2) return;
     std::string names;
     for (const auto& [scheme, unused] : is_selected_)
@@ -187,7 +182,7 @@ class Decider {
            (is_selected_.size() == 1 && is_selected_.contains(scheme));
   }
 
-  void settle(PlannedTensor& planned) {
+  void apply_dialect(PlannedTensor& planned) {
     const LogicalTensor& tensor = tensor_of(planned);
     const SchemeId from = tensor.encoding.scheme;
     if (planned.action == Action::kCopy && is_quantized(from)) {
@@ -196,7 +191,7 @@ class Decider {
         planned.to = SchemeId::kBf16;
         planned.is_demoted = true;
       } else if (&dialect_ != &source_.dialect() || wants_other_activations(tensor)) {
-        planned.action = Action::kRewrap;
+        planned.action = Action::kRepackage;
       }
     }
     if (planned.action == Action::kCast || planned.action == Action::kQuantize) {
@@ -215,7 +210,7 @@ class Decider {
     }
     if (planned.action == Action::kCast && !goes_through_bands(tensor, planned))
       require_bands(planned, tensor);
-    if (planned.action == Action::kQuantize || planned.action == Action::kRewrap) {
+    if (planned.action == Action::kQuantize || planned.action == Action::kRepackage) {
       planned.spelling = spelling_of(planned, tensor);
       planned.block = planned.action == Action::kQuantize && tensor.shape.size() >= 2
                           ? formats::scale_group(planned.to, tensor.shape, kReleasedBlock)
@@ -237,7 +232,7 @@ class Decider {
     const auto& wanted = recipe_.choices.activations;
     const SchemeSpelling* spelling = formats::find_spelling(dialect_, planned.to, wanted);
     // Tensors that merely stay take what their scheme has.
-    if (spelling == nullptr && planned.action == Action::kRewrap)
+    if (spelling == nullptr && planned.action == Action::kRepackage)
       spelling = formats::find_spelling(dialect_, planned.to);
     if (spelling == nullptr) {
       std::string held;
@@ -265,7 +260,7 @@ class Decider {
 
   void require_bands(const PlannedTensor& planned, const LogicalTensor& tensor) {
     try {
-      (void)BandPlan(tensor, planned.to);
+      (void)BandPlan::to_cast(tensor, planned.to);
     } catch (const Error& error) {
       refusals_.add(error.code(), error.message(), tensor.name);
     }
@@ -343,8 +338,8 @@ class Decider {
                       facts.name, facts.group_cols));
       return;
     }
-    const BandShape bands(tensor, planned.to,
-                          formats::scale_group(planned.to, tensor.shape, kReleasedBlock));
+    const BandPlan bands = BandPlan::to_encode(
+        tensor, planned.to, formats::scale_group(planned.to, tensor.shape, kReleasedBlock));
     if (bands.buffer_bytes() > kMaxBandBytes) {
       refuse(fmt::format("rows too long to encode as {} in memory", facts.name));
     }
@@ -389,12 +384,13 @@ class Decider {
       } else if (planned.scales != PlannedTensor::kNone) {
         all = all && release_claims;
       } else {
-        all = all && plan_.encode.fp8_grid == quantize::Fp8Grid::kUe8m0;
+        all = all && plan_.target.encode.fp8_grid == quantize::Fp8Grid::kUe8m0;
       }
     }
-    plan_.power_of_two_scales = any && all;
+    plan_.target.power_of_two_scales = any && all;
   }
 
+  const PlanInputs& inputs_;
   const Checkpoint& source_;
   const Recipe& recipe_;
   const formats::Dialect& dialect_;
@@ -407,9 +403,8 @@ class Decider {
 
 }  // namespace
 
-void decide(const Checkpoint& source, const Recipe& recipe, const formats::Dialect& dialect,
-            Plan& plan) {
-  Decider(source, recipe, dialect, plan).run();
+void decide(const PlanInputs& inputs, Plan& plan) {
+  Decider(inputs, plan).run();
 }
 
 }  // namespace ingot::convert

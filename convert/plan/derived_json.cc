@@ -1,10 +1,9 @@
-#include "convert/plan/derived_json.h"
-
 #include <algorithm>
 
 #include <fmt/format.h>
 
-#include "formats/config/native_config.h"
+#include "convert/plan/layout_functions.h"
+#include "convert/plan/passes.h"
 #include "formats/container/checkpoint_index.h"
 #include "formats/dialect/source_activations.h"
 #include "formats/json/json_form.h"
@@ -59,21 +58,21 @@ void state_widths(const shard::PaddedWidths& widths, Json& config) {
 std::string derive_config(const Checkpoint& source, const Recipe& recipe, Plan& plan,
                           bool of_ranks) {
   const std::vector<formats::WrittenTensor> written = written_tensors(source, plan, of_ranks);
-  const bool same_dialect = plan.dialect == &source.dialect();
+  const bool same_dialect = plan.target.dialect == &source.dialect();
   const formats::WrittenModel model{.source = source.config(),
                                     .description = same_dialect && !source.description().is_null()
                                                        ? &source.description()
                                                        : nullptr,
                                     .tensors = written,
-                                    .power_of_two_scales = plan.power_of_two_scales};
-  if (plan.dialect->description != nullptr && of_ranks) {
-    const Json description = plan.dialect->description(model);
-    if (!description.is_null()) plan.description_text = formats::json_text(description);
+                                    .power_of_two_scales = plan.target.power_of_two_scales};
+  if (plan.target.dialect->description != nullptr && of_ranks) {
+    const Json description = plan.target.dialect->description(model);
+    if (!description.is_null()) plan.json.description = formats::json_text(description);
   }
 
   Json config = source.config().raw;
   if (config.is_null()) return {};
-  Json quantization = plan.dialect->quantization_config(model);
+  Json quantization = plan.target.dialect->quantization_config(model);
   if (quantization.is_null()) {
     config.erase("quantization_config");
   } else {
@@ -89,7 +88,7 @@ std::string derive_config(const Checkpoint& source, const Recipe& recipe, Plan& 
 }
 
 void derive_configs(const Checkpoint& source, const Recipe& recipe, Plan& plan) {
-  plan.config_text = derive_config(source, recipe, plan, true);
+  plan.json.config = derive_config(source, recipe, plan, true);
   if (source.lacks_promised_mtp()) {
     plan.warnings.push_back(fmt::format(
         "config.json promises {} MTP layer(s) that the checkpoint does not hold; the output says "
@@ -98,15 +97,8 @@ void derive_configs(const Checkpoint& source, const Recipe& recipe, Plan& plan) 
   }
   if (!plan.is_sliced()) return;
   std::string whole = derive_config(source, recipe, plan, false);
-  if (whole != plan.config_text) plan.whole_config_text = std::move(whole);
-  if (plan.layout->name == "deepseek-mp") {
-    const formats::ModelConfig config =
-        formats::parse_model_config(plan.config_text, "config.json");
-    const bool is_fp8 = std::any_of(plan.tensors.begin(), plan.tensors.end(), [](const auto& item) {
-      return item.action != Action::kDrop && item.to == formats::SchemeId::kFp8Block;
-    });
-    plan.native_config_text = formats::json_text(formats::native_config(config, is_fp8));
-  }
+  if (whole != plan.json.config) plan.json.whole_config = std::move(whole);
+  if (const auto derive = functions_of(*plan.layout).derive_json) derive(plan);
 }
 
 void derive_index(const Checkpoint& source, Plan& plan) {
@@ -116,29 +108,28 @@ void derive_index(const Checkpoint& source, Plan& plan) {
   index.frame = index_frame(plan, source);
   std::uint64_t total = 0;
   for (const PlannedFile& file : plan.files) {
-    for (const PartAt& at : file.parts) {
+    for (const PartRef& at : file.parts) {
       const PlannedTensor& item = plan.tensors[at.tensor];
       index.weight_map.emplace_back(plan.part_name(source, item, at.part), file.name);
       total += item.parts[at.part].n_bytes;
     }
   }
-  plan.index_text = formats::checkpoint_index_text(index, total);
+  plan.json.index = formats::checkpoint_index_text(index, total);
 }
 
 }  // namespace
 
 formats::IndexFrame index_frame(const Plan& plan, const Checkpoint& source) {
   formats::IndexFrame frame = source.index_frame();
-  const bool is_copy =
-      std::all_of(plan.tensors.begin(), plan.tensors.end(),
-                  [](const PlannedTensor& item) { return item.action == Action::kCopy; });
+  const bool is_copy = std::ranges::all_of(
+      plan.tensors, [](const PlannedTensor& planned) { return planned.action == Action::kCopy; });
   if (!is_copy) frame.metadata = Json::object();
   return frame;
 }
 
-void derive_json(const Checkpoint& source, const Recipe& recipe, Plan& plan) {
-  derive_configs(source, recipe, plan);
-  derive_index(source, plan);
+void derive_json(const PlanInputs& inputs, Plan& plan) {
+  derive_configs(inputs.source, inputs.recipe, plan);
+  derive_index(inputs.source, plan);
 }
 
 }  // namespace ingot::convert

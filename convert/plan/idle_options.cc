@@ -1,10 +1,9 @@
-#include "convert/plan/idle_options.h"
-
 #include <algorithm>
 #include <array>
 
 #include <fmt/format.h>
 
+#include "convert/plan/passes.h"
 #include "convert/recipe/default_recipes.h"
 #include "formats/base/error.h"
 #include "formats/dialect/source_activations.h"
@@ -82,7 +81,7 @@ constexpr std::array kScopes = {
     OptionScope{"--dialect", "says how quantized tensors are stored",
                 "no tensor of the output is quantized", "use --to with a quantized scheme",
                 [](const Planned& output) {
-                  return output.plan.n_demoted > 0 || output.any(is_quantized);
+                  return output.plan.counts.demoted > 0 || output.any(is_quantized);
                 }},
     OptionScope{"--activations", "belongs to quantized tensors that can have such activations",
                 "the output has none", "choose another --to or --dialect", takes_activations},
@@ -120,9 +119,9 @@ constexpr std::array kScopes = {
 
 }  // namespace
 
-void refuse_idle_options(const formats::Checkpoint& source, const Recipe& recipe,
-                         const Plan& plan) {
-  const Planned output{.source = source, .recipe = recipe, .plan = plan};
+void refuse_idle_options(const PlanInputs& inputs, const Plan& plan) {
+  const Recipe& recipe = inputs.recipe;
+  const Planned output{.source = inputs.source, .recipe = recipe, .plan = plan};
   ErrorList idle;
   for (const OptionScope& row : kScopes) {
     // A file is only read for somebody who gave it.

@@ -22,11 +22,11 @@ namespace ingot::convert {
 
 /// What happens to a logical tensor.
 enum class Action : std::uint8_t {
-  kCopy,      ///< every stored part byte for byte, under its name
-  kRewrap,    ///< codes kept, parts under the names and conventions of the target dialect
-  kCast,      ///< decoded and written in a plain scheme
-  kQuantize,  ///< decoded and encoded in a quantized scheme
-  kDrop,      ///< not in the output
+  kCopy,       ///< every stored part byte for byte, under its name
+  kRepackage,  ///< codes kept, parts under the names and conventions of the target dialect
+  kCast,       ///< decoded and written in a plain scheme
+  kQuantize,   ///< decoded and encoded in a quantized scheme
+  kDrop,       ///< not in the output
 };
 std::string_view action_name(Action action);
 
@@ -61,9 +61,9 @@ struct PlannedTensor {
   bool is_demoted = false;
   bool is_weighted = false;  ///< --importance knows its columns
   std::uint8_t n_parts = 0;
-  std::uint32_t group = kNone;   ///< index into Plan::groups
-  std::uint32_t scales = kNone;  ///< --scales-from: index into that checkpoint's tensors()
-  const formats::SchemeSpelling* spelling = nullptr;  ///< of kRewrap and kQuantize
+  std::uint32_t fused_set = kNone;  ///< index into Plan::fused_sets
+  std::uint32_t scales = kNone;     ///< --scales-from: index into that checkpoint's tensors()
+  const formats::SchemeSpelling* spelling = nullptr;  ///< of kRepackage and kQuantize
   std::array<std::uint64_t, 2> block = {0, 0};        ///< rows and columns that share a scale
   InputScale input;                                   ///< of static activations
   shard::TensorCut cut;
@@ -80,7 +80,7 @@ struct PlannedTensor {
 };
 
 /// A part in a file.
-struct PartAt {
+struct PartRef {
   std::uint32_t tensor = 0;  ///< index into Plan::tensors
   std::uint8_t part = 0;
   std::uint32_t place = 0;  ///< index into Plan::places
@@ -98,10 +98,10 @@ struct PlannedFile {
   std::uint32_t first_member = 0;  ///< number of the first among all members of all files
   std::uint64_t header_bytes = 0;  ///< 8 + N
   std::uint64_t n_bytes = 0;       ///< of each member
-  std::vector<PartAt> parts;       ///< in data order
+  std::vector<PartRef> parts;      ///< in data order
 };
 
-/// How logical tensors are dealt to files.
+/// How logical tensors are assigned to files.
 struct ShardPolicy {
   /// Nothing: file names and distribution of the source. A number: a new file is opened when a
   /// tensor would take the current one beyond so many bytes of data.
@@ -126,46 +126,75 @@ struct PlanOptions {
   bool links = true;       ///< files that several ranks load are hard links to one
 };
 
+/// Everything that a plan is made of: what was read of the source, and what was asked for.
+struct PlanInputs {
+  const formats::Checkpoint& source;
+  const Recipe& recipe;
+  const formats::Dialect& dialect;  ///< of the output
+  const PlanOptions& options;
+  /// The source's quantization_config, or the one that its manifest remembers; null without one.
+  formats::Json source_quantization;
+};
+
 /// The options as they stand in manifest and journal; `shards` apart.
 formats::Json slicing_json(const PlanOptions& options);
 
-/// The whole output, decided from headers alone: a pure function of source headers, recipe and
-/// options. Names, order, offsets and sizes stand before any byte is written.
-struct Plan {
-  const formats::Dialect* dialect = nullptr;  ///< of the output
+/// What every tensor of the output is written in.
+struct Target {
+  const formats::Dialect* dialect = nullptr;
   quantize::EncodeOptions encode;
   Via via = Via::kF32;
-  bool power_of_two_scales = false;  ///< claimed for every kFp8Block tensor of the output
+  bool power_of_two_scales = false;  ///< claimed for every kFp8Block tensor
+};
 
+/// The JSON around the weights; empty texts are not written.
+struct PlannedJson {
+  std::string config;
+  /// config.json of the same output unsliced, where that says something else.
+  std::string whole_config;
+  std::string index;          ///< of an output in several files that is not sliced
+  std::string native_config;  ///< of layout deepseek-mp: its inference config
+  std::string description;    ///< of Dialect::description_file
+};
+
+/// Tensors by what becomes of them, for people.
+struct PlanCounts {
+  std::uint64_t copied = 0, repackaged = 0, cast = 0, quantized = 0, dropped = 0;
+  std::uint64_t demoted = 0;                 ///< of the cast ones
+  std::uint64_t searched = 0, weighted = 0;  ///< with --importance: encoded as NVFP4; weighted
+  std::uint64_t fitted_to_bf16 = 0;          ///< that --tp-fit bf16 left in, or made, BF16
+};
+
+/// What executing the plan moves, and holds in memory.
+struct PlanSizes {
+  std::uint64_t bytes_in = 0;      ///< stored bytes that will be read, each counted once
+  std::uint64_t bytes_out = 0;     ///< of all weights files with headers, each written once: exact
+  std::uint64_t table_bytes = 0;   ///< estimate of source tables and plan
+  std::uint64_t band_bytes = 0;    ///< the largest buffers that a tensor needs for a band
+  std::uint64_t open_targets = 1;  ///< the most places where the parts of one tensor stand
+};
+
+/// The whole output, decided from headers alone: a pure function of what was read of the source,
+/// recipe and options. Names, order, offsets and sizes stand before any byte is written.
+struct Plan {
+  Target target;
   std::vector<PlannedTensor> tensors;  ///< in the order of execution; dropped ones last
-  /// Tensors that are quantized as one item, because a number over all of them must be known first:
+  /// Tensors that are quantized together, because a number over all of them must be known first:
   /// fused weights that share a global scale, or one weight with a scale of its own. Consecutive
   /// indices into `tensors`.
-  std::vector<std::vector<std::uint32_t>> groups;
+  std::vector<std::vector<std::uint32_t>> fused_sets;
   std::vector<PlannedPlace> places;
   std::vector<PlannedFile> files;
   std::uint32_t n_members = 0;  ///< files on disk
   const formats::Layout* layout = formats::find_layout("hf");
   std::optional<shard::Slicing> slicing;  ///< of sliced layouts
   bool links = true;
-  shard::Fits fits;                ///< of sliced layouts: what was retiled or padded; tensors empty
-  std::uint64_t open_targets = 1;  ///< the most places that the parts of one tensor are dealt to
-  std::string config_text;         ///< config.json of the output; empty when the source has none
-  /// config.json of the same output unsliced, where that says something else; else empty.
-  std::string whole_config_text;
-  std::string index_text;          ///< empty when the output is one model.safetensors, or sliced
-  std::string native_config_text;  ///< of layout deepseek-mp: its inference config
-  std::string description_text;    ///< of Dialect::description_file; empty without
+  shard::Fits fits;  ///< of sliced layouts: what was retiled or padded; tensors empty
+  PlannedJson json;
+  formats::Json source_quantization;  ///< PlanInputs::source_quantization
+  PlanCounts counts;
+  PlanSizes sizes;
   std::vector<std::string> warnings;
-  std::uint64_t n_copied = 0, n_rewrapped = 0, n_cast = 0, n_quantized = 0, n_dropped = 0;
-  std::uint64_t n_demoted = 0;                   ///< of the cast ones
-  std::uint64_t n_searched = 0, n_weighted = 0;  ///< with --importance: encoded as NVFP4; weighted
-  std::uint64_t n_fitted_to_bf16 = 0;            ///< that --tp-fit bf16 left in, or made, BF16
-  std::uint64_t bytes_in = 0;  ///< stored bytes that will be read, each counted once
-  std::uint64_t bytes_out =
-      0;  ///< of all weights files, headers included, each written once: exact
-  std::uint64_t table_bytes = 0;  ///< estimate of what source tables and plan take in memory
-  std::uint64_t band_bytes = 0;   ///< the largest buffers that a tensor needs for a band
 
   /// Name of a part's stored tensor in the output.
   [[nodiscard]] std::string part_name(const formats::TensorSource& source,
@@ -189,19 +218,19 @@ struct Plan {
                                   std::size_t part) const;
   [[nodiscard]] bool is_sliced() const { return slicing.has_value(); }
   /// Layout `ranks`: each rank has a directory that is complete in itself.
-  [[nodiscard]] bool has_rank_directories() const { return layout->name == "ranks"; }
+  [[nodiscard]] bool has_rank_directories() const { return layout->has_rank_directories; }
   /// Path of a weights file below the output, by its number among all members.
   [[nodiscard]] const std::string& member_path(std::uint32_t member) const;
   /// Bytes [0, header_bytes) of a file.
   [[nodiscard]] std::string header(const formats::TensorSource& source, std::size_t file) const;
-  /// Stored bytes of the codes of a group's members in the source.
-  [[nodiscard]] std::uint64_t group_bytes(const formats::TensorSource& source,
-                                          std::size_t group) const;
+  /// Stored bytes of the codes of a fused set in the source.
+  [[nodiscard]] std::uint64_t fused_bytes(const formats::TensorSource& source,
+                                          std::size_t set) const;
 };
 
 /// Rows and columns that share a scale in the output, before retiling; {0, 0} without scales.
-std::array<std::uint64_t, 2> group_of(const formats::LogicalTensor& tensor,
-                                      const PlannedTensor& planned);
+std::array<std::uint64_t, 2> scale_block_of(const formats::LogicalTensor& tensor,
+                                            const PlannedTensor& planned);
 
 /// A stretch of a weights file that holds a slice of a part (or a replica of it).
 struct PlannedSlice {
@@ -213,23 +242,18 @@ struct PlannedSlice {
 };
 /// The slice of `at` in one member of its file.
 PlannedSlice slice_at(const Plan& plan, const formats::TensorSource& source,
-                      const PlannedTensor& planned, const PartAt& at, std::uint32_t member);
+                      const PlannedTensor& planned, const PartRef& at, std::uint32_t member);
 /// Every place where a part's bytes stand.
 std::vector<PlannedSlice> slices_of(const Plan& plan, const formats::TensorSource& source,
                                     const PlannedTensor& planned, std::size_t part);
 
 /// The weights file in which layout `hf` has a part, when the files of the source are kept: that of
 /// the part in the source, or of its weight. Empty where nobody knows.
-std::string home_file(const formats::Checkpoint& source, const PlannedTensor& planned,
-                      formats::Part part);
+std::string unsliced_file(const formats::Checkpoint& source, const PlannedTensor& planned,
+                          formats::Part part);
 
 /// Whether a tensor is decoded to FP32 tiles, band by band; other casts have a fused kernel.
 bool goes_through_bands(const formats::LogicalTensor& tensor, const PlannedTensor& planned);
-
-/// Makes the plan for an output in `dialect`. Throws, collected: rules that match nothing
-/// (kInvalidArgument), what cannot be computed or held (kUnsupported, with the tensors).
-Plan make_plan(const formats::Checkpoint& source, const Recipe& recipe,
-               const formats::Dialect& dialect, const PlanOptions& options);
 
 /// Hash over everything that decides the output's bytes: file names, headers, config, description
 /// and index.

@@ -1,7 +1,9 @@
 #include "convert/recipe/default_recipes.h"
 
 #include <array>
+#include <initializer_list>
 #include <set>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -33,76 +35,51 @@ constexpr std::string_view kAscend = "the recipes for Ascend leave it floating-p
 constexpr std::string_view kIndexer = "no published recipe quantizes the indexer this way";
 
 // Beside these lines every recipe leaves kNever.
-constexpr std::array kLines = {
-    DefaultRecipeLine{SchemeId::kFp8Block, "", kExperts, kQuantize, kAsReleased},
-    DefaultRecipeLine{SchemeId::kFp8Block, "", kShared, kQuantize, kAsReleased},
-    DefaultRecipeLine{SchemeId::kFp8Block, "", kDenseMlp, kQuantize, kAsReleased},
-    DefaultRecipeLine{SchemeId::kFp8Block, "", kAttention, kQuantize, kAsReleased},
-    DefaultRecipeLine{SchemeId::kFp8Block, "", kKvB, kQuantize, kAsReleased},
-    DefaultRecipeLine{SchemeId::kFp8Block, "", kIndexerQ, kQuantize, kAsReleased},
-    DefaultRecipeLine{SchemeId::kFp8Block, "", kIndexerK, kQuantize, kAsReleased},
+std::vector<DefaultRecipeLine> make_lines() {
+  std::vector<DefaultRecipeLine> lines;
+  using Groups = std::initializer_list<RoleGroup>;
+  const auto add = [&](SchemeId to, Groups groups, Treatment treatment, std::string_view reason,
+                       std::string_view dialect = {}) {
+    for (const RoleGroup group : groups) lines.push_back({to, dialect, group, treatment, reason});
+  };
+  const Groups projections = {kExperts, kShared, kDenseMlp, kAttention};
+  add(SchemeId::kFp8Block, projections, kQuantize, kAsReleased);
+  add(SchemeId::kFp8Block, {kKvB, kIndexerQ, kIndexerK}, kQuantize, kAsReleased);
 
-    DefaultRecipeLine{SchemeId::kFp8Channel, "", kExperts, kQuantize, kLinear},
-    DefaultRecipeLine{SchemeId::kFp8Channel, "", kShared, kQuantize, kLinear},
-    DefaultRecipeLine{SchemeId::kFp8Channel, "", kDenseMlp, kQuantize, kLinear},
-    DefaultRecipeLine{SchemeId::kFp8Channel, "", kAttention, kQuantize, kLinear},
-    DefaultRecipeLine{SchemeId::kFp8Channel, "", kKvB, kQuantize, kLinear},
-    DefaultRecipeLine{SchemeId::kFp8Channel, "", kIndexerQ, kQuantize, kLinear},
-    DefaultRecipeLine{SchemeId::kFp8Channel, "", kIndexerK, kBf16, kJoined},
+  for (const SchemeId to : {SchemeId::kFp8Channel, SchemeId::kFp8Tensor}) {
+    add(to, projections, kQuantize, kLinear);
+    add(to, {kKvB, kIndexerQ}, kQuantize, kLinear);
+    add(to, {kIndexerK}, kBf16, kJoined);
+  }
 
-    DefaultRecipeLine{SchemeId::kFp8Tensor, "", kExperts, kQuantize, kLinear},
-    DefaultRecipeLine{SchemeId::kFp8Tensor, "", kShared, kQuantize, kLinear},
-    DefaultRecipeLine{SchemeId::kFp8Tensor, "", kDenseMlp, kQuantize, kLinear},
-    DefaultRecipeLine{SchemeId::kFp8Tensor, "", kAttention, kQuantize, kLinear},
-    DefaultRecipeLine{SchemeId::kFp8Tensor, "", kKvB, kQuantize, kLinear},
-    DefaultRecipeLine{SchemeId::kFp8Tensor, "", kIndexerQ, kQuantize, kLinear},
-    DefaultRecipeLine{SchemeId::kFp8Tensor, "", kIndexerK, kBf16, kJoined},
+  add(SchemeId::kInt8Channel, projections, kQuantize, kLinear);
+  for (const RoleGroup group : {kKvB, kIndexerQ}) {
+    add(SchemeId::kInt8Channel, {group}, kBf16, kAscend, "modelslim");
+    add(SchemeId::kInt8Channel, {group}, kQuantize, kLinear);
+  }
+  add(SchemeId::kInt8Channel, {kIndexerK}, kBf16, kJoined);
 
-    DefaultRecipeLine{SchemeId::kInt8Channel, "", kExperts, kQuantize, kLinear},
-    DefaultRecipeLine{SchemeId::kInt8Channel, "", kShared, kQuantize, kLinear},
-    DefaultRecipeLine{SchemeId::kInt8Channel, "", kDenseMlp, kQuantize, kLinear},
-    DefaultRecipeLine{SchemeId::kInt8Channel, "", kAttention, kQuantize, kLinear},
-    DefaultRecipeLine{SchemeId::kInt8Channel, "modelslim", kKvB, kBf16, kAscend},
-    DefaultRecipeLine{SchemeId::kInt8Channel, "", kKvB, kQuantize, kLinear},
-    DefaultRecipeLine{SchemeId::kInt8Channel, "modelslim", kIndexerQ, kBf16, kAscend},
-    DefaultRecipeLine{SchemeId::kInt8Channel, "", kIndexerQ, kQuantize, kLinear},
-    DefaultRecipeLine{SchemeId::kInt8Channel, "", kIndexerK, kBf16, kJoined},
+  add(SchemeId::kInt8Block, projections, kQuantize, kLinear);
+  add(SchemeId::kInt8Block, {kKvB}, kQuantize, kLinear);
+  add(SchemeId::kInt8Block, {kIndexerQ}, kBf16, kIndexer);
+  add(SchemeId::kInt8Block, {kIndexerK}, kBf16, kJoined);
 
-    DefaultRecipeLine{SchemeId::kInt8Block, "", kExperts, kQuantize, kLinear},
-    DefaultRecipeLine{SchemeId::kInt8Block, "", kShared, kQuantize, kLinear},
-    DefaultRecipeLine{SchemeId::kInt8Block, "", kDenseMlp, kQuantize, kLinear},
-    DefaultRecipeLine{SchemeId::kInt8Block, "", kAttention, kQuantize, kLinear},
-    DefaultRecipeLine{SchemeId::kInt8Block, "", kKvB, kQuantize, kLinear},
-    DefaultRecipeLine{SchemeId::kInt8Block, "", kIndexerQ, kBf16, kIndexer},
-    DefaultRecipeLine{SchemeId::kInt8Block, "", kIndexerK, kBf16, kJoined},
-
-    DefaultRecipeLine{SchemeId::kNvfp4, "", kExperts, kQuantize, kMlp},
-    DefaultRecipeLine{SchemeId::kNvfp4, "", kShared, kQuantize, kMlp},
-    DefaultRecipeLine{SchemeId::kNvfp4, "", kDenseMlp, kQuantize, kMlp},
-    DefaultRecipeLine{SchemeId::kNvfp4, "", kAttention, kOnRequest, kNarrow},
-    DefaultRecipeLine{SchemeId::kNvfp4, "", kKvB, kLeave, kAbsorbed},
-    DefaultRecipeLine{SchemeId::kNvfp4, "", kIndexerQ, kLeave, kIndexer},
-    DefaultRecipeLine{SchemeId::kNvfp4, "", kIndexerK, kLeave, kJoined},
-
-    DefaultRecipeLine{SchemeId::kMxfp4, "", kExperts, kQuantize, kMlp},
-    DefaultRecipeLine{SchemeId::kMxfp4, "", kShared, kQuantize, kMlp},
-    DefaultRecipeLine{SchemeId::kMxfp4, "", kDenseMlp, kQuantize, kMlp},
-    DefaultRecipeLine{SchemeId::kMxfp4, "", kAttention, kOnRequest, kNarrow},
-    DefaultRecipeLine{SchemeId::kMxfp4, "", kKvB, kLeave, kAbsorbed},
-    DefaultRecipeLine{SchemeId::kMxfp4, "", kIndexerQ, kLeave, kIndexer},
-    DefaultRecipeLine{SchemeId::kMxfp4, "", kIndexerK, kLeave, kJoined},
-
-    DefaultRecipeLine{SchemeId::kMxfp8, "", kExperts, kQuantize, kLinear},
-    DefaultRecipeLine{SchemeId::kMxfp8, "", kShared, kQuantize, kLinear},
-    DefaultRecipeLine{SchemeId::kMxfp8, "", kDenseMlp, kQuantize, kLinear},
-    DefaultRecipeLine{SchemeId::kMxfp8, "", kAttention, kQuantize, kLinear},
-    DefaultRecipeLine{SchemeId::kMxfp8, "", kKvB, kLeave, kAbsorbed},
-    DefaultRecipeLine{SchemeId::kMxfp8, "", kIndexerQ, kLeave, kIndexer},
-    DefaultRecipeLine{SchemeId::kMxfp8, "", kIndexerK, kLeave, kJoined},
-};
+  for (const SchemeId to : {SchemeId::kNvfp4, SchemeId::kMxfp4, SchemeId::kMxfp8}) {
+    if (to == SchemeId::kMxfp8) {
+      add(to, projections, kQuantize, kLinear);
+    } else {
+      add(to, {kExperts, kShared, kDenseMlp}, kQuantize, kMlp);
+      add(to, {kAttention}, kOnRequest, kNarrow);
+    }
+    add(to, {kKvB}, kLeave, kAbsorbed);
+    add(to, {kIndexerQ}, kLeave, kIndexer);
+    add(to, {kIndexerK}, kLeave, kJoined);
+  }
+  return lines;
+}
 
 const DefaultRecipeLine* find_line(SchemeId to, std::string_view dialect, RoleGroup group) {
-  for (const DefaultRecipeLine& line : kLines) {
+  for (const DefaultRecipeLine& line : default_recipe_lines()) {
     if (line.to == to && line.group == group && (line.dialect.empty() || line.dialect == dialect))
       return &line;
   }
@@ -174,6 +151,7 @@ RoleGroup role_group_of(Role role) {
 }
 
 std::span<const DefaultRecipeLine> default_recipe_lines() {
+  static const std::vector<DefaultRecipeLine> kLines = make_lines();
   return kLines;
 }
 

@@ -3,24 +3,17 @@
 #include <algorithm>
 #include <cstring>
 
-#include "convert/run/stage_timer.h"
+#include "convert/plan/band.h"
 #include "formats/base/error.h"
 
 namespace ingot::convert {
 
 using shard::PartDeal;
 
-namespace {
-
-// A stretch of this size is hashed while it is in cache.
-constexpr std::uint64_t kLeaseBytes = std::uint64_t{1} << 20;
-
-}  // namespace
-
-PartWriter::PartWriter(ItemContext& context, std::uint32_t item, std::size_t part)
-    : context_(context), item_(item), part_(context.plan.tensors[item].parts[part]) {
+PartWriter::PartWriter(RunContext& context, std::uint32_t tensor, std::size_t part)
+    : context_(context), tensor_(tensor), part_(context.plan.tensors[tensor].parts[part]) {
   const Plan& plan = context.plan;
-  const PlannedTensor& planned = plan.tensors[item];
+  const PlannedTensor& planned = plan.tensors[tensor];
   const auto places = plan.places_of(part_);
   std::size_t n_hashers = 0;
   for (const PlannedPlace& place : places) {
@@ -46,44 +39,51 @@ PartWriter::PartWriter(ItemContext& context, std::uint32_t item, std::size_t par
   runs_.resize(first.n_slices());
 }
 
-std::optional<WindowWriter::Lease> PartWriter::lease(std::uint64_t n_bytes) {
-  n_bytes = std::min({n_bytes, kLeaseBytes, std::uint64_t{context_.writer.window_bytes()}});
-  if (fitter_ || targets_.size() != 1 || n_bytes == 0) return std::nullopt;
+// Takes memory of the output for the next n_bytes; false when they go to several stretches.
+bool PartWriter::lease(std::uint64_t n_bytes) {
+  lease_.reset();
+  if (fitter_ || targets_.size() != 1 || n_bytes == 0 || n_bytes > longest_lease()) return false;
   const Target& target = targets_.front();
   std::uint32_t member = 0;
   std::uint64_t offset = written_;
   leased_hasher_ = target.first_hasher;
-  if (target.deal.kind() == PartDeal::Kind::kWhole) {
-    if (target.file->members.size() != 1 ||
-        target.deal.slice_bytes() != target.deal.whole_bytes()) {
-      return std::nullopt;
-    }
-  } else if (target.deal.kind() == PartDeal::Kind::kCut) {
-    const auto run = target.deal.run_at(written_, n_bytes);
-    // Short stretches are gathered, so that a slice gets many at a time.
-    if (!run || run->n_bytes < n_bytes / 2 || run->slice < target.place->first_slice)
-      return std::nullopt;
-    member = run->slice - target.place->first_slice;
-    if (member >= target.file->members.size()) return std::nullopt;
-    n_bytes = run->n_bytes;
-    offset = run->slice_offset;
-    leased_hasher_ += run->slice;
-  } else {
-    return std::nullopt;
-  }
-  return context_.writer.acquire(target.file->first_member + member, target.place->offset + offset,
-                                 n_bytes);
-}
-
-std::optional<WindowWriter::Lease> PartWriter::lease_all(std::uint64_t n_bytes) {
-  if (n_bytes == 0 || n_bytes > kLeaseBytes || n_bytes > context_.writer.window_bytes())
-    return std::nullopt;
-  const Target& target = targets_.front();
   if (target.deal.kind() == PartDeal::Kind::kCut) {
     const auto run = target.deal.run_at(written_, n_bytes);
-    if (!run || run->n_bytes != n_bytes) return std::nullopt;
+    if (!run || run->n_bytes != n_bytes || run->slice < target.place->first_slice) return false;
+    member = run->slice - target.place->first_slice;
+    offset = run->slice_offset;
+    leased_hasher_ += run->slice;
+    if (member >= target.file->members.size()) return false;
+  } else if (target.deal.kind() != PartDeal::Kind::kWhole || target.file->members.size() != 1 ||
+             target.deal.slice_bytes() != target.deal.whole_bytes()) {
+    return false;
   }
-  return lease(n_bytes);
+  lease_ = context_.writer.acquire(target.file->first_member + member,
+                                   target.place->offset + offset, n_bytes);
+  return true;
+}
+
+std::span<std::byte> PartWriter::prepare(std::uint64_t n_bytes, std::vector<std::byte>& spare) {
+  if (lease(n_bytes) && lease_->n_pieces == 1) return prepared_ = lease_->pieces[0];
+  if (spare.size() < n_bytes) spare.resize(n_bytes);
+  return prepared_ = std::span(spare).first(n_bytes);
+}
+
+void PartWriter::commit() {
+  if (!lease_) {
+    write(prepared_);
+    return;
+  }
+  if (lease_->n_pieces == 2) lease_->fill(prepared_);
+  hash(hashers_[leased_hasher_], prepared_);
+  context_.writer.commit(*lease_, tensor_);
+  written_ += prepared_.size();
+  scattered_ += prepared_.size();
+  context_.done_bytes.fetch_add(prepared_.size(), std::memory_order_relaxed);
+}
+
+std::uint64_t PartWriter::longest_lease() const {
+  return std::min<std::uint64_t>(kBandBytes, context_.writer.window_bytes());
 }
 
 // Replicas (of a whole part, or of a slice that several EP ranks hold) are hashed once.
@@ -95,20 +95,8 @@ bool PartWriter::is_replica(const Target& target) const {
 }
 
 void PartWriter::hash(TensorHasher& hasher, std::span<const std::byte> bytes) {
-  const StageTimer timer(context_.times.hash_ns, context_.times.hash_bytes, bytes.size());
+  const StageTimer timer(context_.times.hash, bytes.size());
   hasher.update(bytes);
-}
-
-void PartWriter::commit(const WindowWriter::Lease& lease) {
-  std::uint64_t n_bytes = 0;
-  for (std::size_t i = 0; i < lease.n_pieces; ++i) {
-    hash(hashers_[leased_hasher_], lease.pieces[i]);
-    n_bytes += lease.pieces[i].size();
-  }
-  context_.writer.commit(lease, item_);
-  written_ += n_bytes;
-  scattered_ += n_bytes;
-  context_.done_bytes.fetch_add(n_bytes, std::memory_order_relaxed);
 }
 
 void PartWriter::write(std::span<const std::byte> bytes) {
@@ -134,16 +122,15 @@ void PartWriter::scatter(std::span<const std::byte> bytes) {
 template <typename Fill>
 void PartWriter::put(const Target& target, std::uint32_t member, std::uint64_t offset,
                      std::uint64_t n_bytes, TensorHasher* hasher, Fill&& fill) {
-  const std::uint64_t most = std::min<std::uint64_t>(kLeaseBytes, context_.writer.window_bytes());
   for (std::uint64_t done = 0; done < n_bytes;) {
-    const std::uint64_t n = std::min(most, n_bytes - done);
+    const std::uint64_t n = std::min(longest_lease(), n_bytes - done);
     const WindowWriter::Lease lease = context_.writer.acquire(
         target.file->first_member + member, target.place->offset + offset + done, n);
     for (std::size_t i = 0; i < lease.n_pieces; ++i) {
       fill(lease.pieces[i]);
       if (hasher != nullptr) hash(*hasher, lease.pieces[i]);
     }
-    context_.writer.commit(lease, item_);
+    context_.writer.commit(lease, tensor_);
     done += n;
   }
   context_.done_bytes.fetch_add(n_bytes, std::memory_order_relaxed);

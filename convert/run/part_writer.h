@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "convert/plan/fitted_part.h"
-#include "convert/run/item_runner.h"
+#include "convert/run/run_context.h"
 #include "formats/base/hash.h"
 #include "shard/cut/part_deal.h"
 
@@ -18,17 +18,15 @@ namespace ingot::convert {
 /// padded first if need be. Hashes what it writes, slice by slice.
 class PartWriter {
  public:
-  PartWriter(ItemContext& context, std::uint32_t item, std::size_t part);
+  PartWriter(RunContext& context, std::uint32_t tensor, std::size_t part);
 
-  /// Memory in the output for the next bytes, n_bytes at most, when they go to one place and in one
-  /// stretch; nothing otherwise: then write() takes them. To be filled and committed before the
-  /// next call.
-  std::optional<WindowWriter::Lease> lease(std::uint64_t n_bytes);
-  /// The same for exactly n_bytes.
-  std::optional<WindowWriter::Lease> lease_all(std::uint64_t n_bytes);
-  /// Hashes the lease's bytes (pieces in cache, if just filled) and hands them over.
-  void commit(const WindowWriter::Lease& lease);
+  /// Memory for the next bytes of the whole, to be filled and committed before the next call: the
+  /// output's own where they go to one place in one stretch, else of `spare`, which may grow.
+  std::span<std::byte> prepare(std::uint64_t n_bytes, std::vector<std::byte>& spare);
+  /// Hashes what was prepared, while it is in cache, and hands it over.
+  void commit();
 
+  /// Takes the next bytes of the whole.
   void write(std::span<const std::byte> bytes);
 
   /// Bytes of the whole taken so far.
@@ -40,6 +38,7 @@ class PartWriter {
   std::vector<Hash128> finish();
 
  private:
+  // A part in one row of files.
   struct Target {
     const PlannedPlace* place;
     const PlannedFile* file;
@@ -47,6 +46,9 @@ class PartWriter {
     std::size_t first_hasher;
   };
 
+  bool lease(std::uint64_t n_bytes);
+  // A longer stretch would not be in cache when it is hashed.
+  [[nodiscard]] std::uint64_t longest_lease() const;
   void scatter(std::span<const std::byte> bytes);
   void scatter_whole(const Target& target, std::span<const std::byte> bytes);
   void scatter_runs(const Target& target, std::span<const std::byte> bytes);
@@ -57,16 +59,18 @@ class PartWriter {
   [[nodiscard]] bool is_replica(const Target& target) const;
   void hash(TensorHasher& hasher, std::span<const std::byte> bytes);
 
-  ItemContext& context_;
-  const std::uint32_t item_;
+  RunContext& context_;
+  const std::uint32_t tensor_;
   const PlannedPart& part_;
   bool is_plain_ = false;
   std::vector<Target> targets_;
   std::vector<TensorHasher> hashers_;
   std::optional<PartFitter> fitter_;
-  std::uint64_t written_ = 0;    // of the whole, as it comes
-  std::uint64_t scattered_ = 0;  // of the fitted whole
+  std::uint64_t written_ = 0;                 // of the whole, as it comes
+  std::uint64_t scattered_ = 0;               // of the fitted whole
+  std::optional<WindowWriter::Lease> lease_;  // of what is prepared
   std::size_t leased_hasher_ = 0;
+  std::span<std::byte> prepared_;
   std::vector<std::vector<shard::PartDeal::Run>> runs_;  // by slice, of the bytes at hand
 };
 

@@ -6,14 +6,19 @@ namespace ingot::formats {
 namespace {
 
 constexpr std::array kLayouts = {
-    Layout{.name = "hf",
+    Layout{.id = LayoutId::kHf,
+           .name = "hf",
            .summary = "one directory of safetensors files with an index, as on the hub"},
-    Layout{.name = "ranks",
+    Layout{.id = LayoutId::kRanks,
+           .name = "ranks",
            .summary = "a directory per rank with what it loads, under the names of the hub",
-           .is_sliced = true},
-    Layout{.name = "deepseek-mp",
+           .is_sliced = true,
+           .has_rank_directories = true},
+    Layout{.id = LayoutId::kDeepseekMp,
+           .name = "deepseek-mp",
            .summary = "model{i}-mp{N}.safetensors, the names that DeepSeek's inference code loads",
-           .is_sliced = true},
+           .is_sliced = true,
+           .takes_mp = true},
 };
 
 }  // namespace

@@ -5,11 +5,9 @@
 #include <map>
 #include <string>
 
-#include "convert/job/execute.h"
+#include "convert/convert.h"
 #include "convert/output/output_directory.h"
-#include "convert/plan/plan.h"
 #include "convert/recipe/default_recipes.h"
-#include "convert/recipe/recipe.h"
 #include "formats/base/fd.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/container/safetensors.h"
@@ -26,8 +24,11 @@ inline void resolve(convert::Recipe& recipe, const formats::Checkpoint& source) 
 /// The plan of a resolved recipe, in the dialect that it asks for.
 inline convert::Plan plan_for(const formats::Checkpoint& source, const convert::Recipe& recipe,
                               const convert::PlanOptions& options = {}) {
-  return convert::make_plan(source, recipe, convert::target_dialect(recipe, source.dialect()),
-                            options);
+  return convert::make_plan({.source = source,
+                             .recipe = recipe,
+                             .dialect = convert::target_dialect(recipe, source.dialect()),
+                             .options = options,
+                             .source_quantization = convert::remembered_quantization(source)});
 }
 
 /// One conversion as the command line would run it.

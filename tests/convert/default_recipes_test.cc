@@ -182,14 +182,14 @@ TEST(DefaultRecipes, DroppedMtpLayersAreGoneFromTheConfigToo) {
 TEST(DefaultRecipes, LeftoverFp8StaysAsASecondGroupOnlyWhereTheDialectCanHoldIt) {
   const auto released = formats::Checkpoint::open(tiny_v32());
   const Planned mixed = planned(tiny_v32(), to(SchemeId::kNvfp4));
-  EXPECT_EQ(mixed.plan.n_demoted, 0U);
+  EXPECT_EQ(mixed.plan.counts.demoted, 0U);
   EXPECT_EQ(mixed.schemes_of("o_proj.weight"), (Schemes{SchemeId::kFp8Block, SchemeId::kBf16}))
       << "BF16 in the MTP layer";
   EXPECT_EQ(mixed.schemes_of("model.layers.0.self_attn.o_proj"), Schemes{SchemeId::kFp8Block});
 
   const Planned modelopt = planned(tiny_v32(), to(SchemeId::kNvfp4, "modelopt"));
   // Layers 0 to 4: five projections of attention and two of the indexer, besides q_b.
-  EXPECT_EQ(modelopt.plan.n_demoted, 5U * 7);
+  EXPECT_EQ(modelopt.plan.counts.demoted, 5U * 7);
   EXPECT_EQ(modelopt.schemes_of("o_proj.weight"), kBf16Only);
   EXPECT_EQ(modelopt.schemes_of("kv_b_proj.weight"), kBf16Only);
 
@@ -200,7 +200,7 @@ TEST(DefaultRecipes, LeftoverFp8StaysAsASecondGroupOnlyWhereTheDialectCanHoldIt)
     recipe.rules = {parse_rule(std::string("model.layers.*.mlp.*_proj.weight=") +
                                (is_native ? "int8-block" : "int8"))};
     const Planned result = planned(tiny_v32(), recipe);
-    EXPECT_EQ(result.plan.n_demoted, 6U * 7) << dialect;
+    EXPECT_EQ(result.plan.counts.demoted, 6U * 7) << dialect;
     EXPECT_EQ(result.schemes_of("self_attn.o_proj.weight"), kBf16Only) << dialect;
   }
 }

@@ -143,16 +143,16 @@ TEST(PlainModules, GlmsPredictionHeadMayBeQuantized) {
 
 TEST(DefaultOfFp8Tensor, IsTheNativeFormThatBothEnginesLoad) {
   const Plan plan = plan_of({SchemeId::kFp8Tensor});
-  EXPECT_EQ(plan.dialect->name, "deepseek");
+  EXPECT_EQ(plan.target.dialect->name, "deepseek");
   const formats::Json block =
-      formats::parse_json(plan.config_text, "config.json")["quantization_config"];
+      formats::parse_json(plan.json.config, "config.json")["quantization_config"];
   EXPECT_EQ(block["quant_method"], "fp8");
   EXPECT_EQ(block["activation_scheme"], "dynamic");
   EXPECT_FALSE(block.contains("weight_block_size"));
   EXPECT_EQ(
       plan_of(
           {.to = SchemeId::kFp8Tensor, .activations = Activations::kStatic, .input_scale = 1.0F})
-          .dialect->name,
+          .target.dialect->name,
       kCt);
 }
 

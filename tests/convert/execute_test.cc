@@ -1,11 +1,10 @@
-#include "convert/job/execute.h"
-
 #include <algorithm>
 #include <atomic>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "convert/convert.h"
 #include "formats/base/hash.h"
 #include "formats/json/json.h"
 #include "formats/records/manifest.h"
@@ -173,7 +172,7 @@ TEST(Execute, MtpLayersThatAreOnlyPromisedBecomeAWarningAndZero) {
   const Plan plan = ingot::testing::plan_for(source, Recipe());
   ASSERT_EQ(plan.warnings.size(), 1U);
   EXPECT_THAT(plan.warnings[0], ::testing::HasSubstr("MTP"));
-  EXPECT_EQ(formats::parse_json(plan.config_text, "config").at("num_nextn_predict_layers"), 0);
+  EXPECT_EQ(formats::parse_json(plan.json.config, "config").at("num_nextn_predict_layers"), 0);
 }
 
 TEST(Execute, AnUnknownModelIsCastUnderTheGenericFamily) {

@@ -185,8 +185,8 @@ TEST(Fp8ToFp8, TheSameGridKeepsCodesAndScalesAsTheyAre) {
   Recipe recipe = conversion.recipe;
   ingot::testing::resolve(recipe, source);
   const Plan plan = ingot::testing::plan_for(source, recipe);
-  EXPECT_EQ(plan.n_copied, plan.tensors.size());
-  EXPECT_EQ(plan.n_quantized, 0U);
+  EXPECT_EQ(plan.counts.copied, plan.tensors.size());
+  EXPECT_EQ(plan.counts.quantized, 0U);
   conversion.run();
   EXPECT_TRUE(read_output(directory / "out") == read_output(tiny_v32()));
   EXPECT_EQ(quantization_config(directory / "out"), quantization_config(tiny_v32()));

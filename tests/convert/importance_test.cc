@@ -180,8 +180,8 @@ TEST_F(WeightedOutput, LeavesWhatTheFileDoesNotKnowAndCountsIt) {
     EXPECT_TRUE(before.at("unknown." + part) == after.at("unknown." + part)) << part;
   const auto source = formats::Checkpoint::open(run.input, {.family = "generic"});
   const Plan plan = ingot::testing::plan_for(source, run.recipe);
-  EXPECT_EQ(plan.n_searched, 2U);
-  EXPECT_EQ(plan.n_weighted, 1U);
+  EXPECT_EQ(plan.counts.searched, 2U);
+  EXPECT_EQ(plan.counts.weighted, 1U);
 }
 
 TEST_F(WeightedOutput, IsTheSameForAnyNumberOfThreads) {

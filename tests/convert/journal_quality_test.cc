@@ -14,14 +14,14 @@ namespace {
 
 using ingot::testing::TempDir;
 
-ItemRecord written_and_read(const ItemRecord& record) {
+TensorResult written_and_read(const TensorResult& record) {
   const TempDir directory;
   Journal::create(directory / "j", formats::Json{{"plan", "p"}}).add_items({{3, record}});
   return Journal::read(directory / "j")->items.at(3);
 }
 
 TEST(JournalQuality, SumsComeBackBitForBit) {
-  ItemRecord record{.source = {{1, 2}}, .output = {{{3, 4}}, {{5, 6}, {7, 8}}}};
+  TensorResult record{.source = {{1, 2}}, .output = {{{3, 4}}, {{5, 6}, {7, 8}}}};
   record.quality = {.elements = 12'345'678'901,
                     .blocks = 96'450'616,
                     .exact_blocks = 17,
@@ -36,18 +36,18 @@ TEST(JournalQuality, SumsComeBackBitForBit) {
 
 TEST(JournalQuality, ThePeakOfAGroupComesBackBitForBit) {
   for (const float amax : {0.0F, 0.1F, 0x1p-149F, 0x1.fffffep127F, 1.0F / 3}) {
-    ItemRecord record{.source = {{1, 2}}, .output = {{{3, 4}}}};
+    TensorResult record{.source = {{1, 2}}, .output = {{{3, 4}}}};
     record.amax = amax;
     EXPECT_EQ(written_and_read(record).amax, amax);
   }
 }
 
 TEST(JournalQuality, WhatIsNotThereStaysAway) {
-  const ItemRecord record = written_and_read({.source = {{1, 2}}, .output = {{{3, 4}}}});
+  const TensorResult record = written_and_read({.source = {{1, 2}}, .output = {{{3, 4}}}});
   EXPECT_FALSE(record.amax);
   EXPECT_FALSE(record.quality);
   EXPECT_FALSE(record.inexact_global);
-  ItemRecord inexact{.source = {{1, 2}}, .output = {{{3, 4}}}};
+  TensorResult inexact{.source = {{1, 2}}, .output = {{{3, 4}}}};
   inexact.inexact_global = true;
   EXPECT_TRUE(written_and_read(inexact).inexact_global);
 }

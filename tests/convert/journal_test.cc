@@ -12,7 +12,7 @@ namespace {
 using formats::Json;
 using ingot::testing::TempDir;
 
-std::map<std::uint32_t, ItemRecord> item(std::uint32_t id) {
+std::map<std::uint32_t, TensorResult> item(std::uint32_t id) {
   return {{id, {.source = {{id, 1}, {id, 2}}, .output = {{{id, 3}}}}}};
 }
 

@@ -30,12 +30,12 @@ TEST(Plan, CastsExactlyTheQuantizedTensors) {
   const Checkpoint source = Checkpoint::open(tiny_v32());
   const Plan plan = plan_for(source, recipe_to(SchemeId::kBf16));
   EXPECT_EQ(plan.tensors.size(), 361U);
-  EXPECT_EQ(plan.n_dropped, 0U);
+  EXPECT_EQ(plan.counts.dropped, 0U);
   for (const PlannedTensor& planned : plan.tensors) {
     const bool quantized = source.tensors()[planned.tensor].encoding.scheme == SchemeId::kFp8Block;
     EXPECT_EQ(planned.action, quantized ? Action::kCast : Action::kCopy);
   }
-  EXPECT_EQ(plan.n_cast + plan.n_copied, 361U);
+  EXPECT_EQ(plan.counts.cast + plan.counts.copied, 361U);
 }
 
 TEST(Plan, PartsFillEveryFileWithoutHolesInTheOrderOfTheFormat) {
@@ -98,7 +98,7 @@ TEST(Plan, ShardsByTheHubsRule) {
     const std::uint64_t data = plan.files[f].n_bytes - plan.files[f].header_bytes;
     EXPECT_TRUE(data <= limit || plan.files[f].parts.size() == 1);
   }
-  EXPECT_FALSE(plan.index_text.empty());
+  EXPECT_FALSE(plan.json.index.empty());
 }
 
 TEST(Plan, OneFileNeedsNoIndex) {
@@ -107,7 +107,7 @@ TEST(Plan, OneFileNeedsNoIndex) {
       plan_for(source, recipe_to(SchemeId::kBf16), {.shards = {.max_shard_bytes = 1ULL << 40}});
   ASSERT_EQ(plan.files.size(), 1U);
   EXPECT_EQ(plan.files[0].name, "model.safetensors");
-  EXPECT_TRUE(plan.index_text.empty());
+  EXPECT_TRUE(plan.json.index.empty());
 }
 
 TEST(Plan, PartsOfATensorStayInOneShard) {
@@ -166,8 +166,8 @@ TEST(Plan, AQuantizedTensorMadePlainIsNamedInTheConfig) {
   recipe.rules.push_back(parse_rule("model.layers.0.self_attn.o_proj.weight=bf16"));
   ingot::testing::resolve(recipe, source);
   const Plan plan = plan_for(source, recipe);
-  EXPECT_EQ(plan.n_cast, 1U);
-  const auto config = formats::parse_json(plan.config_text, "config.json");
+  EXPECT_EQ(plan.counts.cast, 1U);
+  const auto config = formats::parse_json(plan.json.config, "config.json");
   EXPECT_THAT(config.at("quantization_config").at("modules_to_not_convert").dump(),
               ::testing::HasSubstr("model.layers.0.self_attn.o_proj"));
 }
@@ -178,8 +178,8 @@ TEST(Plan, DroppedTensorsTakeNoRoom) {
   const Plan whole = plan_for(source, recipe);
   recipe.mtp = MtpPolicy::kDrop;
   const Plan dropped = plan_for(source, recipe);
-  EXPECT_GT(dropped.n_dropped, 0U);
-  EXPECT_LT(dropped.bytes_out, whole.bytes_out);
+  EXPECT_GT(dropped.counts.dropped, 0U);
+  EXPECT_LT(dropped.sizes.bytes_out, whole.sizes.bytes_out);
   EXPECT_EQ(dropped.tensors.size(), whole.tensors.size());
 }
 

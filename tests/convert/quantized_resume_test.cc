@@ -114,7 +114,7 @@ class FusedGroupResume : public ::testing::Test {
       if (name == kGate) found.first = item;
       if (name == kUp) found.second = item;
     }
-    EXPECT_EQ(plan.tensors[found.first].group, plan.tensors[found.second].group);
+    EXPECT_EQ(plan.tensors[found.first].fused_set, plan.tensors[found.second].fused_set);
     return found;
   }
 
@@ -132,7 +132,7 @@ class FusedGroupResume : public ::testing::Test {
       const auto& tensor = source.tensors()[plan.tensors[item].tensor];
       return source.files()[source.stored()[tensor.encoding.stored.weight()].file].name;
     };
-    for (const auto& group : plan.groups) {
+    for (const auto& group : plan.fused_sets) {
       if (group.size() == 2 && file_of(group[0]) != file_of(group[1])) {
         return {.first = group[0],
                 .second = group[1],

@@ -1,7 +1,6 @@
-#include "convert/job/resources.h"
-
 #include <gtest/gtest.h>
 
+#include "convert/run/memory_plan.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
@@ -18,7 +17,7 @@ MemoryPlan divide(std::size_t threads, std::uint64_t mem_limit, std::uint64_t op
   ingot::testing::tiny_deepseek_v3().write(directory.path());
   const auto source = formats::Checkpoint::open(directory.path());
   Plan plan;
-  plan.open_targets = open_targets;
+  plan.sizes.open_targets = open_targets;
   return plan_memory(plan, source, threads, mem_limit);
 }
 

@@ -101,9 +101,9 @@ TEST(Rewrap, ItIsNoQuantization) {
   Recipe recipe;
   recipe.choices.dialect = "compressed-tensors";
   const Plan plan = ingot::testing::plan_for(source, recipe);
-  EXPECT_EQ(plan.n_rewrapped, n_released_fp8());
-  EXPECT_EQ(plan.n_quantized + plan.n_cast + plan.n_demoted, 0U);
-  EXPECT_EQ(plan.n_rewrapped + plan.n_copied, plan.tensors.size());
+  EXPECT_EQ(plan.counts.repackaged, n_released_fp8());
+  EXPECT_EQ(plan.counts.quantized + plan.counts.cast + plan.counts.demoted, 0U);
+  EXPECT_EQ(plan.counts.repackaged + plan.counts.copied, plan.tensors.size());
 }
 
 TEST(Rewrap, Nvfp4KeepsCodesAndBlockScalesAndTurnsTheGlobalAround) {
@@ -253,8 +253,8 @@ TEST(Rewrap, ADialectWithoutTheSchemeGetsBf16AndSaysSo) {
     Recipe recipe;
     recipe.choices.dialect = dialect;
     const Plan plan = ingot::testing::plan_for(source, recipe);
-    EXPECT_EQ(plan.n_demoted, n_released_fp8()) << dialect;
-    EXPECT_EQ(plan.n_rewrapped, 0U) << dialect;
+    EXPECT_EQ(plan.counts.demoted, n_released_fp8()) << dialect;
+    EXPECT_EQ(plan.counts.repackaged, 0U) << dialect;
   }
 }
 

@@ -1,7 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "convert/job/resources.h"
+#include "convert/run/memory_plan.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/output_tensors.h"
 #include "tests/convert/targets.h"
@@ -79,7 +79,7 @@ TEST_P(SameBytes, WithAnyNumberOfThreadsBudgetAndPathToTheDisk) {
   Conversion buffered = conversion("buffered");
   buffered.execute.threads = 2;
   buffered.execute.direct_io = false;
-  EXPECT_FALSE(buffered.run().direct_io);
+  EXPECT_FALSE(buffered.run().tensors.direct_io);
   EXPECT_TRUE(tree(buffered.output) == expected);
 
   Conversion small = conversion("small");

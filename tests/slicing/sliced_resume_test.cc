@@ -1,8 +1,8 @@
 #include <gtest/gtest.h>
 
 #include "convert/job/journal.h"
-#include "convert/job/resources.h"
 #include "convert/output/output_directory.h"
+#include "convert/run/memory_plan.h"
 #include "tests/slicing/rank_tree.h"
 #include "tests/support/expect_error.h"
 
@@ -112,7 +112,7 @@ TEST_P(SlicedJob, TakesOverWhatTheJournalProvesAndDoesDamagedTensorsAgain) {
   const convert::ExecuteReport report = conversion.run();
   EXPECT_GT(report.items_resumed, 50U);
   EXPECT_EQ(report.items_redone, 0U);
-  EXPECT_LT(report.bytes_written, 1'000'000U) << "headers alone";
+  EXPECT_LT(report.tensors.bytes_written, 1'000'000U) << "headers alone";
   EXPECT_EQ(first_difference(tree(conversion.output), tree(whole.output)), "");
 
   // The last byte of each file: some tensor's, in some rank's slice.

@@ -1,12 +1,10 @@
-#include "convert/plan/static_inputs.h"
-
 #include <algorithm>
 #include <map>
 #include <set>
 
 #include <fmt/format.h>
 
-#include "convert/plan/fused_groups.h"
+#include "convert/plan/decide.h"
 #include "convert/recipe/importance.h"
 
 namespace ingot::convert {
@@ -111,12 +109,12 @@ void set_importance(const formats::TensorSource& source, const Choices& choices,
     if (planned.to != formats::SchemeId::kNvfp4 || planned.action != Action::kQuantize) continue;
     if (tensor.encoding.scheme == formats::SchemeId::kMxfp4)
       continue;  // codes are copied where they can be
-    ++plan.n_searched;
+    ++plan.counts.searched;
     planned.is_weighted = knows(*choices.importance, tensor, refusals);
-    if (planned.is_weighted) ++plan.n_weighted;
+    if (planned.is_weighted) ++plan.counts.weighted;
   }
   refusals.throw_if_any();
-  if (plan.n_searched > 0 && plan.n_weighted == 0) {
+  if (plan.counts.searched > 0 && plan.counts.weighted == 0) {
     throw Error(ErrorCode::kMissingTensor,
                 "--importance has mean squares of none of the tensors that become nvfp4 (made from "
                 "another model?)");

@@ -14,8 +14,8 @@ FittedPart Plan::fitted(const TensorSource& source, const PlannedTensor& item,
   const LogicalTensor& tensor = source.tensors()[item.tensor];
   const formats::Shape shape = part_shape(source, item, part);
   if (item.fit == shard::Fit{}) return {.shape = shape, .sections = item.cut.sections};
-  return fitted_part(item.parts[part].part, item.to, shape, tensor.shape, group_of(tensor, item),
-                     item.fit, item.cut.sections);
+  return fitted_part(item.parts[part].part, item.to, shape, tensor.shape,
+                     scale_block_of(tensor, item), item.fit, item.cut.sections);
 }
 
 shard::PartDeal Plan::deal(const TensorSource& source, const PlannedTensor& item, std::size_t part,
@@ -28,7 +28,7 @@ shard::PartDeal Plan::deal(const TensorSource& source, const PlannedTensor& item
   if (item.fit.padded[1] != 0) weight.back() = item.fit.padded[1];
   const bool is_retiled = item.fit.block[0] != 0;
   const shard::PartDeal deal(planned.part, planned.dtype, fitted(source, item, part).shape, item.to,
-                             weight, is_retiled ? item.fit.block : group_of(tensor, item),
+                             weight, is_retiled ? item.fit.block : scale_block_of(tensor, item),
                              item.cut);
   if (ep_rank == PlannedPlace::kAllExperts) return deal;
   const auto experts = slicing->experts.experts_of(*tensor.layer, ep_rank);
@@ -72,7 +72,7 @@ PlaceSlices slices_at(const Plan& plan, const TensorSource& source, const Planne
 }  // namespace
 
 PlannedSlice slice_at(const Plan& plan, const TensorSource& source, const PlannedTensor& planned,
-                      const PartAt& at, std::uint32_t member) {
+                      const PartRef& at, std::uint32_t member) {
   const PlannedPart& part = planned.parts[at.part];
   const PlaceSlices slices = slices_at(plan, source, planned, at.part, at.place);
   PlannedSlice slice = slices.first;
@@ -107,14 +107,15 @@ std::vector<PlannedSlice> slices_of(const Plan& plan, const TensorSource& source
   return all;
 }
 
-std::array<std::uint64_t, 2> group_of(const LogicalTensor& tensor, const PlannedTensor& item) {
+std::array<std::uint64_t, 2> scale_block_of(const LogicalTensor& tensor,
+                                            const PlannedTensor& item) {
   if (item.action == Action::kQuantize) return item.block;
   if (item.action == Action::kCast) return {0, 0};
   return {tensor.encoding.block_rows, tensor.encoding.block_cols};
 }
 
-std::string home_file(const formats::Checkpoint& source, const PlannedTensor& planned,
-                      formats::Part part) {
+std::string unsliced_file(const formats::Checkpoint& source, const PlannedTensor& planned,
+                          formats::Part part) {
   const formats::StoredParts& stored = source.tensors()[planned.tensor].encoding.stored;
   const std::uint32_t index = stored.has(part) ? stored[part] : stored.weight();
   return source.is_whole() ? source.files()[source.stored()[index].file].name

@@ -1,9 +1,9 @@
-#include "convert/plan/fused_groups.h"
-
 #include <algorithm>
 #include <map>
 
 #include <fmt/format.h>
+
+#include "convert/plan/decide.h"
 
 namespace ingot::convert {
 
@@ -67,11 +67,11 @@ void join_fused_tensors(const formats::TensorSource& source, Plan& plan, Refusal
     require_alike(source, plan, members, refusals);
     const PlannedTensor& first = plan.tensors[members.front()];
     if (first.action == Action::kQuantize && has_global(first))
-      plan.groups.push_back(std::move(members));
+      plan.fused_sets.push_back(std::move(members));
   }
-  std::sort(plan.groups.begin(), plan.groups.end());
-  for (std::uint32_t group = 0; group < plan.groups.size(); ++group) {
-    for (const std::uint32_t member : plan.groups[group]) plan.tensors[member].group = group;
+  std::sort(plan.fused_sets.begin(), plan.fused_sets.end());
+  for (std::uint32_t set = 0; set < plan.fused_sets.size(); ++set) {
+    for (const std::uint32_t index : plan.fused_sets[set]) plan.tensors[index].fused_set = set;
   }
 }
 

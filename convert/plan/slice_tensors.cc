@@ -1,12 +1,11 @@
-#include "convert/plan/slice_plan.h"
-
 #include <algorithm>
 
 #include <fmt/format.h>
 
+#include "convert/plan/layout_functions.h"
+#include "convert/plan/passes.h"
 #include "convert/recipe/refusals.h"
 #include "formats/base/error.h"
-#include "formats/records/native_names.h"
 #include "quantize/scheme.h"
 
 namespace ingot::convert {
@@ -56,7 +55,7 @@ void become_bf16(const LogicalTensor& tensor, PlannedTensor& item, Refusals& ref
   item.action = from == SchemeId::kBf16 ? Action::kCopy : Action::kCast;
   item.spelling = nullptr;
   item.block = {0, 0};
-  item.group = PlannedTensor::kNone;
+  item.fused_set = PlannedTensor::kNone;
   item.scales = PlannedTensor::kNone;
   if (item.action == Action::kCast && !quantize::can_convert(from, item.to)) {
     refusals.add(ErrorCode::kUnsupported,
@@ -66,69 +65,24 @@ void become_bf16(const LogicalTensor& tensor, PlannedTensor& item, Refusals& ref
   }
 }
 
-// Members that became BF16 leave their groups; groups without members vanish.
-void renew_groups(Plan& plan) {
-  std::vector<std::vector<std::uint32_t>> groups;
-  for (std::vector<std::uint32_t>& members : plan.groups) {
-    std::erase_if(members, [&](std::uint32_t member) {
-      return plan.tensors[member].group == PlannedTensor::kNone;
+// Tensors that became BF16 leave their fused sets; sets without tensors vanish.
+void renew_fused_sets(Plan& plan) {
+  for (auto& set : plan.fused_sets) {
+    std::erase_if(set, [&](std::uint32_t index) {
+      return plan.tensors[index].fused_set == PlannedTensor::kNone;
     });
-    if (members.empty()) continue;
-    for (const std::uint32_t member : members)
-      plan.tensors[member].group = static_cast<std::uint32_t>(groups.size());
-    groups.push_back(std::move(members));
   }
-  plan.groups = std::move(groups);
-}
-
-// Whether every part of a tensor, as it is spelled without this layout, has a name in it.
-bool has_native_names(const Checkpoint& source, const PlannedTensor& item) {
-  const LogicalTensor& tensor = source.tensors()[item.tensor];
-  const auto is_known = [&](const std::string& name) {
-    return formats::native_name(name, source.config()).has_value();
-  };
-  if (item.action != Action::kCopy) {
-    return item.spelling == nullptr ||
-           std::ranges::all_of(item.spelling->parts, [&](const formats::PartSpelling& part) {
-             return is_known(formats::part_name(part, tensor.name));
-           });
+  std::erase_if(plan.fused_sets, [](const auto& set) { return set.empty(); });
+  for (std::uint32_t set = 0; set < plan.fused_sets.size(); ++set) {
+    for (const std::uint32_t index : plan.fused_sets[set]) plan.tensors[index].fused_set = set;
   }
-  bool all = true;
-  tensor.encoding.stored.for_each([&](formats::Part, std::uint32_t stored) {
-    all = all && is_known(source.stored()[stored].name);
-  });
-  return all;
-}
-
-// DeepSeek's inference code knows BF16 and FP8 blocks of 128 x 128.
-void require_native(const Checkpoint& source, const Plan& plan) {
-  Refusals refusals;
-  for (const PlannedTensor& item : plan.tensors) {
-    if (item.action == Action::kDrop) continue;
-    const LogicalTensor& tensor = source.tensors()[item.tensor];
-    const bool is_block = item.to == SchemeId::kFp8Block &&
-                          group_of(tensor, item) == std::array<std::uint64_t, 2>{128, 128};
-    if (formats::scheme_facts(item.to).quantized && !is_block) {
-      refusals.add(ErrorCode::kUnsupported,
-                   fmt::format("layout deepseek-mp holds bf16 and 128 x 128 fp8-block, not {} (use "
-                               "--to bf16 or fp8, or --layout ranks)",
-                               formats::scheme_facts(item.to).name),
-                   tensor.name);
-    } else if (!formats::native_name(tensor.name, source.config())) {
-      refusals.add(ErrorCode::kUnsupported, "layout deepseek-mp has no name for it", tensor.name);
-    } else if (!has_native_names(source, item)) {
-      refusals.add(ErrorCode::kUnsupported,
-                   "layout deepseek-mp knows scales by the names of dialect deepseek alone (add "
-                   "--dialect deepseek)",
-                   tensor.name);
-    }
-  }
-  refusals.throw_if_any();
 }
 
 }  // namespace
 
-void slice_plan(const Checkpoint& source, const PlanOptions& options, Plan& plan) {
+void slice_tensors(const PlanInputs& inputs, Plan& plan) {
+  const Checkpoint& source = inputs.source;
+  const PlanOptions& options = inputs.options;
   plan.layout = options.layout;
   if (!options.layout->is_sliced) return;
   plan.links = options.links;
@@ -144,14 +98,14 @@ void slice_plan(const Checkpoint& source, const PlanOptions& options, Plan& plan
                                 .shared = options.slicing.shared,
                                 .fit = options.slicing.fit,
                                 .stages = {},
-                                .is_native = options.layout->name == "deepseek-mp"};
+                                .is_native = options.layout->takes_mp};
   const auto n_layers = static_cast<std::uint32_t>(source.config().num_hidden_layers);
   const std::uint32_t pp = options.slicing.topology.pp;
   plan.slicing->stages = options.slicing.stages.empty()
                              ? shard::balanced_stages(source, output_bytes(source, plan), pp)
                              : shard::parse_stages(options.slicing.stages, n_layers, pp);
-  const bool is_native = plan.slicing->is_native;
-  if (is_native) require_native(source, plan);
+  const LayoutFunctions& layout = functions_of(*plan.layout);
+  if (layout.require_holdable != nullptr) layout.require_holdable(inputs, plan);
 
   std::vector<shard::TensorToFit> to_fit;
   std::vector<std::uint32_t> items;
@@ -161,19 +115,16 @@ void slice_plan(const Checkpoint& source, const PlanOptions& options, Plan& plan
     if (item.action == Action::kDrop) continue;
     const LogicalTensor& tensor = source.tensors()[item.tensor];
     item.cut = shard::cut_of(tensor, source.config(), *plan.slicing, faults);
-    to_fit.push_back(
-        {.tensor = &tensor, .scheme = item.to, .group = group_of(tensor, item), .cut = item.cut});
+    to_fit.push_back({.tensor = &tensor,
+                      .scheme = item.to,
+                      .group = scale_block_of(tensor, item),
+                      .cut = item.cut});
     items.push_back(i);
   }
   faults.throw_if_any();
 
   plan.fits = shard::fit_blocks(to_fit, source.config(), *plan.slicing);
-  if (is_native && plan.fits.block[0] != 0) {
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("layout deepseek-mp holds FP8 blocks of 128 x 128, and retiling would "
-                            "make them {} x {} (use --tp-fit bf16, or --layout ranks)",
-                            plan.fits.block[0], plan.fits.block[1]));
-  }
+  if (layout.require_fits != nullptr) layout.require_fits(plan);
   Refusals refusals;
   for (std::size_t i = 0; i < items.size(); ++i) {
     PlannedTensor& item = plan.tensors[items[i]];
@@ -181,12 +132,12 @@ void slice_plan(const Checkpoint& source, const PlanOptions& options, Plan& plan
     if (item.fit.to_bf16) {
       become_bf16(source.tensors()[item.tensor], item, refusals);
       item.fit.to_bf16 = false;
-      ++plan.n_fitted_to_bf16;
+      ++plan.counts.fitted_to_bf16;
     }
   }
   refusals.throw_if_any();
   plan.fits.tensors.clear();
-  renew_groups(plan);
+  renew_fused_sets(plan);
 }
 
 formats::Json slicing_json(const PlanOptions& options) {

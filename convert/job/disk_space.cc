@@ -1,86 +1,14 @@
-#include "convert/job/resources.h"
+#include "convert/job/disk_space.h"
 
 #include <algorithm>
 #include <vector>
-
-#include <fmt/format.h>
-
-#include "convert/run/item_runner.h"
-#include "formats/base/error.h"
 
 namespace ingot::convert {
 
 using formats::Checkpoint;
 
-namespace {
-
-// Code, libraries and allocator of the process, measured with a plan of no tensors and rounded up.
-constexpr std::uint64_t kProgramBytes = std::uint64_t{24} << 20;
-constexpr std::uint64_t kMaxWindowBytes = std::uint64_t{8} << 20;
-constexpr std::uint64_t kMinWindowBytes = std::uint64_t{1} << 20;
-// Of an output in many files: below it direct I/O costs more than spilling.
-constexpr std::uint64_t kMinScatteredBytes = std::uint64_t{64} << 10;
-// More memory than this in windows does not make the disk faster.
-constexpr std::uint64_t kUsefulWindows = 24;
-
-// A tensor scattered to many files fills a window in each, and each thread another two: the same
-// memory in more and smaller windows. Where even the smallest are too few, windows are spilled.
-void split_windows(MemoryPlan& memory, std::uint64_t least_windows, std::uint64_t open_targets) {
-  if (open_targets <= 1) return;
-  const std::uint64_t total = memory.window_bytes * memory.n_windows;
-  const std::uint64_t wanted = std::max(least_windows, memory.threads * (open_targets + 2) + 2);
-  while (memory.n_windows < wanted && memory.window_bytes > kMinScatteredBytes) {
-    memory.window_bytes /= 2;
-    memory.n_windows = total / memory.window_bytes;
-  }
-}
-
-}  // namespace
-
-MemoryPlan plan_memory(const Plan& plan, const formats::TensorSource& source, std::size_t threads,
-                       std::uint64_t mem_limit) {
-  MemoryPlan memory;
-  memory.threads = threads;
-  // Records and manifest are made when the windows are gone, so tables count once.
-  memory.fixed_bytes = kProgramBytes + plan.table_bytes;
-  memory.worker_bytes = threads * item_runner_bytes(plan);
-  const std::uint64_t least_windows = 2 * threads + 2;
-  const std::uint64_t least =
-      memory.fixed_bytes + memory.worker_bytes + least_windows * kMinWindowBytes;
-  if (mem_limit < least) {
-    throw Error(ErrorCode::kLimit, fmt::format("--mem-limit {} is too small: {} threads on this "
-                                               "checkpoint need {} bytes (raise it, or "
-                                               "lower --threads)",
-                                               mem_limit, threads, least));
-  }
-  std::uint64_t available = mem_limit - memory.fixed_bytes - memory.worker_bytes;
-  // Reading a group once is worth up to half of what is left; the windows need the rest.
-  std::vector<std::uint64_t> sizes;
-  for (std::size_t group = 0; group < plan.groups.size(); ++group)
-    sizes.push_back(plan.group_bytes(source, group));
-  const std::uint64_t most = (available - least_windows * kMinWindowBytes) / 2 / threads;
-  for (const std::uint64_t size : sizes) {
-    if (size <= most) {
-      memory.group_bytes = std::max(memory.group_bytes, size);
-    } else {
-      ++memory.n_read_twice;
-      memory.bytes_read_twice += size;
-    }
-  }
-  available -= threads * memory.group_bytes;
-  memory.window_bytes = kMaxWindowBytes;
-  while (available / memory.window_bytes < std::max<std::uint64_t>(least_windows, 8) &&
-         memory.window_bytes > kMinWindowBytes) {
-    memory.window_bytes /= 2;
-  }
-  memory.n_windows =
-      std::min(available / memory.window_bytes, std::max(kUsefulWindows, least_windows));
-  split_windows(memory, least_windows, plan.open_targets);
-  return memory;
-}
-
 std::uint64_t bytes_on_disk(const Plan& plan) {
-  return plan.has_rank_directories() && !plan.links ? copied_bytes(plan) : plan.bytes_out;
+  return plan.has_rank_directories() && !plan.links ? copied_bytes(plan) : plan.sizes.bytes_out;
 }
 
 std::uint64_t copied_bytes(const Plan& plan) {
@@ -120,7 +48,7 @@ std::uint64_t rank_side_bytes(const Plan& plan, const Checkpoint& source,
   // The manifest of a rank repeats the config of the whole and, in options and slicing, the map.
   const std::uint64_t map_bytes = formats::json_text(plan.slicing->experts.to_json()).size();
   const std::uint64_t own =
-      plan.whole_config_text.size() + 4 * map_bytes + 16 * kRecordBytes + 4 * kBlockBytes;
+      plan.json.whole_config.size() + 4 * map_bytes + 16 * kRecordBytes + 4 * kBlockBytes;
   n_bytes += n_ranks * own;
   if (!plan.links) n_bytes += (n_ranks - 1) * (shared_bytes + n_shared * kBlockBytes);
   return n_bytes;
@@ -129,11 +57,11 @@ std::uint64_t rank_side_bytes(const Plan& plan, const Checkpoint& source,
 }  // namespace
 
 std::uint64_t side_bytes(const Plan& plan, const Checkpoint& source) {
-  std::uint64_t shared = plan.config_text.size() + plan.native_config_text.size();
-  shared += plan.description_text.size();
+  std::uint64_t shared = plan.json.config.size() + plan.json.native_config.size();
+  shared += plan.json.description.size();
   for (const formats::SideFile& file : source.side_files()) shared += file.n_bytes;
   std::uint64_t n_bytes = std::uint64_t{1} << 20;
-  n_bytes += plan.tensors.size() * kRecordBytes + shared + plan.index_text.size();
+  n_bytes += plan.tensors.size() * kRecordBytes + shared + plan.json.index.size();
   n_bytes += (plan.n_members + source.side_files().size()) * kBlockBytes;
   if (plan.has_rank_directories()) n_bytes += rank_side_bytes(plan, source, shared);
   return n_bytes;

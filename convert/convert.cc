@@ -1,0 +1,135 @@
+#include "convert/convert.h"
+
+#include <optional>
+
+#include "convert/job/execution.h"
+#include "convert/output/output_directory.h"
+#include "convert/plan/passes.h"
+#include "convert/plan/side_files.h"
+#include "convert/recipe/default_recipes.h"
+#include "formats/records/manifest.h"
+#include "shard/join/source.h"
+
+// A conversion is a list of passes: read, decide, cut, place, check, execute, judge, publish. They
+// stand here in their order, each with the reason for its place.
+
+namespace ingot::convert {
+
+using formats::Checkpoint;
+using formats::Json;
+
+// An output of ours says in its manifest how its own source was quantized.
+Json remembered_quantization(const Checkpoint& source) {
+  const Json& config = source.config().raw;
+  if (config.is_object() && config.contains("quantization_config"))
+    return config.at("quantization_config");
+  const auto manifest = formats::read_manifest(source.directory());
+  return manifest ? manifest->source_quantization : Json();
+}
+
+PlannedConversion plan_conversion(const Checkpoint& source, Recipe recipe,
+                                  const PlanOptions& options) {
+  // Read: the caller has opened the source, headers and JSON alone. The last file that a plan
+  // depends on is its manifest; whatever comes later depends on nothing that could change.
+  const formats::Dialect& dialect = target_dialect(recipe, source.dialect());
+  add_default_rules(recipe, source.family(), source.config(), dialect);
+  Plan plan = make_plan({.source = source,
+                         .recipe = recipe,
+                         .dialect = dialect,
+                         .options = options,
+                         .source_quantization = remembered_quantization(source)});
+  return {.recipe = std::move(recipe), .plan = std::move(plan)};
+}
+
+Plan make_plan(const PlanInputs& inputs) {
+  shard::require_all_ranks(inputs.source);
+  inputs.recipe.check_all_matched(inputs.source.tensors());
+  Plan plan;
+  plan.warnings = inputs.source.remarks();
+  plan.source_quantization = inputs.source_quantization;
+  // Decide: scheme and spelling of every tensor, for the shapes of all else follow from them. An
+  // option is idle only when every decision has gone without it.
+  decide(inputs, plan);
+  refuse_idle_options(inputs, plan);
+  // Cut: before there are parts, since --tp-fit may change what a tensor becomes.
+  slice_tensors(inputs, plan);
+  // Place: sizes, then files, then offsets; only then is it known in which order the files fill.
+  plan_parts(inputs, plan);
+  assign_files(inputs, plan);
+  lay_out_files(inputs, plan);
+  order_for_execution(plan);
+  measure_plan(inputs, plan);
+  // The JSON describes what is placed, so it comes last.
+  derive_json(inputs, plan);
+  for (std::string& warning : side_file_warnings(inputs.source))
+    plan.warnings.push_back(std::move(warning));
+  return plan;
+}
+
+namespace {
+
+ExecuteReport execute_claimed(const Plan& plan, const Checkpoint& source, const Recipe& recipe,
+                              const PlanOptions& plan_options, const std::filesystem::path& output,
+                              const ExecuteOptions& options) {
+  const OutputPaths paths(output);
+  // Check: what can be refused is refused before the first byte, by the same code as in a dry run.
+  // The claim comes before whatever looks into the output, so that nobody else changes it.
+  require_place(source, output, options);
+  // Nobody else is kept from reading an output that is finished, unless a run that was killed
+  // between its last two steps left an empty folder, which goes with the claim.
+  const bool is_read_only = options.resume && output_state(output) == OutputState::kFinished &&
+                            !std::filesystem::exists(paths.partial);
+  std::optional<Claim> claim;
+  if (!is_read_only) claim.emplace(Claim::take(paths, options.run));
+  Preflight checked = preflight(plan, source, recipe, output, options);
+  require_space(plan, checked, output);
+  const Json identity =
+      require_resumable(plan, source, recipe, plan_options, output, checked,
+                        {.n = options.threads, .check_stop = [&] { options.check_stop(); }});
+  if (checked.is_finished) {
+    if (claim) clear_partial(paths);
+    ExecuteReport report;
+    report.already_done = true;
+    return report;
+  }
+  // Another run has replaced what was finished a moment ago.
+  if (!claim) claim.emplace(Claim::take(paths, options.run));
+  if (!checked.earlier) clear_partial(paths);
+  if (options.accepted) options.accepted();
+
+  Execution execution({.plan = plan,
+                       .source = source,
+                       .recipe = recipe,
+                       .claim = *claim,
+                       .paths = paths,
+                       .options = options,
+                       .identity = identity},
+                      std::move(checked));
+  if (execution.is_complete()) return execution.publish_again();
+  // Execute: the weights, and then what has their hashes.
+  execution.begin();
+  execution.convert_weights();
+  execution.stage_beside_weights();
+  // Judge: what is judged is what will be published, byte for byte, and nothing else.
+  if (!execution.passes_inspection()) return execution.report();
+  // Publish: last of all, when neither the source nor the claim has changed meanwhile.
+  return execution.publish();
+}
+
+}  // namespace
+
+ExecuteReport execute(const Plan& plan, const Checkpoint& source, const Recipe& recipe,
+                      const PlanOptions& plan_options, const std::filesystem::path& output,
+                      const ExecuteOptions& options) {
+  ExecuteReport report = execute_claimed(plan, source, recipe, plan_options, output, options);
+  if ((report.already_done || report.only_published) && options.inspect)
+    report.refused = !options.inspect(output).may_publish;
+  return report;
+}
+
+std::filesystem::path consumed_headers_of(const std::filesystem::path& output) {
+  const OutputPaths paths(output);
+  return std::filesystem::exists(paths.consumed) ? paths.consumed : std::filesystem::path();
+}
+
+}  // namespace ingot::convert

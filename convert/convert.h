@@ -1,0 +1,45 @@
+#pragma once
+
+#include <filesystem>
+
+#include "convert/job/execute.h"
+#include "convert/job/preflight.h"
+#include "convert/plan/plan.h"
+#include "convert/recipe/recipe.h"
+
+namespace ingot::convert {
+
+/// The source's quantization_config, or the one that its manifest remembers; null without one.
+formats::Json remembered_quantization(const formats::Checkpoint& source);
+
+/// A source that was read, and the plan of its conversion.
+struct PlannedConversion {
+  Recipe recipe;  ///< with the default rules for this source
+  Plan plan;
+};
+
+/// Reads what a plan needs beside the opened checkpoint, and makes the plan in the dialect that the
+/// recipe asks for. Throws, collected: rules that match nothing (kInvalidArgument), what cannot be
+/// computed or held (kUnsupported, with the tensors).
+PlannedConversion plan_conversion(const formats::Checkpoint& source, Recipe recipe,
+                                  const PlanOptions& options);
+
+/// The plan alone, from what was read: opens no file.
+Plan make_plan(const PlanInputs& inputs);
+
+/// Executes a plan into `output`: everything is written to output/.ingot-partial and given its
+/// final name at the end. The result is the same bytes for any thread count, budget, I/O path and
+/// number of interruptions. Throws before starting what preflight(), require_space() and
+/// require_resumable() throw (convert/job/preflight.h), and kExists while another run is at work
+/// here; kMismatch when the source changed while it was read; kInterrupted when stopped. In every
+/// such case no file has a final name. So too when the inspection refuses: the files stay in
+/// .ingot-partial, and a run with --resume has them inspected again.
+ExecuteReport execute(const Plan& plan, const formats::Checkpoint& source, const Recipe& recipe,
+                      const PlanOptions& plan_options, const std::filesystem::path& output,
+                      const ExecuteOptions& options);
+
+/// Where a resumed run finds headers of consumed source files; for OpenOptions::consumed_headers.
+/// Empty when there are none.
+std::filesystem::path consumed_headers_of(const std::filesystem::path& output);
+
+}  // namespace ingot::convert

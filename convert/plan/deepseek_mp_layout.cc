@@ -1,0 +1,116 @@
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "convert/plan/layout_functions.h"
+#include "convert/recipe/refusals.h"
+#include "formats/base/error.h"
+#include "formats/config/native_config.h"
+#include "formats/records/native_names.h"
+
+// Layout deepseek-mp: what DeepSeek's inference code loads, a file per rank under names of its own.
+
+namespace ingot::convert {
+
+using formats::LogicalTensor;
+using formats::SchemeId;
+
+namespace {
+
+// Whether every part of a tensor, as it is spelled without this layout, has a name in it.
+bool has_native_names(const formats::Checkpoint& source, const PlannedTensor& item) {
+  const LogicalTensor& tensor = source.tensors()[item.tensor];
+  const auto is_known = [&](const std::string& name) {
+    return formats::native_name(name, source.config()).has_value();
+  };
+  if (item.action != Action::kCopy) {
+    return item.spelling == nullptr ||
+           std::ranges::all_of(item.spelling->parts, [&](const formats::PartSpelling& part) {
+             return is_known(formats::part_name(part, tensor.name));
+           });
+  }
+  bool all = true;
+  tensor.encoding.stored.for_each([&](formats::Part, std::uint32_t stored) {
+    all = all && is_known(source.stored()[stored].name);
+  });
+  return all;
+}
+
+// DeepSeek's inference code knows BF16 and FP8 blocks of 128 x 128.
+void require_holdable(const PlanInputs& inputs, const Plan& plan) {
+  const formats::Checkpoint& source = inputs.source;
+  Refusals refusals;
+  for (const PlannedTensor& item : plan.tensors) {
+    if (item.action == Action::kDrop) continue;
+    const LogicalTensor& tensor = source.tensors()[item.tensor];
+    const bool is_block = item.to == SchemeId::kFp8Block &&
+                          scale_block_of(tensor, item) == std::array<std::uint64_t, 2>{128, 128};
+    if (formats::scheme_facts(item.to).quantized && !is_block) {
+      refusals.add(ErrorCode::kUnsupported,
+                   fmt::format("layout deepseek-mp holds bf16 and 128 x 128 fp8-block, not {} (use "
+                               "--to bf16 or fp8, or --layout ranks)",
+                               formats::scheme_facts(item.to).name),
+                   tensor.name);
+    } else if (!formats::native_name(tensor.name, source.config())) {
+      refusals.add(ErrorCode::kUnsupported, "layout deepseek-mp has no name for it", tensor.name);
+    } else if (!has_native_names(source, item)) {
+      refusals.add(ErrorCode::kUnsupported,
+                   "layout deepseek-mp knows scales by the names of dialect deepseek alone (add "
+                   "--dialect deepseek)",
+                   tensor.name);
+    }
+  }
+  refusals.throw_if_any();
+}
+
+void require_fits(const Plan& plan) {
+  if (plan.fits.block[0] == 0) return;
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("layout deepseek-mp holds FP8 blocks of 128 x 128, and retiling would "
+                          "make them {} x {} (use --tp-fit bf16, or --layout ranks)",
+                          plan.fits.block[0], plan.fits.block[1]));
+}
+
+// model{i}-mp{N}.safetensors: everything that a rank loads, replicas included, in one file.
+void assign_by_rank(const PlanInputs& inputs, Plan& plan) {
+  const shard::Slicing& slicing = *plan.slicing;
+  const std::uint32_t n_ranks = slicing.topology.n_ranks();
+  for (std::uint32_t rank = 0; rank < n_ranks; ++rank) {
+    PlannedFile& file = add_file(plan, fmt::format("model{}-mp{}.safetensors", rank, n_ranks));
+    file.members.front().ranks = {rank};
+  }
+  for (PlannedTensor& planned : plan.tensors) {
+    std::vector<PlannedPlace> places;
+    for (const std::uint32_t ep : ep_ranks_of(inputs, planned, slicing))
+      places.push_back({.file = ep});
+    if (places.empty()) {
+      for (std::uint32_t rank = 0; rank < n_ranks; ++rank)
+        places.push_back({.file = rank, .first_slice = planned.cut.n == 1 ? 0 : rank});
+    }
+    for (std::size_t p = 0; p < planned.n_parts; ++p) set_places(plan, planned.parts[p], places);
+  }
+}
+
+std::string stored_name(const std::string& hub_name, const formats::ModelConfig& config) {
+  const auto name = formats::native_name(hub_name, config);
+  INGOT_CHECK(name.has_value());
+  return *name;
+}
+
+void derive_inference_config(Plan& plan) {
+  const formats::ModelConfig config = formats::parse_model_config(plan.json.config, "config.json");
+  const bool is_fp8 = std::ranges::any_of(plan.tensors, [](const PlannedTensor& planned) {
+    return planned.action != Action::kDrop && planned.to == SchemeId::kFp8Block;
+  });
+  plan.json.native_config = formats::json_text(formats::native_config(config, is_fp8));
+}
+
+}  // namespace
+
+constexpr LayoutFunctions kDeepseekMpLayout{.require_holdable = require_holdable,
+                                            .require_fits = require_fits,
+                                            .assign_files = assign_by_rank,
+                                            .stored_name = stored_name,
+                                            .derive_json = derive_inference_config};
+
+}  // namespace ingot::convert

@@ -1,0 +1,207 @@
+#include <algorithm>
+#include <numeric>
+#include <tuple>
+
+#include "convert/plan/band.h"
+#include "convert/plan/passes.h"
+#include "formats/base/error.h"
+#include "formats/container/safetensors.h"
+
+// The passes that give every byte of the output its place.
+
+namespace ingot::convert {
+
+using formats::Checkpoint;
+using formats::LogicalTensor;
+using formats::StoredTensor;
+
+namespace {
+
+PlannedPart part_of(formats::Part part, formats::DType dtype, const formats::Shape& shape,
+                    const LogicalTensor& tensor) {
+  const auto n_bytes = formats::byte_count(dtype, shape);
+  if (!n_bytes) throw Error(ErrorCode::kLimit, "its size overflows 64 bits").in_tensor(tensor.name);
+  return {.part = part, .dtype = dtype, .n_bytes = *n_bytes};
+}
+
+void add_parts(const Checkpoint& source, PlannedTensor& item) {
+  const LogicalTensor& tensor = source.tensors()[item.tensor];
+  switch (item.action) {
+    case Action::kCopy:
+      tensor.encoding.stored.for_each([&](formats::Part part, std::uint32_t index) {
+        const StoredTensor& stored = source.stored()[index];
+        item.parts[item.n_parts++] = {
+            .part = part, .dtype = stored.dtype, .n_bytes = stored.n_bytes};
+      });
+      break;
+    case Action::kCast:
+      item.parts[item.n_parts++] =
+          part_of(formats::Part::kWeight, formats::plain_dtype(item.to), tensor.shape, tensor);
+      break;
+    case Action::kRepackage:
+    case Action::kQuantize:
+      for (const formats::PartSpelling& row : item.spelling->parts) {
+        item.parts[item.n_parts++] =
+            part_of(row.part, row.dtype,
+                    formats::part_shape(row.shape, item.to, tensor.shape, item.block), tensor);
+      }
+      break;
+    case Action::kDrop:
+      break;
+  }
+}
+
+// At how many places of files at once a tensor and its neighbours are written: parts of several
+// dtypes stand apart. One where each part has one place.
+std::uint64_t targets_of(const Plan& plan, const PlannedTensor& item) {
+  std::uint64_t n = 0;
+  for (std::size_t p = 0; p < item.n_parts; ++p) {
+    for (const PlannedPlace& place : plan.places_of(item.parts[p]))
+      n += plan.files[place.file].members.size();
+  }
+  return n == item.n_parts ? 1 : n;
+}
+
+// Memory for the hashes of slices, twice: with the item, and on their way into the journal.
+std::uint64_t slice_hashes(const Plan& plan) {
+  std::uint64_t n = 0;
+  if (!plan.is_sliced()) return n;
+  for (const PlannedTensor& item : plan.tensors) n += std::uint64_t{item.n_parts} * item.cut.n;
+  return 2 * n * sizeof(Hash128);
+}
+
+}  // namespace
+
+void plan_parts(const PlanInputs& inputs, Plan& plan) {
+  for (PlannedTensor& planned : plan.tensors) add_parts(inputs.source, planned);
+}
+
+void lay_out_files(const PlanInputs& inputs, Plan& plan) {
+  const Checkpoint& source = inputs.source;
+  for (std::uint32_t i = 0; i < plan.tensors.size(); ++i) {
+    for (std::uint8_t p = 0; p < plan.tensors[i].n_parts; ++p) {
+      const PlannedPart& part = plan.tensors[i].parts[p];
+      for (std::uint32_t place = part.first_place; place < part.first_place + part.n_places;
+           ++place)
+        plan.files[plan.places[place].file].parts.push_back(
+            {.tensor = i, .part = p, .place = place});
+    }
+  }
+  for (std::size_t f = 0; f < plan.files.size(); ++f) {
+    PlannedFile& file = plan.files[f];
+    std::vector<std::string> names;
+    names.reserve(file.parts.size());
+    for (const PartRef& at : file.parts)
+      names.push_back(plan.part_name(source, plan.tensors[at.tensor], at.part));
+    std::vector<std::uint32_t> order(file.parts.size());
+    std::iota(order.begin(), order.end(), 0U);
+    const auto dtype = [&](std::uint32_t at) {
+      return plan.tensors[file.parts[at].tensor].parts[file.parts[at].part].dtype;
+    };
+    std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+      return formats::writes_before(dtype(a), names[a], dtype(b), names[b]);
+    });
+    std::vector<PartRef> sorted;
+    sorted.reserve(order.size());
+    for (const std::uint32_t at : order) sorted.push_back(file.parts[at]);
+    file.parts = std::move(sorted);
+    file.header_bytes = plan.header(source, f).size();
+    std::uint64_t offset = file.header_bytes;
+    for (const PartRef& at : file.parts) {
+      const PlannedTensor& item = plan.tensors[at.tensor];
+      PlannedPlace& place = plan.places[at.place];
+      place.offset = offset;
+      offset += plan.is_sliced() ? plan.deal(source, item, at.part, place.ep_rank).slice_bytes()
+                                 : item.parts[at.part].n_bytes;
+    }
+    file.n_bytes = offset;
+  }
+}
+
+// Execution follows the output files, so that writes are sequential. Where the files are kept, that
+// is the order of the source files too; within a file the source is read in name order per dtype,
+// as it was written. A fused set stands where its first tensor would.
+void order_for_execution(Plan& plan) {
+  std::vector<std::uint32_t> order(plan.tensors.size());
+  std::iota(order.begin(), order.end(), 0U);
+  const auto own_key = [&](std::uint32_t i) {
+    const PlannedTensor& item = plan.tensors[i];
+    if (item.n_parts == 0) return std::tuple(true, 0U, std::uint64_t{0}, item.tensor);
+    const PlannedPlace& place = plan.first_place(item.parts[0]);
+    return std::tuple(false, place.file, place.offset, item.tensor);
+  };
+  std::vector<std::uint32_t> leader(plan.tensors.size());
+  std::iota(leader.begin(), leader.end(), 0U);
+  const auto before = [&](std::uint32_t a, std::uint32_t b) { return own_key(a) < own_key(b); };
+  for (const std::vector<std::uint32_t>& set : plan.fused_sets) {
+    const std::uint32_t first = *std::min_element(set.begin(), set.end(), before);
+    for (const std::uint32_t index : set) leader[index] = first;
+  }
+  std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+    return std::pair(own_key(leader[a]), own_key(a)) < std::pair(own_key(leader[b]), own_key(b));
+  });
+  std::vector<std::uint32_t> rank(order.size());
+  std::vector<PlannedTensor> sorted;
+  sorted.reserve(order.size());
+  for (std::uint32_t at = 0; at < order.size(); ++at) {
+    rank[order[at]] = at;
+    sorted.push_back(plan.tensors[order[at]]);
+  }
+  plan.tensors = std::move(sorted);
+  for (PlannedFile& file : plan.files) {
+    for (PartRef& at : file.parts) at.tensor = rank[at.tensor];
+  }
+  for (std::vector<std::uint32_t>& set : plan.fused_sets) {
+    for (std::uint32_t& index : set) index = rank[index];
+    std::sort(set.begin(), set.end());
+  }
+}
+
+void measure_plan(const PlanInputs& inputs, Plan& plan) {
+  const Checkpoint& source = inputs.source;
+  for (const PlannedTensor& item : plan.tensors) {
+    switch (item.action) {
+      case Action::kCopy:
+        ++plan.counts.copied;
+        break;
+      case Action::kRepackage:
+        ++plan.counts.repackaged;
+        break;
+      case Action::kCast:
+        ++plan.counts.cast;
+        break;
+      case Action::kQuantize:
+        ++plan.counts.quantized;
+        break;
+      case Action::kDrop:
+        ++plan.counts.dropped;
+        break;
+    }
+    if (item.is_demoted) ++plan.counts.demoted;
+    if (item.action == Action::kDrop) continue;
+    const LogicalTensor& tensor = source.tensors()[item.tensor];
+    tensor.encoding.stored.for_each([&](formats::Part, std::uint32_t stored) {
+      plan.sizes.bytes_in += source.stored()[stored].n_bytes;
+    });
+    plan.sizes.open_targets = std::max(plan.sizes.open_targets, targets_of(plan, item));
+    if (goes_through_bands(tensor, item)) {
+      plan.sizes.band_bytes = std::max(
+          plan.sizes.band_bytes, BandPlan::to_encode(tensor, item.to, item.block).buffer_bytes());
+    }
+  }
+  for (const PlannedFile& file : plan.files)
+    plan.sizes.bytes_out += file.n_bytes * file.members.size();
+
+  std::uint64_t names = 0;
+  for (const StoredTensor& stored : source.stored()) {
+    names += stored.name.capacity() + stored.shape.capacity() * sizeof(std::uint64_t);
+  }
+  // Stored and logical tables, the plan's, per-item records of the run (four hashes and their
+  // names), and the allocator's slack on top.
+  plan.sizes.table_bytes =
+      2 * names + source.stored().size() * (sizeof(StoredTensor) + 64) +
+      source.tensors().size() * (sizeof(LogicalTensor) + sizeof(PlannedTensor) + 512) +
+      plan.places.size() * (sizeof(PlannedPlace) + sizeof(PartRef)) + slice_hashes(plan);
+}
+
+}  // namespace ingot::convert

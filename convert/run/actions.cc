@@ -1,0 +1,74 @@
+#include "convert/run/actions.h"
+
+#include <fmt/format.h>
+
+#include "formats/base/checked.h"
+
+namespace ingot::convert {
+
+using formats::Part;
+
+formats::ScalePolicy TensorTask::scale_policy() const {
+  return {.allow_zero = any_matches(context.recipe.allow.zero_scale, tensor.name)};
+}
+
+bool TensorTask::allows_nan() const {
+  return any_matches(context.recipe.allow.nan_code, tensor.name);
+}
+
+Error TensorTask::nan_code(std::uint64_t row, std::uint64_t col) const {
+  return Error(ErrorCode::kNonFinite,
+               fmt::format("holds a NaN code at row {}, column {} (fetch the file again, or accept "
+                           "it with --allow 'nan-code={}')",
+                           row, col, tensor.name));
+}
+
+quantize::EncodedRows TensorTask::rows_of(const BandPlan& bands, const Band& band,
+                                          std::span<const std::byte> values) const {
+  const formats::Encoding& encoding = tensor.encoding;
+  return {.weight = values.data(),
+          .rows = band.rows,
+          .cols = band.cols,
+          .stride = band.cols,
+          .first_row = band.first_row,
+          .first_col = band.first_col,
+          .rows_per_matrix = bands.rows,
+          .scale_cols = encoding.block_cols == 0 ? 0 : ceil_div(bands.cols, encoding.block_cols),
+          .block_rows = encoding.block_rows,
+          .block_cols = encoding.block_cols};
+}
+
+std::vector<Hash128> TensorTask::source_hashes(const std::map<Part, Hash128>& known) const {
+  std::vector<Hash128> hashes;
+  tensor.encoding.stored.for_each([&](Part part, std::uint32_t stored) {
+    const auto found = known.find(part);
+    hashes.push_back(found != known.end() ? found->second : loop.hash(stored));
+  });
+  return hashes;
+}
+
+TensorResult transcode(const TensorTask& task) {
+  const formats::LogicalTensor& tensor = task.tensor;
+  const std::vector<float> scales =
+      formats::read_block_scales(task.context.source, tensor, task.scale_policy());
+  const bool allows_nan = task.allows_nan();
+  const quantize::Transcode kernel =
+      quantize::find_transcode(tensor.encoding.scheme, task.planned.to);
+  INGOT_CHECK(kernel != nullptr);
+  const BandPlan bands = BandPlan::to_cast(tensor, task.planned.to);
+  PartWriter part = task.part(0);
+  const Hash128 weight = task.loop.recode(
+      tensor.encoding.stored.weight(), bands, part,
+      [&](const Band& band, std::span<const std::byte> values, std::span<std::byte> out) {
+        quantize::EncodedRows rows = task.rows_of(bands, band, values);
+        rows.scales = scales;
+        const quantize::DecodeFaults faults = kernel(rows, out);
+        if (faults.nan_codes > 0 && !allows_nan) {
+          throw task.nan_code(band.first_row + faults.first_nan / band.cols,
+                              band.first_col + faults.first_nan % band.cols);
+        }
+      });
+  return {.source = task.source_hashes({{Part::kWeight, weight}}), .output = {part.finish()}};
+}
+
+}  // namespace ingot::convert

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "convert/output/tensor_result.h"
+#include "convert/plan/band.h"
+#include "convert/run/band_loop.h"
+#include "convert/run/run_context.h"
+#include "formats/base/error.h"
+#include "formats/storage/block_scales.h"
+#include "quantize/scheme.h"
+
+namespace ingot::convert {
+
+/// Tiles of the encoder, kept by a thread from tensor to tensor.
+struct TileBuffers {
+  std::vector<float> values, decoded;
+};
+
+/// A tensor whose action runs on a thread.
+struct TensorTask {
+  RunContext& context;
+  BandLoop& loop;
+  TileBuffers& tiles;
+  std::uint32_t index;  ///< into Plan::tensors
+  const PlannedTensor& planned = context.plan.tensors[index];
+  const formats::LogicalTensor& tensor = context.source.tensors()[planned.tensor];
+
+  [[nodiscard]] PartWriter part(std::size_t p) const { return {context, index, p}; }
+  [[nodiscard]] formats::ScalePolicy scale_policy() const;
+  /// The values of a band as kernels take them; scales apart.
+  [[nodiscard]] quantize::EncodedRows rows_of(const BandPlan& bands, const Band& band,
+                                              std::span<const std::byte> values) const;
+  [[nodiscard]] bool allows_nan() const;
+  [[nodiscard]] Error nan_code(std::uint64_t row, std::uint64_t col) const;
+  /// Hashes of the stored parts; `known` are of those that were read already.
+  [[nodiscard]] std::vector<Hash128> source_hashes(
+      const std::map<formats::Part, Hash128>& known) const;
+};
+
+// What becomes of a tensor, by action. All throw kBadScale or kNonFinite for values that no
+// allowance covers.
+
+/// kCopy and kRepackage: codes byte for byte, and scales where the dialects agree on their dtype;
+/// else widened exactly. A global scale becomes its reciprocal where one dialect multiplies and the
+/// other divides. Scales are judged even where they are only copied: a checkpoint with a zero or
+/// infinite scale is broken whatever is done with it.
+TensorResult keep_codes(const TensorTask& task);
+
+/// kCast with a fused kernel.
+TensorResult transcode(const TensorTask& task);
+
+/// kQuantize, and every other kCast. `amax` is that of the fused set; nothing without one. The
+/// error is taken from the codes as they are written.
+TensorResult encode(const TensorTask& task, std::optional<float> amax);
+
+/// What a fused set must know of each of its tensors before the first is encoded: the largest
+/// magnitude, or the largest MXFP4 scale where codes are repacked.
+float amax_of(const TensorTask& task);
+
+/// The global scales that the source's own maker recorded, by tensor, if the plan turns some
+/// around.
+std::map<std::string, formats::GlobalScale> original_globals(const Plan& plan,
+                                                             const formats::Checkpoint& source);
+
+}  // namespace ingot::convert

@@ -1,0 +1,276 @@
+#include "convert/run/convert_tensors.h"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <mutex>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "convert/run/actions.h"
+#include "formats/base/error.h"
+#include "formats/base/parallel.h"
+
+namespace ingot::convert {
+
+using formats::LogicalTensor;
+
+namespace {
+
+constexpr std::uint64_t kSyncBytes = std::uint64_t{128} << 20;
+constexpr std::chrono::milliseconds kSyncInterval{250};
+
+// The header of an output file, or the tensors of a fused set, or one tensor.
+struct WorkUnit {
+  std::optional<std::uint32_t> header_of;
+  std::vector<std::uint32_t> tensors;
+};
+
+// Units in plan order, without what is done; each file's header before the first tensor in it.
+std::vector<WorkUnit> work_units(const Plan& plan, const std::vector<char>& done) {
+  std::vector<WorkUnit> units;
+  std::vector<char> has_header(plan.files.size(), 0);
+  const auto add_header = [&](std::uint32_t file) {
+    if (has_header[file] != 0) return;
+    has_header[file] = 1;
+    units.push_back({.header_of = file, .tensors = {}});
+  };
+  std::vector<std::size_t> unit_of_set(plan.fused_sets.size(), 0);
+  for (std::uint32_t index = 0; index < plan.tensors.size(); ++index) {
+    const PlannedTensor& planned = plan.tensors[index];
+    if (planned.n_parts == 0 || done[index] != 0) continue;
+    add_header(plan.first_place(planned.parts[0]).file);
+    if (planned.fused_set != PlannedTensor::kNone && unit_of_set[planned.fused_set] != 0) {
+      units[unit_of_set[planned.fused_set] - 1].tensors.push_back(index);
+      continue;
+    }
+    units.push_back({.header_of = {}, .tensors = {index}});
+    if (planned.fused_set != PlannedTensor::kNone) unit_of_set[planned.fused_set] = units.size();
+  }
+  for (std::uint32_t file = 0; file < plan.files.size(); ++file) add_header(file);
+  return units;
+}
+
+// Hands units out in order. After a failure no new ones start, but those begun earlier finish, so
+// that the failure reported is the first in plan order whatever the threads did.
+class WorkQueue {
+ public:
+  explicit WorkQueue(std::vector<WorkUnit> units) : units_(std::move(units)) {}
+
+  template <typename Run>
+  void work(Run& run) {
+    // Once taken, a unit is run: only then have all before a failed one been given their chance to
+    // fail.
+    while (!failed_.load(std::memory_order_relaxed)) {
+      const std::size_t index = next_.fetch_add(1, std::memory_order_relaxed);
+      if (index >= units_.size()) return;
+      try {
+        run(units_[index]);
+      } catch (...) {
+        const std::lock_guard lock(mutex_);
+        if (!failure_ || index < failed_index_) {
+          failed_index_ = index;
+          failure_ = std::current_exception();
+        }
+        failed_.store(true, std::memory_order_relaxed);
+      }
+    }
+  }
+
+  [[nodiscard]] std::exception_ptr failure() const { return failure_; }
+
+ private:
+  const std::vector<WorkUnit> units_;
+  std::atomic<std::size_t> next_ = 0;
+  std::atomic<bool> failed_ = false;
+  std::mutex mutex_;
+  std::size_t failed_index_ = 0;
+  std::exception_ptr failure_;
+};
+
+// Runs units on one thread.
+class Worker {
+ public:
+  Worker(RunContext& context, const TensorRun& run) : context_(context), run_(run) {}
+
+  void operator()(const WorkUnit& unit);
+
+ private:
+  // Names file and tensor in what `act` throws.
+  template <typename Act>
+  auto at_tensor(std::uint32_t index, const Act& act) {
+    const TensorTask task{context_, loop_, tiles_, index};
+    try {
+      return act(task);
+    } catch (Error& error) {
+      if (error.code() == ErrorCode::kInterrupted || error.code() == ErrorCode::kNoSpace) throw;
+      const auto& stored = context_.source.stored()[task.tensor.encoding.stored.weight()];
+      error.in_file(context_.source.files()[stored.file].name).in_tensor(task.tensor.name);
+      throw;
+    }
+  }
+
+  static TensorResult convert(const TensorTask& task, std::optional<float> amax) {
+    switch (task.planned.action) {
+      case Action::kCopy:
+      case Action::kRepackage:
+        return keep_codes(task);
+      case Action::kCast:
+        return goes_through_bands(task.tensor, task.planned) ? encode(task, amax) : transcode(task);
+      case Action::kQuantize:
+        return encode(task, amax);
+      case Action::kDrop:
+        break;
+    }
+    return {};
+  }
+
+  // Of a set that an earlier run began: the source of a finished tensor may be gone.
+  std::optional<float> journalled_amax(std::uint32_t set) const {
+    for (const std::uint32_t index : context_.plan.fused_sets[set]) {
+      if (run_.done[index] != 0) return run_.results[index].amax;
+    }
+    return std::nullopt;
+  }
+
+  float joint_amax(std::uint32_t set) {
+    const std::uint64_t n_bytes = context_.plan.fused_bytes(context_.source, set);
+    float largest = 0;
+    for (const std::uint32_t index : context_.plan.fused_sets[set]) {
+      largest = std::max(largest, at_tensor(index, [&](const TensorTask& task) {
+                           if (n_bytes <= run_.memory.fused_bytes)
+                             loop_.keep(task.tensor.encoding.stored.weight(), n_bytes);
+                           return amax_of(task);
+                         }));
+    }
+    return largest;
+  }
+
+  void write_header(std::uint32_t file) {
+    const std::string text = context_.plan.header(context_.source, file);
+    const auto item = static_cast<std::uint32_t>(context_.plan.tensors.size() + file);
+    const PlannedFile& planned = context_.plan.files[file];
+    for (std::uint32_t m = 0; m < planned.members.size(); ++m) {
+      auto rest = std::as_bytes(std::span(text));
+      while (!rest.empty()) {
+        const auto piece = rest.first(std::min(context_.writer.window_bytes(), rest.size()));
+        const WindowWriter::Lease lease = context_.writer.acquire(
+            planned.first_member + m, text.size() - rest.size(), piece.size());
+        lease.fill(piece);
+        context_.writer.commit(lease, item);
+        rest = rest.subspan(piece.size());
+      }
+    }
+    context_.writer.finish_item(item);
+  }
+
+  RunContext& context_;
+  const TensorRun& run_;
+  BandLoop loop_{context_};
+  TileBuffers tiles_;
+};
+
+void Worker::operator()(const WorkUnit& unit) {
+  if (unit.header_of) {
+    write_header(*unit.header_of);
+    return;
+  }
+  std::optional<float> amax;
+  const std::uint32_t set = context_.plan.tensors[unit.tensors.front()].fused_set;
+  if (set != PlannedTensor::kNone) {
+    amax = journalled_amax(set);
+    if (!amax) amax = joint_amax(set);
+  }
+  for (const std::uint32_t index : unit.tensors) {
+    run_.results[index] =
+        at_tensor(index, [&](const TensorTask& task) { return convert(task, amax); });
+    context_.writer.finish_item(index);
+  }
+  loop_.forget_kept();
+}
+
+std::vector<WindowWriter::File> files_of(const Plan& plan) {
+  std::vector<WindowWriter::File> files;
+  for (const PlannedFile& file : plan.files) {
+    for (const PlannedFile::Member& member : file.members)
+      files.push_back({.name = member.path, .n_bytes = file.n_bytes});
+  }
+  return files;
+}
+
+WindowWriter::Options writer_options(const TensorRun& run) {
+  // A sync costs its time once per file, so where a tensor goes to many it is done less often.
+  const auto syncs =
+      static_cast<unsigned>(std::clamp<std::uint64_t>(run.plan.sizes.open_targets / 4, 1, 8));
+  return {.window_bytes = run.memory.window_bytes,
+          .max_windows = run.memory.n_windows,
+          .writer_threads = 2,
+          .direct = run.direct_io,
+          .sync_bytes = kSyncBytes * syncs,
+          .sync_interval = kSyncInterval * syncs};
+}
+
+// Tells the writer what earlier runs have written, and returns how many bytes that is.
+std::uint64_t mark_written(const TensorRun& run, WindowWriter& writer) {
+  std::uint64_t n_bytes = 0;
+  for (std::uint32_t index = 0; index < run.plan.tensors.size(); ++index) {
+    const PlannedTensor& planned = run.plan.tensors[index];
+    for (std::size_t p = 0; run.done[index] != 0 && p < planned.n_parts; ++p) {
+      for (const PlannedSlice& slice : slices_of(run.plan, run.source, planned, p)) {
+        if (slice.n_bytes == 0) continue;
+        writer.mark_written(slice.member, slice.offset, slice.n_bytes);
+        n_bytes += slice.n_bytes;
+      }
+    }
+  }
+  return n_bytes;
+}
+
+StageReport report_of(const StageTime& stage) {
+  return {.seconds = static_cast<double>(stage.ns.load()) * 1e-9, .n_bytes = stage.n_bytes.load()};
+}
+
+}  // namespace
+
+TensorRunReport convert_tensors(const TensorRun& run) {
+  WindowWriter writer(run.staged, files_of(run.plan), writer_options(run),
+                      [&](std::vector<std::uint32_t> items) {
+                        // Headers are written again on resume.
+                        std::erase_if(items, [&](auto i) { return i >= run.plan.tensors.size(); });
+                        if (!items.empty()) run.durable(items);
+                      });
+  RunContext context{.source = run.source,
+                     .plan = run.plan,
+                     .recipe = run.recipe,
+                     .writer = writer,
+                     .check_stop = {},
+                     .original_globals = original_globals(run.plan, run.source)};
+  context.done_bytes = mark_written(run, writer);
+  context.check_stop = [&] {
+    if (run.progress) run.progress(context.done_bytes.load(), run.plan.sizes.bytes_out);
+    run.threads.check_stop();
+  };
+  WorkQueue queue(work_units(run.plan, run.done));
+  run_workers(run.threads.n, [&](std::size_t) {
+    Worker worker(context, run);
+    queue.work(worker);
+  });
+  if (queue.failure()) {
+    writer.abandon();
+    run.log("stopped before the end; what is done is in the journal");
+    std::rethrow_exception(queue.failure());
+  }
+  writer.finish();
+  run.log(fmt::format("{} windows of {} bytes, {} written in pieces", run.memory.n_windows,
+                      run.memory.window_bytes, writer.windows_spilled()));
+  return {.read = report_of(context.times.read),
+          .compute = report_of(context.times.compute),
+          .write = {.seconds = writer.write_seconds(), .n_bytes = writer.bytes_written()},
+          .hash = report_of(context.times.hash),
+          .bytes_written = writer.bytes_written(),
+          .direct_io = writer.uses_direct_io(),
+          .has_reserved = writer.has_reserved()};
+}
+
+}  // namespace ingot::convert

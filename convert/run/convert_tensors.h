@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "convert/output/staged_files.h"
+#include "convert/output/tensor_result.h"
+#include "convert/plan/plan.h"
+#include "convert/run/memory_plan.h"
+#include "formats/base/job_threads.h"
+
+namespace ingot::convert {
+
+/// The tensors of a plan that are still to be converted, and what converts them.
+struct TensorRun {
+  const formats::Checkpoint& source;
+  const Plan& plan;
+  const Recipe& recipe;
+  StagedFiles& staged;
+  MemoryPlan memory;
+  JobThreads threads;
+  bool direct_io = true;
+  const std::vector<char>& done;       ///< by tensor: an earlier run has written it
+  std::vector<TensorResult>& results;  ///< by tensor: of those that are done, and to be filled
+  /// (bytes done, bytes in all) of the output; called from several threads.
+  std::function<void(std::uint64_t, std::uint64_t)> progress;
+  /// Tensors whose bytes are on disk now, ascending. Called by one thread at a time.
+  std::function<void(const std::vector<std::uint32_t>&)> durable;
+  std::function<void(const std::string&)> log;
+};
+
+struct StageReport {
+  double seconds = 0;  ///< of all threads together
+  std::uint64_t n_bytes = 0;
+};
+
+struct TensorRunReport {
+  StageReport read, compute, write, hash;
+  std::uint64_t bytes_written = 0;
+  bool direct_io = false;
+  bool has_reserved = true;  ///< false: the file system cannot reserve the bytes of a file
+};
+
+/// Writes every weights file: fused sets and single tensors in the order of the plan, each file's
+/// header before the first tensor in it. The result is the same bytes for any number of threads,
+/// any budget and any tensors in `done`. Throws the failure that is first in plan order, naming
+/// file and tensor; what is complete is durable then.
+TensorRunReport convert_tensors(const TensorRun& run);
+
+}  // namespace ingot::convert

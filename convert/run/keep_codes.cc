@@ -1,0 +1,174 @@
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "convert/run/actions.h"
+#include "convert/run/ascend_parts.h"
+
+namespace ingot::convert {
+
+using formats::DType;
+using formats::Part;
+
+namespace {
+
+// As FP32, half a megabyte.
+constexpr std::uint64_t kScalesAtOnce = std::uint64_t{1} << 17;
+
+bool is_e4m3_nan(std::byte code) {
+  return (std::to_integer<unsigned>(code) & 0x7FU) == 0x7FU;
+}
+
+// The same bytes under either name.
+bool is_same_kind(DType a, DType b) {
+  const auto is_exponent = [](DType dtype) {
+    return dtype == DType::kU8 || dtype == DType::kF8E8M0;
+  };
+  return a == b || (is_exponent(a) && is_exponent(b));
+}
+
+void require_claimed_scales(const TensorTask& task, std::span<const float> scales) {
+  if (!task.context.plan.target.power_of_two_scales ||
+      task.tensor.encoding.scheme != formats::SchemeId::kFp8Block)
+    return;
+  for (const float scale : scales) {
+    if (scale == 0 || (std::bit_cast<std::uint32_t>(scale) & 0x7FFFFFU) == 0) continue;
+    throw Error(
+        ErrorCode::kBadScale,
+        fmt::format("has a scale of {}, but config.json says scale_fmt ue8m0, powers of two "
+                    "(remove scale_fmt from the source's config.json)",
+                    scale));
+  }
+}
+
+void judge_scales(const TensorTask& task, const formats::ScaleReader& scales) {
+  if (!scales.has_scales()) return;
+  const std::uint64_t step = std::max<std::uint64_t>(kScalesAtOnce / scales.cols(), 1);
+  for (std::uint64_t row = 0; row < scales.rows(); row += step) {
+    require_claimed_scales(task,
+                           scales.read({.first = row, .n = std::min(step, scales.rows() - row)}));
+  }
+}
+
+// Whether a part is the stored one, byte for byte.
+bool is_kept(const TensorTask& task, const PlannedPart& part) {
+  if (task.planned.action == Action::kCopy || part.part == Part::kWeight) return true;
+  const formats::StoredParts& stored = task.tensor.encoding.stored;
+  return part.part == Part::kScale && stored.has(Part::kScale) &&
+         is_same_kind(task.context.source.stored()[stored[Part::kScale]].dtype, part.dtype);
+}
+
+// Refuses NaN codes and adds up the rows where a part is made of their sums.
+BandLoop::Look look_at_codes(const TensorTask& task, std::vector<std::int64_t>& row_sums) {
+  const bool may_be_nan =
+      formats::scheme_facts(task.tensor.encoding.scheme).code == formats::CodeKind::kE4m3 &&
+      !task.allows_nan();
+  const bool needs_sums = task.planned.find(Part::kQuantBias) != nullptr;
+  if (!may_be_nan && !needs_sums) return {};
+  const std::uint64_t cols = task.tensor.shape.back();
+  if (needs_sums) row_sums.assign(*formats::element_count(task.tensor.shape) / cols, 0);
+  return [=, &task, &row_sums](const Band& band, std::span<const std::byte> codes) {
+    std::uint64_t position = band.source_offset;
+    if (may_be_nan) {
+      unsigned any = 0;
+      for (const std::byte code : codes) any |= is_e4m3_nan(code) ? 1U : 0U;
+      if (any != 0) {
+        const auto first = std::find_if(codes.begin(), codes.end(), is_e4m3_nan);
+        position += static_cast<std::uint64_t>(first - codes.begin());
+        throw task.nan_code(position / cols, position % cols);
+      }
+    }
+    if (!needs_sums) return;
+    for (const std::byte code : codes)
+      row_sums[position++ / cols] += static_cast<std::int8_t>(code);
+  };
+}
+
+// 1 / (1 / x) is not always x, so the number that was written first is taken from the source's
+// records where it still fits.
+float target_global(const TensorTask& task, const formats::GlobalScale& stored,
+                    TensorResult& result) {
+  if (stored.divides == task.planned.spelling->global_divides) return stored.value;
+  result.original_global = {.value = stored.value, .divides = stored.divides};
+  const auto& originals = task.context.original_globals;
+  const auto original = originals.find(task.tensor.name);
+  if (original != originals.end() && original->second.divides != stored.divides &&
+      1.0F / original->second.value == stored.value) {
+    return original->second.value;
+  }
+  const float reciprocal = 1.0F / stored.value;
+  if (!(reciprocal > 0) || !std::isfinite(reciprocal))
+    throw Error(ErrorCode::kBadScale, "has a global scale whose reciprocal is not a number");
+  result.inexact_global = 1.0F / reciprocal != stored.value;
+  return reciprocal;
+}
+
+}  // namespace
+
+TensorResult keep_codes(const TensorTask& task) {
+  const formats::ScaleReader scales(task.context.source, task.tensor, task.scale_policy());
+  judge_scales(task, scales);
+  TensorResult result;
+  std::map<Part, Hash128> read;
+  std::vector<std::int64_t> row_sums;
+  const auto all_scales = [&] { return scales.read({.first = 0, .n = scales.rows()}); };
+  const auto write = [&](std::size_t p, std::span<const std::byte> bytes) {
+    PartWriter part = task.part(p);
+    part.write(bytes);
+    result.output.push_back(part.finish());
+  };
+  for (std::size_t p = 0; p < task.planned.n_parts; ++p) {
+    const PlannedPart& part = task.planned.parts[p];
+    if (is_kept(task, part)) {
+      const bool is_codes = part.part == Part::kWeight;
+      BandLoop::Copied copied =
+          task.loop.copy(task.tensor.encoding.stored[part.part], task.part(p),
+                         is_codes ? look_at_codes(task, row_sums) : BandLoop::Look());
+      read[part.part] = copied.source;
+      result.output.push_back(std::move(copied.output));
+    } else if (part.part == Part::kScale) {
+      if (part.dtype != DType::kF32) {
+        throw Error(ErrorCode::kUnsupported,
+                    "has scales of a dtype that the target dialect cannot hold without rounding");
+      }
+      write(p, std::as_bytes(std::span<const float>(all_scales())));
+    } else if (part.part == Part::kGlobal) {
+      const float global = target_global(task, *scales.global(), result);
+      write(p, std::as_bytes(std::span(&global, 1)));
+    } else if (part.part == Part::kOffset) {
+      write(p, std::vector<std::byte>(part.n_bytes));
+    } else {
+      const std::vector<float> rows = all_scales();
+      write(p,
+            ascend_part(part.part,
+                        {.input = task.planned.input, .row_scales = rows, .row_sums = row_sums}));
+    }
+  }
+  result.source = task.source_hashes(read);
+  return result;
+}
+
+std::map<std::string, formats::GlobalScale> original_globals(const Plan& plan,
+                                                             const formats::Checkpoint& source) {
+  std::map<std::string, formats::GlobalScale> originals;
+  const bool turns_any = std::ranges::any_of(plan.tensors, [&](const PlannedTensor& planned) {
+    const formats::Encoding& encoding = source.tensors()[planned.tensor].encoding;
+    return planned.action == Action::kRepackage && encoding.stored.has(Part::kGlobal) &&
+           encoding.global_divides != planned.spelling->global_divides;
+  });
+  const auto manifest =
+      turns_any ? formats::read_manifest(source.directory()) : std::optional<formats::Manifest>();
+  if (!manifest) return originals;
+  for (const formats::TensorRecord& record : formats::read_tensor_records(
+           source.directory() / formats::kRecordsName, manifest->records_hash)) {
+    if (record.original_global) {
+      originals[record.name] = {.value = record.original_global->value,
+                                .divides = record.original_global->divides};
+    }
+  }
+  return originals;
+}
+
+}  // namespace ingot::convert

@@ -1,0 +1,81 @@
+#include "convert/run/memory_plan.h"
+
+#include <algorithm>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "formats/base/error.h"
+
+namespace ingot::convert {
+
+namespace {
+
+// Buffers of one thread, of a band on either side, beside those of the encoder.
+constexpr std::uint64_t kLoopBytes = std::uint64_t{4} << 20;
+// Code, libraries and allocator of the process, measured with a plan of no tensors and rounded up.
+constexpr std::uint64_t kProgramBytes = std::uint64_t{24} << 20;
+constexpr std::uint64_t kMaxWindowBytes = std::uint64_t{8} << 20;
+constexpr std::uint64_t kMinWindowBytes = std::uint64_t{1} << 20;
+// Of an output in many files: below it direct I/O costs more than spilling.
+constexpr std::uint64_t kMinScatteredBytes = std::uint64_t{64} << 10;
+// More memory than this in windows does not make the disk faster.
+constexpr std::uint64_t kUsefulWindows = 24;
+
+// A tensor scattered to many files fills a window in each, and each thread another two: the same
+// memory in more and smaller windows. Where even the smallest are too few, windows are spilled.
+void split_windows(MemoryPlan& memory, std::uint64_t least_windows, std::uint64_t open_targets) {
+  if (open_targets <= 1) return;
+  const std::uint64_t total = memory.window_bytes * memory.n_windows;
+  const std::uint64_t wanted = std::max(least_windows, memory.threads * (open_targets + 2) + 2);
+  while (memory.n_windows < wanted && memory.window_bytes > kMinScatteredBytes) {
+    memory.window_bytes /= 2;
+    memory.n_windows = total / memory.window_bytes;
+  }
+}
+
+}  // namespace
+
+MemoryPlan plan_memory(const Plan& plan, const formats::TensorSource& source, std::size_t threads,
+                       std::uint64_t mem_limit) {
+  MemoryPlan memory;
+  memory.threads = threads;
+  // Records and manifest are made when the windows are gone, so tables count once.
+  memory.fixed_bytes = kProgramBytes + plan.sizes.table_bytes;
+  memory.worker_bytes = threads * (kLoopBytes + plan.sizes.band_bytes);
+  const std::uint64_t least_windows = 2 * threads + 2;
+  const std::uint64_t least =
+      memory.fixed_bytes + memory.worker_bytes + least_windows * kMinWindowBytes;
+  if (mem_limit < least) {
+    throw Error(ErrorCode::kLimit, fmt::format("--mem-limit {} is too small: {} threads on this "
+                                               "checkpoint need {} bytes (raise it, or "
+                                               "lower --threads)",
+                                               mem_limit, threads, least));
+  }
+  std::uint64_t available = mem_limit - memory.fixed_bytes - memory.worker_bytes;
+  // Reading a fused set once is worth up to half of what is left; the windows need the rest.
+  std::vector<std::uint64_t> sizes;
+  for (std::size_t set = 0; set < plan.fused_sets.size(); ++set)
+    sizes.push_back(plan.fused_bytes(source, set));
+  const std::uint64_t most = (available - least_windows * kMinWindowBytes) / 2 / threads;
+  for (const std::uint64_t size : sizes) {
+    if (size <= most) {
+      memory.fused_bytes = std::max(memory.fused_bytes, size);
+    } else {
+      ++memory.n_read_twice;
+      memory.bytes_read_twice += size;
+    }
+  }
+  available -= threads * memory.fused_bytes;
+  memory.window_bytes = kMaxWindowBytes;
+  while (available / memory.window_bytes < std::max<std::uint64_t>(least_windows, 8) &&
+         memory.window_bytes > kMinWindowBytes) {
+    memory.window_bytes /= 2;
+  }
+  memory.n_windows =
+      std::min(available / memory.window_bytes, std::max(kUsefulWindows, least_windows));
+  split_windows(memory, least_windows, plan.sizes.open_targets);
+  return memory;
+}
+
+}  // namespace ingot::convert

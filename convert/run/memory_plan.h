@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "convert/plan/plan.h"
+
+namespace ingot::convert {
+
+/// Memory that executing a plan takes at most, and how it is divided.
+struct MemoryPlan {
+  std::uint64_t fixed_bytes = 0;   ///< program, tables
+  std::uint64_t worker_bytes = 0;  ///< read and band buffers of all threads
+  /// What each thread may keep of a fused set between its two passes; larger sets are read twice.
+  std::uint64_t fused_bytes = 0;
+  std::uint64_t n_read_twice = 0, bytes_read_twice = 0;  ///< sets that are, and their codes
+  std::uint64_t threads = 0;
+  std::uint64_t window_bytes = 0;  ///< one window of an output file
+  std::uint64_t n_windows = 0;
+  [[nodiscard]] std::uint64_t peak() const {
+    return fixed_bytes + worker_bytes + threads * fused_bytes + window_bytes * n_windows;
+  }
+};
+
+/// Divides the budget. Throws kLimit, naming the least that would do, when it is too small.
+MemoryPlan plan_memory(const Plan& plan, const formats::TensorSource& source, std::size_t threads,
+                       std::uint64_t mem_limit);
+
+}  // namespace ingot::convert
