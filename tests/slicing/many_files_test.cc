@@ -39,9 +39,9 @@ TEST(ManyFiles, CountEveryPlaceWhereATensorIsWrittenAtOnce) {
   const formats::Checkpoint fp8 = shard::open_source(tiny_v32());
   const formats::Checkpoint bf16 = shard::open_source(tiny_bf16());
   const auto targets = [](const formats::Checkpoint& source, const Cut& cut) {
-    return planned(source, cut.options()).open_targets;
+    return planned(source, cut.options()).sizes.open_targets;
   };
-  EXPECT_EQ(planned(fp8, {}).open_targets, 1U);
+  EXPECT_EQ(planned(fp8, {}).sizes.open_targets, 1U);
   EXPECT_EQ(targets(fp8, {.ep = 16}), 1U);
   EXPECT_EQ(targets(bf16, {.tp = 8}), 8U);
   // Codes and scales of two slices.
@@ -50,7 +50,7 @@ TEST(ManyFiles, CountEveryPlaceWhereATensorIsWrittenAtOnce) {
   convert::PlanOptions native;
   native.layout = formats::find_layout("deepseek-mp");
   native.slicing.topology = shard::make_topology(4, 4, 1, 1);
-  EXPECT_EQ(planned(bf16, native).open_targets, 4U);
+  EXPECT_EQ(planned(bf16, native).sizes.open_targets, 4U);
 }
 
 }  // namespace
