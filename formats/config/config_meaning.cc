@@ -178,6 +178,11 @@ const Json& config_member(const Json& object, std::string_view key) {
   return found == object.end() ? absent : *found;
 }
 
+bool says_nothing(const Json& value) {
+  return value.is_null() || value == false || value == 0 || value == -1 ||
+         (value.is_structured() && value.empty());
+}
+
 std::string cache_words(const Json& block) {
   if (!block.is_object()) return {};
   for (const auto& [key, value] : block.items()) {

@@ -47,6 +47,9 @@ std::string config_text(const Json& value);
 /// The member of an object; null where there is none, or no object.
 const Json& config_member(const Json& object, std::string_view key);
 
+/// Whether a value says no more than an absent one: null, false, 0, -1, an empty list or object.
+bool says_nothing(const Json& value);
+
 /// What a quantization_config or description file says of a quantized cache of keys and values
 /// (`kv_cache_scheme is {...}`); empty when nothing.
 std::string cache_words(const Json& block);

@@ -5,6 +5,7 @@
 #include "formats/base/error.h"
 #include "formats/dialect/config_groups.h"
 #include "formats/dialect/dialect_table.h"
+#include "formats/modules/module_list.h"
 
 // The flavour that vLLM's tools write: docs/formats.md, "Dialects".
 
@@ -78,12 +79,6 @@ constexpr std::array kSpellings = {
 
 constexpr const char* kIgnore = "ignore";
 constexpr std::string_view kWeight = ".weight";
-constexpr std::uint64_t kMaxBlockSide = std::uint64_t{1} << 32;
-
-Error corrupt(std::string_view what, std::string_view fact) {
-  return Error(ErrorCode::kCorrupt, fmt::format("'quantization_config.{}' {}", what, fact))
-      .in_file("config.json");
-}
 
 bool is_quantized(const WrittenTensor& tensor) {
   return scheme_facts(tensor.scheme).quantized;
@@ -177,37 +172,7 @@ Json quantization_config(const WrittenModel& model) {
   return block;
 }
 
-std::uint64_t block_side(const Json& value) {
-  if (!value.is_number_unsigned() || value == 0 || value > kMaxBlockSide) {
-    throw corrupt("config_groups", fmt::format("has a block_structure of {}", value.dump()));
-  }
-  return value.get<std::uint64_t>();
-}
-
 }  // namespace
-
-std::optional<std::array<std::uint64_t, 2>> compressed_tensors_block_size(const Json& block) {
-  const auto groups = block.find("config_groups");
-  if (groups == block.end() || groups->is_null()) return std::nullopt;
-  if (!groups->is_object()) throw corrupt("config_groups", "is not an object");
-  std::optional<std::array<std::uint64_t, 2>> found;
-  for (const auto& [name, group] : groups->items()) {
-    if (!group.is_object() || !group.contains("weights") || !group["weights"].is_object()) continue;
-    const Json& weights = group["weights"];
-    // Other strategies need no numbers: a row, a tensor and a group of 16 or 32 are what they are.
-    if (weights.value("strategy", Json()) != "block") continue;
-    const Json sides = weights.value("block_structure", Json());
-    if (!sides.is_array() || sides.size() != 2)
-      throw corrupt("config_groups", "has a bad block_structure");
-    const std::array<std::uint64_t, 2> size = {block_side(sides[0]), block_side(sides[1])};
-    if (found && *found != size) {
-      throw Error(ErrorCode::kUnsupported, "config_groups has weights in blocks of several sizes")
-          .in_file("config.json");
-    }
-    found = size;
-  }
-  return found;
-}
 
 const Dialect kCompressedTensorsDialect = {
     .name = "compressed-tensors",

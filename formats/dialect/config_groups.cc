@@ -1,17 +1,20 @@
 #include "formats/dialect/config_groups.h"
 
 #include <algorithm>
-#include <array>
 
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
-#include "formats/dialect/dialect_table.h"
+#include "formats/config/config_meaning.h"
 
 namespace ingot::formats {
 namespace {
 
 constexpr std::string_view kLinear = "Linear";
+constexpr std::string_view kRegexMark = "re:";
+// Each is tried on every module of the model: a microsecond and more.
+constexpr std::size_t kMaxPatterns = 2'000;
+constexpr std::uint64_t kMaxBlockSide = std::uint64_t{1} << 32;
 
 /// How compressed-tensors says what a scheme is.
 struct GroupForm {
@@ -20,10 +23,10 @@ struct GroupForm {
   std::string_view type;
   std::uint32_t num_bits = 8;
   std::string_view strategy;
-  std::uint32_t group_size = 0;  ///< 0: the strategy has none
-  std::string_view scale_dtype;  ///< of those whose scales are neither F32 nor BF16
-  std::string_view at_run_time;  ///< strategy of activations with kDynamic
-  std::string_view beforehand;   ///< of those with kStatic
+  std::uint32_t group_size = 0;       ///< 0: the strategy has none
+  std::string_view scale_dtype = "";  ///< of those whose scales are neither F32 nor BF16
+  std::string_view at_run_time = "";  ///< strategy of activations with kDynamic
+  std::string_view beforehand = "";   ///< of those with kStatic
 };
 
 constexpr std::array kForms = {
@@ -31,28 +34,23 @@ constexpr std::array kForms = {
               .format = "float-quantized",
               .type = "float",
               .strategy = "block",
-              .scale_dtype = "",
-              .at_run_time = "group",
-              .beforehand = ""},
+              .at_run_time = "group"},
     GroupForm{.scheme = SchemeId::kFp8Channel,
               .format = "float-quantized",
               .type = "float",
               .strategy = "channel",
-              .scale_dtype = "",
               .at_run_time = "token",
               .beforehand = "tensor"},
     GroupForm{.scheme = SchemeId::kFp8Tensor,
               .format = "float-quantized",
               .type = "float",
               .strategy = "tensor",
-              .scale_dtype = "",
               .at_run_time = "token",
               .beforehand = "tensor"},
     GroupForm{.scheme = SchemeId::kInt8Channel,
               .format = "int-quantized",
               .type = "int",
               .strategy = "channel",
-              .scale_dtype = "",
               .at_run_time = "token",
               .beforehand = "tensor"},
     GroupForm{.scheme = SchemeId::kNvfp4,
@@ -62,7 +60,6 @@ constexpr std::array kForms = {
               .strategy = "tensor_group",
               .group_size = 16,
               .scale_dtype = "torch.float8_e4m3fn",
-              .at_run_time = "",
               .beforehand = "tensor_group"},
     GroupForm{.scheme = SchemeId::kMxfp4,
               .format = "mxfp4-pack-quantized",
@@ -71,16 +68,14 @@ constexpr std::array kForms = {
               .strategy = "group",
               .group_size = 32,
               .scale_dtype = "torch.uint8",
-              .at_run_time = "group",
-              .beforehand = ""},
+              .at_run_time = "group"},
     GroupForm{.scheme = SchemeId::kMxfp8,
               .format = "mxfp8-quantized",
               .type = "float",
               .strategy = "group",
               .group_size = 32,
               .scale_dtype = "torch.uint8",
-              .at_run_time = "group",
-              .beforehand = ""},
+              .at_run_time = "group"},
 };
 
 const GroupForm& form_of(SchemeId scheme) {
@@ -89,6 +84,10 @@ const GroupForm& form_of(SchemeId scheme) {
   }
   throw Error(ErrorCode::kUnsupported,
               fmt::format("compressed-tensors has no form for {}", scheme_facts(scheme).name));
+}
+
+bool has_group_size(const Json& strategy) {
+  return strategy == "group" || strategy == "tensor_group";
 }
 
 Json weight_args(const GroupForm& form, const QuantizationGroup& group) {
@@ -101,6 +100,7 @@ Json weight_args(const GroupForm& form, const QuantizationGroup& group) {
   return args;
 }
 
+/// Null for weights alone. kUnsupported for activations that the scheme does not go with.
 Json activation_args(const GroupForm& form, const QuantizationGroup& group) {
   if (group.activations == Activations::kWeightOnly) return nullptr;
   const bool is_dynamic = group.activations == Activations::kDynamic;
@@ -113,7 +113,7 @@ Json activation_args(const GroupForm& form, const QuantizationGroup& group) {
   Json args = {{"num_bits", form.num_bits}, {"type", form.type}, {"strategy", strategy}};
   // A group of activations is as long as the block or group of weights that it meets.
   const std::uint64_t size = form.group_size != 0 ? form.group_size : group.block[1];
-  if (strategy == "group" || strategy == "tensor_group") args["group_size"] = size;
+  if (has_group_size(strategy)) args["group_size"] = size;
   args["symmetric"] = true;
   args["dynamic"] = is_dynamic;
   // Only the global scale of NVFP4 activations is known beforehand.
@@ -122,56 +122,101 @@ Json activation_args(const GroupForm& form, const QuantizationGroup& group) {
   return args;
 }
 
-Error corrupt(std::string_view what, std::string_view fact) {
-  return Error(ErrorCode::kCorrupt, fmt::format("'quantization_config.{}' {}", what, fact))
-      .in_file("config.json");
+std::string text_or(const Json& value, std::string_view absent) {
+  if (value.is_null()) return std::string(absent);
+  return value.is_string() ? value.get<std::string>() : std::string();
 }
 
-ModuleList list_of(const Json& owner, const char* key) {
-  const std::vector<std::string> entries = string_list(owner, key);
-  try {
-    return {entries, PatternSyntax::kRegex};
-  } catch (const Error& error) {
-    throw corrupt(key, error.message());
-  }
+// A strategy that is not named follows from what else there is.
+std::string strategy_of(const Json& weights) {
+  if (std::string named = text_or(config_member(weights, "strategy"), ""); !named.empty())
+    return named;
+  if (!config_member(weights, "block_structure").is_null()) return "block";
+  const Json& size = config_member(weights, "group_size");
+  if (size.is_null()) return "tensor";
+  return size.is_number_unsigned() && size != 0 ? "group" : "channel";
+}
+
+/// {0, 0} where it has no two numbers.
+std::array<std::uint64_t, 2> block_structure(const Json& weights) {
+  const Json& sides = config_member(weights, "block_structure");
+  if (!sides.is_array() || sides.size() != 2 || !sides[0].is_number_unsigned() ||
+      !sides[1].is_number_unsigned())
+    return {0, 0};
+  return {sides[0].get<std::uint64_t>(), sides[1].get<std::uint64_t>()};
 }
 
 std::optional<Activations> activations_of(const Json& group) {
-  const auto args = group.find("input_activations");
-  if (args == group.end() || args->is_null()) return Activations::kWeightOnly;
-  if (!args->is_object()) return std::nullopt;
-  return args->value("dynamic", Json()) == true ? Activations::kDynamic : Activations::kStatic;
+  const Json& args = config_member(group, "input_activations");
+  if (args.is_null()) return Activations::kWeightOnly;
+  if (!args.is_object()) return std::nullopt;
+  // "local": scales of groups are found at run time, the global one is stored.
+  return config_member(args, "dynamic") == true ? Activations::kDynamic : Activations::kStatic;
 }
 
-std::optional<QuantizationGroup> meaning_of(const Json& group) {
-  const auto weights = group.find("weights");
-  if (weights == group.end() || !weights->is_object()) return std::nullopt;
-  const auto activations = activations_of(group);
-  if (!activations || weights->value("symmetric", Json(true)) != true) return std::nullopt;
-  const Json size = weights->value("group_size", Json());
-  for (const GroupForm& form : kForms) {
-    if (weights->value("type", Json()) != form.type ||
-        weights->value("num_bits", Json()) != form.num_bits ||
-        weights->value("strategy", Json()) != form.strategy)
-      continue;
-    if (form.group_size != 0 && size != form.group_size) continue;
-    QuantizationGroup meaning{.scheme = form.scheme, .activations = *activations};
-    if (form.strategy == "block") {
-      const Json sides = weights->value("block_structure", Json());
-      if (!sides.is_array() || sides.size() != 2 || !sides[0].is_number_unsigned() ||
-          !sides[1].is_number_unsigned())
-        return std::nullopt;
-      meaning.block = {sides[0].get<std::uint64_t>(), sides[1].get<std::uint64_t>()};
+Error corrupt(std::string_view fact) {
+  return Error(ErrorCode::kCorrupt, fmt::format("quantization_config {}", fact))
+      .in_file("config.json");
+}
+
+/// Arguments of activations with the defaults that compressed-tensors gives to absent ones.
+Json with_defaults(const Json& given) {
+  const auto or_else = [&](const char* key, Json absent) {
+    const Json& value = config_member(given, key);
+    return value.is_null() ? std::move(absent) : value;
+  };
+  const Json strategy = or_else("strategy", "tensor");
+  return {{"num_bits", or_else("num_bits", 8)},
+          {"type", or_else("type", "int")},
+          {"strategy", strategy},
+          {"group_size", has_group_size(strategy) ? or_else("group_size", nullptr) : Json()},
+          {"symmetric", or_else("symmetric", true)},
+          {"dynamic", or_else("dynamic", false)}};
+}
+
+/// What loaders of a group's weights can do with activations.
+std::vector<Json> known_activations(const QuantizationGroup& group) {
+  const GroupForm& form = form_of(group.scheme);
+  std::vector<Json> known;
+  const auto add = [&](Activations activations) {
+    QuantizationGroup with = group;
+    with.activations = activations;
+    known.push_back(with_defaults(activation_args(form, with)));
+  };
+  if (!form.at_run_time.empty()) add(Activations::kDynamic);
+  if (!form.beforehand.empty()) add(Activations::kStatic);
+  // What is found at run time, loaders of FP8 find in their own way, whatever the strategy.
+  if (form.type == "float" && form.scale_dtype.empty()) {
+    for (const char* strategy : {"token", "tensor"}) {
+      Json other = known.front();
+      other["strategy"] = strategy;
+      other["group_size"] = nullptr;
+      known.push_back(std::move(other));
     }
-    return meaning;
   }
-  return std::nullopt;
+  return known;
+}
+
+// As a word, with or without its module: torch.uint8.
+bool is_scale_dtype(const Json& said, const GroupForm& form) {
+  constexpr std::string_view kModule = "torch.";
+  if (!said.is_string()) return false;
+  std::string_view word = said.get_ref<const std::string&>();
+  if (word.starts_with(kModule)) word.remove_prefix(kModule.size());
+  if (form.scale_dtype.empty()) return word.starts_with("float") || word == "bfloat16";
+  const std::string_view wanted = form.scale_dtype.substr(kModule.size());
+  return word == wanted || (wanted == "uint8" && word == "float8_e8m0fnu");
 }
 
 }  // namespace
 
 std::string_view compressed_format(SchemeId scheme) {
   return form_of(scheme).format;
+}
+
+bool is_compressed_format(std::string_view format) {
+  return std::any_of(kForms.begin(), kForms.end(),
+                     [&](const GroupForm& form) { return form.format == format; });
 }
 
 Json config_group(const QuantizationGroup& group, const std::vector<std::string>& targets) {
@@ -183,31 +228,214 @@ Json config_group(const QuantizationGroup& group, const std::vector<std::string>
           {"output_activations", nullptr}};
 }
 
-ConfigGroups::ConfigGroups(const Json& block) : ignored_(list_of(block, "ignore")) {
-  const auto groups = block.find("config_groups");
-  if (groups == block.end() || groups->is_null()) return;
-  if (!groups->is_object()) throw corrupt("config_groups", "is not an object");
-  for (const auto& [name, group] : groups->items()) {
-    // A preset's name with its targets; readers that know presets are not asked here.
-    if (!group.is_object()) continue;
-    const std::vector<std::string> targets = string_list(group, "targets");
-    groups_.push_back(
-        {.is_for_all = std::find(targets.begin(), targets.end(), kLinear) != targets.end(),
-         .targets = list_of(group, "targets"),
-         .meaning = meaning_of(group)});
+std::optional<std::array<std::uint64_t, 2>> compressed_tensors_block_size(const Json& block) {
+  const Json& groups = config_member(block, "config_groups");
+  if (groups.is_null()) return std::nullopt;
+  if (!groups.is_object()) throw corrupt("has config_groups that are no object");
+  std::optional<std::array<std::uint64_t, 2>> found;
+  for (const auto& [name, group] : groups.items()) {
+    const Json& weights = config_member(group, "weights");
+    // Other strategies need no numbers: a row, a tensor and a group of 16 or 32 are what they are.
+    if (!weights.is_object() || strategy_of(weights) != "block") continue;
+    const std::array<std::uint64_t, 2> size = block_structure(weights);
+    for (const std::uint64_t side : size) {
+      if (side != 0 && side <= kMaxBlockSide) continue;
+      throw corrupt(fmt::format("has a block_structure of {} in config_groups.{}",
+                                config_text(config_member(weights, "block_structure")), name));
+    }
+    if (found && *found != size) {
+      throw Error(ErrorCode::kUnsupported, "config_groups has weights in blocks of several sizes")
+          .in_file("config.json");
+    }
+    found = size;
+  }
+  return found;
+}
+
+std::optional<SchemeId> scheme_of_arguments(const Json& weights) {
+  if (config_member(weights, "symmetric") == false) return std::nullopt;
+  const std::string type = text_or(config_member(weights, "type"), "int");
+  const std::string strategy = strategy_of(weights);
+  const Json& said_bits = config_member(weights, "num_bits");
+  const std::uint64_t bits = said_bits.is_number_unsigned() ? said_bits.get<std::uint64_t>() : 8;
+  for (const GroupForm& form : kForms) {
+    if (type != form.type || bits != form.num_bits || strategy != form.strategy) continue;
+    if (form.group_size == 0 || config_member(weights, "group_size") == form.group_size)
+      return form.scheme;
+  }
+  return std::nullopt;
+}
+
+/// Where faults go: into a list, or, those that leave no sense, to whoever asked for the groups.
+class ConfigGroups::Faults {
+ public:
+  explicit Faults(std::vector<std::string>* list) : list_(list) {}
+  void add(std::string fact) {
+    if (list_ != nullptr) list_->push_back(std::move(fact));
+  }
+  void refuse(std::string fact) {
+    if (list_ == nullptr) throw corrupt(fact);
+    add(std::move(fact));
+  }
+  /// Whether one more expression is taken. Who must know them all has no list of faults.
+  bool takes_pattern() {
+    if (list_ == nullptr || ++n_patterns_ <= kMaxPatterns) return true;
+    if (n_patterns_ == kMaxPatterns + 1) {
+      add(
+          fmt::format("holds more than {} regular expressions: the others are left out (name the "
+                      "modules instead)",
+                      kMaxPatterns));
+    }
+    return false;
+  }
+
+ private:
+  std::vector<std::string>* list_;
+  std::size_t n_patterns_ = 0;
+};
+
+ConfigGroups::ConfigGroups(const Json& block, std::vector<std::string>* fault_list) {
+  Faults faults(fault_list);
+  const Json& ignore = config_member(block, "ignore");
+  const Json& groups = config_member(block, "config_groups");
+  if (groups.is_null()) {
+    faults.add("has no config_groups");
+  } else if (!groups.is_object()) {
+    faults.refuse("has config_groups that are no object");
+  } else {
+    for (const auto& [name, group] : groups.items()) {
+      if (!group.is_object()) {
+        // A preset's name with its targets; readers that know presets are not asked here.
+        faults.add(fmt::format("config_groups.{} is not an object", name));
+        continue;
+      }
+      ConfigGroup& known = groups_.emplace_back();
+      known.name = name;
+      known.json = &group;
+      known.format = text_or(config_member(group, "format"), "");
+      known.activations = activations_of(group);
+      const Json& weights = config_member(group, "weights");
+      known.has_weights = weights.is_object();
+      if (known.has_weights) known.scheme = scheme_of_arguments(weights);
+      if (known.scheme && scheme_facts(*known.scheme).group_rows > 1)
+        known.block = block_structure(weights);
+      add_targets(group, faults);
+    }
+  }
+  if (!ignore.is_null() && !ignore.is_array()) faults.refuse("has an ignore that is no list");
+  if (!ignore.is_array()) return;
+  for (const Json& entry : ignore) {
+    if (entry.is_string()) {
+      ignored_.add(entry.get<std::string>(), 0, "ignore", faults);
+    } else {
+      faults.refuse("has an entry of ignore that is no string");
+    }
   }
 }
 
-bool ConfigGroups::is_ignored(std::string_view module) const {
-  return ignored_.covers_for_all(module);
+void ConfigGroups::add_targets(const Json& group, Faults& faults) {
+  const std::string where = fmt::format("config_groups.{}", groups_.back().name);
+  const Json& targets = config_member(group, "targets");
+  if (!targets.is_null() && !targets.is_array())
+    faults.refuse(fmt::format("{} has targets that are no list", where));
+  if (targets.is_null() || (targets.is_array() && targets.empty()))
+    faults.add(fmt::format("{} has no targets", where));
+  if (!targets.is_array()) return;
+  const std::size_t index = groups_.size() - 1;
+  for (const Json& target : targets) {
+    if (!target.is_string()) {
+      faults.refuse(fmt::format("{} has a target that is no string", where));
+    } else if (target == kLinear) {
+      if (linear_ == kNone) linear_ = index;
+    } else {
+      const auto text = target.get<std::string>();
+      // Module names have dots, classes have none.
+      if (!text.starts_with(kRegexMark) && text.find('.') == std::string::npos)
+        has_unknown_classes_ = true;
+      targets_.add(text, index, where + ".targets", faults);
+    }
+  }
+}
+
+void ConfigGroups::Entries::add(const std::string& text, std::size_t group,
+                                const std::string& where, Faults& faults) {
+  if (!text.starts_with(kRegexMark)) {
+    names.try_emplace(text, group);
+    return;
+  }
+  if (!faults.takes_pattern()) return;
+  try {
+    patterns.emplace_back(Pattern(text), group);
+  } catch (const Error& error) {
+    faults.refuse(fmt::format("holds '{}' in {}: {}", text, where, error.message()));
+  }
+}
+
+std::size_t ConfigGroups::Entries::find(std::string_view module) const {
+  const auto name = names.find(std::string(module));
+  const std::size_t named = name == names.end() ? kNone : name->second;
+  for (const auto& [pattern, group] : patterns) {
+    if (group >= named) break;
+    if (pattern.matches(module)) return group;
+  }
+  return named;
+}
+
+const ConfigGroup* ConfigGroups::target_of(std::string_view module) const {
+  std::size_t group = targets_.find(module);
+  if (group == kNone) group = linear_;
+  return group == kNone ? nullptr : &groups_[group];
 }
 
 std::optional<QuantizationGroup> ConfigGroups::group_of(std::string_view module) const {
-  if (is_ignored(module)) return std::nullopt;
-  for (const Group& group : groups_) {
-    if (group.is_for_all || group.targets.covers_for_all(module)) return group.meaning;
+  const ConfigGroup* group = is_ignored(module) ? nullptr : target_of(module);
+  if (group == nullptr || !group->scheme || !group->activations) return std::nullopt;
+  if (scheme_facts(*group->scheme).group_rows > 1 && group->block[0] == 0) return std::nullopt;
+  return QuantizationGroup{
+      .scheme = *group->scheme, .activations = *group->activations, .block = group->block};
+}
+
+std::vector<std::string> argument_faults(const ConfigGroup& group) {
+  const GroupForm& form = form_of(group.scheme.value());
+  const Json& weights = config_member(*group.json, "weights");
+  std::vector<std::string> faults;
+  const auto refuse_if = [&](bool is_wrong, std::string_view path, const Json& value) {
+    if (is_wrong)
+      faults.push_back(fmt::format("{} is {}, which {} does not have", path, config_text(value),
+                                   scheme_facts(form.scheme).name));
+  };
+  const Json& dynamic = config_member(weights, "dynamic");
+  refuse_if(!says_nothing(dynamic), "weights.dynamic", dynamic);
+  // An order of columns that needs no table of them ("weight", "static") is the writer's affair.
+  const Json& order = config_member(weights, "actorder");
+  refuse_if(order == "group" || order == "dynamic" || order == true, "weights.actorder", order);
+  const Json& size = config_member(weights, "group_size");
+  refuse_if(!has_group_size(config_member(weights, "strategy")) && !says_nothing(size),
+            "weights.group_size", size);
+  const Json& sides = config_member(weights, "block_structure");
+  refuse_if(form.strategy != "block" && !says_nothing(sides), "weights.block_structure", sides);
+  const Json& dtype = config_member(weights, "scale_dtype");
+  refuse_if(!dtype.is_null() && !is_scale_dtype(dtype, form), "weights.scale_dtype", dtype);
+  const Json& outputs = config_member(*group.json, "output_activations");
+  refuse_if(!says_nothing(outputs), "output_activations", outputs);
+  return faults;
+}
+
+std::string activations_fault(const ConfigGroup& group) {
+  const Json& given = config_member(*group.json, "input_activations");
+  if (!given.is_object()) return {};
+  const Json wanted = with_defaults(given);
+  const std::vector<Json> known =
+      known_activations({.scheme = group.scheme.value(), .block = group.block});
+  if (std::find(known.begin(), known.end(), wanted) != known.end()) return {};
+  std::string differs;
+  for (const auto& [key, value] : wanted.items()) {
+    const bool is_usual = std::any_of(known.begin(), known.end(),
+                                      [&](const Json& one) { return one.at(key) == value; });
+    if (!is_usual)
+      differs += fmt::format("{}{} {}", differs.empty() ? "" : " ", key, config_text(value));
   }
-  return std::nullopt;
+  return differs.empty() ? wanted.dump() : differs;
 }
 
 }  // namespace ingot::formats

@@ -1,42 +1,99 @@
 #pragma once
 
+#include <array>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
+#include "formats/base/pattern.h"
 #include "formats/dialect/written_groups.h"
-#include "formats/modules/module_list.h"
+
+// The groups of compressed-tensors: how they are written, read and judged, from one table of forms.
 
 namespace ingot::formats {
 
 /// The `format` of a scheme in compressed-tensors, e.g. "nvfp4-pack-quantized". kUnsupported for
 /// one that it does not hold.
 std::string_view compressed_format(SchemeId scheme);
+/// Whether it is that of some scheme.
+bool is_compressed_format(std::string_view format);
 
 /// An entry of `config_groups`. Keys that say nothing are left out: older readers refuse a key that
 /// they do not know, even a null.
 Json config_group(const QuantizationGroup& group, const std::vector<std::string>& targets);
 
-/// The `config_groups` and `ignore` of a compressed-tensors block, as engines read them: what is
-/// ignored is plain, else the first group with a matching target counts.
+/// [rows, columns] of the block structure that the groups of `block` give to weights; nullopt when
+/// there is no such group. kUnsupported for several sizes.
+std::optional<std::array<std::uint64_t, 2>> compressed_tensors_block_size(const Json& block);
+
+/// The scheme that the arguments of a group's weights describe, with the defaults that
+/// compressed-tensors gives to absent ones; nullopt when it is none of ours.
+std::optional<SchemeId> scheme_of_arguments(const Json& weights);
+
+/// A group as it was read.
+struct ConfigGroup {
+  std::string name, format;
+  const Json* json = nullptr;      ///< its object in the block
+  bool has_weights = false;        ///< `weights` is an object
+  std::optional<SchemeId> scheme;  ///< that the arguments of its weights describe, if one of ours
+  std::array<std::uint64_t, 2> block = {0, 0};  ///< of the weights; {0, 0} where none is said
+  std::optional<Activations> activations;       ///< nullopt where they are no arguments
+};
+
+/// The `config_groups` and `ignore` of a compressed-tensors block, as engines match modules against
+/// them: what is ignored is plain. Entries are names, `re:` and an expression that matches from the
+/// start (Python's re.match), or the name of a class, of which we know `Linear`. Names and
+/// expressions come before classes, whichever group they are in; among them the first wins.
 class ConfigGroups {
  public:
-  /// Throws kCorrupt when a list is none, or holds an expression that does not compile.
-  explicit ConfigGroups(const Json& block);
+  /// `block` is quantization_config, and must outlive this. What cannot be understood is left out
+  /// and put into `faults` as a phrase about the block. Without `faults`, kCorrupt is thrown for a
+  /// list that is none and for an expression that does not compile.
+  explicit ConfigGroups(const Json& block, std::vector<std::string>* faults = nullptr);
 
-  /// What the block says of a module; nothing when it is plain, or in a group that no scheme of
+  [[nodiscard]] const std::vector<ConfigGroup>& groups() const { return groups_; }
+  [[nodiscard]] bool is_ignored(std::string_view module) const {
+    return ignored_.find(module) != kNone;
+  }
+  /// The group that a linear layer falls to, were it not ignored; null: none.
+  [[nodiscard]] const ConfigGroup* target_of(std::string_view module) const;
+  /// What the block says of a module; nullopt when it is plain, or in a group that no scheme of
   /// ours fits.
   [[nodiscard]] std::optional<QuantizationGroup> group_of(std::string_view module) const;
-  [[nodiscard]] bool is_ignored(std::string_view module) const;
+  /// Some target may be the name of a class that we do not know, so no module is surely without a
+  /// group.
+  [[nodiscard]] bool has_unknown_classes() const { return has_unknown_classes_; }
 
  private:
-  struct Group {
-    bool is_for_all = false;  ///< target "Linear"
-    ModuleList targets;
-    std::optional<QuantizationGroup> meaning;
+  static constexpr std::size_t kNone = ~std::size_t{0};
+  class Faults;
+
+  /// Names and expressions, each with the group that it stands for.
+  struct Entries {
+    std::unordered_map<std::string, std::size_t> names;
+    std::vector<std::pair<Pattern, std::size_t>> patterns;  // in the order of groups
+
+    void add(const std::string& text, std::size_t group, const std::string& where, Faults& faults);
+    /// The group of the first entry that matches, or kNone.
+    [[nodiscard]] std::size_t find(std::string_view module) const;
   };
-  std::vector<Group> groups_;
-  ModuleList ignored_;
+
+  void add_targets(const Json& group, Faults& faults);
+
+  std::vector<ConfigGroup> groups_;
+  Entries targets_, ignored_;
+  std::size_t linear_ = kNone;
+  bool has_unknown_classes_ = false;
 };
+
+/// What the arguments of a group say beyond its scheme and against it, a phrase each: an order of
+/// columns, sizes and dtypes of another scheme, outputs that are quantized.
+std::vector<std::string> argument_faults(const ConfigGroup& group);
+
+/// What no loader of the group's weights computes with activations (`num_bits 4`), or empty.
+std::string activations_fault(const ConfigGroup& group);
 
 }  // namespace ingot::formats

@@ -35,8 +35,4 @@ std::vector<std::string> string_list(const Json& block, const char* key);
 /// `key` becomes the union of what it holds and `modules`, sorted.
 void merge_into_list(Json& block, const char* key, const std::vector<std::string>& modules);
 
-/// [rows, columns] of the block structure that compressed-tensors' config_groups give to weights;
-/// nothing when there is no such group.
-std::optional<std::array<std::uint64_t, 2>> compressed_tensors_block_size(const Json& block);
-
 }  // namespace ingot::formats

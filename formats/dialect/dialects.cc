@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
+#include "formats/dialect/config_groups.h"
 #include "formats/dialect/dialect_table.h"
 
 namespace ingot::formats {

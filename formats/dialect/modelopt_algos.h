@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "formats/dialect/written_groups.h"
 #include "formats/modules/module_list.h"
@@ -20,19 +21,35 @@ struct ModeloptAlgo {
 const ModeloptAlgo* find_modelopt_algo(std::string_view name);
 const ModeloptAlgo* find_modelopt_algo(SchemeId scheme, Activations activations);
 
+/// The `quant_algo` under which modules are listed, each with its own.
+inline constexpr std::string_view kModeloptMixed = "MIXED_PRECISION";
+
+/// How a block leaves a module out: kInside by an entry that is part of the name, which vLLM alone
+/// takes for a match.
+enum class Exclusion : std::uint8_t { kNone, kInside, kWhole };
+
 /// What a ModelOpt block says, whether hf_quant_config.json or that of config.json.
 class ModeloptBlock {
  public:
-  /// Throws kCorrupt when a list is none.
-  explicit ModeloptBlock(const Json& block);
+  /// Lists that are none are put into `faults` as a phrase each; without `faults`, kCorrupt is
+  /// thrown.
+  explicit ModeloptBlock(const Json& block, std::vector<std::string>* faults = nullptr);
 
+  [[nodiscard]] const std::string& algo_name() const { return algo_name_; }
   /// What it says of a module; null when that is excluded, or of an algorithm that is not ours.
   [[nodiscard]] const ModeloptAlgo* algo_of(std::string_view module) const;
+  /// Under kModeloptMixed modules are listed, not left out.
+  [[nodiscard]] Exclusion exclusion_of(std::string_view module) const;
+  /// `exclude_modules` and `ignore`: names and globs, never expressions.
+  [[nodiscard]] const ModuleList& excluded() const { return excluded_; }
 
  private:
-  /// Of MIXED_PRECISION, by module.
+  /// The algorithm of a module that is listed, or that stands below one; nullopt: it is not.
+  [[nodiscard]] std::optional<const ModeloptAlgo*> listed(std::string_view module) const;
+
+  std::string algo_name_;
+  /// `quantized_layers`, by module.
   std::optional<std::map<std::string, const ModeloptAlgo*, std::less<>>> layers_;
-  const ModeloptAlgo* algo_ = nullptr;
   ModuleList excluded_;
 };
 
