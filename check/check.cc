@@ -1,6 +1,5 @@
 #include "check/check.h"
 
-#include <algorithm>
 #include <set>
 #include <tuple>
 #include <unordered_map>
@@ -8,7 +7,6 @@
 #include <fmt/format.h>
 
 #include "check/manifest_check.h"
-#include "check/ranks_check.h"
 #include "check/stored_hashes.h"
 #include "formats/base/foreign_files.h"
 #include "formats/checkpoint/checkpoint_listing.h"
@@ -20,11 +18,6 @@ namespace ingot::formats {
 namespace {
 
 constexpr std::string_view kShardsLayout = "deepseek-mp";
-
-Finding changed(std::string file, std::string tensor, std::string message) {
-  return finding_of(
-      Error(ErrorCode::kMismatch, std::move(message)).in_file(file).in_tensor(tensor));
-}
 
 // The directory itself must be readable: anything else is a finding.
 void require_directory(const std::filesystem::path& directory) {
@@ -57,7 +50,7 @@ std::optional<Checkpoint> open_with_findings(const std::filesystem::path& direct
   count(*checkpoint, result);
   for (const std::string& remark : checkpoint->remarks()) {
     Finding& finding = result.findings.emplace_back(
-        finding_of(Error(ErrorCode::kMismatch, remark).in_file(directory.string())));
+        violation(ErrorCode::kMismatch, directory.string(), "", remark));
     finding.severity = Severity::kWarning;
   }
   return checkpoint;
@@ -70,7 +63,7 @@ void add_rule_findings(const Checkpoint& checkpoint, const CheckOptions& options
   for (const Finding& finding : result.findings) {
     if (!finding.tensor.empty()) told.emplace(finding.code, finding.tensor);
   }
-  try {
+  collect(result, "", [&] {
     for (Finding& finding :
          run_loader_rules(checkpoint, {.deep = options.deep,
                                       .threads = options.threads,
@@ -79,10 +72,7 @@ void add_rule_findings(const Checkpoint& checkpoint, const CheckOptions& options
       if (!told.contains({finding.code, finding.tensor}))
         result.findings.push_back(std::move(finding));
     }
-  } catch (const Error& error) {
-    if (error.code() == ErrorCode::kInterrupted) throw;
-    result.findings.push_back(finding_of(error));
-  }
+  });
 }
 
 // Manifest and records are read by whoever needs them: what is wrong with them is said once.
@@ -121,24 +111,15 @@ void check_records(const std::filesystem::path& directory, const Manifest& manif
   std::error_code ignored;
   const std::filesystem::path path = directory / kRecordsName;
   if (manifest.n_tensors == 0 && !std::filesystem::exists(path, ignored)) return;
-  try {
-    (void)read_tensor_records(path, manifest.records_hash);
-  } catch (const Error& error) {
-    Finding finding = finding_of(error);
-    finding.file = kRecordsName;
-    result.findings.push_back(std::move(finding));
-  }
+  collect(result, std::string(kRecordsName),
+          [&] { (void)read_tensor_records(path, manifest.records_hash); });
 }
 
-// Of a manifest that cannot be read the fault is a finding.
+// A manifest that cannot be read is a finding.
 std::optional<Manifest> manifest_with_findings(const std::filesystem::path& directory,
                                                CheckResult& result) {
   std::optional<Manifest> manifest;
-  try {
-    manifest = read_manifest(directory);
-  } catch (const Error& error) {
-    result.findings.push_back(finding_of(error));
-  }
+  collect(result, "", [&] { manifest = read_manifest(directory); });
   result.has_manifest = manifest.has_value();
   return manifest;
 }
@@ -184,12 +165,9 @@ bool check_sliced(const std::filesystem::path& directory, const Manifest& manife
   if (!has_ranks && !has_shards) return false;
   result.family = manifest.family;
   result.dialect = manifest.dialect;
-  try {
-    require_finished_directory(directory);
-  } catch (const Error& error) {
-    result.findings.push_back(finding_of(error));
-    return true;
-  }
+  const std::size_t before = result.findings.size();
+  collect(result, "", [&] { require_finished_directory(directory); });
+  if (result.findings.size() != before) return true;
   if (has_shards) {
     check_shards(directory, manifest, options, hashes, result);
     return true;
@@ -204,6 +182,22 @@ bool check_sliced(const std::filesystem::path& directory, const Manifest& manife
 }
 
 }  // namespace
+
+void add_directory(const std::string& name, const std::filesystem::path& path, CheckResult part,
+                   CheckResult& whole) {
+  whole.has_manifest = whole.has_manifest || part.has_manifest;
+  whole.n_files += part.n_files;
+  whole.n_tensors += part.n_tensors;
+  whole.n_bytes += part.n_bytes;
+  whole.n_hashed += part.n_hashed;
+  const std::string prefix = path.string() + "/";
+  for (Finding& finding : part.findings) {
+    if (finding.file == path.string()) finding.file.clear();
+    if (finding.file.starts_with(prefix)) finding.file.erase(0, prefix.size());
+    finding.file = finding.file.empty() ? name : fmt::format("{}/{}", name, finding.file);
+    whole.findings.push_back(std::move(finding));
+  }
+}
 
 CheckResult check_checkpoint(const std::filesystem::path& directory, const CheckOptions& options) {
   require_directory(directory);
@@ -248,10 +242,8 @@ CheckResult check_is_source_of(const std::filesystem::path& given,
       const auto found = by_name.find(wanted.name);
       if (found == by_name.end()) {
         if (unreadable.contains(wanted.file)) continue;  // said once, of the file
-        result.findings.push_back(
-            finding_of(Error(ErrorCode::kMissingTensor, "was converted, but is not here")
-                           .in_file(wanted.file)
-                           .in_tensor(wanted.name)));
+        result.findings.push_back(violation(ErrorCode::kMissingTensor, wanted.file, wanted.name,
+                                            "was converted, but is not here"));
         continue;
       }
       const std::size_t i = found->second;
@@ -260,25 +252,27 @@ CheckResult check_is_source_of(const std::filesystem::path& given,
       if (hashed[i].failure) {
         result.findings.push_back(finding_of(Error(*hashed[i].failure).in_tensor(wanted.name)));
       } else if (!hashed[i].hash) {
-        result.findings.push_back(changed(file, wanted.name, "has no data to compare"));
+        result.findings.push_back(
+            violation(ErrorCode::kMismatch, file, wanted.name, "has no data to compare"));
       } else if (wanted.dtype != dtype_name(stored[i].dtype) || wanted.shape != stored[i].shape) {
-        result.findings.push_back(changed(
-            file, wanted.name,
+        result.findings.push_back(violation(
+            ErrorCode::kMismatch, file, wanted.name,
             fmt::format("is {} {}, converted was {} {}", dtype_name(stored[i].dtype),
                         shape_text(stored[i].shape), wanted.dtype, shape_text(wanted.shape))));
       } else if (*hashed[i].hash != wanted.hash) {
         result.findings.push_back(
-            changed(file, wanted.name,
-                    fmt::format("its bytes have hash {}, what was converted had {}",
-                                hashed[i].hash->hex(), wanted.hash.hex())));
+            violation(ErrorCode::kMismatch, file, wanted.name,
+                      fmt::format("its bytes have hash {}, what was converted had {}",
+                                  hashed[i].hash->hex(), wanted.hash.hex())));
       }
       if (hashed[i].hash) ++result.n_hashed;
     }
   }
   for (std::size_t i = 0; i < stored.size(); ++i) {
     if (!by_name.contains(stored[i].name)) continue;
-    result.findings.push_back(changed(checkpoint->files()[stored[i].file].name, stored[i].name,
-                                      "was not there when the checkpoint was converted"));
+    result.findings.push_back(violation(ErrorCode::kMismatch,
+                                        checkpoint->files()[stored[i].file].name, stored[i].name,
+                                        "was not there when the checkpoint was converted"));
   }
   return result;
 }

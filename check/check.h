@@ -29,9 +29,8 @@ struct CheckResult {
 };
 
 /// Everything that can be known to be wrong with a directory, all at once; throws only when it
-/// cannot be read at all (no such directory, permission). Of a checkpoint that was cut for ranks,
-/// every rank's directory is checked too, with its name before the files of its findings; of layout
-/// deepseek-mp, sizes and hashes alone.
+/// cannot be read at all (no such directory, permission). Where a checkpoint was cut for ranks,
+/// every rank's directory is checked too; where its layout is deepseek-mp, sizes and hashes alone.
 CheckResult check_checkpoint(const std::filesystem::path& directory, const CheckOptions& options);
 
 /// Whether `source` is the checkpoint that `converted` was made from, by the per-tensor source
@@ -40,4 +39,21 @@ CheckResult check_is_source_of(const std::filesystem::path& source,
                                const std::filesystem::path& converted,
                                const HashingOptions& options);
 
+/// Adds what was found in `path`, the directory `name` of a whole: its findings with that name
+/// before their files, and its counts.
+void add_directory(const std::string& name, const std::filesystem::path& path, CheckResult part,
+                   CheckResult& whole);
+
 }  // namespace ingot::formats
+
+namespace ingot::shard {
+
+/// formats::check_checkpoint of any directory that can be opened. Where it holds slices, each
+/// directory that has a manifest is checked by itself, and then the model that they are together:
+/// how they contradict one another, and what loaders refuse of it. What was found in one directory
+/// is not said again. `config`: as SourceOptions has it.
+formats::CheckResult check_directory(const std::filesystem::path& directory,
+                                     const formats::CheckOptions& options,
+                                     const std::filesystem::path& config);
+
+}  // namespace ingot::shard

@@ -1,5 +1,3 @@
-#include "check/check_directory.h"
-
 #include <algorithm>
 #include <set>
 #include <string>
@@ -8,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "check/check.h"
 #include "formats/base/error.h"
 #include "formats/base/foreign_files.h"
 #include "formats/records/manifest.h"
@@ -27,18 +26,8 @@ namespace {
 CheckResult check_gathered(const std::filesystem::path& directory, const CheckOptions& options) {
   CheckResult result;
   for (const std::string& name : rank_directories_in(directory)) {
-    CheckResult rank = formats::check_checkpoint(directory / name, options);
-    result.has_manifest = result.has_manifest || rank.has_manifest;
-    result.n_files += rank.n_files;
-    result.n_tensors += rank.n_tensors;
-    result.n_bytes += rank.n_bytes;
-    result.n_hashed += rank.n_hashed;
-    for (Finding& finding : rank.findings) {
-      const std::string prefix = (directory / name).string() + "/";
-      if (finding.file.starts_with(prefix)) finding.file.erase(0, prefix.size());
-      finding.file = finding.file.empty() ? name : fmt::format("{}/{}", name, finding.file);
-      result.findings.push_back(std::move(finding));
-    }
+    formats::add_directory(name, directory / name,
+                           formats::check_checkpoint(directory / name, options), result);
   }
   return result;
 }

@@ -13,11 +13,6 @@
 namespace ingot::formats {
 namespace {
 
-Finding changed(std::string file, std::string tensor, std::string message) {
-  return finding_of(
-      Error(ErrorCode::kMismatch, std::move(message)).in_file(file).in_tensor(tensor));
-}
-
 // Stored tensors of each file, in the order of their data.
 std::vector<std::vector<std::uint32_t>> tensors_by_file(const StoredWeights& weights) {
   const auto stored = weights.stored;
@@ -49,7 +44,7 @@ class ManifestCheck {
   void side_files(const HashingOptions& options) {
     for (const ManifestFile& file : manifest_.side_files) {
       if (!has_size(file, false)) continue;
-      guarded(file.name, [&] {
+      collect(result_, file.name, [&] {
         const Hash128 hash = hash_file(directory_ / file.name, options);
         if (hash != file.hash) differs(file.name, "", file.hash, hash);
       });
@@ -58,7 +53,7 @@ class ManifestCheck {
 
   void weights(const StoredWeights& weights, LinkedHashes& hashes, const HashingOptions& options) {
     std::vector<TensorRecord> records;
-    guarded(std::string(kRecordsName), [&] {
+    collect(result_, std::string(kRecordsName), [&] {
       records = read_tensor_records(directory_ / kRecordsName, manifest_.records_hash);
     });
     Promised promised;
@@ -83,10 +78,8 @@ class ManifestCheck {
         // A file that cannot be read was told of, and is the cause.
         if (unreadable.contains(tensor.file)) continue;
         if (!promised.contains(key_of(tensor.file, tensor.name))) continue;
-        result_.findings.push_back(
-            finding_of(Error(ErrorCode::kMissingTensor, "is in the manifest, but not here")
-                           .in_file(tensor.file)
-                           .in_tensor(tensor.name)));
+        result_.findings.push_back(violation(ErrorCode::kMissingTensor, tensor.file, tensor.name,
+                                             "is in the manifest, but not here"));
       }
     }
   }
@@ -98,18 +91,6 @@ class ManifestCheck {
     return fmt::format("{}\n{}", file, name);
   }
 
-  template <typename Body>
-  void guarded(const std::string& file, const Body& body) {
-    try {
-      body();
-    } catch (const Error& error) {
-      if (error.code() == ErrorCode::kInterrupted) throw;
-      Finding finding = finding_of(error);
-      finding.file = file;
-      result_.findings.push_back(std::move(finding));
-    }
-  }
-
   bool has_size(const ManifestFile& file, bool report = true) {
     std::error_code error;
     const std::uint64_t n_bytes = std::filesystem::file_size(directory_ / file.name, error);
@@ -119,16 +100,17 @@ class ManifestCheck {
       result_.findings.push_back(
           finding_of(system_error(error.value(), "read a file of the manifest", file.name)));
     } else {
-      result_.findings.push_back(changed(
-          file.name, "", fmt::format("has {} bytes, the manifest says {}", n_bytes, file.n_bytes)));
+      result_.findings.push_back(
+          violation(ErrorCode::kMismatch, file.name, "",
+                    fmt::format("has {} bytes, the manifest says {}", n_bytes, file.n_bytes)));
     }
     return false;
   }
 
   void differs(const std::string& file, const std::string& tensor, const Hash128& wanted,
                const Hash128& found) {
-    result_.findings.push_back(changed(
-        file, tensor,
+    result_.findings.push_back(violation(
+        ErrorCode::kMismatch, file, tensor,
         fmt::format("its bytes have hash {}, the manifest says {} (changed since it was written: "
                     "convert or fetch it again)",
                     found.hex(), wanted.hex())));
@@ -150,15 +132,16 @@ class ManifestCheck {
     ++result_.n_hashed;
     if (wanted != nullptr) {
       if (wanted->dtype != dtype_name(stored.dtype) || wanted->shape != stored.shape) {
-        result_.findings.push_back(changed(
-            file, stored.name,
+        result_.findings.push_back(violation(
+            ErrorCode::kMismatch, file, stored.name,
             fmt::format("is {} {}, the manifest says {} {}", dtype_name(stored.dtype),
                         shape_text(stored.shape), wanted->dtype, shape_text(wanted->shape))));
       } else if (wanted->hash != *hashed.hash) {
         differs(file, stored.name, wanted->hash, *hashed.hash);
       }
     } else if (have_records) {
-      result_.findings.push_back(changed(file, stored.name, "is not in the manifest"));
+      result_.findings.push_back(
+          violation(ErrorCode::kMismatch, file, stored.name, "is not in the manifest"));
     }
   }
 
@@ -169,13 +152,14 @@ class ManifestCheck {
     const auto file = std::find_if(manifest_.files.begin(), manifest_.files.end(),
                                    [&](const ManifestFile& entry) { return entry.name == name; });
     if (file == manifest_.files.end()) {
-      result_.findings.push_back(changed(name, "", "is not in the manifest"));
+      result_.findings.push_back(
+          violation(ErrorCode::kMismatch, name, "", "is not in the manifest"));
       return;
     }
     if (!bytes.has_data(index)) return;
     std::vector<Hash128> hashes;
     for (const std::uint32_t i : tensors) hashes.push_back(hashed[i].hash.value_or(Hash128{}));
-    guarded(name, [&] {
+    collect(result_, name, [&] {
       const Hash128 hash = weights_file_hash(bytes.header_bytes(index), hashes);
       if (hash != file->hash) differs(name, "", file->hash, hash);
     });
@@ -187,6 +171,16 @@ class ManifestCheck {
 };
 
 }  // namespace
+
+void collect(CheckResult& result, const std::string& file, const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kInterrupted) throw;
+    result.findings.push_back(finding_of(error));
+    if (!file.empty()) result.findings.back().file = file;
+  }
+}
 
 void check_against_manifest(const std::filesystem::path& directory, const Manifest& manifest,
                             const StoredWeights* weights, const CheckOptions& options,

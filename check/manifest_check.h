@@ -1,12 +1,18 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 
 #include "check/check.h"
 #include "check/stored_hashes.h"
 #include "formats/records/manifest.h"
+#include "formats/records/slicing_record.h"
 
 namespace ingot::formats {
+
+/// Runs `body` and adds the error that it ends with to `result`, with `file` as its file unless
+/// that is empty. kInterrupted is thrown on.
+void collect(CheckResult& result, const std::string& file, const std::function<void()>& body);
 
 /// Adds to `result` whatever in `directory` is not as its manifest says: sizes and, when
 /// `options.hashes`, the bytes of every tensor, header and side file. `weights` may be null when
@@ -19,5 +25,13 @@ void check_against_manifest(const std::filesystem::path& directory, const Manife
 /// Makes warnings of the findings that the manifest says were allowed when the checkpoint was
 /// written: refusals of engines whose tensor matches a pattern of `--allow engine-refuses`.
 void admit_allowed(const Manifest& manifest, CheckResult& result);
+
+/// Checks the directories that the top manifest of a sliced checkpoint lists, in its order: that
+/// each is there, that its manifest has the hash that is known, and what `check_rank` finds in it.
+/// Reports other directories that look like a rank's. Findings go to `result`, their files behind
+/// the directory's name; counts are added up.
+void check_ranks(const std::filesystem::path& directory, const SlicingRecord& slicing,
+                 const std::function<CheckResult(const std::filesystem::path&)>& check_rank,
+                 CheckResult& result);
 
 }  // namespace ingot::formats

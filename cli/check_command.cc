@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include "check/check.h"
-#include "check/check_directory.h"
 #include "cli/commands.h"
 #include "cli/flag_table.h"
 #include "cli/terminal.h"
@@ -36,13 +35,6 @@ std::string_view severity_word(Severity severity) {
   return severity == Severity::kError ? "error" : "warning";
 }
 
-const LoaderRule* rule_of(const Finding& finding) {
-  for (const LoaderRule& rule : formats::loader_rules()) {
-    if (rule.name == finding.rule) return &rule;
-  }
-  return nullptr;
-}
-
 std::uint64_t count(const CheckResult& result, Severity severity) {
   return static_cast<std::uint64_t>(
       std::count_if(result.findings.begin(), result.findings.end(),
@@ -57,7 +49,7 @@ std::string counted(std::uint64_t n, std::string_view noun) {
 std::string findings_text(const std::vector<Finding>& findings) {
   std::vector<ListedFault> faults;
   for (const Finding& finding : findings) {
-    const LoaderRule* rule = rule_of(finding);
+    const LoaderRule* rule = formats::find_loader_rule(finding.rule);
     faults.push_back({.before = fmt::format("{}: ", severity_word(finding.severity)),
                       .file = finding.file,
                       .tensor = finding.tensor,
@@ -86,7 +78,7 @@ std::string result_text(const CheckResult& result) {
 Json finding_json(const Finding& finding) {
   Json json = {{"severity", severity_word(finding.severity)},
                {"code", error_code_name(finding.code)}};
-  if (const LoaderRule* rule = rule_of(finding)) {
+  if (const LoaderRule* rule = formats::find_loader_rule(finding.rule)) {
     json["rule"] = rule->name;
     json["loaders"] = rule->loaders;
   }

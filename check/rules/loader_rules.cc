@@ -1,350 +1,48 @@
 #include "check/rules/loader_rules.h"
 
-#include <array>
+#include <algorithm>
 
-#include "check/rules/loader_rule_bodies.h"
+#include "check/rules/rule_input.h"
 
 namespace ingot::formats {
-namespace {
-
-namespace bodies = rule_bodies;
-using enum Severity;
-using enum bodies::NativeBlocks;
-
-constexpr std::string_view kAny;
-constexpr std::string_view kDeepseek = "deepseek";
-constexpr std::string_view kCt = "compressed-tensors";
-constexpr std::string_view kModelopt = "modelopt";
-constexpr std::string_view kModelslim = "modelslim";
-constexpr bool kReadsValues = true;
-constexpr bool kIsAllowable = true;
-
-constexpr std::array kRules = {
-    LoaderRule{"container.metadata-format", kAny, "transformers 4", kWarning,
-               "__metadata__.format of every file is pt, tf, flax or mlx", bodies::metadata_format},
-    LoaderRule{"container.entry-point", kAny, "all", kError,
-               "there is an index, or one file named model.safetensors", bodies::entry_point},
-    LoaderRule{"container.no-adapter", kAny, "transformers", kError,
-               "no adapter_config.json stands beside the weights of a whole model",
-               bodies::no_adapter},
-    LoaderRule{"config.contradiction", kAny, "one reader or another", kError,
-               "spellings of one thing agree, and derived keys are what they are derived from",
-               bodies::config_contradiction},
-    LoaderRule{"fp8.config-present", kDeepseek, "all", kError,
-               "a checkpoint with FP8 weights has a quantization_config",
-               bodies::fp8_config_present},
-    LoaderRule{"fp8.config-without-weights", kDeepseek, "all", kError,
-               "a quantization_config of method fp8 stands over FP8 weights",
-               bodies::native_config_without_weights<kFp8>},
-    LoaderRule{"fp8.activation-scheme", kDeepseek, "vLLM", kWarning,
-               "activation_scheme is there, and dynamic beside weight_block_size",
-               bodies::native_activation_scheme<kFp8>},
-    LoaderRule{"fp8.block-size", kDeepseek, "all", kError,
-               "weight_block_size has two positive entries: rows and columns of a block",
-               bodies::native_block_size<kFp8>},
-    LoaderRule{"fp8.weight-quantized", kDeepseek, "all", kError,
-               "a weight that the FP8 release quantizes is FP8, or its module is listed as ignored",
-               bodies::native_weight_quantized<kFp8>},
-    LoaderRule{"fp8.plain-module", kDeepseek, "all", kError,
-               "embedding, head, router, norms, eh_proj and weights_proj are not FP8",
-               bodies::native_plain_module<kFp8>, false, kIsAllowable},
-    LoaderRule{"fp8.silent-module", kDeepseek, "vLLM", kError,
-               "a plain module that vLLM would make FP8 without a word is listed as ignored",
-               bodies::fp8_silent_module},
-    LoaderRule{"fp8.head-listed", kDeepseek, "transformers", kWarning,
-               "modules_to_not_convert, where it names modules, names the head too",
-               bodies::fp8_head_listed},
-    LoaderRule{"fp8.block-128", kAny, "vLLM and SGLang on DeepGEMM", kWarning,
-               "blocks that share a scale are 128 x 128", bodies::fp8_block_of_128},
-    LoaderRule{"fp8.weight-dtype", kAny, "all", kError, "FP8 weights are F8_E4M3",
-               bodies::fp8_weight_dtype},
-    LoaderRule{"fp8.scale-present", kAny, "all", kError, "every FP8 weight has its scale",
-               bodies::fp8_scale_present},
-    LoaderRule{"fp8.scale-dtype", kAny, "all", kError,
-               "scales of FP8 weights are F32, BF16 or F8_E8M0", bodies::fp8_scale_dtype},
-    LoaderRule{
-        "fp8.scale-shape", kAny, "all", kError,
-        "the scale of an [N, K] weight is [ceil(N/rows), ceil(K/columns)], per row or one number",
-        bodies::fp8_scale_shape},
-    LoaderRule{"fp8.scale-values", kAny, "all", kError, "every scale is finite and positive",
-               bodies::fp8_scale_values, kReadsValues},
-    LoaderRule{"fp8.ue8m0-claim", kDeepseek, "vLLM, SGLang (DeepGEMM)", kWarning,
-               "under scale_fmt ue8m0 every scale is a power of two", bodies::fp8_ue8m0_claim,
-               kReadsValues},
-    LoaderRule{"fp8.ue8m0-unsaid", kDeepseek, "vLLM, SGLang (DeepGEMM)", kWarning,
-               "where every scale is a power of two, scale_fmt is ue8m0",
-               bodies::fp8_ue8m0_unsaid, kReadsValues},
-    LoaderRule{"fp8.format-words", kDeepseek, "all", kError,
-               "fmt is e4m3 and scale_fmt ue8m0, where they are there", bodies::fp8_format_words},
-    LoaderRule{"native.ignored-quantized", kDeepseek, "all", kError,
-               "no quantized module is in modules_to_not_convert or ignored_layers",
-               bodies::native_ignored_quantized},
-    LoaderRule{"fp8.nan-code", kAny, "all", kError, "no FP8 weight holds a NaN code (with --deep)",
-               bodies::fp8_nan_code, kReadsValues},
-    LoaderRule{"fp8.merged-partition", kAny, "vLLM", kWarning,
-               "all but the last weight of a merged FP8 module end at a block's edge",
-               bodies::fp8_merged_partition},
-    LoaderRule{"int8-block.config-without-weights", kDeepseek, "all", kError,
-               "a quantization_config of method blockwise_int8 stands over INT8 weights",
-               bodies::native_config_without_weights<kInt8>},
-    LoaderRule{"int8-block.activation-scheme", kDeepseek, "SGLang", kWarning,
-               "activation_scheme is there, and dynamic beside weight_block_size",
-               bodies::native_activation_scheme<kInt8>},
-    LoaderRule{"int8-block.block-size", kDeepseek, "all", kError,
-               "weight_block_size has two positive entries: rows and columns of a block",
-               bodies::native_block_size<kInt8>},
-    LoaderRule{"int8-block.weight-quantized", kDeepseek, "all", kError,
-               "a weight that the release quantizes is INT8, or its module is listed as ignored",
-               bodies::native_weight_quantized<kInt8>},
-    LoaderRule{"int8-block.plain-module", kDeepseek, "all", kError,
-               "embedding, head, router, norms, eh_proj and weights_proj are not INT8",
-               bodies::native_plain_module<kInt8>, false, kIsAllowable},
-    LoaderRule{"int8.scale-present", kAny, "all", kError, "every INT8 weight has its scale",
-               bodies::int8_scale_present},
-    LoaderRule{"int8.scale-dtype", kAny, "all", kError, "scales of INT8 weights are F32 or BF16",
-               bodies::int8_scale_dtype},
-    LoaderRule{"int8.scale-shape", kAny, "all", kError,
-               "the scale of an [N, K] weight is [N, 1], or a value per block",
-               bodies::int8_scale_shape},
-    LoaderRule{"int8.scale-values", kAny, "all", kError, "every scale is finite and positive",
-               bodies::int8_scale_values, kReadsValues},
-    LoaderRule{"nvfp4.parts", kAny, "all", kError,
-               "an NVFP4 weight has codes, block scales and a global scale", bodies::nvfp4_parts},
-    LoaderRule{"nvfp4.dtypes", kAny, "all", kError,
-               "codes are U8, block scales F8_E4M3, the global scale F32", bodies::nvfp4_dtypes},
-    LoaderRule{"nvfp4.columns", kAny, "all", kError, "columns are a multiple of 16",
-               bodies::nvfp4_columns},
-    LoaderRule{"nvfp4.scale-shape", kAny, "all", kError,
-               "block scales of an [N, K] weight are [N, K/16]", bodies::nvfp4_scale_shape},
-    LoaderRule{"nvfp4.global-one-element", kAny, "all", kError, "a global scale is one number",
-               bodies::nvfp4_global_one_element},
-    LoaderRule{"nvfp4.global-convention", kAny, "all", kError,
-               "the global scale is named as the dialect means it: weight_scale_2 multiplies, "
-               "weight_global_scale divides",
-               bodies::nvfp4_global_convention},
-    LoaderRule{"nvfp4.scale-values", kAny, "all", kError,
-               "every block scale is above zero and no NaN", bodies::nvfp4_scale_values,
-               kReadsValues},
-    LoaderRule{"nvfp4.global-values", kAny, "all", kError,
-               "every global scale is finite and positive", bodies::nvfp4_global_values,
-               kReadsValues},
-    LoaderRule{"nvfp4.fused-global", kAny, "vLLM, SGLang", kError,
-               "weights that a loader fuses have one global scale", bodies::fused_global,
-               kReadsValues},
-    LoaderRule{"nvfp4.reciprocal", kAny, "all", kWarning,
-               "no global scale makes weights beyond 1500, as the other convention's number does",
-               bodies::nvfp4_reciprocal, kReadsValues},
-    LoaderRule{"mx.columns", kAny, "all", kError,
-               "columns of MXFP4 and MXFP8 weights are a multiple of 32", bodies::mx_columns},
-    LoaderRule{"mx.scale-dtype", kCt, "all", kError, "exponents of MXFP4 and MXFP8 weights are U8",
-               bodies::mx_scale_dtype},
-    LoaderRule{"mx.scale-values", kAny, "all", kError, "no exponent is the NaN 255",
-               bodies::mx_scale_values, kReadsValues},
-    LoaderRule{"quantized.config-present", kDeepseek, "all", kError,
-               "a checkpoint with quantized weights says so in config.json or a description file",
-               bodies::quantized_config_present},
-    LoaderRule{"quantized.config-without-weights", kAny, "all", kError,
-               "a quantization_config stands over quantized weights",
-               bodies::quantized_config_without_weights},
-    LoaderRule{"quantized.scheme-held", kAny, "all", kError,
-               "every weight is in a scheme that the dialect can hold",
-               bodies::quantized_scheme_held},
-    LoaderRule{"quantized.one-scheme", kAny, "all", kError,
-               "one quantized scheme, where the dialect's loaders read one at a time",
-               bodies::quantized_one_scheme},
-    LoaderRule{"quantized.part-names", kAny, "all", kError,
-               "scales and other parts go by the dialect's names", bodies::quantized_part_names},
-    LoaderRule{"quantized.known-keys", kAny, "one reader or another", kWarning,
-               "quantization_config has known keys only", bodies::quantized_known_keys},
-    LoaderRule{"quantized.cache-scales", kAny, "vLLM, SGLang", kError,
-               "a quantized cache of keys and values has its scales stored",
-               bodies::quantized_cache_scales},
-    LoaderRule{"quantized.input-scale-range", kAny, "all", kError,
-               "input scales are above zero, and within 2^12 of the median of their kind",
-               bodies::input_scale_range, kReadsValues},
-    LoaderRule{"ct.scale-shape", kCt, "all", kError,
-               "scales have the dimensions of the parameter that they are copied into",
-               bodies::quantized_part_shapes},
-    LoaderRule{"ct.config-group-keys", kCt, "all", kError,
-               "groups of config_groups, and the arguments in them, have known keys only",
-               bodies::ct_config_keys},
-    LoaderRule{"ct.format-known", kCt, "all", kError,
-               "formats are ones that compressed-tensors defines", bodies::ct_format_known},
-    LoaderRule{"ct.format-agrees", kCt, "all", kError,
-               "the format of a group is that of its weights' scheme, that of the whole follows",
-               bodies::ct_format_agrees},
-    LoaderRule{"ct.targets", kCt, "all", kError,
-               "every quantized module is not ignored and first matches a target of its scheme",
-               bodies::ct_targets},
-    LoaderRule{"ct.ignore", kCt, "all", kError,
-               "every plain module that engines build quantizable is ignored or matches no target",
-               bodies::ct_ignore},
-    LoaderRule{"ct.ignore-never-quantized", kCt,
-               "transformers and other engines that build them as Linear", kWarning,
-               "head, router, eh_proj and weights_proj are ignored or match no target",
-               bodies::ct_ignore_never_quantized},
-    LoaderRule{"ct.mtp-names", kCt, "vLLM with speculative decoding", kWarning,
-               "modules of multi-token prediction layers match likewise behind mtp_block",
-               bodies::ct_mtp_names},
-    LoaderRule{"ct.static-input-scale", kCt, "all", kError,
-               "weights whose activations are static have an input scale",
-               bodies::ct_static_input_scale},
-    LoaderRule{"ct.activations", kCt, "all", kError,
-               "input_activations are of a kind that loaders of the group's weights compute",
-               bodies::ct_activations},
-    LoaderRule{"ct.arguments", kCt, "all", kError,
-               "arguments of weights are those of their scheme, and outputs are not quantized",
-               bodies::ct_arguments},
-    LoaderRule{"ct.transforms", kCt, "all", kError,
-               "weights are not said to be sparse or transformed", bodies::ct_transforms},
-    LoaderRule{"ct.joined-scales", kCt, "SGLang", kWarning,
-               "scales of q_a_proj and kv_a_proj that are one number have no dimensions",
-               bodies::ct_joined_scales},
-    LoaderRule{"ct.plain-module", kCt, "all", kError,
-               "embedding, head, router, norms, eh_proj and weights_proj are not quantized",
-               bodies::plain_module, false, kIsAllowable},
-    LoaderRule{"modelopt.scale-shape", kModelopt, "all", kError,
-               "scales have the dimensions of the parameter that they are copied into",
-               bodies::quantized_part_shapes},
-    LoaderRule{"modelopt.description-present", kModelopt, "SGLang, TensorRT-LLM", kWarning,
-               "hf_quant_config.json is there", bodies::modelopt_description_present},
-    LoaderRule{"modelopt.required-keys", kModelopt, "all", kError,
-               "quant_algo, kv_cache_quant_algo, group_size and exclude_modules are there",
-               bodies::modelopt_required_keys},
-    LoaderRule{"modelopt.exclude-not-empty", kModelopt, "SGLang", kWarning,
-               "exclude_modules is not empty", bodies::modelopt_exclude_not_empty},
-    LoaderRule{"modelopt.quant-algo", kModelopt, "all", kError,
-               "quant_algo is known, and is that of the weights", bodies::modelopt_quant_algo},
-    LoaderRule{"modelopt.algo-of-sglang", kModelopt, "SGLang", kWarning,
-               "quant_algo is FP8, NVFP4, W4A16_NVFP4 or MIXED_PRECISION",
-               bodies::modelopt_algo_of_sglang},
-    LoaderRule{"modelopt.exclude-quantized", kModelopt, "all", kError,
-               "no quantized module matches an excluded one", bodies::modelopt_exclude_quantized},
-    LoaderRule{"modelopt.exclude-inside", kModelopt, "vLLM", kWarning,
-               "no quantized module's name holds that of an excluded one",
-               bodies::modelopt_exclude_inside},
-    LoaderRule{"modelopt.exclude-plain", kModelopt, "all", kError,
-               "every plain module that engines build quantizable is excluded",
-               bodies::modelopt_exclude_plain},
-    LoaderRule{"modelopt.exclude-plain-whole", kModelopt, "SGLang", kWarning,
-               "every plain module is excluded by a match of its whole name",
-               bodies::modelopt_exclude_plain_whole},
-    LoaderRule{"modelopt.mtp-head", kModelopt, "vLLM with speculative decoding", kWarning,
-               "a plain head of a multi-token prediction layer is excluded without shared_head too",
-               bodies::modelopt_mtp_head},
-    LoaderRule{"modelopt.plain-module", kModelopt, "all", kError,
-               "embedding, head, router, norms, eh_proj and weights_proj are not quantized",
-               bodies::plain_module, false, kIsAllowable},
-    LoaderRule{"modelopt.input-scale", kModelopt, "all", kError,
-               "under NVFP4 and FP8 every quantized weight has an input_scale",
-               bodies::modelopt_input_scale},
-    LoaderRule{"modelopt.cache-scales", kModelopt, "vLLM, SGLang", kWarning,
-               "a quantized cache of keys and values has its scales stored",
-               bodies::modelopt_cache_scales},
-    LoaderRule{"modelopt.arguments", kModelopt, "all", kError,
-               "group_size, config_groups and the like are those of quant_algo",
-               bodies::modelopt_arguments},
-    LoaderRule{"modelopt.statements-agree", kModelopt, "one reader or another", kError,
-               "config.json and hf_quant_config.json say the same",
-               bodies::modelopt_statements_agree},
-    LoaderRule{"modelslim.description-present", kAny, "all", kError,
-               "weights as msmodelslim writes them have a quant_model_description.json",
-               bodies::modelslim_description_present},
-    LoaderRule{"modelslim.no-quantization-config", kAny, "all", kError,
-               "no quant_method stands in config.json beside quant_model_description.json",
-               bodies::modelslim_no_quantization_config},
-    LoaderRule{"modelslim.model-type", kModelslim, "msmodelslim", kWarning,
-               "model_quant_type is there", bodies::modelslim_model_type},
-    LoaderRule{"modelslim.description-complete", kModelslim, "all", kError,
-               "every stored tensor is in the description", bodies::modelslim_description_complete},
-    LoaderRule{"modelslim.types-known", kModelslim, "all", kError,
-               "every type of the description is known", bodies::modelslim_types_known},
-    LoaderRule{"modelslim.types-agree", kModelslim, "all", kError,
-               "a weight is quantized as its type says", bodies::modelslim_types_agree},
-    LoaderRule{"modelslim.fused-types", kModelslim, "all", kError,
-               "weights that a loader fuses have one type", bodies::modelslim_fused_types},
-    LoaderRule{"modelslim.static-parts", kModelslim, "all", kError,
-               "a weight has the parts that its type needs", bodies::modelslim_static_parts},
-    LoaderRule{"modelslim.scale-shape", kModelslim, "all", kError,
-               "scales have the dimensions of the parameter that they are copied into",
-               bodies::quantized_part_shapes},
-    LoaderRule{"modelslim.deq-scale-dtype", kModelslim, "all", kError,
-               "deq_scale is F32 in BF16 models and I64 in F16 models",
-               bodies::modelslim_deq_scale_dtype},
-    LoaderRule{"modelslim.kv-b-float", kModelslim, "vLLM-Ascend, MindIE", kWarning,
-               "kv_b_proj is not quantized", bodies::modelslim_kv_b_float},
-    LoaderRule{"modelslim.plain-module", kModelslim, "all", kError,
-               "embedding, head, router, norms, eh_proj and weights_proj are not quantized",
-               bodies::plain_module, false, kIsAllowable},
-    LoaderRule{"engine.refused-by-all", kAny, "vLLM, SGLang", kError,
-               "vLLM or SGLang loads every weight in its scheme, with its activations",
-               bodies::engine_refused_by_all, false, kIsAllowable},
-    LoaderRule{"engine.refused-by-vllm", kAny, "vLLM", kWarning,
-               "vLLM loads every weight in its scheme, with its activations",
-               bodies::engine_refused_by<Engine::kVllm>, false, kIsAllowable},
-    LoaderRule{"engine.refused-by-sglang", kAny, "SGLang", kWarning,
-               "SGLang loads every weight in its scheme, with its activations",
-               bodies::engine_refused_by<Engine::kSglang>, false, kIsAllowable},
-    LoaderRule{"fused.scheme", kAny, "all", kError, "weights that a loader fuses have one scheme",
-               bodies::fused_scheme},
-    LoaderRule{"cut.group-edge", kAny, "vLLM, SGLang", kWarning,
-               "ranks of tensor parallelism, when their number is given, cut at the edges of "
-               "groups that share a scale",
-               bodies::cut_at_group_edge},
-    LoaderRule{"moe.expert-ids", kAny, "all", kError,
-               "every mixture layer has the experts 0 to E-1, whole, and no others",
-               bodies::expert_ids},
-    LoaderRule{"moe.stacked-shape", kAny, "all", kError,
-               "stacked experts are [E, 2I, H] and [E, H, I]", bodies::stacked_shape},
-    LoaderRule{"router.correction-bias", kAny, "all", kError,
-               "with topk_method noaux_tc every router has its e_score_correction_bias",
-               bodies::correction_bias},
-    LoaderRule{"router.correction-bias-dtype", kAny, "vLLM, SGLang", kWarning,
-               "e_score_correction_bias is F32 where the release has it so",
-               bodies::correction_bias_dtype},
-    LoaderRule{"indexer.complete", kAny, "all", kError,
-               "every layer of a sparse-attention model has its indexer", bodies::indexer_complete},
-    LoaderRule{"indexer.k-scheme", kAny, "vLLM", kWarning,
-               "indexer.wk, which is joined with weights_proj, is fp8-block or bf16",
-               bodies::indexer_k_scheme},
-    LoaderRule{"mtp.present", kAny, "vLLM, SGLang with speculative decoding", kWarning,
-               "the layers that num_nextn_predict_layers promises are there", bodies::mtp_present},
-    LoaderRule{"mtp.complete", kAny, "vLLM, SGLang with speculative decoding", kError,
-               "a multi-token prediction layer that is there is whole", bodies::mtp_complete},
-    LoaderRule{"model.complete", kAny, "all", kError,
-               "every tensor that the config promises is there", bodies::model_complete},
-    LoaderRule{"model.shape", kAny, "all", kError,
-               "every tensor has the shape that the config promises", bodies::model_shape},
-};
-
-}  // namespace
 
 std::span<const LoaderRule> loader_rules() {
-  return kRules;
+  static const std::vector<LoaderRule> rules = [] {
+    std::vector<LoaderRule> all;
+    for (const RuleTable table : {kConfigRules, kDeepseekRules, kPartRules, kCompressedTensorsRules,
+                                  kModeloptRules, kModelslimRules, kEngineRules, kModelRules})
+      all.insert(all.end(), table.begin(), table.end());
+    return all;
+  }();
+  return rules;
 }
 
 const LoaderRule* find_loader_rule(std::string_view name) {
-  for (const LoaderRule& rule : kRules) {
-    if (rule.name == name) return &rule;
-  }
-  return nullptr;
+  const auto rules = loader_rules();
+  const auto row = std::find_if(rules.begin(), rules.end(),
+                                [&](const LoaderRule& rule) { return rule.name == name; });
+  return row == rules.end() ? nullptr : &*row;
 }
 
 std::vector<Finding> run_loader_rules(const Checkpoint& checkpoint, const RuleOptions& options) {
-  std::vector<Finding> findings;
-  for (const LoaderRule& row : kRules) {
-    if (!row.dialect.empty() && row.dialect != checkpoint.dialect().name) continue;
+  const RuleFacts facts(checkpoint);
+  std::vector<Finding> all;
+  for (const LoaderRule& row : loader_rules()) {
+    const std::string_view dialect = checkpoint.dialect().name;
+    if ((!row.dialect.empty() && row.dialect != dialect) || row.except == dialect) continue;
     if (row.reads_values && !options.values) continue;
-    row.test(checkpoint, options, [&](Finding finding) {
+    RuleFindings findings;
+    row.test({row, checkpoint, options, facts, findings});
+    for (Finding& finding : findings.take()) {
       // What may be in a file that could not be read is not missing.
       if (finding.code == ErrorCode::kMissingTensor && checkpoint.may_have_lost(finding.tensor))
-        return;
+        continue;
       finding.severity = row.severity;
       finding.rule = row.name;
-      findings.push_back(std::move(finding));
-    });
+      all.push_back(std::move(finding));
+    }
   }
-  return findings;
+  return all;
 }
 
 }  // namespace ingot::formats

@@ -1,12 +1,14 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "formats/checkpoint/checkpoint.h"
+#include "formats/dialect/engine_limits.h"
 
 namespace ingot::formats {
 
@@ -25,6 +27,9 @@ struct Finding {
 
 /// The same fact as an error of the checkpoint's structure.
 Finding finding_of(const Error& error);
+/// A finding of no row; `file` and `tensor` may be empty.
+Finding violation(ErrorCode code, std::string_view file, std::string_view tensor,
+                  std::string message);
 
 /// How much to look at.
 struct RuleOptions {
@@ -37,6 +42,8 @@ struct RuleOptions {
   std::uint64_t tensor_parallel = 1;
 };
 
+struct RuleInput;
+
 /// One test that a loader makes, as a row. Source: docs/formats.md, "A loader rejects".
 struct LoaderRule {
   std::string_view name;     ///< stable id, e.g. "fp8.scale-shape"
@@ -45,16 +52,20 @@ struct LoaderRule {
   Severity severity{};
   std::string_view rule;  ///< what must hold, one line
   /// Reports each violation (severity and rule are filled in by run_loader_rules).
-  void (*test)(const Checkpoint& checkpoint, const RuleOptions& options,
-               const std::function<void(Finding)>& report);
+  void (*test)(const RuleInput& input);
+  /// The schemes that a test which several rows share is about in this one.
+  bool (*schemes)(const SchemeFacts& scheme) = nullptr;
   /// False: headers and JSON are all that the test reads. True: scales too, and weights when
   /// `deep`; left out without RuleOptions::values.
   bool reads_values = false;
   /// What it finds is what some engine refuses, and another may take: `--allow engine-refuses`
   /// accepts it.
   bool is_allowable = false;
+  std::optional<Engine> engine = std::nullopt;  ///< that such a test is about
+  std::string_view except = {};                 ///< a dialect whose own rows say this; empty: none
 };
 
+/// The rows of all tables (rule_input.h).
 std::span<const LoaderRule> loader_rules();
 /// The row of this id, or null.
 const LoaderRule* find_loader_rule(std::string_view name);

@@ -43,11 +43,15 @@ class Recogniser {
   Recogniser(const RecognitionInput& input, ErrorList& faults)
       : input_(input), faults_(faults), paired_(pair_parts(input, faults)), found_(paired_.found) {}
 
-  std::vector<LogicalTensor> run() {
+  std::vector<LogicalTensor> run(std::vector<StoredParts>* refused) {
     std::vector<LogicalTensor> tensors;
     for (std::uint32_t i = 0; i < input_.stored.size(); ++i) {
       if (paired_.is_part[i]) continue;
-      if (auto tensor = recognise(i)) tensors.push_back(std::move(*tensor));
+      if (auto tensor = recognise(i)) {
+        tensors.push_back(std::move(*tensor));
+      } else if (refused != nullptr) {
+        refused->push_back(found_[i].stored);
+      }
     }
     return tensors;
   }
@@ -347,8 +351,9 @@ class Recogniser {
 
 }  // namespace
 
-std::vector<LogicalTensor> recognise_encodings(const RecognitionInput& input, ErrorList& faults) {
-  return Recogniser(input, faults).run();
+std::vector<LogicalTensor> recognise_encodings(const RecognitionInput& input, ErrorList& faults,
+                                               std::vector<StoredParts>* refused) {
+  return Recogniser(input, faults).run(refused);
 }
 
 }  // namespace ingot::formats

@@ -45,7 +45,8 @@ struct RecognitionInput {
 /// called and however they are packed. What cannot be decoded is reported: codes that lack a part
 /// or have one twice, parts without codes (kMissingTensor, kDuplicate), parts of a wrong shape or
 /// dtype (kShapeMismatch, kDtypeMismatch), integers of 4 bits and FP8 of other kinds
-/// (kUnsupported).
-std::vector<LogicalTensor> recognise_encodings(const RecognitionInput& input, ErrorList& faults);
+/// (kUnsupported). `refused` receives the weights that no scheme fits, with the parts that they have.
+std::vector<LogicalTensor> recognise_encodings(const RecognitionInput& input, ErrorList& faults,
+                                               std::vector<StoredParts>* refused = nullptr);
 
 }  // namespace ingot::formats

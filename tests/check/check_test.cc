@@ -338,7 +338,7 @@ TEST(Check, WithoutHashesComparesSizesOnly) {
   EXPECT_EQ(result.n_hashed, 0U);
 }
 
-TEST(Check, FindsWhatTheManifestHasAndTheDirectoryLacks) {
+TEST(Check, FindsWhatTheDirectoryLacks) {
   const TempDir dir;
   make_tiny(dir.path());
   write_manifest(dir.path());

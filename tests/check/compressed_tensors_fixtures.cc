@@ -42,158 +42,90 @@ EditableCheckpoint make_all_int8() {
 std::vector<RuleFixture> compressed_tensors_fixtures() {
   const std::string o_proj = kAttention + "o_proj.weight";
   return {
-      {.rule = "ct.scale-shape",
-       .code = kShapeMismatch,
-       .make = kInt8,
-       .damage = [=](EditableCheckpoint& c) { c.at(o_proj + "_scale").shape.pop_back(); }},
-      {.rule = "ct.config-group-keys",
-       .code = kUnsupported,
-       .make = kInt8,
-       .damage = [](EditableCheckpoint& c) { group(c)["weights"]["scale_format"] = nullptr; }},
-      {.rule = "ct.config-group-keys",
-       .code = kUnsupported,
-       .make = kInt8,
-       .damage = [](EditableCheckpoint& c) { group(c)["weight_format"] = "int-quantized"; }},
-      {.rule = "ct.format-known",
-       .code = kUnsupported,
-       .make = kInt8,
-       .damage =
-           [](EditableCheckpoint& c) {
-             quantization(c)["format"] = "int8-quantized";
-             group(c).erase("format");
-           }},
-      {.rule = "ct.format-agrees",
-       .code = kMismatch,
-       .make = kInt8,
-       .damage =
-           [](EditableCheckpoint& c) {
-             quantization(c)["format"] = group(c)["format"] = "float-quantized";
-           }},
-      {.rule = "ct.format-agrees",
-       .code = kMismatch,
-       .make = kInt8,
-       .damage = [](EditableCheckpoint& c) { quantization(c)["format"] = "float-quantized"; }},
+      {"ct.scale-shape", kShapeMismatch, kInt8,
+       [=](auto& c) { c.at(o_proj + "_scale").shape.pop_back(); }},
+      {"ct.config-group-keys", kUnsupported, kInt8,
+       [](auto& c) { group(c)["weights"]["scale_format"] = nullptr; }},
+      {"ct.config-group-keys", kUnsupported, kInt8,
+       [](auto& c) { group(c)["weight_format"] = "int-quantized"; }},
+      {"ct.format-known", kUnsupported, kInt8,
+       [](auto& c) {
+         quantization(c)["format"] = "int8-quantized";
+         group(c).erase("format");
+       }},
+      {"ct.format-agrees", kMismatch, kInt8,
+       [](auto& c) { quantization(c)["format"] = group(c)["format"] = "float-quantized"; }},
+      {"ct.format-agrees", kMismatch, kInt8,
+       [](auto& c) { quantization(c)["format"] = "float-quantized"; }},
       // No target, the wrong group, taken in by ignore, an expression that is none.
-      {.rule = "ct.targets",
-       .code = kMismatch,
-       .make = kInt8,
-       .damage =
-           [](EditableCheckpoint& c) {
-             group(c)["targets"] = {"re:.*mlp.*", "re:.*[qk].*_proj$"};
-           }},
-      {.rule = "ct.targets",
-       .code = kMismatch,
-       .make = kInt8,
-       .damage =
-           [](EditableCheckpoint& c) {
-             Json fp8 = group(c);
-             fp8["weights"]["type"] = "float";
-             fp8["format"] = "float-quantized";
-             fp8["targets"] = {"re:.*o_proj$"};
-             quantization(c)["config_groups"]["group_1"] = fp8;
-             quantization(c)["format"] = "mixed-precision";
-           }},
-      {.rule = "ct.targets",
-       .code = kMismatch,
-       .make = kInt8,
-       .damage = [](EditableCheckpoint& c) { ignore_also(c, "re:.*o_proj$"); }},
-      {.rule = "ct.targets",
-       .code = kCorrupt,
-       .make = kInt8,
-       .damage = [](EditableCheckpoint& c) { ignore_also(c, "re:(unclosed"); }},
-      {.rule = "ct.ignore",
-       .code = kMismatch,
-       .make = kInt8,
-       .damage = [=](EditableCheckpoint& c) { make_weight_plain(c, o_proj); }},
-      {.rule = "ct.ignore-never-quantized",
-       .code = kMismatch,
-       .make = kInt8,
-       .damage = [](EditableCheckpoint& c) { quantization(c)["ignore"].erase(0); }},
+      {"ct.targets", kMismatch, kInt8,
+       [](auto& c) {
+         group(c)["targets"] = {"re:.*mlp.*", "re:.*[qk].*_proj$"};
+       }},
+      {"ct.targets", kMismatch, kInt8,
+       [](auto& c) {
+         Json fp8 = group(c);
+         fp8["weights"]["type"] = "float";
+         fp8["format"] = "float-quantized";
+         fp8["targets"] = {"re:.*o_proj$"};
+         quantization(c)["config_groups"]["group_1"] = fp8;
+         quantization(c)["format"] = "mixed-precision";
+       }},
+      {"ct.targets", kMismatch, kInt8, [](auto& c) { ignore_also(c, "re:.*o_proj$"); }},
+      {"ct.targets", kCorrupt, kInt8, [](auto& c) { ignore_also(c, "re:(unclosed"); }},
+      {"ct.ignore", kMismatch, kInt8, [=](auto& c) { make_weight_plain(c, o_proj); }},
+      {"ct.ignore-never-quantized", kMismatch, kInt8,
+       [](auto& c) { quantization(c)["ignore"].erase(0); }},
       // vLLM builds this family's router with the quantization config.
-      {.rule = "ct.ignore",
-       .code = kMismatch,
-       .make = make_qwen,
-       .damage = [](EditableCheckpoint& c) { quantization(c)["ignore"].erase(1); }},
-      {.rule = "ct.mtp-names",
-       .code = kMismatch,
-       .make = kInt8,
-       .damage =
-           [](EditableCheckpoint& c) {
-             make_weight_plain(c, kMtp + "self_attn.o_proj.weight");
-             ignore_also(c, kMtp + "self_attn.o_proj");
-           }},
-      {.rule = "ct.joined-scales",
-       .code = kShapeMismatch,
-       .make = spelled("compressed-tensors", SchemeId::kFp8Tensor, Activations::kStatic),
-       .damage =
-           [](EditableCheckpoint& c) { c.at(kAttention + "q_a_proj.input_scale").shape = {1}; }},
+      {"ct.ignore", kMismatch, make_qwen, [](auto& c) { quantization(c)["ignore"].erase(1); }},
+      {"ct.mtp-names", kMismatch, kInt8,
+       [](auto& c) {
+         make_weight_plain(c, kMtp + "self_attn.o_proj.weight");
+         ignore_also(c, kMtp + "self_attn.o_proj");
+       }},
+      {"ct.joined-scales", kShapeMismatch,
+       spelled("compressed-tensors", SchemeId::kFp8Tensor, Activations::kStatic),
+       [](auto& c) { c.at(kAttention + "q_a_proj.input_scale").shape = {1}; }},
       // What llm-compressor writes when nobody tells it to ignore the router, the head, ...
-      {.rule = "ct.plain-module", .code = kDtypeMismatch, .make = make_all_int8},
-      {.rule = "ct.static-input-scale",
-       .code = kMissingTensor,
-       .make = spelled("compressed-tensors", SchemeId::kInt8Channel, Activations::kStatic),
-       .damage = [](EditableCheckpoint& c) { c.tensors.erase(kAttention + "o_proj.input_scale"); }},
-      {.rule = "ct.static-input-scale",
-       .code = kMissingTensor,
-       .make = spelled("compressed-tensors", SchemeId::kNvfp4, Activations::kStatic),
-       .damage =
-           [](EditableCheckpoint& c) { c.tensors.erase(kDense + "down_proj.input_global_scale"); }},
-      {.rule = "ct.activations",
-       .code = kMismatch,
-       .make = kInt8,
-       .damage = [](EditableCheckpoint& c) { group(c)["input_activations"]["num_bits"] = 4; }},
-      {.rule = "ct.activations",
-       .code = kMismatch,
-       .make = kInt8,
-       .damage = [](EditableCheckpoint& c) { group(c)["input_activations"]["symmetric"] = false; }},
-      {.rule = "ct.activations",
-       .code = kMismatch,
-       .make = spelled("compressed-tensors", SchemeId::kNvfp4, Activations::kStatic),
-       .damage = [](EditableCheckpoint& c) { group(c)["input_activations"]["group_size"] = 32; }},
-      {.rule = "ct.activations",
-       .code = kMismatch,
-       .make = spelled("compressed-tensors", SchemeId::kFp8Block, Activations::kDynamic),
-       .damage =
-           [](EditableCheckpoint& c) { group(c)["input_activations"]["strategy"] = "channel"; }},
-      {.rule = "ct.arguments",
-       .code = kMismatch,
-       .make = kInt8,
-       .damage = [](EditableCheckpoint& c) { group(c)["weights"]["group_size"] = 128; }},
-      {.rule = "ct.arguments",
-       .code = kMismatch,
-       .make = kInt8,
-       .damage = [](EditableCheckpoint& c) { group(c)["weights"]["actorder"] = "group"; }},
-      {.rule = "ct.arguments",
-       .code = kMismatch,
-       .make = kInt8,
-       .damage =
-           [](EditableCheckpoint& c) {
-             group(c)["output_activations"] = {{"num_bits", 8}, {"type", "int"}};
-           }},
-      {.rule = "ct.arguments",
-       .code = kMismatch,
-       .make = spelled("compressed-tensors", SchemeId::kNvfp4, Activations::kWeightOnly),
-       .damage = [](EditableCheckpoint& c) { group(c)["weights"]["scale_dtype"] = "torch.uint8"; }},
-      {.rule = "ct.transforms",
-       .code = kUnsupported,
-       .make = kInt8,
-       .damage =
-           [](EditableCheckpoint& c) {
-             quantization(c)["transform_config"] = {
-                 {"config_groups", {{"R1", {{"type", "hadamard"}}}}}};
-           }},
-      {.rule = "quantized.cache-scales",
-       .code = kMissingTensor,
-       .make = kInt8,
-       .damage =
-           [](EditableCheckpoint& c) {
-             quantization(c)["kv_cache_scheme"] = {
-                 {"num_bits", 8}, {"type", "float"}, {"strategy", "tensor"}, {"dynamic", false}};
-           }},
-      {.rule = "quantized.known-keys",
-       .code = kUnsupported,
-       .make = kInt8,
-       .damage = [](EditableCheckpoint& c) { quantization(c)["surprise"] = 1; }},
+      {"ct.plain-module", kDtypeMismatch, make_all_int8},
+      {"ct.static-input-scale", kMissingTensor,
+       spelled("compressed-tensors", SchemeId::kInt8Channel, Activations::kStatic),
+       [](auto& c) { c.tensors.erase(kAttention + "o_proj.input_scale"); }},
+      {"ct.static-input-scale", kMissingTensor,
+       spelled("compressed-tensors", SchemeId::kNvfp4, Activations::kStatic),
+       [](auto& c) { c.tensors.erase(kDense + "down_proj.input_global_scale"); }},
+      {"ct.activations", kMismatch, kInt8,
+       [](auto& c) { group(c)["input_activations"]["num_bits"] = 4; }},
+      {"ct.activations", kMismatch, kInt8,
+       [](auto& c) { group(c)["input_activations"]["symmetric"] = false; }},
+      {"ct.activations", kMismatch,
+       spelled("compressed-tensors", SchemeId::kNvfp4, Activations::kStatic),
+       [](auto& c) { group(c)["input_activations"]["group_size"] = 32; }},
+      {"ct.activations", kMismatch,
+       spelled("compressed-tensors", SchemeId::kFp8Block, Activations::kDynamic),
+       [](auto& c) { group(c)["input_activations"]["strategy"] = "channel"; }},
+      {"ct.arguments", kMismatch, kInt8, [](auto& c) { group(c)["weights"]["group_size"] = 128; }},
+      {"ct.arguments", kMismatch, kInt8,
+       [](auto& c) { group(c)["weights"]["actorder"] = "group"; }},
+      {"ct.arguments", kMismatch, kInt8,
+       [](auto& c) {
+         group(c)["output_activations"] = {{"num_bits", 8}, {"type", "int"}};
+       }},
+      {"ct.arguments", kMismatch,
+       spelled("compressed-tensors", SchemeId::kNvfp4, Activations::kWeightOnly),
+       [](auto& c) { group(c)["weights"]["scale_dtype"] = "torch.uint8"; }},
+      {"ct.transforms", kUnsupported, kInt8,
+       [](auto& c) {
+         quantization(c)["transform_config"] = {
+             {"config_groups", {{"R1", {{"type", "hadamard"}}}}}};
+       }},
+      {"quantized.cache-scales", kMissingTensor, kInt8,
+       [](auto& c) {
+         quantization(c)["kv_cache_scheme"] = {
+             {"num_bits", 8}, {"type", "float"}, {"strategy", "tensor"}, {"dynamic", false}};
+       }},
+      {"quantized.known-keys", kUnsupported, kInt8,
+       [](auto& c) { quantization(c)["surprise"] = 1; }},
   };
 }
 

@@ -26,34 +26,23 @@ EditableCheckpoint make_with_plain_experts(const Spelled& spelled) {
 
 std::vector<RuleFixture> engine_fixtures() {
   return {
-      {.rule = "engine.refused-by-all",
-       .code = kUnsupported,
-       .make = spelled(kCt, kFp8Tensor, kDynamic)},
-      {.rule = "engine.refused-by-all",
-       .code = kUnsupported,
-       .make = spelled(kCt, kInt8Channel, kStatic)},
+      {"engine.refused-by-all", kUnsupported, spelled(kCt, kFp8Tensor, kDynamic)},
+      {"engine.refused-by-all", kUnsupported, spelled(kCt, kInt8Channel, kStatic)},
       // One engine by its experts, the other by all that is not.
-      {.rule = "engine.refused-by-all",
-       .code = kUnsupported,
-       .make = spelled("modelopt", kFp8Channel, kDynamic),
-       .also = {"modelopt.algo-of-sglang"}},
-      {.rule = "engine.refused-by-vllm",
-       .code = kUnsupported,
-       .make = spelled("deepseek", kInt8Block, kDynamic)},
-      {.rule = "engine.refused-by-sglang",
-       .code = kUnsupported,
-       .make = spelled(kCt, kMxfp4, kWeightOnly)},
+      {"engine.refused-by-all",
+       kUnsupported,
+       spelled("modelopt", kFp8Channel, kDynamic),
+       {},
+       {"modelopt.algo-of-sglang"}},
+      {"engine.refused-by-vllm", kUnsupported, spelled("deepseek", kInt8Block, kDynamic)},
+      {"engine.refused-by-sglang", kUnsupported, spelled(kCt, kMxfp4, kWeightOnly)},
       // It loads with an option, whoever else refuses.
-      {.rule = "engine.refused-by-sglang",
-       .code = kUnsupported,
-       .make = spelled(kCt, kInt8Channel, kDynamic)},
+      {"engine.refused-by-sglang", kUnsupported, spelled(kCt, kInt8Channel, kDynamic)},
       // vLLM refuses experts of this kind, and there are none.
-      {.rule = "engine.refused-by-sglang",
-       .code = kUnsupported,
-       .make =
-           [] {
-             return make_with_plain_experts({kCt, kFp8Block, kWeightOnly});
-           }},
+      {"engine.refused-by-sglang", kUnsupported,
+       [] {
+         return make_with_plain_experts({kCt, kFp8Block, kWeightOnly});
+       }},
   };
 }
 

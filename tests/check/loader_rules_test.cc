@@ -61,7 +61,7 @@ TEST_P(EveryRule, FiresAloneOnItsViolations) {
     if (fixture.rule != rule.name) continue;
     SCOPED_TRACE(++n_fixtures);
     EditableCheckpoint edited = fixture.make();
-    fixture.damage(edited);
+    if (fixture.damage) fixture.damage(edited);
     const auto look = [&](const RuleOptions& options) {
       return is_of_engine(rule.name) ? run_all_rules(edited, options) : run_rules(edited, options);
     };
@@ -122,16 +122,10 @@ TEST(LoaderRules, HaveUniqueNamesAndSayWhoRefuses) {
   }
 }
 
-std::set<std::string> documented_lines() {
-  const std::filesystem::path path = std::filesystem::path(INGOT_SOURCE_DIR) / "docs/formats.md";
-  std::ifstream file(path);
+TEST(EngineLimits, StandInTheDocumentation) {
+  std::ifstream file(std::filesystem::path(INGOT_SOURCE_DIR) / "docs/formats.md");
   std::set<std::string> lines;
   for (std::string line; std::getline(file, line);) lines.insert(line);
-  return lines;
-}
-
-TEST(EngineLimits, StandInTheDocumentation) {
-  const std::set<std::string> lines = documented_lines();
   for (const EngineLimit& limit : engine_limits()) {
     const std::string line =
         fmt::format("| {} | `{}` | `{}` | {} | {} | {} | {} |", engine_name(limit.engine),
@@ -140,16 +134,6 @@ TEST(EngineLimits, StandInTheDocumentation) {
                     engine_scope_name(limit.scope), limit.reason,
                     limit.option.empty() ? std::string(limit.instead)
                                          : fmt::format("the same files with `{}`", limit.option));
-    EXPECT_TRUE(lines.contains(line)) << line;
-  }
-}
-
-TEST(LoaderRules, StandInTheDocumentation) {
-  const std::set<std::string> lines = documented_lines();
-  for (const LoaderRule& rule : loader_rules()) {
-    const std::string line = fmt::format(
-        "| `{}` | {} | {} | {} | {} |", rule.name, rule.dialect.empty() ? "any" : rule.dialect,
-        rule.loaders, rule.severity == Severity::kError ? "error" : "warning", rule.rule);
     EXPECT_TRUE(lines.contains(line)) << line;
   }
 }
@@ -184,7 +168,7 @@ TEST(LoaderRules, ReadBf16AndE8m0Scales) {
   EXPECT_EQ(run_rules(e8m0)[0].rule, "fp8.scale-values");
 }
 
-TEST(LoaderRules, KnowTheSubnormalPowerOfTwoThatE8m0Has) {
+TEST(LoaderRules, KnowTheSubnormalPowerOfTwoOfE8m0) {
   EditableCheckpoint edited =
       make_synthetic([](SynthOptions& o) { o.ue8m0 = o.subnormal_scales = true; });
   EXPECT_THAT(run_rules(edited), ::testing::IsEmpty());

@@ -129,7 +129,7 @@ TEST(LoaderRules, AcceptEveryKeyThatCompressedTensorsWrites) {
   EXPECT_EQ(text_of(run_rules(edited)), "");
 }
 
-TEST(LoaderRules, NameTheLargestDegreeThatCutsAtAGroupsEdge) {
+TEST(LoaderRules, NameTheLargestDegreeThatCutsAtEdges) {
   // Rows of the dense MLP: 384 = 3 x 128, of experts: 128.
   std::map<std::string, std::string> messages;
   for (const Finding& finding : run_rules(make_synthetic(), {.tensor_parallel = 6})) {

@@ -131,7 +131,7 @@ TEST(RankDirectory, IsNoneWithoutASlicingInItsManifest) {
   EXPECT_EQ(Checkpoint::open(dir / "rank").slicing(), nullptr);
 }
 
-TEST(RankDirectory, KeepsTheBiasOfStaticWeightsOnTheFirstRankAlone) {
+TEST(RankDirectory, KeepsStaticBiasOnTheFirstRankAlone) {
   const EditableCheckpoint whole =
       spelled_model({"modelslim", SchemeId::kInt8Channel, Activations::kStatic});
   const std::string bias = "model.layers.0.mlp.down_proj.quant_bias";
@@ -224,7 +224,7 @@ TEST_F(PaddedRank, IsAccepted) {
   EXPECT_THAT(finding_texts(check_rank(rank_)), IsEmpty());
 }
 
-TEST_F(PaddedRank, MustHaveHadTheShapeOfTheWholeConfig) {
+TEST_F(PaddedRank, MustHaveHadTheWholeConfigsShape) {
   rank_.slices.at(kUpOfExpert3).original = {128, 256};
   expect_finding(rank_, ErrorCode::kShapeMismatch, kUpOfExpert3,
                  {"[128, 256] before it was padded", "[192, 256]"});
@@ -271,7 +271,7 @@ TEST_F(StackedRank, RefusesAStackOfOtherExperts) {
   expect_finding(rank, ErrorCode::kMismatch, kGateUp, {"2 experts", "rank 1 holds in layer 1"});
 }
 
-TEST_F(StackedRank, RefusesAStackOfAllWhereTheRankHoldsSome) {
+TEST_F(StackedRank, RefusesAStackOfMoreThanItHolds) {
   RankDirectory rank = cut_for_rank(stacked(), {.ep = 2}, 1);
   rank.slices.erase(kGateUp);
   rank.model.put_zeros(kGateUp, DType::kBf16, {4, 512, 256});
@@ -289,7 +289,7 @@ TEST_F(StackedRank, MissesTheStack) {
 }
 
 // Expert 4 is the shared one: in a slot of the first rank and of no other.
-TEST(RankDirectory, HoldsTheSharedExpertWhereASlotHasIt) {
+TEST(RankDirectory, HoldsSharedExpertsOfItsSlots) {
   const CutPlan plan = {.tp = 2, .ep = 2, .slots = {{0, 1, 4}, {3, 2, 0}}, .places_shared = true};
   RankDirectory with = cut_for_rank(plain_model(), plan, 0);
   const RankDirectory without = cut_for_rank(plain_model(), plan, 1);
@@ -337,8 +337,8 @@ TEST(RankDirectory, SharesHeadsOfKeysAndValuesBetweenRanks) {
   }
 }
 
-// Of two stages only the second has quantized weights, and config.json is that of the whole.
-TEST(RankDirectory, MayHoldNoQuantizedWeightWhereOtherStagesDo) {
+// Only the second of two stages has quantized weights; config.json is that of the whole.
+TEST(RankDirectory, MayHoldNoQuantizedWeight) {
   for (const char* dialect : {"deepseek", "compressed-tensors"}) {
     SCOPED_TRACE(dialect);
     const Spelled spelled = {dialect, SchemeId::kFp8Block, Activations::kDynamic};
@@ -370,7 +370,7 @@ TEST(RankDirectory, MayHoldNoQuantizedWeightWhereOtherStagesDo) {
   }
 }
 
-TEST(RankDirectory, IsNotAskedHowItCouldBeCutAgain) {
+TEST(RankDirectory, IsNotAskedToBeCutAgain) {
   const TempDir dir;
   cut_for_rank(fp8_model(), {.tp = 2, .etp = 2}, 0).write(dir / "rank");
   EXPECT_THAT(check_checkpoint(dir / "rank", {.tensor_parallel = 16}).findings, IsEmpty());

@@ -42,7 +42,7 @@ TEST(RankFaults, WithoutItsManifestIsAMisshapenCheckpoint) {
                [&] { Checkpoint::open(dir / "rank"); });
 }
 
-TEST(RankFaults, RefusesATensorThatIsNotOfItsSlicesShape) {
+TEST(RankFaults, RefusesATensorOfAnotherShape) {
   RankDirectory rank = cut_for_rank(plain_model(), {.tp = 2, .etp = 2}, 1);
   rank.model.put_zeros(kGateOfDense, DType::kBf16, {256, 128});
   expect_finding(rank, ErrorCode::kShapeMismatch, kGateOfDense,
@@ -68,7 +68,7 @@ TEST(RankFaults, RefusesTheSliceOfAnotherRank) {
                  {"begins at 0 of 512", "rank 1 begins at 256"});
 }
 
-TEST(RankFaults, RefusesAWholeThatTheConfigDoesNotPromise) {
+TEST(RankFaults, RefusesAWholeOutsideTheConfig) {
   RankDirectory rank = cut_for_rank(plain_model(), {.tp = 2, .etp = 2}, 0);
   rank.slices.at(kDownOfDense).whole[0] = 128;
   rank.model.put_zeros(kDownOfDense, DType::kBf16, {128, 256});
@@ -82,7 +82,7 @@ TEST(RankFaults, RefusesASliceThatTheRecordsCallWhole) {
                  {"[256, 256]", "is whole by the manifest", "[256, 512]"});
 }
 
-TEST(RankFaults, RefusesAWholeTensorThatTheRecordsCallASlice) {
+TEST(RankFaults, RefusesAWholeTensorRecordedAsSlice) {
   RankDirectory rank = cut_for_rank(plain_model(), {.tp = 2, .etp = 2}, 1);
   rank.model.tensors[kNormOfDense] = plain_model().at(kNormOfDense);
   SliceRecord slice;
@@ -181,7 +181,7 @@ TEST(RankFaults, LacksPromisedMtpOnTheLastStageOnly) {
   }
 }
 
-TEST(RankFaults, SaysOnceThatItsRecordsAreNotTheManifests) {
+TEST(RankFaults, SaysForeignRecordsOnce) {
   const TempDir dir;
   cut_for_rank(fp8_model(), {.tp = 2, .etp = 2}, 0).write(dir / "rank");
   (void)write_tensor_records(dir / "rank/ingot.tensors.jsonl.zst", {});
@@ -228,7 +228,7 @@ TEST(RankFaults, RefusesTwoRecordsOfOneTensor) {
                [&] { Checkpoint::open(dir / "rank"); });
 }
 
-TEST(RankFaults, FaultsOfValuesAndHashesAreFoundAsEver) {
+TEST(RankFaults, FindsFaultsOfValuesAndHashes) {
   RankDirectory rank = cut_for_rank(fp8_model(), {.tp = 2, .etp = 2}, 1);
   const std::string scale = kGateOfDense + "_scale_inv";
   rank.model.put_floats(scale, {2, 2}, -1);

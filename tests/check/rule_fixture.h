@@ -14,8 +14,9 @@ namespace ingot::testing {
 struct RuleFixture {
   std::string_view rule;
   ErrorCode code{};
-  std::function<EditableCheckpoint()> make = [] { return make_synthetic(); };
-  std::function<void(EditableCheckpoint&)> damage = [](EditableCheckpoint&) {};
+  std::function<EditableCheckpoint()> make;
+  std::function<void(EditableCheckpoint&)> damage =
+      nullptr;                           ///< null: what `make` gives violates it
   std::set<std::string_view> also = {};  ///< rows that cannot but complain too
   std::uint64_t tensor_parallel = 1;
 };
@@ -30,6 +31,11 @@ std::vector<RuleFixture> model_fixtures();   ///< container, layers, experts
 
 /// All of them.
 std::vector<RuleFixture> rule_fixtures();
+
+/// As `ingot synth` writes it, in DeepSeek's FP8 blocks.
+inline EditableCheckpoint make_fp8() {
+  return make_synthetic();
+}
 
 /// Makes an FP8 weight plain, as a cast would.
 void make_weight_plain(EditableCheckpoint& checkpoint, const std::string& name);

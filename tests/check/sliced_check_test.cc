@@ -111,7 +111,7 @@ TEST_F(SlicedCheck, NamesTheRankWhoseTensorDiffers) {
   EXPECT_THAT(findings()[0].tensor, Not(IsEmpty()));
 }
 
-TEST_F(SlicedCheck, PutsTheRankBeforeFilesOfTheStructureToo) {
+TEST_F(SlicedCheck, PutsTheRankBeforeStructureFiles) {
   fs::remove(dir_ / "rank-00000-of-00002/model.safetensors");
   for (const Finding& finding : findings())
     EXPECT_TRUE(finding.file.starts_with("rank-00000-of-00002")) << text_of(finding);
@@ -150,7 +150,7 @@ TEST_F(SlicedCheck, RefusesAnUnslicedCheckpointInTheirPlace) {
   expect_finding(ErrorCode::kNotFound, "rank-00001-of-00002/ingot.json", {});
 }
 
-TEST_F(SlicedCheck, EndsWhereARankIsALinkToTheWhole) {
+TEST_F(SlicedCheck, EndsAtARankLinkedToTheWhole) {
   fs::remove_all(dir_ / rank_name(1, 2));
   fs::create_directory_symlink(dir_.path(), dir_ / rank_name(1, 2));
   const std::vector<Finding> found = findings();
@@ -170,7 +170,7 @@ TEST_F(SlicedCheck, ComparesSideFilesOfTheTop) {
   expect_finding(ErrorCode::kMismatch, "config.json", {"its bytes have hash"});
 }
 
-TEST_F(SlicedCheck, ComparesRecordsOfTheTopWhereItHasSome) {
+TEST_F(SlicedCheck, ComparesRecordsOfTheTop) {
   Manifest manifest = *read_manifest(dir_.path());
   manifest.n_tensors = 1;
   std::ofstream(dir_ / "ingot.json") << manifest_text(manifest);

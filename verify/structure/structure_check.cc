@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "check/check_directory.h"
+#include "check/check.h"
 #include "formats/base/fd.h"
 #include "formats/checkpoint/checkpoint_listing.h"
 #include "formats/config/config_meaning.h"

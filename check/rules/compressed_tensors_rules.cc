@@ -1,0 +1,309 @@
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "check/rules/rule_input.h"
+#include "formats/config/config_meaning.h"
+
+// compressed-tensors: what config_groups and ignore say, against what is stored.
+
+namespace ingot::formats {
+namespace {
+
+using enum Severity;
+
+constexpr std::array<std::string_view, 5> kGroupKeys = {"targets", "weights", "input_activations",
+                                                        "output_activations", "format"};
+constexpr std::array<std::string_view, 3> kArgumentObjects = {"weights", "input_activations",
+                                                              "output_activations"};
+constexpr std::array<std::string_view, 12> kArgumentKeys = {
+    "actorder",        "block_structure", "dynamic",  "group_size", "num_bits", "observer",
+    "observer_kwargs", "scale_dtype",     "strategy", "symmetric",  "type",     "zp_dtype"};
+constexpr std::string_view kNaive = "naive-quantized";  // 8 bits of either kind
+constexpr std::string_view kMixed = "mixed-precision";
+// Besides those of the schemes that it holds.
+constexpr std::array<std::string_view, 7> kOtherFormats = {
+    "dense", kNaive, "pack-quantized", kMixed, "sparse-bitmask", "sparse-24-bitmask", "marlin-24"};
+
+bool is_in(std::span<const std::string_view> words, std::string_view word) {
+  return std::find(words.begin(), words.end(), word) != words.end();
+}
+
+bool is_known_format(std::string_view format) {
+  return is_in(kOtherFormats, format) || is_compressed_format(format);
+}
+
+bool format_fits(SchemeId scheme, std::string_view format) {
+  const std::string_view wanted = compressed_format(scheme);
+  const bool may_be_naive = wanted == "float-quantized" || wanted == "int-quantized";
+  return format == wanted || (may_be_naive && format == kNaive);
+}
+
+/// The format of the whole, or empty.
+std::string top_format(const RuleInput& input) {
+  const Json* block = input.facts.quantization();
+  const Json& format = block == nullptr ? Json() : config_member(*block, "format");
+  return format.is_string() ? format.get<std::string>() : std::string();
+}
+
+std::span<const ConfigGroup> groups_of(const RuleInput& input) {
+  const ConfigGroups* config = input.facts.groups();
+  return config == nullptr ? std::span<const ConfigGroup>() : config->groups();
+}
+
+/// Calls visit(config, module) for the linear layers, when there is a block that speaks of them.
+template <typename Visit>
+void for_each_module(const RuleInput& input, const Visit& visit) {
+  const ConfigGroups* config = input.facts.groups();
+  if (config == nullptr) return;
+  for (const LinearModule& module : input.facts.modules()) visit(*config, module);
+}
+
+/// What is wrong with the group that a quantized module falls to, or empty.
+std::string group_fault(const ConfigGroups& config, std::string_view module, SchemeId scheme) {
+  if (config.is_ignored(module)) return "is quantized, but ignore takes it in";
+  const ConfigGroup* group = config.target_of(module);
+  if (group == nullptr)
+    return config.has_unknown_classes() ? "" : "is quantized, but matches no target";
+  if (group->scheme == scheme) return {};
+  return fmt::format("is {}, but the first target that it matches is of {}, which says {}",
+                     scheme_facts(scheme).name, group->name,
+                     group->scheme ? scheme_facts(*group->scheme).name : "no scheme that is known");
+}
+
+bool takes_in(const ConfigGroups& config, std::string_view module) {
+  if (config.is_ignored(module)) return false;
+  const ConfigGroup* group = config.target_of(module);
+  return group != nullptr && group->has_weights;
+}
+
+/// Plain modules that some target takes in.
+void report_taken_in(const RuleInput& input, bool is_quantizable) {
+  for_each_module(input, [&](const ConfigGroups& config, const LinearModule& module) {
+    if (module.is_quantized || module.is_quantizable != is_quantizable ||
+        !takes_in(config, module.name))
+      return;
+    input.report_kind(*module.tensor, ErrorCode::kMismatch,
+                      fmt::format("is plain, but config_groups.{} takes it in (list it in ignore)",
+                                  config.target_of(module.name)->name));
+  });
+}
+
+/// Groups that some module is quantized by, by name; where a module is of another scheme,
+/// ct.targets says so.
+std::map<std::string, const ConfigGroup*> used_groups(const RuleInput& input) {
+  std::map<std::string, const ConfigGroup*> used;
+  for_each_module(input, [&](const ConfigGroups& config, const LinearModule& module) {
+    if (!module.is_quantized || config.is_ignored(module.name)) return;
+    const ConfigGroup* group = config.target_of(module.name);
+    if (group != nullptr && group->scheme == module.tensor->encoding.scheme)
+      used.emplace(group->name, group);
+  });
+  return used;
+}
+
+void group_keys(const RuleInput& input) {
+  const auto require_known = [&](const Json& object, std::span<const std::string_view> known,
+                                 const std::string& where) {
+    for (const auto& [key, value] : object.items()) {
+      if (is_in(known, key)) continue;
+      input.report_config(
+          ErrorCode::kUnsupported,
+          fmt::format("{} has a key '{}' that loaders refuse (remove it)", where, key));
+    }
+  };
+  for (const ConfigGroup& group : groups_of(input)) {
+    const std::string where = fmt::format("config_groups.{}", group.name);
+    require_known(*group.json, kGroupKeys, where);
+    for (const std::string_view key : kArgumentObjects) {
+      const Json& arguments = config_member(*group.json, key);
+      if (arguments.is_object())
+        require_known(arguments, kArgumentKeys, fmt::format("{}.{}", where, key));
+    }
+  }
+}
+
+void format_known(const RuleInput& input) {
+  const auto judge = [&](const std::string& format, const std::string& where) {
+    if (format.empty() || is_known_format(format)) return;
+    input.report_config(ErrorCode::kUnsupported,
+                        fmt::format("{} is '{}', which no loader knows", where, format));
+  };
+  judge(top_format(input), "quantization_config.format");
+  for (const ConfigGroup& group : groups_of(input))
+    judge(group.format, fmt::format("config_groups.{}.format", group.name));
+}
+
+void format_agrees(const RuleInput& input) {
+  const std::string top = top_format(input);
+  std::vector<std::string> formats;
+  for (const ConfigGroup& group : groups_of(input)) {
+    if (!group.format.empty()) formats.push_back(group.format);
+    // A group that names none has that of the whole.
+    const std::string& format = group.format.empty() ? top : group.format;
+    if (!group.scheme || !is_known_format(format) || format_fits(*group.scheme, format)) continue;
+    input.report_config(
+        ErrorCode::kMismatch,
+        fmt::format("config_groups.{} is in format {}, but its weights are {}: {}", group.name,
+                    format, scheme_facts(*group.scheme).name, compressed_format(*group.scheme)));
+  }
+  std::sort(formats.begin(), formats.end());
+  formats.erase(std::unique(formats.begin(), formats.end()), formats.end());
+  if (formats.empty() || !is_known_format(top)) return;
+  const std::string wanted = formats.size() == 1 ? formats.front() : std::string(kMixed);
+  if (top == wanted || top == kMixed) return;
+  input.report_config(
+      ErrorCode::kMismatch,
+      fmt::format("quantization_config.format is {}, its groups make it {}", top, wanted));
+}
+
+void targets(const RuleInput& input) {
+  for (const std::string& fault : input.facts.group_faults())
+    input.report_config(ErrorCode::kCorrupt, "quantization_config " + fault);
+  for_each_module(input, [&](const ConfigGroups& config, const LinearModule& module) {
+    if (!module.is_quantized) return;
+    std::string fault = group_fault(config, module.name, module.tensor->encoding.scheme);
+    if (!fault.empty()) input.report_kind(*module.tensor, ErrorCode::kMismatch, std::move(fault));
+  });
+}
+
+void ignore_quantizable(const RuleInput& input) {
+  report_taken_in(input, true);
+}
+
+void ignore_never_quantized(const RuleInput& input) {
+  report_taken_in(input, false);
+}
+
+void mtp_names(const RuleInput& input) {
+  for_each_module(input, [&](const ConfigGroups& config, const LinearModule& module) {
+    if (module.mtp_name.empty()) return;
+    // What is wrong under the stored name has been said.
+    if (module.is_quantized) {
+      const SchemeId scheme = module.tensor->encoding.scheme;
+      const std::string fault = group_fault(config, module.mtp_name, scheme);
+      if (fault.empty() || !group_fault(config, module.name, scheme).empty()) return;
+      input.report_kind(*module.tensor, ErrorCode::kMismatch,
+                        fmt::format("as '{}' {}", module.mtp_name, fault));
+    } else if (module.is_quantizable && takes_in(config, module.mtp_name) &&
+               !takes_in(config, module.name)) {
+      input.report_kind(
+          *module.tensor, ErrorCode::kMismatch,
+          fmt::format("is plain, but not ignored as '{}' (ignore both names)", module.mtp_name));
+    }
+  });
+}
+
+void static_input_scale(const RuleInput& input) {
+  for_each_module(input, [&](const ConfigGroups& config, const LinearModule& module) {
+    if (!module.is_quantized || config.is_ignored(module.name)) return;
+    const ConfigGroup* group = config.target_of(module.name);
+    if (group == nullptr || group->activations != Activations::kStatic ||
+        input.part_of(*module.tensor, Part::kInputScale) != nullptr)
+      return;
+    input.report_kind(
+        *module.tensor, ErrorCode::kMissingTensor,
+        fmt::format("has no input scale, but the activations of config_groups.{} are static",
+                    group->name));
+  });
+}
+
+void activations(const RuleInput& input) {
+  for (const auto& [name, group] : used_groups(input)) {
+    const std::string fault = activations_fault(*group);
+    if (fault.empty()) continue;
+    input.report_config(
+        ErrorCode::kMismatch,
+        fmt::format("config_groups.{}.input_activations: no loader of {} computes so ({})", name,
+                    scheme_facts(*group->scheme).name, fault));
+  }
+}
+
+void arguments(const RuleInput& input) {
+  for (const auto& [name, group] : used_groups(input)) {
+    for (const std::string& fault : argument_faults(*group))
+      input.report_config(ErrorCode::kMismatch, fmt::format("config_groups.{}.{}", name, fault));
+  }
+}
+
+void transforms(const RuleInput& input) {
+  const Json* block = input.facts.quantization();
+  if (block == nullptr) return;
+  for (const char* key : {"sparsity_config", "transform_config"}) {
+    const Json& value = config_member(*block, key);
+    if (says_nothing(value) || config_member(value, "format") == "dense") continue;
+    // A transform without groups transforms nothing.
+    const Json& groups = config_member(value, "config_groups");
+    if (groups.is_object() && groups.empty()) continue;
+    input.report_config(
+        ErrorCode::kUnsupported,
+        fmt::format("quantization_config.{} is {}: loaders would change the weights", key,
+                    config_text(value)));
+  }
+}
+
+void joined_scales(const RuleInput& input) {
+  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
+    if (!is_quantized(tensor) || !is_joined_number(PartShape::kOne, tensor.rule)) continue;
+    tensor.encoding.stored.for_each([&](Part, std::uint32_t index) {
+      const StoredTensor& stored = input.checkpoint.stored()[index];
+      if (stored.shape != Shape{1}) return;
+      input.report_kind(tensor, stored, ErrorCode::kShapeMismatch,
+                        "has shape [1], and SGLang 0.5.23 joins it with the one of q_a_proj or "
+                        "kv_a_proj into a parameter of one number (shape [] loads)");
+    });
+  }
+}
+
+constexpr std::string_view kCt = "compressed-tensors";
+
+constexpr std::array kRules = {
+    LoaderRule{"ct.scale-shape", kCt, "all", kError,
+               "scales have the dimensions of the parameter that they are copied into",
+               part_shapes},
+    LoaderRule{"ct.config-group-keys", kCt, "all", kError,
+               "groups of config_groups, and the arguments in them, have known keys only",
+               group_keys},
+    LoaderRule{"ct.format-known", kCt, "all", kError,
+               "formats are ones that compressed-tensors defines", format_known},
+    LoaderRule{"ct.format-agrees", kCt, "all", kError,
+               "the format of a group is that of its weights' scheme, that of the whole follows",
+               format_agrees},
+    LoaderRule{"ct.targets", kCt, "all", kError,
+               "every quantized module is not ignored and first matches a target of its scheme",
+               targets},
+    LoaderRule{"ct.ignore", kCt, "all", kError,
+               "every plain module that engines build quantizable is ignored or matches no target",
+               ignore_quantizable},
+    LoaderRule{"ct.ignore-never-quantized", kCt,
+               "transformers and other engines that build them as Linear", kWarning,
+               "head, router, eh_proj and weights_proj are ignored or match no target",
+               ignore_never_quantized},
+    LoaderRule{"ct.mtp-names", kCt, "vLLM with speculative decoding", kWarning,
+               "modules of multi-token prediction layers match likewise behind mtp_block",
+               mtp_names},
+    LoaderRule{"ct.static-input-scale", kCt, "all", kError,
+               "weights whose activations are static have an input scale", static_input_scale},
+    LoaderRule{"ct.activations", kCt, "all", kError,
+               "input_activations are of a kind that loaders of the group's weights compute",
+               activations},
+    LoaderRule{"ct.arguments", kCt, "all", kError,
+               "arguments of weights are those of their scheme, and outputs are not quantized",
+               arguments},
+    LoaderRule{"ct.transforms", kCt, "all", kError,
+               "weights are not said to be sparse or transformed", transforms},
+    LoaderRule{"ct.joined-scales", kCt, "SGLang", kWarning,
+               "scales of q_a_proj and kv_a_proj that are one number have no dimensions",
+               joined_scales},
+    LoaderRule{"ct.plain-module", kCt, "all", kError,
+               "embedding, head, router, norms, eh_proj and weights_proj are not quantized",
+               plain_module, kAnyScheme, false, kIsAllowable},
+};
+
+}  // namespace
+
+const RuleTable kCompressedTensorsRules = kRules;
+
+}  // namespace ingot::formats

@@ -1,0 +1,191 @@
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+
+#include "check/rules/rule_values.h"
+#include "formats/config/config_meaning.h"
+#include "formats/container/safetensors.h"
+
+// Files and JSON in any dialect: what loaders open first, spellings that disagree, and words about
+// quantization that change what is computed.
+
+namespace ingot::formats {
+namespace {
+
+using enum Severity;
+
+struct DialectKeys {
+  std::string_view dialect;
+  std::array<std::string_view, 14> keys;
+};
+constexpr std::array kKnownKeys = {
+    DialectKeys{"deepseek",
+                {"quant_method", "fmt", "activation_scheme", "weight_block_size", "scale_fmt",
+                 "modules_to_not_convert", "ignored_layers", "expert_dtype", "dequantize"}},
+    DialectKeys{"compressed-tensors",
+                {"quant_method", "format", "config_groups", "ignore", "kv_cache_scheme",
+                 "quantization_status", "global_compression_ratio", "sparsity_config",
+                 "transform_config", "version"}},
+    DialectKeys{
+        "modelopt",
+        {"quant_method", "quant_algo", "group_size", "config_groups", "ignore", "exclude_modules",
+         "kv_cache_scheme", "kv_cache_quant_algo", "quantized_layers", "producer", "has_zero_point",
+         "pre_quant_scale", "quantization", "moe_quant_algo"}},
+};
+
+void metadata_format(const RuleInput& input) {
+  constexpr std::string_view kRemedy = "write the file again with {\"format\":\"pt\"}";
+  constexpr std::array<std::string_view, 4> kFormats = {"pt", "tf", "flax", "mlx"};
+  const Checkpoint& checkpoint = input.checkpoint;
+  for (std::uint32_t i = 0; i < checkpoint.files().size(); ++i) {
+    const SourceFile& file = checkpoint.files()[i];
+    if (file.data_start == 0) continue;  // no header to be read: the structure has said so
+    const SafetensorsHeader header =
+        parse_safetensors_header(checkpoint.header_bytes(i), file.n_bytes, file.name);
+    const auto format = std::find_if(header.metadata.begin(), header.metadata.end(),
+                                     [](const auto& entry) { return entry.first == "format"; });
+    if (format == header.metadata.end()) {
+      input.report_file(file.name, ErrorCode::kNotFound,
+                        fmt::format("__metadata__ has no format ({})", kRemedy));
+    } else if (std::find(kFormats.begin(), kFormats.end(), format->second) == kFormats.end()) {
+      input.report_file(file.name, ErrorCode::kUnsupported,
+                        fmt::format("__metadata__.format is '{}' ({})", format->second, kRemedy));
+    }
+  }
+}
+
+void entry_point(const RuleInput& input) {
+  constexpr const char* kIndex = "model.safetensors.index.json";
+  // An index that cannot be read is there all the same.
+  if (input.checkpoint.has_index() || input.checkpoint.has_file(kIndex)) return;
+  const auto files = input.checkpoint.files();
+  if (files.size() == 1 && files[0].name == "model.safetensors") return;
+  input.report_file(kIndex, ErrorCode::kNotFound,
+                    "is missing, and there is no single model.safetensors instead");
+}
+
+void no_adapter(const RuleInput& input) {
+  constexpr std::string_view kAdapter = "adapter_config.json";
+  const auto& files = input.checkpoint.side_files();
+  if (std::none_of(files.begin(), files.end(),
+                   [&](const SideFile& file) { return file.path == kAdapter; }))
+    return;
+  input.report_file(
+      kAdapter, ErrorCode::kMismatch,
+      "makes readers look for another model, of which this were a change (remove it)");
+}
+
+void contradiction(const RuleInput& input) {
+  const ConfigMeaning meaning(input.checkpoint.config().raw);
+  for (const std::string& sentence : meaning.contradictions())
+    input.report_config(ErrorCode::kMismatch, sentence);
+}
+
+void known_keys(const RuleInput& input) {
+  const Json* block = input.facts.quantization();
+  const auto row = std::find_if(kKnownKeys.begin(), kKnownKeys.end(), [&](const DialectKeys& keys) {
+    return keys.dialect == input.dialect().name;
+  });
+  if (block == nullptr || row == kKnownKeys.end() || input.said() == nullptr) return;
+  // Other methods than the dialects' have keys of their own, and are refused elsewhere.
+  const std::string& method = input.said()->quant_method;
+  const bool is_known_method = method == row->dialect || method == "fp8" ||
+                               method == "blockwise_int8" || method.starts_with("modelopt");
+  if (!is_known_method) return;
+  for (const auto& [key, value] : block->items()) {
+    if (value.is_null() || key.empty() ||
+        std::find(row->keys.begin(), row->keys.end(), key) != row->keys.end())
+      continue;
+    input.report_config(ErrorCode::kUnsupported,
+                        fmt::format("quantization_config has a key '{}' ({}) that this version "
+                                    "does not know",
+                                    key, config_text(value)));
+  }
+}
+
+void input_scale_range(const RuleInput& input) {
+  constexpr float kFar = 4096;
+  struct Scale {
+    const LogicalTensor* tensor;
+    const StoredTensor* stored;
+    float value;
+  };
+  std::vector<const TensorRule*> kinds;  // in the order in which they are first seen
+  std::unordered_map<const TensorRule*, std::vector<Scale>> by_kind;
+  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
+    const StoredTensor* stored = input.part_of(tensor, Part::kInputScale);
+    if (stored == nullptr) continue;
+    const std::optional<float> value = first_scale(input.checkpoint, *stored);
+    if (!value) continue;
+    if (is_bad_scale(*value)) {
+      input.report_at(*stored, ErrorCode::kBadScale,
+                      fmt::format("is {}; it must be finite and above zero", *value));
+      continue;
+    }
+    std::vector<Scale>& sisters = by_kind[tensor.rule];
+    if (sisters.empty()) kinds.push_back(tensor.rule);
+    sisters.push_back({&tensor, stored, *value});
+  }
+  for (const TensorRule* kind : kinds) {
+    const std::vector<Scale>& scales = by_kind[kind];
+    if (scales.size() < 3) continue;
+    std::vector<float> values;
+    for (const Scale& scale : scales) values.push_back(scale.value);
+    const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+    std::nth_element(values.begin(), middle, values.end());
+    for (const auto& [tensor, stored, value] : scales) {
+      if (value / *middle < kFar && value / *middle > 1 / kFar) continue;
+      input.report_kind(*tensor, *stored, ErrorCode::kBadScale,
+                        fmt::format("is {:.3g}, while the median of its {} sisters is {:.3g} "
+                                    "(calibrate again)",
+                                    value, scales.size() - 1, *middle));
+    }
+  }
+}
+
+constexpr std::array kRules = {
+    LoaderRule{"container.metadata-format", "", "transformers 4", kWarning,
+               "__metadata__.format of every file is pt, tf, flax or mlx", metadata_format},
+    LoaderRule{"container.entry-point", "", "all", kError,
+               "there is an index, or one file named model.safetensors", entry_point},
+    LoaderRule{"container.no-adapter", "", "transformers", kError,
+               "no adapter_config.json stands beside the weights of a whole model", no_adapter},
+    LoaderRule{"config.contradiction", "", "one reader or another", kError,
+               "spellings of one thing agree, and derived keys are what they are derived from",
+               contradiction},
+    LoaderRule{"quantized.known-keys", "", "one reader or another", kWarning,
+               "quantization_config has known keys only", known_keys},
+    LoaderRule{"quantized.cache-scales", "", "vLLM, SGLang", kError,
+               "a quantized cache of keys and values has its scales stored", cache_scales,
+               kAnyScheme, false, false, std::nullopt, /*except=*/"modelopt"},
+    LoaderRule{"quantized.input-scale-range", "", "all", kError,
+               "input scales are above zero, and within 2^12 of the median of their kind",
+               input_scale_range, kAnyScheme, kReadsValues},
+};
+
+}  // namespace
+
+const RuleTable kConfigRules = kRules;
+
+void cache_scales(const RuleInput& input) {
+  const auto stored = input.checkpoint.stored();
+  if (std::any_of(stored.begin(), stored.end(), [](const StoredTensor& tensor) {
+        const std::string_view name = tensor.name;
+        return name.ends_with(".k_scale") || name.ends_with(".v_scale") ||
+               name.ends_with(".kv_cache_scale");
+      }))
+    return;
+  const auto judge = [&](const Json& object, std::string_view file) {
+    const std::string words = cache_words(object);
+    if (words.empty()) return;
+    input.report_file(file, ErrorCode::kMissingTensor,
+                      fmt::format("{}, but no scales of a key-value cache are stored (k_scale, "
+                                  "v_scale): it would be cut to 8 bits under scale 1",
+                                  words));
+  };
+  if (const Json* block = input.facts.quantization()) judge(*block, "config.json");
+  judge(input.checkpoint.description(), input.dialect().description_file);
+}
+
+}  // namespace ingot::formats

@@ -1,0 +1,212 @@
+#include <algorithm>
+#include <array>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "check/rules/rule_values.h"
+
+// How engines build their modules: what they refuse of schemes and activations, what they never
+// build quantized, what they fuse, and where ranks of tensor parallelism cut.
+
+namespace ingot::formats {
+namespace {
+
+using enum Severity;
+
+void report_limit(const RuleInput& input, const EngineLimitsMet::Met& met) {
+  const EngineLimit& limit = *met.limit;
+  const std::string activations =
+      limit.activations ? fmt::format(" with {} activations", activations_name(*limit.activations))
+                        : "";
+  const std::string others = met.count == 1 ? "" : fmt::format(" (so are {} more)", met.count - 1);
+  const std::string weight =
+      fmt::format("is {}{}{}", scheme_facts(limit.scheme).name, activations, others);
+  const std::string_view engine = engine_name(limit.engine);
+  input.report(violation(ErrorCode::kUnsupported, "", met.first,
+                         limit.option.empty()
+                             ? fmt::format("{}, which {} refuses: {} (it loads {})", weight, engine,
+                                           limit.reason, limit.instead)
+                             : fmt::format("{}, which {} loads with {} only: {}", weight, engine,
+                                           limit.option, limit.reason)));
+}
+
+void refused_by_all(const RuleInput& input) {
+  const EngineLimitsMet& limits = input.facts.engine_limits();
+  if (!limits.is_refused_by_all()) return;
+  for (const EngineLimitsMet::Met& met : limits.met()) {
+    if (met.limit->option.empty()) report_limit(input, met);
+  }
+}
+
+void refused_by_one(const RuleInput& input) {
+  const EngineLimitsMet& limits = input.facts.engine_limits();
+  const bool is_told = limits.is_refused_by_all();
+  for (const EngineLimitsMet::Met& met : limits.met()) {
+    if (met.limit->engine == input.row.engine && (!is_told || !met.limit->option.empty()))
+      report_limit(input, met);
+  }
+}
+
+/// The name of the module above the one that holds the weight.
+std::string parent_of(const LogicalTensor& tensor) {
+  const std::size_t last = tensor.name.rfind('.');
+  const std::size_t module = last == std::string::npos ? last : tensor.name.rfind('.', last - 1);
+  return module == std::string::npos ? std::string() : tensor.name.substr(0, module);
+}
+
+std::string_view fused_name(Fuse fuse) {
+  switch (fuse) {
+    case Fuse::kQaKva:
+      return "/qkv_a";
+    case Fuse::kGateUp:
+      return "/gate_up";
+    case Fuse::kQkv:
+      return "/qkv";
+    default:
+      return {};
+  }
+}
+
+void fused_scheme(const RuleInput& input) {
+  std::map<std::string, const LogicalTensor*> first_of;
+  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
+    if (tensor.rule == nullptr) continue;
+    const std::string module = fused_module(tensor);
+    if (module.empty()) continue;
+    const LogicalTensor* first = first_of.try_emplace(module, &tensor).first->second;
+    if (first->encoding.scheme == tensor.encoding.scheme) continue;
+    input.report(violation(ErrorCode::kMismatch,
+                           input.checkpoint.files()[input.codes_of(tensor).file].name, tensor.name,
+                           fmt::format("is {}, but is fused with '{}', which is {}",
+                                       facts_of(tensor).name, first->name, facts_of(*first).name)));
+  }
+}
+
+void fused_global(const RuleInput& input) {
+  struct First {
+    const LogicalTensor* tensor;
+    float global;
+  };
+  std::map<std::string, First> first_of;
+  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
+    const StoredTensor* stored = input.part_of(tensor, Part::kGlobal);
+    const std::string_view name = tensor.rule == nullptr ? "" : fused_name(tensor.rule->fuse);
+    if (name.empty() || stored == nullptr) continue;
+    const std::optional<float> global = first_scale(input.checkpoint, *stored);
+    if (!global || is_bad_scale(*global)) continue;  // nvfp4.global-values has said so
+    // Experts have one each: the module above is the expert.
+    const auto [entry, is_new] =
+        first_of.try_emplace(parent_of(tensor).append(name), First{&tensor, *global});
+    const First& first = entry->second;
+    if (is_new || first.global == *global) continue;
+    input.report_at(*stored, ErrorCode::kMismatch,
+                    fmt::format("is {}, that of '{}', with which it is fused, is {}: loaders keep "
+                                "one of them for both (quantize them together)",
+                                *global, first.tensor->name, first.global));
+  }
+}
+
+/// What a rank's share of a dimension must be a multiple of, and the size of the dimension.
+struct CutDimension {
+  std::uint64_t size = 0, step = 1;
+  std::string_view word;
+
+  [[nodiscard]] bool can_be_cut(std::uint64_t ranks) const {
+    return size % ranks == 0 && size / ranks % step == 0;
+  }
+};
+
+std::optional<CutDimension> cut_dimension(const LogicalTensor& tensor) {
+  if (tensor.rule == nullptr || tensor.shape.size() < 2) return std::nullopt;
+  const SchemeFacts& scheme = facts_of(tensor);
+  switch (tensor.rule->cut) {
+    case Cut::kColumn: {
+      // Groups of columns do not mind where rows are cut.
+      std::uint64_t rows = tensor.shape[tensor.shape.size() - 2];
+      if (tensor.rule->role == Role::kExpertsGateUp) rows /= 2;
+      return CutDimension{.size = rows,
+                          .step = scheme.group_rows > 1 ? tensor.encoding.block_rows : 1,
+                          .word = "rows"};
+    }
+    case Cut::kRow:
+      return CutDimension{.size = tensor.shape.back(),
+                          .step = scheme.group_cols > 1 ? tensor.encoding.block_cols : 1,
+                          .word = "columns"};
+    default:
+      return std::nullopt;
+  }
+}
+
+void cut_at_group_edge(const RuleInput& input) {
+  const std::uint64_t ranks = input.options.tensor_parallel;
+  // A rank's weights have been cut already.
+  if (ranks < 2 || input.checkpoint.slicing() != nullptr) return;
+  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
+    const std::optional<CutDimension> dimension = cut_dimension(tensor);
+    if (!is_quantized(tensor) || !dimension || dimension->step == 0 || dimension->can_be_cut(ranks))
+      continue;
+    std::uint64_t largest = std::min(ranks - 1, std::max<std::uint64_t>(dimension->size, 1));
+    while (largest > 1 && !dimension->can_be_cut(largest)) --largest;
+    input.report_kind(
+        tensor, ErrorCode::kShapeMismatch,
+        fmt::format("has {} {}, which {} ranks cannot cut at multiples of {} (at most {}; experts "
+                    "are not cut under expert parallelism)",
+                    dimension->size, dimension->word, ranks, dimension->step, largest));
+  }
+}
+
+constexpr std::array kRules = {
+    LoaderRule{"engine.refused-by-all", "", "vLLM, SGLang", kError,
+               "vLLM or SGLang loads every weight in its scheme, with its activations",
+               refused_by_all, kAnyScheme, false, kIsAllowable},
+    LoaderRule{"engine.refused-by-vllm", "", "vLLM", kWarning,
+               "vLLM loads every weight in its scheme, with its activations", refused_by_one,
+               kAnyScheme, false, kIsAllowable, Engine::kVllm},
+    LoaderRule{"engine.refused-by-sglang", "", "SGLang", kWarning,
+               "SGLang loads every weight in its scheme, with its activations", refused_by_one,
+               kAnyScheme, false, kIsAllowable, Engine::kSglang},
+    LoaderRule{"fused.scheme", "", "all", kError, "weights that a loader fuses have one scheme",
+               fused_scheme},
+    LoaderRule{"nvfp4.fused-global", "", "vLLM, SGLang", kError,
+               "weights that a loader fuses have one global scale", fused_global, kAnyScheme,
+               kReadsValues},
+    LoaderRule{"cut.group-edge", "", "vLLM, SGLang", kWarning,
+               "ranks of tensor parallelism, when their number is given, cut at the edges of "
+               "groups that share a scale",
+               cut_at_group_edge},
+};
+
+}  // namespace
+
+const RuleTable kEngineRules = kRules;
+
+void plain_module(const RuleInput& input) {
+  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
+    if (tensor.rule == nullptr || !is_quantized(tensor) ||
+        can_be_quantized(input.dialect(), *tensor.rule))
+      continue;
+    input.report_kind(
+        tensor, ErrorCode::kDtypeMismatch,
+        fmt::format("is {}, but loaders build this module unquantized", facts_of(tensor).name));
+  }
+}
+
+std::string fused_module(const LogicalTensor& tensor) {
+  std::string parent = parent_of(tensor);
+  switch (tensor.rule->role) {
+    case Role::kAttentionBias:
+      return {};  // added, never multiplied: it stays plain
+    case Role::kExpertGate:
+    case Role::kExpertUp:
+      return parent.substr(0, parent.rfind('.')) + "/w13";
+    case Role::kExpertDown:
+      return parent.substr(0, parent.rfind('.')) + "/w2";
+    default:
+      break;
+  }
+  const std::string_view name = fused_name(tensor.rule->fuse);
+  return name.empty() ? std::string() : parent.append(name);
+}
+
+}  // namespace ingot::formats

@@ -1,0 +1,255 @@
+#include <algorithm>
+#include <charconv>
+#include <set>
+#include <unordered_map>
+#include <unordered_set>
+
+#include <fmt/format.h>
+
+#include "check/rules/rule_input.h"
+#include "formats/checkpoint/part_names.h"
+#include "formats/records/rank_holdings.h"
+
+// What the config promises of the model: every tensor, in its shape, and no other.
+
+namespace ingot::formats {
+namespace {
+
+using enum Severity;
+
+constexpr std::size_t kNamesShown = 8;
+
+// Why a promised tensor is missed; each has its own row.
+enum class Gap : std::uint8_t { kMtpLayer, kMtpTensor, kIndexer, kCorrectionBias, kExpert, kOther };
+
+bool is_stacked(const TensorRule& rule) {
+  return rule.presence == Presence::kStacked;
+}
+
+bool is_indexer(Role role) {
+  switch (role) {
+    case Role::kIndexerQ:
+    case Role::kIndexerK:
+    case Role::kIndexerKNorm:
+    case Role::kIndexerWeights:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// What is here, by name and by layer.
+struct Present {
+  std::unordered_set<std::string> names;   // of weights, whatever their codes are called
+  std::set<std::uint32_t> layers;          // with at least one tensor
+  std::set<std::uint32_t> stacked_layers;  // with experts in one tensor
+};
+
+// `X.weight` for the codes `X.weight_packed`.
+std::string weight_name(std::string_view stored) {
+  for (const std::string_view suffix : packed_suffixes()) {
+    if (!stored.ends_with(suffix)) continue;
+    return fmt::format("{}.weight", stored.substr(0, stored.size() - suffix.size()));
+  }
+  return std::string(stored);
+}
+
+Present list_present(const Checkpoint& checkpoint) {
+  Present present;
+  // A tensor that could not be understood (no scale, say) is still not missing.
+  const NameGrammar grammar(checkpoint.family(), checkpoint.config());
+  for (const StoredTensor& tensor : checkpoint.stored()) {
+    std::string name = weight_name(tensor.name);
+    const auto match = grammar.match(name);
+    present.names.insert(std::move(name));
+    if (match && match->layer) present.layers.insert(*match->layer);
+  }
+  for (const LogicalTensor& tensor : checkpoint.tensors()) {
+    present.names.insert(tensor.name);
+    if (!tensor.layer) continue;
+    present.layers.insert(*tensor.layer);
+    if (tensor.rule != nullptr && is_stacked(*tensor.rule))
+      present.stacked_layers.insert(*tensor.layer);
+  }
+  return present;
+}
+
+Gap gap_of(const ExpectedTensor& tensor, const ModelConfig& config, const Present& present) {
+  if (tensor.layer && *tensor.layer >= config.num_hidden_layers) {
+    return present.layers.contains(*tensor.layer) ? Gap::kMtpTensor : Gap::kMtpLayer;
+  }
+  if (is_indexer(tensor.rule->role)) return Gap::kIndexer;
+  if (tensor.rule->role == Role::kRouterBias) return Gap::kCorrectionBias;
+  if (is_routed_expert(tensor.rule->role)) return Gap::kExpert;
+  return Gap::kOther;
+}
+
+std::vector<std::string> missing_names(const Checkpoint& checkpoint, Gap gap) {
+  std::vector<std::string> missing;
+  const ModelConfig& config = checkpoint.config();
+  const Present present = list_present(checkpoint);
+  std::optional<RankHoldings> holdings;
+  if (const SlicingRecord* slicing = checkpoint.slicing()) holdings.emplace(*slicing, config);
+  const auto visit = [&](const ExpectedTensor& tensor, bool stacked) {
+    if (holdings && holdings->of(*tensor.rule, tensor.layer, tensor.expert) != Holding::kPromised)
+      return;
+    const bool in_stacked_layer = tensor.layer && present.stacked_layers.contains(*tensor.layer);
+    const bool wanted =
+        is_routed_expert(tensor.rule->role) ? in_stacked_layer == stacked : !stacked;
+    if (!wanted || present.names.contains(tensor.name)) return;
+    if (checkpoint.may_have_lost(tensor.name)) return;
+    if (gap_of(tensor, config, present) == gap) missing.push_back(tensor.name);
+  };
+  for (const bool stacked : {false, true}) {
+    if (stacked && present.stacked_layers.empty()) break;
+    for_each_expected(checkpoint.family(), config, stacked,
+                      [&](const ExpectedTensor& tensor) { visit(tensor, stacked); });
+  }
+  return missing;
+}
+
+std::string list_text(const std::vector<std::string>& names) {
+  std::string text;
+  for (std::size_t i = 0; i < names.size() && i < kNamesShown; ++i) {
+    text += fmt::format("{}{}", i == 0 ? "" : ", ", names[i]);
+  }
+  if (names.size() > kNamesShown) text += fmt::format(" and {} more", names.size() - kNamesShown);
+  return text;
+}
+
+void report_missing(const RuleInput& input, Gap gap, const char* remedy = "") {
+  // Without any weights there is nothing to compare the promises with.
+  if (input.checkpoint.stored().empty()) return;
+  const std::vector<std::string> missing = missing_names(input.checkpoint, gap);
+  if (missing.empty()) return;
+  input.report(
+      violation(ErrorCode::kMissingTensor, "", missing.front(),
+                fmt::format("{} promised by config.json missing: {}{}",
+                            missing.size() == 1 ? std::string("1 tensor is")
+                                                : fmt::format("{} tensors are", missing.size()),
+                            list_text(missing), remedy)));
+}
+
+// The number in `...experts.17...`, if there is one.
+std::optional<std::uint64_t> expert_number(std::string_view name) {
+  constexpr std::string_view kMarker = ".experts.";
+  const std::size_t marker = name.find(kMarker);
+  if (marker == std::string_view::npos) return std::nullopt;
+  const char* begin = name.data() + marker + kMarker.size();
+  std::uint64_t number = 0;
+  const auto [end, error] = std::from_chars(begin, name.data() + name.size(), number);
+  if (error != std::errc() || end == begin) return std::nullopt;
+  return number;
+}
+
+void report_shapes(const RuleInput& input, bool stacked) {
+  // Slices have been compared with their records, and those with the config (rank_slices.h).
+  if (input.checkpoint.slicing() != nullptr) return;
+  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
+    if (tensor.rule == nullptr || is_stacked(*tensor.rule) != stacked) continue;
+    if (tensor.rule->any_shape) continue;
+    const Shape wanted = rule_shape(*tensor.rule, input.checkpoint.config());
+    if (tensor.shape == wanted) continue;
+    const std::string& file = input.checkpoint.files()[input.codes_of(tensor).file].name;
+    input.findings.add(tensor.rule,
+                       violation(ErrorCode::kShapeMismatch, file, tensor.name,
+                                 fmt::format("has shape {}, config.json promises {}",
+                                             shape_text(tensor.shape), shape_text(wanted))));
+  }
+}
+
+void expert_ids(const RuleInput& input) {
+  report_missing(input, Gap::kExpert);
+  const std::uint64_t n_experts = input.checkpoint.config().n_routed_experts;
+  if (input.checkpoint.family().rules.empty()) return;
+  std::vector<std::string> extra;
+  for (const StoredTensor& tensor : input.checkpoint.stored()) {
+    if (const auto number = expert_number(tensor.name); number && *number >= n_experts)
+      extra.push_back(tensor.name);
+  }
+  if (extra.empty()) return;
+  std::sort(extra.begin(), extra.end());
+  input.report(violation(
+      ErrorCode::kUnknownTensor, "", extra.front(),
+      fmt::format("experts beyond the {} of config.json: {}", n_experts, list_text(extra))));
+}
+
+void stacked_shape(const RuleInput& input) {
+  report_shapes(input, true);
+}
+
+void correction_bias(const RuleInput& input) {
+  report_missing(input, Gap::kCorrectionBias);
+}
+
+void correction_bias_dtype(const RuleInput& input) {
+  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
+    if (tensor.rule == nullptr || tensor.rule->role != Role::kRouterBias) continue;
+    const DType dtype = input.codes_of(tensor).dtype;
+    if (tensor.rule->synth_dtype != DType::kF32 || dtype == DType::kF32) continue;
+    input.report_at(input.codes_of(tensor), ErrorCode::kDtypeMismatch,
+                    fmt::format("is {}, loaders keep it in F32", dtype_name(dtype)));
+  }
+}
+
+void indexer_complete(const RuleInput& input) {
+  report_missing(input, Gap::kIndexer);
+}
+
+void indexer_k_scheme(const RuleInput& input) {
+  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
+    if (tensor.rule == nullptr || tensor.rule->role != Role::kIndexerK) continue;
+    const SchemeId scheme = tensor.encoding.scheme;
+    if (scheme == SchemeId::kFp8Block || scheme == SchemeId::kBf16) continue;
+    input.report_kind(tensor, ErrorCode::kMismatch,
+                      fmt::format("is {}; joined with weights_proj it must be fp8-block or bf16",
+                                  facts_of(tensor).name));
+  }
+}
+
+void mtp_present(const RuleInput& input) {
+  report_missing(input, Gap::kMtpLayer, " (set num_nextn_predict_layers to what is here)");
+}
+
+void mtp_complete(const RuleInput& input) {
+  report_missing(input, Gap::kMtpTensor);
+}
+
+void model_complete(const RuleInput& input) {
+  report_missing(input, Gap::kOther);
+}
+
+void model_shape(const RuleInput& input) {
+  report_shapes(input, false);
+}
+
+constexpr std::array kRules = {
+    LoaderRule{"moe.expert-ids", "", "all", kError,
+               "every mixture layer has the experts 0 to E-1, whole, and no others", expert_ids},
+    LoaderRule{"moe.stacked-shape", "", "all", kError,
+               "stacked experts are [E, 2I, H] and [E, H, I]", stacked_shape},
+    LoaderRule{"router.correction-bias", "", "all", kError,
+               "with topk_method noaux_tc every router has its e_score_correction_bias",
+               correction_bias},
+    LoaderRule{"router.correction-bias-dtype", "", "vLLM, SGLang", kWarning,
+               "e_score_correction_bias is F32 where the release has it so", correction_bias_dtype},
+    LoaderRule{"indexer.complete", "", "all", kError,
+               "every layer of a sparse-attention model has its indexer", indexer_complete},
+    LoaderRule{"indexer.k-scheme", "", "vLLM", kWarning,
+               "indexer.wk, which is joined with weights_proj, is fp8-block or bf16",
+               indexer_k_scheme},
+    LoaderRule{"mtp.present", "", "vLLM, SGLang with speculative decoding", kWarning,
+               "the layers that num_nextn_predict_layers promises are there", mtp_present},
+    LoaderRule{"mtp.complete", "", "vLLM, SGLang with speculative decoding", kError,
+               "a multi-token prediction layer that is there is whole", mtp_complete},
+    LoaderRule{"model.complete", "", "all", kError,
+               "every tensor that the config promises is there", model_complete},
+    LoaderRule{"model.shape", "", "all", kError,
+               "every tensor has the shape that the config promises", model_shape},
+};
+
+}  // namespace
+
+const RuleTable kModelRules = kRules;
+
+}  // namespace ingot::formats

@@ -1,0 +1,315 @@
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "check/rules/rule_input.h"
+#include "formats/config/config_meaning.h"
+#include "formats/dialect/modelopt_algos.h"
+
+// ModelOpt: hf_quant_config.json, and the block in config.json that says the same.
+
+namespace ingot::formats {
+namespace {
+
+using enum Severity;
+
+constexpr const char* kFile = "hf_quant_config.json";
+
+// Loaders know these too; this version reads no weights of them.
+constexpr std::array<std::string_view, 3> kOtherAlgos = {"FP8_PB_WO", "MXFP8", kModeloptMixed};
+constexpr std::array<std::string_view, 4> kAlgosOfSglang = {"FP8", "NVFP4", "W4A16_NVFP4",
+                                                            kModeloptMixed};
+
+bool is_known_algo(std::string_view name) {
+  return find_modelopt_algo(name) != nullptr ||
+         std::find(kOtherAlgos.begin(), kOtherAlgos.end(), name) != kOtherAlgos.end();
+}
+
+/// What says how the model is quantized, and where it stands.
+struct Statement {
+  explicit Statement(const Json* json, bool is_in_config = false)
+      : object(json),
+        file(is_in_config ? "config.json" : kFile),
+        list(is_in_config ? "ignore" : "exclude_modules"),
+        block(json == nullptr ? Json::object() : *json, &ignored_faults) {}
+
+  const Json* object;  ///< null: there is none
+  const char* file;
+  const char* list;
+  std::vector<std::string> ignored_faults;  // modelopt.required-keys says what matters of them
+  ModeloptBlock block;
+};
+
+Statement file_of(const RuleInput& input) {
+  const Json& inner = config_member(input.checkpoint.description(), "quantization");
+  return Statement(inner.is_object() ? &inner : nullptr);
+}
+
+Statement block_of(const RuleInput& input) {
+  return Statement(input.facts.quantization(), true);
+}
+
+/// What engines read: the file where there is one.
+Statement statement_of(const RuleInput& input) {
+  return input.checkpoint.description().is_object() ? file_of(input) : block_of(input);
+}
+
+/// Reports modules that engines build quantizable and that the statement leaves out in this way.
+void report_modules(const RuleInput& input, bool is_quantized, Exclusion exclusion,
+                    const char* message) {
+  const Statement statement = statement_of(input);
+  if (statement.object == nullptr) return;
+  for (const LinearModule& module : input.facts.modules()) {
+    if (module.is_quantizable && module.is_quantized == is_quantized &&
+        statement.block.exclusion_of(module.name) == exclusion)
+      input.report_kind(*module.tensor, ErrorCode::kMismatch, message);
+  }
+}
+
+void description_present(const RuleInput& input) {
+  if (input.checkpoint.description().is_object()) return;
+  input.report_file(kFile, ErrorCode::kNotFound,
+                    "is missing: config.json alone says how the weights are quantized");
+}
+
+void required_keys(const RuleInput& input) {
+  const Statement statement = statement_of(input);
+  if (statement.object == nullptr) {
+    if (input.checkpoint.description().is_object())
+      input.report_file(kFile, ErrorCode::kNotFound, "has no section 'quantization'");
+    return;
+  }
+  const auto require = [&](const char* key) {
+    if (!statement.object->contains(key))
+      input.report_file(statement.file, ErrorCode::kNotFound, fmt::format("has no '{}'", key));
+  };
+  const std::string& algo = statement.block.algo_name();
+  require("quant_algo");
+  require(statement.list);
+  if (algo == kModeloptMixed) require("quantized_layers");
+  if (std::string_view(statement.file) != kFile) return;  // the block has neither
+  require("kv_cache_quant_algo");
+  if (algo.find("NVFP4") != std::string::npos) require("group_size");
+}
+
+void exclude_not_empty(const RuleInput& input) {
+  const Statement statement = statement_of(input);
+  if (statement.object == nullptr) return;
+  const auto list = statement.object->find(statement.list);
+  if (list == statement.object->end() || (list->is_array() && !list->empty())) return;
+  input.report_file(statement.file, ErrorCode::kNotFound,
+                    fmt::format("has an empty '{}' (name lm_head)", statement.list));
+}
+
+void quant_algo(const RuleInput& input) {
+  const Statement statement = statement_of(input);
+  if (statement.object == nullptr || !statement.object->contains("quant_algo")) return;
+  const std::string& name = statement.block.algo_name();
+  if (!is_known_algo(name)) {
+    input.report_file(statement.file, ErrorCode::kUnsupported,
+                      fmt::format("says quant_algo '{}', which no loader knows", name));
+    return;
+  }
+  if (name == kModeloptMixed) return;
+  const ModeloptAlgo* algo = find_modelopt_algo(name);
+  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
+    const SchemeId scheme = tensor.encoding.scheme;
+    if (!is_quantized(tensor) || (algo != nullptr && scheme == algo->scheme)) continue;
+    // What no row holds has been said.
+    if (find_spelling(input.dialect(), scheme) == nullptr) continue;
+    input.report_kind(tensor, ErrorCode::kMismatch,
+                      fmt::format("is {}, but {} says quant_algo {}", facts_of(tensor).name,
+                                  statement.file, name));
+  }
+}
+
+void algo_of_sglang(const RuleInput& input) {
+  const Statement statement = statement_of(input);
+  const std::string& name = statement.block.algo_name();
+  const bool is_of_sglang =
+      std::find(kAlgosOfSglang.begin(), kAlgosOfSglang.end(), name) != kAlgosOfSglang.end();
+  if (!is_known_algo(name) || is_of_sglang) return;
+  input.report_file(statement.file, ErrorCode::kUnsupported,
+                    fmt::format("says quant_algo {}, SGLang 0.5.23 knows {}", name,
+                                fmt::join(kAlgosOfSglang, ", ")));
+}
+
+void exclude_quantized(const RuleInput& input) {
+  report_modules(input, true, Exclusion::kWhole,
+                 "is quantized, but the list of excluded modules takes it in");
+}
+
+void exclude_inside(const RuleInput& input) {
+  report_modules(input, true, Exclusion::kInside,
+                 "is quantized, but an excluded module's name is part of its own");
+}
+
+void exclude_plain(const RuleInput& input) {
+  report_modules(input, false, Exclusion::kNone,
+                 "is plain, but no excluded module matches it (list it)");
+}
+
+void exclude_plain_whole(const RuleInput& input) {
+  report_modules(input, false, Exclusion::kInside,
+                 "is plain, but no excluded module matches the whole of its name (add a '*')");
+}
+
+void mtp_head(const RuleInput& input) {
+  const Statement statement = statement_of(input);
+  if (statement.object == nullptr) return;
+  const ModuleList& excluded = statement.block.excluded();
+  for (const LinearModule& module : input.facts.modules()) {
+    const std::string alias = mtp_head_alias(module.name);
+    if (alias.empty() || module.is_quantized || excluded.covers_for_any(alias)) continue;
+    // What is wrong under the stored name has been said.
+    if (!excluded.covers_for_any(module.name)) continue;
+    input.report_kind(
+        *module.tensor, ErrorCode::kMismatch,
+        fmt::format("is plain, but not excluded as '{}' (exclude both names)", alias));
+  }
+}
+
+void input_scale(const RuleInput& input) {
+  const Statement statement = statement_of(input);
+  const ModeloptAlgo* algo = find_modelopt_algo(statement.block.algo_name());
+  if (algo == nullptr || algo->activations != Activations::kStatic) return;
+  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
+    if (tensor.encoding.scheme != algo->scheme ||
+        input.part_of(tensor, Part::kInputScale) != nullptr)
+      continue;
+    input.report_kind(tensor, ErrorCode::kMissingTensor,
+                      fmt::format("has no input_scale, which loaders of {} multiply by (supply "
+                                  "activation scales)",
+                                  algo->name));
+  }
+}
+
+void judge_group(const RuleInput& input, const Json& group, const ModeloptAlgo& algo,
+                 const std::string& where) {
+  const auto require = [&](const char* owner, const char* key, const Json& wanted) {
+    const Json& value = config_member(config_member(group, owner), key);
+    if (value.is_null() || value == wanted) return;
+    input.report_config(ErrorCode::kMismatch,
+                        fmt::format("{}.{}.{} is {}, but quant_algo {} means {}", where, owner, key,
+                                    config_text(value), algo.name, config_text(wanted)));
+  };
+  for (const char* owner : {"weights", "input_activations"}) {
+    require(owner, "num_bits", scheme_facts(algo.scheme).code_bits);
+    require(owner, "type", "float");
+    require(owner, "symmetric", true);
+    if (algo.group_size != 0) require(owner, "group_size", algo.group_size);
+  }
+  require("weights", "dynamic", false);
+  require("input_activations", "dynamic", algo.activations == Activations::kDynamic);
+  const bool has_inputs = config_member(group, "input_activations").is_object();
+  if (has_inputs == (algo.activations != Activations::kWeightOnly)) return;
+  input.report_config(
+      ErrorCode::kMismatch,
+      fmt::format("{} has {}input_activations, but quant_algo {} {} them", where,
+                  has_inputs ? "" : "no ", algo.name, has_inputs ? "leaves out" : "quantizes"));
+}
+
+void arguments(const RuleInput& input) {
+  for (const Statement& statement : {file_of(input), block_of(input)}) {
+    if (statement.object == nullptr) continue;
+    const auto refuse = [&](std::string message) {
+      input.report_file(statement.file, ErrorCode::kMismatch, std::move(message));
+    };
+    for (const char* key : {"has_zero_point", "pre_quant_scale"}) {
+      const Json& value = config_member(*statement.object, key);
+      if (!says_nothing(value))
+        refuse(fmt::format("{} is {}, but there are no such tensors", key, config_text(value)));
+    }
+    const ModeloptAlgo* algo = find_modelopt_algo(statement.block.algo_name());
+    if (algo == nullptr) continue;
+    const Json& size = config_member(*statement.object, "group_size");
+    if (!says_nothing(size) && size != algo->group_size) {
+      refuse(fmt::format("group_size is {}, but quant_algo {} means {}", config_text(size),
+                         algo->name, algo->group_size));
+    }
+    const Json& groups = config_member(*statement.object, "config_groups");
+    if (!groups.is_object()) continue;
+    for (const auto& [name, group] : groups.items())
+      judge_group(input, group, *algo, fmt::format("config_groups.{}", name));
+  }
+}
+
+void statements_agree(const RuleInput& input) {
+  const Statement file = file_of(input);
+  const Statement block = block_of(input);
+  if (file.object == nullptr || block.object == nullptr) return;
+  const auto differ = [&](const char* in_block, const char* in_file) {
+    input.report_config(
+        ErrorCode::kMismatch,
+        fmt::format("quantization_config.{} is {}, but {} in hf_quant_config.json is {}: engines "
+                    "read one or the other",
+                    in_block, config_text(config_member(*block.object, in_block)), in_file,
+                    config_text(config_member(*file.object, in_file))));
+  };
+  for (const char* key : {"quant_algo", "group_size"}) {
+    const Json& a = config_member(*block.object, key);
+    const Json& b = config_member(*file.object, key);
+    if (!a.is_null() && !b.is_null() && a != b) differ(key, key);
+  }
+  const bool cache_in_block = !config_member(*block.object, "kv_cache_scheme").is_null();
+  const bool cache_in_file = !config_member(*file.object, "kv_cache_quant_algo").is_null();
+  if (cache_in_block != cache_in_file) differ("kv_cache_scheme", "kv_cache_quant_algo");
+  if (!block.object->contains("ignore") || !file.object->contains("exclude_modules")) return;
+  for (const LinearModule& module : input.facts.modules()) {
+    const bool is_in_block = block.block.excluded().covers_for_all(module.name);
+    if (is_in_block == file.block.excluded().covers_for_all(module.name)) continue;
+    input.report_kind(*module.tensor, ErrorCode::kMismatch,
+                      fmt::format("is left out by {} alone: engines read config.json's ignore or "
+                                  "hf_quant_config.json's exclude_modules",
+                                  is_in_block ? "config.json" : kFile));
+  }
+}
+
+constexpr std::string_view kModelopt = "modelopt";
+
+constexpr std::array kRules = {
+    LoaderRule{"modelopt.scale-shape", kModelopt, "all", kError,
+               "scales have the dimensions of the parameter that they are copied into",
+               part_shapes},
+    LoaderRule{"modelopt.description-present", kModelopt, "SGLang, TensorRT-LLM", kWarning,
+               "hf_quant_config.json is there", description_present},
+    LoaderRule{"modelopt.required-keys", kModelopt, "all", kError,
+               "quant_algo, kv_cache_quant_algo, group_size and exclude_modules are there",
+               required_keys},
+    LoaderRule{"modelopt.exclude-not-empty", kModelopt, "SGLang", kWarning,
+               "exclude_modules is not empty", exclude_not_empty},
+    LoaderRule{"modelopt.quant-algo", kModelopt, "all", kError,
+               "quant_algo is known, and is that of the weights", quant_algo},
+    LoaderRule{"modelopt.algo-of-sglang", kModelopt, "SGLang", kWarning,
+               "quant_algo is FP8, NVFP4, W4A16_NVFP4 or MIXED_PRECISION", algo_of_sglang},
+    LoaderRule{"modelopt.exclude-quantized", kModelopt, "all", kError,
+               "no quantized module matches an excluded one", exclude_quantized},
+    LoaderRule{"modelopt.exclude-inside", kModelopt, "vLLM", kWarning,
+               "no quantized module's name holds that of an excluded one", exclude_inside},
+    LoaderRule{"modelopt.exclude-plain", kModelopt, "all", kError,
+               "every plain module that engines build quantizable is excluded", exclude_plain},
+    LoaderRule{"modelopt.exclude-plain-whole", kModelopt, "SGLang", kWarning,
+               "every plain module is excluded by a match of its whole name", exclude_plain_whole},
+    LoaderRule{"modelopt.mtp-head", kModelopt, "vLLM with speculative decoding", kWarning,
+               "a plain head of a multi-token prediction layer is excluded without shared_head too",
+               mtp_head},
+    LoaderRule{"modelopt.plain-module", kModelopt, "all", kError,
+               "embedding, head, router, norms, eh_proj and weights_proj are not quantized",
+               plain_module, kAnyScheme, false, kIsAllowable},
+    LoaderRule{"modelopt.input-scale", kModelopt, "all", kError,
+               "under NVFP4 and FP8 every quantized weight has an input_scale", input_scale},
+    LoaderRule{"modelopt.cache-scales", kModelopt, "vLLM, SGLang", kWarning,
+               "a quantized cache of keys and values has its scales stored", cache_scales},
+    LoaderRule{"modelopt.arguments", kModelopt, "all", kError,
+               "group_size, config_groups and the like are those of quant_algo", arguments},
+    LoaderRule{"modelopt.statements-agree", kModelopt, "one reader or another", kError,
+               "config.json and hf_quant_config.json say the same", statements_agree},
+};
+
+}  // namespace
+
+const RuleTable kModeloptRules = kRules;
+
+}  // namespace ingot::formats

@@ -1,0 +1,263 @@
+#include <algorithm>
+#include <array>
+#include <map>
+#include <unordered_map>
+
+#include <fmt/format.h>
+
+#include "check/rules/rule_input.h"
+
+// Ascend: quant_model_description.json gives every tensor a type.
+
+namespace ingot::formats {
+namespace {
+
+using enum Severity;
+
+constexpr const char* kFile = "quant_model_description.json";
+
+// Keys that are no tensors.
+constexpr std::array<std::string_view, 10> kFacts = {
+    "model_quant_type",   "version",          "group_size",    "metadata",
+    "optional",           "kv_cache_type",    "kv_quant_type", "fa_quant_type",
+    "indexer_quant_type", "reduce_quant_type"};
+
+constexpr std::string_view kFloat = "FLOAT";
+constexpr std::string_view kStatic = "W8A8";
+constexpr std::string_view kDynamic = "W8A8_DYNAMIC";
+constexpr std::string_view kBoth = "W8A8_MIX";
+
+struct Type {
+  std::string_view name;
+  std::optional<SchemeId> scheme;  ///< of quantized weights that we read
+};
+constexpr std::array kTypes = {
+    Type{kFloat, std::nullopt},
+    Type{kStatic, SchemeId::kInt8Channel},
+    Type{kDynamic, SchemeId::kInt8Channel},
+    Type{kBoth, SchemeId::kInt8Channel},
+    Type{"W8A16", SchemeId::kInt8Channel},
+    Type{"W16A16S", std::nullopt},
+    Type{"W8A8_MXFP8", std::nullopt},
+    Type{"WFP8AFP8_DYNAMIC", std::nullopt},
+    Type{"W4A8_DYNAMIC", std::nullopt},
+    Type{"W4A8_MXFP", std::nullopt},
+    Type{"W4A4_DYNAMIC", std::nullopt},
+    Type{"W4A4_MXFP4", std::nullopt},
+    Type{"W4A16", std::nullopt},
+};
+
+const Type* find_type(std::string_view name) {
+  for (const Type& type : kTypes) {
+    if (type.name == name) return &type;
+  }
+  return nullptr;
+}
+
+/// The description by tensor. JSON objects here are lists in the order of the file, and this one
+/// has a line per tensor, so looking names up in it would take the square of their number.
+class TensorTypes {
+ public:
+  explicit TensorTypes(const RuleInput& input) : input_(input) {
+    const Json& description = input.checkpoint.description();
+    if (!description.is_object()) return;
+    for (const auto& [key, value] : description.items()) types_.emplace(key, &value);
+  }
+  [[nodiscard]] bool has(const std::string& name) const { return types_.contains(name); }
+  /// The type of a weight, or empty.
+  [[nodiscard]] std::string of(const LogicalTensor& tensor) const {
+    const auto found = types_.find(input_.codes_of(tensor).name);
+    return found != types_.end() && found->second->is_string() ? found->second->get<std::string>()
+                                                               : std::string();
+  }
+
+ private:
+  const RuleInput& input_;
+  std::unordered_map<std::string, const Json*> types_;
+};
+
+void description_present(const RuleInput& input) {
+  const auto tensors = input.checkpoint.tensors();
+  const bool is_of_ascend =
+      std::any_of(tensors.begin(), tensors.end(), [](const LogicalTensor& tensor) {
+        return tensor.encoding.stored.has(Part::kOffset) ||
+               tensor.encoding.stored.has(Part::kDeqScale);
+      });
+  // Under a quantization_config they are parts of another dialect, or none.
+  if (!is_of_ascend || input.said() != nullptr || input.checkpoint.has_file(kFile)) return;
+  input.report_file(kFile, ErrorCode::kNotFound,
+                    "is missing, but there are weights as msmodelslim writes them (is it called by "
+                    "another name?)");
+}
+
+void no_quantization_config(const RuleInput& input) {
+  const QuantizationConfig* said = input.said();
+  if (said == nullptr || said->quant_method.empty() || !input.checkpoint.has_file(kFile)) return;
+  input.report_config(ErrorCode::kMismatch,
+                      fmt::format("has quant_method {} beside {}, which then is not read (remove "
+                                  "quantization_config)",
+                                  said->quant_method, kFile));
+}
+
+void model_type(const RuleInput& input) {
+  const Json& description = input.checkpoint.description();
+  if (description.is_object() && !description.value("model_quant_type", Json()).is_string())
+    input.report_file(kFile, ErrorCode::kNotFound, "has no model_quant_type");
+}
+
+void description_complete(const RuleInput& input) {
+  if (!input.checkpoint.description().is_object()) return;
+  const TensorTypes types(input);
+  std::uint64_t n = 0;
+  const StoredTensor* first = nullptr;
+  for (const StoredTensor& tensor : input.checkpoint.stored()) {
+    if (types.has(tensor.name)) continue;
+    if (n++ == 0) first = &tensor;
+  }
+  if (n == 0) return;
+  input.report_at(*first, ErrorCode::kNotFound,
+                  fmt::format("is not in {} ({} in all; list every tensor)", kFile,
+                              n == 1 ? std::string("1 tensor") : fmt::format("{} tensors", n)));
+}
+
+void types_known(const RuleInput& input) {
+  const Json& description = input.checkpoint.description();
+  if (!description.is_object()) return;
+  std::map<std::string, std::pair<std::string, std::uint64_t>> unknown;  // type: first key, count
+  for (const auto& [key, value] : description.items()) {
+    if (std::find(kFacts.begin(), kFacts.end(), key) != kFacts.end()) continue;
+    const std::string type = value.is_string() ? value.get<std::string>() : value.dump();
+    if (value.is_string() && find_type(type) != nullptr) continue;
+    ++unknown.try_emplace(type, key, 0).first->second.second;
+  }
+  for (const auto& [type, where] : unknown) {
+    input.report(violation(
+        ErrorCode::kUnsupported, kFile, where.first,
+        fmt::format("is of type '{}', which no loader knows ({} in all)", type, where.second)));
+  }
+}
+
+void types_agree(const RuleInput& input) {
+  const TensorTypes types(input);
+  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
+    const std::string name = types.of(tensor);
+    const Type* type = find_type(name);
+    if (type == nullptr) continue;  // other rows say so
+    const bool is_agreed =
+        is_quantized(tensor) ? type->scheme == tensor.encoding.scheme : type->name == kFloat;
+    if (is_agreed) continue;
+    input.report_kind(
+        tensor, ErrorCode::kMismatch,
+        fmt::format("is {}, but of type {} in {}", facts_of(tensor).name, name, kFile));
+  }
+}
+
+void fused_types(const RuleInput& input) {
+  const TensorTypes types(input);
+  std::map<std::string, const LogicalTensor*> first_of;
+  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
+    if (tensor.rule == nullptr) continue;
+    const std::string module = fused_module(tensor);
+    const std::string type = types.of(tensor);
+    if (module.empty() || type.empty()) continue;
+    const LogicalTensor* first = first_of.try_emplace(module, &tensor).first->second;
+    // Another type of the same scheme; schemes are fused.scheme's matter.
+    const std::string other = types.of(*first);
+    if (other == type || first->encoding.scheme != tensor.encoding.scheme) continue;
+    input.report_at(
+        input.codes_of(tensor), ErrorCode::kMismatch,
+        fmt::format("is of type {}, but is fused with '{}' of type {}", type, first->name, other));
+  }
+}
+
+void static_parts(const RuleInput& input) {
+  struct Need {
+    std::string_view type, name;
+    Part part;
+  };
+  constexpr std::array<Need, 9> kNeeds = {{{kStatic, "input_scale", Part::kInputScale},
+                                           {kStatic, "input_offset", Part::kInputOffset},
+                                           {kStatic, "quant_bias", Part::kQuantBias},
+                                           {kStatic, "deq_scale", Part::kDeqScale},
+                                           {kDynamic, "weight_scale", Part::kScale},
+                                           {kBoth, "input_scale", Part::kInputScale},
+                                           {kBoth, "quant_bias", Part::kQuantBias},
+                                           {kBoth, "deq_scale", Part::kDeqScale},
+                                           {kBoth, "weight_scale", Part::kScale}}};
+  const TensorTypes types(input);
+  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
+    if (!is_quantized(tensor)) continue;
+    const std::string type = types.of(tensor);
+    std::string missing;
+    for (const Need& need : kNeeds) {
+      if (need.type != type || tensor.encoding.stored.has(need.part)) continue;
+      missing += fmt::format("{}{}", missing.empty() ? "" : ", ", need.name);
+    }
+    if (missing.empty()) continue;
+    input.report_kind(tensor, ErrorCode::kMissingTensor,
+                      fmt::format("is of type {} and has no {}", type, missing));
+  }
+}
+
+void deq_scale_dtype(const RuleInput& input) {
+  const std::string& model = input.checkpoint.config().dtype;
+  if (model != "bfloat16" && model != "float16") return;
+  const DType wanted = model == "float16" ? DType::kI64 : DType::kF32;
+  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
+    const StoredTensor* scale = input.part_of(tensor, Part::kDeqScale);
+    if (scale == nullptr || scale->dtype == wanted) continue;
+    input.report_kind(tensor, *scale, ErrorCode::kDtypeMismatch,
+                      fmt::format("is {}, for a model in {} it must be {}",
+                                  dtype_name(scale->dtype), model, dtype_name(wanted)));
+  }
+}
+
+void kv_b_float(const RuleInput& input) {
+  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
+    if (tensor.rule == nullptr || tensor.rule->role != Role::kKvbProj || !is_quantized(tensor))
+      continue;
+    input.report_kind(
+        tensor, ErrorCode::kUnsupported,
+        fmt::format("is {}, but is taken apart at load and kept FLOAT by every recipe",
+                    facts_of(tensor).name));
+  }
+}
+
+constexpr std::string_view kModelslim = "modelslim";
+
+constexpr std::array kRules = {
+    LoaderRule{"modelslim.description-present", "", "all", kError,
+               "weights as msmodelslim writes them have a quant_model_description.json",
+               description_present},
+    LoaderRule{"modelslim.no-quantization-config", "", "all", kError,
+               "no quant_method stands in config.json beside quant_model_description.json",
+               no_quantization_config},
+    LoaderRule{"modelslim.model-type", kModelslim, "msmodelslim", kWarning,
+               "model_quant_type is there", model_type},
+    LoaderRule{"modelslim.description-complete", kModelslim, "all", kError,
+               "every stored tensor is in the description", description_complete},
+    LoaderRule{"modelslim.types-known", kModelslim, "all", kError,
+               "every type of the description is known", types_known},
+    LoaderRule{"modelslim.types-agree", kModelslim, "all", kError,
+               "a weight is quantized as its type says", types_agree},
+    LoaderRule{"modelslim.fused-types", kModelslim, "all", kError,
+               "weights that a loader fuses have one type", fused_types},
+    LoaderRule{"modelslim.static-parts", kModelslim, "all", kError,
+               "a weight has the parts that its type needs", static_parts},
+    LoaderRule{"modelslim.scale-shape", kModelslim, "all", kError,
+               "scales have the dimensions of the parameter that they are copied into",
+               part_shapes},
+    LoaderRule{"modelslim.deq-scale-dtype", kModelslim, "all", kError,
+               "deq_scale is F32 in BF16 models and I64 in F16 models", deq_scale_dtype},
+    LoaderRule{"modelslim.kv-b-float", kModelslim, "vLLM-Ascend, MindIE", kWarning,
+               "kv_b_proj is not quantized", kv_b_float},
+    LoaderRule{"modelslim.plain-module", kModelslim, "all", kError,
+               "embedding, head, router, norms, eh_proj and weights_proj are not quantized",
+               plain_module, kAnyScheme, false, kIsAllowable},
+};
+
+}  // namespace
+
+const RuleTable kModelslimRules = kRules;
+
+}  // namespace ingot::formats

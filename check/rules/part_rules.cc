@@ -1,0 +1,465 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "check/rules/rule_values.h"
+#include "formats/container/float8.h"
+
+// Parts of quantized weights: codes, scales and what else stands beside them, whatever the dialect;
+// and what the dialect's rows say of their names and shapes. What must be there, in which dtype and
+// shape, the structure knows: its recognition of encodings has judged it.
+
+namespace ingot::formats {
+namespace {
+
+using enum Severity;
+
+// DeepSeek's own names (`X.scale`) are in no row, and read by its own loader.
+bool has_native_names(const RuleInput& input, const LogicalTensor& tensor) {
+  const StoredTensor* scale = input.part_of(tensor, Part::kScale);
+  return scale != nullptr && scale->name.ends_with(".scale");
+}
+
+bool has_config(const Checkpoint& checkpoint) {
+  return checkpoint.config().quantization || checkpoint.description().is_object();
+}
+
+/// Quantized weights that the dialect's rows speak of. Without config or description the dialect is
+/// a guess, which quantized.config-present reports.
+template <typename Visit>
+void for_each_judged(const RuleInput& input, const Visit& visit) {
+  if (!has_config(input.checkpoint)) return;
+  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
+    if (is_quantized(tensor) && !has_native_names(input, tensor)) visit(tensor);
+  }
+}
+
+template <typename Visit>
+void for_each_about(const RuleInput& input, const Visit& visit) {
+  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
+    if (input.is_about(tensor.encoding.scheme)) visit(tensor);
+  }
+}
+
+bool is_held(const RuleInput& input, const LogicalTensor& tensor) {
+  return find_spelling(input.dialect(), tensor.encoding.scheme) != nullptr;
+}
+
+/// The row of a part of this tensor; `wanted` receives the names that it could have.
+const PartSpelling* part_row(const Dialect& dialect, const LogicalTensor& tensor, Part part,
+                             const std::string& stored, std::string& wanted) {
+  for (const SchemeSpelling& row : dialect.spellings) {
+    if (row.scheme != tensor.encoding.scheme) continue;
+    for (const PartSpelling& spelling : row.parts) {
+      if (spelling.part != part) continue;
+      wanted = part_name(spelling, tensor.name);
+      if (wanted == stored) return &spelling;
+    }
+  }
+  return nullptr;
+}
+
+/// What the structure said of these parts of the row's weights.
+void report_structure(const RuleInput& input, ErrorCode code, std::initializer_list<Part> parts) {
+  for (const PartFault& fault : input.facts.part_faults()) {
+    if (fault.error.code() == code && input.is_about(fault.scheme) &&
+        std::find(parts.begin(), parts.end(), fault.part) != parts.end())
+      input.report(finding_of(fault.error));
+  }
+}
+
+void code_dtype(const RuleInput& input) {
+  report_structure(input, ErrorCode::kUnsupported, {Part::kWeight});
+}
+
+void parts_present(const RuleInput& input) {
+  report_structure(input, ErrorCode::kMissingTensor, {Part::kWeight});
+}
+
+void part_dtypes(const RuleInput& input) {
+  report_structure(input, ErrorCode::kDtypeMismatch,
+                   {Part::kScale, Part::kGlobal, Part::kDeqScale});
+}
+
+void scale_shape(const RuleInput& input) {
+  report_structure(input, ErrorCode::kShapeMismatch, {Part::kScale, Part::kDeqScale});
+}
+
+// The structure takes exponents for a row or a tensor too, loaders for blocks and groups alone.
+void fp8_scale_shape(const RuleInput& input) {
+  scale_shape(input);
+  for_each_about(input, [&](const LogicalTensor& tensor) {
+    const StoredTensor& scale = *input.part_of(tensor, Part::kScale);
+    if (scale.dtype != DType::kF8E8M0 || facts_of(tensor).group_cols != 0) return;
+    input.report_at(scale, ErrorCode::kShapeMismatch,
+                    fmt::format("has shape {}, exponents are one per block or per 32 columns",
+                                shape_text(scale.shape)));
+  });
+}
+
+void global_shape(const RuleInput& input) {
+  report_structure(input, ErrorCode::kShapeMismatch, {Part::kGlobal});
+}
+
+// I8 alone may be a parameter, a table of numbers; as the weight of a linear layer it is none.
+void int8_scale_present(const RuleInput& input) {
+  parts_present(input);
+  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
+    const StoredTensor& stored = input.codes_of(tensor);
+    if (is_quantized(tensor) || stored.dtype != DType::kI8 || stored.shape.size() < 2 ||
+        !stored.name.ends_with(".weight"))
+      continue;
+    input.report_at(
+        stored, ErrorCode::kMissingTensor,
+        "is I8 and has no scale beside it (weight_scale, weight_scale_inv or deq_scale)");
+  }
+}
+
+void group_columns(const RuleInput& input) {
+  for_each_about(input, [&](const LogicalTensor& tensor) {
+    const std::uint64_t columns = facts_of(tensor).group_cols;
+    if (tensor.shape.back() % columns == 0) return;
+    input.report_kind(tensor, ErrorCode::kShapeMismatch,
+                      fmt::format("has {} columns, not a multiple of {} (leave it unquantized)",
+                                  tensor.shape.back(), columns));
+  });
+}
+
+void report_bad_values(const RuleInput& input, std::initializer_list<Part> parts) {
+  std::vector<const StoredTensor*> scales;
+  for_each_about(input, [&](const LogicalTensor& tensor) {
+    for (const Part part : parts) {
+      if (const StoredTensor* scale = input.part_of(tensor, part)) scales.push_back(scale);
+    }
+  });
+  report_odd_scales(input, scales, is_bad_scale, ErrorCode::kBadScale, [](const OddValues& odd) {
+    return fmt::format("{} of {} scales are not finite and positive, the first is {} at element {}",
+                       odd.n, odd.total, odd.value, odd.first);
+  });
+}
+
+void scale_values(const RuleInput& input) {
+  report_bad_values(input, {Part::kScale, Part::kDeqScale});
+}
+
+void global_values(const RuleInput& input) {
+  report_bad_values(input, {Part::kGlobal});
+}
+
+void block_of_128(const RuleInput& input) {
+  std::size_t count = 0;
+  const Encoding* first = nullptr;
+  for_each_about(input, [&](const LogicalTensor& tensor) {
+    const Encoding& encoding = tensor.encoding;
+    if (encoding.block_rows == 128 && encoding.block_cols == 128) return;
+    if (count++ == 0) first = &encoding;
+  });
+  if (first == nullptr) return;
+  // The config says it of all of them.
+  input.report_config(
+      ErrorCode::kUnsupported,
+      fmt::format("has {} weights in blocks of {} x {}, kernels are built for 128 x 128", count,
+                  first->block_rows, first->block_cols));
+}
+
+bool is_nan_code(std::byte code) {
+  return (code & std::byte{0x7F}) == std::byte{kE4m3Nan};
+}
+
+OddValues nan_codes(const StoredTensor& /*tensor*/, std::span<const std::byte> bytes) {
+  OddValues odd{.total = bytes.size()};
+  std::byte any{};
+  for (const std::byte code : bytes) any |= is_nan_code(code) ? std::byte{1} : std::byte{0};
+  if (any == std::byte{}) return odd;
+  odd.n = static_cast<std::uint64_t>(std::count_if(bytes.begin(), bytes.end(), is_nan_code));
+  odd.first = static_cast<std::uint64_t>(std::find_if(bytes.begin(), bytes.end(), is_nan_code) -
+                                         bytes.begin());
+  return odd;
+}
+
+void nan_code(const RuleInput& input) {
+  if (!input.options.deep) return;
+  // E4M3 scales are read in any case, by nvfp4.scale-values.
+  std::vector<const StoredTensor*> codes;
+  for_each_about(input, [&](const LogicalTensor& tensor) {
+    const StoredTensor& stored = input.codes_of(tensor);
+    if (input.checkpoint.has_data(stored.file)) codes.push_back(&stored);
+  });
+  report_odd(input, codes, nan_codes, ErrorCode::kNonFinite, [](const OddValues& odd) {
+    return fmt::format("holds {} NaN codes, the first at element {}", odd.n, odd.first);
+  });
+}
+
+void merged_partition(const RuleInput& input) {
+  for_each_about(input, [&](const LogicalTensor& tensor) {
+    if (tensor.rule == nullptr) return;
+    std::uint64_t rows = tensor.shape[tensor.shape.size() - 2];
+    switch (tensor.rule->role) {
+      case Role::kExpertsGateUp:
+        rows /= 2;
+        break;
+      case Role::kQProj:
+        // Without LoRA, MLA has a q_proj that nothing is merged with.
+        if (input.checkpoint.config().kv_lora_rank != 0) return;
+        break;
+      case Role::kQaProj:
+      case Role::kKProj:
+      case Role::kDenseGate:
+      case Role::kSharedGate:
+      case Role::kExpertGate:
+        break;
+      default:
+        return;
+    }
+    const std::uint64_t step = tensor.encoding.block_rows;
+    if (step == 0 || rows % step == 0) return;
+    input.report_kind(
+        tensor, ErrorCode::kShapeMismatch,
+        fmt::format("contributes {} rows to the fused module, which needs a multiple of {}", rows,
+                    step));
+  });
+}
+
+void global_convention(const RuleInput& input) {
+  const SchemeSpelling* row = find_spelling(input.dialect(), SchemeId::kNvfp4);
+  if (row == nullptr) return;
+  const auto verb = [](bool divides) { return divides ? "divides" : "multiplies"; };
+  for_each_about(input, [&](const LogicalTensor& tensor) {
+    const bool divides = tensor.encoding.global_divides;
+    if (divides == row->global_divides) return;
+    input.report_at(*input.part_of(tensor, Part::kGlobal), ErrorCode::kMismatch,
+                    fmt::format("by its name {} the weight, but in dialect {} the global scale {} "
+                                "it (convert to the dialect that is meant)",
+                                verb(divides), input.dialect().name, verb(row->global_divides)));
+  });
+}
+
+void reciprocal(const RuleInput& input) {
+  for_each_about(input, [&](const LogicalTensor& tensor) {
+    const StoredTensor& global = *input.part_of(tensor, Part::kGlobal);
+    const std::optional<float> stored = first_scale(input.checkpoint, global);
+    if (!stored || is_bad_scale(*stored)) return;
+    const float factor = tensor.encoding.global_divides ? 1 / *stored : *stored;
+    // A weight's largest magnitude is 1536 to 2688 times this: no model has such weights.
+    if (!(factor > 1)) return;
+    input.report_kind(tensor, global, ErrorCode::kBadScale,
+                      fmt::format("is {}, so that the largest weight would be above 1500; its "
+                                  "reciprocal is likely (the other convention's number)",
+                                  *stored));
+  });
+}
+
+/// Exponents are copied by value into the dtype that the dialect's row names.
+void exponent_dtype(const RuleInput& input) {
+  for_each_about(input, [&](const LogicalTensor& tensor) {
+    const StoredTensor& scale = *input.part_of(tensor, Part::kScale);
+    if (scale.dtype == DType::kU8) return;
+    input.report_kind(tensor, scale, ErrorCode::kDtypeMismatch,
+                      fmt::format("is {}, loaders copy it by value into U8 (write its bytes as U8)",
+                                  dtype_name(scale.dtype)));
+  });
+}
+
+void config_present(const RuleInput& input) {
+  if (!input.checkpoint.config().raw.is_object() || has_config(input.checkpoint)) return;
+  for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
+    // FP8 has a row of its own, and so has Ascend's description.
+    const StoredParts& parts = tensor.encoding.stored;
+    if (!is_quantized(tensor) || parts.has(Part::kOffset) || parts.has(Part::kDeqScale) ||
+        input.codes_of(tensor).dtype == DType::kF8E4M3 || has_native_names(input, tensor))
+      continue;
+    input.report_config(ErrorCode::kNotFound,
+                        fmt::format("has no quantization_config, but '{}' is {} (copy it from the "
+                                    "release)",
+                                    tensor.name, facts_of(tensor).name));
+    return;
+  }
+}
+
+void config_without_weights(const RuleInput& input) {
+  const Checkpoint& checkpoint = input.checkpoint;
+  if (checkpoint.tensors().empty() || input.said() == nullptr || input.said()->quant_method.empty())
+    return;
+  const Json* block = input.facts.quantization();
+  if (block != nullptr && block->value("format", Json()) == "dense") return;
+  // By dtype: codes that could not be understood are no sign of a cast.
+  const auto stored = checkpoint.stored();
+  const bool has_codes = std::any_of(stored.begin(), stored.end(), [](const StoredTensor& tensor) {
+    return tensor.shape.size() > 1 && dtype_bits(tensor.dtype) <= 8 && tensor.dtype != DType::kBool;
+  });
+  if (has_codes || is_part_of_model(checkpoint)) return;
+  input.report_config(ErrorCode::kMismatch,
+                      fmt::format("promises weights quantized by method {}, but none is (remove "
+                                  "quantization_config)",
+                                  input.said()->quant_method));
+}
+
+void scheme_held(const RuleInput& input) {
+  for_each_judged(input, [&](const LogicalTensor& tensor) {
+    if (is_held(input, tensor)) return;
+    input.report_kind(tensor, ErrorCode::kUnsupported,
+                      fmt::format("is {}, which loaders of {} cannot read", facts_of(tensor).name,
+                                  input.dialect().name));
+  });
+}
+
+void one_scheme(const RuleInput& input) {
+  if (input.dialect().holds_mixtures) return;
+  const LogicalTensor* first = nullptr;
+  for_each_judged(input, [&](const LogicalTensor& tensor) {
+    if (!is_held(input, tensor)) return;
+    if (first == nullptr) first = &tensor;
+    if (tensor.encoding.scheme == first->encoding.scheme) return;
+    input.findings.add(
+        nullptr,
+        violation_at(input.checkpoint, input.codes_of(tensor), ErrorCode::kUnsupported,
+                     fmt::format("is {}, '{}' is {}: loaders of {} read one scheme at a time",
+                                 facts_of(tensor).name, first->name, facts_of(*first).name,
+                                 input.dialect().name)));
+  });
+}
+
+void part_names(const RuleInput& input) {
+  for_each_judged(input, [&](const LogicalTensor& tensor) {
+    if (!is_held(input, tensor)) return;
+    tensor.encoding.stored.for_each([&](Part part, std::uint32_t index) {
+      const StoredTensor& stored = input.checkpoint.stored()[index];
+      std::string wanted;
+      // The global scale's name says what it means: nvfp4.global-convention.
+      if (part == Part::kGlobal ||
+          part_row(input.dialect(), tensor, part, stored.name, wanted) != nullptr)
+        return;
+      const std::string_view dialect = input.dialect().name;
+      input.report_kind(tensor, stored, ErrorCode::kMismatch,
+                        wanted.empty()
+                            ? fmt::format("is a part that {} in dialect {} does not have",
+                                          facts_of(tensor).name, dialect)
+                            : fmt::format("is called '{}' by loaders of {}", wanted, dialect));
+    });
+  });
+}
+
+bool has_exponents(const SchemeFacts& scheme) {
+  return scheme.scale_dtype == DType::kF8E8M0;
+}
+bool has_e4m3_codes(const SchemeFacts& scheme) {
+  return scheme.code == CodeKind::kE4m3;
+}
+bool is_fp8(const SchemeFacts& scheme) {
+  return has_e4m3_codes(scheme) && !has_exponents(scheme);
+}
+bool is_fp8_block(const SchemeFacts& scheme) {
+  return is_fp8(scheme) && scheme.group_rows > 1;
+}
+bool has_blocks(const SchemeFacts& scheme) {
+  return scheme.group_rows > 1;
+}
+bool is_int8(const SchemeFacts& scheme) {
+  return scheme.code == CodeKind::kInt8;
+}
+bool is_nvfp4(const SchemeFacts& scheme) {
+  return scheme.scale_dtype == DType::kF8E4M3;
+}
+
+constexpr std::array kRules = {
+    LoaderRule{"fp8.block-128", "", "vLLM and SGLang on DeepGEMM", kWarning,
+               "blocks that share a scale are 128 x 128", block_of_128, has_blocks},
+    LoaderRule{"fp8.weight-dtype", "", "all", kError, "FP8 weights are F8_E4M3", code_dtype,
+               has_e4m3_codes},
+    LoaderRule{"fp8.scale-present", "", "all", kError, "every FP8 weight has its scale",
+               parts_present, has_e4m3_codes},
+    LoaderRule{"fp8.scale-dtype", "", "all", kError,
+               "scales of FP8 weights are F32, BF16 or F8_E8M0", part_dtypes, has_e4m3_codes},
+    LoaderRule{
+        "fp8.scale-shape", "", "all", kError,
+        "the scale of an [N, K] weight is [ceil(N/rows), ceil(K/columns)], per row or one number",
+        fp8_scale_shape, has_e4m3_codes},
+    LoaderRule{"fp8.scale-values", "", "all", kError, "every scale is finite and positive",
+               scale_values, is_fp8, kReadsValues},
+    LoaderRule{"fp8.nan-code", "", "all", kError, "no FP8 weight holds a NaN code (with --deep)",
+               nan_code, has_e4m3_codes, kReadsValues},
+    LoaderRule{"fp8.merged-partition", "", "vLLM", kWarning,
+               "all but the last weight of a merged FP8 module end at a block's edge",
+               merged_partition, is_fp8_block},
+    LoaderRule{"int8.scale-present", "", "all", kError, "every INT8 weight has its scale",
+               int8_scale_present, is_int8},
+    LoaderRule{"int8.scale-dtype", "", "all", kError, "scales of INT8 weights are F32 or BF16",
+               part_dtypes, is_int8},
+    LoaderRule{"int8.scale-shape", "", "all", kError,
+               "the scale of an [N, K] weight is [N, 1], or a value per block", scale_shape,
+               is_int8},
+    LoaderRule{"int8.scale-values", "", "all", kError, "every scale is finite and positive",
+               scale_values, is_int8, kReadsValues},
+    LoaderRule{"nvfp4.parts", "", "all", kError,
+               "an NVFP4 weight has codes, block scales and a global scale", parts_present,
+               is_nvfp4},
+    LoaderRule{"nvfp4.dtypes", "", "all", kError,
+               "codes are U8, block scales F8_E4M3, the global scale F32", part_dtypes, is_nvfp4},
+    LoaderRule{"nvfp4.columns", "", "all", kError, "columns are a multiple of 16", group_columns,
+               is_nvfp4},
+    LoaderRule{"nvfp4.scale-shape", "", "all", kError,
+               "block scales of an [N, K] weight are [N, K/16]", scale_shape, is_nvfp4},
+    LoaderRule{"nvfp4.global-one-element", "", "all", kError, "a global scale is one number",
+               global_shape, is_nvfp4},
+    LoaderRule{"nvfp4.global-convention", "", "all", kError,
+               "the global scale is named as the dialect means it: weight_scale_2 multiplies, "
+               "weight_global_scale divides",
+               global_convention, is_nvfp4},
+    LoaderRule{"nvfp4.scale-values", "", "all", kError,
+               "every block scale is above zero and no NaN", scale_values, is_nvfp4, kReadsValues},
+    LoaderRule{"nvfp4.global-values", "", "all", kError,
+               "every global scale is finite and positive", global_values, is_nvfp4, kReadsValues},
+    LoaderRule{"nvfp4.reciprocal", "", "all", kWarning,
+               "no global scale makes weights beyond 1500, as the other convention's number does",
+               reciprocal, is_nvfp4, kReadsValues},
+    LoaderRule{"mx.columns", "", "all", kError,
+               "columns of MXFP4 and MXFP8 weights are a multiple of 32", group_columns,
+               has_exponents},
+    LoaderRule{"mx.scale-dtype", "compressed-tensors", "all", kError,
+               "exponents of MXFP4 and MXFP8 weights are U8", exponent_dtype, has_exponents},
+    LoaderRule{"mx.scale-values", "", "all", kError, "no exponent is the NaN 255", scale_values,
+               has_exponents, kReadsValues},
+    LoaderRule{"quantized.config-present", "deepseek", "all", kError,
+               "a checkpoint with quantized weights says so in config.json or a description file",
+               config_present},
+    LoaderRule{"quantized.config-without-weights", "", "all", kError,
+               "a quantization_config stands over quantized weights", config_without_weights,
+               kAnyScheme, false, false, std::nullopt, /*except=*/"deepseek"},
+    LoaderRule{"quantized.scheme-held", "", "all", kError,
+               "every weight is in a scheme that the dialect can hold", scheme_held},
+    LoaderRule{"quantized.one-scheme", "", "all", kError,
+               "one quantized scheme, where the dialect's loaders read one at a time", one_scheme,
+               kAnyScheme, false, false, std::nullopt, /*except=*/"modelopt"},
+    LoaderRule{"quantized.part-names", "", "all", kError,
+               "scales and other parts go by the dialect's names", part_names},
+};
+
+}  // namespace
+
+const RuleTable kPartRules = kRules;
+
+void part_shapes(const RuleInput& input) {
+  for_each_judged(input, [&](const LogicalTensor& tensor) {
+    const Encoding& encoding = tensor.encoding;
+    encoding.stored.for_each([&](Part part, std::uint32_t index) {
+      const StoredTensor& stored = input.checkpoint.stored()[index];
+      std::string unused;
+      const PartSpelling* row = part_row(input.dialect(), tensor, part, stored.name, unused);
+      if (row == nullptr || part == Part::kWeight) return;
+      const Shape wanted = part_shape(row->shape, encoding.scheme, tensor.shape,
+                                      {encoding.block_rows, encoding.block_cols});
+      const bool is_number = row->shape == PartShape::kOne || row->shape == PartShape::kScalar;
+      // [] and [1] are copied into each other; stacked matrices have a number each.
+      if (stored.shape == wanted ||
+          (is_number && (element_count(stored.shape) == 1 || tensor.shape.size() > 2)))
+        return;
+      input.report_kind(tensor, stored, ErrorCode::kShapeMismatch,
+                        fmt::format("has shape {}, loaders copy it into {}",
+                                    shape_text(stored.shape), shape_text(wanted)));
+    });
+  });
+}
+
+}  // namespace ingot::formats

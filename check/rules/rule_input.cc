@@ -1,0 +1,263 @@
+#include "check/rules/rule_input.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "formats/base/error.h"
+#include "formats/checkpoint/encoding_recognition.h"
+#include "formats/config/config_meaning.h"
+#include "formats/dialect/source_activations.h"
+
+namespace ingot::formats {
+namespace {
+
+const StoredTensor* find_part(const Checkpoint& checkpoint, const StoredParts& parts, Part part) {
+  return parts.has(part) ? &checkpoint.stored()[parts[part]] : nullptr;
+}
+
+/// For which scheme these parts are most likely meant, whatever is wrong with them.
+SchemeId likely_scheme(const Checkpoint& checkpoint, const StoredParts& parts) {
+  const DType codes = checkpoint.stored()[parts.weight()].dtype;
+  const StoredTensor* scale = find_part(checkpoint, parts, Part::kScale);
+  if (is_float8(codes)) return SchemeId::kFp8Block;
+  if (parts.has(Part::kGlobal)) return SchemeId::kNvfp4;
+  const bool has_exponents =
+      scale != nullptr && (scale->dtype == DType::kF8E8M0 || scale->dtype == DType::kU8);
+  if (has_exponents) return SchemeId::kMxfp4;
+  return codes == DType::kI8 ? SchemeId::kInt8Channel : SchemeId::kNvfp4;
+}
+
+std::array<std::uint64_t, 2> block_of(const Checkpoint& checkpoint) {
+  try {
+    return fp8_block_size(checkpoint.config());
+  } catch (const Error&) {
+    return {128, 128};  // the structure has said what is wrong with the config
+  }
+}
+
+bool is_understood(const Checkpoint& checkpoint) {
+  std::size_t n_parts = 0;
+  for (const LogicalTensor& tensor : checkpoint.tensors())
+    tensor.encoding.stored.for_each([&](Part, std::uint32_t) { ++n_parts; });
+  return n_parts == checkpoint.stored().size();
+}
+
+std::vector<PartFault> find_part_faults(const Checkpoint& checkpoint) {
+  // Nearly always, and then names need not be sorted.
+  if (is_understood(checkpoint)) return {};
+  const auto stored = checkpoint.stored();
+  const StoredNames names(stored);
+  const auto& quantization = checkpoint.config().quantization;
+  const RecognitionInput input{
+      .stored = stored,
+      .names = names,
+      .files = checkpoint.files(),
+      .block = block_of(checkpoint),
+      .quant_method = quantization ? std::string_view(quantization->quant_method) : "",
+      .names_are_known = !checkpoint.family().rules.empty()};
+  ErrorList errors;
+  std::vector<StoredParts> refused;
+  recognise_encodings(input, errors, &refused);
+  struct Owner {
+    SchemeId scheme;
+    Part part;
+  };
+  std::unordered_map<std::string_view, Owner> owner_of;
+  for (const StoredParts& parts : refused) {
+    const SchemeId scheme = likely_scheme(checkpoint, parts);
+    parts.for_each([&](Part part, std::uint32_t index) {
+      owner_of.try_emplace(stored[index].name, Owner{scheme, part});
+    });
+  }
+  std::vector<PartFault> faults;
+  for (const Error& error : errors.errors()) {
+    if (const auto owner = owner_of.find(error.tensor()); owner != owner_of.end())
+      faults.push_back({error, owner->second.scheme, owner->second.part});
+  }
+  return faults;
+}
+
+constexpr std::string_view kWeight = ".weight";
+
+bool is_other_linear(const LogicalTensor& tensor) {
+  if (tensor.rule == nullptr) {
+    const std::string_view name = tensor.name;
+    return tensor.shape.size() == 2 && name.ends_with(kWeight) && !name.ends_with("norm.weight") &&
+           name.find("embed") == std::string_view::npos;
+  }
+  switch (tensor.rule->role) {
+    case Role::kHead:
+    case Role::kRouter:
+    case Role::kIndexerWeights:
+    case Role::kMtpProj:
+    case Role::kMtpHead:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// vLLM puts the decoder of a multi-token prediction layer one level deeper.
+std::string mtp_name_of(std::string_view module, std::uint32_t layer) {
+  const std::string prefix = fmt::format("model.layers.{}.", layer);
+  if (!module.starts_with(prefix)) return {};
+  const std::string_view rest = module.substr(prefix.size());
+  if (std::string head = mtp_head_alias(module); !head.empty()) return head;
+  if (!rest.starts_with("self_attn.") && !rest.starts_with("mlp.")) return {};
+  return fmt::format("{}mtp_block.{}", prefix, rest);
+}
+
+std::vector<LinearModule> find_modules(const Checkpoint& checkpoint) {
+  const ModelConfig& config = checkpoint.config();
+  std::vector<LinearModule> modules;
+  for (const LogicalTensor& tensor : checkpoint.tensors()) {
+    LinearModule module;
+    module.is_quantized = is_quantized(tensor);
+    module.is_quantizable =
+        module.is_quantized ||
+        (tensor.rule != nullptr && is_quantized_by_silence(checkpoint.dialect(), *tensor.rule));
+    if (!module.is_quantizable && !is_other_linear(tensor)) continue;
+    if (!module.is_quantized && tensor.encoding.scheme == SchemeId::kRaw) continue;
+    module.name = tensor.name;
+    if (tensor.name.ends_with(kWeight)) module.name.resize(tensor.name.size() - kWeight.size());
+    module.tensor = &tensor;
+    if (tensor.layer && config.num_hidden_layers != 0 && *tensor.layer >= config.num_hidden_layers)
+      module.mtp_name = mtp_name_of(module.name, *tensor.layer);
+    modules.push_back(std::move(module));
+  }
+  return modules;
+}
+
+EngineLimitsMet find_limits(const Checkpoint& checkpoint) {
+  EngineLimitsMet met(checkpoint.dialect());
+  // These engines load no slices.
+  if (checkpoint.slicing() != nullptr) return met;
+  std::optional<SourceActivations> activations;
+  try {
+    activations.emplace(checkpoint.config(), checkpoint.dialect(), checkpoint.description());
+  } catch (const Error&) {
+    return met;  // lists that cannot be read have rows of their own
+  }
+  for (const LogicalTensor& tensor : checkpoint.tensors()) {
+    if (!is_quantized(tensor)) continue;
+    met.add({.name = tensor.name,
+             .rule = tensor.rule,
+             .scheme = tensor.encoding.scheme,
+             .activations = activations->of(tensor.name, tensor.encoding)});
+  }
+  return met;
+}
+
+}  // namespace
+
+Finding finding_of(const Error& error) {
+  Finding finding;
+  finding.code = error.code();
+  finding.file = error.file();
+  finding.tensor = error.tensor();
+  finding.message = error.message();
+  return finding;
+}
+
+const Json* RuleFacts::quantization() const {
+  const Json& block = config_member(checkpoint_.config().raw, "quantization_config");
+  return block.is_object() ? &block : nullptr;
+}
+
+const ConfigGroups* RuleFacts::groups() const {
+  if (!groups_ && quantization() != nullptr) groups_.emplace(*quantization(), &group_faults_);
+  return groups_ ? &*groups_ : nullptr;
+}
+
+const std::vector<std::string>& RuleFacts::group_faults() const {
+  (void)groups();
+  return group_faults_;
+}
+
+std::span<const LinearModule> RuleFacts::modules() const {
+  if (!modules_) modules_ = find_modules(checkpoint_);
+  return *modules_;
+}
+
+const EngineLimitsMet& RuleFacts::engine_limits() const {
+  if (!limits_) limits_ = find_limits(checkpoint_);
+  return *limits_;
+}
+
+std::span<const PartFault> RuleFacts::part_faults() const {
+  if (!part_faults_) part_faults_ = find_part_faults(checkpoint_);
+  return *part_faults_;
+}
+
+void RuleFindings::add(const TensorRule* kind, Finding finding) {
+  const auto [entry, is_new] = index_.try_emplace(kind, by_kind_.size());
+  if (is_new) by_kind_.emplace_back(std::move(finding), 0);
+  ++by_kind_[entry->second].second;
+}
+
+std::vector<Finding> RuleFindings::take() {
+  for (auto& [finding, count] : by_kind_) {
+    if (count > 1) finding.message += fmt::format(" (so do {} more of this kind)", count - 1);
+    single_.push_back(std::move(finding));
+  }
+  return std::move(single_);
+}
+
+const StoredTensor* RuleInput::part_of(const LogicalTensor& tensor, Part part) const {
+  return find_part(checkpoint, tensor.encoding.stored, part);
+}
+
+void RuleInput::report_file(std::string_view file, ErrorCode code, std::string message) const {
+  report(violation(code, file, "", std::move(message)));
+}
+
+void RuleInput::report_config(ErrorCode code, std::string message) const {
+  report_file("config.json", code, std::move(message));
+}
+
+void RuleInput::report_at(const StoredTensor& tensor, ErrorCode code, std::string message) const {
+  report(violation_at(checkpoint, tensor, code, std::move(message)));
+}
+
+void RuleInput::report_kind(const LogicalTensor& tensor, ErrorCode code,
+                            std::string message) const {
+  report_kind(tensor, codes_of(tensor), code, std::move(message));
+}
+
+void RuleInput::report_kind(const LogicalTensor& tensor, const StoredTensor& part, ErrorCode code,
+                            std::string message) const {
+  findings.add(tensor.rule, violation_at(checkpoint, part, code, std::move(message)));
+}
+
+Finding violation(ErrorCode code, std::string_view file, std::string_view tensor,
+                  std::string message) {
+  return finding_of(Error(code, std::move(message)).in_file(file).in_tensor(tensor));
+}
+
+Finding violation_at(const Checkpoint& checkpoint, const StoredTensor& tensor, ErrorCode code,
+                     std::string message) {
+  return violation(code, checkpoint.files()[tensor.file].name, tensor.name, std::move(message));
+}
+
+bool is_float8(DType dtype) {
+  return dtype == DType::kF8E4M3 || dtype == DType::kF8E5M2 || dtype == DType::kF8E4M3Fnuz ||
+         dtype == DType::kF8E5M2Fnuz;
+}
+
+bool is_part_of_model(const Checkpoint& checkpoint) {
+  const SlicingRecord* slicing = checkpoint.slicing();
+  return slicing != nullptr && (slicing->pp > 1 || slicing->ep > 1);
+}
+
+std::vector<std::string> strings_at(const Json& object, const char* key) {
+  std::vector<std::string> strings;
+  const Json& list = config_member(object, key);
+  if (!list.is_array()) return strings;
+  for (const Json& entry : list) {
+    if (entry.is_string()) strings.push_back(entry.get<std::string>());
+  }
+  return strings;
+}
+
+}  // namespace ingot::formats

@@ -1,0 +1,155 @@
+#pragma once
+
+#include <array>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "check/rules/loader_rules.h"
+#include "formats/dialect/config_groups.h"
+
+// What the tests behind the rows of loader_rules.h are given, and the tables of those rows, each in
+// the file of its tests. Internal: only those files and loader_rules.cc include this.
+
+namespace ingot::formats {
+
+/// A linear layer by the name that configs use: the weight's without `.weight`.
+struct LinearModule {
+  std::string name;
+  const LogicalTensor* tensor = nullptr;
+  bool is_quantized = false;
+  /// Engines of the dialect build it quantized when the config says nothing of it. Others (router,
+  /// head, eh_proj) they build plain.
+  bool is_quantizable = false;
+  /// The name under which vLLM builds it in a multi-token prediction layer, or empty.
+  std::string mtp_name;
+};
+
+/// A part that the structure could not understand, as its recognition says it.
+struct PartFault {
+  Error error;
+  SchemeId scheme{};  ///< for which the codes and their scale are most likely meant
+  Part part{};        ///< to which `error` points
+};
+
+/// What several rules need of one checkpoint, each computed once, when it is first asked for.
+class RuleFacts {
+ public:
+  explicit RuleFacts(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
+
+  /// `quantization_config` of config.json, or null when there is none or it is no object.
+  [[nodiscard]] const Json* quantization() const;
+  /// compressed-tensors' groups; null without quantization_config.
+  [[nodiscard]] const ConfigGroups* groups() const;
+  /// What groups() could not read.
+  [[nodiscard]] const std::vector<std::string>& group_faults() const;
+  /// Every quantized weight, every one that the family's release quantizes, and the other linear
+  /// layers: router, head, eh_proj and weights_proj; outside the grammar of a family what looks
+  /// like one (two dimensions, `X.weight`, neither norm nor embedding).
+  [[nodiscard]] std::span<const LinearModule> modules() const;
+  /// What engines make of the weights.
+  [[nodiscard]] const EngineLimitsMet& engine_limits() const;
+  /// What is wrong with weights that are no logical tensors, and so in no other rule's view.
+  [[nodiscard]] std::span<const PartFault> part_faults() const;
+
+ private:
+  const Checkpoint& checkpoint_;
+  mutable std::optional<ConfigGroups> groups_;
+  mutable std::vector<std::string> group_faults_;
+  mutable std::optional<std::vector<LinearModule>> modules_;
+  mutable std::optional<EngineLimitsMet> limits_;
+  mutable std::optional<std::vector<PartFault>> part_faults_;
+};
+
+/// The findings of one rule. What is wrong with one tensor of a kind is wrong with its sisters in
+/// every layer, and is said once.
+class RuleFindings {
+ public:
+  void add(Finding finding) { single_.push_back(std::move(finding)); }
+  /// A null kind is one of its own.
+  void add(const TensorRule* kind, Finding finding);
+  /// Those without a kind, then one per kind in the order in which kinds were first seen, which
+  /// says how many more there are.
+  std::vector<Finding> take();
+
+ private:
+  std::vector<Finding> single_;
+  std::unordered_map<const TensorRule*, std::size_t> index_;
+  std::vector<std::pair<Finding, std::size_t>> by_kind_;
+};
+
+struct RuleInput {
+  const LoaderRule& row;
+  const Checkpoint& checkpoint;
+  const RuleOptions& options;
+  const RuleFacts& facts;
+  RuleFindings& findings;
+
+  [[nodiscard]] const Dialect& dialect() const { return checkpoint.dialect(); }
+  /// What config.json says of quantization, or null.
+  [[nodiscard]] const QuantizationConfig* said() const {
+    return checkpoint.config().quantization ? &*checkpoint.config().quantization : nullptr;
+  }
+  /// The stored tensor that holds the codes or the plain numbers of a weight.
+  [[nodiscard]] const StoredTensor& codes_of(const LogicalTensor& tensor) const {
+    return checkpoint.stored()[tensor.encoding.stored.weight()];
+  }
+  /// The stored tensor of one part, or null.
+  [[nodiscard]] const StoredTensor* part_of(const LogicalTensor& tensor, Part part) const;
+  /// Whether the row is about weights of this scheme.
+  [[nodiscard]] bool is_about(SchemeId scheme) const { return row.schemes(scheme_facts(scheme)); }
+
+  void report(Finding finding) const { findings.add(std::move(finding)); }
+  void report_file(std::string_view file, ErrorCode code, std::string message) const;
+  void report_config(ErrorCode code, std::string message) const;
+  void report_at(const StoredTensor& tensor, ErrorCode code, std::string message) const;
+  /// One finding for all weights of this kind, at the first one's codes or at another of its parts.
+  void report_kind(const LogicalTensor& tensor, ErrorCode code, std::string message) const;
+  void report_kind(const LogicalTensor& tensor, const StoredTensor& part, ErrorCode code,
+                   std::string message) const;
+};
+
+/// A violation at a tensor of the files.
+Finding violation_at(const Checkpoint& checkpoint, const StoredTensor& tensor, ErrorCode code,
+                     std::string message);
+
+inline const SchemeFacts& facts_of(const LogicalTensor& tensor) {
+  return scheme_facts(tensor.encoding.scheme);
+}
+inline bool is_quantized(const LogicalTensor& tensor) {
+  return facts_of(tensor).quantized;
+}
+bool is_float8(DType dtype);
+
+/// Whether other ranks of a sliced checkpoint hold weights of which nothing is here, while
+/// config.json speaks of all.
+bool is_part_of_model(const Checkpoint& checkpoint);
+
+/// The members of a list that are strings; none when `key` holds no list.
+std::vector<std::string> strings_at(const Json& object, const char* key);
+
+/// The module that a loader makes of this weight and others, which must have one scheme: weights
+/// with one key become one. Empty for a weight that stays by itself. Needs the family's row.
+std::string fused_module(const LogicalTensor& tensor);
+
+/// A weight that engines never build quantized is; a rule of several dialects. engine_rules.cc.
+void plain_module(const RuleInput& input);
+/// Scales have the dimensions that the dialect gives them; the same. part_rules.cc.
+void part_shapes(const RuleInput& input);
+/// A quantized cache of keys and values has its scales stored; the same. config_rules.cc.
+void cache_scales(const RuleInput& input);
+
+// For the last columns of a row.
+inline constexpr bool (*kAnyScheme)(const SchemeFacts&) = nullptr;
+inline constexpr bool kReadsValues = true;
+inline constexpr bool kIsAllowable = true;
+
+using RuleTable = std::span<const LoaderRule>;
+extern const RuleTable kConfigRules, kDeepseekRules, kPartRules, kCompressedTensorsRules,
+    kModeloptRules, kModelslimRules, kEngineRules, kModelRules;
+
+}  // namespace ingot::formats
