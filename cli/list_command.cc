@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "check/rules/loader_rules.h"
 #include "cli/commands.h"
 #include "cli/flag_table.h"
 #include "convert/recipe/default_recipes.h"
@@ -140,6 +141,19 @@ Json metric_rows() {
   return rows;
 }
 
+// What `check` reports, by rule.
+Json rule_rows() {
+  Json rows = Json::array();
+  for (const formats::LoaderRule& rule : formats::loader_rules()) {
+    rows.push_back({{"name", rule.name},
+                    {"dialect", rule.dialect.empty() ? "any" : rule.dialect},
+                    {"loaders", rule.loaders},
+                    {"severity", rule.severity == formats::Severity::kError ? "error" : "warning"},
+                    {"rule", rule.rule}});
+  }
+  return rows;
+}
+
 struct Table {
   std::string_view name;
   Json (*rows)();
@@ -147,7 +161,7 @@ struct Table {
 constexpr std::array kTables = {Table{"schemes", scheme_rows},  Table{"dialects", dialect_rows},
                                 Table{"families", family_rows}, Table{"layouts", layout_rows},
                                 Table{"recipes", recipe_rows},  Table{"engines", engine_rows},
-                                Table{"metrics", metric_rows}};
+                                Table{"metrics", metric_rows},  Table{"rules", rule_rows}};
 
 std::string cell_text(const Json& value) {
   if (value.is_boolean()) return value.get<bool>() ? "yes" : "no";
@@ -162,7 +176,18 @@ std::vector<std::string_view> table_names() {
   return names;
 }
 
-int run_list(std::string_view what, bool json) {
+// As docs/ have it: names in backticks.
+std::string markdown_table(const std::vector<std::vector<std::string>>& rows) {
+  std::string text = fmt::format("| {} |\n|", fmt::join(rows.front(), " | "));
+  for (std::size_t i = 0; i < rows.front().size(); ++i) text += "---|";
+  for (std::size_t i = 1; i < rows.size(); ++i) {
+    text += fmt::format("\n| `{}` | {} |", rows[i].front(),
+                        fmt::join(rows[i].begin() + 1, rows[i].end(), " | "));
+  }
+  return text + "\n";
+}
+
+int run_list(std::string_view what, bool json, bool markdown) {
   const auto table = std::find_if(kTables.begin(), kTables.end(),
                                   [&](const Table& row) { return row.name == what; });
   if (table == kTables.end()) {
@@ -184,7 +209,7 @@ int run_list(std::string_view what, bool json) {
     text.emplace_back();
     for (const Json& value : row) text.back().push_back(cell_text(value));
   }
-  std::cout << text_table(text, {});
+  std::cout << (markdown ? markdown_table(text) : text_table(text, {}));
   return kExitDone;
 }
 
@@ -193,17 +218,22 @@ int run_list(std::string_view what, bool json) {
 std::function<int()> declare_list(FlagTable& table) {
   struct Words {
     std::string what;
-    bool json = false;
+    bool json = false, markdown = false;
   };
   auto words = std::make_shared<Words>();
   table.add(FlagGroup::kCommon, {{"table", &words->what,
                                   fmt::format("which table: {}", fmt::join(table_names(), ", "))}});
-  table.add(FlagGroup::kReport, {{"--json", &words->json, kJsonHelp}});
+  table.add(FlagGroup::kReport, {{"--json", &words->json, kJsonHelp},
+                                 {"--markdown",
+                                  &words->markdown,
+                                  "a table in Markdown, as docs/ have it",
+                                  {.excludes = {"--json"}}}});
   table.set_footer(
       "Examples:\n"
       "  ingot list schemes\n"
+      "  ingot list rules --markdown\n"
       "  ingot list families --json");
-  return [words] { return run_list(words->what, words->json); };
+  return [words] { return run_list(words->what, words->json, words->markdown); };
 }
 
 }  // namespace ingot::cli

@@ -13,10 +13,14 @@ done
 expect 2 "convert" "$ingot" covnert
 expect 2 "--nonsense" "$ingot" convert a b --nonsense
 expect 2 "" "$ingot" convert
-for table in schemes dialects families layouts; do expect 0 "" "$ingot" list $table; done
+for table in schemes dialects families layouts rules; do expect 0 "" "$ingot" list $table; done
 expect 0 "fp8-block" "$ingot" list schemes
 expect 0 "deepseek_v32" "$ingot" list families
 expect 2 "" "$ingot" list nonsense
+# docs/formats.md has the table of loader rules as the program prints it.
+"$ingot" list rules --markdown >"$work/rules" || fail "list rules --markdown"
+sed -n '/^## A loader rejects/,/^## Rationale/p' "$(dirname "$0")/../../docs/formats.md" | grep '^|' |
+  diff - "$work/rules" >&2 || fail "docs/formats.md has another table of rules"
 
 for arguments in "inspect $example" "check $example" "list schemes" "convert $example $work/none --to bf16 --dry-run"; do
   # shellcheck disable=SC2086
