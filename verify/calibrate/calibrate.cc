@@ -11,6 +11,7 @@
 #include "inference/model/layer_stream.h"
 #include "verify/calibrate/layer_statistics.h"
 #include "verify/calibrate/statistics_file.h"
+#include "verify/outputs/prompt_rows.h"
 
 namespace ingot::verify {
 namespace {
@@ -20,29 +21,17 @@ using inference::LayerStream;
 using inference::Matrix;
 using inference::Row;
 
-std::vector<std::size_t> lengths_of(std::span<const Prompt> documents) {
+// Rows of the documents; those of the MTP layer follow from them.
+std::vector<PromptSpan> document_spans(std::span<const Prompt> documents,
+                                       const inference::ModelSpec& spec) {
   if (documents.empty())
     throw Error(ErrorCode::kInvalidArgument, "there is no document to calibrate with");
-  std::vector<std::size_t> lengths;
-  for (const Prompt& document : documents) {
-    if (document.ids.empty()) {
-      throw Error(ErrorCode::kInvalidArgument,
-                  fmt::format("document {} of {} is empty", lengths.size() + 1, documents.size()));
-    }
-    lengths.push_back(document.ids.size());
+  for (std::size_t i = 0; i < documents.size(); ++i) {
+    if (!documents[i].ids.empty()) continue;
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("document {} of {} is empty", i + 1, documents.size()));
   }
-  return lengths;
-}
-
-std::vector<Row> rows_of(std::span<const Prompt> documents) {
-  std::vector<Row> rows;
-  inference::SequenceId sequence = 0;
-  for (const Prompt& document : documents) {
-    for (std::uint32_t i = 0; i < document.ids.size(); ++i)
-      rows.push_back({.sequence = sequence, .position = i, .token = document.ids[i]});
-    ++sequence;
-  }
-  return rows;
+  return spans_of(documents, spec);
 }
 
 class Calibration {
@@ -51,10 +40,9 @@ class Calibration {
               const std::filesystem::path& out, const CalibrateOptions& options)
       : source_(source),
         options_(options),
-        documents_(documents),
-        lengths_(lengths_of(documents)),
-        rows_(rows_of(documents)),
         spec_(inference::model_spec(source.family(), source.config())),
+        spans_(document_spans(documents, spec_)),
+        rows_(rows_of(spans_, 1)),
         modules_(calibrated_modules(source, spec_)),
         statistics_(options.threads),
         stream_(source, {.profile = inference::Profile::kF32,
@@ -108,8 +96,8 @@ class Calibration {
 
   // What the limit leaves for weights.
   [[nodiscard]] std::uint64_t weight_limit() const {
-    inference::RunMemory need =
-        inference::stream_memory(source_, inference::Profile::kF32, lengths_, options_.threads);
+    inference::RunMemory need = inference::stream_memory(source_, inference::Profile::kF32,
+                                                         lengths_of(spans_), options_.threads);
     std::uint64_t widest = 0;
     for (std::uint32_t l = 0; l <= spec_.layers; ++l)
       widest = std::max(widest, LayerStatistics::memory(modules_of(l)));
@@ -156,28 +144,16 @@ class Calibration {
 
   void run_mtp(const Matrix& normed) {
     const auto l = static_cast<std::uint32_t>(spec_.layers);
-    std::vector<Row> rows;
-    std::vector<std::size_t> from;
-    inference::SequenceId sequence = 0;
-    std::size_t first = 0;
-    for (const Prompt& document : documents_) {
-      for (std::uint32_t i = 0; i + 1 < document.ids.size(); ++i) {
-        rows.push_back({.sequence = sequence, .position = i, .token = document.ids[i + 1]});
-        from.push_back(first + i);
-      }
-      if (document.ids.size() > 1) ++sequence;
-      first += document.ids.size();
-    }
-    if (rows.empty()) {
+    const std::vector<PromptSpan> next = next_token_spans(spans_);
+    if (next.empty()) {
       throw Error(
           ErrorCode::kUnsupported,
           fmt::format("no document has two tokens, so that the MTP layer {} sees none (give "
                       "more text)",
                       l));
     }
-    Matrix paired(rows.size(), spec_.hidden);
-    for (std::size_t r = 0; r < rows.size(); ++r)
-      std::ranges::copy(normed.row(from[r]), paired.row(r).begin());
+    const std::vector<Row> rows = rows_of(next, 1);
+    const Matrix paired = states_before(normed.view(), spans_, next);
     begin_layer(l);
     const Matrix out = stream_.mtp(paired, rows, statistics_.taps());
     see_head(Role::kMtpHead, out);
@@ -189,10 +165,9 @@ class Calibration {
 
   const formats::Checkpoint& source_;
   const CalibrateOptions& options_;
-  std::span<const Prompt> documents_;
-  std::vector<std::size_t> lengths_;
-  std::vector<Row> rows_;
   inference::ModelSpec spec_;
+  std::vector<PromptSpan> spans_;
+  std::vector<Row> rows_;
   std::vector<CalibratedModule> modules_;
   LayerStatistics statistics_;
   LayerStream stream_;

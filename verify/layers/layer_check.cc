@@ -15,10 +15,10 @@
 #include "formats/base/error.h"
 #include "inference/family/model_family.h"
 #include "inference/model/layer_stream.h"
-#include "verify/layers/head_pass.h"
 #include "verify/layers/layer_choices.h"
 #include "verify/layers/lockstep_memory.h"
 #include "verify/layers/similarity.h"
+#include "verify/outputs/divergence.h"
 #include "verify/outputs/prompt_rows.h"
 
 namespace ingot::verify {
@@ -56,14 +56,6 @@ void require_same_shape(const ModelSpec& source, const ModelSpec& output) {
   require("words in its vocabulary", source.vocab, output.vocab);
 }
 
-// The two sets of the output in one matrix [2 n, D].
-MatrixView<const float> isolated_half(const Matrix& both) {
-  return {both.values().data(), both.rows() / 2, both.cols(), both.cols()};
-}
-MatrixView<const float> accumulated_half(const Matrix& both) {
-  return {both.values().data() + both.values().size() / 2, both.rows() / 2, both.cols(),
-          both.cols()};
-}
 void set_isolated(Matrix& both, std::span<const float> states) {
   std::copy(states.begin(), states.end(), both.values().begin());
 }
@@ -111,7 +103,7 @@ class Lockstep {
     }
     states_ = source_.final_norm(states_);
     both_ = output_.final_norm(both_);  // of which the first half is of no use
-    report_.logits = logits(states_, accumulated_half(both_), spans_);
+    report_.logits = logits(states_, half_of(both_, 1), spans_);
     if (with_mtp) {
       mtp_layer();
       passed(n_layers + 1);
@@ -149,8 +141,8 @@ class Lockstep {
     };
     report_.layers.push_back({.layer = l,
                               .is_mtp = l == source_.spec().layers,
-                              .isolated = compare(isolated_half(both)),
-                              .accumulated = compare(accumulated_half(both))});
+                              .isolated = compare(half_of(both, 0)),
+                              .accumulated = compare(half_of(both, 1))});
   }
 
   LogitAgreement logits(const Matrix& source_normed, MatrixView<const float> output_normed,
@@ -171,20 +163,10 @@ class Lockstep {
     check_stop();
     const std::vector<PromptSpan> next = next_token_spans(spans_);
     if (next.empty()) return;
-    const auto entries = [&](MatrixView<const float> normed) {
-      Matrix taken(row_count(next), normed.cols);
-      for (const PromptSpan& span : next) {
-        const std::size_t from = spans_[span.prompt].first;
-        for (std::size_t i = 0; i < span.ids.size(); ++i) {
-          std::copy_n(normed.row(from + i), normed.cols, taken.row(span.first + i).begin());
-        }
-      }
-      return taken;
-    };
-    Matrix states = entries(states_.view());
+    Matrix states = states_before(states_.view(), spans_, next);
     Matrix both(2 * states.rows(), states.cols());
     set_isolated(both, states.values());
-    set_accumulated(both, entries(accumulated_half(both_)).values());
+    set_accumulated(both, states_before(half_of(both_, 1), spans_, next).values());
     states_ = both_ = Matrix();
 
     const std::vector<Row> rows = rows_of(next, 1), rows_twice = rows_of(next, 2);
@@ -195,7 +177,7 @@ class Lockstep {
     add_agreement(source_.spec().layers, states, both, next);
     report_.layers.back().router_overlap = source_choices.router_overlap(output_choices);
     report_.layers.back().indexer_overlap = source_choices.indexer_overlap(output_choices);
-    report_.mtp_logits = logits(states, accumulated_half(both), next);
+    report_.mtp_logits = logits(states, half_of(both, 1), next);
   }
 
   const LayersOptions& options_;

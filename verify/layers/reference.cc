@@ -12,11 +12,10 @@
 #include "inference/generate/memory_plan.h"
 #include "inference/generate/sampling.h"
 #include "inference/model/layer_stream.h"
-#include "verify/layers/head_pass.h"
 #include "verify/layers/lockstep_memory.h"
 #include "verify/layers/recorded_activations.h"
 #include "verify/layers/similarity.h"
-#include "verify/outputs/answering.h"
+#include "verify/outputs/batch_decoder.h"
 #include "verify/outputs/divergence.h"
 
 namespace ingot::verify {
@@ -93,11 +92,6 @@ class LayersBeside {
     // Both sets, what was recorded after a layer, and logits of both sides.
     need.scratch += (4 * n_rows() * spec.hidden + 2 * kHeadRows * spec.vocab) * sizeof(float);
     return need;
-  }
-
-  static MatrixView<const float> half_of(const Matrix& both, std::size_t half) {
-    return {both.values().data() + half * both.values().size() / 2, both.rows() / 2, both.cols(),
-            both.cols()};
   }
 
   // The recorded states before layer l; where there is none, the model's own.
@@ -199,20 +193,20 @@ class AnswersBeside {
     }
     const RunMemory need = inference::run_memory(
         model, options_.profile, cache_format(options_.profile), most_, options_.threads);
-    Answering answering(model,
-                        {.profile = options_.profile,
-                         .threads = options_.threads,
-                         .weight_limit = inference::weight_limit(need, options_.mem_limit),
-                         .without_mtp = true},
-                        ids_, most_);
-    Matrix logits = answering.begin();
+    BatchDecoder decoder(model,
+                         {.profile = options_.profile,
+                          .threads = options_.threads,
+                          .weight_limit = inference::weight_limit(need, options_.mem_limit),
+                          .without_mtp = true},
+                         ids_, most_);
+    Matrix logits = decoder.begin();
     first_differences(logits);
     for (std::vector<std::size_t> rows = all(); !rows.empty();) {
       check_stop(options_);
       const auto continuations = take(rows, logits);
       rows.clear();
       for (const auto& continuation : continuations) rows.push_back(continuation.prompt);
-      if (!rows.empty()) logits = answering.go_on(continuations);
+      if (!rows.empty()) logits = decoder.step(continuations);
     }
     finish_greedy(report_, nullptr);
     return std::move(report_);
@@ -235,9 +229,9 @@ class AnswersBeside {
   }
 
   // The next token of every prompt; row i of the logits is of rows[i]. Those that go on.
-  std::vector<Answering::Continuation> take(std::span<const std::size_t> rows,
-                                            const Matrix& logits) {
-    std::vector<Answering::Continuation> continuations;
+  std::vector<BatchDecoder::Continuation> take(std::span<const std::size_t> rows,
+                                               const Matrix& logits) {
+    std::vector<BatchDecoder::Continuation> continuations;
     for (std::size_t i = 0; i < rows.size(); ++i) {
       const std::size_t p = rows[i];
       GreedyPrompt& prompt = report_.prompts[p];

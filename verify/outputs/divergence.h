@@ -2,11 +2,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "inference/base/matrix.h"
 #include "verify/layers/layer_check.h"
+#include "verify/outputs/prompt_rows.h"
 
 namespace ingot::verify {
 
@@ -31,6 +34,15 @@ struct TokenDivergence {
 };
 TokenDivergence compare_logits(std::span<const float> source, std::span<const float> output,
                                std::optional<std::int32_t> next);
+
+/// Where two sides of a comparison of logits come from: logits [count, vocab] of rows [first,
+/// first + count).
+using LogitsOf = std::function<inference::Matrix(std::size_t first, std::size_t count)>;
+
+/// Compares the logits of the rows of `spans`, at most `head_rows` at a time.
+std::vector<TokenDivergence> compare_heads(const LogitsOf& source, const LogitsOf& output,
+                                           std::span<const PromptSpan> spans, std::size_t head_rows,
+                                           std::size_t threads);
 
 /// Over tokens in order; the defaults of an empty agreement when there is none.
 LogitAgreement logit_agreement(std::span<const TokenDivergence> tokens);

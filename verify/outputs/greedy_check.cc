@@ -11,7 +11,7 @@
 #include "inference/generate/generation_config.h"
 #include "inference/generate/memory_plan.h"
 #include "inference/generate/sampling.h"
-#include "verify/outputs/answering.h"
+#include "verify/outputs/batch_decoder.h"
 #include "verify/outputs/divergence.h"
 
 namespace ingot::verify {
@@ -56,9 +56,9 @@ Share share_memory(const RunMemory& source, const RunMemory& output, std::uint64
 // One of the two models with its answers so far.
 class Lane {
  public:
-  Lane(Answering& answering, std::span<const Ids> prompts, std::span<const std::size_t> most,
+  Lane(BatchDecoder& decoder, std::span<const Ids> prompts, std::span<const std::size_t> most,
        std::span<const std::int32_t> eos)
-      : answering_(answering), eos_(eos), answers_(prompts.size()), row_of_(prompts.size()) {
+      : decoder_(decoder), eos_(eos), answers_(prompts.size()), row_of_(prompts.size()) {
     for (std::size_t p = 0; p < prompts.size(); ++p) {
       left_.push_back(most[p] - prompts[p].size());
     }
@@ -72,7 +72,7 @@ class Lane {
 
   // Logits for the next token of every prompt that is not done.
   void advance(bool first) {
-    std::vector<Answering::Continuation> continuations;
+    std::vector<BatchDecoder::Continuation> continuations;
     for (std::size_t p = 0; p < answers_.size(); ++p) {
       row_of_[p] = first ? p : continuations.size();
       if (!first && !is_done(p)) {
@@ -80,9 +80,9 @@ class Lane {
       }
     }
     if (first) {
-      logits_ = answering_.begin();
+      logits_ = decoder_.begin();
     } else if (!continuations.empty()) {
-      logits_ = answering_.go_on(continuations);
+      logits_ = decoder_.step(continuations);
     }
   }
 
@@ -96,7 +96,7 @@ class Lane {
   }
 
  private:
-  Answering& answering_;
+  BatchDecoder& decoder_;
   std::span<const std::int32_t> eos_;
   std::vector<Ids> answers_;
   std::vector<std::size_t> row_of_, left_;
@@ -226,8 +226,8 @@ GreedyReport compare_greedy(const Checkpoint& source, const Checkpoint& output,
                                    .weight_limit = weights,
                                    .without_mtp = true};
   };
-  Answering source_side(source, model_options(options.source_profile, share.source), ids, most);
-  Answering output_side(output, model_options(options.output_profile, share.output), ids, most);
+  BatchDecoder source_side(source, model_options(options.source_profile, share.source), ids, most);
+  BatchDecoder output_side(output, model_options(options.output_profile, share.output), ids, most);
   GreedyReport report = Lockstep(Lane(source_side, ids, most, eos),
                                  Lane(output_side, ids, most, eos), prompts, options)
                             .run();

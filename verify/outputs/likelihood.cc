@@ -72,12 +72,6 @@ class MemoryShare {
   const LikelihoodOptions& options_;
 };
 
-Matrix rows_of(const Matrix& from, std::size_t first, std::size_t count) {
-  Matrix rows(count, from.cols());
-  std::copy_n(from.row(first).begin(), count * from.cols(), rows.values().begin());
-  return rows;
-}
-
 // The next token of every row; -1 after the last.
 std::vector<std::int32_t> next_tokens(std::span<const PromptSpan> spans) {
   std::vector<std::int32_t> next;
@@ -94,7 +88,7 @@ std::vector<double> nll_of_rows(LayerStream& stream, const Matrix& hidden,
   std::vector<double> nll(hidden.rows(), 0.0);
   for (std::size_t first = 0; first < hidden.rows(); first += kHeadRows) {
     const std::size_t count = std::min(kHeadRows, hidden.rows() - first);
-    const Matrix logits = stream.head(stream.final_norm(rows_of(hidden, first, count)));
+    const Matrix logits = stream.head(stream.final_norm(copy_rows(hidden.view(), first, count)));
     parallel_for(count, threads, [&](std::size_t i) {
       if (next[first + i] < 0) return;
       nll[first + i] = negative_log_likelihood(logits.row(i), next[first + i]);

@@ -1,5 +1,7 @@
 #include "verify/outputs/prompt_rows.h"
 
+#include <algorithm>
+
 #include "formats/base/error.h"
 #include "inference/generate/generate.h"
 
@@ -33,6 +35,31 @@ std::vector<PromptSpan> next_token_spans(std::span<const PromptSpan> spans) {
     first = next.back().end();
   }
   return next;
+}
+
+inference::Matrix states_before(formats::MatrixView<const float> states,
+                                std::span<const PromptSpan> spans,
+                                std::span<const PromptSpan> next) {
+  inference::Matrix taken(row_count(next), states.cols);
+  for (const PromptSpan& span : next) {
+    const std::size_t from = spans[span.prompt].first;
+    for (std::size_t i = 0; i < span.ids.size(); ++i)
+      std::copy_n(states.row(from + i), states.cols, taken.row(span.first + i).begin());
+  }
+  return taken;
+}
+
+formats::MatrixView<const float> half_of(const inference::Matrix& both, std::size_t half) {
+  return {both.values().data() + half * both.values().size() / 2, both.rows() / 2, both.cols(),
+          both.cols()};
+}
+
+inference::Matrix copy_rows(formats::MatrixView<const float> from, std::size_t first,
+                            std::size_t count) {
+  inference::Matrix rows(count, from.cols);
+  for (std::size_t r = 0; r < count; ++r)
+    std::copy_n(from.row(first + r), from.cols, rows.row(r).begin());
+  return rows;
 }
 
 std::size_t row_count(std::span<const PromptSpan> spans) {

@@ -15,12 +15,13 @@ namespace ingot::verify {
 inference::KvFormat cache_format(inference::Profile profile);
 
 /// A model that answers prompts side by side, shows its logits, and is told which tokens follow.
-class Answering {
+class BatchDecoder {
  public:
   /// `most[i]` tokens are the most that prompt i and its answer have together. `source`, `prompts`
   /// and `most` must outlive this. Throws what Model::open throws.
-  Answering(const formats::Checkpoint& source, const inference::ModelOptions& options,
-            std::span<const std::vector<std::int32_t>> prompts, std::span<const std::size_t> most);
+  BatchDecoder(const formats::Checkpoint& source, const inference::ModelOptions& options,
+               std::span<const std::vector<std::int32_t>> prompts,
+               std::span<const std::size_t> most);
 
   /// Reads all prompts. Logits [prompts, vocab] of the first token of every answer.
   inference::Matrix begin();
@@ -30,7 +31,7 @@ class Answering {
     std::int32_t token = 0;
   };
   /// Logits of the tokens after these, in this order. A prompt comes at most once.
-  inference::Matrix go_on(std::span<const Continuation> continuations);
+  inference::Matrix step(std::span<const Continuation> continuations);
 
  private:
   // Rows of the next step of reading prompts, and the prompts that it reads to the end.

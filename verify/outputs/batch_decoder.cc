@@ -1,4 +1,4 @@
-#include "verify/outputs/answering.h"
+#include "verify/outputs/batch_decoder.h"
 
 #include <algorithm>
 
@@ -28,9 +28,10 @@ KvFormat cache_format(inference::Profile profile) {
   return profile == inference::Profile::kF32 ? KvFormat::kF32 : KvFormat::kBf16;
 }
 
-Answering::Answering(const formats::Checkpoint& source, const inference::ModelOptions& options,
-                     std::span<const std::vector<std::int32_t>> prompts,
-                     std::span<const std::size_t> most)
+BatchDecoder::BatchDecoder(const formats::Checkpoint& source,
+                           const inference::ModelOptions& options,
+                           std::span<const std::vector<std::int32_t>> prompts,
+                           std::span<const std::size_t> most)
     : model_(inference::Model::open(source, {}, comm_, options)),
       prompts_(prompts),
       cache_(model_.make_cache(cache_format(options.profile), in_pages(most))),
@@ -39,7 +40,7 @@ Answering::Answering(const formats::Checkpoint& source, const inference::ModelOp
 }
 
 // Runs end at multiples of kPrefillRows, so that what a prompt computes does not depend on others.
-std::vector<std::size_t> Answering::next_rows(std::vector<Row>& rows) {
+std::vector<std::size_t> BatchDecoder::next_rows(std::vector<Row>& rows) {
   std::vector<std::size_t> finished;
   for (std::size_t p = 0; p < prompts_.size(); ++p) {
     const std::vector<std::int32_t>& prompt = prompts_[p];
@@ -58,7 +59,7 @@ std::vector<std::size_t> Answering::next_rows(std::vector<Row>& rows) {
   return finished;
 }
 
-Matrix Answering::begin() {
+Matrix BatchDecoder::begin() {
   Matrix first(prompts_.size(), model_.spec().vocab);
   while (true) {
     std::vector<Row> rows;
@@ -71,7 +72,7 @@ Matrix Answering::begin() {
   }
 }
 
-Matrix Answering::go_on(std::span<const Continuation> continuations) {
+Matrix BatchDecoder::step(std::span<const Continuation> continuations) {
   std::vector<Row> rows;
   for (const auto& [prompt, token] : continuations) {
     rows.push_back({.sequence = sequences_[prompt],
