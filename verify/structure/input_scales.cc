@@ -1,5 +1,3 @@
-#include "verify/structure/input_scales.h"
-
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -11,6 +9,7 @@
 #include "formats/base/fd.h"
 #include "formats/container/safetensors.h"
 #include "formats/records/activation_statistics.h"
+#include "verify/structure/structure_comparisons.h"
 
 namespace ingot::verify {
 

@@ -1,5 +1,3 @@
-#include "verify/structure/model_parameters.h"
-
 #include <algorithm>
 #include <array>
 #include <set>
@@ -7,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "formats/config/config_meaning.h"
+#include "verify/structure/structure_comparisons.h"
 
 namespace ingot::verify {
 

@@ -1,11 +1,10 @@
-#include "verify/structure/number_formats.h"
-
 #include <algorithm>
 
 #include <fmt/format.h>
 
 #include "formats/config/config_meaning.h"
 #include "formats/storage/block_scales.h"
+#include "verify/structure/structure_comparisons.h"
 
 namespace ingot::verify {
 

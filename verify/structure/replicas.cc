@@ -1,5 +1,3 @@
-#include "verify/structure/replicas.h"
-
 #include <algorithm>
 #include <optional>
 #include <span>
@@ -7,6 +5,7 @@
 
 #include "formats/base/parallel.h"
 #include "shard/join/joined.h"
+#include "verify/structure/structure_comparisons.h"
 
 namespace ingot::verify {
 

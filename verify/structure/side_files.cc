@@ -1,5 +1,3 @@
-#include "verify/structure/side_files.h"
-
 #include <algorithm>
 #include <array>
 #include <string_view>
@@ -10,6 +8,7 @@
 #include "formats/base/fd.h"
 #include "formats/checkpoint/checkpoint_listing.h"
 #include "formats/config/config_meaning.h"
+#include "verify/structure/structure_comparisons.h"
 
 namespace ingot::verify {
 

@@ -13,13 +13,7 @@
 #include "formats/config/native_config.h"
 #include "shard/join/rank_directories.h"
 #include "shard/join/source.h"
-#include "verify/structure/input_scales.h"
-#include "verify/structure/model_parameters.h"
-#include "verify/structure/number_formats.h"
-#include "verify/structure/replicas.h"
-#include "verify/structure/side_files.h"
-#include "verify/structure/structure_findings.h"
-#include "verify/structure/tensor_pairs.h"
+#include "verify/structure/structure_comparisons.h"
 
 namespace ingot::verify {
 

@@ -1,9 +1,9 @@
-#include "verify/structure/structure_findings.h"
-
 #include <algorithm>
 #include <set>
 #include <tuple>
 #include <utility>
+
+#include "verify/structure/structure_comparisons.h"
 
 namespace ingot::verify {
 

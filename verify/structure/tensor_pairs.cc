@@ -1,9 +1,9 @@
-#include "verify/structure/tensor_pairs.h"
-
 #include <string_view>
 #include <unordered_map>
 
 #include <fmt/format.h>
+
+#include "verify/structure/structure_comparisons.h"
 
 namespace ingot::verify {
 

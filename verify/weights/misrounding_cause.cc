@@ -33,17 +33,10 @@ struct Decoded {
   }
 };
 
-std::uint64_t bits_of(const PairSide& side) {
-  const std::uint32_t bits = formats::scheme_facts(side.tensor.encoding.scheme).code_bits;
-  return bits != 0 ? bits
-                   : formats::dtype_bits(
-                         side.source.stored()[side.tensor.encoding.stored.weight()].dtype);
-}
-
 Decoded read(const PairSide& side, const WeightBand& band) {
   const formats::LogicalTensor& tensor = side.tensor;
   const std::uint64_t cols = tensor.shape.back();
-  const std::uint64_t bits = bits_of(side);
+  const std::uint64_t bits = code_bits(side);
   Decoded read;
   read.codes.resize(static_cast<std::size_t>(band.rows * cols * bits / 8));
   side.source.read(tensor.encoding.stored.weight(), band.row * cols * bits / 8, read.codes);

@@ -26,11 +26,6 @@ DType dtype_of(const PairSide& side) {
   return side.source.stored()[side.tensor.encoding.stored.weight()].dtype;
 }
 
-std::uint64_t code_bits(const PairSide& side) {
-  const std::uint32_t bits = formats::scheme_facts(side.tensor.encoding.scheme).code_bits;
-  return bits != 0 ? bits : formats::dtype_bits(dtype_of(side));
-}
-
 std::array<std::uint64_t, 2> group_of(const PairSide& side) {
   return {side.tensor.encoding.block_rows, side.tensor.encoding.block_cols};
 }
@@ -63,6 +58,11 @@ quantize::EncodedRows tile_of(const quantize::EncodedRows& run, std::uint64_t bi
 }
 
 }  // namespace
+
+std::uint64_t code_bits(const PairSide& side) {
+  const std::uint32_t bits = formats::scheme_facts(side.tensor.encoding.scheme).code_bits;
+  return bits != 0 ? bits : formats::dtype_bits(dtype_of(side));
+}
 
 void BandSums::add(const BandSums& next) {
   sums.add(next.sums);

@@ -37,6 +37,9 @@ struct PairSide {
   const formats::LogicalTensor& tensor;
 };
 
+/// Bits of a stored code, or of a number of a plain dtype.
+std::uint64_t code_bits(const PairSide& side);
+
 /// Another weight's scale, which codes may have been made under.
 struct OtherScale {
   std::string name;  ///< of the weight

@@ -1,5 +1,3 @@
-#include "verify/structure/model_parameters.h"
-
 #include <filesystem>
 #include <set>
 
@@ -7,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "formats/config/config_meaning.h"
+#include "verify/structure/structure_comparisons.h"
 
 // What another program makes of a config without changing the model, and single changes of it.
 // tests/golden/PROVENANCE.md says where the files come from.

@@ -1,0 +1,176 @@
+#include <charconv>
+#include <cmath>
+#include <set>
+
+#include <fmt/format.h>
+#include <yaml-cpp/yaml.h>
+
+#include "formats/base/error.h"
+#include "formats/base/fd.h"
+#include "verify/gates/gate.h"
+#include "verify/gates/metric_groups.h"
+
+namespace ingot::verify {
+namespace {
+
+std::string_view trimmed(std::string_view text) {
+  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
+  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
+  return text;
+}
+
+const Metric& known_metric(std::string_view name) {
+  if (const Metric* metric = find_metric(name)) return *metric;
+  std::string known;
+  for (const Metric& metric : metrics()) {
+    if (!known.empty()) known += ", ";
+    known += metric.name;
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("'{}' is not something that can be gated (choose from {})", name, known));
+}
+
+// A finite number and nothing else.
+double parse_number(std::string_view text, std::string_view what) {
+  text = trimmed(text);
+  double value = 0;
+  const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (failure != std::errc{} || end != text.data() + text.size() || !std::isfinite(value)) {
+    throw Error(ErrorCode::kInvalidArgument, fmt::format("{}: '{}' is not a number", what, text));
+  }
+  return value;
+}
+
+// A gate from its words: `limit` is a number, on the metric's good side, or has ">=" or "<="
+// before it, which must be that side. Errors name the key, not the origin.
+Gate make_demand(std::string_view metric, std::string_view group, std::string_view limit,
+                 std::string_view origin) {
+  const Metric& row = known_metric(metric);
+  const std::string key =
+      group.empty() ? std::string(metric) : fmt::format("{}[{}]", metric, group);
+  if (!group.empty() && !is_group(metric, group)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{}: '{}' is not a group of {} (schemes for weights, kinds of "
+                            "checkpoints elsewhere, see docs/verify.md)",
+                            key, group, metric));
+  }
+  const std::string_view good = row.bound == Bound::kAtLeast ? ">=" : "<=";
+  limit = trimmed(limit);
+  if (limit.starts_with(">=") || limit.starts_with("<=")) {
+    if (!limit.starts_with(good)) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("{}: '{}' bounds the good side (write {})", key, limit, good));
+    }
+    limit.remove_prefix(2);
+  }
+  return {.metric = std::string(metric),
+          .group = std::string(group),
+          .bound = row.bound,
+          .limit = parse_number(limit, key),
+          .origin = std::string(origin)};
+}
+
+constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 20;
+constexpr std::string_view kGreedyGap = "greedy.gap";
+
+[[noreturn]] void refuse(const YAML::Node& node, std::string_view what) {
+  const YAML::Mark mark = node.Mark();
+  throw Error(ErrorCode::kInvalidArgument,
+              mark.is_null() ? std::string(what) : fmt::format("line {}: {}", mark.line + 1, what));
+}
+
+std::string scalar(const YAML::Node& node, std::string_view key) {
+  if (!node.IsScalar()) refuse(node, fmt::format("{} is not a limit", key));
+  return node.Scalar();
+}
+
+// Calls `read(key, value)` for every entry; none may be there twice.
+template <typename Read>
+void for_each_key(const YAML::Node& map, std::string_view what, const Read& read) {
+  std::set<std::string> seen;
+  for (const auto& entry : map) {
+    const std::string key = scalar(entry.first, "a key");
+    if (!seen.insert(key).second)
+      refuse(entry.first, fmt::format("key '{}' is there twice in {}", key, what));
+    try {
+      read(key, entry.second);
+    } catch (const Error& error) {
+      if (error.message().starts_with("line ")) throw;
+      refuse(entry.first, error.message());
+    }
+  }
+}
+
+void read_metric(const std::string& metric, const YAML::Node& value, std::string_view origin,
+                 Thresholds& thresholds) {
+  if (metric == kGreedyGap) {
+    const double gap = parse_number(scalar(value, metric), metric);
+    if (gap < 0) refuse(value, fmt::format("{} is negative", metric));
+    thresholds.greedy_gap = gap;
+    return;
+  }
+  const auto add = [&](std::string_view group, const std::string& limit) {
+    thresholds.gates.push_back(make_demand(metric, group, limit, origin));
+  };
+  if (!value.IsMap()) return add({}, scalar(value, metric));
+  if (value.size() == 0) refuse(value, fmt::format("{} has no groups", metric));
+  for_each_key(value, metric, [&](const std::string& group, const YAML::Node& limit) {
+    if (group.empty()) refuse(limit, fmt::format("{} has a group without a name", metric));
+    add(group, scalar(limit, fmt::format("{}[{}]", metric, group)));
+  });
+}
+
+}  // namespace
+
+void add_requirement(std::string_view text, Thresholds& thresholds) {
+  constexpr std::string_view kOrigin = "--require";
+  const auto refuse = [&](std::string_view what) -> Error {
+    return Error(ErrorCode::kInvalidArgument,
+                 fmt::format("--require '{}': {} (as in \"layers.cosine>=0.999\" or "
+                             "\"weights.cosine[nvfp4]>=0.996\")",
+                             text, what));
+  };
+  const std::size_t bound = text.find_first_of("<>=");
+  if (bound == std::string_view::npos || !text.substr(bound + 1).starts_with('=') ||
+      text[bound] == '=') {
+    throw refuse("neither >= nor <= in it");
+  }
+  std::string_view metric = text.substr(0, bound);
+  while (metric.ends_with(' ')) metric.remove_suffix(1);
+  std::string_view group;
+  if (metric.ends_with(']')) {
+    const std::size_t open = metric.find('[');
+    if (open == std::string_view::npos) throw refuse("']' without '['");
+    group = metric.substr(open + 1, metric.size() - open - 2);
+    if (group.empty()) throw refuse("an empty group");
+    metric = metric.substr(0, open);
+  }
+  try {
+    thresholds.gates.push_back(make_demand(metric, group, text.substr(bound), kOrigin));
+  } catch (const Error& error) {
+    throw refuse(error.message());
+  }
+}
+
+void read_thresholds(const std::filesystem::path& path, Thresholds& thresholds) {
+  const std::string origin = path.filename().string();
+  try {
+    const std::vector<YAML::Node> documents = YAML::LoadAll(read_text_file(path, kMaxBytes));
+    if (documents.empty() || documents[0].IsNull())
+      throw Error(ErrorCode::kInvalidArgument, "holds no thresholds");
+    if (documents.size() > 1)
+      throw Error(ErrorCode::kInvalidArgument, "holds more than one YAML document");
+    const YAML::Node& root = documents[0];
+    if (!root.IsMap()) refuse(root, "is not a map from metrics to limits");
+    for_each_key(root, "the file", [&](const std::string& metric, const YAML::Node& value) {
+      read_metric(metric, value, origin, thresholds);
+    });
+  } catch (const YAML::Exception& failure) {
+    throw Error(ErrorCode::kInvalidArgument, fmt::format("is not YAML: {}", failure.what()))
+        .in_file(path.string());
+  } catch (Error& error) {
+    throw error.in_file(path.string());
+  }
+}
+
+}  // namespace ingot::verify

@@ -1,0 +1,114 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "check/rules/loader_rules.h"
+#include "check/stored_hashes.h"
+#include "formats/base/error.h"
+#include "formats/base/hash.h"
+#include "formats/checkpoint/checkpoint.h"
+#include "formats/json/json.h"
+#include "formats/records/manifest.h"
+
+namespace ingot::verify {
+
+/// What the tests of level `structure` find, in the order in which they find it.
+class StructureFindings {
+ public:
+  /// Files and messages are told without `directory`, which is where the output lies.
+  explicit StructureFindings(const std::filesystem::path& directory);
+
+  /// `rule` must outlive the findings.
+  void error(std::string_view rule, const Error& fact);
+  void warning(std::string_view rule, const Error& fact);
+  /// Of a loader rule, or without a rule.
+  void add(formats::Finding finding);
+
+  /// Errors first, otherwise in the order added; what was found twice, by one rule at one tensor in
+  /// the same words, once. Leaves this empty.
+  std::vector<formats::Finding> take();
+
+ private:
+  std::string prefix_, name_;
+  std::vector<formats::Finding> findings_;
+};
+
+/// Finds logical tensors of the source that the output lacks ("structure.missing"), has twice
+/// ("structure.twice") or in another shape ("structure.shape"), and those of the output that the
+/// source does not have ("structure.extra"). Returns how many were looked for.
+///
+/// MTP layers ("structure.mtp"): missing altogether they are one error where the output's config
+/// promises them. A config that promises none is a warning: dropping them is legitimate, and
+/// nothing is said where the output's manifest says that it was asked for (`--mtp drop`).
+std::uint64_t compare_tensors(const formats::Checkpoint& source, const formats::Checkpoint& output,
+                              const std::optional<formats::Manifest>& manifest,
+                              StructureFindings& found);
+
+/// A config.json of the output, which must describe the same model.
+struct OutputConfig {
+  const formats::Json& config;
+  std::string file;  ///< for findings, e.g. `rank-00001-of-00004/config.json`
+  /// What cuts pad (vocabulary, widths of MLPs) may be wider than in the source.
+  bool may_be_padded = false;
+  /// False for DeepSeek's own config, of which every key counts.
+  bool is_hub = true;
+};
+
+/// Finds ("structure.config") every meaning (formats/config/config_meaning.h) that is not the
+/// source's, by the keys that say it. Left out is what conversion derives: quantization_config,
+/// which loader rules compare with the tensors, and num_nextn_predict_layers (tensor_pairs.h). A
+/// key that is not known and that one side alone has is a warning. Absent and null are the same.
+void compare_model_parameters(const formats::Json& source, const OutputConfig& output,
+                              StructureFindings& found);
+
+/// Finds ("structure.config") what a config.json of the output says of how numbers are held and
+/// computed with that neither the source says nor the output's tensors show: a dtype, a quantized
+/// cache of keys and values, a `scale_fmt` that was lost.
+void compare_number_formats(const formats::Checkpoint& source, const formats::Checkpoint& output,
+                            const OutputConfig& config, StructureFindings& found);
+
+/// Finds ("structure.input-scale") static scales of activations in the output that are not those
+/// which a file of activation statistics (docs/formats.md) gives: of the range that weights have
+/// together which loaders fuse, symmetric, or Ascend's asymmetric one. A module that the file does
+/// not have is a warning. Returns how many were compared. Throws kCorrupt, kIo for the file.
+std::uint64_t compare_input_scales(const formats::Checkpoint& output,
+                                   const std::filesystem::path& statistics,
+                                   StructureFindings& found);
+
+/// The side files of the source (tokenizer, chat template, generation_config.json, ...), read once
+/// however many directories they are compared with.
+class SourceSideFiles {
+ public:
+  SourceSideFiles(const formats::Checkpoint& source, formats::HashingOptions hashing);
+
+  /// Finds ("structure.side-file") those that a directory lacks or has with other bytes, and those
+  /// that the source does not have. Papers (a readme, a licence, pictures) and further files that
+  /// no loader looks for are warnings. `label` stands before the names, e.g.
+  /// `rank-00001-of-00004/`.
+  void compare(const std::filesystem::path& directory, const std::string& label,
+               StructureFindings& found);
+
+ private:
+  [[nodiscard]] const Hash128& hash_of(const std::string& path);
+
+  std::filesystem::path directory_;
+  formats::HashingOptions hashing_;
+  std::map<std::string, std::uint64_t> sizes_;
+  std::map<std::string, Hash128> hashes_;
+};
+
+/// Reads every tensor of which slices hold bytes more than once, and finds those whose replicas
+/// differ ("structure.replica"). `output` was opened with shard::SourceOptions::compare_replicas;
+/// of a checkpoint that is no slices joined, nothing is read. kInterrupted when stopped.
+void compare_replicas(const formats::Checkpoint& output, std::size_t threads,
+                      const std::function<bool()>& stop_requested, StructureFindings& found);
+
+}  // namespace ingot::verify
