@@ -2,6 +2,7 @@
 // group; they differ in the floor under the largest magnitude.
 
 #include <algorithm>
+#include <array>
 #include <bit>
 
 #include "formats/base/error.h"
@@ -75,20 +76,24 @@ EncodeFaults encode_tensor(const EncodeInput& in, const EncodeOutput& out) {
 
 constexpr float kHalfTopStep = 16;  // 448 - 416, halved
 
+constexpr std::array kRows = {
+    Scheme{.id = formats::SchemeId::kFp8Block,
+           .decode = decode_e4m3,
+           .encode = encode_blocks,
+           .half_top_step = kHalfTopStep},
+    Scheme{.id = formats::SchemeId::kFp8Channel,
+           .decode = decode_e4m3,
+           .encode = encode_channels,
+           .half_top_step = kHalfTopStep},
+    Scheme{.id = formats::SchemeId::kFp8Tensor,
+           .decode = decode_e4m3,
+           .encode = encode_tensor,
+           .global = tensor_scale,
+           .half_top_step = kHalfTopStep},
+};
+
 }  // namespace
 
-const Scheme kFp8BlockScheme{.id = formats::SchemeId::kFp8Block,
-                             .decode = decode_e4m3,
-                             .encode = encode_blocks,
-                             .half_top_step = kHalfTopStep};
-const Scheme kFp8ChannelScheme{.id = formats::SchemeId::kFp8Channel,
-                               .decode = decode_e4m3,
-                               .encode = encode_channels,
-                               .half_top_step = kHalfTopStep};
-const Scheme kFp8TensorScheme{.id = formats::SchemeId::kFp8Tensor,
-                              .decode = decode_e4m3,
-                              .encode = encode_tensor,
-                              .global = tensor_scale,
-                              .half_top_step = kHalfTopStep};
+constinit const std::span<const Scheme> kFp8Schemes = kRows;
 
 }  // namespace ingot::quantize

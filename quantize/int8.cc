@@ -1,6 +1,7 @@
 // INT8 codes -127 to 127 under F32 scales, one per row or per block.
 
 #include <algorithm>
+#include <array>
 
 #include "quantize/group_encoder.h"
 #include "quantize/kernels/code_decode.h"
@@ -33,15 +34,19 @@ EncodeFaults encode(const EncodeInput& in, const EncodeOutput& out) {
   return {};
 }
 
+constexpr std::array kRows = {
+    Scheme{.id = formats::SchemeId::kInt8Channel,
+           .decode = decode_int8,
+           .encode = encode,
+           .half_top_step = 0.5F},
+    Scheme{.id = formats::SchemeId::kInt8Block,
+           .decode = decode_int8,
+           .encode = encode,
+           .half_top_step = 0.5F},
+};
+
 }  // namespace
 
-const Scheme kInt8ChannelScheme{.id = formats::SchemeId::kInt8Channel,
-                                .decode = decode_int8,
-                                .encode = encode,
-                                .half_top_step = 0.5F};
-const Scheme kInt8BlockScheme{.id = formats::SchemeId::kInt8Block,
-                              .decode = decode_int8,
-                              .encode = encode,
-                              .half_top_step = 0.5F};
+constinit const std::span<const Scheme> kInt8Schemes = kRows;
 
 }  // namespace ingot::quantize

@@ -1,6 +1,7 @@
 // The microscaling formats: E2M1 or E4M3 codes under a power of two per 32 columns, stored as E8M0.
 
 #include <algorithm>
+#include <array>
 #include <bit>
 
 #include "formats/base/error.h"
@@ -60,15 +61,19 @@ EncodeFaults encode(const EncodeInput& in, const EncodeOutput& out) {
   return {};
 }
 
+constexpr std::array kRows = {
+    Scheme{.id = formats::SchemeId::kMxfp4,
+           .decode = decode_e2m1,
+           .encode = encode<kFp4>,
+           .half_top_step = 1},
+    Scheme{.id = formats::SchemeId::kMxfp8,
+           .decode = decode_e4m3,
+           .encode = encode<kFp8>,
+           .half_top_step = 16},
+};
+
 }  // namespace
 
-const Scheme kMxfp4Scheme{.id = formats::SchemeId::kMxfp4,
-                          .decode = decode_e2m1,
-                          .encode = encode<kFp4>,
-                          .half_top_step = 1};
-const Scheme kMxfp8Scheme{.id = formats::SchemeId::kMxfp8,
-                          .decode = decode_e4m3,
-                          .encode = encode<kFp8>,
-                          .half_top_step = 16};
+constinit const std::span<const Scheme> kMxSchemes = kRows;
 
 }  // namespace ingot::quantize

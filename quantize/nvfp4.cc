@@ -79,12 +79,16 @@ EncodeFaults encode(const EncodeInput& in, const EncodeOutput& out) {
   return {};
 }
 
+constexpr std::array kRows = {
+    Scheme{.id = formats::SchemeId::kNvfp4,
+           .decode = decode_e2m1,
+           .encode = encode,
+           .global = global_scale,
+           .half_top_step = 1},
+};
+
 }  // namespace
 
-const Scheme kNvfp4Scheme{.id = formats::SchemeId::kNvfp4,
-                          .decode = decode_e2m1,
-                          .encode = encode,
-                          .global = global_scale,
-                          .half_top_step = 1};
+constinit const std::span<const Scheme> kNvfp4Schemes = kRows;
 
 }  // namespace ingot::quantize

@@ -1,5 +1,6 @@
 // The schemes without scales.
 
+#include <array>
 #include <cmath>
 #include <cstring>
 
@@ -70,14 +71,22 @@ DecodeFaults transcode_f16_to_bf16(const EncodedRows& in, std::span<std::byte> o
   return transcode(in, out, cast_f16_to_bf16);
 }
 
-const Scheme kBf16Scheme{.id = formats::SchemeId::kBf16,
-                         .decode = decode_words<2, cast_bf16_to_f32>,
-                         .encode = encode_words<cast_f32_to_bf16>};
-const Scheme kF16Scheme{.id = formats::SchemeId::kF16,
-                        .decode = decode_words<2, cast_f16_to_f32>,
-                        .encode = encode_f16};
-const Scheme kF32Scheme{.id = formats::SchemeId::kF32,
-                        .decode = decode_words<4, copy_f32>,
-                        .encode = encode_words<copy_f32>};
+namespace {
+
+constexpr std::array kRows = {
+    Scheme{.id = formats::SchemeId::kBf16,
+           .decode = decode_words<2, cast_bf16_to_f32>,
+           .encode = encode_words<cast_f32_to_bf16>},
+    Scheme{.id = formats::SchemeId::kF16,
+           .decode = decode_words<2, cast_f16_to_f32>,
+           .encode = encode_f16},
+    Scheme{.id = formats::SchemeId::kF32,
+           .decode = decode_words<4, copy_f32>,
+           .encode = encode_words<copy_f32>},
+};
+
+}  // namespace
+
+constinit const std::span<const Scheme> kPlainSchemes = kRows;
 
 }  // namespace ingot::quantize

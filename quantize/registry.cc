@@ -8,12 +8,9 @@ namespace {
 
 using formats::SchemeId;
 
-// A new scheme is one file, one declaration in schemes.h and one line here.
-constexpr std::array kSchemes{
-    &kBf16Scheme,       &kF16Scheme,       &kF32Scheme,         &kFp8BlockScheme,
-    &kFp8ChannelScheme, &kFp8TensorScheme, &kInt8ChannelScheme, &kInt8BlockScheme,
-    &kNvfp4Scheme,      &kMxfp4Scheme,     &kMxfp8Scheme,
-};
+// A new kind of scheme is one file, one declaration in schemes.h and one line here.
+constexpr std::array kFiles{&kPlainSchemes, &kFp8Schemes, &kInt8Schemes, &kNvfp4Schemes,
+                            &kMxSchemes};
 
 struct FusedPath {
   SchemeId from, to;
@@ -29,8 +26,10 @@ constexpr std::array kFusedPaths{
 }  // namespace
 
 const Scheme* find_scheme(SchemeId id) {
-  for (const Scheme* scheme : kSchemes) {
-    if (scheme->id == id) return scheme;
+  for (const std::span<const Scheme>* rows : kFiles) {
+    for (const Scheme& scheme : *rows) {
+      if (scheme.id == id) return &scheme;
+    }
   }
   return nullptr;
 }

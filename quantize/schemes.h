@@ -1,21 +1,17 @@
 #pragma once
 
+#include <span>
+
 #include "quantize/scheme.h"
 
-/// The rows of the registry, one per scheme; each is defined in the file of its arithmetic.
+/// The rows of the registry; each file of arithmetic has its own.
 namespace ingot::quantize {
 
-extern const Scheme kBf16Scheme;
-extern const Scheme kF16Scheme;
-extern const Scheme kF32Scheme;
-extern const Scheme kFp8BlockScheme;
-extern const Scheme kFp8ChannelScheme;
-extern const Scheme kFp8TensorScheme;
-extern const Scheme kInt8ChannelScheme;
-extern const Scheme kInt8BlockScheme;
-extern const Scheme kNvfp4Scheme;
-extern const Scheme kMxfp4Scheme;
-extern const Scheme kMxfp8Scheme;
+extern const std::span<const Scheme> kPlainSchemes;
+extern const std::span<const Scheme> kFp8Schemes;
+extern const std::span<const Scheme> kInt8Schemes;
+extern const std::span<const Scheme> kNvfp4Schemes;
+extern const std::span<const Scheme> kMxSchemes;
 
 /// Fused paths, listed in registry.cc.
 DecodeFaults transcode_f32_to_bf16(const EncodedRows& in, std::span<std::byte> out);

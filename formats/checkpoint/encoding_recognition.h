@@ -27,19 +27,11 @@ struct RecognitionInput {
 
 /// Groups stored tensors into logical ones, in source order, without `rule`, `layer` and `expert`.
 /// This is the one place where an encoding is recognised. Parts are found by their names in any
-/// dialect (part_names.h); the scheme follows from the dtype of the codes and the dtype and shape
-/// of their scales, for a weight [..., N, K]:
-///
-/// | codes                | scale                              | scheme       |
-/// |----------------------|------------------------------------|--------------|
-/// | F8_E4M3 [..., N, K]  | a value per block                  | fp8-block    |
-/// |                      | [..., N, 1] or [..., N]            | fp8-channel  |
-/// |                      | one value per matrix               | fp8-tensor   |
-/// |                      | E8M0 (U8 too) [..., N, K/32]       | mxfp8        |
-/// | I8 [..., N, K]       | a value per block                  | int8-block   |
-/// |                      | [..., N, 1] or [..., N], or deq_scale | int8-channel |
-/// | U8, I8 [..., N, K/2] | E8M0 (U8 too) [..., N, K/32]       | mxfp4        |
-/// | U8 [..., N, K/2]     | E4M3 [..., N, K/16] and a global   | nvfp4        |
+/// dialect (part_names.h); the scheme is the row of schemes() that reads the dtype of the codes and
+/// the dtype of their scale, and whose groups give the scale its shape: for a weight [..., N, K] a
+/// value per block, [..., N, 1] or [..., N] per row, one value per matrix, or one per row and group
+/// of columns. INT8 of Ascend may have its scale in deq_scale. Where two rows fit, the one whose
+/// scales have a dtype of their own wins, then the first.
 ///
 /// The logical name is `X.weight` and the shape that of the decoded weight, whatever the codes are
 /// called and however they are packed. What cannot be decoded is reported: codes that lack a part

@@ -12,11 +12,6 @@ namespace {
 constexpr std::string_view kWeight = ".weight";
 constexpr std::string_view kNativeScale = ".scale";
 
-constexpr std::array<std::string_view, kMaxParts> kMeanings = {
-    "a weight",       "a scale",         "a global scale",      "a weight offset",
-    "an input scale", "an input offset", "a quantization bias", "a dequantization scale",
-};
-
 /// A block's scale by DeepSeek's names is never that of a row or of a tensor.
 ScaleReach reach_of(std::string_view suffix) {
   return suffix == kNativeScale || suffix.ends_with("_scale_inv") ? ScaleReach::kBlock
@@ -83,10 +78,6 @@ std::span<const PartNaming> part_namings() {
 std::span<const std::string_view> packed_suffixes() {
   static const std::vector<std::string_view> suffixes = collect_packed();
   return suffixes;
-}
-
-std::string_view part_meaning(Part part) {
-  return kMeanings[static_cast<std::size_t>(part)];
 }
 
 }  // namespace ingot::formats

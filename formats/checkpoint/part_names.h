@@ -34,7 +34,4 @@ std::span<const PartNaming> part_namings();
 /// Suffixes under which codes stand in place of `.weight` in some dialect, e.g. `.weight_packed`.
 std::span<const std::string_view> packed_suffixes();
 
-/// What a part is, for messages: "a scale", "a global scale".
-std::string_view part_meaning(Part part);
-
 }  // namespace ingot::formats

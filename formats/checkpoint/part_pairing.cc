@@ -91,7 +91,7 @@ class Pairing {
     FoundParts& found = paired_.found[weight];
     if (found.stored.has(naming.part)) {
       const std::string& first = input_.stored[found.stored[naming.part]].name;
-      std::string_view kind = part_meaning(naming.part);
+      std::string_view kind = part_facts(naming.part).meaning;
       kind.remove_prefix(kind.find(' ') + 1);
       fault(weight, ErrorCode::kDuplicate,
             fmt::format("has two {}s, '{}' and '{}' (which one is meant? remove the other)", kind,
@@ -108,12 +108,12 @@ class Pairing {
     if (weight) {
       fault(part, ErrorCode::kMissingTensor,
             fmt::format("is {}, but '{}' is plain {} (was it cast without removing its scale?)",
-                        part_meaning(naming.part), input_.stored[*weight].name,
+                        part_facts(naming.part).meaning, input_.stored[*weight].name,
                         dtype_name(input_.stored[*weight].dtype)));
     } else if (input_.is_complete) {
       fault(part, ErrorCode::kMissingTensor,
             fmt::format("is {}, but there is no '{}{}' (a file missing? fetch it again)",
-                        part_meaning(naming.part), stem, naming.is_stacked ? "" : kWeightSuffix));
+                        part_facts(naming.part).meaning, stem, naming.is_stacked ? "" : kWeightSuffix));
     }
   }
 

@@ -3,7 +3,9 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
+#include <string>
 #include <string_view>
 
 namespace ingot::formats {
@@ -90,5 +92,37 @@ constexpr std::optional<DType> find_dtype(std::string_view name) {
   }
   return std::nullopt;
 }
+
+/// Some element types, e.g. those in which a part of a weight is read.
+class DTypeSet {
+ public:
+  constexpr DTypeSet(std::initializer_list<DType> members) {
+    for (const DType dtype : members) bits_ |= bit(dtype);
+  }
+  [[nodiscard]] constexpr bool has(DType dtype) const { return (bits_ & bit(dtype)) != 0; }
+  [[nodiscard]] constexpr bool empty() const { return bits_ == 0; }
+  friend constexpr DTypeSet operator|(DTypeSet a, DTypeSet b) {
+    a.bits_ |= b.bits_;
+    return a;
+  }
+  /// For messages: "F32, BF16 or F8_E8M0".
+  [[nodiscard]] std::string text() const {
+    std::string text;
+    std::uint32_t left = bits_;
+    for (const DTypeFacts& row : kDTypes) {
+      if (!has(row.dtype)) continue;
+      left &= ~bit(row.dtype);
+      if (!text.empty()) text += left == 0 ? " or " : ", ";
+      text += row.name;
+    }
+    return text;
+  }
+
+ private:
+  static constexpr std::uint32_t bit(DType dtype) {
+    return std::uint32_t{1} << static_cast<std::uint32_t>(dtype);
+  }
+  std::uint32_t bits_ = 0;
+};
 
 }  // namespace ingot::formats

@@ -42,19 +42,31 @@ enum class Part : std::uint8_t {
 };
 inline constexpr std::size_t kMaxParts = 8;
 
+/// How a part other than the weight may be stored, whatever the scheme.
+struct PartFacts {
+  Part part;
+  std::string_view meaning;  ///< for messages: "a scale"
+  DTypeSet reads;            ///< empty: the scheme decides
+  bool is_per_row;           ///< one number per row, else one in all; not of kWeight and kScale
+};
+const PartFacts& part_facts(Part part);
+
 /// What formats knows of a scheme; one row per SchemeId.
 struct SchemeFacts {
   SchemeId id;
   std::string_view name;     ///< as in recipes and reports
   std::string_view to_word;  ///< word accepted by --to, or empty
-  bool quantized;            ///< false for plain floating point and raw
-  CodeKind code;
-  std::uint32_t code_bits;  ///< of one code; 0 for raw
+  std::string_view summary;  ///< one line for `ingot list schemes`
+  CodeKind code = CodeKind::kPlain;
+  std::uint32_t code_bits = 0;  ///< of one code; 0 for raw
+  bool quantized = false;       ///< false for plain floating point and raw
   /// Rows and columns that share a scale, 0 for all of them; of released models where a checkpoint
   /// may choose. Both 0 for schemes without scales as well.
-  std::uint64_t group_rows, group_cols;
-  DType scale_dtype;         ///< in which this scheme's scales are computed and written
-  std::string_view summary;  ///< one line for `ingot list schemes`
+  std::uint64_t group_rows = 0, group_cols = 0;
+  DType scale_dtype = DType::kF32;  ///< in which this scheme's scales are computed and written
+  DTypeSet codes = {};              ///< in which codes are read, packed if wider than a code
+  DTypeSet scales = {};             ///< in which scales are read
+  bool has_global = false;          ///< Part::kGlobal is needed
 };
 
 std::span<const SchemeFacts> schemes();

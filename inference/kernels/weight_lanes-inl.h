@@ -68,6 +68,7 @@ HWY_INLINE void for_each_segment(const WeightMatrix& w, std::size_t begin, std::
 /// Calls body(Decoder()) with the decoder for a matrix.
 template <class Body>
 HWY_INLINE void with_decoder(const WeightMatrix& w, WeightRounding rounding, const Body& body) {
+  using formats::CodeKind;
   using formats::SchemeId;
   const bool round = rounding == WeightRounding::kBf16;
   const auto choose = [&](auto exact, auto rounded)
@@ -80,19 +81,18 @@ HWY_INLINE void with_decoder(const WeightMatrix& w, WeightRounding rounding, con
       return choose(F16Decoder<false>(), F16Decoder<true>());
     case SchemeId::kF32:
       return choose(F32Decoder<false>(), F32Decoder<true>());
-    case SchemeId::kFp8Block:
-    case SchemeId::kFp8Channel:
-    case SchemeId::kFp8Tensor:
-    case SchemeId::kMxfp8:
+    default:
+      break;
+  }
+  switch (formats::scheme_facts(w.scheme).code) {
+    case CodeKind::kE4m3:
       return choose(E4m3Decoder<false>(), E4m3Decoder<true>());
-    case SchemeId::kInt8Channel:
-    case SchemeId::kInt8Block:
+    case CodeKind::kInt8:
       return choose(Int8Decoder<false>(), Int8Decoder<true>());
-    case SchemeId::kNvfp4:
-    case SchemeId::kMxfp4:
+    case CodeKind::kE2m1:
       return w.block_cols == 16 ? choose(E2m1Decoder<false, 4>(), E2m1Decoder<true, 4>())
                                 : choose(E2m1Decoder<false, 5>(), E2m1Decoder<true, 5>());
-    case SchemeId::kRaw:
+    case CodeKind::kPlain:
       break;
   }
   INGOT_CHECK(false);

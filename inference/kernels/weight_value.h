@@ -32,6 +32,7 @@ inline std::size_t scale_group_end(const WeightMatrix& w, std::size_t col) {
 
 /// What element (row, col) stands for: the specification of every decoder.
 inline float weight_value(const WeightMatrix& w, std::size_t row, std::size_t col) {
+  using formats::CodeKind;
   using formats::SchemeId;
   const std::byte* codes = w.codes + row * w.row_bytes;
   const auto scale = [&] { return scale_of_group(w, scale_group(w, row, col)); };
@@ -51,18 +52,17 @@ inline float weight_value(const WeightMatrix& w, std::size_t row, std::size_t co
       std::memcpy(&value, codes + 4 * col, sizeof value);
       return value;
     }
-    case SchemeId::kFp8Block:
-    case SchemeId::kFp8Channel:
-    case SchemeId::kFp8Tensor:
-    case SchemeId::kMxfp8:
+    default:
+      break;
+  }
+  switch (formats::scheme_facts(w.scheme).code) {
+    case CodeKind::kE4m3:
       return quantize::scaled_e4m3(byte(), scale());
-    case SchemeId::kInt8Channel:
-    case SchemeId::kInt8Block:
+    case CodeKind::kInt8:
       return quantize::scaled_int8(byte(), scale());
-    case SchemeId::kNvfp4:
-    case SchemeId::kMxfp4:
+    case CodeKind::kE2m1:
       return quantize::scaled_e2m1(quantize::e2m1_in_byte(codes[col / 2], col), scale());
-    case SchemeId::kRaw:
+    case CodeKind::kPlain:
       break;
   }
   INGOT_CHECK(false);

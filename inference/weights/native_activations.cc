@@ -17,7 +17,6 @@ using formats::Activations;
 using formats::CodeKind;
 using formats::LogicalTensor;
 using formats::Part;
-using formats::SchemeId;
 using formats::StoredTensor;
 using formats::TensorSource;
 
@@ -30,29 +29,24 @@ enum class Scales : std::uint8_t {
 };
 
 /// What kernels of the target do with the input of a scheme's weights.
-struct NativeRow {
-  SchemeId scheme;
+struct NativeInput {
   CodeKind code;
   DynamicGroup group;
   Scales scales;
 };
 
-constexpr std::array kRows = {
-    NativeRow{SchemeId::kFp8Block, CodeKind::kE4m3, DynamicGroup::kBlockCols, Scales::kAsConfig},
-    NativeRow{SchemeId::kFp8Channel, CodeKind::kE4m3, DynamicGroup::kRow, Scales::kF32},
-    NativeRow{SchemeId::kFp8Tensor, CodeKind::kE4m3, DynamicGroup::kRow, Scales::kF32},
-    NativeRow{SchemeId::kInt8Channel, CodeKind::kInt8, DynamicGroup::kRow, Scales::kF32},
-    NativeRow{SchemeId::kInt8Block, CodeKind::kInt8, DynamicGroup::kBlockCols, Scales::kF32},
-    NativeRow{SchemeId::kNvfp4, CodeKind::kE2m1, DynamicGroup::kBlockCols, Scales::kUnderGlobal},
-    NativeRow{SchemeId::kMxfp4, CodeKind::kE2m1, DynamicGroup::kBlockCols, Scales::kPowerOfTwo},
-    NativeRow{SchemeId::kMxfp8, CodeKind::kE4m3, DynamicGroup::kBlockCols, Scales::kPowerOfTwo},
-};
-
-const NativeRow* find_row(SchemeId scheme) {
-  for (const NativeRow& row : kRows) {
-    if (row.scheme == scheme) return &row;
+NativeInput native_input(const formats::SchemeFacts& scheme) {
+  NativeInput input{.code = scheme.code,
+                    .group = scheme.group_cols > 1 ? DynamicGroup::kBlockCols : DynamicGroup::kRow,
+                    .scales = Scales::kF32};
+  if (scheme.has_global) {
+    input.scales = Scales::kUnderGlobal;
+  } else if (scheme.scale_dtype == formats::DType::kF8E8M0) {
+    input.scales = Scales::kPowerOfTwo;
+  } else if (scheme.code == CodeKind::kE4m3 && input.group == DynamicGroup::kBlockCols) {
+    input.scales = Scales::kAsConfig;
   }
-  return nullptr;
+  return input;
 }
 
 Error bad_part(const TensorSource& source, const LogicalTensor& tensor, Part part, ErrorCode code,
@@ -110,32 +104,33 @@ bool has_power_of_two_scales(const TensorSource& source) {
 std::optional<ActivationFormat> native_activations(const TensorSource& source,
                                                    const LogicalTensor& tensor,
                                                    Activations activations) {
-  const NativeRow* row = find_row(tensor.encoding.scheme);
-  if (row == nullptr || activations == Activations::kWeightOnly) return std::nullopt;
-  ActivationFormat format{.code = row->code};
+  const formats::SchemeFacts& scheme = formats::scheme_facts(tensor.encoding.scheme);
+  if (!scheme.quantized || activations == Activations::kWeightOnly) return std::nullopt;
+  const NativeInput input = native_input(scheme);
+  ActivationFormat format{.code = input.code};
   const bool is_static = activations == Activations::kStatic;
   // Of a weight that nobody says anything about, this is all that can be meant.
-  if (!is_static && row->scales == Scales::kUnderGlobal &&
+  if (!is_static && input.scales == Scales::kUnderGlobal &&
       !tensor.encoding.stored.has(Part::kInputScale))
     return std::nullopt;
-  if (is_static && row->scales == Scales::kPowerOfTwo) {
+  if (is_static && input.scales == Scales::kPowerOfTwo) {
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("has static activations, which {} does not know (run it with "
                             "--profile bf16)",
-                            formats::scheme_facts(row->scheme).name))
+                            scheme.name))
         .in_tensor(tensor.name);
   }
-  if (is_static || row->scales == Scales::kUnderGlobal)
+  if (is_static || input.scales == Scales::kUnderGlobal)
     format.input_scale = read_input_scale(source, tensor);
-  if (is_static && row->code == CodeKind::kInt8)
+  if (is_static && input.code == CodeKind::kInt8)
     format.input_offset = read_input_offset(source, tensor);
   // One static scale serves the whole row; below NVFP4's each block still has its own.
-  const bool is_grouped = !is_static || row->scales == Scales::kUnderGlobal;
-  if (is_grouped && row->group == DynamicGroup::kBlockCols)
+  const bool is_grouped = !is_static || input.scales == Scales::kUnderGlobal;
+  if (is_grouped && input.group == DynamicGroup::kBlockCols)
     format.group = static_cast<std::size_t>(tensor.encoding.block_cols);
   format.power_of_two =
-      !is_static && (row->scales == Scales::kPowerOfTwo ||
-                     (row->scales == Scales::kAsConfig && has_power_of_two_scales(source)));
+      !is_static && (input.scales == Scales::kPowerOfTwo ||
+                     (input.scales == Scales::kAsConfig && has_power_of_two_scales(source)));
   return format;
 }
 

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "formats/storage/encoding.h"
 #include "verify/gates/gate.h"
 #include "verify/report/report.h"
 
@@ -82,7 +83,10 @@ double scale_error(const TensorWeights& tensor) {
 // two cannot be a little off.
 double lone_factor(const TensorWeights& tensor) {
   constexpr double kShare = 10;
-  if (tensor.to == "mxfp4" || tensor.to == "mxfp8" || !(tensor.sums.source2 > 0)) return 0;
+  const auto scheme = formats::find_scheme(tensor.to);
+  const bool has_exponents =
+      scheme && formats::scheme_facts(*scheme).scale_dtype == formats::DType::kF8E8M0;
+  if (has_exponents || !(tensor.sums.source2 > 0)) return 0;
   const double bias = scale_error(tensor);
   const double error = tensor.sums.relative_error();
   const double scatter2 = std::max(0.0, error * error - bias * bias);

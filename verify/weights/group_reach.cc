@@ -21,25 +21,23 @@ constexpr std::uint64_t kFineCols = 128;
 /// A decoded value over its scale may lie an FP32 rounding below its code.
 constexpr float kSlack = 1 - 0x1p-12F;
 
+bool has_exponent_scales(SchemeId scheme) {
+  return formats::scheme_facts(scheme).scale_dtype == formats::DType::kF8E8M0;
+}
+
 /// The least that the largest code of a group is, by every rule known.
 float bound_of(SchemeId scheme, float scale) {
-  switch (scheme) {
-    case SchemeId::kInt8Channel:
-    case SchemeId::kInt8Block:
+  switch (formats::scheme_facts(scheme).code) {
+    case CodeKind::kInt8:
       return 126;
-    case SchemeId::kFp8Block:
-    case SchemeId::kFp8Channel:
-    case SchemeId::kFp8Tensor:
-      return formats::is_e8m0_value(scale) ? 224 : 448;
-    case SchemeId::kMxfp8:
-      return 224;
-    case SchemeId::kNvfp4:
-      return 4;
-    case SchemeId::kMxfp4:
-      return 3;
-    default:
-      return 0;
+    case CodeKind::kE4m3:
+      return has_exponent_scales(scheme) || formats::is_e8m0_value(scale) ? 224 : 448;
+    case CodeKind::kE2m1:
+      return has_exponent_scales(scheme) ? 3 : 4;
+    case CodeKind::kPlain:
+      break;
   }
+  return 0;
 }
 
 /// Up to here a rule does not let scales shrink with the values: 2^-23 in INT8, 1e-4 / 448 rounded
@@ -49,7 +47,7 @@ float floor_of(SchemeId scheme) {
     case CodeKind::kInt8:
       return 0x1p-23F;
     case CodeKind::kE4m3:
-      return scheme == SchemeId::kMxfp8 ? 0x1p-126F : 0x1p-22F;
+      return has_exponent_scales(scheme) ? 0x1p-126F : 0x1p-22F;
     default:
       return 0x1p-126F;
   }
