@@ -13,24 +13,12 @@ constexpr std::array<std::string_view, 1> kModelTypes = {"deepseek_v4"};
 constexpr std::string_view kMainPrefix = "layers.{layer}.";
 constexpr std::string_view kMtpPrefix = "mtp.{mtp}.";
 
-constexpr TensorRule linear(std::string_view pattern, Role role, std::array<Dim, 3> shape,
-                            Fuse fuse = Fuse::kNone, Presence presence = Presence::kRequired) {
-  return {.pattern = pattern,
-          .role = role,
-          .shape = shape,
-          .fp8_by_default = true,
-          .fuse = fuse,
-          .presence = presence};
-}
-
-/// Of a shape that config.json does not give.
-constexpr TensorRule shapeless(std::string_view pattern, DType dtype,
-                               Presence presence = Presence::kRequired) {
-  return {.pattern = pattern,
-          .role = Role::kOther,
-          .presence = presence,
-          .synth_dtype = dtype,
-          .any_shape = true};
+/// A tensor whose shape config.json does not give; placed() gives those of a layer their scope.
+template <class... Traits>
+constexpr TensorRule shapeless(std::string_view pattern, Traits... traits) {
+  TensorRule rule = plain_rule(pattern, Role::kOther, Scope::kModel, {}, traits...);
+  rule.any_shape = true;
+  return rule;
 }
 
 /// A layer, whether main or MTP, behind its prefix. Which layers have a compressor, an indexer, and
@@ -45,10 +33,12 @@ constexpr std::array kBlockRows = {
     shapeless("hc_ffn_base", DType::kF32),
     shapeless("hc_ffn_scale", DType::kF32),
     shapeless("attn.attn_sink", DType::kF32),
-    linear("attn.wq_a.weight", Role::kQaProj, {Dim::kQLora, Dim::kHidden}, Fuse::kQaKva),
+    linear_rule("attn.wq_a.weight", Role::kQaProj, Scope::kMainLayer, {Dim::kQLora, Dim::kHidden},
+                Fuse::kQaKva),
     norm_rule("attn.q_norm.weight", Role::kQaNorm, Scope::kMainLayer, Dim::kQLora),
-    linear("attn.wq_b.weight", Role::kQbProj, {Dim::kGqaQ, Dim::kQLora}),
-    linear("attn.wkv.weight", Role::kKvaProj, {Dim::kHeadDim, Dim::kHidden}, Fuse::kQaKva),
+    linear_rule("attn.wq_b.weight", Role::kQbProj, Scope::kMainLayer, {Dim::kGqaQ, Dim::kQLora}),
+    linear_rule("attn.wkv.weight", Role::kKvaProj, Scope::kMainLayer, {Dim::kHeadDim, Dim::kHidden},
+                Fuse::kQaKva),
     norm_rule("attn.kv_norm.weight", Role::kKvaNorm, Scope::kMainLayer, Dim::kHeadDim),
     TensorRule{.pattern = "attn.wo_a.weight",
                .role = Role::kOProj,
@@ -64,8 +54,8 @@ constexpr std::array kBlockRows = {
     shapeless("attn.compressor.wkv.weight", DType::kBf16, Presence::kOptional),
     shapeless("attn.compressor.wgate.weight", DType::kBf16, Presence::kOptional),
     shapeless("attn.compressor.norm.weight", DType::kBf16, Presence::kOptional),
-    linear("attn.indexer.wq_b.weight", Role::kIndexerQ, {Dim::kIndexQ, Dim::kQLora}, Fuse::kNone,
-           Presence::kOptional),
+    linear_rule("attn.indexer.wq_b.weight", Role::kIndexerQ, Scope::kMainLayer,
+                {Dim::kIndexQ, Dim::kQLora}, Presence::kOptional),
     TensorRule{.pattern = "attn.indexer.weights_proj.weight",
                .role = Role::kIndexerWeights,
                .shape = {Dim::kIndexHeads, Dim::kHidden},
@@ -83,23 +73,25 @@ constexpr std::array kBlockRows = {
                .presence = Presence::kOptional,
                .synth_dtype = DType::kF32},
     shapeless("ffn.gate.tid2eid", DType::kI64, Presence::kOptional),
-    linear("ffn.experts.{expert}.w1.weight", Role::kExpertGate,
-           {Dim::kMoeIntermediate, Dim::kHidden}, Fuse::kGateUp, Presence::kPerExpert),
-    linear("ffn.experts.{expert}.w3.weight", Role::kExpertUp, {Dim::kMoeIntermediate, Dim::kHidden},
-           Fuse::kGateUp, Presence::kPerExpert),
-    linear("ffn.experts.{expert}.w2.weight", Role::kExpertDown,
-           {Dim::kHidden, Dim::kMoeIntermediate}, Fuse::kNone, Presence::kPerExpert),
-    linear("ffn.shared_experts.w1.weight", Role::kSharedGate,
-           {Dim::kSharedIntermediate, Dim::kHidden}, Fuse::kGateUp, Presence::kWithSharedExperts),
-    linear("ffn.shared_experts.w3.weight", Role::kSharedUp,
-           {Dim::kSharedIntermediate, Dim::kHidden}, Fuse::kGateUp, Presence::kWithSharedExperts),
-    linear("ffn.shared_experts.w2.weight", Role::kSharedDown,
-           {Dim::kHidden, Dim::kSharedIntermediate}, Fuse::kNone, Presence::kWithSharedExperts),
+    linear_rule("ffn.experts.{expert}.w1.weight", Role::kExpertGate, Scope::kMainLayer,
+                {Dim::kMoeIntermediate, Dim::kHidden}, Fuse::kGateUp, Presence::kPerExpert),
+    linear_rule("ffn.experts.{expert}.w3.weight", Role::kExpertUp, Scope::kMainLayer,
+                {Dim::kMoeIntermediate, Dim::kHidden}, Fuse::kGateUp, Presence::kPerExpert),
+    linear_rule("ffn.experts.{expert}.w2.weight", Role::kExpertDown, Scope::kMainLayer,
+                {Dim::kHidden, Dim::kMoeIntermediate}, Presence::kPerExpert),
+    linear_rule("ffn.shared_experts.w1.weight", Role::kSharedGate, Scope::kMainLayer,
+                {Dim::kSharedIntermediate, Dim::kHidden}, Fuse::kGateUp,
+                Presence::kWithSharedExperts),
+    linear_rule("ffn.shared_experts.w3.weight", Role::kSharedUp, Scope::kMainLayer,
+                {Dim::kSharedIntermediate, Dim::kHidden}, Fuse::kGateUp,
+                Presence::kWithSharedExperts),
+    linear_rule("ffn.shared_experts.w2.weight", Role::kSharedDown, Scope::kMainLayer,
+                {Dim::kHidden, Dim::kSharedIntermediate}, Presence::kWithSharedExperts),
 };
 
 constexpr std::array kMtpRows = {
-    linear("e_proj.weight", Role::kMtpProj, {Dim::kHidden, Dim::kHidden}),
-    linear("h_proj.weight", Role::kMtpProj, {Dim::kHidden, Dim::kHidden}),
+    linear_rule("e_proj.weight", Role::kMtpProj, Scope::kMainLayer, {Dim::kHidden, Dim::kHidden}),
+    linear_rule("h_proj.weight", Role::kMtpProj, Scope::kMainLayer, {Dim::kHidden, Dim::kHidden}),
     norm_rule("enorm.weight", Role::kMtpEmbeddingNorm, Scope::kMtpLayer, Dim::kHidden),
     norm_rule("hnorm.weight", Role::kMtpHiddenNorm, Scope::kMtpLayer, Dim::kHidden),
     norm_rule("norm.weight", Role::kMtpHeadNorm, Scope::kMtpLayer, Dim::kHidden),

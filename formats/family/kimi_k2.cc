@@ -1,76 +1,23 @@
 #include "formats/family/family_table.h"
 #include "formats/family/mla_rules.h"
+#include "formats/family/reference_configs.h"
 
 namespace ingot::formats {
 namespace {
 
 constexpr std::array<std::string_view, 1> kModelTypes = {"kimi_k2"};
 
+}  // namespace
+
 // The tensors of DeepSeek V3 in other sizes. Not confirmed by a published file: `rms_norm_eps` and
 // the quantization block (those of V3), and the YaRN numbers (the factor is max_position_embeddings
 // / original_max_position_embeddings).
-constexpr std::string_view kReference = R"({
-  "architectures": ["DeepseekV3ForCausalLM"],
-  "attention_bias": false,
-  "attention_dropout": 0.0,
-  "first_k_dense_replace": 1,
-  "hidden_act": "silu",
-  "hidden_size": 7168,
-  "initializer_range": 0.02,
-  "intermediate_size": 18432,
-  "kv_lora_rank": 512,
-  "max_position_embeddings": 131072,
-  "model_type": "kimi_k2",
-  "moe_intermediate_size": 2048,
-  "moe_layer_freq": 1,
-  "n_group": 1,
-  "n_routed_experts": 384,
-  "n_shared_experts": 1,
-  "norm_topk_prob": true,
-  "num_attention_heads": 64,
-  "num_experts_per_tok": 8,
-  "num_hidden_layers": 61,
-  "num_key_value_heads": 64,
-  "num_nextn_predict_layers": 0,
-  "q_lora_rank": 1536,
-  "qk_nope_head_dim": 128,
-  "qk_rope_head_dim": 64,
-  "quantization_config": {
-    "activation_scheme": "dynamic",
-    "fmt": "e4m3",
-    "quant_method": "fp8",
-    "weight_block_size": [128, 128]
-  },
-  "rms_norm_eps": 1e-06,
-  "rope_scaling": {
-    "beta_fast": 1,
-    "beta_slow": 1,
-    "factor": 32,
-    "mscale": 1.0,
-    "mscale_all_dim": 1.0,
-    "original_max_position_embeddings": 4096,
-    "type": "yarn"
-  },
-  "rope_theta": 50000,
-  "routed_scaling_factor": 2.827,
-  "scoring_func": "sigmoid",
-  "tie_word_embeddings": false,
-  "topk_group": 1,
-  "topk_method": "noaux_tc",
-  "torch_dtype": "bfloat16",
-  "use_cache": true,
-  "v_head_dim": 128,
-  "vocab_size": 163840
-})";
-
-}  // namespace
-
 const Family kKimiK2 = {
     .name = "kimi_k2",
     .summary = "Kimi K2: DeepSeek V3 with 384 experts in one group, no MTP layer",
     .model_types = kModelTypes,
     .architecture = "DeepseekV3ForCausalLM",
     .rules = kDeepseekV3Rules,
-    .reference_config = kReference};
+    .reference_config = kKimiK2Config};
 
 }  // namespace ingot::formats
