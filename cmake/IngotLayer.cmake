@@ -12,12 +12,14 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
   endforeach()
 endif()
 
+# What ccache needs to find a file that was compiled with precompiled headers again (see scripts/build.sh).
+set(INGOT_CACHEABLE_PCH "$<IF:$<CXX_COMPILER_ID:GNU>,-fpch-preprocess,SHELL:-Xclang -fno-pch-timestamp>")
+
 function(ingot_compile_options target)
-  target_compile_options(${target} PRIVATE ${INGOT_WARNINGS} -ffp-contract=off)
+  target_compile_options(${target} PRIVATE ${INGOT_WARNINGS} -ffp-contract=off ${INGOT_CACHEABLE_PCH})
 endfunction()
 
-# What most files include, parsed once for all layers (unless precompiled headers are off: see scripts/build.sh). A file
-# still includes what it uses.
+# What most files include, parsed once for all layers. A file still includes what it uses.
 add_library(ingot_headers OBJECT ${CMAKE_CURRENT_LIST_DIR}/ingot_headers.cc)
 ingot_compile_options(ingot_headers)
 target_link_libraries(ingot_headers PRIVATE fmt::fmt)
