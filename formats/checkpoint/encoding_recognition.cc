@@ -277,6 +277,7 @@ class Recogniser {
     if (scale_index == StoredParts::kAbsent) return &scheme_facts(SchemeId::kInt8Channel);
     const StoredTensor& scale = input_.stored[scale_index];
     DTypeSet of_all = {}, of_fitting = {};
+    bool is_surely_own = false;
     std::string needed;
     // Scales of a dtype of their own say more than those in F32.
     for (const bool is_own_dtype : {true, false}) {
@@ -288,11 +289,13 @@ class Recogniser {
         const bool is_dtype = scheme.scales.has(scale.dtype);
         if (fits && is_dtype) return &scheme;
         of_all = of_all | scheme.scales;
-        if (fits) of_fitting = of_fitting | scheme.scales;
+        // F32 of a shape that MX has too is no MX.
+        if (fits && !is_own_dtype) of_fitting = of_fitting | scheme.scales;
+        if (is_own_dtype && scale.dtype == scheme.scale_dtype) is_surely_own = true;
         if (is_dtype) add_needed(needed, scheme, decoded_shape(i, scheme));
       }
     }
-    if (needed.empty() || !of_fitting.empty()) {
+    if (needed.empty() || (!of_fitting.empty() && !is_surely_own)) {
       fault(scale_index, ErrorCode::kDtypeMismatch,
             fmt::format("is a scale in {}, must be {}", dtype_name(scale.dtype),
                         (of_fitting.empty() ? of_all : of_fitting).text()));

@@ -310,7 +310,7 @@ TEST(HostileWeight, PackedFourBitIsNeverInt8) {
     tiny.files["model.safetensors"].push_back({std::string(kUpStem) + suffix, "F8_E8M0", {12, 1}});
     refuse(tiny, ErrorCode::kShapeMismatch, {kUp, "[12, 16]", "[12, 8]"});
     tensor_of(tiny, kUpStem + std::string(suffix)).shape = {1, 1};
-    refuse(tiny, ErrorCode::kShapeMismatch, {suffix, "[12, 1]", "MXFP4"});
+    refuse(tiny, ErrorCode::kShapeMismatch, {suffix, "[12, 1]", "mxfp4"});
   }
 }
 

@@ -25,13 +25,6 @@ verify::Report compare(const std::filesystem::path& source, const std::filesyste
   return report;
 }
 
-// Told by itself: the gates name the worst alone.
-bool is_fault(const verify::TensorWeights& tensor) {
-  return tensor.relation == verify::Relation::kChanged ||
-         tensor.relation == verify::Relation::kNarrowed || tensor.sums.misrounded != 0 ||
-         tensor.sums.nonfinite != 0 || tensor.reach.coarse != 0;
-}
-
 }  // namespace
 
 Verdict judge_default(const std::filesystem::path& source, const std::filesystem::path& output) {
@@ -52,7 +45,7 @@ Verdict judge_default(const std::filesystem::path& source, const std::filesystem
   }
   if (!report.weights) return verdict;
   for (const verify::TensorWeights* tensor : verify::worst_tensors(*report.weights, 20)) {
-    if (!is_fault(*tensor)) continue;
+    if (!verify::is_fault(*tensor)) continue;
     verdict.text += fmt::format("{} {} misrounded {} coarse {} of {}\n", tensor->name,
                                 verify::relation_name(tensor->relation), tensor->sums.misrounded,
                                 tensor->reach.coarse, tensor->reach.groups);
