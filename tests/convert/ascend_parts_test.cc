@@ -32,7 +32,7 @@ class AscendVector : public ::testing::Test {
                              .row_sums = row_sums_};
 };
 
-TEST_F(AscendVector, TheInputIsScaledBy4Over255WithAnOffsetOfMinus64) {
+TEST_F(AscendVector, ScalesInputBy4Over255WithOffset) {
   EXPECT_THAT(numbers<float>(ascend_part(Part::kInputScale, inputs_)),
               ::testing::ElementsAre(4.0F / 255.0F));
   EXPECT_THAT(numbers<float>(ascend_part(Part::kInputOffset, inputs_)),

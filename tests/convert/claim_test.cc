@@ -106,7 +106,7 @@ TEST(Claim, NoticesThatItWasTakenAway) {
   EXPECT_NO_THROW(second.require_held());
 }
 
-TEST(Claim, GoesToOneOfManyThatStartAtOnce) {
+TEST(Claim, GoesToOneOfManyConcurrentRuns) {
   constexpr int kRuns = 8;
   for (int round = 0; round < 20; ++round) {
     const TempDir directory;
@@ -138,7 +138,7 @@ TEST(Claim, GoesToOneOfManyThatStartAtOnce) {
   }
 }
 
-TEST(ClaimedOutput, RefusesAnyOtherRunAndPublishesItsOwnBytes) {
+TEST(ClaimedOutput, RefusesOtherRunsAndPublishesOwnBytes) {
   const TempDir directory;
   Conversion(tiny_v32(), directory / "whole").run();
   Conversion first(tiny_v32(), directory / "out");
@@ -163,7 +163,7 @@ TEST(ClaimedOutput, RefusesAnyOtherRunAndPublishesItsOwnBytes) {
   EXPECT_TRUE(tree(directory / "out") == tree(directory / "whole"));
 }
 
-TEST(ClaimedOutput, IsNotPublishedWhenTheClaimWasTakenAway) {
+TEST(ClaimedOutput, IsNotPublishedAfterTheClaimIsLost) {
   const TempDir directory;
   Conversion first(tiny_v32(), directory / "out");
   first.execute.inspect = [&](const std::filesystem::path&) {
@@ -177,7 +177,7 @@ TEST(ClaimedOutput, IsNotPublishedWhenTheClaimWasTakenAway) {
   expect_unpublished(directory / "out");
 }
 
-TEST(ClaimedOutput, IsNotPublishedWithAFileThatSomebodyReplaced) {
+TEST(ClaimedOutput, IsNotPublishedWithAReplacedFile) {
   const TempDir directory;
   Conversion conversion(tiny_v32(), directory / "out");
   std::string replaced;
@@ -213,7 +213,7 @@ TEST(ClaimedOutput, ForcedAndKilledStillReplacesWhenResumed) {
   EXPECT_TRUE(tree(directory / "out") == tree(directory / "whole"));
 }
 
-TEST(ClaimedOutput, ForcedAndKilledAtOnceIsNotReplacedUnasked) {
+TEST(ClaimedOutput, IsNotReplacedAfterAKilledForcedRun) {
   const TempDir directory;
   Conversion conversion(tiny_v32(), directory / "out");
   conversion.run();

@@ -67,7 +67,7 @@ INSTANTIATE_TEST_SUITE_P(Families, FamilyRecipes,
                                            "qwen3_moe", "glm_moe_dsa"),
                          [](const auto& row) { return row.param; });
 
-TEST_P(FamilyRecipes, NeverQuantizeEmbeddingHeadNormsRouterAndProjectionsOfOtherUse) {
+TEST_P(FamilyRecipes, NeverQuantizeEmbeddingHeadNormsOrRouter) {
   const TempDir directory;
   const auto input = synth_tiny(directory / "in", GetParam());
   const auto before = formats::Checkpoint::open(input);
@@ -129,7 +129,7 @@ TEST_P(FamilyRecipes, Nvfp4TakesMlpsAndLeavesAttentionUnlessAsked) {
   }
 }
 
-TEST(DefaultRecipes, AscendLeavesKvBAndTheIndexerInBf16) {
+TEST(DefaultRecipes, AscendKeepsKvBAndIndexerInBf16) {
   const Planned ascend = planned(tiny_v32(), to(SchemeId::kInt8Channel, "modelslim"));
   for (const char* left : {"kv_b_proj.weight", "indexer.wq_b.weight", "indexer.wk.weight"})
     EXPECT_EQ(ascend.schemes_of(left), kBf16Only) << left;
@@ -141,14 +141,14 @@ TEST(DefaultRecipes, AscendLeavesKvBAndTheIndexerInBf16) {
     EXPECT_EQ(both->schemes_of("o_proj.weight"), Schemes{SchemeId::kInt8Channel});
 }
 
-TEST(DefaultRecipes, Fp8IsAsReleasedSoThatTheExampleKeepsEveryTensor) {
+TEST(DefaultRecipes, Fp8KeepsEveryTensorOfTheExample) {
   const Planned fp8 = planned(ingot::testing::tiny_bf16(), to(SchemeId::kFp8Block));
   const auto released = formats::Checkpoint::open(tiny_v32());
   for (const formats::LogicalTensor& tensor : released.tensors())
     EXPECT_EQ(fp8.scheme.at(tensor.name), tensor.encoding.scheme) << tensor.name;
 }
 
-TEST(DefaultRecipes, MtpLayersAreWhatIsAskedOrBf16ByDefaultFor4Bits) {
+TEST(DefaultRecipes, MtpLayersDefaultToBf16ForFourBits) {
   const std::string expert = "model.layers.5.mlp.experts.3.down_proj.weight";
   const auto mtp = [&](SchemeId scheme, std::optional<MtpPolicy> policy) {
     Recipe recipe = to(scheme);
@@ -167,7 +167,7 @@ TEST(DefaultRecipes, MtpLayersAreWhatIsAskedOrBf16ByDefaultFor4Bits) {
   EXPECT_EQ(mtp(SchemeId::kInt8Channel, MtpPolicy::kBf16), SchemeId::kBf16);
 }
 
-TEST(DefaultRecipes, DroppedMtpLayersAreGoneFromTheConfigToo) {
+TEST(DefaultRecipes, DroppedMtpLayersLeaveTheConfigToo) {
   const TempDir directory;
   Conversion conversion(tiny_v32(), directory / "out");
   conversion.recipe = to(SchemeId::kInt8Channel);
@@ -179,7 +179,7 @@ TEST(DefaultRecipes, DroppedMtpLayersAreGoneFromTheConfigToo) {
     EXPECT_FALSE(name.starts_with("model.layers.5.")) << name;
 }
 
-TEST(DefaultRecipes, LeftoverFp8StaysAsASecondGroupOnlyWhereTheDialectCanHoldIt) {
+TEST(DefaultRecipes, LeftoverFp8StaysOnlyInDialectsOfMixtures) {
   const auto released = formats::Checkpoint::open(tiny_v32());
   const Planned mixed = planned(tiny_v32(), to(SchemeId::kNvfp4));
   EXPECT_EQ(mixed.plan.counts.demoted, 0U);
@@ -205,7 +205,7 @@ TEST(DefaultRecipes, LeftoverFp8StaysAsASecondGroupOnlyWhereTheDialectCanHoldIt)
   }
 }
 
-TEST(DefaultRecipes, SeveralSchemesAtOnceNeedADialectOfMixtures) {
+TEST(DefaultRecipes, SeveralSchemesNeedADialectOfMixtures) {
   Recipe recipe = to(SchemeId::kNvfp4);
   recipe.rules = {parse_rule("re:model.layers.*.self_attn.o_proj.weight=int8"),
                   parse_rule("*.kv_b_proj.weight=fp8-channel")};
@@ -220,7 +220,7 @@ TEST(DefaultRecipes, SeveralSchemesAtOnceNeedADialectOfMixtures) {
                [&] { planned(tiny_v32(), recipe); });
 }
 
-TEST(DefaultRecipes, EveryLineBelongsToATargetThatSomeDialectHolds) {
+TEST(DefaultRecipes, EveryLineHasATargetInSomeDialect) {
   for (const DefaultRecipeLine& line : default_recipe_lines()) {
     EXPECT_NE(line.group, RoleGroup::kNever);
     EXPECT_FALSE(line.reason.empty());

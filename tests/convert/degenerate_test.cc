@@ -108,7 +108,7 @@ INSTANTIATE_TEST_SUITE_P(Schemes, Degenerate, ::testing::ValuesIn(ingot::testing
                            return ingot::testing::test_name(row.param.name());
                          });
 
-TEST_P(Degenerate, ATensorOfZerosIsZerosUnderGoodScales) {
+TEST_P(Degenerate, ZerosStayZerosUnderGoodScales) {
   Matrix matrix(256, 256);
   for (std::size_t i = 0; i < matrix.values.size(); i += 3) matrix.values[i] = -0.0F;
   for (const float value : converted(matrix)) ASSERT_EQ(value, 0);
@@ -117,7 +117,7 @@ TEST_P(Degenerate, ATensorOfZerosIsZerosUnderGoodScales) {
   for (const char scale : output_.at("layer.proj.weight_scale").bytes) ASSERT_EQ(scale, 0x38);
 }
 
-TEST_P(Degenerate, RowsAndBlocksOfZerosStayZerosAmongOthers) {
+TEST_P(Degenerate, ZeroRowsAndBlocksStayZeroAmongOthers) {
   Matrix matrix = Matrix::plausible(256, 256);
   for (std::uint64_t c = 0; c < 256; ++c) matrix.at(7, c) = matrix.at(200, c) = 0;
   for (std::uint64_t r = 128; r < 256; ++r) {
@@ -166,7 +166,7 @@ TEST_P(Degenerate, NanAndInfinityAreRefusedWithTheirPlace) {
   }
 }
 
-TEST_P(Degenerate, AllowedNanAndInfinityDoNotReachTheOutput) {
+TEST_P(Degenerate, AllowedNonfiniteValuesDoNotReachTheOutput) {
   Matrix matrix = Matrix::plausible(256, 256);
   matrix.at(0, 0) = kNaN;
   matrix.at(131, 42) = kInf;
@@ -194,7 +194,7 @@ TEST_P(Degenerate, AnAllowanceForAnotherTensorDoesNotHelp) {
   expect_error(ErrorCode::kNonFinite, {kWeight}, [&] { refused.run(); });
 }
 
-TEST_P(Degenerate, ColumnsThatNoGroupFitsAreRefusedAndRaggedBlocksAreNot) {
+TEST_P(Degenerate, RefusesRaggedGroupsButNotRaggedBlocks) {
   const auto& facts = formats::scheme_facts(GetParam().spelling->scheme);
   Conversion ragged = conversion(Matrix::plausible(130, 200));
   if (is_grouped_along_rows()) {

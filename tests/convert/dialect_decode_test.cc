@@ -106,7 +106,7 @@ INSTANTIATE_TEST_SUITE_P(Dialects, DialectDecode, ::testing::ValuesIn(all_target
                            return ingot::testing::test_name(row.param.name());
                          });
 
-TEST_P(DialectDecode, TheFormulaOfTheDialectGivesWhatTheProgramDecodes) {
+TEST_P(DialectDecode, FormulaOfTheDialectGivesDecodedValues) {
   const TempDir directory;
   Conversion conversion(ingot::testing::synth_model(), directory / "out");
   GetParam().apply(conversion.recipe);

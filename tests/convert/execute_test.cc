@@ -60,7 +60,7 @@ TEST(Execute, CastOfTheExampleEqualsTheIndependentGolden) {
   }
 }
 
-TEST(Execute, OutputDoesNotDependOnThreadsBudgetOrWayOfWriting) {
+TEST(Execute, OutputIgnoresThreadsBudgetAndWritePath) {
   const TempDir directory;
   Conversion(tiny_v32(), directory / "one").run();
   const auto expected = tree(directory / "one");
@@ -113,7 +113,7 @@ TEST(Execute, ReshardingIsLossless) {
   }
 }
 
-TEST(Execute, ConfigAndIndexAreDerivedAndSideFilesCopied) {
+TEST(Execute, DerivesConfigAndIndexAndCopiesSideFiles) {
   const TempDir directory;
   copy_example(directory / "in");
   std::filesystem::create_directories(directory / "in" / "sub");
@@ -139,7 +139,7 @@ TEST(Execute, ConfigAndIndexAreDerivedAndSideFilesCopied) {
   EXPECT_EQ(index.at("weight_map").size(), 361U);
 }
 
-TEST(Execute, DroppingTheMtpLayerLeavesNoTraceOfIt) {
+TEST(Execute, DroppedMtpLayerLeavesNoTrace) {
   const TempDir directory;
   Conversion conversion(tiny_v32(), directory / "out");
   conversion.recipe.mtp = MtpPolicy::kDrop;
@@ -159,7 +159,7 @@ TEST(Execute, DroppingTheMtpLayerLeavesNoTraceOfIt) {
             0);
 }
 
-TEST(Execute, MtpLayersThatAreOnlyPromisedBecomeAWarningAndZero) {
+TEST(Execute, MissingMtpLayersGiveAWarning) {
   const TempDir directory;
   Conversion dropped(tiny_v32(), directory / "dropped");
   dropped.recipe.mtp = MtpPolicy::kDrop;
@@ -175,7 +175,7 @@ TEST(Execute, MtpLayersThatAreOnlyPromisedBecomeAWarningAndZero) {
   EXPECT_EQ(formats::parse_json(plan.json.config, "config").at("num_nextn_predict_layers"), 0);
 }
 
-TEST(Execute, AnUnknownModelIsCastUnderTheGenericFamily) {
+TEST(Execute, CastsAnUnknownModelUnderGeneric) {
   const TempDir directory;
   copy_example(directory / "in");
   auto config = formats::read_json_file(directory / "in" / "config.json", 1 << 20);
@@ -218,7 +218,7 @@ TEST(Execute, RecordsHoldTheHashesOfBothSides) {
   }
 }
 
-TEST(Execute, ANanCodeInTheLastTensorLeavesNoFileUnderAFinalName) {
+TEST(Execute, NanInTheLastTensorPublishesNothing) {
   const TempDir directory;
   copy_example(directory / "in");
   patch_tensor(directory / "in", "model.layers.5.self_attn.q_b_proj.weight", 384 * 128 - 1, {0xFF});
@@ -237,7 +237,7 @@ TEST(Execute, ANanCodeInTheLastTensorLeavesNoFileUnderAFinalName) {
   EXPECT_EQ(static_cast<std::uint8_t>(bytes[bytes.size() - 2]), 0xC0);
 }
 
-TEST(Execute, RefusesEveryScaleThatIsNotFiniteAndPositive) {
+TEST(Execute, RefusesScalesNotFiniteAndPositive) {
   const std::vector<std::vector<std::uint8_t>> bad = {{0, 0, 0, 0},       {0, 0, 0, 0x80},
                                                       {0, 0, 0x80, 0xBF}, {0, 0, 0x80, 0x7F},
                                                       {0, 0, 0xC0, 0x7F}, {0, 0, 0x80, 0xFF}};
@@ -255,7 +255,7 @@ TEST(Execute, RefusesEveryScaleThatIsNotFiniteAndPositive) {
   }
 }
 
-TEST(Execute, TheFaultReportedIsTheFirstInPlanOrderOnAnyNumberOfThreads) {
+TEST(Execute, ReportsTheFirstFaultInPlanOrder) {
   const TempDir directory;
   copy_example(directory / "in");
   for (const int expert : {3, 7, 11}) {
@@ -271,7 +271,7 @@ TEST(Execute, TheFaultReportedIsTheFirstInPlanOrderOnAnyNumberOfThreads) {
   }
 }
 
-TEST(Execute, RefusesATargetInTheWayAndReplacesItWithForce) {
+TEST(Execute, RefusesAnExistingTargetUnlessForced) {
   const TempDir directory;
   std::filesystem::create_directories(directory / "out");
   write_text_file(directory / "out" / "precious.txt", "mine");
@@ -303,7 +303,7 @@ TEST(Execute, SourceAndOutputMustNotContainOneAnother) {
   }
 }
 
-TEST(Execute, ABudgetThatIsTooSmallIsRefusedWithTheFigure) {
+TEST(Execute, RefusesATooSmallBudgetWithTheFigure) {
   const TempDir directory;
   Conversion conversion(tiny_v32(), directory / "out");
   conversion.execute.mem_limit = 10 << 20;
@@ -311,7 +311,7 @@ TEST(Execute, ABudgetThatIsTooSmallIsRefusedWithTheFigure) {
   EXPECT_FALSE(std::filesystem::exists(directory / "out"));
 }
 
-TEST(Execute, AnOutputThatCannotBeCreatedIsPermissionOrExists) {
+TEST(Execute, UncreatableOutputIsPermissionOrExists) {
   const TempDir directory;
   write_text_file(directory / "file", "x");
   Conversion conversion(tiny_v32(), directory / "file");

@@ -87,7 +87,7 @@ BlockCount compare_blocks(const OutputTensors& a, const OutputTensors& b) {
   return count;
 }
 
-TEST(Fp8Return, Of678BlocksOfTheExample664ComeBackByteForByteAndTheRestInValue) {
+TEST(Fp8Return, CastRoundTripRestoresBlocks) {
   const TempDir directory;
   const ExecuteReport report = [&] {
     Conversion conversion = to_fp8(tiny_bf16(), directory / "back");
@@ -102,7 +102,7 @@ TEST(Fp8Return, Of678BlocksOfTheExample664ComeBackByteForByteAndTheRestInValue) 
   EXPECT_EQ(report.quality.rounded_blocks, 0U);
 }
 
-TEST(Fp8Return, WhatIsNotFp8ComesBackAsItWas) {
+TEST(Fp8Return, OtherTensorsComeBackUnchanged) {
   const TempDir directory;
   to_fp8(tiny_bf16(), directory / "back").run();
   const OutputTensors released = read_output(tiny_v32());
@@ -117,7 +117,7 @@ TEST(Fp8Return, WhatIsNotFp8ComesBackAsItWas) {
   }
 }
 
-TEST(Fp8Return, WithTheScalesOfTheReleaseEveryTensorIsTheReleasedOne) {
+TEST(Fp8Return, ReleasedScalesGiveTheReleasedTensors) {
   const TempDir directory;
   Conversion conversion = to_fp8(tiny_bf16(), directory / "back");
   take_scales_from(conversion, tiny_v32());
@@ -126,7 +126,7 @@ TEST(Fp8Return, WithTheScalesOfTheReleaseEveryTensorIsTheReleasedOne) {
   EXPECT_EQ(quantization_config(directory / "back").value("scale_fmt", ""), "ue8m0");
 }
 
-TEST(Fp8Return, ScalesOfAReleaseThatLacksATensorAreRefused) {
+TEST(Fp8Return, RefusesScalesOfAReleaseLackingATensor) {
   const TempDir directory;
   Conversion without(tiny_v32(), directory / "without-mtp");
   without.recipe.to.reset();
@@ -139,7 +139,7 @@ TEST(Fp8Return, ScalesOfAReleaseThatLacksATensorAreRefused) {
                [&] { conversion.run(); });
 }
 
-TEST(Fp8Return, TheGridIsWhatTheManifestOfTheCastRemembers) {
+TEST(Fp8Return, GridComesFromTheManifestOfTheCast) {
   const TempDir directory;
   to_fp8(tiny_bf16(), directory / "remembered").run();
   EXPECT_EQ(quantization_config(directory / "remembered").value("scale_fmt", ""), "ue8m0");
@@ -178,7 +178,7 @@ TEST(Fp8Return, AnOptionWinsOverTheManifest) {
   }
 }
 
-TEST(Fp8ToFp8, TheSameGridKeepsCodesAndScalesAsTheyAre) {
+TEST(Fp8ToFp8, SameGridKeepsCodesAndScales) {
   const TempDir directory;
   Conversion conversion = to_fp8(tiny_v32(), directory / "out");
   const auto source = formats::Checkpoint::open(tiny_v32());
@@ -192,7 +192,7 @@ TEST(Fp8ToFp8, TheSameGridKeepsCodesAndScalesAsTheyAre) {
   EXPECT_EQ(quantization_config(directory / "out"), quantization_config(tiny_v32()));
 }
 
-TEST(Fp8ToFp8, AnotherGridEncodesAnewAndTakesThePromiseAway) {
+TEST(Fp8ToFp8, AnotherGridReencodesAndDropsThePromise) {
   const TempDir directory;
   Conversion conversion = to_fp8(tiny_v32(), directory / "out");
   conversion.recipe.choices.fp8_grid = quantize::Fp8Grid::kAmax;
@@ -208,7 +208,7 @@ TEST(Fp8ToFp8, AnotherGridEncodesAnewAndTakesThePromiseAway) {
       << "the cast of power-of-two scales loses nothing";
 }
 
-TEST(Fp8ToFp8, ScalesThatAreNoPowersOfTwoDoNotGetThePromise) {
+TEST(Fp8ToFp8, OtherScalesDoNotGetThePromise) {
   const TempDir directory;
   Conversion first = to_fp8(tiny_v32(), directory / "amax");
   first.recipe.choices.fp8_grid = quantize::Fp8Grid::kAmax;
@@ -223,7 +223,7 @@ TEST(Fp8ToFp8, ScalesThatAreNoPowersOfTwoDoNotGetThePromise) {
   EXPECT_EQ(quantization_config(directory / "ue8m0").value("scale_fmt", ""), "ue8m0");
 }
 
-TEST(Fp8ToFp8, ScalesOfAReleaseWithoutThePromiseTakeItAway) {
+TEST(Fp8ToFp8, ReleasedScalesWithoutThePromiseDropIt) {
   const TempDir directory;
   Conversion amax = to_fp8(tiny_v32(), directory / "amax");
   amax.recipe.choices.fp8_grid = quantize::Fp8Grid::kAmax;

@@ -77,7 +77,7 @@ std::size_t pairs_in_two_files(const OutputTensors& tensors) {
   return n / 2;
 }
 
-TEST(FusedGroup, Nvfp4GlobalsAreThoseOfTheLargestMemberInEitherDialect) {
+TEST(FusedGroup, Nvfp4GlobalComesFromTheLargestTensor) {
   const OutputTensors source = read_output(tiny_v32());
   const struct {
     const char* dialect;
@@ -108,7 +108,7 @@ TEST(FusedGroup, Nvfp4GlobalsAreThoseOfTheLargestMemberInEitherDialect) {
   }
 }
 
-TEST(FusedGroup, SearchesOfASmallerRangeShareTheirGlobalToo) {
+TEST(FusedGroup, SmallerSearchRangesShareTheirGlobal) {
   const OutputTensors source = read_output(tiny_v32());
   const TempDir directory;
   Conversion conversion = to_nvfp4(tiny_v32(), directory / "out");
@@ -119,7 +119,7 @@ TEST(FusedGroup, SearchesOfASmallerRangeShareTheirGlobalToo) {
     EXPECT_EQ(global, 1536.0F / group_amax(source, weight)) << weight;
 }
 
-TEST(FusedGroup, Fp8TensorScalesAreThoseOfTheLargestMember) {
+TEST(FusedGroup, Fp8TensorScaleComesFromTheLargestTensor) {
   const OutputTensors source = read_output(tiny_v32());
   for (const bool is_power : {false, true}) {
     const TempDir directory;
@@ -158,7 +158,7 @@ TEST(FusedGroup, MembersInDifferentFilesGiveTheSameBytes) {
   }
 }
 
-TEST(FusedGroup, AMemberOfZerosTakesTheGlobalOfTheOther) {
+TEST(FusedGroup, ZeroTensorTakesTheGlobalOfItsPartner) {
   const TempDir directory;
   ingot::testing::copy_example(directory / "in");
   const std::string zeroed = "model.layers.1.mlp.experts.3.up_proj.weight";
@@ -181,7 +181,7 @@ TEST(FusedGroup, AMemberOfZerosTakesTheGlobalOfTheOther) {
   }
 }
 
-TEST(FusedGroup, RulesThatSplitAPairAreRefusedWithBothNames) {
+TEST(FusedGroup, RefusesRulesThatSplitAPair) {
   const TempDir directory;
   const struct {
     const char* rule;

@@ -23,7 +23,7 @@ std::string sha256(const std::string& bytes) {
   return hasher.finish_hex();
 }
 
-TEST(GoldenQuantized, RowsOfInt8AndFp8EqualTheIndependentOnes) {
+TEST(GoldenQuantized, Int8AndFp8RowsEqualIndependentResults) {
   const std::pair<SchemeId, const char*> rows[] = {
       {SchemeId::kInt8Channel, "int8.sha256.json"},
       {SchemeId::kFp8Channel, "fp8_channel.sha256.json"}};

@@ -157,7 +157,7 @@ class WeightedOutput : public ImportanceFile {
   std::vector<float> wide_ = random_values(kRows * kCols, 1);
 };
 
-TEST_F(WeightedOutput, IsWhatTheEncoderMakesOfEveryColumnsOwnWeight) {
+TEST_F(WeightedOutput, WeighsEveryColumnByItself) {
   const auto importance = write(statistics());
   auto run = conversion("out", importance);
   run.run();
@@ -170,7 +170,7 @@ TEST_F(WeightedOutput, IsWhatTheEncoderMakesOfEveryColumnsOwnWeight) {
   EXPECT_FALSE(plain.second == wanted.second) << "importance changes something";
 }
 
-TEST_F(WeightedOutput, LeavesWhatTheFileDoesNotKnowAndCountsIt) {
+TEST_F(WeightedOutput, CountsWeightsUnknownToTheFile) {
   auto plain = conversion("plain", nullptr);
   plain.run();
   auto run = conversion("out", write(statistics()));

@@ -20,7 +20,7 @@ using ingot::testing::tiny_v32;
 using ingot::testing::top_level;
 using ingot::testing::tree;
 
-TEST(Inspection, SeesTheFinishedFilesBeforeAnyHasItsFinalName) {
+TEST(Inspection, SeesFinishedFilesBeforePublication) {
   const TempDir directory;
   Conversion(tiny_v32(), directory / "plain").run();
   Conversion conversion(tiny_v32(), directory / "out");
@@ -37,7 +37,7 @@ TEST(Inspection, SeesTheFinishedFilesBeforeAnyHasItsFinalName) {
   EXPECT_TRUE(tree(directory / "out") == tree(directory / "plain"));
 }
 
-TEST(Inspection, PublishesItsReportBesideAManifestThatDoesNotListIt) {
+TEST(Inspection, PublishesItsReportUnlistedInTheManifest) {
   const TempDir directory;
   Conversion(tiny_v32(), directory / "plain").run();
   Conversion conversion(tiny_v32(), directory / "out");
@@ -52,7 +52,7 @@ TEST(Inspection, PublishesItsReportBesideAManifestThatDoesNotListIt) {
   EXPECT_TRUE(formats::check_checkpoint(directory / "out", {}).findings.empty());
 }
 
-TEST(Inspection, ThatRefusesLeavesNothingPublishedAndEverythingToResume) {
+TEST(Inspection, RefusalPublishesNothingAndCanBeResumed) {
   const TempDir directory;
   Conversion(tiny_v32(), directory / "plain").run();
   Conversion conversion(tiny_v32(), directory / "out");
@@ -118,7 +118,7 @@ Conversion gated(const std::filesystem::path& output, bool passes) {
   return conversion;
 }
 
-TEST(Gate, ThatWasAskedForIsNotForgottenByResume) {
+TEST(Gate, IsNotForgottenByResume) {
   const TempDir directory;
   EXPECT_TRUE(gated(directory / "out", false).run().refused);
   Conversion plain(tiny_v32(), directory / "out");

@@ -34,7 +34,7 @@ TEST(JournalQuality, SumsComeBackBitForBit) {
   EXPECT_EQ(written_and_read(record).quality, record.quality);
 }
 
-TEST(JournalQuality, ThePeakOfAGroupComesBackBitForBit) {
+TEST(JournalQuality, PeakOfAGroupRoundTripsExactly) {
   for (const float amax : {0.0F, 0.1F, 0x1p-149F, 0x1.fffffep127F, 1.0F / 3}) {
     TensorResult record{.source = {{1, 2}}, .output = {{{3, 4}}}};
     record.amax = amax;

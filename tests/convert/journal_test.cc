@@ -46,7 +46,7 @@ TEST(Journal, RemembersWhetherPublishingReplacesAnOlderCheckpoint) {
   }
 }
 
-TEST(Journal, EveryTornTailIsCutAndCanBeContinued) {
+TEST(Journal, TornTailsAreCutAndContinued) {
   const TempDir directory;
   {
     Journal journal = Journal::create(directory / "whole", Json{{"plan", "p"}});

@@ -38,7 +38,7 @@ TEST(Plan, CastsExactlyTheQuantizedTensors) {
   EXPECT_EQ(plan.counts.cast + plan.counts.copied, 361U);
 }
 
-TEST(Plan, PartsFillEveryFileWithoutHolesInTheOrderOfTheFormat) {
+TEST(Plan, PartsFillFilesInOrderWithoutHoles) {
   const Checkpoint source = Checkpoint::open(tiny_v32());
   for (const auto to : {std::optional<SchemeId>(SchemeId::kBf16), std::optional<SchemeId>()}) {
     const Plan plan = plan_for(source, recipe_to(to));
@@ -140,7 +140,7 @@ TEST(Plan, WritesAreSequentialPerFile) {
   }
 }
 
-TEST(Plan, RefusesSchemesThatCannotBeComputedAllAtOnce) {
+TEST(Plan, RefusesAllUncomputableSchemesTogether) {
   const Checkpoint source = Checkpoint::open(tiny_v32());
   Recipe recipe;
   recipe.rules.push_back(parse_rule("model.norm.weight=nvfp4"));
@@ -160,7 +160,7 @@ TEST(Plan, ARuleThatMatchesNothingIsAnError) {
                [&] { plan_for(source, recipe); });
 }
 
-TEST(Plan, AQuantizedTensorMadePlainIsNamedInTheConfig) {
+TEST(Plan, ConfigNamesQuantizedTensorsMadePlain) {
   const Checkpoint source = Checkpoint::open(tiny_v32());
   Recipe recipe;
   recipe.rules.push_back(parse_rule("model.layers.0.self_attn.o_proj.weight=bf16"));

@@ -96,14 +96,14 @@ TEST_P(PlannedTarget, IsWhatIsWritten) {
   expect_as_planned(conversion);
 }
 
-TEST(PlannedCheckpoint, OfOneFileIsWhatIsWritten) {
+TEST(PlannedCheckpoint, EqualsTheWrittenSingleFile) {
   const TempDir directory;
   Conversion conversion(ingot::testing::synth_model(), directory / "out");
   conversion.plan.shards.max_shard_bytes = std::uint64_t{1} << 40;
   expect_as_planned(conversion);
 }
 
-TEST(PlannedCheckpoint, OfRanksIsWhatIsWritten) {
+TEST(PlannedCheckpoint, EqualsTheWrittenRanks) {
   struct Case {
     shard::Topology topology;
     shard::TpFit fit;

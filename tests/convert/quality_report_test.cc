@@ -139,7 +139,7 @@ TEST_P(Quality, IsThatOfTheBytesThatWereWritten) {
   EXPECT_GT(report_.quality.rounded_twice, 0U) << "the source was FP8";
 }
 
-TEST(QualityReport, OfWhatIsOnlyCopiedOrCastIsEmpty) {
+TEST(QualityReport, IsEmptyForCopiesAndCasts) {
   const TempDir directory;
   const ExecuteReport report = Conversion(synth_model(), directory / "out").run();
   EXPECT_TRUE(report.quality.empty());

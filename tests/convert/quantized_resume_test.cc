@@ -32,7 +32,7 @@ INSTANTIATE_TEST_SUITE_P(Schemes, QuantizedResume, ::testing::ValuesIn(scheme_ta
                            return ingot::testing::test_name(row.param.name());
                          });
 
-TEST_P(QuantizedResume, AfterAnyNumberOfStopsTheOutputIsThatOfAnUninterruptedRun) {
+TEST_P(QuantizedResume, StopsDoNotChangeTheOutput) {
   const TempDir directory;
   Conversion whole(synth_model(), directory / "whole");
   GetParam().apply(whole.recipe);
@@ -167,7 +167,7 @@ class FusedGroupResume : public ::testing::Test {
   }
 };
 
-TEST_F(FusedGroupResume, AMemberThatIsLeftTakesTheSharedScaleOfTheOneThatIsDone) {
+TEST_F(FusedGroupResume, LeftTensorTakesTheScaleOfItsPartner) {
   const TempDir directory;
   to_nvfp4(tiny_v32(), directory / "whole").run();
   const auto [gate, up] = items(to_nvfp4("", "").recipe);
@@ -183,7 +183,7 @@ TEST_F(FusedGroupResume, AMemberThatIsLeftTakesTheSharedScaleOfTheOneThatIsDone)
 }
 
 // What makes this work is the reduction in the journal: the other member can no longer be read.
-TEST_F(FusedGroupResume, AlsoWhenTheSourceOfTheFinishedMemberIsGone) {
+TEST_F(FusedGroupResume, SharedScaleSurvivesALostSource) {
   const TempDir directory;
   Conversion deal(synth_model(), directory / "many");
   deal.recipe.to.reset();
@@ -226,7 +226,7 @@ TEST_F(FusedGroupResume, AlsoWhenTheSourceOfTheFinishedMemberIsGone) {
   EXPECT_TRUE(tree(conversion.output) == tree(directory / "whole"));
 }
 
-TEST_F(FusedGroupResume, TheErrorOfATensorIsInTheJournalToo) {
+TEST_F(FusedGroupResume, JournalHoldsTheErrorOfATensor) {
   const TempDir directory;
   Conversion whole = to_nvfp4(tiny_v32(), directory / "whole");
   const ExecuteReport expected = whole.run();

@@ -104,7 +104,7 @@ TEST(Recipe, SelectsByGlobByExpressionAndByRole) {
   EXPECT_FALSE(parse_rule("role:expert-down=bf16").matches(up));
 }
 
-TEST(Recipe, ATensorOutsideTheGrammarHasTheRoleOther) {
+TEST(Recipe, TensorsOutsideTheGrammarHaveRoleOther) {
   EXPECT_TRUE(parse_rule("role:other=bf16").matches(tensor("x", SchemeId::kBf16)));
   EXPECT_FALSE(parse_rule("role:expert-up=bf16").matches(tensor("x", SchemeId::kBf16)));
   EXPECT_FALSE(parse_rule("role:other=bf16").matches(expert(3, 17)));
@@ -116,7 +116,7 @@ void add_generic_rules(Recipe& recipe) {
                     *formats::find_dialect("deepseek"));
 }
 
-TEST(Recipe, FirstMatchWinsInTheOrderRuleRecipeDefault) {
+TEST(Recipe, FirstMatchWinsAmongRuleRecipeDefault) {
   Recipe recipe = parse_recipe(
       "rules:\n- {match: 'model.layers.3.*', scheme: keep}\n- {match: '*', scheme: f32}\n", "r");
   recipe.rules.insert(recipe.rules.begin(), parse_rule("*.17.up_proj.weight=f16"));
@@ -147,7 +147,7 @@ TEST(Recipe, WithoutToNothingIsSelectedByDefault) {
   EXPECT_EQ(recipe.decide(expert(3, 0)).rule, nullptr);
 }
 
-TEST(Recipe, NamesEveryUserRuleThatMatchesNothingButNoDefault) {
+TEST(Recipe, NamesUserRulesThatMatchNothing) {
   Recipe recipe = parse_recipe("rules: [{match: 'model.layers.99.*', scheme: keep}]", "r");
   recipe.rules.insert(recipe.rules.begin(), parse_rule("nothing.*=bf16"));
   recipe.to = SchemeId::kBf16;
@@ -200,7 +200,7 @@ TEST(Recipe, AnEmptyDocumentIsARecipeWithoutRules) {
   }
 }
 
-TEST(Recipe, JsonKeyOrderAndContentAreThoseOfTheManifest) {
+TEST(Recipe, JsonEqualsThatOfTheManifest) {
   Recipe recipe = parse_recipe(
       "{mtp: drop, rules: [{match: 'role:head', scheme: keep}], allow: {nan-code: ['a*']}}", "r");
   recipe.rules.insert(recipe.rules.begin(), parse_rule("b=fp8"));
@@ -254,7 +254,7 @@ TEST(Recipe, RefusesWhatIsNotYaml) {
   expect_refused(std::string("to: \0bf16", 9), {"recipe.yaml"});
 }
 
-TEST(Recipe, RefusesAnchorsWhereverTheyStandButNotAmpersandsInText) {
+TEST(Recipe, RefusesAnchorsButNotAmpersandsInText) {
   expect_refused("to: &a bf16", {"anchors"});
   expect_refused("rules: &a []", {"anchors"});
   expect_refused("rules: [{match: a,scheme: bf16},&x {match: b, scheme: bf16}]", {"anchors"});

@@ -34,7 +34,7 @@ TEST(Resources, GiveAnUnslicedJobFewLargeWindows) {
   expect_windows(divide(2, (24 + 8 + 6) * kMiB, 1), 6, 1 * kMiB);
 }
 
-TEST(Resources, GiveAScatteredJobTheSameMemoryInSmallerWindows) {
+TEST(Resources, ScatteredJobsGetSmallerWindows) {
   expect_windows(divide(2, 1024 * kMiB, 2), 24, 8 * kMiB);        // wants 10
   expect_windows(divide(2, 1024 * kMiB, 10), 48, 4 * kMiB);       // wants 26
   expect_windows(divide(2, 1024 * kMiB, 64), 192, 1 * kMiB);      // wants 134
@@ -42,7 +42,7 @@ TEST(Resources, GiveAScatteredJobTheSameMemoryInSmallerWindows) {
   expect_windows(divide(16, 1024 * kMiB, 64), 1088, 256 * kKiB);  // wants 1058 of 272 MiB
 }
 
-TEST(Resources, TakeThePeakOfTheUnslicedJobWhateverTheNumberOfTargets) {
+TEST(Resources, PeakIgnoresTheNumberOfTargets) {
   for (const std::uint64_t mem_limit : {38 * kMiB, 92 * kMiB, 1024 * kMiB}) {
     const std::uint64_t peak = divide(2, mem_limit, 1).peak();
     for (const std::uint64_t targets : {2U, 7U, 64U, 320U, 1000000U}) {

@@ -24,7 +24,7 @@ using ingot::testing::tiny_v32;
 using ingot::testing::top_level;
 using ingot::testing::tree;
 
-TEST(Resume, AfterAnyNumberOfStopsTheOutputIsThatOfAnUninterruptedRun) {
+TEST(Resume, StopsDoNotChangeTheOutput) {
   const TempDir directory;
   Conversion(tiny_v32(), directory / "whole").run();
   const auto expected = tree(directory / "whole");
@@ -78,7 +78,7 @@ TEST(Resume, OnAnAbsentOutputItStarts) {
   EXPECT_TRUE(std::filesystem::exists(directory / "out" / "ingot.json"));
 }
 
-TEST(Resume, OnAFinishedOutputItSaysSoAndWritesNothing) {
+TEST(Resume, FinishedOutputIsReportedAndKept) {
   const TempDir directory;
   Conversion conversion(tiny_v32(), directory / "out");
   conversion.run();
@@ -132,7 +132,7 @@ TEST(Resume, TakesFurtherAllowancesAndKeepsThem) {
   EXPECT_TRUE(tree(directory / "out") == tree(directory / "whole"));
 }
 
-TEST(Resume, RefusesASourceOfWhichOneSampledByteChangedThoughItsTimeDidNot) {
+TEST(Resume, RefusesASourceChangedUnderTheSameTime) {
   const TempDir directory;
   copy_example(directory / "in");
   Conversion conversion(directory / "in", directory / "out");
@@ -165,7 +165,7 @@ TEST(Resume, RefusesAChangedSideFile) {
                [&] { conversion.run(); });
 }
 
-TEST(Resume, FinishesAPublicationThatWasCutAtAnyRename) {
+TEST(Resume, FinishesAPublicationCutAtAnyRename) {
   const TempDir directory;
   Conversion(tiny_v32(), directory / "whole").run();
   const auto expected = tree(directory / "whole");
@@ -220,7 +220,7 @@ TEST(ConsumeSource, ResumesWithoutTheFilesThatAreGone) {
   ::testing::Test::RecordProperty("stops_without_first_file", without_first);
 }
 
-TEST(ConsumeSource, RefusesLinksOfWhichItWouldNotFreeTheData) {
+TEST(ConsumeSource, RefusesLinksWhoseDataWouldStay) {
   const TempDir directory;
   copy_example(directory / "in");
   const auto file = directory / "in" / "model-00002-of-00002.safetensors";
@@ -234,7 +234,7 @@ TEST(ConsumeSource, RefusesLinksOfWhichItWouldNotFreeTheData) {
   conversion.run();
 }
 
-TEST(ConsumeSource, DeletesNothingWhenAFaultStopsTheJobFirst) {
+TEST(ConsumeSource, DeletesNothingAfterAnEarlyFault) {
   const TempDir directory;
   copy_example(directory / "in");
   const auto before = tree(directory / "in");

@@ -82,7 +82,7 @@ float number(const OutputTensor& tensor) {
   return tensor.as<float>().front();
 }
 
-TEST(Rewrap, Fp8BlocksGoToCompressedTensorsAndBackByteForByte) {
+TEST(Rewrap, Fp8BlocksRoundTripThroughCompressedTensors) {
   const TempDir directory;
   rewrap(tiny_v32(), directory / "ct", "compressed-tensors").run();
   const OutputTensors released = read_output(tiny_v32());
@@ -106,7 +106,7 @@ TEST(Rewrap, ItIsNoQuantization) {
   EXPECT_EQ(plan.counts.repackaged + plan.counts.copied, plan.tensors.size());
 }
 
-TEST(Rewrap, Nvfp4KeepsCodesAndBlockScalesAndTurnsTheGlobalAround) {
+TEST(Rewrap, Nvfp4KeepsCodesAndInvertsTheGlobal) {
   const OutputTensors ct = read_output(nvfp4_ct());
   const OutputTensors mo = read_output(nvfp4_mo().path);
   ASSERT_EQ(mo.size(), ct.size());
@@ -134,7 +134,7 @@ TEST(Rewrap, TheManifestRestoresEveryGlobalOfNvfp4) {
   EXPECT_EQ(report.quality.inexact_globals, 0U);
 }
 
-TEST(Rewrap, WithoutAManifestAGlobalIsWithinOneUlpAndCounted) {
+TEST(Rewrap, GlobalWithoutManifestIsWithinOneUlp) {
   const TempDir directory;
   std::filesystem::copy(nvfp4_mo().path, directory / "mo");
   std::filesystem::remove(directory / "mo" / "ingot.json");
@@ -161,7 +161,7 @@ TEST(Rewrap, WithoutAManifestAGlobalIsWithinOneUlpAndCounted) {
 }
 
 // A manifest that belongs to other weights must not lend its globals.
-TEST(Rewrap, AGlobalThatWasEditedSinceIsNotTakenFromTheManifest) {
+TEST(Rewrap, EditedGlobalIsNotTakenFromTheManifest) {
   const TempDir directory;
   std::filesystem::copy(nvfp4_mo().path, directory / "mo");
   const std::string name = "model.layers.2.mlp.experts.5.down_proj";
@@ -180,7 +180,7 @@ TEST(Rewrap, AGlobalThatWasEditedSinceIsNotTakenFromTheManifest) {
   EXPECT_EQ(number(read_output(directory / "back").at(name + ".weight_global_scale")), 0x1p10F);
 }
 
-TEST(Rewrap, Int8RowsGoToAscendAndBackByteForByte) {
+TEST(Rewrap, Int8RowsRoundTripThroughAscend) {
   const TempDir directory;
   Conversion first(ingot::testing::tiny_bf16(), directory / "ct");
   first.recipe.to = SchemeId::kInt8Channel;
@@ -203,7 +203,7 @@ TEST(Rewrap, Int8RowsGoToAscendAndBackByteForByte) {
 }
 
 // A rewrap is no copy: its parts are written, and nothing that is written may be NaN.
-TEST(Rewrap, ANanCodeIsRefusedWithItsPlaceUnlessAllowed) {
+TEST(Rewrap, NanCodeIsRefusedUnlessAllowed) {
   const TempDir directory;
   ingot::testing::copy_example(directory / "in");
   const std::string weight = "model.layers.2.mlp.experts.4.up_proj.weight";
@@ -247,7 +247,7 @@ TEST(Rewrap, NarrowScalesAreWidenedExactly) {
             (std::vector<std::uint32_t>{0x3F800000, 0x3C010000, 0x00010000}));
 }
 
-TEST(Rewrap, ADialectWithoutTheSchemeGetsBf16AndSaysSo) {
+TEST(Rewrap, DialectWithoutTheSchemeGetsBf16) {
   const auto source = formats::Checkpoint::open(tiny_v32());
   for (const char* dialect : {"modelopt", "modelslim"}) {
     Recipe recipe;

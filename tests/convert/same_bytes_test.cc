@@ -74,7 +74,7 @@ std::uint64_t least_memory(const Conversion& conversion, std::size_t threads) {
   return high;
 }
 
-TEST_P(SameBytes, WithAnyNumberOfThreadsBudgetAndPathToTheDisk) {
+TEST_P(SameBytes, ForAnyThreadsBudgetAndWritePath) {
   const auto expected = tree(plain_run());
   Conversion buffered = conversion("buffered");
   buffered.execute.threads = 2;
@@ -99,7 +99,7 @@ TEST_P(SameBytes, WithGroupsThatAreReadTwice) {
   EXPECT_EQ(report.memory.n_read_twice > 0, has_groups);
 }
 
-TEST_P(SameBytes, OfEveryTensorInFilesOfAnySize) {
+TEST_P(SameBytes, ForFilesOfAnySize) {
   const OutputTensors expected = read_output(plain_run());
   Conversion dealt = conversion("dealt");
   dealt.plan.shards.max_shard_bytes = 300'000;

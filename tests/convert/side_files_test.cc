@@ -42,7 +42,7 @@ TEST(SideFileLinks, WelcomeInsideTheSource) {
   EXPECT_NO_THROW(require(directory / "by_another_name"));
 }
 
-TEST(SideFileLinks, OfAHubSnapshotLeadToItsBlobs) {
+TEST(SideFileLinks, LinksOfAHubSnapshotAreFollowed) {
   const TempDir directory;
   const fs::path root = directory / "models--org--name";
   const fs::path snapshot = root / "snapshots" / "0123abcd";

@@ -86,7 +86,7 @@ TEST(SourceChange, BetweenRunsIsReadAgain) {
   EXPECT_TRUE(tree(directory / "out") == tree(directory / "whole"));
 }
 
-TEST(SourceChange, ThatIsACopyOfTheSameBytesIsNone) {
+TEST(SourceChange, CopyOfTheSameBytesIsAccepted) {
   const TempDir directory;
   copy_example(directory / "in");
   Conversion conversion(directory / "in", directory / "out");
@@ -99,7 +99,7 @@ TEST(SourceChange, ThatIsACopyOfTheSameBytesIsNone) {
   EXPECT_EQ(report.items_redone, 0U);
 }
 
-TEST(SourceChange, OfAnyFileThatIsReadIsNamed) {
+TEST(SourceChange, NamesTheChangedFile) {
   for (const char* name : {"config.json", "tokenizer.json", "model.safetensors.index.json"}) {
     const TempDir directory;
     copy_example(directory / "in");
@@ -115,7 +115,7 @@ TEST(SourceChange, OfAnyFileThatIsReadIsNamed) {
   }
 }
 
-TEST(SourceChange, BeforeTheExecutionIsFoundByStampsTakenFirst) {
+TEST(SourceChange, IsFoundBeforeTheExecution) {
   const TempDir directory;
   copy_example(directory / "in");
   Conversion conversion(directory / "in", directory / "out");
@@ -124,7 +124,7 @@ TEST(SourceChange, BeforeTheExecutionIsFoundByStampsTakenFirst) {
   expect_error(ErrorCode::kMismatch, {kFile, "written to"}, [&] { conversion.run(); });
 }
 
-TEST(SourceChange, OfAFileThatNobodyReadsIsNone) {
+TEST(SourceChange, IgnoresFilesThatAreNotRead) {
   const TempDir directory;
   copy_example(directory / "in");
   std::filesystem::create_directory(directory / "in" / ".cache");
@@ -231,7 +231,7 @@ TEST(OptionFileChange, BetweenRunsIsRefusedByName) {
   }
 }
 
-TEST(ConsumeSource, KeepsAFileThatChangedWhileItWasRead) {
+TEST(ConsumeSource, KeepsAChangedSourceFile) {
   const TempDir directory;
   copy_example(directory / "in");
   Conversion conversion(directory / "in", directory / "out");

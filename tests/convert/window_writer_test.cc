@@ -28,7 +28,7 @@ struct Setting {
 
 class WindowWriterSettings : public ::testing::TestWithParam<Setting> {};
 
-TEST_P(WindowWriterSettings, WritesEveryByteOfRandomRangesAndReportsEachItemOnce) {
+TEST_P(WindowWriterSettings, WritesRandomRangesAndReportsEachOnce) {
   const Setting setting = GetParam();
   for (std::uint32_t seed = 0; seed < 4; ++seed) {
     const TempDir directory;
@@ -121,7 +121,7 @@ TEST(WindowWriter, ContinuesAroundRangesThatAnEarlierRunWrote) {
   expect_files(directory, job);
 }
 
-TEST(WindowWriter, AnItemIsDurableOnlyAfterItsLastByteIsWritten) {
+TEST(WindowWriter, DurableOnlyAfterTheLastByte) {
   const TempDir directory;
   std::vector<std::uint32_t> durable;
   StagedFiles staged(directory.path());

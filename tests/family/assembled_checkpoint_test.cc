@@ -104,7 +104,7 @@ TEST(AssembledCheckpoint, ReadsFromTheBytesThatItWasGiven) {
   EXPECT_EQ(bytes->closed, 0U);
 }
 
-TEST(AssembledCheckpoint, OfADirectoryIsWholeAndHasNoOtherHome) {
+TEST(AssembledCheckpoint, DirectoryIsWhole) {
   TempDir dir;
   tiny_deepseek_v3().write(dir / "model");
   const Checkpoint opened = Checkpoint::open(dir / "model");

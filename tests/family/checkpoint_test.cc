@@ -109,7 +109,7 @@ TEST(Checkpoint, ListsTensorsInSourceOrder) {
   }
 }
 
-TEST(Checkpoint, JoinsAWeightWithAScaleOfAnotherFile) {
+TEST(Checkpoint, JoinsWeightAndScaleAcrossFiles) {
   const Checkpoint model = Checkpoint::open(kTinyV32);
   std::size_t n_split = 0;
   for (const LogicalTensor& tensor : model.tensors()) {
@@ -235,7 +235,7 @@ TEST(Checkpoint, AllowsUnknownTensorsByPattern) {
   EXPECT_NE(logical(model, kUp).rule, nullptr);
 }
 
-TEST(Checkpoint, OfFamilyGenericTakesAnyNamesAndNeedsNoConfigOrIndex) {
+TEST(Checkpoint, GenericFamilyNeedsNoConfigOrIndex) {
   TempDir dir;
   TinyCheckpoint tiny;
   tiny.files["a.safetensors"] = {{"anything", "I64", {3}}, {"w.weight", "F8_E4M3", {4, 4}}};
@@ -286,7 +286,7 @@ TEST(Checkpoint, ListsSideFilesOfAllDepths) {
   EXPECT_EQ(checkpoint.side_files()[1].n_bytes, 7U) << "of the file, not of the link";
 }
 
-TEST(Checkpoint, IsNotOpenedUnderAManifestThatCannotBeRead) {
+TEST(Checkpoint, IsNotOpenedUnderAnUnreadableManifest) {
   TempDir dir;
   tiny_deepseek_v3().write(dir / "model");
   write_bytes(dir / "model/ingot.json", "12345");

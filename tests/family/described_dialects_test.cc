@@ -133,7 +133,7 @@ TEST(Modelopt, ExcludesSomethingAlways) {
 }
 
 // vLLM builds the head of an MTP layer with the quantization config, as `model.layers.N.head`.
-TEST(Modelopt, ExcludesThePredictionHeadByItsNameInVllm) {
+TEST(Modelopt, ExcludesThePredictionHeadByVllmsName) {
   auto written = moe(SchemeId::kFp8Tensor, Activations::kStatic);
   for (const char* name :
        {"model.layers.2.shared_head.head.weight", "model.layers.2.mlp.experts.0.gate_proj.weight"})

@@ -81,7 +81,7 @@ TEST(Dialects, AreFoundByTheirDescriptionFile) {
   EXPECT_EQ(dialect_of(config_with(kReleased), ascend).name, "deepseek");
 }
 
-TEST(Dialects, EverySpellingHasItsCodesFirstAndNoPartTwice) {
+TEST(Dialects, PartsBeginWithCodesAndAreUnique) {
   for (const Dialect* dialect : dialects()) {
     std::set<std::pair<SchemeId, Activations>> rows;
     for (const SchemeSpelling& row : dialect->spellings) {
@@ -140,7 +140,7 @@ TEST(QuantizationConfig, IsNullWhenNothingIsQuantized) {
   }
 }
 
-TEST(QuantizationConfig, OfTheSourceIsKeptVerbatim) {
+TEST(QuantizationConfig, KeepsTheSourceVerbatim) {
   const Json block = derived("deepseek", config_with(kReleased), {kUp, kDown, kNorm, kHead}, true);
   EXPECT_EQ(block.dump(), kReleased) << "keys in their order too";
 }
@@ -188,7 +188,7 @@ TEST(QuantizationConfig, ListsTheRouterThatSilenceWouldQuantize) {
             expected);
 }
 
-TEST(QuantizationConfig, OfWholeTensorsHasNoBlocks) {
+TEST(QuantizationConfig, HasNoBlocksForWholeTensors) {
   const WrittenTensor up = tensor(kUpName, SchemeId::kFp8Tensor, &kQuantizedRule);
   const auto source = R"({"activation_scheme":"dynamic","fmt":"e4m3","quant_method":"fp8"})";
   EXPECT_EQ(derived("deepseek", config_with(kReleased), {up, kHead}, true).dump(), source);
@@ -205,7 +205,7 @@ TEST(QuantizationConfig, AddsToTheListsOfTheSource) {
   EXPECT_EQ(block["ignored_layers"], expected) << "vLLM looks at one list only";
 }
 
-TEST(QuantizationConfig, IsKeptWhereTheSourceListsThePlainModuleAlready) {
+TEST(QuantizationConfig, IsKeptWherePlainModulesAreListed) {
   for (const std::string entry : {"model.layers.0.mlp.up_proj", "model.layers.0"}) {
     const std::string source =
         R"({"quant_method":"fp8","weight_block_size":[128,128],"modules_to_not_convert":["lm_head",")" +
@@ -225,7 +225,7 @@ TEST(QuantizationConfig, RefusesListsThatAreNone) {
   });
 }
 
-TEST(QuantizationConfig, IsTheStandardOneWhereTheSourceHasNone) {
+TEST(QuantizationConfig, IsStandardWithoutASource) {
   const Json block = derived("deepseek", config_with(""), {kUp, kHead});
   EXPECT_EQ(
       block.dump(),
@@ -241,7 +241,7 @@ TEST(QuantizationConfig, PromisesPowersOfTwoOnlyWhereTheyAre) {
   EXPECT_EQ(derived("deepseek", config_with(""), {kUp}, true)["scale_fmt"], "ue8m0");
 }
 
-TEST(QuantizationConfig, OfInt8BlocksNamesTheirMethod) {
+TEST(QuantizationConfig, NamesTheMethodOfInt8Blocks) {
   const WrittenTensor up = tensor(kUpName, SchemeId::kInt8Block, &kQuantizedRule);
   const Json expected = Json::parse(
       R"({"activation_scheme":"dynamic","quant_method":"blockwise_int8","weight_block_size":[128,128]})");
@@ -257,7 +257,7 @@ TEST(QuantizationConfig, TakesTheBlocksFromTheTensors) {
             Json::array({64, 256}));
 }
 
-TEST(QuantizationConfig, OfDeepseekRefusesMixtures) {
+TEST(QuantizationConfig, DeepseekRefusesMixtures) {
   const WrittenTensor int8 = tensor(kDownName, SchemeId::kInt8Block, &kQuantizedRule);
   expect_error(ErrorCode::kUnsupported, {"one scheme"}, [&] {
     static_cast<void>(derived("deepseek", config_with(""), {kUp, int8}));
@@ -270,7 +270,7 @@ TEST(QuantizationConfig, OfDeepseekRefusesMixtures) {
       << "an untouched copy of native names";
 }
 
-TEST(QuantizationConfig, OfCompressedTensorsExceptsEveryPlainLinear) {
+TEST(QuantizationConfig, CompressedTensorsExceptsEveryPlainLinear) {
   const Json block =
       derived("compressed-tensors", config_with(""), {kUp, kPlainDown, kHead, kNorm});
   EXPECT_EQ(block["quant_method"], "compressed-tensors");
@@ -289,7 +289,7 @@ TEST(QuantizationConfig, OfCompressedTensorsExceptsEveryPlainLinear) {
 
 // compressed-tensors' own converter takes every `X.weight` that nothing ignores for a quantized one
 // (0.19: CompressedTensorsDequantizer.get_dependencies).
-TEST(QuantizationConfig, OfCompressedTensorsIgnoresWhatIsNoLinear) {
+TEST(QuantizationConfig, CompressedTensorsIgnoresOtherModules) {
   const WrittenTensor stem = tensor("visual.patch.weight", SchemeId::kBf16, nullptr);
   const WrittenTensor bias = tensor("model.layers.0.mlp.gate.bias", SchemeId::kBf16, nullptr);
   const Json ignored =
@@ -303,7 +303,7 @@ TEST(QuantizationConfig, OfCompressedTensorsIgnoresWhatIsNoLinear) {
 }
 
 // GLM's releases quantize it; vLLM takes it for no `Linear`, and knows it by another name too.
-TEST(QuantizationConfig, OfCompressedTensorsNamesAQuantizedHead) {
+TEST(QuantizationConfig, CompressedTensorsNamesAQuantizedHead) {
   constexpr TensorRule kHeadRule = {
       .role = Role::kMtpHead, .silence = Silence::kHead, .may_be_quantized = true};
   const WrittenTensor head =
@@ -319,7 +319,7 @@ Json only_group(const Json& block) {
 }
 
 // Arguments as compressed-tensors writes them for its presets, without the nulls.
-TEST(QuantizationConfig, OfCompressedTensorsSaysWhatEverySchemeIs) {
+TEST(QuantizationConfig, CompressedTensorsDescribesEveryScheme) {
   struct Expected {
     SchemeId scheme;
     Activations activations;
@@ -363,7 +363,7 @@ TEST(QuantizationConfig, OfCompressedTensorsSaysWhatEverySchemeIs) {
 }
 
 // What was written is read back as what it was, for every row of the table.
-TEST(QuantizationConfig, OfCompressedTensorsIsUnderstoodAndKept) {
+TEST(QuantizationConfig, CompressedTensorsIsUnderstoodAndKept) {
   for (const SchemeSpelling& row : dialect_named("compressed-tensors").spellings) {
     const std::vector<WrittenTensor> written = {
         tensor(kUpName, row.scheme, &kQuantizedRule, row.activations), kPlainDown, kHead};
@@ -376,7 +376,7 @@ TEST(QuantizationConfig, OfCompressedTensorsIsUnderstoodAndKept) {
   }
 }
 
-TEST(QuantizationConfig, OfCompressedTensorsHoldsMixtures) {
+TEST(QuantizationConfig, CompressedTensorsHoldsMixtures) {
   const WrittenTensor fp4 =
       tensor(kDownName, SchemeId::kNvfp4, &kQuantizedRule, Activations::kWeightOnly);
   const Json block = derived("compressed-tensors", config_with(""), {kUp, fp4, kHead});
@@ -393,7 +393,7 @@ TEST(QuantizationConfig, OfCompressedTensorsHoldsMixtures) {
 constexpr const char* kCtSource =
     R"({"quant_method":"compressed-tensors","format":"float-quantized","config_groups":{"a":{"targets":["Linear"],"weights":{"num_bits":8,"type":"float","strategy":"block","block_structure":[128,128],"symmetric":true,"dynamic":false},"input_activations":{"num_bits":8,"type":"float","strategy":"group","group_size":128,"symmetric":true,"dynamic":true}}},"ignore":["lm_head","re:.*down_proj$"]})";
 
-TEST(QuantizationConfig, OfCompressedTensorsHonoursItsExpressions) {
+TEST(QuantizationConfig, CompressedTensorsHonoursItsExpressions) {
   EXPECT_EQ(derived("compressed-tensors", config_with(kCtSource), {kUp, kPlainDown, kHead}).dump(),
             kCtSource);
   const WrittenTensor gate =
@@ -403,7 +403,7 @@ TEST(QuantizationConfig, OfCompressedTensorsHonoursItsExpressions) {
             Json::array({"lm_head", "model.layers.0.mlp.gate_proj", "re:.*down_proj$"}));
 }
 
-TEST(QuantizationConfig, OfCompressedTensorsIsMadeAnewWhereTheSourceWouldBeWrong) {
+TEST(QuantizationConfig, CompressedTensorsReplacesAWrongSource) {
   const Json ignored = derived("compressed-tensors", config_with(kCtSource), {kUp, kDown, kHead});
   EXPECT_EQ(ignored["ignore"], Json::array({"lm_head"})) << "down_proj is quantized now";
   const WrittenTensor int8 = tensor(kUpName, SchemeId::kInt8Channel, &kQuantizedRule);
@@ -446,7 +446,7 @@ TEST(Fp8BlockSize, ComesFromTheConfig) {
       (Size{128, 128}));
 }
 
-TEST(Fp8BlockSize, OfScalesByRowOrTensorIsThatOfReleases) {
+TEST(Fp8BlockSize, ScalesByRowOrTensorUseReleasedBlocks) {
   using Size = std::array<std::uint64_t, 2>;
   for (const char* strategy : {"channel", "tensor", "tensor_group"}) {
     EXPECT_EQ(fp8_block_size(config_with(ct_group(R"({"type":"float","num_bits":8,"strategy":")" +

@@ -7,7 +7,7 @@
 namespace ingot::formats {
 namespace {
 
-TEST(Schemes, AreFoundByNameAndByWordAndNothingElse) {
+TEST(Schemes, AreFoundByNameAndWordOnly) {
   for (const SchemeFacts& row : schemes()) {
     EXPECT_EQ(find_scheme(row.name), row.id);
     EXPECT_EQ(&scheme_facts(row.id), &row);
@@ -51,7 +51,7 @@ TEST(BlockScaleShape, GivesEveryStackedMatrixItsOwnGrid) {
   EXPECT_EQ(block_scale_shape({256, 4096, 7168}, 128, 128), (Shape{256, 32, 56}));
 }
 
-TEST(BlockScaleShape, OfAnEmptyMatrixIsEmpty) {
+TEST(BlockScaleShape, IsEmptyForAnEmptyMatrix) {
   EXPECT_EQ(block_scale_shape({0, 256}, 128, 128), (Shape{0, 2}));
 }
 

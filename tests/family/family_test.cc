@@ -213,7 +213,7 @@ TEST(Grammar, FollowsTheKindOfLayersOfTheConfig) {
   EXPECT_FALSE(expects_head) << "but is not missed";
 }
 
-TEST(Grammar, ForbidsSharedExpertsThatTheConfigDoesNotHave) {
+TEST(Grammar, ForbidsSharedExpertsAbsentFromTheConfig) {
   const Family& family = family_named("deepseek_v3");
   const ModelConfig config = changed(family, {{"n_shared_experts", 0}});
   EXPECT_FALSE(
@@ -262,7 +262,7 @@ TEST(Expected, V2LiteIsTheReleasedCheckpoint) {
   EXPECT_EQ(totals.elements, 15'706'484'224U);
 }
 
-TEST(Expected, NormsOfV32AreF32AndOthersAreNot) {
+TEST(Expected, OnlyNormsOfV32AreF32) {
   for (const char* name : {"deepseek_v3", "deepseek_v32"}) {
     std::uint64_t n_f32_norms = 0;
     for (const TensorRule& rule : family_named(name).rules) {

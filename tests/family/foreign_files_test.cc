@@ -66,7 +66,7 @@ TEST(StrayFiles, AreLeftOutWithARemark) {
                   "left out, weights in PyTorch's pickles: pytorch_model.bin"));
 }
 
-TEST(StrayFiles, BesideOneFileWithoutAnIndexAreLeftOutToo) {
+TEST(StrayFiles, AreLeftOutBesideASingleFile) {
   TempDir dir;
   TinyCheckpoint tiny = tiny_deepseek_v3();
   tiny.files["consolidated.safetensors"] = {{"layers.0.attention.wq.weight", "BF16", {8, 8}}};
@@ -92,7 +92,7 @@ TEST(StrayFiles, ThatTheIndexShouldNameAreRefused) {
   refuse("extra.safetensors", "model.layers.0.self_attn.rotary_emb.inv_freq");
 }
 
-TEST(StrayFiles, ThatLookLikeShardsAreRefusedWithoutAnIndex) {
+TEST(StrayFiles, LikeShardsAreRefusedWithoutAnIndex) {
   TempDir dir;
   TinyCheckpoint tiny = tiny_deepseek_v3();
   tiny.files["model-00002-of-00002.safetensors"] = {{"other", "BF16", {1}}};

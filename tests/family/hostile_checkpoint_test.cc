@@ -277,7 +277,7 @@ TEST(HostileScale, InTwoConventions) {
   refuse(tiny, ErrorCode::kDuplicate, {kUp, "weight_scale_inv", "two scales"});
 }
 
-TEST(HostileScale, OfTheWrongShape) {
+TEST(HostileScale, WithTheWrongShape) {
   for (const std::vector<std::uint64_t>& shape :
        {std::vector<std::uint64_t>{2, 1}, {1, 2}, {1}, {}, {1, 1, 1}, {0, 1}, {12, 1}}) {
     TinyCheckpoint tiny = tiny_fp8();
@@ -286,7 +286,7 @@ TEST(HostileScale, OfTheWrongShape) {
   }
 }
 
-TEST(HostileScale, OfTheWrongDtype) {
+TEST(HostileScale, WithTheWrongDtype) {
   for (const char* dtype : {"F16", "F64", "I32", "F8_E4M3", "U8"}) {
     TinyCheckpoint tiny = tiny_fp8();
     tensor_of(tiny, kScale).dtype = dtype;
@@ -294,7 +294,7 @@ TEST(HostileScale, OfTheWrongDtype) {
   }
 }
 
-TEST(HostileScale, OfAVector) {
+TEST(HostileScale, OnAVector) {
   TinyCheckpoint tiny = tiny_deepseek_v3();
   tensor_of(tiny, "model.norm.weight").dtype = "F8_E4M3";
   tiny.files["model.safetensors"].push_back({"model.norm.weight_scale_inv", "F32", {1}});
@@ -333,13 +333,13 @@ TEST(HostileWeight, InSchemesThatCannotBeDecoded) {
   }
 }
 
-TEST(HostileWeight, OfIntegersWithoutAScale) {
+TEST(HostileWeight, OnIntegersWithoutAScale) {
   TinyCheckpoint tiny = tiny_deepseek_v3();
   tensor_of(tiny, kUp).dtype = "I8";
   refuse(tiny, ErrorCode::kDtypeMismatch, {kUp, "I8"});
 }
 
-TEST(HostileWeight, OfTheWrongShape) {
+TEST(HostileWeight, WithTheWrongShape) {
   TinyCheckpoint tiny = tiny_deepseek_v3();
   tensor_of(tiny, kUp).shape = {8, 12};
   tensor_of(tiny, "model.norm.weight").shape = {4, 2};
@@ -356,7 +356,7 @@ TEST(HostileNames, AreListedWithTheRemedy) {
           "--allow unknown-tensor", "generic"});
 }
 
-TEST(HostileNames, OfKnownTensorsInTheWrongPlace) {
+TEST(HostileNames, InTheWrongPlace) {
   for (const char* name :
        {"model.layers.2.input_layernorm.weight", "model.layers.0.mlp.gate.weight",
         "model.layers.1.mlp.experts.2.up_proj.weight", "model.layers.1.mlp.up_proj.weight"}) {
@@ -383,7 +383,7 @@ TEST(CollectedFaults, LeaveWhatIsUnderstood) {
       << "all but the weight without a scale";
 }
 
-TEST(CollectedFaults, OfAFileDoNotMakeFaultsOfItsPartners) {
+TEST(CollectedFaults, DoNotSpreadToPartners) {
   TempDir dir;
   TinyCheckpoint tiny = tiny_fp8();
   tiny.files["second.safetensors"] = {{kScale, "F32", {1, 1}}};

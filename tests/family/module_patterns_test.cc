@@ -124,7 +124,7 @@ std::uint32_t nvfp4_default(const std::string& name) {
   return has(name, "self_attn") || is_mtp(name) || is_release_plain(name) ? 0U : 1U;
 }
 
-TEST(ModulePatterns, OfTheNvfp4DefaultAreAHandful) {
+TEST(ModulePatterns, AreFewForTheNvfp4Default) {
   EXPECT_EQ(ct_list(model(nvfp4_default), 0),
             (Strings{"lm_head", "model.embed_tokens", R"(re:.*\.mlp\.gate$)",
                      R"(re:.*\.self_attn.*)", R"(re:.*layers\.11\..*)"}));
@@ -132,7 +132,7 @@ TEST(ModulePatterns, OfTheNvfp4DefaultAreAHandful) {
                                                       "model.embed_tokens", "model.layers.11*"}));
 }
 
-TEST(ModulePatterns, OfARelease) {
+TEST(ModulePatterns, MatchThoseOfARelease) {
   const auto modules =
       model([](const std::string& name) { return is_release_plain(name) ? 0 : 1; });
   EXPECT_EQ(
@@ -150,7 +150,7 @@ TEST(ModulePatterns, TellThreeClassesApart) {
   for (const std::uint32_t cls : {0U, 1U, 2U}) EXPECT_LE(ct_list(modules, cls).size(), 8U) << cls;
 }
 
-TEST(ModulePatterns, OfSomeLayersNameThem) {
+TEST(ModulePatterns, NameSomeLayers) {
   const auto modules = model([](const std::string& name) {
     return has(name, "layers.1.mlp.experts") || has(name, "layers.3.mlp.experts") ? 0U : 1U;
   });
@@ -160,14 +160,14 @@ TEST(ModulePatterns, OfSomeLayersNameThem) {
 }
 
 // Layer 1 beside layers 10 and 11.
-TEST(ModulePatterns, OfAWholeLayerDoNotReachIntoItsNamesakes) {
+TEST(ModulePatterns, StayWithinALayersNumber) {
   const auto modules =
       model([](const std::string& name) { return has(name, "layers.1.") ? 0U : 1U; });
   EXPECT_EQ(ct_list(modules, 0), Strings{R"(re:.*layers\.1\..*)"});
   EXPECT_EQ(glob_list(modules), Strings{"model.layers.1.*"});
 }
 
-TEST(ModulePatterns, OfOneWeightAreItsName) {
+TEST(ModulePatterns, AreTheNameOfOneWeight) {
   const auto modules = model(
       [](const std::string& name) { return has(name, "layers.2.self_attn.o_proj") ? 0U : 1U; });
   EXPECT_EQ(ct_list(modules, 0), Strings{"model.layers.2.self_attn.o_proj"});
@@ -175,7 +175,7 @@ TEST(ModulePatterns, OfOneWeightAreItsName) {
 }
 
 // A glob over `gate_proj` would not find vLLM's fused `gate_up_proj`, a parent and full names do.
-TEST(ModulePatterns, OfFusedModulesAreNoGlobsOverLeaves) {
+TEST(ModulePatterns, UseNoGlobsOverFusedLeaves) {
   const auto modules = model([](const std::string& name) {
     return name.ends_with("q_a_proj") || name.ends_with("kv_a_proj_with_mqa") ? 0U : 1U;
   });
@@ -187,7 +187,7 @@ TEST(ModulePatterns, OfFusedModulesAreNoGlobsOverLeaves) {
                                           R"(re:.*\.self_attn\.q_a_proj$)"}));
 }
 
-TEST(ModulePatterns, OfSingleExpertsAreNames) {
+TEST(ModulePatterns, AreNamesForSingleExperts) {
   const auto modules = model([](const std::string& name) {
     return has(name, "layers.2.mlp.experts.1.up_proj") ? 0U : 1U;
   });
@@ -209,7 +209,7 @@ TEST(ModulePatterns, EscapeWhatIsNoLetter) {
   EXPECT_EQ(module_patterns(modules, 0, 0, PatternSyntax::kRegex), Strings{R"(re:.*\.a\+b$)"});
 }
 
-TEST(ModulePatterns, OfTwoStacksOfLayersDoNotMeet) {
+TEST(ModulePatterns, KeepTwoStacksApart) {
   const std::vector<ClassedModule> modules = {{"model.layers.0.o_proj", 1},
                                               {"model.layers.1.o_proj", 1},
                                               {"vision.layers.0.o_proj", 0},
@@ -221,7 +221,7 @@ TEST(ModulePatterns, OfTwoStacksOfLayersDoNotMeet) {
   EXPECT_TRUE(ct_covers(quantized, "model.layers.1.o_proj"));
 }
 
-TEST(ModulePatterns, OfTheFullModelTakeNoTime) {
+TEST(ModulePatterns, AreQuickForTheFullModel) {
   const Family& family = *find_family("deepseek_v32");
   const ModelConfig config = parse_model_config(family.reference_config, "reference");
   std::vector<ClassedModule> modules;
@@ -237,7 +237,7 @@ TEST(ModulePatterns, OfTheFullModelTakeNoTime) {
     EXPECT_EQ(module_patterns(modules, 0, config.num_hidden_layers, syntax).size(), 5U);
 }
 
-TEST(ModulePatterns, OfNothingAreNone) {
+TEST(ModulePatterns, AreNoneForNothing) {
   for (const PatternSyntax syntax : {PatternSyntax::kRegex, PatternSyntax::kGlob}) {
     EXPECT_EQ(module_patterns({}, 0, 0, syntax), Strings{});
     const std::vector<ClassedModule> one = {{"w", 1}};

@@ -307,7 +307,7 @@ TEST(SchemeRecognition, TakesAscendsUnionOfParts) {
   EXPECT_EQ(n_parts, 7U);
 }
 
-TEST(SchemeRecognition, OfStackedExpertsNeedsAScaleForEach) {
+TEST(SchemeRecognition, StackedExpertsNeedAScaleEach) {
   const auto stacked = [](const char* dtype, std::vector<std::uint64_t> codes,
                           const char* scale_dtype, std::vector<std::uint64_t> scale) {
     TinyCheckpoint checkpoint;
@@ -334,7 +334,7 @@ TEST(SchemeRecognition, LeavesParametersThatOnlySoundLikeParts) {
   EXPECT_EQ(open(checkpoint, dir).tensors().size(), 4U);
 }
 
-TEST(BlockScales, OfHalfPrecisionAreWidenedExactly) {
+TEST(BlockScales, HalfPrecisionIsWidenedExactly) {
   TempDir dir;
   // 1.5 and -2^-24 x 3 as IEEE halves.
   TinyCheckpoint checkpoint =

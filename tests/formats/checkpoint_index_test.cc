@@ -128,7 +128,7 @@ TEST(CheckpointIndex, RefusesNamesOfAbsurdLength) {
   });
 }
 
-TEST(CheckpointIndex, TextIsSortedIndentedAndEndsInANewline) {
+TEST(CheckpointIndex, TextIsSortedAndIndented) {
   const CheckpointIndex index{.weight_map = {{"b", "model-00001-of-00002.safetensors"},
                                              {"a.10", "model-00002-of-00002.safetensors"},
                                              {"a.2", "model-00001-of-00002.safetensors"}}};

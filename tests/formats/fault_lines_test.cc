@@ -27,7 +27,7 @@ TEST(FaultLines, NameTensorsOfOneFaultTogether) {
                           "3 more: 2 of x.*.w, 1 of y.v"));
 }
 
-TEST(FaultLines, KeepSixOfACauseWhereASixthLineIsNeededAnyway) {
+TEST(FaultLines, KeepSixOfACause) {
   std::vector<ListedFault> faults;
   for (int i = 0; i < 6; ++i) faults.push_back(fault("", "t", fmt::format("is {} long", i)));
   EXPECT_EQ(fault_lines(faults).size(), 6U);

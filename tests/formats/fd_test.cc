@@ -152,7 +152,7 @@ TEST(TextFile, RoundTripsAndReplaces) {
                [&] { read_text_file(dir / "f", 5); });
 }
 
-TEST(FileStamp, TellsAFileThatWasWrittenToOrReplaced) {
+TEST(FileStamp, DetectsAWrittenOrReplacedFile) {
   const TempDir dir;
   EXPECT_FALSE(stamp_of(dir / "f").has_value());
   write_text_file(dir / "f", "one");

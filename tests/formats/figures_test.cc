@@ -57,7 +57,7 @@ TEST(Figures, CommasStandBetweenThousands) {
   EXPECT_EQ(count_text(~std::uint64_t{0}), "18,446,744,073,709,551,615");
 }
 
-TEST(Figures, TablesAlignByCharactersAndLeaveNoTrailingSpace) {
+TEST(Figures, TablesAlignByCharactersWithoutTrailingSpace) {
   EXPECT_EQ(text_table({{"a", "bytes"}, {"\xc3\xa4\xc3\xb6", "1"}, {"c"}}, {false, true}),
             "  a   bytes\n  \xc3\xa4\xc3\xb6      1\n  c\n");
   EXPECT_EQ(text_table({{"a\033[2Jb"}}, {}), "  a\\x1b[2Jb\n");

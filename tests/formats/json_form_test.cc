@@ -30,7 +30,7 @@ TEST(JsonForm, IsFoundInATextAndGivenBack) {
   EXPECT_EQ(json_form_of(json_text(Json{{"a", 1}})), JsonForm());
 }
 
-TEST(JsonForm, OfAStrangeMarginIsTheDefault) {
+TEST(JsonForm, StrangeMarginGivesTheDefault) {
   for (const std::string& margin : {std::string(17, ' '), std::string("\t "), std::string("  \t")})
     EXPECT_EQ(json_form_of("{\n" + margin + "\"a\": 1\n}\n"), JsonForm()) << margin.size();
   EXPECT_EQ(json_form_of("{\r\n  \"a\": 1\r\n}\r\n"), JsonForm());

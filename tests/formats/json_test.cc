@@ -19,7 +19,7 @@ std::string nested(std::size_t depth) {
   return std::string(depth, '[') + std::string(depth, ']');
 }
 
-TEST(Json, KeepsKeysInTheOrderOfTheFileAndTypesAsWritten) {
+TEST(Json, KeepsOrderOfKeysAndTypes) {
   const Json value = parse_json(
       R"( {"z": 1, "a": {"y": [true, null, "x"], "b": -2}, "f": 1.5, "u": 18446744073709551615}
 )",
@@ -169,7 +169,7 @@ TEST(Json, EventsReportTheByteInTheFile) {
                [&] { parse_json_events("[!]", "f", ignore, 8); });
 }
 
-TEST(Json, TextIsIndentedByTwoInKeyOrderWithAFinalNewline) {
+TEST(Json, TextIsIndentedByTwoWithFinalNewline) {
   Json value = Json::object();
   value["z"] = 1;
   value["a"] = Json::array({1, "\xC3\xA9"});

@@ -67,7 +67,7 @@ TEST(ModelConfig, ReadsTheBundledCheckpoint) {
   EXPECT_EQ(config.raw, parse_json(text, "config.json"));
 }
 
-TEST(ModelConfig, WhatTheFileLacksIsZeroEmptyOrNothing) {
+TEST(ModelConfig, AbsentKeysAreZeroEmptyOrNull) {
   const ModelConfig config = parse("{}");
   EXPECT_EQ(config.model_type, "");
   EXPECT_EQ(config.architecture, "");
@@ -131,7 +131,7 @@ std::vector<bool> moe_layers(const std::string& members) {
   return parse("{\"num_hidden_layers\": 6, \"n_routed_experts\": 8, " + members + "}").layer_is_moe;
 }
 
-TEST(ModelConfig, DensePrefixAndFrequencyDecideWhichLayersAreMixtures) {
+TEST(ModelConfig, DensePrefixAndFrequencyPlaceTheMixtures) {
   EXPECT_THAT(moe_layers(R"("first_k_dense_replace": 2)"), ElementsAre(0, 0, 1, 1, 1, 1));
   EXPECT_THAT(moe_layers(R"("first_k_dense_replace": 0, "moe_layer_freq": 1)"),
               ElementsAre(1, 1, 1, 1, 1, 1));

@@ -28,7 +28,7 @@ void expect_same(const Json& actual, const char* expected) {
 }
 
 // DeepSeek's config_671B.json, and what its ModelArgs has for the keys that this file leaves out.
-TEST(NativeConfig, OfTheReleasedV3IsThatOfDeepseeksRepository) {
+TEST(NativeConfig, EqualsDeepseeksForReleasedV3) {
   expect_same(native_config(reference("deepseek_v3"), true), R"({
     "vocab_size": 129280, "dim": 7168, "inter_dim": 18432, "moe_inter_dim": 2048, "n_layers": 61,
     "n_dense_layers": 3, "n_heads": 128, "n_routed_experts": 256, "n_shared_experts": 1,
@@ -41,7 +41,7 @@ TEST(NativeConfig, OfTheReleasedV3IsThatOfDeepseeksRepository) {
 }
 
 // config_16B.json, likewise.
-TEST(NativeConfig, OfTheReleasedV2LiteIsThatOfDeepseeksRepository) {
+TEST(NativeConfig, EqualsDeepseeksForReleasedV2Lite) {
   expect_same(native_config(reference("deepseek_v2"), false), R"({
     "vocab_size": 102400, "dim": 2048, "inter_dim": 10944, "moe_inter_dim": 1408, "n_layers": 27,
     "n_dense_layers": 1, "n_heads": 16, "n_routed_experts": 64, "n_shared_experts": 2,
@@ -53,7 +53,7 @@ TEST(NativeConfig, OfTheReleasedV2LiteIsThatOfDeepseeksRepository) {
   })");
 }
 
-TEST(NativeConfig, OfTheBundledModelHasItsIndexerAndScales) {
+TEST(NativeConfig, HasIndexerAndScalesOfTheExample) {
   constexpr const char* kPath = INGOT_SOURCE_DIR "/examples/tiny-v32/config.json";
   const ModelConfig config = parse_model_config(read_text_file(kPath, 1 << 20), kPath);
   expect_same(native_config(config, true), R"({
@@ -77,7 +77,7 @@ TEST(NativeConfig, TurnsYarnOffWhereTheModelHasNone) {
   EXPECT_FALSE(plain.contains("mscale"));
 }
 
-TEST(NativeConfig, TakesScoresFromTheFamilyWhereTheConfigHasNone) {
+TEST(NativeConfig, TakesAbsentScoresFromTheFamily) {
   EXPECT_EQ(native_config(changed({{"scoring_func", nullptr}}), true).at("score_func"), "sigmoid");
   Json v2 = reference("deepseek_v2").raw;
   v2.erase("scoring_func");

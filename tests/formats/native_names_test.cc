@@ -119,7 +119,7 @@ TEST_P(NativeNamesOfFamily, EqualTheTextualReplacementsInEveryMainLayer) {
   EXPECT_GT(n_names, 5000U);
 }
 
-TEST_P(NativeNamesOfFamily, LeadBackFromEveryTensorAndMeetInNone) {
+TEST_P(NativeNamesOfFamily, AreInvertibleAndDistinct) {
   const ModelConfig config = reference(GetParam());
   Names natives;
   for_each_stored(config, true, [&](const std::string& name, bool) {
@@ -162,7 +162,7 @@ TEST(NativeNames, GiveTheMtpLayerNamesOfItsOwn) {
   }
 }
 
-TEST(NativeNames, AreNothingForWhatTheCodeDoesNotHave) {
+TEST(NativeNames, AreAbsentForUnknownTensors) {
   const ModelConfig config = bundled_config();  // layer 0 is dense, 5 is MTP, 16 experts
   for (const char* name : {"",
                            "model",

@@ -110,7 +110,7 @@ TEST(Pattern, RejectsWhatDoesNotCompile) {
                [] { Pattern(std::string("re:").append(100'000, 'a')); });
 }
 
-TEST(Pattern, RegexOnANameThatIsNotUtf8IsRefused) {
+TEST(Pattern, RefusesNamesThatAreNotUtf8) {
   expect_error(ErrorCode::kCorrupt, {"cannot be matched"},
                [] { (void)Pattern("re:.*").matches("a\xFF"); });
 }

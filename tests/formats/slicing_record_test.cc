@@ -74,7 +74,7 @@ Json edited(Json json, const Edit& edit) {
   return Json::parse(json.dump());  // as a file would say it: numbers without a sign
 }
 
-TEST(SlicingRecord, OfARankRoundTrips) {
+TEST(SlicingRecord, RankRoundTrips) {
   const Json json = slicing_record_json(example_rank());
   const SlicingRecord back = parse_slicing_record(json, "ingot.json");
   EXPECT_EQ(slicing_record_json(back), json);
@@ -97,7 +97,7 @@ TEST(SlicingRecord, OfARankRoundTrips) {
   EXPECT_EQ(back.rank->whole_config.at("vocab_size"), 129280);
 }
 
-TEST(SlicingRecord, OfAllRanksRoundTrips) {
+TEST(SlicingRecord, AllRanksRoundTrip) {
   const Json json = slicing_record_json(example_top());
   const SlicingRecord back = parse_slicing_record(json, "ingot.json");
   EXPECT_EQ(slicing_record_json(back), json);
@@ -297,7 +297,7 @@ TEST(SliceRecord, RoundTripsAndLeavesOutWhatIsUsual) {
   EXPECT_EQ(parse_slice_record(slice_record_json(zeroed), "r"), zeroed);
 }
 
-TEST(SliceRecord, RefusesWhatIsMissingWrongOrOutsideOfTheWhole) {
+TEST(SliceRecord, RefusesMissingWrongOrOutsideValues) {
   const std::vector<std::function<void(Json&)>> edits = {
       [](Json& json) { json = 3; },
       [](Json& json) { json.erase("whole"); },
@@ -372,7 +372,7 @@ TEST(SlicedManifest, CarriesTheSlicing) {
   EXPECT_FALSE(parse_manifest(manifest_text(manifest), "ingot.json").slicing.has_value());
 }
 
-TEST(SlicedManifest, RecordsCarrySlicesAndTheFileOfTheWhole) {
+TEST(SlicedManifest, RecordsCarrySlicesAndTheirWholeFile) {
   TensorRecord record;
   record.name = "model.norm.weight";
   record.role = "final-norm";
@@ -395,7 +395,7 @@ TEST(SlicedManifest, RecordsCarrySlicesAndTheFileOfTheWhole) {
   EXPECT_EQ(parse_tensor_record(tensor_record_line(record), "line 1").home_file, "");
 }
 
-TEST(SlicedManifest, RefusesABadSliceNamingTheLineAndTheTensor) {
+TEST(SlicedManifest, RefusesABadSliceByLineAndTensor) {
   TensorRecord record;
   record.action = "copy";
   record.output = {{"x", "a.safetensors", "BF16", {8}, Hash128{1, 2}}};

@@ -20,7 +20,7 @@ TEST(BFloat16, EveryWordComesBackFromItsValue) {
   }
 }
 
-TEST(BFloat16, RoundsToNearestWithTiesToEvenBetweenEveryTwoNeighbours) {
+TEST(BFloat16, RoundsTiesToEvenBetweenAllNeighbours) {
   for (std::uint32_t word = 0; word < kBf16Infinity; ++word) {
     const std::uint32_t low = word << 16;
     const auto rounded = [&](std::uint32_t fraction) {
@@ -40,7 +40,7 @@ TEST(BFloat16, LargestFloatBecomesInfinite) {
   EXPECT_EQ(bf16_from_float(-std::numeric_limits<float>::infinity()), 0xFF80);
 }
 
-TEST(BFloat16, NanStaysNanEvenWhenItsPayloadIsInTheLostBits) {
+TEST(BFloat16, NanStaysNanWithALostPayload) {
   EXPECT_EQ(bf16_from_float(std::bit_cast<float>(0x7F800001U)), 0x7FC0);
   EXPECT_EQ(bf16_from_float(std::bit_cast<float>(0xFFC12345U)), 0xFFC1);
 }

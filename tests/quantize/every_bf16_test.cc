@@ -90,7 +90,7 @@ std::vector<EncodeSetup> setups_of(SchemeId id) {
   }
 }
 
-TEST(EveryBf16, BecomesTheNearestCodeUnderTheScaleOfItsGroup) {
+TEST(EveryBf16, BecomesTheNearestCodeOfItsGroup) {
   for (const formats::SchemeFacts& facts : formats::schemes()) {
     if (!facts.quantized) continue;
     for (const Order order : {Order::kAscending, Order::kShuffled}) {
@@ -124,7 +124,7 @@ TEST(EveryBf16, BecomesTheNearestCodeUnderTheScaleOfItsGroup) {
   }
 }
 
-TEST(EveryBf16, KeepsItsWordAsBf16AndItsValueAsF32) {
+TEST(EveryBf16, KeepsBf16WordsAndF32Values) {
   Matrix matrix(256, 256);
   for (std::size_t i = 0; i < 65536; ++i) {
     matrix.values[i] = formats::float_from_bf16(static_cast<std::uint16_t>(i));

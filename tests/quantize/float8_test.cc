@@ -79,7 +79,7 @@ TEST(E4m3, EncodesEveryBf16ToTheNearestCode) {
   }
 }
 
-TEST(E4m3, EncodesTheFloatsAroundEveryTieToTheNearestCode) {
+TEST(E4m3, EncodesFloatsAroundTiesToTheNearestCode) {
   for (int code = 0; code < 0x7E; ++code) {
     const auto tie = static_cast<float>((value_by_fields(code) + value_by_fields(code + 1)) / 2);
     for (const float value : {tie, std::nextafter(tie, 0.0F), std::nextafter(tie, kInfinity)}) {

@@ -130,7 +130,7 @@ Tensor every_code_under(const std::vector<float>& scales, std::uint64_t block_co
   return tensor;
 }
 
-TEST(Fp8Cast, ScalarTwinEqualsTheDefinitionForEveryCodeUnderScalesOfEveryExponent) {
+TEST(Fp8Cast, ScalarTwinEqualsTheDefinitionExhaustively) {
   const std::vector<float> scales = scales_of_every_exponent();
   const Tensor tensor = every_code_under(scales, 256);
   const Bytes words = cast_scalar(tensor.whole());
@@ -145,7 +145,7 @@ TEST(Fp8Cast, ScalarTwinEqualsTheDefinitionForEveryCodeUnderScalesOfEveryExponen
   }
 }
 
-TEST(Fp8Cast, EveryTargetEqualsTheScalarTwinForEveryCodeUnderScalesOfEveryExponent) {
+TEST(Fp8Cast, EveryTargetEqualsTheTwinExhaustively) {
   std::vector<float> scales = scales_of_every_exponent();
   const std::size_t n_positive = scales.size();
   for (std::size_t i = 0; i < n_positive; i += 5) scales.push_back(-scales[i]);
@@ -169,7 +169,7 @@ TEST(Fp8Cast, EveryTargetEqualsTheScalarTwinForEveryCodeUnderScalesOfEveryExpone
   }
 }
 
-TEST(Fp8Cast, EveryTargetEqualsTheScalarTwinOnRaggedShapesAndBlockSizes) {
+TEST(Fp8Cast, EveryTargetEqualsTheTwinOnRaggedShapes) {
   std::mt19937 random(11);
   const std::pair<std::uint64_t, std::uint64_t> blocks[] = {
       {128, 128}, {1, 128}, {64, 64}, {100, 100}, {3, 7}, {1, 1}, {128, 16}, {5, 33}, {1000, 1000}};
@@ -199,7 +199,7 @@ TEST(Fp8Cast, EveryTargetEqualsTheScalarTwinOnRaggedShapesAndBlockSizes) {
   }
 }
 
-TEST(Fp8Cast, RunsThatBeginAnywhereEqualTheirPartOfTheWhole) {
+TEST(Fp8Cast, RunsEqualTheirPartOfTheWhole) {
   std::mt19937 random(13);
   for (int round = 0; round < 60; ++round) {
     const std::uint64_t block_rows = std::vector<std::uint64_t>{128, 64, 100, 1, 7}[random() % 5];
@@ -235,7 +235,7 @@ TEST(Fp8Cast, RunsThatBeginAnywhereEqualTheirPartOfTheWhole) {
   }
 }
 
-TEST(Fp8Cast, CountsNanCodesAndFindsTheFirstInRowOrder) {
+TEST(Fp8Cast, CountsNanCodesAndFindsTheFirst) {
   std::mt19937 random(17);
   // Wide enough that a row is cast in several groups of blocks, high enough for two block rows.
   Tensor tensor = random_tensor(
@@ -258,7 +258,7 @@ TEST(Fp8Cast, CountsNanCodesAndFindsTheFirstInRowOrder) {
   });
 }
 
-TEST(Fp8Cast, HugeFiniteScaleGivesInfinityWithTheSignOfTheCode) {
+TEST(Fp8Cast, HugeScaleGivesInfinityWithTheSign) {
   const Tensor tensor = every_code_under({0x1.FFFFFEp127F}, 128);
   for_each_target([&] {
     Bytes words(2 * tensor.codes.size());

@@ -47,7 +47,7 @@ TEST(Fp8Block, ScalesAreTheDocumentedOnes) {
   }
 }
 
-TEST(Fp8Block, LargestValueOfABlockGetsTheLargestCode) {
+TEST(Fp8Block, LargestValueGetsTheLargestCode) {
   const Matrix matrix = random_matrix(300, 200, Shape::kHeavy, 3);
   const Coded coded = encode(SchemeId::kFp8Block, matrix);
   EXPECT_EQ(coded.scale_cols, 2U);
@@ -83,7 +83,7 @@ TEST(Fp8Block, GivenScalesAreUsedAndWritten) {
   });
 }
 
-TEST(Fp8Block, ValuesOnTheGridOfTheirScalesComeBackFromThoseScales) {
+TEST(Fp8Block, ValuesOnTheGridRoundTrip) {
   // What a cast to BF16 makes of a released checkpoint: codes times powers of two.
   std::mt19937 random(8);
   Matrix matrix(256, 256);
@@ -121,7 +121,7 @@ TEST(Fp8Channel, EveryRowHasItsOwnScale) {
   });
 }
 
-TEST(Fp8Tensor, OneScaleFromTheFusedGroupSaturatesNothingBelowIt) {
+TEST(Fp8Tensor, FusedScaleSaturatesNothing) {
   const Scheme& scheme = *find_scheme(SchemeId::kFp8Tensor);
   EXPECT_EQ(scheme.global(896.0F, {}, false), 2.0F);
   EXPECT_EQ(scheme.global(900.0F, kUe8m0.options, false), 4.0F);

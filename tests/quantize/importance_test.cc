@@ -123,7 +123,7 @@ TEST(Importance, LowersTheWeightedErrorAndRaisesTheOther) {
   EXPECT_GT(error(importance, all_alike), error({}, all_alike));
 }
 
-TEST(Importance, ThatIsTheSameForAllColumnsIsNone) {
+TEST(Importance, UniformImportanceChangesNothing) {
   const Matrix matrix = random_matrix(32, 512, Shape::kHeavy, 83);
   for (const Nvfp4Search search : {Nvfp4Search::kMse, Nvfp4Search::kFourOverSix}) {
     const Coded plain = encode(SchemeId::kNvfp4, matrix, {.options = {.nvfp4_search = search}});
@@ -149,7 +149,7 @@ TEST(Importance, DependsOnTheRatiosWithinABlockAlone) {
 }
 
 // A block of which one column matters: that column is as good as the candidates allow.
-TEST(Importance, OfOneColumnServesThatColumnAlone) {
+TEST(Importance, ImportantColumnIsServedAlone) {
   const Matrix matrix = random_matrix(1, 16, Shape::kNormal, 85);
   EncodeSetup setup{.global = largest_magnitude(matrix.values) / 1536};
   const Matrix plain = decode(encode(SchemeId::kNvfp4, matrix, setup));
@@ -168,7 +168,7 @@ TEST(Importance, OfOneColumnServesThatColumnAlone) {
   EXPECT_LT(with_importance, 0.5 * without);
 }
 
-TEST(Importance, GivesTheScalesOfTheTwinOnEveryTarget) {
+TEST(Importance, EveryTargetGivesTheTwinsScales) {
   const EncodeOptions::Window windows[] = {{}, {126, 126, 126}};
   for (const std::size_t n_blocks : {1U, 7U, 16U, 21U}) {
     const std::size_t cols = n_blocks * kNvfp4Block;

@@ -44,7 +44,7 @@ TEST(Int8, TiesGoToTheEvenCode) {
   });
 }
 
-TEST(Int8, RowsAndBlocksOfZerosHaveTheSmallestScale) {
+TEST(Int8, ZerosHaveTheSmallestScale) {
   Matrix matrix(2, 3);
   matrix.values = {0, -0.0F, 0, 0, 1e-8F, 0};
   for_each_target([&] {

@@ -83,7 +83,7 @@ TEST(KernelTargets, E2m1CodesAreThoseOfTheTwin) {
   expect_same_codes(encode_e2m1, scalar::encode_e2m1, 2);
 }
 
-TEST(KernelTargets, LargestMagnitudesOfGroupsAreThoseOfTheTwin) {
+TEST(KernelTargets, GroupMagnitudesEqualTheTwin) {
   const float infinity = std::numeric_limits<float>::infinity();
   for (const std::size_t cols : kWidths) {
     for (const auto& block : kBlocks) {

@@ -52,7 +52,7 @@ TEST(Mxfp, ScaleFollowsTheExponentRule) {
   });
 }
 
-TEST(Mxfp, MagnitudesBetweenTheLargestCodeAndTheNextPowerSaturate) {
+TEST(Mxfp, MagnitudesAboveTheLargestCodeSaturate) {
   Matrix matrix = group_of(0);
   matrix.values[3] = 1.7F;  // scale 2^-2: 6.8 becomes 6
   matrix.values[4] = -1.74F;

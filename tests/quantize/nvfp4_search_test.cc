@@ -88,12 +88,12 @@ void expect_best_of_all_codes(const Matrix& matrix) {
   }
 }
 
-TEST_P(ScaleSearch, MseIsWithinRoundingOfTheBestOfAllCodes) {
+TEST_P(ScaleSearch, MseIsNearTheBestOfAllCodes) {
   expect_best_of_all_codes(random_matrix(128, 2048, GetParam().shape, 77, GetParam().scale));
 }
 
 // Trained weights, as they come from FP8 blocks and as a cast rounds them.
-TEST(ScaleSearchOnRealWeights, MseIsWithinRoundingOfTheBestOfAllCodes) {
+TEST(ScaleSearchOnRealWeights, MseIsNearTheBestOfAllCodes) {
   const auto source =
       formats::Checkpoint::open(std::string(INGOT_SOURCE_DIR) + "/examples/tiny-v32");
   std::size_t n_weights = 0;
@@ -121,7 +121,7 @@ TEST(ScaleSearchOnRealWeights, MseIsWithinRoundingOfTheBestOfAllCodes) {
   EXPECT_EQ(n_weights, 12U);
 }
 
-TEST_P(ScaleSearch, MoreSearchIsNeverWorseUnderTheSameGlobalScale) {
+TEST_P(ScaleSearch, MoreSearchIsNeverWorse) {
   const Matrix matrix = random_matrix(256, 2048, GetParam().shape, 78, GetParam().scale);
   for (const bool divides : {false, true}) {
     for (const Nvfp4Search convention : {Nvfp4Search::kAmax, Nvfp4Search::kMse}) {
@@ -142,7 +142,7 @@ TEST_P(ScaleSearch, MoreSearchIsNeverWorseUnderTheSameGlobalScale) {
 INSTANTIATE_TEST_SUITE_P(Data, ScaleSearch, ::testing::ValuesIn(kCases),
                          [](const auto& instance) { return std::string(instance.param.name); });
 
-TEST(ScaleSearchWindow, ContainsTheCandidateOfFourOverSixHoweverNarrow) {
+TEST(ScaleSearchWindow, AlwaysContainsTheFourOverSixCandidate) {
   const Matrix matrix = random_matrix(64, 1024, Shape::kHeavy, 79);
   const float global =
       find_scheme(SchemeId::kNvfp4)->global(largest_magnitude(matrix.values), {}, false);

@@ -55,7 +55,7 @@ TEST(Nvfp4, EncodesTheDocumentedBlockInBothConventions) {
   });
 }
 
-TEST(Nvfp4, EveryTieOfTheCodeGoesToTheEvenCode) {
+TEST(Nvfp4, TiesGoToTheEvenCode) {
   // With 6 in the block and a global scale of 1 the scale of the block is 1.
   const std::array<std::pair<float, int>, 16> ties{{{0.25F, 0},
                                                     {0.75F, 2},
@@ -95,7 +95,7 @@ TEST(Nvfp4, EveryTieOfTheCodeGoesToTheEvenCode) {
   });
 }
 
-TEST(Nvfp4, EveryCodeDecodesToItsValueUnderItsScale) {
+TEST(Nvfp4, CodesDecodeToTheirScaledValues) {
   const std::array<float, 8> magnitudes{0, 0.5F, 1, 1.5F, 2, 3, 4, 6};
   std::vector<std::byte> bytes;
   for (int code = 0; code < 256; ++code) bytes.push_back(static_cast<std::byte>(code));
@@ -144,7 +144,7 @@ TEST(Nvfp4, GlobalScaleIsNeverZeroOrInfinite) {
   EXPECT_EQ(nvfp4.global(0, {}, true), 1.0F);
 }
 
-TEST(Nvfp4, BlocksOfZerosHaveScaleOneAndCodeZero) {
+TEST(Nvfp4, ZeroBlocksHaveScaleOne) {
   Matrix matrix(2, 64);
   matrix.values[20] = 3.0F;
   matrix.values[40] = -0.0F;
@@ -162,7 +162,7 @@ TEST(Nvfp4, BlocksOfZerosHaveScaleOneAndCodeZero) {
   }
 }
 
-TEST(Nvfp4, SmallBlocksKeepTheSmallestScaleInsteadOfNone) {
+TEST(Nvfp4, SmallBlocksKeepTheSmallestScale) {
   Matrix matrix(1, 32);
   matrix.values[0] = 1000.0F;
   for (std::size_t i = 16; i < 32; ++i) matrix.values[i] = -1e-7F;
@@ -173,7 +173,7 @@ TEST(Nvfp4, SmallBlocksKeepTheSmallestScaleInsteadOfNone) {
   });
 }
 
-TEST(Nvfp4, EffectiveScalesOfTheSmallestTensorsAreNotZero) {
+TEST(Nvfp4, SmallestTensorsHaveNonzeroScales) {
   for (const float amax : {0x1p-149F, 0x1p-140F, 0x1p-138F, 0x1.8p-130F}) {
     Matrix matrix(1, 48);
     matrix.values[0] = amax;

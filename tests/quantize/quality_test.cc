@@ -57,7 +57,7 @@ TEST(Quality, SumsAgreeWithPlainDoubles) {
   }
 }
 
-TEST(Quality, TheOrderOfTheSumsIsTheDocumentedOne) {
+TEST(Quality, SumsFollowTheDocumentedOrder) {
   // Terms of very different size, which another order would round otherwise.
   Matrix values(2, 300);
   for (std::size_t i = 0; i < 600; ++i) {
@@ -102,7 +102,7 @@ TEST(Quality, GroupsWithoutAnyErrorAreExact) {
   });
 }
 
-TEST(Quality, ValuesCutOffAtTheLargestCodeAreCounted) {
+TEST(Quality, CountsSaturatedValues) {
   for (const formats::SchemeFacts& facts : formats::schemes()) {
     if (!facts.quantized) continue;
     // Largest code times 1.5 under a scale of 1; the values beside it fit.
@@ -150,7 +150,7 @@ TEST(Quality, RoundedValuesThatFitAreNotSaturated) {
   }
 }
 
-TEST(Quality, SumsOfPartsAddUpToThoseOfTheWhole) {
+TEST(Quality, SumsOfPartsAddUp) {
   const Matrix values = random_matrix(6, 256, Shape::kNormal, 7);
   const Matrix decoded = decode(encode(SchemeId::kNvfp4, values));
   const QualitySums whole = measure(values, decoded, 1, 16);

@@ -60,7 +60,7 @@ Repacked repack(const Coded& from, bool divides) {
   return to;
 }
 
-TEST(Repack, KeepsCodesAndValuesWhereExponentsSpreadByAtMostSeventeen) {
+TEST(Repack, KeepsValuesWithinSeventeenExponents) {
   for (const int top : {-110, -20, 0, 40, 127}) {
     for (const bool divides : {false, true}) {
       std::vector<int> exponents;
@@ -97,7 +97,7 @@ TEST(Repack, EncodesAnewWhatLiesBelow) {
   }
 }
 
-TEST(Repack, BlocksWithoutNonzeroCodesDoNotDecideTheGlobalScale) {
+TEST(Repack, ZeroBlocksDoNotDecideTheGlobal) {
   Coded from = mxfp4_of({90, 0, -17, 127}, 1);
   for (std::size_t i = 0; i < 16; ++i) {
     from.weight[i] = std::byte{0x08};  // 0 and -0

@@ -45,7 +45,7 @@ TEST(Amax, LeavesOutWhatLiesBetweenTheRows) {
   EXPECT_EQ(amax({.data = matrix.values.data(), .rows = 3, .cols = 18, .stride = 20}), 7.0F);
 }
 
-TEST(EncodedAmax, IsThatOfTheDecodedValuesForEveryScheme) {
+TEST(EncodedAmax, EqualsDecodedValuesForEveryScheme) {
   for (const formats::SchemeFacts& facts : formats::schemes()) {
     if (find_scheme(facts.id) == nullptr) continue;
     for (const AwkwardMatrix& awkward : awkward_matrices(5, 2080)) {
@@ -107,7 +107,7 @@ TEST(SettleNonfinite, GivesInfinitiesTheLargestMagnitudeOfTheirGroup) {
   EXPECT_EQ(whole.values, (std::vector<float>{5, 1, -5, 0, -3, 0, 5, 0, 5, 0, 2, 2, -5, 0, 2, 2}));
 }
 
-TEST(RoundToBf16, RoundsEveryValueInPlaceAndNothingBetweenTheRows) {
+TEST(RoundToBf16, RoundsValuesInPlaceWithinRows) {
   std::mt19937 random(4);
   Matrix matrix(3, 50);
   for (float& value : matrix.values)

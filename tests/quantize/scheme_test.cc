@@ -61,7 +61,7 @@ TEST(EveryScheme, DecodesToWhatItEncodedWithinItsPrecision) {
   }
 }
 
-TEST(EveryScheme, WithItsScalesGivenEncodesItsOwnDecodedValuesToTheSameValues) {
+TEST(EveryScheme, GivenScalesReproduceDecodedValues) {
   for (const AwkwardMatrix& awkward : awkward_matrices(20, 160)) {
     for (const SchemeId id : {SchemeId::kBf16, SchemeId::kF16, SchemeId::kF32, SchemeId::kFp8Block,
                               SchemeId::kFp8Channel, SchemeId::kFp8Tensor, SchemeId::kInt8Channel,
@@ -81,7 +81,7 @@ TEST(EveryScheme, WithItsScalesGivenEncodesItsOwnDecodedValuesToTheSameValues) {
   }
 }
 
-TEST(EveryScheme, NeverEmitsANanCodeOrAScaleThatIsNotPositive) {
+TEST(EveryScheme, NeverEmitsNanCodesOrBadScales) {
   for (const std::size_t cols : {32U, 160U, 416U}) {
     for (const AwkwardMatrix& awkward : awkward_matrices(7, cols)) {
       for (const formats::SchemeFacts& facts : formats::schemes()) {
@@ -120,7 +120,7 @@ TEST(EveryScheme, GivesTheSameBytesOnEveryTarget) {
   }
 }
 
-TEST(EveryScheme, RunsOfWholeGroupsAreEncodedAsThePartsOfTheWhole) {
+TEST(EveryScheme, RunsEncodeAsPartsOfTheWhole) {
   const Matrix matrix = random_matrix(256, 256, Shape::kHeavy, 9);
   for (const formats::SchemeFacts& facts : formats::schemes()) {
     if (find_scheme(facts.id) == nullptr) continue;
@@ -221,7 +221,7 @@ TEST(Transcode, RefusesRowsWithGaps) {
   EXPECT_THROW(find_transcode(SchemeId::kFp8Block, SchemeId::kBf16)(payload.run, out), Error);
 }
 
-TEST(PlainSchemes, EveryF16WordCastsToTheBf16OfItsValue) {
+TEST(PlainSchemes, EveryF16WordCastsToItsBf16) {
   Bytes in(2 * 65536), out(2 * 65536);
   for (std::uint32_t i = 0; i < 65536; ++i) {
     const auto word = static_cast<std::uint16_t>(i);
@@ -238,7 +238,7 @@ TEST(PlainSchemes, EveryF16WordCastsToTheBf16OfItsValue) {
   }
 }
 
-TEST(PlainSchemes, F32CastsToTheNearestBf16WithTiesToEven) {
+TEST(PlainSchemes, F32CastsToTheNearestEvenBf16) {
   const std::pair<std::uint32_t, int> vectors[] = {
       {0x3F808000U, 0x3F80}, {0x3F818000U, 0x3F82}, {0x3F808001U, 0x3F81}, {0xBF818000U, 0xBF82},
       {0x7F7FFFFFU, 0x7F80}, {0x7F800001U, 0x7FC0}, {0x00008000U, 0x0000}, {0x00018000U, 0x0002},

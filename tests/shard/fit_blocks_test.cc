@@ -160,7 +160,7 @@ TEST(FitBlocks, RetilesFp8BlocksOnly) {
   EXPECT_THAT(nvfp4, Not(HasSubstr("gate_proj"))) << "groups of columns do not mind cut rows";
 }
 
-TEST(FitBlocks, WidthsThatDoNotDivideCannotBeRetiledOrCast) {
+TEST(FitBlocks, IndivisibleWidthsCannotBeRetiledOrCast) {
   const ModelTensors model = v3({{"num_attention_heads", 96}});
   for (const TpFit fit : {TpFit::kRetile, TpFit::kBf16}) {
     EXPECT_THAT(refusal(model, slicing_of(fit, 48, 8), released_as(SchemeId::kFp8Block)),
@@ -197,7 +197,7 @@ TEST(FitBlocks, PadsWholeExpertsWithTheSharedOne) {
       << "MTP";
 }
 
-TEST(FitBlocks, PadsSeveralSharedExpertsAsMultiplesOfOneWidth) {
+TEST(FitBlocks, PadsSharedExpertsByOneWidth) {
   // V2-Lite: experts 1408, two shared ones 2816, dense 10944, 16 heads.
   const ModelTensors lite("deepseek_v2", {{"num_hidden_layers", 2}, {"n_routed_experts", 4}});
   const FitsByName both =
@@ -251,7 +251,7 @@ TEST(FitBlocks, PadsSectionsOfAStackEach) {
   EXPECT_THAT(result.of("model.layers.1.mlp.experts.down_proj").padded, ElementsAre(0, 4096));
 }
 
-TEST(FitBlocks, DoesNotPadStacksWhoseGateAndUpShareABlock) {
+TEST(FitBlocks, RefusesToPadJoinedGateAndUp) {
   const ModelTensors model = v3({{"moe_intermediate_size", 192}}, true);
   EXPECT_THAT(refusal(model, slicing_of(TpFit::kPad, 2), released_as(SchemeId::kFp8Block)),
               HasSubstr("'model.layers.1.mlp.experts.gate_up_proj': gate and up share an FP8 block "

@@ -142,7 +142,7 @@ TEST(FitGrid, ScalesOfSlicesAddUpForEveryWidth) {
 }
 
 // Which cuts are accepted does not depend on the other side, as is shown here for all of them.
-TEST(FitGrid, ScalesOfSlicesAddUpForEveryMatrixExhaustive) {
+TEST(FitGrid, ScalesOfSlicesAddUpExhaustively) {
   for (std::uint64_t n = kStep; n <= kLargest; n += kStep) {
     for (std::uint64_t k = kStep; k <= kLargest; k += kStep) {
       for (std::uint32_t ranks = 1; ranks <= kMostRanks; ++ranks) {

@@ -311,7 +311,7 @@ TEST(Joined, ReadsLargeTensorsBlockByBlock) {
   }
 }
 
-TEST(Joined, GivesTheFirstRankItsBiasAndTheOthersZero) {
+TEST(Joined, FirstRankHasTheBiasOthersZero) {
   const NaiveTensor bias = random_tensor("I32", 4, {7}, 14);
   NaiveTensor zeros = bias;
   zeros.data.assign(zeros.data.size(), '\0');
@@ -361,7 +361,7 @@ TEST(Joined, FindsOneAlteredByteInARedundantExpert) {
                [&] { ranks.read("w", 0, 24); });
 }
 
-TEST(Joined, RefusesSlicesThatDoNotMakeUpTheWhole) {
+TEST(Joined, RefusesSlicesThatDoNotAddUp) {
   const NaiveTensor whole = random_tensor("BF16", 2, {8, 2}, 17);
   {
     Ranks ranks;

@@ -50,7 +50,7 @@ SlicedModel fp8_model(std::uint64_t intermediate = 512) {
   return model;
 }
 
-TEST(NativeShards, JoinsForeignShardsByTheRulesOfTheFamily) {
+TEST(NativeShards, JoinsForeignShardsByFamilyRules) {
   const SlicedModel model = small_model();
   for (const std::uint32_t n_shards : {1U, 2U, 4U}) {
     SCOPED_TRACE(n_shards);
@@ -161,7 +161,7 @@ TEST(NativeShards, ComparesReplicas) {
   }
 }
 
-TEST(NativeShards, ReportsNamesThatNobodyKnowsAsTheyStandInTheFile) {
+TEST(NativeShards, ReportsUnknownNamesAsStored) {
   SlicedModel model = small_model();
   model.tensors["model.layers.1.extra.weight"] = ingot::testing::random_tensor("F32", 4, {3}, 5);
   TempDir dir;

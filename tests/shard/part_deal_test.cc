@@ -310,7 +310,7 @@ TEST(PartDeal, ElementsKeepTheirScale) {
   }
 }
 
-TEST(PartDeal, CountsQuantBiasOnceOverTheRanksOfARowParallelWeight) {
+TEST(PartDeal, CountsQuantBiasOnceOverRanks) {
   const PartDeal deal(Part::kQuantBias, DType::kI32, {8}, SchemeId::kInt8Channel, {8, 64}, {1, 64},
                       cols(4));
   EXPECT_EQ(deal.kind(), PartDeal::Kind::kFirstOnly);

@@ -93,7 +93,7 @@ TEST(RecordedSlices, AreTheOutputsOfEveryRecord) {
   EXPECT_EQ(taken[3].slice, slice_at(4));
 }
 
-TEST(RecordedSlices, KeepTheHomeThatAnOutputHasForItself) {
+TEST(RecordedSlices, KeepTheirOwnWholeFile) {
   TempDir dir;
   formats::ZstdLineWriter writer(dir / "records");
   writer.append(R"({"output":[{"name":"a","file":"f","home_file":"own"},{"name":"b","file":"f"}],)"

@@ -229,7 +229,7 @@ TEST(StagesOf, RefusesTensorsOfWhichNothingIsKnown) {
                [&] { stages_of(model.named("h.0.weight"), model, sliced(1, 1, 1, 2)); });
 }
 
-TEST(CutOf, RefusesToCutAFamilyWhoseTableDoesNotSayHow) {
+TEST(CutOf, RefusesFamiliesWithoutCuts) {
   const formats::Family& family = *formats::find_family("deepseek_v4");
   formats::ModelConfig config;
   config.model_type = "deepseek_v4";
@@ -277,7 +277,7 @@ TEST(StagesOf, TensorsStandWhereTheirLayerIs) {
   EXPECT_THAT(stages("extra.weight"), ElementsAre(0, 1, 2));
 }
 
-TEST(StagesOf, EmbeddingsAreOnTheLastStageTooWhereItNeedsThem) {
+TEST(StagesOf, LastStageHasEmbeddingsItNeeds) {
   const Slicing slicing = staged({0, 1, 3, 4});
   ModelTensors mtp_shares = deepseek();
   mtp_shares.remove(formats::Role::kMtpEmbedding);

@@ -96,7 +96,7 @@ TEST(OpenSource, JoinsQuantizedWeightsWithTheirScales) {
   expect_model(joined, model);
 }
 
-TEST(OpenSource, SaysWhereTensorsWereAtHomeAndWhereTheirFirstSlicesAre) {
+TEST(OpenSource, TellsWholeFilesAndFirstSlices) {
   TempDir dir;
   write_ranks(small_model(), {.tp = 2, .ep = 2}, dir.path());
   const Checkpoint joined = open_source(dir.path());
@@ -144,7 +144,7 @@ TEST(OpenSource, OpensWhatIsNotSlicedAsItIs) {
   expect_error(ErrorCode::kNotFound, {"no such directory"}, [&] { open_source(dir / "nowhere"); });
 }
 
-TEST(OpenSource, OpensARankAsTheSlicesThatItIs) {
+TEST(OpenSource, OpensARankAsSlices) {
   TempDir dir;
   write_ranks(small_model(), {.tp = 2, .ep = 2}, dir.path());
   const fs::path rank = dir / rank_name(1, 2);
@@ -159,7 +159,7 @@ TEST(OpenSource, OpensARankAsTheSlicesThatItIs) {
   }
 }
 
-TEST(OpenSource, TakesTheConfigOfTheWholeWhereTheRanksSayMore) {
+TEST(OpenSource, TakesTheConfigOfTheWhole) {
   SlicedModel model = small_model();
   const formats::Json whole = model.config;
   TempDir dir;
@@ -205,7 +205,7 @@ TEST(OpenSource, RefusesRanksOfDifferentConversions) {
                [&] { open_source(first.path()); });
 }
 
-TEST(OpenSource, RefusesARankManifestThatTheTopDoesNotKnow) {
+TEST(OpenSource, RefusesAnUnlistedRankManifest) {
   TempDir dir;
   write_ranks(small_model(), {.tp = 2}, dir.path());
   edit(dir / rank_name(1, 2) / "ingot.json", "\"version\": \"0\"", "\"version\": \"1\"");
@@ -246,7 +246,7 @@ TEST(OpenSource, RefusesATopologyThatItsDirectoriesContradict) {
   }
 }
 
-TEST(OpenSource, RefusesFilesThatAreNotThoseOfTheManifest) {
+TEST(OpenSource, RefusesFilesUnknownToTheManifest) {
   const auto damaged = [](const auto& damage, ErrorCode code,
                           std::initializer_list<std::string> fragments) {
     TempDir dir;
@@ -273,7 +273,7 @@ TEST(OpenSource, RefusesFilesThatAreNotThoseOfTheManifest) {
       ErrorCode::kMismatch, {"ingot.tensors.jsonl.zst", "the manifest promises"});
 }
 
-TEST(OpenSource, RefusesTensorsWithoutARecordAndRecordsWithoutATensor) {
+TEST(OpenSource, RefusesUnmatchedTensorsAndRecords) {
   TempDir dir;
   write_ranks(small_model(), {.tp = 2}, dir.path());
   // Same length, other name.

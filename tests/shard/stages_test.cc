@@ -67,7 +67,7 @@ TEST(Stages, TiesGiveEarlierStagesMoreLayers) {
               ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8));
 }
 
-TEST(Stages, EmbeddingWeighsOnTheFirstAndHeadOnTheLast) {
+TEST(Stages, EmbeddingAndHeadCountForTheirStages) {
   const ModelTensors model = decoder(6);
   const std::vector<std::uint64_t> equal(6, 10);
   // 20 + 10 10 | 10 10 10 10 against 10 10 10 10 | 10 10 + 20

@@ -42,7 +42,7 @@ TEST(Topology, FewerTpRanksThanExpertRanksRepeat) {
   }
 }
 
-TEST(Topology, RanksOfAStageAreTheLeastCommonMultiple) {
+TEST(Topology, StageHasLeastCommonMultipleOfRanks) {
   EXPECT_EQ(make_topology(4, 3, 2, 1).n_ranks(), 12U);  // lcm(4, 6)
   EXPECT_EQ(make_topology(6, 2, 2, 1).n_ranks(), 12U);  // lcm(6, 4)
   EXPECT_EQ(make_topology(8, 2, 4, 1).n_ranks(), 8U);   // lcm(8, 8)

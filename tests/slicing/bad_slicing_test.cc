@@ -104,7 +104,7 @@ TEST_F(BadSlicing, CutsThroughABlockOrAGroup) {
                  {"128 columns / 16 ranks = 8, the nvfp4 group has 16 columns"});
 }
 
-TEST_F(BadSlicing, AMapThatLosesRepeatsOrInventsAnExpert) {
+TEST_F(BadSlicing, RefusesMapsThatLoseOrInventExperts) {
   expect_map_refused("[0, 1, 2, 3, 4, 5, 6, 6]",
                      {"map.json", "expert 7 is in no slot", "expert 6 is in 2 slots"});
   expect_map_refused("[0, 1, 2, 3, 4, 5, 6, 8]", {"map.json", "slot 7 holds 8", "0 to 7"});

@@ -62,7 +62,7 @@ class ExpertPlacement : public ::testing::Test {
   Cut cut_;
 };
 
-TEST_F(ExpertPlacement, IsInContiguousBlocksUnlessAMapSaysOtherwise) {
+TEST_F(ExpertPlacement, IsContiguousWithoutAMap) {
   cut_by("", {.ep = 4});
   for (std::uint32_t number = 0; number < 4; ++number) {
     EXPECT_THAT(held(number), ElementsAre(2 * number, 2 * number + 1));
@@ -80,7 +80,7 @@ TEST_F(ExpertPlacement, FollowsAPermutationOfTheSlots) {
   EXPECT_THAT(record_of_rank(rank(0)).experts.at(0).held, ElementsAre(0, 5));
 }
 
-TEST_F(ExpertPlacement, StoresAnExpertOncePerRankWhateverItsSlots) {
+TEST_F(ExpertPlacement, StoresAnExpertOncePerRank) {
   cut_by(R"({"slots": [0, 1, 1, 2, 3, 4, 5, 6, 7, 0, 0, 1]})", {.ep = 3}, /*redundant=*/true);
   EXPECT_THAT(held(0), ElementsAre(0, 1, 2));
   EXPECT_THAT(held(1), ElementsAre(3, 4, 5, 6));
@@ -97,14 +97,14 @@ TEST_F(ExpertPlacement, MayGiveRanksDifferentNumbersOfSlots) {
   EXPECT_THAT(held(2), ElementsAre(0, 1));
 }
 
-TEST_F(ExpertPlacement, PutsASharedExpertIntoASlotOfSomeRanks) {
+TEST_F(ExpertPlacement, PlacesASharedExpertInSomeSlots) {
   cut_by("[0, 1, 2, 3, 8, 4, 5, 6, 7, 8]", {.ep = 2}, /*redundant=*/true);
   EXPECT_TRUE(has_shared(0));
   EXPECT_TRUE(has_shared(1));
   EXPECT_THAT(slots(1), ElementsAre(4, 5, 6, 7, 8));
 }
 
-TEST_F(ExpertPlacement, CutsASharedExpertInASlotAsRoutedOnes) {
+TEST_F(ExpertPlacement, CutsPlacedSharedExpertsLikeRoutedOnes) {
   cut_by("[0, 1, 2, 3, 4, 5, 6, 7, 8]", {.tp = 2, .ep = 3, .etp = 2});
   EXPECT_FALSE(has_shared(0));
   EXPECT_FALSE(has_shared(3));
@@ -127,7 +127,7 @@ TEST_F(ExpertPlacement, DiffersBetweenLayersWhereTheMapSaysSo) {
   EXPECT_TRUE(record_of_rank(rank(0)).experts.empty()) << "the dense layer has none";
 }
 
-TEST_F(ExpertPlacement, OfReplicatedSharedExpertsIsEveryRankWhole) {
+TEST_F(ExpertPlacement, ReplicatedSharedExpertsAreWholeEverywhere) {
   cut_ = {.tp = 2, .ep = 2};
   Conversion conversion = slicing(model(), directory_ / "sliced", cut_);
   conversion.plan.slicing.shared = shard::SharedExperts::kReplicated;
@@ -144,7 +144,7 @@ TEST_F(ExpertPlacement, OfReplicatedSharedExpertsIsEveryRankWhole) {
   EXPECT_EQ(first_difference(tensor_bytes(directory_ / "merged"), tensor_bytes(model())), "");
 }
 
-TEST_F(ExpertPlacement, OfStacksTakesTheMatricesOfTheRanksExpertsInAscendingOrder) {
+TEST_F(ExpertPlacement, StacksKeepTheRanksExpertsAscending) {
   const auto stacked = write_stacked(model(), directory_ / "stacked");
   cut_ = {.ep = 2};
   Conversion conversion = slicing(stacked, directory_ / "sliced", cut_);

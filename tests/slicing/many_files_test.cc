@@ -21,7 +21,7 @@ int claim_of(const std::string& name) {
   return name.ends_with("/config.json") || name.ends_with(".index.json") ? 1 : 0;
 }
 
-TEST(ManyFiles, GetTheirNamesBeforeAnyFileThatSpeaksOfThem) {
+TEST(ManyFiles, AreNamedBeforeFilesThatNameThem) {
   const formats::Checkpoint source = shard::open_source(tiny_bf16());
   const convert::Plan plan = planned(source, Cut{.tp = 2, .ep = 4}.options());
   const std::vector<std::string> names = convert::publish_order(plan, source);
@@ -35,7 +35,7 @@ TEST(ManyFiles, GetTheirNamesBeforeAnyFileThatSpeaksOfThem) {
   EXPECT_EQ(names.back(), "ingot.json");
 }
 
-TEST(ManyFiles, CountEveryPlaceWhereATensorIsWrittenAtOnce) {
+TEST(ManyFiles, CountPlacesWrittenAtOnce) {
   const formats::Checkpoint fp8 = shard::open_source(tiny_v32());
   const formats::Checkpoint bf16 = shard::open_source(tiny_bf16());
   const auto targets = [](const formats::Checkpoint& source, const Cut& cut) {

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "formats/base/hash.h"
+#include "formats/checkpoint/checkpoint_listing.h"
 #include "formats/json/json.h"
 #include "formats/records/native_names.h"
 #include "tests/slicing/sliced.h"
@@ -109,7 +110,7 @@ TEST_P(NativeLayoutOf, IsThatOfDeepseeksConverterTensorByTensor) {
   EXPECT_EQ(config.at("num_nextn_predict_layers"), 0);
 }
 
-TEST_P(NativeLayoutOf, HasTheMtpLayerBesideItUnlessThatIsDropped) {
+TEST_P(NativeLayoutOf, HasTheMtpLayerUnlessDropped) {
   to_native(tiny_bf16(), directory_ / "out", GetParam()).run();
   Facts facts = written(directory_ / "out");
   std::set<std::string> extra;
@@ -151,7 +152,7 @@ TEST_P(NativeLayoutOf, MergesBackToTheModelThatWasCut) {
             "");
 }
 
-TEST_P(NativeLayoutOf, MergesShardsOfOthersWhereAConfigIsGiven) {
+TEST_P(NativeLayoutOf, MergesForeignShardsWithAConfig) {
   to_native(tiny_bf16(), directory_ / "shards", GetParam()).run();
   copy_shards(directory_ / "shards", directory_ / "foreign");
   merge(directory_ / "foreign", directory_ / "merged", tiny_bf16() / "config.json");
@@ -177,14 +178,14 @@ TEST_P(NativeLayoutOf, MergesShardsOfOthersWithoutTheMtpLayer) {
 INSTANTIATE_TEST_SUITE_P(Ranks, NativeLayoutOf, ::testing::Values(1, 2, 4, 8),
                          ::testing::PrintToStringParamName());
 
-TEST_F(NativeLayout, OfFp8IsThatOfDeepseeksConverterTensorByTensor) {
+TEST_F(NativeLayout, Fp8EqualsDeepseeksConverter) {
   Conversion conversion = to_native(tiny_v32(), directory_ / "out", 1);
   conversion.recipe.mtp = MtpPolicy::kDrop;
   conversion.run();
   EXPECT_EQ(first_difference(written(directory_ / "out"), golden("fp8-mp1")), "");
 }
 
-TEST_F(NativeLayout, OfFp8MergesBackFromOurShardsAndFromThoseOfOthers) {
+TEST_F(NativeLayout, Fp8MergesBackFromAnyShards) {
   to_native(tiny_v32(), directory_ / "shards", 1).run();
   keeping(directory_ / "shards", directory_ / "merged").run();
   EXPECT_EQ(first_difference(tensor_bytes(directory_ / "merged"), tensor_bytes(tiny_v32())), "");
@@ -206,7 +207,7 @@ TEST_F(NativeLayout, IsCutAnewForAnotherNumberOfRanks) {
             "");
 }
 
-TEST_F(NativeLayout, HasTheConfigsOfTheHubAndOfTheInferenceCode) {
+TEST_F(NativeLayout, HasHubAndInferenceConfigs) {
   to_native(tiny_bf16(), directory_ / "bf16", 2).run();
   to_native(tiny_v32(), directory_ / "fp8", 1).run();
   EXPECT_EQ(text_of(directory_ / "bf16/config.json"), text_of(tiny_bf16() / "config.json"));
@@ -232,7 +233,7 @@ TEST_F(NativeLayout, HasTheConfigsOfTheHubAndOfTheInferenceCode) {
   EXPECT_EQ(inference_config("fp8"), expected);
 }
 
-TEST_F(NativeLayout, RefusesCutsThroughFp8BlocksAndSaysWhatHelps) {
+TEST_F(NativeLayout, RefusesCutsThroughFp8BlocksWithRemedy) {
   const auto refused = [&](std::initializer_list<std::string> fragments, shard::TpFit fit) {
     expect_error(ErrorCode::kUnsupported, fragments, [&] {
       Conversion conversion = to_native(tiny_v32(), directory_ / "out", 2);
@@ -259,7 +260,7 @@ TEST_F(NativeLayout, RefusesCutsThroughFp8BlocksAndSaysWhatHelps) {
   EXPECT_EQ(merged.at(uncut), whole.at(uncut));
 }
 
-TEST_F(NativeLayout, RefusesSchemesThatTheInferenceCodeDoesNotKnow) {
+TEST_F(NativeLayout, RefusesSchemesUnknownToInference) {
   for (const SchemeId scheme : {SchemeId::kNvfp4, SchemeId::kInt8Channel, SchemeId::kFp8Channel}) {
     expect_error(ErrorCode::kUnsupported,
                  {"deepseek-mp", std::string(formats::scheme_facts(scheme).name), "--to bf16",
@@ -285,7 +286,7 @@ TEST_F(NativeLayout, RefusesScalesInAnotherDialectsSpelling) {
   });
 }
 
-TEST_F(NativeLayout, LeavesNoConfigOfItsOwnBehindWhenItIsReplaced) {
+TEST_F(NativeLayout, LeavesNoConfigWhenReplaced) {
   to_native(tiny_bf16(), directory_ / "out", 2).run();
   Conversion again(tiny_v32(), directory_ / "out");
   again.execute.force = true;

@@ -86,7 +86,7 @@ std::size_t for_each_bias(
   return n;
 }
 
-TEST(QuantBias, OfARowParallelWeightIsOnTheFirstSliceAloneSoThatTheSumIsThatOfTheWhole) {
+TEST(QuantBias, IsOnFirstSliceOnly) {
   const auto n =
       for_each_bias(true, [](const std::string& name, const Biases& whole, const ByRank& by_rank) {
         EXPECT_THAT(whole, ::testing::Contains(::testing::Ne(0))) << name;
@@ -104,7 +104,7 @@ TEST(QuantBias, OfARowParallelWeightIsOnTheFirstSliceAloneSoThatTheSumIsThatOfTh
   EXPECT_GE(n, 2U + 6);
 }
 
-TEST(QuantBias, OfAColumnParallelWeightIsCutWithItsRows) {
+TEST(QuantBias, IsCutWithColumnParallelRows) {
   const auto n =
       for_each_bias(false, [](const std::string& name, const Biases& whole, const ByRank& by_rank) {
         EXPECT_THAT(whole, ::testing::Contains(::testing::Ne(0))) << name;

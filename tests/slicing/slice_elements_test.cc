@@ -42,7 +42,7 @@ TEST(SliceElementsOf, ReleasedBlocksAreEqualInSmallerOnes) {
   expect_cut(conversion, {.tp = 2, .fit = TpFit::kRetile});
 }
 
-TEST(SliceElementsOf, ReleasedBlocksThatNoCutSplitsAreThoseOfTheWhole) {
+TEST(SliceElementsOf, UnsplitBlocksEqualTheWhole) {
   expect_cut(keeping(synth_model(), ""), {.ep = 4});
 }
 
@@ -53,13 +53,13 @@ TEST(SliceElementsOf, WhatBecameBf16AreThoseOfTheWhole) {
   expect_cut(keeping(model, ""), {.tp = 2, .fit = TpFit::kBf16});
 }
 
-TEST(SliceElementsOf, SharedKvHeadsAreOnEachOfTheirRanks) {
+TEST(SliceElementsOf, SharedKvHeadsAreOnAllTheirRanks) {
   expect_cut(keeping(arch_fixture("qwen3_moe"), ""), {.tp = 4, .ep = 2});
   expect_cut(keeping(arch_fixture("qwen3_moe"), ""), {.tp = 8});
 }
 
 // 510 tokens, which become 512 in the configs of the ranks and 510 again in the whole.
-TEST(SliceElementsOf, APaddedVocabularyEndInZerosThatAMergeDrops) {
+TEST(SliceElementsOf, PaddedVocabularyEndsInZeros) {
   const TempDir directory;
   EditableCheckpoint model = EditableCheckpoint::load(arch_fixture("qwen3_moe"));
   model.config["vocab_size"] = 510;
@@ -80,7 +80,7 @@ TEST(SliceElementsOf, APaddedVocabularyEndInZerosThatAMergeDrops) {
 }
 
 // Two of them stand in one tensor of twice the width.
-TEST(SliceElementsOf, SeveralSharedExpertsArePaddedWithTheRoutedOnes) {
+TEST(SliceElementsOf, SharedExpertsArePaddedWithRoutedOnes) {
   Conversion conversion(arch_fixture("deepseek_v2"), "");
   conversion.recipe.to = SchemeId::kFp8Block;
   spare_attention(conversion.recipe);

@@ -133,7 +133,7 @@ class SliceMerge : public ::testing::TestWithParam<Case> {
 };
 
 // Two cuts for each case, another pair for the next.
-TEST_P(SliceMerge, GivesTheOriginalByteForByteAndOtherCutsAsFromTheOriginal) {
+TEST_P(SliceMerge, RestoresTheOriginalAndRecutsAlike) {
   const auto model = whole();
   ASSERT_TRUE(model) << "the family's shapes do not take the scheme";
   std::vector<Cut> legal;
@@ -149,7 +149,7 @@ INSTANTIATE_TEST_SUITE_P(OfEveryScheme, SliceMerge, ::testing::ValuesIn(few_case
 
 class SlowSliceMerge : public SliceMerge {};
 
-TEST_P(SlowSliceMerge, GivesTheOriginalAndOtherCutsForEveryCut) {
+TEST_P(SlowSliceMerge, RestoresTheOriginalFromEveryCut) {
   const auto model = whole();
   if (!model) return;  // the family's shapes do not take the scheme: whole() expects it refused
   std::vector<Cut> legal;

@@ -56,7 +56,7 @@ class SlicedJob : public ::testing::TestWithParam<std::size_t> {
 
 INSTANTIATE_TEST_SUITE_P(Cuts, SlicedJob, ::testing::Range(std::size_t{0}, cuts().size()));
 
-TEST_P(SlicedJob, AfterAnyNumberOfStopsLeavesTheBytesOfAnUninterruptedRun) {
+TEST_P(SlicedJob, StopsDoNotChangeTheBytes) {
   SCOPED_TRACE(cut().name());
   const Conversion whole = to_slices(directory_ / "whole", cut());
   Conversion(whole).run();
@@ -73,7 +73,7 @@ TEST_P(SlicedJob, AfterAnyNumberOfStopsLeavesTheBytesOfAnUninterruptedRun) {
   EXPECT_EQ(first_difference(tree(stopped.output), tree(whole.output)), "");
 }
 
-TEST_P(SlicedJob, GivesTheSameBytesForAnyThreadsAndBudget) {
+TEST_P(SlicedJob, IgnoresThreadsAndBudget) {
   SCOPED_TRACE(cut().name());
   const Conversion one = to_slices(directory_ / "one", cut());
   Conversion(one).run();
@@ -99,7 +99,7 @@ void run_to_the_last_tensor(Conversion conversion) {
   expect_error(ErrorCode::kInterrupted, {"here"}, [&] { conversion.run(); });
 }
 
-TEST_P(SlicedJob, TakesOverWhatTheJournalProvesAndDoesDamagedTensorsAgain) {
+TEST_P(SlicedJob, KeepsProvenAndRedoesDamagedTensors) {
   const Conversion whole = to_slices(directory_ / "whole", cut());
   Conversion(whole).run();
   Conversion conversion = to_slices(directory_ / "out", cut());
@@ -150,7 +150,7 @@ TEST(SlicedResume, RefusesOtherSlicingOptions) {
   conversion.run();
 }
 
-TEST(SlicedResume, OnAFinishedOutputSaysSoAndWritesNothing) {
+TEST(SlicedResume, FinishedOutputIsReportedAndKept) {
   const TempDir directory;
   Conversion conversion = to_slices(directory / "out", {.ep = 2});
   conversion.run();
@@ -178,7 +178,7 @@ TEST(SlicedResume, WithForceLeavesNothingOfAnotherTopology) {
   }
 }
 
-TEST(SlicedResume, WithForceReplacesOneCheckpointBySlicesAndTheOtherWayRound) {
+TEST(SlicedResume, ForceReplacesCheckpointsAndSlices) {
   const TempDir directory;
   const auto weights = [&](const std::filesystem::path& output) {
     std::set<std::string> names;
@@ -205,7 +205,7 @@ TEST(SlicedResume, WithForceReplacesOneCheckpointBySlicesAndTheOtherWayRound) {
 }
 
 // Renames are the only way to a final name, in an order that can be taken up anywhere.
-TEST(SlicedResume, FinishesAPublicationThatWasCutAtAnyRename) {
+TEST(SlicedResume, FinishesAPublicationCutAtAnyRename) {
   const TempDir directory;
   const Conversion whole = to_slices(directory / "whole", {.ep = 2});
   Conversion(whole).run();

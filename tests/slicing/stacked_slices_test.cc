@@ -45,14 +45,14 @@ TEST(StackedExperts, AreSharedOutAndCutUnderBoth) {
 }
 
 // Shared experts are cut by four, so that all experts are as wide as four blocks.
-TEST(StackedExperts, ThatNobodyCutsArePaddedPartByPartWithTheOthers) {
+TEST(StackedExperts, UncutStacksArePaddedPartByPart) {
   Conversion conversion = keeping(stacked_fp8(), "");
   spare_attention(conversion.recipe);
   expect_cut(conversion, {.tp = 4, .ep = 2, .fit = TpFit::kPad});
 }
 
 // 64 rows of gate and 64 of up in a block of 128.
-TEST(StackedExperts, OfWhichGateAndUpShareABlockAreCutInSmallerOnes) {
+TEST(StackedExperts, JoinedGateAndUpGetSmallerBlocks) {
   const TempDir directory;
   Conversion conversion(stacked_bf16(), directory / "fp8");
   conversion.recipe.to = formats::SchemeId::kFp8Block;
@@ -79,7 +79,7 @@ TEST(StackedExperts, HoldTheNumbersOfExpertsApart) {
                          gate_up.numbers.begin() + static_cast<std::ptrdiff_t>(3 * one)));
 }
 
-TEST(StackedExperts, MergeBackByteForByteAndAreCutAnewAsFromTheOriginal) {
+TEST(StackedExperts, MergeBackAndRecutAlike) {
   const std::vector<std::pair<Cut, Cut>> ways = {
       {{.tp = 2, .fit = TpFit::kRetile}, {.ep = 4}},
       {{.ep = 2, .etp = 2, .fit = TpFit::kPad}, {.tp = 2, .ep = 2, .fit = TpFit::kRetile}},

@@ -51,7 +51,7 @@ class StagePlacement : public ::testing::Test {
 };
 
 // Five layers, and one for multi-token prediction with an embedding of its own.
-TEST_F(StagePlacement, FollowsTheGivenLayersWithBothEndsOfTheModelAtTheirStages) {
+TEST_F(StagePlacement, FollowsTheGivenLayers) {
   cut_into(tiny_v32(), {.pp = 3}, "0-0,1-3,4-4");
   EXPECT_THAT(layers_of(0), ElementsAre(0));
   EXPECT_THAT(layers_of(1), ElementsAre(1, 2, 3));
@@ -112,7 +112,7 @@ TEST_F(StagePlacement, IsBalancedByBytesUnlessGiven) {
   EXPECT_EQ(largest(stages[1], stages[2]), best);
 }
 
-TEST_F(StagePlacement, OfATiedEmbeddingIsTheFirstAndTheLastStage) {
+TEST_F(StagePlacement, TiedEmbeddingIsOnBothEnds) {
   EditableCheckpoint tied = EditableCheckpoint::load(arch_fixture("qwen3_moe"));
   tied.config["tie_word_embeddings"] = true;
   tied.tensors.erase("lm_head.weight");
@@ -130,7 +130,7 @@ TEST_F(StagePlacement, OfATiedEmbeddingIsTheFirstAndTheLastStage) {
 }
 
 // Its config promises an MTP layer that was not saved with it.
-TEST_F(StagePlacement, OfAnEmbeddingForMtpLayersThatAreNotThereIsTheFirstStageAlone) {
+TEST_F(StagePlacement, EmbeddingWithoutMtpIsOnTheFirstStage) {
   ASSERT_EQ(formats::read_json_file(arch_fixture("deepseek_v3") / "config.json", 1 << 20)
                 .at("num_nextn_predict_layers"),
             1);

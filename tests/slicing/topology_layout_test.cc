@@ -31,7 +31,7 @@ class TopologyLayout : public ::testing::Test {
   TempDir directory_;
 };
 
-TEST_F(TopologyLayout, ThereIsADirectoryPerRankAndAManifestAboveThem) {
+TEST_F(TopologyLayout, EachRankHasADirectoryBelowOneManifest) {
   const Cut cut = {.tp = 2, .ep = 4};
   const auto top = cut_into(tiny_bf16(), cut);
   EXPECT_THAT(top_level(top),
@@ -51,7 +51,7 @@ TEST_F(TopologyLayout, ThereIsADirectoryPerRankAndAManifestAboveThem) {
 }
 
 // Two data-parallel groups of TP 8, and one group of 16 for the experts.
-TEST_F(TopologyLayout, FilesAreNamedAfterTheRanksThatOwnThemAndWrittenOnce) {
+TEST_F(TopologyLayout, FilesAreNamedAfterTheirRanks) {
   const Cut cut = {.tp = 8, .ep = 16};
   const auto top = cut_into(tiny_bf16(), cut);
   const auto ranks = rank_directories(top, cut);
@@ -74,7 +74,7 @@ TEST_F(TopologyLayout, FilesAreNamedAfterTheRanksThatOwnThemAndWrittenOnce) {
   EXPECT_EQ(file_of(ranks[11], layer + "mlp.experts.3.up_proj.weight"), "");
 }
 
-TEST_F(TopologyLayout, ExpertsThatAreCutApartFromTheRestHaveFilesOfTheirOwn) {
+TEST_F(TopologyLayout, DifferentlyCutExpertsHaveTheirOwnFiles) {
   const auto both = cut_into(tiny_bf16(), {.tp = 2, .ep = 2, .etp = 2});
   EXPECT_THAT(weights_of(both / "rank-00003-of-00004"),
               ElementsAre("all-00001-of-00001.safetensors",
@@ -94,7 +94,7 @@ TEST_F(TopologyLayout, ExpertsThatAreCutApartFromTheRestHaveFilesOfTheirOwn) {
             "all-00001-of-00001.safetensors");
 }
 
-TEST_F(TopologyLayout, FewerKvHeadsThanRanksAreSharedByNeighbours) {
+TEST_F(TopologyLayout, NeighboursShareFewerKvHeads) {
   const Cut cut = {.tp = 4};
   const auto ranks = rank_directories(cut_into(arch_fixture("qwen3_moe"), cut), cut);
   const std::string names[] = {"kv-00-of-02-00001-of-00001.safetensors",
@@ -114,7 +114,7 @@ TEST_F(TopologyLayout, StagesHaveTheirNumberBeforeTheName) {
                           "pp-02-of-03-tp-01-of-02-00001-of-00001.safetensors"));
 }
 
-TEST_F(TopologyLayout, WithoutLinksThereAreCopiesOfTheSameBytes) {
+TEST_F(TopologyLayout, CopiesReplaceLinks) {
   const Cut cut = {.tp = 2, .ep = 4};
   const auto linked = cut_into(arch_fixture("qwen3_moe"), cut);
   Conversion conversion = slicing(arch_fixture("qwen3_moe"), directory_ / "copies", cut);
@@ -149,7 +149,7 @@ TEST_F(TopologyLayout, SmallerFilesAreCountedByOwner) {
   expect_each_accepted_alone(directory_ / "small", cut);
 }
 
-TEST_F(TopologyLayout, TheIndexOfARankListsItsTensorsAndNoOthers) {
+TEST_F(TopologyLayout, RankIndexListsItsTensorsOnly) {
   const Cut cut = {.tp = 2, .ep = 2, .pp = 2};
   for (const auto& rank : rank_directories(cut_into(arch_fixture("deepseek_v2"), cut), cut)) {
     const formats::Json index =
@@ -167,7 +167,7 @@ TEST_F(TopologyLayout, TheIndexOfARankListsItsTensorsAndNoOthers) {
   }
 }
 
-TEST_F(TopologyLayout, BesideTheWeightsEveryRankHasWhatTheUnslicedOutputHas) {
+TEST_F(TopologyLayout, EveryRankHasTheSideFiles) {
   Conversion whole(tiny_v32(), directory_ / "whole");
   whole.run();
   Conversion sliced = whole;
@@ -196,7 +196,7 @@ std::vector<std::string> changed(const formats::Json& from, const formats::Json&
   return paths;
 }
 
-TEST_F(TopologyLayout, ConfigsOfRetiledAndPaddedRanksStateTheBlockAndTheWidths) {
+TEST_F(TopologyLayout, RankConfigsStateBlocksAndWidths) {
   const auto config = [](const std::filesystem::path& directory) {
     return formats::read_json_file(directory / "config.json", 1 << 20);
   };
@@ -223,7 +223,7 @@ TEST_F(TopologyLayout, ConfigsOfRetiledAndPaddedRanksStateTheBlockAndTheWidths) 
   }
 }
 
-TEST_F(TopologyLayout, EveryRankIsAcceptedAloneInAnotherPlaceAndAllOfThemTogether) {
+TEST_F(TopologyLayout, RanksAreAcceptedAloneAndTogether) {
   const auto expect_all = [&](const std::filesystem::path& model, const Cut& cut) {
     SCOPED_TRACE(cut.name());
     const auto top = cut_into(model, cut);

@@ -116,7 +116,7 @@ TEST_F(KvCachePages, GiveNumbersOfLivingSequencesOnce) {
   EXPECT_NE(cache_.add(), c);
 }
 
-TEST_F(KvCachePages, AreRefusedWithTheFiguresAndWithoutAChange) {
+TEST_F(KvCachePages, AreRefusedWithFiguresAndUnchanged) {
   const SequenceId a = cache_.add();
   const SequenceId b = cache_.add();
   cache_.reserve(a, 130);
@@ -137,7 +137,7 @@ TEST_F(KvCachePages, AreRefusedWithTheFiguresAndWithoutAChange) {
                [&] { cache_.reserve(cache_.add(), 257); });
 }
 
-TEST_F(KvCachePages, OfStrangersAreABug) {
+TEST_F(KvCachePages, ForeignIdsAreABug) {
   const SequenceId a = cache_.add();
   cache_.reserve(a, 10);
   const std::vector<float> values(8);
@@ -150,7 +150,7 @@ TEST_F(KvCachePages, OfStrangersAreABug) {
   expect_error(ErrorCode::kInternal, {}, [&] { static_cast<void>(cache_.length(a)); });
 }
 
-TEST(KvCache, OfManyStreamsMayBeEmpty) {
+TEST(KvCache, MayBeEmptyForSomeStreams) {
   KvCache cache({}, 0);
   const SequenceId id = cache.add();
   cache.reserve(id, 0);

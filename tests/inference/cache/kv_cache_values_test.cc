@@ -203,7 +203,7 @@ TEST_P(EveryStream, GathersTheValuesOfThePages) {
   }
 }
 
-TEST(KvCache, TwoThreadsMayWriteAndReadDifferentSequencesAndLayers) {
+TEST(KvCache, ThreadsMayUseDifferentSequencesAndLayers) {
   const CacheStream stream{.width = 64, .format = KvFormat::kFp8, .group = 32};
   KvCache cache({{stream}, {stream}}, 256);
   const SequenceId first = cache.add();

@@ -114,7 +114,7 @@ TEST(DeepseekV32, WritesCallsAndResults) {
 <think>)");
 }
 
-TEST(DeepseekV32, WritesSeveralCallsInTheOrderOfTheirKeys) {
+TEST(DeepseekV32, WritesSeveralCallsInKeyOrder) {
   const Messages messages = {
       message("user", "q"),
       answer(nullptr, "Both.",

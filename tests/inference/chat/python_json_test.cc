@@ -43,7 +43,7 @@ Json sample() {
       "sample");
 }
 
-TEST(PythonJson, KeepsKeysInOrderAndTextAsItIs) {
+TEST(PythonJson, KeepsKeyOrderAndText) {
   EXPECT_EQ(python_json(sample()),
             "{\"b\": [1, -2, 18446744073709551615, 1.0, 1e+300, true, false, null], \"a\": {}, "
             "\"é/\\\"\\\\\": \"\\b\\f\\n\\r\\t\\u0000\\u001f\x7f世😀\", \"l\": []}");

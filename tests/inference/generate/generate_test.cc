@@ -54,7 +54,7 @@ std::vector<std::vector<std::int32_t>> tokens_of(const GenerateResult& result) {
   return tokens;
 }
 
-TEST(Generate, ABatchOfDifferentLengthsGivesTheRecordedAnswers) {
+TEST(Generate, MixedLengthsGiveTheRecordedAnswers) {
   const OpenedModel opened(kExample, f32_options());
   std::vector<std::vector<std::int32_t>> streamed(3);
   GenerateOptions options = greedy_options();
@@ -74,7 +74,7 @@ TEST(Generate, ABatchOfDifferentLengthsGivesTheRecordedAnswers) {
   EXPECT_GT(result.times.first_token_seconds, 0);
 }
 
-TEST(Generate, ASampledAnswerIsTheSameAloneInAnyPlaceAndOnAnyThreads) {
+TEST(Generate, SampledAnswerIgnoresBatchAndThreads) {
   GenerateOptions options = greedy_options();
   options.sampling = {.temperature = 1.5F, .top_k = 50, .top_p = 0.98F, .seed = 11};
   options.max_new_tokens = 24;
@@ -113,7 +113,7 @@ TEST(Generate, ExpertsReadOnDemandChangeNothing) {
   EXPECT_GT(on_demand.model.expert_counters().bytes_read, 0U);
 }
 
-TEST(Generate, StopsAtTheLengthAndAtTheEndOfTheContext) {
+TEST(Generate, StopsAtLengthAndContextEnd) {
   const OpenedModel opened(kExample, f32_options());
   GenerateOptions options = greedy_options();
   options.max_new_tokens = 3;

@@ -31,7 +31,7 @@ TEST(GenerationConfig, ReadsWhatTheFileSays) {
   EXPECT_EQ(config.max_new_tokens, 64U);
 }
 
-TEST(GenerationConfig, TheEndIsInConfigJsonWhereItIsNotHere) {
+TEST(GenerationConfig, EndTokenFallsBackToConfigJson) {
   EXPECT_EQ(read(nullptr, R"({"eos_token_id":5})").eos, (std::vector<std::int32_t>{5}));
   EXPECT_EQ(read(R"({"eos_token_id":null})", R"({"eos_token_id":[5,6]})").eos,
             (std::vector<std::int32_t>{5, 6}));

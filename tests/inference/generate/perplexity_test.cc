@@ -37,11 +37,11 @@ void expect_golden(const char* name, const std::string& directory) {
   EXPECT_NEAR(is.nll, nll, nll * 1e-4);
 }
 
-TEST(Perplexity, OfTheFp8ModelIsTheRecordedOne) {
+TEST(Perplexity, EqualsTheRecordForFp8) {
   expect_golden("fp8", "/examples/tiny-v32");
 }
 
-TEST(Perplexity, OfTheBf16ModelIsTheRecordedOne) {
+TEST(Perplexity, EqualsTheRecordForBf16) {
   expect_golden("bf16", "/tests/golden/tiny-v32/bf16");
 }
 
@@ -61,7 +61,7 @@ TEST(Perplexity, QuantizedCachesBarelyMoveTheDistribution) {
 }
 
 // Stated, not gated: what each scheme costs over all documents, weights exact and native.
-TEST(Perplexity, OfQuantizedModelsSlow) {
+TEST(Perplexity, StaysCloseForQuantizedModelsSlow) {
   const auto documents = validation_documents();
   const std::filesystem::path example =
       std::filesystem::path(INGOT_SOURCE_DIR) / "examples/tiny-v32";

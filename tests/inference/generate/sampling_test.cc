@@ -47,7 +47,7 @@ TEST(Sampling, TemperatureSharpensAndFlattens) {
   EXPECT_NEAR(static_cast<double>(hot[0]) / 4000, 1 / (1 + std::exp(0.1)), 0.03);
 }
 
-TEST(Sampling, TopKKeepsTheLargestAndWhatEqualsTheLastOfThem) {
+TEST(Sampling, TopKKeepsTiesOfItsLast) {
   const auto counts = counts_of(std::array{1.0F, 2.0F, 2.0F, 3.0F}, {.top_k = 2}, 4000);
   EXPECT_EQ(counts[0], 0U);
   EXPECT_GT(counts[1], 0U);

@@ -124,7 +124,7 @@ TEST(Matmul, EveryTargetGivesTheBitsOfTheTwin) {
   }
 }
 
-TEST(Matmul, EveryTargetGivesTheBitsOfTheTwinForAnyNumberOfRows) {
+TEST(Matmul, EveryTargetEqualsTheTwinForAnyRows) {
   std::mt19937 random(3);
   for (const std::size_t rows : {1U, 2U, 3U, 4U, 5U, 6U, 7U, 8U, 9U, 13U}) {
     for (const std::size_t n : {1U, 3U, 4U, 5U, 6U, 7U, 12U, 23U, 24U, 25U, 31U}) {
@@ -139,7 +139,7 @@ TEST(Matmul, EveryTargetGivesTheBitsOfTheTwinForAnyNumberOfRows) {
   }
 }
 
-TEST(Matmul, EveryTargetGivesTheBitsOfTheTwinBeyondOnePanel) {
+TEST(Matmul, EveryTargetEqualsTheTwinBeyondOnePanel) {
   std::mt19937 random(4);
   for (const StoredShape& shape : stored_shapes(53, 1062)) {
     if (shape.first_row == 0) continue;

@@ -66,7 +66,7 @@ TEST(QuantizeActivations, ALastGroupMayBeShorter) {
   EXPECT_NEAR(x.scales[1], 1.0F, 1e-6F);
 }
 
-TEST(QuantizeActivations, Int8IsSymmetricPerTokenAndRoundsTiesToEven) {
+TEST(QuantizeActivations, Int8RoundsTiesToEvenPerToken) {
   const QuantizedRows x = quantized({127.0F, -127.0F, 0.5F, 1.5F, -2.5F}, {});
   EXPECT_EQ(x.scales[0], 1.0F);
   EXPECT_EQ(x.codes, (std::vector<std::uint8_t>{127, 0x81, 0, 2, 0xFE}));

@@ -197,7 +197,7 @@ TEST(QuantizedMatmul, StaticInt8AddsItsBiasBeforeScaling) {
   });
 }
 
-TEST(QuantizedMatmul, ThreadsAndRowsBesideItDoNotChangeARow) {
+TEST(QuantizedMatmul, RowsIgnoreThreadsAndNeighbours) {
   std::mt19937 random(5);
   for (const StoredShape& shape : quantized_shapes(700, 640)) {
     if (shape.first_row != 0) continue;

@@ -112,7 +112,7 @@ TEST(Softmax, EveryTargetGivesTheBitsOfTheTwin) {
   }
 }
 
-TEST(SiluMultiply, RoundsTheSiluAndTheProductToBf16WhereAsked) {
+TEST(SiluMultiply, RoundsSiluAndProductToBf16) {
   const std::array gate = {1.0F, -2.0F, 0.3F}, up = {3.0F, 1.0F, -7.7F};
   std::array<float, 3> exact{}, rounded{};
   silu_multiply(gate, up, exact, false);

@@ -90,7 +90,7 @@ TEST(Attend, AgreesWithDoubleOverSeveralBlocksOfQueries) {
   }
 }
 
-TEST(Attend, OfAQueryDependsOnItselfAndOnWhatItSees) {
+TEST(Attend, QueryDependsOnWhatItSeesOnly) {
   const Problem problem(70, 100);
   Problem other = problem;
   for (const auto& visible : {causal, ragged}) {
@@ -109,7 +109,7 @@ TEST(Attend, OfAQueryDependsOnItselfAndOnWhatItSees) {
   }
 }
 
-TEST(Attend, OfOneTokenIsItsValue) {
+TEST(Attend, OneTokenGivesItsValue) {
   const Problem problem(3, 100);
   const Matrix out = problem.run(0, 3, [](std::size_t) { return std::size_t{1}; });
   for (std::size_t row = 0; row < 3; ++row) EXPECT_TRUE(same_bits(out.row(row), problem.v.row(0)));

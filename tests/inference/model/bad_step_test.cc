@@ -95,7 +95,7 @@ TEST_F(BadStep, ASequenceInTwoPlacesIsRefused) {
                  joined(joined(rows(a_, 5, 1), rows(b_, 0, 1)), rows(a_, 6, 1)));
 }
 
-TEST_F(BadStep, APromptBeyondTheCapacityIsRefusedAndAShorterOneFits) {
+TEST_F(BadStep, RefusesPromptsBeyondTheCapacity) {
   expect_refused(ErrorCode::kLimit, {"no room for 200 tokens"}, rows(b_, 0, 200));
   EXPECT_EQ(opened_.model.step(rows(b_, 0, 20), cache_).rows(), 20U);
 }
@@ -107,7 +107,7 @@ std::uint64_t number_after(const std::string& text, const std::string& words) {
   return std::stoull(found[1]);
 }
 
-TEST(WeightLimit, ThatIsTooSmallSaysWhatWouldBeEnough) {
+TEST(WeightLimit, TooSmallBudgetSaysWhatIsEnough) {
   inference::ModelOptions options = f32_options();
   options.weight_limit = 1000;
   std::string message;

@@ -91,7 +91,7 @@ class Batch : public ::testing::TestWithParam<const char*> {
 };
 
 // Prompts, parts of prompts and single tokens side by side, in changing order.
-TEST_P(Batch, OfSequencesEqualsEachAlone) {
+TEST_P(Batch, SequencesEqualEachAlone) {
   const std::vector<std::vector<Share>> steps = {{{0, 0, 62}, {1, 0, 11}, {2, 0, 3}},
                                                  {{2, 3, 20}, {0, 62, 1}},
                                                  {{0, 63, 1}, {2, 23, 1}},
@@ -107,7 +107,7 @@ TEST_P(Batch, OfSequencesEqualsEachAlone) {
   }
 }
 
-TEST_P(Batch, OfNothingGivesNothing) {
+TEST_P(Batch, NothingGivesNothing) {
   const OpenedModel opened(directory());
   ModelCache cache = opened.model.make_cache(KvFormat::kF32, 64);
   Matrix normed;

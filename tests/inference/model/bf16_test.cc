@@ -57,7 +57,7 @@ TEST_P(Bf16, StatesBetweenLayersAreBf16Numbers) {
 }
 
 // Up to where FP32 itself hesitates between two tokens.
-TEST_P(Bf16, GreedyTokensAreTheRecordedOnesWhileTheChoiceIsClear) {
+TEST_P(Bf16, GreedyTokensMatchWhileChoicesAreClear) {
   const OpenedModel exact(directory_);
   const std::size_t vocab = exact.model.spec().vocab;
   std::size_t n_compared = 0;

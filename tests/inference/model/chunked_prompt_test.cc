@@ -63,7 +63,7 @@ class ChunkedPrompt : public ::testing::TestWithParam<std::size_t> {
   std::vector<std::int64_t> ids_;
 };
 
-TEST_P(ChunkedPrompt, IsTheSameWithinAFormAndAgreesBetweenTheForms) {
+TEST_P(ChunkedPrompt, FormsAgreeAndEachIsStable) {
   const OpenedModel naive = open(AttentionForm::kNaive), absorbed = open(AttentionForm::kAbsorbed);
   const Recording a = run(naive.model, ids_), b = run(absorbed.model, ids_);
   EXPECT_GT(a.n_selected, 0U);
@@ -81,7 +81,7 @@ TEST_P(ChunkedPrompt, IsTheSameWithinAFormAndAgreesBetweenTheForms) {
 }
 
 // Every chunk expands the keys of all tokens before it.
-TEST_P(ChunkedPrompt, IsTheSameInNaiveFormInSmallChunksSlow) {
+TEST_P(ChunkedPrompt, NaiveFormIgnoresChunksSlow) {
   const OpenedModel opened = open(AttentionForm::kNaive);
   expect_same_in_chunks(opened.model, run(opened.model, ids_), {1, 7});
 }
@@ -91,7 +91,7 @@ TEST_P(ChunkedPrompt, MayChangeTheFormAtEveryStep) {
   expect_golden(prefix_and_decode(opened.model), opened.model.spec());
 }
 
-TEST_P(ChunkedPrompt, IsTheSameOnOneThreadAndOnTwo) {
+TEST_P(ChunkedPrompt, IgnoresThreads) {
   for (const AttentionForm form : {AttentionForm::kNaive, AttentionForm::kAbsorbed}) {
     const OpenedModel one = open(form, 1), two = open(form, 2);
     EXPECT_TRUE(same_bits(run(one.model, ids_), run(two.model, ids_)));

@@ -71,7 +71,7 @@ TEST_P(DamagedFamily, LackingAnyTensorIsRefusedByName) {
   EXPECT_GT(places().size(), 20U);
 }
 
-TEST_P(DamagedFamily, WithATensorOfAnotherShapeIsRefusedByName) {
+TEST_P(DamagedFamily, NamesATensorOfAnotherShape) {
   for (const std::size_t i : places()) {
     const TinyTensor before = tensors()[i];
     tensors()[i].shape[0] *= 2;
@@ -110,37 +110,37 @@ class DamagedModel : public ::testing::Test {
   GoldenFile golden_;
 };
 
-TEST_F(DamagedModel, ANanInTheLatentsProjectionIsFoundThere) {
+TEST_F(DamagedModel, FindsNanInTheLatentProjection) {
   copy_.set(attention(2, "kv_a_proj_with_mqa.weight"), 5, kE4m3Nan);
   expect_step_fails({"layer 2", "the latent", "row 0"});
 }
 
-TEST_F(DamagedModel, ANanInTheRopeKeysProjectionIsFoundThere) {
+TEST_F(DamagedModel, FindsNanInTheRopeKeyProjection) {
   copy_.set(attention(4, "kv_a_proj_with_mqa.weight"), 143 * 256, kE4m3Nan);
   expect_step_fails({"layer 4", "the latent"});
 }
 
-TEST_F(DamagedModel, ANanInAQueryIsFoundInAttention) {
+TEST_F(DamagedModel, FindsNanInAQuery) {
   copy_.set(attention(3, "q_b_proj.weight"), 0, kE4m3Nan);
   expect_step_fails({"layer 3", "attention of row 0"});
 }
 
-TEST_F(DamagedModel, ANanInTheExpansionIsFoundInAttention) {
+TEST_F(DamagedModel, FindsNanInTheExpansion) {
   copy_.set(attention(1, "kv_b_proj.weight"), 40 * 128, kE4m3Nan);
   expect_step_fails({"layer 1", "attention of row 0"});
 }
 
-TEST_F(DamagedModel, ANanInTheOutputProjectionIsFoundThere) {
+TEST_F(DamagedModel, FindsNanInTheOutputProjection) {
   copy_.set(attention(0, "o_proj.weight"), 0, kE4m3Nan);
   expect_step_fails({"layer 0", "the attention output"});
 }
 
-TEST_F(DamagedModel, ANanInTheIndexKeysProjectionIsFoundThere) {
+TEST_F(DamagedModel, FindsNanInTheIndexKeyProjection) {
   copy_.set(attention(1, "indexer.wk.weight"), 0, kE4m3Nan);
   expect_step_fails({"layer 1", "the index key"});
 }
 
-TEST_F(DamagedModel, NansInTheIndexersQueriesAreFoundWhereItHasToChoose) {
+TEST_F(DamagedModel, FindsNanInIndexerQueriesThatChoose) {
   copy_.set(attention(1, "indexer.wq_b.weight"), 0, kE4m3Nan);
   expect_step_fails({"layer 1", "the indexer's query"}, 70);
   const EditedCopy other(INGOT_SOURCE_DIR "/examples/tiny-v32");
@@ -152,7 +152,7 @@ TEST_F(DamagedModel, NansInTheIndexersQueriesAreFoundWhereItHasToChoose) {
                [&] { run(opened.model, ids); });
 }
 
-TEST_F(DamagedModel, ANanInTheDenseMlpIsFoundThere) {
+TEST_F(DamagedModel, FindsNanInTheDenseMlp) {
   copy_.set("model.layers.0.mlp.up_proj.weight", 0, kE4m3Nan);
   expect_step_fails({"layer 0", "the MLP"});
 }
@@ -162,7 +162,7 @@ TEST_F(DamagedModel, ANanInTheRouterIsFoundThere) {
   expect_step_fails({"layer 2", "the router"});
 }
 
-TEST_F(DamagedModel, ANanInAnExpertIsFoundInTheRowThatChoseIt) {
+TEST_F(DamagedModel, FindsNanInAnExpertsRow) {
   const auto experts = golden_.integers("prompt4.experts.3");  // [tokens, 4]
   const std::int64_t expert = experts[8];                      // of the third token
   const auto first = std::ranges::find(experts, expert) - experts.begin();
@@ -170,7 +170,7 @@ TEST_F(DamagedModel, ANanInAnExpertIsFoundInTheRowThatChoseIt) {
   expect_step_fails({"layer 3", fmt::format("the mixture of experts of row {} ", first / 4)});
 }
 
-TEST_F(DamagedModel, ANanInTheSharedExpertIsFoundInTheMixture) {
+TEST_F(DamagedModel, FindsNanInTheSharedExpert) {
   copy_.set("model.layers.4.mlp.shared_experts.gate_proj.weight", 0, kE4m3Nan);
   expect_step_fails({"layer 4", "the mixture of experts"});
 }
@@ -180,13 +180,13 @@ TEST_F(DamagedModel, ANanInTheHeadIsFoundThere) {
   expect_step_fails({"the head of row 0"});
 }
 
-TEST_F(DamagedModel, ANanInTheEmbeddingOfATokenIsFoundInItsRow) {
+TEST_F(DamagedModel, FindsNanInATokensEmbedding) {
   const auto token = static_cast<std::size_t>(golden_.integers("prompt4.input_ids").at(3));
   copy_.set("model.embed_tokens.weight", token * 256, kBf16Nan);
   expect_step_fails({"layer 0", "the latent of row 3 "});
 }
 
-TEST_F(DamagedModel, NansInNormsAndBiasesAreFoundWhenItIsOpened) {
+TEST_F(DamagedModel, FindsNanInNormsAndBiasesWhenOpened) {
   copy_.set("model.layers.2.input_layernorm.weight", 9, kBf16Nan);
   expect_open_fails(ErrorCode::kNonFinite, "model.layers.2.input_layernorm.weight");
   const EditedCopy other(INGOT_SOURCE_DIR "/examples/tiny-v32");
@@ -218,7 +218,7 @@ TEST_F(DamagedModel, AnArchitectureWithoutAForwardPassIsRefused) {
                [&] { OpenedModel(std::move(source), f32_options()); });
 }
 
-TEST_F(DamagedModel, AnMtpLayerOfWhichPartIsMissingIsRefused) {
+TEST_F(DamagedModel, RefusesAPartialMtpLayer) {
   const std::filesystem::path from(INGOT_SOURCE_DIR "/examples/tiny-v32");
   TinyCheckpoint checkpoint;
   checkpoint.config = read_text_file(from / "config.json", 1 << 20);

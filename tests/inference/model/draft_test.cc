@@ -64,7 +64,7 @@ class Draft : public ::testing::Test {
   Matrix normed_;
 };
 
-TEST_F(Draft, StartsWithTheBestTokenOfTheMtpLayer) {
+TEST_F(Draft, StartsWithTheMtpLayersBestToken) {
   const auto drafted = draft(1);
   ASSERT_EQ(drafted.size(), 1U);
   EXPECT_EQ(drafted[0], argmax(model().head(warm(last(), 1)).row(0)));
@@ -93,7 +93,7 @@ TEST_F(Draft, LeavesBothCachesAsTheyWere) {
   EXPECT_EQ(cache_.mtp().length(sequence_), mtp);
 }
 
-TEST_F(Draft, GivesTheSameAgainAndMoreOfTheSame) {
+TEST_F(Draft, IsRepeatableAndExtendable) {
   const auto three = draft(3);
   EXPECT_EQ(draft(3), three);
   const auto five = draft(5);
@@ -108,7 +108,7 @@ TEST_F(Draft, DoesNotChangeWhatComesAfterIt) {
   EXPECT_TRUE(same_bits(warm(last(), 1).values(), before.values()));
 }
 
-TEST_F(Draft, ThatFindsNoRoomLeavesTheCacheAsItWas) {
+TEST_F(Draft, WithoutRoomLeavesTheCacheUnchanged) {
   ModelCache small = model().make_cache(KvFormat::kF32, 64);
   std::swap(small, cache_);
   Recording recording;

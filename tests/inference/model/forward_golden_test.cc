@@ -63,7 +63,7 @@ TEST_P(ForwardGolden, EveryLayerAndTheLogitsAgreeWithinRounding) {
   }
 }
 
-TEST_P(ForwardGolden, TheSameExpertsAreChosenWithTheSameWeights) {
+TEST_P(ForwardGolden, ChoosesTheSameExpertsAndWeights) {
   for (std::size_t p = 0; p < kPrompts; ++p) {
     const std::string prompt = fmt::format("prompt{}.", p);
     const Recording is = run(model(), golden_.integers(prompt + "input_ids"));
@@ -81,7 +81,7 @@ TEST_P(ForwardGolden, TheSameExpertsAreChosenWithTheSameWeights) {
   }
 }
 
-TEST_P(ForwardGolden, GreedyTokensAreTheSameToTheEndOfTheAnswer) {
+TEST_P(ForwardGolden, GreedyAnswerIsTheSame) {
   for (std::size_t p = 0; p < kPrompts; ++p) {
     const std::string prompt = fmt::format("prompt{}.", p);
     if (!golden_.has(prompt + "greedy")) continue;

@@ -110,7 +110,7 @@ TEST(LayerStream, ComputesWhatTheModelComputesBitForBit) {
   }
 }
 
-TEST(LayerStream, GivesTheSameBitsOnTwoThreadsAndWithLittleMemory) {
+TEST(LayerStream, IgnoresThreadsAndMemory) {
   const auto prompts = example_prompts();
   const formats::Checkpoint source = shard::open_source(kExample);
   const Streamed one = stream(source, prompts, f32_stream());
@@ -138,7 +138,7 @@ TEST(LayerStream, ReadsEveryExpertOnceHoweverSmallTheMemory) {
   EXPECT_LE(tight.bytes_read, roomy.bytes_read);
 }
 
-TEST(LayerStream, RefusesALimitThatDoesNotHoldALayer) {
+TEST(LayerStream, RefusesALimitBelowALayer) {
   const auto prompts = example_prompts();
   const formats::Checkpoint source = shard::open_source(kExample);
   expect_error(ErrorCode::kLimit, {"would be enough"},

@@ -143,7 +143,7 @@ TEST_P(Layouts, HaveTheSameLogits) {
   expect_same_everywhere(plain_synth(), {{.tp = 2, .ep = 4}});
 }
 
-TEST_P(Layouts, OfTheExampleHaveTheSameLogitsSlow) {
+TEST_P(Layouts, ExampleHasTheSameLogitsSlow) {
   expect_same_everywhere(master(), {{.tp = 2, .ep = 4}, {.tp = 4}, {.tp = 2, .pp = 2}});
 }
 
@@ -222,11 +222,11 @@ void expect_dialects_agree(const fs::path& source) {
   }
 }
 
-TEST(Dialects, OfTheSameSchemeHaveTheSameLogits) {
+TEST(Dialects, SameSchemeHasTheSameLogits) {
   expect_dialects_agree(plain_synth());
 }
 
-TEST(Dialects, OfTheExampleInTheSameSchemeHaveTheSameLogitsSlow) {
+TEST(Dialects, ExampleInOneSchemeHasSameLogitsSlow) {
   expect_dialects_agree(master());
 }
 

@@ -45,7 +45,7 @@ void expect_tiny_refused(ErrorCode code, std::initializer_list<std::string> frag
   expect_error(code, fragments, [&] { tiny(edit); });
 }
 
-TEST(ModelSpec, OfTheExampleHasItsNumbers) {
+TEST(ModelSpec, ReadsTheNumbersOfTheExample) {
   const ModelSpec spec = tiny();
   EXPECT_EQ(spec.family, "deepseek_v32");
   EXPECT_EQ(spec.layers, 5U);
@@ -90,7 +90,7 @@ TEST(ModelSpec, HasTheSoftmaxScaleOfThePublishedModels) {
               0.0721687836, 1e-8);
 }
 
-TEST(ModelSpec, OfGlmRotatesEverythingInterleavedAndKeepsTheEpsOfTheLatents) {
+TEST(ModelSpec, GlmInterleavesRopeAndKeepsLatentEps) {
   const ModelSpec spec = arch("glm_moe_dsa");
   EXPECT_TRUE(spec.rope.interleaved);
   EXPECT_TRUE(spec.indexer->rope.interleaved);
@@ -108,7 +108,7 @@ TEST(ModelSpec, OfGlmRotatesEverythingInterleavedAndKeepsTheEpsOfTheLatents) {
               }).indexer->rope.interleaved);
 }
 
-TEST(ModelSpec, OfTheSecondGenerationEitherNormalizesOrScales) {
+TEST(ModelSpec, SecondGenerationNormalizesOrScales) {
   const auto router = [](bool normalize, std::uint64_t topk) {
     return *arch("deepseek_v2", [&](Json& config) {
               config["routed_scaling_factor"] = 16.0;
@@ -126,7 +126,7 @@ TEST(ModelSpec, OfTheSecondGenerationEitherNormalizesOrScales) {
   EXPECT_FALSE(router(false, 3).correction_bias);
 }
 
-TEST(ModelSpec, OfTheSecondGenerationLimitsGroupsOnlyWhereItsMethodSaysSo) {
+TEST(ModelSpec, SecondGenerationLimitsGroupsByMethod) {
   const auto groups = [](const char* method) {
     return arch("deepseek_v2",
                 [&](Json& config) {
@@ -142,7 +142,7 @@ TEST(ModelSpec, OfTheSecondGenerationLimitsGroupsOnlyWhereItsMethodSaysSo) {
                [&] { groups("noaux_tc"); });
 }
 
-TEST(ModelSpec, OfQwenHasNoGroupsAndNoSharedExperts) {
+TEST(ModelSpec, QwenHasNoGroupsOrSharedExperts) {
   const ModelSpec spec = arch("qwen3_moe");
   EXPECT_FALSE(spec.mla);
   EXPECT_EQ(spec.gqa->heads, 8U);
@@ -226,7 +226,7 @@ TEST(ModelSpec, LackingANumberIsRefusedByItsKey) {
 }
 
 // Tables of this width would be made before any tensor could say that it is wrong.
-TEST(ModelSpec, OfAbsurdWidthsIsRefused) {
+TEST(ModelSpec, RefusesAbsurdWidths) {
   for (const char* key : {"num_attention_heads", "qk_nope_head_dim", "qk_rope_head_dim",
                           "v_head_dim", "index_n_heads", "index_head_dim"}) {
     expect_tiny_refused(ErrorCode::kCorrupt, {fmt::format("'{}'", key), "4294967294"},
@@ -236,7 +236,7 @@ TEST(ModelSpec, OfAbsurdWidthsIsRefused) {
                [] { arch("qwen3_moe", [](Json& config) { config["head_dim"] = 4294967294U; }); });
 }
 
-TEST(ModelSpec, OfARouterThatCannotChooseIsRefused) {
+TEST(ModelSpec, RefusesARouterWithoutAChoice) {
   expect_tiny_refused(ErrorCode::kCorrupt, {"'num_experts_per_tok' is 17", "16 experts"},
                       [](Json& config) { config["num_experts_per_tok"] = 17; });
   expect_tiny_refused(ErrorCode::kCorrupt, {"16 experts in 3 groups"},
@@ -254,7 +254,7 @@ TEST(ModelSpec, OfARouterThatCannotChooseIsRefused) {
                       [](Json& config) { config["topk_method"] = "greedy"; });
 }
 
-TEST(ModelSpec, OfWhatTheForwardPassDoesNotKnowIsRefused) {
+TEST(ModelSpec, RefusesUnknownFeatures) {
   expect_tiny_refused(ErrorCode::kUnsupported, {"'hidden_act' is 'gelu'", "'silu'"},
                       [](Json& config) { config["hidden_act"] = "gelu"; });
   expect_tiny_refused(ErrorCode::kUnsupported, {"attention_bias"},
@@ -265,7 +265,7 @@ TEST(ModelSpec, OfWhatTheForwardPassDoesNotKnowIsRefused) {
                       [](Json& config) { config["index_head_dim"] = 8; });
 }
 
-TEST(ModelSpec, OfAFamilyWithoutAForwardPassIsRefusedWithTheListOfThose) {
+TEST(ModelSpec, RefusesFamiliesWithoutAForwardPass) {
   for (const char* name : {"deepseek_v4", "generic"}) {
     expect_error(ErrorCode::kUnsupported,
                  {name, "deepseek_v2, deepseek_v3, deepseek_v32, kimi_k2, glm_moe_dsa, qwen3_moe"},

@@ -73,7 +73,7 @@ TEST_F(Native, Int8LayersAreCloseToTheRecordedOnes) {
 }
 
 // An input scale of 1/16 covers inputs up to 448 * 6 / 16 = 168; half of that would clip some.
-TEST_F(Native, Nvfp4LayersWithQuantizedInputsAreCloseToTheRecordedOnes) {
+TEST_F(Native, Nvfp4LayersAreCloseToTheRecord) {
   expect_layers_close(convert_to(SchemeId::kNvfp4, "modelopt", Activations::kStatic, 1.0F / 16),
                       0.994);
 }

@@ -49,7 +49,7 @@ TEST(RmsNorm, AgreesWithDouble) {
   }
 }
 
-TEST(RmsNorm, OfPartOfTheColumnsLeavesTheOthersAlone) {
+TEST(RmsNorm, LeavesOtherColumnsAlone) {
   Matrix x = random_matrix(3, 10, 0, 1);
   const Matrix before = x;
   const std::vector<float> weight(6, 1.0F);
@@ -63,7 +63,7 @@ TEST(RmsNorm, OfPartOfTheColumnsLeavesTheOthersAlone) {
 }
 
 // The mean of these squares is 9 in any order of summation.
-TEST(RmsNorm, RoundsTheNormalizedValueAndTheProductInBf16) {
+TEST(RmsNorm, RoundsValueAndProductInBf16) {
   Matrix x(1, 4), y(1, 4);
   const std::vector<float> values = {1, 1, 3, 5}, weight = {1.5F, 1.0078125F, 0.75F, 1.9921875F};
   std::copy(values.begin(), values.end(), x.values().begin());

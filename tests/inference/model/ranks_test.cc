@@ -107,7 +107,7 @@ TEST_P(Ranks, HaveTheLogitsOfOneRank) {
 
 // Rounded profiles round other sums, but no worse than one rank does, and the ranks of a group
 // round alike.
-TEST_P(Ranks, AreAsCloseToF32AsOneRankInTheRoundedProfiles) {
+TEST_P(Ranks, AreAsCloseAsOneRank) {
   const WorldShape& shape = GetParam().shape;
   const formats::Checkpoint source = shard::open_source(directory());
   const OpenedModel exact(directory());
@@ -174,7 +174,7 @@ TEST(RankShapes, ThatDoNotDivideTheModelAreRefused) {
   expect_refused(kQwen, {.tp_size = 3, .ep_size = 6}, {"do not divide among"});
 }
 
-TEST(RankShapes, WithFewerExpertRanksThanTensorRanksAreRefused) {
+TEST(RankShapes, RefuseFewerExpertRanksThanTensorRanks) {
   expect_refused(kTiny, {.tp_size = 2, .ep_size = 1}, {"1 ranks", "2", "multiple"});
   expect_refused(kTiny, {.tp_size = 4, .ep_size = 2}, {"2 ranks", "4", "multiple"});
 }

@@ -144,7 +144,7 @@ TEST(YarnSoftmaxFactor, IsTheSquareOfTheTable) {
   EXPECT_EQ(yarn_softmax_factor(yarn(10000, 40, 4096, 32, 1)), 1.0) << "so does a missing one";
 }
 
-TEST(RopeMagnitude, IsTheQuotientOfTheTwoScalesOrTheWholeWithoutThem) {
+TEST(RopeMagnitude, IsTheQuotientOfBothScales) {
   RopeConfig config = yarn(10000, 40, 4096, 32, 1);
   EXPECT_NEAR(rope_spec(config, 64, false).magnitude, 1.3688879454, 1e-6);
   config.mscale = 0.707;

@@ -56,7 +56,7 @@ TEST(Router, FollowsTheWorkedExample) {
   expect_weights(routing, {1.125, 0.75, 0.625});
 }
 
-TEST(Router, NeverPicksFromAGroupThatWasNotKeptThoughEveryScoreIsNegative) {
+TEST(Router, NeverPicksFromADroppedGroup) {
   RouterSpec spec = sigmoid_router(4, 2);
   spec.groups = 2;
   const Routing routing = route_all(spec, logits_of({.6, .5, .3, .3}), {-1, -1, -2, -2});
@@ -70,12 +70,12 @@ TEST(Router, KeepsTheBiasOutOfTheWeights) {
   expect_weights(routing, {.2 / .7, .5 / .7});
 }
 
-TEST(Router, OfEqualScoresTakesTheLowerExpert) {
+TEST(Router, TakesTheLowerExpertOfEqualScores) {
   EXPECT_THAT(route_all(sigmoid_router(6, 3), {1, 2, 1, 1, 1, 1}).experts, ElementsAre(0, 1, 2));
   EXPECT_THAT(route_all(sigmoid_router(6, 2), {0, 1, 3, 3, 3, 3}).experts, ElementsAre(2, 3));
 }
 
-TEST(Router, OfEqualGroupsTakesTheLowerGroup) {
+TEST(Router, TakesTheLowerGroupOfEqualScores) {
   RouterSpec spec = sigmoid_router(8, 2);
   spec.groups = 4;
   spec.topk_groups = 2;
@@ -84,7 +84,7 @@ TEST(Router, OfEqualGroupsTakesTheLowerGroup) {
 }
 
 // Two good experts beat one very good one where there is a bias, and lose where there is none.
-TEST(Router, JudgesGroupsByTheirTwoBestWithABiasAndByTheirBestWithout) {
+TEST(Router, JudgesGroupsByTwoBestWithBias) {
   RouterSpec spec = sigmoid_router(6, 1);
   spec.groups = 2;
   const std::vector<float> logits = logits_of({.9, .1, .1, .8, .7, .1});
@@ -101,7 +101,7 @@ TEST(Router, ManagesGroupsOfOneExpert) {
 }
 
 // DeepSeek-V2: probabilities over all experts, not normalized again.
-TEST(Router, OfTheSecondGenerationWeighsWithProbabilitiesAndScales) {
+TEST(Router, SecondGenerationWeighsWithScaledProbabilities) {
   const RouterSpec spec = {
       .experts = 4, .topk = 2, .score = GateScore::kSoftmax, .normalize = false, .scale = 16.0F};
   const Routing routing = route_all(spec, {0, 1, 2, -1});
@@ -134,7 +134,7 @@ TEST(Router, TreatsEveryTokenAlone) {
               ElementsAre(of_a.weights[0], of_a.weights[1], of_b.weights[0], of_b.weights[1]));
 }
 
-TEST(Router, OfNoTokensChoosesNothing) {
+TEST(Router, ChoosesNothingForNoTokens) {
   const Routing routing = route_all(sigmoid_router(4, 2), {});
   EXPECT_TRUE(routing.experts.empty());
   EXPECT_TRUE(routing.weights.empty());

@@ -62,7 +62,7 @@ class SparseAttention : public ::testing::Test {
   std::vector<std::int64_t> ids_;
 };
 
-TEST_F(SparseAttention, ThatMayTakeEverythingIsDenseBitForBit) {
+TEST_F(SparseAttention, WithoutALimitEqualsDense) {
   for (const AttentionForm form : {AttentionForm::kNaive, AttentionForm::kAbsorbed}) {
     const Recording wanted = dense(ids_, form);
     for (const std::size_t topk : {ids_.size(), std::size_t{1024}}) {
@@ -73,7 +73,7 @@ TEST_F(SparseAttention, ThatMayTakeEverythingIsDenseBitForBit) {
   }
 }
 
-TEST_F(SparseAttention, IsDenseForTheRowsThatSeeNoMoreThanTopk) {
+TEST_F(SparseAttention, IsDenseForRowsWithinTopk) {
   const Recording wanted = dense(ids_, AttentionForm::kNaive);
   const Recording is = with_topk(kTopk, AttentionForm::kNaive);
   const std::size_t width = is.hidden.at(5).size() / ids_.size();
@@ -85,7 +85,7 @@ TEST_F(SparseAttention, IsDenseForTheRowsThatSeeNoMoreThanTopk) {
   EXPECT_EQ(is.n_selected, (ids_.size() - kTopk) * 5);
 }
 
-TEST_F(SparseAttention, OfARowTakesTopkOfWhatItSees) {
+TEST_F(SparseAttention, TakesTopkOfWhatARowSees) {
   const Recording is = with_topk(kTopk, AttentionForm::kAuto);
   bool skips = false;
   for (const auto& [key, positions] : is.selected) {
@@ -99,7 +99,7 @@ TEST_F(SparseAttention, OfARowTakesTopkOfWhatItSees) {
 }
 
 // Head weights of zero make every score exactly zero.
-TEST_F(SparseAttention, OfEqualScoresTakesTheLowerPositions) {
+TEST_F(SparseAttention, TakesTheLowerPositionsOfEqualScores) {
   for (std::size_t layer = 0; layer < 5; ++layer) {
     copy_.fill_zero(fmt::format("model.layers.{}.self_attn.indexer.weights_proj.weight", layer));
   }
@@ -112,7 +112,7 @@ TEST_F(SparseAttention, OfEqualScoresTakesTheLowerPositions) {
   }
 }
 
-TEST_F(SparseAttention, SharedLayersTakeTheChoiceOfTheLastOwnOne) {
+TEST_F(SparseAttention, SharedLayersReuseTheLastChoice) {
   const Recording own = run(OpenedModel(copy_.path()).model, ids_);
   copy_.config([](Json& config) {
     config["indexer_types"] = {"full", "shared", "shared", "full", "shared"};
@@ -159,7 +159,7 @@ TEST_F(SparseAttention, LayersMayBeSharedByARule) {
 }
 
 // A sequence that grows beyond topk step by step reads index keys from before it had to choose.
-TEST_F(SparseAttention, ReadsKeysThatWereCachedBeforeItHadToChoose) {
+TEST_F(SparseAttention, ReadsKeysCachedBeforeItChose) {
   const Recording whole = with_topk(kTopk, AttentionForm::kAbsorbed);
   const Recording grown =
       run(OpenedModel(copy_.path(), f32_options(AttentionForm::kAbsorbed)).model, ids_, 9);

@@ -92,7 +92,7 @@ TEST_F(AsymmetricInput, IsTakenAwayByTheQuantBias) {
     ASSERT_NEAR(double{y[i]}, formula[i], std::abs(formula[i]) * 2e-7 + 1e-30) << i;
 }
 
-TEST_F(AsymmetricInput, IsTakenAwayByTheFirstPartOfColumnsAlone) {
+TEST_F(AsymmetricInput, IsSubtractedByTheFirstPartOnly) {
   const formats::Checkpoint source = formats::Checkpoint::open(directory_ / "out");
   const WeightStore store(source, Profile::kNative, 1);
   std::vector<double> sums(kRows * kN);
@@ -130,7 +130,7 @@ TEST_F(AsymmetricInput, ChangesNothingInOtherProfiles) {
   EXPECT_EQ(part(native, all(kK)).n_bytes(), part(f32, all(kK)).n_bytes() + 2 * 4 * kN);
 }
 
-TEST_F(AsymmetricInput, WithAnOffsetThatIsNoWholeNumberIsRefused) {
+TEST_F(AsymmetricInput, RefusesAFractionalOffset) {
   const formats::Checkpoint before = formats::Checkpoint::open(directory_ / "out");
   const auto& stored = before.stored();
   const auto offset = std::find_if(stored.begin(), stored.end(), [](const auto& tensor) {

@@ -41,7 +41,7 @@ TEST(BadWeights, ThatAreMissingAreNamed) {
   });
 }
 
-TEST(BadWeights, OfAnotherShapeAreNamedWithBothShapes) {
+TEST(BadWeights, RefusalNamesBothShapes) {
   const formats::Checkpoint source = formats::Checkpoint::open(ingot::testing::example());
   const WeightStore store(source, Profile::kNative, 1);
   expect_error(ErrorCode::kShapeMismatch, {"'lm_head.weight'", "[2048, 256]", "[2048, 128]"}, [&] {
@@ -55,7 +55,7 @@ TEST(BadWeights, OfAnotherShapeAreNamedWithBothShapes) {
                [&] { static_cast<void>(store.bytes_of("model.norm.weight", all(1), all(256))); });
 }
 
-TEST(BadWeights, InColumnsThatBeginWithinAGroupAreRefused) {
+TEST(BadWeights, RefuseColumnsThatSplitAGroup) {
   const Crafted crafted({{"a.weight", "BF16", {4, 96}},
                          {"b.weight_packed", "U8", {4, 48}},
                          {"b.weight_scale", "U8", {4, 3}}});
@@ -91,7 +91,7 @@ TEST(BadWeights, ThatNothingIsComputedWithAreRefused) {
   });
 }
 
-TEST(BadWeights, WithBadScalesAreNamedWithPositionAndValue) {
+TEST(BadWeights, RefusalNamesPositionAndValueOfBadScales) {
   const auto fp8 = [](float scale) {
     return Crafted({{"a.weight", "F8_E4M3", {4, 16}},
                     {"a.weight_scale", "F32", {4, 1}, bytes_of<float>({1, 1, scale, 1})}});
@@ -121,7 +121,7 @@ TEST(BadWeights, WithBadScalesAreNamedWithPositionAndValue) {
                [&] { read(mx, "a.weight", 2, 64); });
 }
 
-TEST(BadWeights, WithOnlyGoodScalesInThePartAreRead) {
+TEST(BadWeights, AreReadWhereThePartIsGood) {
   const Crafted crafted({{"a.weight", "F8_E4M3", {4, 16}},
                          {"a.weight_scale", "F32", {4, 1}, bytes_of<float>({1, 1, 1, -1})}});
   const formats::Checkpoint source = crafted.open();
@@ -129,7 +129,7 @@ TEST(BadWeights, WithOnlyGoodScalesInThePartAreRead) {
   EXPECT_EQ(store.linear("a.weight", 4, 16, all(3), all(16)).rows(), 3U);
 }
 
-TEST(BadWeights, WithoutTheInputScaleThatTheyNeedAreRefusedInProfileNative) {
+TEST(BadWeights, RefuseProfileNativeWithoutAnInputScale) {
   const std::string config = R"({"quantization_config": {"quant_method": "modelopt",
     "quant_algo": "NVFP4", "ignore": []}})";
   const Crafted crafted(
@@ -142,7 +142,7 @@ TEST(BadWeights, WithoutTheInputScaleThatTheyNeedAreRefusedInProfileNative) {
   read(crafted, "a.weight", 2, 32, Profile::kBf16);
 }
 
-TEST(BadWeights, WithABadInputScaleAreRefusedInProfileNative) {
+TEST(BadWeights, RefuseProfileNativeWithABadInputScale) {
   for (const float scale : {0.0F, -1.0F, std::numeric_limits<float>::infinity()}) {
     const Crafted crafted({{"a.weight", "F8_E4M3", {2, 16}},
                            {"a.weight_scale", "F32", {1}, bytes_of<float>({1})},
@@ -153,7 +153,7 @@ TEST(BadWeights, WithABadInputScaleAreRefusedInProfileNative) {
   }
 }
 
-TEST(BadWeights, WithStaticActivationsThatTheirSchemeDoesNotKnowAreRefused) {
+TEST(BadWeights, RefuseStaticActivationsUnknownToTheScheme) {
   const Crafted crafted({{"a.weight", "F8_E4M3", {2, 32}},
                          {"a.weight_scale", "U8", {2, 1}, bytes_of<std::uint8_t>({127, 127})},
                          {"a.input_scale", "F32", {1}, bytes_of<float>({1})}});

@@ -37,7 +37,7 @@ TEST_F(Slots, TheLongestUnusedGoesFirst) {
   EXPECT_EQ(slots_.bytes_used(), 30U);
 }
 
-TEST_F(Slots, WhatIsHeldStaysAndTheOverrunIsOneExpert) {
+TEST_F(Slots, HeldExpertsStayWithinOneOverrun) {
   for (const std::size_t i : {0U, 1U, 2U}) {
     read(i);
     slots_.hold(i);
@@ -55,7 +55,7 @@ TEST_F(Slots, WhatIsHeldStaysAndTheOverrunIsOneExpert) {
   EXPECT_THAT(present(), ::testing::ElementsAre(0, 2, 3)) << "within the budget nothing goes";
 }
 
-TEST_F(Slots, WhatIsWantedGoesOnlyForWhatIsNeededNowAndTheLastNeededFirst) {
+TEST_F(Slots, WantedExpertsYieldOnlyToNeededOnes) {
   for (const std::size_t i : {0U, 1U, 2U}) read(i);
   slots_.begin_list();
   slots_.want(2);

@@ -82,7 +82,7 @@ TEST_F(Experts, AreAllReadAtOnceWhenTheyFit) {
   }
 }
 
-TEST_F(Experts, OfOtherRanksAreNotRead) {
+TEST_F(Experts, DoNotReadOtherRanks) {
   ExpertShape mine = shape_;
   mine.mine = {.first = 12, .count = 4};
   ExpertStore experts(store_, mine, 20 * one_, 1);
@@ -104,7 +104,7 @@ TEST_F(Experts, NeedRoomForTwo) {
                [&] { ExpertStore(store_, shape_, 2 * one_ - 1, 1); });
 }
 
-TEST_F(Experts, AreReadAgainWhenTheyWereUsedLongestAgo) {
+TEST_F(Experts, EvictTheLeastRecentlyUsed) {
   ExpertStore experts = with_room_for(3);
   for (const std::uint32_t e : {0U, 1U, 2U, 0U, 3U}) expect_right(experts.get(1, e), 1, e);
   EXPECT_EQ(experts.counters().hits, 1U);
@@ -118,7 +118,7 @@ TEST_F(Experts, AreReadAgainWhenTheyWereUsedLongestAgo) {
   EXPECT_EQ(experts.bytes_held(), 3 * one_);
 }
 
-TEST_F(Experts, StayWhileTheyAreHeldAndTheBudgetIsExceededByNoMore) {
+TEST_F(Experts, StayWhileHeld) {
   ExpertStore experts = with_room_for(2);
   std::vector<Pointer> held;
   for (std::uint32_t e = 0; e < 4; ++e) held.push_back(experts.get(1, e));
@@ -142,7 +142,7 @@ TEST_F(Experts, OutliveTheirStore) {
   expect_right(expert, 4, 9);
 }
 
-TEST_F(Experts, AreReadAheadInOrderAsFarAsTheBudgetAllows) {
+TEST_F(Experts, AreReadAheadWithinTheBudget) {
   ExpertStore experts = with_room_for(4);
   const Pointer held = experts.get(1, 0);
   const std::vector<std::uint32_t> chosen = {5, 6, 7, 8, 9};
@@ -181,7 +181,7 @@ TEST_F(Experts, AreReadOnceWhetherAheadOrNow) {
   EXPECT_EQ(experts.counters().hits + experts.counters().misses, used);
 }
 
-TEST_F(Experts, ThatNobodyCameForMakeRoomForLaterOnes) {
+TEST_F(Experts, UnusedOnesMakeRoom) {
   ExpertStore experts = with_room_for(3);
   const std::vector<std::uint32_t> chosen = {1, 2, 3};
   for (const std::uint32_t layer : {1U, 2U, 3U, 4U, 5U}) experts.prefetch(layer, chosen);
@@ -194,7 +194,7 @@ TEST_F(Experts, ThatNobodyCameForMakeRoomForLaterOnes) {
   }
 }
 
-TEST_F(Experts, OfManyThreadsAreRightAndWithinTheBudget) {
+TEST_F(Experts, ManyThreadsStayWithinTheBudget) {
   ExpertStore experts = with_room_for(6);
   std::vector<std::uint64_t> sums(5);
   {
@@ -295,7 +295,7 @@ TEST_F(BrokenExperts, AreReportedAtOnceWhenAllAreRead) {
                [&] { ExpertStore(store, shape_, ExpertStore::need(store, shape_).all, 3); });
 }
 
-TEST_F(BrokenExperts, OfAnotherModelAreNamed) {
+TEST_F(BrokenExperts, NameAnotherModelsExperts) {
   const formats::Checkpoint source = formats::Checkpoint::open(directory_ / "m");
   const WeightStore store(source, Profile::kF32, 1);
   ExpertShape more = shape_;

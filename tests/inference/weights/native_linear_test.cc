@@ -267,7 +267,7 @@ TEST_P(NativeLinear, IsTheFormulaOfItsSchemeAndActivations) {
   EXPECT_GE(n_compared, 10U);
 }
 
-TEST_P(NativeLinear, IsNotThatOfAnotherProfileUnlessWeightOnly) {
+TEST_P(NativeLinear, DiffersFromOtherProfilesUnlessWeightOnly) {
   const Target& target = GetParam();
   const formats::Checkpoint source = formats::Checkpoint::open(variant(target));
   const std::string name = "model.layers.0.mlp.gate_proj.weight";
@@ -286,7 +286,7 @@ TEST_P(NativeLinear, IsNotThatOfAnotherProfileUnlessWeightOnly) {
   }
 }
 
-TEST(NativeLinear, OfPlainWeightsIsThatOfBf16) {
+TEST(NativeLinear, EqualsBf16ForPlainWeights) {
   const formats::Checkpoint source = formats::Checkpoint::open(ingot::testing::tiny_v32());
   const WeightStore native(source, Profile::kNative, 1);
   const WeightStore bf16(source, Profile::kBf16, 1);

@@ -131,7 +131,7 @@ TEST_P(StackedExperts, AreTheMatricesOfTheStack) {
                                            {.first = 112, .count = 32}));
 }
 
-TEST(StackedExperts, OfAnotherNumberAreRefused) {
+TEST(StackedExperts, RefuseAnotherNumber) {
   const Crafted crafted(stack(Kind::kBf16, kStack + "gate_up_proj", 2 * kI, kD, 1).tensors);
   const formats::Checkpoint source = crafted.open();
   const WeightStore store(source, Profile::kF32, 1);

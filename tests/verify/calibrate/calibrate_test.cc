@@ -184,7 +184,7 @@ TEST(Calibrate, MeasuresADenseMlp) {
   NaiveStatistics(gated).expect_equal(calibrated().statistics, "model.layers.0.mlp.down_proj");
 }
 
-TEST(Calibrate, MeasuresAnExpertOnTheTokensThatChoseIt) {
+TEST(Calibrate, MeasuresExpertsOnTheirOwnTokens) {
   const Rows inputs = mlp_inputs(2);
   std::vector<std::uint32_t> chosen;
   for (const Recording& document : recorded().documents) {
@@ -300,7 +300,7 @@ TEST(Calibrate, FillsUnvisitedExpertsFromTheirPeers) {
 }
 
 // Attention expands keys and values of some heads at a time from the same latents.
-TEST(Calibrate, SeesOnceWhatIsAppliedInRunsOfRows) {
+TEST(Calibrate, SeesRunsOfRowsOnce) {
   struct Counter final : inference::InputObserver {
     void see(std::string_view weight, std::size_t, formats::MatrixView<const float> x) override {
       EXPECT_EQ(weight, "model.layers.0.self_attn.kv_b_proj.weight");
@@ -319,7 +319,7 @@ TEST(Calibrate, SeesOnceWhatIsAppliedInRunsOfRows) {
   EXPECT_EQ(counter.rows, 3U);
 }
 
-TEST(Calibrate, WritesTheSameBytesOnAnyNumberOfThreads) {
+TEST(Calibrate, IgnoresThreads) {
   const Calibrated three(documents(), {.threads = 3});
   EXPECT_EQ(read_text_file(three.directory / "statistics.safetensors", 1U << 26),
             read_text_file(calibrated().directory / "statistics.safetensors", 1U << 26));

@@ -52,7 +52,7 @@ TEST(InputStatistics, AlwaysHoldZero) {
   EXPECT_EQ(statistics.summary().max, 5);
 }
 
-TEST(InputStatistics, DoNotDependOnHowTokensAreGroupedNorOnThreads) {
+TEST(InputStatistics, IgnoreGroupingAndThreads) {
   const std::vector<float> values = normal_values();
   InputStatistics whole(kCols);
   whole.add(rows_of(values, 0, kRows), 1);

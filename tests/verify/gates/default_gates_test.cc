@@ -30,7 +30,7 @@ TEST(DefaultGates, WeightsHaveTheFloorOfTheirScheme) {
   EXPECT_EQ(limit_of("weights.cosine", "raw"), std::nullopt);
 }
 
-TEST(DefaultGates, Nvfp4IsHeldToTheSearchThatMadeIt) {
+TEST(DefaultGates, Nvfp4GateFollowsItsSearch) {
   EXPECT_EQ(limit_of("weights.cosine", "nvfp4"), 0.995);
   EXPECT_EQ(limit_of("weights.cosine", "nvfp4", "amax"), 0.995);
   EXPECT_EQ(limit_of("weights.cosine", "nvfp4", "4over6"), 0.9955);
@@ -56,7 +56,7 @@ TEST(DefaultGates, LayersHaveTheFloorOfTheirKind) {
   EXPECT_EQ(limit_of("layers.cosine", "fp4"), 0.994);
 }
 
-TEST(DefaultGates, OutputsAreGatedByHandOnlyAndFourBitAnswersNotAtAll) {
+TEST(DefaultGates, FourBitAnswersHaveNoDefaultGate) {
   for (const char* kind : {"plain", "int8", "fp8", "nvfp4-experts", "fp4"}) {
     EXPECT_EQ(limit_of("outputs.kl", kind), std::nullopt);
     EXPECT_EQ(limit_of("outputs.perplexity", kind), std::nullopt);

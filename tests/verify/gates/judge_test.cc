@@ -52,7 +52,7 @@ std::vector<double> values_of(const Metric& metric, const Report& report) {
   return values;
 }
 
-TEST(Judge, EveryMetricHoldsAtItsLimitAndFailsBeyondIt) {
+TEST(Judge, MetricsHoldAtTheirLimits) {
   const Report report = whole_report();
   for (const Metric& metric : metrics()) {
     const std::vector<double> values = values_of(metric, report);
@@ -87,7 +87,7 @@ TEST(Judge, CountsWhatFailsAndNamesTheWorst) {
 
 // A scale that is 1% off where every value of the source is a code of the output: nothing is
 // misrounded, the cosine is 1.
-TEST(Judge, AFactorThatExplainsTheWholeErrorIsAFault) {
+TEST(Judge, FactorExplainingAllErrorIsAFault) {
   const auto passes = [](double factor, double scatter) {
     Report report = whole_report();
     TensorWeights& tensor = report.weights->tensors[0];
@@ -109,7 +109,7 @@ TEST(Judge, AFactorThatExplainsTheWholeErrorIsAFault) {
   EXPECT_TRUE(passes(1.01, 0.03));
 }
 
-TEST(Judge, AGroupOfItsOwnGoesBeforeTheDemandOnAll) {
+TEST(Judge, GroupGatesOverrideGeneralOnes) {
   Report report = whole_report();
   report.weights->tensors = {tensor("a", "int8-channel", 0.99), tensor("b", "int8-block", 0.98),
                              tensor("c", "bf16", 0.9)};
@@ -125,7 +125,7 @@ TEST(Judge, AGroupOfItsOwnGoesBeforeTheDemandOnAll) {
   EXPECT_FALSE(results[2].passed);
 }
 
-TEST(Judge, ALaterOriginReplacesAnEarlierOneGroupsIncluded) {
+TEST(Judge, LaterOriginsReplaceEarlierOnes) {
   Report report = whole_report();
   report.layers->layers[0].isolated.mean = 0.9985;
   Thresholds thresholds = default_thresholds("");
@@ -198,7 +198,7 @@ TEST(Judge, TheFirstErrorOfTheStructureIsNamed) {
   EXPECT_TRUE(judge(report, default_thresholds(""))[0].passed);
 }
 
-TEST(Judge, EqualValuesHaveACosineOfOneWhateverTheRootsSay) {
+TEST(Judge, EqualValuesHaveCosineOne) {
   Report report = whole_report();
   report.weights->tensors[0].sums = {
       .elements = 3, .source2 = 0.3, .output2 = 0.3, .product = 0.29999999999};

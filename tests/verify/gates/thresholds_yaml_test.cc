@@ -40,7 +40,7 @@ TEST(ThresholdsYaml, HasLimitsBoundsGroupsAndTheGap) {
   EXPECT_EQ(thresholds.greedy_gap, 0.5);
 }
 
-TEST(ThresholdsYaml, NamesFileLineAndKeyOfWhatIsNotUnderstood) {
+TEST(ThresholdsYaml, NamesFileLineAndKeyOfFaults) {
   const auto refused = [](std::string_view yaml, std::initializer_list<std::string> fragments) {
     expect_error(ErrorCode::kInvalidArgument, fragments, [&] { read(yaml); });
   };

@@ -55,7 +55,7 @@ TEST(LayerCheck, FindsNoDifferenceBetweenAModelAndItself) {
   expect_equal_logits(*report.mtp_logits, tokens - 3);
 }
 
-TEST(LayerCheck, OfGroupedQueriesHasNoIndexer) {
+TEST(LayerCheck, GroupedQueriesHaveNoIndexer) {
   const auto model = shard::open_source(INGOT_SOURCE_DIR "/tests/golden/arch/qwen3_moe/checkpoint");
   const auto prompts = verify::built_in_prompts(model, nullptr);
   const LayersReport report = verify::compare_layers(model, model, prompts, exact_layers());
@@ -88,7 +88,7 @@ TEST(LayerCheck, SeesExchangedExpertsInTheirLayerAlone) {
   EXPECT_GT(report.logits.mean_kl, 1e-4);
 }
 
-TEST(LayerCheck, SeesWhatStandsBesideTheLayersInTheLogits) {
+TEST(LayerCheck, SeesHeadAndEmbeddingFaultsInLogits) {
   const Example example;
   const EditedCopy copy(tiny_v32());
   copy.set<std::uint16_t>("model.norm.weight", 0, 0x4180);  // 16 in BF16
@@ -100,7 +100,7 @@ TEST(LayerCheck, SeesWhatStandsBesideTheLayersInTheLogits) {
 }
 
 // The least figure that the refusal names is enough, and changes nothing; nor do threads.
-TEST(LayerCheck, GivesTheSameFiguresWithLittleMemoryAndOnTwoThreads) {
+TEST(LayerCheck, IgnoresMemoryAndThreads) {
   const Example example;
   const auto output = shard::open_source(INGOT_SOURCE_DIR "/tests/golden/tiny-v32/bf16");
   const auto prompts = example.few_prompts();

@@ -20,7 +20,7 @@ TEST(LayerChoices, CountTheExpertsThatBothTook) {
   EXPECT_DOUBLE_EQ(source.router_overlap(output).value(), (2.0 / 3 + 0) / 2);
 }
 
-TEST(LayerChoices, CountPositionsOfRowsForWhichBothHadToChoose) {
+TEST(LayerChoices, CountRowsWhereBothChose) {
   LayerChoices source(3, 3), output(3, 6);
   const auto mine = source.taps(), other = output.taps();
   mine.indexer(0, 1, Ids{0, 2, 5, 9});

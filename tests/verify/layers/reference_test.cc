@@ -21,7 +21,7 @@ using verify::ReferenceReport;
 
 const std::filesystem::path kGolden = std::filesystem::path(INGOT_SOURCE_DIR) / "tests/golden";
 
-TEST(Reference, OfTheExampleIsMetWithinRounding) {
+TEST(Reference, ExampleIsMetWithinRounding) {
   const auto model = shard::open_source(tiny_v32());
   const ReferenceReport report = verify::compare_reference(
       model, kGolden / "tiny-v32/forward_fp8.safetensors", {.threads = 2});
@@ -68,7 +68,7 @@ INSTANTIATE_TEST_SUITE_P(Families, ReferenceOfFamily,
                            return std::filesystem::path(suite.param).filename().string();
                          });
 
-TEST(Reference, ShowsTheLayerWhoseWeightsAreNotThoseThatWereRecorded) {
+TEST(Reference, ShowsTheLayerThatDiffers) {
   const TempDir directory;
   const auto from = kGolden / "arch/deepseek_v3";
   copy_exchanged(from / "checkpoint", directory / "model", "model.layers.1.mlp.experts.0.",

@@ -47,12 +47,12 @@ TEST(Similarity, IsWhatTheDefinitionSaysOfEveryToken) {
   EXPECT_DOUBLE_EQ(is.max_error, 6);
 }
 
-TEST(Similarity, OfEqualStatesIsExactlyOne) {
+TEST(Similarity, EqualStatesGiveOne) {
   const Matrix states = matrix({{0.1F, 0.7F}, {1e-20F, 3}, {0, 0}, {5, 6}});
   EXPECT_EQ(verify::similarity(states.view(), states.view(), two_prompts(), 1), Similarity{});
 }
 
-TEST(Similarity, OfNothingAndSomethingIsZero) {
+TEST(Similarity, NothingAndSomethingGiveZero) {
   const Matrix source = matrix({{0, 0}, {1, 1}, {1, 1}, {1, 1}});
   const Matrix output = matrix({{1, 0}, {1, 1}, {1, 1}, {1, 1}});
   const Similarity is = verify::similarity(source.view(), output.view(), two_prompts(), 1);

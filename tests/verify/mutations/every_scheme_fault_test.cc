@@ -56,7 +56,7 @@ class FaultInScheme : public ::testing::TestWithParam<Target> {
 };
 
 // 1.01 times an F32 scale; of eight bits, the next larger one.
-TEST_P(FaultInScheme, IsSeenInScalesThatAreALittleOff) {
+TEST_P(FaultInScheme, SlightlyWrongScalesAreSeen) {
   change(true, [](EditedTensor& scale) {
     if (scale.dtype == formats::DType::kF32) {
       scale.map<float>([](float value) { return value * 1.01F; });

@@ -151,7 +151,7 @@ TEST_P(FalseAlarmOfFamily, IsNotRaisedInAnyScheme) {
   EXPECT_GT(n_taken, 3U);
 }
 
-TEST_P(FalseAlarmOfFamily, IsNotRaisedByACopyOrItsSlices) {
+TEST_P(FalseAlarmOfFamily, CopiesAndSlicesRaiseNone) {
   const TempDir directory;
   keeping(arch_fixture(GetParam()), directory / "copy").run();
   expect_accepted(arch_fixture(GetParam()), directory / "copy");

@@ -14,7 +14,7 @@ float ln(double value) {
   return static_cast<float>(std::log(value));
 }
 
-TEST(Divergence, IsThatOfTheDistributionsWhateverTheLogitsAreShiftedBy) {
+TEST(Divergence, IgnoresAShiftOfLogits) {
   const std::vector<float> p = {ln(0.5), ln(0.25), ln(0.25)};
   const std::vector<float> q = {ln(0.25) + 10, ln(0.5) + 10, ln(0.25) + 10};
   const TokenDivergence token = verify::compare_logits(p, q, 1);

@@ -35,7 +35,7 @@ formats::Checkpoint master() {
   return shard::open_source(INGOT_SOURCE_DIR "/tests/golden/tiny-v32/bf16");
 }
 
-TEST(GreedyCheck, OfAModelAndItselfIsEqualAndWhatGenerateSays) {
+TEST(GreedyCheck, ModelAgreesWithItselfAndGenerate) {
   const Example example;
   const auto prompts = three_prompts(example);
   const GreedyReport report =

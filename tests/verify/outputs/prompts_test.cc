@@ -102,7 +102,7 @@ TEST(ReadDocuments, TakesAListOrAWholeFile) {
   EXPECT_EQ(whole[0].ids.front(), 0);
 }
 
-TEST(ReadDocuments, SplitsALongOneIntoWindowsOfTheContext) {
+TEST(ReadDocuments, SplitsLongTextsIntoWindows) {
   const Example example;
   const TempDir directory;
   std::string text;

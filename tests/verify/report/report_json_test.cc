@@ -52,7 +52,7 @@ TEST(ReportJson, StaysBoundedWhereEverythingIsWrong) {
   EXPECT_EQ(json.at("weights").at("tensors"), 20'000U);
 }
 
-TEST(ReportJson, TextThatEndsInsideACharacterIsStillJson) {
+TEST(ReportJson, TextCutInsideACharacterStaysJson) {
   Report report = passing_report();
   report.greedy->prompts[0].output_text = "\xe5\xba";
   report.gates[0].subject = "\xff";

@@ -16,7 +16,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-TEST(Verdict, AGoodConversionPassesAndSaysWhatWasCompared) {
+TEST(Verdict, GoodConversionPassesAndNamesLevels) {
   const Report report = passing_report();
   EXPECT_TRUE(report.passed());
   EXPECT_THAT(verdict_sentence(report), AllOf(HasSubstr("6 layers on 184 tokens"),
@@ -52,7 +52,7 @@ TEST(Verdict, ALayerWithoutANumberIsBad) {
   EXPECT_FALSE(report.passed());
 }
 
-TEST(Verdict, ALevelThatDidNotRunFailsWhateverHeld) {
+TEST(Verdict, MissingLevelFails) {
   Report report = passing_report();
   report.not_run = {"greedy: the output has no tokenizer"};
   EXPECT_FALSE(report.passed());

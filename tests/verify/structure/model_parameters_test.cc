@@ -70,7 +70,7 @@ TEST_P(SavedConfig, IsAnotherModelWithAnyNumberChanged) {
   EXPECT_GT(n_changed, 12U);
 }
 
-TEST_P(SavedConfig, IsAnotherModelWithAnyParameterOfRopeChanged) {
+TEST_P(SavedConfig, RopeParametersChangeTheModel) {
   for (const auto& [key, value] : saved_.at("rope_parameters").items()) {
     Json changed = saved_;
     changed["rope_parameters"][key] =
@@ -85,7 +85,7 @@ INSTANTIATE_TEST_SUITE_P(EveryFamily, SavedConfig,
                                            "glm_moe_dsa", "qwen3_moe"),
                          [](const auto& row) { return row.param; });
 
-TEST(ConfigMeaning, CollapsesRopeOfAllKindsOfLayersThatIsAlike) {
+TEST(ConfigMeaning, CollapsesEqualRopeOfLayerKinds) {
   const Json flat = {{"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 5000}}}};
   const Json rope = flat.at("rope_parameters");
   Json other = rope;

@@ -34,7 +34,7 @@ fs::path dropping(const TempDir& directory) {
   return conversion.output;
 }
 
-TEST(MtpStructure, PassesInSilenceWhereTheManifestSaysThatItWasDropped) {
+TEST(MtpStructure, RecordedDropPassesSilently) {
   const TempDir directory;
   const StructureReport report = check(dropping(directory));
   EXPECT_THAT(rules_of(report), ::testing::IsEmpty());
@@ -42,7 +42,7 @@ TEST(MtpStructure, PassesInSilenceWhereTheManifestSaysThatItWasDropped) {
   EXPECT_TRUE(report.has_manifest);
 }
 
-TEST(MtpStructure, WarnsOnceWhereNobodySaysWhyItIsNotThere) {
+TEST(MtpStructure, UnexplainedAbsenceWarnsOnce) {
   const TempDir directory;
   const fs::path output = dropping(directory);
   fs::remove(output / formats::kManifestName);

@@ -60,7 +60,7 @@ TEST_F(SlicedStructure, FindsNothingInGoodRanks) {
   EXPECT_GT(report.hashed, report.tensors);
 }
 
-TEST_F(SlicedStructure, SeesAReplicaThatDiffersByOneBitWithoutHashes) {
+TEST_F(SlicedStructure, SeesOneBitInAReplicaWithoutHashes) {
   change_replica(1);
   const StructureReport report = check({.hashes = false});
   ASSERT_EQ(report.errors(), 1U);
@@ -92,7 +92,7 @@ TEST_F(SlicedStructure, TakesOneRankForNoModel) {
   EXPECT_THAT(report.findings[0].message, ::testing::HasSubstr("rank 1 of 2"));
 }
 
-TEST(PaddedStructure, MayBeWiderThanTheSourceButNotNarrower) {
+TEST(PaddedStructure, MayWidenButNotNarrow) {
   const ingot::testing::TempDir directory;
   const fs::path top = directory / "ranks";
   ingot::testing::Conversion conversion = ingot::testing::slicing(

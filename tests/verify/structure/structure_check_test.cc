@@ -123,7 +123,7 @@ TEST_F(StructureCheck, SeesAShapeThatIsNotTheSources) {
                                               HasSubstr("lm_head.weight")));
 }
 
-TEST_F(StructureCheck, NamesEveryParameterOfTheModelThatDiffersWithBothValues) {
+TEST_F(StructureCheck, NamesDifferingParametersWithBothValues) {
   edit_config([](Json& config) {
     config["rms_norm_eps"] = 1e-5;
     config["num_experts_per_tok"] = 2;
@@ -136,7 +136,7 @@ TEST_F(StructureCheck, NamesEveryParameterOfTheModelThatDiffersWithBothValues) {
                   "config.json||rope_scaling.type is \"yarn\", in the source absent"));
 }
 
-TEST_F(StructureCheck, TakesWhoSavedTheConfigForNoParameterOfTheModel) {
+TEST_F(StructureCheck, IgnoresWhoSavedTheConfig) {
   edit_config([](Json& config) {
     config["transformers_version"] = "9.0";
     config["_name_or_path"] = "elsewhere";
@@ -150,7 +150,7 @@ TEST_F(StructureCheck, RefusesADtypeThatNoWeightHas) {
   EXPECT_THAT(found("structure.config"), ::testing::ElementsAre(HasSubstr("dtype is \"float16\"")));
 }
 
-TEST_F(StructureCheck, WarnsOfADtypeThatThePlainWeightsHave) {
+TEST_F(StructureCheck, WarnsOfTheDtypeOfPlainWeights) {
   for (auto& [name, tensors] : output_.files) {
     for (TinyTensor& tensor : tensors) {
       if (tensor.dtype == "BF16") tensor.dtype = "F16";
@@ -208,7 +208,7 @@ TEST_F(StructureCheck, ComparesSideFilesByTheirBytes) {
               ::testing::ElementsAre(HasSubstr("tokenizer.json||is missing")));
 }
 
-TEST_F(StructureCheck, OnlyWarnsOfPapersAndOfFilesThatTheSourceDoesNotHave) {
+TEST_F(StructureCheck, OnlyWarnsOfDocumentsAndExtraFiles) {
   write_bytes(directory_ / "output/README.md", "another text");
   write_bytes(directory_ / "output/notes.txt", "mine");
   EXPECT_EQ(check().errors(), 0U);
@@ -220,7 +220,7 @@ TEST_F(StructureCheck, TakesOurOwnReportForNoSideFile) {
   EXPECT_THAT(everything(), IsEmpty());
 }
 
-TEST_F(StructureCheck, FindsInsteadOfThrowingWhenTheOutputCannotBeOpened) {
+TEST_F(StructureCheck, ReportsAnOutputThatCannotBeOpened) {
   fs::resize_file(directory_ / "output/model.safetensors", 1000);
   write_bytes(directory_ / "output/tokenizer.json", "{}");
   const StructureReport report = check();
@@ -239,7 +239,7 @@ TEST_F(StructureCheck, ThrowsOnlyWhereThereIsNoDirectory) {
   ingot::testing::expect_error(ErrorCode::kNotFound, {"output"}, [&] { (void)check(); });
 }
 
-TEST_F(StructureCheck, TellsErrorsFirstAndNoPathOfThisMachine) {
+TEST_F(StructureCheck, ListsErrorsFirstWithoutLocalPaths) {
   write_bytes(directory_ / "output/README.md", "another text");
   fs::resize_file(directory_ / "output/model.safetensors", 1000);
   bool was_warning = false;

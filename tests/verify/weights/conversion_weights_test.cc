@@ -75,7 +75,7 @@ class ConvertedWeights : public ::testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(Schemes, ConvertedWeights, ::testing::ValuesIn(cases()),
                          [](const auto& row) { return row.param.name; });
 
-TEST_P(ConvertedWeights, AreRoundedAsTheGridDemandsAndReachTheirFloors) {
+TEST_P(ConvertedWeights, AreRoundedToTheGridAndFloors) {
   const TempDir directory;
   convert_as(GetParam(), directory / "out");
   const WeightsReport report =
@@ -108,7 +108,7 @@ TEST_P(ConvertedWeights, AreRoundedAsTheGridDemandsAndReachTheirFloors) {
   }
 }
 
-TEST(ConvertedWeights, TheReportIsTheSameForOneThreadAndFour) {
+TEST(ConvertedWeights, ReportIgnoresThreads) {
   const TempDir directory;
   convert_as({"nvfp4", SchemeId::kNvfp4, 0}, directory / "out");
   const WeightsReport one = compare(tiny_v32(), directory / "out", {.threads = 1});
@@ -178,7 +178,7 @@ double misrounded_in(const WeightsReport& report, std::string_view scheme) {
   return static_cast<double>(all.misrounded) / static_cast<double>(all.elements);
 }
 
-TEST(ConvertedWeights, SeeAnNvfp4ScaleThatIsOnePercentOff) {
+TEST(ConvertedWeights, SeeAnNvfp4ScaleOnePercentOff) {
   const TempDir directory;
   convert_as({"nvfp4", SchemeId::kNvfp4, 0}, directory / "out");
   change_parts(directory / "out", ".weight_global_scale",
@@ -186,7 +186,7 @@ TEST(ConvertedWeights, SeeAnNvfp4ScaleThatIsOnePercentOff) {
   EXPECT_GT(misrounded_in(compare(tiny_v32(), directory / "out"), "nvfp4"), 0.02);
 }
 
-TEST(ConvertedWeights, SeeAnInt8ScaleThatIsAFifthOfAPercentOff) {
+TEST(ConvertedWeights, SeeAnInt8ScaleSlightlyOff) {
   const TempDir directory;
   convert_as({"int8", SchemeId::kInt8Channel, 0}, directory / "out");
   change_parts(directory / "out", ".weight_scale", [](std::string& b) { multiply(b, 1.002F); });
@@ -211,7 +211,7 @@ TEST(ConvertedWeights, SeeScalesOfTheNeighbouringBlock) {
   EXPECT_GT(misrounded_in(compare(tiny_v32(), directory / "out"), "nvfp4"), 0.4);
 }
 
-TEST(ConvertedWeights, SeeOneFlippedBitOfACodeInTheSameScheme) {
+TEST(ConvertedWeights, SeeOneFlippedBitOfACode) {
   const TempDir directory;
   ingot::testing::copy_example(directory / "out");
   const std::string name = "model.layers.1.mlp.experts.2.up_proj.weight";

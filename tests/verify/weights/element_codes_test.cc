@@ -99,16 +99,16 @@ std::vector<float> many_scales() {
   return scales;
 }
 
-TEST(ElementCodes, EveryCodeUnderManyScalesIsJudgedAsByASearch) {
+TEST(ElementCodes, CodesAreJudgedAsByASearch) {
   for (const SchemeId scheme : {SchemeId::kFp8Block, SchemeId::kInt8Channel, SchemeId::kNvfp4})
     quantize::for_each_target([&] { expect_judged(scheme, many_scales()); });
 }
 
-TEST(ElementCodes, EveryPlainWordIsJudgedAsByASearch) {
+TEST(ElementCodes, PlainWordsAreJudgedAsByASearch) {
   for (const SchemeId scheme : {SchemeId::kBf16, SchemeId::kF16}) expect_judged(scheme, {1});
 }
 
-TEST(ElementCodes, TheLeastInt8IsACodeLikeAnyOther) {
+TEST(ElementCodes, LeastInt8IsAnOrdinaryCode) {
   const Row row{.source = {-128.4F, -128.6F, -127.4F, -127.6F, 90},
                 .output = {-128, -128, -128, -128, 90}};
   quantize::for_each_target([&] {
@@ -124,7 +124,7 @@ TEST(ElementCodes, InF32AnyDifferenceIsMisrounded) {
   EXPECT_EQ(compare(SchemeId::kF32, row, 1).misrounded, 0U);
 }
 
-TEST(ElementCodes, AnotherSignIsMisroundedEvenAtTheLargestCode) {
+TEST(ElementCodes, WrongSignIsMisroundedAtTheLargestCode) {
   for (const SchemeId scheme : {SchemeId::kFp8Block, SchemeId::kInt8Channel, SchemeId::kNvfp4}) {
     const auto largest = static_cast<float>(code_values(scheme).back());
     Row row{.source = {-1.5F * largest}, .output = {largest}};

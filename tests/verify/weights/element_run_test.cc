@@ -117,7 +117,7 @@ TEST(ElementRun, RandomMatricesAgreeWithNaiveDoubles) {
   }
 }
 
-TEST(ElementRun, EveryTargetGivesTheBitsOfTheScalarTwin) {
+TEST(ElementRun, EveryTargetEqualsTheTwin) {
   for (const SchemeId scheme : {SchemeId::kFp8Block, SchemeId::kInt8Channel, SchemeId::kNvfp4,
                                 SchemeId::kMxfp8, SchemeId::kFp8Tensor}) {
     for (const std::size_t cols : {1U, 7U, 32U, 130U, 160U, 2048U, 2065U, 2144U}) {
@@ -144,7 +144,7 @@ TEST(ElementRun, EveryTargetGivesTheBitsOfTheScalarTwin) {
   }
 }
 
-TEST(ElementRun, TheOrderOfTheSumsIsTheDocumentedOne) {
+TEST(ElementRun, SumsFollowTheDocumentedOrder) {
   Matrix source(2, 2300);
   for (std::size_t i = 0; i < source.values.size(); ++i) {
     source.values[i] =
@@ -178,7 +178,7 @@ TEST(ElementRun, TheOrderOfTheSumsIsTheDocumentedOne) {
   });
 }
 
-TEST(ElementRun, WhatIsNotFiniteIsCountedAndInNoSum) {
+TEST(ElementRun, NonfiniteValuesAreCountedNotSummed) {
   Matrix source(1, 20), output(1, 20);
   for (std::size_t i = 0; i < 20; ++i) source.values[i] = output.values[i] = 1;
   source.values[3] = output.values[3] = kNan;
@@ -209,7 +209,7 @@ TEST(ElementRun, HugeAndTinyNumbersAreSummedToo) {
   }
 }
 
-TEST(ElementRun, AScaleThatIsNoPositiveNumberHoldsNothingButZeros) {
+TEST(ElementRun, BadScaleHoldsOnlyZeros) {
   for (const float scale : {0.0F, -1.0F, kNan, kInfinity}) {
     const Matrix zeros(1, 32);
     Matrix source = zeros;
@@ -253,7 +253,7 @@ TEST(ElementRun, GroupsOfAnyWidthFindTheirScale) {
   }
 }
 
-TEST(ElementRun, TheHistogramHoldsErrorsInSixteenthsOfAStep) {
+TEST(ElementRun, HistogramCountsSixteenthsOfAStep) {
   Matrix source(64, 16), output(64, 16);
   for (std::size_t i = 0; i < 64 * 16; ++i) {
     output.values[i] = 100;

@@ -65,7 +65,7 @@ TEST(WeightCheck, EqualBytesAreIdentical) {
   EXPECT_EQ(found.to, "bf16");
 }
 
-TEST(WeightCheck, OneBitOfAPlainTensorIsAChange) {
+TEST(WeightCheck, OneBitIsAChange) {
   const TinyTensor source = bf16("a", {6, 10}, numbers(60));
   TinyTensor output = source;
   output.data[86] = static_cast<char>(output.data[86] ^ 1);
@@ -76,14 +76,14 @@ TEST(WeightCheck, OneBitOfAPlainTensorIsAChange) {
   EXPECT_EQ(found.sums.misrounded, 1U);
 }
 
-TEST(WeightCheck, MinusZeroForZeroIsAChangeThoughTheValuesAreEqual) {
+TEST(WeightCheck, MinusZeroForZeroIsAChange) {
   const TinyTensor source = f32("a", {2}, {0.0F, 1.0F});
   const TensorWeights found = only(source, f32("a", {2}, {-0.0F, 1.0F}));
   EXPECT_EQ(found.relation, Relation::kChanged);
   EXPECT_EQ(found.sums.exact, 2U);
 }
 
-TEST(WeightCheck, AMatrixRoundedToBf16IsWidenedAndWellRounded) {
+TEST(WeightCheck, MatrixRoundedToBf16IsWellRounded) {
   const auto values = numbers(700);
   const TensorWeights found = only(f32("a", {7, 100}, values), bf16("a", {7, 100}, values));
   EXPECT_EQ(found.relation, Relation::kWidened);
@@ -92,7 +92,7 @@ TEST(WeightCheck, AMatrixRoundedToBf16IsWidenedAndWellRounded) {
   EXPECT_GT(found.sums.cosine(), 0.9999);
 }
 
-TEST(WeightCheck, AVectorIsNarrowedOnlyWhereItLosesBits) {
+TEST(WeightCheck, VectorIsNarrowedOnlyByLostBits) {
   const auto values = numbers(50);
   EXPECT_EQ(only(f32("a", {50}, values), bf16("a", {50}, values)).relation, Relation::kNarrowed);
   const std::vector<float> short_ones(50, 1.5F);
@@ -102,7 +102,7 @@ TEST(WeightCheck, AVectorIsNarrowedOnlyWhereItLosesBits) {
             Relation::kWidened);
 }
 
-TEST(WeightCheck, ARouterIsNarrowedThoughItIsAMatrix) {
+TEST(WeightCheck, RouterMatrixIsNarrowed) {
   TinyCheckpoint checkpoint = ingot::testing::tiny_deepseek_v3();
   const TempDir directory;
   checkpoint.write(directory / "output");
@@ -124,7 +124,7 @@ TEST(WeightCheck, ARouterIsNarrowedThoughItIsAMatrix) {
   }
 }
 
-TEST(WeightCheck, NumbersThatAreNeverComputedWithAreComparedAsBytes) {
+TEST(WeightCheck, RawNumbersAreComparedAsBytes) {
   const TinyTensor source{"a", "I64", {3}, bytes_of(std::vector<std::int64_t>{1, 2, 3})};
   EXPECT_EQ(only(source, source).relation, Relation::kIdentical);
   EXPECT_EQ(only(source, source).sums.exact, 3U);
@@ -137,7 +137,7 @@ TEST(WeightCheck, NumbersThatAreNeverComputedWithAreComparedAsBytes) {
   EXPECT_EQ(only(source, other).sums.exact, 0U);
 }
 
-TEST(WeightCheck, TensorsWithoutAPartnerOrOfAnotherShapeAreCounted) {
+TEST(WeightCheck, UnmatchedTensorsAreCounted) {
   const auto values = numbers(12);
   const WeightsReport report =
       compare({f32("a", {12}, values), f32("gone", {12}, values), f32("turned", {3, 4}, values)},
@@ -147,7 +147,7 @@ TEST(WeightCheck, TensorsWithoutAPartnerOrOfAnotherShapeAreCounted) {
   EXPECT_EQ(report.unmatched, 3U);
 }
 
-TEST(WeightCheck, WhatIsNotFiniteIsSaidOfTheSideThatHasIt) {
+TEST(WeightCheck, NonfiniteValuesNameTheirSide) {
   auto values = numbers(40);
   values[7] = std::nanf("");
   auto output = values;
@@ -184,7 +184,7 @@ Stack stack() {
   return made;
 }
 
-TEST(WeightCheck, EveryMatrixOfAStackHasItsOwnScales) {
+TEST(WeightCheck, StackedMatricesHaveTheirOwnScales) {
   const Stack source = stack();
   const std::vector<TinyTensor> f32_stack = {f32(source.fp8[0].name, {3, 130, 150}, source.values)};
   const TensorWeights widened = compare(source.fp8, f32_stack).tensors.at(0);
@@ -196,7 +196,7 @@ TEST(WeightCheck, EveryMatrixOfAStackHasItsOwnScales) {
   EXPECT_EQ(quantized.sums.misrounded, 0U);
 }
 
-TEST(WeightCheck, AScaleOfTheSameSchemeThatDiffersIsAChange) {
+TEST(WeightCheck, DifferentScaleOfOneSchemeIsAChange) {
   const Stack source = stack();
   auto output = source.fp8;
   EXPECT_EQ(compare(source.fp8, output).tensors.at(0).relation, Relation::kIdentical);
@@ -204,7 +204,7 @@ TEST(WeightCheck, AScaleOfTheSameSchemeThatDiffersIsAChange) {
   EXPECT_EQ(compare(source.fp8, output).tensors.at(0).relation, Relation::kChanged);
 }
 
-TEST(WeightCheck, NanCodesThatAreTheSameAreIdenticalAndThoseOfTheOutputAloneCount) {
+TEST(WeightCheck, OnlyNewNanCodesCount) {
   const Stack source = stack();
   auto output = source.fp8;
   output[0].data[5000] = '\x7F';
@@ -223,7 +223,7 @@ TEST(WeightCheck, EmptyTensorsAreIdentical) {
   EXPECT_EQ(found.sums, ElementSums{});
 }
 
-TEST(WeightCheck, ALargeTensorIsComparedInPiecesUpToItsLastValue) {
+TEST(WeightCheck, LargeTensorIsComparedToItsLastValue) {
   // More than what one thread takes at a time, of rows longer than a band, and of no round number
   // of either.
   const auto values = numbers(1300003);
@@ -245,7 +245,7 @@ TEST(WeightCheck, ALargeTensorIsComparedInPiecesUpToItsLastValue) {
   }
 }
 
-TEST(WeightCheck, ASampleTakesBandsFromAllOverTheTensor) {
+TEST(WeightCheck, SampleTakesBandsAllOverTheTensor) {
   const std::size_t rows = 4096, cols = 64;
   std::vector<float> values = numbers(rows * cols);
   std::vector<float> output = values;

@@ -26,7 +26,7 @@ WeightsReport example() {
   return report;
 }
 
-TEST(WeightGroups, AreBySchemesAndRoleInOrderOfAppearance) {
+TEST(WeightGroups, AreBySchemeAndRoleInOrder) {
   const auto groups = by_scheme_and_role(example());
   ASSERT_EQ(groups.size(), 4U);
   EXPECT_EQ(groups[0].role, "up");
@@ -46,7 +46,7 @@ TEST(WeightGroups, AreBySchemesAndRoleInOrderOfAppearance) {
   EXPECT_EQ(groups[3].role, "head");
 }
 
-TEST(WeightGroups, AreByLayerAndRoleWithWhatStandsOutsideOfThem) {
+TEST(WeightGroups, AreByLayerAndRole) {
   const auto groups = by_layer_and_role(example());
   ASSERT_EQ(groups.size(), 4U);
   EXPECT_EQ(groups[0].layer, 0U);
@@ -70,7 +70,7 @@ TEST(WeightGroups, FaultsComeBeforeLargerErrors) {
   EXPECT_EQ(worst_tensors(report, 100).size(), 6U);
 }
 
-TEST(WeightGroups, OfNothingThereAreNone) {
+TEST(WeightGroups, AreNoneForNothing) {
   EXPECT_TRUE(by_scheme_and_role({}).empty());
   EXPECT_TRUE(by_layer_and_role({}).empty());
   EXPECT_TRUE(worst_tensors({}, 5).empty());
