@@ -134,7 +134,9 @@ TEST(Claim, GoesToOneOfManyConcurrentRuns) {
     threads.clear();
     EXPECT_EQ(winners, 1);
     EXPECT_EQ(refused, kRuns - 1);
-    EXPECT_FALSE(std::filesystem::exists(directory / "out"));
+    // One that was refused may have made the folder; it then stays, with nothing in it.
+    EXPECT_TRUE(!std::filesystem::exists(directory / "out") ||
+                std::filesystem::is_empty(directory / "out"));
   }
 }
 
