@@ -23,7 +23,7 @@ std::string_view layer_kind(const ModelConfig& config, std::uint32_t layer) {
   return layer < config.layer_is_moe.size() && config.layer_is_moe[layer] ? "moe" : "dense";
 }
 
-// Of all routed experts, those that a token is sent to. 128 bits: the product of two numbers of a
+// The routed experts that a token is sent to, out of all. 128 bits: the product of two numbers of a
 // file.
 std::uint64_t active_share(std::uint64_t n_parameters, const ModelConfig& config) {
   const std::uint64_t chosen = std::min(config.num_experts_per_tok, config.n_routed_experts);

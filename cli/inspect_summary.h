@@ -40,7 +40,7 @@ struct Summary {
   Tally all;
   std::uint64_t main_parameters = 0;  ///< without MTP layers
   std::uint64_t mtp_parameters = 0;
-  /// Of main_parameters, what one token meets: everything but the routed experts, of which
+  /// The part of main_parameters that one token meets: everything but the routed experts, of which
   /// num_experts_per_tok count. Nothing when the family's roles are unknown.
   std::optional<std::uint64_t> active_parameters;
   std::map<formats::DType, Tally> by_dtype;  ///< stored tensors; n_parameters counts their elements

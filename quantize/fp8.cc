@@ -15,9 +15,10 @@ namespace ingot::quantize {
 namespace {
 
 constexpr float kLargest = 448.0F;
-/// Of the released DeepSeek models, hence of blocks (docs/formats.md, "Quantized schemes").
+/// The floor of the released DeepSeek models, hence of blocks (docs/formats.md, "Quantized
+/// schemes").
 constexpr float kBlockFloor = 1e-4F;
-/// Of the others: merely keeps zero groups from a scale of zero.
+/// The floor of the others: merely keeps zero groups from a scale of zero.
 constexpr float kFloor = 1e-12F;
 
 /// The smallest power of two that is not below a positive scale.

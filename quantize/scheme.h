@@ -59,7 +59,7 @@ struct EncodeOptions {
 struct EncodeInput {
   formats::MatrixView<const float> values;
   std::uint64_t block_rows = 0, block_cols = 0;
-  /// Of schemes with Scheme::global: what it returned.
+  /// For schemes with Scheme::global: what it returned.
   float global = 0;
   bool global_divides = false;
   /// kFp8Block: scales to use instead of computed ones, row-major over the groups of the run.

@@ -93,7 +93,7 @@ bool holds_more_than(const fs::path& folder, const fs::path& entry) {
 }
 
 void sync_with_parents(const OutputPaths& paths, const std::set<fs::path>& directories) {
-  // Of many, one wait for the disk instead of one each.
+  // Many files wait for the disk once instead of once each.
   constexpr std::size_t kMany = 4;
   if (directories.size() > kMany) {
     sync_file_system(paths.output);

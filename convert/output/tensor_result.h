@@ -13,7 +13,7 @@ namespace ingot::convert {
 /// fused set need.
 struct TensorResult {
   std::vector<Hash128> source;  ///< of its stored parts, in their order
-  /// Of what was written, by part, and by slice where parts are cut (PartWriter::finish).
+  /// Hashes of what was written, by part, and by slice where parts are cut (PartWriter::finish).
   std::vector<std::vector<Hash128>> output;
   /// The amax over the whole fused set.
   std::optional<float> amax = {};

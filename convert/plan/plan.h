@@ -36,7 +36,7 @@ struct PlannedPlace {
 
   std::uint32_t file = 0;  ///< index into Plan::files; its member m holds slice first_slice + m
   std::uint32_t first_slice = 0;
-  /// Of stacked experts: the EP rank whose experts are here.
+  /// The EP rank whose experts are here, if they are stacked.
   std::uint32_t ep_rank = kAllExperts;
   std::uint64_t offset = 0;  ///< absolute, the same in every member
 };
@@ -199,7 +199,7 @@ struct Plan {
   /// Name of a part's stored tensor in the output.
   [[nodiscard]] std::string part_name(const formats::TensorSource& source,
                                       const PlannedTensor& tensor, std::size_t part) const;
-  /// Of the whole part, before it is retiled, padded and cut.
+  /// The shape of the whole part, before it is retiled, padded and cut.
   [[nodiscard]] formats::Shape part_shape(const formats::TensorSource& source,
                                           const PlannedTensor& tensor, std::size_t part) const;
   [[nodiscard]] std::span<const PlannedPlace> places_of(const PlannedPart& part) const {

@@ -38,7 +38,7 @@ class ActivationScales {
   static ActivationScales read(const std::filesystem::path& path);
 
   [[nodiscard]] std::optional<InputRange> find(std::string_view module) const;
-  /// Of the file, for the record.
+  /// The hash of the file, for the record.
   [[nodiscard]] const Hash128& hash() const { return hash_; }
   [[nodiscard]] const StampedFile& file() const { return file_; }
   [[nodiscard]] const FilledExperts& filled() const { return filled_; }

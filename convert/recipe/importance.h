@@ -26,7 +26,7 @@ class Importance {
   [[nodiscard]] std::optional<StatisticPlace> find(std::string_view module) const;
   /// Safe from many threads.
   [[nodiscard]] std::vector<float> weights(const StatisticPlace& place) const;
-  /// Of the file, for the record.
+  /// The hash of the file, for the record.
   [[nodiscard]] const Hash128& hash() const { return hash_; }
   [[nodiscard]] StampedFile file() const { return {file_.path(), stamp_}; }
   [[nodiscard]] const FilledExperts& filled() const { return filled_; }

@@ -126,7 +126,7 @@ class Worker {
     return {};
   }
 
-  // Of a set that an earlier run began: the source of a finished tensor may be gone.
+  // The amax of a set that an earlier run began: the source of a finished tensor may be gone.
   std::optional<float> journalled_amax(std::uint32_t set) const {
     for (const std::uint32_t index : context_.plan.fused_sets[set]) {
       if (run_.done[index] != 0) return run_.results[index].amax;

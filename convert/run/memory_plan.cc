@@ -17,7 +17,7 @@ constexpr std::uint64_t kLoopBytes = std::uint64_t{4} << 20;
 constexpr std::uint64_t kProgramBytes = std::uint64_t{24} << 20;
 constexpr std::uint64_t kMaxWindowBytes = std::uint64_t{8} << 20;
 constexpr std::uint64_t kMinWindowBytes = std::uint64_t{1} << 20;
-// Of an output in many files: below it direct I/O costs more than spilling.
+// The least window of an output in many files: below it direct I/O costs more than spilling.
 constexpr std::uint64_t kMinScatteredBytes = std::uint64_t{64} << 10;
 // More memory than this in windows does not make the disk faster.
 constexpr std::uint64_t kUsefulWindows = 24;

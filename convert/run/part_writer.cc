@@ -160,7 +160,7 @@ void PartWriter::scatter_runs(const Target& target, std::span<const std::byte> b
   for (auto& list : runs_) list.clear();
   target.deal.for_each_run(scattered_, bytes.size(),
                            [&](const PartDeal::Run& run) { runs_[run.slice].push_back(run); });
-  // Of a stack whose experts are shared out and not cut, every member has the same.
+  // Every member of a stack whose experts are shared out and not cut has the same.
   const bool is_cut = target.deal.kind() == PartDeal::Kind::kCut;
   const auto n_members = static_cast<std::uint32_t>(target.file->members.size());
   for (std::uint32_t member = 0; member < n_members; ++member) {

@@ -271,7 +271,7 @@ void Checkpoint::State::understand(const StoredNames& names, const OpenOptions& 
     match_slices(slice_match, tensors, stage.faults());
   }
   stage.settle();
-  // Of a pipeline, only the last stage has those layers.
+  // Only the last stage of a pipeline has those layers.
   const bool may_have_mtp = !slices || slices->slicing.rank->end_layer > config.num_hidden_layers;
   lacks_promised_mtp = names_are_known && config.num_nextn_predict_layers > 0 && may_have_mtp &&
                        !has_mtp_tensor(tensors, config);

@@ -280,7 +280,7 @@ void match_slices(const SliceMatch& with, std::span<const LogicalTensor> tensors
   if (!with.slices.has_records) return;
   try {
     Matcher matcher(with, faults);
-    // Of any family but generic: there nothing is known of layers.
+    // Any family but generic, which knows nothing of layers.
     if (with.config.num_hidden_layers != 0) matcher.stages();
     for (const LogicalTensor& tensor : tensors) matcher.tensor(tensor);
   } catch (const Error& error) {

@@ -12,7 +12,7 @@ namespace ingot::formats {
 struct QuantizationGroup {
   SchemeId scheme{};
   Activations activations{};
-  /// Of the schemes whose blocks a checkpoint chooses, else {0, 0}.
+  /// The block of schemes whose blocks a checkpoint chooses, else {0, 0}.
   std::array<std::uint64_t, 2> block = {0, 0};
   friend auto operator<=>(const QuantizationGroup&, const QuantizationGroup&) = default;
 };

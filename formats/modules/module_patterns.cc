@@ -289,7 +289,7 @@ class Cover {
           static_cast<std::size_t>(std::count_if(candidate.cells.begin(), candidate.cells.end(),
                                                  [&](std::size_t cell) { return is_open[cell]; }));
       if (n == 0) continue;
-      // Of equals the one that says less of layers, then the one that names its module best.
+      // Among equals, the one that says less of layers, then the one that names its module best.
       const int reach = candidate.is_everywhere ? -static_cast<int>(candidate.selector->reach)
                                                 : static_cast<int>(candidate.selector->reach);
       const Rank rank{n, candidate.is_everywhere, reach, candidate.selector->path.size()};

@@ -92,7 +92,7 @@ struct TensorRecord {
   std::vector<TensorHash> output;
   std::optional<RecordedError> error;
   std::optional<RecordedGlobal> original_global;
-  /// Of a rank's tensors: the weights file in which layout `hf` would have it.
+  /// For a rank's tensors: the weights file in which layout `hf` would have it.
   std::string home_file = {};
 };
 

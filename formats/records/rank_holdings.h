@@ -21,7 +21,7 @@ class RankHoldings {
   /// `slicing.rank` must be there; both must outlive this.
   RankHoldings(const SlicingRecord& slicing, const ModelConfig& config);
 
-  /// Of a tensor of a family's row; `expert` is nothing for stacked and for shared experts.
+  /// What the rank holds of a row's tensor; `expert` is nullopt for stacked and for shared experts.
   [[nodiscard]] Holding of(const TensorRule& rule, std::optional<std::uint32_t> layer,
                            std::optional<std::uint32_t> expert) const;
   /// Shared experts stand in slots of the expert map, so they are placed and cut like routed ones.

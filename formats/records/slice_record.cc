@@ -34,7 +34,7 @@ void require_original_inside(const SliceRecord& slice, std::string_view where) {
   bool is_inside = slice.original.size() == slice.whole.size();
   for (std::size_t i = 0; is_inside && i + 2 < slice.whole.size(); ++i)
     is_inside = slice.original[i] == slice.whole[i];
-  // Of vectors and numbers nothing is repeated.
+  // Vectors and numbers repeat nothing.
   const bool is_matrix = slice.whole.size() >= 2;
   const std::array<std::uint64_t, 2> repeat =
       is_matrix ? slice.repeat : std::array<std::uint64_t, 2>{1, slice.repeat[0]};

@@ -84,7 +84,7 @@ class StoredParts {
   static constexpr std::uint32_t kAbsent = ~std::uint32_t{0};
 
   StoredParts() { index_.fill(kAbsent); }
-  /// Of a plain tensor, or the codes alone.
+  /// The parts of a plain tensor, or the codes alone.
   explicit StoredParts(std::uint32_t weight) : StoredParts() { set(Part::kWeight, weight); }
   StoredParts(std::uint32_t weight, std::uint32_t scale) : StoredParts(weight) {
     set(Part::kScale, scale);

@@ -53,7 +53,7 @@ std::size_t values_per_token(const ModelSpec& spec, std::size_t threads) {
          threads * (spec.mla->nope + spec.mla->rope_dim + spec.mla->v);
 }
 
-// Of a step of so many rows, beside weights, caches and logits.
+// The memory of a step of so many rows, beside weights, caches and logits.
 std::uint64_t step_memory(const ModelSpec& spec, std::uint64_t rows, std::uint64_t longest,
                           std::size_t threads) {
   // Keys and values of as many heads as are expanded at once.

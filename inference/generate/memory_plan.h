@@ -20,13 +20,13 @@ struct RunMemory {
   [[nodiscard]] std::uint64_t all() const { return cache + scratch + resident + experts; }
 };
 
-/// Of a model without its MTP layer that generates up to `final_lengths` tokens per sequence.
+/// For a model without its MTP layer that generates up to `final_lengths` tokens per sequence.
 RunMemory run_memory(const formats::Checkpoint& source, Profile profile, KvFormat format,
                      std::span<const std::size_t> final_lengths, std::size_t threads);
 
-/// Of a LayerStream, its MTP layer included, that runs whole sequences of these lengths through one
-/// layer after the other: `resident` and `experts` are the largest layer's. Hidden states that its
-/// caller keeps are not counted, nor logits.
+/// For a LayerStream, its MTP layer included, that runs whole sequences of these lengths through
+/// one layer after the other: `resident` and `experts` are the largest layer's. Hidden states that
+/// its caller keeps are not counted, nor logits.
 RunMemory stream_memory(const formats::Checkpoint& source, Profile profile,
                         std::span<const std::size_t> lengths, std::size_t threads);
 

@@ -69,7 +69,7 @@ HWY_INLINE Lanes maybe_rounded(const Lanes& lanes) {
   }
 }
 
-/// Of schemes whose codes are numbers already: no scales, any NaN.
+/// For schemes whose codes are numbers already: no scales, any NaN.
 template <class Derived, std::size_t kCodeBytes>
 struct PlainDecoder {
   static constexpr std::size_t kVectors = kLineBytes / kDotLanes / kCodeBytes;
@@ -178,7 +178,7 @@ struct RowScales {
       codes = w.scale_codes + first;
     }
   }
-  /// Of column `group` of the grid. Rounding relies on a NaN of few bits.
+  /// The scale of column `group` of the grid. Rounding relies on a NaN of few bits.
   HWY_INLINE float at(std::size_t group) const {
     const float scale = values != nullptr ? values[group] : table[codes[group]];
     return kRound ? ingot::inference::one_nan(scale) : scale;

@@ -29,7 +29,7 @@ inline constexpr float kInverseLn2 = 0x1.715476p+0F;
 inline constexpr float kRoundToInteger = 0x1.8p23F;
 inline constexpr float kLn2High = 0x1.62ep-1F;
 inline constexpr float kLn2Low = 0x1.0bfbe8p-15F;
-/// Of r^7, r^6 ... r^2.
+/// The coefficients of r^7, r^6 ... r^2.
 inline constexpr float kExpCoefficients[] = {1.0F / 5040, 1.0F / 720, 1.0F / 120,
                                              1.0F / 24,   1.0F / 6,   1.0F / 2};
 

@@ -26,7 +26,7 @@ namespace ingot::inference {
 namespace HWY_NAMESPACE {
 namespace {
 
-/// Of matrices whose groups no other decoder can walk: never works, so that the twin does.
+/// For matrices whose groups no other decoder can walk: never works, so that the twin does.
 struct NoDecoder : PlainDecoder<NoDecoder, 4> {
   HWY_INLINE bool begin(std::size_t /*group*/) { return false; }
   HWY_INLINE Lanes value(std::size_t /*k*/) const { return zero_lanes(); }

@@ -16,7 +16,7 @@ struct WeightMatrix {
   const std::byte* codes = nullptr;
   std::size_t row_bytes = 0;  ///< from row to row
 
-  /// Of schemes with scales: element (r, c) belongs to group ((first_row + r) / block_rows,
+  /// For schemes with scales: element (r, c) belongs to group ((first_row + r) / block_rows,
   /// (first_col + c) / block_cols) of a grid with `scale_cols` columns. first_col is a multiple of
   /// 16, and of block_cols where that is below 128.
   std::size_t block_rows = 0, block_cols = 0;

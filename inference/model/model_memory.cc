@@ -22,7 +22,7 @@ bool is_read(const formats::LogicalTensor& tensor, const ModelSpec& spec, bool w
   return !tensor.layer || *tensor.layer < spec.layers || with_mtp;
 }
 
-// Of the tensors for which `counts` is true, and of the experts.
+// The bytes of the tensors for which `counts` is true, and of the experts.
 template <typename Counts>
 WeightNeed need_of(const WeightStore& weights, const ExpertShape& experts, const Counts& counts) {
   WeightNeed need;

@@ -12,7 +12,7 @@ namespace ingot::inference {
 /// `what` when the ranks do not divide them.
 Range tensor_part(const RankView& rank, std::size_t count, std::string_view what);
 
-/// Of key heads, of which there may be fewer than ranks: then neighbours share one.
+/// The rank's key heads. There may be fewer than ranks: then neighbours share one.
 Range key_head_part(const RankView& rank, std::size_t count);
 
 /// The run of `count` experts of this rank of the expert group. kUnsupported, too, unless tensor

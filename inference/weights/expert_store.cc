@@ -75,7 +75,7 @@ std::optional<std::size_t> next_ahead(Shared& shared) {
   return ahead.front();
 }
 
-/// Of every expert, layer by layer.
+/// The sizes of every expert, layer by layer.
 std::vector<std::uint64_t> sizes_of(const ExpertReader& reader, const ExpertShape& shape) {
   std::vector<std::uint64_t> sizes;
   sizes.reserve(shape.layers.size() * shape.mine.count);

@@ -10,7 +10,7 @@ Linear::Linear(std::shared_ptr<const State> state)
 
 void Linear::apply(MatrixView<const float> x, MatrixView<float> y, std::size_t threads) const {
   INGOT_CHECK(state_ && x.cols == cols() && y.cols == rows() && x.rows == y.rows);
-  // Of runs of rows that take the same x after each other, the first speaks for all.
+  // Runs of rows may take the same x one after the other: the first speaks for all.
   if (state_->observer != nullptr && first_row_ == 0)
     state_->observer->see(state_->name, state_->matrix, x);
   if (!state_->activations) {

@@ -35,8 +35,8 @@ class Linear {
   void apply_unquantized(MatrixView<const float> x, MatrixView<float> y, std::size_t threads) const;
   /// The weight itself, for the absorbed form and embedding look-ups.
   [[nodiscard]] const WeightMatrix& weight() const { return weight_; }
-  /// Of decoded weights in this profile: kExact in kF32, else kBf16 (kExact for weight-only schemes
-  /// of kNative).
+  /// How decoded weights round in this profile: kExact in kF32, else kBf16 (kExact for weight-only
+  /// schemes of kNative).
   [[nodiscard]] WeightRounding rounding() const;
   /// Rows [first, first + n), sharing the bytes.
   [[nodiscard]] Linear row_range(std::size_t first, std::size_t n) const;

@@ -109,7 +109,7 @@ std::optional<ActivationFormat> native_activations(const TensorSource& source,
   const NativeInput input = native_input(scheme);
   ActivationFormat format{.code = input.code};
   const bool is_static = activations == Activations::kStatic;
-  // Of a weight that nobody says anything about, this is all that can be meant.
+  // This is all that can be meant of a weight that nobody says anything about.
   if (!is_static && input.scales == Scales::kUnderGlobal &&
       !tensor.encoding.stored.has(Part::kInputScale))
     return std::nullopt;

@@ -31,7 +31,7 @@ using formats::StoredTensor;
 using formats::TensorSource;
 
 constexpr std::size_t kBandBytes = std::size_t{4} << 20;
-/// Of rows that are cut: what a processor's cache still holds when they are copied.
+/// The band of rows that are cut: what a processor's cache still holds when they are copied.
 constexpr std::size_t kCutBandBytes = std::size_t{1} << 20;
 
 /// body(i, scratch) for every band, on threads that may wait for the disk, each with so many bytes

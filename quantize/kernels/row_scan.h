@@ -11,17 +11,17 @@ namespace ingot::quantize {
 
 /// Largest magnitudes. The SIMD targets agree with the scalar twins.
 
-/// Of the finite values; 0 when there is none.
+/// The largest magnitude of the finite values; 0 when there is none.
 float finite_amax(const float* values, std::size_t n);
 
-/// Of the finite values of every group, row-major. The run starts at the first row and column of a
+/// The same for every group, row-major. The run starts at the first row and column of a
 /// group; groups at its end may be shorter.
 void group_amax(formats::MatrixView<const float> values, std::uint64_t block_rows,
                 std::uint64_t block_cols, std::span<float> out);
 
-/// Of what E4M3 codes other than NaN decode to. One product per piece of a row that lies in one
-/// group, since products grow with codes. False where such a product is not finite: then a smaller
-/// code might be the answer, and `largest` is not.
+/// The same of what E4M3 codes decode to, NaN apart. One product per piece of a row that lies in
+/// one group, since products grow with codes. False where such a product is not finite: then a
+/// smaller code might be the answer, and `largest` is not.
 bool e4m3_amax(const EncodedRows& in, float& largest);
 
 namespace scalar {

@@ -40,7 +40,7 @@ std::optional<RankName> parse_rank_name(std::string_view name) {
   return parsed;
 }
 
-// Of directories that a user gathered.
+// The ranks of directories that a user gathered.
 std::vector<std::string> gathered_ranks(const fs::path& directory) {
   std::vector<RankName> found;
   for (const std::string& name : rank_directories_in(directory))

@@ -20,7 +20,7 @@ struct SliceForm {
   formats::Shape original;  ///< before retiling or padding; empty: `whole`
   std::array<std::uint64_t, 2> repeat = {1, 1};
 
-  /// Of the tensor that the slices give when they are joined.
+  /// The shape of the tensor that the slices give when they are joined.
   [[nodiscard]] const formats::Shape& shape() const { return original.empty() ? whole : original; }
   bool operator==(const SliceForm&) const = default;
 };

@@ -218,7 +218,7 @@ TEST_F(StaticOutput, HasScaleOffsetBiasAndProductForAscend) {
       ASSERT_EQ(biases[row], -static_cast<std::int64_t>(offset) * sum) << module << " " << row;
     }
   });
-  // Of the same weights without static inputs: the scale of each row.
+  // The scale of each row of the same weights without static inputs.
   Conversion dynamic(source(), directory_ / "dynamic");
   dynamic.recipe.to = SchemeId::kInt8Channel;
   dynamic.recipe.choices.dialect = "modelslim";

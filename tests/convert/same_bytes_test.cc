@@ -33,7 +33,7 @@ class SameBytes : public ::testing::TestWithParam<Target> {
   }
   Conversion conversion(const std::string& to) { return conversion(synth_model(), to); }
 
-  // Of one thread and every default; made once per process.
+  // The output of one thread and every default; made once per process.
   const std::filesystem::path& plain_run() {
     static const TempDir directory;
     static std::map<std::string, std::filesystem::path> made;

@@ -45,7 +45,7 @@ TEST(DeepseekV4, PromisesTheTensorsOfTheRelease) {
     ASSERT_EQ(match->layer, tensor.layer) << tensor.name;
     count(tensor.name);
   });
-  // Of the released configuration: 41 layers with a compressor, 21 of them with an indexer; the
+  // The released configuration: 41 layers with a compressor, 21 of them with an indexer; the
   // first three route by a table.
   for (int layer = 0; layer < 43; ++layer) {
     const std::string stem = fmt::format("layers.{}.", layer);

@@ -181,7 +181,7 @@ inline double sqnr_db(const Matrix& values, const Matrix& decoded) {
   return 10 * std::log10(signal / noise);
 }
 
-/// Of unit variance, except kHeavy: Student's t with three degrees of freedom.
+/// Unit variance, except kHeavy: Student's t with three degrees of freedom.
 enum class Shape { kNormal, kHeavy, kBimodal };
 
 inline Matrix random_matrix(std::size_t rows, std::size_t cols, Shape shape, std::uint32_t seed,

@@ -293,7 +293,7 @@ TEST(FitBlocks, CastsAllExpertsOfALayerTogether) {
 }
 
 TEST(FitBlocks, CastsQueriesWithTheirKeys) {
-  // Of 8 heads x 64 and 4 KV heads x 64 TP 4 has 128 rows of queries, 64 of keys.
+  // TP 4 has 128 rows of queries and 64 of keys, out of 8 heads x 64 and 4 KV heads x 64.
   const ModelTensors model("qwen3_moe", {{"num_hidden_layers", 1},
                                          {"num_experts", 4},
                                          {"head_dim", 64},

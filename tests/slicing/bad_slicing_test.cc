@@ -131,7 +131,7 @@ TEST_F(BadSlicing, StagesThatAreNotEveryLayerOnce) {
                {"--pp 6 needs a layer for each stage, the model has 5"});
 }
 
-// Of a cut that has been made.
+// Faults in a cut that has been made.
 class BadSlices : public BadSlicing {
  protected:
   static constexpr Cut kCut = {.tp = 2, .ep = 4};

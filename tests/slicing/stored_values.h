@@ -22,7 +22,7 @@ struct Values {
   std::vector<float> numbers;
 
   [[nodiscard]] std::size_t cols() const { return shape.empty() ? 1 : shape.back(); }
-  /// Of one matrix of a stack.
+  /// The rows of one matrix of a stack.
   [[nodiscard]] std::size_t rows() const { return shape.size() < 2 ? 1 : shape[shape.size() - 2]; }
 };
 
@@ -71,7 +71,7 @@ class ScaleGrid {
     EXPECT_EQ(grid_cols_, (cols_ + block_[1] - 1) / block_[1]) << module;
   }
 
-  /// Of element `index` of all matrices.
+  /// The place of element `index` of all matrices.
   [[nodiscard]] std::size_t at(std::size_t index) const {
     const std::size_t row = index / cols_;
     const std::size_t in_grid = row / rows_ * grid_rows_ + row % rows_ / block_[0];

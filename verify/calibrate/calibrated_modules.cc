@@ -44,14 +44,14 @@ bool is_measured(formats::Role role) {
   }
 }
 
-// Of one matrix in a stack: `...mlp.experts.17.down_proj` of `...mlp.experts.down_proj`.
+// The module of one matrix in a stack: `...mlp.experts.17.down_proj` of `...mlp.experts.down_proj`.
 std::string expert_module(std::string_view stack, std::uint32_t expert) {
   const std::size_t dot = stack.rfind('.');
   INGOT_CHECK(dot != std::string_view::npos);
   return fmt::format("{}.{}{}", stack.substr(0, dot), expert, stack.substr(dot));
 }
 
-// Of several MTP layers the first alone is run.
+// Only the first of several MTP layers is run.
 bool is_run(const LogicalTensor& tensor, const inference::ModelSpec& spec) {
   return !tensor.layer || *tensor.layer <= spec.layers;
 }

@@ -11,7 +11,7 @@
 namespace ingot::verify {
 namespace {
 
-// Of a row, in cache while their sums are.
+// Columns of a row that are in cache while their sums are.
 constexpr std::size_t kColumnsAtOnce = 512;
 
 struct Extremes {

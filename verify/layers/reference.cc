@@ -130,7 +130,7 @@ class LayersBeside {
     for (const PromptSpan& span : spans_) {
       const RecordedPrompt& prompt = recorded_.prompts()[span.prompt];
       if (!prompt.logits && !prompt.logits_last) continue;
-      // Of the last token alone, or of all.
+      // The last token alone, or all.
       const std::size_t skipped = prompt.logits ? 0 : span.ids.size() - 1;
       const StoredTensor& tensor = prompt.logits ? *prompt.logits : *prompt.logits_last;
       const PromptSpan own{.prompt = span.prompt, .first = 0, .ids = span.ids.subspan(skipped)};

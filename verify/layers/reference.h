@@ -30,7 +30,7 @@ struct ReferenceReport {
   /// where the state before a layer was not, `isolated` continues the model's own. Nothing is known
   /// of routers and indexers.
   LayersReport layers;
-  /// Of prompts with recorded answers. A source's gap is that of the recorded logits for the first
+  /// For prompts with recorded answers. A source's gap is that of the recorded logits for the first
   /// token; after it, where none are recorded, the model's own.
   std::optional<GreedyReport> greedy;
 };

@@ -29,7 +29,7 @@ struct TokenDivergence {
   bool same_top = true;  ///< of equal logits the lower id counts
   double top5 = 1;       ///< overlap of the five largest (of all, where there are fewer)
   double max_error = 0;
-  /// Of the next token, where there is one.
+  /// The likelihood of the next token, where there is one.
   std::optional<double> source_nll, output_nll;
 };
 TokenDivergence compare_logits(std::span<const float> source, std::span<const float> output,

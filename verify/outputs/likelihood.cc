@@ -82,7 +82,7 @@ std::vector<std::int32_t> next_tokens(std::span<const PromptSpan> spans) {
   return next;
 }
 
-// Of every row of hidden states, which the last layer made.
+// The likelihood of every row of hidden states, which the last layer made.
 std::vector<double> nll_of_rows(LayerStream& stream, const Matrix& hidden,
                                 std::span<const std::int32_t> next, std::size_t threads) {
   std::vector<double> nll(hidden.rows(), 0.0);

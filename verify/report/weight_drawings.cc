@@ -133,7 +133,7 @@ struct SchemeErrors {
   Histogram bins{};
 };
 
-// Of what was rounded to a grid: by the output's scheme, in order of first appearance.
+// Errors of what was rounded to a grid: by the output's scheme, in order of first appearance.
 std::vector<SchemeErrors> errors_by_scheme(const WeightsReport& weights) {
   std::vector<SchemeErrors> all;
   for (const TensorWeights& tensor : weights.tensors) {

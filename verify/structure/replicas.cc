@@ -13,7 +13,7 @@ using formats::Checkpoint;
 
 namespace {
 
-// Of the whole, at a time and thread.
+// Bytes of the whole, at a time and thread.
 constexpr std::uint64_t kPieceBytes = std::uint64_t{4} << 20;
 
 std::optional<Error> read_through(const Checkpoint& output, std::uint32_t stored,

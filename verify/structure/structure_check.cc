@@ -51,7 +51,7 @@ std::vector<LoadedDirectory> loaded_directories(const fs::path& output) {
   return directories;
 }
 
-// Of a manifest that cannot be read, shard::check_directory tells.
+// shard::check_directory tells of a manifest that cannot be read.
 std::optional<Manifest> manifest_of(const fs::path& directory) {
   try {
     return formats::read_manifest(directory);
@@ -83,7 +83,7 @@ class StructureCheck {
   }
 
  private:
-  // Of one rank alone nearly everything would be missing: that is one fact.
+  // One rank alone would lack nearly everything: that is one fact.
   bool is_one_rank_of(const Checkpoint& model) {
     if (model.slicing() == nullptr || source_.model.slicing() != nullptr) return false;
     found_.error("structure.slice",

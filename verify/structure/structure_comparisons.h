@@ -29,7 +29,7 @@ class StructureFindings {
   /// `rule` must outlive the findings.
   void error(std::string_view rule, const Error& fact);
   void warning(std::string_view rule, const Error& fact);
-  /// Of a loader rule, or without a rule.
+  /// A finding of a loader rule, or without a rule.
   void add(formats::Finding finding);
 
   /// Errors first, otherwise in the order added; what was found twice, by one rule at one tensor in

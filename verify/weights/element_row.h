@@ -21,7 +21,7 @@ struct RowPiece {
   const float* source = nullptr;
   const float* output = nullptr;
   std::size_t n = 0;  ///< 1 to kRowPiece
-  /// Of every 16 columns: grid.slack / scale, and grid.limit x grid.step_factor x scale, which is
+  /// For every 16 columns: grid.slack / scale, and grid.limit x grid.step_factor x scale, which is
   /// how far a value between 1 and 2 scales may be from its source.
   const float* inverse = nullptr;
   const float* limit = nullptr;

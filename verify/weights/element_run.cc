@@ -15,7 +15,7 @@ namespace {
 
 using CompareRow = void (*)(const RowPiece&, const StepGrid&, RowSums&);
 
-/// Of so many rows one is in the histogram.
+/// One row of so many is in the histogram.
 constexpr std::uint64_t kHistogramRows = 64;
 
 /// The scales of a piece of every row, looked up anew where rows leave their group.

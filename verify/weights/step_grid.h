@@ -19,7 +19,7 @@ struct StepGrid {
   float slack = 1;
 };
 
-/// Of every scheme but kRaw.
+/// The grid of every scheme but kRaw.
 const StepGrid& step_grid(formats::SchemeId scheme);
 
 }  // namespace ingot::verify

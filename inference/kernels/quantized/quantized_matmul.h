@@ -40,7 +40,7 @@ struct QuantizedRows {
 /// e4m3(x / input_scale). A group that holds a NaN or an infinity gets a NaN scale.
 QuantizedRows quantize_activations(MatrixView<const float> x, const ActivationFormat& format);
 
-/// Of statically quantized INT8 (Ascend): y[n] = (sum + quant_bias[n]) * deq_scale[n].
+/// Statically quantized INT8 (Ascend): y[n] = (sum + quant_bias[n]) * deq_scale[n].
 struct StaticInt8 {
   const std::int32_t* quant_bias = nullptr;  ///< null: none
   const float* deq_scale = nullptr;          ///< null: activation scale x weight scale

@@ -45,7 +45,7 @@ Matrix Mixture::run_expert(const StepContext& context, std::uint32_t expert,
 
 Matrix Mixture::own_experts(const StepContext& context, const Matrix& x,
                             const Routing& routing) const {
-  // Of each expert the tokens that chose it, ascending, and where their weight stands.
+  // For each expert, the tokens that chose it, ascending, and where their weight stands.
   std::vector<std::vector<std::size_t>> chosen_by(mine_.count);
   for (std::size_t i = 0; i < routing.experts.size(); ++i) {
     const std::size_t expert = routing.experts[i];

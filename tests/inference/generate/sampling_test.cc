@@ -65,7 +65,7 @@ TEST(Sampling, TopPKeepsTheFewestThatReachIt) {
 
 TEST(Sampling, TopPCountsWhatTopKLeft) {
   const std::array logits = {std::log(0.4F), std::log(0.3F), std::log(0.3F)};
-  // Of the two that top-k keeps at least 0.5 / 0.7 is reached with both.
+  // Top-k keeps two, and at least 0.5 / 0.7 is reached with both.
   const auto counts = counts_of(std::array{std::log(0.4F), std::log(0.35F), std::log(0.25F)},
                                 {.top_k = 2, .top_p = 0.5F}, 2000);
   EXPECT_EQ(counts[0], 2000U) << "0.4 of 0.75 is more than half";

@@ -12,7 +12,7 @@ namespace {
 
 using inference::AttentionForm;
 
-/// Of the two prompts that are longer than index_topk.
+/// The two prompts that are longer than index_topk.
 class ChunkedPrompt : public ::testing::TestWithParam<std::size_t> {
  protected:
   ChunkedPrompt()

@@ -111,7 +111,7 @@ TEST(WeightStore, ReadsRowsOfAPartOnly) {
       store.linear("model.embed_tokens.weight", 2048, 256, {.first = 100, .count = 3}, all(256));
   EXPECT_EQ(part.n_bytes(), 3U * 256 * 2);
   EXPECT_EQ(store.bytes_read(), 3U * 256 * 2);
-  // Of columns the rows are read from the first to the last byte.
+  // Rows cut by columns are read from the first to the last byte.
   const Linear columns = store.linear("model.embed_tokens.weight", 2048, 256,
                                       {.first = 0, .count = 2}, {.first = 64, .count = 32});
   EXPECT_EQ(columns.n_bytes(), 2U * 32 * 2);

@@ -15,7 +15,7 @@ void choose_experts(LayerChoices& choices, const Ids& experts) {
 TEST(LayerChoices, CountTheExpertsThatBothTook) {
   LayerChoices source(2, 2), output(2, 4);
   choose_experts(source, {1, 4, 7, 0, 1, 2});
-  // Of the first two rows of four.
+  // The first two rows of four.
   choose_experts(output, {1, 5, 7, 3, 4, 5, 1, 4, 7, 0, 1, 2});
   EXPECT_DOUBLE_EQ(source.router_overlap(output).value(), (2.0 / 3 + 0) / 2);
 }

@@ -52,7 +52,7 @@ fs::path example_with_zeros(const fs::path& directory) {
   return directory;
 }
 
-// Of the bytes that are there now.
+// The hash of the bytes that are there now.
 Hash128 hash_of(const EditedTensor& tensor) {
   TensorHasher hasher;
   hasher.update(std::as_bytes(std::span(tensor.bytes)));
