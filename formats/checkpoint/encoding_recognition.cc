@@ -291,8 +291,12 @@ class Recogniser {
         of_all = of_all | scheme.scales;
         // F32 of a shape that MX has too is no MX.
         if (fits && !is_own_dtype) of_fitting = of_fitting | scheme.scales;
-        if (is_own_dtype && scale.dtype == scheme.scale_dtype) is_surely_own = true;
-        if (is_dtype) add_needed(needed, scheme, decoded_shape(i, scheme));
+        // Under a block's name, bytes beside FP8 are exponents only if their shape says so too.
+        const bool is_plain_byte = scale.dtype == DType::kU8 && weight.dtype == DType::kF8E4M3 &&
+                                   found_[i].reach == ScaleReach::kBlock;
+        if (!is_dtype || is_plain_byte) continue;
+        is_surely_own = is_surely_own || is_own_dtype;
+        add_needed(needed, scheme, decoded_shape(i, scheme));
       }
     }
     if (needed.empty() || (!of_fitting.empty() && !is_surely_own)) {

@@ -302,6 +302,15 @@ TEST(HostileScale, OnAVector) {
 }
 
 // The bytes would make a well-formed INT8 weight, and garbage.
+TEST(HostileScale, BytesOfAWrongShapeAreExponents) {
+  TinyCheckpoint tiny = tiny_fp8();
+  remove_tensor(tiny, kScale);
+  tiny.files["model.safetensors"].push_back({std::string(kUpStem) + ".weight_scale", "U8", {1, 1}});
+  refuse(tiny, ErrorCode::kShapeMismatch, {"weight_scale", "[12, 1]", "mxfp8"});
+  tensor_of(tiny, kUp).dtype = "I8";
+  refuse(tiny, ErrorCode::kShapeMismatch, {"weight_scale", "[12, 1]", "mxfp4"});
+}
+
 TEST(HostileWeight, PackedFourBitIsNeverInt8) {
   for (const char* suffix : {".scale", ".weight_scale", ".weight_scale_inv"}) {
     TinyCheckpoint tiny = tiny_fp8();
