@@ -6,9 +6,11 @@
 #include "convert/output/staged_files.h"
 #include "convert/output/tensor_records.h"
 #include "convert/output/version.h"
+#include "convert/plan/passes.h"
 #include "formats/base/fd.h"
 #include "formats/base/parallel.h"
 #include "formats/config/native_config.h"
+#include "formats/container/checkpoint_index.h"
 #include "formats/records/manifest.h"
 
 namespace ingot::convert {
@@ -63,6 +65,10 @@ Manifest base_manifest(const Plan& plan, const Checkpoint& source, const Staging
   manifest.unverified = options.unverified;
   manifest.recipe["shards"] = identity.at("shards");
   if (identity.contains("slicing")) manifest.recipe["slicing"] = identity.at("slicing");
+  if (plan.is_sliced() && !plan.has_rank_directories()) {
+    manifest.index = formats::checkpoint_index_text({.frame = index_frame(plan, source)}, 0);
+    if (manifest.index == formats::checkpoint_index_text({}, 0)) manifest.index.clear();
+  }
   return manifest;
 }
 

@@ -153,6 +153,7 @@ std::string manifest_text(const Manifest& manifest) {
   json["side_files"] = files_json(manifest.side_files);
   if (manifest.slicing) json["slicing"] = slicing_record_json(*manifest.slicing);
   if (!manifest.unverified.empty()) json["unverified"] = manifest.unverified;
+  if (!manifest.index.empty()) json["index"] = manifest.index;
   return json_text(json);
 }
 
@@ -191,6 +192,7 @@ Manifest parse_manifest(std::string_view text, std::string_view where) {
   if (const Json* slicing = fields.find("slicing"))
     manifest.slicing = parse_slicing_record(*slicing, where);
   manifest.unverified = fields.text("unverified", "");
+  manifest.index = fields.text("index", "");
   fields.expect_no_more();
   return manifest;
 }

@@ -48,6 +48,9 @@ struct Manifest {
   std::optional<SlicingRecord> slicing = {};
   /// The verification that was asked for and then left out (--no-verify), in words; empty: none.
   std::string unverified = {};
+  /// Layout `deepseek-mp`, which has no index: the source's without its tensors, so that merged
+  /// shards have an index of the same form; empty where that is the default.
+  std::string index = {};
 };
 
 std::string manifest_text(const Manifest& manifest);

@@ -10,6 +10,7 @@
 #include "formats/base/fd.h"
 #include "formats/base/parallel.h"
 #include "formats/checkpoint/checkpoint_listing.h"
+#include "formats/container/checkpoint_index.h"
 #include "formats/records/native_names.h"
 #include "shard/cut/topology.h"
 #include "shard/join/slice_files.h"
@@ -270,6 +271,11 @@ formats::AssembledModel join_native_shards(const fs::path& directory, const Mani
   model.side_files = std::move(beside.files);
   model.remarks = formats::left_out_remarks(beside.left_out);
   model.stored = std::move(joined.stored);
+  if (manifest != nullptr && !manifest->index.empty()) {
+    model.index_frame = formats::parse_checkpoint_index(
+                            manifest->index, (directory / formats::kManifestName).string())
+                            .frame;
+  }
   model.bytes = std::make_unique<JoinedBytes>(std::move(joined.slices), compare_replicas);
   return model;
 }
