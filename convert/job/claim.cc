@@ -87,6 +87,29 @@ void make_folders(const fs::path& path) {
   if (failure) throw system_error(failure.value(), "create the folder", path.string());
 }
 
+// True when it was not there.
+bool make_folder(const fs::path& path) {
+  std::error_code failure;
+  const bool is_new = fs::create_directory(path, failure);
+  if (failure) throw system_error(failure.value(), "create the folder", path.string());
+  return is_new;
+}
+
+// The lock under which runs make the output's folder and claim it, one after the other: so who
+// makes the folder has its claim, and removes it. Without the lock, where a file system has none or
+// something else holds it, an empty folder may stay.
+Fd lock_parent(const fs::path& parent) {
+  Fd folder;
+  try {
+    folder = Fd::open_directory(parent);
+    for (int i = 0; i < kAttempts && folder.try_lock() == LockState::kHeldElsewhere; ++i)
+      std::this_thread::sleep_for(kPause);
+  } catch (const Error&) {
+    // A folder that may not be read can still be written to.
+  }
+  return folder;
+}
+
 bool is_file(const Fd& file, const fs::path& path) {
   const auto found = stamp_of(path);
   return found && found->is_same_file(file.stamp());
@@ -95,7 +118,7 @@ bool is_file(const Fd& file, const fs::path& path) {
 }  // namespace
 
 Claim Claim::take(const OutputPaths& paths, const RunName& run) {
-  Claim claim(paths, !fs::exists(paths.output));
+  Claim claim(paths);
   for (int i = 0; i < kAttempts; ++i) {
     if (claim.try_take(run)) return claim;
   }
@@ -107,16 +130,21 @@ Claim Claim::take(const OutputPaths& paths, const RunName& run) {
 bool Claim::try_take(const RunName& run) {
   Fd file;
   bool is_new = false;
+  LockState state{};
   try {
-    make_folders(paths_.partial);
+    const fs::path parent = fs::absolute(paths_.output / ".").parent_path().parent_path();
+    if (!fs::exists(parent)) make_folders(parent);
+    const Fd lock = lock_parent(parent);
+    if (make_folder(paths_.output)) made_output_ = true;
+    make_folder(paths_.partial);
     file = Fd::create_new(paths_.claim, O_RDWR);
     is_new = file.valid();
     if (!is_new) file = Fd::open_for_writing(paths_.claim, O_RDWR);
+    state = file.try_lock();
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kNotFound) return false;
     throw;
   }
-  const LockState state = file.try_lock();
   if (state == LockState::kHeldElsewhere) {
     const std::optional<RunName> other = read_claim_soon(paths_.claim);
     if (!is_file(file, paths_.claim)) return false;

@@ -42,8 +42,7 @@ class Claim {
   [[nodiscard]] bool is_locked() const { return is_locked_; }
 
  private:
-  Claim(OutputPaths paths, bool made_output)
-      : paths_(std::move(paths)), made_output_(made_output) {}
+  explicit Claim(OutputPaths paths) : paths_(std::move(paths)) {}
   bool try_take(const RunName& run);
 
   OutputPaths paths_;
