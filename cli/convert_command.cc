@@ -159,14 +159,13 @@ int run_convert(const Words& words) {
                              .threads = threads},
                     .compare_replicas = !words.job.dry_run});
   open_scales_from(words, threads, recipe.choices);
-  const convert::PlannedConversion planned =
-      convert::plan_conversion(source, std::move(recipe), shard_options);
+  const convert::Plan plan = convert::plan_conversion(source, std::move(recipe), shard_options);
   if (!words.explain.empty()) {
-    std::cout << explain_text(planned.plan, source, planned.recipe, words.explain);
+    std::cout << explain_text(plan, words.explain);
     return kExitDone;
   }
   words.verify.require_possible(source);
-  return run_job(words.job, "converting", source, planned.recipe, shard_options, planned.plan,
+  return run_job(words.job, "converting", plan,
                  {.stamps = std::move(stamps),
                   .inspect = inspection_of(words.verify, words.input, words.family, words.job),
                   .gate = words.verify.text(),

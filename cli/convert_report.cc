@@ -47,7 +47,7 @@ using Changes = std::map<std::tuple<Action, std::string, std::string>, Change>;
 Changes changes_of(const DryRun& run) {
   Changes changes;
   for (const PlannedTensor& planned : run.plan.tensors) {
-    const auto from = run.source.tensors()[planned.tensor].encoding.scheme;
+    const auto from = run.plan.tensor_of(planned).encoding.scheme;
     Change& change = changes[{planned.action, std::string(formats::scheme_facts(from).name),
                               std::string(formats::scheme_facts(planned.to).name)}];
     ++change.n_tensors;
@@ -60,7 +60,7 @@ Changes changes_of(const DryRun& run) {
 std::vector<std::string> demoted_tensors(const DryRun& run) {
   std::vector<std::string> names;
   for (const PlannedTensor& planned : run.plan.tensors) {
-    if (planned.is_demoted) names.push_back(run.source.tensors()[planned.tensor].name);
+    if (planned.is_demoted) names.push_back(run.plan.tensor_of(planned).name);
   }
   std::sort(names.begin(), names.end());
   return names;
@@ -91,9 +91,9 @@ std::string dry_run_text(const DryRun& run, bool is_whole) {
   const auto line = [&](std::string_view label, std::string text) {
     section.blocks.push_back(verify::Paragraph{fmt::format("{:<13}{}", label, text)});
   };
-  line("plan for",
-       fmt::format("{} ({}, {} dialect) into dialect {}", run.source.directory().string(),
-                   run.source.family().name, run.source.dialect().name, plan.target.dialect->name));
+  line("plan for", fmt::format("{} ({}, {} dialect) into dialect {}",
+                               run.plan.source.directory().string(), run.plan.source.family().name,
+                               run.plan.source.dialect().name, plan.target.dialect->name));
   verify::Table actions{
       .columns = {"action", "from", "to", number("tensors"), number("bytes out")}};
   for (const auto& [key, change] : changes_of(run)) {
@@ -105,8 +105,7 @@ std::string dry_run_text(const DryRun& run, bool is_whole) {
   line("output",
        fmt::format("{} bytes in {} weights file(s) ({}), exact", count_text(plan.sizes.bytes_out),
                    plan.n_members, bytes_text(plan.sizes.bytes_out)));
-  for (verify::Block& block : slicing_blocks(plan, run.source))
-    section.blocks.push_back(std::move(block));
+  for (verify::Block& block : slicing_blocks(plan)) section.blocks.push_back(std::move(block));
   line("reads", fmt::format("{} bytes ({})", count_text(plan.sizes.bytes_in),
                             bytes_text(plan.sizes.bytes_in)));
   if (plan.counts.demoted > 0) {
@@ -150,10 +149,10 @@ Json dry_run_json(const DryRun& run) {
                {"command", "convert"},
                {"dry_run", true},
                {"version", std::string(convert::kVersion)}};
-  json["family"] = std::string(run.source.family().name);
-  json["dialect"] = std::string(run.source.dialect().name);
+  json["family"] = std::string(run.plan.source.family().name);
+  json["dialect"] = std::string(run.plan.source.dialect().name);
   json["output_dialect"] = std::string(run.plan.target.dialect->name);
-  json["recipe"] = run.recipe.to_json();
+  json["recipe"] = run.plan.recipe.to_json();
   json["actions"] = Json::array();
   for (const auto& [key, change] : changes_of(run)) {
     const auto& [action, from, to] = key;
@@ -276,16 +275,15 @@ Json report_json(const Plan& plan, const ExecuteReport& report) {
   return json;
 }
 
-std::string explain_text(const Plan& plan, const formats::Checkpoint& source,
-                         const convert::Recipe& recipe, std::string_view name) {
+std::string explain_text(const Plan& plan, std::string_view name) {
   for (const PlannedTensor& planned : plan.tensors) {
-    const formats::LogicalTensor& tensor = source.tensors()[planned.tensor];
+    const formats::LogicalTensor& tensor = plan.tensor_of(planned);
     if (tensor.name != name) continue;
     std::string text =
         fmt::format("{}\n  role    {}\n  shape   {}\n", printable(tensor.name),
                     formats::role_name(tensor.rule ? tensor.rule->role : formats::Role::kOther),
                     formats::shape_text(tensor.shape));
-    const convert::Decision decision = recipe.decide(tensor);
+    const convert::Decision decision = plan.recipe.decide(tensor);
     text += fmt::format("  rule    {}\n", decision.rule != nullptr
                                               ? printable(rule_text(*decision.rule))
                                               : "none: untouched means untouched");
@@ -293,22 +291,21 @@ std::string explain_text(const Plan& plan, const formats::Checkpoint& source,
                         formats::scheme_facts(tensor.encoding.scheme).name,
                         formats::scheme_facts(planned.to).name);
     tensor.encoding.stored.for_each([&](formats::Part, std::uint32_t index) {
-      const formats::StoredTensor& stored = source.stored()[index];
+      const formats::StoredTensor& stored = plan.source.stored()[index];
       text += fmt::format("  from    {} {} {} at byte {} of {}\n", printable(stored.name),
                           formats::dtype_name(stored.dtype), formats::shape_text(stored.shape),
-                          stored.offset, printable(source.files()[stored.file].name));
+                          stored.offset, printable(plan.source.files()[stored.file].name));
     });
     for (std::size_t p = 0; p < planned.n_parts; ++p) {
       const convert::PlannedPart& part = planned.parts[p];
-      for (const convert::PlannedSlice& slice : slices_of(plan, source, planned, p)) {
+      for (const convert::PlannedSlice& slice : slices_of(plan, planned, p)) {
         const std::uint32_t ep_rank = plan.places[slice.place].ep_rank;
-        const formats::Shape shape = plan.is_sliced()
-                                         ? plan.deal(source, planned, p, ep_rank).slice_shape()
-                                         : plan.part_shape(source, planned, p);
+        const formats::Shape shape = plan.is_sliced() ? plan.deal(planned, p, ep_rank).slice_shape()
+                                                      : plan.part_shape(planned, p);
         text += fmt::format("  into    {} {} {} at byte {} of {}\n",
-                            printable(plan.part_name(source, planned, p)),
-                            formats::dtype_name(part.dtype), formats::shape_text(shape),
-                            slice.offset, printable(plan.member_path(slice.member)));
+                            printable(plan.part_name(planned, p)), formats::dtype_name(part.dtype),
+                            formats::shape_text(shape), slice.offset,
+                            printable(plan.member_path(slice.member)));
       }
     }
     return text;

@@ -13,8 +13,6 @@ namespace ingot::cli {
 /// What a dry run shows: everything is decided from headers.
 struct DryRun {
   const convert::Plan& plan;
-  const formats::Checkpoint& source;
-  const convert::Recipe& recipe;
   const convert::Preflight& checked;
   bool is_assumed = false;  ///< the free disk, by --assume-disk
 };
@@ -26,14 +24,13 @@ formats::Json dry_run_json(const DryRun& dry_run);
 /// What has to be known before the work: a few lines, unless it `is_whole`.
 std::string remarks_text(const convert::Plan& plan, bool is_whole);
 
-/// The report at the end of a conversion: as verify::report_text, a screen, or `n_worst` tensors and
-/// every other line.
+/// The report at the end of a conversion: as verify::report_text, a screen, or `n_worst` tensors
+/// and every other line.
 std::string report_text(const convert::Plan& plan, const convert::ExecuteReport& report,
                         std::optional<std::size_t> n_worst);
 formats::Json report_json(const convert::Plan& plan, const convert::ExecuteReport& report);
 
 /// The rule that fires for one tensor, and what becomes of it.
-std::string explain_text(const convert::Plan& plan, const formats::Checkpoint& source,
-                         const convert::Recipe& recipe, std::string_view tensor);
+std::string explain_text(const convert::Plan& plan, std::string_view tensor);
 
 }  // namespace ingot::cli

@@ -22,9 +22,6 @@
 
 namespace ingot::cli {
 
-using convert::Recipe;
-using formats::Checkpoint;
-
 namespace {
 
 constexpr std::size_t kJsonWorst = 20;
@@ -63,15 +60,12 @@ convert::ExecuteOptions execution(const JobWords& words, JobExtras extras) {
 }
 
 // What a run refuses although the plan stands: the disk, or the job that it would continue.
-std::optional<Error> refusal_of_start(const JobWords& words, const Checkpoint& source,
-                                      const Recipe& recipe, const convert::PlanOptions& options,
-                                      const convert::Plan& plan,
+std::optional<Error> refusal_of_start(const JobWords& words, const convert::Plan& plan,
                                       const convert::Preflight& checked) {
   try {
     convert::require_space(plan, checked, words.output);
     if (checked.is_finished || checked.earlier) {
-      convert::require_resumable(plan, source, recipe, options, words.output, checked,
-                                 {.n = words.n_threads()});
+      convert::require_resumable(plan, words.output, checked, {.n = words.n_threads()});
     }
   } catch (const Error& error) {
     return error;
@@ -79,19 +73,13 @@ std::optional<Error> refusal_of_start(const JobWords& words, const Checkpoint& s
   return std::nullopt;
 }
 
-int run_dry(const JobWords& words, const Checkpoint& source, const Recipe& recipe,
-            const convert::PlanOptions& options, const convert::Plan& plan,
+int run_dry(const JobWords& words, const convert::Plan& plan,
             const convert::ExecuteOptions& execute) {
-  convert::Preflight checked = convert::preflight(plan, source, recipe, words.output, execute);
+  convert::Preflight checked = convert::preflight(plan, words.output, execute);
   if (!words.assume_disk.empty())
     checked.disk.free_bytes = parse_size(words.assume_disk, "--assume-disk");
-  const std::optional<Error> refusal =
-      refusal_of_start(words, source, recipe, options, plan, checked);
-  const DryRun dry_run{.plan = plan,
-                       .source = source,
-                       .recipe = recipe,
-                       .checked = checked,
-                       .is_assumed = !words.assume_disk.empty()};
+  const std::optional<Error> refusal = refusal_of_start(words, plan, checked);
+  const DryRun dry_run{.plan = plan, .checked = checked, .is_assumed = !words.assume_disk.empty()};
   if (words.json) {
     formats::Json document = dry_run_json(dry_run);
     document["refused"] = refusal.has_value();
@@ -151,11 +139,10 @@ void declare_job(FlagTable& table, JobWords& words) {
                                  {"--json", &words.json, kJsonHelp}});
 }
 
-int run_job(const JobWords& words, std::string_view verb, const Checkpoint& source,
-            const Recipe& recipe, const convert::PlanOptions& options, const convert::Plan& plan,
+int run_job(const JobWords& words, std::string_view verb, const convert::Plan& plan,
             JobExtras extras) {
   convert::ExecuteOptions execute = execution(words, std::move(extras));
-  if (words.dry_run) return run_dry(words, source, recipe, options, plan, execute);
+  if (words.dry_run) return run_dry(words, plan, execute);
 
   const std::shared_ptr<spdlog::logger> log = open_log(words.log_file);
   Progress progress(words.progress, std::string(verb));
@@ -166,8 +153,7 @@ int run_job(const JobWords& words, std::string_view verb, const Checkpoint& sour
   execute.log = [&](const std::string& line) {
     if (log) log->info(line);
   };
-  const convert::ExecuteReport report =
-      convert::execute(plan, source, recipe, options, words.output, execute);
+  const convert::ExecuteReport report = convert::execute(plan, words.output, execute);
   progress.finish();
   if (report.refused && (report.already_done || report.only_published)) {
     std::cerr << "the output was finished before, and stays as it is\n";

@@ -42,8 +42,7 @@ struct JobExtras {
 /// Executes a plan, or prints it when that was asked for; returns the exit code. What a run would
 /// refuse by headers and options is refused in both, a plan that does not fit the disk after it was
 /// printed.
-int run_job(const JobWords& words, std::string_view verb, const formats::Checkpoint& source,
-            const convert::Recipe& recipe, const convert::PlanOptions& options,
-            const convert::Plan& plan, JobExtras extras);
+int run_job(const JobWords& words, std::string_view verb, const convert::Plan& plan,
+            JobExtras extras);
 
 }  // namespace ingot::cli

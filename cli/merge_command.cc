@@ -38,9 +38,8 @@ int run_merge(const Words& words) {
   convert::PlanOptions options;
   if (!words.max_shard_size.empty())
     options.shards.max_shard_bytes = parse_size(words.max_shard_size, "--max-shard-size");
-  const convert::PlannedConversion planned = convert::plan_conversion(source, {}, options);
-  return run_job(words.job, "merging", source, planned.recipe, options, planned.plan,
-                 {.stamps = std::move(stamps)});
+  const convert::Plan plan = convert::plan_conversion(source, {}, options);
+  return run_job(words.job, "merging", plan, {.stamps = std::move(stamps)});
 }
 
 }  // namespace

@@ -39,11 +39,11 @@ std::string layers_text(const Plan& plan, std::uint32_t stage, bool has_mtp) {
                      has_mtp && stage + 2 == first.size() ? " and MTP" : "");
 }
 
-bool writes_mtp(const Plan& plan, const formats::TensorSource& source) {
+bool writes_mtp(const Plan& plan) {
   return std::any_of(plan.tensors.begin(), plan.tensors.end(), [&](const auto& planned) {
-    const formats::LogicalTensor& tensor = source.tensors()[planned.tensor];
+    const formats::LogicalTensor& tensor = plan.tensor_of(planned);
     return planned.action != convert::Action::kDrop && tensor.layer &&
-           *tensor.layer >= source.config().num_hidden_layers;
+           *tensor.layer >= plan.source.config().num_hidden_layers;
   });
 }
 
@@ -84,7 +84,7 @@ std::vector<std::string> fit_notes(const Plan& plan) {
   return notes;
 }
 
-std::vector<verify::Block> slicing_blocks(const Plan& plan, const formats::TensorSource& source) {
+std::vector<verify::Block> slicing_blocks(const Plan& plan) {
   using verify::number;
   if (!plan.is_sliced()) return {};
   const shard::Topology& topology = plan.slicing->topology;
@@ -92,7 +92,7 @@ std::vector<verify::Block> slicing_blocks(const Plan& plan, const formats::Tenso
                                   number("ep_rank"), number("etp_rank"), number("files"),
                                   number("bytes")}};
   const std::vector<RankRow> rows = rank_rows(plan);
-  const bool has_mtp = writes_mtp(plan, source);
+  const bool has_mtp = writes_mtp(plan);
   for (const RankRow& row : rows) {
     const shard::RankPosition& at = row.position;
     table.rows.push_back({std::to_string(at.rank), std::to_string(at.stage),
@@ -105,13 +105,14 @@ std::vector<verify::Block> slicing_blocks(const Plan& plan, const formats::Tenso
   std::vector<verify::Block> blocks = {
       verify::Paragraph{
           fmt::format("layout       {}: {} rank(s) = {} stage(s) x lcm(tp {}, ep {} x etp {})",
-                      plan.layout->name, topology.n_ranks(), topology.pp, topology.tp, topology.ep,
-                      topology.etp)},
+                      plan.options.layout->name, topology.n_ranks(), topology.pp, topology.tp,
+                      topology.ep, topology.etp)},
       std::move(table),
-      verify::Paragraph{fmt::format(
-          "a rank       loads {} to {} of weights; files of several ranks are {}",
-          bytes_text(least->n_bytes), bytes_text(most->n_bytes),
-          plan.links || !plan.has_rank_directories() ? "written once and linked" : "copied")}};
+      verify::Paragraph{
+          fmt::format("a rank       loads {} to {} of weights; files of several ranks are {}",
+                      bytes_text(least->n_bytes), bytes_text(most->n_bytes),
+                      plan.options.links || !plan.has_rank_directories() ? "written once and linked"
+                                                                         : "copied")}};
   blocks.push_back(verify::remarks_of("note", fit_notes(plan)));
   return blocks;
 }
@@ -119,7 +120,7 @@ std::vector<verify::Block> slicing_blocks(const Plan& plan, const formats::Tenso
 Json slicing_report_json(const Plan& plan) {
   if (!plan.is_sliced()) return nullptr;
   const shard::Topology& topology = plan.slicing->topology;
-  Json json = {{"layout", std::string(plan.layout->name)},
+  Json json = {{"layout", std::string(plan.options.layout->name)},
                {"tp", topology.tp},
                {"ep", topology.ep},
                {"etp", topology.etp},

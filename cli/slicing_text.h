@@ -9,8 +9,7 @@ namespace ingot::cli {
 
 /// What the dry run says of a sliced plan: the table of ranks with the bytes that each loads, the
 /// experts, and what --tp-fit changes. Empty for an unsliced one.
-std::vector<verify::Block> slicing_blocks(const convert::Plan& plan,
-                                          const formats::TensorSource& source);
+std::vector<verify::Block> slicing_blocks(const convert::Plan& plan);
 formats::Json slicing_report_json(const convert::Plan& plan);
 
 /// What has to be known of a plan that --tp-fit changed; one line per fact.

@@ -27,65 +27,62 @@ Json remembered_quantization(const Checkpoint& source) {
   return manifest ? manifest->source_quantization : Json();
 }
 
-PlannedConversion plan_conversion(const Checkpoint& source, Recipe recipe,
-                                  const PlanOptions& options) {
+Plan plan_conversion(const Checkpoint& source, Recipe recipe, const PlanOptions& options) {
   // Read: the caller has opened the source, headers and JSON alone. The last file that a plan
   // depends on is its manifest; whatever comes later depends on nothing that could change.
-  const formats::Dialect& dialect = target_dialect(recipe, source.dialect());
-  add_default_rules(recipe, source.family(), source.config(), dialect);
-  Plan plan = make_plan({.source = source,
-                         .recipe = recipe,
-                         .dialect = dialect,
-                         .options = options,
-                         .source_quantization = remembered_quantization(source)});
-  return {.recipe = std::move(recipe), .plan = std::move(plan)};
+  add_default_rules(recipe, source.family(), source.config(),
+                    target_dialect(recipe, source.dialect()));
+  return make_plan(source, std::move(recipe), options, remembered_quantization(source));
 }
 
-Plan make_plan(const PlanInputs& inputs) {
-  shard::require_all_ranks(inputs.source);
-  inputs.recipe.check_all_matched(inputs.source.tensors());
-  Plan plan;
-  plan.warnings = inputs.source.remarks();
-  plan.source_quantization = inputs.source_quantization;
+Plan make_plan(const Checkpoint& source, Recipe recipe, const PlanOptions& options,
+               Json source_quantization) {
+  shard::require_all_ranks(source);
+  recipe.check_all_matched(source.tensors());
+  const formats::Dialect& dialect = target_dialect(recipe, source.dialect());
+  Plan plan{.source = source,
+            .recipe = std::move(recipe),
+            .options = options,
+            .source_quantization = std::move(source_quantization),
+            .target = {.dialect = &dialect}};
+  plan.warnings = source.remarks();
   // Decide: scheme and spelling of every tensor, for the shapes of all else follow from them. An
   // option is idle only when every decision has gone without it.
-  decide(inputs, plan);
-  refuse_idle_options(inputs, plan);
+  decide(plan);
+  refuse_idle_options(plan);
   // Cut: before there are parts, since --tp-fit may change what a tensor becomes.
-  slice_tensors(inputs, plan);
+  slice_tensors(plan);
   // Place: sizes, then files, then offsets; only then is it known in which order the files fill.
-  plan_parts(inputs, plan);
-  assign_files(inputs, plan);
-  lay_out_files(inputs, plan);
+  plan_parts(plan);
+  assign_files(plan);
+  lay_out_files(plan);
   order_for_execution(plan);
-  measure_plan(inputs, plan);
+  measure_plan(plan);
   // The JSON describes what is placed, so it comes last.
-  derive_json(inputs, plan);
-  for (std::string& warning : side_file_warnings(inputs.source))
+  derive_json(plan);
+  for (std::string& warning : side_file_warnings(source))
     plan.warnings.push_back(std::move(warning));
   return plan;
 }
 
 namespace {
 
-ExecuteReport execute_claimed(const Plan& plan, const Checkpoint& source, const Recipe& recipe,
-                              const PlanOptions& plan_options, const std::filesystem::path& output,
+ExecuteReport execute_claimed(const Plan& plan, const std::filesystem::path& output,
                               const ExecuteOptions& options) {
   const OutputPaths paths(output);
   // Check: what can be refused is refused before the first byte, by the same code as in a dry run.
   // The claim comes before whatever looks into the output, so that nobody else changes it.
-  require_place(source, output, options);
+  require_place(plan.source, output, options);
   // Nobody else is kept from reading an output that is finished, unless a run that was killed
   // between its last two steps left an empty folder, which goes with the claim.
   const bool is_read_only = options.resume && output_state(output) == OutputState::kFinished &&
                             !std::filesystem::exists(paths.partial);
   std::optional<Claim> claim;
   if (!is_read_only) claim.emplace(Claim::take(paths, options.run));
-  Preflight checked = preflight(plan, source, recipe, output, options);
+  Preflight checked = preflight(plan, output, options);
   require_space(plan, checked, output);
-  const Json identity =
-      require_resumable(plan, source, recipe, plan_options, output, checked,
-                        {.n = options.threads, .check_stop = [&] { options.check_stop(); }});
+  const Json identity = require_resumable(
+      plan, output, checked, {.n = options.threads, .check_stop = [&] { options.check_stop(); }});
   if (checked.is_finished) {
     if (claim) clear_partial(paths);
     ExecuteReport report;
@@ -97,14 +94,9 @@ ExecuteReport execute_claimed(const Plan& plan, const Checkpoint& source, const 
   if (!checked.earlier) clear_partial(paths);
   if (options.accepted) options.accepted();
 
-  Execution execution({.plan = plan,
-                       .source = source,
-                       .recipe = recipe,
-                       .claim = *claim,
-                       .paths = paths,
-                       .options = options,
-                       .identity = identity},
-                      std::move(checked));
+  Execution execution(
+      {.plan = plan, .claim = *claim, .paths = paths, .options = options, .identity = identity},
+      std::move(checked));
   if (execution.is_complete()) return execution.publish_again();
   // Execute: the weights, and then what has their hashes.
   execution.begin();
@@ -118,10 +110,9 @@ ExecuteReport execute_claimed(const Plan& plan, const Checkpoint& source, const 
 
 }  // namespace
 
-ExecuteReport execute(const Plan& plan, const Checkpoint& source, const Recipe& recipe,
-                      const PlanOptions& plan_options, const std::filesystem::path& output,
+ExecuteReport execute(const Plan& plan, const std::filesystem::path& output,
                       const ExecuteOptions& options) {
-  ExecuteReport report = execute_claimed(plan, source, recipe, plan_options, output, options);
+  ExecuteReport report = execute_claimed(plan, output, options);
   if ((report.already_done || report.only_published) && options.inspect)
     report.refused = !options.inspect(output).may_publish;
   return report;

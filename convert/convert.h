@@ -12,20 +12,14 @@ namespace ingot::convert {
 /// The source's quantization_config, or the one that its manifest remembers; null without one.
 formats::Json remembered_quantization(const formats::Checkpoint& source);
 
-/// A source that was read, and the plan of its conversion.
-struct PlannedConversion {
-  Recipe recipe;  ///< with the default rules for this source
-  Plan plan;
-};
-
 /// Reads what a plan needs beside the opened checkpoint, and makes the plan in the dialect that the
 /// recipe asks for. Throws, collected: rules that match nothing (kInvalidArgument), what cannot be
 /// computed or held (kUnsupported, with the tensors).
-PlannedConversion plan_conversion(const formats::Checkpoint& source, Recipe recipe,
-                                  const PlanOptions& options);
+Plan plan_conversion(const formats::Checkpoint& source, Recipe recipe, const PlanOptions& options);
 
-/// The plan alone, from what was read: opens no file.
-Plan make_plan(const PlanInputs& inputs);
+/// The plan alone, of a recipe with its default rules: opens no file.
+Plan make_plan(const formats::Checkpoint& source, Recipe recipe, const PlanOptions& options,
+               formats::Json source_quantization);
 
 /// Executes a plan into `output`: everything is written to output/.ingot-partial and given its
 /// final name at the end. The result is the same bytes for any thread count, budget, I/O path and
@@ -34,8 +28,7 @@ Plan make_plan(const PlanInputs& inputs);
 /// here; kMismatch when the source changed while it was read; kInterrupted when stopped. In every
 /// such case no file has a final name. So too when the inspection refuses: the files stay in
 /// .ingot-partial, and a run with --resume has them inspected again.
-ExecuteReport execute(const Plan& plan, const formats::Checkpoint& source, const Recipe& recipe,
-                      const PlanOptions& plan_options, const std::filesystem::path& output,
+ExecuteReport execute(const Plan& plan, const std::filesystem::path& output,
                       const ExecuteOptions& options);
 
 /// Where a resumed run finds headers of consumed source files; for OpenOptions::consumed_headers.

@@ -14,11 +14,10 @@ std::uint64_t bytes_on_disk(const Plan& plan);
 std::uint64_t copied_bytes(const Plan& plan);
 
 /// An upper bound of everything beside them: indices, records, manifests, configs, side files.
-std::uint64_t side_bytes(const Plan& plan, const formats::Checkpoint& source);
+std::uint64_t side_bytes(const Plan& plan);
 
 /// Disk that the output needs at its peak: the two together; with consume_source, source files that
 /// are deleted on the way count back.
-std::uint64_t peak_disk_bytes(const Plan& plan, const formats::Checkpoint& source,
-                              bool consume_source);
+std::uint64_t peak_disk_bytes(const Plan& plan, bool consume_source);
 
 }  // namespace ingot::convert

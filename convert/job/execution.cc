@@ -24,21 +24,20 @@ void ExecuteOptions::check_stop() const {
 Execution::Execution(const ExecutionInputs& inputs, Preflight checked)
     : inputs_(inputs),
       plan_(inputs.plan),
-      source_(inputs.source),
       paths_(inputs.paths),
       options_(inputs.options),
       threads_{.n = inputs.options.threads,
                .check_stop = [&options = inputs.options] { options.check_stop(); }},
       earlier_(std::move(checked.earlier)),
       stamps_(inputs.options.stamps),
-      names_(publish_order(plan_, source_)),
+      names_(publish_order(plan_)),
       results_(plan_.tensors.size()),
       done_(plan_.tensors.size(), 0) {
   report_.memory = checked.memory;
   report_.warnings = std::move(checked.warnings);
-  const Choices& choices = inputs.recipe.choices;
-  if (stamps_.empty()) stamps_.add(source_.directory());
-  stamps_.keep_files_of(source_);
+  const Choices& choices = plan_.recipe.choices;
+  if (stamps_.empty()) stamps_.add(plan_.source.directory());
+  stamps_.keep_files_of(plan_.source);
   if (choices.scales_from) stamps_.keep_files_of(*choices.scales_from);
   if (choices.activation_scales) stamps_.add(choices.activation_scales->file());
   if (choices.importance) stamps_.add(choices.importance->file());
@@ -67,23 +66,23 @@ void Execution::begin() {
   journal_->add_run({.replacing = options_.force,
                      .gate = options_.gate,
                      .allow = inputs_.identity.at("recipe").at("allow"),
-                     .sources = stamps_.to_json(source_.directory())});
-  if (plan_.has_rank_directories() && plan_.links) require_links();
+                     .sources = stamps_.to_json(plan_.source.directory())});
+  if (plan_.has_rank_directories() && plan_.options.links) require_links();
   if (options_.consume_source) consume_from_here();
 }
 
 void Execution::resume(const JournalContents& earlier) {
   SourceStamps::Changes changed;
   for (const RunRecord& run : earlier.runs) {
-    SourceStamps::Changes since = stamps_.changed_since(run.sources, source_.directory());
+    SourceStamps::Changes since = stamps_.changed_since(run.sources, plan_.source.directory());
     changed.of_source.merge(since.of_source);
     changed.of_options = changed.of_options || since.of_options;
   }
   std::map<std::uint32_t, TensorResult> items =
-      items_of_same_source(plan_, source_, earlier.items, changed.of_source, threads_);
+      items_of_same_source(plan_, earlier.items, changed.of_source, threads_);
   // What such a file decided is not seen in the source.
-  if (changed.of_options) items = items_without_source(plan_, source_, items);
-  for (const std::uint32_t item : verify_journal(plan_, source_, paths_, items, threads_)) {
+  if (changed.of_options) items = items_without_source(plan_, items);
+  for (const std::uint32_t item : verify_journal(plan_, paths_, items, threads_)) {
     done_[item] = 1;
     results_[item] = items.at(item);
     ++report_.items_resumed;
@@ -97,9 +96,7 @@ void Execution::resume(const JournalContents& earlier) {
 
 void Execution::convert_weights() {
   report_.tensors = convert_tensors(
-      {.source = source_,
-       .plan = plan_,
-       .recipe = inputs_.recipe,
+      {.plan = plan_,
        .staged = *staged_,
        .memory = report_.memory,
        .threads = threads_,
@@ -129,7 +126,7 @@ void Execution::on_durable(const std::vector<std::uint32_t>& tensors) {
 void Execution::stage_beside_weights() {
   log("all tensors durable, writing side files and manifest");
   const Hash128 manifest = stage_side_files(
-      plan_, source_, paths_, results_,
+      plan_, paths_, results_,
       {.identity = inputs_.identity,
        .unverified = options_.no_verify && earlier_ ? earlier_->gate() : std::string(),
        .sha256 = options_.sha256,
@@ -137,9 +134,9 @@ void Execution::stage_beside_weights() {
   take_side_files();
   if (options_.read_back) {
     log("reading back what was written");
-    read_back(plan_, source_, paths_, results_, manifest, threads_);
+    read_back(plan_, paths_, results_, manifest, threads_);
   }
-  report_.quality = quality_report(plan_, source_, results_, options_.n_worst);
+  report_.quality = quality_report(plan_, results_, options_.n_worst);
 }
 
 bool Execution::passes_inspection() {
@@ -212,7 +209,7 @@ void Execution::warn_of_file_system() {
 }
 
 void Execution::consume_from_here() {
-  consumer_.emplace(source_, plan_, paths_, stamps_, threads_.check_stop);
+  consumer_.emplace(plan_, paths_, stamps_, threads_.check_stop);
   consumer_->save_headers();
   std::vector<std::uint32_t> resumed;
   for (std::uint32_t index = 0; index < done_.size(); ++index) {
@@ -242,17 +239,15 @@ void Execution::require_links() {
 
 void Execution::require_sources_of_open_tensors() const {
   for (std::uint32_t index = 0; index < plan_.tensors.size(); ++index) {
-    if (done_[index] != 0 || plan_.tensors[index].action == Action::kDrop) continue;
-    const formats::LogicalTensor& tensor = source_.tensors()[plan_.tensors[index].tensor];
-    tensor.encoding.stored.for_each([&](formats::Part, std::uint32_t stored) {
-      const std::uint32_t file = source_.stored()[stored].file;
-      if (source_.has_data(file)) return;
+    if (done_[index] != 0) continue;
+    for (const std::uint32_t file : plan_.source_files_of(plan_.tensors[index])) {
+      if (plan_.source.has_data(file)) continue;
       throw Error(ErrorCode::kMismatch,
                   "was deleted by --consume-source, but its output did not survive; fetch "
                   "this file again and run with --resume")
-          .in_file(source_.files()[file].name)
-          .in_tensor(tensor.name);
-    });
+          .in_file(plan_.source.files()[file].name)
+          .in_tensor(plan_.tensor_of(plan_.tensors[index]).name);
+    }
   }
 }
 

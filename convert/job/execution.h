@@ -19,8 +19,6 @@ namespace ingot::convert {
 /// What is executed, and where.
 struct ExecutionInputs {
   const Plan& plan;
-  const formats::Checkpoint& source;
-  const Recipe& recipe;
   const Claim& claim;
   const OutputPaths& paths;
   const ExecuteOptions& options;
@@ -65,7 +63,6 @@ class Execution {
 
   const ExecutionInputs inputs_;
   const Plan& plan_;
-  const formats::Checkpoint& source_;
   const OutputPaths& paths_;
   const ExecuteOptions& options_;
   const JobThreads threads_;

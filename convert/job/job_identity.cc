@@ -140,16 +140,16 @@ std::string changed_file(const Json& earlier, const Json& now) {
 
 }  // namespace
 
-Json job_identity(const Plan& plan, const formats::Checkpoint& source, const Recipe& recipe,
-                  const PlanOptions& options) {
+Json job_identity(const Plan& plan) {
+  const PlanOptions& options = plan.options;
   Json shards = "keep-files";
   if (options.shards.max_shard_bytes) shards = *options.shards.max_shard_bytes;
   Json identity = {{"version", std::string(kVersion)},
-                   {"family", std::string(source.family().name)},
-                   {"recipe", recipe.to_json()},
+                   {"family", std::string(plan.source.family().name)},
+                   {"recipe", plan.recipe.to_json()},
                    {"shards", shards},
                    {"source", nullptr},
-                   {"plan", plan_hash(plan, source).hex()}};
+                   {"plan", plan_hash(plan).hex()}};
   if (plan.is_sliced()) identity["slicing"] = slicing_json(options);
   return identity;
 }

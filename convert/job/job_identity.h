@@ -7,8 +7,7 @@ namespace ingot::convert {
 
 /// What a job is: two runs with equal identities write the same bytes, so one may continue the
 /// other. `source`, the fingerprint, is null until it is known.
-formats::Json job_identity(const Plan& plan, const formats::Checkpoint& source,
-                           const Recipe& recipe, const PlanOptions& options);
+formats::Json job_identity(const Plan& plan);
 
 /// Throws kMismatch, naming what differs, unless a run with the options of `now` may continue the
 /// job `earlier`. `may_allow_more`: further --allow change nothing of what passed without them.

@@ -95,10 +95,10 @@ bool may_be_consumed(const Checkpoint& source) {
   }
 }
 
-DiskNeed disk_need(const Plan& plan, const Checkpoint& source, const OutputPaths& paths,
-                   const ExecuteOptions& options, const Preflight& checked) {
-  DiskNeed need{.peak_bytes = peak_disk_bytes(plan, source, options.consume_source),
-                .side_bytes = side_bytes(plan, source),
+DiskNeed disk_need(const Plan& plan, const OutputPaths& paths, const ExecuteOptions& options,
+                   const Preflight& checked) {
+  DiskNeed need{.peak_bytes = peak_disk_bytes(plan, options.consume_source),
+                .side_bytes = side_bytes(plan),
                 .free_bytes = free_bytes(paths.output)};
   if (checked.earlier) {
     for (const PlannedFile& file : plan.files) {
@@ -108,8 +108,8 @@ DiskNeed disk_need(const Plan& plan, const Checkpoint& source, const OutputPaths
   } else if (fs::exists(paths.partial)) {
     need.free_bytes += removable_bytes(paths.partial);
   }
-  if (!options.consume_source && may_be_consumed(source))
-    need.consuming_bytes = peak_disk_bytes(plan, source, true);
+  if (!options.consume_source && may_be_consumed(plan.source))
+    need.consuming_bytes = peak_disk_bytes(plan, true);
   return need;
 }
 
@@ -125,13 +125,12 @@ void require_place(const Checkpoint& source, const fs::path& output,
   require_writable(output);
 }
 
-Preflight preflight(const Plan& plan, const Checkpoint& source, const Recipe& recipe,
-                    const fs::path& output, const ExecuteOptions& options) {
+Preflight preflight(const Plan& plan, const fs::path& output, const ExecuteOptions& options) {
   INGOT_CHECK(options.threads >= 1);
   const OutputPaths paths(output);
   Preflight checked;
-  checked.memory = plan_memory(plan, source, options.threads, options.mem_limit);
-  require_place(source, output, options);
+  checked.memory = plan_memory(plan, options.threads, options.mem_limit);
+  require_place(plan.source, output, options);
   checked.state = output_state(output);
   require_free_place(checked.state, output, options);
   if (checked.state == OutputState::kUnfinished && options.resume)
@@ -141,13 +140,13 @@ Preflight preflight(const Plan& plan, const Checkpoint& source, const Recipe& re
   if (!checked.earlier) checked.state = state_beneath(output);
   if (!checked.earlier) require_free_place(checked.state, output, options);
   checked.is_finished = checked.state == OutputState::kFinished && options.resume;
-  checked.disk = disk_need(plan, source, paths, options, checked);
+  checked.disk = disk_need(plan, paths, options, checked);
   if (checked.is_finished) {
     checked.disk.held_bytes = checked.disk.peak_bytes;
     return checked;
   }
   if (!checked.earlier || !checked.earlier->publishing)
-    checked.warnings = require_loadable(plan, source, recipe, options.threads);
+    checked.warnings = require_loadable(plan, options.threads);
   return checked;
 }
 
@@ -160,7 +159,7 @@ void require_space(const Plan& plan, const Preflight& checked, const fs::path& o
     remedies.push_back(
         fmt::format("--consume-source, which needs {} at the peak", *disk.consuming_bytes));
   }
-  if (plan.has_rank_directories() && !plan.links)
+  if (plan.has_rank_directories() && !plan.options.links)
     remedies.emplace_back("--links yes, which writes what several ranks load once");
   remedies.emplace_back("--to a scheme of fewer bits");
   if (disk.side_bytes >= disk.missing()) {
@@ -195,10 +194,9 @@ Json finished_identity(const formats::Manifest& manifest) {
 
 }  // namespace
 
-Json require_resumable(const Plan& plan, const Checkpoint& source, const Recipe& recipe,
-                       const PlanOptions& plan_options, const fs::path& output,
-                       const Preflight& checked, const JobThreads& threads) {
-  Json identity = job_identity(plan, source, recipe, plan_options);
+Json require_resumable(const Plan& plan, const fs::path& output, const Preflight& checked,
+                       const JobThreads& threads) {
+  Json identity = job_identity(plan);
   Json earlier = checked.earlier ? checked.earlier->identity : Json();
   if (checked.is_finished) {
     earlier = finished_identity(*formats::read_manifest(output));
@@ -207,7 +205,7 @@ Json require_resumable(const Plan& plan, const Checkpoint& source, const Recipe&
   // What can be told without reading the source comes first.
   if (!earlier.is_null()) require_same_options(earlier, identity, !checked.is_finished);
   identity["source"] =
-      source_fingerprint(source, checked.earlier ? &earlier.at("source") : nullptr, threads);
+      source_fingerprint(plan.source, checked.earlier ? &earlier.at("source") : nullptr, threads);
   if (!earlier.is_null()) require_same_source(earlier.at("source"), identity.at("source"));
   return identity;
 }

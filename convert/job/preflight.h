@@ -53,17 +53,15 @@ void require_place(const formats::Checkpoint& source, const std::filesystem::pat
 /// (kExists) or may not be written (kPermission), a verification that the earlier run asked for and
 /// this one does not (kMismatch), a checkpoint that loader rules refuse. Then come require_space()
 /// and require_resumable(). Writes nothing and reads no weights.
-Preflight preflight(const Plan& plan, const formats::Checkpoint& source, const Recipe& recipe,
-                    const std::filesystem::path& output, const ExecuteOptions& options);
+Preflight preflight(const Plan& plan, const std::filesystem::path& output,
+                    const ExecuteOptions& options);
 
 /// Throws kNoSpace, with what is missing and what would help, when the disk is too small.
 void require_space(const Plan& plan, const Preflight& checked, const std::filesystem::path& output);
 
 /// What identifies the job. Reads samples of the source and its side files. Throws kMismatch when
 /// the job that is resumed, or has finished, is another one.
-formats::Json require_resumable(const Plan& plan, const formats::Checkpoint& source,
-                                const Recipe& recipe, const PlanOptions& plan_options,
-                                const std::filesystem::path& output, const Preflight& checked,
-                                const JobThreads& threads);
+formats::Json require_resumable(const Plan& plan, const std::filesystem::path& output,
+                                const Preflight& checked, const JobThreads& threads);
 
 }  // namespace ingot::convert

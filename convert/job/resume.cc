@@ -22,59 +22,44 @@ Hash128 hash_of_range(const std::filesystem::path& path, std::uint64_t begin, st
 }
 
 // Whether the parts of a tensor are what an earlier run read.
-bool has_same_source(const formats::Checkpoint& source, const PlannedTensor& planned,
-                     const TensorResult& record, const CheckStop& check_stop) {
-  std::size_t part = 0;
-  bool is_same = true;
-  if (planned.action == Action::kDrop) return is_same;
-  source.tensors()[planned.tensor].encoding.stored.for_each(
-      [&](formats::Part, std::uint32_t stored) {
-        const std::size_t p = part++;
-        if (!is_same || !source.has_data(source.stored()[stored].file)) return;
-        const Hash128 now = formats::hash_range(
-            source.stored()[stored].n_bytes, [&](std::uint64_t offset, std::span<std::byte> out) {
-              check_stop();
-              source.read(stored, offset, out);
-            });
-        is_same = p < record.source.size() && now == record.source[p];
-      });
-  return is_same;
-}
-
-// Whether one of the source files of a tensor, by number, is such a one.
-bool reads_any(const formats::Checkpoint& source, const PlannedTensor& planned,
-               const std::function<bool(std::uint32_t)>& is_such) {
-  bool reads = false;
-  if (planned.action == Action::kDrop) return reads;
-  source.tensors()[planned.tensor].encoding.stored.for_each(
-      [&](formats::Part, std::uint32_t stored) {
-        reads = reads || is_such(source.stored()[stored].file);
-      });
-  return reads;
+bool has_same_source(const Plan& plan, const PlannedTensor& planned, const TensorResult& record,
+                     const CheckStop& check_stop) {
+  const std::vector<std::uint32_t> all = plan.stored_of(planned);
+  for (std::size_t p = 0; p < all.size(); ++p) {
+    const formats::StoredTensor& stored = plan.source.stored()[all[p]];
+    if (!plan.source.has_data(stored.file)) continue;
+    const Hash128 now =
+        formats::hash_range(stored.n_bytes, [&](std::uint64_t offset, std::span<std::byte> out) {
+          check_stop();
+          plan.source.read(all[p], offset, out);
+        });
+    if (p >= record.source.size() || now != record.source[p]) return false;
+  }
+  return true;
 }
 
 }  // namespace
 
 std::map<std::uint32_t, TensorResult> items_of_same_source(
-    const Plan& plan, const formats::Checkpoint& source,
-    const std::map<std::uint32_t, TensorResult>& items, const std::set<std::string>& changed,
-    const JobThreads& threads) {
-  const auto is_changed = [&](std::uint32_t file) {
-    return changed.contains(source.files()[file].name);
+    const Plan& plan, const std::map<std::uint32_t, TensorResult>& items,
+    const std::set<std::string>& changed, const JobThreads& threads) {
+  const auto reads_changed = [&](const PlannedTensor& planned) {
+    return std::ranges::any_of(plan.source_files_of(planned), [&](std::uint32_t file) {
+      return changed.contains(plan.source.files()[file].name);
+    });
   };
   std::vector<std::uint32_t> doubtful;
   for (const auto& [item, record] : items) {
     if (changed.empty() || item >= plan.tensors.size()) continue;
     // Slices are joined from files of other names.
-    if (!source.is_whole() || reads_any(source, plan.tensors[item], is_changed))
-      doubtful.push_back(item);
+    if (!plan.source.is_whole() || reads_changed(plan.tensors[item])) doubtful.push_back(item);
   }
   std::vector<char> is_same(doubtful.size(), 0);
   parallel_for(doubtful.size(), threads.n, [&](std::size_t i) {
-    is_same[i] = has_same_source(source, plan.tensors[doubtful[i]], items.at(doubtful[i]),
-                                 threads.check_stop)
-                     ? 1
-                     : 0;
+    is_same[i] =
+        has_same_source(plan, plan.tensors[doubtful[i]], items.at(doubtful[i]), threads.check_stop)
+            ? 1
+            : 0;
   });
   std::map<std::uint32_t, TensorResult> kept = items;
   for (std::size_t i = 0; i < doubtful.size(); ++i) {
@@ -82,17 +67,16 @@ std::map<std::uint32_t, TensorResult> items_of_same_source(
     kept.erase(doubtful[i]);
     const std::uint32_t set = plan.tensors[doubtful[i]].fused_set;
     if (set == PlannedTensor::kNone) continue;
-    for (const std::uint32_t member : plan.fused_sets[set]) kept.erase(member);
+    for (const std::uint32_t index : plan.fused_sets[set]) kept.erase(index);
   }
   return kept;
 }
 
 std::map<std::uint32_t, TensorResult> items_without_source(
-    const Plan& plan, const formats::Checkpoint& source,
-    const std::map<std::uint32_t, TensorResult>& items) {
+    const Plan& plan, const std::map<std::uint32_t, TensorResult>& items) {
   const auto is_consumed = [&](std::uint32_t item) {
-    return reads_any(source, plan.tensors[item],
-                     [&](std::uint32_t file) { return !source.has_data(file); });
+    return std::ranges::any_of(plan.source_files_of(plan.tensors[item]),
+                               [&](std::uint32_t file) { return !plan.source.has_data(file); });
   };
   std::map<std::uint32_t, TensorResult> kept;
   for (const auto& [item, record] : items) {
@@ -107,12 +91,11 @@ std::map<std::uint32_t, TensorResult> items_without_source(
   return kept;
 }
 
-bool verify_item(const PlannedTensor& planned, const Plan& plan,
-                 const formats::TensorSource& source, const OutputPaths& paths,
+bool verify_item(const PlannedTensor& planned, const Plan& plan, const OutputPaths& paths,
                  const std::vector<std::vector<Hash128>>& expected, const CheckStop& check_stop) {
   if (expected.size() != planned.n_parts) return false;
   for (std::size_t p = 0; p < planned.n_parts; ++p) {
-    for (const PlannedSlice& slice : slices_of(plan, source, planned, p)) {
+    for (const PlannedSlice& slice : slices_of(plan, planned, p)) {
       if (slice.hash >= expected[p].size()) return false;
       try {
         const Hash128 found = hash_of_range(paths.staged / plan.member_path(slice.member),
@@ -129,8 +112,7 @@ bool verify_item(const PlannedTensor& planned, const Plan& plan,
   return true;
 }
 
-std::vector<std::uint32_t> verify_journal(const Plan& plan, const formats::TensorSource& source,
-                                          const OutputPaths& paths,
+std::vector<std::uint32_t> verify_journal(const Plan& plan, const OutputPaths& paths,
                                           const std::map<std::uint32_t, TensorResult>& items,
                                           const JobThreads& threads) {
   std::vector<std::pair<std::uint32_t, const TensorResult*>> claims;
@@ -139,8 +121,8 @@ std::vector<std::uint32_t> verify_journal(const Plan& plan, const formats::Tenso
   }
   std::vector<char> good(claims.size(), 0);
   parallel_for(claims.size(), threads.n, [&](std::size_t i) {
-    good[i] = verify_item(plan.tensors[claims[i].first], plan, source, paths,
-                          claims[i].second->output, threads.check_stop)
+    good[i] = verify_item(plan.tensors[claims[i].first], plan, paths, claims[i].second->output,
+                          threads.check_stop)
                   ? 1
                   : 0;
   });

@@ -9,19 +9,6 @@
 
 namespace ingot::convert {
 
-namespace {
-
-std::set<std::uint32_t> files_read(const formats::Checkpoint& source,
-                                   const PlannedTensor& planned) {
-  std::set<std::uint32_t> files;
-  if (planned.action == Action::kDrop) return files;
-  source.tensors()[planned.tensor].encoding.stored.for_each(
-      [&](formats::Part, std::uint32_t stored) { files.insert(source.stored()[stored].file); });
-  return files;
-}
-
-}  // namespace
-
 void require_consumable(const formats::Checkpoint& source) {
   if (!source.is_whole()) {
     throw Error(ErrorCode::kUnsupported,
@@ -39,33 +26,32 @@ void require_consumable(const formats::Checkpoint& source) {
   }
 }
 
-SourceConsumer::SourceConsumer(const formats::Checkpoint& source, const Plan& plan,
-                               const OutputPaths& paths, SourceStamps& stamps, CheckStop check_stop)
-    : source_(source),
-      plan_(plan),
+SourceConsumer::SourceConsumer(const Plan& plan, const OutputPaths& paths, SourceStamps& stamps,
+                               CheckStop check_stop)
+    : plan_(plan),
       paths_(paths),
       stamps_(stamps),
       check_stop_(std::move(check_stop)),
-      readers_(source.files().size()),
-      waiting_(source.files().size(), 0),
-      consumed_(source.files().size(), 0),
+      readers_(plan.source.files().size()),
+      waiting_(plan.source.files().size(), 0),
+      consumed_(plan.source.files().size(), 0),
       verified_(plan.tensors.size(), 0) {
-  for (std::uint32_t item = 0; item < plan.tensors.size(); ++item) {
-    for (const std::uint32_t file : files_read(source, plan.tensors[item])) {
-      readers_[file].push_back(item);
+  for (std::uint32_t index = 0; index < plan.tensors.size(); ++index) {
+    for (const std::uint32_t file : plan.source_files_of(plan.tensors[index])) {
+      readers_[file].push_back(index);
       ++waiting_[file];
     }
   }
   for (std::uint32_t file = 0; file < consumed_.size(); ++file)
-    consumed_[file] = source.has_data(file) ? 0 : 1;
+    consumed_[file] = plan.source.has_data(file) ? 0 : 1;
 }
 
 void SourceConsumer::save_headers() const {
   std::filesystem::create_directories(paths_.consumed);
-  for (std::uint32_t file = 0; file < source_.files().size(); ++file) {
-    if (!source_.has_data(file)) continue;
-    const std::vector<std::byte> header = source_.header_bytes(file);
-    const formats::SourceFile& facts = source_.files()[file];
+  for (std::uint32_t file = 0; file < plan_.source.files().size(); ++file) {
+    if (!plan_.source.has_data(file)) continue;
+    const std::vector<std::byte> header = plan_.source.header_bytes(file);
+    const formats::SourceFile& facts = plan_.source.files()[file];
     write_text_file(paths_.consumed / (facts.name + ".header"),
                     std::string_view(reinterpret_cast<const char*>(header.data()), header.size()));
   }
@@ -75,23 +61,22 @@ void SourceConsumer::save_headers() const {
 void SourceConsumer::items_done(const std::vector<std::uint32_t>& items,
                                 const std::vector<TensorResult>& hashes, Journal& journal) {
   std::set<std::uint32_t> free;
-  for (const std::uint32_t item : items) {
-    for (const std::uint32_t file : files_read(source_, plan_.tensors[item])) {
+  for (const std::uint32_t index : items) {
+    for (const std::uint32_t file : plan_.source_files_of(plan_.tensors[index])) {
       if (--waiting_[file] == 0) free.insert(file);
     }
   }
   for (const std::uint32_t file : free) {
     if (consumed_[file] != 0) continue;
-    for (const std::uint32_t item : readers_[file]) {
-      if (verified_[item] != 0) continue;
-      if (!verify_item(plan_.tensors[item], plan_, source_, paths_, hashes[item].output,
-                       check_stop_)) {
+    for (const std::uint32_t index : readers_[file]) {
+      if (verified_[index] != 0) continue;
+      if (!verify_item(plan_.tensors[index], plan_, paths_, hashes[index].output, check_stop_)) {
         throw Error(ErrorCode::kMismatch,
                     "reads back differently from what was written; its source is kept "
                     "(check the disk of the output)")
-            .in_tensor(source_.tensors()[plan_.tensors[item].tensor].name);
+            .in_tensor(plan_.tensor_of(plan_.tensors[index]).name);
       }
-      verified_[item] = 1;
+      verified_[index] = 1;
     }
     consume(file, journal);
   }
@@ -104,16 +89,16 @@ void SourceConsumer::finish(Journal& journal) {
 }
 
 void SourceConsumer::consume(std::uint32_t file, Journal& journal) {
-  const std::filesystem::path path = source_.directory() / source_.files()[file].name;
+  const std::filesystem::path path = plan_.source.directory() / plan_.source.files()[file].name;
   stamps_.require_unchanged(path);
-  journal.add_consumed(source_.files()[file].name);
-  source_.close_file(file);
+  journal.add_consumed(plan_.source.files()[file].name);
+  plan_.source.close_file(file);
   std::error_code failure;
   stamps_.forget(path);
   std::filesystem::remove(path, failure);
   if (failure) {
     throw system_error(failure.value(), "delete the consumed source file",
-                       source_.files()[file].name);
+                       plan_.source.files()[file].name);
   }
   consumed_[file] = 1;
 }

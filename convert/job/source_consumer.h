@@ -23,8 +23,8 @@ void require_consumable(const formats::Checkpoint& source);
 class SourceConsumer {
  public:
   /// A file that is deleted must be as `stamps` has it, which forget it.
-  SourceConsumer(const formats::Checkpoint& source, const Plan& plan, const OutputPaths& paths,
-                 SourceStamps& stamps, CheckStop check_stop);
+  SourceConsumer(const Plan& plan, const OutputPaths& paths, SourceStamps& stamps,
+                 CheckStop check_stop);
 
   /// Saves every header, so that a resumed run can plan without the files. Before the first item.
   void save_headers() const;
@@ -37,7 +37,6 @@ class SourceConsumer {
  private:
   void consume(std::uint32_t file, Journal& journal);
 
-  const formats::Checkpoint& source_;
   const Plan& plan_;
   const OutputPaths& paths_;
   SourceStamps& stamps_;

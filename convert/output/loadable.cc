@@ -34,14 +34,13 @@ std::vector<Finding> findings_of(const Checkpoint& checkpoint, std::size_t threa
 // Collects what the rules find in one directory of the output.
 class Judge {
  public:
-  Judge(const Plan& plan, const Checkpoint& source, const Recipe& recipe, std::size_t threads)
-      : plan_(plan), source_(source), recipe_(recipe), threads_(threads) {
-    for (const Finding& finding : findings_of(source, threads))
+  Judge(const Plan& plan, std::size_t threads) : plan_(plan), threads_(threads) {
+    for (const Finding& finding : findings_of(plan.source, threads))
       known_.emplace(finding.rule, finding.tensor);
   }
 
   void judge(std::optional<std::uint32_t> rank) {
-    const Checkpoint output = planned_checkpoint(plan_, source_, recipe_, rank, threads_);
+    const Checkpoint output = planned_checkpoint(plan_, rank, threads_);
     for (const Finding& finding : findings_of(output, threads_)) {
       const bool is_inherited = known_.contains({std::string(finding.rule), finding.tensor});
       if (finding.severity == formats::Severity::kError && !is_inherited && !is_allowed(finding)) {
@@ -56,7 +55,7 @@ class Judge {
 
   // The plan has refused every tensor that no pattern covers.
   bool is_allowed(const Finding& finding) const {
-    return !recipe_.allow.engine_refuses.empty() &&
+    return !plan_.recipe.allow.engine_refuses.empty() &&
            formats::find_loader_rule(finding.rule)->is_allowable;
   }
 
@@ -67,8 +66,6 @@ class Judge {
 
  private:
   const Plan& plan_;
-  const Checkpoint& source_;
-  const Recipe& recipe_;
   const std::size_t threads_;
   std::set<std::pair<std::string, std::string>> known_;  // rule and tensor, of the source
   std::vector<std::string> warnings_;
@@ -77,10 +74,9 @@ class Judge {
 
 }  // namespace
 
-std::vector<std::string> require_loadable(const Plan& plan, const Checkpoint& source,
-                                          const Recipe& recipe, std::size_t threads) {
+std::vector<std::string> require_loadable(const Plan& plan, std::size_t threads) {
   if (plan.is_sliced() && !plan.has_rank_directories()) return {};
-  Judge judge(plan, source, recipe, threads);
+  Judge judge(plan, threads);
   if (plan.has_rank_directories()) {
     for (const std::uint32_t rank : typical_ranks(plan)) judge.judge(rank);
   } else {

@@ -13,7 +13,6 @@ namespace ingot::convert {
 /// code and scale); over typical_ranks() of one with ranks; not over layout deepseek-mp, whose one
 /// loader matches names alone. What a rule of severity error finds, and the source does not have
 /// itself, is thrown, collected; everything else is returned as warnings. Reads no weights.
-std::vector<std::string> require_loadable(const Plan& plan, const formats::Checkpoint& source,
-                                          const Recipe& recipe, std::size_t threads);
+std::vector<std::string> require_loadable(const Plan& plan, std::size_t threads);
 
 }  // namespace ingot::convert

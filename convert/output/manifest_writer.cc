@@ -49,12 +49,12 @@ std::string sha256_of(const std::filesystem::path& path, const CheckStop& check_
   return sha.finish_hex();
 }
 
-Manifest base_manifest(const Plan& plan, const Checkpoint& source, const StagingOptions& options) {
+Manifest base_manifest(const Plan& plan, const StagingOptions& options) {
   const formats::Json& identity = options.identity;
   Manifest manifest{.tool_version = std::string(kVersion),
-                    .family = std::string(source.family().name),
+                    .family = std::string(plan.source.family().name),
                     .dialect = std::string(plan.target.dialect->name),
-                    .layout = std::string(plan.layout->name),
+                    .layout = std::string(plan.options.layout->name),
                     .recipe = identity.at("recipe"),
                     .source = identity.at("source"),
                     .source_quantization = plan.source_quantization,
@@ -66,20 +66,19 @@ Manifest base_manifest(const Plan& plan, const Checkpoint& source, const Staging
   manifest.recipe["shards"] = identity.at("shards");
   if (identity.contains("slicing")) manifest.recipe["slicing"] = identity.at("slicing");
   if (plan.is_sliced() && !plan.has_rank_directories()) {
-    manifest.index = formats::checkpoint_index_text({.frame = index_frame(plan, source)}, 0);
+    manifest.index = formats::checkpoint_index_text({.frame = index_frame(plan)}, 0);
     if (manifest.index == formats::checkpoint_index_text({}, 0)) manifest.index.clear();
   }
   return manifest;
 }
 
 // What stands beside the weights of one directory, copied or derived; the index apart.
-std::vector<ManifestFile> write_side_files(const Plan& plan, const Checkpoint& source,
-                                           const std::filesystem::path& folder,
+std::vector<ManifestFile> write_side_files(const Plan& plan, const std::filesystem::path& folder,
                                            const CheckStop& check_stop) {
   std::vector<ManifestFile> files;
-  for (const formats::SideFile& side : source.side_files()) {
+  for (const formats::SideFile& side : plan.source.side_files()) {
     const CopiedFile copied =
-        copy_durably(source.directory() / side.path, folder / side.path, check_stop);
+        copy_durably(plan.source.directory() / side.path, folder / side.path, check_stop);
     files.push_back(
         {.name = side.path, .n_bytes = copied.n_bytes, .hash = copied.hash, .sha256 = {}});
   }
@@ -89,20 +88,19 @@ std::vector<ManifestFile> write_side_files(const Plan& plan, const Checkpoint& s
 }
 
 // Name, size and hash of every weights file on disk, by number; names are bare.
-std::vector<ManifestFile> weights_files(const Plan& plan, const Checkpoint& source,
-                                        const OutputPaths& paths,
+std::vector<ManifestFile> weights_files(const Plan& plan, const OutputPaths& paths,
                                         const std::vector<TensorResult>& hashes,
                                         const StagingOptions& options) {
   std::vector<ManifestFile> files(plan.n_members);
   parallel_for(plan.files.size(), options.threads.n, [&](std::size_t f) {
     const PlannedFile& file = plan.files[f];
-    const std::string header = plan.header(source, f);
+    const std::string header = plan.header(f);
     for (std::uint32_t m = 0; m < file.members.size(); ++m) {
       std::vector<Hash128> tensors;
       for (const PartRef& at : file.parts) {
         const PlannedTensor& planned = plan.tensors[at.tensor];
         tensors.push_back(
-            hashes[at.tensor].output.at(at.part).at(slice_at(plan, source, planned, at, m).hash));
+            hashes[at.tensor].output.at(at.part).at(slice_at(plan, planned, at, m).hash));
       }
       const std::string& path = file.members[m].path;
       files[file.first_member + m] = {
@@ -131,10 +129,10 @@ Hash128 write_manifest(const std::filesystem::path& folder, Manifest& manifest,
 }
 
 // One directory of the unsliced layouts, or of one file per rank.
-Hash128 stage_single(const Plan& plan, const Checkpoint& source, const OutputPaths& paths,
-                     Manifest manifest, const std::vector<TensorResult>& hashes,
-                     std::vector<ManifestFile> weights, const CheckStop& check_stop) {
-  manifest.side_files = write_side_files(plan, source, paths.staged, check_stop);
+Hash128 stage_single(const Plan& plan, const OutputPaths& paths, Manifest manifest,
+                     const std::vector<TensorResult>& hashes, std::vector<ManifestFile> weights,
+                     const CheckStop& check_stop) {
+  manifest.side_files = write_side_files(plan, paths.staged, check_stop);
   if (!plan.json.index.empty()) {
     manifest.side_files.push_back(
         write_derived(paths.staged, "model.safetensors.index.json", plan.json.index));
@@ -144,52 +142,51 @@ Hash128 stage_single(const Plan& plan, const Checkpoint& source, const OutputPat
   records.reserve(plan.tensors.size());
   for (std::size_t item = 0; item < plan.tensors.size(); ++item) {
     const PlannedTensor& planned = plan.tensors[item];
-    TensorRecord& record = records.emplace_back(record_of(plan, source, planned, hashes[item]));
-    record.source = source_hashes(source, planned, hashes[item]);
+    TensorRecord& record = records.emplace_back(record_of(plan, planned, hashes[item]));
+    record.source = source_hashes(plan, planned, hashes[item]);
     for (std::size_t p = 0; p < planned.n_parts; ++p) {
-      for (const PlannedSlice& slice : slices_of(plan, source, planned, p))
-        record.output.push_back(output_hash(plan, source, planned, p, slice, hashes[item],
-                                            plan.member_path(slice.member)));
+      for (const PlannedSlice& slice : slices_of(plan, planned, p))
+        record.output.push_back(
+            output_hash(plan, planned, p, slice, hashes[item], plan.member_path(slice.member)));
     }
-    if (plan.is_sliced()) record.home_file = unsliced_file(source, planned, formats::Part::kWeight);
+    if (plan.is_sliced()) record.home_file = unsliced_file(plan, planned, formats::Part::kWeight);
   }
   return write_manifest(paths.staged, manifest, records, Durable::kNow);
 }
 
 // A directory per rank, and above them a manifest that knows theirs.
-Hash128 stage_ranks(const Plan& plan, const Checkpoint& source, const OutputPaths& paths,
-                    const Manifest& base, const std::vector<TensorResult>& hashes,
+Hash128 stage_ranks(const Plan& plan, const OutputPaths& paths, const Manifest& base,
+                    const std::vector<TensorResult>& hashes,
                     const std::vector<ManifestFile>& weights, const JobThreads& threads) {
   const std::uint32_t n_ranks = plan.slicing->topology.n_ranks();
   const auto folder_of = [&](std::uint32_t rank) {
     return paths.staged / shard::rank_directory_name(rank, n_ranks);
   };
   const std::vector<ManifestFile> side_files =
-      write_side_files(plan, source, folder_of(0), threads.check_stop);
+      write_side_files(plan, folder_of(0), threads.check_stop);
   std::vector<formats::RankEntry> entries(n_ranks);
   parallel_for(n_ranks, threads.n, [&](std::size_t r) {
     threads.check_stop();
     const auto rank = static_cast<std::uint32_t>(r);
     const std::filesystem::path folder = folder_of(rank);
     Manifest manifest = base;
-    manifest.slicing = rank_slicing_record(plan, source, *base.slicing, rank);
+    manifest.slicing = rank_slicing_record(plan, *base.slicing, rank);
     for (const RankFile& file : files_of_rank(plan, rank)) {
       const PlannedFile& planned = plan.files[file.file];
       const std::filesystem::path staged = paths.staged / planned.members[file.member].path;
       if (staged != folder / file.name)
-        share_file(staged, folder / file.name, plan.links, threads.check_stop);
+        share_file(staged, folder / file.name, plan.options.links, threads.check_stop);
       manifest.files.push_back(weights[planned.first_member + file.member]);
     }
     manifest.side_files = side_files;
     if (rank > 0) {
       for (const ManifestFile& side : side_files)
-        share_file(folder_of(0) / side.name, folder / side.name, plan.links, threads.check_stop);
+        share_file(folder_of(0) / side.name, folder / side.name, plan.options.links, threads.check_stop);
     }
     manifest.side_files.push_back(write_derived(folder, "model.safetensors.index.json",
-                                                rank_index_text(plan, source, rank),
-                                                Durable::kLater));
+                                                rank_index_text(plan, rank), Durable::kLater));
     const Hash128 hash =
-        write_manifest(folder, manifest, rank_records(plan, source, rank, hashes), Durable::kLater);
+        write_manifest(folder, manifest, rank_records(plan, rank, hashes), Durable::kLater);
     entries[rank] = {.directory = shard::rank_directory_name(rank, n_ranks), .manifest_hash = hash};
   });
 
@@ -199,8 +196,8 @@ Hash128 stage_ranks(const Plan& plan, const Checkpoint& source, const OutputPath
   records.reserve(plan.tensors.size());
   for (std::size_t item = 0; item < plan.tensors.size(); ++item) {
     const PlannedTensor& planned = plan.tensors[item];
-    TensorRecord& record = records.emplace_back(record_of(plan, source, planned, hashes[item]));
-    record.source = source_hashes(source, planned, hashes[item]);
+    TensorRecord& record = records.emplace_back(record_of(plan, planned, hashes[item]));
+    record.source = source_hashes(plan, planned, hashes[item]);
   }
   const Hash128 hash = write_manifest(paths.staged, top, records, Durable::kLater);
   // Thousands of files in hundreds of directories: one wait for the disk instead of one for each.
@@ -225,14 +222,14 @@ std::vector<std::pair<std::string, std::string>> derived_files(const Plan& plan)
   return files;
 }
 
-Hash128 stage_side_files(const Plan& plan, const Checkpoint& source, const OutputPaths& paths,
+Hash128 stage_side_files(const Plan& plan, const OutputPaths& paths,
                          const std::vector<TensorResult>& hashes, const StagingOptions& options) {
-  Manifest manifest = base_manifest(plan, source, options);
+  Manifest manifest = base_manifest(plan, options);
   if (plan.is_sliced()) manifest.slicing = slicing_record(plan, job_hash(options.identity));
-  std::vector<ManifestFile> weights = weights_files(plan, source, paths, hashes, options);
+  std::vector<ManifestFile> weights = weights_files(plan, paths, hashes, options);
   if (plan.has_rank_directories())
-    return stage_ranks(plan, source, paths, manifest, hashes, weights, options.threads);
-  return stage_single(plan, source, paths, std::move(manifest), hashes, std::move(weights),
+    return stage_ranks(plan, paths, manifest, hashes, weights, options.threads);
+  return stage_single(plan, paths, std::move(manifest), hashes, std::move(weights),
                       options.threads.check_stop);
 }
 

@@ -27,8 +27,7 @@ struct StagingOptions {
 /// index, the per-tensor records and the manifest, all durable; for every rank, with its links to
 /// shared files, where ranks have directories. `hashes` by item. Returns the tensor hash of the top
 /// manifest.
-Hash128 stage_side_files(const Plan& plan, const formats::Checkpoint& source,
-                         const OutputPaths& paths, const std::vector<TensorResult>& hashes,
-                         const StagingOptions& options);
+Hash128 stage_side_files(const Plan& plan, const OutputPaths& paths,
+                         const std::vector<TensorResult>& hashes, const StagingOptions& options);
 
 }  // namespace ingot::convert

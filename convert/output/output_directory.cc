@@ -157,12 +157,13 @@ std::uint64_t free_bytes(const fs::path& path) {
   return static_cast<std::uint64_t>(info.f_bavail) * info.f_frsize;
 }
 
-std::vector<std::string> publish_order(const Plan& plan, const formats::Checkpoint& source) {
+std::vector<std::string> publish_order(const Plan& plan) {
   std::vector<std::string> names;
   const auto add_directory = [&](const std::string& folder, const std::vector<std::string>& weights,
                                  bool has_index) {
     for (const std::string& name : weights) names.push_back(folder + name);
-    for (const formats::SideFile& side : source.side_files()) names.push_back(folder + side.path);
+    for (const formats::SideFile& side : plan.source.side_files())
+      names.push_back(folder + side.path);
     for (const auto& [name, text] : derived_files(plan)) names.push_back(folder + name);
     if (has_index) names.push_back(folder + "model.safetensors.index.json");
     names.push_back(folder + std::string(formats::kRecordsName));

@@ -46,7 +46,7 @@ void clear_partial(const OutputPaths& paths);
 /// Every file of the output in the order in which it gets its final name: weights and side files,
 /// then config.json and the index, then the records, the manifest last; so in all directories of
 /// ranks at once, and above them after all of them.
-std::vector<std::string> publish_order(const Plan& plan, const formats::Checkpoint& source);
+std::vector<std::string> publish_order(const Plan& plan);
 
 /// Removes what an earlier checkpoint left in `output` (weights, indices, config.json, manifest)
 /// and `names` does not replace; the manifest goes first, so that no moment looks finished. For

@@ -40,8 +40,8 @@ std::vector<RankFile> files_of_directory(const Plan& plan, std::optional<std::ui
 // Files of which nothing but the headers is known.
 class PlannedBytes final : public formats::StoredBytes {
  public:
-  PlannedBytes(const Plan& plan, const Checkpoint& source, std::vector<RankFile> files)
-      : plan_(plan), source_(source), planned_(std::move(files)) {
+  PlannedBytes(const Plan& plan, std::vector<RankFile> files)
+      : plan_(plan), planned_(std::move(files)) {
     for (const RankFile& file : planned_) {
       const PlannedFile& row = plan.files[file.file];
       facts_.push_back({.name = file.name, .n_bytes = row.n_bytes, .data_start = row.header_bytes});
@@ -50,7 +50,7 @@ class PlannedBytes final : public formats::StoredBytes {
 
   [[nodiscard]] std::span<const formats::SourceFile> files() const override { return facts_; }
   [[nodiscard]] std::vector<std::byte> header_bytes(std::uint32_t file) const override {
-    const std::string text = plan_.header(source_, planned_.at(file).file);
+    const std::string text = plan_.header(planned_.at(file).file);
     const auto bytes = std::as_bytes(std::span(text));
     return {bytes.begin(), bytes.end()};
   }
@@ -69,7 +69,6 @@ class PlannedBytes final : public formats::StoredBytes {
 
  private:
   const Plan& plan_;
-  const Checkpoint& source_;
   std::vector<RankFile> planned_;
   std::vector<formats::SourceFile> facts_;
 };
@@ -94,51 +93,46 @@ std::vector<StoredTensor> stored_tensors(const PlannedBytes& bytes, std::size_t 
 }
 
 // Bare names of what will stand in the directory.
-std::vector<std::string> file_names(const Plan& plan, const Checkpoint& source,
-                                    std::span<const formats::SourceFile> weights, bool has_index) {
+std::vector<std::string> file_names(const Plan& plan, std::span<const formats::SourceFile> weights,
+                                    bool has_index) {
   std::vector<std::string> names;
   for (const formats::SourceFile& file : weights) names.push_back(file.name);
-  for (const formats::SideFile& side : source.side_files())
+  for (const formats::SideFile& side : plan.source.side_files())
     names.push_back(std::filesystem::path(side.path).begin()->string());
   for (const auto& [name, text] : derived_files(plan)) names.push_back(name);
   if (has_index) names.emplace_back(formats::kIndexName);
   return names;
 }
 
-std::shared_ptr<const formats::RankSlices> slices_of_rank(const Plan& plan,
-                                                          const Checkpoint& source,
-                                                          std::uint32_t rank) {
+std::shared_ptr<const formats::RankSlices> slices_of_rank(const Plan& plan, std::uint32_t rank) {
   std::vector<TensorResult> items;
   items.reserve(plan.tensors.size());
-  for (const PlannedTensor& planned : plan.tensors)
-    items.push_back(unhashed(plan, source, planned));
-  return std::make_shared<const formats::RankSlices>(
-      formats::rank_slices(rank_slicing_record(plan, source, slicing_record(plan, {}), rank),
-                           rank_records(plan, source, rank, items)));
+  for (const PlannedTensor& planned : plan.tensors) items.push_back(unhashed(plan, planned));
+  return std::make_shared<const formats::RankSlices>(formats::rank_slices(
+      rank_slicing_record(plan, slicing_record(plan, {}), rank), rank_records(plan, rank, items)));
 }
 
 }  // namespace
 
-Checkpoint planned_checkpoint(const Plan& plan, const Checkpoint& source, const Recipe& recipe,
-                              std::optional<std::uint32_t> rank, std::size_t threads) {
+Checkpoint planned_checkpoint(const Plan& plan, std::optional<std::uint32_t> rank,
+                              std::size_t threads) {
   INGOT_CHECK(rank.has_value() == plan.has_rank_directories());
-  auto bytes = std::make_unique<PlannedBytes>(plan, source, files_of_directory(plan, rank));
+  auto bytes = std::make_unique<PlannedBytes>(plan, files_of_directory(plan, rank));
   formats::AssembledModel model;
-  model.directory = source.directory();
-  model.file_names =
-      file_names(plan, source, bytes->files(), rank.has_value() || !plan.json.index.empty());
+  model.directory = plan.source.directory();
+  model.file_names = file_names(plan, bytes->files(), rank.has_value() || !plan.json.index.empty());
   if (!plan.json.config.empty())
     model.config = formats::parse_model_config(plan.json.config, formats::kConfigName);
   if (!plan.json.description.empty()) {
     model.description =
         formats::parse_json(plan.json.description, plan.target.dialect->description_file);
   }
-  model.side_files = source.side_files();
+  model.side_files = plan.source.side_files();
   model.stored = stored_tensors(*bytes, threads);
-  if (rank) model.slices = slices_of_rank(plan, source, *rank);
+  if (rank) model.slices = slices_of_rank(plan, *rank);
   model.bytes = std::move(bytes);
-  return Checkpoint::assemble(std::move(model), {.family = std::string(source.family().name),
-                                                 .allow_unknown = &recipe.allow.unknown_tensor,
+  return Checkpoint::assemble(std::move(model), {.family = std::string(plan.source.family().name),
+                                                 .allow_unknown = &plan.recipe.allow.unknown_tensor,
                                                  .threads = threads});
 }
 

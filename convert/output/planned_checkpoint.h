@@ -13,8 +13,7 @@ namespace ingot::convert {
 /// its headers and of the JSON beside them, without the bytes of tensors. Of layout `ranks` the
 /// directory of `rank`. Not of layout deepseek-mp, whose files no reader opens as one checkpoint.
 /// The plan and the source must outlive it. Throws what Checkpoint::open throws of such an output.
-formats::Checkpoint planned_checkpoint(const Plan& plan, const formats::Checkpoint& source,
-                                       const Recipe& recipe, std::optional<std::uint32_t> rank,
+formats::Checkpoint planned_checkpoint(const Plan& plan, std::optional<std::uint32_t> rank,
                                        std::size_t threads);
 
 }  // namespace ingot::convert

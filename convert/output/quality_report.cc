@@ -4,8 +4,8 @@
 #include <map>
 
 namespace ingot::convert {
-QualityReport quality_report(const Plan& plan, const formats::TensorSource& source,
-                             const std::vector<TensorResult>& records, std::size_t n_worst) {
+QualityReport quality_report(const Plan& plan, const std::vector<TensorResult>& records,
+                             std::size_t n_worst) {
   QualityReport report;
   std::map<std::pair<formats::SchemeId, formats::Role>, QualityReport::Row> rows;
   std::vector<std::pair<double, std::uint32_t>> by_error;
@@ -15,7 +15,7 @@ QualityReport quality_report(const Plan& plan, const formats::TensorSource& sour
     if (!record.quality) continue;
     const quantize::QualitySums& sums = *record.quality;
     const PlannedTensor& planned = plan.tensors[item];
-    const formats::LogicalTensor& tensor = source.tensors()[planned.tensor];
+    const formats::LogicalTensor& tensor = plan.tensor_of(planned);
     const formats::Role role = tensor.rule != nullptr ? tensor.rule->role : formats::Role::kOther;
     QualityReport::Row& row = rows[{planned.to, role}];
     row.scheme = planned.to;
@@ -34,7 +34,7 @@ QualityReport quality_report(const Plan& plan, const formats::TensorSource& sour
   by_error.resize(std::min(by_error.size(), n_worst));
   for (const auto& [error, item] : by_error) {
     const PlannedTensor& planned = plan.tensors[item];
-    report.worst.push_back({.tensor = source.tensors()[planned.tensor].name,
+    report.worst.push_back({.tensor = plan.tensor_of(planned).name,
                             .scheme = planned.to,
                             .sums = *records[item].quality});
   }

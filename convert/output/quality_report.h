@@ -37,7 +37,7 @@ struct QualityReport {
 
 /// `records` by item, with the `n_worst` worst tensors. Tensors without error sums (copied, cast)
 /// do not count.
-QualityReport quality_report(const Plan& plan, const formats::TensorSource& source,
-                             const std::vector<TensorResult>& records, std::size_t n_worst);
+QualityReport quality_report(const Plan& plan, const std::vector<TensorResult>& records,
+                             std::size_t n_worst);
 
 }  // namespace ingot::convert

@@ -27,12 +27,11 @@ RankRecord::Experts experts_of(const shard::ExpertMap& map, std::uint32_t layer,
       .layer = layer, .held = {held.begin(), held.end()}, .slots = {slots.begin(), slots.end()}};
 }
 
-bool holds_role(const Plan& plan, const Checkpoint& source, const std::vector<RankFile>& files,
-                formats::Role role) {
+bool holds_role(const Plan& plan, const std::vector<RankFile>& files, formats::Role role) {
   return std::any_of(files.begin(), files.end(), [&](const RankFile& file) {
     const auto& parts = plan.files[file.file].parts;
     return std::any_of(parts.begin(), parts.end(), [&](const PartRef& at) {
-      const formats::TensorRule* rule = source.tensors()[plan.tensors[at.tensor].tensor].rule;
+      const formats::TensorRule* rule = plan.tensor_of(plan.tensors[at.tensor]).rule;
       return rule != nullptr && rule->role == role;
     });
   });
@@ -54,15 +53,14 @@ std::vector<RankFile> files_of_rank(const Plan& plan, std::uint32_t rank) {
   return files;
 }
 
-std::string rank_index_text(const Plan& plan, const Checkpoint& source, std::uint32_t rank) {
+std::string rank_index_text(const Plan& plan, std::uint32_t rank) {
   formats::CheckpointIndex index;
-  index.frame = index_frame(plan, source);
+  index.frame = index_frame(plan);
   std::uint64_t total = 0;
   for (const RankFile& file : files_of_rank(plan, rank)) {
     const PlannedFile& planned = plan.files[file.file];
     for (const PartRef& at : planned.parts)
-      index.weight_map.emplace_back(plan.part_name(source, plan.tensors[at.tensor], at.part),
-                                    file.name);
+      index.weight_map.emplace_back(plan.part_name(plan.tensors[at.tensor], at.part), file.name);
     total += planned.n_bytes - planned.header_bytes;
   }
   return formats::checkpoint_index_text(index, total);
@@ -84,10 +82,10 @@ SlicingRecord slicing_record(const Plan& plan, Hash128 job) {
   return record;
 }
 
-SlicingRecord rank_slicing_record(const Plan& plan, const Checkpoint& source,
-                                  const SlicingRecord& slicing, std::uint32_t rank) {
+SlicingRecord rank_slicing_record(const Plan& plan, const SlicingRecord& slicing,
+                                  std::uint32_t rank) {
   SlicingRecord record = slicing;
-  const formats::ModelConfig& config = source.config();
+  const formats::ModelConfig& config = plan.source.config();
   const shard::RankPosition at = plan.slicing->topology.position(rank);
   const std::vector<RankFile> files = files_of_rank(plan, rank);
   RankRecord& of_rank = record.rank.emplace();
@@ -100,8 +98,8 @@ SlicingRecord rank_slicing_record(const Plan& plan, const Checkpoint& source,
   of_rank.end_layer = plan.slicing->stages.first[at.stage + 1];
   if (at.stage + 1 == plan.slicing->topology.pp)
     of_rank.end_layer += static_cast<std::uint32_t>(config.num_nextn_predict_layers);
-  of_rank.has_embedding = holds_role(plan, source, files, formats::Role::kEmbedding);
-  of_rank.has_head = holds_role(plan, source, files, formats::Role::kFinalNorm);
+  of_rank.has_embedding = holds_role(plan, files, formats::Role::kEmbedding);
+  of_rank.has_head = holds_role(plan, files, formats::Role::kFinalNorm);
   const shard::ExpertMap& experts = plan.slicing->experts;
   if (config.n_routed_experts > 0) {
     if (experts.is_uniform()) {
@@ -119,25 +117,25 @@ SlicingRecord rank_slicing_record(const Plan& plan, const Checkpoint& source,
   return record;
 }
 
-std::vector<TensorRecord> rank_records(const Plan& plan, const Checkpoint& source,
-                                       std::uint32_t rank, const std::vector<TensorResult>& done) {
+std::vector<TensorRecord> rank_records(const Plan& plan, std::uint32_t rank,
+                                       const std::vector<TensorResult>& done) {
   std::map<std::uint32_t, TensorRecord> by_item;
   std::map<std::uint32_t, std::map<std::uint8_t, formats::TensorHash>> outputs;
   for (const RankFile& file : files_of_rank(plan, rank)) {
     for (const PartRef& at : plan.files[file.file].parts) {
       const PlannedTensor& planned = plan.tensors[at.tensor];
-      const PlannedSlice slice = slice_at(plan, source, planned, at, file.member);
+      const PlannedSlice slice = slice_at(plan, planned, at, file.member);
       outputs[at.tensor].emplace(
-          at.part, output_hash(plan, source, planned, at.part, slice, done[at.tensor], file.name));
+          at.part, output_hash(plan, planned, at.part, slice, done[at.tensor], file.name));
     }
   }
   std::vector<TensorRecord> records;
   records.reserve(outputs.size());
   for (auto& [item, parts] : outputs) {
     const PlannedTensor& planned = plan.tensors[item];
-    TensorRecord& record = records.emplace_back(record_of(plan, source, planned, TensorResult{}));
+    TensorRecord& record = records.emplace_back(record_of(plan, planned, TensorResult{}));
     record.original_global = done[item].original_global;
-    record.home_file = unsliced_file(source, planned, formats::Part::kWeight);
+    record.home_file = unsliced_file(plan, planned, formats::Part::kWeight);
     for (auto& [part, entry] : parts) record.output.push_back(std::move(entry));
   }
   return records;

@@ -21,20 +21,17 @@ struct RankFile {
 std::vector<RankFile> files_of_rank(const Plan& plan, std::uint32_t rank);
 
 /// model.safetensors.index.json of a rank.
-std::string rank_index_text(const Plan& plan, const formats::Checkpoint& source,
-                            std::uint32_t rank);
+std::string rank_index_text(const Plan& plan, std::uint32_t rank);
 
 /// How the model was cut, as every manifest of the output says it; `job` identifies the conversion.
 formats::SlicingRecord slicing_record(const Plan& plan, Hash128 job);
 
 /// The same for one rank: what it is and what it holds.
-formats::SlicingRecord rank_slicing_record(const Plan& plan, const formats::Checkpoint& source,
-                                           const formats::SlicingRecord& slicing,
+formats::SlicingRecord rank_slicing_record(const Plan& plan, const formats::SlicingRecord& slicing,
                                            std::uint32_t rank);
 
 /// Per-tensor records of what a rank holds, in plan order. `done` by item.
-std::vector<formats::TensorRecord> rank_records(const Plan& plan, const formats::Checkpoint& source,
-                                                std::uint32_t rank,
+std::vector<formats::TensorRecord> rank_records(const Plan& plan, std::uint32_t rank,
                                                 const std::vector<TensorResult>& done);
 
 /// Ranks whose directories stand for all in the eyes of loaders: the first of each stage.

@@ -72,9 +72,9 @@ class UncachedFile {
 
 class ReadBack {
  public:
-  ReadBack(const Plan& plan, const formats::Checkpoint& source, const OutputPaths& paths,
-           const std::vector<TensorResult>& hashes, const JobThreads& threads)
-      : plan_(plan), source_(source), paths_(paths), hashes_(hashes), threads_(threads) {}
+  ReadBack(const Plan& plan, const OutputPaths& paths, const std::vector<TensorResult>& hashes,
+           const JobThreads& threads)
+      : plan_(plan), paths_(paths), hashes_(hashes), threads_(threads) {}
 
   void weights() {
     for (std::uint32_t f = 0; f < plan_.files.size(); ++f) {
@@ -135,13 +135,13 @@ class ReadBack {
   }
 
   [[nodiscard]] PlannedSlice slice(const PartRef& at, std::uint32_t member) const {
-    return slice_at(plan_, source_, plan_.tensors[at.tensor], at, member);
+    return slice_at(plan_, plan_.tensors[at.tensor], at, member);
   }
 
   void run(const Task& task) const {
     UncachedFile file(task.path);
     if (task.first == 0) {
-      const std::string header = plan_.header(source_, task.file);
+      const std::string header = plan_.header(task.file);
       TensorHasher hasher;
       hasher.update(std::as_bytes(std::span(header)));
       if (file.hash(0, header.size(), threads_.check_stop) != hasher.finish())
@@ -153,8 +153,7 @@ class ReadBack {
       if (file.hash(planned.offset, planned.n_bytes, threads_.check_stop) ==
           hashes_[at.tensor].output.at(at.part).at(planned.hash))
         continue;
-      throw differs(task.path).in_tensor(
-          plan_.part_name(source_, plan_.tensors[at.tensor], at.part));
+      throw differs(task.path).in_tensor(plan_.part_name(plan_.tensors[at.tensor], at.part));
     }
   }
 
@@ -171,7 +170,6 @@ class ReadBack {
   }
 
   const Plan& plan_;
-  const formats::Checkpoint& source_;
   const OutputPaths& paths_;
   const std::vector<TensorResult>& hashes_;
   const JobThreads& threads_;
@@ -181,10 +179,9 @@ class ReadBack {
 
 }  // namespace
 
-void read_back(const Plan& plan, const formats::Checkpoint& source, const OutputPaths& paths,
-               const std::vector<TensorResult>& hashes, const Hash128& manifest,
-               const JobThreads& threads) {
-  ReadBack reader(plan, source, paths, hashes, threads);
+void read_back(const Plan& plan, const OutputPaths& paths, const std::vector<TensorResult>& hashes,
+               const Hash128& manifest, const JobThreads& threads) {
+  ReadBack reader(plan, paths, hashes, threads);
   reader.weights();
   reader.rest(manifest);
 }

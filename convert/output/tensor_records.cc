@@ -10,9 +10,8 @@ using formats::StoredTensor;
 using formats::TensorHash;
 using formats::TensorRecord;
 
-TensorRecord record_of(const Plan&, const Checkpoint& source, const PlannedTensor& planned,
-                       const TensorResult& done) {
-  const LogicalTensor& tensor = source.tensors()[planned.tensor];
+TensorRecord record_of(const Plan& plan, const PlannedTensor& planned, const TensorResult& done) {
+  const LogicalTensor& tensor = plan.tensor_of(planned);
   TensorRecord record{.name = tensor.name,
                       .role = std::string(formats::role_name(tensor.rule ? tensor.rule->role
                                                                          : formats::Role::kOther)),
@@ -39,43 +38,40 @@ TensorRecord record_of(const Plan&, const Checkpoint& source, const PlannedTenso
   return record;
 }
 
-std::vector<TensorHash> source_hashes(const Checkpoint& source, const PlannedTensor& planned,
+std::vector<TensorHash> source_hashes(const Plan& plan, const PlannedTensor& planned,
                                       const TensorResult& done) {
   std::vector<TensorHash> hashes;
-  if (planned.action == Action::kDrop) return hashes;
-  const LogicalTensor& tensor = source.tensors()[planned.tensor];
-  tensor.encoding.stored.for_each([&](formats::Part, std::uint32_t index) {
-    const StoredTensor& stored = source.stored()[index];
+  for (const std::uint32_t index : plan.stored_of(planned)) {
+    const StoredTensor& stored = plan.source.stored()[index];
     hashes.push_back({.name = stored.name,
-                      .file = source.files()[stored.file].name,
+                      .file = plan.source.files()[stored.file].name,
                       .dtype = std::string(formats::dtype_name(stored.dtype)),
                       .shape = stored.shape,
                       .hash = done.source.at(hashes.size())});
-  });
+  }
   return hashes;
 }
 
-TensorHash output_hash(const Plan& plan, const Checkpoint& source, const PlannedTensor& planned,
-                       std::size_t part, const PlannedSlice& slice, const TensorResult& done,
-                       std::string file) {
-  TensorHash entry{.name = plan.part_name(source, planned, part),
+TensorHash output_hash(const Plan& plan, const PlannedTensor& planned, std::size_t part,
+                       const PlannedSlice& slice, const TensorResult& done, std::string file) {
+  TensorHash entry{.name = plan.part_name(planned, part),
                    .file = std::move(file),
                    .dtype = std::string(formats::dtype_name(planned.parts[part].dtype)),
                    .shape = {},
                    .hash = done.output.at(part).at(slice.hash)};
-  std::string home = unsliced_file(source, planned, planned.parts[part].part);
-  if (plan.is_sliced() && home != unsliced_file(source, planned, formats::Part::kWeight))
+  std::string home = unsliced_file(plan, planned, planned.parts[part].part);
+  if (plan.is_sliced() && home != unsliced_file(plan, planned, formats::Part::kWeight))
     entry.home_file = std::move(home);
   if (!plan.is_sliced()) {
-    entry.shape = plan.part_shape(source, planned, part);
+    entry.shape = plan.part_shape(planned, part);
     return entry;
   }
   const std::uint32_t ep_rank = plan.places[slice.place].ep_rank;
-  const shard::PartDeal deal = plan.deal(source, planned, part, ep_rank);
+  const shard::PartDeal deal = plan.deal(planned, part, ep_rank);
   using Kind = shard::PartDeal::Kind;
   entry.shape = deal.slice_shape();
-  const FittedPart fitted = plan.fitted(source, planned, part);
-  const formats::Shape original = plan.part_shape(source, planned, part);
+  const FittedPart fitted = plan.fitted(planned, part);
+  const formats::Shape original = plan.part_shape(planned, part);
   const bool is_zeroed = deal.kind() == Kind::kFirstOnly && slice.slice > 0;
   if (entry.shape == deal.whole_shape() && !is_zeroed && fitted.shape == original) return entry;
   formats::SliceRecord& record = entry.slice.emplace();
@@ -91,8 +87,7 @@ TensorHash output_hash(const Plan& plan, const Checkpoint& source, const Planned
     record.sections = fitted.sections;
   }
   if (ep_rank != PlannedPlace::kAllExperts) {
-    const auto experts =
-        plan.slicing->experts.experts_of(*source.tensors()[planned.tensor].layer, ep_rank);
+    const auto experts = plan.slicing->experts.experts_of(*plan.tensor_of(planned).layer, ep_rank);
     record.experts.assign(experts.begin(), experts.end());
   }
   if (fitted.shape != original) {
@@ -102,14 +97,11 @@ TensorHash output_hash(const Plan& plan, const Checkpoint& source, const Planned
   return entry;
 }
 
-TensorResult unhashed(const Plan& plan, const Checkpoint& source, const PlannedTensor& planned) {
-  TensorResult record;
-  source.tensors()[planned.tensor].encoding.stored.for_each(
-      [&](formats::Part, std::uint32_t) { record.source.emplace_back(); });
+TensorResult unhashed(const Plan& plan, const PlannedTensor& planned) {
+  TensorResult record{.source = std::vector<Hash128>(plan.stored_of(planned).size()), .output = {}};
   for (std::size_t p = 0; p < planned.n_parts; ++p) {
     std::size_t n = 0;
-    for (const PlannedSlice& slice : slices_of(plan, source, planned, p))
-      n = std::max(n, slice.hash + 1);
+    for (const PlannedSlice& slice : slices_of(plan, planned, p)) n = std::max(n, slice.hash + 1);
     record.output.emplace_back(n);
   }
   return record;

@@ -25,15 +25,15 @@ PlannedFile& add_file(Plan& plan, std::string name) {
   return file;
 }
 
-std::vector<std::uint32_t> ep_ranks_of(const PlanInputs& inputs, const PlannedTensor& planned,
-                                       const shard::Slicing& slicing) {
-  const formats::LogicalTensor& tensor = inputs.source.tensors()[planned.tensor];
+std::vector<std::uint32_t> ep_ranks_of(const Plan& plan, const PlannedTensor& planned) {
+  const shard::Slicing& slicing = *plan.slicing;
+  const formats::LogicalTensor& tensor = plan.tensor_of(planned);
   if (planned.cut.owner != shard::Owner::kExpert || slicing.topology.ep == 1) return {};
   const std::uint32_t layer = tensor.layer.value_or(0);
   if (tensor.expert) return slicing.experts.ranks_of(layer, *tensor.expert);
   const bool is_stack = tensor.shape.size() == 3;
   if (!is_stack) {  // the shared one, in a slot
-    const auto n_experts = static_cast<std::uint32_t>(inputs.source.config().n_routed_experts);
+    const auto n_experts = static_cast<std::uint32_t>(plan.source.config().n_routed_experts);
     return slicing.experts.ranks_of(layer, n_experts);
   }
   std::vector<std::uint32_t> all(slicing.topology.ep);
@@ -41,8 +41,8 @@ std::vector<std::uint32_t> ep_ranks_of(const PlanInputs& inputs, const PlannedTe
   return all;
 }
 
-void assign_files(const PlanInputs& inputs, Plan& plan) {
-  functions_of(*plan.layout).assign_files(inputs, plan);
+void assign_files(Plan& plan) {
+  functions_of(*plan.options.layout).assign_files(plan);
   for (PlannedFile& file : plan.files) {
     file.first_member = plan.n_members;
     plan.n_members += static_cast<std::uint32_t>(file.members.size());

@@ -37,11 +37,11 @@ bool is_quantized(SchemeId id) {
 
 // The grid of the FP8 scales that the source has, or had before it was cast: its config says, or
 // its manifest.
-bool source_says_ue8m0(const PlanInputs& inputs) {
-  const formats::Json& block = inputs.source_quantization;
+bool source_says_ue8m0(const Plan& plan) {
+  const formats::Json& block = plan.source_quantization;
   if (block.is_object() && block.value("scale_fmt", formats::Json()) == "ue8m0") return true;
   // Scales of MX formats are powers of two by definition.
-  return std::ranges::any_of(inputs.source.tensors(), [](const LogicalTensor& tensor) {
+  return std::ranges::any_of(plan.source.tensors(), [](const LogicalTensor& tensor) {
     return tensor.encoding.scheme == SchemeId::kMxfp4 || tensor.encoding.scheme == SchemeId::kMxfp8;
   });
 }
@@ -59,17 +59,11 @@ std::string_view plain_module_rule(const formats::Dialect& dialect, SchemeId sch
 
 class Decider {
  public:
-  Decider(const PlanInputs& inputs, Plan& plan)
-      : inputs_(inputs),
-        source_(inputs.source),
-        recipe_(inputs.recipe),
-        dialect_(inputs.dialect),
-        plan_(plan) {}
+  explicit Decider(Plan& plan) : plan_(plan) {}
 
   void run() {
-    plan_.target.dialect = &dialect_;
     plan_.target.via = recipe_.choices.via;
-    const bool ue8m0 = source_says_ue8m0(inputs_);
+    const bool ue8m0 = source_says_ue8m0(plan_);
     source_grid_ = ue8m0 ? quantize::Fp8Grid::kUe8m0 : quantize::Fp8Grid::kAmax;
     plan_.target.encode = {.fp8_grid = recipe_.choices.fp8_grid.value_or(source_grid_),
                            .nvfp4_search = recipe_.choices.nvfp4_search};
@@ -80,18 +74,14 @@ class Decider {
     refuse_what_no_engine_loads();
     refusals_.throw_if_any();
     find_scales_to_reuse();
-    join_fused_tensors(source_, plan_, refusals_);
-    set_input_scales(source_, recipe_.choices, plan_, refusals_);
-    set_importance(source_, recipe_.choices, plan_, refusals_);
+    join_fused_tensors(plan_, refusals_);
+    set_input_scales(plan_, refusals_);
+    set_importance(plan_, refusals_);
     refusals_.throw_if_any();
     claim_powers_of_two();
   }
 
  private:
-  const LogicalTensor& tensor_of(const PlannedTensor& planned) const {
-    return source_.tensors()[planned.tensor];
-  }
-
   bool is_mtp(const LogicalTensor& tensor) const {
     return tensor.rule != nullptr && tensor.layer &&
            *tensor.layer >= source_.config().num_hidden_layers;
@@ -183,7 +173,7 @@ class Decider {
   }
 
   void apply_dialect(PlannedTensor& planned) {
-    const LogicalTensor& tensor = tensor_of(planned);
+    const LogicalTensor& tensor = plan_.tensor_of(planned);
     const SchemeId from = tensor.encoding.scheme;
     if (planned.action == Action::kCopy && is_quantized(from)) {
       if (!can_stay(from)) {
@@ -287,7 +277,7 @@ class Decider {
     formats::EngineLimitsMet met(dialect_);
     std::vector<formats::EngineWeight> weights;
     for (const PlannedTensor& planned : plan_.tensors) {
-      const LogicalTensor& tensor = tensor_of(planned);
+      const LogicalTensor& tensor = plan_.tensor_of(planned);
       // A tensor that is copied is as the source's maker wanted it.
       if (planned.spelling == nullptr || is_allowed(tensor)) continue;
       weights.push_back({.name = tensor.name,
@@ -353,7 +343,7 @@ class Decider {
       by_name.emplace(release->tensors()[i].name, i);
     for (PlannedTensor& planned : plan_.tensors) {
       if (planned.action != Action::kQuantize || planned.to != SchemeId::kFp8Block) continue;
-      const LogicalTensor& tensor = tensor_of(planned);
+      const LogicalTensor& tensor = plan_.tensor_of(planned);
       const auto found = by_name.find(tensor.name);
       if (found == by_name.end()) {
         refusals_.add(ErrorCode::kMissingTensor, "--scales-from does not hold", tensor.name);
@@ -390,11 +380,10 @@ class Decider {
     plan_.target.power_of_two_scales = any && all;
   }
 
-  const PlanInputs& inputs_;
-  const Checkpoint& source_;
-  const Recipe& recipe_;
-  const formats::Dialect& dialect_;
   Plan& plan_;
+  const Checkpoint& source_ = plan_.source;
+  const Recipe& recipe_ = plan_.recipe;
+  const formats::Dialect& dialect_ = *plan_.target.dialect;
   quantize::Fp8Grid source_grid_ = quantize::Fp8Grid::kAmax;
   std::map<SchemeId, bool> is_selected_;
   std::map<const Rule*, std::vector<std::string>> spared_, narrowed_;  // names of tensors
@@ -403,8 +392,8 @@ class Decider {
 
 }  // namespace
 
-void decide(const PlanInputs& inputs, Plan& plan) {
-  Decider(inputs, plan).run();
+void decide(Plan& plan) {
+  Decider(plan).run();
 }
 
 }  // namespace ingot::convert

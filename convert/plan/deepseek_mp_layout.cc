@@ -18,42 +18,40 @@ using formats::SchemeId;
 namespace {
 
 // Whether every part of a tensor, as it is spelled without this layout, has a name in it.
-bool has_native_names(const formats::Checkpoint& source, const PlannedTensor& item) {
-  const LogicalTensor& tensor = source.tensors()[item.tensor];
+bool has_native_names(const Plan& plan, const PlannedTensor& planned) {
+  const LogicalTensor& tensor = plan.tensor_of(planned);
   const auto is_known = [&](const std::string& name) {
-    return formats::native_name(name, source.config()).has_value();
+    return formats::native_name(name, plan.source.config()).has_value();
   };
-  if (item.action != Action::kCopy) {
-    return item.spelling == nullptr ||
-           std::ranges::all_of(item.spelling->parts, [&](const formats::PartSpelling& part) {
+  if (planned.action != Action::kCopy) {
+    return planned.spelling == nullptr ||
+           std::ranges::all_of(planned.spelling->parts, [&](const formats::PartSpelling& part) {
              return is_known(formats::part_name(part, tensor.name));
            });
   }
-  bool all = true;
-  tensor.encoding.stored.for_each([&](formats::Part, std::uint32_t stored) {
-    all = all && is_known(source.stored()[stored].name);
+  return std::ranges::all_of(plan.stored_of(planned), [&](std::uint32_t stored) {
+    return is_known(plan.source.stored()[stored].name);
   });
-  return all;
 }
 
 // DeepSeek's inference code knows BF16 and FP8 blocks of 128 x 128.
-void require_holdable(const PlanInputs& inputs, const Plan& plan) {
-  const formats::Checkpoint& source = inputs.source;
+void require_holdable(const Plan& plan) {
+  const formats::Checkpoint& source = plan.source;
   Refusals refusals;
-  for (const PlannedTensor& item : plan.tensors) {
-    if (item.action == Action::kDrop) continue;
-    const LogicalTensor& tensor = source.tensors()[item.tensor];
-    const bool is_block = item.to == SchemeId::kFp8Block &&
-                          scale_block_of(tensor, item) == std::array<std::uint64_t, 2>{128, 128};
-    if (formats::scheme_facts(item.to).quantized && !is_block) {
+  for (const PlannedTensor& planned : plan.tensors) {
+    if (planned.action == Action::kDrop) continue;
+    const LogicalTensor& tensor = plan.tensor_of(planned);
+    const bool is_block = planned.to == SchemeId::kFp8Block &&
+                          scale_block_of(tensor, planned) == std::array<std::uint64_t, 2>{128, 128};
+    if (formats::scheme_facts(planned.to).quantized && !is_block) {
       refusals.add(ErrorCode::kUnsupported,
                    fmt::format("layout deepseek-mp holds bf16 and 128 x 128 fp8-block, not {} (use "
                                "--to bf16 or fp8, or --layout ranks)",
-                               formats::scheme_facts(item.to).name),
+                               formats::scheme_facts(planned.to).name),
                    tensor.name);
     } else if (!formats::native_name(tensor.name, source.config())) {
       refusals.add(ErrorCode::kUnsupported, "layout deepseek-mp has no name for it", tensor.name);
-    } else if (!has_native_names(source, item)) {
+    } else if (!has_native_names(plan, planned)) {
       refusals.add(ErrorCode::kUnsupported,
                    "layout deepseek-mp knows scales by the names of dialect deepseek alone (add "
                    "--dialect deepseek)",
@@ -72,17 +70,15 @@ void require_fits(const Plan& plan) {
 }
 
 // model{i}-mp{N}.safetensors: everything that a rank loads, replicas included, in one file.
-void assign_by_rank(const PlanInputs& inputs, Plan& plan) {
-  const shard::Slicing& slicing = *plan.slicing;
-  const std::uint32_t n_ranks = slicing.topology.n_ranks();
+void assign_by_rank(Plan& plan) {
+  const std::uint32_t n_ranks = plan.slicing->topology.n_ranks();
   for (std::uint32_t rank = 0; rank < n_ranks; ++rank) {
     PlannedFile& file = add_file(plan, fmt::format("model{}-mp{}.safetensors", rank, n_ranks));
     file.members.front().ranks = {rank};
   }
   for (PlannedTensor& planned : plan.tensors) {
     std::vector<PlannedPlace> places;
-    for (const std::uint32_t ep : ep_ranks_of(inputs, planned, slicing))
-      places.push_back({.file = ep});
+    for (const std::uint32_t ep : ep_ranks_of(plan, planned)) places.push_back({.file = ep});
     if (places.empty()) {
       for (std::uint32_t rank = 0; rank < n_ranks; ++rank)
         places.push_back({.file = rank, .first_slice = planned.cut.n == 1 ? 0 : rank});

@@ -17,30 +17,30 @@ using formats::LogicalTensor;
 namespace {
 
 // With the blocks of retiled tensors, or with those that they had before.
-std::vector<formats::WrittenTensor> written_tensors(const Checkpoint& source, const Plan& plan,
-                                                    bool retiled) {
+std::vector<formats::WrittenTensor> written_tensors(const Plan& plan, bool retiled) {
+  const Checkpoint& source = plan.source;
   const formats::SourceActivations of_source(source.config(), source.dialect(),
                                              source.description());
   std::vector<formats::WrittenTensor> written;
   written.reserve(plan.tensors.size());
-  for (const PlannedTensor& item : plan.tensors) {
-    if (item.action == Action::kDrop) continue;
-    const LogicalTensor& tensor = source.tensors()[item.tensor];
+  for (const PlannedTensor& planned : plan.tensors) {
+    if (planned.action == Action::kDrop) continue;
+    const LogicalTensor& tensor = plan.tensor_of(planned);
     formats::WrittenTensor& row = written.emplace_back();
     row.name = tensor.name;
-    row.scheme = item.to;
-    row.activations = item.spelling != nullptr ? item.spelling->activations
-                                               : of_source.of(tensor.name, tensor.encoding);
+    row.scheme = planned.to;
+    row.activations = planned.spelling != nullptr ? planned.spelling->activations
+                                                  : of_source.of(tensor.name, tensor.encoding);
     row.rule = tensor.rule;
     row.layer = tensor.layer;
     row.expert = tensor.expert;
     row.rank = tensor.shape.size();
-    const bool is_new = item.action == Action::kQuantize;
+    const bool is_new = planned.action == Action::kQuantize;
     row.block =
-        is_new ? item.block : std::array{tensor.encoding.block_rows, tensor.encoding.block_cols};
-    if (retiled && item.fit.block[0] != 0) row.block = item.fit.block;
-    for (std::size_t part = 0; part < item.n_parts; ++part)
-      row.stored.push_back(plan.part_name(source, item, part));
+        is_new ? planned.block : std::array{tensor.encoding.block_rows, tensor.encoding.block_cols};
+    if (retiled && planned.fit.block[0] != 0) row.block = planned.fit.block;
+    for (std::size_t part = 0; part < planned.n_parts; ++part)
+      row.stored.push_back(plan.part_name(planned, part));
   }
   return written;
 }
@@ -55,9 +55,9 @@ void state_widths(const shard::PaddedWidths& widths, Json& config) {
 }
 
 // config.json and description of the output; as ranks have them, or as the unsliced output would.
-std::string derive_config(const Checkpoint& source, const Recipe& recipe, Plan& plan,
-                          bool of_ranks) {
-  const std::vector<formats::WrittenTensor> written = written_tensors(source, plan, of_ranks);
+std::string derive_config(Plan& plan, bool of_ranks) {
+  const Checkpoint& source = plan.source;
+  const std::vector<formats::WrittenTensor> written = written_tensors(plan, of_ranks);
   const bool same_dialect = plan.target.dialect == &source.dialect();
   const formats::WrittenModel model{.source = source.config(),
                                     .description = same_dialect && !source.description().is_null()
@@ -79,7 +79,7 @@ std::string derive_config(const Checkpoint& source, const Recipe& recipe, Plan& 
     config["quantization_config"] = std::move(quantization);
   }
   if (source.config().num_nextn_predict_layers > 0 &&
-      (source.lacks_promised_mtp() || recipe.mtp == MtpPolicy::kDrop))
+      (source.lacks_promised_mtp() || plan.recipe.mtp == MtpPolicy::kDrop))
     config["num_nextn_predict_layers"] = 0;
   if (of_ranks) state_widths(plan.fits.widths, config);
   // What says the same stays as it is, to the byte.
@@ -87,8 +87,9 @@ std::string derive_config(const Checkpoint& source, const Recipe& recipe, Plan& 
   return formats::json_text(config, formats::json_form_of(source.config_text()));
 }
 
-void derive_configs(const Checkpoint& source, const Recipe& recipe, Plan& plan) {
-  plan.json.config = derive_config(source, recipe, plan, true);
+void derive_configs(Plan& plan) {
+  const Checkpoint& source = plan.source;
+  plan.json.config = derive_config(plan, true);
   if (source.lacks_promised_mtp()) {
     plan.warnings.push_back(fmt::format(
         "config.json promises {} MTP layer(s) that the checkpoint does not hold; the output says "
@@ -96,22 +97,22 @@ void derive_configs(const Checkpoint& source, const Recipe& recipe, Plan& plan) 
         source.config().num_nextn_predict_layers));
   }
   if (!plan.is_sliced()) return;
-  std::string whole = derive_config(source, recipe, plan, false);
+  std::string whole = derive_config(plan, false);
   if (whole != plan.json.config) plan.json.whole_config = std::move(whole);
-  if (const auto derive = functions_of(*plan.layout).derive_json) derive(plan);
+  if (const auto derive = functions_of(*plan.options.layout).derive_json) derive(plan);
 }
 
-void derive_index(const Checkpoint& source, Plan& plan) {
+void derive_index(Plan& plan) {
   if (plan.is_sliced()) return;  // ranks have their own
   if (plan.files.size() == 1 && plan.files[0].name == "model.safetensors") return;
   formats::CheckpointIndex index;
-  index.frame = index_frame(plan, source);
+  index.frame = index_frame(plan);
   std::uint64_t total = 0;
   for (const PlannedFile& file : plan.files) {
     for (const PartRef& at : file.parts) {
-      const PlannedTensor& item = plan.tensors[at.tensor];
-      index.weight_map.emplace_back(plan.part_name(source, item, at.part), file.name);
-      total += item.parts[at.part].n_bytes;
+      const PlannedTensor& planned = plan.tensors[at.tensor];
+      index.weight_map.emplace_back(plan.part_name(planned, at.part), file.name);
+      total += planned.parts[at.part].n_bytes;
     }
   }
   plan.json.index = formats::checkpoint_index_text(index, total);
@@ -119,17 +120,17 @@ void derive_index(const Checkpoint& source, Plan& plan) {
 
 }  // namespace
 
-formats::IndexFrame index_frame(const Plan& plan, const Checkpoint& source) {
-  formats::IndexFrame frame = source.index_frame();
+formats::IndexFrame index_frame(const Plan& plan) {
+  formats::IndexFrame frame = plan.source.index_frame();
   const bool is_copy = std::ranges::all_of(
       plan.tensors, [](const PlannedTensor& planned) { return planned.action == Action::kCopy; });
   if (!is_copy) frame.metadata = Json::object();
   return frame;
 }
 
-void derive_json(const PlanInputs& inputs, Plan& plan) {
-  derive_configs(inputs.source, inputs.recipe, plan);
-  derive_index(inputs.source, plan);
+void derive_json(Plan& plan) {
+  derive_configs(plan);
+  derive_index(plan);
 }
 
 }  // namespace ingot::convert

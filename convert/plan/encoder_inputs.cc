@@ -32,14 +32,14 @@ InputScale scale_of(const PlannedTensor& planned, const InputRange& range) {
 }
 
 // A quant_bias without the layer's own bias would compute another model.
-void refuse_biases(const formats::TensorSource& source, const Plan& plan, Refusals& refusals) {
+void refuse_biases(const Plan& plan, Refusals& refusals) {
   std::set<std::string_view> names;
-  for (const formats::LogicalTensor& tensor : source.tensors()) {
+  for (const formats::LogicalTensor& tensor : plan.source.tensors()) {
     if (tensor.name.ends_with(".bias")) names.insert(tensor.name);
   }
   for (const PlannedTensor& planned : plan.tensors) {
     if (planned.spelling == nullptr || !is_asymmetric(*planned.spelling)) continue;
-    const std::string_view module = formats::module_name(source.tensors()[planned.tensor].name);
+    const std::string_view module = formats::module_name(plan.tensor_of(planned).name);
     if (names.contains(fmt::format("{}.bias", module)))
       refusals.add(ErrorCode::kUnsupported, std::string(kHasBias), module);
   }
@@ -59,17 +59,17 @@ bool knows(const Importance& importance, const formats::LogicalTensor& tensor, R
 
 }  // namespace
 
-void set_input_scales(const formats::TensorSource& source, const Choices& choices, Plan& plan,
-                      Refusals& refusals) {
+void set_input_scales(Plan& plan, Refusals& refusals) {
+  const Choices& choices = plan.recipe.choices;
   std::map<FusedKey, std::optional<InputRange>> ranges;
   const auto for_each_static = [&](const auto& visit) {
     for (PlannedTensor& planned : plan.tensors) {
       if (planned.spelling != nullptr &&
           planned.spelling->activations == formats::Activations::kStatic)
-        visit(planned, source.tensors()[planned.tensor]);
+        visit(planned, plan.tensor_of(planned));
     }
   };
-  refuse_biases(source, plan, refusals);
+  refuse_biases(plan, refusals);
   for_each_static([&](PlannedTensor& planned, const formats::LogicalTensor& tensor) {
     if (choices.input_scale) {
       const float scale = *choices.input_scale;
@@ -96,8 +96,8 @@ void set_input_scales(const formats::TensorSource& source, const Choices& choice
   });
 }
 
-void set_importance(const formats::TensorSource& source, const Choices& choices, Plan& plan,
-                    Refusals& refusals) {
+void set_importance(Plan& plan, Refusals& refusals) {
+  const Choices& choices = plan.recipe.choices;
   if (choices.importance == nullptr) return;
   if (choices.nvfp4_search == quantize::Nvfp4Search::kAmax) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -105,7 +105,7 @@ void set_importance(const formats::TensorSource& source, const Choices& choices,
                 "or 4over6)");
   }
   for (PlannedTensor& planned : plan.tensors) {
-    const formats::LogicalTensor& tensor = source.tensors()[planned.tensor];
+    const formats::LogicalTensor& tensor = plan.tensor_of(planned);
     if (planned.to != formats::SchemeId::kNvfp4 || planned.action != Action::kQuantize) continue;
     if (tensor.encoding.scheme == formats::SchemeId::kMxfp4)
       continue;  // codes are copied where they can be

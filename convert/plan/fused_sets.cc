@@ -21,16 +21,15 @@ bool has_global(const PlannedTensor& planned) {
   return scheme != nullptr && scheme->global != nullptr;
 }
 
-void require_alike(const formats::TensorSource& source, const Plan& plan,
-                   const std::vector<std::uint32_t>& members, Refusals& refusals) {
-  const PlannedTensor& first = plan.tensors[members.front()];
-  const std::string& first_name = source.tensors()[first.tensor].name;
+void require_alike(const Plan& plan, const std::vector<std::uint32_t>& fused, Refusals& refusals) {
+  const PlannedTensor& first = plan.tensors[fused.front()];
+  const std::string& first_name = plan.tensor_of(first).name;
   const auto is_quantized = [](const PlannedTensor& planned) {
     return formats::scheme_facts(planned.to).quantized;
   };
-  for (const std::uint32_t member : members) {
-    const PlannedTensor& other = plan.tensors[member];
-    const std::string& name = source.tensors()[other.tensor].name;
+  for (const std::uint32_t index : fused) {
+    const PlannedTensor& other = plan.tensors[index];
+    const std::string& name = plan.tensor_of(other).name;
     if (other.to != first.to && (is_quantized(other) || is_quantized(first))) {
       refusals.add(ErrorCode::kInvalidArgument,
                    fmt::format("loaders fuse it with {}, which becomes {} (give both one scheme)",
@@ -57,17 +56,17 @@ FusedKey fused_key(const LogicalTensor& tensor) {
   return {std::string(module.substr(0, module.rfind('.'))), fuse};
 }
 
-void join_fused_tensors(const formats::TensorSource& source, Plan& plan, Refusals& refusals) {
-  std::map<FusedKey, std::vector<std::uint32_t>> fused;
+void join_fused_tensors(Plan& plan, Refusals& refusals) {
+  std::map<FusedKey, std::vector<std::uint32_t>> by_key;
   for (std::uint32_t i = 0; i < plan.tensors.size(); ++i) {
     if (plan.tensors[i].action == Action::kDrop) continue;
-    fused[fused_key(source.tensors()[plan.tensors[i].tensor])].push_back(i);
+    by_key[fused_key(plan.tensor_of(plan.tensors[i]))].push_back(i);
   }
-  for (auto& [key, members] : fused) {
-    require_alike(source, plan, members, refusals);
-    const PlannedTensor& first = plan.tensors[members.front()];
+  for (auto& [key, fused] : by_key) {
+    require_alike(plan, fused, refusals);
+    const PlannedTensor& first = plan.tensors[fused.front()];
     if (first.action == Action::kQuantize && has_global(first))
-      plan.fused_sets.push_back(std::move(members));
+      plan.fused_sets.push_back(std::move(fused));
   }
   std::sort(plan.fused_sets.begin(), plan.fused_sets.end());
   for (std::uint32_t set = 0; set < plan.fused_sets.size(); ++set) {

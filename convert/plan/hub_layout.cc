@@ -11,23 +11,23 @@ namespace {
 // Keeps the distribution of the source: each part goes where its stored tensor was, a new one
 // beside its weight. Files that would be empty vanish. Joined slices go where they were before they
 // were cut; false when that is not known.
-bool assign_as_source(const formats::Checkpoint& source, Plan& plan) {
+bool assign_as_source(Plan& plan) {
   std::map<std::string, std::uint32_t> homes;  // names, and later indices into Plan::files
-  const auto home = [&](const PlannedTensor& item, std::size_t p) {
-    return unsliced_file(source, item, item.parts[p].part);
+  const auto home = [&](const PlannedTensor& planned, std::size_t p) {
+    return unsliced_file(plan, planned, planned.parts[p].part);
   };
-  for (const PlannedTensor& item : plan.tensors) {
-    for (std::size_t p = 0; p < item.n_parts; ++p) homes.emplace(home(item, p), 0);
+  for (const PlannedTensor& planned : plan.tensors) {
+    for (std::size_t p = 0; p < planned.n_parts; ++p) homes.emplace(home(planned, p), 0);
   }
   if (homes.contains("")) return false;
   for (auto& [name, index] : homes) {
     index = static_cast<std::uint32_t>(plan.files.size());
     add_file(plan, name);
   }
-  for (PlannedTensor& item : plan.tensors) {
-    for (std::size_t p = 0; p < item.n_parts; ++p) {
-      const PlannedPlace place{.file = homes.at(home(item, p))};
-      set_places(plan, item.parts[p], std::span(&place, 1));
+  for (PlannedTensor& planned : plan.tensors) {
+    for (std::size_t p = 0; p < planned.n_parts; ++p) {
+      const PlannedPlace place{.file = homes.at(home(planned, p))};
+      set_places(plan, planned.parts[p], std::span(&place, 1));
     }
   }
   return true;
@@ -38,26 +38,27 @@ bool assign_as_source(const formats::Checkpoint& source, Plan& plan) {
 void assign_by_size(Plan& plan, std::uint64_t max_bytes) {
   std::uint64_t in_file = 0;
   std::uint32_t file = 0;
-  for (PlannedTensor& item : plan.tensors) {
-    if (item.n_parts == 0) continue;
+  for (PlannedTensor& planned : plan.tensors) {
+    if (planned.n_parts == 0) continue;
     std::uint64_t n_bytes = 0;
-    for (std::size_t part = 0; part < item.n_parts; ++part) n_bytes += item.parts[part].n_bytes;
+    for (std::size_t part = 0; part < planned.n_parts; ++part)
+      n_bytes += planned.parts[part].n_bytes;
     if (in_file > 0 && in_file + n_bytes > max_bytes) {
       ++file;
       in_file = 0;
     }
     in_file += n_bytes;
     const PlannedPlace place{.file = file};
-    for (std::size_t part = 0; part < item.n_parts; ++part)
-      set_places(plan, item.parts[part], std::span(&place, 1));
+    for (std::size_t part = 0; part < planned.n_parts; ++part)
+      set_places(plan, planned.parts[part], std::span(&place, 1));
   }
   for (std::uint64_t i = 0; i <= file; ++i)
     add_file(plan, formats::shard_file_name(i + 1, std::uint64_t{file} + 1));
 }
 
-void assign_hub_files(const PlanInputs& inputs, Plan& plan) {
-  const auto& max_bytes = inputs.options.shards.max_shard_bytes;
-  if (max_bytes || !assign_as_source(inputs.source, plan))
+void assign_hub_files(Plan& plan) {
+  const auto& max_bytes = plan.options.shards.max_shard_bytes;
+  if (max_bytes || !assign_as_source(plan))
     assign_by_size(plan, max_bytes.value_or(kRankFileBytes));
 }
 

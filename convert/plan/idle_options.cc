@@ -16,19 +16,13 @@ using formats::SchemeId;
 
 namespace {
 
-struct Planned {
-  const formats::Checkpoint& source;
-  const Recipe& recipe;
-  const Plan& plan;
-
-  /// Whether `test(planned, tensor)` holds for a tensor of the output.
-  template <typename Test>
-  [[nodiscard]] bool any(const Test& test) const {
-    return std::any_of(plan.tensors.begin(), plan.tensors.end(), [&](const PlannedTensor& planned) {
-      return planned.action != Action::kDrop && test(planned, source.tensors()[planned.tensor]);
-    });
-  }
-};
+// Whether `test(planned, tensor)` holds for a tensor of the output.
+template <typename Test>
+bool any(const Plan& plan, const Test& test) {
+  return std::ranges::any_of(plan.tensors, [&](const PlannedTensor& planned) {
+    return planned.action != Action::kDrop && test(planned, plan.tensor_of(planned));
+  });
+}
 
 bool is_quantized(const PlannedTensor& planned, const LogicalTensor&) {
   return formats::scheme_facts(planned.to).quantized;
@@ -50,21 +44,21 @@ bool takes_fp8_grid(const PlannedTensor& planned, const LogicalTensor&) {
   return is_fp8 && (planned.action == Action::kQuantize || planned.to == SchemeId::kFp8Block);
 }
 
-bool takes_activations(const Planned& output) {
-  const auto& wanted = output.recipe.choices.activations;
-  const formats::SourceActivations of_source(output.source.config(), output.source.dialect(),
-                                             output.source.description());
-  return output.any([&](const PlannedTensor& planned, const LogicalTensor& tensor) {
+bool takes_activations(const Plan& plan) {
+  const auto& wanted = plan.recipe.choices.activations;
+  const formats::SourceActivations of_source(plan.source.config(), plan.source.dialect(),
+                                             plan.source.description());
+  return any(plan, [&](const PlannedTensor& planned, const LogicalTensor& tensor) {
     if (!is_quantized(planned, tensor)) return false;
     return wanted == (planned.spelling != nullptr ? planned.spelling->activations
                                                   : of_source.of(tensor.name, tensor.encoding));
   });
 }
 
-bool has_attention_on_request(const Planned& output) {
+bool has_attention_on_request(const Plan& plan) {
   const auto lines = default_recipe_lines();
   return std::any_of(lines.begin(), lines.end(), [&](const DefaultRecipeLine& line) {
-    return line.to == output.recipe.to && line.treatment == Treatment::kOnRequest;
+    return line.to == plan.recipe.to && line.treatment == Treatment::kOnRequest;
   });
 }
 
@@ -74,42 +68,41 @@ struct OptionScope {
   std::string_view meaning;  ///< what it does
   std::string_view lacking;  ///< what is not so when it has no effect
   std::string_view remedy;
-  bool (*acts)(const Planned& output);
+  bool (*acts)(const Plan& plan);
 };
 
 constexpr std::array kScopes = {
-    OptionScope{"--dialect", "says how quantized tensors are stored",
-                "no tensor of the output is quantized", "use --to with a quantized scheme",
-                [](const Planned& output) {
-                  return output.plan.counts.demoted > 0 || output.any(is_quantized);
-                }},
+    OptionScope{
+        "--dialect", "says how quantized tensors are stored",
+        "no tensor of the output is quantized", "use --to with a quantized scheme",
+        [](const Plan& plan) { return plan.counts.demoted > 0 || any(plan, is_quantized); }},
     OptionScope{"--activations", "belongs to quantized tensors that can have such activations",
                 "the output has none", "choose another --to or --dialect", takes_activations},
     OptionScope{"--activation-scales", "belongs to --activations static",
                 "no tensor of the output has static activations", "add --activations static",
-                [](const Planned& output) { return output.any(has_static_inputs); }},
+                [](const Plan& plan) { return any(plan, has_static_inputs); }},
     OptionScope{"--input-scale", "belongs to --activations static",
                 "no tensor of the output has static activations", "add --activations static",
-                [](const Planned& output) { return output.any(has_static_inputs); }},
+                [](const Plan& plan) { return any(plan, has_static_inputs); }},
     OptionScope{"--fp8-grid", "belongs to FP8 with scales of blocks, rows or tensors",
                 "no tensor of the output is encoded so", "use --to fp8",
-                [](const Planned& output) { return output.any(takes_fp8_grid); }},
+                [](const Plan& plan) { return any(plan, takes_fp8_grid); }},
     OptionScope{"--scales-from", "gives the scales of fp8-block",
                 "no tensor is encoded as fp8-block", "use --to fp8",
-                [](const Planned& output) {
-                  return output.any([](const PlannedTensor& planned, const LogicalTensor&) {
+                [](const Plan& plan) {
+                  return any(plan, [](const PlannedTensor& planned, const LogicalTensor&) {
                     return planned.scales != PlannedTensor::kNone;
                   });
                 }},
     OptionScope{"--nvfp4-search", "chooses the scales of nvfp4", "no tensor is encoded as nvfp4",
-                "use --to nvfp4", [](const Planned& output) { return output.any(encodes_nvfp4); }},
+                "use --to nvfp4", [](const Plan& plan) { return any(plan, encodes_nvfp4); }},
     OptionScope{"--importance", "weights the search of nvfp4 scales",
                 "no tensor is encoded as nvfp4", "use --to nvfp4",
-                [](const Planned& output) { return output.any(encodes_nvfp4); }},
+                [](const Plan& plan) { return any(plan, encodes_nvfp4); }},
     OptionScope{"--via", "is what values pass through before they are encoded",
                 "no tensor is encoded anew", "use --to with a quantized scheme",
-                [](const Planned& output) {
-                  return output.any([](const PlannedTensor& planned, const LogicalTensor& tensor) {
+                [](const Plan& plan) {
+                  return any(plan, [](const PlannedTensor& planned, const LogicalTensor& tensor) {
                     return goes_through_bands(tensor, planned);
                   });
                 }},
@@ -119,16 +112,15 @@ constexpr std::array kScopes = {
 
 }  // namespace
 
-void refuse_idle_options(const PlanInputs& inputs, const Plan& plan) {
-  const Recipe& recipe = inputs.recipe;
-  const Planned output{.source = inputs.source, .recipe = recipe, .plan = plan};
+void refuse_idle_options(const Plan& plan) {
+  const Recipe& recipe = plan.recipe;
   ErrorList idle;
   for (const OptionScope& row : kScopes) {
     // A file is only read for somebody who gave it.
     const bool is_given =
         (row.option == "--importance" && recipe.choices.importance != nullptr) ||
         std::find(recipe.given.begin(), recipe.given.end(), row.option) != recipe.given.end();
-    if (!is_given || row.acts(output)) continue;
+    if (!is_given || row.acts(plan)) continue;
     idle.add(Error(ErrorCode::kInvalidArgument,
                    fmt::format("{} {}, but {} ({}, or leave it out)", row.option, row.meaning,
                                row.lacking, row.remedy)));

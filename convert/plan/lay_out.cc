@@ -24,26 +24,26 @@ PlannedPart part_of(formats::Part part, formats::DType dtype, const formats::Sha
   return {.part = part, .dtype = dtype, .n_bytes = *n_bytes};
 }
 
-void add_parts(const Checkpoint& source, PlannedTensor& item) {
-  const LogicalTensor& tensor = source.tensors()[item.tensor];
-  switch (item.action) {
+void add_parts(const Plan& plan, PlannedTensor& planned) {
+  const LogicalTensor& tensor = plan.tensor_of(planned);
+  switch (planned.action) {
     case Action::kCopy:
       tensor.encoding.stored.for_each([&](formats::Part part, std::uint32_t index) {
-        const StoredTensor& stored = source.stored()[index];
-        item.parts[item.n_parts++] = {
+        const StoredTensor& stored = plan.source.stored()[index];
+        planned.parts[planned.n_parts++] = {
             .part = part, .dtype = stored.dtype, .n_bytes = stored.n_bytes};
       });
       break;
     case Action::kCast:
-      item.parts[item.n_parts++] =
-          part_of(formats::Part::kWeight, formats::plain_dtype(item.to), tensor.shape, tensor);
+      planned.parts[planned.n_parts++] =
+          part_of(formats::Part::kWeight, formats::plain_dtype(planned.to), tensor.shape, tensor);
       break;
     case Action::kRepackage:
     case Action::kQuantize:
-      for (const formats::PartSpelling& row : item.spelling->parts) {
-        item.parts[item.n_parts++] =
-            part_of(row.part, row.dtype,
-                    formats::part_shape(row.shape, item.to, tensor.shape, item.block), tensor);
+      for (const formats::PartSpelling& row : planned.spelling->parts) {
+        planned.parts[planned.n_parts++] = part_of(
+            row.part, row.dtype,
+            formats::part_shape(row.shape, planned.to, tensor.shape, planned.block), tensor);
       }
       break;
     case Action::kDrop:
@@ -53,38 +53,43 @@ void add_parts(const Checkpoint& source, PlannedTensor& item) {
 
 // At how many places of files at once a tensor and its neighbours are written: parts of several
 // dtypes stand apart. One where each part has one place.
-std::uint64_t targets_of(const Plan& plan, const PlannedTensor& item) {
+std::uint64_t targets_of(const Plan& plan, const PlannedTensor& planned) {
   std::uint64_t n = 0;
-  for (std::size_t p = 0; p < item.n_parts; ++p) {
-    for (const PlannedPlace& place : plan.places_of(item.parts[p]))
+  for (std::size_t p = 0; p < planned.n_parts; ++p) {
+    for (const PlannedPlace& place : plan.places_of(planned.parts[p]))
       n += plan.files[place.file].members.size();
   }
-  return n == item.n_parts ? 1 : n;
+  return n == planned.n_parts ? 1 : n;
 }
 
-// Memory for the hashes of slices, twice: with the item, and on their way into the journal.
+// Memory for the hashes of slices, twice: with the tensor, and on their way into the journal.
 std::uint64_t slice_hashes(const Plan& plan) {
   std::uint64_t n = 0;
   if (!plan.is_sliced()) return n;
-  for (const PlannedTensor& item : plan.tensors) n += std::uint64_t{item.n_parts} * item.cut.n;
+  for (const PlannedTensor& planned : plan.tensors)
+    n += std::uint64_t{planned.n_parts} * planned.cut.n;
   return 2 * n * sizeof(Hash128);
 }
 
 }  // namespace
 
-void plan_parts(const PlanInputs& inputs, Plan& plan) {
-  for (PlannedTensor& planned : plan.tensors) add_parts(inputs.source, planned);
+void plan_parts(Plan& plan) {
+  for (PlannedTensor& planned : plan.tensors) add_parts(plan, planned);
 }
 
-void lay_out_files(const PlanInputs& inputs, Plan& plan) {
-  const Checkpoint& source = inputs.source;
+void lay_out_files(Plan& plan) {
   for (std::uint32_t i = 0; i < plan.tensors.size(); ++i) {
     for (std::uint8_t p = 0; p < plan.tensors[i].n_parts; ++p) {
       const PlannedPart& part = plan.tensors[i].parts[p];
-      for (std::uint32_t place = part.first_place; place < part.first_place + part.n_places;
-           ++place)
-        plan.files[plan.places[place].file].parts.push_back(
-            {.tensor = i, .part = p, .place = place});
+      std::uint32_t n_hashes = 0;
+      for (std::uint32_t at = part.first_place; at < part.first_place + part.n_places; ++at) {
+        PlannedPlace& place = plan.places[at];
+        plan.files[place.file].parts.push_back({.tensor = i, .part = p, .place = at});
+        if (place.ep_rank == PlannedPlace::kAllExperts) continue;
+        // Shares of a stack follow one another.
+        place.first_hash = n_hashes;
+        n_hashes += plan.deal(plan.tensors[i], p, place.ep_rank).n_distinct();
+      }
     }
   }
   for (std::size_t f = 0; f < plan.files.size(); ++f) {
@@ -92,7 +97,7 @@ void lay_out_files(const PlanInputs& inputs, Plan& plan) {
     std::vector<std::string> names;
     names.reserve(file.parts.size());
     for (const PartRef& at : file.parts)
-      names.push_back(plan.part_name(source, plan.tensors[at.tensor], at.part));
+      names.push_back(plan.part_name(plan.tensors[at.tensor], at.part));
     std::vector<std::uint32_t> order(file.parts.size());
     std::iota(order.begin(), order.end(), 0U);
     const auto dtype = [&](std::uint32_t at) {
@@ -105,14 +110,14 @@ void lay_out_files(const PlanInputs& inputs, Plan& plan) {
     sorted.reserve(order.size());
     for (const std::uint32_t at : order) sorted.push_back(file.parts[at]);
     file.parts = std::move(sorted);
-    file.header_bytes = plan.header(source, f).size();
+    file.header_bytes = plan.header(f).size();
     std::uint64_t offset = file.header_bytes;
     for (const PartRef& at : file.parts) {
-      const PlannedTensor& item = plan.tensors[at.tensor];
+      const PlannedTensor& planned = plan.tensors[at.tensor];
       PlannedPlace& place = plan.places[at.place];
       place.offset = offset;
-      offset += plan.is_sliced() ? plan.deal(source, item, at.part, place.ep_rank).slice_bytes()
-                                 : item.parts[at.part].n_bytes;
+      offset += plan.is_sliced() ? plan.deal(planned, at.part, place.ep_rank).slice_bytes()
+                                 : planned.parts[at.part].n_bytes;
     }
     file.n_bytes = offset;
   }
@@ -125,10 +130,10 @@ void order_for_execution(Plan& plan) {
   std::vector<std::uint32_t> order(plan.tensors.size());
   std::iota(order.begin(), order.end(), 0U);
   const auto own_key = [&](std::uint32_t i) {
-    const PlannedTensor& item = plan.tensors[i];
-    if (item.n_parts == 0) return std::tuple(true, 0U, std::uint64_t{0}, item.tensor);
-    const PlannedPlace& place = plan.first_place(item.parts[0]);
-    return std::tuple(false, place.file, place.offset, item.tensor);
+    const PlannedTensor& planned = plan.tensors[i];
+    if (planned.n_parts == 0) return std::tuple(true, 0U, std::uint64_t{0}, planned.tensor);
+    const PlannedPlace& place = plan.first_place(planned.parts[0]);
+    return std::tuple(false, place.file, place.offset, planned.tensor);
   };
   std::vector<std::uint32_t> leader(plan.tensors.size());
   std::iota(leader.begin(), leader.end(), 0U);
@@ -157,10 +162,10 @@ void order_for_execution(Plan& plan) {
   }
 }
 
-void measure_plan(const PlanInputs& inputs, Plan& plan) {
-  const Checkpoint& source = inputs.source;
-  for (const PlannedTensor& item : plan.tensors) {
-    switch (item.action) {
+void measure_plan(Plan& plan) {
+  const Checkpoint& source = plan.source;
+  for (const PlannedTensor& planned : plan.tensors) {
+    switch (planned.action) {
       case Action::kCopy:
         ++plan.counts.copied;
         break;
@@ -177,16 +182,15 @@ void measure_plan(const PlanInputs& inputs, Plan& plan) {
         ++plan.counts.dropped;
         break;
     }
-    if (item.is_demoted) ++plan.counts.demoted;
-    if (item.action == Action::kDrop) continue;
-    const LogicalTensor& tensor = source.tensors()[item.tensor];
-    tensor.encoding.stored.for_each([&](formats::Part, std::uint32_t stored) {
+    if (planned.is_demoted) ++plan.counts.demoted;
+    if (planned.action == Action::kDrop) continue;
+    for (const std::uint32_t stored : plan.stored_of(planned))
       plan.sizes.bytes_in += source.stored()[stored].n_bytes;
-    });
-    plan.sizes.open_targets = std::max(plan.sizes.open_targets, targets_of(plan, item));
-    if (goes_through_bands(tensor, item)) {
-      plan.sizes.band_bytes = std::max(
-          plan.sizes.band_bytes, BandPlan::to_encode(tensor, item.to, item.block).buffer_bytes());
+    plan.sizes.open_targets = std::max(plan.sizes.open_targets, targets_of(plan, planned));
+    if (goes_through_bands(plan.tensor_of(planned), planned)) {
+      const BandPlan bands =
+          BandPlan::to_encode(plan.tensor_of(planned), planned.to, planned.block);
+      plan.sizes.band_bytes = std::max(plan.sizes.band_bytes, bands.buffer_bytes());
     }
   }
   for (const PlannedFile& file : plan.files)
@@ -196,7 +200,7 @@ void measure_plan(const PlanInputs& inputs, Plan& plan) {
   for (const StoredTensor& stored : source.stored()) {
     names += stored.name.capacity() + stored.shape.capacity() * sizeof(std::uint64_t);
   }
-  // Stored and logical tables, the plan's, per-item records of the run (four hashes and their
+  // Stored and logical tables, the plan's, per-tensor records of the run (four hashes and their
   // names), and the allocator's slack on top.
   plan.sizes.table_bytes =
       2 * names + source.stored().size() * (sizeof(StoredTensor) + 64) +

@@ -11,11 +11,11 @@ namespace ingot::convert {
 /// What a conversion does for a layout: the functions of its row, by formats::LayoutId.
 struct LayoutFunctions {
   /// Throws, collected, for tensors that the layout cannot hold; null: it holds all.
-  void (*require_holdable)(const PlanInputs& inputs, const Plan& plan) = nullptr;
+  void (*require_holdable)(const Plan& plan) = nullptr;
   /// The same for what --tp-fit has made of them.
   void (*require_fits)(const Plan& plan) = nullptr;
   /// Assigns parts to files and names these.
-  void (*assign_files)(const PlanInputs& inputs, Plan& plan);
+  void (*assign_files)(Plan& plan);
   /// The name of a stored tensor, from that of the hub; null: the same.
   std::string (*stored_name)(const std::string& hub_name,
                              const formats::ModelConfig& config) = nullptr;
@@ -34,7 +34,6 @@ void set_places(Plan& plan, PlannedPart& part, std::span<const PlannedPlace> pla
 /// Appends a file that is not one of a row.
 PlannedFile& add_file(Plan& plan, std::string name);
 /// EP ranks that hold a tensor; empty: it is not an expert's, or every rank has all experts.
-std::vector<std::uint32_t> ep_ranks_of(const PlanInputs& inputs, const PlannedTensor& planned,
-                                       const shard::Slicing& slicing);
+std::vector<std::uint32_t> ep_ranks_of(const Plan& plan, const PlannedTensor& planned);
 
 }  // namespace ingot::convert

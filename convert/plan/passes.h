@@ -10,44 +10,44 @@ namespace ingot::convert {
 /// scales. Fills the target and the tensors (in source order, without parts). Throws, collected,
 /// for what cannot be held or computed; adds a warning where rules narrow plain tensors or spare
 /// them.
-void decide(const PlanInputs& inputs, Plan& plan);
+void decide(Plan& plan);
 
 /// Throws kInvalidArgument, collected, for options of `recipe.given` that have no effect on the
 /// plan, each with what it belongs to.
-void refuse_idle_options(const PlanInputs& inputs, const Plan& plan);
+void refuse_idle_options(const Plan& plan);
 
 /// Decides how every tensor is cut: resolves the experts and the stages, sets Plan::slicing, links
 /// and fits, and each tensor's cut and fit; tensors that cannot be cut between blocks become what
 /// --tp-fit says. Throws, collected, for what cannot be cut, and kUnsupported for what the layout
 /// cannot hold.
-void slice_tensors(const PlanInputs& inputs, Plan& plan);
+void slice_tensors(Plan& plan);
 
 /// Gives every tensor its parts: dtypes and sizes of the whole.
-void plan_parts(const PlanInputs& inputs, Plan& plan);
+void plan_parts(Plan& plan);
 
 /// Assigns the parts to files: fills Plan::files (without header, sizes and data order) and
 /// Plan::places (without offsets).
-void assign_files(const PlanInputs& inputs, Plan& plan);
+void assign_files(Plan& plan);
 
 /// Fixes order, offsets and sizes in every file; the layout of docs/formats.md, "Writing".
-void lay_out_files(const PlanInputs& inputs, Plan& plan);
+void lay_out_files(Plan& plan);
 
 /// Sorts the tensors as they are executed: along the output files, so that writes are sequential.
 void order_for_execution(Plan& plan);
 
 /// Fills Plan::counts and Plan::sizes.
-void measure_plan(const PlanInputs& inputs, Plan& plan);
+void measure_plan(Plan& plan);
 
 /// Fills Plan::json, and adds warnings about promises of the source's config that its tensors do
 /// not keep. quantization_config and num_nextn_predict_layers are derived; everything else of
 /// config.json is carried through. Ranks get the config of the whole model, with the blocks that
 /// were retiled and the widths that were padded. A file that says what the source's says is that of
 /// the source to the byte, any other has its form.
-void derive_json(const PlanInputs& inputs, Plan& plan);
+void derive_json(Plan& plan);
 
 /// The source's, for an index of the output. Metadata are about the source's tensors, as
 /// config.json is: an index of slices has them too, one of tensors that were converted or dropped
 /// has not.
-formats::IndexFrame index_frame(const Plan& plan, const formats::Checkpoint& source);
+formats::IndexFrame index_frame(const Plan& plan);
 
 }  // namespace ingot::convert

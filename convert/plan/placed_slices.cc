@@ -7,29 +7,28 @@
 namespace ingot::convert {
 
 using formats::LogicalTensor;
-using formats::TensorSource;
 
-FittedPart Plan::fitted(const TensorSource& source, const PlannedTensor& item,
-                        std::size_t part) const {
-  const LogicalTensor& tensor = source.tensors()[item.tensor];
-  const formats::Shape shape = part_shape(source, item, part);
-  if (item.fit == shard::Fit{}) return {.shape = shape, .sections = item.cut.sections};
-  return fitted_part(item.parts[part].part, item.to, shape, tensor.shape,
-                     scale_block_of(tensor, item), item.fit, item.cut.sections);
+FittedPart Plan::fitted(const PlannedTensor& planned, std::size_t part) const {
+  const LogicalTensor& tensor = tensor_of(planned);
+  const formats::Shape shape = part_shape(planned, part);
+  if (planned.fit == shard::Fit{}) return {.shape = shape, .sections = planned.cut.sections};
+  return fitted_part(planned.parts[part].part, planned.to, shape, tensor.shape,
+                     scale_block_of(tensor, planned), planned.fit, planned.cut.sections);
 }
 
-shard::PartDeal Plan::deal(const TensorSource& source, const PlannedTensor& item, std::size_t part,
+shard::PartDeal Plan::deal(const PlannedTensor& planned, std::size_t part,
                            std::uint32_t ep_rank) const {
-  const LogicalTensor& tensor = source.tensors()[item.tensor];
-  const PlannedPart& planned = item.parts[part];
+  const LogicalTensor& tensor = tensor_of(planned);
+  const PlannedPart& whole = planned.parts[part];
   formats::Shape weight = tensor.shape;
-  if (item.fit.padded[0] != 0)
-    weight[weight.size() >= 2 ? weight.size() - 2 : 0] = item.fit.padded[0] * item.cut.sections;
-  if (item.fit.padded[1] != 0) weight.back() = item.fit.padded[1];
-  const bool is_retiled = item.fit.block[0] != 0;
-  const shard::PartDeal deal(planned.part, planned.dtype, fitted(source, item, part).shape, item.to,
-                             weight, is_retiled ? item.fit.block : scale_block_of(tensor, item),
-                             item.cut);
+  if (planned.fit.padded[0] != 0)
+    weight[weight.size() >= 2 ? weight.size() - 2 : 0] =
+        planned.fit.padded[0] * planned.cut.sections;
+  if (planned.fit.padded[1] != 0) weight.back() = planned.fit.padded[1];
+  const bool is_retiled = planned.fit.block[0] != 0;
+  const shard::PartDeal deal(
+      whole.part, whole.dtype, fitted(planned, part).shape, planned.to, weight,
+      is_retiled ? planned.fit.block : scale_block_of(tensor, planned), planned.cut);
   if (ep_rank == PlannedPlace::kAllExperts) return deal;
   const auto experts = slicing->experts.experts_of(*tensor.layer, ep_rank);
   return deal.of_matrices({experts.begin(), experts.end()});
@@ -42,81 +41,43 @@ const std::string& Plan::member_path(std::uint32_t member) const {
   return file->members[member - file->first_member].path;
 }
 
-namespace {
-
-// The slice that the first member of a place holds, and how far the next ones' hashes are apart.
-struct PlaceSlices {
-  PlannedSlice first;
-  std::size_t hash_step = 0;
-  std::size_t n_hashes = 1;
-};
-
-PlaceSlices slices_at(const Plan& plan, const TensorSource& source, const PlannedTensor& planned,
-                      std::size_t p, std::uint32_t i) {
-  const PlannedPlace& place = plan.places[i];
-  PlaceSlices at{.first = {.member = plan.files[place.file].first_member,
-                           .offset = place.offset,
-                           .n_bytes = planned.parts[p].n_bytes,
-                           .place = i,
-                           .slice = place.first_slice}};
-  if (!plan.is_sliced()) return at;
-  const shard::PartDeal deal = plan.deal(source, planned, p, place.ep_rank);
-  at.first.n_bytes = deal.slice_bytes();
-  if (deal.kind() == shard::PartDeal::Kind::kWhole) return at;
-  at.first.hash = place.first_slice;
-  at.hash_step = 1;
-  at.n_hashes = deal.n_slices();
-  return at;
-}
-
-}  // namespace
-
-PlannedSlice slice_at(const Plan& plan, const TensorSource& source, const PlannedTensor& planned,
-                      const PartRef& at, std::uint32_t member) {
-  const PlannedPart& part = planned.parts[at.part];
-  const PlaceSlices slices = slices_at(plan, source, planned, at.part, at.place);
-  PlannedSlice slice = slices.first;
-  slice.member += member;
-  slice.slice += member;
-  slice.hash += member * slices.hash_step;
-  // Shares of a stack follow one another.
-  if (plan.places[at.place].ep_rank != PlannedPlace::kAllExperts) {
-    for (std::uint32_t i = part.first_place; i < at.place; ++i)
-      slice.hash += slices_at(plan, source, planned, at.part, i).n_hashes;
-  }
+PlannedSlice slice_at(const Plan& plan, const PlannedTensor& planned, const PartRef& at,
+                      std::uint32_t member) {
+  const PlannedPlace& place = plan.places[at.place];
+  PlannedSlice slice{.member = plan.files[place.file].first_member + member,
+                     .offset = place.offset,
+                     .n_bytes = planned.parts[at.part].n_bytes,
+                     .hash = place.first_hash,
+                     .place = at.place,
+                     .slice = place.first_slice + member};
+  if (!plan.is_sliced()) return slice;
+  const shard::PartDeal deal = plan.deal(planned, at.part, place.ep_rank);
+  slice.n_bytes = deal.slice_bytes();
+  if (deal.n_distinct() > 1) slice.hash += slice.slice;
   return slice;
 }
 
-std::vector<PlannedSlice> slices_of(const Plan& plan, const TensorSource& source,
-                                    const PlannedTensor& planned, std::size_t p) {
+std::vector<PlannedSlice> slices_of(const Plan& plan, const PlannedTensor& planned, std::size_t p) {
   const PlannedPart& part = planned.parts[p];
   std::vector<PlannedSlice> all;
-  std::size_t shares = 0;
   for (std::uint32_t i = part.first_place; i < part.first_place + part.n_places; ++i) {
-    const PlaceSlices slices = slices_at(plan, source, planned, p, i);
-    const bool is_share = plan.places[i].ep_rank != PlannedPlace::kAllExperts;
+    const PartRef at{.part = static_cast<std::uint8_t>(p), .place = i};
     const std::size_t n_members = plan.files[plan.places[i].file].members.size();
-    for (std::uint32_t m = 0; m < n_members; ++m) {
-      PlannedSlice& slice = all.emplace_back(slices.first);
-      slice.member += m;
-      slice.slice += m;
-      slice.hash += m * slices.hash_step + (is_share ? shares : 0);
-    }
-    shares += slices.n_hashes;
+    for (std::uint32_t m = 0; m < n_members; ++m) all.push_back(slice_at(plan, planned, at, m));
   }
   return all;
 }
 
 std::array<std::uint64_t, 2> scale_block_of(const LogicalTensor& tensor,
-                                            const PlannedTensor& item) {
-  if (item.action == Action::kQuantize) return item.block;
-  if (item.action == Action::kCast) return {0, 0};
+                                            const PlannedTensor& planned) {
+  if (planned.action == Action::kQuantize) return planned.block;
+  if (planned.action == Action::kCast) return {0, 0};
   return {tensor.encoding.block_rows, tensor.encoding.block_cols};
 }
 
-std::string unsliced_file(const formats::Checkpoint& source, const PlannedTensor& planned,
-                          formats::Part part) {
-  const formats::StoredParts& stored = source.tensors()[planned.tensor].encoding.stored;
+std::string unsliced_file(const Plan& plan, const PlannedTensor& planned, formats::Part part) {
+  const formats::Checkpoint& source = plan.source;
+  const formats::StoredParts& stored = plan.tensor_of(planned).encoding.stored;
   const std::uint32_t index = stored.has(part) ? stored[part] : stored.weight();
   return source.is_whole() ? source.files()[source.stored()[index].file].name
                            : source.home_file(index);

@@ -8,7 +8,6 @@
 namespace ingot::convert {
 
 using formats::LogicalTensor;
-using formats::TensorSource;
 
 std::string_view action_name(Action action) {
   switch (action) {
@@ -32,55 +31,69 @@ bool goes_through_bands(const LogicalTensor& tensor, const PlannedTensor& planne
          quantize::find_transcode(tensor.encoding.scheme, planned.to) == nullptr;
 }
 
-std::string Plan::part_name(const TensorSource& source, const PlannedTensor& item,
-                            std::size_t part) const {
-  const LogicalTensor& tensor = source.tensors()[item.tensor];
+std::vector<std::uint32_t> Plan::stored_of(const PlannedTensor& planned) const {
+  std::vector<std::uint32_t> stored;
+  if (planned.action == Action::kDrop) return stored;
+  tensor_of(planned).encoding.stored.for_each(
+      [&](formats::Part, std::uint32_t index) { stored.push_back(index); });
+  return stored;
+}
+
+std::set<std::uint32_t> Plan::source_files_of(const PlannedTensor& planned) const {
+  std::set<std::uint32_t> of_tensor;
+  for (const std::uint32_t stored : stored_of(planned))
+    of_tensor.insert(source.stored()[stored].file);
+  return of_tensor;
+}
+
+std::string Plan::part_name(const PlannedTensor& planned, std::size_t part) const {
+  const LogicalTensor& tensor = tensor_of(planned);
   std::string name;
-  if (item.action == Action::kCopy) {
-    name = source.stored()[tensor.encoding.stored[item.parts[part].part]].name;
+  if (planned.action == Action::kCopy) {
+    name = source.stored()[tensor.encoding.stored[planned.parts[part].part]].name;
   } else {
-    name = item.spelling == nullptr ? tensor.name
-                                    : formats::part_name(item.spelling->parts[part], tensor.name);
+    name = planned.spelling == nullptr
+               ? tensor.name
+               : formats::part_name(planned.spelling->parts[part], tensor.name);
   }
-  const auto spell = functions_of(*layout).stored_name;
+  const auto spell = functions_of(*options.layout).stored_name;
   return spell == nullptr ? name : spell(name, source.config());
 }
 
-formats::Shape Plan::part_shape(const TensorSource& source, const PlannedTensor& item,
-                                std::size_t part) const {
-  const LogicalTensor& tensor = source.tensors()[item.tensor];
-  if (item.action == Action::kCopy)
-    return source.stored()[tensor.encoding.stored[item.parts[part].part]].shape;
-  if (item.spelling == nullptr) return tensor.shape;
-  const formats::PartShape spelled = item.spelling->parts[part].shape;
+formats::Shape Plan::part_shape(const PlannedTensor& planned, std::size_t part) const {
+  const LogicalTensor& tensor = tensor_of(planned);
+  if (planned.action == Action::kCopy)
+    return source.stored()[tensor.encoding.stored[planned.parts[part].part]].shape;
+  if (planned.spelling == nullptr) return tensor.shape;
+  const formats::PartShape spelled = planned.spelling->parts[part].shape;
   if (formats::is_joined_number(spelled, tensor.rule)) return {};
-  return formats::part_shape(spelled, item.to, tensor.shape, item.block);
+  return formats::part_shape(spelled, planned.to, tensor.shape, planned.block);
 }
 
-std::uint64_t Plan::fused_bytes(const TensorSource& source, std::size_t set) const {
+std::uint64_t Plan::fused_bytes(std::size_t set) const {
   std::uint64_t n_bytes = 0;
   for (const std::uint32_t index : fused_sets[set]) {
-    const LogicalTensor& tensor = source.tensors()[tensors[index].tensor];
+    const LogicalTensor& tensor = tensor_of(tensors[index]);
     n_bytes += source.stored()[tensor.encoding.stored.weight()].n_bytes;
   }
   return n_bytes;
 }
 
-std::string Plan::header(const TensorSource& source, std::size_t file) const {
+std::string Plan::header(std::size_t file) const {
   std::vector<formats::TensorSpec> specs;
   specs.reserve(files[file].parts.size());
   for (const PartRef& at : files[file].parts) {
-    const PlannedTensor& item = tensors[at.tensor];
-    specs.push_back(
-        {.name = part_name(source, item, at.part),
-         .dtype = item.parts[at.part].dtype,
-         .shape = is_sliced() ? deal(source, item, at.part, places[at.place].ep_rank).slice_shape()
-                              : part_shape(source, item, at.part)});
+    const PlannedTensor& planned = tensors[at.tensor];
+    specs.push_back({.name = part_name(planned, at.part),
+                     .dtype = planned.parts[at.part].dtype,
+                     .shape = is_sliced()
+                                  ? deal(planned, at.part, places[at.place].ep_rank).slice_shape()
+                                  : part_shape(planned, at.part)});
   }
   return formats::safetensors_header_text(specs);
 }
 
-Hash128 plan_hash(const Plan& plan, const TensorSource& source) {
+Hash128 plan_hash(const Plan& plan) {
   TensorHasher hasher;
   const auto add = [&](std::string_view text) {
     const std::uint64_t size = text.size();
@@ -89,7 +102,7 @@ Hash128 plan_hash(const Plan& plan, const TensorSource& source) {
   };
   for (std::size_t file = 0; file < plan.files.size(); ++file) {
     for (const PlannedFile::Member& member : plan.files[file].members) add(member.path);
-    add(plan.header(source, file));
+    add(plan.header(file));
   }
   add(plan.json.config);
   add(plan.json.whole_config);

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -38,7 +39,8 @@ struct PlannedPlace {
   std::uint32_t first_slice = 0;
   /// The EP rank whose experts are here, if they are stacked.
   std::uint32_t ep_rank = kAllExperts;
-  std::uint64_t offset = 0;  ///< absolute, the same in every member
+  std::uint32_t first_hash = 0;  ///< of slice 0 here, among those that PartWriter::finish() gives
+  std::uint64_t offset = 0;      ///< absolute, the same in every member
 };
 
 /// One stored tensor of the output, before it is cut.
@@ -126,16 +128,6 @@ struct PlanOptions {
   bool links = true;       ///< files that several ranks load are hard links to one
 };
 
-/// Everything that a plan is made of: what was read of the source, and what was asked for.
-struct PlanInputs {
-  const formats::Checkpoint& source;
-  const Recipe& recipe;
-  const formats::Dialect& dialect;  ///< of the output
-  const PlanOptions& options;
-  /// The source's quantization_config, or the one that its manifest remembers; null without one.
-  formats::Json source_quantization;
-};
-
 /// The options as they stand in manifest and journal; `shards` apart.
 formats::Json slicing_json(const PlanOptions& options);
 
@@ -177,6 +169,11 @@ struct PlanSizes {
 /// The whole output, decided from headers alone: a pure function of what was read of the source,
 /// recipe and options. Names, order, offsets and sizes stand before any byte is written.
 struct Plan {
+  const formats::Checkpoint& source;  ///< must outlive the plan
+  Recipe recipe;                      ///< with the default rules for this source
+  PlanOptions options;
+  /// The source's quantization_config, or the one that its manifest remembers; null without one.
+  formats::Json source_quantization;
   Target target;
   std::vector<PlannedTensor> tensors;  ///< in the order of execution; dropped ones last
   /// Tensors that are quantized together, because a number over all of them must be known first:
@@ -185,23 +182,26 @@ struct Plan {
   std::vector<std::vector<std::uint32_t>> fused_sets;
   std::vector<PlannedPlace> places;
   std::vector<PlannedFile> files;
-  std::uint32_t n_members = 0;  ///< files on disk
-  const formats::Layout* layout = formats::find_layout("hf");
+  std::uint32_t n_members = 0;            ///< files on disk
   std::optional<shard::Slicing> slicing;  ///< of sliced layouts
-  bool links = true;
-  shard::Fits fits;  ///< of sliced layouts: what was retiled or padded; tensors empty
+  shard::Fits fits;                       ///< of those: what was retiled or padded; tensors empty
   PlannedJson json;
-  formats::Json source_quantization;  ///< PlanInputs::source_quantization
   PlanCounts counts;
   PlanSizes sizes;
   std::vector<std::string> warnings;
 
+  /// The logical tensor of the source.
+  [[nodiscard]] const formats::LogicalTensor& tensor_of(const PlannedTensor& planned) const {
+    return source.tensors()[planned.tensor];
+  }
+  /// The stored tensors of the source that are read for it, by index; none for a dropped one.
+  [[nodiscard]] std::vector<std::uint32_t> stored_of(const PlannedTensor& planned) const;
+  /// The files of the source that hold those.
+  [[nodiscard]] std::set<std::uint32_t> source_files_of(const PlannedTensor& planned) const;
   /// Name of a part's stored tensor in the output.
-  [[nodiscard]] std::string part_name(const formats::TensorSource& source,
-                                      const PlannedTensor& tensor, std::size_t part) const;
+  [[nodiscard]] std::string part_name(const PlannedTensor& tensor, std::size_t part) const;
   /// The shape of the whole part, before it is retiled, padded and cut.
-  [[nodiscard]] formats::Shape part_shape(const formats::TensorSource& source,
-                                          const PlannedTensor& tensor, std::size_t part) const;
+  [[nodiscard]] formats::Shape part_shape(const PlannedTensor& tensor, std::size_t part) const;
   [[nodiscard]] std::span<const PlannedPlace> places_of(const PlannedPart& part) const {
     return std::span(places).subspan(part.first_place, part.n_places);
   }
@@ -210,22 +210,19 @@ struct Plan {
   }
   /// How a part, retiled and padded, is dealt to slices; to those of one EP rank for stacked
   /// experts that are shared out.
-  [[nodiscard]] shard::PartDeal deal(const formats::TensorSource& source,
-                                     const PlannedTensor& tensor, std::size_t part,
+  [[nodiscard]] shard::PartDeal deal(const PlannedTensor& tensor, std::size_t part,
                                      std::uint32_t ep_rank = PlannedPlace::kAllExperts) const;
   /// A part as it is after retiling and padding.
-  [[nodiscard]] FittedPart fitted(const formats::TensorSource& source, const PlannedTensor& tensor,
-                                  std::size_t part) const;
+  [[nodiscard]] FittedPart fitted(const PlannedTensor& tensor, std::size_t part) const;
   [[nodiscard]] bool is_sliced() const { return slicing.has_value(); }
   /// Layout `ranks`: each rank has a directory that is complete in itself.
-  [[nodiscard]] bool has_rank_directories() const { return layout->has_rank_directories; }
+  [[nodiscard]] bool has_rank_directories() const { return options.layout->has_rank_directories; }
   /// Path of a weights file below the output, by its number among all members.
   [[nodiscard]] const std::string& member_path(std::uint32_t member) const;
   /// Bytes [0, header_bytes) of a file.
-  [[nodiscard]] std::string header(const formats::TensorSource& source, std::size_t file) const;
+  [[nodiscard]] std::string header(std::size_t file) const;
   /// Stored bytes of the codes of a fused set in the source.
-  [[nodiscard]] std::uint64_t fused_bytes(const formats::TensorSource& source,
-                                          std::size_t set) const;
+  [[nodiscard]] std::uint64_t fused_bytes(std::size_t set) const;
 };
 
 /// Rows and columns that share a scale in the output, before retiling; {0, 0} without scales.
@@ -241,22 +238,21 @@ struct PlannedSlice {
   std::uint32_t slice = 0;
 };
 /// The slice of `at` in one member of its file.
-PlannedSlice slice_at(const Plan& plan, const formats::TensorSource& source,
-                      const PlannedTensor& planned, const PartRef& at, std::uint32_t member);
+PlannedSlice slice_at(const Plan& plan, const PlannedTensor& planned, const PartRef& at,
+                      std::uint32_t member);
 /// Every place where a part's bytes stand.
-std::vector<PlannedSlice> slices_of(const Plan& plan, const formats::TensorSource& source,
-                                    const PlannedTensor& planned, std::size_t part);
+std::vector<PlannedSlice> slices_of(const Plan& plan, const PlannedTensor& planned,
+                                    std::size_t part);
 
 /// The weights file in which layout `hf` has a part, when the files of the source are kept: that of
 /// the part in the source, or of its weight. Empty where nobody knows.
-std::string unsliced_file(const formats::Checkpoint& source, const PlannedTensor& planned,
-                          formats::Part part);
+std::string unsliced_file(const Plan& plan, const PlannedTensor& planned, formats::Part part);
 
 /// Whether a tensor is decoded to FP32 tiles, band by band; other casts have a fused kernel.
 bool goes_through_bands(const formats::LogicalTensor& tensor, const PlannedTensor& planned);
 
 /// Hash over everything that decides the output's bytes: file names, headers, config, description
 /// and index.
-Hash128 plan_hash(const Plan& plan, const formats::TensorSource& source);
+Hash128 plan_hash(const Plan& plan);
 
 }  // namespace ingot::convert

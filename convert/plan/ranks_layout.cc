@@ -25,16 +25,11 @@ std::string padded_number(std::uint32_t number, std::uint32_t total) {
 // Rows of congruent files, one for each set of ranks that own the same slices.
 class RowAssigner {
  public:
-  RowAssigner(const PlanInputs& inputs, Plan& plan)
-      : inputs_(inputs),
-        source_(inputs.source),
-        plan_(plan),
-        slicing_(*plan.slicing),
-        max_bytes_(inputs.options.shards.max_shard_bytes.value_or(kRankFileBytes)) {}
+  explicit RowAssigner(Plan& plan) : plan_(plan) {}
 
   void run() {
-    for (PlannedTensor& item : plan_.tensors) {
-      if (item.n_parts > 0) assign(item);
+    for (PlannedTensor& planned : plan_.tensors) {
+      if (planned.n_parts > 0) assign(planned);
     }
     name_files();
   }
@@ -48,24 +43,24 @@ class RowAssigner {
     std::uint64_t in_file = 0;
   };
 
-  void assign(PlannedTensor& item) {
-    const LogicalTensor& tensor = source_.tensors()[item.tensor];
-    const std::vector<std::uint32_t> ep_ranks = ep_ranks_of(inputs_, item, slicing_);
-    const bool is_stack = item.cut.owner == Owner::kExpert && tensor.shape.size() == 3;
+  void assign(PlannedTensor& planned) {
+    const LogicalTensor& tensor = plan_.tensor_of(planned);
+    const std::vector<std::uint32_t> ep_ranks = ep_ranks_of(plan_, planned);
+    const bool is_stack = planned.cut.owner == Owner::kExpert && tensor.shape.size() == 3;
     std::vector<PlannedPlace> places;
-    for (const std::uint32_t stage : shard::stages_of(tensor, source_, slicing_)) {
+    for (const std::uint32_t stage : shard::stages_of(tensor, plan_.source, slicing_)) {
       if (ep_ranks.empty()) {
-        places.push_back(
-            {.file = open_file(item, {stage, owner_of(item.cut), 0}, PlannedPlace::kAllExperts)});
+        places.push_back({.file = open_file(planned, {stage, owner_of(planned.cut), 0},
+                                            PlannedPlace::kAllExperts)});
       }
       for (const std::uint32_t ep : ep_ranks) {
         const std::uint32_t share = is_stack ? ep : PlannedPlace::kAllExperts;
         if (is_stack && slicing_.experts.experts_of(*tensor.layer, ep).empty()) continue;
         places.push_back(
-            {.file = open_file(item, {stage, Owner::kExpert, ep}, share), .ep_rank = share});
+            {.file = open_file(planned, {stage, Owner::kExpert, ep}, share), .ep_rank = share});
       }
     }
-    for (std::size_t p = 0; p < item.n_parts; ++p) set_places(plan_, item.parts[p], places);
+    for (std::size_t p = 0; p < planned.n_parts; ++p) set_places(plan_, planned.parts[p], places);
   }
 
   // Ranks that hold all experts, cut by TP, share the file set of the TP ranks.
@@ -75,18 +70,18 @@ class RowAssigner {
     return slicing_.topology.etp == slicing_.topology.tp ? Owner::kTp : Owner::kExpert;
   }
 
-  std::uint32_t open_file(const PlannedTensor& item, const Key& key, std::uint32_t share) {
+  std::uint32_t open_file(const PlannedTensor& planned, const Key& key, std::uint32_t share) {
     Row& row = rows_[key];
     std::uint64_t n_bytes = 0;
-    for (std::size_t p = 0; p < item.n_parts; ++p)
-      n_bytes += plan_.deal(source_, item, p, share).slice_bytes();
+    for (std::size_t p = 0; p < planned.n_parts; ++p)
+      n_bytes += plan_.deal(planned, p, share).slice_bytes();
     if (row.files.empty() || (row.in_file > 0 && row.in_file + n_bytes > max_bytes_)) {
       row.files.push_back(static_cast<std::uint32_t>(plan_.files.size()));
-      row.n_members = item.cut.n;
+      row.n_members = planned.cut.n;
       row.in_file = 0;
       plan_.files.emplace_back();
     }
-    INGOT_CHECK(row.n_members == item.cut.n);
+    INGOT_CHECK(row.n_members == planned.cut.n);
     row.in_file += n_bytes;
     return row.files.back();
   }
@@ -155,17 +150,14 @@ class RowAssigner {
     return cut.slice_of(position, slicing_.topology) == member;
   }
 
-  const PlanInputs& inputs_;
-  const formats::Checkpoint& source_;
   Plan& plan_;
-  const Slicing& slicing_;
-  const std::uint64_t max_bytes_;
+  const Slicing& slicing_ = *plan_.slicing;
+  const std::uint64_t max_bytes_ = plan_.options.shards.max_shard_bytes.value_or(kRankFileBytes);
   std::map<Key, Row> rows_;
 };
 
 }  // namespace
 
-constexpr LayoutFunctions kRanksLayout{
-    .assign_files = [](const PlanInputs& inputs, Plan& plan) { RowAssigner(inputs, plan).run(); }};
+constexpr LayoutFunctions kRanksLayout{.assign_files = [](Plan& plan) { RowAssigner(plan).run(); }};
 
 }  // namespace ingot::convert

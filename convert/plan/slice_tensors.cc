@@ -16,8 +16,9 @@ using formats::SchemeId;
 
 namespace {
 
-shard::ExpertMap expert_map(const Checkpoint& source, const SlicingOptions& options) {
-  const formats::ModelConfig& config = source.config();
+shard::ExpertMap expert_map(const Plan& plan) {
+  const SlicingOptions& options = plan.options.slicing;
+  const formats::ModelConfig& config = plan.source.config();
   const auto n_experts = static_cast<std::uint32_t>(config.n_routed_experts);
   if (options.expert_map.empty())
     return shard::ExpertMap::contiguous(n_experts, options.topology.ep);
@@ -36,28 +37,28 @@ shard::ExpertMap expert_map(const Checkpoint& source, const SlicingOptions& opti
 }
 
 // Bytes that each tensor takes in the output, near enough to balance stages by.
-std::vector<std::uint64_t> output_bytes(const Checkpoint& source, const Plan& plan) {
-  std::vector<std::uint64_t> n_bytes(source.tensors().size(), 0);
-  for (const PlannedTensor& item : plan.tensors) {
-    if (item.action == Action::kDrop) continue;
-    const LogicalTensor& tensor = source.tensors()[item.tensor];
-    const formats::SchemeFacts& facts = formats::scheme_facts(item.to);
-    n_bytes[item.tensor] = facts.code_bits == 0
-                               ? source.stored()[tensor.encoding.stored.weight()].n_bytes
-                               : *formats::element_count(tensor.shape) * facts.code_bits / 8;
+std::vector<std::uint64_t> output_bytes(const Plan& plan) {
+  std::vector<std::uint64_t> n_bytes(plan.source.tensors().size(), 0);
+  for (const PlannedTensor& planned : plan.tensors) {
+    if (planned.action == Action::kDrop) continue;
+    const LogicalTensor& tensor = plan.tensor_of(planned);
+    const formats::SchemeFacts& facts = formats::scheme_facts(planned.to);
+    n_bytes[planned.tensor] = facts.code_bits == 0
+                                  ? plan.source.stored()[tensor.encoding.stored.weight()].n_bytes
+                                  : *formats::element_count(tensor.shape) * facts.code_bits / 8;
   }
   return n_bytes;
 }
 
-void become_bf16(const LogicalTensor& tensor, PlannedTensor& item, Refusals& refusals) {
+void become_bf16(const LogicalTensor& tensor, PlannedTensor& planned, Refusals& refusals) {
   const SchemeId from = tensor.encoding.scheme;
-  item.to = SchemeId::kBf16;
-  item.action = from == SchemeId::kBf16 ? Action::kCopy : Action::kCast;
-  item.spelling = nullptr;
-  item.block = {0, 0};
-  item.fused_set = PlannedTensor::kNone;
-  item.scales = PlannedTensor::kNone;
-  if (item.action == Action::kCast && !quantize::can_convert(from, item.to)) {
+  planned.to = SchemeId::kBf16;
+  planned.action = from == SchemeId::kBf16 ? Action::kCopy : Action::kCast;
+  planned.spelling = nullptr;
+  planned.block = {0, 0};
+  planned.fused_set = PlannedTensor::kNone;
+  planned.scales = PlannedTensor::kNone;
+  if (planned.action == Action::kCast && !quantize::can_convert(from, planned.to)) {
     refusals.add(ErrorCode::kUnsupported,
                  fmt::format("cannot be cut between blocks, nor cast from {} to bf16",
                              formats::scheme_facts(from).name),
@@ -80,12 +81,10 @@ void renew_fused_sets(Plan& plan) {
 
 }  // namespace
 
-void slice_tensors(const PlanInputs& inputs, Plan& plan) {
-  const Checkpoint& source = inputs.source;
-  const PlanOptions& options = inputs.options;
-  plan.layout = options.layout;
+void slice_tensors(Plan& plan) {
+  const Checkpoint& source = plan.source;
+  const PlanOptions& options = plan.options;
   if (!options.layout->is_sliced) return;
-  plan.links = options.links;
   if (source.family().rules.empty() && !options.slicing.topology.is_single()) {
     throw Error(
         ErrorCode::kUnsupported,
@@ -94,7 +93,7 @@ void slice_tensors(const PlanInputs& inputs, Plan& plan) {
                     source.family().name));
   }
   plan.slicing = shard::Slicing{.topology = options.slicing.topology,
-                                .experts = expert_map(source, options.slicing),
+                                .experts = expert_map(plan),
                                 .shared = options.slicing.shared,
                                 .fit = options.slicing.fit,
                                 .stages = {},
@@ -102,23 +101,23 @@ void slice_tensors(const PlanInputs& inputs, Plan& plan) {
   const auto n_layers = static_cast<std::uint32_t>(source.config().num_hidden_layers);
   const std::uint32_t pp = options.slicing.topology.pp;
   plan.slicing->stages = options.slicing.stages.empty()
-                             ? shard::balanced_stages(source, output_bytes(source, plan), pp)
+                             ? shard::balanced_stages(source, output_bytes(plan), pp)
                              : shard::parse_stages(options.slicing.stages, n_layers, pp);
-  const LayoutFunctions& layout = functions_of(*plan.layout);
-  if (layout.require_holdable != nullptr) layout.require_holdable(inputs, plan);
+  const LayoutFunctions& layout = functions_of(*plan.options.layout);
+  if (layout.require_holdable != nullptr) layout.require_holdable(plan);
 
   std::vector<shard::TensorToFit> to_fit;
   std::vector<std::uint32_t> items;
   ErrorList faults;
   for (std::uint32_t i = 0; i < plan.tensors.size(); ++i) {
-    PlannedTensor& item = plan.tensors[i];
-    if (item.action == Action::kDrop) continue;
-    const LogicalTensor& tensor = source.tensors()[item.tensor];
-    item.cut = shard::cut_of(tensor, source.config(), *plan.slicing, faults);
+    PlannedTensor& planned = plan.tensors[i];
+    if (planned.action == Action::kDrop) continue;
+    const LogicalTensor& tensor = plan.tensor_of(planned);
+    planned.cut = shard::cut_of(tensor, source.config(), *plan.slicing, faults);
     to_fit.push_back({.tensor = &tensor,
-                      .scheme = item.to,
-                      .group = scale_block_of(tensor, item),
-                      .cut = item.cut});
+                      .scheme = planned.to,
+                      .group = scale_block_of(tensor, planned),
+                      .cut = planned.cut});
     items.push_back(i);
   }
   faults.throw_if_any();
@@ -127,11 +126,11 @@ void slice_tensors(const PlanInputs& inputs, Plan& plan) {
   if (layout.require_fits != nullptr) layout.require_fits(plan);
   Refusals refusals;
   for (std::size_t i = 0; i < items.size(); ++i) {
-    PlannedTensor& item = plan.tensors[items[i]];
-    item.fit = plan.fits.tensors[i];
-    if (item.fit.to_bf16) {
-      become_bf16(source.tensors()[item.tensor], item, refusals);
-      item.fit.to_bf16 = false;
+    PlannedTensor& planned = plan.tensors[items[i]];
+    planned.fit = plan.fits.tensors[i];
+    if (planned.fit.to_bf16) {
+      become_bf16(plan.tensor_of(planned), planned, refusals);
+      planned.fit.to_bf16 = false;
       ++plan.counts.fitted_to_bf16;
     }
   }

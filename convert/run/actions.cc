@@ -9,11 +9,11 @@ namespace ingot::convert {
 using formats::Part;
 
 formats::ScalePolicy TensorTask::scale_policy() const {
-  return {.allow_zero = any_matches(context.recipe.allow.zero_scale, tensor.name)};
+  return {.allow_zero = any_matches(context.plan.recipe.allow.zero_scale, tensor.name)};
 }
 
 bool TensorTask::allows_nan() const {
-  return any_matches(context.recipe.allow.nan_code, tensor.name);
+  return any_matches(context.plan.recipe.allow.nan_code, tensor.name);
 }
 
 Error TensorTask::nan_code(std::uint64_t row, std::uint64_t col) const {
@@ -50,7 +50,7 @@ std::vector<Hash128> TensorTask::source_hashes(const std::map<Part, Hash128>& kn
 TensorResult transcode(const TensorTask& task) {
   const formats::LogicalTensor& tensor = task.tensor;
   const std::vector<float> scales =
-      formats::read_block_scales(task.context.source, tensor, task.scale_policy());
+      formats::read_block_scales(task.context.plan.source, tensor, task.scale_policy());
   const bool allows_nan = task.allows_nan();
   const quantize::Transcode kernel =
       quantize::find_transcode(tensor.encoding.scheme, task.planned.to);

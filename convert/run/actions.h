@@ -29,7 +29,7 @@ struct TensorTask {
   TileBuffers& tiles;
   std::uint32_t index;  ///< into Plan::tensors
   const PlannedTensor& planned = context.plan.tensors[index];
-  const formats::LogicalTensor& tensor = context.source.tensors()[planned.tensor];
+  const formats::LogicalTensor& tensor = context.plan.tensor_of(planned);
 
   [[nodiscard]] PartWriter part(std::size_t p) const { return {context, index, p}; }
   [[nodiscard]] formats::ScalePolicy scale_policy() const;
@@ -65,7 +65,6 @@ float amax_of(const TensorTask& task);
 
 /// The global scales that the source's own maker recorded, by tensor, if the plan turns some
 /// around.
-std::map<std::string, formats::GlobalScale> original_globals(const Plan& plan,
-                                                             const formats::Checkpoint& source);
+std::map<std::string, formats::GlobalScale> original_globals(const Plan& plan);
 
 }  // namespace ingot::convert

@@ -19,7 +19,7 @@ std::span<const std::byte> BandLoop::read(std::uint32_t stored, std::uint64_t of
   if (const auto kept = kept_.find(stored); kept != kept_.end())
     return kept->second.subspan(offset, buffer.size());
   const StageTimer timer(context_.times.read, buffer.size());
-  context_.source.read(stored, offset, buffer);
+  context_.plan.source.read(stored, offset, buffer);
   return buffer;
 }
 
@@ -35,7 +35,7 @@ BandLoop::Copied BandLoop::copy(std::uint32_t stored, PartWriter part, const Loo
   // Short enough to be read straight into the output's memory.
   const std::uint64_t most = std::min<std::uint64_t>(kBandBytes, context_.writer.window_bytes());
   TensorHasher hasher;
-  for_each(BandPlan::of_bytes(context_.source.stored()[stored].n_bytes, most),
+  for_each(BandPlan::of_bytes(context_.plan.source.stored()[stored].n_bytes, most),
            [&](const Band& band) {
              const std::span<std::byte> values = part.prepare(band.output_bytes, output_);
              read(stored, band.source_offset, values);
@@ -79,7 +79,7 @@ void BandLoop::look(std::uint32_t stored, const BandPlan& bands, const Look& loo
 
 Hash128 BandLoop::hash(std::uint32_t stored) {
   TensorHasher hasher;
-  look(stored, BandPlan::of_bytes(context_.source.stored()[stored].n_bytes, kBandBytes),
+  look(stored, BandPlan::of_bytes(context_.plan.source.stored()[stored].n_bytes, kBandBytes),
        [&](const Band&, std::span<const std::byte> values) { hasher.update(values); });
   return hasher.finish();
 }
@@ -87,7 +87,7 @@ Hash128 BandLoop::hash(std::uint32_t stored) {
 void BandLoop::keep(std::uint32_t stored, std::uint64_t n_bytes) {
   if (kept_.empty()) (void)room_for(n_bytes, kept_bytes_);
   const auto values =
-      std::span(kept_bytes_).subspan(n_kept_, context_.source.stored()[stored].n_bytes);
+      std::span(kept_bytes_).subspan(n_kept_, context_.plan.source.stored()[stored].n_bytes);
   read(stored, 0, values);
   n_kept_ += values.size();
   kept_[stored] = values;

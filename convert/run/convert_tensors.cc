@@ -105,8 +105,8 @@ class Worker {
       return act(task);
     } catch (Error& error) {
       if (error.code() == ErrorCode::kInterrupted || error.code() == ErrorCode::kNoSpace) throw;
-      const auto& stored = context_.source.stored()[task.tensor.encoding.stored.weight()];
-      error.in_file(context_.source.files()[stored.file].name).in_tensor(task.tensor.name);
+      const auto& stored = context_.plan.source.stored()[task.tensor.encoding.stored.weight()];
+      error.in_file(context_.plan.source.files()[stored.file].name).in_tensor(task.tensor.name);
       throw;
     }
   }
@@ -135,7 +135,7 @@ class Worker {
   }
 
   float joint_amax(std::uint32_t set) {
-    const std::uint64_t n_bytes = context_.plan.fused_bytes(context_.source, set);
+    const std::uint64_t n_bytes = context_.plan.fused_bytes(set);
     float largest = 0;
     for (const std::uint32_t index : context_.plan.fused_sets[set]) {
       largest = std::max(largest, at_tensor(index, [&](const TensorTask& task) {
@@ -148,7 +148,7 @@ class Worker {
   }
 
   void write_header(std::uint32_t file) {
-    const std::string text = context_.plan.header(context_.source, file);
+    const std::string text = context_.plan.header(file);
     const auto item = static_cast<std::uint32_t>(context_.plan.tensors.size() + file);
     const PlannedFile& planned = context_.plan.files[file];
     for (std::uint32_t m = 0; m < planned.members.size(); ++m) {
@@ -217,7 +217,7 @@ std::uint64_t mark_written(const TensorRun& run, WindowWriter& writer) {
   for (std::uint32_t index = 0; index < run.plan.tensors.size(); ++index) {
     const PlannedTensor& planned = run.plan.tensors[index];
     for (std::size_t p = 0; run.done[index] != 0 && p < planned.n_parts; ++p) {
-      for (const PlannedSlice& slice : slices_of(run.plan, run.source, planned, p)) {
+      for (const PlannedSlice& slice : slices_of(run.plan, planned, p)) {
         if (slice.n_bytes == 0) continue;
         writer.mark_written(slice.member, slice.offset, slice.n_bytes);
         n_bytes += slice.n_bytes;
@@ -240,12 +240,10 @@ TensorRunReport convert_tensors(const TensorRun& run) {
                         std::erase_if(items, [&](auto i) { return i >= run.plan.tensors.size(); });
                         if (!items.empty()) run.durable(items);
                       });
-  RunContext context{.source = run.source,
-                     .plan = run.plan,
-                     .recipe = run.recipe,
+  RunContext context{.plan = run.plan,
                      .writer = writer,
                      .check_stop = {},
-                     .original_globals = original_globals(run.plan, run.source)};
+                     .original_globals = original_globals(run.plan)};
   context.done_bytes = mark_written(run, writer);
   context.check_stop = [&] {
     if (run.progress) run.progress(context.done_bytes.load(), run.plan.sizes.bytes_out);

@@ -15,9 +15,7 @@ namespace ingot::convert {
 
 /// The tensors of a plan that are still to be converted, and what converts them.
 struct TensorRun {
-  const formats::Checkpoint& source;
   const Plan& plan;
-  const Recipe& recipe;
   StagedFiles& staged;
   MemoryPlan memory;
   JobThreads threads;

@@ -100,14 +100,14 @@ Encoder::Encoder(const TensorTask& task, std::optional<float> amax)
       from_(*quantize::find_scheme(tensor_.encoding.scheme)),
       to_(*quantize::find_scheme(planned_.to)),
       bands_(BandPlan::to_encode(tensor_, planned_.to, planned_.block)),
-      scales_(task.context.source, tensor_, task.scale_policy()),
+      scales_(task.context.plan.source, tensor_, task.scale_policy()),
       facts_(formats::scheme_facts(planned_.to)),
       amax_(amax),
       repacks_(repacks()),
       nan_allowed_(task.allows_nan()),
-      nonfinite_allowed_(any_matches(task.context.recipe.allow.nonfinite, tensor_.name)),
-      overflow_allowed_(any_matches(task.context.recipe.allow.f16_overflow, tensor_.name)) {
-  const Choices& choices = task.context.recipe.choices;
+      nonfinite_allowed_(any_matches(task.context.plan.recipe.allow.nonfinite, tensor_.name)),
+      overflow_allowed_(any_matches(task.context.plan.recipe.allow.f16_overflow, tensor_.name)) {
+  const Choices& choices = task.context.plan.recipe.choices;
   if (planned_.scales != PlannedTensor::kNone)
     release_.emplace(*choices.scales_from, choices.scales_from->tensors()[planned_.scales]);
   if (planned_.is_weighted) {
@@ -126,7 +126,7 @@ bool Encoder::repacks() const {
   if (planned_.to != SchemeId::kNvfp4 || planned_.fused_set == PlannedTensor::kNone) return false;
   return std::ranges::all_of(plan_.fused_sets[planned_.fused_set], [&](std::uint32_t index) {
     const std::uint32_t tensor = plan_.tensors[index].tensor;
-    return task_.context.source.tensors()[tensor].encoding.scheme == SchemeId::kMxfp4;
+    return task_.context.plan.source.tensors()[tensor].encoding.scheme == SchemeId::kMxfp4;
   });
 }
 

@@ -57,7 +57,7 @@ bool is_kept(const TensorTask& task, const PlannedPart& part) {
   if (task.planned.action == Action::kCopy || part.part == Part::kWeight) return true;
   const formats::StoredParts& stored = task.tensor.encoding.stored;
   return part.part == Part::kScale && stored.has(Part::kScale) &&
-         is_same_kind(task.context.source.stored()[stored[Part::kScale]].dtype, part.dtype);
+         is_same_kind(task.context.plan.source.stored()[stored[Part::kScale]].dtype, part.dtype);
 }
 
 // Refuses NaN codes and adds up the rows where a part is made of their sums.
@@ -108,7 +108,7 @@ float target_global(const TensorTask& task, const formats::GlobalScale& stored,
 }  // namespace
 
 TensorResult keep_codes(const TensorTask& task) {
-  const formats::ScaleReader scales(task.context.source, task.tensor, task.scale_policy());
+  const formats::ScaleReader scales(task.context.plan.source, task.tensor, task.scale_policy());
   judge_scales(task, scales);
   TensorResult result;
   std::map<Part, Hash128> read;
@@ -150,19 +150,18 @@ TensorResult keep_codes(const TensorTask& task) {
   return result;
 }
 
-std::map<std::string, formats::GlobalScale> original_globals(const Plan& plan,
-                                                             const formats::Checkpoint& source) {
+std::map<std::string, formats::GlobalScale> original_globals(const Plan& plan) {
   std::map<std::string, formats::GlobalScale> originals;
   const bool turns_any = std::ranges::any_of(plan.tensors, [&](const PlannedTensor& planned) {
-    const formats::Encoding& encoding = source.tensors()[planned.tensor].encoding;
+    const formats::Encoding& encoding = plan.tensor_of(planned).encoding;
     return planned.action == Action::kRepackage && encoding.stored.has(Part::kGlobal) &&
            encoding.global_divides != planned.spelling->global_divides;
   });
-  const auto manifest =
-      turns_any ? formats::read_manifest(source.directory()) : std::optional<formats::Manifest>();
+  const auto manifest = turns_any ? formats::read_manifest(plan.source.directory())
+                                  : std::optional<formats::Manifest>();
   if (!manifest) return originals;
   for (const formats::TensorRecord& record : formats::read_tensor_records(
-           source.directory() / formats::kRecordsName, manifest->records_hash)) {
+           plan.source.directory() / formats::kRecordsName, manifest->records_hash)) {
     if (record.original_global) {
       originals[record.name] = {.value = record.original_global->value,
                                 .divides = record.original_global->divides};

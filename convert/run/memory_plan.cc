@@ -36,8 +36,7 @@ void split_windows(MemoryPlan& memory, std::uint64_t least_windows, std::uint64_
 
 }  // namespace
 
-MemoryPlan plan_memory(const Plan& plan, const formats::TensorSource& source, std::size_t threads,
-                       std::uint64_t mem_limit) {
+MemoryPlan plan_memory(const Plan& plan, std::size_t threads, std::uint64_t mem_limit) {
   MemoryPlan memory;
   memory.threads = threads;
   // Records and manifest are made when the windows are gone, so tables count once.
@@ -56,7 +55,7 @@ MemoryPlan plan_memory(const Plan& plan, const formats::TensorSource& source, st
   // Reading a fused set once is worth up to half of what is left; the windows need the rest.
   std::vector<std::uint64_t> sizes;
   for (std::size_t set = 0; set < plan.fused_sets.size(); ++set)
-    sizes.push_back(plan.fused_bytes(source, set));
+    sizes.push_back(plan.fused_bytes(set));
   const std::uint64_t most = (available - least_windows * kMinWindowBytes) / 2 / threads;
   for (const std::uint64_t size : sizes) {
     if (size <= most) {

@@ -23,7 +23,6 @@ struct MemoryPlan {
 };
 
 /// Divides the budget. Throws kLimit, naming the least that would do, when it is too small.
-MemoryPlan plan_memory(const Plan& plan, const formats::TensorSource& source, std::size_t threads,
-                       std::uint64_t mem_limit);
+MemoryPlan plan_memory(const Plan& plan, std::size_t threads, std::uint64_t mem_limit);
 
 }  // namespace ingot::convert

@@ -17,21 +17,18 @@ PartWriter::PartWriter(RunContext& context, std::uint32_t tensor, std::size_t pa
   const auto places = plan.places_of(part_);
   std::size_t n_hashers = 0;
   for (const PlannedPlace& place : places) {
-    const bool is_share = place.ep_rank != PlannedPlace::kAllExperts;
-    targets_.push_back({.place = &place,
-                        .file = &plan.files[place.file],
-                        .deal = plan.deal(context.source, planned, part, place.ep_rank),
-                        .first_hasher = is_share ? n_hashers : 0});
-    const PartDeal& deal = targets_.back().deal;
-    const std::size_t own = deal.kind() == PartDeal::Kind::kWhole ? 1 : deal.n_slices();
-    n_hashers = is_share ? n_hashers + own : std::max(n_hashers, own);
+    const Target& target =
+        targets_.emplace_back(Target{.place = &place,
+                                     .file = &plan.files[place.file],
+                                     .deal = plan.deal(planned, part, place.ep_rank)});
+    n_hashers = std::max<std::size_t>(n_hashers, place.first_hash + target.deal.n_distinct());
   }
   hashers_.resize(n_hashers);
   const PartDeal& first = targets_.front().deal;
   if (planned.fit != shard::Fit{}) {
-    const formats::Shape shape = plan.part_shape(context.source, planned, part);
+    const formats::Shape shape = plan.part_shape(planned, part);
     if (first.whole_shape() != shape) {
-      fitter_.emplace(part_.part, part_.dtype, shape, plan.fitted(context.source, planned, part));
+      fitter_.emplace(part_.part, part_.dtype, shape, plan.fitted(planned, part));
     }
   }
   is_plain_ = !fitter_ && targets_.size() == 1 && targets_.front().file->members.size() == 1 &&
@@ -46,7 +43,7 @@ bool PartWriter::lease(std::uint64_t n_bytes) {
   const Target& target = targets_.front();
   std::uint32_t member = 0;
   std::uint64_t offset = written_;
-  leased_hasher_ = target.first_hasher;
+  leased_hasher_ = target.place->first_hash;
   if (target.deal.kind() == PartDeal::Kind::kCut) {
     const auto run = target.deal.run_at(written_, n_bytes);
     if (!run || run->n_bytes != n_bytes || run->slice < target.place->first_slice) return false;
@@ -141,7 +138,7 @@ void PartWriter::scatter_whole(const Target& target, std::span<const std::byte> 
   const auto n_members = static_cast<std::uint32_t>(target.file->members.size());
   for (std::uint32_t member = 0; member < n_members; ++member) {
     const std::uint32_t slice = target.place->first_slice + member;
-    const std::size_t h = target.first_hasher + (first_only ? slice : 0);
+    const std::size_t h = target.place->first_hash + (first_only ? slice : 0);
     const bool hashes = !is_replica(target) && (first_only || member == 0);
     std::span<const std::byte> rest = bytes;
     put(target, member, scattered_, bytes.size(), hashes ? &hashers_[h] : nullptr,
@@ -172,7 +169,8 @@ void PartWriter::scatter_runs(const Target& target, std::span<const std::byte> b
     const std::uint64_t n_bytes = runs.back().slice_offset + runs.back().n_bytes - begin;
     std::size_t at = 0;
     std::uint64_t used = 0;  // of runs[at]
-    put(target, member, begin, n_bytes, hashes ? &hashers_[target.first_hasher + slice] : nullptr,
+    put(target, member, begin, n_bytes,
+        hashes ? &hashers_[target.place->first_hash + slice] : nullptr,
         [&](std::span<std::byte> piece) {
           while (!piece.empty()) {
             const PartDeal::Run& run = runs[at];

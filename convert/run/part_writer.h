@@ -43,7 +43,6 @@ class PartWriter {
     const PlannedPlace* place;
     const PlannedFile* file;
     shard::PartDeal deal;
-    std::size_t first_hasher;
   };
 
   bool lease(std::uint64_t n_bytes);

@@ -42,9 +42,7 @@ class StageTimer {
 
 /// What all threads of a run share.
 struct RunContext {
-  const formats::Checkpoint& source;
   const Plan& plan;
-  const Recipe& recipe;
   WindowWriter& writer;
   StageTimes times;
   std::atomic<std::uint64_t> done_bytes = 0;  ///< output bytes produced, for progress

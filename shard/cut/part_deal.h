@@ -49,6 +49,8 @@ class PartDeal {
 
   [[nodiscard]] Kind kind() const { return kind_; }
   [[nodiscard]] std::uint32_t n_slices() const { return n_; }
+  /// Slices that may differ from one another.
+  [[nodiscard]] std::uint32_t n_distinct() const { return kind_ == Kind::kWhole ? 1 : n_; }
   /// Dimension of the part that is cut, or -1; for records.
   [[nodiscard]] int axis() const { return axis_; }
   [[nodiscard]] const formats::Shape& whole_shape() const { return whole_; }

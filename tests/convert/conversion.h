@@ -24,11 +24,7 @@ inline void resolve(convert::Recipe& recipe, const formats::Checkpoint& source) 
 /// The plan of a resolved recipe, in the dialect that it asks for.
 inline convert::Plan plan_for(const formats::Checkpoint& source, const convert::Recipe& recipe,
                               const convert::PlanOptions& options = {}) {
-  return convert::make_plan({.source = source,
-                             .recipe = recipe,
-                             .dialect = convert::target_dialect(recipe, source.dialect()),
-                             .options = options,
-                             .source_quantization = convert::remembered_quantization(source)});
+  return convert::make_plan(source, recipe, options, convert::remembered_quantization(source));
 }
 
 /// One conversion as the command line would run it.
@@ -54,8 +50,7 @@ struct Conversion {
                                                             : std::filesystem::path()},
                 .compare_replicas = true});
     resolve(resolved, source);
-    return convert::execute(plan_for(source, resolved, plan), source, resolved, plan, output,
-                            execute);
+    return convert::execute(plan_for(source, resolved, plan), output, execute);
   }
 };
 

@@ -95,7 +95,7 @@ TEST(EngineRefusals, AreLiftedForTheTensorsThatAreNamed) {
   Asked all = asked;
   all.allow = {"engine-refuses=*"};
   const Recipe recipe = recipe_of(all, source);
-  execute(plan_for(source, recipe), source, recipe, {}, directory / "out", {});
+  execute(plan_for(source, recipe), directory / "out", {});
   const formats::Json manifest = formats::read_json_file(directory / "out/ingot.json", 1 << 20);
   EXPECT_EQ(manifest["recipe"]["allow"], formats::Json::parse(R"({"engine-refuses": ["*"]})"));
 }

@@ -69,14 +69,13 @@ void expect_as_planned(Conversion conversion) {
   const Plan plan = ingot::testing::plan_for(source, recipe, conversion.plan);
   conversion.run();
   if (!plan.has_rank_directories()) {
-    expect_same(planned_checkpoint(plan, source, recipe, std::nullopt, 2),
-                Checkpoint::open(conversion.output));
+    expect_same(planned_checkpoint(plan, std::nullopt, 2), Checkpoint::open(conversion.output));
     return;
   }
   const std::uint32_t n_ranks = plan.slicing->topology.n_ranks();
   for (std::uint32_t rank = 0; rank < n_ranks; ++rank) {
     SCOPED_TRACE(rank);
-    expect_same(planned_checkpoint(plan, source, recipe, rank, 2),
+    expect_same(planned_checkpoint(plan, rank, 2),
                 Checkpoint::open(conversion.output / shard::rank_directory_name(rank, n_ranks)));
   }
 }
@@ -133,7 +132,7 @@ TEST(PlannedCheckpoint, HasNoBytes) {
   recipe.to = formats::SchemeId::kBf16;
   ingot::testing::resolve(recipe, source);
   const Plan plan = ingot::testing::plan_for(source, recipe);
-  const Checkpoint planned = planned_checkpoint(plan, source, recipe, std::nullopt, 1);
+  const Checkpoint planned = planned_checkpoint(plan, std::nullopt, 1);
   EXPECT_FALSE(planned.has_data(0));
   std::byte byte{};
   expect_error(ErrorCode::kInternal, {"planned"}, [&] { planned.read(0, 0, {&byte, 1}); });

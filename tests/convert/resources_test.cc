@@ -16,9 +16,9 @@ MemoryPlan divide(std::size_t threads, std::uint64_t mem_limit, std::uint64_t op
   const ingot::testing::TempDir directory;
   ingot::testing::tiny_deepseek_v3().write(directory.path());
   const auto source = formats::Checkpoint::open(directory.path());
-  Plan plan;
+  Plan plan{.source = source};
   plan.sizes.open_targets = open_targets;
-  return plan_memory(plan, source, threads, mem_limit);
+  return plan_memory(plan, threads, mem_limit);
 }
 
 void expect_windows(const MemoryPlan& memory, std::uint64_t n, std::uint64_t n_bytes) {

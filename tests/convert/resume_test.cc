@@ -173,7 +173,7 @@ TEST(Resume, FinishesAPublicationCutAtAnyRename) {
   Recipe recipe;
   recipe.to = formats::SchemeId::kBf16;
   ingot::testing::resolve(recipe, source);
-  const auto names = publish_order(ingot::testing::plan_for(source, recipe), source);
+  const auto names = publish_order(ingot::testing::plan_for(source, recipe));
   ASSERT_EQ(names.back(), formats::kManifestName);
   for (std::size_t renamed = 0; renamed <= names.size(); ++renamed) {
     // A finished output taken back to the moment after `renamed` renames.

@@ -64,7 +64,7 @@ std::uint64_t least_memory(const Conversion& conversion, std::size_t threads) {
   while (high - low > 1) {
     const std::uint64_t middle = (low + high) / 2;
     try {
-      plan_memory(plan, source, threads, middle);
+      plan_memory(plan, threads, middle);
       high = middle;
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::kLimit);

@@ -24,7 +24,7 @@ int claim_of(const std::string& name) {
 TEST(ManyFiles, AreNamedBeforeFilesThatNameThem) {
   const formats::Checkpoint source = shard::open_source(tiny_bf16());
   const convert::Plan plan = planned(source, Cut{.tp = 2, .ep = 4}.options());
-  const std::vector<std::string> names = convert::publish_order(plan, source);
+  const std::vector<std::string> names = convert::publish_order(plan);
   EXPECT_TRUE(std::is_sorted(
       names.begin(), names.end(),
       [](const std::string& a, const std::string& b) { return claim_of(a) < claim_of(b); }));

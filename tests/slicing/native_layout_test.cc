@@ -77,7 +77,7 @@ void merge(const fs::path& shards, const fs::path& to, const fs::path& config) {
       shard::open_source(shards, {.open = {}, .compare_replicas = true, .config = config});
   convert::Recipe recipe;
   resolve(recipe, source);
-  convert::execute(plan_for(source, recipe), source, recipe, {}, to, {});
+  convert::execute(plan_for(source, recipe), to, {});
 }
 
 /// The shards as DeepSeek's converter leaves them: nothing of ours beside them.

@@ -38,7 +38,7 @@ std::uint64_t least_memory(const Conversion& conversion, std::size_t threads) {
   while (high - low > 1) {
     const std::uint64_t middle = (low + high) / 2;
     try {
-      convert::plan_memory(plan, source, threads, middle);
+      convert::plan_memory(plan, threads, middle);
       high = middle;
     } catch (const Error&) {
       low = middle;
@@ -213,7 +213,7 @@ TEST(SlicedResume, FinishesAPublicationCutAtAnyRename) {
   const formats::Checkpoint source = shard::open_source(whole.input);
   convert::Recipe recipe = whole.recipe;
   resolve(recipe, source);
-  const auto names = convert::publish_order(plan_for(source, recipe, whole.plan), source);
+  const auto names = convert::publish_order(plan_for(source, recipe, whole.plan));
   ASSERT_EQ(names.size(), expected.size());
   ASSERT_EQ(names.back(), formats::kManifestName);
   for (std::size_t renamed = 0; renamed <= names.size(); renamed += 3) {
