@@ -1,6 +1,7 @@
 #include "shard/cut/topology.h"
 
 #include <array>
+#include <charconv>
 #include <numeric>
 #include <utility>
 
@@ -56,6 +57,22 @@ Topology make_topology(std::uint32_t tp, std::uint32_t ep, std::optional<std::ui
 
 std::string rank_directory_name(std::uint32_t rank, std::uint32_t n_ranks) {
   return fmt::format("rank-{:05}-of-{:05}", rank, n_ranks);
+}
+
+std::optional<RankNumber> parse_rank_name(std::string_view name,
+                                          std::string (*spell)(std::uint32_t, std::uint32_t)) {
+  constexpr std::string_view kDigits = "0123456789";
+  RankNumber parsed;
+  const char* const end = name.data() + name.size();
+  const std::size_t rank = name.find_first_of(kDigits);
+  const std::size_t after = name.find_first_not_of(kDigits, rank);
+  const std::size_t total = name.find_first_of(kDigits, after);
+  if (total == std::string_view::npos) return std::nullopt;
+  std::from_chars(name.data() + rank, end, parsed.rank);
+  std::from_chars(name.data() + total, end, parsed.n_ranks);
+  if (parsed.rank >= parsed.n_ranks || spell(parsed.rank, parsed.n_ranks) != name)
+    return std::nullopt;
+  return parsed;
 }
 
 }  // namespace ingot::shard

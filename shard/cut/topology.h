@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace ingot::shard {
@@ -41,5 +42,13 @@ Topology make_topology(std::uint32_t tp, std::uint32_t ep, std::optional<std::ui
 
 /// `rank-00003-of-00016`.
 std::string rank_directory_name(std::uint32_t rank, std::uint32_t n_ranks);
+
+/// A rank, and how many there are.
+struct RankNumber {
+  std::uint32_t rank = 0, n_ranks = 0;
+};
+/// The two numbers in a name that `spell` makes of them; nullopt for any other name.
+std::optional<RankNumber> parse_rank_name(std::string_view name,
+                                          std::string (*spell)(std::uint32_t, std::uint32_t));
 
 }  // namespace ingot::shard

@@ -41,7 +41,7 @@ class Scratch {
 /// The pieces of one whole, and where their bytes are.
 struct PiecesOfWhole {
   const formats::CheckpointFiles& files;
-  const std::vector<std::vector<std::uint32_t>>& expert_sets;
+  const std::vector<PlacedSlice>& kinds;
   std::span<const JoinedPiece> pieces;
   std::uint64_t expert_bytes = 0;  ///< of one expert in one slice
   std::string_view tensor;         ///< for errors
@@ -63,6 +63,9 @@ class PieceReader {
              std::span<std::byte> out);
 
  private:
+  [[nodiscard]] const formats::SliceRecord& record_of(const JoinedPiece& piece) const {
+    return whole_.kinds[piece.kind].record;
+  }
   [[nodiscard]] std::optional<std::uint64_t> offset_in(const JoinedPiece& piece,
                                                        std::uint32_t expert,
                                                        std::uint64_t offset) const;
@@ -85,8 +88,8 @@ constexpr std::uint64_t kCompareBytes = std::uint64_t{256} << 10;
 std::uint64_t PieceReader::experts_held_alike(std::uint32_t expert) const {
   std::uint64_t n = std::numeric_limits<std::uint32_t>::max();
   for (const JoinedPiece& piece : whole_.pieces) {
-    if (piece.experts == JoinedPiece::kEveryExpert) continue;
-    const auto& held = whole_.expert_sets[piece.experts];
+    const auto& held = record_of(piece).experts;
+    if (held.empty()) continue;
     auto at = std::lower_bound(held.begin(), held.end(), expert);
     if (at == held.end()) continue;
     std::uint64_t alike = *at - expert;
@@ -101,8 +104,8 @@ std::uint64_t PieceReader::experts_held_alike(std::uint32_t expert) const {
 // Where a piece has a byte; nothing when it lacks the expert.
 std::optional<std::uint64_t> PieceReader::offset_in(const JoinedPiece& piece, std::uint32_t expert,
                                                     std::uint64_t offset) const {
-  if (piece.experts == JoinedPiece::kEveryExpert) return offset;
-  const auto& held = whole_.expert_sets[piece.experts];
+  const auto& held = record_of(piece).experts;
+  if (held.empty()) return offset;
   const auto at = std::lower_bound(held.begin(), held.end(), expert);
   if (at == held.end() || *at != expert) return std::nullopt;
   const auto position = static_cast<std::uint64_t>(at - held.begin());
@@ -113,15 +116,15 @@ void PieceReader::fetch(std::uint32_t expert, std::uint32_t slice, std::uint64_t
                         std::span<std::byte> out) {
   const JoinedPiece* first = nullptr;
   for (const JoinedPiece& piece : whole_.pieces) {
-    if (piece.slice != slice) continue;
+    if (whole_.kinds[piece.kind].slice != slice) continue;
     const auto own = offset_in(piece, expert, offset);
     if (!own) continue;
     if (first == nullptr) {
-      INGOT_CHECK(!piece.is_zeroed);
+      INGOT_CHECK(!record_of(piece).is_zeroed);
       first = &piece;
       whole_.files.read(piece.file, piece.offset + *own, out);
       if (!compare_replicas_) return;
-    } else if (piece.is_zeroed) {
+    } else if (record_of(piece).is_zeroed) {
       expect_zeros(*first, piece, *own, out.size());
     } else {
       compare(*first, piece, *own, out);
@@ -186,16 +189,17 @@ constexpr std::uint64_t kDirectBytes = std::uint64_t{64} << 10;
 
 }  // namespace
 
-// How the wholes of one form were cut.
+// How the wholes of one kind of slices were cut.
 struct JoinedBytes::Cut {
-  explicit Cut(const SliceForm& form)
-      : deal(form.dtype, form.whole, form.axis, form.n, form.sections), grid(fitted_grid(form)) {
-    const std::uint64_t matrices = form.whole.empty() ? 1 : form.whole[0];
+  explicit Cut(const PlacedSlice& placed)
+      : deal(placed.dtype, placed.record.whole, placed.record.axis, placed.n,
+             placed.record.sections),
+        grid(fitted_grid(placed)) {
+    const std::uint64_t matrices = placed.record.whole.empty() ? 1 : placed.record.whole[0];
     if (matrices == 0) return;
     matrix_bytes = deal.whole_bytes() / matrices;
     slice_matrix_bytes = deal.slice_bytes() / matrices;
   }
-
   PartDeal deal;
   std::optional<FittedGrid> grid;
   std::uint64_t matrix_bytes = 0;        // of one expert, where the whole is a stack
@@ -207,10 +211,10 @@ class JoinedBytes::Reading {
  public:
   Reading(const JoinedBytes& source, const JoinedTensor& joined, const StoredTensor& tensor)
       : joined_(joined),
-        cut_(source.cuts_[joined.form]),
+        cut_(source.cuts_[source.pieces_of(joined)[0].kind]),
         pieces_({.files = source.files_,
-                 .expert_sets = source.expert_sets_,
-                 .pieces = std::span(source.pieces_).subspan(joined.first_piece, joined.n_pieces),
+                 .kinds = source.slices_.kinds,
+                 .pieces = source.pieces_of(joined),
                  .expert_bytes = cut_.slice_matrix_bytes,
                  .tensor = tensor.name},
                 source.compare_replicas_) {}
@@ -372,18 +376,13 @@ class JoinedBytes::Reading {
 };
 
 JoinedBytes::JoinedBytes(JoinedSlices slices, bool compare_replicas)
-    : tensors_(std::move(slices.tensors)),
-      pieces_(std::move(slices.pieces)),
-      expert_sets_(std::move(slices.expert_sets)),
-      homes_(std::move(slices.homes)),
+    : slices_(std::move(slices)),
+      cuts_(slices_.kinds.begin(), slices_.kinds.end()),
       files_([&] {
-        for (const formats::WeightsFile& file : slices.files) facts_.push_back(file.facts);
-        return std::move(slices.files);
+        for (const formats::WeightsFile& file : slices_.files) facts_.push_back(file.facts);
+        return std::move(slices_.files);
       }()),
-      compare_replicas_(compare_replicas) {
-  cuts_.reserve(slices.forms.size());
-  for (const SliceForm& form : slices.forms) cuts_.emplace_back(form);
-}
+      compare_replicas_(compare_replicas) {}
 
 JoinedBytes::~JoinedBytes() = default;
 
@@ -394,7 +393,7 @@ std::span<const formats::SourceFile> JoinedBytes::files() const {
 void JoinedBytes::read(std::uint32_t index, const StoredTensor& tensor, std::uint64_t offset,
                        std::span<std::byte> out) const {
   INGOT_CHECK(offset <= tensor.n_bytes && out.size() <= tensor.n_bytes - offset);
-  Reading(*this, tensors_.at(index), tensor).read(offset, out);
+  Reading(*this, slices_.tensors.at(index), tensor).read(offset, out);
 }
 
 std::vector<std::byte> JoinedBytes::header_bytes(std::uint32_t file) const {
@@ -411,17 +410,23 @@ void JoinedBytes::close_file(std::uint32_t file) const {
 }
 
 std::string JoinedBytes::home_file(std::uint32_t index) const {
-  return homes_.at(tensors_.at(index).home);
+  return slices_.homes.at(pieces_of(slices_.tensors.at(index))[0].home);
 }
 
 bool JoinedBytes::may_have_replicas(std::uint32_t index) const {
-  const JoinedTensor& joined = tensors_.at(index);
-  const auto pieces = std::span(pieces_).subspan(joined.first_piece, joined.n_pieces);
+  const JoinedTensor& joined = slices_.tensors.at(index);
+  const auto pieces = pieces_of(joined);
   // By slice, zeroed ones last.
   for (std::size_t i = 0; i < pieces.size(); ++i) {
-    if (pieces[i].is_zeroed || (i > 0 && pieces[i].slice == pieces[i - 1].slice)) return true;
+    const PlacedSlice& kind = slices_.kinds[pieces[i].kind];
+    if (kind.record.is_zeroed || (i > 0 && kind.slice == slices_.kinds[pieces[i - 1].kind].slice))
+      return true;
   }
   return false;
+}
+
+std::span<const JoinedPiece> JoinedBytes::pieces_of(const JoinedTensor& joined) const {
+  return std::span(slices_.pieces).subspan(joined.first_piece, joined.n_pieces);
 }
 
 }  // namespace ingot::shard

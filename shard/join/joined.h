@@ -10,35 +10,29 @@
 
 #include "formats/checkpoint/checkpoint_files.h"
 #include "formats/storage/stored_bytes.h"
-#include "shard/join/slice_form.h"
+#include "shard/join/placed_slice.h"
 
 namespace ingot::shard {
 
 /// A stored tensor of one file, as a slice of a whole.
 struct JoinedPiece {
-  static constexpr std::uint32_t kEveryExpert = ~std::uint32_t{0};
-
-  std::uint32_t file = 0;                ///< index into JoinedSlices::files
-  std::uint32_t slice = 0;               ///< along the axis of the form
-  std::uint32_t experts = kEveryExpert;  ///< index into JoinedSlices::expert_sets
-  bool is_zeroed = false;                ///< holds zeros in place of the whole
-  std::uint64_t offset = 0;              ///< absolute, in that file
+  std::uint32_t file = 0;    ///< index into JoinedSlices::files
+  std::uint32_t kind = 0;    ///< index into JoinedSlices::kinds
+  std::uint32_t home = 0;    ///< index into JoinedSlices::homes
+  std::uint64_t offset = 0;  ///< absolute, in that file
 };
 
 /// A whole: pieces that make it up, replicas included.
 struct JoinedTensor {
-  std::uint32_t form = 0;         ///< index into JoinedSlices::forms
   std::uint32_t first_piece = 0;  ///< of `n_pieces`: zeroed ones last, then by slice and file
   std::uint32_t n_pieces = 0;
-  std::uint32_t home = 0;  ///< index into JoinedSlices::homes
-  bool is_stack = false;   ///< pieces may hold some experts of the first dimension
+  bool is_stack = false;  ///< pieces may hold some experts of the first dimension
 };
 
 /// Slices that have been found to make up wholes (SliceJoin).
 struct JoinedSlices {
   std::vector<formats::WeightsFile> files;  ///< hard links to one file are one
-  std::vector<SliceForm> forms;
-  std::vector<std::vector<std::uint32_t>> expert_sets;
+  std::vector<PlacedSlice> kinds;           ///< a few hundred, which all pieces share
   std::vector<JoinedPiece> pieces;
   std::vector<JoinedTensor> tensors;
   std::vector<std::string> homes;  ///< weights files of the unsliced checkpoint; the first is empty
@@ -70,12 +64,10 @@ class JoinedBytes final : public formats::StoredBytes {
  private:
   struct Cut;
   class Reading;
+  [[nodiscard]] std::span<const JoinedPiece> pieces_of(const JoinedTensor& joined) const;
 
-  std::vector<JoinedTensor> tensors_;
-  std::vector<JoinedPiece> pieces_;
-  std::vector<std::vector<std::uint32_t>> expert_sets_;
-  std::vector<std::string> homes_;
-  std::vector<Cut> cuts_;  // parallel to the forms
+  JoinedSlices slices_;    // files taken out
+  std::vector<Cut> cuts_;  // parallel to the kinds
   std::vector<formats::SourceFile> facts_;
   formats::CheckpointFiles files_;
   bool compare_replicas_;

@@ -1,15 +1,16 @@
 #include "shard/join/rank_directories.h"
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
+#include <set>
 
 #include <fmt/format.h>
 
 #include "formats/base/fd.h"
-#include "formats/base/parallel.h"
 #include "formats/checkpoint/checkpoint_listing.h"
 #include "shard/cut/topology.h"
+#include "shard/join/joined_model.h"
+#include "shard/join/slice_files.h"
 
 namespace ingot::shard {
 
@@ -23,30 +24,17 @@ namespace {
 
 constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{256} << 20;
 
-struct RankName {
-  std::uint32_t rank = 0, n_ranks = 0;
-};
-
-std::optional<RankName> parse_rank_name(std::string_view name) {
-  constexpr std::string_view kPrefix = "rank-", kMiddle = "-of-";
-  RankName parsed;
-  const std::size_t middle = name.find(kMiddle);
-  if (!name.starts_with(kPrefix) || middle == std::string_view::npos) return std::nullopt;
-  const char* const end = name.data() + name.size();
-  std::from_chars(name.data() + kPrefix.size(), end, parsed.rank);
-  std::from_chars(name.data() + middle + kMiddle.size(), end, parsed.n_ranks);
-  if (parsed.rank >= parsed.n_ranks || rank_directory_name(parsed.rank, parsed.n_ranks) != name)
-    return std::nullopt;
-  return parsed;
+std::optional<RankNumber> parse_directory_name(std::string_view name) {
+  return parse_rank_name(name, rank_directory_name);
 }
 
 // The ranks of directories that a user gathered.
 std::vector<std::string> gathered_ranks(const fs::path& directory) {
-  std::vector<RankName> found;
+  std::vector<RankNumber> found;
   for (const std::string& name : rank_directories_in(directory))
-    found.push_back(parse_rank_name(name).value());
+    found.push_back(parse_directory_name(name).value());
   INGOT_CHECK(!found.empty());
-  for (const RankName& name : found) {
+  for (const RankNumber& name : found) {
     if (name.n_ranks == found[0].n_ranks) continue;
     throw Error(ErrorCode::kMismatch,
                 fmt::format("holds ranks of {} and of {} (move those of one of the two away)",
@@ -117,8 +105,8 @@ void check_place(const RankDirectory& rank, std::uint32_t number, ErrorList& fau
 }
 
 // A rank against the top manifest, or against the first rank.
-void check_kinship(const RankDirectory& rank, const Manifest& with, std::string_view with_name,
-                   ErrorList& faults) {
+void check_same_conversion(const RankDirectory& rank, const Manifest& with,
+                           std::string_view with_name, ErrorList& faults) {
   const Manifest& manifest = rank.manifest;
   const SlicingRecord& a = *manifest.slicing;
   const SlicingRecord& b = *with.slicing;
@@ -146,13 +134,29 @@ void check_kinship(const RankDirectory& rank, const Manifest& with, std::string_
   }
 }
 
+// So many directories are read at a time: each takes tens of megabytes until it is joined.
+constexpr std::size_t kMaxAtOnce = 8;
+constexpr std::string_view kWeightsSuffix = ".safetensors";
+
+// Weights that the manifest does not know would be left out in silence.
+void refuse_unlisted_files(const RankDirectory& rank, ErrorList& faults) {
+  std::set<std::string_view> known;
+  for (const formats::ManifestFile& file : rank.manifest.files) known.insert(file.name);
+  for (const std::string& name : formats::list_file_names(rank.path)) {
+    if (!name.ends_with(kWeightsSuffix) || known.contains(name)) continue;
+    faults.add(Error(ErrorCode::kMismatch,
+                     fmt::format("is not named by {} (move the file away)", formats::kManifestName))
+                   .in_file((rank.path / name).string()));
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> rank_directories_in(const fs::path& directory) {
   std::vector<std::string> names = formats::list_file_names(directory);
   std::erase_if(names, [&](const std::string& name) {
     std::error_code failure;
-    return !parse_rank_name(name) || !fs::is_directory(directory / name, failure);
+    return !parse_directory_name(name) || !fs::is_directory(directory / name, failure);
   });
   return names;
 }
@@ -168,29 +172,60 @@ std::vector<RankDirectory> find_ranks(const fs::path& directory, const Manifest*
   require_present(directory, names);
 
   std::vector<RankDirectory> ranks(names.size());
-  std::vector<std::optional<Error>> failures(names.size());
-  parallel_for(names.size(), threads, [&](std::size_t i) {
-    try {
-      ranks[i].name = names[i];
-      ranks[i].path = directory / names[i];
-      ranks[i].manifest =
-          read_rank_manifest(ranks[i].path, top != nullptr ? &top->slicing->ranks[i] : nullptr);
-    } catch (const Error& error) {
-      failures[i] = error;
-    }
-  });
   ErrorList faults;
-  for (const auto& failure : failures) {
-    if (failure) faults.add(*failure);
-  }
+  collect_parallel(names.size(), threads, faults, [&](std::size_t i, ErrorList&) {
+    ranks[i].name = names[i];
+    ranks[i].path = directory / names[i];
+    ranks[i].manifest =
+        read_rank_manifest(ranks[i].path, top != nullptr ? &top->slicing->ranks[i] : nullptr);
+  });
   faults.throw_if_any();
   for (std::uint32_t i = 0; i < ranks.size(); ++i) {
-    check_kinship(ranks[i], top != nullptr ? *top : ranks[0].manifest,
-                  top != nullptr ? "the manifest above it" : ranks[0].name, faults);
+    check_same_conversion(ranks[i], top != nullptr ? *top : ranks[0].manifest,
+                          top != nullptr ? "the manifest above it" : ranks[0].name, faults);
     check_place(ranks[i], i, faults);
   }
   faults.throw_if_any();
   return ranks;
+}
+
+formats::AssembledModel join_ranks(std::vector<RankDirectory> ranks, bool compare_replicas,
+                                   const formats::OpenOptions& options) {
+  ErrorList faults;
+  FileNumbers numbers;
+  std::vector<std::vector<SliceFile>> own(ranks.size());
+  for (std::uint32_t i = 0; i < ranks.size(); ++i) {
+    refuse_unlisted_files(ranks[i], faults);
+    for (const formats::ManifestFile& file : ranks[i].manifest.files) {
+      try {
+        const auto [index, is_new] =
+            numbers.number(ranks[i].path / file.name,
+                           fmt::format("{}/{}", ranks[i].name, file.name), file.n_bytes, i);
+        if (is_new) own[i].push_back({.index = index, .name = file.name});
+      } catch (const Error& error) {
+        faults.add(error);
+      }
+    }
+  }
+  faults.throw_if_any();
+
+  std::vector<formats::WeightsFile> files = numbers.take_files();
+  SliceJoin join(std::move(files), numbers.take_holders());
+  collect_parallel(ranks.size(), std::clamp<std::size_t>(options.threads, 1, kMaxAtOnce), faults,
+                   [&](std::size_t i, ErrorList& of_rank) {
+                     add_recorded(
+                         join, own[i], ranks[i].path, ranks[i].manifest.records_hash,
+                         [](const std::string& name) { return name; }, of_rank);
+                   });
+  faults.throw_if_any();
+  JoinedModel joined = join.finish();
+
+  const RankDirectory& first = ranks[0];
+  formats::AssembledModel model = joined_model(
+      first.path, whole_config(first.path, &*first.manifest.slicing, options),
+      formats::find_dialect(first.manifest.dialect), std::move(joined), compare_replicas);
+  model.index_frame = formats::read_index_frame(first.path);
+  return model;
 }
 
 }  // namespace ingot::shard

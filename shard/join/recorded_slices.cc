@@ -17,21 +17,6 @@ using formats::SliceRecord;
 
 namespace {
 
-// A model has hundreds of thousands of records, which tell of a few hundred kinds of slices.
-class SliceTexts {
- public:
-  const SliceRecord* parse(const Json& slice, std::string_view where) {
-    std::string text = slice.dump();
-    const auto known = by_text_.find(text);
-    if (known != by_text_.end()) return &known->second;
-    SliceRecord record = formats::parse_slice_record(slice, where);
-    return &by_text_.emplace(std::move(text), std::move(record)).first->second;
-  }
-
- private:
-  std::map<std::string, SliceRecord, std::less<>> by_text_;
-};
-
 // Depths of a record: the record, an entry of its `output`, the slice of that.
 constexpr std::size_t kRecord = 1, kEntry = 3, kSlice = 4;
 
@@ -115,11 +100,24 @@ class RecordEvents final : public formats::JsonEvents {
   std::vector<Json*> building_;  // a parent grows only after its child is closed
 };
 
-class RecordReader {
- public:
-  /// Calls take() for every output of the record that `line` is.
-  template <typename Take>
-  void read(std::string_view line, std::string_view where, const Take& take) {
+}  // namespace
+
+void read_recorded_slices(const std::filesystem::path& records, const Hash128& expected,
+                          const std::function<void(const RecordedSlice&)>& take) {
+  const std::string path = records.string();
+  // A model has hundreds of thousands of records, which tell of a few hundred kinds of slices.
+  std::map<std::string, SliceRecord, std::less<>> slices;  // by text
+  const auto parsed = [&](const Json& slice, std::string_view where) -> const SliceRecord* {
+    if (slice.is_null()) return nullptr;
+    std::string text = slice.dump();
+    auto known = slices.find(text);
+    if (known == slices.end())
+      known = slices.emplace(std::move(text), formats::parse_slice_record(slice, where)).first;
+    return &known->second;
+  };
+  std::uint64_t n_lines = 0;
+  const Hash128 hash = formats::read_zstd_lines(records, [&](std::string_view line) {
+    const std::string where = fmt::format("{} line {}", path, ++n_lines);
     RecordEvents events;
     formats::parse_json_events(line, where, events);
     if (!events.is_record) throw Error(ErrorCode::kCorrupt, "is no record").in_file(where);
@@ -128,24 +126,9 @@ class RecordReader {
         throw Error(ErrorCode::kCorrupt, "has an output without name or file").in_file(where);
       take({.name = entry.name,
             .file = entry.file,
-            .slice = entry.slice.is_null() ? nullptr : slices_.parse(entry.slice, where),
+            .slice = parsed(entry.slice, where),
             .home_file = entry.home_file.empty() ? events.home_file : entry.home_file});
     }
-  }
-
- private:
-  SliceTexts slices_;
-};
-
-}  // namespace
-
-void read_recorded_slices(const std::filesystem::path& records, const Hash128& expected,
-                          const std::function<void(const RecordedSlice&)>& take) {
-  const std::string path = records.string();
-  RecordReader reader;
-  std::uint64_t n_lines = 0;
-  const Hash128 hash = formats::read_zstd_lines(records, [&](std::string_view line) {
-    reader.read(line, fmt::format("{} line {}", path, ++n_lines), take);
   });
   if (hash != expected) {
     throw Error(ErrorCode::kMismatch,

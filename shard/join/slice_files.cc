@@ -2,7 +2,6 @@
 
 #include <cerrno>
 #include <map>
-#include <memory>
 #include <string_view>
 #include <tuple>
 #include <unordered_map>
@@ -10,6 +9,7 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
+#include "formats/base/parallel.h"
 #include "formats/container/safetensors.h"
 #include "formats/records/manifest.h"
 #include "shard/join/recorded_slices.h"
@@ -59,7 +59,7 @@ class Placing {
     open.is_placed[*at] = true;
     try {
       found_.push_back({.name = whole_name_(stored.name),
-                        .place = place_of(stored, recorded.slice),
+                        .kind = kind_of(stored, recorded.slice),
                         .file = open.index,
                         .offset = stored.offset,
                         .home_file = std::string(recorded.home_file)});
@@ -112,23 +112,19 @@ class Placing {
     faults_.add(error.in_file(join_.file(open.index).facts.name).in_tensor(tensor));
   }
 
-  // Records that say the same share a slice, and tensors of one shape a place.
-  std::shared_ptr<const PlacedSlice> place_of(const StoredTensor& stored,
-                                              const formats::SliceRecord* slice) {
-    auto& place = places_[{slice, stored.dtype, stored.shape}];
-    if (place == nullptr) {
-      place = std::make_shared<const PlacedSlice>(place_slice(stored.dtype, stored.shape, slice));
-    }
-    return place;
+  // Records that say the same share a slice, and tensors of one shape a kind.
+  std::uint32_t kind_of(const StoredTensor& stored, const formats::SliceRecord* slice) {
+    const auto [kind, is_new] = kinds_.try_emplace({slice, stored.dtype, stored.shape});
+    if (is_new) kind->second = join_.kind(place_slice(stored.dtype, stored.shape, slice));
+    return kind->second;
   }
 
   SliceJoin& join_;
   const WholeName& whole_name_;
   ErrorList& faults_;
   std::map<std::string, OpenFile, std::less<>> files_;
-  std::map<std::tuple<const formats::SliceRecord*, formats::DType, formats::Shape>,
-           std::shared_ptr<const PlacedSlice>>
-      places_;
+  std::map<std::tuple<const formats::SliceRecord*, formats::DType, formats::Shape>, std::uint32_t>
+      kinds_;
   std::vector<FoundSlice> found_;
 };
 
@@ -158,6 +154,21 @@ void add_recorded(SliceJoin& join, std::span<const SliceFile> files,
   }
   placing.flush();
   placing.report_rest();
+}
+
+void collect_parallel(std::size_t count, std::size_t threads, ErrorList& faults,
+                      const std::function<void(std::size_t, ErrorList&)>& body) {
+  std::vector<ErrorList> lists(count);
+  parallel_for(count, threads, [&](std::size_t i) {
+    try {
+      body(i, lists[i]);
+    } catch (const Error& error) {
+      lists[i].add(error);
+    }
+  });
+  for (const ErrorList& list : lists) {
+    for (const Error& error : list.errors()) faults.add(error);
+  }
 }
 
 std::pair<std::uint32_t, bool> FileNumbers::number(const std::filesystem::path& path,

@@ -34,6 +34,10 @@ void add_recorded(SliceJoin& join, std::span<const SliceFile> files,
                   const std::filesystem::path& directory, const Hash128& records_hash,
                   const WholeName& whole_name, ErrorList& faults);
 
+/// parallel_for, with what each call throws or adds to its list collected in order.
+void collect_parallel(std::size_t count, std::size_t threads, ErrorList& faults,
+                      const std::function<void(std::size_t, ErrorList&)>& body);
+
 /// Numbers the files of all directories, in the order in which they come: hard links to one file
 /// share an index.
 class FileNumbers {

@@ -25,19 +25,23 @@ void append_key(std::string& key, const Numbers& numbers) {
              numbers.size() * sizeof *numbers.data());
 }
 
-std::string key_of(const SliceForm& form) {
+std::string key_of(const PlacedSlice& placed) {
+  const formats::SliceRecord& record = placed.record;
   std::string key;
-  append_key(key, std::array<std::uint64_t, 6>{static_cast<std::uint64_t>(form.dtype),
-                                               static_cast<std::uint64_t>(form.axis + 1), form.n,
-                                               form.sections, form.repeat[0], form.repeat[1]});
-  append_key(key, form.whole);
-  append_key(key, form.original);
+  append_key(key,
+             std::array<std::uint64_t, 8>{static_cast<std::uint64_t>(placed.dtype),
+                                          static_cast<std::uint64_t>(record.axis + 1), placed.n,
+                                          placed.slice, record.sections, record.repeat[0],
+                                          record.repeat[1], record.is_zeroed ? 1U : 0U});
+  append_key(key, record.whole);
+  append_key(key, record.original);
+  append_key(key, record.experts);
   return key;
 }
 
-std::string form_text(const SliceForm& form) {
-  std::string text = fmt::format("{} {}", dtype_name(form.dtype), shape_text(form.shape()));
-  if (form.n > 1) text += fmt::format(" in {} slices", form.n);
+std::string cut_text(const PlacedSlice& placed) {
+  std::string text = fmt::format("{} {}", dtype_name(placed.dtype), shape_text(placed.shape()));
+  if (placed.n > 1) text += fmt::format(" in {} slices", placed.n);
   return text;
 }
 
@@ -64,6 +68,10 @@ std::vector<std::uint64_t> absent_below(std::uint64_t n, std::vector<std::uint32
   return absent;
 }
 
+std::pair<std::uint32_t, std::uint64_t> place_of(const JoinedPiece& piece) {
+  return {piece.file, piece.offset};
+}
+
 }  // namespace
 
 SliceJoin::SliceJoin(std::vector<formats::WeightsFile> files, std::vector<std::uint32_t> holders)
@@ -80,23 +88,21 @@ void SliceJoin::set_facts(std::uint32_t file, std::uint64_t n_bytes, std::uint64
   facts.data_start = data_start;
 }
 
+std::uint32_t SliceJoin::kind(const PlacedSlice& placed) {
+  const std::lock_guard lock(mutex_);
+  const auto [at, is_new] =
+      by_kind_.try_emplace(key_of(placed), static_cast<std::uint32_t>(slices_.kinds.size()));
+  if (is_new) slices_.kinds.push_back(placed);
+  return at->second;
+}
+
 void SliceJoin::add(std::span<const FoundSlice> found) {
-  struct Kind {
-    std::uint32_t form, experts;
-  };
-  std::unordered_map<const PlacedSlice*, Kind> kinds;
   const std::lock_guard lock(mutex_);
   for (const FoundSlice& slice : found) {
-    const PlacedSlice& place = *slice.place;
-    const auto [kind, is_new] = kinds.try_emplace(&place);
-    if (is_new) kind->second = {form_index(place.form), experts_index(place.experts)};
-    wholes_[whole_index(slice.name)].pieces.push_back({.place = {.file = slice.file,
-                                                                 .slice = place.slice,
-                                                                 .experts = kind->second.experts,
-                                                                 .is_zeroed = place.is_zeroed,
-                                                                 .offset = slice.offset},
-                                                       .form = kind->second.form,
-                                                       .home = home_index(slice.home_file)});
+    wholes_[whole_index(slice.name)].pieces.push_back({.file = slice.file,
+                                                       .kind = slice.kind,
+                                                       .home = home_index(slice.home_file),
+                                                       .offset = slice.offset});
   }
 }
 
@@ -109,23 +115,6 @@ std::uint32_t SliceJoin::whole_index(const std::string& name) {
   return at->second;
 }
 
-std::uint32_t SliceJoin::form_index(const SliceForm& form) {
-  const auto [at, is_new] =
-      by_form_.try_emplace(key_of(form), static_cast<std::uint32_t>(slices_.forms.size()));
-  if (is_new) slices_.forms.push_back(form);
-  return at->second;
-}
-
-std::uint32_t SliceJoin::experts_index(const std::vector<std::uint32_t>& experts) {
-  if (experts.empty()) return JoinedPiece::kEveryExpert;
-  std::string key;
-  append_key(key, experts);
-  const auto [at, is_new] = by_experts_.try_emplace(
-      std::move(key), static_cast<std::uint32_t>(slices_.expert_sets.size()));
-  if (is_new) slices_.expert_sets.push_back(experts);
-  return at->second;
-}
-
 std::uint32_t SliceJoin::home_index(const std::string& home) {
   // Neighbours are mostly at home in one file.
   if (home == slices_.homes[last_home_]) return last_home_;
@@ -135,73 +124,65 @@ std::uint32_t SliceJoin::home_index(const std::string& home) {
   return last_home_ = at->second;
 }
 
-bool SliceJoin::settle(Whole& whole, ErrorList& faults) const {
+void SliceJoin::complete(Whole& whole, ErrorList& faults) const {
   auto& pieces = whole.pieces;
-  const auto by_file = [](const Piece& a, const Piece& b) {
-    return std::tuple(a.place.file, a.place.offset) < std::tuple(b.place.file, b.place.offset);
-  };
-  std::sort(pieces.begin(), pieces.end(), by_file);
-  const auto file_of = [&](const Piece& piece) -> const std::string& {
-    return slices_.files[piece.place.file].facts.name;
+  std::ranges::sort(pieces, {}, place_of);
+  const auto file_of = [&](const JoinedPiece& piece) -> const std::string& {
+    return slices_.files[piece.file].facts.name;
   };
   const auto fault = [&](ErrorCode code, std::string message) {
     faults.add(Error(code, std::move(message)).in_tensor(whole.name));
-    return false;
   };
   for (std::size_t i = 1; i < pieces.size(); ++i) {
-    if (pieces[i].form != pieces[0].form) {
-      return fault(
-          ErrorCode::kMismatch,
-          fmt::format("is {} by {}, but {} by {} ({})", form_text(slices_.forms[pieces[0].form]),
-                      file_of(pieces[0]), form_text(slices_.forms[pieces[i].form]),
-                      file_of(pieces[i]), kFetchAll));
+    const PlacedSlice &first = kind_of(pieces[0]), &other = kind_of(pieces[i]);
+    if (!other.is_cut_like(first)) {
+      return fault(ErrorCode::kMismatch,
+                   fmt::format("is {} by {}, but {} by {} ({})", cut_text(first),
+                               file_of(pieces[0]), cut_text(other), file_of(pieces[i]), kFetchAll));
     }
-    if (holders_[pieces[i].place.file] == holders_[pieces[i - 1].place.file]) {
+    if (holders_[pieces[i].file] == holders_[pieces[i - 1].file]) {
       return fault(ErrorCode::kDuplicate,
                    fmt::format("is in {} and in {} (which one is meant? move the other file away)",
                                file_of(pieces[i - 1]), file_of(pieces[i])));
     }
   }
-  std::stable_sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) {
-    return std::tuple(a.place.is_zeroed, a.place.slice) <
-           std::tuple(b.place.is_zeroed, b.place.slice);
+  std::ranges::stable_sort(pieces, {}, [&](const JoinedPiece& piece) {
+    return std::pair(kind_of(piece).record.is_zeroed, kind_of(piece).slice);
   });
   if (const std::string missing = missing_part(whole); !missing.empty()) {
-    return fault(ErrorCode::kMismatch, fmt::format("is not whole: {} (in {}; {})", missing,
-                                                   file_of(pieces[0]), kFetchAll));
+    fault(ErrorCode::kMismatch,
+          fmt::format("is not whole: {} (in {}; {})", missing, file_of(pieces[0]), kFetchAll));
   }
-  return true;
 }
 
 // What nobody holds, in words; empty when the pieces make up the whole.
 std::string SliceJoin::missing_part(const Whole& whole) const {
-  const SliceForm& form = slices_.forms[whole.pieces[0].form];
+  const PlacedSlice& any = kind_of(whole.pieces[0]);
   std::vector<std::uint32_t> present;
-  for (const Piece& piece : whole.pieces) {
-    if (!piece.place.is_zeroed) present.push_back(piece.place.slice);
+  for (const JoinedPiece& piece : whole.pieces) {
+    if (!kind_of(piece).record.is_zeroed) present.push_back(kind_of(piece).slice);
   }
   if (present.empty()) return "every rank holds zeros in its place";
-  if (const auto absent = absent_below(form.n, std::move(present)); !absent.empty())
-    return fmt::format("of {} slices, nobody has {}", form.n, numbers_text(absent));
-
+  if (const auto absent = absent_below(any.n, std::move(present)); !absent.empty())
+    return fmt::format("of {} slices, nobody has {}", any.n, numbers_text(absent));
   for (std::size_t begin = 0; begin < whole.pieces.size();) {
     std::vector<std::uint32_t> experts;
-    const JoinedPiece& first = whole.pieces[begin].place;
-    bool has_every = first.is_zeroed;
+    const PlacedSlice& first = kind_of(whole.pieces[begin]);
+    bool has_every = first.record.is_zeroed;
     std::size_t end = begin;
     for (; end < whole.pieces.size(); ++end) {
-      const JoinedPiece& piece = whole.pieces[end].place;
-      if (piece.is_zeroed != first.is_zeroed || piece.slice != first.slice) break;
-      has_every = has_every || piece.experts == JoinedPiece::kEveryExpert;
-      if (has_every) continue;
-      const auto& held = slices_.expert_sets[piece.experts];
+      const PlacedSlice& slice = kind_of(whole.pieces[end]);
+      if (slice.record.is_zeroed != first.record.is_zeroed || slice.slice != first.slice) break;
+      const auto& held = slice.record.experts;
+      has_every = has_every || held.empty();
       experts.insert(experts.end(), held.begin(), held.end());
     }
     begin = end;
     if (has_every) continue;
-    if (const auto absent = absent_below(form.whole[0], std::move(experts)); !absent.empty()) {
-      return fmt::format("of {} experts, nobody has {}{}", form.whole[0], numbers_text(absent),
-                         form.n > 1 ? fmt::format(" of slice {}", first.slice) : "");
+    const std::uint64_t n_experts = any.record.whole[0];
+    if (const auto absent = absent_below(n_experts, std::move(experts)); !absent.empty()) {
+      return fmt::format("of {} experts, nobody has {}{}", n_experts, numbers_text(absent),
+                         any.n > 1 ? fmt::format(" of slice {}", first.slice) : "");
     }
   }
   return "";
@@ -209,46 +190,35 @@ std::string SliceJoin::missing_part(const Whole& whole) const {
 
 JoinedModel SliceJoin::finish() {
   by_name_.clear();
-  std::vector<std::uint32_t> order(wholes_.size());
-  std::iota(order.begin(), order.end(), 0U);
-  std::sort(order.begin(), order.end(),
-            [&](std::uint32_t a, std::uint32_t b) { return wholes_[a].name < wholes_[b].name; });
+  std::ranges::sort(wholes_, {}, &Whole::name);
   ErrorList faults;
-  std::erase_if(order, [&](std::uint32_t i) { return !settle(wholes_[i], faults); });
+  for (Whole& whole : wholes_) complete(whole, faults);
   faults.throw_if_any();
-  const auto place = [&](std::uint32_t i) {
-    const JoinedPiece& first = wholes_[i].pieces[0].place;
-    return std::pair(first.file, first.offset);
-  };
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::uint32_t a, std::uint32_t b) { return place(a) < place(b); });
-
+  std::ranges::stable_sort(wholes_, {},
+                           [](const Whole& whole) { return place_of(whole.pieces[0]); });
   JoinedModel model;
-  model.stored.reserve(order.size());
-  slices_.tensors.reserve(order.size());
+  model.stored.reserve(wholes_.size());
+  slices_.tensors.reserve(wholes_.size());
   std::size_t n_pieces = 0;
-  for (const std::uint32_t i : order) n_pieces += wholes_[i].pieces.size();
+  for (const Whole& whole : wholes_) n_pieces += whole.pieces.size();
   slices_.pieces.reserve(n_pieces);
-  for (const std::uint32_t i : order) {
-    Whole& whole = wholes_[i];
-    const SliceForm& form = slices_.forms[whole.pieces[0].form];
-    JoinedTensor& joined = slices_.tensors.emplace_back();
-    joined.form = whole.pieces[0].form;
-    joined.home = whole.pieces[0].home;
-    joined.first_piece = static_cast<std::uint32_t>(slices_.pieces.size());
-    joined.n_pieces = static_cast<std::uint32_t>(whole.pieces.size());
-    for (const Piece& piece : whole.pieces) {
-      slices_.pieces.push_back(piece.place);
-      joined.is_stack = joined.is_stack || piece.place.experts != JoinedPiece::kEveryExpert;
-    }
-    const auto [file, offset] = place(i);
+  for (Whole& whole : wholes_) {
+    const JoinedPiece& first = whole.pieces[0];
+    const PlacedSlice& kind = kind_of(first);
+    slices_.tensors.push_back(
+        {.first_piece = static_cast<std::uint32_t>(slices_.pieces.size()),
+         .n_pieces = static_cast<std::uint32_t>(whole.pieces.size()),
+         .is_stack = std::ranges::any_of(whole.pieces, [&](const JoinedPiece& piece) {
+           return !kind_of(piece).record.experts.empty();
+         })});
+    slices_.pieces.insert(slices_.pieces.end(), whole.pieces.begin(), whole.pieces.end());
     model.stored.push_back({.name = std::move(whole.name),
-                            .dtype = form.dtype,
-                            .shape = form.shape(),
-                            .file = file,
-                            .offset = offset,
-                            .n_bytes = formats::byte_count(form.dtype, form.shape()).value()});
-    std::vector<Piece>().swap(whole.pieces);
+                            .dtype = kind.dtype,
+                            .shape = kind.shape(),
+                            .file = first.file,
+                            .offset = first.offset,
+                            .n_bytes = formats::byte_count(kind.dtype, kind.shape()).value()});
+    std::vector<JoinedPiece>().swap(whole.pieces);
   }
   wholes_.clear();
   model.slices = std::move(slices_);

@@ -15,8 +15,8 @@ namespace ingot::shard {
 
 /// A stored tensor of a file, and which part of which whole it is.
 struct FoundSlice {
-  std::string name;                          ///< of the whole
-  std::shared_ptr<const PlacedSlice> place;  ///< slices of one kind may share it
+  std::string name;        ///< of the whole
+  std::uint32_t kind = 0;  ///< SliceJoin::kind
   std::uint32_t file = 0;
   std::uint64_t offset = 0;  ///< absolute, in that file
   std::string home_file;     ///< where the unsliced checkpoint has it; may be empty
@@ -40,7 +40,8 @@ class SliceJoin {
   [[nodiscard]] const formats::WeightsFile& file(std::uint32_t index) const {
     return slices_.files[index];
   }
-  /// Safe from several threads.
+  /// The number of such slices; equal ones share it. Safe from several threads, as add() is.
+  std::uint32_t kind(const PlacedSlice& placed);
   void add(std::span<const FoundSlice> found);
 
   /// Throws, collected: kDuplicate for a tensor that a holder has twice; kMismatch for slices of
@@ -48,28 +49,25 @@ class SliceJoin {
   JoinedModel finish();
 
  private:
-  struct Piece {
-    JoinedPiece place;
-    std::uint32_t form = 0, home = 0;
-  };
   struct Whole {
     std::string name;
-    std::vector<Piece> pieces;
+    std::vector<JoinedPiece> pieces;
   };
 
+  [[nodiscard]] const PlacedSlice& kind_of(const JoinedPiece& piece) const {
+    return slices_.kinds[piece.kind];
+  }
   std::uint32_t whole_index(const std::string& name);
-  std::uint32_t form_index(const SliceForm& form);
-  std::uint32_t experts_index(const std::vector<std::uint32_t>& experts);
   std::uint32_t home_index(const std::string& home);
-  /// Sorts the pieces; false, and reported, when they do not make up one whole.
-  bool settle(Whole& whole, ErrorList& faults) const;
+  /// Sorts the pieces; reports when they do not make up one whole.
+  void complete(Whole& whole, ErrorList& faults) const;
   [[nodiscard]] std::string missing_part(const Whole& whole) const;
 
   std::mutex mutex_;
   JoinedSlices slices_;
   std::vector<std::uint32_t> holders_;
   std::vector<Whole> wholes_;
-  std::unordered_map<std::string, std::uint32_t> by_name_, by_home_, by_form_, by_experts_;
+  std::unordered_map<std::string, std::uint32_t> by_name_, by_home_, by_kind_;
   std::uint32_t last_home_ = 0, next_whole_ = 0;
 };
 

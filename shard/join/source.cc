@@ -7,7 +7,7 @@
 #include "formats/base/foreign_files.h"
 #include "formats/checkpoint/checkpoint_listing.h"
 #include "formats/records/manifest.h"
-#include "shard/join/native_shards.h"
+#include "shard/join/deepseek_shards.h"
 #include "shard/join/rank_directories.h"
 
 namespace ingot::shard {
@@ -19,19 +19,19 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::string_view kNativeLayout = "deepseek-mp";
+constexpr std::string_view kDeepseekLayout = "deepseek-mp";
 
-enum class Kind : std::uint8_t { kWhole, kRanks, kNativeShards };
+enum class Kind : std::uint8_t { kWhole, kRanks, kDeepseekShards };
 
 // A manifest knows; without one the names tell.
 Kind kind_of(const fs::path& directory, const Manifest* manifest) {
   if (manifest != nullptr) {
-    if (manifest->layout == kNativeLayout) return Kind::kNativeShards;
+    if (manifest->layout == kDeepseekLayout) return Kind::kDeepseekShards;
     const bool has_ranks = manifest->slicing && !manifest->slicing->ranks.empty();
     return has_ranks ? Kind::kRanks : Kind::kWhole;
   }
   if (!rank_directories_in(directory).empty()) return Kind::kRanks;
-  return holds_native_shards(directory) ? Kind::kNativeShards : Kind::kWhole;
+  return holds_deepseek_shards(directory) ? Kind::kDeepseekShards : Kind::kWhole;
 }
 
 }  // namespace
@@ -42,7 +42,7 @@ Checkpoint open_source(const fs::path& given, const SourceOptions& options) {
   const std::optional<Manifest> manifest = formats::read_manifest(directory);
   const Manifest* known = manifest ? &*manifest : nullptr;
   const Kind kind = kind_of(directory, known);
-  if (kind != Kind::kNativeShards && !options.config.empty()) {
+  if (kind != Kind::kDeepseekShards && !options.config.empty()) {
     throw Error(ErrorCode::kInvalidArgument,
                 "--config is for model{i}-mp{N}.safetensors that have no config.json beside them; "
                 "this checkpoint has its own")
@@ -51,12 +51,13 @@ Checkpoint open_source(const fs::path& given, const SourceOptions& options) {
   if (kind == Kind::kWhole) return Checkpoint::open(directory, options.open);
 
   formats::OpenOptions open = options.open;
-  if (kind == Kind::kNativeShards) {
+  if (kind == Kind::kDeepseekShards) {
     // What was converted under a given family is read under it again.
     if (known != nullptr && open.family.empty() && formats::find_family(known->family) != nullptr)
       open.family = known->family;
     return Checkpoint::assemble(
-        join_native_shards(directory, known, options.config, options.compare_replicas, open), open);
+        join_deepseek_shards(directory, known, options.config, options.compare_replicas, open),
+        open);
   }
   std::vector<RankDirectory> ranks = find_ranks(directory, known, open.threads);
   const std::string& family = ranks[0].manifest.family;

@@ -1,4 +1,4 @@
-#include "shard/join/native_shards.h"
+#include "shard/join/deepseek_shards.h"
 
 #include <filesystem>
 #include <set>

@@ -1,4 +1,4 @@
-#include "shard/join/whole_config.h"
+#include "shard/join/joined_model.h"
 
 #include "formats/base/fd.h"
 #include "formats/checkpoint/checkpoint_listing.h"
@@ -18,6 +18,21 @@ WholeConfig parsed(std::string text, const std::filesystem::path& where) {
   WholeConfig whole{.config = formats::parse_model_config(text, where.string()), .text = {}};
   whole.text = std::move(text);
   return whole;
+}
+
+/// Null where the dialect has none or none is here.
+Json read_description(const std::filesystem::path& directory, const formats::Dialect* dialect) {
+  if (dialect == nullptr || dialect->description_file.empty()) return nullptr;
+  const std::filesystem::path path = directory / dialect->description_file;
+  // Not exists(): a link that leads nowhere is a broken file, not none.
+  std::error_code failure;
+  if (std::filesystem::symlink_status(path, failure).type() ==
+      std::filesystem::file_type::not_found)
+    return nullptr;
+  Json description = formats::read_json_file(path, kMaxDescriptionBytes);
+  if (!description.is_object())
+    throw Error(ErrorCode::kCorrupt, "is not a JSON object").in_file(path.string());
+  return description;
 }
 
 }  // namespace
@@ -47,18 +62,23 @@ WholeConfig whole_config(const std::filesystem::path& directory,
   }
 }
 
-Json read_description(const std::filesystem::path& directory, const formats::Dialect* dialect) {
-  if (dialect == nullptr || dialect->description_file.empty()) return nullptr;
-  const std::filesystem::path path = directory / dialect->description_file;
-  // Not exists(): a link that leads nowhere is a broken file, not none.
-  std::error_code failure;
-  if (std::filesystem::symlink_status(path, failure).type() ==
-      std::filesystem::file_type::not_found)
-    return nullptr;
-  Json description = formats::read_json_file(path, kMaxDescriptionBytes);
-  if (!description.is_object())
-    throw Error(ErrorCode::kCorrupt, "is not a JSON object").in_file(path.string());
-  return description;
+formats::AssembledModel joined_model(const std::filesystem::path& directory, WholeConfig config,
+                                     const formats::Dialect* dialect, JoinedModel joined,
+                                     bool compare_replicas) {
+  formats::AssembledModel model;
+  model.directory = directory;
+  model.config = std::move(config.config);
+  model.config_text = std::move(config.text);
+  model.dialect = dialect;
+  model.description = read_description(directory, dialect);
+  ErrorList faults;
+  formats::SideListing beside = formats::list_side_files(directory, faults);
+  faults.throw_if_any();
+  model.side_files = std::move(beside.files);
+  model.remarks = formats::left_out_remarks(beside.left_out);
+  model.stored = std::move(joined.stored);
+  model.bytes = std::make_unique<JoinedBytes>(std::move(joined.slices), compare_replicas);
+  return model;
 }
 
 }  // namespace ingot::shard

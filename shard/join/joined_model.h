@@ -5,6 +5,7 @@
 
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/dialect/dialect.h"
+#include "shard/join/slice_join.h"
 
 namespace ingot::shard {
 
@@ -24,8 +25,10 @@ WholeConfig whole_config(const std::filesystem::path& directory,
                          const formats::SlicingRecord* slicing,
                          const formats::OpenOptions& options);
 
-/// The description file of a dialect; null where it has none or none is here.
-formats::Json read_description(const std::filesystem::path& directory,
-                               const formats::Dialect* dialect);
+/// The model that `joined` slices of files below `directory` are, with the description of the
+/// dialect (null: none) and the side files that stand there.
+formats::AssembledModel joined_model(const std::filesystem::path& directory, WholeConfig config,
+                                     const formats::Dialect* dialect, JoinedModel joined,
+                                     bool compare_replicas);
 
 }  // namespace ingot::shard

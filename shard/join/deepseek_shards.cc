@@ -1,21 +1,19 @@
-#include "shard/join/native_shards.h"
+#include "shard/join/deepseek_shards.h"
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 
 #include <fmt/format.h>
 
 #include "formats/base/checked.h"
 #include "formats/base/fd.h"
-#include "formats/base/parallel.h"
 #include "formats/checkpoint/checkpoint_listing.h"
 #include "formats/container/checkpoint_index.h"
 #include "formats/records/native_names.h"
 #include "shard/cut/topology.h"
+#include "shard/join/joined_model.h"
 #include "shard/join/slice_files.h"
 #include "shard/join/slice_join.h"
-#include "shard/join/whole_config.h"
 
 namespace ingot::shard {
 
@@ -29,36 +27,23 @@ namespace {
 
 constexpr std::string_view kScaleSuffix = "_scale_inv";
 
-struct ShardName {
-  std::uint32_t shard = 0, n_shards = 0;
-};
-
 std::string shard_name(std::uint32_t shard, std::uint32_t n_shards) {
   return fmt::format("model{}-mp{}.safetensors", shard, n_shards);
 }
 
-std::optional<ShardName> parse_shard_name(std::string_view name) {
-  constexpr std::string_view kPrefix = "model", kMiddle = "-mp";
-  ShardName parsed;
-  const std::size_t middle = name.find(kMiddle);
-  if (!name.starts_with(kPrefix) || middle == std::string_view::npos) return std::nullopt;
-  const char* const end = name.data() + name.size();
-  std::from_chars(name.data() + kPrefix.size(), end, parsed.shard);
-  std::from_chars(name.data() + middle + kMiddle.size(), end, parsed.n_shards);
-  if (parsed.shard >= parsed.n_shards || shard_name(parsed.shard, parsed.n_shards) != name)
-    return std::nullopt;
-  return parsed;
+std::optional<RankNumber> parse_shard_name(std::string_view name) {
+  return parse_rank_name(name, shard_name);
 }
 
 // How many shards the names tell of; kNotFound when some are not here.
 std::uint32_t count_shards(const fs::path& directory, const Manifest* manifest) {
-  std::vector<ShardName> found;
+  std::vector<RankNumber> found;
   for (const std::string& name : formats::list_file_names(directory)) {
     if (const auto parsed = parse_shard_name(name)) found.push_back(*parsed);
   }
   const std::uint32_t n = manifest != nullptr && manifest->slicing ? manifest->slicing->n_ranks
                           : found.empty()                          ? 0
-                                                                   : found[0].n_shards;
+                                                                   : found[0].n_ranks;
   if (n == 0) {
     throw Error(ErrorCode::kNotFound, "holds no model{i}-mp{N}.safetensors")
         .in_file(directory.string());
@@ -69,16 +54,16 @@ std::uint32_t count_shards(const fs::path& directory, const Manifest* manifest) 
   }
   ErrorList faults;
   std::vector<bool> is_here(n, false);
-  for (const ShardName& name : found) {
-    if (name.n_shards == n) {
-      is_here[name.shard] = true;
+  for (const RankNumber& name : found) {
+    if (name.n_ranks == n) {
+      is_here[name.rank] = true;
       continue;
     }
     faults.add(Error(ErrorCode::kMismatch,
                      fmt::format("is a shard of {}, the others are of {} (move those of one of the "
                                  "two away)",
-                                 name.n_shards, n))
-                   .in_file((directory / shard_name(name.shard, name.n_shards)).string()));
+                                 name.n_ranks, n))
+                   .in_file((directory / shard_name(name.rank, name.n_ranks)).string()));
   }
   for (std::uint32_t i = 0; i < n; ++i) {
     if (is_here[i]) continue;
@@ -130,7 +115,7 @@ class ForeignShards {
         block_(formats::fp8_block_size(config)),
         n_shards_(n_shards) {}
 
-  [[nodiscard]] std::vector<FoundSlice> slices_of(std::uint32_t shard,
+  [[nodiscard]] std::vector<FoundSlice> slices_of(SliceJoin& join, std::uint32_t shard,
                                                   const std::vector<StoredTensor>& stored,
                                                   ErrorList& faults) const {
     std::vector<FoundSlice> found;
@@ -139,9 +124,9 @@ class ForeignShards {
       try {
         std::string name = whole_name(tensor.name, config_);
         const auto record = record_of(name, shard, tensor);
-        PlacedSlice place = place_slice(tensor.dtype, tensor.shape, record ? &*record : nullptr);
         found.push_back({.name = std::move(name),
-                         .place = std::make_shared<const PlacedSlice>(std::move(place)),
+                         .kind = join.kind(
+                             place_slice(tensor.dtype, tensor.shape, record ? &*record : nullptr)),
                          .file = shard,
                          .offset = tensor.offset,
                          .home_file = {}});
@@ -223,23 +208,17 @@ SliceJoin start_join(const fs::path& directory, const Manifest* manifest, std::u
 
 }  // namespace
 
-bool holds_native_shards(const fs::path& directory) {
+bool holds_deepseek_shards(const fs::path& directory) {
   const std::vector<std::string> names = formats::list_file_names(directory);
   return std::any_of(names.begin(), names.end(),
                      [](const std::string& name) { return parse_shard_name(name).has_value(); });
 }
 
-formats::AssembledModel join_native_shards(const fs::path& directory, const Manifest* manifest,
-                                           const fs::path& config, bool compare_replicas,
-                                           const formats::OpenOptions& options) {
+formats::AssembledModel join_deepseek_shards(const fs::path& directory, const Manifest* manifest,
+                                             const fs::path& config, bool compare_replicas,
+                                             const formats::OpenOptions& options) {
   const std::uint32_t n_shards = count_shards(directory, manifest);
-  formats::AssembledModel model;
-  model.directory = directory;
   WholeConfig whole = hub_config(directory, manifest, config, options);
-  model.config = std::move(whole.config);
-  model.config_text = std::move(whole.text);
-  model.dialect = formats::find_dialect("deepseek");
-
   SliceJoin join = start_join(directory, manifest, n_shards);
   ErrorList faults;
   if (manifest != nullptr) {
@@ -248,35 +227,24 @@ formats::AssembledModel join_native_shards(const fs::path& directory, const Mani
       files.push_back({.index = i, .name = shard_name(i, n_shards)});
     add_recorded(
         join, files, directory, manifest->records_hash,
-        [&](const std::string& name) { return whole_name(name, model.config); }, faults);
+        [&](const std::string& name) { return whole_name(name, whole.config); }, faults);
   } else {
-    const ForeignShards shards(family_for(model.config, options.family), model.config, n_shards);
-    std::vector<ErrorList> of_shard(n_shards);
-    parallel_for(n_shards, std::max<std::size_t>(options.threads, 1), [&](std::size_t i) {
-      const auto shard = static_cast<std::uint32_t>(i);
-      try {
-        join.add(shards.slices_of(shard, read_stored(join, shard), of_shard[i]));
-      } catch (const Error& error) {
-        of_shard[i].add(error);
-      }
-    });
-    for (const ErrorList& list : of_shard) {
-      for (const Error& error : list.errors()) faults.add(error);
-    }
+    const ForeignShards shards(family_for(whole.config, options.family), whole.config, n_shards);
+    collect_parallel(n_shards, std::max<std::size_t>(options.threads, 1), faults,
+                     [&](std::size_t i, ErrorList& of_shard) {
+                       const auto shard = static_cast<std::uint32_t>(i);
+                       join.add(shards.slices_of(join, shard, read_stored(join, shard), of_shard));
+                     });
   }
   faults.throw_if_any();
-  JoinedModel joined = join.finish();
-  formats::SideListing beside = formats::list_side_files(directory, faults);
-  faults.throw_if_any();
-  model.side_files = std::move(beside.files);
-  model.remarks = formats::left_out_remarks(beside.left_out);
-  model.stored = std::move(joined.stored);
+  formats::AssembledModel model =
+      joined_model(directory, std::move(whole), formats::find_dialect("deepseek"), join.finish(),
+                   compare_replicas);
   if (manifest != nullptr && !manifest->index.empty()) {
     model.index_frame = formats::parse_checkpoint_index(
                             manifest->index, (directory / formats::kManifestName).string())
                             .frame;
   }
-  model.bytes = std::make_unique<JoinedBytes>(std::move(joined.slices), compare_replicas);
   return model;
 }
 

@@ -3,39 +3,31 @@
 #include <array>
 #include <cstdint>
 #include <optional>
-#include <vector>
 
-#include "formats/container/tensor.h"
+#include "formats/container/dtype.h"
 #include "formats/records/slicing_record.h"
 
 namespace ingot::shard {
 
-/// How a whole stored tensor was cut: the same for all its slices.
-struct SliceForm {
+/// A stored tensor of one file as part of a whole: its record, and what follows from both.
+struct PlacedSlice {
   formats::DType dtype{};
-  formats::Shape whole;  ///< as it was cut (retiled, padded)
-  int axis = -1;         ///< dimension that is cut, or -1
-  std::uint32_t n = 1;   ///< slices along it
-  std::uint32_t sections = 1;
-  formats::Shape original;  ///< before retiling or padding; empty: `whole`
-  std::array<std::uint64_t, 2> repeat = {1, 1};
+  /// Of a tensor without one: all of `whole`. `original` is empty where nothing was changed.
+  formats::SliceRecord record;
+  std::uint32_t n = 1;      ///< slices along the axis
+  std::uint32_t slice = 0;  ///< 0 .. n-1
 
   /// The shape of the tensor that the slices give when they are joined.
-  [[nodiscard]] const formats::Shape& shape() const { return original.empty() ? whole : original; }
-  bool operator==(const SliceForm&) const = default;
+  [[nodiscard]] const formats::Shape& shape() const {
+    return record.original.empty() ? record.whole : record.original;
+  }
+  /// Whether the other can be a slice of the same whole.
+  [[nodiscard]] bool is_cut_like(const PlacedSlice& other) const;
 };
 
-/// A stored tensor of one file as part of a whole.
-struct PlacedSlice {
-  SliceForm form;
-  std::uint32_t slice = 0;             ///< 0 .. n-1 along the axis
-  std::vector<std::uint32_t> experts;  ///< of a stack, ascending; empty: all
-  bool is_zeroed = false;
-};
-
-/// Finds the place of a stored tensor from its record; null: it is a whole of its own. Throws
-/// kMismatch when the record contradicts itself or the tensor that is here, kLimit for a whole
-/// whose size does not fit 64 bits.
+/// Finds the place of a stored tensor from its record (as parse_slice_record gives it); null: it is
+/// a whole of its own. Throws kMismatch when the record contradicts the tensor that is here, kLimit
+/// for a whole whose size does not fit 64 bits.
 PlacedSlice place_slice(formats::DType dtype, const formats::Shape& stored,
                         const formats::SliceRecord* record);
 
@@ -58,8 +50,7 @@ struct FittedGrid {
   /// Rows are the same bytes in both, padding at their ends apart.
   [[nodiscard]] bool keeps_rows() const { return repeat[1] == 1 && col_sections == 1; }
 };
-
-/// Nothing for forms that were neither padded nor retiled.
-std::optional<FittedGrid> fitted_grid(const SliceForm& form);
+/// Nothing for wholes that were neither padded nor retiled.
+std::optional<FittedGrid> fitted_grid(const PlacedSlice& placed);
 
 }  // namespace ingot::shard

@@ -1,0 +1,146 @@
+#include "shard/join/placed_slice.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include <fmt/format.h>
+
+#include "formats/base/checked.h"
+#include "formats/base/error.h"
+
+namespace ingot::shard {
+
+using formats::Shape;
+using formats::shape_text;
+using formats::SliceRecord;
+
+namespace {
+
+constexpr std::array<std::uint64_t, 2> kOnce = {1, 1};
+
+// Finds the slice along the axis; contradictions of the record with itself were seen when it was
+// parsed.
+void match_stored(const Shape& stored, PlacedSlice& placed) {
+  const SliceRecord& record = placed.record;
+  const auto require = [&](bool holds, std::string_view fact) {
+    if (holds) return;
+    throw Error(ErrorCode::kMismatch,
+                fmt::format("is {}, which is not the slice that the manifest tells of (axis {}, "
+                            "offset {}, {} section(s) of {}): {} (changed since it was written: "
+                            "run ingot check)",
+                            shape_text(stored), record.axis, record.offset, record.sections,
+                            shape_text(record.whole), fact));
+  };
+  require(record.whole.size() == stored.size(), "the numbers of dimensions differ");
+  for (std::size_t d = 0; d < stored.size(); ++d) {
+    if (static_cast<int>(d) == record.axis) {
+      require(stored[d] % record.sections == 0, "the sections are not of one size");
+      const std::uint64_t length = stored[d] / record.sections;
+      const std::uint64_t section = record.whole[d] / record.sections;
+      require(length > 0 && section % length == 0 && record.offset % length == 0,
+              "slices of this size do not make up the whole");
+      placed.n = narrow<std::uint32_t>(section / length, "the number of slices");
+      placed.slice = narrow<std::uint32_t>(record.offset / length, "the number of a slice");
+    } else if (d == 0 && !record.experts.empty()) {
+      require(record.experts.size() == stored[0], "it holds another number of experts");
+    } else {
+      require(stored[d] == record.whole[d], "sides that are not cut differ");
+    }
+  }
+  require(!record.original.empty() || record.repeat == kOnce, "nothing was there to be repeated");
+  // Slices of packed sub-byte types would begin inside a byte; nothing that we cut has one.
+  require(dtype_bits(placed.dtype) % 8 == 0 || (record.axis < 0 && record.experts.empty()),
+          "elements of less than a byte cannot be cut");
+}
+
+// The side whose end is padded section by section: that of the cut, else that of the rows of
+// stacked matrices, of which numbers per row have no columns.
+std::size_t section_side(const SliceRecord& record) {
+  const std::size_t n = record.whole.size();
+  if (record.axis >= 0) return static_cast<std::size_t>(record.axis);
+  if (n >= 3) return n - 2;
+  return n == 2 && record.original[0] == record.whole[0] && record.original[1] != record.whole[1]
+             ? 1
+             : 0;
+}
+
+}  // namespace
+
+bool PlacedSlice::is_cut_like(const PlacedSlice& other) const {
+  const auto common = [](const PlacedSlice& of) {
+    const SliceRecord& r = of.record;
+    return std::tie(of.dtype, of.n, r.axis, r.sections, r.whole, r.original, r.repeat);
+  };
+  return common(*this) == common(other);
+}
+
+PlacedSlice place_slice(formats::DType dtype, const Shape& stored, const SliceRecord* record) {
+  PlacedSlice placed{.dtype = dtype, .record = {}};
+  if (record == nullptr) {
+    placed.record.whole = stored;
+  } else {
+    placed.record = *record;
+    if (record->original == record->whole && record->repeat == kOnce)
+      placed.record.original.clear();
+    match_stored(stored, placed);
+  }
+  if (!formats::byte_count(dtype, placed.record.whole))
+    throw Error(ErrorCode::kLimit, "its size overflows 64 bits");
+  static_cast<void>(fitted_grid(placed));
+  return placed;
+}
+
+std::uint64_t FittedGrid::whole_row(std::uint64_t row) const {
+  const std::uint64_t per_section = rows / row_sections;
+  const std::uint64_t section = row / per_section;  // over all matrices
+  return section * (whole_rows / row_sections) + row % per_section * repeat[0];
+}
+
+std::uint64_t FittedGrid::whole_col(std::uint64_t col) const {
+  const std::uint64_t per_section = cols / col_sections;
+  return col / per_section * (whole_cols / col_sections) + col % per_section * repeat[1];
+}
+
+std::uint64_t FittedGrid::rows_left(std::uint64_t row) const {
+  const std::uint64_t per_section = rows / row_sections;
+  return per_section - row % per_section;
+}
+
+std::optional<FittedGrid> fitted_grid(const PlacedSlice& placed) {
+  const SliceRecord& record = placed.record;
+  if (record.original.empty()) return std::nullopt;
+  const std::size_t n = record.whole.size();
+  FittedGrid grid;
+  const std::uint32_t bits = dtype_bits(placed.dtype);
+  const bool is_vector = n == 1;
+  const std::size_t side = section_side(record);
+  grid.rows = record.original[is_vector ? 0 : n - 2];
+  grid.whole_rows = record.whole[is_vector ? 0 : n - 2];
+  if (!is_vector) {
+    grid.cols = record.original[n - 1];
+    grid.whole_cols = record.whole[n - 1];
+  }
+  grid.repeat = record.repeat;
+  const bool cuts_cols = !is_vector && side == n - 1;
+  // What was retiled is repeated as one: its sections may have shared a block.
+  const bool is_retiled = record.repeat != kOnce;
+  const std::uint64_t sections = is_retiled ? 1 : record.sections;
+  (cuts_cols ? grid.col_sections : grid.row_sections) = sections;
+  const std::uint64_t original = cuts_cols ? grid.cols : grid.rows;
+  const std::uint64_t whole = cuts_cols ? grid.whole_cols : grid.whole_rows;
+  const std::uint64_t repeat = cuts_cols ? grid.repeat[1] : grid.repeat[0];
+  const bool is_sound = bits % 8 == 0 && (sections == 1 || side + 2 >= n) &&
+                        original % sections == 0 && whole % sections == 0 && original > 0 &&
+                        (original / sections - 1) * repeat < whole / sections;
+  if (!is_sound) {
+    throw Error(ErrorCode::kMismatch,
+                fmt::format("was {} {} before it was retiled or padded, which {} in {} section(s) "
+                            "cannot be made of (changed since it was written: run ingot check)",
+                            dtype_name(placed.dtype), shape_text(record.original),
+                            shape_text(record.whole), record.sections));
+  }
+  grid.element_bytes = bits / 8;
+  return grid;
+}
+
+}  // namespace ingot::shard
