@@ -212,8 +212,8 @@ std::string report_text(const Plan& plan, const ExecuteReport& report,
   count("copied", plan.counts.copied, true);
   count("dropped", plan.counts.dropped, true);
   done += " tensors";
-  if (report.items_resumed > 0)
-    done += fmt::format(" ({} of them by an earlier run)", count_text(report.items_resumed));
+  if (report.tensors_resumed > 0)
+    done += fmt::format(" ({} of them by an earlier run)", count_text(report.tensors_resumed));
   std::vector<std::string> lines = {
       done,
       fmt::format("wrote {} in {} at {:.2f} GB/s{}, peak memory {}",
@@ -227,9 +227,9 @@ std::string report_text(const Plan& plan, const ExecuteReport& report,
           gigabytes_per_second(report.tensors.read), gigabytes_per_second(report.tensors.compute),
           gigabytes_per_second(report.tensors.hash), gigabytes_per_second(report.tensors.write))};
   if (plan.counts.searched > 0) lines.push_back("importance: " + importance_text(plan));
-  if (report.items_redone > 0) {
+  if (report.tensors_redone > 0) {
     lines.push_back(fmt::format("{} journalled tensors had not survived and were done again",
-                                report.items_redone));
+                                report.tensors_redone));
   }
   for (auto line = lines.rbegin(); line != lines.rend(); ++line)
     section.blocks.insert(section.blocks.begin(), verify::Paragraph{std::move(*line)});
@@ -255,8 +255,8 @@ Json report_json(const Plan& plan, const ExecuteReport& report) {
                {"cast", plan.counts.cast},
                {"copied", plan.counts.copied},
                {"dropped", plan.counts.dropped},
-               {"resumed", report.items_resumed},
-               {"redone", report.items_redone},
+               {"resumed", report.tensors_resumed},
+               {"redone", report.tensors_redone},
                {"bytes_out", plan.sizes.bytes_out},
                {"bytes_written", report.tensors.bytes_written},
                {"elapsed_seconds", report.elapsed_seconds},
@@ -300,8 +300,9 @@ std::string explain_text(const Plan& plan, std::string_view name) {
       const convert::PlannedPart& part = planned.parts[p];
       for (const convert::PlannedSlice& slice : slices_of(plan, planned, p)) {
         const std::uint32_t ep_rank = plan.places[slice.place].ep_rank;
-        const formats::Shape shape = plan.is_sliced() ? plan.deal(planned, p, ep_rank).slice_shape()
-                                                      : plan.part_shape(planned, p);
+        const formats::Shape shape = plan.is_sliced()
+                                         ? plan.part_cut(planned, p, ep_rank).slice_shape()
+                                         : plan.part_shape(planned, p);
         text += fmt::format("  into    {} {} {} at byte {} of {}\n",
                             printable(plan.part_name(planned, p)), formats::dtype_name(part.dtype),
                             formats::shape_text(shape), slice.offset,

@@ -52,16 +52,16 @@ bool writes_mtp(const Plan& plan) {
 std::vector<std::string> fit_notes(const Plan& plan) {
   std::vector<std::string> notes;
   if (!plan.is_sliced()) return notes;
-  if (plan.fits.block[0] != 0) {
+  if (plan.alignments.block[0] != 0) {
     notes.push_back(fmt::format(
         "FP8 blocks are retiled to {} x {}, on every rank; each takes its parent's scale, so no "
         "value changes. Engines quantize activations in groups as wide as the block: with fewer "
         "than 128 columns their results differ in rounding. The Triton kernels of vLLM and SGLang "
         "take the block from the config; DeepGEMM, CUTLASS, TensorRT-LLM and DeepSeek's code need "
         "128 x 128",
-        plan.fits.block[0], plan.fits.block[1]));
+        plan.alignments.block[0], plan.alignments.block[1]));
   }
-  const auto& widths = plan.fits.widths;
+  const auto& widths = plan.alignments.widths;
   const auto padded = [&](const char* key, std::uint64_t width) {
     if (width == 0) return;
     notes.push_back(

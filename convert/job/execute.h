@@ -62,8 +62,8 @@ struct ExecuteReport {
   bool only_published = false;  ///< an earlier run had made it all but the final names
   bool refused = false;         ///< by ExecuteOptions::inspect; nothing was published by this run,
                                 ///< unless one of the two above is true
-  std::uint64_t items_resumed = 0;  ///< taken over from an earlier run
-  std::uint64_t items_redone = 0;   ///< in the journal, but their bytes had not survived
+  std::uint64_t tensors_resumed = 0;  ///< taken over from an earlier run
+  std::uint64_t tensors_redone = 0;   ///< in the journal, but their bytes had not survived
   double elapsed_seconds = 0;
   TensorRunReport tensors;  ///< of what this run converted
   MemoryPlan memory;

@@ -5,13 +5,12 @@
 
 #include <fmt/format.h>
 
-#include "convert/job/disk_space.h"
+#include "convert/job/preflight.h"
 #include "convert/job/resume.h"
 #include "convert/output/manifest_writer.h"
 #include "convert/output/output_directory.h"
 #include "convert/output/read_back.h"
-#include "convert/recipe/activation_scales.h"
-#include "convert/recipe/importance.h"
+#include "convert/recipe/statistics.h"
 #include "formats/records/manifest.h"
 
 namespace ingot::convert {
@@ -79,18 +78,18 @@ void Execution::resume(const JournalContents& earlier) {
     changed.of_options = changed.of_options || since.of_options;
   }
   std::map<std::uint32_t, TensorResult> items =
-      items_of_same_source(plan_, earlier.items, changed.of_source, threads_);
+      results_of_same_source(plan_, earlier.items, changed.of_source, threads_);
   // What such a file decided is not seen in the source.
-  if (changed.of_options) items = items_without_source(plan_, items);
+  if (changed.of_options) items = results_without_source(plan_, items);
   for (const std::uint32_t item : verify_journal(plan_, paths_, items, threads_)) {
     done_[item] = 1;
     results_[item] = items.at(item);
-    ++report_.items_resumed;
+    ++report_.tensors_resumed;
   }
-  report_.items_redone = earlier.items.size() - report_.items_resumed;
+  report_.tensors_redone = earlier.items.size() - report_.tensors_resumed;
   require_sources_of_open_tensors();
   journal_ = Journal::append_to(paths_.journal, earlier);
-  log(fmt::format("resuming: {} of {} tensors are done", report_.items_resumed,
+  log(fmt::format("resuming: {} of {} tensors are done", report_.tensors_resumed,
                   plan_.tensors.size()));
 }
 
@@ -118,9 +117,9 @@ void Execution::on_durable(const std::vector<std::uint32_t>& tensors) {
   std::map<std::uint32_t, TensorResult> finished;
   for (const std::uint32_t index : tensors) finished[index] = results_[index];
   inputs_.claim.require_held();
-  journal_->add_items(finished);
+  journal_->add_results(finished);
   log(fmt::format("{} tensors durable, up to item {}", finished.size(), tensors.back()));
-  if (consumer_) consumer_->items_done(tensors, results_, *journal_);
+  if (consumer_) consumer_->tensors_done(tensors, results_, *journal_);
 }
 
 void Execution::stage_beside_weights() {
@@ -215,7 +214,7 @@ void Execution::consume_from_here() {
   for (std::uint32_t index = 0; index < done_.size(); ++index) {
     if (done_[index] != 0) resumed.push_back(index);
   }
-  consumer_->items_done(resumed, results_, *journal_);
+  consumer_->tensors_done(resumed, results_, *journal_);
 }
 
 // Whether files that several ranks load can be links, or have to be copies, which need room.

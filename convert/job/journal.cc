@@ -168,7 +168,7 @@ void Journal::add_run(const RunRecord& run) {
                     {"sources", run.sources}}}}));
 }
 
-void Journal::add_items(const std::map<std::uint32_t, TensorResult>& items) {
+void Journal::add_results(const std::map<std::uint32_t, TensorResult>& items) {
   std::string text;
   for (const auto& [item, record] : items) {
     Json line = {{"item", item},

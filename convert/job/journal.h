@@ -53,7 +53,7 @@ class Journal {
   static std::optional<JournalContents> read(const std::filesystem::path& path);
 
   void add_run(const RunRecord& run);
-  void add_items(const std::map<std::uint32_t, TensorResult>& items);
+  void add_results(const std::map<std::uint32_t, TensorResult>& items);
   void add_consumed(const std::string& file);
   void add_publishing(bool replacing, bool inspected);
 

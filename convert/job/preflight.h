@@ -64,4 +64,7 @@ void require_space(const Plan& plan, const Preflight& checked, const std::filesy
 formats::Json require_resumable(const Plan& plan, const std::filesystem::path& output,
                                 const Preflight& checked, const JobThreads& threads);
 
+/// Bytes of all weights files with a copy for each rank that loads one. Exact.
+std::uint64_t copied_bytes(const Plan& plan);
+
 }  // namespace ingot::convert

@@ -40,7 +40,7 @@ bool has_same_source(const Plan& plan, const PlannedTensor& planned, const Tenso
 
 }  // namespace
 
-std::map<std::uint32_t, TensorResult> items_of_same_source(
+std::map<std::uint32_t, TensorResult> results_of_same_source(
     const Plan& plan, const std::map<std::uint32_t, TensorResult>& items,
     const std::set<std::string>& changed, const JobThreads& threads) {
   const auto reads_changed = [&](const PlannedTensor& planned) {
@@ -72,7 +72,7 @@ std::map<std::uint32_t, TensorResult> items_of_same_source(
   return kept;
 }
 
-std::map<std::uint32_t, TensorResult> items_without_source(
+std::map<std::uint32_t, TensorResult> results_without_source(
     const Plan& plan, const std::map<std::uint32_t, TensorResult>& items) {
   const auto is_consumed = [&](std::uint32_t item) {
     return std::ranges::any_of(plan.source_files_of(plan.tensors[item]),
@@ -91,8 +91,8 @@ std::map<std::uint32_t, TensorResult> items_without_source(
   return kept;
 }
 
-bool verify_item(const PlannedTensor& planned, const Plan& plan, const OutputPaths& paths,
-                 const std::vector<std::vector<Hash128>>& expected, const CheckStop& check_stop) {
+bool verify_tensor(const PlannedTensor& planned, const Plan& plan, const OutputPaths& paths,
+                   const std::vector<std::vector<Hash128>>& expected, const CheckStop& check_stop) {
   if (expected.size() != planned.n_parts) return false;
   for (std::size_t p = 0; p < planned.n_parts; ++p) {
     for (const PlannedSlice& slice : slices_of(plan, planned, p)) {
@@ -121,8 +121,8 @@ std::vector<std::uint32_t> verify_journal(const Plan& plan, const OutputPaths& p
   }
   std::vector<char> good(claims.size(), 0);
   parallel_for(claims.size(), threads.n, [&](std::size_t i) {
-    good[i] = verify_item(plan.tensors[claims[i].first], plan, paths, claims[i].second->output,
-                          threads.check_stop)
+    good[i] = verify_tensor(plan.tensors[claims[i].first], plan, paths, claims[i].second->output,
+                            threads.check_stop)
                   ? 1
                   : 0;
   });

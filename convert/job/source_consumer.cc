@@ -58,8 +58,8 @@ void SourceConsumer::save_headers() const {
   sync_directory(paths_.consumed);
 }
 
-void SourceConsumer::items_done(const std::vector<std::uint32_t>& items,
-                                const std::vector<TensorResult>& hashes, Journal& journal) {
+void SourceConsumer::tensors_done(const std::vector<std::uint32_t>& items,
+                                  const std::vector<TensorResult>& hashes, Journal& journal) {
   std::set<std::uint32_t> free;
   for (const std::uint32_t index : items) {
     for (const std::uint32_t file : plan_.source_files_of(plan_.tensors[index])) {
@@ -70,7 +70,7 @@ void SourceConsumer::items_done(const std::vector<std::uint32_t>& items,
     if (consumed_[file] != 0) continue;
     for (const std::uint32_t index : readers_[file]) {
       if (verified_[index] != 0) continue;
-      if (!verify_item(plan_.tensors[index], plan_, paths_, hashes[index].output, check_stop_)) {
+      if (!verify_tensor(plan_.tensors[index], plan_, paths_, hashes[index].output, check_stop_)) {
         throw Error(ErrorCode::kMismatch,
                     "reads back differently from what was written; its source is kept "
                     "(check the disk of the output)")

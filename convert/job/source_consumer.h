@@ -29,8 +29,8 @@ class SourceConsumer {
   /// Saves every header, so that a resumed run can plan without the files. Before the first item.
   void save_headers() const;
   /// These items are durable; deletes what is now free. `hashes` by item.
-  void items_done(const std::vector<std::uint32_t>& items, const std::vector<TensorResult>& hashes,
-                  Journal& journal);
+  void tensors_done(const std::vector<std::uint32_t>& items,
+                    const std::vector<TensorResult>& hashes, Journal& journal);
   /// Deletes source files that no item reads (their tensors were dropped). At the end.
   void finish(Journal& journal);
 

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "convert/plan/plan.h"
 #include "convert/recipe/recipe.h"
@@ -15,5 +17,11 @@ namespace ingot::convert {
 /// The plan and the source must outlive it. Throws what Checkpoint::open throws of such an output.
 formats::Checkpoint planned_checkpoint(const Plan& plan, std::optional<std::uint32_t> rank,
                                        std::size_t threads);
+
+/// Runs the loader rules over the planned output, headers and JSON only (the encoder judges every
+/// code and scale); over typical_ranks() of one with ranks; not over layout deepseek-mp, whose one
+/// loader matches names alone. What a rule of severity error finds, and the source does not have
+/// itself, is thrown, collected; everything else is returned as warnings. Reads no weights.
+std::vector<std::string> require_loadable(const Plan& plan, std::size_t threads);
 
 }  // namespace ingot::convert

@@ -67,32 +67,32 @@ TensorHash output_hash(const Plan& plan, const PlannedTensor& planned, std::size
     return entry;
   }
   const std::uint32_t ep_rank = plan.places[slice.place].ep_rank;
-  const shard::PartDeal deal = plan.deal(planned, part, ep_rank);
-  using Kind = shard::PartDeal::Kind;
-  entry.shape = deal.slice_shape();
-  const FittedPart fitted = plan.fitted(planned, part);
+  const shard::PartCut cut = plan.part_cut(planned, part, ep_rank);
+  using Kind = shard::PartCut::Kind;
+  entry.shape = cut.slice_shape();
+  const AlignedPart aligned = plan.aligned(planned, part);
   const formats::Shape original = plan.part_shape(planned, part);
-  const bool is_zeroed = deal.kind() == Kind::kFirstOnly && slice.slice > 0;
-  if (entry.shape == deal.whole_shape() && !is_zeroed && fitted.shape == original) return entry;
+  const bool is_zeroed = cut.kind() == Kind::kFirstOnly && slice.slice > 0;
+  if (entry.shape == cut.whole_shape() && !is_zeroed && aligned.shape == original) return entry;
   formats::SliceRecord& record = entry.slice.emplace();
-  record.whole = deal.whole_shape();
+  record.whole = cut.whole_shape();
   record.is_zeroed = is_zeroed;
-  if (deal.kind() == Kind::kCut) {
-    record.axis = deal.axis();
-    record.offset = deal.slice_offset(slice.slice);
-    record.sections = deal.sections();
-  } else if (fitted.sections > 1 && fitted.shape != original) {
+  if (cut.kind() == Kind::kCut) {
+    record.axis = cut.axis();
+    record.offset = cut.slice_offset(slice.slice);
+    record.sections = cut.sections();
+  } else if (aligned.sections > 1 && aligned.shape != original) {
     // In one slice, but padded section by section.
     record.axis = static_cast<int>(record.whole.size()) - 2;
-    record.sections = fitted.sections;
+    record.sections = aligned.sections;
   }
   if (ep_rank != PlannedPlace::kAllExperts) {
     const auto experts = plan.slicing->experts.experts_of(*plan.tensor_of(planned).layer, ep_rank);
     record.experts.assign(experts.begin(), experts.end());
   }
-  if (fitted.shape != original) {
+  if (aligned.shape != original) {
     record.original = original;
-    record.repeat = fitted.repeat;
+    record.repeat = aligned.repeat;
   }
   return entry;
 }

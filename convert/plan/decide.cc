@@ -1,5 +1,3 @@
-#include "convert/plan/decide.h"
-
 #include <algorithm>
 #include <map>
 

@@ -18,7 +18,7 @@ using formats::SchemeId;
 namespace {
 
 // Whether every part of a tensor, as it is spelled without this layout, has a name in it.
-bool has_native_names(const Plan& plan, const PlannedTensor& planned) {
+bool has_deepseek_names(const Plan& plan, const PlannedTensor& planned) {
   const LogicalTensor& tensor = plan.tensor_of(planned);
   const auto is_known = [&](const std::string& name) {
     return formats::native_name(name, plan.source.config()).has_value();
@@ -51,7 +51,7 @@ void require_holdable(const Plan& plan) {
                    tensor.name);
     } else if (!formats::native_name(tensor.name, source.config())) {
       refusals.add(ErrorCode::kUnsupported, "layout deepseek-mp has no name for it", tensor.name);
-    } else if (!has_native_names(plan, planned)) {
+    } else if (!has_deepseek_names(plan, planned)) {
       refusals.add(ErrorCode::kUnsupported,
                    "layout deepseek-mp knows scales by the names of dialect deepseek alone (add "
                    "--dialect deepseek)",
@@ -62,11 +62,11 @@ void require_holdable(const Plan& plan) {
 }
 
 void require_fits(const Plan& plan) {
-  if (plan.fits.block[0] == 0) return;
+  if (plan.alignments.block[0] == 0) return;
   throw Error(ErrorCode::kUnsupported,
               fmt::format("layout deepseek-mp holds FP8 blocks of 128 x 128, and retiling would "
                           "make them {} x {} (use --tp-fit bf16, or --layout ranks)",
-                          plan.fits.block[0], plan.fits.block[1]));
+                          plan.alignments.block[0], plan.alignments.block[1]));
 }
 
 // model{i}-mp{N}.safetensors: everything that a rank loads, replicas included, in one file.

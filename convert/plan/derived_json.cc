@@ -38,7 +38,7 @@ std::vector<formats::WrittenTensor> written_tensors(const Plan& plan, bool retil
     const bool is_new = planned.action == Action::kQuantize;
     row.block =
         is_new ? planned.block : std::array{tensor.encoding.block_rows, tensor.encoding.block_cols};
-    if (retiled && planned.fit.block[0] != 0) row.block = planned.fit.block;
+    if (retiled && planned.alignment.block[0] != 0) row.block = planned.alignment.block;
     for (std::size_t part = 0; part < planned.n_parts; ++part)
       row.stored.push_back(plan.part_name(planned, part));
   }
@@ -81,7 +81,7 @@ std::string derive_config(Plan& plan, bool of_ranks) {
   if (source.config().num_nextn_predict_layers > 0 &&
       (source.lacks_promised_mtp() || plan.recipe.mtp == MtpPolicy::kDrop))
     config["num_nextn_predict_layers"] = 0;
-  if (of_ranks) state_widths(plan.fits.widths, config);
+  if (of_ranks) state_widths(plan.alignments.widths, config);
   // What says the same stays as it is, to the byte.
   if (config == source.config().raw) return source.config_text();
   return formats::json_text(config, formats::json_form_of(source.config_text()));

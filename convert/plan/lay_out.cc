@@ -1,8 +1,10 @@
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <tuple>
 
 #include "convert/plan/band.h"
+#include "convert/plan/layout_functions.h"
 #include "convert/plan/passes.h"
 #include "formats/base/error.h"
 #include "formats/container/safetensors.h"
@@ -88,7 +90,7 @@ void lay_out_files(Plan& plan) {
         if (place.ep_rank == PlannedPlace::kAllExperts) continue;
         // Shares of a stack follow one another.
         place.first_hash = n_hashes;
-        n_hashes += plan.deal(plan.tensors[i], p, place.ep_rank).n_distinct();
+        n_hashes += plan.part_cut(plan.tensors[i], p, place.ep_rank).n_distinct();
       }
     }
   }
@@ -116,7 +118,7 @@ void lay_out_files(Plan& plan) {
       const PlannedTensor& planned = plan.tensors[at.tensor];
       PlannedPlace& place = plan.places[at.place];
       place.offset = offset;
-      offset += plan.is_sliced() ? plan.deal(planned, at.part, place.ep_rank).slice_bytes()
+      offset += plan.is_sliced() ? plan.part_cut(planned, at.part, place.ep_rank).slice_bytes()
                                  : planned.parts[at.part].n_bytes;
     }
     file.n_bytes = offset;
@@ -206,6 +208,49 @@ void measure_plan(Plan& plan) {
       2 * names + source.stored().size() * (sizeof(StoredTensor) + 64) +
       source.tensors().size() * (sizeof(LogicalTensor) + sizeof(PlannedTensor) + 512) +
       plan.places.size() * (sizeof(PlannedPlace) + sizeof(PartRef)) + slice_hashes(plan);
+}
+
+const LayoutFunctions& functions_of(const formats::Layout& layout) {
+  // In the order of formats::LayoutId.
+  static constexpr std::array kRows = {&kHubLayout, &kRanksLayout, &kDeepseekMpLayout};
+  return *kRows.at(static_cast<std::size_t>(layout.id));
+}
+
+void set_places(Plan& plan, PlannedPart& part, std::span<const PlannedPlace> places) {
+  part.first_place = static_cast<std::uint32_t>(plan.places.size());
+  part.n_places = static_cast<std::uint32_t>(places.size());
+  plan.places.insert(plan.places.end(), places.begin(), places.end());
+}
+
+PlannedFile& add_file(Plan& plan, std::string name) {
+  PlannedFile& file = plan.files.emplace_back();
+  file.members.push_back({.path = name, .ranks = {}});
+  file.name = std::move(name);
+  return file;
+}
+
+std::vector<std::uint32_t> ep_ranks_of(const Plan& plan, const PlannedTensor& planned) {
+  const shard::Slicing& slicing = *plan.slicing;
+  const formats::LogicalTensor& tensor = plan.tensor_of(planned);
+  if (planned.cut.owner != shard::Owner::kExpert || slicing.topology.ep == 1) return {};
+  const std::uint32_t layer = tensor.layer.value_or(0);
+  if (tensor.expert) return slicing.experts.ranks_of(layer, *tensor.expert);
+  const bool is_stack = tensor.shape.size() == 3;
+  if (!is_stack) {  // the shared one, in a slot
+    const auto n_experts = static_cast<std::uint32_t>(plan.source.config().n_routed_experts);
+    return slicing.experts.ranks_of(layer, n_experts);
+  }
+  std::vector<std::uint32_t> all(slicing.topology.ep);
+  std::iota(all.begin(), all.end(), 0U);
+  return all;
+}
+
+void assign_files(Plan& plan) {
+  functions_of(*plan.options.layout).assign_files(plan);
+  for (PlannedFile& file : plan.files) {
+    file.first_member = plan.n_members;
+    plan.n_members += static_cast<std::uint32_t>(file.members.size());
+  }
 }
 
 }  // namespace ingot::convert

@@ -1,5 +1,7 @@
 #include "convert/plan/plan.h"
 
+#include <algorithm>
+
 #include "convert/plan/layout_functions.h"
 #include "formats/container/safetensors.h"
 #include "formats/dialect/engine_limits.h"
@@ -84,11 +86,11 @@ std::string Plan::header(std::size_t file) const {
   specs.reserve(files[file].parts.size());
   for (const PartRef& at : files[file].parts) {
     const PlannedTensor& planned = tensors[at.tensor];
-    specs.push_back({.name = part_name(planned, at.part),
-                     .dtype = planned.parts[at.part].dtype,
-                     .shape = is_sliced()
-                                  ? deal(planned, at.part, places[at.place].ep_rank).slice_shape()
-                                  : part_shape(planned, at.part)});
+    specs.push_back(
+        {.name = part_name(planned, at.part),
+         .dtype = planned.parts[at.part].dtype,
+         .shape = is_sliced() ? part_cut(planned, at.part, places[at.place].ep_rank).slice_shape()
+                              : part_shape(planned, at.part)});
   }
   return formats::safetensors_header_text(specs);
 }
@@ -109,6 +111,82 @@ Hash128 plan_hash(const Plan& plan) {
   add(plan.json.index);
   add(plan.json.description);
   return hasher.finish();
+}
+
+AlignedPart Plan::aligned(const PlannedTensor& planned, std::size_t part) const {
+  const LogicalTensor& tensor = tensor_of(planned);
+  const formats::Shape shape = part_shape(planned, part);
+  if (planned.alignment == shard::Alignment{})
+    return {.shape = shape, .sections = planned.cut.sections};
+  return aligned_part(planned.parts[part].part, planned.to, shape, tensor.shape,
+                      scale_block_of(tensor, planned), planned.alignment, planned.cut.sections);
+}
+
+shard::PartCut Plan::part_cut(const PlannedTensor& planned, std::size_t part,
+                              std::uint32_t ep_rank) const {
+  const LogicalTensor& tensor = tensor_of(planned);
+  const PlannedPart& whole = planned.parts[part];
+  formats::Shape weight = tensor.shape;
+  if (planned.alignment.padded[0] != 0)
+    weight[weight.size() >= 2 ? weight.size() - 2 : 0] =
+        planned.alignment.padded[0] * planned.cut.sections;
+  if (planned.alignment.padded[1] != 0) weight.back() = planned.alignment.padded[1];
+  const bool is_retiled = planned.alignment.block[0] != 0;
+  const shard::PartCut cut(
+      whole.part, whole.dtype, aligned(planned, part).shape, planned.to, weight,
+      is_retiled ? planned.alignment.block : scale_block_of(tensor, planned), planned.cut);
+  if (ep_rank == PlannedPlace::kAllExperts) return cut;
+  const auto experts = slicing->experts.experts_of(*tensor.layer, ep_rank);
+  return cut.of_matrices({experts.begin(), experts.end()});
+}
+
+const std::string& Plan::member_path(std::uint32_t member) const {
+  const auto file = std::partition_point(files.begin(), files.end(), [&](const PlannedFile& at) {
+    return at.first_member + at.members.size() <= member;
+  });
+  return file->members[member - file->first_member].path;
+}
+
+PlannedSlice slice_at(const Plan& plan, const PlannedTensor& planned, const PartRef& at,
+                      std::uint32_t member) {
+  const PlannedPlace& place = plan.places[at.place];
+  PlannedSlice slice{.member = plan.files[place.file].first_member + member,
+                     .offset = place.offset,
+                     .n_bytes = planned.parts[at.part].n_bytes,
+                     .hash = place.first_hash,
+                     .place = at.place,
+                     .slice = place.first_slice + member};
+  if (!plan.is_sliced()) return slice;
+  const shard::PartCut cut = plan.part_cut(planned, at.part, place.ep_rank);
+  slice.n_bytes = cut.slice_bytes();
+  if (cut.n_distinct() > 1) slice.hash += slice.slice;
+  return slice;
+}
+
+std::vector<PlannedSlice> slices_of(const Plan& plan, const PlannedTensor& planned, std::size_t p) {
+  const PlannedPart& part = planned.parts[p];
+  std::vector<PlannedSlice> all;
+  for (std::uint32_t i = part.first_place; i < part.first_place + part.n_places; ++i) {
+    const PartRef at{.part = static_cast<std::uint8_t>(p), .place = i};
+    const std::size_t n_members = plan.files[plan.places[i].file].members.size();
+    for (std::uint32_t m = 0; m < n_members; ++m) all.push_back(slice_at(plan, planned, at, m));
+  }
+  return all;
+}
+
+std::array<std::uint64_t, 2> scale_block_of(const LogicalTensor& tensor,
+                                            const PlannedTensor& planned) {
+  if (planned.action == Action::kQuantize) return planned.block;
+  if (planned.action == Action::kCast) return {0, 0};
+  return {tensor.encoding.block_rows, tensor.encoding.block_cols};
+}
+
+std::string unsliced_file(const Plan& plan, const PlannedTensor& planned, formats::Part part) {
+  const formats::Checkpoint& source = plan.source;
+  const formats::StoredParts& stored = plan.tensor_of(planned).encoding.stored;
+  const std::uint32_t index = stored.has(part) ? stored[part] : stored.weight();
+  return source.is_whole() ? source.files()[source.stored()[index].file].name
+                           : source.home_file(index);
 }
 
 }  // namespace ingot::convert

@@ -9,15 +9,15 @@
 #include <string_view>
 #include <vector>
 
-#include "convert/plan/fitted_part.h"
-#include "convert/recipe/activation_scales.h"
+#include "convert/plan/aligned_part.h"
 #include "convert/recipe/recipe.h"
+#include "convert/recipe/statistics.h"
 #include "formats/base/hash.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/records/layout.h"
-#include "shard/cut/part_deal.h"
+#include "shard/align/align_blocks.h"
+#include "shard/cut/part_cut.h"
 #include "shard/cut/slicing.h"
-#include "shard/fit/fit_blocks.h"
 
 namespace ingot::convert {
 
@@ -69,7 +69,7 @@ struct PlannedTensor {
   std::array<std::uint64_t, 2> block = {0, 0};        ///< rows and columns that share a scale
   InputScale input;                                   ///< of static activations
   shard::TensorCut cut;
-  shard::Fit fit;
+  shard::Alignment alignment;
   std::array<PlannedPart, formats::kMaxParts> parts{};
 
   /// The part of this kind, or null.
@@ -184,7 +184,7 @@ struct Plan {
   std::vector<PlannedFile> files;
   std::uint32_t n_members = 0;            ///< files on disk
   std::optional<shard::Slicing> slicing;  ///< of sliced layouts
-  shard::Fits fits;                       ///< of those: what was retiled or padded; tensors empty
+  shard::Alignments alignments;           ///< of those: what was retiled or padded; tensors empty
   PlannedJson json;
   PlanCounts counts;
   PlanSizes sizes;
@@ -208,12 +208,12 @@ struct Plan {
   [[nodiscard]] const PlannedPlace& first_place(const PlannedPart& part) const {
     return places[part.first_place];
   }
-  /// How a part, retiled and padded, is dealt to slices; to those of one EP rank for stacked
+  /// How a part, retiled and padded, is cut into slices; to those of one EP rank for stacked
   /// experts that are shared out.
-  [[nodiscard]] shard::PartDeal deal(const PlannedTensor& tensor, std::size_t part,
-                                     std::uint32_t ep_rank = PlannedPlace::kAllExperts) const;
+  [[nodiscard]] shard::PartCut part_cut(const PlannedTensor& tensor, std::size_t part,
+                                        std::uint32_t ep_rank = PlannedPlace::kAllExperts) const;
   /// A part as it is after retiling and padding.
-  [[nodiscard]] FittedPart fitted(const PlannedTensor& tensor, std::size_t part) const;
+  [[nodiscard]] AlignedPart aligned(const PlannedTensor& tensor, std::size_t part) const;
   [[nodiscard]] bool is_sliced() const { return slicing.has_value(); }
   /// Layout `ranks`: each rank has a directory that is complete in itself.
   [[nodiscard]] bool has_rank_directories() const { return options.layout->has_rank_directories; }

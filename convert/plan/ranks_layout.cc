@@ -74,7 +74,7 @@ class RowAssigner {
     Row& row = rows_[key];
     std::uint64_t n_bytes = 0;
     for (std::size_t p = 0; p < planned.n_parts; ++p)
-      n_bytes += plan_.deal(planned, p, share).slice_bytes();
+      n_bytes += plan_.part_cut(planned, p, share).slice_bytes();
     if (row.files.empty() || (row.in_file > 0 && row.in_file + n_bytes > max_bytes_)) {
       row.files.push_back(static_cast<std::uint32_t>(plan_.files.size()));
       row.n_members = planned.cut.n;

@@ -97,7 +97,7 @@ void slice_tensors(Plan& plan) {
                                 .shared = options.slicing.shared,
                                 .fit = options.slicing.fit,
                                 .stages = {},
-                                .is_native = options.layout->takes_mp};
+                                .is_deepseek_mp = options.layout->takes_mp};
   const auto n_layers = static_cast<std::uint32_t>(source.config().num_hidden_layers);
   const std::uint32_t pp = options.slicing.topology.pp;
   plan.slicing->stages = options.slicing.stages.empty()
@@ -106,7 +106,7 @@ void slice_tensors(Plan& plan) {
   const LayoutFunctions& layout = functions_of(*plan.options.layout);
   if (layout.require_holdable != nullptr) layout.require_holdable(plan);
 
-  std::vector<shard::TensorToFit> to_fit;
+  std::vector<shard::TensorToAlign> to_fit;
   std::vector<std::uint32_t> items;
   ErrorList faults;
   for (std::uint32_t i = 0; i < plan.tensors.size(); ++i) {
@@ -122,20 +122,20 @@ void slice_tensors(Plan& plan) {
   }
   faults.throw_if_any();
 
-  plan.fits = shard::fit_blocks(to_fit, source.config(), *plan.slicing);
+  plan.alignments = shard::align_blocks(to_fit, source.config(), *plan.slicing);
   if (layout.require_fits != nullptr) layout.require_fits(plan);
   Refusals refusals;
   for (std::size_t i = 0; i < items.size(); ++i) {
     PlannedTensor& planned = plan.tensors[items[i]];
-    planned.fit = plan.fits.tensors[i];
-    if (planned.fit.to_bf16) {
+    planned.alignment = plan.alignments.tensors[i];
+    if (planned.alignment.to_bf16) {
       become_bf16(plan.tensor_of(planned), planned, refusals);
-      planned.fit.to_bf16 = false;
+      planned.alignment.to_bf16 = false;
       ++plan.counts.fitted_to_bf16;
     }
   }
   refusals.throw_if_any();
-  plan.fits.tensors.clear();
+  plan.alignments.tensors.clear();
   renew_fused_sets(plan);
 }
 

@@ -8,8 +8,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "convert/recipe/activation_scales.h"
-#include "convert/recipe/importance.h"
+#include "convert/recipe/statistics.h"
 #include "formats/base/error.h"
 
 namespace ingot::convert {

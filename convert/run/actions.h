@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -9,10 +10,12 @@
 
 #include "convert/output/tensor_result.h"
 #include "convert/plan/band.h"
+#include "convert/recipe/statistics.h"
 #include "convert/run/band_loop.h"
 #include "convert/run/run_context.h"
 #include "formats/base/error.h"
 #include "formats/storage/block_scales.h"
+#include "formats/storage/encoding.h"
 #include "quantize/scheme.h"
 
 namespace ingot::convert {
@@ -66,5 +69,18 @@ float amax_of(const TensorTask& task);
 /// The global scales that the source's own maker recorded, by tensor, if the plan turns some
 /// around.
 std::map<std::string, formats::GlobalScale> original_globals(const Plan& plan);
+
+/// Parts that follow from codes, weight scales and the input's scale. Source: docs/formats.md,
+/// "W8A8 static".
+struct AscendInputs {
+  InputScale input;
+  std::span<const float> row_scales;       ///< of the weight, [N]
+  std::span<const std::int64_t> row_sums;  ///< of the codes of each row, [N]
+};
+
+/// Bytes of one of Part::kInputScale, kInputOffset (F32 [1]), kDeqScale (F32 [N], input scale x row
+/// scale in one FP32 multiplication) and kQuantBias (I32 [N], round(-offset x sum) of a layer
+/// without bias; kUnsupported where it does not fit).
+std::vector<std::byte> ascend_part(formats::Part part, const AscendInputs& inputs);
 
 }  // namespace ingot::convert

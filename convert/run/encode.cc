@@ -4,9 +4,8 @@
 
 #include <fmt/format.h>
 
-#include "convert/recipe/importance.h"
+#include "convert/recipe/statistics.h"
 #include "convert/run/actions.h"
-#include "convert/run/ascend_parts.h"
 #include "formats/base/checked.h"
 #include "quantize/repack.h"
 #include "quantize/rows.h"
@@ -112,7 +111,7 @@ Encoder::Encoder(const TensorTask& task, std::optional<float> amax)
     release_.emplace(*choices.scales_from, choices.scales_from->tensors()[planned_.scales]);
   if (planned_.is_weighted) {
     const auto place = choices.importance->find(formats::module_name(tensor_.name));
-    importance_ = choices.importance->weights(place.value());
+    importance_ = choices.importance->values(place.value());
   }
   if (amax_ && to_.global != nullptr) {
     const bool divides = planned_.spelling->global_divides;

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include "convert/run/actions.h"
-#include "convert/run/ascend_parts.h"
 
 namespace ingot::convert {
 

@@ -8,7 +8,7 @@
 
 namespace ingot::convert {
 
-using shard::PartDeal;
+using shard::PartCut;
 
 PartWriter::PartWriter(RunContext& context, std::uint32_t tensor, std::size_t part)
     : context_(context), tensor_(tensor), part_(context.plan.tensors[tensor].parts[part]) {
@@ -20,39 +20,39 @@ PartWriter::PartWriter(RunContext& context, std::uint32_t tensor, std::size_t pa
     const Target& target =
         targets_.emplace_back(Target{.place = &place,
                                      .file = &plan.files[place.file],
-                                     .deal = plan.deal(planned, part, place.ep_rank)});
-    n_hashers = std::max<std::size_t>(n_hashers, place.first_hash + target.deal.n_distinct());
+                                     .cut = plan.part_cut(planned, part, place.ep_rank)});
+    n_hashers = std::max<std::size_t>(n_hashers, place.first_hash + target.cut.n_distinct());
   }
   hashers_.resize(n_hashers);
-  const PartDeal& first = targets_.front().deal;
-  if (planned.fit != shard::Fit{}) {
+  const PartCut& first = targets_.front().cut;
+  if (planned.alignment != shard::Alignment{}) {
     const formats::Shape shape = plan.part_shape(planned, part);
     if (first.whole_shape() != shape) {
-      fitter_.emplace(part_.part, part_.dtype, shape, plan.fitted(planned, part));
+      aligner_.emplace(part_.part, part_.dtype, shape, plan.aligned(planned, part));
     }
   }
-  is_plain_ = !fitter_ && targets_.size() == 1 && targets_.front().file->members.size() == 1 &&
-              first.kind() == PartDeal::Kind::kWhole && first.slice_bytes() == first.whole_bytes();
+  is_plain_ = !aligner_ && targets_.size() == 1 && targets_.front().file->members.size() == 1 &&
+              first.kind() == PartCut::Kind::kWhole && first.slice_bytes() == first.whole_bytes();
   runs_.resize(first.n_slices());
 }
 
 // Takes memory of the output for the next n_bytes; false when they go to several stretches.
 bool PartWriter::lease(std::uint64_t n_bytes) {
   lease_.reset();
-  if (fitter_ || targets_.size() != 1 || n_bytes == 0 || n_bytes > longest_lease()) return false;
+  if (aligner_ || targets_.size() != 1 || n_bytes == 0 || n_bytes > longest_lease()) return false;
   const Target& target = targets_.front();
   std::uint32_t member = 0;
   std::uint64_t offset = written_;
   leased_hasher_ = target.place->first_hash;
-  if (target.deal.kind() == PartDeal::Kind::kCut) {
-    const auto run = target.deal.run_at(written_, n_bytes);
+  if (target.cut.kind() == PartCut::Kind::kCut) {
+    const auto run = target.cut.run_at(written_, n_bytes);
     if (!run || run->n_bytes != n_bytes || run->slice < target.place->first_slice) return false;
     member = run->slice - target.place->first_slice;
     offset = run->slice_offset;
     leased_hasher_ += run->slice;
     if (member >= target.file->members.size()) return false;
-  } else if (target.deal.kind() != PartDeal::Kind::kWhole || target.file->members.size() != 1 ||
-             target.deal.slice_bytes() != target.deal.whole_bytes()) {
+  } else if (target.cut.kind() != PartCut::Kind::kWhole || target.file->members.size() != 1 ||
+             target.cut.slice_bytes() != target.cut.whole_bytes()) {
     return false;
   }
   lease_ = context_.writer.acquire(target.file->first_member + member,
@@ -87,7 +87,7 @@ std::uint64_t PartWriter::longest_lease() const {
 bool PartWriter::is_replica(const Target& target) const {
   const Target& first = targets_.front();
   if (&target == &first || target.place->ep_rank != PlannedPlace::kAllExperts) return false;
-  return target.deal.kind() == PartDeal::Kind::kWhole ||
+  return target.cut.kind() == PartCut::Kind::kWhole ||
          target.place->first_slice == first.place->first_slice;
 }
 
@@ -98,8 +98,8 @@ void PartWriter::hash(TensorHasher& hasher, std::span<const std::byte> bytes) {
 
 void PartWriter::write(std::span<const std::byte> bytes) {
   written_ += bytes.size();
-  if (fitter_) {
-    fitter_->push(bytes, [this](std::span<const std::byte> fitted) { scatter(fitted); });
+  if (aligner_) {
+    aligner_->push(bytes, [this](std::span<const std::byte> aligned) { scatter(aligned); });
   } else {
     scatter(bytes);
   }
@@ -107,7 +107,7 @@ void PartWriter::write(std::span<const std::byte> bytes) {
 
 void PartWriter::scatter(std::span<const std::byte> bytes) {
   for (const Target& target : targets_) {
-    if (target.deal.slice_bytes() != target.deal.whole_bytes()) {
+    if (target.cut.slice_bytes() != target.cut.whole_bytes()) {
       scatter_runs(target, bytes);
     } else {
       scatter_whole(target, bytes);
@@ -134,7 +134,7 @@ void PartWriter::put(const Target& target, std::uint32_t member, std::uint64_t o
 }
 
 void PartWriter::scatter_whole(const Target& target, std::span<const std::byte> bytes) {
-  const bool first_only = target.deal.kind() == PartDeal::Kind::kFirstOnly;
+  const bool first_only = target.cut.kind() == PartCut::Kind::kFirstOnly;
   const auto n_members = static_cast<std::uint32_t>(target.file->members.size());
   for (std::uint32_t member = 0; member < n_members; ++member) {
     const std::uint32_t slice = target.place->first_slice + member;
@@ -155,15 +155,15 @@ void PartWriter::scatter_whole(const Target& target, std::span<const std::byte> 
 
 void PartWriter::scatter_runs(const Target& target, std::span<const std::byte> bytes) {
   for (auto& list : runs_) list.clear();
-  target.deal.for_each_run(scattered_, bytes.size(),
-                           [&](const PartDeal::Run& run) { runs_[run.slice].push_back(run); });
+  target.cut.for_each_run(scattered_, bytes.size(),
+                          [&](const PartCut::Run& run) { runs_[run.slice].push_back(run); });
   // Every member of a stack whose experts are shared out and not cut has the same.
-  const bool is_cut = target.deal.kind() == PartDeal::Kind::kCut;
+  const bool is_cut = target.cut.kind() == PartCut::Kind::kCut;
   const auto n_members = static_cast<std::uint32_t>(target.file->members.size());
   for (std::uint32_t member = 0; member < n_members; ++member) {
     const std::uint32_t slice = is_cut ? target.place->first_slice + member : 0;
     const bool hashes = !is_replica(target) && (is_cut || member == 0);
-    const std::vector<PartDeal::Run>& runs = runs_[slice];
+    const std::vector<PartCut::Run>& runs = runs_[slice];
     if (runs.empty()) continue;
     const std::uint64_t begin = runs.front().slice_offset;
     const std::uint64_t n_bytes = runs.back().slice_offset + runs.back().n_bytes - begin;
@@ -173,7 +173,7 @@ void PartWriter::scatter_runs(const Target& target, std::span<const std::byte> b
         hashes ? &hashers_[target.place->first_hash + slice] : nullptr,
         [&](std::span<std::byte> piece) {
           while (!piece.empty()) {
-            const PartDeal::Run& run = runs[at];
+            const PartCut::Run& run = runs[at];
             const std::uint64_t n = std::min<std::uint64_t>(piece.size(), run.n_bytes - used);
             std::memcpy(piece.data(), bytes.data() + (run.whole_offset - scattered_) + used, n);
             piece = piece.subspan(n);
@@ -188,7 +188,7 @@ void PartWriter::scatter_runs(const Target& target, std::span<const std::byte> b
 }
 
 std::vector<Hash128> PartWriter::finish() {
-  INGOT_CHECK(written_ == part_.n_bytes && scattered_ == targets_.front().deal.whole_bytes());
+  INGOT_CHECK(written_ == part_.n_bytes && scattered_ == targets_.front().cut.whole_bytes());
   std::vector<Hash128> hashes;
   for (TensorHasher& hasher : hashers_) hashes.push_back(hasher.finish());
   return hashes;

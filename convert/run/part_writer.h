@@ -6,10 +6,10 @@
 #include <span>
 #include <vector>
 
-#include "convert/plan/fitted_part.h"
+#include "convert/plan/aligned_part.h"
 #include "convert/run/run_context.h"
 #include "formats/base/hash.h"
-#include "shard/cut/part_deal.h"
+#include "shard/cut/part_cut.h"
 
 namespace ingot::convert {
 
@@ -42,7 +42,7 @@ class PartWriter {
   struct Target {
     const PlannedPlace* place;
     const PlannedFile* file;
-    shard::PartDeal deal;
+    shard::PartCut cut;
   };
 
   bool lease(std::uint64_t n_bytes);
@@ -64,13 +64,13 @@ class PartWriter {
   bool is_plain_ = false;
   std::vector<Target> targets_;
   std::vector<TensorHasher> hashers_;
-  std::optional<PartFitter> fitter_;
+  std::optional<PartAligner> aligner_;
   std::uint64_t written_ = 0;                 // of the whole, as it comes
-  std::uint64_t scattered_ = 0;               // of the fitted whole
+  std::uint64_t scattered_ = 0;               // of the aligned whole
   std::optional<WindowWriter::Lease> lease_;  // of what is prepared
   std::size_t leased_hasher_ = 0;
   std::span<std::byte> prepared_;
-  std::vector<std::vector<shard::PartDeal::Run>> runs_;  // by slice, of the bytes at hand
+  std::vector<std::vector<shard::PartCut::Run>> runs_;  // by slice, of the bytes at hand
 };
 
 }  // namespace ingot::convert

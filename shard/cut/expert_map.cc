@@ -33,7 +33,7 @@ struct MapText {
   const formats::Json* slots_per_rank = nullptr;
 };
 
-/// Reads the JSON of an expert map and deals its slots to ranks. Faults of single lists are
+/// Reads the JSON of an expert map and shares its slots out to ranks. Faults of single lists are
 /// collected; what makes the file useless is thrown.
 class MapReader {
  public:
@@ -54,7 +54,7 @@ class MapReader {
  private:
   void list_fault(std::string_view fact);
   void check_counts(const std::vector<std::uint32_t>& n_slots_of);
-  ByRank deal(const std::vector<std::uint32_t>& slots);
+  ByRank share_out(const std::vector<std::uint32_t>& slots);
 
   std::string where_;
   const ExpertMapLimits& limits_;
@@ -143,7 +143,7 @@ ByRank MapReader::read_slots(const Json& list, std::optional<std::uint32_t> laye
     ++n_slots_of[*expert];
   }
   check_counts(n_slots_of);
-  return deal(slots);
+  return share_out(slots);
 }
 
 void MapReader::check_counts(const std::vector<std::uint32_t>& n_slots_of) {
@@ -159,7 +159,7 @@ void MapReader::check_counts(const std::vector<std::uint32_t>& n_slots_of) {
   }
 }
 
-ByRank MapReader::deal(const std::vector<std::uint32_t>& slots) {
+ByRank MapReader::share_out(const std::vector<std::uint32_t>& slots) {
   std::vector<std::size_t> n_slots(slots_per_rank_.begin(), slots_per_rank_.end());
   if (n_slots.empty()) {
     const std::size_t even = slots.size() / limits_.ep;

@@ -117,8 +117,8 @@ TensorCut heads_cut(std::uint64_t n_heads, std::uint32_t tp, ErrorList& faults) 
 }
 
 /// Owner and number of slices; the axis is the row's.
-TensorCut dealt(const TensorRule& rule, const ModelConfig& config, const Slicing& slicing,
-                ErrorList& faults) {
+TensorCut owner_and_count(const TensorRule& rule, const ModelConfig& config, const Slicing& slicing,
+                          ErrorList& faults) {
   const Topology& topology = slicing.topology;
   switch (kind_of(rule)) {
     case Kind::kReplicated:
@@ -178,7 +178,7 @@ TensorCut cut_of(const LogicalTensor& tensor, const ModelConfig& config, const S
   const TensorRule& rule = *tensor.rule;
   // Biases behind a row-parallel or a replicated weight are whole, and not counted in heads.
   if (rule.role == Role::kAttentionBias && rule.cut == Cut::kReplicated) return {};
-  TensorCut cut = dealt(rule, config, slicing, faults);
+  TensorCut cut = owner_and_count(rule, config, slicing, faults);
   if (rule.role == Role::kExpertsGateUp) cut.sections = 2;
   cut.axis = axis_of(rule.cut);
   if (cut.n > 1 && cut.axis == Axis::kNone) {

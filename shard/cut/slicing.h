@@ -33,7 +33,7 @@ struct Slicing {
   TpFit fit = TpFit::kRefuse;
   Stages stages;  ///< of the pipeline
   /// Layout deepseek-mp: FP8 blocks stay 128 x 128, and --mp says how many ranks there are.
-  bool is_native = false;
+  bool is_deepseek_mp = false;
 };
 
 /// The side of a weight along which it is cut.
@@ -65,7 +65,7 @@ struct TensorCut {
 
 /// Decides the cut of a tensor from its family row and the config; no sizes of blocks are looked
 /// at. `faults` gets kInvalidArgument for heads that tp does not divide (KV heads may also divide
-/// tp); widths, experts and vocabulary that are not divisible are left to fit_blocks. Tensors
+/// tp); widths, experts and vocabulary that are not divisible are left to align_blocks. Tensors
 /// outside the grammar are replicated; of family generic, which knows none, the caller cuts
 /// nothing.
 TensorCut cut_of(const formats::LogicalTensor& tensor, const formats::ModelConfig& config,

@@ -14,7 +14,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
-#include "shard/cut/part_deal.h"
+#include "shard/cut/part_cut.h"
 
 namespace ingot::shard {
 
@@ -192,16 +192,16 @@ constexpr std::uint64_t kDirectBytes = std::uint64_t{64} << 10;
 // How the wholes of one kind of slices were cut.
 struct JoinedBytes::Cut {
   explicit Cut(const PlacedSlice& placed)
-      : deal(placed.dtype, placed.record.whole, placed.record.axis, placed.n,
-             placed.record.sections),
-        grid(fitted_grid(placed)) {
+      : cut(placed.dtype, placed.record.whole, placed.record.axis, placed.n,
+            placed.record.sections),
+        grid(aligned_grid(placed)) {
     const std::uint64_t matrices = placed.record.whole.empty() ? 1 : placed.record.whole[0];
     if (matrices == 0) return;
-    matrix_bytes = deal.whole_bytes() / matrices;
-    slice_matrix_bytes = deal.slice_bytes() / matrices;
+    matrix_bytes = cut.whole_bytes() / matrices;
+    slice_matrix_bytes = cut.slice_bytes() / matrices;
   }
-  PartDeal deal;
-  std::optional<FittedGrid> grid;
+  PartCut cut;
+  std::optional<AlignedGrid> grid;
   std::uint64_t matrix_bytes = 0;        // of one expert, where the whole is a stack
   std::uint64_t slice_matrix_bytes = 0;  // of one expert in a slice
 };
@@ -221,7 +221,7 @@ class JoinedBytes::Reading {
 
   void read(std::uint64_t offset, std::span<std::byte> out) {
     if (cut_.grid) {
-      read_fitted(*cut_.grid, offset, out);
+      read_aligned(*cut_.grid, offset, out);
     } else {
       read_whole(offset, out);
     }
@@ -247,7 +247,7 @@ class JoinedBytes::Reading {
         const std::uint64_t alike = pieces_.experts_held_alike(static_cast<std::uint32_t>(expert));
         n_bytes = std::min(n_bytes, (expert + alike) * cut_.matrix_bytes - offset);
       }
-      if (cut_.deal.kind() == PartDeal::Kind::kCut) n_bytes = std::min(n_bytes, kBlockBytes);
+      if (cut_.cut.kind() == PartCut::Kind::kCut) n_bytes = std::min(n_bytes, kBlockBytes);
       read_block(static_cast<std::uint32_t>(expert), offset,
                  out.first(static_cast<std::size_t>(n_bytes)));
       out = out.subspan(static_cast<std::size_t>(n_bytes));
@@ -257,10 +257,10 @@ class JoinedBytes::Reading {
 
   // Bytes of the whole whose experts, in a stack, are held alike from `expert` on.
   void read_block(std::uint32_t expert, std::uint64_t offset, std::span<std::byte> out) {
-    const PartDeal& deal = cut_.deal;
-    if (deal.kind() != PartDeal::Kind::kCut) return pieces_.fetch(expert, 0, offset, out);
-    stretches_.assign(deal.n_slices(), {});
-    deal.for_each_run(offset, out.size(), [&](const PartDeal::Run& run) {
+    const PartCut& cut = cut_.cut;
+    if (cut.kind() != PartCut::Kind::kCut) return pieces_.fetch(expert, 0, offset, out);
+    stretches_.assign(cut.n_slices(), {});
+    cut.for_each_run(offset, out.size(), [&](const PartCut::Run& run) {
       Stretch& stretch = stretches_[run.slice];
       stretch.begin = std::min(stretch.begin, run.slice_offset);
       stretch.end = std::max(stretch.end, run.slice_offset + run.n_bytes);
@@ -280,7 +280,7 @@ class JoinedBytes::Reading {
                     buffer.subspan(static_cast<std::size_t>(stretch.buffered),
                                    static_cast<std::size_t>(stretch.end - stretch.begin)));
     }
-    deal.for_each_run(offset, out.size(), [&](const PartDeal::Run& run) {
+    cut.for_each_run(offset, out.size(), [&](const PartCut::Run& run) {
       const Stretch& stretch = stretches_[run.slice];
       const auto to = out.subspan(static_cast<std::size_t>(run.whole_offset - offset),
                                   static_cast<std::size_t>(run.n_bytes));
@@ -291,7 +291,7 @@ class JoinedBytes::Reading {
   }
 
   // Bytes of the tensor as it was before padding and retiling.
-  void read_fitted(const FittedGrid& grid, std::uint64_t offset, std::span<std::byte> out) {
+  void read_aligned(const AlignedGrid& grid, std::uint64_t offset, std::span<std::byte> out) {
     const std::uint64_t row_bytes = grid.row_bytes();
     while (!out.empty()) {
       const std::uint64_t row = offset / row_bytes;
@@ -310,7 +310,7 @@ class JoinedBytes::Reading {
   }
 
   // As many rows, or as much of one row, as a block holds; returns the bytes that were filled.
-  std::uint64_t read_rows(const FittedGrid& grid, std::uint64_t row, std::uint64_t in_row,
+  std::uint64_t read_rows(const AlignedGrid& grid, std::uint64_t row, std::uint64_t in_row,
                           std::span<std::byte> out) {
     const std::uint64_t row_bytes = grid.row_bytes();
     const std::uint64_t whole_row_bytes = grid.whole_row_bytes();
@@ -336,7 +336,7 @@ class JoinedBytes::Reading {
     return filled;
   }
 
-  std::uint64_t read_in_row(const FittedGrid& grid, std::uint64_t row, std::uint64_t in_row,
+  std::uint64_t read_in_row(const AlignedGrid& grid, std::uint64_t row, std::uint64_t in_row,
                             std::span<std::byte> out) {
     const std::uint64_t element = grid.element_bytes;
     const std::uint64_t most = kBlockBytes / grid.repeat[1] / element * element;
@@ -351,7 +351,7 @@ class JoinedBytes::Reading {
   }
 
   // Fills `out` with the bytes of a row from `in_row` on; `whole` begins at column `first` of it.
-  static void copy_from_row(const FittedGrid& grid, std::span<const std::byte> whole,
+  static void copy_from_row(const AlignedGrid& grid, std::span<const std::byte> whole,
                             std::uint64_t first, std::uint64_t in_row, std::span<std::byte> out) {
     const std::uint64_t element = grid.element_bytes;
     if (grid.keeps_rows()) {

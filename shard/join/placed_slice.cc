@@ -86,31 +86,31 @@ PlacedSlice place_slice(formats::DType dtype, const Shape& stored, const SliceRe
   }
   if (!formats::byte_count(dtype, placed.record.whole))
     throw Error(ErrorCode::kLimit, "its size overflows 64 bits");
-  static_cast<void>(fitted_grid(placed));
+  static_cast<void>(aligned_grid(placed));
   return placed;
 }
 
-std::uint64_t FittedGrid::whole_row(std::uint64_t row) const {
+std::uint64_t AlignedGrid::whole_row(std::uint64_t row) const {
   const std::uint64_t per_section = rows / row_sections;
   const std::uint64_t section = row / per_section;  // over all matrices
   return section * (whole_rows / row_sections) + row % per_section * repeat[0];
 }
 
-std::uint64_t FittedGrid::whole_col(std::uint64_t col) const {
+std::uint64_t AlignedGrid::whole_col(std::uint64_t col) const {
   const std::uint64_t per_section = cols / col_sections;
   return col / per_section * (whole_cols / col_sections) + col % per_section * repeat[1];
 }
 
-std::uint64_t FittedGrid::rows_left(std::uint64_t row) const {
+std::uint64_t AlignedGrid::rows_left(std::uint64_t row) const {
   const std::uint64_t per_section = rows / row_sections;
   return per_section - row % per_section;
 }
 
-std::optional<FittedGrid> fitted_grid(const PlacedSlice& placed) {
+std::optional<AlignedGrid> aligned_grid(const PlacedSlice& placed) {
   const SliceRecord& record = placed.record;
   if (record.original.empty()) return std::nullopt;
   const std::size_t n = record.whole.size();
-  FittedGrid grid;
+  AlignedGrid grid;
   const std::uint32_t bits = dtype_bits(placed.dtype);
   const bool is_vector = n == 1;
   const std::size_t side = section_side(record);

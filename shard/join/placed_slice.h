@@ -33,7 +33,7 @@ PlacedSlice place_slice(formats::DType dtype, const formats::Shape& stored,
 
 /// Where the elements of a tensor stand in the whole that was made of it by padding or retiling.
 /// Both are seen as [matrices, rows, cols].
-struct FittedGrid {
+struct AlignedGrid {
   std::uint64_t element_bytes = 1;
   std::uint64_t rows = 1, cols = 1;              ///< of a matrix of the original
   std::uint64_t whole_rows = 1, whole_cols = 1;  ///< of the whole
@@ -51,6 +51,6 @@ struct FittedGrid {
   [[nodiscard]] bool keeps_rows() const { return repeat[1] == 1 && col_sections == 1; }
 };
 /// Nothing for wholes that were neither padded nor retiled.
-std::optional<FittedGrid> fitted_grid(const PlacedSlice& placed);
+std::optional<AlignedGrid> aligned_grid(const PlacedSlice& placed);
 
 }  // namespace ingot::shard

@@ -1,5 +1,3 @@
-#include "convert/recipe/activation_scales.h"
-
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -7,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "convert/recipe/statistics.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/output_tensors.h"
 #include "tests/convert/targets.h"

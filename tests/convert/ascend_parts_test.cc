@@ -1,5 +1,3 @@
-#include "convert/run/ascend_parts.h"
-
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -7,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "convert/run/actions.h"
 #include "tests/support/expect_error.h"
 
 namespace ingot::convert {

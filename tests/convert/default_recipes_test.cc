@@ -196,9 +196,9 @@ TEST(DefaultRecipes, LeftoverFp8StaysOnlyInDialectsOfMixtures) {
   for (const char* dialect : {"modelslim", "deepseek"}) {
     Recipe recipe;
     recipe.choices.dialect = dialect;
-    const bool is_native = std::string_view(dialect) == "deepseek";
+    const bool is_deepseek_mp = std::string_view(dialect) == "deepseek";
     recipe.rules = {parse_rule(std::string("model.layers.*.mlp.*_proj.weight=") +
-                               (is_native ? "int8-block" : "int8"))};
+                               (is_deepseek_mp ? "int8-block" : "int8"))};
     const Planned result = planned(tiny_v32(), recipe);
     EXPECT_EQ(result.plan.counts.demoted, 6U * 7) << dialect;
     EXPECT_EQ(result.schemes_of("self_attn.o_proj.weight"), kBf16Only) << dialect;

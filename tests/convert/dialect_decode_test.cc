@@ -38,9 +38,10 @@ std::vector<float> by_formula(const OutputTensors& output, const Target& target,
   switch (target.spelling->scheme) {
     case SchemeId::kFp8Block:
     case SchemeId::kInt8Block: {
-      const bool is_native = target.dialect->name == "deepseek";
+      const bool is_deepseek_mp = target.dialect->name == "deepseek";
       return scaled_values(code_values(output.at(module + ".weight")),
-                           numbers(is_native ? ".weight_scale_inv" : ".weight_scale"), k, 128, 128);
+                           numbers(is_deepseek_mp ? ".weight_scale_inv" : ".weight_scale"), k, 128,
+                           128);
     }
     case SchemeId::kFp8Tensor:
       return scaled_values(code_values(output.at(module + ".weight")), numbers(".weight_scale"), k,

@@ -1,7 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "convert/job/fingerprint.h"
+#include "convert/job/job_identity.h"
 #include "formats/json/json.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/plain_decode.h"

@@ -1,5 +1,3 @@
-#include "convert/recipe/importance.h"
-
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -8,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "convert/recipe/statistics.h"
 #include "quantize/scheme.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/output_tensors.h"
@@ -78,8 +77,8 @@ TEST_F(ImportanceFile, GivesMeanSquaresByModule) {
   const auto importance = write({mean_squares("a", {1, 2, 0}),
                                  mean_squares("b", {5}),
                                  {"c.input_amax", "F32", {1}, bytes_of<float>({3})}});
-  EXPECT_EQ(importance->weights(importance->find("a").value()), (std::vector<float>{1, 2, 0}));
-  EXPECT_EQ(importance->weights(importance->find("b").value()), std::vector<float>{5});
+  EXPECT_EQ(importance->values(importance->find("a").value()), (std::vector<float>{1, 2, 0}));
+  EXPECT_EQ(importance->values(importance->find("b").value()), std::vector<float>{5});
   EXPECT_FALSE(importance->find("c"));
   EXPECT_TRUE(importance->filled().empty());
 }

@@ -68,8 +68,8 @@ TEST(Inspection, RefusalPublishesNothingAndCanBeResumed) {
   const ExecuteReport again = conversion.run();
   EXPECT_FALSE(again.refused);
   EXPECT_EQ(times, 2);
-  EXPECT_GT(again.items_resumed, 0U);
-  EXPECT_EQ(again.items_redone, 0U);
+  EXPECT_GT(again.tensors_resumed, 0U);
+  EXPECT_EQ(again.tensors_redone, 0U);
   auto files = tree(directory / "out");
   EXPECT_EQ(files.erase(std::string(formats::kVerifyName)), 1U);
   EXPECT_TRUE(files == tree(directory / "plain"));

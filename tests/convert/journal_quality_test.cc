@@ -16,7 +16,7 @@ using ingot::testing::TempDir;
 
 TensorResult written_and_read(const TensorResult& record) {
   const TempDir directory;
-  Journal::create(directory / "j", formats::Json{{"plan", "p"}}).add_items({{3, record}});
+  Journal::create(directory / "j", formats::Json{{"plan", "p"}}).add_results({{3, record}});
   return Journal::read(directory / "j")->items.at(3);
 }
 

@@ -19,8 +19,8 @@ std::map<std::uint32_t, TensorResult> item(std::uint32_t id) {
 TEST(Journal, ReadsBackWhatWasWritten) {
   const TempDir directory;
   Journal journal = Journal::create(directory / "j", Json{{"plan", "p"}});
-  journal.add_items(item(7));
-  journal.add_items(item(2));
+  journal.add_results(item(7));
+  journal.add_results(item(2));
   journal.add_consumed("model.safetensors");
   const auto contents = Journal::read(directory / "j");
   ASSERT_TRUE(contents.has_value());
@@ -50,8 +50,8 @@ TEST(Journal, TornTailsAreCutAndContinued) {
   const TempDir directory;
   {
     Journal journal = Journal::create(directory / "whole", Json{{"plan", "p"}});
-    journal.add_items(item(1));
-    journal.add_items(item(2));
+    journal.add_results(item(1));
+    journal.add_results(item(2));
   }
   std::ifstream stream(directory / "whole");
   const std::string whole((std::istreambuf_iterator<char>(stream)), {});
@@ -63,7 +63,7 @@ TEST(Journal, TornTailsAreCutAndContinued) {
     ASSERT_EQ(contents.has_value(), lines >= 1) << length;
     if (!contents) continue;
     EXPECT_EQ(contents->items.size(), lines - 1);
-    Journal::append_to(directory / "torn", *contents).add_items(item(9));
+    Journal::append_to(directory / "torn", *contents).add_results(item(9));
     EXPECT_EQ(Journal::read(directory / "torn")->items.size(), lines) << length;
   }
 }
@@ -72,8 +72,8 @@ TEST(Journal, AGarbledLineEndsTheReadablePart) {
   const TempDir directory;
   {
     Journal journal = Journal::create(directory / "j", Json{{"plan", "p"}});
-    journal.add_items(item(1));
-    journal.add_items(item(2));
+    journal.add_results(item(1));
+    journal.add_results(item(2));
   }
   std::fstream file(directory / "j", std::ios::in | std::ios::out | std::ios::binary);
   std::string text((std::istreambuf_iterator<char>(file)), {});

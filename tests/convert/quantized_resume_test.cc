@@ -151,7 +151,7 @@ class FusedGroupResume : public ::testing::Test {
     for (const std::uint32_t item : gone) contents.items.erase(item);
     std::filesystem::remove(paths.journal);
     Journal journal = Journal::create(paths.journal, contents.identity);
-    journal.add_items(contents.items);
+    journal.add_results(contents.items);
     for (const std::string& file : contents.consumed) {
       if (std::filesystem::exists(OutputPaths(output).consumed / (file + ".header")))
         journal.add_consumed(file);
@@ -177,7 +177,7 @@ TEST_F(FusedGroupResume, LeftTensorTakesTheScaleOfItsPartner) {
     run_to_the_last_tensor(conversion);
     const std::size_t n_items = Journal::read(OutputPaths(conversion.output).journal)->items.size();
     forget(conversion.output, {left});
-    EXPECT_EQ(conversion.run().items_resumed, n_items - 1);
+    EXPECT_EQ(conversion.run().tensors_resumed, n_items - 1);
     EXPECT_TRUE(tree(conversion.output) == tree(directory / "whole"));
   }
 }
@@ -185,10 +185,10 @@ TEST_F(FusedGroupResume, LeftTensorTakesTheScaleOfItsPartner) {
 // What makes this work is the reduction in the journal: the other member can no longer be read.
 TEST_F(FusedGroupResume, SharedScaleSurvivesALostSource) {
   const TempDir directory;
-  Conversion deal(synth_model(), directory / "many");
-  deal.recipe.to.reset();
-  deal.plan.shards.max_shard_bytes = 300'000;
-  deal.run();
+  Conversion many(synth_model(), directory / "many");
+  many.recipe.to.reset();
+  many.plan.shards.max_shard_bytes = 300'000;
+  many.run();
   Conversion conversion = to_nvfp4(directory / "many", directory / "whole");
   conversion.run();
   std::filesystem::copy(directory / "many", directory / "in");
@@ -197,17 +197,19 @@ TEST_F(FusedGroupResume, SharedScaleSurvivesALostSource) {
   conversion.execute.consume_source = true;
   const Split split = first_split_pair(conversion);
 
-  // What is written is synced every quarter of a second, so that pauses in the second half make the
-  // first one durable; near the end the job waits for the writer to have seen to it.
+  // What is written is synced every quarter of a second, so that a few pauses in the second half
+  // make the first one durable; near the end the job waits for the writer to have seen to it.
+  constexpr int kPollsBetweenPauses = 16;
   std::atomic<bool> is_in_the_middle = false, is_near_end = false;
-  std::atomic<int> patience = 120'000;
+  std::atomic<int> patience = 120'000, polls = 0;
   Conversion stopped = conversion;
   stopped.execute.progress = [&](std::uint64_t done, std::uint64_t all) {
     is_in_the_middle = done > all / 2;
     is_near_end = done > all * 9 / 10;
   };
   stopped.execute.stop_requested = [&] {
-    if (is_in_the_middle && std::filesystem::exists(split.first_file))
+    if (is_in_the_middle && polls++ % kPollsBetweenPauses == 0 &&
+        std::filesystem::exists(split.first_file))
       std::this_thread::sleep_for(std::chrono::milliseconds(300));
     while (is_near_end && std::filesystem::exists(split.first_file) && --patience > 0)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -239,7 +241,7 @@ TEST_F(FusedGroupResume, JournalHoldsTheErrorOfATensor) {
                     [](const auto& item) { return item.second.quality.has_value(); }));
   EXPECT_EQ(n_measured, 3U * (64 + 4 + 1));
   const ExecuteReport report = conversion.run();
-  EXPECT_EQ(report.items_resumed, contents->items.size());
+  EXPECT_EQ(report.tensors_resumed, contents->items.size());
   ASSERT_EQ(report.quality.rows.size(), expected.quality.rows.size());
   for (std::size_t i = 0; i < report.quality.rows.size(); ++i) {
     EXPECT_EQ(report.quality.rows[i].sums, expected.quality.rows[i].sums);

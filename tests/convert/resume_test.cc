@@ -46,8 +46,8 @@ TEST(Resume, TakesOverWhatTheJournalProves) {
   ASSERT_TRUE(run_stopped(conversion, 350));
   conversion.execute.resume = true;
   const ExecuteReport report = conversion.run();
-  EXPECT_GT(report.items_resumed, 0U);
-  EXPECT_EQ(report.items_redone, 0U);
+  EXPECT_GT(report.tensors_resumed, 0U);
+  EXPECT_EQ(report.tensors_redone, 0U);
 }
 
 TEST(Resume, BytesThatDidNotSurviveAreWrittenAgain) {
@@ -65,8 +65,8 @@ TEST(Resume, BytesThatDidNotSurviveAreWrittenAgain) {
   }
   conversion.execute.resume = true;
   const ExecuteReport report = conversion.run();
-  EXPECT_EQ(report.items_resumed, 0U);
-  EXPECT_GT(report.items_redone, 0U);
+  EXPECT_EQ(report.tensors_resumed, 0U);
+  EXPECT_GT(report.tensors_redone, 0U);
   EXPECT_TRUE(tree(directory / "whole") == tree(conversion.output));
 }
 

@@ -6,12 +6,11 @@
 
 #include <gtest/gtest.h>
 
-#include "convert/job/fingerprint.h"
+#include "convert/job/job_identity.h"
 #include "convert/job/journal.h"
 #include "convert/output/output_directory.h"
-#include "convert/recipe/activation_scales.h"
-#include "convert/recipe/importance.h"
 #include "convert/recipe/source_stamps.h"
+#include "convert/recipe/statistics.h"
 #include "tests/convert/conversion.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
@@ -69,7 +68,7 @@ TEST(SourceChange, WhileItIsReadPublishesNothing) {
   // What was made of the old bytes is made again.
   conversion.execute.inspect = nullptr;
   conversion.execute.resume = true;
-  EXPECT_GT(conversion.run().items_redone, 0U);
+  EXPECT_GT(conversion.run().tensors_redone, 0U);
   Conversion(directory / "in", directory / "whole").run();
   EXPECT_TRUE(tree(directory / "out") == tree(directory / "whole"));
 }
@@ -95,8 +94,8 @@ TEST(SourceChange, CopyOfTheSameBytesIsAccepted) {
   copy_example(directory / "in");
   conversion.execute.resume = true;
   const ExecuteReport report = conversion.run();
-  EXPECT_GT(report.items_resumed, 0U);
-  EXPECT_EQ(report.items_redone, 0U);
+  EXPECT_GT(report.tensors_resumed, 0U);
+  EXPECT_EQ(report.tensors_redone, 0U);
 }
 
 TEST(SourceChange, NamesTheChangedFile) {
@@ -222,8 +221,8 @@ TEST(OptionFileChange, BetweenRunsIsRefusedByName) {
     write_statistics(path, 1);
     one.read(path, conversion.recipe.choices);
     const ExecuteReport report = conversion.run();
-    EXPECT_EQ(report.items_resumed, 0U);
-    EXPECT_GT(report.items_redone, 0U);
+    EXPECT_EQ(report.tensors_resumed, 0U);
+    EXPECT_GT(report.tensors_redone, 0U);
     Conversion whole(tiny_v32(), directory / "whole");
     whole.recipe = conversion.recipe;
     whole.run();

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "shard/fit/fit_blocks.h"
+#include "shard/align/align_blocks.h"
 #include "tests/shard/model_tensors.h"
 
 namespace ingot::testing {
@@ -20,11 +20,11 @@ inline SchemeChoice released_as(formats::SchemeId scheme) {
   };
 }
 
-/// A model as fit_blocks sees it, in blocks of 128 x 128.
-inline std::vector<shard::TensorToFit> to_fit(const ModelTensors& model,
-                                              const shard::Slicing& slicing,
-                                              const SchemeChoice& scheme_of) {
-  std::vector<shard::TensorToFit> tensors;
+/// A model as align_blocks sees it, in blocks of 128 x 128.
+inline std::vector<shard::TensorToAlign> to_fit(const ModelTensors& model,
+                                                const shard::Slicing& slicing,
+                                                const SchemeChoice& scheme_of) {
+  std::vector<shard::TensorToAlign> tensors;
   ErrorList faults;
   for (const formats::LogicalTensor& tensor : model.tensors()) {
     const formats::SchemeId scheme = scheme_of(tensor);
@@ -39,19 +39,21 @@ inline std::vector<shard::TensorToFit> to_fit(const ModelTensors& model,
   return tensors;
 }
 
-/// What fit_blocks says, by name.
+/// What align_blocks says, by name.
 struct FitsByName {
-  shard::Fits fits;
-  std::map<std::string, shard::Fit> by_name;
+  shard::Alignments fits;
+  std::map<std::string, shard::Alignment> by_name;
 
-  [[nodiscard]] const shard::Fit& of(const std::string& name) const { return by_name.at(name); }
+  [[nodiscard]] const shard::Alignment& of(const std::string& name) const {
+    return by_name.at(name);
+  }
 };
 
 inline FitsByName fit_model(const ModelTensors& model, const shard::Slicing& slicing,
                             const SchemeChoice& scheme_of) {
   const auto tensors = to_fit(model, slicing, scheme_of);
   FitsByName result;
-  result.fits = shard::fit_blocks(tensors, model.config(), slicing);
+  result.fits = shard::align_blocks(tensors, model.config(), slicing);
   for (std::size_t i = 0; i < tensors.size(); ++i)
     result.by_name.emplace(tensors[i].tensor->name, result.fits.tensors.at(i));
   return result;

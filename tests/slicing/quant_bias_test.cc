@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "convert/recipe/activation_scales.h"
+#include "convert/recipe/statistics.h"
 #include "tests/check/editable_checkpoint.h"
 #include "tests/slicing/expect_cut.h"
 

@@ -110,8 +110,8 @@ TEST_P(SlicedJob, KeepsProvenAndRedoesDamagedTensors) {
   std::filesystem::copy(conversion.output, damaged.output,
                         std::filesystem::copy_options::recursive);
   const convert::ExecuteReport report = conversion.run();
-  EXPECT_GT(report.items_resumed, 50U);
-  EXPECT_EQ(report.items_redone, 0U);
+  EXPECT_GT(report.tensors_resumed, 50U);
+  EXPECT_EQ(report.tensors_redone, 0U);
   EXPECT_LT(report.tensors.bytes_written, 1'000'000U) << "headers alone";
   EXPECT_EQ(first_difference(tree(conversion.output), tree(whole.output)), "");
 
@@ -125,7 +125,7 @@ TEST_P(SlicedJob, KeepsProvenAndRedoesDamagedTensors) {
     byte[0] ^= std::byte{1};
     file.write_exact(byte, file.size() - 1);
   }
-  EXPECT_GT(damaged.run().items_redone, 0U);
+  EXPECT_GT(damaged.run().tensors_redone, 0U);
   EXPECT_EQ(first_difference(tree(damaged.output), tree(whole.output)), "");
 }
 

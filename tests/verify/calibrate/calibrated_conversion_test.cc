@@ -7,8 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "convert/recipe/activation_scales.h"
-#include "convert/recipe/importance.h"
+#include "convert/recipe/statistics.h"
 #include "tests/inference/generate/perplexity.h"
 #include "tests/support/temp_dir.h"
 #include "tests/verify/calibrate/calibration.h"

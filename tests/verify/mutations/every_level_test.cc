@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "convert/recipe/activation_scales.h"
+#include "convert/recipe/statistics.h"
 #include "tests/slicing/sliced.h"
 #include "tests/support/temp_dir.h"
 #include "verify/calibrate/calibrate.h"

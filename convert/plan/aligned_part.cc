@@ -1,11 +1,11 @@
-#include "convert/plan/fitted_part.h"
+#include "convert/plan/aligned_part.h"
 
 #include <algorithm>
 #include <cstring>
 
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
-#include "shard/cut/part_deal.h"
+#include "shard/cut/part_cut.h"
 
 namespace ingot::convert {
 
@@ -47,58 +47,59 @@ std::vector<std::byte> filler_of(Part part, DType dtype) {
 
 }  // namespace
 
-FittedPart fitted_part(Part part, formats::SchemeId scheme, const Shape& shape, const Shape& weight,
-                       std::array<std::uint64_t, 2> group, const shard::Fit& fit,
-                       std::uint32_t sections) {
-  FittedPart fitted{.shape = shape, .sections = sections};
+AlignedPart aligned_part(Part part, formats::SchemeId scheme, const Shape& shape,
+                         const Shape& weight, std::array<std::uint64_t, 2> group,
+                         const shard::Alignment& alignment, std::uint32_t sections) {
+  AlignedPart aligned{.shape = shape, .sections = sections};
   // A block that the weight does not fill may be one of several when it is padded.
   Shape padded = weight;
-  if (fit.padded[0] != 0)
-    padded[padded.size() >= 2 ? padded.size() - 2 : 0] = fit.padded[0] * sections;
-  if (fit.padded[1] != 0) padded.back() = fit.padded[1];
+  if (alignment.padded[0] != 0)
+    padded[padded.size() >= 2 ? padded.size() - 2 : 0] = alignment.padded[0] * sections;
+  if (alignment.padded[1] != 0) padded.back() = alignment.padded[1];
   const auto unit = shard::part_unit(part, scheme, padded, group);
-  if (fit.block[0] != 0 && part == Part::kScale) {
+  if (alignment.block[0] != 0 && part == Part::kScale) {
     const std::size_t rank = shape.size();
     INGOT_CHECK(rank >= 2 && weight.size() >= 2);
     // Repeated as one: nothing is added between the sections, which may share a block.
-    fitted.sections = 1;
-    fitted.repeat = {group[0] / fit.block[0], group[1] / fit.block[1]};
-    fitted.shape[rank - 2] = ceil_div(weight[weight.size() - 2], fit.block[0]);
-    fitted.shape[rank - 1] = ceil_div(weight[weight.size() - 1], fit.block[1]);
+    aligned.sections = 1;
+    aligned.repeat = {group[0] / alignment.block[0], group[1] / alignment.block[1]};
+    aligned.shape[rank - 2] = ceil_div(weight[weight.size() - 2], alignment.block[0]);
+    aligned.shape[rank - 1] = ceil_div(weight[weight.size() - 1], alignment.block[1]);
   }
-  if (fit.padded[0] != 0 && unit[0] != 0) {
+  if (alignment.padded[0] != 0 && unit[0] != 0) {
     // Rows are the dimension before the last, or the only one.
     const std::size_t rows = shape.size() >= 2 ? shape.size() - 2 : 0;
     const std::uint64_t before = weight[weight.size() >= 2 ? weight.size() - 2 : 0] / sections;
     INGOT_CHECK(sections == 1 || before % unit[0] == 0);
-    fitted.shape[rows] += sections * (ceil_div(fit.padded[0], unit[0]) - ceil_div(before, unit[0]));
+    aligned.shape[rows] +=
+        sections * (ceil_div(alignment.padded[0], unit[0]) - ceil_div(before, unit[0]));
   }
-  if (fit.padded[1] != 0 && unit[1] != 0) {
+  if (alignment.padded[1] != 0 && unit[1] != 0) {
     const std::uint64_t before = weight.back();
     const std::uint64_t stored = shape.back() * unit[1];
     // Codes of four bits stand two to a stored element.
     const std::uint64_t per_element = part == Part::kWeight && stored < before ? 2 : unit[1];
-    fitted.shape.back() = ceil_div(fit.padded[1], per_element);
+    aligned.shape.back() = ceil_div(alignment.padded[1], per_element);
   }
-  return fitted;
+  return aligned;
 }
 
-PartFitter::PartFitter(Part part, DType dtype, const Shape& shape, const FittedPart& fitted)
+PartAligner::PartAligner(Part part, DType dtype, const Shape& shape, const AlignedPart& aligned)
     : element_bytes_(formats::dtype_bits(dtype) / 8),
-      repeat_(fitted.repeat),
+      repeat_(aligned.repeat),
       filler_(filler_of(part, dtype)) {
   INGOT_CHECK(element_bytes_ > 0 && !shape.empty());
   const bool is_list = shape.size() == 1;
   row_bytes_in_ = element_bytes_ * (is_list ? 1 : shape.back());
-  row_bytes_out_ = element_bytes_ * (is_list ? 1 : fitted.shape.back());
-  section_rows_in_ = shape[is_list ? 0 : shape.size() - 2] / fitted.sections;
-  section_rows_out_ = fitted.shape[is_list ? 0 : shape.size() - 2] / fitted.sections;
+  row_bytes_out_ = element_bytes_ * (is_list ? 1 : aligned.shape.back());
+  section_rows_in_ = shape[is_list ? 0 : shape.size() - 2] / aligned.sections;
+  section_rows_out_ = aligned.shape[is_list ? 0 : shape.size() - 2] / aligned.sections;
   row_in_.reserve(row_bytes_in_);
   while (padding_row_.size() < row_bytes_out_)
     padding_row_.insert(padding_row_.end(), filler_.begin(), filler_.end());
 }
 
-void PartFitter::push(std::span<const std::byte> bytes, const Sink& sink) {
+void PartAligner::push(std::span<const std::byte> bytes, const Sink& sink) {
   while (!bytes.empty()) {
     const std::size_t n = std::min<std::size_t>(bytes.size(), row_bytes_in_ - row_in_.size());
     row_in_.insert(row_in_.end(), bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(n));
@@ -107,7 +108,7 @@ void PartFitter::push(std::span<const std::byte> bytes, const Sink& sink) {
   }
 }
 
-void PartFitter::finish_row(const Sink& sink) {
+void PartAligner::finish_row(const Sink& sink) {
   row_out_ = padding_row_;
   if (repeat_[1] == 1) {
     std::memcpy(row_out_.data(), row_in_.data(), row_bytes_in_);
@@ -127,7 +128,7 @@ void PartFitter::finish_row(const Sink& sink) {
   row_ = 0;
 }
 
-void PartFitter::emit_padding(std::uint64_t rows, const Sink& sink) {
+void PartAligner::emit_padding(std::uint64_t rows, const Sink& sink) {
   for (std::uint64_t row = 0; row < rows; ++row) sink(padding_row_);
 }
 

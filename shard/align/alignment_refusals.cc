@@ -1,4 +1,4 @@
-#include "shard/fit/fit_refusals.h"
+#include "shard/align/alignment_refusals.h"
 
 #include <algorithm>
 
@@ -12,7 +12,7 @@ using formats::SchemeId;
 
 namespace {
 
-formats::Role role_of(const TensorToFit& tensor) {
+formats::Role role_of(const TensorToAlign& tensor) {
   return tensor.tensor->rule == nullptr ? formats::Role::kOther : tensor.tensor->rule->role;
 }
 
@@ -32,12 +32,12 @@ std::string alternatives(const std::vector<std::string_view>& words) {
   return text;
 }
 
-std::vector<std::string_view> fits_that_work(const TensorToFit& tensor, const CutNeed& need,
+std::vector<std::string_view> fits_that_work(const TensorToAlign& tensor, const CutNeed& need,
                                              const formats::ModelConfig& config,
-                                             bool is_native) {
+                                             bool is_deepseek_mp) {
   std::vector<std::string_view> words;
   const bool is_torn = need.divides();
-  if (is_torn && !is_native && tensor.scheme == SchemeId::kFp8Block &&
+  if (is_torn && !is_deepseek_mp && tensor.scheme == SchemeId::kFp8Block &&
       halved_to_fit(need.unit, need.width / need.n) != 0)
     words.push_back(tp_fit_name(TpFit::kRetile));
   const auto side = paddable_side(tensor, config);
@@ -50,15 +50,15 @@ std::vector<std::string_view> fits_that_work(const TensorToFit& tensor, const Cu
 
 }  // namespace
 
-void FitRefusals::add(const TensorToFit& tensor) {
+void AlignmentRefusals::add(const TensorToAlign& tensor) {
   add(tensor, false);
 }
 
-void FitRefusals::add_joined(const TensorToFit& tensor) {
+void AlignmentRefusals::add_joined(const TensorToAlign& tensor) {
   add(tensor, true);
 }
 
-void FitRefusals::add(const TensorToFit& tensor, bool is_joined) {
+void AlignmentRefusals::add(const TensorToAlign& tensor, bool is_joined) {
   const CutNeed need = need_of(tensor);
   const auto same = std::find_if(refusals_.begin(), refusals_.end(), [&](const Refusal& other) {
     return role_of(*other.first) == role_of(tensor) && other.first->scheme == tensor.scheme &&
@@ -74,7 +74,7 @@ void FitRefusals::add(const TensorToFit& tensor, bool is_joined) {
 }
 
 /// The most slices below the asked number that fit, 1 when none do.
-std::uint32_t FitRefusals::most_slices(const Refusal& refusal) const {
+std::uint32_t AlignmentRefusals::most_slices(const Refusal& refusal) const {
   const Owner owner = refusal.first->cut.owner;
   const std::uint64_t heads = config_.num_attention_heads;
   for (auto n = static_cast<std::uint32_t>(refusal.need.n) - 1; n > 1; --n) {
@@ -88,20 +88,20 @@ std::uint32_t FitRefusals::most_slices(const Refusal& refusal) const {
   return 1;
 }
 
-std::string FitRefusals::remedies(const Refusal& refusal) const {
+std::string AlignmentRefusals::remedies(const Refusal& refusal) const {
   std::string text;
-  const auto words = fits_that_work(*refusal.first, refusal.need, config_, is_native_);
+  const auto words = fits_that_work(*refusal.first, refusal.need, config_, is_deepseek_mp);
   if (!words.empty()) text = fmt::format("--tp-fit {}", alternatives(words));
   if (refusal.need.n == 1) return text;
   const bool is_expert = refusal.first->cut.owner == Owner::kExpert;
-  const char* option = is_native_ ? "--mp" : is_expert ? "--etp" : "--tp";
+  const char* option = is_deepseek_mp ? "--mp" : is_expert ? "--etp" : "--tp";
   text += fmt::format("{}{} {}", text.empty() ? "" : "; or ", option, most_slices(refusal));
   return text;
 }
 
-std::string FitRefusals::fact(const Refusal& refusal) {
+std::string AlignmentRefusals::fact(const Refusal& refusal) {
   const CutNeed& need = refusal.need;
-  const TensorToFit& tensor = *refusal.first;
+  const TensorToAlign& tensor = *refusal.first;
   const char* side = need.along_rows ? "rows" : "columns";
   if (refusal.is_joined) {
     return fmt::format("gate and up share an {} of {} rows, which padding would tear apart",
@@ -113,7 +113,7 @@ std::string FitRefusals::fact(const Refusal& refusal) {
                      need.width / need.n, unit_name(tensor.scheme), need.unit, side);
 }
 
-void FitRefusals::throw_if_any() const {
+void AlignmentRefusals::throw_if_any() const {
   ErrorList faults;
   for (const Refusal& refusal : refusals_) {
     std::string text = fmt::format("{} ({})", fact(refusal), remedies(refusal));

@@ -8,29 +8,29 @@
 #include <vector>
 
 #include "formats/storage/encoding.h"
-#include "shard/fit/fit_blocks.h"
+#include "shard/align/align_blocks.h"
 
 namespace ingot::convert {
 
 /// A part whose tensor was retiled or padded.
-struct FittedPart {
+struct AlignedPart {
   formats::Shape shape;                          ///< of the whole, as it is cut
   std::array<std::uint64_t, 2> repeat = {1, 1};  ///< rows and columns of it per original element
   std::uint32_t sections = 1;                    ///< of its rows; each is padded at its own end
 };
 
-/// What becomes of a part of `shape`. `weight` and `group` are those of the unfitted tensor; scales
-/// of a retiled tensor are repeated, everything else grows with the weight.
-FittedPart fitted_part(formats::Part part, formats::SchemeId scheme, const formats::Shape& shape,
-                       const formats::Shape& weight, std::array<std::uint64_t, 2> group,
-                       const shard::Fit& fit, std::uint32_t sections);
+/// What becomes of a part of `shape`. `weight` and `group` are those of the unaligned tensor;
+/// scales of a retiled tensor are repeated, everything else grows with the weight.
+AlignedPart aligned_part(formats::Part part, formats::SchemeId scheme, const formats::Shape& shape,
+                         const formats::Shape& weight, std::array<std::uint64_t, 2> group,
+                         const shard::Alignment& alignment, std::uint32_t sections);
 
-/// Rewrites the bytes of a part, as they come, into those of the fitted part. New elements are
+/// Rewrites the bytes of a part, as they come, into those of the aligned part. New elements are
 /// zero codes, scales of one, zero biases.
-class PartFitter {
+class PartAligner {
  public:
-  PartFitter(formats::Part part, formats::DType dtype, const formats::Shape& shape,
-             const FittedPart& fitted);
+  PartAligner(formats::Part part, formats::DType dtype, const formats::Shape& shape,
+              const AlignedPart& aligned);
 
   using Sink = std::function<void(std::span<const std::byte>)>;
   void push(std::span<const std::byte> bytes, const Sink& sink);

@@ -1,4 +1,4 @@
-#include "shard/cut/part_deal.h"
+#include "shard/cut/part_cut.h"
 
 #include <cstddef>
 #include <numeric>
@@ -76,13 +76,13 @@ Bytes naive_slice(const Bytes& whole, const Shape& shape, std::size_t width, con
 }
 
 /// Deals the whole, `step` bytes at a time, and checks that runs come in order.
-std::vector<Bytes> scatter(const PartDeal& deal, const Bytes& whole, std::uint64_t step) {
-  const std::uint32_t n = deal.kind() == PartDeal::Kind::kCut ? deal.n_slices() : 1;
-  std::vector<Bytes> slices(n, Bytes(deal.slice_bytes(), std::byte{0xEE}));
+std::vector<Bytes> scatter(const PartCut& part, const Bytes& whole, std::uint64_t step) {
+  const std::uint32_t n = part.kind() == PartCut::Kind::kCut ? part.n_slices() : 1;
+  std::vector<Bytes> slices(n, Bytes(part.slice_bytes(), std::byte{0xEE}));
   std::uint64_t last = 0;
   for (std::uint64_t offset = 0; offset < whole.size(); offset += step) {
     const std::uint64_t n_bytes = std::min<std::uint64_t>(step, whole.size() - offset);
-    deal.for_each_run(offset, n_bytes, [&](const PartDeal::Run& run) {
+    part.for_each_run(offset, n_bytes, [&](const PartCut::Run& run) {
       EXPECT_GE(run.whole_offset, std::max(last, offset));
       EXPECT_GT(run.n_bytes, 0U);
       EXPECT_LE(run.whole_offset + run.n_bytes, offset + n_bytes);
@@ -96,39 +96,38 @@ std::vector<Bytes> scatter(const PartDeal& deal, const Bytes& whole, std::uint64
   return slices;
 }
 
-Bytes gather(const PartDeal& deal, const std::vector<Bytes>& slices) {
-  Bytes whole(deal.whole_bytes(), std::byte{0});
-  deal.for_each_run(0, whole.size(), [&](const PartDeal::Run& run) {
+Bytes gather(const PartCut& part, const std::vector<Bytes>& slices) {
+  Bytes whole(part.whole_bytes(), std::byte{0});
+  part.for_each_run(0, whole.size(), [&](const PartCut::Run& run) {
     std::copy_n(slices.at(run.slice).begin() + static_cast<std::ptrdiff_t>(run.slice_offset),
                 run.n_bytes, whole.begin() + static_cast<std::ptrdiff_t>(run.whole_offset));
   });
   return whole;
 }
 
-void expect_dealt(const PartDeal& deal, const Shape& shape, std::size_t width,
-                  const NaiveCut& cut) {
+void expect_cut(const PartCut& part, const Shape& shape, std::size_t width, const NaiveCut& cut) {
   const Bytes whole = random_bytes(product(shape) * width, 11);
-  ASSERT_EQ(deal.whole_shape(), shape);
-  ASSERT_EQ(deal.whole_bytes(), whole.size());
-  ASSERT_EQ(deal.axis(), cut.axis);
+  ASSERT_EQ(part.whole_shape(), shape);
+  ASSERT_EQ(part.whole_bytes(), whole.size());
+  ASSERT_EQ(part.axis(), cut.axis);
   const std::uint32_t n = cut.axis < 0 ? 1 : cut.n;
   std::vector<Bytes> expected;
   for (std::uint32_t slice = 0; slice < n; ++slice) {
     expected.push_back(naive_slice(whole, shape, width, cut, slice));
-    ASSERT_EQ(deal.slice_bytes(), expected.back().size());
-    ASSERT_EQ(product(deal.slice_shape()) * width, expected.back().size());
+    ASSERT_EQ(part.slice_bytes(), expected.back().size());
+    ASSERT_EQ(product(part.slice_shape()) * width, expected.back().size());
   }
   for (const std::uint64_t step : {whole.size(), std::size_t{1}, std::size_t{7}, std::size_t{64}})
-    ASSERT_EQ(scatter(deal, whole, step), expected) << "in steps of " << step;
+    ASSERT_EQ(scatter(part, whole, step), expected) << "in steps of " << step;
   if (cut.matrices.empty()) {
-    EXPECT_EQ(gather(deal, expected), whole);
+    EXPECT_EQ(gather(part, expected), whole);
   }
 
   for (std::uint64_t offset = 0; offset < whole.size(); ++offset) {
-    const auto run = deal.run_at(offset, 5);
+    const auto run = part.run_at(offset, 5);
     bool is_visited = false;
-    deal.for_each_run(offset, std::min<std::uint64_t>(5, whole.size() - offset),
-                      [&](const PartDeal::Run& first) {
+    part.for_each_run(offset, std::min<std::uint64_t>(5, whole.size() - offset),
+                      [&](const PartCut::Run& first) {
                         if (first.whole_offset != offset) return;
                         is_visited = true;
                         ASSERT_TRUE(run.has_value());
@@ -141,85 +140,84 @@ void expect_dealt(const PartDeal& deal, const Shape& shape, std::size_t width,
   }
 }
 
-TEST(PartDeal, CutsRowsIntoConsecutiveBlocks) {
-  const PartDeal deal(Part::kWeight, DType::kBf16, {6, 5}, SchemeId::kBf16, {6, 5}, kNoGroup,
-                      rows(3));
-  EXPECT_EQ(deal.kind(), PartDeal::Kind::kCut);
-  EXPECT_EQ(deal.n_slices(), 3U);
-  EXPECT_THAT(deal.slice_shape(), ElementsAre(2, 5));
-  EXPECT_EQ(deal.slice_offset(2), 4U);
-  expect_dealt(deal, {6, 5}, 2, {.axis = 0, .n = 3});
+TEST(PartCut, CutsRowsIntoConsecutiveBlocks) {
+  const PartCut part(Part::kWeight, DType::kBf16, {6, 5}, SchemeId::kBf16, {6, 5}, kNoGroup,
+                     rows(3));
+  EXPECT_EQ(part.kind(), PartCut::Kind::kCut);
+  EXPECT_EQ(part.n_slices(), 3U);
+  EXPECT_THAT(part.slice_shape(), ElementsAre(2, 5));
+  EXPECT_EQ(part.slice_offset(2), 4U);
+  expect_cut(part, {6, 5}, 2, {.axis = 0, .n = 3});
 }
 
-TEST(PartDeal, CutsColumnsInRowOrder) {
-  const PartDeal deal(Part::kWeight, DType::kF32, {5, 8}, SchemeId::kF32, {5, 8}, kNoGroup,
-                      cols(4));
-  EXPECT_THAT(deal.slice_shape(), ElementsAre(5, 2));
-  EXPECT_EQ(deal.slice_offset(3), 6U);
-  expect_dealt(deal, {5, 8}, 4, {.axis = 1, .n = 4});
+TEST(PartCut, CutsColumnsInRowOrder) {
+  const PartCut part(Part::kWeight, DType::kF32, {5, 8}, SchemeId::kF32, {5, 8}, kNoGroup, cols(4));
+  EXPECT_THAT(part.slice_shape(), ElementsAre(5, 2));
+  EXPECT_EQ(part.slice_offset(3), 6U);
+  expect_cut(part, {5, 8}, 4, {.axis = 1, .n = 4});
 }
 
-TEST(PartDeal, RunsOfARowCutAreWholeSlices) {
-  const PartDeal deal(Part::kWeight, DType::kBf16, {6, 5}, SchemeId::kBf16, {6, 5}, kNoGroup,
-                      rows(3));
+TEST(PartCut, RunsOfARowCutAreWholeSlices) {
+  const PartCut part(Part::kWeight, DType::kBf16, {6, 5}, SchemeId::kBf16, {6, 5}, kNoGroup,
+                     rows(3));
   std::vector<std::uint64_t> lengths;
-  deal.for_each_run(0, 60, [&](const PartDeal::Run& run) { lengths.push_back(run.n_bytes); });
+  part.for_each_run(0, 60, [&](const PartCut::Run& run) { lengths.push_back(run.n_bytes); });
   EXPECT_THAT(lengths, ElementsAre(20, 20, 20));
 }
 
-TEST(PartDeal, CutsGateAndUpOfAStackEach) {
+TEST(PartCut, CutsGateAndUpOfAStackEach) {
   const Shape shape = {3, 8, 2};  // of each matrix 4 rows gate, 4 rows up
-  const PartDeal deal(Part::kWeight, DType::kBf16, shape, SchemeId::kBf16, shape, kNoGroup,
-                      rows(2, 2));
-  EXPECT_THAT(deal.slice_shape(), ElementsAre(3, 4, 2));
-  EXPECT_EQ(deal.sections(), 2U);
-  EXPECT_EQ(deal.slice_offset(1), 2U) << "within the section";
-  expect_dealt(deal, shape, 2, {.axis = 1, .n = 2, .sections = 2});
+  const PartCut part(Part::kWeight, DType::kBf16, shape, SchemeId::kBf16, shape, kNoGroup,
+                     rows(2, 2));
+  EXPECT_THAT(part.slice_shape(), ElementsAre(3, 4, 2));
+  EXPECT_EQ(part.sections(), 2U);
+  EXPECT_EQ(part.slice_offset(1), 2U) << "within the section";
+  expect_cut(part, shape, 2, {.axis = 1, .n = 2, .sections = 2});
 }
 
-TEST(PartDeal, SectionsAreSectionsOfRows) {
+TEST(PartCut, SectionsAreSectionsOfRows) {
   const Shape shape = {3, 8, 6};
   TensorCut cut = cols(2);
   cut.sections = 2;
-  const PartDeal deal(Part::kWeight, DType::kBf16, shape, SchemeId::kBf16, shape, kNoGroup, cut);
-  EXPECT_EQ(deal.sections(), 1U);
-  expect_dealt(deal, shape, 2, {.axis = 2, .n = 2});
+  const PartCut part(Part::kWeight, DType::kBf16, shape, SchemeId::kBf16, shape, kNoGroup, cut);
+  EXPECT_EQ(part.sections(), 1U);
+  expect_cut(part, shape, 2, {.axis = 2, .n = 2});
 }
 
-TEST(PartDeal, DealsSomeMatricesOfAStack) {
+TEST(PartCut, DealsSomeMatricesOfAStack) {
   const Shape shape = {5, 8, 6};
   for (const Matrices& held : {Matrices{0}, {4}, {1, 2}, {0, 2, 4}, {0, 1, 2, 3, 4}}) {
-    const PartDeal by_rows =
-        PartDeal(Part::kWeight, DType::kF32, shape, SchemeId::kF32, shape, kNoGroup, rows(2, 2))
+    const PartCut by_rows =
+        PartCut(Part::kWeight, DType::kF32, shape, SchemeId::kF32, shape, kNoGroup, rows(2, 2))
             .of_matrices(held);
     EXPECT_EQ(by_rows.slice_shape(), (Shape{held.size(), 4, 6}));
-    expect_dealt(by_rows, shape, 4, {.axis = 1, .n = 2, .sections = 2, .matrices = held});
-    const PartDeal by_cols =
-        PartDeal(Part::kWeight, DType::kI8, shape, SchemeId::kRaw, shape, kNoGroup, cols(3))
+    expect_cut(by_rows, shape, 4, {.axis = 1, .n = 2, .sections = 2, .matrices = held});
+    const PartCut by_cols =
+        PartCut(Part::kWeight, DType::kI8, shape, SchemeId::kRaw, shape, kNoGroup, cols(3))
             .of_matrices(held);
-    expect_dealt(by_cols, shape, 1, {.axis = 2, .n = 3, .matrices = held});
-    const PartDeal whole =
-        PartDeal(Part::kWeight, DType::kBf16, shape, SchemeId::kBf16, shape, kNoGroup, {})
+    expect_cut(by_cols, shape, 1, {.axis = 2, .n = 3, .matrices = held});
+    const PartCut whole =
+        PartCut(Part::kWeight, DType::kBf16, shape, SchemeId::kBf16, shape, kNoGroup, {})
             .of_matrices(held);
-    EXPECT_EQ(whole.kind(), PartDeal::Kind::kWhole);
-    expect_dealt(whole, shape, 2, {.matrices = held});
+    EXPECT_EQ(whole.kind(), PartCut::Kind::kWhole);
+    expect_cut(whole, shape, 2, {.matrices = held});
   }
 }
 
-TEST(PartDeal, ANumberForTheWholeStackStaysWhole) {
+TEST(PartCut, ANumberForTheWholeStackStaysWhole) {
   for (const Shape& shape : {Shape{}, Shape{1}}) {
-    const PartDeal deal =
-        PartDeal(Part::kGlobal, DType::kF32, shape, SchemeId::kNvfp4, {4, 8, 32}, {1, 16}, rows(2))
+    const PartCut part =
+        PartCut(Part::kGlobal, DType::kF32, shape, SchemeId::kNvfp4, {4, 8, 32}, {1, 16}, rows(2))
             .of_matrices({1, 3});
-    EXPECT_EQ(deal.kind(), PartDeal::Kind::kWhole);
-    EXPECT_EQ(deal.slice_shape(), shape);
-    EXPECT_EQ(deal.slice_bytes(), 4U);
+    EXPECT_EQ(part.kind(), PartCut::Kind::kWhole);
+    EXPECT_EQ(part.slice_shape(), shape);
+    EXPECT_EQ(part.slice_bytes(), 4U);
   }
 }
 
-TEST(PartDeal, CutsTensorsOfOneDimension) {
-  const PartDeal deal(Part::kWeight, DType::kBf16, {12}, SchemeId::kBf16, {12}, kNoGroup, rows(4));
-  expect_dealt(deal, {12}, 2, {.axis = 0, .n = 4});
+TEST(PartCut, CutsTensorsOfOneDimension) {
+  const PartCut part(Part::kWeight, DType::kBf16, {12}, SchemeId::kBf16, {12}, kNoGroup, rows(4));
+  expect_cut(part, {12}, 2, {.axis = 0, .n = 4});
 }
 
 struct QuantizedPart {
@@ -232,7 +230,7 @@ struct QuantizedPart {
   int rows_axis, cols_axis;  ///< dimension of the part that each cut goes along; -1: whole
 };
 
-TEST(PartDeal, CutsPartsWithTheirWeight) {
+TEST(PartCut, CutsPartsWithTheirWeight) {
   const std::vector<QuantizedPart> parts = {
       // Blocks: both ways.
       {Part::kWeight, DType::kF8E4M3, SchemeId::kFp8Block, {32, 64}, {4, 8}, {32, 64}, 0, 1},
@@ -267,26 +265,26 @@ TEST(PartDeal, CutsPartsWithTheirWeight) {
                  << formats::scheme_facts(part.scheme).name << formats::shape_text(part.shape));
     const std::size_t width = formats::dtype_bits(part.dtype) / 8;
     for (const std::uint32_t n : {2U, 4U}) {
-      const PartDeal by_rows(part.part, part.dtype, part.shape, part.scheme, part.weight,
-                             part.group, rows(n));
-      expect_dealt(by_rows, part.shape, width, {.axis = part.rows_axis, .n = n});
-      const PartDeal by_cols(part.part, part.dtype, part.shape, part.scheme, part.weight,
-                             part.group, cols(n));
-      expect_dealt(by_cols, part.shape, width, {.axis = part.cols_axis, .n = n});
+      const PartCut by_rows(part.part, part.dtype, part.shape, part.scheme, part.weight, part.group,
+                            rows(n));
+      expect_cut(by_rows, part.shape, width, {.axis = part.rows_axis, .n = n});
+      const PartCut by_cols(part.part, part.dtype, part.shape, part.scheme, part.weight, part.group,
+                            cols(n));
+      expect_cut(by_cols, part.shape, width, {.axis = part.cols_axis, .n = n});
       EXPECT_EQ(by_cols.n_slices(), n);
     }
   }
 }
 
-TEST(PartDeal, ElementsKeepTheirScale) {
+TEST(PartCut, ElementsKeepTheirScale) {
   // Weight [2, 16, 32]: 8 rows of gate, 8 of up; blocks of 4 x 8. Each scale is its own index.
   const Shape weight = {2, 16, 32};
   const Shape grid = {2, 4, 4};
   for (const TensorCut& cut : {rows(2, 2), cols(2), cols(4)}) {
     const bool along_rows = cut.axis == Axis::kRows;
-    const PartDeal codes(Part::kWeight, DType::kF8E4M3, weight, SchemeId::kFp8Block, weight, {4, 8},
-                         cut);
-    const PartDeal scales(Part::kScale, DType::kU8, grid, SchemeId::kFp8Block, weight, {4, 8}, cut);
+    const PartCut codes(Part::kWeight, DType::kF8E4M3, weight, SchemeId::kFp8Block, weight, {4, 8},
+                        cut);
+    const PartCut scales(Part::kScale, DType::kU8, grid, SchemeId::kFp8Block, weight, {4, 8}, cut);
     Bytes indices(32);
     for (std::size_t i = 0; i < indices.size(); ++i) indices[i] = static_cast<std::byte>(i);
     const std::vector<Bytes> slices = scatter(scales, indices, 32);
@@ -310,27 +308,27 @@ TEST(PartDeal, ElementsKeepTheirScale) {
   }
 }
 
-TEST(PartDeal, CountsQuantBiasOnceOverRanks) {
-  const PartDeal deal(Part::kQuantBias, DType::kI32, {8}, SchemeId::kInt8Channel, {8, 64}, {1, 64},
-                      cols(4));
-  EXPECT_EQ(deal.kind(), PartDeal::Kind::kFirstOnly);
-  EXPECT_EQ(deal.n_slices(), 4U);
-  EXPECT_THAT(deal.slice_shape(), ElementsAre(8));
-  EXPECT_EQ(deal.slice_bytes(), 32U);
-  EXPECT_EQ(deal.axis(), -1);
-  EXPECT_EQ(deal.slice_offset(3), 0U);
-  deal.for_each_run(4, 20, [](const PartDeal::Run& run) {
+TEST(PartCut, CountsQuantBiasOnceOverRanks) {
+  const PartCut part(Part::kQuantBias, DType::kI32, {8}, SchemeId::kInt8Channel, {8, 64}, {1, 64},
+                     cols(4));
+  EXPECT_EQ(part.kind(), PartCut::Kind::kFirstOnly);
+  EXPECT_EQ(part.n_slices(), 4U);
+  EXPECT_THAT(part.slice_shape(), ElementsAre(8));
+  EXPECT_EQ(part.slice_bytes(), 32U);
+  EXPECT_EQ(part.axis(), -1);
+  EXPECT_EQ(part.slice_offset(3), 0U);
+  part.for_each_run(4, 20, [](const PartCut::Run& run) {
     EXPECT_EQ(run.slice, 0U);
     EXPECT_EQ(run.slice_offset, 4U);
     EXPECT_EQ(run.whole_offset, 4U);
     EXPECT_EQ(run.n_bytes, 20U);
   });
-  const PartDeal alone(Part::kQuantBias, DType::kI32, {8}, SchemeId::kInt8Channel, {8, 64}, {1, 64},
-                       cols(1));
-  EXPECT_EQ(alone.kind(), PartDeal::Kind::kWhole);
+  const PartCut alone(Part::kQuantBias, DType::kI32, {8}, SchemeId::kInt8Channel, {8, 64}, {1, 64},
+                      cols(1));
+  EXPECT_EQ(alone.kind(), PartCut::Kind::kWhole);
 }
 
-TEST(PartDeal, UnitsAreThoseOfTheScheme) {
+TEST(PartCut, UnitsAreThoseOfTheScheme) {
   const auto unit = [](Part part, SchemeId scheme, std::array<std::uint64_t, 2> group) {
     return part_unit(part, scheme, {256, 512}, group);
   };
@@ -346,10 +344,10 @@ TEST(PartDeal, UnitsAreThoseOfTheScheme) {
   EXPECT_THAT(unit(Part::kQuantBias, SchemeId::kInt8Channel, {1, 512}), ElementsAre(1, 0));
 }
 
-TEST(PartDeal, RefusesToTearBlocks) {
+TEST(PartCut, RefusesToTearBlocks) {
   const auto torn = [](const Shape& grid, const Shape& weight, const TensorCut& cut) {
     expect_error(ErrorCode::kInternal, {}, [&] {
-      PartDeal(Part::kScale, DType::kF32, grid, SchemeId::kFp8Block, weight, {128, 128}, cut);
+      PartCut(Part::kScale, DType::kF32, grid, SchemeId::kFp8Block, weight, {128, 128}, cut);
     });
   };
   torn({3, 2}, {384, 256}, rows(2));        // 192 rows each
@@ -358,23 +356,22 @@ TEST(PartDeal, RefusesToTearBlocks) {
   torn({3, 3}, {300, 300}, rows(7));        // not even rows
 }
 
-TEST(PartDeal, ReadsTheSameCutFromARecord) {
+TEST(PartCut, ReadsTheSameCutFromARecord) {
   const Shape shape = {5, 8, 6};
-  expect_dealt(PartDeal(DType::kBf16, shape, 1, 2, 2), shape, 2,
-               {.axis = 1, .n = 2, .sections = 2});
-  expect_dealt(PartDeal(DType::kBf16, shape, 2, 3, 1), shape, 2, {.axis = 2, .n = 3});
-  expect_dealt(PartDeal(DType::kBf16, shape, -1, 3, 1), shape, 2, {});
-  expect_dealt(PartDeal(DType::kBf16, shape, 1, 4, 1).of_matrices({1, 4}), shape, 2,
-               {.axis = 1, .n = 4, .matrices = {1, 4}});
-  EXPECT_EQ(PartDeal(DType::kBf16, shape, -1, 3, 1).n_slices(), 3U);
-  EXPECT_EQ(PartDeal(DType::kBf16, shape, 1, 1, 1).kind(), PartDeal::Kind::kWhole);
+  expect_cut(PartCut(DType::kBf16, shape, 1, 2, 2), shape, 2, {.axis = 1, .n = 2, .sections = 2});
+  expect_cut(PartCut(DType::kBf16, shape, 2, 3, 1), shape, 2, {.axis = 2, .n = 3});
+  expect_cut(PartCut(DType::kBf16, shape, -1, 3, 1), shape, 2, {});
+  expect_cut(PartCut(DType::kBf16, shape, 1, 4, 1).of_matrices({1, 4}), shape, 2,
+             {.axis = 1, .n = 4, .matrices = {1, 4}});
+  EXPECT_EQ(PartCut(DType::kBf16, shape, -1, 3, 1).n_slices(), 3U);
+  EXPECT_EQ(PartCut(DType::kBf16, shape, 1, 1, 1).kind(), PartCut::Kind::kWhole);
 }
 
-TEST(PartDeal, RefusesRecordsThatCannotBe) {
+TEST(PartCut, RefusesRecordsThatCannotBe) {
   const auto refused = [](DType dtype, const Shape& whole, int axis, std::uint32_t n,
                           std::uint32_t sections) {
     expect_error(ErrorCode::kCorrupt, {formats::shape_text(whole)},
-                 [&] { PartDeal(dtype, whole, axis, n, sections); });
+                 [&] { PartCut(dtype, whole, axis, n, sections); });
   };
   refused(DType::kBf16, {8, 6}, 2, 2, 1);
   refused(DType::kBf16, {8, 6}, -2, 2, 1);
@@ -387,17 +384,17 @@ TEST(PartDeal, RefusesRecordsThatCannotBe) {
   refused(DType::kBf16, {8}, 0, 0xFFFF'FFFF, 0xFFFF'FFFF);
 }
 
-TEST(PartDeal, RefusesMatricesThatAreNotThere) {
-  const PartDeal deal(DType::kBf16, {4, 8, 6}, 1, 2, 1);
+TEST(PartCut, RefusesMatricesThatAreNotThere) {
+  const PartCut part(DType::kBf16, {4, 8, 6}, 1, 2, 1);
   for (const Matrices& held : {Matrices{}, {4}, {2, 1}, {1, 1}})
-    expect_error(ErrorCode::kInternal, {}, [&] { static_cast<void>(deal.of_matrices(held)); });
+    expect_error(ErrorCode::kInternal, {}, [&] { static_cast<void>(part.of_matrices(held)); });
 }
 
-TEST(PartDeal, EmptyPartsHaveNoRuns) {
-  const PartDeal deal(Part::kWeight, DType::kBf16, {0, 8}, SchemeId::kBf16, {0, 8}, kNoGroup,
-                      rows(2));
-  EXPECT_EQ(deal.slice_bytes(), 0U);
-  deal.for_each_run(0, 0, [](const PartDeal::Run&) { FAIL(); });
+TEST(PartCut, EmptyPartsHaveNoRuns) {
+  const PartCut part(Part::kWeight, DType::kBf16, {0, 8}, SchemeId::kBf16, {0, 8}, kNoGroup,
+                     rows(2));
+  EXPECT_EQ(part.slice_bytes(), 0U);
+  part.for_each_run(0, 0, [](const PartCut::Run&) { FAIL(); });
 }
 
 }  // namespace

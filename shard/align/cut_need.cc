@@ -1,4 +1,4 @@
-#include "shard/fit/cut_need.h"
+#include "shard/align/cut_need.h"
 
 #include "formats/base/error.h"
 
@@ -13,7 +13,7 @@ std::array<std::uint64_t, 2> indivisible(formats::SchemeId scheme,
   return {facts.group_rows > 1 ? group[0] : 1, facts.group_cols > 1 ? group[1] : 1};
 }
 
-CutNeed need_of(const TensorToFit& tensor) {
+CutNeed need_of(const TensorToAlign& tensor) {
   const formats::Shape& shape = tensor.tensor->shape;
   const TensorCut& cut = tensor.cut;
   if (cut.axis == Axis::kNone || cut.n == 1) return {};
@@ -29,7 +29,7 @@ CutNeed need_of(const TensorToFit& tensor) {
           .unit = indivisible(tensor.scheme, tensor.group)[along_rows ? 0 : 1]};
 }
 
-std::optional<PaddableSide> paddable_side(const TensorToFit& tensor,
+std::optional<PaddableSide> paddable_side(const TensorToAlign& tensor,
                                           const formats::ModelConfig& config) {
   const formats::TensorRule* rule = tensor.tensor->rule;
   const std::size_t n_dimensions = tensor.tensor->shape.size();
@@ -57,7 +57,7 @@ std::optional<PaddableSide> paddable_side(const TensorToFit& tensor,
   return std::nullopt;
 }
 
-bool block_joins_sections(const TensorToFit& tensor, const PaddableSide& side) {
+bool block_joins_sections(const TensorToAlign& tensor, const PaddableSide& side) {
   if (side.sections == 1) return false;
   const formats::Shape& shape = tensor.tensor->shape;
   const std::uint64_t rows = shape[shape.size() - 2] / side.sections;

@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "shard/cut/part_deal.h"
-#include "shard/fit/fit_blocks.h"
+#include "shard/align/align_blocks.h"
+#include "shard/cut/part_cut.h"
 
 // Over many widths and numbers of ranks: wherever a cut is accepted, the scales of the slices are
 // those that slices of that size need.
@@ -43,16 +43,16 @@ struct OneWeight {
   }
   OneWeight(const OneWeight&) = delete;
 
-  [[nodiscard]] Fits fit(TpFit how) const {
+  [[nodiscard]] Alignments fit(TpFit how) const {
     Slicing slicing;
     slicing.fit = how;
-    return fit_blocks({&to_fit, 1}, config, slicing);
+    return align_blocks({&to_fit, 1}, config, slicing);
   }
 
   formats::TensorRule rule;
   formats::LogicalTensor tensor;
   formats::ModelConfig config;
-  TensorToFit to_fit;
+  TensorToAlign to_fit;
 };
 
 /// Weight and block after what a fit changes.
@@ -61,8 +61,8 @@ struct Cuttable {
   std::array<std::uint64_t, 2> block;
 };
 
-Cuttable changed(const OneWeight& weight, const Fits& fits) {
-  const Fit& fit = fits.tensors.at(0);
+Cuttable changed(const OneWeight& weight, const Alignments& fits) {
+  const Alignment& fit = fits.tensors.at(0);
   Cuttable result = {.weight = weight.tensor.shape, .block = weight.to_fit.group};
   for (std::size_t side = 0; side < 2; ++side) {
     if (fit.padded[side] != 0) result.weight[side] = fit.padded[side];
@@ -75,10 +75,10 @@ Cuttable changed(const OneWeight& weight, const Fits& fits) {
 void expect_scales_add_up(const Cuttable& after, const TensorCut& cut) {
   const std::size_t side = cut.axis == Axis::kRows ? 0 : 1;
   const Shape grid = {up(after.weight[0], after.block[0]), up(after.weight[1], after.block[1])};
-  const PartDeal codes(Part::kWeight, DType::kF8E4M3, after.weight, SchemeId::kFp8Block,
-                       after.weight, after.block, cut);
-  const PartDeal scales(Part::kScale, DType::kF32, grid, SchemeId::kFp8Block, after.weight,
-                        after.block, cut);
+  const PartCut codes(Part::kWeight, DType::kF8E4M3, after.weight, SchemeId::kFp8Block,
+                      after.weight, after.block, cut);
+  const PartCut scales(Part::kScale, DType::kF32, grid, SchemeId::kFp8Block, after.weight,
+                       after.block, cut);
   std::uint64_t needed = 0;
   for (std::uint32_t part = 0; part < cut.n; ++part)
     needed += up(after.weight[side] / cut.n, after.block[side]);
@@ -88,7 +88,7 @@ void expect_scales_add_up(const Cuttable& after, const TensorCut& cut) {
   ASSERT_EQ(scales.slice_shape()[side], up(codes.slice_shape()[side], after.block[side]));
 }
 
-bool is_accepted(const OneWeight& weight, TpFit how, Fits& fits) {
+bool is_accepted(const OneWeight& weight, TpFit how, Alignments& fits) {
   try {
     fits = weight.fit(how);
     return true;
@@ -105,10 +105,10 @@ void check(std::uint64_t n, std::uint64_t k, Axis axis, std::uint32_t ranks) {
   const std::uint64_t width = axis == Axis::kRows ? n : k;
   const bool divides = width % ranks == 0;
   const bool is_aligned = divides && (ranks == 1 || width / ranks % 128 == 0);
-  Fits fits;
+  Alignments fits;
   ASSERT_EQ(is_accepted(weight, TpFit::kRefuse, fits), is_aligned);
   if (is_aligned) {
-    ASSERT_EQ(fits.tensors.at(0), Fit{});
+    ASSERT_EQ(fits.tensors.at(0), Alignment{});
     expect_scales_add_up(changed(weight, fits), weight.to_fit.cut);
   }
   ASSERT_EQ(is_accepted(weight, TpFit::kRetile, fits), divides);

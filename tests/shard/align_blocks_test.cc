@@ -1,4 +1,4 @@
-#include "shard/fit/fit_blocks.h"
+#include "shard/align/align_blocks.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -49,7 +49,7 @@ std::string refusal(const ModelTensors& model, const Slicing& slicing,
 }
 
 void expect_untouched(const FitsByName& result) {
-  EXPECT_THAT(result.fits.tensors, Each(Fit{}));
+  EXPECT_THAT(result.fits.tensors, Each(Alignment{}));
   EXPECT_THAT(result.fits.block, ElementsAre(0, 0));
   EXPECT_EQ(result.fits.widths.vocab, 0U);
   EXPECT_EQ(result.fits.widths.intermediate, 0U);
@@ -138,10 +138,10 @@ TEST(FitBlocks, RetilesEveryBlockToOneThatAllDivide) {
   const ModelTensors model = v3();
   const Slicing slicing = slicing_of(TpFit::kRetile, 32, 8);
   auto tensors = ingot::testing::to_fit(model, slicing, released_as(SchemeId::kFp8Block));
-  for (TensorToFit& tensor : tensors) {
+  for (TensorToAlign& tensor : tensors) {
     if (tensor.tensor->rule->role == formats::Role::kQaProj) tensor.group = {128, 32};
   }
-  const Fits fits = fit_blocks(tensors, model.config(), slicing);
+  const Alignments fits = align_blocks(tensors, model.config(), slicing);
   EXPECT_THAT(fits.block, ElementsAre(64, 32));
 }
 
@@ -182,7 +182,7 @@ TEST(FitBlocks, PadsFeedForwardWidthsTogether) {
   }
   EXPECT_THAT(result.of(std::string(kDense) + "up_proj.weight").padded, ElementsAre(20480, 0));
   EXPECT_THAT(result.of(std::string(kDense) + "down_proj.weight").padded, ElementsAre(0, 20480));
-  EXPECT_EQ(result.of(std::string(kAttention) + "o_proj.weight"), Fit{});
+  EXPECT_EQ(result.of(std::string(kAttention) + "o_proj.weight"), Alignment{});
   EXPECT_THAT(result.fits.block, ElementsAre(0, 0));
 }
 
@@ -336,7 +336,7 @@ TEST(FitBlocks, RefusesPaddingBeyondReason) {
   const ModelTensors model = v3({{"num_attention_heads", 4095}});
   auto tensors =
       ingot::testing::to_fit(model, slicing_of(TpFit::kPad, 1), released_as(SchemeId::kFp8Block));
-  for (TensorToFit& tensor : tensors) {
+  for (TensorToAlign& tensor : tensors) {
     if (tensor.tensor->rule->cut == formats::Cut::kReplicated) continue;
     if (tensor.tensor->rule->role == formats::Role::kSharedUp)
       tensor.cut = {.axis = Axis::kRows, .owner = Owner::kTp, .n = 4095};
@@ -349,7 +349,7 @@ TEST(FitBlocks, RefusesPaddingBeyondReason) {
     }
   }
   expect_error(ErrorCode::kLimit, {"multiples of both"},
-               [&] { fit_blocks(tensors, model.config(), slicing_of(TpFit::kPad, 1)); });
+               [&] { align_blocks(tensors, model.config(), slicing_of(TpFit::kPad, 1)); });
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "shard/fit/fit_blocks.h"
+#include "shard/align/align_blocks.h"
 
 namespace ingot::shard {
 
@@ -23,7 +23,7 @@ struct CutNeed {
   [[nodiscard]] bool divides() const { return width % n == 0; }
   [[nodiscard]] bool fits() const { return divides() && width / n % unit == 0; }
 };
-CutNeed need_of(const TensorToFit& tensor);
+CutNeed need_of(const TensorToAlign& tensor);
 
 /// Widths of a model that may be extended by numbers that change nothing.
 enum class PaddableWidth : std::uint8_t { kVocab, kIntermediate, kMoeIntermediate };
@@ -36,12 +36,12 @@ struct PaddableSide {
   std::uint64_t times = 1;     ///< the side is so many times the width: several shared experts
   std::uint64_t sections = 1;  ///< of the rows: 2 for stacked gate and up
 };
-std::optional<PaddableSide> paddable_side(const TensorToFit& tensor,
+std::optional<PaddableSide> paddable_side(const TensorToAlign& tensor,
                                           const formats::ModelConfig& config);
 
 /// Whether a block reaches from one section of the rows into the next: the sections then cannot be
 /// moved apart.
-bool block_joins_sections(const TensorToFit& tensor, const PaddableSide& side);
+bool block_joins_sections(const TensorToAlign& tensor, const PaddableSide& side);
 
 /// `block` halved until it divides `part`; 0 when no halving does.
 std::uint64_t halved_to_fit(std::uint64_t block, std::uint64_t part);

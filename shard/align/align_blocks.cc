@@ -1,4 +1,4 @@
-#include "shard/fit/fit_blocks.h"
+#include "shard/align/align_blocks.h"
 
 #include <array>
 #include <numeric>
@@ -11,7 +11,7 @@
 
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
-#include "shard/fit/fit_refusals.h"
+#include "shard/align/alignment_refusals.h"
 
 namespace ingot::shard {
 
@@ -21,31 +21,35 @@ using formats::Role;
 
 namespace {
 
-// The ways of fit_blocks, one per TpFit that changes something. Each fills in Fits::tensors, which
-// has an entry per tensor already, and adds what it cannot help to the refusals.
+// The ways of align_blocks, one per TpFit that changes something. Each fills in
+// Alignments::tensors, which has an entry per tensor already, and adds what it cannot help to the
+// refusals.
 
-void fit_by_retiling(std::span<const TensorToFit> tensors, Fits& fits, FitRefusals& refusals);
+void align_by_retiling(std::span<const TensorToAlign> tensors, Alignments& alignments,
+                       AlignmentRefusals& refusals);
 
-void fit_by_padding(std::span<const TensorToFit> tensors, const formats::ModelConfig& config,
-                    Fits& fits, FitRefusals& refusals);
+void align_by_padding(std::span<const TensorToAlign> tensors, const formats::ModelConfig& config,
+                      Alignments& alignments, AlignmentRefusals& refusals);
 
-void fit_by_casting(std::span<const TensorToFit> tensors, Fits& fits, FitRefusals& refusals);
+void align_by_casting(std::span<const TensorToAlign> tensors, Alignments& alignments,
+                      AlignmentRefusals& refusals);
 
 /// What divides the blocks of all FP8 tensors: the block of a released model, unless it has
 /// several.
-std::array<std::uint64_t, 2> common_block(std::span<const TensorToFit> tensors) {
+std::array<std::uint64_t, 2> common_block(std::span<const TensorToAlign> tensors) {
   std::array<std::uint64_t, 2> block = {0, 0};
-  for (const TensorToFit& tensor : tensors) {
+  for (const TensorToAlign& tensor : tensors) {
     if (tensor.scheme != formats::SchemeId::kFp8Block) continue;
     block = {std::gcd(block[0], tensor.group[0]), std::gcd(block[1], tensor.group[1])};
   }
   return block;
 }
 
-void fit_by_retiling(std::span<const TensorToFit> tensors, Fits& fits, FitRefusals& refusals) {
+void align_by_retiling(std::span<const TensorToAlign> tensors, Alignments& alignments,
+                       AlignmentRefusals& refusals) {
   std::array<std::uint64_t, 2> block = common_block(tensors);
   bool is_needed = false;
-  for (const TensorToFit& tensor : tensors) {
+  for (const TensorToAlign& tensor : tensors) {
     const CutNeed need = need_of(tensor);
     if (need.fits()) continue;
     std::uint64_t& side = block[need.along_rows ? 0 : 1];
@@ -61,9 +65,9 @@ void fit_by_retiling(std::span<const TensorToFit> tensors, Fits& fits, FitRefusa
     is_needed = true;
   }
   if (!is_needed) return;
-  fits.block = block;
+  alignments.block = block;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (tensors[i].scheme == formats::SchemeId::kFp8Block) fits.tensors[i].block = block;
+    if (tensors[i].scheme == formats::SchemeId::kFp8Block) alignments.tensors[i].block = block;
   }
 }
 
@@ -76,7 +80,7 @@ struct WidthNeed {
 };
 
 /// What the width must be a multiple of for this tensor alone.
-std::uint64_t step_of(const TensorToFit& tensor, const PaddableSide& side) {
+std::uint64_t step_of(const TensorToAlign& tensor, const PaddableSide& side) {
   const bool is_cut = tensor.cut.axis == (side.is_rows ? Axis::kRows : Axis::kCols);
   const std::uint64_t n = is_cut ? tensor.cut.n : 1;
   const std::uint64_t unit = indivisible(tensor.scheme, tensor.group)[side.is_rows ? 0 : 1];
@@ -95,10 +99,10 @@ void require_multiple(WidthNeed& need, std::uint64_t step) {
   need.step = *multiple;
 }
 
-void fit_by_padding(std::span<const TensorToFit> tensors, const formats::ModelConfig& config,
-                    Fits& fits, FitRefusals& refusals) {
+void align_by_padding(std::span<const TensorToAlign> tensors, const formats::ModelConfig& config,
+                      Alignments& alignments, AlignmentRefusals& refusals) {
   std::array<WidthNeed, kPaddableWidths> needs;
-  for (const TensorToFit& tensor : tensors) {
+  for (const TensorToAlign& tensor : tensors) {
     const CutNeed need = need_of(tensor);
     const auto side = paddable_side(tensor, config);
     if (!need.fits()) {
@@ -127,16 +131,16 @@ void fit_by_padding(std::span<const TensorToFit> tensors, const formats::ModelCo
     if (block_joins_sections(tensors[i], *side)) {
       refusals.add_joined(tensors[i]);
     } else {
-      fits.tensors[i].padded[side->is_rows ? 0 : 1] = padded[width] * side->times;
+      alignments.tensors[i].padded[side->is_rows ? 0 : 1] = padded[width] * side->times;
     }
   }
   const auto stated = [&](PaddableWidth width) {
     const auto i = static_cast<std::size_t>(width);
     return padded[i] == widths[i] ? 0 : padded[i];
   };
-  fits.widths = {.vocab = stated(PaddableWidth::kVocab),
-                 .intermediate = stated(PaddableWidth::kIntermediate),
-                 .moe_intermediate = stated(PaddableWidth::kMoeIntermediate)};
+  alignments.widths = {.vocab = stated(PaddableWidth::kVocab),
+                       .intermediate = stated(PaddableWidth::kIntermediate),
+                       .moe_intermediate = stated(PaddableWidth::kMoeIntermediate)};
 }
 
 /// Modules of a layer that loaders build from several weights, which must be quantized alike.
@@ -167,8 +171,9 @@ std::optional<FusedModule> fused_module(const formats::LogicalTensor& tensor) {
   return std::nullopt;
 }
 
-void fit_by_casting(std::span<const TensorToFit> tensors, Fits& fits, FitRefusals& refusals) {
-  const auto is_quantized = [](const TensorToFit& tensor) {
+void align_by_casting(std::span<const TensorToAlign> tensors, Alignments& alignments,
+                      AlignmentRefusals& refusals) {
+  const auto is_quantized = [](const TensorToAlign& tensor) {
     return formats::scheme_facts(tensor.scheme).quantized;
   };
   std::set<FusedModule> cast;
@@ -179,42 +184,42 @@ void fit_by_casting(std::span<const TensorToFit> tensors, Fits& fits, FitRefusal
       refusals.add(tensors[i]);
       continue;
     }
-    fits.tensors[i].to_bf16 = true;
+    alignments.tensors[i].to_bf16 = true;
     if (const auto module = fused_module(*tensors[i].tensor)) cast.insert(*module);
   }
   if (cast.empty()) return;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (!is_quantized(tensors[i])) continue;
     const auto module = fused_module(*tensors[i].tensor);
-    if (module && cast.contains(*module)) fits.tensors[i].to_bf16 = true;
+    if (module && cast.contains(*module)) alignments.tensors[i].to_bf16 = true;
   }
 }
 
 }  // namespace
 
-Fits fit_blocks(std::span<const TensorToFit> tensors, const formats::ModelConfig& config,
-                const Slicing& slicing) {
-  Fits fits;
-  fits.tensors.resize(tensors.size());
-  FitRefusals refusals(config, slicing);
+Alignments align_blocks(std::span<const TensorToAlign> tensors, const formats::ModelConfig& config,
+                        const Slicing& slicing) {
+  Alignments alignments;
+  alignments.tensors.resize(tensors.size());
+  AlignmentRefusals refusals(config, slicing);
   switch (slicing.fit) {
     case TpFit::kRefuse:
-      for (const TensorToFit& tensor : tensors) {
+      for (const TensorToAlign& tensor : tensors) {
         if (!need_of(tensor).fits()) refusals.add(tensor);
       }
       break;
     case TpFit::kRetile:
-      fit_by_retiling(tensors, fits, refusals);
+      align_by_retiling(tensors, alignments, refusals);
       break;
     case TpFit::kPad:
-      fit_by_padding(tensors, config, fits, refusals);
+      align_by_padding(tensors, config, alignments, refusals);
       break;
     case TpFit::kBf16:
-      fit_by_casting(tensors, fits, refusals);
+      align_by_casting(tensors, alignments, refusals);
       break;
   }
   refusals.throw_if_any();
-  return fits;
+  return alignments;
 }
 
 }  // namespace ingot::shard

@@ -12,7 +12,7 @@
 namespace ingot::shard {
 
 /// One tensor of the output, as it is to be cut.
-struct TensorToFit {
+struct TensorToAlign {
   const formats::LogicalTensor* tensor = nullptr;
   formats::SchemeId scheme{};                   ///< in the output
   std::array<std::uint64_t, 2> group = {0, 0};  ///< rows and columns that share a scale there
@@ -20,12 +20,12 @@ struct TensorToFit {
 };
 
 /// What has to change for the cuts to fall between blocks. All zero: nothing.
-struct Fit {
+struct Alignment {
   bool to_bf16 = false;
   std::array<std::uint64_t, 2> block = {0, 0};  ///< smaller block of a retiled FP8 tensor
   /// Rows (of each section) and columns of the padded weight; 0: as they are.
   std::array<std::uint64_t, 2> padded = {0, 0};
-  bool operator==(const Fit&) const = default;
+  bool operator==(const Alignment&) const = default;
 };
 
 /// Widths that config.json of padded ranks has to state; 0: unchanged.
@@ -33,8 +33,8 @@ struct PaddedWidths {
   std::uint64_t vocab = 0, intermediate = 0, moe_intermediate = 0;
 };
 
-struct Fits {
-  std::vector<Fit> tensors;                     ///< parallel to the input
+struct Alignments {
+  std::vector<Alignment> tensors;               ///< parallel to the input
   std::array<std::uint64_t, 2> block = {0, 0};  ///< of all retiled tensors; {0, 0}: none
   PaddedWidths widths;
 };
@@ -49,7 +49,7 @@ struct Fits {
 ///   the vocabulary are extended to a multiple of ranks x block; heads are refused.
 /// - kBf16: quantized tensors that do not fit, with all that a loader fuses with them (gate and up;
 ///   every routed expert of a layer as one), become BF16.
-Fits fit_blocks(std::span<const TensorToFit> tensors, const formats::ModelConfig& config,
-                const Slicing& slicing);
+Alignments align_blocks(std::span<const TensorToAlign> tensors, const formats::ModelConfig& config,
+                        const Slicing& slicing);
 
 }  // namespace ingot::shard

@@ -1,4 +1,4 @@
-#include "shard/cut/part_deal.h"
+#include "shard/cut/part_cut.h"
 
 #include <utility>
 
@@ -54,8 +54,8 @@ std::array<std::uint64_t, 2> part_unit(Part part, SchemeId scheme, const Shape& 
   return {0, 0};
 }
 
-PartDeal::PartDeal(Part part, DType dtype, const Shape& part_shape, SchemeId scheme,
-                   const Shape& weight, std::array<std::uint64_t, 2> group, const TensorCut& cut)
+PartCut::PartCut(Part part, DType dtype, const Shape& part_shape, SchemeId scheme,
+                 const Shape& weight, std::array<std::uint64_t, 2> group, const TensorCut& cut)
     : n_(cut.n), whole_(part_shape), slice_(part_shape) {
   set_whole(dtype);
   if (cut.axis == Axis::kNone || cut.n == 1) return;
@@ -79,8 +79,7 @@ PartDeal::PartDeal(Part part, DType dtype, const Shape& part_shape, SchemeId sch
   cut_along(dtype, axis);
 }
 
-PartDeal::PartDeal(DType dtype, const Shape& whole, int axis, std::uint32_t n,
-                   std::uint32_t sections)
+PartCut::PartCut(DType dtype, const Shape& whole, int axis, std::uint32_t n, std::uint32_t sections)
     : n_(n), whole_(whole), slice_(whole) {
   const auto refuse = [&] {
     return Error(ErrorCode::kCorrupt,
@@ -100,33 +99,33 @@ PartDeal::PartDeal(DType dtype, const Shape& whole, int axis, std::uint32_t n,
   cut_along(dtype, dimension);
 }
 
-void PartDeal::set_whole(DType dtype) {
+void PartCut::set_whole(DType dtype) {
   const std::optional<std::uint64_t> n_bytes = formats::byte_count(dtype, whole_);
   INGOT_CHECK(n_bytes.has_value());
   whole_bytes_ = slice_bytes_ = *n_bytes;
   matrix_bytes_ = stride_ = piece_ = *n_bytes;
 }
 
-std::uint64_t PartDeal::piece_bits(DType dtype, std::size_t axis) const {
+std::uint64_t PartCut::piece_bits(DType dtype, std::size_t axis) const {
   std::uint64_t bits = formats::dtype_bits(dtype) * (whole_[axis] / sections_ / n_);
   for (std::size_t d = axis + 1; d < whole_.size(); ++d) bits *= whole_[d];
   return bits;
 }
 
-void PartDeal::cut_along(DType dtype, std::size_t axis) {
+void PartCut::cut_along(DType dtype, std::size_t axis) {
   const std::uint64_t bits = piece_bits(dtype, axis);
   INGOT_CHECK(bits % 8 == 0);
   kind_ = Kind::kCut;
   axis_ = static_cast<int>(axis);
-  n_dealt_ = n_;
+  n_receiving_ = n_;
   slice_[axis] /= n_;
   slice_bytes_ = whole_bytes_ / n_;
   piece_ = bits / 8;
   stride_ = piece_ * n_;
 }
 
-PartDeal PartDeal::of_matrices(std::vector<std::uint32_t> matrices) const {
-  PartDeal held = *this;
+PartCut PartCut::of_matrices(std::vector<std::uint32_t> matrices) const {
+  PartCut held = *this;
   if (whole_.size() < 2) return held;
   INGOT_CHECK(matrices_.empty() && axis_ != 0);
   INGOT_CHECK(!matrices.empty() && matrices.back() < whole_.front());
@@ -140,13 +139,13 @@ PartDeal PartDeal::of_matrices(std::vector<std::uint32_t> matrices) const {
   return held;
 }
 
-std::uint64_t PartDeal::slice_offset(std::uint32_t slice) const {
+std::uint64_t PartCut::slice_offset(std::uint32_t slice) const {
   if (kind_ != Kind::kCut) return 0;
   INGOT_CHECK(slice < n_);
   return slice * (slice_[static_cast<std::size_t>(axis_)] / sections_);
 }
 
-PartDeal::Place PartDeal::locate(std::uint64_t offset) const {
+PartCut::Place PartCut::locate(std::uint64_t offset) const {
   INGOT_CHECK(offset < whole_bytes_);
   Place at;
   at.end = whole_bytes_;
@@ -168,7 +167,7 @@ PartDeal::Place PartDeal::locate(std::uint64_t offset) const {
   const std::uint64_t in_stretch = within - stretch * stride_;
   at.run.slice = static_cast<std::uint32_t>(in_stretch / piece_);
   const std::uint64_t in_piece = in_stretch - at.run.slice * piece_;
-  at.row = held_before * (matrix_bytes_ / n_dealt_) + stretch * piece_;
+  at.row = held_before * (matrix_bytes_ / n_receiving_) + stretch * piece_;
   at.run.slice_offset = at.row + in_piece;
   at.left = piece_ - in_piece;
   return at;

@@ -20,9 +20,9 @@ std::array<std::uint64_t, 2> part_unit(formats::Part part, formats::SchemeId sch
                                        const formats::Shape& weight,
                                        std::array<std::uint64_t, 2> group);
 
-/// How the bytes of one stored part are dealt to the slices of its tensor. The part is seen as
+/// How the bytes of one stored part are shared out to the slices of its tensor. The part is seen as
 /// [matrices, rows, row bytes]; slices are dense, in the order of the whole.
-class PartDeal {
+class PartCut {
  public:
   enum class Kind : std::uint8_t {
     kWhole,      ///< every slice is the whole part
@@ -32,20 +32,20 @@ class PartDeal {
   };
 
   /// The whole part's shape, and how the tensor is cut. `weight` is the tensor's own shape. The
-  /// caller has made sure that boundaries fall between units (fit_blocks); INGOT_CHECKed.
-  PartDeal(formats::Part part, formats::DType dtype, const formats::Shape& part_shape,
-           formats::SchemeId scheme, const formats::Shape& weight,
-           std::array<std::uint64_t, 2> group, const TensorCut& cut);
+  /// caller has made sure that boundaries fall between units (align_blocks); INGOT_CHECKed.
+  PartCut(formats::Part part, formats::DType dtype, const formats::Shape& part_shape,
+          formats::SchemeId scheme, const formats::Shape& weight,
+          std::array<std::uint64_t, 2> group, const TensorCut& cut);
 
   /// From a record: a part of `whole` shape cut into `n` along its dimension `axis` from the front
   /// (-1: not cut). Throws kCorrupt for a shape that cannot be cut so.
-  PartDeal(formats::DType dtype, const formats::Shape& whole, int axis, std::uint32_t n,
-           std::uint32_t sections);
+  PartCut(formats::DType dtype, const formats::Shape& whole, int axis, std::uint32_t n,
+          std::uint32_t sections);
 
   /// The same part for a holder of some of the matrices of a stack (at least one, ascending indices
   /// into the part's first dimension). A part of fewer than two dimensions is one number for the
   /// whole stack, and stays whole.
-  [[nodiscard]] PartDeal of_matrices(std::vector<std::uint32_t> matrices) const;
+  [[nodiscard]] PartCut of_matrices(std::vector<std::uint32_t> matrices) const;
 
   [[nodiscard]] Kind kind() const { return kind_; }
   [[nodiscard]] std::uint32_t n_slices() const { return n_; }
@@ -84,7 +84,7 @@ class PartDeal {
         at.run.n_bytes = std::min(at.left, stop - offset);
         visit(static_cast<const Run&>(at.run));
         offset += at.run.n_bytes;
-        if (++at.run.slice == n_dealt_) {
+        if (++at.run.slice == n_receiving_) {
           at.run.slice = 0;
           at.row += piece_;
         }
@@ -121,10 +121,10 @@ class PartDeal {
   Kind kind_ = Kind::kWhole;
   int axis_ = -1;
   std::uint32_t n_ = 1, sections_ = 1;
-  std::uint32_t n_dealt_ = 1;  // slices that bytes are dealt to: n_ of kCut, else slice 0 alone
+  std::uint32_t n_receiving_ = 1;  // slices that bytes go to: n_ of kCut, else slice 0 alone
   formats::Shape whole_, slice_;
   std::uint64_t whole_bytes_ = 0, slice_bytes_ = 0;
-  // Each matrix as stretches of `stride` bytes, each dealt in pieces of `piece` bytes.
+  // Each matrix as stretches of `stride` bytes, each cut into pieces of `piece` bytes.
   std::uint64_t matrix_bytes_ = 0;  // of the whole; all of it when no matrix is left out
   std::uint64_t stride_ = 0, piece_ = 0;
   std::vector<std::uint32_t> matrices_;  // held ones; empty: all

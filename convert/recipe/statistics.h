@@ -1,0 +1,126 @@
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "convert/recipe/source_stamps.h"
+#include "formats/base/fd.h"
+#include "formats/base/hash.h"
+#include "formats/storage/encoding.h"
+
+// Files of activation statistics (docs/formats.md, "Activation statistics").
+
+namespace ingot::convert {
+
+/// Experts that no token of the calibration reached, by layer (`model.layers.3`): their statistics
+/// are those of their peers.
+using FilledExperts = std::map<std::string, std::vector<std::uint64_t>, std::less<>>;
+
+/// Where values of a tensor stand in such a file.
+struct StatisticPlace {
+  std::uint64_t offset = 0;  ///< absolute
+  std::uint64_t count = 0;   ///< of F32 values
+};
+
+/// What such a file holds about the input of one module.
+struct ModuleStatistics {
+  std::optional<StatisticPlace> min, max, amax, mean_square;
+};
+
+/// Such a file, its values but for expert_tokens unread.
+class StatisticsFile {
+ public:
+  /// The hash of the file, for the record.
+  [[nodiscard]] const Hash128& hash() const { return hash_; }
+  [[nodiscard]] StampedFile file() const { return {file_.path(), stamp_}; }
+  [[nodiscard]] const FilledExperts& filled() const { return filled_; }
+  /// Values of the file. Safe from many threads.
+  [[nodiscard]] std::vector<float> values(const StatisticPlace& place) const;
+
+ protected:
+  /// Calls take(module, statistics) for every module. Throws kCorrupt, collected, for other names,
+  /// dtypes or shapes, for a negative number of tokens, and for what `take` throws; whatever
+  /// read_safetensors_header does.
+  template <typename Take>
+  void open(const std::filesystem::path& path, const Take& take) {
+    ErrorList errors;
+    for (const auto& [module, statistics] : open_header(path, errors)) {
+      try {
+        take(module, statistics);
+      } catch (const Error& error) {
+        errors.add(error);
+      }
+    }
+    finish(errors);
+  }
+
+ private:
+  using Modules = std::map<std::string, ModuleStatistics, std::less<>>;
+  Modules open_header(const std::filesystem::path& path, ErrorList& errors);
+  void finish(const ErrorList& errors);
+
+  Fd file_;
+  FileStamp stamp_;
+  FilledExperts filled_;
+  Hash128 hash_;
+};
+
+/// The values that the input of a linear layer takes; 0 is always within.
+struct InputRange {
+  float min = 0, max = 0;
+  [[nodiscard]] float amax() const { return max > -min ? max : -min; }
+  /// The range of both.
+  void include(const InputRange& other);
+};
+
+/// How a static scheme quantizes a layer's input, as stored.
+struct InputScale {
+  float scale = 1;
+  float offset = 0;  ///< Ascend's asymmetric codes: x_q = round(x / scale + offset)
+};
+
+/// Ranges of activations by module, as found by a calibration: a file of activation statistics
+/// (docs/formats.md) with `MODULE.input_min` and `MODULE.input_max`, or `MODULE.input_amax` alone,
+/// meaning both signs of it; each one finite F32.
+class ActivationScales : public StatisticsFile {
+ public:
+  /// Throws kCorrupt, collected, for what StatisticsFile refuses, values that are not
+  /// finite, a minimum above its maximum, half of a pair, an input_amax that is not that of the
+  /// pair beside it.
+  static ActivationScales read(const std::filesystem::path& path);
+
+  [[nodiscard]] std::optional<InputRange> find(std::string_view module) const;
+
+ private:
+  std::map<std::string, InputRange, std::less<>> ranges_;
+};
+
+/// The scale of a symmetric input in FP32 with one rounding: amax / 448 for E4M3 codes, / 127 for
+/// INT8, / 2688 for NVFP4, or its reciprocal where the dialect's global scales divide; 1 for a
+/// range of nothing but 0.
+InputScale symmetric_input_scale(formats::CodeKind code, const InputRange& range, bool divides);
+
+/// Ascend's: scale = max((max - min) / 255, 2^-23), offset = round(-min / scale) - 128.
+InputScale asymmetric_input_scale(const InputRange& range);
+
+/// How much the columns of weights matter: mean squares of what they are multiplied with, from a
+/// file of activation statistics. The values stay in the file, which for a large model is larger
+/// than memory should be.
+class Importance : public StatisticsFile {
+ public:
+  /// Looks at every value once. Throws kCorrupt, collected, for what StatisticsFile refuses
+  /// and for mean squares that are negative or not finite.
+  static Importance read(const std::filesystem::path& path);
+
+  /// Mean squares of a module, one per column of its weight; nothing for modules not in the file.
+  [[nodiscard]] std::optional<StatisticPlace> find(std::string_view module) const;
+
+ private:
+  std::map<std::string, StatisticPlace, std::less<>> places_;
+};
+
+}  // namespace ingot::convert
