@@ -26,12 +26,16 @@ namespace {
 
 constexpr std::size_t kHashBytes = std::size_t{1} << 20;
 
+Hash128 text_hash(const std::string& text) {
+  TensorHasher hasher;
+  hasher.update(std::as_bytes(std::span(text)));
+  return hasher.finish();
+}
+
 ManifestFile write_derived(const std::filesystem::path& folder, std::string name,
                            const std::string& text, Durable durable = Durable::kNow) {
   write_text_file(folder / name, text, durable);
-  TensorHasher hasher;
-  hasher.update(std::as_bytes(std::span(text)));
-  return {.name = std::move(name), .n_bytes = text.size(), .hash = hasher.finish(), .sha256 = {}};
+  return {.name = std::move(name), .n_bytes = text.size(), .hash = text_hash(text), .sha256 = {}};
 }
 
 std::string sha256_of(const std::filesystem::path& path, const CheckStop& check_stop) {
@@ -123,9 +127,20 @@ Hash128 write_manifest(const std::filesystem::path& folder, Manifest& manifest,
   const std::string text = formats::manifest_text(manifest);
   write_text_file(folder / formats::kManifestName, text, durable);
   if (durable == Durable::kNow) sync_directory(folder);
-  TensorHasher hasher;
-  hasher.update(std::as_bytes(std::span(text)));
-  return hasher.finish();
+  return text_hash(text);
+}
+
+// A record per tensor of the source, without what was written.
+std::vector<TensorRecord> records_of_sources(const Plan& plan,
+                                             const std::vector<TensorResult>& hashes) {
+  std::vector<TensorRecord> records;
+  records.reserve(plan.tensors.size());
+  for (std::size_t index = 0; index < plan.tensors.size(); ++index) {
+    const PlannedTensor& planned = plan.tensors[index];
+    TensorRecord& record = records.emplace_back(record_of(plan, planned, hashes[index]));
+    record.source = source_hashes(plan, planned, hashes[index]);
+  }
+  return records;
 }
 
 // One directory of the unsliced layouts, or of one file per rank.
@@ -138,18 +153,16 @@ Hash128 stage_single(const Plan& plan, const OutputPaths& paths, Manifest manife
         write_derived(paths.staged, "model.safetensors.index.json", plan.json.index));
   }
   manifest.files = std::move(weights);
-  std::vector<TensorRecord> records;
-  records.reserve(plan.tensors.size());
-  for (std::size_t item = 0; item < plan.tensors.size(); ++item) {
-    const PlannedTensor& planned = plan.tensors[item];
-    TensorRecord& record = records.emplace_back(record_of(plan, planned, hashes[item]));
-    record.source = source_hashes(plan, planned, hashes[item]);
+  std::vector<TensorRecord> records = records_of_sources(plan, hashes);
+  for (std::size_t index = 0; index < records.size(); ++index) {
+    const PlannedTensor& planned = plan.tensors[index];
     for (std::size_t p = 0; p < planned.n_parts; ++p) {
       for (const PlannedSlice& slice : slices_of(plan, planned, p))
-        record.output.push_back(
-            output_hash(plan, planned, p, slice, hashes[item], plan.member_path(slice.member)));
+        records[index].output.push_back(
+            output_hash(plan, planned, p, slice, hashes[index], plan.member_path(slice.member)));
     }
-    if (plan.is_sliced()) record.home_file = unsliced_file(plan, planned, formats::Part::kWeight);
+    if (plan.is_sliced())
+      records[index].home_file = unsliced_file(plan, planned, formats::Part::kWeight);
   }
   return write_manifest(paths.staged, manifest, records, Durable::kNow);
 }
@@ -181,7 +194,8 @@ Hash128 stage_ranks(const Plan& plan, const OutputPaths& paths, const Manifest& 
     manifest.side_files = side_files;
     if (rank > 0) {
       for (const ManifestFile& side : side_files)
-        share_file(folder_of(0) / side.name, folder / side.name, plan.options.links, threads.check_stop);
+        share_file(folder_of(0) / side.name, folder / side.name, plan.options.links,
+                   threads.check_stop);
     }
     manifest.side_files.push_back(write_derived(folder, "model.safetensors.index.json",
                                                 rank_index_text(plan, rank), Durable::kLater));
@@ -192,14 +206,8 @@ Hash128 stage_ranks(const Plan& plan, const OutputPaths& paths, const Manifest& 
 
   Manifest top = base;
   top.slicing->ranks = std::move(entries);
-  std::vector<TensorRecord> records;
-  records.reserve(plan.tensors.size());
-  for (std::size_t item = 0; item < plan.tensors.size(); ++item) {
-    const PlannedTensor& planned = plan.tensors[item];
-    TensorRecord& record = records.emplace_back(record_of(plan, planned, hashes[item]));
-    record.source = source_hashes(plan, planned, hashes[item]);
-  }
-  const Hash128 hash = write_manifest(paths.staged, top, records, Durable::kLater);
+  const Hash128 hash =
+      write_manifest(paths.staged, top, records_of_sources(plan, hashes), Durable::kLater);
   // Thousands of files in hundreds of directories: one wait for the disk instead of one for each.
   sync_file_system(paths.staged);
   return hash;

@@ -70,7 +70,7 @@ TensorHash output_hash(const Plan& plan, const PlannedTensor& planned, std::size
   const shard::PartCut cut = plan.part_cut(planned, part, ep_rank);
   using Kind = shard::PartCut::Kind;
   entry.shape = cut.slice_shape();
-  const AlignedPart aligned = plan.aligned(planned, part);
+  const shard::AlignedPart aligned = plan.aligned(planned, part);
   const formats::Shape original = plan.part_shape(planned, part);
   const bool is_zeroed = cut.kind() == Kind::kFirstOnly && slice.slice > 0;
   if (entry.shape == cut.whole_shape() && !is_zeroed && aligned.shape == original) return entry;

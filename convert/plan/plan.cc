@@ -113,13 +113,14 @@ Hash128 plan_hash(const Plan& plan) {
   return hasher.finish();
 }
 
-AlignedPart Plan::aligned(const PlannedTensor& planned, std::size_t part) const {
+shard::AlignedPart Plan::aligned(const PlannedTensor& planned, std::size_t part) const {
   const LogicalTensor& tensor = tensor_of(planned);
   const formats::Shape shape = part_shape(planned, part);
   if (planned.alignment == shard::Alignment{})
     return {.shape = shape, .sections = planned.cut.sections};
-  return aligned_part(planned.parts[part].part, planned.to, shape, tensor.shape,
-                      scale_block_of(tensor, planned), planned.alignment, planned.cut.sections);
+  return shard::aligned_part(planned.parts[part].part, planned.to, shape, tensor.shape,
+                             scale_block_of(tensor, planned), planned.alignment,
+                             planned.cut.sections);
 }
 
 shard::PartCut Plan::part_cut(const PlannedTensor& planned, std::size_t part,

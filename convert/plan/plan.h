@@ -9,13 +9,13 @@
 #include <string_view>
 #include <vector>
 
-#include "convert/plan/aligned_part.h"
 #include "convert/recipe/recipe.h"
 #include "convert/recipe/statistics.h"
 #include "formats/base/hash.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/records/layout.h"
 #include "shard/align/align_blocks.h"
+#include "shard/align/aligned_part.h"
 #include "shard/cut/part_cut.h"
 #include "shard/cut/slicing.h"
 
@@ -213,7 +213,7 @@ struct Plan {
   [[nodiscard]] shard::PartCut part_cut(const PlannedTensor& tensor, std::size_t part,
                                         std::uint32_t ep_rank = PlannedPlace::kAllExperts) const;
   /// A part as it is after retiling and padding.
-  [[nodiscard]] AlignedPart aligned(const PlannedTensor& tensor, std::size_t part) const;
+  [[nodiscard]] shard::AlignedPart aligned(const PlannedTensor& tensor, std::size_t part) const;
   [[nodiscard]] bool is_sliced() const { return slicing.has_value(); }
   /// Layout `ranks`: each rank has a directory that is complete in itself.
   [[nodiscard]] bool has_rank_directories() const { return options.layout->has_rank_directories; }

@@ -6,9 +6,9 @@
 #include <span>
 #include <vector>
 
-#include "convert/plan/aligned_part.h"
 #include "convert/run/run_context.h"
 #include "formats/base/hash.h"
+#include "shard/align/aligned_part.h"
 #include "shard/cut/part_cut.h"
 
 namespace ingot::convert {
@@ -64,7 +64,7 @@ class PartWriter {
   bool is_plain_ = false;
   std::vector<Target> targets_;
   std::vector<TensorHasher> hashers_;
-  std::optional<PartAligner> aligner_;
+  std::optional<shard::PartAligner> aligner_;
   std::uint64_t written_ = 0;                 // of the whole, as it comes
   std::uint64_t scattered_ = 0;               // of the aligned whole
   std::optional<WindowWriter::Lease> lease_;  // of what is prepared

@@ -116,7 +116,6 @@ class WindowWriter {
   void complete_write(std::unique_lock<std::mutex>& lock, Window& window);
   void sync_if_due(bool force);
   void run_writer();
-  void fail(std::exception_ptr failure);
   void stop_threads();
 
   Options options_;

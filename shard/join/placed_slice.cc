@@ -90,22 +90,6 @@ PlacedSlice place_slice(formats::DType dtype, const Shape& stored, const SliceRe
   return placed;
 }
 
-std::uint64_t AlignedGrid::whole_row(std::uint64_t row) const {
-  const std::uint64_t per_section = rows / row_sections;
-  const std::uint64_t section = row / per_section;  // over all matrices
-  return section * (whole_rows / row_sections) + row % per_section * repeat[0];
-}
-
-std::uint64_t AlignedGrid::whole_col(std::uint64_t col) const {
-  const std::uint64_t per_section = cols / col_sections;
-  return col / per_section * (whole_cols / col_sections) + col % per_section * repeat[1];
-}
-
-std::uint64_t AlignedGrid::rows_left(std::uint64_t row) const {
-  const std::uint64_t per_section = rows / row_sections;
-  return per_section - row % per_section;
-}
-
 std::optional<AlignedGrid> aligned_grid(const PlacedSlice& placed) {
   const SliceRecord& record = placed.record;
   if (record.original.empty()) return std::nullopt;

@@ -20,13 +20,7 @@ namespace {
 
 using formats::Activations;
 using formats::SchemeId;
-using ingot::testing::Conversion;
-using ingot::testing::expect_error;
-using ingot::testing::module_of;
-using ingot::testing::OutputTensors;
-using ingot::testing::read_output;
-using ingot::testing::TempDir;
-using ingot::testing::TinyTensor;
+using namespace ingot::testing;
 
 TinyTensor number(const std::string& name, float value) {
   std::string bytes(sizeof value, '\0');

@@ -14,14 +14,7 @@
 namespace ingot::convert {
 namespace {
 
-using ingot::testing::Conversion;
-using ingot::testing::expect_error;
-using ingot::testing::expect_unpublished;
-using ingot::testing::run_stopped;
-using ingot::testing::TempDir;
-using ingot::testing::tiny_v32;
-using ingot::testing::top_level;
-using ingot::testing::tree;
+using namespace ingot::testing;
 
 const RunName kFirst{.host = "here",
                      .boot = "b1",

@@ -124,9 +124,10 @@ inline std::filesystem::path tiny_v32() {
   return std::filesystem::path(INGOT_SOURCE_DIR) / "examples/tiny-v32";
 }
 
-/// A copy of the example in which a test may change bytes.
-inline void copy_example(const std::filesystem::path& to) {
+/// A copy of the example in which a test may change bytes; returns its path.
+inline const std::filesystem::path& copy_example(const std::filesystem::path& to) {
   std::filesystem::copy(tiny_v32(), to, std::filesystem::copy_options::recursive);
+  return to;
 }
 
 }  // namespace ingot::testing

@@ -15,11 +15,7 @@ namespace ingot::convert {
 namespace {
 
 using formats::SchemeId;
-using ingot::testing::Conversion;
-using ingot::testing::expect_error;
-using ingot::testing::synth_tiny;
-using ingot::testing::TempDir;
-using ingot::testing::tiny_v32;
+using namespace ingot::testing;
 
 // The scheme of every tensor of the plan, and what happens to it.
 struct Planned {

@@ -21,12 +21,8 @@ namespace ingot::convert {
 namespace {
 
 using formats::SchemeId;
-using ingot::testing::Conversion;
-using ingot::testing::expect_error;
-using ingot::testing::OutputTensors;
-using ingot::testing::read_output;
+using namespace ingot::testing;
 using ingot::testing::Target;
-using ingot::testing::TempDir;
 
 constexpr const char* kWeight = "layer.proj.weight";
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();

@@ -18,17 +18,8 @@ namespace {
 
 using formats::Activations;
 using formats::SchemeId;
-using ingot::testing::all_targets;
-using ingot::testing::code_values;
-using ingot::testing::Conversion;
-using ingot::testing::decoded;
-using ingot::testing::module_of;
-using ingot::testing::OutputTensors;
-using ingot::testing::read_output;
-using ingot::testing::scale_values;
-using ingot::testing::scaled_values;
+using namespace ingot::testing;
 using ingot::testing::Target;
-using ingot::testing::TempDir;
 
 // What a loader of the dialect makes of it.
 std::vector<float> by_formula(const OutputTensors& output, const Target& target,

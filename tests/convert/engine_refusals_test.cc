@@ -16,10 +16,7 @@ namespace {
 using formats::Activations;
 using formats::Checkpoint;
 using formats::SchemeId;
-using ingot::testing::expect_error;
-using ingot::testing::plan_for;
-using ingot::testing::TempDir;
-using ingot::testing::tiny_v32;
+using namespace ingot::testing;
 
 /// A recipe as the command line makes one.
 struct Asked {

@@ -22,14 +22,8 @@ using formats::Part;
 using formats::PartShape;
 using formats::SchemeId;
 using formats::Shape;
-using ingot::testing::all_targets;
-using ingot::testing::Conversion;
-using ingot::testing::module_of;
-using ingot::testing::OutputTensor;
-using ingot::testing::OutputTensors;
-using ingot::testing::read_output;
+using namespace ingot::testing;
 using ingot::testing::Target;
-using ingot::testing::TempDir;
 
 class EveryScheme : public ::testing::TestWithParam<std::tuple<Target, bool>> {
  protected:

@@ -8,21 +8,14 @@
 #include "formats/base/hash.h"
 #include "formats/json/json.h"
 #include "formats/records/manifest.h"
-#include "tests/convert/conversion.h"
+#include "tests/convert/targets.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 
 namespace ingot::convert {
 namespace {
 
-using ingot::testing::Conversion;
-using ingot::testing::copy_example;
-using ingot::testing::expect_error;
-using ingot::testing::expect_unpublished;
-using ingot::testing::TempDir;
-using ingot::testing::tensor_bytes;
-using ingot::testing::tiny_v32;
-using ingot::testing::tree;
+using namespace ingot::testing;
 
 std::string sha256(const std::string& bytes) {
   Sha256 hasher;
@@ -47,12 +40,10 @@ void patch_tensor(const std::filesystem::path& directory, const std::string& nam
 }
 
 TEST(Execute, CastOfTheExampleEqualsTheIndependentGolden) {
-  const TempDir directory;
-  Conversion(tiny_v32(), directory / "out").run();
   const auto golden = formats::read_json_file(
       std::filesystem::path(INGOT_SOURCE_DIR) / "tests/golden/tiny-v32/cast_bf16.sha256.json",
       1 << 20);
-  const auto tensors = tensor_bytes(directory / "out");
+  const auto tensors = tensor_bytes(tiny_bf16());
   ASSERT_EQ(tensors.size(), golden.size());
   for (const auto& [name, facts] : golden.items()) {
     ASSERT_TRUE(tensors.contains(name)) << name;
@@ -62,8 +53,7 @@ TEST(Execute, CastOfTheExampleEqualsTheIndependentGolden) {
 
 TEST(Execute, OutputIgnoresThreadsBudgetAndWritePath) {
   const TempDir directory;
-  Conversion(tiny_v32(), directory / "one").run();
-  const auto expected = tree(directory / "one");
+  const auto expected = tree(tiny_bf16());
   int n = 0;
   for (const std::size_t threads : {1U, 2U, 7U}) {
     for (const std::uint64_t mem_limit : {std::uint64_t{80} << 20, std::uint64_t{4} << 30}) {
@@ -108,8 +98,7 @@ TEST(Execute, ReshardingIsLossless) {
     }
     // And the re-sharded checkpoint is a source like any other.
     Conversion(directory / "out", directory / "cast").run();
-    Conversion(tiny_v32(), directory / "direct").run();
-    EXPECT_TRUE(tensor_bytes(directory / "cast") == tensor_bytes(directory / "direct"));
+    EXPECT_TRUE(tensor_bytes(directory / "cast") == tensor_bytes(tiny_bf16()));
   }
 }
 
@@ -185,8 +174,7 @@ TEST(Execute, CastsAnUnknownModelUnderGeneric) {
   expect_error(ErrorCode::kUnsupported, {"from_elsewhere", "generic"}, [&] { conversion.run(); });
   conversion.family = "generic";
   conversion.run();
-  Conversion(tiny_v32(), directory / "known").run();
-  EXPECT_TRUE(tensor_bytes(directory / "out") == tensor_bytes(directory / "known"));
+  EXPECT_TRUE(tensor_bytes(directory / "out") == tensor_bytes(tiny_bf16()));
 }
 
 TEST(Execute, RecordsHoldTheHashesOfBothSides) {

@@ -15,14 +15,7 @@ namespace ingot::convert {
 namespace {
 
 using formats::SchemeId;
-using ingot::testing::Conversion;
-using ingot::testing::expect_error;
-using ingot::testing::OutputTensors;
-using ingot::testing::read_output;
-using ingot::testing::released_values;
-using ingot::testing::TempDir;
-using ingot::testing::tiny_bf16;
-using ingot::testing::tiny_v32;
+using namespace ingot::testing;
 
 constexpr std::size_t kBlock = 128;
 

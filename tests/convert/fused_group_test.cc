@@ -12,15 +12,7 @@ namespace ingot::convert {
 namespace {
 
 using formats::SchemeId;
-using ingot::testing::Conversion;
-using ingot::testing::expect_error;
-using ingot::testing::largest_magnitude;
-using ingot::testing::module_of;
-using ingot::testing::OutputTensors;
-using ingot::testing::read_output;
-using ingot::testing::released_values;
-using ingot::testing::TempDir;
-using ingot::testing::tiny_v32;
+using namespace ingot::testing;
 
 // The other member of a fused pair, or nothing for what stands alone.
 std::string partner_of(const std::string& weight) {

@@ -21,16 +21,7 @@ namespace ingot::convert {
 namespace {
 
 using formats::SchemeId;
-using ingot::testing::code_values;
-using ingot::testing::Conversion;
-using ingot::testing::expect_error;
-using ingot::testing::OutputTensor;
-using ingot::testing::OutputTensors;
-using ingot::testing::read_output;
-using ingot::testing::scale_values;
-using ingot::testing::scaled_values;
-using ingot::testing::TempDir;
-using ingot::testing::TinyTensor;
+using namespace ingot::testing;
 
 // More columns than are encoded at once, and rows.
 constexpr std::size_t kRows = 24, kCols = 20'480, kShort = 64;

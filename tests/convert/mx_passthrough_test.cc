@@ -12,13 +12,7 @@ namespace ingot::convert {
 namespace {
 
 using formats::SchemeId;
-using ingot::testing::code_values;
-using ingot::testing::Conversion;
-using ingot::testing::OutputTensors;
-using ingot::testing::read_output;
-using ingot::testing::scale_values;
-using ingot::testing::scaled_values;
-using ingot::testing::TempDir;
+using namespace ingot::testing;
 
 // A model whose MLPs are MXFP4 and whose other weights are BF16; made once.
 const std::filesystem::path& mxfp4_model() {

@@ -13,10 +13,7 @@
 namespace ingot::convert {
 namespace {
 
-using ingot::testing::DescriptorLimit;
-using ingot::testing::descriptors_below;
-using ingot::testing::expect_error;
-using ingot::testing::TempDir;
+using namespace ingot::testing;
 
 std::vector<OutputFiles::File> files_of(std::size_t n, std::uint64_t n_bytes) {
   std::vector<OutputFiles::File> files;

@@ -15,9 +15,7 @@ namespace {
 
 using formats::Checkpoint;
 using formats::SchemeId;
-using ingot::testing::expect_error;
-using ingot::testing::plan_for;
-using ingot::testing::tiny_v32;
+using namespace ingot::testing;
 
 Recipe recipe_to(std::optional<SchemeId> to) {
   Recipe recipe;

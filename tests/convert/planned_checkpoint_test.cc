@@ -17,10 +17,8 @@ namespace ingot::convert {
 namespace {
 
 using formats::Checkpoint;
-using ingot::testing::Conversion;
-using ingot::testing::expect_error;
+using namespace ingot::testing;
 using ingot::testing::Target;
-using ingot::testing::TempDir;
 
 std::vector<std::string> stored_lines(const Checkpoint& checkpoint) {
   std::vector<std::string> lines;

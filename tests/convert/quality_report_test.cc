@@ -18,13 +18,8 @@ namespace ingot::convert {
 namespace {
 
 using formats::SchemeId;
-using ingot::testing::Conversion;
-using ingot::testing::OutputTensors;
-using ingot::testing::read_output;
-using ingot::testing::released_values;
-using ingot::testing::synth_model;
+using namespace ingot::testing;
 using ingot::testing::Target;
-using ingot::testing::TempDir;
 
 // Sums over one tensor, in long double and in order.
 struct Sums {

@@ -16,14 +16,8 @@
 namespace ingot::convert {
 namespace {
 
-using ingot::testing::Conversion;
-using ingot::testing::run_stopped;
-using ingot::testing::scheme_targets;
-using ingot::testing::synth_model;
+using namespace ingot::testing;
 using ingot::testing::Target;
-using ingot::testing::TempDir;
-using ingot::testing::tiny_v32;
-using ingot::testing::tree;
 
 class QuantizedResume : public ::testing::TestWithParam<Target> {};
 

@@ -6,28 +6,18 @@
 
 #include "convert/output/output_directory.h"
 #include "formats/records/manifest.h"
-#include "tests/convert/conversion.h"
+#include "tests/convert/targets.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 
 namespace ingot::convert {
 namespace {
 
-using ingot::testing::Conversion;
-using ingot::testing::copy_example;
-using ingot::testing::expect_error;
-using ingot::testing::expect_unpublished;
-using ingot::testing::run_stopped;
-using ingot::testing::stage_finished;
-using ingot::testing::TempDir;
-using ingot::testing::tiny_v32;
-using ingot::testing::top_level;
-using ingot::testing::tree;
+using namespace ingot::testing;
 
 TEST(Resume, StopsDoNotChangeTheOutput) {
   const TempDir directory;
-  Conversion(tiny_v32(), directory / "whole").run();
-  const auto expected = tree(directory / "whole");
+  const auto expected = tree(tiny_bf16());
   Conversion stopped(tiny_v32(), directory / "stopped");
   stopped.execute.resume = true;
   stopped.execute.threads = 2;
@@ -52,7 +42,6 @@ TEST(Resume, TakesOverWhatTheJournalProves) {
 
 TEST(Resume, BytesThatDidNotSurviveAreWrittenAgain) {
   const TempDir directory;
-  Conversion(tiny_v32(), directory / "whole").run();
   Conversion conversion(tiny_v32(), directory / "out");
   ASSERT_TRUE(run_stopped(conversion, 350));
   const OutputPaths paths(conversion.output);
@@ -67,7 +56,7 @@ TEST(Resume, BytesThatDidNotSurviveAreWrittenAgain) {
   const ExecuteReport report = conversion.run();
   EXPECT_EQ(report.tensors_resumed, 0U);
   EXPECT_GT(report.tensors_redone, 0U);
-  EXPECT_TRUE(tree(directory / "whole") == tree(conversion.output));
+  EXPECT_TRUE(tree(tiny_bf16()) == tree(conversion.output));
 }
 
 TEST(Resume, OnAnAbsentOutputItStarts) {
@@ -134,8 +123,7 @@ TEST(Resume, TakesFurtherAllowancesAndKeepsThem) {
 
 TEST(Resume, RefusesASourceChangedUnderTheSameTime) {
   const TempDir directory;
-  copy_example(directory / "in");
-  Conversion conversion(directory / "in", directory / "out");
+  Conversion conversion(copy_example(directory / "in"), directory / "out");
   ASSERT_TRUE(run_stopped(conversion, 200));
   const auto file = directory / "in" / "model-00002-of-00002.safetensors";
   const auto time = std::filesystem::last_write_time(file);
@@ -156,8 +144,7 @@ TEST(Resume, RefusesASourceChangedUnderTheSameTime) {
 
 TEST(Resume, RefusesAChangedSideFile) {
   const TempDir directory;
-  copy_example(directory / "in");
-  Conversion conversion(directory / "in", directory / "out");
+  Conversion conversion(copy_example(directory / "in"), directory / "out");
   ASSERT_TRUE(run_stopped(conversion, 200));
   write_text_file(directory / "in" / "tokenizer_config.json", "{}");
   conversion.execute.resume = true;
@@ -167,8 +154,7 @@ TEST(Resume, RefusesAChangedSideFile) {
 
 TEST(Resume, FinishesAPublicationCutAtAnyRename) {
   const TempDir directory;
-  Conversion(tiny_v32(), directory / "whole").run();
-  const auto expected = tree(directory / "whole");
+  const auto expected = tree(tiny_bf16());
   const auto source = formats::Checkpoint::open(tiny_v32());
   Recipe recipe;
   recipe.to = formats::SchemeId::kBf16;
@@ -178,7 +164,7 @@ TEST(Resume, FinishesAPublicationCutAtAnyRename) {
   for (std::size_t renamed = 0; renamed <= names.size(); ++renamed) {
     // A finished output taken back to the moment after `renamed` renames.
     Conversion conversion(tiny_v32(), directory / ("cut" + std::to_string(renamed)));
-    const OutputPaths paths = stage_finished(conversion, directory / "whole");
+    const OutputPaths paths = stage_finished(conversion, tiny_bf16());
     for (std::size_t i = 0; i < renamed; ++i)
       std::filesystem::rename(paths.staged / names[i], paths.output / names[i]);
     Journal::append_to(paths.journal, *Journal::read(paths.journal)).add_publishing(false, false);
@@ -191,12 +177,10 @@ TEST(Resume, FinishesAPublicationCutAtAnyRename) {
 
 TEST(ConsumeSource, DeletesTheWeightsAndWritesTheSameBytes) {
   const TempDir directory;
-  Conversion(tiny_v32(), directory / "whole").run();
-  copy_example(directory / "in");
-  Conversion conversion(directory / "in", directory / "out");
+  Conversion conversion(copy_example(directory / "in"), directory / "out");
   conversion.execute.consume_source = true;
   conversion.run();
-  EXPECT_TRUE(tree(directory / "whole") == tree(directory / "out"));
+  EXPECT_TRUE(tree(tiny_bf16()) == tree(directory / "out"));
   for (const std::string& name : top_level(directory / "in"))
     EXPECT_FALSE(name.ends_with(".safetensors")) << name;
   EXPECT_TRUE(std::filesystem::exists(directory / "in" / "config.json"));
@@ -204,9 +188,7 @@ TEST(ConsumeSource, DeletesTheWeightsAndWritesTheSameBytes) {
 
 TEST(ConsumeSource, ResumesWithoutTheFilesThatAreGone) {
   const TempDir directory;
-  Conversion(tiny_v32(), directory / "whole").run();
-  copy_example(directory / "in");
-  Conversion conversion(directory / "in", directory / "out");
+  Conversion conversion(copy_example(directory / "in"), directory / "out");
   conversion.execute.consume_source = true;
   conversion.execute.resume = true;
   int stops = 0, without_first = 0;
@@ -216,7 +198,7 @@ TEST(ConsumeSource, ResumesWithoutTheFilesThatAreGone) {
       ++without_first;
   }
   EXPECT_GE(stops, 2);
-  EXPECT_TRUE(tree(directory / "whole") == tree(directory / "out"));
+  EXPECT_TRUE(tree(tiny_bf16()) == tree(directory / "out"));
   ::testing::Test::RecordProperty("stops_without_first_file", without_first);
 }
 

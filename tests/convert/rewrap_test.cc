@@ -15,14 +15,7 @@ namespace {
 
 using formats::Activations;
 using formats::SchemeId;
-using ingot::testing::Conversion;
-using ingot::testing::expect_error;
-using ingot::testing::OutputTensor;
-using ingot::testing::OutputTensors;
-using ingot::testing::read_output;
-using ingot::testing::TempDir;
-using ingot::testing::tiny_v32;
-using ingot::testing::TinyCheckpoint;
+using namespace ingot::testing;
 
 // Every tensor kept in its scheme, under the names of another dialect.
 Conversion rewrap(const std::filesystem::path& from, const std::filesystem::path& to,

@@ -13,15 +13,8 @@ namespace ingot::convert {
 namespace {
 
 using formats::SchemeId;
-using ingot::testing::Conversion;
-using ingot::testing::OutputTensors;
-using ingot::testing::read_output;
-using ingot::testing::scheme_targets;
-using ingot::testing::synth_model;
-using ingot::testing::synth_tiny;
+using namespace ingot::testing;
 using ingot::testing::Target;
-using ingot::testing::TempDir;
-using ingot::testing::tree;
 
 class SameBytes : public ::testing::TestWithParam<Target> {
  protected:

@@ -11,9 +11,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using ingot::testing::copy_example;
-using ingot::testing::expect_error;
-using ingot::testing::TempDir;
+using namespace ingot::testing;
 
 void require(const fs::path& directory) {
   require_own_side_files(formats::Checkpoint::open(directory));

@@ -19,14 +19,7 @@
 namespace ingot::convert {
 namespace {
 
-using ingot::testing::Conversion;
-using ingot::testing::copy_example;
-using ingot::testing::expect_error;
-using ingot::testing::expect_unpublished;
-using ingot::testing::run_stopped;
-using ingot::testing::TempDir;
-using ingot::testing::tiny_v32;
-using ingot::testing::tree;
+using namespace ingot::testing;
 
 constexpr const char* kFile = "model-00001-of-00002.safetensors";
 
@@ -55,8 +48,7 @@ void change_unsampled_byte(const std::filesystem::path& directory) {
 
 TEST(SourceChange, WhileItIsReadPublishesNothing) {
   const TempDir directory;
-  copy_example(directory / "in");
-  Conversion conversion(directory / "in", directory / "out");
+  Conversion conversion(copy_example(directory / "in"), directory / "out");
   conversion.execute.inspect = [&](const std::filesystem::path&) {
     change_unsampled_byte(directory / "in");
     return Inspection{};
@@ -75,8 +67,7 @@ TEST(SourceChange, WhileItIsReadPublishesNothing) {
 
 TEST(SourceChange, BetweenRunsIsReadAgain) {
   const TempDir directory;
-  copy_example(directory / "in");
-  Conversion conversion(directory / "in", directory / "out");
+  Conversion conversion(copy_example(directory / "in"), directory / "out");
   ASSERT_TRUE(run_stopped(conversion, 300));
   change_unsampled_byte(directory / "in");
   conversion.execute.resume = true;
@@ -87,8 +78,7 @@ TEST(SourceChange, BetweenRunsIsReadAgain) {
 
 TEST(SourceChange, CopyOfTheSameBytesIsAccepted) {
   const TempDir directory;
-  copy_example(directory / "in");
-  Conversion conversion(directory / "in", directory / "out");
+  Conversion conversion(copy_example(directory / "in"), directory / "out");
   ASSERT_TRUE(run_stopped(conversion, 300));
   std::filesystem::rename(directory / "in", directory / "before");
   copy_example(directory / "in");
@@ -101,8 +91,7 @@ TEST(SourceChange, CopyOfTheSameBytesIsAccepted) {
 TEST(SourceChange, NamesTheChangedFile) {
   for (const char* name : {"config.json", "tokenizer.json", "model.safetensors.index.json"}) {
     const TempDir directory;
-    copy_example(directory / "in");
-    Conversion conversion(directory / "in", directory / "out");
+    Conversion conversion(copy_example(directory / "in"), directory / "out");
     conversion.execute.inspect = [&](const std::filesystem::path&) {
       // The same bytes in another file.
       std::filesystem::copy_file(directory / "in" / name, directory / "copy");
@@ -116,8 +105,7 @@ TEST(SourceChange, NamesTheChangedFile) {
 
 TEST(SourceChange, IsFoundBeforeTheExecution) {
   const TempDir directory;
-  copy_example(directory / "in");
-  Conversion conversion(directory / "in", directory / "out");
+  Conversion conversion(copy_example(directory / "in"), directory / "out");
   conversion.execute.stamps.add(directory / "in");
   change_unsampled_byte(directory / "in");
   expect_error(ErrorCode::kMismatch, {kFile, "written to"}, [&] { conversion.run(); });
@@ -232,8 +220,7 @@ TEST(OptionFileChange, BetweenRunsIsRefusedByName) {
 
 TEST(ConsumeSource, KeepsAChangedSourceFile) {
   const TempDir directory;
-  copy_example(directory / "in");
-  Conversion conversion(directory / "in", directory / "out");
+  Conversion conversion(copy_example(directory / "in"), directory / "out");
   conversion.execute.consume_source = true;
   conversion.execute.stamps.add(directory / "in");
   change_unsampled_byte(directory / "in");

@@ -10,12 +10,7 @@
 namespace ingot::convert {
 namespace {
 
-using ingot::testing::Conversion;
-using ingot::testing::copy_example;
-using ingot::testing::expect_error;
-using ingot::testing::expect_unpublished;
-using ingot::testing::TempDir;
-using ingot::testing::tree;
+using namespace ingot::testing;
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 

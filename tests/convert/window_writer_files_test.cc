@@ -16,16 +16,7 @@
 namespace ingot::convert {
 namespace {
 
-using ingot::testing::content;
-using ingot::testing::DescriptorLimit;
-using ingot::testing::expect_error;
-using ingot::testing::expect_files;
-using ingot::testing::Job;
-using ingot::testing::kWindow;
-using ingot::testing::random_job;
-using ingot::testing::Range;
-using ingot::testing::TempDir;
-using ingot::testing::write_range;
+using namespace ingot::testing;
 
 constexpr std::size_t kFiles = 700;
 constexpr rlim_t kDescriptors = 64;

@@ -12,14 +12,7 @@
 namespace ingot::convert {
 namespace {
 
-using ingot::testing::content;
-using ingot::testing::expect_files;
-using ingot::testing::Job;
-using ingot::testing::kWindow;
-using ingot::testing::random_job;
-using ingot::testing::Range;
-using ingot::testing::TempDir;
-using ingot::testing::write_range;
+using namespace ingot::testing;
 
 struct Setting {
   std::size_t threads, windows;

@@ -12,12 +12,7 @@ namespace {
 using formats::Json;
 using formats::LogicalTensor;
 using formats::SchemeId;
-using ingot::testing::expect_error;
-using ingot::testing::fit_model;
-using ingot::testing::FitsByName;
-using ingot::testing::ModelTensors;
-using ingot::testing::released_as;
-using ingot::testing::slicing_of;
+using namespace ingot::testing;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;

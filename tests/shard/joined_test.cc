@@ -19,16 +19,7 @@ namespace ingot::shard {
 namespace {
 
 using formats::SliceRecord;
-using ingot::testing::expect_error;
-using ingot::testing::naive_pad;
-using ingot::testing::naive_retile;
-using ingot::testing::naive_slice;
-using ingot::testing::NaiveTensor;
-using ingot::testing::random_tensor;
-using ingot::testing::safetensors_bytes;
-using ingot::testing::TempDir;
-using ingot::testing::TinyTensor;
-using ingot::testing::write_bytes;
+using namespace ingot::testing;
 
 using Experts = std::vector<std::uint32_t>;
 

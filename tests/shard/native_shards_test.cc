@@ -18,12 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using formats::Checkpoint;
-using ingot::testing::expect_error;
-using ingot::testing::SlicedModel;
-using ingot::testing::small_model;
-using ingot::testing::TempDir;
-using ingot::testing::write_bytes;
-using ingot::testing::write_native;
+using namespace ingot::testing;
 
 void expect_model(const Checkpoint& joined, const SlicedModel& model) {
   EXPECT_EQ(joined.stored().size(), model.tensors.size());

@@ -21,20 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 using formats::Checkpoint;
 using formats::Manifest;
-using ingot::testing::by_deepseek;
-using ingot::testing::expect_error;
-using ingot::testing::naive_pad;
-using ingot::testing::naive_slice;
-using ingot::testing::NaiveTensor;
-using ingot::testing::rank_name;
-using ingot::testing::RankOptions;
-using ingot::testing::SlicedModel;
-using ingot::testing::small_model;
-using ingot::testing::TempDir;
-using ingot::testing::write_bytes;
-using ingot::testing::write_native;
-using ingot::testing::write_ranks;
-using ingot::testing::write_top;
+using namespace ingot::testing;
 
 // Every stored tensor of the checkpoint is that of the model, and there is no other.
 void expect_model(const Checkpoint& joined, const SlicedModel& model) {

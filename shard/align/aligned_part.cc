@@ -1,4 +1,4 @@
-#include "convert/plan/aligned_part.h"
+#include "shard/align/aligned_part.h"
 
 #include <algorithm>
 #include <cstring>
@@ -7,7 +7,7 @@
 #include "formats/base/error.h"
 #include "shard/cut/part_cut.h"
 
-namespace ingot::convert {
+namespace ingot::shard {
 
 using formats::DType;
 using formats::Part;
@@ -49,14 +49,14 @@ std::vector<std::byte> filler_of(Part part, DType dtype) {
 
 AlignedPart aligned_part(Part part, formats::SchemeId scheme, const Shape& shape,
                          const Shape& weight, std::array<std::uint64_t, 2> group,
-                         const shard::Alignment& alignment, std::uint32_t sections) {
+                         const Alignment& alignment, std::uint32_t sections) {
   AlignedPart aligned{.shape = shape, .sections = sections};
   // A block that the weight does not fill may be one of several when it is padded.
   Shape padded = weight;
   if (alignment.padded[0] != 0)
     padded[padded.size() >= 2 ? padded.size() - 2 : 0] = alignment.padded[0] * sections;
   if (alignment.padded[1] != 0) padded.back() = alignment.padded[1];
-  const auto unit = shard::part_unit(part, scheme, padded, group);
+  const auto unit = part_unit(part, scheme, padded, group);
   if (alignment.block[0] != 0 && part == Part::kScale) {
     const std::size_t rank = shape.size();
     INGOT_CHECK(rank >= 2 && weight.size() >= 2);
@@ -132,4 +132,20 @@ void PartAligner::emit_padding(std::uint64_t rows, const Sink& sink) {
   for (std::uint64_t row = 0; row < rows; ++row) sink(padding_row_);
 }
 
-}  // namespace ingot::convert
+std::uint64_t AlignedGrid::whole_row(std::uint64_t row) const {
+  const std::uint64_t per_section = rows / row_sections;
+  const std::uint64_t section = row / per_section;  // over all matrices
+  return section * (whole_rows / row_sections) + row % per_section * repeat[0];
+}
+
+std::uint64_t AlignedGrid::whole_col(std::uint64_t col) const {
+  const std::uint64_t per_section = cols / col_sections;
+  return col / per_section * (whole_cols / col_sections) + col % per_section * repeat[1];
+}
+
+std::uint64_t AlignedGrid::rows_left(std::uint64_t row) const {
+  const std::uint64_t per_section = rows / row_sections;
+  return per_section - row % per_section;
+}
+
+}  // namespace ingot::shard

@@ -10,7 +10,7 @@
 #include "formats/storage/encoding.h"
 #include "shard/align/align_blocks.h"
 
-namespace ingot::convert {
+namespace ingot::shard {
 
 /// A part whose tensor was retiled or padded.
 struct AlignedPart {
@@ -23,7 +23,7 @@ struct AlignedPart {
 /// scales of a retiled tensor are repeated, everything else grows with the weight.
 AlignedPart aligned_part(formats::Part part, formats::SchemeId scheme, const formats::Shape& shape,
                          const formats::Shape& weight, std::array<std::uint64_t, 2> group,
-                         const shard::Alignment& alignment, std::uint32_t sections);
+                         const Alignment& alignment, std::uint32_t sections);
 
 /// Rewrites the bytes of a part, as they come, into those of the aligned part. New elements are
 /// zero codes, scales of one, zero biases.
@@ -48,4 +48,23 @@ class PartAligner {
   std::uint64_t row_ = 0;  // within the section
 };
 
-}  // namespace ingot::convert
+/// Where the elements of a tensor stand in the whole that was made of it by padding or retiling.
+/// Both are seen as [matrices, rows, cols].
+struct AlignedGrid {
+  std::uint64_t element_bytes = 1;
+  std::uint64_t rows = 1, cols = 1;              ///< of a matrix of the original
+  std::uint64_t whole_rows = 1, whole_cols = 1;  ///< of the whole
+  std::uint64_t row_sections = 1, col_sections = 1;
+  std::array<std::uint64_t, 2> repeat = {1, 1};
+
+  [[nodiscard]] std::uint64_t row_bytes() const { return cols * element_bytes; }
+  [[nodiscard]] std::uint64_t whole_row_bytes() const { return whole_cols * element_bytes; }
+  /// Row of the whole, counted over all matrices, for such a row of the original.
+  [[nodiscard]] std::uint64_t whole_row(std::uint64_t row) const;
+  [[nodiscard]] std::uint64_t whole_col(std::uint64_t col) const;
+  /// Rows of the original from `row` to the end of its section.
+  [[nodiscard]] std::uint64_t rows_left(std::uint64_t row) const;
+  /// Rows are the same bytes in both, padding at their ends apart.
+  [[nodiscard]] bool keeps_rows() const { return repeat[1] == 1 && col_sections == 1; }
+};
+}  // namespace ingot::shard
