@@ -165,25 +165,13 @@ void order_for_execution(Plan& plan) {
 }
 
 void measure_plan(Plan& plan) {
+  // In the order of Action.
+  static constexpr std::array kCounts = {&PlanCounts::copied, &PlanCounts::repackaged,
+                                         &PlanCounts::cast, &PlanCounts::quantized,
+                                         &PlanCounts::dropped};
   const Checkpoint& source = plan.source;
   for (const PlannedTensor& planned : plan.tensors) {
-    switch (planned.action) {
-      case Action::kCopy:
-        ++plan.counts.copied;
-        break;
-      case Action::kRepackage:
-        ++plan.counts.repackaged;
-        break;
-      case Action::kCast:
-        ++plan.counts.cast;
-        break;
-      case Action::kQuantize:
-        ++plan.counts.quantized;
-        break;
-      case Action::kDrop:
-        ++plan.counts.dropped;
-        break;
-    }
+    ++(plan.counts.*kCounts.at(static_cast<std::size_t>(planned.action)));
     if (planned.is_demoted) ++plan.counts.demoted;
     if (planned.action == Action::kDrop) continue;
     for (const std::uint32_t stored : plan.stored_of(planned))

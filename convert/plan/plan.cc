@@ -1,6 +1,7 @@
 #include "convert/plan/plan.h"
 
 #include <algorithm>
+#include <array>
 
 #include "convert/plan/layout_functions.h"
 #include "formats/container/safetensors.h"
@@ -12,19 +13,9 @@ namespace ingot::convert {
 using formats::LogicalTensor;
 
 std::string_view action_name(Action action) {
-  switch (action) {
-    case Action::kCopy:
-      return "copy";
-    case Action::kRepackage:
-      return "rewrap";
-    case Action::kCast:
-      return "cast";
-    case Action::kQuantize:
-      return "quantize";
-    case Action::kDrop:
-      return "drop";
-  }
-  return "";
+  static constexpr std::array<std::string_view, 5> kNames = {"copy", "rewrap", "cast", "quantize",
+                                                             "drop"};
+  return kNames.at(static_cast<std::size_t>(action));
 }
 
 bool goes_through_bands(const LogicalTensor& tensor, const PlannedTensor& planned) {

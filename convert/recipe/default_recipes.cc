@@ -116,13 +116,8 @@ std::string_view treatment_name(Treatment treatment) {
 }
 
 RoleGroup role_group_of(Role role) {
+  if (formats::is_routed_expert(role)) return kExperts;
   switch (role) {
-    case Role::kExpertGate:
-    case Role::kExpertUp:
-    case Role::kExpertDown:
-    case Role::kExpertsGateUp:
-    case Role::kExpertsDown:
-      return kExperts;
     case Role::kSharedGate:
     case Role::kSharedUp:
     case Role::kSharedDown:

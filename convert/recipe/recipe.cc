@@ -80,15 +80,8 @@ std::string lower_case(std::string_view word) {
 }
 
 std::string_view origin_name(RuleOrigin origin) {
-  switch (origin) {
-    case RuleOrigin::kRule:
-      return "--rule";
-    case RuleOrigin::kRecipe:
-      return "--recipe";
-    case RuleOrigin::kDefault:
-      return "default";
-  }
-  return "";
+  static constexpr std::array<std::string_view, 3> kNames = {"--rule", "--recipe", "default"};
+  return kNames.at(static_cast<std::size_t>(origin));
 }
 
 }  // namespace

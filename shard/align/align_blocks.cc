@@ -150,13 +150,8 @@ using FusedModule = std::pair<std::uint32_t, Fused>;  // of a layer
 std::optional<FusedModule> fused_module(const formats::LogicalTensor& tensor) {
   if (tensor.rule == nullptr || !tensor.layer) return std::nullopt;
   const auto of_layer = [&](Fused fused) { return FusedModule{*tensor.layer, fused}; };
+  if (formats::is_routed_expert(tensor.rule->role)) return of_layer(Fused::kExperts);
   switch (tensor.rule->role) {
-    case Role::kExpertGate:
-    case Role::kExpertUp:
-    case Role::kExpertDown:
-    case Role::kExpertsGateUp:
-    case Role::kExpertsDown:
-      return of_layer(Fused::kExperts);
     case Role::kSharedGate:
     case Role::kSharedUp:
       return of_layer(Fused::kSharedGateUp);

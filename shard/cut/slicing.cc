@@ -48,13 +48,8 @@ enum class Kind : std::uint8_t { kReplicated, kHeads, kKvHeads, kRoutedExpert, k
 
 /// What decides how many ranks cut it, if its row says that it is cut.
 Kind kind_of(const TensorRule& rule) {
+  if (formats::is_routed_expert(rule.role)) return Kind::kRoutedExpert;
   switch (rule.role) {
-    case Role::kExpertGate:
-    case Role::kExpertUp:
-    case Role::kExpertDown:
-    case Role::kExpertsGateUp:
-    case Role::kExpertsDown:
-      return Kind::kRoutedExpert;
     case Role::kSharedGate:
     case Role::kSharedUp:
     case Role::kSharedDown:

@@ -114,9 +114,12 @@ class Placing {
 
   // Records that say the same share a slice, and tensors of one shape a kind.
   std::uint32_t kind_of(const StoredTensor& stored, const formats::SliceRecord* slice) {
-    const auto [kind, is_new] = kinds_.try_emplace({slice, stored.dtype, stored.shape});
-    if (is_new) kind->second = join_.kind(place_slice(stored.dtype, stored.shape, slice));
-    return kind->second;
+    const std::tuple key(slice, stored.dtype, stored.shape);
+    const auto known = kinds_.find(key);
+    if (known != kinds_.end()) return known->second;
+    const std::uint32_t kind = join_.kind(place_slice(stored.dtype, stored.shape, slice));
+    kinds_.emplace(key, kind);
+    return kind;
   }
 
   SliceJoin& join_;
