@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "convert/output/tensor_result.h"
+#include "convert/output/tensor_records.h"
 #include "formats/base/fd.h"
 #include "formats/json/json.h"
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "convert/output/tensor_result.h"
+#include "convert/output/tensor_records.h"
 #include "convert/plan/plan.h"
 #include "quantize/quality.h"
 

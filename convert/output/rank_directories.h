@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "convert/output/output_directory.h"
-#include "convert/output/tensor_result.h"
+#include "convert/output/tensor_records.h"
 #include "convert/plan/plan.h"
 #include "formats/base/job_threads.h"
 #include "formats/records/manifest.h"

@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "convert/output/tensor_result.h"
+#include "convert/output/tensor_records.h"
 #include "convert/plan/band.h"
 #include "convert/recipe/statistics.h"
 #include "convert/run/band_loop.h"
-#include "convert/run/run_context.h"
+#include "convert/run/part_writer.h"
 #include "formats/base/error.h"
 #include "formats/storage/block_scales.h"
 #include "formats/storage/encoding.h"

@@ -8,7 +8,6 @@
 
 #include "convert/plan/band.h"
 #include "convert/run/part_writer.h"
-#include "convert/run/run_context.h"
 
 namespace ingot::convert {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "convert/output/staged_files.h"
-#include "convert/output/tensor_result.h"
+#include "convert/output/tensor_records.h"
 #include "convert/plan/plan.h"
 #include "convert/run/memory_plan.h"
 #include "formats/base/job_threads.h"

@@ -1,17 +1,64 @@
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
-#include "convert/run/run_context.h"
+#include "convert/plan/plan.h"
+#include "convert/run/window_writer.h"
 #include "formats/base/hash.h"
+#include "formats/storage/block_scales.h"
 #include "shard/align/aligned_part.h"
 #include "shard/cut/part_cut.h"
 
 namespace ingot::convert {
+
+/// Time spent by all threads together in one stage, and what it moved.
+struct StageTime {
+  std::atomic<std::uint64_t> ns = 0, n_bytes = 0;
+};
+struct StageTimes {
+  StageTime read, compute, hash;
+};
+
+/// Adds the time from construction to destruction to a stage.
+class StageTimer {
+ public:
+  StageTimer(StageTime& stage, std::uint64_t n_bytes)
+      : stage_(stage), begin_(std::chrono::steady_clock::now()) {
+    stage_.n_bytes.fetch_add(n_bytes, std::memory_order_relaxed);
+  }
+  ~StageTimer() {
+    const std::chrono::nanoseconds elapsed = std::chrono::steady_clock::now() - begin_;
+    stage_.ns.fetch_add(static_cast<std::uint64_t>(elapsed.count()), std::memory_order_relaxed);
+  }
+  StageTimer(const StageTimer&) = delete;
+  StageTimer& operator=(const StageTimer&) = delete;
+
+ private:
+  StageTime& stage_;
+  std::chrono::steady_clock::time_point begin_;
+};
+
+/// What all threads of a run share.
+struct RunContext {
+  const Plan& plan;
+  WindowWriter& writer;
+  StageTimes times;
+  std::atomic<std::uint64_t> done_bytes = 0;  ///< output bytes produced, for progress
+  /// Called per band; throws kInterrupted when the user asked to stop.
+  std::function<void()> check_stop;
+  /// Global scales as first written, by tensor; for conversions back (docs/formats.md, "Global
+  /// scales").
+  std::map<std::string, formats::GlobalScale> original_globals;
+};
 
 /// Writes one part of one tensor: takes the bytes of the whole, in order, and puts them wherever
 /// the plan wants them: one file, or slices and replicas in the files of many ranks, retiled or
