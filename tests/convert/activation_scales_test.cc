@@ -31,7 +31,7 @@ TinyTensor number(const std::string& name, float value) {
 class ActivationFile : public ::testing::Test {
  protected:
   std::filesystem::path write(const std::vector<TinyTensor>& tensors) {
-    ingot::testing::write_bytes(path(), ingot::testing::safetensors_bytes(tensors));
+    write_bytes(path(), safetensors_bytes(tensors));
     return path();
   }
   std::filesystem::path path() const { return directory_ / "activations.safetensors"; }
@@ -111,7 +111,7 @@ InputRange range_of(const std::string& module) {
 
 class StaticOutput : public ActivationFile {
  protected:
-  static const std::filesystem::path& source() { return ingot::testing::synth_model(); }
+  static const std::filesystem::path& source() { return synth_model(); }
 
   // Ranges for every FP8 module of the source but those that are left out.
   std::filesystem::path write_ranges(const std::set<std::string>& without = {}) {
@@ -237,8 +237,8 @@ TEST_F(StaticOutput, RefusalNamesModulesWithoutARange) {
 
 TEST(StaticAscend, RefusesALayerWithABias) {
   const TempDir work;
-  auto model = ingot::testing::tiny_deepseek_v3();
-  const auto& weight = ingot::testing::tensor_of(model, "model.layers.0.self_attn.o_proj.weight");
+  auto model = tiny_deepseek_v3();
+  const auto& weight = tensor_of(model, "model.layers.0.self_attn.o_proj.weight");
   model.files.begin()->second.push_back(
       {"model.layers.0.self_attn.o_proj.bias", "BF16", {weight.shape[0]}, {}});
   model.write(work / "in");

@@ -35,8 +35,8 @@ struct Planned {
 
 Planned planned(const std::filesystem::path& input, Recipe recipe) {
   const auto source = formats::Checkpoint::open(input);
-  ingot::testing::resolve(recipe, source);
-  Planned result{.plan = ingot::testing::plan_for(source, recipe)};
+  resolve(recipe, source);
+  Planned result{.plan = plan_for(source, recipe)};
   for (const PlannedTensor& tensor : result.plan.tensors) {
     const std::string& name = source.tensors()[tensor.tensor].name;
     result.action[name] = tensor.action;
@@ -67,7 +67,7 @@ TEST_P(FamilyRecipes, NeverQuantizeEmbeddingHeadNormsOrRouter) {
   const TempDir directory;
   const auto input = synth_tiny(directory / "in", GetParam());
   const auto before = formats::Checkpoint::open(input);
-  for (const ingot::testing::Target& target : ingot::testing::scheme_targets()) {
+  for (const ingot::testing::Target& target : scheme_targets()) {
     Recipe recipe;
     target.apply(recipe);
     recipe.mtp = MtpPolicy::kConvert;
@@ -138,7 +138,7 @@ TEST(DefaultRecipes, AscendKeepsKvBAndIndexerInBf16) {
 }
 
 TEST(DefaultRecipes, Fp8KeepsEveryTensorOfTheExample) {
-  const Planned fp8 = planned(ingot::testing::tiny_bf16(), to(SchemeId::kFp8Block));
+  const Planned fp8 = planned(tiny_bf16(), to(SchemeId::kFp8Block));
   const auto released = formats::Checkpoint::open(tiny_v32());
   for (const formats::LogicalTensor& tensor : released.tensors())
     EXPECT_EQ(fp8.scheme.at(tensor.name), tensor.encoding.scheme) << tensor.name;
@@ -171,7 +171,7 @@ TEST(DefaultRecipes, DroppedMtpLayersLeaveTheConfigToo) {
   conversion.run();
   const auto config = formats::read_json_file(directory / "out" / "config.json", 1 << 20);
   EXPECT_EQ(config.at("num_nextn_predict_layers"), 0);
-  for (const auto& [name, bytes] : ingot::testing::tensor_bytes(directory / "out"))
+  for (const auto& [name, bytes] : tensor_bytes(directory / "out"))
     EXPECT_FALSE(name.starts_with("model.layers.5.")) << name;
 }
 

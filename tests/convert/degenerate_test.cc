@@ -56,7 +56,7 @@ class Degenerate : public ::testing::TestWithParam<Target> {
     const auto input = directory_ / ("in" + std::to_string(++made_));
     std::string bytes(matrix.values.size() * sizeof(float), '\0');
     std::memcpy(bytes.data(), matrix.values.data(), bytes.size());
-    ingot::testing::TinyCheckpoint checkpoint;
+    TinyCheckpoint checkpoint;
     checkpoint.config = "{}";
     checkpoint.files["model.safetensors"] = {
         {kWeight, "F32", {matrix.rows, matrix.cols}, std::move(bytes)}};
@@ -77,15 +77,14 @@ class Degenerate : public ::testing::TestWithParam<Target> {
     output_ = read_output(conversion.output);
     for (const auto& [name, tensor] : output_) {
       const bool is_scale = name.find("scale") != name.npos;
-      const auto numbers =
-          is_scale ? ingot::testing::scale_values(tensor) : ingot::testing::code_values(tensor);
+      const auto numbers = is_scale ? scale_values(tensor) : code_values(tensor);
       for (const float number : numbers) {
         EXPECT_TRUE(std::isfinite(number) && (!is_scale || number > 0)) << name << ": " << number;
       }
     }
     const auto checkpoint = formats::Checkpoint::open(conversion.output, {.family = "generic"});
     EXPECT_EQ(checkpoint.tensors().size(), 1U);
-    return ingot::testing::decoded(checkpoint, checkpoint.tensors().front());
+    return decoded(checkpoint, checkpoint.tensors().front());
   }
   std::vector<float> converted(const Matrix& matrix) { return converted(conversion(matrix)); }
 
@@ -99,10 +98,8 @@ class Degenerate : public ::testing::TestWithParam<Target> {
   int made_ = 0;
 };
 
-INSTANTIATE_TEST_SUITE_P(Schemes, Degenerate, ::testing::ValuesIn(ingot::testing::scheme_targets()),
-                         [](const auto& row) {
-                           return ingot::testing::test_name(row.param.name());
-                         });
+INSTANTIATE_TEST_SUITE_P(Schemes, Degenerate, ::testing::ValuesIn(scheme_targets()),
+                         [](const auto& row) { return test_name(row.param.name()); });
 
 TEST_P(Degenerate, ZerosStayZerosUnderGoodScales) {
   Matrix matrix(256, 256);
@@ -211,7 +208,7 @@ TEST_P(Degenerate, RefusesRaggedGroupsButNotRaggedBlocks) {
 }
 
 TEST_P(Degenerate, AVectorIsNoMatrix) {
-  ingot::testing::TinyCheckpoint checkpoint;
+  TinyCheckpoint checkpoint;
   checkpoint.config = "{}";
   checkpoint.files["model.safetensors"] = {{kWeight, "BF16", {256}}};
   Conversion refused = conversion(Matrix(128, 128));
@@ -220,8 +217,7 @@ TEST_P(Degenerate, AVectorIsNoMatrix) {
 }
 
 class F16Overflow : public Degenerate {};
-INSTANTIATE_TEST_SUITE_P(Plain, F16Overflow,
-                         ::testing::Values(ingot::testing::scheme_targets().front()));
+INSTANTIATE_TEST_SUITE_P(Plain, F16Overflow, ::testing::Values(scheme_targets().front()));
 
 TEST_P(F16Overflow, IsRefusedUnlessAllowed) {
   Matrix matrix = Matrix::plausible(16, 32);

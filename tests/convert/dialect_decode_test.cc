@@ -94,19 +94,17 @@ double relative_error(const std::vector<float>& was, const std::vector<float>& i
 class DialectDecode : public ::testing::TestWithParam<Target> {};
 
 INSTANTIATE_TEST_SUITE_P(Dialects, DialectDecode, ::testing::ValuesIn(all_targets()),
-                         [](const auto& row) {
-                           return ingot::testing::test_name(row.param.name());
-                         });
+                         [](const auto& row) { return test_name(row.param.name()); });
 
 TEST_P(DialectDecode, FormulaOfTheDialectGivesDecodedValues) {
   const TempDir directory;
-  Conversion conversion(ingot::testing::synth_model(), directory / "out");
+  Conversion conversion(synth_model(), directory / "out");
   GetParam().apply(conversion.recipe);
   if (conversion.recipe.choices.input_scale) conversion.recipe.choices.input_scale = 0.0123F;
   conversion.recipe.choices.quantize_attention = true;
   conversion.recipe.choices.nvfp4_search = quantize::Nvfp4Search::kAmax;
   conversion.run();
-  const OutputTensors before = read_output(ingot::testing::synth_model());
+  const OutputTensors before = read_output(synth_model());
   const OutputTensors output = read_output(directory / "out");
   const formats::Checkpoint checkpoint = formats::Checkpoint::open(directory / "out");
   std::size_t n_compared = 0;
@@ -122,7 +120,7 @@ TEST_P(DialectDecode, FormulaOfTheDialectGivesDecodedValues) {
            ((ours[first] == 0 && theirs[first] == 0) || bits(ours[first]) == bits(theirs[first])))
       ++first;
     EXPECT_EQ(first, ours.size()) << tensor.name << " differs in element " << first;
-    EXPECT_LT(relative_error(ingot::testing::released_values(before, tensor.name), theirs),
+    EXPECT_LT(relative_error(released_values(before, tensor.name), theirs),
               formats::scheme_facts(tensor.encoding.scheme).code_bits == 4 ? 0.15 : 0.04)
         << tensor.name;
     ++n_compared;

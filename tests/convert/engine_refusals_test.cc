@@ -35,7 +35,7 @@ Recipe recipe_of(const Asked& asked, const Checkpoint& source) {
   recipe.choices.input_scale = asked.input_scale;
   for (const std::string& rule : asked.rules) recipe.rules.push_back(parse_rule(rule));
   for (const std::string& allow : asked.allow) recipe.allow.add(allow);
-  ingot::testing::resolve(recipe, source);
+  resolve(recipe, source);
   return recipe;
 }
 
@@ -87,7 +87,7 @@ TEST(EngineRefusals, AreLiftedForTheTensorsThatAreNamed) {
   some.allow = {"engine-refuses=*.self_attn.*"};
   expect_refused(some, "mlp");
   const TempDir directory;
-  ingot::testing::Conversion conversion(tiny_v32(), directory / "out");
+  Conversion conversion(tiny_v32(), directory / "out");
   const Checkpoint source = Checkpoint::open(tiny_v32());
   Asked all = asked;
   all.allow = {"engine-refuses=*"};

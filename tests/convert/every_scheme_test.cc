@@ -36,7 +36,7 @@ class EveryScheme : public ::testing::TestWithParam<std::tuple<Target, bool>> {
   }
   static const Target& target() { return std::get<0>(GetParam()); }
   static std::filesystem::path source() {
-    return std::get<1>(GetParam()) ? ingot::testing::tiny_bf16() : ingot::testing::tiny_v32();
+    return std::get<1>(GetParam()) ? tiny_bf16() : tiny_v32();
   }
   static std::string name_of(const formats::PartSpelling& part, const std::string& weight) {
     return module_of(weight).append(part.suffix);
@@ -68,8 +68,8 @@ std::vector<std::tuple<Target, bool>> cases() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Dialects, EveryScheme, ::testing::ValuesIn(cases()), [](const auto& row) {
-  return ingot::testing::test_name(std::get<0>(row.param).name() +
-                                   (std::get<1>(row.param) ? "_from_bf16" : "_from_fp8"));
+  return test_name(std::get<0>(row.param).name() +
+                   (std::get<1>(row.param) ? "_from_bf16" : "_from_fp8"));
 });
 
 // Shapes of parts, from docs/formats.md.
@@ -165,7 +165,7 @@ void EveryScheme::expect_numbers() const {
     expect_no_nan(name, tensor);
     if (!name.ends_with("scale") && !name.ends_with("scale_inv") && !name.ends_with("scale_2"))
       continue;
-    const std::vector<float> scales = ingot::testing::scale_values(tensor);
+    const std::vector<float> scales = scale_values(tensor);
     EXPECT_GT(*std::min_element(scales.begin(), scales.end()), 0) << name;
   }
 }
@@ -203,7 +203,7 @@ void EveryScheme::expect_json() const {
     const bool is_linear = tensor.shape.size() == 2 && tensor.name.ends_with(".weight");
     if (!is_linear) continue;
     if (dialect == "compressed-tensors") {
-      const auto group = ingot::testing::ct_group(block, module);
+      const auto group = ct_group(block, module);
       ASSERT_EQ(group.has_value(), is_quantized) << module;
       if (!group) continue;
       const formats::Json& weights = group->at("weights");
@@ -220,15 +220,14 @@ void EveryScheme::expect_json() const {
                 target().spelling->activations == Activations::kDynamic);
     } else if (dialect == "deepseek") {
       const bool is_built_quantized = tensor.rule != nullptr && tensor.rule->fp8_by_default;
-      EXPECT_EQ(is_quantized, is_built_quantized &&
-                                  !ingot::testing::lists(block, "modules_to_not_convert", module))
+      EXPECT_EQ(is_quantized, is_built_quantized && !lists(block, "modules_to_not_convert", module))
           << module;
     } else if (dialect == "modelopt") {
       const formats::Json described =
           json("hf_quant_config.json").at("quantization").at("exclude_modules");
       ASSERT_FALSE(described.empty());
       EXPECT_EQ(block.at("ignore"), described);
-      EXPECT_EQ(is_quantized, !ingot::testing::modelopt_excludes(described, module)) << module;
+      EXPECT_EQ(is_quantized, !modelopt_excludes(described, module)) << module;
     }
   }
   if (dialect == "modelslim") {

@@ -158,7 +158,7 @@ TEST(Execute, MissingMtpLayersGiveAWarning) {
   write_text_file(directory / "dropped" / "config.json", formats::json_text(config));
 
   const auto source = formats::Checkpoint::open(directory / "dropped");
-  const Plan plan = ingot::testing::plan_for(source, Recipe());
+  const Plan plan = plan_for(source, Recipe());
   ASSERT_EQ(plan.warnings.size(), 1U);
   EXPECT_THAT(plan.warnings[0], ::testing::HasSubstr("MTP"));
   EXPECT_EQ(formats::parse_json(plan.json.config, "config").at("num_nextn_predict_layers"), 0);

@@ -176,8 +176,8 @@ TEST(Fp8ToFp8, SameGridKeepsCodesAndScales) {
   Conversion conversion = to_fp8(tiny_v32(), directory / "out");
   const auto source = formats::Checkpoint::open(tiny_v32());
   Recipe recipe = conversion.recipe;
-  ingot::testing::resolve(recipe, source);
-  const Plan plan = ingot::testing::plan_for(source, recipe);
+  resolve(recipe, source);
+  const Plan plan = plan_for(source, recipe);
   EXPECT_EQ(plan.counts.copied, plan.tensors.size());
   EXPECT_EQ(plan.counts.quantized, 0U);
   conversion.run();

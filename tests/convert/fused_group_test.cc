@@ -152,7 +152,7 @@ TEST(FusedGroup, MembersInDifferentFilesGiveTheSameBytes) {
 
 TEST(FusedGroup, ZeroTensorTakesTheGlobalOfItsPartner) {
   const TempDir directory;
-  ingot::testing::copy_example(directory / "in");
+  copy_example(directory / "in");
   const std::string zeroed = "model.layers.1.mlp.experts.3.up_proj.weight";
   const OutputTensors source = read_output(directory / "in");
   const auto file = directory / "in" / source.at(zeroed).file;

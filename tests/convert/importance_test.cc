@@ -55,7 +55,7 @@ class ImportanceFile : public ::testing::Test {
  protected:
   std::filesystem::path path() const { return directory_ / "statistics.safetensors"; }
   std::shared_ptr<const Importance> write(const std::vector<TinyTensor>& tensors) {
-    ingot::testing::write_bytes(path(), ingot::testing::safetensors_bytes(tensors));
+    write_bytes(path(), safetensors_bytes(tensors));
     return std::make_shared<const Importance>(Importance::read(path()));
   }
   void refuse(const std::vector<TinyTensor>& tensors, std::initializer_list<std::string> facts) {
@@ -100,7 +100,7 @@ TEST_F(ImportanceFile, IsRefusedWhenItIsNotOne) {
 class WeightedOutput : public ImportanceFile {
  protected:
   WeightedOutput() {
-    ingot::testing::TinyCheckpoint model;
+    TinyCheckpoint model;
     model.config = R"({"model_type": "none"})";
     const auto add = [&](const std::string& name, std::vector<std::uint64_t> shape,
                          const std::vector<float>& values) {
@@ -169,7 +169,7 @@ TEST_F(WeightedOutput, CountsWeightsUnknownToTheFile) {
   for (const std::string part : {"weight", "weight_scale", "weight_scale_2"})
     EXPECT_TRUE(before.at("unknown." + part) == after.at("unknown." + part)) << part;
   const auto source = formats::Checkpoint::open(run.input, {.family = "generic"});
-  const Plan plan = ingot::testing::plan_for(source, run.recipe);
+  const Plan plan = plan_for(source, run.recipe);
   EXPECT_EQ(plan.counts.searched, 2U);
   EXPECT_EQ(plan.counts.weighted, 1U);
 }

@@ -18,7 +18,7 @@ using namespace ingot::testing;
 const std::filesystem::path& mxfp4_model() {
   static const TempDir directory;
   static const std::filesystem::path path = [] {
-    Conversion cast(ingot::testing::synth_model(), directory / "bf16");
+    Conversion cast(synth_model(), directory / "bf16");
     cast.run();
     Conversion conversion(directory / "bf16", directory / "mxfp4");
     conversion.recipe.to = SchemeId::kMxfp4;
@@ -81,8 +81,7 @@ TEST(MxPassthrough, Fp8BlocksKeepTheValues) {
   const ExecuteReport report = conversion.run();
   const OutputTensors output = read_output(directory / "out");
   for (const std::string& module : mxfp4_modules()) {
-    EXPECT_TRUE(ingot::testing::released_values(output, module + ".weight") ==
-                mxfp4_values(before, module))
+    EXPECT_TRUE(released_values(output, module + ".weight") == mxfp4_values(before, module))
         << module;
     for (const auto bits : output.at(module + ".weight_scale_inv").as<std::uint32_t>())
       ASSERT_EQ(bits & 0x7FFFFFU, 0U) << "scales of powers of two call for such";

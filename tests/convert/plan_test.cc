@@ -20,7 +20,7 @@ using namespace ingot::testing;
 Recipe recipe_to(std::optional<SchemeId> to) {
   Recipe recipe;
   recipe.to = to;
-  ingot::testing::resolve(recipe, Checkpoint::open(tiny_v32()));
+  resolve(recipe, Checkpoint::open(tiny_v32()));
   return recipe;
 }
 
@@ -143,7 +143,7 @@ TEST(Plan, RefusesAllUncomputableSchemesTogether) {
   Recipe recipe;
   recipe.rules.push_back(parse_rule("model.norm.weight=nvfp4"));
   recipe.rules.push_back(parse_rule("model.layers.0.self_attn.indexer.k_norm.weight=fp8-block"));
-  ingot::testing::resolve(recipe, source);
+  resolve(recipe, source);
   expect_error(ErrorCode::kUnsupported,
                {"nvfp4 needs a matrix", "fp8-block needs a matrix", "model.norm.weight"},
                [&] { plan_for(source, recipe); });
@@ -153,7 +153,7 @@ TEST(Plan, ARuleThatMatchesNothingIsAnError) {
   const Checkpoint source = Checkpoint::open(tiny_v32());
   Recipe recipe;
   recipe.rules.push_back(parse_rule("model.layers.99.*=bf16"));
-  ingot::testing::resolve(recipe, source);
+  resolve(recipe, source);
   expect_error(ErrorCode::kInvalidArgument, {"model.layers.99.*"},
                [&] { plan_for(source, recipe); });
 }
@@ -162,7 +162,7 @@ TEST(Plan, ConfigNamesQuantizedTensorsMadePlain) {
   const Checkpoint source = Checkpoint::open(tiny_v32());
   Recipe recipe;
   recipe.rules.push_back(parse_rule("model.layers.0.self_attn.o_proj.weight=bf16"));
-  ingot::testing::resolve(recipe, source);
+  resolve(recipe, source);
   const Plan plan = plan_for(source, recipe);
   EXPECT_EQ(plan.counts.cast, 1U);
   const auto config = formats::parse_json(plan.json.config, "config.json");

@@ -63,8 +63,8 @@ void expect_same(const Checkpoint& planned, const Checkpoint& written) {
 void expect_as_planned(Conversion conversion) {
   const Checkpoint source = shard::open_source(conversion.input);
   Recipe recipe = conversion.recipe;
-  ingot::testing::resolve(recipe, source);
-  const Plan plan = ingot::testing::plan_for(source, recipe, conversion.plan);
+  resolve(recipe, source);
+  const Plan plan = plan_for(source, recipe, conversion.plan);
   conversion.run();
   if (!plan.has_rank_directories()) {
     expect_same(planned_checkpoint(plan, std::nullopt, 2), Checkpoint::open(conversion.output));
@@ -80,14 +80,12 @@ void expect_as_planned(Conversion conversion) {
 
 class PlannedTarget : public ::testing::TestWithParam<Target> {};
 
-INSTANTIATE_TEST_SUITE_P(Dialects, PlannedTarget,
-                         ::testing::ValuesIn(ingot::testing::all_targets()), [](const auto& row) {
-                           return ingot::testing::test_name(row.param.name());
-                         });
+INSTANTIATE_TEST_SUITE_P(Dialects, PlannedTarget, ::testing::ValuesIn(all_targets()),
+                         [](const auto& row) { return test_name(row.param.name()); });
 
 TEST_P(PlannedTarget, IsWhatIsWritten) {
   const TempDir directory;
-  Conversion conversion(ingot::testing::synth_model(), directory / "out");
+  Conversion conversion(synth_model(), directory / "out");
   GetParam().apply(conversion.recipe);
   conversion.recipe.choices.nvfp4_search = quantize::Nvfp4Search::kAmax;
   expect_as_planned(conversion);
@@ -95,7 +93,7 @@ TEST_P(PlannedTarget, IsWhatIsWritten) {
 
 TEST(PlannedCheckpoint, EqualsTheWrittenSingleFile) {
   const TempDir directory;
-  Conversion conversion(ingot::testing::synth_model(), directory / "out");
+  Conversion conversion(synth_model(), directory / "out");
   conversion.plan.shards.max_shard_bytes = std::uint64_t{1} << 40;
   expect_as_planned(conversion);
 }
@@ -115,7 +113,7 @@ TEST(PlannedCheckpoint, EqualsTheWrittenRanks) {
   for (const Case& row : cases) {
     SCOPED_TRACE(fmt::format("tp {} fit {}", row.topology.tp, shard::tp_fit_name(row.fit)));
     const TempDir directory;
-    Conversion conversion(ingot::testing::tiny_v32(), directory / "out");
+    Conversion conversion(tiny_v32(), directory / "out");
     conversion.recipe.to = row.to;
     conversion.plan.layout = formats::find_layout("ranks");
     conversion.plan.slicing.topology = row.topology;
@@ -125,11 +123,11 @@ TEST(PlannedCheckpoint, EqualsTheWrittenRanks) {
 }
 
 TEST(PlannedCheckpoint, HasNoBytes) {
-  const Checkpoint source = Checkpoint::open(ingot::testing::synth_model());
+  const Checkpoint source = Checkpoint::open(synth_model());
   Recipe recipe;
   recipe.to = formats::SchemeId::kBf16;
-  ingot::testing::resolve(recipe, source);
-  const Plan plan = ingot::testing::plan_for(source, recipe);
+  resolve(recipe, source);
+  const Plan plan = plan_for(source, recipe);
   const Checkpoint planned = planned_checkpoint(plan, std::nullopt, 1);
   EXPECT_FALSE(planned.has_data(0));
   std::byte byte{};

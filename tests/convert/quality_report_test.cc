@@ -51,7 +51,7 @@ class Quality : public ::testing::TestWithParam<Target> {
     for (const formats::LogicalTensor& tensor : checkpoint.tensors()) {
       if (tensor.encoding.scheme != GetParam().spelling->scheme) continue;
       const std::vector<float> was = released_values(before, tensor.name);
-      const std::vector<float> is = ingot::testing::decoded(checkpoint, tensor);
+      const std::vector<float> is = decoded(checkpoint, tensor);
       Sums& sums = by_tensor_[tensor.name];
       for (std::size_t i = 0; i < was.size(); ++i) sums.add(was[i], is[i]);
     }
@@ -67,10 +67,8 @@ class Quality : public ::testing::TestWithParam<Target> {
   std::map<std::string, Sums> by_tensor_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Schemes, Quality, ::testing::ValuesIn(ingot::testing::scheme_targets()),
-                         [](const auto& row) {
-                           return ingot::testing::test_name(row.param.name());
-                         });
+INSTANTIATE_TEST_SUITE_P(Schemes, Quality, ::testing::ValuesIn(scheme_targets()),
+                         [](const auto& row) { return test_name(row.param.name()); });
 
 constexpr double kSlack = 1e-9;
 

@@ -22,9 +22,7 @@ using ingot::testing::Target;
 class QuantizedResume : public ::testing::TestWithParam<Target> {};
 
 INSTANTIATE_TEST_SUITE_P(Schemes, QuantizedResume, ::testing::ValuesIn(scheme_targets()),
-                         [](const auto& row) {
-                           return ingot::testing::test_name(row.param.name());
-                         });
+                         [](const auto& row) { return test_name(row.param.name()); });
 
 TEST_P(QuantizedResume, StopsDoNotChangeTheOutput) {
   const TempDir directory;
@@ -56,7 +54,7 @@ TEST_P(QuantizedResume, AlsoWhileTheSourceIsConsumed) {
   for (int polls = 40; run_stopped(consuming, polls); polls += 40) ++stops;
   EXPECT_GE(stops, 2);
   EXPECT_TRUE(tree(consuming.output) == tree(whole.output));
-  for (const std::string& name : ingot::testing::top_level(directory / "in"))
+  for (const std::string& name : top_level(directory / "in"))
     EXPECT_FALSE(name.ends_with(".safetensors")) << name;
 }
 
@@ -69,7 +67,7 @@ TEST(QuantizedJob, RefusesOtherChoicesOfHowNumbersAreWritten) {
   const auto refuse = [&](const auto& change) {
     Conversion other = conversion;
     change(other.recipe.choices);
-    ingot::testing::expect_error(ErrorCode::kMismatch, {"other options"}, [&] { other.run(); });
+    expect_error(ErrorCode::kMismatch, {"other options"}, [&] { other.run(); });
   };
   refuse([](Choices& choices) { choices.nvfp4_search = quantize::Nvfp4Search::kAmax; });
   refuse([](Choices& choices) { choices.via = Via::kBf16; });
@@ -100,8 +98,8 @@ class FusedGroupResume : public ::testing::Test {
   // Positions of the two in the plan, which is the same for the example and copies of it.
   static std::pair<std::uint32_t, std::uint32_t> items(Recipe recipe) {
     const auto source = formats::Checkpoint::open(tiny_v32());
-    ingot::testing::resolve(recipe, source);
-    const Plan plan = ingot::testing::plan_for(source, recipe);
+    resolve(recipe, source);
+    const Plan plan = plan_for(source, recipe);
     std::pair<std::uint32_t, std::uint32_t> found;
     for (std::uint32_t item = 0; item < plan.tensors.size(); ++item) {
       const std::string& name = source.tensors()[plan.tensors[item].tensor].name;
@@ -120,8 +118,8 @@ class FusedGroupResume : public ::testing::Test {
   static Split first_split_pair(const Conversion& conversion) {
     const auto source = formats::Checkpoint::open(conversion.input);
     Recipe recipe = conversion.recipe;
-    ingot::testing::resolve(recipe, source);
-    const Plan plan = ingot::testing::plan_for(source, recipe);
+    resolve(recipe, source);
+    const Plan plan = plan_for(source, recipe);
     const auto file_of = [&](std::uint32_t item) {
       const auto& tensor = source.tensors()[plan.tensors[item].tensor];
       return source.files()[source.stored()[tensor.encoding.stored.weight()].file].name;
@@ -157,7 +155,7 @@ class FusedGroupResume : public ::testing::Test {
     conversion.execute.log = [](const std::string& line) {
       if (line.starts_with("all tensors durable")) throw Error(ErrorCode::kInterrupted, "here");
     };
-    ingot::testing::expect_error(ErrorCode::kInterrupted, {"here"}, [&] { conversion.run(); });
+    expect_error(ErrorCode::kInterrupted, {"here"}, [&] { conversion.run(); });
   }
 };
 
@@ -209,7 +207,7 @@ TEST_F(FusedGroupResume, SharedScaleSurvivesALostSource) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     return !std::filesystem::exists(split.first_file);
   };
-  ingot::testing::expect_error(ErrorCode::kInterrupted, {"--resume"}, [&] { stopped.run(); });
+  expect_error(ErrorCode::kInterrupted, {"--resume"}, [&] { stopped.run(); });
   ASSERT_FALSE(std::filesystem::exists(split.first_file));
   forget(conversion.output, {split.second});
   EXPECT_TRUE(Journal::read(OutputPaths(conversion.output).journal)->items.contains(split.first));

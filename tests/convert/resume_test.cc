@@ -158,8 +158,8 @@ TEST(Resume, FinishesAPublicationCutAtAnyRename) {
   const auto source = formats::Checkpoint::open(tiny_v32());
   Recipe recipe;
   recipe.to = formats::SchemeId::kBf16;
-  ingot::testing::resolve(recipe, source);
-  const auto names = publish_order(ingot::testing::plan_for(source, recipe));
+  resolve(recipe, source);
+  const auto names = publish_order(plan_for(source, recipe));
   ASSERT_EQ(names.back(), formats::kManifestName);
   for (std::size_t renamed = 0; renamed <= names.size(); ++renamed) {
     // A finished output taken back to the moment after `renamed` renames.

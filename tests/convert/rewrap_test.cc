@@ -30,7 +30,7 @@ Conversion rewrap(const std::filesystem::path& from, const std::filesystem::path
 
 // NVFP4 alone: what may not stand beside it is BF16, so that either dialect can hold all of it.
 Conversion to_nvfp4(const std::filesystem::path& to) {
-  Conversion conversion(ingot::testing::tiny_bf16(), to);
+  Conversion conversion(tiny_bf16(), to);
   conversion.recipe.to = SchemeId::kNvfp4;
   conversion.recipe.choices.nvfp4_search = quantize::Nvfp4Search::kAmax;
   return conversion;
@@ -93,7 +93,7 @@ TEST(Rewrap, ItIsNoQuantization) {
   const auto source = formats::Checkpoint::open(tiny_v32());
   Recipe recipe;
   recipe.choices.dialect = "compressed-tensors";
-  const Plan plan = ingot::testing::plan_for(source, recipe);
+  const Plan plan = plan_for(source, recipe);
   EXPECT_EQ(plan.counts.repackaged, n_released_fp8());
   EXPECT_EQ(plan.counts.quantized + plan.counts.cast + plan.counts.demoted, 0U);
   EXPECT_EQ(plan.counts.repackaged + plan.counts.copied, plan.tensors.size());
@@ -175,7 +175,7 @@ TEST(Rewrap, EditedGlobalIsNotTakenFromTheManifest) {
 
 TEST(Rewrap, Int8RowsRoundTripThroughAscend) {
   const TempDir directory;
-  Conversion first(ingot::testing::tiny_bf16(), directory / "ct");
+  Conversion first(tiny_bf16(), directory / "ct");
   first.recipe.to = SchemeId::kInt8Channel;
   first.run();
   const OutputTensors ct = read_output(directory / "ct");
@@ -198,7 +198,7 @@ TEST(Rewrap, Int8RowsRoundTripThroughAscend) {
 // A rewrap is no copy: its parts are written, and nothing that is written may be NaN.
 TEST(Rewrap, NanCodeIsRefusedUnlessAllowed) {
   const TempDir directory;
-  ingot::testing::copy_example(directory / "in");
+  copy_example(directory / "in");
   const std::string weight = "model.layers.2.mlp.experts.4.up_proj.weight";
   const auto file = directory / "in" / read_output(tiny_v32()).at(weight).file;
   for (const auto& stored : formats::read_safetensors_header(Fd::open_for_reading(file)).tensors) {
@@ -245,7 +245,7 @@ TEST(Rewrap, DialectWithoutTheSchemeGetsBf16) {
   for (const char* dialect : {"modelopt", "modelslim"}) {
     Recipe recipe;
     recipe.choices.dialect = dialect;
-    const Plan plan = ingot::testing::plan_for(source, recipe);
+    const Plan plan = plan_for(source, recipe);
     EXPECT_EQ(plan.counts.demoted, n_released_fp8()) << dialect;
     EXPECT_EQ(plan.counts.repackaged, 0U) << dialect;
   }

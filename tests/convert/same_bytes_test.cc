@@ -43,16 +43,14 @@ class SameBytes : public ::testing::TestWithParam<Target> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Schemes, SameBytes, ::testing::ValuesIn(scheme_targets()),
-                         [](const auto& row) {
-                           return ingot::testing::test_name(row.param.name());
-                         });
+                         [](const auto& row) { return test_name(row.param.name()); });
 
 // The smallest budget that the plan accepts: no group is kept between its passes.
 std::uint64_t least_memory(const Conversion& conversion, std::size_t threads) {
   const auto source = formats::Checkpoint::open(conversion.input);
   Recipe recipe = conversion.recipe;
-  ingot::testing::resolve(recipe, source);
-  const Plan plan = ingot::testing::plan_for(source, recipe, conversion.plan);
+  resolve(recipe, source);
+  const Plan plan = plan_for(source, recipe, conversion.plan);
   std::uint64_t low = 0, high = std::uint64_t{1} << 30;
   while (high - low > 1) {
     const std::uint64_t middle = (low + high) / 2;

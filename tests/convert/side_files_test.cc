@@ -46,7 +46,7 @@ TEST(SideFileLinks, LinksOfAHubSnapshotAreFollowed) {
   const fs::path snapshot = root / "snapshots" / "0123abcd";
   fs::create_directories(snapshot);
   fs::create_directories(root / "blobs");
-  for (const auto& entry : fs::directory_iterator(ingot::testing::tiny_v32())) {
+  for (const auto& entry : fs::directory_iterator(tiny_v32())) {
     const fs::path name = entry.path().filename();
     fs::copy_file(entry.path(), root / "blobs" / name);
     fs::create_symlink(fs::path("../../blobs") / name, snapshot / name);

@@ -128,7 +128,7 @@ TEST(SourceChange, IgnoresFilesThatAreNotRead) {
 // Activation statistics of every module of the example.
 void write_statistics(const std::filesystem::path& path, float value) {
   const formats::Checkpoint source = formats::Checkpoint::open(tiny_v32());
-  std::vector<ingot::testing::TinyTensor> tensors;
+  std::vector<TinyTensor> tensors;
   for (const formats::LogicalTensor& tensor : source.tensors()) {
     constexpr std::string_view kWeight = ".weight";
     if (!tensor.name.ends_with(kWeight) || tensor.shape.size() != 2) continue;
@@ -142,7 +142,7 @@ void write_statistics(const std::filesystem::path& path, float value) {
     add(".input_amax", {}, 1);
     add(".input_mean_square", {tensor.shape[1]}, tensor.shape[1]);
   }
-  ingot::testing::write_bytes(path, ingot::testing::safetensors_bytes(tensors));
+  write_bytes(path, safetensors_bytes(tensors));
 }
 
 // A conversion that reads such a file for --importance, or for --activation-scales.

@@ -63,7 +63,7 @@ TEST(Stop, EndsWhatFollowsTheConversion) {
 
 TEST(Stop, EndsTheVerificationOfAJournal) {
   const TempDir directory;
-  Conversion conversion(ingot::testing::tiny_v32(), directory / "out");
+  Conversion conversion(tiny_v32(), directory / "out");
   conversion.execute.inspect = [](const std::filesystem::path&) {
     return Inspection{.may_publish = false};
   };
@@ -95,8 +95,8 @@ TEST(SideFiles, BeyondAGibibyteAreAWarning) {
   const auto warnings = [&] {
     const auto source = formats::Checkpoint::open(directory / "in");
     Recipe recipe;
-    ingot::testing::resolve(recipe, source);
-    return ingot::testing::plan_for(source, recipe).warnings;
+    resolve(recipe, source);
+    return plan_for(source, recipe).warnings;
   };
   const std::size_t before = warnings().size();
   add_side_file(directory / "in", 1025 * kMiB);

@@ -151,7 +151,7 @@ TEST(WindowWriter, AFailingDiskStopsEveryProducer) {
   WindowWriter writer(staged, {{.name = "file", .n_bytes = 50 * kWindow}},
                       {.window_bytes = kWindow, .max_windows = 4, .writer_threads = 2},
                       [](const std::vector<std::uint32_t>&) {});
-  ingot::testing::expect_error(ErrorCode::kIo, {"file"}, [&] {
+  expect_error(ErrorCode::kIo, {"file"}, [&] {
     run_workers(2, [&](std::size_t worker) {
       for (std::uint64_t i = 0; i < 25; ++i) {
         write_range(

@@ -32,7 +32,7 @@ ModelTensors v3(const Json& changes = Json::object(), bool stacked = false) {
 }
 
 std::string refusal(const ModelTensors& model, const Slicing& slicing,
-                    const ingot::testing::SchemeChoice& scheme_of) {
+                    const SchemeChoice& scheme_of) {
   try {
     fit_model(model, slicing, scheme_of);
   } catch (const Error& error) {
@@ -132,7 +132,7 @@ TEST(FitBlocks, RetilingLeavesTheAxisThatFits) {
 TEST(FitBlocks, RetilesEveryBlockToOneThatAllDivide) {
   const ModelTensors model = v3();
   const Slicing slicing = slicing_of(TpFit::kRetile, 32, 8);
-  auto tensors = ingot::testing::to_fit(model, slicing, released_as(SchemeId::kFp8Block));
+  auto tensors = to_fit(model, slicing, released_as(SchemeId::kFp8Block));
   for (TensorToAlign& tensor : tensors) {
     if (tensor.tensor->rule->role == formats::Role::kQaProj) tensor.group = {128, 32};
   }
@@ -329,8 +329,7 @@ TEST(FitBlocks, NarrowBlocksStillCount) {
 TEST(FitBlocks, RefusesPaddingBeyondReason) {
   // 4095 ranks for the shared expert and 4096 for routed ones have no small common multiple.
   const ModelTensors model = v3({{"num_attention_heads", 4095}});
-  auto tensors =
-      ingot::testing::to_fit(model, slicing_of(TpFit::kPad, 1), released_as(SchemeId::kFp8Block));
+  auto tensors = to_fit(model, slicing_of(TpFit::kPad, 1), released_as(SchemeId::kFp8Block));
   for (TensorToAlign& tensor : tensors) {
     if (tensor.tensor->rule->cut == formats::Cut::kReplicated) continue;
     if (tensor.tensor->rule->role == formats::Role::kSharedUp)

@@ -1,5 +1,3 @@
-#include "shard/join/deepseek_shards.h"
-
 #include <filesystem>
 #include <set>
 
@@ -7,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "formats/base/fd.h"
+#include "shard/join/deepseek_shards.h"
 #include "shard/join/source.h"
 #include "tests/shard/sliced_model.h"
 #include "tests/support/expect_error.h"
@@ -158,7 +157,7 @@ TEST(NativeShards, ComparesReplicas) {
 
 TEST(NativeShards, ReportsUnknownNamesAsStored) {
   SlicedModel model = small_model();
-  model.tensors["model.layers.1.extra.weight"] = ingot::testing::random_tensor("F32", 4, {3}, 5);
+  model.tensors["model.layers.1.extra.weight"] = random_tensor("F32", 4, {3}, 5);
   TempDir dir;
   write_native(model, 2, false, dir.path());
   write_bytes(dir / "config.json", model.config.dump());

@@ -122,7 +122,7 @@ TEST(OpenSource, JoinsRanksThatAUserGathered) {
 
 TEST(OpenSource, OpensWhatIsNotSlicedAsItIs) {
   TempDir dir;
-  ingot::testing::tiny_deepseek_v3().write(dir.path());
+  tiny_deepseek_v3().write(dir.path());
   EXPECT_FALSE(is_sliced(dir.path()));
   EXPECT_FALSE(is_sliced(dir / "nowhere"));
   const Checkpoint plain = open_source(dir.path());
@@ -300,7 +300,7 @@ TEST(OpenSource, RefusesAnUnfinishedConversion) {
 
 TEST(OpenSource, LetsAnAllowedUnknownTensorThrough) {
   SlicedModel model = small_model();
-  model.tensors["model.extra"] = ingot::testing::random_tensor("F32", 4, {3}, 99);
+  model.tensors["model.extra"] = random_tensor("F32", 4, {3}, 99);
   TempDir dir;
   write_ranks(model, {.tp = 2}, dir.path());
   expect_error(ErrorCode::kUnknownTensor, {"model.extra"}, [&] { open_source(dir.path()); });
