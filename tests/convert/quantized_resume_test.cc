@@ -190,10 +190,10 @@ TEST_F(FusedGroupResume, SharedScaleSurvivesALostSource) {
   const Split split = first_split_pair(conversion);
 
   // What is written is synced every quarter of a second, so that a few pauses in the second half
-  // make the first one durable; near the end the job waits for the writer to have seen to it.
+  // make the first one durable; near the end the job waits a little for the writer.
   constexpr int kPollsBetweenPauses = 16;
   std::atomic<bool> is_in_the_middle = false, is_near_end = false;
-  std::atomic<int> patience = 120'000, polls = 0;
+  std::atomic<int> patience = 2'000, polls = 0;
   Conversion stopped = conversion;
   stopped.execute.progress = [&](std::uint64_t done, std::uint64_t all) {
     is_in_the_middle = done > all / 2;
