@@ -62,14 +62,14 @@ int main(int argc, char** argv) {
   for (std::size_t round = 0; round < options.rounds; ++round) {
     read.push_back(seconds_of(clock, [&] { reading.run(options.threads); }));
     hash.push_back(seconds_of(clock, [&] {
-      const auto hashed = ingot::formats::hash_stored(
+      const auto hashed = ingot::check::hash_stored(
           {.stored = model.stored(), .bytes = model.bytes()}, {.threads = options.threads});
       n_failed = static_cast<std::size_t>(
           std::count_if(hashed.begin(), hashed.end(), [](const auto& one) { return !one.hash; }));
     }));
     deep.push_back(seconds_of(clock, [&] {
-      n_found = ingot::formats::run_loader_rules(model, {.deep = true, .threads = options.threads})
-                    .size();
+      n_found =
+          ingot::check::run_loader_rules(model, {.deep = true, .threads = options.threads}).size();
     }));
     hash_ratio.push_back(read.back() / hash.back());
     deep_ratio.push_back(read.back() / deep.back());

@@ -1,5 +1,6 @@
 #include "check/check.h"
 
+#include <algorithm>
 #include <set>
 #include <tuple>
 #include <unordered_map>
@@ -13,8 +14,19 @@
 #include "formats/checkpoint/file_bytes.h"
 #include "formats/checkpoint/weights_headers.h"
 #include "formats/records/manifest.h"
+#include "shard/join/rank_directories.h"
+#include "shard/join/source.h"
 
-namespace ingot::formats {
+namespace ingot::check {
+
+using formats::Checkpoint;
+using formats::kManifestName;
+using formats::kRecordsName;
+using formats::Manifest;
+using formats::OpenOptions;
+using formats::SourceFile;
+using formats::TensorRecord;
+
 namespace {
 
 constexpr std::string_view kShardsLayout = "deepseek-mp";
@@ -56,6 +68,13 @@ std::optional<Checkpoint> open_with_findings(const std::filesystem::path& direct
   return checkpoint;
 }
 
+RuleOptions rule_options(const CheckOptions& options) {
+  return {.deep = options.deep,
+          .threads = options.threads,
+          .stop_requested = options.stop_requested,
+          .tensor_parallel = options.tensor_parallel};
+}
+
 // A rule often sees what the structure already told: the same code at the same tensor is said once.
 void add_rule_findings(const Checkpoint& checkpoint, const CheckOptions& options,
                        CheckResult& result) {
@@ -64,11 +83,7 @@ void add_rule_findings(const Checkpoint& checkpoint, const CheckOptions& options
     if (!finding.tensor.empty()) told.emplace(finding.code, finding.tensor);
   }
   collect(result, "", [&] {
-    for (Finding& finding :
-         run_loader_rules(checkpoint, {.deep = options.deep,
-                                      .threads = options.threads,
-                                      .stop_requested = options.stop_requested,
-                                      .tensor_parallel = options.tensor_parallel})) {
+    for (Finding& finding : run_loader_rules(checkpoint, rule_options(options))) {
       if (!told.contains({finding.code, finding.tensor}))
         result.findings.push_back(std::move(finding));
     }
@@ -91,13 +106,13 @@ void say_once(std::vector<Finding>& findings) {
 void check_shards(const std::filesystem::path& directory, const Manifest& manifest,
                   const CheckOptions& options, LinkedHashes& hashes, CheckResult& result) {
   constexpr std::string_view kWeightsSuffix = ".safetensors";
-  std::vector<std::string> names = list_file_names(directory);
+  std::vector<std::string> names = formats::list_file_names(directory);
   std::erase_if(names, [&](const std::string& name) { return !name.ends_with(kWeightsSuffix); });
   ErrorList faults;
-  std::vector<WeightsFile> files = locate_files(names, directory, {});
-  const std::vector<StoredTensor> stored = read_headers(files, options.threads, faults);
+  std::vector<formats::WeightsFile> files = formats::locate_files(names, directory, {});
+  const std::vector<formats::StoredTensor> stored = read_headers(files, options.threads, faults);
   for (const Error& fault : faults.errors()) result.findings.push_back(finding_of(fault));
-  const FileBytes bytes(std::move(files));
+  const formats::FileBytes bytes(std::move(files));
   result.n_files = bytes.files().size();
   result.n_tensors = stored.size();
   for (const SourceFile& file : bytes.files()) result.n_bytes += file.n_bytes;
@@ -112,14 +127,14 @@ void check_records(const std::filesystem::path& directory, const Manifest& manif
   const std::filesystem::path path = directory / kRecordsName;
   if (manifest.n_tensors == 0 && !std::filesystem::exists(path, ignored)) return;
   collect(result, std::string(kRecordsName),
-          [&] { (void)read_tensor_records(path, manifest.records_hash); });
+          [&] { (void)formats::read_tensor_records(path, manifest.records_hash); });
 }
 
 // A manifest that cannot be read is a finding.
 std::optional<Manifest> manifest_with_findings(const std::filesystem::path& directory,
                                                CheckResult& result) {
   std::optional<Manifest> manifest;
-  collect(result, "", [&] { manifest = read_manifest(directory); });
+  collect(result, "", [&] { manifest = formats::read_manifest(directory); });
   result.has_manifest = manifest.has_value();
   return manifest;
 }
@@ -131,7 +146,7 @@ CheckResult check_unsliced(const std::filesystem::path& directory,
   OpenOptions open;
   open.family = options.family;
   // What was converted under a given family is read under it again.
-  if (open.family.empty() && manifest && find_family(manifest->family) != nullptr)
+  if (open.family.empty() && manifest && formats::find_family(manifest->family) != nullptr)
     open.family = manifest->family;
   open.threads = options.threads;
   const std::optional<Checkpoint> checkpoint = open_with_findings(directory, open, result);
@@ -166,7 +181,7 @@ bool check_sliced(const std::filesystem::path& directory, const Manifest& manife
   result.family = manifest.family;
   result.dialect = manifest.dialect;
   const std::size_t before = result.findings.size();
-  collect(result, "", [&] { require_finished_directory(directory); });
+  collect(result, "", [&] { formats::require_finished_directory(directory); });
   if (result.findings.size() != before) return true;
   if (has_shards) {
     check_shards(directory, manifest, options, hashes, result);
@@ -211,22 +226,22 @@ CheckResult check_checkpoint(const std::filesystem::path& directory, const Check
 CheckResult check_is_source_of(const std::filesystem::path& given,
                                const std::filesystem::path& converted,
                                const HashingOptions& options) {
-  const std::filesystem::path source = checkpoint_directory(given);
+  const std::filesystem::path source = formats::checkpoint_directory(given);
   require_directory(source);
   require_directory(converted);
-  const std::optional<Manifest> manifest = read_manifest(converted);
+  const std::optional<Manifest> manifest = formats::read_manifest(converted);
   if (!manifest) {
     throw Error(ErrorCode::kNotFound,
                 fmt::format("has no {}: it was not made by ingot convert", kManifestName))
         .in_file(converted.string());
   }
   const std::vector<TensorRecord> records =
-      read_tensor_records(converted / kRecordsName, manifest->records_hash);
+      formats::read_tensor_records(converted / kRecordsName, manifest->records_hash);
 
   CheckResult result;
   result.has_manifest = true;
   OpenOptions open;
-  if (find_family(manifest->family) != nullptr) open.family = manifest->family;
+  if (formats::find_family(manifest->family) != nullptr) open.family = manifest->family;
   open.threads = options.threads;
   const std::optional<Checkpoint> checkpoint = open_with_findings(source, open, result);
   if (!checkpoint) return result;
@@ -238,7 +253,7 @@ CheckResult check_is_source_of(const std::filesystem::path& given,
   for (std::size_t i = 0; i < stored.size(); ++i) by_name.emplace(stored[i].name, i);
   const std::set<std::string_view> unreadable = unreadable_files(checkpoint->files());
   for (const TensorRecord& record : records) {
-    for (const TensorHash& wanted : record.source) {
+    for (const formats::TensorHash& wanted : record.source) {
       const auto found = by_name.find(wanted.name);
       if (found == by_name.end()) {
         if (unreadable.contains(wanted.file)) continue;  // said once, of the file
@@ -255,10 +270,11 @@ CheckResult check_is_source_of(const std::filesystem::path& given,
         result.findings.push_back(
             violation(ErrorCode::kMismatch, file, wanted.name, "has no data to compare"));
       } else if (wanted.dtype != dtype_name(stored[i].dtype) || wanted.shape != stored[i].shape) {
-        result.findings.push_back(violation(
-            ErrorCode::kMismatch, file, wanted.name,
-            fmt::format("is {} {}, converted was {} {}", dtype_name(stored[i].dtype),
-                        shape_text(stored[i].shape), wanted.dtype, shape_text(wanted.shape))));
+        result.findings.push_back(
+            violation(ErrorCode::kMismatch, file, wanted.name,
+                      fmt::format("is {} {}, converted was {} {}", dtype_name(stored[i].dtype),
+                                  formats::shape_text(stored[i].shape), wanted.dtype,
+                                  formats::shape_text(wanted.shape))));
       } else if (*hashed[i].hash != wanted.hash) {
         result.findings.push_back(
             violation(ErrorCode::kMismatch, file, wanted.name,
@@ -277,4 +293,61 @@ CheckResult check_is_source_of(const std::filesystem::path& given,
   return result;
 }
 
-}  // namespace ingot::formats
+namespace {
+
+// Slices without a manifest above them. Ranks that a user gathered have manifests of their own;
+// shards that others made have nothing that they could be compared with.
+CheckResult check_gathered(const std::filesystem::path& directory, const CheckOptions& options) {
+  CheckResult result;
+  for (const std::string& name : shard::rank_directories_in(directory)) {
+    add_directory(name, directory / name, check_checkpoint(directory / name, options), result);
+  }
+  return result;
+}
+
+void check_joined(const std::filesystem::path& directory, const CheckOptions& options,
+                  const std::filesystem::path& config, CheckResult& result) {
+  std::set<std::pair<std::string_view, std::string>> told;
+  for (const Finding& finding : result.findings) told.emplace(finding.rule, finding.tensor);
+  try {
+    const Checkpoint model = shard::open_source(
+        directory,
+        {.open = {.family = options.family, .threads = options.threads}, .config = config});
+    for (Finding& finding : run_loader_rules(model, rule_options(options))) {
+      // The engines of these rows load no slices, so what they refuse of the whole says nothing.
+      const bool is_of_whole = finding.rule.starts_with("engine.");
+      if (!is_of_whole && !told.contains({finding.rule, finding.tensor}))
+        result.findings.push_back(std::move(finding));
+    }
+    result.family = model.family().name;
+    result.dialect = model.dialect().name;
+    if (result.n_files != 0) return;
+    result.n_files = model.files().size();
+    result.n_tensors = model.stored().size();
+    for (const SourceFile& file : model.files()) result.n_bytes += file.n_bytes;
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kInterrupted) throw;
+    Finding finding = finding_of(error);
+    const bool is_told =
+        std::any_of(result.findings.begin(), result.findings.end(), [&](const Finding& other) {
+          return other.code == finding.code && other.message == finding.message;
+        });
+    if (!is_told) result.findings.push_back(std::move(finding));
+  }
+}
+
+}  // namespace
+
+CheckResult check_directory(const std::filesystem::path& given, const CheckOptions& options,
+                            const std::filesystem::path& config) {
+  const std::filesystem::path directory = formats::checkpoint_directory(given);
+  if (!shard::is_sliced(directory)) return check_checkpoint(directory, options);
+  std::error_code failure;
+  const bool has_top = std::filesystem::exists(directory / kManifestName, failure);
+  CheckResult result =
+      has_top ? check_checkpoint(directory, options) : check_gathered(directory, options);
+  check_joined(directory, options, config, result);
+  return result;
+}
+
+}  // namespace ingot::check

@@ -8,7 +8,7 @@
 #include "check/rules/loader_rules.h"
 #include "check/stored_hashes.h"
 
-namespace ingot::formats {
+namespace ingot::check {
 
 struct CheckOptions {
   std::string family = {};  ///< as OpenOptions::family
@@ -44,16 +44,11 @@ CheckResult check_is_source_of(const std::filesystem::path& source,
 void add_directory(const std::string& name, const std::filesystem::path& path, CheckResult part,
                    CheckResult& whole);
 
-}  // namespace ingot::formats
-
-namespace ingot::shard {
-
-/// formats::check_checkpoint of any directory that can be opened. Where it holds slices, each
+/// check_checkpoint of any directory that can be opened. Where it holds slices, each
 /// directory that has a manifest is checked by itself, and then the model that they are together:
 /// how they contradict one another, and what loaders refuse of it. What was found in one directory
 /// is not said again. `config`: as SourceOptions has it.
-formats::CheckResult check_directory(const std::filesystem::path& directory,
-                                     const formats::CheckOptions& options,
-                                     const std::filesystem::path& config);
+CheckResult check_directory(const std::filesystem::path& directory, const CheckOptions& options,
+                            const std::filesystem::path& config);
 
-}  // namespace ingot::shard
+}  // namespace ingot::check

@@ -8,9 +8,22 @@
 
 #include "formats/base/hash.h"
 #include "formats/base/pattern.h"
+#include "formats/checkpoint/checkpoint_listing.h"
 #include "formats/checkpoint/weights_headers.h"
+#include "formats/json/json.h"
 
-namespace ingot::formats {
+namespace ingot::check {
+
+using formats::Json;
+using formats::kManifestName;
+using formats::kRecordsName;
+using formats::Manifest;
+using formats::ManifestFile;
+using formats::RankEntry;
+using formats::SlicingRecord;
+using formats::TensorHash;
+using formats::TensorRecord;
+
 namespace {
 
 // Stored tensors of each file, in the order of their data.
@@ -54,7 +67,7 @@ class ManifestCheck {
   void weights(const StoredWeights& weights, LinkedHashes& hashes, const HashingOptions& options) {
     std::vector<TensorRecord> records;
     collect(result_, std::string(kRecordsName), [&] {
-      records = read_tensor_records(directory_ / kRecordsName, manifest_.records_hash);
+      records = formats::read_tensor_records(directory_ / kRecordsName, manifest_.records_hash);
     });
     Promised promised;
     for (const TensorRecord& record : records) {
@@ -116,8 +129,8 @@ class ManifestCheck {
                     found.hex(), wanted.hex())));
   }
 
-  void tensor(const StoredTensor& stored, const std::string& file, const HashedTensor& hashed,
-              Promised& promised, bool have_records) {
+  void tensor(const formats::StoredTensor& stored, const std::string& file,
+              const HashedTensor& hashed, Promised& promised, bool have_records) {
     const auto found = promised.find(key_of(file, stored.name));
     const TensorHash* wanted = found == promised.end() ? nullptr : found->second;
     if (wanted != nullptr) promised.erase(found);
@@ -132,10 +145,11 @@ class ManifestCheck {
     ++result_.n_hashed;
     if (wanted != nullptr) {
       if (wanted->dtype != dtype_name(stored.dtype) || wanted->shape != stored.shape) {
-        result_.findings.push_back(violation(
-            ErrorCode::kMismatch, file, stored.name,
-            fmt::format("is {} {}, the manifest says {} {}", dtype_name(stored.dtype),
-                        shape_text(stored.shape), wanted->dtype, shape_text(wanted->shape))));
+        result_.findings.push_back(
+            violation(ErrorCode::kMismatch, file, stored.name,
+                      fmt::format("is {} {}, the manifest says {} {}", dtype_name(stored.dtype),
+                                  formats::shape_text(stored.shape), wanted->dtype,
+                                  formats::shape_text(wanted->shape))));
       } else if (wanted->hash != *hashed.hash) {
         differs(file, stored.name, wanted->hash, *hashed.hash);
       }
@@ -145,7 +159,7 @@ class ManifestCheck {
     }
   }
 
-  void whole_file(const StoredBytes& bytes, std::uint32_t index,
+  void whole_file(const formats::StoredBytes& bytes, std::uint32_t index,
                   const std::vector<std::uint32_t>& tensors,
                   const std::vector<HashedTensor>& hashed) {
     const std::string& name = bytes.files()[index].name;
@@ -160,7 +174,7 @@ class ManifestCheck {
     std::vector<Hash128> hashes;
     for (const std::uint32_t i : tensors) hashes.push_back(hashed[i].hash.value_or(Hash128{}));
     collect(result_, name, [&] {
-      const Hash128 hash = weights_file_hash(bytes.header_bytes(index), hashes);
+      const Hash128 hash = formats::weights_file_hash(bytes.header_bytes(index), hashes);
       if (hash != file->hash) differs(name, "", file->hash, hash);
     });
   }
@@ -169,6 +183,57 @@ class ManifestCheck {
   const Manifest& manifest_;
   CheckResult& result_;
 };
+
+constexpr std::string_view kRankPrefix = "rank-";
+
+/// Why a rank's manifest is not the one that is meant, as far as it tells.
+std::string reason(const std::filesystem::path& path, const SlicingRecord& slicing,
+                   std::size_t rank) {
+  try {
+    const std::optional<formats::Manifest> manifest = formats::read_manifest(path);
+    if (!manifest || !manifest->slicing || !manifest->slicing->rank)
+      return "it is not the manifest of a rank: copy this directory again";
+    if (manifest->slicing->job != slicing.job)
+      return "it is of another conversion: copy this directory again from the one that is meant";
+    if (manifest->slicing->rank->rank != rank) {
+      return fmt::format("it is that of rank {}: put the directories in their places",
+                         manifest->slicing->rank->rank);
+    }
+  } catch (const Error&) {
+    // The check of the rank says what is wrong with it.
+  }
+  return "changed since it was written: copy this directory again";
+}
+
+void check_manifest(const SlicingRecord& slicing, std::size_t rank,
+                    const std::filesystem::path& path, CheckResult& result) {
+  const RankEntry& entry = slicing.ranks[rank];
+  const std::string file = fmt::format("{}/{}", entry.directory, kManifestName);
+  collect(result, file, [&] {
+    const Hash128 hash = hash_file(path / kManifestName);
+    if (hash == entry.manifest_hash) return;
+    result.findings.push_back(
+        violation(ErrorCode::kMismatch, file, "",
+                  fmt::format("has hash {}, the manifest of all ranks says {} ({})", hash.hex(),
+                              entry.manifest_hash.hex(), reason(path, slicing, rank))));
+  });
+}
+
+void check_others(const std::filesystem::path& directory, const SlicingRecord& slicing,
+                  CheckResult& result) {
+  std::set<std::string_view> listed;
+  for (const RankEntry& entry : slicing.ranks) listed.insert(entry.directory);
+  for (const std::string& name : formats::list_file_names(directory)) {
+    std::error_code failure;
+    if (!name.starts_with(kRankPrefix) || listed.contains(name) ||
+        !std::filesystem::is_directory(directory / name, failure))
+      continue;
+    result.findings.push_back(
+        violation(ErrorCode::kMismatch, name, "",
+                  fmt::format("is not one of the {} directories in {} (move it away)",
+                              slicing.ranks.size(), kManifestName)));
+  }
+}
 
 }  // namespace
 
@@ -219,4 +284,27 @@ void admit_allowed(const Manifest& manifest, CheckResult& result) {
   }
 }
 
-}  // namespace ingot::formats
+void check_ranks(const std::filesystem::path& directory, const SlicingRecord& slicing,
+                 const std::function<CheckResult(const std::filesystem::path&)>& check_rank,
+                 CheckResult& result) {
+  for (std::size_t rank = 0; rank < slicing.ranks.size(); ++rank) {
+    const std::string& name = slicing.ranks[rank].directory;
+    const std::filesystem::path path = directory / name;
+    std::error_code failure;
+    if (!std::filesystem::is_directory(path, failure)) {
+      result.findings.push_back(
+          violation(ErrorCode::kNotFound, name, "",
+                    fmt::format("is missing: the directory of rank {} (copy it here, or check the "
+                                "others one by one)",
+                                rank)));
+      continue;
+    }
+    check_manifest(slicing, rank, path, result);
+    CheckResult found;
+    collect(found, "", [&] { found = check_rank(path); });
+    add_directory(name, path, std::move(found), result);
+  }
+  check_others(directory, slicing, result);
+}
+
+}  // namespace ingot::check

@@ -10,7 +10,10 @@
 #include "formats/base/chunks.h"
 #include "formats/base/fd.h"
 
-namespace ingot::formats {
+namespace ingot::check {
+
+using formats::StoredTensor;
+
 namespace {
 
 // Chunks of some of the tensors, and what became of each.
@@ -156,4 +159,4 @@ std::vector<HashedTensor> LinkedHashes::hash_stored(const std::filesystem::path&
   return hashed;
 }
 
-}  // namespace ingot::formats
+}  // namespace ingot::check

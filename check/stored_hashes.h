@@ -13,7 +13,7 @@
 #include "formats/base/hash.h"
 #include "formats/checkpoint/checkpoint.h"
 
-namespace ingot::formats {
+namespace ingot::check {
 
 /// The tensor hash of `n_bytes` that `read(offset, out)` gives piece by piece.
 Hash128 hash_range(std::uint64_t n_bytes,
@@ -27,8 +27,8 @@ struct HashedTensor {
 
 /// Stored tensors and where their bytes are.
 struct StoredWeights {
-  std::span<const StoredTensor> stored;
-  const StoredBytes& bytes;
+  std::span<const formats::StoredTensor> stored;
+  const formats::StoredBytes& bytes;
 };
 
 /// How bytes are read.
@@ -61,4 +61,4 @@ class LinkedHashes {
   std::map<FileId, std::map<Range, HashedTensor>> known_;
 };
 
-}  // namespace ingot::formats
+}  // namespace ingot::check

@@ -16,11 +16,11 @@
 
 namespace ingot::cli {
 
-using formats::CheckResult;
-using formats::Finding;
+using check::CheckResult;
+using check::Finding;
+using check::LoaderRule;
+using check::Severity;
 using formats::Json;
-using formats::LoaderRule;
-using formats::Severity;
 
 namespace {
 
@@ -49,7 +49,7 @@ std::string counted(std::uint64_t n, std::string_view noun) {
 std::string findings_text(const std::vector<Finding>& findings) {
   std::vector<ListedFault> faults;
   for (const Finding& finding : findings) {
-    const LoaderRule* rule = formats::find_loader_rule(finding.rule);
+    const LoaderRule* rule = check::find_loader_rule(finding.rule);
     faults.push_back({.before = fmt::format("{}: ", severity_word(finding.severity)),
                       .file = finding.file,
                       .tensor = finding.tensor,
@@ -78,7 +78,7 @@ std::string result_text(const CheckResult& result) {
 Json finding_json(const Finding& finding) {
   Json json = {{"severity", severity_word(finding.severity)},
                {"code", error_code_name(finding.code)}};
-  if (const LoaderRule* rule = formats::find_loader_rule(finding.rule)) {
+  if (const LoaderRule* rule = check::find_loader_rule(finding.rule)) {
     json["rule"] = rule->name;
     json["loaders"] = rule->loaders;
   }
@@ -110,7 +110,7 @@ int run_check(const Words& words) {
   install_stop_signals();
   const CheckResult result =
       words.source_of.empty()
-          ? shard::check_directory(words.directory,
+          ? check::check_directory(words.directory,
                                    {.family = words.family,
                                     .deep = words.deep,
                                     .hashes = !words.no_hashes,
@@ -118,8 +118,8 @@ int run_check(const Words& words) {
                                     .tensor_parallel = words.tensor_parallel,
                                     .stop_requested = stop_requested},
                                    words.config)
-          : formats::check_is_source_of(words.directory, words.source_of,
-                                        {.threads = threads, .stop_requested = stop_requested});
+          : check::check_is_source_of(words.directory, words.source_of,
+                                      {.threads = threads, .stop_requested = stop_requested});
   std::cout << (words.json ? formats::json_text(result_json(words, result)) : result_text(result));
   return count(result, Severity::kError) == 0 ? kExitDone : kExitTrouble;
 }

@@ -11,6 +11,7 @@
 #include "convert/output/version.h"
 #include "formats/base/figures.h"
 #include "formats/base/printable.h"
+#include "formats/json/json.h"
 
 namespace ingot::cli {
 

@@ -6,7 +6,7 @@
 #include "convert/job/execute.h"
 #include "convert/job/preflight.h"
 #include "convert/plan/plan.h"
-#include "formats/json/json.h"
+#include "formats/json/json_fwd.h"
 
 namespace ingot::cli {
 

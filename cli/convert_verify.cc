@@ -9,6 +9,7 @@
 #include "cli/terminal.h"
 #include "convert/output/version.h"
 #include "formats/base/error.h"
+#include "formats/json/json.h"
 #include "inference/family/model_family.h"
 #include "verify/verification.h"
 

@@ -4,12 +4,13 @@
 
 #include "formats/base/fault_lines.h"
 #include "formats/base/printable.h"
+#include "formats/json/json.h"
 
 namespace ingot::cli {
 
 // A name as it is, unless JSON cannot hold it.
 std::string json_name(const std::string& name) {
-  return formats::is_utf8(name) ? name : printable(name);
+  return is_utf8(name) ? name : printable(name);
 }
 
 formats::Json error_json(const Error& error) {

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "formats/base/error.h"
-#include "formats/json/json.h"
+#include "formats/json/json_fwd.h"
 
 namespace ingot::cli {
 

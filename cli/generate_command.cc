@@ -10,6 +10,7 @@
 #include "cli/generate_words.h"
 #include "cli/terminal.h"
 #include "formats/base/error.h"
+#include "formats/json/json.h"
 
 namespace ingot::cli {
 namespace {

@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 
 #include "formats/base/figures.h"
+#include "formats/json/json.h"
 
 namespace ingot::cli {
 namespace {

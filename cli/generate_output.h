@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "formats/json/json.h"
+#include "formats/json/json_fwd.h"
 #include "inference/generate/generate.h"
 #include "inference/tokenizer/tokenizer.h"
 

@@ -8,6 +8,7 @@
 
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
+#include "formats/base/printable.h"
 #include "formats/json/json.h"
 #include "inference/chat/messages.h"
 #include "inference/generate/prompt_text.h"
@@ -83,7 +84,7 @@ Json PromptReader::opening() const {
 
 std::vector<std::int32_t> PromptReader::encode_text(std::string_view text) const {
   if (text.empty()) throw Error(ErrorCode::kInvalidArgument, "the prompt is empty");
-  if (!formats::is_utf8(text)) {
+  if (!is_utf8(text)) {
     throw Error(ErrorCode::kInvalidArgument, "the prompt is not valid UTF-8");
   }
   if (words_.raw) return inference::encode_raw_text(*tokenizer_, bos_, text);

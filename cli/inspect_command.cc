@@ -14,6 +14,7 @@
 #include "formats/base/parallel.h"
 #include "formats/base/pattern.h"
 #include "formats/checkpoint/checkpoint.h"
+#include "formats/json/json.h"
 #include "shard/join/source.h"
 
 namespace ingot::cli {

@@ -7,6 +7,7 @@
 #include "cli/terminal.h"
 #include "formats/base/figures.h"
 #include "formats/base/printable.h"
+#include "formats/json/json.h"
 
 namespace ingot::cli {
 
@@ -67,8 +68,7 @@ std::string layer_table(const Summary& summary) {
     rows.push_back(
         {first.layer == last ? std::to_string(last) : fmt::format("{}-{}", first.layer, last),
          std::string(first.kind), count_text(first.tally.n_tensors),
-         count_text(first.tally.n_parameters), count_text(first.tally.n_bytes),
-         scheme_mix(first)});
+         count_text(first.tally.n_parameters), count_text(first.tally.n_bytes), scheme_mix(first)});
     begin = end;
   }
   const Emphasis bold = emphasis(1);
@@ -264,11 +264,11 @@ std::string tensors_text(const Checkpoint& checkpoint, std::span<const std::size
   for (const std::size_t i : which) {
     const LogicalTensor& tensor = checkpoint.tensors()[i];
     const StoredTensor& weight = checkpoint.stored()[tensor.encoding.stored.weight()];
-    rows.push_back(
-        {tensor.name, std::string(formats::role_name(role_of(tensor))),
-         std::string(formats::scheme_facts(tensor.encoding.scheme).name),
-         std::string(formats::dtype_name(weight.dtype)), formats::shape_text(tensor.shape),
-         count_text(stored_bytes(checkpoint, tensor)), checkpoint.files()[weight.file].name});
+    rows.push_back({tensor.name, std::string(formats::role_name(role_of(tensor))),
+                    std::string(formats::scheme_facts(tensor.encoding.scheme).name),
+                    std::string(formats::dtype_name(weight.dtype)),
+                    formats::shape_text(tensor.shape), count_text(stored_bytes(checkpoint, tensor)),
+                    checkpoint.files()[weight.file].name});
   }
   return text_table(rows, {false, false, false, false, false, true, false});
 }

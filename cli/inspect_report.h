@@ -7,7 +7,7 @@
 
 #include "cli/inspect_summary.h"
 #include "formats/checkpoint/checkpoint.h"
-#include "formats/json/json.h"
+#include "formats/json/json_fwd.h"
 
 namespace ingot::cli {
 

@@ -11,6 +11,7 @@
 #include "formats/base/figures.h"
 #include "formats/base/parallel.h"
 #include "formats/base/printable.h"
+#include "formats/json/json.h"
 #include "formats/storage/block_scales.h"
 #include "quantize/scheme.h"
 

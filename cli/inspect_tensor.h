@@ -5,7 +5,7 @@
 #include <string>
 
 #include "formats/checkpoint/checkpoint.h"
-#include "formats/json/json.h"
+#include "formats/json/json_fwd.h"
 #include "quantize/tensor_statistics.h"
 
 namespace ingot::cli {

@@ -19,6 +19,7 @@
 #include "convert/convert.h"
 #include "convert/output/output_directory.h"
 #include "formats/base/parallel.h"
+#include "formats/json/json.h"
 
 namespace ingot::cli {
 

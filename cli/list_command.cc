@@ -47,14 +47,14 @@ Json dialect_rows() {
   for (const formats::Dialect* dialect : formats::dialects()) {
     for (const formats::SchemeFacts& facts : formats::schemes()) {
       Json activations = Json::array();
-      for (const formats::SchemeSpelling& spelling : dialect->spellings) {
-        if (spelling.scheme == facts.id)
-          activations.push_back(formats::activations_name(spelling.activations));
+      for (const formats::StorageRow& row : dialect->storage) {
+        if (row.scheme == facts.id)
+          activations.push_back(formats::activations_name(row.activations));
       }
-      const formats::SchemeSpelling* first = formats::find_spelling(*dialect, facts.id);
+      const formats::StorageRow* first = formats::find_storage(*dialect, facts.id);
       if (first == nullptr) continue;
       Json parts = Json::array();
-      for (const formats::PartSpelling& part : first->parts) parts.push_back(part.suffix.substr(1));
+      for (const formats::PartRow& part : first->parts) parts.push_back(part.suffix.substr(1));
       rows.push_back({{"name", dialect->name},
                       {"scheme", facts.name},
                       {"activations", activations},
@@ -144,11 +144,11 @@ Json metric_rows() {
 // What `check` reports, by rule.
 Json rule_rows() {
   Json rows = Json::array();
-  for (const formats::LoaderRule& rule : formats::loader_rules()) {
+  for (const check::LoaderRule& rule : check::loader_rules()) {
     rows.push_back({{"name", rule.name},
                     {"dialect", rule.dialect.empty() ? "any" : rule.dialect},
                     {"loaders", rule.loaders},
-                    {"severity", rule.severity == formats::Severity::kError ? "error" : "warning"},
+                    {"severity", rule.severity == check::Severity::kError ? "error" : "warning"},
                     {"rule", rule.rule}});
   }
   return rows;

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/figures.h"
+#include "formats/json/json.h"
 
 namespace ingot::cli {
 

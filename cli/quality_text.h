@@ -1,7 +1,7 @@
 #pragma once
 
 #include "convert/output/quality_report.h"
-#include "formats/json/json.h"
+#include "formats/json/json_fwd.h"
 #include "verify/report/document.h"
 
 namespace ingot::cli {

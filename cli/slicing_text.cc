@@ -6,6 +6,7 @@
 
 #include "convert/output/rank_directories.h"
 #include "formats/base/figures.h"
+#include "formats/json/json.h"
 
 namespace ingot::cli {
 

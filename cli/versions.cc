@@ -10,7 +10,7 @@
 #include <histedit.h>
 #include <hwy/highway.h>
 #include <hwy/targets.h>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <oniguruma.h>
 #include <openssl/crypto.h>
 #include <pcre2.h>

@@ -7,6 +7,7 @@
 #include "convert/plan/passes.h"
 #include "convert/plan/side_files.h"
 #include "convert/recipe/default_recipes.h"
+#include "formats/json/json.h"
 #include "formats/records/manifest.h"
 #include "shard/join/source.h"
 
@@ -19,12 +20,12 @@ using formats::Checkpoint;
 using formats::Json;
 
 // An output of ours says in its manifest how its own source was quantized.
-Json remembered_quantization(const Checkpoint& source) {
+formats::JsonValue remembered_quantization(const Checkpoint& source) {
   const Json& config = source.config().raw;
   if (config.is_object() && config.contains("quantization_config"))
     return config.at("quantization_config");
   const auto manifest = formats::read_manifest(source.directory());
-  return manifest ? manifest->source_quantization : Json();
+  return manifest ? *manifest->source_quantization : Json();
 }
 
 Plan plan_conversion(const Checkpoint& source, Recipe recipe, const PlanOptions& options) {
@@ -36,7 +37,7 @@ Plan plan_conversion(const Checkpoint& source, Recipe recipe, const PlanOptions&
 }
 
 Plan make_plan(const Checkpoint& source, Recipe recipe, const PlanOptions& options,
-               Json source_quantization) {
+               formats::JsonValue source_quantization) {
   shard::require_all_ranks(source);
   recipe.check_all_matched(source.tensors());
   const formats::Dialect& dialect = target_dialect(recipe, source.dialect());
@@ -46,7 +47,7 @@ Plan make_plan(const Checkpoint& source, Recipe recipe, const PlanOptions& optio
             .source_quantization = std::move(source_quantization),
             .target = {.dialect = &dialect}};
   plan.warnings = source.remarks();
-  // Decide: scheme and spelling of every tensor, for the shapes of all else follow from them. An
+  // Decide: scheme and storage of every tensor, for the shapes of all else follow from them. An
   // option is idle only when every decision has gone without it.
   decide(plan);
   refuse_idle_options(plan);

@@ -10,7 +10,7 @@
 namespace ingot::convert {
 
 /// The source's quantization_config, or the one that its manifest remembers; null without one.
-formats::Json remembered_quantization(const formats::Checkpoint& source);
+formats::JsonValue remembered_quantization(const formats::Checkpoint& source);
 
 /// Reads what a plan needs beside the opened checkpoint, and makes the plan in the dialect that the
 /// recipe asks for. Throws, collected: rules that match nothing (kInvalidArgument), what cannot be
@@ -19,7 +19,7 @@ Plan plan_conversion(const formats::Checkpoint& source, Recipe recipe, const Pla
 
 /// The plan alone, of a recipe with its default rules: opens no file.
 Plan make_plan(const formats::Checkpoint& source, Recipe recipe, const PlanOptions& options,
-               formats::Json source_quantization);
+               formats::JsonValue source_quantization);
 
 /// Executes a plan into `output`: everything is written to output/.ingot-partial and given its
 /// final name at the end. The result is the same bytes for any thread count, budget, I/O path and

@@ -16,6 +16,7 @@
 #include "formats/container/safetensors.h"
 #include "formats/dialect/dialect.h"
 #include "formats/family/norm_roles.h"
+#include "formats/json/json.h"
 #include "formats/storage/encoding.h"
 #include "synth/synth_values.h"
 
@@ -71,8 +72,8 @@ std::uint64_t size_of(const TensorSpec& spec) {
 std::vector<SynthTensor> list_tensors(const SynthOptions& options, const ModelConfig& config) {
   const Dialect* dialect = find_dialect("deepseek");
   INGOT_CHECK(dialect != nullptr);
-  const SchemeSpelling* spelling = find_spelling(*dialect, SchemeId::kFp8Block);
-  INGOT_CHECK(spelling != nullptr && spelling->parts[1].part == Part::kScale);
+  const StorageRow* row = find_storage(*dialect, SchemeId::kFp8Block);
+  INGOT_CHECK(row != nullptr && row->parts[1].part == Part::kScale);
   std::vector<SynthTensor> tensors;
   const auto add = [&](std::string name, DType dtype, Shape shape, SynthKind kind) {
     SynthTensor& tensor = tensors.emplace_back();
@@ -84,7 +85,7 @@ std::vector<SynthTensor> list_tensors(const SynthOptions& options, const ModelCo
     const Shape shape = rule_shape(*expected.rule, config);
     if (options.fp8 && expected.rule->fp8_by_default) {
       add(expected.name, DType::kF8E4M3, shape, SynthKind::kE4m3);
-      add(part_name(spelling->parts[1], expected.name), DType::kF32,
+      add(part_name(row->parts[1], expected.name), DType::kF32,
           block_scale_shape(shape, kBlock, kBlock),
           options.ue8m0 ? SynthKind::kF32PowerScale : SynthKind::kF32Scale);
     } else {

@@ -9,6 +9,7 @@
 #include "formats/base/hash.h"
 #include "formats/config/config_meaning.h"
 #include "formats/dialect/source_activations.h"
+#include "formats/json/json.h"
 #include "quantize/scheme.h"
 #include "shard/join/source.h"
 
@@ -165,7 +166,7 @@ const formats::Json& recorded_choices(const Side& side) {
   static const formats::Json absent = nullptr;
   if (!side.manifest) return absent;
   const formats::Json& choices = formats::config_member(side.manifest->recipe, "choices");
-  return choices.is_null() ? side.manifest->recipe : choices;
+  return choices.is_null() ? *side.manifest->recipe : choices;
 }
 
 }  // namespace

@@ -5,11 +5,14 @@
 #include <fmt/format.h>
 
 #include "check/rules/rule_input.h"
-#include "formats/config/config_meaning.h"
+#include "formats/json/json.h"
 
 // compressed-tensors: what config_groups and ignore say, against what is stored.
 
-namespace ingot::formats {
+namespace ingot::check {
+
+using formats::ConfigGroup;
+
 namespace {
 
 using enum Severity;
@@ -31,12 +34,11 @@ bool is_in(std::span<const std::string_view> words, std::string_view word) {
   return std::find(words.begin(), words.end(), word) != words.end();
 }
 
-bool is_known_format(std::string_view format) {
-  return is_in(kOtherFormats, format) || is_compressed_format(format);
+bool is_known_format(const RuleInput& input, std::string_view format) {
+  return is_in(kOtherFormats, format) || find_storage(input.dialect(), format) != nullptr;
 }
 
-bool format_fits(SchemeId scheme, std::string_view format) {
-  const std::string_view wanted = compressed_format(scheme);
+bool format_fits(std::string_view wanted, std::string_view format) {
   const bool may_be_naive = wanted == "float-quantized" || wanted == "int-quantized";
   return format == wanted || (may_be_naive && format == kNaive);
 }
@@ -80,7 +82,8 @@ bool takes_in(const ConfigGroups& config, std::string_view module) {
 }
 
 /// Plain modules that some target takes in.
-void report_taken_in(const RuleInput& input, bool is_quantizable) {
+template <bool is_quantizable>
+void taken_in(const RuleInput& input) {
   for_each_module(input, [&](const ConfigGroups& config, const LinearModule& module) {
     if (module.is_quantized || module.is_quantizable != is_quantizable ||
         !takes_in(config, module.name))
@@ -127,7 +130,7 @@ void group_keys(const RuleInput& input) {
 
 void format_known(const RuleInput& input) {
   const auto judge = [&](const std::string& format, const std::string& where) {
-    if (format.empty() || is_known_format(format)) return;
+    if (format.empty() || is_known_format(input, format)) return;
     input.report_config(ErrorCode::kUnsupported,
                         fmt::format("{} is '{}', which no loader knows", where, format));
   };
@@ -143,15 +146,16 @@ void format_agrees(const RuleInput& input) {
     if (!group.format.empty()) formats.push_back(group.format);
     // A group that names none has that of the whole.
     const std::string& format = group.format.empty() ? top : group.format;
-    if (!group.scheme || !is_known_format(format) || format_fits(*group.scheme, format)) continue;
-    input.report_config(
-        ErrorCode::kMismatch,
-        fmt::format("config_groups.{} is in format {}, but its weights are {}: {}", group.name,
-                    format, scheme_facts(*group.scheme).name, compressed_format(*group.scheme)));
+    if (!group.scheme || !is_known_format(input, format)) continue;
+    const std::string_view wanted = find_storage(input.dialect(), *group.scheme)->config_name;
+    if (format_fits(wanted, format)) continue;
+    input.report_config(ErrorCode::kMismatch,
+                        fmt::format("config_groups.{} is in format {}, but its weights are {}: {}",
+                                    group.name, format, scheme_facts(*group.scheme).name, wanted));
   }
   std::sort(formats.begin(), formats.end());
   formats.erase(std::unique(formats.begin(), formats.end()), formats.end());
-  if (formats.empty() || !is_known_format(top)) return;
+  if (formats.empty() || !is_known_format(input, top)) return;
   const std::string wanted = formats.size() == 1 ? formats.front() : std::string(kMixed);
   if (top == wanted || top == kMixed) return;
   input.report_config(
@@ -167,14 +171,6 @@ void targets(const RuleInput& input) {
     std::string fault = group_fault(config, module.name, module.tensor->encoding.scheme);
     if (!fault.empty()) input.report_kind(*module.tensor, ErrorCode::kMismatch, std::move(fault));
   });
-}
-
-void ignore_quantizable(const RuleInput& input) {
-  report_taken_in(input, true);
-}
-
-void ignore_never_quantized(const RuleInput& input) {
-  report_taken_in(input, false);
 }
 
 void mtp_names(const RuleInput& input) {
@@ -233,7 +229,7 @@ void transforms(const RuleInput& input) {
   if (block == nullptr) return;
   for (const char* key : {"sparsity_config", "transform_config"}) {
     const Json& value = config_member(*block, key);
-    if (says_nothing(value) || config_member(value, "format") == "dense") continue;
+    if (formats::says_nothing(value) || config_member(value, "format") == "dense") continue;
     // A transform without groups transforms nothing.
     const Json& groups = config_member(value, "config_groups");
     if (groups.is_object() && groups.empty()) continue;
@@ -246,7 +242,7 @@ void transforms(const RuleInput& input) {
 
 void joined_scales(const RuleInput& input) {
   for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
-    if (!is_quantized(tensor) || !is_joined_number(PartShape::kOne, tensor.rule)) continue;
+    if (!is_quantized(tensor) || !is_joined_number(formats::PartShape::kOne, tensor.rule)) continue;
     tensor.encoding.stored.for_each([&](Part, std::uint32_t index) {
       const StoredTensor& stored = input.checkpoint.stored()[index];
       if (stored.shape != Shape{1}) return;
@@ -276,11 +272,11 @@ constexpr std::array kRules = {
                targets},
     LoaderRule{"ct.ignore", kCt, "all", kError,
                "every plain module that engines build quantizable is ignored or matches no target",
-               ignore_quantizable},
+               taken_in<true>},
     LoaderRule{"ct.ignore-never-quantized", kCt,
                "transformers and other engines that build them as Linear", kWarning,
                "head, router, eh_proj and weights_proj are ignored or match no target",
-               ignore_never_quantized},
+               taken_in<false>},
     LoaderRule{"ct.mtp-names", kCt, "vLLM with speculative decoding", kWarning,
                "modules of multi-token prediction layers match likewise behind mtp_block",
                mtp_names},
@@ -306,4 +302,4 @@ constexpr std::array kRules = {
 
 const RuleTable kCompressedTensorsRules = kRules;
 
-}  // namespace ingot::formats
+}  // namespace ingot::check

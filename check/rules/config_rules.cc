@@ -3,14 +3,14 @@
 
 #include <fmt/format.h>
 
-#include "check/rules/rule_values.h"
-#include "formats/config/config_meaning.h"
+#include "check/rules/rule_input.h"
 #include "formats/container/safetensors.h"
+#include "formats/json/json.h"
 
 // Files and JSON in any dialect: what loaders open first, spellings that disagree, and words about
 // quantization that change what is computed.
 
-namespace ingot::formats {
+namespace ingot::check {
 namespace {
 
 using enum Severity;
@@ -39,10 +39,10 @@ void metadata_format(const RuleInput& input) {
   constexpr std::array<std::string_view, 4> kFormats = {"pt", "tf", "flax", "mlx"};
   const Checkpoint& checkpoint = input.checkpoint;
   for (std::uint32_t i = 0; i < checkpoint.files().size(); ++i) {
-    const SourceFile& file = checkpoint.files()[i];
+    const formats::SourceFile& file = checkpoint.files()[i];
     if (file.data_start == 0) continue;  // no header to be read: the structure has said so
-    const SafetensorsHeader header =
-        parse_safetensors_header(checkpoint.header_bytes(i), file.n_bytes, file.name);
+    const formats::SafetensorsHeader header =
+        formats::parse_safetensors_header(checkpoint.header_bytes(i), file.n_bytes, file.name);
     const auto format = std::find_if(header.metadata.begin(), header.metadata.end(),
                                      [](const auto& entry) { return entry.first == "format"; });
     if (format == header.metadata.end()) {
@@ -69,7 +69,7 @@ void no_adapter(const RuleInput& input) {
   constexpr std::string_view kAdapter = "adapter_config.json";
   const auto& files = input.checkpoint.side_files();
   if (std::none_of(files.begin(), files.end(),
-                   [&](const SideFile& file) { return file.path == kAdapter; }))
+                   [&](const formats::SideFile& file) { return file.path == kAdapter; }))
     return;
   input.report_file(
       kAdapter, ErrorCode::kMismatch,
@@ -77,7 +77,7 @@ void no_adapter(const RuleInput& input) {
 }
 
 void contradiction(const RuleInput& input) {
-  const ConfigMeaning meaning(input.checkpoint.config().raw);
+  const formats::ConfigMeaning meaning(input.checkpoint.config().raw);
   for (const std::string& sentence : meaning.contradictions())
     input.report_config(ErrorCode::kMismatch, sentence);
 }
@@ -177,7 +177,7 @@ void cache_scales(const RuleInput& input) {
       }))
     return;
   const auto judge = [&](const Json& object, std::string_view file) {
-    const std::string words = cache_words(object);
+    const std::string words = formats::cache_words(object);
     if (words.empty()) return;
     input.report_file(file, ErrorCode::kMissingTensor,
                       fmt::format("{}, but no scales of a key-value cache are stored (k_scale, "
@@ -188,4 +188,4 @@ void cache_scales(const RuleInput& input) {
   judge(input.checkpoint.description(), input.dialect().description_file);
 }
 
-}  // namespace ingot::formats
+}  // namespace ingot::check

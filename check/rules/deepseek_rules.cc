@@ -4,16 +4,19 @@
 
 #include <fmt/format.h>
 
-#include "check/rules/rule_values.h"
+#include "check/rules/rule_input.h"
 #include "formats/base/pattern.h"
-#include "formats/config/config_meaning.h"
 #include "formats/container/float8.h"
+#include "formats/json/json.h"
 #include "formats/storage/block_scales.h"
 
 // DeepSeek's own config says little: which modules are quantized follows from the model's code. So
 // FP8 and INT8 under it make the same tests; the schemes of a row say which of the two is meant.
 
-namespace ingot::formats {
+namespace ingot::check {
+
+using formats::CodeKind;
+
 namespace {
 
 using enum Severity;
@@ -78,7 +81,7 @@ bool names_module(std::string_view entry, std::string_view module) {
 
 void config_present(const RuleInput& input) {
   // Without a config at all the structure has said so.
-  if (!input.checkpoint.config().raw.is_object() || input.said() != nullptr || !has_codes(input))
+  if (!input.checkpoint.config().raw->is_object() || input.said() != nullptr || !has_codes(input))
     return;
   input.report_config(
       ErrorCode::kNotFound,
@@ -209,7 +212,7 @@ void ue8m0_claim(const RuleInput& input) {
   if (input.said() == nullptr || input.said()->scale_fmt != "ue8m0") return;
   // Zero and infinity are the business of fp8.scale-values.
   const auto is_odd = [](float scale) {
-    return scale > 0 && std::isfinite(scale) && !is_e8m0_value(scale);
+    return scale > 0 && std::isfinite(scale) && !formats::is_e8m0_value(scale);
   };
   std::vector<const StoredTensor*> scales;
   for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
@@ -348,4 +351,4 @@ constexpr std::array kRules = {
 
 const RuleTable kDeepseekRules = kRules;
 
-}  // namespace ingot::formats
+}  // namespace ingot::check

@@ -4,18 +4,23 @@
 
 #include <fmt/format.h>
 
-#include "check/rules/rule_values.h"
+#include "check/rules/rule_input.h"
 
 // How engines build their modules: what they refuse of schemes and activations, what they never
 // build quantized, what they fuse, and where ranks of tensor parallelism cut.
 
-namespace ingot::formats {
+namespace ingot::check {
+
+using formats::Cut;
+using formats::Engine;
+using formats::Fuse;
+
 namespace {
 
 using enum Severity;
 
 void report_limit(const RuleInput& input, const EngineLimitsMet::Met& met) {
-  const EngineLimit& limit = *met.limit;
+  const formats::EngineLimit& limit = *met.limit;
   const std::string activations =
       limit.activations ? fmt::format(" with {} activations", activations_name(*limit.activations))
                         : "";
@@ -209,4 +214,4 @@ std::string fused_module(const LogicalTensor& tensor) {
   return name.empty() ? std::string() : parent.append(name);
 }
 
-}  // namespace ingot::formats
+}  // namespace ingot::check

@@ -4,7 +4,7 @@
 
 #include "check/rules/rule_input.h"
 
-namespace ingot::formats {
+namespace ingot::check {
 
 std::span<const LoaderRule> loader_rules() {
   static const std::vector<LoaderRule> rules = [] {
@@ -45,4 +45,4 @@ std::vector<Finding> run_loader_rules(const Checkpoint& checkpoint, const RuleOp
   return all;
 }
 
-}  // namespace ingot::formats
+}  // namespace ingot::check

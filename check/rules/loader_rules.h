@@ -10,7 +10,7 @@
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/dialect/engine_limits.h"
 
-namespace ingot::formats {
+namespace ingot::check {
 
 enum class Severity : std::uint8_t {
   kError,    ///< every loader of the dialect refuses it, or garbage results
@@ -54,15 +54,15 @@ struct LoaderRule {
   /// Reports each violation (severity and rule are filled in by run_loader_rules).
   void (*test)(const RuleInput& input);
   /// The schemes that a test which several rows share is about in this one.
-  bool (*schemes)(const SchemeFacts& scheme) = nullptr;
+  bool (*schemes)(const formats::SchemeFacts& scheme) = nullptr;
   /// False: headers and JSON are all that the test reads. True: scales too, and weights when
   /// `deep`; left out without RuleOptions::values.
   bool reads_values = false;
   /// What it finds is what some engine refuses, and another may take: `--allow engine-refuses`
   /// accepts it.
   bool is_allowable = false;
-  std::optional<Engine> engine = std::nullopt;  ///< that such a test is about
-  std::string_view except = {};                 ///< a dialect whose own rows say this; empty: none
+  std::optional<formats::Engine> engine = std::nullopt;  ///< that such a test is about
+  std::string_view except = {};  ///< a dialect whose own rows say this; empty: none
 };
 
 /// The rows of all tables (rule_input.h).
@@ -71,6 +71,7 @@ std::span<const LoaderRule> loader_rules();
 const LoaderRule* find_loader_rule(std::string_view name);
 
 /// The findings of every row for the checkpoint's dialect or for any, in table order.
-std::vector<Finding> run_loader_rules(const Checkpoint& checkpoint, const RuleOptions& options);
+std::vector<Finding> run_loader_rules(const formats::Checkpoint& checkpoint,
+                                      const RuleOptions& options);
 
-}  // namespace ingot::formats
+}  // namespace ingot::check

@@ -12,7 +12,11 @@
 
 // What the config promises of the model: every tensor, in its shape, and no other.
 
-namespace ingot::formats {
+namespace ingot::check {
+
+using formats::ExpectedTensor;
+using formats::ModelConfig;
+
 namespace {
 
 using enum Severity;
@@ -23,7 +27,7 @@ constexpr std::size_t kNamesShown = 8;
 enum class Gap : std::uint8_t { kMtpLayer, kMtpTensor, kIndexer, kCorrectionBias, kExpert, kOther };
 
 bool is_stacked(const TensorRule& rule) {
-  return rule.presence == Presence::kStacked;
+  return rule.presence == formats::Presence::kStacked;
 }
 
 bool is_indexer(Role role) {
@@ -45,21 +49,12 @@ struct Present {
   std::set<std::uint32_t> stacked_layers;  // with experts in one tensor
 };
 
-// `X.weight` for the codes `X.weight_packed`.
-std::string weight_name(std::string_view stored) {
-  for (const std::string_view suffix : packed_suffixes()) {
-    if (!stored.ends_with(suffix)) continue;
-    return fmt::format("{}.weight", stored.substr(0, stored.size() - suffix.size()));
-  }
-  return std::string(stored);
-}
-
 Present list_present(const Checkpoint& checkpoint) {
   Present present;
   // A tensor that could not be understood (no scale, say) is still not missing.
-  const NameGrammar grammar(checkpoint.family(), checkpoint.config());
+  const formats::NameGrammar grammar(checkpoint.family(), checkpoint.config());
   for (const StoredTensor& tensor : checkpoint.stored()) {
-    std::string name = weight_name(tensor.name);
+    std::string name = formats::weight_name(tensor.name);
     const auto match = grammar.match(name);
     present.names.insert(std::move(name));
     if (match && match->layer) present.layers.insert(*match->layer);
@@ -88,10 +83,12 @@ std::vector<std::string> missing_names(const Checkpoint& checkpoint, Gap gap) {
   std::vector<std::string> missing;
   const ModelConfig& config = checkpoint.config();
   const Present present = list_present(checkpoint);
-  std::optional<RankHoldings> holdings;
-  if (const SlicingRecord* slicing = checkpoint.slicing()) holdings.emplace(*slicing, config);
+  std::optional<formats::RankHoldings> holdings;
+  if (const formats::SlicingRecord* slicing = checkpoint.slicing())
+    holdings.emplace(*slicing, config);
   const auto visit = [&](const ExpectedTensor& tensor, bool stacked) {
-    if (holdings && holdings->of(*tensor.rule, tensor.layer, tensor.expert) != Holding::kPromised)
+    if (holdings &&
+        holdings->of(*tensor.rule, tensor.layer, tensor.expert) != formats::Holding::kPromised)
       return;
     const bool in_stacked_layer = tensor.layer && present.stacked_layers.contains(*tensor.layer);
     const bool wanted =
@@ -117,17 +114,20 @@ std::string list_text(const std::vector<std::string>& names) {
   return text;
 }
 
-void report_missing(const RuleInput& input, Gap gap, const char* remedy = "") {
+template <Gap gap>
+void missing(const RuleInput& input) {
   // Without any weights there is nothing to compare the promises with.
   if (input.checkpoint.stored().empty()) return;
-  const std::vector<std::string> missing = missing_names(input.checkpoint, gap);
-  if (missing.empty()) return;
+  const std::vector<std::string> names = missing_names(input.checkpoint, gap);
+  if (names.empty()) return;
+  constexpr std::string_view kRemedy =
+      gap == Gap::kMtpLayer ? " (set num_nextn_predict_layers to what is here)" : "";
   input.report(
-      violation(ErrorCode::kMissingTensor, "", missing.front(),
+      violation(ErrorCode::kMissingTensor, "", names.front(),
                 fmt::format("{} promised by config.json missing: {}{}",
-                            missing.size() == 1 ? std::string("1 tensor is")
-                                                : fmt::format("{} tensors are", missing.size()),
-                            list_text(missing), remedy)));
+                            names.size() == 1 ? std::string("1 tensor is")
+                                              : fmt::format("{} tensors are", names.size()),
+                            list_text(names), kRemedy)));
 }
 
 // The number in `...experts.17...`, if there is one.
@@ -142,7 +142,8 @@ std::optional<std::uint64_t> expert_number(std::string_view name) {
   return number;
 }
 
-void report_shapes(const RuleInput& input, bool stacked) {
+template <bool stacked>
+void shapes(const RuleInput& input) {
   // Slices have been compared with their records, and those with the config (rank_slices.h).
   if (input.checkpoint.slicing() != nullptr) return;
   for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
@@ -151,15 +152,15 @@ void report_shapes(const RuleInput& input, bool stacked) {
     const Shape wanted = rule_shape(*tensor.rule, input.checkpoint.config());
     if (tensor.shape == wanted) continue;
     const std::string& file = input.checkpoint.files()[input.codes_of(tensor).file].name;
-    input.findings.add(tensor.rule,
-                       violation(ErrorCode::kShapeMismatch, file, tensor.name,
-                                 fmt::format("has shape {}, config.json promises {}",
-                                             shape_text(tensor.shape), shape_text(wanted))));
+    input.findings.add(tensor.rule, violation(ErrorCode::kShapeMismatch, file, tensor.name,
+                                              fmt::format("has shape {}, config.json promises {}",
+                                                          formats::shape_text(tensor.shape),
+                                                          formats::shape_text(wanted))));
   }
 }
 
 void expert_ids(const RuleInput& input) {
-  report_missing(input, Gap::kExpert);
+  missing<Gap::kExpert>(input);
   const std::uint64_t n_experts = input.checkpoint.config().n_routed_experts;
   if (input.checkpoint.family().rules.empty()) return;
   std::vector<std::string> extra;
@@ -174,14 +175,6 @@ void expert_ids(const RuleInput& input) {
       fmt::format("experts beyond the {} of config.json: {}", n_experts, list_text(extra))));
 }
 
-void stacked_shape(const RuleInput& input) {
-  report_shapes(input, true);
-}
-
-void correction_bias(const RuleInput& input) {
-  report_missing(input, Gap::kCorrectionBias);
-}
-
 void correction_bias_dtype(const RuleInput& input) {
   for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
     if (tensor.rule == nullptr || tensor.rule->role != Role::kRouterBias) continue;
@@ -190,10 +183,6 @@ void correction_bias_dtype(const RuleInput& input) {
     input.report_at(input.codes_of(tensor), ErrorCode::kDtypeMismatch,
                     fmt::format("is {}, loaders keep it in F32", dtype_name(dtype)));
   }
-}
-
-void indexer_complete(const RuleInput& input) {
-  report_missing(input, Gap::kIndexer);
 }
 
 void indexer_k_scheme(const RuleInput& input) {
@@ -207,49 +196,34 @@ void indexer_k_scheme(const RuleInput& input) {
   }
 }
 
-void mtp_present(const RuleInput& input) {
-  report_missing(input, Gap::kMtpLayer, " (set num_nextn_predict_layers to what is here)");
-}
-
-void mtp_complete(const RuleInput& input) {
-  report_missing(input, Gap::kMtpTensor);
-}
-
-void model_complete(const RuleInput& input) {
-  report_missing(input, Gap::kOther);
-}
-
-void model_shape(const RuleInput& input) {
-  report_shapes(input, false);
-}
-
 constexpr std::array kRules = {
     LoaderRule{"moe.expert-ids", "", "all", kError,
                "every mixture layer has the experts 0 to E-1, whole, and no others", expert_ids},
     LoaderRule{"moe.stacked-shape", "", "all", kError,
-               "stacked experts are [E, 2I, H] and [E, H, I]", stacked_shape},
+               "stacked experts are [E, 2I, H] and [E, H, I]", shapes<true>},
     LoaderRule{"router.correction-bias", "", "all", kError,
                "with topk_method noaux_tc every router has its e_score_correction_bias",
-               correction_bias},
+               missing<Gap::kCorrectionBias>},
     LoaderRule{"router.correction-bias-dtype", "", "vLLM, SGLang", kWarning,
                "e_score_correction_bias is F32 where the release has it so", correction_bias_dtype},
     LoaderRule{"indexer.complete", "", "all", kError,
-               "every layer of a sparse-attention model has its indexer", indexer_complete},
+               "every layer of a sparse-attention model has its indexer", missing<Gap::kIndexer>},
     LoaderRule{"indexer.k-scheme", "", "vLLM", kWarning,
                "indexer.wk, which is joined with weights_proj, is fp8-block or bf16",
                indexer_k_scheme},
     LoaderRule{"mtp.present", "", "vLLM, SGLang with speculative decoding", kWarning,
-               "the layers that num_nextn_predict_layers promises are there", mtp_present},
+               "the layers that num_nextn_predict_layers promises are there",
+               missing<Gap::kMtpLayer>},
     LoaderRule{"mtp.complete", "", "vLLM, SGLang with speculative decoding", kError,
-               "a multi-token prediction layer that is there is whole", mtp_complete},
+               "a multi-token prediction layer that is there is whole", missing<Gap::kMtpTensor>},
     LoaderRule{"model.complete", "", "all", kError,
-               "every tensor that the config promises is there", model_complete},
+               "every tensor that the config promises is there", missing<Gap::kOther>},
     LoaderRule{"model.shape", "", "all", kError,
-               "every tensor has the shape that the config promises", model_shape},
+               "every tensor has the shape that the config promises", shapes<false>},
 };
 
 }  // namespace
 
 const RuleTable kModelRules = kRules;
 
-}  // namespace ingot::formats
+}  // namespace ingot::check

@@ -5,12 +5,16 @@
 #include <fmt/ranges.h>
 
 #include "check/rules/rule_input.h"
-#include "formats/config/config_meaning.h"
 #include "formats/dialect/modelopt_algos.h"
+#include "formats/json/json.h"
 
 // ModelOpt: hf_quant_config.json, and the block in config.json that says the same.
 
-namespace ingot::formats {
+namespace ingot::check {
+
+using formats::Exclusion;
+using formats::kModeloptMixed;
+
 namespace {
 
 using enum Severity;
@@ -22,8 +26,8 @@ constexpr std::array<std::string_view, 3> kOtherAlgos = {"FP8_PB_WO", "MXFP8", k
 constexpr std::array<std::string_view, 4> kAlgosOfSglang = {"FP8", "NVFP4", "W4A16_NVFP4",
                                                             kModeloptMixed};
 
-bool is_known_algo(std::string_view name) {
-  return find_modelopt_algo(name) != nullptr ||
+bool is_known_algo(const RuleInput& input, std::string_view name) {
+  return find_storage(input.dialect(), name) != nullptr ||
          std::find(kOtherAlgos.begin(), kOtherAlgos.end(), name) != kOtherAlgos.end();
 }
 
@@ -39,7 +43,7 @@ struct Statement {
   const char* file;
   const char* list;
   std::vector<std::string> ignored_faults;  // modelopt.required-keys says what matters of them
-  ModeloptBlock block;
+  formats::ModeloptBlock block;
 };
 
 Statement file_of(const RuleInput& input) {
@@ -56,15 +60,27 @@ Statement statement_of(const RuleInput& input) {
   return input.checkpoint.description().is_object() ? file_of(input) : block_of(input);
 }
 
-/// Reports modules that engines build quantizable and that the statement leaves out in this way.
-void report_modules(const RuleInput& input, bool is_quantized, Exclusion exclusion,
-                    const char* message) {
+/// What is wrong with a module that engines build quantizable and that is left out in this way.
+constexpr const char* exclusion_fault(bool is_quantized, Exclusion exclusion) {
+  if (is_quantized) {
+    return exclusion == Exclusion::kWhole
+               ? "is quantized, but the list of excluded modules takes it in"
+               : "is quantized, but an excluded module's name is part of its own";
+  }
+  return exclusion == Exclusion::kNone
+             ? "is plain, but no excluded module matches it (list it)"
+             : "is plain, but no excluded module matches the whole of its name (add a '*')";
+}
+
+template <bool is_quantized, Exclusion exclusion>
+void left_out(const RuleInput& input) {
   const Statement statement = statement_of(input);
   if (statement.object == nullptr) return;
   for (const LinearModule& module : input.facts.modules()) {
     if (module.is_quantizable && module.is_quantized == is_quantized &&
         statement.block.exclusion_of(module.name) == exclusion)
-      input.report_kind(*module.tensor, ErrorCode::kMismatch, message);
+      input.report_kind(*module.tensor, ErrorCode::kMismatch,
+                        exclusion_fault(is_quantized, exclusion));
   }
 }
 
@@ -107,18 +123,18 @@ void quant_algo(const RuleInput& input) {
   const Statement statement = statement_of(input);
   if (statement.object == nullptr || !statement.object->contains("quant_algo")) return;
   const std::string& name = statement.block.algo_name();
-  if (!is_known_algo(name)) {
+  if (!is_known_algo(input, name)) {
     input.report_file(statement.file, ErrorCode::kUnsupported,
                       fmt::format("says quant_algo '{}', which no loader knows", name));
     return;
   }
   if (name == kModeloptMixed) return;
-  const ModeloptAlgo* algo = find_modelopt_algo(name);
+  const StorageRow* algo = find_storage(input.dialect(), name);
   for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
     const SchemeId scheme = tensor.encoding.scheme;
     if (!is_quantized(tensor) || (algo != nullptr && scheme == algo->scheme)) continue;
     // What no row holds has been said.
-    if (find_spelling(input.dialect(), scheme) == nullptr) continue;
+    if (find_storage(input.dialect(), scheme) == nullptr) continue;
     input.report_kind(tensor, ErrorCode::kMismatch,
                       fmt::format("is {}, but {} says quant_algo {}", facts_of(tensor).name,
                                   statement.file, name));
@@ -130,38 +146,18 @@ void algo_of_sglang(const RuleInput& input) {
   const std::string& name = statement.block.algo_name();
   const bool is_of_sglang =
       std::find(kAlgosOfSglang.begin(), kAlgosOfSglang.end(), name) != kAlgosOfSglang.end();
-  if (!is_known_algo(name) || is_of_sglang) return;
+  if (!is_known_algo(input, name) || is_of_sglang) return;
   input.report_file(statement.file, ErrorCode::kUnsupported,
                     fmt::format("says quant_algo {}, SGLang 0.5.23 knows {}", name,
                                 fmt::join(kAlgosOfSglang, ", ")));
 }
 
-void exclude_quantized(const RuleInput& input) {
-  report_modules(input, true, Exclusion::kWhole,
-                 "is quantized, but the list of excluded modules takes it in");
-}
-
-void exclude_inside(const RuleInput& input) {
-  report_modules(input, true, Exclusion::kInside,
-                 "is quantized, but an excluded module's name is part of its own");
-}
-
-void exclude_plain(const RuleInput& input) {
-  report_modules(input, false, Exclusion::kNone,
-                 "is plain, but no excluded module matches it (list it)");
-}
-
-void exclude_plain_whole(const RuleInput& input) {
-  report_modules(input, false, Exclusion::kInside,
-                 "is plain, but no excluded module matches the whole of its name (add a '*')");
-}
-
 void mtp_head(const RuleInput& input) {
   const Statement statement = statement_of(input);
   if (statement.object == nullptr) return;
-  const ModuleList& excluded = statement.block.excluded();
+  const formats::ModuleList& excluded = statement.block.excluded();
   for (const LinearModule& module : input.facts.modules()) {
-    const std::string alias = mtp_head_alias(module.name);
+    const std::string alias = formats::mtp_head_alias(module.name);
     if (alias.empty() || module.is_quantized || excluded.covers_for_any(alias)) continue;
     // What is wrong under the stored name has been said.
     if (!excluded.covers_for_any(module.name)) continue;
@@ -173,7 +169,7 @@ void mtp_head(const RuleInput& input) {
 
 void input_scale(const RuleInput& input) {
   const Statement statement = statement_of(input);
-  const ModeloptAlgo* algo = find_modelopt_algo(statement.block.algo_name());
+  const StorageRow* algo = find_storage(input.dialect(), statement.block.algo_name());
   if (algo == nullptr || algo->activations != Activations::kStatic) return;
   for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
     if (tensor.encoding.scheme != algo->scheme ||
@@ -182,33 +178,38 @@ void input_scale(const RuleInput& input) {
     input.report_kind(tensor, ErrorCode::kMissingTensor,
                       fmt::format("has no input_scale, which loaders of {} multiply by (supply "
                                   "activation scales)",
-                                  algo->name));
+                                  algo->config_name));
   }
 }
 
-void judge_group(const RuleInput& input, const Json& group, const ModeloptAlgo& algo,
+// 0: it has none.
+std::uint64_t group_size(const StorageRow& algo) {
+  return scheme_facts(algo.scheme).group_cols;
+}
+
+void judge_group(const RuleInput& input, const Json& group, const StorageRow& algo,
                  const std::string& where) {
   const auto require = [&](const char* owner, const char* key, const Json& wanted) {
     const Json& value = config_member(config_member(group, owner), key);
     if (value.is_null() || value == wanted) return;
     input.report_config(ErrorCode::kMismatch,
                         fmt::format("{}.{}.{} is {}, but quant_algo {} means {}", where, owner, key,
-                                    config_text(value), algo.name, config_text(wanted)));
+                                    config_text(value), algo.config_name, config_text(wanted)));
   };
   for (const char* owner : {"weights", "input_activations"}) {
     require(owner, "num_bits", scheme_facts(algo.scheme).code_bits);
     require(owner, "type", "float");
     require(owner, "symmetric", true);
-    if (algo.group_size != 0) require(owner, "group_size", algo.group_size);
+    if (group_size(algo) != 0) require(owner, "group_size", group_size(algo));
   }
   require("weights", "dynamic", false);
   require("input_activations", "dynamic", algo.activations == Activations::kDynamic);
   const bool has_inputs = config_member(group, "input_activations").is_object();
   if (has_inputs == (algo.activations != Activations::kWeightOnly)) return;
-  input.report_config(
-      ErrorCode::kMismatch,
-      fmt::format("{} has {}input_activations, but quant_algo {} {} them", where,
-                  has_inputs ? "" : "no ", algo.name, has_inputs ? "leaves out" : "quantizes"));
+  input.report_config(ErrorCode::kMismatch,
+                      fmt::format("{} has {}input_activations, but quant_algo {} {} them", where,
+                                  has_inputs ? "" : "no ", algo.config_name,
+                                  has_inputs ? "leaves out" : "quantizes"));
 }
 
 void arguments(const RuleInput& input) {
@@ -219,15 +220,15 @@ void arguments(const RuleInput& input) {
     };
     for (const char* key : {"has_zero_point", "pre_quant_scale"}) {
       const Json& value = config_member(*statement.object, key);
-      if (!says_nothing(value))
+      if (!formats::says_nothing(value))
         refuse(fmt::format("{} is {}, but there are no such tensors", key, config_text(value)));
     }
-    const ModeloptAlgo* algo = find_modelopt_algo(statement.block.algo_name());
+    const StorageRow* algo = find_storage(input.dialect(), statement.block.algo_name());
     if (algo == nullptr) continue;
     const Json& size = config_member(*statement.object, "group_size");
-    if (!says_nothing(size) && size != algo->group_size) {
+    if (!formats::says_nothing(size) && size != group_size(*algo)) {
       refuse(fmt::format("group_size is {}, but quant_algo {} means {}", config_text(size),
-                         algo->name, algo->group_size));
+                         algo->config_name, group_size(*algo)));
     }
     const Json& groups = config_member(*statement.object, "config_groups");
     if (!groups.is_object()) continue;
@@ -285,13 +286,16 @@ constexpr std::array kRules = {
     LoaderRule{"modelopt.algo-of-sglang", kModelopt, "SGLang", kWarning,
                "quant_algo is FP8, NVFP4, W4A16_NVFP4 or MIXED_PRECISION", algo_of_sglang},
     LoaderRule{"modelopt.exclude-quantized", kModelopt, "all", kError,
-               "no quantized module matches an excluded one", exclude_quantized},
+               "no quantized module matches an excluded one", left_out<true, Exclusion::kWhole>},
     LoaderRule{"modelopt.exclude-inside", kModelopt, "vLLM", kWarning,
-               "no quantized module's name holds that of an excluded one", exclude_inside},
+               "no quantized module's name holds that of an excluded one",
+               left_out<true, Exclusion::kInside>},
     LoaderRule{"modelopt.exclude-plain", kModelopt, "all", kError,
-               "every plain module that engines build quantizable is excluded", exclude_plain},
+               "every plain module that engines build quantizable is excluded",
+               left_out<false, Exclusion::kNone>},
     LoaderRule{"modelopt.exclude-plain-whole", kModelopt, "SGLang", kWarning,
-               "every plain module is excluded by a match of its whole name", exclude_plain_whole},
+               "every plain module is excluded by a match of its whole name",
+               left_out<false, Exclusion::kInside>},
     LoaderRule{"modelopt.mtp-head", kModelopt, "vLLM with speculative decoding", kWarning,
                "a plain head of a multi-token prediction layer is excluded without shared_head too",
                mtp_head},
@@ -312,4 +316,4 @@ constexpr std::array kRules = {
 
 const RuleTable kModeloptRules = kRules;
 
-}  // namespace ingot::formats
+}  // namespace ingot::check

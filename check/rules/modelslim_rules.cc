@@ -6,10 +6,11 @@
 #include <fmt/format.h>
 
 #include "check/rules/rule_input.h"
+#include "formats/json/json.h"
 
 // Ascend: quant_model_description.json gives every tensor a type.
 
-namespace ingot::formats {
+namespace ingot::check {
 namespace {
 
 using enum Severity;
@@ -260,4 +261,4 @@ constexpr std::array kRules = {
 
 const RuleTable kModelslimRules = kRules;
 
-}  // namespace ingot::formats
+}  // namespace ingot::check

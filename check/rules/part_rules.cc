@@ -4,14 +4,20 @@
 
 #include <fmt/format.h>
 
-#include "check/rules/rule_values.h"
+#include "check/rules/rule_input.h"
 #include "formats/container/float8.h"
+#include "formats/json/json.h"
 
 // Parts of quantized weights: codes, scales and what else stands beside them, whatever the dialect;
 // and what the dialect's rows say of their names and shapes. What must be there, in which dtype and
 // shape, the structure knows: its recognition of encodings has judged it.
 
-namespace ingot::formats {
+namespace ingot::check {
+
+using formats::CodeKind;
+using formats::Encoding;
+using formats::PartShape;
+
 namespace {
 
 using enum Severity;
@@ -44,48 +50,37 @@ void for_each_about(const RuleInput& input, const Visit& visit) {
 }
 
 bool is_held(const RuleInput& input, const LogicalTensor& tensor) {
-  return find_spelling(input.dialect(), tensor.encoding.scheme) != nullptr;
+  return find_storage(input.dialect(), tensor.encoding.scheme) != nullptr;
 }
 
 /// The row of a part of this tensor; `wanted` receives the names that it could have.
-const PartSpelling* part_row(const Dialect& dialect, const LogicalTensor& tensor, Part part,
-                             const std::string& stored, std::string& wanted) {
-  for (const SchemeSpelling& row : dialect.spellings) {
+const PartRow* part_row(const Dialect& dialect, const LogicalTensor& tensor, Part part,
+                        const std::string& stored, std::string& wanted) {
+  for (const StorageRow& row : dialect.storage) {
     if (row.scheme != tensor.encoding.scheme) continue;
-    for (const PartSpelling& spelling : row.parts) {
-      if (spelling.part != part) continue;
-      wanted = part_name(spelling, tensor.name);
-      if (wanted == stored) return &spelling;
+    for (const PartRow& part_row : row.parts) {
+      if (part_row.part != part) continue;
+      wanted = part_name(part_row, tensor.name);
+      if (wanted == stored) return &part_row;
     }
   }
   return nullptr;
 }
 
 /// What the structure said of these parts of the row's weights.
-void report_structure(const RuleInput& input, ErrorCode code, std::initializer_list<Part> parts) {
+template <ErrorCode code, Part... parts>
+void structure(const RuleInput& input) {
   for (const PartFault& fault : input.facts.part_faults()) {
     if (fault.error.code() == code && input.is_about(fault.scheme) &&
-        std::find(parts.begin(), parts.end(), fault.part) != parts.end())
+        ((fault.part == parts) || ...))
       input.report(finding_of(fault.error));
   }
 }
 
-void code_dtype(const RuleInput& input) {
-  report_structure(input, ErrorCode::kUnsupported, {Part::kWeight});
-}
-
-void parts_present(const RuleInput& input) {
-  report_structure(input, ErrorCode::kMissingTensor, {Part::kWeight});
-}
-
-void part_dtypes(const RuleInput& input) {
-  report_structure(input, ErrorCode::kDtypeMismatch,
-                   {Part::kScale, Part::kGlobal, Part::kDeqScale});
-}
-
-void scale_shape(const RuleInput& input) {
-  report_structure(input, ErrorCode::kShapeMismatch, {Part::kScale, Part::kDeqScale});
-}
+constexpr auto parts_present = structure<ErrorCode::kMissingTensor, Part::kWeight>;
+constexpr auto part_dtypes =
+    structure<ErrorCode::kDtypeMismatch, Part::kScale, Part::kGlobal, Part::kDeqScale>;
+constexpr auto scale_shape = structure<ErrorCode::kShapeMismatch, Part::kScale, Part::kDeqScale>;
 
 // The structure takes exponents for a row or a tensor too, loaders for blocks and groups alone.
 void fp8_scale_shape(const RuleInput& input) {
@@ -95,12 +90,8 @@ void fp8_scale_shape(const RuleInput& input) {
     if (scale.dtype != DType::kF8E8M0 || facts_of(tensor).group_cols != 0) return;
     input.report_at(scale, ErrorCode::kShapeMismatch,
                     fmt::format("has shape {}, exponents are one per block or per 32 columns",
-                                shape_text(scale.shape)));
+                                formats::shape_text(scale.shape)));
   });
-}
-
-void global_shape(const RuleInput& input) {
-  report_structure(input, ErrorCode::kShapeMismatch, {Part::kGlobal});
 }
 
 // I8 alone may be a parameter, a table of numbers; as the weight of a linear layer it is none.
@@ -127,10 +118,11 @@ void group_columns(const RuleInput& input) {
   });
 }
 
-void report_bad_values(const RuleInput& input, std::initializer_list<Part> parts) {
+template <Part... parts>
+void bad_values(const RuleInput& input) {
   std::vector<const StoredTensor*> scales;
   for_each_about(input, [&](const LogicalTensor& tensor) {
-    for (const Part part : parts) {
+    for (const Part part : {parts...}) {
       if (const StoredTensor* scale = input.part_of(tensor, part)) scales.push_back(scale);
     }
   });
@@ -140,13 +132,7 @@ void report_bad_values(const RuleInput& input, std::initializer_list<Part> parts
   });
 }
 
-void scale_values(const RuleInput& input) {
-  report_bad_values(input, {Part::kScale, Part::kDeqScale});
-}
-
-void global_values(const RuleInput& input) {
-  report_bad_values(input, {Part::kGlobal});
-}
+constexpr auto scale_values = bad_values<Part::kScale, Part::kDeqScale>;
 
 void block_of_128(const RuleInput& input) {
   std::size_t count = 0;
@@ -165,7 +151,7 @@ void block_of_128(const RuleInput& input) {
 }
 
 bool is_nan_code(std::byte code) {
-  return (code & std::byte{0x7F}) == std::byte{kE4m3Nan};
+  return (code & std::byte{0x7F}) == std::byte{formats::kE4m3Nan};
 }
 
 OddValues nan_codes(const StoredTensor& /*tensor*/, std::span<const std::byte> bytes) {
@@ -223,7 +209,7 @@ void merged_partition(const RuleInput& input) {
 }
 
 void global_convention(const RuleInput& input) {
-  const SchemeSpelling* row = find_spelling(input.dialect(), SchemeId::kNvfp4);
+  const StorageRow* row = find_storage(input.dialect(), SchemeId::kNvfp4);
   if (row == nullptr) return;
   const auto verb = [](bool divides) { return divides ? "divides" : "multiplies"; };
   for_each_about(input, [&](const LogicalTensor& tensor) {
@@ -263,10 +249,10 @@ void exponent_dtype(const RuleInput& input) {
 }
 
 void config_present(const RuleInput& input) {
-  if (!input.checkpoint.config().raw.is_object() || has_config(input.checkpoint)) return;
+  if (!input.checkpoint.config().raw->is_object() || has_config(input.checkpoint)) return;
   for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
     // FP8 has a row of its own, and so has Ascend's description.
-    const StoredParts& parts = tensor.encoding.stored;
+    const formats::StoredParts& parts = tensor.encoding.stored;
     if (!is_quantized(tensor) || parts.has(Part::kOffset) || parts.has(Part::kDeqScale) ||
         input.codes_of(tensor).dtype == DType::kF8E4M3 || has_native_names(input, tensor))
       continue;
@@ -366,8 +352,8 @@ bool is_nvfp4(const SchemeFacts& scheme) {
 constexpr std::array kRules = {
     LoaderRule{"fp8.block-128", "", "vLLM and SGLang on DeepGEMM", kWarning,
                "blocks that share a scale are 128 x 128", block_of_128, has_blocks},
-    LoaderRule{"fp8.weight-dtype", "", "all", kError, "FP8 weights are F8_E4M3", code_dtype,
-               has_e4m3_codes},
+    LoaderRule{"fp8.weight-dtype", "", "all", kError, "FP8 weights are F8_E4M3",
+               structure<ErrorCode::kUnsupported, Part::kWeight>, has_e4m3_codes},
     LoaderRule{"fp8.scale-present", "", "all", kError, "every FP8 weight has its scale",
                parts_present, has_e4m3_codes},
     LoaderRule{"fp8.scale-dtype", "", "all", kError,
@@ -402,7 +388,7 @@ constexpr std::array kRules = {
     LoaderRule{"nvfp4.scale-shape", "", "all", kError,
                "block scales of an [N, K] weight are [N, K/16]", scale_shape, is_nvfp4},
     LoaderRule{"nvfp4.global-one-element", "", "all", kError, "a global scale is one number",
-               global_shape, is_nvfp4},
+               structure<ErrorCode::kShapeMismatch, Part::kGlobal>, is_nvfp4},
     LoaderRule{"nvfp4.global-convention", "", "all", kError,
                "the global scale is named as the dialect means it: weight_scale_2 multiplies, "
                "weight_global_scale divides",
@@ -410,7 +396,8 @@ constexpr std::array kRules = {
     LoaderRule{"nvfp4.scale-values", "", "all", kError,
                "every block scale is above zero and no NaN", scale_values, is_nvfp4, kReadsValues},
     LoaderRule{"nvfp4.global-values", "", "all", kError,
-               "every global scale is finite and positive", global_values, is_nvfp4, kReadsValues},
+               "every global scale is finite and positive", bad_values<Part::kGlobal>, is_nvfp4,
+               kReadsValues},
     LoaderRule{"nvfp4.reciprocal", "", "all", kWarning,
                "no global scale makes weights beyond 1500, as the other convention's number does",
                reciprocal, is_nvfp4, kReadsValues},
@@ -446,20 +433,21 @@ void part_shapes(const RuleInput& input) {
     encoding.stored.for_each([&](Part part, std::uint32_t index) {
       const StoredTensor& stored = input.checkpoint.stored()[index];
       std::string unused;
-      const PartSpelling* row = part_row(input.dialect(), tensor, part, stored.name, unused);
+      const PartRow* row = part_row(input.dialect(), tensor, part, stored.name, unused);
       if (row == nullptr || part == Part::kWeight) return;
       const Shape wanted = part_shape(row->shape, encoding.scheme, tensor.shape,
                                       {encoding.block_rows, encoding.block_cols});
       const bool is_number = row->shape == PartShape::kOne || row->shape == PartShape::kScalar;
       // [] and [1] are copied into each other; stacked matrices have a number each.
       if (stored.shape == wanted ||
-          (is_number && (element_count(stored.shape) == 1 || tensor.shape.size() > 2)))
+          (is_number && (formats::element_count(stored.shape) == 1 || tensor.shape.size() > 2)))
         return;
-      input.report_kind(tensor, stored, ErrorCode::kShapeMismatch,
-                        fmt::format("has shape {}, loaders copy it into {}",
-                                    shape_text(stored.shape), shape_text(wanted)));
+      input.report_kind(
+          tensor, stored, ErrorCode::kShapeMismatch,
+          fmt::format("has shape {}, loaders copy it into {}", formats::shape_text(stored.shape),
+                      formats::shape_text(wanted)));
     });
   });
 }
 
-}  // namespace ingot::formats
+}  // namespace ingot::check

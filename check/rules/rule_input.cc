@@ -1,15 +1,21 @@
 #include "check/rules/rule_input.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include <fmt/format.h>
 
+#include "formats/base/chunks.h"
 #include "formats/base/error.h"
 #include "formats/checkpoint/encoding_recognition.h"
-#include "formats/config/config_meaning.h"
 #include "formats/dialect/source_activations.h"
+#include "formats/json/json.h"
+#include "formats/storage/block_scales.h"
 
-namespace ingot::formats {
+namespace ingot::check {
+
+using formats::StoredParts;
+
 namespace {
 
 const StoredTensor* find_part(const Checkpoint& checkpoint, const StoredParts& parts, Part part) {
@@ -47,9 +53,9 @@ std::vector<PartFault> find_part_faults(const Checkpoint& checkpoint) {
   // Nearly always, and then names need not be sorted.
   if (is_understood(checkpoint)) return {};
   const auto stored = checkpoint.stored();
-  const StoredNames names(stored);
+  const formats::StoredNames names(stored);
   const auto& quantization = checkpoint.config().quantization;
-  const RecognitionInput input{
+  const formats::RecognitionInput input{
       .stored = stored,
       .names = names,
       .files = checkpoint.files(),
@@ -103,13 +109,13 @@ std::string mtp_name_of(std::string_view module, std::uint32_t layer) {
   const std::string prefix = fmt::format("model.layers.{}.", layer);
   if (!module.starts_with(prefix)) return {};
   const std::string_view rest = module.substr(prefix.size());
-  if (std::string head = mtp_head_alias(module); !head.empty()) return head;
+  if (std::string head = formats::mtp_head_alias(module); !head.empty()) return head;
   if (!rest.starts_with("self_attn.") && !rest.starts_with("mlp.")) return {};
   return fmt::format("{}mtp_block.{}", prefix, rest);
 }
 
 std::vector<LinearModule> find_modules(const Checkpoint& checkpoint) {
-  const ModelConfig& config = checkpoint.config();
+  const formats::ModelConfig& config = checkpoint.config();
   std::vector<LinearModule> modules;
   for (const LogicalTensor& tensor : checkpoint.tensors()) {
     LinearModule module;
@@ -133,7 +139,7 @@ EngineLimitsMet find_limits(const Checkpoint& checkpoint) {
   EngineLimitsMet met(checkpoint.dialect());
   // These engines load no slices.
   if (checkpoint.slicing() != nullptr) return met;
-  std::optional<SourceActivations> activations;
+  std::optional<formats::SourceActivations> activations;
   try {
     activations.emplace(checkpoint.config(), checkpoint.dialect(), checkpoint.description());
   } catch (const Error&) {
@@ -246,7 +252,7 @@ bool is_float8(DType dtype) {
 }
 
 bool is_part_of_model(const Checkpoint& checkpoint) {
-  const SlicingRecord* slicing = checkpoint.slicing();
+  const formats::SlicingRecord* slicing = checkpoint.slicing();
   return slicing != nullptr && (slicing->pp > 1 || slicing->ep > 1);
 }
 
@@ -260,4 +266,110 @@ std::vector<std::string> strings_at(const Json& object, const char* key) {
   return strings;
 }
 
-}  // namespace ingot::formats
+namespace {
+
+// Whole numbers of any dtype in a piece.
+static_assert(kPieceBytes % 8 == 0 && kHashChunkBytes % kPieceBytes == 0);
+
+std::uint32_t index_of(const Checkpoint& checkpoint, const StoredTensor& tensor) {
+  return static_cast<std::uint32_t>(&tensor - checkpoint.stored().data());
+}
+
+void widen(DType dtype, std::span<const std::byte> bytes, std::vector<float>& values) {
+  values.resize(bytes.size() / (dtype_bits(dtype) / 8));
+  widen_scales(dtype, bytes, std::nullopt, values);
+}
+
+// What stands behind what was looked at so far.
+void append(OddValues& odd, const OddValues& next) {
+  if (odd.n == 0 && next.n != 0) {
+    odd.first = odd.total + next.first;
+    odd.value = next.value;
+  }
+  odd.n += next.n;
+  odd.total += next.total;
+}
+
+}  // namespace
+
+bool can_read_scales(const Checkpoint& checkpoint, const StoredTensor& tensor) {
+  switch (tensor.dtype) {
+    case DType::kF32:
+    case DType::kBf16:
+    case DType::kF16:
+    case DType::kF8E4M3:
+    case DType::kF8E8M0:
+    case DType::kU8:
+    case DType::kI64:
+      return checkpoint.has_data(tensor.file);
+    default:
+      return false;
+  }
+}
+
+void report_odd(const RuleInput& input, std::span<const StoredTensor* const> tensors,
+                const Look& look, ErrorCode code,
+                const std::function<std::string(const OddValues&)>& tell) {
+  std::vector<std::uint64_t> sizes;
+  std::vector<std::vector<OddValues>> chunks;
+  for (const StoredTensor* tensor : tensors) {
+    sizes.push_back(tensor->n_bytes);
+    chunks.emplace_back(count_chunks(tensor->n_bytes));
+  }
+  const auto& stop_requested = input.options.stop_requested;
+  const auto look_at = [&](const Chunk& chunk, std::span<std::byte> memory) {
+    const StoredTensor& tensor = *tensors[chunk.run];
+    OddValues& odd = chunks[chunk.run][chunk.index()];
+    for_each_piece(
+        chunk, memory,
+        [&](std::uint64_t offset, std::span<std::byte> out) {
+          if (stop_requested && stop_requested())
+            throw Error(ErrorCode::kInterrupted, "stopped while weights were read");
+          input.checkpoint.read(index_of(input.checkpoint, tensor), offset, out);
+        },
+        [&](std::span<const std::byte> bytes, std::uint64_t) { append(odd, look(tensor, bytes)); });
+  };
+  for_each_chunk(sizes, input.options.threads, look_at);
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    OddValues odd;
+    for (const OddValues& chunk : chunks[i]) append(odd, chunk);
+    if (odd.n != 0) input.report_at(*tensors[i], code, tell(odd));
+  }
+}
+
+void report_odd_scales(const RuleInput& input, std::span<const StoredTensor* const> scales,
+                       bool (*is_odd)(float), ErrorCode code,
+                       const std::function<std::string(const OddValues&)>& tell) {
+  std::vector<const StoredTensor*> readable;
+  std::copy_if(
+      scales.begin(), scales.end(), std::back_inserter(readable),
+      [&](const StoredTensor* scale) { return can_read_scales(input.checkpoint, *scale); });
+  const Look look = [is_odd](const StoredTensor& tensor, std::span<const std::byte> bytes) {
+    OddValues odd;
+    std::vector<float> values;
+    widen(tensor.dtype, bytes, values);
+    odd.total = values.size();
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (!is_odd(values[i]) || odd.n++ != 0) continue;
+      odd.first = i;
+      odd.value = values[i];
+    }
+    return odd;
+  };
+  report_odd(input, readable, look, code, tell);
+}
+
+std::optional<float> first_scale(const Checkpoint& checkpoint, const StoredTensor& tensor) {
+  if (!can_read_scales(checkpoint, tensor) || tensor.n_bytes == 0) return std::nullopt;
+  std::vector<std::byte> bytes(dtype_bits(tensor.dtype) / 8);
+  checkpoint.read(index_of(checkpoint, tensor), 0, bytes);
+  std::vector<float> value;
+  widen(tensor.dtype, bytes, value);
+  return value.front();
+}
+
+bool is_bad_scale(float scale) {
+  return !(scale > 0 && std::isfinite(scale));
+}
+
+}  // namespace ingot::check

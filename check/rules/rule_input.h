@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -10,12 +11,39 @@
 #include <vector>
 
 #include "check/rules/loader_rules.h"
+#include "formats/config/config_meaning.h"
 #include "formats/dialect/config_groups.h"
 
 // What the tests behind the rows of loader_rules.h are given, and the tables of those rows, each in
 // the file of its tests. Internal: only those files and loader_rules.cc include this.
 
-namespace ingot::formats {
+namespace ingot::check {
+
+// The words of all rules.
+using formats::Activations;
+using formats::Checkpoint;
+using formats::config_member;
+using formats::config_text;
+using formats::ConfigGroups;
+using formats::Dialect;
+using formats::DType;
+using formats::dtype_name;
+using formats::EngineLimitsMet;
+using formats::find_storage;
+using formats::Json;
+using formats::LogicalTensor;
+using formats::module_name;
+using formats::Part;
+using formats::PartRow;
+using formats::QuantizationConfig;
+using formats::Role;
+using formats::scheme_facts;
+using formats::SchemeFacts;
+using formats::SchemeId;
+using formats::Shape;
+using formats::StorageRow;
+using formats::StoredTensor;
+using formats::TensorRule;
 
 /// A linear layer by the name that configs use: the weight's without `.weight`.
 struct LinearModule {
@@ -136,6 +164,40 @@ std::vector<std::string> strings_at(const Json& object, const char* key);
 /// with one key become one. Empty for a weight that stays by itself. Needs the family's row.
 std::string fused_module(const LogicalTensor& tensor);
 
+// How rules read numbers: in bounded pieces, of many tensors at once.
+
+/// Whether the numbers of a stored tensor can be read as scales: a dtype that widen_scales knows
+/// (I64 too: Ascend's F32 bits), and data that are here.
+bool can_read_scales(const Checkpoint& checkpoint, const StoredTensor& tensor);
+
+/// Numbers that are not as they should be.
+struct OddValues {
+  std::uint64_t n = 0;      ///< how many
+  std::uint64_t total = 0;  ///< of how many
+  std::uint64_t first = 0;  ///< element of the first
+  float value = 0;          ///< the first
+};
+
+/// Looks at a run of a tensor's bytes that cuts no number; elements are counted from its beginning.
+using Look = std::function<OddValues(const StoredTensor&, std::span<const std::byte>)>;
+
+/// Looks at the whole of every tensor, whose data must be here, on all threads, and reports under
+/// `code` what `tell` says of those where something is odd, in their order.
+void report_odd(const RuleInput& input, std::span<const StoredTensor* const> tensors,
+                const Look& look, ErrorCode code,
+                const std::function<std::string(const OddValues&)>& tell);
+
+/// The same for scales for which `is_odd` holds; those that can_read_scales() denies are left out.
+void report_odd_scales(const RuleInput& input, std::span<const StoredTensor* const> scales,
+                       bool (*is_odd)(float), ErrorCode code,
+                       const std::function<std::string(const OddValues&)>& tell);
+
+/// The first number of a stored scale; nullopt when there is none to be read.
+std::optional<float> first_scale(const Checkpoint& checkpoint, const StoredTensor& tensor);
+
+/// Not finite or not above zero.
+bool is_bad_scale(float scale);
+
 /// A weight that engines never build quantized is; a rule of several dialects. engine_rules.cc.
 void plain_module(const RuleInput& input);
 /// Scales have the dimensions that the dialect gives them; the same. part_rules.cc.
@@ -152,4 +214,4 @@ using RuleTable = std::span<const LoaderRule>;
 extern const RuleTable kConfigRules, kDeepseekRules, kPartRules, kCompressedTensorsRules,
     kModeloptRules, kModelslimRules, kEngineRules, kModelRules;
 
-}  // namespace ingot::formats
+}  // namespace ingot::check

@@ -11,6 +11,7 @@
 #include "convert/output/version.h"
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
+#include "formats/json/json.h"
 
 namespace ingot::convert {
 
@@ -187,7 +188,7 @@ namespace {
 Hash128 sample_hash(const Checkpoint& source, std::uint32_t file) {
   const std::uint64_t size = source.files()[file].n_bytes;
   if (size <= kFingerprintSamples * kFingerprintSampleBytes) {
-    return formats::hash_range(size, [&](std::uint64_t offset, std::span<std::byte> out) {
+    return check::hash_range(size, [&](std::uint64_t offset, std::span<std::byte> out) {
       source.read_file(file, offset, out);
     });
   }
@@ -212,7 +213,8 @@ const Json* known_entry(const Json* known, const std::string& name) {
 
 }  // namespace
 
-Json source_fingerprint(const Checkpoint& source, const Json* known, const JobThreads& threads) {
+formats::JsonValue source_fingerprint(const Checkpoint& source, const Json* known,
+                                      const JobThreads& threads) {
   const auto files = source.files();
   std::vector<Json> entries(files.size());
   parallel_for(files.size(), threads.n, [&](std::size_t i) {
@@ -236,7 +238,7 @@ Json source_fingerprint(const Checkpoint& source, const Json* known, const JobTh
       threads.check_stop();
       return false;
     };
-    return formats::hash_file(path, {.threads = threads.n, .stop_requested = stop}).hex();
+    return check::hash_file(path, {.threads = threads.n, .stop_requested = stop}).hex();
   };
   Json fingerprint = {{"files", Json::array()}, {"side_files", Json::array()}};
   for (Json& entry : entries) fingerprint["files"].push_back(std::move(entry));

@@ -6,7 +6,7 @@
 #include "convert/recipe/recipe.h"
 #include "formats/base/job_threads.h"
 #include "formats/checkpoint/checkpoint.h"
-#include "formats/json/json.h"
+#include "formats/json/json_fwd.h"
 
 namespace ingot::convert {
 
@@ -32,7 +32,7 @@ inline constexpr std::uint64_t kFingerprintSampleBytes = 4096;
 /// hashes of config.json and of every side file. Never a time: a restored copy is the same source.
 /// `known` is an earlier fingerprint, of which the entries of consumed files are taken over (their
 /// saved headers must still match).
-formats::Json source_fingerprint(const formats::Checkpoint& source, const formats::Json* known,
-                                 const JobThreads& threads);
+formats::JsonValue source_fingerprint(const formats::Checkpoint& source, const formats::Json* known,
+                                      const JobThreads& threads);
 
 }  // namespace ingot::convert

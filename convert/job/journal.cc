@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
+#include "formats/json/json.h"
 
 namespace ingot::convert {
 
@@ -131,7 +132,9 @@ std::optional<JournalContents> Journal::read(const std::filesystem::path& path) 
       contents.identity = fact->at("identity");
     } else if (fact->contains("run")) {
       contents.runs.push_back(run_of(fact->at("run")));
-      contents.identity["recipe"]["allow"] = contents.runs.back().allow;
+      Json identity = *contents.identity;
+      identity["recipe"]["allow"] = *contents.runs.back().allow;
+      contents.identity = std::move(identity);
     } else if (fact->contains("item")) {
       TensorResult& record = contents.items[fact->at("item").get<std::uint32_t>()];
       record = {.source = hashes_of(fact->at("source")),
@@ -164,8 +167,8 @@ void Journal::add_run(const RunRecord& run) {
   append(line_of({{"run",
                    {{"replacing", run.replacing},
                     {"gate", run.gate},
-                    {"allow", run.allow},
-                    {"sources", run.sources}}}}));
+                    {"allow", *run.allow},
+                    {"sources", *run.sources}}}}));
 }
 
 void Journal::add_results(const std::map<std::uint32_t, TensorResult>& items) {

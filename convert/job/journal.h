@@ -10,22 +10,22 @@
 
 #include "convert/output/tensor_records.h"
 #include "formats/base/fd.h"
-#include "formats/json/json.h"
+#include "formats/json/json_fwd.h"
 
 namespace ingot::convert {
 
 /// How a run went about the job, beside what the job is.
 struct RunRecord {
-  bool replacing = false;  ///< over an older checkpoint (--force)
-  std::string gate;        ///< the verification that was asked for, in words; empty: none
-  formats::Json allow;     ///< the recipe's, which may have more than the identity's
-  formats::Json sources;   ///< what the files of the source looked like (SourceStamps)
+  bool replacing = false;      ///< over an older checkpoint (--force)
+  std::string gate;            ///< the verification that was asked for, in words; empty: none
+  formats::JsonValue allow;    ///< the recipe's, which may have more than the identity's
+  formats::JsonValue sources;  ///< what the files of the source looked like (SourceStamps)
 };
 
 /// What a journal says. Source: docs/formats.md, "Journal".
 struct JournalContents {
   /// What the job is: version, recipe with the last run's `allow`, source, plan.
-  formats::Json identity;
+  formats::JsonValue identity;
   std::vector<RunRecord> runs;                  ///< that worked on it, the first one first
   std::map<std::uint32_t, TensorResult> items;  ///< durable items
   std::set<std::string> consumed;               ///< source files that were deleted

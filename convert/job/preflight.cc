@@ -13,6 +13,7 @@
 #include "convert/job/source_consumer.h"
 #include "convert/output/planned_checkpoint.h"
 #include "convert/plan/side_files.h"
+#include "formats/json/json.h"
 #include "formats/records/manifest.h"
 
 namespace ingot::convert {
@@ -288,7 +289,7 @@ void require_space(const Plan& plan, const Preflight& checked, const fs::path& o
 Json require_resumable(const Plan& plan, const fs::path& output, const Preflight& checked,
                        const JobThreads& threads) {
   Json identity = job_identity(plan);
-  Json earlier = checked.earlier ? checked.earlier->identity : Json();
+  Json earlier = checked.earlier ? *checked.earlier->identity : Json();
   if (checked.is_finished) {
     earlier = finished_identity(*formats::read_manifest(output));
     identity.erase("plan");

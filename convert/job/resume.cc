@@ -15,7 +15,7 @@ namespace {
 Hash128 hash_of_range(const std::filesystem::path& path, std::uint64_t begin, std::uint64_t n_bytes,
                       const CheckStop& check_stop) {
   const Fd file = Fd::open_for_reading(path);
-  return formats::hash_range(n_bytes, [&](std::uint64_t offset, std::span<std::byte> out) {
+  return check::hash_range(n_bytes, [&](std::uint64_t offset, std::span<std::byte> out) {
     check_stop();
     file.read_exact(out, begin + offset);
   });
@@ -29,7 +29,7 @@ bool has_same_source(const Plan& plan, const PlannedTensor& planned, const Tenso
     const formats::StoredTensor& stored = plan.source.stored()[all[p]];
     if (!plan.source.has_data(stored.file)) continue;
     const Hash128 now =
-        formats::hash_range(stored.n_bytes, [&](std::uint64_t offset, std::span<std::byte> out) {
+        check::hash_range(stored.n_bytes, [&](std::uint64_t offset, std::span<std::byte> out) {
           check_stop();
           plan.source.read(all[p], offset, out);
         });

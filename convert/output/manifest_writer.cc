@@ -11,6 +11,7 @@
 #include "formats/base/parallel.h"
 #include "formats/config/native_config.h"
 #include "formats/container/checkpoint_index.h"
+#include "formats/json/json.h"
 #include "formats/records/manifest.h"
 
 namespace ingot::convert {
@@ -55,11 +56,14 @@ std::string sha256_of(const std::filesystem::path& path, const CheckStop& check_
 
 Manifest base_manifest(const Plan& plan, const StagingOptions& options) {
   const formats::Json& identity = options.identity;
+  formats::Json recipe = identity.at("recipe");
+  recipe["shards"] = identity.at("shards");
+  if (identity.contains("slicing")) recipe["slicing"] = identity.at("slicing");
   Manifest manifest{.tool_version = std::string(kVersion),
                     .family = std::string(plan.source.family().name),
                     .dialect = std::string(plan.target.dialect->name),
                     .layout = std::string(plan.options.layout->name),
-                    .recipe = identity.at("recipe"),
+                    .recipe = std::move(recipe),
                     .source = identity.at("source"),
                     .source_quantization = plan.source_quantization,
                     .files = {},
@@ -67,8 +71,6 @@ Manifest base_manifest(const Plan& plan, const StagingOptions& options) {
                     .n_tensors = 0,
                     .records_hash = {}};
   manifest.unverified = options.unverified;
-  manifest.recipe["shards"] = identity.at("shards");
-  if (identity.contains("slicing")) manifest.recipe["slicing"] = identity.at("slicing");
   if (plan.is_sliced() && !plan.has_rank_directories()) {
     manifest.index = formats::checkpoint_index_text({.frame = index_frame(plan)}, 0);
     if (manifest.index == formats::checkpoint_index_text({}, 0)) manifest.index.clear();

@@ -17,7 +17,7 @@ std::vector<std::pair<std::string, std::string>> derived_files(const Plan& plan)
 
 /// What the files beside the weights say of the job, and how they are written.
 struct StagingOptions {
-  formats::Json identity;
+  formats::JsonValue identity;
   std::string unverified;  ///< the verification that was asked for and left out (--no-verify)
   bool sha256 = false;     ///< a plain SHA-256 per weights file, in a second pass over the output
   JobThreads threads;

@@ -18,11 +18,12 @@
 #include "formats/checkpoint/checkpoint_listing.h"
 #include "formats/checkpoint/rank_slices.h"
 #include "formats/container/safetensors.h"
+#include "formats/json/json.h"
 
 namespace ingot::convert {
 
+using check::Finding;
 using formats::Checkpoint;
-using formats::Finding;
 using formats::StoredTensor;
 
 namespace {
@@ -154,7 +155,7 @@ std::string text_of(const Finding& finding) {
 }
 
 std::vector<Finding> findings_of(const Checkpoint& checkpoint, std::size_t threads) {
-  return formats::run_loader_rules(checkpoint, {.threads = threads, .values = false});
+  return check::run_loader_rules(checkpoint, {.threads = threads, .values = false});
 }
 
 // Collects what the rules find in one directory of the output.
@@ -169,7 +170,7 @@ class Judge {
     const Checkpoint output = planned_checkpoint(plan_, rank, threads_);
     for (const Finding& finding : findings_of(output, threads_)) {
       const bool is_inherited = known_.contains({std::string(finding.rule), finding.tensor});
-      if (finding.severity == formats::Severity::kError && !is_inherited && !is_allowed(finding)) {
+      if (finding.severity == check::Severity::kError && !is_inherited && !is_allowed(finding)) {
         Error error(finding.code, fmt::format("{} (loader rule {}; nothing is published)",
                                               finding.message, finding.rule));
         errors_.add(error.in_file(finding.file).in_tensor(finding.tensor));
@@ -182,7 +183,7 @@ class Judge {
   // The plan has refused every tensor that no pattern covers.
   bool is_allowed(const Finding& finding) const {
     return !plan_.recipe.allow.engine_refuses.empty() &&
-           formats::find_loader_rule(finding.rule)->is_allowable;
+           check::find_loader_rule(finding.rule)->is_allowable;
   }
 
   std::vector<std::string> finish() {

@@ -9,6 +9,7 @@
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
 #include "formats/container/checkpoint_index.h"
+#include "formats/json/json.h"
 
 namespace ingot::convert {
 

@@ -38,7 +38,7 @@ class UncachedFile {
   }
 
   Hash128 hash(std::uint64_t begin, std::uint64_t n_bytes, const CheckStop& check_stop) {
-    return formats::hash_range(n_bytes, [&](std::uint64_t offset, std::span<std::byte> out) {
+    return check::hash_range(n_bytes, [&](std::uint64_t offset, std::span<std::byte> out) {
       check_stop();
       read(begin + offset, out);
     });

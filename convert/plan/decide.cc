@@ -9,6 +9,7 @@
 #include "convert/recipe/refusals.h"
 #include "formats/base/error.h"
 #include "formats/dialect/engine_limits.h"
+#include "formats/json/json.h"
 
 namespace ingot::convert {
 
@@ -17,7 +18,7 @@ using formats::Checkpoint;
 using formats::LogicalTensor;
 using formats::Part;
 using formats::SchemeId;
-using formats::SchemeSpelling;
+using formats::StorageRow;
 
 namespace {
 
@@ -46,7 +47,7 @@ bool source_says_ue8m0(const Plan& plan) {
 
 // The row by which `check` tells the same.
 std::string_view plain_module_rule(const formats::Dialect& dialect, SchemeId scheme) {
-  for (const formats::LoaderRule& rule : formats::loader_rules()) {
+  for (const check::LoaderRule& rule : check::loader_rules()) {
     const bool is_of_int8_blocks = rule.name.starts_with("int8-block.");
     if (rule.dialect == dialect.name && rule.name.ends_with(".plain-module") &&
         is_of_int8_blocks == (scheme == SchemeId::kInt8Block))
@@ -165,7 +166,7 @@ class Decider {
   // Whether a quantized tensor of this scheme may stand beside those that rules select.
   bool can_stay(SchemeId scheme) const {
     if (&dialect_ == &source_.dialect() && is_selected_.empty()) return true;
-    if (formats::find_spelling(dialect_, scheme) == nullptr) return false;
+    if (formats::find_storage(dialect_, scheme) == nullptr) return false;
     return dialect_.holds_mixtures || is_selected_.empty() ||
            (is_selected_.size() == 1 && is_selected_.contains(scheme));
   }
@@ -199,7 +200,7 @@ class Decider {
     if (planned.action == Action::kCast && !goes_through_bands(tensor, planned))
       require_bands(planned, tensor);
     if (planned.action == Action::kQuantize || planned.action == Action::kRepackage) {
-      planned.spelling = spelling_of(planned, tensor);
+      planned.storage = storage_of(planned, tensor);
       planned.block = planned.action == Action::kQuantize && tensor.shape.size() >= 2
                           ? formats::scale_group(planned.to, tensor.shape, kReleasedBlock)
                           : std::array{tensor.encoding.block_rows, tensor.encoding.block_cols};
@@ -212,21 +213,21 @@ class Decider {
     const bool is_static = tensor.encoding.stored.has(Part::kInputScale);
     const bool wants_static = *recipe_.choices.activations == Activations::kStatic;
     return is_static != wants_static &&
-           formats::find_spelling(dialect_, tensor.encoding.scheme, recipe_.choices.activations) !=
+           formats::find_storage(dialect_, tensor.encoding.scheme, recipe_.choices.activations) !=
                nullptr;
   }
 
-  const SchemeSpelling* spelling_of(const PlannedTensor& planned, const LogicalTensor& tensor) {
+  const StorageRow* storage_of(const PlannedTensor& planned, const LogicalTensor& tensor) {
     const auto& wanted = recipe_.choices.activations;
-    const SchemeSpelling* spelling = formats::find_spelling(dialect_, planned.to, wanted);
+    const StorageRow* row = formats::find_storage(dialect_, planned.to, wanted);
     // Tensors that merely stay take what their scheme has.
-    if (spelling == nullptr && planned.action == Action::kRepackage)
-      spelling = formats::find_spelling(dialect_, planned.to);
-    if (spelling == nullptr) {
+    if (row == nullptr && planned.action == Action::kRepackage)
+      row = formats::find_storage(dialect_, planned.to);
+    if (row == nullptr) {
       std::string held;
-      for (const SchemeSpelling& row : dialect_.spellings) {
-        held += fmt::format("{}{} ({})", held.empty() ? "" : ", ", scheme_name(row.scheme),
-                            activations_name(row.activations));
+      for (const StorageRow& other : dialect_.storage) {
+        held += fmt::format("{}{} ({})", held.empty() ? "" : ", ", scheme_name(other.scheme),
+                            activations_name(other.activations));
       }
       refusals_.add(ErrorCode::kUnsupported,
                     fmt::format("dialect {} cannot hold {}{}{} (it holds {})", dialect_.name,
@@ -235,15 +236,13 @@ class Decider {
                     tensor.name);
       return nullptr;
     }
-    if (!wanted && dialect_.name == "modelopt" && planned.to == SchemeId::kNvfp4) {
-      refusals_.add(
-          ErrorCode::kInvalidArgument,
-          "dialect modelopt needs --activations for nvfp4: static (NVFP4, as TensorRT-LLM "
-          "and older SGLang load it; give --activation-scales or --input-scale 1) or "
-          "weight-only (W4A16_NVFP4, for vLLM and SGLang 0.5.23)",
-          tensor.name);
+    if (!wanted && !row->activations_choice.empty()) {
+      refusals_.add(ErrorCode::kInvalidArgument,
+                    fmt::format("dialect {} needs --activations for {}: {}", dialect_.name,
+                                scheme_name(planned.to), row->activations_choice),
+                    tensor.name);
     }
-    return spelling;
+    return row;
   }
 
   void require_bands(const PlannedTensor& planned, const LogicalTensor& tensor) {
@@ -277,11 +276,11 @@ class Decider {
     for (const PlannedTensor& planned : plan_.tensors) {
       const LogicalTensor& tensor = plan_.tensor_of(planned);
       // A tensor that is copied is as the source's maker wanted it.
-      if (planned.spelling == nullptr || is_allowed(tensor)) continue;
+      if (planned.storage == nullptr || is_allowed(tensor)) continue;
       weights.push_back({.name = tensor.name,
                          .rule = tensor.rule,
                          .scheme = planned.to,
-                         .activations = planned.spelling->activations});
+                         .activations = planned.storage->activations});
       met.add(weights.back());
     }
     if (!met.is_refused_by_all()) return;

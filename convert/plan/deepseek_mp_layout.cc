@@ -6,6 +6,7 @@
 #include "convert/recipe/refusals.h"
 #include "formats/base/error.h"
 #include "formats/config/native_config.h"
+#include "formats/json/json.h"
 #include "formats/records/native_names.h"
 
 // Layout deepseek-mp: what DeepSeek's inference code loads, a file per rank under names of its own.
@@ -17,15 +18,15 @@ using formats::SchemeId;
 
 namespace {
 
-// Whether every part of a tensor, as it is spelled without this layout, has a name in it.
+// Whether every part of a tensor, as it is stored without this layout, has a name in it.
 bool has_deepseek_names(const Plan& plan, const PlannedTensor& planned) {
   const LogicalTensor& tensor = plan.tensor_of(planned);
   const auto is_known = [&](const std::string& name) {
     return formats::native_name(name, plan.source.config()).has_value();
   };
   if (planned.action != Action::kCopy) {
-    return planned.spelling == nullptr ||
-           std::ranges::all_of(planned.spelling->parts, [&](const formats::PartSpelling& part) {
+    return planned.storage == nullptr ||
+           std::ranges::all_of(planned.storage->parts, [&](const formats::PartRow& part) {
              return is_known(formats::part_name(part, tensor.name));
            });
   }

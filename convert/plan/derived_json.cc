@@ -6,6 +6,7 @@
 #include "convert/plan/passes.h"
 #include "formats/container/checkpoint_index.h"
 #include "formats/dialect/source_activations.h"
+#include "formats/json/json.h"
 #include "formats/json/json_form.h"
 
 namespace ingot::convert {
@@ -29,8 +30,8 @@ std::vector<formats::WrittenTensor> written_tensors(const Plan& plan, bool retil
     formats::WrittenTensor& row = written.emplace_back();
     row.name = tensor.name;
     row.scheme = planned.to;
-    row.activations = planned.spelling != nullptr ? planned.spelling->activations
-                                                  : of_source.of(tensor.name, tensor.encoding);
+    row.activations = planned.storage != nullptr ? planned.storage->activations
+                                                 : of_source.of(tensor.name, tensor.encoding);
     row.rule = tensor.rule;
     row.layer = tensor.layer;
     row.expert = tensor.expert;
@@ -70,7 +71,7 @@ std::string derive_config(Plan& plan, bool of_ranks) {
     if (!description.is_null()) plan.json.description = formats::json_text(description);
   }
 
-  Json config = source.config().raw;
+  Json config = *source.config().raw;
   if (config.is_null()) return {};
   Json quantization = plan.target.dialect->quantization_config(model);
   if (quantization.is_null()) {
@@ -83,7 +84,7 @@ std::string derive_config(Plan& plan, bool of_ranks) {
     config["num_nextn_predict_layers"] = 0;
   if (of_ranks) state_widths(plan.alignments.widths, config);
   // What says the same stays as it is, to the byte.
-  if (config == source.config().raw) return source.config_text();
+  if (config == *source.config().raw) return source.config_text();
   return formats::json_text(config, formats::json_form_of(source.config_text()));
 }
 
@@ -124,7 +125,7 @@ formats::IndexFrame index_frame(const Plan& plan) {
   formats::IndexFrame frame = plan.source.index_frame();
   const bool is_copy = std::ranges::all_of(
       plan.tensors, [](const PlannedTensor& planned) { return planned.action == Action::kCopy; });
-  if (!is_copy) frame.metadata = Json::object();
+  if (!is_copy) frame.metadata = Json();
   return frame;
 }
 

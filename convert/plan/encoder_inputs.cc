@@ -24,15 +24,15 @@ constexpr std::string_view kNoSource =
     "--text "
     "TEXT --out FILE.safetensors makes it), or --input-scale 1, for";
 
-bool is_asymmetric(const formats::SchemeSpelling& spelling) {
-  return std::any_of(spelling.parts.begin(), spelling.parts.end(),
+bool is_asymmetric(const formats::StorageRow& row) {
+  return std::any_of(row.parts.begin(), row.parts.end(),
                      [](const auto& part) { return part.part == formats::Part::kInputOffset; });
 }
 
 InputScale scale_of(const PlannedTensor& planned, const InputRange& range) {
-  if (is_asymmetric(*planned.spelling)) return asymmetric_input_scale(range);
+  if (is_asymmetric(*planned.storage)) return asymmetric_input_scale(range);
   return symmetric_input_scale(formats::scheme_facts(planned.to).code, range,
-                               planned.spelling->global_divides);
+                               planned.storage->global_divides);
 }
 
 // A quant_bias without the layer's own bias would compute another model.
@@ -42,7 +42,7 @@ void refuse_biases(const Plan& plan, Refusals& refusals) {
     if (tensor.name.ends_with(".bias")) names.insert(tensor.name);
   }
   for (const PlannedTensor& planned : plan.tensors) {
-    if (planned.spelling == nullptr || !is_asymmetric(*planned.spelling)) continue;
+    if (planned.storage == nullptr || !is_asymmetric(*planned.storage)) continue;
     const std::string_view module = formats::module_name(plan.tensor_of(planned).name);
     if (names.contains(fmt::format("{}.bias", module)))
       refusals.add(ErrorCode::kUnsupported, std::string(kHasBias), module);
@@ -68,8 +68,8 @@ void set_input_scales(Plan& plan, Refusals& refusals) {
   std::map<FusedKey, std::optional<InputRange>> ranges;
   const auto for_each_static = [&](const auto& visit) {
     for (PlannedTensor& planned : plan.tensors) {
-      if (planned.spelling != nullptr &&
-          planned.spelling->activations == formats::Activations::kStatic)
+      if (planned.storage != nullptr &&
+          planned.storage->activations == formats::Activations::kStatic)
         visit(planned, plan.tensor_of(planned));
     }
   };
@@ -77,7 +77,7 @@ void set_input_scales(Plan& plan, Refusals& refusals) {
   for_each_static([&](PlannedTensor& planned, const formats::LogicalTensor& tensor) {
     if (choices.input_scale) {
       const float scale = *choices.input_scale;
-      planned.input = {.scale = planned.spelling->global_divides ? 1.0F / scale : scale};
+      planned.input = {.scale = planned.storage->global_divides ? 1.0F / scale : scale};
       return;
     }
     const std::string_view module = formats::module_name(tensor.name);

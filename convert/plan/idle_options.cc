@@ -35,7 +35,7 @@ bool encodes_nvfp4(const PlannedTensor& planned, const LogicalTensor& tensor) {
 }
 
 bool has_static_inputs(const PlannedTensor& planned, const LogicalTensor&) {
-  return planned.spelling != nullptr && planned.spelling->activations == Activations::kStatic;
+  return planned.storage != nullptr && planned.storage->activations == Activations::kStatic;
 }
 
 bool takes_fp8_grid(const PlannedTensor& planned, const LogicalTensor&) {
@@ -50,8 +50,8 @@ bool takes_activations(const Plan& plan) {
                                              plan.source.description());
   return any(plan, [&](const PlannedTensor& planned, const LogicalTensor& tensor) {
     if (!is_quantized(planned, tensor)) return false;
-    return wanted == (planned.spelling != nullptr ? planned.spelling->activations
-                                                  : of_source.of(tensor.name, tensor.encoding));
+    return wanted == (planned.storage != nullptr ? planned.storage->activations
+                                                 : of_source.of(tensor.name, tensor.encoding));
   });
 }
 

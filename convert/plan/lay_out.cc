@@ -42,7 +42,7 @@ void add_parts(const Plan& plan, PlannedTensor& planned) {
       break;
     case Action::kRepackage:
     case Action::kQuantize:
-      for (const formats::PartSpelling& row : planned.spelling->parts) {
+      for (const formats::PartRow& row : planned.storage->parts) {
         planned.parts[planned.n_parts++] = part_of(
             row.part, row.dtype,
             formats::part_shape(row.shape, planned.to, tensor.shape, planned.block), tensor);

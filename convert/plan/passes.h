@@ -10,7 +10,7 @@
 
 namespace ingot::convert {
 
-/// Decides what becomes of every logical tensor: action, scheme, spelling, fused sets, input
+/// Decides what becomes of every logical tensor: action, scheme, storage, fused sets, input
 /// scales. Fills the target and the tensors (in source order, without parts). Throws, collected,
 /// for what cannot be held or computed; adds a warning where rules narrow plain tensors or spare
 /// them.
@@ -66,9 +66,9 @@ FusedKey fused_key(const formats::LogicalTensor& tensor);
 /// the same action where they share a scale; others are refused.
 void join_fused_tensors(Plan& plan, Refusals& refusals);
 
-/// Sets PlannedTensor::input of every tensor whose spelling has static activations, from the ranges
-/// of the calibration or from --input-scale. Fused tensors see the same input and get the scale of
-/// their joint range. Modules without a range are refused, with the list.
+/// Sets PlannedTensor::input of every tensor whose storage row has static activations, from the
+/// ranges of the calibration or from --input-scale. Fused tensors see the same input and get the
+/// scale of their joint range. Modules without a range are refused, with the list.
 void set_input_scales(Plan& plan, Refusals& refusals);
 
 /// Marks the NVFP4 tensors that are encoded with weights (PlannedTensor::is_weighted) and counts

@@ -45,9 +45,9 @@ std::string Plan::part_name(const PlannedTensor& planned, std::size_t part) cons
   if (planned.action == Action::kCopy) {
     name = source.stored()[tensor.encoding.stored[planned.parts[part].part]].name;
   } else {
-    name = planned.spelling == nullptr
+    name = planned.storage == nullptr
                ? tensor.name
-               : formats::part_name(planned.spelling->parts[part], tensor.name);
+               : formats::part_name(planned.storage->parts[part], tensor.name);
   }
   const auto spell = functions_of(*options.layout).stored_name;
   return spell == nullptr ? name : spell(name, source.config());
@@ -57,8 +57,8 @@ formats::Shape Plan::part_shape(const PlannedTensor& planned, std::size_t part) 
   const LogicalTensor& tensor = tensor_of(planned);
   if (planned.action == Action::kCopy)
     return source.stored()[tensor.encoding.stored[planned.parts[part].part]].shape;
-  if (planned.spelling == nullptr) return tensor.shape;
-  const formats::PartShape spelled = planned.spelling->parts[part].shape;
+  if (planned.storage == nullptr) return tensor.shape;
+  const formats::PartShape spelled = planned.storage->parts[part].shape;
   if (formats::is_joined_number(spelled, tensor.rule)) return {};
   return formats::part_shape(spelled, planned.to, tensor.shape, planned.block);
 }

@@ -65,9 +65,9 @@ struct PlannedTensor {
   std::uint8_t n_parts = 0;
   std::uint32_t fused_set = kNone;  ///< index into Plan::fused_sets
   std::uint32_t scales = kNone;     ///< --scales-from: index into that checkpoint's tensors()
-  const formats::SchemeSpelling* spelling = nullptr;  ///< of kRepackage and kQuantize
-  std::array<std::uint64_t, 2> block = {0, 0};        ///< rows and columns that share a scale
-  InputScale input;                                   ///< of static activations
+  const formats::StorageRow* storage = nullptr;  ///< of kRepackage and kQuantize
+  std::array<std::uint64_t, 2> block = {0, 0};   ///< rows and columns that share a scale
+  InputScale input;                              ///< of static activations
   shard::TensorCut cut;
   shard::Alignment alignment;
   std::array<PlannedPart, formats::kMaxParts> parts{};
@@ -173,7 +173,7 @@ struct Plan {
   Recipe recipe;                      ///< with the default rules for this source
   PlanOptions options;
   /// The source's quantization_config, or the one that its manifest remembers; null without one.
-  formats::Json source_quantization;
+  formats::JsonValue source_quantization;
   Target target;
   std::vector<PlannedTensor> tensors;  ///< in the order of execution; dropped ones last
   /// Tensors that are quantized together, because a number over all of them must be known first:

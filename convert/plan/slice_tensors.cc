@@ -6,6 +6,7 @@
 #include "convert/plan/passes.h"
 #include "convert/recipe/refusals.h"
 #include "formats/base/error.h"
+#include "formats/json/json.h"
 #include "quantize/scheme.h"
 
 namespace ingot::convert {
@@ -54,7 +55,7 @@ void become_bf16(const LogicalTensor& tensor, PlannedTensor& planned, Refusals& 
   const SchemeId from = tensor.encoding.scheme;
   planned.to = SchemeId::kBf16;
   planned.action = from == SchemeId::kBf16 ? Action::kCopy : Action::kCast;
-  planned.spelling = nullptr;
+  planned.storage = nullptr;
   planned.block = {0, 0};
   planned.fused_set = PlannedTensor::kNone;
   planned.scales = PlannedTensor::kNone;

@@ -170,7 +170,7 @@ const formats::Dialect& target_dialect(const Recipe& recipe, const formats::Dial
   if (recipe.to && formats::scheme_facts(*recipe.to).quantized) return default_of(*recipe.to);
   for (const Rule& rule : recipe.rules) {
     if (!rule.scheme || !formats::scheme_facts(*rule.scheme).quantized) continue;
-    if (formats::find_spelling(of_source, *rule.scheme) == nullptr) return default_of(*rule.scheme);
+    if (formats::find_storage(of_source, *rule.scheme) == nullptr) return default_of(*rule.scheme);
   }
   return of_source;
 }

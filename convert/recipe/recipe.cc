@@ -10,6 +10,7 @@
 
 #include "convert/recipe/statistics.h"
 #include "formats/base/error.h"
+#include "formats/json/json.h"
 
 namespace ingot::convert {
 

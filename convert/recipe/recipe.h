@@ -11,7 +11,7 @@
 #include "formats/base/pattern.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/dialect/dialect.h"
-#include "formats/json/json.h"
+#include "formats/json/json_fwd.h"
 #include "quantize/scheme.h"
 
 namespace ingot::convert {
@@ -83,7 +83,7 @@ struct Choices {
   std::shared_ptr<const ActivationScales> activation_scales;  ///< --activation-scales
   std::shared_ptr<const Importance> importance;               ///< --importance
   std::shared_ptr<const formats::Checkpoint> scales_from;     ///< --scales-from
-  formats::Json scales_from_fingerprint;
+  formats::JsonValue scales_from_fingerprint;
 
   [[nodiscard]] formats::Json to_json() const;
 };

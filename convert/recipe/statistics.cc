@@ -146,7 +146,7 @@ void StatisticsFile::finish(const ErrorList& errors) {
   } catch (Error& error) {
     throw error.in_file(file_.path());
   }
-  hash_ = formats::hash_file(file_.path());
+  hash_ = check::hash_file(file_.path());
 }
 
 std::vector<float> StatisticsFile::values(const StatisticPlace& place) const {

@@ -114,7 +114,7 @@ Encoder::Encoder(const TensorTask& task, std::optional<float> amax)
     importance_ = choices.importance->values(place.value());
   }
   if (amax_ && to_.global != nullptr) {
-    const bool divides = planned_.spelling->global_divides;
+    const bool divides = planned_.storage->global_divides;
     global_ = repacks_ ? quantize::repacked_global(*amax_, divides)
                        : to_.global(*amax_, plan_.target.encode, divides);
   }
@@ -281,7 +281,7 @@ void Encoder::encode_tile(const EncodedRows& source, const Band& band, const Til
   decode_tile(source, band, tile);
   if (repacks_) {
     quantize::repack_mxfp4_as_nvfp4(tile_of(source, tile), global_,
-                                    planned_.spelling->global_divides, plan_.target.encode, out);
+                                    planned_.storage->global_divides, plan_.target.encode, out);
   } else {
     const std::vector<float> given = release_ ? given_scales(band, tile) : std::vector<float>();
     std::span<const float> importance = importance_;
@@ -291,7 +291,7 @@ void Encoder::encode_tile(const EncodedRows& source, const Band& band, const Til
          .block_rows = planned_.block[0],
          .block_cols = planned_.block[1],
          .global = global_,
-         .global_divides = planned_.spelling != nullptr && planned_.spelling->global_divides,
+         .global_divides = planned_.storage != nullptr && planned_.storage->global_divides,
          .given_scales = given,
          .importance = importance,
          .options = plan_.target.encode},
@@ -320,7 +320,7 @@ void Encoder::measure_tile(const Tile& tile, const quantize::EncodeOutput& out) 
   } else {
     std::optional<formats::GlobalScale> global;
     if (to_.global != nullptr)
-      global = {.value = global_, .divides = planned_.spelling->global_divides};
+      global = {.value = global_, .divides = planned_.storage->global_divides};
     const std::uint64_t down = ceil_div(tile.rows, block_rows);
     const std::size_t width = formats::dtype_bits(facts_.scale_dtype) / 8;
     tile_scales_.resize(down * across);

@@ -89,7 +89,7 @@ BandLoop::Look look_at_codes(const TensorTask& task, std::vector<std::int64_t>& 
 // records where it still fits.
 float target_global(const TensorTask& task, const formats::GlobalScale& stored,
                     TensorResult& result) {
-  if (stored.divides == task.planned.spelling->global_divides) return stored.value;
+  if (stored.divides == task.planned.storage->global_divides) return stored.value;
   result.original_global = {.value = stored.value, .divides = stored.divides};
   const auto& originals = task.context.original_globals;
   const auto original = originals.find(task.tensor.name);
@@ -154,7 +154,7 @@ std::map<std::string, formats::GlobalScale> original_globals(const Plan& plan) {
   const bool turns_any = std::ranges::any_of(plan.tensors, [&](const PlannedTensor& planned) {
     const formats::Encoding& encoding = plan.tensor_of(planned).encoding;
     return planned.action == Action::kRepackage && encoding.stored.has(Part::kGlobal) &&
-           encoding.global_divides != planned.spelling->global_divides;
+           encoding.global_divides != planned.storage->global_divides;
   });
   const auto manifest = turns_any ? formats::read_manifest(plan.source.directory())
                                   : std::optional<formats::Manifest>();

@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "formats/base/name_kind.h"
 #include "formats/base/printable.h"
 
 namespace ingot {
@@ -131,6 +130,18 @@ std::vector<std::string> fault_lines(std::span<const ListedFault> faults) {
       lines.push_back(fmt::format("... and {} more like it{}", more.total(), more.text()));
   }
   return lines;
+}
+
+std::string name_kind(std::string_view name) {
+  std::string kind;
+  bool in_number = false;
+  for (const char c : name) {
+    const bool is_digit = c >= '0' && c <= '9';
+    if (is_digit && !in_number) kind += '*';
+    if (!is_digit) kind += c;
+    in_number = is_digit;
+  }
+  return kind;
 }
 
 }  // namespace ingot

@@ -2,6 +2,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "formats/base/error.h"
@@ -30,5 +31,9 @@ struct ListedFault {
 /// the first five names. Of lines that differ by names and numbers alone the first five are kept,
 /// and a sixth says how many more there are, in which files or of which kind of tensor. Printable.
 std::vector<std::string> fault_lines(std::span<const ListedFault> faults);
+
+/// What names of one kind have in common: every run of digits as `*`, as in
+/// `model.layers.*.mlp.experts.*.up_proj.weight` and `model-*-of-*.safetensors`.
+std::string name_kind(std::string_view name);
 
 }  // namespace ingot

@@ -40,6 +40,19 @@ CodePoint first_code_point(std::string_view text) {
   return {};
 }
 
+}  // namespace
+
+bool is_utf8(std::string_view text) {
+  while (!text.empty()) {
+    const CodePoint point = first_code_point(text);
+    if (point.n_bytes == 0) return false;
+    text.remove_prefix(point.n_bytes);
+  }
+  return true;
+}
+
+namespace {
+
 bool is_control(std::uint32_t value) {
   return value < 0x20 || (value >= 0x7F && value <= 0x9F);
 }
@@ -102,8 +115,8 @@ std::string valid_text(std::string_view text) {
   while (!text.empty()) {
     const CodePoint point = first_code_point(text);
     const std::string_view bytes = text.substr(0, point.n_bytes == 0 ? 1 : point.n_bytes);
-    const bool is_kept = point.n_bytes > 0 && (!is_control(point.value) || point.value == '\t' ||
-                                               point.value == '\n');
+    const bool is_kept = point.n_bytes > 0 &&
+                         (!is_control(point.value) || point.value == '\t' || point.value == '\n');
     out += is_kept ? bytes : kReplacement;
     text.remove_prefix(bytes.size());
   }

@@ -5,6 +5,9 @@
 
 namespace ingot {
 
+/// Whether text is valid UTF-8, as every JSON string must be.
+bool is_utf8(std::string_view text);
+
 /// Text from a stranger as it may be shown on a terminal: control characters, bytes that are no
 /// UTF-8 and characters that turn the direction of text become `\n`, `\t`, `\x1b`, `\u202e`. All
 /// else stays, so that escaping what was escaped before changes nothing.

@@ -17,6 +17,7 @@
 #include "formats/checkpoint/rank_slices.h"
 #include "formats/checkpoint/stray_weights.h"
 #include "formats/checkpoint/weights_headers.h"
+#include "formats/json/json.h"
 #include "formats/records/manifest.h"
 #include "formats/storage/stored_names.h"
 #include "formats/storage/tensor_source.h"

@@ -50,7 +50,7 @@ struct AssembledModel {
   std::optional<std::vector<std::string>> file_names;
   ModelConfig config;                ///< of slices that are joined: of the unsliced checkpoint
   std::string config_text;           ///< of which `config` was made
-  Json description;                  ///< null without one
+  JsonValue description;             ///< null without one
   const Dialect* dialect = nullptr;  ///< null: what the config says
   std::vector<SideFile> side_files;  ///< relative to `directory`
   /// Whole where slices are joined; `file` and `offset` are for reports only then.

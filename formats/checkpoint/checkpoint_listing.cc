@@ -6,10 +6,10 @@
 
 #include <fmt/format.h>
 
+#include "formats/base/fault_lines.h"
 #include "formats/base/fd.h"
-#include "formats/base/name_kind.h"
+#include "formats/base/printable.h"
 #include "formats/config/native_config.h"
-#include "formats/json/json.h"
 #include "formats/records/manifest.h"
 
 namespace ingot::formats {

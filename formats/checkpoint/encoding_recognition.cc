@@ -21,16 +21,6 @@ struct FoundParts {
   bool global_divides = false;
 };
 
-/// By stored tensor.
-struct PairedParts {
-  std::vector<FoundParts> found;  ///< of weights; `stored` has the weight itself
-  std::vector<bool> is_part;      ///< belongs to a weight, or should
-};
-
-/// Brings parts and weights together by their names. Reports a part twice (kDuplicate), a part
-/// beside a plain weight or beside none (kMissingTensor).
-PairedParts pair_parts(const RecognitionInput& input, ErrorList& faults);
-
 constexpr std::string_view kWeightSuffix = ".weight";
 
 /// Dtypes whose numbers mean nothing without a scale.
@@ -50,19 +40,36 @@ bool is_code_dtype(DType dtype) {
   }
 }
 
-class Pairing {
- public:
-  Pairing(const RecognitionInput& input, ErrorList& faults) : input_(input), faults_(faults) {
-    paired_.found.resize(input.stored.size());
-    paired_.is_part.resize(input.stored.size(), false);
-  }
+bool is_packed_name(std::string_view name) {
+  return std::any_of(packed_suffixes().begin(), packed_suffixes().end(),
+                     [&](std::string_view suffix) { return name.ends_with(suffix); });
+}
 
-  PairedParts run() {
-    for (std::uint32_t i = 0; i < input_.stored.size(); ++i) {
-      paired_.found[i].stored.set(Part::kWeight, i);
+/// Brings parts and weights together by their names, then finds out what each weight is.
+class Recogniser {
+ public:
+  Recogniser(const RecognitionInput& input, ErrorList& faults)
+      : input_(input),
+        faults_(faults),
+        found_(input.stored.size()),
+        is_part_(input.stored.size(), false) {
+    for (std::uint32_t i = 0; i < input.stored.size(); ++i) {
+      found_[i].stored.set(Part::kWeight, i);
       pair_part(i);
     }
-    return std::move(paired_);
+  }
+
+  std::vector<LogicalTensor> run(std::vector<StoredParts>* refused) {
+    std::vector<LogicalTensor> tensors;
+    for (std::uint32_t i = 0; i < input_.stored.size(); ++i) {
+      if (is_part_[i]) continue;
+      if (auto tensor = recognise(i)) {
+        tensors.push_back(std::move(*tensor));
+      } else if (refused != nullptr) {
+        refused->push_back(found_[i].stored);
+      }
+    }
+    return tensors;
   }
 
  private:
@@ -85,7 +92,8 @@ class Pairing {
     return plain;
   }
 
-  /// Notes whose part tensor `i` is, if it is one.
+  /// Notes whose part tensor `i` is, if it is one. Reports a part twice (kDuplicate), a part beside
+  /// a plain weight or beside none (kMissingTensor).
   void pair_part(std::uint32_t i) {
     const StoredTensor& tensor = input_.stored[i];
     for (const PartNaming& naming : part_namings()) {
@@ -98,7 +106,7 @@ class Pairing {
       if (weight && is_code_dtype(input_.stored[*weight].dtype)) {
         assign(i, *weight, naming);
       } else if (naming.is_distinct || (is_native && is_surely_scale(tensor))) {
-        paired_.is_part[i] = true;
+        is_part_[i] = true;
         report_orphan(i, stem, naming, weight);
       }
       return;
@@ -110,8 +118,8 @@ class Pairing {
   }
 
   void assign(std::uint32_t part, std::uint32_t weight, const PartNaming& naming) {
-    paired_.is_part[part] = true;
-    FoundParts& found = paired_.found[weight];
+    is_part_[part] = true;
+    FoundParts& found = found_[weight];
     if (found.stored.has(naming.part)) {
       const std::string& first = input_.stored[found.stored[naming.part]].name;
       std::string_view kind = part_facts(naming.part).meaning;
@@ -141,59 +149,10 @@ class Pairing {
     }
   }
 
-  const RecognitionInput& input_;
-  ErrorList& faults_;
-  PairedParts paired_;
-};
-
-PairedParts pair_parts(const RecognitionInput& input, ErrorList& faults) {
-  return Pairing(input, faults).run();
-}
-
-bool is_packed_name(std::string_view name) {
-  return std::any_of(packed_suffixes().begin(), packed_suffixes().end(),
-                     [&](std::string_view suffix) { return name.ends_with(suffix); });
-}
-
-/// `X.weight` for the codes `X.weight_packed`.
-std::string logical_name(std::string_view stored) {
-  for (const std::string_view suffix : packed_suffixes()) {
-    if (!stored.ends_with(suffix)) continue;
-    return std::string(stored.substr(0, stored.size() - suffix.size())).append(kWeightSuffix);
-  }
-  return std::string(stored);
-}
-
-class Recogniser {
- public:
-  Recogniser(const RecognitionInput& input, ErrorList& faults)
-      : input_(input), faults_(faults), paired_(pair_parts(input, faults)), found_(paired_.found) {}
-
-  std::vector<LogicalTensor> run(std::vector<StoredParts>* refused) {
-    std::vector<LogicalTensor> tensors;
-    for (std::uint32_t i = 0; i < input_.stored.size(); ++i) {
-      if (paired_.is_part[i]) continue;
-      if (auto tensor = recognise(i)) {
-        tensors.push_back(std::move(*tensor));
-      } else if (refused != nullptr) {
-        refused->push_back(found_[i].stored);
-      }
-    }
-    return tensors;
-  }
-
- private:
-  void fault(std::uint32_t stored, ErrorCode code, std::string message) {
-    const StoredTensor& tensor = input_.stored[stored];
-    faults_.add(Error(code, std::move(message))
-                    .in_file(input_.files[tensor.file].name)
-                    .in_tensor(tensor.name));
-  }
-
   std::optional<LogicalTensor> recognise(std::uint32_t i) {
     const StoredTensor& stored = input_.stored[i];
     LogicalTensor tensor;
-    tensor.name = logical_name(stored.name);
+    tensor.name = weight_name(stored.name);
     tensor.shape = stored.shape;
     if (tensor.name != stored.name && input_.names.find(tensor.name)) {
       fault(i, ErrorCode::kDuplicate,
@@ -436,8 +395,9 @@ class Recogniser {
 
   const RecognitionInput& input_;
   ErrorList& faults_;
-  PairedParts paired_;
-  const std::vector<FoundParts>& found_;
+  // By stored tensor.
+  std::vector<FoundParts> found_;  // of weights; `stored` has the weight itself
+  std::vector<bool> is_part_;      // belongs to a weight, or should
 };
 
 }  // namespace

@@ -28,13 +28,13 @@ void add(std::vector<PartNaming>& namings, PartNaming naming) {
 std::vector<PartNaming> collect() {
   std::vector<PartNaming> namings;
   for (const Dialect* dialect : dialects()) {
-    for (const SchemeSpelling& spelling : dialect->spellings) {
-      for (const PartSpelling& part : spelling.parts) {
+    for (const StorageRow& row : dialect->storage) {
+      for (const PartRow& part : row.parts) {
         if (part.part == Part::kWeight) continue;
         const PartNaming naming = {.suffix = std::string(part.suffix),
                                    .part = part.part,
                                    .reach = reach_of(part.suffix),
-                                   .global_divides = spelling.global_divides};
+                                   .global_divides = row.global_divides};
         add(namings, naming);
         if (!part.suffix.starts_with(kWeight)) continue;
         PartNaming stacked = naming;
@@ -59,8 +59,8 @@ std::vector<PartNaming> collect() {
 std::vector<std::string_view> collect_packed() {
   std::vector<std::string_view> suffixes;
   for (const Dialect* dialect : dialects()) {
-    for (const SchemeSpelling& spelling : dialect->spellings) {
-      const std::string_view suffix = spelling.parts.front().suffix;
+    for (const StorageRow& row : dialect->storage) {
+      const std::string_view suffix = row.parts.front().suffix;
       const bool is_known = std::find(suffixes.begin(), suffixes.end(), suffix) != suffixes.end();
       if (suffix != kWeight && !is_known) suffixes.push_back(suffix);
     }
@@ -78,6 +78,14 @@ std::span<const PartNaming> part_namings() {
 std::span<const std::string_view> packed_suffixes() {
   static const std::vector<std::string_view> suffixes = collect_packed();
   return suffixes;
+}
+
+std::string weight_name(std::string_view stored) {
+  for (const std::string_view suffix : packed_suffixes()) {
+    if (!stored.ends_with(suffix)) continue;
+    return std::string(stored.substr(0, stored.size() - suffix.size())).append(kWeight);
+  }
+  return std::string(stored);
 }
 
 }  // namespace ingot::formats

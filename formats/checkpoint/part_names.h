@@ -34,4 +34,7 @@ std::span<const PartNaming> part_namings();
 /// Suffixes under which codes stand in place of `.weight` in some dialect, e.g. `.weight_packed`.
 std::span<const std::string_view> packed_suffixes();
 
+/// `X.weight` for the codes `X.weight_packed`; any other name as it is.
+std::string weight_name(std::string_view stored);
+
 }  // namespace ingot::formats

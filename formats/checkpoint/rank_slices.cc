@@ -31,8 +31,8 @@ class Matcher {
         rank_(*with.slices.slicing.rank),
         holdings_(with.slices.slicing, with.config),
         faults_(faults) {
-    if (rank_.whole_config.is_object()) {
-      whole_config_ = parse_model_config(rank_.whole_config.dump(),
+    if (!rank_.whole_config.is_null()) {
+      whole_config_ = parse_model_config(json_text(rank_.whole_config),
                                          fmt::format("{}: whole_config", kManifestName));
     }
   }

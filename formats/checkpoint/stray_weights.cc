@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "formats/base/name_kind.h"
+#include "formats/base/fault_lines.h"
 #include "formats/checkpoint/checkpoint_listing.h"
 #include "formats/checkpoint/weights_headers.h"
 

@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "formats/config/rope_meaning.h"
+#include "formats/json/json.h"
 
 namespace ingot::formats {
 namespace {
@@ -228,7 +229,7 @@ class ConfigMeaning::Reader {
   // Keeps a value, or finds that it contradicts the one that is known.
   void say(const std::string& meaning, SaidValue said) {
     const auto [known, is_new] = meaning_.known_.try_emplace(prefix_ + meaning, std::move(said));
-    if (is_new || known->second.value == said.value) return;
+    if (is_new || *known->second.value == *said.value) return;
     contradict(fmt::format("{} is {}, but {} is {}: readers take one or the other", said.path,
                            config_text(said.value), known->second.path,
                            config_text(known->second.value)));
@@ -427,7 +428,7 @@ ConfigMeaning::ConfigMeaning(const Json& config) {
   for (const auto& [meaning, said] : known_) {
     if (!meaning.starts_with("rope.")) continue;
     const auto own = known_.find(prefix + meaning);
-    if (own == known_.end() || own->second.value == said.value) continue;
+    if (own == known_.end() || *own->second.value == *said.value) continue;
     contradictions_.push_back(fmt::format("{} is {}, but {} is {}: readers take one or the other",
                                           said.path, config_text(said.value), own->second.path,
                                           config_text(own->second.value)));

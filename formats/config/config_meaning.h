@@ -5,13 +5,13 @@
 #include <string_view>
 #include <vector>
 
-#include "formats/json/json.h"
+#include "formats/json/json_fwd.h"
 
 namespace ingot::formats {
 
 /// One thing that config.json says.
 struct SaidValue {
-  Json value;        ///< as every spelling of it is read: one end-of-text id is no list, ...
+  JsonValue value;   ///< as every spelling of it is read: one end-of-text id is no list, ...
   std::string path;  ///< where it stands: `rope_scaling.factor`
 };
 

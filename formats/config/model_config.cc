@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "formats/json/json.h"
 #include "formats/json/json_fields.h"
 
 namespace ingot::formats {

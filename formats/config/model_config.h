@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "formats/json/json.h"
+#include "formats/json/json_fwd.h"
 
 namespace ingot::formats {
 
@@ -71,7 +71,7 @@ struct ModelConfig {
   std::vector<bool> layer_is_moe;
 
   /// The file as it is, keys in order; what we do not understand is carried through.
-  Json raw;
+  JsonValue raw;
 };
 
 /// Typed view of config.json's text. Throws kCorrupt naming `where` and the key for a wrong type, a

@@ -9,37 +9,18 @@
 #include <fmt/ranges.h>
 
 #include "formats/base/error.h"
+#include "formats/json/json.h"
+#include "formats/json/json_fields.h"
 
 namespace ingot::formats {
 namespace {
 
 constexpr double kNormEps = 1e-6;  // fixed in the code
 
-const Json* find(const ModelConfig& config, const char* key) {
-  if (!config.raw.is_object()) return nullptr;
-  const auto at = config.raw.find(key);
-  return at == config.raw.end() || at->is_null() ? nullptr : &*at;
-}
-
-[[noreturn]] void refuse(const char* key, const Json& value, const char* wanted) {
-  throw Error(ErrorCode::kCorrupt,
-              fmt::format("'{}' is a {}, not {}", key, value.type_name(), wanted))
-      .in_file("config.json");
-}
-
-std::uint64_t whole(const ModelConfig& config, const char* key, std::uint64_t otherwise) {
-  const Json* value = find(config, key);
-  if (value == nullptr) return otherwise;
-  if (!value->is_number_unsigned()) refuse(key, *value, "a whole number");
-  return value->get<std::uint64_t>();
-}
-
-// The number as the file spells it.
-Json number(const ModelConfig& config, const char* key, double otherwise) {
-  const Json* value = find(config, key);
-  if (value == nullptr) return otherwise;
-  if (!value->is_number()) refuse(key, *value, "a number");
-  return *value;
+// The file's own keys, where there is a file.
+JsonFields keys_of(const ModelConfig& config) {
+  static const Json no_keys = Json::object();
+  return {config.raw->is_object() ? *config.raw : no_keys, "config.json"};
 }
 
 // Whole values as integers: the code declares some of them so.
@@ -48,13 +29,6 @@ Json number(double value) {
   if (value == std::floor(value) && std::abs(value) < kExact)
     return static_cast<std::int64_t>(value);
   return value;
-}
-
-bool is_flag_set(const ModelConfig& config, const char* key, bool otherwise) {
-  const Json* value = find(config, key);
-  if (value == nullptr) return otherwise;
-  if (!value->is_boolean()) refuse(key, *value, "true or false");
-  return value->get<bool>();
 }
 
 std::string score_function(const ModelConfig& config) {
@@ -94,7 +68,7 @@ void require_computable(const ModelConfig& config) {
   if (score != "sigmoid" && score != "softmax")
     keys.push_back(fmt::format("scoring_func ('{}')", score));
   const bool is_sigmoid = score == "sigmoid";
-  if (is_flag_set(config, "norm_topk_prob", is_sigmoid) != is_sigmoid)
+  if (keys_of(config).boolean("norm_topk_prob", is_sigmoid) != is_sigmoid)
     keys.push_back(fmt::format("norm_topk_prob ({} with {} scores)", !is_sigmoid, score));
   if (config.rms_norm_eps != 0 && config.rms_norm_eps != kNormEps)
     keys.push_back(fmt::format("rms_norm_eps ({})", config.rms_norm_eps));
@@ -123,10 +97,17 @@ Json native_config(const ModelConfig& config, bool is_fp8) {
   result["n_routed_experts"] = config.n_routed_experts;
   result["n_shared_experts"] = config.n_shared_experts;
   result["n_activated_experts"] = config.num_experts_per_tok;
-  const bool is_grouped = config.topk_method != "greedy";
-  result["n_expert_groups"] = is_grouped ? whole(config, "n_group", 1) : 1;
-  result["n_limited_groups"] = is_grouped ? whole(config, "topk_group", 1) : 1;
-  result["route_scale"] = number(config, "routed_scaling_factor", 1.0);
+  const JsonFields keys = keys_of(config);
+  const auto groups = [&](const char* key) -> std::uint64_t {
+    if (config.topk_method == "greedy") return 1;
+    return keys.optional_number(key, JsonFields::kAnyNumber).value_or(1);
+  };
+  result["n_expert_groups"] = groups("n_group");
+  result["n_limited_groups"] = groups("topk_group");
+  // The number as the file spells it.
+  constexpr const char* kScale = "routed_scaling_factor";
+  result["route_scale"] = keys.find(kScale) == nullptr ? Json(1.0) : keys.get(kScale);
+  if (!result["route_scale"].is_number()) (void)keys.real(kScale);
   result["score_func"] = score_function(config);
   result["q_lora_rank"] = config.q_lora_rank;
   result["kv_lora_rank"] = config.kv_lora_rank;

@@ -3,7 +3,7 @@
 #include <string_view>
 
 #include "formats/config/model_config.h"
-#include "formats/json/json.h"
+#include "formats/json/json_fwd.h"
 
 namespace ingot::formats {
 

@@ -10,6 +10,8 @@
 
 #include <fmt/format.h>
 
+#include "formats/json/json.h"
+
 namespace ingot::formats {
 namespace {
 
@@ -83,13 +85,13 @@ void read_rope(const Json& config, const std::string& prefix, const RopeSink& si
 
 void forget_idle_rope(ConfigMeaning::Values& known, const std::string& begin) {
   const auto type = known.find(begin + "rope_type");
-  const bool is_plain = type == known.end() || type->second.value == "default";
+  const bool is_plain = type == known.end() || *type->second.value == "default";
   for (auto entry = known.lower_bound(begin);
        entry != known.end() && entry->first.starts_with(begin);) {
     const std::string key = entry->first.substr(begin.size());
     const bool counts = !is_plain || key == kTheta || key == kPartial || key.starts_with("mrope") ||
-                        entry->second.value.is_object();
-    const bool is_absent = entry->second.value == absent_rope(key);
+                        entry->second.value->is_object();
+    const bool is_absent = *entry->second.value == absent_rope(key);
     entry = counts && !is_absent ? std::next(entry) : known.erase(entry);
   }
 }

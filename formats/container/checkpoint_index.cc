@@ -83,7 +83,7 @@ class IndexReader final : public JsonEvents {
       return;
     }
     if (depth_ == 2 && top_key_ == kMetadata) {
-      if (++n_metadata_ <= kMaxTopKeys) index_.frame.metadata[key_] = std::move(scalar);
+      if (++n_metadata_ <= kMaxTopKeys) metadata_[key_] = std::move(scalar);
       return;
     }
     const bool absent_metadata = depth_ == 1 && top_key_ == kMetadata && scalar.is_null();
@@ -99,7 +99,7 @@ class IndexReader final : public JsonEvents {
     if (const auto twice = std::adjacent_find(names.begin(), names.end()); twice != names.end()) {
       throw Error(ErrorCode::kDuplicate, "occurs twice in weight_map").in_tensor(*twice);
     }
-    if (n_metadata_ > kMaxTopKeys) index_.frame.metadata = Json::object();
+    if (n_metadata_ <= kMaxTopKeys) index_.frame.metadata = std::move(metadata_);
     return std::move(index_);
   }
 
@@ -118,6 +118,7 @@ class IndexReader final : public JsonEvents {
   }
 
   CheckpointIndex index_;
+  Json metadata_;
   std::size_t depth_ = 0, n_metadata_ = 0;
   bool has_map_ = false;
   std::string top_key_, key_;
@@ -149,7 +150,7 @@ std::string checkpoint_index_text(const CheckpointIndex& index, std::uint64_t to
   // Not operator[]: ordered_json would look every name up among all earlier ones.
   for (auto& [tensor, file] : sorted) members.emplace_back(std::move(tensor), std::move(file));
   Json document = Json::object();
-  document[std::string(kMetadata)] = index.frame.metadata;
+  document[std::string(kMetadata)] = *index.frame.metadata;
   document[std::string(kMetadata)][kTotalSize] = total_bytes;
   document[std::string(kWeightMap)] = std::move(weight_map);
   return json_text(document, index.frame.form);

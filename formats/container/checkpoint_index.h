@@ -13,8 +13,9 @@ namespace ingot::formats {
 
 /// What an index says of the model beside its map, and the form of its text.
 struct IndexFrame {
-  /// `total_size`, `total_parameters`, ...: an object of scalars, in the order of the file.
-  Json metadata = Json::object();
+  /// `total_size`, `total_parameters`, ...: an object of scalars, in the order of the file; null
+  /// without any.
+  JsonValue metadata;
   JsonForm form;
 };
 

@@ -5,6 +5,7 @@
 #include "formats/base/error.h"
 #include "formats/dialect/config_groups.h"
 #include "formats/dialect/dialect_table.h"
+#include "formats/json/json.h"
 #include "formats/modules/module_list.h"
 
 // The flavour that vLLM's tools write: docs/formats.md, "Dialects".
@@ -13,68 +14,71 @@ namespace ingot::formats {
 namespace {
 
 constexpr std::array kFp8BlockParts = {
-    PartSpelling{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
-    PartSpelling{Part::kScale, ".weight_scale", DType::kF32, PartShape::kGrid},
+    PartRow{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
+    PartRow{Part::kScale, ".weight_scale", DType::kF32, PartShape::kGrid},
 };
 constexpr std::array kFp8ChannelParts = {
-    PartSpelling{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
-    PartSpelling{Part::kScale, ".weight_scale", DType::kF32, PartShape::kColumn},
+    PartRow{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
+    PartRow{Part::kScale, ".weight_scale", DType::kF32, PartShape::kColumn},
 };
 constexpr std::array kFp8TensorParts = {
-    PartSpelling{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
-    PartSpelling{Part::kScale, ".weight_scale", DType::kF32, PartShape::kOne},
+    PartRow{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
+    PartRow{Part::kScale, ".weight_scale", DType::kF32, PartShape::kOne},
 };
 constexpr std::array kFp8TensorStaticParts = {
-    PartSpelling{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
-    PartSpelling{Part::kScale, ".weight_scale", DType::kF32, PartShape::kOne},
-    PartSpelling{Part::kInputScale, ".input_scale", DType::kF32, PartShape::kOne},
+    PartRow{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
+    PartRow{Part::kScale, ".weight_scale", DType::kF32, PartShape::kOne},
+    PartRow{Part::kInputScale, ".input_scale", DType::kF32, PartShape::kOne},
 };
 constexpr std::array kInt8ChannelParts = {
-    PartSpelling{Part::kWeight, ".weight", DType::kI8, PartShape::kCodes},
-    PartSpelling{Part::kScale, ".weight_scale", DType::kF32, PartShape::kColumn},
+    PartRow{Part::kWeight, ".weight", DType::kI8, PartShape::kCodes},
+    PartRow{Part::kScale, ".weight_scale", DType::kF32, PartShape::kColumn},
 };
 constexpr std::array kInt8ChannelStaticParts = {
-    PartSpelling{Part::kWeight, ".weight", DType::kI8, PartShape::kCodes},
-    PartSpelling{Part::kScale, ".weight_scale", DType::kF32, PartShape::kColumn},
-    PartSpelling{Part::kInputScale, ".input_scale", DType::kF32, PartShape::kOne},
+    PartRow{Part::kWeight, ".weight", DType::kI8, PartShape::kCodes},
+    PartRow{Part::kScale, ".weight_scale", DType::kF32, PartShape::kColumn},
+    PartRow{Part::kInputScale, ".input_scale", DType::kF32, PartShape::kOne},
 };
 constexpr std::array kNvfp4Parts = {
-    PartSpelling{Part::kWeight, ".weight_packed", DType::kU8, PartShape::kCodes},
-    PartSpelling{Part::kScale, ".weight_scale", DType::kF8E4M3, PartShape::kGrid},
-    PartSpelling{Part::kGlobal, ".weight_global_scale", DType::kF32, PartShape::kOne},
+    PartRow{Part::kWeight, ".weight_packed", DType::kU8, PartShape::kCodes},
+    PartRow{Part::kScale, ".weight_scale", DType::kF8E4M3, PartShape::kGrid},
+    PartRow{Part::kGlobal, ".weight_global_scale", DType::kF32, PartShape::kOne},
 };
 constexpr std::array kNvfp4StaticParts = {
-    PartSpelling{Part::kWeight, ".weight_packed", DType::kU8, PartShape::kCodes},
-    PartSpelling{Part::kScale, ".weight_scale", DType::kF8E4M3, PartShape::kGrid},
-    PartSpelling{Part::kGlobal, ".weight_global_scale", DType::kF32, PartShape::kOne},
-    PartSpelling{Part::kInputScale, ".input_global_scale", DType::kF32, PartShape::kOne},
+    PartRow{Part::kWeight, ".weight_packed", DType::kU8, PartShape::kCodes},
+    PartRow{Part::kScale, ".weight_scale", DType::kF8E4M3, PartShape::kGrid},
+    PartRow{Part::kGlobal, ".weight_global_scale", DType::kF32, PartShape::kOne},
+    PartRow{Part::kInputScale, ".input_global_scale", DType::kF32, PartShape::kOne},
 };
 constexpr std::array kMxfp4Parts = {
-    PartSpelling{Part::kWeight, ".weight_packed", DType::kU8, PartShape::kCodes},
-    PartSpelling{Part::kScale, ".weight_scale", DType::kU8, PartShape::kGrid},
+    PartRow{Part::kWeight, ".weight_packed", DType::kU8, PartShape::kCodes},
+    PartRow{Part::kScale, ".weight_scale", DType::kU8, PartShape::kGrid},
 };
 constexpr std::array kMxfp8Parts = {
-    PartSpelling{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
-    PartSpelling{Part::kScale, ".weight_scale", DType::kU8, PartShape::kGrid},
+    PartRow{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
+    PartRow{Part::kScale, ".weight_scale", DType::kU8, PartShape::kGrid},
 };
-constexpr std::array kSpellings = {
-    SchemeSpelling{SchemeId::kFp8Block, Activations::kDynamic, kFp8BlockParts},
-    SchemeSpelling{SchemeId::kFp8Block, Activations::kWeightOnly, kFp8BlockParts},
-    SchemeSpelling{SchemeId::kFp8Channel, Activations::kDynamic, kFp8ChannelParts},
-    SchemeSpelling{SchemeId::kFp8Channel, Activations::kWeightOnly, kFp8ChannelParts},
-    SchemeSpelling{SchemeId::kFp8Tensor, Activations::kDynamic, kFp8TensorParts},
-    SchemeSpelling{SchemeId::kFp8Tensor, Activations::kWeightOnly, kFp8TensorParts},
-    SchemeSpelling{SchemeId::kFp8Tensor, Activations::kStatic, kFp8TensorStaticParts},
-    SchemeSpelling{SchemeId::kInt8Channel, Activations::kDynamic, kInt8ChannelParts},
-    SchemeSpelling{SchemeId::kInt8Channel, Activations::kWeightOnly, kInt8ChannelParts},
-    SchemeSpelling{SchemeId::kInt8Channel, Activations::kStatic, kInt8ChannelStaticParts},
-    SchemeSpelling{SchemeId::kNvfp4, Activations::kWeightOnly, kNvfp4Parts,
-                   /*global_divides=*/true},
-    SchemeSpelling{SchemeId::kNvfp4, Activations::kStatic, kNvfp4StaticParts,
-                   /*global_divides=*/true},
-    SchemeSpelling{SchemeId::kMxfp4, Activations::kWeightOnly, kMxfp4Parts},
-    SchemeSpelling{SchemeId::kMxfp8, Activations::kWeightOnly, kMxfp8Parts},
-    SchemeSpelling{SchemeId::kMxfp8, Activations::kDynamic, kMxfp8Parts},
+constexpr std::string_view kFloat = "float-quantized";
+constexpr std::array kStorage = {
+    StorageRow{SchemeId::kFp8Block, Activations::kDynamic, kFloat, kFp8BlockParts},
+    StorageRow{SchemeId::kFp8Block, Activations::kWeightOnly, kFloat, kFp8BlockParts},
+    StorageRow{SchemeId::kFp8Channel, Activations::kDynamic, kFloat, kFp8ChannelParts},
+    StorageRow{SchemeId::kFp8Channel, Activations::kWeightOnly, kFloat, kFp8ChannelParts},
+    StorageRow{SchemeId::kFp8Tensor, Activations::kDynamic, kFloat, kFp8TensorParts},
+    StorageRow{SchemeId::kFp8Tensor, Activations::kWeightOnly, kFloat, kFp8TensorParts},
+    StorageRow{SchemeId::kFp8Tensor, Activations::kStatic, kFloat, kFp8TensorStaticParts},
+    StorageRow{SchemeId::kInt8Channel, Activations::kDynamic, "int-quantized", kInt8ChannelParts},
+    StorageRow{SchemeId::kInt8Channel, Activations::kWeightOnly, "int-quantized",
+               kInt8ChannelParts},
+    StorageRow{SchemeId::kInt8Channel, Activations::kStatic, "int-quantized",
+               kInt8ChannelStaticParts},
+    StorageRow{SchemeId::kNvfp4, Activations::kWeightOnly, "nvfp4-pack-quantized", kNvfp4Parts,
+               /*global_divides=*/true},
+    StorageRow{SchemeId::kNvfp4, Activations::kStatic, "nvfp4-pack-quantized", kNvfp4StaticParts,
+               /*global_divides=*/true},
+    StorageRow{SchemeId::kMxfp4, Activations::kWeightOnly, "mxfp4-pack-quantized", kMxfp4Parts},
+    StorageRow{SchemeId::kMxfp8, Activations::kWeightOnly, "mxfp8-quantized", kMxfp8Parts},
+    StorageRow{SchemeId::kMxfp8, Activations::kDynamic, "mxfp8-quantized", kMxfp8Parts},
 };
 
 constexpr const char* kIgnore = "ignore";
@@ -118,6 +122,12 @@ void ignore_all_plain(const WrittenModel& model, std::vector<std::string>& ignor
   ignored.erase(std::unique(ignored.begin(), ignored.end()), ignored.end());
 }
 
+// Empty for a scheme that the dialect does not hold, which config_group() refuses.
+std::string_view format_of(SchemeId scheme) {
+  const StorageRow* row = find_storage(kCompressedTensorsDialect, scheme);
+  return row == nullptr ? "" : row->config_name;
+}
+
 Json derived_block(const WrittenModel& model, const WrittenGroups& written) {
   const auto patterns = [&](std::uint32_t cls) {
     return module_patterns(written.modules, cls, model.source.num_hidden_layers,
@@ -125,11 +135,11 @@ Json derived_block(const WrittenModel& model, const WrittenGroups& written) {
   };
   // "Linear" takes in every linear layer that the ignore list does not name.
   const bool is_mixed = written.groups.size() > 1;
-  std::string_view format = compressed_format(written.groups.front().scheme);
+  std::string_view format = format_of(written.groups.front().scheme);
   Json groups = Json::object();
   for (std::uint32_t i = 0; i < written.groups.size(); ++i) {
     const QuantizationGroup& group = written.groups[i];
-    if (compressed_format(group.scheme) != format) format = "mixed-precision";
+    if (format_of(group.scheme) != format) format = "mixed-precision";
     std::vector<std::string> targets =
         is_mixed ? patterns(i + 1) : std::vector<std::string>{"Linear"};
     name_heads(model, group, targets);
@@ -137,9 +147,8 @@ Json derived_block(const WrittenModel& model, const WrittenGroups& written) {
   }
   std::vector<std::string> ignored = patterns(0);
   // Packed codes have a name that plain weights do not share.
-  const SchemeSpelling* spelling =
-      find_spelling(kCompressedTensorsDialect, written.groups.front().scheme);
-  if (!is_mixed && spelling->parts.front().suffix == kWeight) ignore_all_plain(model, ignored);
+  const StorageRow* row = find_storage(kCompressedTensorsDialect, written.groups.front().scheme);
+  if (!is_mixed && row->parts.front().suffix == kWeight) ignore_all_plain(model, ignored);
   return {{"quant_method", "compressed-tensors"},
           {"format", format},
           {"quantization_status", "compressed"},
@@ -177,7 +186,7 @@ Json quantization_config(const WrittenModel& model) {
 const Dialect kCompressedTensorsDialect = {
     .name = "compressed-tensors",
     .summary = "quant_method compressed-tensors: X.weight with X.weight_scale, which multiplies",
-    .spellings = kSpellings,
+    .storage = kStorage,
     .holds_mixtures = true,
     .heads = Heads::kByName,
     .quantization_config = quantization_config};

@@ -6,6 +6,8 @@
 
 #include "formats/base/error.h"
 #include "formats/config/config_meaning.h"
+#include "formats/dialect/dialect_table.h"
+#include "formats/json/json.h"
 
 namespace ingot::formats {
 namespace {
@@ -19,7 +21,6 @@ constexpr std::uint64_t kMaxBlockSide = std::uint64_t{1} << 32;
 /// How compressed-tensors says what a scheme is.
 struct GroupForm {
   SchemeId scheme{};
-  std::string_view format;
   std::string_view type;
   std::uint32_t num_bits = 8;
   std::string_view strategy;
@@ -31,30 +32,25 @@ struct GroupForm {
 
 constexpr std::array kForms = {
     GroupForm{.scheme = SchemeId::kFp8Block,
-              .format = "float-quantized",
               .type = "float",
               .strategy = "block",
               .at_run_time = "group"},
     GroupForm{.scheme = SchemeId::kFp8Channel,
-              .format = "float-quantized",
               .type = "float",
               .strategy = "channel",
               .at_run_time = "token",
               .beforehand = "tensor"},
     GroupForm{.scheme = SchemeId::kFp8Tensor,
-              .format = "float-quantized",
               .type = "float",
               .strategy = "tensor",
               .at_run_time = "token",
               .beforehand = "tensor"},
     GroupForm{.scheme = SchemeId::kInt8Channel,
-              .format = "int-quantized",
               .type = "int",
               .strategy = "channel",
               .at_run_time = "token",
               .beforehand = "tensor"},
     GroupForm{.scheme = SchemeId::kNvfp4,
-              .format = "nvfp4-pack-quantized",
               .type = "float",
               .num_bits = 4,
               .strategy = "tensor_group",
@@ -62,7 +58,6 @@ constexpr std::array kForms = {
               .scale_dtype = "torch.float8_e4m3fn",
               .beforehand = "tensor_group"},
     GroupForm{.scheme = SchemeId::kMxfp4,
-              .format = "mxfp4-pack-quantized",
               .type = "float",
               .num_bits = 4,
               .strategy = "group",
@@ -70,7 +65,6 @@ constexpr std::array kForms = {
               .scale_dtype = "torch.uint8",
               .at_run_time = "group"},
     GroupForm{.scheme = SchemeId::kMxfp8,
-              .format = "mxfp8-quantized",
               .type = "float",
               .strategy = "group",
               .group_size = 32,
@@ -210,18 +204,9 @@ bool is_scale_dtype(const Json& said, const GroupForm& form) {
 
 }  // namespace
 
-std::string_view compressed_format(SchemeId scheme) {
-  return form_of(scheme).format;
-}
-
-bool is_compressed_format(std::string_view format) {
-  return std::any_of(kForms.begin(), kForms.end(),
-                     [&](const GroupForm& form) { return form.format == format; });
-}
-
 Json config_group(const QuantizationGroup& group, const std::vector<std::string>& targets) {
   const GroupForm& form = form_of(group.scheme);
-  return {{"format", form.format},
+  return {{"format", find_storage(kCompressedTensorsDialect, group.scheme)->config_name},
           {"targets", targets},
           {"weights", weight_args(form, group)},
           {"input_activations", activation_args(form, group)},

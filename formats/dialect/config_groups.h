@@ -15,12 +15,6 @@
 
 namespace ingot::formats {
 
-/// The `format` of a scheme in compressed-tensors, e.g. "nvfp4-pack-quantized". kUnsupported for
-/// one that it does not hold.
-std::string_view compressed_format(SchemeId scheme);
-/// Whether it is that of some scheme.
-bool is_compressed_format(std::string_view format);
-
 /// An entry of `config_groups`. Keys that say nothing are left out: older readers refuse a key that
 /// they do not know, even a null.
 Json config_group(const QuantizationGroup& group, const std::vector<std::string>& targets);

@@ -3,6 +3,7 @@
 #include "formats/base/error.h"
 #include "formats/dialect/dialect_table.h"
 #include "formats/dialect/written_groups.h"
+#include "formats/json/json.h"
 
 // Native DeepSeek FP8 as released: docs/formats.md, "config.json quantization block".
 
@@ -10,22 +11,22 @@ namespace ingot::formats {
 namespace {
 
 constexpr std::array kFp8BlockParts = {
-    PartSpelling{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
-    PartSpelling{Part::kScale, ".weight_scale_inv", DType::kF32, PartShape::kGrid},
+    PartRow{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
+    PartRow{Part::kScale, ".weight_scale_inv", DType::kF32, PartShape::kGrid},
 };
 constexpr std::array kInt8BlockParts = {
-    PartSpelling{Part::kWeight, ".weight", DType::kI8, PartShape::kCodes},
-    PartSpelling{Part::kScale, ".weight_scale_inv", DType::kF32, PartShape::kGrid},
+    PartRow{Part::kWeight, ".weight", DType::kI8, PartShape::kCodes},
+    PartRow{Part::kScale, ".weight_scale_inv", DType::kF32, PartShape::kGrid},
 };
 constexpr std::array kFp8TensorParts = {
-    PartSpelling{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
+    PartRow{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
     // No dimensions: SGLang joins q_a and kv_a, and asserts on two scales of shape [1].
-    PartSpelling{Part::kScale, ".weight_scale", DType::kF32, PartShape::kScalar},
+    PartRow{Part::kScale, ".weight_scale", DType::kF32, PartShape::kScalar},
 };
-constexpr std::array kSpellings = {
-    SchemeSpelling{SchemeId::kFp8Block, Activations::kDynamic, kFp8BlockParts},
-    SchemeSpelling{SchemeId::kFp8Tensor, Activations::kDynamic, kFp8TensorParts},
-    SchemeSpelling{SchemeId::kInt8Block, Activations::kDynamic, kInt8BlockParts},
+constexpr std::array kStorage = {
+    StorageRow{SchemeId::kFp8Block, Activations::kDynamic, "fp8", kFp8BlockParts},
+    StorageRow{SchemeId::kFp8Tensor, Activations::kDynamic, "fp8", kFp8TensorParts},
+    StorageRow{SchemeId::kInt8Block, Activations::kDynamic, "blockwise_int8", kInt8BlockParts},
 };
 
 // transformers reads the first, vLLM the second where it is there.
@@ -43,7 +44,7 @@ struct NativeBlock {
 };
 
 std::string_view method_of(const NativeBlock& native) {
-  return native.group.scheme == SchemeId::kInt8Block ? "blockwise_int8" : "fp8";
+  return find_storage(kDeepseekDialect, native.group.scheme)->config_name;
 }
 
 bool is_static(const NativeBlock& native) {
@@ -54,7 +55,7 @@ NativeBlock native_block(const WrittenModel& model) {
   std::optional<QuantizationGroup> found;
   bool has_foreign = false;
   for (const QuantizationGroup& group : written_groups(model).groups) {
-    if (find_spelling(kDeepseekDialect, group.scheme) == nullptr) {
+    if (find_storage(kDeepseekDialect, group.scheme) == nullptr) {
       has_foreign = true;
       continue;
     }
@@ -163,7 +164,7 @@ const Dialect kDeepseekDialect = {.name = "deepseek",
                                       "quant_method fp8 or blockwise_int8: X.weight with "
                                       "X.weight_scale_inv (X.weight_scale for a "
                                       "whole tensor), which multiplies",
-                                  .spellings = kSpellings,
+                                  .storage = kStorage,
                                   .quantization_config = quantization_config};
 
 }  // namespace ingot::formats

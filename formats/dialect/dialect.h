@@ -9,7 +9,7 @@
 
 #include "formats/config/model_config.h"
 #include "formats/family/family.h"
-#include "formats/json/json.h"
+#include "formats/json/json_fwd.h"
 #include "formats/storage/encoding.h"
 
 namespace ingot::formats {
@@ -36,7 +36,7 @@ Shape part_shape(PartShape shape, SchemeId scheme, const Shape& weight,
                  std::array<std::uint64_t, 2> group);
 
 /// How a dialect stores one part.
-struct PartSpelling {
+struct PartRow {
   Part part{};
   std::string_view suffix;  ///< in place of the `.weight` of `X.weight`
   DType dtype{};            ///< what we write
@@ -44,11 +44,15 @@ struct PartSpelling {
 };
 
 /// How a dialect stores one scheme with one kind of activations.
-struct SchemeSpelling {
+struct StorageRow {
   SchemeId scheme{};
   Activations activations{};
-  std::span<const PartSpelling> parts;  ///< in the order of Part, codes first
+  /// What the JSON calls it: quant_method, `format`, quant_algo, or the type of a description.
+  std::string_view config_name;
+  std::span<const PartRow> parts;  ///< in the order of Part, codes first
   bool global_divides = false;
+  /// Why somebody must ask for the kind of activations, and for which; empty: nobody must.
+  std::string_view activations_choice = {};
 };
 
 /// What engines of a dialect make of a head of the model (Silence::kHead).
@@ -85,7 +89,7 @@ struct Dialect {
   std::string_view name;
   std::string_view summary;
   /// What it can hold. Of several rows for a scheme the first has the default activations.
-  std::span<const SchemeSpelling> spellings;
+  std::span<const StorageRow> storage;
   bool holds_mixtures = false;  ///< several quantized schemes in one checkpoint
   Heads heads = Heads::kPlain;
   /// A file beside config.json that says what is quantized, or empty.
@@ -119,11 +123,14 @@ std::string mtp_head_alias(std::string_view module);
 
 /// The row for a scheme; with nothing for the activations, the first. Null: the dialect cannot hold
 /// it.
-const SchemeSpelling* find_spelling(const Dialect& dialect, SchemeId scheme,
-                                    std::optional<Activations> activations = std::nullopt);
+const StorageRow* find_storage(const Dialect& dialect, SchemeId scheme,
+                               std::optional<Activations> activations = std::nullopt);
+
+/// The row that the dialect's JSON calls by this name, the first of several; null: none.
+const StorageRow* find_storage(const Dialect& dialect, std::string_view config_name);
 
 /// The name of a part of `X.weight` (or of stacked experts `P`), e.g. `X.weight_scale_inv`.
-std::string part_name(const PartSpelling& spelling, std::string_view weight_name);
+std::string part_name(const PartRow& row, std::string_view weight_name);
 
 /// The name by which ignore lists and calibrations know a weight: without `.weight`.
 std::string_view module_name(std::string_view weight_name);

@@ -5,6 +5,7 @@
 #include "formats/base/error.h"
 #include "formats/dialect/config_groups.h"
 #include "formats/dialect/dialect_table.h"
+#include "formats/json/json.h"
 
 namespace ingot::formats {
 namespace {
@@ -32,7 +33,7 @@ const Dialect* find_dialect(std::string_view name) {
 
 const Dialect& dialect_of(const ModelConfig& config, std::span<const std::string> files) {
   const std::string method = config.quantization ? config.quantization->quant_method : "";
-  if (method == "fp8" || method == "blockwise_int8") return kDeepseekDialect;
+  if (find_storage(kDeepseekDialect, method) != nullptr) return kDeepseekDialect;
   if (method == "compressed-tensors") return kCompressedTensorsDialect;
   // Its variants name the kernels beside it: modelopt_fp4.
   if (method.find("modelopt") != std::string::npos) return kModeloptDialect;
@@ -86,7 +87,7 @@ Shape part_shape(PartShape shape, SchemeId scheme, const Shape& weight,
 }
 
 const Dialect& default_dialect(SchemeId scheme, std::optional<Activations> activations) {
-  const bool is_native = find_spelling(kDeepseekDialect, scheme, activations) != nullptr;
+  const bool is_native = find_storage(kDeepseekDialect, scheme, activations) != nullptr;
   return is_native || !scheme_facts(scheme).quantized ? kDeepseekDialect
                                                       : kCompressedTensorsDialect;
 }
@@ -106,23 +107,28 @@ std::string mtp_head_alias(std::string_view module) {
   return std::string(module.substr(0, module.size() - kInserted.size())).append(".head");
 }
 
-const SchemeSpelling* find_spelling(const Dialect& dialect, SchemeId scheme,
-                                    std::optional<Activations> activations) {
-  for (const SchemeSpelling& row : dialect.spellings) {
+const StorageRow* find_storage(const Dialect& dialect, SchemeId scheme,
+                               std::optional<Activations> activations) {
+  for (const StorageRow& row : dialect.storage) {
     if (row.scheme == scheme && (!activations || row.activations == *activations)) return &row;
   }
   return nullptr;
 }
 
-std::string part_name(const PartSpelling& spelling, std::string_view weight_name) {
+const StorageRow* find_storage(const Dialect& dialect, std::string_view config_name) {
+  const auto row = std::ranges::find(dialect.storage, config_name, &StorageRow::config_name);
+  return row == dialect.storage.end() ? nullptr : &*row;
+}
+
+std::string part_name(const PartRow& row, std::string_view weight_name) {
   std::string name(weight_name);
-  const std::string_view suffix = spelling.suffix;
+  const std::string_view suffix = row.suffix;
   if (weight_name.ends_with(kWeightSuffix)) {
     name.resize(name.size() - kWeightSuffix.size());
     return name.append(suffix);
   }
   // Stacked experts `P`, of which the scale is `P_scale_inv`: the suffix without its `.weight`.
-  if (spelling.part == Part::kWeight) return name;
+  if (row.part == Part::kWeight) return name;
   INGOT_CHECK(suffix.starts_with(kWeightSuffix));
   return name.append(suffix.substr(kWeightSuffix.size()));
 }
@@ -137,10 +143,10 @@ std::array<std::uint64_t, 2> fp8_block_size(const ModelConfig& config) {
 }
 
 const Json* source_block(const ModelConfig& source, const Dialect& dialect) {
-  if (!source.quantization || &dialect_of(source) != &dialect || !source.raw.is_object())
+  if (!source.quantization || &dialect_of(source) != &dialect || !source.raw->is_object())
     return nullptr;
-  const auto block = source.raw.find("quantization_config");
-  return block != source.raw.end() && block->is_object() ? &*block : nullptr;
+  const auto block = source.raw->find("quantization_config");
+  return block != source.raw->end() && block->is_object() ? &*block : nullptr;
 }
 
 std::string_view module_name(std::string_view weight_name) {

@@ -6,6 +6,7 @@
 #include "formats/dialect/dialect_table.h"
 #include "formats/dialect/modelopt_algos.h"
 #include "formats/dialect/written_groups.h"
+#include "formats/json/json.h"
 #include "formats/modules/module_patterns.h"
 
 // What NVIDIA's Model Optimizer exports: docs/formats.md, "Dialects".
@@ -14,35 +15,47 @@ namespace ingot::formats {
 namespace {
 
 constexpr std::array kNvfp4Parts = {
-    PartSpelling{Part::kWeight, ".weight", DType::kU8, PartShape::kCodes},
-    PartSpelling{Part::kScale, ".weight_scale", DType::kF8E4M3, PartShape::kGrid},
-    PartSpelling{Part::kGlobal, ".weight_scale_2", DType::kF32, PartShape::kScalar},
+    PartRow{Part::kWeight, ".weight", DType::kU8, PartShape::kCodes},
+    PartRow{Part::kScale, ".weight_scale", DType::kF8E4M3, PartShape::kGrid},
+    PartRow{Part::kGlobal, ".weight_scale_2", DType::kF32, PartShape::kScalar},
 };
 constexpr std::array kNvfp4StaticParts = {
-    PartSpelling{Part::kWeight, ".weight", DType::kU8, PartShape::kCodes},
-    PartSpelling{Part::kScale, ".weight_scale", DType::kF8E4M3, PartShape::kGrid},
-    PartSpelling{Part::kGlobal, ".weight_scale_2", DType::kF32, PartShape::kScalar},
-    PartSpelling{Part::kInputScale, ".input_scale", DType::kF32, PartShape::kScalar},
+    PartRow{Part::kWeight, ".weight", DType::kU8, PartShape::kCodes},
+    PartRow{Part::kScale, ".weight_scale", DType::kF8E4M3, PartShape::kGrid},
+    PartRow{Part::kGlobal, ".weight_scale_2", DType::kF32, PartShape::kScalar},
+    PartRow{Part::kInputScale, ".input_scale", DType::kF32, PartShape::kScalar},
 };
 constexpr std::array kFp8TensorStaticParts = {
-    PartSpelling{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
-    PartSpelling{Part::kScale, ".weight_scale", DType::kF32, PartShape::kScalar},
-    PartSpelling{Part::kInputScale, ".input_scale", DType::kF32, PartShape::kScalar},
+    PartRow{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
+    PartRow{Part::kScale, ".weight_scale", DType::kF32, PartShape::kScalar},
+    PartRow{Part::kInputScale, ".input_scale", DType::kF32, PartShape::kScalar},
 };
 constexpr std::array kFp8ChannelParts = {
-    PartSpelling{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
-    PartSpelling{Part::kScale, ".weight_scale", DType::kF32, PartShape::kPerRow},
+    PartRow{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
+    PartRow{Part::kScale, ".weight_scale", DType::kF32, PartShape::kPerRow},
 };
-constexpr std::array kSpellings = {
-    SchemeSpelling{SchemeId::kNvfp4, Activations::kWeightOnly, kNvfp4Parts},
-    SchemeSpelling{SchemeId::kNvfp4, Activations::kStatic, kNvfp4StaticParts},
-    SchemeSpelling{SchemeId::kFp8Tensor, Activations::kStatic, kFp8TensorStaticParts},
-    SchemeSpelling{SchemeId::kFp8Channel, Activations::kDynamic, kFp8ChannelParts},
+constexpr std::string_view kNvfp4Choice =
+    "static (NVFP4, as TensorRT-LLM and older SGLang load it; give --activation-scales or "
+    "--input-scale 1) or weight-only (W4A16_NVFP4, for vLLM and SGLang 0.5.23)";
+constexpr std::array kStorage = {
+    StorageRow{.scheme = SchemeId::kNvfp4,
+               .activations = Activations::kWeightOnly,
+               .config_name = "W4A16_NVFP4",
+               .parts = kNvfp4Parts,
+               .activations_choice = kNvfp4Choice},
+    StorageRow{.scheme = SchemeId::kNvfp4,
+               .activations = Activations::kStatic,
+               .config_name = "NVFP4",
+               .parts = kNvfp4StaticParts,
+               .activations_choice = kNvfp4Choice},
+    StorageRow{SchemeId::kFp8Tensor, Activations::kStatic, "FP8", kFp8TensorStaticParts},
+    StorageRow{SchemeId::kFp8Channel, Activations::kDynamic, "FP8_PER_CHANNEL_PER_TOKEN",
+               kFp8ChannelParts},
 };
 
 /// What is written of the model: one algorithm and the modules that it leaves out.
 struct Derived {
-  const ModeloptAlgo* algo = nullptr;
+  const StorageRow* algo = nullptr;
   std::vector<std::string> excluded;
 };
 
@@ -60,7 +73,7 @@ void name_mtp_heads(const WrittenModel& model, std::vector<std::string>& exclude
 Derived derive(const WrittenModel& model, const WrittenGroups& written) {
   const QuantizationGroup& group = written.groups.front();
   Derived derived;
-  derived.algo = find_modelopt_algo(group.scheme, group.activations);
+  derived.algo = find_storage(kModeloptDialect, group.scheme, group.activations);
   if (written.groups.size() > 1 || derived.algo == nullptr) {
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("dialect modelopt holds one scheme of nvfp4 (weight-only, static), "
@@ -84,7 +97,7 @@ bool describes(const Json& block, const WrittenGroups& written,
   const bool holds =
       std::all_of(written.modules.begin(), written.modules.end(), [&](const ClassedModule& module) {
         if (module.cls == 0) return true;
-        const ModeloptAlgo* algo = source.algo_of(module.name);
+        const StorageRow* algo = source.algo_of(module.name);
         const QuantizationGroup& group = written.groups[module.cls - 1];
         return algo != nullptr && algo->scheme == group.scheme &&
                algo->activations == group.activations;
@@ -104,7 +117,7 @@ Json producer() {
   return {{"name", "modelopt"}, {"version", "0.27.0"}};
 }
 
-Json numbers(std::uint32_t bits, bool is_dynamic, std::uint32_t group_size,
+Json numbers(std::uint32_t bits, bool is_dynamic, std::uint64_t group_size,
              std::string_view strategy) {
   Json args = {{"dynamic", is_dynamic}, {"num_bits", bits}, {"type", "float"}};
   if (group_size != 0) args["group_size"] = group_size;
@@ -112,15 +125,20 @@ Json numbers(std::uint32_t bits, bool is_dynamic, std::uint32_t group_size,
   return args;
 }
 
-Json config_group(const ModeloptAlgo& algo) {
+// 0: it has none.
+std::uint64_t group_size(const StorageRow& algo) {
+  return scheme_facts(algo.scheme).group_cols;
+}
+
+Json config_group(const StorageRow& algo) {
   const std::uint32_t bits = scheme_facts(algo.scheme).code_bits;
   const bool is_by_row = algo.scheme == SchemeId::kFp8Channel;
   Json group = Json::object();
   if (algo.activations != Activations::kWeightOnly) {
     group["input_activations"] = numbers(bits, algo.activations == Activations::kDynamic,
-                                         algo.group_size, is_by_row ? "token" : "");
+                                         group_size(algo), is_by_row ? "token" : "");
   }
-  group["weights"] = numbers(bits, false, algo.group_size, is_by_row ? "channel" : "");
+  group["weights"] = numbers(bits, false, group_size(algo), is_by_row ? "channel" : "");
   group["targets"] = {"Linear"};
   return group;
 }
@@ -133,8 +151,8 @@ Json quantization_config(const WrittenModel& model) {
   const Derived derived = derive(model, written);
   Json result = {{"config_groups", {{"group_0", config_group(*derived.algo)}}},
                  {"ignore", derived.excluded},
-                 {"quant_algo", derived.algo->name}};
-  if (derived.algo->group_size != 0) result["group_size"] = derived.algo->group_size;
+                 {"quant_algo", derived.algo->config_name}};
+  if (group_size(*derived.algo) != 0) result["group_size"] = group_size(*derived.algo);
   result["producer"] = producer();
   result["quant_method"] = "modelopt";
   return result;
@@ -145,8 +163,8 @@ Json description(const WrittenModel& model) {
   const WrittenGroups written = written_groups(model);
   if (is_kept(model.description, model, written)) return *model.description;
   const Derived derived = derive(model, written);
-  Json quantization = {{"quant_algo", derived.algo->name}, {"kv_cache_quant_algo", nullptr}};
-  if (derived.algo->group_size != 0) quantization["group_size"] = derived.algo->group_size;
+  Json quantization = {{"quant_algo", derived.algo->config_name}, {"kv_cache_quant_algo", nullptr}};
+  if (group_size(*derived.algo) != 0) quantization["group_size"] = group_size(*derived.algo);
   quantization["exclude_modules"] = derived.excluded;
   return {{"producer", producer()}, {"quantization", std::move(quantization)}};
 }
@@ -156,7 +174,7 @@ Json description(const WrittenModel& model) {
 const Dialect kModeloptDialect = {
     .name = "modelopt",
     .summary = "quant_method modelopt: X.weight, X.weight_scale, X.weight_scale_2, which multiply",
-    .spellings = kSpellings,
+    .storage = kStorage,
     .heads = Heads::kBySilence,
     .description_file = "hf_quant_config.json",
     .quantization_config = quantization_config,

@@ -1,22 +1,16 @@
 #include "formats/dialect/modelopt_algos.h"
 
 #include <algorithm>
-#include <array>
 
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
 #include "formats/config/config_meaning.h"
+#include "formats/dialect/dialect_table.h"
+#include "formats/json/json.h"
 
 namespace ingot::formats {
 namespace {
-
-constexpr std::array kAlgos = {
-    ModeloptAlgo{"W4A16_NVFP4", SchemeId::kNvfp4, Activations::kWeightOnly, 16},
-    ModeloptAlgo{"NVFP4", SchemeId::kNvfp4, Activations::kStatic, 16},
-    ModeloptAlgo{"FP8", SchemeId::kFp8Tensor, Activations::kStatic, 0},
-    ModeloptAlgo{"FP8_PER_CHANNEL_PER_TOKEN", SchemeId::kFp8Channel, Activations::kDynamic, 0},
-};
 
 /// hf_quant_config.json keeps everything below one key.
 const Json& body_of(const Json& block) {
@@ -55,30 +49,16 @@ ModuleList excluded_in(const Json& body, std::vector<std::string>* faults) {
 
 }  // namespace
 
-const ModeloptAlgo* find_modelopt_algo(std::string_view name) {
-  for (const ModeloptAlgo& algo : kAlgos) {
-    if (algo.name == name) return &algo;
-  }
-  return nullptr;
-}
-
-const ModeloptAlgo* find_modelopt_algo(SchemeId scheme, Activations activations) {
-  for (const ModeloptAlgo& algo : kAlgos) {
-    if (algo.scheme == scheme && algo.activations == activations) return &algo;
-  }
-  return nullptr;
-}
-
 ModeloptBlock::ModeloptBlock(const Json& block, std::vector<std::string>* faults)
     : algo_name_(algo_name_in(body_of(block))), excluded_(excluded_in(body_of(block), faults)) {
   const Json& layers = config_member(body_of(block), "quantized_layers");
   if (!layers.is_object()) return;
   layers_.emplace();
   for (const auto& [module, layer] : layers.items())
-    layers_->emplace(module, find_modelopt_algo(algo_name_in(layer)));
+    layers_->emplace(module, find_storage(kModeloptDialect, algo_name_in(layer)));
 }
 
-std::optional<const ModeloptAlgo*> ModeloptBlock::listed(std::string_view module) const {
+std::optional<const StorageRow*> ModeloptBlock::listed(std::string_view module) const {
   while (true) {
     if (const auto layer = layers_->find(module); layer != layers_->end()) return layer->second;
     const std::size_t dot = module.rfind('.');
@@ -87,9 +67,9 @@ std::optional<const ModeloptAlgo*> ModeloptBlock::listed(std::string_view module
   }
 }
 
-const ModeloptAlgo* ModeloptBlock::algo_of(std::string_view module) const {
+const StorageRow* ModeloptBlock::algo_of(std::string_view module) const {
   if (excluded_.covers_for_any(module)) return nullptr;
-  return layers_ ? listed(module).value_or(nullptr) : find_modelopt_algo(algo_name_);
+  return layers_ ? listed(module).value_or(nullptr) : find_storage(kModeloptDialect, algo_name_);
 }
 
 Exclusion ModeloptBlock::exclusion_of(std::string_view module) const {

@@ -11,16 +11,6 @@
 
 namespace ingot::formats {
 
-/// What ModelOpt calls a scheme with a kind of activations.
-struct ModeloptAlgo {
-  std::string_view name;  ///< `quant_algo`
-  SchemeId scheme{};
-  Activations activations{};
-  std::uint32_t group_size = 0;  ///< 0: it has none
-};
-const ModeloptAlgo* find_modelopt_algo(std::string_view name);
-const ModeloptAlgo* find_modelopt_algo(SchemeId scheme, Activations activations);
-
 /// The `quant_algo` under which modules are listed, each with its own.
 inline constexpr std::string_view kModeloptMixed = "MIXED_PRECISION";
 
@@ -37,7 +27,7 @@ class ModeloptBlock {
 
   [[nodiscard]] const std::string& algo_name() const { return algo_name_; }
   /// What it says of a module; null when that is excluded, or of an algorithm that is not ours.
-  [[nodiscard]] const ModeloptAlgo* algo_of(std::string_view module) const;
+  [[nodiscard]] const StorageRow* algo_of(std::string_view module) const;
   /// Under kModeloptMixed modules are listed, not left out.
   [[nodiscard]] Exclusion exclusion_of(std::string_view module) const;
   /// `exclude_modules` and `ignore`: names and globs, never expressions.
@@ -45,11 +35,11 @@ class ModeloptBlock {
 
  private:
   /// The algorithm of a module that is listed, or that stands below one; nullopt: it is not.
-  [[nodiscard]] std::optional<const ModeloptAlgo*> listed(std::string_view module) const;
+  [[nodiscard]] std::optional<const StorageRow*> listed(std::string_view module) const;
 
   std::string algo_name_;
   /// `quantized_layers`, by module.
-  std::optional<std::map<std::string, const ModeloptAlgo*, std::less<>>> layers_;
+  std::optional<std::map<std::string, const StorageRow*, std::less<>>> layers_;
   ModuleList excluded_;
 };
 

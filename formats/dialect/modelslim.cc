@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "formats/dialect/dialect_table.h"
+#include "formats/json/json.h"
 
 // What vLLM-Ascend and MindIE load: docs/formats.md, "Dialects".
 
@@ -11,21 +12,21 @@ namespace ingot::formats {
 namespace {
 
 constexpr std::array kDynamicParts = {
-    PartSpelling{Part::kWeight, ".weight", DType::kI8, PartShape::kCodes},
-    PartSpelling{Part::kScale, ".weight_scale", DType::kF32, PartShape::kColumn},
-    PartSpelling{Part::kOffset, ".weight_offset", DType::kF32, PartShape::kColumn},
+    PartRow{Part::kWeight, ".weight", DType::kI8, PartShape::kCodes},
+    PartRow{Part::kScale, ".weight_scale", DType::kF32, PartShape::kColumn},
+    PartRow{Part::kOffset, ".weight_offset", DType::kF32, PartShape::kColumn},
 };
 // The weight's scale is in deq_scale, the product with that of the activations.
 constexpr std::array kStaticParts = {
-    PartSpelling{Part::kWeight, ".weight", DType::kI8, PartShape::kCodes},
-    PartSpelling{Part::kInputScale, ".input_scale", DType::kF32, PartShape::kOne},
-    PartSpelling{Part::kInputOffset, ".input_offset", DType::kF32, PartShape::kOne},
-    PartSpelling{Part::kQuantBias, ".quant_bias", DType::kI32, PartShape::kPerRow},
-    PartSpelling{Part::kDeqScale, ".deq_scale", DType::kF32, PartShape::kPerRow},
+    PartRow{Part::kWeight, ".weight", DType::kI8, PartShape::kCodes},
+    PartRow{Part::kInputScale, ".input_scale", DType::kF32, PartShape::kOne},
+    PartRow{Part::kInputOffset, ".input_offset", DType::kF32, PartShape::kOne},
+    PartRow{Part::kQuantBias, ".quant_bias", DType::kI32, PartShape::kPerRow},
+    PartRow{Part::kDeqScale, ".deq_scale", DType::kF32, PartShape::kPerRow},
 };
-constexpr std::array kSpellings = {
-    SchemeSpelling{SchemeId::kInt8Channel, Activations::kDynamic, kDynamicParts},
-    SchemeSpelling{SchemeId::kInt8Channel, Activations::kStatic, kStaticParts},
+constexpr std::array kStorage = {
+    StorageRow{SchemeId::kInt8Channel, Activations::kDynamic, "W8A8_DYNAMIC", kDynamicParts},
+    StorageRow{SchemeId::kInt8Channel, Activations::kStatic, "W8A8", kStaticParts},
 };
 
 /// How a description calls the owner of a tensor.
@@ -36,9 +37,9 @@ struct TypeName {
 constexpr std::string_view kFloat = "FLOAT";
 // From the least to the most: the highest of those present names the whole checkpoint.
 constexpr std::array kTypes = {
-    TypeName{"W8A8_DYNAMIC", false},
+    TypeName{kStorage.front().config_name, false},
     TypeName{"W8A8_MIX", true},  // holds the parts of both
-    TypeName{"W8A8", true},
+    TypeName{kStorage.back().config_name, true},
 };
 
 const TypeName* find_type(std::string_view name) {
@@ -102,7 +103,7 @@ const Dialect kModelslimDialect = {
     .summary =
         "quant_model_description.json beside INT8 weights with weight_scale and "
         "weight_offset, or with deq_scale",
-    .spellings = kSpellings,
+    .storage = kStorage,
     .description_file = "quant_model_description.json",
     .quantization_config = quantization_config,
     .description = description};

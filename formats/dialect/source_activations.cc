@@ -1,6 +1,7 @@
 #include "formats/dialect/source_activations.h"
 
 #include "formats/dialect/dialect_table.h"
+#include "formats/json/json.h"
 
 namespace ingot::formats {
 
@@ -24,12 +25,12 @@ Activations SourceActivations::of(std::string_view name, const Encoding& encodin
     if (group && group->scheme == encoding.scheme) return group->activations;
   }
   if (modelopt_) {
-    const ModeloptAlgo* algo = modelopt_->algo_of(module);
+    const StorageRow* algo = modelopt_->algo_of(module);
     if (algo != nullptr && algo->scheme == encoding.scheme) return algo->activations;
   }
   if (encoding.stored.has(Part::kInputScale)) return Activations::kStatic;
-  const SchemeSpelling* spelling = find_spelling(*dialect_, encoding.scheme);
-  return spelling != nullptr ? spelling->activations : Activations::kDynamic;
+  const StorageRow* row = find_storage(*dialect_, encoding.scheme);
+  return row != nullptr ? row->activations : Activations::kDynamic;
 }
 
 }  // namespace ingot::formats

@@ -1,5 +1,7 @@
 #include "formats/family/rule_scope.h"
 
+#include "formats/json/json.h"
+
 namespace ingot::formats {
 namespace {
 

@@ -185,13 +185,12 @@ Json read_json_file(const std::filesystem::path& path, std::uint64_t max_bytes) 
   return parse_json(read_text_file(path, max_bytes), path.string());
 }
 
-bool is_utf8(std::string_view text) {
-  try {
-    static_cast<void>(Json(text).dump());
-    return true;
-  } catch (const Json::type_error&) {
-    return false;
-  }
+JsonValue::JsonValue() : JsonValue(Json()) {}
+
+JsonValue::JsonValue(Json value) : value_(std::make_shared<const Json>(std::move(value))) {}
+
+bool JsonValue::is_null() const {
+  return value_->is_null();
 }
 
 std::string json_text(const Json& value) {

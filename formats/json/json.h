@@ -8,10 +8,9 @@
 
 #include <nlohmann/json.hpp>
 
-namespace ingot::formats {
+#include "formats/json/json_fwd.h"
 
-/// JSON with keys in the order of the file.
-using Json = nlohmann::ordered_json;
+namespace ingot::formats {
 
 /// Objects and arrays may stand inside each other this many times.
 inline constexpr std::size_t kMaxJsonDepth = 64;
@@ -46,12 +45,4 @@ Json parse_json(std::string_view text, std::string_view where);
 
 /// Reads and parses a JSON file of at most `max_bytes`.
 Json read_json_file(const std::filesystem::path& path, std::uint64_t max_bytes);
-
-/// Whether text is valid UTF-8, as every JSON string must be.
-bool is_utf8(std::string_view text);
-
-/// Two-space indentation, a final newline, keys in their order: the one way in which we write JSON
-/// files.
-std::string json_text(const Json& value);
-
 }  // namespace ingot::formats

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "formats/base/error.h"
+#include "formats/json/json.h"
 
 namespace ingot::formats {
 namespace {

@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-#include "formats/json/json.h"
+#include "formats/json/json_fwd.h"
 
 namespace ingot::formats {
 

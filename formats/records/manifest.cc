@@ -135,6 +135,10 @@ RecordedGlobal parse_global(const Json& json, std::string_view where) {
 
 }  // namespace
 
+bool Manifest::drops_mtp() const {
+  return recipe->is_object() && recipe->value("mtp", Json()) == "drop";
+}
+
 std::string manifest_text(const Manifest& manifest) {
   Json json;
   json["schema"] = kSchema;
@@ -143,9 +147,9 @@ std::string manifest_text(const Manifest& manifest) {
   json["family"] = manifest.family;
   json["dialect"] = manifest.dialect;
   json["layout"] = manifest.layout;
-  json["recipe"] = manifest.recipe;
-  json["source"] = manifest.source;
-  json["source_quantization"] = manifest.source_quantization;
+  json["recipe"] = *manifest.recipe;
+  json["source"] = *manifest.source;
+  json["source_quantization"] = *manifest.source_quantization;
   json["tensors"] = {{"count", manifest.n_tensors},
                      {"records", kRecordsName},
                      {"hash", manifest.records_hash.hex()}};

@@ -10,7 +10,7 @@
 
 #include "formats/base/fd.h"
 #include "formats/base/hash.h"
-#include "formats/json/json.h"
+#include "formats/json/json_fwd.h"
 #include "formats/records/slicing_record.h"
 
 namespace ingot::formats {
@@ -35,11 +35,11 @@ struct ManifestFile {
 struct Manifest {
   std::string tool_version;
   std::string family, dialect, layout;
-  Json recipe;  ///< resolved rules, allowances, mtp policy
-  Json source;  ///< fingerprint of the source files
+  JsonValue recipe;  ///< resolved rules, allowances, mtp policy
+  JsonValue source;  ///< fingerprint of the source files
   /// The quantization_config that the source had, or that its own manifest remembers; null without
   /// one. Says on which grid a BF16 cast was before.
-  Json source_quantization;
+  JsonValue source_quantization;
   std::vector<ManifestFile> files;       ///< weights
   std::vector<ManifestFile> side_files;  ///< copied and derived files, the manifest itself excepted
   std::uint64_t n_tensors = 0;
@@ -51,6 +51,9 @@ struct Manifest {
   /// Layout `deepseek-mp`, which has no index: the source's without its tensors, so that merged
   /// shards have an index of the same form; empty where that is the default.
   std::string index = {};
+
+  /// Whether the layers for multi-token prediction were left out on request (`--mtp drop`).
+  [[nodiscard]] bool drops_mtp() const;
 };
 
 std::string manifest_text(const Manifest& manifest);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "formats/json/json.h"
+
 namespace ingot::formats {
 namespace {
 

@@ -35,7 +35,7 @@ Json rank_json(const RankRecord& rank) {
     entry["slots"] = experts.slots;
     json["experts"].push_back(std::move(entry));
   }
-  if (!rank.whole_config.is_null()) json["whole_config"] = rank.whole_config;
+  if (!rank.whole_config->is_null()) json["whole_config"] = *rank.whole_config;
   return json;
 }
 
@@ -189,7 +189,7 @@ Json slicing_record_json(const SlicingRecord& slicing) {
                {"shared_experts", slicing.shared_experts},
                {"tp_fit", slicing.tp_fit},
                {"stage_layers", slicing.stage_layers},
-               {"expert_map", slicing.expert_map},
+               {"expert_map", *slicing.expert_map},
                {"job", slicing.job.hex()}};
   if (slicing.rank) json["rank"] = rank_json(*slicing.rank);
   if (!slicing.ranks.empty()) {

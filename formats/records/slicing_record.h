@@ -9,7 +9,7 @@
 
 #include "formats/base/hash.h"
 #include "formats/container/tensor.h"
-#include "formats/json/json.h"
+#include "formats/json/json_fwd.h"
 
 namespace ingot::formats {
 
@@ -60,7 +60,7 @@ struct RankRecord {
   std::vector<Experts> experts;
   /// config.json of the unsliced checkpoint where this rank's says something else (retiled blocks,
   /// padded widths); null otherwise.
-  Json whole_config;
+  JsonValue whole_config;
 
   /// Experts held in a layer; null: all of them (families without experts).
   [[nodiscard]] const std::vector<std::uint32_t>* experts_in(std::uint32_t layer) const;
@@ -74,7 +74,7 @@ struct SlicingRecord {
   std::string shared_experts;               ///< "tp" or "replicated"
   std::string tp_fit;                       ///< "refuse", "retile", "pad" or "bf16"
   std::vector<std::uint32_t> stage_layers;  ///< first layer of each stage, then their number
-  Json expert_map;                          ///< null: contiguous blocks
+  JsonValue expert_map;                     ///< null: contiguous blocks
   Hash128 job;  ///< the same in all directories of one conversion, and in no other
   std::optional<RankRecord> rank;
   std::vector<RankEntry> ranks;

@@ -336,8 +336,8 @@ std::vector<std::uint32_t> ExpertMap::ranks_of(std::uint32_t layer, std::uint32_
   return ranks;
 }
 
-Json ExpertMap::to_json() const {
-  if (is_contiguous_) return nullptr;
+formats::JsonValue ExpertMap::to_json() const {
+  if (is_contiguous_) return {};
   Json json = Json::object();
   const ByRank* any = &all_.by_rank;
   if (layers_.empty()) {

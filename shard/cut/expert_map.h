@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "formats/json/json.h"
+#include "formats/json/json_fwd.h"
 
 namespace ingot::shard {
 
@@ -55,7 +55,7 @@ class ExpertMap {
   [[nodiscard]] std::span<const std::uint32_t> slots_of(std::uint32_t layer,
                                                         std::uint32_t ep_rank) const;
   /// As parse() reads it; null for contiguous blocks.
-  [[nodiscard]] formats::Json to_json() const;
+  [[nodiscard]] formats::JsonValue to_json() const;
 
  private:
   struct Slots {

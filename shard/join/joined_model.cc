@@ -2,6 +2,7 @@
 
 #include "formats/base/fd.h"
 #include "formats/checkpoint/checkpoint_listing.h"
+#include "formats/json/json.h"
 #include "formats/json/json_form.h"
 #include "formats/records/manifest.h"
 
@@ -21,14 +22,15 @@ WholeConfig parsed(std::string text, const std::filesystem::path& where) {
 }
 
 /// Null where the dialect has none or none is here.
-Json read_description(const std::filesystem::path& directory, const formats::Dialect* dialect) {
-  if (dialect == nullptr || dialect->description_file.empty()) return nullptr;
+formats::JsonValue read_description(const std::filesystem::path& directory,
+                                    const formats::Dialect* dialect) {
+  if (dialect == nullptr || dialect->description_file.empty()) return {};
   const std::filesystem::path path = directory / dialect->description_file;
   // Not exists(): a link that leads nowhere is a broken file, not none.
   std::error_code failure;
   if (std::filesystem::symlink_status(path, failure).type() ==
       std::filesystem::file_type::not_found)
-    return nullptr;
+    return {};
   Json description = formats::read_json_file(path, kMaxDescriptionBytes);
   if (!description.is_object())
     throw Error(ErrorCode::kCorrupt, "is not a JSON object").in_file(path.string());
@@ -45,7 +47,7 @@ WholeConfig whole_config(const std::filesystem::path& directory,
                          const formats::SlicingRecord* slicing,
                          const formats::OpenOptions& options) {
   const std::filesystem::path path = directory / formats::kConfigName;
-  if (slicing != nullptr && slicing->rank && !slicing->rank->whole_config.is_null()) {
+  if (slicing != nullptr && slicing->rank && !slicing->rank->whole_config->is_null()) {
     // The manifest keeps what the file said, the file beside it how it was written.
     formats::JsonForm form;
     if (stamp_of(path)) form = formats::json_form_of(read_text_file(path, kMaxConfigBytes));

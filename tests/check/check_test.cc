@@ -15,6 +15,14 @@
 #include "tests/support/temp_dir.h"
 
 namespace ingot::formats {
+
+using check::check_checkpoint;
+using check::check_is_source_of;
+using check::CheckResult;
+using check::Finding;
+using check::hash_file;
+using check::Severity;
+
 namespace {
 
 namespace fs = std::filesystem;

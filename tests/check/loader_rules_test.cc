@@ -15,6 +15,13 @@
 #include "tests/check/run_rules.h"
 
 namespace ingot::formats {
+
+using check::Finding;
+using check::loader_rules;
+using check::LoaderRule;
+using check::RuleOptions;
+using check::run_loader_rules;
+
 namespace {
 
 using testing::EditableCheckpoint;

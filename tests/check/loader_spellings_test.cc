@@ -1,4 +1,4 @@
-// Loader rules on what dialects write: every spelling, mixtures, and any JSON in their place.
+// Loader rules on what dialects write: every row, mixtures, and any JSON in their place.
 
 #include <map>
 #include <set>
@@ -12,6 +12,9 @@
 #include "tests/check/run_rules.h"
 
 namespace ingot::formats {
+
+using check::Finding;
+
 namespace {
 
 using testing::EditableCheckpoint;
@@ -28,14 +31,13 @@ using testing::Spelled;
 using testing::TempDir;
 using testing::text_of;
 
-// What vLLM 0.32 and SGLang 0.5.23 said when they were given each spelling, with experts and with
+// What vLLM 0.32 and SGLang 0.5.23 said when they were given each row, with experts and with
 // attention where the scheme takes it.
-std::set<std::string_view> known_complaints(const Dialect& dialect,
-                                            const SchemeSpelling& spelling) {
+std::set<std::string_view> known_complaints(const Dialect& dialect, const StorageRow& row) {
   using enum SchemeId;
   using enum Activations;
-  const SchemeId scheme = spelling.scheme;
-  const Activations activations = spelling.activations;
+  const SchemeId scheme = row.scheme;
+  const Activations activations = row.activations;
   if (dialect.name == "modelopt" && scheme == kFp8Channel)
     return {"engine.refused-by-all", "modelopt.algo-of-sglang"};
   if (scheme == kInt8Block) return {"engine.refused-by-vllm"};
@@ -61,8 +63,8 @@ std::set<std::string_view> known_complaints(const Dialect& dialect,
 
 /// Checks that of the known complaints each is made, and leaves the others.
 std::string other_complaints(std::vector<Finding> findings, const Dialect& dialect,
-                             const SchemeSpelling& spelling) {
-  const auto known = known_complaints(dialect, spelling);
+                             const StorageRow& row) {
+  const auto known = known_complaints(dialect, row);
   for (const std::string_view rule : known) {
     EXPECT_NE(std::erase_if(findings, [&](const Finding& f) { return f.rule == rule; }), 0U)
         << rule;
@@ -72,13 +74,12 @@ std::string other_complaints(std::vector<Finding> findings, const Dialect& diale
 
 TEST(LoaderRules, AreQuietOnEverySpellingOfEveryDialect) {
   for (const Dialect* dialect : dialects()) {
-    for (const SchemeSpelling& spelling : dialect->spellings) {
-      SCOPED_TRACE(std::string(dialect->name) + " " +
-                   std::string(scheme_facts(spelling.scheme).name) + " " +
-                   std::string(activations_name(spelling.activations)));
-      const auto findings = run_all_rules(
-          make_spelled({std::string(dialect->name), spelling.scheme, spelling.activations}));
-      EXPECT_EQ(other_complaints(findings, *dialect, spelling), "");
+    for (const StorageRow& row : dialect->storage) {
+      SCOPED_TRACE(std::string(dialect->name) + " " + std::string(scheme_facts(row.scheme).name) +
+                   " " + std::string(activations_name(row.activations)));
+      const auto findings =
+          run_all_rules(make_spelled({std::string(dialect->name), row.scheme, row.activations}));
+      EXPECT_EQ(other_complaints(findings, *dialect, row), "");
     }
   }
 }
@@ -179,8 +180,7 @@ TEST(LoaderRules, AreThoseOfTheDialectAtHand) {
 }
 
 // What our writers derive from a model's weights, in place of what was written by hand.
-void derive_config(EditableCheckpoint& edited, const Dialect& dialect,
-                   const SchemeSpelling& spelling) {
+void derive_config(EditableCheckpoint& edited, const Dialect& dialect, const StorageRow& row) {
   const TempDir dir;
   edited.write(dir.path());
   const Checkpoint checkpoint = Checkpoint::open(dir.path());
@@ -189,7 +189,7 @@ void derive_config(EditableCheckpoint& edited, const Dialect& dialect,
     WrittenTensor& one = written.emplace_back();
     one.name = tensor.name;
     one.scheme = tensor.encoding.scheme;
-    one.activations = spelling.activations;
+    one.activations = row.activations;
     one.rule = tensor.rule;
     one.layer = tensor.layer;
     one.expert = tensor.expert;
@@ -201,7 +201,9 @@ void derive_config(EditableCheckpoint& edited, const Dialect& dialect,
   }
   ModelConfig source = checkpoint.config();
   source.quantization.reset();
-  source.raw.erase("quantization_config");
+  Json raw = *source.raw;
+  raw.erase("quantization_config");
+  source.raw = std::move(raw);
   const WrittenModel model = {.source = source, .description = nullptr, .tensors = written};
   const Json block = dialect.quantization_config(model);
   if (block.is_null()) {
@@ -216,14 +218,13 @@ void derive_config(EditableCheckpoint& edited, const Dialect& dialect,
 
 TEST(LoaderRules, AcceptWhatEveryDialectDerives) {
   for (const Dialect* dialect : dialects()) {
-    for (const SchemeSpelling& spelling : dialect->spellings) {
-      SCOPED_TRACE(std::string(dialect->name) + " " +
-                   std::string(scheme_facts(spelling.scheme).name) + " " +
-                   std::string(activations_name(spelling.activations)));
+    for (const StorageRow& row : dialect->storage) {
+      SCOPED_TRACE(std::string(dialect->name) + " " + std::string(scheme_facts(row.scheme).name) +
+                   " " + std::string(activations_name(row.activations)));
       EditableCheckpoint edited =
-          make_spelled({std::string(dialect->name), spelling.scheme, spelling.activations});
-      derive_config(edited, *dialect, spelling);
-      EXPECT_EQ(other_complaints(run_all_rules(edited), *dialect, spelling), "")
+          make_spelled({std::string(dialect->name), row.scheme, row.activations});
+      derive_config(edited, *dialect, row);
+      EXPECT_EQ(other_complaints(run_all_rules(edited), *dialect, row), "")
           << edited.config["quantization_config"].dump();
     }
   }

@@ -9,6 +9,7 @@
 #include <zstd.h>
 
 #include "formats/container/tensor.h"
+#include "formats/json/json.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 
@@ -26,8 +27,8 @@ Manifest example_manifest() {
   manifest.family = "deepseek_v32";
   manifest.dialect = "deepseek";
   manifest.layout = "hf";
-  manifest.recipe = {{"rules", Json::array({{{"pattern", "*"}, {"to", "bf16"}}})}};
-  manifest.source = {{"files", 2}};
+  manifest.recipe = Json{{"rules", Json::array({{{"pattern", "*"}, {"to", "bf16"}}})}};
+  manifest.source = Json{{"files", 2}};
   manifest.files = {{"model-00001-of-00002.safetensors", 4301250560, Hash128{1, 2}, ""},
                     {"model-00002-of-00002.safetensors", 17, Hash128{3, 4}, std::string(64, 'a')}};
   manifest.side_files = {{"sub/tokenizer.json", 5, Hash128{5, 6}, ""}};
@@ -101,7 +102,7 @@ TEST(Manifest, RoundTrips) {
   EXPECT_EQ(back.side_files[0].name, "sub/tokenizer.json");
   EXPECT_EQ(back.n_tensors, 92425U);
   EXPECT_EQ(back.records_hash.hex(), kHash);
-  EXPECT_EQ(back.recipe.at("rules").size(), 1U);
+  EXPECT_EQ(back.recipe->at("rules").size(), 1U);
 }
 
 TEST(Manifest, BeginsWithItsSchemaAndTool) {

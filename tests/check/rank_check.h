@@ -15,9 +15,9 @@
 
 namespace ingot::testing {
 
+using check::CheckResult;
+using check::Finding;
 using formats::Checkpoint;
-using formats::CheckResult;
-using formats::Finding;
 using formats::LogicalTensor;
 using formats::SynthOptions;
 
@@ -54,7 +54,7 @@ inline std::vector<std::string> finding_texts(const CheckResult& result) {
 inline CheckResult check_rank(const RankDirectory& rank) {
   const TempDir dir;
   rank.write(dir / "rank");
-  return formats::check_checkpoint(dir / "rank", {.threads = 2});
+  return check::check_checkpoint(dir / "rank", {.threads = 2});
 }
 
 // The one finding of a directory, which names tensor and facts.

@@ -81,7 +81,7 @@ SlicingRecord slicing_of(const CutPlan& plan) {
     for (const auto& of_rank : plan.slots) {
       for (const std::uint32_t expert : of_rank) slots.push_back(expert);
     }
-    slicing.expert_map = {{"slots", slots}};
+    slicing.expert_map = formats::Json{{"slots", slots}};
   }
   slicing.job = {0x1234, 0x5678};
   return slicing;
@@ -262,15 +262,14 @@ void write_manifest_of(const std::filesystem::path& directory,
     const std::string name = entry.path().filename().string();
     if (!entry.is_regular_file()) continue;
     if (entry.path().extension() != ".safetensors") {
-      manifest.side_files.push_back(
-          {name, entry.file_size(), formats::hash_file(entry.path()), ""});
+      manifest.side_files.push_back({name, entry.file_size(), check::hash_file(entry.path()), ""});
       continue;
     }
     const Fd file = Fd::open_for_reading(entry.path());
     std::vector<Hash128> hashes;
     for (const formats::StoredTensor& tensor : formats::read_safetensors_header(file).tensors) {
       const Hash128 hash =
-          formats::hash_range(tensor.n_bytes, [&](std::uint64_t offset, std::span<std::byte> out) {
+          check::hash_range(tensor.n_bytes, [&](std::uint64_t offset, std::span<std::byte> out) {
             file.read_exact(out, tensor.offset + offset);
           });
       hashes.push_back(hash);
@@ -306,7 +305,7 @@ void write_top_manifest(const std::filesystem::path& directory, const CutPlan& p
   for (std::uint32_t rank = 0; rank < plan.n_ranks(); ++rank) {
     const std::string name = rank_name(rank, plan.n_ranks());
     manifest.slicing->ranks.push_back(
-        {name, formats::hash_file(directory / name / formats::kManifestName)});
+        {name, check::hash_file(directory / name / formats::kManifestName)});
   }
   std::ofstream(directory / formats::kManifestName) << formats::manifest_text(manifest);
 }

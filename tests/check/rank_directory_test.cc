@@ -13,6 +13,11 @@
 // A rank's directory alone: read as the slices that it is, and accepted as such.
 
 namespace ingot::formats {
+
+using check::check_checkpoint;
+using check::CheckResult;
+using check::Finding;
+
 namespace {
 
 namespace fs = std::filesystem;

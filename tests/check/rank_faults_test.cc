@@ -12,6 +12,11 @@
 // A rank's directory in which something contradicts its manifest, or is missing.
 
 namespace ingot::formats {
+
+using check::check_checkpoint;
+using check::CheckResult;
+using check::Finding;
+
 namespace {
 
 namespace fs = std::filesystem;

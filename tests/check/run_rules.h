@@ -16,32 +16,31 @@ inline bool is_of_engine(std::string_view rule) {
 }
 
 /// What all rules find in a checkpoint that is written for it.
-inline std::vector<formats::Finding> run_all_rules(const EditableCheckpoint& edited,
-                                                   const formats::RuleOptions& rule_options = {
-                                                       .deep = true, .threads = 2}) {
+inline std::vector<check::Finding> run_all_rules(const EditableCheckpoint& edited,
+                                                 const check::RuleOptions& rule_options = {
+                                                     .deep = true, .threads = 2}) {
   const TempDir dir;
   edited.write(dir.path());
   ErrorList faults;
   formats::OpenOptions options;
   options.faults = &faults;
   const formats::Checkpoint checkpoint = formats::Checkpoint::open(dir.path(), options);
-  return formats::run_loader_rules(checkpoint, rule_options);
+  return check::run_loader_rules(checkpoint, rule_options);
 }
 
 /// The same without what engines make of a sound spelling, which some tests ask for alone.
-inline std::vector<formats::Finding> run_rules(const EditableCheckpoint& edited,
-                                               const formats::RuleOptions& rule_options = {
-                                                   .deep = true, .threads = 2}) {
-  std::vector<formats::Finding> findings = run_all_rules(edited, rule_options);
-  std::erase_if(findings,
-                [](const formats::Finding& finding) { return is_of_engine(finding.rule); });
+inline std::vector<check::Finding> run_rules(const EditableCheckpoint& edited,
+                                             const check::RuleOptions& rule_options = {
+                                                 .deep = true, .threads = 2}) {
+  std::vector<check::Finding> findings = run_all_rules(edited, rule_options);
+  std::erase_if(findings, [](const check::Finding& finding) { return is_of_engine(finding.rule); });
   return findings;
 }
 
 /// A line for each finding.
-inline std::string text_of(const std::vector<formats::Finding>& findings) {
+inline std::string text_of(const std::vector<check::Finding>& findings) {
   std::string text;
-  for (const formats::Finding& finding : findings) {
+  for (const check::Finding& finding : findings) {
     text += std::string(finding.rule) + ": " + finding.file + " " + finding.tensor + " " +
             finding.message + "\n";
   }

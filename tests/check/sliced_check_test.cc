@@ -16,6 +16,14 @@
 // deepseek-mp.
 
 namespace ingot::formats {
+
+using check::check_checkpoint;
+using check::CheckResult;
+using check::Finding;
+using check::hash_file;
+using check::HashedTensor;
+using check::LinkedHashes;
+
 namespace {
 
 namespace fs = std::filesystem;

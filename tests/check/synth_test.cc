@@ -18,6 +18,11 @@
 #include "tests/support/temp_dir.h"
 
 namespace ingot::formats {
+
+using check::check_checkpoint;
+using check::CheckResult;
+using check::Finding;
+
 namespace {
 
 using testing::EditableCheckpoint;

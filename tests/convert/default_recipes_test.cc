@@ -94,7 +94,7 @@ TEST_P(FamilyRecipes, NeverQuantizeEmbeddingHeadNormsOrRouter) {
     }
     EXPECT_GT(n_never, 8U);
     // FP8 blocks that are FP8 blocks already are kept.
-    const bool is_kept = target.spelling->scheme == SchemeId::kFp8Block;
+    const bool is_kept = target.storage->scheme == SchemeId::kFp8Block;
     EXPECT_EQ(n_quantized > 15, !is_kept) << target;
   }
 }
@@ -223,7 +223,7 @@ TEST(DefaultRecipes, EveryLineHasATargetInSomeDialect) {
     if (line.dialect.empty()) continue;
     const formats::Dialect* dialect = formats::find_dialect(line.dialect);
     ASSERT_NE(dialect, nullptr) << line.dialect;
-    EXPECT_NE(formats::find_spelling(*dialect, line.to), nullptr) << line.dialect;
+    EXPECT_NE(formats::find_storage(*dialect, line.to), nullptr) << line.dialect;
   }
 }
 

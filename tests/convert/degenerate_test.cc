@@ -67,7 +67,7 @@ class Degenerate : public ::testing::TestWithParam<Target> {
     conversion.recipe.to.reset();
     conversion.recipe.rules = {
         parse_rule(std::string(kWeight) + "=" +
-                   std::string(formats::scheme_facts(GetParam().spelling->scheme).name))};
+                   std::string(formats::scheme_facts(GetParam().storage->scheme).name))};
     return conversion;
   }
 
@@ -89,7 +89,7 @@ class Degenerate : public ::testing::TestWithParam<Target> {
   std::vector<float> converted(const Matrix& matrix) { return converted(conversion(matrix)); }
 
   static bool is_grouped_along_rows() {
-    const auto& facts = formats::scheme_facts(GetParam().spelling->scheme);
+    const auto& facts = formats::scheme_facts(GetParam().storage->scheme);
     return facts.group_rows == 1 && facts.group_cols != 0;
   }
 
@@ -105,7 +105,7 @@ TEST_P(Degenerate, ZerosStayZerosUnderGoodScales) {
   Matrix matrix(256, 256);
   for (std::size_t i = 0; i < matrix.values.size(); i += 3) matrix.values[i] = -0.0F;
   for (const float value : converted(matrix)) ASSERT_EQ(value, 0);
-  if (GetParam().spelling->scheme != SchemeId::kNvfp4) return;
+  if (GetParam().storage->scheme != SchemeId::kNvfp4) return;
   EXPECT_EQ(output_.at("layer.proj.weight_global_scale").as<float>().front(), 1.0F);
   for (const char scale : output_.at("layer.proj.weight_scale").bytes) ASSERT_EQ(scale, 0x38);
 }
@@ -188,7 +188,7 @@ TEST_P(Degenerate, AnAllowanceForAnotherTensorDoesNotHelp) {
 }
 
 TEST_P(Degenerate, RefusesRaggedGroupsButNotRaggedBlocks) {
-  const auto& facts = formats::scheme_facts(GetParam().spelling->scheme);
+  const auto& facts = formats::scheme_facts(GetParam().storage->scheme);
   Conversion ragged = conversion(Matrix::plausible(130, 200));
   if (is_grouped_along_rows()) {
     expect_error(ErrorCode::kUnsupported,

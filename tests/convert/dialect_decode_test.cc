@@ -26,7 +26,7 @@ std::vector<float> by_formula(const OutputTensors& output, const Target& target,
                               const std::string& module, const formats::Shape& shape) {
   const std::size_t n = shape[0], k = shape[1];
   const auto numbers = [&](const char* suffix) { return scale_values(output.at(module + suffix)); };
-  switch (target.spelling->scheme) {
+  switch (target.storage->scheme) {
     case SchemeId::kFp8Block:
     case SchemeId::kInt8Block: {
       const bool is_deepseek_mp = target.dialect->name == "deepseek";
@@ -39,7 +39,7 @@ std::vector<float> by_formula(const OutputTensors& output, const Target& target,
                            n, k);
     case SchemeId::kInt8Channel:
       if (target.dialect->name == "modelslim" &&
-          target.spelling->activations == Activations::kStatic) {
+          target.storage->activations == Activations::kStatic) {
         // y = (sum of x_q q_w + ...) x deq_scale, with x = x_q input_scale.
         std::vector<float> scales = numbers(".deq_scale");
         const float input_scale = numbers(".input_scale").front();
@@ -109,7 +109,7 @@ TEST_P(DialectDecode, FormulaOfTheDialectGivesDecodedValues) {
   const formats::Checkpoint checkpoint = formats::Checkpoint::open(directory / "out");
   std::size_t n_compared = 0;
   for (const formats::LogicalTensor& tensor : checkpoint.tensors()) {
-    if (tensor.encoding.scheme != GetParam().spelling->scheme) continue;
+    if (tensor.encoding.scheme != GetParam().storage->scheme) continue;
     const std::vector<float> ours = decoded(checkpoint, tensor);
     const std::vector<float> theirs =
         by_formula(output, GetParam(), module_of(tensor.name), tensor.shape);

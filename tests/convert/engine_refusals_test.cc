@@ -3,6 +3,7 @@
 #include "check/rules/loader_rules.h"
 #include "convert/plan/plan.h"
 #include "formats/dialect/engine_limits.h"
+#include "formats/json/json.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/targets.h"
 #include "tests/support/expect_error.h"

@@ -38,7 +38,7 @@ class EveryScheme : public ::testing::TestWithParam<std::tuple<Target, bool>> {
   static std::filesystem::path source() {
     return std::get<1>(GetParam()) ? tiny_bf16() : tiny_v32();
   }
-  static std::string name_of(const formats::PartSpelling& part, const std::string& weight) {
+  static std::string name_of(const formats::PartRow& part, const std::string& weight) {
     return module_of(weight).append(part.suffix);
   }
   formats::Checkpoint open() const { return formats::Checkpoint::open(directory_ / "out"); }
@@ -61,7 +61,7 @@ std::vector<std::tuple<Target, bool>> cases() {
   std::vector<std::tuple<Target, bool>> all;
   for (const Target& target : all_targets()) {
     all.emplace_back(target, false);
-    if (formats::find_spelling(*target.dialect, target.spelling->scheme) == target.spelling)
+    if (formats::find_storage(*target.dialect, target.storage->scheme) == target.storage)
       all.emplace_back(target, true);
   }
   return all;
@@ -135,13 +135,12 @@ void EveryScheme::expect_parts() const {
       seen.insert(tensor.name);
       continue;
     }
-    const bool is_target = tensor.encoding.scheme == target().spelling->scheme;
+    const bool is_target = tensor.encoding.scheme == target().storage->scheme;
     if (is_target) ++n_target;
-    const auto* spelling = is_target
-                               ? target().spelling
-                               : formats::find_spelling(*target().dialect, tensor.encoding.scheme);
-    ASSERT_NE(spelling, nullptr) << tensor.name;
-    for (const formats::PartSpelling& part : spelling->parts) {
+    const auto* row = is_target ? target().storage
+                                : formats::find_storage(*target().dialect, tensor.encoding.scheme);
+    ASSERT_NE(row, nullptr) << tensor.name;
+    for (const formats::PartRow& part : row->parts) {
       const std::string name = name_of(part, tensor.name);
       ASSERT_TRUE(output_.contains(name)) << name;
       EXPECT_EQ(output_.at(name).dtype, part.dtype) << name;
@@ -212,12 +211,12 @@ void EveryScheme::expect_json() const {
       EXPECT_EQ(weights.at("type"), is_int ? "int" : "float") << module;
       EXPECT_EQ(weights.at("num_bits"), formats::scheme_facts(scheme).code_bits) << module;
       formats_seen.insert(group->at("format").get<std::string>());
-      if (scheme != target().spelling->scheme) continue;
+      if (scheme != target().storage->scheme) continue;
       const formats::Json inputs = group->value("input_activations", formats::Json());
-      EXPECT_EQ(inputs.is_null(), target().spelling->activations == Activations::kWeightOnly);
+      EXPECT_EQ(inputs.is_null(), target().storage->activations == Activations::kWeightOnly);
       if (inputs.is_null()) continue;
       EXPECT_EQ(inputs.at("dynamic") == true,
-                target().spelling->activations == Activations::kDynamic);
+                target().storage->activations == Activations::kDynamic);
     } else if (dialect == "deepseek") {
       const bool is_built_quantized = tensor.rule != nullptr && tensor.rule->fp8_by_default;
       EXPECT_EQ(is_quantized, is_built_quantized && !lists(block, "modules_to_not_convert", module))
@@ -243,7 +242,7 @@ void EveryScheme::expect_json() const {
 // Ascend's: every stored tensor by name.
 void EveryScheme::expect_description() const {
   const formats::Json description = json("quant_model_description.json");
-  const bool is_static = target().spelling->activations == Activations::kStatic;
+  const bool is_static = target().storage->activations == Activations::kStatic;
   for (const auto& [name, tensor] : output_) {
     const bool is_part = name.find("scale") != name.npos || name.find("offset") != name.npos;
     const bool is_float = tensor.dtype == DType::kBf16 || (tensor.dtype == DType::kF32 && !is_part);

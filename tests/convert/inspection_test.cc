@@ -41,7 +41,7 @@ TEST(Inspection, PublishesItsReportUnlistedInTheManifest) {
   EXPECT_EQ(files[std::string(formats::kVerifyName)], "{\"version\": 1}\n");
   files.erase(std::string(formats::kVerifyName));
   EXPECT_TRUE(files == tree(directory / "plain"));
-  EXPECT_TRUE(formats::check_checkpoint(directory / "out", {}).findings.empty());
+  EXPECT_TRUE(check::check_checkpoint(directory / "out", {}).findings.empty());
 }
 
 TEST(Inspection, RefusalPublishesNothingAndCanBeResumed) {
@@ -143,7 +143,7 @@ TEST(Gate, ThatIsLeftOutStandsInTheManifest) {
   open.run();
   EXPECT_EQ(formats::read_manifest(directory / "out")->unverified,
             "--verify weights --require 'weights.cosine>=0.999'");
-  EXPECT_TRUE(formats::check_checkpoint(directory / "out", {}).findings.empty());
+  EXPECT_TRUE(check::check_checkpoint(directory / "out", {}).findings.empty());
   // Where nothing was asked for, there is nothing to leave out.
   expect_error(ErrorCode::kInvalidArgument, {"--no-verify"}, [&] { open.run(); });
 }

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "formats/json/json.h"
 #include "tests/support/temp_dir.h"
 
 namespace ingot::convert {

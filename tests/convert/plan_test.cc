@@ -7,6 +7,7 @@
 
 #include "formats/container/checkpoint_index.h"
 #include "formats/container/safetensors.h"
+#include "formats/json/json.h"
 #include "tests/convert/conversion.h"
 #include "tests/support/expect_error.h"
 

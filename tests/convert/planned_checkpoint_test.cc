@@ -5,6 +5,7 @@
 
 #include "check/rules/loader_rules.h"
 #include "convert/output/rank_directories.h"
+#include "formats/json/json.h"
 #include "shard/join/source.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/targets.h"
@@ -32,8 +33,8 @@ std::vector<std::string> stored_lines(const Checkpoint& checkpoint) {
 
 std::vector<std::string> finding_lines(const Checkpoint& checkpoint) {
   std::vector<std::string> lines;
-  for (const formats::Finding& finding :
-       formats::run_loader_rules(checkpoint, {.threads = 2, .values = false}))
+  for (const check::Finding& finding :
+       check::run_loader_rules(checkpoint, {.threads = 2, .values = false}))
     lines.push_back(
         fmt::format("{} {} {} {}", finding.rule, finding.file, finding.tensor, finding.message));
   return lines;
@@ -42,7 +43,7 @@ std::vector<std::string> finding_lines(const Checkpoint& checkpoint) {
 void expect_same(const Checkpoint& planned, const Checkpoint& written) {
   EXPECT_EQ(stored_lines(planned), stored_lines(written));
   EXPECT_EQ(finding_lines(planned), finding_lines(written));
-  EXPECT_EQ(planned.config().raw, written.config().raw);
+  EXPECT_EQ(*planned.config().raw, *written.config().raw);
   EXPECT_EQ(planned.description(), written.description());
   EXPECT_EQ(planned.dialect().name, written.dialect().name);
   EXPECT_EQ(planned.has_index(), written.has_index());

@@ -49,7 +49,7 @@ class Quality : public ::testing::TestWithParam<Target> {
     const auto checkpoint = formats::Checkpoint::open(directory_ / "out");
     const OutputTensors before = read_output(synth_model());
     for (const formats::LogicalTensor& tensor : checkpoint.tensors()) {
-      if (tensor.encoding.scheme != GetParam().spelling->scheme) continue;
+      if (tensor.encoding.scheme != GetParam().storage->scheme) continue;
       const std::vector<float> was = released_values(before, tensor.name);
       const std::vector<float> is = decoded(checkpoint, tensor);
       Sums& sums = by_tensor_[tensor.name];
@@ -105,7 +105,7 @@ TEST_P(Quality, IsThatOfTheBytesThatWereWritten) {
   double error2 = 0, reference2 = 0;
   std::uint64_t elements = 0, n_tensors = 0, blocks = 0;
   for (const QualityReport::Row& row : report_.quality.rows) {
-    EXPECT_EQ(row.scheme, GetParam().spelling->scheme);
+    EXPECT_EQ(row.scheme, GetParam().storage->scheme);
     error2 += row.sums.error2;
     reference2 += row.sums.reference2;
     elements += row.sums.elements;

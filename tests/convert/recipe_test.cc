@@ -8,6 +8,7 @@
 
 #include "convert/recipe/default_recipes.h"
 #include "formats/family/family.h"
+#include "formats/json/json.h"
 #include "tests/support/expect_error.h"
 
 namespace ingot::convert {

@@ -85,8 +85,8 @@ TEST_P(SameBytes, WithGroupsThatAreReadTwice) {
   least.execute.mem_limit = least_memory(least, 1);
   const ExecuteReport report = least.run();
   EXPECT_TRUE(tree(least.output) == tree(plain_run()));
-  const bool has_groups = GetParam().spelling->scheme == SchemeId::kNvfp4 ||
-                          GetParam().spelling->scheme == SchemeId::kFp8Tensor;
+  const bool has_groups = GetParam().storage->scheme == SchemeId::kNvfp4 ||
+                          GetParam().storage->scheme == SchemeId::kFp8Tensor;
   EXPECT_EQ(report.memory.n_read_twice > 0, has_groups);
 }
 

@@ -17,19 +17,19 @@ namespace ingot::testing {
 /// One way to write quantized tensors: a row of a dialect's table.
 struct Target {
   const formats::Dialect* dialect = nullptr;
-  const formats::SchemeSpelling* spelling = nullptr;
+  const formats::StorageRow* storage = nullptr;
 
   [[nodiscard]] std::string name() const {
-    return fmt::format("{}_{}_{}", dialect->name, formats::scheme_facts(spelling->scheme).name,
-                       formats::activations_name(spelling->activations));
+    return fmt::format("{}_{}_{}", dialect->name, formats::scheme_facts(storage->scheme).name,
+                       formats::activations_name(storage->activations));
   }
   /// Sets up a conversion to it, whether engines load it or not; static inputs are scaled by 1.
   void apply(convert::Recipe& recipe) const {
-    recipe.to = spelling->scheme;
+    recipe.to = storage->scheme;
     recipe.choices.dialect = std::string(dialect->name);
-    recipe.choices.activations = spelling->activations;
+    recipe.choices.activations = storage->activations;
     recipe.allow.add("engine-refuses=*");
-    if (spelling->activations == formats::Activations::kStatic) recipe.choices.input_scale = 1.0F;
+    if (storage->activations == formats::Activations::kStatic) recipe.choices.input_scale = 1.0F;
   }
   friend std::ostream& operator<<(std::ostream& out, const Target& target) {
     return out << target.name();
@@ -40,8 +40,8 @@ struct Target {
 inline std::vector<Target> all_targets() {
   std::vector<Target> targets;
   for (const formats::Dialect* dialect : formats::dialects()) {
-    for (const formats::SchemeSpelling& spelling : dialect->spellings)
-      targets.push_back({.dialect = dialect, .spelling = &spelling});
+    for (const formats::StorageRow& storage : dialect->storage)
+      targets.push_back({.dialect = dialect, .storage = &storage});
   }
   return targets;
 }
@@ -52,7 +52,7 @@ inline std::vector<Target> scheme_targets() {
   for (const formats::SchemeFacts& facts : formats::schemes()) {
     if (!facts.quantized) continue;
     const formats::Dialect& dialect = formats::default_dialect(facts.id);
-    targets.push_back({.dialect = &dialect, .spelling = formats::find_spelling(dialect, facts.id)});
+    targets.push_back({.dialect = &dialect, .storage = formats::find_storage(dialect, facts.id)});
   }
   return targets;
 }

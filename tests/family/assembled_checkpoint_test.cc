@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "formats/checkpoint/checkpoint.h"
+#include "formats/json/json.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_checkpoint.h"
@@ -116,7 +117,7 @@ TEST(AssembledCheckpoint, TakesTheDialectThatItIsGiven) {
   TempDir dir;
   AssembledModel model = found_in(tiny_deepseek_v3(), dir);
   model.dialect = find_dialect("modelslim");
-  model.description = {{"model_quant_type", "W8A8"}};
+  model.description = Json{{"model_quant_type", "W8A8"}};
   const Checkpoint checkpoint = Checkpoint::assemble(std::move(model));
   EXPECT_EQ(checkpoint.dialect().name, "modelslim");
   EXPECT_EQ(checkpoint.description().at("model_quant_type"), "W8A8");

@@ -9,6 +9,7 @@
 #include <sys/resource.h>
 
 #include "formats/checkpoint/checkpoint_files.h"
+#include "formats/json/json.h"
 #include "formats/records/manifest.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
@@ -244,7 +245,7 @@ TEST(Checkpoint, GenericFamilyNeedsNoConfigOrIndex) {
   tiny.write(dir.path());
   const Checkpoint model = Checkpoint::open(dir.path(), {.family = "generic"});
   EXPECT_EQ(model.files().size(), 2U);
-  EXPECT_TRUE(model.config().raw.is_null());
+  EXPECT_TRUE(model.config().raw->is_null());
   EXPECT_EQ(model.tensors().size(), 4U);
   EXPECT_EQ(logical(model, "w.weight").encoding.scheme, SchemeId::kFp8Block);
   EXPECT_EQ(logical(model, "norm.scale").encoding.scheme, SchemeId::kBf16)

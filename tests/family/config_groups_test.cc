@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "formats/json/json.h"
 #include "tests/support/expect_error.h"
 
 namespace ingot::formats {

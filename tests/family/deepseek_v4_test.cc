@@ -9,6 +9,11 @@
 #include "tests/support/tiny_checkpoint.h"
 
 namespace ingot::formats {
+
+using check::Finding;
+using check::run_loader_rules;
+using check::Severity;
+
 namespace {
 
 using ingot::testing::expect_error;

@@ -2,6 +2,7 @@
 
 #include "formats/dialect/dialect.h"
 #include "formats/dialect/source_activations.h"
+#include "formats/json/json.h"
 #include "tests/support/expect_error.h"
 
 // The dialects that put a description beside config.json: ModelOpt and Ascend.
@@ -85,8 +86,8 @@ TEST(Modelopt, NamesTheAlgorithmOfEverySpelling) {
       {{SchemeId::kFp8Tensor, Activations::kStatic}, "FP8"},
       {{SchemeId::kFp8Channel, Activations::kDynamic}, "FP8_PER_CHANNEL_PER_TOKEN"}};
   const Dialect& modelopt = *find_dialect("modelopt");
-  EXPECT_EQ(modelopt.spellings.size(), names.size());
-  for (const SchemeSpelling& row : modelopt.spellings) {
+  EXPECT_EQ(modelopt.storage.size(), names.size());
+  for (const StorageRow& row : modelopt.storage) {
     const auto written = moe(row.scheme, row.activations);
     const std::string& algo = names.at({row.scheme, row.activations});
     const Json file = description("modelopt", config_with(), written);

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "formats/dialect/source_activations.h"
+#include "formats/json/json.h"
 #include "tests/support/expect_error.h"
 
 namespace ingot::formats {
@@ -84,30 +85,30 @@ TEST(Dialects, AreFoundByTheirDescriptionFile) {
 TEST(Dialects, PartsBeginWithCodesAndAreUnique) {
   for (const Dialect* dialect : dialects()) {
     std::set<std::pair<SchemeId, Activations>> rows;
-    for (const SchemeSpelling& row : dialect->spellings) {
+    for (const StorageRow& row : dialect->storage) {
       EXPECT_TRUE(rows.emplace(row.scheme, row.activations).second) << dialect->name;
       EXPECT_EQ(row.parts.front().part, Part::kWeight);
       EXPECT_EQ(row.parts.front().shape, PartShape::kCodes);
       EXPECT_TRUE(std::is_sorted(row.parts.begin(), row.parts.end(),
                                  [](const auto& a, const auto& b) { return a.part < b.part; }));
       std::set<std::string_view> suffixes;
-      for (const PartSpelling& part : row.parts)
+      for (const PartRow& part : row.parts)
         EXPECT_TRUE(suffixes.insert(part.suffix).second) << part.suffix;
-      EXPECT_EQ(find_spelling(*dialect, row.scheme, row.activations), &row);
+      EXPECT_EQ(find_storage(*dialect, row.scheme, row.activations), &row);
     }
-    EXPECT_EQ(find_spelling(*dialect, SchemeId::kBf16), nullptr);
+    EXPECT_EQ(find_storage(*dialect, SchemeId::kBf16), nullptr);
   }
 }
 
 TEST(Dialects, DefaultOnesHoldTheirSchemes) {
   for (const SchemeFacts& scheme : schemes()) {
     if (!scheme.quantized) continue;
-    EXPECT_NE(find_spelling(default_dialect(scheme.id), scheme.id), nullptr) << scheme.name;
+    EXPECT_NE(find_storage(default_dialect(scheme.id), scheme.id), nullptr) << scheme.name;
   }
 }
 
 std::string scale_of(std::string_view dialect, SchemeId scheme, std::string_view weight) {
-  for (const PartSpelling& part : find_spelling(dialect_named(dialect), scheme)->parts) {
+  for (const PartRow& part : find_storage(dialect_named(dialect), scheme)->parts) {
     if (part.part == Part::kScale) return part_name(part, weight);
   }
   return "";
@@ -120,10 +121,9 @@ TEST(PartName, FollowsTheDialect) {
             "a.q_proj.weight_scale");
   EXPECT_EQ(scale_of("deepseek", SchemeId::kFp8Block, "mlp.experts.gate_up_proj"),
             "mlp.experts.gate_up_proj_scale_inv");
-  EXPECT_EQ(
-      part_name(find_spelling(dialect_named("compressed-tensors"), SchemeId::kNvfp4)->parts[0],
-                "a.q_proj.weight"),
-      "a.q_proj.weight_packed");
+  EXPECT_EQ(part_name(find_storage(dialect_named("compressed-tensors"), SchemeId::kNvfp4)->parts[0],
+                      "a.q_proj.weight"),
+            "a.q_proj.weight_packed");
 }
 
 TEST(QuantizationConfig, IsNullWhenNothingIsQuantized) {
@@ -364,7 +364,7 @@ TEST(QuantizationConfig, CompressedTensorsDescribesEveryScheme) {
 
 // What was written is read back as what it was, for every row of the table.
 TEST(QuantizationConfig, CompressedTensorsIsUnderstoodAndKept) {
-  for (const SchemeSpelling& row : dialect_named("compressed-tensors").spellings) {
+  for (const StorageRow& row : dialect_named("compressed-tensors").storage) {
     const std::vector<WrittenTensor> written = {
         tensor(kUpName, row.scheme, &kQuantizedRule, row.activations), kPlainDown, kHead};
     const Json block = derived("compressed-tensors", config_with(""), written);

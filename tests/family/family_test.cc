@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
+#include "formats/json/json.h"
 #include "formats/storage/encoding.h"
 #include "tests/support/expect_error.h"
 

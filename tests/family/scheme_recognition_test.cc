@@ -43,17 +43,17 @@ std::vector<std::uint64_t> shape_of(SchemeId scheme, PartShape shape) {
 
 struct Row {
   const Dialect* dialect;
-  const SchemeSpelling* spelling;
+  const StorageRow* storage;
   [[nodiscard]] std::string text() const {
-    return std::string(dialect->name) + " " + std::string(scheme_facts(spelling->scheme).name) +
-           " " + std::string(activations_name(spelling->activations));
+    return std::string(dialect->name) + " " + std::string(scheme_facts(storage->scheme).name) +
+           " " + std::string(activations_name(storage->activations));
   }
 };
 
 std::vector<Row> all_rows() {
   std::vector<Row> rows;
   for (const Dialect* dialect : dialects()) {
-    for (const SchemeSpelling& spelling : dialect->spellings) rows.push_back({dialect, &spelling});
+    for (const StorageRow& storage : dialect->storage) rows.push_back({dialect, &storage});
   }
   return rows;
 }
@@ -62,15 +62,15 @@ TinyCheckpoint tiny(const Row& row) {
   TinyCheckpoint checkpoint;
   checkpoint.config = R"({"model_type": "any"})";
   auto& tensors = checkpoint.files["model.safetensors"];
-  for (const PartSpelling& part : row.spelling->parts) {
+  for (const PartRow& part : row.storage->parts) {
     tensors.push_back({kStem + std::string(part.suffix), std::string(dtype_name(part.dtype)),
-                       shape_of(row.spelling->scheme, part.shape)});
+                       shape_of(row.storage->scheme, part.shape)});
   }
   tensors.push_back({"model.norm.weight", "BF16", {192}});
   return checkpoint;
 }
 
-TinyTensor& part_of(TinyCheckpoint& checkpoint, const PartSpelling& part) {
+TinyTensor& part_of(TinyCheckpoint& checkpoint, const PartRow& part) {
   return ingot::testing::tensor_of(checkpoint, kStem + std::string(part.suffix));
 }
 
@@ -99,13 +99,13 @@ TEST(SchemeRecognition, ReadsEverySchemeOfEveryDialect) {
     const LogicalTensor& tensor = model.tensors().front();
     EXPECT_EQ(tensor.name, "model.layers.0.mlp.up_proj.weight");
     EXPECT_EQ(tensor.shape, (Shape{kRows, kCols}));
-    EXPECT_EQ(scheme_facts(tensor.encoding.scheme).name, scheme_facts(row.spelling->scheme).name);
-    EXPECT_EQ(tensor.encoding.global_divides, row.dialect->name == "compressed-tensors" &&
-                                                  row.spelling->scheme == SchemeId::kNvfp4);
+    EXPECT_EQ(scheme_facts(tensor.encoding.scheme).name, scheme_facts(row.storage->scheme).name);
+    EXPECT_EQ(tensor.encoding.global_divides,
+              row.dialect->name == "compressed-tensors" && row.storage->scheme == SchemeId::kNvfp4);
     std::size_t n_parts = 0;
     tensor.encoding.stored.for_each([&](Part, std::uint32_t) { ++n_parts; });
-    EXPECT_EQ(n_parts, row.spelling->parts.size());
-    for (const PartSpelling& part : row.spelling->parts) {
+    EXPECT_EQ(n_parts, row.storage->parts.size());
+    for (const PartRow& part : row.storage->parts) {
       ASSERT_TRUE(tensor.encoding.stored.has(part.part)) << part.suffix;
       EXPECT_EQ(model.stored()[tensor.encoding.stored[part.part]].name,
                 kStem + std::string(part.suffix));
@@ -119,7 +119,7 @@ TEST(SchemeRecognition, KnowsWhatSharesAScale) {
     TempDir dir;
     const Encoding encoding = open(tiny(row), dir).tensors().front().encoding;
     Block expected = {1, kCols};
-    switch (row.spelling->scheme) {
+    switch (row.storage->scheme) {
       case SchemeId::kFp8Block:
       case SchemeId::kInt8Block:
         expected = {128, 128};
@@ -143,21 +143,21 @@ TEST(SchemeRecognition, KnowsWhatSharesAScale) {
 
 bool is_needed(const Row& row, Part part) {
   // Ascend's static weights decode by deq_scale / input_scale.
-  const bool by_deq_scale = row.spelling->parts.back().part == Part::kDeqScale;
+  const bool by_deq_scale = row.storage->parts.back().part == Part::kDeqScale;
   return part == Part::kScale || part == Part::kGlobal || part == Part::kWeight ||
          (by_deq_scale && (part == Part::kDeqScale || part == Part::kInputScale));
 }
 
 TEST(SchemeRecognition, MissesEveryPartThatDecodingNeeds) {
   for (const Row& row : all_rows()) {
-    for (const PartSpelling& part : row.spelling->parts) {
+    for (const PartRow& part : row.storage->parts) {
       TinyCheckpoint checkpoint = tiny(row);
       std::erase_if(checkpoint.files["model.safetensors"], [&](const TinyTensor& tensor) {
         return tensor.name == kStem + std::string(part.suffix);
       });
       const std::string what = row.text() + " without " + std::string(part.suffix);
       // Bytes alone may be anything; what a family has in their place is its grammar's matter.
-      const bool is_alone = row.spelling->parts.size() == 2 && part.part != Part::kWeight;
+      const bool is_alone = row.storage->parts.size() == 2 && part.part != Part::kWeight;
       const std::string& left = checkpoint.files["model.safetensors"].front().dtype;
       if (is_alone && left == "I8") {
         EXPECT_EQ(scheme_of(checkpoint), SchemeId::kRaw) << what;
@@ -175,7 +175,7 @@ TEST(SchemeRecognition, MissesEveryPartThatDecodingNeeds) {
 
 TEST(SchemeRecognition, RefusesPartsOfTheWrongShapeOrDtype) {
   for (const Row& row : all_rows()) {
-    for (const PartSpelling& part : row.spelling->parts) {
+    for (const PartRow& part : row.storage->parts) {
       if (part.part == Part::kWeight) continue;
       const std::string what = row.text() + " " + std::string(part.suffix);
       for (const std::vector<std::uint64_t>& shape :
@@ -200,7 +200,7 @@ TEST(SchemeRecognition, RefusesCodesThatDoNotFitTheirScales) {
       TinyCheckpoint checkpoint = tiny(row);
       checkpoint.files["model.safetensors"].front().shape = shape;
       // One scale for the whole matrix fits a matrix of any size.
-      if (row.spelling->scheme == SchemeId::kFp8Tensor && shape.size() == 2) continue;
+      if (row.storage->scheme == SchemeId::kFp8Tensor && shape.size() == 2) continue;
       refuse(checkpoint, ErrorCode::kShapeMismatch, row.text());
     }
   }
@@ -209,7 +209,7 @@ TEST(SchemeRecognition, RefusesCodesThatDoNotFitTheirScales) {
 // A weight that was cast to BF16 by a tool that forgot its parts.
 TEST(SchemeRecognition, RefusesPartsBesideAPlainWeight) {
   for (const Row& row : all_rows()) {
-    for (const PartSpelling& part : row.spelling->parts) {
+    for (const PartRow& part : row.storage->parts) {
       if (part.part == Part::kWeight) continue;
       TinyCheckpoint checkpoint;
       checkpoint.files["model.safetensors"] = {

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "formats/json/json.h"
 #include "tests/support/cpu_seconds.h"
 #include "tests/support/expect_error.h"
 
@@ -159,11 +160,11 @@ TEST(CheckpointIndex, WrittenAgainHasItsFormAndMetadata) {
 TEST(CheckpointIndex, KeepsAFewScalarsOfTheMetadata) {
   const auto index = parse(R"({"other":{"a":1},
       "metadata":{"a":[{"b":1}],"c":{"d":2},"e":3,"e":4},"weight_map":{}})");
-  EXPECT_EQ(index.frame.metadata, Json({{"e", 4}}));
+  EXPECT_EQ(*index.frame.metadata, Json({{"e", 4}}));
   std::string many;
   for (int i = 0; i < 65; ++i) many += fmt::format("{}\"k{}\":{}", i == 0 ? "" : ",", i, i);
   EXPECT_TRUE(parse(fmt::format(R"({{"metadata":{{{}}},"weight_map":{{}}}})", many))
-                  .frame.metadata.empty());
+                  .frame.metadata->empty());
 }
 
 TEST(CheckpointIndex, NinetyThousandNamesRoundTripQuickly) {

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "formats/json/json.h"
+
 namespace ingot::formats {
 namespace {
 

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "formats/base/fd.h"
+#include "formats/json/json.h"
 #include "tests/support/expect_error.h"
 
 namespace ingot::formats {
@@ -64,7 +65,7 @@ TEST(ModelConfig, ReadsTheBundledCheckpoint) {
   EXPECT_EQ(config.quantization->scale_fmt, "ue8m0");
   EXPECT_EQ(config.quantization->weight_block_size, (std::array<std::uint64_t, 2>{128, 128}));
   EXPECT_THAT(config.layer_is_moe, ElementsAre(false, true, true, true, true));
-  EXPECT_EQ(config.raw, parse_json(text, "config.json"));
+  EXPECT_EQ(*config.raw, parse_json(text, "config.json"));
 }
 
 TEST(ModelConfig, AbsentKeysAreZeroEmptyOrNull) {
@@ -93,7 +94,7 @@ TEST(ModelConfig, NullCountsAsAbsent) {
   EXPECT_EQ(config.n_routed_experts, 3U);
   EXPECT_FALSE(config.quantization);
   EXPECT_THAT(config.layer_is_moe, ElementsAre(true));
-  EXPECT_TRUE(config.raw.contains("q_lora_rank"));
+  EXPECT_TRUE(config.raw->contains("q_lora_rank"));
 }
 
 TEST(ModelConfig, NewSpellingsWin) {
@@ -170,7 +171,7 @@ TEST(ModelConfig, ModelWithoutExpertsIsDense) {
 
 TEST(ModelConfig, KeepsWhatItDoesNotUnderstand) {
   const char* text = R"({"zeta":[1,{"x":-2.5}],"hidden_size":8,"auto_map":{"A":"b.C"}})";
-  EXPECT_EQ(parse(text).raw.dump(), text);
+  EXPECT_EQ(parse(text).raw->dump(), text);
 }
 
 /// Every number that must be whole, with the greatest value that is accepted.

@@ -4,6 +4,7 @@
 
 #include "formats/base/fd.h"
 #include "formats/family/family.h"
+#include "formats/json/json.h"
 #include "tests/support/expect_error.h"
 
 namespace ingot::formats {

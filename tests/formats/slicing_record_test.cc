@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "formats/json/json.h"
 #include "formats/records/manifest.h"
 #include "tests/support/expect_error.h"
 
@@ -26,7 +27,7 @@ SlicingRecord example_slicing() {
   slicing.shared_experts = "tp";
   slicing.tp_fit = "retile";
   slicing.stage_layers = {0, 30, 61};
-  slicing.expert_map = {{"slots", {0, 1, 2, 3}}};
+  slicing.expert_map = Json{{"slots", {0, 1, 2, 3}}};
   slicing.job = {0x1122334455667788, 0x99AABBCCDDEEFF00};
   return slicing;
 }
@@ -44,7 +45,7 @@ SlicingRecord example_rank() {
   rank.has_embedding = false;
   rank.has_head = true;
   rank.experts = {{30, {2, 5}, {5, 2, 5}}, {31, {1}, {1}}};
-  rank.whole_config = {{"vocab_size", 129280}};
+  rank.whole_config = Json{{"vocab_size", 129280}};
   slicing.rank = rank;
   return slicing;
 }
@@ -85,7 +86,7 @@ TEST(SlicingRecord, RankRoundTrips) {
   EXPECT_EQ(back.shared_experts, "tp");
   EXPECT_EQ(back.tp_fit, "retile");
   EXPECT_EQ(back.stage_layers, (std::vector<std::uint32_t>{0, 30, 61}));
-  EXPECT_EQ(back.expert_map.at("slots").size(), 4U);
+  EXPECT_EQ(back.expert_map->at("slots").size(), 4U);
   EXPECT_EQ(back.job, (Hash128{0x1122334455667788, 0x99AABBCCDDEEFF00}));
   EXPECT_TRUE(back.ranks.empty());
   ASSERT_TRUE(back.rank.has_value());
@@ -94,7 +95,7 @@ TEST(SlicingRecord, RankRoundTrips) {
   EXPECT_EQ(back.rank->end_layer, 62U);
   EXPECT_FALSE(back.rank->has_embedding);
   EXPECT_EQ(back.rank->experts[0].slots, (std::vector<std::uint32_t>{5, 2, 5}));
-  EXPECT_EQ(back.rank->whole_config.at("vocab_size"), 129280);
+  EXPECT_EQ(back.rank->whole_config->at("vocab_size"), 129280);
 }
 
 TEST(SlicingRecord, AllRanksRoundTrip) {
@@ -110,8 +111,8 @@ TEST(SlicingRecord, AllRanksRoundTrip) {
 TEST(SlicingRecord, IsSpelledAsDocumented) {
   SlicingRecord slicing = example_rank();
   slicing.rank->experts = {{Experts::kEveryLayer, {4, 5}, {4, 5}}};
-  slicing.rank->whole_config = nullptr;
-  slicing.expert_map = nullptr;
+  slicing.rank->whole_config = Json();
+  slicing.expert_map = Json();
   EXPECT_EQ(slicing_record_json(slicing).dump(),
             R"({"tp":2,"ep":4,"etp":1,"pp":2,"n_ranks":8,"shared_experts":"tp",)"
             R"("tp_fit":"retile","stage_layers":[0,30,61],"expert_map":null,)"

@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "formats/base/error.h"
+#include "formats/base/printable.h"
 #include "formats/json/json.h"
 #include "inference/chat/jinja/template.h"
 #include "tests/fuzz/target.h"
@@ -41,7 +42,7 @@ bool accepts(std::span<const std::byte> input) {
     const Template parsed = Template::parse(text, "input");
     const std::string rendered = parsed.render(variables(), "2025-03-07", kLimits);
     if (rendered.size() > kLimits.max_output_bytes) throw std::logic_error("output beyond limit");
-    if (!formats::is_utf8(rendered)) throw std::logic_error("output is not UTF-8");
+    if (!is_utf8(rendered)) throw std::logic_error("output is not UTF-8");
     if (parsed.render(variables(), "2025-03-07", kLimits) != rendered)
       throw std::logic_error("a second render differs");
   } catch (const Error& error) {

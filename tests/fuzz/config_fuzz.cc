@@ -3,6 +3,7 @@
 
 #include "formats/base/error.h"
 #include "formats/config/model_config.h"
+#include "formats/json/json.h"
 #include "tests/fuzz/target.h"
 
 namespace ingot::fuzz {
@@ -20,7 +21,7 @@ bool accepts(std::span<const std::byte> input) {
     throw std::logic_error("a layer has no kind");
   // The document goes back to disk; what is written must be readable and mean the same.
   const auto again = formats::parse_model_config(formats::json_text(config.raw), "written");
-  if (again.raw != config.raw) throw std::logic_error("the document changed in writing");
+  if (*again.raw != *config.raw) throw std::logic_error("the document changed in writing");
   return true;
 }
 

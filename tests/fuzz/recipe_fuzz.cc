@@ -3,6 +3,7 @@
 
 #include "convert/recipe/recipe.h"
 #include "formats/base/error.h"
+#include "formats/json/json.h"
 #include "tests/fuzz/target.h"
 
 namespace ingot::fuzz {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "formats/json/json.h"
 #include "tests/shard/fit_model.h"
 #include "tests/support/expect_error.h"
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "formats/family/family.h"
+#include "formats/json/json.h"
 #include "formats/storage/tensor_source.h"
 
 namespace ingot::testing {

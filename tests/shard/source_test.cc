@@ -161,7 +161,7 @@ TEST(OpenSource, TakesTheConfigOfTheWhole) {
   }
   const Checkpoint joined = open_source(dir.path());
   EXPECT_EQ(joined.config().vocab_size, 16U);
-  EXPECT_EQ(joined.config().raw, whole);
+  EXPECT_EQ(*joined.config().raw, whole);
   expect_model(joined, model);
 }
 

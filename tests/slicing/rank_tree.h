@@ -56,8 +56,8 @@ inline std::vector<std::filesystem::path> rank_directories(const std::filesystem
 
 /// Nothing that a loader would refuse, and every hash as the manifest says.
 inline void expect_accepted(const std::filesystem::path& directory) {
-  for (const formats::Finding& finding : formats::check_checkpoint(directory, {}).findings) {
-    if (finding.severity != formats::Severity::kError) continue;
+  for (const check::Finding& finding : check::check_checkpoint(directory, {}).findings) {
+    if (finding.severity != check::Severity::kError) continue;
     ADD_FAILURE() << directory << ": " << finding.rule << ' ' << finding.file << ' '
                   << finding.tensor << ' ' << finding.message;
   }

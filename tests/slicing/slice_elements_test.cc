@@ -24,7 +24,7 @@ TEST_P(SliceElements, AreThoseOfTheQuantizedWhole) {
   conversion.recipe.choices.nvfp4_search = quantize::Nvfp4Search::kAmax;
   if (conversion.recipe.choices.input_scale) conversion.recipe.choices.input_scale = 0.0123F;
   // These cuts fall into blocks of 128 x 128. Heads cannot be padded.
-  const SchemeId scheme = GetParam().spelling->scheme;
+  const SchemeId scheme = GetParam().storage->scheme;
   const bool has_blocks = scheme == SchemeId::kFp8Block || scheme == SchemeId::kInt8Block;
   conversion.recipe.choices.quantize_attention = true;
   if (has_blocks) spare_attention(conversion.recipe);

@@ -219,7 +219,7 @@ TEST_F(TopologyLayout, RankConfigsStateBlocksAndWidths) {
   for (const auto& rank : rank_directories(directory_ / "padded", padded)) {
     EXPECT_THAT(changed(config(directory_ / "whole"), config(rank)),
                 UnorderedElementsAre("/intermediate_size 1024", "/moe_intermediate_size 512"));
-    EXPECT_EQ(record_of_rank(rank).whole_config, config(directory_ / "whole"));
+    EXPECT_EQ(*record_of_rank(rank).whole_config, config(directory_ / "whole"));
   }
 }
 

@@ -32,8 +32,8 @@ std::string layer_subject(const LayerAgreement& layer) {
 void structure_errors(const Report& report, const See& see) {
   if (!report.structure) return;
   const auto& findings = report.structure->findings;
-  const auto is_error = [](const formats::Finding& finding) {
-    return finding.severity == formats::Severity::kError;
+  const auto is_error = [](const check::Finding& finding) {
+    return finding.severity == check::Severity::kError;
   };
   const auto first = std::find_if(findings.begin(), findings.end(), is_error);
   if (first == findings.end()) return see(0, {}, kWhole);

@@ -7,6 +7,7 @@
 
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
+#include "formats/base/printable.h"
 #include "formats/json/json.h"
 #include "inference/chat/chat_format.h"
 #include "inference/family/model_family.h"
@@ -132,7 +133,7 @@ std::vector<Prompt> encode_all(std::span<const std::string> texts, const Checkpo
       throw Error(ErrorCode::kInvalidArgument, fmt::format("text {} is empty", i))
           .in_file(path.string());
     }
-    if (!formats::is_utf8(texts[i])) {
+    if (!is_utf8(texts[i])) {
       throw Error(ErrorCode::kInvalidArgument, fmt::format("text {} is not valid UTF-8", i))
           .in_file(path.string());
     }

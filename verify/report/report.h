@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "formats/json/json.h"
+#include "formats/json/json_fwd.h"
 #include "verify/gates/gate.h"
 #include "verify/layers/layer_check.h"
 #include "verify/level.h"

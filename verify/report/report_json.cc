@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "formats/base/printable.h"
+#include "formats/json/json.h"
 #include "verify/report/report.h"
 #include "verify/report/verdict.h"
 
@@ -63,10 +64,10 @@ Json structure_json(const StructureReport& structure) {
                {"manifest", structure.has_manifest}, {"errors", structure.errors()},
                {"warnings", structure.warnings()},   {"input_scales", structure.input_scales},
                {"findings", Json::array()}};
-  for (const formats::Finding& finding : structure.findings) {
+  for (const check::Finding& finding : structure.findings) {
     if (json["findings"].size() == kFindings) break;
     json["findings"].push_back(
-        {{"severity", finding.severity == formats::Severity::kError ? "error" : "warning"},
+        {{"severity", finding.severity == check::Severity::kError ? "error" : "warning"},
          {"code", std::string(error_code_name(finding.code))},
          {"rule", std::string(finding.rule)},
          {"file", valid_text(finding.file)},

@@ -96,8 +96,8 @@ Section structure_section(const StructureReport& structure, Form form) {
       section.blocks.push_back(Paragraph{"Nothing is wrong with the structure."});
   }
   Remarks remarks;
-  for (const formats::Finding& finding : structure.findings) {
-    const bool is_error = finding.severity == formats::Severity::kError;
+  for (const check::Finding& finding : structure.findings) {
+    const bool is_error = finding.severity == check::Severity::kError;
     remarks.push_back({.style = is_error ? Style::kBad : Style::kMild,
                        .kind = is_error ? "error" : "warning",
                        .name = finding.tensor.empty() ? finding.file : finding.tensor,

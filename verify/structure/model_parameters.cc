@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "formats/config/config_meaning.h"
+#include "formats/json/json.h"
 #include "verify/structure/structure_comparisons.h"
 
 namespace ingot::verify {
@@ -74,7 +75,7 @@ class Comparison {
   }
 
  private:
-  using Severity = formats::Severity;
+  using Severity = check::Severity;
 
   static std::string differs(const std::string& path, const Json& source, const Json& output) {
     return fmt::format("{} is {}, in the source {}", path, config_text(output),
@@ -90,8 +91,8 @@ class Comparison {
   // with other values is a change of somebody's.
   void compare(std::string_view name, const SaidValue* from, const SaidValue* to, bool is_known) {
     static const Json absent = nullptr;
-    const Json& before = from == nullptr ? absent : from->value;
-    const Json& after = to == nullptr ? absent : to->value;
+    const Json& before = from == nullptr ? absent : *from->value;
+    const Json& after = to == nullptr ? absent : *to->value;
     if (before == after) return;
     if (output_.may_be_padded && is_padded(name, before, after)) return;
     std::string message = differs(to == nullptr ? from->path : to->path, before, after);

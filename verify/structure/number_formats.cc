@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "formats/config/config_meaning.h"
+#include "formats/json/json.h"
 #include "formats/storage/block_scales.h"
 #include "verify/structure/structure_comparisons.h"
 
@@ -111,7 +112,7 @@ class Comparison {
 
 void compare_number_formats(const Checkpoint& source, const Checkpoint& output,
                             const OutputConfig& config, StructureFindings& found) {
-  if (!source.config().raw.is_object() || !config.config.is_object()) return;
+  if (!source.config().raw->is_object() || !config.config.is_object()) return;
   Comparison(source, output, config, found).run();
 }
 

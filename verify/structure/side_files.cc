@@ -8,6 +8,7 @@
 #include "formats/base/fd.h"
 #include "formats/checkpoint/checkpoint_listing.h"
 #include "formats/config/config_meaning.h"
+#include "formats/json/json.h"
 #include "verify/structure/structure_comparisons.h"
 
 namespace ingot::verify {
@@ -79,7 +80,7 @@ bool repeats_source(const std::filesystem::path& source, const std::filesystem::
 
 }  // namespace
 
-SourceSideFiles::SourceSideFiles(const formats::Checkpoint& source, formats::HashingOptions hashing)
+SourceSideFiles::SourceSideFiles(const formats::Checkpoint& source, check::HashingOptions hashing)
     : directory_(source.directory()), hashing_(std::move(hashing)) {
   for (const SideFile& file : source.side_files()) sizes_.emplace(file.path, file.n_bytes);
 }
@@ -87,7 +88,7 @@ SourceSideFiles::SourceSideFiles(const formats::Checkpoint& source, formats::Has
 const Hash128& SourceSideFiles::hash_of(const std::string& path) {
   const auto known = hashes_.find(path);
   if (known != hashes_.end()) return known->second;
-  return hashes_.emplace(path, formats::hash_file(directory_ / path, hashing_)).first->second;
+  return hashes_.emplace(path, check::hash_file(directory_ / path, hashing_)).first->second;
 }
 
 void SourceSideFiles::compare(const std::filesystem::path& directory, const std::string& label,
@@ -109,7 +110,7 @@ void SourceSideFiles::compare(const std::filesystem::path& directory, const std:
       tell(path, ErrorCode::kMismatch,
            fmt::format("has {} bytes, the source's has {} (copy it from there)", at->second,
                        n_bytes));
-    } else if (formats::hash_file(directory / path, hashing_) != hash_of(path)) {
+    } else if (check::hash_file(directory / path, hashing_) != hash_of(path)) {
       tell(path, ErrorCode::kMismatch, "holds other bytes than the source's (copy it from there)");
     }
   }

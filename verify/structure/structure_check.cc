@@ -11,17 +11,18 @@
 #include "formats/checkpoint/checkpoint_listing.h"
 #include "formats/config/config_meaning.h"
 #include "formats/config/native_config.h"
+#include "formats/json/json.h"
 #include "shard/join/rank_directories.h"
 #include "shard/join/source.h"
 #include "verify/structure/structure_comparisons.h"
 
 namespace ingot::verify {
 
+using check::Finding;
+using check::Severity;
 using formats::Checkpoint;
-using formats::Finding;
 using formats::Json;
 using formats::Manifest;
-using formats::Severity;
 
 namespace fs = std::filesystem;
 
@@ -51,7 +52,7 @@ std::vector<LoadedDirectory> loaded_directories(const fs::path& output) {
   return directories;
 }
 
-// shard::check_directory tells of a manifest that cannot be read.
+// check::check_directory tells of a manifest that cannot be read.
 std::optional<Manifest> manifest_of(const fs::path& directory) {
   try {
     return formats::read_manifest(directory);
@@ -97,13 +98,12 @@ class StructureCheck {
 
   // What can be known to be wrong with the output alone: as `ingot check`.
   void own_checks() {
-    formats::CheckResult checked =
-        shard::check_directory(output_,
-                               {.family = options_.family,
-                                .hashes = options_.hashes,
-                                .threads = options_.threads,
-                                .stop_requested = options_.stop_requested},
-                               options_.config);
+    check::CheckResult checked = check::check_directory(output_,
+                                                        {.family = options_.family,
+                                                         .hashes = options_.hashes,
+                                                         .threads = options_.threads,
+                                                         .stop_requested = options_.stop_requested},
+                                                        options_.config);
     report_.hashed = checked.n_hashed;
     report_.has_manifest = checked.has_manifest;
     const formats::ConfigMeaning source(source_.model.config().raw);
@@ -123,7 +123,7 @@ class StructureCheck {
     try {
       return formats::read_json_file(path, kMaxConfigBytes);
     } catch (const Error& error) {
-      Finding finding = formats::finding_of(error);
+      Finding finding = check::finding_of(error);
       finding.file = file;
       finding.rule = "structure.config";
       found_.add(std::move(finding));
@@ -140,7 +140,7 @@ class StructureCheck {
     std::optional<Json> config = read_config(path, file);
     if (!config) return;
     const bool is_rank = manifest && manifest->slicing && manifest->slicing->rank;
-    const Json whole = is_rank ? manifest->slicing->rank->whole_config : Json();
+    const Json whole = is_rank ? *manifest->slicing->rank->whole_config : Json();
     compare_model_parameters(
         wanted, {.config = *config, .file = file, .may_be_padded = !whole.is_null()}, found_);
     if (!whole.is_null()) {
@@ -185,9 +185,9 @@ class StructureCheck {
       model.emplace(shard::open_source(
           output_, {.open = open, .compare_replicas = true, .config = options_.config}));
     } catch (const Error& error) {
-      found_.add(formats::finding_of(error));
+      found_.add(check::finding_of(error));
     }
-    for (const Error& fault : faults.errors()) found_.add(formats::finding_of(fault));
+    for (const Error& fault : faults.errors()) found_.add(check::finding_of(fault));
     if (!model || is_one_rank_of(*model)) return;
     report_.tensors = compare_tensors(source_.model, *model, manifest, found_);
     if (!options_.activation_scales.empty()) {

@@ -25,7 +25,7 @@ struct StructureOptions {
 struct StructureReport {
   /// Errors first, then in stable order. `rule` is the id of a loader rule or of a structure test
   /// ("structure.missing", "structure.config", ...).
-  std::vector<formats::Finding> findings;
+  std::vector<check::Finding> findings;
   std::uint64_t tensors = 0;       ///< logical tensors of the source that were looked for
   std::uint64_t hashed = 0;        ///< tensors compared with the manifest's hashes
   std::uint64_t input_scales = 0;  ///< compared with activation statistics

@@ -15,7 +15,7 @@
 #include "formats/base/error.h"
 #include "formats/base/hash.h"
 #include "formats/checkpoint/checkpoint.h"
-#include "formats/json/json.h"
+#include "formats/json/json_fwd.h"
 #include "formats/records/manifest.h"
 
 namespace ingot::verify {
@@ -30,15 +30,15 @@ class StructureFindings {
   void error(std::string_view rule, const Error& fact);
   void warning(std::string_view rule, const Error& fact);
   /// A finding of a loader rule, or without a rule.
-  void add(formats::Finding finding);
+  void add(check::Finding finding);
 
   /// Errors first, otherwise in the order added; what was found twice, by one rule at one tensor in
   /// the same words, once. Leaves this empty.
-  std::vector<formats::Finding> take();
+  std::vector<check::Finding> take();
 
  private:
   std::string prefix_, name_;
-  std::vector<formats::Finding> findings_;
+  std::vector<check::Finding> findings_;
 };
 
 /// Finds logical tensors of the source that the output lacks ("structure.missing"), has twice
@@ -87,7 +87,7 @@ std::uint64_t compare_input_scales(const formats::Checkpoint& output,
 /// however many directories they are compared with.
 class SourceSideFiles {
  public:
-  SourceSideFiles(const formats::Checkpoint& source, formats::HashingOptions hashing);
+  SourceSideFiles(const formats::Checkpoint& source, check::HashingOptions hashing);
 
   /// Finds ("structure.side-file") those that a directory lacks or has with other bytes, and those
   /// that the source does not have. Papers (a readme, a licence, pictures) and further files that
@@ -100,7 +100,7 @@ class SourceSideFiles {
   [[nodiscard]] const Hash128& hash_of(const std::string& path);
 
   std::filesystem::path directory_;
-  formats::HashingOptions hashing_;
+  check::HashingOptions hashing_;
   std::map<std::string, std::uint64_t> sizes_;
   std::map<std::string, Hash128> hashes_;
 };

@@ -7,8 +7,8 @@
 
 namespace ingot::verify {
 
-using formats::Finding;
-using formats::Severity;
+using check::Finding;
+using check::Severity;
 
 namespace {
 
@@ -23,14 +23,14 @@ StructureFindings::StructureFindings(const std::filesystem::path& directory)
     : prefix_((directory / "").string()), name_(directory.string()) {}
 
 void StructureFindings::error(std::string_view rule, const Error& fact) {
-  Finding finding = formats::finding_of(fact);
+  Finding finding = check::finding_of(fact);
   finding.severity = Severity::kError;
   finding.rule = rule;
   add(std::move(finding));
 }
 
 void StructureFindings::warning(std::string_view rule, const Error& fact) {
-  Finding finding = formats::finding_of(fact);
+  Finding finding = check::finding_of(fact);
   finding.severity = Severity::kWarning;
   finding.rule = rule;
   add(std::move(finding));

@@ -24,12 +24,6 @@ bool holds_mtp(const Checkpoint& model) {
   return false;
 }
 
-bool was_asked_to_drop_mtp(const std::optional<formats::Manifest>& manifest) {
-  if (!manifest || !manifest->recipe.is_object()) return false;
-  const auto policy = manifest->recipe.find("mtp");
-  return policy != manifest->recipe.end() && *policy == "drop";
-}
-
 class Pairing {
  public:
   Pairing(const Checkpoint& source, const Checkpoint& output, StructureFindings& found)
@@ -54,7 +48,7 @@ class Pairing {
     }
     if (promised == 0) {
       lacks_mtp_ = true;
-      if (was_asked_to_drop_mtp(manifest)) return;
+      if (manifest && manifest->drops_mtp()) return;
       found_.warning("structure.mtp",
                      fact(fmt::format("num_nextn_predict_layers is 0: the {} MTP layer(s) of the "
                                       "source were left out",

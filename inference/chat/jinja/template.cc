@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
+#include "formats/base/printable.h"
 #include "formats/json/json.h"
 #include "inference/chat/jinja/builtins.h"
 #include "inference/chat/jinja/operators.h"
@@ -356,7 +357,7 @@ Template Template::parse(std::string_view text, std::string_view where) {
                                                text.size(), kMaxTemplateBytes))
         .in_file(where);
   }
-  if (!formats::is_utf8(text)) {
+  if (!is_utf8(text)) {
     throw Error(ErrorCode::kCorrupt, "the template is not valid UTF-8").in_file(where);
   }
   try {

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "formats/json/json.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 

@@ -135,7 +135,7 @@ class Layouts : public ::testing::TestWithParam<Target> {
     if (GetParam().dialect->name != "deepseek") return;
     // DeepSeek's code loads FP8 and BF16; blocks of this small model fit one shard alone.
     EXPECT_EQ(same_in_native_layout(directory / "hf", wanted, 1),
-              GetParam().spelling->scheme == SchemeId::kFp8Block);
+              GetParam().storage->scheme == SchemeId::kFp8Block);
   }
 };
 
@@ -169,7 +169,7 @@ void convert_mlps_to(const Target& target, const fs::path& from, const fs::path&
   conversion.recipe.choices.nvfp4_search = quantize::Nvfp4Search::kAmax;
   spare_attention(conversion.recipe);
   conversion.recipe.rules.push_back(
-      convert::make_rule("*.mlp.*_proj.weight", formats::scheme_facts(target.spelling->scheme).name,
+      convert::make_rule("*.mlp.*_proj.weight", formats::scheme_facts(target.storage->scheme).name,
                          convert::RuleOrigin::kRule));
   conversion.run();
 }
@@ -178,9 +178,9 @@ void convert_mlps_to(const Target& target, const fs::path& from, const fs::path&
 void rewrap(const Target& target, const fs::path& from, const fs::path& to) {
   Conversion conversion = keeping(from, to);
   conversion.recipe.choices.dialect = std::string(target.dialect->name);
-  conversion.recipe.choices.activations = target.spelling->activations;
+  conversion.recipe.choices.activations = target.storage->activations;
   conversion.recipe.allow.add("engine-refuses=*");
-  if (target.spelling->activations == formats::Activations::kStatic) {
+  if (target.storage->activations == formats::Activations::kStatic) {
     conversion.recipe.choices.input_scale = 1.0F;
   }
   conversion.run();
@@ -191,7 +191,7 @@ void expect_dialects_agree(const fs::path& source) {
   std::map<SchemeId, std::pair<std::string, std::vector<float>>> first;
   std::size_t n_compared = 0;
   for (const Target& target : all_targets()) {
-    const SchemeId scheme = target.spelling->scheme;
+    const SchemeId scheme = target.storage->scheme;
     const auto found = first.find(scheme);
     if (found == first.end()) {
       convert_mlps_to(target, source, directory / target.name());

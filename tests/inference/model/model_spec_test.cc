@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "formats/base/fd.h"
+#include "formats/json/json.h"
 #include "inference/family/model_family.h"
 #include "tests/support/expect_error.h"
 

@@ -92,7 +92,7 @@ INSTANTIATE_TEST_SUITE_P(Dialects, EverySchemeRows, ::testing::ValuesIn(all_targ
                          });
 
 TEST_P(EverySchemeRows, AreWhatQuantizeDecodes) {
-  expect_decodes_as_quantize_does(variant(GetParam()), GetParam().spelling->scheme, 200);
+  expect_decodes_as_quantize_does(variant(GetParam()), GetParam().storage->scheme, 200);
 }
 
 TEST(PlainRows, AreWhatQuantizeDecodes) {

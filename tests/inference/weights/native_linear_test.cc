@@ -77,8 +77,8 @@ float mx_scale(float largest, int top) {
 
 // A row as the target multiplies it, decoded.
 std::vector<double> quantized_input(const Target& target, std::span<const float> x) {
-  const Activations activations = target.spelling->activations;
-  const SchemeId scheme = target.spelling->scheme;
+  const Activations activations = target.storage->activations;
+  const SchemeId scheme = target.storage->scheme;
   std::vector<double> result(x.size());
   const auto by_group = [&](std::size_t size, const auto& quantize) {
     for (std::size_t begin = 0; begin < x.size(); begin += size) {
@@ -138,7 +138,7 @@ std::vector<double> quantized_input(const Target& target, std::span<const float>
     case SchemeId::kNvfp4: {
       // Two reciprocals, where the dialect stores one.
       const float global =
-          target.spelling->global_divides ? 1.0F / (1.0F / kInputScale) : kInputScale;
+          target.storage->global_divides ? 1.0F / (1.0F / kInputScale) : kInputScale;
       by_group(16, [&](float largest, float value) {
         const auto block = static_cast<float>(as_e4m3(largest / (6.0F * global)));
         const float scale = block * global;
@@ -184,7 +184,7 @@ std::vector<double> stored_weight(const Target& target, const OutputTensors& sto
   if (stored.contains(module + ".weight_global_scale"))
     global = 1.0 / double{numbers(".weight_global_scale").front()};
   std::size_t block_rows = 1, block_cols = k;
-  switch (target.spelling->scheme) {
+  switch (target.storage->scheme) {
     case SchemeId::kFp8Block:
     case SchemeId::kInt8Block:
       block_rows = block_cols = 128;
@@ -234,7 +234,7 @@ TEST_P(NativeLinear, IsTheFormulaOfItsSchemeAndActivations) {
   const WeightStore store(source, Profile::kNative, 1);
   std::size_t n_compared = 0;
   for (const LogicalTensor& tensor : source.tensors()) {
-    if (tensor.encoding.scheme != target.spelling->scheme || tensor.shape.size() != 2) continue;
+    if (tensor.encoding.scheme != target.storage->scheme || tensor.shape.size() != 2) continue;
     // A layer of each kind: dense, mixture, MTP.
     const bool is_chosen = tensor.layer && (*tensor.layer == 0 || *tensor.layer == 5 ||
                                             (*tensor.layer == 2 && tensor.expert == 3U));
@@ -244,7 +244,7 @@ TEST_P(NativeLinear, IsTheFormulaOfItsSchemeAndActivations) {
     const Linear linear = whole(store, tensor);
     const std::vector<float> y = applied(linear, x, kRows);
     const auto weight = stored_weight(target, stored, module_of(tensor.name), n, k);
-    const bool is_weight_only = target.spelling->activations == Activations::kWeightOnly;
+    const bool is_weight_only = target.storage->activations == Activations::kWeightOnly;
     EXPECT_EQ(linear.rounding(), is_weight_only ? WeightRounding::kExact : WeightRounding::kBf16);
     for (std::size_t m = 0; m < kRows; ++m) {
       const auto input = quantized_input(target, std::span(x).subspan(m * k, k));
@@ -276,7 +276,7 @@ TEST_P(NativeLinear, DiffersFromOtherProfilesUnlessWeightOnly) {
     const WeightStore store(source, profile, 1);
     return applied(store.linear(name, 640, 256, all(640), all(256)), x, kRows, unquantized);
   };
-  const bool is_weight_only = target.spelling->activations == Activations::kWeightOnly;
+  const bool is_weight_only = target.storage->activations == Activations::kWeightOnly;
   const auto exact = in(Profile::kF32, false);
   EXPECT_EQ(in(Profile::kNative, false) == exact, is_weight_only);
   EXPECT_EQ(in(Profile::kF32, true), exact);

@@ -186,9 +186,9 @@ TEST(Judge, WhatIsNoNumberFailsOnEitherSide) {
 TEST(Judge, TheFirstErrorOfTheStructureIsNamed) {
   Report report = whole_report();
   report.structure->findings = {
-      {.severity = formats::Severity::kError, .tensor = "x", .message = "is missing"},
-      {.severity = formats::Severity::kError, .file = "f", .message = "is stray"},
-      {.severity = formats::Severity::kWarning, .message = "is odd"}};
+      {.severity = check::Severity::kError, .tensor = "x", .message = "is missing"},
+      {.severity = check::Severity::kError, .file = "f", .message = "is stray"},
+      {.severity = check::Severity::kWarning, .message = "is odd"}};
   const auto results = judge(report, default_thresholds(""));
   EXPECT_FALSE(results[0].passed);
   EXPECT_EQ(results[0].worst, 2);

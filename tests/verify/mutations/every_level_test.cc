@@ -43,7 +43,7 @@ class EveryLevel : public ::testing::TestWithParam<Target> {
  protected:
   void convert(Conversion conversion) {
     GetParam().apply(conversion.recipe);
-    if (GetParam().spelling->activations == formats::Activations::kStatic) {
+    if (GetParam().storage->activations == formats::Activations::kStatic) {
       conversion.recipe.choices.input_scale.reset();
       conversion.recipe.choices.activation_scales = calibrated(directory_ / "scales.safetensors");
     }

@@ -174,7 +174,7 @@ TEST_P(NeighbourInScheme, IsSeenWhereItsScaleIsTaken) {
 std::vector<Target> finely_scaled() {
   std::vector<Target> targets = scheme_targets();
   std::erase_if(targets, [](const Target& target) {
-    const formats::SchemeId scheme = target.spelling->scheme;
+    const formats::SchemeId scheme = target.storage->scheme;
     return scheme == formats::SchemeId::kFp8Block || scheme == formats::SchemeId::kFp8Tensor ||
            scheme == formats::SchemeId::kInt8Block;
   });

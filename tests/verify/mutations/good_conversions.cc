@@ -84,8 +84,8 @@ void forget_in_records(const fs::path& rank, formats::Manifest& manifest) {
 void forget_in_rank(const fs::path& rank) {
   formats::Manifest manifest = formats::read_manifest(rank).value();
   manifest.recipe = formats::Json::object();
-  manifest.source = nullptr;
-  manifest.source_quantization = nullptr;
+  manifest.source = formats::Json();
+  manifest.source_quantization = formats::Json();
   forget_in_records(rank, manifest);
   for (formats::ManifestFile& file : manifest.files) {
     const Fd fd = Fd::open_for_reading(rank / file.name);
@@ -93,7 +93,7 @@ void forget_in_rank(const fs::path& rank) {
     std::vector<Hash128> hashes;
     for (const formats::StoredTensor& tensor : formats::read_safetensors_header(fd).tensors) {
       hashes.push_back(
-          formats::hash_range(tensor.n_bytes, [&](std::uint64_t offset, std::span<std::byte> out) {
+          check::hash_range(tensor.n_bytes, [&](std::uint64_t offset, std::span<std::byte> out) {
             fd.read_exact(out, tensor.offset + offset);
           }));
     }
@@ -101,7 +101,7 @@ void forget_in_rank(const fs::path& rank) {
   }
   for (formats::ManifestFile& file : manifest.side_files) {
     file.n_bytes = fs::file_size(rank / file.name);
-    file.hash = formats::hash_file(rank / file.name);
+    file.hash = check::hash_file(rank / file.name);
   }
   std::ofstream(rank / formats::kManifestName, std::ios::trunc) << formats::manifest_text(manifest);
 }

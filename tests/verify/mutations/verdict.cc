@@ -31,8 +31,8 @@ Verdict judge_default(const std::filesystem::path& source, const std::filesystem
   const verify::Report report = compare(source, output);
   Verdict verdict{.passed = report.passed(), .text = {}};
   if (verdict.passed) return verdict;
-  for (const formats::Finding& finding : report.structure->findings) {
-    if (finding.severity != formats::Severity::kError) continue;
+  for (const check::Finding& finding : report.structure->findings) {
+    if (finding.severity != check::Severity::kError) continue;
     verdict.text += fmt::format("[{}] {}: {}: {}\n", finding.rule, finding.file, finding.tensor,
                                 finding.message);
   }

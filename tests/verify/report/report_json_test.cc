@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "formats/json/json.h"
 #include "tests/verify/report/sample_report.h"
 
 namespace ingot::verify {

@@ -214,12 +214,12 @@ Report failing_report(std::size_t n_layers) {
   const std::size_t bad = n_layers / 2;
   report.output.name = "out <b>\"&'</b>";
   report.structure->findings = {
-      {.severity = formats::Severity::kError,
+      {.severity = check::Severity::kError,
        .code = ErrorCode::kMissingTensor,
        .tensor = fmt::format("model.layers.{}.mlp.experts.201.down_proj.weight", bad),
        .message = "is in the source and not in the output",
        .rule = "structure.missing"},
-      {.severity = formats::Severity::kWarning,
+      {.severity = check::Severity::kWarning,
        .code = ErrorCode::kMismatch,
        .file = "config.json",
        .message = "quantization_config ignores <lm_head> & \"model.embed\", which nobody stores",

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "formats/config/config_meaning.h"
+#include "formats/json/json.h"
 #include "verify/structure/structure_comparisons.h"
 
 // What another program makes of a config without changing the model, and single changes of it.
@@ -13,9 +14,9 @@
 namespace ingot::verify {
 namespace {
 
-using formats::Finding;
+using check::Finding;
+using check::Severity;
 using formats::Json;
-using formats::Severity;
 using ::testing::HasSubstr;
 
 Json golden(const std::string& name) {

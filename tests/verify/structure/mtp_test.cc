@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "formats/json/json.h"
 #include "tests/slicing/sliced.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_checkpoint.h"
@@ -13,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using formats::Finding;
+using check::Finding;
 using formats::Json;
 using ingot::testing::TempDir;
 

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "formats/json/json.h"
 #include "formats/records/manifest.h"
 #include "tests/slicing/sliced.h"
 #include "tests/support/temp_dir.h"
@@ -14,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using formats::Finding;
+using check::Finding;
 
 class SlicedStructure : public ::testing::Test {
  protected:

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "formats/json/json.h"
 #include "tests/slicing/sliced.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
@@ -16,9 +17,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using formats::Finding;
+using check::Finding;
+using check::Severity;
 using formats::Json;
-using formats::Severity;
 using ingot::testing::tensor_of;
 using ingot::testing::TinyCheckpoint;
 using ingot::testing::TinyTensor;
