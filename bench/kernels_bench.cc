@@ -15,9 +15,6 @@
 
 #include <benchmark/benchmark.h>
 
-#ifndef HWY_WANT_AVX3_DL
-#define HWY_WANT_AVX3_DL
-#endif
 #include <hwy/highway.h>
 #include <hwy/targets.h>
 

@@ -21,6 +21,13 @@ pkg_check_modules(oniguruma REQUIRED IMPORTED_TARGET oniguruma)
 pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
 pkg_check_modules(edit REQUIRED IMPORTED_TARGET libedit)
 pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy)
+# For which processors kernels are compiled, in every layer; any other runs the scalar twins, with the same bytes.
+# x86-64: AVX3_DL (Ice Lake, Zen 4 and later: byte permutes), AVX3 (Skylake-SP, Cascade Lake), AVX2 (Haswell, Zen 1 to
+# 3), and SSE4, since its vectors have the 128 bits of NEON: what ARM runs is tested on every developer's machine. SSSE3
+# without SSE4 has not been made since 2008. ARM: NEON, which every 64-bit processor has; SVE is left out since kernels
+# count on vectors of a known size, and those of servers (128 and 256 bits) promise too little for a second version.
+target_compile_definitions(PkgConfig::hwy INTERFACE
+  HWY_WANT_AVX3_DL "HWY_DISABLED_TARGETS=(HWY_SSSE3|HWY_SVE|HWY_SVE2|HWY_SVE_256|HWY_SVE2_128)")
 if(PROJECT_IS_TOP_LEVEL)
   find_package(GTest REQUIRED)
   find_package(benchmark REQUIRED)

@@ -43,4 +43,15 @@ std::string render_deepseek_r1(const ChatRequest& request);
 /// DeepSeek-V3.1: thinking is a matter of the prompt, tools are declared in the system text.
 std::string render_deepseek_v31(const ChatRequest& request);
 
+/// The encoder that DeepSeek-V3.2 comes with in place of a template. Tools stand with the system or
+/// developer message that declares them ("tools", "response_format"); those of the request go to
+/// the system message in front, or to an empty one put there. Thinking mode: options.thinking.
+/// Extra options: `drop_thinking` (true), which in thinking mode removes developer messages before
+/// the last one of a user or developer, and `add_default_bos_token` (true). The generation prompt
+/// is part of the last message, so add_generation_prompt changes nothing. Throws kInvalidArgument,
+/// naming the message, for: an answer after the last user's message that thinking mode needs
+/// reasoning or a call for; a tool's result without its call; a developer's message without
+/// content; arguments that are no JSON object; tools without "function".
+std::string render_deepseek_v32(const ChatRequest& request);
+
 }  // namespace ingot::inference

@@ -2,20 +2,170 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
+#include "formats/base/fd.h"
 #include "formats/json/json.h"
 #include "inference/chat/built_in_formats.h"
-#include "inference/chat/deepseek_v32.h"
+#include "inference/chat/jinja/template.h"
 #include "inference/chat/messages.h"
-#include "inference/chat/template_format.h"
 
 namespace ingot::inference {
-namespace {
 
 using formats::Json;
+using jinja::Template;
+
+namespace {
+
+/// The chat template among a model's files, null when they have none. Templates see what
+/// transformers gives them: messages, tools, documents, add_generation_prompt, the special tokens
+/// of tokenizer_config.json that are set, and the options.
+std::unique_ptr<ChatFormat> open_template_format(const std::filesystem::path& directory);
+
+constexpr std::uint64_t kMaxTemplateFileBytes = std::uint64_t{1} << 20U;
+// It may list every added token.
+constexpr std::uint64_t kMaxTokenizerConfigBytes = std::uint64_t{64} << 20U;
+
+struct Templates {
+  std::optional<Template> plain, with_tools;
+};
+
+class TemplateFormat final : public ChatFormat {
+ public:
+  TemplateFormat(Templates templates, Json special_tokens)
+      : templates_(std::move(templates)), special_tokens_(std::move(special_tokens)) {}
+
+  [[nodiscard]] std::string_view name() const override { return "template"; }
+
+  [[nodiscard]] std::string render(const Json& messages, const Json& tools,
+                                   const ChatOptions& options) const override {
+    check_messages(messages, "");
+    check_tools(tools, "");
+    const bool has_tools = tools.is_array() && !tools.empty();
+    Json variables = special_tokens_;
+    variables["messages"] = messages;
+    variables["tools"] = has_tools ? tools : Json(nullptr);
+    variables["documents"] = nullptr;
+    variables["add_generation_prompt"] = options.add_generation_prompt;
+    if (options.thinking) {
+      variables["thinking"] = *options.thinking;
+      variables["enable_thinking"] = *options.thinking;
+    }
+    add_extra(options.extra.get(), variables);
+    const Template& chosen =
+        has_tools && templates_.with_tools ? *templates_.with_tools : *templates_.plain;
+    return chosen.render(variables, options.date);
+  }
+
+ private:
+  static void add_extra(const Json* extra, Json& variables) {
+    if (extra == nullptr) return;
+    if (!extra->is_object()) {
+      throw Error(ErrorCode::kInvalidArgument, "the variables of a template must be an object");
+    }
+    for (const auto& [name, value] : extra->items()) {
+      for (const char* own : {"messages", "tools", "add_generation_prompt"}) {
+        if (name != own) continue;
+        throw Error(ErrorCode::kInvalidArgument,
+                    fmt::format("'{}' is no free variable of a template", name));
+      }
+      variables[name] = value;
+    }
+  }
+
+  Templates templates_;
+  Json special_tokens_;
+};
+
+// A token is its text, or an object with the text as "content".
+const Json* token_text(const Json& token) {
+  if (token.is_string()) return &token;
+  if (!token.is_object()) return nullptr;
+  const auto content = token.find("content");
+  return content != token.end() && content->is_string() ? &*content : nullptr;
+}
+
+Json special_tokens(const Json& config) {
+  static constexpr std::array kNames = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                        "pad_token", "cls_token", "mask_token"};
+  Json tokens = Json::object();
+  for (const char* name : kNames) {
+    const auto found = config.find(name);
+    const Json* text = found == config.end() ? nullptr : token_text(*found);
+    if (text != nullptr) tokens[name] = *text;
+  }
+  const auto more = config.find("additional_special_tokens");
+  if (more == config.end() || !more->is_array()) return tokens;
+  Json list = Json::array();
+  for (const Json& token : *more) {
+    if (const Json* text = token_text(token)) list.push_back(*text);
+  }
+  tokens["additional_special_tokens"] = std::move(list);
+  return tokens;
+}
+
+const std::string& text_of(const Json& object, const char* key, const std::string& where) {
+  const auto found = object.is_object() ? object.find(key) : object.end();
+  if (!object.is_object() || found == object.end() || !found->is_string()) {
+    throw Error(ErrorCode::kCorrupt,
+                fmt::format("an entry of 'chat_template' has no string '{}'", key))
+        .in_file(where);
+  }
+  return found->get_ref<const std::string&>();
+}
+
+Templates parse_templates(const Json& value, const std::string& where) {
+  Templates templates;
+  if (value.is_string()) {
+    templates.plain = Template::parse(value.get_ref<const std::string&>(), where);
+    return templates;
+  }
+  if (!value.is_array()) {
+    throw Error(ErrorCode::kCorrupt, "'chat_template' is neither a string nor a list of templates")
+        .in_file(where);
+  }
+  for (const Json& entry : value) {
+    const std::string& name = text_of(entry, "name", where);
+    const std::string& text = text_of(entry, "template", where);
+    if (name == "default") templates.plain = Template::parse(text, where);
+    if (name == "tool_use") templates.with_tools = Template::parse(text, where);
+  }
+  if (!templates.plain) {
+    throw Error(ErrorCode::kNotFound, "'chat_template' has no template 'default'").in_file(where);
+  }
+  return templates;
+}
+
+std::unique_ptr<ChatFormat> open_template_format(const std::filesystem::path& directory) {
+  const std::filesystem::path config_path = directory / "tokenizer_config.json";
+  const std::filesystem::path template_path = directory / "chat_template.jinja";
+  Json config = Json::object();
+  if (std::filesystem::exists(config_path)) {
+    config = formats::read_json_file(config_path, kMaxTokenizerConfigBytes);
+    if (!config.is_object()) {
+      throw Error(ErrorCode::kCorrupt, "is not a JSON object").in_file(config_path.string());
+    }
+  }
+  Templates templates;
+  const auto in_config = config.find("chat_template");
+  if (std::filesystem::exists(template_path)) {
+    templates.plain = Template::parse(read_text_file(template_path, kMaxTemplateFileBytes),
+                                      template_path.string());
+  } else if (in_config != config.end() && !in_config->is_null()) {
+    templates = parse_templates(*in_config, config_path.string());
+  } else {
+    return nullptr;
+  }
+  return std::make_unique<TemplateFormat>(std::move(templates), special_tokens(config));
+}
 
 constexpr std::string_view kTemplate = "template";
 

@@ -1,5 +1,3 @@
-#include "inference/chat/deepseek_v32.h"
-
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -10,7 +8,7 @@
 
 #include "formats/base/error.h"
 #include "formats/json/json.h"
-#include "inference/chat/deepseek_tokens.h"
+#include "inference/chat/built_in_formats.h"
 #include "inference/chat/messages.h"
 #include "inference/chat/python_json.h"
 
@@ -20,6 +18,13 @@ namespace {
 using formats::Json;
 
 constexpr std::string_view kName = "deepseek-v3.2";
+
+constexpr std::string_view kBos = "<｜begin▁of▁sentence｜>";
+constexpr std::string_view kEos = "<｜end▁of▁sentence｜>";
+constexpr std::string_view kUser = "<｜User｜>";
+constexpr std::string_view kAssistant = "<｜Assistant｜>";
+constexpr std::string_view kThink = "<think>";
+constexpr std::string_view kEndThink = "</think>";
 
 // Protocol constants: the model was trained on these bytes, blank lines included.
 constexpr std::string_view kToolsHead =
@@ -220,8 +225,8 @@ class Encoder {
   }
 
   [[nodiscard]] std::string user_turn(std::size_t i, const std::string& content) const {
-    return fmt::format("{}{}{}{}", deepseek::kUser, content, deepseek::kAssistant,
-                       thinks_ && i == last_user_ ? deepseek::kThink : deepseek::kEndThink);
+    return fmt::format("{}{}{}{}", kUser, content, kAssistant,
+                       thinks_ && i == last_user_ ? kThink : kEndThink);
   }
 
   [[nodiscard]] std::string answer(std::size_t i, const std::string& content) const {
@@ -238,11 +243,11 @@ class Encoder {
                "behind the last user's message");
       }
       if (has_reasoning) text += reasoning->get_ref<const std::string&>();
-      text += deepseek::kEndThink;
+      text += kEndThink;
     }
     text += content;
     if (!calls.empty()) text += calls_text(at, calls);
-    text += deepseek::kEos;
+    text += kEos;
     return text;
   }
 
@@ -260,7 +265,7 @@ class Encoder {
     text += "\n<result>" + content + "</result>";
     if (order < n_calls) return text;
     text += "\n</function_results>\n\n";
-    text += thinks_ && (!last_user_ || i >= *last_user_) ? deepseek::kThink : deepseek::kEndThink;
+    text += thinks_ && (!last_user_ || i >= *last_user_) ? kThink : kEndThink;
     return text;
   }
 
@@ -273,7 +278,7 @@ class Encoder {
 
 std::string render_deepseek_v32(const ChatRequest& request) {
   const Flags flags = read_flags(request.options.extra.get());
-  std::string text(flags.add_bos ? deepseek::kBos : std::string_view());
+  std::string text(flags.add_bos ? kBos : std::string_view());
   text += Encoder(request, flags).text();
   return text;
 }

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "formats/base/checked.h"
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
 #include "inference/kernels/matmul_task.h"
@@ -42,7 +43,7 @@ void lay_out(const float* from, std::size_t n, float* to, std::size_t stride) {
 class LaidOut {
  public:
   LaidOut(MatrixView<const float> x, std::size_t threads, MatmulTask& task) {
-    task.vectors = (x.cols + kDotLanes - 1) / kDotLanes;
+    task.vectors = ceil_div(x.cols, kDotLanes);
     if (x.rows <= kMostDirectRows) {
       if (x.cols % kDotLanes == 0) {
         task.x = x.data;
@@ -55,7 +56,7 @@ class LaidOut {
         lay_out(x.row(m), x.cols, values_.get() + m * task.x_stride, kDotLanes);
       }
     } else {
-      const std::size_t n_tiles = (x.rows + kTileM - 1) / kTileM;
+      const std::size_t n_tiles = ceil_div(x.rows, kTileM);
       values_ =
           std::make_unique_for_overwrite<float[]>(n_tiles * task.vectors * kTileM * kDotLanes);
       parallel_for(n_tiles, threads, [&](std::size_t tile) {
@@ -80,23 +81,19 @@ void matmul(MatrixView<const float> x, const WeightMatrix& w, WeightRounding rou
   INGOT_CHECK(x.cols == w.cols && y.rows == x.rows && y.cols == w.rows);
   if (x.rows == 0 || w.rows == 0) return;
   check_matrix(w);
-  MatmulTask task{.w = w, .rounding = rounding, .y = y};
+  MatmulTask task{.w = w, .rounding = rounding, .rows = x, .y = y};
   if (rounding == WeightRounding::kBf16 && is_exact_in_bf16(w)) {
     task.rounding = WeightRounding::kExact;
   }
   threads = std::clamp<std::size_t>(x.rows * w.rows * w.cols / kProductsPerThread, 1, threads);
   const LaidOut laid_out(x, threads, task);
-  std::vector<float> table;
-  if (wants_e2m1_table(w)) {
-    table.resize(256 * 16);
-    fill_e2m1_table(w, task.rounding, table.data());
-    task.e2m1_table = table.data();
-  }
+  const std::vector<float> table = e2m1_table(w, task.rounding);
+  task.table = table.data();
   // A few chunks per thread, so that one that was held up does not hold up the others.
   const std::size_t step = x.rows <= kMostDirectRows ? 4 : kPanelN;
   const std::size_t chunks_wanted = threads == 1 ? 1 : 4 * threads;
-  const std::size_t chunk = ((w.rows + chunks_wanted - 1) / chunks_wanted + step - 1) / step * step;
-  parallel_for((w.rows + chunk - 1) / chunk, threads, [&](std::size_t i) {
+  const std::size_t chunk = round_up(ceil_div(w.rows, chunks_wanted), step);
+  parallel_for(ceil_div(w.rows, chunk), threads, [&](std::size_t i) {
     run_matmul(task, i * chunk, std::min((i + 1) * chunk, w.rows));
   });
 }
@@ -111,19 +108,14 @@ void matmul_transposed(MatrixView<const float> x, const WeightMatrix& w, WeightR
     return;
   }
   check_matrix(w);
-  std::vector<float> table;
-  if (wants_e2m1_table(w)) {
-    table.resize(256 * 16);
-    fill_e2m1_table(w, rounding, table.data());
-    task.e2m1_table = table.data();
-  }
+  const std::vector<float> table = e2m1_table(w, rounding);
+  task.table = table.data();
   threads = std::clamp<std::size_t>(x.rows * w.rows * w.cols / kProductsPerThread, 1, threads);
   // Columns of 4-bit codes are decoded by cache lines.
   constexpr std::size_t kStep = 128;
   const std::size_t chunks_wanted = threads == 1 ? 1 : 2 * threads;
-  const std::size_t chunk =
-      ((y.cols + chunks_wanted - 1) / chunks_wanted + kStep - 1) / kStep * kStep;
-  parallel_for((y.cols + chunk - 1) / chunk, threads, [&](std::size_t i) {
+  const std::size_t chunk = round_up(ceil_div(y.cols, chunks_wanted), kStep);
+  parallel_for(ceil_div(y.cols, chunk), threads, [&](std::size_t i) {
     run_matmul_transposed(task, i * chunk, std::min((i + 1) * chunk, y.cols));
   });
 }

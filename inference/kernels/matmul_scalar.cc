@@ -28,6 +28,11 @@ void matmul(MatrixView<const float> x, const WeightMatrix& w, WeightRounding rou
   }
 }
 
+void run_matmul(const MatmulTask& task, std::size_t begin, std::size_t end) {
+  const MatrixView<float> y = {task.y.data + begin, task.y.rows, end - begin, task.y.stride};
+  scalar::matmul(task.rows, task.w.row_range(begin, end - begin), task.rounding, y);
+}
+
 void run_transposed(const TransposedTask& task, std::size_t begin, std::size_t end) {
   const auto& [x, w, rounding, table, y] = task;
   for (std::size_t m = 0; m < y.rows; ++m) {

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstddef>
+#include <vector>
 
 #include "inference/kernels/matmul.h"
 #include "inference/kernels/weight_matrix.h"
@@ -18,11 +19,15 @@ inline constexpr std::array<float, 16> kE2m1Values = [] {
   return values;
 }();
 
+/// Whether two codes share a byte.
+inline bool has_pairs(const WeightMatrix& w) {
+  return w.scheme == formats::SchemeId::kNvfp4 || w.scheme == formats::SchemeId::kMxfp4;
+}
+
 /// Whether vectors of sixteen columns never straddle two scale groups, and 4-bit codes have groups
 /// of 16 or 32 columns with scales held as codes.
 inline bool has_regular_groups(const WeightMatrix& w) {
-  const bool pairs = w.scheme == formats::SchemeId::kNvfp4 || w.scheme == formats::SchemeId::kMxfp4;
-  if (pairs) {
+  if (has_pairs(w)) {
     return w.scale_codes != nullptr && (w.block_cols == 16 || w.block_cols == 32) &&
            w.first_col % w.block_cols == 0;
   }
@@ -49,12 +54,13 @@ inline constexpr std::size_t kPanelM = 128;
 struct MatmulTask {
   WeightMatrix w;
   WeightRounding rounding = WeightRounding::kExact;
-  const float* e2m1_table = nullptr;  ///< of fill_e2m1_table
+  const float* table = nullptr;  ///< of e2m1_table
   std::size_t vectors = 0;
   /// Up to kMostDirectRows: row-major, `x_stride` apart. Else tiles of kTileM rows, [vectors,
   /// kTileM, 16], of which the last may lack rows.
   const float* x = nullptr;
   std::size_t x_stride = 0;
+  MatrixView<const float> rows;  ///< x as the caller has it
   MatrixView<float> y;
 };
 
@@ -63,26 +69,27 @@ constexpr std::size_t tiled_place(std::size_t vectors, std::size_t m, std::size_
   return ((m / kTileM * vectors + k / kDotLanes) * kTileM + m % kTileM) * kDotLanes + k % kDotLanes;
 }
 
-/// Whether MatmulTask::e2m1_table is used for this matrix on this processor.
-bool wants_e2m1_table(const WeightMatrix& w);
-
-/// 256 x 16 weights: of every scale code, of every E2M1 code.
-void fill_e2m1_table(const WeightMatrix& w, WeightRounding rounding, float* out);
+/// 256 x 16 weights: of every scale code, of every E2M1 code. Empty where this processor's kernels
+/// use none for the matrix.
+std::vector<float> e2m1_table(const WeightMatrix& w, WeightRounding rounding);
 
 /// Columns [begin, end) of y, that is, rows of w.
 void run_matmul(const MatmulTask& task, std::size_t begin, std::size_t end);
+/// The same for more rows of x than kMostDirectRows.
+void run_matmul_tiles(const MatmulTask& task, std::size_t begin, std::size_t end);
 
 /// A product with a transposed matrix under way; w has at least one row.
 struct TransposedTask {
   MatrixView<const float> x;
   WeightMatrix w;
   WeightRounding rounding = WeightRounding::kExact;
-  const float* e2m1_table = nullptr;  ///< of fill_e2m1_table
+  const float* table = nullptr;  ///< of e2m1_table
   MatrixView<float> y;
 };
 
 namespace scalar {
-/// Columns [begin, end) of y: the specification.
+/// Columns [begin, end) of y: the specifications.
+void run_matmul(const MatmulTask& task, std::size_t begin, std::size_t end);
 void run_transposed(const TransposedTask& task, std::size_t begin, std::size_t end);
 }  // namespace scalar
 

@@ -5,15 +5,13 @@
 #include <cstddef>
 #include <limits>
 
+#include "formats/base/error.h"
 #include "inference/kernels/dot_lanes.h"
 #include "inference/kernels/vector_math.h"
 #include "inference/kernels/vector_runs.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "inference/kernels/vector_math_simd.cc"
-#ifndef HWY_WANT_AVX3_DL
-#define HWY_WANT_AVX3_DL
-#endif
 #include <hwy/foreach_target.h>
 // After foreach_target.h.
 #include <hwy/highway.h>
@@ -150,17 +148,24 @@ HWY_EXPORT(softmax_of);
 HWY_EXPORT(silu_multiply_of);
 }  // namespace
 
-float run_dot(const float* a, const float* b, std::size_t n) {
-  return HWY_DYNAMIC_DISPATCH(dot_of)(a, b, n);
+float dot(std::span<const float> a, std::span<const float> b) {
+  INGOT_CHECK(a.size() == b.size());
+  return HWY_DYNAMIC_DISPATCH(dot_of)(a.data(), b.data(), a.size());
 }
 
-void run_softmax(float* x, std::size_t n) {
-  HWY_DYNAMIC_DISPATCH(softmax_of)(x, n);
+float sum_of_squares(std::span<const float> x) {
+  return dot(x, x);
 }
 
-void run_silu_multiply(const float* gate, const float* up, float* out, std::size_t n,
-                       bool round_bf16) {
-  HWY_DYNAMIC_DISPATCH(silu_multiply_of)(gate, up, out, n, round_bf16);
+void softmax(std::span<float> x) {
+  HWY_DYNAMIC_DISPATCH(softmax_of)(x.data(), x.size());
+}
+
+void silu_multiply(std::span<const float> gate, std::span<const float> up, std::span<float> out,
+                   bool round_bf16) {
+  INGOT_CHECK(gate.size() == out.size() && up.size() == out.size());
+  HWY_DYNAMIC_DISPATCH(silu_multiply_of)
+  (gate.data(), up.data(), out.data(), out.size(), round_bf16);
 }
 
 }  // namespace ingot::inference

@@ -1,5 +1,5 @@
-// Walks the rows of a stored matrix: which decoder reads its scheme, where its scales change, and
-// the twin for what fills no vector.
+// E2M1 codes, and the walk over the rows of a stored matrix: which decoder reads its scheme, where
+// its scales change, and the twin for what fills no vector.
 
 #if defined(INGOT_INFERENCE_KERNELS_WEIGHT_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef INGOT_INFERENCE_KERNELS_WEIGHT_LANES_INL_H_
@@ -9,14 +9,15 @@
 #endif
 
 #include <array>
+#include <bit>
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
 
 #include <hwy/highway.h>
 
 #include "formats/base/error.h"
 #include "inference/kernels/code_lanes-inl.h"
-#include "inference/kernels/e2m1_lanes-inl.h"
-#include "inference/kernels/e4m3_lanes-inl.h"
 #include "inference/kernels/matmul_task.h"
 #include "inference/kernels/weight_value.h"
 
@@ -25,6 +26,162 @@ HWY_BEFORE_NAMESPACE();
 namespace ingot::inference {
 namespace HWY_NAMESPACE {
 namespace {
+
+// E2M1 codes to sixteen lanes of FP32 weights. Of a scale code there are sixteen possible weights,
+// so on AVX-512 the whole arithmetic - scale, rounding, NaN - is a table of 256 x 16 and a look-up
+// by permutation, for which one shift by bytes (VBMI) spreads the codes of sixteen weights. The
+// other targets look up bytes.
+
+#if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+
+/// The sixteen weights of one scale code.
+template <bool kRound>
+HWY_INLINE void store_e2m1_values(float scale, float* out) {
+  const Lanes codes = load_lanes(kE2m1Values.data());
+  store_lanes(maybe_rounded<kRound>(scaled_lanes(codes, hn::Set(kFloats, scale))), out);
+}
+
+template <bool kRound, unsigned kGroupShift>
+struct E2m1Decoder {
+  static constexpr std::size_t kVectors = 2 * kLineBytes / kDotLanes;
+  static constexpr std::size_t kRowsTogether = 4;
+  static constexpr bool kGrouped = false;
+  struct Shared {
+    explicit HWY_INLINE Shared(const float* e2m1_table) : table(e2m1_table) {
+#if INGOT_BYTE_PERMUTE_128
+      alignas(64) static constexpr std::array<std::uint8_t, 64> kBits = [] {
+        std::array<std::uint8_t, 64> bits{};
+        for (std::size_t i = 0; i < 16; ++i) bits[4 * i] = static_cast<std::uint8_t>(4 * i);
+        return bits;
+      }();
+      bits = _mm512_load_si512(kBits.data());
+#else
+      bits = _mm512_setr_epi64(0, 8, 16, 24, 32, 40, 48, 56);
+#endif
+    }
+    const float* table;
+    __m512i bits;
+  };
+  const std::byte* codes = nullptr;
+  const std::uint8_t* groups = nullptr;
+
+  HWY_INLINE void open(const WeightMatrix& w, std::size_t row) {
+    codes = w.codes + row * w.row_bytes;
+    groups = w.scale_codes + (w.first_row + row) / w.block_rows * w.scale_cols +
+             w.first_col / w.block_cols;
+  }
+  HWY_INLINE bool begin(std::size_t /*group*/) {
+    return true;
+  }
+  HWY_INLINE const std::byte* line(std::size_t k) const {
+    return codes + k / 2;
+  }
+  /// A line of codes and its scale codes, the first one lowest.
+  struct Loaded {
+    const std::byte* codes;
+    std::uint64_t scales;
+  };
+  HWY_INLINE Loaded load(const Shared& /*shared*/, std::size_t k) const {
+    std::conditional_t<kGroupShift == 4, std::uint64_t, std::uint32_t> scales;
+    std::memcpy(&scales, groups + (k >> kGroupShift), sizeof scales);
+    return {codes + k / 2, scales};
+  }
+  HWY_INLINE Lanes lanes(const Shared& shared, const Loaded& loaded, std::size_t j) const {
+    const std::size_t place = kGroupShift == 4 ? 8 * j : 8 * (j / 2);
+    return weights(shared, loaded.codes + 8 * j, loaded.scales >> place & 0xFFU);
+  }
+  HWY_INLINE Lanes sixteen(const Shared& shared, std::size_t k) const {
+    return weights(shared, codes + k / 2, groups[k >> kGroupShift]);
+  }
+
+ private:
+  static HWY_INLINE Lanes weights(const Shared& shared, const std::byte* pairs_of_codes,
+                                  std::size_t scale_code) {
+    long long pairs;
+    std::memcpy(&pairs, pairs_of_codes, sizeof pairs);
+    const __m512i all = _mm512_set1_epi64(pairs);
+#if INGOT_BYTE_PERMUTE_128
+    const __m512i code = _mm512_multishift_epi64_epi8(shared.bits, all);
+#else
+    // Two codes in the lowest byte of a pair of words, of which the second wants the upper one.
+    const __m512i byte = _mm512_shuffle_epi32(_mm512_srlv_epi64(all, shared.bits), _MM_PERM_CCAA);
+    const __m512i code = _mm512_mask_srli_epi32(byte, 0xAAAA, byte, 4);
+#endif
+    const float* values = shared.table + scale_code * 16;
+    // The permutation ignores all but the lowest four bits of an index.
+    return {{Floats{_mm512_permutexvar_ps(code, _mm512_loadu_ps(values))}}};
+  }
+};
+
+#else
+
+/// Upper and lower byte of the upper halves of the FP32s of the sixteen codes.
+struct E2m1Bytes {
+  alignas(16) std::array<std::uint8_t, 16> high, low;
+};
+constexpr E2m1Bytes kE2m1Bytes = [] {
+  E2m1Bytes bytes{};
+  for (std::size_t code = 0; code < 16; ++code) {
+    const auto bits = std::bit_cast<std::uint32_t>(kE2m1Values[code]);
+    bytes.high[code] = static_cast<std::uint8_t>(bits >> 24);
+    bytes.low[code] = static_cast<std::uint8_t>(bits >> 16);
+  }
+  return bytes;
+}();
+
+template <bool kRound, unsigned kGroupShift>
+struct E2m1Decoder {
+  static constexpr std::size_t kVectors = 2 * kLineBytes / kDotLanes;
+  static constexpr std::size_t kRowsTogether = 4;
+  static constexpr bool kGrouped = false;
+  static constexpr hn::Full128<std::uint8_t> kBytes{};
+  static constexpr hn::Full128<std::uint16_t> kHalves{};
+  struct Shared {
+    explicit HWY_INLINE Shared(const float* /*e2m1_table*/)
+        : high(hn::Load(kBytes, kE2m1Bytes.high.data())),
+          low(hn::Load(kBytes, kE2m1Bytes.low.data())) {}
+    hn::Vec<hn::Full128<std::uint8_t> > high, low;
+  };
+  const std::byte* codes = nullptr;
+  const std::uint8_t* groups = nullptr;
+  const float* scale_values = nullptr;
+
+  HWY_INLINE void open(const WeightMatrix& w, std::size_t row) {
+    codes = w.codes + row * w.row_bytes;
+    groups = w.scale_codes + (w.first_row + row) / w.block_rows * w.scale_cols +
+             w.first_col / w.block_cols;
+    scale_values = w.scale_values;
+  }
+  HWY_INLINE bool begin(std::size_t /*group*/) { return true; }
+  HWY_INLINE const std::byte* line(std::size_t k) const { return codes + k / 2; }
+  HWY_INLINE std::size_t load(const Shared& /*shared*/, std::size_t k) const { return k; }
+  HWY_INLINE Lanes lanes(const Shared& shared, std::size_t k, std::size_t j) const {
+    return sixteen(shared, k + j * kDotLanes);
+  }
+  HWY_INLINE Lanes sixteen(const Shared& shared, std::size_t k) const {
+    std::uint64_t pairs;
+    std::memcpy(&pairs, codes + k / 2, sizeof pairs);
+    const auto both = hn::BitCast(kBytes, hn::Set(hn::Full128<std::uint64_t>(), pairs));
+    const auto code =
+        hn::InterleaveLower(kBytes, hn::And(both, hn::Set(kBytes, 15)), hn::ShiftRight<4>(both));
+    const auto high = hn::TableLookupBytes(shared.high, code);
+    const auto low = hn::TableLookupBytes(shared.low, code);
+    alignas(32) std::array<std::uint16_t, 16> words;
+    hn::Store(hn::BitCast(kHalves, hn::InterleaveLower(kBytes, low, high)), kHalves, words.data());
+    hn::Store(hn::BitCast(kHalves, hn::InterleaveUpper(kBytes, low, high)), kHalves,
+              words.data() + 8);
+    Lanes out;
+    HWY_UNROLL(4)
+    for (std::size_t p = 0; p < kParts; ++p) {
+      const Words wide = hn::PromoteTo(kWords, hn::LoadU(kHalfWords, &words[p * kVectorLanes]));
+      out.part[p] = hn::BitCast(kFloats, hn::ShiftLeft<16>(wide));
+    }
+    const float scale = ingot::inference::one_nan(scale_values[groups[k >> kGroupShift]]);
+    return maybe_rounded<kRound>(scaled_lanes(out, hn::Set(kFloats, scale)));
+  }
+};
+
+#endif
 
 /// For matrices whose groups no other decoder can walk: never works, so that the twin does.
 struct NoDecoder : PlainDecoder<NoDecoder, 4> {

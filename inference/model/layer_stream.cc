@@ -8,7 +8,6 @@
 #include "inference/model/decoder_layer.h"
 #include "inference/model/model_ends.h"
 #include "inference/model/model_memory.h"
-#include "inference/model/mtp_layer.h"
 #include "inference/model/step/model_cache.h"
 #include "inference/parallel/comm.h"
 

@@ -10,7 +10,6 @@
 #include "inference/model/decoder_layer.h"
 #include "inference/model/model_ends.h"
 #include "inference/model/model_memory.h"
-#include "inference/model/mtp_layer.h"
 
 namespace ingot::inference {
 

@@ -7,7 +7,7 @@
 #include "formats/base/error.h"
 #include "inference/model/step/norm.h"
 #include "inference/model/step/step.h"
-#include "inference/parallel/split.h"
+#include "inference/parallel/comm.h"
 
 namespace ingot::inference {
 namespace {

@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
-#include "inference/parallel/split.h"
+#include "inference/parallel/comm.h"
 
 namespace ingot::inference {
 namespace {

@@ -3,7 +3,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
+
+#include "inference/weights/linear.h"
 
 namespace ingot::inference {
 
@@ -28,8 +31,6 @@ class Comm {
   /// `send[r]` goes to rank r of the group; returns what came from each.
   virtual std::vector<std::vector<std::byte>> all_to_all_v(
       Group group, const std::vector<std::vector<std::byte>>& send) = 0;
-  /// Everybody gets what `root` has.
-  virtual void broadcast(Group group, std::size_t root, std::span<std::byte> bytes) = 0;
 };
 
 /// One process: every collective gives back what it was given.
@@ -39,7 +40,17 @@ class OneRank final : public Comm {
   std::vector<float> all_gather(Group group, std::span<const float> mine) override;
   std::vector<std::vector<std::byte>> all_to_all_v(
       Group group, const std::vector<std::vector<std::byte>>& send) override;
-  void broadcast(Group group, std::size_t root, std::span<std::byte> bytes) override;
 };
+
+/// The run of `count` equal things that this rank of the tensor group holds. kUnsupported naming
+/// `what` when the ranks do not divide them.
+Range tensor_part(const RankView& rank, std::size_t count, std::string_view what);
+
+/// The rank's key heads. There may be fewer than ranks: then neighbours share one.
+Range key_head_part(const RankView& rank, std::size_t count);
+
+/// The run of `count` experts of this rank of the expert group. kUnsupported, too, unless tensor
+/// groups fill expert groups evenly.
+Range expert_part(const RankView& rank, std::size_t count);
 
 }  // namespace ingot::inference

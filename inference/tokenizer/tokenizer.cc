@@ -2,7 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -14,12 +18,99 @@
 #include "inference/tokenizer/characters.h"
 #include "inference/tokenizer/component.h"
 #include "inference/tokenizer/normalizer.h"
-#include "inference/tokenizer/post_processor.h"
 #include "inference/tokenizer/pre_tokenizer.h"
 #include "inference/tokenizer/vocabulary.h"
 
 namespace ingot::inference {
+
+using formats::Json;
+
 namespace {
+
+// Post-processors put the tokens around a text that mark its start and end. Types: BertProcessing,
+// ByteLevel (which adds none), RobertaProcessing, TemplateProcessing (its `single`), and Sequence.
+
+/// A part of a template: ids, or the text's own where there are none.
+using Part = std::optional<std::vector<std::int32_t>>;
+using Template = std::vector<Part>;
+
+// Real templates have two or three parts of one id.
+constexpr std::size_t kMaxParts = 64;
+constexpr std::size_t kMaxIdsOfToken = 64;
+
+std::vector<std::int32_t> ids_of(const Component& special_tokens, const std::string& name) {
+  if (special_tokens.find(name.c_str()) == nullptr)
+    special_tokens.refuse("has no token " + quote_text(name));
+  const Component token(special_tokens.get(name.c_str()), "", special_tokens.path() + " token");
+  const Json& list = token.array("ids");
+  if (list.size() > kMaxIdsOfToken) token.refuse("ids", "are too many");
+  std::vector<std::int32_t> ids;
+  for (const Json& id : list) ids.push_back(token_id(id, token, name));
+  return ids;
+}
+
+Template make_template(const Component& component) {
+  const Json& single = component.array("single");
+  if (single.size() > kMaxParts) component.refuse("single", "has too many parts");
+  Template parts;
+  bool has_text = false;
+  for (std::size_t i = 0; i < single.size(); ++i) {
+    const Component part(single[i], "", fmt::format("{}.single[{}]", component.path(), i));
+    if (part.find("SpecialToken") != nullptr) {
+      const std::string name = part.child("SpecialToken").text("id");
+      parts.push_back(ids_of(component.child("special_tokens"), name));
+      continue;
+    }
+    const std::string name = part.child("Sequence").text("id");
+    if (name != "A")
+      part.refuse(fmt::format("asks for text {}, but there is one, \"A\"", quote_text(name)));
+    if (std::exchange(has_text, true)) part.unsupported("repeats the text, which is not supported");
+    parts.push_back(std::nullopt);
+  }
+  if (!has_text) component.refuse("single", "is without the text");
+  return parts;
+}
+
+std::vector<std::int32_t> marker(const Component& component, const char* key) {
+  const Json& pair = component.array(key);
+  if (pair.size() != 2 || !pair[0].is_string()) component.refuse(key, "is not a token and its id");
+  return {token_id(pair[1], component, pair[0].get<std::string>())};
+}
+
+Template make_markers(const Component& component) {
+  return {marker(component, "cls"), std::nullopt, marker(component, "sep")};
+}
+
+Template make_nothing(const Component& /*component*/) {
+  return {std::nullopt};
+}
+
+constexpr std::array<ComponentRow<Template (*)(const Component&)>, 4> kRows{{
+    {"BertProcessing", &make_markers},
+    {"ByteLevel", &make_nothing},
+    {"RobertaProcessing", &make_markers},
+    {"TemplateProcessing", &make_template},
+}};
+
+std::vector<Template> parse_post_processor(const Json* value) {
+  std::vector<Template> templates;
+  for (const Component& step : component_steps(value, "post_processor", "processors"))
+    templates.push_back(find_row(kRows, step).make(step));
+  return templates;
+}
+
+std::vector<std::int32_t> post_processed(const std::vector<Template>& templates,
+                                         std::vector<std::int32_t> ids) {
+  for (const Template& parts : templates) {
+    std::vector<std::int32_t> result;
+    for (const Part& part : parts) {
+      const auto& added = part ? *part : ids;
+      result.insert(result.end(), added.begin(), added.end());
+    }
+    ids = std::move(result);
+  }
+  return ids;
+}
 
 // The largest of well-known models have about 35 MB.
 constexpr std::uint64_t kMaxFileBytes = std::uint64_t{256} << 20;
@@ -58,12 +149,12 @@ struct Tokenizer::Parts {
         model(Bpe::parse(model_of(root), vocabulary)),
         normalizer(Normalizer::parse(root.find("normalizer"))),
         pre_tokenizer(PreTokenizer::parse(root.find("pre_tokenizer"))),
-        post_processor(PostProcessor::parse(root.find("post_processor"))),
+        post_processor(parse_post_processor(root.find("post_processor"))),
         decoder(Decoder::parse(root.find("decoder"))),
         added_tokens(
             AddedTokens::parse(root.optional_array("added_tokens"), vocabulary, normalizer)) {
     // Whoever looks ids up in an embedding relies on size().
-    for (const std::int32_t id : post_processor.ids()) {
+    for (const std::int32_t id : post_processed(post_processor, {})) {
       if (vocabulary.text(id) == nullptr && added_tokens.by_id(id) == nullptr) {
         throw Error(ErrorCode::kCorrupt,
                     fmt::format("post_processor adds id {}, which no token has", id));
@@ -75,7 +166,7 @@ struct Tokenizer::Parts {
   Bpe model;
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
-  PostProcessor post_processor;
+  std::vector<Template> post_processor;
   Decoder decoder;
   AddedTokens added_tokens;
 };
@@ -140,7 +231,7 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_spec
       }
     }
   }
-  return add_special_tokens ? parts_->post_processor.apply(std::move(ids)) : ids;
+  return add_special_tokens ? post_processed(parts_->post_processor, std::move(ids)) : ids;
 }
 
 std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_special) const {
@@ -170,10 +261,6 @@ std::size_t Tokenizer::size() const {
   return std::max(parts_->vocabulary.size(), parts_->added_tokens.size());
 }
 
-const Decoder& Tokenizer::decoder() const {
-  return parts_->decoder;
-}
-
 std::optional<std::string_view> Tokenizer::decoded_token(std::int32_t id, bool skip_special) const {
   if (const AddedToken* added = parts_->added_tokens.by_id(id)) {
     if (skip_special && added->special) return std::nullopt;
@@ -184,7 +271,7 @@ std::optional<std::string_view> Tokenizer::decoded_token(std::int32_t id, bool s
 }
 
 StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, bool skip_special)
-    : tokenizer_(&tokenizer), skip_special_(skip_special), chain_(tokenizer.decoder()) {}
+    : tokenizer_(&tokenizer), skip_special_(skip_special), chain_(tokenizer.parts_->decoder) {}
 
 std::string StreamDecoder::push(std::int32_t id) {
   const std::optional<std::string_view> token = tokenizer_->decoded_token(id, skip_special_);

@@ -52,7 +52,6 @@ class Tokenizer {
   friend class StreamDecoder;
   struct Parts;
   explicit Tokenizer(std::unique_ptr<const Parts> parts);
-  [[nodiscard]] const Decoder& decoder() const;
   /// What of an id is to be decoded; nothing for ids left out.
   [[nodiscard]] std::optional<std::string_view> decoded_token(std::int32_t id,
                                                               bool skip_special) const;

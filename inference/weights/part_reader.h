@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -8,9 +9,47 @@
 #include "inference/kernels/quantized/quantized_matmul.h"
 #include "inference/kernels/weight_matrix.h"
 #include "inference/weights/held_bytes.h"
-#include "inference/weights/part_layout.h"
+#include "inference/weights/linear.h"
 
 namespace ingot::inference {
+
+/// Which rows and columns of which matrix of a weight.
+struct PartRange {
+  std::size_t matrix = 0;  ///< of stacked experts, else 0
+  Range rows, cols;
+};
+
+/// Where a part of an encoded weight stands in its stored tensors, and where in the one run of
+/// memory that will hold it. Bytes from the start of the run; a section of no bytes is not there.
+struct PartLayout {
+  struct Section {
+    std::size_t at = 0, n_bytes = 0;
+  };
+
+  PartRange range;
+  std::size_t matrix_rows = 0, matrix_cols = 0;  ///< of the whole matrix
+  std::size_t code_bits = 0;
+  std::size_t row_bytes = 0;  ///< of the part
+  /// Scale rows of the flattened weight and scale columns that the part needs, and where its first
+  /// element stands in the first group of them.
+  Range scale_rows, scale_cols;
+  std::size_t first_row = 0, first_col = 0;
+
+  Section codes;
+  Section scales;        ///< F32, effective
+  Section scale_codes;   ///< NVFP4 and MX: as stored
+  Section scale_values;  ///< NVFP4: F32 of every scale code
+  Section quant_bias;    ///< I32, one per row
+  Section deq_scale;     ///< F32, one per row
+  std::size_t n_bytes = 0;
+};
+
+/// `with_static`: with what a native product of statically quantized INT8 needs. kUnsupported for
+/// a scheme without numbers, and for columns that begin elsewhere than at a multiple of 16 and of
+/// the group that shares a scale where that is shorter than 128 and than a row. The range must lie
+/// within the weight.
+PartLayout part_layout(const formats::LogicalTensor& tensor, const PartRange& range,
+                       bool with_static);
 
 /// A part of a weight in memory that somebody else holds.
 struct ReadPart {

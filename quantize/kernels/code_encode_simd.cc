@@ -23,9 +23,6 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "quantize/kernels/code_encode_simd.cc"
-#ifndef HWY_WANT_AVX3_DL
-#define HWY_WANT_AVX3_DL
-#endif
 #include <hwy/foreach_target.h>
 // After foreach_target.h.
 #include <hwy/highway.h>

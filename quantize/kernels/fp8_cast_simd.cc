@@ -40,9 +40,6 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "quantize/kernels/fp8_cast_simd.cc"
-#ifndef HWY_WANT_AVX3_DL
-#define HWY_WANT_AVX3_DL
-#endif
 #include <hwy/foreach_target.h>
 // After foreach_target.h.
 #include <hwy/highway.h>

@@ -4,9 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#ifndef HWY_WANT_AVX3_DL
-#define HWY_WANT_AVX3_DL
-#endif
 #include <hwy/highway.h>
 #include <hwy/targets.h>
 

@@ -18,9 +18,6 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "inference/kernels/quantized/quantized_matmul_simd.cc"
-#ifndef HWY_WANT_AVX3_DL
-#define HWY_WANT_AVX3_DL
-#endif
 #include <hwy/foreach_target.h>
 // After foreach_target.h.
 #include <hwy/cache_control.h>
@@ -288,10 +285,7 @@ struct Unscaled {
     matrix.scale_codes = zeros.data();
     ones.assign(256, 1.0F);
     matrix.scale_values = ones.data();
-    if (wants_e2m1_table(matrix)) {
-      table.resize(256 * 16);
-      fill_e2m1_table(matrix, WeightRounding::kExact, table.data());
-    }
+    table = e2m1_table(matrix, WeightRounding::kExact);
   }
   WeightMatrix matrix;
   std::vector<float> ones, table;

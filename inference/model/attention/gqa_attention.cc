@@ -2,10 +2,9 @@
 
 #include "formats/base/parallel.h"
 #include "inference/model/attention/attend.h"
-#include "inference/model/attention/cached_keys.h"
 #include "inference/model/step/norm.h"
 #include "inference/model/step/step.h"
-#include "inference/parallel/split.h"
+#include "inference/parallel/comm.h"
 
 namespace ingot::inference {
 

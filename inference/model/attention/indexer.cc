@@ -9,7 +9,7 @@
 #include "formats/container/float8.h"
 #include "inference/kernels/matmul.h"
 #include "inference/kernels/quantized/quantized_matmul.h"
-#include "inference/model/attention/cached_keys.h"
+#include "inference/model/attention/attend.h"
 #include "inference/model/step/norm.h"
 #include "inference/model/step/step.h"
 

@@ -7,13 +7,27 @@
 #include <vector>
 
 #include "inference/base/matrix.h"
-#include "inference/model/feed_forward/mlp.h"
 #include "inference/model/feed_forward/router.h"
 #include "inference/model/step/step.h"
 #include "inference/model/step/taps.h"
 #include "inference/weights/expert_store.h"
+#include "inference/weights/linear.h"
+#include "inference/weights/weight_store.h"
 
 namespace ingot::inference {
+
+/// down(silu(gate x) * up x), or a tensor-parallel part of it: some rows of gate and up, the same
+/// columns of down.
+struct Mlp {
+  Linear gate, up, down;
+
+  /// `prefix` as in `model.layers.0.mlp.`; `intermediate` of the whole.
+  static Mlp load(const WeightStore& weights, const StepContext& context, const std::string& prefix,
+                  std::size_t intermediate);
+
+  /// FP32 sums of down's columns: the whole once reduced over the tensor group.
+  [[nodiscard]] Matrix partial(const StepContext& context, const Matrix& x) const;
+};
 
 /// Routed experts and the shared one (model reference, 6). Each expert runs once per step over all
 /// tokens that chose it; outputs are added in FP32 in ascending expert id, so that a token's result

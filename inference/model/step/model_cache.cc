@@ -1,7 +1,7 @@
 #include "inference/model/step/model_cache.h"
 
 #include "formats/base/error.h"
-#include "inference/parallel/split.h"
+#include "inference/parallel/comm.h"
 
 namespace ingot::inference {
 namespace {

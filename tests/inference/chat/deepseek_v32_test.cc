@@ -1,4 +1,4 @@
-#include "inference/chat/deepseek_v32.h"
+#include "inference/chat/built_in_formats.h"
 
 #include <memory>
 #include <string>

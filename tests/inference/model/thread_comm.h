@@ -113,12 +113,6 @@ class ThreadComm final : public inference::Comm {
     return seat.at->exchange(seat.rank, "all_to_all_v", send);
   }
 
-  void broadcast(inference::Group group, std::size_t root, std::span<std::byte> bytes) override {
-    const Bytes from =
-        to_all(group, "broadcast of " + std::to_string(bytes.size()), bytes).at(root);
-    std::ranges::copy(from, bytes.begin());
-  }
-
  private:
   [[nodiscard]] const Seat& seat_of(inference::Group group) const {
     return group == inference::Group::kTensor ? tensor_ : expert_;
