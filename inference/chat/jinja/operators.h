@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "inference/chat/jinja/render_state.h"
-#include "inference/chat/jinja/syntax.h"
 #include "inference/chat/jinja/value.h"
 
 // What Python does with values. A combination of types that Python refuses is a fault.
@@ -36,6 +35,26 @@ bool is_list_or_tuple(const Value& value);
 /// The value as what it must be; a fault naming `what` otherwise.
 std::int64_t as_integer(const RenderState& state, const Value& value, std::string_view what);
 const std::string& as_text(const RenderState& state, const Value& value, std::string_view what);
+
+enum class Operator : std::uint8_t {
+  kOr,
+  kAnd,
+  kConcatenate,
+  kAdd,
+  kSubtract,
+  kMultiply,
+  kDivide,
+  kFloorDivide,
+  kModulo,
+  kEqual,
+  kNotEqual,
+  kLess,
+  kLessEqual,
+  kGreater,
+  kGreaterEqual,
+  kIn,
+  kNotIn,
+};
 
 /// Any operator between two values; whether `and` and `or` evaluate their right side at all is the
 /// caller's matter. Throws kLimit for an integer beyond 64 bits.

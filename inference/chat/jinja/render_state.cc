@@ -10,6 +10,14 @@ void RenderState::step(std::uint64_t n) {
   }
 }
 
+void RenderState::write(std::string_view text) {
+  scan(text.size());
+  if (text.size() > limits_.max_output_bytes - out.size()) {
+    beyond("the template writes more than {} bytes", limits_.max_output_bytes);
+  }
+  out += text;
+}
+
 void RenderState::charge(std::uint64_t n_bytes) {
   if (n_bytes > limits_.max_made_bytes || n_made_bytes_ > limits_.max_made_bytes - n_bytes) {
     beyond("the template makes more than {} bytes", limits_.max_made_bytes);

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -13,8 +14,35 @@
 
 namespace ingot::inference::jinja {
 
-/// What the parts of one render share: the line it is at, what it may still use up, and the objects
-/// it made.
+/// The variables of a template, a loop's body, a macro's body or a block. A `set` stays in the
+/// scope in which it stands; an `if` has none of its own.
+class Scope {
+ public:
+  explicit Scope(const Scope* outer) : outer_(outer) {}
+  Scope(const Scope&) = delete;
+  Scope& operator=(const Scope&) = delete;
+
+  /// REQUIRES: the name outlives the scope.
+  void set(std::string_view name, Value value) {
+    variables_.insert_or_assign(name, std::move(value));
+  }
+
+  /// Here or further out; null when nowhere.
+  [[nodiscard]] const Value* find(std::string_view name) const {
+    for (const Scope* scope = this; scope != nullptr; scope = scope->outer_) {
+      const auto found = scope->variables_.find(name);
+      if (found != scope->variables_.end()) return &found->second;
+    }
+    return nullptr;
+  }
+
+ private:
+  const Scope* outer_;
+  std::map<std::string_view, Value> variables_;
+};
+
+/// What the parts of one render share: what it has written, its outermost variables, the line it is
+/// at, what it may still use up, and the objects it made.
 class RenderState {
  public:
   /// `now` is what strftime_now tells, as `YYYY-MM-DD` or `YYYY-MM-DDTHH:MM:SS`, or empty.
@@ -42,6 +70,12 @@ class RenderState {
                            Arguments&&... arguments) const {
     fail_at(ErrorCode::kLimit, line_, format, std::forward<Arguments>(arguments)...);
   }
+
+  /// Appends to `out`; kLimit beyond what may be written.
+  void write(std::string_view text);
+
+  Scope globals{nullptr};
+  std::string out;
 
   void step(std::uint64_t n = 1);
   /// Text of this size is looked at.

@@ -1,170 +1,74 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <string>
-#include <string_view>
 #include <utility>
-#include <variant>
 #include <vector>
 
+#include "inference/chat/jinja/builtins.h"
+#include "inference/chat/jinja/lexer.h"
+#include "inference/chat/jinja/limits.h"
+#include "inference/chat/jinja/operators.h"
+#include "inference/chat/jinja/render_state.h"
 #include "inference/chat/jinja/value.h"
 
-// The tree of a parsed template.
+// A parsed template: every part is the function that runs it, made where the part is parsed.
 
 namespace ingot::inference::jinja {
 
-struct Expression;
-/// Points into Syntax::expressions. Trees of operators may be deep (a + b + c + ...), so nodes do
-/// not own each other: their end needs no recursion.
+struct Expression {
+  std::function<Value(RenderState&, Scope&)> run;
+  std::uint32_t line = 1;
+
+  /// Its value, for one step and one level.
+  Value evaluate(RenderState& state, Scope& scope) const;
+};
+/// Points into a list that the template holds. Trees of operators may be deep (a + b + c + ...), so
+/// nodes do not own each other: their end needs no recursion.
 using ExpressionPtr = const Expression*;
 
-struct CallArguments {
-  std::vector<ExpressionPtr> positional;
-  std::vector<std::pair<std::string, ExpressionPtr>> named;
-};
+/// How a statement ends: `break` and `continue` end those around it, too, up to a loop.
+enum class Flow : std::uint8_t { kNext, kBreak, kContinue };
 
-struct Literal {
-  Value value;  ///< a scalar
-};
-struct Name {
-  std::string name;
-};
-struct ListDisplay {
-  std::vector<ExpressionPtr> items;
-  bool is_tuple = false;
-};
-struct DictDisplay {
-  std::vector<std::pair<ExpressionPtr, ExpressionPtr>> entries;
-};
-
-enum class Operator : std::uint8_t {
-  kOr,
-  kAnd,
-  kConcatenate,
-  kAdd,
-  kSubtract,
-  kMultiply,
-  kDivide,
-  kFloorDivide,
-  kModulo,
-  kEqual,
-  kNotEqual,
-  kLess,
-  kLessEqual,
-  kGreater,
-  kGreaterEqual,
-  kIn,
-  kNotIn,
-};
-/// One sign or `not` before an operand.
-struct Unary {
-  enum class Sign : std::uint8_t { kMinus, kPlus, kNot };
-  Sign sign = Sign::kNot;
-  ExpressionPtr operand = nullptr;
-};
-struct Binary {
-  Operator op = Operator::kAdd;
-  ExpressionPtr left = nullptr, right = nullptr;
-};
-struct Conditional {
-  ExpressionPtr condition = nullptr, then = nullptr;
-  ExpressionPtr otherwise = nullptr;  ///< null: undefined
-};
-struct Attribute {
-  ExpressionPtr object = nullptr;
-  std::string name;
-};
-struct Item {
-  ExpressionPtr object = nullptr, index = nullptr;
-};
-struct Slice {
-  ExpressionPtr object = nullptr;
-  ExpressionPtr start = nullptr, stop = nullptr, step = nullptr;  ///< each may be null
-};
-struct Call {
-  ExpressionPtr callee = nullptr;
-  CallArguments arguments;
-};
-/// A filter, or a test: `is not` negates it.
-struct Filter {
-  ExpressionPtr input = nullptr;
-  const Builtin* builtin = nullptr;
-  CallArguments arguments;
-  bool is_negated = false;
-};
-
-struct Expression {
-  using Node = std::variant<Literal, Name, ListDisplay, DictDisplay, Unary, Binary, Conditional,
-                            Attribute, Item, Slice, Call, Filter>;
-  Node node;
+struct Statement {
+  std::function<Flow(RenderState&, Scope&)> run;
   std::uint32_t line = 1;
 };
-
-/// What is assigned to: a name, an attribute of a namespace, or several targets in a tuple.
-struct Target {
-  std::string name;
-  std::string attribute;        ///< empty: the name itself
-  std::vector<Target> members;  ///< not empty: the value is unpacked into these
-};
-
-struct Statement;
 using Block = std::vector<Statement>;
 
-struct Data {
-  std::string text;
-};
-struct Output {
-  ExpressionPtr value = nullptr;
-};
-struct Set {
-  Target target;
-  ExpressionPtr value = nullptr;
-};
-/// {% set x | filter %}...{% endset %}: the text of the block goes through the filters.
-struct SetBlock {
-  Target target;
-  ExpressionPtr value = nullptr;  ///< the filters, with the name kBlockText as their input
-  Block body;
-};
-/// No name of a template is empty, so none is hidden.
-inline constexpr std::string_view kBlockText;
-struct If {
-  std::vector<std::pair<ExpressionPtr, Block>> branches;
-  Block otherwise;
-};
-struct For {
-  Target target;
-  ExpressionPtr sequence = nullptr;
-  ExpressionPtr condition = nullptr;  ///< may be null
-  Block body, otherwise;
-};
+Flow execute(const Block& block, RenderState& state, Scope& scope);
+/// What the block writes; it does not reach the output.
+Value captured(const Block& block, RenderState& state, Scope& scope);
+
 struct Macro {
   std::string name;
   std::vector<std::pair<std::string, ExpressionPtr>> parameters;  ///< with a default, or null
   Block body;
 };
-/// {% generation %} of transformers: the body is rendered.
-struct Generation {
-  Block body;
-};
-struct Break {};
-struct Continue {};
 
-struct Statement {
-  using Node =
-      std::variant<Data, Output, Set, SetBlock, If, For, Macro, Generation, Break, Continue>;
-  Node node;
-  std::uint32_t line = 1;
+/// A template on its way through the parser.
+struct Parsing {
+  TokenCursor in;
+  std::deque<Expression>& expressions;
+  std::size_t depth = 0;
+
+  /// One level deeper for as long as the result lives.
+  [[nodiscard]] Nesting deeper() { return {depth, kMaxSyntaxDepth, in.line()}; }
 };
 
-struct Syntax {
-  Block block;
-  std::deque<Expression> expressions;
-};
+bool is_one_of(const Token& token, std::initializer_list<std::string_view> words);
+bool is_constant(const Token& token);
 
-/// Parses a template in valid UTF-8. Throws kCorrupt for a syntax error, kUnsupported for a
-/// construct outside the subset, by its name, and kLimit for too deep nesting, each with the line.
-Syntax parse_syntax(std::string_view source);
+/// One expression, with `a if b else c` at its top. Throws kCorrupt for a syntax error,
+/// kUnsupported for a construct outside the subset, by its name, and kLimit for too deep nesting,
+/// each with the line.
+ExpressionPtr parse_expression(Parsing& parsing);
+/// One expression, or several as a tuple without brackets; `conditionals`: each may be one.
+ExpressionPtr parse_tuple(Parsing& parsing, bool conditionals);
+/// The filters `| name(...)` of a text, which is found under `input`, a name.
+ExpressionPtr parse_filters(Parsing& parsing, std::string_view input);
 
 }  // namespace ingot::inference::jinja
