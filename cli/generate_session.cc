@@ -5,7 +5,7 @@
 #include "cli/terminal.h"
 #include "formats/base/error.h"
 #include "inference/family/model_family.h"
-#include "inference/generate/generation_config.h"
+#include "inference/generate/sampling.h"
 #include "shard/join/source.h"
 
 namespace ingot::cli {

@@ -9,7 +9,7 @@
 #include "inference/chat/built_in_formats.h"
 #include "inference/chat/jinja/template.h"
 #include "inference/chat/messages.h"
-#include "inference/chat/python_json.h"
+#include "inference/chat/python_text.h"
 
 // The formats of DeepSeek's models before V3.2, as templates over messages of which only these are
 // left: role, content as text, calls with a name and arguments as text, prefix. Tools have a name,

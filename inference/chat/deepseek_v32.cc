@@ -10,7 +10,7 @@
 #include "formats/json/json.h"
 #include "inference/chat/built_in_formats.h"
 #include "inference/chat/messages.h"
-#include "inference/chat/python_json.h"
+#include "inference/chat/python_text.h"
 
 namespace ingot::inference {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "formats/base/error.h"
 #include "formats/json/json.h"
-#include "inference/chat/python_json.h"
+#include "inference/chat/python_text.h"
 
 namespace ingot::inference {
 namespace {

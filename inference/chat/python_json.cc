@@ -1,5 +1,3 @@
-#include "inference/chat/python_json.h"
-
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -15,6 +13,7 @@
 
 #include "formats/base/error.h"
 #include "formats/json/json.h"
+#include "inference/chat/python_text.h"
 #include "inference/tokenizer/characters.h"
 
 namespace ingot::inference {

@@ -1,10 +1,11 @@
 #pragma once
 
+#include <cstddef>
 #include <string_view>
 
 #include "formats/config/model_config.h"
 #include "formats/json/json_fields.h"
-#include "inference/model/step/model_spec.h"
+#include "inference/model/step/step.h"
 
 namespace ingot::inference {
 
@@ -33,5 +34,13 @@ void add_indexer(const formats::ModelConfig& config, bool interleaved, ModelSpec
 /// The sigmoid gate of DeepSeek-V3: selection by score + correction bias, groups by their two best,
 /// weights normalized (`norm_topk_prob`) and scaled.
 void set_sigmoid_router(const formats::ModelConfig& config, ModelSpec& spec);
+
+/// Frequencies of the pairs of a rotated slice of `dim` values, with YaRN where the config has it
+/// (whatever the length of the context), computed in FP32 as transformers does. kUnsupported naming
+/// the type for any scaling but default and yarn, kCorrupt for numbers that make no table.
+RopeSpec rope_spec(const formats::RopeConfig& config, std::size_t dim, bool interleaved);
+
+/// What YaRN multiplies the softmax scale by: g(factor, mscale_all_dim) squared, 1 without.
+double yarn_softmax_factor(const formats::RopeConfig& config);
 
 }  // namespace ingot::inference

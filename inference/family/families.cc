@@ -1,37 +1,133 @@
 #include <array>
+#include <bit>
+#include <cmath>
 #include <string>
 
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
-#include "inference/family/family_rows.h"
+#include "inference/family/decoder_spec.h"
+#include "inference/family/model_family.h"
+
+// What each family computes: a function from its config.json, and a row at the end.
 
 namespace ingot::inference {
 namespace {
 
-constexpr std::array kFamilies = {&kDeepseekV2, &kDeepseekV3, &kDeepseekV32,
-                                  &kKimiK2,     &kGlmMoeDsa,  &kQwen3Moe};
+using formats::ModelConfig;
+
+[[noreturn]] void refuse(ErrorCode code, const std::string& message) {
+  throw Error(code, message).in_file("config.json");
+}
+
+// DeepSeek-V2: softmax gate without correction bias, groups by their best expert, and queries
+// without low rank in the Lite model.
+ModelSpec deepseek_v2(const ModelConfig& config) {
+  ModelSpec spec = decoder_spec(config);
+  add_latent_attention(config, spec);
+  if (!spec.router) return spec;
+  const formats::JsonFields fields = spec_fields(config);
+  require_text(fields, "scoring_func", "softmax");
+  const std::string method = fields.text("topk_method", "greedy");
+  if (method == "greedy") {
+    spec.router->groups = 1;
+    spec.router->topk_groups = 1;
+  } else if (method != "group_limited_greedy") {
+    refuse(ErrorCode::kUnsupported,
+           fmt::format("'topk_method' is '{}'; this family knows greedy and group_limited_greedy",
+                       method));
+  }
+  spec.router->score = GateScore::kSoftmax;
+  // Its code either normalizes or scales, never both.
+  spec.router->normalize = fields.boolean("norm_topk_prob", false) && spec.router->topk > 1;
+  spec.router->scale = spec.router->normalize ? 1.0F : routed_scale(fields);
+  return spec;
+}
+
+// DeepSeek-V3, R1 and V3.1; Kimi-K2 is the same model with other numbers.
+ModelSpec deepseek_v3(const ModelConfig& config) {
+  ModelSpec spec = decoder_spec(config);
+  add_latent_attention(config, spec);
+  set_sigmoid_router(config, spec);
+  return spec;
+}
+
+// DeepSeek-V3.2: V3 with sparse attention. Its indexer rotates half-split pairs although latent
+// attention rotates interleaved ones, and its reference code scores with FP8 keys after a Hadamard
+// transform.
+ModelSpec deepseek_v32(const ModelConfig& config) {
+  ModelSpec spec = deepseek_v3(config);
+  add_indexer(config, /*interleaved=*/false, spec);
+  if (!std::has_single_bit(spec.indexer->head_dim)) {
+    refuse(ErrorCode::kUnsupported,
+           "'index_head_dim' is no power of two, as the Hadamard transform needs");
+  }
+  spec.indexer->hadamard_fp8 = true;
+  return spec;
+}
+
+// GLM-5: DeepSeek-V3.2's layers with plain rope, interleaved in the indexer too. The norms of the
+// latents keep 1e-6 whatever rms_norm_eps says, as transformers has it.
+ModelSpec glm_moe_dsa(const ModelConfig& config) {
+  ModelSpec spec = deepseek_v3(config);
+  add_indexer(config, /*interleaved=*/true, spec);
+  return spec;
+}
+
+// Qwen3-MoE: grouped-query attention with norms on queries and keys, half-split rope over the whole
+// head, a softmax gate over all experts whose chosen weights are normalized, no shared experts.
+ModelSpec qwen3_moe(const ModelConfig& config) {
+  ModelSpec spec = decoder_spec(config);
+  const formats::JsonFields fields = spec_fields(config);
+  if (fields.boolean("use_sliding_window", false)) {
+    refuse(ErrorCode::kUnsupported, "'use_sliding_window' is true; only full attention is known");
+  }
+  GqaSpec gqa;
+  gqa.heads = static_cast<std::size_t>(config.num_attention_heads);
+  gqa.kv_heads = static_cast<std::size_t>(config.num_key_value_heads);
+  gqa.head_dim = static_cast<std::size_t>(config.head_dim);
+  constexpr std::size_t kMost = std::size_t{1} << 16;  // so that no product wraps around
+  if (gqa.heads == 0 || gqa.kv_heads == 0 || gqa.head_dim == 0 || gqa.heads > kMost ||
+      gqa.head_dim > kMost || gqa.heads % gqa.kv_heads != 0) {
+    refuse(ErrorCode::kCorrupt, fmt::format("{} heads of {} over {} key heads make no attention",
+                                            gqa.heads, gqa.head_dim, gqa.kv_heads));
+  }
+  spec.gqa = gqa;
+  spec.rope = rope_spec(config.rope, gqa.head_dim, /*interleaved=*/false);
+  spec.softmax_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(gqa.head_dim)));
+  if (spec.router) {
+    spec.router->groups = 1;
+    spec.router->topk_groups = 1;
+    spec.router->score = GateScore::kSoftmax;
+    spec.router->normalize = fields.boolean("norm_topk_prob", false);
+  }
+  return spec;
+}
+
+constexpr std::array kFamilies = {
+    ModelFamily{"deepseek_v2", deepseek_v2},   ModelFamily{"deepseek_v3", deepseek_v3},
+    ModelFamily{"deepseek_v32", deepseek_v32}, ModelFamily{"kimi_k2", deepseek_v3},
+    ModelFamily{"glm_moe_dsa", glm_moe_dsa},   ModelFamily{"qwen3_moe", qwen3_moe},
+};
 
 }  // namespace
 
-std::span<const ModelFamily* const> model_families() {
+std::span<const ModelFamily> model_families() {
   return kFamilies;
 }
 
-ModelSpec model_spec(const formats::Family& family, const formats::ModelConfig& config) {
+ModelSpec model_spec(const formats::Family& family, const ModelConfig& config) {
   std::string known;
-  for (const ModelFamily* row : kFamilies) {
-    if (row->name == family.name) {
-      ModelSpec spec = row->spec(config);
-      spec.family = row->name;
+  for (const ModelFamily& row : kFamilies) {
+    if (row.name == family.name) {
+      ModelSpec spec = row.spec(config);
+      spec.family = row.name;
       return spec;
     }
-    known += (known.empty() ? "" : ", ") + std::string(row->name);
+    known += (known.empty() ? "" : ", ") + std::string(row.name);
   }
-  throw Error(
-      ErrorCode::kUnsupported,
-      fmt::format("no forward pass for family {} (there is one for {})", family.name, known))
-      .in_file("config.json");
+  refuse(ErrorCode::kUnsupported,
+         fmt::format("no forward pass for family {} (there is one for {})", family.name, known));
 }
 
 }  // namespace ingot::inference

@@ -2,7 +2,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
+#include <optional>
 #include <span>
+#include <vector>
+
+#include "formats/config/model_config.h"
 
 namespace ingot::inference {
 
@@ -32,5 +37,18 @@ std::int32_t greedy_token(std::span<const float> logits);
 /// u_j in (0, 1) comes from XXH3-64 of (prompt, position, j) under the seed.
 std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& options,
                           const SampleKey& key);
+
+/// What a checkpoint says of generation.
+struct GenerationConfig {
+  bool do_sample = false;
+  SamplingOptions sampling;
+  std::vector<std::int32_t> eos;  ///< any of them ends an answer
+  std::optional<std::size_t> max_new_tokens;
+};
+
+/// generation_config.json of a directory, where there is one; the ids of the end also from
+/// config.json. kCorrupt naming file and key for a wrong type or a number out of range.
+GenerationConfig read_generation_config(const std::filesystem::path& directory,
+                                        const formats::ModelConfig& config);
 
 }  // namespace ingot::inference

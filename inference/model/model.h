@@ -10,9 +10,7 @@
 #include "inference/base/matrix.h"
 #include "inference/base/profile.h"
 #include "inference/model/step/model_cache.h"
-#include "inference/model/step/model_spec.h"
 #include "inference/model/step/step.h"
-#include "inference/model/step/taps.h"
 #include "inference/parallel/comm.h"
 #include "inference/weights/expert_store.h"
 

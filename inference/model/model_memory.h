@@ -2,7 +2,6 @@
 
 #include <cstdint>
 
-#include "inference/model/step/model_spec.h"
 #include "inference/model/step/step.h"
 #include "inference/weights/expert_store.h"
 #include "inference/weights/weight_store.h"

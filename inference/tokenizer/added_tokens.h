@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "inference/tokenizer/bpe.h"
 #include "inference/tokenizer/component.h"
 #include "inference/tokenizer/normalizer.h"
-#include "inference/tokenizer/vocabulary.h"
 
 namespace ingot::inference {
 

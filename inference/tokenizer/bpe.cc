@@ -1,3 +1,9 @@
+// Symbols are a linked list in an array; candidates for merging are a heap ordered by rank, then
+// position. A merge leaves candidates behind whose symbols are gone or changed: they are recognised
+// when they come up, since the pair at their position no longer has their rank. (Two pairs never
+// share a rank.) Rejected: looking for the best pair after every merge, which is quadratic in the
+// piece and takes minutes on a megabyte without spaces.
+
 #include "inference/tokenizer/bpe.h"
 
 #include <algorithm>
@@ -10,17 +16,12 @@
 #include "formats/json/json.h"
 #include "inference/tokenizer/characters.h"
 
-// Symbols are a linked list in an array; candidates for merging are a heap ordered by rank, then
-// position. A merge leaves candidates behind whose symbols are gone or changed: they are recognised
-// when they come up, since the pair at their position no longer has their rank. (Two pairs never
-// share a rank.) Rejected: looking for the best pair after every merge, which is quadratic in the
-// piece and takes minutes on a megabyte without spaces.
-
 namespace ingot::inference {
-namespace {
 
 using formats::Json;
 using Symbol = BpeScratch::Symbol;
+
+namespace {
 
 constexpr std::int32_t kMergedAway = -1;
 constexpr std::size_t kMaxMerges = std::size_t{1} << 23;
@@ -208,6 +209,45 @@ void Bpe::merge_symbols(BpeScratch& scratch) const {
     if (left.previous >= 0) push_candidate(left.previous);
     push_candidate(position);
   }
+}
+
+Vocabulary Vocabulary::parse(const Component& model) {
+  const formats::Json& vocab = model.get("vocab");
+  if (!vocab.is_object()) model.refuse("vocab", "is not an object");
+  Vocabulary result;
+  result.ids_.reserve(vocab.size());
+  for (const auto& [text, value] : vocab.items()) {
+    const std::int32_t id = token_id(value, model, text);
+    const auto index = static_cast<std::size_t>(id);
+    if (index >= result.texts_.size()) result.texts_.resize(index + 1, nullptr);
+    if (result.texts_[index] != nullptr) {
+      model.refuse(fmt::format("gives id {} to both {} and {}", id,
+                               quote_text(*result.texts_[index]), quote_text(text)));
+    }
+    result.texts_[index] = &result.ids_.emplace(text, id).first->first;
+  }
+  return result;
+}
+
+std::optional<std::int32_t> Vocabulary::find(std::string_view text) const {
+  const auto at = ids_.find(text);
+  return at == ids_.end() ? std::nullopt : std::optional(at->second);
+}
+
+const std::string* Vocabulary::text(std::int32_t id) const {
+  const auto index = static_cast<std::size_t>(id);
+  return id < 0 || index >= texts_.size() ? nullptr : texts_[index];
+}
+
+std::int32_t token_id(const formats::Json& value, const Component& component,
+                      std::string_view token) {
+  const auto id = formats::whole_number(value, kMaxTokens - 1);
+  if (id) return static_cast<std::int32_t>(*id);
+  const bool is_large =
+      formats::whole_number(value, std::numeric_limits<std::uint64_t>::max()).has_value();
+  throw Error(is_large ? ErrorCode::kLimit : ErrorCode::kCorrupt,
+              fmt::format("{} gives token {} an id that is not a whole number below {}",
+                          component.path(), quote_text(token), kMaxTokens));
 }
 
 }  // namespace ingot::inference

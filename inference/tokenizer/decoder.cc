@@ -6,7 +6,6 @@
 #include <optional>
 #include <utility>
 
-#include "inference/tokenizer/byte_level.h"
 #include "inference/tokenizer/characters.h"
 #include "inference/tokenizer/component.h"
 #include "inference/tokenizer/split_pattern.h"

@@ -10,7 +10,6 @@
 #include <utf8proc.h>
 
 #include "formats/base/error.h"
-#include "inference/tokenizer/byte_level.h"
 #include "inference/tokenizer/characters.h"
 #include "inference/tokenizer/component.h"
 

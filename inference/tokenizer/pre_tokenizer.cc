@@ -8,7 +8,6 @@
 #include <string_view>
 #include <utility>
 
-#include "inference/tokenizer/byte_level.h"
 #include "inference/tokenizer/characters.h"
 #include "inference/tokenizer/component.h"
 

@@ -19,7 +19,6 @@
 #include "inference/tokenizer/component.h"
 #include "inference/tokenizer/normalizer.h"
 #include "inference/tokenizer/pre_tokenizer.h"
-#include "inference/tokenizer/vocabulary.h"
 
 namespace ingot::inference {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "formats/checkpoint/checkpoint.h"
-#include "inference/model/step/model_spec.h"
+#include "inference/model/step/step.h"
 
 namespace ingot::verify {
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "inference/model/step/taps.h"
+#include "inference/model/step/step.h"
 #include "inference/weights/input_observer.h"
 #include "verify/calibrate/calibrated_modules.h"
 #include "verify/calibrate/input_statistics.h"

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "inference/model/step/taps.h"
+#include "inference/model/step/step.h"
 
 namespace ingot::verify {
 

@@ -6,7 +6,7 @@
 
 #include "formats/checkpoint/checkpoint.h"
 #include "inference/generate/memory_plan.h"
-#include "inference/model/step/model_spec.h"
+#include "inference/model/step/step.h"
 
 namespace ingot::verify {
 

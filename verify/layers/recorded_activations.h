@@ -12,7 +12,7 @@
 #include "formats/base/fd.h"
 #include "formats/container/tensor.h"
 #include "inference/base/matrix.h"
-#include "inference/model/step/model_spec.h"
+#include "inference/model/step/step.h"
 
 namespace ingot::verify {
 

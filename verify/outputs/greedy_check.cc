@@ -8,7 +8,6 @@
 #include "formats/base/error.h"
 #include "inference/family/model_family.h"
 #include "inference/generate/generate.h"
-#include "inference/generate/generation_config.h"
 #include "inference/generate/memory_plan.h"
 #include "inference/generate/sampling.h"
 #include "verify/outputs/batch_decoder.h"

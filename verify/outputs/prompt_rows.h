@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "inference/base/matrix.h"
-#include "inference/model/step/model_spec.h"
 #include "inference/model/step/step.h"
 #include "verify/outputs/prompts.h"
 

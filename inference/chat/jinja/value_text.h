@@ -5,7 +5,7 @@
 #include "formats/json/json_fwd.h"
 #include "inference/chat/jinja/render_state.h"
 #include "inference/chat/jinja/value.h"
-#include "inference/chat/python_json.h"
+#include "inference/chat/python_text.h"
 
 namespace ingot::inference::jinja {
 

@@ -5,7 +5,7 @@
 
 #include "inference/base/matrix.h"
 #include "inference/model/step/model_cache.h"
-#include "inference/model/step/rope.h"
+#include "inference/model/step/norm.h"
 #include "inference/model/step/step.h"
 #include "inference/weights/linear.h"
 #include "inference/weights/weight_store.h"

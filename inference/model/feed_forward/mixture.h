@@ -9,7 +9,6 @@
 #include "inference/base/matrix.h"
 #include "inference/model/feed_forward/router.h"
 #include "inference/model/step/step.h"
-#include "inference/model/step/taps.h"
 #include "inference/weights/expert_store.h"
 #include "inference/weights/linear.h"
 #include "inference/weights/weight_store.h"

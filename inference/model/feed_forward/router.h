@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "formats/container/tensor.h"
-#include "inference/model/step/model_spec.h"
+#include "inference/model/step/step.h"
 
 namespace ingot::inference {
 

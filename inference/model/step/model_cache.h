@@ -6,7 +6,7 @@
 
 #include "inference/base/profile.h"
 #include "inference/cache/kv_cache.h"
-#include "inference/model/step/model_spec.h"
+#include "inference/model/step/step.h"
 #include "inference/parallel/comm.h"
 
 namespace ingot::inference {

@@ -1,9 +1,12 @@
 #pragma once
 
+#include <cstdint>
 #include <span>
 
 #include "formats/container/tensor.h"
+#include "inference/base/matrix.h"
 #include "inference/base/profile.h"
+#include "inference/model/step/step.h"
 
 namespace ingot::inference {
 
@@ -17,5 +20,23 @@ void rms_norm(Profile profile, formats::MatrixView<const float> x, std::span<con
 /// unless the profile is kF32. The variance is biased. out may be x.
 void layer_norm(Profile profile, formats::MatrixView<const float> x, std::span<const float> weight,
                 std::span<const float> bias, float eps, formats::MatrixView<float> out);
+
+/// Cosines and sines of the pairs of some positions, [positions, dim / 2] each. Angles are FP32
+/// products position x frequency, their cosines those of the FP32 angle rounded once. Unless the
+/// profile is kF32 they are rounded to BF16, as transformers does.
+class RopeAngles {
+ public:
+  RopeAngles(Profile profile, const RopeSpec& spec, std::span<const std::uint32_t> positions);
+
+  /// Rotates the `dim` values of one head at the i-th position, in place: (u, w) becomes (u cos -
+  /// w sin, w cos + u sin). Results stay where their pair stood. Unless the profile is kF32 every
+  /// product and the sum are rounded to BF16.
+  void rotate(std::size_t i, std::span<float> values) const;
+
+ private:
+  Profile profile_;
+  bool interleaved_;
+  Matrix cos_, sin_;
+};
 
 }  // namespace ingot::inference

@@ -2,17 +2,89 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
 
+#include "formats/config/model_config.h"
 #include "inference/base/matrix.h"
 #include "inference/base/profile.h"
 #include "inference/cache/kv_cache.h"
-#include "inference/model/step/model_spec.h"
 #include "inference/parallel/comm.h"
 
 namespace ingot::inference {
+
+/// Rotary position embedding of the last (MLA) or first (indexer, GQA) values of a head.
+struct RopeSpec {
+  std::size_t dim = 0;       ///< values that are rotated; frequencies per pair: dim / 2
+  bool interleaved = false;  ///< pairs (2i, 2i + 1); else (i, i + dim / 2)
+  std::vector<float> freqs;  ///< [dim / 2], YaRN applied
+  float magnitude = 1.0F;    ///< on cos and sin
+};
+
+/// Multi-head latent attention.
+struct MlaSpec {
+  std::size_t heads = 0, q_lora = 0, kv_lora = 0, nope = 0, rope_dim = 0, v = 0;
+  float latent_norm_eps = 1e-6F;  ///< of q_a_layernorm and kv_a_layernorm
+};
+
+/// Grouped-query attention with RMS norms on the queries and keys of every head.
+struct GqaSpec {
+  std::size_t heads = 0, kv_heads = 0, head_dim = 0;
+};
+
+/// The lightning indexer of sparse attention.
+struct IndexerSpec {
+  std::size_t heads = 0, head_dim = 0, topk = 0;
+  RopeSpec rope;
+  std::vector<bool> own;  ///< per layer: computes a selection; else takes that of the last that did
+  bool hadamard_fp8 = false;       ///< what the reference code does in profile kNative
+  bool power_of_two_keys = false;  ///< scales of FP8 keys (scale_fmt ue8m0)
+};
+
+enum class GateScore : std::uint8_t { kSigmoid, kSoftmax };
+
+struct RouterSpec {
+  std::size_t experts = 0, topk = 0, groups = 1, topk_groups = 1;
+  GateScore score = GateScore::kSoftmax;
+  bool correction_bias = false;
+  bool normalize = false;
+  float scale = 1.0F;
+};
+
+/// All numbers that the forward pass needs, read once from config.json.
+struct ModelSpec {
+  std::string_view family;
+  std::size_t vocab = 0, hidden = 0, layers = 0, mtp_layers = 0;
+  std::size_t dense_intermediate = 0, moe_intermediate = 0, shared_intermediate = 0;
+  std::size_t max_positions = 0;
+  float norm_eps = 1e-6F;
+  bool tied_head = false;
+  std::optional<MlaSpec> mla;
+  std::optional<GqaSpec> gqa;
+  RopeSpec rope;
+  float softmax_scale = 1.0F;
+  std::optional<IndexerSpec> indexer;
+  std::optional<RouterSpec> router;
+  std::vector<bool> is_moe;  ///< per layer, MTP layers included
+};
+
+/// What an onlooker is shown while a step runs. Layers are numbered as in the checkpoint, MTP
+/// layers after the main ones.
+struct Taps {
+  /// The residual stream, one row per row of the step: 0 is the embedding, l + 1 the output of
+  /// layer l. Of MTP layers the output alone.
+  std::function<void(std::size_t index, const Matrix& hidden)> hidden;
+  /// Chosen experts [rows x k] of a MoE layer, ascending per row, and their weights.
+  std::function<void(std::size_t layer, std::span<const std::uint32_t> experts,
+                     std::span<const float> weights)>
+      router;
+  /// Positions that a row attends to, ascending; only where the indexer had to choose.
+  std::function<void(std::size_t layer, std::size_t row, std::span<const std::uint32_t> positions)>
+      indexer;
+};
 
 /// One token of a step. Rows of one sequence stand together, in ascending position without gaps,
 /// and follow on what the cache holds of it.

@@ -1,10 +1,9 @@
-#include "inference/chat/python_json.h"
-
 #include <limits>
 
 #include <gtest/gtest.h>
 
 #include "formats/json/json.h"
+#include "inference/chat/python_text.h"
 #include "tests/support/expect_error.h"
 
 // Every expected text is what CPython 3.11 printed: repr() of the float, json.dumps of the value.

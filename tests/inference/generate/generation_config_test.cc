@@ -1,5 +1,3 @@
-#include "inference/generate/generation_config.h"
-
 #include <fstream>
 
 #include <gtest/gtest.h>

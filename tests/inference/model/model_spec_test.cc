@@ -272,8 +272,8 @@ TEST(ModelSpec, RefusesFamiliesWithoutAForwardPass) {
                  {name, "deepseek_v2, deepseek_v3, deepseek_v32, kimi_k2, glm_moe_dsa, qwen3_moe"},
                  [&] { model_spec(*formats::find_family(name), config_of("examples/tiny-v32")); });
   }
-  for (const ModelFamily* family : model_families()) {
-    EXPECT_NE(formats::find_family(family->name), nullptr) << family->name;
+  for (const ModelFamily& family : model_families()) {
+    EXPECT_NE(formats::find_family(family.name), nullptr) << family.name;
   }
 }
 

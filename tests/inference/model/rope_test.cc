@@ -1,7 +1,5 @@
 // Expected numbers are those of the model reference: tables of 4.4 and 4.5, appendix A1.
 
-#include "inference/model/step/rope.h"
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -11,7 +9,8 @@
 #include <gtest/gtest.h>
 
 #include "formats/container/bfloat16.h"
-#include "inference/family/rope_spec.h"
+#include "inference/family/decoder_spec.h"
+#include "inference/model/step/norm.h"
 #include "tests/support/expect_error.h"
 
 namespace ingot::inference {

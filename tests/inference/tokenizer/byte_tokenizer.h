@@ -3,7 +3,7 @@
 #include <string>
 
 #include "formats/json/json.h"
-#include "inference/tokenizer/byte_level.h"
+#include "inference/tokenizer/characters.h"
 
 namespace ingot::testing {
 
