@@ -49,25 +49,27 @@ DecoderLayer::DecoderLayer(const WeightStore& weights, const StepContext& contex
 
 void DecoderLayer::forward(const StepContext& context, Matrix& hidden, const StepRows& rows,
                            KvCache& cache, Selection& selection, const Taps& taps) const {
+  const LayerStep step{.context = context,
+                       .rows = rows,
+                       .layer = layer_,
+                       .cache_layer = cache_layer_,
+                       .cache = cache,
+                       .selection = selection,
+                       .taps = taps};
+  const auto reduce = [&](Matrix& sums) {
+    context.comm.all_reduce(Group::kTensor, sums.values());
+    round_between(context.profile, sums.values());
+  };
   const Matrix attention_input = normalized(context, hidden, input_norm_);
   Matrix attended =
-      mla_ ? mla_->partial(context, attention_input, rows, layer_, cache_layer_, cache, selection,
-                           taps)
-           : gqa_->partial(context, attention_input, rows, layer_, cache_layer_, cache);
-  context.comm.all_reduce(Group::kTensor, attended.values());
-  round_between(context.profile, attended.values());
+      mla_ ? mla_->partial(step, attention_input) : gqa_->partial(step, attention_input);
+  reduce(attended);
   require_finite(attended, layer_, "the attention output");
   add_rounded(context.profile, hidden, attended);
-
   const Matrix ffn_input = normalized(context, hidden, post_norm_);
-  Matrix out;
-  if (mixture_) {
-    out = mixture_->forward(context, ffn_input, taps);
-  } else {
-    out = dense_->partial(context, ffn_input);
-    context.comm.all_reduce(Group::kTensor, out.values());
-    round_between(context.profile, out.values());
-  }
+  Matrix out =
+      mixture_ ? mixture_->forward(context, ffn_input, taps) : dense_->partial(context, ffn_input);
+  if (!mixture_) reduce(out);
   require_finite(out, layer_, mixture_ ? "the mixture of experts" : "the MLP");
   add_rounded(context.profile, hidden, out);
 }
@@ -94,8 +96,7 @@ MtpLayer::MtpLayer(const WeightStore& weights, const StepContext& context, Exper
       head_norm_(
           weights.vector(prefix_of(context) + "shared_head.norm.weight", {context.spec.hidden})),
       project_(weights.linear(prefix_of(context) + "eh_proj.weight", context.spec.hidden,
-                              2 * context.spec.hidden, {0, context.spec.hidden},
-                              {0, 2 * context.spec.hidden})),
+                              2 * context.spec.hidden)),
       layer_(weights, context, static_cast<std::uint32_t>(context.spec.layers), 0, experts) {}
 
 Matrix MtpLayer::forward(const StepContext& context, const Matrix& embedded, const Matrix& normed,
@@ -104,13 +105,12 @@ Matrix MtpLayer::forward(const StepContext& context, const Matrix& embedded, con
   INGOT_CHECK(normed.rows() == embedded.rows());
   const Profile profile = context.profile;
   const std::size_t width = context.spec.hidden;
-  Matrix joined(normed.rows(), 2 * width), hidden(normed.rows(), width);
+  Matrix joined(normed.rows(), 2 * width);
   rms_norm(profile, embedded.view(), embedding_norm_, context.spec.norm_eps,
            joined.columns(0, width));
   rms_norm(profile, normed.view(), hidden_norm_, context.spec.norm_eps,
            joined.columns(width, width));
-  project_.apply(joined.view(), hidden.view(), context.threads);
-  round_between(profile, hidden.values());
+  Matrix hidden = rounded_product(context, project_, joined);
   layer_.forward(context, hidden, rows, cache, selection, taps);
   if (taps.hidden) taps.hidden(context.spec.layers + 1, hidden);
   rms_norm(profile, hidden.view(), head_norm_, context.spec.norm_eps, hidden.view());

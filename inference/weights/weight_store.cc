@@ -169,12 +169,6 @@ Linear WeightStore::linear(std::string_view name, std::size_t rows_of_whole,
               state_->threads);
 }
 
-Linear WeightStore::stacked_linear(std::string_view name, const Shape& shape, std::size_t expert,
-                                   Range rows, Range cols) const {
-  return read({.name = name, .whole = shape, .matrix = expert, .rows = rows, .cols = cols},
-              state_->threads);
-}
-
 Linear WeightStore::read(const LinearPart& part, std::size_t threads) const {
   return read(std::span(&part, 1), threads).front();
 }
@@ -209,22 +203,6 @@ std::vector<Linear> WeightStore::read(std::span<const LinearPart> parts,
     linears.push_back(Linear(std::move(states[i])));
   }
   return linears;
-}
-
-std::uint64_t WeightStore::bytes_of(std::string_view name, Range rows, Range cols) const {
-  const LogicalTensor& tensor = state_->find(name);
-  const Shape& shape = tensor.shape;
-  const bool has_range = shape.size() >= 2 && rows.first + rows.count <= shape[shape.size() - 2] &&
-                         cols.first + cols.count <= shape.back();
-  if (!has_range) {
-    throw Error(ErrorCode::kShapeMismatch,
-                fmt::format("has shape {}, the model needs a matrix with rows {} to {} and columns "
-                            "{} to {}",
-                            formats::shape_text(shape), rows.first, rows.first + rows.count,
-                            cols.first, cols.first + cols.count))
-        .in_tensor(name);
-  }
-  return state_->layout(tensor, {.rows = rows, .cols = cols}).n_bytes;
 }
 
 std::uint64_t WeightStore::bytes_of(const LinearPart& part) const {

@@ -45,19 +45,19 @@ class WeightStore {
   /// (kUnsupported otherwise). Groups of quantized activations count from the part's first column.
   [[nodiscard]] Linear linear(std::string_view name, std::size_t rows_of_whole,
                               std::size_t cols_of_whole, Range rows, Range cols) const;
-  /// Rows of one matrix of a stacked weight [E, rows, cols] (`mlp.experts.gate_up_proj`).
-  [[nodiscard]] Linear stacked_linear(std::string_view name, const formats::Shape& shape,
-                                      std::size_t expert, Range rows, Range cols) const;
-  /// What both of them do, on at most `threads` threads instead of the store's.
+  /// The whole weight.
+  [[nodiscard]] Linear linear(std::string_view name, std::size_t rows, std::size_t cols) const {
+    return linear(name, rows, cols, {0, rows}, {0, cols});
+  }
+  /// The same of any part, also of one matrix of a stack (`mlp.experts.gate_up_proj`), on at most
+  /// `threads` threads instead of the store's.
   /// Throws, naming the tensor, kMissingTensor; kShapeMismatch; kUnsupported for numbers that
   /// nothing is computed with; kBadScale; in profile kNative what the activations need and lack.
   [[nodiscard]] Linear read(const LinearPart& part, std::size_t threads) const;
   /// The same of several parts, which share one run of memory for as long as one of them lives.
   [[nodiscard]] std::vector<Linear> read(std::span<const LinearPart> parts,
                                          std::size_t threads) const;
-  /// Bytes that `linear` (or `stacked_linear`) of this part would hold.
-  [[nodiscard]] std::uint64_t bytes_of(std::string_view name, Range rows, Range cols) const;
-  /// The same of a part whose shape is known; kShapeMismatch where it is another.
+  /// Bytes that a part would hold. Throws what read() does of a shape.
   [[nodiscard]] std::uint64_t bytes_of(const LinearPart& part) const;
 
   /// Bytes read from the source so far.

@@ -1,7 +1,6 @@
 #include "inference/model/attention/attend.h"
 
 #include <algorithm>
-#include <numeric>
 #include <vector>
 
 #include "formats/base/error.h"
@@ -63,22 +62,6 @@ void attend(const AttentionNumbers& numbers, std::span<const ScorePart> parts,
   for (std::size_t r = 0; r < out.rows; ++r) {
     round_between(numbers.profile, std::span(out.row(r), out.cols));
   }
-}
-
-std::vector<std::uint32_t> first_positions(std::size_t n) {
-  std::vector<std::uint32_t> positions(n);
-  std::iota(positions.begin(), positions.end(), 0U);
-  return positions;
-}
-
-Matrix cached(Profile profile, const KvCache& cache, SequenceId sequence, std::size_t layer,
-              std::size_t stream, std::span<const std::uint32_t> positions) {
-  Matrix values(positions.size(), cache.streams(layer)[stream].width);
-  cache.gather(sequence, layer, stream, positions, values.values());
-  if (cache.streams(layer)[stream].format != KvFormat::kBf16) {
-    round_between(profile, values.values());
-  }
-  return values;
 }
 
 }  // namespace ingot::inference

@@ -1,15 +1,11 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <span>
-#include <vector>
 
 #include "formats/container/tensor.h"
-#include "inference/base/matrix.h"
 #include "inference/base/profile.h"
-#include "inference/cache/kv_cache.h"
 
 namespace ingot::inference {
 
@@ -34,13 +30,5 @@ struct ScorePart {
 void attend(const AttentionNumbers& numbers, std::span<const ScorePart> parts,
             formats::MatrixView<const float> values,
             const std::function<std::size_t(std::size_t)>& visible, formats::MatrixView<float> out);
-
-/// Positions 0 to n - 1.
-std::vector<std::uint32_t> first_positions(std::size_t n);
-
-/// One stream of the tokens at `positions`, [positions, width]; unless the profile is kF32 what
-/// codes stand for is rounded to BF16.
-Matrix cached(Profile profile, const KvCache& cache, SequenceId sequence, std::size_t layer,
-              std::size_t stream, std::span<const std::uint32_t> positions);
 
 }  // namespace ingot::inference

@@ -32,9 +32,7 @@ Matrix GqaAttention::heads(const StepContext& context, const Linear& projection,
                            std::span<const float> norm, const Matrix& x,
                            const RopeAngles& angles) const {
   const std::size_t width = context.spec.gqa->head_dim;
-  Matrix heads(x.rows(), projection.rows());
-  projection.apply(x.view(), heads.view(), context.threads);
-  round_between(context.profile, heads.values());
+  Matrix heads = rounded_product(context, projection, x);
   for (std::size_t first = 0; first < heads.cols(); first += width) {
     rms_norm(context.profile, heads.columns(first, width), norm, context.spec.norm_eps,
              heads.columns(first, width));
@@ -45,31 +43,22 @@ Matrix GqaAttention::heads(const StepContext& context, const Linear& projection,
   return heads;
 }
 
-Matrix GqaAttention::partial(const StepContext& context, const Matrix& x, const StepRows& rows,
-                             std::size_t layer, std::size_t cache_layer, KvCache& cache) const {
+Matrix GqaAttention::partial(const LayerStep& step, const Matrix& x) const {
+  const StepContext& context = step.context;
   const std::size_t width = context.spec.gqa->head_dim, shared_by = heads_ / kv_heads_;
-  const RopeAngles angles(context.profile, context.spec.rope, rows.positions);
+  const RopeAngles angles(context.profile, context.spec.rope, step.rows.positions);
   const Matrix queries = heads(context, q_, q_norm_, x, angles);
   const Matrix new_keys = heads(context, k_, k_norm_, x, angles);
-  Matrix new_values(x.rows(), v_.rows());
-  v_.apply(x.view(), new_values.view(), context.threads);
-  round_between(context.profile, new_values.values());
-  require_finite(new_keys, layer, "the key");
-  require_finite(new_values, layer, "the value");
-
+  const Matrix new_values = rounded_product(context, v_, x);
+  require_finite(new_keys, step.layer, "the key");
+  require_finite(new_values, step.layer, "the value");
+  step.write(kKeyStream, new_keys.view());
+  step.write(kValueStream, new_values.view());
   Matrix attended(x.rows(), heads_ * width);
-  for (const SequenceRun& run : rows.runs) {
-    for (std::size_t i = 0; i < run.count; ++i) {
-      const std::size_t position = run.first_position + i;
-      cache.write(run.sequence, cache_layer, kKeyStream, position, new_keys.row(run.first_row + i));
-      cache.write(run.sequence, cache_layer, kValueStream, position,
-                  new_values.row(run.first_row + i));
-    }
+  for (const SequenceRun& run : step.rows.runs) {
     const auto everything = first_positions(run.total());
-    const Matrix keys =
-        cached(context.profile, cache, run.sequence, cache_layer, kKeyStream, everything);
-    const Matrix values =
-        cached(context.profile, cache, run.sequence, cache_layer, kValueStream, everything);
+    const Matrix keys = step.cached(context.profile, run.sequence, kKeyStream, everything);
+    const Matrix values = step.cached(context.profile, run.sequence, kValueStream, everything);
     parallel_for(heads_, context.threads, [&](std::size_t head) {
       const AttentionNumbers numbers{context.profile, context.spec.softmax_scale, 1};
       const std::size_t offset = head * width, kv_offset = head / shared_by * width;
@@ -81,10 +70,8 @@ Matrix GqaAttention::partial(const StepContext& context, const Matrix& x, const 
              {attended.row(run.first_row).data() + offset, run.count, width, attended.cols()});
     });
   }
-  require_finite(attended, layer, "attention");
-  Matrix out(x.rows(), o_.rows());
-  o_.apply(attended.view(), out.view(), context.threads);
-  return out;
+  require_finite(attended, step.layer, "attention");
+  return product(context, o_, attended);
 }
 
 }  // namespace ingot::inference

@@ -21,8 +21,7 @@ class GqaAttention {
 
   /// FP32 sums of o_proj's columns for normalized input `x`: the whole once reduced over the tensor
   /// group. Caches the rows first.
-  Matrix partial(const StepContext& context, const Matrix& x, const StepRows& rows,
-                 std::size_t layer, std::size_t cache_layer, KvCache& cache) const;
+  Matrix partial(const LayerStep& step, const Matrix& x) const;
 
  private:
   /// Heads of one projection, normalized and rotated.

@@ -62,13 +62,11 @@ std::vector<std::uint32_t> best_positions(std::span<const float> scores, std::si
 Indexer::Indexer(const WeightStore& weights, const StepContext& context,
                  const std::string& prefix) {
   const IndexerSpec& spec = *context.spec.indexer;
-  const std::size_t width = spec.heads * spec.head_dim, hidden = context.spec.hidden;
-  const std::size_t latent = context.spec.mla->q_lora;
-  queries_ = weights.linear(prefix + "wq_b.weight", width, latent, {0, width}, {0, latent});
-  keys_ =
-      weights.linear(prefix + "wk.weight", spec.head_dim, hidden, {0, spec.head_dim}, {0, hidden});
-  weights_ = weights.linear(prefix + "weights_proj.weight", spec.heads, hidden, {0, spec.heads},
-                            {0, hidden});
+  const std::size_t hidden = context.spec.hidden;
+  queries_ =
+      weights.linear(prefix + "wq_b.weight", spec.heads * spec.head_dim, context.spec.mla->q_lora);
+  keys_ = weights.linear(prefix + "wk.weight", spec.head_dim, hidden);
+  weights_ = weights.linear(prefix + "weights_proj.weight", spec.heads, hidden);
   key_norm_ = weights.vector(prefix + "k_norm.weight", {spec.head_dim});
   key_bias_ = weights.vector(prefix + "k_norm.bias", {spec.head_dim});
 }
@@ -89,46 +87,37 @@ void Indexer::prepare(const StepContext& context, const StepRows& rows, Matrix& 
   }
 }
 
-void Indexer::select(const StepContext& context, const Matrix& x, const Matrix& latent_queries,
-                     const StepRows& rows, std::size_t layer, std::size_t cache_layer,
-                     KvCache& cache, Selection& selection) const {
+void Indexer::select(const LayerStep& step, const Matrix& x, const Matrix& latent_queries) const {
+  const StepContext& context = step.context;
+  const StepRows& rows = step.rows;
+  Selection& selection = step.selection;
   const IndexerSpec& spec = *context.spec.indexer;
   const bool fp8 = context.profile == Profile::kNative && spec.hadamard_fp8;
-  Matrix keys(x.rows(), spec.head_dim);
-  keys_.apply(x.view(), keys.view(), context.threads);
-  round_between(context.profile, keys.values());
+  Matrix keys = rounded_product(context, keys_, x);
   layer_norm(context.profile, keys.view(), key_norm_, key_bias_, kKeyNormEps, keys.view());
   prepare(context, rows, keys);
-  require_finite(keys, layer, "the index key");
-  for (const SequenceRun& run : rows.runs) {
-    for (std::size_t i = 0; i < run.count; ++i) {
-      cache.write(run.sequence, cache_layer, kIndexKeyStream, run.first_position + i,
-                  keys.row(run.first_row + i));
-    }
-  }
-
+  require_finite(keys, step.layer, "the index key");
+  step.write(kIndexKeyStream, keys.view());
   selection.assign(x.rows(), {});
   if (std::all_of(rows.runs.begin(), rows.runs.end(),
                   [&](const SequenceRun& run) { return run.total() <= spec.topk; })) {
     return;
   }
-  Matrix queries(x.rows(), spec.heads * spec.head_dim), weights(x.rows(), spec.heads);
-  queries_.apply(latent_queries.view(), queries.view(), context.threads);
-  round_between(context.profile, queries.values());
+  Matrix queries = rounded_product(context, queries_, latent_queries);
+  Matrix weights(x.rows(), spec.heads);
   prepare(context, rows, queries);
   weights_.apply_unquantized(x.view(), weights.view(), context.threads);
   const float factor = 1.0F / std::sqrt(static_cast<float>(spec.heads)) /
                        std::sqrt(static_cast<float>(spec.head_dim));
   for (float& weight : weights.values()) weight *= factor;
-  require_finite(queries, layer, "the indexer's query");
-  require_finite(weights, layer, "the indexer's head weights");
+  require_finite(queries, step.layer, "the indexer's query");
+  require_finite(weights, step.layer, "the indexer's head weights");
 
   for (const SequenceRun& run : rows.runs) {
     if (run.total() <= spec.topk) continue;
+    // Codes are scored as they are.
     const Matrix seen_keys =
-        // Codes are scored as they are.
-        cached(Profile::kF32, cache, run.sequence, cache_layer, kIndexKeyStream,
-               first_positions(run.total()));
+        step.cached(Profile::kF32, run.sequence, kIndexKeyStream, first_positions(run.total()));
     parallel_for(run.count, context.threads, [&](std::size_t i) {
       const std::size_t r = run.first_row + i, seen = run.first_position + i + 1;
       if (seen <= spec.topk) return;

@@ -24,9 +24,7 @@ class Indexer {
   /// rows that see no more than topk tokens. `x` is the attention's input, `latent_queries` the
   /// normalized query latent. Scores are sums over ascending heads; of equal scores the lower
   /// position is taken.
-  void select(const StepContext& context, const Matrix& x, const Matrix& latent_queries,
-              const StepRows& rows, std::size_t layer, std::size_t cache_layer, KvCache& cache,
-              Selection& selection) const;
+  void select(const LayerStep& step, const Matrix& x, const Matrix& latent_queries) const;
 
  private:
   void prepare(const StepContext& context, const StepRows& rows, Matrix& heads) const;

@@ -28,11 +28,8 @@ MlaAttention::MlaAttention(const WeightStore& weights, const StepContext& contex
   const auto rows_of = [&](std::size_t per_head) {
     return Range{heads.first * per_head, heads.count * per_head};
   };
-  const auto whole = [&](const char* name, std::size_t rows, std::size_t cols) {
-    return weights.linear(prefix + name, rows, cols, {0, rows}, {0, cols});
-  };
   if (mla.q_lora > 0) {
-    q_a_ = whole("q_a_proj.weight", mla.q_lora, hidden);
+    q_a_ = weights.linear(prefix + "q_a_proj.weight", mla.q_lora, hidden);
     q_norm_ = weights.vector(prefix + "q_a_layernorm.weight", {mla.q_lora});
     q_b_ = weights.linear(prefix + "q_b_proj.weight", mla.heads * per_query, mla.q_lora,
                           rows_of(per_query), {0, mla.q_lora});
@@ -40,7 +37,7 @@ MlaAttention::MlaAttention(const WeightStore& weights, const StepContext& contex
     q_ = weights.linear(prefix + "q_proj.weight", mla.heads * per_query, hidden, rows_of(per_query),
                         {0, hidden});
   }
-  kv_a_ = whole("kv_a_proj_with_mqa.weight", mla.kv_lora + mla.rope_dim, hidden);
+  kv_a_ = weights.linear(prefix + "kv_a_proj_with_mqa.weight", mla.kv_lora + mla.rope_dim, hidden);
   kv_norm_ = weights.vector(prefix + "kv_a_layernorm.weight", {mla.kv_lora});
   kv_b_ = weights.linear(prefix + "kv_b_proj.weight", mla.heads * per_latent, mla.kv_lora,
                          rows_of(per_latent), {0, mla.kv_lora});
@@ -53,18 +50,15 @@ MlaAttention::Queries MlaAttention::project_queries(const StepContext& context, 
                                                     const RopeAngles& angles) const {
   const MlaSpec& mla = *context.spec.mla;
   const std::size_t width = mla.nope + mla.rope_dim;
-  Queries queries{.latent = {}, .heads = Matrix(x.rows(), heads_ * width)};
+  Queries queries;
   if (mla.q_lora > 0) {
-    queries.latent = Matrix(x.rows(), mla.q_lora);
-    q_a_.apply(x.view(), queries.latent.view(), context.threads);
-    round_between(context.profile, queries.latent.values());
+    queries.latent = rounded_product(context, q_a_, x);
     rms_norm(context.profile, queries.latent.view(), q_norm_, mla.latent_norm_eps,
              queries.latent.view());
-    q_b_.apply(queries.latent.view(), queries.heads.view(), context.threads);
+    queries.heads = rounded_product(context, q_b_, queries.latent);
   } else {
-    q_.apply(x.view(), queries.heads.view(), context.threads);
+    queries.heads = rounded_product(context, q_, x);
   }
-  round_between(context.profile, queries.heads.values());
   for (std::size_t r = 0; r < x.rows(); ++r) {
     for (std::size_t h = 0; h < heads_; ++h) {
       angles.rotate(r, queries.heads.row(r).subspan(h * width + mla.nope, mla.rope_dim));
@@ -73,60 +67,47 @@ MlaAttention::Queries MlaAttention::project_queries(const StepContext& context, 
   return queries;
 }
 
-void MlaAttention::cache_rows(const StepContext& context, const Matrix& x, const RopeAngles& angles,
-                              const StepRows& rows, std::size_t layer, std::size_t cache_layer,
-                              KvCache& cache) const {
-  const MlaSpec& mla = *context.spec.mla;
-  Matrix latents(x.rows(), mla.kv_lora + mla.rope_dim);
-  kv_a_.apply(x.view(), latents.view(), context.threads);
-  round_between(context.profile, latents.values());
-  rms_norm(context.profile, latents.columns(0, mla.kv_lora), kv_norm_, mla.latent_norm_eps,
+void MlaAttention::cache_rows(const LayerStep& step, const Matrix& x,
+                              const RopeAngles& angles) const {
+  const MlaSpec& mla = *step.context.spec.mla;
+  Matrix latents = rounded_product(step.context, kv_a_, x);
+  rms_norm(step.context.profile, latents.columns(0, mla.kv_lora), kv_norm_, mla.latent_norm_eps,
            latents.columns(0, mla.kv_lora));
   for (std::size_t r = 0; r < x.rows(); ++r) {
     angles.rotate(r, latents.row(r).subspan(mla.kv_lora));
   }
-  require_finite(latents, layer, "the latent");
-  for (const SequenceRun& run : rows.runs) {
-    for (std::size_t i = 0; i < run.count; ++i) {
-      const auto row = latents.row(run.first_row + i);
-      const std::size_t position = run.first_position + i;
-      cache.write(run.sequence, cache_layer, kLatentStream, position, row.first(mla.kv_lora));
-      cache.write(run.sequence, cache_layer, kRopeKeyStream, position, row.subspan(mla.kv_lora));
-    }
-  }
+  require_finite(latents, step.layer, "the latent");
+  step.write(kLatentStream, latents.columns(0, mla.kv_lora));
+  step.write(kRopeKeyStream, latents.columns(mla.kv_lora, mla.rope_dim));
 }
 
-Matrix MlaAttention::partial(const StepContext& context, const Matrix& x, const StepRows& rows,
-                             std::size_t layer, std::size_t cache_layer, KvCache& cache,
-                             Selection& selection, const Taps& taps) const {
-  const MlaSpec& mla = *context.spec.mla;
-  const RopeAngles angles(context.profile, context.spec.rope, rows.positions);
+Matrix MlaAttention::partial(const LayerStep& step, const Matrix& x) const {
+  const StepContext& context = step.context;
+  const RopeAngles angles(context.profile, context.spec.rope, step.rows.positions);
   const Queries queries = project_queries(context, x, angles);
-  cache_rows(context, x, angles, rows, layer, cache_layer, cache);
+  cache_rows(step, x, angles);
   if (indexer_) {
-    indexer_->select(context, x, queries.latent, rows, layer, cache_layer, cache, selection);
+    indexer_->select(step, x, queries.latent);
   } else if (!context.spec.indexer) {
-    selection.assign(x.rows(), {});
+    step.selection.assign(x.rows(), {});
   }
-  INGOT_CHECK(selection.size() == x.rows());
-  for (std::size_t r = 0; taps.indexer && r < x.rows(); ++r) {
-    if (!selection[r].empty()) taps.indexer(layer, r, selection[r]);
+  INGOT_CHECK(step.selection.size() == x.rows());
+  for (std::size_t r = 0; step.taps.indexer && r < x.rows(); ++r) {
+    if (!step.selection[r].empty()) step.taps.indexer(step.layer, r, step.selection[r]);
   }
 
-  Matrix attended(x.rows(), heads_ * mla.v);
-  for (const SequenceRun& run : rows.runs) {
+  Matrix attended(x.rows(), heads_ * context.spec.mla->v);
+  for (const SequenceRun& run : step.rows.runs) {
     const bool is_absorbed = context.form == AttentionForm::kAbsorbed ||
                              (context.form == AttentionForm::kAuto && run.count == 1);
     if (is_absorbed) {
-      absorbed(context, queries.heads, run, selection, cache_layer, cache, attended);
+      absorbed(step, queries.heads, run, attended);
     } else {
-      naive(context, queries.heads, run, selection, cache_layer, cache, attended);
+      naive(step, queries.heads, run, attended);
     }
   }
-  require_finite(attended, layer, "attention");
-  Matrix out(x.rows(), o_.rows());
-  o_.apply(attended.view(), out.view(), context.threads);
-  return out;
+  require_finite(attended, step.layer, "attention");
+  return product(context, o_, attended);
 }
 
 // Latent attention with keys and values expanded from the latent (model reference, 4.2): few heads
@@ -156,28 +137,24 @@ void gather_rows(MatrixView<const float> from, std::span<const std::uint32_t> wh
 
 }  // namespace
 
-void MlaAttention::naive(const StepContext& context, const Matrix& queries, const SequenceRun& run,
-                         const Selection& selection, std::size_t cache_layer, const KvCache& cache,
+void MlaAttention::naive(const LayerStep& step, const Matrix& queries, const SequenceRun& run,
                          Matrix& out) const {
+  const StepContext& context = step.context;
   const MlaSpec& mla = *context.spec.mla;
   const std::size_t per_query = mla.nope + mla.rope_dim, per_latent = mla.nope + mla.v;
   const std::vector<std::uint32_t> everything = first_positions(run.total());
-  const Matrix latents =
-      cached(context.profile, cache, run.sequence, cache_layer, kLatentStream, everything);
-  const Matrix rope_keys =
-      cached(context.profile, cache, run.sequence, cache_layer, kRopeKeyStream, everything);
+  const Matrix latents = step.cached(context.profile, run.sequence, kLatentStream, everything);
+  const Matrix rope_keys = step.cached(context.profile, run.sequence, kRopeKeyStream, everything);
   // What a row sees grows with its position, so those that see everything come first.
   std::size_t n_dense = 0;
-  while (n_dense < run.count && selection[run.first_row + n_dense].empty()) ++n_dense;
+  while (n_dense < run.count && step.selection[run.first_row + n_dense].empty()) ++n_dense;
 
   const std::size_t at_once =
       std::clamp<std::size_t>(kExpandedValues / (run.total() * per_latent), 1, heads_);
   for (std::size_t first = 0; first < heads_; first += at_once) {
     const std::size_t n = std::min(at_once, heads_ - first);
-    Matrix expanded(run.total(), n * per_latent);
-    kv_b_.row_range(first * per_latent, n * per_latent)
-        .apply(latents.view(), expanded.view(), context.threads);
-    round_between(context.profile, expanded.values());
+    const Matrix expanded =
+        rounded_product(context, kv_b_.row_range(first * per_latent, n * per_latent), latents);
     parallel_for(n, context.threads, [&](std::size_t i) {
       const std::size_t head = first + i;
       const HeadViews views = head_of(expanded, i, mla.nope, mla.v);
@@ -199,7 +176,7 @@ void MlaAttention::naive(const StepContext& context, const Matrix& queries, cons
             [&](std::size_t row) { return run.first_position + row + 1; }, result(0, n_dense));
       }
       for (std::size_t row = n_dense; row < run.count; ++row) {
-        const auto& chosen = selection[run.first_row + row];
+        const auto& chosen = step.selection[run.first_row + row];
         Matrix keys(chosen.size(), mla.nope), rotated(chosen.size(), mla.rope_dim),
             values(chosen.size(), mla.v);
         gather_rows(views.keys, chosen, keys);
@@ -218,9 +195,9 @@ void MlaAttention::naive(const StepContext& context, const Matrix& queries, cons
 // Latent attention with queries taken into the latent space (model reference, 4.3): nothing is
 // expanded, every head reads the same latents.
 
-void MlaAttention::absorbed(const StepContext& context, const Matrix& queries,
-                            const SequenceRun& run, const Selection& selection,
-                            std::size_t cache_layer, const KvCache& cache, Matrix& out) const {
+void MlaAttention::absorbed(const LayerStep& step, const Matrix& queries, const SequenceRun& run,
+                            Matrix& out) const {
+  const StepContext& context = step.context;
   const MlaSpec& mla = *context.spec.mla;
   const std::size_t per_query = mla.nope + mla.rope_dim, per_latent = mla.nope + mla.v;
   const AttentionNumbers numbers{context.profile, context.spec.softmax_scale, context.threads};
@@ -237,13 +214,12 @@ void MlaAttention::absorbed(const StepContext& context, const Matrix& queries,
 
   Matrix latents, rope_keys;
   const auto fetch = [&](std::span<const std::uint32_t> positions) {
-    latents = cached(context.profile, cache, run.sequence, cache_layer, kLatentStream, positions);
-    rope_keys =
-        cached(context.profile, cache, run.sequence, cache_layer, kRopeKeyStream, positions);
+    latents = step.cached(context.profile, run.sequence, kLatentStream, positions);
+    rope_keys = step.cached(context.profile, run.sequence, kRopeKeyStream, positions);
   };
   Matrix in_latent(run.count, heads_ * mla.kv_lora);
   for (std::size_t i = 0; i < run.count; ++i) {
-    const auto& chosen = selection[run.first_row + i];
+    const auto& chosen = step.selection[run.first_row + i];
     // Rows that see everything come first and read one copy.
     if (!chosen.empty()) {
       fetch(chosen);

@@ -23,23 +23,17 @@ class MlaAttention {
                bool own_indexer);
 
   /// FP32 sums of o_proj's columns for normalized input `x` [rows, hidden]: the whole once reduced
-  /// over the tensor group. Caches the rows first, in layer `cache_layer` of `cache`.
-  Matrix partial(const StepContext& context, const Matrix& x, const StepRows& rows,
-                 std::size_t layer, std::size_t cache_layer, KvCache& cache, Selection& selection,
-                 const Taps& taps) const;
+  /// over the tensor group. Caches the rows first.
+  Matrix partial(const LayerStep& step, const Matrix& x) const;
 
  private:
   struct Queries;
   Queries project_queries(const StepContext& context, const Matrix& x,
                           const RopeAngles& angles) const;
-  void cache_rows(const StepContext& context, const Matrix& x, const RopeAngles& angles,
-                  const StepRows& rows, std::size_t layer, std::size_t cache_layer,
-                  KvCache& cache) const;
-  void naive(const StepContext& context, const Matrix& queries, const SequenceRun& run,
-             const Selection& selection, std::size_t cache_layer, const KvCache& cache,
+  void cache_rows(const LayerStep& step, const Matrix& x, const RopeAngles& angles) const;
+  void naive(const LayerStep& step, const Matrix& queries, const SequenceRun& run,
              Matrix& out) const;
-  void absorbed(const StepContext& context, const Matrix& queries, const SequenceRun& run,
-                const Selection& selection, std::size_t cache_layer, const KvCache& cache,
+  void absorbed(const LayerStep& step, const Matrix& queries, const SequenceRun& run,
                 Matrix& out) const;
 
   std::size_t heads_ = 0;  ///< of this rank

@@ -24,24 +24,18 @@ Mlp Mlp::load(const WeightStore& weights, const StepContext& context, const std:
 }
 
 Matrix Mlp::partial(const StepContext& context, const Matrix& x) const {
-  Matrix gated(x.rows(), gate.rows()), raised(x.rows(), up.rows()), out(x.rows(), down.rows());
-  gate.apply(x.view(), gated.view(), context.threads);
-  up.apply(x.view(), raised.view(), context.threads);
-  round_between(context.profile, gated.values());
-  round_between(context.profile, raised.values());
+  Matrix gated = rounded_product(context, gate, x);
+  const Matrix raised = rounded_product(context, up, x);
   silu_multiply(gated.values(), raised.values(), gated.values(), context.profile != Profile::kF32);
-  down.apply(gated.view(), out.view(), context.threads);
-  return out;
+  return product(context, down, gated);
 }
 
 Mixture::Mixture(const WeightStore& weights, const StepContext& context, const std::string& prefix,
                  std::uint32_t layer, ExpertStore& experts)
     : layer_(layer), experts_(&experts) {
   const RouterSpec& spec = *context.spec.router;
-  const std::size_t hidden = context.spec.hidden;
   mine_ = expert_part(context.rank, spec.experts);
-  router_ =
-      weights.linear(prefix + "gate.weight", spec.experts, hidden, {0, spec.experts}, {0, hidden});
+  router_ = weights.linear(prefix + "gate.weight", spec.experts, context.spec.hidden);
   const std::string bias = prefix + "gate.e_score_correction_bias";
   // By presence, not by the name of the model.
   if (spec.correction_bias || weights.has(bias)) bias_ = weights.vector(bias, {spec.experts});

@@ -26,10 +26,6 @@ inline constexpr std::size_t kValueStream = 1;
 std::vector<CacheStream> cache_streams(const ModelSpec& spec, const RankView& rank, Profile profile,
                                        KvFormat format, std::size_t layer);
 
-/// The positions that rows attend to where the indexer chose, empty where a row sees everything.
-/// Kept between the layers of a step: some share the choice of an earlier one.
-using Selection = std::vector<std::vector<std::uint32_t>>;
-
 /// Keys and values of the sequences in flight: of the main layers, and of the MTP layers, whose
 /// sequences have lengths of their own. A SequenceId means the same in both.
 class ModelCache {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <numeric>
 
 #include <fmt/format.h>
 
@@ -34,6 +35,42 @@ StepRows::StepRows(std::span<const Row> rows) {
     throw Error(ErrorCode::kInvalidArgument,
                 "rows of one sequence stand in two places of the step");
   }
+}
+
+void LayerStep::write(std::size_t stream, MatrixView<const float> values) const {
+  for (const SequenceRun& run : rows.runs) {
+    for (std::size_t i = 0; i < run.count; ++i) {
+      cache.write(run.sequence, cache_layer, stream, run.first_position + i,
+                  {values.row(run.first_row + i), values.cols});
+    }
+  }
+}
+
+Matrix LayerStep::cached(Profile profile, SequenceId sequence, std::size_t stream,
+                         std::span<const std::uint32_t> positions) const {
+  const CacheStream& form = cache.streams(cache_layer)[stream];
+  Matrix values(positions.size(), form.width);
+  cache.gather(sequence, cache_layer, stream, positions, values.values());
+  if (form.format != KvFormat::kBf16) round_between(profile, values.values());
+  return values;
+}
+
+std::vector<std::uint32_t> first_positions(std::size_t n) {
+  std::vector<std::uint32_t> positions(n);
+  std::iota(positions.begin(), positions.end(), 0U);
+  return positions;
+}
+
+Matrix product(const StepContext& context, const Linear& linear, const Matrix& x) {
+  Matrix y(x.rows(), linear.rows());
+  linear.apply(x.view(), y.view(), context.threads);
+  return y;
+}
+
+Matrix rounded_product(const StepContext& context, const Linear& linear, const Matrix& x) {
+  Matrix y = product(context, linear, x);
+  round_between(context.profile, y.values());
+  return y;
 }
 
 void require_finite(const Matrix& values, std::size_t layer, std::string_view operation) {

@@ -13,6 +13,7 @@
 #include "inference/base/profile.h"
 #include "inference/cache/kv_cache.h"
 #include "inference/parallel/comm.h"
+#include "inference/weights/linear.h"
 
 namespace ingot::inference {
 
@@ -130,6 +131,35 @@ struct StepContext {
   RankView rank;
   Comm& comm;
 };
+
+/// The positions that rows attend to where the indexer chose, empty where a row sees everything.
+/// Kept between the layers of a step: some share the choice of an earlier one.
+using Selection = std::vector<std::vector<std::uint32_t>>;
+
+/// What the parts of one layer are told. The cache has room for the rows.
+struct LayerStep {
+  const StepContext& context;
+  const StepRows& rows;
+  std::size_t layer = 0, cache_layer = 0;  ///< of the checkpoint, of the cache
+  KvCache& cache;
+  Selection& selection;
+  const Taps& taps;
+
+  /// Caches one vector of every row.
+  void write(std::size_t stream, MatrixView<const float> values) const;
+  /// One stream of the tokens at `positions`, [positions, width]; unless the profile is kF32 what
+  /// codes stand for is rounded to BF16.
+  [[nodiscard]] Matrix cached(Profile profile, SequenceId sequence, std::size_t stream,
+                              std::span<const std::uint32_t> positions) const;
+};
+
+/// Positions 0 to n - 1.
+std::vector<std::uint32_t> first_positions(std::size_t n);
+
+/// x W^T as FP32 sums.
+Matrix product(const StepContext& context, const Linear& linear, const Matrix& x);
+/// The same, rounded as the profile rounds between operations.
+Matrix rounded_product(const StepContext& context, const Linear& linear, const Matrix& x);
 
 /// Throws kNonFinite naming layer, operation and row where a value is NaN or infinite.
 void require_finite(const Matrix& values, std::size_t layer, std::string_view operation);

@@ -35,9 +35,13 @@ TEST(BadWeights, ThatAreMissingAreNamed) {
   const std::string name = "model.layers.9.x.weight";
   expect_missing([&] { static_cast<void>(store.linear(name, 2, 2, all(2), all(2))); });
   expect_missing([&] { static_cast<void>(store.vector(name, {2})); });
-  expect_missing([&] { static_cast<void>(store.bytes_of(name, all(2), all(2))); });
   expect_missing([&] {
-    static_cast<void>(store.stacked_linear(name, {2, 2, 2}, 0, all(2), all(2)));
+    static_cast<void>(
+        store.bytes_of({.name = name, .whole = {2, 2}, .rows = all(2), .cols = all(2)}));
+  });
+  expect_missing([&] {
+    static_cast<void>(
+        store.read({.name = name, .whole = {2, 2, 2}, .rows = all(2), .cols = all(2)}, 1));
   });
 }
 
@@ -49,10 +53,13 @@ TEST(BadWeights, RefusalNamesBothShapes) {
   });
   expect_error(ErrorCode::kShapeMismatch, {"'model.norm.weight'", "[256]", "[128]"},
                [&] { static_cast<void>(store.vector("model.norm.weight", {128})); });
-  expect_error(ErrorCode::kShapeMismatch, {"[2048, 256]", "rows 0 to 2049"},
-               [&] { static_cast<void>(store.bytes_of("lm_head.weight", all(2049), all(256))); });
-  expect_error(ErrorCode::kShapeMismatch, {"'model.norm.weight'", "[256]"},
-               [&] { static_cast<void>(store.bytes_of("model.norm.weight", all(1), all(256))); });
+  for (const auto& [name, shape] :
+       {std::pair("lm_head.weight", "[2048, 256]"), std::pair("model.norm.weight", "[256]")}) {
+    expect_error(ErrorCode::kShapeMismatch, {name, shape, "[2049, 256]"}, [&] {
+      static_cast<void>(store.bytes_of(
+          {.name = name, .whole = {2049, 256}, .rows = all(2049), .cols = all(256)}));
+    });
+  }
 }
 
 TEST(BadWeights, RefuseColumnsThatSplitAGroup) {

@@ -65,7 +65,10 @@ void expect_decodes_as_quantize_does(const std::filesystem::path& directory, for
     const std::size_t k = tensor.shape[1];
     EXPECT_EQ(difference(values, k, decoded_rows(linear), all(tensor.shape[0]), all(k)), "")
         << tensor.name;
-    EXPECT_EQ(linear.n_bytes(), store.bytes_of(tensor.name, all(tensor.shape[0]), all(k)));
+    EXPECT_EQ(linear.n_bytes(), store.bytes_of({.name = tensor.name,
+                                                .whole = tensor.shape,
+                                                .rows = all(tensor.shape[0]),
+                                                .cols = all(k)}));
     EXPECT_EQ(linear.rounding(), WeightRounding::kExact);
     // Experts are many and alike.
     if (n_compared++ % 4 != 0) continue;
@@ -73,7 +76,9 @@ void expect_decodes_as_quantize_does(const std::filesystem::path& directory, for
       const Linear part = store.linear(tensor.name, tensor.shape[0], k, rows, cols);
       EXPECT_EQ(difference(values, k, decoded_rows(part), rows, cols), "")
           << tensor.name << " rows from " << rows.first << ", columns from " << cols.first;
-      EXPECT_EQ(part.n_bytes(), store.bytes_of(tensor.name, rows, cols));
+      EXPECT_EQ(
+          part.n_bytes(),
+          store.bytes_of({.name = tensor.name, .whole = tensor.shape, .rows = rows, .cols = cols}));
       // Rows of a part, as the model cuts heads.
       if (rows.count < 2) continue;
       const WeightMatrix last = part.weight().row_range(rows.count - 1, 1);

@@ -120,15 +120,19 @@ TEST_P(StackedExperts, AreTheMatricesOfTheStack) {
   }
   EXPECT_EQ(experts.counters().bytes_read, need.all);
   // A part of one matrix.
-  const Linear part = store.stacked_linear(kStack + "gate_up_proj", {kE, 2 * kI, kD}, 2,
-                                           {.first = 50, .count = 60}, {.first = 112, .count = 32});
+  const std::string name = kStack + "gate_up_proj";
+  const LinearPart wanted = {.name = name,
+                             .whole = {kE, 2 * kI, kD},
+                             .matrix = 2,
+                             .rows = {.first = 50, .count = 60},
+                             .cols = {.first = 112, .count = 32}};
+  const Linear part = store.read(wanted, 1);
   const auto values = decoded_rows(part);
   for (std::size_t r = 0; r < 60; ++r) {
     for (std::size_t c = 0; c < 32; ++c)
       ASSERT_EQ(values[r * 32 + c], both.values[(2 * 2 * kI + 50 + r) * kD + 112 + c]);
   }
-  EXPECT_EQ(part.n_bytes(), store.bytes_of(kStack + "gate_up_proj", {.first = 50, .count = 60},
-                                           {.first = 112, .count = 32}));
+  EXPECT_EQ(part.n_bytes(), store.bytes_of(wanted));
 }
 
 TEST(StackedExperts, RefuseAnotherNumber) {
