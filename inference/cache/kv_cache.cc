@@ -1,6 +1,7 @@
 #include "inference/cache/kv_cache.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -21,6 +22,23 @@ namespace ingot::inference {
 using formats::SchemeId;
 
 namespace {
+
+struct Row {
+  KvFormat format;
+  std::string_view name;
+};
+constexpr std::array kRows = {Row{KvFormat::kF32, "f32"}, Row{KvFormat::kBf16, "bf16"},
+                              Row{KvFormat::kFp8, "fp8"}, Row{KvFormat::kInt8, "int8"}};
+constexpr std::array kFormats = {kRows[0].format, kRows[1].format, kRows[2].format,
+                                 kRows[3].format};
+
+constexpr bool rows_match_enum() {
+  for (std::size_t i = 0; i < kRows.size(); ++i) {
+    if (kRows[i].format != static_cast<KvFormat>(i)) return false;
+  }
+  return true;
+}
+static_assert(rows_match_enum());
 
 /// Sizes of one page of a stream, in bytes: the codes of its tokens, one after the other, and then
 /// their scales, likewise.
@@ -138,82 +156,68 @@ void decode_tokens(const CacheStream& stream, const std::byte* page, std::size_t
       ->decode(rows, {.data = out, .rows = n, .cols = stream.width, .stride = stream.width});
 }
 
-struct Sequence {
-  bool lives = false;
-  std::size_t length = 0;
-  std::vector<std::size_t> slabs;  ///< number p holds tokens [p * kPageTokens, ...)
-};
-
 }  // namespace
 
-// A slab is the memory of kPageTokens tokens of one sequence: a page of every stream of every
-// layer.
-struct KvCache::State {
-  std::vector<std::vector<CacheStream>> layers;
-  std::vector<std::vector<std::size_t>> offsets;  ///< in a slab, per layer and stream
-  std::size_t n_streams = 0;
-  std::size_t slab_bytes = 0;
-  std::size_t max_slabs = 0;
-
-  std::vector<HeldBytes> slabs;  ///< taken so far, in use or free
-  std::vector<std::size_t> free_slabs;
-  std::vector<Sequence> sequences;
-  std::vector<SequenceId> free_ids;
-
-  [[nodiscard]] std::size_t slabs_used() const { return slabs.size() - free_slabs.size(); }
-
-  [[nodiscard]] const Sequence& living(SequenceId id) const {
-    INGOT_CHECK(id < sequences.size() && sequences[id].lives);
-    return sequences[id];
-  }
-  Sequence& living(SequenceId id) {
-    INGOT_CHECK(id < sequences.size() && sequences[id].lives);
-    return sequences[id];
-  }
-
-  std::size_t take_slab() {
-    if (free_slabs.empty()) {
-      slabs.emplace_back(slab_bytes);
-      return slabs.size() - 1;
-    }
-    const std::size_t slab = free_slabs.back();
-    free_slabs.pop_back();
-    return slab;
-  }
-
-  void shrink(Sequence& sequence, std::size_t n_slabs) {
-    while (sequence.slabs.size() > n_slabs) {
-      free_slabs.push_back(sequence.slabs.back());
-      sequence.slabs.pop_back();
-    }
-  }
-
-  [[nodiscard]] std::byte* page(SequenceId id, std::size_t layer, std::size_t stream,
-                                std::size_t number) const {
-    const Sequence& sequence = living(id);
-    INGOT_CHECK(layer < layers.size() && stream < layers[layer].size());
-    INGOT_CHECK(number < sequence.slabs.size());
-    return slabs[sequence.slabs[number]].data() + offsets[layer][stream];
-  }
-};
-
-KvCache::KvCache(std::vector<std::vector<CacheStream>> layers, std::size_t capacity)
-    : state_(std::make_unique<State>()) {
-  state_->layers = std::move(layers);
-  for (const std::vector<CacheStream>& streams : state_->layers) {
-    auto& offsets = state_->offsets.emplace_back();
-    for (const CacheStream& stream : streams) {
-      offsets.push_back(state_->slab_bytes);
-      state_->slab_bytes += page_form(stream).page_bytes();
-    }
-    state_->n_streams += streams.size();
-  }
-  state_->max_slabs = ceil_div(capacity, kPageTokens);
+std::span<const KvFormat> kv_formats() {
+  return kFormats;
 }
 
-KvCache::~KvCache() = default;
-KvCache::KvCache(KvCache&&) noexcept = default;
-KvCache& KvCache::operator=(KvCache&&) noexcept = default;
+std::string_view kv_format_name(KvFormat format) {
+  return kRows.at(static_cast<std::size_t>(format)).name;
+}
+
+std::optional<KvFormat> find_kv_format(std::string_view name) {
+  for (const Row& row : kRows) {
+    if (row.name == name) return row.format;
+  }
+  return std::nullopt;
+}
+
+KvCache::KvCache(std::vector<std::vector<CacheStream>> layers, std::size_t capacity)
+    : layers_(std::move(layers)), max_slabs_(ceil_div(capacity, kPageTokens)) {
+  for (const std::vector<CacheStream>& streams : layers_) {
+    auto& offsets = offsets_.emplace_back();
+    for (const CacheStream& stream : streams) {
+      offsets.push_back(slab_bytes_);
+      slab_bytes_ += page_form(stream).page_bytes();
+    }
+    n_streams_ += streams.size();
+  }
+}
+
+const KvCache::Sequence& KvCache::living(SequenceId id) const {
+  INGOT_CHECK(id < sequences_.size() && sequences_[id].lives);
+  return sequences_[id];
+}
+
+KvCache::Sequence& KvCache::living(SequenceId id) {
+  return const_cast<Sequence&>(std::as_const(*this).living(id));
+}
+
+std::size_t KvCache::take_slab() {
+  if (free_slabs_.empty()) {
+    slabs_.emplace_back(slab_bytes_);
+    return slabs_.size() - 1;
+  }
+  const std::size_t slab = free_slabs_.back();
+  free_slabs_.pop_back();
+  return slab;
+}
+
+void KvCache::shrink(Sequence& sequence, std::size_t n_slabs) {
+  while (sequence.slabs.size() > n_slabs) {
+    free_slabs_.push_back(sequence.slabs.back());
+    sequence.slabs.pop_back();
+  }
+}
+
+std::byte* KvCache::bytes_of(SequenceId id, std::size_t layer, std::size_t stream,
+                             std::size_t number) const {
+  const Sequence& sequence = living(id);
+  INGOT_CHECK(layer < layers_.size() && stream < layers_[layer].size());
+  INGOT_CHECK(number < sequence.slabs.size());
+  return slabs_[sequence.slabs[number]].data() + offsets_[layer][stream];
+}
 
 std::uint64_t KvCache::bytes_per_token(const std::vector<std::vector<CacheStream>>& layers) {
   std::uint64_t n_bytes = 0;
@@ -224,86 +228,65 @@ std::uint64_t KvCache::bytes_per_token(const std::vector<std::vector<CacheStream
 }
 
 SequenceId KvCache::add() {
-  if (!state_->free_ids.empty()) {
-    const SequenceId id = state_->free_ids.back();
-    state_->free_ids.pop_back();
-    state_->sequences[id].lives = true;
+  if (!free_ids_.empty()) {
+    const SequenceId id = free_ids_.back();
+    free_ids_.pop_back();
+    sequences_[id].lives = true;
     return id;
   }
-  state_->sequences.push_back({.lives = true});
-  return narrow<SequenceId>(state_->sequences.size() - 1, "number of sequences");
+  sequences_.push_back({.lives = true});
+  return narrow<SequenceId>(sequences_.size() - 1, "number of sequences");
 }
 
 void KvCache::reserve(SequenceId id, std::size_t n) {
-  Sequence& sequence = state_->living(id);
+  Sequence& sequence = living(id);
   const std::size_t needed = ceil_div(n, kPageTokens);
   const std::size_t held = sequence.slabs.size();
-  const std::size_t free = state_->max_slabs - state_->slabs_used();
+  const std::size_t free = max_slabs_ - slabs_used();
   if (needed > held && needed - held > free) {
     throw Error(
         ErrorCode::kLimit,
         fmt::format("the cache has no room for {} tokens: {} more are needed for it, in pages of "
                     "{}; {} of its {} tokens are taken, {} bytes each (run fewer or shorter "
                     "sequences, or raise its capacity)",
-                    n, (needed - held) * kPageTokens, kPageTokens,
-                    state_->slabs_used() * kPageTokens, state_->max_slabs * kPageTokens,
-                    state_->slab_bytes / kPageTokens));
+                    n, (needed - held) * kPageTokens, kPageTokens, slabs_used() * kPageTokens,
+                    max_slabs_ * kPageTokens, slab_bytes_ / kPageTokens));
   }
   try {
     sequence.slabs.reserve(needed);
-    while (sequence.slabs.size() < needed) sequence.slabs.push_back(state_->take_slab());
+    while (sequence.slabs.size() < needed) sequence.slabs.push_back(take_slab());
   } catch (...) {
-    state_->shrink(sequence, held);  // the system had no more memory
+    shrink(sequence, held);  // the system had no more memory
     throw;
   }
   sequence.length = std::max(sequence.length, n);
 }
 
 void KvCache::truncate(SequenceId id, std::size_t n) {
-  Sequence& sequence = state_->living(id);
+  Sequence& sequence = living(id);
   if (n >= sequence.length) return;
   sequence.length = n;
-  state_->shrink(sequence, ceil_div(n, kPageTokens));
+  shrink(sequence, ceil_div(n, kPageTokens));
 }
 
 void KvCache::free(SequenceId id) {
   truncate(id, 0);
-  state_->living(id).lives = false;
-  state_->free_ids.push_back(id);
-}
-
-std::size_t KvCache::length(SequenceId id) const {
-  return state_->living(id).length;
-}
-
-std::size_t KvCache::pages_used() const {
-  return state_->slabs_used() * state_->n_streams;
-}
-
-std::size_t KvCache::pages_free() const {
-  return (state_->max_slabs - state_->slabs_used()) * state_->n_streams;
-}
-
-std::size_t KvCache::n_layers() const {
-  return state_->layers.size();
-}
-
-const std::vector<CacheStream>& KvCache::streams(std::size_t layer) const {
-  return state_->layers.at(layer);
+  living(id).lives = false;
+  free_ids_.push_back(id);
 }
 
 void KvCache::write(SequenceId id, std::size_t layer, std::size_t stream, std::size_t position,
                     std::span<const float> values) {
   INGOT_CHECK(position < length(id));
-  std::byte* page = state_->page(id, layer, stream, position / kPageTokens);
-  encode_token(state_->layers[layer][stream], page, position % kPageTokens, values);
+  std::byte* page = bytes_of(id, layer, stream, position / kPageTokens);
+  encode_token(layers_[layer][stream], page, position % kPageTokens, values);
 }
 
 const float* KvCache::page(SequenceId id, std::size_t layer, std::size_t stream, std::size_t page,
                            std::size_t n, std::span<float> scratch) const {
-  const std::byte* bytes = state_->page(id, layer, stream, page);
+  const std::byte* bytes = bytes_of(id, layer, stream, page);
   INGOT_CHECK(n <= kPageTokens && page * kPageTokens + n <= length(id));
-  const CacheStream& form = state_->layers[layer][stream];
+  const CacheStream& form = layers_[layer][stream];
   if (form.format == KvFormat::kF32) return reinterpret_cast<const float*>(bytes);
   INGOT_CHECK(scratch.size() >= n * form.width);
   decode_tokens(form, bytes, 0, n, scratch.data());
@@ -318,7 +301,7 @@ void KvCache::gather(SequenceId id, std::size_t layer, std::size_t stream,
   INGOT_CHECK(out.size() >= positions.size() * form.width);
   for (std::size_t i = 0; i < positions.size(); ++i) {
     INGOT_CHECK(positions[i] < tokens);
-    const std::byte* bytes = state_->page(id, layer, stream, positions[i] / kPageTokens);
+    const std::byte* bytes = bytes_of(id, layer, stream, positions[i] / kPageTokens);
     decode_tokens(form, bytes, positions[i] % kPageTokens, 1, out.data() + i * form.width);
   }
 }

@@ -2,11 +2,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
+
+#include "inference/weights/held_bytes.h"
 
 namespace ingot::inference {
 
@@ -43,10 +44,6 @@ class KvCache {
   /// whole pages and counted in whole pages per sequence; memory is taken as pages are reserved,
   /// and kept for other sequences when they are free again.
   KvCache(std::vector<std::vector<CacheStream>> layers, std::size_t capacity);
-  ~KvCache();
-  KvCache(KvCache&&) noexcept;
-  KvCache& operator=(KvCache&&) noexcept;
-
   /// Bytes that a token takes over all layers.
   static std::uint64_t bytes_per_token(const std::vector<std::vector<CacheStream>>& layers);
 
@@ -59,12 +56,14 @@ class KvCache {
   void truncate(SequenceId sequence, std::size_t n);
   void free(SequenceId sequence);
   /// Tokens for which there is room: what reserve and truncate said last.
-  [[nodiscard]] std::size_t length(SequenceId sequence) const;
+  [[nodiscard]] std::size_t length(SequenceId sequence) const { return living(sequence).length; }
   /// Pages in use and free, of all streams and layers together.
-  [[nodiscard]] std::size_t pages_used() const;
-  [[nodiscard]] std::size_t pages_free() const;
-  [[nodiscard]] std::size_t n_layers() const;
-  [[nodiscard]] const std::vector<CacheStream>& streams(std::size_t layer) const;
+  [[nodiscard]] std::size_t pages_used() const { return slabs_used() * n_streams_; }
+  [[nodiscard]] std::size_t pages_free() const { return (max_slabs_ - slabs_used()) * n_streams_; }
+  [[nodiscard]] std::size_t n_layers() const { return layers_.size(); }
+  [[nodiscard]] const std::vector<CacheStream>& streams(std::size_t layer) const {
+    return layers_.at(layer);
+  }
 
   /// Writes one token's values (width of the stream) at a reserved position, in any order and
   /// again.
@@ -79,8 +78,29 @@ class KvCache {
               std::span<const std::uint32_t> positions, std::span<float> out) const;
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  struct Sequence {
+    bool lives = false;
+    std::size_t length = 0;
+    std::vector<std::size_t> slabs;  ///< number p holds tokens [p * kPageTokens, ...)
+  };
+
+  [[nodiscard]] std::size_t slabs_used() const { return slabs_.size() - free_slabs_.size(); }
+  [[nodiscard]] const Sequence& living(SequenceId id) const;
+  Sequence& living(SequenceId id);
+  std::size_t take_slab();
+  void shrink(Sequence& sequence, std::size_t n_slabs);
+  [[nodiscard]] std::byte* bytes_of(SequenceId id, std::size_t layer, std::size_t stream,
+                                    std::size_t number) const;
+
+  // A slab is the memory of kPageTokens tokens of one sequence: a page of every stream of every
+  // layer.
+  std::vector<std::vector<CacheStream>> layers_;
+  std::vector<std::vector<std::size_t>> offsets_;  // in a slab, per layer and stream
+  std::size_t n_streams_ = 0, slab_bytes_ = 0, max_slabs_ = 0;
+  std::vector<HeldBytes> slabs_;  // taken so far, in use or free
+  std::vector<std::size_t> free_slabs_;
+  std::vector<Sequence> sequences_;
+  std::vector<SequenceId> free_ids_;
 };
 
 }  // namespace ingot::inference

@@ -8,7 +8,6 @@
 #include "formats/container/bfloat16.h"
 #include "inference/kernels/dot_lanes.h"
 #include "inference/kernels/vector_math.h"
-#include "inference/kernels/vector_runs.h"
 
 namespace ingot::inference {
 namespace {

@@ -8,7 +8,6 @@
 #include "formats/base/error.h"
 #include "inference/kernels/dot_lanes.h"
 #include "inference/kernels/vector_math.h"
-#include "inference/kernels/vector_runs.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "inference/kernels/vector_math_simd.cc"

@@ -141,39 +141,16 @@ class StripStage final : public DecodeStage {
   std::uint64_t n_held_ = 0;  // that will be taken if the token ends here
 };
 
-class ReplaceStage final : public WholeTokenStage {
+/// Every token becomes what a function makes of it.
+class MapStage final : public WholeTokenStage {
  public:
-  explicit ReplaceStage(Replacement replacement) : replacement_(std::move(replacement)) {}
+  using Map = std::function<std::string(const std::string&)>;
+  explicit MapStage(Map map) : map_(std::move(map)) {}
 
  private:
-  void on_token(const std::string& token) override { send(replacement_.apply(token), true); }
+  void on_token(const std::string& token) override { send(map_(token), true); }
 
-  Replacement replacement_;
-};
-
-/// Marks become spaces, except in the first token, where they vanish if they had been put there.
-class MetaspaceStage final : public WholeTokenStage {
- public:
-  MetaspaceStage(char32_t mark, bool drops_first) : mark_(mark), drops_(drops_first) {}
-
- private:
-  void on_token(const std::string& token) override {
-    std::string text;
-    for (std::size_t i = 0; i < token.size();) {
-      const CodePoint c = code_point_at(token, i);
-      if (c.value != mark_) {
-        text += token.substr(i, c.n_bytes);
-      } else if (!drops_) {
-        text += ' ';
-      }
-      i += c.n_bytes;
-    }
-    drops_ = false;
-    send(text, true);
-  }
-
-  char32_t mark_;
-  bool drops_;
+  Map map_;
 };
 
 /// The suffix that ends words becomes a space, in the last token nothing.
@@ -235,15 +212,33 @@ MakeStage make_strip(const Component& component) {
 
 MakeStage make_replace(const Component& component) {
   return [replacement = Replacement(component)] {
-    return std::make_unique<ReplaceStage>(replacement);
+    return std::make_unique<MapStage>(
+        [replacement](const std::string& token) { return replacement.apply(token); });
   };
 }
 
+// Marks become spaces, except in the first token, where they vanish if they had been put there.
 MakeStage make_metaspace(const Component& component) {
   const char32_t mark = character_field(component, "replacement");
   const bool drops_first = component.boolean("add_prefix_space", true) &&
                            component.text("prepend_scheme", "always") != "never";
-  return [mark, drops_first] { return std::make_unique<MetaspaceStage>(mark, drops_first); };
+  return [mark, drops_first] {
+    return std::make_unique<MapStage>(
+        [mark, drops = drops_first](const std::string& token) mutable {
+          std::string text;
+          for (std::size_t i = 0; i < token.size();) {
+            const CodePoint c = code_point_at(token, i);
+            if (c.value != mark) {
+              text += token.substr(i, c.n_bytes);
+            } else if (!drops) {
+              text += ' ';
+            }
+            i += c.n_bytes;
+          }
+          drops = false;
+          return text;
+        });
+  };
 }
 
 MakeStage make_word_end(const Component& component) {

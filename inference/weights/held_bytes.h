@@ -4,7 +4,10 @@
 #include <memory>
 #include <new>
 
+#include <fmt/format.h>
+
 #include "formats/base/aligned_buffer.h"
+#include "formats/base/error.h"
 
 namespace ingot::inference {
 
@@ -18,7 +21,21 @@ class HeldBytes {
 
   HeldBytes() = default;
   /// kLimit when the system has no more.
-  explicit HeldBytes(std::size_t n_bytes);
+  explicit HeldBytes(std::size_t n_bytes) : size_(n_bytes) {
+    constexpr std::size_t kHugePage = std::size_t{2} << 20;
+    if (n_bytes >= kHugePage) {
+      mapped_ = AlignedBuffer(n_bytes);
+    } else if (n_bytes != 0) {
+      heap_.reset(static_cast<std::byte*>(
+          ::operator new (n_bytes, std::align_val_t{kAlignment}, std::nothrow)));
+      if (heap_ == nullptr) {
+        throw Error(ErrorCode::kLimit,
+                    fmt::format("cannot allocate {} bytes: the system has no more memory (lower "
+                                "--mem-limit, or cache fewer tokens)",
+                                n_bytes));
+      }
+    }
+  }
 
   [[nodiscard]] std::byte* data() const { return heap_ ? heap_.get() : mapped_.data(); }
   [[nodiscard]] std::size_t size() const { return size_; }

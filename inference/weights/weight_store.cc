@@ -1,24 +1,165 @@
 #include "inference/weights/weight_store.h"
 
 #include <algorithm>
-#include <atomic>
+#include <array>
 #include <cmath>
-#include <unordered_map>
+#include <cstdint>
+#include <optional>
+#include <vector>
 
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
-#include "formats/dialect/source_activations.h"
-#include "inference/weights/linear.h"
-#include "inference/weights/linear_state.h"
-#include "inference/weights/native_activations.h"
-#include "inference/weights/part_reader.h"
+#include "formats/dialect/dialect.h"
+#include "formats/storage/block_scales.h"
+#include "formats/storage/tensor_source.h"
+#include "inference/kernels/quantized/quantized_matmul.h"
+#include "inference/weights/held_bytes.h"
 #include "quantize/scheme.h"
 
 namespace ingot::inference {
 
+using formats::Activations;
+using formats::CodeKind;
 using formats::LogicalTensor;
+using formats::Part;
 using formats::Shape;
+using formats::StoredTensor;
+using formats::TensorSource;
+
+namespace {
+
+enum class DynamicGroup : std::uint8_t { kRow, kBlockCols };
+enum class Scales : std::uint8_t {
+  kF32,          ///< dynamic: as they come
+  kAsConfig,     ///< powers of two where the config says scale_fmt ue8m0
+  kPowerOfTwo,   ///< always, and never static
+  kUnderGlobal,  ///< always below the stored input scale
+};
+
+/// What kernels of the target do with the input of a scheme's weights.
+struct NativeInput {
+  CodeKind code;
+  DynamicGroup group;
+  Scales scales;
+};
+
+NativeInput native_input(const formats::SchemeFacts& scheme) {
+  NativeInput input{.code = scheme.code,
+                    .group = scheme.group_cols > 1 ? DynamicGroup::kBlockCols : DynamicGroup::kRow,
+                    .scales = Scales::kF32};
+  if (scheme.has_global) {
+    input.scales = Scales::kUnderGlobal;
+  } else if (scheme.scale_dtype == formats::DType::kF8E8M0) {
+    input.scales = Scales::kPowerOfTwo;
+  } else if (scheme.code == CodeKind::kE4m3 && input.group == DynamicGroup::kBlockCols) {
+    input.scales = Scales::kAsConfig;
+  }
+  return input;
+}
+
+Error bad_part(const TensorSource& source, const LogicalTensor& tensor, Part part, ErrorCode code,
+               const std::string& fact) {
+  const StoredTensor& stored = source.stored()[tensor.encoding.stored[part]];
+  return Error(code, fmt::format("{} {}", stored.name, fact))
+      .in_file(source.files()[stored.file].name)
+      .in_tensor(tensor.name);
+}
+
+float read_number(const TensorSource& source, std::uint32_t index) {
+  const StoredTensor& stored = source.stored()[index];
+  std::vector<std::byte> bytes(stored.n_bytes);
+  source.read(index, 0, bytes);
+  if (stored.dtype == formats::DType::kI8)
+    return static_cast<float>(static_cast<std::int8_t>(std::to_integer<std::uint8_t>(bytes[0])));
+  float value = 0;
+  formats::widen_scales(stored.dtype, bytes, std::nullopt, {&value, 1});
+  return value;
+}
+
+float read_input_scale(const TensorSource& source, const LogicalTensor& tensor) {
+  if (!tensor.encoding.stored.has(Part::kInputScale)) {
+    throw Error(ErrorCode::kMissingTensor,
+                fmt::format("has no input scale, which its {} activations need (run it with "
+                            "--profile bf16, or convert it with --activations)",
+                            formats::scheme_facts(tensor.encoding.scheme).name))
+        .in_tensor(tensor.name);
+  }
+  const float stored = read_number(source, tensor.encoding.stored[Part::kInputScale]);
+  // compressed-tensors stores the reciprocal of both global scales of NVFP4.
+  const float scale = tensor.encoding.global_divides ? 1.0F / stored : stored;
+  if (std::isfinite(stored) && std::isfinite(scale) && scale > 0) return scale;
+  throw bad_part(
+      source, tensor, Part::kInputScale, ErrorCode::kBadScale,
+      fmt::format("is {}; it must be finite and above zero (fetch the file again)", stored));
+}
+
+std::int32_t read_input_offset(const TensorSource& source, const LogicalTensor& tensor) {
+  if (!tensor.encoding.stored.has(Part::kInputOffset)) return 0;
+  const float offset = read_number(source, tensor.encoding.stored[Part::kInputOffset]);
+  if (offset >= -128 && offset <= 127 && std::nearbyint(offset) == offset)
+    return static_cast<std::int32_t>(offset);
+  throw bad_part(source, tensor, Part::kInputOffset, ErrorCode::kCorrupt,
+                 fmt::format("is {}; it must be a whole number from -128 to 127", offset));
+}
+
+bool has_power_of_two_scales(const TensorSource& source) {
+  const auto& quantization = source.config().quantization;
+  return quantization && quantization->scale_fmt == "ue8m0";
+}
+
+/// How profile kNative quantizes the input of a weight of whose activations the source says
+/// `activations`; nothing where it stays as it is: plain and weight-only weights, and NVFP4 without
+/// an input scale unless it is said to be static. Reads input scale and offset. Static activations
+/// need an input scale (kMissingTensor), and MX has no static form (kUnsupported); a scale must be
+/// finite and above zero (kBadScale), an offset a whole INT8 number (kCorrupt).
+std::optional<ActivationFormat> native_activations(const TensorSource& source,
+                                                   const LogicalTensor& tensor,
+                                                   Activations activations) {
+  const formats::SchemeFacts& scheme = formats::scheme_facts(tensor.encoding.scheme);
+  if (!scheme.quantized || activations == Activations::kWeightOnly) return std::nullopt;
+  const NativeInput input = native_input(scheme);
+  ActivationFormat format{.code = input.code};
+  const bool is_static = activations == Activations::kStatic;
+  // This is all that can be meant of a weight that nobody says anything about.
+  if (!is_static && input.scales == Scales::kUnderGlobal &&
+      !tensor.encoding.stored.has(Part::kInputScale))
+    return std::nullopt;
+  if (is_static && input.scales == Scales::kPowerOfTwo) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("has static activations, which {} does not know (run it with "
+                            "--profile bf16)",
+                            scheme.name))
+        .in_tensor(tensor.name);
+  }
+  if (is_static || input.scales == Scales::kUnderGlobal)
+    format.input_scale = read_input_scale(source, tensor);
+  if (is_static && input.code == CodeKind::kInt8)
+    format.input_offset = read_input_offset(source, tensor);
+  // One static scale serves the whole row; below NVFP4's each block still has its own.
+  const bool is_grouped = !is_static || input.scales == Scales::kUnderGlobal;
+  if (is_grouped && input.group == DynamicGroup::kBlockCols)
+    format.group = static_cast<std::size_t>(tensor.encoding.block_cols);
+  format.power_of_two =
+      !is_static && (input.scales == Scales::kPowerOfTwo ||
+                     (input.scales == Scales::kAsConfig && has_power_of_two_scales(source)));
+  return format;
+}
+
+}  // namespace
+
+/// Behind Linear, filled by WeightStore.
+struct Linear::State {
+  std::shared_ptr<const HeldBytes> memory;  ///< of this part, and perhaps of others beside it
+  std::uint64_t n_bytes = 0;                ///< of this part
+  ReadPart part;
+  WeightRounding rounding = WeightRounding::kExact;
+  /// How rows of x are quantized first; nothing: not at all.
+  std::optional<ActivationFormat> activations;
+  InputObserver* observer = nullptr;  ///< shown what the linear is applied to, as `name`, `matrix`
+  std::string_view name;              ///< of the source's logical tensor
+  std::size_t matrix = 0;
+};
 
 Linear::Linear(std::shared_ptr<const State> state)
     : state_(std::move(state)), weight_(state_->part.weight) {}
@@ -63,81 +204,50 @@ std::uint64_t Linear::n_bytes() const {
   return state_ ? state_->n_bytes : 0;
 }
 
-struct WeightStore::State {
-  State(const formats::Checkpoint& checkpoint, Profile chosen, std::size_t most_threads,
-        InputObserver* onlooker)
-      : source(checkpoint),
-        profile(chosen),
-        threads(most_threads),
-        observer(onlooker),
-        activations(checkpoint.config(), checkpoint.dialect(), checkpoint.description()) {
-    by_name.reserve(source.tensors().size());
-    for (const LogicalTensor& tensor : source.tensors()) by_name.emplace(tensor.name, &tensor);
-  }
+WeightStore::WeightStore(const formats::Checkpoint& source, Profile profile, std::size_t threads,
+                         InputObserver* observer)
+    : source_(source),
+      profile_(profile),
+      threads_(threads),
+      observer_(observer),
+      activations_(source.config(), source.dialect(), source.description()) {
+  by_name_.reserve(source.tensors().size());
+  for (const LogicalTensor& tensor : source.tensors()) by_name_.emplace(tensor.name, &tensor);
+}
 
-  [[nodiscard]] const LogicalTensor& find(std::string_view name) const {
-    const auto found = by_name.find(name);
-    if (found != by_name.end()) return *found->second;
+const LogicalTensor& WeightStore::find(std::string_view name, const Shape& shape) const {
+  const auto found = by_name_.find(name);
+  if (found == by_name_.end()) {
     throw Error(ErrorCode::kMissingTensor,
                 "is not in the checkpoint (a file missing, or the config.json of another model?)")
         .in_tensor(name);
   }
+  const LogicalTensor& tensor = *found->second;
+  if (tensor.shape == shape) return tensor;
+  throw Error(ErrorCode::kShapeMismatch,
+              fmt::format("has shape {}, the model needs {} (the config.json of another model?)",
+                          formats::shape_text(tensor.shape), formats::shape_text(shape)))
+      .in_tensor(name);
+}
 
-  [[nodiscard]] const LogicalTensor& find(std::string_view name, const Shape& shape) const {
-    const LogicalTensor& tensor = find(name);
-    if (tensor.shape == shape) return tensor;
-    throw Error(ErrorCode::kShapeMismatch,
-                fmt::format("has shape {}, the model needs {} (the config.json of another model?)",
-                            formats::shape_text(tensor.shape), formats::shape_text(shape)))
-        .in_tensor(name);
-  }
+PartLayout WeightStore::layout(const LogicalTensor& tensor, const LinearPart& part) const {
+  return part_layout(tensor, {.matrix = part.matrix, .rows = part.rows, .cols = part.cols},
+                     profile_ == Profile::kNative);
+}
 
-  [[nodiscard]] PartLayout layout(const LogicalTensor& tensor, const PartRange& range) const {
-    return part_layout(tensor, range, profile == Profile::kNative);
-  }
-
-  /// What is rounded and quantized when the weight is applied.
-  void choose_arithmetic(const LogicalTensor& tensor, Linear::State& linear) const;
-
-  const formats::Checkpoint& source;
-  Profile profile;
-  std::size_t threads;
-  InputObserver* observer;
-  formats::SourceActivations activations;
-  std::unordered_map<std::string_view, const LogicalTensor*> by_name;
-  mutable std::atomic<std::uint64_t> bytes_read = 0;
-};
-
-void WeightStore::State::choose_arithmetic(const LogicalTensor& tensor,
-                                           Linear::State& linear) const {
-  linear.rounding = profile == Profile::kF32 ? WeightRounding::kExact : WeightRounding::kBf16;
-  if (profile != Profile::kNative) return;
+// What is rounded and quantized when the weight is applied.
+void WeightStore::choose_arithmetic(const LogicalTensor& tensor, Linear::State& linear) const {
+  linear.rounding = profile_ == Profile::kF32 ? WeightRounding::kExact : WeightRounding::kBf16;
+  if (profile_ != Profile::kNative) return;
   if (!formats::scheme_facts(tensor.encoding.scheme).quantized) return;
   linear.activations =
-      native_activations(source, tensor, activations.of(tensor.name, tensor.encoding));
+      native_activations(source_, tensor, activations_.of(tensor.name, tensor.encoding));
   // A weight that is quantized for its size alone is computed with as what it decodes to.
   if (!linear.activations) linear.rounding = WeightRounding::kExact;
 }
 
-WeightStore::WeightStore(const formats::Checkpoint& source, Profile profile, std::size_t threads,
-                         InputObserver* observer)
-    : state_(std::make_unique<State>(source, profile, threads, observer)) {}
-WeightStore::~WeightStore() = default;
-
-const formats::Checkpoint& WeightStore::source() const {
-  return state_->source;
-}
-
-Profile WeightStore::profile() const {
-  return state_->profile;
-}
-
-bool WeightStore::has(std::string_view name) const {
-  return state_->by_name.contains(name);
-}
-
 std::vector<float> WeightStore::vector(std::string_view name, const Shape& shape) const {
-  const LogicalTensor& tensor = state_->find(name, shape);
+  const LogicalTensor& tensor = find(name, shape);
   const formats::SchemeFacts& facts = formats::scheme_facts(tensor.encoding.scheme);
   const quantize::Scheme* scheme = quantize::find_scheme(tensor.encoding.scheme);
   if (facts.quantized || scheme == nullptr) {
@@ -146,9 +256,9 @@ std::vector<float> WeightStore::vector(std::string_view name, const Shape& shape
         .in_tensor(name);
   }
   const std::uint32_t index = tensor.encoding.stored.weight();
-  std::vector<std::byte> bytes(state_->source.stored()[index].n_bytes);
-  state_->source.read(index, 0, bytes);
-  state_->bytes_read += bytes.size();
+  std::vector<std::byte> bytes(source_.stored()[index].n_bytes);
+  source_.read(index, 0, bytes);
+  bytes_read_ += bytes.size();
   const std::size_t n = bytes.size() * 8 / facts.code_bits;
   std::vector<float> values(n);
   scheme->decode({.weight = bytes.data(), .rows = 1, .cols = n, .rows_per_matrix = 1},
@@ -166,7 +276,7 @@ std::vector<float> WeightStore::vector(std::string_view name, const Shape& shape
 Linear WeightStore::linear(std::string_view name, std::size_t rows_of_whole,
                            std::size_t cols_of_whole, Range rows, Range cols) const {
   return read({.name = name, .whole = {rows_of_whole, cols_of_whole}, .rows = rows, .cols = cols},
-              state_->threads);
+              threads_);
 }
 
 Linear WeightStore::read(const LinearPart& part, std::size_t threads) const {
@@ -179,17 +289,16 @@ std::vector<Linear> WeightStore::read(std::span<const LinearPart> parts,
   std::vector<std::shared_ptr<Linear::State>> states;
   std::size_t n_bytes = 0;
   for (const LinearPart& part : parts) {
-    const LogicalTensor& tensor = state_->find(part.name, part.whole);
+    const LogicalTensor& tensor = find(part.name, part.whole);
     INGOT_CHECK(part.whole.size() == 3 ? part.matrix < part.whole.front()
                                        : part.whole.size() == 2 && part.matrix == 0);
-    layouts.push_back(
-        state_->layout(tensor, {.matrix = part.matrix, .rows = part.rows, .cols = part.cols}));
+    layouts.push_back(layout(tensor, part));
     states.push_back(std::make_shared<Linear::State>());
     states.back()->n_bytes = layouts.back().n_bytes;
-    states.back()->observer = state_->observer;
+    states.back()->observer = observer_;
     states.back()->name = tensor.name;
     states.back()->matrix = part.matrix;
-    state_->choose_arithmetic(tensor, *states.back());
+    choose_arithmetic(tensor, *states.back());
     n_bytes += layouts.back().n_bytes;
   }
   const auto memory = std::make_shared<const HeldBytes>(n_bytes);
@@ -197,8 +306,8 @@ std::vector<Linear> WeightStore::read(std::span<const LinearPart> parts,
   std::size_t at = 0;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     states[i]->memory = memory;
-    states[i]->part = read_part(state_->source, state_->find(parts[i].name), layouts[i],
-                                memory->data() + at, threads, state_->bytes_read);
+    states[i]->part = read_part(source_, find(parts[i].name, parts[i].whole), layouts[i],
+                                memory->data() + at, threads, bytes_read_);
     at += layouts[i].n_bytes;
     linears.push_back(Linear(std::move(states[i])));
   }
@@ -206,13 +315,7 @@ std::vector<Linear> WeightStore::read(std::span<const LinearPart> parts,
 }
 
 std::uint64_t WeightStore::bytes_of(const LinearPart& part) const {
-  const LogicalTensor& tensor = state_->find(part.name, part.whole);
-  return state_->layout(tensor, {.matrix = part.matrix, .rows = part.rows, .cols = part.cols})
-      .n_bytes;
-}
-
-std::uint64_t WeightStore::bytes_read() const {
-  return state_->bytes_read;
+  return layout(find(part.name, part.whole), part).n_bytes;
 }
 
 }  // namespace ingot::inference

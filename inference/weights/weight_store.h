@@ -1,17 +1,20 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "formats/checkpoint/checkpoint.h"
+#include "formats/dialect/source_activations.h"
 #include "inference/base/profile.h"
 #include "inference/weights/input_observer.h"
 #include "inference/weights/linear.h"
+#include "inference/weights/part_reader.h"
 
 namespace ingot::inference {
 
@@ -31,11 +34,10 @@ class WeightStore {
   /// `source` must outlive this, and so must `observer`, which is shown the input of every linear.
   WeightStore(const formats::Checkpoint& source, Profile profile, std::size_t threads,
               InputObserver* observer = nullptr);
-  ~WeightStore();
 
-  [[nodiscard]] const formats::Checkpoint& source() const;
-  [[nodiscard]] Profile profile() const;
-  [[nodiscard]] bool has(std::string_view name) const;
+  [[nodiscard]] const formats::Checkpoint& source() const { return source_; }
+  [[nodiscard]] Profile profile() const { return profile_; }
+  [[nodiscard]] bool has(std::string_view name) const { return by_name_.contains(name); }
 
   /// A norm, bias or other small tensor decoded to FP32, flattened; `shape` is what it must be.
   /// kMissingTensor and kShapeMismatch name the tensor; kNonFinite for NaN or infinities.
@@ -61,11 +63,22 @@ class WeightStore {
   [[nodiscard]] std::uint64_t bytes_of(const LinearPart& part) const;
 
   /// Bytes read from the source so far.
-  [[nodiscard]] std::uint64_t bytes_read() const;
+  [[nodiscard]] std::uint64_t bytes_read() const { return bytes_read_; }
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  [[nodiscard]] const formats::LogicalTensor& find(std::string_view name,
+                                                   const formats::Shape& shape) const;
+  [[nodiscard]] PartLayout layout(const formats::LogicalTensor& tensor,
+                                  const LinearPart& part) const;
+  void choose_arithmetic(const formats::LogicalTensor& tensor, Linear::State& linear) const;
+
+  const formats::Checkpoint& source_;
+  Profile profile_;
+  std::size_t threads_;
+  InputObserver* observer_;
+  formats::SourceActivations activations_;
+  std::unordered_map<std::string_view, const formats::LogicalTensor*> by_name_;
+  mutable std::atomic<std::uint64_t> bytes_read_ = 0;
 };
 
 }  // namespace ingot::inference

@@ -67,6 +67,24 @@ void bind(RenderState& state, std::string_view callee, const Signature& signatur
   }
 }
 
+void update_mapping(Invocation& call, std::string_view callee, Mapping& mapping) {
+  if (call.arguments.positional.size() > 1) {
+    call.state.fault("'{}' takes at most 1 argument without a name", callee);
+  }
+  for (const Value& other : call.arguments.positional) {
+    if (!other.is(Kind::kMapping)) {
+      call.state.unsupported("'{}' of a {}", callee, type_name(other));
+    }
+    const auto more = other.mapping().entries;  // which may be those of the mapping itself
+    for (const auto& [key, value] : more) {
+      set_entry(call.state, mapping, key, value);
+    }
+  }
+  for (const auto& [name, value] : call.arguments.named) {
+    set_entry(call.state, mapping, call.state.text(name), value);
+  }
+}
+
 const Builtin* find_builtin(std::span<const Builtin> table, std::string_view name) {
   const auto found = std::find_if(table.begin(), table.end(),
                                   [&](const Builtin& row) { return row.name == name; });

@@ -45,6 +45,9 @@ struct Invocation {
   }
 };
 
+/// Sets what dict(), namespace() and update() may be given: the entries of one mapping, any names.
+void update_mapping(Invocation& call, std::string_view callee, Mapping& mapping);
+
 /// One row of a table of what templates may apply or call: the filters and tests of Jinja 3.1,
 /// tojson as transformers has it, methods as Python has them.
 struct Builtin {

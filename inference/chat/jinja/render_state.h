@@ -72,22 +72,54 @@ class RenderState {
   }
 
   /// Appends to `out`; kLimit beyond what may be written.
-  void write(std::string_view text);
+  void write(std::string_view text) {
+    scan(text.size());
+    if (text.size() > limits_.max_output_bytes - out.size()) {
+      beyond("the template writes more than {} bytes", limits_.max_output_bytes);
+    }
+    out += text;
+  }
 
   Scope globals{nullptr};
   std::string out;
 
-  void step(std::uint64_t n = 1);
+  void step(std::uint64_t n = 1) {
+    // Both are far below 2^63: n counts things in memory.
+    n_steps_ += n;
+    if (n_steps_ > limits_.max_steps) {
+      beyond("the template takes more than {} steps", limits_.max_steps);
+    }
+  }
   /// Text of this size is looked at.
   void scan(std::size_t n_bytes) { step(n_bytes / 64); }
   /// REQUIRES: the call comes before so much is allocated.
-  void charge(std::uint64_t n_bytes);
+  void charge(std::uint64_t n_bytes) {
+    if (n_bytes > limits_.max_made_bytes || n_made_bytes_ > limits_.max_made_bytes - n_bytes) {
+      beyond("the template makes more than {} bytes", limits_.max_made_bytes);
+    }
+    n_made_bytes_ += n_bytes;
+    step(n_bytes / 64);
+  }
 
-  Value text(std::string value);
+  Value text(std::string value) {
+    charge(value.size());
+    return Value::text(std::move(value));
+  }
   Value text(std::string_view value) { return text(std::string(value)); }
-  Value sequence(Sequence::Form form, std::vector<Value> items);
+  Value sequence(Sequence::Form form, std::vector<Value> items) {
+    charge(items.size() * sizeof(Value));
+    auto& made = make<Sequence>();
+    made.form = form;
+    made.items = std::move(items);
+    return Value::sequence(made);
+  }
   /// A function or method; `self` is what a method belongs to.
-  Value callable(const Builtin& builtin, Value self = {});
+  Value callable(const Builtin& builtin, Value self = {}) {
+    auto& made = make<Callable>();
+    made.builtin = &builtin;
+    made.self = std::move(self);
+    return Value::callable(made);
+  }
 
   /// An object that lives as long as this does.
   template <typename T>

@@ -285,18 +285,7 @@ Value get(Invocation& call) {
 }
 
 Value update(Invocation& call) {
-  Mapping& mapping = call.self.mapping();
-  if (call.arguments.positional.size() > 1) call.state.fault("'update' takes at most 1 argument");
-  for (const Value& other : call.arguments.positional) {
-    if (!other.is(Kind::kMapping)) {
-      call.state.unsupported("'update' with a {}", type_name(other));
-    }
-    const auto more = other.mapping().entries;
-    for (const auto& [key, value] : more) set_entry(call.state, mapping, key, value);
-  }
-  for (const auto& [name, value] : call.arguments.named) {
-    set_entry(call.state, mapping, call.state.text(name), value);
-  }
+  update_mapping(call, "update", call.self.mapping());
   return Value::none();
 }
 

@@ -17,9 +17,35 @@ namespace {
 constexpr std::uint64_t kMaxRange = 100'000;
 constexpr std::size_t kMaxMessageBytes = 2000;
 
+template <bool (*kTest)(const Value&)>
+Value passes(Invocation& call) {
+  return Value::boolean(kTest(call.self));
+}
+
 template <Kind kKind>
-Value is_kind(Invocation& call) {
-  return Value::boolean(call.self.is(kKind));
+bool is_kind(const Value& value) {
+  return value.is(kKind);
+}
+
+bool is_defined(const Value& value) {
+  return !value.is(Kind::kUndefined);
+}
+
+// Mappings and undefined can be indexed and looped over, too.
+bool is_container(const Value& value) {
+  return value.is(Kind::kText) || value.is(Kind::kMapping) || value.is(Kind::kUndefined);
+}
+
+bool is_sequence(const Value& value) {
+  return is_container(value) || has_places(value);
+}
+
+bool is_iterable(const Value& value) {
+  return is_container(value) || value.is(Kind::kSequence) || value.is(Kind::kLoop);
+}
+
+Value is_in(Invocation& call) {
+  return Value::boolean(contains(call.state, call[0], call.self));
 }
 
 template <bool kWanted>
@@ -41,19 +67,14 @@ Value is_equal(Invocation& call) {
   return Value::boolean(equal(call.state, call.self, call[0]) == kWanted);
 }
 
-// Mappings and undefined can be indexed and looped over, too.
-bool is_container(const Value& value) {
-  return value.is(Kind::kText) || value.is(Kind::kMapping) || value.is(Kind::kUndefined);
-}
-
 constexpr std::array kTests = {
-    Builtin{"undefined", {}, 0, is_kind<Kind::kUndefined>},
-    Builtin{"none", {}, 0, is_kind<Kind::kNone>},
-    Builtin{"string", {}, 0, is_kind<Kind::kText>},
-    Builtin{"integer", {}, 0, is_kind<Kind::kInteger>},
-    Builtin{"float", {}, 0, is_kind<Kind::kFloat>},
-    Builtin{"boolean", {}, 0, is_kind<Kind::kBoolean>},
-    Builtin{"mapping", {}, 0, is_kind<Kind::kMapping>},
+    Builtin{"undefined", {}, 0, passes<is_kind<Kind::kUndefined>>},
+    Builtin{"none", {}, 0, passes<is_kind<Kind::kNone>>},
+    Builtin{"string", {}, 0, passes<is_kind<Kind::kText>>},
+    Builtin{"integer", {}, 0, passes<is_kind<Kind::kInteger>>},
+    Builtin{"float", {}, 0, passes<is_kind<Kind::kFloat>>},
+    Builtin{"boolean", {}, 0, passes<is_kind<Kind::kBoolean>>},
+    Builtin{"mapping", {}, 0, passes<is_kind<Kind::kMapping>>},
     Builtin{"true", {}, 0, is_boolean<true>},
     Builtin{"false", {}, 0, is_boolean<false>},
     Builtin{"odd", {}, 0, has_parity<true>},
@@ -63,58 +84,23 @@ constexpr std::array kTests = {
     Builtin{"==", {"other"}, 1, is_equal<true>},
     Builtin{"ne", {"other"}, 1, is_equal<false>},
     Builtin{"!=", {"other"}, 1, is_equal<false>},
-    Builtin{"defined",
-            {},
-            0,
-            [](Invocation& call) { return Value::boolean(!call.self.is(Kind::kUndefined)); }},
-    Builtin{"number", {}, 0, [](Invocation& call) { return Value::boolean(is_number(call.self)); }},
-    Builtin{"sequence",
-            {},
-            0,
-            [](Invocation& call) {
-              return Value::boolean(is_container(call.self) || has_places(call.self));
-            }},
-    Builtin{"iterable",
-            {},
-            0,
-            [](Invocation& call) {
-              return Value::boolean(is_container(call.self) || call.self.is(Kind::kSequence) ||
-                                    call.self.is(Kind::kLoop));
-            }},
-    Builtin{
-        "in",
-        {"seq"},
-        1,
-        [](Invocation& call) { return Value::boolean(contains(call.state, call[0], call.self)); }},
+    Builtin{"defined", {}, 0, passes<is_defined>},
+    Builtin{"number", {}, 0, passes<is_number>},
+    Builtin{"sequence", {}, 0, passes<is_sequence>},
+    Builtin{"iterable", {}, 0, passes<is_iterable>},
+    Builtin{"in", {"seq"}, 1, is_in},
 };
-
-// Takes what dict() and namespace() may be given: one mapping and any names.
-Mapping& fill(Invocation& call, std::string_view callee, Mapping& made) {
-  if (call.arguments.positional.size() > 1) {
-    call.state.fault("'{}' takes at most 1 argument without a name", callee);
-  }
-  for (const Value& other : call.arguments.positional) {
-    if (!other.is(Kind::kMapping)) {
-      call.state.unsupported("'{}' of a {}", callee, type_name(other));
-    }
-    for (const auto& [key, value] : other.mapping().entries) {
-      set_entry(call.state, made, key, value);
-    }
-  }
-  for (const auto& [name, value] : call.arguments.named) {
-    set_entry(call.state, made, call.state.text(name), value);
-  }
-  return made;
-}
 
 Value make_namespace(Invocation& call) {
   auto& made = call.state.make<Namespace>();
-  fill(call, "namespace", made.attributes);
+  update_mapping(call, "namespace", made.attributes);
   return Value::name_space(made);
 }
 
 Value make_dict(Invocation& call) {
-  return Value::mapping(fill(call, "dict", call.state.make<Mapping>()));
+  auto& made = call.state.make<Mapping>();
+  update_mapping(call, "dict", made);
+  return Value::mapping(made);
 }
 
 Value range(Invocation& call) {

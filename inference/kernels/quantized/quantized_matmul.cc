@@ -1,17 +1,22 @@
 #include "inference/kernels/quantized/quantized_matmul.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
 
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
 #include "formats/container/float8.h"
 #include "inference/kernels/quantized/quantized_task.h"
 #include "inference/kernels/weight_value.h"
+#include "quantize/kernels/e2m1.h"
 
 namespace ingot::inference {
-namespace {
 
 using formats::CodeKind;
+
+namespace {
 
 /// Products below which a second thread costs more than it saves.
 constexpr std::size_t kProductsPerThread = std::size_t{1} << 18;
@@ -81,6 +86,109 @@ void quantized_matmul(const QuantizedRows& x, const WeightMatrix& w, const Stati
   parallel_for((w.rows + chunk - 1) / chunk, threads, [&](std::size_t i) {
     run_quantized_matmul(task, i * chunk, std::min((i + 1) * chunk, w.rows));
   });
+}
+
+namespace {
+
+float amax_of(std::span<const float> values) {
+  float amax = 0;
+  for (const float value : values) amax = std::max(amax, std::abs(value));
+  return amax;
+}
+
+// Up to a power of two: the exponent, plus one if any bit of the mantissa is set.
+float power_of_two_from(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  return std::bit_cast<float>((bits + 0x7FFFFFU) & 0x7F800000U);
+}
+
+// The scale of MX formats, as quantize's encoders choose it: 2^(exponent of amax - exponent of the
+// largest code), one higher where amax would round beyond that code (a mantissa of 1.75 and more).
+float mx_scale(float amax, std::uint32_t largest_exponent) {
+  if (amax == 0) return 1.0F;
+  const std::uint32_t rounded = (std::bit_cast<std::uint32_t>(amax) + 0x200000U) >> 23;
+  const std::uint32_t byte = rounded > largest_exponent ? rounded - largest_exponent : 0;
+  return formats::float_from_e8m0(static_cast<std::uint8_t>(std::min(byte, 254U)));
+}
+
+float int8_scale(float amax) {
+  return amax == 0 ? 1.0F : amax / 127.0F;
+}
+
+float fp8_scale(float amax, const ActivationFormat& format) {
+  constexpr float kLeast = 1e-4F, kStep = 1.0F / 448.0F;
+  const float scale = std::max(amax, kLeast) * kStep;
+  return format.power_of_two ? power_of_two_from(scale) : scale;
+}
+
+float fp4_scale(float amax, const ActivationFormat& format) {
+  if (!format.input_scale) return mx_scale(amax, 2);
+  const float global = *format.input_scale;
+  return formats::float_from_e4m3(formats::e4m3_from_float(amax / (6.0F * global))) * global;
+}
+
+float scale_of(std::span<const float> values, const ActivationFormat& format) {
+  if (format.input_scale && format.code != CodeKind::kE2m1) return *format.input_scale;
+  const float amax = amax_of(values);
+  switch (format.code) {
+    case CodeKind::kInt8:
+      return int8_scale(amax);
+    case CodeKind::kE4m3:
+      return fp8_scale(amax, format);
+    case CodeKind::kE2m1:
+      return fp4_scale(amax, format);
+    case CodeKind::kPlain:
+      break;
+  }
+  INGOT_CHECK(false);
+  return 0;
+}
+
+std::uint8_t code_of(float quotient, const ActivationFormat& format) {
+  switch (format.code) {
+    case CodeKind::kInt8: {
+      const float least = format.input_scale ? -128.0F : -127.0F;
+      const float code = std::nearbyint(quotient) + static_cast<float>(format.input_offset);
+      return static_cast<std::uint8_t>(static_cast<std::int8_t>(std::clamp(code, least, 127.0F)));
+    }
+    case CodeKind::kE4m3:
+      return formats::e4m3_from_float(quotient);
+    case CodeKind::kE2m1: {
+      const std::uint8_t sign = std::signbit(quotient) ? 8 : 0;
+      return static_cast<std::uint8_t>(quantize::e2m1_from_magnitude(std::abs(quotient)) | sign);
+    }
+    case CodeKind::kPlain:
+      break;
+  }
+  INGOT_CHECK(false);
+  return 0;
+}
+
+}  // namespace
+
+QuantizedRows quantize_activations(MatrixView<const float> x, const ActivationFormat& format) {
+  QuantizedRows out{.rows = x.rows, .cols = x.cols, .code = format.code};
+  out.group = format.group == 0 ? std::max<std::size_t>(x.cols, 1) : format.group;
+  out.groups = (x.cols + out.group - 1) / out.group;
+  out.codes.resize(x.rows * x.cols);
+  out.scales.resize(x.rows * out.groups);
+  for (std::size_t r = 0; r < x.rows; ++r) {
+    for (std::size_t g = 0; g < out.groups; ++g) {
+      const std::size_t first = g * out.group, n = std::min(out.group, x.cols - first);
+      const std::span values(x.row(r) + first, n);
+      // What is not finite has no code: the group's products become NaN, which somebody looks for.
+      const bool finite = std::ranges::all_of(values, [](float v) { return std::isfinite(v); });
+      const float scale =
+          finite ? scale_of(values, format) : std::numeric_limits<float>::quiet_NaN();
+      out.scales[r * out.groups + g] = scale;
+      std::uint8_t* codes = out.codes.data() + r * x.cols + first;
+      // A block whose scale rounds to 0 is one of zeros.
+      for (std::size_t i = 0; i < n; ++i) {
+        codes[i] = code_of(scale == 0 || !finite ? 0.0F : values[i] / scale, format);
+      }
+    }
+  }
+  return out;
 }
 
 }  // namespace ingot::inference
