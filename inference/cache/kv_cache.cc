@@ -50,15 +50,6 @@ struct PageForm {
 };
 PageForm page_form(const CacheStream& stream);
 
-/// Holds one token's values (width of the stream) at place `token` of a page.
-void encode_token(const CacheStream& stream, std::byte* page, std::size_t token,
-                  std::span<const float> values);
-
-/// Values of tokens [first, first + n) of a page, row-major into `out`. A code times its scale is
-/// rounded once to FP32.
-void decode_tokens(const CacheStream& stream, const std::byte* page, std::size_t first,
-                   std::size_t n, float* out);
-
 bool is_quantized(const CacheStream& stream) {
   return stream.format == KvFormat::kFp8 || stream.format == KvFormat::kInt8;
 }
@@ -106,6 +97,7 @@ PageForm page_form(const CacheStream& stream) {
   return form;
 }
 
+/// Holds one token's values (width of the stream) at place `token` of a page.
 void encode_token(const CacheStream& stream, std::byte* page, std::size_t token,
                   std::span<const float> values) {
   INGOT_CHECK(values.size() == stream.width && token < KvCache::kPageTokens);
@@ -133,6 +125,8 @@ void encode_token(const CacheStream& stream, std::byte* page, std::size_t token,
   std::memcpy(page + scales_at(form, token), rows.scales.data(), form.groups * sizeof(float));
 }
 
+/// Values of tokens [first, first + n) of a page, row-major into `out`. A code times its scale is
+/// rounded once to FP32.
 void decode_tokens(const CacheStream& stream, const std::byte* page, std::size_t first,
                    std::size_t n, float* out) {
   INGOT_CHECK(first <= KvCache::kPageTokens && n <= KvCache::kPageTokens - first);

@@ -9,16 +9,6 @@
 
 namespace ingot::inference {
 
-/// What a built-in format is given; check_messages and check_tools have accepted it.
-struct ChatRequest {
-  const formats::Json& messages;
-  const formats::Json& tools;
-  const ChatOptions& options;
-
-  [[nodiscard]] bool has_tools() const;
-  [[nodiscard]] bool thinks() const { return options.thinking.value_or(false); }
-};
-
 /// One chat format that needs no template.
 struct BuiltInFormat {
   std::string_view name;

@@ -25,11 +25,6 @@ using jinja::Template;
 
 namespace {
 
-/// The chat template among a model's files, null when they have none. Templates see what
-/// transformers gives them: messages, tools, documents, add_generation_prompt, the special tokens
-/// of tokenizer_config.json that are set, and the options.
-std::unique_ptr<ChatFormat> open_template_format(const std::filesystem::path& directory);
-
 constexpr std::uint64_t kMaxTemplateFileBytes = std::uint64_t{1} << 20U;
 // It may list every added token.
 constexpr std::uint64_t kMaxTokenizerConfigBytes = std::uint64_t{64} << 20U;
@@ -45,27 +40,23 @@ class TemplateFormat final : public ChatFormat {
 
   [[nodiscard]] std::string_view name() const override { return "template"; }
 
-  [[nodiscard]] std::string render(const Json& messages, const Json& tools,
-                                   const ChatOptions& options) const override {
-    check_messages(messages, "");
-    check_tools(tools, "");
-    const bool has_tools = tools.is_array() && !tools.empty();
+ private:
+  [[nodiscard]] std::string render_checked(const ChatRequest& request) const override {
     Json variables = special_tokens_;
-    variables["messages"] = messages;
-    variables["tools"] = has_tools ? tools : Json(nullptr);
+    variables["messages"] = request.messages;
+    variables["tools"] = request.has_tools() ? request.tools : Json(nullptr);
     variables["documents"] = nullptr;
-    variables["add_generation_prompt"] = options.add_generation_prompt;
-    if (options.thinking) {
-      variables["thinking"] = *options.thinking;
-      variables["enable_thinking"] = *options.thinking;
+    variables["add_generation_prompt"] = request.options.add_generation_prompt;
+    if (request.options.thinking) {
+      variables["thinking"] = *request.options.thinking;
+      variables["enable_thinking"] = *request.options.thinking;
     }
-    add_extra(options.extra.get(), variables);
+    add_extra(request.options.extra.get(), variables);
     const Template& chosen =
-        has_tools && templates_.with_tools ? *templates_.with_tools : *templates_.plain;
-    return chosen.render(variables, options.date);
+        request.has_tools() && templates_.with_tools ? *templates_.with_tools : *templates_.plain;
+    return chosen.render(variables, request.options.date);
   }
 
- private:
   static void add_extra(const Json* extra, Json& variables) {
     if (extra == nullptr) return;
     if (!extra->is_object()) {
@@ -144,6 +135,9 @@ Templates parse_templates(const Json& value, const std::string& where) {
   return templates;
 }
 
+/// The chat template among a model's files, null when they have none. Templates see what
+/// transformers gives them: messages, tools, documents, add_generation_prompt, the special tokens
+/// of tokenizer_config.json that are set, and the options.
 std::unique_ptr<ChatFormat> open_template_format(const std::filesystem::path& directory) {
   const std::filesystem::path config_path = directory / "tokenizer_config.json";
   const std::filesystem::path template_path = directory / "chat_template.jinja";
@@ -188,18 +182,23 @@ class BuiltInChatFormat final : public ChatFormat {
  public:
   explicit BuiltInChatFormat(const BuiltInFormat& row) : row_(row) {}
   [[nodiscard]] std::string_view name() const override { return row_.name; }
-  [[nodiscard]] std::string render(const Json& messages, const Json& tools,
-                                   const ChatOptions& options) const override {
-    check_messages(messages, "");
-    check_tools(tools, "");
-    return row_.render({.messages = messages, .tools = tools, .options = options});
-  }
 
  private:
+  [[nodiscard]] std::string render_checked(const ChatRequest& request) const override {
+    return row_.render(request);
+  }
+
   const BuiltInFormat& row_;
 };
 
 }  // namespace
+
+std::string ChatFormat::render(const Json& messages, const Json& tools,
+                               const ChatOptions& options) const {
+  check_messages(messages, "");
+  check_tools(tools, "");
+  return render_checked({.messages = messages, .tools = tools, .options = options});
+}
 
 bool ChatRequest::has_tools() const {
   return tools.is_array() && !tools.empty();

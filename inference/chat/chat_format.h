@@ -27,6 +27,16 @@ struct ChatOptions {
   std::shared_ptr<const formats::Json> extra;
 };
 
+/// What a format is given; check_messages and check_tools have accepted it.
+struct ChatRequest {
+  const formats::Json& messages;
+  const formats::Json& tools;
+  const ChatOptions& options;
+
+  [[nodiscard]] bool has_tools() const;
+  [[nodiscard]] bool thinks() const { return options.thinking.value_or(false); }
+};
+
 /// Turns messages into the text of a prompt. The text has its BOS where the format has one, so a
 /// tokenizer must not add another.
 class ChatFormat {
@@ -38,9 +48,11 @@ class ChatFormat {
   /// kInvalidArgument for messages that the format cannot hold, naming the message, and
   /// kUnsupported for roles, tools and modes that it does not have; a template throws what
   /// jinja::Template::render does.
-  [[nodiscard]] virtual std::string render(const formats::Json& messages,
-                                           const formats::Json& tools,
-                                           const ChatOptions& options) const = 0;
+  [[nodiscard]] std::string render(const formats::Json& messages, const formats::Json& tools,
+                                   const ChatOptions& options) const;
+
+ private:
+  [[nodiscard]] virtual std::string render_checked(const ChatRequest& request) const = 0;
 };
 
 /// What the files of a model ask for: chat_template.jinja, else chat_template of

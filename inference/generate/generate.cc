@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "formats/base/checked.h"
 #include "formats/base/error.h"
 
 namespace ingot::inference {
@@ -64,7 +65,7 @@ class Batch {
                               const GenerateOptions& options) {
     std::size_t n_tokens = 0;
     for (const std::size_t length : final_lengths(model.spec(), prompts, options.max_new_tokens)) {
-      n_tokens += (length + KvCache::kPageTokens - 1) / KvCache::kPageTokens * KvCache::kPageTokens;
+      n_tokens += round_up(length, KvCache::kPageTokens);
     }
     return n_tokens;
   }

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "formats/base/checked.h"
 #include "formats/base/error.h"
 #include "inference/family/model_family.h"
 #include "inference/generate/generate.h"
@@ -77,10 +78,9 @@ struct TokenCount {
 };
 
 TokenCount count_tokens(std::span<const std::size_t> lengths) {
-  constexpr std::size_t kPage = KvCache::kPageTokens;
   TokenCount count;
   for (const std::size_t length : lengths) {
-    count.in_pages += (length + kPage - 1) / kPage * kPage;
+    count.in_pages += round_up(length, KvCache::kPageTokens);
     count.longest = std::max<std::uint64_t>(count.longest, length);
   }
   return count;
@@ -92,13 +92,7 @@ RunMemory run_memory(const formats::Checkpoint& source, Profile profile, KvForma
                      std::span<const std::size_t> final_lengths, std::size_t threads) {
   const ModelSpec spec = model_spec(source.family(), source.config());
   const WeightStore weights(source, profile, threads);
-  RunMemory need;
-  const WeightNeed weight_need =
-      need_of_weights(weights, expert_shape(spec, {}, false), false, spec);
-  need.resident = weight_need.resident;
-  need.experts = weight_need.experts;
-  need.two_experts = weight_need.two_experts;
-
+  RunMemory need{need_of_weights(weights, expert_shape(spec, {}, false), false, spec)};
   std::vector<std::vector<CacheStream>> streams;
   for (std::size_t l = 0; l < spec.layers; ++l) {
     streams.push_back(cache_streams(spec, {}, profile, format, l));

@@ -6,16 +6,15 @@
 #include "formats/checkpoint/checkpoint.h"
 #include "inference/base/profile.h"
 #include "inference/cache/kv_cache.h"
+#include "inference/model/model_memory.h"
 
 namespace ingot::inference {
 
-/// What a run needs in memory.
-struct RunMemory {
-  std::uint64_t cache = 0;        ///< of all sequences at their final lengths
-  std::uint64_t scratch = 0;      ///< largest working set of a step, an upper estimate
-  std::uint64_t resident = 0;     ///< weights that are always in memory
-  std::uint64_t experts = 0;      ///< all routed experts
-  std::uint64_t two_experts = 0;  ///< the least that is held of them
+/// What a run needs in memory: its weights, and what is beside them.
+struct RunMemory : WeightNeed {
+  std::uint64_t cache = 0;    ///< of all sequences at their final lengths
+  std::uint64_t scratch = 0;  ///< largest working set of a step, an upper estimate
+
   [[nodiscard]] std::uint64_t least() const { return cache + scratch + resident + two_experts; }
   [[nodiscard]] std::uint64_t all() const { return cache + scratch + resident + experts; }
 };

@@ -77,7 +77,6 @@ HWY_INLINE Lanes maybe_rounded(const Lanes& lanes) {
 template <class Derived, std::size_t kCodeBytes>
 struct PlainDecoder {
   static constexpr std::size_t kVectors = kLineBytes / kDotLanes / kCodeBytes;
-  static constexpr std::size_t kRowsTogether = 4;
   static constexpr bool kGrouped = false;
   struct Shared {
     explicit HWY_INLINE Shared(const float* /*e2m1_table*/) {}
@@ -192,7 +191,6 @@ struct RowScales {
 template <bool kRound>
 struct Int8Decoder {
   static constexpr std::size_t kVectors = kLineBytes / kDotLanes;
-  static constexpr std::size_t kRowsTogether = 4;
   static constexpr bool kGrouped = true;
   struct Shared {
     explicit HWY_INLINE Shared(const float* /*e2m1_table*/) {}
@@ -359,7 +357,6 @@ struct E4m3Values {
 template <bool kRound>
 struct E4m3Decoder {
   static constexpr std::size_t kVectors = E4m3Values::kVectors;
-  static constexpr std::size_t kRowsTogether = 4;
   static constexpr bool kGrouped = true;
   struct Shared {
     explicit HWY_INLINE Shared(const float* /*e2m1_table*/) {}

@@ -84,24 +84,20 @@ HWY_INLINE void dot_rows(const MatmulTask& task, const typename Decoder::Shared&
     if (HWY_LIKELY(works)) {
       constexpr std::size_t kAtOnce = Decoder::kVectors * kDotLanes;
       for (; k + kAtOnce <= segment.end; k += kAtOnce) {
-        constexpr std::size_t kTogether = std::min(kN, Decoder::kRowsTogether);
+        decltype(decoders[0].load(shared, k)) loaded[kN];
         HWY_UNROLL(4)
-        for (std::size_t first = 0; first < kN; first += kTogether) {
-          decltype(decoders[0].load(shared, k)) loaded[kTogether];
+        for (std::size_t n = 0; n < kN; ++n) {
+          fetch_ahead(next_rows + k / kAtOnce * kN * kLineBytes + n * kLineBytes);
+          loaded[n] = decoders[n].load(shared, k);
+        }
+        HWY_UNROLL(4)
+        for (std::size_t j = 0; j < Decoder::kVectors; ++j) {
           HWY_UNROLL(4)
-          for (std::size_t n = 0; n < kTogether; ++n) {
-            fetch_ahead(next_rows + k / kAtOnce * kN * kLineBytes + (first + n) * kLineBytes);
-            loaded[n] = decoders[first + n].load(shared, k);
-          }
-          HWY_UNROLL(4)
-          for (std::size_t j = 0; j < Decoder::kVectors; ++j) {
+          for (std::size_t n = 0; n < kN; ++n) {
+            const Lanes weights = decoders[n].lanes(shared, loaded[n], j);
             HWY_UNROLL(4)
-            for (std::size_t n = 0; n < kTogether; ++n) {
-              const Lanes weights = decoders[first + n].lanes(shared, loaded[n], j);
-              HWY_UNROLL(4)
-              for (std::size_t m = 0; m < kM; ++m) {
-                add_product(load_lanes(x[m] + k + j * kDotLanes), weights, sums[first + n][m]);
-              }
+            for (std::size_t m = 0; m < kM; ++m) {
+              add_product(load_lanes(x[m] + k + j * kDotLanes), weights, sums[n][m]);
             }
           }
         }

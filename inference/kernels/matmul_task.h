@@ -36,8 +36,8 @@ inline bool has_regular_groups(const WeightMatrix& w) {
          (w.first_col + w.cols <= w.block_cols);
 }
 
-/// Rows of x that are multiplied as they stand while weights are decoded in registers. Of more,
-/// weights are decoded into tiles.
+/// Rows of x that are multiplied as they stand while weights are decoded in registers. For
+/// more, weights are decoded into tiles.
 inline constexpr std::size_t kMostDirectRows = 3;
 
 /// Sides of a register tile: rows of x times rows of w.

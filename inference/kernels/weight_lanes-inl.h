@@ -27,10 +27,27 @@ namespace ingot::inference {
 namespace HWY_NAMESPACE {
 namespace {
 
-// E2M1 codes to sixteen lanes of FP32 weights. Of a scale code there are sixteen possible weights,
-// so on AVX-512 the whole arithmetic - scale, rounding, NaN - is a table of 256 x 16 and a look-up
+// E2M1 codes to sixteen lanes of FP32 weights. A scale code has sixteen possible weights, so
+// on AVX-512 the whole arithmetic - scale, rounding, NaN - is a table of 256 x 16 and a look-up
 // by permutation, for which one shift by bytes (VBMI) spreads the codes of sixteen weights. The
 // other targets look up bytes.
+
+/// A row of E2M1 codes and where its scale codes begin.
+struct E2m1Row {
+  static constexpr std::size_t kVectors = 2 * kLineBytes / kDotLanes;
+  static constexpr bool kGrouped = false;
+
+  const std::byte* codes = nullptr;
+  const std::uint8_t* groups = nullptr;
+
+  HWY_INLINE void open(const WeightMatrix& w, std::size_t row) {
+    codes = w.codes + row * w.row_bytes;
+    groups = w.scale_codes + (w.first_row + row) / w.block_rows * w.scale_cols +
+             w.first_col / w.block_cols;
+  }
+  HWY_INLINE bool begin(std::size_t /*group*/) { return true; }
+  HWY_INLINE const std::byte* line(std::size_t k) const { return codes + k / 2; }
+};
 
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
 
@@ -42,10 +59,7 @@ HWY_INLINE void store_e2m1_values(float scale, float* out) {
 }
 
 template <bool kRound, unsigned kGroupShift>
-struct E2m1Decoder {
-  static constexpr std::size_t kVectors = 2 * kLineBytes / kDotLanes;
-  static constexpr std::size_t kRowsTogether = 4;
-  static constexpr bool kGrouped = false;
+struct E2m1Decoder : E2m1Row {
   struct Shared {
     explicit HWY_INLINE Shared(const float* e2m1_table) : table(e2m1_table) {
 #if INGOT_BYTE_PERMUTE_128
@@ -62,20 +76,6 @@ struct E2m1Decoder {
     const float* table;
     __m512i bits;
   };
-  const std::byte* codes = nullptr;
-  const std::uint8_t* groups = nullptr;
-
-  HWY_INLINE void open(const WeightMatrix& w, std::size_t row) {
-    codes = w.codes + row * w.row_bytes;
-    groups = w.scale_codes + (w.first_row + row) / w.block_rows * w.scale_cols +
-             w.first_col / w.block_cols;
-  }
-  HWY_INLINE bool begin(std::size_t /*group*/) {
-    return true;
-  }
-  HWY_INLINE const std::byte* line(std::size_t k) const {
-    return codes + k / 2;
-  }
   /// A line of codes and its scale codes, the first one lowest.
   struct Loaded {
     const std::byte* codes;
@@ -130,10 +130,7 @@ constexpr E2m1Bytes kE2m1Bytes = [] {
 }();
 
 template <bool kRound, unsigned kGroupShift>
-struct E2m1Decoder {
-  static constexpr std::size_t kVectors = 2 * kLineBytes / kDotLanes;
-  static constexpr std::size_t kRowsTogether = 4;
-  static constexpr bool kGrouped = false;
+struct E2m1Decoder : E2m1Row {
   static constexpr hn::Full128<std::uint8_t> kBytes{};
   static constexpr hn::Full128<std::uint16_t> kHalves{};
   struct Shared {
@@ -142,18 +139,12 @@ struct E2m1Decoder {
           low(hn::Load(kBytes, kE2m1Bytes.low.data())) {}
     hn::Vec<hn::Full128<std::uint8_t> > high, low;
   };
-  const std::byte* codes = nullptr;
-  const std::uint8_t* groups = nullptr;
   const float* scale_values = nullptr;
 
   HWY_INLINE void open(const WeightMatrix& w, std::size_t row) {
-    codes = w.codes + row * w.row_bytes;
-    groups = w.scale_codes + (w.first_row + row) / w.block_rows * w.scale_cols +
-             w.first_col / w.block_cols;
+    E2m1Row::open(w, row);
     scale_values = w.scale_values;
   }
-  HWY_INLINE bool begin(std::size_t /*group*/) { return true; }
-  HWY_INLINE const std::byte* line(std::size_t k) const { return codes + k / 2; }
   HWY_INLINE std::size_t load(const Shared& /*shared*/, std::size_t k) const { return k; }
   HWY_INLINE Lanes lanes(const Shared& shared, std::size_t k, std::size_t j) const {
     return sixteen(shared, k + j * kDotLanes);

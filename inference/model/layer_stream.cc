@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "formats/base/checked.h"
 #include "formats/base/error.h"
 #include "inference/family/model_family.h"
 #include "inference/model/decoder_layer.h"
@@ -51,8 +52,7 @@ struct LayerStream::State {
     SequenceId n_sequences = 0;
     for (const SequenceRun& run : rows.runs) {
       INGOT_CHECK(run.first_position == 0);
-      capacity +=
-          (run.count + KvCache::kPageTokens - 1) / KvCache::kPageTokens * KvCache::kPageTokens;
+      capacity += round_up(run.count, KvCache::kPageTokens);
       n_sequences = std::max(n_sequences, run.sequence + 1);
     }
     KvCache cache({cache_streams(spec, {}, options.profile, format_of(options.profile), l)},

@@ -21,7 +21,7 @@ namespace ingot::inference {
 class TextFinder {
  public:
   TextFinder() = default;
-  /// Empty texts are never found. Of equal texts the first counts.
+  /// Empty texts are never found. The first of equal texts counts.
   explicit TextFinder(const std::vector<std::string>& texts);
 
   struct Found {

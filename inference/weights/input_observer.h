@@ -10,9 +10,9 @@ namespace ingot::inference {
 class InputObserver {
  public:
   virtual ~InputObserver() = default;
-  /// Rows [tokens, K] that a linear is about to be applied to. `weight` is its canonical name. Of
-  /// matrices in a stack, `matrix` says which. Of a linear that is applied run of rows by run of
-  /// rows, what the first run sees. Calls come one after the other.
+  /// Rows [tokens, K] that a linear is about to be applied to. `weight` is its canonical name;
+  /// `matrix` says which one of a stack it is. A linear that is applied run of rows by run of rows
+  /// shows what the first run sees. Calls come one after the other.
   virtual void see(std::string_view weight, std::size_t matrix,
                    formats::MatrixView<const float> x) = 0;
 };

@@ -1,5 +1,5 @@
-// Rows of a matrix follow each other in the file. Of whole rows bands are read into place, several
-// at once, which is what a fast disk needs. Of some columns the rows are read whole all the same
+// Rows of a matrix follow each other in the file. Whole rows are read into place in bands, several
+// at once, which is what a fast disk needs. For some columns the rows are read whole all the same
 // and cut in memory: a request per row would cost more than the bytes that it saves, until rows are
 // longer than any model's.
 

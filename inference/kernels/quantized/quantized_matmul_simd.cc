@@ -149,22 +149,9 @@ HWY_INLINE void int8_rows(const QuantizedTask& task, std::size_t m0, std::size_t
 }
 
 /// E4M3 codes without a scale to multiply with, in units of 1 / kUnit.
-struct UnscaledE4m3 {
-  static constexpr std::size_t kVectors = E4m3Values::kVectors;
+struct UnscaledE4m3 : E4m3Decoder<false> {
   static constexpr float kUnit = E4m3Values::kUnit;
-  struct Shared {
-    explicit HWY_INLINE Shared(const float* /*e2m1_table*/) {}
-    E4m3Values::Shared values;
-  };
-  const std::uint8_t* codes = nullptr;
 
-  HWY_INLINE void open(const WeightMatrix& w, std::size_t row) {
-    codes = reinterpret_cast<const std::uint8_t*>(w.codes + row * w.row_bytes);
-  }
-  HWY_INLINE const std::uint8_t* line(std::size_t k) const { return codes + k; }
-  HWY_INLINE E4m3Values::Loaded load(const Shared& shared, std::size_t k) const {
-    return E4m3Values::load(shared.values, codes + k);
-  }
   HWY_INLINE Lanes lanes(const Shared& shared, const E4m3Values::Loaded& loaded,
                          std::size_t j) const {
     return E4m3Values::lanes(shared.values, loaded, j);

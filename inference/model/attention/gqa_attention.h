@@ -13,7 +13,7 @@
 namespace ingot::inference {
 
 /// Grouped-query attention with a norm per head on queries and keys before rope (model reference,
-/// 13.2). Of a rank: its share of the heads and the key heads that they read.
+/// 13.2). A rank has its share of the heads and the key heads that they read.
 class GqaAttention {
  public:
   /// `prefix` as in `model.layers.3.self_attn.`.
