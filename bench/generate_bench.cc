@@ -46,8 +46,10 @@ std::uint64_t active_bytes(const Setting& setting, const inference::ModelSpec& s
   const auto need = inference::need_of_weights(weights, shape, false, spec);
   const std::uint64_t per_expert =
       shape.layers.empty() ? 0 : need.experts / (shape.layers.size() * shape.n_experts);
-  const std::uint64_t embedding =
-      weights.bytes_of("model.embed_tokens.weight", {0, spec.vocab}, {0, spec.hidden});
+  const std::uint64_t embedding = weights.bytes_of({.name = "model.embed_tokens.weight",
+                                                    .whole = {spec.vocab, spec.hidden},
+                                                    .rows = {0, spec.vocab},
+                                                    .cols = {0, spec.hidden}});
   return need.resident - embedding +
          per_expert * (spec.router ? spec.router->topk : 0) * shape.layers.size();
 }
@@ -97,7 +99,14 @@ double sparse_attention(const inference::MlaAttention& attention,
   inference::Matrix x(1, context.spec.hidden);
   std::ranges::fill(x.values(), 0.5F);
   const auto start = SteadyClock::now();
-  attention.partial(context, x, rows, 1, 0, cache, selection, {});
+  attention.partial({.context = context,
+                     .rows = rows,
+                     .layer = 1,
+                     .cache_layer = 0,
+                     .cache = cache,
+                     .selection = selection,
+                     .taps = {}},
+                    x);
   return seconds_since(start);
 }
 
