@@ -48,8 +48,8 @@ class ChatFormat {
   /// kInvalidArgument for messages that the format cannot hold, naming the message, and
   /// kUnsupported for roles, tools and modes that it does not have; a template throws what
   /// jinja::Template::render does.
-  [[nodiscard]] std::string render(const formats::Json& messages, const formats::Json& tools,
-                                   const ChatOptions& options) const;
+  std::string render(const formats::Json& messages, const formats::Json& tools,
+                     const ChatOptions& options) const;
 
  private:
   [[nodiscard]] virtual std::string render_checked(const ChatRequest& request) const = 0;

@@ -1,5 +1,7 @@
 // Checkpoints that lack something, contradict their config or hold NaN: what is wrong is named.
 
+#include <regex>
+
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,9 +15,15 @@
 #include "tests/support/tiny_checkpoint.h"
 
 namespace ingot::testing {
-namespace {
 
 using formats::Json;
+using inference::KvFormat;
+using inference::Matrix;
+using inference::ModelCache;
+using inference::Row;
+using inference::SequenceId;
+
+namespace {
 
 constexpr std::uint8_t kE4m3Nan = 0x7F;
 constexpr std::uint16_t kBf16Nan = 0x7FC0;
@@ -110,35 +118,44 @@ class DamagedModel : public ::testing::Test {
   GoldenFile golden_;
 };
 
-TEST_F(DamagedModel, FindsNanInTheLatentProjection) {
-  copy_.set(attention(2, "kv_a_proj_with_mqa.weight"), 5, kE4m3Nan);
-  expect_step_fails({"layer 2", "the latent", "row 0"});
+/// A NaN in a weight, and what the forward pass says of it.
+struct Nan {
+  const char* name;
+  std::string weight;
+  std::size_t index;
+  bool is_bf16;
+  std::string layer, operation;
+};
+
+class DamagedWeight : public DamagedModel, public ::testing::WithParamInterface<Nan> {};
+
+TEST_P(DamagedWeight, IsFoundWhereItsNanShows) {
+  const Nan& nan = GetParam();
+  if (nan.is_bf16) {
+    copy_.set("model.layers." + nan.weight, nan.index, kBf16Nan);
+  } else {
+    copy_.set("model.layers." + nan.weight, nan.index, kE4m3Nan);
+  }
+  expect_step_fails({"layer " + nan.layer, nan.operation});
 }
 
-TEST_F(DamagedModel, FindsNanInTheRopeKeyProjection) {
-  copy_.set(attention(4, "kv_a_proj_with_mqa.weight"), 143 * 256, kE4m3Nan);
-  expect_step_fails({"layer 4", "the latent"});
-}
-
-TEST_F(DamagedModel, FindsNanInAQuery) {
-  copy_.set(attention(3, "q_b_proj.weight"), 0, kE4m3Nan);
-  expect_step_fails({"layer 3", "attention of row 0"});
-}
-
-TEST_F(DamagedModel, FindsNanInTheExpansion) {
-  copy_.set(attention(1, "kv_b_proj.weight"), 40 * 128, kE4m3Nan);
-  expect_step_fails({"layer 1", "attention of row 0"});
-}
-
-TEST_F(DamagedModel, FindsNanInTheOutputProjection) {
-  copy_.set(attention(0, "o_proj.weight"), 0, kE4m3Nan);
-  expect_step_fails({"layer 0", "the attention output"});
-}
-
-TEST_F(DamagedModel, FindsNanInTheIndexKeyProjection) {
-  copy_.set(attention(1, "indexer.wk.weight"), 0, kE4m3Nan);
-  expect_step_fails({"layer 1", "the index key"});
-}
+INSTANTIATE_TEST_SUITE_P(
+    Places, DamagedWeight,
+    ::testing::Values(
+        Nan{"latent", "2.self_attn.kv_a_proj_with_mqa.weight", 5, false, "2",
+            "the latent of row 0"},
+        Nan{"rope_key", "4.self_attn.kv_a_proj_with_mqa.weight", 143 * 256, false, "4",
+            "the latent"},
+        Nan{"query", "3.self_attn.q_b_proj.weight", 0, false, "3", "attention of row 0"},
+        Nan{"expansion", "1.self_attn.kv_b_proj.weight", 40 * 128, false, "1",
+            "attention of row 0"},
+        Nan{"output", "0.self_attn.o_proj.weight", 0, false, "0", "the attention output"},
+        Nan{"index_key", "1.self_attn.indexer.wk.weight", 0, false, "1", "the index key"},
+        Nan{"dense_mlp", "0.mlp.up_proj.weight", 0, false, "0", "the MLP"},
+        Nan{"router", "2.mlp.gate.weight", 0, true, "2", "the router"},
+        Nan{"shared_expert", "4.mlp.shared_experts.gate_proj.weight", 0, false, "4",
+            "the mixture of experts"}),
+    [](const auto& suite) { return std::string(suite.param.name); });
 
 TEST_F(DamagedModel, FindsNanInIndexerQueriesThatChoose) {
   copy_.set(attention(1, "indexer.wq_b.weight"), 0, kE4m3Nan);
@@ -152,27 +169,12 @@ TEST_F(DamagedModel, FindsNanInIndexerQueriesThatChoose) {
                [&] { run(opened.model, ids); });
 }
 
-TEST_F(DamagedModel, FindsNanInTheDenseMlp) {
-  copy_.set("model.layers.0.mlp.up_proj.weight", 0, kE4m3Nan);
-  expect_step_fails({"layer 0", "the MLP"});
-}
-
-TEST_F(DamagedModel, ANanInTheRouterIsFoundThere) {
-  copy_.set("model.layers.2.mlp.gate.weight", 0, kBf16Nan);
-  expect_step_fails({"layer 2", "the router"});
-}
-
 TEST_F(DamagedModel, FindsNanInAnExpertsRow) {
   const auto experts = golden_.integers("prompt4.experts.3");  // [tokens, 4]
   const std::int64_t expert = experts[8];                      // of the third token
   const auto first = std::ranges::find(experts, expert) - experts.begin();
   copy_.set(fmt::format("model.layers.3.mlp.experts.{}.down_proj.weight", expert), 0, kE4m3Nan);
   expect_step_fails({"layer 3", fmt::format("the mixture of experts of row {} ", first / 4)});
-}
-
-TEST_F(DamagedModel, FindsNanInTheSharedExpert) {
-  copy_.set("model.layers.4.mlp.shared_experts.gate_proj.weight", 0, kE4m3Nan);
-  expect_step_fails({"layer 4", "the mixture of experts"});
 }
 
 TEST_F(DamagedModel, ANanInTheHeadIsFoundThere) {
@@ -237,4 +239,133 @@ TEST_F(DamagedModel, RefusesAPartialMtpLayer) {
 }
 
 }  // namespace
+
+// Steps that make no sense, and limits: an error that says so, and nothing else changed.
+
+namespace {
+
+class BadStep : public ::testing::Test {
+ protected:
+  BadStep()
+      : opened_(INGOT_SOURCE_DIR "/examples/tiny-v32"),
+        cache_(opened_.model.make_cache(KvFormat::kF32, 192)),
+        a_(cache_.add()),
+        b_(cache_.add()) {
+    opened_.model.step(rows(a_, 0, 5), cache_);
+  }
+
+  static std::vector<Row> rows(SequenceId sequence, std::uint32_t first, std::uint32_t n) {
+    std::vector<Row> rows;
+    for (std::uint32_t i = first; i < first + n; ++i) {
+      rows.push_back({.sequence = sequence,
+                      .position = i,
+                      .token = static_cast<std::int32_t>(10 + i),
+                      .logits = true});
+    }
+    return rows;
+  }
+  static std::vector<Row> joined(std::vector<Row> first, const std::vector<Row>& second) {
+    first.insert(first.end(), second.begin(), second.end());
+    return first;
+  }
+  /// The step fails so, and both sequences are as long as before.
+  void expect_refused(ErrorCode code, std::initializer_list<std::string> fragments,
+                      const std::vector<Row>& step) {
+    expect_error(code, fragments, [&] { opened_.model.step(step, cache_); });
+    EXPECT_EQ(cache_.main().length(a_), 5U);
+    EXPECT_EQ(cache_.main().length(b_), 0U);
+  }
+
+  OpenedModel opened_;
+  ModelCache cache_;
+  SequenceId a_, b_;
+};
+
+TEST_F(BadStep, TokensOutsideTheVocabularyAreRefused) {
+  for (const std::int32_t token : {-1, 2048, 2'000'000'000}) {
+    std::vector<Row> step = joined(rows(a_, 5, 3), rows(b_, 0, 2));
+    step[4].token = token;
+    expect_refused(ErrorCode::kInvalidArgument, {std::to_string(token), "2048"}, step);
+    EXPECT_THROW(static_cast<void>(opened_.model.embed(step)), Error);
+    const Matrix states(2, opened_.model.spec().hidden);
+    expect_error(ErrorCode::kInvalidArgument, {std::to_string(token)}, [&] {
+      static_cast<void>(opened_.model.mtp(states, std::span(step).last(2), cache_));
+    });
+    EXPECT_EQ(cache_.mtp().length(b_), 0U);
+  }
+}
+
+TEST_F(BadStep, PositionsWithGapsAreRefused) {
+  expect_refused(ErrorCode::kInvalidArgument, {"position 6", "5 tokens"}, rows(a_, 6, 1));
+  expect_refused(ErrorCode::kInvalidArgument, {"position 1", "0 tokens"}, rows(b_, 1, 3));
+  expect_refused(ErrorCode::kInvalidArgument, {"row 2", "position 8", "after 6"},
+                 joined(rows(a_, 5, 2), rows(a_, 8, 1)));
+  expect_refused(ErrorCode::kInvalidArgument, {"row 2", "position 6", "after 6"},
+                 joined(rows(a_, 5, 2), rows(a_, 6, 1)));
+  std::vector<Row> backwards = rows(a_, 5, 2);
+  std::swap(backwards[0], backwards[1]);
+  expect_refused(ErrorCode::kInvalidArgument, {"row 1"}, backwards);
+  std::vector<Row> last = rows(b_, 0, 1);
+  last[0].position = 4294967295U;
+  expect_refused(ErrorCode::kInvalidArgument, {"position 4294967295"}, last);
+}
+
+// A good sequence beside a bad one stays as it was, too.
+TEST_F(BadStep, NothingIsReservedForTheOthers) {
+  expect_refused(ErrorCode::kInvalidArgument, {"position 2", "0 tokens"},
+                 joined(rows(a_, 5, 10), rows(b_, 2, 1)));
+  expect_refused(ErrorCode::kLimit, {"no room"}, joined(rows(a_, 5, 10), rows(b_, 0, 180)));
+}
+
+TEST_F(BadStep, ASequenceInTwoPlacesIsRefused) {
+  expect_refused(ErrorCode::kInvalidArgument, {"two places"},
+                 joined(joined(rows(a_, 5, 1), rows(b_, 0, 1)), rows(a_, 6, 1)));
+}
+
+TEST_F(BadStep, RefusesPromptsBeyondTheCapacity) {
+  expect_refused(ErrorCode::kLimit, {"no room for 200 tokens"}, rows(b_, 0, 200));
+  EXPECT_EQ(opened_.model.step(rows(b_, 0, 20), cache_).rows(), 20U);
+}
+
+/// The first number that follows these words.
+std::uint64_t number_after(const std::string& text, const std::string& words) {
+  std::smatch found;
+  if (!std::regex_search(text, found, std::regex(words + "([0-9]+)"))) return 0;
+  return std::stoull(found[1]);
+}
+
+TEST(WeightLimit, TooSmallBudgetSaysWhatIsEnough) {
+  inference::ModelOptions options = f32_options();
+  options.weight_limit = 1000;
+  std::string message;
+  try {
+    OpenedModel opened(INGOT_SOURCE_DIR "/examples/tiny-v32", options);
+    FAIL() << "opened in 1000 bytes";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kLimit);
+    message = error.what();
+  }
+  const std::uint64_t enough = number_after(message, "take [0-9]+: ");
+  const std::uint64_t all = number_after(message, "would be enough, ");
+  ASSERT_GT(enough, 1000U) << message;
+  ASSERT_GT(all, enough) << message;
+
+  options.weight_limit = enough - 1;
+  expect_error(ErrorCode::kLimit, {std::to_string(enough)},
+               [&] { OpenedModel opened(INGOT_SOURCE_DIR "/examples/tiny-v32", options); });
+  const auto ids = GoldenFile(INGOT_SOURCE_DIR "/tests/golden/tiny-v32/forward_fp8.safetensors")
+                       .integers("prompt0.input_ids");
+  const Recording wanted = run(OpenedModel(INGOT_SOURCE_DIR "/examples/tiny-v32").model, ids);
+  options.weight_limit = enough;
+  const OpenedModel least(INGOT_SOURCE_DIR "/examples/tiny-v32", options);
+  EXPECT_TRUE(same_bits(run(least.model, ids), wanted));
+  EXPECT_GT(least.model.expert_counters().reads, 0U);
+  options.weight_limit = all;
+  const OpenedModel resident(INGOT_SOURCE_DIR "/examples/tiny-v32", options);
+  EXPECT_TRUE(same_bits(run(resident.model, ids), wanted));
+  EXPECT_EQ(resident.model.expert_counters().misses, 0U);
+}
+
+}  // namespace
+
 }  // namespace ingot::testing
