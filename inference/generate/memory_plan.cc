@@ -9,7 +9,7 @@
 #include "inference/family/model_family.h"
 #include "inference/generate/generate.h"
 #include "inference/model/model_memory.h"
-#include "inference/model/step/model_cache.h"
+#include "inference/model/step/step.h"
 
 namespace ingot::inference {
 namespace {

@@ -7,7 +7,7 @@
 #include "inference/model/attention/gqa_attention.h"
 #include "inference/model/attention/mla_attention.h"
 #include "inference/model/feed_forward/mixture.h"
-#include "inference/model/step/model_cache.h"
+#include "inference/model/step/step.h"
 #include "inference/weights/linear.h"
 
 namespace ingot::inference {

@@ -9,7 +9,7 @@
 #include "inference/model/decoder_layer.h"
 #include "inference/model/model_ends.h"
 #include "inference/model/model_memory.h"
-#include "inference/model/step/model_cache.h"
+#include "inference/model/step/step.h"
 #include "inference/parallel/comm.h"
 
 namespace ingot::inference {

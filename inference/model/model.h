@@ -9,7 +9,6 @@
 #include "formats/checkpoint/checkpoint.h"
 #include "inference/base/matrix.h"
 #include "inference/base/profile.h"
-#include "inference/model/step/model_cache.h"
 #include "inference/model/step/step.h"
 #include "inference/parallel/comm.h"
 #include "inference/weights/expert_store.h"

@@ -8,7 +8,6 @@
 
 #include <fmt/format.h>
 
-#include "inference/chat/jinja/value_text.h"
 #include "inference/chat/python_text.h"
 
 namespace ingot::inference::jinja {

@@ -10,7 +10,6 @@
 
 #include "inference/chat/jinja/builtins.h"
 #include "inference/chat/jinja/operators.h"
-#include "inference/chat/jinja/value_text.h"
 #include "inference/chat/python_text.h"
 
 // Filters over sequences and mappings, and the methods of lists and mappings.

@@ -8,8 +8,8 @@
 #include "formats/base/error.h"
 #include "formats/base/printable.h"
 #include "formats/json/json.h"
+#include "inference/chat/jinja/operators.h"
 #include "inference/chat/jinja/syntax.h"
-#include "inference/chat/jinja/value_text.h"
 
 // Statements, and the template that they make.
 

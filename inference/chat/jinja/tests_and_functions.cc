@@ -8,7 +8,6 @@
 
 #include "inference/chat/jinja/builtins.h"
 #include "inference/chat/jinja/operators.h"
-#include "inference/chat/jinja/value_text.h"
 
 namespace ingot::inference::jinja {
 namespace {

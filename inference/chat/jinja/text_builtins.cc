@@ -12,7 +12,6 @@
 
 #include "inference/chat/jinja/builtins.h"
 #include "inference/chat/jinja/operators.h"
-#include "inference/chat/jinja/value_text.h"
 #include "inference/chat/python_text.h"
 
 // Filters that give text or a single value, and the methods of strings. What both have is one

@@ -1,5 +1,3 @@
-#include "inference/chat/jinja/value_text.h"
-
 #include <cstdint>
 #include <string_view>
 #include <utility>

@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "inference/base/matrix.h"
-#include "inference/model/step/model_cache.h"
 #include "inference/model/step/norm.h"
 #include "inference/model/step/step.h"
 #include "inference/weights/linear.h"

@@ -6,7 +6,6 @@
 
 #include "inference/base/matrix.h"
 #include "inference/model/attention/indexer.h"
-#include "inference/model/step/model_cache.h"
 #include "inference/model/step/step.h"
 #include "inference/weights/linear.h"
 #include "inference/weights/weight_store.h"
