@@ -131,8 +131,15 @@ Rows mlp_inputs(std::size_t layer) {
                              128);
     cache.reserve(cache.add(), x.rows());
     inference::Selection selection;
-    const Matrix attended =
-        attention.partial(context, x, inference::StepRows(rows), layer, 0, cache, selection, {});
+    const inference::StepRows grouped(rows);
+    const Matrix attended = attention.partial({.context = context,
+                                               .rows = grouped,
+                                               .layer = layer,
+                                               .cache_layer = 0,
+                                               .cache = cache,
+                                               .selection = selection,
+                                               .taps = {}},
+                                              x);
     for (std::size_t i = 0; i < hidden.values().size(); ++i)
       hidden.values()[i] += attended.values()[i];
     const Rows some = normalized(hidden, prefix + "post_attention_layernorm.weight");
