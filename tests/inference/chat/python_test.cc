@@ -106,7 +106,7 @@ TEST(PythonText, SurvivesWritingAndReading) {
     ASSERT_EQ(code_point_at(text, 0).n_bytes, text.size());
     ASSERT_EQ(code_point_count(text), 1U);
     if (c % 977 == 0) {
-      ASSERT_TRUE(formats::is_utf8(text)) << static_cast<std::uint32_t>(c);
+      ASSERT_TRUE(is_utf8(text)) << static_cast<std::uint32_t>(c);
     }
   }
 }

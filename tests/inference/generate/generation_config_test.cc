@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "formats/json/json.h"
+#include "inference/generate/sampling.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 
