@@ -21,7 +21,7 @@
 #include "bench/reading.h"
 #include "bench/timing.h"
 #include "formats/base/parallel.h"
-#include "verify/side.h"
+#include "verify/compared_checkpoint.h"
 #include "verify/weights/weight_check.h"
 
 namespace {
@@ -64,8 +64,8 @@ int main(int argc, char** argv) {
   ingot::bench::Reading reading;
   reading.add(options.source);
   reading.add(options.output);
-  const ingot::verify::Side source = ingot::verify::open_side(options.source, {});
-  const ingot::verify::Side output = ingot::verify::open_side(options.output, {});
+  const ingot::verify::ComparedCheckpoint source = ingot::verify::open_compared(options.source, {});
+  const ingot::verify::ComparedCheckpoint output = ingot::verify::open_compared(options.output, {});
   const ingot::verify::WeightsOptions weights{.threads = options.threads};
   reading.run(options.threads);  // into the page cache
   const ingot::bench::Clock clock{.processors = options.processors, .threads = options.threads};

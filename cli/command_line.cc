@@ -3,6 +3,7 @@
 #include "cli/command_line.h"
 
 #include <algorithm>
+#include <array>
 #include <deque>
 #include <memory>
 #include <type_traits>
@@ -11,38 +12,16 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "cli/commands.h"
-#include "cli/flag_table.h"
-#include "cli/spelling.h"
-#include "cli/versions.h"
+#include "cli/commands/commands.h"
+#include "cli/flags/flag_table.h"
 #include "formats/base/error.h"
 
 namespace ingot::cli {
 namespace {
 
-std::string heading(FlagGroup group) {
-  switch (group) {
-    case FlagGroup::kCommon:
-      return "Options";
-    case FlagGroup::kSource:
-      return "Source";
-    case FlagGroup::kTarget:
-      return "Target";
-    case FlagGroup::kSlicing:
-      return "Slicing";
-    case FlagGroup::kComparison:
-      return "Comparison";
-    case FlagGroup::kPrompts:
-      return "Prompts";
-    case FlagGroup::kAnswers:
-      return "Answers";
-    case FlagGroup::kJob:
-      return "Job";
-    case FlagGroup::kReport:
-      return "Report";
-  }
-  return {};
-}
+// By FlagGroup.
+constexpr std::array kHeadings = {"Options", "Source",  "Target", "Slicing", "Comparison",
+                                  "Prompts", "Answers", "Job",    "Report"};
 
 template <typename T>
 CLI::Option* add_flag_to(CLI::App& app, const Flag& flag, T* target) {
@@ -90,7 +69,7 @@ void declare(const FlagTable& table, CLI::App& app) {
     const bool is_real = std::holds_alternative<double*>(flag.target) ||
                          std::holds_alternative<std::optional<double>*>(flag.target);
     demand(flag.rule, is_real, *option);
-    option->group(heading(row->group));
+    option->group(kHeadings.at(static_cast<std::size_t>(row->group)));
   }
   for (const FlagTable::Row* row : rows) {
     CLI::Option* option = app.get_option(row->flag.name);

@@ -17,10 +17,10 @@
 #include <unistd.h>
 
 #include "cli/command_line.h"
-#include "cli/commands.h"
-#include "cli/error_json.h"
-#include "cli/spelling.h"
-#include "cli/terminal.h"
+#include "cli/commands/commands.h"
+#include "cli/flags/flag_table.h"
+#include "cli/report/error_json.h"
+#include "cli/terminal/terminal.h"
 #include "formats/base/error.h"
 #include "formats/json/json.h"
 

@@ -1,4 +1,4 @@
-#include "cli/versions.h"
+#include "cli/command_line.h"
 
 // Code units of PCRE2 are bytes; the header insists on being told.
 #define PCRE2_CODE_UNIT_WIDTH 8

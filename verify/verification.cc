@@ -7,14 +7,12 @@
 
 #include "formats/base/error.h"
 #include "shard/join/source.h"
-#include "verify/gates/inconclusive_warning.h"
+#include "verify/gates/gate.h"
 #include "verify/layers/reference.h"
 #include "verify/outputs/prompts.h"
 
 namespace ingot::verify {
 namespace {
-
-using inference::Profile;
 
 // Whether an error while the output was read or run is a fact about the output.
 bool is_fault(ErrorCode code) {
@@ -43,11 +41,9 @@ class Verification {
 
   Report pair(const std::filesystem::path& source, const std::filesystem::path& output) {
     report_.levels = options_.levels;
-    const Side from = open_side(
-        source,
-        {.family = options_.family, .config = options_.source_config, .threads = options_.threads});
+    const ComparedCheckpoint from = open(source, options_.source_config);
     note_remarks(from);
-    report_.source = side_facts(from);
+    report_.source = checkpoint_facts(from);
     report_.output.name = options_.output_name.empty() ? name_of(output) : options_.output_name;
     if (asked_for(Level::kStructure)) {
       report_.structure = check_structure(from, output,
@@ -58,12 +54,8 @@ class Verification {
                                            .threads = options_.threads,
                                            .stop_requested = options_.stop_requested});
     }
-    std::optional<Side> to;
-    attempt("the output", [&] {
-      to.emplace(open_side(output, {.family = options_.family,
-                                    .config = options_.output_config,
-                                    .threads = options_.threads}));
-    });
+    std::optional<ComparedCheckpoint> to;
+    attempt("the output", [&] { to.emplace(open(output, options_.output_config)); });
     if (to) {
       take_facts(*to);
       run_levels(from, *to);
@@ -78,9 +70,7 @@ class Verification {
                   "nothing to compare this checkpoint with: give a second one, --text or "
                   "--reference");
     }
-    const Side side = open_side(
-        directory,
-        {.family = options_.family, .config = options_.output_config, .threads = options_.threads});
+    const ComparedCheckpoint side = open(directory, options_.output_config);
     take_facts(side);
     if (!options_.reference.empty()) compare_with_reference(side);
     if (!options_.text.empty()) measure_text(nullptr, side);
@@ -91,6 +81,13 @@ class Verification {
  private:
   static std::string name_of(const std::filesystem::path& directory) {
     return std::filesystem::absolute(directory).lexically_normal().filename();
+  }
+
+  [[nodiscard]] ComparedCheckpoint open(const std::filesystem::path& directory,
+                                        const std::filesystem::path& config) const {
+    return open_compared(
+        directory,
+        {.open = {.family = options_.family, .threads = options_.threads}, .config = config});
   }
 
   static Error no_tokenizer(const formats::Checkpoint& model) {
@@ -122,19 +119,29 @@ class Verification {
     };
   }
 
-  void note_remarks(const Side& side) {
+  [[nodiscard]] RunOptions run_options(std::string_view what) const {
+    return {.tokens = options_.greedy_tokens,
+            .gap = thresholds("").greedy_gap,
+            .output_profile = options_.output_profile,
+            .threads = options_.threads,
+            .mem_limit = options_.mem_limit,
+            .progress = progress_of(what),
+            .stop_requested = options_.stop_requested};
+  }
+
+  void note_remarks(const ComparedCheckpoint& side) {
     for (const std::string& remark : side.model.remarks())
       report_.warnings.push_back(fmt::format("{}: {}", side.directory.string(), remark));
   }
 
-  void take_facts(const Side& side) {
+  void take_facts(const ComparedCheckpoint& side) {
     note_remarks(side);
     const std::string name = std::move(report_.output.name);
-    report_.output = side_facts(side);
+    report_.output = checkpoint_facts(side);
     if (!name.empty()) report_.output.name = name;
   }
 
-  void run_levels(const Side& from, const Side& to) {
+  void run_levels(const ComparedCheckpoint& from, const ComparedCheckpoint& to) {
     if (asked_for(Level::kWeights)) {
       attempt("weights", [&] {
         report_.weights = compare_weights(from.model, to.model,
@@ -150,8 +157,8 @@ class Verification {
     if (!options_.text.empty()) attempt("text", [&] { measure_text(&from, to); });
   }
 
-  void run_prompts(const Side& from, const Side& to) {
-    for (const Side* side : {&from, &to}) shard::require_all_ranks(side->model);
+  void run_prompts(const ComparedCheckpoint& from, const ComparedCheckpoint& to) {
+    for (const ComparedCheckpoint* side : {&from, &to}) shard::require_all_ranks(side->model);
     const std::optional<inference::Tokenizer> tokenizer = open_tokenizer(from.model);
     const inference::Tokenizer* words = tokenizer ? &*tokenizer : nullptr;
     if (!options_.prompts.empty() && !tokenizer) throw no_tokenizer(from.model);
@@ -160,30 +167,18 @@ class Verification {
                                  : read_prompts(options_.prompts, from.model, *tokenizer);
     if (asked_for(Level::kLayers)) {
       attempt("layers", [&] {
-        report_.layers = compare_layers(from.model, to.model, prompts,
-                                        {.source_profile = Profile::kF32,
-                                         .output_profile = options_.output_profile,
-                                         .threads = options_.threads,
-                                         .mem_limit = options_.mem_limit,
-                                         .progress = progress_of("comparing layers"),
-                                         .stop_requested = options_.stop_requested});
+        report_.layers =
+            compare_layers(from.model, to.model, prompts, run_options("comparing layers"));
       });
     }
     if (!asked_for(Level::kGreedy)) return;
     attempt("greedy", [&] {
-      report_.greedy = compare_greedy(from.model, to.model, prompts, words,
-                                      {.tokens = options_.greedy_tokens,
-                                       .gap = thresholds("").greedy_gap,
-                                       .source_profile = Profile::kF32,
-                                       .output_profile = options_.output_profile,
-                                       .threads = options_.threads,
-                                       .mem_limit = options_.mem_limit,
-                                       .progress = progress_of("generating"),
-                                       .stop_requested = options_.stop_requested});
+      report_.greedy =
+          compare_greedy(from.model, to.model, prompts, words, run_options("generating"));
     });
   }
 
-  void measure_text(const Side* from, const Side& to) {
+  void measure_text(const ComparedCheckpoint* from, const ComparedCheckpoint& to) {
     const formats::Checkpoint& model = from != nullptr ? from->model : to.model;
     shard::require_all_ranks(model);
     shard::require_all_ranks(to.model);
@@ -192,32 +187,22 @@ class Verification {
     TextReport text;
     const std::vector<Prompt> documents =
         read_documents(options_.text, model, *tokenizer, &text.documents);
-    const auto measure = [&](const Side& side, Profile profile, std::string_view what) {
-      return measure_likelihood(side.model, documents,
-                                {.profile = profile,
-                                 .threads = options_.threads,
-                                 .mem_limit = options_.mem_limit,
-                                 .progress = progress_of(what),
-                                 .stop_requested = options_.stop_requested});
-    };
-    if (from != nullptr) text.source = measure(*from, Profile::kF32, "reading text, source");
-    text.output = measure(to, options_.output_profile, "reading text");
+    if (from != nullptr) {
+      RunOptions options = run_options("reading text, source");
+      options.output_profile = options.source_profile;
+      text.source = measure_likelihood(from->model, documents, options);
+    }
+    text.output = measure_likelihood(to.model, documents, run_options("reading text"));
     report_.text = text;
   }
 
-  void compare_with_reference(const Side& side) {
+  void compare_with_reference(const ComparedCheckpoint& side) {
     shard::require_all_ranks(side.model);
     report_.levels = {Level::kLayers};
     const std::optional<inference::Tokenizer> tokenizer = open_tokenizer(side.model);
     attempt("reference", [&] {
-      ReferenceReport found =
-          compare_reference(side.model, options_.reference,
-                            {.profile = options_.output_profile,
-                             .gap = thresholds("").greedy_gap,
-                             .threads = options_.threads,
-                             .mem_limit = options_.mem_limit,
-                             .progress = progress_of("comparing with the recording"),
-                             .stop_requested = options_.stop_requested});
+      ReferenceReport found = compare_reference(side.model, options_.reference,
+                                                run_options("comparing with the recording"));
       report_.reference = std::move(found.recorded_by);
       report_.layers = std::move(found.layers);
       report_.greedy = std::move(found.greedy);

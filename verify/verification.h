@@ -25,7 +25,7 @@ struct VerificationOptions {
   std::filesystem::path text = {};        ///< documents whose perplexity is measured
   std::filesystem::path reference = {};   ///< recorded activations; of a single checkpoint
   std::filesystem::path thresholds = {};  ///< YAML
-  std::vector<std::string> requirements = {};  ///< "metric>=limit"
+  std::vector<std::string> requirements = {};    ///< "metric>=limit"
   std::filesystem::path activation_scales = {};  ///< statistics, as StructureOptions has them
   double sample = 1;
   bool hashes = true;

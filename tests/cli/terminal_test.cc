@@ -1,12 +1,11 @@
-#include "cli/terminal.h"
+#include "cli/terminal/terminal.h"
 
 #include <array>
 
 #include <gtest/gtest.h>
 
-#include "cli/progress.h"
-#include "cli/size_option.h"
-#include "cli/spelling.h"
+#include "cli/terminal/progress.h"
+#include "cli/flags/flag_table.h"
 #include "tests/support/expect_error.h"
 
 namespace ingot::cli {

@@ -1,14 +1,22 @@
 #include "verify/calibrate/input_statistics.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <optional>
 
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
+#include "formats/dialect/dialect.h"
+#include "formats/family/family.h"
 
 namespace ingot::verify {
+
+using formats::LogicalTensor;
+using formats::Role;
+
 namespace {
 
 // Columns of a row that are in cache while their sums are.
@@ -30,6 +38,47 @@ Extremes add_columns(formats::MatrixView<const float> x, std::size_t first, std:
     }
   }
   return extremes;
+}
+
+bool is_measured(formats::Role role) {
+  using enum formats::Role;
+  // Those of MLPs and experts are neighbours.
+  if (role >= kDenseGate && role <= kSharedDown) return true;
+  constexpr std::array kOthers = {kQProj,   kKProj,   kVProj, kQaProj,   kQbProj,
+                                  kKvaProj, kKvbProj, kOProj, kIndexerQ, kIndexerK,
+                                  kMtpProj, kMtpHead, kHead};
+  return std::ranges::find(kOthers, role) != kOthers.end();
+}
+
+// The module of one matrix in a stack: `...mlp.experts.17.down_proj` of `...mlp.experts.down_proj`.
+std::string expert_module(std::string_view stack, std::uint32_t expert) {
+  const std::size_t dot = stack.rfind('.');
+  INGOT_CHECK(dot != std::string_view::npos);
+  return fmt::format("{}.{}{}", stack.substr(0, dot), expert, stack.substr(dot));
+}
+
+// Only the first of several MTP layers is run.
+bool is_run(const LogicalTensor& tensor, const inference::ModelSpec& spec) {
+  return !tensor.layer || *tensor.layer <= spec.layers;
+}
+
+InputSummary summary_of(const CalibratedModule& module, const InputStatistics& statistics) {
+  try {
+    return statistics.summary();
+  } catch (Error& error) {
+    throw error.in_tensor(module.name);
+  }
+}
+
+Error saw_nothing(const CalibratedModule& module) {
+  if (!module.expert) {
+    return Error(ErrorCode::kUnsupported, "saw no input, although its layer ran")
+        .in_tensor(module.name);
+  }
+  return Error(ErrorCode::kUnsupported,
+               fmt::format("no token reaches an expert of layer {} (give more text)",
+                           module.layer.value_or(0)))
+      .in_tensor(module.name);
 }
 
 }  // namespace
@@ -72,6 +121,100 @@ InputSummary InputStatistics::summary() const {
     summary.mean_square.push_back(rounded);
   }
   return summary;
+}
+
+std::vector<CalibratedModule> calibrated_modules(const formats::Checkpoint& source,
+                                                 const inference::ModelSpec& spec) {
+  std::vector<CalibratedModule> modules;
+  for (const LogicalTensor& tensor : source.tensors()) {
+    if (tensor.rule == nullptr || !is_measured(tensor.rule->role) || !is_run(tensor, spec))
+      continue;
+    CalibratedModule module{.name = std::string(formats::module_name(tensor.name)),
+                            .weight = tensor.name,
+                            .width = static_cast<std::size_t>(tensor.shape.back()),
+                            .role = tensor.rule->role,
+                            .layer = tensor.layer,
+                            .expert = tensor.expert};
+    if (tensor.shape.size() < 3) {
+      modules.push_back(std::move(module));
+      continue;
+    }
+    const std::string stack = module.name;
+    for (std::uint32_t expert = 0; expert < tensor.shape.front(); ++expert) {
+      module.name = expert_module(stack, expert);
+      module.matrix = expert;
+      module.expert = expert;
+      modules.push_back(module);
+    }
+  }
+  return modules;
+}
+
+void LayerStatistics::begin(std::span<const CalibratedModule* const> modules,
+                            std::size_t n_experts) {
+  modules_.assign(modules.begin(), modules.end());
+  statistics_.clear();
+  for (const CalibratedModule* module : modules_)
+    statistics_.emplace(Key(module->weight, module->matrix), module->width);
+  expert_tokens_.assign(n_experts, 0);
+}
+
+void LayerStatistics::see(std::string_view weight, std::size_t matrix,
+                          formats::MatrixView<const float> x) {
+  const auto found = statistics_.find(Key(weight, matrix));
+  if (found != statistics_.end()) found->second.add(x, threads_);
+}
+
+inference::Taps LayerStatistics::taps() {
+  return {.hidden = {},
+          .router =
+              [this](std::size_t, std::span<const std::uint32_t> experts, std::span<const float>) {
+                for (const std::uint32_t expert : experts) ++expert_tokens_.at(expert);
+              },
+          .indexer = {}};
+}
+
+const InputStatistics* LayerStatistics::seen(const CalibratedModule& module) const {
+  const InputStatistics& own = statistics_.at(Key(module.weight, module.matrix));
+  if (own.tokens() > 0) return &own;
+  if (module.role != Role::kIndexerQ) return nullptr;
+  const auto twin =
+      std::find_if(modules_.begin(), modules_.end(),
+                   [](const CalibratedModule* other) { return other->role == Role::kQbProj; });
+  if (twin == modules_.end()) return nullptr;
+  const InputStatistics& same = statistics_.at(Key((*twin)->weight, (*twin)->matrix));
+  return same.tokens() > 0 ? &same : nullptr;
+}
+
+std::vector<InputSummary> LayerStatistics::summaries() const {
+  std::vector<InputSummary> summaries(modules_.size());
+  std::map<Role, InputSummary> peers;  // the maximum over experts that were reached
+  std::vector<std::size_t> unvisited;
+  for (std::size_t i = 0; i < modules_.size(); ++i) {
+    const CalibratedModule& module = *modules_[i];
+    const InputStatistics* statistics = seen(module);
+    if (statistics == nullptr) {
+      unvisited.push_back(i);
+      continue;
+    }
+    summaries[i] = summary_of(module, *statistics);
+    if (!module.expert) continue;
+    const auto [peer, is_first] = peers.try_emplace(module.role, summaries[i]);
+    if (!is_first) peer->second.include(summaries[i]);
+  }
+  for (const std::size_t i : unvisited) {
+    const auto peer = peers.find(modules_[i]->role);
+    if (!modules_[i]->expert || peer == peers.end()) throw saw_nothing(*modules_[i]);
+    summaries[i] = peer->second;
+  }
+  return summaries;
+}
+
+std::uint64_t LayerStatistics::memory(std::span<const CalibratedModule* const> modules) {
+  std::uint64_t n_bytes = 0;
+  for (const CalibratedModule* module : modules)
+    n_bytes += module->width * (sizeof(double) + sizeof(float)) + sizeof(InputStatistics);
+  return n_bytes;
 }
 
 }  // namespace ingot::verify

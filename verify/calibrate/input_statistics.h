@@ -2,9 +2,17 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "formats/checkpoint/checkpoint.h"
 #include "formats/container/tensor.h"
+#include "inference/model/step/step.h"
+#include "inference/weights/input_observer.h"
 
 namespace ingot::verify {
 
@@ -34,6 +42,54 @@ class InputStatistics {
   std::uint64_t tokens_ = 0;
   float min_ = 0, max_ = 0;
   std::vector<double> square_sums_;
+};
+
+/// A linear of a model whose input is measured; one per expert of a stack.
+struct CalibratedModule {
+  std::string name;        ///< `model.layers.3.mlp.experts.17.gate_proj`
+  std::string weight;      ///< canonical name of its weight
+  std::size_t matrix = 0;  ///< within a stack
+  std::size_t width = 0;   ///< K
+  formats::Role role{};
+  std::optional<std::uint32_t> layer;   ///< nothing: the head
+  std::optional<std::uint32_t> expert;  ///< of routed ones
+};
+
+/// Every linear that the forward pass applies, in the order of the source's tensors: projections
+/// of attention and indexer, dense, shared and routed experts, those of the MTP layer, the heads.
+/// Not the embedding, nor router and weights_proj, which no engine quantizes.
+std::vector<CalibratedModule> calibrated_modules(const formats::Checkpoint& source,
+                                                 const inference::ModelSpec& spec);
+
+/// Statistics of the linears of one layer, while it runs.
+class LayerStatistics final : public inference::InputObserver {
+ public:
+  explicit LayerStatistics(std::size_t threads) : threads_(threads) {}
+
+  /// Forgets everything and looks at these from now on.
+  void begin(std::span<const CalibratedModule* const> modules, std::size_t n_experts);
+  void see(std::string_view weight, std::size_t matrix,
+           formats::MatrixView<const float> x) override;
+  /// Counts what the router chose.
+  [[nodiscard]] inference::Taps taps();
+
+  [[nodiscard]] std::span<const std::int64_t> expert_tokens() const { return expert_tokens_; }
+  /// One per module of begin(), in its order. Experts that no token reached have the maximum over
+  /// their peers, of the same matrix, that some token did reach. An indexer's queries are made from
+  /// what q_b_proj sees, and where no document is long enough for it to run, that stands for it.
+  /// kUnsupported, naming the layer or module, when there is nothing to go by.
+  [[nodiscard]] std::vector<InputSummary> summaries() const;
+  /// Bytes that the statistics of these take.
+  static std::uint64_t memory(std::span<const CalibratedModule* const> modules);
+
+ private:
+  using Key = std::pair<std::string, std::size_t>;  // weight and matrix
+  [[nodiscard]] const InputStatistics* seen(const CalibratedModule& module) const;
+
+  std::size_t threads_;
+  std::vector<const CalibratedModule*> modules_;
+  std::map<Key, InputStatistics> statistics_;
+  std::vector<std::int64_t> expert_tokens_;
 };
 
 }  // namespace ingot::verify

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -69,5 +70,16 @@ void add_requirement(std::string_view text, Thresholds& thresholds);
 /// Every gate that has something to be checked on in the report, in order of metrics(); a demand
 /// that was made by hand and meets nothing fails (`checked` 0).
 std::vector<GateResult> judge(const Report& report, const Thresholds& thresholds);
+
+/// For Report::warnings: what to say when more than a third of the greedy prompts are inconclusive.
+std::optional<std::string> inconclusive_warning(const Report& report);
+
+/// How well a gate's group fits the group of a value: 0 not at all, 1 for a gate of every group, 2
+/// for a group of schemes ("int8" of "int8-channel"), 3 for the very word.
+int group_fit(std::string_view gate, std::string_view value);
+
+/// Whether the word is a group of the metric's values, or of several: schemes and what they begin
+/// with for weights.*, kinds of checkpoints (CheckpointFacts::kind) for levels that run the model.
+bool is_group(std::string_view metric, std::string_view group);
 
 }  // namespace ingot::verify

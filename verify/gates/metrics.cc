@@ -54,21 +54,6 @@ void per_tensor(const Report& report, const See& see) {
     see(Value(tensor), tensor.to, tensor.name);
 }
 
-double misrounded(const TensorWeights& tensor) {
-  return count(tensor.sums.misrounded);
-}
-double changed(const TensorWeights& tensor) {
-  return tensor.relation == Relation::kChanged ? 1 : 0;
-}
-double narrowed(const TensorWeights& tensor) {
-  return tensor.relation == Relation::kNarrowed ? 1 : 0;
-}
-double coarse(const TensorWeights& tensor) {
-  return count(tensor.reach.coarse);
-}
-double nonfinite(const TensorWeights& tensor) {
-  return count(tensor.sums.nonfinite);
-}
 // The quotient of two roots need not be 1 where every value is equal.
 double cosine(const TensorWeights& tensor) {
   const bool equal = tensor.relation == Relation::kIdentical || tensor.sums.error2 == 0;
@@ -92,13 +77,6 @@ double lone_factor(const TensorWeights& tensor) {
   const double scatter2 = std::max(0.0, error * error - bias * bias);
   return bias * bias > kShare * kShare * scatter2 ? bias : 0;
 }
-double relative_error(const TensorWeights& tensor) {
-  return tensor.sums.relative_error();
-}
-double sqnr(const TensorWeights& tensor) {
-  return tensor.sums.sqnr_db();
-}
-
 // A row that has one value per layer, or none for layers without it.
 template <std::optional<double> (*Value)(const LayerAgreement&)>
 void per_layer(const Report& report, const See& see) {
@@ -107,25 +85,6 @@ void per_layer(const Report& report, const See& see) {
     if (const auto value = Value(layer))
       see(finite_or_nan(*value), report.output.kind, layer_subject(layer));
   }
-}
-
-std::optional<double> isolated_mean(const LayerAgreement& layer) {
-  return layer.is_mtp ? std::nullopt : std::optional(layer.isolated.mean);
-}
-std::optional<double> mtp_isolated_mean(const LayerAgreement& layer) {
-  return layer.is_mtp ? std::optional(layer.isolated.mean) : std::nullopt;
-}
-std::optional<double> isolated_worst(const LayerAgreement& layer) {
-  return layer.isolated.worst;
-}
-std::optional<double> accumulated_mean(const LayerAgreement& layer) {
-  return layer.accumulated.mean;
-}
-std::optional<double> router_overlap(const LayerAgreement& layer) {
-  return layer.router_overlap;
-}
-std::optional<double> indexer_overlap(const LayerAgreement& layer) {
-  return layer.indexer_overlap;
 }
 
 bool is_finite(const Similarity& similarity) {
@@ -200,17 +159,22 @@ constexpr std::array kMetrics{
            weights_unmatched},
     Metric{"weights.misrounded", Bound::kAtMost,
            "values farther than half a grid step from the source's, per tensor",
-           per_tensor<misrounded>},
+           per_tensor<[](const TensorWeights& tensor) { return count(tensor.sums.misrounded); }>},
     Metric{"weights.coarse", Bound::kAtMost,
            "rows, groups and blocks whose largest code is needlessly small: the scale is too large",
-           per_tensor<coarse>},
+           per_tensor<[](const TensorWeights& tensor) { return count(tensor.reach.coarse); }>},
     Metric{"weights.changed", Bound::kAtMost,
-           "1 for a tensor of the same scheme that is not the same", per_tensor<changed>},
+           "1 for a tensor of the same scheme that is not the same",
+           per_tensor<[](const TensorWeights& tensor) {
+             return tensor.relation == Relation::kChanged ? 1.0 : 0.0;
+           }>},
     Metric{"weights.narrowed", Bound::kAtMost, "1 for a plain tensor that lost bits",
-           per_tensor<narrowed>},
+           per_tensor<[](const TensorWeights& tensor) {
+             return tensor.relation == Relation::kNarrowed ? 1.0 : 0.0;
+           }>},
     Metric{"weights.nonfinite", Bound::kAtMost,
            "NaN or infinite values where the source has numbers, per tensor",
-           per_tensor<nonfinite>},
+           per_tensor<[](const TensorWeights& tensor) { return count(tensor.sums.nonfinite); }>},
     Metric{"weights.cosine", Bound::kAtLeast, "cosine with the source's values, per tensor",
            per_tensor<cosine>},
     Metric{"weights.scale_error", Bound::kAtMost,
@@ -220,22 +184,35 @@ constexpr std::array kMetrics{
            "that distance, where next to nothing else is wrong with the tensor",
            per_tensor<lone_factor>},
     Metric{"weights.relative_error", Bound::kAtMost,
-           "Frobenius norm of the error over the source's", per_tensor<relative_error>},
+           "Frobenius norm of the error over the source's",
+           per_tensor<[](const TensorWeights& tensor) { return tensor.sums.relative_error(); }>},
     Metric{"weights.sqnr", Bound::kAtLeast, "signal to quantization noise in dB, per tensor",
-           per_tensor<sqnr>},
+           per_tensor<[](const TensorWeights& tensor) { return tensor.sums.sqnr_db(); }>},
     Metric{"layers.nonfinite", Bound::kAtMost, "1 for a layer whose outputs are not all finite",
            layers_nonfinite},
     Metric{"layers.cosine", Bound::kAtLeast,
            "mean cosine of hidden states, both given the source's input, of main layers",
-           per_layer<isolated_mean>},
+           per_layer<[](const LayerAgreement& layer) -> std::optional<double> {
+             return layer.is_mtp ? std::nullopt : std::optional(layer.isolated.mean);
+           }>},
     Metric{"layers.worst", Bound::kAtLeast,
-           "least cosine of a token, both given the source's input", per_layer<isolated_worst>},
+           "least cosine of a token, both given the source's input",
+           per_layer<[](const LayerAgreement& layer) -> std::optional<double> {
+             return layer.isolated.worst;
+           }>},
     Metric{"layers.accumulated", Bound::kAtLeast,
-           "mean cosine of hidden states, each continuing its own", per_layer<accumulated_mean>},
+           "mean cosine of hidden states, each continuing its own",
+           per_layer<[](const LayerAgreement& layer) -> std::optional<double> {
+             return layer.accumulated.mean;
+           }>},
     Metric{"layers.router", Bound::kAtLeast, "part of the source's experts that is chosen too",
-           per_layer<router_overlap>},
+           per_layer<[](const LayerAgreement& layer) -> std::optional<double> {
+             return layer.router_overlap;
+           }>},
     Metric{"layers.indexer", Bound::kAtLeast, "part of the source's positions that is chosen too",
-           per_layer<indexer_overlap>},
+           per_layer<[](const LayerAgreement& layer) -> std::optional<double> {
+             return layer.indexer_overlap;
+           }>},
     Metric{"outputs.kl", Bound::kAtMost, "mean KL(source || output) of the next token, nats",
            of_logits<&LogitAgreement::mean_kl>},
     Metric{"outputs.top1", Bound::kAtLeast, "part of tokens with the same likeliest successor",
@@ -246,7 +223,9 @@ constexpr std::array kMetrics{
            "|ln(perplexity of the output / of the source)|, of --text, else of the prompts",
            perplexity},
     Metric{"mtp.cosine", Bound::kAtLeast, "layers.cosine of the MTP layer",
-           per_layer<mtp_isolated_mean>},
+           per_layer<[](const LayerAgreement& layer) -> std::optional<double> {
+             return layer.is_mtp ? std::optional(layer.isolated.mean) : std::nullopt;
+           }>},
     Metric{"mtp.kl", Bound::kAtMost, "outputs.kl of the MTP layer", mtp_kl},
     Metric{"greedy.different", Bound::kAtMost, "prompts that are answered differently",
            greedy_different},

@@ -1,25 +1,31 @@
+#include "verify/layers/layer_check.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "formats/base/error.h"
+#include "formats/checkpoint/checkpoint.h"
+#include "inference/family/model_family.h"
+#include "inference/generate/memory_plan.h"
+#include "inference/model/layer_stream.h"
+#include "inference/model/step/step.h"
+#include "verify/layers/similarity.h"
+#include "verify/outputs/divergence.h"
+#include "verify/outputs/prompt_rows.h"
+
 // Both models pass through the same prompts, layer by layer. The source runs one set of sequences:
 // what it makes of its own states. The output runs two at once, so that its weights are read once:
 // one that is given the source's states before every layer (isolated), and one that continues its
 // own (accumulated). Rows of a step do not see other sequences, so each set computes what it would
 // alone.
-
-#include "verify/layers/layer_check.h"
-
-#include <algorithm>
-#include <string_view>
-#include <utility>
-
-#include <fmt/format.h>
-
-#include "formats/base/error.h"
-#include "inference/family/model_family.h"
-#include "inference/model/layer_stream.h"
-#include "verify/layers/layer_choices.h"
-#include "verify/layers/lockstep_memory.h"
-#include "verify/layers/similarity.h"
-#include "verify/outputs/divergence.h"
-#include "verify/outputs/prompt_rows.h"
 
 namespace ingot::verify {
 
@@ -29,8 +35,97 @@ using inference::LayerStream;
 using inference::Matrix;
 using inference::ModelSpec;
 using inference::Row;
+using inference::RunMemory;
 
 namespace {
+
+/// How a memory limit is shared while two models pass through the same prompts layer by layer. One
+/// of them works at a time, but for the heads, of which both are needed for the logits of a token.
+struct LockstepMemory {
+  std::uint64_t source_weights = 0, output_weights = 0;  ///< LayerStreamOptions::weight_limit
+  std::size_t head_rows = 0;  ///< tokens whose logits of both sides are in memory at once
+};
+
+/// What one side needs.
+struct LockstepModel {
+  const formats::Checkpoint& model;
+  inference::Profile profile;
+  std::size_t copies = 1;  ///< sequences per prompt that pass through it at once
+};
+
+constexpr std::size_t kMostHeadRows = 256;
+
+RunMemory need_of(const LockstepModel& side, std::span<const std::size_t> lengths,
+                  std::size_t threads) {
+  std::vector<std::size_t> sequences;
+  for (std::size_t copy = 0; copy < side.copies; ++copy) {
+    sequences.insert(sequences.end(), lengths.begin(), lengths.end());
+  }
+  return inference::stream_memory(side.model, side.profile, sequences, threads);
+}
+
+// The program, and what it knows of the checkpoint.
+std::uint64_t idle_memory(const LockstepModel& side, std::size_t threads) {
+  return inference::stream_memory(side.model, side.profile, {}, threads).scratch;
+}
+
+// Hidden states between the layers, twice where the next ones are made of them, and choices of
+// experts and positions.
+std::uint64_t held_memory(const inference::ModelSpec& spec, std::size_t copies,
+                          std::uint64_t rows) {
+  const std::uint64_t states = 2 * (1 + copies) * spec.hidden * sizeof(float);
+  const std::uint64_t choices =
+      2 * sizeof(std::uint32_t) *
+      ((spec.router ? spec.router->topk : 0) + (spec.indexer ? spec.indexer->topk : 0));
+  return rows * (states + choices);
+}
+
+/// Bytes of the head, as stored.
+std::uint64_t head_bytes(const formats::Checkpoint& model, const inference::ModelSpec& spec) {
+  const formats::Role role = spec.tied_head ? formats::Role::kEmbedding : formats::Role::kHead;
+  std::uint64_t n_bytes = 0;
+  for (const formats::LogicalTensor& tensor : model.tensors()) {
+    if (tensor.rule == nullptr || tensor.rule->role != role) continue;
+    tensor.encoding.stored.for_each(
+        [&](formats::Part, std::uint32_t stored) { n_bytes += model.stored()[stored].n_bytes; });
+  }
+  return n_bytes;
+}
+
+/// `lengths` are those of the prompts. Hidden states of all of them are held: the source's own, and
+/// of the output as many copies as it runs. kLimit, with what would be enough.
+LockstepMemory share_memory(const LockstepModel& source, const LockstepModel& output,
+                            const inference::ModelSpec& spec, std::span<const std::size_t> lengths,
+                            std::size_t threads, std::uint64_t limit) {
+  const std::uint64_t rows = std::accumulate(lengths.begin(), lengths.end(), std::uint64_t{0});
+  const std::uint64_t held = held_memory(spec, output.copies, rows);
+  const RunMemory of_source = need_of(source, lengths, threads);
+  const RunMemory of_output = need_of(output, lengths, threads);
+  const std::uint64_t source_idle = idle_memory(source, threads);
+  const std::uint64_t output_idle = idle_memory(output, threads);
+
+  const std::uint64_t beside_source = held + output_idle + of_source.cache + of_source.scratch;
+  const std::uint64_t beside_output = held + source_idle + of_output.cache + of_output.scratch;
+  const std::uint64_t for_heads = held + source_idle + output_idle +
+                                  head_bytes(source.model, spec) + head_bytes(output.model, spec);
+  const std::uint64_t head_row = 2 * (spec.vocab + spec.hidden) * sizeof(float);
+
+  const std::uint64_t enough =
+      std::max({beside_source + of_source.resident + of_source.two_experts,
+                beside_output + of_output.resident + of_output.two_experts, for_heads + head_row});
+  if (limit < enough) {
+    throw Error(ErrorCode::kLimit,
+                fmt::format("{} MB of memory do not suffice to compare layers: hidden states of {} "
+                            "tokens take {} MB, a layer at work up to {} MB; --mem-limit {}MB "
+                            "would be enough",
+                            limit / 1'000'000, rows, (held + 999'999) / 1'000'000,
+                            (enough - held + 999'999) / 1'000'000, (enough + 999'999) / 1'000'000));
+  }
+  return {.source_weights = limit - beside_source,
+          .output_weights = limit - beside_output,
+          .head_rows = static_cast<std::size_t>(
+              std::min<std::uint64_t>(kMostHeadRows, (limit - for_heads) / head_row))};
+}
 
 // Says whose values are not finite, or cannot be read.
 template <typename Body>
@@ -67,7 +162,7 @@ void set_accumulated(Matrix& both, std::span<const float> states) {
 class Lockstep {
  public:
   Lockstep(const Checkpoint& source, const Checkpoint& output, const ModelSpec& spec,
-           std::span<const Prompt> prompts, const LayersOptions& options)
+           std::span<const Prompt> prompts, const RunOptions& options)
       : options_(options),
         spans_(spans_of(prompts, spec)),
         rows_(rows_of(spans_, 1)),
@@ -112,22 +207,15 @@ class Lockstep {
   }
 
  private:
-  void check_stop() const {
-    if (options_.stop_requested && options_.stop_requested()) {
-      throw Error(ErrorCode::kInterrupted, "stopped while layers were compared");
-    }
-  }
-
   void main_layer(std::size_t l) {
-    check_stop();
+    options_.check_stop("layers were compared");
     set_isolated(both_, states_.values());
     LayerChoices source_choices(rows_.size(), rows_.size());
     LayerChoices output_choices(rows_.size(), rows_twice_.size());
     on_side("source", [&] { source_.layer(l, states_, rows_, source_choices.taps()); });
     on_side("output", [&] { output_.layer(l, both_, rows_twice_, output_choices.taps()); });
     add_agreement(l, states_, both_, spans_);
-    report_.layers.back().router_overlap = source_choices.router_overlap(output_choices);
-    report_.layers.back().indexer_overlap = source_choices.indexer_overlap(output_choices);
+    add_overlaps(source_choices, output_choices);
   }
 
   void add_agreement(std::size_t l, const Matrix& states, const Matrix& both,
@@ -145,6 +233,11 @@ class Lockstep {
                               .accumulated = compare(half_of(both, 1))});
   }
 
+  void add_overlaps(const LayerChoices& source, const LayerChoices& output) {
+    report_.layers.back().router_overlap = source.router_overlap(output);
+    report_.layers.back().indexer_overlap = source.indexer_overlap(output);
+  }
+
   LogitAgreement logits(const Matrix& source_normed, MatrixView<const float> output_normed,
                         std::span<const PromptSpan> spans) {
     const auto of = [](LayerStream& stream, std::string_view side, MatrixView<const float> normed) {
@@ -152,7 +245,7 @@ class Lockstep {
         return on_side(side, [&] { return stream.head(copy_rows(normed, first, count)); });
       };
     };
-    check_stop();
+    options_.check_stop("layers were compared");
     return logit_agreement(compare_heads(of(source_, "source", source_normed.view()),
                                          of(output_, "output", output_normed), spans,
                                          memory_.head_rows, options_.threads));
@@ -160,7 +253,7 @@ class Lockstep {
 
   // Entry i of a prompt is made of its normed state i and its token i + 1.
   void mtp_layer() {
-    check_stop();
+    options_.check_stop("layers were compared");
     const std::vector<PromptSpan> next = next_token_spans(spans_);
     if (next.empty()) return;
     Matrix states = states_before(states_.view(), spans_, next);
@@ -175,12 +268,11 @@ class Lockstep {
     states = on_side("source", [&] { return source_.mtp(states, rows, source_choices.taps()); });
     both = on_side("output", [&] { return output_.mtp(both, rows_twice, output_choices.taps()); });
     add_agreement(source_.spec().layers, states, both, next);
-    report_.layers.back().router_overlap = source_choices.router_overlap(output_choices);
-    report_.layers.back().indexer_overlap = source_choices.indexer_overlap(output_choices);
+    add_overlaps(source_choices, output_choices);
     report_.mtp_logits = logits(states, half_of(both, 1), next);
   }
 
-  const LayersOptions& options_;
+  const RunOptions& options_;
   std::vector<PromptSpan> spans_;
   std::vector<Row> rows_, rows_twice_;
   LockstepMemory memory_;
@@ -193,7 +285,7 @@ class Lockstep {
 }  // namespace
 
 LayersReport compare_layers(const Checkpoint& source, const Checkpoint& output,
-                            std::span<const Prompt> prompts, const LayersOptions& options) {
+                            std::span<const Prompt> prompts, const RunOptions& options) {
   const ModelSpec spec = inference::model_spec(source.family(), source.config());
   require_same_shape(spec, inference::model_spec(output.family(), output.config()));
   return Lockstep(source, output, spec, prompts, options).run();

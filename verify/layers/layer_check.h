@@ -14,15 +14,6 @@
 
 namespace ingot::verify {
 
-struct LayersOptions {
-  inference::Profile source_profile = inference::Profile::kF32;
-  inference::Profile output_profile = inference::Profile::kNative;
-  std::size_t threads = 1;
-  std::uint64_t mem_limit = std::uint64_t{4} << 30;
-  std::function<void(std::uint64_t, std::uint64_t)> progress = {};  ///< layers done, in all
-  std::function<bool()> stop_requested = {};
-};
-
 /// How alike the hidden states of tokens are: cosines in double between rows [D].
 struct Similarity {
   double mean = 1, median = 1, worst = 1;
@@ -75,6 +66,6 @@ struct LayersReport {
 /// `mem_limit` for models that do not: kLimit, with what would be enough, when one layer, two
 /// experts and the hidden states do not fit. kMismatch when the models have other shapes.
 LayersReport compare_layers(const formats::Checkpoint& source, const formats::Checkpoint& output,
-                            std::span<const Prompt> prompts, const LayersOptions& options);
+                            std::span<const Prompt> prompts, const RunOptions& options);
 
 }  // namespace ingot::verify

@@ -1,26 +1,40 @@
 #include "verify/layers/reference.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
+#include "formats/base/fd.h"
+#include "formats/container/dtype.h"
+#include "formats/container/safetensors.h"
+#include "formats/container/tensor.h"
+#include "inference/base/matrix.h"
 #include "inference/family/model_family.h"
 #include "inference/generate/generate.h"
 #include "inference/generate/memory_plan.h"
 #include "inference/generate/sampling.h"
 #include "inference/model/layer_stream.h"
-#include "verify/layers/lockstep_memory.h"
-#include "verify/layers/recorded_activations.h"
+#include "inference/model/step/step.h"
 #include "verify/layers/similarity.h"
-#include "verify/outputs/batch_decoder.h"
 #include "verify/outputs/divergence.h"
 
 namespace ingot::verify {
 
 using formats::Checkpoint;
+using formats::DType;
 using formats::MatrixView;
 using formats::StoredTensor;
 using inference::LayerStream;
@@ -30,34 +44,198 @@ using inference::RunMemory;
 
 namespace {
 
+constexpr std::string_view kIds = "input_ids", kHidden = "hidden.", kLogits = "logits",
+                           kLast = "logits_last", kGreedy = "greedy";
+
+[[noreturn]] void wrong(ErrorCode code, const StoredTensor& tensor, std::string message) {
+  throw Error(code, std::move(message)).in_tensor(tensor.name);
+}
+
+std::string_view after_prefix(std::string_view name) {
+  // "prompt0.hidden.3": a prefix ends where a known name begins.
+  for (const std::string_view known : {kIds, kHidden, kLast, kLogits, kGreedy}) {
+    const std::size_t at = name.rfind(known);
+    if (at == std::string_view::npos || (at > 0 && name[at - 1] != '.')) continue;
+    const std::string_view rest = name.substr(at);
+    if (known == kHidden || rest == known) return rest;
+  }
+  return {};
+}
+
+std::optional<std::size_t> hidden_index(std::string_view name) {
+  if (!name.starts_with(kHidden)) return std::nullopt;
+  const std::string_view digits = name.substr(kHidden.size());
+  std::size_t index = 0;
+  const auto [end, failure] = std::from_chars(digits.data(), digits.data() + digits.size(), index);
+  if (failure != std::errc() || end != digits.data() + digits.size()) return std::nullopt;
+  return index;
+}
+
+void require_shape(const StoredTensor& tensor, const formats::Shape& shape, const char* why) {
+  if (tensor.dtype != DType::kF32) {
+    wrong(ErrorCode::kCorrupt, tensor,
+          fmt::format("is {}, but activations are recorded as F32",
+                      formats::dtype_name(tensor.dtype)));
+  }
+  if (tensor.shape == shape) return;
+  wrong(ErrorCode::kShapeMismatch, tensor,
+        fmt::format("is {}, but must be {} ({})", formats::shape_text(tensor.shape),
+                    formats::shape_text(shape), why));
+}
+
+/// Where the activations of one prompt stand in the file.
+struct RecordedPrompt {
+  std::string prefix;  ///< "prompt0.", or empty
+  std::vector<std::int32_t> ids;
+  std::map<std::size_t, formats::StoredTensor> hidden;  ///< [T, D], by L
+  std::optional<formats::StoredTensor> logits;          ///< [T, V]
+  std::optional<formats::StoredTensor> logits_last;     ///< [V] of the last token
+  std::vector<std::int32_t> greedy;                     ///< empty: not recorded
+};
+
+/// A safetensors file with what another program computed: per prompt, under a prefix of its own or
+/// none, `input_ids` [T], and as far as they are there `hidden.L` [T, D] (0 is the embedding, L the
+/// output of layer L - 1 before any final norm), `logits` [T, V], `logits_last` [V], `greedy` [n].
+/// Activations are F32, ids I64 or I32. Other names are left alone.
+class RecordedActivations {
+ public:
+  /// Reads ids; of the rest the header. kCorrupt naming the tensor for what is no such file,
+  /// kShapeMismatch for shapes that contradict `input_ids` or the model.
+  RecordedActivations(const std::filesystem::path& path, const inference::ModelSpec& spec)
+      : file_(Fd::open_for_reading(path)), spec_(spec) {
+    try {
+      const formats::SafetensorsHeader header = formats::read_safetensors_header(file_);
+      for (const auto& [key, value] : header.metadata) {
+        if (key == "source" && !value.empty()) recorded_by_ = value;
+      }
+      std::map<std::string, std::vector<const StoredTensor*>> by_prefix;
+      for (const StoredTensor& tensor : header.tensors) {
+        const std::string_view known = after_prefix(tensor.name);
+        if (known.empty()) continue;
+        by_prefix[tensor.name.substr(0, tensor.name.size() - known.size())].push_back(&tensor);
+      }
+      for (const auto& [prefix, tensors] : by_prefix) {
+        const auto first = std::find_if(
+            tensors.begin(), tensors.end(),
+            [&](const StoredTensor* tensor) { return after_prefix(tensor->name) == kIds; });
+        if (first == tensors.end()) {
+          wrong(ErrorCode::kCorrupt, *tensors.front(),
+                fmt::format("is here without '{}{}'", prefix, kIds));
+        }
+        RecordedPrompt& prompt = prompts_.emplace_back();
+        prompt.prefix = prefix;
+        prompt.ids = ids(**first);
+        if (prompt.ids.empty()) wrong(ErrorCode::kCorrupt, **first, "holds no token");
+        for (const StoredTensor* tensor : tensors) {
+          take(prompt, std::string_view(tensor->name).substr(prefix.size()), *tensor);
+        }
+      }
+      // prompt2 before prompt10.
+      std::sort(prompts_.begin(), prompts_.end(), [](const auto& a, const auto& b) {
+        return std::pair(a.prefix.size(), a.prefix) < std::pair(b.prefix.size(), b.prefix);
+      });
+      if (prompts_.empty()) {
+        throw Error(ErrorCode::kCorrupt, fmt::format("holds no '{}', so no activations", kIds));
+      }
+    } catch (Error& error) {
+      error.in_file(path.filename().string());
+      throw;
+    }
+  }
+
+  [[nodiscard]] const std::vector<RecordedPrompt>& prompts() const { return prompts_; }
+  /// `source` of the file's metadata, else "an unnamed program".
+  [[nodiscard]] const std::string& recorded_by() const { return recorded_by_; }
+  /// Rows [first, first + count) of a matrix; a vector is one row. kNonFinite naming the tensor.
+  [[nodiscard]] Matrix rows(const StoredTensor& tensor, std::size_t first,
+                            std::size_t count) const {
+    const std::size_t cols = static_cast<std::size_t>(tensor.shape.back());
+    Matrix rows(count, cols);
+    file_.read_exact(std::as_writable_bytes(rows.values()),
+                     tensor.offset + first * cols * sizeof(float));
+    const auto values = rows.values();
+    if (!std::all_of(values.begin(), values.end(),
+                     [](float value) { return std::isfinite(value); })) {
+      throw Error(ErrorCode::kNonFinite, "holds NaN or infinite values")
+          .in_file(std::filesystem::path(file_.path()).filename().string())
+          .in_tensor(tensor.name);
+    }
+    return rows;
+  }
+
+ private:
+  [[nodiscard]] std::vector<std::int32_t> ids(const StoredTensor& tensor) const {
+    const bool is_wide = tensor.dtype == DType::kI64;
+    if (tensor.shape.size() != 1 || (!is_wide && tensor.dtype != DType::kI32)) {
+      wrong(ErrorCode::kCorrupt, tensor, "is not a list of I64 or I32 token ids");
+    }
+    std::vector<std::int64_t> values(tensor.shape[0]);
+    if (is_wide) {
+      file_.read_exact(std::as_writable_bytes(std::span(values)), tensor.offset);
+    } else {
+      std::vector<std::int32_t> narrow(values.size());
+      file_.read_exact(std::as_writable_bytes(std::span(narrow)), tensor.offset);
+      std::copy(narrow.begin(), narrow.end(), values.begin());
+    }
+    std::vector<std::int32_t> ids;
+    for (const std::int64_t value : values) {
+      if (value < 0 || static_cast<std::uint64_t>(value) >= spec_.vocab) {
+        wrong(ErrorCode::kCorrupt, tensor,
+              fmt::format("token id {} is not within the vocabulary of {}", value, spec_.vocab));
+      }
+      ids.push_back(static_cast<std::int32_t>(value));
+    }
+    return ids;
+  }
+
+  void take(RecordedPrompt& prompt, std::string_view name, const StoredTensor& tensor) {
+    const std::uint64_t n_tokens = prompt.ids.size();
+    if (const auto index = hidden_index(name)) {
+      if (*index > spec_.layers) {
+        wrong(ErrorCode::kShapeMismatch, tensor,
+              fmt::format("is beyond the {} layers of the model", spec_.layers));
+      }
+      require_shape(tensor, {n_tokens, spec_.hidden}, "tokens of input_ids, hidden size");
+      prompt.hidden[*index] = tensor;
+    } else if (name == kLogits) {
+      require_shape(tensor, {n_tokens, spec_.vocab}, "tokens of input_ids, vocabulary");
+      prompt.logits = tensor;
+    } else if (name == kLast) {
+      require_shape(tensor, {spec_.vocab}, "vocabulary");
+      prompt.logits_last = tensor;
+    } else if (name == kGreedy) {
+      prompt.greedy = ids(tensor);
+    }
+  }
+
+  Fd file_;
+  inference::ModelSpec spec_;
+  std::string recorded_by_ = "an unnamed program";
+  std::vector<RecordedPrompt> prompts_;
+};
+
 std::vector<Prompt> prompts_of(const RecordedActivations& recorded) {
   std::vector<Prompt> prompts;
   for (const RecordedPrompt& prompt : recorded.prompts()) prompts.push_back({.ids = prompt.ids});
   return prompts;
 }
 
-void check_stop(const ReferenceOptions& options) {
-  if (options.stop_requested && options.stop_requested()) {
-    throw Error(ErrorCode::kInterrupted, "stopped while a reference was compared");
-  }
-}
-
 // As in compare_layers two sets of sequences pass at once, the isolated one first.
 class LayersBeside {
  public:
   LayersBeside(const Checkpoint& model, const ModelSpec& spec, const RecordedActivations& recorded,
-               const ReferenceOptions& options)
+               const RunOptions& options)
       : recorded_(recorded),
         options_(options),
         prompts_(prompts_of(recorded)),
         spans_(spans_of(prompts_, spec)),
         rows_(rows_of(spans_, 2)),
-        stream_(model, {.profile = options.profile,
+        stream_(model, {.profile = options.output_profile,
                         .threads = options.threads,
                         .weight_limit =
                             inference::weight_limit(need_of(model, spec), options.mem_limit)}) {
     report_.source_profile = "recorded";
-    report_.output_profile = inference::profile_name(options.profile);
+    report_.output_profile = inference::profile_name(options.output_profile);
     report_.prompts = prompts_.size();
     report_.tokens = n_rows();
   }
@@ -72,7 +250,7 @@ class LayersBeside {
     }
     const std::size_t n_layers = stream_.spec().layers;
     for (std::size_t l = 0; l < n_layers; ++l) {
-      check_stop(options_);
+      options_.check_stop("a reference was compared");
       isolate(l, both);
       stream_.layer(l, both, rows_);
       compare(l, both);
@@ -88,7 +266,8 @@ class LayersBeside {
   [[nodiscard]] RunMemory need_of(const Checkpoint& model, const ModelSpec& spec) const {
     std::vector<std::size_t> lengths = lengths_of(spans_);
     lengths.insert(lengths.end(), lengths.begin(), lengths.end());
-    RunMemory need = inference::stream_memory(model, options_.profile, lengths, options_.threads);
+    RunMemory need =
+        inference::stream_memory(model, options_.output_profile, lengths, options_.threads);
     // Both sets, what was recorded after a layer, and logits of both sides.
     need.scratch += (4 * n_rows() * spec.hidden + 2 * kHeadRows * spec.vocab) * sizeof(float);
     return need;
@@ -153,7 +332,7 @@ class LayersBeside {
   static constexpr std::size_t kHeadRows = 256;
 
   const RecordedActivations& recorded_;
-  const ReferenceOptions& options_;
+  const RunOptions& options_;
   std::vector<Prompt> prompts_;
   std::vector<PromptSpan> spans_;
   std::vector<inference::Row> rows_;
@@ -161,120 +340,32 @@ class LayersBeside {
   LayersReport report_;
 };
 
-// Logits that the first token of an answer was chosen from, where they were recorded.
-std::optional<Matrix> first_logits(const RecordedActivations& recorded,
-                                   const RecordedPrompt& prompt) {
-  if (prompt.logits_last) return recorded.rows(*prompt.logits_last, 0, 1);
-  if (prompt.logits) return recorded.rows(*prompt.logits, prompt.ids.size() - 1, 1);
-  return std::nullopt;
+std::vector<RecordedAnswer> answers_of(const RecordedActivations& recorded) {
+  std::vector<RecordedAnswer> answers;
+  for (const RecordedPrompt& prompt : recorded.prompts()) {
+    if (prompt.greedy.empty()) continue;
+    RecordedAnswer& answer = answers.emplace_back();
+    answer.prompt = prompt.ids;
+    answer.tokens = prompt.greedy;
+    if (prompt.logits_last) {
+      answer.first_logits = recorded.rows(*prompt.logits_last, 0, 1);
+    } else if (prompt.logits) {
+      answer.first_logits = recorded.rows(*prompt.logits, prompt.ids.size() - 1, 1);
+    }
+  }
+  return answers;
 }
-
-// The model answers as many tokens as were recorded.
-class AnswersBeside {
- public:
-  AnswersBeside(const RecordedActivations& recorded, const ReferenceOptions& options)
-      : recorded_(recorded), options_(options) {
-    for (const RecordedPrompt& prompt : recorded.prompts()) {
-      if (prompt.greedy.empty()) continue;
-      asked_.push_back(&prompt);
-      ids_.push_back(prompt.ids);
-    }
-  }
-
-  [[nodiscard]] bool empty() const { return asked_.empty(); }
-
-  GreedyReport run(const Checkpoint& model, const ModelSpec& spec) {
-    std::size_t longest = 0;
-    for (const RecordedPrompt* prompt : asked_) longest = std::max(longest, prompt->greedy.size());
-    most_ = inference::final_lengths(spec, ids_, longest);
-    for (std::size_t p = 0; p < asked_.size(); ++p) {
-      most_[p] = std::min(most_[p], ids_[p].size() + asked_[p]->greedy.size());
-      report_.prompts.push_back({.prompt = {.ids = asked_[p]->ids}, .source = asked_[p]->greedy});
-    }
-    const RunMemory need = inference::run_memory(
-        model, options_.profile, cache_format(options_.profile), most_, options_.threads);
-    BatchDecoder decoder(model,
-                         {.profile = options_.profile,
-                          .threads = options_.threads,
-                          .weight_limit = inference::weight_limit(need, options_.mem_limit),
-                          .without_mtp = true},
-                         ids_, most_);
-    Matrix logits = decoder.begin();
-    first_differences(logits);
-    for (std::vector<std::size_t> rows = all(); !rows.empty();) {
-      check_stop(options_);
-      const auto continuations = take(rows, logits);
-      rows.clear();
-      for (const auto& continuation : continuations) rows.push_back(continuation.prompt);
-      if (!rows.empty()) logits = decoder.step(continuations);
-    }
-    finish_greedy(report_, nullptr);
-    return std::move(report_);
-  }
-
- private:
-  [[nodiscard]] std::vector<std::size_t> all() const {
-    std::vector<std::size_t> prompts(asked_.size());
-    for (std::size_t p = 0; p < prompts.size(); ++p) prompts[p] = p;
-    return prompts;
-  }
-
-  void first_differences(const Matrix& logits) {
-    for (std::size_t p = 0; p < asked_.size(); ++p) {
-      const auto recorded = first_logits(recorded_, *asked_[p]);
-      if (!recorded || inference::greedy_token(logits.row(p)) != asked_[p]->greedy[0]) continue;
-      const double difference = largest_difference(recorded->row(0), logits.row(p));
-      largest_ = std::max(largest_.value_or(0.0), difference);
-    }
-  }
-
-  // The next token of every prompt; row i of the logits is of rows[i]. Those that go on.
-  std::vector<BatchDecoder::Continuation> take(std::span<const std::size_t> rows,
-                                               const Matrix& logits) {
-    std::vector<BatchDecoder::Continuation> continuations;
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      const std::size_t p = rows[i];
-      GreedyPrompt& prompt = report_.prompts[p];
-      const std::size_t n = prompt.output.size();
-      const std::int32_t token = inference::greedy_token(logits.row(i));
-      prompt.output.push_back(token);
-      if (token != prompt.source[n] && !prompt.first_difference) part(p, n, logits.row(i));
-      if (ids_[p].size() + n + 1 < most_[p]) {
-        continuations.push_back({.prompt = p, .token = token});
-      }
-    }
-    return continuations;
-  }
-
-  void part(std::size_t p, std::size_t n, std::span<const float> logits) {
-    GreedyPrompt& prompt = report_.prompts[p];
-    prompt.first_difference = n;
-    const auto recorded = n == 0 ? first_logits(recorded_, *asked_[p]) : std::nullopt;
-    prompt.gap = recorded ? top_gap(recorded->row(0)) : top_gap(logits);
-    prompt.limit = n > 0 && largest_ ? std::min(options_.gap, 2 * *largest_) : options_.gap;
-    prompt.outcome =
-        prompt.gap > prompt.limit ? GreedyOutcome::kDifferent : GreedyOutcome::kInconclusive;
-  }
-
-  const RecordedActivations& recorded_;
-  const ReferenceOptions& options_;
-  std::vector<const RecordedPrompt*> asked_;
-  std::vector<std::vector<std::int32_t>> ids_;
-  std::vector<std::size_t> most_;
-  std::optional<double> largest_;  // difference of logits for the first token
-  GreedyReport report_;
-};
 
 }  // namespace
 
 ReferenceReport compare_reference(const Checkpoint& model, const std::filesystem::path& recorded,
-                                  const ReferenceOptions& options) {
+                                  const RunOptions& options) {
   const ModelSpec spec = inference::model_spec(model.family(), model.config());
   const RecordedActivations activations(recorded, spec);
   ReferenceReport report{.recorded_by = activations.recorded_by()};
   report.layers = LayersBeside(model, spec, activations, options).run();
-  AnswersBeside answers(activations, options);
-  if (!answers.empty()) report.greedy = answers.run(model, spec);
+  const std::vector<RecordedAnswer> answers = answers_of(activations);
+  if (!answers.empty()) report.greedy = compare_recorded_answers(model, answers, options);
   return report;
 }
 

@@ -14,15 +14,6 @@
 
 namespace ingot::verify {
 
-struct ReferenceOptions {
-  inference::Profile profile = inference::Profile::kF32;
-  double gap = 1.0;  ///< as GreedyOptions::gap
-  std::size_t threads = 1;
-  std::uint64_t mem_limit = std::uint64_t{4} << 30;
-  std::function<void(std::uint64_t, std::uint64_t)> progress = {};  ///< layers done, in all
-  std::function<bool()> stop_requested = {};
-};
-
 /// A model beside what somebody else recorded of it.
 struct ReferenceReport {
   std::string recorded_by;  ///< as the file says
@@ -36,12 +27,11 @@ struct ReferenceReport {
 };
 
 /// Compares a checkpoint with activations recorded elsewhere (see RecordedActivations for the
-/// file). Layers are streamed as in compare_layers. Where answers part at token n > 0, the limit is
-/// the smaller of `gap` and twice the largest difference of logits for the first token, over
-/// prompts that agree there. kCorrupt, kShapeMismatch and kNonFinite naming the tensor of a bad
-/// file; kLimit with what would be enough.
+/// file). Layers are streamed as in compare_layers, in `output_profile`. Where answers part at
+/// token n > 0, the limit is the smaller of `gap` and twice the largest difference of logits for
+/// the first token, over prompts that agree there. kCorrupt, kShapeMismatch and kNonFinite naming
+/// the tensor of a bad file; kLimit with what would be enough.
 ReferenceReport compare_reference(const formats::Checkpoint& model,
-                                  const std::filesystem::path& recorded,
-                                  const ReferenceOptions& options);
+                                  const std::filesystem::path& recorded, const RunOptions& options);
 
 }  // namespace ingot::verify

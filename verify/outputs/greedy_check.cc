@@ -10,18 +10,166 @@
 #include "inference/generate/generate.h"
 #include "inference/generate/memory_plan.h"
 #include "inference/generate/sampling.h"
-#include "verify/outputs/batch_decoder.h"
+#include "inference/model/model.h"
+#include "inference/parallel/comm.h"
 #include "verify/outputs/divergence.h"
 
 namespace ingot::verify {
 
 using formats::Checkpoint;
+using inference::kPrefillRows;
+using inference::KvCache;
+using inference::KvFormat;
 using inference::Matrix;
+using inference::Row;
 using inference::RunMemory;
 
 namespace {
 
 using Ids = std::vector<std::int32_t>;
+
+std::size_t in_pages(std::span<const std::size_t> lengths) {
+  std::size_t n_tokens = 0;
+  for (const std::size_t length : lengths) {
+    n_tokens += (length + KvCache::kPageTokens - 1) / KvCache::kPageTokens * KvCache::kPageTokens;
+  }
+  return n_tokens;
+}
+
+// The format in which a profile caches keys and values.
+KvFormat cache_format(inference::Profile profile) {
+  return profile == inference::Profile::kF32 ? KvFormat::kF32 : KvFormat::kBf16;
+}
+
+std::vector<std::size_t> lengths_left(std::span<const Ids> prompts,
+                                      std::span<const std::size_t> most) {
+  std::vector<std::size_t> left;
+  for (std::size_t p = 0; p < prompts.size(); ++p) left.push_back(most[p] - prompts[p].size());
+  return left;
+}
+
+// A model that answers prompts side by side with its likeliest tokens.
+class AnsweringModel {
+ public:
+  // `most[i]` tokens are the most that prompt i and its answer have together; an answer ends with
+  // one of `eos`. All must outlive this. Throws what Model::open throws.
+  AnsweringModel(const Checkpoint& source, const inference::ModelOptions& options,
+                 std::span<const Ids> prompts, std::span<const std::size_t> most,
+                 std::span<const std::int32_t> eos)
+      : model_(inference::Model::open(source, {}, comm_, options)),
+        prompts_(prompts),
+        cache_(model_.make_cache(cache_format(options.profile), in_pages(most))),
+        eos_(eos),
+        fed_(prompts.size(), 0),
+        answers_(prompts.size()),
+        row_of_(prompts.size()),
+        left_(lengths_left(prompts, most)) {
+    for (std::size_t i = 0; i < prompts.size(); ++i) sequences_.push_back(cache_.add());
+  }
+
+  [[nodiscard]] bool is_done(std::size_t prompt) const { return left_[prompt] == 0; }
+  [[nodiscard]] const Ids& answer(std::size_t prompt) const { return answers_[prompt]; }
+  [[nodiscard]] std::span<const float> logits(std::size_t prompt) const {
+    return logits_.row(row_of_[prompt]);
+  }
+
+  // Logits for the next token of every prompt that is not done.
+  void advance(bool first) {
+    if (first) {
+      for (std::size_t p = 0; p < prompts_.size(); ++p) row_of_[p] = p;
+      return read_prompts();
+    }
+    std::vector<Row> rows;
+    for (std::size_t p = 0; p < prompts_.size(); ++p) {
+      row_of_[p] = rows.size();
+      if (is_done(p)) continue;
+      rows.push_back({.sequence = sequences_[p],
+                      .position = static_cast<std::uint32_t>(fed_[p]++),
+                      .token = answers_[p].back(),
+                      .logits = true});
+    }
+    if (!rows.empty()) logits_ = model_.step(rows, cache_);
+  }
+
+  // The likeliest token of a prompt that is not done.
+  std::int32_t take(std::size_t prompt) {
+    const std::int32_t token = inference::greedy_token(logits(prompt));
+    answers_[prompt].push_back(token);
+    const bool is_end = std::ranges::find(eos_, token) != eos_.end();
+    left_[prompt] = is_end ? 0 : left_[prompt] - 1;
+    return token;
+  }
+
+ private:
+  void read_prompts() {
+    logits_ = Matrix(prompts_.size(), model_.spec().vocab);
+    while (true) {
+      std::vector<Row> rows;
+      const std::vector<std::size_t> finished = next_rows(rows);
+      if (rows.empty()) return;
+      const Matrix logits = model_.step(rows, cache_);
+      for (std::size_t i = 0; i < finished.size(); ++i) {
+        std::ranges::copy(logits.row(i), logits_.row(finished[i]).begin());
+      }
+    }
+  }
+
+  // Rows of the next step of reading prompts, and the prompts that it reads to the end.
+  // Runs end at multiples of kPrefillRows, so that what a prompt computes does not depend on
+  // others.
+  std::vector<std::size_t> next_rows(std::vector<Row>& rows) {
+    std::vector<std::size_t> finished;
+    for (std::size_t p = 0; p < prompts_.size(); ++p) {
+      const std::vector<std::int32_t>& prompt = prompts_[p];
+      if (fed_[p] == prompt.size()) continue;
+      const std::size_t end = std::min((fed_[p] / kPrefillRows + 1) * kPrefillRows, prompt.size());
+      if (!rows.empty() && rows.size() + end - fed_[p] > kPrefillRows) continue;
+      for (; fed_[p] < end; ++fed_[p]) {
+        rows.push_back({.sequence = sequences_[p],
+                        .position = static_cast<std::uint32_t>(fed_[p]),
+                        .token = prompt[fed_[p]]});
+      }
+      if (end < prompt.size()) continue;
+      rows.back().logits = true;
+      finished.push_back(p);
+    }
+    return finished;
+  }
+
+  inference::OneRank comm_;
+  inference::Model model_;
+  std::span<const Ids> prompts_;
+  inference::ModelCache cache_;
+  std::span<const std::int32_t> eos_;
+  std::vector<inference::SequenceId> sequences_;
+  std::vector<std::size_t> fed_;
+  std::vector<Ids> answers_;
+  std::vector<std::size_t> row_of_, left_;
+  Matrix logits_;
+};
+
+// What another program answered, in the place of a model. Logits of the first token alone may be
+// known.
+class RecordedAnswers {
+ public:
+  RecordedAnswers(std::span<const RecordedAnswer> recorded, std::span<const Ids> prompts,
+                  std::span<const std::size_t> most)
+      : recorded_(recorded), n_taken_(recorded.size()), left_(lengths_left(prompts, most)) {}
+
+  [[nodiscard]] bool is_done(std::size_t prompt) const { return left_[prompt] == n_taken_[prompt]; }
+  [[nodiscard]] const Ids& answer(std::size_t prompt) const { return recorded_[prompt].tokens; }
+  [[nodiscard]] std::span<const float> logits(std::size_t prompt) const {
+    const auto& first = recorded_[prompt].first_logits;
+    return is_first_ && first ? first->row(0) : std::span<const float>();
+  }
+  void advance(bool first) { is_first_ = first; }
+  std::int32_t take(std::size_t prompt) { return recorded_[prompt].tokens[n_taken_[prompt]++]; }
+
+ private:
+  std::span<const RecordedAnswer> recorded_;
+  bool is_first_ = true;
+  std::vector<std::size_t> n_taken_, left_;
+};
 
 struct Share {
   std::uint64_t source = 0, output = 0;  // bytes for weights
@@ -52,68 +200,19 @@ Share share_memory(const RunMemory& source, const RunMemory& output, std::uint64
           output.resident + output.two_experts + to_output};
 }
 
-// One of the two models with its answers so far.
-class Lane {
- public:
-  Lane(BatchDecoder& decoder, std::span<const Ids> prompts, std::span<const std::size_t> most,
-       std::span<const std::int32_t> eos)
-      : decoder_(decoder), eos_(eos), answers_(prompts.size()), row_of_(prompts.size()) {
-    for (std::size_t p = 0; p < prompts.size(); ++p) {
-      left_.push_back(most[p] - prompts[p].size());
-    }
-  }
-
-  [[nodiscard]] bool is_done(std::size_t prompt) const { return left_[prompt] == 0; }
-  [[nodiscard]] const Ids& answer(std::size_t prompt) const { return answers_[prompt]; }
-  [[nodiscard]] std::span<const float> logits(std::size_t prompt) const {
-    return logits_.row(row_of_[prompt]);
-  }
-
-  // Logits for the next token of every prompt that is not done.
-  void advance(bool first) {
-    std::vector<BatchDecoder::Continuation> continuations;
-    for (std::size_t p = 0; p < answers_.size(); ++p) {
-      row_of_[p] = first ? p : continuations.size();
-      if (!first && !is_done(p)) {
-        continuations.push_back({.prompt = p, .token = answers_[p].back()});
-      }
-    }
-    if (first) {
-      logits_ = decoder_.begin();
-    } else if (!continuations.empty()) {
-      logits_ = decoder_.step(continuations);
-    }
-  }
-
-  // The likeliest token of a prompt that is not done.
-  std::int32_t take(std::size_t prompt) {
-    const std::int32_t token = inference::greedy_token(logits(prompt));
-    answers_[prompt].push_back(token);
-    const bool is_end = std::ranges::find(eos_, token) != eos_.end();
-    left_[prompt] = is_end ? 0 : left_[prompt] - 1;
-    return token;
-  }
-
- private:
-  BatchDecoder& decoder_;
-  std::span<const std::int32_t> eos_;
-  std::vector<Ids> answers_;
-  std::vector<std::size_t> row_of_, left_;
-  Matrix logits_;
-};
-
+// Both answer token by token.
+template <typename Source>
 class Lockstep {
  public:
-  Lockstep(Lane source, Lane output, std::span<const Prompt> prompts, const GreedyOptions& options)
-      : source_(std::move(source)), output_(std::move(output)), options_(options) {
+  Lockstep(Source& source, AnsweringModel& output, std::span<const Prompt> prompts,
+           const RunOptions& options)
+      : source_(source), output_(output), options_(options) {
     for (const Prompt& prompt : prompts) report_.prompts.push_back({.prompt = prompt});
   }
 
   GreedyReport run() {
     for (std::size_t n = 0; n < options_.tokens; ++n) {
-      if (options_.stop_requested && options_.stop_requested()) {
-        throw Error(ErrorCode::kInterrupted, "stopped while both models were generating");
-      }
+      options_.check_stop("models were generating");
       if (all_done()) break;
       source_.advance(n == 0);
       output_.advance(n == 0);
@@ -142,12 +241,13 @@ class Lockstep {
       const bool agreed = !report_.prompts[p].first_difference;
       const bool source_goes_on = !source_.is_done(p), output_goes_on = !output_.is_done(p);
       if (agreed && source_goes_on) {
-        const double difference = largest_difference(source_.logits(p), output_.logits(p));
-        if (source_.take(p) == output_.take(p)) {
+        const auto known = source_.logits(p);
+        const double difference = known.empty() ? 0 : largest_difference(known, output_.logits(p));
+        if (source_.take(p) != output_.take(p)) {
+          part(report_.prompts[p], n, top_gap(known.empty() ? output_.logits(p) : known));
+        } else if (!known.empty()) {
           largest = std::max(largest, difference);
           any_agreed = true;
-        } else {
-          part(report_.prompts[p], n, top_gap(source_.logits(p)));
         }
         continue;
       }
@@ -165,8 +265,9 @@ class Lockstep {
     prompt.outcome = gap > prompt.limit ? GreedyOutcome::kDifferent : GreedyOutcome::kInconclusive;
   }
 
-  Lane source_, output_;
-  const GreedyOptions& options_;
+  Source& source_;
+  AnsweringModel& output_;
+  const RunOptions& options_;
   GreedyReport report_;
   std::optional<double> largest_before_;
 };
@@ -199,7 +300,7 @@ void finish_greedy(GreedyReport& report, const inference::Tokenizer* tokenizer) 
 
 GreedyReport compare_greedy(const Checkpoint& source, const Checkpoint& output,
                             std::span<const Prompt> prompts, const inference::Tokenizer* tokenizer,
-                            const GreedyOptions& options) {
+                            const RunOptions& options) {
   const inference::ModelSpec spec = inference::model_spec(source.family(), source.config());
   const inference::ModelSpec other = inference::model_spec(output.family(), output.config());
   if (spec.vocab != other.vocab) {
@@ -225,12 +326,45 @@ GreedyReport compare_greedy(const Checkpoint& source, const Checkpoint& output,
                                    .weight_limit = weights,
                                    .without_mtp = true};
   };
-  BatchDecoder source_side(source, model_options(options.source_profile, share.source), ids, most);
-  BatchDecoder output_side(output, model_options(options.output_profile, share.output), ids, most);
-  GreedyReport report = Lockstep(Lane(source_side, ids, most, eos),
-                                 Lane(output_side, ids, most, eos), prompts, options)
-                            .run();
+  AnsweringModel source_side(source, model_options(options.source_profile, share.source), ids, most,
+                             eos);
+  AnsweringModel output_side(output, model_options(options.output_profile, share.output), ids, most,
+                             eos);
+  GreedyReport report = Lockstep(source_side, output_side, prompts, options).run();
   finish_greedy(report, tokenizer);
+  return report;
+}
+
+GreedyReport compare_recorded_answers(const Checkpoint& model,
+                                      std::span<const RecordedAnswer> recorded,
+                                      const RunOptions& options) {
+  const inference::ModelSpec spec = inference::model_spec(model.family(), model.config());
+  std::vector<Ids> ids;
+  std::vector<Prompt> prompts;
+  RunOptions longest = options;
+  longest.tokens = 0;
+  longest.progress = {};  // counts layers
+  for (const RecordedAnswer& answer : recorded) {
+    ids.push_back(answer.prompt);
+    prompts.push_back({.ids = answer.prompt});
+    longest.tokens = std::max(longest.tokens, answer.tokens.size());
+  }
+  std::vector<std::size_t> most = inference::final_lengths(spec, ids, longest.tokens);
+  // One token, where the prompt fills the context.
+  for (std::size_t p = 0; p < most.size(); ++p)
+    most[p] = std::clamp(most[p], ids[p].size() + 1, ids[p].size() + recorded[p].tokens.size());
+  const inference::Profile profile = options.output_profile;
+  const RunMemory need =
+      inference::run_memory(model, profile, cache_format(profile), most, options.threads);
+  AnsweringModel output(model,
+                        {.profile = profile,
+                         .threads = options.threads,
+                         .weight_limit = inference::weight_limit(need, options.mem_limit),
+                         .without_mtp = true},
+                        ids, most, {});
+  RecordedAnswers source(recorded, ids, most);
+  GreedyReport report = Lockstep(source, output, prompts, longest).run();
+  finish_greedy(report, nullptr);
   return report;
 }
 

@@ -10,21 +10,11 @@
 #include <vector>
 
 #include "formats/checkpoint/checkpoint.h"
+#include "inference/base/matrix.h"
 #include "inference/base/profile.h"
 #include "verify/outputs/prompts.h"
 
 namespace ingot::verify {
-
-struct GreedyOptions {
-  std::size_t tokens = 20;
-  double gap = 1.0;  ///< `greedy.gap`: a source's top-2 gap above which a difference is a fault
-  inference::Profile source_profile = inference::Profile::kF32;
-  inference::Profile output_profile = inference::Profile::kNative;
-  std::size_t threads = 1;
-  std::uint64_t mem_limit = std::uint64_t{4} << 30;
-  std::function<void(std::uint64_t, std::uint64_t)> progress = {};  ///< tokens done, in all
-  std::function<bool()> stop_requested = {};
-};
 
 enum class GreedyOutcome : std::uint8_t {
   kEqual,
@@ -58,6 +48,20 @@ void finish_greedy(GreedyReport& report, const inference::Tokenizer* tokenizer);
 /// all prompts (`gap` alone when there is none); else kInconclusive.
 GreedyReport compare_greedy(const formats::Checkpoint& source, const formats::Checkpoint& output,
                             std::span<const Prompt> prompts, const inference::Tokenizer* tokenizer,
-                            const GreedyOptions& options);
+                            const RunOptions& options);
+
+/// What another program answered to a prompt.
+struct RecordedAnswer {
+  std::vector<std::int32_t> prompt, tokens;
+  std::optional<inference::Matrix> first_logits;  ///< [1, V], that the first token is chosen from
+};
+
+/// The model answers every prompt with as many tokens as were recorded. The source's gap is that of
+/// the recorded logits for the first token; where none are known, the model's own. Outcomes as in
+/// compare_greedy, with the differences of logits that are known. `tokens` and `source_profile` of
+/// the options do not count.
+GreedyReport compare_recorded_answers(const formats::Checkpoint& model,
+                                      std::span<const RecordedAnswer> recorded,
+                                      const RunOptions& options);
 
 }  // namespace ingot::verify

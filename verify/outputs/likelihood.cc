@@ -34,11 +34,12 @@ struct Batch {
 class MemoryShare {
  public:
   MemoryShare(const formats::Checkpoint& model, const inference::ModelSpec& spec,
-              const LikelihoodOptions& options)
+              const RunOptions& options)
       : model_(model), spec_(spec), options_(options) {}
 
   [[nodiscard]] RunMemory need(std::span<const std::size_t> lengths) const {
-    RunMemory need = inference::stream_memory(model_, options_.profile, lengths, options_.threads);
+    RunMemory need =
+        inference::stream_memory(model_, options_.output_profile, lengths, options_.threads);
     std::uint64_t rows = 0;
     for (const std::size_t length : lengths) rows += length;
     need.scratch += rows * (spec_.hidden + 1) * sizeof(float) + kHeadRows * spec_.vocab * 4;
@@ -69,7 +70,7 @@ class MemoryShare {
  private:
   const formats::Checkpoint& model_;
   const inference::ModelSpec& spec_;
-  const LikelihoodOptions& options_;
+  const RunOptions& options_;
 };
 
 // The next token of every row; -1 after the last.
@@ -105,7 +106,7 @@ double Likelihood::perplexity() const {
 }
 
 Likelihood measure_likelihood(const formats::Checkpoint& model, std::span<const Prompt> documents,
-                              const LikelihoodOptions& options) {
+                              const RunOptions& options) {
   const inference::ModelSpec spec = inference::model_spec(model.family(), model.config());
   const std::vector<PromptSpan> all = spans_of(documents, spec);
   const std::vector<Batch> batches = MemoryShare(model, spec, options).divide(lengths_of(all));
@@ -115,14 +116,12 @@ Likelihood measure_likelihood(const formats::Checkpoint& model, std::span<const 
     const std::vector<PromptSpan> spans =
         spans_of(documents.subspan(batch.first, batch.count), spec);
     const std::vector<inference::Row> rows = rows_of(spans, 1);
-    LayerStream stream(model, {.profile = options.profile,
+    LayerStream stream(model, {.profile = options.output_profile,
                                .threads = options.threads,
                                .weight_limit = batch.weight_limit});
     Matrix hidden = stream.embed(rows);
     for (std::size_t l = 0; l < spec.layers; ++l) {
-      if (options.stop_requested && options.stop_requested()) {
-        throw Error(ErrorCode::kInterrupted, "stopped while a text was read");
-      }
+      options.check_stop("a text was read");
       stream.layer(l, hidden, rows);
       if (options.progress) options.progress(++done, batches.size() * spec.layers);
     }

@@ -13,14 +13,6 @@
 
 namespace ingot::verify {
 
-struct LikelihoodOptions {
-  inference::Profile profile = inference::Profile::kNative;
-  std::size_t threads = 1;
-  std::uint64_t mem_limit = std::uint64_t{4} << 30;
-  std::function<void(std::uint64_t, std::uint64_t)> progress = {};  ///< layers done, in all
-  std::function<bool()> stop_requested = {};
-};
-
 /// How likely a model finds a text: each document alone, token-weighted.
 struct Likelihood {
   std::size_t documents = 0;  ///< sequences: documents, or windows of longer ones
@@ -31,7 +23,7 @@ struct Likelihood {
 
 /// One pass over the weights per batch of documents whose hidden states fit in memory.
 Likelihood measure_likelihood(const formats::Checkpoint& model, std::span<const Prompt> documents,
-                              const LikelihoodOptions& options);
+                              const RunOptions& options);
 
 /// What `--text` measured: of one model, or of both.
 struct TextReport {

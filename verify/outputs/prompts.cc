@@ -121,35 +121,30 @@ std::vector<std::string> texts_of(const std::filesystem::path& path) {
   return docs->get<std::vector<std::string>>();
 }
 
-std::vector<Prompt> encode_all(std::span<const std::string> texts, const Checkpoint& source,
-                               const Tokenizer& tokenizer, const std::filesystem::path& path) {
-  if (texts.empty()) {
-    throw Error(ErrorCode::kInvalidArgument, "holds no text").in_file(path.string());
-  }
-  const auto bos = inference::bos_before_text(source.directory(), tokenizer);
-  std::vector<Prompt> prompts;
+// Plain texts, as lines that hold nothing else.
+std::vector<inference::PromptLine> lines_of(const std::vector<std::string>& texts,
+                                            const std::filesystem::path& path) {
+  std::vector<inference::PromptLine> lines;
   for (std::size_t i = 0; i < texts.size(); ++i) {
-    if (texts[i].empty()) {
-      throw Error(ErrorCode::kInvalidArgument, fmt::format("text {} is empty", i))
+    if (texts[i].empty() || !is_utf8(texts[i])) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("text {} is {}", i, texts[i].empty() ? "empty" : "not valid UTF-8"))
           .in_file(path.string());
     }
-    if (!is_utf8(texts[i])) {
-      throw Error(ErrorCode::kInvalidArgument, fmt::format("text {} is not valid UTF-8", i))
-          .in_file(path.string());
-    }
-    prompts.push_back(
-        {.text = texts[i], .ids = inference::encode_raw_text(tokenizer, bos, texts[i])});
+    lines.emplace_back().text = texts[i];
   }
-  return prompts;
+  return lines;
 }
 
-std::vector<Prompt> encode_lines(const std::filesystem::path& path, const Checkpoint& source,
-                                 const Tokenizer& tokenizer) {
-  const std::vector<inference::PromptLine> lines =
-      inference::parse_prompt_lines(read_text_file(path, kMaxTextBytes), path.string());
-  if (lines.empty()) {
+std::vector<inference::PromptLine> json_lines_of(const std::filesystem::path& path) {
+  return inference::parse_prompt_lines(read_text_file(path, kMaxTextBytes), path.string());
+}
+
+std::vector<Prompt> encode(const std::vector<inference::PromptLine>& lines,
+                           const Checkpoint& source, const Tokenizer& tokenizer,
+                           const std::filesystem::path& path) {
+  if (lines.empty())
     throw Error(ErrorCode::kInvalidArgument, "holds no text").in_file(path.string());
-  }
   const auto bos = inference::bos_before_text(source.directory(), tokenizer);
   const bool has_chats = std::any_of(
       lines.begin(), lines.end(), [](const auto& line) { return line.said.messages != nullptr; });
@@ -200,6 +195,11 @@ void add_windows(const inference::ModelSpec& spec, std::span<const std::int32_t>
 
 }  // namespace
 
+void RunOptions::check_stop(std::string_view what) const {
+  if (stop_requested && stop_requested())
+    throw Error(ErrorCode::kInterrupted, fmt::format("stopped while {}", what));
+}
+
 std::optional<Tokenizer> open_tokenizer(const Checkpoint& source) {
   if (!std::filesystem::exists(source.directory() / "tokenizer.json")) return std::nullopt;
   return Tokenizer::open(source.directory());
@@ -229,9 +229,10 @@ std::vector<Prompt> built_in_prompts(const Checkpoint& source, const Tokenizer* 
 
 std::vector<Prompt> read_prompts(const std::filesystem::path& path, const Checkpoint& source,
                                  const Tokenizer& tokenizer) {
-  if (inference::has_prompt_lines(path)) return encode_lines(path, source, tokenizer);
-  return encode_all(inference::split_prompts(read_text_file(path, kMaxTextBytes)), source,
-                    tokenizer, path);
+  return encode(inference::has_prompt_lines(path)
+                    ? json_lines_of(path)
+                    : lines_of(inference::split_prompts(read_text_file(path, kMaxTextBytes)), path),
+                source, tokenizer, path);
 }
 
 std::vector<Prompt> read_documents(const std::filesystem::path& path, const Checkpoint& source,
@@ -240,9 +241,9 @@ std::vector<Prompt> read_documents(const std::filesystem::path& path, const Chec
   // What stands before every text, whether the tokenizer puts it there or we do.
   const std::vector<std::int32_t> around = inference::encode_raw_text(
       tokenizer, inference::bos_before_text(source.directory(), tokenizer), "");
-  std::vector<Prompt> whole = inference::has_prompt_lines(path)
-                                  ? encode_lines(path, source, tokenizer)
-                                  : encode_all(texts_of(path), source, tokenizer, path);
+  std::vector<Prompt> whole = encode(
+      inference::has_prompt_lines(path) ? json_lines_of(path) : lines_of(texts_of(path), path),
+      source, tokenizer, path);
   if (documents != nullptr) *documents = whole.size();
   std::vector<Prompt> windows;
   for (Prompt& document : whole) add_windows(spec, around, std::move(document), windows);

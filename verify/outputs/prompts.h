@@ -3,11 +3,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "formats/checkpoint/checkpoint.h"
+#include "inference/base/profile.h"
 #include "inference/tokenizer/tokenizer.h"
 
 namespace ingot::verify {
@@ -16,6 +19,22 @@ namespace ingot::verify {
 struct Prompt {
   std::string text;
   std::vector<std::int32_t> ids;
+};
+
+/// How models are run over prompts, and with how much of the machine. Levels leave alone what does
+/// not concern them.
+struct RunOptions {
+  std::size_t tokens = 20;  ///< that an answer may have
+  double gap = 1.0;  ///< `greedy.gap`: a source's top-2 gap above which a difference is a fault
+  inference::Profile source_profile = inference::Profile::kF32;
+  inference::Profile output_profile = inference::Profile::kNative;
+  std::size_t threads = 1;
+  std::uint64_t mem_limit = std::uint64_t{4} << 30;
+  std::function<void(std::uint64_t, std::uint64_t)> progress = {};  ///< layers or tokens, in all
+  std::function<bool()> stop_requested = {};
+
+  /// Throws kInterrupted when a stop was asked for: `stopped while {what}`.
+  void check_stop(std::string_view what) const;
 };
 
 /// The built-in prompts: two stories to be continued and some questions, in English and Chinese,

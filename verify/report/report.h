@@ -4,13 +4,14 @@
 #include <string>
 #include <vector>
 
+#include "formats/json/json.h"
 #include "formats/json/json_fwd.h"
+#include "verify/compared_checkpoint.h"
 #include "verify/gates/gate.h"
 #include "verify/layers/layer_check.h"
 #include "verify/level.h"
 #include "verify/outputs/greedy_check.h"
 #include "verify/outputs/likelihood.h"
-#include "verify/side.h"
 #include "verify/structure/structure_check.h"
 #include "verify/weights/weight_check.h"
 
@@ -20,8 +21,8 @@ namespace ingot::verify {
 /// and options give the same report.
 struct Report {
   std::string tool_version;
-  std::optional<SideFacts> source;  ///< nothing when a single checkpoint was looked at
-  SideFacts output;
+  std::optional<CheckpointFacts> source;  ///< nothing when a single checkpoint was looked at
+  CheckpointFacts output;
   std::vector<Level> levels;  ///< that were asked for
   std::optional<StructureReport> structure;
   std::optional<WeightsReport> weights;

@@ -23,7 +23,7 @@ Json number(const std::optional<double>& value) {
   return value ? number(*value) : Json(nullptr);
 }
 
-Json side_json(const SideFacts& facts) {
+Json side_json(const CheckpointFacts& facts) {
   Json json = {{"name", valid_text(facts.name)},
                {"family", facts.family},
                {"dialect", facts.dialect},

@@ -34,7 +34,7 @@ Section gates_section(const Report& report, Form form) {
   return {"gates", "Gates", {std::move(table)}};
 }
 
-std::string schemes_text(const SideFacts& facts) {
+std::string schemes_text(const CheckpointFacts& facts) {
   std::string text;
   for (const SchemeShare& share : facts.schemes) {
     text += fmt::format("{}{}: {} tensors, {}", text.empty() ? "" : "\n", share.scheme,
@@ -55,22 +55,22 @@ Section compared_section(const Report& report) {
                                      [](const Cell& cell) { return !cell.text.empty(); });
     if (has_any) table.rows.push_back(std::move(row));
   };
-  for (const auto& [title, member] : {std::pair{"name", &SideFacts::name},
-                                      {"family", &SideFacts::family},
-                                      {"dialect", &SideFacts::dialect},
-                                      {"layout", &SideFacts::layout},
-                                      {"ranks", &SideFacts::topology},
-                                      {"made by", &SideFacts::made_by}}) {
-    add(title, [&](const SideFacts& facts) { return facts.*member; });
+  for (const auto& [title, member] : {std::pair{"name", &CheckpointFacts::name},
+                                      {"family", &CheckpointFacts::family},
+                                      {"dialect", &CheckpointFacts::dialect},
+                                      {"layout", &CheckpointFacts::layout},
+                                      {"ranks", &CheckpointFacts::topology},
+                                      {"made by", &CheckpointFacts::made_by}}) {
+    add(title, [&](const CheckpointFacts& facts) { return facts.*member; });
   }
-  add("size", [](const SideFacts& facts) {
+  add("size", [](const CheckpointFacts& facts) {
     return fmt::format("{} tensors in {} files, {}", count_text(facts.tensors),
                        count_text(facts.files), bytes_text(facts.bytes));
   });
   add("schemes", schemes_text);
-  add("layers gated as", [](const SideFacts& facts) { return facts.kind; });
+  add("layers gated as", [](const CheckpointFacts& facts) { return facts.kind; });
   add(
-      "fingerprint", [](const SideFacts& facts) { return facts.fingerprint; }, Style::kCode);
+      "fingerprint", [](const CheckpointFacts& facts) { return facts.fingerprint; }, Style::kCode);
   Section section{"sides", "What was compared", {std::move(table)}};
   const auto note = [&](std::string text) {
     section.blocks.push_back(Paragraph{std::move(text), true});

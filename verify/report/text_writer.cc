@@ -1,6 +1,3 @@
-// A text of a given length: what may be shortened are tables and lists of remarks, whose first rows
-// are the most important. The longest gives up a row at a time, so that short ones stay whole.
-
 #include <algorithm>
 #include <optional>
 
@@ -10,7 +7,11 @@
 #include "formats/base/printable.h"
 #include "verify/report/document.h"
 
+// A text of a given length: what may be shortened are tables and lists of remarks, whose first rows
+// are the most important. The longest gives up a row at a time, so that short ones stay whole.
+
 namespace ingot::verify {
+
 namespace {
 
 // A block, and how many of its rows are shown.
@@ -142,6 +143,23 @@ std::string write_text(const Document& document, std::size_t max_lines) {
   std::erase_if(sections, [](const auto& section) { return section.empty(); });
   if (max_lines > 0) shorten(sections, max_lines);
   return text_of(sections);
+}
+
+void Table::keep(const std::vector<std::size_t>& which) {
+  const auto kept = [&](const auto& all) {
+    std::decay_t<decltype(all)> some;
+    for (const std::size_t i : which) some.push_back(all[i]);
+    return some;
+  };
+  columns = kept(columns);
+  for (std::vector<Cell>& row : rows) row = kept(row);
+}
+
+Remarks remarks_of(std::string_view kind, const std::vector<std::string>& texts) {
+  Remarks remarks;
+  for (const std::string& text : texts)
+    remarks.push_back({.kind = std::string(kind), .text = text});
+  return remarks;
 }
 
 }  // namespace ingot::verify

@@ -179,7 +179,7 @@ std::string verdict_sentence(const Report& report) {
 }
 
 std::string compared_sentence(const Report& report) {
-  const auto side = [](const SideFacts& facts) {
+  const auto side = [](const CheckpointFacts& facts) {
     std::string schemes;
     for (std::size_t i = 0; i < std::min<std::size_t>(facts.schemes.size(), 3); ++i)
       schemes += (i == 0 ? "" : ", ") + facts.schemes[i].scheme;

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <string>
+#include <tuple>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -63,7 +66,8 @@ std::optional<Manifest> manifest_of(const fs::path& directory) {
 
 class StructureCheck {
  public:
-  StructureCheck(const Side& source, const fs::path& output, const StructureOptions& options)
+  StructureCheck(const ComparedCheckpoint& source, const fs::path& output,
+                 const StructureOptions& options)
       : source_(source), output_(output), options_(options), found_(output) {}
 
   StructureReport run() {
@@ -205,7 +209,7 @@ class StructureCheck {
     std::string file;
   };
 
-  const Side& source_;
+  const ComparedCheckpoint& source_;
   const fs::path& output_;
   const StructureOptions& options_;
   std::vector<ReadConfig> configs_;  // of every directory that an engine opens
@@ -213,7 +217,48 @@ class StructureCheck {
   StructureReport report_;
 };
 
+void replace_all(std::string& text, const std::string& from, const std::string& to) {
+  for (std::size_t at = text.find(from); at != std::string::npos; at = text.find(from, at))
+    text.replace(at, from.size(), to);
+}
+
 }  // namespace
+
+StructureFindings::StructureFindings(const std::filesystem::path& directory)
+    : prefix_((directory / "").string()), name_(directory.string()) {}
+
+void StructureFindings::error(std::string_view rule, const Error& fact) {
+  Finding finding = check::finding_of(fact);
+  finding.severity = Severity::kError;
+  finding.rule = rule;
+  add(std::move(finding));
+}
+
+void StructureFindings::warning(std::string_view rule, const Error& fact) {
+  Finding finding = check::finding_of(fact);
+  finding.severity = Severity::kWarning;
+  finding.rule = rule;
+  add(std::move(finding));
+}
+
+void StructureFindings::add(Finding finding) {
+  for (std::string* text : {&finding.file, &finding.message}) replace_all(*text, prefix_, "");
+  if (finding.file == name_) finding.file.clear();
+  findings_.push_back(std::move(finding));
+}
+
+std::vector<Finding> StructureFindings::take() {
+  std::set<std::tuple<std::string_view, std::string, std::string>> told;
+  std::erase_if(findings_, [&](const Finding& finding) {
+    // Without a tensor, the file is what it is about.
+    const std::string& subject = finding.tensor.empty() ? finding.file : finding.tensor;
+    return !told.emplace(finding.rule, subject, finding.message).second;
+  });
+  std::stable_sort(findings_.begin(), findings_.end(), [](const Finding& a, const Finding& b) {
+    return a.severity == Severity::kError && b.severity != Severity::kError;
+  });
+  return std::exchange(findings_, {});
+}
 
 std::uint64_t StructureReport::errors() const {
   return count(findings, Severity::kError);
@@ -223,7 +268,7 @@ std::uint64_t StructureReport::warnings() const {
   return count(findings, Severity::kWarning);
 }
 
-StructureReport check_structure(const Side& source, const fs::path& output,
+StructureReport check_structure(const ComparedCheckpoint& source, const fs::path& output,
                                 const StructureOptions& options) {
   return StructureCheck(source, output, options).run();
 }

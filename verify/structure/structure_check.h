@@ -7,13 +7,13 @@
 #include <vector>
 
 #include "check/rules/loader_rules.h"
-#include "verify/side.h"
+#include "verify/compared_checkpoint.h"
 
 namespace ingot::verify {
 
 struct StructureOptions {
   bool hashes = true;  ///< where a manifest lies beside the weights, hash every tensor
-  std::filesystem::path config = {};  ///< of the output, as SideOptions::config
+  std::filesystem::path config = {};  ///< of the output, as shard::SourceOptions::config
   std::string family = {};
   /// File of activation statistics that static scales are compared with; may be empty.
   std::filesystem::path activation_scales = {};
@@ -41,7 +41,8 @@ struct StructureReport {
 /// hashes hold; loaders accept it. Reads no weights but for hashes and replicas.
 /// An output of which opening fails gives findings as well, as far as its faults can be told apart;
 /// only a directory that cannot be read at all throws.
-StructureReport check_structure(const Side& source, const std::filesystem::path& output,
+StructureReport check_structure(const ComparedCheckpoint& source,
+                                const std::filesystem::path& output,
                                 const StructureOptions& options);
 
 }  // namespace ingot::verify

@@ -2,8 +2,8 @@
 
 #include "formats/container/tensor.h"
 #include "quantize/scheme.h"
+#include "verify/weights/element_row.h"
 #include "verify/weights/element_sums.h"
-#include "verify/weights/step_grid.h"
 
 namespace ingot::verify {
 

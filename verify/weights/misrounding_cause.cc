@@ -1,7 +1,7 @@
 // Each cause is an experiment: what the writer may have done is done to the scales, or to the
 // quotient that it rounded, and the codes are held against the source again.
 
-#include "verify/weights/misrounding_cause.h"
+#include "verify/weights/weight_pair.h"
 
 #include <algorithm>
 #include <functional>
@@ -33,19 +33,12 @@ struct Decoded {
   }
 };
 
-Decoded read(const PairSide& side, const WeightBand& band) {
+Decoded read(const ComparedTensor& side, const WeightBand& band) {
   const formats::LogicalTensor& tensor = side.tensor;
-  const std::uint64_t cols = tensor.shape.back();
-  const std::uint64_t bits = code_bits(side);
   Decoded read;
-  read.codes.resize(static_cast<std::size_t>(band.rows * cols * bits / 8));
-  side.source.read(tensor.encoding.stored.weight(), band.row * cols * bits / 8, read.codes);
-  read.run = {
-      .weight = read.codes.data(),
-      .rows = static_cast<std::size_t>(band.rows),
-      .cols = static_cast<std::size_t>(cols),
-      .first_row = band.row,
-      .rows_per_matrix = tensor.shape.size() < 2 ? 1 : tensor.shape[tensor.shape.size() - 2]};
+  read.run = read_band(side, {.row = band.row, .rows = band.rows, .cols = tensor.shape.back()},
+                       nullptr, read.codes)
+                 .run;
   if (tensor.encoding.block_cols != 0) {
     const formats::ScaleReader reader(side.source, tensor, {.allow_zero = true});
     read.scales = reader.read({.first = 0, .n = reader.rows()});
@@ -61,7 +54,7 @@ Decoded read(const PairSide& side, const WeightBand& band) {
 
 class Experiments {
  public:
-  Experiments(const PairSide& source, const PairSide& output, const WeightBand& band)
+  Experiments(const ComparedTensor& source, const ComparedTensor& output, const WeightBand& band)
       : scheme_(*quantize::find_scheme(output.tensor.encoding.scheme)),
         source_(read(source, band)),
         output_(read(output, band)) {
@@ -193,7 +186,7 @@ class Experiments {
 
 }  // namespace
 
-std::string misrounding_cause(const PairSide& source, const PairSide& output,
+std::string misrounding_cause(const ComparedTensor& source, const ComparedTensor& output,
                               const WeightBand& band, std::span<const OtherScale> others) {
   return Experiments(source, output, band).run(others);
 }

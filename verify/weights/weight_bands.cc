@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <span>
 
 #include "formats/base/checked.h"
+#include "formats/container/dtype.h"
 #include "verify/weights/element_row.h"
 
 namespace ingot::verify {
@@ -76,6 +78,40 @@ std::uint64_t WeightBands::elements() const {
 
 std::uint64_t WeightBands::band_elements() const {
   return std::min(row_step_, rows_) * std::min(col_step_, cols_);
+}
+
+std::uint64_t code_bits(const ComparedTensor& side) {
+  const formats::StoredTensor& stored = side.source.stored()[side.tensor.encoding.stored.weight()];
+  const std::uint32_t bits = formats::scheme_facts(side.tensor.encoding.scheme).code_bits;
+  return bits != 0 ? bits : formats::dtype_bits(stored.dtype);
+}
+
+EncodedBand read_band(const ComparedTensor& side, const WeightBand& band,
+                      const formats::ScaleReader* scales, std::vector<std::byte>& codes) {
+  const formats::LogicalTensor& tensor = side.tensor;
+  const std::uint64_t bits = code_bits(side),
+                      all_cols = tensor.shape.empty() ? 1 : tensor.shape.back();
+  const std::uint64_t n_bytes = band.rows * band.cols * bits / 8;
+  if (codes.size() < n_bytes) codes.resize(n_bytes);
+  side.source.read(tensor.encoding.stored.weight(), (band.row * all_cols + band.col) * bits / 8,
+                   std::span(codes).first(n_bytes));
+  EncodedBand read;
+  read.run = {
+      .weight = codes.data(),
+      .rows = band.rows,
+      .cols = band.cols,
+      .first_row = band.row,
+      .first_col = band.col,
+      .rows_per_matrix = tensor.shape.size() < 2 ? 1 : tensor.shape[tensor.shape.size() - 2]};
+  if (scales == nullptr) return read;
+  const auto range = scales->range_of(band.row, band.rows);
+  read.scales = scales->read(range);
+  read.run.scales = read.scales;
+  read.run.first_scale_row = range.first;
+  read.run.scale_cols = scales->cols();
+  read.run.block_rows = tensor.encoding.block_rows;
+  read.run.block_cols = tensor.encoding.block_cols;
+  return read;
 }
 
 }  // namespace ingot::verify

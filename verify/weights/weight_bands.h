@@ -1,9 +1,14 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "formats/container/tensor.h"
+#include "formats/storage/block_scales.h"
+#include "formats/storage/tensor_source.h"
+#include "quantize/scheme.h"
 
 namespace ingot::verify {
 
@@ -35,5 +40,25 @@ class WeightBands {
   std::uint64_t bands_ = 0;  ///< down the whole matrix
   std::uint64_t bands_down_ = 0, bands_across_ = 0;
 };
+
+/// One tensor of a checkpoint.
+struct ComparedTensor {
+  const formats::TensorSource& source;
+  const formats::LogicalTensor& tensor;
+};
+
+/// Bits of a stored code, or of a number of a plain dtype.
+std::uint64_t code_bits(const ComparedTensor& side);
+
+/// Codes of a band, and the scales that they are multiplied with.
+struct EncodedBand {
+  std::vector<float> scales;
+  quantize::EncodedRows run;
+};
+
+/// Reads a band of a tensor into `codes`, which grows where it is too small and must outlive the
+/// result. `scales`: those of the tensor; null where it has none, or codes alone count.
+EncodedBand read_band(const ComparedTensor& side, const WeightBand& band,
+                      const formats::ScaleReader* scales, std::vector<std::byte>& codes);
 
 }  // namespace ingot::verify

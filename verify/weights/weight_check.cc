@@ -81,8 +81,9 @@ class WeightCheck {
          .expert = tensor.expert,
          .from = std::string(formats::scheme_facts(tensor.encoding.scheme).name),
          .to = std::string(formats::scheme_facts(partner.encoding.scheme).name)});
-    auto pair = std::make_unique<WeightPair>(PairSide{source_, tensor}, PairSide{output_, partner},
-                                             options_.sample, options_.has_given_scales);
+    auto pair = std::make_unique<WeightPair>(ComparedTensor{source_, tensor},
+                                             ComparedTensor{output_, partner}, options_.sample,
+                                             options_.has_given_scales);
     const std::uint64_t jobs = ceil_div(pair->bands().count(), kJobBands);
     total_bytes_ += pair->bytes_of(pair->bands().elements());
     scratch_bytes_ = std::max(scratch_bytes_, pair->scratch_bytes());

@@ -9,7 +9,6 @@
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
 #include "verify/weights/element_run.h"
-#include "verify/weights/misrounding_cause.h"
 
 namespace ingot::verify {
 namespace {
@@ -22,11 +21,11 @@ using formats::SchemeId;
 /// Values decoded at a time on either side: both fit the nearest cache.
 constexpr std::uint64_t kTileElements = 2048;
 
-DType dtype_of(const PairSide& side) {
+DType dtype_of(const ComparedTensor& side) {
   return side.source.stored()[side.tensor.encoding.stored.weight()].dtype;
 }
 
-std::array<std::uint64_t, 2> group_of(const PairSide& side) {
+std::array<std::uint64_t, 2> group_of(const ComparedTensor& side) {
   return {side.tensor.encoding.block_rows, side.tensor.encoding.block_cols};
 }
 
@@ -59,18 +58,13 @@ quantize::EncodedRows tile_of(const quantize::EncodedRows& run, std::uint64_t bi
 
 }  // namespace
 
-std::uint64_t code_bits(const PairSide& side) {
-  const std::uint32_t bits = formats::scheme_facts(side.tensor.encoding.scheme).code_bits;
-  return bits != 0 ? bits : formats::dtype_bits(dtype_of(side));
-}
-
 void BandSums::add(const BandSums& next) {
   sums.add(next.sums);
   reach.add(next.reach);
   is_same = is_same && next.is_same;
 }
 
-WeightPair::WeightPair(const PairSide& source, const PairSide& output, double sample,
+WeightPair::WeightPair(const ComparedTensor& source, const ComparedTensor& output, double sample,
                        bool has_given_scales)
     : source_(source),
       output_(output),
@@ -90,7 +84,7 @@ std::uint64_t WeightPair::bytes_of(std::uint64_t elements) const {
 std::uint64_t WeightPair::scratch_bytes() const {
   const std::uint64_t elements = bands_.band_elements();
   std::uint64_t bytes = bytes_of(elements);
-  for (const PairSide* side : {&source_, &output_}) {
+  for (const ComparedTensor* side : {&source_, &output_}) {
     // Scales as they are stored and as they are used; more than there are where rows share them.
     const std::uint64_t group = side->tensor.encoding.block_cols;
     if (group != 0) bytes += (elements / group + bands_.cols() / group + 2) * 2 * sizeof(float);
@@ -108,39 +102,17 @@ const formats::ScaleReader& WeightPair::reader(bool of_output) const {
   return of_output ? *output_scales_ : *source_scales_;
 }
 
-WeightPair::Rows WeightPair::read(bool of_output, const WeightBand& band,
-                                  std::vector<std::byte>& codes) const {
-  const PairSide& side = of_output ? output_ : source_;
-  const std::uint64_t bits = code_bits(side);
-  const std::uint64_t n_bytes = band.rows * band.cols * bits / 8;
-  if (codes.size() < n_bytes) codes.resize(n_bytes);
-  side.source.read(side.tensor.encoding.stored.weight(),
-                   (band.row * bands_.cols() + band.col) * bits / 8,
-                   std::span(codes).first(n_bytes));
-  Rows rows;
-  rows.run = {.weight = codes.data(),
-              .rows = band.rows,
-              .cols = band.cols,
-              .first_row = band.row,
-              .first_col = band.col,
-              .rows_per_matrix = bands_.rows()};
-  if (is_raw_ || side.tensor.encoding.block_cols == 0) return rows;
-  const formats::ScaleReader& scales = reader(of_output);
-  const auto range = scales.range_of(band.row, band.rows);
-  rows.scales = scales.read(range);
-  rows.run.scales = rows.scales;
-  rows.run.first_scale_row = range.first;
-  rows.run.rows_per_matrix = side.tensor.shape[side.tensor.shape.size() - 2];
-  rows.run.scale_cols = scales.cols();
-  rows.run.block_rows = side.tensor.encoding.block_rows;
-  rows.run.block_cols = side.tensor.encoding.block_cols;
-  return rows;
+EncodedBand WeightPair::read(bool of_output, const WeightBand& band,
+                             std::vector<std::byte>& codes) const {
+  const ComparedTensor& side = of_output ? output_ : source_;
+  const bool has_scales = !is_raw_ && side.tensor.encoding.block_cols != 0;
+  return read_band(side, band, has_scales ? &reader(of_output) : nullptr, codes);
 }
 
 BandSums WeightPair::compare(const WeightBand& band, WeightScratch& scratch) const {
   if (is_raw_) return compare_raw(band, scratch);
-  const Rows source = read(false, band, scratch.source_codes);
-  const Rows output = read(true, band, scratch.output_codes);
+  const EncodedBand source = read(false, band, scratch.source_codes);
+  const EncodedBand output = read(true, band, scratch.output_codes);
   BandSums found;
   found.is_same = same_coding_ && scales_agree(source, output, band) &&
                   std::memcmp(source.run.weight, output.run.weight,
@@ -155,8 +127,8 @@ BandSums WeightPair::compare_raw(const WeightBand& band, WeightScratch& scratch)
   found.sums.elements = band.rows * band.cols;
   found.is_same = same_coding_;
   if (!same_coding_) return found;
-  const Rows source = read(false, band, scratch.source_codes);
-  const Rows output = read(true, band, scratch.output_codes);
+  const EncodedBand source = read(false, band, scratch.source_codes);
+  const EncodedBand output = read(true, band, scratch.output_codes);
   const std::uint64_t n_bytes = found.sums.elements * code_bits(source_) / 8;
   found.is_same = std::memcmp(source.run.weight, output.run.weight, n_bytes) == 0;
   if (found.is_same) {
@@ -172,7 +144,7 @@ BandSums WeightPair::compare_raw(const WeightBand& band, WeightScratch& scratch)
 }
 
 // Whether stored as F32 or BF16, as a factor or a divisor: what codes are multiplied with counts.
-bool WeightPair::scales_agree(const Rows& source, const Rows& output,
+bool WeightPair::scales_agree(const EncodedBand& source, const EncodedBand& output,
                               const WeightBand& band) const {
   const std::uint32_t ulps =
       source_.tensor.encoding.global_divides != output_.tensor.encoding.global_divides ? 2 : 0;
@@ -190,8 +162,8 @@ bool WeightPair::scales_agree(const Rows& source, const Rows& output,
   return true;
 }
 
-void WeightPair::compare_values(const Rows& source, const Rows& output, BandSums& found,
-                                WeightScratch& scratch) const {
+void WeightPair::compare_values(const EncodedBand& source, const EncodedBand& output,
+                                BandSums& found, WeightScratch& scratch) const {
   const auto& from = *quantize::find_scheme(source_.tensor.encoding.scheme);
   const auto& to = *quantize::find_scheme(output_.tensor.encoding.scheme);
   const StepGrid& grid = step_grid(to.id);

@@ -31,15 +31,6 @@ struct BandSums {
   void add(const BandSums& next);
 };
 
-/// One side of a pair.
-struct PairSide {
-  const formats::TensorSource& source;
-  const formats::LogicalTensor& tensor;
-};
-
-/// Bits of a stored code, or of a number of a plain dtype.
-std::uint64_t code_bits(const PairSide& side);
-
 /// Another weight's scale, which codes may have been made under.
 struct OtherScale {
   std::string name;  ///< of the weight
@@ -51,7 +42,8 @@ struct OtherScale {
 class WeightPair {
  public:
   /// `has_given_scales`: FP8 block scales were taken from another release (--scales-from).
-  WeightPair(const PairSide& source, const PairSide& output, double sample, bool has_given_scales);
+  WeightPair(const ComparedTensor& source, const ComparedTensor& output, double sample,
+             bool has_given_scales);
 
   [[nodiscard]] const WeightBands& bands() const { return bands_; }
   /// Weight bytes of both sides in so many elements.
@@ -64,26 +56,22 @@ class WeightPair {
   [[nodiscard]] std::string fused_module() const;
   /// The number over all scales of the output, or its one scale; nothing when there are many.
   [[nodiscard]] std::optional<float> one_scale() const;
-  /// Why values are misrounded (misrounding_cause.h), by the first band that has some.
+  /// Why values are misrounded, by the first band that has some.
   [[nodiscard]] std::string cause(std::span<const OtherScale> others) const;
   /// The reach of groups that several bands hold, when all were compared.
   [[nodiscard]] GroupReach shared_reach() const { return codes_.finish(); }
 
  private:
-  struct Rows {
-    std::vector<float> scales;
-    quantize::EncodedRows run;
-  };
   [[nodiscard]] const formats::ScaleReader& reader(bool of_output) const;
-  [[nodiscard]] Rows read(bool of_output, const WeightBand& band,
-                          std::vector<std::byte>& codes) const;
+  [[nodiscard]] EncodedBand read(bool of_output, const WeightBand& band,
+                                 std::vector<std::byte>& codes) const;
   [[nodiscard]] BandSums compare_raw(const WeightBand& band, WeightScratch& scratch) const;
-  [[nodiscard]] bool scales_agree(const Rows& source, const Rows& output,
+  [[nodiscard]] bool scales_agree(const EncodedBand& source, const EncodedBand& output,
                                   const WeightBand& band) const;
-  void compare_values(const Rows& source, const Rows& output, BandSums& found,
+  void compare_values(const EncodedBand& source, const EncodedBand& output, BandSums& found,
                       WeightScratch& scratch) const;
 
-  PairSide source_, output_;
+  ComparedTensor source_, output_;
   bool is_raw_ = false;          ///< one side is: bytes are compared
   bool same_coding_ = false;     ///< scheme, groups and dtype
   bool is_reach_judged_ = true;  ///< scales follow from the values
@@ -92,5 +80,12 @@ class WeightPair {
   mutable std::once_flag opened_;
   mutable std::optional<formats::ScaleReader> source_scales_, output_scales_;
 };
+
+/// Why values of the output are misrounded, where one cause explains them: with it taken into
+/// account, at most a hundredth of them is left. In words for a report ("scales computed in BF16
+/// arithmetic"); empty where none does. Looks at the rows of `band`. `others`: scales of the
+/// weights that loaders fuse with this one.
+std::string misrounding_cause(const ComparedTensor& source, const ComparedTensor& output,
+                              const WeightBand& band, std::span<const OtherScale> others);
 
 }  // namespace ingot::verify

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "formats/base/printable.h"
 #include "formats/json/json.h"
 #include "inference/chat/python_text.h"
 #include "inference/tokenizer/characters.h"

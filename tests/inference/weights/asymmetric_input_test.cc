@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "convert/recipe/activation_scales.h"
+#include "convert/recipe/statistics.h"
 #include "tests/convert/plain_decode.h"
 #include "tests/inference/weights/variants.h"
 #include "tests/support/tiny_checkpoint.h"

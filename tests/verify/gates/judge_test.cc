@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "verify/gates/inconclusive_warning.h"
+#include "verify/gates/gate.h"
 #include "verify/report/report.h"
 
 namespace ingot::verify {

@@ -29,7 +29,7 @@ struct Example {
   }
 };
 
-inline verify::LayersOptions exact_layers(std::size_t threads = 1) {
+inline verify::RunOptions exact_layers(std::size_t threads = 1) {
   return {.output_profile = inference::Profile::kF32, .threads = threads};
 }
 

@@ -107,7 +107,7 @@ TEST(LayerCheck, IgnoresMemoryAndThreads) {
   const LayersReport roomy = verify::compare_layers(example.model, output, prompts, {});
   EXPECT_LT(least_cosine(roomy), 1);
 
-  verify::LayersOptions tight{.threads = 2, .mem_limit = 1'000'000};
+  verify::RunOptions tight{.threads = 2, .mem_limit = 1'000'000};
   try {
     verify::compare_layers(example.model, output, prompts, tight);
     FAIL() << "1 MB is not enough";
@@ -153,7 +153,7 @@ TEST(LayerCheck, RefusesPromptsThatTheModelCannotTake) {
 
 TEST(LayerCheck, StopsBetweenLayers) {
   const Example example;
-  verify::LayersOptions options = exact_layers();
+  verify::RunOptions options = exact_layers();
   std::uint64_t passed = 0;
   options.progress = [&](std::uint64_t n, std::uint64_t all) {
     passed = n;

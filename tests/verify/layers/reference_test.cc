@@ -20,11 +20,13 @@ using verify::LayerAgreement;
 using verify::ReferenceReport;
 
 const std::filesystem::path kGolden = std::filesystem::path(INGOT_SOURCE_DIR) / "tests/golden";
+const verify::RunOptions kExact{.output_profile = inference::Profile::kF32};
 
 TEST(Reference, ExampleIsMetWithinRounding) {
   const auto model = shard::open_source(tiny_v32());
-  const ReferenceReport report = verify::compare_reference(
-      model, kGolden / "tiny-v32/forward_fp8.safetensors", {.threads = 2});
+  const ReferenceReport report =
+      verify::compare_reference(model, kGolden / "tiny-v32/forward_fp8.safetensors",
+                                {.output_profile = inference::Profile::kF32, .threads = 2});
   EXPECT_THAT(report.recorded_by, ::testing::HasSubstr("transformers deepseek_v32 float32 eager"));
   EXPECT_EQ(report.layers.source_profile, "recorded");
   EXPECT_EQ(report.layers.output_profile, "f32");
@@ -50,7 +52,7 @@ TEST_P(ReferenceOfFamily, IsMetWithinRounding) {
   const auto directory = kGolden / GetParam();
   const auto model = shard::open_source(directory / "checkpoint");
   const ReferenceReport report =
-      verify::compare_reference(model, directory / "golden.safetensors", {});
+      verify::compare_reference(model, directory / "golden.safetensors", kExact);
   EXPECT_EQ(report.layers.prompts, 1U);
   EXPECT_GE(report.layers.layers.size(), 3U);
   for (const LayerAgreement& layer : report.layers.layers) {
@@ -74,7 +76,8 @@ TEST(Reference, ShowsTheLayerThatDiffers) {
   copy_exchanged(from / "checkpoint", directory / "model", "model.layers.1.mlp.experts.0.",
                  "model.layers.1.mlp.experts.1.");
   const auto model = shard::open_source(directory / "model");
-  const ReferenceReport report = verify::compare_reference(model, from / "golden.safetensors", {});
+  const ReferenceReport report =
+      verify::compare_reference(model, from / "golden.safetensors", kExact);
   ASSERT_EQ(report.layers.layers.size(), 3U);
   EXPECT_LE(report.layers.layers[0].isolated.relative_error, 1e-5);
   EXPECT_GT(report.layers.layers[1].isolated.relative_error, 1e-3);
@@ -97,7 +100,7 @@ class ReferenceFile : public ::testing::Test {
   }
   ReferenceReport compare(const std::vector<TinyTensor>& tensors) {
     write_bytes(directory_ / "recorded.safetensors", safetensors_bytes(tensors));
-    return verify::compare_reference(model_, directory_ / "recorded.safetensors", {});
+    return verify::compare_reference(model_, directory_ / "recorded.safetensors", kExact);
   }
   void expect_refusal(ErrorCode code, std::initializer_list<std::string> fragments,
                       const std::vector<TinyTensor>& tensors) {

@@ -18,14 +18,22 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::shared_ptr<const convert::ActivationScales> calibrated(const fs::path& file) {
-  const verify::Side side = verify::open_side(tiny_v32(), {});
-  const auto tokenizer = verify::open_tokenizer(side.model);
-  auto documents = verify::read_documents(
-      fs::path(INGOT_SOURCE_DIR) / "tests/golden/tiny-v32/val_docs.json", side.model, *tokenizer);
-  documents.resize(40);
-  verify::calibrate(side.model, documents, file, {});
-  return std::make_shared<const convert::ActivationScales>(convert::ActivationScales::read(file));
+// Once per process.
+const std::shared_ptr<const convert::ActivationScales>& calibrated() {
+  static const auto scales = [] {
+    // Conversions look at the file again.
+    static const TempDir directory;
+    const verify::ComparedCheckpoint example = verify::open_compared(tiny_v32(), {});
+    const auto tokenizer = verify::open_tokenizer(example.model);
+    auto documents =
+        verify::read_documents(fs::path(INGOT_SOURCE_DIR) / "tests/golden/tiny-v32/val_docs.json",
+                               example.model, *tokenizer);
+    documents.resize(40);
+    const fs::path file = directory / "scales.safetensors";
+    verify::calibrate(example.model, documents, file, {});
+    return std::make_shared<const convert::ActivationScales>(convert::ActivationScales::read(file));
+  }();
+  return scales;
 }
 
 std::string failures(const verify::Report& report) {
@@ -45,7 +53,7 @@ class EveryLevel : public ::testing::TestWithParam<Target> {
     GetParam().apply(conversion.recipe);
     if (GetParam().storage->activations == formats::Activations::kStatic) {
       conversion.recipe.choices.input_scale.reset();
-      conversion.recipe.choices.activation_scales = calibrated(directory_ / "scales.safetensors");
+      conversion.recipe.choices.activation_scales = calibrated();
     }
     conversion.run();
   }
@@ -66,8 +74,7 @@ TEST_P(EveryLevel, IsPassedByAWholeConversion) {
 }
 
 TEST_P(EveryLevel, IsPassedByRankSlices) {
-  Cut cut{.tp = 1, .ep = 4};
-  convert(slicing(tiny_v32(), directory_ / "output", cut));
+  convert(slicing(tiny_v32(), directory_ / "output", {.tp = 1, .ep = 4}));
   expect_passed();
 }
 

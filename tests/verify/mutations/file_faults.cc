@@ -1,4 +1,3 @@
-#include <array>
 #include <fstream>
 
 #include "tests/verify/mutations/edited_weights.h"
@@ -63,45 +62,36 @@ void add_file(const Pair& pair, const char* name, std::string_view text) {
   std::ofstream(pair.output / name) << text;
 }
 
-constexpr std::array kFaults{
-    Fault{"chat_template_added", Good::kInt8,
-          [](const Pair& pair) {
-            add_file(pair, "chat_template.jinja", "{{ messages[0].content }}");
-          },
-          "chat_template.jinja"},
-    Fault{"added_tokens_added", Good::kBf16,
-          [](const Pair& pair) { add_file(pair, "added_tokens.json", R"({"<x>": 5})"); },
-          "added_tokens.json"},
-    Fault{"special_tokens_map_added", Good::kNvfp4Ct,
-          [](const Pair& pair) {
-            add_file(pair, "special_tokens_map.json", R"({"eos_token": "the"})");
-          },
-          "special_tokens_map.json"},
-    Fault{"adapter_added", Good::kFp8,
-          [](const Pair& pair) { add_file(pair, "adapter_config.json", R"({"r": 8})"); },
-          "adapter_config.json"},
-    Fault{"file_truncated", Good::kInt8, truncate_file, kSecond},
-    Fault{"tensor_truncated", Good::kInt8, truncate_tensor, kUp},
-    Fault{"stale_index_names_another_file", Good::kInt8, name_other_file_in_index, kUp},
-    Fault{"stale_index_names_an_absent_tensor", Good::kBf16, name_absent_tensor_in_index,
-          "model.layers.2.mlp.experts.16.up_proj.weight"},
-    Fault{"stale_index_lacks_a_tensor", Good::kNvfp4Modelopt, drop_name_from_index, kUp},
-    Fault{"stray_old_shard", Good::kInt8, leave_old_shard, "model-00003-of-00003.safetensors"},
-    Fault{"tokenizer_of_another_model", Good::kInt8, exchange_two_ids, "tokenizer.json"},
-    Fault{"tokenizer_missing", Good::kNvfp4Ct,
-          [](const Pair& pair) { fs::remove(pair.output / "tokenizer.json"); }, "tokenizer.json"},
-    Fault{"generation_config_changed", Good::kBf16,
-          [](const Pair& pair) {
-            edit_json(pair.output / "generation_config.json",
-                      [](auto& config) { config["temperature"] = 0.123; });
-          },
-          "generation_config.json"},
-};
-
 }  // namespace
 
-std::span<const Fault> file_faults() {
-  return kFaults;
+std::vector<Fault> file_faults() {
+  return {
+      {"chat_template_added", Good::kInt8,
+       [](const Pair& pair) { add_file(pair, "chat_template.jinja", "{{ messages[0].content }}"); },
+       "chat_template.jinja"},
+      {"added_tokens_added", Good::kBf16,
+       [](const Pair& pair) { add_file(pair, "added_tokens.json", R"({"<x>": 5})"); },
+       "added_tokens.json"},
+      {"special_tokens_map_added", Good::kNvfp4Ct,
+       [](const Pair& pair) {
+         add_file(pair, "special_tokens_map.json", R"({"eos_token": "the"})");
+       },
+       "special_tokens_map.json"},
+      {"adapter_added", Good::kFp8,
+       [](const Pair& pair) { add_file(pair, "adapter_config.json", R"({"r": 8})"); },
+       "adapter_config.json"},
+      {"file_truncated", Good::kInt8, truncate_file, kSecond},
+      {"tensor_truncated", Good::kInt8, truncate_tensor, kUp},
+      {"stale_index_names_another_file", Good::kInt8, name_other_file_in_index, kUp},
+      {"stale_index_names_an_absent_tensor", Good::kBf16, name_absent_tensor_in_index,
+       "model.layers.2.mlp.experts.16.up_proj.weight"},
+      {"stale_index_lacks_a_tensor", Good::kNvfp4Modelopt, drop_name_from_index, kUp},
+      {"stray_old_shard", Good::kInt8, leave_old_shard, "model-00003-of-00003.safetensors"},
+      {"tokenizer_of_another_model", Good::kInt8, exchange_two_ids, "tokenizer.json"},
+      {"tokenizer_missing", Good::kNvfp4Ct,
+       [](const Pair& pair) { fs::remove(pair.output / "tokenizer.json"); }, "tokenizer.json"},
+      in_json("generation_config_changed", Good::kBf16, "generation_config.json",
+              "generation_config.json", [](auto& config) { config["temperature"] = 0.123; })};
 }
 
 }  // namespace ingot::testing

@@ -1,6 +1,7 @@
 #include "tests/verify/mutations/good_conversions.h"
 
 #include <fstream>
+#include <map>
 
 #include <gtest/gtest.h>
 
@@ -8,6 +9,7 @@
 #include "formats/records/manifest.h"
 #include "shard/join/rank_directories.h"
 #include "tests/slicing/sliced.h"
+#include "tests/support/temp_dir.h"
 #include "tests/verify/mutations/edited_weights.h"
 
 namespace ingot::testing {
@@ -106,8 +108,6 @@ void forget_in_rank(const fs::path& rank) {
   std::ofstream(rank / formats::kManifestName, std::ios::trunc) << formats::manifest_text(manifest);
 }
 
-}  // namespace
-
 Pair convert_well(Good good, const fs::path& directory) {
   using formats::SchemeId;
   Pair pair{.source = tiny_v32(), .output = directory / "output"};
@@ -159,6 +159,23 @@ Pair convert_well(Good good, const fs::path& directory) {
       run_native(pair);
       break;
   }
+  return pair;
+}
+
+}  // namespace
+
+const Pair& good_conversion(Good good) {
+  static const TempDir directory;
+  static std::map<Good, Pair> made;
+  const auto [at, is_new] = made.try_emplace(good);
+  if (is_new) at->second = convert_well(good, directory / std::to_string(static_cast<int>(good)));
+  return at->second;
+}
+
+Pair copy_of_good(Good good, const fs::path& directory) {
+  Pair pair{.source = good_conversion(good).source, .output = directory / "output"};
+  fs::create_directories(directory);
+  fs::copy(good_conversion(good).output, pair.output, fs::copy_options::recursive);
   return pair;
 }
 

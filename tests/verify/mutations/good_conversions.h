@@ -31,14 +31,17 @@ struct Pair {
   std::filesystem::path source, output;
 };
 
-/// Makes a conversion below `directory`, which is empty.
-Pair convert_well(Good good, const std::filesystem::path& directory);
+/// A good conversion, which is made once per process and not to be changed.
+const Pair& good_conversion(Good good);
+
+/// A copy of its output below `directory`, which is empty, to be spoiled.
+Pair copy_of_good(Good good, const std::filesystem::path& directory);
 
 /// Cuts the example for another topology than kInt8Ranks has: tp 4.
 void convert_for_other_topology(const std::filesystem::path& output);
 
-/// Removes manifest, records and hashes: all that tells what the conversion wrote. Of rank slices
-/// the manifests stay for topology, axes and offsets; hashes and sizes in them are made anew from
+/// Removes manifest, records and hashes: all that tells what the conversion wrote. Manifests
+/// of rank slices stay for topology, axes and offsets; hashes and sizes in them are made anew from
 /// what is there now, so that they vouch for nothing.
 void forget_the_conversion(const std::filesystem::path& output);
 

@@ -11,7 +11,7 @@
 #include "tests/support/temp_dir.h"
 #include "tests/verify/mutations/edited_weights.h"
 #include "tests/verify/mutations/good_conversions.h"
-#include "verify/side.h"
+#include "verify/compared_checkpoint.h"
 #include "verify/weights/weight_check.h"
 
 // What a report says of why values are misrounded.
@@ -25,10 +25,10 @@ const std::string kUp = "model.layers.2.mlp.experts.3.up_proj";
 
 std::string cause_of(Good good, const std::function<void(const Pair&)>& damage) {
   const TempDir directory;
-  const Pair pair = convert_well(good, directory.path());
+  const Pair pair = copy_of_good(good, directory.path());
   damage(pair);
-  const verify::Side before = verify::open_side(pair.source, {});
-  const verify::Side after = verify::open_side(pair.output, {});
+  const verify::ComparedCheckpoint before = verify::open_compared(pair.source, {});
+  const verify::ComparedCheckpoint after = verify::open_compared(pair.output, {});
   for (const verify::TensorWeights& tensor :
        verify::compare_weights(before.model, after.model, {}).tensors) {
     if (tensor.name != kUp + ".weight") continue;

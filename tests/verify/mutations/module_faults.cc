@@ -1,4 +1,3 @@
-#include <array>
 
 #include "tests/verify/mutations/edited_weights.h"
 #include "tests/verify/mutations/fault.h"
@@ -64,26 +63,23 @@ void zero_head(const Pair& pair) {
   weights.save();
 }
 
-constexpr std::array kFaults{
-    Fault{"gate_and_up_swapped", Good::kInt8, exchange_gate_and_up, kExperts},
-    Fault{"gate_and_up_swapped_in_nvfp4", Good::kNvfp4Modelopt, exchange_gate_and_up, kExperts},
-    Fault{"experts_weights_under_anothers_name", Good::kInt8, copy_expert, kExperts},
-    Fault{"experts_weights_under_anothers_name_in_nvfp4", Good::kNvfp4Ct, copy_expert, kExperts},
-    Fault{"two_experts_swapped", Good::kInt8, exchange_experts, kExperts},
-    Fault{"two_experts_swapped_in_mxfp4", Good::kMxfp4, exchange_experts, kExperts},
-    Fault{"a_layers_norm_replaced", Good::kNvfp4Modelopt, replace_norm,
-          "model.layers.2.input_layernorm.weight"},
-    Fault{"one_attention_head_zeroed", Good::kBf16, zero_head, "model.layers.2.self_attn.q_b_proj"},
-    Fault{"one_attention_head_zeroed_in_int8", Good::kInt8, zero_head,
-          "model.layers.2.self_attn.q_b_proj"},
-    Fault{"two_layers_exchanged", Good::kInt8, exchange_layers, "model.layers.2."},
-    Fault{"two_layers_exchanged_in_nvfp4", Good::kNvfp4Ct, exchange_layers, "model.layers.2."},
-};
-
 }  // namespace
 
-std::span<const Fault> module_faults() {
-  return kFaults;
+std::vector<Fault> module_faults() {
+  return {
+      {"gate_and_up_swapped", Good::kInt8, exchange_gate_and_up, kExperts},
+      {"gate_and_up_swapped_in_nvfp4", Good::kNvfp4Modelopt, exchange_gate_and_up, kExperts},
+      {"experts_weights_under_anothers_name", Good::kInt8, copy_expert, kExperts},
+      {"experts_weights_under_anothers_name_in_nvfp4", Good::kNvfp4Ct, copy_expert, kExperts},
+      {"two_experts_swapped", Good::kInt8, exchange_experts, kExperts},
+      {"two_experts_swapped_in_mxfp4", Good::kMxfp4, exchange_experts, kExperts},
+      {"a_layers_norm_replaced", Good::kNvfp4Modelopt, replace_norm,
+       "model.layers.2.input_layernorm.weight"},
+      {"one_attention_head_zeroed", Good::kBf16, zero_head, "model.layers.2.self_attn.q_b_proj"},
+      {"one_attention_head_zeroed_in_int8", Good::kInt8, zero_head,
+       "model.layers.2.self_attn.q_b_proj"},
+      {"two_layers_exchanged", Good::kInt8, exchange_layers, "model.layers.2."},
+      {"two_layers_exchanged_in_nvfp4", Good::kNvfp4Ct, exchange_layers, "model.layers.2."}};
 }
 
 }  // namespace ingot::testing

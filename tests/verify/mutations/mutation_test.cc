@@ -1,3 +1,4 @@
+#include <map>
 #include <ostream>
 
 #include <gmock/gmock.h>
@@ -26,41 +27,39 @@ static std::ostream& operator<<(std::ostream& out, const Fault& fault) {
 
 namespace {
 
-namespace fs = std::filesystem;
+// What is said of a good conversion, with its manifest or without; asked once per process.
+const Verdict& verdict_on_good(Good good, bool forgets) {
+  static std::map<std::pair<Good, bool>, Verdict> known;
+  const auto [at, is_new] = known.try_emplace({good, forgets});
+  if (!is_new) return at->second;
+  const TempDir directory;
+  const Pair pair = copy_of_good(good, directory.path());
+  if (forgets) forget_the_conversion(pair.output);
+  return at->second = judge_default(pair.source, pair.output);
+}
 
 class Mutation : public ::testing::TestWithParam<Fault> {
  protected:
-  void SetUp() override { pair_ = convert_well(GetParam().good, directory_ / "conversion"); }
-
-  [[nodiscard]] Verdict judge() const { return judge_default(pair_.source, pair_.output); }
-
-  void expect_rejected() const {
-    const Verdict after = judge();
+  static void expect_rejected(bool forgets) {
+    const Fault& fault = GetParam();
+    const Verdict& before = verdict_on_good(fault.good, forgets);
+    ASSERT_TRUE(before.passed) << before.text;
+    const TempDir directory;
+    const Pair pair = copy_of_good(fault.good, directory.path());
+    fault.apply(pair);
+    if (forgets) forget_the_conversion(pair.output);
+    const Verdict after = judge_default(pair.source, pair.output);
     EXPECT_FALSE(after.passed) << "nobody noticed";
-    EXPECT_THAT(after.text, ::testing::HasSubstr(std::string(GetParam().names)));
+    EXPECT_THAT(after.text, ::testing::HasSubstr(std::string(fault.names)));
   }
-
-  TempDir directory_;
-  Pair pair_;
 };
 
 TEST_P(Mutation, IsRejectedByName) {
-  const Verdict before = judge();
-  ASSERT_TRUE(before.passed) << before.text;
-  GetParam().apply(pair_);
-  expect_rejected();
+  expect_rejected(false);
 }
 
 TEST_P(Mutation, IsRejectedByNameWithoutManifestAndHashes) {
-  const fs::path sound = directory_ / "sound";
-  fs::copy(pair_.output, sound, fs::copy_options::recursive);
-  forget_the_conversion(sound);
-  const Verdict before = judge_default(pair_.source, sound);
-  ASSERT_TRUE(before.passed) << before.text;
-
-  GetParam().apply(pair_);
-  forget_the_conversion(pair_.output);
-  expect_rejected();
+  expect_rejected(true);
 }
 
 INSTANTIATE_TEST_SUITE_P(EveryFault, Mutation, ::testing::ValuesIn(faults()),

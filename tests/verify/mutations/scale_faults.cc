@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -15,11 +14,6 @@ constexpr std::string_view kUp = "model.layers.2.mlp.experts.3.up_proj";
 constexpr std::string_view kO = "model.layers.3.self_attn.o_proj";
 // Has two scales of the four that differ from the others, side by side.
 constexpr std::string_view kKvA = "model.layers.5.self_attn.kv_a_proj_with_mqa";
-
-void edit_floats(const Pair& pair, const std::string& name,
-                 const std::function<float(float)>& change) {
-  edit_tensor(pair.output, name, [&](EditedTensor& scale) { scale.map<float>(change); });
-}
 
 // Each row begins with what was its second entry.
 void rotate_rows(EditedTensor& scale, std::size_t n_columns) {
@@ -52,171 +46,86 @@ void part_from_fused_partner(const Pair& pair) {
   weights.save();
 }
 
-constexpr std::array kFaults{
-    Fault{"scale_dropped", Good::kInt8,
-          [](const Pair& pair) { drop_tensors(pair.output, {part(kUp, "weight_scale")}); }, kUp},
-    Fault{"block_scales_dropped", Good::kNvfp4Modelopt,
-          [](const Pair& pair) { drop_tensors(pair.output, {part(kUp, "weight_scale")}); }, kUp},
-    Fault{"global_scale_dropped", Good::kNvfp4Ct,
-          [](const Pair& pair) { drop_tensors(pair.output, {part(kUp, "weight_global_scale")}); },
-          kUp},
-    Fault{"scale_treated_as_1", Good::kInt8,
-          [](const Pair& pair) {
-            edit_floats(pair, part(kUp, "weight_scale"), [](float) { return 1.0F; });
-          },
-          kUp},
-    Fault{"global_scale_treated_as_1", Good::kNvfp4Modelopt,
-          [](const Pair& pair) {
-            edit_floats(pair, part(kUp, "weight_scale_2"), [](float) { return 1.0F; });
-          },
-          kUp},
-    Fault{"scale_inverted", Good::kFp8,
-          [](const Pair& pair) {
-            edit_floats(pair, part(kUp, "weight_scale_inv"), [](float scale) { return 1 / scale; });
-          },
-          kUp},
-    Fault{"global_scale_inverted", Good::kNvfp4Ct,
-          [](const Pair& pair) {
-            edit_floats(pair, part(kUp, "weight_global_scale"),
-                        [](float scale) { return 1 / scale; });
-          },
-          kUp},
-    Fault{"scale_of_the_neighbouring_row", Good::kInt8,
-          [](const Pair& pair) {
-            edit_tensor(pair.output, part(kUp, "weight_scale"), [](EditedTensor& scale) {
-              std::rotate(scale.bytes.begin(), scale.bytes.begin() + 4, scale.bytes.end());
-            });
-          },
-          kUp},
-    Fault{"scale_of_the_neighbouring_block", Good::kNvfp4Ct,
-          [](const Pair& pair) {
-            edit_tensor(pair.output, part(kUp, "weight_scale"),
-                        [](EditedTensor& scale) { rotate_rows(scale, 16); });
-          },
-          kUp},
-    Fault{"exponent_of_the_neighbouring_block", Good::kMxfp4,
-          [](const Pair& pair) {
-            edit_tensor(pair.output, part(kUp, "weight_scale"),
-                        [](EditedTensor& scale) { rotate_rows(scale, 8); });
-          },
-          kUp},
-    Fault{"scales_transposed", Good::kFp8,
-          [](const Pair& pair) {
-            edit_tensor(pair.output, part(kKvA, "weight_scale_inv"), [](EditedTensor& scale) {
-              const auto above = scale.get<float>(1);
-              scale.set<float>(1, scale.get<float>(2));
-              scale.set<float>(2, above);
-            });
-          },
-          kKvA},
-    Fault{"block_scales_transposed", Good::kNvfp4Modelopt,
-          [](const Pair& pair) {
-            edit_tensor(pair.output, part(kUp, "weight_scale"), [](EditedTensor& scale) {
-              const std::string before = scale.bytes;
-              for (std::size_t i = 0; i < before.size(); ++i)
-                scale.bytes[i] = before[i % 128 * 16 + i / 128];
-            });
-          },
-          kUp},
-    Fault{"int8_scales_times_1_01", Good::kInt8,
-          [](const Pair& pair) {
-            edit_floats(pair, part(kO, "weight_scale"), [](float scale) { return scale * 1.01F; });
-          },
-          kO},
-    Fault{"int8_scales_times_1_002", Good::kInt8,
-          [](const Pair& pair) {
-            edit_floats(pair, part(kO, "weight_scale"), [](float scale) { return scale * 1.002F; });
-          },
-          kO},
-    Fault{"global_scale_times_1_01", Good::kNvfp4Modelopt,
-          [](const Pair& pair) {
-            edit_floats(pair, part(kUp, "weight_scale_2"),
-                        [](float scale) { return scale * 1.01F; });
-          },
-          kUp},
-    Fault{"fp8_scales_times_1_01", Good::kFp8,
-          [](const Pair& pair) {
-            edit_floats(pair, part(kO, "weight_scale_inv"),
-                        [](float scale) { return scale * 1.01F; });
-          },
-          kO},
-    // The example's values lie on the grid of FP8 rows: none is moved by half a step.
-    Fault{"fp8_scales_of_rows_times_1_01", Good::kFp8Channel,
-          [](const Pair& pair) {
-            edit_floats(pair, part(kO, "weight_scale"), [](float scale) { return scale * 1.01F; });
-          },
-          kO},
-    Fault{"scales_rounded_to_powers_of_two_after_quantizing", Good::kInt8,
-          [](const Pair& pair) {
-            edit_floats(pair, part(kO, "weight_scale"),
-                        [](float scale) { return std::exp2(std::round(std::log2(scale))); });
-          },
-          kO},
-    Fault{"block_scales_rounded_to_powers_of_two_after_quantizing", Good::kNvfp4Modelopt,
-          [](const Pair& pair) {
-            edit_tensor(pair.output, part(kUp, "weight_scale"), [](EditedTensor& scale) {
-              // Four exponent bits and three of the mantissa: the next power of two.
-              scale.map<std::uint8_t>(
-                  [](std::uint8_t code) { return static_cast<std::uint8_t>((code + 4) & 0x78); });
-            });
-          },
-          kUp},
-    Fault{"an_offset_that_is_not_zero", Good::kInt8Modelslim,
-          [](const Pair& pair) {
-            edit_floats(pair, part(kUp, "weight_offset"), [](float) { return 1.0F; });
-          },
-          kUp},
-    Fault{"exponents_read_as_numbers", Good::kBf16OfMxfp4, read_exponents_as_numbers, kUp},
-    Fault{"exponents_written_as_numbers", Good::kMxfp4,
-          [](const Pair& pair) {
-            edit_tensor(pair.output, part(kUp, "weight_scale"), [](EditedTensor& scale) {
-              scale.map<std::uint8_t>([](std::uint8_t exponent) {
-                return static_cast<std::uint8_t>(std::lround(std::ldexp(1.0, exponent - 127)));
-              });
-            });
-          },
-          kUp},
-    Fault{"gate_and_up_with_different_global_scales", Good::kNvfp4Modelopt, part_from_fused_partner,
-          "model.layers.2.mlp.experts.3."},
-    Fault{"one_bit_of_a_scale_flipped", Good::kInt8,
-          [](const Pair& pair) {
-            edit_tensor(pair.output, part(kO, "weight_scale"), [](EditedTensor& scale) {
-              scale.set<std::uint32_t>(77, scale.get<std::uint32_t>(77) ^ (1U << 17));
-            });
-          },
-          kO},
-    Fault{"the_lowest_bit_of_a_block_scale_flipped", Good::kNvfp4Ct,
-          [](const Pair& pair) {
-            edit_tensor(pair.output, part(kUp, "weight_scale"), [](EditedTensor& scale) {
-              scale.set<std::uint8_t>(500, scale.get<std::uint8_t>(500) ^ 1U);
-            });
-          },
-          kUp},
-    Fault{"the_lowest_bit_of_an_exponent_flipped", Good::kMxfp4,
-          [](const Pair& pair) {
-            edit_tensor(pair.output, part(kUp, "weight_scale"), [](EditedTensor& scale) {
-              scale.set<std::uint8_t>(500, scale.get<std::uint8_t>(500) ^ 1U);
-            });
-          },
-          kUp},
-    Fault{"one_input_scale_of_a_million", Good::kNvfp4Modelopt,
-          [](const Pair& pair) {
-            edit_floats(pair, part(kUp, "input_scale"), [](float) { return 1e6F; });
-          },
-          kUp},
-    Fault{"one_bit_of_a_released_scale_flipped", Good::kFp8,
-          [](const Pair& pair) {
-            edit_tensor(pair.output, part(kO, "weight_scale_inv"), [](EditedTensor& scale) {
-              scale.set<std::uint32_t>(1, scale.get<std::uint32_t>(1) ^ (1U << 12));
-            });
-          },
-          kO},
-};
-
 }  // namespace
 
-std::span<const Fault> scale_faults() {
-  return kFaults;
+std::vector<Fault> scale_faults() {
+  return {
+      {"scale_dropped", Good::kInt8,
+       [](const Pair& pair) { drop_tensors(pair.output, {part(kUp, "weight_scale")}); }, kUp},
+      {"block_scales_dropped", Good::kNvfp4Modelopt,
+       [](const Pair& pair) { drop_tensors(pair.output, {part(kUp, "weight_scale")}); }, kUp},
+      {"global_scale_dropped", Good::kNvfp4Ct,
+       [](const Pair& pair) { drop_tensors(pair.output, {part(kUp, "weight_global_scale")}); },
+       kUp},
+      in_floats("scale_treated_as_1", Good::kInt8, kUp, "weight_scale", [](float) { return 1.0F; }),
+      in_floats("global_scale_treated_as_1", Good::kNvfp4Modelopt, kUp, "weight_scale_2",
+                [](float) { return 1.0F; }),
+      in_floats("scale_inverted", Good::kFp8, kUp, "weight_scale_inv",
+                [](float scale) { return 1 / scale; }),
+      in_floats("global_scale_inverted", Good::kNvfp4Ct, kUp, "weight_global_scale",
+                [](float scale) { return 1 / scale; }),
+      in_tensor("scale_of_the_neighbouring_row", Good::kInt8, kUp, "weight_scale",
+                [](EditedTensor& scale) {
+                  std::rotate(scale.bytes.begin(), scale.bytes.begin() + 4, scale.bytes.end());
+                }),
+      in_tensor("scale_of_the_neighbouring_block", Good::kNvfp4Ct, kUp, "weight_scale",
+                [](EditedTensor& scale) { rotate_rows(scale, 16); }),
+      in_tensor("exponent_of_the_neighbouring_block", Good::kMxfp4, kUp, "weight_scale",
+                [](EditedTensor& scale) { rotate_rows(scale, 8); }),
+      in_tensor("scales_transposed", Good::kFp8, kKvA, "weight_scale_inv",
+                [](EditedTensor& scale) {
+                  const auto above = scale.get<float>(1);
+                  scale.set<float>(1, scale.get<float>(2));
+                  scale.set<float>(2, above);
+                }),
+      in_tensor("block_scales_transposed", Good::kNvfp4Modelopt, kUp, "weight_scale",
+                [](EditedTensor& scale) {
+                  const std::string before = scale.bytes;
+                  for (std::size_t i = 0; i < before.size(); ++i)
+                    scale.bytes[i] = before[i % 128 * 16 + i / 128];
+                }),
+      in_floats("int8_scales_times_1_01", Good::kInt8, kO, "weight_scale",
+                [](float scale) { return scale * 1.01F; }),
+      in_floats("int8_scales_times_1_002", Good::kInt8, kO, "weight_scale",
+                [](float scale) { return scale * 1.002F; }),
+      in_floats("global_scale_times_1_01", Good::kNvfp4Modelopt, kUp, "weight_scale_2",
+                [](float scale) { return scale * 1.01F; }),
+      in_floats("fp8_scales_times_1_01", Good::kFp8, kO, "weight_scale_inv",
+                [](float scale) { return scale * 1.01F; }),
+      // The example's values lie on the grid of FP8 rows: none is moved by half a step.
+      in_floats("fp8_scales_of_rows_times_1_01", Good::kFp8Channel, kO, "weight_scale",
+                [](float scale) { return scale * 1.01F; }),
+      in_floats("scales_rounded_to_powers_of_two_after_quantizing", Good::kInt8, kO, "weight_scale",
+                [](float scale) { return std::exp2(std::round(std::log2(scale))); }),
+      in_tensor("block_scales_rounded_to_powers_of_two_after_quantizing", Good::kNvfp4Modelopt, kUp,
+                "weight_scale",
+                [](EditedTensor& scale) {
+                  // Four exponent bits and three of the mantissa: the next power of two.
+                  scale.map<std::uint8_t>([](std::uint8_t code) {
+                    return static_cast<std::uint8_t>((code + 4) & 0x78);
+                  });
+                }),
+      in_floats("an_offset_that_is_not_zero", Good::kInt8Modelslim, kUp, "weight_offset",
+                [](float) { return 1.0F; }),
+      {"exponents_read_as_numbers", Good::kBf16OfMxfp4, read_exponents_as_numbers, kUp},
+      in_tensor("exponents_written_as_numbers", Good::kMxfp4, kUp, "weight_scale",
+                [](EditedTensor& scale) {
+                  scale.map<std::uint8_t>([](std::uint8_t exponent) {
+                    return static_cast<std::uint8_t>(std::lround(std::ldexp(1.0, exponent - 127)));
+                  });
+                }),
+      {"gate_and_up_with_different_global_scales", Good::kNvfp4Modelopt, part_from_fused_partner,
+       "model.layers.2.mlp.experts.3."},
+      flipped<std::uint32_t>("one_bit_of_a_scale_flipped", Good::kInt8, kO, "weight_scale", 77,
+                             (1U << 17)),
+      flipped<std::uint8_t>("the_lowest_bit_of_a_block_scale_flipped", Good::kNvfp4Ct, kUp,
+                            "weight_scale", 500, 1U),
+      flipped<std::uint8_t>("the_lowest_bit_of_an_exponent_flipped", Good::kMxfp4, kUp,
+                            "weight_scale", 500, 1U),
+      in_floats("one_input_scale_of_a_million", Good::kNvfp4Modelopt, kUp, "input_scale",
+                [](float) { return 1e6F; }),
+      flipped<std::uint32_t>("one_bit_of_a_released_scale_flipped", Good::kFp8, kO,
+                             "weight_scale_inv", 1, (1U << 12))};
 }
 
 }  // namespace ingot::testing

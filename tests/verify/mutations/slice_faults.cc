@@ -1,4 +1,3 @@
-#include <array>
 #include <cstdint>
 
 #include "tests/support/temp_dir.h"
@@ -110,46 +109,39 @@ void drop_expert_of_shard(const Pair& pair) {
   });
 }
 
-constexpr std::array kFaults{
-    Fault{"up_cut_as_part_of_gate", Good::kInt8Ranks, cut_up_as_part_of_gate, kDense},
-    Fault{"expert_missing_on_one_rank", Good::kNvfp4Ranks, drop_expert,
-          "model.layers.3.mlp.experts.9."},
-    Fault{"replica_differing_by_one_byte", Good::kInt8Ranks, change_replica, kNorm},
-    Fault{"experts_of_two_ranks_swapped", Good::kNvfp4Ranks, exchange_experts_of_ranks,
-          "model.layers.3.mlp.experts."},
-    Fault{"slice_of_another_rank", Good::kInt8Ranks, replace_by_slice_of_other_rank,
-          "model.layers.2.self_attn.q_b_proj"},
-    Fault{"slice_of_another_topology", Good::kInt8Ranks, bring_slice_of_other_topology,
-          "tp-01-of-02-00001-of-00001.safetensors"},
-    Fault{"replica_of_a_shard_differing_by_one_byte", Good::kBf16Shards, change_replica_of_shard,
-          kNorm},
-    Fault{"slices_of_two_shards_swapped", Good::kBf16Shards, exchange_slices_of_shards,
-          "model.layers.2.self_attn.o_proj"},
-    Fault{"expert_missing_in_a_shard", Good::kBf16Shards, drop_expert_of_shard, "experts.9."},
-    Fault{"rope_factor_changed_in_the_native_config", Good::kBf16Shards,
-          [](const Pair& pair) {
-            edit_json(pair.output / "inference_config.json",
-                      [](auto& config) { config["rope_factor"] = 40; });
-          },
-          "rope_factor"},
-    Fault{"eps_changed_on_one_rank", Good::kInt8Ranks,
-          [](const Pair& pair) {
-            edit_json(rank_of_int8(pair, 1) / "config.json",
-                      [](auto& config) { config["rms_norm_eps"] = 1e-5; });
-          },
-          "rms_norm_eps"},
-    Fault{"tokenizer_of_another_model_on_one_rank", Good::kInt8Ranks,
-          [](const Pair& pair) {
-            edit_json(rank_of_int8(pair, 1) / "tokenizer_config.json",
-                      [](auto& config) { config["model_max_length"] = 77; });
-          },
-          "rank-00001-of-00002/tokenizer_config.json"},
-};
-
 }  // namespace
 
-std::span<const Fault> slice_faults() {
-  return kFaults;
+std::vector<Fault> slice_faults() {
+  return {{"up_cut_as_part_of_gate", Good::kInt8Ranks, cut_up_as_part_of_gate, kDense},
+          {"expert_missing_on_one_rank", Good::kNvfp4Ranks, drop_expert,
+           "model.layers.3.mlp.experts.9."},
+          {"replica_differing_by_one_byte", Good::kInt8Ranks, change_replica, kNorm},
+          {"experts_of_two_ranks_swapped", Good::kNvfp4Ranks, exchange_experts_of_ranks,
+           "model.layers.3.mlp.experts."},
+          {"slice_of_another_rank", Good::kInt8Ranks, replace_by_slice_of_other_rank,
+           "model.layers.2.self_attn.q_b_proj"},
+          {"slice_of_another_topology", Good::kInt8Ranks, bring_slice_of_other_topology,
+           "tp-01-of-02-00001-of-00001.safetensors"},
+          {"replica_of_a_shard_differing_by_one_byte", Good::kBf16Shards, change_replica_of_shard,
+           kNorm},
+          {"slices_of_two_shards_swapped", Good::kBf16Shards, exchange_slices_of_shards,
+           "model.layers.2.self_attn.o_proj"},
+          {"expert_missing_in_a_shard", Good::kBf16Shards, drop_expert_of_shard, "experts.9."},
+          in_json("rope_factor_changed_in_the_native_config", Good::kBf16Shards,
+                  "inference_config.json", "rope_factor",
+                  [](auto& config) { config["rope_factor"] = 40; }),
+          {"eps_changed_on_one_rank", Good::kInt8Ranks,
+           [](const Pair& pair) {
+             edit_json(rank_of_int8(pair, 1) / "config.json",
+                       [](auto& config) { config["rms_norm_eps"] = 1e-5; });
+           },
+           "rms_norm_eps"},
+          {"tokenizer_of_another_model_on_one_rank", Good::kInt8Ranks,
+           [](const Pair& pair) {
+             edit_json(rank_of_int8(pair, 1) / "tokenizer_config.json",
+                       [](auto& config) { config["model_max_length"] = 77; });
+           },
+           "rank-00001-of-00002/tokenizer_config.json"}};
 }
 
 }  // namespace ingot::testing

@@ -10,12 +10,12 @@ namespace {
 
 // The default gates over the default levels, as `ingot verify SOURCE OUTPUT` has them.
 verify::Report compare(const std::filesystem::path& source, const std::filesystem::path& output) {
-  const verify::Side before = verify::open_side(source, {});
+  const verify::ComparedCheckpoint before = verify::open_compared(source, {});
   verify::Report report;
   report.structure = verify::check_structure(before, output, {});
   std::string search;
   try {
-    const verify::Side after = verify::open_side(output, {});
+    const verify::ComparedCheckpoint after = verify::open_compared(output, {});
     search = verify::recorded_nvfp4_search(after);
     report.weights = verify::compare_weights(before.model, after.model, {});
   } catch (const Error& error) {

@@ -16,13 +16,13 @@
 namespace ingot::testing {
 namespace {
 
-using verify::GreedyOptions;
 using verify::GreedyOutcome;
 using verify::GreedyPrompt;
 using verify::GreedyReport;
 using verify::Prompt;
+using verify::RunOptions;
 
-GreedyOptions exact(std::size_t tokens) {
+RunOptions exact(std::size_t tokens) {
   return {.tokens = tokens, .output_profile = inference::Profile::kF32};
 }
 
@@ -90,7 +90,7 @@ TEST(GreedyCheck, JudgesAGapByTheDifferencesBeforeIt) {
   const auto output = master();
   // What Lily did in the end is a matter of rounding.
   const std::vector<Prompt> story = {example.prompts.at(0)};
-  GreedyOptions options = exact(8);
+  RunOptions options = exact(8);
   options.gap = 1e9;
   const GreedyReport report =
       verify::compare_greedy(example.model, output, story, &example.tokenizer, options);
@@ -126,7 +126,7 @@ TEST(GreedyCheck, JudgesAGapByTheDifferencesBeforeIt) {
 TEST(GreedyCheck, GivesTheSameAnswersWithLittleMemory) {
   const Example example;
   const auto prompts = three_prompts(example);
-  GreedyOptions options = exact(3);
+  RunOptions options = exact(3);
   const GreedyReport roomy =
       verify::compare_greedy(example.model, example.model, prompts, nullptr, options);
   std::vector<std::size_t> lengths;

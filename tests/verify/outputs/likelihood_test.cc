@@ -15,8 +15,8 @@ namespace ingot::testing {
 namespace {
 
 using verify::Likelihood;
-using verify::LikelihoodOptions;
 using verify::Prompt;
+using verify::RunOptions;
 
 constexpr const char* kTiny = INGOT_SOURCE_DIR "/tests/golden/tiny-v32/";
 
@@ -30,8 +30,8 @@ std::vector<Prompt> recorded_documents(const Example& example) {
   return documents;
 }
 
-LikelihoodOptions exact(std::size_t threads = 1) {
-  return {.profile = inference::Profile::kF32, .threads = threads};
+RunOptions exact(std::size_t threads = 1) {
+  return {.output_profile = inference::Profile::kF32, .threads = threads};
 }
 
 TEST(LikelihoodCheck, FindsThePerplexityThatWasRecorded) {
@@ -52,7 +52,7 @@ TEST(LikelihoodCheck, IgnoresBatchesAndThreads) {
   const Example example;
   auto documents = recorded_documents(example);
   documents.resize(6);
-  LikelihoodOptions roomy = exact(), tight = exact(2);
+  RunOptions roomy = exact(), tight = exact(2);
   std::uint64_t roomy_layers = 0, tight_layers = 0;
   roomy.progress = [&](std::uint64_t, std::uint64_t all) { roomy_layers = all; };
   tight.progress = [&](std::uint64_t, std::uint64_t all) { tight_layers = all; };

@@ -7,6 +7,7 @@
 
 namespace ingot::testing {
 
+using verify::CheckpointFacts;
 using verify::ElementSums;
 using verify::GreedyOutcome;
 using verify::GreedyPrompt;
@@ -17,7 +18,6 @@ using verify::LayersReport;
 using verify::Likelihood;
 using verify::Relation;
 using verify::Report;
-using verify::SideFacts;
 using verify::Similarity;
 using verify::StructureReport;
 using verify::TensorWeights;
@@ -83,19 +83,19 @@ TensorWeights expert_tensor(std::size_t layer, std::size_t expert, std::string_v
   return tensor;
 }
 
-SideFacts side(std::string_view name, bool is_output) {
-  SideFacts facts{.name = std::string(name),
-                  .family = "deepseek-v3.2",
-                  .dialect = is_output ? "modelopt" : "fp8",
-                  .layout = is_output ? "ranks" : "hf",
-                  .topology = is_output ? "tp 2, ep 4" : "",
-                  .made_by = is_output ? "ingot 0.1.0" : "",
-                  .fingerprint = is_output ? "9b1d0c5e7f3a42186f0de2b4a7c89135"
-                                           : "17c2e0a94d5b6f8833aa10ce97d4b256",
-                  .tensors = 91991,
-                  .files = is_output ? 8U : 163U,
-                  .bytes = is_output ? 391'000'000'000U : 689'000'000'000U,
-                  .kind = is_output ? "nvfp4-experts" : "fp8"};
+CheckpointFacts side(std::string_view name, bool is_output) {
+  CheckpointFacts facts{.name = std::string(name),
+                        .family = "deepseek-v3.2",
+                        .dialect = is_output ? "modelopt" : "fp8",
+                        .layout = is_output ? "ranks" : "hf",
+                        .topology = is_output ? "tp 2, ep 4" : "",
+                        .made_by = is_output ? "ingot 0.1.0" : "",
+                        .fingerprint = is_output ? "9b1d0c5e7f3a42186f0de2b4a7c89135"
+                                                 : "17c2e0a94d5b6f8833aa10ce97d4b256",
+                        .tensors = 91991,
+                        .files = is_output ? 8U : 163U,
+                        .bytes = is_output ? 391'000'000'000U : 689'000'000'000U,
+                        .kind = is_output ? "nvfp4-experts" : "fp8"};
   if (is_output) facts.schemes.push_back({"nvfp4", 90'000, 654'000'000'000, 368'000'000'000});
   facts.schemes.push_back(
       {"fp8-block", is_output ? 1'000U : 91'000U, 17'000'000'000, 17'100'000'000});

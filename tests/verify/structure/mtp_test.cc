@@ -19,7 +19,7 @@ using formats::Json;
 using ingot::testing::TempDir;
 
 StructureReport check(const fs::path& output) {
-  return check_structure(open_side(ingot::testing::tiny_v32(), {}), output, {});
+  return check_structure(open_compared(ingot::testing::tiny_v32(), {}), output, {});
 }
 
 std::vector<std::string> rules_of(const StructureReport& report) {

@@ -48,7 +48,7 @@ class SlicedStructure : public ::testing::Test {
   }
 
   [[nodiscard]] StructureReport check(const StructureOptions& options = {}) const {
-    return check_structure(open_side(ingot::testing::tiny_v32(), {}), top(), options);
+    return check_structure(open_compared(ingot::testing::tiny_v32(), {}), top(), options);
   }
 
   ingot::testing::TempDir directory_;
@@ -87,7 +87,7 @@ TEST_F(SlicedStructure, ComparesConfigAndSideFilesOfEveryRank) {
 
 TEST_F(SlicedStructure, TakesOneRankForNoModel) {
   const StructureReport report =
-      check_structure(open_side(ingot::testing::tiny_v32(), {}), rank(1), {});
+      check_structure(open_compared(ingot::testing::tiny_v32(), {}), rank(1), {});
   ASSERT_EQ(report.errors(), 1U);
   EXPECT_EQ(report.findings[0].rule, "structure.slice");
   EXPECT_THAT(report.findings[0].message, ::testing::HasSubstr("rank 1 of 2"));
@@ -100,7 +100,7 @@ TEST(PaddedStructure, MayWidenButNotNarrow) {
       ingot::testing::tiny_v32(), top, {.tp = 2, .ep = 2, .fit = shard::TpFit::kPad});
   ingot::testing::spare_attention(conversion.recipe);
   conversion.run();
-  const Side source = open_side(ingot::testing::tiny_v32(), {});
+  const ComparedCheckpoint source = open_compared(ingot::testing::tiny_v32(), {});
   const fs::path config = top / "rank-00001-of-00002/config.json";
   formats::Json json = formats::read_json_file(config, 1 << 20);
   ASSERT_GT(json.at("intermediate_size"), source.model.config().intermediate_size);

@@ -56,7 +56,8 @@ class StructureCheck : public ::testing::Test {
   }
 
   [[nodiscard]] StructureReport check(const StructureOptions& options = {}) const {
-    return check_structure(open_side(directory_ / "source", {}), directory_ / "output", options);
+    return check_structure(open_compared(directory_ / "source", {}), directory_ / "output",
+                           options);
   }
 
   // The headers of these files are bare, which is a warning that no test here is about.

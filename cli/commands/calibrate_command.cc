@@ -1,0 +1,143 @@
+#include <algorithm>
+#include <iostream>
+#include <memory>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "cli/commands/commands.h"
+#include "cli/flags/flag_table.h"
+#include "cli/terminal/terminal.h"
+#include "convert/output/version.h"
+#include "formats/base/error.h"
+#include "formats/base/figures.h"
+#include "formats/base/parallel.h"
+#include "formats/json/json.h"
+#include "shard/join/source.h"
+#include "verify/calibrate/calibrate.h"
+#include "verify/outputs/prompts.h"
+
+namespace ingot::cli {
+namespace {
+
+using formats::Checkpoint;
+using formats::Json;
+using verify::CalibrationReport;
+
+struct CalibrateFlags {
+  std::string directory, text, out, family, mem_limit = "4GiB";
+  std::size_t threads = 0, max_tokens = 0;
+  bool json = false;
+};
+
+// The first documents that hold so many tokens together, the last one cut.
+void keep_tokens(std::size_t most, std::vector<verify::Prompt>& documents) {
+  std::size_t n = 0;
+  while (n < documents.size() && most > 0) {
+    auto& ids = documents[n++].ids;
+    ids.resize(std::min(ids.size(), most));
+    most -= ids.size();
+  }
+  documents.resize(n);
+}
+
+std::vector<verify::Prompt> read_text(const CalibrateFlags& flags, const Checkpoint& source) {
+  const auto tokenizer = verify::open_tokenizer(source);
+  if (!tokenizer) {
+    throw Error(ErrorCode::kMissingTensor, "has no tokenizer.json, so that no text can be read")
+        .in_file(source.directory().string());
+  }
+  std::size_t n_documents = 0;
+  std::vector<verify::Prompt> windows =
+      verify::read_documents(flags.text, source, *tokenizer, &n_documents);
+  if (windows.size() > n_documents) {
+    std::cerr << fmt::format("note: {} document{} read in {} windows of the model's context\n",
+                             count_text(n_documents), n_documents == 1 ? "" : "s",
+                             count_text(windows.size()));
+  }
+  if (flags.max_tokens > 0) keep_tokens(flags.max_tokens, windows);
+  return windows;
+}
+
+std::string report_text(const CalibrateFlags& flags, const CalibrationReport& report) {
+  std::string text = fmt::format("{}: inputs of {} modules over {} tokens in {} window{}\n",
+                                 flags.out, count_text(report.modules), count_text(report.tokens),
+                                 count_text(report.documents), report.documents == 1 ? "" : "s");
+  for (const verify::UnvisitedExperts& unvisited : report.unvisited) {
+    text += fmt::format(
+        "layer {}: no token reached expert{} {}; filled with the maximum over the others (give "
+        "more text)\n",
+        unvisited.layer, unvisited.experts.size() == 1 ? "" : "s",
+        fmt::join(unvisited.experts, ", "));
+  }
+  return text;
+}
+
+Json report_json(const CalibrateFlags& flags, const CalibrationReport& report) {
+  Json json = {{"schema", 1},
+               {"command", "calibrate"},
+               {"version", std::string(convert::kVersion)},
+               {"output", flags.out},
+               {"documents", report.documents},
+               {"tokens", report.tokens},
+               {"modules", report.modules},
+               {"unvisited", Json::array()}};
+  for (const verify::UnvisitedExperts& unvisited : report.unvisited)
+    json["unvisited"].push_back({{"layer", unvisited.layer}, {"experts", unvisited.experts}});
+  return json;
+}
+
+int run_calibrate(const CalibrateFlags& flags) {
+  const std::size_t threads = threads_of(flags.threads);
+  const Checkpoint source =
+      shard::open_source(flags.directory, {.open = {.family = flags.family, .threads = threads}});
+  shard::require_all_ranks(source);
+  std::cerr << remark_lines("warning", source.remarks());
+  const std::vector<verify::Prompt> documents = read_text(flags, source);
+  install_stop_signals();
+  verify::CalibrateOptions options{.threads = threads,
+                                   .mem_limit = parse_size(flags.mem_limit, "--mem-limit"),
+                                   .progress = {},
+                                   .stop_requested = stop_requested};
+  const bool shows = stderr_is_terminal();
+  if (shows) {
+    options.progress = [](std::uint64_t done, std::uint64_t all) {
+      std::cerr << fmt::format("\rcalibrating: layer {} of {}", done, all) << std::flush;
+    };
+  }
+  const CalibrationReport report = verify::calibrate(source, documents, flags.out, options);
+  if (shows) std::cerr << "\n";
+  std::cout << (flags.json ? formats::json_text(report_json(flags, report))
+                           : report_text(flags, report));
+  return kExitDone;
+}
+
+}  // namespace
+
+std::function<int()> declare_calibrate(FlagTable& table) {
+  auto flags = std::make_shared<CalibrateFlags>();
+  table.add(FlagGroup::kCommon,
+            {required("directory", &flags->directory, kDirectoryHelp),
+             required("--text", &flags->text,
+                      "what to read: a .txt file as one document, JSON {\"docs\": [...]}, or JSON "
+                      "lines (.jsonl)"),
+             required("--out", &flags->out, "safetensors file to write; must be absent"),
+             {"--max-tokens",
+              &flags->max_tokens,
+              "stop after so many tokens (default: read all)",
+              {.is_positive = true}}});
+  table.add(FlagGroup::kSource,
+            {{"--family", &flags->family, "model family instead of config.json's"}});
+  table.add(FlagGroup::kJob,
+            {{"--mem-limit", &flags->mem_limit, "memory budget"}, threads_flag(&flags->threads)});
+  table.add(FlagGroup::kReport, {json_flag(&flags->json)});
+  table.set_footer(
+      "Examples:\n"
+      "  ingot calibrate DeepSeek-V3.2 --text sample.json --out statistics.safetensors\n"
+      "  ingot convert DeepSeek-V3.2 OUT --to nvfp4 --importance statistics.safetensors\n"
+      "  ingot convert DeepSeek-V3.2 OUT --to int8 --dialect modelslim --activations static "
+      "--activation-scales statistics.safetensors");
+  return [flags] { return run_calibrate(*flags); };
+}
+
+}  // namespace ingot::cli

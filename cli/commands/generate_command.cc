@@ -1,0 +1,207 @@
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <functional>
+#include <iostream>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "cli/commands/commands.h"
+#include "cli/commands/generate_prompts.h"
+#include "cli/flags/flag_table.h"
+#include "cli/flags/generate_flags.h"
+#include "cli/report/generate_output.h"
+#include "cli/terminal/line_editor.h"
+#include "cli/terminal/terminal.h"
+#include "formats/base/error.h"
+#include "formats/checkpoint/checkpoint.h"
+#include "formats/json/json.h"
+#include "inference/family/model_family.h"
+#include "inference/generate/generate.h"
+#include "inference/generate/memory_plan.h"
+#include "inference/generate/sampling.h"
+#include "inference/model/model.h"
+#include "inference/parallel/comm.h"
+#include "shard/join/source.h"
+
+namespace ingot::cli {
+
+using formats::Json;
+
+namespace {
+
+/// A model opened as the flags say, within their memory.
+class GenerateSession {
+ public:
+  explicit GenerateSession(const GenerateFlags& flags);
+
+  [[nodiscard]] const formats::Checkpoint& source() const { return source_; }
+  /// What the files and the flags say of sampling and stopping.
+  [[nodiscard]] inference::GenerateOptions options() const {
+    const inference::GenerationConfig config =
+        inference::read_generation_config(source_.directory(), source_.config());
+    inference::GenerateOptions options;
+    options.sampling = config.sampling;
+    if (!config.do_sample) options.sampling.temperature = 0;
+    if (flags_.temperature) options.sampling.temperature = static_cast<float>(*flags_.temperature);
+    if (flags_.top_p) options.sampling.top_p = static_cast<float>(*flags_.top_p);
+    if (flags_.top_k) options.sampling.top_k = *flags_.top_k;
+    if (flags_.greedy) options.sampling.temperature = 0;
+    options.sampling.seed = flags_.seed.value_or(0);
+    options.max_new_tokens = flags_.max_new_tokens.value_or(config.max_new_tokens.value_or(512));
+    options.eos = config.eos;
+    options.kv_format = flags_.kv_format();
+    return options;
+  }
+  /// Reads the weights. Caches for answers up to `final_lengths` fit beside them, or kLimit.
+  void open(std::span<const std::size_t> final_lengths) {
+    const inference::Profile profile = flags_.chosen_profile();
+    const inference::RunMemory need = inference::run_memory(
+        source_, profile, flags_.kv_format(), final_lengths, threads_of(flags_.threads));
+    const inference::ModelOptions options = {
+        .profile = profile,
+        .threads = threads_of(flags_.threads),
+        .weight_limit = inference::weight_limit(need, flags_.memory_limit()),
+        .without_mtp = true};
+    model_ =
+        std::make_unique<inference::Model>(inference::Model::open(source_, {}, comm_, options));
+  }
+  [[nodiscard]] const inference::Model& model() const { return *model_; }
+  [[nodiscard]] const inference::ModelSpec& spec() const { return spec_; }
+
+ private:
+  const GenerateFlags& flags_;
+  formats::Checkpoint source_;
+  inference::ModelSpec spec_;
+  inference::OneRank comm_;
+  std::unique_ptr<inference::Model> model_;
+};
+
+GenerateSession::GenerateSession(const GenerateFlags& flags)
+    : flags_(flags),
+      source_(shard::open_source(flags.directory, {.open = {.threads = threads_of(flags.threads)},
+                                                   .config = flags.config})),
+      spec_(inference::model_spec(source_.family(), source_.config())) {
+  shard::require_all_ranks(source_);
+  std::cerr << remark_lines("warning", source_.remarks());
+  if (source_.lacks_promised_mtp()) {
+    std::cerr << "warning: config.json promises layers for multi-token prediction "
+                 "(num_nextn_predict_layers) that are not there\n";
+  }
+}
+
+constexpr std::size_t kContext = 8192;
+
+std::atomic<bool> interrupted = false;
+
+void note_interrupt(int /*signal*/) {
+  interrupted = true;
+}
+
+void catch_interrupts() {
+  struct sigaction action {};
+  action.sa_handler = note_interrupt;  // without SA_RESTART: a read ends
+  ::sigaction(SIGINT, &action, nullptr);
+}
+
+/// The conversation of --interactive, to its end; returns the exit code. Ctrl-C ends an answer, not
+/// the program.
+int run_chat(const GenerateFlags& flags, GenerateSession& session, const PromptReader& prompts) {
+  const std::size_t asked = flags.context.value_or(kContext);
+  const std::size_t context =
+      session.spec().max_positions == 0 ? asked : std::min(asked, session.spec().max_positions);
+  const std::size_t lengths[] = {context};
+  session.open(lengths);
+  inference::GenerateOptions options = session.options();
+  options.stop_requested = [] { return interrupted.load(); };
+  std::cerr << "/clear forgets the conversation, /exit ends it, Ctrl-C stops an answer\n";
+  catch_interrupts();
+  LineEditor editor;
+  Json messages = prompts.opening();
+  while (const auto line = editor.read()) {
+    interrupted = false;
+    if (line->empty()) continue;
+    if (*line == "/exit") break;
+    if (*line == "/clear") {
+      messages = prompts.opening();
+      continue;
+    }
+    messages.push_back({{"role", "user"}, {"content", *line}});
+    try {
+      const std::vector<std::vector<std::int32_t>> ids = {prompts.encode(messages, nullptr)};
+      if (ids[0].size() >= context) {
+        throw Error(ErrorCode::kLimit,
+                    fmt::format("the conversation has {} tokens, --context is {}; /clear begins a "
+                                "new one",
+                                ids[0].size(), context));
+      }
+      inference::GenerateOptions turn = options;
+      turn.max_new_tokens = std::min(turn.max_new_tokens, context - ids[0].size());
+      AnswerPrinter printer(1, prompts.tokenizer(), false, options.eos);
+      turn.on_token = [&](std::size_t prompt, std::int32_t token) {
+        printer.on_token(prompt, token);
+      };
+      const inference::GenerateResult result = inference::generate(session.model(), ids, turn);
+      printer.finish();
+      messages.push_back(
+          {{"role", "assistant"},
+           {"content", prompts.tokenizer()->decode(result.answers[0].tokens, true)}});
+    } catch (const Error& error) {
+      // What cannot be answered is not part of the conversation.
+      std::cerr << "error: " << error.what() << "\n";
+      messages.erase(messages.size() - 1);
+    }
+  }
+  return kExitDone;
+}
+
+int run_generate(const GenerateFlags& flags) {
+  flags.require_one_source();
+  GenerateSession session(flags);
+  const PromptReader prompts(flags, session.source());
+  if (flags.interactive) return run_chat(flags, session, prompts);
+
+  const std::vector<std::vector<std::int32_t>> ids = prompts.read();
+  inference::GenerateOptions options = session.options();
+  session.open(inference::final_lengths(session.spec(), ids, options.max_new_tokens));
+  install_stop_signals();
+  options.stop_requested = stop_requested;
+  AnswerPrinter printer(ids.size(), prompts.tokenizer(), flags.tokens.has_value(), options.eos);
+  if (!flags.json) {
+    options.on_token = [&](std::size_t prompt, std::int32_t token) {
+      printer.on_token(prompt, token);
+    };
+  }
+  const inference::GenerateResult result = inference::generate(session.model(), ids, options);
+  if (flags.json) {
+    std::cout << formats::json_text(generate_json(result, prompts.tokenizer(), session.model()));
+  } else {
+    printer.finish();
+    std::cerr << generate_summary(result, session.model()) << "\n";
+  }
+  if (stop_requested())
+    throw Error(ErrorCode::kInterrupted, "stopped before the end of the answer");
+  return kExitDone;
+}
+
+}  // namespace
+
+std::function<int()> declare_generate(FlagTable& table) {
+  auto flags = std::make_shared<GenerateFlags>();
+  declare_generate_flags(table, *flags);
+  table.set_footer(
+      "Profiles: native computes per tensor what its scheme means on the target hardware, bf16 as "
+      "transformers in BF16, f32 exactly.\n"
+      "Examples:\n"
+      "  ingot generate DeepSeek-V3.2-int8 --prompt 'What is the capital of Norway?' --greedy\n"
+      "  ingot generate DeepSeek-V3.2-tp16 --prompts questions.txt --profile f32 --json\n"
+      "  ingot generate DeepSeek-V3.2 --interactive --mem-limit 200GB --kv-cache fp8\n"
+      "  ingot generate DeepSeek-V3.2 --tokens 0,128803,19923,128804 --max-new-tokens 8");
+  return [flags] { return run_generate(*flags); };
+}
+
+}  // namespace ingot::cli

@@ -1,0 +1,270 @@
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <iostream>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "cli/commands/commands.h"
+#include "cli/flags/flag_table.h"
+#include "cli/report/inspect_report.h"
+#include "cli/terminal/terminal.h"
+#include "formats/base/error.h"
+#include "formats/base/figures.h"
+#include "formats/base/parallel.h"
+#include "formats/base/pattern.h"
+#include "formats/base/printable.h"
+#include "formats/checkpoint/checkpoint.h"
+#include "formats/json/json.h"
+#include "formats/storage/block_scales.h"
+#include "quantize/scheme.h"
+#include "quantize/tensor_statistics.h"
+#include "shard/join/source.h"
+#include "verify/weights/weight_bands.h"
+
+namespace ingot::cli {
+
+using formats::Checkpoint;
+using formats::Json;
+using formats::LogicalTensor;
+using formats::StoredTensor;
+using formats::TensorSource;
+using quantize::TensorStatistics;
+
+namespace {
+
+// Rows of the histogram; values below are counted together.
+constexpr std::size_t kHistogramRows = 20;
+
+std::string histogram_text(const TensorStatistics& statistics) {
+  std::vector<std::size_t> exponents;
+  std::uint64_t most = 0;
+  for (std::size_t e = TensorStatistics::kExponents; e-- > 0;) {
+    if (statistics.in_exponent(e) == 0) continue;
+    exponents.push_back(e);
+    most = std::max(most, statistics.in_exponent(e));
+  }
+  if (exponents.empty()) return "";
+  std::vector<std::vector<std::string>> rows;
+  std::uint64_t below = 0;
+  for (std::size_t i = 0; i < exponents.size(); ++i) {
+    const std::uint64_t n = statistics.in_exponent(exponents[i]);
+    if (i >= kHistogramRows) {
+      below += n;
+      continue;
+    }
+    const auto cells =
+        static_cast<std::size_t>(40.0 * static_cast<double>(n) / static_cast<double>(most) + 0.5);
+    const std::string power =
+        exponents[i] == 0 ? "subnormal" : fmt::format("2^{}", static_cast<int>(exponents[i]) - 127);
+    rows.push_back({power, count_text(n), std::string(cells, '#')});
+  }
+  if (below > 0) rows.push_back({"smaller", count_text(below)});
+  return "  magnitudes from\n" + text_table(rows, {true, true, false});
+}
+
+std::string statistics_text(const TensorStatistics& statistics) {
+  const double share = statistics.count() == 0 ? 0
+                                               : 100 * static_cast<double>(statistics.zeros()) /
+                                                     static_cast<double>(statistics.count());
+  std::string text =
+      fmt::format("  values  {}, {} zero ({:.2f}%), {} NaN, {} infinite\n",
+                  count_text(statistics.count()), count_text(statistics.zeros()), share,
+                  count_text(statistics.nans()), count_text(statistics.infinities()));
+  text += fmt::format("  range   {} to {}, amax {}\n", statistics.min(), statistics.max(),
+                      statistics.amax());
+  text += fmt::format("  mean    {:.6g}, rms {:.6g}\n", statistics.mean(), statistics.rms());
+  return text + histogram_text(statistics);
+}
+
+/// Statistics over the decoded values of one tensor, read in bands. Nothing when its dtype has no
+/// arithmetic here.
+std::optional<TensorStatistics> tensor_statistics(const TensorSource& source,
+                                                  const LogicalTensor& tensor,
+                                                  std::size_t threads) {
+  const quantize::Scheme* scheme = quantize::find_scheme(tensor.encoding.scheme);
+  if (scheme == nullptr || scheme->decode == nullptr) return std::nullopt;
+  const formats::ScaleReader scale_reader(source, tensor, {.allow_zero = true});
+  const formats::Encoding& encoding = tensor.encoding;
+  const std::array<std::uint64_t, 2> group = {encoding.block_rows, encoding.block_cols};
+  const verify::WeightBands bands(tensor.shape, group, group, 1);
+
+  TensorStatistics all;
+  std::mutex mutex;
+  parallel_for(bands.count(), threads, [&](std::size_t i) {
+    const verify::WeightBand band = bands.band(i);
+    std::vector<std::byte> codes;
+    const verify::EncodedBand read = verify::read_band(
+        {source, tensor}, band, encoding.block_cols > 0 ? &scale_reader : nullptr, codes);
+    std::vector<float> values(band.rows * band.cols);
+    scheme->decode(
+        read.run,
+        {.data = values.data(), .rows = band.rows, .cols = band.cols, .stride = band.cols});
+    TensorStatistics here;
+    here.accumulate(values);
+    const std::lock_guard lock(mutex);
+    all.merge(here);
+  });
+  return all;
+}
+
+/// One tensor: where it stands, and its values.
+std::string tensor_text(const Checkpoint& checkpoint, const LogicalTensor& tensor,
+                        const std::optional<TensorStatistics>& statistics) {
+  std::string text = printable(tensor.name) + "\n";
+  text += fmt::format("  role    {}", formats::role_name(role_of(tensor)));
+  if (tensor.layer) text += fmt::format(", layer {}", *tensor.layer);
+  if (tensor.expert) text += fmt::format(", expert {}", *tensor.expert);
+  text += fmt::format("\n  scheme  {}", formats::scheme_facts(tensor.encoding.scheme).name);
+  if (tensor.encoding.block_cols > 0) {
+    text +=
+        fmt::format(", blocks of {}x{}", tensor.encoding.block_rows, tensor.encoding.block_cols);
+  }
+  text += fmt::format("\n  shape   {}\n", formats::shape_text(tensor.shape));
+  tensor.encoding.stored.for_each([&](formats::Part, std::uint32_t index) {
+    const StoredTensor& stored = checkpoint.stored()[index];
+    text += fmt::format("  stored  {} {} {}, {} bytes at byte {} of {}\n", printable(stored.name),
+                        formats::dtype_name(stored.dtype), formats::shape_text(stored.shape),
+                        count_text(stored.n_bytes), stored.offset,
+                        printable(checkpoint.files()[stored.file].name));
+  });
+  if (statistics) return text + statistics_text(*statistics);
+  return text + "  values  not shown: this dtype is copied, never computed with\n";
+}
+
+Json statistics_json(const std::optional<TensorStatistics>& statistics) {
+  if (!statistics) return nullptr;
+  Json histogram = Json::array();
+  for (std::size_t e = TensorStatistics::kExponents; e-- > 0;) {
+    if (const std::uint64_t n = statistics->in_exponent(e); n > 0) {
+      // Subnormal values stand below the smallest power that a normal F32 has.
+      histogram.push_back(
+          {{"exponent", e == 0 ? Json(nullptr) : Json(static_cast<int>(e) - 127)}, {"count", n}});
+    }
+  }
+  return {{"count", statistics->count()}, {"zeros", statistics->zeros()},
+          {"nans", statistics->nans()},   {"infinities", statistics->infinities()},
+          {"min", statistics->min()},     {"max", statistics->max()},
+          {"amax", statistics->amax()},   {"mean", statistics->mean()},
+          {"rms", statistics->rms()},     {"histogram", std::move(histogram)}};
+}
+
+std::string tensors_text(const Checkpoint& checkpoint, const std::vector<std::size_t>& which) {
+  std::vector<std::vector<std::string>> rows = {
+      {"tensor", "role", "scheme", "dtype", "shape", "bytes", "file"}};
+  for (const std::size_t i : which) {
+    const LogicalTensor& tensor = checkpoint.tensors()[i];
+    const StoredTensor& weight = checkpoint.stored()[tensor.encoding.stored.weight()];
+    rows.push_back({tensor.name, std::string(formats::role_name(role_of(tensor))),
+                    std::string(formats::scheme_facts(tensor.encoding.scheme).name),
+                    std::string(formats::dtype_name(weight.dtype)),
+                    formats::shape_text(tensor.shape), count_text(stored_bytes(checkpoint, tensor)),
+                    checkpoint.files()[weight.file].name});
+  }
+  return text_table(rows, {false, false, false, false, false, true, false});
+}
+
+Json tensor_json(const Checkpoint& checkpoint, const LogicalTensor& tensor) {
+  Json json = {{"name", tensor.name},
+               {"role", formats::role_name(role_of(tensor))},
+               {"layer", tensor.layer ? Json(*tensor.layer) : Json(nullptr)},
+               {"expert", tensor.expert ? Json(*tensor.expert) : Json(nullptr)},
+               {"shape", tensor.shape},
+               {"scheme", formats::scheme_facts(tensor.encoding.scheme).name},
+               {"parts", Json::array()}};
+  tensor.encoding.stored.for_each([&](formats::Part, std::uint32_t index) {
+    const StoredTensor& stored = checkpoint.stored()[index];
+    json["parts"].push_back({{"name", stored.name},
+                             {"dtype", formats::dtype_name(stored.dtype)},
+                             {"shape", stored.shape},
+                             {"file", checkpoint.files()[stored.file].name},
+                             {"offset", stored.offset},
+                             {"bytes", stored.n_bytes}});
+  });
+  return json;
+}
+
+struct InspectFlags {
+  std::string directory, pattern, family, config;
+  bool tensors = false, json = false;
+};
+
+std::vector<std::size_t> matching_tensors(const Checkpoint& checkpoint, const std::string& text) {
+  std::vector<std::size_t> found;
+  const auto tensors = checkpoint.tensors();
+  const std::optional<Pattern> pattern = text.empty() ? std::nullopt : std::optional<Pattern>(text);
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (!pattern || pattern->matches(tensors[i].name)) found.push_back(i);
+  }
+  if (pattern && found.empty()) {
+    throw Error(ErrorCode::kNotFound,
+                fmt::format("no tensor matches '{}' (a glob covers the whole name; "
+                            "see ingot inspect --tensors)",
+                            text))
+        .in_file(checkpoint.directory().string());
+  }
+  return found;
+}
+
+// A pattern asks for tensors: one is shown with its values, several are listed.
+int run_inspect(const InspectFlags& flags) {
+  const std::size_t threads = available_processors();
+  const Checkpoint checkpoint = shard::open_source(
+      flags.directory,
+      {.open = {.family = flags.family, .threads = threads}, .config = flags.config});
+  std::cerr << remark_lines("warning", checkpoint.remarks());
+  Json json = {{"schema", 1}, {"command", "inspect"}, {"directory", flags.directory}};
+  json["warnings"] = checkpoint.remarks();
+  std::string text;
+  if (flags.tensors || !flags.pattern.empty()) {
+    const std::vector<std::size_t> which = matching_tensors(checkpoint, flags.pattern);
+    if (which.size() == 1 && !flags.tensors) {
+      const formats::LogicalTensor& tensor = checkpoint.tensors()[which[0]];
+      const auto statistics = tensor_statistics(checkpoint, tensor, threads);
+      text = tensor_text(checkpoint, tensor, statistics);
+      json["tensor"] = tensor_json(checkpoint, tensor);
+      json["tensor"]["statistics"] = statistics_json(statistics);
+    } else if (flags.json) {
+      json["tensors"] = Json::array();
+      for (const std::size_t i : which)
+        json["tensors"].push_back(tensor_json(checkpoint, checkpoint.tensors()[i]));
+    } else {
+      text = tensors_text(checkpoint, which);
+    }
+  } else if (flags.json) {
+    json.update(summary_json(checkpoint));
+  } else {
+    text = summary_text(flags.directory, checkpoint);
+  }
+  std::cout << (flags.json ? formats::json_text(json) : text);
+  return kExitDone;
+}
+
+}  // namespace
+
+std::function<int()> declare_inspect(FlagTable& table) {
+  auto flags = std::make_shared<InspectFlags>();
+  table.add(
+      FlagGroup::kCommon,
+      {required("directory", &flags->directory, kDirectoryHelp),
+       {"pattern", &flags->pattern,
+        "glob or re:EXPR over tensor names; one that matches a single tensor shows its values"},
+       {"--tensors", &flags->tensors, "list tensors, with pattern those that match"}});
+  table.add(FlagGroup::kSource,
+            {{"--family", &flags->family, kFamilyHelp}, {"--config", &flags->config, kConfigHelp}});
+  table.add(FlagGroup::kReport, {json_flag(&flags->json)});
+  table.set_footer(
+      "Examples:\n"
+      "  ingot inspect DeepSeek-V3.2\n"
+      "  ingot inspect DeepSeek-V3.2 model.layers.3.mlp.experts.17.up_proj.weight\n"
+      "  ingot inspect DeepSeek-V3.2 --tensors 'model.layers.61.*'\n"
+      "  ingot inspect SOME-OTHER-MODEL --family generic --json");
+  return [flags] { return run_inspect(*flags); };
+}
+
+}  // namespace ingot::cli

@@ -1,0 +1,68 @@
+#include <memory>
+
+#include "cli/commands/commands.h"
+#include "cli/commands/job.h"
+#include "cli/flags/flag_table.h"
+#include "convert/convert.h"
+#include "convert/output/output_directory.h"
+#include "shard/join/source.h"
+
+namespace ingot::cli {
+
+using formats::Checkpoint;
+
+namespace {
+
+struct MergeFlags {
+  std::string input, config, family, max_shard_size;
+  JobFlags job;
+};
+
+// A conversion that changes nothing but the layout.
+int run_merge(const MergeFlags& flags) {
+  const std::size_t threads = threads_of(flags.job.threads);
+  convert::require_apart(flags.input, flags.job.output);
+  if (!shard::is_sliced(flags.input)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "holds no slices (give the directory above the rank directories, or that of "
+                "model{i}-mp{N}.safetensors)")
+        .in_file(flags.input);
+  }
+  convert::SourceStamps stamps;
+  stamps.add(flags.input);
+  const Checkpoint source =
+      shard::open_source(flags.input, {.open = {.family = flags.family, .threads = threads},
+                                       .compare_replicas = !flags.job.dry_run,
+                                       .config = flags.config});
+  convert::PlanOptions options;
+  if (!flags.max_shard_size.empty())
+    options.shards.max_shard_bytes = parse_size(flags.max_shard_size, "--max-shard-size");
+  const convert::Plan plan = convert::plan_conversion(source, {}, options);
+  return run_job(
+      {.flags = flags.job, .verb = "merging", .plan = plan, .stamps = std::move(stamps)});
+}
+
+}  // namespace
+
+std::function<int()> declare_merge(FlagTable& table) {
+  auto flags = std::make_shared<MergeFlags>();
+  table.add(FlagGroup::kCommon,
+            {required("input", &flags->input,
+                      "directory of rank directories, or of model{i}-mp{N}.safetensors"),
+             required("output", &flags->job.output, kOutputHelp)});
+  table.add(FlagGroup::kSource,
+            {{"--config", &flags->config, kConfigHelp},
+             {"--family", &flags->family, "model family instead of config.json's"}});
+  table.add(FlagGroup::kTarget,
+            {{"--max-shard-size", &flags->max_shard_size,
+              "deal tensors to files of at most this size (default: the files that the unsliced "
+              "checkpoint had, else 5GB)"}});
+  declare_job(table, flags->job);
+  table.set_footer(
+      "Examples:\n"
+      "  ingot merge DeepSeek-V3.2-tp8-ep16 DeepSeek-V3.2\n"
+      "  ingot merge SHARDS OUT --config DeepSeek-V3/config.json    from DeepSeek's convert.py");
+  return [flags] { return run_merge(*flags); };
+}
+
+}  // namespace ingot::cli

@@ -1,0 +1,149 @@
+#include <array>
+#include <chrono>
+#include <iostream>
+#include <memory>
+
+#include <fmt/format.h>
+
+#include "cli/commands/commands.h"
+#include "cli/flags/flag_table.h"
+#include "convert/recipe/recipe.h"
+#include "formats/base/figures.h"
+#include "formats/base/parallel.h"
+#include "formats/json/json.h"
+#include "synth/synth.h"
+
+namespace ingot::cli {
+
+using formats::SynthOptions;
+using formats::SynthSize;
+
+namespace {
+
+struct SizeWord {
+  std::string_view word;
+  SynthSize size;
+};
+constexpr std::array kSizes = {SizeWord{"tiny", SynthSize::kTiny},
+                               SizeWord{"layer", SynthSize::kLayer},
+                               SizeWord{"671b-headers", SynthSize::k671bHeaders}};
+
+// The flags as given; numbers go straight to the options.
+struct SynthFlags {
+  std::string output, family, like = "layer", scheme = "fp8-block", grid = "amax";
+  SynthOptions options;
+  std::size_t threads = 0;
+  bool json = false;
+};
+
+SynthOptions make_options(const SynthFlags& flags, const FlagTable& table) {
+  const bool is_fp8 =
+      convert::parse_scheme_word(flags.scheme, "--scheme") == formats::SchemeId::kFp8Block;
+  const IdleFlag idle[] = {
+      {"--fp8-grid", table.is_given("--fp8-grid"), is_fp8, "--scheme fp8-block"},
+  };
+  refuse_idle_flags(idle);
+  SynthOptions options = flags.options;
+  options.family = formats::find_family(flags.family);
+  for (const SizeWord& row : kSizes) {
+    if (row.word == flags.like) options.size = row.size;
+  }
+  options.fp8 = is_fp8;
+  options.ue8m0 = flags.grid == "ue8m0";
+  options.threads = threads_of(flags.threads);
+  return options;
+}
+
+int run_synth(const SynthFlags& flags, const FlagTable& table) {
+  const auto start = std::chrono::steady_clock::now();
+  const formats::SynthReport report =
+      formats::write_synthetic_checkpoint(flags.output, make_options(flags, table));
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (flags.json) {
+    std::cout << formats::json_text({{"schema", 1},
+                                     {"command", "synth"},
+                                     {"output", flags.output},
+                                     {"family", flags.family},
+                                     {"files", report.n_files},
+                                     {"tensors", report.n_tensors},
+                                     {"bytes", report.n_bytes},
+                                     {"seconds", seconds}});
+  } else {
+    std::cout << fmt::format("{}: {} tensors, {} in {} file{}, {}\n", flags.output,
+                             count_text(report.n_tensors), bytes_text(report.n_bytes),
+                             report.n_files, report.n_files == 1 ? "" : "s", seconds_text(seconds));
+  }
+  return kExitDone;
+}
+
+std::vector<std::string> family_words() {
+  std::vector<std::string> names;
+  for (const formats::Family* family : formats::families()) {
+    if (!family->reference_config.empty()) names.emplace_back(family->name);
+  }
+  return names;
+}
+
+std::vector<std::string> size_words() {
+  std::vector<std::string> names;
+  for (const SizeWord& row : kSizes) names.emplace_back(row.word);
+  return names;
+}
+
+}  // namespace
+
+std::function<int()> declare_synth(FlagTable& table) {
+  auto flags = std::make_shared<SynthFlags>();
+  SynthOptions& options = flags->options;
+  table.add(FlagGroup::kCommon,
+            {required("output", &flags->output, kOutputHelp),
+             {"--family",
+              &flags->family,
+              "model family whose tensors to make",
+              {.is_required = true, .choices = family_words()}},
+             {"--like",
+              &flags->like,
+              "widths: a tiny model for tests, few layers of the real one, or the whole released "
+              "model as sparse files",
+              {.choices = size_words()}},
+             {"--seed", &options.seed, "decides every byte, with the options below (default 0)"}});
+  table.add(
+      FlagGroup::kTarget,
+      {{"--layers", &options.layers,
+        "decoder layers (default 2; released number with 671b-headers)"},
+       {"--dense-layers", &options.dense_layers,
+        "how many of them, from the first, have a dense MLP"},
+       {"--mtp-layers", &options.mtp_layers, "multi-token prediction layers after them"},
+       {"--experts", &options.experts, "routed experts of a layer"},
+       {"--hidden", &options.hidden, "hidden width"},
+       {"--moe-intermediate", &options.moe_intermediate, "width of an expert"},
+       {"--intermediate", &options.intermediate, "width of a dense MLP"},
+       {"--vocab", &options.vocab, "tokens in the vocabulary"},
+       {"--heads", &options.heads, "attention heads"},
+       {"--scheme",
+        &flags->scheme,
+        "how the weights are held that the family's FP8 release quantizes",
+        {.choices = {"fp8-block", "fp8", "bf16"}, .ignores_case = true}},
+       {"--fp8-grid",
+        &flags->grid,
+        "scales: any F32 (amax), or powers of two (ue8m0)",
+        {.choices = {"amax", "ue8m0"}}},
+       {"--shards", &options.shards,
+        "weights files (default 1; released number with 671b-headers)"},
+       {"--zero-block", &options.zero_block, "plant an all-zero 128x128 block"},
+       {"--subnormal-scales", &options.subnormal_scales, "plant a tensor with subnormal scales"},
+       {"--split-scale", &options.split_scale, "plant a scale in another file than its weight"}});
+  table.add(FlagGroup::kJob, {threads_flag(&flags->threads)});
+  table.add(FlagGroup::kReport, {json_flag(&flags->json)});
+  table.set_footer(
+      "Examples:\n"
+      "  ingot synth /tmp/tiny --family deepseek_v32 --like tiny --shards 2 --split-scale\n"
+      "  ingot synth /tmp/load --family deepseek_v3 --layers 2 --experts 32 --shards 4     "
+      "gigabytes for a benchmark\n"
+      "  ingot synth /tmp/671b --family deepseek_v32 --like 671b-headers                   all "
+      "92,425 tensors, as holes");
+  return [flags, &table] { return run_synth(*flags, table); };
+}
+
+}  // namespace ingot::cli

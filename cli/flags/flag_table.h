@@ -1,0 +1,133 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace ingot::cli {
+
+/// Headings of `ingot COMMAND --help`, in the order of their appearance; the common flags come
+/// first.
+enum class FlagGroup {
+  kCommon,
+  kSource,
+  kTarget,
+  kSlicing,
+  kComparison,
+  kPrompts,
+  kAnswers,
+  kJob,
+  kReport
+};
+
+/// The variable that a flag sets; it outlives the parse. A bool becomes true where the flag is
+/// given. An optional bool has a second flag, --no-NAME, that sets it to false. A vector gets one
+/// value each time.
+using FlagTarget =
+    std::variant<std::string*, std::optional<std::string>*, std::vector<std::string>*, bool*,
+                 std::optional<bool>*, std::uint64_t*, std::optional<std::uint64_t>*,
+                 std::optional<std::uint32_t>*, double*, std::optional<double>*>;
+
+struct NumberRange {
+  double least = 0, most = 0;
+};
+
+/// What is demanded of a flag besides its type.
+struct FlagRule {
+  bool is_required = false;
+  bool is_positive = false;
+  std::optional<NumberRange> range = {};
+  std::vector<std::string> choices = {};  ///< empty: any value
+  bool ignores_case = false;              ///< in the choices
+  std::string needs = {};                 ///< the flag that must be given too
+  std::vector<std::string> excludes = {};
+  std::string value_name = {};  ///< in --help, instead of the type
+};
+
+/// A flag of a command, or, without leading dashes, a word at its place. --help shows the value of
+/// the variable as the default, unless that is empty or 0.
+struct Flag {
+  std::string name;
+  FlagTarget target;
+  std::string help;
+  FlagRule rule = {};
+};
+
+/// The flags of one command. The parser reads the table and notes which flags were given.
+class FlagTable {
+ public:
+  struct Row {
+    FlagGroup group;
+    Flag flag;
+  };
+
+  void add(FlagGroup group, std::vector<Flag> flags) {
+    for (Flag& flag : flags) rows_.push_back({group, std::move(flag)});
+  }
+  void set_footer(std::string text) { footer_ = std::move(text); }
+
+  [[nodiscard]] std::span<const Row> rows() const { return rows_; }
+  [[nodiscard]] const std::string& footer() const { return footer_; }
+
+  void note_given(std::string name) { given_.insert(std::move(name)); }
+  [[nodiscard]] bool is_given(std::string_view name) const { return given_.contains(name); }
+
+ private:
+  std::vector<Row> rows_;
+  std::string footer_;
+  std::set<std::string, std::less<>> given_;
+};
+
+/// A flag of the command line that may change nothing.
+struct IdleFlag {
+  std::string_view flag;
+  bool is_given = false;
+  bool acts = false;
+  std::string_view belongs_to;
+};
+
+/// kInvalidArgument for the first that is given and does not act, naming what it belongs to.
+void refuse_idle_flags(std::span<const IdleFlag> flags);
+
+/// A flag, or a word at its place, that must be given.
+Flag required(std::string name, FlagTarget target, std::string help);
+
+/// The names of rows, for --help: `a, b, c`.
+template <typename Range, typename Name>
+std::string names_of(const Range& rows, const Name& name) {
+  std::string text;
+  for (const auto& row : rows)
+    text += (text.empty() ? "" : ", ") + std::string(std::invoke(name, row));
+  return text;
+}
+
+// What most commands take.
+Flag threads_flag(std::size_t* target);
+Flag progress_flag(std::string* target);
+Flag json_flag(bool* target);
+/// The threads that were asked for, or every processor.
+std::size_t threads_of(std::size_t given);
+
+inline constexpr const char* kDirectoryHelp = "directory of the checkpoint, whole or in slices";
+inline constexpr const char* kOutputHelp = "directory to write; must be absent or empty";
+inline constexpr const char* kFamilyHelp =
+    "model family instead of config.json's; generic accepts any names";
+inline constexpr const char* kConfigHelp =
+    "config.json of the model, for shards that have none beside them";
+
+/// Bytes of `5GB`, `4GiB`, `500M`, `1048576`: decimal and binary units, a fraction allowed before
+/// one. Throws kInvalidArgument naming the option.
+std::uint64_t parse_size(std::string_view text, std::string_view option);
+
+/// The choice that a mistyped word most likely meant, or nothing when none is near: fewest edits,
+/// neighbouring letters swapped counting as one, at most a third of the word.
+std::string_view nearest_word(std::string_view word, std::span<const std::string_view> choices);
+
+}  // namespace ingot::cli

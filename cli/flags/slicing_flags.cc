@@ -1,0 +1,121 @@
+#include "cli/flags/slicing_flags.h"
+
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "cli/flags/flag_table.h"
+#include "formats/base/error.h"
+#include "formats/base/fd.h"
+
+namespace ingot::cli {
+namespace {
+
+constexpr std::uint64_t kMaxExpertMapBytes = std::uint64_t{64} << 20;
+
+std::string layout_names() {
+  return names_of(formats::layouts(), &formats::Layout::name);
+}
+
+[[noreturn]] void refuse(const std::string& fact) {
+  throw Error(ErrorCode::kInvalidArgument, fact);
+}
+
+const formats::Layout* layout_of(const SlicingFlags& flags) {
+  const bool is_cut = flags.tp || flags.ep || flags.etp || flags.pp;
+  if (flags.layout.empty()) return formats::find_layout(is_cut ? "ranks" : "hf");
+  const formats::Layout* layout = formats::find_layout(flags.layout);
+  if (layout == nullptr) {
+    refuse(fmt::format("--layout {} is unknown (there are {})", flags.layout, layout_names()));
+  }
+  if (!layout->is_sliced && is_cut) {
+    refuse(
+        fmt::format("--layout {} is one checkpoint, and --tp, --ep, --etp and --pp cut it "
+                    "(--layout ranks)",
+                    layout->name));
+  }
+  return layout;
+}
+
+// --mp N is tensor and expert parallelism over the same N ranks.
+shard::Topology native_topology(const SlicingFlags& flags) {
+  if (!flags.mp) refuse("--layout deepseek-mp needs the number of ranks, --mp N");
+  const bool fits = flags.tp.value_or(*flags.mp) == *flags.mp &&
+                    flags.ep.value_or(*flags.mp) == *flags.mp && flags.etp.value_or(1) == 1 &&
+                    flags.pp.value_or(1) == 1;
+  if (!fits) {
+    refuse(
+        fmt::format("--layout deepseek-mp --mp {0} means --tp {0} --ep {0} --etp 1 --pp 1, and "
+                    "another topology was given",
+                    *flags.mp));
+  }
+  return shard::make_topology(*flags.mp, *flags.mp, 1, 1);
+}
+
+void refuse_idle(const SlicingFlags& flags, const formats::Layout& layout) {
+  const bool is_sliced = layout.is_sliced;
+  const IdleFlag rows[] = {
+      {"--expert-map", !flags.expert_map.empty(), is_sliced, "a topology (--ep)"},
+      {"--redundant-experts", flags.redundant_experts, !flags.expert_map.empty(), "--expert-map"},
+      {"--uneven-experts", flags.uneven_experts, !flags.expert_map.empty(), "--expert-map"},
+      {"--shared-experts", flags.shared.has_value(), is_sliced, "a topology (--tp)"},
+      {"--tp-fit", flags.fit.has_value(), is_sliced, "a topology (--tp)"},
+      {"--links", flags.links.has_value(), is_sliced, "a topology (--tp, --ep)"},
+      {"--pp-layers", !flags.stages.empty(), flags.pp.has_value(), "--pp"},
+  };
+  refuse_idle_flags(rows);
+}
+
+}  // namespace
+
+void declare_slicing(FlagTable& table, SlicingFlags& flags) {
+  table.add(
+      FlagGroup::kSlicing,
+      {{"--tp", &flags.tp, "tensor parallelism: ranks that cut attention, MLPs, vocabulary"},
+       {"--ep", &flags.ep, "expert parallelism: groups that share out the experts"},
+       {"--etp", &flags.etp, "ranks that cut each expert (default: --tp without --ep, else 1)"},
+       {"--pp", &flags.pp, "pipeline stages"},
+       {"--pp-layers", &flags.stages,
+        "layers of each stage, e.g. 0-30,31-60 (default: balanced by bytes)"},
+       {"--layout", &flags.layout,
+        fmt::format("{} (default: hf, or ranks when a topology is given)", layout_names())},
+       {"--mp", &flags.mp, "ranks of layout deepseek-mp"},
+       {"--tp-fit", &flags.fit,
+        "where a cut splits a block of scales: refuse (default), retile (smaller FP8 blocks), pad "
+        "(wider MLPs and "
+        "vocabulary) or bf16"},
+       {"--shared-experts", &flags.shared,
+        "tp (default): cut by --tp; replicated: whole everywhere"},
+       {"--expert-map", &flags.expert_map,
+        "JSON: logical expert by physical slot (default: contiguous blocks)"},
+       {"--redundant-experts", &flags.redundant_experts,
+        "let --expert-map give an expert several slots"},
+       {"--uneven-experts", &flags.uneven_experts,
+        "let --expert-map give ranks different numbers of slots"},
+       {"--links",
+        &flags.links,
+        "yes (default): files that several ranks load are hard links to one; no: copies",
+        {.choices = {"yes", "no"}}}});
+}
+
+void read_slicing(const SlicingFlags& flags, convert::PlanOptions& options) {
+  options.layout = layout_of(flags);
+  refuse_idle(flags, *options.layout);
+  options.links = flags.links.value_or("yes") == "yes";
+  convert::SlicingOptions& slicing = options.slicing;
+  const bool is_native = options.layout->takes_mp;
+  if (flags.mp && !is_native) refuse("--mp belongs to --layout deepseek-mp (use --tp and --ep)");
+  slicing.topology = is_native ? native_topology(flags)
+                               : shard::make_topology(flags.tp.value_or(1), flags.ep.value_or(1),
+                                                      flags.etp, flags.pp.value_or(1));
+  slicing.shared = shard::parse_shared_experts(flags.shared.value_or("tp"));
+  slicing.fit = shard::parse_tp_fit(flags.fit.value_or("refuse"));
+  slicing.stages = flags.stages;
+  slicing.redundant_experts = flags.redundant_experts;
+  slicing.uneven_experts = flags.uneven_experts;
+  if (flags.expert_map.empty()) return;
+  slicing.expert_map = read_text_file(flags.expert_map, kMaxExpertMapBytes);
+  slicing.expert_map_where = flags.expert_map;
+}
+
+}  // namespace ingot::cli

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "convert/plan/plan.h"
+
+namespace ingot::cli {
+
+class FlagTable;
+
+/// The flags --layout, --tp and their kin, as given.
+struct SlicingFlags {
+  std::string layout, expert_map, stages;
+  std::optional<std::string> shared, fit, links;  ///< tp, refuse, yes
+  std::optional<std::uint32_t> tp, ep, etp, pp, mp;
+  bool redundant_experts = false, uneven_experts = false;
+};
+
+void declare_slicing(FlagTable& table, SlicingFlags& flags);
+
+/// Puts what they mean into the options. Throws kInvalidArgument for flags that contradict one
+/// another, and what make_topology says of the numbers.
+void read_slicing(const SlicingFlags& flags, convert::PlanOptions& options);
+
+}  // namespace ingot::cli

@@ -1,0 +1,407 @@
+#include "cli/report/convert_report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "cli/report/slicing_report.h"
+#include "cli/terminal/terminal.h"
+#include "convert/output/quality_report.h"
+#include "convert/output/version.h"
+#include "formats/base/figures.h"
+#include "formats/base/printable.h"
+#include "formats/json/json.h"
+#include "verify/report/document.h"
+
+namespace ingot::cli {
+
+using convert::Action;
+using convert::ExecuteReport;
+using convert::Plan;
+using convert::PlannedTensor;
+using convert::QualityReport;
+using convert::StageReport;
+using formats::Json;
+using quantize::QualitySums;
+using verify::number;
+using verify::Paragraph;
+using verify::Section;
+using verify::Table;
+
+namespace {
+
+std::string scheme_name(formats::SchemeId scheme) {
+  return std::string(formats::scheme_facts(scheme).name);
+}
+
+// A table whose first columns are given and that ends with the figures of QualitySums.
+Table table_of(std::vector<verify::Column> columns) {
+  for (const char* title :
+       {"rel. error", "SQNR dB", "cosine", "max error", "saturated", "zeroed", "exact blocks"})
+    columns.push_back(number(title));
+  return {.columns = std::move(columns)};
+}
+
+void add_row(std::vector<verify::Cell> row, const QualitySums& sums, Table& table) {
+  row.insert(row.end(),
+             {short_text(sums.relative_error()), decibel_text(sums.sqnr_db()),
+              cosine_text(sums.cosine()), short_text(sums.max_error),
+              share_text(sums.saturated, sums.elements), share_text(sums.zeroed, sums.elements),
+              fmt::format("{} of {}", count_text(sums.exact_blocks), count_text(sums.blocks))});
+  table.rows.push_back(std::move(row));
+}
+
+Json figures_json(const QualitySums& sums) {
+  const double sqnr = sums.sqnr_db();
+  return {{"elements", sums.elements},
+          {"relative_error", sums.relative_error()},
+          {"sqnr_db", std::isfinite(sqnr) ? Json(sqnr) : Json(nullptr)},
+          {"cosine", sums.cosine()},
+          {"max_error", sums.max_error},
+          {"saturated", sums.saturated},
+          {"zeroed", sums.zeroed},
+          {"blocks", sums.blocks},
+          {"exact_blocks", sums.exact_blocks}};
+}
+
+/// What quantization cost, by scheme and role, and the `n_worst` worst tensors; empty when nothing
+/// was quantized.
+verify::Section quality_section(const QualityReport& report, std::size_t n_worst) {
+  verify::Section section{"quality", "Error against the source's values", {}};
+  if (!report.rows.empty()) {
+    Table table = table_of({"quantized", "role", number("tensors")});
+    for (const QualityReport::Row& row : report.rows)
+      add_row({scheme_name(row.scheme), row.role, count_text(row.n_tensors)}, row.sums, table);
+    Table worst = table_of({"worst tensors", "scheme"});
+    worst.least_rows = verify::kScreenWorst;
+    for (std::size_t i = 0; i < std::min(n_worst, report.worst.size()); ++i) {
+      const QualityReport::Worst& tensor = report.worst[i];
+      add_row({tensor.tensor, scheme_name(tensor.scheme)}, tensor.sums, worst);
+    }
+    section.blocks = {
+        std::move(table),
+        Paragraph{fmt::format("blocks: {} exact, {} rounded; {} tensors rounded twice "
+                              "(quantized in the source, and again)",
+                              count_text(report.exact_blocks), count_text(report.rounded_blocks),
+                              count_text(report.rounded_twice))},
+        std::move(worst)};
+  }
+  if (report.inexact_globals > 0) {
+    section.blocks.push_back(
+        Paragraph{fmt::format("{} global scales are reciprocals that do not turn back exactly (off "
+                              "by one unit in the last "
+                              "place)",
+                              count_text(report.inexact_globals))});
+  }
+  return section;
+}
+
+Json quality_json(const QualityReport& report) {
+  Json json = {{"rows", Json::array()},
+               {"worst", Json::array()},
+               {"exact_blocks", report.exact_blocks},
+               {"rounded_blocks", report.rounded_blocks},
+               {"tensors_rounded_twice", report.rounded_twice},
+               {"inexact_globals", report.inexact_globals}};
+  for (const QualityReport::Row& row : report.rows) {
+    Json entry = {
+        {"scheme", scheme_name(row.scheme)}, {"role", row.role}, {"tensors", row.n_tensors}};
+    entry.update(figures_json(row.sums));
+    json["rows"].push_back(std::move(entry));
+  }
+  for (const QualityReport::Worst& worst : report.worst) {
+    Json entry = {{"tensor", worst.tensor}, {"scheme", scheme_name(worst.scheme)}};
+    entry.update(figures_json(worst.sums));
+    json["worst"].push_back(std::move(entry));
+  }
+  return json;
+}
+
+constexpr std::string_view kAlreadyFinished =
+    "already finished: the output is this conversion of this source";
+
+double gigabytes_per_second(const StageReport& stage) {
+  return stage.seconds > 0 ? static_cast<double>(stage.n_bytes) * 1e-9 / stage.seconds : 0;
+}
+
+// What happens to how many tensors, by action and pair of schemes.
+struct Change {
+  std::uint64_t n_tensors = 0, n_bytes = 0;
+};
+using Changes = std::map<std::tuple<Action, std::string, std::string>, Change>;
+
+Changes changes_of(const DryRun& run) {
+  Changes changes;
+  for (const PlannedTensor& planned : run.plan.tensors) {
+    const auto from = run.plan.tensor_of(planned).encoding.scheme;
+    Change& change = changes[{planned.action, std::string(formats::scheme_facts(from).name),
+                              std::string(formats::scheme_facts(planned.to).name)}];
+    ++change.n_tensors;
+    for (std::size_t p = 0; p < planned.n_parts; ++p) change.n_bytes += planned.parts[p].n_bytes;
+  }
+  return changes;
+}
+
+// Names of quantized tensors that nobody asked to change and that become BF16, sorted.
+std::vector<std::string> demoted_tensors(const DryRun& run) {
+  std::vector<std::string> names;
+  for (const PlannedTensor& planned : run.plan.tensors) {
+    if (planned.is_demoted) names.push_back(run.plan.tensor_of(planned).name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::string rule_text(const convert::Rule& rule) {
+  return fmt::format(
+      "{}={}", rule.selector,
+      rule.scheme ? formats::scheme_facts(*rule.scheme).name : std::string_view("keep"));
+}
+
+std::string importance_text(const Plan& plan) {
+  return fmt::format("{} of {} nvfp4 tensors weighted", count_text(plan.counts.weighted),
+                     count_text(plan.counts.searched));
+}
+
+// On a screen, or whole.
+std::string text_of(Section section, bool is_whole) {
+  const verify::Document document{.sections = {std::move(section)}};
+  return verify::write_text(document, is_whole ? 0 : verify::kScreenLines);
+}
+
+}  // namespace
+
+std::string dry_run_text(const DryRun& run, bool is_whole) {
+  const Plan& plan = run.plan;
+  Section section;
+  const auto line = [&](std::string_view label, std::string text) {
+    section.blocks.push_back(verify::Paragraph{fmt::format("{:<13}{}", label, text)});
+  };
+  line("plan for", fmt::format("{} ({}, {} dialect) into dialect {}",
+                               run.plan.source.directory().string(), run.plan.source.family().name,
+                               run.plan.source.dialect().name, plan.target.dialect->name));
+  verify::Table actions{
+      .columns = {"action", "from", "to", number("tensors"), number("bytes out")}};
+  for (const auto& [key, change] : changes_of(run)) {
+    const auto& [action, from, to] = key;
+    actions.rows.push_back({convert::action_name(action), from, to, count_text(change.n_tensors),
+                            count_text(change.n_bytes)});
+  }
+  section.blocks.push_back(std::move(actions));
+  line("output",
+       fmt::format("{} bytes in {} weights file(s) ({}), exact", count_text(plan.sizes.bytes_out),
+                   plan.n_members, bytes_text(plan.sizes.bytes_out)));
+  for (verify::Block& block : slicing_blocks(plan)) section.blocks.push_back(std::move(block));
+  line("reads", fmt::format("{} bytes ({})", count_text(plan.sizes.bytes_in),
+                            bytes_text(plan.sizes.bytes_in)));
+  if (plan.counts.demoted > 0) {
+    const std::vector<std::string> names = demoted_tensors(run);
+    line(
+        "demoted",
+        fmt::format("{} quantized tensors that no rule selects become BF16: dialect {} cannot hold "
+                    "their scheme beside the others ({}{})",
+                    count_text(plan.counts.demoted), plan.target.dialect->name, names.front(),
+                    names.size() > 1 ? " to " + names.back() : ""));
+  }
+  if (plan.counts.searched > 0) line("importance", importance_text(plan));
+  const convert::MemoryPlan& memory = run.checked.memory;
+  if (memory.n_read_twice > 0) {
+    line("read twice",
+         fmt::format("{} groups with a shared scale, {} (a larger --mem-limit keeps them "
+                     "in memory)",
+                     count_text(memory.n_read_twice), bytes_text(memory.bytes_read_twice)));
+  }
+  line("peak memory", fmt::format("{} ({} tables and program, {} workers, {} windows of {})",
+                                  bytes_text(memory.peak()), bytes_text(memory.fixed_bytes),
+                                  bytes_text(memory.worker_bytes), memory.n_windows,
+                                  bytes_text(memory.window_bytes)));
+  const convert::DiskNeed& disk = run.checked.disk;
+  line("disk",
+       fmt::format(
+           "{} needed at the peak with at most {} beside the weights, {} {}{}",
+           bytes_text(disk.peak_bytes), bytes_text(disk.side_bytes), bytes_text(disk.free_bytes),
+           run.is_assumed ? "assumed" : "free",
+           disk.missing() > 0 ? fmt::format(": {} MISSING", bytes_text(disk.missing())) : ""));
+  if (run.checked.is_finished)
+    section.blocks.push_back(verify::Paragraph{std::string(kAlreadyFinished)});
+  std::vector<std::string> warnings = plan.warnings;
+  warnings.insert(warnings.end(), run.checked.warnings.begin(), run.checked.warnings.end());
+  section.blocks.push_back(verify::remarks_of("warning", warnings));
+  return text_of(std::move(section), is_whole);
+}
+
+Json dry_run_json(const DryRun& run) {
+  Json json = {{"schema", 1},
+               {"command", "convert"},
+               {"dry_run", true},
+               {"version", std::string(convert::kVersion)}};
+  json["family"] = std::string(run.plan.source.family().name);
+  json["dialect"] = std::string(run.plan.source.dialect().name);
+  json["output_dialect"] = std::string(run.plan.target.dialect->name);
+  json["recipe"] = run.plan.recipe.to_json();
+  json["actions"] = Json::array();
+  for (const auto& [key, change] : changes_of(run)) {
+    const auto& [action, from, to] = key;
+    json["actions"].push_back({{"action", std::string(convert::action_name(action))},
+                               {"from", from},
+                               {"to", to},
+                               {"tensors", change.n_tensors},
+                               {"bytes_out", change.n_bytes}});
+  }
+  json["files"] = Json::array();
+  for (const convert::PlannedFile& file : run.plan.files) {
+    for (const convert::PlannedFile::Member& member : file.members) {
+      json["files"].push_back(
+          {{"name", member.path}, {"bytes", file.n_bytes}, {"tensors", file.parts.size()}});
+    }
+  }
+  if (run.plan.is_sliced()) json["slicing"] = slicing_report_json(run.plan);
+  json["bytes_in"] = run.plan.sizes.bytes_in;
+  json["bytes_out"] = run.plan.sizes.bytes_out;
+  json["demoted"] = demoted_tensors(run);
+  if (run.plan.counts.searched > 0)
+    json["importance"] = {{"weighted", run.plan.counts.weighted}, {"of", run.plan.counts.searched}};
+  const convert::Preflight& checked = run.checked;
+  json["read_twice"] = {{"groups", checked.memory.n_read_twice},
+                        {"bytes", checked.memory.bytes_read_twice}};
+  json["peak_memory_bytes"] = checked.memory.peak();
+  json["disk_bytes_needed"] = checked.disk.peak_bytes;
+  json["side_bytes_at_most"] = checked.disk.side_bytes;
+  json["disk_bytes_free"] = checked.disk.free_bytes;
+  json["disk_bytes_missing"] = checked.disk.missing();
+  json["already_done"] = checked.is_finished;
+  json["warnings"] = run.plan.warnings;
+  for (const std::string& warning : checked.warnings) json["warnings"].push_back(warning);
+  return json;
+}
+
+std::string remarks_text(const Plan& plan, bool is_whole) {
+  constexpr std::size_t kFewLines = 10;
+  const verify::Document document{.sections = {{"",
+                                                "",
+                                                {verify::remarks_of("warning", plan.warnings),
+                                                 verify::remarks_of("note", fit_notes(plan))}}}};
+  return verify::write_text(document, is_whole ? 0 : kFewLines);
+}
+
+std::string report_text(const Plan& plan, const ExecuteReport& report,
+                        std::optional<std::size_t> n_worst) {
+  if (report.already_done) return std::string(kAlreadyFinished) + "\n";
+  Section section = quality_section(report.quality, n_worst.value_or(verify::kScreenWorst));
+  std::string done;
+  const auto count = [&](std::string_view action, std::uint64_t n, bool is_told) {
+    if (is_told) done += fmt::format("{}{} {}", done.empty() ? "" : ", ", action, count_text(n));
+  };
+  count("rewrapped", plan.counts.repackaged, plan.counts.repackaged > 0);
+  count("quantized", plan.counts.quantized, plan.counts.quantized > 0);
+  count("cast", plan.counts.cast, true);
+  count("copied", plan.counts.copied, true);
+  count("dropped", plan.counts.dropped, true);
+  done += " tensors";
+  if (report.tensors_resumed > 0)
+    done += fmt::format(" ({} of them by an earlier run)", count_text(report.tensors_resumed));
+  std::vector<std::string> lines = {
+      done,
+      fmt::format("wrote {} in {} at {:.2f} GB/s{}, peak memory {}",
+                  bytes_text(report.tensors.bytes_written), seconds_text(report.elapsed_seconds),
+                  static_cast<double>(report.tensors.bytes_written) * 1e-9 /
+                      std::max(report.elapsed_seconds, 1e-9),
+                  report.tensors.direct_io ? " (direct I/O)" : " (buffered I/O)",
+                  bytes_text(peak_memory())),
+      fmt::format(
+          "GB/s per thread by stage: read {:.2f}, compute {:.2f}, hash {:.2f}, write {:.2f}",
+          gigabytes_per_second(report.tensors.read), gigabytes_per_second(report.tensors.compute),
+          gigabytes_per_second(report.tensors.hash), gigabytes_per_second(report.tensors.write))};
+  if (plan.counts.searched > 0) lines.push_back("importance: " + importance_text(plan));
+  if (report.tensors_redone > 0) {
+    lines.push_back(fmt::format("{} journalled tensors had not survived and were done again",
+                                report.tensors_redone));
+  }
+  for (auto line = lines.rbegin(); line != lines.rend(); ++line)
+    section.blocks.insert(section.blocks.begin(), verify::Paragraph{std::move(*line)});
+  std::vector<std::string> warnings = plan.warnings;
+  warnings.insert(warnings.end(), report.warnings.begin(), report.warnings.end());
+  section.blocks.push_back(verify::remarks_of("warning", warnings));
+  return text_of(std::move(section), n_worst.has_value());
+}
+
+Json report_json(const Plan& plan, const ExecuteReport& report) {
+  const auto stage = [](const StageReport& facts) {
+    return Json{{"seconds", facts.seconds},
+                {"bytes", facts.n_bytes},
+                {"gb_per_s", gigabytes_per_second(facts)}};
+  };
+  Json json = {{"schema", 1},
+               {"command", "convert"},
+               {"version", std::string(convert::kVersion)},
+               {"already_done", report.already_done},
+               {"quantized", plan.counts.quantized},
+               {"rewrapped", plan.counts.repackaged},
+               {"demoted", plan.counts.demoted},
+               {"cast", plan.counts.cast},
+               {"copied", plan.counts.copied},
+               {"dropped", plan.counts.dropped},
+               {"resumed", report.tensors_resumed},
+               {"redone", report.tensors_redone},
+               {"bytes_out", plan.sizes.bytes_out},
+               {"bytes_written", report.tensors.bytes_written},
+               {"elapsed_seconds", report.elapsed_seconds},
+               {"direct_io", report.tensors.direct_io},
+               {"peak_rss_bytes", peak_memory()},
+               {"stages",
+                {{"read", stage(report.tensors.read)},
+                 {"compute", stage(report.tensors.compute)},
+                 {"hash", stage(report.tensors.hash)},
+                 {"write", stage(report.tensors.write)}}},
+               {"quality", quality_json(report.quality)},
+               {"warnings", plan.warnings},
+               {"loader_warnings", report.warnings}};
+  if (plan.counts.searched > 0)
+    json["importance"] = {{"weighted", plan.counts.weighted}, {"of", plan.counts.searched}};
+  return json;
+}
+
+std::string explain_text(const Plan& plan, std::string_view name) {
+  for (const PlannedTensor& planned : plan.tensors) {
+    const formats::LogicalTensor& tensor = plan.tensor_of(planned);
+    if (tensor.name != name) continue;
+    std::string text =
+        fmt::format("{}\n  role    {}\n  shape   {}\n", printable(tensor.name),
+                    formats::role_name(tensor.rule ? tensor.rule->role : formats::Role::kOther),
+                    formats::shape_text(tensor.shape));
+    const convert::Decision decision = plan.recipe.decide(tensor);
+    text += fmt::format("  rule    {}\n", decision.rule != nullptr
+                                              ? printable(rule_text(*decision.rule))
+                                              : "none: untouched means untouched");
+    text += fmt::format("  action  {} ({} to {})\n", convert::action_name(planned.action),
+                        formats::scheme_facts(tensor.encoding.scheme).name,
+                        formats::scheme_facts(planned.to).name);
+    tensor.encoding.stored.for_each([&](formats::Part, std::uint32_t index) {
+      const formats::StoredTensor& stored = plan.source.stored()[index];
+      text += fmt::format("  from    {} {} {} at byte {} of {}\n", printable(stored.name),
+                          formats::dtype_name(stored.dtype), formats::shape_text(stored.shape),
+                          stored.offset, printable(plan.source.files()[stored.file].name));
+    });
+    for (std::size_t p = 0; p < planned.n_parts; ++p) {
+      const convert::PlannedPart& part = planned.parts[p];
+      for (const convert::PlannedSlice& slice : slices_of(plan, planned, p)) {
+        const std::uint32_t ep_rank = plan.places[slice.place].ep_rank;
+        const formats::Shape shape = plan.is_sliced()
+                                         ? plan.part_cut(planned, p, ep_rank).slice_shape()
+                                         : plan.part_shape(planned, p);
+        text += fmt::format("  into    {} {} {} at byte {} of {}\n",
+                            printable(plan.part_name(planned, p)), formats::dtype_name(part.dtype),
+                            formats::shape_text(shape), slice.offset,
+                            printable(plan.member_path(slice.member)));
+      }
+    }
+    return text;
+  }
+  throw Error(ErrorCode::kNotFound,
+              fmt::format("no tensor '{}' in the source (see ingot inspect --tensors)", name));
+}
+
+}  // namespace ingot::cli

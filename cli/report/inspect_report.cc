@@ -1,0 +1,392 @@
+#include "cli/report/inspect_report.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "cli/terminal/terminal.h"
+#include "formats/base/figures.h"
+#include "formats/base/printable.h"
+#include "formats/json/json.h"
+#include "formats/storage/tensor_source.h"
+
+namespace ingot::cli {
+
+using Rows = std::vector<std::vector<std::string>>;
+using formats::Checkpoint;
+using formats::Json;
+using formats::LogicalTensor;
+using formats::ModelConfig;
+using formats::Role;
+using formats::StoredTensor;
+using formats::TensorSource;
+
+namespace {
+
+/// Tensors, the parameters that they hold, and their stored bytes (of a quantized weight, scales
+/// included).
+struct Tally {
+  std::uint64_t n_tensors = 0, n_parameters = 0, n_bytes = 0;
+  friend bool operator==(const Tally&, const Tally&) = default;
+};
+
+/// What one layer holds.
+struct LayerSummary {
+  std::uint32_t layer = 0;
+  std::string_view kind;  ///< "dense", "moe" or "mtp"
+  Tally tally;
+  std::map<formats::SchemeId, std::uint64_t> tensors_by_scheme;
+};
+
+/// One way in which weights are quantized.
+struct QuantizationFound {
+  formats::SchemeId scheme{};
+  std::uint64_t block_rows = 0, block_cols = 0;
+  formats::DType scale_dtype{};
+  auto operator<=>(const QuantizationFound&) const = default;
+};
+
+/// What a checkpoint holds, from headers and config alone.
+struct Summary {
+  Tally all;
+  std::uint64_t main_parameters = 0;  ///< without MTP layers
+  std::uint64_t mtp_parameters = 0;
+  /// The part of main_parameters that one token meets: everything but the routed experts, of which
+  /// num_experts_per_tok count. Nothing when the family's roles are unknown.
+  std::optional<std::uint64_t> active_parameters;
+  std::map<formats::DType, Tally> by_dtype;  ///< stored tensors; n_parameters counts their elements
+  std::map<formats::SchemeId, Tally> by_scheme;
+  std::map<formats::Role, Tally> by_role;
+  std::vector<LayerSummary> layers;
+  std::map<QuantizationFound, Tally> quantization;
+};
+
+void add(Tally& tally, std::uint64_t n_parameters, std::uint64_t n_bytes) {
+  ++tally.n_tensors;
+  tally.n_parameters += n_parameters;
+  tally.n_bytes += n_bytes;
+}
+
+std::string_view layer_kind(const ModelConfig& config, std::uint32_t layer) {
+  if (layer >= config.num_hidden_layers) return "mtp";
+  return layer < config.layer_is_moe.size() && config.layer_is_moe[layer] ? "moe" : "dense";
+}
+
+// The routed experts that a token is sent to, out of all. 128 bits: the product of two numbers of a
+// file.
+std::uint64_t active_share(std::uint64_t n_parameters, const ModelConfig& config) {
+  const std::uint64_t chosen = std::min(config.num_experts_per_tok, config.n_routed_experts);
+  __extension__ using Wide = unsigned __int128;
+  return static_cast<std::uint64_t>(static_cast<Wide>(n_parameters) * chosen /
+                                    config.n_routed_experts);
+}
+
+Summary summarize(const TensorSource& source) {
+  const ModelConfig& config = source.config();
+  Summary summary;
+  std::map<std::uint32_t, LayerSummary> layers;
+  std::uint64_t routed = 0;
+  for (const StoredTensor& stored : source.stored()) {
+    add(summary.by_dtype[stored.dtype], formats::element_count(stored.shape).value_or(0),
+        stored.n_bytes);
+  }
+  for (const LogicalTensor& tensor : source.tensors()) {
+    const Role role = role_of(tensor);
+    const formats::SchemeId scheme = tensor.encoding.scheme;
+    // Rotary tables are buffers that old releases stored: computed, not learned.
+    const std::uint64_t n_parameters =
+        role == Role::kRotary ? 0 : formats::element_count(tensor.shape).value_or(0);
+    const std::uint64_t n_bytes = stored_bytes(source, tensor);
+    add(summary.all, n_parameters, n_bytes);
+    add(summary.by_scheme[scheme], n_parameters, n_bytes);
+    add(summary.by_role[role], n_parameters, n_bytes);
+    if (formats::scheme_facts(scheme).quantized) {
+      const formats::StoredParts& parts = tensor.encoding.stored;
+      const auto scale = parts[parts.has(formats::Part::kScale) ? formats::Part::kScale
+                                                                : formats::Part::kDeqScale];
+      const formats::SchemeFacts& facts = formats::scheme_facts(scheme);
+      // Sides that follow from each tensor's own shape would make a row per shape.
+      add(summary
+              .quantization[{.scheme = scheme,
+                             .block_rows = facts.group_rows == 0 ? 0 : tensor.encoding.block_rows,
+                             .block_cols = facts.group_cols == 0 ? 0 : tensor.encoding.block_cols,
+                             .scale_dtype = source.stored()[scale].dtype}],
+          n_parameters, n_bytes);
+    }
+    const bool is_mtp = tensor.layer && *tensor.layer >= config.num_hidden_layers;
+    (is_mtp ? summary.mtp_parameters : summary.main_parameters) += n_parameters;
+    if (!is_mtp && is_routed_expert(role)) routed += n_parameters;
+    if (tensor.layer) {
+      LayerSummary& layer = layers[*tensor.layer];
+      layer.layer = *tensor.layer;
+      layer.kind = layer_kind(config, *tensor.layer);
+      add(layer.tally, n_parameters, n_bytes);
+      ++layer.tensors_by_scheme[scheme];
+    }
+  }
+  for (auto& [number, layer] : layers) summary.layers.push_back(std::move(layer));
+  const bool knows_choice = config.num_experts_per_tok > 0 && config.n_routed_experts > 0;
+  if (!source.family().rules.empty() && (routed == 0 || knows_choice)) {
+    summary.active_parameters =
+        summary.main_parameters - routed + (routed == 0 ? 0 : active_share(routed, config));
+  }
+  return summary;
+}
+
+// More files than this are summed up in the text; --json has them all.
+constexpr std::size_t kFilesShown = 20;
+
+std::string parameters_text(std::uint64_t n_parameters) {
+  const auto n = static_cast<double>(n_parameters);
+  const std::string exact = count_text(n_parameters);
+  return n < 1e9 ? fmt::format("{} ({:.2f} M)", exact, n * 1e-6)
+                 : fmt::format("{} ({:.2f} B)", exact, n * 1e-9);
+}
+
+// The first row is the head.
+std::string bold_table(const Rows& rows, const std::vector<bool>& right) {
+  const Emphasis bold = emphasis(1);
+  const std::string table = text_table(rows, right);
+  const std::size_t end = table.find('\n');
+  return fmt::format("{}{}{}{}\n", bold.on, table.substr(0, end), bold.off, table.substr(end));
+}
+
+// What stored tensors or weights come to by one of their properties.
+struct Breakdown {
+  std::string_view property;
+  std::vector<std::pair<std::string_view, Tally>> rows;
+  // A stored dtype has elements: scales are no parameters.
+  [[nodiscard]] const char* counted() const {
+    return property == "dtype" ? "elements" : "parameters";
+  }
+};
+
+std::vector<Breakdown> breakdowns(const Summary& summary) {
+  std::vector<Breakdown> all = {{"dtype", {}}, {"scheme", {}}, {"role", {}}};
+  for (const auto& [dtype, tally] : summary.by_dtype)
+    all[0].rows.emplace_back(formats::dtype_name(dtype), tally);
+  for (const auto& [scheme, tally] : summary.by_scheme)
+    all[1].rows.emplace_back(formats::scheme_facts(scheme).name, tally);
+  for (const auto& [role, tally] : summary.by_role)
+    all[2].rows.emplace_back(formats::role_name(role), tally);
+  return all;
+}
+
+std::string breakdown_text(const Breakdown& breakdown) {
+  Rows rows = {{std::string(breakdown.property), "tensors",
+                fmt::format("{:>10}", breakdown.counted()), "bytes"}};
+  for (const auto& [name, tally] : breakdown.rows) {
+    rows.push_back({std::string(name), count_text(tally.n_tensors), count_text(tally.n_parameters),
+                    count_text(tally.n_bytes)});
+  }
+  return bold_table(rows, {false, true, true, true});
+}
+
+std::string scheme_mix(const LayerSummary& layer) {
+  std::string text;
+  for (const auto& [scheme, n] : layer.tensors_by_scheme) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", n, formats::scheme_facts(scheme).name);
+  }
+  return text;
+}
+
+// Layers that are alike stand in one row.
+std::string layer_table(const Summary& summary) {
+  Rows rows = {{"layers", "kind", "tensors", "parameters", "bytes", "schemes (each layer)"}};
+  for (std::size_t begin = 0; begin < summary.layers.size();) {
+    const LayerSummary& first = summary.layers[begin];
+    std::size_t end = begin + 1;
+    while (end < summary.layers.size() &&
+           summary.layers[end].layer == summary.layers[end - 1].layer + 1 &&
+           summary.layers[end].kind == first.kind && summary.layers[end].tally == first.tally &&
+           summary.layers[end].tensors_by_scheme == first.tensors_by_scheme) {
+      ++end;
+    }
+    const std::uint32_t last = summary.layers[end - 1].layer;
+    rows.push_back(
+        {first.layer == last ? std::to_string(last) : fmt::format("{}-{}", first.layer, last),
+         std::string(first.kind), count_text(first.tally.n_tensors),
+         count_text(first.tally.n_parameters), count_text(first.tally.n_bytes), scheme_mix(first)});
+    begin = end;
+  }
+  return bold_table(rows, {false, false, true, true, true, false});
+}
+
+std::vector<std::uint64_t> tensors_by_file(const Checkpoint& checkpoint) {
+  std::vector<std::uint64_t> counts(checkpoint.files().size());
+  for (const StoredTensor& stored : checkpoint.stored()) ++counts[stored.file];
+  return counts;
+}
+
+std::string files_text(const Checkpoint& checkpoint) {
+  const auto files = checkpoint.files();
+  const std::vector<std::uint64_t> counts = tensors_by_file(checkpoint);
+  std::uint64_t total = 0;
+  for (const formats::SourceFile& file : files) total += file.n_bytes;
+  std::string text = fmt::format("{} weights file(s), {} bytes ({}){}, {} side file(s)\n",
+                                 files.size(), count_text(total), bytes_text(total),
+                                 checkpoint.has_index() ? ", with index" : ", without index",
+                                 checkpoint.side_files().size());
+  Rows rows;
+  const bool all = files.size() <= kFilesShown;
+  for (std::size_t f = 0; f < files.size(); ++f) {
+    if (!all && f == 3) rows.push_back({fmt::format("... {} more", files.size() - 4)});
+    if (!all && f >= 3 && f + 1 < files.size()) continue;
+    rows.push_back(
+        {files[f].name, count_text(counts[f]) + " tensors", count_text(files[f].n_bytes)});
+  }
+  for (const formats::SideFile& side : checkpoint.side_files()) {
+    rows.push_back({side.path, "", count_text(side.n_bytes)});
+  }
+  return text + text_table(rows, {false, true, true});
+}
+
+std::string quantization_text(const Checkpoint& checkpoint, const Summary& summary) {
+  std::string text;
+  for (const auto& [found, tally] : summary.quantization) {
+    const auto side = [](std::uint64_t n) { return n == 0 ? "all" : std::to_string(n); };
+    text += fmt::format("quantization  {} of {}x{}, scales {}: {} weights, {} parameters\n",
+                        formats::scheme_facts(found.scheme).name, side(found.block_rows),
+                        side(found.block_cols), formats::dtype_name(found.scale_dtype),
+                        count_text(tally.n_tensors), count_text(tally.n_parameters));
+  }
+  if (text.empty()) text = "quantization  none\n";
+  if (const auto& config = checkpoint.config().quantization) {
+    std::string said = fmt::format("quant_method {}", config->quant_method);
+    if (!config->fmt.empty()) said += ", fmt " + config->fmt;
+    if (!config->scale_fmt.empty()) said += ", scale_fmt " + config->scale_fmt;
+    if (!config->activation_scheme.empty())
+      said += ", activation_scheme " + config->activation_scheme;
+    text += fmt::format("config says   {}\n", printable(said));
+  }
+  return text;
+}
+
+Json tally_json(std::string_view name, const char* counted, const Tally& tally) {
+  return {{"name", name},
+          {"tensors", tally.n_tensors},
+          {counted, tally.n_parameters},
+          {"bytes", tally.n_bytes}};
+}
+
+Json layers_json(const Summary& summary) {
+  Json rows = Json::array();
+  for (const LayerSummary& layer : summary.layers) {
+    Json schemes = Json::object();
+    for (const auto& [scheme, n] : layer.tensors_by_scheme) {
+      schemes[std::string(formats::scheme_facts(scheme).name)] = n;
+    }
+    rows.push_back({{"layer", layer.layer},
+                    {"kind", layer.kind},
+                    {"tensors", layer.tally.n_tensors},
+                    {"parameters", layer.tally.n_parameters},
+                    {"bytes", layer.tally.n_bytes},
+                    {"schemes", std::move(schemes)}});
+  }
+  return rows;
+}
+
+// Whether this is a part of a model, or put together from parts.
+std::string slices_text(const Checkpoint& checkpoint) {
+  if (!checkpoint.is_whole())
+    return fmt::format("slices        joined from {} files\n", checkpoint.files().size());
+  const formats::SlicingRecord* slicing = checkpoint.slicing();
+  if (slicing == nullptr) return {};
+  const formats::RankRecord& rank = *slicing->rank;
+  return fmt::format(
+      "slices        of rank {} of {} (stage {}, tp_rank {} of {}, ep_rank {} of {}, etp_rank {} "
+      "of "
+      "{}); shapes and counts are the rank's\n",
+      rank.rank, slicing->n_ranks, rank.stage, rank.tp_rank, slicing->tp, rank.ep_rank, slicing->ep,
+      rank.etp_rank, slicing->etp);
+}
+
+}  // namespace
+
+Role role_of(const LogicalTensor& tensor) {
+  return tensor.rule != nullptr ? tensor.rule->role : Role::kOther;
+}
+
+std::uint64_t stored_bytes(const TensorSource& source, const LogicalTensor& tensor) {
+  std::uint64_t n_bytes = 0;
+  tensor.encoding.stored.for_each(
+      [&](formats::Part, std::uint32_t stored) { n_bytes += source.stored()[stored].n_bytes; });
+  return n_bytes;
+}
+
+std::string summary_text(std::string_view directory, const Checkpoint& checkpoint) {
+  const Summary summary = summarize(checkpoint);
+  const Emphasis bold = emphasis(1);
+  std::string text = fmt::format("{}{}{}\n", bold.on, printable(directory), bold.off);
+  text += slices_text(checkpoint);
+  text +=
+      fmt::format("family        {} ({})\n", checkpoint.family().name, checkpoint.family().summary);
+  text += fmt::format("dialect       {}\n", checkpoint.dialect().name);
+  text += fmt::format("parameters    {}\n", parameters_text(summary.main_parameters));
+  text += fmt::format("active        {}\n",
+                      summary.active_parameters
+                          ? parameters_text(*summary.active_parameters) + " per token"
+                          : std::string("unknown"));
+  if (summary.mtp_parameters > 0) {
+    text += fmt::format("MTP           {} beside them\n", parameters_text(summary.mtp_parameters));
+  } else if (checkpoint.lacks_promised_mtp()) {
+    text += fmt::format("MTP           {} layer(s) promised by config.json, none here\n",
+                        checkpoint.config().num_nextn_predict_layers);
+  }
+  text += quantization_text(checkpoint, summary) + "\n";
+
+  for (const Breakdown& breakdown : breakdowns(summary)) text += breakdown_text(breakdown);
+  if (!summary.layers.empty()) text += layer_table(summary);
+  return text + files_text(checkpoint);
+}
+
+Json summary_json(const Checkpoint& checkpoint) {
+  const Summary summary = summarize(checkpoint);
+  Json json = {{"family", checkpoint.family().name},
+               {"dialect", checkpoint.dialect().name},
+               {"parameters", summary.main_parameters},
+               {"active_parameters",
+                summary.active_parameters ? Json(*summary.active_parameters) : Json(nullptr)},
+               {"mtp_parameters", summary.mtp_parameters},
+               {"mtp_missing", checkpoint.lacks_promised_mtp()},
+               {"tensors", summary.all.n_tensors},
+               {"bytes", summary.all.n_bytes}};
+  if (!checkpoint.is_whole()) json["joined_files"] = checkpoint.files().size();
+  if (checkpoint.slicing() != nullptr)
+    json["slicing"] = formats::slicing_record_json(*checkpoint.slicing());
+  json["quantization"] = Json::array();
+  for (const auto& [found, tally] : summary.quantization) {
+    Json row = tally_json(formats::scheme_facts(found.scheme).name, "parameters", tally);
+    row["block"] = {found.block_rows, found.block_cols};
+    row["scale_dtype"] = formats::dtype_name(found.scale_dtype);
+    json["quantization"].push_back(std::move(row));
+  }
+  for (const Breakdown& breakdown : breakdowns(summary)) {
+    Json& rows = json[fmt::format("by_{}", breakdown.property)] = Json::array();
+    for (const auto& [name, tally] : breakdown.rows)
+      rows.push_back(tally_json(name, breakdown.counted(), tally));
+  }
+  json["layers"] = layers_json(summary);
+  const std::vector<std::uint64_t> counts = tensors_by_file(checkpoint);
+  json["files"] = Json::array();
+  for (std::size_t f = 0; f < counts.size(); ++f) {
+    json["files"].push_back({{"name", checkpoint.files()[f].name},
+                             {"bytes", checkpoint.files()[f].n_bytes},
+                             {"tensors", counts[f]}});
+  }
+  json["index"] = checkpoint.has_index();
+  json["side_files"] = Json::array();
+  for (const formats::SideFile& side : checkpoint.side_files()) {
+    json["side_files"].push_back({{"name", side.path}, {"bytes", side.n_bytes}});
+  }
+  return json;
+}
+
+}  // namespace ingot::cli

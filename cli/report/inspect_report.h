@@ -1,0 +1,21 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "formats/checkpoint/checkpoint.h"
+#include "formats/json/json.h"
+
+namespace ingot::cli {
+
+formats::Role role_of(const formats::LogicalTensor& tensor);
+/// Stored bytes of a logical tensor, all parts.
+std::uint64_t stored_bytes(const formats::TensorSource& source,
+                           const formats::LogicalTensor& tensor);
+
+/// What a checkpoint holds, from headers and config alone: the tables of `ingot inspect`, under the
+/// name of the directory that was asked for.
+std::string summary_text(std::string_view directory, const formats::Checkpoint& checkpoint);
+formats::Json summary_json(const formats::Checkpoint& checkpoint);
+
+}  // namespace ingot::cli

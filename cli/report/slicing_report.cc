@@ -1,0 +1,143 @@
+#include "cli/report/slicing_report.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "convert/output/rank_directories.h"
+#include "formats/base/figures.h"
+#include "formats/json/json.h"
+
+namespace ingot::cli {
+
+using convert::Plan;
+using formats::Json;
+
+namespace {
+
+struct RankRow {
+  shard::RankPosition position;
+  std::size_t n_files = 0;
+  std::uint64_t n_bytes = 0;
+};
+
+std::vector<RankRow> rank_rows(const Plan& plan) {
+  const shard::Topology& topology = plan.slicing->topology;
+  std::vector<RankRow> rows;
+  for (std::uint32_t rank = 0; rank < topology.n_ranks(); ++rank) {
+    RankRow& row = rows.emplace_back(RankRow{.position = topology.position(rank)});
+    for (const convert::RankFile& file : convert::files_of_rank(plan, rank)) {
+      ++row.n_files;
+      row.n_bytes += plan.files[file.file].n_bytes;
+    }
+  }
+  return rows;
+}
+
+std::string layers_text(const Plan& plan, std::uint32_t stage, bool has_mtp) {
+  const auto& first = plan.slicing->stages.first;
+  return fmt::format("{}-{}{}", first[stage], first[stage + 1] - 1,
+                     has_mtp && stage + 2 == first.size() ? " and MTP" : "");
+}
+
+bool writes_mtp(const Plan& plan) {
+  return std::any_of(plan.tensors.begin(), plan.tensors.end(), [&](const auto& planned) {
+    const formats::LogicalTensor& tensor = plan.tensor_of(planned);
+    return planned.action != convert::Action::kDrop && tensor.layer &&
+           *tensor.layer >= plan.source.config().num_hidden_layers;
+  });
+}
+
+}  // namespace
+
+std::vector<std::string> fit_notes(const Plan& plan) {
+  std::vector<std::string> notes;
+  if (!plan.is_sliced()) return notes;
+  if (plan.alignments.block[0] != 0) {
+    notes.push_back(fmt::format(
+        "FP8 blocks are retiled to {} x {}, on every rank; each takes its parent's scale, so no "
+        "value changes. Engines quantize activations in groups as wide as the block: with fewer "
+        "than 128 columns their results differ in rounding. The Triton kernels of vLLM and SGLang "
+        "take the block from the config; DeepGEMM, CUTLASS, TensorRT-LLM and DeepSeek's code need "
+        "128 x 128",
+        plan.alignments.block[0], plan.alignments.block[1]));
+  }
+  const auto& widths = plan.alignments.widths;
+  const auto padded = [&](const char* key, std::uint64_t width) {
+    if (width == 0) return;
+    notes.push_back(
+        fmt::format("{} is padded to {} with zeros at its end, in config.json too; "
+                    "ingot merge drops them",
+                    key, width));
+  };
+  padded("intermediate_size", widths.intermediate);
+  padded("moe_intermediate_size", widths.moe_intermediate);
+  padded("vocab_size", widths.vocab);
+  if (widths.vocab != 0) {
+    notes.emplace_back(
+        "logits of padded tokens are 0: the sampler must leave out ids beyond the "
+        "tokenizer's");
+  }
+  if (plan.counts.fitted_to_bf16 > 0) {
+    notes.push_back(fmt::format("{} tensors become BF16, because cuts would split their blocks",
+                                plan.counts.fitted_to_bf16));
+  }
+  return notes;
+}
+
+std::vector<verify::Block> slicing_blocks(const Plan& plan) {
+  using verify::number;
+  if (!plan.is_sliced()) return {};
+  const shard::Topology& topology = plan.slicing->topology;
+  verify::Table table{.columns = {number("rank"), number("stage"), "layers", number("tp_rank"),
+                                  number("ep_rank"), number("etp_rank"), number("files"),
+                                  number("bytes")}};
+  const std::vector<RankRow> rows = rank_rows(plan);
+  const bool has_mtp = writes_mtp(plan);
+  for (const RankRow& row : rows) {
+    const shard::RankPosition& at = row.position;
+    table.rows.push_back({std::to_string(at.rank), std::to_string(at.stage),
+                          layers_text(plan, at.stage, has_mtp), std::to_string(at.tp_rank),
+                          std::to_string(at.ep_rank), std::to_string(at.etp_rank),
+                          std::to_string(row.n_files), count_text(row.n_bytes)});
+  }
+  const auto [least, most] = std::minmax_element(
+      rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.n_bytes < b.n_bytes; });
+  std::vector<verify::Block> blocks = {
+      verify::Paragraph{
+          fmt::format("layout       {}: {} rank(s) = {} stage(s) x lcm(tp {}, ep {} x etp {})",
+                      plan.options.layout->name, topology.n_ranks(), topology.pp, topology.tp,
+                      topology.ep, topology.etp)},
+      std::move(table),
+      verify::Paragraph{
+          fmt::format("a rank       loads {} to {} of weights; files of several ranks are {}",
+                      bytes_text(least->n_bytes), bytes_text(most->n_bytes),
+                      plan.options.links || !plan.has_rank_directories() ? "written once and linked"
+                                                                         : "copied")}};
+  blocks.push_back(verify::remarks_of("note", fit_notes(plan)));
+  return blocks;
+}
+
+Json slicing_report_json(const Plan& plan) {
+  if (!plan.is_sliced()) return nullptr;
+  const shard::Topology& topology = plan.slicing->topology;
+  Json json = {{"layout", std::string(plan.options.layout->name)},
+               {"tp", topology.tp},
+               {"ep", topology.ep},
+               {"etp", topology.etp},
+               {"pp", topology.pp},
+               {"ranks", Json::array()},
+               {"notes", fit_notes(plan)}};
+  for (const RankRow& row : rank_rows(plan)) {
+    json["ranks"].push_back({{"rank", row.position.rank},
+                             {"stage", row.position.stage},
+                             {"tp_rank", row.position.tp_rank},
+                             {"ep_rank", row.position.ep_rank},
+                             {"etp_rank", row.position.etp_rank},
+                             {"files", row.n_files},
+                             {"bytes", row.n_bytes}});
+  }
+  return json;
+}
+
+}  // namespace ingot::cli

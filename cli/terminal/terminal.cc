@@ -1,0 +1,77 @@
+#include "cli/terminal/terminal.h"
+
+#include <csignal>
+#include <cstdlib>
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "formats/base/printable.h"
+
+namespace ingot::cli {
+namespace {
+
+// Written by the handler, read by every thread: lock-free and all that a handler may touch.
+volatile std::sig_atomic_t received_signal = 0;
+
+bool is_dumb() {
+  const char* term = std::getenv("TERM");
+  return term == nullptr || std::string_view(term) == "dumb";
+}
+
+}  // namespace
+
+bool stderr_is_terminal() {
+  return ::isatty(STDERR_FILENO) == 1 && !is_dumb();
+}
+
+bool may_colour(int stream) {
+  const char* no_color = std::getenv("NO_COLOR");
+  if (no_color != nullptr && *no_color != '\0') return false;
+  return ::isatty(stream) == 1 && !is_dumb();
+}
+
+int terminal_width() {
+  struct winsize size {};
+  if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;
+  return 80;
+}
+
+std::string remark_lines(std::string_view kind, const std::vector<std::string>& remarks) {
+  std::string text;
+  for (const std::string& remark : remarks)
+    text += fmt::format("{}: {}\n", kind, printable_lines(remark));
+  return text;
+}
+
+Emphasis emphasis(int stream) {
+  if (may_colour(stream)) return {"\033[1m", "\033[0m"};
+  return {};
+}
+
+std::uint64_t peak_memory() {
+  struct rusage usage {};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;
+}
+
+void install_stop_signals() {
+  struct sigaction action {};
+  action.sa_handler = [](int number) { received_signal = number; };
+  // Once: whoever presses Ctrl-C twice wants out now, and what is on disk can be resumed anyway.
+  action.sa_flags = static_cast<int>(SA_RESTART | SA_RESETHAND);
+  ::sigaction(SIGINT, &action, nullptr);
+  ::sigaction(SIGTERM, &action, nullptr);
+}
+
+bool stop_requested() {
+  return received_signal != 0;
+}
+
+int stop_signal() {
+  return received_signal;
+}
+
+}  // namespace ingot::cli

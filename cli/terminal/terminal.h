@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ingot::cli {
+
+/// True when stderr is a terminal that shows a progress bar (not TERM=dumb).
+bool stderr_is_terminal();
+/// True when text on this stream (1 stdout, 2 stderr) may be coloured: a terminal, no NO_COLOR, not
+/// TERM=dumb.
+bool may_colour(int stream);
+/// Columns of the terminal on stderr, 80 when unknown.
+int terminal_width();
+
+/// A printable line for each remark: `warning: ...`.
+std::string remark_lines(std::string_view kind, const std::vector<std::string>& remarks);
+
+/// The two ends of a line of text: bold where `stream` may be coloured, else nothing.
+struct Emphasis {
+  std::string_view on, off;
+};
+Emphasis emphasis(int stream);
+
+/// The most memory that this process had at once, in bytes.
+std::uint64_t peak_memory();
+
+/// From here on SIGINT and SIGTERM only set a flag, the first time; a second one ends the process
+/// at once.
+void install_stop_signals();
+/// Whether one of them came; read by long jobs.
+bool stop_requested();
+/// Which one, or 0.
+int stop_signal();
+
+}  // namespace ingot::cli

@@ -1,0 +1,169 @@
+#include "verify/compared_checkpoint.h"
+
+#include <algorithm>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "formats/base/foreign_files.h"
+#include "formats/base/hash.h"
+#include "formats/config/config_meaning.h"
+#include "formats/dialect/source_activations.h"
+#include "formats/json/json.h"
+#include "quantize/scheme.h"
+#include "shard/join/source.h"
+
+namespace ingot::verify {
+
+using formats::Checkpoint;
+using formats::LogicalTensor;
+using formats::SchemeId;
+
+namespace {
+
+std::string layout_of(const ComparedCheckpoint& side) {
+  if (side.manifest) return side.manifest->layout;
+  return shard::is_sliced(side.directory) ? "ranks" : "hf";
+}
+
+std::string topology_of(const ComparedCheckpoint& side) {
+  if (!side.manifest || !side.manifest->slicing) return {};
+  const formats::SlicingRecord& slicing = *side.manifest->slicing;
+  std::string text;
+  const auto add = [&](std::string_view word, std::uint32_t n) {
+    if (n > 1) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", word, n);
+  };
+  add("tp", slicing.tp);
+  add("ep", slicing.ep);
+  add("etp", slicing.etp);
+  add("pp", slicing.pp);
+  return text.empty() ? "one rank" : text;
+}
+
+std::string fingerprint_of(const Checkpoint& model) {
+  std::vector<const formats::StoredTensor*> sorted;
+  for (const formats::StoredTensor& tensor : model.stored()) sorted.push_back(&tensor);
+  std::sort(sorted.begin(), sorted.end(),
+            [](const auto* a, const auto* b) { return a->name < b->name; });
+  TensorHasher hasher;
+  for (const formats::StoredTensor* tensor : sorted) {
+    const std::string line =
+        fmt::format("{} {} {} {}\n", tensor->name, formats::dtype_name(tensor->dtype),
+                    formats::shape_text(tensor->shape), tensor->n_bytes);
+    hasher.update(std::as_bytes(std::span(line)));
+  }
+  return hasher.finish().hex();
+}
+
+// A linear of an MLP or an expert, as opposed to attention: their roles are neighbours.
+bool is_feed_forward(const LogicalTensor& tensor) {
+  using formats::Role;
+  return tensor.rule != nullptr && tensor.rule->role >= Role::kDenseGate &&
+         tensor.rule->role <= Role::kSharedDown;
+}
+
+std::string kind_of(const Checkpoint& model) {
+  const formats::SourceActivations activations(model.config(), model.dialect(),
+                                               model.description());
+  bool has_fp8 = false, has_int8 = false, has_static_int8 = false;
+  bool has_nvfp4 = false, has_coarser = false;
+  for (const LogicalTensor& tensor : model.tensors()) {
+    const SchemeId scheme = tensor.encoding.scheme;
+    if (!formats::scheme_facts(scheme).quantized) continue;
+    switch (formats::scheme_facts(scheme).code) {
+      case formats::CodeKind::kE4m3:
+        has_fp8 = true;
+        break;
+      case formats::CodeKind::kInt8:
+        has_int8 = true;
+        has_static_int8 = has_static_int8 || activations.of(tensor.name, tensor.encoding) ==
+                                                 formats::Activations::kStatic;
+        break;
+      case formats::CodeKind::kE2m1:
+        has_nvfp4 = true;
+        has_coarser =
+            has_coarser || scheme != SchemeId::kNvfp4 || !is_feed_forward(tensor) ||
+            activations.of(tensor.name, tensor.encoding) != formats::Activations::kWeightOnly;
+        break;
+      case formats::CodeKind::kPlain:
+        break;
+    }
+  }
+  if (has_coarser) return "fp4";
+  if (has_nvfp4) return "nvfp4-experts";
+  if (has_static_int8) return "int8-static";
+  if (has_int8) return "int8";
+  return has_fp8 ? "fp8" : "plain";
+}
+
+}  // namespace
+
+ComparedCheckpoint open_compared(const std::filesystem::path& given, shard::SourceOptions options) {
+  const std::filesystem::path directory = formats::checkpoint_directory(given);
+  std::optional<formats::Manifest> manifest = formats::read_manifest(directory);
+  std::string& family = options.open.family;
+  // What was converted under a given family is read under it again.
+  if (family.empty() && manifest && formats::find_family(manifest->family) != nullptr)
+    family = manifest->family;
+  Checkpoint model = shard::open_source(directory, options);
+  return {.directory = directory, .model = std::move(model), .manifest = std::move(manifest)};
+}
+
+CheckpointFacts checkpoint_facts(const ComparedCheckpoint& side) {
+  const Checkpoint& model = side.model;
+  CheckpointFacts facts{
+      .name = std::filesystem::absolute(side.directory).lexically_normal().filename(),
+      .family = std::string(model.family().name),
+      .dialect = std::string(model.dialect().name),
+      .layout = layout_of(side),
+      .topology = topology_of(side),
+      .made_by = side.manifest ? "ingot " + side.manifest->tool_version : "",
+      .fingerprint = fingerprint_of(model),
+      .tensors = model.tensors().size(),
+      .files = model.files().size(),
+      .kind = kind_of(model)};
+  std::map<std::string, SchemeShare> shares;
+  for (const LogicalTensor& tensor : model.tensors()) {
+    const std::string name(formats::scheme_facts(tensor.encoding.scheme).name);
+    SchemeShare& share = shares[name];
+    share.scheme = name;
+    ++share.tensors;
+    if (tensor.encoding.stored.has(formats::Part::kInputScale)) ++facts.static_inputs;
+    share.elements += formats::element_count(tensor.shape).value_or(0);
+    tensor.encoding.stored.for_each([&](formats::Part, std::uint32_t stored) {
+      share.bytes += model.stored()[stored].n_bytes;
+    });
+  }
+  for (auto& [name, share] : shares) {
+    facts.bytes += share.bytes;
+    facts.schemes.push_back(std::move(share));
+  }
+  std::stable_sort(facts.schemes.begin(), facts.schemes.end(),
+                   [](const SchemeShare& a, const SchemeShare& b) { return a.bytes > b.bytes; });
+  return facts;
+}
+
+namespace {
+
+// Beside the rules, as convert::Recipe writes its choices; null without a manifest.
+const formats::Json& recorded_choices(const ComparedCheckpoint& side) {
+  static const formats::Json absent = nullptr;
+  if (!side.manifest) return absent;
+  const formats::Json& choices = formats::config_member(side.manifest->recipe, "choices");
+  return choices.is_null() ? *side.manifest->recipe : choices;
+}
+
+}  // namespace
+
+std::string recorded_nvfp4_search(const ComparedCheckpoint& side) {
+  const formats::Json& choices = recorded_choices(side);
+  if (!formats::config_member(choices, "importance").is_null()) return "weighted";
+  const formats::Json& search = formats::config_member(choices, "nvfp4_search");
+  return search.is_string() ? search.get<std::string>() : std::string();
+}
+
+bool has_recorded_scales(const ComparedCheckpoint& side) {
+  return !formats::config_member(recorded_choices(side), "scales_from").is_null();
+}
+
+}  // namespace ingot::verify

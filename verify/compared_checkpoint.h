@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "check/rules/loader_rules.h"
+#include "formats/checkpoint/checkpoint.h"
+#include "formats/records/manifest.h"
+#include "shard/join/source.h"
+
+namespace ingot::verify {
+
+/// One of the two checkpoints that are compared: any directory that ingot reads, slices joined.
+struct ComparedCheckpoint {
+  std::filesystem::path directory;
+  formats::Checkpoint model;
+  std::optional<formats::Manifest> manifest;  ///< ingot.json of the directory, where it has one
+};
+
+/// Opens it under the family that its manifest names, unless one is given. Throws what
+/// shard::open_source throws.
+ComparedCheckpoint open_compared(const std::filesystem::path& directory,
+                                 shard::SourceOptions options);
+
+/// How many weights and bytes stand in a scheme.
+struct SchemeShare {
+  std::string scheme;
+  std::uint64_t tensors = 0, elements = 0, bytes = 0;  ///< bytes of all parts
+  friend bool operator==(const SchemeShare&, const SchemeShare&) = default;
+};
+
+/// What a report says of a checkpoint. No path and no time.
+struct CheckpointFacts {
+  std::string name;  ///< last component of the directory
+  std::string family, dialect;
+  std::string layout;    ///< "hf", "ranks" or "deepseek-mp"
+  std::string topology;  ///< "tp 2, ep 4" of slices, else empty
+  std::string made_by;   ///< "ingot 0.1.0" of a directory with a manifest, else empty
+  /// XXH3-128 in hex over every stored tensor's name, dtype, shape and file size: which checkpoint
+  /// this was, without reading its weights.
+  std::string fingerprint;
+  std::uint64_t tensors = 0, files = 0, bytes = 0;
+  std::uint64_t static_inputs = 0;   ///< weights with a stored scale of their activations
+  std::vector<SchemeShare> schemes;  ///< by bytes, descending
+  /// What is expected of its layers, by its coarsest linears: "plain", "int8", "int8-static" (one
+  /// scale for all tokens' activations), "fp8", "nvfp4-experts" (NVFP4 in MLPs and experts alone,
+  /// activations not quantized) or "fp4".
+  std::string kind;
+  friend bool operator==(const CheckpointFacts&, const CheckpointFacts&) = default;
+};
+CheckpointFacts checkpoint_facts(const ComparedCheckpoint& side);
+
+/// What the manifest says of NVFP4 scale search ("amax", "4over6", "mse", or "weighted" by
+/// --importance), or empty.
+std::string recorded_nvfp4_search(const ComparedCheckpoint& side);
+/// Whether the manifest says that FP8 block scales were taken from a release (--scales-from).
+bool has_recorded_scales(const ComparedCheckpoint& side);
+
+}  // namespace ingot::verify

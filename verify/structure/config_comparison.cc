@@ -1,0 +1,206 @@
+#include <algorithm>
+#include <array>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "formats/config/config_meaning.h"
+#include "formats/storage/block_scales.h"
+#include "verify/structure/structure_comparisons.h"
+
+namespace ingot::verify {
+
+using formats::Checkpoint;
+using formats::config_member;
+using formats::config_text;
+using formats::ConfigMeaning;
+using formats::Json;
+using formats::LogicalTensor;
+using formats::SaidValue;
+using formats::SchemeId;
+
+namespace {
+
+constexpr std::string_view kRule = "structure.config";
+constexpr std::array<std::string_view, 3> kPadded = {"vocab_size", "intermediate_size",
+                                                     "moe_intermediate_size"};
+
+bool is_padded(std::string_view key, const Json& source, const Json& output) {
+  return std::find(kPadded.begin(), kPadded.end(), key) != kPadded.end() &&
+         source.is_number_unsigned() && output.is_number_unsigned() &&
+         output.get<std::uint64_t>() >= source.get<std::uint64_t>();
+}
+
+/// The meanings that two sides have, and what either says; null where it says nothing of its own.
+template <typename Visit>
+void for_each_meaning(const ConfigMeaning::Values& source, const ConfigMeaning::Values& output,
+                      const Visit& visit) {
+  std::set<std::string_view> names;
+  for (const auto* side : {&source, &output}) {
+    for (const auto& [name, said] : *side) names.insert(name);
+  }
+  for (const std::string_view name : names) {
+    const auto before = source.find(name);
+    const auto after = output.find(name);
+    visit(name, before == source.end() ? nullptr : &before->second,
+          after == output.end() ? nullptr : &after->second);
+  }
+}
+
+// The same model, by what a config.json says of it.
+struct ParameterComparison {
+  using Severity = check::Severity;
+  const OutputConfig& output;
+  StructureFindings& found;
+
+  void meanings(const Json& source) {
+    const ConfigMeaning before(source), after(output.config);
+    for_each_meaning(before.known(), after.known(),
+                     [&](std::string_view name, const SaidValue* from, const SaidValue* to) {
+                       compare(name, from, to, /*is_known=*/true);
+                     });
+    for_each_meaning(before.unknown(), after.unknown(),
+                     [&](std::string_view name, const SaidValue* from, const SaidValue* to) {
+                       compare(name, from, to, /*is_known=*/false);
+                     });
+  }
+
+  // DeepSeek's own config, of which every key counts.
+  void keys(const Json& source) {
+    std::set<std::string> names;
+    for (const Json* side : {&source, &output.config}) {
+      for (const auto& [key, value] : side->items()) names.insert(key);
+    }
+    for (const std::string& key : names) {
+      const Json& before = config_member(source, key);
+      const Json& after = config_member(output.config, key);
+      if (before != after) tell(Severity::kError, differs(key, before, after));
+    }
+  }
+
+  static std::string differs(const std::string& path, const Json& source, const Json& output) {
+    return fmt::format("{} is {}, in the source {}", path, config_text(output),
+                       config_text(source));
+  }
+
+  void tell(Severity severity, std::string message) {
+    const Error fact = Error(ErrorCode::kMismatch, std::move(message)).in_file(output.file);
+    severity == Severity::kError ? found.error(kRule, fact) : found.warning(kRule, fact);
+  }
+
+  // A key that nobody here knows may be new to the format, or nothing; one that both sides have
+  // with other values is a change of somebody's.
+  void compare(std::string_view name, const SaidValue* from, const SaidValue* to, bool is_known) {
+    static const Json absent = nullptr;
+    const Json& before = from == nullptr ? absent : *from->value;
+    const Json& after = to == nullptr ? absent : *to->value;
+    if (before == after) return;
+    if (output.may_be_padded && is_padded(name, before, after)) return;
+    std::string message = differs(to == nullptr ? from->path : to->path, before, after);
+    if (from != nullptr && to != nullptr && from->path != to->path)
+      message += fmt::format(" ({})", from->path);
+    const bool is_change = is_known || (from != nullptr && to != nullptr);
+    if (!is_change) message += ": a key that this version does not know";
+    tell(is_change ? Severity::kError : Severity::kWarning, std::move(message));
+  }
+};
+
+const Json& dtype_of(const Json& config) {
+  const Json& dtype = config_member(config, "dtype");
+  return dtype.is_null() ? config_member(config, "torch_dtype") : dtype;
+}
+
+// As config.json calls it.
+std::string_view dtype_word(SchemeId scheme) {
+  switch (scheme) {
+    case SchemeId::kBf16:
+      return "bfloat16";
+    case SchemeId::kF16:
+      return "float16";
+    case SchemeId::kF32:
+      return "float32";
+    default:
+      return {};
+  }
+}
+
+struct NumberFormats {
+  const Checkpoint& source;
+  const Checkpoint& output;
+  const OutputConfig& config;
+  StructureFindings& found;
+
+  [[nodiscard]] Error fact(std::string message) const {
+    return Error(ErrorCode::kMismatch, std::move(message)).in_file(config.file);
+  }
+
+  // Engines compute in it. It is the source's, or that of the plain weights where these were cast.
+  void dtype() {
+    const Json& before = dtype_of(source.config().raw);
+    const Json& after = dtype_of(config.config);
+    if (before == after) return;
+    const std::string message =
+        fmt::format("dtype is {}, in the source {}", config_text(after), config_text(before));
+    after.is_null() || is_dtype_of_plain_weights(after) ? found.warning(kRule, fact(message))
+                                                        : found.error(kRule, fact(message));
+  }
+
+  [[nodiscard]] bool is_dtype_of_plain_weights(const Json& dtype) const {
+    const auto tensors = output.tensors();
+    return std::any_of(tensors.begin(), tensors.end(), [&](const LogicalTensor& tensor) {
+      return tensor.shape.size() > 1 && dtype == dtype_word(tensor.encoding.scheme);
+    });
+  }
+
+  void cache() {
+    const auto words = [](const Json& said, const Json& description) {
+      std::string text = formats::cache_words(config_member(said, "quantization_config"));
+      return text.empty() ? formats::cache_words(description) : text;
+    };
+    const std::string before = words(source.config().raw, source.description());
+    const std::string after = words(config.config, output.description());
+    if (after.empty() || before == after) return;
+    found.error(kRule, fact(fmt::format("{}, in the source {}: the cache of keys and values would "
+                                        "be quantized otherwise",
+                                        after, before.empty() ? "nothing of the kind" : before)));
+  }
+
+  // Scales that are powers of two were made so, and engines then quantize activations likewise.
+  void scale_format() {
+    constexpr const char* kKey = "scale_fmt";
+    const auto is_said = [&](const Json& said) {
+      return !config_member(config_member(said, "quantization_config"), kKey).is_null();
+    };
+    if (output.dialect().name != "deepseek" || is_said(config.config)) return;
+    if (!formats::all_scales_are_powers_of_two(output)) return;
+    const bool was_unsaid = source.dialect().name == "deepseek" && source.config().quantization &&
+                            !is_said(source.config().raw);
+    if (was_unsaid) return;
+    found.error(kRule, fact("quantization_config has no scale_fmt, but every scale is a power of "
+                            "two (\"ue8m0\")"));
+  }
+};
+
+}  // namespace
+
+void compare_model_parameters(const Json& source, const OutputConfig& output,
+                              StructureFindings& found) {
+  if (!source.is_object()) return;
+  if (!output.config.is_object()) {
+    found.error(kRule, Error(ErrorCode::kCorrupt, "is not a JSON object").in_file(output.file));
+    return;
+  }
+  ParameterComparison comparison{.output = output, .found = found};
+  output.is_hub ? comparison.meanings(source) : comparison.keys(source);
+}
+
+void compare_number_formats(const Checkpoint& source, const Checkpoint& output,
+                            const OutputConfig& config, StructureFindings& found) {
+  if (!source.config().raw->is_object() || !config.config.is_object()) return;
+  NumberFormats formats{.source = source, .output = output, .config = config, .found = found};
+  formats.dtype();
+  formats.cache();
+  formats.scale_format();
+}
+
+}  // namespace ingot::verify
