@@ -19,7 +19,7 @@ void measure_row(const float* values, const float* decoded, std::size_t n, const
       reference2[c % kQualityStep] += value * value;
       product[c % kQualityStep] += value * stored;
       sums.max_error = std::max(sums.max_error, error);
-      sums.saturated += difference > thresholds[c / kQualityStep] ? 1 : 0;
+      sums.saturated += difference > thresholds[c / kQualityStep] ? 1U : 0U;
       sums.zeroed += value != 0 && stored == 0 ? 1 : 0;
       if (value != stored) inexact[c / kQualityStep] = 1;
     }
