@@ -26,12 +26,12 @@ pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy)
 # 3), and SSE4, since its vectors have the 128 bits of NEON: what ARM runs is tested on every developer's machine. SSSE3
 # without SSE4 has not been made since 2008. ARM: NEON, which every 64-bit processor has; SVE is left out since kernels
 # count on vectors of a known size, and those of servers (128 and 256 bits) promise too little for a second version.
-set(disabled_targets "HWY_SSSE3|HWY_SVE|HWY_SVE2|HWY_SVE_256|HWY_SVE2_128")
+set(left_out "HWY_SSSE3|HWY_SVE|HWY_SVE2|HWY_SVE_256|HWY_SVE2_128")
 # The kernels of the targets are one text, and a sanitizer makes each of them minutes to compile.
 if(CMAKE_CXX_FLAGS MATCHES "-fsanitize")
-  string(APPEND disabled_targets "|HWY_AVX3|HWY_AVX3_DL|HWY_SSE4")
+  string(APPEND left_out "|HWY_AVX3|HWY_AVX3_DL|HWY_SSE4")
 endif()
-target_compile_definitions(PkgConfig::hwy INTERFACE HWY_WANT_AVX3_DL "HWY_DISABLED_TARGETS=(${disabled_targets})")
+target_compile_definitions(PkgConfig::hwy INTERFACE HWY_WANT_AVX3_DL "HWY_DISABLED_TARGETS=(${left_out})")
 if(PROJECT_IS_TOP_LEVEL)
   find_package(GTest REQUIRED)
   find_package(benchmark REQUIRED)

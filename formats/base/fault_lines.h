@@ -28,8 +28,8 @@ struct ListedFault {
 };
 
 /// Lines for people. More than five faults that differ by their tensor alone take one line, with
-/// the first five names. Of lines that differ by names and numbers alone the first five are kept,
-/// and a sixth says how many more there are, in which files or of which kind of tensor. Printable.
+/// the first five names. Where lines differ by names and numbers alone the first five are kept, and
+/// a sixth says how many more there are, in which files or of which kind of tensor. Printable.
 std::vector<std::string> fault_lines(std::span<const ListedFault> faults);
 
 /// What names of one kind have in common: every run of digits as `*`, as in

@@ -88,7 +88,7 @@ struct WrittenModel {
 struct Dialect {
   std::string_view name;
   std::string_view summary;
-  /// What it can hold. Of several rows for a scheme the first has the default activations.
+  /// What it can hold. The first of several rows for a scheme has the default activations.
   std::span<const StorageRow> storage;
   bool holds_mixtures = false;  ///< several quantized schemes in one checkpoint
   Heads heads = Heads::kPlain;

@@ -12,7 +12,7 @@ namespace ingot::shard {
 /// A stored tensor of one file as part of a whole: its record, and what follows from both.
 struct PlacedSlice {
   formats::DType dtype{};
-  /// Of a tensor without one: all of `whole`. `original` is empty where nothing was changed.
+  /// A tensor without a record is all of `whole`. `original` is empty where nothing was changed.
   formats::SliceRecord record;
   std::uint32_t n = 1;      ///< slices along the axis
   std::uint32_t slice = 0;  ///< 0 .. n-1

@@ -65,7 +65,7 @@ for signals in TERM "TERM TERM"; do
   diff -r "$work/whole" "$work/out" || fail "$signals: the output differs"
 done
 
-# Of several that start at once one does the work, and the others name it.
+# One of several that start at once does the work, and the others name it.
 for round in 1 2 3; do
   rm -rf "$work/out"
   pids=""

@@ -53,8 +53,8 @@ float floor_of(SchemeId scheme) {
   }
 }
 
-/// Of NVFP4, whose block scales have few codes near zero: below 16 of them a search may well choose
-/// a coarse one. As a factor of the global scale.
+/// NVFP4's block scales have few codes near zero: below 16 of them a search may well choose a coarse
+/// one. As a factor of the global scale.
 constexpr float kFewCodes = 6 * 16 * 0x1p-9F;
 
 float amax_of(std::span<const float> values) {

@@ -31,7 +31,7 @@ class GoldenFile {
   [[nodiscard]] std::vector<float> floats(const std::string& name) const {
     return read<float>(name, formats::DType::kF32);
   }
-  /// Of I64 or I32.
+  /// The tensor is I64 or I32.
   [[nodiscard]] std::vector<std::int64_t> integers(const std::string& name) const {
     if (tensors_.at(name).dtype == formats::DType::kI64) {
       return read<std::int64_t>(name, formats::DType::kI64);

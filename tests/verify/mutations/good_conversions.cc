@@ -22,7 +22,7 @@ void run(const Pair& pair, std::optional<formats::SchemeId> to, std::string dial
          const Cut& cut = {}) {
   Conversion conversion(pair.source, pair.output);
   conversion.recipe.to = to;
-  // Of ModelOpt's NVFP4 every engine loads the one with static inputs.
+  // Every engine loads ModelOpt's NVFP4 with static inputs.
   if (dialect == "modelopt") {
     conversion.recipe.choices.activations = formats::Activations::kStatic;
     conversion.recipe.choices.input_scale = 1.0F;
