@@ -75,7 +75,7 @@ TEST(Perplexity, StaysCloseForQuantizedModelsSlow) {
     conversion.recipe.to = scheme;
     conversion.run();
     for (const auto profile : {inference::Profile::kF32, inference::Profile::kNative}) {
-      const OpenedModel opened(directory / name, {.profile = profile, .threads = 2});
+      const OpenedModel opened(directory / name, {.profile = profile});
       const Likelihood is = likelihood(opened.model, documents, KvFormat::kF32, &exact.model);
       std::cout << fmt::format("{} in {}: perplexity {:.6f} (fp8 in f32 {:.6f}), mean KL {:.2e}\n",
                                name, inference::profile_name(profile), is.perplexity(), wanted,
