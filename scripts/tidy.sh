@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # scripts/tidy.sh        clang-tidy over the C++ files that changed since the merge base with main (of INGOT_BASE where
-#                        that is set; the last commit where the base is the commit itself), at most 100 of them
+#                        that is set; the last commit where the base is the commit itself)
 # scripts/tidy.sh --all  over every file, half an hour on two processors
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 scripts/deps.sh --clang
-files=() most=100
+files=()
 case "${1:-}" in
   "")
     base=HEAD
@@ -17,7 +17,7 @@ case "${1:-}" in
     # Without history there is nothing to compare with.
     git rev-parse -q --verify "$base" >/dev/null || { echo "tidy: no earlier commit to compare with"; exit 0; }
     mapfile -t files < <(git diff --name-only --diff-filter=d "$base" -- '*.cc') ;;
-  --all) most=1000000 && mapfile -t files < <(git ls-files '*.cc') ;;
+  --all) mapfile -t files < <(git ls-files '*.cc') ;;
   *) echo "usage: scripts/tidy.sh [--all]" >&2; exit 2 ;;
 esac
 
@@ -26,7 +26,6 @@ cmake --preset tidy >/dev/null
 mapfile -t files < <(for file in "${files[@]}"; do
   if grep -qF "\"$PWD/$file\"" build/tidy/compile_commands.json; then echo "$file"; fi
 done)
-echo "tidy: ${#files[@]} files$([ "${#files[@]}" -le "$most" ] || echo ", the first $most of them (--all: every one)")"
-files=("${files[@]:0:most}")
+echo "tidy: ${#files[@]} files"
 [ "${#files[@]}" -eq 0 ] && exit 0
 printf '%s\0' "${files[@]}" | xargs -0 -n 1 -P "$(nproc)" clang-tidy -p build/tidy --quiet 2>/dev/null
