@@ -221,8 +221,8 @@ class Recogniser {
   [[nodiscard]] Shape decoded_shape(std::uint32_t i, const SchemeFacts& scheme) const {
     const StoredTensor& codes = input_.stored[i];
     Shape shape = codes.shape;
-    const std::uint64_t per_element = dtype_bits(codes.dtype) / scheme.code_bits;
-    if (!shape.empty()) shape.back() = checked_mul(shape.back(), per_element).value_or(0);
+    if (shape.empty()) return shape;
+    shape.back() = checked_mul(shape.back(), codes_per_element(scheme.id, codes.dtype)).value_or(0);
     return shape;
   }
 
