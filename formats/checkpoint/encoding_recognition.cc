@@ -372,10 +372,7 @@ class Recogniser {
       if (part == Part::kWeight || part == Part::kScale) return;
       const StoredTensor& stored = input_.stored[index];
       const PartFacts& facts = part_facts(part);
-      const bool belongs = part == Part::kGlobal       ? scheme.has_global
-                           : part == Part::kInputScale ? true
-                                                       : scheme.id == SchemeId::kInt8Channel;
-      if (!belongs) {
+      if (part != Part::kInputScale && !is_part_of(scheme.id, part)) {
         refuse(
             index, ErrorCode::kUnsupported,
             fmt::format("is {}, which a weight in {} does not have", facts.meaning, scheme.name));

@@ -80,89 +80,17 @@ class HeaderReader final : public JsonEvents {
     header_.file_bytes = file_bytes;
   }
 
-  void begin_object() override {
-    switch (place_) {
-      case Place::kOutside:
-        place_ = Place::kTensors;
-        return;
-      case Place::kTensors:
-        if (name_ == kMetadataKey) {
-          place_ = Place::kMetadata;
-          return;
-        }
-        place_ = Place::kEntry;
-        field_ = Field::kNone;
-        dtype_.reset();
-        shape_.reset();
-        n_offsets_.reset();
-        other_keys_.clear();
-        return;
-      case Place::kEntry:
-        if (field_ != Field::kOther) wrong_type();
-        place_ = Place::kIgnored;
-        ignored_depth_ = 1;
-        return;
-      case Place::kIgnored:
-        ++ignored_depth_;
-        return;
-      default:
-        wrong_type();
-    }
-  }
-
-  void begin_array() override {
-    if (place_ == Place::kIgnored) {
-      ++ignored_depth_;
-      return;
-    }
-    if (place_ != Place::kEntry) wrong_type();
-    switch (field_) {
-      case Field::kShape:
-        place_ = Place::kShape;
-        shape_.emplace();
-        return;
-      case Field::kOffsets:
-        place_ = Place::kOffsets;
-        n_offsets_ = 0;
-        return;
-      case Field::kOther:
-        place_ = Place::kIgnored;
-        ignored_depth_ = 1;
-        return;
-      default:
-        wrong_type();
-    }
-  }
+  void begin_object() override { begin(/*is_object=*/true); }
+  void begin_array() override { begin(/*is_object=*/false); }
 
   void end() override {
-    switch (place_) {
-      case Place::kTensors:
-        place_ = Place::kOutside;
-        return;
-      case Place::kMetadata:
-        place_ = Place::kTensors;
-        return;
-      case Place::kEntry:
-        finish_entry();
-        place_ = Place::kTensors;
-        return;
-      case Place::kOffsets:
-        if (n_offsets_ != 2U) wrong_type();
-        place_ = Place::kEntry;
-        return;
-      case Place::kShape:
-        place_ = Place::kEntry;
-        return;
-      case Place::kIgnored:
-        if (--ignored_depth_ == 0) place_ = Place::kEntry;
-        return;
-      case Place::kOutside:
-        INGOT_CHECK(false);
-    }
+    if (place() == Place::kEntry) finish_entry();
+    if (place() == Place::kOffsets && n_offsets_ != 2U) wrong_type();
+    --depth_;
   }
 
   void key(std::string&& name) override {
-    switch (place_) {
+    switch (place()) {
       case Place::kTensors:
         name_ = std::move(name);
         if (name_ == kMetadataKey && std::exchange(has_metadata_, true)) {
@@ -181,7 +109,7 @@ class HeaderReader final : public JsonEvents {
   }
 
   void value(Json&& scalar) override {
-    switch (place_) {
+    switch (place()) {
       case Place::kTensors:
         // Readers in use take null for an absent __metadata__.
         if (name_ != kMetadataKey || !scalar.is_null()) wrong_type();
@@ -250,8 +178,47 @@ class HeaderReader final : public JsonEvents {
   };
   enum class Field : std::uint8_t { kNone, kDType, kShape, kOffsets, kOther };
 
+  /// Follows from how deep it is, and behind which key.
+  [[nodiscard]] Place place() const {
+    if (depth_ == 0) return Place::kOutside;
+    if (depth_ == 1) return Place::kTensors;
+    if (depth_ == 2) return name_ == kMetadataKey ? Place::kMetadata : Place::kEntry;
+    if (field_ == Field::kOther) return Place::kIgnored;
+    return field_ == Field::kShape ? Place::kShape : Place::kOffsets;
+  }
+
+  void begin(bool is_object) {
+    bool fits = false;
+    switch (place()) {
+      case Place::kOutside:
+        fits = is_object;
+        break;
+      case Place::kTensors:
+        fits = is_object;
+        field_ = Field::kNone;
+        dtype_.reset();
+        shape_.reset();
+        n_offsets_.reset();
+        other_keys_.clear();
+        break;
+      case Place::kEntry:
+        fits = field_ == Field::kOther ||
+               (!is_object && (field_ == Field::kShape || field_ == Field::kOffsets));
+        if (field_ == Field::kShape) shape_.emplace();
+        if (field_ == Field::kOffsets) n_offsets_ = 0;
+        break;
+      case Place::kIgnored:
+        fits = true;
+        break;
+      default:
+        break;
+    }
+    if (!fits) wrong_type();
+    ++depth_;
+  }
+
   [[noreturn]] void wrong_type() const {
-    switch (place_) {
+    switch (place()) {
       case Place::kOutside:
         throw corrupt("header is not a JSON object");
       case Place::kMetadata:
@@ -386,9 +353,8 @@ class HeaderReader final : public JsonEvents {
   SafetensorsHeader header_;
   std::uint64_t data_bytes_;
   std::uint64_t claimed_bytes_ = 0;  // of all tensors so far, at most data_bytes_
-  Place place_ = Place::kOutside;
   Field field_ = Field::kNone;
-  std::size_t ignored_depth_ = 0;
+  std::size_t depth_ = 0;
   bool has_metadata_ = false;
 
   // The entry being read.
