@@ -171,7 +171,7 @@ class Matcher {
       std::optional<std::uint64_t> needed;
       if (part == Part::kScale) {
         needed = element_count(block_scale_shape(weight, group[0], group[1]));
-      } else if (part == Part::kOffset || part == Part::kQuantBias || part == Part::kDeqScale) {
+      } else if (part_facts(part).is_per_row) {
         needed = element_count(per_row);
       }
       const StoredTensor& stored = with_.stored[i];

@@ -25,27 +25,14 @@ std::uint64_t unit_of_side(std::uint64_t group, std::uint64_t side) {
 
 std::array<std::uint64_t, 2> part_unit(Part part, SchemeId scheme, const Shape& weight,
                                        std::array<std::uint64_t, 2> group) {
-  switch (part) {
-    case Part::kWeight:
-      return {1, 1};
-    case Part::kScale: {
-      const formats::SchemeFacts& facts = formats::scheme_facts(scheme);
-      if (!facts.quantized || weight.size() < 2) return {0, 0};
-      const std::uint64_t rows = weight[weight.size() - 2];
-      const bool has_blocks = facts.group_rows > 1;
-      return {has_blocks ? unit_of_side(group[0], rows) : facts.group_rows,
-              facts.group_cols == 0 ? 0 : unit_of_side(group[1], weight.back())};
-    }
-    case Part::kOffset:
-    case Part::kQuantBias:
-    case Part::kDeqScale:
-      return {1, 0};
-    case Part::kGlobal:
-    case Part::kInputScale:
-    case Part::kInputOffset:
-      return {0, 0};
-  }
-  return {0, 0};
+  if (part == Part::kWeight) return {1, 1};
+  if (part != Part::kScale) return {formats::part_facts(part).is_per_row ? 1U : 0U, 0};
+  const formats::SchemeFacts& facts = formats::scheme_facts(scheme);
+  if (!facts.quantized || weight.size() < 2) return {0, 0};
+  const std::uint64_t rows = weight[weight.size() - 2];
+  const bool has_blocks = facts.group_rows > 1;
+  return {has_blocks ? unit_of_side(group[0], rows) : facts.group_rows,
+          facts.group_cols == 0 ? 0 : unit_of_side(group[1], weight.back())};
 }
 
 PartCut::PartCut(Part part, DType dtype, const Shape& part_shape, SchemeId scheme,
