@@ -1,13 +1,11 @@
 #include "shard/join/slice_files.h"
 
-#include <cerrno>
 #include <map>
 #include <string_view>
 #include <tuple>
 #include <unordered_map>
 
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
@@ -18,8 +16,8 @@
 
 namespace ingot::shard {
 
-using formats::SliceRecord;
 using formats::Json;
+using formats::SliceRecord;
 using formats::StoredTensor;
 
 namespace {
@@ -294,38 +292,6 @@ void collect_parallel(std::size_t count, std::size_t threads, ErrorList& faults,
   for (const ErrorList& list : lists) {
     for (const Error& error : list.errors()) faults.add(error);
   }
-}
-
-std::pair<std::uint32_t, bool> FileNumbers::number(const std::filesystem::path& path,
-                                                   std::string name,
-                                                   std::optional<std::uint64_t> n_bytes,
-                                                   std::uint32_t holder) {
-  struct stat status {};
-  if (::stat(path.c_str(), &status) != 0) {
-    if (errno == ENOENT) {
-      throw Error(
-          ErrorCode::kNotFound,
-          fmt::format("{} names it, but it is not here (fetch this file)", formats::kManifestName))
-          .in_file(path.string());
-    }
-    throw system_error(errno, "read", path.string());
-  }
-  if (n_bytes && static_cast<std::uint64_t>(status.st_size) != *n_bytes) {
-    throw Error(ErrorCode::kMismatch,
-                fmt::format("has {} bytes, {} says {} (fetch this file again)", status.st_size,
-                            formats::kManifestName, *n_bytes))
-        .in_file(path.string());
-  }
-  const auto [at, is_new] =
-      by_inode_.try_emplace({std::uint64_t{status.st_dev}, std::uint64_t{status.st_ino}},
-                            static_cast<std::uint32_t>(files_.size()));
-  if (is_new) {
-    formats::WeightsFile& file = files_.emplace_back();
-    file.facts.name = std::move(name);
-    file.path = path;
-    holders_.push_back(holder);
-  }
-  return {at->second, is_new};
 }
 
 }  // namespace ingot::shard
