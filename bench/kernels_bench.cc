@@ -14,7 +14,6 @@
 #include <vector>
 
 #include <benchmark/benchmark.h>
-
 #include <hwy/highway.h>
 #include <hwy/targets.h>
 
