@@ -14,7 +14,6 @@
 #include <vector>
 
 #include <benchmark/benchmark.h>
-
 #include <hwy/highway.h>
 #include <hwy/targets.h>
 
@@ -131,15 +130,14 @@ void run_fp8(benchmark::State& state, Extent extent, std::uint64_t block_rows, S
   report(state, n, n, 2 * n);
 }
 
-template <typename Cast>
-void run_plain(benchmark::State& state, Extent extent, std::size_t in_size, Cast cast) {
+void run_plain(benchmark::State& state, Extent extent, std::size_t in_size, WordCast cast) {
   const std::size_t n = extent.rows * extent.cols;
   const AlignedBuffer from(in_size * n);
   const AlignedBuffer to(2 * n);
   fill_bytes(from.data(), in_size * n);
   std::memset(to.data(), 1, 2 * n);
   for (auto _ : state) {
-    cast(from.data(), n, to.data());
+    cast_words(cast, from.data(), n, to.data());
     benchmark::ClobberMemory();
   }
   report(state, n, in_size * n, 2 * n);
@@ -294,9 +292,9 @@ void add_casts(Extent extent) {
   });
   add("memcpy_as_f32_to_bf16" + where, [=](benchmark::State& s) { run_memcpy(s, extent, 32, 16); });
   add("f32_to_bf16" + best,
-      [=](benchmark::State& s) { run_plain(s, extent, 4, cast_f32_to_bf16); });
+      [=](benchmark::State& s) { run_plain(s, extent, 4, WordCast::kF32ToBf16); });
   add("f16_to_bf16" + best,
-      [=](benchmark::State& s) { run_plain(s, extent, 2, cast_f16_to_bf16); });
+      [=](benchmark::State& s) { run_plain(s, extent, 2, WordCast::kF16ToBf16); });
 }
 
 /// Encoders and decoders of the whole table, through FP32.

@@ -10,8 +10,8 @@
 #include "check/manifest_check.h"
 #include "check/stored_hashes.h"
 #include "formats/base/foreign_files.h"
+#include "formats/checkpoint/checkpoint_files.h"
 #include "formats/checkpoint/checkpoint_listing.h"
-#include "formats/checkpoint/file_bytes.h"
 #include "formats/checkpoint/weights_headers.h"
 #include "formats/records/manifest.h"
 #include "shard/join/rank_directories.h"
@@ -112,7 +112,7 @@ void check_shards(const std::filesystem::path& directory, const Manifest& manife
   std::vector<formats::WeightsFile> files = formats::locate_files(names, directory, {});
   const std::vector<formats::StoredTensor> stored = read_headers(files, options.threads, faults);
   for (const Error& fault : faults.errors()) result.findings.push_back(finding_of(fault));
-  const formats::FileBytes bytes(std::move(files));
+  const formats::CheckpointFiles bytes(std::move(files));
   result.n_files = bytes.files().size();
   result.n_tensors = stored.size();
   for (const SourceFile& file : bytes.files()) result.n_bytes += file.n_bytes;

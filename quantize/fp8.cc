@@ -45,28 +45,17 @@ float tensor_scale(float amax, const EncodeOptions& options, bool /*divides*/) {
   return channel_scale(amax, options);
 }
 
-constexpr GroupEncoding kBlocks{.scale = block_scale,
-                                .store = store_f32_scale,
-                                .stored_bytes = sizeof(float),
-                                .encode = encode_e4m3,
-                                .code_bits = 8,
-                                .code_value = formats::float_from_e4m3};
 constexpr GroupEncoding kChannels{.scale = channel_scale,
                                   .store = store_f32_scale,
                                   .stored_bytes = sizeof(float),
                                   .encode = encode_e4m3,
                                   .code_bits = 8,
                                   .code_value = formats::float_from_e4m3};
-
-EncodeFaults encode_blocks(const EncodeInput& in, const EncodeOutput& out) {
-  encode_groups(in, out, kBlocks);
-  return {};
-}
-
-EncodeFaults encode_channels(const EncodeInput& in, const EncodeOutput& out) {
-  encode_groups(in, out, kChannels);
-  return {};
-}
+constexpr GroupEncoding kBlocks = [] {
+  GroupEncoding blocks = kChannels;
+  blocks.scale = block_scale;
+  return blocks;
+}();
 
 EncodeFaults encode_tensor(const EncodeInput& in, const EncodeOutput& out) {
   if (in.values.rows == 0 || in.values.cols == 0) return {};
@@ -80,11 +69,11 @@ constexpr float kHalfTopStep = 16;  // 448 - 416, halved
 constexpr std::array kRows = {
     Scheme{.id = formats::SchemeId::kFp8Block,
            .decode = decode_e4m3,
-           .encode = encode_blocks,
+           .encode = encode_by_groups<kBlocks>,
            .half_top_step = kHalfTopStep},
     Scheme{.id = formats::SchemeId::kFp8Channel,
            .decode = decode_e4m3,
-           .encode = encode_channels,
+           .encode = encode_by_groups<kChannels>,
            .half_top_step = kHalfTopStep},
     Scheme{.id = formats::SchemeId::kFp8Tensor,
            .decode = decode_e4m3,

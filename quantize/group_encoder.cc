@@ -10,7 +10,7 @@
 
 #include "formats/base/error.h"
 #include "formats/container/float8.h"
-#include "quantize/kernels/group_pieces.h"
+#include "quantize/kernels/block_grid.h"
 #include "quantize/kernels/row_scan.h"
 
 namespace ingot::quantize {

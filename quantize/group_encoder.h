@@ -26,6 +26,13 @@ struct GroupEncoding {
 /// on can cause, the code is one smaller.
 void encode_groups(const EncodeInput& in, const EncodeOutput& out, const GroupEncoding& encoding);
 
+/// Scheme::encode of schemes that need nothing else.
+template <const GroupEncoding& Encoding>
+EncodeFaults encode_by_groups(const EncodeInput& in, const EncodeOutput& out) {
+  encode_groups(in, out, Encoding);
+  return {};
+}
+
 /// The same for one scale given from outside, which is not written.
 void encode_under_scale(const EncodeInput& in, const EncodeOutput& out,
                         const GroupEncoding& encoding, float scale);

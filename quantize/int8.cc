@@ -29,19 +29,14 @@ constexpr GroupEncoding kGroups{.scale = scale_of,
                                 .code_value = value_of,
                                 .twos_complement = true};
 
-EncodeFaults encode(const EncodeInput& in, const EncodeOutput& out) {
-  encode_groups(in, out, kGroups);
-  return {};
-}
-
 constexpr std::array kRows = {
     Scheme{.id = formats::SchemeId::kInt8Channel,
            .decode = decode_int8,
-           .encode = encode,
+           .encode = encode_by_groups<kGroups>,
            .half_top_step = 0.5F},
     Scheme{.id = formats::SchemeId::kInt8Block,
            .decode = decode_int8,
-           .encode = encode,
+           .encode = encode_by_groups<kGroups>,
            .half_top_step = 0.5F},
 };
 

@@ -57,8 +57,7 @@ EncodeFaults encode(const EncodeInput& in, const EncodeOutput& out) {
   if (in.values.rows == 0 || in.values.cols == 0) return {};
   INGOT_CHECK(in.block_rows == 1 && in.block_cols == kGroup && in.values.cols % kGroup == 0);
   INGOT_CHECK(in.given_scales.empty());
-  encode_groups(in, out, Encoding);
-  return {};
+  return encode_by_groups<Encoding>(in, out);
 }
 
 constexpr std::array kRows = {

@@ -2,7 +2,6 @@
 
 #include <array>
 #include <cmath>
-#include <cstring>
 
 #include "formats/base/error.h"
 #include "quantize/kernels/block_grid.h"
@@ -13,33 +12,27 @@
 namespace ingot::quantize {
 namespace {
 
-using Cast = void (*)(const std::byte* in, std::size_t n, std::byte* out);
-
-void copy_f32(const std::byte* in, std::size_t n, std::byte* out) {
-  std::memcpy(out, in, n * sizeof(float));
-}
-
-template <std::size_t WordBytes, Cast ToFloat>
+template <std::size_t WordBytes, WordCast ToFloat>
 DecodeFaults decode_words(const EncodedRows& in, formats::MatrixView<float> out) {
   INGOT_CHECK(out.rows == in.rows && out.cols == in.cols);
   for (std::size_t r = 0; r < in.rows && in.cols > 0; ++r) {
-    ToFloat(in.weight + r * code_stride(in) * WordBytes, in.cols,
-            reinterpret_cast<std::byte*>(out.row(r)));
+    cast_words(ToFloat, in.weight + r * code_stride(in) * WordBytes, in.cols,
+               reinterpret_cast<std::byte*>(out.row(r)));
   }
   return {};
 }
 
-template <Cast FromFloat>
+template <WordCast FromFloat>
 EncodeFaults encode_words(const EncodeInput& in, const EncodeOutput& out) {
   for (std::size_t r = 0; r < in.values.rows && in.values.cols > 0; ++r) {
-    FromFloat(reinterpret_cast<const std::byte*>(in.values.row(r)), in.values.cols,
-              out.weight + r * out.weight_stride);
+    cast_words(FromFloat, reinterpret_cast<const std::byte*>(in.values.row(r)), in.values.cols,
+               out.weight + r * out.weight_stride);
   }
   return {};
 }
 
 EncodeFaults encode_f16(const EncodeInput& in, const EncodeOutput& out) {
-  encode_words<cast_f32_to_f16>(in, out);
+  encode_words<WordCast::kF32ToF16>(in, out);
   EncodeFaults faults;
   // The first magnitude that rounds to infinity is halfway between 65504 and 65536.
   constexpr float kFirstInfinite = 65520.0F;
@@ -54,35 +47,16 @@ EncodeFaults encode_f16(const EncodeInput& in, const EncodeOutput& out) {
   return faults;
 }
 
-DecodeFaults transcode(const EncodedRows& in, std::span<std::byte> out, Cast cast) {
-  INGOT_CHECK(code_stride(in) == in.cols);
-  INGOT_CHECK(in.cols == 0 || in.rows <= out.size() / sizeof(std::uint16_t) / in.cols);
-  cast(in.weight, in.rows * in.cols, out.data());
-  return {};
-}
-
-}  // namespace
-
-DecodeFaults transcode_f32_to_bf16(const EncodedRows& in, std::span<std::byte> out) {
-  return transcode(in, out, cast_f32_to_bf16);
-}
-
-DecodeFaults transcode_f16_to_bf16(const EncodedRows& in, std::span<std::byte> out) {
-  return transcode(in, out, cast_f16_to_bf16);
-}
-
-namespace {
-
 constexpr std::array kRows = {
     Scheme{.id = formats::SchemeId::kBf16,
-           .decode = decode_words<2, cast_bf16_to_f32>,
-           .encode = encode_words<cast_f32_to_bf16>},
+           .decode = decode_words<2, WordCast::kBf16ToF32>,
+           .encode = encode_words<WordCast::kF32ToBf16>},
     Scheme{.id = formats::SchemeId::kF16,
-           .decode = decode_words<2, cast_f16_to_f32>,
+           .decode = decode_words<2, WordCast::kF16ToF32>,
            .encode = encode_f16},
     Scheme{.id = formats::SchemeId::kF32,
-           .decode = decode_words<4, copy_f32>,
-           .encode = encode_words<copy_f32>},
+           .decode = decode_words<4, WordCast::kF32ToF32>,
+           .encode = encode_words<WordCast::kF32ToF32>},
 };
 
 }  // namespace

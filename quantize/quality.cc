@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "formats/base/error.h"
@@ -35,17 +36,9 @@ class Panel {
     if (!can_saturate) return;
     const float* scales = run_.scales.data() + first_group;
     const float factor = kBeyondHalf * run_.half_top_step;
-    switch (is_even_ ? steps_ : 0) {  // small groups, in loops that the compiler unrolls
-      case 2:
-        return spread<2>(scales, factor);
-      case 4:
-        return spread<4>(scales, factor);
-      default:
-        for (std::size_t step = 0; step < thresholds_.size(); ++scales) {
-          const std::size_t end = std::min(step + steps_, thresholds_.size());
-          for (; step < end; ++step) thresholds_[step] = factor * *scales;
-        }
-    }
+    for_each_group([&](std::size_t group, std::size_t first, auto steps) {
+      for (std::size_t i = 0; i < steps; ++i) thresholds_[first + i] = factor * scales[group];
+    });
   }
 
   void measure(std::size_t row, MeasureRow measure_row, QualitySums& sums) {
@@ -55,41 +48,29 @@ class Panel {
 
   /// Counts the groups of the panel.
   void end(QualitySums& sums) const {
-    switch (is_even_ ? steps_ : 0) {
-      case 2:
-        return count<2>(sums);
-      case 4:
-        return count<4>(sums);
-      default:
-        for (std::size_t step = 0; step < inexact_.size();) {
-          const std::size_t end = std::min(step + steps_, inexact_.size());
-          unsigned any = 0;
-          for (; step < end; ++step) any |= inexact_[step];
-          ++sums.blocks;
-          sums.exact_blocks += any == 0 ? 1U : 0U;
-        }
-    }
+    std::size_t n = 0, exact = 0;
+    for_each_group([&](std::size_t /*group*/, std::size_t first, auto steps) {
+      unsigned any = 0;
+      for (std::size_t i = 0; i < steps; ++i) any |= inexact_[first + i];
+      ++n;
+      exact += any == 0 ? 1U : 0U;
+    });
+    sums.blocks += n;
+    sums.exact_blocks += exact;
   }
 
  private:
-  template <std::size_t Steps>
-  void spread(const float* scales, float factor) {
-    for (std::size_t group = 0; group < thresholds_.size() / Steps; ++group) {
-      for (std::size_t i = 0; i < Steps; ++i)
-        thresholds_[group * Steps + i] = factor * scales[group];
-    }
-  }
-  template <std::size_t Steps>
-  void count(QualitySums& sums) const {
-    const std::size_t n = inexact_.size() / Steps;
-    std::size_t exact = 0;
-    for (std::size_t group = 0; group < n; ++group) {
-      unsigned any = 0;
-      for (std::size_t i = 0; i < Steps; ++i) any |= inexact_[group * Steps + i];
-      exact += any == 0 ? 1U : 0U;
-    }
-    sums.blocks += n;
-    sums.exact_blocks += exact;
+  /// Calls body(group, its first step, steps); of small groups in loops that the compiler unrolls.
+  template <typename Body>
+  void for_each_group(const Body& body) const {
+    const std::size_t n = inexact_.size();
+    const auto even = [&](auto steps) {
+      for (std::size_t group = 0; group < n / steps; ++group) body(group, group * steps, steps);
+    };
+    if (is_even_ && steps_ == 2) return even(std::integral_constant<std::size_t, 2>());
+    if (is_even_ && steps_ == 4) return even(std::integral_constant<std::size_t, 4>());
+    for (std::size_t group = 0, first = 0; first < n; ++group, first += steps_)
+      body(group, first, std::min(steps_, n - first));
   }
 
   const QualityRun& run_;

@@ -1,6 +1,9 @@
 #include <array>
 
+#include "formats/base/error.h"
+#include "quantize/kernels/block_grid.h"
 #include "quantize/kernels/fp8_cast.h"
+#include "quantize/kernels/plain_cast.h"
 #include "quantize/schemes.h"
 
 namespace ingot::quantize {
@@ -12,6 +15,14 @@ using formats::SchemeId;
 constexpr std::array kFiles{&kPlainSchemes, &kFp8Schemes, &kInt8Schemes, &kNvfp4Schemes,
                             &kMxSchemes};
 
+template <WordCast Cast>
+DecodeFaults transcode_words(const EncodedRows& in, std::span<std::byte> out) {
+  INGOT_CHECK(code_stride(in) == in.cols);
+  INGOT_CHECK(in.cols == 0 || in.rows <= out.size() / sizeof(std::uint16_t) / in.cols);
+  cast_words(Cast, in.weight, in.rows * in.cols, out.data());
+  return {};
+}
+
 struct FusedPath {
   SchemeId from, to;
   Transcode run;
@@ -19,8 +30,8 @@ struct FusedPath {
 
 constexpr std::array kFusedPaths{
     FusedPath{SchemeId::kFp8Block, SchemeId::kBf16, cast_fp8_block_to_bf16},
-    FusedPath{SchemeId::kF32, SchemeId::kBf16, transcode_f32_to_bf16},
-    FusedPath{SchemeId::kF16, SchemeId::kBf16, transcode_f16_to_bf16},
+    FusedPath{SchemeId::kF32, SchemeId::kBf16, transcode_words<WordCast::kF32ToBf16>},
+    FusedPath{SchemeId::kF16, SchemeId::kBf16, transcode_words<WordCast::kF16ToBf16>},
 };
 
 }  // namespace

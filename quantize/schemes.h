@@ -13,8 +13,4 @@ extern const std::span<const Scheme> kInt8Schemes;
 extern const std::span<const Scheme> kNvfp4Schemes;
 extern const std::span<const Scheme> kMxSchemes;
 
-/// Fused paths, listed in registry.cc.
-DecodeFaults transcode_f32_to_bf16(const EncodedRows& in, std::span<std::byte> out);
-DecodeFaults transcode_f16_to_bf16(const EncodedRows& in, std::span<std::byte> out);
-
 }  // namespace ingot::quantize

@@ -61,14 +61,6 @@ void TensorStatistics::merge(const TensorStatistics& other) {
   }
 }
 
-float TensorStatistics::min() const {
-  return lowest_;
-}
-
-float TensorStatistics::max() const {
-  return highest_;
-}
-
 float TensorStatistics::amax() const {
   return std::max(std::fabs(lowest_), std::fabs(highest_));
 }

@@ -25,8 +25,8 @@ class TensorStatistics {
   [[nodiscard]] std::uint64_t infinities() const { return infinities_; }
   [[nodiscard]] std::uint64_t finite() const { return count_ - nans_ - infinities_; }
   /// Over the finite values; 0 when there are none. A zero is reported as +0.
-  [[nodiscard]] float min() const;
-  [[nodiscard]] float max() const;
+  [[nodiscard]] float min() const { return lowest_; }
+  [[nodiscard]] float max() const { return highest_; }
   [[nodiscard]] float amax() const;
   [[nodiscard]] double mean() const;
   [[nodiscard]] double rms() const;

@@ -15,7 +15,6 @@
 #include "formats/container/checkpoint_index.h"
 #include "formats/container/safetensors.h"
 #include "formats/dialect/dialect.h"
-#include "formats/family/norm_roles.h"
 #include "formats/json/json.h"
 #include "formats/storage/encoding.h"
 #include "synth/synth_values.h"

@@ -70,45 +70,32 @@ const Quantiles& quantiles() {
   return table;
 }
 
+template <typename T>
+using DrawTable = std::array<T, kDraws>;
+
+/// What each draw becomes.
+template <auto Convert>
+const auto& draw_table() {
+  static const auto table = [] {
+    DrawTable<decltype(Convert(0.0F))> made{};
+    std::transform(quantiles().begin(), quantiles().end(), made.begin(), Convert);
+    return made;
+  }();
+  return table;
+}
+
+std::uint8_t e4m3_code(float quantile) {
+  return e4m3_from_float(quantile / quantiles().back() * 448);
+}
 float weight_value(float quantile) {
   return quantile / 64;
 }
 float norm_value(float quantile) {
   return 1 + quantile / 8;
 }
-
-template <typename T>
-using DrawTable = std::array<T, kDraws>;
-
-template <typename T, typename Convert>
-DrawTable<T> make_table(const Convert& convert) {
-  DrawTable<T> table{};
-  std::transform(quantiles().begin(), quantiles().end(), table.begin(), convert);
-  return table;
-}
-
-const DrawTable<std::uint8_t>& e4m3_table() {
-  static const auto table = make_table<std::uint8_t>(
-      [](float quantile) { return e4m3_from_float(quantile / quantiles().back() * 448); });
-  return table;
-}
-const DrawTable<std::uint16_t>& bf16_weight_table() {
-  static const auto table = make_table<std::uint16_t>(
-      [](float quantile) { return bf16_from_float(weight_value(quantile)); });
-  return table;
-}
-const DrawTable<std::uint16_t>& bf16_norm_table() {
-  static const auto table = make_table<std::uint16_t>(
-      [](float quantile) { return bf16_from_float(norm_value(quantile)); });
-  return table;
-}
-const DrawTable<float>& f32_weight_table() {
-  static const auto table = make_table<float>(weight_value);
-  return table;
-}
-const DrawTable<float>& f32_norm_table() {
-  static const auto table = make_table<float>(norm_value);
-  return table;
+template <auto Value>
+std::uint16_t bf16_word(float quantile) {
+  return bf16_from_float(Value(quantile));
 }
 
 template <typename T>
@@ -189,15 +176,15 @@ void SynthStream::fill(std::uint64_t first, std::span<std::byte> out) const {
   INGOT_CHECK(out.size() % synth_element_bytes(kind_) == 0);
   switch (kind_) {
     case SynthKind::kE4m3:
-      return fill_draws(base_, first, out, e4m3_table());
+      return fill_draws(base_, first, out, draw_table<e4m3_code>());
     case SynthKind::kBf16Weight:
-      return fill_draws(base_, first, out, bf16_weight_table());
+      return fill_draws(base_, first, out, draw_table<bf16_word<weight_value>>());
     case SynthKind::kBf16Norm:
-      return fill_draws(base_, first, out, bf16_norm_table());
+      return fill_draws(base_, first, out, draw_table<bf16_word<norm_value>>());
     case SynthKind::kF32Weight:
-      return fill_draws(base_, first, out, f32_weight_table());
+      return fill_draws(base_, first, out, draw_table<weight_value>());
     case SynthKind::kF32Norm:
-      return fill_draws(base_, first, out, f32_norm_table());
+      return fill_draws(base_, first, out, draw_table<norm_value>());
     default:
       return fill_scales(base_, first, out, kind_);
   }

@@ -5,7 +5,7 @@
 #include <fmt/ranges.h>
 
 #include "check/rules/rule_input.h"
-#include "formats/dialect/modelopt_algos.h"
+#include "formats/dialect/modelopt.h"
 #include "formats/json/json.h"
 
 // ModelOpt: hf_quant_config.json, and the block in config.json that says the same.

@@ -435,7 +435,7 @@ void part_shapes(const RuleInput& input) {
       std::string unused;
       const PartRow* row = part_row(input.dialect(), tensor, part, stored.name, unused);
       if (row == nullptr || part == Part::kWeight) return;
-      const Shape wanted = part_shape(row->shape, encoding.scheme, tensor.shape,
+      const Shape wanted = part_shape(*row, encoding.scheme, tensor.shape,
                                       {encoding.block_rows, encoding.block_cols});
       const bool is_number = row->shape == PartShape::kOne || row->shape == PartShape::kScalar;
       // [] and [1] are copied into each other; stacked matrices have a number each.

@@ -43,9 +43,9 @@ void add_parts(const Plan& plan, PlannedTensor& planned) {
     case Action::kRepackage:
     case Action::kQuantize:
       for (const formats::PartRow& row : planned.storage->parts) {
-        planned.parts[planned.n_parts++] = part_of(
-            row.part, row.dtype,
-            formats::part_shape(row.shape, planned.to, tensor.shape, planned.block), tensor);
+        planned.parts[planned.n_parts++] =
+            part_of(row.part, row.dtype,
+                    formats::part_shape(row, planned.to, tensor.shape, planned.block), tensor);
       }
       break;
     case Action::kDrop:

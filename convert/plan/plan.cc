@@ -58,9 +58,9 @@ formats::Shape Plan::part_shape(const PlannedTensor& planned, std::size_t part) 
   if (planned.action == Action::kCopy)
     return source.stored()[tensor.encoding.stored[planned.parts[part].part]].shape;
   if (planned.storage == nullptr) return tensor.shape;
-  const formats::PartShape spelled = planned.storage->parts[part].shape;
-  if (formats::is_joined_number(spelled, tensor.rule)) return {};
-  return formats::part_shape(spelled, planned.to, tensor.shape, planned.block);
+  const formats::PartRow& row = planned.storage->parts[part];
+  if (formats::is_joined_number(row.shape, tensor.rule)) return {};
+  return formats::part_shape(row, planned.to, tensor.shape, planned.block);
 }
 
 std::uint64_t Plan::fused_bytes(std::size_t set) const {

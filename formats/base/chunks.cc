@@ -6,21 +6,14 @@
 #include <mutex>
 #include <vector>
 
-#ifdef INGOT_XXHASH_DISPATCHES
-// Its macros put the run-time dispatch in place of the plain functions.
-#include <xxh_x86dispatch.h>
-#else
-#include <xxhash.h>
-#endif
-
 #include "formats/base/aligned_buffer.h"
-#include "formats/base/error.h"
+#include "formats/base/checked.h"
 #include "formats/base/parallel.h"
 
 namespace ingot {
 
 std::size_t count_chunks(std::uint64_t n_bytes) {
-  return static_cast<std::size_t>(n_bytes / kHashChunkBytes + (n_bytes % kHashChunkBytes != 0));
+  return static_cast<std::size_t>(ceil_div(n_bytes, kHashChunkBytes));
 }
 
 void for_each_chunk(std::span<const std::uint64_t> run_bytes, std::size_t threads,
@@ -75,42 +68,11 @@ void for_each_piece(const Chunk& chunk, std::span<std::byte> memory,
   }
 }
 
-struct ChunkHasher::State {
-  XXH3_state_t* xxh = XXH3_createState();
-  State() {
-    INGOT_CHECK(xxh != nullptr);
-    XXH3_128bits_reset(xxh);
-  }
-  ~State() { XXH3_freeState(xxh); }
-  State(const State&) = delete;
-  State& operator=(const State&) = delete;
-};
-
-ChunkHasher::ChunkHasher() : state_(std::make_unique<State>()) {}
-ChunkHasher::~ChunkHasher() = default;
-
-void ChunkHasher::update(std::span<const std::byte> bytes) {
-  XXH3_128bits_update(state_->xxh, bytes.data(), bytes.size());
-}
-
-Hash128 ChunkHasher::finish() const {
-  const XXH128_hash_t hash = XXH3_128bits_digest(state_->xxh);
-  return {.high = hash.high64, .low = hash.low64};
-}
-
 Hash128 hash_of_chunks(std::span<const Hash128> chunks, std::uint64_t n_bytes) {
-  std::vector<std::byte> bytes;
-  bytes.reserve(16 * chunks.size() + 8);
-  const auto append = [&](std::uint64_t value, bool big_endian) {
-    for (unsigned i = 0; i < 8; ++i)
-      bytes.push_back(static_cast<std::byte>(value >> (8 * (big_endian ? 7 - i : i))));
-  };
-  for (const Hash128& chunk : chunks) {
-    append(chunk.high, true);
-    append(chunk.low, true);
-  }
-  append(n_bytes, false);
-  return hash_bytes(bytes);
+  ChunkHasher whole;
+  for (const Hash128& chunk : chunks) whole.update(chunk.bytes());
+  whole.update(std::as_bytes(std::span(&n_bytes, 1)));
+  return whole.finish();
 }
 
 }  // namespace ingot

@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <span>
 
 #include "formats/base/hash.h"
@@ -42,21 +41,6 @@ void for_each_chunk(std::span<const std::uint64_t> run_bytes, std::size_t thread
 void for_each_piece(const Chunk& chunk, std::span<std::byte> memory,
                     const std::function<void(std::uint64_t, std::span<std::byte>)>& read,
                     const std::function<void(std::span<const std::byte>, std::uint64_t)>& look);
-
-/// XXH3-128 of the bytes of one chunk, given piece by piece.
-class ChunkHasher {
- public:
-  ChunkHasher();
-  ~ChunkHasher();
-  ChunkHasher(const ChunkHasher&) = delete;
-  ChunkHasher& operator=(const ChunkHasher&) = delete;
-  void update(std::span<const std::byte> bytes);
-  [[nodiscard]] Hash128 finish() const;
-
- private:
-  struct State;
-  std::unique_ptr<State> state_;
-};
 
 /// The tensor hash of a run of `n_bytes` whose chunks have these hashes.
 Hash128 hash_of_chunks(std::span<const Hash128> chunks, std::uint64_t n_bytes);

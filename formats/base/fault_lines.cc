@@ -60,28 +60,26 @@ class Places {
 };
 
 /// Faults that differ by their tensor alone.
-struct Entry {
-  std::vector<const ListedFault*> faults;
-};
+using Entry = std::vector<const ListedFault*>;
 
 std::string line_of(const Entry& entry) {
-  const ListedFault& first = *entry.faults.front();
+  const ListedFault& first = *entry.front();
   std::string text = first.before;
   if (!first.file.empty()) text += printable(first.file) + ": ";
-  if (entry.faults.size() == 1) {
+  if (entry.size() == 1) {
     if (!first.tensor.empty()) text += fmt::format("tensor '{}': ", printable(first.tensor));
     return text + printable_lines(first.message) + first.after;
   }
   std::vector<std::string> names;
   Places more;
-  for (const ListedFault* fault : entry.faults) {
+  for (const ListedFault* fault : entry) {
     if (names.size() < kShown) {
       names.push_back(fmt::format("'{}'", printable(fault->tensor)));
     } else {
       more.add({.before = {}, .file = {}, .tensor = fault->tensor, .message = {}, .after = {}});
     }
   }
-  text += fmt::format("{}: {} tensors: {}", printable_lines(first.message), entry.faults.size(),
+  text += fmt::format("{}: {} tensors: {}", printable_lines(first.message), entry.size(),
                       fmt::join(names, ", "));
   if (more.total() > 0) text += fmt::format(" and {} more{}", more.total(), more.text());
   return text + first.after;
@@ -102,10 +100,10 @@ std::vector<std::string> fault_lines(std::span<const ListedFault> faults) {
     const bool has_tensor = !fault.tensor.empty();
     const auto [entry, is_new] = entry_of.try_emplace(
         {fault.before, fault.file, fault.message, fault.after}, entries.size());
-    if (is_new || !has_tensor || entries[entry->second].faults.front()->tensor.empty()) {
-      entries.push_back({{&fault}});
+    if (is_new || !has_tensor || entries[entry->second].front()->tensor.empty()) {
+      entries.push_back({&fault});
     } else {
-      entries[entry->second].faults.push_back(&fault);
+      entries[entry->second].push_back(&fault);
     }
   }
   std::vector<std::string> lines;
@@ -114,17 +112,17 @@ std::vector<std::string> fault_lines(std::span<const ListedFault> faults) {
     // Few stay as they are, each with its place in front.
     std::vector<Entry> shown;
     for (const Entry& entry : entries) {
-      if (entry.faults.size() > kShown) {
+      if (entry.size() > kShown) {
         shown.push_back(entry);
       } else {
-        for (const ListedFault* fault : entry.faults) shown.push_back({{fault}});
+        for (const ListedFault* fault : entry) shown.push_back({fault});
       }
     }
     // A line for a single one more would take as much room as itself.
     const std::size_t n = shown.size() <= kShown + 1 ? shown.size() : kShown;
     for (std::size_t i = 0; i < n; ++i) lines.push_back(line_of(shown[i]));
     for (std::size_t i = n; i < shown.size(); ++i) {
-      for (const ListedFault* fault : shown[i].faults) more.add(*fault);
+      for (const ListedFault* fault : shown[i]) more.add(*fault);
     }
     if (more.total() > 0)
       lines.push_back(fmt::format("... and {} more like it{}", more.total(), more.text()));

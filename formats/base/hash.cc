@@ -1,7 +1,6 @@
 #include "formats/base/hash.h"
 
 #include <algorithm>
-#include <array>
 
 #include <fmt/format.h>
 #include <openssl/evp.h>
@@ -28,102 +27,92 @@ std::string Hash128::hex() const {
 }
 
 Hash128 Hash128::from_hex(std::string_view text) {
-  Hash128 hash;
-  const auto digit = [&](char c) -> std::uint64_t {
-    if (c >= '0' && c <= '9') return static_cast<std::uint64_t>(c - '0');
-    if (c >= 'a' && c <= 'f') return static_cast<std::uint64_t>(c - 'a') + 10;
-    throw Error(ErrorCode::kCorrupt,
-                fmt::format("'{}' is not a hash of 32 hexadecimal digits", text));
-  };
-  if (text.size() != 32) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  if (text.size() != 32 || text.find_first_not_of(kDigits) != std::string_view::npos) {
     throw Error(ErrorCode::kCorrupt,
                 fmt::format("'{}' is not a hash of 32 hexadecimal digits", text));
   }
-  for (std::size_t i = 0; i < 16; ++i) hash.high = hash.high << 4 | digit(text[i]);
-  for (std::size_t i = 16; i < 32; ++i) hash.low = hash.low << 4 | digit(text[i]);
+  Hash128 hash;
+  for (std::size_t i = 0; i < 16; ++i) {
+    hash.high = hash.high << 4 | kDigits.find(text[i]);
+    hash.low = hash.low << 4 | kDigits.find(text[16 + i]);
+  }
   return hash;
+}
+
+std::array<std::byte, 16> Hash128::bytes() const {
+  std::array<std::byte, 16> bytes{};
+  for (std::size_t i = 0; i < 8; ++i) {
+    bytes[i] = static_cast<std::byte>(high >> (56 - 8 * i));
+    bytes[8 + i] = static_cast<std::byte>(low >> (56 - 8 * i));
+  }
+  return bytes;
 }
 
 Hash128 hash_bytes(std::span<const std::byte> bytes) {
   return from_xxh(XXH3_128bits(bytes.data(), bytes.size()));
 }
 
-struct TensorHasher::State {
-  XXH3_state_t* chunk = XXH3_createState();
-  XXH3_state_t* whole = XXH3_createState();
-  std::size_t in_chunk = 0;
-  std::uint64_t total = 0;
+void ChunkHasher::Free::operator()(XXH3_state_s* state) const {
+  XXH3_freeState(state);
+}
 
-  State() {
-    INGOT_CHECK(chunk != nullptr && whole != nullptr);
-    XXH3_128bits_reset(chunk);
-    XXH3_128bits_reset(whole);
-  }
-  ~State() {
-    XXH3_freeState(chunk);
-    XXH3_freeState(whole);
-  }
-  State(const State&) = delete;
-  State& operator=(const State&) = delete;
+ChunkHasher::ChunkHasher() : state_(XXH3_createState()) {
+  INGOT_CHECK(state_ != nullptr);
+  reset();
+}
 
-  void close_chunk() {
-    XXH128_canonical_t canonical;
-    XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(chunk));
-    XXH3_128bits_update(whole, canonical.digest, sizeof canonical.digest);
-    XXH3_128bits_reset(chunk);
-    in_chunk = 0;
-  }
-};
+void ChunkHasher::reset() {
+  XXH3_128bits_reset(state_.get());
+}
 
-TensorHasher::TensorHasher() : state_(std::make_unique<State>()) {}
-TensorHasher::~TensorHasher() = default;
-TensorHasher::TensorHasher(TensorHasher&&) noexcept = default;
-TensorHasher& TensorHasher::operator=(TensorHasher&&) noexcept = default;
+void ChunkHasher::update(std::span<const std::byte> bytes) {
+  XXH3_128bits_update(state_.get(), bytes.data(), bytes.size());
+}
+
+Hash128 ChunkHasher::finish() const {
+  return from_xxh(XXH3_128bits_digest(state_.get()));
+}
+
+void TensorHasher::close_chunk() {
+  whole_.update(chunk_.finish().bytes());
+  chunk_.reset();
+  in_chunk_ = 0;
+}
 
 void TensorHasher::update(std::span<const std::byte> bytes) {
-  state_->total += bytes.size();
+  total_ += bytes.size();
   while (!bytes.empty()) {
-    const std::size_t n = std::min(bytes.size(), kHashChunkBytes - state_->in_chunk);
-    XXH3_128bits_update(state_->chunk, bytes.data(), n);
-    state_->in_chunk += n;
+    const std::size_t n = std::min(bytes.size(), kHashChunkBytes - in_chunk_);
+    chunk_.update(bytes.first(n));
+    in_chunk_ += n;
     bytes = bytes.subspan(n);
-    if (state_->in_chunk == kHashChunkBytes) state_->close_chunk();
+    if (in_chunk_ == kHashChunkBytes) close_chunk();
   }
 }
 
 Hash128 TensorHasher::finish() {
-  if (state_->in_chunk != 0) state_->close_chunk();
-  std::array<unsigned char, 8> length{};
-  for (std::size_t i = 0; i < length.size(); ++i) {
-    length[i] = static_cast<unsigned char>(state_->total >> (8 * i));
-  }
-  XXH3_128bits_update(state_->whole, length.data(), length.size());
-  return from_xxh(XXH3_128bits_digest(state_->whole));
+  if (in_chunk_ != 0) close_chunk();
+  whole_.update(std::as_bytes(std::span(&total_, 1)));
+  return whole_.finish();
 }
 
-struct Sha256::State {
-  EVP_MD_CTX* context = EVP_MD_CTX_new();
-  State() {
-    INGOT_CHECK(context != nullptr && EVP_DigestInit_ex(context, EVP_sha256(), nullptr) == 1);
-  }
-  ~State() { EVP_MD_CTX_free(context); }
-  State(const State&) = delete;
-  State& operator=(const State&) = delete;
-};
+void Sha256::Free::operator()(evp_md_ctx_st* context) const {
+  EVP_MD_CTX_free(context);
+}
 
-Sha256::Sha256() : state_(std::make_unique<State>()) {}
-Sha256::~Sha256() = default;
-Sha256::Sha256(Sha256&&) noexcept = default;
-Sha256& Sha256::operator=(Sha256&&) noexcept = default;
+Sha256::Sha256() : context_(EVP_MD_CTX_new()) {
+  INGOT_CHECK(context_ != nullptr && EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr) == 1);
+}
 
 void Sha256::update(std::span<const std::byte> bytes) {
-  INGOT_CHECK(EVP_DigestUpdate(state_->context, bytes.data(), bytes.size()) == 1);
+  INGOT_CHECK(EVP_DigestUpdate(context_.get(), bytes.data(), bytes.size()) == 1);
 }
 
 std::string Sha256::finish_hex() {
   std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
   unsigned int n = 0;
-  INGOT_CHECK(EVP_DigestFinal_ex(state_->context, digest.data(), &n) == 1);
+  INGOT_CHECK(EVP_DigestFinal_ex(context_.get(), digest.data(), &n) == 1);
   std::string text;
   for (unsigned int i = 0; i < n; ++i) text += fmt::format("{:02x}", digest[i]);
   return text;

@@ -1,11 +1,15 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+
+struct XXH3_state_s;
+struct evp_md_ctx_st;
 
 namespace ingot {
 
@@ -15,6 +19,8 @@ struct Hash128 {
   std::uint64_t low = 0;
   friend bool operator==(const Hash128&, const Hash128&) = default;
   [[nodiscard]] std::string hex() const;
+  /// High word first, each big-endian.
+  [[nodiscard]] std::array<std::byte, 16> bytes() const;
   /// Throws kCorrupt unless `text` is exactly 32 hexadecimal digits.
   static Hash128 from_hex(std::string_view text);
 };
@@ -26,39 +32,52 @@ inline constexpr std::size_t kHashChunkBytes = std::size_t{4} << 20;
 /// XXH3-128 (seed 0) of one run of bytes.
 Hash128 hash_bytes(std::span<const std::byte> bytes);
 
+/// The same of bytes that are given piece by piece, such as those of one chunk.
+class ChunkHasher {
+ public:
+  ChunkHasher();
+  void update(std::span<const std::byte> bytes);
+  [[nodiscard]] Hash128 finish() const;
+  /// Begins anew.
+  void reset();
+
+ private:
+  struct Free {
+    void operator()(XXH3_state_s* state) const;
+  };
+  std::unique_ptr<XXH3_state_s, Free> state_;
+};
+
 /// The tensor hash: each 4 MiB chunk (the last may be shorter, none when empty) is hashed with
 /// XXH3-128; the result is XXH3-128 over the chunk hashes in order (each 16 bytes, big-endian)
 /// followed by the total length (8 bytes, little-endian). Specified in docs/formats.md.
 class TensorHasher {
  public:
-  TensorHasher();
-  ~TensorHasher();
-  TensorHasher(TensorHasher&&) noexcept;
-  TensorHasher& operator=(TensorHasher&&) noexcept;
-
   /// Appends bytes, in order.
   void update(std::span<const std::byte> bytes);
   /// The hash of everything appended. Call once.
   [[nodiscard]] Hash128 finish();
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  void close_chunk();
+
+  ChunkHasher chunk_, whole_;
+  std::size_t in_chunk_ = 0;
+  std::uint64_t total_ = 0;
 };
 
 /// Plain SHA-256 (as the hub shows it), as lower-case hexadecimal digits.
 class Sha256 {
  public:
   Sha256();
-  ~Sha256();
-  Sha256(Sha256&&) noexcept;
-  Sha256& operator=(Sha256&&) noexcept;
   void update(std::span<const std::byte> bytes);
   [[nodiscard]] std::string finish_hex();
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  struct Free {
+    void operator()(evp_md_ctx_st* context) const;
+  };
+  std::unique_ptr<evp_md_ctx_st, Free> context_;
 };
 
 }  // namespace ingot

@@ -13,9 +13,7 @@
 #include "formats/base/pattern.h"
 #include "formats/checkpoint/checkpoint_listing.h"
 #include "formats/checkpoint/encoding_recognition.h"
-#include "formats/checkpoint/file_bytes.h"
 #include "formats/checkpoint/rank_slices.h"
-#include "formats/checkpoint/stray_weights.h"
 #include "formats/checkpoint/weights_headers.h"
 #include "formats/json/json.h"
 #include "formats/records/manifest.h"
@@ -39,12 +37,6 @@ struct FamilyMatch {
   const std::vector<Pattern>* allow_unknown = nullptr;  ///< these may be outside the grammar
   bool are_slices = false;  ///< of a rank: their shapes are match_slices' matter
 };
-
-/// Gives every logical tensor its row, layer and expert. Reports tensors that have no row
-/// (kUnknownTensor, the list in one error), a shape that contradicts the config (kShapeMismatch),
-/// numbers that are no floating point (kDtypeMismatch). A family without rows knows no names and
-/// finds no fault.
-void match_family(const FamilyMatch& with, std::vector<LogicalTensor>& tensors, ErrorList& faults);
 
 constexpr std::size_t kShownUnknown = 20;
 
@@ -92,6 +84,10 @@ Error unknown_tensors(std::string_view family, const std::vector<std::string>& u
   return Error(ErrorCode::kUnknownTensor, text);
 }
 
+/// Gives every logical tensor its row, layer and expert. Reports tensors that have no row
+/// (kUnknownTensor, the list in one error), a shape that contradicts the config (kShapeMismatch),
+/// numbers that are no floating point (kDtypeMismatch). A family without rows knows no names and
+/// finds no fault.
 void match_family(const FamilyMatch& with, std::vector<LogicalTensor>& tensors, ErrorList& faults) {
   if (with.family.rules.empty()) return;
   const NameGrammar grammar(with.family, with.config);
@@ -110,12 +106,44 @@ void match_family(const FamilyMatch& with, std::vector<LogicalTensor>& tensors, 
   if (!unknown.empty()) faults.add(unknown_tensors(with.family.name, unknown));
 }
 
-constexpr std::uint64_t kMaxConfigBytes = 64'000'000;
-// One line per stored tensor: of the largest released model 20 MB.
-constexpr std::uint64_t kMaxDescriptionBytes = 256'000'000;
+std::string family_names() {
+  std::vector<std::string_view> names;
+  for (const Family* family : families()) names.push_back(family->name);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+const Family& chosen_family(const ModelConfig& config, const std::string& asked) {
+  const Family* family = asked.empty() ? family_of(config) : find_family(asked);
+  if (family != nullptr) return *family;
+  if (!asked.empty()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("there is no family '{}' (there are {})", asked, family_names()));
+  }
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("model_type '{}' belongs to no known family (--family takes one of {})",
+                          config.model_type, family_names()))
+      .in_file(kConfigName);
+}
+
+void require_one_directory(const Manifest& manifest, const std::filesystem::path& directory) {
+  if (!manifest.slicing || manifest.slicing->ranks.empty()) return;
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("holds a checkpoint cut for {} ranks, in {} and its like (name one of "
+                          "those directories)",
+                          manifest.slicing->n_ranks, manifest.slicing->ranks.front().directory))
+      .in_file(directory.string());
+}
+
+bool has_mtp_tensor(const std::vector<LogicalTensor>& tensors, const ModelConfig& config) {
+  return std::any_of(tensors.begin(), tensors.end(), [&](const LogicalTensor& tensor) {
+    return tensor.layer && *tensor.layer >= config.num_hidden_layers;
+  });
+}
+
+}  // namespace
 
 /// Faults of one stage.
-class Stage {
+class Checkpoint::Stage {
  public:
   explicit Stage(const OpenOptions& options) : collected_(options.faults) {}
   ErrorList& faults() { return faults_; }
@@ -143,106 +171,6 @@ class Stage {
   ErrorList faults_;
   ErrorList* collected_;
 };
-
-}  // namespace
-
-struct Checkpoint::State {
-  std::filesystem::path directory;
-  ModelConfig config;
-  std::string config_text;
-  const Family* family = find_family("generic");
-  const Dialect* dialect = find_dialect("deepseek");
-  Json description;
-  std::unique_ptr<StoredBytes> bytes;
-  std::vector<StoredTensor> stored;
-  std::vector<LogicalTensor> tensors;
-  std::vector<SideFile> side_files;
-  std::vector<std::string> remarks;
-  std::vector<std::string>
-      lost;  ///< names that the index gives to files that were not read, sorted
-  std::array<std::uint64_t, 2> block = {128, 128};
-  std::vector<std::string> file_names;       ///< of the directory, sorted
-  std::shared_ptr<const RankSlices> slices;  ///< of a rank's directory
-  bool has_index = false;
-  IndexFrame index_frame;
-  bool is_complete = true;  ///< every file could be read
-  bool lacks_promised_mtp = false;
-
-  [[nodiscard]] bool has_file(std::string_view name) const {
-    return std::binary_search(file_names.begin(), file_names.end(), name);
-  }
-  /// From stored tensors to logical ones: names, encodings, the family's grammar.
-  void understand(const StoredNames& names, const OpenOptions& options, Stage& stage);
-};
-
-namespace {
-
-std::string family_names() {
-  std::vector<std::string_view> names;
-  for (const Family* family : families()) names.push_back(family->name);
-  return fmt::format("{}", fmt::join(names, ", "));
-}
-
-const Family& chosen_family(const ModelConfig& config, const std::string& asked) {
-  const Family* family = asked.empty() ? family_of(config) : find_family(asked);
-  if (family != nullptr) return *family;
-  if (!asked.empty()) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("there is no family '{}' (there are {})", asked, family_names()));
-  }
-  throw Error(ErrorCode::kUnsupported,
-              fmt::format("model_type '{}' belongs to no known family (--family takes one of {})",
-                          config.model_type, family_names()))
-      .in_file(kConfigName);
-}
-
-/// Nothing when it is missing and may be.
-std::optional<std::string> read_config(const std::filesystem::path& directory,
-                                       bool may_be_missing) {
-  const std::filesystem::path path = directory / kConfigName;
-  try {
-    return read_text_file(path, kMaxConfigBytes);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kNotFound) throw;
-    if (may_be_missing) return std::nullopt;
-    throw Error(ErrorCode::kNotFound, "is missing (fetch it; --family generic goes without)")
-        .in_file(path.string());
-  }
-}
-
-/// Null when the dialect has no such file or it is not here: config.json may say it all.
-Json read_description(const std::filesystem::path& directory, const Dialect& dialect) {
-  if (dialect.description_file.empty()) return nullptr;
-  const std::filesystem::path path = directory / dialect.description_file;
-  // Not exists(): a link that leads nowhere is a broken file, not none.
-  std::error_code failure;
-  if (std::filesystem::symlink_status(path, failure).type() ==
-      std::filesystem::file_type::not_found)
-    return nullptr;
-  Json description =
-      parse_json(read_text_file(path, kMaxDescriptionBytes), dialect.description_file);
-  if (!description.is_object()) {
-    throw Error(ErrorCode::kCorrupt, "is not a JSON object").in_file(dialect.description_file);
-  }
-  return description;
-}
-
-void require_one_directory(const Manifest& manifest, const std::filesystem::path& directory) {
-  if (!manifest.slicing || manifest.slicing->ranks.empty()) return;
-  throw Error(ErrorCode::kUnsupported,
-              fmt::format("holds a checkpoint cut for {} ranks, in {} and its like (name one of "
-                          "those directories)",
-                          manifest.slicing->n_ranks, manifest.slicing->ranks.front().directory))
-      .in_file(directory.string());
-}
-
-bool has_mtp_tensor(const std::vector<LogicalTensor>& tensors, const ModelConfig& config) {
-  return std::any_of(tensors.begin(), tensors.end(), [&](const LogicalTensor& tensor) {
-    return tensor.layer && *tensor.layer >= config.num_hidden_layers;
-  });
-}
-
-}  // namespace
 
 void Checkpoint::State::understand(const StoredNames& names, const OpenOptions& options,
                                    Stage& stage) {
@@ -318,7 +246,7 @@ Checkpoint Checkpoint::open(const std::filesystem::path& directory, const OpenOp
       locate_files(listing.files, directory, options.consumed_headers);
   state->stored = read_headers(located, options.threads, stage.faults());
   state->is_complete = listing.is_complete && stage.faults().empty();
-  state->bytes = std::make_unique<FileBytes>(std::move(located));
+  state->bytes = std::make_unique<CheckpointFiles>(std::move(located));
   const StoredNames names(state->stored);
   check_duplicates(state->stored, names, state->bytes->files(), stage.faults());
   if (listing.has_index)
@@ -363,7 +291,8 @@ Checkpoint Checkpoint::assemble(AssembledModel model, const OpenOptions& options
       model.file_names ? std::move(*model.file_names) : list_file_names(state->directory);
   std::sort(state->file_names.begin(), state->file_names.end());
   // Whoever joined slices has looked for all that the model has.
-  state->has_index = !model.file_names || state->has_file(kIndexName);
+  state->has_index = !model.file_names || std::binary_search(state->file_names.begin(),
+                                                             state->file_names.end(), kIndexName);
   Stage stage(options);
 
   stage.attempt([&] {
@@ -383,46 +312,8 @@ Checkpoint Checkpoint::assemble(AssembledModel model, const OpenOptions& options
   return Checkpoint(std::move(state));
 }
 
-Checkpoint::Checkpoint(std::unique_ptr<State> state) : state_(std::move(state)) {}
-Checkpoint::~Checkpoint() = default;
-Checkpoint::Checkpoint(Checkpoint&&) noexcept = default;
-Checkpoint& Checkpoint::operator=(Checkpoint&&) noexcept = default;
-
-const ModelConfig& Checkpoint::config() const {
-  return state_->config;
-}
-const std::string& Checkpoint::config_text() const {
-  return state_->config_text;
-}
-const Family& Checkpoint::family() const {
-  return *state_->family;
-}
-std::span<const LogicalTensor> Checkpoint::tensors() const {
-  return state_->tensors;
-}
-std::span<const StoredTensor> Checkpoint::stored() const {
-  return state_->stored;
-}
-std::span<const SourceFile> Checkpoint::files() const {
-  return state_->bytes->files();
-}
-const std::filesystem::path& Checkpoint::directory() const {
-  return state_->directory;
-}
-const Dialect& Checkpoint::dialect() const {
-  return *state_->dialect;
-}
-const Json& Checkpoint::description() const {
-  return state_->description;
-}
-const std::vector<SideFile>& Checkpoint::side_files() const {
-  return state_->side_files;
-}
 bool Checkpoint::has_file(std::string_view name) const {
-  return state_->has_file(name);
-}
-const std::vector<std::string>& Checkpoint::remarks() const {
-  return state_->remarks;
+  return std::binary_search(state_->file_names.begin(), state_->file_names.end(), name);
 }
 
 bool Checkpoint::may_have_lost(std::string_view name) const {
@@ -438,53 +329,14 @@ bool Checkpoint::may_have_lost(std::string_view name) const {
   return false;
 }
 
-bool Checkpoint::has_index() const {
-  return state_->has_index;
-}
-const IndexFrame& Checkpoint::index_frame() const {
-  return state_->index_frame;
-}
-bool Checkpoint::lacks_promised_mtp() const {
-  return state_->lacks_promised_mtp;
-}
-
 void Checkpoint::read(std::uint32_t stored, std::uint64_t offset, std::span<std::byte> out) const {
   const StoredTensor& tensor = state_->stored.at(stored);
   INGOT_CHECK(offset <= tensor.n_bytes && out.size() <= tensor.n_bytes - offset);
   state_->bytes->read(stored, tensor, offset, out);
 }
 
-std::vector<std::byte> Checkpoint::header_bytes(std::uint32_t file) const {
-  return state_->bytes->header_bytes(file);
-}
-
-bool Checkpoint::has_data(std::uint32_t file) const {
-  return state_->bytes->has_data(file);
-}
-
-void Checkpoint::read_file(std::uint32_t file, std::uint64_t offset,
-                           std::span<std::byte> out) const {
-  state_->bytes->read_file(file, offset, out);
-}
-
 const SlicingRecord* Checkpoint::slicing() const {
   return state_->slices ? &state_->slices->slicing : nullptr;
-}
-
-const StoredBytes& Checkpoint::bytes() const {
-  return *state_->bytes;
-}
-
-bool Checkpoint::is_whole() const {
-  return state_->bytes->is_whole();
-}
-
-std::string Checkpoint::home_file(std::uint32_t stored) const {
-  return state_->bytes->home_file(stored);
-}
-
-void Checkpoint::close_file(std::uint32_t file) const {
-  state_->bytes->close_file(file);
 }
 
 }  // namespace ingot::formats

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -17,6 +18,7 @@
 namespace ingot::formats {
 
 struct RankSlices;
+class StoredNames;
 
 /// How to open a directory.
 struct OpenOptions {
@@ -77,60 +79,87 @@ class Checkpoint final : public TensorSource {
   /// family's grammar and the slices of a rank, with the same faults.
   static Checkpoint assemble(AssembledModel model, const OpenOptions& options = {});
 
-  ~Checkpoint() override;
-  Checkpoint(Checkpoint&&) noexcept;
-  Checkpoint& operator=(Checkpoint&&) noexcept;
-
-  [[nodiscard]] const ModelConfig& config() const override;
+  [[nodiscard]] const ModelConfig& config() const override { return state_->config; }
   /// The text of config.json, to the byte; empty without one.
-  [[nodiscard]] const std::string& config_text() const;
-  [[nodiscard]] const Family& family() const override;
-  [[nodiscard]] std::span<const LogicalTensor> tensors() const override;
-  [[nodiscard]] std::span<const StoredTensor> stored() const override;
-  [[nodiscard]] std::span<const SourceFile> files() const override;
+  [[nodiscard]] const std::string& config_text() const { return state_->config_text; }
+  [[nodiscard]] const Family& family() const override { return *state_->family; }
+  [[nodiscard]] std::span<const LogicalTensor> tensors() const override { return state_->tensors; }
+  [[nodiscard]] std::span<const StoredTensor> stored() const override { return state_->stored; }
+  [[nodiscard]] std::span<const SourceFile> files() const override { return bytes().files(); }
   void read(std::uint32_t stored, std::uint64_t offset, std::span<std::byte> out) const override;
 
-  [[nodiscard]] const std::filesystem::path& directory() const;
+  [[nodiscard]] const std::filesystem::path& directory() const { return state_->directory; }
   /// The dialect that the source is written in.
-  [[nodiscard]] const Dialect& dialect() const;
+  [[nodiscard]] const Dialect& dialect() const { return *state_->dialect; }
   /// The dialect's description file, an object; null when there is none.
-  [[nodiscard]] const Json& description() const;
-  [[nodiscard]] const std::vector<SideFile>& side_files() const;
+  [[nodiscard]] const Json& description() const { return state_->description; }
+  [[nodiscard]] const std::vector<SideFile>& side_files() const { return state_->side_files; }
   /// Whether a file of this bare name stands in the directory, readable or not.
   [[nodiscard]] bool has_file(std::string_view name) const;
   /// What stands in the directory and was left out, for people: weights that the index does not
   /// name, weights in other formats, pictures.
-  [[nodiscard]] const std::vector<std::string>& remarks() const;
+  [[nodiscard]] const std::vector<std::string>& remarks() const { return state_->remarks; }
   /// Whether a tensor that is not here, or a part of it, may be in a weights file that could not be
   /// read; only `check` opens such a checkpoint. `name` is a weight's, with or without `.weight`.
   [[nodiscard]] bool may_have_lost(std::string_view name) const;
   /// True when the directory has an index, whatever its name.
-  [[nodiscard]] bool has_index() const;
+  [[nodiscard]] bool has_index() const { return state_->has_index; }
   /// What the index says beside its map; the default without one.
-  [[nodiscard]] const IndexFrame& index_frame() const;
+  [[nodiscard]] const IndexFrame& index_frame() const { return state_->index_frame; }
   /// Layers promised by num_nextn_predict_layers of which no tensor is here.
-  [[nodiscard]] bool lacks_promised_mtp() const;
-  /// The raw header bytes [0, 8+N) of a file, for fingerprints and for --consume-source.
-  [[nodiscard]] std::vector<std::byte> header_bytes(std::uint32_t file) const;
-  /// False when the file is gone and a saved header stands for it.
-  [[nodiscard]] bool has_data(std::uint32_t file) const;
-  /// Reads raw bytes of a weights file at an absolute offset, for fingerprints. Needs has_data().
-  void read_file(std::uint32_t file, std::uint64_t offset, std::span<std::byte> out) const;
+  [[nodiscard]] bool lacks_promised_mtp() const { return state_->lacks_promised_mtp; }
   /// How this directory was cut out of a model, when its manifest says that it is a rank's; null
   /// otherwise, and for joined slices.
   [[nodiscard]] const SlicingRecord* slicing() const;
-  /// Where the stored tensors are read from.
-  [[nodiscard]] const StoredBytes& bytes() const;
-  /// StoredBytes::is_whole and home_file of where the tensors are.
-  [[nodiscard]] bool is_whole() const;
-  [[nodiscard]] std::string home_file(std::uint32_t stored) const;
-  /// Closes a weights file, so that deleting it frees its blocks. It is opened again if it is read
-  /// again.
-  void close_file(std::uint32_t file) const;
+
+  /// Where the stored tensors are read from; what follows is asked of it.
+  [[nodiscard]] const StoredBytes& bytes() const { return *state_->bytes; }
+  /// For fingerprints and for --consume-source.
+  [[nodiscard]] std::vector<std::byte> header_bytes(std::uint32_t file) const {
+    return bytes().header_bytes(file);
+  }
+  [[nodiscard]] bool has_data(std::uint32_t file) const { return bytes().has_data(file); }
+  /// For fingerprints. Needs has_data().
+  void read_file(std::uint32_t file, std::uint64_t offset, std::span<std::byte> out) const {
+    bytes().read_file(file, offset, out);
+  }
+  void close_file(std::uint32_t file) const { bytes().close_file(file); }
+  [[nodiscard]] bool is_whole() const { return bytes().is_whole(); }
+  [[nodiscard]] std::string home_file(std::uint32_t stored) const {
+    return bytes().home_file(stored);
+  }
 
  private:
-  struct State;
-  explicit Checkpoint(std::unique_ptr<State> state);
+  class Stage;
+  struct State {
+    std::filesystem::path directory;
+    ModelConfig config;
+    std::string config_text;
+    const Family* family = find_family("generic");
+    const Dialect* dialect = find_dialect("deepseek");
+    JsonValue description;
+    std::unique_ptr<StoredBytes> bytes;
+    std::vector<StoredTensor> stored;
+    std::vector<LogicalTensor> tensors;
+    std::vector<SideFile> side_files;
+    std::vector<std::string> remarks;
+    std::vector<std::string>
+        lost;  // names that the index gives to files that were not read, sorted
+    std::array<std::uint64_t, 2> block = {128, 128};
+    std::vector<std::string> file_names;       // of the directory, sorted
+    std::shared_ptr<const RankSlices> slices;  // of a rank's directory
+    bool has_index = false;
+    IndexFrame index_frame;
+    bool is_complete = true;  // every file could be read
+    bool lacks_promised_mtp = false;
+
+    // From stored tensors to logical ones: names, encodings, the family's grammar.
+    void understand(const StoredNames& names, const OpenOptions& options, Stage& stage);
+  };
+
+  explicit Checkpoint(std::unique_ptr<State> state) : state_(std::move(state)) {}
+
+  // Apart, so that references to its members outlive a move.
   std::unique_ptr<State> state_;
 };
 

@@ -59,7 +59,10 @@ WeightsHeader read_weights_header(const WeightsFile& file) {
 
 CheckpointFiles::CheckpointFiles(std::vector<WeightsFile> files)
     : max_open_(open_limit()), slots_(files.size()) {
-  for (std::size_t i = 0; i < files.size(); ++i) slots_[i].file = std::move(files[i]);
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    facts_.push_back(files[i].facts);
+    slots_[i].file = std::move(files[i]);
+  }
 }
 
 /// Keeps a descriptor open while it is read through. Opening happens under the lock: it is rare.
@@ -100,17 +103,25 @@ void CheckpointFiles::close_longest_unused() const {
   --n_open_;
 }
 
-void CheckpointFiles::read(std::uint32_t file, std::uint64_t offset,
-                           std::span<std::byte> out) const {
-  if (!slots_.at(file).file.saved_header.empty()) {
+std::vector<std::byte> CheckpointFiles::header_bytes(std::uint32_t file) const {
+  return read_weights_header(slots_.at(file).file).bytes;
+}
+
+bool CheckpointFiles::has_data(std::uint32_t file) const {
+  return slots_.at(file).file.saved_header.empty();
+}
+
+void CheckpointFiles::read_file(std::uint32_t file, std::uint64_t offset,
+                                std::span<std::byte> out) const {
+  if (!has_data(file)) {
     throw Error(ErrorCode::kNotFound, "was consumed by an earlier run and cannot be read again")
-        .in_file(slots_[file].file.facts.name);
+        .in_file(facts_[file].name);
   }
   const Lease lease(*this, file);
   lease.fd().read_exact(out, offset);
 }
 
-void CheckpointFiles::close(std::uint32_t file) const {
+void CheckpointFiles::close_file(std::uint32_t file) const {
   const std::lock_guard lock(mutex_);
   Slot& slot = slots_.at(file);
   INGOT_CHECK(slot.users == 0);

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "formats/base/fd.h"
-#include "formats/storage/tensor_source.h"
+#include "formats/storage/stored_bytes.h"
 
 namespace ingot::formats {
 
@@ -27,18 +27,23 @@ struct WeightsHeader {
 };
 WeightsHeader read_weights_header(const WeightsFile& file);
 
-/// Open weights files. Descriptors are opened on first use and at most so many are kept, so a
-/// checkpoint may have more files than the process may open. Safe from many threads.
-class CheckpointFiles {
+/// The weights files of one directory: every tensor is one range of one of them. Descriptors are
+/// opened on first use and at most so many are kept, so a checkpoint may have more files than the
+/// process may open. Safe from many threads.
+class CheckpointFiles final : public StoredBytes {
  public:
   explicit CheckpointFiles(std::vector<WeightsFile> files);
 
-  [[nodiscard]] const WeightsFile& operator[](std::uint32_t file) const {
-    return slots_[file].file;
+  [[nodiscard]] std::span<const SourceFile> files() const override { return facts_; }
+  void read(std::uint32_t /*index*/, const StoredTensor& tensor, std::uint64_t offset,
+            std::span<std::byte> out) const override {
+    read_file(tensor.file, tensor.offset + offset, out);
   }
-  void read(std::uint32_t file, std::uint64_t offset, std::span<std::byte> out) const;
-  /// Closes the descriptor of a file that nobody reads.
-  void close(std::uint32_t file) const;
+  [[nodiscard]] std::vector<std::byte> header_bytes(std::uint32_t file) const override;
+  [[nodiscard]] bool has_data(std::uint32_t file) const override;
+  void read_file(std::uint32_t file, std::uint64_t offset, std::span<std::byte> out) const override;
+  /// Nobody may read it meanwhile.
+  void close_file(std::uint32_t file) const override;
 
  private:
   struct Slot {
@@ -50,6 +55,7 @@ class CheckpointFiles {
   class Lease;
   void close_longest_unused() const;
 
+  std::vector<SourceFile> facts_;
   std::size_t max_open_;
   mutable std::mutex mutex_;  // guards everything below but Slot::file
   mutable std::vector<Slot> slots_;

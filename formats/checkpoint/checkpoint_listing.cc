@@ -10,6 +10,7 @@
 #include "formats/base/fd.h"
 #include "formats/base/printable.h"
 #include "formats/config/native_config.h"
+#include "formats/json/json.h"
 #include "formats/records/manifest.h"
 
 namespace ingot::formats {
@@ -25,6 +26,9 @@ constexpr std::string_view kAscendIndexPrefix = "quant_model_weight";
 constexpr std::string_view kShardKind = "model-*-of-*.safetensors";
 // The published index of 92,425 tensors has 9 MB.
 constexpr std::uint64_t kMaxIndexBytes = std::uint64_t{1} << 30;
+constexpr std::uint64_t kMaxConfigBytes = 64'000'000;
+// One line per stored tensor: of the largest released model 20 MB.
+constexpr std::uint64_t kMaxDescriptionBytes = 256'000'000;
 
 /// Entries of a directory, sorted by name.
 std::vector<fs::directory_entry> entries_of(const fs::path& directory) {
@@ -256,6 +260,31 @@ void require_finished_directory(const fs::path& directory) {
                     kPartialName))
         .in_file(directory.string());
   }
+}
+
+std::optional<std::string> read_config(const fs::path& directory, bool may_be_missing) {
+  const fs::path path = directory / kConfigName;
+  try {
+    return read_text_file(path, kMaxConfigBytes);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kNotFound) throw;
+    if (may_be_missing) return std::nullopt;
+    throw Error(ErrorCode::kNotFound, "is missing (fetch it; --family generic goes without)")
+        .in_file(path.string());
+  }
+}
+
+Json read_description(const fs::path& directory, const Dialect& dialect, bool bare) {
+  if (dialect.description_file.empty()) return nullptr;
+  const fs::path path = directory / dialect.description_file;
+  // Not exists(): a link that leads nowhere is a broken file, not none.
+  std::error_code failure;
+  if (fs::symlink_status(path, failure).type() == fs::file_type::not_found) return nullptr;
+  const std::string where = bare ? std::string(dialect.description_file) : path.string();
+  Json description = parse_json(read_text_file(path, kMaxDescriptionBytes), where);
+  if (!description.is_object())
+    throw Error(ErrorCode::kCorrupt, "is not a JSON object").in_file(where);
+  return description;
 }
 
 WeightsListing list_weights(const fs::path& directory, const fs::path& consumed_headers,

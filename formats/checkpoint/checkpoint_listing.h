@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,14 @@ inline constexpr std::string_view kIndexName = "model.safetensors.index.json";
 /// Throws unless `directory` is one that can be read (kNotFound, kInvalidArgument) and is not the
 /// place of a conversion that has not ended (kExists).
 void require_finished_directory(const std::filesystem::path& directory);
+
+/// The text of config.json. Without one: nothing where it may be missing, else kNotFound.
+std::optional<std::string> read_config(const std::filesystem::path& directory, bool may_be_missing);
+
+/// The dialect's description file, an object; null when the dialect has none or it is not here:
+/// config.json may say it all. Errors name it as it is called (`bare`), or by its path.
+Json read_description(const std::filesystem::path& directory, const Dialect& dialect,
+                      bool bare = true);
 
 /// Which files hold the weights.
 struct WeightsListing {

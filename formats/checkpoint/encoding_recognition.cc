@@ -23,22 +23,10 @@ struct FoundParts {
 
 constexpr std::string_view kWeightSuffix = ".weight";
 
+constexpr DTypeSet kOtherFp8 = {DType::kF8E5M2, DType::kF8E4M3Fnuz, DType::kF8E5M2Fnuz};
 /// Dtypes whose numbers mean nothing without a scale.
-bool is_code_dtype(DType dtype) {
-  switch (dtype) {
-    case DType::kF8E4M3:
-    case DType::kF8E5M2:
-    case DType::kF8E4M3Fnuz:
-    case DType::kF8E5M2Fnuz:
-    case DType::kI8:
-    case DType::kU8:
-    case DType::kI32:
-    case DType::kF4:
-      return true;
-    default:
-      return false;
-  }
-}
+constexpr DTypeSet kCodes =
+    kOtherFp8 | DTypeSet{DType::kF8E4M3, DType::kI8, DType::kU8, DType::kI32, DType::kF4};
 
 bool is_packed_name(std::string_view name) {
   return std::any_of(packed_suffixes().begin(), packed_suffixes().end(),
@@ -85,7 +73,7 @@ class Recogniser {
     if (naming.is_stacked) return input_.names.find(stem);
     std::string name(stem);
     const auto plain = input_.names.find(name.append(kWeightSuffix));
-    if (plain && is_code_dtype(input_.stored[*plain].dtype)) return plain;
+    if (plain && kCodes.has(input_.stored[*plain].dtype)) return plain;
     for (const std::string_view suffix : packed_suffixes()) {
       if (const auto packed = input_.names.find(std::string(stem).append(suffix))) return packed;
     }
@@ -103,7 +91,7 @@ class Recogniser {
           std::string_view(tensor.name).substr(0, tensor.name.size() - naming.suffix.size());
       const auto weight = find_weight(stem, naming);
       const bool is_native = !naming.is_stacked && !naming.is_distinct;
-      if (weight && is_code_dtype(input_.stored[*weight].dtype)) {
+      if (weight && kCodes.has(input_.stored[*weight].dtype)) {
         assign(i, *weight, naming);
       } else if (naming.is_distinct || (is_native && is_surely_scale(tensor))) {
         is_part_[i] = true;
@@ -163,16 +151,11 @@ class Recogniser {
     // Bytes and integers alone may be parameters; FP8 means nothing without a scale.
     if (stored.dtype == DType::kF8E4M3 || (has_parts && is_read_as_codes(stored.dtype)))
       return quantized(i, std::move(tensor));
-    switch (stored.dtype) {
-      case DType::kF8E5M2:
-      case DType::kF8E4M3Fnuz:
-      case DType::kF8E5M2Fnuz:
-        fault(i, ErrorCode::kUnsupported,
-              fmt::format("is {}, of the FP8 kinds this version decodes F8_E4M3 only",
-                          dtype_name(stored.dtype)));
-        return std::nullopt;
-      default:
-        break;
+    if (kOtherFp8.has(stored.dtype)) {
+      fault(i, ErrorCode::kUnsupported,
+            fmt::format("is {}, of the FP8 kinds this version decodes F8_E4M3 only",
+                        dtype_name(stored.dtype)));
+      return std::nullopt;
     }
     if (has_parts || is_packed_name(stored.name)) {
       fault(i, ErrorCode::kUnsupported,
@@ -221,8 +204,8 @@ class Recogniser {
   [[nodiscard]] Shape decoded_shape(std::uint32_t i, const SchemeFacts& scheme) const {
     const StoredTensor& codes = input_.stored[i];
     Shape shape = codes.shape;
-    const std::uint64_t per_element = dtype_bits(codes.dtype) / scheme.code_bits;
-    if (!shape.empty()) shape.back() = checked_mul(shape.back(), per_element).value_or(0);
+    if (shape.empty()) return shape;
+    shape.back() = checked_mul(shape.back(), codes_per_element(scheme.id, codes.dtype)).value_or(0);
     return shape;
   }
 
@@ -372,10 +355,7 @@ class Recogniser {
       if (part == Part::kWeight || part == Part::kScale) return;
       const StoredTensor& stored = input_.stored[index];
       const PartFacts& facts = part_facts(part);
-      const bool belongs = part == Part::kGlobal       ? scheme.has_global
-                           : part == Part::kInputScale ? true
-                                                       : scheme.id == SchemeId::kInt8Channel;
-      if (!belongs) {
+      if (part != Part::kInputScale && !is_part_of(scheme.id, part)) {
         refuse(
             index, ErrorCode::kUnsupported,
             fmt::format("is {}, which a weight in {} does not have", facts.meaning, scheme.name));

@@ -80,6 +80,16 @@ std::span<const std::string_view> packed_suffixes() {
   return suffixes;
 }
 
+bool is_part_of(SchemeId scheme, Part part) {
+  for (const Dialect* dialect : dialects()) {
+    for (const StorageRow& row : dialect->storage) {
+      const bool has_part = std::ranges::find(row.parts, part, &PartRow::part) != row.parts.end();
+      if (row.scheme == scheme && has_part) return true;
+    }
+  }
+  return false;
+}
+
 std::string weight_name(std::string_view stored) {
   for (const std::string_view suffix : packed_suffixes()) {
     if (!stored.ends_with(suffix)) continue;

@@ -34,6 +34,9 @@ std::span<const PartNaming> part_namings();
 /// Suffixes under which codes stand in place of `.weight` in some dialect, e.g. `.weight_packed`.
 std::span<const std::string_view> packed_suffixes();
 
+/// Whether some dialect stores weights of this scheme with such a part.
+bool is_part_of(SchemeId scheme, Part part);
+
 /// `X.weight` for the codes `X.weight_packed`; any other name as it is.
 std::string weight_name(std::string_view stored);
 

@@ -15,10 +15,11 @@ bool may_be_shared(Role role) {
   return role == Role::kKProj || role == Role::kVProj || role == Role::kAttentionBias;
 }
 
-/// The weight of which a tensor of this shape holds the codes; empty when it does not fit 64 bits.
-Shape decoded(Shape stored, SchemeId scheme) {
-  if (scheme_facts(scheme).code_bits != 4 || stored.empty()) return stored;
-  const auto columns = checked_mul(stored.back(), 2);
+/// The weight of which a tensor of this shape and dtype holds the codes; empty when it does not fit
+/// 64 bits.
+Shape decoded(Shape stored, DType dtype, SchemeId scheme) {
+  if (stored.empty()) return stored;
+  const auto columns = checked_mul(stored.back(), codes_per_element(scheme, dtype));
   if (!columns) return {};
   stored.back() = *columns;
   return stored;
@@ -160,7 +161,8 @@ class Matcher {
   /// The wholes of scales and other parts against that of the weight.
   void wholes(const LogicalTensor& tensor) {
     const Encoding& encoding = tensor.encoding;
-    const Shape weight = decoded(whole_of(with_.stored[encoding.stored.weight()]), encoding.scheme);
+    const StoredTensor& codes = with_.stored[encoding.stored.weight()];
+    const Shape weight = decoded(whole_of(codes), codes.dtype, encoding.scheme);
     if (weight.size() < 2) return;
     const auto group =
         scale_group(encoding.scheme, weight, {encoding.block_rows, encoding.block_cols});
@@ -169,7 +171,7 @@ class Matcher {
       std::optional<std::uint64_t> needed;
       if (part == Part::kScale) {
         needed = element_count(block_scale_shape(weight, group[0], group[1]));
-      } else if (part == Part::kOffset || part == Part::kQuantBias || part == Part::kDeqScale) {
+      } else if (part_facts(part).is_per_row) {
         needed = element_count(per_row);
       }
       const StoredTensor& stored = with_.stored[i];
@@ -197,7 +199,7 @@ class Matcher {
                         shape_text(tensor.shape), shape_text(promised)));
       return;
     }
-    const Shape cut = decoded(slice->whole, scheme);
+    const Shape cut = decoded(slice->whole, weight.dtype, scheme);
     if (cut != promised) {
       fault(weight, ErrorCode::kShapeMismatch,
             fmt::format("is cut from a whole of shape {} by the manifest, by config.json it has {}",
@@ -206,7 +208,8 @@ class Matcher {
     }
     if (!whole_config_) return;
     const Shape before = rule_shape(*tensor.rule, *whole_config_);
-    const Shape original = slice->original.empty() ? cut : decoded(slice->original, scheme);
+    const Shape original =
+        slice->original.empty() ? cut : decoded(slice->original, weight.dtype, scheme);
     if (original == before) return;
     fault(
         weight, ErrorCode::kShapeMismatch,

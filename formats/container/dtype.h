@@ -68,15 +68,15 @@ inline constexpr std::array kDTypes = {
     DTypeFacts{DType::kU64, "U64", 64},
 };
 
-namespace detail {
-constexpr bool rows_match_enum() {
-  for (std::size_t i = 0; i < kDTypes.size(); ++i) {
-    if (kDTypes[i].dtype != static_cast<DType>(i)) return false;
+/// Whether a table has a row for every enumerator up to `last`, each in its place.
+template <typename Rows, typename Row, typename Enum>
+constexpr bool rows_match_enum(const Rows& rows, Enum Row::*id, Enum last) {
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i].*id != static_cast<Enum>(i)) return false;
   }
-  return kDTypes.size() == static_cast<std::size_t>(DType::kU64) + 1;
+  return rows.size() == static_cast<std::size_t>(last) + 1;
 }
-static_assert(rows_match_enum());
-}  // namespace detail
+static_assert(rows_match_enum(kDTypes, &DTypeFacts::dtype, DType::kU64));
 
 constexpr std::string_view dtype_name(DType dtype) {
   return kDTypes[static_cast<std::size_t>(dtype)].name;

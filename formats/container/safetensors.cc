@@ -80,13 +80,91 @@ class HeaderReader final : public JsonEvents {
     header_.file_bytes = file_bytes;
   }
 
-  void begin_object() override;
-  void begin_array() override;
-  void end() override;
-  void key(std::string&& name) override;
-  void value(Json&& scalar) override;
+  void begin_object() override { begin(/*is_object=*/true); }
+  void begin_array() override { begin(/*is_object=*/false); }
 
-  SafetensorsHeader take();
+  void end() override {
+    if (place() == Place::kEntry) finish_entry();
+    if (place() == Place::kOffsets && n_offsets_ != 2U) wrong_type();
+    --depth_;
+  }
+
+  void key(std::string&& name) override {
+    switch (place()) {
+      case Place::kTensors:
+        name_ = std::move(name);
+        if (name_ == kMetadataKey && std::exchange(has_metadata_, true)) {
+          throw corrupt("__metadata__ occurs twice");
+        }
+        return;
+      case Place::kMetadata:
+        metadata_key_ = std::move(name);
+        return;
+      case Place::kEntry:
+        start_field(std::move(name));
+        return;
+      default:
+        return;
+    }
+  }
+
+  void value(Json&& scalar) override {
+    switch (place()) {
+      case Place::kTensors:
+        // Readers in use take null for an absent __metadata__.
+        if (name_ != kMetadataKey || !scalar.is_null()) wrong_type();
+        return;
+      case Place::kMetadata:
+        if (!scalar.is_string()) wrong_type();
+        if (header_.metadata.size() == kMaxMetadataKeys) {
+          throw Error(ErrorCode::kLimit,
+                      fmt::format("__metadata__ has more than {} keys", kMaxMetadataKeys));
+        }
+        header_.metadata.emplace_back(std::move(metadata_key_),
+                                      std::move(scalar.get_ref<std::string&>()));
+        return;
+      case Place::kEntry:
+        if (field_ == Field::kOther) return;
+        if (field_ != Field::kDType || !scalar.is_string()) wrong_type();
+        dtype_ = std::move(scalar.get_ref<std::string&>());
+        if (dtype_->size() > kMaxDTypeBytes)
+          throw corrupt(fmt::format("dtype is {} bytes long", dtype_->size())).in_tensor(name_);
+        return;
+      case Place::kShape:
+        if (!scalar.is_number_unsigned()) wrong_number(scalar);
+        if (shape_->size() == kMaxRank) {
+          throw Error(ErrorCode::kLimit, fmt::format("shape has more than {} dimensions", kMaxRank))
+              .in_tensor(name_);
+        }
+        shape_->push_back(scalar.get<std::uint64_t>());
+        return;
+      case Place::kOffsets:
+        if (!scalar.is_number_unsigned()) wrong_number(scalar);
+        if (*n_offsets_ == offsets_.size()) wrong_type();
+        offsets_.at((*n_offsets_)++) = scalar.get<std::uint64_t>();
+        return;
+      case Place::kIgnored:
+        return;
+      case Place::kOutside:
+        wrong_type();
+    }
+  }
+
+  SafetensorsHeader take() {
+    if (const auto name = repeated_name(
+            header_.metadata, [](const auto& pair) { return std::string_view(pair.first); })) {
+      throw corrupt(fmt::format("__metadata__ key '{}' occurs twice", *name));
+    }
+    check_layout();
+    const std::uint64_t data_end = header_.data_start + claimed_bytes_;
+    if (data_end != header_.file_bytes) {
+      throw corrupt(
+          fmt::format("the last tensor ends at byte {}, file has {} ({} bytes belong to nothing)",
+                      data_end, header_.file_bytes, header_.file_bytes - data_end))
+          .at_byte(data_end);
+    }
+    return std::move(header_);
+  }
 
  private:
   enum class Place : std::uint8_t {
@@ -100,18 +178,183 @@ class HeaderReader final : public JsonEvents {
   };
   enum class Field : std::uint8_t { kNone, kDType, kShape, kOffsets, kOther };
 
-  [[noreturn]] void wrong_type() const;
-  [[noreturn]] void wrong_number(const Json& scalar) const;
-  void start_field(std::string&& name);
-  void finish_entry();
-  void check_layout();
+  /// Follows from how deep it is, and behind which key.
+  [[nodiscard]] Place place() const {
+    if (depth_ == 0) return Place::kOutside;
+    if (depth_ == 1) return Place::kTensors;
+    if (depth_ == 2) return name_ == kMetadataKey ? Place::kMetadata : Place::kEntry;
+    if (field_ == Field::kOther) return Place::kIgnored;
+    return field_ == Field::kShape ? Place::kShape : Place::kOffsets;
+  }
+
+  void begin(bool is_object) {
+    bool fits = false;
+    switch (place()) {
+      case Place::kOutside:
+        fits = is_object;
+        break;
+      case Place::kTensors:
+        fits = is_object;
+        field_ = Field::kNone;
+        dtype_.reset();
+        shape_.reset();
+        n_offsets_.reset();
+        other_keys_.clear();
+        break;
+      case Place::kEntry:
+        fits = field_ == Field::kOther ||
+               (!is_object && (field_ == Field::kShape || field_ == Field::kOffsets));
+        if (field_ == Field::kShape) shape_.emplace();
+        if (field_ == Field::kOffsets) n_offsets_ = 0;
+        break;
+      case Place::kIgnored:
+        fits = true;
+        break;
+      default:
+        break;
+    }
+    if (!fits) wrong_type();
+    ++depth_;
+  }
+
+  [[noreturn]] void wrong_type() const {
+    switch (place()) {
+      case Place::kOutside:
+        throw corrupt("header is not a JSON object");
+      case Place::kMetadata:
+        throw corrupt(fmt::format("value of __metadata__ key '{}' is not a string", metadata_key_));
+      case Place::kTensors:
+        if (name_ == kMetadataKey) throw corrupt("__metadata__ is not an object");
+        throw corrupt("entry is not an object").in_tensor(name_);
+      default:
+        break;
+    }
+    switch (field_) {
+      case Field::kDType:
+        throw corrupt("dtype is not a string").in_tensor(name_);
+      case Field::kShape:
+        throw corrupt("shape is not a list of whole numbers").in_tensor(name_);
+      default:
+        throw corrupt("data_offsets is not a list of two whole numbers").in_tensor(name_);
+    }
+  }
+
+  [[noreturn]] void wrong_number(const Json& scalar) const {
+    throw corrupt(fmt::format("{} holds {}, which is not a whole number of at least 0",
+                              field_ == Field::kShape ? "shape" : "data_offsets",
+                              scalar.is_number() ? scalar.dump() : std::string(scalar.type_name())))
+        .in_tensor(name_);
+  }
+
+  void start_field(std::string&& name) {
+    bool repeated = false;
+    if (name == "dtype") {
+      field_ = Field::kDType;
+      repeated = dtype_.has_value();
+    } else if (name == "shape") {
+      field_ = Field::kShape;
+      repeated = shape_.has_value();
+    } else if (name == "data_offsets") {
+      field_ = Field::kOffsets;
+      repeated = n_offsets_.has_value();
+    } else {
+      field_ = Field::kOther;
+      repeated = std::find(other_keys_.begin(), other_keys_.end(), name) != other_keys_.end();
+      if (!repeated) other_keys_.push_back(name);
+      if (other_keys_.size() > kMaxEntryKeys) {
+        throw Error(ErrorCode::kLimit,
+                    fmt::format("entry has more than {} unknown keys", kMaxEntryKeys))
+            .in_tensor(name_);
+      }
+    }
+    if (repeated)
+      throw corrupt(fmt::format("key '{}' occurs twice in one entry", name)).in_tensor(name_);
+  }
+
+  void finish_entry() {
+    if (!dtype_) throw corrupt("entry has no dtype").in_tensor(name_);
+    if (!shape_) throw corrupt("entry has no shape").in_tensor(name_);
+    if (!n_offsets_) throw corrupt("entry has no data_offsets").in_tensor(name_);
+    const auto [begin, end] = offsets_;
+    if (begin > end) {
+      throw corrupt(fmt::format("data_offsets [{}, {}] end before they begin", begin, end))
+          .in_tensor(name_);
+    }
+    const std::optional<DType> dtype = find_dtype(*dtype_);
+    if (!dtype) {
+      throw Error(ErrorCode::kUnsupported,
+                  fmt::format("dtype '{}' is not known to this version (a newer format?)", *dtype_))
+          .in_tensor(name_);
+    }
+    const std::optional<std::uint64_t> n_elements = element_count(*shape_);
+    if (!n_elements || !checked_mul(*n_elements, dtype_bits(*dtype))) {
+      throw corrupt(fmt::format("shape {} of {} overflows 64 bits", shape_text(*shape_), *dtype_))
+          .in_tensor(name_);
+    }
+    const std::optional<std::uint64_t> n_bytes = byte_count(*dtype, *shape_);
+    if (!n_bytes) {
+      throw corrupt(
+          fmt::format("shape {} of {} does not fill whole bytes", shape_text(*shape_), *dtype_))
+          .in_tensor(name_);
+    }
+    if (*n_bytes != end - begin) {
+      throw corrupt(fmt::format("shape {} of {} takes {} bytes, data_offsets [{}, {}] hold {}",
+                                shape_text(*shape_), *dtype_, *n_bytes, begin, end, end - begin))
+          .in_tensor(name_);
+    }
+    if (end > data_bytes_) {
+      throw corrupt(fmt::format("data ends at byte {}, file has {} (truncated? fetch it again)",
+                                checked_add(header_.data_start, end).value_or(end),
+                                header_.file_bytes))
+          .in_tensor(name_);
+    }
+    header_.tensors.push_back({.name = std::move(name_),
+                               .dtype = *dtype,
+                               .shape = std::move(*shape_),
+                               .file = 0,
+                               .offset = header_.data_start + begin,
+                               .n_bytes = *n_bytes});
+    // More bytes claimed than there are: some overlap, so millions of aliases need not be read to
+    // the end.
+    if (*n_bytes > data_bytes_ - claimed_bytes_) {
+      check_layout();
+      INGOT_CHECK(false);
+    }
+    claimed_bytes_ += *n_bytes;
+  }
+
+  /// No name twice, and from the first to the last tensor each begins where the one before it ends.
+  void check_layout() {
+    auto& tensors = header_.tensors;
+    if (const auto name =
+            repeated_name(tensors, [](const auto& t) { return std::string_view(t.name); })) {
+      throw Error(ErrorCode::kDuplicate, "occurs twice in the header").in_tensor(*name);
+    }
+    const auto in_data_order = [](const StoredTensor& a, const StoredTensor& b) {
+      return a.offset != b.offset ? a.offset < b.offset : a.n_bytes < b.n_bytes;
+    };
+    if (!std::is_sorted(tensors.begin(), tensors.end(), in_data_order)) {
+      std::stable_sort(tensors.begin(), tensors.end(), in_data_order);
+    }
+    std::uint64_t expected = header_.data_start;
+    std::string_view previous = "header";
+    for (const StoredTensor& tensor : tensors) {
+      if (tensor.offset != expected) {
+        throw corrupt(fmt::format("data start at byte {}, but '{}' ends at byte {} ({})",
+                                  tensor.offset, previous, expected,
+                                  tensor.offset > expected ? "a hole" : "an overlap"))
+            .in_tensor(tensor.name);
+      }
+      expected = tensor.offset + tensor.n_bytes;
+      previous = tensor.name;
+    }
+  }
 
   SafetensorsHeader header_;
   std::uint64_t data_bytes_;
   std::uint64_t claimed_bytes_ = 0;  // of all tensors so far, at most data_bytes_
-  Place place_ = Place::kOutside;
   Field field_ = Field::kNone;
-  std::size_t ignored_depth_ = 0;
+  std::size_t depth_ = 0;
   bool has_metadata_ = false;
 
   // The entry being read.
@@ -123,297 +366,6 @@ class HeaderReader final : public JsonEvents {
   std::vector<std::string> other_keys_;
   std::string metadata_key_;
 };
-
-void HeaderReader::wrong_type() const {
-  switch (place_) {
-    case Place::kOutside:
-      throw corrupt("header is not a JSON object");
-    case Place::kMetadata:
-      throw corrupt(fmt::format("value of __metadata__ key '{}' is not a string", metadata_key_));
-    case Place::kTensors:
-      if (name_ == kMetadataKey) throw corrupt("__metadata__ is not an object");
-      throw corrupt("entry is not an object").in_tensor(name_);
-    default:
-      break;
-  }
-  switch (field_) {
-    case Field::kDType:
-      throw corrupt("dtype is not a string").in_tensor(name_);
-    case Field::kShape:
-      throw corrupt("shape is not a list of whole numbers").in_tensor(name_);
-    default:
-      throw corrupt("data_offsets is not a list of two whole numbers").in_tensor(name_);
-  }
-}
-
-void HeaderReader::wrong_number(const Json& scalar) const {
-  throw corrupt(fmt::format("{} holds {}, which is not a whole number of at least 0",
-                            field_ == Field::kShape ? "shape" : "data_offsets",
-                            scalar.is_number() ? scalar.dump() : std::string(scalar.type_name())))
-      .in_tensor(name_);
-}
-
-void HeaderReader::begin_object() {
-  switch (place_) {
-    case Place::kOutside:
-      place_ = Place::kTensors;
-      return;
-    case Place::kTensors:
-      if (name_ == kMetadataKey) {
-        place_ = Place::kMetadata;
-        return;
-      }
-      place_ = Place::kEntry;
-      field_ = Field::kNone;
-      dtype_.reset();
-      shape_.reset();
-      n_offsets_.reset();
-      other_keys_.clear();
-      return;
-    case Place::kEntry:
-      if (field_ != Field::kOther) wrong_type();
-      place_ = Place::kIgnored;
-      ignored_depth_ = 1;
-      return;
-    case Place::kIgnored:
-      ++ignored_depth_;
-      return;
-    default:
-      wrong_type();
-  }
-}
-
-void HeaderReader::begin_array() {
-  if (place_ == Place::kIgnored) {
-    ++ignored_depth_;
-    return;
-  }
-  if (place_ != Place::kEntry) wrong_type();
-  switch (field_) {
-    case Field::kShape:
-      place_ = Place::kShape;
-      shape_.emplace();
-      return;
-    case Field::kOffsets:
-      place_ = Place::kOffsets;
-      n_offsets_ = 0;
-      return;
-    case Field::kOther:
-      place_ = Place::kIgnored;
-      ignored_depth_ = 1;
-      return;
-    default:
-      wrong_type();
-  }
-}
-
-void HeaderReader::end() {
-  switch (place_) {
-    case Place::kTensors:
-      place_ = Place::kOutside;
-      return;
-    case Place::kMetadata:
-      place_ = Place::kTensors;
-      return;
-    case Place::kEntry:
-      finish_entry();
-      place_ = Place::kTensors;
-      return;
-    case Place::kOffsets:
-      if (n_offsets_ != 2U) wrong_type();
-      place_ = Place::kEntry;
-      return;
-    case Place::kShape:
-      place_ = Place::kEntry;
-      return;
-    case Place::kIgnored:
-      if (--ignored_depth_ == 0) place_ = Place::kEntry;
-      return;
-    case Place::kOutside:
-      INGOT_CHECK(false);
-  }
-}
-
-void HeaderReader::key(std::string&& name) {
-  switch (place_) {
-    case Place::kTensors:
-      name_ = std::move(name);
-      if (name_ == kMetadataKey && std::exchange(has_metadata_, true)) {
-        throw corrupt("__metadata__ occurs twice");
-      }
-      return;
-    case Place::kMetadata:
-      metadata_key_ = std::move(name);
-      return;
-    case Place::kEntry:
-      start_field(std::move(name));
-      return;
-    default:
-      return;
-  }
-}
-
-void HeaderReader::start_field(std::string&& name) {
-  bool repeated = false;
-  if (name == "dtype") {
-    field_ = Field::kDType;
-    repeated = dtype_.has_value();
-  } else if (name == "shape") {
-    field_ = Field::kShape;
-    repeated = shape_.has_value();
-  } else if (name == "data_offsets") {
-    field_ = Field::kOffsets;
-    repeated = n_offsets_.has_value();
-  } else {
-    field_ = Field::kOther;
-    repeated = std::find(other_keys_.begin(), other_keys_.end(), name) != other_keys_.end();
-    if (!repeated) other_keys_.push_back(name);
-    if (other_keys_.size() > kMaxEntryKeys) {
-      throw Error(ErrorCode::kLimit,
-                  fmt::format("entry has more than {} unknown keys", kMaxEntryKeys))
-          .in_tensor(name_);
-    }
-  }
-  if (repeated)
-    throw corrupt(fmt::format("key '{}' occurs twice in one entry", name)).in_tensor(name_);
-}
-
-void HeaderReader::value(Json&& scalar) {
-  switch (place_) {
-    case Place::kTensors:
-      // Readers in use take null for an absent __metadata__.
-      if (name_ != kMetadataKey || !scalar.is_null()) wrong_type();
-      return;
-    case Place::kMetadata:
-      if (!scalar.is_string()) wrong_type();
-      if (header_.metadata.size() == kMaxMetadataKeys) {
-        throw Error(ErrorCode::kLimit,
-                    fmt::format("__metadata__ has more than {} keys", kMaxMetadataKeys));
-      }
-      header_.metadata.emplace_back(std::move(metadata_key_),
-                                    std::move(scalar.get_ref<std::string&>()));
-      return;
-    case Place::kEntry:
-      if (field_ == Field::kOther) return;
-      if (field_ != Field::kDType || !scalar.is_string()) wrong_type();
-      dtype_ = std::move(scalar.get_ref<std::string&>());
-      if (dtype_->size() > kMaxDTypeBytes)
-        throw corrupt(fmt::format("dtype is {} bytes long", dtype_->size())).in_tensor(name_);
-      return;
-    case Place::kShape:
-      if (!scalar.is_number_unsigned()) wrong_number(scalar);
-      if (shape_->size() == kMaxRank) {
-        throw Error(ErrorCode::kLimit, fmt::format("shape has more than {} dimensions", kMaxRank))
-            .in_tensor(name_);
-      }
-      shape_->push_back(scalar.get<std::uint64_t>());
-      return;
-    case Place::kOffsets:
-      if (!scalar.is_number_unsigned()) wrong_number(scalar);
-      if (*n_offsets_ == offsets_.size()) wrong_type();
-      offsets_.at((*n_offsets_)++) = scalar.get<std::uint64_t>();
-      return;
-    case Place::kIgnored:
-      return;
-    case Place::kOutside:
-      wrong_type();
-  }
-}
-
-void HeaderReader::finish_entry() {
-  if (!dtype_) throw corrupt("entry has no dtype").in_tensor(name_);
-  if (!shape_) throw corrupt("entry has no shape").in_tensor(name_);
-  if (!n_offsets_) throw corrupt("entry has no data_offsets").in_tensor(name_);
-  const auto [begin, end] = offsets_;
-  if (begin > end) {
-    throw corrupt(fmt::format("data_offsets [{}, {}] end before they begin", begin, end))
-        .in_tensor(name_);
-  }
-  const std::optional<DType> dtype = find_dtype(*dtype_);
-  if (!dtype) {
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("dtype '{}' is not known to this version (a newer format?)", *dtype_))
-        .in_tensor(name_);
-  }
-  const std::optional<std::uint64_t> n_elements = element_count(*shape_);
-  if (!n_elements || !checked_mul(*n_elements, dtype_bits(*dtype))) {
-    throw corrupt(fmt::format("shape {} of {} overflows 64 bits", shape_text(*shape_), *dtype_))
-        .in_tensor(name_);
-  }
-  const std::optional<std::uint64_t> n_bytes = byte_count(*dtype, *shape_);
-  if (!n_bytes) {
-    throw corrupt(
-        fmt::format("shape {} of {} does not fill whole bytes", shape_text(*shape_), *dtype_))
-        .in_tensor(name_);
-  }
-  if (*n_bytes != end - begin) {
-    throw corrupt(fmt::format("shape {} of {} takes {} bytes, data_offsets [{}, {}] hold {}",
-                              shape_text(*shape_), *dtype_, *n_bytes, begin, end, end - begin))
-        .in_tensor(name_);
-  }
-  if (end > data_bytes_) {
-    throw corrupt(fmt::format("data ends at byte {}, file has {} (truncated? fetch it again)",
-                              checked_add(header_.data_start, end).value_or(end),
-                              header_.file_bytes))
-        .in_tensor(name_);
-  }
-  header_.tensors.push_back({.name = std::move(name_),
-                             .dtype = *dtype,
-                             .shape = std::move(*shape_),
-                             .file = 0,
-                             .offset = header_.data_start + begin,
-                             .n_bytes = *n_bytes});
-  // More bytes claimed than there are: some overlap, so millions of aliases need not be read to the
-  // end.
-  if (*n_bytes > data_bytes_ - claimed_bytes_) {
-    check_layout();
-    INGOT_CHECK(false);
-  }
-  claimed_bytes_ += *n_bytes;
-}
-
-/// No name twice, and from the first to the last tensor each begins where the one before it ends.
-void HeaderReader::check_layout() {
-  auto& tensors = header_.tensors;
-  if (const auto name =
-          repeated_name(tensors, [](const auto& t) { return std::string_view(t.name); })) {
-    throw Error(ErrorCode::kDuplicate, "occurs twice in the header").in_tensor(*name);
-  }
-  const auto in_data_order = [](const StoredTensor& a, const StoredTensor& b) {
-    return a.offset != b.offset ? a.offset < b.offset : a.n_bytes < b.n_bytes;
-  };
-  if (!std::is_sorted(tensors.begin(), tensors.end(), in_data_order)) {
-    std::stable_sort(tensors.begin(), tensors.end(), in_data_order);
-  }
-  std::uint64_t expected = header_.data_start;
-  std::string_view previous = "header";
-  for (const StoredTensor& tensor : tensors) {
-    if (tensor.offset != expected) {
-      throw corrupt(fmt::format("data start at byte {}, but '{}' ends at byte {} ({})",
-                                tensor.offset, previous, expected,
-                                tensor.offset > expected ? "a hole" : "an overlap"))
-          .in_tensor(tensor.name);
-    }
-    expected = tensor.offset + tensor.n_bytes;
-    previous = tensor.name;
-  }
-}
-
-SafetensorsHeader HeaderReader::take() {
-  if (const auto name = repeated_name(
-          header_.metadata, [](const auto& pair) { return std::string_view(pair.first); })) {
-    throw corrupt(fmt::format("__metadata__ key '{}' occurs twice", *name));
-  }
-  check_layout();
-  const std::uint64_t data_end = header_.data_start + claimed_bytes_;
-  if (data_end != header_.file_bytes) {
-    throw corrupt(
-        fmt::format("the last tensor ends at byte {}, file has {} ({} bytes belong to nothing)",
-                    data_end, header_.file_bytes, header_.file_bytes - data_end))
-        .at_byte(data_end);
-  }
-  return std::move(header_);
-}
 
 }  // namespace
 

@@ -21,11 +21,8 @@ constexpr std::array kFp8ChannelParts = {
     PartRow{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
     PartRow{Part::kScale, ".weight_scale", DType::kF32, PartShape::kColumn},
 };
+// Lists with the scale of static activations end with it.
 constexpr std::array kFp8TensorParts = {
-    PartRow{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
-    PartRow{Part::kScale, ".weight_scale", DType::kF32, PartShape::kOne},
-};
-constexpr std::array kFp8TensorStaticParts = {
     PartRow{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
     PartRow{Part::kScale, ".weight_scale", DType::kF32, PartShape::kOne},
     PartRow{Part::kInputScale, ".input_scale", DType::kF32, PartShape::kOne},
@@ -33,18 +30,9 @@ constexpr std::array kFp8TensorStaticParts = {
 constexpr std::array kInt8ChannelParts = {
     PartRow{Part::kWeight, ".weight", DType::kI8, PartShape::kCodes},
     PartRow{Part::kScale, ".weight_scale", DType::kF32, PartShape::kColumn},
-};
-constexpr std::array kInt8ChannelStaticParts = {
-    PartRow{Part::kWeight, ".weight", DType::kI8, PartShape::kCodes},
-    PartRow{Part::kScale, ".weight_scale", DType::kF32, PartShape::kColumn},
     PartRow{Part::kInputScale, ".input_scale", DType::kF32, PartShape::kOne},
 };
 constexpr std::array kNvfp4Parts = {
-    PartRow{Part::kWeight, ".weight_packed", DType::kU8, PartShape::kCodes},
-    PartRow{Part::kScale, ".weight_scale", DType::kF8E4M3, PartShape::kGrid},
-    PartRow{Part::kGlobal, ".weight_global_scale", DType::kF32, PartShape::kOne},
-};
-constexpr std::array kNvfp4StaticParts = {
     PartRow{Part::kWeight, ".weight_packed", DType::kU8, PartShape::kCodes},
     PartRow{Part::kScale, ".weight_scale", DType::kF8E4M3, PartShape::kGrid},
     PartRow{Part::kGlobal, ".weight_global_scale", DType::kF32, PartShape::kOne},
@@ -59,26 +47,28 @@ constexpr std::array kMxfp8Parts = {
     PartRow{Part::kScale, ".weight_scale", DType::kU8, PartShape::kGrid},
 };
 constexpr std::string_view kFloat = "float-quantized";
+constexpr std::string_view kInt = "int-quantized";
+constexpr std::string_view kNvfp4 = "nvfp4-pack-quantized";
+constexpr std::string_view kMxfp8 = "mxfp8-quantized";
+
+using enum Activations;
 constexpr std::array kStorage = {
-    StorageRow{SchemeId::kFp8Block, Activations::kDynamic, kFloat, kFp8BlockParts},
-    StorageRow{SchemeId::kFp8Block, Activations::kWeightOnly, kFloat, kFp8BlockParts},
-    StorageRow{SchemeId::kFp8Channel, Activations::kDynamic, kFloat, kFp8ChannelParts},
-    StorageRow{SchemeId::kFp8Channel, Activations::kWeightOnly, kFloat, kFp8ChannelParts},
-    StorageRow{SchemeId::kFp8Tensor, Activations::kDynamic, kFloat, kFp8TensorParts},
-    StorageRow{SchemeId::kFp8Tensor, Activations::kWeightOnly, kFloat, kFp8TensorParts},
-    StorageRow{SchemeId::kFp8Tensor, Activations::kStatic, kFloat, kFp8TensorStaticParts},
-    StorageRow{SchemeId::kInt8Channel, Activations::kDynamic, "int-quantized", kInt8ChannelParts},
-    StorageRow{SchemeId::kInt8Channel, Activations::kWeightOnly, "int-quantized",
-               kInt8ChannelParts},
-    StorageRow{SchemeId::kInt8Channel, Activations::kStatic, "int-quantized",
-               kInt8ChannelStaticParts},
-    StorageRow{SchemeId::kNvfp4, Activations::kWeightOnly, "nvfp4-pack-quantized", kNvfp4Parts,
+    StorageRow{SchemeId::kFp8Block, kDynamic, kFloat, kFp8BlockParts},
+    StorageRow{SchemeId::kFp8Block, kWeightOnly, kFloat, kFp8BlockParts},
+    StorageRow{SchemeId::kFp8Channel, kDynamic, kFloat, kFp8ChannelParts},
+    StorageRow{SchemeId::kFp8Channel, kWeightOnly, kFloat, kFp8ChannelParts},
+    StorageRow{SchemeId::kFp8Tensor, kDynamic, kFloat, without_inputs(kFp8TensorParts)},
+    StorageRow{SchemeId::kFp8Tensor, kWeightOnly, kFloat, without_inputs(kFp8TensorParts)},
+    StorageRow{SchemeId::kFp8Tensor, kStatic, kFloat, kFp8TensorParts},
+    StorageRow{SchemeId::kInt8Channel, kDynamic, kInt, without_inputs(kInt8ChannelParts)},
+    StorageRow{SchemeId::kInt8Channel, kWeightOnly, kInt, without_inputs(kInt8ChannelParts)},
+    StorageRow{SchemeId::kInt8Channel, kStatic, kInt, kInt8ChannelParts},
+    StorageRow{SchemeId::kNvfp4, kWeightOnly, kNvfp4, without_inputs(kNvfp4Parts),
                /*global_divides=*/true},
-    StorageRow{SchemeId::kNvfp4, Activations::kStatic, "nvfp4-pack-quantized", kNvfp4StaticParts,
-               /*global_divides=*/true},
-    StorageRow{SchemeId::kMxfp4, Activations::kWeightOnly, "mxfp4-pack-quantized", kMxfp4Parts},
-    StorageRow{SchemeId::kMxfp8, Activations::kWeightOnly, "mxfp8-quantized", kMxfp8Parts},
-    StorageRow{SchemeId::kMxfp8, Activations::kDynamic, "mxfp8-quantized", kMxfp8Parts},
+    StorageRow{SchemeId::kNvfp4, kStatic, kNvfp4, kNvfp4Parts, /*global_divides=*/true},
+    StorageRow{SchemeId::kMxfp4, kWeightOnly, "mxfp4-pack-quantized", kMxfp4Parts},
+    StorageRow{SchemeId::kMxfp8, kWeightOnly, kMxfp8, kMxfp8Parts},
+    StorageRow{SchemeId::kMxfp8, kDynamic, kMxfp8, kMxfp8Parts},
 };
 
 constexpr const char* kIgnore = "ignore";

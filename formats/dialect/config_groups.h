@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "formats/base/pattern.h"
-#include "formats/dialect/written_groups.h"
+#include "formats/dialect/dialect_table.h"
 
 // The groups of compressed-tensors: how they are written, read and judged, from one table of forms.
 

@@ -2,7 +2,6 @@
 
 #include "formats/base/error.h"
 #include "formats/dialect/dialect_table.h"
-#include "formats/dialect/written_groups.h"
 #include "formats/json/json.h"
 
 // Native DeepSeek FP8 as released: docs/formats.md, "config.json quantization block".

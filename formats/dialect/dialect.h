@@ -25,16 +25,13 @@ std::optional<Activations> find_activations(std::string_view name);
 
 /// Shape of a part, from the weight's [..., N, K] and the group that shares a scale.
 enum class PartShape : std::uint8_t {
-  kCodes,   ///< [..., N, K], K / 2 for packed 4-bit codes
+  kCodes,   ///< [..., N, K], K by codes_per_element()
   kGrid,    ///< [..., ceil(N / block_rows), ceil(K / block_cols)]
   kScalar,  ///< []
   kOne,     ///< [1]
   kPerRow,  ///< [..., N]
   kColumn,  ///< [..., N, 1]
 };
-Shape part_shape(PartShape shape, SchemeId scheme, const Shape& weight,
-                 std::array<std::uint64_t, 2> group);
-
 /// How a dialect stores one part.
 struct PartRow {
   Part part{};
@@ -42,6 +39,9 @@ struct PartRow {
   DType dtype{};            ///< what we write
   PartShape shape{};
 };
+/// Of the part of a weight of this shape, of which `group` shares a scale.
+Shape part_shape(const PartRow& row, SchemeId scheme, const Shape& weight,
+                 std::array<std::uint64_t, 2> group);
 
 /// How a dialect stores one scheme with one kind of activations.
 struct StorageRow {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "formats/dialect/dialect.h"
+#include "formats/modules/module_patterns.h"
 
 // The rows that dialects.cc lists, one per file of this folder, and what their functions have in
 // common.
@@ -19,8 +20,35 @@ extern const Dialect kCompressedTensorsDialect;
 extern const Dialect kModeloptDialect;
 extern const Dialect kModelslimDialect;
 
+/// All parts but the last, the scale of static activations.
+template <std::size_t N>
+constexpr std::span<const PartRow> without_inputs(const std::array<PartRow, N>& parts) {
+  return std::span(parts).template first<N - 1>();
+}
+
 /// `quantization_config` of the source if it is in this dialect and an object, else null.
 const Json* source_block(const ModelConfig& source, const Dialect& dialect);
+
+/// Weights of an output that are held alike.
+struct QuantizationGroup {
+  SchemeId scheme{};
+  Activations activations{};
+  /// The block of schemes whose blocks a checkpoint chooses, else {0, 0}.
+  std::array<std::uint64_t, 2> block = {0, 0};
+  friend auto operator<=>(const QuantizationGroup&, const QuantizationGroup&) = default;
+};
+
+/// The group of a quantized tensor.
+QuantizationGroup group_of(const WrittenTensor& tensor, const ModelConfig& source);
+
+/// The modules of an output by what holds their weights.
+struct WrittenGroups {
+  std::vector<QuantizationGroup> groups;  ///< sorted; groups[i] is class i + 1
+  /// Everything quantized, and as class 0 the plain weights of two dimensions: linear layers, the
+  /// embedding and the head. Norms are none of these.
+  std::vector<ClassedModule> modules;
+};
+WrittenGroups written_groups(const WrittenModel& model);
 
 /// Modules that are plain here and that engines of the dialect would quantize by silence, sorted.
 std::vector<std::string> silent_modules(std::span<const WrittenTensor> written,

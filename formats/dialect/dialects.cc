@@ -18,6 +18,13 @@ constexpr std::array<std::string_view, 3> kActivations = {"weight-only", "dynami
 constexpr std::string_view kWeightSuffix = ".weight";
 constexpr std::array<std::uint64_t, 2> kReleasedBlock = {128, 128};
 
+/// Sorted, each once.
+template <typename T>
+void keep_distinct(std::vector<T>& list) {
+  std::sort(list.begin(), list.end());
+  list.erase(std::unique(list.begin(), list.end()), list.end());
+}
+
 }  // namespace
 
 std::span<const Dialect* const> dialects() {
@@ -63,12 +70,12 @@ std::optional<Activations> find_activations(std::string_view name) {
   return std::nullopt;
 }
 
-Shape part_shape(PartShape shape, SchemeId scheme, const Shape& weight,
+Shape part_shape(const PartRow& row, SchemeId scheme, const Shape& weight,
                  std::array<std::uint64_t, 2> group) {
   Shape part = weight;
-  switch (shape) {
+  switch (row.shape) {
     case PartShape::kCodes:
-      if (scheme_facts(scheme).code_bits == 4) part.back() /= 2;
+      if (!part.empty()) part.back() /= codes_per_element(scheme, row.dtype);
       return part;
     case PartShape::kGrid:
       return block_scale_shape(weight, group[0], group[1]);
@@ -192,9 +199,52 @@ std::vector<std::string> string_list(const Json& block, const char* key) {
 void merge_into_list(Json& block, const char* key, const std::vector<std::string>& modules) {
   std::vector<std::string> all = string_list(block, key);
   all.insert(all.end(), modules.begin(), modules.end());
-  std::sort(all.begin(), all.end());
-  all.erase(std::unique(all.begin(), all.end()), all.end());
+  keep_distinct(all);
   block[key] = all;
+}
+
+QuantizationGroup group_of(const WrittenTensor& tensor, const ModelConfig& source) {
+  QuantizationGroup group{.scheme = tensor.scheme, .activations = tensor.activations};
+  if (scheme_facts(tensor.scheme).group_rows > 1) {
+    const bool is_known = tensor.block[0] != 0 && tensor.block[1] != 0;
+    group.block = is_known ? tensor.block : fp8_block_size(source);
+  }
+  return group;
+}
+
+namespace {
+
+bool is_plain_matrix(const WrittenTensor& tensor) {
+  if (tensor.fp8_by_default()) return true;
+  const bool may_be_matrix = tensor.rank == 0 || tensor.rank == 2;
+  if (!may_be_matrix || !tensor.name.ends_with(".weight")) return false;
+  if (tensor.rule != nullptr && is_norm(tensor.rule->role)) return false;
+  return !module_name(tensor.name).ends_with("norm");
+}
+
+}  // namespace
+
+WrittenGroups written_groups(const WrittenModel& model) {
+  WrittenGroups result;
+  for (const WrittenTensor& tensor : model.tensors) {
+    if (scheme_facts(tensor.scheme).quantized)
+      result.groups.push_back(group_of(tensor, model.source));
+    // 46,000 tensors of a few groups: keep the list short.
+    if (result.groups.size() > 64) keep_distinct(result.groups);
+  }
+  keep_distinct(result.groups);
+  for (const WrittenTensor& tensor : model.tensors) {
+    std::uint32_t cls = 0;
+    if (scheme_facts(tensor.scheme).quantized) {
+      const auto at = std::lower_bound(result.groups.begin(), result.groups.end(),
+                                       group_of(tensor, model.source));
+      cls = static_cast<std::uint32_t>(at - result.groups.begin()) + 1;
+    } else if (!is_plain_matrix(tensor)) {
+      continue;
+    }
+    result.modules.push_back({.name = std::string(module_name(tensor.name)), .cls = cls});
+  }
+  return result;
 }
 
 }  // namespace ingot::formats

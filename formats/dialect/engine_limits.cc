@@ -69,15 +69,7 @@ bool is_expert(const EngineWeight& weight) {
 }
 
 bool is_in(EngineScope scope, const EngineWeight& weight) {
-  switch (scope) {
-    case kAny:
-      return true;
-    case kExperts:
-      return is_expert(weight);
-    case kLinears:
-      return !is_expert(weight);
-  }
-  return false;
+  return scope == kAny || (scope == kExperts) == is_expert(weight);
 }
 
 }  // namespace

@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "formats/dialect/config_groups.h"
-#include "formats/dialect/modelopt_algos.h"
+#include "formats/dialect/modelopt.h"
 
 namespace ingot::formats {
 

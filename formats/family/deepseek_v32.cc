@@ -1,6 +1,5 @@
 #include "formats/family/family_table.h"
 #include "formats/family/mla_rules.h"
-#include "formats/family/norm_roles.h"
 #include "formats/family/reference_configs.h"
 
 namespace ingot::formats {

@@ -21,6 +21,12 @@ constexpr TensorRule shapeless(std::string_view pattern, Traits... traits) {
   return rule;
 }
 
+constexpr TensorRule shapeless_linear(std::string_view pattern, Role role) {
+  TensorRule rule = linear_rule(pattern, role, Scope::kModel, {});
+  rule.any_shape = true;
+  return rule;
+}
+
 /// A layer, whether main or MTP, behind its prefix. Which layers have a compressor, an indexer, and
 /// a table in place of the router's bias, follows from lists of the config that are not read here.
 constexpr std::array kBlockRows = {
@@ -40,38 +46,23 @@ constexpr std::array kBlockRows = {
     linear_rule("attn.wkv.weight", Role::kKvaProj, Scope::kMainLayer, {Dim::kHeadDim, Dim::kHidden},
                 Fuse::kQaKva),
     norm_rule("attn.kv_norm.weight", Role::kKvaNorm, Scope::kMainLayer, Dim::kHeadDim),
-    TensorRule{.pattern = "attn.wo_a.weight",
-               .role = Role::kOProj,
-               .shape = {},
-               .fp8_by_default = true,
-               .any_shape = true},
-    TensorRule{.pattern = "attn.wo_b.weight",
-               .role = Role::kOProj,
-               .shape = {},
-               .fp8_by_default = true,
-               .any_shape = true},
+    shapeless_linear("attn.wo_a.weight", Role::kOProj),
+    shapeless_linear("attn.wo_b.weight", Role::kOProj),
     shapeless("attn.compressor.ape", DType::kF32, Presence::kOptional),
     shapeless("attn.compressor.wkv.weight", DType::kBf16, Presence::kOptional),
     shapeless("attn.compressor.wgate.weight", DType::kBf16, Presence::kOptional),
     shapeless("attn.compressor.norm.weight", DType::kBf16, Presence::kOptional),
     linear_rule("attn.indexer.wq_b.weight", Role::kIndexerQ, Scope::kMainLayer,
                 {Dim::kIndexQ, Dim::kQLora}, Presence::kOptional),
-    TensorRule{.pattern = "attn.indexer.weights_proj.weight",
-               .role = Role::kIndexerWeights,
-               .shape = {Dim::kIndexHeads, Dim::kHidden},
-               .presence = Presence::kOptional},
+    plain_rule("attn.indexer.weights_proj.weight", Role::kIndexerWeights, Scope::kMainLayer,
+               {Dim::kIndexHeads, Dim::kHidden}, Presence::kOptional),
     shapeless("attn.indexer.compressor.ape", DType::kF32, Presence::kOptional),
     shapeless("attn.indexer.compressor.wkv.weight", DType::kBf16, Presence::kOptional),
     shapeless("attn.indexer.compressor.wgate.weight", DType::kBf16, Presence::kOptional),
     shapeless("attn.indexer.compressor.norm.weight", DType::kBf16, Presence::kOptional),
-    TensorRule{.pattern = "ffn.gate.weight",
-               .role = Role::kRouter,
-               .shape = {Dim::kExperts, Dim::kHidden}},
-    TensorRule{.pattern = "ffn.gate.bias",
-               .role = Role::kRouterBias,
-               .shape = {Dim::kExperts},
-               .presence = Presence::kOptional,
-               .synth_dtype = DType::kF32},
+    plain_rule("ffn.gate.weight", Role::kRouter, Scope::kMainLayer, {Dim::kExperts, Dim::kHidden}),
+    plain_rule("ffn.gate.bias", Role::kRouterBias, Scope::kMainLayer, {Dim::kExperts},
+               Presence::kOptional, DType::kF32),
     shapeless("ffn.gate.tid2eid", DType::kI64, Presence::kOptional),
     linear_rule("ffn.experts.{expert}.w1.weight", Role::kExpertGate, Scope::kMainLayer,
                 {Dim::kMoeIntermediate, Dim::kHidden}, Fuse::kGateUp, Presence::kPerExpert),
@@ -101,16 +92,10 @@ constexpr std::array kMtpRows = {
 };
 
 constexpr std::array kModelRows = {
-    TensorRule{.pattern = "embed.weight",
-               .role = Role::kEmbedding,
-               .scope = Scope::kModel,
-               .shape = {Dim::kVocab, Dim::kHidden}},
+    plain_rule("embed.weight", Role::kEmbedding, Scope::kModel, {Dim::kVocab, Dim::kHidden}),
     norm_rule("norm.weight", Role::kFinalNorm, Scope::kModel, Dim::kHidden),
-    TensorRule{.pattern = "head.weight",
-               .role = Role::kHead,
-               .scope = Scope::kModel,
-               .shape = {Dim::kVocab, Dim::kHidden},
-               .presence = Presence::kUntied},
+    plain_rule("head.weight", Role::kHead, Scope::kModel, {Dim::kVocab, Dim::kHidden},
+               Presence::kUntied),
     shapeless("hc_head_fn", DType::kF32),
     shapeless("hc_head_base", DType::kF32),
     shapeless("hc_head_scale", DType::kF32),

@@ -63,7 +63,38 @@ enum class Role : std::uint8_t {
 std::string_view role_name(Role role);
 std::optional<Role> find_role(std::string_view name);
 /// Whether it is that of a routed expert's weight, or of the stack of them all.
-bool is_routed_expert(Role role);
+constexpr bool is_routed_expert(Role role) {
+  switch (role) {
+    case Role::kExpertGate:
+    case Role::kExpertUp:
+    case Role::kExpertDown:
+    case Role::kExpertsGateUp:
+    case Role::kExpertsDown:
+      return true;
+    default:
+      return false;
+  }
+}
+
+/// Whether a role is that of a norm's weight or bias, of whatever kind.
+constexpr bool is_norm(Role role) {
+  switch (role) {
+    case Role::kFinalNorm:
+    case Role::kInputNorm:
+    case Role::kPostAttentionNorm:
+    case Role::kQNorm:
+    case Role::kKNorm:
+    case Role::kQaNorm:
+    case Role::kKvaNorm:
+    case Role::kIndexerKNorm:
+    case Role::kMtpEmbeddingNorm:
+    case Role::kMtpHiddenNorm:
+    case Role::kMtpHeadNorm:
+      return true;
+    default:
+      return false;
+  }
+}
 
 /// In which layers a row applies.
 enum class Scope : std::uint8_t {

@@ -56,13 +56,7 @@ constexpr std::array kRoles = {
     RoleFacts{Role::kOther, "other"},
 };
 
-constexpr bool rows_match_enum() {
-  for (std::size_t i = 0; i < kRoles.size(); ++i) {
-    if (kRoles[i].role != static_cast<Role>(i)) return false;
-  }
-  return kRoles.size() == static_cast<std::size_t>(Role::kOther) + 1;
-}
-static_assert(rows_match_enum());
+static_assert(rows_match_enum(kRoles, &RoleFacts::role, Role::kOther));
 
 }  // namespace
 
@@ -75,19 +69,6 @@ std::optional<Role> find_role(std::string_view name) {
     if (row.name == name) return row.role;
   }
   return std::nullopt;
-}
-
-bool is_routed_expert(Role role) {
-  switch (role) {
-    case Role::kExpertGate:
-    case Role::kExpertUp:
-    case Role::kExpertDown:
-    case Role::kExpertsGateUp:
-    case Role::kExpertsDown:
-      return true;
-    default:
-      return false;
-  }
 }
 
 }  // namespace ingot::formats

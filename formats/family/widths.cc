@@ -43,13 +43,7 @@ constexpr std::array kDims = {
     DimFacts{Dim::kRotaryHalf, "qk_rope_head_dim or head_dim"},
 };
 
-constexpr bool rows_match_enum() {
-  for (std::size_t i = 0; i < kDims.size(); ++i) {
-    if (kDims[i].dim != static_cast<Dim>(i)) return false;
-  }
-  return kDims.size() == static_cast<std::size_t>(Dim::kRotaryHalf) + 1;
-}
-static_assert(rows_match_enum());
+static_assert(rows_match_enum(kDims, &DimFacts::dim, Dim::kRotaryHalf));
 
 std::uint64_t product(std::uint64_t a, std::uint64_t b) {
   const auto result = checked_mul(a, b);

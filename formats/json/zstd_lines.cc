@@ -23,9 +23,6 @@ constexpr std::uint64_t kFreeTextBytes = std::uint64_t{32} << 20;
 constexpr int kMaxWindowLog = 27;
 constexpr int kLevel = 3;
 
-struct FreeCompressor {
-  void operator()(ZSTD_CCtx* context) const { ZSTD_freeCCtx(context); }
-};
 struct FreeDecompressor {
   void operator()(ZSTD_DCtx* context) const { ZSTD_freeDCtx(context); }
 };
@@ -91,51 +88,45 @@ class ZstdFile {
 
 }  // namespace
 
-struct ZstdLineWriter::State {
-  Fd file;
-  Durable durable = Durable::kNow;
-  std::unique_ptr<ZSTD_CCtx, FreeCompressor> context{ZSTD_createCCtx()};
-  std::vector<std::byte> buffer = std::vector<std::byte>(ZSTD_CStreamOutSize());
-  std::uint64_t offset = 0;
-  TensorHasher hasher;
-
-  void feed(std::string_view text, ZSTD_EndDirective directive) {
-    if (directive == ZSTD_e_continue) hasher.update(std::as_bytes(std::span(text)));
-    ZSTD_inBuffer in{text.data(), text.size(), 0};
-    for (;;) {
-      ZSTD_outBuffer out{buffer.data(), buffer.size(), 0};
-      const std::size_t left = ZSTD_compressStream2(context.get(), &out, &in, directive);
-      INGOT_CHECK(!ZSTD_isError(left));
-      file.write_exact(std::span(buffer).first(out.pos), offset);
-      offset += out.pos;
-      if (directive == ZSTD_e_end ? left == 0 : in.pos == in.size) return;
-    }
-  }
-};
+void ZstdLineWriter::Free::operator()(ZSTD_CCtx_s* context) const {
+  ZSTD_freeCCtx(context);
+}
 
 ZstdLineWriter::ZstdLineWriter(const std::filesystem::path& path, Durable durable)
-    : state_(std::make_unique<State>()) {
-  state_->file = Fd::open_for_writing(path, O_WRONLY | O_CREAT | O_TRUNC);
-  state_->durable = durable;
-  ZSTD_CCtx* context = state_->context.get();
+    : file_(Fd::open_for_writing(path, O_WRONLY | O_CREAT | O_TRUNC)),
+      durable_(durable),
+      context_(ZSTD_createCCtx()),
+      buffer_(ZSTD_CStreamOutSize()) {
+  ZSTD_CCtx* context = context_.get();
   INGOT_CHECK(context != nullptr);
   INGOT_CHECK(!ZSTD_isError(ZSTD_CCtx_setParameter(context, ZSTD_c_compressionLevel, kLevel)));
   INGOT_CHECK(!ZSTD_isError(ZSTD_CCtx_setParameter(context, ZSTD_c_checksumFlag, 1)));
 }
-ZstdLineWriter::~ZstdLineWriter() = default;
-ZstdLineWriter::ZstdLineWriter(ZstdLineWriter&&) noexcept = default;
-ZstdLineWriter& ZstdLineWriter::operator=(ZstdLineWriter&&) noexcept = default;
+
+void ZstdLineWriter::feed(std::string_view text, bool is_end) {
+  hasher_.update(std::as_bytes(std::span(text)));
+  ZSTD_inBuffer in{text.data(), text.size(), 0};
+  while (true) {
+    ZSTD_outBuffer out{buffer_.data(), buffer_.size(), 0};
+    const std::size_t left =
+        ZSTD_compressStream2(context_.get(), &out, &in, is_end ? ZSTD_e_end : ZSTD_e_continue);
+    INGOT_CHECK(!ZSTD_isError(left));
+    file_.write_exact(std::span(buffer_).first(out.pos), offset_);
+    offset_ += out.pos;
+    if (is_end ? left == 0 : in.pos == in.size) return;
+  }
+}
 
 void ZstdLineWriter::append(std::string_view line) {
-  state_->feed(line, ZSTD_e_continue);
-  state_->feed("\n", ZSTD_e_continue);
+  feed(line, false);
+  feed("\n", false);
 }
 
 Hash128 ZstdLineWriter::finish() {
-  state_->feed({}, ZSTD_e_end);
-  if (state_->durable == Durable::kNow) state_->file.sync();
-  state_->file.close();
-  return state_->hasher.finish();
+  feed({}, true);
+  if (durable_ == Durable::kNow) file_.sync();
+  file_.close();
+  return hasher_.finish();
 }
 
 Hash128 read_zstd_lines(const std::filesystem::path& path,

@@ -6,9 +6,12 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "formats/base/fd.h"
 #include "formats/base/hash.h"
+
+struct ZSTD_CCtx_s;
 
 namespace ingot::formats {
 
@@ -17,9 +20,6 @@ class ZstdLineWriter {
  public:
   /// Creates or replaces the file.
   explicit ZstdLineWriter(const std::filesystem::path& path, Durable durable = Durable::kNow);
-  ~ZstdLineWriter();
-  ZstdLineWriter(ZstdLineWriter&&) noexcept;
-  ZstdLineWriter& operator=(ZstdLineWriter&&) noexcept;
 
   /// `line` without its newline.
   void append(std::string_view line);
@@ -27,14 +27,24 @@ class ZstdLineWriter {
   [[nodiscard]] Hash128 finish();
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  struct Free {
+    void operator()(ZSTD_CCtx_s* context) const;
+  };
+  /// Compresses what `text` holds; with `is_end` what is left of the stream.
+  void feed(std::string_view text, bool is_end);
+
+  Fd file_;
+  Durable durable_;
+  std::unique_ptr<ZSTD_CCtx_s, Free> context_;
+  std::vector<std::byte> buffer_;
+  std::uint64_t offset_ = 0;
+  TensorHasher hasher_;
 };
 
 /// Calls `take` for every line (without its newline) of a file that ZstdLineWriter wrote, and
 /// returns the hash of the uncompressed text. The file may be hostile: not one whole zstd stream,
-/// bytes after it, or a last line without newline is kCorrupt; more than 4 GiB of text, beyond 32 MiB
-/// more than 64 times the bytes of the file, or a line of more than 16 MiB is kLimit.
+/// bytes after it, or a last line without newline is kCorrupt; more than 4 GiB of text, beyond 32
+/// MiB more than 64 times the bytes of the file, or a line of more than 16 MiB is kLimit.
 Hash128 read_zstd_lines(const std::filesystem::path& path,
                         const std::function<void(std::string_view)>& take);
 

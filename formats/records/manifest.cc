@@ -286,14 +286,7 @@ std::vector<TensorRecord> read_tensor_records(const std::filesystem::path& path,
 Hash128 weights_file_hash(std::span<const std::byte> header, std::span<const Hash128> tensors) {
   TensorHasher hasher;
   hasher.update(header);
-  for (const Hash128& hash : tensors) {
-    std::array<std::byte, 16> bytes{};
-    for (std::size_t i = 0; i < 8; ++i) {
-      bytes[i] = static_cast<std::byte>(hash.high >> (56 - 8 * i));
-      bytes[8 + i] = static_cast<std::byte>(hash.low >> (56 - 8 * i));
-    }
-    hasher.update(bytes);
-  }
+  for (const Hash128& hash : tensors) hasher.update(hash.bytes());
   return hasher.finish();
 }
 

@@ -1,6 +1,7 @@
 #include "formats/storage/block_scales.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -14,6 +15,23 @@
 
 namespace ingot::formats {
 namespace {
+
+float e4m3_value(std::uint8_t code) {
+  return kE4m3Values[code];
+}
+
+float float_in_low_half(std::uint64_t word) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(word));
+}
+
+template <typename Word, float (*ValueOf)(Word)>
+void widen(std::span<const std::byte> bytes, std::span<float> out) {
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    Word word = 0;
+    std::memcpy(&word, &bytes[i * sizeof word], sizeof word);
+    out[i] = ValueOf(word);
+  }
+}
 
 // A per-tensor part that is one number.
 float read_one(const TensorSource& source, std::uint32_t index) {
@@ -70,31 +88,21 @@ void widen_scales(DType dtype, std::span<const std::byte> bytes,
       if (!bytes.empty()) std::memcpy(out.data(), bytes.data(), bytes.size());
       break;
     case DType::kBf16:
-      for (std::size_t i = 0; i < out.size(); ++i) {
-        std::uint16_t word = 0;
-        std::memcpy(&word, &bytes[2 * i], 2);
-        out[i] = float_from_bf16(word);
-      }
+      widen<std::uint16_t, float_from_bf16>(bytes, out);
       break;
     case DType::kF16:
-      for (std::size_t i = 0; i < out.size(); ++i) {
-        std::uint16_t word = 0;
-        std::memcpy(&word, &bytes[2 * i], 2);
-        out[i] = float_from_f16(word);
-      }
+      widen<std::uint16_t, float_from_f16>(bytes, out);
       break;
     case DType::kF8E4M3:
-      for (std::size_t i = 0; i < out.size(); ++i)
-        out[i] = kE4m3Values[std::to_integer<std::uint8_t>(bytes[i])];
+      widen<std::uint8_t, e4m3_value>(bytes, out);
       break;
     case DType::kF8E8M0:
     case DType::kU8:
-      for (std::size_t i = 0; i < out.size(); ++i)
-        out[i] = float_from_e8m0(std::to_integer<std::uint8_t>(bytes[i]));
+      widen<std::uint8_t, float_from_e8m0>(bytes, out);
       break;
     case DType::kI64:
       // Ascend for FP16 models: the bits of an F32 in the low half of a sign-extended integer.
-      for (std::size_t i = 0; i < out.size(); ++i) std::memcpy(&out[i], &bytes[8 * i], 4);
+      widen<std::uint64_t, float_in_low_half>(bytes, out);
       break;
     default:
       throw Error(ErrorCode::kDtypeMismatch,
@@ -146,8 +154,7 @@ ScaleReader::Range ScaleReader::range_of(std::uint64_t first_row, std::uint64_t 
 std::vector<float> ScaleReader::read(Range range) const {
   std::vector<float> scales(range.n * cols_);
   if (scales.empty()) return scales;
-  const Part part = input_scale_ ? Part::kDeqScale : Part::kScale;
-  const std::uint32_t index = tensor_.encoding.stored[part];
+  const std::uint32_t index = stored_scale();
   const StoredTensor& stored = source_.stored()[index];
   const std::uint64_t width = dtype_bits(stored.dtype) / 8;
   std::vector<std::byte> bytes(scales.size() * width);
@@ -165,7 +172,7 @@ void ScaleReader::require_good(std::span<const float> stored, std::uint64_t firs
   for (std::size_t i = 0; i < stored.size(); ++i) {
     if (is_good(stored[i], policy_)) continue;
     throw bad_scale(
-        source_, tensor_, tensor_.encoding.stored[input_scale_ ? Part::kDeqScale : Part::kScale],
+        source_, tensor_, stored_scale(),
         fmt::format(
             "at row {}, column {} is {}; it must be finite and above zero (fetch the file again{})",
             first_row + i / cols_, i % cols_, stored[i],

@@ -51,6 +51,9 @@ class ScaleReader {
   [[nodiscard]] std::vector<float> read(Range range) const;
 
  private:
+  [[nodiscard]] std::uint32_t stored_scale() const {
+    return tensor_.encoding.stored[input_scale_ ? Part::kDeqScale : Part::kScale];
+  }
   void require_good(std::span<const float> stored, std::uint64_t first_row) const;
 
   const TensorSource& source_;
@@ -67,9 +70,9 @@ class ScaleReader {
 std::vector<float> read_block_scales(const TensorSource& source, const LogicalTensor& tensor,
                                      const ScalePolicy& policy = {});
 
-/// Whether all scales of kFp8Block weights are powers of two, not all the same, in a dtype that could
-/// hold other numbers: they were made so, which is what `scale_fmt` is about. Reads them, to the
-/// first that is none.
+/// Whether all scales of kFp8Block weights are powers of two, not all the same, in a dtype that
+/// could hold other numbers: they were made so, which is what `scale_fmt` is about. Reads them, to
+/// the first that is none.
 bool all_scales_are_powers_of_two(const TensorSource& source);
 
 }  // namespace ingot::formats

@@ -10,7 +10,8 @@ namespace ingot::formats {
 namespace {
 
 constexpr DTypeSet kReal = {DType::kF32, DType::kBf16, DType::kF16};
-constexpr DTypeSet kExponents = {DType::kF8E8M0, DType::kU8};  // U8 where a writer had no name for it
+constexpr DTypeSet kExponents = {DType::kF8E8M0,
+                                 DType::kU8};  // U8 where a writer had no name for it
 
 constexpr std::array kParts = {
     PartFacts{Part::kWeight, "a weight", {}, false},
@@ -136,17 +137,9 @@ constexpr std::array kSchemes = {
                 .summary = "any other dtype: copied, never computed with"},
 };
 
-constexpr bool rows_match_enum() {
-  for (std::size_t i = 0; i < kSchemes.size(); ++i) {
-    if (kSchemes[i].id != static_cast<SchemeId>(i)) return false;
-  }
-  for (std::size_t i = 0; i < kParts.size(); ++i) {
-    if (kParts[i].part != static_cast<Part>(i)) return false;
-  }
-  return kSchemes.size() == static_cast<std::size_t>(SchemeId::kRaw) + 1 &&
-         kParts.size() == kMaxParts;
-}
-static_assert(rows_match_enum());
+static_assert(rows_match_enum(kSchemes, &SchemeFacts::id, SchemeId::kRaw));
+static_assert(rows_match_enum(kParts, &PartFacts::part, Part::kDeqScale) &&
+              kParts.size() == kMaxParts);
 
 }  // namespace
 
@@ -187,6 +180,11 @@ DType plain_dtype(SchemeId id) {
   INGOT_CHECK(id == SchemeId::kBf16 || id == SchemeId::kF16 || id == SchemeId::kF32);
   if (id == SchemeId::kBf16) return DType::kBf16;
   return id == SchemeId::kF16 ? DType::kF16 : DType::kF32;
+}
+
+std::uint64_t codes_per_element(SchemeId scheme, DType dtype) {
+  const SchemeFacts& facts = scheme_facts(scheme);
+  return facts.quantized ? std::max(dtype_bits(dtype) / facts.code_bits, 1U) : 1;
 }
 
 Shape block_scale_shape(const Shape& weight, std::uint64_t block_rows, std::uint64_t block_cols) {

@@ -78,6 +78,10 @@ SchemeId plain_scheme(DType dtype);
 /// The dtype that holds a plain scheme's weight (kBf16, kF16, kF32 only).
 DType plain_dtype(SchemeId id);
 
+/// Codes in one stored element of this dtype, along a row: 2 codes of four bits in a U8, 8 in an
+/// I32.
+std::uint64_t codes_per_element(SchemeId scheme, DType dtype);
+
 /// Index of the stored tensor per part.
 class StoredParts {
  public:

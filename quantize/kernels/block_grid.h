@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "formats/base/checked.h"
 #include "formats/base/error.h"
 #include "quantize/scheme.h"
 
@@ -22,8 +23,7 @@ class BlockGrid {
   explicit BlockGrid(const EncodedRows& in) : in_(in) {
     INGOT_CHECK(in.rows > 0 && in.cols > 0);
     INGOT_CHECK(in.block_rows > 0 && in.block_cols > 0 && in.rows_per_matrix > 0);
-    scale_rows_per_matrix_ =
-        in.rows_per_matrix / in.block_rows + (in.rows_per_matrix % in.block_rows != 0 ? 1 : 0);
+    scale_rows_per_matrix_ = ceil_div(in.rows_per_matrix, in.block_rows);
     INGOT_CHECK((in.first_col + in.cols - 1) / in.block_cols < in.scale_cols);
     INGOT_CHECK(scale_row(0) >= in.first_scale_row);
     INGOT_CHECK(scale_row(in.rows - 1) - in.first_scale_row < in.scales.size() / in.scale_cols);
@@ -76,6 +76,26 @@ void for_each_piece(const EncodedRows& in, const Visit& visit) {
       visit(r, c, end, *scales++);
       c = end;
       end = in.block_cols < in.cols - c ? c + static_cast<std::size_t>(in.block_cols) : in.cols;
+    }
+  }
+}
+
+/// Calls visit(row, first column, end, group) for every piece of a row that lies in one group, in
+/// row-major order. Groups are numbered row-major; there must be `n_groups` of them.
+template <typename Visit>
+void for_each_group_piece(formats::MatrixView<const float> values, std::uint64_t block_rows,
+                          std::uint64_t block_cols, std::size_t n_groups, const Visit& visit) {
+  if (values.rows == 0 || values.cols == 0) return;
+  INGOT_CHECK(block_rows > 0 && block_cols > 0);
+  const auto across = static_cast<std::size_t>(ceil_div(values.cols, block_cols));
+  INGOT_CHECK(n_groups / across >= ceil_div(values.rows, block_rows));
+  for (std::size_t r = 0; r < values.rows; ++r) {
+    std::size_t group = static_cast<std::size_t>(r / block_rows) * across;
+    for (std::size_t c = 0; c < values.cols; ++group) {
+      const std::size_t end =
+          block_cols < values.cols - c ? c + static_cast<std::size_t>(block_cols) : values.cols;
+      visit(r, c, end, group);
+      c = end;
     }
   }
 }

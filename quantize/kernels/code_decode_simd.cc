@@ -33,17 +33,9 @@ namespace ingot::quantize {
 namespace HWY_NAMESPACE {
 #if HWY_TARGET == HWY_SCALAR
 
-DecodeFaults e4m3_rows(const EncodedRows& in, formats::MatrixView<float> out) {
-  return scalar::decode_e4m3(in, out);
-}
-
-DecodeFaults int8_rows(const EncodedRows& in, formats::MatrixView<float> out) {
-  return scalar::decode_int8(in, out);
-}
-
-DecodeFaults e2m1_rows(const EncodedRows& in, formats::MatrixView<float> out) {
-  return scalar::decode_e2m1(in, out);
-}
+using scalar::decode_e2m1;
+using scalar::decode_e4m3;
+using scalar::decode_int8;
 
 #else
 namespace {
@@ -209,15 +201,15 @@ HWY_INLINE void decode_sixteen(const std::byte* codes, Bytes128 high, Bytes128 l
 
 }  // namespace
 
-DecodeFaults e4m3_rows(const EncodedRows& in, formats::MatrixView<float> out) {
+DecodeFaults decode_e4m3(const EncodedRows& in, formats::MatrixView<float> out) {
   return decode_bytes<E4m3Values>(in, out);
 }
 
-DecodeFaults int8_rows(const EncodedRows& in, formats::MatrixView<float> out) {
+DecodeFaults decode_int8(const EncodedRows& in, formats::MatrixView<float> out) {
   return decode_bytes<Int8Values>(in, out);
 }
 
-DecodeFaults e2m1_rows(const EncodedRows& in, formats::MatrixView<float> out) {
+DecodeFaults decode_e2m1(const EncodedRows& in, formats::MatrixView<float> out) {
   const BlockGrid grid(in);
   const Bytes128 high = hn::Load(kBytes128, kE2m1Tables.high.data());
   const Bytes128 low = hn::Load(kBytes128, kE2m1Tables.low.data());
@@ -246,28 +238,63 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace ingot::quantize {
 namespace {
-HWY_EXPORT(e4m3_rows);
-HWY_EXPORT(int8_rows);
-HWY_EXPORT(e2m1_rows);
+HWY_EXPORT(decode_e4m3);
+HWY_EXPORT(decode_int8);
+HWY_EXPORT(decode_e2m1);
+
+/// Checks the shapes of a run of such codes; false where it is empty.
+bool has_codes(const EncodedRows& in, formats::MatrixView<float> out, std::size_t codes_per_byte) {
+  INGOT_CHECK(out.rows == in.rows && out.cols == in.cols);
+  INGOT_CHECK(in.cols % codes_per_byte == 0 && code_stride(in) % codes_per_byte == 0);
+  return in.rows != 0 && in.cols != 0;
+}
+
+/// One code after the other: value(codes of the row, column, scale).
+template <std::size_t CodesPerByte, typename Value>
+void decode_each(const EncodedRows& in, formats::MatrixView<float> out, const Value& value) {
+  if (!has_codes(in, out, CodesPerByte)) return;
+  for_each_piece(in, [&](std::size_t r, std::size_t begin, std::size_t end, float scale) {
+    const std::byte* codes = in.weight + r * (code_stride(in) / CodesPerByte);
+    for (std::size_t c = begin; c < end; ++c) out.row(r)[c] = value(codes, c, scale);
+  });
+}
+
 }  // namespace
 
+DecodeFaults scalar::decode_e4m3(const EncodedRows& in, formats::MatrixView<float> out) {
+  decode_each<1>(in, out, [](const std::byte* codes, std::size_t c, float scale) {
+    return scaled_e4m3(std::to_integer<std::uint8_t>(codes[c]), scale);
+  });
+  DecodeFaults faults;
+  for (std::size_t r = 0; r < in.rows; ++r)
+    count_nan_codes(in.weight + r * code_stride(in), in.cols, r * in.cols, faults);
+  return faults;
+}
+
+DecodeFaults scalar::decode_int8(const EncodedRows& in, formats::MatrixView<float> out) {
+  decode_each<1>(in, out, [](const std::byte* codes, std::size_t c, float scale) {
+    return scaled_int8(std::to_integer<std::uint8_t>(codes[c]), scale);
+  });
+  return {};
+}
+
+DecodeFaults scalar::decode_e2m1(const EncodedRows& in, formats::MatrixView<float> out) {
+  decode_each<2>(in, out, [](const std::byte* codes, std::size_t c, float scale) {
+    return scaled_e2m1(e2m1_in_byte(codes[c / 2], c), scale);
+  });
+  return {};
+}
+
 DecodeFaults decode_e4m3(const EncodedRows& in, formats::MatrixView<float> out) {
-  INGOT_CHECK(out.rows == in.rows && out.cols == in.cols);
-  if (in.rows == 0 || in.cols == 0) return {};
-  return HWY_DYNAMIC_DISPATCH(e4m3_rows)(in, out);
+  return has_codes(in, out, 1) ? HWY_DYNAMIC_DISPATCH(decode_e4m3)(in, out) : DecodeFaults{};
 }
 
 DecodeFaults decode_int8(const EncodedRows& in, formats::MatrixView<float> out) {
-  INGOT_CHECK(out.rows == in.rows && out.cols == in.cols);
-  if (in.rows == 0 || in.cols == 0) return {};
-  return HWY_DYNAMIC_DISPATCH(int8_rows)(in, out);
+  return has_codes(in, out, 1) ? HWY_DYNAMIC_DISPATCH(decode_int8)(in, out) : DecodeFaults{};
 }
 
 DecodeFaults decode_e2m1(const EncodedRows& in, formats::MatrixView<float> out) {
-  INGOT_CHECK(out.rows == in.rows && out.cols == in.cols);
-  INGOT_CHECK(in.cols % 2 == 0 && code_stride(in) % 2 == 0);
-  if (in.rows == 0 || in.cols == 0) return {};
-  return HWY_DYNAMIC_DISPATCH(e2m1_rows)(in, out);
+  return has_codes(in, out, 2) ? HWY_DYNAMIC_DISPATCH(decode_e2m1)(in, out) : DecodeFaults{};
 }
 
 }  // namespace ingot::quantize

@@ -12,13 +12,16 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
 #include "formats/base/error.h"
+#include "formats/container/float8.h"
+#include "quantize/kernels/block_grid.h"
 #include "quantize/kernels/code_encode.h"
-#include "quantize/kernels/group_pieces.h"
+#include "quantize/kernels/e2m1.h"
 #include "quantize/kernels/row_scan.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -32,17 +35,9 @@ namespace ingot::quantize {
 namespace HWY_NAMESPACE {
 #if HWY_TARGET == HWY_SCALAR
 
-void e4m3_codes(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
-  scalar::encode_e4m3(in, codes, stride);
-}
-
-void int8_codes(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
-  scalar::encode_int8(in, codes, stride);
-}
-
-void e2m1_codes(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
-  scalar::encode_e2m1(in, codes, stride);
-}
+using scalar::encode_e2m1;
+using scalar::encode_e4m3;
+using scalar::encode_int8;
 
 #else
 namespace {
@@ -170,15 +165,15 @@ HWY_INLINE void pack_pairs(const std::uint8_t* codes, std::size_t n, std::uint8_
 
 }  // namespace
 
-void e4m3_codes(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
+void encode_e4m3(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
   encode_bytes<E4m3Code>(in, codes, stride);
 }
 
-void int8_codes(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
+void encode_int8(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
   encode_bytes<Int8Code>(in, codes, stride);
 }
 
-void e2m1_codes(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
+void encode_e2m1(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
   constexpr std::size_t kColumnsAtOnce = 2048;
   alignas(64) std::array<std::uint8_t, kColumnsAtOnce> stage;
   for (std::size_t r = 0; r < in.values.rows; ++r) {
@@ -200,9 +195,9 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace ingot::quantize {
 namespace {
-HWY_EXPORT(e4m3_codes);
-HWY_EXPORT(int8_codes);
-HWY_EXPORT(e2m1_codes);
+HWY_EXPORT(encode_e4m3);
+HWY_EXPORT(encode_int8);
+HWY_EXPORT(encode_e2m1);
 
 /// False for an empty run; the scales of any other must cover it.
 bool has_groups(const ScaledGroups& in) {
@@ -213,19 +208,52 @@ bool has_groups(const ScaledGroups& in) {
   return true;
 }
 
+/// One value after the other: encode(row, column, value / scale).
+template <typename Encode>
+void encode_each(const ScaledGroups& in, const Encode& encode) {
+  for_each_group_piece(in.values, in.block_rows, in.block_cols, in.scales.size(),
+                       [&](std::size_t r, std::size_t begin, std::size_t end, std::size_t group) {
+                         for (std::size_t c = begin; c < end; ++c)
+                           encode(r, c, in.values.row(r)[c] / in.scales[group]);
+                       });
+}
+
 }  // namespace
 
+void scalar::encode_e4m3(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
+  encode_each(in, [&](std::size_t r, std::size_t c, float quotient) {
+    codes[r * stride + c] = std::byte{formats::e4m3_from_float(quotient)};
+  });
+}
+
+void scalar::encode_int8(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
+  encode_each(in, [&](std::size_t r, std::size_t c, float quotient) {
+    const float rounded = std::nearbyint(std::clamp(quotient, -127.0F, 127.0F));
+    codes[r * stride + c] = static_cast<std::byte>(static_cast<std::int8_t>(rounded));
+  });
+}
+
+void scalar::encode_e2m1(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
+  INGOT_CHECK(in.values.cols % 2 == 0);
+  encode_each(in, [&](std::size_t r, std::size_t c, float quotient) {
+    const unsigned sign = in.values.row(r)[c] < 0 ? 8 : 0;
+    const auto code = static_cast<std::byte>(e2m1_from_magnitude(std::fabs(quotient)) | sign);
+    std::byte& pair = codes[r * stride + c / 2];
+    pair = c % 2 == 0 ? code : pair | code << 4;
+  });
+}
+
 void encode_e4m3(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
-  if (has_groups(in)) HWY_DYNAMIC_DISPATCH(e4m3_codes)(in, codes, stride);
+  if (has_groups(in)) HWY_DYNAMIC_DISPATCH(encode_e4m3)(in, codes, stride);
 }
 
 void encode_int8(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
-  if (has_groups(in)) HWY_DYNAMIC_DISPATCH(int8_codes)(in, codes, stride);
+  if (has_groups(in)) HWY_DYNAMIC_DISPATCH(encode_int8)(in, codes, stride);
 }
 
 void encode_e2m1(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
   INGOT_CHECK(in.values.cols % 2 == 0);
-  if (has_groups(in)) HWY_DYNAMIC_DISPATCH(e2m1_codes)(in, codes, stride);
+  if (has_groups(in)) HWY_DYNAMIC_DISPATCH(encode_e2m1)(in, codes, stride);
 }
 
 }  // namespace ingot::quantize

@@ -36,7 +36,7 @@
 #include "formats/container/float8.h"
 #include "quantize/kernels/block_grid.h"
 #include "quantize/kernels/fp8_cast.h"
-#include "quantize/kernels/fp8_segment.h"
+#include "quantize/kernels/scaled_code.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "quantize/kernels/fp8_cast_simd.cc"
@@ -52,6 +52,15 @@ namespace {
 /// Blocks whose tables are kept at hand: 64 x 128 columns hold a row of 7168 at once, in 4 KiB (16
 /// KiB with VBMI).
 constexpr std::size_t kBlocksPerGroup = 64;
+
+/// Casts `n` E4M3 codes that share a scale to BF16 words.
+void cast_segment(const std::byte* codes, std::size_t n, float scale, std::byte* out) {
+  for (std::size_t i = 0; i < n; ++i) {
+    const std::uint16_t word =
+        formats::bf16_from_float(scaled_e4m3(std::to_integer<std::uint8_t>(codes[i]), scale));
+    std::memcpy(out + 2 * i, &word, sizeof word);
+  }
+}
 
 /// Writes the NaN words of a row and counts them.
 void settle_nan_codes(const std::byte* codes, std::size_t n, std::size_t position, std::byte* out,
@@ -347,7 +356,7 @@ void cast_group_row(const BlockGrid& grid, const float* scales, const BlockGroup
 
 }  // namespace
 
-DecodeFaults cast_rows(const EncodedRows& in, std::byte* out) {
+DecodeFaults cast_fp8_block_to_bf16(const EncodedRows& in, std::span<std::byte> out) {
   const BlockGrid grid(in);
   DecodeFaults faults;
   BlockGroup group;
@@ -357,7 +366,7 @@ DecodeFaults cast_rows(const EncodedRows& in, std::byte* out) {
     for (std::size_t begin = 0; begin < in.cols; begin = group.end) {
       prepare_group(grid, scales, in, begin, group);
       for (std::size_t row = panel; row < panel_end; ++row) {
-        cast_group_row(grid, scales, group, in, row, out, faults);
+        cast_group_row(grid, scales, group, in, row, out.data(), faults);
       }
     }
   }
@@ -366,9 +375,7 @@ DecodeFaults cast_rows(const EncodedRows& in, std::byte* out) {
 
 #else  // INGOT_BYTE_LOOKUP
 
-DecodeFaults cast_rows(const EncodedRows& in, std::byte* out) {
-  return scalar::cast_fp8_block_to_bf16(in, {out, 2 * in.rows * in.cols});
-}
+using scalar::cast_fp8_block_to_bf16;
 
 #endif
 }  // namespace HWY_NAMESPACE
@@ -378,13 +385,31 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace ingot::quantize {
 namespace {
-HWY_EXPORT(cast_rows);
+HWY_EXPORT(cast_fp8_block_to_bf16);
 }  // namespace
+
+DecodeFaults scalar::cast_fp8_block_to_bf16(const EncodedRows& in, std::span<std::byte> out) {
+  if (in.rows == 0 || in.cols == 0) return {};
+  INGOT_CHECK(code_stride(in) == in.cols && in.rows <= out.size() / 2 / in.cols);
+  const BlockGrid grid(in);
+  DecodeFaults faults;
+  for (std::size_t r = 0; r < in.rows; ++r) {
+    const float* scales = grid.scales_of_row(r);
+    for (std::size_t c = 0; c < in.cols;) {
+      const std::size_t end = grid.block_end(c);
+      const std::size_t at = r * in.cols + c;
+      cast_segment(in.weight + at, end - c, scales[grid.block_of_col(c)], out.data() + 2 * at);
+      count_nan_codes(in.weight + at, end - c, at, faults);
+      c = end;
+    }
+  }
+  return faults;
+}
 
 DecodeFaults cast_fp8_block_to_bf16(const EncodedRows& in, std::span<std::byte> out) {
   if (in.rows == 0 || in.cols == 0) return {};
   INGOT_CHECK(code_stride(in) == in.cols && in.rows <= out.size() / 2 / in.cols);
-  return HWY_DYNAMIC_DISPATCH(cast_rows)(in, out.data());
+  return HWY_DYNAMIC_DISPATCH(cast_fp8_block_to_bf16)(in, out);
 }
 
 }  // namespace ingot::quantize

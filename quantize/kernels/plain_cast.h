@@ -1,18 +1,23 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 namespace ingot::quantize {
 
-/// Casts of `n` contiguous values. No alignment is asked of either side. Each rounds to nearest
-/// even; NaN stays NaN, made quiet where bits are lost.
+/// Between which types words are cast. Each rounds to nearest even; NaN stays NaN, made quiet where
+/// bits are lost.
+enum class WordCast : std::uint8_t {
+  kF32ToBf16,
+  kF16ToBf16,
+  kF32ToF16,  ///< magnitudes from 65520 on become infinite
+  kBf16ToF32,
+  kF16ToF32,
+  kF32ToF32,  ///< a copy
+};
 
-void cast_f32_to_bf16(const std::byte* in, std::size_t n, std::byte* out);
-void cast_f16_to_bf16(const std::byte* in, std::size_t n, std::byte* out);
-/// Magnitudes from 65520 on become infinite.
-void cast_f32_to_f16(const std::byte* in, std::size_t n, std::byte* out);
-void cast_bf16_to_f32(const std::byte* in, std::size_t n, std::byte* out);
-void cast_f16_to_f32(const std::byte* in, std::size_t n, std::byte* out);
+/// Casts `n` contiguous values. No alignment is asked of either side.
+void cast_words(WordCast cast, const std::byte* in, std::size_t n, std::byte* out);
 
 /// Rounds F32 values to BF16, in place.
 void round_f32_to_bf16(float* values, std::size_t n);

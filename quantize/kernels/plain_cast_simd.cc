@@ -21,44 +21,39 @@ namespace ingot::quantize {
 namespace HWY_NAMESPACE {
 
 /// A function object rather than a function pointer, so that it is inlined into each target.
-template <typename From, typename To, typename Convert>
+template <typename From, typename Convert>
 HWY_INLINE void convert_all(const std::byte* HWY_RESTRICT in, std::size_t n,
                             std::byte* HWY_RESTRICT out, Convert convert) {
   for (std::size_t i = 0; i < n; ++i) {
     From value;
     std::memcpy(&value, in + i * sizeof value, sizeof value);
-    const To word = convert(value);
+    const auto word = convert(value);
     std::memcpy(out + i * sizeof word, &word, sizeof word);
   }
 }
 
-void f32_to_bf16(const std::byte* in, std::size_t n, std::byte* out) {
-  convert_all<float, std::uint16_t>(in, n, out,
-                                    [](float value) { return formats::bf16_from_float(value); });
+void cast_words(WordCast cast, const std::byte* in, std::size_t n, std::byte* out) {
+  switch (cast) {
+    case WordCast::kF32ToBf16:
+      return convert_all<float>(in, n, out, [](float v) { return formats::bf16_from_float(v); });
+    case WordCast::kF16ToBf16:
+      return convert_all<std::uint16_t>(in, n, out, [](std::uint16_t half) {
+        return formats::bf16_from_float(formats::float_from_f16(half));
+      });
+    case WordCast::kF32ToF16:
+      return convert_all<float>(in, n, out, [](float v) { return formats::f16_from_float(v); });
+    case WordCast::kBf16ToF32:
+      return convert_all<std::uint16_t>(
+          in, n, out, [](std::uint16_t word) { return formats::float_from_bf16(word); });
+    case WordCast::kF16ToF32:
+      return convert_all<std::uint16_t>(
+          in, n, out, [](std::uint16_t half) { return formats::float_from_f16(half); });
+    case WordCast::kF32ToF32:
+      std::memcpy(out, in, n * sizeof(float));
+  }
 }
 
-void f16_to_bf16(const std::byte* in, std::size_t n, std::byte* out) {
-  convert_all<std::uint16_t, std::uint16_t>(in, n, out, [](std::uint16_t half) {
-    return formats::bf16_from_float(formats::float_from_f16(half));
-  });
-}
-
-void f32_to_f16(const std::byte* in, std::size_t n, std::byte* out) {
-  convert_all<float, std::uint16_t>(in, n, out,
-                                    [](float value) { return formats::f16_from_float(value); });
-}
-
-void bf16_to_f32(const std::byte* in, std::size_t n, std::byte* out) {
-  convert_all<std::uint16_t, float>(
-      in, n, out, [](std::uint16_t word) { return formats::float_from_bf16(word); });
-}
-
-void f16_to_f32(const std::byte* in, std::size_t n, std::byte* out) {
-  convert_all<std::uint16_t, float>(
-      in, n, out, [](std::uint16_t half) { return formats::float_from_f16(half); });
-}
-
-void round_to_bf16_values(float* values, std::size_t n) {
+void round_f32_to_bf16(float* values, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) {
     values[i] = formats::float_from_bf16(formats::bf16_from_float(values[i]));
   }
@@ -71,36 +66,16 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace ingot::quantize {
 namespace {
-HWY_EXPORT(f32_to_bf16);
-HWY_EXPORT(f16_to_bf16);
-HWY_EXPORT(f32_to_f16);
-HWY_EXPORT(bf16_to_f32);
-HWY_EXPORT(f16_to_f32);
-HWY_EXPORT(round_to_bf16_values);
+HWY_EXPORT(cast_words);
+HWY_EXPORT(round_f32_to_bf16);
 }  // namespace
 
-void cast_f32_to_bf16(const std::byte* in, std::size_t n, std::byte* out) {
-  HWY_DYNAMIC_DISPATCH(f32_to_bf16)(in, n, out);
-}
-
-void cast_f16_to_bf16(const std::byte* in, std::size_t n, std::byte* out) {
-  HWY_DYNAMIC_DISPATCH(f16_to_bf16)(in, n, out);
-}
-
-void cast_f32_to_f16(const std::byte* in, std::size_t n, std::byte* out) {
-  HWY_DYNAMIC_DISPATCH(f32_to_f16)(in, n, out);
-}
-
-void cast_bf16_to_f32(const std::byte* in, std::size_t n, std::byte* out) {
-  HWY_DYNAMIC_DISPATCH(bf16_to_f32)(in, n, out);
-}
-
-void cast_f16_to_f32(const std::byte* in, std::size_t n, std::byte* out) {
-  HWY_DYNAMIC_DISPATCH(f16_to_f32)(in, n, out);
+void cast_words(WordCast cast, const std::byte* in, std::size_t n, std::byte* out) {
+  HWY_DYNAMIC_DISPATCH(cast_words)(cast, in, n, out);
 }
 
 void round_f32_to_bf16(float* values, std::size_t n) {
-  HWY_DYNAMIC_DISPATCH(round_to_bf16_values)(values, n);
+  HWY_DYNAMIC_DISPATCH(round_f32_to_bf16)(values, n);
 }
 
 }  // namespace ingot::quantize

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -20,10 +21,7 @@ namespace ingot::quantize {
 namespace HWY_NAMESPACE {
 #if HWY_TARGET == HWY_SCALAR
 
-void measure_values(const float* values, const float* decoded, std::size_t n,
-                    const float* thresholds, std::uint8_t* inexact, QualitySums& sums) {
-  scalar::measure_row(values, decoded, n, thresholds, inexact, sums);
-}
+using scalar::measure_row;
 
 #else
 namespace {
@@ -109,8 +107,8 @@ HWY_INLINE bool look_at(const float* values, const float* decoded, float thresho
 
 }  // namespace
 
-void measure_values(const float* values, const float* decoded, std::size_t n,
-                    const float* thresholds, std::uint8_t* inexact, QualitySums& sums) {
+void measure_row(const float* values, const float* decoded, std::size_t n, const float* thresholds,
+                 std::uint8_t* inexact, QualitySums& sums) {
   Totals totals;
   for (std::size_t begin = 0; begin < n; begin += kQualityUnit) {
     const std::size_t end = std::min(begin + kQualityUnit, n);
@@ -152,12 +150,35 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace ingot::quantize {
 namespace {
-HWY_EXPORT(measure_values);
+HWY_EXPORT(measure_row);
 }  // namespace
+
+void scalar::measure_row(const float* values, const float* decoded, std::size_t n,
+                         const float* thresholds, std::uint8_t* inexact, QualitySums& sums) {
+  for (std::size_t begin = 0; begin < n; begin += kQualityUnit) {
+    std::array<double, kQualityStep> error2{}, reference2{}, product{};
+    for (std::size_t c = begin; c < std::min(begin + kQualityUnit, n); ++c) {
+      const double value = values[c];
+      const double stored = decoded[c];
+      const float difference = std::fabs(values[c] - decoded[c]);
+      const double error = difference;
+      error2[c % kQualityStep] += error * error;
+      reference2[c % kQualityStep] += value * value;
+      product[c % kQualityStep] += value * stored;
+      sums.max_error = std::max(sums.max_error, error);
+      sums.saturated += difference > thresholds[c / kQualityStep] ? 1U : 0U;
+      sums.zeroed += value != 0 && stored == 0 ? 1 : 0;
+      if (value != stored) inexact[c / kQualityStep] = 1;
+    }
+    sums.error2 += fold_lanes(error2.data());
+    sums.reference2 += fold_lanes(reference2.data());
+    sums.product += fold_lanes(product.data());
+  }
+}
 
 void measure_row(const float* values, const float* decoded, std::size_t n, const float* thresholds,
                  std::uint8_t* inexact, QualitySums& sums) {
-  HWY_DYNAMIC_DISPATCH(measure_values)(values, decoded, n, thresholds, inexact, sums);
+  HWY_DYNAMIC_DISPATCH(measure_row)(values, decoded, n, thresholds, inexact, sums);
 }
 
 }  // namespace ingot::quantize

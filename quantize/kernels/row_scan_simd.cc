@@ -10,7 +10,6 @@
 
 #include "formats/container/float8.h"
 #include "quantize/kernels/block_grid.h"
-#include "quantize/kernels/group_pieces.h"
 #include "quantize/kernels/row_scan.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -24,18 +23,9 @@ namespace ingot::quantize {
 namespace HWY_NAMESPACE {
 #if HWY_TARGET == HWY_SCALAR
 
-float amax_of_values(const float* values, std::size_t n) {
-  return scalar::finite_amax(values, n);
-}
-
-void amax_of_groups(formats::MatrixView<const float> values, std::uint64_t block_rows,
-                    std::uint64_t block_cols, std::span<float> out) {
-  scalar::group_amax(values, block_rows, block_cols, out);
-}
-
-bool amax_of_e4m3(const EncodedRows& in, float& largest) {
-  return scalar::e4m3_amax(in, largest);
-}
+using scalar::e4m3_amax;
+using scalar::finite_amax;
+using scalar::group_amax;
 
 #else
 namespace {
@@ -102,12 +92,12 @@ HWY_INLINE std::size_t largest_code(const std::byte* codes, std::size_t n) {
 
 }  // namespace
 
-float amax_of_values(const float* values, std::size_t n) {
+float finite_amax(const float* values, std::size_t n) {
   return piece_amax(values, n);
 }
 
-void amax_of_groups(formats::MatrixView<const float> values, std::uint64_t block_rows,
-                    std::uint64_t block_cols, std::span<float> out) {
+void group_amax(formats::MatrixView<const float> values, std::uint64_t block_rows,
+                std::uint64_t block_cols, std::span<float> out) {
   std::fill(out.begin(), out.end(), 0.0F);
   const auto across = static_cast<std::size_t>(ceil_div(values.cols, block_cols));
   for (std::size_t r = 0; r < values.rows; ++r) {
@@ -121,7 +111,7 @@ void amax_of_groups(formats::MatrixView<const float> values, std::uint64_t block
   }
 }
 
-bool amax_of_e4m3(const EncodedRows& in, float& largest) {
+bool e4m3_amax(const EncodedRows& in, float& largest) {
   const BlockGrid grid(in);
   bool finite = true;
   largest = 0;
@@ -148,13 +138,49 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace ingot::quantize {
 namespace {
-HWY_EXPORT(amax_of_values);
-HWY_EXPORT(amax_of_groups);
-HWY_EXPORT(amax_of_e4m3);
+HWY_EXPORT(finite_amax);
+HWY_EXPORT(group_amax);
+HWY_EXPORT(e4m3_amax);
 }  // namespace
 
+float scalar::finite_amax(const float* values, std::size_t n) {
+  float largest = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    const float magnitude = std::fabs(values[i]);
+    if (std::isfinite(magnitude)) largest = std::max(largest, magnitude);
+  }
+  return largest;
+}
+
+void scalar::group_amax(formats::MatrixView<const float> values, std::uint64_t block_rows,
+                        std::uint64_t block_cols, std::span<float> out) {
+  std::fill(out.begin(), out.end(), 0.0F);
+  for_each_group_piece(values, block_rows, block_cols, out.size(),
+                       [&](std::size_t r, std::size_t begin, std::size_t end, std::size_t group) {
+                         const float here = finite_amax(values.row(r) + begin, end - begin);
+                         out[group] = std::max(out[group], here);
+                       });
+}
+
+bool scalar::e4m3_amax(const EncodedRows& in, float& largest) {
+  largest = 0;
+  bool finite = true;
+  for_each_piece(in, [&](std::size_t r, std::size_t begin, std::size_t end, float scale) {
+    const std::byte* codes = in.weight + r * code_stride(in);
+    std::size_t code = 0;
+    for (std::size_t c = begin; c < end; ++c) {
+      const auto magnitude = std::to_integer<std::size_t>(codes[c]) & 0x7FU;
+      if (magnitude != formats::kE4m3Nan) code = std::max(code, magnitude);
+    }
+    const float product = std::fabs(formats::kE4m3Values[code] * scale);
+    finite = finite && std::isfinite(product);
+    largest = std::max(largest, product);
+  });
+  return finite;
+}
+
 float finite_amax(const float* values, std::size_t n) {
-  return HWY_DYNAMIC_DISPATCH(amax_of_values)(values, n);
+  return HWY_DYNAMIC_DISPATCH(finite_amax)(values, n);
 }
 
 void group_amax(formats::MatrixView<const float> values, std::uint64_t block_rows,
@@ -162,13 +188,13 @@ void group_amax(formats::MatrixView<const float> values, std::uint64_t block_row
   if (values.rows == 0 || values.cols == 0) return;
   INGOT_CHECK(block_rows > 0 && block_cols > 0);
   INGOT_CHECK(out.size() / ceil_div(values.cols, block_cols) >= ceil_div(values.rows, block_rows));
-  HWY_DYNAMIC_DISPATCH(amax_of_groups)(values, block_rows, block_cols, out);
+  HWY_DYNAMIC_DISPATCH(group_amax)(values, block_rows, block_cols, out);
 }
 
 bool e4m3_amax(const EncodedRows& in, float& largest) {
   largest = 0;
   if (in.rows == 0 || in.cols == 0) return true;
-  return HWY_DYNAMIC_DISPATCH(amax_of_e4m3)(in, largest);
+  return HWY_DYNAMIC_DISPATCH(e4m3_amax)(in, largest);
 }
 
 }  // namespace ingot::quantize

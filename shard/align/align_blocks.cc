@@ -1,45 +1,253 @@
 #include "shard/align/align_blocks.h"
 
+#include <algorithm>
 #include <array>
+#include <cstdint>
 #include <numeric>
 #include <optional>
 #include <set>
 #include <span>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
-#include "shard/align/alignment_refusals.h"
 
 namespace ingot::shard {
 
 using formats::Dim;
 using formats::Fuse;
 using formats::Role;
+using formats::SchemeId;
 
 namespace {
+
+/// Rows and columns of a weight that share a scale and may not be torn apart; 1 where a cut may
+/// fall anywhere (also where all of a side share one, which every slice then repeats).
+std::array<std::uint64_t, 2> indivisible(SchemeId scheme, std::array<std::uint64_t, 2> group) {
+  const formats::SchemeFacts& facts = formats::scheme_facts(scheme);
+  INGOT_CHECK((facts.group_rows <= 1 || group[0] > 0) && (facts.group_cols <= 1 || group[1] > 0));
+  return {facts.group_rows > 1 ? group[0] : 1, facts.group_cols > 1 ? group[1] : 1};
+}
+
+/// What the cut of a tensor asks of the side that is cut.
+struct CutNeed {
+  bool along_rows = false;
+  std::uint64_t width = 0;  ///< rows of a section, or columns
+  std::uint64_t n = 1;      ///< slices
+  std::uint64_t unit = 1;   ///< elements that may not be torn apart
+
+  [[nodiscard]] bool divides() const { return width % n == 0; }
+  [[nodiscard]] bool fits() const { return divides() && width / n % unit == 0; }
+  bool operator==(const CutNeed&) const = default;
+};
+
+CutNeed need_of(const TensorToAlign& tensor) {
+  const formats::Shape& shape = tensor.tensor->shape;
+  const TensorCut& cut = tensor.cut;
+  if (cut.axis == Axis::kNone || cut.n == 1) return {};
+  const bool along_rows = cut.axis == Axis::kRows;
+  // A tensor of one dimension has a number per row.
+  INGOT_CHECK(shape.size() >= (along_rows ? 1U : 2U));
+  const std::size_t axis = shape.size() == 1 ? 0 : shape.size() - (along_rows ? 2 : 1);
+  const std::uint64_t sections = along_rows ? cut.sections : 1;
+  INGOT_CHECK(sections > 0 && shape[axis] % sections == 0);
+  return {.along_rows = along_rows,
+          .width = shape[axis] / sections,
+          .n = cut.n,
+          .unit = indivisible(tensor.scheme, tensor.group)[along_rows ? 0 : 1]};
+}
+
+/// Widths of a model that may be extended by numbers that change nothing.
+enum class PaddableWidth : std::uint8_t { kVocab, kIntermediate, kMoeIntermediate };
+constexpr std::size_t kPaddableWidths = 3;
+
+/// Where a weight has such a width.
+struct PaddableSide {
+  PaddableWidth width{};
+  bool is_rows = false;
+  std::uint64_t times = 1;     ///< the side is so many times the width: several shared experts
+  std::uint64_t sections = 1;  ///< of the rows: 2 for stacked gate and up
+};
+std::optional<PaddableSide> paddable_side(const TensorToAlign& tensor,
+                                          const formats::ModelConfig& config) {
+  const formats::TensorRule* rule = tensor.tensor->rule;
+  const std::size_t n_dimensions = tensor.tensor->shape.size();
+  if (rule == nullptr || n_dimensions < 2) return std::nullopt;
+  for (std::size_t d = n_dimensions - 2; d < n_dimensions && d < rule->shape.size(); ++d) {
+    const bool is_rows = d + 2 == n_dimensions;
+    switch (rule->shape[d]) {
+      case Dim::kVocab:
+        return PaddableSide{.width = PaddableWidth::kVocab, .is_rows = is_rows};
+      case Dim::kIntermediate:
+        return PaddableSide{.width = PaddableWidth::kIntermediate, .is_rows = is_rows};
+      case Dim::kMoeIntermediate:
+        return PaddableSide{.width = PaddableWidth::kMoeIntermediate, .is_rows = is_rows};
+      case Dim::kTwoMoeIntermediate:
+        return PaddableSide{
+            .width = PaddableWidth::kMoeIntermediate, .is_rows = is_rows, .sections = 2};
+      case Dim::kSharedIntermediate:
+        return PaddableSide{.width = PaddableWidth::kMoeIntermediate,
+                            .is_rows = is_rows,
+                            .times = config.n_shared_experts};
+      default:
+        break;
+    }
+  }
+  return std::nullopt;
+}
+
+/// Whether a block reaches from one section of the rows into the next: the sections then cannot be
+/// moved apart.
+bool block_joins_sections(const TensorToAlign& tensor, const PaddableSide& side) {
+  if (side.sections == 1) return false;
+  const formats::Shape& shape = tensor.tensor->shape;
+  const std::uint64_t rows = shape[shape.size() - 2] / side.sections;
+  return rows % indivisible(tensor.scheme, tensor.group)[0] != 0;
+}
+
+/// `block` halved until it divides `part`; 0 when no halving does.
+std::uint64_t halved_to_fit(std::uint64_t block, std::uint64_t part) {
+  while (part % block != 0) {
+    if (block % 2 != 0) return 0;
+    block /= 2;
+  }
+  return block;
+}
+
+Role role_of(const TensorToAlign& tensor) {
+  return tensor.tensor->rule == nullptr ? Role::kOther : tensor.tensor->rule->role;
+}
+
+std::string unit_name(SchemeId scheme) {
+  if (scheme == SchemeId::kFp8Block) return "FP8 block";
+  if (scheme == SchemeId::kInt8Block) return "INT8 block";
+  return fmt::format("{} group", formats::scheme_facts(scheme).name);
+}
+
+/// `a`, `a or b`, `a, b or c`.
+std::string alternatives(const std::vector<std::string_view>& words) {
+  std::string text;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    if (i > 0) text += i + 1 == words.size() ? " or " : ", ";
+    text += words[i];
+  }
+  return text;
+}
+
+/// Tensors whose cut does not fit, told by kind: role, scheme, width and number of slices.
+class AlignmentRefusals {
+ public:
+  AlignmentRefusals(const formats::ModelConfig& config, const Slicing& slicing)
+      : config_(config), is_deepseek_mp_(slicing.is_deepseek_mp) {}
+
+  /// `is_joined`: a stack to be padded, of which a block reaches from gate to up.
+  void add(const TensorToAlign& tensor, bool is_joined = false) {
+    const CutNeed need = need_of(tensor);
+    const auto same = std::find_if(refusals_.begin(), refusals_.end(), [&](const Refusal& other) {
+      return role_of(*other.first) == role_of(tensor) && other.first->scheme == tensor.scheme &&
+             other.need == need && other.is_joined == is_joined;
+    });
+    if (same != refusals_.end()) {
+      ++same->count;
+    } else {
+      refusals_.push_back({.first = &tensor, .need = need, .is_joined = is_joined, .count = 1});
+    }
+  }
+
+  /// One kUnsupported per kind, in the order of their first tensors.
+  void throw_if_any() const {
+    ErrorList faults;
+    for (const Refusal& refusal : refusals_) {
+      std::string text = fmt::format("{} ({})", fact(refusal), remedies(refusal));
+      if (refusal.count > 1) text += fmt::format("; {} more like it", refusal.count - 1);
+      faults.add(
+          Error(ErrorCode::kUnsupported, std::move(text)).in_tensor(refusal.first->tensor->name));
+    }
+    faults.throw_if_any();
+  }
+
+ private:
+  struct Refusal {
+    const TensorToAlign* first = nullptr;
+    CutNeed need;
+    bool is_joined = false;
+    std::uint64_t count = 0;
+  };
+
+  static std::string fact(const Refusal& refusal) {
+    const CutNeed& need = refusal.need;
+    const TensorToAlign& tensor = *refusal.first;
+    const char* side = need.along_rows ? "rows" : "columns";
+    if (refusal.is_joined) {
+      return fmt::format("gate and up share an {} of {} rows, which padding would tear apart",
+                         unit_name(tensor.scheme), indivisible(tensor.scheme, tensor.group)[0]);
+    }
+    if (!need.divides())
+      return fmt::format("{} {} cannot be cut for {} ranks", need.width, side, need.n);
+    return fmt::format("{} {} / {} ranks = {}, the {} has {} {}", need.width, side, need.n,
+                       need.width / need.n, unit_name(tensor.scheme), need.unit, side);
+  }
+
+  [[nodiscard]] std::string remedies(const Refusal& refusal) const {
+    std::string text;
+    const auto words = fits_that_work(*refusal.first, refusal.need);
+    if (!words.empty()) text = fmt::format("--tp-fit {}", alternatives(words));
+    if (refusal.need.n == 1) return text;
+    const bool is_expert = refusal.first->cut.owner == Owner::kExpert;
+    const char* option = is_deepseek_mp_ ? "--mp" : is_expert ? "--etp" : "--tp";
+    text += fmt::format("{}{} {}", text.empty() ? "" : "; or ", option, most_slices(refusal));
+    return text;
+  }
+
+  [[nodiscard]] std::vector<std::string_view> fits_that_work(const TensorToAlign& tensor,
+                                                             const CutNeed& need) const {
+    std::vector<std::string_view> words;
+    const bool is_torn = need.divides();
+    if (is_torn && !is_deepseek_mp_ && tensor.scheme == SchemeId::kFp8Block &&
+        halved_to_fit(need.unit, need.width / need.n) != 0)
+      words.push_back(tp_fit_name(TpFit::kRetile));
+    const auto side = paddable_side(tensor, config_);
+    if (side && side->is_rows == need.along_rows && !block_joins_sections(tensor, *side))
+      words.push_back(tp_fit_name(TpFit::kPad));
+    if (is_torn && formats::scheme_facts(tensor.scheme).quantized)
+      words.push_back(tp_fit_name(TpFit::kBf16));
+    return words;
+  }
+
+  /// The most slices below the asked number that fit, 1 when none do.
+  [[nodiscard]] std::uint32_t most_slices(const Refusal& refusal) const {
+    const Owner owner = refusal.first->cut.owner;
+    const std::uint64_t heads = config_.num_attention_heads;
+    for (auto n = static_cast<std::uint32_t>(refusal.need.n) - 1; n > 1; --n) {
+      CutNeed need = refusal.need;
+      need.n = n;
+      // --tp cuts the heads as well.
+      const bool cuts_heads = owner != Owner::kTp || heads % n == 0;
+      const bool cuts_kv_heads = owner != Owner::kKvHeads || refusal.need.n % n == 0;
+      if (need.fits() && cuts_heads && cuts_kv_heads) return n;
+    }
+    return 1;
+  }
+
+  const formats::ModelConfig& config_;
+  const bool is_deepseek_mp_;
+  std::vector<Refusal> refusals_;
+};
 
 // The ways of align_blocks, one per TpFit that changes something. Each fills in
 // Alignments::tensors, which has an entry per tensor already, and adds what it cannot help to the
 // refusals.
-
-void align_by_retiling(std::span<const TensorToAlign> tensors, Alignments& alignments,
-                       AlignmentRefusals& refusals);
-
-void align_by_padding(std::span<const TensorToAlign> tensors, const formats::ModelConfig& config,
-                      Alignments& alignments, AlignmentRefusals& refusals);
-
-void align_by_casting(std::span<const TensorToAlign> tensors, Alignments& alignments,
-                      AlignmentRefusals& refusals);
 
 /// What divides the blocks of all FP8 tensors: the block of a released model, unless it has
 /// several.
 std::array<std::uint64_t, 2> common_block(std::span<const TensorToAlign> tensors) {
   std::array<std::uint64_t, 2> block = {0, 0};
   for (const TensorToAlign& tensor : tensors) {
-    if (tensor.scheme != formats::SchemeId::kFp8Block) continue;
+    if (tensor.scheme != SchemeId::kFp8Block) continue;
     block = {std::gcd(block[0], tensor.group[0]), std::gcd(block[1], tensor.group[1])};
   }
   return block;
@@ -53,7 +261,7 @@ void align_by_retiling(std::span<const TensorToAlign> tensors, Alignments& align
     const CutNeed need = need_of(tensor);
     if (need.fits()) continue;
     std::uint64_t& side = block[need.along_rows ? 0 : 1];
-    const std::uint64_t halved = tensor.scheme == formats::SchemeId::kFp8Block && need.divides()
+    const std::uint64_t halved = tensor.scheme == SchemeId::kFp8Block && need.divides()
                                      ? halved_to_fit(side, need.width / need.n)
                                      : 0;
     if (halved == 0) {
@@ -67,7 +275,7 @@ void align_by_retiling(std::span<const TensorToAlign> tensors, Alignments& align
   if (!is_needed) return;
   alignments.block = block;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (tensors[i].scheme == formats::SchemeId::kFp8Block) alignments.tensors[i].block = block;
+    if (tensors[i].scheme == SchemeId::kFp8Block) alignments.tensors[i].block = block;
   }
 }
 
@@ -129,7 +337,7 @@ void align_by_padding(std::span<const TensorToAlign> tensors, const formats::Mod
     const auto width = static_cast<std::size_t>(side->width);
     if (padded[width] == widths[width]) continue;
     if (block_joins_sections(tensors[i], *side)) {
-      refusals.add_joined(tensors[i]);
+      refusals.add(tensors[i], /*is_joined=*/true);
     } else {
       alignments.tensors[i].padded[side->is_rows ? 0 : 1] = padded[width] * side->times;
     }

@@ -77,8 +77,9 @@ AlignedPart aligned_part(Part part, formats::SchemeId scheme, const Shape& shape
   if (alignment.padded[1] != 0 && unit[1] != 0) {
     const std::uint64_t before = weight.back();
     const std::uint64_t stored = shape.back() * unit[1];
-    // Codes of four bits stand two to a stored element.
-    const std::uint64_t per_element = part == Part::kWeight && stored < before ? 2 : unit[1];
+    // Several codes may stand in a stored element.
+    const bool is_packed = part == Part::kWeight && stored != 0 && stored < before;
+    const std::uint64_t per_element = is_packed ? before / stored : unit[1];
     aligned.shape.back() = ceil_div(alignment.padded[1], per_element);
   }
   return aligned;

@@ -21,37 +21,18 @@ std::uint64_t unit_of_side(std::uint64_t group, std::uint64_t side) {
   return group >= side ? 0 : group;
 }
 
-/// Codes in one element of the part, along a row.
-std::uint64_t codes_per_element(Part part, SchemeId scheme, DType dtype) {
-  const std::uint32_t bits = formats::scheme_facts(scheme).code_bits;
-  return part == Part::kWeight && bits == 4 ? formats::dtype_bits(dtype) / bits : 1;
-}
-
 }  // namespace
 
 std::array<std::uint64_t, 2> part_unit(Part part, SchemeId scheme, const Shape& weight,
                                        std::array<std::uint64_t, 2> group) {
-  switch (part) {
-    case Part::kWeight:
-      return {1, 1};
-    case Part::kScale: {
-      const formats::SchemeFacts& facts = formats::scheme_facts(scheme);
-      if (!facts.quantized || weight.size() < 2) return {0, 0};
-      const std::uint64_t rows = weight[weight.size() - 2];
-      const bool has_blocks = facts.group_rows > 1;
-      return {has_blocks ? unit_of_side(group[0], rows) : facts.group_rows,
-              facts.group_cols == 0 ? 0 : unit_of_side(group[1], weight.back())};
-    }
-    case Part::kOffset:
-    case Part::kQuantBias:
-    case Part::kDeqScale:
-      return {1, 0};
-    case Part::kGlobal:
-    case Part::kInputScale:
-    case Part::kInputOffset:
-      return {0, 0};
-  }
-  return {0, 0};
+  if (part == Part::kWeight) return {1, 1};
+  if (part != Part::kScale) return {formats::part_facts(part).is_per_row ? 1U : 0U, 0};
+  const formats::SchemeFacts& facts = formats::scheme_facts(scheme);
+  if (!facts.quantized || weight.size() < 2) return {0, 0};
+  const std::uint64_t rows = weight[weight.size() - 2];
+  const bool has_blocks = facts.group_rows > 1;
+  return {has_blocks ? unit_of_side(group[0], rows) : facts.group_rows,
+          facts.group_cols == 0 ? 0 : unit_of_side(group[1], weight.back())};
 }
 
 PartCut::PartCut(Part part, DType dtype, const Shape& part_shape, SchemeId scheme,
@@ -74,7 +55,8 @@ PartCut::PartCut(Part part, DType dtype, const Shape& part_shape, SchemeId schem
   INGOT_CHECK(axis < whole_.size());
   const std::uint64_t n_pieces = std::uint64_t{n_} * sections_;
   INGOT_CHECK(weight[axis] % n_pieces == 0 && weight[axis] / n_pieces % unit == 0);
-  const std::uint64_t codes = along_rows ? 1 : codes_per_element(part, scheme, dtype);
+  const bool is_packed = part == Part::kWeight && !along_rows;
+  const std::uint64_t codes = is_packed ? formats::codes_per_element(scheme, dtype) : 1;
   INGOT_CHECK(whole_[axis] == weight[axis] / unit / codes && whole_[axis] % n_pieces == 0);
   cut_along(dtype, axis);
 }

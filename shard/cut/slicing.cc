@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <set>
 #include <string>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace ingot::shard {
 
@@ -26,13 +28,8 @@ Enum parse_word(std::string_view option, const std::array<std::string_view, N>& 
                 std::string_view word) {
   const auto found = std::find(words.begin(), words.end(), word);
   if (found != words.end()) return static_cast<Enum>(found - words.begin());
-  std::string choices;
-  for (const std::string_view choice : words) {
-    choices += choices.empty() ? "" : ", ";
-    choices += choice;
-  }
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("there is no {} '{}' (there are {})", option, word, choices));
+  throw Error(ErrorCode::kInvalidArgument, fmt::format("there is no {} '{}' (there are {})", option,
+                                                       word, fmt::join(words, ", ")));
 }
 
 /// Facts about a kind of tensor are the same in every layer.
@@ -77,16 +74,8 @@ Kind kind_of(const TensorRule& rule) {
 }
 
 Axis axis_of(Cut cut) {
-  switch (cut) {
-    case Cut::kColumn:
-    case Cut::kVocab:
-      return Axis::kRows;
-    case Cut::kRow:
-      return Axis::kCols;
-    case Cut::kReplicated:
-      return Axis::kNone;
-  }
-  return Axis::kNone;
+  if (cut == Cut::kReplicated) return Axis::kNone;
+  return cut == Cut::kRow ? Axis::kCols : Axis::kRows;
 }
 
 /// How many ranks cut heads of keys and values, and by which coordinate.
@@ -219,7 +208,7 @@ std::vector<std::uint32_t> stages_of(const LogicalTensor& tensor,
     return {0};
   }
   std::vector<std::uint32_t> all(stages.count());
-  for (std::uint32_t stage = 0; stage <= last; ++stage) all[stage] = stage;
+  std::iota(all.begin(), all.end(), 0U);
   return all;
 }
 

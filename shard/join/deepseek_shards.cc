@@ -178,8 +178,8 @@ class ForeignShards {
 };
 
 // Every file as its own holder; sizes are known from our manifest alone.
-SliceJoin start_join(const fs::path& directory, const Manifest* manifest, std::uint32_t n_shards) {
-  FileNumbers numbers;
+void add_shards(SliceJoin& join, const fs::path& directory, const Manifest* manifest,
+                std::uint32_t n_shards) {
   ErrorList faults;
   for (std::uint32_t i = 0; i < n_shards; ++i) {
     const std::string name = shard_name(i, n_shards);
@@ -194,7 +194,7 @@ SliceJoin start_join(const fs::path& directory, const Manifest* manifest, std::u
                                                         formats::kManifestName));
         }
       }
-      if (!numbers.number(directory / name, name, n_bytes, i).second) {
+      if (!join.add_file(directory / name, name, n_bytes, i).second) {
         throw Error(ErrorCode::kDuplicate, "is the same file as another shard (fetch it again)");
       }
     } catch (Error& error) {
@@ -202,8 +202,6 @@ SliceJoin start_join(const fs::path& directory, const Manifest* manifest, std::u
     }
   }
   faults.throw_if_any();
-  std::vector<formats::WeightsFile> files = numbers.take_files();
-  return SliceJoin(std::move(files), numbers.take_holders());
 }
 
 }  // namespace
@@ -219,7 +217,8 @@ formats::AssembledModel join_deepseek_shards(const fs::path& directory, const Ma
                                              const formats::OpenOptions& options) {
   const std::uint32_t n_shards = count_shards(directory, manifest);
   WholeConfig whole = hub_config(directory, manifest, config, options);
-  SliceJoin join = start_join(directory, manifest, n_shards);
+  SliceJoin join;
+  add_shards(join, directory, manifest, n_shards);
   ErrorList faults;
   if (manifest != nullptr) {
     std::vector<SliceFile> files;

@@ -47,6 +47,8 @@ struct PiecesOfWhole {
   std::string_view tensor;         ///< for errors
 };
 
+constexpr std::uint64_t kCompareBytes = std::uint64_t{256} << 10;
+
 /// Reads slices of one whole from their first holders and, if asked to, compares the others.
 class PieceReader {
  public:
@@ -55,132 +57,104 @@ class PieceReader {
 
   /// How many experts of a stack, from this one on, stand one behind the other in every piece that
   /// has it, and in no other piece; a large number where every piece has all of them.
-  [[nodiscard]] std::uint64_t experts_held_alike(std::uint32_t expert) const;
+  [[nodiscard]] std::uint64_t experts_held_alike(std::uint32_t expert) const {
+    std::uint64_t n = std::numeric_limits<std::uint32_t>::max();
+    for (const JoinedPiece& piece : whole_.pieces) {
+      const auto& held = record_of(piece).experts;
+      if (held.empty()) continue;
+      auto at = std::lower_bound(held.begin(), held.end(), expert);
+      if (at == held.end()) continue;
+      std::uint64_t alike = *at - expert;
+      if (alike == 0) {
+        for (++alike, ++at; at != held.end() && *at == expert + alike; ++at) ++alike;
+      }
+      n = std::min(n, alike);
+    }
+    return n;
+  }
 
   /// Bytes of slice number `slice`, from `offset` of it with all experts. In a stack they must be
   /// of experts held alike from `expert` on.
   void fetch(std::uint32_t expert, std::uint32_t slice, std::uint64_t offset,
-             std::span<std::byte> out);
+             std::span<std::byte> out) {
+    const JoinedPiece* first = nullptr;
+    for (const JoinedPiece& piece : whole_.pieces) {
+      if (whole_.kinds[piece.kind].slice != slice) continue;
+      const auto own = offset_in(piece, expert, offset);
+      if (!own) continue;
+      if (first == nullptr) {
+        INGOT_CHECK(!record_of(piece).is_zeroed);
+        first = &piece;
+        whole_.files.read_file(piece.file, piece.offset + *own, out);
+        if (!compare_replicas_) return;
+      } else {
+        compare(*first, piece, *own, out);
+      }
+    }
+    INGOT_CHECK(first != nullptr);
+  }
 
  private:
   [[nodiscard]] const formats::SliceRecord& record_of(const JoinedPiece& piece) const {
     return whole_.kinds[piece.kind].record;
   }
+
+  // Where a piece has a byte; nothing when it lacks the expert.
   [[nodiscard]] std::optional<std::uint64_t> offset_in(const JoinedPiece& piece,
                                                        std::uint32_t expert,
-                                                       std::uint64_t offset) const;
-  template <typename Visit>
-  void for_each_portion(const JoinedPiece& piece, std::uint64_t offset, std::uint64_t n_bytes,
-                        const Visit& visit);
+                                                       std::uint64_t offset) const {
+    const auto& held = record_of(piece).experts;
+    if (held.empty()) return offset;
+    const auto at = std::lower_bound(held.begin(), held.end(), expert);
+    if (at == held.end() || *at != expert) return std::nullopt;
+    const auto position = static_cast<std::uint64_t>(at - held.begin());
+    return offset - (expert - position) * whole_.expert_bytes;
+  }
+
+  // Another holder against the bytes of the first; one that is zeroed must be zero.
   void compare(const JoinedPiece& first, const JoinedPiece& piece, std::uint64_t offset,
-               std::span<const std::byte> expected);
-  void expect_zeros(const JoinedPiece& first, const JoinedPiece& piece, std::uint64_t offset,
-                    std::uint64_t n_bytes);
-  [[nodiscard]] std::string_view holder(const JoinedPiece& piece) const;
+               std::span<const std::byte> expected) {
+    const bool is_zeroed = record_of(piece).is_zeroed;
+    while (!expected.empty()) {
+      const auto bytes = other_.take(std::min<std::uint64_t>(kCompareBytes, expected.size()));
+      whole_.files.read_file(piece.file, piece.offset + offset, bytes);
+      const auto wanted = expected.first(bytes.size());
+      const auto at = is_zeroed ? std::find_if(bytes.begin(), bytes.end(),
+                                               [](std::byte byte) { return byte != std::byte{0}; })
+                      : std::memcmp(bytes.data(), wanted.data(), bytes.size()) == 0
+                          ? bytes.end()
+                          : std::mismatch(bytes.begin(), bytes.end(), wanted.begin()).first;
+      if (at != bytes.end())
+        refuse(first, piece, offset + static_cast<std::uint64_t>(at - bytes.begin()));
+      offset += bytes.size();
+      expected = expected.subspan(bytes.size());
+    }
+  }
+
+  [[noreturn]] void refuse(const JoinedPiece& first, const JoinedPiece& piece,
+                           std::uint64_t byte) const {
+    constexpr std::string_view kRemedy =
+        "one of them was changed after it was written: run ingot check on both";
+    throw Error(ErrorCode::kMismatch,
+                record_of(piece).is_zeroed
+                    ? fmt::format("is not zero in {} at byte {}, though only {} may count in the "
+                                  "sum over ranks ({})",
+                                  holder(piece), byte, holder(first), kRemedy)
+                    : fmt::format("differs between {} and {} at byte {} ({})", holder(first),
+                                  holder(piece), byte, kRemedy))
+        .in_tensor(whole_.tensor);
+  }
+
+  // The directory above a file, or the file itself.
+  [[nodiscard]] std::string_view holder(const JoinedPiece& piece) const {
+    const std::string_view file = whole_.files.files()[piece.file].name;
+    return file.substr(0, file.find('/'));
+  }
 
   const PiecesOfWhole whole_;
   bool compare_replicas_;
   Scratch other_;
 };
-
-constexpr std::uint64_t kCompareBytes = std::uint64_t{256} << 10;
-
-std::uint64_t PieceReader::experts_held_alike(std::uint32_t expert) const {
-  std::uint64_t n = std::numeric_limits<std::uint32_t>::max();
-  for (const JoinedPiece& piece : whole_.pieces) {
-    const auto& held = record_of(piece).experts;
-    if (held.empty()) continue;
-    auto at = std::lower_bound(held.begin(), held.end(), expert);
-    if (at == held.end()) continue;
-    std::uint64_t alike = *at - expert;
-    if (alike == 0) {
-      for (++alike, ++at; at != held.end() && *at == expert + alike; ++at) ++alike;
-    }
-    n = std::min(n, alike);
-  }
-  return n;
-}
-
-// Where a piece has a byte; nothing when it lacks the expert.
-std::optional<std::uint64_t> PieceReader::offset_in(const JoinedPiece& piece, std::uint32_t expert,
-                                                    std::uint64_t offset) const {
-  const auto& held = record_of(piece).experts;
-  if (held.empty()) return offset;
-  const auto at = std::lower_bound(held.begin(), held.end(), expert);
-  if (at == held.end() || *at != expert) return std::nullopt;
-  const auto position = static_cast<std::uint64_t>(at - held.begin());
-  return offset - (expert - position) * whole_.expert_bytes;
-}
-
-void PieceReader::fetch(std::uint32_t expert, std::uint32_t slice, std::uint64_t offset,
-                        std::span<std::byte> out) {
-  const JoinedPiece* first = nullptr;
-  for (const JoinedPiece& piece : whole_.pieces) {
-    if (whole_.kinds[piece.kind].slice != slice) continue;
-    const auto own = offset_in(piece, expert, offset);
-    if (!own) continue;
-    if (first == nullptr) {
-      INGOT_CHECK(!record_of(piece).is_zeroed);
-      first = &piece;
-      whole_.files.read(piece.file, piece.offset + *own, out);
-      if (!compare_replicas_) return;
-    } else if (record_of(piece).is_zeroed) {
-      expect_zeros(*first, piece, *own, out.size());
-    } else {
-      compare(*first, piece, *own, out);
-    }
-  }
-  INGOT_CHECK(first != nullptr);
-}
-
-template <typename Visit>
-void PieceReader::for_each_portion(const JoinedPiece& piece, std::uint64_t offset,
-                                   std::uint64_t n_bytes, const Visit& visit) {
-  for (std::uint64_t done = 0; done < n_bytes;) {
-    const std::span<std::byte> bytes = other_.take(std::min(kCompareBytes, n_bytes - done));
-    whole_.files.read(piece.file, piece.offset + offset + done, bytes);
-    visit(done, bytes);
-    done += bytes.size();
-  }
-}
-
-void PieceReader::compare(const JoinedPiece& first, const JoinedPiece& piece, std::uint64_t offset,
-                          std::span<const std::byte> expected) {
-  for_each_portion(piece, offset, expected.size(), [&](std::uint64_t done, auto bytes) {
-    const auto wanted = expected.subspan(static_cast<std::size_t>(done), bytes.size());
-    if (std::memcmp(bytes.data(), wanted.data(), bytes.size()) == 0) return;
-    const auto at = std::mismatch(bytes.begin(), bytes.end(), wanted.begin()).first;
-    throw Error(ErrorCode::kMismatch,
-                fmt::format("differs between {} and {} at byte {} (one of them was changed after "
-                            "it was written: run ingot check on both)",
-                            holder(first), holder(piece),
-                            offset + done + static_cast<std::uint64_t>(at - bytes.begin())))
-        .in_tensor(whole_.tensor);
-  });
-}
-
-void PieceReader::expect_zeros(const JoinedPiece& first, const JoinedPiece& piece,
-                               std::uint64_t offset, std::uint64_t n_bytes) {
-  for_each_portion(piece, offset, n_bytes, [&](std::uint64_t done, auto bytes) {
-    const auto at = std::find_if(bytes.begin(), bytes.end(),
-                                 [](std::byte byte) { return byte != std::byte{0}; });
-    if (at == bytes.end()) return;
-    throw Error(
-        ErrorCode::kMismatch,
-        fmt::format("is not zero in {} at byte {}, though only {} may count in the sum "
-                    "over ranks (one of them was changed after it was written: run ingot "
-                    "check on both)",
-                    holder(piece), offset + done + static_cast<std::uint64_t>(at - bytes.begin()),
-                    holder(first)))
-        .in_tensor(whole_.tensor);
-  });
-}
-
-// The directory above a file, or the file itself.
-std::string_view PieceReader::holder(const JoinedPiece& piece) const {
-  const std::string_view file = whole_.files[piece.file].facts.name;
-  return file.substr(0, file.find('/'));
-}
 
 // Bytes of the whole that are put together at a time.
 constexpr std::uint64_t kBlockBytes = std::uint64_t{2} << 20;
@@ -378,35 +352,15 @@ class JoinedBytes::Reading {
 JoinedBytes::JoinedBytes(JoinedSlices slices, bool compare_replicas)
     : slices_(std::move(slices)),
       cuts_(slices_.kinds.begin(), slices_.kinds.end()),
-      files_([&] {
-        for (const formats::WeightsFile& file : slices_.files) facts_.push_back(file.facts);
-        return std::move(slices_.files);
-      }()),
+      files_(std::move(slices_.files)),
       compare_replicas_(compare_replicas) {}
 
 JoinedBytes::~JoinedBytes() = default;
-
-std::span<const formats::SourceFile> JoinedBytes::files() const {
-  return facts_;
-}
 
 void JoinedBytes::read(std::uint32_t index, const StoredTensor& tensor, std::uint64_t offset,
                        std::span<std::byte> out) const {
   INGOT_CHECK(offset <= tensor.n_bytes && out.size() <= tensor.n_bytes - offset);
   Reading(*this, slices_.tensors.at(index), tensor).read(offset, out);
-}
-
-std::vector<std::byte> JoinedBytes::header_bytes(std::uint32_t file) const {
-  return formats::read_weights_header(files_[file]).bytes;
-}
-
-void JoinedBytes::read_file(std::uint32_t file, std::uint64_t offset,
-                            std::span<std::byte> out) const {
-  files_.read(file, offset, out);
-}
-
-void JoinedBytes::close_file(std::uint32_t file) const {
-  files_.close(file);
 }
 
 std::string JoinedBytes::home_file(std::uint32_t index) const {

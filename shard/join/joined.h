@@ -48,13 +48,20 @@ class JoinedBytes final : public formats::StoredBytes {
   JoinedBytes(JoinedSlices slices, bool compare_replicas);
   ~JoinedBytes() override;
 
-  [[nodiscard]] std::span<const formats::SourceFile> files() const override;
+  [[nodiscard]] std::span<const formats::SourceFile> files() const override {
+    return files_.files();
+  }
   void read(std::uint32_t index, const formats::StoredTensor& tensor, std::uint64_t offset,
             std::span<std::byte> out) const override;
-  [[nodiscard]] std::vector<std::byte> header_bytes(std::uint32_t file) const override;
+  [[nodiscard]] std::vector<std::byte> header_bytes(std::uint32_t file) const override {
+    return files_.header_bytes(file);
+  }
   [[nodiscard]] bool has_data(std::uint32_t /*file*/) const override { return true; }
-  void read_file(std::uint32_t file, std::uint64_t offset, std::span<std::byte> out) const override;
-  void close_file(std::uint32_t file) const override;
+  void read_file(std::uint32_t file, std::uint64_t offset,
+                 std::span<std::byte> out) const override {
+    files_.read_file(file, offset, out);
+  }
+  void close_file(std::uint32_t file) const override { files_.close_file(file); }
   [[nodiscard]] bool is_whole() const override { return false; }
   [[nodiscard]] std::string home_file(std::uint32_t index) const override;
   /// False when each byte of a tensor stands in one file only; true for every stack that is dealt
@@ -68,7 +75,6 @@ class JoinedBytes final : public formats::StoredBytes {
 
   JoinedSlices slices_;    // files taken out
   std::vector<Cut> cuts_;  // parallel to the kinds
-  std::vector<formats::SourceFile> facts_;
   formats::CheckpointFiles files_;
   bool compare_replicas_;
 };

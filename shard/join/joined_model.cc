@@ -8,33 +8,14 @@
 
 namespace ingot::shard {
 
-using formats::Json;
-
 namespace {
 
 constexpr std::uint64_t kMaxConfigBytes = 64'000'000;
-constexpr std::uint64_t kMaxDescriptionBytes = 256'000'000;
 
 WholeConfig parsed(std::string text, const std::filesystem::path& where) {
   WholeConfig whole{.config = formats::parse_model_config(text, where.string()), .text = {}};
   whole.text = std::move(text);
   return whole;
-}
-
-/// Null where the dialect has none or none is here.
-formats::JsonValue read_description(const std::filesystem::path& directory,
-                                    const formats::Dialect* dialect) {
-  if (dialect == nullptr || dialect->description_file.empty()) return {};
-  const std::filesystem::path path = directory / dialect->description_file;
-  // Not exists(): a link that leads nowhere is a broken file, not none.
-  std::error_code failure;
-  if (std::filesystem::symlink_status(path, failure).type() ==
-      std::filesystem::file_type::not_found)
-    return {};
-  Json description = formats::read_json_file(path, kMaxDescriptionBytes);
-  if (!description.is_object())
-    throw Error(ErrorCode::kCorrupt, "is not a JSON object").in_file(path.string());
-  return description;
 }
 
 }  // namespace
@@ -54,14 +35,8 @@ WholeConfig whole_config(const std::filesystem::path& directory,
     return parsed(formats::json_text(slicing->rank->whole_config, form),
                   directory / formats::kManifestName);
   }
-  try {
-    return read_whole_config(path);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kNotFound) throw;
-    if (options.family == "generic") return {};
-    throw Error(ErrorCode::kNotFound, "is missing (fetch it; --family generic goes without)")
-        .in_file(path.string());
-  }
+  auto text = formats::read_config(directory, options.family == "generic");
+  return text ? parsed(std::move(*text), path) : WholeConfig{};
 }
 
 formats::AssembledModel joined_model(const std::filesystem::path& directory, WholeConfig config,
@@ -72,7 +47,8 @@ formats::AssembledModel joined_model(const std::filesystem::path& directory, Who
   model.config = std::move(config.config);
   model.config_text = std::move(config.text);
   model.dialect = dialect;
-  model.description = read_description(directory, dialect);
+  if (dialect != nullptr)
+    model.description = formats::read_description(directory, *dialect, /*bare=*/false);
   ErrorList faults;
   formats::SideListing beside = formats::list_side_files(directory, faults);
   faults.throw_if_any();

@@ -192,15 +192,15 @@ std::vector<RankDirectory> find_ranks(const fs::path& directory, const Manifest*
 formats::AssembledModel join_ranks(std::vector<RankDirectory> ranks, bool compare_replicas,
                                    const formats::OpenOptions& options) {
   ErrorList faults;
-  FileNumbers numbers;
+  SliceJoin join;
   std::vector<std::vector<SliceFile>> own(ranks.size());
   for (std::uint32_t i = 0; i < ranks.size(); ++i) {
     refuse_unlisted_files(ranks[i], faults);
     for (const formats::ManifestFile& file : ranks[i].manifest.files) {
       try {
         const auto [index, is_new] =
-            numbers.number(ranks[i].path / file.name,
-                           fmt::format("{}/{}", ranks[i].name, file.name), file.n_bytes, i);
+            join.add_file(ranks[i].path / file.name, fmt::format("{}/{}", ranks[i].name, file.name),
+                          file.n_bytes, i);
         if (is_new) own[i].push_back({.index = index, .name = file.name});
       } catch (const Error& error) {
         faults.add(error);
@@ -208,9 +208,6 @@ formats::AssembledModel join_ranks(std::vector<RankDirectory> ranks, bool compar
     }
   }
   faults.throw_if_any();
-
-  std::vector<formats::WeightsFile> files = numbers.take_files();
-  SliceJoin join(std::move(files), numbers.take_holders());
   collect_parallel(ranks.size(), std::clamp<std::size_t>(options.threads, 1, kMaxAtOnce), faults,
                    [&](std::size_t i, ErrorList& of_rank) {
                      add_recorded(

@@ -3,17 +3,33 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <map>
-#include <optional>
 #include <span>
 #include <string>
-#include <utility>
+#include <string_view>
 #include <vector>
 
 #include "formats/base/hash.h"
+#include "formats/records/slicing_record.h"
 #include "shard/join/slice_join.h"
 
 namespace ingot::shard {
+
+/// A stored tensor of a sliced output, as far as its record tells of its place. Views of the line
+/// that is being read.
+struct RecordedSlice {
+  std::string_view name, file;  ///< as in the record's `output`
+  /// Null for a tensor that is whole. Records that say the same share one, which lasts until all
+  /// are read.
+  const formats::SliceRecord* slice = nullptr;
+  std::string_view home_file;  ///< its own, or that of its logical tensor; may be empty
+};
+
+/// Reads the per-tensor records of one directory as a stream, so that memory does not grow with
+/// them, and calls `take` for every stored tensor that they promise, in their order. Other fields
+/// are passed over. Throws kCorrupt for what no record is, kMismatch when the content hash differs
+/// from `expected` (by then `take` has had them all).
+void read_recorded_slices(const std::filesystem::path& records, const Hash128& expected,
+                          const std::function<void(const RecordedSlice&)>& take);
 
 /// A weights file of a directory.
 struct SliceFile {
@@ -37,22 +53,5 @@ void add_recorded(SliceJoin& join, std::span<const SliceFile> files,
 /// parallel_for, with what each call throws or adds to its list collected in order.
 void collect_parallel(std::size_t count, std::size_t threads, ErrorList& faults,
                       const std::function<void(std::size_t, ErrorList&)>& body);
-
-/// Numbers the files of all directories, in the order in which they come: hard links to one file
-/// share an index.
-class FileNumbers {
- public:
-  /// The index of a file, and whether it was new. Throws kNotFound or kIo for one that is not here,
-  /// kMismatch for one of another size than `n_bytes`, where that is known.
-  std::pair<std::uint32_t, bool> number(const std::filesystem::path& path, std::string name,
-                                        std::optional<std::uint64_t> n_bytes, std::uint32_t holder);
-  [[nodiscard]] std::vector<formats::WeightsFile> take_files() { return std::move(files_); }
-  [[nodiscard]] std::vector<std::uint32_t> take_holders() { return std::move(holders_); }
-
- private:
-  std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint32_t> by_inode_;
-  std::vector<formats::WeightsFile> files_;
-  std::vector<std::uint32_t> holders_;
-};
 
 }  // namespace ingot::shard

@@ -1,10 +1,14 @@
 #include "shard/join/slice_join.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <numeric>
 #include <tuple>
 
 #include <fmt/format.h>
+#include <sys/stat.h>
+
+#include "formats/records/manifest.h"
 
 namespace ingot::shard {
 
@@ -74,12 +78,41 @@ std::pair<std::uint32_t, std::uint64_t> place_of(const JoinedPiece& piece) {
 
 }  // namespace
 
-SliceJoin::SliceJoin(std::vector<formats::WeightsFile> files, std::vector<std::uint32_t> holders)
-    : holders_(std::move(holders)) {
-  INGOT_CHECK(files.size() == holders_.size());
-  slices_.files = std::move(files);
+SliceJoin::SliceJoin() {
   slices_.homes.emplace_back();
   by_home_.emplace("", 0);
+}
+
+std::pair<std::uint32_t, bool> SliceJoin::add_file(const std::filesystem::path& path,
+                                                   std::string name,
+                                                   std::optional<std::uint64_t> n_bytes,
+                                                   std::uint32_t holder) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) {
+    if (errno == ENOENT) {
+      throw Error(
+          ErrorCode::kNotFound,
+          fmt::format("{} names it, but it is not here (fetch this file)", formats::kManifestName))
+          .in_file(path.string());
+    }
+    throw system_error(errno, "read", path.string());
+  }
+  if (n_bytes && static_cast<std::uint64_t>(status.st_size) != *n_bytes) {
+    throw Error(ErrorCode::kMismatch,
+                fmt::format("has {} bytes, {} says {} (fetch this file again)", status.st_size,
+                            formats::kManifestName, *n_bytes))
+        .in_file(path.string());
+  }
+  const auto [at, is_new] =
+      by_inode_.try_emplace({std::uint64_t{status.st_dev}, std::uint64_t{status.st_ino}},
+                            static_cast<std::uint32_t>(slices_.files.size()));
+  if (is_new) {
+    formats::WeightsFile& file = slices_.files.emplace_back();
+    file.facts.name = std::move(name);
+    file.path = path;
+    holders_.push_back(holder);
+  }
+  return {at->second, is_new};
 }
 
 void SliceJoin::set_facts(std::uint32_t file, std::uint64_t n_bytes, std::uint64_t data_start) {

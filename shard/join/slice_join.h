@@ -1,11 +1,14 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <filesystem>
+#include <map>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "formats/base/error.h"
@@ -32,8 +35,15 @@ struct JoinedModel {
 /// order or the threads in which they come.
 class SliceJoin {
  public:
-  /// `holders`: for each file the number of the rank that has it (the first, of hard links).
-  SliceJoin(std::vector<formats::WeightsFile> files, std::vector<std::uint32_t> holders);
+  SliceJoin();
+
+  /// Adds a file and returns its index, and whether it is new: hard links to one file share an
+  /// index, and the rank that has it first is its `holder`. Throws kNotFound or kIo for one that is
+  /// not here, kMismatch for one of another size than `n_bytes`, where that is known. Files come
+  /// before all slices.
+  std::pair<std::uint32_t, bool> add_file(const std::filesystem::path& path, std::string name,
+                                          std::optional<std::uint64_t> n_bytes,
+                                          std::uint32_t holder);
 
   /// Facts of a file that its header told. Safe from several threads for different files.
   void set_facts(std::uint32_t file, std::uint64_t n_bytes, std::uint64_t data_start);
@@ -65,7 +75,8 @@ class SliceJoin {
 
   std::mutex mutex_;
   JoinedSlices slices_;
-  std::vector<std::uint32_t> holders_;
+  std::vector<std::uint32_t> holders_;  // of each file
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint32_t> by_inode_;
   std::vector<Whole> wholes_;
   std::unordered_map<std::string, std::uint32_t> by_name_, by_home_, by_kind_;
   std::uint32_t last_home_ = 0, next_whole_ = 0;

@@ -391,7 +391,7 @@ TEST(CheckpointFiles, ManyAreReadWithFewDescriptors) {
           for (std::uint32_t round = 0; round < 5 * kFiles; ++round) {
             const std::uint32_t i = (round * 7 + static_cast<std::uint32_t>(t)) % kFiles;
             char letter = '.';
-            files.read(i, 0, std::as_writable_bytes(std::span(&letter, 1)));
+            files.read_file(i, 0, std::as_writable_bytes(std::span(&letter, 1)));
             if (letter != static_cast<char>('A' + i)) failures[t] = "wrong byte";
           }
         } catch (const std::exception& error) {

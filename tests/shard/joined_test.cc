@@ -52,15 +52,15 @@ class Ranks {
   }
   /// Joins the files as they are on disk.
   void join(bool compare_replicas = true) {
-    FileNumbers numbers;
+    SliceJoin slices;
+    std::uint32_t n_files = 0;
     for (std::uint32_t rank = 0; rank < ranks_.size(); ++rank) {
-      numbers.number(path(rank), fmt::format("r{}/a.safetensors", rank), std::nullopt, rank);
+      const auto [index, is_new] =
+          slices.add_file(path(rank), fmt::format("r{}/a.safetensors", rank), std::nullopt, rank);
+      n_files += is_new ? 1 : 0;
     }
-    std::vector<formats::WeightsFile> files = numbers.take_files();
-    const std::size_t n_files = files.size();
-    SliceJoin slices(std::move(files), numbers.take_holders());
     // The last first: the order must not matter.
-    for (std::uint32_t file = static_cast<std::uint32_t>(n_files); file-- > 0;) {
+    for (std::uint32_t file = n_files; file-- > 0;) {
       std::vector<FoundSlice> found;
       for (const formats::StoredTensor& stored : read_stored(slices, file)) {
         const auto& record = ranks_[rank_of(slices.file(file).facts.name)].records.at(stored.name);
@@ -402,13 +402,11 @@ TEST(Joined, RefusesSlicesThatWereNotCutAlike) {
 TEST(Joined, RefusesATensorThatARankHasTwice) {
   const NaiveTensor whole = random_tensor("BF16", 2, {2, 2}, 19);
   TempDir dir;
-  FileNumbers numbers;
+  SliceJoin slices;
   for (const std::string name : {"a", "b"}) {
     write_bytes(dir / name, safetensors_bytes({{"w", "BF16", whole.shape, whole.data}}));
-    numbers.number(dir / name, "r0/" + name, std::nullopt, 0);
+    slices.add_file(dir / name, "r0/" + name, std::nullopt, 0);
   }
-  std::vector<formats::WeightsFile> files = numbers.take_files();
-  SliceJoin slices(std::move(files), numbers.take_holders());
   for (std::uint32_t file = 0; file < 2; ++file) {
     const std::vector<FoundSlice> found = {
         {.name = "w",

@@ -1,5 +1,3 @@
-#include "shard/join/recorded_slices.h"
-
 #include <string>
 #include <vector>
 
@@ -7,6 +5,7 @@
 
 #include "formats/json/zstd_lines.h"
 #include "formats/records/manifest.h"
+#include "shard/join/slice_files.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 

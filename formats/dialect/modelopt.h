@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "formats/dialect/written_groups.h"
+#include "formats/dialect/dialect_table.h"
 #include "formats/modules/module_list.h"
 
 namespace ingot::formats {
