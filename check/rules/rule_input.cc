@@ -135,6 +135,11 @@ std::vector<LinearModule> find_modules(const Checkpoint& checkpoint) {
   return modules;
 }
 
+const Json* quantization_of(const Checkpoint& checkpoint) {
+  const Json& block = config_member(checkpoint.config().raw, "quantization_config");
+  return block.is_object() ? &block : nullptr;
+}
+
 EngineLimitsMet find_limits(const Checkpoint& checkpoint) {
   EngineLimitsMet met(checkpoint.dialect());
   // These engines load no slices.
@@ -166,34 +171,13 @@ Finding finding_of(const Error& error) {
   return finding;
 }
 
-const Json* RuleFacts::quantization() const {
-  const Json& block = config_member(checkpoint_.config().raw, "quantization_config");
-  return block.is_object() ? &block : nullptr;
-}
-
-const ConfigGroups* RuleFacts::groups() const {
-  if (!groups_ && quantization() != nullptr) groups_.emplace(*quantization(), &group_faults_);
-  return groups_ ? &*groups_ : nullptr;
-}
-
-const std::vector<std::string>& RuleFacts::group_faults() const {
-  (void)groups();
-  return group_faults_;
-}
-
-std::span<const LinearModule> RuleFacts::modules() const {
-  if (!modules_) modules_ = find_modules(checkpoint_);
-  return *modules_;
-}
-
-const EngineLimitsMet& RuleFacts::engine_limits() const {
-  if (!limits_) limits_ = find_limits(checkpoint_);
-  return *limits_;
-}
-
-std::span<const PartFault> RuleFacts::part_faults() const {
-  if (!part_faults_) part_faults_ = find_part_faults(checkpoint_);
-  return *part_faults_;
+RuleFacts::RuleFacts(const Checkpoint& checkpoint)
+    : quantization(quantization_of(checkpoint)),
+      modules(find_modules(checkpoint)),
+      engine_limits(find_limits(checkpoint)),
+      part_faults(find_part_faults(checkpoint)) {
+  if (quantization != nullptr && checkpoint.dialect().name == "compressed-tensors")
+    groups.emplace(*quantization, &group_faults);
 }
 
 void RuleFindings::add(const TensorRule* kind, Finding finding) {
@@ -249,6 +233,10 @@ Finding violation_at(const Checkpoint& checkpoint, const StoredTensor& tensor, E
 bool is_float8(DType dtype) {
   return dtype == DType::kF8E4M3 || dtype == DType::kF8E5M2 || dtype == DType::kF8E4M3Fnuz ||
          dtype == DType::kF8E5M2Fnuz;
+}
+
+bool is_in(std::span<const std::string_view> words, std::string_view word) {
+  return std::find(words.begin(), words.end(), word) != words.end();
 }
 
 bool is_part_of_model(const Checkpoint& checkpoint) {

@@ -64,33 +64,23 @@ struct PartFault {
   Part part{};        ///< to which `error` points
 };
 
-/// What several rules need of one checkpoint, each computed once, when it is first asked for.
-class RuleFacts {
- public:
-  explicit RuleFacts(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
+/// What several rules need of one checkpoint.
+struct RuleFacts {
+  explicit RuleFacts(const Checkpoint& checkpoint);
 
   /// `quantization_config` of config.json, or null when there is none or it is no object.
-  [[nodiscard]] const Json* quantization() const;
-  /// compressed-tensors' groups; null without quantization_config.
-  [[nodiscard]] const ConfigGroups* groups() const;
-  /// What groups() could not read.
-  [[nodiscard]] const std::vector<std::string>& group_faults() const;
+  const Json* quantization;
+  std::vector<std::string> group_faults;  ///< what `groups` could not read
+  /// Of compressed-tensors, where there is a quantization_config.
+  std::optional<ConfigGroups> groups;
   /// Every quantized weight, every one that the family's release quantizes, and the other linear
   /// layers: router, head, eh_proj and weights_proj; outside the grammar of a family what looks
   /// like one (two dimensions, `X.weight`, neither norm nor embedding).
-  [[nodiscard]] std::span<const LinearModule> modules() const;
+  std::vector<LinearModule> modules;
   /// What engines make of the weights.
-  [[nodiscard]] const EngineLimitsMet& engine_limits() const;
+  EngineLimitsMet engine_limits;
   /// What is wrong with weights that are no logical tensors, and so in no other rule's view.
-  [[nodiscard]] std::span<const PartFault> part_faults() const;
-
- private:
-  const Checkpoint& checkpoint_;
-  mutable std::optional<ConfigGroups> groups_;
-  mutable std::vector<std::string> group_faults_;
-  mutable std::optional<std::vector<LinearModule>> modules_;
-  mutable std::optional<EngineLimitsMet> limits_;
-  mutable std::optional<std::vector<PartFault>> part_faults_;
+  std::vector<PartFault> part_faults;
 };
 
 /// The findings of one rule. What is wrong with one tensor of a kind is wrong with its sisters in
@@ -152,6 +142,7 @@ inline bool is_quantized(const LogicalTensor& tensor) {
   return facts_of(tensor).quantized;
 }
 bool is_float8(DType dtype);
+bool is_in(std::span<const std::string_view> words, std::string_view word);
 
 /// Whether other ranks of a sliced checkpoint hold weights of which nothing is here, while
 /// config.json speaks of all.
