@@ -9,7 +9,7 @@
 
 #include "cli/report/slicing_report.h"
 #include "cli/terminal/terminal.h"
-#include "convert/output/quality_report.h"
+#include "convert/output/tensor_records.h"
 #include "convert/output/version.h"
 #include "formats/base/figures.h"
 #include "formats/base/printable.h"

@@ -12,7 +12,6 @@
 #include "convert/job/job_identity.h"
 #include "convert/job/source_consumer.h"
 #include "convert/output/planned_checkpoint.h"
-#include "convert/plan/side_files.h"
 #include "formats/json/json.h"
 #include "formats/records/manifest.h"
 
@@ -74,6 +73,12 @@ void require_writable(const fs::path& output) {
   }
   if (::access(place.c_str(), W_OK | X_OK) != 0)
     throw system_error(errno, "write below " + place.string(), output.string());
+}
+
+bool is_below(const fs::path& path, const fs::path& directory) {
+  const auto [at, rest] =
+      std::mismatch(directory.begin(), directory.end(), path.begin(), path.end());
+  return at == directory.end();
 }
 
 // Blocks that come free when the folder of an earlier run is removed.
@@ -216,6 +221,25 @@ Json finished_identity(const formats::Manifest& manifest) {
 }
 
 }  // namespace
+
+void require_own_side_files(const formats::Checkpoint& source) {
+  const fs::path own = fs::canonical(source.directory());
+  const bool is_snapshot = own.parent_path().filename() == "snapshots";
+  const fs::path blobs = own.parent_path().parent_path() / "blobs";
+  ErrorList faults;
+  for (const formats::SideFile& side : source.side_files()) {
+    const fs::path path = source.directory() / side.path;
+    const fs::path target = fs::canonical(path);
+    if (is_below(target, own) || (is_snapshot && is_below(target, blobs))) continue;
+    faults.add(Error(ErrorCode::kUnsupported,
+                     fmt::format("is a link to {}, outside the source, and the output would get a "
+                                 "copy of it (put the file itself there, or accept all such links "
+                                 "with --follow-links)",
+                                 target.string()))
+                   .in_file(path.string()));
+  }
+  faults.throw_if_any();
+}
 
 std::uint64_t copied_bytes(const Plan& plan) {
   std::uint64_t n_bytes = 0;

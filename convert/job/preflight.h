@@ -40,7 +40,13 @@ struct Preflight {
   std::optional<JournalContents> earlier;  ///< of the run that is resumed
   bool is_finished = false;                ///< --resume of an output that stands already
   std::vector<std::string> warnings;       ///< of the loader rules
+  formats::JsonValue identity;             ///< of the job, once require_resumable() has told it
 };
+
+/// Throws kUnsupported, collected, for side files that are links to something outside the source: a
+/// conversion would publish a copy of it. A snapshot of the hub's cache links to `../../blobs`,
+/// which belongs to it.
+void require_own_side_files(const formats::Checkpoint& source);
 
 /// What preflight() refuses of source and place, and what a run refuses before it claims the
 /// output: whether an unfinished one is in the way shows only then.
