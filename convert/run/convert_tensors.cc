@@ -264,9 +264,8 @@ TensorRunReport convert_tensors(const TensorRun& run) {
                       run.memory.window_bytes, writer.windows_spilled()));
   return {.read = report_of(context.times.read),
           .compute = report_of(context.times.compute),
-          .write = {.seconds = writer.write_seconds(), .n_bytes = writer.bytes_written()},
+          .write = report_of(writer.written()),
           .hash = report_of(context.times.hash),
-          .bytes_written = writer.bytes_written(),
           .direct_io = writer.uses_direct_io(),
           .has_reserved = writer.has_reserved()};
 }

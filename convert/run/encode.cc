@@ -53,16 +53,13 @@ class Encoder {
   }
   // The values of a tile, as they were and as they became.
   [[nodiscard]] formats::MatrixView<float> values(const Tile& tile) const {
-    return {.data = task_.tiles.values.data(),
-            .rows = tile.rows,
-            .cols = tile.cols,
-            .stride = tile.cols};
+    return view(task_.tiles.values, tile);
   }
   [[nodiscard]] formats::MatrixView<float> decoded(const Tile& tile) const {
-    return {.data = task_.tiles.decoded.data(),
-            .rows = tile.rows,
-            .cols = tile.cols,
-            .stride = tile.cols};
+    return view(task_.tiles.decoded, tile);
+  }
+  static formats::MatrixView<float> view(std::vector<float>& buffer, const Tile& tile) {
+    return {.data = buffer.data(), .rows = tile.rows, .cols = tile.cols, .stride = tile.cols};
   }
 
   const TensorTask& task_;

@@ -128,11 +128,11 @@ void OutputFiles::close_idle(Slot& slot) {
 OutputFiles::Use OutputFiles::use(std::uint32_t file) {
   Slot& slot = *slots_[file];
   std::unique_lock lock(mutex_);
-  while (slot.state != Slot::State::kOpen) {
-    if (slot.state == Slot::State::kOpening || (n_open_ >= max_open_ && idle_.empty())) {
-      changed_.wait(lock);
-      continue;
-    }
+  changed_.wait(lock, [&] {
+    return slot.state == Slot::State::kOpen ||
+           (slot.state == Slot::State::kClosed && (n_open_ < max_open_ || !idle_.empty()));
+  });
+  if (slot.state == Slot::State::kClosed) {
     // What was written through a descriptor that is closed here is made durable through the next
     // one, and the system keeps an error of writing for it.
     if (n_open_ >= max_open_) close_idle(*slots_[idle_.front()]);

@@ -41,22 +41,18 @@ bool PartWriter::lease(std::uint64_t n_bytes) {
   lease_.reset();
   if (aligner_ || targets_.size() != 1 || n_bytes == 0 || n_bytes > longest_lease()) return false;
   const Target& target = targets_.front();
-  std::uint32_t member = 0;
-  std::uint64_t offset = written_;
-  leased_hasher_ = target.place->first_hash;
-  if (target.cut.kind() == PartCut::Kind::kCut) {
-    const auto run = target.cut.run_at(written_, n_bytes);
-    if (!run || run->n_bytes != n_bytes || run->slice < target.place->first_slice) return false;
-    member = run->slice - target.place->first_slice;
-    offset = run->slice_offset;
-    leased_hasher_ += run->slice;
-    if (member >= target.file->members.size()) return false;
-  } else if (target.cut.kind() != PartCut::Kind::kWhole || target.file->members.size() != 1 ||
-             target.cut.slice_bytes() != target.cut.whole_bytes()) {
-    return false;
-  }
+  const PartCut::Kind kind = target.cut.kind();
+  const auto n_members = static_cast<std::uint32_t>(target.file->members.size());
+  const auto run = target.cut.run_at(written_, n_bytes);
+  if (!run || run->n_bytes != n_bytes || kind == PartCut::Kind::kFirstOnly) return false;
+  // Every member has what is not cut. A slice below the first wraps around.
+  if (kind == PartCut::Kind::kWhole && n_members != 1) return false;
+  const std::uint32_t member =
+      kind == PartCut::Kind::kCut ? run->slice - target.place->first_slice : 0;
+  if (member >= n_members) return false;
+  leased_hasher_ = target.place->first_hash + run->slice;
   lease_ = context_.writer.acquire(target.file->first_member + member,
-                                   target.place->offset + offset, n_bytes);
+                                   target.place->offset + run->slice_offset, n_bytes);
   return true;
 }
 
@@ -105,17 +101,6 @@ void PartWriter::write(std::span<const std::byte> bytes) {
   }
 }
 
-void PartWriter::scatter(std::span<const std::byte> bytes) {
-  for (const Target& target : targets_) {
-    if (target.cut.slice_bytes() != target.cut.whole_bytes()) {
-      scatter_runs(target, bytes);
-    } else {
-      scatter_whole(target, bytes);
-    }
-  }
-  scattered_ += bytes.size();
-}
-
 template <typename Fill>
 void PartWriter::put(const Target& target, std::uint32_t member, std::uint64_t offset,
                      std::uint64_t n_bytes, TensorHasher* hasher, Fill&& fill) {
@@ -133,58 +118,47 @@ void PartWriter::put(const Target& target, std::uint32_t member, std::uint64_t o
   context_.done_bytes.fetch_add(n_bytes, std::memory_order_relaxed);
 }
 
-void PartWriter::scatter_whole(const Target& target, std::span<const std::byte> bytes) {
-  const bool first_only = target.cut.kind() == PartCut::Kind::kFirstOnly;
-  const auto n_members = static_cast<std::uint32_t>(target.file->members.size());
-  for (std::uint32_t member = 0; member < n_members; ++member) {
-    const std::uint32_t slice = target.place->first_slice + member;
-    const std::size_t h = target.place->first_hash + (first_only ? slice : 0);
-    const bool hashes = !is_replica(target) && (first_only || member == 0);
-    std::span<const std::byte> rest = bytes;
-    put(target, member, scattered_, bytes.size(), hashes ? &hashers_[h] : nullptr,
-        [&](std::span<std::byte> piece) {
-          if (first_only && slice > 0) {
-            std::memset(piece.data(), 0, piece.size());
-          } else {
-            std::memcpy(piece.data(), rest.data(), piece.size());
-          }
-          rest = rest.subspan(piece.size());
-        });
+void PartWriter::scatter(std::span<const std::byte> bytes) {
+  for (const Target& target : targets_) {
+    for (auto& list : runs_) list.clear();
+    target.cut.for_each_run(scattered_, bytes.size(),
+                            [&](const PartCut::Run& run) { runs_[run.slice].push_back(run); });
+    for (std::uint32_t member = 0; member < target.file->members.size(); ++member)
+      scatter_to(target, member, bytes);
   }
+  scattered_ += bytes.size();
 }
 
-void PartWriter::scatter_runs(const Target& target, std::span<const std::byte> bytes) {
-  for (auto& list : runs_) list.clear();
-  target.cut.for_each_run(scattered_, bytes.size(),
-                          [&](const PartCut::Run& run) { runs_[run.slice].push_back(run); });
-  // Every member of a stack whose experts are shared out and not cut has the same.
-  const bool is_cut = target.cut.kind() == PartCut::Kind::kCut;
-  const auto n_members = static_cast<std::uint32_t>(target.file->members.size());
-  for (std::uint32_t member = 0; member < n_members; ++member) {
-    const std::uint32_t slice = is_cut ? target.place->first_slice + member : 0;
-    const bool hashes = !is_replica(target) && (is_cut || member == 0);
-    const std::vector<PartCut::Run>& runs = runs_[slice];
-    if (runs.empty()) continue;
-    const std::uint64_t begin = runs.front().slice_offset;
-    const std::uint64_t n_bytes = runs.back().slice_offset + runs.back().n_bytes - begin;
-    std::size_t at = 0;
-    std::uint64_t used = 0;  // of runs[at]
-    put(target, member, begin, n_bytes,
-        hashes ? &hashers_[target.place->first_hash + slice] : nullptr,
-        [&](std::span<std::byte> piece) {
-          while (!piece.empty()) {
-            const PartCut::Run& run = runs[at];
-            const std::uint64_t n = std::min<std::uint64_t>(piece.size(), run.n_bytes - used);
-            std::memcpy(piece.data(), bytes.data() + (run.whole_offset - scattered_) + used, n);
-            piece = piece.subspan(n);
-            used += n;
-            if (used == run.n_bytes) {
-              ++at;
-              used = 0;
-            }
+void PartWriter::scatter_to(const Target& target, std::uint32_t member,
+                            std::span<const std::byte> bytes) {
+  // Every member has what is not cut, or the first alone.
+  const PartCut::Kind kind = target.cut.kind();
+  const std::uint32_t slice =
+      kind == PartCut::Kind::kWhole ? 0 : target.place->first_slice + member;
+  const std::vector<PartCut::Run>& runs = runs_[kind == PartCut::Kind::kCut ? slice : 0];
+  if (runs.empty()) return;
+  const bool is_zeroed = kind == PartCut::Kind::kFirstOnly && slice > 0;
+  const bool hashes = !is_replica(target) && (kind != PartCut::Kind::kWhole || member == 0);
+  const std::uint64_t begin = runs.front().slice_offset;
+  const std::uint64_t n_bytes = runs.back().slice_offset + runs.back().n_bytes - begin;
+  std::size_t at = 0;
+  std::uint64_t used = 0;  // of runs[at]
+  put(target, member, begin, n_bytes,
+      hashes ? &hashers_[target.place->first_hash + slice] : nullptr,
+      [&](std::span<std::byte> piece) {
+        if (is_zeroed) std::memset(piece.data(), 0, piece.size());
+        while (!is_zeroed && !piece.empty()) {
+          const PartCut::Run& run = runs[at];
+          const std::uint64_t n = std::min<std::uint64_t>(piece.size(), run.n_bytes - used);
+          std::memcpy(piece.data(), bytes.data() + (run.whole_offset - scattered_) + used, n);
+          piece = piece.subspan(n);
+          used += n;
+          if (used == run.n_bytes) {
+            ++at;
+            used = 0;
           }
-        });
-  }
+        }
+      });
 }
 
 std::vector<Hash128> PartWriter::finish() {

@@ -237,17 +237,13 @@ bool WindowWriter::evict_one(std::unique_lock<std::mutex>& lock, std::uint32_t f
 }
 
 void WindowWriter::write_window(Window& window) {
-  const auto begin = std::chrono::steady_clock::now();
+  const StageTimer timer(written_, 0);
   const OutputFiles::Use file = files_.use(window.key.first);
   if (window.partial) {
     write_ranges(file, window);
   } else {
     write_whole(file, window);
   }
-  const auto elapsed = std::chrono::steady_clock::now() - begin;
-  write_ns_.fetch_add(static_cast<std::uint64_t>(
-                          std::chrono::duration_cast<std::chrono::nanoseconds>(elapsed).count()),
-                      std::memory_order_relaxed);
 }
 
 void WindowWriter::write_whole(const OutputFiles::Use& file, const Window& window) {
@@ -281,7 +277,7 @@ void WindowWriter::complete_write(std::unique_lock<std::mutex>& lock, Window& wi
   Progress& file = progress_[window.key.first];
   std::uint64_t n_bytes = 0;
   for (const auto& range : window.ranges) n_bytes += range.second;
-  bytes_written_.fetch_add(n_bytes, std::memory_order_relaxed);
+  written_.n_bytes.fetch_add(n_bytes, std::memory_order_relaxed);
   file.remaining -= n_bytes;
   file.dirty = true;
   free_buffers_.push_back(std::exchange(window.buffer, {}));
@@ -335,7 +331,7 @@ void WindowWriter::sync_if_due(bool force) {
     return;
   }
   const auto now = std::chrono::steady_clock::now();
-  if (!force && bytes_written() - synced_bytes_ < options_.sync_bytes &&
+  if (!force && written_.n_bytes - synced_bytes_ < options_.sync_bytes &&
       now - last_sync_ < options_.sync_interval) {
     return;
   }
@@ -343,7 +339,7 @@ void WindowWriter::sync_if_due(bool force) {
   std::vector<std::uint32_t> dirty, complete;
   {
     const std::lock_guard lock(mutex_);
-    synced_bytes_ = bytes_written();
+    synced_bytes_ = written_.n_bytes;
     items.swap(written_items_);
     for (std::uint32_t file = 0; file < progress_.size(); ++file) {
       if (!progress_[file].dirty) continue;
@@ -387,10 +383,6 @@ void WindowWriter::abandon() noexcept {
   } catch (...) {
     // What could not be made durable is not in the journal and will be done again.
   }
-}
-
-double WindowWriter::write_seconds() const {
-  return static_cast<double>(write_ns_.load()) * 1e-9;
 }
 
 }  // namespace ingot::convert

@@ -24,6 +24,30 @@
 
 namespace ingot::convert {
 
+/// Time spent by all threads together in one stage, and what it moved.
+struct StageTime {
+  std::atomic<std::uint64_t> ns = 0, n_bytes = 0;
+};
+
+/// Adds the time from construction to destruction to a stage.
+class StageTimer {
+ public:
+  StageTimer(StageTime& stage, std::uint64_t n_bytes)
+      : stage_(stage), begin_(std::chrono::steady_clock::now()) {
+    stage_.n_bytes.fetch_add(n_bytes, std::memory_order_relaxed);
+  }
+  ~StageTimer() {
+    const std::chrono::nanoseconds elapsed = std::chrono::steady_clock::now() - begin_;
+    stage_.ns.fetch_add(static_cast<std::uint64_t>(elapsed.count()), std::memory_order_relaxed);
+  }
+  StageTimer(const StageTimer&) = delete;
+  StageTimer& operator=(const StageTimer&) = delete;
+
+ private:
+  StageTime& stage_;
+  std::chrono::steady_clock::time_point begin_;
+};
+
 /// Gathers disjoint byte ranges of many output files, produced in any order by several threads,
 /// into aligned windows, and writes each window once: with O_DIRECT where the file system allows it
 /// (twice as fast as `cp` + fsync, at almost no CPU), else buffered with write-behind.
@@ -85,10 +109,8 @@ class WindowWriter {
 
   /// The longest lease.
   [[nodiscard]] std::size_t window_bytes() const { return options_.window_bytes; }
-  [[nodiscard]] std::uint64_t bytes_written() const {
-    return bytes_written_.load(std::memory_order_relaxed);
-  }
-  [[nodiscard]] double write_seconds() const;
+  /// What it has written.
+  [[nodiscard]] const StageTime& written() const { return written_; }
   [[nodiscard]] bool uses_direct_io() const { return files_.uses_direct(); }
   [[nodiscard]] bool has_reserved() const { return files_.has_reserved(); }
   [[nodiscard]] std::uint64_t windows_spilled() const {
@@ -142,7 +164,8 @@ class WindowWriter {
   std::uint64_t synced_bytes_ = 0;
   std::chrono::steady_clock::time_point last_sync_;
 
-  std::atomic<std::uint64_t> bytes_written_ = 0, write_ns_ = 0, spilled_ = 0;
+  StageTime written_;
+  std::atomic<std::uint64_t> spilled_ = 0;
   std::vector<std::jthread> threads_;
 };
 
