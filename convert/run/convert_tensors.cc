@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <exception>
 #include <mutex>
 #include <utility>
@@ -153,14 +154,11 @@ class Worker {
     const PlannedFile& planned = context_.plan.files[file];
     for (std::uint32_t m = 0; m < planned.members.size(); ++m) {
       auto rest = std::as_bytes(std::span(text));
-      while (!rest.empty()) {
-        const auto piece = rest.first(std::min(context_.writer.window_bytes(), rest.size()));
-        const WindowWriter::Lease lease = context_.writer.acquire(
-            planned.first_member + m, text.size() - rest.size(), piece.size());
-        lease.fill(piece);
-        context_.writer.commit(lease, item);
-        rest = rest.subspan(piece.size());
-      }
+      context_.writer.put(planned.first_member + m, 0, text.size(), item,
+                          [&](std::span<std::byte> piece) {
+                            std::memcpy(piece.data(), rest.data(), piece.size());
+                            rest = rest.subspan(piece.size());
+                          });
     }
     context_.writer.finish_item(item);
   }

@@ -39,7 +39,7 @@ PartWriter::PartWriter(RunContext& context, std::uint32_t tensor, std::size_t pa
 // Takes memory of the output for the next n_bytes; false when they go to several stretches.
 bool PartWriter::lease(std::uint64_t n_bytes) {
   lease_.reset();
-  if (aligner_ || targets_.size() != 1 || n_bytes == 0 || n_bytes > longest_lease()) return false;
+  if (aligner_ || targets_.size() != 1 || n_bytes == 0 || n_bytes > kBandBytes) return false;
   const Target& target = targets_.front();
   const PartCut::Kind kind = target.cut.kind();
   const auto n_members = static_cast<std::uint32_t>(target.file->members.size());
@@ -50,14 +50,15 @@ bool PartWriter::lease(std::uint64_t n_bytes) {
   const std::uint32_t member =
       kind == PartCut::Kind::kCut ? run->slice - target.place->first_slice : 0;
   if (member >= n_members) return false;
+  const std::uint64_t offset = target.place->offset + run->slice_offset;
+  if (!context_.writer.is_in_one_window(offset, n_bytes)) return false;
   leased_hasher_ = target.place->first_hash + run->slice;
-  lease_ = context_.writer.acquire(target.file->first_member + member,
-                                   target.place->offset + run->slice_offset, n_bytes);
+  lease_ = context_.writer.acquire(target.file->first_member + member, offset, n_bytes);
   return true;
 }
 
 std::span<std::byte> PartWriter::prepare(std::uint64_t n_bytes, std::vector<std::byte>& spare) {
-  if (lease(n_bytes) && lease_->n_pieces == 1) return prepared_ = lease_->pieces[0];
+  if (lease(n_bytes)) return prepared_ = lease_->bytes;
   if (spare.size() < n_bytes) spare.resize(n_bytes);
   return prepared_ = std::span(spare).first(n_bytes);
 }
@@ -67,16 +68,11 @@ void PartWriter::commit() {
     write(prepared_);
     return;
   }
-  if (lease_->n_pieces == 2) lease_->fill(prepared_);
   hash(hashers_[leased_hasher_], prepared_);
   context_.writer.commit(*lease_, tensor_);
   written_ += prepared_.size();
   scattered_ += prepared_.size();
   context_.done_bytes.fetch_add(prepared_.size(), std::memory_order_relaxed);
-}
-
-std::uint64_t PartWriter::longest_lease() const {
-  return std::min<std::uint64_t>(kBandBytes, context_.writer.window_bytes());
 }
 
 // Replicas (of a whole part, or of a slice that several EP ranks hold) are hashed once.
@@ -99,23 +95,6 @@ void PartWriter::write(std::span<const std::byte> bytes) {
   } else {
     scatter(bytes);
   }
-}
-
-template <typename Fill>
-void PartWriter::put(const Target& target, std::uint32_t member, std::uint64_t offset,
-                     std::uint64_t n_bytes, TensorHasher* hasher, Fill&& fill) {
-  for (std::uint64_t done = 0; done < n_bytes;) {
-    const std::uint64_t n = std::min(longest_lease(), n_bytes - done);
-    const WindowWriter::Lease lease = context_.writer.acquire(
-        target.file->first_member + member, target.place->offset + offset + done, n);
-    for (std::size_t i = 0; i < lease.n_pieces; ++i) {
-      fill(lease.pieces[i]);
-      if (hasher != nullptr) hash(*hasher, lease.pieces[i]);
-    }
-    context_.writer.commit(lease, tensor_);
-    done += n;
-  }
-  context_.done_bytes.fetch_add(n_bytes, std::memory_order_relaxed);
 }
 
 void PartWriter::scatter(std::span<const std::byte> bytes) {
@@ -143,22 +122,29 @@ void PartWriter::scatter_to(const Target& target, std::uint32_t member,
   const std::uint64_t n_bytes = runs.back().slice_offset + runs.back().n_bytes - begin;
   std::size_t at = 0;
   std::uint64_t used = 0;  // of runs[at]
-  put(target, member, begin, n_bytes,
-      hashes ? &hashers_[target.place->first_hash + slice] : nullptr,
-      [&](std::span<std::byte> piece) {
-        if (is_zeroed) std::memset(piece.data(), 0, piece.size());
-        while (!is_zeroed && !piece.empty()) {
-          const PartCut::Run& run = runs[at];
-          const std::uint64_t n = std::min<std::uint64_t>(piece.size(), run.n_bytes - used);
-          std::memcpy(piece.data(), bytes.data() + (run.whole_offset - scattered_) + used, n);
-          piece = piece.subspan(n);
-          used += n;
-          if (used == run.n_bytes) {
-            ++at;
-            used = 0;
-          }
-        }
-      });
+  const auto copy = [&](std::span<std::byte> piece) {
+    while (!piece.empty()) {
+      const PartCut::Run& run = runs[at];
+      const std::uint64_t n = std::min<std::uint64_t>(piece.size(), run.n_bytes - used);
+      std::memcpy(piece.data(), bytes.data() + (run.whole_offset - scattered_) + used, n);
+      piece = piece.subspan(n);
+      used += n;
+      if (used == run.n_bytes) {
+        ++at;
+        used = 0;
+      }
+    }
+  };
+  context_.writer.put(target.file->first_member + member, target.place->offset + begin, n_bytes,
+                      tensor_, [&](std::span<std::byte> piece) {
+                        if (is_zeroed) {
+                          std::memset(piece.data(), 0, piece.size());
+                        } else {
+                          copy(piece);
+                        }
+                        if (hashes) hash(hashers_[target.place->first_hash + slice], piece);
+                      });
+  context_.done_bytes.fetch_add(n_bytes, std::memory_order_relaxed);
 }
 
 std::vector<Hash128> PartWriter::finish() {

@@ -69,14 +69,8 @@ class PartWriter {
   };
 
   bool lease(std::uint64_t n_bytes);
-  // A longer stretch would not be in cache when it is hashed.
-  [[nodiscard]] std::uint64_t longest_lease() const;
   void scatter(std::span<const std::byte> bytes);
   void scatter_to(const Target& target, std::uint32_t member, std::span<const std::byte> bytes);
-  /// Fills [offset, offset + n) of a slice from `fill(piece)`, called for consecutive pieces.
-  template <typename Fill>
-  void put(const Target& target, std::uint32_t member, std::uint64_t offset, std::uint64_t n_bytes,
-           TensorHasher* hasher, Fill&& fill);
   [[nodiscard]] bool is_replica(const Target& target) const;
   void hash(TensorHasher& hasher, std::span<const std::byte> bytes);
 

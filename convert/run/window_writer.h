@@ -1,6 +1,6 @@
 #pragma once
 
-#include <array>
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -62,6 +62,8 @@ class StageTimer {
 class WindowWriter {
  public:
   using File = OutputFiles::File;
+  /// A longer piece would not be in cache when it is hashed.
+  static constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 20;
   struct Options {
     std::size_t window_bytes = std::size_t{8} << 20;  ///< a multiple of 4096
     std::size_t max_windows = 16;                     ///< at least two per producing thread
@@ -84,21 +86,34 @@ class WindowWriter {
   /// Marks a range as written by an earlier run. Before the first lease.
   void mark_written(std::uint32_t file, std::uint64_t offset, std::uint64_t n_bytes);
 
-  /// Memory to fill for the range [offset, offset + n_bytes) of a file, in one or two pieces.
+  /// Memory to fill, of one window.
   struct Lease {
-    std::array<std::span<std::byte>, 2> pieces;
-    std::size_t n_pieces = 0;
+    std::span<std::byte> bytes;
     std::uint32_t file = 0;
     std::uint64_t offset = 0;
-
-    /// Copies bytes, as many as the lease has, into its pieces.
-    void fill(std::span<const std::byte> bytes) const;
   };
-  /// n_bytes must be at most window_bytes(). Blocks while no window is free; throws the first
+  /// Memory for the range [offset, offset + n_bytes) of a file, as far as it is in one window.
+  /// Blocks while no window is free, so that who calls this must hold no lease; throws the first
   /// failure of a writer.
   Lease acquire(std::uint32_t file, std::uint64_t offset, std::uint64_t n_bytes);
   /// The lease's bytes are in place; they belong to `item`.
   void commit(const Lease& lease, std::uint32_t item);
+  /// Whether one lease can have so many bytes there.
+  [[nodiscard]] bool is_in_one_window(std::uint64_t offset, std::uint64_t n_bytes) const {
+    return offset % options_.window_bytes + n_bytes <= options_.window_bytes;
+  }
+  /// Fills a range of any length: calls fill(piece) for its consecutive pieces.
+  template <typename Fill>
+  void put(std::uint32_t file, std::uint64_t offset, std::uint64_t n_bytes, std::uint32_t item,
+           const Fill& fill) {
+    while (n_bytes > 0) {
+      const Lease lease = acquire(file, offset, std::min(n_bytes, kMostBytes));
+      fill(lease.bytes);
+      commit(lease, item);
+      offset += lease.bytes.size();
+      n_bytes -= lease.bytes.size();
+    }
+  }
   /// All ranges of `item` have been committed.
   void finish_item(std::uint32_t item);
 
@@ -107,7 +122,6 @@ class WindowWriter {
   /// Makes durable what is complete and stops; for interruption. Throws nothing.
   void abandon() noexcept;
 
-  /// The longest lease.
   [[nodiscard]] std::size_t window_bytes() const { return options_.window_bytes; }
   /// What it has written.
   [[nodiscard]] const StageTime& written() const { return written_; }
@@ -130,8 +144,7 @@ class WindowWriter {
   void make_buffers();
   void set_idle(Window& window);
   void unset_idle(Window& window);
-  bool evict_one(std::unique_lock<std::mutex>& lock, std::uint32_t file, std::uint64_t first,
-                 std::uint64_t last);
+  bool evict_one(std::unique_lock<std::mutex>& lock);
   void write_window(Window& window);
   static void write_whole(const OutputFiles::Use& file, const Window& window);
   static void write_ranges(const OutputFiles::Use& file, Window& window);
