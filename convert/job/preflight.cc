@@ -75,12 +75,6 @@ void require_writable(const fs::path& output) {
     throw system_error(errno, "write below " + place.string(), output.string());
 }
 
-bool is_below(const fs::path& path, const fs::path& directory) {
-  const auto [at, rest] =
-      std::mismatch(directory.begin(), directory.end(), path.begin(), path.end());
-  return at == directory.end();
-}
-
 // Blocks that come free when the folder of an earlier run is removed.
 std::uint64_t removable_bytes(const fs::path& folder) {
   std::uint64_t n_bytes = 0;
@@ -230,7 +224,7 @@ void require_own_side_files(const formats::Checkpoint& source) {
   for (const formats::SideFile& side : source.side_files()) {
     const fs::path path = source.directory() / side.path;
     const fs::path target = fs::canonical(path);
-    if (is_below(target, own) || (is_snapshot && is_below(target, blobs))) continue;
+    if (is_inside(target, own) || (is_snapshot && is_inside(target, blobs))) continue;
     faults.add(Error(ErrorCode::kUnsupported,
                      fmt::format("is a link to {}, outside the source, and the output would get a "
                                  "copy of it (put the file itself there, or accept all such links "

@@ -17,9 +17,6 @@
 namespace ingot::convert {
 class ActivationScales;
 class Importance;
-}  // namespace ingot::convert
-
-namespace ingot::convert {
 
 /// Where a rule comes from; rules are tried in this order.
 enum class RuleOrigin : std::uint8_t {
