@@ -268,18 +268,8 @@ void widen(DType dtype, std::span<const std::byte> bytes, std::vector<float>& va
   widen_scales(dtype, bytes, std::nullopt, values);
 }
 
-// What stands behind what was looked at so far.
-void append(OddValues& odd, const OddValues& next) {
-  if (odd.n == 0 && next.n != 0) {
-    odd.first = odd.total + next.first;
-    odd.value = next.value;
-  }
-  odd.n += next.n;
-  odd.total += next.total;
-}
-
-}  // namespace
-
+// Whether the numbers of a stored tensor can be read as scales: a dtype that widen_scales knows
+// (I64 too: Ascend's F32 bits), and data that are here.
 bool can_read_scales(const Checkpoint& checkpoint, const StoredTensor& tensor) {
   switch (tensor.dtype) {
     case DType::kF32:
@@ -294,6 +284,18 @@ bool can_read_scales(const Checkpoint& checkpoint, const StoredTensor& tensor) {
       return false;
   }
 }
+
+// What stands behind what was looked at so far.
+void append(OddValues& odd, const OddValues& next) {
+  if (odd.n == 0 && next.n != 0) {
+    odd.first = odd.total + next.first;
+    odd.value = next.value;
+  }
+  odd.n += next.n;
+  odd.total += next.total;
+}
+
+}  // namespace
 
 void report_odd(const RuleInput& input, std::span<const StoredTensor* const> tensors,
                 const Look& look, ErrorCode code,

@@ -157,10 +157,6 @@ std::string fused_module(const LogicalTensor& tensor);
 
 // How rules read numbers: in bounded pieces, of many tensors at once.
 
-/// Whether the numbers of a stored tensor can be read as scales: a dtype that widen_scales knows
-/// (I64 too: Ascend's F32 bits), and data that are here.
-bool can_read_scales(const Checkpoint& checkpoint, const StoredTensor& tensor);
-
 /// Numbers that are not as they should be.
 struct OddValues {
   std::uint64_t n = 0;      ///< how many
@@ -178,7 +174,8 @@ void report_odd(const RuleInput& input, std::span<const StoredTensor* const> ten
                 const Look& look, ErrorCode code,
                 const std::function<std::string(const OddValues&)>& tell);
 
-/// The same for scales for which `is_odd` holds; those that can_read_scales() denies are left out.
+/// The same for scales for which `is_odd` holds; those that cannot be read as scales are left out:
+/// by their dtype, or because their data are not here.
 void report_odd_scales(const RuleInput& input, std::span<const StoredTensor* const> scales,
                        bool (*is_odd)(float), ErrorCode code,
                        const std::function<std::string(const OddValues&)>& tell);

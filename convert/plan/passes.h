@@ -1,7 +1,6 @@
 #pragma once
 
 #include <string>
-#include <utility>
 
 #include "convert/plan/plan.h"
 #include "convert/recipe/refusals.h"
@@ -55,11 +54,6 @@ void derive_json(Plan& plan);
 formats::IndexFrame index_frame(const Plan& plan);
 
 // What decide() consists of, beside the rules and the dialect.
-
-/// What the tensors of one fused module have in common: where the module stands, and how loaders
-/// fuse it. Tensors that nothing fuses have their own.
-using FusedKey = std::pair<std::string, formats::Fuse>;
-FusedKey fused_key(const formats::LogicalTensor& tensor);
 
 /// Joins the tensors that share a global scale into Plan::fused_sets: those that loaders fuse, and
 /// each other tensor of such a scheme alone. Fused tensors must become one scheme, all of them by

@@ -163,7 +163,7 @@ void Recipe::check_all_matched(std::span<const LogicalTensor> tensors) const {
 
 Json Recipe::to_json() const {
   Json json = {{"to", to ? Json(scheme_word(to)) : Json(nullptr)},
-               {"mtp", mtp ? Json(std::string(mtp_policy_name(*mtp))) : Json(nullptr)},
+               {"mtp", mtp ? Json(std::string(word_of(kMtpPolicies, *mtp))) : Json(nullptr)},
                {"choices", choices.to_json()},
                {"rules", Json::array()},
                {"allow", Json::object()}};
@@ -225,10 +225,6 @@ SchemeId parse_scheme_word(std::string_view word, std::string_view where) {
 
 MtpPolicy parse_mtp_policy(std::string_view word, std::string_view where) {
   return parse_word(kMtpPolicies, word, where);
-}
-
-std::string_view mtp_policy_name(MtpPolicy policy) {
-  return word_of(kMtpPolicies, policy);
 }
 
 quantize::Fp8Grid parse_fp8_grid(std::string_view word) {
