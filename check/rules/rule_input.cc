@@ -198,28 +198,6 @@ const StoredTensor* RuleInput::part_of(const LogicalTensor& tensor, Part part) c
   return find_part(checkpoint, tensor.encoding.stored, part);
 }
 
-void RuleInput::report_file(std::string_view file, ErrorCode code, std::string message) const {
-  report(violation(code, file, "", std::move(message)));
-}
-
-void RuleInput::report_config(ErrorCode code, std::string message) const {
-  report_file("config.json", code, std::move(message));
-}
-
-void RuleInput::report_at(const StoredTensor& tensor, ErrorCode code, std::string message) const {
-  report(violation_at(checkpoint, tensor, code, std::move(message)));
-}
-
-void RuleInput::report_kind(const LogicalTensor& tensor, ErrorCode code,
-                            std::string message) const {
-  report_kind(tensor, codes_of(tensor), code, std::move(message));
-}
-
-void RuleInput::report_kind(const LogicalTensor& tensor, const StoredTensor& part, ErrorCode code,
-                            std::string message) const {
-  findings.add(tensor.rule, violation_at(checkpoint, part, code, std::move(message)));
-}
-
 Finding violation(ErrorCode code, std::string_view file, std::string_view tensor,
                   std::string message) {
   return finding_of(Error(code, std::move(message)).in_file(file).in_tensor(tensor));

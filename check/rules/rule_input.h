@@ -100,6 +100,10 @@ class RuleFindings {
   std::vector<std::pair<Finding, std::size_t>> by_kind_;
 };
 
+/// A violation at a tensor of the files.
+Finding violation_at(const Checkpoint& checkpoint, const StoredTensor& tensor, ErrorCode code,
+                     std::string message);
+
 struct RuleInput {
   const LoaderRule& row;
   const Checkpoint& checkpoint;
@@ -122,18 +126,24 @@ struct RuleInput {
   [[nodiscard]] bool is_about(SchemeId scheme) const { return row.schemes(scheme_facts(scheme)); }
 
   void report(Finding finding) const { findings.add(std::move(finding)); }
-  void report_file(std::string_view file, ErrorCode code, std::string message) const;
-  void report_config(ErrorCode code, std::string message) const;
-  void report_at(const StoredTensor& tensor, ErrorCode code, std::string message) const;
+  void report_file(std::string_view file, ErrorCode code, std::string message) const {
+    report(violation(code, file, "", std::move(message)));
+  }
+  void report_config(ErrorCode code, std::string message) const {
+    report_file("config.json", code, std::move(message));
+  }
+  void report_at(const StoredTensor& tensor, ErrorCode code, std::string message) const {
+    report(violation_at(checkpoint, tensor, code, std::move(message)));
+  }
   /// One finding for all weights of this kind, at the first one's codes or at another of its parts.
-  void report_kind(const LogicalTensor& tensor, ErrorCode code, std::string message) const;
+  void report_kind(const LogicalTensor& tensor, ErrorCode code, std::string message) const {
+    report_kind(tensor, codes_of(tensor), code, std::move(message));
+  }
   void report_kind(const LogicalTensor& tensor, const StoredTensor& part, ErrorCode code,
-                   std::string message) const;
+                   std::string message) const {
+    findings.add(tensor.rule, violation_at(checkpoint, part, code, std::move(message)));
+  }
 };
-
-/// A violation at a tensor of the files.
-Finding violation_at(const Checkpoint& checkpoint, const StoredTensor& tensor, ErrorCode code,
-                     std::string message);
 
 inline const SchemeFacts& facts_of(const LogicalTensor& tensor) {
   return scheme_facts(tensor.encoding.scheme);

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "convert/plan/layout_functions.h"
 #include "convert/plan/passes.h"
 #include "formats/container/checkpoint_index.h"
 #include "formats/dialect/source_activations.h"
