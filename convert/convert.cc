@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "convert/job/execution.h"
+#include "convert/job/job_identity.h"
 #include "convert/output/output_directory.h"
 #include "convert/plan/passes.h"
 #include "convert/recipe/default_recipes.h"

@@ -15,8 +15,6 @@
 
 namespace ingot::check {
 
-using formats::CodeKind;
-
 namespace {
 
 using enum Severity;
@@ -285,44 +283,37 @@ void ignored_quantized(const RuleInput& input) {
   }
 }
 
-bool has_fp8_codes(const SchemeFacts& scheme) {
-  return scheme.code == CodeKind::kE4m3;
-}
-bool has_int8_codes(const SchemeFacts& scheme) {
-  return scheme.code == CodeKind::kInt8;
-}
-
 constexpr std::string_view kDeepseek = "deepseek";
 
 constexpr LoaderRule kRules[] = {
     {"fp8.config-present", kDeepseek, "all", kError,
-     "a checkpoint with FP8 weights has a quantization_config", config_present, has_fp8_codes},
+     "a checkpoint with FP8 weights has a quantization_config", config_present, has_e4m3_codes},
     {"fp8.config-without-weights", kDeepseek, "all", kError,
      "a quantization_config of method fp8 stands over FP8 weights", config_without_weights,
-     has_fp8_codes},
+     has_e4m3_codes},
     {"fp8.activation-scheme", kDeepseek, "vLLM", kWarning,
      "activation_scheme is there, and dynamic beside weight_block_size", activation_scheme,
-     has_fp8_codes},
+     has_e4m3_codes},
     {"fp8.block-size", kDeepseek, "all", kError,
      "weight_block_size has two positive entries: rows and columns of a block", block_size,
-     has_fp8_codes},
+     has_e4m3_codes},
     {"fp8.weight-quantized", kDeepseek, "all", kError,
      "a weight that the FP8 release quantizes is FP8, or its module is listed as ignored",
-     weight_quantized, has_fp8_codes},
+     weight_quantized, has_e4m3_codes},
     {"fp8.plain-module", kDeepseek, "all", kError,
      "embedding, head, router, norms, eh_proj and weights_proj are not FP8", native_plain_module,
-     has_fp8_codes, false, kIsAllowable},
+     has_e4m3_codes, false, kIsAllowable},
     {"fp8.silent-module", kDeepseek, "vLLM", kError,
      "a plain module that vLLM would make FP8 without a word is listed as ignored", silent_module,
-     has_fp8_codes},
+     has_e4m3_codes},
     {"fp8.head-listed", kDeepseek, "transformers", kWarning,
      "modules_to_not_convert, where it names modules, names the head too", head_listed,
-     has_fp8_codes},
+     has_e4m3_codes},
     {"fp8.ue8m0-claim", kDeepseek, "vLLM, SGLang (DeepGEMM)", kWarning,
-     "under scale_fmt ue8m0 every scale is a power of two", ue8m0_claim, has_fp8_codes,
+     "under scale_fmt ue8m0 every scale is a power of two", ue8m0_claim, has_e4m3_codes,
      kReadsValues},
     {"fp8.ue8m0-unsaid", kDeepseek, "vLLM, SGLang (DeepGEMM)", kWarning,
-     "where every scale is a power of two, scale_fmt is ue8m0", ue8m0_unsaid, has_fp8_codes,
+     "where every scale is a power of two, scale_fmt is ue8m0", ue8m0_unsaid, has_e4m3_codes,
      kReadsValues},
     {"fp8.format-words", kDeepseek, "all", kError,
      "fmt is e4m3 and scale_fmt ue8m0, where they are there", format_words},

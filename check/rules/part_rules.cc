@@ -14,7 +14,6 @@
 
 namespace ingot::check {
 
-using formats::CodeKind;
 using formats::Encoding;
 using formats::PartShape;
 
@@ -330,9 +329,6 @@ void part_names(const RuleInput& input) {
 bool has_exponents(const SchemeFacts& scheme) {
   return scheme.scale_dtype == DType::kF8E8M0;
 }
-bool has_e4m3_codes(const SchemeFacts& scheme) {
-  return scheme.code == CodeKind::kE4m3;
-}
 bool is_fp8(const SchemeFacts& scheme) {
   return has_e4m3_codes(scheme) && !has_exponents(scheme);
 }
@@ -341,9 +337,6 @@ bool is_fp8_block(const SchemeFacts& scheme) {
 }
 bool has_blocks(const SchemeFacts& scheme) {
   return scheme.group_rows > 1;
-}
-bool is_int8(const SchemeFacts& scheme) {
-  return scheme.code == CodeKind::kInt8;
 }
 bool is_nvfp4(const SchemeFacts& scheme) {
   return scheme.scale_dtype == DType::kF8E4M3;
@@ -369,13 +362,13 @@ constexpr LoaderRule kRules[] = {
      "all but the last weight of a merged FP8 module end at a block's edge", merged_partition,
      is_fp8_block},
     {"int8.scale-present", "", "all", kError, "every INT8 weight has its scale", int8_scale_present,
-     is_int8},
+     has_int8_codes},
     {"int8.scale-dtype", "", "all", kError, "scales of INT8 weights are F32 or BF16", part_dtypes,
-     is_int8},
+     has_int8_codes},
     {"int8.scale-shape", "", "all", kError,
-     "the scale of an [N, K] weight is [N, 1], or a value per block", scale_shape, is_int8},
+     "the scale of an [N, K] weight is [N, 1], or a value per block", scale_shape, has_int8_codes},
     {"int8.scale-values", "", "all", kError, "every scale is finite and positive", scale_values,
-     is_int8, kReadsValues},
+     has_int8_codes, kReadsValues},
     {"nvfp4.parts", "", "all", kError, "an NVFP4 weight has codes, block scales and a global scale",
      parts_present, is_nvfp4},
     {"nvfp4.dtypes", "", "all", kError, "codes are U8, block scales F8_E4M3, the global scale F32",

@@ -22,6 +22,7 @@ namespace ingot::check {
 // The words of all rules.
 using formats::Activations;
 using formats::Checkpoint;
+using formats::CodeKind;
 using formats::config_member;
 using formats::config_text;
 using formats::ConfigGroups;
@@ -204,6 +205,12 @@ void part_shapes(const RuleInput& input);
 void cache_scales(const RuleInput& input);
 
 // For the last columns of a row.
+inline bool has_e4m3_codes(const SchemeFacts& scheme) {
+  return scheme.code == CodeKind::kE4m3;
+}
+inline bool has_int8_codes(const SchemeFacts& scheme) {
+  return scheme.code == CodeKind::kInt8;
+}
 inline constexpr bool (*kAnyScheme)(const SchemeFacts&) = nullptr;
 inline constexpr bool kReadsValues = true;
 inline constexpr bool kIsAllowable = true;

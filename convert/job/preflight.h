@@ -65,11 +65,6 @@ Preflight preflight(const Plan& plan, const std::filesystem::path& output,
 /// Throws kNoSpace, with what is missing and what would help, when the disk is too small.
 void require_space(const Plan& plan, const Preflight& checked, const std::filesystem::path& output);
 
-/// What identifies the job. Reads samples of the source and its side files. Throws kMismatch when
-/// the job that is resumed, or has finished, is another one.
-formats::Json require_resumable(const Plan& plan, const std::filesystem::path& output,
-                                const Preflight& checked, const JobThreads& threads);
-
 /// Bytes of all weights files with a copy for each rank that loads one. Exact.
 std::uint64_t copied_bytes(const Plan& plan);
 

@@ -1,11 +1,14 @@
 #pragma once
 
+#include <set>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "convert/plan/plan.h"
-#include "convert/recipe/refusals.h"
+#include "formats/base/error.h"
 
 // The passes that make a plan, in the order in which make_plan() (convert/convert.cc) runs them.
 
@@ -84,6 +87,24 @@ void set_places(Plan& plan, PlannedPart& part, std::span<const PlannedPlace> pla
 PlannedFile& add_file(Plan& plan, std::string name);
 /// EP ranks that hold a tensor; empty: it is not an expert's, or every rank has all experts.
 std::vector<std::uint32_t> ep_ranks_of(const Plan& plan, const PlannedTensor& planned);
+
+/// Refusals of tensors, each told once for a tensor; those of one kind stand together.
+class Refusals {
+ public:
+  void add(ErrorCode code, std::string fact, std::string_view tensor) {
+    if (!told_.emplace(fact, tensor).second) return;
+    Error error(code, std::move(fact));
+    error.in_tensor(tensor);
+    errors_.add(std::move(error));
+  }
+
+  /// Throws what was added.
+  void throw_if_any() const { errors_.throw_if_any(); }
+
+ private:
+  std::set<std::pair<std::string, std::string>> told_;
+  ErrorList errors_;
+};
 
 // What decide() consists of, beside the rules and the dialect.
 
