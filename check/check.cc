@@ -126,15 +126,6 @@ void check_records(const std::filesystem::path& directory, const Manifest& manif
           [&] { (void)formats::read_tensor_records(path, manifest.records_hash); });
 }
 
-// A manifest that cannot be read is a finding.
-std::optional<Manifest> manifest_with_findings(const std::filesystem::path& directory,
-                                               CheckResult& result) {
-  std::optional<Manifest> manifest;
-  collect(result, "", [&] { manifest = formats::read_manifest(directory); });
-  result.has_manifest = manifest.has_value();
-  return manifest;
-}
-
 // A checkpoint, or the directory of one rank.
 CheckResult check_unsliced(const std::filesystem::path& directory,
                            const std::optional<Manifest>& manifest, const CheckOptions& options,
@@ -159,14 +150,8 @@ CheckResult check_unsliced(const std::filesystem::path& directory,
   return result;
 }
 
-// Never as one that has ranks itself: a link to the directory above would have no end.
-CheckResult check_rank(const std::filesystem::path& directory, const CheckOptions& options,
-                       LinkedHashes& hashes) {
-  require_directory(directory);
-  CheckResult result;
-  const std::optional<Manifest> manifest = manifest_with_findings(directory, result);
-  return check_unsliced(directory, manifest, options, hashes, std::move(result));
-}
+CheckResult check_alone(const std::filesystem::path& directory, const CheckOptions& options,
+                        LinkedHashes& hashes, bool may_be_sliced);
 
 // A sliced checkpoint as a whole: it has no tensors but those of its ranks' directories.
 bool check_sliced(const std::filesystem::path& directory, const Manifest& manifest,
@@ -185,11 +170,25 @@ bool check_sliced(const std::filesystem::path& directory, const Manifest& manife
   }
   check_against_manifest(directory, manifest, nullptr, options, hashes, result);
   if (options.hashes) check_records(directory, manifest, result);
-  const auto check_one = [&](const std::filesystem::path& rank) {
-    return check_rank(rank, options, hashes);
+  // Never as one that has ranks itself: a link to the directory above would have no end.
+  const auto check_rank = [&](const std::filesystem::path& rank) {
+    return check_alone(rank, options, hashes, false);
   };
-  check_ranks(directory, *manifest.slicing, check_one, result);
+  check_ranks(directory, *manifest.slicing, check_rank, result);
   return true;
+}
+
+CheckResult check_alone(const std::filesystem::path& directory, const CheckOptions& options,
+                        LinkedHashes& hashes, bool may_be_sliced) {
+  require_directory(directory);
+  CheckResult result;
+  // A manifest that cannot be read is a finding.
+  std::optional<Manifest> manifest;
+  collect(result, "", [&] { manifest = formats::read_manifest(directory); });
+  result.has_manifest = manifest.has_value();
+  if (may_be_sliced && manifest && check_sliced(directory, *manifest, options, hashes, result))
+    return result;
+  return check_unsliced(directory, manifest, options, hashes, std::move(result));
 }
 
 }  // namespace
@@ -217,12 +216,8 @@ void add_directory(const std::string& name, const std::filesystem::path& path, C
 }
 
 CheckResult check_checkpoint(const std::filesystem::path& directory, const CheckOptions& options) {
-  require_directory(directory);
   LinkedHashes hashes;
-  CheckResult result;
-  const std::optional<Manifest> manifest = manifest_with_findings(directory, result);
-  if (manifest && check_sliced(directory, *manifest, options, hashes, result)) return result;
-  return check_unsliced(directory, manifest, options, hashes, std::move(result));
+  return check_alone(directory, options, hashes, true);
 }
 
 CheckResult check_is_source_of(const std::filesystem::path& given,
