@@ -39,9 +39,7 @@ void require_directory(const std::filesystem::path& directory) {
 }
 
 void count(const Checkpoint& checkpoint, CheckResult& result) {
-  result.n_files = checkpoint.files().size();
-  result.n_tensors = checkpoint.stored().size();
-  for (const SourceFile& file : checkpoint.files()) result.n_bytes += file.n_bytes;
+  result.count(checkpoint.files(), checkpoint.stored().size());
   result.family = checkpoint.family().name;
   result.dialect = checkpoint.dialect().name;
 }
@@ -113,9 +111,7 @@ void check_shards(const std::filesystem::path& directory, const Manifest& manife
   const std::vector<formats::StoredTensor> stored = read_headers(files, options.threads, faults);
   for (const Error& fault : faults.errors()) result.findings.push_back(finding_of(fault));
   const formats::CheckpointFiles bytes(std::move(files));
-  result.n_files = bytes.files().size();
-  result.n_tensors = stored.size();
-  for (const SourceFile& file : bytes.files()) result.n_bytes += file.n_bytes;
+  result.count(bytes.files(), stored.size());
   const StoredWeights weights{.stored = stored, .bytes = bytes};
   check_against_manifest(directory, manifest, &weights, options, hashes, result);
 }
@@ -128,15 +124,6 @@ void check_records(const std::filesystem::path& directory, const Manifest& manif
   if (manifest.n_tensors == 0 && !std::filesystem::exists(path, ignored)) return;
   collect(result, std::string(kRecordsName),
           [&] { (void)formats::read_tensor_records(path, manifest.records_hash); });
-}
-
-// A manifest that cannot be read is a finding.
-std::optional<Manifest> manifest_with_findings(const std::filesystem::path& directory,
-                                               CheckResult& result) {
-  std::optional<Manifest> manifest;
-  collect(result, "", [&] { manifest = formats::read_manifest(directory); });
-  result.has_manifest = manifest.has_value();
-  return manifest;
 }
 
 // A checkpoint, or the directory of one rank.
@@ -163,14 +150,8 @@ CheckResult check_unsliced(const std::filesystem::path& directory,
   return result;
 }
 
-// Never as one that has ranks itself: a link to the directory above would have no end.
-CheckResult check_rank(const std::filesystem::path& directory, const CheckOptions& options,
-                       LinkedHashes& hashes) {
-  require_directory(directory);
-  CheckResult result;
-  const std::optional<Manifest> manifest = manifest_with_findings(directory, result);
-  return check_unsliced(directory, manifest, options, hashes, std::move(result));
-}
+CheckResult check_alone(const std::filesystem::path& directory, const CheckOptions& options,
+                        LinkedHashes& hashes, bool may_be_sliced);
 
 // A sliced checkpoint as a whole: it has no tensors but those of its ranks' directories.
 bool check_sliced(const std::filesystem::path& directory, const Manifest& manifest,
@@ -189,14 +170,34 @@ bool check_sliced(const std::filesystem::path& directory, const Manifest& manife
   }
   check_against_manifest(directory, manifest, nullptr, options, hashes, result);
   if (options.hashes) check_records(directory, manifest, result);
-  const auto check_one = [&](const std::filesystem::path& rank) {
-    return check_rank(rank, options, hashes);
+  // Never as one that has ranks itself: a link to the directory above would have no end.
+  const auto check_rank = [&](const std::filesystem::path& rank) {
+    return check_alone(rank, options, hashes, false);
   };
-  check_ranks(directory, *manifest.slicing, check_one, result);
+  check_ranks(directory, *manifest.slicing, check_rank, result);
   return true;
 }
 
+CheckResult check_alone(const std::filesystem::path& directory, const CheckOptions& options,
+                        LinkedHashes& hashes, bool may_be_sliced) {
+  require_directory(directory);
+  CheckResult result;
+  // A manifest that cannot be read is a finding.
+  std::optional<Manifest> manifest;
+  collect(result, "", [&] { manifest = formats::read_manifest(directory); });
+  result.has_manifest = manifest.has_value();
+  if (may_be_sliced && manifest && check_sliced(directory, *manifest, options, hashes, result))
+    return result;
+  return check_unsliced(directory, manifest, options, hashes, std::move(result));
+}
+
 }  // namespace
+
+void CheckResult::count(std::span<const SourceFile> files, std::size_t n_stored) {
+  n_files = files.size();
+  n_tensors = n_stored;
+  for (const SourceFile& file : files) n_bytes += file.n_bytes;
+}
 
 void add_directory(const std::string& name, const std::filesystem::path& path, CheckResult part,
                    CheckResult& whole) {
@@ -215,12 +216,8 @@ void add_directory(const std::string& name, const std::filesystem::path& path, C
 }
 
 CheckResult check_checkpoint(const std::filesystem::path& directory, const CheckOptions& options) {
-  require_directory(directory);
   LinkedHashes hashes;
-  CheckResult result;
-  const std::optional<Manifest> manifest = manifest_with_findings(directory, result);
-  if (manifest && check_sliced(directory, *manifest, options, hashes, result)) return result;
-  return check_unsliced(directory, manifest, options, hashes, std::move(result));
+  return check_alone(directory, options, hashes, true);
 }
 
 CheckResult check_is_source_of(const std::filesystem::path& given,
@@ -257,8 +254,8 @@ CheckResult check_is_source_of(const std::filesystem::path& given,
       const auto found = by_name.find(wanted.name);
       if (found == by_name.end()) {
         if (unreadable.contains(wanted.file)) continue;  // said once, of the file
-        result.findings.push_back(violation(ErrorCode::kMissingTensor, wanted.file, wanted.name,
-                                            "was converted, but is not here"));
+        result.add(ErrorCode::kMissingTensor, wanted.file, wanted.name,
+                   "was converted, but is not here");
         continue;
       }
       const std::size_t i = found->second;
@@ -267,28 +264,24 @@ CheckResult check_is_source_of(const std::filesystem::path& given,
       if (hashed[i].failure) {
         result.findings.push_back(finding_of(Error(*hashed[i].failure).in_tensor(wanted.name)));
       } else if (!hashed[i].hash) {
-        result.findings.push_back(
-            violation(ErrorCode::kMismatch, file, wanted.name, "has no data to compare"));
+        result.add(ErrorCode::kMismatch, file, wanted.name, "has no data to compare");
       } else if (wanted.dtype != dtype_name(stored[i].dtype) || wanted.shape != stored[i].shape) {
-        result.findings.push_back(
-            violation(ErrorCode::kMismatch, file, wanted.name,
-                      fmt::format("is {} {}, converted was {} {}", dtype_name(stored[i].dtype),
-                                  formats::shape_text(stored[i].shape), wanted.dtype,
-                                  formats::shape_text(wanted.shape))));
+        result.add(ErrorCode::kMismatch, file, wanted.name,
+                   fmt::format("is {} {}, converted was {} {}", dtype_name(stored[i].dtype),
+                               formats::shape_text(stored[i].shape), wanted.dtype,
+                               formats::shape_text(wanted.shape)));
       } else if (*hashed[i].hash != wanted.hash) {
-        result.findings.push_back(
-            violation(ErrorCode::kMismatch, file, wanted.name,
-                      fmt::format("its bytes have hash {}, what was converted had {}",
-                                  hashed[i].hash->hex(), wanted.hash.hex())));
+        result.add(ErrorCode::kMismatch, file, wanted.name,
+                   fmt::format("its bytes have hash {}, what was converted had {}",
+                               hashed[i].hash->hex(), wanted.hash.hex()));
       }
       if (hashed[i].hash) ++result.n_hashed;
     }
   }
   for (std::size_t i = 0; i < stored.size(); ++i) {
     if (!by_name.contains(stored[i].name)) continue;
-    result.findings.push_back(violation(ErrorCode::kMismatch,
-                                        checkpoint->files()[stored[i].file].name, stored[i].name,
-                                        "was not there when the checkpoint was converted"));
+    result.add(ErrorCode::kMismatch, checkpoint->files()[stored[i].file].name, stored[i].name,
+               "was not there when the checkpoint was converted");
   }
   return result;
 }
@@ -321,10 +314,7 @@ void check_joined(const std::filesystem::path& directory, const CheckOptions& op
     }
     result.family = model.family().name;
     result.dialect = model.dialect().name;
-    if (result.n_files != 0) return;
-    result.n_files = model.files().size();
-    result.n_tensors = model.stored().size();
-    for (const SourceFile& file : model.files()) result.n_bytes += file.n_bytes;
+    if (result.n_files == 0) result.count(model.files(), model.stored().size());
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kInterrupted) throw;
     Finding finding = finding_of(error);

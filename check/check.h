@@ -26,6 +26,13 @@ struct CheckResult {
   std::uint64_t n_files = 0, n_tensors = 0, n_bytes = 0, n_hashed = 0;
   bool has_manifest = false;
   std::string family, dialect;
+
+  /// Adds a finding of no row; `file` and `tensor` may be empty.
+  void add(ErrorCode code, std::string_view file, std::string_view tensor, std::string message) {
+    findings.push_back(violation(code, file, tensor, std::move(message)));
+  }
+  /// Sets the counts of files, tensors and bytes.
+  void count(std::span<const formats::SourceFile> files, std::size_t n_stored);
 };
 
 /// Everything that can be known to be wrong with a directory, all at once; throws only when it

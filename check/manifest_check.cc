@@ -91,8 +91,8 @@ class ManifestCheck {
         // A file that cannot be read was told of, and is the cause.
         if (unreadable.contains(tensor.file)) continue;
         if (!promised.contains(key_of(tensor.file, tensor.name))) continue;
-        result_.findings.push_back(violation(ErrorCode::kMissingTensor, tensor.file, tensor.name,
-                                             "is in the manifest, but not here"));
+        result_.add(ErrorCode::kMissingTensor, tensor.file, tensor.name,
+                    "is in the manifest, but not here");
       }
     }
   }
@@ -113,20 +113,19 @@ class ManifestCheck {
       result_.findings.push_back(
           finding_of(system_error(error.value(), "read a file of the manifest", file.name)));
     } else {
-      result_.findings.push_back(
-          violation(ErrorCode::kMismatch, file.name, "",
-                    fmt::format("has {} bytes, the manifest says {}", n_bytes, file.n_bytes)));
+      result_.add(ErrorCode::kMismatch, file.name, "",
+                  fmt::format("has {} bytes, the manifest says {}", n_bytes, file.n_bytes));
     }
     return false;
   }
 
   void differs(const std::string& file, const std::string& tensor, const Hash128& wanted,
                const Hash128& found) {
-    result_.findings.push_back(violation(
+    result_.add(
         ErrorCode::kMismatch, file, tensor,
         fmt::format("its bytes have hash {}, the manifest says {} (changed since it was written: "
                     "convert or fetch it again)",
-                    found.hex(), wanted.hex())));
+                    found.hex(), wanted.hex()));
   }
 
   void tensor(const formats::StoredTensor& stored, const std::string& file,
@@ -145,17 +144,15 @@ class ManifestCheck {
     ++result_.n_hashed;
     if (wanted != nullptr) {
       if (wanted->dtype != dtype_name(stored.dtype) || wanted->shape != stored.shape) {
-        result_.findings.push_back(
-            violation(ErrorCode::kMismatch, file, stored.name,
-                      fmt::format("is {} {}, the manifest says {} {}", dtype_name(stored.dtype),
-                                  formats::shape_text(stored.shape), wanted->dtype,
-                                  formats::shape_text(wanted->shape))));
+        result_.add(ErrorCode::kMismatch, file, stored.name,
+                    fmt::format("is {} {}, the manifest says {} {}", dtype_name(stored.dtype),
+                                formats::shape_text(stored.shape), wanted->dtype,
+                                formats::shape_text(wanted->shape)));
       } else if (wanted->hash != *hashed.hash) {
         differs(file, stored.name, wanted->hash, *hashed.hash);
       }
     } else if (have_records) {
-      result_.findings.push_back(
-          violation(ErrorCode::kMismatch, file, stored.name, "is not in the manifest"));
+      result_.add(ErrorCode::kMismatch, file, stored.name, "is not in the manifest");
     }
   }
 
@@ -166,8 +163,7 @@ class ManifestCheck {
     const auto file = std::find_if(manifest_.files.begin(), manifest_.files.end(),
                                    [&](const ManifestFile& entry) { return entry.name == name; });
     if (file == manifest_.files.end()) {
-      result_.findings.push_back(
-          violation(ErrorCode::kMismatch, name, "", "is not in the manifest"));
+      result_.add(ErrorCode::kMismatch, name, "", "is not in the manifest");
       return;
     }
     if (!bytes.has_data(index)) return;
@@ -212,10 +208,9 @@ void check_manifest(const SlicingRecord& slicing, std::size_t rank,
   collect(result, file, [&] {
     const Hash128 hash = hash_file(path / kManifestName);
     if (hash == entry.manifest_hash) return;
-    result.findings.push_back(
-        violation(ErrorCode::kMismatch, file, "",
-                  fmt::format("has hash {}, the manifest of all ranks says {} ({})", hash.hex(),
-                              entry.manifest_hash.hex(), reason(path, slicing, rank))));
+    result.add(ErrorCode::kMismatch, file, "",
+               fmt::format("has hash {}, the manifest of all ranks says {} ({})", hash.hex(),
+                           entry.manifest_hash.hex(), reason(path, slicing, rank)));
   });
 }
 
@@ -228,10 +223,9 @@ void check_others(const std::filesystem::path& directory, const SlicingRecord& s
     if (!name.starts_with(kRankPrefix) || listed.contains(name) ||
         !std::filesystem::is_directory(directory / name, failure))
       continue;
-    result.findings.push_back(
-        violation(ErrorCode::kMismatch, name, "",
-                  fmt::format("is not one of the {} directories in {} (move it away)",
-                              slicing.ranks.size(), kManifestName)));
+    result.add(ErrorCode::kMismatch, name, "",
+               fmt::format("is not one of the {} directories in {} (move it away)",
+                           slicing.ranks.size(), kManifestName));
   }
 }
 
@@ -292,11 +286,10 @@ void check_ranks(const std::filesystem::path& directory, const SlicingRecord& sl
     const std::filesystem::path path = directory / name;
     std::error_code failure;
     if (!std::filesystem::is_directory(path, failure)) {
-      result.findings.push_back(
-          violation(ErrorCode::kNotFound, name, "",
-                    fmt::format("is missing: the directory of rank {} (copy it here, or check the "
-                                "others one by one)",
-                                rank)));
+      result.add(ErrorCode::kNotFound, name, "",
+                 fmt::format("is missing: the directory of rank {} (copy it here, or check the "
+                             "others one by one)",
+                             rank));
       continue;
     }
     check_manifest(slicing, rank, path, result);

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <numeric>
 
+#include <fmt/format.h>
 #include <sys/stat.h>
 
 #include "formats/base/chunks.h"
@@ -16,69 +17,59 @@ using formats::StoredTensor;
 
 namespace {
 
-// Chunks of some of the tensors, and what became of each.
-class ChunkHashes {
- public:
-  ChunkHashes(const StoredWeights& weights, std::span<const std::uint32_t> tensors,
-              const HashingOptions& options)
-      : weights_(weights), tensors_(tensors), options_(options), hashed_(tensors.size()) {
-    for (const std::uint32_t index : tensors) {
-      const StoredTensor& tensor = weights.stored[index];
-      sizes_.push_back(weights.bytes.has_data(tensor.file) ? tensor.n_bytes : 0);
-      chunks_.emplace_back(count_chunks(sizes_.back()));
+using Read = std::function<void(std::uint64_t, std::span<std::byte>)>;
+
+// The hash of one chunk; `what` is hashed, for those who stop it.
+Hash128 hash_chunk(const Chunk& chunk, std::span<std::byte> memory, const HashingOptions& options,
+                   std::string_view what, const Read& read) {
+  ChunkHasher hasher;
+  for_each_piece(
+      chunk, memory,
+      [&](std::uint64_t offset, std::span<std::byte> out) {
+        if (options.stop_requested && options.stop_requested())
+          throw Error(ErrorCode::kInterrupted, fmt::format("stopped while {} were hashed", what));
+        read(offset, out);
+      },
+      [&](std::span<const std::byte> bytes, std::uint64_t) { hasher.update(bytes); });
+  return hasher.finish();
+}
+
+std::vector<HashedTensor> hash_some(const StoredWeights& weights,
+                                    std::span<const std::uint32_t> tensors,
+                                    const HashingOptions& options) {
+  std::vector<std::uint64_t> sizes;
+  std::vector<std::vector<Hash128>> chunks;
+  for (const std::uint32_t index : tensors) {
+    const StoredTensor& tensor = weights.stored[index];
+    sizes.push_back(weights.bytes.has_data(tensor.file) ? tensor.n_bytes : 0);
+    chunks.emplace_back(count_chunks(sizes.back()));
+  }
+  std::vector<HashedTensor> hashed(tensors.size());
+  std::vector<std::uint64_t> failed_at(tensors.size(), std::numeric_limits<std::uint64_t>::max());
+  std::mutex mutex;  // guards the two above while threads run
+  for_each_chunk(sizes, options.threads, [&](const Chunk& chunk, std::span<std::byte> memory) {
+    const std::uint32_t index = tensors[chunk.run];
+    try {
+      chunks[chunk.run][chunk.index()] = hash_chunk(
+          chunk, memory, options, "weights", [&](std::uint64_t offset, std::span<std::byte> out) {
+            weights.bytes.read(index, weights.stored[index], offset, out);
+          });
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::kInterrupted) throw;
+      // The failure nearest to the beginning of a tensor is kept, whichever came first.
+      const std::lock_guard lock(mutex);
+      if (chunk.offset >= failed_at[chunk.run]) return;
+      failed_at[chunk.run] = chunk.offset;
+      hashed[chunk.run].failure = error;
     }
-    failed_at_.assign(tensors.size(), std::numeric_limits<std::uint64_t>::max());
+  });
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const StoredTensor& tensor = weights.stored[tensors[i]];
+    if (!hashed[i].failure && weights.bytes.has_data(tensor.file))
+      hashed[i].hash = hash_of_chunks(chunks[i], tensor.n_bytes);
   }
-
-  std::vector<HashedTensor> run() {
-    for_each_chunk(sizes_, options_.threads, [&](const Chunk& chunk, std::span<std::byte> memory) {
-      try {
-        hash(chunk, memory);
-      } catch (const Error& error) {
-        if (error.code() == ErrorCode::kInterrupted) throw;
-        keep(chunk, error);
-      }
-    });
-    for (std::size_t i = 0; i < tensors_.size(); ++i) {
-      const StoredTensor& tensor = weights_.stored[tensors_[i]];
-      if (hashed_[i].failure || !weights_.bytes.has_data(tensor.file)) continue;
-      hashed_[i].hash = hash_of_chunks(chunks_[i], tensor.n_bytes);
-    }
-    return std::move(hashed_);
-  }
-
- private:
-  void hash(const Chunk& chunk, std::span<std::byte> memory) {
-    const std::uint32_t index = tensors_[chunk.run];
-    ChunkHasher hasher;
-    for_each_piece(
-        chunk, memory,
-        [&](std::uint64_t offset, std::span<std::byte> out) {
-          if (options_.stop_requested && options_.stop_requested())
-            throw Error(ErrorCode::kInterrupted, "stopped while weights were hashed");
-          weights_.bytes.read(index, weights_.stored[index], offset, out);
-        },
-        [&](std::span<const std::byte> bytes, std::uint64_t) { hasher.update(bytes); });
-    chunks_[chunk.run][chunk.index()] = hasher.finish();
-  }
-
-  // Keeps the failure nearest to the beginning of a tensor, whichever came first.
-  void keep(const Chunk& chunk, const Error& error) {
-    const std::lock_guard lock(mutex_);
-    if (chunk.offset >= failed_at_[chunk.run]) return;
-    failed_at_[chunk.run] = chunk.offset;
-    hashed_[chunk.run].failure = error;
-  }
-
-  const StoredWeights& weights_;
-  const std::span<const std::uint32_t> tensors_;
-  const HashingOptions& options_;
-  std::vector<std::uint64_t> sizes_;
-  std::vector<std::vector<Hash128>> chunks_;
-  std::mutex mutex_;                      // guards the two below while threads run
-  std::vector<std::uint64_t> failed_at_;  // offset
-  std::vector<HashedTensor> hashed_;
-};
+  return hashed;
+}
 
 }  // namespace
 
@@ -100,18 +91,11 @@ Hash128 hash_file(const std::filesystem::path& path, const HashingOptions& optio
   const Fd fd = Fd::open_for_reading(path);
   const std::uint64_t n_bytes = fd.size();
   std::vector<Hash128> chunks(count_chunks(n_bytes));
-  const auto read = [&](std::uint64_t offset, std::span<std::byte> out) {
-    if (options.stop_requested && options.stop_requested())
-      throw Error(ErrorCode::kInterrupted, "stopped while files were hashed");
-    fd.read_exact(out, offset);
-  };
   for_each_chunk(
       {&n_bytes, 1}, options.threads, [&](const Chunk& chunk, std::span<std::byte> memory) {
-        ChunkHasher hasher;
-        for_each_piece(chunk, memory, read, [&](std::span<const std::byte> bytes, std::uint64_t) {
-          hasher.update(bytes);
-        });
-        chunks[chunk.index()] = hasher.finish();
+        chunks[chunk.index()] = hash_chunk(
+            chunk, memory, options, "files",
+            [&](std::uint64_t offset, std::span<std::byte> out) { fd.read_exact(out, offset); });
       });
   return hash_of_chunks(chunks, n_bytes);
 }
@@ -119,7 +103,7 @@ Hash128 hash_file(const std::filesystem::path& path, const HashingOptions& optio
 std::vector<HashedTensor> hash_stored(const StoredWeights& weights, const HashingOptions& options) {
   std::vector<std::uint32_t> all(weights.stored.size());
   std::iota(all.begin(), all.end(), 0U);
-  return ChunkHashes(weights, all, options).run();
+  return hash_some(weights, all, options);
 }
 
 std::optional<LinkedHashes::FileId> LinkedHashes::shared_file(const std::filesystem::path& path) {
@@ -140,8 +124,7 @@ std::vector<HashedTensor> LinkedHashes::hash_stored(const std::filesystem::path&
   std::vector<std::uint32_t> unknown;
   for (std::uint32_t i = 0; i < weights.stored.size(); ++i) {
     const StoredTensor& tensor = weights.stored[i];
-    const auto* known = known_of[tensor.file];
-    if (known != nullptr) {
+    if (const auto* known = known_of[tensor.file]) {
       if (const auto found = known->find({tensor.offset, tensor.n_bytes}); found != known->end()) {
         hashed[i] = found->second;
         continue;
@@ -149,12 +132,12 @@ std::vector<HashedTensor> LinkedHashes::hash_stored(const std::filesystem::path&
     }
     unknown.push_back(i);
   }
-  std::vector<HashedTensor> found = ChunkHashes(weights, unknown, options).run();
-  for (std::size_t i = 0; i < unknown.size(); ++i) hashed[unknown[i]] = std::move(found[i]);
-  for (const std::uint32_t i : unknown) {
-    const StoredTensor& tensor = weights.stored[i];
+  std::vector<HashedTensor> found = hash_some(weights, unknown, options);
+  for (std::size_t i = 0; i < unknown.size(); ++i) {
+    const StoredTensor& tensor = weights.stored[unknown[i]];
+    hashed[unknown[i]] = std::move(found[i]);
     if (auto* known = known_of[tensor.file])
-      known->emplace(Range{tensor.offset, tensor.n_bytes}, hashed[i]);
+      known->emplace(Range{tensor.offset, tensor.n_bytes}, hashed[unknown[i]]);
   }
   return hashed;
 }

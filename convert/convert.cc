@@ -2,10 +2,12 @@
 
 #include <optional>
 
+#include <fmt/format.h>
+
 #include "convert/job/execution.h"
+#include "convert/job/job_identity.h"
 #include "convert/output/output_directory.h"
 #include "convert/plan/passes.h"
-#include "convert/plan/side_files.h"
 #include "convert/recipe/default_recipes.h"
 #include "formats/json/json.h"
 #include "formats/records/manifest.h"
@@ -18,6 +20,27 @@ namespace ingot::convert {
 
 using formats::Checkpoint;
 using formats::Json;
+
+namespace {
+
+// A remark when side files have so many bytes that they may not belong to the model: tokenizers,
+// code and pictures of a release take some tens of megabytes.
+void warn_of_side_files(Plan& plan) {
+  constexpr std::uint64_t kMany = std::uint64_t{1} << 30;
+  std::uint64_t n_bytes = 0;
+  const formats::SideFile* largest = nullptr;
+  for (const formats::SideFile& side : plan.source.side_files()) {
+    n_bytes += side.n_bytes;
+    if (largest == nullptr || side.n_bytes > largest->n_bytes) largest = &side;
+  }
+  if (n_bytes <= kMany) return;
+  plan.warnings.push_back(
+      fmt::format("files beside the weights have {} bytes and are copied as they are, the "
+                  "largest is {} with {} (move away what does not belong to the model)",
+                  n_bytes, largest->path, largest->n_bytes));
+}
+
+}  // namespace
 
 // An output of ours says in its manifest how its own source was quantized.
 formats::JsonValue remembered_quantization(const Checkpoint& source) {
@@ -61,8 +84,7 @@ Plan make_plan(const Checkpoint& source, Recipe recipe, const PlanOptions& optio
   measure_plan(plan);
   // The JSON describes what is placed, so it comes last.
   derive_json(plan);
-  for (std::string& warning : side_file_warnings(source))
-    plan.warnings.push_back(std::move(warning));
+  warn_of_side_files(plan);
   return plan;
 }
 
@@ -82,7 +104,7 @@ ExecuteReport execute_claimed(const Plan& plan, const std::filesystem::path& out
   if (!is_read_only) claim.emplace(Claim::take(paths, options.run));
   Preflight checked = preflight(plan, output, options);
   require_space(plan, checked, output);
-  const Json identity = require_resumable(
+  checked.identity = require_resumable(
       plan, output, checked, {.n = options.threads, .check_stop = [&] { options.check_stop(); }});
   if (checked.is_finished) {
     if (claim) clear_partial(paths);
@@ -95,9 +117,7 @@ ExecuteReport execute_claimed(const Plan& plan, const std::filesystem::path& out
   if (!checked.earlier) clear_partial(paths);
   if (options.accepted) options.accepted();
 
-  Execution execution(
-      {.plan = plan, .claim = *claim, .paths = paths, .options = options, .identity = identity},
-      std::move(checked));
+  Execution execution(plan, *claim, options, std::move(checked));
   if (execution.is_complete()) return execution.publish_again();
   // Execute: the weights, and then what has their hashes.
   execution.begin();

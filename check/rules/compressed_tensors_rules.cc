@@ -30,10 +30,6 @@ constexpr std::string_view kMixed = "mixed-precision";
 constexpr std::array<std::string_view, 7> kOtherFormats = {
     "dense", kNaive, "pack-quantized", kMixed, "sparse-bitmask", "sparse-24-bitmask", "marlin-24"};
 
-bool is_in(std::span<const std::string_view> words, std::string_view word) {
-  return std::find(words.begin(), words.end(), word) != words.end();
-}
-
 bool is_known_format(const RuleInput& input, std::string_view format) {
   return is_in(kOtherFormats, format) || find_storage(input.dialect(), format) != nullptr;
 }
@@ -45,22 +41,21 @@ bool format_fits(std::string_view wanted, std::string_view format) {
 
 /// The format of the whole, or empty.
 std::string top_format(const RuleInput& input) {
-  const Json* block = input.facts.quantization();
+  const Json* block = input.facts.quantization;
   const Json& format = block == nullptr ? Json() : config_member(*block, "format");
   return format.is_string() ? format.get<std::string>() : std::string();
 }
 
 std::span<const ConfigGroup> groups_of(const RuleInput& input) {
-  const ConfigGroups* config = input.facts.groups();
-  return config == nullptr ? std::span<const ConfigGroup>() : config->groups();
+  const auto& config = input.facts.groups;
+  return config ? config->groups() : std::span<const ConfigGroup>();
 }
 
 /// Calls visit(config, module) for the linear layers, when there is a block that speaks of them.
 template <typename Visit>
 void for_each_module(const RuleInput& input, const Visit& visit) {
-  const ConfigGroups* config = input.facts.groups();
-  if (config == nullptr) return;
-  for (const LinearModule& module : input.facts.modules()) visit(*config, module);
+  if (!input.facts.groups) return;
+  for (const LinearModule& module : input.facts.modules) visit(*input.facts.groups, module);
 }
 
 /// What is wrong with the group that a quantized module falls to, or empty.
@@ -164,7 +159,7 @@ void format_agrees(const RuleInput& input) {
 }
 
 void targets(const RuleInput& input) {
-  for (const std::string& fault : input.facts.group_faults())
+  for (const std::string& fault : input.facts.group_faults)
     input.report_config(ErrorCode::kCorrupt, "quantization_config " + fault);
   for_each_module(input, [&](const ConfigGroups& config, const LinearModule& module) {
     if (!module.is_quantized) return;
@@ -225,7 +220,7 @@ void arguments(const RuleInput& input) {
 }
 
 void transforms(const RuleInput& input) {
-  const Json* block = input.facts.quantization();
+  const Json* block = input.facts.quantization;
   if (block == nullptr) return;
   for (const char* key : {"sparsity_config", "transform_config"}) {
     const Json& value = config_member(*block, key);
@@ -255,47 +250,39 @@ void joined_scales(const RuleInput& input) {
 
 constexpr std::string_view kCt = "compressed-tensors";
 
-constexpr std::array kRules = {
-    LoaderRule{"ct.scale-shape", kCt, "all", kError,
-               "scales have the dimensions of the parameter that they are copied into",
-               part_shapes},
-    LoaderRule{"ct.config-group-keys", kCt, "all", kError,
-               "groups of config_groups, and the arguments in them, have known keys only",
-               group_keys},
-    LoaderRule{"ct.format-known", kCt, "all", kError,
-               "formats are ones that compressed-tensors defines", format_known},
-    LoaderRule{"ct.format-agrees", kCt, "all", kError,
-               "the format of a group is that of its weights' scheme, that of the whole follows",
-               format_agrees},
-    LoaderRule{"ct.targets", kCt, "all", kError,
-               "every quantized module is not ignored and first matches a target of its scheme",
-               targets},
-    LoaderRule{"ct.ignore", kCt, "all", kError,
-               "every plain module that engines build quantizable is ignored or matches no target",
-               taken_in<true>},
-    LoaderRule{"ct.ignore-never-quantized", kCt,
-               "transformers and other engines that build them as Linear", kWarning,
-               "head, router, eh_proj and weights_proj are ignored or match no target",
-               taken_in<false>},
-    LoaderRule{"ct.mtp-names", kCt, "vLLM with speculative decoding", kWarning,
-               "modules of multi-token prediction layers match likewise behind mtp_block",
-               mtp_names},
-    LoaderRule{"ct.static-input-scale", kCt, "all", kError,
-               "weights whose activations are static have an input scale", static_input_scale},
-    LoaderRule{"ct.activations", kCt, "all", kError,
-               "input_activations are of a kind that loaders of the group's weights compute",
-               activations},
-    LoaderRule{"ct.arguments", kCt, "all", kError,
-               "arguments of weights are those of their scheme, and outputs are not quantized",
-               arguments},
-    LoaderRule{"ct.transforms", kCt, "all", kError,
-               "weights are not said to be sparse or transformed", transforms},
-    LoaderRule{"ct.joined-scales", kCt, "SGLang", kWarning,
-               "scales of q_a_proj and kv_a_proj that are one number have no dimensions",
-               joined_scales},
-    LoaderRule{"ct.plain-module", kCt, "all", kError,
-               "embedding, head, router, norms, eh_proj and weights_proj are not quantized",
-               plain_module, kAnyScheme, false, kIsAllowable},
+constexpr LoaderRule kRules[] = {
+    {"ct.scale-shape", kCt, "all", kError,
+     "scales have the dimensions of the parameter that they are copied into", part_shapes},
+    {"ct.config-group-keys", kCt, "all", kError,
+     "groups of config_groups, and the arguments in them, have known keys only", group_keys},
+    {"ct.format-known", kCt, "all", kError, "formats are ones that compressed-tensors defines",
+     format_known},
+    {"ct.format-agrees", kCt, "all", kError,
+     "the format of a group is that of its weights' scheme, that of the whole follows",
+     format_agrees},
+    {"ct.targets", kCt, "all", kError,
+     "every quantized module is not ignored and first matches a target of its scheme", targets},
+    {"ct.ignore", kCt, "all", kError,
+     "every plain module that engines build quantizable is ignored or matches no target",
+     taken_in<true>},
+    {"ct.ignore-never-quantized", kCt, "transformers and other engines that build them as Linear",
+     kWarning, "head, router, eh_proj and weights_proj are ignored or match no target",
+     taken_in<false>},
+    {"ct.mtp-names", kCt, "vLLM with speculative decoding", kWarning,
+     "modules of multi-token prediction layers match likewise behind mtp_block", mtp_names},
+    {"ct.static-input-scale", kCt, "all", kError,
+     "weights whose activations are static have an input scale", static_input_scale},
+    {"ct.activations", kCt, "all", kError,
+     "input_activations are of a kind that loaders of the group's weights compute", activations},
+    {"ct.arguments", kCt, "all", kError,
+     "arguments of weights are those of their scheme, and outputs are not quantized", arguments},
+    {"ct.transforms", kCt, "all", kError, "weights are not said to be sparse or transformed",
+     transforms},
+    {"ct.joined-scales", kCt, "SGLang", kWarning,
+     "scales of q_a_proj and kv_a_proj that are one number have no dimensions", joined_scales},
+    {"ct.plain-module", kCt, "all", kError,
+     "embedding, head, router, norms, eh_proj and weights_proj are not quantized", plain_module,
+     kAnyScheme, false, kIsAllowable},
 };
 
 }  // namespace

@@ -48,7 +48,7 @@ void metadata_format(const RuleInput& input) {
     if (format == header.metadata.end()) {
       input.report_file(file.name, ErrorCode::kNotFound,
                         fmt::format("__metadata__ has no format ({})", kRemedy));
-    } else if (std::find(kFormats.begin(), kFormats.end(), format->second) == kFormats.end()) {
+    } else if (!is_in(kFormats, format->second)) {
       input.report_file(file.name, ErrorCode::kUnsupported,
                         fmt::format("__metadata__.format is '{}' ({})", format->second, kRemedy));
     }
@@ -83,7 +83,7 @@ void contradiction(const RuleInput& input) {
 }
 
 void known_keys(const RuleInput& input) {
-  const Json* block = input.facts.quantization();
+  const Json* block = input.facts.quantization;
   const auto row = std::find_if(kKnownKeys.begin(), kKnownKeys.end(), [&](const DialectKeys& keys) {
     return keys.dialect == input.dialect().name;
   });
@@ -94,9 +94,7 @@ void known_keys(const RuleInput& input) {
                                method == "blockwise_int8" || method.starts_with("modelopt");
   if (!is_known_method) return;
   for (const auto& [key, value] : block->items()) {
-    if (value.is_null() || key.empty() ||
-        std::find(row->keys.begin(), row->keys.end(), key) != row->keys.end())
-      continue;
+    if (value.is_null() || key.empty() || is_in(row->keys, key)) continue;
     input.report_config(ErrorCode::kUnsupported,
                         fmt::format("quantization_config has a key '{}' ({}) that this version "
                                     "does not know",
@@ -144,24 +142,24 @@ void input_scale_range(const RuleInput& input) {
   }
 }
 
-constexpr std::array kRules = {
-    LoaderRule{"container.metadata-format", "", "transformers 4", kWarning,
-               "__metadata__.format of every file is pt, tf, flax or mlx", metadata_format},
-    LoaderRule{"container.entry-point", "", "all", kError,
-               "there is an index, or one file named model.safetensors", entry_point},
-    LoaderRule{"container.no-adapter", "", "transformers", kError,
-               "no adapter_config.json stands beside the weights of a whole model", no_adapter},
-    LoaderRule{"config.contradiction", "", "one reader or another", kError,
-               "spellings of one thing agree, and derived keys are what they are derived from",
-               contradiction},
-    LoaderRule{"quantized.known-keys", "", "one reader or another", kWarning,
-               "quantization_config has known keys only", known_keys},
-    LoaderRule{"quantized.cache-scales", "", "vLLM, SGLang", kError,
-               "a quantized cache of keys and values has its scales stored", cache_scales,
-               kAnyScheme, false, false, std::nullopt, /*except=*/"modelopt"},
-    LoaderRule{"quantized.input-scale-range", "", "all", kError,
-               "input scales are above zero, and within 2^12 of the median of their kind",
-               input_scale_range, kAnyScheme, kReadsValues},
+constexpr LoaderRule kRules[] = {
+    {"container.metadata-format", "", "transformers 4", kWarning,
+     "__metadata__.format of every file is pt, tf, flax or mlx", metadata_format},
+    {"container.entry-point", "", "all", kError,
+     "there is an index, or one file named model.safetensors", entry_point},
+    {"container.no-adapter", "", "transformers", kError,
+     "no adapter_config.json stands beside the weights of a whole model", no_adapter},
+    {"config.contradiction", "", "one reader or another", kError,
+     "spellings of one thing agree, and derived keys are what they are derived from",
+     contradiction},
+    {"quantized.known-keys", "", "one reader or another", kWarning,
+     "quantization_config has known keys only", known_keys},
+    {"quantized.cache-scales", "", "vLLM, SGLang", kError,
+     "a quantized cache of keys and values has its scales stored", cache_scales, kAnyScheme, false,
+     false, std::nullopt, /*except=*/"modelopt"},
+    {"quantized.input-scale-range", "", "all", kError,
+     "input scales are above zero, and within 2^12 of the median of their kind", input_scale_range,
+     kAnyScheme, kReadsValues},
 };
 
 }  // namespace
@@ -184,7 +182,7 @@ void cache_scales(const RuleInput& input) {
                                   "v_scale): it would be cut to 8 bits under scale 1",
                                   words));
   };
-  if (const Json* block = input.facts.quantization()) judge(*block, "config.json");
+  if (const Json* block = input.facts.quantization) judge(*block, "config.json");
   judge(input.checkpoint.description(), input.dialect().description_file);
 }
 

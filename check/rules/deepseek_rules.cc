@@ -15,8 +15,6 @@
 
 namespace ingot::check {
 
-using formats::CodeKind;
-
 namespace {
 
 using enum Severity;
@@ -51,13 +49,13 @@ bool claims(const RuleInput& input) {
 
 /// quantization_config where it promises such weights and there are some, else null.
 const Json* block_over_codes(const RuleInput& input) {
-  return claims(input) && has_codes(input) ? input.facts.quantization() : nullptr;
+  return claims(input) && has_codes(input) ? input.facts.quantization : nullptr;
 }
 
 // The modules that the config exempts, in either spelling.
 std::vector<std::string> ignored_modules(const RuleInput& input) {
   std::vector<std::string> modules;
-  const Json* block = input.facts.quantization();
+  const Json* block = input.facts.quantization;
   if (block == nullptr) return modules;
   for (const char* key : {kVllmList, kTransformersList}) {
     for (std::string& module : strings_at(*block, key)) modules.push_back(std::move(module));
@@ -101,7 +99,7 @@ void config_without_weights(const RuleInput& input) {
 void activation_scheme(const RuleInput& input) {
   if (!claims(input)) return;
   const auto has_key = [&](const char* key) {
-    const Json* block = input.facts.quantization();
+    const Json* block = input.facts.quantization;
     return block != nullptr && !config_member(*block, key).is_null();
   };
   const std::string& scheme = input.said()->activation_scheme;
@@ -189,7 +187,7 @@ void silent_module(const RuleInput& input) {
 }
 
 void head_listed(const RuleInput& input) {
-  const Json* block = claims(input) ? input.facts.quantization() : nullptr;
+  const Json* block = claims(input) ? input.facts.quantization : nullptr;
   if (block == nullptr) return;
   const std::vector<std::string> listed = strings_at(*block, kTransformersList);
   if (listed.empty()) return;
@@ -240,7 +238,7 @@ void ue8m0_unsaid(const RuleInput& input) {
 }
 
 void format_words(const RuleInput& input) {
-  const Json* block = input.facts.quantization();
+  const Json* block = input.facts.quantization;
   if (block == nullptr || input.said() == nullptr || input.said()->quant_method != "fp8") return;
   const auto require = [&](std::string_view key, std::string_view only, std::string_view or_this) {
     const Json& value = config_member(*block, key);
@@ -254,7 +252,7 @@ void format_words(const RuleInput& input) {
 }
 
 void ignored_quantized(const RuleInput& input) {
-  const Json* block = input.facts.quantization();
+  const Json* block = input.facts.quantization;
   if (block == nullptr) return;
   struct Entry {
     std::string key, text;
@@ -272,7 +270,7 @@ void ignored_quantized(const RuleInput& input) {
     }
   }
   if (entries.empty()) return;
-  for (const LinearModule& module : input.facts.modules()) {
+  for (const LinearModule& module : input.facts.modules) {
     if (!module.is_quantized) continue;
     const auto entry = std::find_if(entries.begin(), entries.end(), [&](const Entry& e) {
       return e.pattern ? e.pattern->matches(module.name) : names_module(e.text, module.name);
@@ -285,66 +283,57 @@ void ignored_quantized(const RuleInput& input) {
   }
 }
 
-bool has_fp8_codes(const SchemeFacts& scheme) {
-  return scheme.code == CodeKind::kE4m3;
-}
-bool has_int8_codes(const SchemeFacts& scheme) {
-  return scheme.code == CodeKind::kInt8;
-}
-
 constexpr std::string_view kDeepseek = "deepseek";
 
-constexpr std::array kRules = {
-    LoaderRule{"fp8.config-present", kDeepseek, "all", kError,
-               "a checkpoint with FP8 weights has a quantization_config", config_present,
-               has_fp8_codes},
-    LoaderRule{"fp8.config-without-weights", kDeepseek, "all", kError,
-               "a quantization_config of method fp8 stands over FP8 weights",
-               config_without_weights, has_fp8_codes},
-    LoaderRule{"fp8.activation-scheme", kDeepseek, "vLLM", kWarning,
-               "activation_scheme is there, and dynamic beside weight_block_size",
-               activation_scheme, has_fp8_codes},
-    LoaderRule{"fp8.block-size", kDeepseek, "all", kError,
-               "weight_block_size has two positive entries: rows and columns of a block",
-               block_size, has_fp8_codes},
-    LoaderRule{"fp8.weight-quantized", kDeepseek, "all", kError,
-               "a weight that the FP8 release quantizes is FP8, or its module is listed as ignored",
-               weight_quantized, has_fp8_codes},
-    LoaderRule{"fp8.plain-module", kDeepseek, "all", kError,
-               "embedding, head, router, norms, eh_proj and weights_proj are not FP8",
-               native_plain_module, has_fp8_codes, false, kIsAllowable},
-    LoaderRule{"fp8.silent-module", kDeepseek, "vLLM", kError,
-               "a plain module that vLLM would make FP8 without a word is listed as ignored",
-               silent_module, has_fp8_codes},
-    LoaderRule{"fp8.head-listed", kDeepseek, "transformers", kWarning,
-               "modules_to_not_convert, where it names modules, names the head too", head_listed,
-               has_fp8_codes},
-    LoaderRule{"fp8.ue8m0-claim", kDeepseek, "vLLM, SGLang (DeepGEMM)", kWarning,
-               "under scale_fmt ue8m0 every scale is a power of two", ue8m0_claim, has_fp8_codes,
-               kReadsValues},
-    LoaderRule{"fp8.ue8m0-unsaid", kDeepseek, "vLLM, SGLang (DeepGEMM)", kWarning,
-               "where every scale is a power of two, scale_fmt is ue8m0", ue8m0_unsaid,
-               has_fp8_codes, kReadsValues},
-    LoaderRule{"fp8.format-words", kDeepseek, "all", kError,
-               "fmt is e4m3 and scale_fmt ue8m0, where they are there", format_words},
-    LoaderRule{"native.ignored-quantized", kDeepseek, "all", kError,
-               "no quantized module is in modules_to_not_convert or ignored_layers",
-               ignored_quantized},
-    LoaderRule{"int8-block.config-without-weights", kDeepseek, "all", kError,
-               "a quantization_config of method blockwise_int8 stands over INT8 weights",
-               config_without_weights, has_int8_codes},
-    LoaderRule{"int8-block.activation-scheme", kDeepseek, "SGLang", kWarning,
-               "activation_scheme is there, and dynamic beside weight_block_size",
-               activation_scheme, has_int8_codes},
-    LoaderRule{"int8-block.block-size", kDeepseek, "all", kError,
-               "weight_block_size has two positive entries: rows and columns of a block",
-               block_size, has_int8_codes},
-    LoaderRule{"int8-block.weight-quantized", kDeepseek, "all", kError,
-               "a weight that the release quantizes is INT8, or its module is listed as ignored",
-               weight_quantized, has_int8_codes},
-    LoaderRule{"int8-block.plain-module", kDeepseek, "all", kError,
-               "embedding, head, router, norms, eh_proj and weights_proj are not INT8",
-               native_plain_module, has_int8_codes, false, kIsAllowable},
+constexpr LoaderRule kRules[] = {
+    {"fp8.config-present", kDeepseek, "all", kError,
+     "a checkpoint with FP8 weights has a quantization_config", config_present, has_e4m3_codes},
+    {"fp8.config-without-weights", kDeepseek, "all", kError,
+     "a quantization_config of method fp8 stands over FP8 weights", config_without_weights,
+     has_e4m3_codes},
+    {"fp8.activation-scheme", kDeepseek, "vLLM", kWarning,
+     "activation_scheme is there, and dynamic beside weight_block_size", activation_scheme,
+     has_e4m3_codes},
+    {"fp8.block-size", kDeepseek, "all", kError,
+     "weight_block_size has two positive entries: rows and columns of a block", block_size,
+     has_e4m3_codes},
+    {"fp8.weight-quantized", kDeepseek, "all", kError,
+     "a weight that the FP8 release quantizes is FP8, or its module is listed as ignored",
+     weight_quantized, has_e4m3_codes},
+    {"fp8.plain-module", kDeepseek, "all", kError,
+     "embedding, head, router, norms, eh_proj and weights_proj are not FP8", native_plain_module,
+     has_e4m3_codes, false, kIsAllowable},
+    {"fp8.silent-module", kDeepseek, "vLLM", kError,
+     "a plain module that vLLM would make FP8 without a word is listed as ignored", silent_module,
+     has_e4m3_codes},
+    {"fp8.head-listed", kDeepseek, "transformers", kWarning,
+     "modules_to_not_convert, where it names modules, names the head too", head_listed,
+     has_e4m3_codes},
+    {"fp8.ue8m0-claim", kDeepseek, "vLLM, SGLang (DeepGEMM)", kWarning,
+     "under scale_fmt ue8m0 every scale is a power of two", ue8m0_claim, has_e4m3_codes,
+     kReadsValues},
+    {"fp8.ue8m0-unsaid", kDeepseek, "vLLM, SGLang (DeepGEMM)", kWarning,
+     "where every scale is a power of two, scale_fmt is ue8m0", ue8m0_unsaid, has_e4m3_codes,
+     kReadsValues},
+    {"fp8.format-words", kDeepseek, "all", kError,
+     "fmt is e4m3 and scale_fmt ue8m0, where they are there", format_words},
+    {"native.ignored-quantized", kDeepseek, "all", kError,
+     "no quantized module is in modules_to_not_convert or ignored_layers", ignored_quantized},
+    {"int8-block.config-without-weights", kDeepseek, "all", kError,
+     "a quantization_config of method blockwise_int8 stands over INT8 weights",
+     config_without_weights, has_int8_codes},
+    {"int8-block.activation-scheme", kDeepseek, "SGLang", kWarning,
+     "activation_scheme is there, and dynamic beside weight_block_size", activation_scheme,
+     has_int8_codes},
+    {"int8-block.block-size", kDeepseek, "all", kError,
+     "weight_block_size has two positive entries: rows and columns of a block", block_size,
+     has_int8_codes},
+    {"int8-block.weight-quantized", kDeepseek, "all", kError,
+     "a weight that the release quantizes is INT8, or its module is listed as ignored",
+     weight_quantized, has_int8_codes},
+    {"int8-block.plain-module", kDeepseek, "all", kError,
+     "embedding, head, router, norms, eh_proj and weights_proj are not INT8", native_plain_module,
+     has_int8_codes, false, kIsAllowable},
 };
 
 }  // namespace

@@ -37,7 +37,7 @@ void report_limit(const RuleInput& input, const EngineLimitsMet::Met& met) {
 }
 
 void refused_by_all(const RuleInput& input) {
-  const EngineLimitsMet& limits = input.facts.engine_limits();
+  const EngineLimitsMet& limits = input.facts.engine_limits;
   if (!limits.is_refused_by_all()) return;
   for (const EngineLimitsMet::Met& met : limits.met()) {
     if (met.limit->option.empty()) report_limit(input, met);
@@ -45,7 +45,7 @@ void refused_by_all(const RuleInput& input) {
 }
 
 void refused_by_one(const RuleInput& input) {
-  const EngineLimitsMet& limits = input.facts.engine_limits();
+  const EngineLimitsMet& limits = input.facts.engine_limits;
   const bool is_told = limits.is_refused_by_all();
   for (const EngineLimitsMet::Met& met : limits.met()) {
     if (met.limit->engine == input.row.engine && (!is_told || !met.limit->option.empty()))
@@ -161,25 +161,24 @@ void cut_at_group_edge(const RuleInput& input) {
   }
 }
 
-constexpr std::array kRules = {
-    LoaderRule{"engine.refused-by-all", "", "vLLM, SGLang", kError,
-               "vLLM or SGLang loads every weight in its scheme, with its activations",
-               refused_by_all, kAnyScheme, false, kIsAllowable},
-    LoaderRule{"engine.refused-by-vllm", "", "vLLM", kWarning,
-               "vLLM loads every weight in its scheme, with its activations", refused_by_one,
-               kAnyScheme, false, kIsAllowable, Engine::kVllm},
-    LoaderRule{"engine.refused-by-sglang", "", "SGLang", kWarning,
-               "SGLang loads every weight in its scheme, with its activations", refused_by_one,
-               kAnyScheme, false, kIsAllowable, Engine::kSglang},
-    LoaderRule{"fused.scheme", "", "all", kError, "weights that a loader fuses have one scheme",
-               fused_scheme},
-    LoaderRule{"nvfp4.fused-global", "", "vLLM, SGLang", kError,
-               "weights that a loader fuses have one global scale", fused_global, kAnyScheme,
-               kReadsValues},
-    LoaderRule{"cut.group-edge", "", "vLLM, SGLang", kWarning,
-               "ranks of tensor parallelism, when their number is given, cut at the edges of "
-               "groups that share a scale",
-               cut_at_group_edge},
+constexpr LoaderRule kRules[] = {
+    {"engine.refused-by-all", "", "vLLM, SGLang", kError,
+     "vLLM or SGLang loads every weight in its scheme, with its activations", refused_by_all,
+     kAnyScheme, false, kIsAllowable},
+    {"engine.refused-by-vllm", "", "vLLM", kWarning,
+     "vLLM loads every weight in its scheme, with its activations", refused_by_one, kAnyScheme,
+     false, kIsAllowable, Engine::kVllm},
+    {"engine.refused-by-sglang", "", "SGLang", kWarning,
+     "SGLang loads every weight in its scheme, with its activations", refused_by_one, kAnyScheme,
+     false, kIsAllowable, Engine::kSglang},
+    {"fused.scheme", "", "all", kError, "weights that a loader fuses have one scheme",
+     fused_scheme},
+    {"nvfp4.fused-global", "", "vLLM, SGLang", kError,
+     "weights that a loader fuses have one global scale", fused_global, kAnyScheme, kReadsValues},
+    {"cut.group-edge", "", "vLLM, SGLang", kWarning,
+     "ranks of tensor parallelism, when their number is given, cut at the edges of "
+     "groups that share a scale",
+     cut_at_group_edge},
 };
 
 }  // namespace

@@ -27,8 +27,7 @@ constexpr std::array<std::string_view, 4> kAlgosOfSglang = {"FP8", "NVFP4", "W4A
                                                             kModeloptMixed};
 
 bool is_known_algo(const RuleInput& input, std::string_view name) {
-  return find_storage(input.dialect(), name) != nullptr ||
-         std::find(kOtherAlgos.begin(), kOtherAlgos.end(), name) != kOtherAlgos.end();
+  return find_storage(input.dialect(), name) != nullptr || is_in(kOtherAlgos, name);
 }
 
 /// What says how the model is quantized, and where it stands.
@@ -52,7 +51,7 @@ Statement file_of(const RuleInput& input) {
 }
 
 Statement block_of(const RuleInput& input) {
-  return Statement(input.facts.quantization(), true);
+  return Statement(input.facts.quantization, true);
 }
 
 /// What engines read: the file where there is one.
@@ -76,7 +75,7 @@ template <bool is_quantized, Exclusion exclusion>
 void left_out(const RuleInput& input) {
   const Statement statement = statement_of(input);
   if (statement.object == nullptr) return;
-  for (const LinearModule& module : input.facts.modules()) {
+  for (const LinearModule& module : input.facts.modules) {
     if (module.is_quantizable && module.is_quantized == is_quantized &&
         statement.block.exclusion_of(module.name) == exclusion)
       input.report_kind(*module.tensor, ErrorCode::kMismatch,
@@ -144,9 +143,7 @@ void quant_algo(const RuleInput& input) {
 void algo_of_sglang(const RuleInput& input) {
   const Statement statement = statement_of(input);
   const std::string& name = statement.block.algo_name();
-  const bool is_of_sglang =
-      std::find(kAlgosOfSglang.begin(), kAlgosOfSglang.end(), name) != kAlgosOfSglang.end();
-  if (!is_known_algo(input, name) || is_of_sglang) return;
+  if (!is_known_algo(input, name) || is_in(kAlgosOfSglang, name)) return;
   input.report_file(statement.file, ErrorCode::kUnsupported,
                     fmt::format("says quant_algo {}, SGLang 0.5.23 knows {}", name,
                                 fmt::join(kAlgosOfSglang, ", ")));
@@ -156,7 +153,7 @@ void mtp_head(const RuleInput& input) {
   const Statement statement = statement_of(input);
   if (statement.object == nullptr) return;
   const formats::ModuleList& excluded = statement.block.excluded();
-  for (const LinearModule& module : input.facts.modules()) {
+  for (const LinearModule& module : input.facts.modules) {
     const std::string alias = formats::mtp_head_alias(module.name);
     if (alias.empty() || module.is_quantized || excluded.covers_for_any(alias)) continue;
     // What is wrong under the stored name has been said.
@@ -258,7 +255,7 @@ void statements_agree(const RuleInput& input) {
   const bool cache_in_file = !config_member(*file.object, "kv_cache_quant_algo").is_null();
   if (cache_in_block != cache_in_file) differ("kv_cache_scheme", "kv_cache_quant_algo");
   if (!block.object->contains("ignore") || !file.object->contains("exclude_modules")) return;
-  for (const LinearModule& module : input.facts.modules()) {
+  for (const LinearModule& module : input.facts.modules) {
     const bool is_in_block = block.block.excluded().covers_for_all(module.name);
     if (is_in_block == file.block.excluded().covers_for_all(module.name)) continue;
     input.report_kind(*module.tensor, ErrorCode::kMismatch,
@@ -270,46 +267,44 @@ void statements_agree(const RuleInput& input) {
 
 constexpr std::string_view kModelopt = "modelopt";
 
-constexpr std::array kRules = {
-    LoaderRule{"modelopt.scale-shape", kModelopt, "all", kError,
-               "scales have the dimensions of the parameter that they are copied into",
-               part_shapes},
-    LoaderRule{"modelopt.description-present", kModelopt, "SGLang, TensorRT-LLM", kWarning,
-               "hf_quant_config.json is there", description_present},
-    LoaderRule{"modelopt.required-keys", kModelopt, "all", kError,
-               "quant_algo, kv_cache_quant_algo, group_size and exclude_modules are there",
-               required_keys},
-    LoaderRule{"modelopt.exclude-not-empty", kModelopt, "SGLang", kWarning,
-               "exclude_modules is not empty", exclude_not_empty},
-    LoaderRule{"modelopt.quant-algo", kModelopt, "all", kError,
-               "quant_algo is known, and is that of the weights", quant_algo},
-    LoaderRule{"modelopt.algo-of-sglang", kModelopt, "SGLang", kWarning,
-               "quant_algo is FP8, NVFP4, W4A16_NVFP4 or MIXED_PRECISION", algo_of_sglang},
-    LoaderRule{"modelopt.exclude-quantized", kModelopt, "all", kError,
-               "no quantized module matches an excluded one", left_out<true, Exclusion::kWhole>},
-    LoaderRule{"modelopt.exclude-inside", kModelopt, "vLLM", kWarning,
-               "no quantized module's name holds that of an excluded one",
-               left_out<true, Exclusion::kInside>},
-    LoaderRule{"modelopt.exclude-plain", kModelopt, "all", kError,
-               "every plain module that engines build quantizable is excluded",
-               left_out<false, Exclusion::kNone>},
-    LoaderRule{"modelopt.exclude-plain-whole", kModelopt, "SGLang", kWarning,
-               "every plain module is excluded by a match of its whole name",
-               left_out<false, Exclusion::kInside>},
-    LoaderRule{"modelopt.mtp-head", kModelopt, "vLLM with speculative decoding", kWarning,
-               "a plain head of a multi-token prediction layer is excluded without shared_head too",
-               mtp_head},
-    LoaderRule{"modelopt.plain-module", kModelopt, "all", kError,
-               "embedding, head, router, norms, eh_proj and weights_proj are not quantized",
-               plain_module, kAnyScheme, false, kIsAllowable},
-    LoaderRule{"modelopt.input-scale", kModelopt, "all", kError,
-               "under NVFP4 and FP8 every quantized weight has an input_scale", input_scale},
-    LoaderRule{"modelopt.cache-scales", kModelopt, "vLLM, SGLang", kWarning,
-               "a quantized cache of keys and values has its scales stored", cache_scales},
-    LoaderRule{"modelopt.arguments", kModelopt, "all", kError,
-               "group_size, config_groups and the like are those of quant_algo", arguments},
-    LoaderRule{"modelopt.statements-agree", kModelopt, "one reader or another", kError,
-               "config.json and hf_quant_config.json say the same", statements_agree},
+constexpr LoaderRule kRules[] = {
+    {"modelopt.scale-shape", kModelopt, "all", kError,
+     "scales have the dimensions of the parameter that they are copied into", part_shapes},
+    {"modelopt.description-present", kModelopt, "SGLang, TensorRT-LLM", kWarning,
+     "hf_quant_config.json is there", description_present},
+    {"modelopt.required-keys", kModelopt, "all", kError,
+     "quant_algo, kv_cache_quant_algo, group_size and exclude_modules are there", required_keys},
+    {"modelopt.exclude-not-empty", kModelopt, "SGLang", kWarning, "exclude_modules is not empty",
+     exclude_not_empty},
+    {"modelopt.quant-algo", kModelopt, "all", kError,
+     "quant_algo is known, and is that of the weights", quant_algo},
+    {"modelopt.algo-of-sglang", kModelopt, "SGLang", kWarning,
+     "quant_algo is FP8, NVFP4, W4A16_NVFP4 or MIXED_PRECISION", algo_of_sglang},
+    {"modelopt.exclude-quantized", kModelopt, "all", kError,
+     "no quantized module matches an excluded one", left_out<true, Exclusion::kWhole>},
+    {"modelopt.exclude-inside", kModelopt, "vLLM", kWarning,
+     "no quantized module's name holds that of an excluded one",
+     left_out<true, Exclusion::kInside>},
+    {"modelopt.exclude-plain", kModelopt, "all", kError,
+     "every plain module that engines build quantizable is excluded",
+     left_out<false, Exclusion::kNone>},
+    {"modelopt.exclude-plain-whole", kModelopt, "SGLang", kWarning,
+     "every plain module is excluded by a match of its whole name",
+     left_out<false, Exclusion::kInside>},
+    {"modelopt.mtp-head", kModelopt, "vLLM with speculative decoding", kWarning,
+     "a plain head of a multi-token prediction layer is excluded without shared_head too",
+     mtp_head},
+    {"modelopt.plain-module", kModelopt, "all", kError,
+     "embedding, head, router, norms, eh_proj and weights_proj are not quantized", plain_module,
+     kAnyScheme, false, kIsAllowable},
+    {"modelopt.input-scale", kModelopt, "all", kError,
+     "under NVFP4 and FP8 every quantized weight has an input_scale", input_scale},
+    {"modelopt.cache-scales", kModelopt, "vLLM, SGLang", kWarning,
+     "a quantized cache of keys and values has its scales stored", cache_scales},
+    {"modelopt.arguments", kModelopt, "all", kError,
+     "group_size, config_groups and the like are those of quant_algo", arguments},
+    {"modelopt.statements-agree", kModelopt, "one reader or another", kError,
+     "config.json and hf_quant_config.json say the same", statements_agree},
 };
 
 }  // namespace

@@ -14,7 +14,6 @@
 
 namespace ingot::check {
 
-using formats::CodeKind;
 using formats::Encoding;
 using formats::PartShape;
 
@@ -70,7 +69,7 @@ const PartRow* part_row(const Dialect& dialect, const LogicalTensor& tensor, Par
 /// What the structure said of these parts of the row's weights.
 template <ErrorCode code, Part... parts>
 void structure(const RuleInput& input) {
-  for (const PartFault& fault : input.facts.part_faults()) {
+  for (const PartFault& fault : input.facts.part_faults) {
     if (fault.error.code() == code && input.is_about(fault.scheme) &&
         ((fault.part == parts) || ...))
       input.report(finding_of(fault.error));
@@ -268,7 +267,7 @@ void config_without_weights(const RuleInput& input) {
   const Checkpoint& checkpoint = input.checkpoint;
   if (checkpoint.tensors().empty() || input.said() == nullptr || input.said()->quant_method.empty())
     return;
-  const Json* block = input.facts.quantization();
+  const Json* block = input.facts.quantization;
   if (block != nullptr && block->value("format", Json()) == "dense") return;
   // By dtype: codes that could not be understood are no sign of a cast.
   const auto stored = checkpoint.stored();
@@ -330,9 +329,6 @@ void part_names(const RuleInput& input) {
 bool has_exponents(const SchemeFacts& scheme) {
   return scheme.scale_dtype == DType::kF8E8M0;
 }
-bool has_e4m3_codes(const SchemeFacts& scheme) {
-  return scheme.code == CodeKind::kE4m3;
-}
 bool is_fp8(const SchemeFacts& scheme) {
   return has_e4m3_codes(scheme) && !has_exponents(scheme);
 }
@@ -342,85 +338,76 @@ bool is_fp8_block(const SchemeFacts& scheme) {
 bool has_blocks(const SchemeFacts& scheme) {
   return scheme.group_rows > 1;
 }
-bool is_int8(const SchemeFacts& scheme) {
-  return scheme.code == CodeKind::kInt8;
-}
 bool is_nvfp4(const SchemeFacts& scheme) {
   return scheme.scale_dtype == DType::kF8E4M3;
 }
 
-constexpr std::array kRules = {
-    LoaderRule{"fp8.block-128", "", "vLLM and SGLang on DeepGEMM", kWarning,
-               "blocks that share a scale are 128 x 128", block_of_128, has_blocks},
-    LoaderRule{"fp8.weight-dtype", "", "all", kError, "FP8 weights are F8_E4M3",
-               structure<ErrorCode::kUnsupported, Part::kWeight>, has_e4m3_codes},
-    LoaderRule{"fp8.scale-present", "", "all", kError, "every FP8 weight has its scale",
-               parts_present, has_e4m3_codes},
-    LoaderRule{"fp8.scale-dtype", "", "all", kError,
-               "scales of FP8 weights are F32, BF16 or F8_E8M0", part_dtypes, has_e4m3_codes},
-    LoaderRule{
-        "fp8.scale-shape", "", "all", kError,
-        "the scale of an [N, K] weight is [ceil(N/rows), ceil(K/columns)], per row or one number",
-        fp8_scale_shape, has_e4m3_codes},
-    LoaderRule{"fp8.scale-values", "", "all", kError, "every scale is finite and positive",
-               scale_values, is_fp8, kReadsValues},
-    LoaderRule{"fp8.nan-code", "", "all", kError, "no FP8 weight holds a NaN code (with --deep)",
-               nan_code, has_e4m3_codes, kReadsValues},
-    LoaderRule{"fp8.merged-partition", "", "vLLM", kWarning,
-               "all but the last weight of a merged FP8 module end at a block's edge",
-               merged_partition, is_fp8_block},
-    LoaderRule{"int8.scale-present", "", "all", kError, "every INT8 weight has its scale",
-               int8_scale_present, is_int8},
-    LoaderRule{"int8.scale-dtype", "", "all", kError, "scales of INT8 weights are F32 or BF16",
-               part_dtypes, is_int8},
-    LoaderRule{"int8.scale-shape", "", "all", kError,
-               "the scale of an [N, K] weight is [N, 1], or a value per block", scale_shape,
-               is_int8},
-    LoaderRule{"int8.scale-values", "", "all", kError, "every scale is finite and positive",
-               scale_values, is_int8, kReadsValues},
-    LoaderRule{"nvfp4.parts", "", "all", kError,
-               "an NVFP4 weight has codes, block scales and a global scale", parts_present,
-               is_nvfp4},
-    LoaderRule{"nvfp4.dtypes", "", "all", kError,
-               "codes are U8, block scales F8_E4M3, the global scale F32", part_dtypes, is_nvfp4},
-    LoaderRule{"nvfp4.columns", "", "all", kError, "columns are a multiple of 16", group_columns,
-               is_nvfp4},
-    LoaderRule{"nvfp4.scale-shape", "", "all", kError,
-               "block scales of an [N, K] weight are [N, K/16]", scale_shape, is_nvfp4},
-    LoaderRule{"nvfp4.global-one-element", "", "all", kError, "a global scale is one number",
-               structure<ErrorCode::kShapeMismatch, Part::kGlobal>, is_nvfp4},
-    LoaderRule{"nvfp4.global-convention", "", "all", kError,
-               "the global scale is named as the dialect means it: weight_scale_2 multiplies, "
-               "weight_global_scale divides",
-               global_convention, is_nvfp4},
-    LoaderRule{"nvfp4.scale-values", "", "all", kError,
-               "every block scale is above zero and no NaN", scale_values, is_nvfp4, kReadsValues},
-    LoaderRule{"nvfp4.global-values", "", "all", kError,
-               "every global scale is finite and positive", bad_values<Part::kGlobal>, is_nvfp4,
-               kReadsValues},
-    LoaderRule{"nvfp4.reciprocal", "", "all", kWarning,
-               "no global scale makes weights beyond 1500, as the other convention's number does",
-               reciprocal, is_nvfp4, kReadsValues},
-    LoaderRule{"mx.columns", "", "all", kError,
-               "columns of MXFP4 and MXFP8 weights are a multiple of 32", group_columns,
-               has_exponents},
-    LoaderRule{"mx.scale-dtype", "compressed-tensors", "all", kError,
-               "exponents of MXFP4 and MXFP8 weights are U8", exponent_dtype, has_exponents},
-    LoaderRule{"mx.scale-values", "", "all", kError, "no exponent is the NaN 255", scale_values,
-               has_exponents, kReadsValues},
-    LoaderRule{"quantized.config-present", "deepseek", "all", kError,
-               "a checkpoint with quantized weights says so in config.json or a description file",
-               config_present},
-    LoaderRule{"quantized.config-without-weights", "", "all", kError,
-               "a quantization_config stands over quantized weights", config_without_weights,
-               kAnyScheme, false, false, std::nullopt, /*except=*/"deepseek"},
-    LoaderRule{"quantized.scheme-held", "", "all", kError,
-               "every weight is in a scheme that the dialect can hold", scheme_held},
-    LoaderRule{"quantized.one-scheme", "", "all", kError,
-               "one quantized scheme, where the dialect's loaders read one at a time", one_scheme,
-               kAnyScheme, false, false, std::nullopt, /*except=*/"modelopt"},
-    LoaderRule{"quantized.part-names", "", "all", kError,
-               "scales and other parts go by the dialect's names", part_names},
+constexpr LoaderRule kRules[] = {
+    {"fp8.block-128", "", "vLLM and SGLang on DeepGEMM", kWarning,
+     "blocks that share a scale are 128 x 128", block_of_128, has_blocks},
+    {"fp8.weight-dtype", "", "all", kError, "FP8 weights are F8_E4M3",
+     structure<ErrorCode::kUnsupported, Part::kWeight>, has_e4m3_codes},
+    {"fp8.scale-present", "", "all", kError, "every FP8 weight has its scale", parts_present,
+     has_e4m3_codes},
+    {"fp8.scale-dtype", "", "all", kError, "scales of FP8 weights are F32, BF16 or F8_E8M0",
+     part_dtypes, has_e4m3_codes},
+    {"fp8.scale-shape", "", "all", kError,
+     "the scale of an [N, K] weight is [ceil(N/rows), ceil(K/columns)], per row or one number",
+     fp8_scale_shape, has_e4m3_codes},
+    {"fp8.scale-values", "", "all", kError, "every scale is finite and positive", scale_values,
+     is_fp8, kReadsValues},
+    {"fp8.nan-code", "", "all", kError, "no FP8 weight holds a NaN code (with --deep)", nan_code,
+     has_e4m3_codes, kReadsValues},
+    {"fp8.merged-partition", "", "vLLM", kWarning,
+     "all but the last weight of a merged FP8 module end at a block's edge", merged_partition,
+     is_fp8_block},
+    {"int8.scale-present", "", "all", kError, "every INT8 weight has its scale", int8_scale_present,
+     has_int8_codes},
+    {"int8.scale-dtype", "", "all", kError, "scales of INT8 weights are F32 or BF16", part_dtypes,
+     has_int8_codes},
+    {"int8.scale-shape", "", "all", kError,
+     "the scale of an [N, K] weight is [N, 1], or a value per block", scale_shape, has_int8_codes},
+    {"int8.scale-values", "", "all", kError, "every scale is finite and positive", scale_values,
+     has_int8_codes, kReadsValues},
+    {"nvfp4.parts", "", "all", kError, "an NVFP4 weight has codes, block scales and a global scale",
+     parts_present, is_nvfp4},
+    {"nvfp4.dtypes", "", "all", kError, "codes are U8, block scales F8_E4M3, the global scale F32",
+     part_dtypes, is_nvfp4},
+    {"nvfp4.columns", "", "all", kError, "columns are a multiple of 16", group_columns, is_nvfp4},
+    {"nvfp4.scale-shape", "", "all", kError, "block scales of an [N, K] weight are [N, K/16]",
+     scale_shape, is_nvfp4},
+    {"nvfp4.global-one-element", "", "all", kError, "a global scale is one number",
+     structure<ErrorCode::kShapeMismatch, Part::kGlobal>, is_nvfp4},
+    {"nvfp4.global-convention", "", "all", kError,
+     "the global scale is named as the dialect means it: weight_scale_2 multiplies, "
+     "weight_global_scale divides",
+     global_convention, is_nvfp4},
+    {"nvfp4.scale-values", "", "all", kError, "every block scale is above zero and no NaN",
+     scale_values, is_nvfp4, kReadsValues},
+    {"nvfp4.global-values", "", "all", kError, "every global scale is finite and positive",
+     bad_values<Part::kGlobal>, is_nvfp4, kReadsValues},
+    {"nvfp4.reciprocal", "", "all", kWarning,
+     "no global scale makes weights beyond 1500, as the other convention's number does", reciprocal,
+     is_nvfp4, kReadsValues},
+    {"mx.columns", "", "all", kError, "columns of MXFP4 and MXFP8 weights are a multiple of 32",
+     group_columns, has_exponents},
+    {"mx.scale-dtype", "compressed-tensors", "all", kError,
+     "exponents of MXFP4 and MXFP8 weights are U8", exponent_dtype, has_exponents},
+    {"mx.scale-values", "", "all", kError, "no exponent is the NaN 255", scale_values,
+     has_exponents, kReadsValues},
+    {"quantized.config-present", "deepseek", "all", kError,
+     "a checkpoint with quantized weights says so in config.json or a description file",
+     config_present},
+    {"quantized.config-without-weights", "", "all", kError,
+     "a quantization_config stands over quantized weights", config_without_weights, kAnyScheme,
+     false, false, std::nullopt, /*except=*/"deepseek"},
+    {"quantized.scheme-held", "", "all", kError,
+     "every weight is in a scheme that the dialect can hold", scheme_held},
+    {"quantized.one-scheme", "", "all", kError,
+     "one quantized scheme, where the dialect's loaders read one at a time", one_scheme, kAnyScheme,
+     false, false, std::nullopt, /*except=*/"modelopt"},
+    {"quantized.part-names", "", "all", kError, "scales and other parts go by the dialect's names",
+     part_names},
 };
 
 }  // namespace

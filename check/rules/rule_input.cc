@@ -135,6 +135,11 @@ std::vector<LinearModule> find_modules(const Checkpoint& checkpoint) {
   return modules;
 }
 
+const Json* quantization_of(const Checkpoint& checkpoint) {
+  const Json& block = config_member(checkpoint.config().raw, "quantization_config");
+  return block.is_object() ? &block : nullptr;
+}
+
 EngineLimitsMet find_limits(const Checkpoint& checkpoint) {
   EngineLimitsMet met(checkpoint.dialect());
   // These engines load no slices.
@@ -166,34 +171,13 @@ Finding finding_of(const Error& error) {
   return finding;
 }
 
-const Json* RuleFacts::quantization() const {
-  const Json& block = config_member(checkpoint_.config().raw, "quantization_config");
-  return block.is_object() ? &block : nullptr;
-}
-
-const ConfigGroups* RuleFacts::groups() const {
-  if (!groups_ && quantization() != nullptr) groups_.emplace(*quantization(), &group_faults_);
-  return groups_ ? &*groups_ : nullptr;
-}
-
-const std::vector<std::string>& RuleFacts::group_faults() const {
-  (void)groups();
-  return group_faults_;
-}
-
-std::span<const LinearModule> RuleFacts::modules() const {
-  if (!modules_) modules_ = find_modules(checkpoint_);
-  return *modules_;
-}
-
-const EngineLimitsMet& RuleFacts::engine_limits() const {
-  if (!limits_) limits_ = find_limits(checkpoint_);
-  return *limits_;
-}
-
-std::span<const PartFault> RuleFacts::part_faults() const {
-  if (!part_faults_) part_faults_ = find_part_faults(checkpoint_);
-  return *part_faults_;
+RuleFacts::RuleFacts(const Checkpoint& checkpoint)
+    : quantization(quantization_of(checkpoint)),
+      modules(find_modules(checkpoint)),
+      engine_limits(find_limits(checkpoint)),
+      part_faults(find_part_faults(checkpoint)) {
+  if (quantization != nullptr && checkpoint.dialect().name == "compressed-tensors")
+    groups.emplace(*quantization, &group_faults);
 }
 
 void RuleFindings::add(const TensorRule* kind, Finding finding) {
@@ -214,28 +198,6 @@ const StoredTensor* RuleInput::part_of(const LogicalTensor& tensor, Part part) c
   return find_part(checkpoint, tensor.encoding.stored, part);
 }
 
-void RuleInput::report_file(std::string_view file, ErrorCode code, std::string message) const {
-  report(violation(code, file, "", std::move(message)));
-}
-
-void RuleInput::report_config(ErrorCode code, std::string message) const {
-  report_file("config.json", code, std::move(message));
-}
-
-void RuleInput::report_at(const StoredTensor& tensor, ErrorCode code, std::string message) const {
-  report(violation_at(checkpoint, tensor, code, std::move(message)));
-}
-
-void RuleInput::report_kind(const LogicalTensor& tensor, ErrorCode code,
-                            std::string message) const {
-  report_kind(tensor, codes_of(tensor), code, std::move(message));
-}
-
-void RuleInput::report_kind(const LogicalTensor& tensor, const StoredTensor& part, ErrorCode code,
-                            std::string message) const {
-  findings.add(tensor.rule, violation_at(checkpoint, part, code, std::move(message)));
-}
-
 Finding violation(ErrorCode code, std::string_view file, std::string_view tensor,
                   std::string message) {
   return finding_of(Error(code, std::move(message)).in_file(file).in_tensor(tensor));
@@ -249,6 +211,10 @@ Finding violation_at(const Checkpoint& checkpoint, const StoredTensor& tensor, E
 bool is_float8(DType dtype) {
   return dtype == DType::kF8E4M3 || dtype == DType::kF8E5M2 || dtype == DType::kF8E4M3Fnuz ||
          dtype == DType::kF8E5M2Fnuz;
+}
+
+bool is_in(std::span<const std::string_view> words, std::string_view word) {
+  return std::find(words.begin(), words.end(), word) != words.end();
 }
 
 bool is_part_of_model(const Checkpoint& checkpoint) {
@@ -280,18 +246,8 @@ void widen(DType dtype, std::span<const std::byte> bytes, std::vector<float>& va
   widen_scales(dtype, bytes, std::nullopt, values);
 }
 
-// What stands behind what was looked at so far.
-void append(OddValues& odd, const OddValues& next) {
-  if (odd.n == 0 && next.n != 0) {
-    odd.first = odd.total + next.first;
-    odd.value = next.value;
-  }
-  odd.n += next.n;
-  odd.total += next.total;
-}
-
-}  // namespace
-
+// Whether the numbers of a stored tensor can be read as scales: a dtype that widen_scales knows
+// (I64 too: Ascend's F32 bits), and data that are here.
 bool can_read_scales(const Checkpoint& checkpoint, const StoredTensor& tensor) {
   switch (tensor.dtype) {
     case DType::kF32:
@@ -306,6 +262,18 @@ bool can_read_scales(const Checkpoint& checkpoint, const StoredTensor& tensor) {
       return false;
   }
 }
+
+// What stands behind what was looked at so far.
+void append(OddValues& odd, const OddValues& next) {
+  if (odd.n == 0 && next.n != 0) {
+    odd.first = odd.total + next.first;
+    odd.value = next.value;
+  }
+  odd.n += next.n;
+  odd.total += next.total;
+}
+
+}  // namespace
 
 void report_odd(const RuleInput& input, std::span<const StoredTensor* const> tensors,
                 const Look& look, ErrorCode code,

@@ -22,6 +22,7 @@ namespace ingot::check {
 // The words of all rules.
 using formats::Activations;
 using formats::Checkpoint;
+using formats::CodeKind;
 using formats::config_member;
 using formats::config_text;
 using formats::ConfigGroups;
@@ -64,33 +65,23 @@ struct PartFault {
   Part part{};        ///< to which `error` points
 };
 
-/// What several rules need of one checkpoint, each computed once, when it is first asked for.
-class RuleFacts {
- public:
-  explicit RuleFacts(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
+/// What several rules need of one checkpoint.
+struct RuleFacts {
+  explicit RuleFacts(const Checkpoint& checkpoint);
 
   /// `quantization_config` of config.json, or null when there is none or it is no object.
-  [[nodiscard]] const Json* quantization() const;
-  /// compressed-tensors' groups; null without quantization_config.
-  [[nodiscard]] const ConfigGroups* groups() const;
-  /// What groups() could not read.
-  [[nodiscard]] const std::vector<std::string>& group_faults() const;
+  const Json* quantization;
+  std::vector<std::string> group_faults;  ///< what `groups` could not read
+  /// Of compressed-tensors, where there is a quantization_config.
+  std::optional<ConfigGroups> groups;
   /// Every quantized weight, every one that the family's release quantizes, and the other linear
   /// layers: router, head, eh_proj and weights_proj; outside the grammar of a family what looks
   /// like one (two dimensions, `X.weight`, neither norm nor embedding).
-  [[nodiscard]] std::span<const LinearModule> modules() const;
+  std::vector<LinearModule> modules;
   /// What engines make of the weights.
-  [[nodiscard]] const EngineLimitsMet& engine_limits() const;
+  EngineLimitsMet engine_limits;
   /// What is wrong with weights that are no logical tensors, and so in no other rule's view.
-  [[nodiscard]] std::span<const PartFault> part_faults() const;
-
- private:
-  const Checkpoint& checkpoint_;
-  mutable std::optional<ConfigGroups> groups_;
-  mutable std::vector<std::string> group_faults_;
-  mutable std::optional<std::vector<LinearModule>> modules_;
-  mutable std::optional<EngineLimitsMet> limits_;
-  mutable std::optional<std::vector<PartFault>> part_faults_;
+  std::vector<PartFault> part_faults;
 };
 
 /// The findings of one rule. What is wrong with one tensor of a kind is wrong with its sisters in
@@ -109,6 +100,10 @@ class RuleFindings {
   std::unordered_map<const TensorRule*, std::size_t> index_;
   std::vector<std::pair<Finding, std::size_t>> by_kind_;
 };
+
+/// A violation at a tensor of the files.
+Finding violation_at(const Checkpoint& checkpoint, const StoredTensor& tensor, ErrorCode code,
+                     std::string message);
 
 struct RuleInput {
   const LoaderRule& row;
@@ -132,18 +127,24 @@ struct RuleInput {
   [[nodiscard]] bool is_about(SchemeId scheme) const { return row.schemes(scheme_facts(scheme)); }
 
   void report(Finding finding) const { findings.add(std::move(finding)); }
-  void report_file(std::string_view file, ErrorCode code, std::string message) const;
-  void report_config(ErrorCode code, std::string message) const;
-  void report_at(const StoredTensor& tensor, ErrorCode code, std::string message) const;
+  void report_file(std::string_view file, ErrorCode code, std::string message) const {
+    report(violation(code, file, "", std::move(message)));
+  }
+  void report_config(ErrorCode code, std::string message) const {
+    report_file("config.json", code, std::move(message));
+  }
+  void report_at(const StoredTensor& tensor, ErrorCode code, std::string message) const {
+    report(violation_at(checkpoint, tensor, code, std::move(message)));
+  }
   /// One finding for all weights of this kind, at the first one's codes or at another of its parts.
-  void report_kind(const LogicalTensor& tensor, ErrorCode code, std::string message) const;
+  void report_kind(const LogicalTensor& tensor, ErrorCode code, std::string message) const {
+    report_kind(tensor, codes_of(tensor), code, std::move(message));
+  }
   void report_kind(const LogicalTensor& tensor, const StoredTensor& part, ErrorCode code,
-                   std::string message) const;
+                   std::string message) const {
+    findings.add(tensor.rule, violation_at(checkpoint, part, code, std::move(message)));
+  }
 };
-
-/// A violation at a tensor of the files.
-Finding violation_at(const Checkpoint& checkpoint, const StoredTensor& tensor, ErrorCode code,
-                     std::string message);
 
 inline const SchemeFacts& facts_of(const LogicalTensor& tensor) {
   return scheme_facts(tensor.encoding.scheme);
@@ -152,6 +153,7 @@ inline bool is_quantized(const LogicalTensor& tensor) {
   return facts_of(tensor).quantized;
 }
 bool is_float8(DType dtype);
+bool is_in(std::span<const std::string_view> words, std::string_view word);
 
 /// Whether other ranks of a sliced checkpoint hold weights of which nothing is here, while
 /// config.json speaks of all.
@@ -165,10 +167,6 @@ std::vector<std::string> strings_at(const Json& object, const char* key);
 std::string fused_module(const LogicalTensor& tensor);
 
 // How rules read numbers: in bounded pieces, of many tensors at once.
-
-/// Whether the numbers of a stored tensor can be read as scales: a dtype that widen_scales knows
-/// (I64 too: Ascend's F32 bits), and data that are here.
-bool can_read_scales(const Checkpoint& checkpoint, const StoredTensor& tensor);
 
 /// Numbers that are not as they should be.
 struct OddValues {
@@ -187,7 +185,8 @@ void report_odd(const RuleInput& input, std::span<const StoredTensor* const> ten
                 const Look& look, ErrorCode code,
                 const std::function<std::string(const OddValues&)>& tell);
 
-/// The same for scales for which `is_odd` holds; those that can_read_scales() denies are left out.
+/// The same for scales for which `is_odd` holds; those that cannot be read as scales are left out:
+/// by their dtype, or because their data are not here.
 void report_odd_scales(const RuleInput& input, std::span<const StoredTensor* const> scales,
                        bool (*is_odd)(float), ErrorCode code,
                        const std::function<std::string(const OddValues&)>& tell);
@@ -206,6 +205,12 @@ void part_shapes(const RuleInput& input);
 void cache_scales(const RuleInput& input);
 
 // For the last columns of a row.
+inline bool has_e4m3_codes(const SchemeFacts& scheme) {
+  return scheme.code == CodeKind::kE4m3;
+}
+inline bool has_int8_codes(const SchemeFacts& scheme) {
+  return scheme.code == CodeKind::kInt8;
+}
 inline constexpr bool (*kAnyScheme)(const SchemeFacts&) = nullptr;
 inline constexpr bool kReadsValues = true;
 inline constexpr bool kIsAllowable = true;

@@ -23,6 +23,7 @@
 #include "cli/terminal/terminal.h"
 #include "convert/convert.h"
 #include "convert/job/claim.h"
+#include "convert/job/job_identity.h"
 #include "convert/output/output_directory.h"
 #include "formats/base/parallel.h"
 

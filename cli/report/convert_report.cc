@@ -9,7 +9,7 @@
 
 #include "cli/report/slicing_report.h"
 #include "cli/terminal/terminal.h"
-#include "convert/output/quality_report.h"
+#include "convert/output/tensor_records.h"
 #include "convert/output/version.h"
 #include "formats/base/figures.h"
 #include "formats/base/printable.h"
@@ -306,8 +306,8 @@ std::string report_text(const Plan& plan, const ExecuteReport& report,
   std::vector<std::string> lines = {
       done,
       fmt::format("wrote {} in {} at {:.2f} GB/s{}, peak memory {}",
-                  bytes_text(report.tensors.bytes_written), seconds_text(report.elapsed_seconds),
-                  static_cast<double>(report.tensors.bytes_written) * 1e-9 /
+                  bytes_text(report.tensors.write.n_bytes), seconds_text(report.elapsed_seconds),
+                  static_cast<double>(report.tensors.write.n_bytes) * 1e-9 /
                       std::max(report.elapsed_seconds, 1e-9),
                   report.tensors.direct_io ? " (direct I/O)" : " (buffered I/O)",
                   bytes_text(peak_memory())),
@@ -347,7 +347,7 @@ Json report_json(const Plan& plan, const ExecuteReport& report) {
                {"resumed", report.tensors_resumed},
                {"redone", report.tensors_redone},
                {"bytes_out", plan.sizes.bytes_out},
-               {"bytes_written", report.tensors.bytes_written},
+               {"bytes_written", report.tensors.write.n_bytes},
                {"elapsed_seconds", report.elapsed_seconds},
                {"direct_io", report.tensors.direct_io},
                {"peak_rss_bytes", peak_memory()},

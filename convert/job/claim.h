@@ -38,6 +38,7 @@ class Claim {
 
   /// Throws kMismatch when the claim is not this run's any more: somebody removed it.
   void require_held() const;
+  [[nodiscard]] const OutputPaths& paths() const { return paths_; }
   /// False where the file system has no locks.
   [[nodiscard]] bool is_locked() const { return is_locked_; }
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "convert/job/claim.h"
-#include "convert/output/quality_report.h"
+#include "convert/output/tensor_records.h"
 #include "convert/recipe/source_stamps.h"
 #include "convert/run/convert_tensors.h"
 

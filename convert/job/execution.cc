@@ -21,15 +21,16 @@ void ExecuteOptions::check_stop() const {
     throw Error(ErrorCode::kInterrupted, "stopped; continue with --resume");
 }
 
-Execution::Execution(const ExecutionInputs& inputs, Preflight checked)
-    : inputs_(inputs),
-      plan_(inputs.plan),
-      paths_(inputs.paths),
-      options_(inputs.options),
-      threads_{.n = inputs.options.threads,
-               .check_stop = [&options = inputs.options] { options.check_stop(); }},
+Execution::Execution(const Plan& plan, const Claim& claim, const ExecuteOptions& options,
+                     Preflight checked)
+    : plan_(plan),
+      claim_(claim),
+      paths_(claim.paths()),
+      options_(options),
+      threads_{.n = options.threads, .check_stop = [&options] { options.check_stop(); }},
+      identity_(std::move(checked.identity)),
       earlier_(std::move(checked.earlier)),
-      stamps_(inputs.options.stamps),
+      stamps_(options.stamps),
       names_(publish_order(plan_)),
       results_(plan_.tensors.size()),
       done_(plan_.tensors.size(), 0) {
@@ -59,13 +60,13 @@ void Execution::begin() {
   if (earlier_) {
     resume(*earlier_);
   } else {
-    journal_ = Journal::create(paths_.journal, inputs_.identity);
+    journal_ = Journal::create(paths_.journal, *identity_);
     log(fmt::format("starting: {} tensors, {} bytes in {} files", plan_.tensors.size(),
                     plan_.sizes.bytes_out, plan_.n_members));
   }
   journal_->add_run({.replacing = options_.force,
                      .gate = options_.gate,
-                     .allow = inputs_.identity.at("recipe").at("allow"),
+                     .allow = identity_->at("recipe").at("allow"),
                      .sources = stamps_.to_json(plan_.source.directory())});
   if (plan_.has_rank_directories() && plan_.options.links) require_links();
   if (options_.consume_source) consume_from_here();
@@ -78,13 +79,9 @@ void Execution::resume(const JournalContents& earlier) {
     changed.of_source.merge(since.of_source);
     changed.of_options = changed.of_options || since.of_options;
   }
-  std::map<std::uint32_t, TensorResult> items =
-      results_of_same_source(plan_, earlier.items, changed.of_source, threads_);
-  // What such a file decided is not seen in the source.
-  if (changed.of_options) items = results_without_source(plan_, items);
-  for (const std::uint32_t item : verify_journal(plan_, paths_, items, threads_)) {
+  for (const std::uint32_t item : surviving_items(plan_, paths_, earlier, changed, threads_)) {
     done_[item] = 1;
-    results_[item] = items.at(item);
+    results_[item] = earlier.items.at(item);
     ++report_.tensors_resumed;
   }
   report_.tensors_redone = earlier.items.size() - report_.tensors_resumed;
@@ -117,7 +114,7 @@ void Execution::convert_weights() {
 void Execution::on_durable(const std::vector<std::uint32_t>& tensors) {
   std::map<std::uint32_t, TensorResult> finished;
   for (const std::uint32_t index : tensors) finished[index] = results_[index];
-  inputs_.claim.require_held();
+  claim_.require_held();
   journal_->add_results(finished);
   log(fmt::format("{} tensors durable, up to item {}", finished.size(), tensors.back()));
   if (consumer_) consumer_->tensors_done(tensors, results_, *journal_);
@@ -127,7 +124,7 @@ void Execution::stage_beside_weights() {
   log("all tensors durable, writing side files and manifest");
   const Hash128 manifest = stage_side_files(
       plan_, paths_, results_,
-      {.identity = inputs_.identity,
+      {.identity = identity_,
        .unverified = options_.no_verify && earlier_ ? earlier_->gate() : std::string(),
        .sha256 = options_.sha256,
        .threads = threads_});
@@ -154,7 +151,7 @@ bool Execution::passes_inspection() {
 ExecuteReport Execution::publish() {
   threads_.check_stop();
   stamps_.require_unchanged();
-  inputs_.claim.require_held();
+  claim_.require_held();
   for (const std::string& name : names_) staged_->require_ours(name);
   if (consumer_) consumer_->finish(*journal_);
   const bool is_replacing = options_.force || (earlier_ && earlier_->was_forced());
@@ -200,7 +197,7 @@ void Execution::warn_of_file_system() {
         "the file system of the output cannot sync directories (fsync): after a power cut files "
         "may be missing that were published");
   }
-  if (!inputs_.claim.is_locked()) {
+  if (!claim_.is_locked()) {
     warn(
         fmt::format("the file system of the output has no locks (flock): after a kill remove {} "
                     "before you run again",

@@ -16,20 +16,11 @@
 
 namespace ingot::convert {
 
-/// What is executed, and where.
-struct ExecutionInputs {
-  const Plan& plan;
-  const Claim& claim;
-  const OutputPaths& paths;
-  const ExecuteOptions& options;
-  const formats::Json& identity;
-};
-
 /// One execution, from an empty or unfinished directory that this run has claimed to a published
 /// one. Its steps are called in the order in which they stand here (convert/convert.cc).
 class Execution {
  public:
-  Execution(const ExecutionInputs& inputs, Preflight checked);
+  Execution(const Plan& plan, const Claim& claim, const ExecuteOptions& options, Preflight checked);
 
   /// Whether an earlier run had made it all but the final names.
   [[nodiscard]] bool is_complete() const { return earlier_ && earlier_->publishing; }
@@ -58,15 +49,16 @@ class Execution {
   void take_side_files();
   void warn(std::string text) { report_.warnings.push_back(std::move(text)); }
   void log(const std::string& line) const {
-    if (inputs_.options.log) inputs_.options.log(line);
+    if (options_.log) options_.log(line);
   }
 
-  const ExecutionInputs inputs_;
   const Plan& plan_;
+  const Claim& claim_;
   const OutputPaths& paths_;
   const ExecuteOptions& options_;
   const JobThreads threads_;
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  const formats::JsonValue identity_;
   const std::optional<JournalContents> earlier_;
   SourceStamps stamps_;
   std::vector<std::string> names_;

@@ -12,6 +12,7 @@
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
 #include "formats/json/json.h"
+#include "formats/records/manifest.h"
 
 namespace ingot::convert {
 
@@ -143,8 +144,7 @@ std::string changed_file(const Json& earlier, const Json& now) {
   return "config.json has changed";
 }
 
-}  // namespace
-
+// `source`, the fingerprint, is null until it is known.
 Json job_identity(const Plan& plan) {
   const PlanOptions& options = plan.options;
   Json shards = "keep-files";
@@ -159,6 +159,8 @@ Json job_identity(const Plan& plan) {
   return identity;
 }
 
+// A run with the options of `now` may continue the job `earlier`. `may_allow_more`: further --allow
+// change nothing of what passed without them.
 void require_same_options(const Json& earlier, const Json& now, bool may_allow_more) {
   if (earlier.at("version") != now.at("version")) {
     refuse(fmt::format("it was begun by version {}, this is {}",
@@ -183,7 +185,20 @@ void require_same_source(const Json& earlier, const Json& now) {
   if (earlier != now) refuse("the source is not the same: " + changed_file(earlier, now));
 }
 
-namespace {
+Json finished_identity(const formats::Manifest& manifest) {
+  Json recipe = manifest.recipe;
+  Json shards = recipe.at("shards");
+  recipe.erase("shards");
+  Json slicing = recipe.value("slicing", Json());
+  recipe.erase("slicing");
+  Json identity = {{"version", manifest.tool_version},
+                   {"family", manifest.family},
+                   {"recipe", std::move(recipe)},
+                   {"shards", std::move(shards)},
+                   {"source", manifest.source}};
+  if (!slicing.is_null()) identity["slicing"] = std::move(slicing);
+  return identity;
+}
 
 Hash128 sample_hash(const Checkpoint& source, std::uint32_t file) {
   const std::uint64_t size = source.files()[file].n_bytes;
@@ -250,6 +265,22 @@ formats::JsonValue source_fingerprint(const Checkpoint& source, const Json* know
                                          {"hash", hash_of(source.directory() / side.path)}});
   }
   return fingerprint;
+}
+
+Json require_resumable(const Plan& plan, const std::filesystem::path& output,
+                       const Preflight& checked, const JobThreads& threads) {
+  Json identity = job_identity(plan);
+  Json earlier = checked.earlier ? *checked.earlier->identity : Json();
+  if (checked.is_finished) {
+    earlier = finished_identity(*formats::read_manifest(output));
+    identity.erase("plan");
+  }
+  // What can be told without reading the source comes first.
+  if (!earlier.is_null()) require_same_options(earlier, identity, !checked.is_finished);
+  identity["source"] =
+      source_fingerprint(plan.source, checked.earlier ? &earlier.at("source") : nullptr, threads);
+  if (!earlier.is_null()) require_same_source(earlier.at("source"), identity.at("source"));
+  return identity;
 }
 
 }  // namespace ingot::convert

@@ -1,26 +1,20 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 
-#include "convert/plan/plan.h"
-#include "convert/recipe/recipe.h"
+#include "convert/job/preflight.h"
 #include "formats/base/job_threads.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/json/json_fwd.h"
 
 namespace ingot::convert {
 
-/// What a job is: two runs with equal identities write the same bytes, so one may continue the
-/// other. `source`, the fingerprint, is null until it is known.
-formats::Json job_identity(const Plan& plan);
-
-/// Throws kMismatch, naming what differs, unless a run with the options of `now` may continue the
-/// job `earlier`. `may_allow_more`: further --allow change nothing of what passed without them.
-void require_same_options(const formats::Json& earlier, const formats::Json& now,
-                          bool may_allow_more);
-
-/// Throws kMismatch, naming the file, unless the fingerprints are equal.
-void require_same_source(const formats::Json& earlier, const formats::Json& now);
+/// What identifies the job: two runs with equal identities write the same bytes, so one may
+/// continue the other. Reads samples of the source and its side files. Throws kMismatch, naming
+/// what differs, when the job that is resumed, or has finished, is another one.
+formats::Json require_resumable(const Plan& plan, const std::filesystem::path& output,
+                                const Preflight& checked, const JobThreads& threads);
 
 /// Samples per weights file, and their length. The first starts at byte 0, the last ends at the end
 /// of the file.

@@ -9,10 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "convert/job/job_identity.h"
 #include "convert/job/source_consumer.h"
 #include "convert/output/planned_checkpoint.h"
-#include "convert/plan/side_files.h"
 #include "formats/json/json.h"
 #include "formats/records/manifest.h"
 
@@ -200,22 +198,26 @@ DiskNeed disk_need(const Plan& plan, const OutputPaths& paths, const ExecuteOpti
   return need;
 }
 
-Json finished_identity(const formats::Manifest& manifest) {
-  Json recipe = manifest.recipe;
-  Json shards = recipe.at("shards");
-  recipe.erase("shards");
-  Json slicing = recipe.value("slicing", Json());
-  recipe.erase("slicing");
-  Json identity = {{"version", manifest.tool_version},
-                   {"family", manifest.family},
-                   {"recipe", std::move(recipe)},
-                   {"shards", std::move(shards)},
-                   {"source", manifest.source}};
-  if (!slicing.is_null()) identity["slicing"] = std::move(slicing);
-  return identity;
-}
-
 }  // namespace
+
+void require_own_side_files(const formats::Checkpoint& source) {
+  const fs::path own = fs::canonical(source.directory());
+  const bool is_snapshot = own.parent_path().filename() == "snapshots";
+  const fs::path blobs = own.parent_path().parent_path() / "blobs";
+  ErrorList faults;
+  for (const formats::SideFile& side : source.side_files()) {
+    const fs::path path = source.directory() / side.path;
+    const fs::path target = fs::canonical(path);
+    if (is_inside(target, own) || (is_snapshot && is_inside(target, blobs))) continue;
+    faults.add(Error(ErrorCode::kUnsupported,
+                     fmt::format("is a link to {}, outside the source, and the output would get a "
+                                 "copy of it (put the file itself there, or accept all such links "
+                                 "with --follow-links)",
+                                 target.string()))
+                   .in_file(path.string()));
+  }
+  faults.throw_if_any();
+}
 
 std::uint64_t copied_bytes(const Plan& plan) {
   std::uint64_t n_bytes = 0;
@@ -284,22 +286,6 @@ void require_space(const Plan& plan, const Preflight& checked, const fs::path& o
                   disk.peak_bytes - std::min(disk.peak_bytes, disk.held_bytes), disk.free_bytes,
                   disk.missing(), fmt::join(remedies, "; or ")))
       .in_file(output.string());
-}
-
-Json require_resumable(const Plan& plan, const fs::path& output, const Preflight& checked,
-                       const JobThreads& threads) {
-  Json identity = job_identity(plan);
-  Json earlier = checked.earlier ? *checked.earlier->identity : Json();
-  if (checked.is_finished) {
-    earlier = finished_identity(*formats::read_manifest(output));
-    identity.erase("plan");
-  }
-  // What can be told without reading the source comes first.
-  if (!earlier.is_null()) require_same_options(earlier, identity, !checked.is_finished);
-  identity["source"] =
-      source_fingerprint(plan.source, checked.earlier ? &earlier.at("source") : nullptr, threads);
-  if (!earlier.is_null()) require_same_source(earlier.at("source"), identity.at("source"));
-  return identity;
 }
 
 }  // namespace ingot::convert

@@ -40,7 +40,13 @@ struct Preflight {
   std::optional<JournalContents> earlier;  ///< of the run that is resumed
   bool is_finished = false;                ///< --resume of an output that stands already
   std::vector<std::string> warnings;       ///< of the loader rules
+  formats::JsonValue identity;             ///< of the job, once require_resumable() has told it
 };
+
+/// Throws kUnsupported, collected, for side files that are links to something outside the source: a
+/// conversion would publish a copy of it. A snapshot of the hub's cache links to `../../blobs`,
+/// which belongs to it.
+void require_own_side_files(const formats::Checkpoint& source);
 
 /// What preflight() refuses of source and place, and what a run refuses before it claims the
 /// output: whether an unfinished one is in the way shows only then.
@@ -58,11 +64,6 @@ Preflight preflight(const Plan& plan, const std::filesystem::path& output,
 
 /// Throws kNoSpace, with what is missing and what would help, when the disk is too small.
 void require_space(const Plan& plan, const Preflight& checked, const std::filesystem::path& output);
-
-/// What identifies the job. Reads samples of the source and its side files. Throws kMismatch when
-/// the job that is resumed, or has finished, is another one.
-formats::Json require_resumable(const Plan& plan, const std::filesystem::path& output,
-                                const Preflight& checked, const JobThreads& threads);
 
 /// Bytes of all weights files with a copy for each rank that loads one. Exact.
 std::uint64_t copied_bytes(const Plan& plan);

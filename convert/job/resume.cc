@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <map>
 
 #include "check/stored_hashes.h"
 #include "formats/base/fd.h"
@@ -38,58 +37,14 @@ bool has_same_source(const Plan& plan, const PlannedTensor& planned, const Tenso
   return true;
 }
 
+// Whether `test` holds for an item, or another one of its fused set.
+template <typename Test>
+bool any_of_set(const Plan& plan, std::uint32_t item, const Test& test) {
+  const std::uint32_t set = plan.tensors[item].fused_set;
+  return set == PlannedTensor::kNone ? test(item) : std::ranges::any_of(plan.fused_sets[set], test);
+}
+
 }  // namespace
-
-std::map<std::uint32_t, TensorResult> results_of_same_source(
-    const Plan& plan, const std::map<std::uint32_t, TensorResult>& items,
-    const std::set<std::string>& changed, const JobThreads& threads) {
-  const auto reads_changed = [&](const PlannedTensor& planned) {
-    return std::ranges::any_of(plan.source_files_of(planned), [&](std::uint32_t file) {
-      return changed.contains(plan.source.files()[file].name);
-    });
-  };
-  std::vector<std::uint32_t> doubtful;
-  for (const auto& [item, record] : items) {
-    if (changed.empty() || item >= plan.tensors.size()) continue;
-    // Slices are joined from files of other names.
-    if (!plan.source.is_whole() || reads_changed(plan.tensors[item])) doubtful.push_back(item);
-  }
-  std::vector<char> is_same(doubtful.size(), 0);
-  parallel_for(doubtful.size(), threads.n, [&](std::size_t i) {
-    is_same[i] =
-        has_same_source(plan, plan.tensors[doubtful[i]], items.at(doubtful[i]), threads.check_stop)
-            ? 1
-            : 0;
-  });
-  std::map<std::uint32_t, TensorResult> kept = items;
-  for (std::size_t i = 0; i < doubtful.size(); ++i) {
-    if (is_same[i] != 0) continue;
-    kept.erase(doubtful[i]);
-    const std::uint32_t set = plan.tensors[doubtful[i]].fused_set;
-    if (set == PlannedTensor::kNone) continue;
-    for (const std::uint32_t index : plan.fused_sets[set]) kept.erase(index);
-  }
-  return kept;
-}
-
-std::map<std::uint32_t, TensorResult> results_without_source(
-    const Plan& plan, const std::map<std::uint32_t, TensorResult>& items) {
-  const auto is_consumed = [&](std::uint32_t item) {
-    return std::ranges::any_of(plan.source_files_of(plan.tensors[item]),
-                               [&](std::uint32_t file) { return !plan.source.has_data(file); });
-  };
-  std::map<std::uint32_t, TensorResult> kept;
-  for (const auto& [item, record] : items) {
-    if (item >= plan.tensors.size()) continue;
-    const std::uint32_t set = plan.tensors[item].fused_set;
-    const bool stays =
-        set == PlannedTensor::kNone
-            ? is_consumed(item)
-            : std::any_of(plan.fused_sets[set].begin(), plan.fused_sets[set].end(), is_consumed);
-    if (stays) kept.emplace(item, record);
-  }
-  return kept;
-}
 
 bool verify_tensor(const PlannedTensor& planned, const Plan& plan, const OutputPaths& paths,
                    const std::vector<std::vector<Hash128>>& expected, const CheckStop& check_stop) {
@@ -112,25 +67,45 @@ bool verify_tensor(const PlannedTensor& planned, const Plan& plan, const OutputP
   return true;
 }
 
-std::vector<std::uint32_t> verify_journal(const Plan& plan, const OutputPaths& paths,
-                                          const std::map<std::uint32_t, TensorResult>& items,
-                                          const JobThreads& threads) {
-  std::vector<std::pair<std::uint32_t, const TensorResult*>> claims;
-  for (const auto& [item, hashes] : items) {
-    if (item < plan.tensors.size()) claims.emplace_back(item, &hashes);
+std::vector<std::uint32_t> surviving_items(const Plan& plan, const OutputPaths& paths,
+                                           const JournalContents& earlier,
+                                           const SourceStamps::Changes& changed,
+                                           const JobThreads& threads) {
+  std::vector<std::uint32_t> items;
+  for (const auto& [item, record] : earlier.items) {
+    if (item < plan.tensors.size()) items.push_back(item);
   }
-  std::vector<char> good(claims.size(), 0);
-  parallel_for(claims.size(), threads.n, [&](std::size_t i) {
-    good[i] = verify_tensor(plan.tensors[claims[i].first], plan, paths, claims[i].second->output,
-                            threads.check_stop)
-                  ? 1
-                  : 0;
+  std::vector<char> is_gone(plan.tensors.size(), 0);
+  const auto try_each = [&](const auto& stands) {
+    parallel_for(items.size(), threads.n, [&](std::size_t i) {
+      const std::uint32_t item = items[i];
+      is_gone[item] = stands(plan.tensors[item], earlier.items.at(item)) ? 0 : 1;
+    });
+  };
+  try_each([&](const PlannedTensor& planned, const TensorResult& record) {
+    if (changed.of_source.empty()) return true;
+    // Slices are joined from files of other names.
+    const bool is_doubtful =
+        !plan.source.is_whole() ||
+        std::ranges::any_of(plan.source_files_of(planned), [&](std::uint32_t file) {
+          return changed.of_source.contains(plan.source.files()[file].name);
+        });
+    return !is_doubtful || has_same_source(plan, planned, record, threads.check_stop);
   });
-  std::vector<std::uint32_t> verified;
-  for (std::size_t i = 0; i < claims.size(); ++i) {
-    if (good[i] != 0) verified.push_back(claims[i].first);
-  }
-  return verified;
+  const auto is_consumed = [&](std::uint32_t item) {
+    return std::ranges::any_of(plan.source_files_of(plan.tensors[item]),
+                               [&](std::uint32_t file) { return !plan.source.has_data(file); });
+  };
+  std::erase_if(items, [&](std::uint32_t item) {
+    return any_of_set(plan, item, [&](std::uint32_t of_set) { return is_gone[of_set] != 0; }) ||
+           // What such a file decided is not seen in the source.
+           (changed.of_options && !any_of_set(plan, item, is_consumed));
+  });
+  try_each([&](const PlannedTensor& planned, const TensorResult& record) {
+    return verify_tensor(planned, plan, paths, record.output, threads.check_stop);
+  });
+  std::erase_if(items, [&](std::uint32_t item) { return is_gone[item] != 0; });
+  return items;
 }
 
 }  // namespace ingot::convert

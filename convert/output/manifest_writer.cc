@@ -169,6 +169,16 @@ Hash128 stage_single(const Plan& plan, const OutputPaths& paths, Manifest manife
   return write_manifest(paths.staged, manifest, records, Durable::kNow);
 }
 
+// Puts a file that is staged at `from` at `to` as well: a hard link, or a copy where none is wanted
+// or can be made.
+void share_file(const std::filesystem::path& from, const std::filesystem::path& to, bool link,
+                const CheckStop& check_stop) {
+  std::filesystem::create_directories(to.parent_path());
+  std::error_code ignored;
+  std::filesystem::remove(to, ignored);
+  if (!link || !link_file(from, to)) copy_durably(from, to, check_stop);
+}
+
 // A directory per rank, and above them a manifest that knows theirs.
 Hash128 stage_ranks(const Plan& plan, const OutputPaths& paths, const Manifest& base,
                     const std::vector<TensorResult>& hashes,

@@ -24,10 +24,6 @@ namespace {
 // The disk answers all who wait for it at once.
 constexpr std::size_t kSyncsAtOnce = 16;
 
-bool ends_with(std::string_view text, std::string_view suffix) {
-  return text.ends_with(suffix);
-}
-
 bool is_description_file(const std::string& name) {
   const auto dialects = formats::dialects();
   return std::any_of(dialects.begin(), dialects.end(), [&](const formats::Dialect* dialect) {
@@ -36,7 +32,7 @@ bool is_description_file(const std::string& name) {
 }
 
 bool belongs_to_a_checkpoint(const std::string& name) {
-  return ends_with(name, ".safetensors") || ends_with(name, ".safetensors.index.json") ||
+  return name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json") ||
          name == "config.json" || name == formats::kNativeConfigName ||
          name == formats::kManifestName || name == formats::kRecordsName ||
          name == formats::kVerifyName || is_description_file(name);
@@ -56,11 +52,6 @@ void stale_of_rank(const fs::path& directory, std::vector<fs::path>& stale) {
   }
 }
 
-bool inside(const fs::path& inner, const fs::path& outer) {
-  const auto [at, rest] = std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end());
-  return at == outer.end();
-}
-
 // The path with links resolved as far as it exists, without a trailing separator.
 fs::path resolved(const fs::path& path) {
   fs::path whole = fs::weakly_canonical(fs::absolute(path));
@@ -75,7 +66,7 @@ int publish_step(const fs::path& name) {
   const bool is_of_rank = name.has_parent_path();
   if (bare == formats::kManifestName) return is_of_rank ? 3 : 5;
   if (bare == formats::kRecordsName) return is_of_rank ? 2 : 4;
-  return bare == "config.json" || ends_with(bare, ".safetensors.index.json") ? 1 : 0;
+  return bare == "config.json" || bare.ends_with(".safetensors.index.json") ? 1 : 0;
 }
 
 // False for a folder that is not there (another run may have removed it at this moment), and for
@@ -139,9 +130,14 @@ OutputState state_beneath(const fs::path& output) {
                                                               : OutputState::kEmpty;
 }
 
+bool is_inside(const fs::path& inner, const fs::path& outer) {
+  const auto [at, rest] = std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end());
+  return at == outer.end();
+}
+
 void require_apart(const fs::path& source, const fs::path& output) {
   const fs::path from = resolved(source), to = resolved(output);
-  if (inside(to, from) || inside(from, to)) {
+  if (is_inside(to, from) || is_inside(from, to)) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("the output {} and the source {} must not contain one another",
                             to.string(), from.string()));

@@ -21,6 +21,9 @@ OutputState output_state(const std::filesystem::path& output);
 /// The same if there were no .ingot-partial.
 OutputState state_beneath(const std::filesystem::path& output);
 
+/// Whether a path is another one, or below it, as both are spelled.
+bool is_inside(const std::filesystem::path& inner, const std::filesystem::path& outer);
+
 /// Throws kInvalidArgument when one directory is inside the other, or they are the same (links
 /// resolved).
 void require_apart(const std::filesystem::path& source, const std::filesystem::path& output);

@@ -111,12 +111,40 @@ std::vector<std::string> file_names(const Plan& plan, std::span<const formats::S
   return names;
 }
 
+// The record of a tensor that is planned: as many zero hashes as it will have.
+TensorResult unhashed(const Plan& plan, const PlannedTensor& planned) {
+  TensorResult record{.source = std::vector<Hash128>(plan.stored_of(planned).size()), .output = {}};
+  for (std::size_t p = 0; p < planned.n_parts; ++p) {
+    std::size_t n = 0;
+    for (const PlannedSlice& slice : slices_of(plan, planned, p)) n = std::max(n, slice.hash + 1);
+    record.output.emplace_back(n);
+  }
+  return record;
+}
+
 std::shared_ptr<const formats::RankSlices> slices_of_rank(const Plan& plan, std::uint32_t rank) {
   std::vector<TensorResult> items;
   items.reserve(plan.tensors.size());
   for (const PlannedTensor& planned : plan.tensors) items.push_back(unhashed(plan, planned));
   return std::make_shared<const formats::RankSlices>(formats::rank_slices(
       rank_slicing_record(plan, slicing_record(plan, {}), rank), rank_records(plan, rank, items)));
+}
+
+// Directories that stand for all in the eyes of loaders: the one there is, or that of the first
+// rank of each stage.
+std::vector<std::optional<std::uint32_t>> typical_directories(const Plan& plan) {
+  if (!plan.has_rank_directories()) return {std::nullopt};
+  std::vector<std::optional<std::uint32_t>> ranks;
+  const shard::Topology& topology = plan.slicing->topology;
+  for (std::uint32_t stage = 0; stage < topology.pp; ++stage)
+    ranks.emplace_back(stage * topology.ranks_per_stage());
+  return ranks;
+}
+
+std::string text_of(const Finding& finding) {
+  std::string text = fmt::format("{}: ", finding.rule);
+  if (!finding.tensor.empty()) text += fmt::format("'{}' ", finding.tensor);
+  return text + finding.message;
 }
 
 }  // namespace
@@ -143,73 +171,38 @@ Checkpoint planned_checkpoint(const Plan& plan, std::optional<std::uint32_t> ran
                                                  .threads = threads});
 }
 
-namespace {
-
-// Beyond this many warnings of one conversion nobody reads on.
-constexpr std::size_t kMaxWarnings = 20;
-
-std::string text_of(const Finding& finding) {
-  std::string text = fmt::format("{}: ", finding.rule);
-  if (!finding.tensor.empty()) text += fmt::format("'{}' ", finding.tensor);
-  return text + finding.message;
-}
-
-std::vector<Finding> findings_of(const Checkpoint& checkpoint, std::size_t threads) {
-  return check::run_loader_rules(checkpoint, {.threads = threads, .values = false});
-}
-
-// Collects what the rules find in one directory of the output.
-class Judge {
- public:
-  Judge(const Plan& plan, std::size_t threads) : plan_(plan), threads_(threads) {
-    for (const Finding& finding : findings_of(plan.source, threads))
-      known_.emplace(finding.rule, finding.tensor);
-  }
-
-  void judge(std::optional<std::uint32_t> rank) {
-    const Checkpoint output = planned_checkpoint(plan_, rank, threads_);
-    for (const Finding& finding : findings_of(output, threads_)) {
-      const bool is_inherited = known_.contains({std::string(finding.rule), finding.tensor});
+std::vector<std::string> require_loadable(const Plan& plan, std::size_t threads) {
+  // Beyond this many warnings of one conversion nobody reads on.
+  constexpr std::size_t kMaxWarnings = 20;
+  if (plan.is_sliced() && !plan.has_rank_directories()) return {};
+  const auto findings_of = [&](const Checkpoint& checkpoint) {
+    return check::run_loader_rules(checkpoint, {.threads = threads, .values = false});
+  };
+  std::set<std::pair<std::string_view, std::string>> known;  // rule and tensor, of the source
+  for (const Finding& finding : findings_of(plan.source))
+    known.emplace(finding.rule, finding.tensor);
+  // The plan has refused every tensor that no pattern covers.
+  const auto is_allowed = [&](const Finding& finding) {
+    return !plan.recipe.allow.engine_refuses.empty() &&
+           check::find_loader_rule(finding.rule)->is_allowable;
+  };
+  ErrorList errors;
+  std::vector<std::string> warnings;
+  for (const std::optional<std::uint32_t> rank : typical_directories(plan)) {
+    const Checkpoint output = planned_checkpoint(plan, rank, threads);
+    for (const Finding& finding : findings_of(output)) {
+      const bool is_inherited = known.contains({finding.rule, finding.tensor});
       if (finding.severity == check::Severity::kError && !is_inherited && !is_allowed(finding)) {
         Error error(finding.code, fmt::format("{} (loader rule {}; nothing is published)",
                                               finding.message, finding.rule));
-        errors_.add(error.in_file(finding.file).in_tensor(finding.tensor));
-      } else if (warnings_.size() < kMaxWarnings) {
-        warnings_.push_back(text_of(finding) + (is_inherited ? " (so it was in the source)" : ""));
+        errors.add(error.in_file(finding.file).in_tensor(finding.tensor));
+      } else if (warnings.size() < kMaxWarnings) {
+        warnings.push_back(text_of(finding) + (is_inherited ? " (so it was in the source)" : ""));
       }
     }
   }
-
-  // The plan has refused every tensor that no pattern covers.
-  bool is_allowed(const Finding& finding) const {
-    return !plan_.recipe.allow.engine_refuses.empty() &&
-           check::find_loader_rule(finding.rule)->is_allowable;
-  }
-
-  std::vector<std::string> finish() {
-    errors_.throw_if_any();
-    return std::move(warnings_);
-  }
-
- private:
-  const Plan& plan_;
-  const std::size_t threads_;
-  std::set<std::pair<std::string, std::string>> known_;  // rule and tensor, of the source
-  std::vector<std::string> warnings_;
-  ErrorList errors_;
-};
-
-}  // namespace
-
-std::vector<std::string> require_loadable(const Plan& plan, std::size_t threads) {
-  if (plan.is_sliced() && !plan.has_rank_directories()) return {};
-  Judge judge(plan, threads);
-  if (plan.has_rank_directories()) {
-    for (const std::uint32_t rank : typical_ranks(plan)) judge.judge(rank);
-  } else {
-    judge.judge(std::nullopt);
-  }
-  return judge.finish();
+  errors.throw_if_any();
+  return warnings;
 }
 
 }  // namespace ingot::convert

@@ -12,16 +12,18 @@
 namespace ingot::convert {
 
 /// The output of a plan as a checkpoint before a byte of it is written: what a reader would see of
-/// its headers and of the JSON beside them, without the bytes of tensors. `rank` chooses a directory
-/// of layout `ranks`. Layout deepseek-mp has no such view: no reader opens its files as one.
-/// The plan and the source must outlive it. Throws what Checkpoint::open throws of such an output.
+/// its headers and of the JSON beside them, without the bytes of tensors. `rank` chooses a
+/// directory of layout `ranks`. Layout deepseek-mp has no such view: no reader opens its files as
+/// one. The plan and the source must outlive it. Throws what Checkpoint::open throws of such an
+/// output.
 formats::Checkpoint planned_checkpoint(const Plan& plan, std::optional<std::uint32_t> rank,
                                        std::size_t threads);
 
 /// Runs the loader rules over the planned output, headers and JSON only (the encoder judges every
-/// code and scale); over typical_ranks() of one with ranks; not over layout deepseek-mp, whose one
-/// loader matches names alone. What a rule of severity error finds, and the source does not have
-/// itself, is thrown, collected; everything else is returned as warnings. Reads no weights.
+/// code and scale); over the first rank of each stage of one with ranks; not over layout
+/// deepseek-mp, whose one loader matches names alone. What a rule of severity error finds, and the
+/// source does not have itself, is thrown, collected; everything else is returned as warnings.
+/// Reads no weights.
 std::vector<std::string> require_loadable(const Plan& plan, std::size_t threads);
 
 }  // namespace ingot::convert

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 
-#include "convert/output/staged_files.h"
 #include "convert/output/tensor_records.h"
 #include "convert/plan/passes.h"
 #include "formats/base/error.h"
@@ -140,22 +139,6 @@ std::vector<TensorRecord> rank_records(const Plan& plan, std::uint32_t rank,
     for (auto& [part, entry] : parts) record.output.push_back(std::move(entry));
   }
   return records;
-}
-
-std::vector<std::uint32_t> typical_ranks(const Plan& plan) {
-  std::vector<std::uint32_t> ranks;
-  const shard::Topology& topology = plan.slicing->topology;
-  for (std::uint32_t stage = 0; stage < topology.pp; ++stage)
-    ranks.push_back(stage * topology.ranks_per_stage());
-  return ranks;
-}
-
-void share_file(const std::filesystem::path& from, const std::filesystem::path& to, bool link,
-                const CheckStop& check_stop) {
-  std::filesystem::create_directories(to.parent_path());
-  std::error_code ignored;
-  std::filesystem::remove(to, ignored);
-  if (!link || !link_file(from, to)) copy_durably(from, to, check_stop);
 }
 
 }  // namespace ingot::convert

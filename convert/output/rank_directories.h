@@ -34,12 +34,4 @@ formats::SlicingRecord rank_slicing_record(const Plan& plan, const formats::Slic
 std::vector<formats::TensorRecord> rank_records(const Plan& plan, std::uint32_t rank,
                                                 const std::vector<TensorResult>& done);
 
-/// Ranks whose directories stand for all in the eyes of loaders: the first of each stage.
-std::vector<std::uint32_t> typical_ranks(const Plan& plan);
-
-/// Puts a file that is staged at `from` at `to` as well: a hard link, or a copy where none is
-/// wanted or can be made.
-void share_file(const std::filesystem::path& from, const std::filesystem::path& to, bool link,
-                const CheckStop& check_stop);
-
 }  // namespace ingot::convert

@@ -6,7 +6,6 @@
 #include "check/rules/loader_rules.h"
 #include "convert/plan/band.h"
 #include "convert/plan/passes.h"
-#include "convert/recipe/refusals.h"
 #include "formats/base/error.h"
 #include "formats/dialect/engine_limits.h"
 #include "formats/json/json.h"

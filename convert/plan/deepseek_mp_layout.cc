@@ -2,8 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "convert/plan/layout_functions.h"
-#include "convert/recipe/refusals.h"
+#include "convert/plan/passes.h"
 #include "formats/base/error.h"
 #include "formats/config/native_config.h"
 #include "formats/json/json.h"

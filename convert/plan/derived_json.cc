@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include "convert/plan/layout_functions.h"
 #include "convert/plan/passes.h"
 #include "formats/container/checkpoint_index.h"
 #include "formats/dialect/source_activations.h"
@@ -88,21 +87,6 @@ std::string derive_config(Plan& plan, bool of_ranks) {
   return formats::json_text(config, formats::json_form_of(source.config_text()));
 }
 
-void derive_configs(Plan& plan) {
-  const Checkpoint& source = plan.source;
-  plan.json.config = derive_config(plan, true);
-  if (source.lacks_promised_mtp()) {
-    plan.warnings.push_back(fmt::format(
-        "config.json promises {} MTP layer(s) that the checkpoint does not hold; the output says "
-        "num_nextn_predict_layers 0",
-        source.config().num_nextn_predict_layers));
-  }
-  if (!plan.is_sliced()) return;
-  std::string whole = derive_config(plan, false);
-  if (whole != plan.json.config) plan.json.whole_config = std::move(whole);
-  if (const auto derive = functions_of(*plan.options.layout).derive_json) derive(plan);
-}
-
 void derive_index(Plan& plan) {
   if (plan.is_sliced()) return;  // ranks have their own
   if (plan.files.size() == 1 && plan.files[0].name == "model.safetensors") return;
@@ -130,8 +114,19 @@ formats::IndexFrame index_frame(const Plan& plan) {
 }
 
 void derive_json(Plan& plan) {
-  derive_configs(plan);
+  const Checkpoint& source = plan.source;
+  plan.json.config = derive_config(plan, true);
+  if (source.lacks_promised_mtp()) {
+    plan.warnings.push_back(fmt::format(
+        "config.json promises {} MTP layer(s) that the checkpoint does not hold; the output says "
+        "num_nextn_predict_layers 0",
+        source.config().num_nextn_predict_layers));
+  }
   derive_index(plan);
+  if (!plan.is_sliced()) return;
+  std::string whole = derive_config(plan, false);
+  if (whole != plan.json.config) plan.json.whole_config = std::move(whole);
+  if (const auto derive = functions_of(*plan.options.layout).derive_json) derive(plan);
 }
 
 }  // namespace ingot::convert

@@ -35,6 +35,18 @@ InputScale scale_of(const PlannedTensor& planned, const InputRange& range) {
                                planned.storage->global_divides);
 }
 
+// What the tensors of one fused module have in common: where the module stands, and how loaders
+// fuse it. Tensors that nothing fuses have their own.
+using FusedKey = std::pair<std::string, Fuse>;
+FusedKey fused_key(const LogicalTensor& tensor) {
+  const std::string_view module = formats::module_name(tensor.name);
+  const Fuse fuse = tensor.rule != nullptr ? tensor.rule->fuse : Fuse::kNone;
+  // The indexer's wk is joined after decoding, so it shares nothing.
+  if (fuse == Fuse::kNone || fuse == Fuse::kIndexerK || tensor.shape.size() < 2)
+    return {std::string(module), Fuse::kNone};
+  return {std::string(module.substr(0, module.rfind('.'))), fuse};
+}
+
 // A quant_bias without the layer's own bias would compute another model.
 void refuse_biases(const Plan& plan, Refusals& refusals) {
   std::set<std::string_view> names;
@@ -161,15 +173,6 @@ void require_alike(const Plan& plan, const std::vector<std::uint32_t>& fused, Re
 }
 
 }  // namespace
-
-FusedKey fused_key(const LogicalTensor& tensor) {
-  const std::string_view module = formats::module_name(tensor.name);
-  const Fuse fuse = tensor.rule != nullptr ? tensor.rule->fuse : Fuse::kNone;
-  // The indexer's wk is joined after decoding, so it shares nothing.
-  if (fuse == Fuse::kNone || fuse == Fuse::kIndexerK || tensor.shape.size() < 2)
-    return {std::string(module), Fuse::kNone};
-  return {std::string(module.substr(0, module.rfind('.'))), fuse};
-}
 
 void join_fused_tensors(Plan& plan, Refusals& refusals) {
   std::map<FusedKey, std::vector<std::uint32_t>> by_key;

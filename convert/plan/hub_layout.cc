@@ -1,6 +1,6 @@
 #include <map>
 
-#include "convert/plan/layout_functions.h"
+#include "convert/plan/passes.h"
 #include "formats/container/checkpoint_index.h"
 
 // Layout hf: one directory, its files those of the source or of a size.

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 
 #include <fmt/format.h>
 
@@ -16,9 +15,11 @@ using formats::SchemeId;
 
 namespace {
 
-// Whether `test(planned, tensor)` holds for a tensor of the output.
-template <typename Test>
-bool any(const Plan& plan, const Test& test) {
+using Test = bool(const PlannedTensor& planned, const LogicalTensor& tensor);
+
+// Whether the test holds for a tensor of the output.
+template <typename Any>
+bool any(const Plan& plan, const Any& test) {
   return std::ranges::any_of(plan.tensors, [&](const PlannedTensor& planned) {
     return planned.action != Action::kDrop && test(planned, plan.tensor_of(planned));
   });
@@ -62,52 +63,50 @@ bool has_attention_on_request(const Plan& plan) {
   });
 }
 
-/// An option, and when it has an effect.
+/// An option, and when it has an effect: when one of the two holds.
 struct OptionScope {
   std::string_view option;
   std::string_view meaning;  ///< what it does
   std::string_view lacking;  ///< what is not so when it has no effect
   std::string_view remedy;
-  bool (*acts)(const Plan& plan);
+  Test* of_tensor = nullptr;  ///< for some tensor
+  bool (*of_plan)(const Plan& plan) = nullptr;
+
+  [[nodiscard]] bool acts(const Plan& plan) const {
+    return (of_plan != nullptr && of_plan(plan)) || (of_tensor != nullptr && any(plan, of_tensor));
+  }
 };
 
-constexpr std::array kScopes = {
-    OptionScope{
-        "--dialect", "says how quantized tensors are stored",
-        "no tensor of the output is quantized", "use --to with a quantized scheme",
-        [](const Plan& plan) { return plan.counts.demoted > 0 || any(plan, is_quantized); }},
-    OptionScope{"--activations", "belongs to quantized tensors that can have such activations",
-                "the output has none", "choose another --to or --dialect", takes_activations},
-    OptionScope{"--activation-scales", "belongs to --activations static",
-                "no tensor of the output has static activations", "add --activations static",
-                [](const Plan& plan) { return any(plan, has_static_inputs); }},
-    OptionScope{"--input-scale", "belongs to --activations static",
-                "no tensor of the output has static activations", "add --activations static",
-                [](const Plan& plan) { return any(plan, has_static_inputs); }},
-    OptionScope{"--fp8-grid", "belongs to FP8 with scales of blocks, rows or tensors",
-                "no tensor of the output is encoded so", "use --to fp8",
-                [](const Plan& plan) { return any(plan, takes_fp8_grid); }},
-    OptionScope{"--scales-from", "gives the scales of fp8-block",
-                "no tensor is encoded as fp8-block", "use --to fp8",
-                [](const Plan& plan) {
-                  return any(plan, [](const PlannedTensor& planned, const LogicalTensor&) {
-                    return planned.scales != PlannedTensor::kNone;
-                  });
-                }},
-    OptionScope{"--nvfp4-search", "chooses the scales of nvfp4", "no tensor is encoded as nvfp4",
-                "use --to nvfp4", [](const Plan& plan) { return any(plan, encodes_nvfp4); }},
-    OptionScope{"--importance", "weights the search of nvfp4 scales",
-                "no tensor is encoded as nvfp4", "use --to nvfp4",
-                [](const Plan& plan) { return any(plan, encodes_nvfp4); }},
-    OptionScope{"--via", "is what values pass through before they are encoded",
-                "no tensor is encoded anew", "use --to with a quantized scheme",
-                [](const Plan& plan) {
-                  return any(plan, [](const PlannedTensor& planned, const LogicalTensor& tensor) {
-                    return goes_through_bands(tensor, planned);
-                  });
-                }},
-    OptionScope{"--quantize-attention", "belongs to --to nvfp4 and mxfp4",
-                "that is not what is asked for", "use one of them", has_attention_on_request},
+constexpr OptionScope kScopes[] = {
+    {"--dialect", "says how quantized tensors are stored", "no tensor of the output is quantized",
+     "use --to with a quantized scheme", is_quantized,
+     [](const Plan& plan) { return plan.counts.demoted > 0; }},
+    {"--activations", "belongs to quantized tensors that can have such activations",
+     "the output has none", "choose another --to or --dialect", nullptr, takes_activations},
+    {"--activation-scales", "belongs to --activations static",
+     "no tensor of the output has static activations", "add --activations static",
+     has_static_inputs},
+    {"--input-scale", "belongs to --activations static",
+     "no tensor of the output has static activations", "add --activations static",
+     has_static_inputs},
+    {"--fp8-grid", "belongs to FP8 with scales of blocks, rows or tensors",
+     "no tensor of the output is encoded so", "use --to fp8", takes_fp8_grid},
+    {"--scales-from", "gives the scales of fp8-block", "no tensor is encoded as fp8-block",
+     "use --to fp8",
+     [](const PlannedTensor& planned, const LogicalTensor&) {
+       return planned.scales != PlannedTensor::kNone;
+     }},
+    {"--nvfp4-search", "chooses the scales of nvfp4", "no tensor is encoded as nvfp4",
+     "use --to nvfp4", encodes_nvfp4},
+    {"--importance", "weights the search of nvfp4 scales", "no tensor is encoded as nvfp4",
+     "use --to nvfp4", encodes_nvfp4},
+    {"--via", "is what values pass through before they are encoded", "no tensor is encoded anew",
+     "use --to with a quantized scheme",
+     [](const PlannedTensor& planned, const LogicalTensor& tensor) {
+       return goes_through_bands(tensor, planned);
+     }},
+    {"--quantize-attention", "belongs to --to nvfp4 and mxfp4", "that is not what is asked for",
+     "use one of them", nullptr, has_attention_on_request},
 };
 
 }  // namespace

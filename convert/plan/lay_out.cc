@@ -4,7 +4,6 @@
 #include <tuple>
 
 #include "convert/plan/band.h"
-#include "convert/plan/layout_functions.h"
 #include "convert/plan/passes.h"
 #include "formats/base/error.h"
 #include "formats/container/safetensors.h"

@@ -1,10 +1,14 @@
 #pragma once
 
+#include <set>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "convert/plan/plan.h"
-#include "convert/recipe/refusals.h"
+#include "formats/base/error.h"
 
 // The passes that make a plan, in the order in which make_plan() (convert/convert.cc) runs them.
 
@@ -54,12 +58,55 @@ void derive_json(Plan& plan);
 /// has not.
 formats::IndexFrame index_frame(const Plan& plan);
 
-// What decide() consists of, beside the rules and the dialect.
+// What the passes ask the layout.
 
-/// What the tensors of one fused module have in common: where the module stands, and how loaders
-/// fuse it. Tensors that nothing fuses have their own.
-using FusedKey = std::pair<std::string, formats::Fuse>;
-FusedKey fused_key(const formats::LogicalTensor& tensor);
+/// What a conversion does for a layout: the functions of its row, by formats::LayoutId.
+struct LayoutFunctions {
+  /// Throws, collected, for tensors that the layout cannot hold; null: it holds all.
+  void (*require_holdable)(const Plan& plan) = nullptr;
+  /// The same for what --tp-fit has made of them.
+  void (*require_fits)(const Plan& plan) = nullptr;
+  /// Assigns parts to files and names these.
+  void (*assign_files)(Plan& plan);
+  /// The name of a stored tensor, from that of the hub; null: the same.
+  std::string (*stored_name)(const std::string& hub_name,
+                             const formats::ModelConfig& config) = nullptr;
+  /// Fills the JSON that only this layout has; null: none.
+  void (*derive_json)(Plan& plan) = nullptr;
+};
+const LayoutFunctions& functions_of(const formats::Layout& layout);
+
+extern const LayoutFunctions kHubLayout, kRanksLayout, kDeepseekMpLayout;
+
+/// Ranks load several files at once, and a hub file is no larger.
+inline constexpr std::uint64_t kRankFileBytes = 5'000'000'000;
+
+/// Appends the places of a part to Plan::places.
+void set_places(Plan& plan, PlannedPart& part, std::span<const PlannedPlace> places);
+/// Appends a file that is not one of a row.
+PlannedFile& add_file(Plan& plan, std::string name);
+/// EP ranks that hold a tensor; empty: it is not an expert's, or every rank has all experts.
+std::vector<std::uint32_t> ep_ranks_of(const Plan& plan, const PlannedTensor& planned);
+
+/// Refusals of tensors, each told once for a tensor; those of one kind stand together.
+class Refusals {
+ public:
+  void add(ErrorCode code, std::string fact, std::string_view tensor) {
+    if (!told_.emplace(fact, tensor).second) return;
+    Error error(code, std::move(fact));
+    error.in_tensor(tensor);
+    errors_.add(std::move(error));
+  }
+
+  /// Throws what was added.
+  void throw_if_any() const { errors_.throw_if_any(); }
+
+ private:
+  std::set<std::pair<std::string, std::string>> told_;
+  ErrorList errors_;
+};
+
+// What decide() consists of, beside the rules and the dialect.
 
 /// Joins the tensors that share a global scale into Plan::fused_sets: those that loaders fuse, and
 /// each other tensor of such a scheme alone. Fused tensors must become one scheme, all of them by

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "convert/plan/layout_functions.h"
+#include "convert/plan/passes.h"
 #include "formats/container/safetensors.h"
 #include "formats/dialect/engine_limits.h"
 #include "quantize/scheme.h"

@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "convert/plan/layout_functions.h"
+#include "convert/plan/passes.h"
 #include "formats/base/error.h"
 
 // Layout ranks: a directory per rank, and files that several ranks load.

@@ -2,9 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "convert/plan/layout_functions.h"
 #include "convert/plan/passes.h"
-#include "convert/recipe/refusals.h"
 #include "formats/base/error.h"
 #include "formats/json/json.h"
 #include "quantize/scheme.h"

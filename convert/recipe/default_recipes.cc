@@ -86,35 +86,6 @@ const DefaultRecipeLine* find_line(SchemeId to, std::string_view dialect, RoleGr
   return nullptr;
 }
 
-Rule default_rule(std::string_view selector, std::string_view scheme) {
-  return make_rule(selector, scheme, RuleOrigin::kDefault);
-}
-
-void add_mtp_rules(Recipe& recipe, const formats::ModelConfig& config) {
-  if (recipe.mtp != MtpPolicy::kBf16 && recipe.mtp != MtpPolicy::kKeep) return;
-  if (config.num_nextn_predict_layers == 0) return;
-  const auto first = static_cast<std::uint32_t>(config.num_hidden_layers);
-  if (recipe.mtp == MtpPolicy::kBf16) {
-    Rule cast = default_rule("*", "bf16");
-    cast.quantized_only = true;
-    cast.first_layer = first;
-    recipe.rules.push_back(std::move(cast));
-  }
-  Rule keep = default_rule("*", "keep");
-  keep.first_layer = first;
-  recipe.rules.push_back(std::move(keep));
-}
-
-}  // namespace
-
-std::string_view role_group_name(RoleGroup group) {
-  return kGroupNames[static_cast<std::size_t>(group)];
-}
-
-std::string_view treatment_name(Treatment treatment) {
-  return kTreatmentNames[static_cast<std::size_t>(treatment)];
-}
-
 RoleGroup role_group_of(Role role) {
   if (formats::is_routed_expert(role)) return kExperts;
   switch (role) {
@@ -145,13 +116,43 @@ RoleGroup role_group_of(Role role) {
   }
 }
 
+// What MTP layers become when nobody says.
+MtpPolicy default_mtp_policy(SchemeId to) {
+  return to == SchemeId::kNvfp4 || to == SchemeId::kMxfp4 ? MtpPolicy::kBf16 : MtpPolicy::kConvert;
+}
+
+Rule default_rule(std::string_view selector, std::string_view scheme) {
+  return make_rule(selector, scheme, RuleOrigin::kDefault);
+}
+
+void add_mtp_rules(Recipe& recipe, const formats::ModelConfig& config) {
+  if (recipe.mtp != MtpPolicy::kBf16 && recipe.mtp != MtpPolicy::kKeep) return;
+  if (config.num_nextn_predict_layers == 0) return;
+  const auto first = static_cast<std::uint32_t>(config.num_hidden_layers);
+  if (recipe.mtp == MtpPolicy::kBf16) {
+    Rule cast = default_rule("*", "bf16");
+    cast.quantized_only = true;
+    cast.first_layer = first;
+    recipe.rules.push_back(std::move(cast));
+  }
+  Rule keep = default_rule("*", "keep");
+  keep.first_layer = first;
+  recipe.rules.push_back(std::move(keep));
+}
+
+}  // namespace
+
+std::string_view role_group_name(RoleGroup group) {
+  return kGroupNames[static_cast<std::size_t>(group)];
+}
+
+std::string_view treatment_name(Treatment treatment) {
+  return kTreatmentNames[static_cast<std::size_t>(treatment)];
+}
+
 std::span<const DefaultRecipeLine> default_recipe_lines() {
   static const std::vector<DefaultRecipeLine> kLines = make_lines();
   return kLines;
-}
-
-MtpPolicy default_mtp_policy(SchemeId to) {
-  return to == SchemeId::kNvfp4 || to == SchemeId::kMxfp4 ? MtpPolicy::kBf16 : MtpPolicy::kConvert;
 }
 
 const formats::Dialect& target_dialect(const Recipe& recipe, const formats::Dialect& of_source) {

@@ -19,7 +19,6 @@ enum class RoleGroup : std::uint8_t {
   kNever,      ///< embedding, head, norms, router and its bias, weights_proj, k_norm, eh_proj
 };
 std::string_view role_group_name(RoleGroup group);
-RoleGroup role_group_of(formats::Role role);
 
 /// What a default recipe does with a group.
 enum class Treatment : std::uint8_t {
@@ -39,9 +38,6 @@ struct DefaultRecipeLine {
   std::string_view reason;
 };
 std::span<const DefaultRecipeLine> default_recipe_lines();
-
-/// What MTP layers become when nobody says: kBf16 for nvfp4 and mxfp4, else kConvert.
-MtpPolicy default_mtp_policy(formats::SchemeId to);
 
 /// The dialect of the output: Choices::dialect, else for --to the default of its scheme with the
 /// activations asked for, else the source's if it holds every scheme that a rule names, else the

@@ -34,40 +34,24 @@ constexpr std::array kAllowances = {Allowance{"nan-code", &Allowances::nan_code}
                                     Allowance{"f16-overflow", &Allowances::f16_overflow},
                                     Allowance{"engine-refuses", &Allowances::engine_refuses}};
 
-// The words of an option and what each means.
-template <typename Value>
-struct Word {
-  std::string_view word;
-  Value value;
-};
-constexpr std::array kMtpPolicies = {
-    Word<MtpPolicy>{"convert", MtpPolicy::kConvert}, Word<MtpPolicy>{"bf16", MtpPolicy::kBf16},
-    Word<MtpPolicy>{"keep", MtpPolicy::kKeep}, Word<MtpPolicy>{"drop", MtpPolicy::kDrop}};
-constexpr std::array kGrids = {Word<quantize::Fp8Grid>{"amax", quantize::Fp8Grid::kAmax},
-                               Word<quantize::Fp8Grid>{"ue8m0", quantize::Fp8Grid::kUe8m0}};
-constexpr std::array kSearches = {
-    Word<quantize::Nvfp4Search>{"amax", quantize::Nvfp4Search::kAmax},
-    Word<quantize::Nvfp4Search>{"4over6", quantize::Nvfp4Search::kFourOverSix},
-    Word<quantize::Nvfp4Search>{"mse", quantize::Nvfp4Search::kMse}};
-constexpr std::array kVias = {Word<Via>{"f32", Via::kF32}, Word<Via>{"bf16", Via::kBf16}};
+// The words of options, in the order of what they mean.
+constexpr std::array<std::string_view, 4> kMtpPolicies = {"convert", "bf16", "keep", "drop"};
+constexpr std::array<std::string_view, 2> kGrids = {"amax", "ue8m0"};
+constexpr std::array<std::string_view, 3> kSearches = {"amax", "4over6", "mse"};
+constexpr std::array<std::string_view, 2> kVias = {"f32", "bf16"};
 
-template <typename Words>
-auto parse_word(const Words& words, std::string_view word, std::string_view where) {
-  std::string choices;
-  for (const auto& row : words) {
-    if (row.word == word) return row.value;
-    choices += fmt::format("{}{}", choices.empty() ? "" : ", ", row.word);
-  }
+template <typename Value>
+Value parse_word(std::span<const std::string_view> words, std::string_view word,
+                 std::string_view where) {
+  const auto found = std::ranges::find(words, word);
+  if (found != words.end()) return static_cast<Value>(found - words.begin());
   throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("{} '{}' is none of {}", where, word, choices));
+              fmt::format("{} '{}' is none of {}", where, word, fmt::join(words, ", ")));
 }
 
-template <typename Words, typename Value>
-std::string_view word_of(const Words& words, Value value) {
-  for (const auto& row : words) {
-    if (row.value == value) return row.word;
-  }
-  return "";
+template <typename Value>
+std::string word_of(std::span<const std::string_view> words, Value value) {
+  return std::string(words[static_cast<std::size_t>(value)]);
 }
 
 std::string scheme_word(const std::optional<SchemeId>& scheme) {
@@ -163,7 +147,7 @@ void Recipe::check_all_matched(std::span<const LogicalTensor> tensors) const {
 
 Json Recipe::to_json() const {
   Json json = {{"to", to ? Json(scheme_word(to)) : Json(nullptr)},
-               {"mtp", mtp ? Json(std::string(mtp_policy_name(*mtp))) : Json(nullptr)},
+               {"mtp", mtp ? Json(word_of(kMtpPolicies, *mtp)) : Json(nullptr)},
                {"choices", choices.to_json()},
                {"rules", Json::array()},
                {"allow", Json::object()}};
@@ -224,23 +208,19 @@ SchemeId parse_scheme_word(std::string_view word, std::string_view where) {
 }
 
 MtpPolicy parse_mtp_policy(std::string_view word, std::string_view where) {
-  return parse_word(kMtpPolicies, word, where);
-}
-
-std::string_view mtp_policy_name(MtpPolicy policy) {
-  return word_of(kMtpPolicies, policy);
+  return parse_word<MtpPolicy>(kMtpPolicies, word, where);
 }
 
 quantize::Fp8Grid parse_fp8_grid(std::string_view word) {
-  return parse_word(kGrids, word, "--fp8-grid");
+  return parse_word<quantize::Fp8Grid>(kGrids, word, "--fp8-grid");
 }
 
 quantize::Nvfp4Search parse_nvfp4_search(std::string_view word) {
-  return parse_word(kSearches, word, "--nvfp4-search");
+  return parse_word<quantize::Nvfp4Search>(kSearches, word, "--nvfp4-search");
 }
 
 Via parse_via(std::string_view word) {
-  return parse_word(kVias, word, "--via");
+  return parse_word<Via>(kVias, word, "--via");
 }
 
 float parse_input_scale(std::string_view word) {
@@ -282,9 +262,9 @@ Json Choices::to_json() const {
   Json json = {{"dialect", dialect},
                {"activations",
                 activations ? Json(std::string(activations_name(*activations))) : Json(nullptr)},
-               {"fp8_grid", fp8_grid ? Json(std::string(word_of(kGrids, *fp8_grid))) : Json()},
-               {"nvfp4_search", std::string(word_of(kSearches, nvfp4_search))},
-               {"via", std::string(word_of(kVias, via))},
+               {"fp8_grid", fp8_grid ? Json(word_of(kGrids, *fp8_grid)) : Json()},
+               {"nvfp4_search", word_of(kSearches, nvfp4_search)},
+               {"via", word_of(kVias, via)},
                {"quantize_attention", quantize_attention}};
   if (input_scale) json["input_scale"] = *input_scale;
   if (activation_scales)

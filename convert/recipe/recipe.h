@@ -17,9 +17,6 @@
 namespace ingot::convert {
 class ActivationScales;
 class Importance;
-}  // namespace ingot::convert
-
-namespace ingot::convert {
 
 /// Where a rule comes from; rules are tried in this order.
 enum class RuleOrigin : std::uint8_t {
@@ -53,7 +50,6 @@ enum class MtpPolicy : std::uint8_t {
   kKeep,     ///< left in the source's scheme, where the target dialect can hold it
   kDrop,
 };
-std::string_view mtp_policy_name(MtpPolicy policy);
 
 /// Faults that the user accepts, by tensor. Recorded in the manifest.
 struct Allowances {

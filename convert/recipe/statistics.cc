@@ -124,23 +124,25 @@ std::optional<InputRange> range_of(const StatisticsFile& file, std::string_view 
 
 }  // namespace
 
-StatisticsFile::Modules StatisticsFile::open_header(const std::filesystem::path& path,
-                                                    ErrorList& errors) {
-  file_ = Fd::open_for_reading(path);
-  stamp_ = file_.stamp();
-  Found found;
-  for (const StoredTensor& tensor : formats::read_safetensors_header(file_).tensors) {
+void StatisticsFile::open(
+    const std::filesystem::path& path,
+    const std::function<void(const std::string&, const ModuleStatistics&)>& take) {
+  ErrorList errors;
+  const auto collect = [&](const auto& body) {
     try {
-      add_tensor(file_, tensor, found);
+      body();
     } catch (const Error& error) {
       errors.add(error);
     }
-  }
+  };
+  file_ = Fd::open_for_reading(path);
+  stamp_ = file_.stamp();
+  Found found;
+  for (const StoredTensor& tensor : formats::read_safetensors_header(file_).tensors)
+    collect([&] { add_tensor(file_, tensor, found); });
   filled_ = std::move(found.filled);
-  return std::move(found.modules);
-}
-
-void StatisticsFile::finish(const ErrorList& errors) {
+  for (const auto& [module, statistics] : found.modules)
+    collect([&, &module = module, &statistics = statistics] { take(module, statistics); });
   try {
     errors.throw_if_any();
   } catch (Error& error) {
@@ -164,15 +166,9 @@ ActivationScales ActivationScales::read(const std::filesystem::path& path) {
   ActivationScales scales;
   scales.open(path, [&](const std::string& module, const ModuleStatistics& statistics) {
     if (const auto range = range_of(scales, module, statistics))
-      scales.ranges_.emplace(module, *range);
+      scales.values_.emplace(module, *range);
   });
   return scales;
-}
-
-std::optional<InputRange> ActivationScales::find(std::string_view module) const {
-  const auto found = ranges_.find(module);
-  if (found == ranges_.end()) return std::nullopt;
-  return found->second;
 }
 
 InputScale symmetric_input_scale(formats::CodeKind code, const InputRange& range, bool divides) {
@@ -201,15 +197,9 @@ Importance Importance::read(const std::filesystem::path& path) {
                   fmt::format("has a mean square of {} in column {}", *bad, bad - values.begin()))
           .in_tensor(module);
     }
-    importance.places_.emplace(module, *statistics.mean_square);
+    importance.values_.emplace(module, *statistics.mean_square);
   });
   return importance;
-}
-
-std::optional<StatisticPlace> Importance::find(std::string_view module) const {
-  const auto found = places_.find(module);
-  if (found == places_.end()) return std::nullopt;
-  return found->second;
 }
 
 }  // namespace ingot::convert

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -45,28 +46,28 @@ class StatisticsFile {
   /// Calls take(module, statistics) for every module. Throws kCorrupt, collected, for other names,
   /// dtypes or shapes, for a negative number of tokens, and for what `take` throws; whatever
   /// read_safetensors_header does.
-  template <typename Take>
-  void open(const std::filesystem::path& path, const Take& take) {
-    ErrorList errors;
-    for (const auto& [module, statistics] : open_header(path, errors)) {
-      try {
-        take(module, statistics);
-      } catch (const Error& error) {
-        errors.add(error);
-      }
-    }
-    finish(errors);
-  }
+  void open(const std::filesystem::path& path,
+            const std::function<void(const std::string&, const ModuleStatistics&)>& take);
 
  private:
-  using Modules = std::map<std::string, ModuleStatistics, std::less<>>;
-  Modules open_header(const std::filesystem::path& path, ErrorList& errors);
-  void finish(const ErrorList& errors);
-
   Fd file_;
   FileStamp stamp_;
   FilledExperts filled_;
   Hash128 hash_;
+};
+
+/// Such a file as a table of one thing that it tells of modules.
+template <typename Value>
+class StatisticsTable : public StatisticsFile {
+ public:
+  /// Nothing for modules that the file does not tell it of.
+  [[nodiscard]] std::optional<Value> find(std::string_view module) const {
+    const auto found = values_.find(module);
+    return found == values_.end() ? std::nullopt : std::optional(found->second);
+  }
+
+ protected:
+  std::map<std::string, Value, std::less<>> values_;
 };
 
 /// The values that the input of a linear layer takes; 0 is always within.
@@ -86,17 +87,12 @@ struct InputScale {
 /// Ranges of activations by module, as found by a calibration: a file of activation statistics
 /// (docs/formats.md) with `MODULE.input_min` and `MODULE.input_max`, or `MODULE.input_amax` alone,
 /// meaning both signs of it; each one finite F32.
-class ActivationScales : public StatisticsFile {
+class ActivationScales : public StatisticsTable<InputRange> {
  public:
   /// Throws kCorrupt, collected, for what StatisticsFile refuses, values that are not
   /// finite, a minimum above its maximum, half of a pair, an input_amax that is not that of the
   /// pair beside it.
   static ActivationScales read(const std::filesystem::path& path);
-
-  [[nodiscard]] std::optional<InputRange> find(std::string_view module) const;
-
- private:
-  std::map<std::string, InputRange, std::less<>> ranges_;
 };
 
 /// The scale of a symmetric input in FP32 with one rounding: amax / 448 for E4M3 codes, / 127 for
@@ -110,17 +106,12 @@ InputScale asymmetric_input_scale(const InputRange& range);
 /// How much the columns of weights matter: mean squares of what they are multiplied with, from a
 /// file of activation statistics. The values stay in the file, which for a large model is larger
 /// than memory should be.
-class Importance : public StatisticsFile {
+class Importance : public StatisticsTable<StatisticPlace> {
  public:
   /// Looks at every value once. Throws kCorrupt, collected, for what StatisticsFile refuses
-  /// and for mean squares that are negative or not finite.
+  /// and for mean squares that are negative or not finite. A module has one per column of its
+  /// weight.
   static Importance read(const std::filesystem::path& path);
-
-  /// Mean squares of a module, one per column of its weight; nothing for modules not in the file.
-  [[nodiscard]] std::optional<StatisticPlace> find(std::string_view module) const;
-
- private:
-  std::map<std::string, StatisticPlace, std::less<>> places_;
 };
 
 }  // namespace ingot::convert

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <exception>
 #include <mutex>
 #include <utility>
@@ -52,54 +53,35 @@ std::vector<WorkUnit> work_units(const Plan& plan, const std::vector<char>& done
   return units;
 }
 
-// Hands units out in order. After a failure no new ones start, but those begun earlier finish, so
-// that the failure reported is the first in plan order whatever the threads did.
-class WorkQueue {
- public:
-  explicit WorkQueue(std::vector<WorkUnit> units) : units_(std::move(units)) {}
-
-  template <typename Run>
-  void work(Run& run) {
-    // Once taken, a unit is run: only then have all before a failed one been given their chance to
-    // fail.
-    while (!failed_.load(std::memory_order_relaxed)) {
-      const std::size_t index = next_.fetch_add(1, std::memory_order_relaxed);
-      if (index >= units_.size()) return;
-      try {
-        run(units_[index]);
-      } catch (...) {
-        const std::lock_guard lock(mutex_);
-        if (!failure_ || index < failed_index_) {
-          failed_index_ = index;
-          failure_ = std::current_exception();
-        }
-        failed_.store(true, std::memory_order_relaxed);
-      }
-    }
-  }
-
-  [[nodiscard]] std::exception_ptr failure() const { return failure_; }
-
- private:
-  const std::vector<WorkUnit> units_;
-  std::atomic<std::size_t> next_ = 0;
-  std::atomic<bool> failed_ = false;
-  std::mutex mutex_;
-  std::size_t failed_index_ = 0;
-  std::exception_ptr failure_;
-};
-
 // Runs units on one thread.
 class Worker {
  public:
   Worker(RunContext& context, const TensorRun& run) : context_(context), run_(run) {}
 
-  void operator()(const WorkUnit& unit);
+  void operator()(const WorkUnit& unit) {
+    if (unit.header_of) {
+      write_header(*unit.header_of);
+      return;
+    }
+    std::optional<float> amax;
+    const std::uint32_t set = context_.plan.tensors[unit.tensors.front()].fused_set;
+    if (set != PlannedTensor::kNone) {
+      amax = journalled_amax(set);
+      if (!amax) amax = joint_amax(set);
+    }
+    for (const std::uint32_t index : unit.tensors) {
+      run_.results[index] =
+          at_tensor(index, [&](const TensorTask& task) { return convert(task, amax); });
+      context_.writer.finish_item(index);
+    }
+    loop_.forget_kept();
+  }
 
  private:
   // Names file and tensor in what `act` throws.
   template <typename Act>
-  auto at_tensor(std::uint32_t index, const Act& act) {
+  std::invoke_result_t<const Act&, const TensorTask&> at_tensor(std::uint32_t index,
+                                                                const Act& act) {
     const TensorTask task{context_, loop_, tiles_, index};
     try {
       return act(task);
@@ -153,14 +135,11 @@ class Worker {
     const PlannedFile& planned = context_.plan.files[file];
     for (std::uint32_t m = 0; m < planned.members.size(); ++m) {
       auto rest = std::as_bytes(std::span(text));
-      while (!rest.empty()) {
-        const auto piece = rest.first(std::min(context_.writer.window_bytes(), rest.size()));
-        const WindowWriter::Lease lease = context_.writer.acquire(
-            planned.first_member + m, text.size() - rest.size(), piece.size());
-        lease.fill(piece);
-        context_.writer.commit(lease, item);
-        rest = rest.subspan(piece.size());
-      }
+      context_.writer.put(planned.first_member + m, 0, text.size(), item,
+                          [&](std::span<std::byte> piece) {
+                            std::memcpy(piece.data(), rest.data(), piece.size());
+                            rest = rest.subspan(piece.size());
+                          });
     }
     context_.writer.finish_item(item);
   }
@@ -171,23 +150,34 @@ class Worker {
   TileBuffers tiles_;
 };
 
-void Worker::operator()(const WorkUnit& unit) {
-  if (unit.header_of) {
-    write_header(*unit.header_of);
-    return;
-  }
-  std::optional<float> amax;
-  const std::uint32_t set = context_.plan.tensors[unit.tensors.front()].fused_set;
-  if (set != PlannedTensor::kNone) {
-    amax = journalled_amax(set);
-    if (!amax) amax = joint_amax(set);
-  }
-  for (const std::uint32_t index : unit.tensors) {
-    run_.results[index] =
-        at_tensor(index, [&](const TensorTask& task) { return convert(task, amax); });
-    context_.writer.finish_item(index);
-  }
-  loop_.forget_kept();
+// Hands units out in order. After a failure no new ones start, but those begun earlier finish, so
+// that the failure returned is the first in plan order whatever the threads did.
+std::exception_ptr run_units(RunContext& context, const TensorRun& run,
+                             const std::vector<WorkUnit>& units) {
+  std::atomic<std::size_t> next = 0;
+  std::atomic<bool> failed = false;
+  std::mutex mutex;
+  std::size_t failed_index = units.size();
+  std::exception_ptr failure;
+  run_workers(run.threads.n, [&](std::size_t) {
+    Worker worker(context, run);
+    // Once taken, a unit is run: only then have all before a failed one been given their chance to
+    // fail.
+    while (!failed.load(std::memory_order_relaxed)) {
+      const std::size_t index = next.fetch_add(1, std::memory_order_relaxed);
+      if (index >= units.size()) return;
+      try {
+        worker(units[index]);
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        failed.store(true, std::memory_order_relaxed);
+        if (index > failed_index) continue;
+        failed_index = index;
+        failure = std::current_exception();
+      }
+    }
+  });
+  return failure;
 }
 
 std::vector<WindowWriter::File> files_of(const Plan& plan) {
@@ -249,24 +239,18 @@ TensorRunReport convert_tensors(const TensorRun& run) {
     if (run.progress) run.progress(context.done_bytes.load(), run.plan.sizes.bytes_out);
     run.threads.check_stop();
   };
-  WorkQueue queue(work_units(run.plan, run.done));
-  run_workers(run.threads.n, [&](std::size_t) {
-    Worker worker(context, run);
-    queue.work(worker);
-  });
-  if (queue.failure()) {
+  if (const auto failure = run_units(context, run, work_units(run.plan, run.done))) {
     writer.abandon();
     run.log("stopped before the end; what is done is in the journal");
-    std::rethrow_exception(queue.failure());
+    std::rethrow_exception(failure);
   }
   writer.finish();
   run.log(fmt::format("{} windows of {} bytes, {} written in pieces", run.memory.n_windows,
                       run.memory.window_bytes, writer.windows_spilled()));
   return {.read = report_of(context.times.read),
           .compute = report_of(context.times.compute),
-          .write = {.seconds = writer.write_seconds(), .n_bytes = writer.bytes_written()},
+          .write = report_of(writer.written()),
           .hash = report_of(context.times.hash),
-          .bytes_written = writer.bytes_written(),
           .direct_io = writer.uses_direct_io(),
           .has_reserved = writer.has_reserved()};
 }

@@ -36,7 +36,6 @@ struct StageReport {
 
 struct TensorRunReport {
   StageReport read, compute, write, hash;
-  std::uint64_t bytes_written = 0;
   bool direct_io = false;
   bool has_reserved = true;  ///< false: the file system cannot reserve the bytes of a file
 };

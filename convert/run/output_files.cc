@@ -29,19 +29,6 @@ bool is_tmpfs(const std::filesystem::path& directory) {
 
 }  // namespace
 
-struct OutputFiles::Slot {
-  enum class State : std::uint8_t { kClosed, kOpening, kOpen };
-
-  std::string name;
-  std::uint64_t n_bytes = 0;
-  State state = State::kClosed;
-  bool was_open = false;    // prepared by this process: folders, length and directory entry stand
-  bool has_direct = false;  // of a file that was open
-  std::size_t users = 0;
-  std::list<std::uint32_t>::iterator idle;  // of an open file without users
-  Fd buffered, direct;
-};
-
 OutputFiles::OutputFiles(StagedFiles& staged, std::vector<File> files, bool direct,
                          std::size_t max_open)
     : staged_(staged),
@@ -49,15 +36,12 @@ OutputFiles::OutputFiles(StagedFiles& staged, std::vector<File> files, bool dire
       direct_(direct),
       max_open_(max_open == 0 ? default_max_open() : max_open) {
   for (File& file : files) {
-    auto slot = std::make_unique<Slot>();
-    slot->name = std::move(file.name);
-    INGOT_CHECK(std::filesystem::path(slot->name).is_relative());
-    slot->n_bytes = file.n_bytes;
-    slots_.push_back(std::move(slot));
+    INGOT_CHECK(std::filesystem::path(file.name).is_relative());
+    Slot& slot = slots_.emplace_back();
+    slot.name = std::move(file.name);
+    slot.n_bytes = file.n_bytes;
   }
 }
-
-OutputFiles::~OutputFiles() = default;
 
 std::size_t OutputFiles::default_max_open() {
   struct rlimit limit {};
@@ -65,14 +49,6 @@ std::size_t OutputFiles::default_max_open() {
   const auto all = static_cast<std::size_t>(std::min<rlim_t>(limit.rlim_cur, 1U << 20));
   const std::size_t left = all - std::min(all / 2, kMaxSourceFiles);
   return std::clamp(left / 4, kMinOpen, kMaxOpen);
-}
-
-const std::string& OutputFiles::name(std::uint32_t file) const {
-  return slots_[file]->name;
-}
-
-std::uint64_t OutputFiles::n_bytes(std::uint32_t file) const {
-  return slots_[file]->n_bytes;
 }
 
 bool OutputFiles::uses_direct() const {
@@ -126,16 +102,16 @@ void OutputFiles::close_idle(Slot& slot) {
 }
 
 OutputFiles::Use OutputFiles::use(std::uint32_t file) {
-  Slot& slot = *slots_[file];
+  Slot& slot = slots_[file];
   std::unique_lock lock(mutex_);
-  while (slot.state != Slot::State::kOpen) {
-    if (slot.state == Slot::State::kOpening || (n_open_ >= max_open_ && idle_.empty())) {
-      changed_.wait(lock);
-      continue;
-    }
+  changed_.wait(lock, [&] {
+    return slot.state == Slot::State::kOpen ||
+           (slot.state == Slot::State::kClosed && (n_open_ < max_open_ || !idle_.empty()));
+  });
+  if (slot.state == Slot::State::kClosed) {
     // What was written through a descriptor that is closed here is made durable through the next
     // one, and the system keeps an error of writing for it.
-    if (n_open_ >= max_open_) close_idle(*slots_[idle_.front()]);
+    if (n_open_ >= max_open_) close_idle(slots_[idle_.front()]);
     slot.state = Slot::State::kOpening;
     ++n_open_;
     lock.unlock();
@@ -162,18 +138,10 @@ OutputFiles::Use OutputFiles::use(std::uint32_t file) {
 
 OutputFiles::Use::~Use() {
   const std::lock_guard lock(files_.mutex_);
-  Slot& slot = *files_.slots_[file_];
+  Slot& slot = files_.slots_[file_];
   if (--slot.users > 0) return;
   slot.idle = files_.idle_.insert(files_.idle_.end(), file_);
   files_.changed_.notify_all();
-}
-
-const Fd& OutputFiles::Use::buffered() const {
-  return files_.slots_[file_]->buffered;
-}
-
-const Fd& OutputFiles::Use::direct() const {
-  return files_.slots_[file_]->direct;
 }
 
 void OutputFiles::sync_data(std::uint32_t file) {
@@ -182,7 +150,7 @@ void OutputFiles::sync_data(std::uint32_t file) {
 
 void OutputFiles::close(std::uint32_t file) {
   const std::lock_guard lock(mutex_);
-  Slot& slot = *slots_[file];
+  Slot& slot = slots_[file];
   if (slot.state != Slot::State::kOpen) return;
   INGOT_CHECK(slot.users == 0);
   close_idle(slot);

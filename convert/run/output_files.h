@@ -3,9 +3,9 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <filesystem>
 #include <list>
-#include <memory>
 #include <mutex>
 #include <set>
 #include <string>
@@ -29,7 +29,6 @@ class OutputFiles {
   /// `direct`: with O_DIRECT beside the buffered descriptor, where the file system has it.
   /// `max_open` files, 0 for default_max_open().
   OutputFiles(StagedFiles& staged, std::vector<File> files, bool direct, std::size_t max_open);
-  ~OutputFiles();
   OutputFiles(const OutputFiles&) = delete;
   OutputFiles& operator=(const OutputFiles&) = delete;
 
@@ -43,9 +42,9 @@ class OutputFiles {
     ~Use();
     Use(const Use&) = delete;
     Use& operator=(const Use&) = delete;
-    [[nodiscard]] const Fd& buffered() const;
+    [[nodiscard]] const Fd& buffered() const { return files_.slots_[file_].buffered; }
     /// Invalid where the file system has no direct I/O.
-    [[nodiscard]] const Fd& direct() const;
+    [[nodiscard]] const Fd& direct() const { return files_.slots_[file_].direct; }
 
    private:
     friend class OutputFiles;
@@ -62,8 +61,8 @@ class OutputFiles {
   /// Closes a file of which nothing more will be written.
   void close(std::uint32_t file);
 
-  [[nodiscard]] const std::string& name(std::uint32_t file) const;
-  [[nodiscard]] std::uint64_t n_bytes(std::uint32_t file) const;
+  [[nodiscard]] const std::string& name(std::uint32_t file) const { return slots_[file].name; }
+  [[nodiscard]] std::uint64_t n_bytes(std::uint32_t file) const { return slots_[file].n_bytes; }
   [[nodiscard]] std::size_t count() const { return slots_.size(); }
   /// Whether any file has been opened for direct I/O.
   [[nodiscard]] bool uses_direct() const;
@@ -71,7 +70,18 @@ class OutputFiles {
   [[nodiscard]] bool has_reserved() const { return has_reserved_; }
 
  private:
-  struct Slot;
+  struct Slot {
+    enum class State : std::uint8_t { kClosed, kOpening, kOpen };
+
+    std::string name;
+    std::uint64_t n_bytes = 0;
+    State state = State::kClosed;
+    bool was_open = false;    // prepared by this process: folders, length and directory entry stand
+    bool has_direct = false;  // of a file that was open
+    std::size_t users = 0;
+    std::list<std::uint32_t>::iterator idle;  // of an open file without users
+    Fd buffered, direct;
+  };
 
   void open(Slot& slot);
   void close_idle(Slot& slot);
@@ -83,7 +93,7 @@ class OutputFiles {
   bool direct_;
   std::atomic<bool> has_reserved_ = true;
   std::size_t max_open_;
-  std::vector<std::unique_ptr<Slot>> slots_;
+  std::deque<Slot> slots_;
 
   mutable std::mutex mutex_;  // guards everything below, and the slots
   std::condition_variable changed_;

@@ -39,29 +39,26 @@ PartWriter::PartWriter(RunContext& context, std::uint32_t tensor, std::size_t pa
 // Takes memory of the output for the next n_bytes; false when they go to several stretches.
 bool PartWriter::lease(std::uint64_t n_bytes) {
   lease_.reset();
-  if (aligner_ || targets_.size() != 1 || n_bytes == 0 || n_bytes > longest_lease()) return false;
+  if (aligner_ || targets_.size() != 1 || n_bytes == 0 || n_bytes > kBandBytes) return false;
   const Target& target = targets_.front();
-  std::uint32_t member = 0;
-  std::uint64_t offset = written_;
-  leased_hasher_ = target.place->first_hash;
-  if (target.cut.kind() == PartCut::Kind::kCut) {
-    const auto run = target.cut.run_at(written_, n_bytes);
-    if (!run || run->n_bytes != n_bytes || run->slice < target.place->first_slice) return false;
-    member = run->slice - target.place->first_slice;
-    offset = run->slice_offset;
-    leased_hasher_ += run->slice;
-    if (member >= target.file->members.size()) return false;
-  } else if (target.cut.kind() != PartCut::Kind::kWhole || target.file->members.size() != 1 ||
-             target.cut.slice_bytes() != target.cut.whole_bytes()) {
-    return false;
-  }
-  lease_ = context_.writer.acquire(target.file->first_member + member,
-                                   target.place->offset + offset, n_bytes);
+  const PartCut::Kind kind = target.cut.kind();
+  const auto n_members = static_cast<std::uint32_t>(target.file->members.size());
+  const auto run = target.cut.run_at(written_, n_bytes);
+  if (!run || run->n_bytes != n_bytes || kind == PartCut::Kind::kFirstOnly) return false;
+  // Every member has what is not cut. A slice below the first wraps around.
+  if (kind == PartCut::Kind::kWhole && n_members != 1) return false;
+  const std::uint32_t member =
+      kind == PartCut::Kind::kCut ? run->slice - target.place->first_slice : 0;
+  if (member >= n_members) return false;
+  const std::uint64_t offset = target.place->offset + run->slice_offset;
+  if (!context_.writer.is_in_one_window(offset, n_bytes)) return false;
+  leased_hasher_ = target.place->first_hash + run->slice;
+  lease_ = context_.writer.acquire(target.file->first_member + member, offset, n_bytes);
   return true;
 }
 
 std::span<std::byte> PartWriter::prepare(std::uint64_t n_bytes, std::vector<std::byte>& spare) {
-  if (lease(n_bytes) && lease_->n_pieces == 1) return prepared_ = lease_->pieces[0];
+  if (lease(n_bytes)) return prepared_ = lease_->bytes;
   if (spare.size() < n_bytes) spare.resize(n_bytes);
   return prepared_ = std::span(spare).first(n_bytes);
 }
@@ -71,16 +68,11 @@ void PartWriter::commit() {
     write(prepared_);
     return;
   }
-  if (lease_->n_pieces == 2) lease_->fill(prepared_);
   hash(hashers_[leased_hasher_], prepared_);
   context_.writer.commit(*lease_, tensor_);
   written_ += prepared_.size();
   scattered_ += prepared_.size();
   context_.done_bytes.fetch_add(prepared_.size(), std::memory_order_relaxed);
-}
-
-std::uint64_t PartWriter::longest_lease() const {
-  return std::min<std::uint64_t>(kBandBytes, context_.writer.window_bytes());
 }
 
 // Replicas (of a whole part, or of a slice that several EP ranks hold) are hashed once.
@@ -107,84 +99,52 @@ void PartWriter::write(std::span<const std::byte> bytes) {
 
 void PartWriter::scatter(std::span<const std::byte> bytes) {
   for (const Target& target : targets_) {
-    if (target.cut.slice_bytes() != target.cut.whole_bytes()) {
-      scatter_runs(target, bytes);
-    } else {
-      scatter_whole(target, bytes);
-    }
+    for (auto& list : runs_) list.clear();
+    target.cut.for_each_run(scattered_, bytes.size(),
+                            [&](const PartCut::Run& run) { runs_[run.slice].push_back(run); });
+    for (std::uint32_t member = 0; member < target.file->members.size(); ++member)
+      scatter_to(target, member, bytes);
   }
   scattered_ += bytes.size();
 }
 
-template <typename Fill>
-void PartWriter::put(const Target& target, std::uint32_t member, std::uint64_t offset,
-                     std::uint64_t n_bytes, TensorHasher* hasher, Fill&& fill) {
-  for (std::uint64_t done = 0; done < n_bytes;) {
-    const std::uint64_t n = std::min(longest_lease(), n_bytes - done);
-    const WindowWriter::Lease lease = context_.writer.acquire(
-        target.file->first_member + member, target.place->offset + offset + done, n);
-    for (std::size_t i = 0; i < lease.n_pieces; ++i) {
-      fill(lease.pieces[i]);
-      if (hasher != nullptr) hash(*hasher, lease.pieces[i]);
+void PartWriter::scatter_to(const Target& target, std::uint32_t member,
+                            std::span<const std::byte> bytes) {
+  // Every member has what is not cut, or the first alone.
+  const PartCut::Kind kind = target.cut.kind();
+  const std::uint32_t slice =
+      kind == PartCut::Kind::kWhole ? 0 : target.place->first_slice + member;
+  const std::vector<PartCut::Run>& runs = runs_[kind == PartCut::Kind::kCut ? slice : 0];
+  if (runs.empty()) return;
+  const bool is_zeroed = kind == PartCut::Kind::kFirstOnly && slice > 0;
+  const bool hashes = !is_replica(target) && (kind != PartCut::Kind::kWhole || member == 0);
+  const std::uint64_t begin = runs.front().slice_offset;
+  const std::uint64_t n_bytes = runs.back().slice_offset + runs.back().n_bytes - begin;
+  std::size_t at = 0;
+  std::uint64_t used = 0;  // of runs[at]
+  const auto copy = [&](std::span<std::byte> piece) {
+    while (!piece.empty()) {
+      const PartCut::Run& run = runs[at];
+      const std::uint64_t n = std::min<std::uint64_t>(piece.size(), run.n_bytes - used);
+      std::memcpy(piece.data(), bytes.data() + (run.whole_offset - scattered_) + used, n);
+      piece = piece.subspan(n);
+      used += n;
+      if (used == run.n_bytes) {
+        ++at;
+        used = 0;
+      }
     }
-    context_.writer.commit(lease, tensor_);
-    done += n;
-  }
+  };
+  context_.writer.put(target.file->first_member + member, target.place->offset + begin, n_bytes,
+                      tensor_, [&](std::span<std::byte> piece) {
+                        if (is_zeroed) {
+                          std::memset(piece.data(), 0, piece.size());
+                        } else {
+                          copy(piece);
+                        }
+                        if (hashes) hash(hashers_[target.place->first_hash + slice], piece);
+                      });
   context_.done_bytes.fetch_add(n_bytes, std::memory_order_relaxed);
-}
-
-void PartWriter::scatter_whole(const Target& target, std::span<const std::byte> bytes) {
-  const bool first_only = target.cut.kind() == PartCut::Kind::kFirstOnly;
-  const auto n_members = static_cast<std::uint32_t>(target.file->members.size());
-  for (std::uint32_t member = 0; member < n_members; ++member) {
-    const std::uint32_t slice = target.place->first_slice + member;
-    const std::size_t h = target.place->first_hash + (first_only ? slice : 0);
-    const bool hashes = !is_replica(target) && (first_only || member == 0);
-    std::span<const std::byte> rest = bytes;
-    put(target, member, scattered_, bytes.size(), hashes ? &hashers_[h] : nullptr,
-        [&](std::span<std::byte> piece) {
-          if (first_only && slice > 0) {
-            std::memset(piece.data(), 0, piece.size());
-          } else {
-            std::memcpy(piece.data(), rest.data(), piece.size());
-          }
-          rest = rest.subspan(piece.size());
-        });
-  }
-}
-
-void PartWriter::scatter_runs(const Target& target, std::span<const std::byte> bytes) {
-  for (auto& list : runs_) list.clear();
-  target.cut.for_each_run(scattered_, bytes.size(),
-                          [&](const PartCut::Run& run) { runs_[run.slice].push_back(run); });
-  // Every member of a stack whose experts are shared out and not cut has the same.
-  const bool is_cut = target.cut.kind() == PartCut::Kind::kCut;
-  const auto n_members = static_cast<std::uint32_t>(target.file->members.size());
-  for (std::uint32_t member = 0; member < n_members; ++member) {
-    const std::uint32_t slice = is_cut ? target.place->first_slice + member : 0;
-    const bool hashes = !is_replica(target) && (is_cut || member == 0);
-    const std::vector<PartCut::Run>& runs = runs_[slice];
-    if (runs.empty()) continue;
-    const std::uint64_t begin = runs.front().slice_offset;
-    const std::uint64_t n_bytes = runs.back().slice_offset + runs.back().n_bytes - begin;
-    std::size_t at = 0;
-    std::uint64_t used = 0;  // of runs[at]
-    put(target, member, begin, n_bytes,
-        hashes ? &hashers_[target.place->first_hash + slice] : nullptr,
-        [&](std::span<std::byte> piece) {
-          while (!piece.empty()) {
-            const PartCut::Run& run = runs[at];
-            const std::uint64_t n = std::min<std::uint64_t>(piece.size(), run.n_bytes - used);
-            std::memcpy(piece.data(), bytes.data() + (run.whole_offset - scattered_) + used, n);
-            piece = piece.subspan(n);
-            used += n;
-            if (used == run.n_bytes) {
-              ++at;
-              used = 0;
-            }
-          }
-        });
-  }
 }
 
 std::vector<Hash128> PartWriter::finish() {

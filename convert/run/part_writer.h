@@ -1,7 +1,6 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -20,31 +19,8 @@
 
 namespace ingot::convert {
 
-/// Time spent by all threads together in one stage, and what it moved.
-struct StageTime {
-  std::atomic<std::uint64_t> ns = 0, n_bytes = 0;
-};
 struct StageTimes {
   StageTime read, compute, hash;
-};
-
-/// Adds the time from construction to destruction to a stage.
-class StageTimer {
- public:
-  StageTimer(StageTime& stage, std::uint64_t n_bytes)
-      : stage_(stage), begin_(std::chrono::steady_clock::now()) {
-    stage_.n_bytes.fetch_add(n_bytes, std::memory_order_relaxed);
-  }
-  ~StageTimer() {
-    const std::chrono::nanoseconds elapsed = std::chrono::steady_clock::now() - begin_;
-    stage_.ns.fetch_add(static_cast<std::uint64_t>(elapsed.count()), std::memory_order_relaxed);
-  }
-  StageTimer(const StageTimer&) = delete;
-  StageTimer& operator=(const StageTimer&) = delete;
-
- private:
-  StageTime& stage_;
-  std::chrono::steady_clock::time_point begin_;
 };
 
 /// What all threads of a run share.
@@ -93,15 +69,8 @@ class PartWriter {
   };
 
   bool lease(std::uint64_t n_bytes);
-  // A longer stretch would not be in cache when it is hashed.
-  [[nodiscard]] std::uint64_t longest_lease() const;
   void scatter(std::span<const std::byte> bytes);
-  void scatter_whole(const Target& target, std::span<const std::byte> bytes);
-  void scatter_runs(const Target& target, std::span<const std::byte> bytes);
-  /// Fills [offset, offset + n) of a slice from `fill(piece)`, called for consecutive pieces.
-  template <typename Fill>
-  void put(const Target& target, std::uint32_t member, std::uint64_t offset, std::uint64_t n_bytes,
-           TensorHasher* hasher, Fill&& fill);
+  void scatter_to(const Target& target, std::uint32_t member, std::span<const std::byte> bytes);
   [[nodiscard]] bool is_replica(const Target& target) const;
   void hash(TensorHasher& hasher, std::span<const std::byte> bytes);
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 
 #include <fcntl.h>
 
@@ -104,87 +103,58 @@ void WindowWriter::make_buffers() {
   buffers_made_ += n;
 }
 
-// Gives a window memory, if there is any to give. What is asked for becomes the last in idle_, so
-// that it is not taken back for the next one.
+// Gives a window memory, if there is any to give.
 bool WindowWriter::attach(Window& window) {
-  if (!window.buffer.empty()) {
-    if (window.is_idle) idle_.splice(idle_.end(), idle_, window.idle);
-    return true;
-  }
+  if (!window.buffer.empty()) return true;
   if (free_buffers_.empty() && buffers_made_ < options_.max_windows) make_buffers();
   if (free_buffers_.empty()) return false;
   window.buffer = free_buffers_.back();
   free_buffers_.pop_back();
-  set_idle(window);
   return true;
-}
-
-void WindowWriter::Lease::fill(std::span<const std::byte> bytes) const {
-  for (std::size_t i = 0; i < n_pieces; ++i) {
-    INGOT_CHECK(pieces[i].size() <= bytes.size());
-    std::memcpy(pieces[i].data(), bytes.data(), pieces[i].size());
-    bytes = bytes.subspan(pieces[i].size());
-  }
 }
 
 WindowWriter::Lease WindowWriter::acquire(std::uint32_t file, std::uint64_t offset,
                                           std::uint64_t n_bytes) {
-  INGOT_CHECK(n_bytes > 0 && n_bytes <= options_.window_bytes &&
-              offset + n_bytes <= files_.n_bytes(file));
-  const std::uint64_t first = offset / options_.window_bytes;
-  const std::uint64_t last = (offset + n_bytes - 1) / options_.window_bytes;
+  INGOT_CHECK(n_bytes > 0 && offset + n_bytes <= files_.n_bytes(file));
   std::unique_lock lock(mutex_);
   while (true) {
     if (failure_) std::rethrow_exception(failure_);
-    // Both windows or none: a thread that waits must hold no memory.
-    bool ready = true;
-    for (std::uint64_t index = first; index <= last && ready; ++index) {
-      Window& window = window_for(file, index);
-      ready = !window.busy && attach(window);
+    Window& window = window_for(file, offset / options_.window_bytes);
+    if (!window.busy && attach(window)) {
+      ++window.pins;
+      unset_idle(window);
+      const std::uint64_t begin = offset - window.start;
+      const std::uint64_t n = std::min(n_bytes, window.length - begin);
+      return {.bytes = window.buffer.subspan(begin, n), .file = file, .offset = offset};
     }
-    if (ready) break;
-    if (!evict_one(lock, file, first, last)) freed_.wait(lock);
+    if (!evict_one(lock)) freed_.wait(lock);
   }
-  Lease lease{.pieces = {}, .n_pieces = 0, .file = file, .offset = offset};
-  for (std::uint64_t index = first; index <= last; ++index) {
-    Window& window = window_for(file, index);
-    const std::uint64_t begin = std::max(offset, window.start);
-    const std::uint64_t end = std::min(offset + n_bytes, window.start + window.length);
-    ++window.pins;
-    unset_idle(window);
-    lease.pieces[lease.n_pieces++] = window.buffer.subspan(begin - window.start, end - begin);
-  }
-  return lease;
 }
 
 void WindowWriter::commit(const Lease& lease, std::uint32_t item) {
   const std::lock_guard lock(mutex_);
   open_items_.try_emplace(item, 1);
-  std::uint64_t offset = lease.offset;
-  for (std::size_t i = 0; i < lease.n_pieces; ++i) {
-    Window& window = window_for(lease.file, offset / options_.window_bytes);
-    const std::uint64_t n = lease.pieces[i].size();
-    if (std::find(window.items.rbegin(), window.items.rend(), item) == window.items.rend()) {
-      window.items.push_back(item);
-      ++open_items_[item];
-    }
-    if (!window.ranges.empty() &&
-        window.ranges.back().first + window.ranges.back().second == offset - window.start) {
-      window.ranges.back().second += n;
-    } else {
-      window.ranges.emplace_back(offset - window.start, n);
-    }
-    window.filled += n;
-    INGOT_CHECK(window.filled <= window.length);
-    --window.pins;
-    if (window.filled == window.length) {
-      window.busy = true;
-      queue_.push_back(&window);
-      queued_.notify_one();
-    } else if (window.pins == 0) {
-      set_idle(window);
-    }
-    offset += n;
+  Window& window = window_for(lease.file, lease.offset / options_.window_bytes);
+  if (std::find(window.items.rbegin(), window.items.rend(), item) == window.items.rend()) {
+    window.items.push_back(item);
+    ++open_items_[item];
+  }
+  const std::uint64_t begin = lease.offset - window.start;
+  const std::uint64_t n = lease.bytes.size();
+  if (!window.ranges.empty() && window.ranges.back().first + window.ranges.back().second == begin) {
+    window.ranges.back().second += n;
+  } else {
+    window.ranges.emplace_back(begin, n);
+  }
+  window.filled += n;
+  INGOT_CHECK(window.filled <= window.length);
+  --window.pins;
+  if (window.filled == window.length) {
+    window.busy = true;
+    queue_.push_back(&window);
+    queued_.notify_one();
+  } else if (window.pins == 0) {
+    set_idle(window);
   }
   freed_.notify_all();
 }
@@ -199,23 +169,11 @@ void WindowWriter::finish_item(std::uint32_t item) {
 }
 
 // Frees the buffer that was idle longest by writing what it holds. False when the caller must wait
-// instead: a buffer is on its way to disk, or all are being filled. The windows [first, last] of
-// `file` are the caller's own.
-bool WindowWriter::evict_one(std::unique_lock<std::mutex>& lock, std::uint32_t file,
-                             std::uint64_t first, std::uint64_t last) {
-  if (!queue_.empty() || writing_ > 0) return false;
-  const auto found = std::find_if(idle_.begin(), idle_.end(), [&](const Window* window) {
-    const auto& [owner, index] = window->key;
-    return owner != file || index < first || index > last;
-  });
-  if (found == idle_.end()) return false;
-  Window* victim = *found;
+// instead: a buffer is on its way to disk, or all are being filled.
+bool WindowWriter::evict_one(std::unique_lock<std::mutex>& lock) {
+  if (!queue_.empty() || writing_ > 0 || idle_.empty()) return false;
+  Window* victim = idle_.front();
   unset_idle(*victim);
-  if (victim->ranges.empty()) {
-    // Taken for a lease that needed a second window and did not get it: nothing to write.
-    free_buffers_.push_back(std::exchange(victim->buffer, {}));
-    return true;
-  }
   victim->partial = true;
   victim->busy = true;
   ++writing_;
@@ -237,17 +195,13 @@ bool WindowWriter::evict_one(std::unique_lock<std::mutex>& lock, std::uint32_t f
 }
 
 void WindowWriter::write_window(Window& window) {
-  const auto begin = std::chrono::steady_clock::now();
+  const StageTimer timer(written_, 0);
   const OutputFiles::Use file = files_.use(window.key.first);
   if (window.partial) {
     write_ranges(file, window);
   } else {
     write_whole(file, window);
   }
-  const auto elapsed = std::chrono::steady_clock::now() - begin;
-  write_ns_.fetch_add(static_cast<std::uint64_t>(
-                          std::chrono::duration_cast<std::chrono::nanoseconds>(elapsed).count()),
-                      std::memory_order_relaxed);
 }
 
 void WindowWriter::write_whole(const OutputFiles::Use& file, const Window& window) {
@@ -281,7 +235,7 @@ void WindowWriter::complete_write(std::unique_lock<std::mutex>& lock, Window& wi
   Progress& file = progress_[window.key.first];
   std::uint64_t n_bytes = 0;
   for (const auto& range : window.ranges) n_bytes += range.second;
-  bytes_written_.fetch_add(n_bytes, std::memory_order_relaxed);
+  written_.n_bytes.fetch_add(n_bytes, std::memory_order_relaxed);
   file.remaining -= n_bytes;
   file.dirty = true;
   free_buffers_.push_back(std::exchange(window.buffer, {}));
@@ -335,7 +289,7 @@ void WindowWriter::sync_if_due(bool force) {
     return;
   }
   const auto now = std::chrono::steady_clock::now();
-  if (!force && bytes_written() - synced_bytes_ < options_.sync_bytes &&
+  if (!force && written_.n_bytes - synced_bytes_ < options_.sync_bytes &&
       now - last_sync_ < options_.sync_interval) {
     return;
   }
@@ -343,7 +297,7 @@ void WindowWriter::sync_if_due(bool force) {
   std::vector<std::uint32_t> dirty, complete;
   {
     const std::lock_guard lock(mutex_);
-    synced_bytes_ = bytes_written();
+    synced_bytes_ = written_.n_bytes;
     items.swap(written_items_);
     for (std::uint32_t file = 0; file < progress_.size(); ++file) {
       if (!progress_[file].dirty) continue;
@@ -387,10 +341,6 @@ void WindowWriter::abandon() noexcept {
   } catch (...) {
     // What could not be made durable is not in the journal and will be done again.
   }
-}
-
-double WindowWriter::write_seconds() const {
-  return static_cast<double>(write_ns_.load()) * 1e-9;
 }
 
 }  // namespace ingot::convert

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <array>
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -24,6 +24,30 @@
 
 namespace ingot::convert {
 
+/// Time spent by all threads together in one stage, and what it moved.
+struct StageTime {
+  std::atomic<std::uint64_t> ns = 0, n_bytes = 0;
+};
+
+/// Adds the time from construction to destruction to a stage.
+class StageTimer {
+ public:
+  StageTimer(StageTime& stage, std::uint64_t n_bytes)
+      : stage_(stage), begin_(std::chrono::steady_clock::now()) {
+    stage_.n_bytes.fetch_add(n_bytes, std::memory_order_relaxed);
+  }
+  ~StageTimer() {
+    const std::chrono::nanoseconds elapsed = std::chrono::steady_clock::now() - begin_;
+    stage_.ns.fetch_add(static_cast<std::uint64_t>(elapsed.count()), std::memory_order_relaxed);
+  }
+  StageTimer(const StageTimer&) = delete;
+  StageTimer& operator=(const StageTimer&) = delete;
+
+ private:
+  StageTime& stage_;
+  std::chrono::steady_clock::time_point begin_;
+};
+
 /// Gathers disjoint byte ranges of many output files, produced in any order by several threads,
 /// into aligned windows, and writes each window once: with O_DIRECT where the file system allows it
 /// (twice as fast as `cp` + fsync, at almost no CPU), else buffered with write-behind.
@@ -38,6 +62,8 @@ namespace ingot::convert {
 class WindowWriter {
  public:
   using File = OutputFiles::File;
+  /// A longer piece would not be in cache when it is hashed.
+  static constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 20;
   struct Options {
     std::size_t window_bytes = std::size_t{8} << 20;  ///< a multiple of 4096
     std::size_t max_windows = 16;                     ///< at least two per producing thread
@@ -60,21 +86,34 @@ class WindowWriter {
   /// Marks a range as written by an earlier run. Before the first lease.
   void mark_written(std::uint32_t file, std::uint64_t offset, std::uint64_t n_bytes);
 
-  /// Memory to fill for the range [offset, offset + n_bytes) of a file, in one or two pieces.
+  /// Memory to fill, of one window.
   struct Lease {
-    std::array<std::span<std::byte>, 2> pieces;
-    std::size_t n_pieces = 0;
+    std::span<std::byte> bytes;
     std::uint32_t file = 0;
     std::uint64_t offset = 0;
-
-    /// Copies bytes, as many as the lease has, into its pieces.
-    void fill(std::span<const std::byte> bytes) const;
   };
-  /// n_bytes must be at most window_bytes(). Blocks while no window is free; throws the first
+  /// Memory for the range [offset, offset + n_bytes) of a file, as far as it is in one window.
+  /// Blocks while no window is free, so that who calls this must hold no lease; throws the first
   /// failure of a writer.
   Lease acquire(std::uint32_t file, std::uint64_t offset, std::uint64_t n_bytes);
   /// The lease's bytes are in place; they belong to `item`.
   void commit(const Lease& lease, std::uint32_t item);
+  /// Whether one lease can have so many bytes there.
+  [[nodiscard]] bool is_in_one_window(std::uint64_t offset, std::uint64_t n_bytes) const {
+    return offset % options_.window_bytes + n_bytes <= options_.window_bytes;
+  }
+  /// Fills a range of any length: calls fill(piece) for its consecutive pieces.
+  template <typename Fill>
+  void put(std::uint32_t file, std::uint64_t offset, std::uint64_t n_bytes, std::uint32_t item,
+           const Fill& fill) {
+    while (n_bytes > 0) {
+      const Lease lease = acquire(file, offset, std::min(n_bytes, kMostBytes));
+      fill(lease.bytes);
+      commit(lease, item);
+      offset += lease.bytes.size();
+      n_bytes -= lease.bytes.size();
+    }
+  }
   /// All ranges of `item` have been committed.
   void finish_item(std::uint32_t item);
 
@@ -83,12 +122,9 @@ class WindowWriter {
   /// Makes durable what is complete and stops; for interruption. Throws nothing.
   void abandon() noexcept;
 
-  /// The longest lease.
   [[nodiscard]] std::size_t window_bytes() const { return options_.window_bytes; }
-  [[nodiscard]] std::uint64_t bytes_written() const {
-    return bytes_written_.load(std::memory_order_relaxed);
-  }
-  [[nodiscard]] double write_seconds() const;
+  /// What it has written.
+  [[nodiscard]] const StageTime& written() const { return written_; }
   [[nodiscard]] bool uses_direct_io() const { return files_.uses_direct(); }
   [[nodiscard]] bool has_reserved() const { return files_.has_reserved(); }
   [[nodiscard]] std::uint64_t windows_spilled() const {
@@ -108,8 +144,7 @@ class WindowWriter {
   void make_buffers();
   void set_idle(Window& window);
   void unset_idle(Window& window);
-  bool evict_one(std::unique_lock<std::mutex>& lock, std::uint32_t file, std::uint64_t first,
-                 std::uint64_t last);
+  bool evict_one(std::unique_lock<std::mutex>& lock);
   void write_window(Window& window);
   static void write_whole(const OutputFiles::Use& file, const Window& window);
   static void write_ranges(const OutputFiles::Use& file, Window& window);
@@ -142,7 +177,8 @@ class WindowWriter {
   std::uint64_t synced_bytes_ = 0;
   std::chrono::steady_clock::time_point last_sync_;
 
-  std::atomic<std::uint64_t> bytes_written_ = 0, write_ns_ = 0, spilled_ = 0;
+  StageTime written_;
+  std::atomic<std::uint64_t> spilled_ = 0;
   std::vector<std::jthread> threads_;
 };
 

@@ -1,4 +1,4 @@
-#include "convert/output/quality_report.h"
+#include "convert/output/tensor_records.h"
 
 #include <cmath>
 

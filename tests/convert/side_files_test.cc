@@ -1,4 +1,4 @@
-#include "convert/plan/side_files.h"
+#include "convert/job/preflight.h"
 
 #include <gtest/gtest.h>
 

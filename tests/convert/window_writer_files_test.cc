@@ -152,9 +152,9 @@ TEST(WindowWriterFiles, ReportAWriteThatFailsAfterReopening) {
       {.window_bytes = kWindow, .max_windows = 2, .writer_threads = 1, .max_open_files = 1},
       ignore);
   write_range(writer, {.file = 0, .item = 0, .offset = 0, .n_bytes = kWindow});
-  while (writer.bytes_written() < kWindow) std::this_thread::yield();
+  while (writer.written().n_bytes < kWindow) std::this_thread::yield();
   write_range(writer, {.file = 1, .item = 0, .offset = 0, .n_bytes = kWindow});
-  while (writer.bytes_written() < 2 * kWindow) std::this_thread::yield();
+  while (writer.written().n_bytes < 2 * kWindow) std::this_thread::yield();
   // The first file is closed by now; what is opened again under its name must not be created anew.
   std::filesystem::remove(directory / "a");
   expect_error(ErrorCode::kNotFound, {"a"}, [&] {

@@ -131,10 +131,10 @@ TEST(WindowWriter, DurableOnlyAfterTheLastByte) {
   write_range(writer, {.file = 0, .item = 0, .offset = 0, .n_bytes = kWindow});
   write_range(writer, {.file = 0, .item = 0, .offset = kWindow, .n_bytes = 10});
   writer.finish_item(0);
-  for (int i = 0; i < 12'000 && writer.bytes_written() < kWindow; ++i) {
+  for (int i = 0; i < 12'000 && writer.written().n_bytes < kWindow; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
-  EXPECT_EQ(writer.bytes_written(), kWindow);
+  EXPECT_EQ(writer.written().n_bytes, kWindow);
   EXPECT_TRUE(durable.empty());
   write_range(writer, {.file = 0, .item = 1, .offset = kWindow + 10, .n_bytes = kWindow - 10});
   writer.finish_item(1);

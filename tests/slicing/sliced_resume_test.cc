@@ -112,7 +112,7 @@ TEST_P(SlicedJob, KeepsProvenAndRedoesDamagedTensors) {
   const convert::ExecuteReport report = conversion.run();
   EXPECT_GT(report.tensors_resumed, 50U);
   EXPECT_EQ(report.tensors_redone, 0U);
-  EXPECT_LT(report.tensors.bytes_written, 1'000'000U) << "headers alone";
+  EXPECT_LT(report.tensors.write.n_bytes, 1'000'000U) << "headers alone";
   EXPECT_EQ(first_difference(tree(conversion.output), tree(whole.output)), "");
 
   // The last byte of each file: some tensor's, in some rank's slice.
