@@ -100,8 +100,7 @@ Json result_json(const CheckFlags& flags, const CheckResult& result) {
   json["hashed"] = result.n_hashed;
   json["errors"] = count(result, Severity::kError);
   json["warnings"] = count(result, Severity::kWarning);
-  json["findings"] = Json::array();
-  for (const Finding& finding : result.findings) json["findings"].push_back(finding_json(finding));
+  json["findings"] = formats::json_list(result.findings, finding_json);
   return json;
 }
 

@@ -25,6 +25,7 @@ using convert::PlannedTensor;
 using convert::QualityReport;
 using convert::StageReport;
 using formats::Json;
+using formats::json_list;
 using quantize::QualitySums;
 using verify::number;
 using verify::Paragraph;
@@ -54,17 +55,18 @@ void add_row(std::vector<verify::Cell> row, const QualitySums& sums, Table& tabl
   table.rows.push_back(std::move(row));
 }
 
-Json figures_json(const QualitySums& sums) {
+Json with_figures(Json json, const QualitySums& sums) {
   const double sqnr = sums.sqnr_db();
-  return {{"elements", sums.elements},
-          {"relative_error", sums.relative_error()},
-          {"sqnr_db", std::isfinite(sqnr) ? Json(sqnr) : Json(nullptr)},
-          {"cosine", sums.cosine()},
-          {"max_error", sums.max_error},
-          {"saturated", sums.saturated},
-          {"zeroed", sums.zeroed},
-          {"blocks", sums.blocks},
-          {"exact_blocks", sums.exact_blocks}};
+  json.update({{"elements", sums.elements},
+               {"relative_error", sums.relative_error()},
+               {"sqnr_db", std::isfinite(sqnr) ? Json(sqnr) : Json(nullptr)},
+               {"cosine", sums.cosine()},
+               {"max_error", sums.max_error},
+               {"saturated", sums.saturated},
+               {"zeroed", sums.zeroed},
+               {"blocks", sums.blocks},
+               {"exact_blocks", sums.exact_blocks}});
+  return json;
 }
 
 /// What quantization cost, by scheme and role, and the `n_worst` worst tensors; empty when nothing
@@ -100,24 +102,21 @@ verify::Section quality_section(const QualityReport& report, std::size_t n_worst
 }
 
 Json quality_json(const QualityReport& report) {
-  Json json = {{"rows", Json::array()},
-               {"worst", Json::array()},
-               {"exact_blocks", report.exact_blocks},
-               {"rounded_blocks", report.rounded_blocks},
-               {"tensors_rounded_twice", report.rounded_twice},
-               {"inexact_globals", report.inexact_globals}};
-  for (const QualityReport::Row& row : report.rows) {
-    Json entry = {
-        {"scheme", scheme_name(row.scheme)}, {"role", row.role}, {"tensors", row.n_tensors}};
-    entry.update(figures_json(row.sums));
-    json["rows"].push_back(std::move(entry));
-  }
-  for (const QualityReport::Worst& worst : report.worst) {
-    Json entry = {{"tensor", worst.tensor}, {"scheme", scheme_name(worst.scheme)}};
-    entry.update(figures_json(worst.sums));
-    json["worst"].push_back(std::move(entry));
-  }
-  return json;
+  const auto row_json = [](const QualityReport::Row& row) {
+    return with_figures(
+        {{"scheme", scheme_name(row.scheme)}, {"role", row.role}, {"tensors", row.n_tensors}},
+        row.sums);
+  };
+  const auto worst_json = [](const QualityReport::Worst& worst) {
+    return with_figures({{"tensor", worst.tensor}, {"scheme", scheme_name(worst.scheme)}},
+                        worst.sums);
+  };
+  return {{"rows", json_list(report.rows, row_json)},
+          {"worst", json_list(report.worst, worst_json)},
+          {"exact_blocks", report.exact_blocks},
+          {"rounded_blocks", report.rounded_blocks},
+          {"tensors_rounded_twice", report.rounded_twice},
+          {"inexact_globals", report.inexact_globals}};
 }
 
 constexpr std::string_view kAlreadyFinished =
