@@ -118,7 +118,7 @@ int run_check(const CheckFlags& flags) {
                                     .stop_requested = stop_requested},
                                    flags.config)
           : check::check_is_source_of(flags.directory, flags.source_of,
-                                        {.threads = threads, .stop_requested = stop_requested});
+                                      {.threads = threads, .stop_requested = stop_requested});
   std::cout << (flags.json ? formats::json_text(result_json(flags, result)) : result_text(result));
   return count(result, Severity::kError) == 0 ? kExitDone : kExitTrouble;
 }

@@ -79,14 +79,14 @@ Json layout_rows() {
 }
 
 Json recipe_rows() {
-  Json rows =
-      json_list(convert::default_recipe_lines(), [](const convert::DefaultRecipeLine& line) -> Json {
-        return {{"to", formats::scheme_facts(line.to).to_word},
-                {"dialect", line.dialect.empty() ? "any" : line.dialect},
-                {"tensors", convert::role_group_name(line.group)},
-                {"treatment", convert::treatment_name(line.treatment)},
-                {"reason", line.reason}};
-      });
+  Json rows = json_list(convert::default_recipe_lines(),
+                        [](const convert::DefaultRecipeLine& line) -> Json {
+                          return {{"to", formats::scheme_facts(line.to).to_word},
+                                  {"dialect", line.dialect.empty() ? "any" : line.dialect},
+                                  {"tensors", convert::role_group_name(line.group)},
+                                  {"treatment", convert::treatment_name(line.treatment)},
+                                  {"reason", line.reason}};
+                        });
   rows.push_back({{"to", "any"},
                   {"dialect", "any"},
                   {"tensors", convert::role_group_name(convert::RoleGroup::kNever)},

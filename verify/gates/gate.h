@@ -66,6 +66,9 @@ Thresholds default_thresholds(std::string_view nvfp4_search);
 void read_thresholds(const std::filesystem::path& path, Thresholds& thresholds);
 /// `--require "layers.cosine>=0.999"`, `--require "weights.cosine[nvfp4]>=0.996"`.
 void add_requirement(std::string_view text, Thresholds& thresholds);
+/// The defaults, what a file says (an empty path: none), and the requirements; the later counts.
+Thresholds make_thresholds(std::string_view nvfp4_search, const std::filesystem::path& file,
+                           std::span<const std::string> requirements);
 
 /// Every gate that has something to be checked on in the report, in order of metrics(); a demand
 /// that was made by hand and meets nothing fails (`checked` 0).

@@ -247,4 +247,12 @@ Thresholds default_thresholds(std::string_view nvfp4_search) {
   return thresholds;
 }
 
+Thresholds make_thresholds(std::string_view nvfp4_search, const std::filesystem::path& file,
+                           std::span<const std::string> requirements) {
+  Thresholds thresholds = default_thresholds(nvfp4_search);
+  if (!file.empty()) read_thresholds(file, thresholds);
+  for (const std::string& text : requirements) add_requirement(text, thresholds);
+  return thresholds;
+}
+
 }  // namespace ingot::verify
