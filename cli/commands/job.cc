@@ -18,7 +18,6 @@
 #include "cli/commands/commands.h"
 #include "cli/flags/flag_table.h"
 #include "cli/report/convert_report.h"
-#include "cli/report/error_json.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/terminal.h"
 #include "convert/convert.h"
