@@ -31,14 +31,8 @@ struct CheckFlags {
   bool deep = false, no_hashes = false, json = false;
 };
 
-std::string_view severity_word(Severity severity) {
-  return severity == Severity::kError ? "error" : "warning";
-}
-
 std::uint64_t count(const CheckResult& result, Severity severity) {
-  return static_cast<std::uint64_t>(
-      std::count_if(result.findings.begin(), result.findings.end(),
-                    [&](const Finding& finding) { return finding.severity == severity; }));
+  return check::count_findings(result.findings, severity);
 }
 
 std::string counted(std::uint64_t n, std::string_view noun) {
@@ -50,7 +44,7 @@ std::string findings_text(const std::vector<Finding>& findings) {
   std::vector<ListedFault> faults;
   for (const Finding& finding : findings) {
     const LoaderRule* rule = check::find_loader_rule(finding.rule);
-    faults.push_back({.before = fmt::format("{}: ", severity_word(finding.severity)),
+    faults.push_back({.before = fmt::format("{}: ", check::severity_name(finding.severity)),
                       .file = finding.file,
                       .tensor = finding.tensor,
                       .message = finding.message,
@@ -76,7 +70,7 @@ std::string result_text(const CheckResult& result) {
 }
 
 Json finding_json(const Finding& finding) {
-  Json json = {{"severity", severity_word(finding.severity)},
+  Json json = {{"severity", check::severity_name(finding.severity)},
                {"code", error_code_name(finding.code)}};
   if (const LoaderRule* rule = check::find_loader_rule(finding.rule)) {
     json["rule"] = rule->name;

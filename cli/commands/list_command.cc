@@ -134,7 +134,7 @@ Json rule_rows() {
     return {{"name", rule.name},
             {"dialect", rule.dialect.empty() ? "any" : rule.dialect},
             {"loaders", rule.loaders},
-            {"severity", rule.severity == check::Severity::kError ? "error" : "warning"},
+            {"severity", check::severity_name(rule.severity)},
             {"rule", rule.rule}};
   });
 }

@@ -77,10 +77,6 @@ std::vector<GateResult> judge(const Report& report, const Thresholds& thresholds
 /// For Report::warnings: what to say when more than a third of the greedy prompts are inconclusive.
 std::optional<std::string> inconclusive_warning(const Report& report);
 
-/// How well a gate's group fits the group of a value: 0 not at all, 1 for a gate of every group, 2
-/// for a group of schemes ("int8" of "int8-channel"), 3 for the very word.
-int group_fit(std::string_view gate, std::string_view value);
-
 /// Whether the word is a group of the metric's values, or of several: schemes and what they begin
 /// with for weights.*, kinds of checkpoints (CheckpointFacts::kind) for levels that run the model.
 bool is_group(std::string_view metric, std::string_view group);

@@ -38,6 +38,9 @@ struct LayerAgreement {
   friend bool operator==(const LayerAgreement&, const LayerAgreement&) = default;
 };
 
+/// "layer 3", "MTP layer 61".
+std::string layer_title(const LayerAgreement& layer);
+
 /// Logits of every position, accumulated mode.
 struct LogitAgreement {
   std::size_t tokens = 0;            ///< compared; with none nothing below means anything

@@ -215,10 +215,6 @@ double overlap_floor(const LayersReport& layers) {
 
 }  // namespace
 
-std::string layer_title(const LayerAgreement& layer) {
-  return fmt::format("{}layer {}", layer.is_mtp ? "MTP " : "", layer.layer);
-}
-
 void add_layer_sections(const Report& report, Form form, std::size_t n_worst, Sections& sections) {
   if (!report.layers || report.layers->layers.empty()) return;
   const LayersReport& layers = *report.layers;

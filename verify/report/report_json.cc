@@ -5,7 +5,6 @@
 #include "formats/base/printable.h"
 #include "formats/json/json.h"
 #include "verify/report/report.h"
-#include "verify/report/verdict.h"
 
 namespace ingot::verify {
 
@@ -63,7 +62,7 @@ Json gate_json(const GateResult& result) {
 }
 
 Json finding_json(const check::Finding& finding) {
-  return {{"severity", finding.severity == check::Severity::kError ? "error" : "warning"},
+  return {{"severity", check::severity_name(finding.severity)},
           {"code", error_code_name(finding.code)},
           {"rule", finding.rule},
           {"file", valid_text(finding.file)},

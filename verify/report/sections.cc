@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include "formats/base/figures.h"
-#include "verify/report/verdict.h"
 
 namespace ingot::verify {
 namespace {
@@ -99,7 +98,7 @@ Section structure_section(const StructureReport& structure, Form form) {
   for (const check::Finding& finding : structure.findings) {
     const bool is_error = finding.severity == check::Severity::kError;
     remarks.push_back({.style = is_error ? Style::kBad : Style::kMild,
-                       .kind = is_error ? "error" : "warning",
+                       .kind = std::string(check::severity_name(finding.severity)),
                        .name = finding.tensor.empty() ? finding.file : finding.tensor,
                        .text = finding.message,
                        .id = std::string(finding.rule)});

@@ -30,8 +30,6 @@ Drawing draw_overlaps(const LayersReport& layers);
 Drawing draw_heat_map(const WeightsReport& weights);
 Drawing draw_histograms(const WeightsReport& weights);
 
-/// "layer 3", "MTP layer 61".
-std::string layer_title(const LayerAgreement& layer);
 /// "fp8-block → nvfp4", or the one scheme.
 std::string change_text(std::string_view from, std::string_view to);
 

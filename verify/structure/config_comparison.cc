@@ -78,8 +78,8 @@ struct ParameterComparison {
   }
 
   void tell(Severity severity, std::string message) {
-    const Error fact = Error(ErrorCode::kMismatch, std::move(message)).in_file(output.file);
-    severity == Severity::kError ? found.error(kRule, fact) : found.warning(kRule, fact);
+    found.tell(severity, kRule,
+               Error(ErrorCode::kMismatch, std::move(message)).in_file(output.file));
   }
 
   // A key that nobody here knows may be new to the format, or nothing; one that both sides have

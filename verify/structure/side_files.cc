@@ -94,8 +94,8 @@ const Hash128& SourceSideFiles::hash_of(const std::string& path) {
 void SourceSideFiles::compare(const std::filesystem::path& directory, const std::string& label,
                               StructureFindings& found) {
   const auto tell = [&](const std::string& path, ErrorCode code, std::string message) {
-    const Error fact = Error(code, std::move(message)).in_file(label + path);
-    is_paper(path) ? found.warning(kRule, fact) : found.error(kRule, fact);
+    found.tell(is_paper(path) ? check::Severity::kWarning : check::Severity::kError, kRule,
+               Error(code, std::move(message)).in_file(label + path));
   };
   ErrorList faults;
   std::map<std::string, std::uint64_t> here;
@@ -116,14 +116,12 @@ void SourceSideFiles::compare(const std::filesystem::path& directory, const std:
   }
   for (const auto& [path, n_bytes] : here) {
     if (sizes_.contains(path)) continue;
-    Error fact(ErrorCode::kMismatch, "stands beside the weights, but not in the source");
-    fact.in_file(label + path);
-    if (is_read(path) && !repeats_source(directory_, directory, path)) {
-      found.error(kRule, Error(fact.code(), fact.message() + ": loaders read it (remove it)")
-                             .in_file(label + path));
-    } else {
-      found.warning(kRule, fact);
-    }
+    const bool counts = is_read(path) && !repeats_source(directory_, directory, path);
+    found.tell(counts ? check::Severity::kError : check::Severity::kWarning, kRule,
+               Error(ErrorCode::kMismatch,
+                     fmt::format("stands beside the weights, but not in the source{}",
+                                 counts ? ": loaders read it (remove it)" : ""))
+                   .in_file(label + path));
   }
 }
 

@@ -33,12 +33,6 @@ namespace {
 
 constexpr std::uint64_t kMaxConfigBytes = 64'000'000;
 
-std::uint64_t count(const std::vector<Finding>& findings, Severity severity) {
-  return static_cast<std::uint64_t>(
-      std::count_if(findings.begin(), findings.end(),
-                    [&](const Finding& finding) { return finding.severity == severity; }));
-}
-
 // A directory of the output that an engine opens: the output itself, or that of a rank.
 struct LoadedDirectory {
   fs::path path;
@@ -127,10 +121,7 @@ class StructureCheck {
     try {
       return formats::read_json_file(path, kMaxConfigBytes);
     } catch (const Error& error) {
-      Finding finding = check::finding_of(error);
-      finding.file = file;
-      finding.rule = "structure.config";
-      found_.add(std::move(finding));
+      found_.error("structure.config", Error(error.code(), error.message()).in_file(file));
       return std::nullopt;
     }
   }
@@ -155,7 +146,7 @@ class StructureCheck {
           found_);
     }
     native_config(directory, *config);
-    configs_.push_back({.config = std::move(*config), .file = file});
+    configs_.emplace_back(file, std::move(*config));
   }
 
   // What DeepSeek's inference code reads follows from config.json.
@@ -178,10 +169,8 @@ class StructureCheck {
 
   void tensors(const std::optional<Manifest>& manifest) {
     ErrorList faults;
-    formats::OpenOptions open{.family = options_.family, .threads = options_.threads};
-    // What was converted under a given family is read under it again.
-    if (open.family.empty() && manifest && formats::find_family(manifest->family) != nullptr)
-      open.family = manifest->family;
+    formats::OpenOptions open{.family = family_of(options_.family, manifest),
+                              .threads = options_.threads};
     // Slices are joined from nothing but sound ones.
     if (!shard::is_sliced(output_)) open.faults = &faults;
     std::optional<Checkpoint> model;
@@ -197,22 +186,15 @@ class StructureCheck {
     if (!options_.activation_scales.empty()) {
       report_.input_scales = compare_input_scales(*model, options_.activation_scales, found_);
     }
-    for (const ReadConfig& read : configs_) {
-      compare_number_formats(source_.model, *model, {.config = read.config, .file = read.file},
-                             found_);
-    }
+    for (const auto& [file, config] : configs_)
+      compare_number_formats(source_.model, *model, {.config = config, .file = file}, found_);
     compare_replicas(*model, options_.threads, options_.stop_requested, found_);
   }
-
-  struct ReadConfig {
-    Json config;
-    std::string file;
-  };
 
   const ComparedCheckpoint& source_;
   const fs::path& output_;
   const StructureOptions& options_;
-  std::vector<ReadConfig> configs_;  // of every directory that an engine opens
+  std::vector<std::pair<std::string, Json>> configs_;  // of every directory that an engine opens
   StructureFindings found_;
   StructureReport report_;
 };
@@ -227,16 +209,9 @@ void replace_all(std::string& text, const std::string& from, const std::string& 
 StructureFindings::StructureFindings(const std::filesystem::path& directory)
     : prefix_((directory / "").string()), name_(directory.string()) {}
 
-void StructureFindings::error(std::string_view rule, const Error& fact) {
+void StructureFindings::tell(Severity severity, std::string_view rule, const Error& fact) {
   Finding finding = check::finding_of(fact);
-  finding.severity = Severity::kError;
-  finding.rule = rule;
-  add(std::move(finding));
-}
-
-void StructureFindings::warning(std::string_view rule, const Error& fact) {
-  Finding finding = check::finding_of(fact);
-  finding.severity = Severity::kWarning;
+  finding.severity = severity;
   finding.rule = rule;
   add(std::move(finding));
 }
@@ -261,11 +236,11 @@ std::vector<Finding> StructureFindings::take() {
 }
 
 std::uint64_t StructureReport::errors() const {
-  return count(findings, Severity::kError);
+  return check::count_findings(findings, Severity::kError);
 }
 
 std::uint64_t StructureReport::warnings() const {
-  return count(findings, Severity::kWarning);
+  return check::count_findings(findings, Severity::kWarning);
 }
 
 StructureReport check_structure(const ComparedCheckpoint& source, const fs::path& output,

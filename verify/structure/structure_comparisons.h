@@ -27,8 +27,13 @@ class StructureFindings {
   explicit StructureFindings(const std::filesystem::path& directory);
 
   /// `rule` must outlive the findings.
-  void error(std::string_view rule, const Error& fact);
-  void warning(std::string_view rule, const Error& fact);
+  void tell(check::Severity severity, std::string_view rule, const Error& fact);
+  void error(std::string_view rule, const Error& fact) {
+    tell(check::Severity::kError, rule, fact);
+  }
+  void warning(std::string_view rule, const Error& fact) {
+    tell(check::Severity::kWarning, rule, fact);
+  }
   /// A finding of a loader rule, or without a rule.
   void add(check::Finding finding);
 

@@ -43,7 +43,6 @@ struct ElementSums {
   [[nodiscard]] double mean_error() const;      ///< signed
   [[nodiscard]] double fitted_scale()
       const;  ///< least squares a in output = a x source; 1 for zeros
-  [[nodiscard]] double exact_fraction() const;
 
   friend bool operator==(const ElementSums&, const ElementSums&) = default;
 };
