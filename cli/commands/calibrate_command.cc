@@ -95,10 +95,9 @@ int run_calibrate(const CalibrateFlags& flags) {
   std::cerr << remark_lines("warning", source.remarks());
   const std::vector<verify::Prompt> documents = read_text(flags, source);
   install_stop_signals();
-  verify::CalibrateOptions options{.threads = threads,
-                                   .mem_limit = parse_size(flags.mem_limit, "--mem-limit"),
-                                   .progress = {},
-                                   .stop_requested = stop_requested};
+  verify::RunOptions options{.threads = threads,
+                             .mem_limit = parse_size(flags.mem_limit, "--mem-limit"),
+                             .stop_requested = stop_requested};
   const bool shows = stderr_is_terminal();
   if (shows) {
     options.progress = [](std::uint64_t done, std::uint64_t all) {

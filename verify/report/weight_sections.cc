@@ -213,6 +213,10 @@ using Histogram = std::array<std::uint64_t, kStepBins>;
 struct SchemeErrors {
   std::string scheme;
   Histogram bins{};
+  // Values in the bins from `first` on.
+  [[nodiscard]] std::uint64_t count(std::size_t first = 0) const {
+    return std::accumulate(bins.begin() + first, bins.end(), std::uint64_t{0});
+  }
 };
 
 // Errors of what was rounded to a grid: by the output's scheme, in order of first appearance.
@@ -226,9 +230,7 @@ std::vector<SchemeErrors> errors_by_scheme(const WeightsReport& weights) {
     if (found == all.end()) found = all.insert(all.end(), {.scheme = tensor.to});
     for (std::size_t i = 0; i < kStepBins; ++i) found->bins[i] += tensor.sums.step_histogram[i];
   }
-  std::erase_if(all, [](const SchemeErrors& errors) {
-    return std::accumulate(errors.bins.begin(), errors.bins.end(), std::uint64_t{0}) == 0;
-  });
+  std::erase_if(all, [](const SchemeErrors& errors) { return errors.count() == 0; });
   return all;
 }
 
@@ -252,7 +254,7 @@ std::string bin_title(std::size_t bin, std::uint64_t values, std::uint64_t all) 
 
 std::string drawing(const SchemeErrors& errors) {
   Svg svg(kWidth, kHeight, fmt::format("errors of {} in grid steps", errors.scheme), true);
-  const auto all = std::accumulate(errors.bins.begin(), errors.bins.end(), std::uint64_t{0});
+  const std::uint64_t all = errors.count();
   for (int decade = kLowDecade; decade <= 0; ++decade) {
     svg.line({kLeft, y_of(decade)}, {kWidth - kRight, y_of(decade)},
              decade == kLowDecade ? "axis" : "grid");
@@ -314,9 +316,7 @@ Drawing draw_heat_map(const WeightsReport& weights) {
 Drawing draw_histograms(const WeightsReport& weights) {
   std::string html;
   for (const SchemeErrors& errors : errors_by_scheme(weights)) {
-    const auto all = std::accumulate(errors.bins.begin(), errors.bins.end(), std::uint64_t{0});
-    const auto beyond =
-        std::accumulate(errors.bins.begin() + kHalfStep, errors.bins.end(), std::uint64_t{0});
+    const std::uint64_t all = errors.count(), beyond = errors.count(kHalfStep);
     html += fmt::format(
         "<figure>\n<figcaption><b>{}</b> {} values, {} beyond half a step</figcaption>\n{}"
         "</figure>\n",
