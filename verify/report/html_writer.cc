@@ -52,8 +52,8 @@ std::string_view class_of(Column::Kind kind) {
 }
 
 std::string written(const Paragraph& paragraph) {
-  return paragraph.is_note ? html_note(paragraph.text)
-                           : fmt::format("<p>{}</p>\n", html_text(paragraph.text));
+  return fmt::format("<p{}>{}</p>\n", paragraph.is_note ? " class=\"note\"" : "",
+                     html_text(paragraph.text));
 }
 
 std::string written(const Table& table) {
@@ -114,10 +114,6 @@ std::string html_text(std::string_view text) {
     at == std::string_view::npos ? out += c : out += kEscaped[at];
   }
   return out;
-}
-
-std::string html_note(std::string_view text) {
-  return fmt::format("<p class=\"note\">{}</p>\n", html_text(text));
 }
 
 std::string html_scroll(std::string_view html) {

@@ -107,12 +107,6 @@ Section structure_section(const StructureReport& structure, Form form) {
   return section;
 }
 
-}  // namespace
-
-std::string change_text(std::string_view from, std::string_view to) {
-  return from == to ? std::string(to) : fmt::format("{} → {}", from, to);
-}
-
 Document report_document(const Report& report, Form form, std::size_t n_worst) {
   Document document{.title = form == Form::kPage ? report.output.name : "Verification",
                     .verdict = std::string(verdict_word(report)),
@@ -132,6 +126,8 @@ Document report_document(const Report& report, Form form, std::size_t n_worst) {
   add_output_section(report, form, sections);
   return document;
 }
+
+}  // namespace
 
 std::string report_text(const Report& report, std::optional<std::size_t> n_worst) {
   return write_text(report_document(report, Form::kText, n_worst.value_or(kScreenWorst)),

@@ -39,6 +39,11 @@ std::vector<WeightGroup> summed_up(std::vector<WeightGroup> groups) {
   return shown;
 }
 
+// "fp8-block → nvfp4", or the one scheme.
+std::string change_text(std::string_view from, std::string_view to) {
+  return from == to ? std::string(to) : fmt::format("{} → {}", from, to);
+}
+
 Cell faults(std::uint64_t count) {
   return {count_text(count), count == 0 ? Style::kPlain : Style::kFault};
 }
@@ -279,6 +284,27 @@ std::string drawing(const SchemeErrors& errors) {
   return svg.finish();
 }
 
+Drawing draw_heat_map(const WeightsReport& weights) {
+  const HeatGrid grid(weights);
+  if (grid.layers.empty()) return {};
+  return {legend() + "<div class=\"heat\">\n" + role_labels(grid) + html_scroll(cells(grid)) +
+          "</div>\n"};
+}
+
+Drawing draw_histograms(const WeightsReport& weights) {
+  std::string html;
+  for (const SchemeErrors& errors : errors_by_scheme(weights)) {
+    const std::uint64_t all = errors.count(), beyond = errors.count(kHalfStep);
+    html += fmt::format(
+        "<figure>\n<figcaption><b>{}</b> {} values, {} beyond half a step</figcaption>\n{}"
+        "</figure>\n",
+        html_text(errors.scheme), count_text(all),
+        beyond == 0 ? "none" : html_text(share_text(beyond, all)), html_scroll(drawing(errors)));
+  }
+  if (html.empty()) return {"<p>No tensor was rounded to another grid.</p>\n"};
+  return {fmt::format("<div class=\"figures\">\n{}</div>\n", html)};
+}
+
 }  // namespace
 
 void add_weight_sections(const Report& report, Form form, std::size_t n_worst, Sections& sections) {
@@ -304,27 +330,6 @@ void add_weight_sections(const Report& report, Form form, std::size_t n_worst, S
               true}}});
   }
   sections.push_back(worst_section(weights, form, n_worst));
-}
-
-Drawing draw_heat_map(const WeightsReport& weights) {
-  const HeatGrid grid(weights);
-  if (grid.layers.empty()) return {};
-  return {legend() + "<div class=\"heat\">\n" + role_labels(grid) + html_scroll(cells(grid)) +
-          "</div>\n"};
-}
-
-Drawing draw_histograms(const WeightsReport& weights) {
-  std::string html;
-  for (const SchemeErrors& errors : errors_by_scheme(weights)) {
-    const std::uint64_t all = errors.count(), beyond = errors.count(kHalfStep);
-    html += fmt::format(
-        "<figure>\n<figcaption><b>{}</b> {} values, {} beyond half a step</figcaption>\n{}"
-        "</figure>\n",
-        html_text(errors.scheme), count_text(all),
-        beyond == 0 ? "none" : html_text(share_text(beyond, all)), html_scroll(drawing(errors)));
-  }
-  if (html.empty()) return {"<p>No tensor was rounded to another grid.</p>\n"};
-  return {fmt::format("<div class=\"figures\">\n{}</div>\n", html)};
 }
 
 }  // namespace ingot::verify
