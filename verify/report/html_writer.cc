@@ -111,7 +111,11 @@ std::string html_text(std::string_view text) {
   std::string out;
   for (const char c : valid_text(text)) {
     const std::size_t at = kMarkup.find(c);
-    at == std::string_view::npos ? out += c : out += kEscaped[at];
+    if (at == std::string_view::npos) {
+      out += c;
+    } else {
+      out += kEscaped[at];
+    }
   }
   return out;
 }
