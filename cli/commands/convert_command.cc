@@ -2,7 +2,6 @@
 #include <functional>
 #include <iostream>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include <fmt/format.h>

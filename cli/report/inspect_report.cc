@@ -1,12 +1,10 @@
 #include "cli/report/inspect_report.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <string_view>
-#include <tuple>
 #include <vector>
 
 #include <fmt/format.h>

@@ -100,10 +100,8 @@ class MetricJudge {
     const std::string& origin = row.result.gate.origin;
     if (row.met || origin == kDefault) return false;
     if (origin == "--require" || row.result.gate.group.empty()) return true;
-    for (const Row& other : rows_) {
-      if (other.met && other.result.gate.origin == origin) return false;
-    }
-    return true;
+    return std::ranges::none_of(
+        rows_, [&](const Row& other) { return other.met && other.result.gate.origin == origin; });
   }
 
   std::vector<Row> rows_;

@@ -5,8 +5,6 @@
 #include <limits>
 #include <numeric>
 
-#include <fmt/format.h>
-
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
 #include "inference/family/model_family.h"

@@ -1,7 +1,6 @@
 // Each cause is an experiment: what the writer may have done is done to the scales, or to the
 // quotient that it rounded, and the codes are held against the source again.
 
-#include <algorithm>
 #include <optional>
 #include <vector>
 

@@ -58,17 +58,11 @@ class WeightCheck {
     std::map<std::string_view, const LogicalTensor*> outputs;
     for (const LogicalTensor& tensor : output_.tensors()) outputs.emplace(tensor.name, &tensor);
     for (const LogicalTensor& tensor : source_.tensors()) {
-      const auto at = outputs.find(tensor.name);
-      if (at == outputs.end()) {
-        ++report_.unmatched;
-        continue;
-      }
-      const LogicalTensor& partner = *at->second;
-      outputs.erase(at);
-      if (partner.shape != tensor.shape) {
+      const auto found = outputs.extract(tensor.name);
+      if (found.empty() || found.mapped()->shape != tensor.shape) {
         ++report_.unmatched;
       } else {
-        add(tensor, partner);
+        add(tensor, *found.mapped());
       }
     }
     report_.unmatched += outputs.size();
