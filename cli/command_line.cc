@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <array>
-#include <deque>
+#include <filesystem>
 #include <memory>
 #include <type_traits>
 
@@ -32,6 +32,9 @@ CLI::Option* add_flag_to(CLI::App& app, const Flag& flag, T* target) {
     return app.add_flag_function(
         fmt::format("{},!--no-{}", flag.name, flag.name.substr(2)),
         [target](std::int64_t times) { *target = times > 0; }, flag.help);
+  } else if constexpr (std::is_same_v<T, std::filesystem::path>) {
+    return app.add_option_function<std::string>(
+        flag.name, [target](const std::string& path) { *target = path; }, flag.help);
   } else {
     CLI::Option* option = app.add_option(flag.name, *target, flag.help);
     if constexpr (std::is_same_v<T, std::vector<std::string>>) option->allow_extra_args(false);

@@ -19,7 +19,6 @@
 #include "cli/command_line.h"
 #include "cli/commands/commands.h"
 #include "cli/flags/flag_table.h"
-#include "cli/report/error_json.h"
 #include "cli/terminal/terminal.h"
 #include "formats/base/error.h"
 #include "formats/json/json.h"

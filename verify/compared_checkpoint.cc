@@ -98,13 +98,15 @@ std::string kind_of(const Checkpoint& model) {
 
 }  // namespace
 
+std::string family_of(std::string_view given, const std::optional<formats::Manifest>& manifest) {
+  const bool is_known = manifest && formats::find_family(manifest->family) != nullptr;
+  return given.empty() && is_known ? manifest->family : std::string(given);
+}
+
 ComparedCheckpoint open_compared(const std::filesystem::path& given, shard::SourceOptions options) {
   const std::filesystem::path directory = formats::checkpoint_directory(given);
   std::optional<formats::Manifest> manifest = formats::read_manifest(directory);
-  std::string& family = options.open.family;
-  // What was converted under a given family is read under it again.
-  if (family.empty() && manifest && formats::find_family(manifest->family) != nullptr)
-    family = manifest->family;
+  options.open.family = family_of(options.open.family, manifest);
   Checkpoint model = shard::open_source(directory, options);
   return {.directory = directory, .model = std::move(model), .manifest = std::move(manifest)};
 }

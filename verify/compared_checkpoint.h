@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "check/rules/loader_rules.h"
@@ -20,7 +21,11 @@ struct ComparedCheckpoint {
   std::optional<formats::Manifest> manifest;  ///< ingot.json of the directory, where it has one
 };
 
-/// Opens it under the family that its manifest names, unless one is given. Throws what
+/// The family under which a checkpoint is read: the one given, else that under which it was
+/// converted; empty: config.json says.
+std::string family_of(std::string_view given, const std::optional<formats::Manifest>& manifest);
+
+/// Opens it under family_of(the one in the options). Throws what
 /// shard::open_source throws.
 ComparedCheckpoint open_compared(const std::filesystem::path& directory,
                                  shard::SourceOptions options);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 #include <string>
 
 #include <fmt/format.h>
@@ -31,30 +32,25 @@ std::string_view level_name(Level level) {
 }
 
 std::vector<Level> parse_levels(std::string_view text) {
-  std::vector<Level> chosen;
-  std::size_t begin = 0;
-  while (begin <= text.size()) {
+  std::set<Level> chosen;
+  for (std::size_t begin = 0; begin <= text.size();) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
     const std::string_view word = text.substr(begin, end - begin);
     begin = end + 1;
-    if (word == "all") {
-      for (const LevelFacts& facts : kLevels) chosen.push_back(facts.level);
-      continue;
+    bool is_known = false;
+    for (const LevelFacts& facts : kLevels) {
+      if (word != "all" && word != facts.name) continue;
+      chosen.insert(facts.level);
+      is_known = true;
     }
-    const auto found = std::find_if(kLevels.begin(), kLevels.end(),
-                                    [&](const LevelFacts& facts) { return facts.name == word; });
-    if (found == kLevels.end()) {
-      std::string known;
-      for (const LevelFacts& facts : kLevels) known += fmt::format("{}, ", facts.name);
-      throw Error(
-          ErrorCode::kInvalidArgument,
-          fmt::format("'{}' is not a level of verification (choose from {}all)", word, known));
-    }
-    chosen.push_back(found->level);
+    if (is_known) continue;
+    std::string known;
+    for (const LevelFacts& facts : kLevels) known += fmt::format("{}, ", facts.name);
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("'{}' is not a level of verification (choose from {}all)", word, known));
   }
-  std::sort(chosen.begin(), chosen.end());
-  chosen.erase(std::unique(chosen.begin(), chosen.end()), chosen.end());
-  return chosen;
+  return {chosen.begin(), chosen.end()};
 }
 
 }  // namespace ingot::verify

@@ -213,10 +213,7 @@ class Verification {
   }
 
   [[nodiscard]] Thresholds thresholds(std::string_view nvfp4_search) const {
-    Thresholds thresholds = default_thresholds(nvfp4_search);
-    if (!options_.thresholds.empty()) read_thresholds(options_.thresholds, thresholds);
-    for (const std::string& text : options_.requirements) add_requirement(text, thresholds);
-    return thresholds;
+    return make_thresholds(nvfp4_search, options_.thresholds, options_.requirements);
   }
 
   void judge_report(const std::string& nvfp4_search) {

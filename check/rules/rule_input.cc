@@ -162,6 +162,11 @@ EngineLimitsMet find_limits(const Checkpoint& checkpoint) {
 
 }  // namespace
 
+std::uint64_t count_findings(std::span<const Finding> findings, Severity severity) {
+  return static_cast<std::uint64_t>(std::ranges::count(
+      findings, severity, [](const Finding& finding) { return finding.severity; }));
+}
+
 Finding finding_of(const Error& error) {
   Finding finding;
   finding.code = error.code();

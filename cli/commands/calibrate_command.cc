@@ -74,17 +74,17 @@ std::string report_text(const CalibrateFlags& flags, const CalibrationReport& re
 }
 
 Json report_json(const CalibrateFlags& flags, const CalibrationReport& report) {
-  Json json = {{"schema", 1},
-               {"command", "calibrate"},
-               {"version", std::string(convert::kVersion)},
-               {"output", flags.out},
-               {"documents", report.documents},
-               {"tokens", report.tokens},
-               {"modules", report.modules},
-               {"unvisited", Json::array()}};
-  for (const verify::UnvisitedExperts& unvisited : report.unvisited)
-    json["unvisited"].push_back({{"layer", unvisited.layer}, {"experts", unvisited.experts}});
-  return json;
+  const auto unvisited_json = [](const verify::UnvisitedExperts& unvisited) -> Json {
+    return {{"layer", unvisited.layer}, {"experts", unvisited.experts}};
+  };
+  return {{"schema", 1},
+          {"command", "calibrate"},
+          {"version", std::string(convert::kVersion)},
+          {"output", flags.out},
+          {"documents", report.documents},
+          {"tokens", report.tokens},
+          {"modules", report.modules},
+          {"unvisited", formats::json_list(report.unvisited, unvisited_json)}};
 }
 
 int run_calibrate(const CalibrateFlags& flags) {
@@ -95,10 +95,9 @@ int run_calibrate(const CalibrateFlags& flags) {
   std::cerr << remark_lines("warning", source.remarks());
   const std::vector<verify::Prompt> documents = read_text(flags, source);
   install_stop_signals();
-  verify::CalibrateOptions options{.threads = threads,
-                                   .mem_limit = parse_size(flags.mem_limit, "--mem-limit"),
-                                   .progress = {},
-                                   .stop_requested = stop_requested};
+  verify::RunOptions options{.threads = threads,
+                             .mem_limit = parse_size(flags.mem_limit, "--mem-limit"),
+                             .stop_requested = stop_requested};
   const bool shows = stderr_is_terminal();
   if (shows) {
     options.progress = [](std::uint64_t done, std::uint64_t all) {

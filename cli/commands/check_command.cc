@@ -1,7 +1,5 @@
-#include <algorithm>
 #include <iostream>
 #include <memory>
-#include <set>
 
 #include <fmt/format.h>
 
@@ -31,14 +29,8 @@ struct CheckFlags {
   bool deep = false, no_hashes = false, json = false;
 };
 
-std::string_view severity_word(Severity severity) {
-  return severity == Severity::kError ? "error" : "warning";
-}
-
 std::uint64_t count(const CheckResult& result, Severity severity) {
-  return static_cast<std::uint64_t>(
-      std::count_if(result.findings.begin(), result.findings.end(),
-                    [&](const Finding& finding) { return finding.severity == severity; }));
+  return check::count_findings(result.findings, severity);
 }
 
 std::string counted(std::uint64_t n, std::string_view noun) {
@@ -50,7 +42,7 @@ std::string findings_text(const std::vector<Finding>& findings) {
   std::vector<ListedFault> faults;
   for (const Finding& finding : findings) {
     const LoaderRule* rule = check::find_loader_rule(finding.rule);
-    faults.push_back({.before = fmt::format("{}: ", severity_word(finding.severity)),
+    faults.push_back({.before = fmt::format("{}: ", check::severity_name(finding.severity)),
                       .file = finding.file,
                       .tensor = finding.tensor,
                       .message = finding.message,
@@ -76,7 +68,7 @@ std::string result_text(const CheckResult& result) {
 }
 
 Json finding_json(const Finding& finding) {
-  Json json = {{"severity", severity_word(finding.severity)},
+  Json json = {{"severity", check::severity_name(finding.severity)},
                {"code", error_code_name(finding.code)}};
   if (const LoaderRule* rule = check::find_loader_rule(finding.rule)) {
     json["rule"] = rule->name;
@@ -100,8 +92,7 @@ Json result_json(const CheckFlags& flags, const CheckResult& result) {
   json["hashed"] = result.n_hashed;
   json["errors"] = count(result, Severity::kError);
   json["warnings"] = count(result, Severity::kWarning);
-  json["findings"] = Json::array();
-  for (const Finding& finding : result.findings) json["findings"].push_back(finding_json(finding));
+  json["findings"] = formats::json_list(result.findings, finding_json);
   return json;
 }
 
@@ -119,7 +110,7 @@ int run_check(const CheckFlags& flags) {
                                     .stop_requested = stop_requested},
                                    flags.config)
           : check::check_is_source_of(flags.directory, flags.source_of,
-                                        {.threads = threads, .stop_requested = stop_requested});
+                                      {.threads = threads, .stop_requested = stop_requested});
   std::cout << (flags.json ? formats::json_text(result_json(flags, result)) : result_text(result));
   return count(result, Severity::kError) == 0 ? kExitDone : kExitTrouble;
 }

@@ -4,7 +4,9 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <vector>
+
+#include "formats/base/error.h"
+#include "formats/json/json_fwd.h"
 
 namespace ingot::cli {
 
@@ -27,6 +29,11 @@ struct Command {
 
 /// Every subcommand, in the order of --help; a new one is one file and one line in commands.cc.
 std::span<const Command> commands();
+
+/// A name as it is, escaped where JSON cannot hold it.
+std::string json_name(const std::string& name);
+/// The member `error` of JSON documents.
+formats::Json error_json(const Error& error);
 
 std::function<int()> declare_calibrate(FlagTable& table);
 std::function<int()> declare_check(FlagTable& table);

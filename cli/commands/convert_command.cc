@@ -2,7 +2,6 @@
 #include <functional>
 #include <iostream>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include <fmt/format.h>
@@ -11,7 +10,6 @@
 #include "cli/commands/commands.h"
 #include "cli/commands/job.h"
 #include "cli/flags/flag_table.h"
-#include "cli/flags/gate_flags.h"
 #include "cli/flags/slicing_flags.h"
 #include "cli/report/convert_report.h"
 #include "cli/terminal/terminal.h"
@@ -40,32 +38,33 @@ namespace {
 /// Flags of `convert --verify`.
 struct ConvertVerifyFlags {
   std::string levels;  ///< empty: publish without being asked
-  GateFlags gates;
-  bool skip = false;  ///< --no-verify
+  std::filesystem::path thresholds;
+  std::vector<std::string> requirements;
 
   /// As they were given, for the journal; empty without --verify.
   [[nodiscard]] std::string text() const {
     if (levels.empty()) return {};
     std::string text = fmt::format("--verify {}", levels);
-    if (!gates.thresholds.empty()) text += fmt::format(" --thresholds {}", gates.thresholds);
-    for (const std::string& requirement : gates.requirements)
+    if (!thresholds.empty()) text += fmt::format(" --thresholds {}", thresholds.string());
+    for (const std::string& requirement : requirements)
       text += fmt::format(" --require '{}'", requirement);
     return text;
   }
   /// Throws for values that are not understood, or flags that go with no verification.
   void require_valid(const JobFlags& job) const {
-    if (skip && !job.resume)
+    if (job.execute.no_verify && !job.execute.resume)
       throw Error(ErrorCode::kInvalidArgument, "--no-verify goes with --resume");
     if (levels.empty()) {
-      if (gates.thresholds.empty() && gates.requirements.empty()) return;
+      if (thresholds.empty() && requirements.empty()) return;
       throw Error(ErrorCode::kInvalidArgument, "--thresholds and --require go with --verify");
     }
-    if (job.consume_source) {
+    if (job.execute.consume_source) {
       throw Error(ErrorCode::kInvalidArgument,
                   "--verify compares with the source, which --consume-source deletes");
     }
     verify::parse_levels(levels);
-    gates.require_valid();
+    // A file or a demand that is not understood, too: before hours of work, not after.
+    verify::make_thresholds({}, thresholds, requirements);
   }
   /// Throws kUnsupported for levels that run a model which has no forward pass: hours later, when
   /// everything is converted, they could not be run.
@@ -78,19 +77,20 @@ struct ConvertVerifyFlags {
   }
 };
 
-void declare_convert_verify(FlagTable& table, ConvertVerifyFlags& flags) {
-  table.add(FlagGroup::kComparison, {{"--verify", &flags.levels,
-                                      fmt::format("compare with the source before anything is "
-                                                  "published: {}, or all; below a gate nothing is "
-                                                  "published, and the exit code is 1",
-                                                  level_names())},
-                                     {"--no-verify",
-                                      &flags.skip,
-                                      "with --resume: publish without the verification that the "
-                                      "conversion was begun with (recorded in the "
-                                      "manifest)",
-                                      {.excludes = {"--verify"}}}});
-  declare_gates(table, flags.gates);
+void declare_convert_verify(FlagTable& table, ConvertVerifyFlags& flags, bool& no_verify) {
+  table.add(FlagGroup::kComparison,
+            {{"--verify", &flags.levels,
+              fmt::format("compare with the source before anything is "
+                          "published: {}, or all; below a gate nothing is "
+                          "published, and the exit code is 1",
+                          names_of(verify::levels(), &verify::LevelFacts::name))},
+             {"--no-verify",
+              &no_verify,
+              "with --resume: publish without the verification that the "
+              "conversion was begun with (recorded in the "
+              "manifest)",
+              {.excludes = {"--verify"}}}});
+  declare_gates(table, flags.thresholds, flags.requirements);
 }
 
 /// Compares what was made with `input`, what it was made of, before anything is published, and
@@ -100,15 +100,16 @@ std::function<convert::Inspection(const std::filesystem::path& staged)> inspecti
     const JobFlags& job) {
   if (flags.levels.empty()) return {};
   return [&](const std::filesystem::path& staged) {
-    verify::VerificationOptions options{
+    const verify::VerificationOptions options{
         .levels = verify::parse_levels(flags.levels),
         .family = family,
         .output_name = std::filesystem::absolute(job.output).lexically_normal().filename().string(),
-        .threads = threads_of(job.threads),
+        .thresholds = flags.thresholds,
+        .requirements = flags.requirements,
+        .threads = threads_of(job.execute.threads),
         .mem_limit = parse_size(job.mem_limit, "--mem-limit"),
         .tool_version = std::string(convert::kVersion),
         .stop_requested = stop_requested};
-    flags.gates.add_to(options);
     const verify::Report report = verify::verify_pair(input, staged, options);
     std::cerr << verify::report_text(report, job.n_worst);
     return convert::Inspection{.may_publish = report.passed(),
@@ -214,24 +215,24 @@ std::string target_words() {
 }
 
 // The table of contents of the program: read, plan, execute, report.
-int run_convert(const ConvertFlags& flags) {
-  const std::size_t threads = threads_of(flags.job.threads);
+int run_convert(ConvertFlags& flags) {
+  convert::ExecuteOptions& execute = flags.job.execute;
+  const std::size_t threads = threads_of(execute.threads);
   flags.verify.require_valid(flags.job);
   Recipe recipe = make_recipe(flags);
   convert::require_apart(flags.input, flags.job.output);
 
   const convert::PlanOptions shard_options = plan_options(flags);
-  convert::SourceStamps stamps;
-  stamps.add(flags.input);
-  if (!flags.scales_from.empty()) stamps.add(flags.scales_from, convert::ReadFor::kOption);
+  execute.stamps.add(flags.input);
+  if (!flags.scales_from.empty()) execute.stamps.add(flags.scales_from, convert::ReadFor::kOption);
   const Checkpoint source = shard::open_source(
-      flags.input, {.open = {.family = flags.family,
-                             .allow_unknown = &recipe.allow.unknown_tensor,
-                             .consumed_headers =
-                                 flags.job.resume ? convert::consumed_headers_of(flags.job.output)
-                                                  : std::filesystem::path(),
-                             .threads = threads},
-                    .compare_replicas = !flags.job.dry_run});
+      flags.input,
+      {.open = {.family = flags.family,
+                .allow_unknown = &recipe.allow.unknown_tensor,
+                .consumed_headers = execute.resume ? convert::consumed_headers_of(flags.job.output)
+                                                   : std::filesystem::path(),
+                .threads = threads},
+       .compare_replicas = !flags.job.dry_run});
   open_scales_from(flags, threads, recipe.choices);
   const convert::Plan plan = convert::plan_conversion(source, std::move(recipe), shard_options);
   if (!flags.explain.empty()) {
@@ -239,13 +240,9 @@ int run_convert(const ConvertFlags& flags) {
     return kExitDone;
   }
   flags.verify.require_possible(source);
-  return run_job({.flags = flags.job,
-                  .verb = "converting",
-                  .plan = plan,
-                  .stamps = std::move(stamps),
-                  .inspect = inspection_of(flags.verify, flags.input, flags.family, flags.job),
-                  .gate = flags.verify.text(),
-                  .no_verify = flags.verify.skip});
+  execute.inspect = inspection_of(flags.verify, flags.input, flags.family, flags.job);
+  execute.gate = flags.verify.text();
+  return run_job(flags.job, "converting", plan);
 }
 
 }  // namespace
@@ -307,7 +304,7 @@ std::function<int()> declare_convert(FlagTable& table) {
                                   "print which rule fires for TENSOR and what becomes of it"}});
   declare_slicing(table, flags->slicing);
   declare_job(table, flags->job);
-  declare_convert_verify(table, flags->verify);
+  declare_convert_verify(table, flags->verify, flags->job.execute.no_verify);
   table.set_footer(
       "Examples:\n"
       "  ingot convert DeepSeek-V3.2 DeepSeek-V3.2-bf16 --to bf16\n"

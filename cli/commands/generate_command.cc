@@ -1,9 +1,11 @@
 #include <algorithm>
 #include <atomic>
 #include <csignal>
+#include <cstdint>
 #include <functional>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -11,13 +13,12 @@
 #include <fmt/format.h>
 
 #include "cli/commands/commands.h"
-#include "cli/commands/generate_prompts.h"
 #include "cli/flags/flag_table.h"
-#include "cli/flags/generate_flags.h"
-#include "cli/report/generate_output.h"
+#include "cli/flags/generate_input.h"
 #include "cli/terminal/line_editor.h"
 #include "cli/terminal/terminal.h"
 #include "formats/base/error.h"
+#include "formats/base/figures.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/json/json.h"
 #include "inference/family/model_family.h"
@@ -26,6 +27,7 @@
 #include "inference/generate/sampling.h"
 #include "inference/model/model.h"
 #include "inference/parallel/comm.h"
+#include "inference/tokenizer/tokenizer.h"
 #include "shard/join/source.h"
 
 namespace ingot::cli {
@@ -34,10 +36,134 @@ using formats::Json;
 
 namespace {
 
+/// Prints answers to stdout as they come, in the order of their prompts: the first unfinished one
+/// streams, the others wait. Text where there is a tokenizer and `as_ids` is false, else ids.
+class AnswerPrinter {
+ public:
+  AnswerPrinter(std::size_t n_prompts, const inference::Tokenizer* tokenizer, bool as_ids,
+                std::vector<std::int32_t> eos)
+      : streams_(n_prompts), eos_(std::move(eos)) {
+    if (tokenizer == nullptr || as_ids) return;
+    for (Stream& stream : streams_) stream.decoder.emplace(*tokenizer, true);
+  }
+
+  void on_token(std::size_t prompt, std::int32_t token) {
+    Stream& stream = streams_[prompt];
+    stream.waiting += stream.decoder ? stream.decoder->push(token)
+                                     : fmt::format("{}{}", stream.any ? " " : "", token);
+    stream.any = true;
+    if (std::ranges::find(eos_, token) != eos_.end()) stream.end();
+    flush();
+  }
+
+  /// Ends what has not ended.
+  void finish() {
+    for (Stream& stream : streams_) stream.end();
+    flush();
+  }
+
+ private:
+  struct Stream {
+    std::string waiting;
+    bool ended = false, any = false;
+    std::optional<inference::StreamDecoder> decoder;  ///< nothing for ids
+
+    void end() {
+      if (ended) return;
+      if (decoder) waiting += decoder->finish();
+      waiting += "\n";
+      ended = true;
+    }
+  };
+
+  void flush() {
+    while (current_ < streams_.size()) {
+      Stream& stream = streams_[current_];
+      std::cout << stream.waiting;
+      stream.waiting.clear();
+      if (!stream.ended) break;
+      ++current_;
+      if (current_ < streams_.size()) std::cout << "\n";
+    }
+    std::cout.flush();
+  }
+
+  std::vector<Stream> streams_;
+  std::vector<std::int32_t> eos_;
+  std::size_t current_ = 0;
+};
+
+double rate(std::size_t n, double seconds) {
+  return seconds > 0 ? static_cast<double>(n) / seconds : 0;
+}
+
+/// The document of --json.
+Json generate_json(const inference::GenerateResult& result, const inference::Tokenizer* tokenizer,
+                   const inference::Model& model) {
+  Json sequences = Json::array();
+  for (const inference::Answer& answer : result.answers) {
+    Json sequence = {{"prompt_ids", answer.prompt}, {"generated_ids", answer.tokens}};
+    if (tokenizer != nullptr) {
+      sequence["text"] = tokenizer->decode(answer.tokens, /*skip_special=*/true);
+    }
+    sequence["stop"] = std::string(inference::stop_reason_name(answer.stop));
+    sequences.push_back(std::move(sequence));
+  }
+  const inference::GenerateTimes& times = result.times;
+  const inference::ExpertCounters experts = model.expert_counters();
+  return {{"schema", 1},
+          {"command", "generate"},
+          {"sequences", std::move(sequences)},
+          {"prefill",
+           {{"tokens", times.prefill_tokens},
+            {"tokens_per_second", rate(times.prefill_tokens, times.prefill_seconds)}}},
+          {"decode",
+           {{"tokens", times.decode_tokens},
+            {"tokens_per_second", rate(times.decode_tokens, times.decode_seconds)}}},
+          {"seconds_to_first_token", times.first_token_seconds},
+          {"peak_memory_bytes", peak_memory()},
+          {"experts",
+           {{"uses", experts.hits + experts.misses},
+            {"reads", experts.reads},
+            {"bytes_read", experts.bytes_read}}}};
+}
+
+/// Speeds, time to the first token, peak memory, and what was read of experts, in one line.
+std::string generate_summary(const inference::GenerateResult& result,
+                             const inference::Model& model) {
+  const inference::GenerateTimes& times = result.times;
+  const inference::ExpertCounters experts = model.expert_counters();
+  std::string text = fmt::format(
+      "prefill {} tokens, {:.1f} tokens/s; decode {} tokens, {:.1f} tokens/s; first token after "
+      "{:.2f} s; peak memory {}",
+      times.prefill_tokens, rate(times.prefill_tokens, times.prefill_seconds), times.decode_tokens,
+      rate(times.decode_tokens, times.decode_seconds), times.first_token_seconds,
+      bytes_text(peak_memory()));
+  if (!model.all_experts_resident()) {
+    const std::size_t n_tokens = times.prefill_tokens + times.decode_tokens;
+    text +=
+        fmt::format("; experts on demand: {} uses, {} reads of {}, {} per token",
+                    experts.hits + experts.misses, experts.reads, bytes_text(experts.bytes_read),
+                    bytes_text(n_tokens == 0 ? 0 : experts.bytes_read / n_tokens));
+  }
+  return text;
+}
+
 /// A model opened as the flags say, within their memory.
 class GenerateSession {
  public:
-  explicit GenerateSession(const GenerateFlags& flags);
+  explicit GenerateSession(const GenerateFlags& flags)
+      : flags_(flags),
+        source_(shard::open_source(flags.directory, {.open = {.threads = threads_of(flags.threads)},
+                                                     .config = flags.config})),
+        spec_(inference::model_spec(source_.family(), source_.config())) {
+    shard::require_all_ranks(source_);
+    std::cerr << remark_lines("warning", source_.remarks());
+    if (source_.lacks_promised_mtp()) {
+      std::cerr << "warning: config.json promises layers for multi-token prediction "
+                   "(num_nextn_predict_layers) that are not there\n";
+    }
+  }
 
   [[nodiscard]] const formats::Checkpoint& source() const { return source_; }
   /// What the files and the flags say of sampling and stopping.
@@ -80,19 +206,6 @@ class GenerateSession {
   inference::OneRank comm_;
   std::unique_ptr<inference::Model> model_;
 };
-
-GenerateSession::GenerateSession(const GenerateFlags& flags)
-    : flags_(flags),
-      source_(shard::open_source(flags.directory, {.open = {.threads = threads_of(flags.threads)},
-                                                   .config = flags.config})),
-      spec_(inference::model_spec(source_.family(), source_.config())) {
-  shard::require_all_ranks(source_);
-  std::cerr << remark_lines("warning", source_.remarks());
-  if (source_.lacks_promised_mtp()) {
-    std::cerr << "warning: config.json promises layers for multi-token prediction "
-                 "(num_nextn_predict_layers) that are not there\n";
-  }
-}
 
 constexpr std::size_t kContext = 8192;
 

@@ -230,9 +230,8 @@ int run_inspect(const InspectFlags& flags) {
       json["tensor"] = tensor_json(checkpoint, tensor);
       json["tensor"]["statistics"] = statistics_json(statistics);
     } else if (flags.json) {
-      json["tensors"] = Json::array();
-      for (const std::size_t i : which)
-        json["tensors"].push_back(tensor_json(checkpoint, checkpoint.tensors()[i]));
+      json["tensors"] = formats::json_list(
+          which, [&](std::size_t i) { return tensor_json(checkpoint, checkpoint.tensors()[i]); });
     } else {
       text = tensors_text(checkpoint, which);
     }

@@ -18,7 +18,6 @@
 #include "cli/commands/commands.h"
 #include "cli/flags/flag_table.h"
 #include "cli/report/convert_report.h"
-#include "cli/report/error_json.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/terminal.h"
 #include "convert/convert.h"
@@ -78,32 +77,25 @@ std::shared_ptr<spdlog::logger> open_log(const std::string& path) {
   }
 }
 
-convert::ExecuteOptions execution(const Job& job) {
-  const JobFlags& flags = job.flags;
-  return {.run = this_run(),
-          .stamps = job.stamps,
-          .threads = threads_of(flags.threads),
-          .mem_limit = parse_size(flags.mem_limit, "--mem-limit"),
-          .resume = flags.resume,
-          .force = flags.force,
-          .consume_source = flags.consume_source,
-          .sha256 = flags.hash == "sha256",
-          .direct_io = !flags.buffered,
-          .read_back = flags.read_back,
-          .follow_links = flags.follow_links,
-          .n_worst = std::max<std::size_t>(flags.n_worst.value_or(0), kJsonWorst),
-          .inspect = job.inspect,
-          .gate = job.gate,
-          .no_verify = job.no_verify};
+convert::ExecuteOptions execution(const JobFlags& flags) {
+  convert::ExecuteOptions options = flags.execute;
+  options.run = this_run();
+  options.threads = threads_of(options.threads);
+  options.mem_limit = parse_size(flags.mem_limit, "--mem-limit");
+  options.sha256 = flags.hash == "sha256";
+  options.direct_io = !flags.buffered;
+  options.n_worst = std::max(flags.n_worst.value_or(0), kJsonWorst);
+  return options;
 }
 
 // What a run refuses although the plan stands: the disk, or the job that it would continue.
-std::optional<Error> refusal_of_start(const Job& job, const convert::Preflight& checked) {
+std::optional<Error> refusal_of_start(const JobFlags& flags, const convert::Plan& plan,
+                                      const convert::Preflight& checked) {
   try {
-    convert::require_space(job.plan, checked, job.flags.output);
+    convert::require_space(plan, checked, flags.output);
     if (checked.is_finished || checked.earlier) {
-      convert::require_resumable(job.plan, job.flags.output, checked,
-                                 {.n = threads_of(job.flags.threads)});
+      convert::require_resumable(plan, flags.output, checked,
+                                 {.n = threads_of(flags.execute.threads)});
     }
   } catch (const Error& error) {
     return error;
@@ -111,14 +103,12 @@ std::optional<Error> refusal_of_start(const Job& job, const convert::Preflight& 
   return std::nullopt;
 }
 
-int run_dry(const Job& job) {
-  const JobFlags& flags = job.flags;
-  convert::Preflight checked = convert::preflight(job.plan, flags.output, execution(job));
+int run_dry(const JobFlags& flags, const convert::Plan& plan) {
+  convert::Preflight checked = convert::preflight(plan, flags.output, execution(flags));
   if (!flags.assume_disk.empty())
     checked.disk.free_bytes = parse_size(flags.assume_disk, "--assume-disk");
-  const std::optional<Error> refusal = refusal_of_start(job, checked);
-  const DryRun dry_run{
-      .plan = job.plan, .checked = checked, .is_assumed = !flags.assume_disk.empty()};
+  const std::optional<Error> refusal = refusal_of_start(flags, plan, checked);
+  const DryRun dry_run{.plan = plan, .checked = checked, .is_assumed = !flags.assume_disk.empty()};
   if (flags.json) {
     formats::Json document = dry_run_json(dry_run);
     document["refused"] = refusal.has_value();
@@ -140,16 +130,28 @@ void declare_worst(FlagTable& table, std::optional<std::size_t>& n_worst) {
               "40 lines in all)"}});
 }
 
+void declare_gates(FlagTable& table, std::filesystem::path& thresholds,
+                   std::vector<std::string>& requirements) {
+  table.add(FlagGroup::kComparison,
+            {{"--thresholds", &thresholds, "YAML file of gates, instead of the defaults"},
+             {"--require", &requirements,
+              "a gate, METRIC>=LIMIT or METRIC<=LIMIT, of one scheme METRIC[SCHEME]; may be "
+              "repeated; metrics: ingot "
+              "list metrics"}});
+}
+
 void declare_job(FlagTable& table, JobFlags& flags) {
+  convert::ExecuteOptions& execute = flags.execute;
+  execute.threads = 0;
   table.add(
       FlagGroup::kCommon,
       {{"--dry-run", &flags.dry_run, "print the plan and write nothing; refuses what a run would"},
-       {"--resume", &flags.resume, "continue a stopped conversion"},
-       {"--force", &flags.force, "replace the checkpoint that is in the output"}});
+       {"--resume", &execute.resume, "continue a stopped conversion"},
+       {"--force", &execute.force, "replace the checkpoint that is in the output"}});
   table.add(
       FlagGroup::kJob,
       {{"--mem-limit", &flags.mem_limit, "memory budget"},
-       threads_flag(&flags.threads),
+       threads_flag(&execute.threads),
        {"--assume-disk",
         &flags.assume_disk,
         "plan for a host with so much free disk, e.g. 2TB",
@@ -158,12 +160,12 @@ void declare_job(FlagTable& table, JobFlags& flags) {
         &flags.hash,
         "xxh3 per tensor; sha256 adds a plain SHA-256 per file, in a second pass",
         {.choices = {"xxh3", "sha256"}}},
-       {"--consume-source", &flags.consume_source,
+       {"--consume-source", &execute.consume_source,
         "delete each source file once its tensors are safe"},
        {"--buffered", &flags.buffered, "write through the page cache even where direct I/O works"},
-       {"--read-back", &flags.read_back,
+       {"--read-back", &execute.read_back,
         "read everything again from the disk, past the page cache, before it is published"},
-       {"--follow-links", &flags.follow_links,
+       {"--follow-links", &execute.follow_links,
         "copy side files that are links to something outside the source"}});
   declare_worst(table, flags.n_worst);
   table.add(FlagGroup::kReport, {{"--log", &flags.log_file, "append a line per event to this file"},
@@ -171,14 +173,11 @@ void declare_job(FlagTable& table, JobFlags& flags) {
                                  json_flag(&flags.json)});
 }
 
-int run_job(const Job& job) {
-  if (job.flags.dry_run) return run_dry(job);
-
-  const JobFlags& flags = job.flags;
-  const convert::Plan& plan = job.plan;
-  convert::ExecuteOptions execute = execution(job);
+int run_job(const JobFlags& flags, std::string_view verb, const convert::Plan& plan) {
+  if (flags.dry_run) return run_dry(flags, plan);
+  convert::ExecuteOptions execute = execution(flags);
   const std::shared_ptr<spdlog::logger> log = open_log(flags.log_file);
-  Progress progress(flags.progress, job.verb);
+  Progress progress(flags.progress, verb);
   install_stop_signals();
   execute.accepted = [&] { std::cerr << remarks_text(plan, flags.n_worst.has_value()); };
   execute.progress = [&](std::uint64_t done, std::uint64_t total) { progress.update(done, total); };

@@ -1,11 +1,11 @@
 #pragma once
 
-#include <cstdint>
+#include <cstddef>
 #include <filesystem>
-#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "convert/convert.h"
 #include "convert/job/execute.h"
@@ -16,33 +16,25 @@ class FlagTable;
 
 /// Flags that say how a job runs, not what it makes.
 struct JobFlags {
+  /// What flags set themselves; threads: 0 for every processor. The command adds stamps, and what
+  /// is to be asked before anything is published.
+  convert::ExecuteOptions execute;
   std::string output, mem_limit = "4GiB", hash = "xxh3", log_file, progress = "auto";
   std::string assume_disk;
-  std::size_t threads = 0;
   std::optional<std::size_t> n_worst;
-  bool dry_run = false, resume = false, force = false, consume_source = false;
-  bool buffered = false, read_back = false, follow_links = false, json = false;
+  bool dry_run = false, buffered = false, json = false;
 };
 
 void declare_job(FlagTable& table, JobFlags& flags);
 /// `--worst N`: how much a report prints.
 void declare_worst(FlagTable& table, std::optional<std::size_t>& n_worst);
-
-/// A planned conversion to be carried out; fields without a word are those of
-/// convert::ExecuteOptions.
-struct Job {
-  const JobFlags& flags;
-  std::string_view verb;  ///< "converting"
-  const convert::Plan& plan;
-  convert::SourceStamps stamps;
-  std::function<convert::Inspection(const std::filesystem::path&)> inspect = {};
-  std::string gate = {};
-  bool no_verify = false;
-};
+/// With what a comparison is judged: --thresholds, --require.
+void declare_gates(FlagTable& table, std::filesystem::path& thresholds,
+                   std::vector<std::string>& requirements);
 
 /// Executes a plan, or prints it when that was asked for; returns the exit code. What a run would
 /// refuse by headers and options is refused in both, a plan that does not fit the disk after it was
-/// printed.
-int run_job(const Job& job);
+/// printed. `verb`: "converting".
+int run_job(const JobFlags& flags, std::string_view verb, const convert::Plan& plan);
 
 }  // namespace ingot::cli

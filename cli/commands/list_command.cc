@@ -24,19 +24,13 @@
 namespace ingot::cli {
 
 using formats::Json;
+using formats::json_list;
 
 namespace {
 
-// A table to be shown: one object per row, whose keys are the columns.
-template <typename Range, typename Row>
-Json rows_of(const Range& range, const Row& row) {
-  Json rows = Json::array();
-  for (const auto& entry : range) rows.push_back(row(entry));
-  return rows;
-}
-
+// The tables to be shown have one object per row, whose keys are the columns.
 Json scheme_rows() {
-  return rows_of(formats::schemes(), [](const formats::SchemeFacts& facts) -> Json {
+  return json_list(formats::schemes(), [](const formats::SchemeFacts& facts) -> Json {
     const quantize::Scheme* arithmetic = quantize::find_scheme(facts.id);
     return {{"name", facts.name},
             {"to", facts.to_word},
@@ -61,7 +55,7 @@ Json dialect_rows() {
       rows.push_back({{"name", dialect->name},
                       {"scheme", facts.name},
                       {"activations", activations},
-                      {"parts", rows_of(first->parts, [](const formats::PartRow& part) {
+                      {"parts", json_list(first->parts, [](const formats::PartRow& part) {
                          return part.suffix.substr(1);
                        })}});
     }
@@ -70,29 +64,29 @@ Json dialect_rows() {
 }
 
 Json family_rows() {
-  return rows_of(formats::families(), [](const formats::Family* family) -> Json {
+  return json_list(formats::families(), [](const formats::Family* family) -> Json {
     return {
         {"name", family->name},
-        {"model_types", rows_of(family->model_types, [](std::string_view type) { return type; })},
+        {"model_types", json_list(family->model_types, [](std::string_view type) { return type; })},
         {"summary", family->summary}};
   });
 }
 
 Json layout_rows() {
-  return rows_of(formats::layouts(), [](const formats::Layout& layout) -> Json {
+  return json_list(formats::layouts(), [](const formats::Layout& layout) -> Json {
     return {{"name", layout.name}, {"summary", layout.summary}};
   });
 }
 
 Json recipe_rows() {
-  Json rows =
-      rows_of(convert::default_recipe_lines(), [](const convert::DefaultRecipeLine& line) -> Json {
-        return {{"to", formats::scheme_facts(line.to).to_word},
-                {"dialect", line.dialect.empty() ? "any" : line.dialect},
-                {"tensors", convert::role_group_name(line.group)},
-                {"treatment", convert::treatment_name(line.treatment)},
-                {"reason", line.reason}};
-      });
+  Json rows = json_list(convert::default_recipe_lines(),
+                        [](const convert::DefaultRecipeLine& line) -> Json {
+                          return {{"to", formats::scheme_facts(line.to).to_word},
+                                  {"dialect", line.dialect.empty() ? "any" : line.dialect},
+                                  {"tensors", convert::role_group_name(line.group)},
+                                  {"treatment", convert::treatment_name(line.treatment)},
+                                  {"reason", line.reason}};
+                        });
   rows.push_back({{"to", "any"},
                   {"dialect", "any"},
                   {"tensors", convert::role_group_name(convert::RoleGroup::kNever)},
@@ -105,7 +99,7 @@ Json recipe_rows() {
 
 // What released engines refuse, or load with an option alone.
 Json engine_rows() {
-  return rows_of(formats::engine_limits(), [](const formats::EngineLimit& limit) -> Json {
+  return json_list(formats::engine_limits(), [](const formats::EngineLimit& limit) -> Json {
     return {{"engine", formats::engine_name(limit.engine)},
             {"dialect", limit.dialect},
             {"scheme", formats::scheme_facts(limit.scheme).name},
@@ -120,7 +114,7 @@ Json engine_rows() {
 // What can be gated, with the demands that are made when nobody says anything.
 Json metric_rows() {
   const verify::Thresholds defaults = verify::default_thresholds({});
-  return rows_of(verify::metrics(), [&](const verify::Metric& metric) -> Json {
+  return json_list(verify::metrics(), [&](const verify::Metric& metric) -> Json {
     Json limits = Json::array();
     for (const verify::Gate& gate : defaults.gates) {
       if (gate.metric != metric.name) continue;
@@ -136,11 +130,11 @@ Json metric_rows() {
 
 // What `check` reports, by rule.
 Json rule_rows() {
-  return rows_of(check::loader_rules(), [](const check::LoaderRule& rule) -> Json {
+  return json_list(check::loader_rules(), [](const check::LoaderRule& rule) -> Json {
     return {{"name", rule.name},
             {"dialect", rule.dialect.empty() ? "any" : rule.dialect},
             {"loaders", rule.loaders},
-            {"severity", rule.severity == check::Severity::kError ? "error" : "warning"},
+            {"severity", check::severity_name(rule.severity)},
             {"rule", rule.rule}};
   });
 }

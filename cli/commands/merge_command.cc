@@ -19,8 +19,8 @@ struct MergeFlags {
 };
 
 // A conversion that changes nothing but the layout.
-int run_merge(const MergeFlags& flags) {
-  const std::size_t threads = threads_of(flags.job.threads);
+int run_merge(MergeFlags& flags) {
+  const std::size_t threads = threads_of(flags.job.execute.threads);
   convert::require_apart(flags.input, flags.job.output);
   if (!shard::is_sliced(flags.input)) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -28,8 +28,7 @@ int run_merge(const MergeFlags& flags) {
                 "model{i}-mp{N}.safetensors)")
         .in_file(flags.input);
   }
-  convert::SourceStamps stamps;
-  stamps.add(flags.input);
+  flags.job.execute.stamps.add(flags.input);
   const Checkpoint source =
       shard::open_source(flags.input, {.open = {.family = flags.family, .threads = threads},
                                        .compare_replicas = !flags.job.dry_run,
@@ -38,8 +37,7 @@ int run_merge(const MergeFlags& flags) {
   if (!flags.max_shard_size.empty())
     options.shards.max_shard_bytes = parse_size(flags.max_shard_size, "--max-shard-size");
   const convert::Plan plan = convert::plan_conversion(source, {}, options);
-  return run_job(
-      {.flags = flags.job, .verb = "merging", .plan = plan, .stamps = std::move(stamps)});
+  return run_job(flags.job, "merging", plan);
 }
 
 }  // namespace

@@ -8,7 +8,6 @@
 #include "cli/commands/commands.h"
 #include "cli/commands/job.h"
 #include "cli/flags/flag_table.h"
-#include "cli/flags/gate_flags.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/terminal.h"
 #include "convert/output/version.h"
@@ -22,12 +21,10 @@ namespace ingot::cli {
 namespace {
 
 struct VerifyFlags {
-  std::string source, output, family, source_config, output_config;
-  std::string levels = "structure,weights", profile = "native", mem_limit = "4GiB";
-  std::string prompts, text, reference, activation_scales, html, markdown, progress = "auto";
-  GateFlags gates;
-  double sample = 1;
-  std::size_t threads = 0, tokens = 20;
+  /// What flags set themselves; threads: 0 for every processor.
+  verify::VerificationOptions options = {.threads = 0};
+  std::string source, output, levels = "structure,weights", profile = "native", mem_limit = "4GiB";
+  std::string html, markdown, progress = "auto";
   std::optional<std::size_t> n_worst;
   bool no_hashes = false, json = false;
 };
@@ -47,23 +44,14 @@ verify::VerificationOptions options_of(const VerifyFlags& flags) {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("--profile '{}' is none of native, bf16, f32", flags.profile));
   }
-  verify::VerificationOptions options{.levels = verify::parse_levels(flags.levels),
-                                      .family = flags.family,
-                                      .source_config = flags.source_config,
-                                      .output_config = flags.output_config,
-                                      .prompts = flags.prompts,
-                                      .text = flags.text,
-                                      .reference = flags.reference,
-                                      .activation_scales = flags.activation_scales,
-                                      .sample = flags.sample,
-                                      .hashes = !flags.no_hashes,
-                                      .greedy_tokens = flags.tokens,
-                                      .output_profile = *profile,
-                                      .threads = threads_of(flags.threads),
-                                      .mem_limit = parse_size(flags.mem_limit, "--mem-limit"),
-                                      .tool_version = std::string(convert::kVersion),
-                                      .stop_requested = stop_requested};
-  flags.gates.add_to(options);
+  verify::VerificationOptions options = flags.options;
+  options.levels = verify::parse_levels(flags.levels);
+  options.hashes = !flags.no_hashes;
+  options.output_profile = *profile;
+  options.threads = threads_of(options.threads);
+  options.mem_limit = parse_size(flags.mem_limit, "--mem-limit");
+  options.tool_version = convert::kVersion;
+  options.stop_requested = stop_requested;
   return options;
 }
 
@@ -109,7 +97,7 @@ void refuse_idle(const VerifyFlags& flags, const FlagTable& table) {
       word("--prompts", computes, "--levels layers and greedy"),
       word("--tokens", generates, "--levels greedy"),
       word("--sample", has(verify::Level::kWeights), "--levels weights"),
-      word("--profile", computes || !flags.text.empty() || !flags.reference.empty(),
+      word("--profile", computes || !flags.options.text.empty() || !flags.options.reference.empty(),
            "--levels layers and greedy, --text and --reference"),
       word("--no-hashes", has(verify::Level::kStructure), "--levels structure"),
       word("--source-config", is_pair, "the comparison of two checkpoints"),
@@ -126,7 +114,8 @@ void print_report(const verify::Report& report, bool json, std::optional<std::si
 
 int run_verify(const VerifyFlags& flags, const FlagTable& table) {
   refuse_idle(flags, table);
-  flags.gates.require_valid();
+  // A file or a demand that is not understood is refused before hours of work, not after.
+  verify::make_thresholds({}, flags.options.thresholds, flags.options.requirements);
   require_place_for(flags.html);
   require_place_for(flags.markdown);
   verify::VerificationOptions options = options_of(flags);
@@ -150,42 +139,45 @@ int run_verify(const VerifyFlags& flags, const FlagTable& table) {
 
 std::function<int()> declare_verify(FlagTable& table) {
   auto flags = std::make_shared<VerifyFlags>();
+  verify::VerificationOptions& options = flags->options;
   table.add(
       FlagGroup::kCommon,
       {required("source", &flags->source, "the checkpoint that is right (or the only one)"),
        {"output", &flags->output, "the checkpoint made of it, in any format, dialect and slicing"},
-       {"--levels", &flags->levels, fmt::format("how closely: {}, or all", level_names())}});
+       {"--levels", &flags->levels,
+        fmt::format("how closely: {}, or all",
+                    names_of(verify::levels(), &verify::LevelFacts::name))}});
   table.add(FlagGroup::kSource,
-            {{"--family", &flags->family, kFamilyHelp},
-             {"--source-config", &flags->source_config,
+            {{"--family", &options.family, kFamilyHelp},
+             {"--source-config", &options.source_config,
               "config.json of the source, for shards that have none beside them"},
-             {"--config", &flags->output_config,
+             {"--config", &options.output_config,
               "config.json of the output, for shards that have none beside them"}});
-  declare_gates(table, flags->gates);
+  declare_gates(table, options.thresholds, options.requirements);
   table.add(FlagGroup::kComparison,
-            {{"--prompts", &flags->prompts,
+            {{"--prompts", &options.prompts,
               "texts for layers and greedy, separated by blank lines, or JSON lines (.jsonl) "
               "(default: built in)"},
              {"--tokens",
-              &flags->tokens,
+              &options.greedy_tokens,
               "tokens that greedy generates per prompt",
               {.range = NumberRange{1, 4096}}},
-             {"--text", &flags->text,
+             {"--text", &options.text,
               "measure the perplexity of this text: .txt, .json {\"docs\": [...]}, or JSON lines "
               "(.jsonl)"},
-             {"--reference", &flags->reference,
+             {"--reference", &options.reference,
               "compare one checkpoint with activations recorded elsewhere (safetensors)"},
-             {"--activation-scales", &flags->activation_scales,
+             {"--activation-scales", &options.activation_scales,
               "file of ingot calibrate that static scales are compared with, by structure"},
              {"--sample",
-              &flags->sample,
+              &options.sample,
               "part of every tensor's rows that weights looks at",
               {.range = NumberRange{0, 1}}},
              {"--profile", &flags->profile,
               "arithmetic of the output: native, bf16, f32 (the source's is f32)"},
              {"--no-hashes", &flags->no_hashes, "compare sizes with the manifest, not bytes"}});
   table.add(FlagGroup::kJob, {{"--mem-limit", &flags->mem_limit, "memory budget"},
-                              threads_flag(&flags->threads),
+                              threads_flag(&options.threads),
                               progress_flag(&flags->progress)});
   declare_worst(table, flags->n_worst);
   table.add(FlagGroup::kReport,

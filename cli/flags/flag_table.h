@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <optional>
 #include <set>
@@ -31,9 +32,10 @@ enum class FlagGroup {
 /// given. An optional bool has a second flag, --no-NAME, that sets it to false. A vector gets one
 /// value each time.
 using FlagTarget =
-    std::variant<std::string*, std::optional<std::string>*, std::vector<std::string>*, bool*,
-                 std::optional<bool>*, std::uint64_t*, std::optional<std::uint64_t>*,
-                 std::optional<std::uint32_t>*, double*, std::optional<double>*>;
+    std::variant<std::string*, std::filesystem::path*, std::optional<std::string>*,
+                 std::vector<std::string>*, bool*, std::optional<bool>*, std::uint64_t*,
+                 std::optional<std::uint64_t>*, std::optional<std::uint32_t>*, double*,
+                 std::optional<double>*>;
 
 struct NumberRange {
   double least = 0, most = 0;

@@ -1,7 +1,5 @@
 #include "cli/flags/slicing_flags.h"
 
-#include <vector>
-
 #include <fmt/format.h>
 
 #include "cli/flags/flag_table.h"

@@ -25,6 +25,7 @@ using convert::PlannedTensor;
 using convert::QualityReport;
 using convert::StageReport;
 using formats::Json;
+using formats::json_list;
 using quantize::QualitySums;
 using verify::number;
 using verify::Paragraph;
@@ -54,17 +55,18 @@ void add_row(std::vector<verify::Cell> row, const QualitySums& sums, Table& tabl
   table.rows.push_back(std::move(row));
 }
 
-Json figures_json(const QualitySums& sums) {
+Json with_figures(Json json, const QualitySums& sums) {
   const double sqnr = sums.sqnr_db();
-  return {{"elements", sums.elements},
-          {"relative_error", sums.relative_error()},
-          {"sqnr_db", std::isfinite(sqnr) ? Json(sqnr) : Json(nullptr)},
-          {"cosine", sums.cosine()},
-          {"max_error", sums.max_error},
-          {"saturated", sums.saturated},
-          {"zeroed", sums.zeroed},
-          {"blocks", sums.blocks},
-          {"exact_blocks", sums.exact_blocks}};
+  json.update({{"elements", sums.elements},
+               {"relative_error", sums.relative_error()},
+               {"sqnr_db", std::isfinite(sqnr) ? Json(sqnr) : Json(nullptr)},
+               {"cosine", sums.cosine()},
+               {"max_error", sums.max_error},
+               {"saturated", sums.saturated},
+               {"zeroed", sums.zeroed},
+               {"blocks", sums.blocks},
+               {"exact_blocks", sums.exact_blocks}});
+  return json;
 }
 
 /// What quantization cost, by scheme and role, and the `n_worst` worst tensors; empty when nothing
@@ -100,24 +102,21 @@ verify::Section quality_section(const QualityReport& report, std::size_t n_worst
 }
 
 Json quality_json(const QualityReport& report) {
-  Json json = {{"rows", Json::array()},
-               {"worst", Json::array()},
-               {"exact_blocks", report.exact_blocks},
-               {"rounded_blocks", report.rounded_blocks},
-               {"tensors_rounded_twice", report.rounded_twice},
-               {"inexact_globals", report.inexact_globals}};
-  for (const QualityReport::Row& row : report.rows) {
-    Json entry = {
-        {"scheme", scheme_name(row.scheme)}, {"role", row.role}, {"tensors", row.n_tensors}};
-    entry.update(figures_json(row.sums));
-    json["rows"].push_back(std::move(entry));
-  }
-  for (const QualityReport::Worst& worst : report.worst) {
-    Json entry = {{"tensor", worst.tensor}, {"scheme", scheme_name(worst.scheme)}};
-    entry.update(figures_json(worst.sums));
-    json["worst"].push_back(std::move(entry));
-  }
-  return json;
+  const auto row_json = [](const QualityReport::Row& row) {
+    return with_figures(
+        {{"scheme", scheme_name(row.scheme)}, {"role", row.role}, {"tensors", row.n_tensors}},
+        row.sums);
+  };
+  const auto worst_json = [](const QualityReport::Worst& worst) {
+    return with_figures({{"tensor", worst.tensor}, {"scheme", scheme_name(worst.scheme)}},
+                        worst.sums);
+  };
+  return {{"rows", json_list(report.rows, row_json)},
+          {"worst", json_list(report.worst, worst_json)},
+          {"exact_blocks", report.exact_blocks},
+          {"rounded_blocks", report.rounded_blocks},
+          {"tensors_rounded_twice", report.rounded_twice},
+          {"inexact_globals", report.inexact_globals}};
 }
 
 constexpr std::string_view kAlreadyFinished =
@@ -133,12 +132,11 @@ struct Change {
 };
 using Changes = std::map<std::tuple<Action, std::string, std::string>, Change>;
 
-Changes changes_of(const DryRun& run) {
+Changes changes_of(const Plan& plan) {
   Changes changes;
-  for (const PlannedTensor& planned : run.plan.tensors) {
-    const auto from = run.plan.tensor_of(planned).encoding.scheme;
-    Change& change = changes[{planned.action, std::string(formats::scheme_facts(from).name),
-                              std::string(formats::scheme_facts(planned.to).name)}];
+  for (const PlannedTensor& planned : plan.tensors) {
+    const auto from = plan.tensor_of(planned).encoding.scheme;
+    Change& change = changes[{planned.action, scheme_name(from), scheme_name(planned.to)}];
     ++change.n_tensors;
     for (std::size_t p = 0; p < planned.n_parts; ++p) change.n_bytes += planned.parts[p].n_bytes;
   }
@@ -146,10 +144,10 @@ Changes changes_of(const DryRun& run) {
 }
 
 // Names of quantized tensors that nobody asked to change and that become BF16, sorted.
-std::vector<std::string> demoted_tensors(const DryRun& run) {
+std::vector<std::string> demoted_tensors(const Plan& plan) {
   std::vector<std::string> names;
-  for (const PlannedTensor& planned : run.plan.tensors) {
-    if (planned.is_demoted) names.push_back(run.plan.tensor_of(planned).name);
+  for (const PlannedTensor& planned : plan.tensors) {
+    if (planned.is_demoted) names.push_back(plan.tensor_of(planned).name);
   }
   std::sort(names.begin(), names.end());
   return names;
@@ -164,6 +162,16 @@ std::string rule_text(const convert::Rule& rule) {
 std::string importance_text(const Plan& plan) {
   return fmt::format("{} of {} nvfp4 tensors weighted", count_text(plan.counts.weighted),
                      count_text(plan.counts.searched));
+}
+
+void add_importance(const Plan& plan, Json& json) {
+  if (plan.counts.searched > 0)
+    json["importance"] = {{"weighted", plan.counts.weighted}, {"of", plan.counts.searched}};
+}
+
+std::vector<std::string> both(std::vector<std::string> some, const std::vector<std::string>& more) {
+  some.insert(some.end(), more.begin(), more.end());
+  return some;
 }
 
 // On a screen, or whole.
@@ -181,11 +189,11 @@ std::string dry_run_text(const DryRun& run, bool is_whole) {
     section.blocks.push_back(verify::Paragraph{fmt::format("{:<13}{}", label, text)});
   };
   line("plan for", fmt::format("{} ({}, {} dialect) into dialect {}",
-                               run.plan.source.directory().string(), run.plan.source.family().name,
-                               run.plan.source.dialect().name, plan.target.dialect->name));
+                               plan.source.directory().string(), plan.source.family().name,
+                               plan.source.dialect().name, plan.target.dialect->name));
   verify::Table actions{
       .columns = {"action", "from", "to", number("tensors"), number("bytes out")}};
-  for (const auto& [key, change] : changes_of(run)) {
+  for (const auto& [key, change] : changes_of(plan)) {
     const auto& [action, from, to] = key;
     actions.rows.push_back({convert::action_name(action), from, to, count_text(change.n_tensors),
                             count_text(change.n_bytes)});
@@ -198,7 +206,7 @@ std::string dry_run_text(const DryRun& run, bool is_whole) {
   line("reads", fmt::format("{} bytes ({})", count_text(plan.sizes.bytes_in),
                             bytes_text(plan.sizes.bytes_in)));
   if (plan.counts.demoted > 0) {
-    const std::vector<std::string> names = demoted_tensors(run);
+    const std::vector<std::string> names = demoted_tensors(plan);
     line(
         "demoted",
         fmt::format("{} quantized tensors that no rule selects become BF16: dialect {} cannot hold "
@@ -227,54 +235,53 @@ std::string dry_run_text(const DryRun& run, bool is_whole) {
            disk.missing() > 0 ? fmt::format(": {} MISSING", bytes_text(disk.missing())) : ""));
   if (run.checked.is_finished)
     section.blocks.push_back(verify::Paragraph{std::string(kAlreadyFinished)});
-  std::vector<std::string> warnings = plan.warnings;
-  warnings.insert(warnings.end(), run.checked.warnings.begin(), run.checked.warnings.end());
-  section.blocks.push_back(verify::remarks_of("warning", warnings));
+  section.blocks.push_back(
+      verify::remarks_of("warning", both(plan.warnings, run.checked.warnings)));
   return text_of(std::move(section), is_whole);
 }
 
 Json dry_run_json(const DryRun& run) {
+  const Plan& plan = run.plan;
+  const convert::Preflight& checked = run.checked;
+  const auto change_json = [](const Changes::value_type& row) -> Json {
+    const auto& [action, from, to] = row.first;
+    return {{"action", convert::action_name(action)},
+            {"from", from},
+            {"to", to},
+            {"tensors", row.second.n_tensors},
+            {"bytes_out", row.second.n_bytes}};
+  };
   Json json = {{"schema", 1},
                {"command", "convert"},
                {"dry_run", true},
-               {"version", std::string(convert::kVersion)}};
-  json["family"] = std::string(run.plan.source.family().name);
-  json["dialect"] = std::string(run.plan.source.dialect().name);
-  json["output_dialect"] = std::string(run.plan.target.dialect->name);
-  json["recipe"] = run.plan.recipe.to_json();
-  json["actions"] = Json::array();
-  for (const auto& [key, change] : changes_of(run)) {
-    const auto& [action, from, to] = key;
-    json["actions"].push_back({{"action", std::string(convert::action_name(action))},
-                               {"from", from},
-                               {"to", to},
-                               {"tensors", change.n_tensors},
-                               {"bytes_out", change.n_bytes}});
-  }
-  json["files"] = Json::array();
-  for (const convert::PlannedFile& file : run.plan.files) {
+               {"version", std::string(convert::kVersion)},
+               {"family", plan.source.family().name},
+               {"dialect", plan.source.dialect().name},
+               {"output_dialect", plan.target.dialect->name},
+               {"recipe", plan.recipe.to_json()},
+               {"actions", json_list(changes_of(plan), change_json)},
+               {"files", Json::array()}};
+  for (const convert::PlannedFile& file : plan.files) {
     for (const convert::PlannedFile::Member& member : file.members) {
       json["files"].push_back(
           {{"name", member.path}, {"bytes", file.n_bytes}, {"tensors", file.parts.size()}});
     }
   }
-  if (run.plan.is_sliced()) json["slicing"] = slicing_report_json(run.plan);
-  json["bytes_in"] = run.plan.sizes.bytes_in;
-  json["bytes_out"] = run.plan.sizes.bytes_out;
-  json["demoted"] = demoted_tensors(run);
-  if (run.plan.counts.searched > 0)
-    json["importance"] = {{"weighted", run.plan.counts.weighted}, {"of", run.plan.counts.searched}};
-  const convert::Preflight& checked = run.checked;
-  json["read_twice"] = {{"groups", checked.memory.n_read_twice},
-                        {"bytes", checked.memory.bytes_read_twice}};
-  json["peak_memory_bytes"] = checked.memory.peak();
-  json["disk_bytes_needed"] = checked.disk.peak_bytes;
-  json["side_bytes_at_most"] = checked.disk.side_bytes;
-  json["disk_bytes_free"] = checked.disk.free_bytes;
-  json["disk_bytes_missing"] = checked.disk.missing();
-  json["already_done"] = checked.is_finished;
-  json["warnings"] = run.plan.warnings;
-  for (const std::string& warning : checked.warnings) json["warnings"].push_back(warning);
+  if (plan.is_sliced()) json["slicing"] = slicing_report_json(plan);
+  json["bytes_in"] = plan.sizes.bytes_in;
+  json["bytes_out"] = plan.sizes.bytes_out;
+  json["demoted"] = demoted_tensors(plan);
+  add_importance(plan, json);
+  json.update(
+      {{"read_twice",
+        {{"groups", checked.memory.n_read_twice}, {"bytes", checked.memory.bytes_read_twice}}},
+       {"peak_memory_bytes", checked.memory.peak()},
+       {"disk_bytes_needed", checked.disk.peak_bytes},
+       {"side_bytes_at_most", checked.disk.side_bytes},
+       {"disk_bytes_free", checked.disk.free_bytes},
+       {"disk_bytes_missing", checked.disk.missing()},
+       {"already_done", checked.is_finished},
+       {"warnings", both(plan.warnings, checked.warnings)}});
   return json;
 }
 
@@ -322,9 +329,7 @@ std::string report_text(const Plan& plan, const ExecuteReport& report,
   }
   for (auto line = lines.rbegin(); line != lines.rend(); ++line)
     section.blocks.insert(section.blocks.begin(), verify::Paragraph{std::move(*line)});
-  std::vector<std::string> warnings = plan.warnings;
-  warnings.insert(warnings.end(), report.warnings.begin(), report.warnings.end());
-  section.blocks.push_back(verify::remarks_of("warning", warnings));
+  section.blocks.push_back(verify::remarks_of("warning", both(plan.warnings, report.warnings)));
   return text_of(std::move(section), n_worst.has_value());
 }
 
@@ -359,8 +364,7 @@ Json report_json(const Plan& plan, const ExecuteReport& report) {
                {"quality", quality_json(report.quality)},
                {"warnings", plan.warnings},
                {"loader_warnings", report.warnings}};
-  if (plan.counts.searched > 0)
-    json["importance"] = {{"weighted", plan.counts.weighted}, {"of", plan.counts.searched}};
+  add_importance(plan, json);
   return json;
 }
 

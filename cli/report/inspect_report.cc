@@ -1,12 +1,10 @@
 #include "cli/report/inspect_report.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <string_view>
-#include <tuple>
 #include <vector>
 
 #include <fmt/format.h>
@@ -22,6 +20,7 @@ namespace ingot::cli {
 using Rows = std::vector<std::vector<std::string>>;
 using formats::Checkpoint;
 using formats::Json;
+using formats::json_list;
 using formats::LogicalTensor;
 using formats::ModelConfig;
 using formats::Role;
@@ -53,6 +52,20 @@ struct QuantizationFound {
   auto operator<=>(const QuantizationFound&) const = default;
 };
 
+/// What stored tensors or weights come to by one of their properties, in the order of its values.
+struct Breakdown {
+  std::string_view property;
+  const char* counted;  ///< what n_parameters counts
+  std::map<int, std::pair<std::string_view, Tally>> rows;
+
+  template <typename Value>
+  Tally& operator()(Value value, std::string_view name) {
+    auto& [row_name, tally] = rows[static_cast<int>(value)];
+    row_name = name;
+    return tally;
+  }
+};
+
 /// What a checkpoint holds, from headers and config alone.
 struct Summary {
   Tally all;
@@ -61,9 +74,8 @@ struct Summary {
   /// The part of main_parameters that one token meets: everything but the routed experts, of which
   /// num_experts_per_tok count. Nothing when the family's roles are unknown.
   std::optional<std::uint64_t> active_parameters;
-  std::map<formats::DType, Tally> by_dtype;  ///< stored tensors; n_parameters counts their elements
-  std::map<formats::SchemeId, Tally> by_scheme;
-  std::map<formats::Role, Tally> by_role;
+  Breakdown by_dtype = {"dtype", "elements", {}};  ///< stored tensors: scales are no parameters
+  Breakdown by_scheme = {"scheme", "parameters", {}}, by_role = {"role", "parameters", {}};
   std::vector<LayerSummary> layers;
   std::map<QuantizationFound, Tally> quantization;
 };
@@ -94,8 +106,8 @@ Summary summarize(const TensorSource& source) {
   std::map<std::uint32_t, LayerSummary> layers;
   std::uint64_t routed = 0;
   for (const StoredTensor& stored : source.stored()) {
-    add(summary.by_dtype[stored.dtype], formats::element_count(stored.shape).value_or(0),
-        stored.n_bytes);
+    add(summary.by_dtype(stored.dtype, formats::dtype_name(stored.dtype)),
+        formats::element_count(stored.shape).value_or(0), stored.n_bytes);
   }
   for (const LogicalTensor& tensor : source.tensors()) {
     const Role role = role_of(tensor);
@@ -105,8 +117,8 @@ Summary summarize(const TensorSource& source) {
         role == Role::kRotary ? 0 : formats::element_count(tensor.shape).value_or(0);
     const std::uint64_t n_bytes = stored_bytes(source, tensor);
     add(summary.all, n_parameters, n_bytes);
-    add(summary.by_scheme[scheme], n_parameters, n_bytes);
-    add(summary.by_role[role], n_parameters, n_bytes);
+    add(summary.by_scheme(scheme, formats::scheme_facts(scheme).name), n_parameters, n_bytes);
+    add(summary.by_role(role, formats::role_name(role)), n_parameters, n_bytes);
     if (formats::scheme_facts(scheme).quantized) {
       const formats::StoredParts& parts = tensor.encoding.stored;
       const auto scale = parts[parts.has(formats::Part::kScale) ? formats::Part::kScale
@@ -158,31 +170,11 @@ std::string bold_table(const Rows& rows, const std::vector<bool>& right) {
   return fmt::format("{}{}{}{}\n", bold.on, table.substr(0, end), bold.off, table.substr(end));
 }
 
-// What stored tensors or weights come to by one of their properties.
-struct Breakdown {
-  std::string_view property;
-  std::vector<std::pair<std::string_view, Tally>> rows;
-  // A stored dtype has elements: scales are no parameters.
-  [[nodiscard]] const char* counted() const {
-    return property == "dtype" ? "elements" : "parameters";
-  }
-};
-
-std::vector<Breakdown> breakdowns(const Summary& summary) {
-  std::vector<Breakdown> all = {{"dtype", {}}, {"scheme", {}}, {"role", {}}};
-  for (const auto& [dtype, tally] : summary.by_dtype)
-    all[0].rows.emplace_back(formats::dtype_name(dtype), tally);
-  for (const auto& [scheme, tally] : summary.by_scheme)
-    all[1].rows.emplace_back(formats::scheme_facts(scheme).name, tally);
-  for (const auto& [role, tally] : summary.by_role)
-    all[2].rows.emplace_back(formats::role_name(role), tally);
-  return all;
-}
-
 std::string breakdown_text(const Breakdown& breakdown) {
   Rows rows = {{std::string(breakdown.property), "tensors",
-                fmt::format("{:>10}", breakdown.counted()), "bytes"}};
-  for (const auto& [name, tally] : breakdown.rows) {
+                fmt::format("{:>10}", breakdown.counted), "bytes"}};
+  for (const auto& [value, row] : breakdown.rows) {
+    const auto& [name, tally] = row;
     rows.push_back({std::string(name), count_text(tally.n_tensors), count_text(tally.n_parameters),
                     count_text(tally.n_bytes)});
   }
@@ -276,21 +268,16 @@ Json tally_json(std::string_view name, const char* counted, const Tally& tally) 
           {"bytes", tally.n_bytes}};
 }
 
-Json layers_json(const Summary& summary) {
-  Json rows = Json::array();
-  for (const LayerSummary& layer : summary.layers) {
-    Json schemes = Json::object();
-    for (const auto& [scheme, n] : layer.tensors_by_scheme) {
-      schemes[std::string(formats::scheme_facts(scheme).name)] = n;
-    }
-    rows.push_back({{"layer", layer.layer},
-                    {"kind", layer.kind},
-                    {"tensors", layer.tally.n_tensors},
-                    {"parameters", layer.tally.n_parameters},
-                    {"bytes", layer.tally.n_bytes},
-                    {"schemes", std::move(schemes)}});
-  }
-  return rows;
+Json layer_json(const LayerSummary& layer) {
+  Json schemes = Json::object();
+  for (const auto& [scheme, n] : layer.tensors_by_scheme)
+    schemes[std::string(formats::scheme_facts(scheme).name)] = n;
+  return {{"layer", layer.layer},
+          {"kind", layer.kind},
+          {"tensors", layer.tally.n_tensors},
+          {"parameters", layer.tally.n_parameters},
+          {"bytes", layer.tally.n_bytes},
+          {"schemes", std::move(schemes)}};
 }
 
 // Whether this is a part of a model, or put together from parts.
@@ -342,7 +329,8 @@ std::string summary_text(std::string_view directory, const Checkpoint& checkpoin
   }
   text += quantization_text(checkpoint, summary) + "\n";
 
-  for (const Breakdown& breakdown : breakdowns(summary)) text += breakdown_text(breakdown);
+  for (const Breakdown* breakdown : {&summary.by_dtype, &summary.by_scheme, &summary.by_role})
+    text += breakdown_text(*breakdown);
   if (!summary.layers.empty()) text += layer_table(summary);
   return text + files_text(checkpoint);
 }
@@ -368,12 +356,12 @@ Json summary_json(const Checkpoint& checkpoint) {
     row["scale_dtype"] = formats::dtype_name(found.scale_dtype);
     json["quantization"].push_back(std::move(row));
   }
-  for (const Breakdown& breakdown : breakdowns(summary)) {
-    Json& rows = json[fmt::format("by_{}", breakdown.property)] = Json::array();
-    for (const auto& [name, tally] : breakdown.rows)
-      rows.push_back(tally_json(name, breakdown.counted(), tally));
+  for (const Breakdown* breakdown : {&summary.by_dtype, &summary.by_scheme, &summary.by_role}) {
+    json[fmt::format("by_{}", breakdown->property)] = json_list(breakdown->rows, [&](auto& row) {
+      return tally_json(row.second.first, breakdown->counted, row.second.second);
+    });
   }
-  json["layers"] = layers_json(summary);
+  json["layers"] = json_list(summary.layers, layer_json);
   const std::vector<std::uint64_t> counts = tensors_by_file(checkpoint);
   json["files"] = Json::array();
   for (std::size_t f = 0; f < counts.size(); ++f) {
@@ -382,10 +370,9 @@ Json summary_json(const Checkpoint& checkpoint) {
                              {"tensors", counts[f]}});
   }
   json["index"] = checkpoint.has_index();
-  json["side_files"] = Json::array();
-  for (const formats::SideFile& side : checkpoint.side_files()) {
-    json["side_files"].push_back({{"name", side.path}, {"bytes", side.n_bytes}});
-  }
+  json["side_files"] = json_list(checkpoint.side_files(), [](const formats::SideFile& side) {
+    return Json{{"name", side.path}, {"bytes", side.n_bytes}};
+  });
   return json;
 }
 

@@ -121,23 +121,22 @@ std::vector<verify::Block> slicing_blocks(const Plan& plan) {
 Json slicing_report_json(const Plan& plan) {
   if (!plan.is_sliced()) return nullptr;
   const shard::Topology& topology = plan.slicing->topology;
-  Json json = {{"layout", std::string(plan.options.layout->name)},
-               {"tp", topology.tp},
-               {"ep", topology.ep},
-               {"etp", topology.etp},
-               {"pp", topology.pp},
-               {"ranks", Json::array()},
-               {"notes", fit_notes(plan)}};
-  for (const RankRow& row : rank_rows(plan)) {
-    json["ranks"].push_back({{"rank", row.position.rank},
-                             {"stage", row.position.stage},
-                             {"tp_rank", row.position.tp_rank},
-                             {"ep_rank", row.position.ep_rank},
-                             {"etp_rank", row.position.etp_rank},
-                             {"files", row.n_files},
-                             {"bytes", row.n_bytes}});
-  }
-  return json;
+  const auto rank_json = [](const RankRow& row) -> Json {
+    return {{"rank", row.position.rank},
+            {"stage", row.position.stage},
+            {"tp_rank", row.position.tp_rank},
+            {"ep_rank", row.position.ep_rank},
+            {"etp_rank", row.position.etp_rank},
+            {"files", row.n_files},
+            {"bytes", row.n_bytes}};
+  };
+  return {{"layout", std::string(plan.options.layout->name)},
+          {"tp", topology.tp},
+          {"ep", topology.ep},
+          {"etp", topology.etp},
+          {"pp", topology.pp},
+          {"ranks", formats::json_list(rank_rows(plan), rank_json)},
+          {"notes", fit_notes(plan)}};
 }
 
 }  // namespace ingot::cli

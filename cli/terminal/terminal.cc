@@ -21,16 +21,16 @@ bool is_dumb() {
   return term == nullptr || std::string_view(term) == "dumb";
 }
 
-}  // namespace
-
-bool stderr_is_terminal() {
-  return ::isatty(STDERR_FILENO) == 1 && !is_dumb();
-}
-
 bool may_colour(int stream) {
   const char* no_color = std::getenv("NO_COLOR");
   if (no_color != nullptr && *no_color != '\0') return false;
   return ::isatty(stream) == 1 && !is_dumb();
+}
+
+}  // namespace
+
+bool stderr_is_terminal() {
+  return ::isatty(STDERR_FILENO) == 1 && !is_dumb();
 }
 
 int terminal_width() {

@@ -9,16 +9,14 @@ namespace ingot::cli {
 
 /// True when stderr is a terminal that shows a progress bar (not TERM=dumb).
 bool stderr_is_terminal();
-/// True when text on this stream (1 stdout, 2 stderr) may be coloured: a terminal, no NO_COLOR, not
-/// TERM=dumb.
-bool may_colour(int stream);
 /// Columns of the terminal on stderr, 80 when unknown.
 int terminal_width();
 
 /// A printable line for each remark: `warning: ...`.
 std::string remark_lines(std::string_view kind, const std::vector<std::string>& remarks);
 
-/// The two ends of a line of text: bold where `stream` may be coloured, else nothing.
+/// The two ends of a line of text: bold where `stream` (1 stdout, 2 stderr) may be coloured, which
+/// is a terminal without NO_COLOR and TERM=dumb; else nothing.
 struct Emphasis {
   std::string_view on, off;
 };

@@ -164,6 +164,7 @@ const Dialect kDeepseekDialect = {.name = "deepseek",
                                       "X.weight_scale_inv (X.weight_scale for a "
                                       "whole tensor), which multiplies",
                                   .storage = kStorage,
-                                  .quantization_config = quantization_config};
+                                  .quantization_config = quantization_config,
+                                  .scale_format_key = kScaleFormat};
 
 }  // namespace ingot::formats

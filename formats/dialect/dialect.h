@@ -98,6 +98,9 @@ struct Dialect {
   Json (*quantization_config)(const WrittenModel& model);
   /// Content of the description file; null function without one.
   Json (*description)(const WrittenModel& model) = nullptr;
+  /// The key of quantization_config that says how scales were rounded where engines then round
+  /// those of activations likewise; empty: there is none.
+  std::string_view scale_format_key = {};
 };
 
 std::span<const Dialect* const> dialects();

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -45,4 +46,12 @@ Json parse_json(std::string_view text, std::string_view where);
 
 /// Reads and parses a JSON file of at most `max_bytes`.
 Json read_json_file(const std::filesystem::path& path, std::uint64_t max_bytes);
+
+/// The array of row(entry) for every entry of a range.
+template <typename Range, typename Row>
+Json json_list(const Range& range, const Row& row) {
+  Json list = Json::array();
+  for (const auto& entry : range) list.push_back(std::invoke(row, entry));
+  return list;
+}
 }  // namespace ingot::formats

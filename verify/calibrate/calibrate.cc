@@ -74,11 +74,7 @@ class StatisticsFile {
   StatisticsFile(std::filesystem::path path, std::span<const CalibratedModule> modules,
                  std::span<const std::uint32_t> moe_layers, std::size_t n_experts,
                  std::uint64_t documents, std::uint64_t tokens)
-      : path_(std::move(path)), partial_(path_) {
-    if (std::filesystem::exists(std::filesystem::symlink_status(path_)))
-      throw Error(ErrorCode::kExists, "is there already (remove it, or choose another name)")
-          .in_file(path_.string());
-    partial_ += ".partial";
+      : StatisticsFile(std::move(path)) {
     const std::vector<TensorSpec> specs = specs_of(modules, moe_layers, n_experts);
     const std::pair<std::string, std::string> metadata[] = {
         {"ingot_calibration", "1"},
@@ -90,15 +86,8 @@ class StatisticsFile {
       offsets_.emplace(spec.name, offset);
       offset += formats::byte_count(spec.dtype, spec.shape).value();
     }
-    file_ = Fd::open_for_writing(partial_, O_WRONLY | O_CREAT | O_TRUNC);
-    try {
-      file_.reserve(offset);
-      file_.write_exact(std::as_bytes(std::span(header)), 0);
-    } catch (...) {
-      std::error_code unused;
-      std::filesystem::remove(partial_, unused);
-      throw;
-    }
+    file_.reserve(offset);
+    file_.write_exact(std::as_bytes(std::span(header)), 0);
   }
   ~StatisticsFile() {
     std::error_code unused;
@@ -130,6 +119,15 @@ class StatisticsFile {
   }
 
  private:
+  // Once this one has made the file, the destructor removes it, whatever the other throws.
+  explicit StatisticsFile(std::filesystem::path path) : path_(std::move(path)), partial_(path_) {
+    if (std::filesystem::exists(std::filesystem::symlink_status(path_)))
+      throw Error(ErrorCode::kExists, "is there already (remove it, or choose another name)")
+          .in_file(path_.string());
+    partial_ += ".partial";
+    file_ = Fd::open_for_writing(partial_, O_WRONLY | O_CREAT | O_TRUNC);
+  }
+
   void put(const std::string& name, std::span<const std::byte> bytes) {
     const auto offset = offsets_.find(name);
     INGOT_CHECK(offset != offsets_.end());
@@ -159,7 +157,7 @@ std::vector<PromptSpan> document_spans(std::span<const Prompt> documents,
 class Calibration {
  public:
   Calibration(const formats::Checkpoint& source, std::span<const Prompt> documents,
-              const std::filesystem::path& out, const CalibrateOptions& options)
+              const std::filesystem::path& out, const RunOptions& options)
       : source_(source),
         options_(options),
         spec_(inference::model_spec(source.family(), source.config())),
@@ -286,7 +284,7 @@ class Calibration {
   static constexpr std::uint64_t kBytesPerModule = 1024;
 
   const formats::Checkpoint& source_;
-  const CalibrateOptions& options_;
+  const RunOptions& options_;
   inference::ModelSpec spec_;
   std::vector<PromptSpan> spans_;
   std::vector<Row> rows_;
@@ -302,7 +300,7 @@ class Calibration {
 }  // namespace
 
 CalibrationReport calibrate(const formats::Checkpoint& source, std::span<const Prompt> documents,
-                            const std::filesystem::path& out, const CalibrateOptions& options) {
+                            const std::filesystem::path& out, const RunOptions& options) {
   return Calibration(source, documents, out, options).run();
 }
 

@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <span>
 #include <vector>
 
@@ -11,13 +10,6 @@
 #include "verify/outputs/prompts.h"
 
 namespace ingot::verify {
-
-struct CalibrateOptions {
-  std::size_t threads = 1;
-  std::uint64_t mem_limit = std::uint64_t{4} << 30;
-  std::function<void(std::uint64_t, std::uint64_t)> progress = {};  ///< layers done, in all
-  std::function<bool()> stop_requested = {};
-};
 
 /// Experts of a layer that no token chose, ascending.
 struct UnvisitedExperts {
@@ -43,6 +35,6 @@ struct CalibrationReport {
 /// kExists when `out` is there; kUnsupported when an MTP layer gets no token (documents of two and
 /// more are needed); kInterrupted when stopped. Nothing is left behind then.
 CalibrationReport calibrate(const formats::Checkpoint& source, std::span<const Prompt> documents,
-                            const std::filesystem::path& out, const CalibrateOptions& options);
+                            const std::filesystem::path& out, const RunOptions& options);
 
 }  // namespace ingot::verify

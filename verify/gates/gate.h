@@ -66,6 +66,9 @@ Thresholds default_thresholds(std::string_view nvfp4_search);
 void read_thresholds(const std::filesystem::path& path, Thresholds& thresholds);
 /// `--require "layers.cosine>=0.999"`, `--require "weights.cosine[nvfp4]>=0.996"`.
 void add_requirement(std::string_view text, Thresholds& thresholds);
+/// The defaults, what a file says (an empty path: none), and the requirements; the later counts.
+Thresholds make_thresholds(std::string_view nvfp4_search, const std::filesystem::path& file,
+                           std::span<const std::string> requirements);
 
 /// Every gate that has something to be checked on in the report, in order of metrics(); a demand
 /// that was made by hand and meets nothing fails (`checked` 0).
@@ -73,10 +76,6 @@ std::vector<GateResult> judge(const Report& report, const Thresholds& thresholds
 
 /// For Report::warnings: what to say when more than a third of the greedy prompts are inconclusive.
 std::optional<std::string> inconclusive_warning(const Report& report);
-
-/// How well a gate's group fits the group of a value: 0 not at all, 1 for a gate of every group, 2
-/// for a group of schemes ("int8" of "int8-channel"), 3 for the very word.
-int group_fit(std::string_view gate, std::string_view value);
 
 /// Whether the word is a group of the metric's values, or of several: schemes and what they begin
 /// with for weights.*, kinds of checkpoints (CheckpointFacts::kind) for levels that run the model.

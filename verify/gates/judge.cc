@@ -15,6 +15,15 @@ namespace {
 
 constexpr std::string_view kDefault = "default";
 
+// How well a gate's group fits the group of a value: 0 not at all, 1 for a gate of every group, 2
+// for a group of schemes ("int8" of "int8-channel"), 3 for the very word.
+int group_fit(std::string_view gate, std::string_view value) {
+  if (gate.empty()) return 1;
+  if (gate == value) return 3;
+  const bool begins = value.starts_with(gate) && value.substr(gate.size()).starts_with('-');
+  return begins ? 2 : 0;
+}
+
 bool holds(const Gate& gate, double value) {
   return gate.bound == Bound::kAtLeast ? value >= gate.limit : value <= gate.limit;
 }
@@ -91,10 +100,8 @@ class MetricJudge {
     const std::string& origin = row.result.gate.origin;
     if (row.met || origin == kDefault) return false;
     if (origin == "--require" || row.result.gate.group.empty()) return true;
-    for (const Row& other : rows_) {
-      if (other.met && other.result.gate.origin == origin) return false;
-    }
-    return true;
+    return std::ranges::none_of(
+        rows_, [&](const Row& other) { return other.met && other.result.gate.origin == origin; });
   }
 
   std::vector<Row> rows_;
@@ -128,13 +135,6 @@ std::optional<std::string> inconclusive_warning(const Report& report) {
       "greedy: {} of {} prompts part where the source was nearly undecided; longer or plainer "
       "prompts tell more (--prompts)",
       inconclusive, all);
-}
-
-int group_fit(std::string_view gate, std::string_view value) {
-  if (gate.empty()) return 1;
-  if (gate == value) return 3;
-  const bool begins = value.starts_with(gate) && value.substr(gate.size()).starts_with('-');
-  return begins ? 2 : 0;
 }
 
 bool is_group(std::string_view metric, std::string_view group) {

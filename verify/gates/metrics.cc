@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include <fmt/format.h>
@@ -25,21 +26,15 @@ double finite_or_nan(double value) {
   return std::isfinite(value) ? value : std::numeric_limits<double>::quiet_NaN();
 }
 
-std::string layer_subject(const LayerAgreement& layer) {
-  return fmt::format("{}layer {}", layer.is_mtp ? "MTP " : "", layer.layer);
-}
-
 void structure_errors(const Report& report, const See& see) {
   if (!report.structure) return;
   const auto& findings = report.structure->findings;
-  const auto is_error = [](const check::Finding& finding) {
-    return finding.severity == check::Severity::kError;
-  };
-  const auto first = std::find_if(findings.begin(), findings.end(), is_error);
+  const auto first =
+      std::ranges::find(findings, check::Severity::kError, &check::Finding::severity);
   if (first == findings.end()) return see(0, {}, kWhole);
   const std::string& subject = first->tensor.empty() ? first->file : first->tensor;
-  see(count(static_cast<std::uint64_t>(std::count_if(findings.begin(), findings.end(), is_error))),
-      {}, subject.empty() ? first->message : fmt::format("{}: {}", subject, first->message));
+  see(count(report.structure->errors()), {},
+      subject.empty() ? first->message : fmt::format("{}: {}", subject, first->message));
 }
 
 void weights_unmatched(const Report& report, const See& see) {
@@ -47,7 +42,7 @@ void weights_unmatched(const Report& report, const See& see) {
 }
 
 // A row of the table that has one value per tensor.
-template <double (*Value)(const TensorWeights&)>
+template <auto Value>
 void per_tensor(const Report& report, const See& see) {
   if (!report.weights) return;
   for (const TensorWeights& tensor : report.weights->tensors)
@@ -78,13 +73,18 @@ double lone_factor(const TensorWeights& tensor) {
   return bias * bias > kShare * kShare * scatter2 ? bias : 0;
 }
 // A row that has one value per layer, or none for layers without it.
-template <std::optional<double> (*Value)(const LayerAgreement&)>
+template <auto Value>
 void per_layer(const Report& report, const See& see) {
   if (!report.layers) return;
   for (const LayerAgreement& layer : report.layers->layers) {
-    if (const auto value = Value(layer))
-      see(finite_or_nan(*value), report.output.kind, layer_subject(layer));
+    if (const std::optional<double> value = std::invoke(Value, layer))
+      see(finite_or_nan(*value), report.output.kind, layer_title(layer));
   }
+}
+
+template <bool of_mtp>
+std::optional<double> isolated_mean(const LayerAgreement& layer) {
+  return layer.is_mtp == of_mtp ? std::optional(layer.isolated.mean) : std::nullopt;
 }
 
 bool is_finite(const Similarity& similarity) {
@@ -102,7 +102,7 @@ void layers_nonfinite(const Report& report, const See& see) {
     see(finite ? 0 : 1, report.output.kind, subject);
   };
   for (const LayerAgreement& layer : report.layers->layers)
-    tell(is_finite(layer.isolated) && is_finite(layer.accumulated), layer_subject(layer));
+    tell(is_finite(layer.isolated) && is_finite(layer.accumulated), layer_title(layer));
   if (report.layers->logits.tokens > 0) tell(is_finite(report.layers->logits), "logits");
   if (report.layers->mtp_logits) tell(is_finite(*report.layers->mtp_logits), "MTP logits");
 }
@@ -192,27 +192,17 @@ constexpr std::array kMetrics{
            layers_nonfinite},
     Metric{"layers.cosine", Bound::kAtLeast,
            "mean cosine of hidden states, both given the source's input, of main layers",
-           per_layer<[](const LayerAgreement& layer) -> std::optional<double> {
-             return layer.is_mtp ? std::nullopt : std::optional(layer.isolated.mean);
-           }>},
+           per_layer<isolated_mean<false>>},
     Metric{"layers.worst", Bound::kAtLeast,
            "least cosine of a token, both given the source's input",
-           per_layer<[](const LayerAgreement& layer) -> std::optional<double> {
-             return layer.isolated.worst;
-           }>},
+           per_layer<[](const LayerAgreement& layer) { return layer.isolated.worst; }>},
     Metric{"layers.accumulated", Bound::kAtLeast,
            "mean cosine of hidden states, each continuing its own",
-           per_layer<[](const LayerAgreement& layer) -> std::optional<double> {
-             return layer.accumulated.mean;
-           }>},
+           per_layer<[](const LayerAgreement& layer) { return layer.accumulated.mean; }>},
     Metric{"layers.router", Bound::kAtLeast, "part of the source's experts that is chosen too",
-           per_layer<[](const LayerAgreement& layer) -> std::optional<double> {
-             return layer.router_overlap;
-           }>},
+           per_layer<&LayerAgreement::router_overlap>},
     Metric{"layers.indexer", Bound::kAtLeast, "part of the source's positions that is chosen too",
-           per_layer<[](const LayerAgreement& layer) -> std::optional<double> {
-             return layer.indexer_overlap;
-           }>},
+           per_layer<&LayerAgreement::indexer_overlap>},
     Metric{"outputs.kl", Bound::kAtMost, "mean KL(source || output) of the next token, nats",
            of_logits<&LogitAgreement::mean_kl>},
     Metric{"outputs.top1", Bound::kAtLeast, "part of tokens with the same likeliest successor",
@@ -223,9 +213,7 @@ constexpr std::array kMetrics{
            "|ln(perplexity of the output / of the source)|, of --text, else of the prompts",
            perplexity},
     Metric{"mtp.cosine", Bound::kAtLeast, "layers.cosine of the MTP layer",
-           per_layer<[](const LayerAgreement& layer) -> std::optional<double> {
-             return layer.is_mtp ? std::optional(layer.isolated.mean) : std::nullopt;
-           }>},
+           per_layer<isolated_mean<true>>},
     Metric{"mtp.kl", Bound::kAtMost, "outputs.kl of the MTP layer", mtp_kl},
     Metric{"greedy.different", Bound::kAtMost, "prompts that are answered differently",
            greedy_different},

@@ -2,8 +2,10 @@
 #include <charconv>
 #include <cmath>
 #include <set>
+#include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <yaml-cpp/yaml.h>
 
 #include "formats/base/error.h"
@@ -22,13 +24,11 @@ std::string_view trimmed(std::string_view text) {
 
 const Metric& known_metric(std::string_view name) {
   if (const Metric* metric = find_metric(name)) return *metric;
-  std::string known;
-  for (const Metric& metric : metrics()) {
-    if (!known.empty()) known += ", ";
-    known += metric.name;
-  }
+  std::vector<std::string_view> known;
+  for (const Metric& metric : metrics()) known.push_back(metric.name);
   throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("'{}' is not something that can be gated (choose from {})", name, known));
+              fmt::format("'{}' is not something that can be gated (choose from {})", name,
+                          fmt::join(known, ", ")));
 }
 
 // A finite number and nothing else.
@@ -126,19 +126,21 @@ struct Row {
   double limit;
 };
 
-// Faults: none is ever part of a data-free conversion. Half a step and a ten-thousandth is where
-// rounding ends, and a scale off by one percent is beyond it for the first of a hundred values.
-constexpr std::array kFaults{
-    Row{"structure.errors", "", 0},       Row{"weights.misrounded", "", 0},
-    Row{"weights.coarse", "", 0},         Row{"weights.changed", "", 0},
-    Row{"weights.narrowed", "", 0},       Row{"weights.nonfinite", "", 0},
-    Row{"weights.scale_error", "", 0.05}, Row{"weights.lone_factor", "", 1e-5},
+constexpr std::array kDefaults{
+    // Faults: none is ever part of a data-free conversion. Half a step and a ten-thousandth is
+    // where rounding ends, and a scale off by one percent is beyond it for the first of a hundred
+    // values.
+    Row{"structure.errors", "", 0},
+    Row{"weights.misrounded", "", 0},
+    Row{"weights.coarse", "", 0},
+    Row{"weights.changed", "", 0},
+    Row{"weights.narrowed", "", 0},
+    Row{"weights.nonfinite", "", 0},
+    Row{"weights.scale_error", "", 0.05},
+    Row{"weights.lone_factor", "", 1e-5},
     Row{"layers.nonfinite", "", 0},
-};
-
-// Cosines that rounding to the grid cannot go below on weights that are spread like a trained
-// model's; docs/verify.md has what was measured. Tensors that keep their scheme have 1 exactly.
-constexpr std::array kCosines{
+    // Cosines that rounding to the grid cannot go below on weights that are spread like a trained
+    // model's; docs/verify.md has what was measured. Tensors that keep their scheme have 1 exactly.
     Row{"weights.cosine", "bf16", 0.99999},
     Row{"weights.cosine", "f16", 0.99999},
     Row{"weights.cosine", "f32", 0.99999},
@@ -153,14 +155,14 @@ constexpr std::array kCosines{
     Row{"layers.cosine", "fp4", 0.994},
     // A scale that must do for every token leaves most of them few codes.
     Row{"layers.cosine", "int8-static", 0.996},
-};
-
-// No residual stream passes through an MTP layer: one expert that is chosen differently costs a
-// token as much as ten do elsewhere.
-constexpr std::array kMtpCosines{
-    Row{"mtp.cosine", "plain", 0.9995}, Row{"mtp.cosine", "int8", 0.998},
-    Row{"mtp.cosine", "fp8", 0.998},    Row{"mtp.cosine", "nvfp4-experts", 0.985},
-    Row{"mtp.cosine", "fp4", 0.985},    Row{"mtp.cosine", "int8-static", 0.99},
+    // No residual stream passes through an MTP layer: one expert that is chosen differently costs a
+    // token as much as ten do elsewhere.
+    Row{"mtp.cosine", "plain", 0.9995},
+    Row{"mtp.cosine", "int8", 0.998},
+    Row{"mtp.cosine", "fp8", 0.998},
+    Row{"mtp.cosine", "nvfp4-experts", 0.985},
+    Row{"mtp.cosine", "fp4", 0.985},
+    Row{"mtp.cosine", "int8-static", 0.99},
 };
 
 // What four bits answer is reported only.
@@ -236,14 +238,20 @@ Thresholds default_thresholds(std::string_view nvfp4_search) {
                                 .limit = row.limit,
                                 .origin = "default"});
   };
-  for (const Row& row : kFaults) add(row);
-  for (const Row& row : kCosines) add(row);
-  for (const Row& row : kMtpCosines) add(row);
+  for (const Row& row : kDefaults) add(row);
   add({"weights.cosine", "nvfp4", nvfp4_cosine(nvfp4_search)});
   for (const std::string_view kind : kGreedyKinds) {
     add({"greedy.different", kind, 0});
     add({"greedy.inconclusive", kind, 0.5});
   }
+  return thresholds;
+}
+
+Thresholds make_thresholds(std::string_view nvfp4_search, const std::filesystem::path& file,
+                           std::span<const std::string> requirements) {
+  Thresholds thresholds = default_thresholds(nvfp4_search);
+  if (!file.empty()) read_thresholds(file, thresholds);
+  for (const std::string& text : requirements) add_requirement(text, thresholds);
   return thresholds;
 }
 

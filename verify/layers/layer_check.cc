@@ -284,6 +284,10 @@ class Lockstep {
 
 }  // namespace
 
+std::string layer_title(const LayerAgreement& layer) {
+  return fmt::format("{}layer {}", layer.is_mtp ? "MTP " : "", layer.layer);
+}
+
 LayersReport compare_layers(const Checkpoint& source, const Checkpoint& output,
                             std::span<const Prompt> prompts, const RunOptions& options) {
   const ModelSpec spec = inference::model_spec(source.family(), source.config());

@@ -1,8 +1,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
-#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -37,6 +35,9 @@ struct LayerAgreement {
   std::optional<double> router_overlap, indexer_overlap;
   friend bool operator==(const LayerAgreement&, const LayerAgreement&) = default;
 };
+
+/// "layer 3", "MTP layer 61".
+std::string layer_title(const LayerAgreement& layer);
 
 /// Logits of every position, accumulated mode.
 struct LogitAgreement {

@@ -1,9 +1,6 @@
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <optional>
 #include <string>
 

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "formats/base/checked.h"
 #include "formats/base/error.h"
 #include "inference/family/model_family.h"
 #include "inference/generate/generate.h"
@@ -31,7 +32,7 @@ using Ids = std::vector<std::int32_t>;
 std::size_t in_pages(std::span<const std::size_t> lengths) {
   std::size_t n_tokens = 0;
   for (const std::size_t length : lengths) {
-    n_tokens += (length + KvCache::kPageTokens - 1) / KvCache::kPageTokens * KvCache::kPageTokens;
+    n_tokens += round_up(length, KvCache::kPageTokens);
   }
   return n_tokens;
 }

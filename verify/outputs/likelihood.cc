@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-
-#include <fmt/format.h>
+#include <numeric>
 
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
@@ -31,47 +30,33 @@ struct Batch {
   std::uint64_t weight_limit = 0;
 };
 
-class MemoryShare {
- public:
-  MemoryShare(const formats::Checkpoint& model, const inference::ModelSpec& spec,
-              const RunOptions& options)
-      : model_(model), spec_(spec), options_(options) {}
-
-  [[nodiscard]] RunMemory need(std::span<const std::size_t> lengths) const {
-    RunMemory need =
-        inference::stream_memory(model_, options_.output_profile, lengths, options_.threads);
-    std::uint64_t rows = 0;
-    for (const std::size_t length : lengths) rows += length;
-    need.scratch += rows * (spec_.hidden + 1) * sizeof(float) + kHeadRows * spec_.vocab * 4;
+// As many documents at a time as fit, at least one.
+std::vector<Batch> divide(const formats::Checkpoint& model, const inference::ModelSpec& spec,
+                          std::span<const std::size_t> lengths, const RunOptions& options) {
+  const auto need_of = [&](std::span<const std::size_t> some) {
+    RunMemory need = inference::stream_memory(model, options.output_profile, some, options.threads);
+    const auto rows = std::accumulate(some.begin(), some.end(), std::uint64_t{0});
+    need.scratch += rows * (spec.hidden + 1) * sizeof(float) + kHeadRows * spec.vocab * 4;
     return need;
-  }
-
-  // As many documents at a time as fit, at least one.
-  [[nodiscard]] std::vector<Batch> divide(std::span<const std::size_t> lengths) const {
-    // The figure of a refusal is enough for every document.
-    const std::size_t longest = *std::max_element(lengths.begin(), lengths.end());
-    inference::weight_limit(need({&longest, 1}), options_.mem_limit);
-    std::vector<Batch> batches;
-    for (std::size_t first = 0; first < lengths.size(); first += batches.back().count) {
-      const auto rest = lengths.subspan(first);
-      std::size_t fits = 1, beyond = rest.size() + 1;
-      while (beyond - fits > 1) {
-        const std::size_t middle = fits + (beyond - fits) / 2;
-        (need(rest.first(middle)).least() <= options_.mem_limit ? fits : beyond) = middle;
-      }
-      batches.push_back(
-          {.first = first,
-           .count = fits,
-           .weight_limit = inference::weight_limit(need(rest.first(fits)), options_.mem_limit)});
+  };
+  // The figure of a refusal is enough for every document.
+  const std::size_t longest = *std::max_element(lengths.begin(), lengths.end());
+  inference::weight_limit(need_of({&longest, 1}), options.mem_limit);
+  std::vector<Batch> batches;
+  for (std::size_t first = 0; first < lengths.size(); first += batches.back().count) {
+    const auto rest = lengths.subspan(first);
+    std::size_t fits = 1, beyond = rest.size() + 1;
+    while (beyond - fits > 1) {
+      const std::size_t middle = fits + (beyond - fits) / 2;
+      (need_of(rest.first(middle)).least() <= options.mem_limit ? fits : beyond) = middle;
     }
-    return batches;
+    batches.push_back(
+        {.first = first,
+         .count = fits,
+         .weight_limit = inference::weight_limit(need_of(rest.first(fits)), options.mem_limit)});
   }
-
- private:
-  const formats::Checkpoint& model_;
-  const inference::ModelSpec& spec_;
-  const RunOptions& options_;
-};
+  return batches;
+}
 
 // The next token of every row; -1 after the last.
 std::vector<std::int32_t> next_tokens(std::span<const PromptSpan> spans) {
@@ -109,7 +94,7 @@ Likelihood measure_likelihood(const formats::Checkpoint& model, std::span<const 
                               const RunOptions& options) {
   const inference::ModelSpec spec = inference::model_spec(model.family(), model.config());
   const std::vector<PromptSpan> all = spans_of(documents, spec);
-  const std::vector<Batch> batches = MemoryShare(model, spec, options).divide(lengths_of(all));
+  const std::vector<Batch> batches = divide(model, spec, lengths_of(all), options);
   Likelihood sum{.documents = documents.size()};
   std::uint64_t done = 0;
   for (const Batch& batch : batches) {

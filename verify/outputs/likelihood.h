@@ -2,10 +2,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <span>
-#include <vector>
 
 #include "formats/checkpoint/checkpoint.h"
 #include "inference/base/profile.h"

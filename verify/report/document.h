@@ -109,8 +109,6 @@ inline constexpr std::size_t kScreenWorst = 5;
 
 /// The text as content or quoted attribute of HTML: escaped, valid_text().
 std::string html_text(std::string_view text);
-/// A paragraph of small print.
-std::string html_note(std::string_view text);
 /// The HTML in a box that scrolls sideways when it is wider than the page.
 std::string html_scroll(std::string_view html);
 /// A word with a sign and a colour of kGood, kBad or kMild.

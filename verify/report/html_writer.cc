@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <array>
+
 #include <fmt/format.h>
 
 #include "formats/base/figures.h"
@@ -49,8 +52,8 @@ std::string_view class_of(Column::Kind kind) {
 }
 
 std::string written(const Paragraph& paragraph) {
-  return paragraph.is_note ? html_note(paragraph.text)
-                           : fmt::format("<p>{}</p>\n", html_text(paragraph.text));
+  return fmt::format("<p{}>{}</p>\n", paragraph.is_note ? " class=\"note\"" : "",
+                     html_text(paragraph.text));
 }
 
 std::string written(const Table& table) {
@@ -103,33 +106,18 @@ std::string header(const Document& document) {
 }  // namespace
 
 std::string html_text(std::string_view text) {
+  constexpr std::string_view kMarkup = "&<>\"'";
+  constexpr std::array kEscaped = {"&amp;", "&lt;", "&gt;", "&quot;", "&#39;"};
   std::string out;
   for (const char c : valid_text(text)) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      case '\'':
-        out += "&#39;";
-        break;
-      default:
-        out += c;
+    const std::size_t at = kMarkup.find(c);
+    if (at == std::string_view::npos) {
+      out += c;
+    } else {
+      out += kEscaped[at];
     }
   }
   return out;
-}
-
-std::string html_note(std::string_view text) {
-  return fmt::format("<p class=\"note\">{}</p>\n", html_text(text));
 }
 
 std::string html_scroll(std::string_view html) {
@@ -137,15 +125,10 @@ std::string html_scroll(std::string_view html) {
 }
 
 std::string html_badge(Style style, std::string_view word) {
-  const bool is_good = style == Style::kGood, is_bad = style == Style::kBad;
-  return fmt::format("<span class=\"badge {}\">{}{}</span>",
-                     is_good  ? "good"
-                     : is_bad ? "bad"
-                              : "mild",
-                     is_good  ? "✓ "
-                     : is_bad ? "✗ "
-                              : "",
-                     html_text(word));
+  std::string_view kind = "mild", sign;
+  if (style == Style::kGood) kind = "good", sign = "✓ ";
+  if (style == Style::kBad) kind = "bad", sign = "✗ ";
+  return fmt::format("<span class=\"badge {}\">{}{}</span>", kind, sign, html_text(word));
 }
 
 std::string write_html(const Document& document) {

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <functional>
 
@@ -213,49 +212,6 @@ double overlap_floor(const LayersReport& layers) {
   return std::clamp(std::floor(least * 10) / 10, 0.0, 0.9);
 }
 
-}  // namespace
-
-std::string layer_title(const LayerAgreement& layer) {
-  return fmt::format("{}layer {}", layer.is_mtp ? "MTP " : "", layer.layer);
-}
-
-void add_layer_sections(const Report& report, Form form, std::size_t n_worst, Sections& sections) {
-  if (!report.layers || report.layers->layers.empty()) return;
-  const LayersReport& layers = *report.layers;
-  Section section{"layers", "Hidden states, layer by layer", {}};
-  const auto note = [&](std::string text) {
-    section.blocks.push_back(Paragraph{std::move(text), true});
-  };
-  const std::string inputs =
-      fmt::format("{} tokens of {} prompts; source in {}, output in {}", count_text(layers.tokens),
-                  count_text(layers.prompts), layers.source_profile, layers.output_profile);
-  if (form == Form::kPage) {
-    section.blocks.push_back(draw_hidden_states(report));
-    note(inputs +
-         ". Isolated: both are given the source's hidden state, so a peak is that layer's own. "
-         "Accumulated: each continues its own stream.");
-  }
-  section.blocks.push_back(layer_table(layers, form, n_worst));
-  if (form != Form::kPage) {
-    note(fmt::format("{}; accumulated cosine after the last layer {}", inputs,
-                     cosine_text(layers.layers.back().accumulated.mean)));
-    if (const auto bad = first_bad_layer(report))
-      note(fmt::format("layer {} is the first below its gate", *bad));
-  }
-  sections.push_back(std::move(section));
-  const bool has_overlaps = std::any_of(
-      layers.layers.begin(), layers.layers.end(),
-      [](const LayerAgreement& layer) { return layer.router_overlap || layer.indexer_overlap; });
-  if (form != Form::kPage || !has_overlaps) return;
-  sections.push_back(
-      {"router",
-       "Agreement of routers",
-       {draw_overlaps(layers),
-        Paragraph{"The part of what the source chooses that the output chooses too, both "
-                  "given the source's hidden state; mean over tokens.",
-                  true}}});
-}
-
 Drawing draw_hidden_states(const Report& report) {
   const LayersReport& layers = *report.layers;
   const DecadeAxis decades = axis_of(report);
@@ -322,6 +278,45 @@ Drawing draw_overlaps(const LayersReport& layers) {
   draw("positions", "positions of the indexer", "b", &LayerAgreement::indexer_overlap);
   draw("experts", "experts of the router", "a", &LayerAgreement::router_overlap);
   return {fmt::format("<p class=\"legend\">{}</p>\n", legend) + drawing.finish()};
+}
+
+}  // namespace
+
+void add_layer_sections(const Report& report, Form form, std::size_t n_worst, Sections& sections) {
+  if (!report.layers || report.layers->layers.empty()) return;
+  const LayersReport& layers = *report.layers;
+  Section section{"layers", "Hidden states, layer by layer", {}};
+  const auto note = [&](std::string text) {
+    section.blocks.push_back(Paragraph{std::move(text), true});
+  };
+  const std::string inputs =
+      fmt::format("{} tokens of {} prompts; source in {}, output in {}", count_text(layers.tokens),
+                  count_text(layers.prompts), layers.source_profile, layers.output_profile);
+  if (form == Form::kPage) {
+    section.blocks.push_back(draw_hidden_states(report));
+    note(inputs +
+         ". Isolated: both are given the source's hidden state, so a peak is that layer's own. "
+         "Accumulated: each continues its own stream.");
+  }
+  section.blocks.push_back(layer_table(layers, form, n_worst));
+  if (form != Form::kPage) {
+    note(fmt::format("{}; accumulated cosine after the last layer {}", inputs,
+                     cosine_text(layers.layers.back().accumulated.mean)));
+    if (const auto bad = first_bad_layer(report))
+      note(fmt::format("layer {} is the first below its gate", *bad));
+  }
+  sections.push_back(std::move(section));
+  const bool has_overlaps = std::any_of(
+      layers.layers.begin(), layers.layers.end(),
+      [](const LayerAgreement& layer) { return layer.router_overlap || layer.indexer_overlap; });
+  if (form != Form::kPage || !has_overlaps) return;
+  sections.push_back(
+      {"router",
+       "Agreement of routers",
+       {draw_overlaps(layers),
+        Paragraph{"The part of what the source chooses that the output chooses too, both "
+                  "given the source's hidden state; mean over tokens.",
+                  true}}});
 }
 
 }  // namespace ingot::verify

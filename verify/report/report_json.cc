@@ -1,13 +1,15 @@
+#include <algorithm>
 #include <cmath>
+#include <span>
 
 #include "formats/base/printable.h"
 #include "formats/json/json.h"
 #include "verify/report/report.h"
-#include "verify/report/verdict.h"
 
 namespace ingot::verify {
 
 using formats::Json;
+using formats::json_list;
 
 namespace {
 
@@ -23,27 +25,27 @@ Json number(const std::optional<double>& value) {
   return value ? number(*value) : Json(nullptr);
 }
 
+Json share_json(const SchemeShare& share) {
+  return {{"scheme", share.scheme},
+          {"tensors", share.tensors},
+          {"elements", share.elements},
+          {"bytes", share.bytes}};
+}
+
 Json side_json(const CheckpointFacts& facts) {
-  Json json = {{"name", valid_text(facts.name)},
-               {"family", facts.family},
-               {"dialect", facts.dialect},
-               {"layout", facts.layout},
-               {"topology", facts.topology},
-               {"made_by", facts.made_by},
-               {"fingerprint", facts.fingerprint},
-               {"kind", facts.kind},
-               {"tensors", facts.tensors},
-               {"files", facts.files},
-               {"bytes", facts.bytes},
-               {"static_inputs", facts.static_inputs},
-               {"schemes", Json::array()}};
-  for (const SchemeShare& share : facts.schemes) {
-    json["schemes"].push_back({{"scheme", share.scheme},
-                               {"tensors", share.tensors},
-                               {"elements", share.elements},
-                               {"bytes", share.bytes}});
-  }
-  return json;
+  return {{"name", valid_text(facts.name)},
+          {"family", facts.family},
+          {"dialect", facts.dialect},
+          {"layout", facts.layout},
+          {"topology", facts.topology},
+          {"made_by", facts.made_by},
+          {"fingerprint", facts.fingerprint},
+          {"kind", facts.kind},
+          {"tensors", facts.tensors},
+          {"files", facts.files},
+          {"bytes", facts.bytes},
+          {"static_inputs", facts.static_inputs},
+          {"schemes", json_list(facts.schemes, share_json)}};
 }
 
 Json gate_json(const GateResult& result) {
@@ -59,22 +61,25 @@ Json gate_json(const GateResult& result) {
           {"subject", valid_text(result.subject)}};
 }
 
+Json finding_json(const check::Finding& finding) {
+  return {{"severity", check::severity_name(finding.severity)},
+          {"code", error_code_name(finding.code)},
+          {"rule", finding.rule},
+          {"file", valid_text(finding.file)},
+          {"tensor", valid_text(finding.tensor)},
+          {"message", valid_text(finding.message)}};
+}
+
 Json structure_json(const StructureReport& structure) {
-  Json json = {{"tensors", structure.tensors},       {"hashed", structure.hashed},
-               {"manifest", structure.has_manifest}, {"errors", structure.errors()},
-               {"warnings", structure.warnings()},   {"input_scales", structure.input_scales},
-               {"findings", Json::array()}};
-  for (const check::Finding& finding : structure.findings) {
-    if (json["findings"].size() == kFindings) break;
-    json["findings"].push_back(
-        {{"severity", finding.severity == check::Severity::kError ? "error" : "warning"},
-         {"code", std::string(error_code_name(finding.code))},
-         {"rule", std::string(finding.rule)},
-         {"file", valid_text(finding.file)},
-         {"tensor", valid_text(finding.tensor)},
-         {"message", valid_text(finding.message)}});
-  }
-  return json;
+  const auto told =
+      std::span(structure.findings).first(std::min(structure.findings.size(), kFindings));
+  return {{"tensors", structure.tensors},
+          {"hashed", structure.hashed},
+          {"manifest", structure.has_manifest},
+          {"errors", structure.errors()},
+          {"warnings", structure.warnings()},
+          {"input_scales", structure.input_scales},
+          {"findings", json_list(told, finding_json)}};
 }
 
 Json sums_json(const ElementSums& sums) {
@@ -113,27 +118,26 @@ Json group_json(const WeightGroup& group) {
   return json;
 }
 
-Json weights_json(const WeightsReport& weights, std::size_t n_worst) {
-  Json json = {{"tensors", weights.tensors.size()},  {"unmatched", weights.unmatched},
-               {"sample", number(weights.sample)},   {"by_scheme_and_role", Json::array()},
-               {"by_layer_and_role", Json::array()}, {"worst", Json::array()}};
-  for (const WeightGroup& group : by_scheme_and_role(weights))
-    json["by_scheme_and_role"].push_back(group_json(group));
-  for (const WeightGroup& group : by_layer_and_role(weights))
-    json["by_layer_and_role"].push_back(group_json(group));
-  for (const TensorWeights* tensor : worst_tensors(weights, n_worst)) {
-    Json entry = {{"tensor", valid_text(tensor->name)},
-                  {"role", tensor->role},
-                  {"from", tensor->from},
-                  {"to", tensor->to},
-                  {"relation", std::string(relation_name(tensor->relation))},
-                  {"coarse_groups", tensor->reach.coarse},
-                  {"least_reach", number(tensor->reach.least)},
-                  {"cause", valid_text(tensor->cause)}};
-    entry.update(sums_json(tensor->sums));
-    json["worst"].push_back(std::move(entry));
-  }
+Json tensor_json(const TensorWeights* tensor) {
+  Json json = {{"tensor", valid_text(tensor->name)},
+               {"role", tensor->role},
+               {"from", tensor->from},
+               {"to", tensor->to},
+               {"relation", relation_name(tensor->relation)},
+               {"coarse_groups", tensor->reach.coarse},
+               {"least_reach", number(tensor->reach.least)},
+               {"cause", valid_text(tensor->cause)}};
+  json.update(sums_json(tensor->sums));
   return json;
+}
+
+Json weights_json(const WeightsReport& weights, std::size_t n_worst) {
+  return {{"tensors", weights.tensors.size()},
+          {"unmatched", weights.unmatched},
+          {"sample", number(weights.sample)},
+          {"by_scheme_and_role", json_list(by_scheme_and_role(weights), group_json)},
+          {"by_layer_and_role", json_list(by_layer_and_role(weights), group_json)},
+          {"worst", json_list(worst_tensors(weights, n_worst), tensor_json)}};
 }
 
 Json similarity_json(const Similarity& similarity) {
@@ -162,48 +166,47 @@ Json logits_json(const LogitAgreement& logits) {
           {"output_nll", number(logits.output_nll)}};
 }
 
+Json layer_json(const LayerAgreement& layer) {
+  return {{"layer", layer.layer},
+          {"mtp", layer.is_mtp},
+          {"isolated", similarity_json(layer.isolated)},
+          {"accumulated", similarity_json(layer.accumulated)},
+          {"router_overlap", number(layer.router_overlap)},
+          {"indexer_overlap", number(layer.indexer_overlap)}};
+}
+
 Json layers_json(const Report& report) {
   const LayersReport& layers = *report.layers;
   const auto bad = first_bad_layer(report);
-  Json json = {{"source_profile", layers.source_profile},
-               {"output_profile", layers.output_profile},
-               {"prompts", layers.prompts},
-               {"tokens", layers.tokens},
-               {"first_bad_layer", bad ? Json(*bad) : Json(nullptr)},
-               {"layers", Json::array()}};
-  for (const LayerAgreement& layer : layers.layers) {
-    json["layers"].push_back({{"layer", layer.layer},
-                              {"mtp", layer.is_mtp},
-                              {"isolated", similarity_json(layer.isolated)},
-                              {"accumulated", similarity_json(layer.accumulated)},
-                              {"router_overlap", number(layer.router_overlap)},
-                              {"indexer_overlap", number(layer.indexer_overlap)}});
-  }
-  json["logits"] = logits_json(layers.logits);
-  json["mtp_logits"] = layers.mtp_logits ? logits_json(*layers.mtp_logits) : Json(nullptr);
-  return json;
+  return {{"source_profile", layers.source_profile},
+          {"output_profile", layers.output_profile},
+          {"prompts", layers.prompts},
+          {"tokens", layers.tokens},
+          {"first_bad_layer", bad ? Json(*bad) : Json(nullptr)},
+          {"layers", json_list(layers.layers, layer_json)},
+          {"logits", logits_json(layers.logits)},
+          {"mtp_logits", layers.mtp_logits ? logits_json(*layers.mtp_logits) : Json(nullptr)}};
+}
+
+Json prompt_json(const GreedyPrompt& prompt) {
+  return {{"prompt", valid_text(prompt.prompt.text)},
+          {"ids", prompt.prompt.ids},
+          {"outcome", greedy_outcome_name(prompt.outcome)},
+          {"source", prompt.source},
+          {"output", prompt.output},
+          {"source_text", valid_text(prompt.source_text)},
+          {"output_text", valid_text(prompt.output_text)},
+          {"first_difference",
+           prompt.first_difference ? Json(*prompt.first_difference) : Json(nullptr)},
+          {"gap", number(prompt.gap)},
+          {"limit", number(prompt.limit)}};
 }
 
 Json greedy_json(const GreedyReport& greedy) {
-  Json json = {{"equal", greedy.equal},
-               {"inconclusive", greedy.inconclusive},
-               {"different", greedy.different},
-               {"prompts", Json::array()}};
-  for (const GreedyPrompt& prompt : greedy.prompts) {
-    json["prompts"].push_back(
-        {{"prompt", valid_text(prompt.prompt.text)},
-         {"ids", prompt.prompt.ids},
-         {"outcome", std::string(greedy_outcome_name(prompt.outcome))},
-         {"source", prompt.source},
-         {"output", prompt.output},
-         {"source_text", valid_text(prompt.source_text)},
-         {"output_text", valid_text(prompt.output_text)},
-         {"first_difference",
-          prompt.first_difference ? Json(*prompt.first_difference) : Json(nullptr)},
-         {"gap", number(prompt.gap)},
-         {"limit", number(prompt.limit)}});
-  }
-  return json;
+  return {{"equal", greedy.equal},
+          {"inconclusive", greedy.inconclusive},
+          {"different", greedy.different},
+          {"prompts", json_list(greedy.prompts, prompt_json)}};
 }
 
 Json likelihood_json(const Likelihood& likelihood) {
@@ -222,27 +225,22 @@ Json text_json(const TextReport& text) {
 }  // namespace
 
 Json report_json(const Report& report, std::size_t n_worst) {
+  const Coverage coverage = coverage_of(report);
   Json json = {{"schema", kSchema},
                {"command", "verify"},
                {"tool_version", report.tool_version},
                {"passed", report.passed()},
-               {"levels", Json::array()}};
-  for (const Level level : report.levels) json["levels"].push_back(std::string(level_name(level)));
-  const Coverage coverage = coverage_of(report);
-  json["verdict"] = std::string(verdict_word(report));
-  json["judged"] = coverage.judged;
-  json["measured"] = coverage.measured;
-  json["not_judged"] = coverage.not_judged;
-  json["not_run"] = Json::array();
-  for (const std::string& reason : report.not_run) json["not_run"].push_back(valid_text(reason));
-  json["warnings"] = Json::array();
-  for (const std::string& warning : report.warnings)
-    json["warnings"].push_back(valid_text(warning));
-  json["source"] = report.source ? side_json(*report.source) : Json(nullptr);
-  json["output"] = side_json(report.output);
-  json["reference"] = valid_text(report.reference);
-  json["gates"] = Json::array();
-  for (const GateResult& result : report.gates) json["gates"].push_back(gate_json(result));
+               {"levels", json_list(report.levels, level_name)},
+               {"verdict", verdict_word(report)},
+               {"judged", coverage.judged},
+               {"measured", coverage.measured},
+               {"not_judged", coverage.not_judged},
+               {"not_run", json_list(report.not_run, valid_text)},
+               {"warnings", json_list(report.warnings, valid_text)},
+               {"source", report.source ? side_json(*report.source) : Json(nullptr)},
+               {"output", side_json(report.output)},
+               {"reference", valid_text(report.reference)},
+               {"gates", json_list(report.gates, gate_json)}};
   if (report.structure) json["structure"] = structure_json(*report.structure);
   if (report.weights) json["weights"] = weights_json(*report.weights, n_worst);
   if (report.layers) json["layers"] = layers_json(report);

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include "formats/base/figures.h"
-#include "verify/report/verdict.h"
 
 namespace ingot::verify {
 namespace {
@@ -99,19 +98,13 @@ Section structure_section(const StructureReport& structure, Form form) {
   for (const check::Finding& finding : structure.findings) {
     const bool is_error = finding.severity == check::Severity::kError;
     remarks.push_back({.style = is_error ? Style::kBad : Style::kMild,
-                       .kind = is_error ? "error" : "warning",
+                       .kind = std::string(check::severity_name(finding.severity)),
                        .name = finding.tensor.empty() ? finding.file : finding.tensor,
                        .text = finding.message,
                        .id = std::string(finding.rule)});
   }
   section.blocks.push_back(std::move(remarks));
   return section;
-}
-
-}  // namespace
-
-std::string change_text(std::string_view from, std::string_view to) {
-  return from == to ? std::string(to) : fmt::format("{} → {}", from, to);
 }
 
 Document report_document(const Report& report, Form form, std::size_t n_worst) {
@@ -133,6 +126,8 @@ Document report_document(const Report& report, Form form, std::size_t n_worst) {
   add_output_section(report, form, sections);
   return document;
 }
+
+}  // namespace
 
 std::string report_text(const Report& report, std::optional<std::size_t> n_worst) {
   return write_text(report_document(report, Form::kText, n_worst.value_or(kScreenWorst)),

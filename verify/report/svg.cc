@@ -35,25 +35,22 @@ void Svg::polyline(const std::vector<SvgPoint>& points, std::string_view style) 
 }
 
 void Svg::circle(SvgPoint centre, double radius, std::string_view style, std::string_view title) {
-  text_ += fmt::format("<circle class=\"{}\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{:.1f}\"", style,
-                       centre.x, centre.y, radius);
-  close("circle", title);
+  shape("circle", style, title,
+        fmt::format("cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"{:.1f}\"", centre.x, centre.y, radius));
 }
 
 void Svg::rect(SvgPoint corner, double width, double height, std::string_view style,
                std::string_view title) {
-  text_ +=
-      fmt::format("<rect class=\"{}\" x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\"",
-                  style, corner.x, corner.y, width, height);
-  close("rect", title);
+  shape("rect", style, title,
+        fmt::format("x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\"", corner.x,
+                    corner.y, width, height));
 }
 
 void Svg::diamond(SvgPoint centre, double radius, std::string_view style, std::string_view title) {
-  text_ += fmt::format(
-      "<polygon class=\"{}\" points=\"{:.1f},{:.1f} {:.1f},{:.1f} {:.1f},{:.1f} {:.1f},{:.1f}\"",
-      style, centre.x - radius, centre.y, centre.x, centre.y - radius, centre.x + radius, centre.y,
-      centre.x, centre.y + radius);
-  close("polygon", title);
+  shape("polygon", style, title,
+        fmt::format("points=\"{:.1f},{:.1f} {:.1f},{:.1f} {:.1f},{:.1f} {:.1f},{:.1f}\"",
+                    centre.x - radius, centre.y, centre.x, centre.y - radius, centre.x + radius,
+                    centre.y, centre.x, centre.y + radius));
 }
 
 void Svg::text(SvgPoint at, std::string_view style, std::string_view text) {
@@ -67,11 +64,9 @@ void Svg::vertical_text(SvgPoint at, std::string_view style, std::string_view te
       at.x, at.y, html_text(text));
 }
 
-std::string Svg::finish() const {
-  return text_ + "</svg>\n";
-}
-
-void Svg::close(std::string_view element, std::string_view title) {
+void Svg::shape(std::string_view element, std::string_view style, std::string_view title,
+                std::string_view attributes) {
+  text_ += fmt::format("<{} class=\"{}\" {}", element, style, attributes);
   text_ +=
       title.empty() ? "/>\n" : fmt::format("><title>{}</title></{}>\n", html_text(title), element);
 }

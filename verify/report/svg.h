@@ -29,10 +29,11 @@ class Svg {
   /// Read from below.
   void vertical_text(SvgPoint at, std::string_view style, std::string_view text);
 
-  [[nodiscard]] std::string finish() const;
+  [[nodiscard]] std::string finish() const { return text_ + "</svg>\n"; }
 
  private:
-  void close(std::string_view element, std::string_view title);
+  void shape(std::string_view element, std::string_view style, std::string_view title,
+             std::string_view attributes);
 
   std::string text_;
 };

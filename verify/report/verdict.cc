@@ -1,10 +1,10 @@
-#include "verify/report/verdict.h"
-
 #include <algorithm>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "formats/base/figures.h"
+#include "verify/report/report.h"
 
 namespace ingot::verify {
 namespace {
@@ -36,10 +36,9 @@ std::string failure_text(const Report& report, const GateResult& result) {
                        gate, result.failed, result.checked, cosine_text(result.worst),
                        result.subject);
   }
-  std::string text = fmt::format("{} does not hold: {}", gate, short_text(result.worst));
-  if (result.gate.metric.ends_with("cosine")) {
-    text = fmt::format("{} does not hold: {}", gate, cosine_text(result.worst));
-  }
+  const bool is_cosine = result.gate.metric.ends_with("cosine");
+  std::string text = fmt::format("{} does not hold: {}", gate,
+                                 is_cosine ? cosine_text(result.worst) : short_text(result.worst));
   if (!result.subject.empty()) text += " at " + result.subject;
   if (const std::string cause = cause_text(report, result); !cause.empty())
     text += fmt::format(" ({})", cause);
@@ -93,26 +92,17 @@ bool is_judged(const Report& report, const Looked& looked) {
   });
 }
 
-std::string joined(const std::vector<std::string>& parts) {
-  std::string text;
-  for (const std::string& part : parts) text += (text.empty() ? "" : ", ") + part;
-  return text;
-}
-
 std::string success_text(const Report& report) {
   const Coverage coverage = coverage_of(report);
-  std::string text;
-  if (coverage.judged.empty()) {
-    text = "nothing was judged";
-  } else {
-    text = fmt::format("{} compared, {} held", joined(coverage.judged),
+  std::string text = "nothing was judged";
+  if (!coverage.judged.empty())
+    text = fmt::format("{} compared, {} held", fmt::join(coverage.judged, ", "),
                        counted(report.gates.size(), "gate", "gates"));
-  }
   if (!coverage.measured.empty())
     text += fmt::format("; {} only measured (no gate by default: --require makes one)",
-                        joined(coverage.measured));
+                        fmt::join(coverage.measured, ", "));
   if (!coverage.not_judged.empty())
-    text += "; not judged by these levels: " + joined(coverage.not_judged);
+    text += fmt::format("; not judged by these levels: {}", fmt::join(coverage.not_judged, ", "));
   return text;
 }
 

@@ -39,6 +39,11 @@ std::vector<WeightGroup> summed_up(std::vector<WeightGroup> groups) {
   return shown;
 }
 
+// "fp8-block → nvfp4", or the one scheme.
+std::string change_text(std::string_view from, std::string_view to) {
+  return from == to ? std::string(to) : fmt::format("{} → {}", from, to);
+}
+
 Cell faults(std::uint64_t count) {
   return {count_text(count), count == 0 ? Style::kPlain : Style::kFault};
 }
@@ -213,6 +218,10 @@ using Histogram = std::array<std::uint64_t, kStepBins>;
 struct SchemeErrors {
   std::string scheme;
   Histogram bins{};
+  // Values in the bins from `first` on.
+  [[nodiscard]] std::uint64_t count(std::size_t first = 0) const {
+    return std::accumulate(bins.begin() + first, bins.end(), std::uint64_t{0});
+  }
 };
 
 // Errors of what was rounded to a grid: by the output's scheme, in order of first appearance.
@@ -226,9 +235,7 @@ std::vector<SchemeErrors> errors_by_scheme(const WeightsReport& weights) {
     if (found == all.end()) found = all.insert(all.end(), {.scheme = tensor.to});
     for (std::size_t i = 0; i < kStepBins; ++i) found->bins[i] += tensor.sums.step_histogram[i];
   }
-  std::erase_if(all, [](const SchemeErrors& errors) {
-    return std::accumulate(errors.bins.begin(), errors.bins.end(), std::uint64_t{0}) == 0;
-  });
+  std::erase_if(all, [](const SchemeErrors& errors) { return errors.count() == 0; });
   return all;
 }
 
@@ -252,7 +259,7 @@ std::string bin_title(std::size_t bin, std::uint64_t values, std::uint64_t all) 
 
 std::string drawing(const SchemeErrors& errors) {
   Svg svg(kWidth, kHeight, fmt::format("errors of {} in grid steps", errors.scheme), true);
-  const auto all = std::accumulate(errors.bins.begin(), errors.bins.end(), std::uint64_t{0});
+  const std::uint64_t all = errors.count();
   for (int decade = kLowDecade; decade <= 0; ++decade) {
     svg.line({kLeft, y_of(decade)}, {kWidth - kRight, y_of(decade)},
              decade == kLowDecade ? "axis" : "grid");
@@ -275,6 +282,27 @@ std::string drawing(const SchemeErrors& errors) {
            "error in steps of the output's grid");
   svg.vertical_text({14, (y_of(0) + y_of(kLowDecade)) / 2}, "mid soft", "share of values");
   return svg.finish();
+}
+
+Drawing draw_heat_map(const WeightsReport& weights) {
+  const HeatGrid grid(weights);
+  if (grid.layers.empty()) return {};
+  return {legend() + "<div class=\"heat\">\n" + role_labels(grid) + html_scroll(cells(grid)) +
+          "</div>\n"};
+}
+
+Drawing draw_histograms(const WeightsReport& weights) {
+  std::string html;
+  for (const SchemeErrors& errors : errors_by_scheme(weights)) {
+    const std::uint64_t all = errors.count(), beyond = errors.count(kHalfStep);
+    html += fmt::format(
+        "<figure>\n<figcaption><b>{}</b> {} values, {} beyond half a step</figcaption>\n{}"
+        "</figure>\n",
+        html_text(errors.scheme), count_text(all),
+        beyond == 0 ? "none" : html_text(share_text(beyond, all)), html_scroll(drawing(errors)));
+  }
+  if (html.empty()) return {"<p>No tensor was rounded to another grid.</p>\n"};
+  return {fmt::format("<div class=\"figures\">\n{}</div>\n", html)};
 }
 
 }  // namespace
@@ -302,29 +330,6 @@ void add_weight_sections(const Report& report, Form form, std::size_t n_worst, S
               true}}});
   }
   sections.push_back(worst_section(weights, form, n_worst));
-}
-
-Drawing draw_heat_map(const WeightsReport& weights) {
-  const HeatGrid grid(weights);
-  if (grid.layers.empty()) return {};
-  return {legend() + "<div class=\"heat\">\n" + role_labels(grid) + html_scroll(cells(grid)) +
-          "</div>\n"};
-}
-
-Drawing draw_histograms(const WeightsReport& weights) {
-  std::string html;
-  for (const SchemeErrors& errors : errors_by_scheme(weights)) {
-    const auto all = std::accumulate(errors.bins.begin(), errors.bins.end(), std::uint64_t{0});
-    const auto beyond =
-        std::accumulate(errors.bins.begin() + kHalfStep, errors.bins.end(), std::uint64_t{0});
-    html += fmt::format(
-        "<figure>\n<figcaption><b>{}</b> {} values, {} beyond half a step</figcaption>\n{}"
-        "</figure>\n",
-        html_text(errors.scheme), count_text(all),
-        beyond == 0 ? "none" : html_text(share_text(beyond, all)), html_scroll(drawing(errors)));
-  }
-  if (html.empty()) return {"<p>No tensor was rounded to another grid.</p>\n"};
-  return {fmt::format("<div class=\"figures\">\n{}</div>\n", html)};
 }
 
 }  // namespace ingot::verify

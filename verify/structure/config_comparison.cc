@@ -31,20 +31,10 @@ bool is_padded(std::string_view key, const Json& source, const Json& output) {
          output.get<std::uint64_t>() >= source.get<std::uint64_t>();
 }
 
-/// The meanings that two sides have, and what either says; null where it says nothing of its own.
-template <typename Visit>
-void for_each_meaning(const ConfigMeaning::Values& source, const ConfigMeaning::Values& output,
-                      const Visit& visit) {
-  std::set<std::string_view> names;
-  for (const auto* side : {&source, &output}) {
-    for (const auto& [name, said] : *side) names.insert(name);
-  }
-  for (const std::string_view name : names) {
-    const auto before = source.find(name);
-    const auto after = output.find(name);
-    visit(name, before == source.end() ? nullptr : &before->second,
-          after == output.end() ? nullptr : &after->second);
-  }
+// What a side says of a meaning; null where it says nothing of its own.
+const SaidValue* said_of(const ConfigMeaning::Values& side, std::string_view name) {
+  const auto said = side.find(name);
+  return said == side.end() ? nullptr : &said->second;
 }
 
 // The same model, by what a config.json says of it.
@@ -55,14 +45,18 @@ struct ParameterComparison {
 
   void meanings(const Json& source) {
     const ConfigMeaning before(source), after(output.config);
-    for_each_meaning(before.known(), after.known(),
-                     [&](std::string_view name, const SaidValue* from, const SaidValue* to) {
-                       compare(name, from, to, /*is_known=*/true);
-                     });
-    for_each_meaning(before.unknown(), after.unknown(),
-                     [&](std::string_view name, const SaidValue* from, const SaidValue* to) {
-                       compare(name, from, to, /*is_known=*/false);
-                     });
+    compare_all(before.known(), after.known(), /*is_known=*/true);
+    compare_all(before.unknown(), after.unknown(), /*is_known=*/false);
+  }
+
+  void compare_all(const ConfigMeaning::Values& from, const ConfigMeaning::Values& to,
+                   bool is_known) {
+    std::set<std::string_view> names;
+    for (const auto* side : {&from, &to}) {
+      for (const auto& [name, said] : *side) names.insert(name);
+    }
+    for (const std::string_view name : names)
+      compare(name, said_of(from, name), said_of(to, name), is_known);
   }
 
   // DeepSeek's own config, of which every key counts.
@@ -84,8 +78,8 @@ struct ParameterComparison {
   }
 
   void tell(Severity severity, std::string message) {
-    const Error fact = Error(ErrorCode::kMismatch, std::move(message)).in_file(output.file);
-    severity == Severity::kError ? found.error(kRule, fact) : found.warning(kRule, fact);
+    found.tell(severity, kRule,
+               Error(ErrorCode::kMismatch, std::move(message)).in_file(output.file));
   }
 
   // A key that nobody here knows may be new to the format, or nothing; one that both sides have
@@ -167,17 +161,18 @@ struct NumberFormats {
 
   // Scales that are powers of two were made so, and engines then quantize activations likewise.
   void scale_format() {
-    constexpr const char* kKey = "scale_fmt";
+    const std::string_view key = output.dialect().scale_format_key;
     const auto is_said = [&](const Json& said) {
-      return !config_member(config_member(said, "quantization_config"), kKey).is_null();
+      return !config_member(config_member(said, "quantization_config"), key).is_null();
     };
-    if (output.dialect().name != "deepseek" || is_said(config.config)) return;
+    if (key.empty() || is_said(config.config)) return;
     if (!formats::all_scales_are_powers_of_two(output)) return;
-    const bool was_unsaid = source.dialect().name == "deepseek" && source.config().quantization &&
-                            !is_said(source.config().raw);
+    const bool was_unsaid = source.dialect().scale_format_key == key &&
+                            source.config().quantization && !is_said(source.config().raw);
     if (was_unsaid) return;
-    found.error(kRule, fact("quantization_config has no scale_fmt, but every scale is a power of "
-                            "two (\"ue8m0\")"));
+    found.error(kRule, fact(fmt::format("quantization_config has no {}, but every scale is a power "
+                                        "of two (\"ue8m0\")",
+                                        key)));
   }
 };
 

@@ -1,15 +1,18 @@
 #include "verify/structure/structure_check.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "check/check.h"
+#include "check/stored_hashes.h"
 #include "formats/base/fd.h"
 #include "formats/checkpoint/checkpoint_listing.h"
 #include "formats/config/config_meaning.h"
@@ -26,6 +29,7 @@ using check::Severity;
 using formats::Checkpoint;
 using formats::Json;
 using formats::Manifest;
+using formats::SideFile;
 
 namespace fs = std::filesystem;
 
@@ -33,11 +37,125 @@ namespace {
 
 constexpr std::uint64_t kMaxConfigBytes = 64'000'000;
 
-std::uint64_t count(const std::vector<Finding>& findings, Severity severity) {
-  return static_cast<std::uint64_t>(
-      std::count_if(findings.begin(), findings.end(),
-                    [&](const Finding& finding) { return finding.severity == severity; }));
+constexpr std::string_view kSideFileRule = "structure.side-file";
+// What engines, tokenizers and transformers look for by name. Whatever it says, they follow it.
+constexpr std::array<std::string_view, 20> kReadNames = {"adapter_config.json",
+                                                         "added_tokens.json",
+                                                         "chat_template.jinja",
+                                                         "chat_template.json",
+                                                         "generation_config.json",
+                                                         "merges.txt",
+                                                         "modules.json",
+                                                         "params.json",
+                                                         "preprocessor_config.json",
+                                                         "processor_config.json",
+                                                         "sentencepiece.bpe.model",
+                                                         "special_tokens_map.json",
+                                                         "spiece.model",
+                                                         "tekken.json",
+                                                         "tiktoken.model",
+                                                         "tokenizer.json",
+                                                         "tokenizer.model",
+                                                         "tokenizer_config.json",
+                                                         "vocab.json",
+                                                         "vocab.txt"};
+constexpr std::string_view kTemplate = "chat_template.jinja";
+constexpr std::string_view kGeneration = "generation_config.json";
+constexpr std::array<std::string_view, 4> kPaperNames = {"README", "LICENSE", "NOTICE", ".git"};
+constexpr std::array<std::string_view, 7> kPaperSuffixes = {".md",  ".pdf", ".png", ".jpg",
+                                                            ".svg", ".gif", ".webp"};
+
+// For people: what loads the model does not open it.
+bool is_paper(const std::string& path) {
+  const std::string name = std::filesystem::path(path).filename().string();
+  return std::any_of(kPaperNames.begin(), kPaperNames.end(),
+                     [&](std::string_view start) { return name.starts_with(start); }) ||
+         std::any_of(kPaperSuffixes.begin(), kPaperSuffixes.end(),
+                     [&](std::string_view end) { return name.ends_with(end); });
 }
+
+bool is_read(const std::string& path) {
+  return std::find(kReadNames.begin(), kReadNames.end(), path) != kReadNames.end();
+}
+
+// A member of a JSON file; null where there is no such file or member.
+formats::Json json_member(const std::filesystem::path& path, std::string_view key) {
+  try {
+    return formats::config_member(formats::read_json_file(path, kMaxConfigBytes), key);
+  } catch (const Error&) {
+    return nullptr;
+  }
+}
+
+// What transformers 5 writes anew without changing anything: the chat template in a file of its
+// own, and a generation config that repeats config.json.
+bool repeats_source(const std::filesystem::path& source, const std::filesystem::path& directory,
+                    const std::string& path) {
+  if (path == kGeneration) return json_member(directory / path, "_from_model_config") == true;
+  if (path != kTemplate) return false;
+  const formats::Json known = json_member(source / "tokenizer_config.json", "chat_template");
+  return known.is_string() && known == read_text_file(directory / path, kMaxConfigBytes);
+}
+
+// The side files of the source (tokenizer, chat template, generation_config.json, ...), read once
+// however many directories they are compared with.
+class SourceSideFiles {
+ public:
+  SourceSideFiles(const formats::Checkpoint& source, check::HashingOptions hashing)
+      : directory_(source.directory()), hashing_(std::move(hashing)) {
+    for (const SideFile& file : source.side_files()) sizes_.emplace(file.path, file.n_bytes);
+  }
+
+  // Finds ("structure.side-file") those that a directory lacks or has with other bytes, and those
+  // that the source does not have. Papers (a readme, a licence, pictures) and further files that no
+  // loader looks for are warnings. `label` stands before the names, e.g. `rank-00001-of-00004/`.
+  void compare(const std::filesystem::path& directory, const std::string& label,
+               StructureFindings& found) {
+    const auto tell = [&](const std::string& path, ErrorCode code, std::string message) {
+      found.tell(is_paper(path) ? check::Severity::kWarning : check::Severity::kError,
+                 kSideFileRule, Error(code, std::move(message)).in_file(label + path));
+    };
+    ErrorList faults;
+    std::map<std::string, std::uint64_t> here;
+    for (const SideFile& file : formats::list_side_files(directory, faults).files)
+      here.emplace(file.path, file.n_bytes);
+    for (const Error& fault : faults.errors()) found.error(kSideFileRule, fault);
+    for (const auto& [path, n_bytes] : sizes_) {
+      const auto at = here.find(path);
+      if (at == here.end()) {
+        tell(path, ErrorCode::kNotFound, "is missing: the source has it (copy it from there)");
+      } else if (at->second != n_bytes) {
+        tell(path, ErrorCode::kMismatch,
+             fmt::format("has {} bytes, the source's has {} (copy it from there)", at->second,
+                         n_bytes));
+      } else if (check::hash_file(directory / path, hashing_) != hash_of(path)) {
+        tell(path, ErrorCode::kMismatch,
+             "holds other bytes than the source's (copy it from there)");
+      }
+    }
+    for (const auto& [path, n_bytes] : here) {
+      if (sizes_.contains(path)) continue;
+      const bool counts = is_read(path) && !repeats_source(directory_, directory, path);
+      found.tell(counts ? check::Severity::kError : check::Severity::kWarning, kSideFileRule,
+                 Error(ErrorCode::kMismatch,
+                       fmt::format("stands beside the weights, but not in the source{}",
+                                   counts ? ": loaders read it (remove it)" : ""))
+                     .in_file(label + path));
+    }
+  }
+
+ private:
+  const Hash128& hash_of(const std::string& path) {
+    const auto known = hashes_.find(path);
+    if (known != hashes_.end()) return known->second;
+    return hashes_.emplace(path, check::hash_file(directory_ / path, hashing_)).first->second;
+  }
+
+  fs::path directory_;
+  check::HashingOptions hashing_;
+  std::map<std::string, std::uint64_t> sizes_;
+  std::map<std::string, Hash128> hashes_;
+};
 
 // A directory of the output that an engine opens: the output itself, or that of a rank.
 struct LoadedDirectory {
@@ -127,10 +245,7 @@ class StructureCheck {
     try {
       return formats::read_json_file(path, kMaxConfigBytes);
     } catch (const Error& error) {
-      Finding finding = check::finding_of(error);
-      finding.file = file;
-      finding.rule = "structure.config";
-      found_.add(std::move(finding));
+      found_.error("structure.config", Error(error.code(), error.message()).in_file(file));
       return std::nullopt;
     }
   }
@@ -155,7 +270,7 @@ class StructureCheck {
           found_);
     }
     native_config(directory, *config);
-    configs_.push_back({.config = std::move(*config), .file = file});
+    configs_.emplace_back(file, std::move(*config));
   }
 
   // What DeepSeek's inference code reads follows from config.json.
@@ -178,10 +293,8 @@ class StructureCheck {
 
   void tensors(const std::optional<Manifest>& manifest) {
     ErrorList faults;
-    formats::OpenOptions open{.family = options_.family, .threads = options_.threads};
-    // What was converted under a given family is read under it again.
-    if (open.family.empty() && manifest && formats::find_family(manifest->family) != nullptr)
-      open.family = manifest->family;
+    formats::OpenOptions open{.family = family_of(options_.family, manifest),
+                              .threads = options_.threads};
     // Slices are joined from nothing but sound ones.
     if (!shard::is_sliced(output_)) open.faults = &faults;
     std::optional<Checkpoint> model;
@@ -197,22 +310,15 @@ class StructureCheck {
     if (!options_.activation_scales.empty()) {
       report_.input_scales = compare_input_scales(*model, options_.activation_scales, found_);
     }
-    for (const ReadConfig& read : configs_) {
-      compare_number_formats(source_.model, *model, {.config = read.config, .file = read.file},
-                             found_);
-    }
+    for (const auto& [file, config] : configs_)
+      compare_number_formats(source_.model, *model, {.config = config, .file = file}, found_);
     compare_replicas(*model, options_.threads, options_.stop_requested, found_);
   }
-
-  struct ReadConfig {
-    Json config;
-    std::string file;
-  };
 
   const ComparedCheckpoint& source_;
   const fs::path& output_;
   const StructureOptions& options_;
-  std::vector<ReadConfig> configs_;  // of every directory that an engine opens
+  std::vector<std::pair<std::string, Json>> configs_;  // of every directory that an engine opens
   StructureFindings found_;
   StructureReport report_;
 };
@@ -227,16 +333,9 @@ void replace_all(std::string& text, const std::string& from, const std::string& 
 StructureFindings::StructureFindings(const std::filesystem::path& directory)
     : prefix_((directory / "").string()), name_(directory.string()) {}
 
-void StructureFindings::error(std::string_view rule, const Error& fact) {
+void StructureFindings::tell(Severity severity, std::string_view rule, const Error& fact) {
   Finding finding = check::finding_of(fact);
-  finding.severity = Severity::kError;
-  finding.rule = rule;
-  add(std::move(finding));
-}
-
-void StructureFindings::warning(std::string_view rule, const Error& fact) {
-  Finding finding = check::finding_of(fact);
-  finding.severity = Severity::kWarning;
+  finding.severity = severity;
   finding.rule = rule;
   add(std::move(finding));
 }
@@ -261,11 +360,11 @@ std::vector<Finding> StructureFindings::take() {
 }
 
 std::uint64_t StructureReport::errors() const {
-  return count(findings, Severity::kError);
+  return check::count_findings(findings, Severity::kError);
 }
 
 std::uint64_t StructureReport::warnings() const {
-  return count(findings, Severity::kWarning);
+  return check::count_findings(findings, Severity::kWarning);
 }
 
 StructureReport check_structure(const ComparedCheckpoint& source, const fs::path& output,

@@ -4,16 +4,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "check/rules/loader_rules.h"
-#include "check/stored_hashes.h"
 #include "formats/base/error.h"
-#include "formats/base/hash.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/json/json_fwd.h"
 #include "formats/records/manifest.h"
@@ -27,8 +24,13 @@ class StructureFindings {
   explicit StructureFindings(const std::filesystem::path& directory);
 
   /// `rule` must outlive the findings.
-  void error(std::string_view rule, const Error& fact);
-  void warning(std::string_view rule, const Error& fact);
+  void tell(check::Severity severity, std::string_view rule, const Error& fact);
+  void error(std::string_view rule, const Error& fact) {
+    tell(check::Severity::kError, rule, fact);
+  }
+  void warning(std::string_view rule, const Error& fact) {
+    tell(check::Severity::kWarning, rule, fact);
+  }
   /// A finding of a loader rule, or without a rule.
   void add(check::Finding finding);
 
@@ -82,28 +84,6 @@ void compare_number_formats(const formats::Checkpoint& source, const formats::Ch
 std::uint64_t compare_input_scales(const formats::Checkpoint& output,
                                    const std::filesystem::path& statistics,
                                    StructureFindings& found);
-
-/// The side files of the source (tokenizer, chat template, generation_config.json, ...), read once
-/// however many directories they are compared with.
-class SourceSideFiles {
- public:
-  SourceSideFiles(const formats::Checkpoint& source, check::HashingOptions hashing);
-
-  /// Finds ("structure.side-file") those that a directory lacks or has with other bytes, and those
-  /// that the source does not have. Papers (a readme, a licence, pictures) and further files that
-  /// no loader looks for are warnings. `label` stands before the names, e.g.
-  /// `rank-00001-of-00004/`.
-  void compare(const std::filesystem::path& directory, const std::string& label,
-               StructureFindings& found);
-
- private:
-  [[nodiscard]] const Hash128& hash_of(const std::string& path);
-
-  std::filesystem::path directory_;
-  check::HashingOptions hashing_;
-  std::map<std::string, std::uint64_t> sizes_;
-  std::map<std::string, Hash128> hashes_;
-};
 
 /// Reads every tensor of which slices hold bytes more than once, and finds those whose replicas
 /// differ ("structure.replica"). `output` was opened with shard::SourceOptions::compare_replicas;

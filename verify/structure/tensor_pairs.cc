@@ -25,10 +25,8 @@ bool is_of_mtp(const LogicalTensor& tensor, const Checkpoint& model) {
 }
 
 bool holds_mtp(const Checkpoint& model) {
-  for (const LogicalTensor& tensor : model.tensors()) {
-    if (is_of_mtp(tensor, model)) return true;
-  }
-  return false;
+  return std::ranges::any_of(model.tensors(),
+                             [&](const auto& tensor) { return is_of_mtp(tensor, model); });
 }
 
 class Pairing {
@@ -47,27 +45,22 @@ class Pairing {
     const auto fact = [](std::string message) {
       return Error(ErrorCode::kMissingTensor, std::move(message)).in_file("config.json");
     };
-    if (!holds_mtp(source_)) {
-      if (promised == wanted || promised == 0) return;
-      return found_.error(
-          "structure.mtp",
-          fact(fmt::format("num_nextn_predict_layers is {}, in the source {}", promised, wanted)));
-    }
-    if (promised == 0) {
+    const bool is_wanted = holds_mtp(source_);
+    if (is_wanted && promised == 0) {
       lacks_mtp_ = true;
       if (manifest && manifest->drops_mtp()) return;
       found_.warning("structure.mtp",
                      fact(fmt::format("num_nextn_predict_layers is 0: the {} MTP layer(s) of the "
                                       "source were left out",
                                       wanted)));
-    } else if (output_.lacks_promised_mtp()) {
+    } else if (is_wanted && output_.lacks_promised_mtp()) {
       lacks_mtp_ = true;
       found_.error("structure.mtp",
                    fact(fmt::format("num_nextn_predict_layers promises {} MTP layer(s), of which "
                                     "the source has the tensors and the output none (convert it "
                                     "again, or say 0)",
                                     promised)));
-    } else if (promised != wanted) {
+    } else if (promised != wanted && promised != 0) {
       found_.error(
           "structure.mtp",
           fact(fmt::format("num_nextn_predict_layers is {}, in the source {}", promised, wanted)));

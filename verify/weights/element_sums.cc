@@ -48,8 +48,4 @@ double ElementSums::fitted_scale() const {
   return source2 == 0 ? 1 : product / source2;
 }
 
-double ElementSums::exact_fraction() const {
-  return elements == 0 ? 1 : static_cast<double>(exact) / static_cast<double>(elements);
-}
-
 }  // namespace ingot::verify

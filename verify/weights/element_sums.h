@@ -2,7 +2,6 @@
 
 #include <array>
 #include <cstdint>
-#include <span>
 
 #include "formats/storage/encoding.h"
 
@@ -43,7 +42,6 @@ struct ElementSums {
   [[nodiscard]] double mean_error() const;      ///< signed
   [[nodiscard]] double fitted_scale()
       const;  ///< least squares a in output = a x source; 1 for zeros
-  [[nodiscard]] double exact_fraction() const;
 
   friend bool operator==(const ElementSums&, const ElementSums&) = default;
 };

@@ -53,8 +53,8 @@ float floor_of(SchemeId scheme) {
   }
 }
 
-/// NVFP4's block scales have few codes near zero: below 16 of them a search may well choose a coarse
-/// one. As a factor of the global scale.
+/// NVFP4's block scales have few codes near zero: below 16 of them a search may well choose a
+/// coarse one. As a factor of the global scale.
 constexpr float kFewCodes = 6 * 16 * 0x1p-9F;
 
 float amax_of(std::span<const float> values) {
@@ -103,7 +103,7 @@ GroupCodes::GroupCodes(const formats::Encoding& encoding, const formats::Shape& 
   shared_ = static_cast<std::size_t>(n.value_or(0));
 }
 
-void GroupCodes::see(const ReachTile& tile, const std::optional<formats::GlobalScale>& global,
+void GroupCodes::see(const ElementRun& tile, const std::optional<formats::GlobalScale>& global,
                      GroupReach& found) {
   if (!is_judged_ || tile.output.rows == 0 || tile.output.cols == 0) return;
   if (!is_within_tiles_) return see_shared(tile);
@@ -112,7 +112,7 @@ void GroupCodes::see(const ReachTile& tile, const std::optional<formats::GlobalS
   see_within(tile, factor, found);
 }
 
-void GroupCodes::see_within(const ReachTile& tile, float global, GroupReach& found) const {
+void GroupCodes::see_within(const ElementRun& tile, float global, GroupReach& found) const {
   const std::size_t group = static_cast<std::size_t>(tile.stored.block_cols);
   const std::size_t groups = (tile.output.cols + group - 1) / group;
   const quantize::BlockGrid grid(tile.stored);
@@ -144,7 +144,7 @@ void GroupCodes::see_within(const ReachTile& tile, float global, GroupReach& fou
   }
 }
 
-void GroupCodes::see_shared(const ReachTile& tile) {
+void GroupCodes::see_shared(const ElementRun& tile) {
   // Not before: a checkpoint has many tensors, of which few are at work.
   std::call_once(begun_, [&] {
     reach_ = std::make_unique<std::atomic<float>[]>(shared_);

@@ -10,7 +10,7 @@
 #include "formats/container/tensor.h"
 #include "formats/storage/block_scales.h"
 #include "formats/storage/encoding.h"
-#include "quantize/scheme.h"
+#include "verify/weights/element_run.h"
 
 namespace ingot::verify {
 
@@ -27,12 +27,6 @@ struct GroupReach {
   friend bool operator==(const GroupReach&, const GroupReach&) = default;
 };
 
-/// Part of a tensor: decoded, on both sides, and what the output was decoded from.
-struct ReachTile {
-  formats::MatrixView<const float> source, output;
-  quantize::EncodedRows stored;
-};
-
 /// The groups of one tensor of the output. What rules reach, whoever wrote them: 126 of 127 in INT8
 /// (the others round a scale in BF16); 448 in FP8, half of it under a power of two; 4 of 6 in
 /// NVFP4, unless half the scale would be no better; 3 of 6 in MXFP4 (4 by our rule, but others
@@ -46,14 +40,14 @@ class GroupCodes {
 
   /// Looks at a tile whose first column begins a group. `global` as ScaleReader has it. What groups
   /// that lie in it come to is added to `found`.
-  void see(const ReachTile& tile, const std::optional<formats::GlobalScale>& global,
+  void see(const ElementRun& tile, const std::optional<formats::GlobalScale>& global,
            GroupReach& found);
   /// What all other groups come to, when everything was seen. Gives memory back.
   GroupReach finish();
 
  private:
-  void see_within(const ReachTile& tile, float global, GroupReach& found) const;
-  void see_shared(const ReachTile& tile);
+  void see_within(const ElementRun& tile, float global, GroupReach& found) const;
+  void see_shared(const ElementRun& tile);
 
   formats::SchemeId scheme_;
   bool is_judged_ = false;

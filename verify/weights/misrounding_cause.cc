@@ -1,10 +1,6 @@
 // Each cause is an experiment: what the writer may have done is done to the scales, or to the
 // quotient that it rounded, and the codes are held against the source again.
 
-#include "verify/weights/weight_pair.h"
-
-#include <algorithm>
-#include <functional>
 #include <optional>
 #include <vector>
 
@@ -14,6 +10,7 @@
 #include "formats/storage/block_scales.h"
 #include "quantize/kernels/block_grid.h"
 #include "verify/weights/element_run.h"
+#include "verify/weights/weight_pair.h"
 
 namespace ingot::verify {
 namespace {
@@ -21,16 +18,16 @@ namespace {
 using formats::MatrixView;
 using quantize::EncodedRows;
 
+MatrixView<float> view_of(std::vector<float>& values, const EncodedRows& run) {
+  return {.data = values.data(), .rows = run.rows, .cols = run.cols, .stride = run.cols};
+}
+
 /// A band of one side, decoded.
 struct Decoded {
   std::vector<std::byte> codes;
   std::vector<float> scales;  ///< of the whole tensor
   EncodedRows run;
   std::vector<float> values;
-
-  [[nodiscard]] MatrixView<float> view() {
-    return {.data = values.data(), .rows = run.rows, .cols = run.cols, .stride = run.cols};
-  }
 };
 
 Decoded read(const ComparedTensor& side, const WeightBand& band) {
@@ -48,7 +45,7 @@ Decoded read(const ComparedTensor& side, const WeightBand& band) {
     read.run.block_cols = tensor.encoding.block_cols;
   }
   read.values.resize(read.run.rows * read.run.cols);
-  quantize::find_scheme(tensor.encoding.scheme)->decode(read.run, read.view());
+  quantize::find_scheme(tensor.encoding.scheme)->decode(read.run, view_of(read.values, read.run));
   return read;
 }
 
@@ -66,31 +63,30 @@ class Experiments {
     const ElementSums before = compare(source_.values, output_.scales);
     if (before.misrounded == 0 || output_.scales.empty()) return {};
     left_ = before.misrounded / 100;
-    if (explains([&] { return in_bf16(); }))
+    if (explains(in_bf16()))
       return "scales computed in BF16 arithmetic: the quotient was rounded to BF16 before the code";
     for (const auto& [down, right] : {std::pair{0, 1}, {0, -1}, {1, 0}, {-1, 0}}) {
-      if (!explains([&] { return compare(source_.values, neighbours(down, right)); })) continue;
+      if (!explains(compare(source_.values, neighbours(down, right)))) continue;
       return fmt::format("the scale of the neighbouring {} was taken", down != 0 ? "row" : "block");
     }
-    if (explains([&] { return compare(source_.values, reciprocals()); }))
+    if (explains(compare(source_.values, reciprocals())))
       return global_
                  ? "the reciprocal of the global scale is stored, as the other convention has it"
                  : "the reciprocal of the scale is stored";
     for (const OtherScale& other : others) {
-      if (!explains([&] { return compare(source_.values, under(other.value)); })) continue;
+      if (!explains(compare(source_.values, under(other.value)))) continue;
       return fmt::format(
           "codes were made under a scale shared with '{}', and another one is stored", other.name);
     }
     const float factor = best_factor(before.fitted_scale());
-    if (factor > 0 && explains([&] { return compare(source_.values, times(1 / factor)); }))
+    if (factor > 0 && explains(compare(source_.values, times(1 / factor))))
       return fmt::format("every scale is {:.6g} times what it was when the codes were made",
                          factor);
     return {};
   }
 
  private:
-  [[nodiscard]] bool explains(const std::function<ElementSums()>& experiment) const {
-    const ElementSums after = experiment();
+  [[nodiscard]] bool explains(const ElementSums& after) const {
     return after.misrounded <= left_ && after.saturated <= left_ + after.elements / 1000 &&
            after.nonfinite == 0;
   }
@@ -99,11 +95,8 @@ class Experiments {
     EncodedRows run = output_.run;
     run.scales = scales;
     std::vector<float> decoded(values.size());
-    const MatrixView<float> out = {
-        .data = decoded.data(), .rows = run.rows, .cols = run.cols, .stride = run.cols};
+    const MatrixView<float> out = view_of(decoded, run), in = view_of(values, run);
     scheme_.decode(run, out);
-    const MatrixView<const float> in = {
-        .data = values.data(), .rows = run.rows, .cols = run.cols, .stride = run.cols};
     ElementSums sums;
     compare_elements({.source = in, .output = out, .stored = run, .grid = step_grid(scheme_.id)},
                      sums);

@@ -189,12 +189,9 @@ void WeightPair::compare_values(const EncodedBand& source, const EncodedBand& ou
       const quantize::EncodedRows stored =
           tile_of(output.run, code_bits(output_), row, n_rows, col, n_cols);
       if (!is_same) to.decode(stored, decoded);
-      compare_elements({.source = values, .output = decoded, .stored = stored, .grid = grid},
-                       found.sums);
-      if (is_reach_judged) {
-        codes_.see({.source = values, .output = decoded, .stored = stored},
-                   output_scales_->global(), found.reach);
-      }
+      const ElementRun run{.source = values, .output = decoded, .stored = stored, .grid = grid};
+      compare_elements(run, found.sums);
+      if (is_reach_judged) codes_.see(run, output_scales_->global(), found.reach);
     }
   }
 }

@@ -19,7 +19,7 @@ using ingot::testing::tiny_v32;
 class BadCalibration : public ::testing::Test {
  protected:
   void refuse(ErrorCode code, std::initializer_list<std::string> facts,
-              const std::vector<Prompt>& read, const CalibrateOptions& options = {}) {
+              const std::vector<Prompt>& read, const RunOptions& options = {}) {
     expect_error(code, facts, [&] {
       run_calibration(tiny_v32(), read, directory_ / "statistics.safetensors", options);
     });

@@ -42,7 +42,7 @@ struct Calibrated {
   CalibrationReport report;
   OutputTensors statistics;
 
-  explicit Calibrated(const std::vector<Prompt>& read, const CalibrateOptions& options = {}) {
+  explicit Calibrated(const std::vector<Prompt>& read, const RunOptions& options = {}) {
     report = run_calibration(tiny_v32(), read, directory / "statistics.safetensors", options);
     statistics = read_statistics(directory / "statistics.safetensors");
   }

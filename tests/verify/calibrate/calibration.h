@@ -31,7 +31,7 @@ inline std::vector<verify::Prompt> random_documents(const std::vector<std::size_
 inline verify::CalibrationReport run_calibration(const std::filesystem::path& model,
                                                  const std::vector<verify::Prompt>& documents,
                                                  const std::filesystem::path& out,
-                                                 const verify::CalibrateOptions& options = {}) {
+                                                 const verify::RunOptions& options = {}) {
   return verify::calibrate(shard::open_source(model), documents, out, options);
 }
 

@@ -1,11 +1,10 @@
-#include "verify/report/verdict.h"
-
 #include <cmath>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/verify/report/sample_report.h"
+#include "verify/report/report.h"
 
 namespace ingot::verify {
 namespace {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -7,13 +8,51 @@
 #include <string_view>
 #include <vector>
 
-#include "cli/flags/generate_flags.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/json/json_fwd.h"
+#include "inference/base/profile.h"
+#include "inference/cache/kv_cache.h"
 #include "inference/chat/chat_format.h"
 #include "inference/tokenizer/tokenizer.h"
 
 namespace ingot::cli {
+
+class FlagTable;
+
+/// The flags of `ingot generate`, as given.
+struct GenerateFlags {
+  std::string directory, config;
+  // Where prompts come from: one of these.
+  std::optional<std::string> prompt, tokens;
+  std::string prompts_file, messages_file;
+  bool interactive = false;
+  // How they are put.
+  std::optional<std::string> system;
+  std::string chat_format;
+  bool raw = false;
+  std::optional<bool> thinking;
+  // How an answer is chosen.
+  std::optional<std::size_t> max_new_tokens, top_k;
+  std::optional<double> temperature, top_p;
+  std::optional<std::uint64_t> seed;
+  bool greedy = false;
+  // How it is computed.
+  std::string profile = "native", kv_cache, mem_limit;
+  std::size_t threads = 0;
+  std::optional<std::size_t> context;  ///< 8192
+  bool json = false;
+  /// kInvalidArgument naming the profiles that there are.
+  [[nodiscard]] inference::Profile chosen_profile() const;
+  /// What --kv-cache says, else f32 in profile f32 and bf16 in the others.
+  [[nodiscard]] inference::KvFormat kv_format() const;
+  /// What --mem-limit says, else what the system says is available.
+  [[nodiscard]] std::uint64_t memory_limit() const;
+  /// kInvalidArgument unless there is exactly one source of prompts, and every option has an
+  /// effect.
+  void require_one_source() const;
+};
+
+void declare_generate_flags(FlagTable& table, GenerateFlags& flags);
 
 /// Turns what the user gave into token ids.
 class PromptReader {
