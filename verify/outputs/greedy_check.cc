@@ -52,11 +52,11 @@ std::vector<std::size_t> lengths_left(std::span<const Ids> prompts,
 class AnsweringModel {
  public:
   // `most[i]` tokens are the most that prompt i and its answer have together; an answer ends with
-  // one of `eos`. All must outlive this. Throws what Model::open throws.
+  // one of `eos`. All must outlive this. Throws what Model does.
   AnsweringModel(const Checkpoint& source, const inference::ModelOptions& options,
                  std::span<const Ids> prompts, std::span<const std::size_t> most,
                  std::span<const std::int32_t> eos)
-      : model_(inference::Model::open(source, {}, comm_, options)),
+      : model_(source, {}, comm_, options),
         prompts_(prompts),
         cache_(model_.make_cache(cache_format(options.profile), in_pages(most))),
         eos_(eos),
