@@ -20,7 +20,7 @@
 #include "inference/family/model_family.h"
 #include "inference/generate/generate.h"
 #include "inference/generate/memory_plan.h"
-#include "inference/model/attention/mla_attention.h"
+#include "inference/model/attention/attention.h"
 #include "inference/model/model_memory.h"
 #include "shard/join/source.h"
 
