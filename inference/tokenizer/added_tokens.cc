@@ -28,24 +28,6 @@ bool stands_alone(std::string_view text, const Span& span) {
   return !joins_left && !joins_right;
 }
 
-std::size_t skip_white_space_left(std::string_view text, std::size_t position, std::size_t floor) {
-  while (position > floor) {
-    const CodePoint c = code_point_before(text, position);
-    if (!is_white_space(c.value)) break;
-    position -= c.n_bytes;
-  }
-  return position;
-}
-
-std::size_t skip_white_space_right(std::string_view text, std::size_t position) {
-  while (position < text.size()) {
-    const CodePoint c = code_point_at(text, position);
-    if (!is_white_space(c.value)) break;
-    position += c.n_bytes;
-  }
-  return position;
-}
-
 }  // namespace
 
 TextFinder::TextFinder(const std::vector<std::string>& texts) {
@@ -171,8 +153,11 @@ std::vector<Stretch> AddedTokens::cut(std::string_view text, Round round) const 
     auto [begin, end] = found->span;
     // White space that the token before took along cannot be found again.
     if (begin < done || (token.single_word && !stands_alone(text, found->span))) continue;
-    if (token.left_strip) begin = skip_white_space_left(text, begin, done);
-    if (token.right_strip) end = skip_white_space_right(text, end);
+    const std::string_view before = text.substr(done, begin - done), behind = text.substr(end);
+    if (token.left_strip) begin = done + without_white_space(before, false, true).size();
+    if (token.right_strip) {
+      end = text.size() - without_white_space(behind, true, false).size();
+    }
     add_text(begin);
     stretches.push_back({.text = text.substr(begin, end - begin), .id = token.id});
     done = end;

@@ -18,7 +18,7 @@ std::string quote_text(std::string_view text);
 using Component = formats::JsonFields;
 
 /// A component's text of exactly one code point.
-char32_t character_field(const Component& component, const char* key);
+std::string character_field(const Component& component, const char* key);
 
 /// Steps that one component may have; more is kLimit.
 inline constexpr std::size_t kMaxSteps = 256;

@@ -77,13 +77,7 @@ Step make_strip_accents(const Component& /*component*/) {
 Step make_strip(const Component& component) {
   return [left = component.boolean("strip_left", true),
           right = component.boolean("strip_right", true)](const std::string& text) {
-    std::size_t begin = 0;
-    std::size_t end = text.size();
-    while (left && begin < end && is_white_space(code_point_at(text, begin).value))
-      begin += code_point_at(text, begin).n_bytes;
-    while (right && end > begin && is_white_space(code_point_before(text, end).value))
-      end -= code_point_before(text, end).n_bytes;
-    return text.substr(begin, end - begin);
+    return std::string(without_white_space(text, left, right));
   };
 }
 

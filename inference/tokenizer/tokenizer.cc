@@ -246,9 +246,7 @@ std::optional<std::int32_t> Tokenizer::id_of(std::string_view token) const {
 }
 
 std::string_view Tokenizer::token(std::int32_t id) const {
-  if (const AddedToken* added = parts_->added_tokens.by_id(id)) return added->content;
-  const std::string* text = parts_->vocabulary.text(id);
-  return text != nullptr ? std::string_view(*text) : std::string_view();
+  return decoded_token(id, false).value_or(std::string_view());
 }
 
 bool Tokenizer::is_special(std::int32_t id) const {
