@@ -1,5 +1,3 @@
-#include "inference/chat/jinja/lexer.h"
-
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -11,6 +9,7 @@
 
 #include "formats/base/error.h"
 #include "inference/chat/jinja/limits.h"
+#include "inference/chat/jinja/syntax.h"
 #include "inference/chat/python_text.h"
 #include "inference/tokenizer/characters.h"
 

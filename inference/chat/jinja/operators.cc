@@ -173,34 +173,6 @@ std::string_view type_name(const Value& value) {
                                    : kNames.at(static_cast<std::size_t>(value.kind()));
 }
 
-bool is_whole(const Value& value) {
-  return value.is(Kind::kInteger) || value.is(Kind::kBoolean);
-}
-
-bool is_number(const Value& value) {
-  return is_whole(value) || value.is(Kind::kFloat);
-}
-
-std::int64_t whole(const Value& value) {
-  return value.is(Kind::kBoolean) ? std::int64_t{value.boolean()} : value.integer();
-}
-
-double real(const Value& value) {
-  return value.is(Kind::kFloat) ? value.real() : static_cast<double>(whole(value));
-}
-
-bool is_form(const Value& value, Form form) {
-  return value.is(Kind::kSequence) && value.sequence().form == form;
-}
-
-bool has_places(const Value& value) {
-  return value.is(Kind::kSequence) && value.sequence().form <= Form::kRange;
-}
-
-bool is_list_or_tuple(const Value& value) {
-  return has_places(value) && !is_form(value, Form::kRange);
-}
-
 std::int64_t as_integer(const RenderState& state, const Value& value, std::string_view what) {
   if (is_whole(value)) return whole(value);
   state.fault("{} must be an integer, not {}", what, type_name(value));
