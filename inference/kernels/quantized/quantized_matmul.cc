@@ -35,18 +35,10 @@ void lay_out(QuantizedTask& task) {
     const std::uint8_t* codes = x.codes.data() + m * x.cols;
     for (std::size_t k = 0; k < x.cols; ++k) {
       const std::size_t at = m * task.padded + k;
-      switch (x.code) {
-        case CodeKind::kInt8:
-          task.integers[at] = static_cast<std::int8_t>(codes[k]);
-          break;
-        case CodeKind::kE4m3:
-          task.values[at] = formats::kE4m3Values[codes[k]];
-          break;
-        case CodeKind::kE2m1:
-          task.values[at] = quantize::float_from_e2m1(codes[k]);
-          break;
-        case CodeKind::kPlain:
-          INGOT_CHECK(false);
+      if (x.code == CodeKind::kInt8) {
+        task.integers[at] = static_cast<std::int8_t>(codes[k]);
+      } else {
+        task.values[at] = value_of(x.code, codes[k]);
       }
     }
   }
