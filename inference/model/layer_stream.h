@@ -15,7 +15,7 @@
 #include "inference/model/step/step.h"
 #include "inference/parallel/comm.h"
 #include "inference/weights/expert_store.h"
-#include "inference/weights/input_observer.h"
+#include "inference/weights/linear.h"
 #include "inference/weights/weight_store.h"
 
 namespace ingot::inference {

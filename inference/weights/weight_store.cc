@@ -230,11 +230,6 @@ const LogicalTensor& WeightStore::find(std::string_view name, const Shape& shape
       .in_tensor(name);
 }
 
-PartLayout WeightStore::layout(const LogicalTensor& tensor, const LinearPart& part) const {
-  return part_layout(tensor, {.matrix = part.matrix, .rows = part.rows, .cols = part.cols},
-                     profile_ == Profile::kNative);
-}
-
 // What is rounded and quantized when the weight is applied.
 void WeightStore::choose_arithmetic(const LogicalTensor& tensor, Linear::State& linear) const {
   linear.rounding = profile_ == Profile::kF32 ? WeightRounding::kExact : WeightRounding::kBf16;
@@ -275,7 +270,10 @@ std::vector<float> WeightStore::vector(std::string_view name, const Shape& shape
 
 Linear WeightStore::linear(std::string_view name, std::size_t rows_of_whole,
                            std::size_t cols_of_whole, Range rows, Range cols) const {
-  return read({.name = name, .whole = {rows_of_whole, cols_of_whole}, .rows = rows, .cols = cols},
+  return read({.name = std::string(name),
+               .whole = {rows_of_whole, cols_of_whole},
+               .rows = rows,
+               .cols = cols},
               threads_);
 }
 
@@ -292,7 +290,7 @@ std::vector<Linear> WeightStore::read(std::span<const LinearPart> parts,
     const LogicalTensor& tensor = find(part.name, part.whole);
     INGOT_CHECK(part.whole.size() == 3 ? part.matrix < part.whole.front()
                                        : part.whole.size() == 2 && part.matrix == 0);
-    layouts.push_back(layout(tensor, part));
+    layouts.push_back(part_layout(tensor, part, profile_ == Profile::kNative));
     states.push_back(std::make_shared<Linear::State>());
     states.back()->n_bytes = layouts.back().n_bytes;
     states.back()->observer = observer_;
@@ -315,7 +313,8 @@ std::vector<Linear> WeightStore::read(std::span<const LinearPart> parts,
 }
 
 std::uint64_t WeightStore::bytes_of(const LinearPart& part) const {
-  return layout(find(part.name, part.whole), part).n_bytes;
+  const LogicalTensor& tensor = find(part.name, part.whole);
+  return part_layout(tensor, part, profile_ == Profile::kNative).n_bytes;
 }
 
 }  // namespace ingot::inference
