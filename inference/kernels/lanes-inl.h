@@ -10,7 +10,6 @@
 #endif
 
 #include <cstddef>
-#include <cstdint>
 
 #include <hwy/highway.h>
 

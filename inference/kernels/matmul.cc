@@ -1,7 +1,6 @@
 #include "inference/kernels/matmul.h"
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <vector>
 

@@ -14,7 +14,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <memory>
-#include <vector>
 
 #include "inference/kernels/matmul_task.h"
 #include "inference/kernels/weight_value.h"

@@ -1,7 +1,6 @@
 // Exponentials and sums over vectors: the steps of vector_math_scalar.cc, sixteen lanes at a time.
 // What fills no vector goes through the twin's own functions.
 
-#include <algorithm>
 #include <cstddef>
 #include <limits>
 

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include <fmt/format.h>
-
 #include "formats/base/error.h"
 #include "inference/family/model_family.h"
 #include "inference/model/model_memory.h"

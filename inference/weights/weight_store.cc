@@ -1,7 +1,6 @@
 #include "inference/weights/weight_store.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdint>
 #include <optional>

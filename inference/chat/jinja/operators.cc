@@ -6,8 +6,6 @@
 #include <cstddef>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "inference/chat/python_text.h"
 
 namespace ingot::inference::jinja {
