@@ -111,23 +111,20 @@ void AddedTokens::add(AddedToken token, const Component& component, const Vocabu
 }
 
 void AddedTokens::make_finders(const Normalizer& normalizer) {
-  std::vector<std::string> raw;
-  std::vector<std::string> normalized;
+  std::vector<std::string> raw(tokens_.size()), normalized(tokens_.size());
   for (std::size_t i = 0; i < tokens_.size(); ++i) {
     const AddedToken& token = tokens_[i];
     if (token.content.empty()) continue;
     check_token_size(token.content);
     if (token.normalized) {
-      normalized.push_back(normalizer.apply(token.content));
-      check_token_size(normalized.back());
-      normalized_.tokens.push_back(i);
+      normalized[i] = normalizer.apply(token.content);
+      check_token_size(normalized[i]);
     } else {
-      raw.push_back(token.content);
-      raw_.tokens.push_back(i);
+      raw[i] = token.content;
     }
   }
-  raw_.texts = TextFinder(raw);
-  normalized_.texts = TextFinder(normalized);
+  raw_ = TextFinder(raw);
+  normalized_ = TextFinder(normalized);
 }
 
 const AddedToken* AddedTokens::by_id(std::int32_t id) const {
@@ -141,15 +138,14 @@ const AddedToken* AddedTokens::by_content(std::string_view content) const {
 }
 
 std::vector<Stretch> AddedTokens::cut(std::string_view text, Round round) const {
-  const Finder& finder = round == Round::kRaw ? raw_ : normalized_;
+  const TextFinder& finder = round == Round::kRaw ? raw_ : normalized_;
   std::vector<Stretch> stretches;
   std::size_t done = 0;
   const auto add_text = [&](std::size_t end) {
     if (done < end) stretches.push_back({.text = text.substr(done, end - done), .id = {}});
   };
-  for (auto found = finder.texts.find(text, 0); found;
-       found = finder.texts.find(text, found->span.end)) {
-    const AddedToken& token = tokens_[finder.tokens[found->index]];
+  for (auto found = finder.find(text, 0); found; found = finder.find(text, found->span.end)) {
+    const AddedToken& token = tokens_[found->index];
     auto [begin, end] = found->span;
     // White space that the token before took along cannot be found again.
     if (begin < done || (token.single_word && !stands_alone(text, found->span))) continue;

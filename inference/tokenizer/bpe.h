@@ -76,7 +76,6 @@ class Bpe {
   explicit Bpe(const Vocabulary& vocabulary) : vocabulary_(&vocabulary) {}
   void parse_merges(const Component& model);
   void add_merge(const Component& model, std::string_view left, std::string_view right);
-  [[nodiscard]] const Merge* find_merge(std::int32_t left, std::int32_t right) const;
   void start_symbols(std::string_view piece, BpeScratch& scratch) const;
   bool append_bytes(std::string_view character, BpeScratch& scratch) const;
   [[nodiscard]] std::int32_t unknown_id(std::string_view character) const;

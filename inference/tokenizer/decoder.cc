@@ -1,6 +1,7 @@
 #include "inference/tokenizer/decoder.h"
 
 #include <array>
+#include <charconv>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -56,12 +57,8 @@ class ByteLevelStage final : public WholeTokenStage {
 std::optional<char> fallback_byte(std::string_view token) {
   if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return std::nullopt;
   unsigned byte = 0;
-  for (const char c : token.substr(3, 2)) {
-    const bool is_digit = c >= '0' && c <= '9';
-    const char lower = static_cast<char>(c | 0x20);
-    if (!is_digit && (lower < 'a' || lower > 'f')) return std::nullopt;
-    byte = byte * 16 + static_cast<unsigned>(is_digit ? c - '0' : lower - 'a' + 10);
-  }
+  const char* const end = token.data() + 5;
+  if (std::from_chars(token.data() + 3, end, byte, 16).ptr != end) return std::nullopt;
   return static_cast<char>(byte);
 }
 
@@ -246,8 +243,7 @@ constexpr std::array<ComponentRow<MakeStage (*)(const Component&)>, 7> kRows{{
 
 Decoder Decoder::parse(const formats::Json* value) {
   Decoder result;
-  for (const Component& step : component_steps(value, "decoder", "decoders"))
-    result.stages_.push_back(find_row(kRows, step).make(step));
+  result.stages_ = make_steps(kRows, value, "decoder", "decoders");
   if (value == nullptr) result.stages_.emplace_back([] { return std::make_unique<JoinStage>(); });
   return result;
 }

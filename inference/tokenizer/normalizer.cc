@@ -118,8 +118,7 @@ constexpr std::array<ComponentRow<Step (*)(const Component&)>, 10> kRows{{
 
 Normalizer Normalizer::parse(const formats::Json* value) {
   Normalizer result;
-  for (const Component& step : component_steps(value, "normalizer", "normalizers"))
-    result.steps_.push_back(find_row(kRows, step).make(step));
+  result.steps_ = make_steps(kRows, value, "normalizer", "normalizers");
   return result;
 }
 

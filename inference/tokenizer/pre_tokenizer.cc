@@ -215,8 +215,7 @@ constexpr std::array<ComponentRow<Step (*)(const Component&)>, 7> kRows{{
 
 PreTokenizer PreTokenizer::parse(const formats::Json* value) {
   PreTokenizer result;
-  for (const Component& step : component_steps(value, "pre_tokenizer", "pretokenizers"))
-    result.steps_.push_back(find_row(kRows, step).make(step));
+  result.steps_ = make_steps(kRows, value, "pre_tokenizer", "pretokenizers");
   return result;
 }
 

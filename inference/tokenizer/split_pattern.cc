@@ -72,19 +72,11 @@ OnigSyntaxType& syntax() {
   return own;
 }
 
-bool says_corrupt(int code) {
-  switch (code) {
-    case ONIGERR_PREMATURE_END_OF_CHAR_CLASS:
-    case ONIGERR_END_PATTERN_AT_ESCAPE:
-    case ONIGERR_UNMATCHED_CLOSE_PARENTHESIS:
-    case ONIGERR_END_PATTERN_WITH_UNMATCHED_PARENTHESIS:
-    case ONIGERR_END_PATTERN_IN_GROUP:
-    case ONIGERR_EMPTY_RANGE_IN_CHAR_CLASS:
-      return true;
-    default:
-      return false;
-  }
-}
+// What these say of a pattern is that it is none.
+constexpr std::array kCorruptCodes = {
+    ONIGERR_PREMATURE_END_OF_CHAR_CLASS, ONIGERR_END_PATTERN_AT_ESCAPE,
+    ONIGERR_UNMATCHED_CLOSE_PARENTHESIS, ONIGERR_END_PATTERN_WITH_UNMATCHED_PARENTHESIS,
+    ONIGERR_END_PATTERN_IN_GROUP,        ONIGERR_EMPTY_RANGE_IN_CHAR_CLASS};
 
 Regex compile(std::string_view pattern) {
   regex_t* regex = nullptr;
@@ -93,7 +85,8 @@ Regex compile(std::string_view pattern) {
                             ONIG_OPTION_NONE, ONIG_ENCODING_UTF8, &syntax(), &info);
   if (code == ONIGERR_MEMORY) throw std::bad_alloc();
   if (code != ONIG_NORMAL) {
-    throw Error(says_corrupt(code) ? ErrorCode::kCorrupt : ErrorCode::kUnsupported,
+    const bool is_corrupt = std::ranges::find(kCorruptCodes, code) != kCorruptCodes.end();
+    throw Error(is_corrupt ? ErrorCode::kCorrupt : ErrorCode::kUnsupported,
                 fmt::format("pattern {} cannot be compiled: {}", quote_text(pattern),
                             onig_message(code, &info)));
   }

@@ -91,13 +91,6 @@ constexpr std::array<ComponentRow<Template (*)(const Component&)>, 4> kRows{{
     {"TemplateProcessing", &make_template},
 }};
 
-std::vector<Template> parse_post_processor(const Json* value) {
-  std::vector<Template> templates;
-  for (const Component& step : component_steps(value, "post_processor", "processors"))
-    templates.push_back(find_row(kRows, step).make(step));
-  return templates;
-}
-
 std::vector<std::int32_t> post_processed(const std::vector<Template>& templates,
                                          std::vector<std::int32_t> ids) {
   for (const Template& parts : templates) {
@@ -148,7 +141,8 @@ struct Tokenizer::Parts {
         model(Bpe::parse(model_of(root), vocabulary)),
         normalizer(Normalizer::parse(root.find("normalizer"))),
         pre_tokenizer(PreTokenizer::parse(root.find("pre_tokenizer"))),
-        post_processor(parse_post_processor(root.find("post_processor"))),
+        post_processor(
+            make_steps(kRows, root.find("post_processor"), "post_processor", "processors")),
         decoder(Decoder::parse(root.find("decoder"))),
         added_tokens(
             AddedTokens::parse(root.optional_array("added_tokens"), vocabulary, normalizer)) {
