@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "inference/chat/jinja/builtins.h"
-#include "inference/chat/jinja/limits.h"
 #include "inference/chat/jinja/operators.h"
 #include "inference/chat/jinja/render_state.h"
 #include "inference/chat/jinja/value.h"
@@ -49,7 +48,7 @@ struct Token {
 std::vector<Token> tokenize(std::string_view source);
 
 /// Tokens one by one, and the errors of whoever reads them.
-class TokenCursor {
+class TokenCursor : public Faults<TokenCursor> {
  public:
   /// REQUIRES: the last token is kEnd. It is never passed.
   explicit TokenCursor(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}
@@ -68,19 +67,8 @@ class TokenCursor {
   void expect(std::string_view word);
   std::string expect_name(std::string_view what);
 
-  /// Throws kCorrupt with the line.
-  template <typename... Arguments>
-  [[noreturn]] void fail(fmt::format_string<Arguments...> format, Arguments&&... arguments) const {
-    fail_at(ErrorCode::kCorrupt, line(), format, std::forward<Arguments>(arguments)...);
-  }
   /// Throws kCorrupt with the line: "expected WHAT, found ...".
   [[noreturn]] void fail_expected(std::string_view what) const;
-  /// Throws kUnsupported with the line.
-  template <typename... Arguments>
-  [[noreturn]] void unsupported(fmt::format_string<Arguments...> format,
-                                Arguments&&... arguments) const {
-    fail_at(ErrorCode::kUnsupported, line(), format, std::forward<Arguments>(arguments)...);
-  }
 
  private:
   std::vector<Token> tokens_;
@@ -116,6 +104,9 @@ struct Macro {
   std::vector<std::pair<std::string, ExpressionPtr>> parameters;  ///< with a default, or null
   Block body;
 };
+
+/// Brackets, signs and statements may stand inside each other this many times: the parser recurses.
+inline constexpr std::size_t kMaxSyntaxDepth = 100;
 
 /// A template on its way through the parser.
 struct Parsing {
