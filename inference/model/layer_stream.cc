@@ -8,14 +8,6 @@
 #include "inference/model/model_memory.h"
 
 namespace ingot::inference {
-namespace {
-
-KvFormat format_of(Profile profile) {
-  return profile == Profile::kF32 ? KvFormat::kF32 : KvFormat::kBf16;
-}
-
-}  // namespace
-
 LayerStream::LayerStream(const formats::Checkpoint& source, const LayerStreamOptions& options)
     : spec_(model_spec(source.family(), source.config())),
       options_(options),
@@ -49,7 +41,7 @@ KvCache LayerStream::cache_of(std::size_t l, const StepRows& rows) const {
     capacity += round_up(run.count, KvCache::kPageTokens);
     n_sequences = std::max(n_sequences, run.sequence + 1);
   }
-  KvCache cache({cache_streams(spec_, {}, options_.profile, format_of(options_.profile), l)},
+  KvCache cache({cache_streams(spec_, {}, options_.profile, plain_kv_format(options_.profile), l)},
                 capacity);
   for (SequenceId i = 0; i < n_sequences; ++i) cache.add();
   reserve_rows(rows, cache);

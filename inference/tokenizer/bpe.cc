@@ -24,6 +24,8 @@ using Symbol = BpeScratch::Symbol;
 namespace {
 
 constexpr std::int32_t kMergedAway = -1;
+// Ids are below this; the largest vocabularies have a few hundred thousand.
+constexpr std::uint64_t kMaxTokens = std::uint64_t{1} << 22;
 constexpr std::size_t kMaxMerges = std::size_t{1} << 23;
 
 std::uint64_t pair_key(std::int32_t left, std::int32_t right) {

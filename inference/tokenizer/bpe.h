@@ -13,9 +13,6 @@
 
 namespace ingot::inference {
 
-/// Ids are below this; the largest vocabularies have a few hundred thousand.
-inline constexpr std::uint64_t kMaxTokens = std::uint64_t{1} << 22;
-
 /// The model's tokens, without the added ones: text to id and back.
 class Vocabulary {
  public:

@@ -193,22 +193,17 @@ void append_byte_characters(std::string_view bytes, std::string& out) {
   for (const char byte : bytes) append_utf8(out, kCharacters[static_cast<unsigned char>(byte)]);
 }
 
-std::optional<unsigned char> byte_of_character(char32_t character) {
-  if (character >= kBytes.size() || kBytes[character] == kNoByte) return std::nullopt;
-  return static_cast<unsigned char>(kBytes[character]);
-}
-
 void append_token_bytes(std::string_view token, std::string& out) {
   const std::size_t before = out.size();
   for (std::size_t i = 0; i < token.size();) {
     const CodePoint character = code_point_at(token, i);
-    const auto byte = byte_of_character(character.value);
-    if (!byte) {
+    const std::int16_t byte = character.value < kBytes.size() ? kBytes[character.value] : kNoByte;
+    if (byte == kNoByte) {
       out.resize(before);
       out += token;
       return;
     }
-    out += static_cast<char>(*byte);
+    out += static_cast<char>(byte);
     i += character.n_bytes;
   }
 }

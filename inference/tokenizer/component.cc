@@ -12,6 +12,7 @@ namespace {
 using formats::Json;
 
 constexpr std::size_t kMaxQuotedBytes = 120;
+constexpr std::size_t kMaxSteps = 256;
 
 // The recursion ends at the depth that the JSON parser allows.
 void append_steps(const Json& value, const std::string& path, const char* list_key,

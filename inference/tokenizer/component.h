@@ -22,11 +22,9 @@ using Component = formats::JsonFields;
 /// A component's text of exactly one code point.
 std::string character_field(const Component& component, const char* key);
 
-/// Steps that one component may have; more is kLimit.
-inline constexpr std::size_t kMaxSteps = 256;
-
 /// A component as the list of its steps: empty for null, the parts of a `Sequence` (whose list
-/// stands under `list_key`) and of those inside it, in order, or the component itself.
+/// stands under `list_key`) and of those inside it, in order, or the component itself. More than
+/// 256 are kLimit.
 std::vector<Component> component_steps(const formats::Json* value, const std::string& path,
                                        const char* list_key);
 
