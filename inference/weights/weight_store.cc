@@ -28,35 +28,6 @@ using formats::TensorSource;
 
 namespace {
 
-enum class DynamicGroup : std::uint8_t { kRow, kBlockCols };
-enum class Scales : std::uint8_t {
-  kF32,          ///< dynamic: as they come
-  kAsConfig,     ///< powers of two where the config says scale_fmt ue8m0
-  kPowerOfTwo,   ///< always, and never static
-  kUnderGlobal,  ///< always below the stored input scale
-};
-
-/// What kernels of the target do with the input of a scheme's weights.
-struct NativeInput {
-  CodeKind code;
-  DynamicGroup group;
-  Scales scales;
-};
-
-NativeInput native_input(const formats::SchemeFacts& scheme) {
-  NativeInput input{.code = scheme.code,
-                    .group = scheme.group_cols > 1 ? DynamicGroup::kBlockCols : DynamicGroup::kRow,
-                    .scales = Scales::kF32};
-  if (scheme.has_global) {
-    input.scales = Scales::kUnderGlobal;
-  } else if (scheme.scale_dtype == formats::DType::kF8E8M0) {
-    input.scales = Scales::kPowerOfTwo;
-  } else if (scheme.code == CodeKind::kE4m3 && input.group == DynamicGroup::kBlockCols) {
-    input.scales = Scales::kAsConfig;
-  }
-  return input;
-}
-
 Error bad_part(const TensorSource& source, const LogicalTensor& tensor, Part part, ErrorCode code,
                const std::string& fact) {
   const StoredTensor& stored = source.stored()[tensor.encoding.stored[part]];
@@ -117,31 +88,31 @@ std::optional<ActivationFormat> native_activations(const TensorSource& source,
                                                    Activations activations) {
   const formats::SchemeFacts& scheme = formats::scheme_facts(tensor.encoding.scheme);
   if (!scheme.quantized || activations == Activations::kWeightOnly) return std::nullopt;
-  const NativeInput input = native_input(scheme);
-  ActivationFormat format{.code = input.code};
   const bool is_static = activations == Activations::kStatic;
+  // Block scales below a stored input scale (NVFP4), or powers of two that are never static (MX).
+  const bool is_under_global = scheme.has_global;
+  const bool is_mx = !is_under_global && scheme.scale_dtype == formats::DType::kF8E8M0;
+  const bool has_groups = scheme.group_cols > 1;
+  ActivationFormat format{.code = scheme.code};
   // This is all that can be meant of a weight that nobody says anything about.
-  if (!is_static && input.scales == Scales::kUnderGlobal &&
-      !tensor.encoding.stored.has(Part::kInputScale))
+  if (!is_static && is_under_global && !tensor.encoding.stored.has(Part::kInputScale))
     return std::nullopt;
-  if (is_static && input.scales == Scales::kPowerOfTwo) {
+  if (is_static && is_mx) {
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("has static activations, which {} does not know (run it with "
                             "--profile bf16)",
                             scheme.name))
         .in_tensor(tensor.name);
   }
-  if (is_static || input.scales == Scales::kUnderGlobal)
-    format.input_scale = read_input_scale(source, tensor);
-  if (is_static && input.code == CodeKind::kInt8)
+  if (is_static || is_under_global) format.input_scale = read_input_scale(source, tensor);
+  if (is_static && format.code == CodeKind::kInt8)
     format.input_offset = read_input_offset(source, tensor);
   // One static scale serves the whole row; below NVFP4's each block still has its own.
-  const bool is_grouped = !is_static || input.scales == Scales::kUnderGlobal;
-  if (is_grouped && input.group == DynamicGroup::kBlockCols)
+  if (has_groups && (!is_static || is_under_global))
     format.group = static_cast<std::size_t>(tensor.encoding.block_cols);
-  format.power_of_two =
-      !is_static && (input.scales == Scales::kPowerOfTwo ||
-                     (input.scales == Scales::kAsConfig && has_power_of_two_scales(source)));
+  // The config decides about FP8 per block.
+  const bool is_fp8_block = !is_under_global && format.code == CodeKind::kE4m3 && has_groups;
+  format.power_of_two = !is_static && (is_mx || (is_fp8_block && has_power_of_two_scales(source)));
   return format;
 }
 
