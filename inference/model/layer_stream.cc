@@ -10,17 +10,14 @@
 namespace ingot::inference {
 LayerStream::LayerStream(const formats::Checkpoint& source, const LayerStreamOptions& options)
     : spec_(model_spec(source.family(), source.config())),
-      options_(options),
+      context_{.spec = spec_,
+               .profile = options.profile,
+               .form = options.form,
+               .threads = options.threads,
+               .rank = {},
+               .comm = comm_},
+      weight_limit_(options.weight_limit),
       weights_(source, options.profile, options.threads, options.observer) {}
-
-StepContext LayerStream::context() {
-  return {.spec = spec_,
-          .profile = options_.profile,
-          .form = options_.form,
-          .threads = options_.threads,
-          .rank = {},
-          .comm = comm_};
-}
 
 // Experts of one layer; null where it has none.
 std::unique_ptr<ExpertStore> LayerStream::experts_of(std::uint32_t l) const {
@@ -28,8 +25,8 @@ std::unique_ptr<ExpertStore> LayerStream::experts_of(std::uint32_t l) const {
   if (!spec_.is_moe[l]) return nullptr;
   shape.layers = {l};
   const WeightNeed need = need_of_layer(weights_, shape, l);
-  return std::make_unique<ExpertStore>(weights_, shape, expert_budget(need, options_.weight_limit),
-                                       options_.threads);
+  return std::make_unique<ExpertStore>(weights_, shape, expert_budget(need, weight_limit_),
+                                       context_.threads);
 }
 
 // An empty cache of one layer with room for the rows.
@@ -41,7 +38,7 @@ KvCache LayerStream::cache_of(std::size_t l, const StepRows& rows) const {
     capacity += round_up(run.count, KvCache::kPageTokens);
     n_sequences = std::max(n_sequences, run.sequence + 1);
   }
-  KvCache cache({cache_streams(spec_, {}, options_.profile, plain_kv_format(options_.profile), l)},
+  KvCache cache({cache_streams(spec_, {}, context_.profile, plain_kv_format(context_.profile), l)},
                 capacity);
   for (SequenceId i = 0; i < n_sequences; ++i) cache.add();
   reserve_rows(rows, cache);
@@ -49,13 +46,13 @@ KvCache LayerStream::cache_of(std::size_t l, const StepRows& rows) const {
 }
 
 OutputHead& LayerStream::output_head() {
-  if (!head_) head_.emplace(weights_, context(), nullptr);
+  if (!head_) head_.emplace(weights_, context_, nullptr);
   return *head_;
 }
 
 Matrix LayerStream::embed(std::span<const Row> rows) {
   head_.reset();
-  return TokenEmbedding(weights_, context()).embed(context(), rows);
+  return TokenEmbedding(weights_, context_).embed(context_, rows);
 }
 
 void LayerStream::layer(std::size_t l, Matrix& hidden, std::span<const Row> rows,
@@ -66,17 +63,17 @@ void LayerStream::layer(std::size_t l, Matrix& hidden, std::span<const Row> rows
   KvCache cache = cache_of(l, grouped);
   const auto at = static_cast<std::uint32_t>(l);
   const auto experts = experts_of(at);
-  const DecoderLayer layer(weights_, context(), at, 0, experts.get());
-  layer.forward(context(), hidden, grouped, cache, selection_, taps);
+  const DecoderLayer layer(weights_, context_, at, 0, experts.get());
+  layer.forward(context_, hidden, grouped, cache, selection_, taps);
   if (taps.hidden) taps.hidden(l + 1, hidden);
 }
 
 Matrix LayerStream::final_norm(const Matrix& hidden) {
-  return output_head().final_norm(context(), hidden);
+  return output_head().final_norm(context_, hidden);
 }
 
 Matrix LayerStream::head(const Matrix& normed) {
-  return output_head().logits(context(), normed);
+  return output_head().logits(context_, normed);
 }
 
 Matrix LayerStream::mtp(const Matrix& normed, std::span<const Row> rows, const Taps& taps) {
@@ -85,8 +82,8 @@ Matrix LayerStream::mtp(const Matrix& normed, std::span<const Row> rows, const T
   const StepRows grouped(rows);
   KvCache cache = cache_of(spec_.layers, grouped);
   const auto experts = experts_of(static_cast<std::uint32_t>(spec_.layers));
-  const MtpLayer layer(weights_, context(), experts.get());
-  return layer.forward(context(), embedded, normed, grouped, cache, selection_, taps);
+  const MtpLayer layer(weights_, context_, experts.get());
+  return layer.forward(context_, embedded, normed, grouped, cache, selection_, taps);
 }
 
 }  // namespace ingot::inference

@@ -58,14 +58,14 @@ class LayerStream {
   [[nodiscard]] std::uint64_t bytes_read() const { return weights_.bytes_read(); }
 
  private:
-  [[nodiscard]] StepContext context();
   [[nodiscard]] std::unique_ptr<ExpertStore> experts_of(std::uint32_t l) const;
   [[nodiscard]] KvCache cache_of(std::size_t l, const StepRows& rows) const;
   OutputHead& output_head();
 
   ModelSpec spec_;
-  LayerStreamOptions options_;
   OneRank comm_;
+  StepContext context_;
+  std::uint64_t weight_limit_;
   WeightStore weights_;
   Selection selection_;
   std::optional<OutputHead> head_;  // while nothing else is read

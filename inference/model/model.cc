@@ -11,9 +11,12 @@ namespace ingot::inference {
 Model::Model(const formats::Checkpoint& source, const RankView& rank, Comm& comm,
              const ModelOptions& options)
     : spec_(model_spec(source.family(), source.config())),
-      rank_(rank),
-      comm_(comm),
-      options_(options),
+      context_{.spec = spec_,
+               .profile = options.profile,
+               .form = options.form,
+               .threads = options.threads,
+               .rank = rank,
+               .comm = comm},
       weights_(source, options.profile, options.threads) {
   const bool with_mtp = !options.without_mtp && MtpLayer::is_in(weights_, spec_);
   const ExpertShape shape = expert_shape(spec_, rank, with_mtp);
@@ -22,29 +25,20 @@ Model::Model(const formats::Checkpoint& source, const RankView& rank, Comm& comm
   if (!shape.layers.empty()) {
     experts_ = std::make_unique<ExpertStore>(weights_, shape, budget, options.threads);
   }
-  embedding_.emplace(weights_, context());
-  head_.emplace(weights_, context(), &*embedding_);
+  embedding_.emplace(weights_, context_);
+  head_.emplace(weights_, context_, &*embedding_);
   layers_.reserve(spec_.layers);
   for (std::size_t l = 0; l < spec_.layers; ++l) {
-    layers_.emplace_back(weights_, context(), static_cast<std::uint32_t>(l), l, experts_.get());
+    layers_.emplace_back(weights_, context_, static_cast<std::uint32_t>(l), l, experts_.get());
   }
-  if (with_mtp) mtp_.emplace(weights_, context(), experts_.get());
-}
-
-StepContext Model::context() const {
-  return {.spec = spec_,
-          .profile = options_.profile,
-          .form = options_.form,
-          .threads = options_.threads,
-          .rank = rank_,
-          .comm = comm_};
+  if (with_mtp) mtp_.emplace(weights_, context_, experts_.get());
 }
 
 std::vector<std::vector<CacheStream>> Model::streams(KvFormat format, std::size_t first,
                                                      std::size_t n) const {
   std::vector<std::vector<CacheStream>> streams;
   for (std::size_t l = first; l < first + n; ++l) {
-    streams.push_back(cache_streams(spec_, rank_, options_.profile, format, l));
+    streams.push_back(cache_streams(spec_, context_.rank, context_.profile, format, l));
   }
   return streams;
 }
@@ -60,23 +54,23 @@ ModelCache Model::make_cache(KvFormat format, std::size_t capacity) const {
 }
 
 Matrix Model::embed(std::span<const Row> rows) const {
-  return embedding_->embed(context(), rows);
+  return embedding_->embed(context_, rows);
 }
 
 void Model::layer(std::size_t l, Matrix& hidden, std::span<const Row> rows, ModelCache& cache,
                   const Taps& taps) const {
   INGOT_CHECK(l < layers_.size());
   const StepRows grouped(rows);
-  layers_[l].forward(context(), hidden, grouped, cache.main(), cache.selection(), taps);
+  layers_[l].forward(context_, hidden, grouped, cache.main(), cache.selection(), taps);
   if (taps.hidden) taps.hidden(l + 1, hidden);
 }
 
 Matrix Model::final_norm(const Matrix& hidden) const {
-  return head_->final_norm(context(), hidden);
+  return head_->final_norm(context_, hidden);
 }
 
 Matrix Model::head(const Matrix& normed) const {
-  return head_->logits(context(), normed);
+  return head_->logits(context_, normed);
 }
 
 Matrix Model::step(std::span<const Row> rows, ModelCache& cache, const Taps& taps,
@@ -107,7 +101,7 @@ Matrix Model::mtp(const Matrix& normed, std::span<const Row> rows, ModelCache& c
   const StepRows grouped(rows);
   const Matrix embedded = embed(rows);
   reserve_rows(grouped, cache.mtp());
-  return mtp_->forward(context(), embedded, normed, grouped, cache.mtp(), cache.selection(), taps);
+  return mtp_->forward(context_, embedded, normed, grouped, cache.mtp(), cache.selection(), taps);
 }
 
 std::vector<std::int32_t> Model::draft(std::size_t k, const Matrix& normed, SequenceId sequence,

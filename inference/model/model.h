@@ -81,14 +81,11 @@ class Model {
   [[nodiscard]] std::uint64_t bytes_read() const { return weights_.bytes_read(); }
 
  private:
-  [[nodiscard]] StepContext context() const;
   [[nodiscard]] std::vector<std::vector<CacheStream>> streams(KvFormat format, std::size_t first,
                                                               std::size_t n) const;
 
   ModelSpec spec_;
-  RankView rank_;
-  Comm& comm_;
-  ModelOptions options_;
+  StepContext context_;
   WeightStore weights_;
   std::unique_ptr<ExpertStore> experts_;  // null without any
   std::optional<TokenEmbedding> embedding_;
