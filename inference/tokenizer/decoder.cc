@@ -205,9 +205,8 @@ MakeStage make_strip(const Component& component) {
 }
 
 MakeStage make_replace(const Component& component) {
-  return [replacement = Replacement(component)] {
-    return std::make_unique<MapStage>(
-        [replacement](const std::string& token) { return replacement.apply(token); });
+  return [replacement = make_replacement(component)] {
+    return std::make_unique<MapStage>(replacement);
   };
 }
 

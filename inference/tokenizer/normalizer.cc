@@ -82,9 +82,7 @@ Step make_strip(const Component& component) {
 }
 
 Step make_replace(const Component& component) {
-  return [replacement = Replacement(component)](const std::string& text) {
-    return replacement.apply(text);
-  };
+  return make_replacement(component);
 }
 
 Step make_prepend(const Component& component) {

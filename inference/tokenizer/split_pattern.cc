@@ -185,25 +185,23 @@ void SplitPattern::find_all(std::string_view text, std::vector<Span>& matches) c
   }
 }
 
-Replacement::Replacement(const Component& component)
-    : pattern_(SplitPattern::of(component)), content_(component.text("content")) {}
-
-std::string Replacement::apply(std::string_view text) const {
-  std::vector<Span> matches;
-  pattern_.find_all(text, matches);
-  const auto added = checked_mul(matches.size(), content_.size());
-  const auto size = added ? checked_add(*added, text.size()) : std::nullopt;
-  check_text_size(size.value_or(std::numeric_limits<std::size_t>::max()));
-  std::string result;
-  result.reserve(*size);
-  std::size_t end = 0;
-  for (const Span& match : matches) {
-    result += text.substr(end, match.begin - end);
-    result += content_;
-    end = match.end;
-  }
-  result += text.substr(end);
-  return result;
+std::function<std::string(std::string_view)> make_replacement(const Component& component) {
+  return [pattern = SplitPattern::of(component),
+          content = component.text("content")](std::string_view text) {
+    std::vector<Span> matches;
+    pattern.find_all(text, matches);
+    const auto added = checked_mul(matches.size(), content.size());
+    const auto size = added ? checked_add(*added, text.size()) : std::nullopt;
+    check_text_size(size.value_or(std::numeric_limits<std::size_t>::max()));
+    std::string result;
+    result.reserve(*size);
+    std::size_t end = 0;
+    for (const Span& match : matches) {
+      result.append(text, end, match.begin - end).append(content);
+      end = match.end;
+    }
+    return result.append(text, end);
+  };
 }
 
 void check_text_size(std::size_t n_bytes) {

@@ -12,7 +12,6 @@
 #include <optional>
 #include <string>
 #include <thread>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -142,17 +141,16 @@ ExpertStore::Need need_of(const std::vector<std::uint64_t>& sizes) {
 
 struct ExpertStore::State {
   State(const WeightStore& from, ExpertShape wanted, std::size_t most_threads)
-      : store(from), shape(std::move(wanted)), threads(std::max<std::size_t>(most_threads, 1)) {
-    for (std::size_t i = 0; i < shape.layers.size(); ++i) place_of_layer[shape.layers[i]] = i;
-  }
+      : store(from), shape(std::move(wanted)), threads(std::max<std::size_t>(most_threads, 1)) {}
 
   [[nodiscard]] std::size_t count() const { return shape.layers.size() * shape.mine.count; }
 
   [[nodiscard]] std::size_t slot_of(std::uint32_t layer, std::uint32_t expert) const {
-    const auto place = place_of_layer.find(layer);
-    INGOT_CHECK(place != place_of_layer.end());
+    const auto place = std::ranges::find(shape.layers, layer);
+    INGOT_CHECK(place != shape.layers.end());
     INGOT_CHECK(expert >= shape.mine.first && expert - shape.mine.first < shape.mine.count);
-    return place->second * shape.mine.count + (expert - shape.mine.first);
+    return static_cast<std::size_t>(place - shape.layers.begin()) * shape.mine.count +
+           (expert - shape.mine.first);
   }
 
   [[nodiscard]] std::shared_ptr<const Expert> read(std::size_t slot, std::size_t n_threads) const {
@@ -172,7 +170,6 @@ struct ExpertStore::State {
   const WeightStore& store;
   ExpertShape shape;
   std::size_t threads;
-  std::unordered_map<std::uint32_t, std::size_t> place_of_layer;
 
   // Everything in memory: by slot. Else empty.
   std::vector<std::shared_ptr<const Expert>> resident;
