@@ -139,9 +139,8 @@ bool has_foreign_case(std::string_view text) {
     if (c < 0x80) continue;
     const auto code = static_cast<utf8proc_int32_t>(c);
     const utf8proc_category_t category = category_of(c);
-    if (category == UTF8PROC_CATEGORY_LU || category == UTF8PROC_CATEGORY_LL ||
-        category == UTF8PROC_CATEGORY_LT || utf8proc_toupper(code) != code ||
-        utf8proc_tolower(code) != code) {
+    if ((category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LT) ||
+        utf8proc_toupper(code) != code || utf8proc_tolower(code) != code) {
       return true;
     }
   }

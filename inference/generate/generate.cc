@@ -1,6 +1,7 @@
 #include "inference/generate/generate.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 
 #include <fmt/format.h>
@@ -158,15 +159,9 @@ class Batch {
 }  // namespace
 
 std::string_view stop_reason_name(StopReason reason) {
-  switch (reason) {
-    case StopReason::kEos:
-      return "eos";
-    case StopReason::kLength:
-      return "length";
-    case StopReason::kStopped:
-      return "stopped";
-  }
-  return "";
+  // In the order of StopReason.
+  static constexpr std::array<std::string_view, 3> kNames = {"eos", "length", "stopped"};
+  return kNames.at(static_cast<std::size_t>(reason));
 }
 
 std::vector<std::size_t> final_lengths(const ModelSpec& spec,

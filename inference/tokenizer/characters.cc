@@ -80,29 +80,19 @@ std::string replaced(std::string_view text, std::string_view from, std::string_v
   return result.append(text);
 }
 
+// The values of utf8proc_category_t stand in the order of the Unicode standard.
+
 bool is_mark(char32_t code_point) {
   const auto category = category_of(code_point);
-  return category == UTF8PROC_CATEGORY_MN || category == UTF8PROC_CATEGORY_MC ||
-         category == UTF8PROC_CATEGORY_ME;
+  return category >= UTF8PROC_CATEGORY_MN && category <= UTF8PROC_CATEGORY_ME;
 }
 
 bool is_word_character(char32_t code_point) {
-  switch (category_of(code_point)) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_PC:
-      return true;
-    default:
-      return code_point == 0x200C || code_point == 0x200D || is_enclosed_letter(code_point);
-  }
+  const auto category = category_of(code_point);
+  // Letters, marks, digits and numbers that are letters.
+  return (category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_NL) ||
+         category == UTF8PROC_CATEGORY_PC || code_point == 0x200C || code_point == 0x200D ||
+         is_enclosed_letter(code_point);
 }
 
 namespace {

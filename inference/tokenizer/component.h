@@ -1,10 +1,8 @@
 #pragma once
 
 #include <algorithm>
-#include <cstddef>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "formats/json/json_fields.h"

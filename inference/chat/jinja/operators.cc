@@ -139,25 +139,13 @@ void require_key(const RenderState& state, const Value& key) {
 }  // namespace
 
 bool truth(const Value& value) {
-  switch (value.kind()) {
-    case Kind::kUndefined:
-    case Kind::kNone:
-      return false;
-    case Kind::kBoolean:
-    case Kind::kInteger:
-      return whole(value) != 0;
-    case Kind::kFloat:
-      return value.real() != 0;
-    case Kind::kText:
-      return !value.text().empty();
-    case Kind::kSequence:
-      // An iterator has no length to ask for, so Python takes it for true.
-      return is_form(value, Form::kIterator) || !value.sequence().items.empty();
-    case Kind::kMapping:
-      return !value.mapping().entries.empty();
-    default:
-      return true;
-  }
+  if (value.is(Kind::kUndefined) || value.is(Kind::kNone)) return false;
+  if (is_number(value)) return real(value) != 0;
+  if (value.is(Kind::kText)) return !value.text().empty();
+  // An iterator has no length to ask for, so Python takes it for true.
+  if (is_form(value, Form::kIterator)) return true;
+  if (value.is(Kind::kSequence)) return !value.sequence().items.empty();
+  return !value.is(Kind::kMapping) || !value.mapping().entries.empty();
 }
 
 std::string_view type_name(const Value& value) {
