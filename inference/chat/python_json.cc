@@ -65,22 +65,14 @@ class Writer {
       throw Error(ErrorCode::kLimit,
                   fmt::format("a value takes more than {} bytes as JSON", style_.max_bytes));
     }
-    switch (value.type()) {
-      case Json::value_t::object:
-        object(value.get_ref<const Json::object_t&>(), level);
-        break;
-      case Json::value_t::array:
-        list("[]", value, level, [&](const Json& item) { write(item, level + 1); });
-        break;
-      case Json::value_t::string:
-        append_string(out_, value.get_ref<const std::string&>(), style_.ensure_ascii);
-        break;
-      case Json::value_t::number_float:
-        out_ += json_float(value.get<double>());
-        break;
-      default:
-        out_ += value.dump();
-        break;
+    if (value.is_object()) {
+      object(value.get_ref<const Json::object_t&>(), level);
+    } else if (value.is_array()) {
+      list("[]", value, level, [&](const Json& item) { write(item, level + 1); });
+    } else if (value.is_string()) {
+      append_string(out_, value.get_ref<const std::string&>(), style_.ensure_ascii);
+    } else {
+      out_ += value.is_number_float() ? json_float(value.get<double>()) : value.dump();
     }
   }
 
