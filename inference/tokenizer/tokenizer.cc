@@ -164,15 +164,10 @@ struct Tokenizer::Parts {
   AddedTokens added_tokens;
 };
 
-Tokenizer::Tokenizer(std::unique_ptr<const Parts> parts) : parts_(std::move(parts)) {}
-Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
-Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
-Tokenizer::~Tokenizer() = default;
-
 Tokenizer Tokenizer::parse(std::string_view json, std::string_view where) {
   try {
     const formats::Json document = formats::parse_json(json, where);
-    return Tokenizer(std::make_unique<const Parts>(Component(document, "")));
+    return Tokenizer(std::make_shared<const Parts>(Component(document, "")));
   } catch (Error& error) {
     error.in_file(where);
     throw;
