@@ -20,7 +20,7 @@
 #include "inference/family/model_family.h"
 #include "inference/generate/generate.h"
 #include "inference/generate/memory_plan.h"
-#include "inference/model/attention/mla_attention.h"
+#include "inference/model/attention/attention.h"
 #include "inference/model/model_memory.h"
 #include "shard/join/source.h"
 
@@ -65,8 +65,8 @@ std::vector<std::vector<std::int32_t>> some_prompt(const inference::ModelSpec& s
 void decode(const Setting& setting, inference::Profile profile) {
   inference::OneRank comm;
   const auto model =
-      inference::Model::open(setting.source, {}, comm,
-                             {.profile = profile, .threads = setting.threads, .without_mtp = true});
+      inference::Model(setting.source, {}, comm,
+                       {.profile = profile, .threads = setting.threads, .without_mtp = true});
   inference::GenerateOptions options;
   options.sampling.temperature = 0;
   options.max_new_tokens = 17;
@@ -156,7 +156,7 @@ void on_demand(const Setting& setting) {
                                lengths, setting.threads);
   // Room for a quarter of the experts.
   const std::uint64_t limit = need.least() + (need.experts - need.two_experts) / 4;
-  const auto model = inference::Model::open(
+  const auto model = inference::Model(
       setting.source, {}, comm,
       {.threads = setting.threads, .weight_limit = weight_limit(need, limit), .without_mtp = true});
   const auto before = model.expert_counters();

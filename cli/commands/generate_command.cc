@@ -193,8 +193,7 @@ class GenerateSession {
         .threads = threads_of(flags_.threads),
         .weight_limit = inference::weight_limit(need, flags_.memory_limit()),
         .without_mtp = true};
-    model_ =
-        std::make_unique<inference::Model>(inference::Model::open(source_, {}, comm_, options));
+    model_ = std::make_unique<inference::Model>(source_, inference::RankView(), comm_, options);
   }
   [[nodiscard]] const inference::Model& model() const { return *model_; }
   [[nodiscard]] const inference::ModelSpec& spec() const { return spec_; }

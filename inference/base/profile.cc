@@ -1,5 +1,6 @@
 #include "inference/base/profile.h"
 
+#include <algorithm>
 #include <array>
 
 #include "formats/container/bfloat16.h"
@@ -7,13 +8,9 @@
 namespace ingot::inference {
 namespace {
 
-struct Row {
-  Profile profile;
-  std::string_view name;
-};
-constexpr std::array kRows = {Row{Profile::kNative, "native"}, Row{Profile::kBf16, "bf16"},
-                              Row{Profile::kF32, "f32"}};
-constexpr std::array kProfiles = {kRows[0].profile, kRows[1].profile, kRows[2].profile};
+// In the order of Profile.
+constexpr std::array<std::string_view, 3> kNames = {"native", "bf16", "f32"};
+constexpr std::array kProfiles = {Profile::kNative, Profile::kBf16, Profile::kF32};
 
 }  // namespace
 
@@ -22,14 +19,13 @@ std::span<const Profile> profiles() {
 }
 
 std::string_view profile_name(Profile profile) {
-  return kRows.at(static_cast<std::size_t>(profile)).name;
+  return kNames.at(static_cast<std::size_t>(profile));
 }
 
 std::optional<Profile> find_profile(std::string_view name) {
-  for (const Row& row : kRows) {
-    if (row.name == name) return row.profile;
-  }
-  return std::nullopt;
+  const auto* const found = std::ranges::find(kNames, name);
+  if (found == kNames.end()) return std::nullopt;
+  return static_cast<Profile>(found - kNames.begin());
 }
 
 void round_between(Profile profile, std::span<float> values) {

@@ -26,9 +26,12 @@ namespace {
 struct Row {
   KvFormat format;
   std::string_view name;
+  SchemeId scheme;  ///< of which a page of tokens is a matrix: one block to a group of a token
 };
-constexpr std::array kRows = {Row{KvFormat::kF32, "f32"}, Row{KvFormat::kBf16, "bf16"},
-                              Row{KvFormat::kFp8, "fp8"}, Row{KvFormat::kInt8, "int8"}};
+constexpr std::array kRows = {Row{KvFormat::kF32, "f32", SchemeId::kF32},
+                              Row{KvFormat::kBf16, "bf16", SchemeId::kBf16},
+                              Row{KvFormat::kFp8, "fp8", SchemeId::kFp8Block},
+                              Row{KvFormat::kInt8, "int8", SchemeId::kInt8Block}};
 constexpr std::array kFormats = {kRows[0].format, kRows[1].format, kRows[2].format,
                                  kRows[3].format};
 
@@ -58,32 +61,8 @@ std::size_t group_of(const CacheStream& stream) {
   return stream.group == 0 ? stream.width : std::min(stream.group, stream.width);
 }
 
-std::size_t code_width(KvFormat format) {
-  switch (format) {
-    case KvFormat::kF32:
-      return 4;
-    case KvFormat::kBf16:
-      return 2;
-    case KvFormat::kFp8:
-    case KvFormat::kInt8:
-      break;
-  }
-  return 1;
-}
-
-// Scheme of which a page of tokens is a matrix: one block to a group of a token.
 SchemeId scheme_of(KvFormat format) {
-  switch (format) {
-    case KvFormat::kBf16:
-      return SchemeId::kBf16;
-    case KvFormat::kFp8:
-      return SchemeId::kFp8Block;
-    case KvFormat::kInt8:
-      return SchemeId::kInt8Block;
-    case KvFormat::kF32:
-      break;
-  }
-  return SchemeId::kF32;
+  return kRows.at(static_cast<std::size_t>(format)).scheme;
 }
 
 std::size_t scales_at(const PageForm& form, std::size_t token) {
@@ -92,7 +71,8 @@ std::size_t scales_at(const PageForm& form, std::size_t token) {
 
 PageForm page_form(const CacheStream& stream) {
   INGOT_CHECK(stream.width > 0);
-  PageForm form{.code_bytes = stream.width * code_width(stream.format)};
+  const formats::SchemeFacts& facts = formats::scheme_facts(scheme_of(stream.format));
+  PageForm form{.code_bytes = stream.width * facts.code_bits / 8};
   if (is_quantized(stream)) form.groups = ceil_div(stream.width, group_of(stream));
   return form;
 }

@@ -24,15 +24,6 @@ std::span<const BuiltInFormat> built_in_formats();
 /// kInvalidArgument unless the further variables are null, or an object without any.
 void refuse_extra(std::string_view name, const formats::Json* extra);
 
-/// DeepSeek-V2: `User: ` and `Assistant: ` in words.
-std::string render_deepseek_v2(const ChatRequest& request);
-/// DeepSeek-V3 and V3-0324, which have tool calls but no block that declares tools.
-std::string render_deepseek_v3(const ChatRequest& request);
-/// DeepSeek-R1: as V3, and it always thinks.
-std::string render_deepseek_r1(const ChatRequest& request);
-/// DeepSeek-V3.1: thinking is a matter of the prompt, tools are declared in the system text.
-std::string render_deepseek_v31(const ChatRequest& request);
-
 /// The encoder that DeepSeek-V3.2 comes with in place of a template. Tools stand with the system or
 /// developer message that declares them ("tools", "response_format"); those of the request go to
 /// the system message in front, or to an empty one put there. Thinking mode: options.thinking.

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -29,52 +30,43 @@ constexpr std::uint64_t kMaxTemplateFileBytes = std::uint64_t{1} << 20U;
 // It may list every added token.
 constexpr std::uint64_t kMaxTokenizerConfigBytes = std::uint64_t{64} << 20U;
 
+constexpr std::string_view kTemplate = "template";
+
 struct Templates {
   std::optional<Template> plain, with_tools;
 };
 
-class TemplateFormat final : public ChatFormat {
- public:
-  TemplateFormat(Templates templates, Json special_tokens)
-      : templates_(std::move(templates)), special_tokens_(std::move(special_tokens)) {}
-
-  [[nodiscard]] std::string_view name() const override { return "template"; }
-
- private:
-  [[nodiscard]] std::string render_checked(const ChatRequest& request) const override {
-    Json variables = special_tokens_;
-    variables["messages"] = request.messages;
-    variables["tools"] = request.has_tools() ? request.tools : Json(nullptr);
-    variables["documents"] = nullptr;
-    variables["add_generation_prompt"] = request.options.add_generation_prompt;
-    if (request.options.thinking) {
-      variables["thinking"] = *request.options.thinking;
-      variables["enable_thinking"] = *request.options.thinking;
-    }
-    add_extra(request.options.extra.get(), variables);
-    const Template& chosen =
-        request.has_tools() && templates_.with_tools ? *templates_.with_tools : *templates_.plain;
-    return chosen.render(variables, request.options.date);
+void add_extra(const Json* extra, Json& variables) {
+  if (extra == nullptr) return;
+  if (!extra->is_object()) {
+    throw Error(ErrorCode::kInvalidArgument, "the variables of a template must be an object");
   }
-
-  static void add_extra(const Json* extra, Json& variables) {
-    if (extra == nullptr) return;
-    if (!extra->is_object()) {
-      throw Error(ErrorCode::kInvalidArgument, "the variables of a template must be an object");
+  for (const auto& [name, value] : extra->items()) {
+    for (const char* own : {"messages", "tools", "add_generation_prompt"}) {
+      if (name != own) continue;
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("'{}' is no free variable of a template", name));
     }
-    for (const auto& [name, value] : extra->items()) {
-      for (const char* own : {"messages", "tools", "add_generation_prompt"}) {
-        if (name != own) continue;
-        throw Error(ErrorCode::kInvalidArgument,
-                    fmt::format("'{}' is no free variable of a template", name));
-      }
-      variables[name] = value;
-    }
+    variables[name] = value;
   }
+}
 
-  Templates templates_;
-  Json special_tokens_;
-};
+// `variables` are the special tokens.
+std::string render_template(const Templates& templates, Json variables,
+                            const ChatRequest& request) {
+  variables["messages"] = request.messages;
+  variables["tools"] = request.has_tools() ? request.tools : Json(nullptr);
+  variables["documents"] = nullptr;
+  variables["add_generation_prompt"] = request.options.add_generation_prompt;
+  if (request.options.thinking) {
+    variables["thinking"] = *request.options.thinking;
+    variables["enable_thinking"] = *request.options.thinking;
+  }
+  add_extra(request.options.extra.get(), variables);
+  const Template& chosen =
+      request.has_tools() && templates.with_tools ? *templates.with_tools : *templates.plain;
+  return chosen.render(variables, request.options.date);
+}
 
 // A token is its text, or an object with the text as "content".
 const Json* token_text(const Json& token) {
@@ -158,38 +150,11 @@ std::unique_ptr<ChatFormat> open_template_format(const std::filesystem::path& di
   } else {
     return nullptr;
   }
-  return std::make_unique<TemplateFormat>(std::move(templates), special_tokens(config));
+  return std::make_unique<ChatFormat>(
+      kTemplate,
+      [templates = std::move(templates), tokens = special_tokens(config)](
+          const ChatRequest& request) { return render_template(templates, tokens, request); });
 }
-
-constexpr std::string_view kTemplate = "template";
-
-constexpr std::array kFormats = {
-    BuiltInFormat{"deepseek-v2", "", render_deepseek_v2},
-    BuiltInFormat{"deepseek-v3", "", render_deepseek_v3},
-    BuiltInFormat{"deepseek-r1", "", render_deepseek_r1},
-    BuiltInFormat{"deepseek-v3.1", "", render_deepseek_v31},
-    // Published without a template.
-    BuiltInFormat{"deepseek-v3.2", "deepseek_v32", render_deepseek_v32},
-};
-
-constexpr auto kNames = [] {
-  std::array<std::string_view, kFormats.size() + 1> names{kTemplate};
-  for (std::size_t i = 0; i < kFormats.size(); ++i) names[i + 1] = kFormats[i].name;
-  return names;
-}();
-
-class BuiltInChatFormat final : public ChatFormat {
- public:
-  explicit BuiltInChatFormat(const BuiltInFormat& row) : row_(row) {}
-  [[nodiscard]] std::string_view name() const override { return row_.name; }
-
- private:
-  [[nodiscard]] std::string render_checked(const ChatRequest& request) const override {
-    return row_.render(request);
-  }
-
-  const BuiltInFormat& row_;
-};
 
 }  // namespace
 
@@ -197,19 +162,20 @@ std::string ChatFormat::render(const Json& messages, const Json& tools,
                                const ChatOptions& options) const {
   check_messages(messages, "");
   check_tools(tools, "");
-  return render_checked({.messages = messages, .tools = tools, .options = options});
+  return render_({.messages = messages, .tools = tools, .options = options});
 }
 
 bool ChatRequest::has_tools() const {
   return tools.is_array() && !tools.empty();
 }
 
-std::span<const BuiltInFormat> built_in_formats() {
-  return kFormats;
-}
-
 std::span<const std::string_view> chat_formats() {
-  return kNames;
+  static const std::vector<std::string_view> names = [] {
+    std::vector<std::string_view> all{kTemplate};
+    for (const BuiltInFormat& row : built_in_formats()) all.push_back(row.name);
+    return all;
+  }();
+  return names;
 }
 
 void refuse_in_format(std::string_view name, const std::string& what) {
@@ -231,15 +197,17 @@ std::unique_ptr<ChatFormat> open_chat_format(const std::filesystem::path& direct
                                              std::string_view family,
                                              std::string_view format_override) {
   const auto built_in = [](const auto& matches) -> std::unique_ptr<ChatFormat> {
-    const auto* const found = std::find_if(kFormats.begin(), kFormats.end(), matches);
-    return found == kFormats.end() ? nullptr : std::make_unique<BuiltInChatFormat>(*found);
+    const auto found = std::ranges::find_if(built_in_formats(), matches);
+    if (found == built_in_formats().end()) return nullptr;
+    return std::make_unique<ChatFormat>(found->name, found->render);
   };
   if (!format_override.empty() && format_override != kTemplate) {
     if (auto format = built_in([&](const auto& row) { return row.name == format_override; })) {
       return format;
     }
-    throw Error(ErrorCode::kInvalidArgument, fmt::format("'{}' is no chat format (known: {})",
-                                                         format_override, fmt::join(kNames, ", ")));
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("'{}' is no chat format (known: {})", format_override,
+                            fmt::join(chat_formats(), ", ")));
   }
   if (auto format = open_template_format(directory)) return format;
   if (format_override.empty() && !family.empty()) {

@@ -1,11 +1,13 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "formats/json/json_fwd.h"
 
@@ -41,9 +43,11 @@ struct ChatRequest {
 /// tokenizer must not add another.
 class ChatFormat {
  public:
-  virtual ~ChatFormat() = default;
+  using Render = std::function<std::string(const ChatRequest& request)>;
+  ChatFormat(std::string_view name, Render render) : name_(name), render_(std::move(render)) {}
+
   /// "template", or the name of a built-in format.
-  [[nodiscard]] virtual std::string_view name() const = 0;
+  [[nodiscard]] std::string_view name() const { return name_; }
   /// `messages` is an array as parse_messages gives it, `tools` null or an array. Throws
   /// kInvalidArgument for messages that the format cannot hold, naming the message, and
   /// kUnsupported for roles, tools and modes that it does not have; a template throws what
@@ -52,7 +56,8 @@ class ChatFormat {
                      const ChatOptions& options) const;
 
  private:
-  [[nodiscard]] virtual std::string render_checked(const ChatRequest& request) const = 0;
+  std::string_view name_;
+  Render render_;
 };
 
 /// What the files of a model ask for: chat_template.jinja, else chat_template of

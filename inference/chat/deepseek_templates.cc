@@ -1,3 +1,4 @@
+#include <array>
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -120,16 +121,19 @@ constexpr Row kV2 = {.name = "deepseek-v2",
                      .has_calls = false,
                      .no_tools = "tools",
                      .takes_thinking = false};
+// Also V3-0324. Tool calls, but no block that declares tools.
 constexpr Row kV3 = {.name = "deepseek-v3",
                      .text = kInTokens,
                      .no_tools = kNoDeclarations,
                      .takes_thinking = false,
                      .prompt = "<｜Assistant｜>"};
+// As V3, and it always thinks.
 constexpr Row kR1 = {.name = "deepseek-r1",
                      .text = kInTokens,
                      .no_tools = kNoDeclarations,
                      .forgets_thoughts = true,
                      .prompt = "<｜Assistant｜><think>\n"};
+// Thinking is a matter of the prompt, tools are declared in the system text.
 constexpr Row kV31 = {.name = "deepseek-v3.1", .text = kWithThoughts};
 
 Json plain_messages(const Row& row, const Json& messages, std::string& system) {
@@ -160,10 +164,10 @@ Json plain_messages(const Row& row, const Json& messages, std::string& system) {
 Json plain_tools(const Json& tools) {
   Json plain = Json::array();
   for (const Json& tool : tools) {
-    const auto inner = tool.find("function");
-    const Json& function = inner == tool.end() || inner->is_null() ? tool : *inner;
-    const auto description = function.find("description");
-    const bool has_description = description != function.end() && description->is_string();
+    const Json* inner = find_value(tool, "function");
+    const Json& function = inner == nullptr ? tool : *inner;
+    const Json* description = find_value(function, "description");
+    const bool has_description = description != nullptr && description->is_string();
     const auto parameters = function.find("parameters");
     const Json none = Json::object();
     plain.push_back(
@@ -174,40 +178,41 @@ Json plain_tools(const Json& tools) {
   return plain;
 }
 
-std::string render(const Row& row, const ChatRequest& request) {
-  refuse_extra(row.name, request.options.extra.get());
-  if (request.has_tools() && !row.no_tools.empty()) {
-    refuse_in_format(row.name, std::string(row.no_tools));
+template <const Row& kRow>
+std::string render(const ChatRequest& request) {
+  refuse_extra(kRow.name, request.options.extra.get());
+  if (request.has_tools() && !kRow.no_tools.empty()) {
+    refuse_in_format(kRow.name, std::string(kRow.no_tools));
   }
-  if (request.thinks() && !row.takes_thinking) refuse_in_format(row.name, "thinking mode");
+  if (request.thinks() && !kRow.takes_thinking) refuse_in_format(kRow.name, "thinking mode");
   std::string system;
-  Json messages = plain_messages(row, request.messages, system);
+  Json messages = plain_messages(kRow, request.messages, system);
   const Json variables = {{"messages", std::move(messages)},
                           {"system", system},
                           {"tools", plain_tools(request.tools)},
                           {"thinks", request.thinks()},
-                          {"forgets_thoughts", row.forgets_thoughts},
-                          {"prompt", std::string(row.prompt)},
+                          {"forgets_thoughts", kRow.forgets_thoughts},
+                          {"prompt", std::string(kRow.prompt)},
                           {"add_generation_prompt", request.options.add_generation_prompt}};
-  return jinja::Template::parse(row.text, row.name).render(variables);
+  return jinja::Template::parse(kRow.text, kRow.name).render(variables);
 }
+
+template <const Row& kRow>
+constexpr BuiltInFormat kFormat = {kRow.name, "", render<kRow>};
+
+constexpr std::array kFormats = {
+    kFormat<kV2>,
+    kFormat<kV3>,
+    kFormat<kR1>,
+    kFormat<kV31>,
+    // Published without a template.
+    BuiltInFormat{"deepseek-v3.2", "deepseek_v32", render_deepseek_v32},
+};
 
 }  // namespace
 
-std::string render_deepseek_v2(const ChatRequest& request) {
-  return render(kV2, request);
-}
-
-std::string render_deepseek_v3(const ChatRequest& request) {
-  return render(kV3, request);
-}
-
-std::string render_deepseek_r1(const ChatRequest& request) {
-  return render(kR1, request);
-}
-
-std::string render_deepseek_v31(const ChatRequest& request) {
-  return render(kV31, request);
+std::span<const BuiltInFormat> built_in_formats() {
+  return kFormats;
 }
 
 }  // namespace ingot::inference

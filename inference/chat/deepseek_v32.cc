@@ -1,5 +1,4 @@
 #include <cstddef>
-#include <cstdint>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -76,15 +75,10 @@ const std::string& role_of(const Numbered& at) {
   return at.message.at("role").get_ref<const std::string&>();
 }
 
-const Json* find(const Json& object, const char* key) {
-  const auto found = object.find(key);
-  return found == object.end() || found->is_null() ? nullptr : &*found;
-}
-
 std::string tools_text(const Numbered& at, const Json& tools) {
   std::string text(kToolsHead);
   for (std::size_t i = 0; i < tools.size(); ++i) {
-    const Json* function = find(tools[i], "function");
+    const Json* function = find_value(tools[i], "function");
     if (function == nullptr) refuse(at, fmt::format(".tools[{}].function is missing", i));
     text += python_json(*function) + "\n";
   }
@@ -95,9 +89,9 @@ std::string tools_text(const Numbered& at, const Json& tools) {
 // What stands behind a system's content and before a developer's.
 std::string declarations(const Numbered& at) {
   std::string text;
-  const Json* tools = find(at.message, "tools");
+  const Json* tools = find_value(at.message, "tools");
   if (tools != nullptr && !tools->empty()) text += "\n\n" + tools_text(at, *tools);
-  if (const Json* format = find(at.message, "response_format")) {
+  if (const Json* format = find_value(at.message, "response_format")) {
     text += "\n\n";
     text += kFormatHead;
     text += python_json(*format);
@@ -185,7 +179,7 @@ class Encoder {
                        {.message = Json::object({{"role", "system"}}), .index = 0});
     }
     Json& system = messages_.front().message;
-    if (find(system, "tools") != nullptr) {
+    if (find_value(system, "tools") != nullptr) {
       refuse(messages_.front(), " has tools of its own besides those of the request");
     }
     system["tools"] = tools;
@@ -234,7 +228,7 @@ class Encoder {
     const std::vector<ToolCall> calls = tool_calls(at.message);
     std::string text;
     if (thinks_ && (!last_user_ || i > *last_user_)) {
-      const Json* reasoning = find(at.message, "reasoning_content");
+      const Json* reasoning = find_value(at.message, "reasoning_content");
       const bool has_reasoning =
           reasoning != nullptr && !reasoning->get_ref<const std::string&>().empty();
       if (!has_reasoning && calls.empty()) {

@@ -23,12 +23,6 @@ constexpr std::size_t kMaxShownBytes = 60;
   throw Error(ErrorCode::kInvalidArgument, std::move(message)).in_file(where);
 }
 
-// The value of a key that is there and not null.
-const Json* find(const Json& object, const char* key) {
-  const auto found = object.find(key);
-  return found == object.end() || found->is_null() ? nullptr : &*found;
-}
-
 /// One object of the input and how errors call it.
 class Checked {
  public:
@@ -37,7 +31,7 @@ class Checked {
     if (!object.is_object()) refuse(where, fmt::format("{} is no object", path_));
   }
 
-  [[nodiscard]] const Json* find(const char* key) const { return inference::find(object_, key); }
+  [[nodiscard]] const Json* find(const char* key) const { return find_value(object_, key); }
   [[nodiscard]] std::string path_of(const char* key) const { return path_ + "." + key; }
 
   void require_string(const char* key) const {
@@ -113,6 +107,11 @@ void check_message(const Json& value, std::size_t index, std::string_view where)
 
 }  // namespace
 
+const Json* find_value(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  return found == object.end() || found->is_null() ? nullptr : &*found;
+}
+
 Conversation parse_messages(std::string_view json, std::string_view where) {
   Json document = formats::parse_json(json, where);
   Json messages;
@@ -161,7 +160,7 @@ void check_tools(const Json& tools, std::string_view where) {
 }
 
 std::string message_text(const Json& message, std::size_t index) {
-  const Json* content = find(message, "content");
+  const Json* content = find_value(message, "content");
   if (content == nullptr) return {};
   if (content->is_string()) return content->get<std::string>();
   std::string text;
@@ -179,7 +178,7 @@ std::string message_text(const Json& message, std::size_t index) {
 }
 
 bool message_flag(const Json& message, const char* key) {
-  const Json* value = find(message, key);
+  const Json* value = find_value(message, key);
   return value != nullptr && value->is_boolean() && value->get<bool>();
 }
 
@@ -189,10 +188,10 @@ std::string ToolCall::arguments_text() const {
 
 std::vector<ToolCall> tool_calls(const Json& message) {
   std::vector<ToolCall> calls;
-  const Json* list = find(message, "tool_calls");
+  const Json* list = find_value(message, "tool_calls");
   if (list == nullptr) return calls;
   for (const Json& call : *list) {
-    const Json* inner = find(call, "function");
+    const Json* inner = find_value(call, "function");
     const Json& function = inner == nullptr ? call : *inner;
     calls.push_back(
         {.name = function.at("name").get<std::string>(), .arguments = &function.at("arguments")});

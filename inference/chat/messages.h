@@ -34,6 +34,9 @@ void check_tools(const formats::Json& tools, std::string_view where);
 /// or nothing. kUnsupported for parts of another type; `index` names the message in the error.
 std::string message_text(const formats::Json& message, std::size_t index);
 
+/// The value of a key that is there and not null; else null.
+const formats::Json* find_value(const formats::Json& object, const char* key);
+
 /// Whether `key` is there and true.
 bool message_flag(const formats::Json& message, const char* key);
 

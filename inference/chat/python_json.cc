@@ -1,10 +1,7 @@
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -68,22 +65,14 @@ class Writer {
       throw Error(ErrorCode::kLimit,
                   fmt::format("a value takes more than {} bytes as JSON", style_.max_bytes));
     }
-    switch (value.type()) {
-      case Json::value_t::object:
-        object(value.get_ref<const Json::object_t&>(), level);
-        break;
-      case Json::value_t::array:
-        array(value, level);
-        break;
-      case Json::value_t::string:
-        append_string(out_, value.get_ref<const std::string&>(), style_.ensure_ascii);
-        break;
-      case Json::value_t::number_float:
-        out_ += json_float(value.get<double>());
-        break;
-      default:
-        out_ += value.dump();
-        break;
+    if (value.is_object()) {
+      object(value.get_ref<const Json::object_t&>(), level);
+    } else if (value.is_array()) {
+      list("[]", value, level, [&](const Json& item) { write(item, level + 1); });
+    } else if (value.is_string()) {
+      append_string(out_, value.get_ref<const std::string&>(), style_.ensure_ascii);
+    } else {
+      out_ += value.is_number_float() ? json_float(value.get<double>()) : value.dump();
     }
   }
 
@@ -96,16 +85,19 @@ class Writer {
     for (std::size_t i = 0; i < level; ++i) out_ += *style_.indent;
   }
 
-  void array(const Json& items, std::size_t level) {
-    out_ += '[';
+  // Elements between brackets; write_one(element) writes one.
+  template <typename Elements, typename WriteOne>
+  void list(std::string_view brackets, const Elements& elements, std::size_t level,
+            WriteOne write_one) {
+    out_ += brackets.front();
     bool first = true;
-    for (const Json& item : items) {
+    for (const auto& element : elements) {
       if (!std::exchange(first, false)) out_ += separator_;
       line(level + 1);
-      write(item, level + 1);
+      write_one(element);
     }
     if (!first) line(level);
-    out_ += ']';
+    out_ += brackets.back();
   }
 
   void object(const Json::object_t& members, std::size_t level) {
@@ -115,17 +107,11 @@ class Writer {
       std::stable_sort(order.begin(), order.end(),
                        [](const auto* a, const auto* b) { return a->first < b->first; });
     }
-    out_ += '{';
-    bool first = true;
-    for (const auto* member : order) {
-      if (!std::exchange(first, false)) out_ += separator_;
-      line(level + 1);
+    list("{}", order, level, [&](const auto* member) {
       append_string(out_, member->first, style_.ensure_ascii);
       out_ += style_.key_separator;
       write(member->second, level + 1);
-    }
-    if (!first) line(level);
-    out_ += '}';
+    });
   }
 
   const PythonJsonStyle& style_;
@@ -137,31 +123,9 @@ class Writer {
 std::string python_float(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
-  std::array<char, 64> buffer{};
-  const auto end = std::to_chars(buffer.data(), buffer.data() + buffer.size(), std::fabs(value),
-                                 std::chars_format::scientific);
-  const std::string_view shortest(buffer.data(), static_cast<std::size_t>(end.ptr - buffer.data()));
-  const std::size_t e = shortest.find('e');
-  int exponent = 0;
-  const std::size_t sign = shortest[e + 1] == '+' ? 2 : 1;
-  std::from_chars(shortest.data() + e + sign, shortest.data() + shortest.size(), exponent);
-  std::string digits(shortest.substr(0, e));
-  std::erase(digits, '.');
-
-  std::string text = std::signbit(value) ? "-" : "";
-  const auto n_digits = static_cast<int>(digits.size());
-  if (exponent < -4 || exponent >= 16) {
-    text += digits[0];
-    if (n_digits > 1) text.append(".").append(digits, 1);
-    text += fmt::format("e{}{:02}", exponent < 0 ? '-' : '+', std::abs(exponent));
-  } else if (exponent < 0) {
-    text.append("0.").append(static_cast<std::size_t>(-exponent - 1), '0').append(digits);
-  } else if (n_digits <= exponent + 1) {
-    text.append(digits).append(static_cast<std::size_t>(exponent + 1 - n_digits), '0').append(".0");
-  } else {
-    const auto point = static_cast<std::size_t>(exponent + 1);
-    text.append(digits, 0, point).append(".").append(digits, point);
-  }
+  // The digits and the bounds of the exponent are Python's; a whole number lacks its fraction.
+  std::string text = fmt::format("{}", value);
+  if (text.find_first_of(".e") == std::string::npos) text += ".0";
   return text;
 }
 

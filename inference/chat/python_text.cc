@@ -46,9 +46,7 @@ std::vector<std::string_view> characters(std::string_view text) {
 }
 
 bool is_space(char32_t c) {
-  return (c >= '\t' && c <= '\r') || (c >= 0x1C && c <= ' ') || c == 0x85 || c == 0xA0 ||
-         c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F ||
-         c == 0x205F || c == 0x3000;
+  return is_white_space(c) || (c >= 0x1C && c <= 0x1F);
 }
 
 bool is_printable(char32_t c) {
@@ -141,9 +139,8 @@ bool has_foreign_case(std::string_view text) {
     if (c < 0x80) continue;
     const auto code = static_cast<utf8proc_int32_t>(c);
     const utf8proc_category_t category = category_of(c);
-    if (category == UTF8PROC_CATEGORY_LU || category == UTF8PROC_CATEGORY_LL ||
-        category == UTF8PROC_CATEGORY_LT || utf8proc_toupper(code) != code ||
-        utf8proc_tolower(code) != code) {
+    if ((category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LT) ||
+        utf8proc_toupper(code) != code || utf8proc_tolower(code) != code) {
       return true;
     }
   }

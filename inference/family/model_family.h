@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <span>
 #include <string_view>
 
@@ -19,7 +20,16 @@ struct ModelFamily {
 std::span<const ModelFamily> model_families();
 
 /// The numbers of a checkpoint's forward pass. kUnsupported naming the family and those that have
-/// one; kCorrupt naming keys of config.json.
+/// one; kCorrupt naming a key of config.json that is missing, 0, or that contradicts another (more
+/// experts per token than experts, groups that do not divide them).
 ModelSpec model_spec(const formats::Family& family, const formats::ModelConfig& config);
+
+/// Frequencies of the pairs of a rotated slice of `dim` values, with YaRN where the config has it
+/// (whatever the length of the context), computed in FP32 as transformers does. kUnsupported naming
+/// the type for any scaling but default and yarn, kCorrupt for numbers that make no table.
+RopeSpec rope_spec(const formats::RopeConfig& config, std::size_t dim, bool interleaved);
+
+/// What YaRN multiplies the softmax scale by: g(factor, mscale_all_dim) squared, 1 without.
+double yarn_softmax_factor(const formats::RopeConfig& config);
 
 }  // namespace ingot::inference

@@ -1,6 +1,7 @@
 #include "inference/generate/generate.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 
 #include <fmt/format.h>
@@ -47,19 +48,17 @@ class Batch {
 
   GenerateResult run() {
     start_ = Clock::now();
-    while (const std::size_t n_prompt_rows = choose_rows()) {
+    while (choose_rows()) {
       if (options_.stop_requested && options_.stop_requested()) {
         stop_all();
         break;
       }
-      step(n_prompt_rows == kNoPromptRows ? 0 : n_prompt_rows);
+      step();
     }
     return std::move(result_);
   }
 
  private:
-  static constexpr std::size_t kNoPromptRows = SIZE_MAX;
-
   static std::size_t pages_of(const Model& model,
                               std::span<const std::vector<std::int32_t>> prompts,
                               const GenerateOptions& options) {
@@ -76,9 +75,8 @@ class Batch {
                                            : answer.tokens[position - answer.prompt.size()];
   }
 
-  // How many rows every sequence gives to the next step; how many of them are of prompts. 0 when
-  // all are done, kNoPromptRows when none is.
-  std::size_t choose_rows() {
+  // How many rows every sequence gives to the next step. False when all are done.
+  bool choose_rows() {
     std::size_t n_rows = 0, n_prompt_rows = 0;
     for (std::size_t i = 0; i < sequences_.size(); ++i) {
       Sequence& sequence = sequences_[i];
@@ -96,12 +94,12 @@ class Batch {
       }
       n_rows += sequence.rows;
     }
-    if (n_rows == 0) return 0;
-    return n_prompt_rows == 0 ? kNoPromptRows : n_prompt_rows;
+    return n_rows > 0;
   }
 
-  void step(std::size_t n_prompt_rows) {
+  void step() {
     const Clock::time_point start = Clock::now();
+    std::size_t n_prompt_rows = 0;
     std::vector<Row> rows;
     std::vector<std::size_t> answered;
     for (std::size_t i = 0; i < sequences_.size(); ++i) {
@@ -112,6 +110,7 @@ class Batch {
                         .token = token_at(i, sequence.fed + r)});
       }
       if (sequence.rows == 0) continue;
+      if (sequence.fed < result_.answers[i].prompt.size()) n_prompt_rows += sequence.rows;
       sequence.fed += sequence.rows;
       if (sequence.fed >= result_.answers[i].prompt.size()) {
         rows.back().logits = true;
@@ -160,15 +159,9 @@ class Batch {
 }  // namespace
 
 std::string_view stop_reason_name(StopReason reason) {
-  switch (reason) {
-    case StopReason::kEos:
-      return "eos";
-    case StopReason::kLength:
-      return "length";
-    case StopReason::kStopped:
-      return "stopped";
-  }
-  return "";
+  // In the order of StopReason.
+  static constexpr std::array<std::string_view, 3> kNames = {"eos", "length", "stopped"};
+  return kNames.at(static_cast<std::size_t>(reason));
 }
 
 std::vector<std::size_t> final_lengths(const ModelSpec& spec,

@@ -110,7 +110,6 @@ RunMemory stream_memory(const formats::Checkpoint& source, Profile profile,
                         std::span<const std::size_t> lengths, std::size_t threads) {
   const ModelSpec spec = model_spec(source.family(), source.config());
   const WeightStore weights(source, profile, threads);
-  const KvFormat format = profile == Profile::kF32 ? KvFormat::kF32 : KvFormat::kBf16;
   RunMemory need;
   for (const formats::LogicalTensor& tensor : source.tensors()) {
     if (tensor.layer) continue;
@@ -132,9 +131,9 @@ RunMemory stream_memory(const formats::Checkpoint& source, Profile profile,
     need.resident = std::max(need.resident, layer.resident);
     need.experts = std::max(need.experts, layer.experts);
     need.two_experts = std::max(need.two_experts, layer.two_experts);
-    need.cache = std::max(
-        need.cache,
-        tokens.in_pages * KvCache::bytes_per_token({cache_streams(spec, {}, profile, format, l)}));
+    need.cache = std::max(need.cache,
+                          tokens.in_pages * KvCache::bytes_per_token({cache_streams(
+                                                spec, {}, profile, plain_kv_format(profile), l)}));
   }
   need.scratch =
       step_memory(spec, tokens.in_pages, tokens.longest, threads) + program_memory(source);

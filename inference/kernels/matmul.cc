@@ -1,7 +1,6 @@
 #include "inference/kernels/matmul.h"
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -39,40 +38,28 @@ void lay_out(const float* from, std::size_t n, float* to, std::size_t stride) {
   }
 }
 
-/// Memory for x in the order that the kernels want, where that is not how it stands.
-class LaidOut {
- public:
-  LaidOut(MatrixView<const float> x, std::size_t threads, MatmulTask& task) {
-    task.vectors = ceil_div(x.cols, kDotLanes);
-    if (x.rows <= kMostDirectRows) {
-      if (x.cols % kDotLanes == 0) {
-        task.x = x.data;
-        task.x_stride = x.stride;
-        return;
-      }
-      task.x_stride = task.vectors * kDotLanes;
-      values_ = std::make_unique_for_overwrite<float[]>(x.rows * task.x_stride);
-      for (std::size_t m = 0; m < x.rows; ++m) {
-        lay_out(x.row(m), x.cols, values_.get() + m * task.x_stride, kDotLanes);
-      }
-    } else {
-      const std::size_t n_tiles = ceil_div(x.rows, kTileM);
-      values_ =
-          std::make_unique_for_overwrite<float[]>(n_tiles * task.vectors * kTileM * kDotLanes);
-      parallel_for(n_tiles, threads, [&](std::size_t tile) {
-        const std::size_t end = std::min((tile + 1) * kTileM, x.rows);
-        for (std::size_t m = tile * kTileM; m < end; ++m) {
-          lay_out(x.row(m), x.cols, values_.get() + tiled_place(task.vectors, m, 0),
-                  kTileM * kDotLanes);
-        }
-      });
-    }
-    task.x = values_.get();
+/// Gives the task x in the order that the kernels want. Returns memory for it where that is not how
+/// it stands.
+std::unique_ptr<float[]> lay_out(MatrixView<const float> x, std::size_t threads, MatmulTask& task) {
+  task.vectors = ceil_div(x.cols, kDotLanes);
+  const bool is_direct = x.rows <= kMostDirectRows;
+  if (is_direct && x.cols % kDotLanes == 0) {
+    task.x = x.data;
+    task.x_stride = x.stride;
+    return nullptr;
   }
-
- private:
-  std::unique_ptr<float[]> values_;
-};
+  task.x_stride = task.vectors * kDotLanes;
+  const std::size_t tile = is_direct ? 1 : kTileM, n_tiles = ceil_div(x.rows, tile);
+  auto values = std::make_unique_for_overwrite<float[]>(n_tiles * tile * task.x_stride);
+  task.x = values.get();
+  parallel_for(n_tiles, is_direct ? 1 : threads, [&](std::size_t i) {
+    for (std::size_t m = i * tile; m < std::min((i + 1) * tile, x.rows); ++m) {
+      const std::size_t at = is_direct ? m * task.x_stride : tiled_place(task.vectors, m, 0);
+      lay_out(x.row(m), x.cols, values.get() + at, tile * kDotLanes);
+    }
+  });
+  return values;
+}
 
 }  // namespace
 
@@ -86,7 +73,7 @@ void matmul(MatrixView<const float> x, const WeightMatrix& w, WeightRounding rou
     task.rounding = WeightRounding::kExact;
   }
   threads = std::clamp<std::size_t>(x.rows * w.rows * w.cols / kProductsPerThread, 1, threads);
-  const LaidOut laid_out(x, threads, task);
+  const std::unique_ptr<float[]> laid_out = lay_out(x, threads, task);
   const std::vector<float> table = e2m1_table(w, task.rounding);
   task.table = table.data();
   // A few chunks per thread, so that one that was held up does not hold up the others.

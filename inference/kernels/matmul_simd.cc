@@ -176,7 +176,7 @@ std::vector<float> table_of(const WeightMatrix& w, WeightRounding rounding) {
   return table;
 }
 
-void run_few(const MatmulTask& task, std::size_t begin, std::size_t end) {
+void run_matmul(const MatmulTask& task, std::size_t begin, std::size_t end) {
   with_decoder(task.w, task.rounding, [&](auto decoder) HWY_ATTR {
     using Decoder = decltype(decoder);
     if (task.y.rows == 1) return dot_run<Decoder, 1>(task, begin, end);
@@ -191,9 +191,7 @@ std::vector<float> table_of(const WeightMatrix& /*w*/, WeightRounding /*rounding
   return {};
 }
 
-void run_few(const MatmulTask& task, std::size_t begin, std::size_t end) {
-  scalar::run_matmul(task, begin, end);
-}
+using scalar::run_matmul;
 
 #endif
 // NOLINTNEXTLINE(google-readability-namespace-comments)
@@ -205,7 +203,7 @@ HWY_AFTER_NAMESPACE();
 namespace ingot::inference {
 namespace {
 HWY_EXPORT(table_of);
-HWY_EXPORT(run_few);
+HWY_EXPORT(run_matmul);
 }  // namespace
 
 std::vector<float> e2m1_table(const WeightMatrix& w, WeightRounding rounding) {
@@ -214,7 +212,7 @@ std::vector<float> e2m1_table(const WeightMatrix& w, WeightRounding rounding) {
 
 void run_matmul(const MatmulTask& task, std::size_t begin, std::size_t end) {
   if (task.y.rows > kMostDirectRows) return run_matmul_tiles(task, begin, end);
-  HWY_DYNAMIC_DISPATCH(run_few)(task, begin, end);
+  HWY_DYNAMIC_DISPATCH(run_matmul)(task, begin, end);
 }
 
 }  // namespace ingot::inference

@@ -14,7 +14,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <memory>
-#include <vector>
 
 #include "inference/kernels/matmul_task.h"
 #include "inference/kernels/weight_value.h"
@@ -312,21 +311,14 @@ void run_transposed(const TransposedTask& task, std::size_t begin, std::size_t e
   }
 }
 
-void run_tiles(const MatmulTask& task, std::size_t begin, std::size_t end) {
+void run_matmul(const MatmulTask& task, std::size_t begin, std::size_t end) {
   with_decoder(task.w, task.rounding,
                [&](auto decoder) HWY_ATTR { tile_run<decltype(decoder)>(task, begin, end); });
 }
 
 #else
-
-void run_tiles(const MatmulTask& task, std::size_t begin, std::size_t end) {
-  scalar::run_matmul(task, begin, end);
-}
-
-void run_transposed(const TransposedTask& task, std::size_t begin, std::size_t end) {
-  scalar::run_transposed(task, begin, end);
-}
-
+using scalar::run_matmul;
+using scalar::run_transposed;
 #endif
 // NOLINTNEXTLINE(google-readability-namespace-comments)
 }  // namespace HWY_NAMESPACE
@@ -337,7 +329,7 @@ HWY_AFTER_NAMESPACE();
 namespace ingot::inference {
 namespace {
 HWY_EXPORT(run_transposed);
-HWY_EXPORT(run_tiles);
+HWY_EXPORT(run_matmul);
 }  // namespace
 
 void run_matmul_transposed(const TransposedTask& task, std::size_t begin, std::size_t end) {
@@ -345,7 +337,7 @@ void run_matmul_transposed(const TransposedTask& task, std::size_t begin, std::s
 }
 
 void run_matmul_tiles(const MatmulTask& task, std::size_t begin, std::size_t end) {
-  HWY_DYNAMIC_DISPATCH(run_tiles)(task, begin, end);
+  HWY_DYNAMIC_DISPATCH(run_matmul)(task, begin, end);
 }
 
 }  // namespace ingot::inference

@@ -1,7 +1,6 @@
 // Exponentials and sums over vectors: the steps of vector_math_scalar.cc, sixteen lanes at a time.
 // What fills no vector goes through the twin's own functions.
 
-#include <algorithm>
 #include <cstddef>
 #include <limits>
 
@@ -62,7 +61,10 @@ HWY_INLINE DotLanes stored(const Lanes& lanes) {
 
 }  // namespace
 
-float dot_of(const float* a, const float* b, std::size_t n) {
+float dot(std::span<const float> x, std::span<const float> y) {
+  const float* a = x.data();
+  const float* b = y.data();
+  const std::size_t n = x.size();
   Lanes sums = zero_lanes();
   std::size_t k = 0;
   for (; k + kDotLanes <= n; k += kDotLanes)
@@ -72,7 +74,9 @@ float dot_of(const float* a, const float* b, std::size_t n) {
   return ingot::inference::one_nan(fold_lanes(lanes));
 }
 
-void softmax_of(float* x, std::size_t n) {
+void softmax(std::span<float> values) {
+  float* x = values.data();
+  const std::size_t n = values.size();
   Floats most = hn::Set(kFloats, -std::numeric_limits<float>::infinity());
   std::size_t i = 0;
   for (; i + kVectorLanes <= n; i += kVectorLanes) {
@@ -103,36 +107,26 @@ void softmax_of(float* x, std::size_t n) {
   for (; i < n; ++i) x[i] = ingot::inference::one_nan(x[i] / sum);
 }
 
-void silu_multiply_of(const float* gate, const float* up, float* out, std::size_t n,
-                      bool round_bf16) {
+void silu_multiply(std::span<const float> gate, std::span<const float> up, std::span<float> out,
+                   bool round_bf16) {
+  const std::size_t n = out.size();
   std::size_t i = 0;
   for (; i + kVectorLanes <= n; i += kVectorLanes) {
-    const Floats g = hn::LoadU(kFloats, gate + i);
+    const Floats g = hn::LoadU(kFloats, gate.data() + i);
     const Floats one = hn::Set(kFloats, 1.0F);
     Floats silu = hn::Div(g, hn::Add(one, exponential(hn::Neg(g))));
     if (round_bf16) silu = rounded_number(silu);
-    Floats product = hn::Mul(silu, hn::LoadU(kFloats, up + i));
+    Floats product = hn::Mul(silu, hn::LoadU(kFloats, up.data() + i));
     if (round_bf16) product = rounded_number(product);
-    hn::StoreU(one_nan(kFloats, product), kFloats, out + i);
+    hn::StoreU(one_nan(kFloats, product), kFloats, out.data() + i);
   }
-  scalar::silu_multiply({gate + i, n - i}, {up + i, n - i}, {out + i, n - i}, round_bf16);
+  scalar::silu_multiply(gate.subspan(i), up.subspan(i), out.subspan(i), round_bf16);
 }
 
 #else
-
-float dot_of(const float* a, const float* b, std::size_t n) {
-  return scalar::dot({a, n}, {b, n});
-}
-
-void softmax_of(float* x, std::size_t n) {
-  scalar::softmax({x, n});
-}
-
-void silu_multiply_of(const float* gate, const float* up, float* out, std::size_t n,
-                      bool round_bf16) {
-  scalar::silu_multiply({gate, n}, {up, n}, {out, n}, round_bf16);
-}
-
+using scalar::dot;
+using scalar::silu_multiply;
+using scalar::softmax;
 #endif
 // NOLINTNEXTLINE(google-readability-namespace-comments)
 }  // namespace HWY_NAMESPACE
@@ -142,14 +136,14 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace ingot::inference {
 namespace {
-HWY_EXPORT(dot_of);
-HWY_EXPORT(softmax_of);
-HWY_EXPORT(silu_multiply_of);
+HWY_EXPORT(dot);
+HWY_EXPORT(softmax);
+HWY_EXPORT(silu_multiply);
 }  // namespace
 
 float dot(std::span<const float> a, std::span<const float> b) {
   INGOT_CHECK(a.size() == b.size());
-  return HWY_DYNAMIC_DISPATCH(dot_of)(a.data(), b.data(), a.size());
+  return HWY_DYNAMIC_DISPATCH(dot)(a, b);
 }
 
 float sum_of_squares(std::span<const float> x) {
@@ -157,14 +151,13 @@ float sum_of_squares(std::span<const float> x) {
 }
 
 void softmax(std::span<float> x) {
-  HWY_DYNAMIC_DISPATCH(softmax_of)(x.data(), x.size());
+  HWY_DYNAMIC_DISPATCH(softmax)(x);
 }
 
 void silu_multiply(std::span<const float> gate, std::span<const float> up, std::span<float> out,
                    bool round_bf16) {
   INGOT_CHECK(gate.size() == out.size() && up.size() == out.size());
-  HWY_DYNAMIC_DISPATCH(silu_multiply_of)
-  (gate.data(), up.data(), out.data(), out.size(), round_bf16);
+  HWY_DYNAMIC_DISPATCH(silu_multiply)(gate, up, out, round_bf16);
 }
 
 }  // namespace ingot::inference

@@ -13,12 +13,6 @@ namespace ingot::inference {
 
 namespace {
 
-Matrix normalized(const StepContext& context, const Matrix& hidden, std::span<const float> weight) {
-  Matrix out(hidden.rows(), hidden.cols());
-  rms_norm(context.profile, hidden.view(), weight, context.spec.norm_eps, out.view());
-  return out;
-}
-
 void add_rounded(Profile profile, Matrix& to, const Matrix& what) {
   for (std::size_t i = 0; i < to.values().size(); ++i) to.values()[i] += what.values()[i];
   round_between(profile, to.values());
@@ -60,13 +54,13 @@ void DecoderLayer::forward(const StepContext& context, Matrix& hidden, const Ste
     context.comm.all_reduce(Group::kTensor, sums.values());
     round_between(context.profile, sums.values());
   };
-  const Matrix attention_input = normalized(context, hidden, input_norm_);
+  const Matrix attention_input = rms_normed(context, hidden, input_norm_);
   Matrix attended =
       mla_ ? mla_->partial(step, attention_input) : gqa_->partial(step, attention_input);
   reduce(attended);
   require_finite(attended, layer_, "the attention output");
   add_rounded(context.profile, hidden, attended);
-  const Matrix ffn_input = normalized(context, hidden, post_norm_);
+  const Matrix ffn_input = rms_normed(context, hidden, post_norm_);
   Matrix out =
       mixture_ ? mixture_->forward(context, ffn_input, taps) : dense_->partial(context, ffn_input);
   if (!mixture_) reduce(out);

@@ -1,11 +1,9 @@
 #pragma once
 
 #include <optional>
-#include <string>
 #include <vector>
 
-#include "inference/model/attention/gqa_attention.h"
-#include "inference/model/attention/mla_attention.h"
+#include "inference/model/attention/attention.h"
 #include "inference/model/feed_forward/mixture.h"
 #include "inference/model/step/step.h"
 #include "inference/weights/linear.h"

@@ -3,15 +3,20 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
-#include <vector>
 
 #include "formats/checkpoint/checkpoint.h"
 #include "inference/base/matrix.h"
 #include "inference/base/profile.h"
 #include "inference/cache/kv_cache.h"
+#include "inference/model/decoder_layer.h"
+#include "inference/model/model_ends.h"
 #include "inference/model/step/step.h"
-#include "inference/weights/input_observer.h"
+#include "inference/parallel/comm.h"
+#include "inference/weights/expert_store.h"
+#include "inference/weights/linear.h"
+#include "inference/weights/weight_store.h"
 
 namespace ingot::inference {
 
@@ -33,10 +38,9 @@ class LayerStream {
   /// `source` must outlive this. Reads no weights. kUnsupported for an architecture that has no
   /// forward pass.
   LayerStream(const formats::Checkpoint& source, const LayerStreamOptions& options);
-  ~LayerStream();
 
-  [[nodiscard]] const ModelSpec& spec() const;
-  [[nodiscard]] bool has_mtp() const;
+  [[nodiscard]] const ModelSpec& spec() const { return spec_; }
+  [[nodiscard]] bool has_mtp() const { return MtpLayer::is_in(weights_, spec_); }
 
   /// `rows` are whole sequences from position 0, numbered from 0 without gaps.
   [[nodiscard]] Matrix embed(std::span<const Row> rows);
@@ -51,11 +55,20 @@ class LayerStream {
   [[nodiscard]] Matrix mtp(const Matrix& normed, std::span<const Row> rows, const Taps& taps = {});
 
   /// Bytes of weights read from the source so far.
-  [[nodiscard]] std::uint64_t bytes_read() const;
+  [[nodiscard]] std::uint64_t bytes_read() const { return weights_.bytes_read(); }
 
  private:
-  struct State;
-  std::unique_ptr<State> state_;
+  [[nodiscard]] std::unique_ptr<ExpertStore> experts_of(std::uint32_t l) const;
+  [[nodiscard]] KvCache cache_of(std::size_t l, const StepRows& rows) const;
+  OutputHead& output_head();
+
+  ModelSpec spec_;
+  OneRank comm_;
+  StepContext context_;
+  std::uint64_t weight_limit_;
+  WeightStore weights_;
+  Selection selection_;
+  std::optional<OutputHead> head_;  // while nothing else is read
 };
 
 }  // namespace ingot::inference

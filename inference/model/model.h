@@ -3,15 +3,19 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "formats/checkpoint/checkpoint.h"
 #include "inference/base/matrix.h"
 #include "inference/base/profile.h"
+#include "inference/model/decoder_layer.h"
+#include "inference/model/model_ends.h"
 #include "inference/model/step/step.h"
 #include "inference/parallel/comm.h"
 #include "inference/weights/expert_store.h"
+#include "inference/weights/weight_store.h"
 
 namespace ingot::inference {
 
@@ -33,14 +37,11 @@ class Model {
   /// the model. kUnsupported for an architecture that has no forward pass, kMissingTensor and
   /// kShapeMismatch naming the tensor, kLimit when `weight_limit` is too small, saying what would
   /// be enough.
-  static Model open(const formats::Checkpoint& source, const RankView& rank, Comm& comm,
-                    const ModelOptions& options);
-  ~Model();
-  Model(Model&&) noexcept;
-  Model& operator=(Model&&) noexcept;
+  Model(const formats::Checkpoint& source, const RankView& rank, Comm& comm,
+        const ModelOptions& options);
 
-  [[nodiscard]] const ModelSpec& spec() const;
-  [[nodiscard]] bool has_mtp() const;
+  [[nodiscard]] const ModelSpec& spec() const { return spec_; }
+  [[nodiscard]] bool has_mtp() const { return mtp_.has_value(); }
   /// What a cache of this model costs per token, main and MTP layers together.
   [[nodiscard]] std::uint64_t cache_bytes_per_token(KvFormat format) const;
   /// For `capacity` tokens over all sequences, counted in whole pages per sequence.
@@ -71,16 +72,26 @@ class Model {
                                                 SequenceId sequence, std::uint32_t position,
                                                 std::int32_t token, ModelCache& cache) const;
 
-  [[nodiscard]] ExpertCounters expert_counters() const;
+  [[nodiscard]] ExpertCounters expert_counters() const {
+    return experts_ ? experts_->counters() : ExpertCounters{};
+  }
   /// False when experts are read on demand.
-  [[nodiscard]] bool all_experts_resident() const;
+  [[nodiscard]] bool all_experts_resident() const { return !experts_ || experts_->all_resident(); }
   /// Bytes of weights read from the source so far.
-  [[nodiscard]] std::uint64_t bytes_read() const;
+  [[nodiscard]] std::uint64_t bytes_read() const { return weights_.bytes_read(); }
 
  private:
-  struct State;
-  explicit Model(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  [[nodiscard]] std::vector<std::vector<CacheStream>> streams(KvFormat format, std::size_t first,
+                                                              std::size_t n) const;
+
+  ModelSpec spec_;
+  StepContext context_;
+  WeightStore weights_;
+  std::unique_ptr<ExpertStore> experts_;  // null without any
+  std::optional<TokenEmbedding> embedding_;
+  std::optional<OutputHead> head_;
+  std::vector<DecoderLayer> layers_;
+  std::optional<MtpLayer> mtp_;
 };
 
 }  // namespace ingot::inference

@@ -58,9 +58,7 @@ OutputHead::OutputHead(const WeightStore& weights, const StepContext& context,
 }
 
 Matrix OutputHead::final_norm(const StepContext& context, const Matrix& hidden) const {
-  Matrix out(hidden.rows(), hidden.cols());
-  rms_norm(context.profile, hidden.view(), norm_, context.spec.norm_eps, out.view());
-  return out;
+  return rms_normed(context, hidden, norm_);
 }
 
 Matrix OutputHead::logits(const StepContext& context, const Matrix& normed) const {

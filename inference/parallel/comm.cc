@@ -6,18 +6,6 @@
 
 namespace ingot::inference {
 
-void OneRank::all_reduce(Group /*group*/, std::span<float> /*values*/) {}
-
-std::vector<float> OneRank::all_gather(Group /*group*/, std::span<const float> mine) {
-  return {mine.begin(), mine.end()};
-}
-
-std::vector<std::vector<std::byte>> OneRank::all_to_all_v(
-    Group /*group*/, const std::vector<std::vector<std::byte>>& send) {
-  return send;
-}
-
-
 namespace {
 
 Range part(std::size_t rank, std::size_t size, std::size_t count, std::string_view what) {

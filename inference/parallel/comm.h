@@ -36,10 +36,14 @@ class Comm {
 /// One process: every collective gives back what it was given.
 class OneRank final : public Comm {
  public:
-  void all_reduce(Group group, std::span<float> values) override;
-  std::vector<float> all_gather(Group group, std::span<const float> mine) override;
+  void all_reduce(Group /*group*/, std::span<float> /*values*/) override {}
+  std::vector<float> all_gather(Group /*group*/, std::span<const float> mine) override {
+    return {mine.begin(), mine.end()};
+  }
   std::vector<std::vector<std::byte>> all_to_all_v(
-      Group group, const std::vector<std::vector<std::byte>>& send) override;
+      Group /*group*/, const std::vector<std::vector<std::byte>>& send) override {
+    return send;
+  }
 };
 
 /// The run of `count` equal things that this rank of the tensor group holds. kUnsupported naming

@@ -28,24 +28,6 @@ bool stands_alone(std::string_view text, const Span& span) {
   return !joins_left && !joins_right;
 }
 
-std::size_t skip_white_space_left(std::string_view text, std::size_t position, std::size_t floor) {
-  while (position > floor) {
-    const CodePoint c = code_point_before(text, position);
-    if (!is_white_space(c.value)) break;
-    position -= c.n_bytes;
-  }
-  return position;
-}
-
-std::size_t skip_white_space_right(std::string_view text, std::size_t position) {
-  while (position < text.size()) {
-    const CodePoint c = code_point_at(text, position);
-    if (!is_white_space(c.value)) break;
-    position += c.n_bytes;
-  }
-  return position;
-}
-
 }  // namespace
 
 TextFinder::TextFinder(const std::vector<std::string>& texts) {
@@ -129,23 +111,20 @@ void AddedTokens::add(AddedToken token, const Component& component, const Vocabu
 }
 
 void AddedTokens::make_finders(const Normalizer& normalizer) {
-  std::vector<std::string> raw;
-  std::vector<std::string> normalized;
+  std::vector<std::string> raw(tokens_.size()), normalized(tokens_.size());
   for (std::size_t i = 0; i < tokens_.size(); ++i) {
     const AddedToken& token = tokens_[i];
     if (token.content.empty()) continue;
     check_token_size(token.content);
     if (token.normalized) {
-      normalized.push_back(normalizer.apply(token.content));
-      check_token_size(normalized.back());
-      normalized_.tokens.push_back(i);
+      normalized[i] = normalizer.apply(token.content);
+      check_token_size(normalized[i]);
     } else {
-      raw.push_back(token.content);
-      raw_.tokens.push_back(i);
+      raw[i] = token.content;
     }
   }
-  raw_.texts = TextFinder(raw);
-  normalized_.texts = TextFinder(normalized);
+  raw_ = TextFinder(raw);
+  normalized_ = TextFinder(normalized);
 }
 
 const AddedToken* AddedTokens::by_id(std::int32_t id) const {
@@ -159,20 +138,22 @@ const AddedToken* AddedTokens::by_content(std::string_view content) const {
 }
 
 std::vector<Stretch> AddedTokens::cut(std::string_view text, Round round) const {
-  const Finder& finder = round == Round::kRaw ? raw_ : normalized_;
+  const TextFinder& finder = round == Round::kRaw ? raw_ : normalized_;
   std::vector<Stretch> stretches;
   std::size_t done = 0;
   const auto add_text = [&](std::size_t end) {
     if (done < end) stretches.push_back({.text = text.substr(done, end - done), .id = {}});
   };
-  for (auto found = finder.texts.find(text, 0); found;
-       found = finder.texts.find(text, found->span.end)) {
-    const AddedToken& token = tokens_[finder.tokens[found->index]];
+  for (auto found = finder.find(text, 0); found; found = finder.find(text, found->span.end)) {
+    const AddedToken& token = tokens_[found->index];
     auto [begin, end] = found->span;
     // White space that the token before took along cannot be found again.
     if (begin < done || (token.single_word && !stands_alone(text, found->span))) continue;
-    if (token.left_strip) begin = skip_white_space_left(text, begin, done);
-    if (token.right_strip) end = skip_white_space_right(text, end);
+    const std::string_view before = text.substr(done, begin - done), behind = text.substr(end);
+    if (token.left_strip) begin = done + without_white_space(before, false, true).size();
+    if (token.right_strip) {
+      end = text.size() - without_white_space(behind, true, false).size();
+    }
     add_text(begin);
     stretches.push_back({.text = text.substr(begin, end - begin), .id = token.id});
     done = end;

@@ -77,15 +77,10 @@ class AddedTokens {
   void add(AddedToken token, const Component& component, const Vocabulary& vocabulary);
   void make_finders(const Normalizer& normalizer);
 
-  /// A finder and the tokens that its texts stand for, as indices in tokens_.
-  struct Finder {
-    TextFinder texts;
-    std::vector<std::size_t> tokens;
-  };
   std::vector<AddedToken> tokens_;
   std::unordered_map<std::int32_t, std::size_t> by_id_;
   std::unordered_map<std::string, std::size_t> by_content_;
-  Finder raw_, normalized_;
+  TextFinder raw_, normalized_;  // by index in tokens_
   std::size_t size_ = 0;
 };
 

@@ -24,6 +24,8 @@ using Symbol = BpeScratch::Symbol;
 namespace {
 
 constexpr std::int32_t kMergedAway = -1;
+// Ids are below this; the largest vocabularies have a few hundred thousand.
+constexpr std::uint64_t kMaxTokens = std::uint64_t{1} << 22;
 constexpr std::size_t kMaxMerges = std::size_t{1} << 23;
 
 std::uint64_t pair_key(std::int32_t left, std::int32_t right) {
@@ -102,11 +104,6 @@ void Bpe::add_merge(const Component& model, std::string_view left, std::string_v
   ++n_ranks_;
 }
 
-const Bpe::Merge* Bpe::find_merge(std::int32_t left, std::int32_t right) const {
-  const auto found = merges_.find(pair_key(left, right));
-  return found == merges_.end() ? nullptr : &found->second;
-}
-
 void Bpe::encode(std::string_view piece, BpeScratch& scratch,
                  std::vector<std::int32_t>& ids) const {
   if (ignore_merges_) {
@@ -179,7 +176,8 @@ void Bpe::merge_symbols(BpeScratch& scratch) const {
   const auto pair_at = [&](std::int32_t position) -> const Merge* {
     const Symbol& left = at(symbols, position);
     if (left.id == kMergedAway || left.next < 0) return nullptr;
-    return find_merge(left.id, at(symbols, left.next).id);
+    const auto found = merges_.find(pair_key(left.id, at(symbols, left.next).id));
+    return found == merges_.end() ? nullptr : &found->second;
   };
   const auto add_candidate = [&](std::int32_t position) {
     const Merge* merge = pair_at(position);

@@ -13,9 +13,6 @@
 
 namespace ingot::inference {
 
-/// Ids are below this; the largest vocabularies have a few hundred thousand.
-inline constexpr std::uint64_t kMaxTokens = std::uint64_t{1} << 22;
-
 /// The model's tokens, without the added ones: text to id and back.
 class Vocabulary {
  public:
@@ -76,7 +73,6 @@ class Bpe {
   explicit Bpe(const Vocabulary& vocabulary) : vocabulary_(&vocabulary) {}
   void parse_merges(const Component& model);
   void add_merge(const Component& model, std::string_view left, std::string_view right);
-  [[nodiscard]] const Merge* find_merge(std::int32_t left, std::int32_t right) const;
   void start_symbols(std::string_view piece, BpeScratch& scratch) const;
   bool append_bytes(std::string_view character, BpeScratch& scratch) const;
   [[nodiscard]] std::int32_t unknown_id(std::string_view character) const;

@@ -1,5 +1,6 @@
 #include "inference/tokenizer/characters.h"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 
@@ -49,22 +50,9 @@ CodePoint code_point_before(std::string_view text, std::size_t position) {
 }
 
 void append_utf8(std::string& text, char32_t code_point) {
-  const auto put = [&text](char32_t byte) { text += static_cast<char>(byte); };
-  if (code_point < 0x80) {
-    put(code_point);
-  } else if (code_point < 0x800) {
-    put(0xC0U | (code_point >> 6));
-    put(0x80U | (code_point & 0x3FU));
-  } else if (code_point < 0x10000) {
-    put(0xE0U | (code_point >> 12));
-    put(0x80U | ((code_point >> 6) & 0x3FU));
-    put(0x80U | (code_point & 0x3FU));
-  } else {
-    put(0xF0U | (code_point >> 18));
-    put(0x80U | ((code_point >> 12) & 0x3FU));
-    put(0x80U | ((code_point >> 6) & 0x3FU));
-    put(0x80U | (code_point & 0x3FU));
-  }
+  std::array<utf8proc_uint8_t, 4> bytes{};
+  const auto n = utf8proc_encode_char(static_cast<utf8proc_int32_t>(code_point), bytes.data());
+  text.append(reinterpret_cast<const char*>(bytes.data()), static_cast<std::size_t>(n));
 }
 
 bool is_white_space(char32_t c) {
@@ -73,88 +61,92 @@ bool is_white_space(char32_t c) {
          c == 0x3000;
 }
 
+std::string_view without_white_space(std::string_view text, bool left, bool right) {
+  while (left && !text.empty() && is_white_space(code_point_at(text, 0).value)) {
+    text.remove_prefix(code_point_at(text, 0).n_bytes);
+  }
+  while (right && !text.empty() && is_white_space(code_point_before(text, text.size()).value)) {
+    text.remove_suffix(code_point_before(text, text.size()).n_bytes);
+  }
+  return text;
+}
+
+std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
+  std::string result;
+  for (auto at = text.find(from); at != std::string_view::npos; at = text.find(from)) {
+    result.append(text, 0, at).append(to);
+    text.remove_prefix(at + from.size());
+  }
+  return result.append(text);
+}
+
+// The values of utf8proc_category_t stand in the order of the Unicode standard.
+
 bool is_mark(char32_t code_point) {
   const auto category = category_of(code_point);
-  return category == UTF8PROC_CATEGORY_MN || category == UTF8PROC_CATEGORY_MC ||
-         category == UTF8PROC_CATEGORY_ME;
+  return category >= UTF8PROC_CATEGORY_MN && category <= UTF8PROC_CATEGORY_ME;
 }
 
 bool is_word_character(char32_t code_point) {
-  switch (category_of(code_point)) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_PC:
-      return true;
-    default:
-      return code_point == 0x200C || code_point == 0x200D || is_enclosed_letter(code_point);
-  }
+  const auto category = category_of(code_point);
+  // Letters, marks, digits and numbers that are letters.
+  return (category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_NL) ||
+         category == UTF8PROC_CATEGORY_PC || code_point == 0x200C || code_point == 0x200D ||
+         is_enclosed_letter(code_point);
 }
 
-Utf8Scanner::Step Utf8Scanner::push(unsigned char byte) {
-  if (n_missing_ > 0) {
-    const bool fits = byte >= low_ && byte <= high_;
-    low_ = 0x80;
-    high_ = 0xBF;
-    if (!fits) {
-      n_missing_ = 0;
-      return Step::kRestart;
-    }
-    return --n_missing_ == 0 ? Step::kComplete : Step::kMore;
+namespace {
+
+/// The bytes at the start of a text that can belong to one code point, and how many it would have:
+/// 0 where none starts. After table 3-7 of the Unicode standard.
+struct Sequence {
+  std::size_t n_bytes = 1, length = 0;
+  [[nodiscard]] bool is_whole() const { return n_bytes == length; }
+};
+
+Sequence first_sequence(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned lead = byte(0);
+  if (lead < 0x80) return {.n_bytes = 1, .length = 1};
+  if (lead < 0xC2 || lead > 0xF4) return {};
+  Sequence first{.n_bytes = 1, .length = lead < 0xE0 ? 2U : lead < 0xF0 ? 3U : 4U};
+  // The second byte tells shorter forms (E0, F0), surrogates (ED) and what is beyond U+10FFFF (F4).
+  unsigned low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
+  unsigned high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
+  for (; first.n_bytes < std::min(first.length, text.size()); ++first.n_bytes) {
+    if (byte(first.n_bytes) < low || byte(first.n_bytes) > high) break;
+    low = 0x80;
+    high = 0xBF;
   }
-  if (byte < 0x80) return Step::kComplete;
-  if (byte < 0xC2 || byte > 0xF4) return Step::kInvalid;
-  n_missing_ = byte < 0xE0 ? 1 : byte < 0xF0 ? 2 : 3;
-  if (byte == 0xE0) low_ = 0xA0;   // shorter forms exist
-  if (byte == 0xED) high_ = 0x9F;  // surrogates
-  if (byte == 0xF0) low_ = 0x90;   // shorter forms exist
-  if (byte == 0xF4) high_ = 0x8F;  // beyond U+10FFFF
-  return Step::kMore;
+  return first;
 }
+
+}  // namespace
 
 std::optional<std::size_t> find_invalid_utf8(std::string_view text) {
-  Utf8Scanner scanner;
-  std::size_t start = 0;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if (!scanner.is_open()) start = i;
-    const auto step = scanner.push(static_cast<unsigned char>(text[i]));
-    if (step == Utf8Scanner::Step::kInvalid || step == Utf8Scanner::Step::kRestart) return start;
+  for (std::size_t i = 0; i < text.size();) {
+    const Sequence first = first_sequence(text.substr(i));
+    if (!first.is_whole()) return i;
+    i += first.n_bytes;
   }
-  return scanner.is_open() ? std::optional(start) : std::nullopt;
+  return std::nullopt;
 }
 
 void LossyUtf8::push(std::string_view bytes, std::string& out) {
-  for (const char c : bytes) {
-    const auto byte = static_cast<unsigned char>(c);
-    auto step = scanner_.push(byte);
-    if (step == Utf8Scanner::Step::kRestart) {
-      out += kReplacement;
-      open_.clear();
-      step = scanner_.push(byte);
-    }
-    if (step == Utf8Scanner::Step::kInvalid) {
-      out += kReplacement;
-    } else if (step == Utf8Scanner::Step::kMore) {
-      open_ += c;
-    } else {
-      out += open_;
-      out += c;
-      open_.clear();
-    }
+  open_ += bytes;
+  std::string_view rest = open_;
+  while (!rest.empty()) {
+    const Sequence first = first_sequence(rest);
+    if (first.n_bytes < first.length && first.n_bytes == rest.size()) break;
+    out += first.is_whole() ? rest.substr(0, first.n_bytes) : kReplacement;
+    rest.remove_prefix(first.n_bytes);
   }
+  open_.erase(0, open_.size() - rest.size());
 }
 
 void LossyUtf8::finish(std::string& out) {
-  if (scanner_.is_open()) out += kReplacement;
+  if (!open_.empty()) out += kReplacement;
   open_.clear();
-  scanner_ = {};
 }
 
 namespace {
@@ -191,22 +183,17 @@ void append_byte_characters(std::string_view bytes, std::string& out) {
   for (const char byte : bytes) append_utf8(out, kCharacters[static_cast<unsigned char>(byte)]);
 }
 
-std::optional<unsigned char> byte_of_character(char32_t character) {
-  if (character >= kBytes.size() || kBytes[character] == kNoByte) return std::nullopt;
-  return static_cast<unsigned char>(kBytes[character]);
-}
-
 void append_token_bytes(std::string_view token, std::string& out) {
   const std::size_t before = out.size();
   for (std::size_t i = 0; i < token.size();) {
     const CodePoint character = code_point_at(token, i);
-    const auto byte = byte_of_character(character.value);
-    if (!byte) {
+    const std::int16_t byte = character.value < kBytes.size() ? kBytes[character.value] : kNoByte;
+    if (byte == kNoByte) {
       out.resize(before);
       out += token;
       return;
     }
-    out += static_cast<char>(*byte);
+    out += static_cast<char>(byte);
     i += character.n_bytes;
   }
 }

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -26,6 +25,12 @@ void append_utf8(std::string& text, char32_t code_point);
 /// Unicode White_Space: what \s means.
 bool is_white_space(char32_t code_point);
 
+/// The text without white space at its left end, its right end or both.
+std::string_view without_white_space(std::string_view text, bool left, bool right);
+
+/// The text with `to` for every `from`, left to right. REQUIRES: `from` is not empty.
+std::string replaced(std::string_view text, std::string_view from, std::string_view to);
+
 /// Unicode's word characters (UTS 18, annex C): Alphabetic, Mark, Decimal_Number,
 /// Connector_Punctuation, Join_Control. They decide whether a `single_word` token stands alone.
 bool is_word_character(char32_t code_point);
@@ -37,24 +42,6 @@ bool is_mark(char32_t code_point);
 /// everywhere, overlong forms, surrogates and code points beyond U+10FFFF are invalid.
 std::optional<std::size_t> find_invalid_utf8(std::string_view text);
 
-/// Follows UTF-8 byte by byte, after table 3-7 of the Unicode standard.
-class Utf8Scanner {
- public:
-  enum class Step : std::uint8_t {
-    kComplete,  ///< this byte ends a code point
-    kMore,      ///< this byte is fine so far, others must follow
-    kInvalid,   ///< no code point can start with this byte; the scanner is at a start again
-    kRestart,   ///< the sequence before breaks off; the scanner is at a start, give this byte again
-  };
-  Step push(unsigned char byte);
-  /// Whether a sequence is open.
-  [[nodiscard]] bool is_open() const { return n_missing_ > 0; }
-
- private:
-  unsigned n_missing_ = 0;
-  unsigned char low_ = 0x80, high_ = 0xBF;  // bounds of the next byte
-};
-
 /// Turns bytes that come in pieces into valid UTF-8: a sequence is held back until it is complete,
 /// and every maximal part of an invalid one becomes one U+FFFD.
 class LossyUtf8 {
@@ -65,7 +52,6 @@ class LossyUtf8 {
   void finish(std::string& out);
 
  private:
-  Utf8Scanner scanner_;
   std::string open_;
 };
 
@@ -73,9 +59,6 @@ class LossyUtf8 {
 /// 0x21-0x7E, 0xA1-0xAC and 0xAE-0xFF become the code point of the same value, the other 68, in
 /// ascending order, U+0100, U+0101, ... (a space is U+0120).
 void append_byte_characters(std::string_view bytes, std::string& out);
-
-/// The byte that a character stands for; nothing for characters outside the map.
-std::optional<unsigned char> byte_of_character(char32_t character);
 
 /// Appends the bytes that a token stands for. A token with any character outside the map (an added
 /// token, as a rule) stands for its own UTF-8. REQUIRES: valid UTF-8.

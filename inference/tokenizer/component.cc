@@ -12,6 +12,7 @@ namespace {
 using formats::Json;
 
 constexpr std::size_t kMaxQuotedBytes = 120;
+constexpr std::size_t kMaxSteps = 256;
 
 // The recursion ends at the depth that the JSON parser allows.
 void append_steps(const Json& value, const std::string& path, const char* list_key,
@@ -30,11 +31,11 @@ void append_steps(const Json& value, const std::string& path, const char* list_k
 
 }  // namespace
 
-char32_t character_field(const Component& component, const char* key) {
-  const std::string value = component.text(key);
+std::string character_field(const Component& component, const char* key) {
+  std::string value = component.text(key);
   if (value.empty() || code_point_at(value, 0).n_bytes != value.size())
     component.refuse(key, "is not one character");
-  return code_point_at(value, 0).value;
+  return value;
 }
 
 std::vector<Component> component_steps(const Json* value, const std::string& path,

@@ -1,8 +1,9 @@
 #pragma once
 
-#include <cstddef>
+#include <algorithm>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "formats/json/json_fields.h"
@@ -18,13 +19,11 @@ std::string quote_text(std::string_view text);
 using Component = formats::JsonFields;
 
 /// A component's text of exactly one code point.
-char32_t character_field(const Component& component, const char* key);
-
-/// Steps that one component may have; more is kLimit.
-inline constexpr std::size_t kMaxSteps = 256;
+std::string character_field(const Component& component, const char* key);
 
 /// A component as the list of its steps: empty for null, the parts of a `Sequence` (whose list
-/// stands under `list_key`) and of those inside it, in order, or the component itself.
+/// stands under `list_key`) and of those inside it, in order, or the component itself. More than
+/// 256 are kLimit.
 std::vector<Component> component_steps(const formats::Json* value, const std::string& path,
                                        const char* list_key);
 
@@ -35,18 +34,25 @@ struct ComponentRow {
   Make make;
 };
 
-/// The row of the component's type. A type that has none is kUnsupported, naming it and those that
-/// have.
+/// What the rows make of the steps of a component. A type that has no row is kUnsupported, naming
+/// it and those that have.
 template <class Rows>
-const auto& find_row(const Rows& rows, const Component& component) {
-  const std::string type = component.text("type");
-  std::string known;
-  for (const auto& row : rows) {
-    if (row.type == type) return row;
-    known += (known.empty() ? "" : ", ") + std::string(row.type);
+auto make_steps(const Rows& rows, const formats::Json* value, const std::string& path,
+                const char* list_key) {
+  std::vector<decltype(rows.front().make(std::declval<const Component&>()))> made;
+  for (const Component& step : component_steps(value, path, list_key)) {
+    const std::string type = step.text("type");
+    const auto* const found =
+        std::ranges::find(rows, type, [](const auto& row) { return row.type; });
+    if (found == rows.end()) {
+      std::string known;
+      for (const auto& row : rows) known += ", " + std::string(row.type);
+      step.unsupported("has type " + quote_text(type) +
+                       ", which is not supported (supported: Sequence" + known + ")");
+    }
+    made.push_back(found->make(step));
   }
-  component.unsupported("has type " + quote_text(type) +
-                        ", which is not supported (supported: Sequence, " + known + ")");
+  return made;
 }
 
 }  // namespace ingot::inference

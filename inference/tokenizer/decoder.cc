@@ -1,6 +1,7 @@
 #include "inference/tokenizer/decoder.h"
 
 #include <array>
+#include <charconv>
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -56,12 +57,8 @@ class ByteLevelStage final : public WholeTokenStage {
 std::optional<char> fallback_byte(std::string_view token) {
   if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return std::nullopt;
   unsigned byte = 0;
-  for (const char c : token.substr(3, 2)) {
-    const bool is_digit = c >= '0' && c <= '9';
-    const char lower = static_cast<char>(c | 0x20);
-    if (!is_digit && (lower < 'a' || lower > 'f')) return std::nullopt;
-    byte = byte * 16 + static_cast<unsigned>(is_digit ? c - '0' : lower - 'a' + 10);
-  }
+  const char* const end = token.data() + 5;
+  if (std::from_chars(token.data() + 3, end, byte, 16).ptr != end) return std::nullopt;
   return static_cast<char>(byte);
 }
 
@@ -158,24 +155,13 @@ class WordEndStage final : public WholeTokenStage {
  public:
   explicit WordEndStage(std::string suffix) : suffix_(std::move(suffix)) {}
   void finish() override {
-    if (held_) send(replaced(*held_, ""), true);
+    if (held_) send(replaced(*held_, suffix_, ""), true);
   }
 
  private:
   void on_token(const std::string& token) override {
-    if (held_) send(replaced(*held_, " "), true);
+    if (held_) send(replaced(*held_, suffix_, " "), true);
     held_ = token;
-  }
-
-  [[nodiscard]] std::string replaced(const std::string& token, std::string_view by) const {
-    std::string text;
-    std::size_t begin = 0;
-    for (auto at = token.find(suffix_); at != std::string::npos; at = token.find(suffix_, begin)) {
-      text += token.substr(begin, at - begin);
-      text += by;
-      begin = at + suffix_.size();
-    }
-    return text + token.substr(begin);
   }
 
   std::string suffix_;
@@ -195,48 +181,43 @@ class JoinStage final : public DecodeStage {
   bool wants_space_ = false;
 };
 
+/// The end of a chain: appends to a text.
+class OutputStage final : public DecodeStage {
+ public:
+  explicit OutputStage(std::string& text) : text_(text) {}
+  void push(std::string_view chunk, bool /*ends_token*/) override { text_ += chunk; }
+
+ private:
+  std::string& text_;
+};
+
 template <class Stage>
 MakeStage make_plain(const Component& /*component*/) {
   return [] { return std::make_unique<Stage>(); };
 }
 
 MakeStage make_strip(const Component& component) {
-  std::string character;
-  append_utf8(character, character_field(component, "content"));
   constexpr std::uint64_t kMax = std::numeric_limits<std::uint32_t>::max();
-  return
-      [character, start = component.number("start", kMax), stop = component.number("stop", kMax)] {
-        return std::make_unique<StripStage>(character, start, stop);
-      };
+  return [character = character_field(component, "content"),
+          start = component.number("start", kMax), stop = component.number("stop", kMax)] {
+    return std::make_unique<StripStage>(character, start, stop);
+  };
 }
 
 MakeStage make_replace(const Component& component) {
-  return [replacement = Replacement(component)] {
-    return std::make_unique<MapStage>(
-        [replacement](const std::string& token) { return replacement.apply(token); });
+  return [replacement = make_replacement(component)] {
+    return std::make_unique<MapStage>(replacement);
   };
 }
 
 // Marks become spaces, except in the first token, where they vanish if they had been put there.
 MakeStage make_metaspace(const Component& component) {
-  const char32_t mark = character_field(component, "replacement");
   const bool drops_first = component.boolean("add_prefix_space", true) &&
                            component.text("prepend_scheme", "always") != "never";
-  return [mark, drops_first] {
+  return [mark = character_field(component, "replacement"), drops_first] {
     return std::make_unique<MapStage>(
         [mark, drops = drops_first](const std::string& token) mutable {
-          std::string text;
-          for (std::size_t i = 0; i < token.size();) {
-            const CodePoint c = code_point_at(token, i);
-            if (c.value != mark) {
-              text += token.substr(i, c.n_bytes);
-            } else if (!drops) {
-              text += ' ';
-            }
-            i += c.n_bytes;
-          }
-          drops = false;
-          return text;
+          return replaced(token, mark, std::exchange(drops, false) ? "" : " ");
         });
   };
 }
@@ -259,43 +240,27 @@ constexpr std::array<ComponentRow<MakeStage (*)(const Component&)>, 7> kRows{{
 
 }  // namespace
 
-/// The end of the chain: keeps the text until it is taken.
-class DecodeChain::Output final : public DecodeStage {
- public:
-  void push(std::string_view chunk, bool /*ends_token*/) override { text_ += chunk; }
-  std::string take() { return std::exchange(text_, {}); }
-
- private:
-  std::string text_;
-};
-
 Decoder Decoder::parse(const formats::Json* value) {
   Decoder result;
-  for (const Component& step : component_steps(value, "decoder", "decoders"))
-    result.stages_.push_back(find_row(kRows, step).make(step));
+  result.stages_ = make_steps(kRows, value, "decoder", "decoders");
   if (value == nullptr) result.stages_.emplace_back([] { return std::make_unique<JoinStage>(); });
   return result;
 }
 
-DecodeChain::DecodeChain(const Decoder& decoder) : output_(std::make_unique<Output>()) {
+DecodeChain::DecodeChain(const Decoder& decoder) : text_(std::make_unique<std::string>()) {
   for (const MakeStage& make : decoder.stages()) stages_.push_back(make());
-  for (std::size_t i = 0; i < stages_.size(); ++i) {
-    stages_[i]->set_next(i + 1 < stages_.size() ? stages_[i + 1].get() : output_.get());
-  }
+  stages_.push_back(std::make_unique<OutputStage>(*text_));
+  for (std::size_t i = 1; i < stages_.size(); ++i) stages_[i - 1]->set_next(stages_[i].get());
 }
-DecodeChain::~DecodeChain() = default;
-DecodeChain::DecodeChain(DecodeChain&&) noexcept = default;
-DecodeChain& DecodeChain::operator=(DecodeChain&&) noexcept = default;
 
 std::string DecodeChain::push(std::string_view token) {
-  if (stages_.empty()) return std::string(token);  // an empty Sequence
   stages_.front()->push(token, true);
-  return output_->take();
+  return std::exchange(*text_, {});
 }
 
 std::string DecodeChain::finish() {
   for (const auto& stage : stages_) stage->finish();
-  return output_->take();
+  return std::exchange(*text_, {});
 }
 
 }  // namespace ingot::inference

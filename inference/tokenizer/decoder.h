@@ -48,9 +48,6 @@ class Decoder {
 class DecodeChain {
  public:
   explicit DecodeChain(const Decoder& decoder);
-  ~DecodeChain();
-  DecodeChain(DecodeChain&&) noexcept;
-  DecodeChain& operator=(DecodeChain&&) noexcept;
 
   /// The text that this token completes, which is valid UTF-8.
   std::string push(std::string_view token);
@@ -58,9 +55,8 @@ class DecodeChain {
   std::string finish();
 
  private:
-  class Output;
   std::vector<std::unique_ptr<DecodeStage>> stages_;
-  std::unique_ptr<Output> output_;
+  std::unique_ptr<std::string> text_;  // what came out of the last stage
 };
 
 }  // namespace ingot::inference

@@ -77,20 +77,12 @@ Step make_strip_accents(const Component& /*component*/) {
 Step make_strip(const Component& component) {
   return [left = component.boolean("strip_left", true),
           right = component.boolean("strip_right", true)](const std::string& text) {
-    std::size_t begin = 0;
-    std::size_t end = text.size();
-    while (left && begin < end && is_white_space(code_point_at(text, begin).value))
-      begin += code_point_at(text, begin).n_bytes;
-    while (right && end > begin && is_white_space(code_point_before(text, end).value))
-      end -= code_point_before(text, end).n_bytes;
-    return text.substr(begin, end - begin);
+    return std::string(without_white_space(text, left, right));
   };
 }
 
 Step make_replace(const Component& component) {
-  return [replacement = Replacement(component)](const std::string& text) {
-    return replacement.apply(text);
-  };
+  return make_replacement(component);
 }
 
 Step make_prepend(const Component& component) {
@@ -124,8 +116,7 @@ constexpr std::array<ComponentRow<Step (*)(const Component&)>, 10> kRows{{
 
 Normalizer Normalizer::parse(const formats::Json* value) {
   Normalizer result;
-  for (const Component& step : component_steps(value, "normalizer", "normalizers"))
-    result.steps_.push_back(find_row(kRows, step).make(step));
+  result.steps_ = make_steps(kRows, value, "normalizer", "normalizers");
   return result;
 }
 

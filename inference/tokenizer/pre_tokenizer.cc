@@ -23,7 +23,7 @@ constexpr std::string_view kPunctuationPattern = R"([\p{P}$+<=>\^`|~])";
 // The word of UTS 18, which has the joiners that \w of a pattern in the file lacks.
 constexpr std::string_view kWordsPattern = R"([\w\x{200C}\x{200D}]+|[^\w\s\x{200C}\x{200D}]+)";
 
-/// What becomes of the matches of a pattern; named as in tokenizer.json.
+/// What becomes of the matches of a pattern.
 enum class SplitBehavior : std::uint8_t {
   kIsolated,            ///< every match is a piece of its own
   kRemoved,             ///< matches are dropped
@@ -31,6 +31,10 @@ enum class SplitBehavior : std::uint8_t {
   kMergedWithNext,      ///< a match starts the piece after it
   kContiguous,          ///< matches that touch are one piece
 };
+/// Their names in tokenizer.json.
+constexpr std::array<std::string_view, 5> kBehaviors = {"Isolated", "Removed", "MergedWithPrevious",
+                                                        "MergedWithNext", "Contiguous"};
+
 struct Part {
   Span span;
   bool is_match = false;
@@ -50,53 +54,29 @@ void find_parts(std::size_t size, const std::vector<Span>& matches, bool invert,
   if (end != size) parts.push_back({{end, size}, invert});
 }
 
-// Adds parts to the last piece or starts a new one, as the behavior has it.
-template <class Joins>
-void merge_forward(const std::vector<Part>& parts, Joins joins, std::vector<Span>& pieces) {
+// Joins parts to pieces, as the behavior has it. A match that belongs to the piece after it is one
+// that belongs to the piece before it, seen from the end.
+void merge(std::vector<Part>& parts, SplitBehavior behavior, std::vector<Span>& pieces) {
+  const bool is_backward = behavior == SplitBehavior::kMergedWithNext;
+  if (is_backward) std::ranges::reverse(parts);
   pieces.clear();
   bool previous = false;
   for (const Part& part : parts) {
-    if (!pieces.empty() && joins(previous, part.is_match)) {
-      pieces.back().end = part.span.end;
-    } else {
+    if (behavior == SplitBehavior::kRemoved && part.is_match) continue;
+    const bool joins = behavior == SplitBehavior::kContiguous ? part.is_match == previous
+                       : is_backward || behavior == SplitBehavior::kMergedWithPrevious
+                           ? part.is_match && !previous
+                           : false;
+    if (pieces.empty() || !joins) {
       pieces.push_back(part.span);
+    } else if (is_backward) {
+      pieces.back().begin = part.span.begin;
+    } else {
+      pieces.back().end = part.span.end;
     }
     previous = part.is_match;
   }
-}
-
-void merge_with_next(const std::vector<Part>& parts, std::vector<Span>& pieces) {
-  pieces.clear();
-  bool following = false;
-  for (std::size_t i = parts.size(); i-- > 0;) {
-    if (!pieces.empty() && parts[i].is_match && !following) {
-      pieces.back().begin = parts[i].span.begin;
-    } else {
-      pieces.push_back(parts[i].span);
-    }
-    following = parts[i].is_match;
-  }
-  std::ranges::reverse(pieces);
-}
-
-void merge(const std::vector<Part>& parts, SplitBehavior behavior, std::vector<Span>& pieces) {
-  switch (behavior) {
-    case SplitBehavior::kIsolated:
-      return merge_forward(
-          parts, [](bool, bool) { return false; }, pieces);
-    case SplitBehavior::kMergedWithPrevious:
-      return merge_forward(
-          parts, [](bool previous, bool now) { return now && !previous; }, pieces);
-    case SplitBehavior::kContiguous:
-      return merge_forward(
-          parts, [](bool previous, bool now) { return now == previous; }, pieces);
-    case SplitBehavior::kMergedWithNext:
-      return merge_with_next(parts, pieces);
-    case SplitBehavior::kRemoved:
-      pieces.clear();
-      for (const Part& part : parts)
-        if (!part.is_match) pieces.push_back(part.span);
-  }
+  if (is_backward) std::ranges::reverse(pieces);
 }
 
 /// Cuts every piece at the matches of a pattern, which sees one piece at a time. With `invert` what
@@ -146,11 +126,8 @@ void rewrite_pieces(SplitText& split, Write write) {
 SplitBehavior behavior_of(const Component& component, std::optional<SplitBehavior> if_missing) {
   if (if_missing && component.find("behavior") == nullptr) return *if_missing;
   const std::string name = component.text("behavior");
-  if (name == "Isolated") return SplitBehavior::kIsolated;
-  if (name == "Removed") return SplitBehavior::kRemoved;
-  if (name == "MergedWithPrevious") return SplitBehavior::kMergedWithPrevious;
-  if (name == "MergedWithNext") return SplitBehavior::kMergedWithNext;
-  if (name == "Contiguous") return SplitBehavior::kContiguous;
+  const auto* const found = std::ranges::find(kBehaviors, name);
+  if (found != kBehaviors.end()) return static_cast<SplitBehavior>(found - kBehaviors.begin());
   component.unsupported("has behavior " + quote_text(name) + ", which is not supported");
 }
 
@@ -210,8 +187,7 @@ Prepend prepend_of(const Component& component) {
 }
 
 Step make_metaspace(const Component& component) {
-  std::string mark;
-  append_utf8(mark, character_field(component, "replacement"));
+  const std::string mark = character_field(component, "replacement");
   std::optional<SplitPattern> pattern;
   if (component.boolean("split", true)) pattern = SplitPattern::literal(mark);
   return [mark, pattern, prepend = prepend_of(component)](SplitText& split) {
@@ -219,13 +195,7 @@ Step make_metaspace(const Component& component) {
       const bool wants_mark =
           prepend == Prepend::kAlways || (prepend == Prepend::kFirst && is_first && split.is_start);
       if (wants_mark && !piece.starts_with(' ') && !piece.starts_with(mark)) out += mark;
-      for (const char c : piece) {
-        if (c == ' ') {
-          out += mark;
-        } else {
-          out += c;
-        }
-      }
+      out += replaced(piece, " ", mark);
     });
     if (pattern) split_pieces(split, *pattern, SplitBehavior::kMergedWithNext, false);
   };
@@ -245,8 +215,7 @@ constexpr std::array<ComponentRow<Step (*)(const Component&)>, 7> kRows{{
 
 PreTokenizer PreTokenizer::parse(const formats::Json* value) {
   PreTokenizer result;
-  for (const Component& step : component_steps(value, "pre_tokenizer", "pretokenizers"))
-    result.steps_.push_back(find_row(kRows, step).make(step));
+  result.steps_ = make_steps(kRows, value, "pre_tokenizer", "pretokenizers");
   return result;
 }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdint>
 #include <limits>
 #include <new>
 #include <optional>
@@ -73,19 +72,11 @@ OnigSyntaxType& syntax() {
   return own;
 }
 
-bool says_corrupt(int code) {
-  switch (code) {
-    case ONIGERR_PREMATURE_END_OF_CHAR_CLASS:
-    case ONIGERR_END_PATTERN_AT_ESCAPE:
-    case ONIGERR_UNMATCHED_CLOSE_PARENTHESIS:
-    case ONIGERR_END_PATTERN_WITH_UNMATCHED_PARENTHESIS:
-    case ONIGERR_END_PATTERN_IN_GROUP:
-    case ONIGERR_EMPTY_RANGE_IN_CHAR_CLASS:
-      return true;
-    default:
-      return false;
-  }
-}
+// What these say of a pattern is that it is none.
+constexpr std::array kCorruptCodes = {
+    ONIGERR_PREMATURE_END_OF_CHAR_CLASS, ONIGERR_END_PATTERN_AT_ESCAPE,
+    ONIGERR_UNMATCHED_CLOSE_PARENTHESIS, ONIGERR_END_PATTERN_WITH_UNMATCHED_PARENTHESIS,
+    ONIGERR_END_PATTERN_IN_GROUP,        ONIGERR_EMPTY_RANGE_IN_CHAR_CLASS};
 
 Regex compile(std::string_view pattern) {
   regex_t* regex = nullptr;
@@ -94,7 +85,8 @@ Regex compile(std::string_view pattern) {
                             ONIG_OPTION_NONE, ONIG_ENCODING_UTF8, &syntax(), &info);
   if (code == ONIGERR_MEMORY) throw std::bad_alloc();
   if (code != ONIG_NORMAL) {
-    throw Error(says_corrupt(code) ? ErrorCode::kCorrupt : ErrorCode::kUnsupported,
+    const bool is_corrupt = std::ranges::find(kCorruptCodes, code) != kCorruptCodes.end();
+    throw Error(is_corrupt ? ErrorCode::kCorrupt : ErrorCode::kUnsupported,
                 fmt::format("pattern {} cannot be compiled: {}", quote_text(pattern),
                             onig_message(code, &info)));
   }
@@ -193,25 +185,23 @@ void SplitPattern::find_all(std::string_view text, std::vector<Span>& matches) c
   }
 }
 
-Replacement::Replacement(const Component& component)
-    : pattern_(SplitPattern::of(component)), content_(component.text("content")) {}
-
-std::string Replacement::apply(std::string_view text) const {
-  std::vector<Span> matches;
-  pattern_.find_all(text, matches);
-  const auto added = checked_mul(matches.size(), content_.size());
-  const auto size = added ? checked_add(*added, text.size()) : std::nullopt;
-  check_text_size(size.value_or(std::numeric_limits<std::size_t>::max()));
-  std::string result;
-  result.reserve(*size);
-  std::size_t end = 0;
-  for (const Span& match : matches) {
-    result += text.substr(end, match.begin - end);
-    result += content_;
-    end = match.end;
-  }
-  result += text.substr(end);
-  return result;
+std::function<std::string(std::string_view)> make_replacement(const Component& component) {
+  return [pattern = SplitPattern::of(component),
+          content = component.text("content")](std::string_view text) {
+    std::vector<Span> matches;
+    pattern.find_all(text, matches);
+    const auto added = checked_mul(matches.size(), content.size());
+    const auto size = added ? checked_add(*added, text.size()) : std::nullopt;
+    check_text_size(size.value_or(std::numeric_limits<std::size_t>::max()));
+    std::string result;
+    result.reserve(*size);
+    std::size_t end = 0;
+    for (const Span& match : matches) {
+      result.append(text, end, match.begin - end).append(content);
+      end = match.end;
+    }
+    return result.append(text, end);
+  };
 }
 
 void check_text_size(std::size_t n_bytes) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -46,17 +47,8 @@ class SplitPattern {
   std::shared_ptr<const Compiled> compiled_;
 };
 
-/// A `Replace` component, which may be a normalizer and a decoder: every match of `pattern` becomes
-/// `content`, which is a plain text.
-class Replacement {
- public:
-  explicit Replacement(const Component& component);
-
-  [[nodiscard]] std::string apply(std::string_view text) const;
-
- private:
-  SplitPattern pattern_;
-  std::string content_;
-};
+/// What a `Replace` component does, which may be a normalizer and a decoder: every match of
+/// `pattern` becomes `content`, which is a plain text.
+std::function<std::string(std::string_view)> make_replacement(const Component& component);
 
 }  // namespace ingot::inference

@@ -91,13 +91,6 @@ constexpr std::array<ComponentRow<Template (*)(const Component&)>, 4> kRows{{
     {"TemplateProcessing", &make_template},
 }};
 
-std::vector<Template> parse_post_processor(const Json* value) {
-  std::vector<Template> templates;
-  for (const Component& step : component_steps(value, "post_processor", "processors"))
-    templates.push_back(find_row(kRows, step).make(step));
-  return templates;
-}
-
 std::vector<std::int32_t> post_processed(const std::vector<Template>& templates,
                                          std::vector<std::int32_t> ids) {
   for (const Template& parts : templates) {
@@ -148,7 +141,8 @@ struct Tokenizer::Parts {
         model(Bpe::parse(model_of(root), vocabulary)),
         normalizer(Normalizer::parse(root.find("normalizer"))),
         pre_tokenizer(PreTokenizer::parse(root.find("pre_tokenizer"))),
-        post_processor(parse_post_processor(root.find("post_processor"))),
+        post_processor(
+            make_steps(kRows, root.find("post_processor"), "post_processor", "processors")),
         decoder(Decoder::parse(root.find("decoder"))),
         added_tokens(
             AddedTokens::parse(root.optional_array("added_tokens"), vocabulary, normalizer)) {
@@ -170,15 +164,10 @@ struct Tokenizer::Parts {
   AddedTokens added_tokens;
 };
 
-Tokenizer::Tokenizer(std::unique_ptr<const Parts> parts) : parts_(std::move(parts)) {}
-Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
-Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
-Tokenizer::~Tokenizer() = default;
-
 Tokenizer Tokenizer::parse(std::string_view json, std::string_view where) {
   try {
     const formats::Json document = formats::parse_json(json, where);
-    return Tokenizer(std::make_unique<const Parts>(Component(document, "")));
+    return Tokenizer(std::make_shared<const Parts>(Component(document, "")));
   } catch (Error& error) {
     error.in_file(where);
     throw;
@@ -246,9 +235,7 @@ std::optional<std::int32_t> Tokenizer::id_of(std::string_view token) const {
 }
 
 std::string_view Tokenizer::token(std::int32_t id) const {
-  if (const AddedToken* added = parts_->added_tokens.by_id(id)) return added->content;
-  const std::string* text = parts_->vocabulary.text(id);
-  return text != nullptr ? std::string_view(*text) : std::string_view();
+  return decoded_token(id, false).value_or(std::string_view());
 }
 
 bool Tokenizer::is_special(std::int32_t id) const {

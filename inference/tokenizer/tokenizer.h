@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "inference/tokenizer/decoder.h"
@@ -15,7 +16,7 @@
 namespace ingot::inference {
 
 /// A byte-pair tokenizer as tokenizer.json describes it: text to ids and back, as Hugging Face's
-/// tokenizers do it. Immutable: all of it may run on many threads at once.
+/// tokenizers do it. Immutable: all of it may run on many threads at once, and copies share it.
 class Tokenizer {
  public:
   /// Throws kCorrupt or kLimit for what violates the format, kUnsupported for components that this
@@ -25,10 +26,6 @@ class Tokenizer {
   /// DIRECTORY/tokenizer.json. kNotFound without one; kUnsupported when there is a tokenizer in
   /// another format instead (tiktoken, SentencePiece).
   static Tokenizer open(const std::filesystem::path& directory);
-
-  Tokenizer(Tokenizer&&) noexcept;
-  Tokenizer& operator=(Tokenizer&&) noexcept;
-  ~Tokenizer();
 
   /// The ids of a text. Added tokens are recognised wherever they stand, special or not;
   /// `add_special_tokens` puts those around it that the file's post-processor has. Text that is not
@@ -51,12 +48,12 @@ class Tokenizer {
  private:
   friend class StreamDecoder;
   struct Parts;
-  explicit Tokenizer(std::unique_ptr<const Parts> parts);
+  explicit Tokenizer(std::shared_ptr<const Parts> parts) : parts_(std::move(parts)) {}
   /// What of an id is to be decoded; nothing for ids left out.
   [[nodiscard]] std::optional<std::string_view> decoded_token(std::int32_t id,
                                                               bool skip_special) const;
 
-  std::unique_ptr<const Parts> parts_;
+  std::shared_ptr<const Parts> parts_;
 };
 
 /// Decodes id by id. What the pushes and the finish return, one after the other, is what

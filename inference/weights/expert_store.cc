@@ -12,7 +12,6 @@
 #include <optional>
 #include <string>
 #include <thread>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -30,78 +29,37 @@ using Phase = ExpertSlots::Phase;
 
 namespace {
 
-/// Reads routed experts, whether each has tensors of its own (`mlp.experts.E.gate_proj.weight`) or
-/// those of a layer are stacked (`mlp.experts.gate_up_proj` [E, 2I, D], gate rows first, and
-/// `mlp.experts.down_proj` [E, D, I]). Safe from many threads.
-class ExpertReader {
- public:
-  /// `store` must outlive this.
-  ExpertReader(const WeightStore& store, const ExpertShape& shape)
-      : store_(store),
-        n_experts_(shape.n_experts),
-        hidden_(shape.hidden),
-        intermediate_(shape.intermediate) {}
-
-  /// Bytes that the expert takes in memory. Errors as WeightStore::read.
-  [[nodiscard]] std::uint64_t bytes_of(std::uint32_t layer, std::uint32_t expert) const;
-  [[nodiscard]] Expert read(std::uint32_t layer, std::uint32_t expert, std::size_t threads) const;
-
- private:
-  struct Parts;
-  [[nodiscard]] Parts parts_of(std::uint32_t layer, std::uint32_t expert) const;
-
-  const WeightStore& store_;
-  std::size_t n_experts_, hidden_, intermediate_;
-};
-
-/// Gate, up and down.
-struct ExpertReader::Parts {
-  std::array<std::string, 3> names;
-  std::array<LinearPart, 3> parts;
-  /// The part, with the name that it points to.
-  [[nodiscard]] LinearPart operator[](std::size_t i) const {
-    LinearPart part = parts[i];
-    part.name = names[i];
-    return part;
-  }
-};
-
-ExpertReader::Parts ExpertReader::parts_of(std::uint32_t layer, std::uint32_t expert) const {
+/// Gate, up and down of a routed expert, whether each has tensors of its own
+/// (`mlp.experts.E.gate_proj.weight`) or those of a layer are stacked (`mlp.experts.gate_up_proj`
+/// [E, 2I, D], gate rows first, and `mlp.experts.down_proj` [E, D, I]).
+std::array<LinearPart, 3> parts_of(const WeightStore& store, const ExpertShape& shape,
+                                   std::uint32_t layer, std::size_t expert) {
   const std::string all = fmt::format("model.layers.{}.mlp.experts.", layer);
-  const Range inner = {.first = 0, .count = intermediate_};
-  const Range outer = {.first = 0, .count = hidden_};
+  const std::size_t n = shape.n_experts, width = shape.intermediate;
+  const Range inner = {.first = 0, .count = width};
+  const Range outer = {.first = 0, .count = shape.hidden};
   const std::string stack = all + "gate_up_proj";
-  if (store_.has(stack)) {
-    const formats::Shape both = {n_experts_, 2 * intermediate_, hidden_};
-    const Range second = {.first = intermediate_, .count = intermediate_};
-    return {.names = {stack, stack, all + "down_proj"},
-            .parts = {LinearPart{.whole = both, .matrix = expert, .rows = inner, .cols = outer},
-                      LinearPart{.whole = both, .matrix = expert, .rows = second, .cols = outer},
-                      LinearPart{.whole = {n_experts_, hidden_, intermediate_},
-                                 .matrix = expert,
-                                 .rows = outer,
-                                 .cols = inner}}};
+  if (store.has(stack)) {
+    const formats::Shape both = {n, 2 * width, shape.hidden};
+    return {{{.name = stack, .whole = both, .matrix = expert, .rows = inner, .cols = outer},
+             {.name = stack,
+              .whole = both,
+              .matrix = expert,
+              .rows = {.first = width, .count = width},
+              .cols = outer},
+             {.name = all + "down_proj",
+              .whole = {n, shape.hidden, width},
+              .matrix = expert,
+              .rows = outer,
+              .cols = inner}}};
   }
-  const auto name = [&](const char* module) {
-    return fmt::format("{}{}.{}_proj.weight", all, expert, module);
+  const auto part = [&](const char* module, const Range& rows, const Range& cols) {
+    return LinearPart{.name = fmt::format("{}{}.{}_proj.weight", all, expert, module),
+                      .whole = {rows.count, cols.count},
+                      .rows = rows,
+                      .cols = cols};
   };
-  const LinearPart in = {.whole = {intermediate_, hidden_}, .rows = inner, .cols = outer};
-  return {.names = {name("gate"), name("up"), name("down")},
-          .parts = {in, in,
-                    LinearPart{.whole = {hidden_, intermediate_}, .rows = outer, .cols = inner}}};
-}
-
-std::uint64_t ExpertReader::bytes_of(std::uint32_t layer, std::uint32_t expert) const {
-  const Parts parts = parts_of(layer, expert);
-  return store_.bytes_of(parts[0]) + store_.bytes_of(parts[1]) + store_.bytes_of(parts[2]);
-}
-
-Expert ExpertReader::read(std::uint32_t layer, std::uint32_t expert, std::size_t threads) const {
-  const Parts parts = parts_of(layer, expert);
-  const std::array<LinearPart, 3> all = {parts[0], parts[1], parts[2]};
-  std::vector<Linear> linears = store_.read(all, threads);
-  return {
-      .gate = std::move(linears[0]), .up = std::move(linears[1]), .down = std::move(linears[2])};
+  return {part("gate", inner, outer), part("up", inner, outer), part("down", outer, inner)};
 }
 
 /// What the thread that reads ahead, callers and living pointers share.
@@ -155,13 +113,17 @@ std::optional<std::size_t> next_ahead(Shared& shared) {
   return ahead.front();
 }
 
-/// The sizes of every expert, layer by layer.
-std::vector<std::uint64_t> sizes_of(const ExpertReader& reader, const ExpertShape& shape) {
+/// The sizes of every expert in memory, layer by layer.
+std::vector<std::uint64_t> sizes_of(const WeightStore& store, const ExpertShape& shape) {
   std::vector<std::uint64_t> sizes;
   sizes.reserve(shape.layers.size() * shape.mine.count);
   for (const std::uint32_t layer : shape.layers) {
-    for (std::size_t i = 0; i < shape.mine.count; ++i)
-      sizes.push_back(reader.bytes_of(layer, static_cast<std::uint32_t>(shape.mine.first + i)));
+    for (std::size_t i = 0; i < shape.mine.count; ++i) {
+      std::uint64_t& n_bytes = sizes.emplace_back(0);
+      for (const LinearPart& part : parts_of(store, shape, layer, shape.mine.first + i)) {
+        n_bytes += store.bytes_of(part);
+      }
+    }
   }
   return sizes;
 }
@@ -178,36 +140,36 @@ ExpertStore::Need need_of(const std::vector<std::uint64_t>& sizes) {
 }  // namespace
 
 struct ExpertStore::State {
-  State(const WeightStore& store, ExpertShape wanted, std::size_t most_threads)
-      : shape(std::move(wanted)),
-        reader(store, shape),
-        threads(std::max<std::size_t>(most_threads, 1)) {
-    for (std::size_t i = 0; i < shape.layers.size(); ++i) place_of_layer[shape.layers[i]] = i;
-  }
+  State(const WeightStore& from, ExpertShape wanted, std::size_t most_threads)
+      : store(from), shape(std::move(wanted)), threads(std::max<std::size_t>(most_threads, 1)) {}
 
   [[nodiscard]] std::size_t count() const { return shape.layers.size() * shape.mine.count; }
 
   [[nodiscard]] std::size_t slot_of(std::uint32_t layer, std::uint32_t expert) const {
-    const auto place = place_of_layer.find(layer);
-    INGOT_CHECK(place != place_of_layer.end());
+    const auto place = std::ranges::find(shape.layers, layer);
+    INGOT_CHECK(place != shape.layers.end());
     INGOT_CHECK(expert >= shape.mine.first && expert - shape.mine.first < shape.mine.count);
-    return place->second * shape.mine.count + (expert - shape.mine.first);
+    return static_cast<std::size_t>(place - shape.layers.begin()) * shape.mine.count +
+           (expert - shape.mine.first);
   }
 
   [[nodiscard]] std::shared_ptr<const Expert> read(std::size_t slot, std::size_t n_threads) const {
     const std::uint32_t layer = shape.layers[slot / shape.mine.count];
-    const auto expert = static_cast<std::uint32_t>(shape.mine.first + slot % shape.mine.count);
-    return std::make_shared<const Expert>(reader.read(layer, expert, n_threads));
+    const auto parts = parts_of(store, shape, layer, shape.mine.first + slot % shape.mine.count);
+    std::vector<Linear> linears = store.read(parts, n_threads);
+    return std::make_shared<const Expert>(Expert{
+        .gate = std::move(linears[0]), .up = std::move(linears[1]), .down = std::move(linears[2])});
   }
 
   void read_all();
+  std::exception_ptr read_unlocked(std::unique_lock<std::mutex>& lock, std::size_t slot,
+                                   Claim claim);
   void read_ahead(const std::stop_token& stop);
   std::shared_ptr<const Expert> get(std::size_t slot);
 
+  const WeightStore& store;
   ExpertShape shape;
-  ExpertReader reader;
   std::size_t threads;
-  std::unordered_map<std::uint32_t, std::size_t> place_of_layer;
 
   // Everything in memory: by slot. Else empty.
   std::vector<std::shared_ptr<const Expert>> resident;
@@ -233,6 +195,27 @@ void ExpertStore::State::read_all() {
   for (const auto& expert : resident) resident_bytes += expert->n_bytes();
 }
 
+// Reads an expert that is absent while others may take the lock. Returns what went wrong: then the
+// slot is still being read.
+std::exception_ptr ExpertStore::State::read_unlocked(std::unique_lock<std::mutex>& lock,
+                                                     std::size_t slot, Claim claim) {
+  shared->slots.begin_read(slot, claim);
+  lock.unlock();
+  std::shared_ptr<const Expert> expert;
+  std::exception_ptr failure;
+  try {
+    expert = read(slot, threads);
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  lock.lock();
+  if (failure) return failure;
+  ++shared->counters.reads;
+  shared->counters.bytes_read += shared->slots.bytes_of(slot);
+  shared->slots.finish_read(slot, std::move(expert));
+  return nullptr;
+}
+
 void ExpertStore::State::read_ahead(const std::stop_token& stop) {
   std::unique_lock lock(shared->mutex);
   while (true) {
@@ -243,25 +226,10 @@ void ExpertStore::State::read_ahead(const std::stop_token& stop) {
     });
     if (stop.stop_requested()) return;
     shared->ahead.pop_front();
-    shared->slots.begin_read(*next, Claim::kAhead);
     shared->reads_ahead = true;
-    lock.unlock();
-    std::shared_ptr<const Expert> expert;
-    std::exception_ptr failure;
-    try {
-      expert = read(*next, threads);
-    } catch (...) {
-      failure = std::current_exception();
-    }
-    lock.lock();
+    std::exception_ptr failure = read_unlocked(lock, *next, Claim::kAhead);
     shared->reads_ahead = false;
-    if (failure) {
-      shared->slots.fail_read(*next, std::exchange(failure, nullptr));
-    } else {
-      ++shared->counters.reads;
-      shared->counters.bytes_read += shared->slots.bytes_of(*next);
-      shared->slots.finish_read(*next, std::move(expert));
-    }
+    if (failure) shared->slots.fail_read(*next, std::move(failure));
     shared->changed.notify_all();
   }
 }
@@ -289,24 +257,14 @@ std::shared_ptr<const Expert> ExpertStore::State::get(std::size_t slot) {
       --shared->waiting;
       continue;
     }
-    slots.begin_read(slot, Claim::kNow);
     has_read = true;
-    lock.unlock();
-    std::shared_ptr<const Expert> expert;
-    try {
-      expert = read(slot, threads);
-    } catch (...) {
-      lock.lock();
-      slots.fail_read(slot, nullptr);
-      shared->changed.notify_all();
-      lock.unlock();
-      throw;
-    }
-    lock.lock();
-    ++shared->counters.reads;
-    shared->counters.bytes_read += slots.bytes_of(slot);
-    slots.finish_read(slot, std::move(expert));
+    const std::exception_ptr failure = read_unlocked(lock, slot, Claim::kNow);
+    if (failure) slots.fail_read(slot, nullptr);
     shared->changed.notify_all();
+    if (failure) {
+      lock.unlock();
+      std::rethrow_exception(failure);
+    }
   }
   hold->expert = slots.use(slot);
   ++(has_read ? shared->counters.misses : shared->counters.hits);
@@ -315,13 +273,13 @@ std::shared_ptr<const Expert> ExpertStore::State::get(std::size_t slot) {
 }
 
 ExpertStore::Need ExpertStore::need(const WeightStore& store, const ExpertShape& shape) {
-  return need_of(sizes_of(ExpertReader(store, shape), shape));
+  return need_of(sizes_of(store, shape));
 }
 
 ExpertStore::ExpertStore(const WeightStore& store, ExpertShape shape, std::uint64_t budget,
                          std::size_t threads)
     : state_(std::make_unique<State>(store, std::move(shape), threads)) {
-  std::vector<std::uint64_t> sizes = sizes_of(state_->reader, state_->shape);
+  std::vector<std::uint64_t> sizes = sizes_of(store, state_->shape);
   const Need enough = need_of(sizes);
   if (enough.all <= budget) {
     state_->read_all();

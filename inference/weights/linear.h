@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string_view>
 
 #include "formats/container/tensor.h"
 #include "inference/kernels/matmul.h"
@@ -14,6 +15,16 @@ namespace ingot::inference {
 struct Range {
   std::size_t first = 0;
   std::size_t count = 0;
+};
+
+/// Is shown what goes into the linears of a model, for calibration.
+class InputObserver {
+ public:
+  virtual ~InputObserver() = default;
+  /// Rows [tokens, K] that a linear is about to be applied to. `weight` is its canonical name;
+  /// `matrix` says which one of a stack it is. A linear that is applied run of rows by run of rows
+  /// shows what the first run sees. Calls come one after the other.
+  virtual void see(std::string_view weight, std::size_t matrix, MatrixView<const float> x) = 0;
 };
 
 /// A linear layer y = x W^T, or the rows and columns of it that a rank holds, in memory in its

@@ -284,7 +284,7 @@ void require_column(const LogicalTensor& tensor, std::size_t first, std::size_t 
 void lay_out_scales(const Encoding& encoding, PartLayout& layout) {
   const auto block_rows = static_cast<std::size_t>(encoding.block_rows);
   const auto block_cols = static_cast<std::size_t>(encoding.block_cols);
-  const PartRange& range = layout.range;
+  const LinearPart& range = layout.range;
   const std::size_t scale_rows_per_matrix = ceil_div(layout.matrix_rows, block_rows);
   const std::size_t first_row = range.rows.first / block_rows;
   const std::size_t end_row = ceil_div(range.rows.first + range.rows.count, block_rows);
@@ -306,7 +306,7 @@ void lay_out_scales(const Encoding& encoding, PartLayout& layout) {
 
 }  // namespace
 
-PartLayout part_layout(const LogicalTensor& tensor, const PartRange& range, bool with_static) {
+PartLayout part_layout(const LogicalTensor& tensor, const LinearPart& range, bool with_static) {
   const Encoding& encoding = tensor.encoding;
   const formats::SchemeFacts& facts = formats::scheme_facts(encoding.scheme);
   if (encoding.scheme == SchemeId::kRaw) {

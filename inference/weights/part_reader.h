@@ -1,9 +1,9 @@
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "formats/storage/tensor_source.h"
 #include "inference/kernels/quantized/quantized_matmul.h"
@@ -13,9 +13,11 @@
 
 namespace ingot::inference {
 
-/// Which rows and columns of which matrix of a weight.
-struct PartRange {
-  std::size_t matrix = 0;  ///< of stacked experts, else 0
+/// Which part of which weight.
+struct LinearPart {
+  std::string name;        ///< canonical
+  formats::Shape whole;    ///< what the weight must be: [rows, cols], of a stack [E, rows, cols]
+  std::size_t matrix = 0;  ///< of a stack
   Range rows, cols;
 };
 
@@ -26,7 +28,7 @@ struct PartLayout {
     std::size_t at = 0, n_bytes = 0;
   };
 
-  PartRange range;
+  LinearPart range;
   std::size_t matrix_rows = 0, matrix_cols = 0;  ///< of the whole matrix
   std::size_t code_bits = 0;
   std::size_t row_bytes = 0;  ///< of the part
@@ -48,7 +50,7 @@ struct PartLayout {
 /// a scheme without numbers, and for columns that begin elsewhere than at a multiple of 16 and of
 /// the group that shares a scale where that is shorter than 128 and than a row. The range must lie
 /// within the weight.
-PartLayout part_layout(const formats::LogicalTensor& tensor, const PartRange& range,
+PartLayout part_layout(const formats::LogicalTensor& tensor, const LinearPart& range,
                        bool with_static);
 
 /// A part of a weight in memory that somebody else holds.

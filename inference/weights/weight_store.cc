@@ -1,7 +1,6 @@
 #include "inference/weights/weight_store.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdint>
 #include <optional>
@@ -28,35 +27,6 @@ using formats::StoredTensor;
 using formats::TensorSource;
 
 namespace {
-
-enum class DynamicGroup : std::uint8_t { kRow, kBlockCols };
-enum class Scales : std::uint8_t {
-  kF32,          ///< dynamic: as they come
-  kAsConfig,     ///< powers of two where the config says scale_fmt ue8m0
-  kPowerOfTwo,   ///< always, and never static
-  kUnderGlobal,  ///< always below the stored input scale
-};
-
-/// What kernels of the target do with the input of a scheme's weights.
-struct NativeInput {
-  CodeKind code;
-  DynamicGroup group;
-  Scales scales;
-};
-
-NativeInput native_input(const formats::SchemeFacts& scheme) {
-  NativeInput input{.code = scheme.code,
-                    .group = scheme.group_cols > 1 ? DynamicGroup::kBlockCols : DynamicGroup::kRow,
-                    .scales = Scales::kF32};
-  if (scheme.has_global) {
-    input.scales = Scales::kUnderGlobal;
-  } else if (scheme.scale_dtype == formats::DType::kF8E8M0) {
-    input.scales = Scales::kPowerOfTwo;
-  } else if (scheme.code == CodeKind::kE4m3 && input.group == DynamicGroup::kBlockCols) {
-    input.scales = Scales::kAsConfig;
-  }
-  return input;
-}
 
 Error bad_part(const TensorSource& source, const LogicalTensor& tensor, Part part, ErrorCode code,
                const std::string& fact) {
@@ -118,31 +88,31 @@ std::optional<ActivationFormat> native_activations(const TensorSource& source,
                                                    Activations activations) {
   const formats::SchemeFacts& scheme = formats::scheme_facts(tensor.encoding.scheme);
   if (!scheme.quantized || activations == Activations::kWeightOnly) return std::nullopt;
-  const NativeInput input = native_input(scheme);
-  ActivationFormat format{.code = input.code};
   const bool is_static = activations == Activations::kStatic;
+  // Block scales below a stored input scale (NVFP4), or powers of two that are never static (MX).
+  const bool is_under_global = scheme.has_global;
+  const bool is_mx = !is_under_global && scheme.scale_dtype == formats::DType::kF8E8M0;
+  const bool has_groups = scheme.group_cols > 1;
+  ActivationFormat format{.code = scheme.code};
   // This is all that can be meant of a weight that nobody says anything about.
-  if (!is_static && input.scales == Scales::kUnderGlobal &&
-      !tensor.encoding.stored.has(Part::kInputScale))
+  if (!is_static && is_under_global && !tensor.encoding.stored.has(Part::kInputScale))
     return std::nullopt;
-  if (is_static && input.scales == Scales::kPowerOfTwo) {
+  if (is_static && is_mx) {
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("has static activations, which {} does not know (run it with "
                             "--profile bf16)",
                             scheme.name))
         .in_tensor(tensor.name);
   }
-  if (is_static || input.scales == Scales::kUnderGlobal)
-    format.input_scale = read_input_scale(source, tensor);
-  if (is_static && input.code == CodeKind::kInt8)
+  if (is_static || is_under_global) format.input_scale = read_input_scale(source, tensor);
+  if (is_static && format.code == CodeKind::kInt8)
     format.input_offset = read_input_offset(source, tensor);
   // One static scale serves the whole row; below NVFP4's each block still has its own.
-  const bool is_grouped = !is_static || input.scales == Scales::kUnderGlobal;
-  if (is_grouped && input.group == DynamicGroup::kBlockCols)
+  if (has_groups && (!is_static || is_under_global))
     format.group = static_cast<std::size_t>(tensor.encoding.block_cols);
-  format.power_of_two =
-      !is_static && (input.scales == Scales::kPowerOfTwo ||
-                     (input.scales == Scales::kAsConfig && has_power_of_two_scales(source)));
+  // The config decides about FP8 per block.
+  const bool is_fp8_block = !is_under_global && format.code == CodeKind::kE4m3 && has_groups;
+  format.power_of_two = !is_static && (is_mx || (is_fp8_block && has_power_of_two_scales(source)));
   return format;
 }
 
@@ -230,11 +200,6 @@ const LogicalTensor& WeightStore::find(std::string_view name, const Shape& shape
       .in_tensor(name);
 }
 
-PartLayout WeightStore::layout(const LogicalTensor& tensor, const LinearPart& part) const {
-  return part_layout(tensor, {.matrix = part.matrix, .rows = part.rows, .cols = part.cols},
-                     profile_ == Profile::kNative);
-}
-
 // What is rounded and quantized when the weight is applied.
 void WeightStore::choose_arithmetic(const LogicalTensor& tensor, Linear::State& linear) const {
   linear.rounding = profile_ == Profile::kF32 ? WeightRounding::kExact : WeightRounding::kBf16;
@@ -275,7 +240,10 @@ std::vector<float> WeightStore::vector(std::string_view name, const Shape& shape
 
 Linear WeightStore::linear(std::string_view name, std::size_t rows_of_whole,
                            std::size_t cols_of_whole, Range rows, Range cols) const {
-  return read({.name = name, .whole = {rows_of_whole, cols_of_whole}, .rows = rows, .cols = cols},
+  return read({.name = std::string(name),
+               .whole = {rows_of_whole, cols_of_whole},
+               .rows = rows,
+               .cols = cols},
               threads_);
 }
 
@@ -292,7 +260,7 @@ std::vector<Linear> WeightStore::read(std::span<const LinearPart> parts,
     const LogicalTensor& tensor = find(part.name, part.whole);
     INGOT_CHECK(part.whole.size() == 3 ? part.matrix < part.whole.front()
                                        : part.whole.size() == 2 && part.matrix == 0);
-    layouts.push_back(layout(tensor, part));
+    layouts.push_back(part_layout(tensor, part, profile_ == Profile::kNative));
     states.push_back(std::make_shared<Linear::State>());
     states.back()->n_bytes = layouts.back().n_bytes;
     states.back()->observer = observer_;
@@ -315,7 +283,8 @@ std::vector<Linear> WeightStore::read(std::span<const LinearPart> parts,
 }
 
 std::uint64_t WeightStore::bytes_of(const LinearPart& part) const {
-  return layout(find(part.name, part.whole), part).n_bytes;
+  const LogicalTensor& tensor = find(part.name, part.whole);
+  return part_layout(tensor, part, profile_ == Profile::kNative).n_bytes;
 }
 
 }  // namespace ingot::inference

@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -12,19 +11,10 @@
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/dialect/source_activations.h"
 #include "inference/base/profile.h"
-#include "inference/weights/input_observer.h"
 #include "inference/weights/linear.h"
 #include "inference/weights/part_reader.h"
 
 namespace ingot::inference {
-
-/// Which part of which weight.
-struct LinearPart {
-  std::string_view name;   ///< canonical
-  formats::Shape whole;    ///< what the weight must be: [rows, cols], of a stack [E, rows, cols]
-  std::size_t matrix = 0;  ///< of a stack
-  Range rows, cols;
-};
 
 /// Finds and reads the weights of a source by their canonical names
 /// (`model.layers.3.self_attn.q_a_proj.weight`), whatever its dialect, scheme and layout. Reads
@@ -68,8 +58,6 @@ class WeightStore {
  private:
   [[nodiscard]] const formats::LogicalTensor& find(std::string_view name,
                                                    const formats::Shape& shape) const;
-  [[nodiscard]] PartLayout layout(const formats::LogicalTensor& tensor,
-                                  const LinearPart& part) const;
   void choose_arithmetic(const formats::LogicalTensor& tensor, Linear::State& linear) const;
 
   const formats::Checkpoint& source_;

@@ -12,7 +12,7 @@
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/container/tensor.h"
 #include "inference/model/step/step.h"
-#include "inference/weights/input_observer.h"
+#include "inference/weights/linear.h"
 
 namespace ingot::verify {
 

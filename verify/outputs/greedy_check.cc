@@ -20,7 +20,6 @@ namespace ingot::verify {
 using formats::Checkpoint;
 using inference::kPrefillRows;
 using inference::KvCache;
-using inference::KvFormat;
 using inference::Matrix;
 using inference::Row;
 using inference::RunMemory;
@@ -37,11 +36,6 @@ std::size_t in_pages(std::span<const std::size_t> lengths) {
   return n_tokens;
 }
 
-// The format in which a profile caches keys and values.
-KvFormat cache_format(inference::Profile profile) {
-  return profile == inference::Profile::kF32 ? KvFormat::kF32 : KvFormat::kBf16;
-}
-
 std::vector<std::size_t> lengths_left(std::span<const Ids> prompts,
                                       std::span<const std::size_t> most) {
   std::vector<std::size_t> left;
@@ -53,13 +47,13 @@ std::vector<std::size_t> lengths_left(std::span<const Ids> prompts,
 class AnsweringModel {
  public:
   // `most[i]` tokens are the most that prompt i and its answer have together; an answer ends with
-  // one of `eos`. All must outlive this. Throws what Model::open throws.
+  // one of `eos`. All must outlive this. Throws what Model does.
   AnsweringModel(const Checkpoint& source, const inference::ModelOptions& options,
                  std::span<const Ids> prompts, std::span<const std::size_t> most,
                  std::span<const std::int32_t> eos)
-      : model_(inference::Model::open(source, {}, comm_, options)),
+      : model_(source, {}, comm_, options),
         prompts_(prompts),
-        cache_(model_.make_cache(cache_format(options.profile), in_pages(most))),
+        cache_(model_.make_cache(inference::plain_kv_format(options.profile), in_pages(most))),
         eos_(eos),
         fed_(prompts.size(), 0),
         answers_(prompts.size()),
@@ -317,7 +311,8 @@ GreedyReport compare_greedy(const Checkpoint& source, const Checkpoint& output,
       inference::read_generation_config(source.directory(), source.config()).eos;
 
   const auto need = [&](const Checkpoint& model, inference::Profile profile) {
-    return inference::run_memory(model, profile, cache_format(profile), most, options.threads);
+    return inference::run_memory(model, profile, inference::plain_kv_format(profile), most,
+                                 options.threads);
   };
   const Share share = share_memory(need(source, options.source_profile),
                                    need(output, options.output_profile), options.mem_limit);
@@ -355,8 +350,8 @@ GreedyReport compare_recorded_answers(const Checkpoint& model,
   for (std::size_t p = 0; p < most.size(); ++p)
     most[p] = std::clamp(most[p], ids[p].size() + 1, ids[p].size() + recorded[p].tokens.size());
   const inference::Profile profile = options.output_profile;
-  const RunMemory need =
-      inference::run_memory(model, profile, cache_format(profile), most, options.threads);
+  const RunMemory need = inference::run_memory(model, profile, inference::plain_kv_format(profile),
+                                               most, options.threads);
   AnsweringModel output(model,
                         {.profile = profile,
                          .threads = options.threads,

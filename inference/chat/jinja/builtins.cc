@@ -1,7 +1,6 @@
 #include "inference/chat/jinja/builtins.h"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <limits>
 #include <utility>

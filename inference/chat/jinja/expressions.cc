@@ -4,8 +4,6 @@
 #include <optional>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "formats/base/error.h"
 #include "inference/chat/jinja/syntax.h"
 

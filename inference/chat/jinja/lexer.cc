@@ -1,5 +1,3 @@
-#include "inference/chat/jinja/lexer.h"
-
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -10,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
-#include "inference/chat/jinja/limits.h"
+#include "inference/chat/jinja/syntax.h"
 #include "inference/chat/python_text.h"
 #include "inference/tokenizer/characters.h"
 
@@ -78,9 +76,11 @@ std::string unescaped(std::string_view text, std::uint32_t line) {
   return result;
 }
 
-class Lexer {
+class Lexer : public Faults<Lexer> {
  public:
   explicit Lexer(std::string_view source) : source_(source) {}
+
+  [[nodiscard]] std::uint32_t line() const { return line_; }
 
   std::vector<Token> run() {
     while (at_ < source_.size()) read_text_and_tag();
@@ -89,11 +89,6 @@ class Lexer {
   }
 
  private:
-  template <typename... Arguments>
-  [[noreturn]] void fail(fmt::format_string<Arguments...> format, Arguments&&... arguments) const {
-    fail_at(ErrorCode::kCorrupt, line_, format, std::forward<Arguments>(arguments)...);
-  }
-
   [[nodiscard]] std::string_view rest() const { return source_.substr(at_); }
 
   // The byte at `i`, NUL behind the end.
@@ -210,7 +205,7 @@ class Lexer {
         while (begins_name(byte(at_ + n)) || is_digit(byte(at_ + n))) ++n;
         add_and_take(TokenKind::kName, rest().substr(0, n));
         if (tokens_.back().text == "raw" && tokens_[tokens_.size() - 2].text == "{%") {
-          fail_at(ErrorCode::kUnsupported, line_, "the statement 'raw'");
+          unsupported("the statement 'raw'");
         }
       } else if (c == '\'' || c == '"') {
         read_string();
@@ -259,7 +254,7 @@ class Lexer {
     const auto parsed = is_whole ? std::from_chars(digits.data(), last, integer)
                                  : std::from_chars(digits.data(), last, real);
     if (parsed.ec != std::errc()) {
-      fail_at(ErrorCode::kLimit, line_, "{} does not fit 64 bits", digits.substr(0, kShownBytes));
+      beyond("{} does not fit 64 bits", digits.substr(0, kShownBytes));
     }
     add(TokenKind::kNumber, {}).number = is_whole ? Value::integer(integer) : Value::real(real);
     take(digits.size());

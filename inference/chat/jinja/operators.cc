@@ -6,8 +6,6 @@
 #include <cstddef>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "inference/chat/python_text.h"
 
 namespace ingot::inference::jinja {
@@ -141,25 +139,13 @@ void require_key(const RenderState& state, const Value& key) {
 }  // namespace
 
 bool truth(const Value& value) {
-  switch (value.kind()) {
-    case Kind::kUndefined:
-    case Kind::kNone:
-      return false;
-    case Kind::kBoolean:
-    case Kind::kInteger:
-      return whole(value) != 0;
-    case Kind::kFloat:
-      return value.real() != 0;
-    case Kind::kText:
-      return !value.text().empty();
-    case Kind::kSequence:
-      // An iterator has no length to ask for, so Python takes it for true.
-      return is_form(value, Form::kIterator) || !value.sequence().items.empty();
-    case Kind::kMapping:
-      return !value.mapping().entries.empty();
-    default:
-      return true;
-  }
+  if (value.is(Kind::kUndefined) || value.is(Kind::kNone)) return false;
+  if (is_number(value)) return real(value) != 0;
+  if (value.is(Kind::kText)) return !value.text().empty();
+  // An iterator has no length to ask for, so Python takes it for true.
+  if (is_form(value, Form::kIterator)) return true;
+  if (value.is(Kind::kSequence)) return !value.sequence().items.empty();
+  return !value.is(Kind::kMapping) || !value.mapping().entries.empty();
 }
 
 std::string_view type_name(const Value& value) {
@@ -171,34 +157,6 @@ std::string_view type_name(const Value& value) {
                                                              "iterator"};
   return value.is(Kind::kSequence) ? kForms.at(static_cast<std::size_t>(value.sequence().form))
                                    : kNames.at(static_cast<std::size_t>(value.kind()));
-}
-
-bool is_whole(const Value& value) {
-  return value.is(Kind::kInteger) || value.is(Kind::kBoolean);
-}
-
-bool is_number(const Value& value) {
-  return is_whole(value) || value.is(Kind::kFloat);
-}
-
-std::int64_t whole(const Value& value) {
-  return value.is(Kind::kBoolean) ? std::int64_t{value.boolean()} : value.integer();
-}
-
-double real(const Value& value) {
-  return value.is(Kind::kFloat) ? value.real() : static_cast<double>(whole(value));
-}
-
-bool is_form(const Value& value, Form form) {
-  return value.is(Kind::kSequence) && value.sequence().form == form;
-}
-
-bool has_places(const Value& value) {
-  return value.is(Kind::kSequence) && value.sequence().form <= Form::kRange;
-}
-
-bool is_list_or_tuple(const Value& value) {
-  return has_places(value) && !is_form(value, Form::kRange);
 }
 
 std::int64_t as_integer(const RenderState& state, const Value& value, std::string_view what) {

@@ -21,19 +21,6 @@ bool truth(const Value& value);
 /// The name of its type for messages: "string", "list", "mapping", ...
 std::string_view type_name(const Value& value);
 
-/// Whether it is an integer or a boolean: in Python a boolean is an integer.
-bool is_whole(const Value& value);
-bool is_number(const Value& value);
-/// REQUIRES: is_whole.
-std::int64_t whole(const Value& value);
-/// REQUIRES: is_number.
-double real(const Value& value);
-bool is_form(const Value& value, Sequence::Form form);
-/// Whether it is a list, tuple or range: their elements have an index.
-bool has_places(const Value& value);
-/// Whether it is a list or tuple: they can be printed.
-bool is_list_or_tuple(const Value& value);
-
 /// The value as what it must be; a fault naming `what` otherwise.
 std::int64_t as_integer(const RenderState& state, const Value& value, std::string_view what);
 const std::string& as_text(const RenderState& state, const Value& value, std::string_view what);

@@ -9,10 +9,69 @@
 #include <utility>
 #include <vector>
 
-#include "inference/chat/jinja/limits.h"
+#include <fmt/format.h>
+
+#include "formats/base/error.h"
+#include "inference/chat/jinja/template.h"
 #include "inference/chat/jinja/value.h"
 
 namespace ingot::inference::jinja {
+
+/// Throws `code` with the line of the template in front of the message.
+template <typename... Arguments>
+[[noreturn]] void fail_at(ErrorCode code, std::uint32_t line,
+                          fmt::format_string<Arguments...> format, Arguments&&... arguments) {
+  const std::string message = fmt::format(format, std::forward<Arguments>(arguments)...);
+  throw Error(code, fmt::format("line {}: {}", line, message));
+}
+
+/// Throws with the line of the template that `line()` of the class tells.
+template <class Derived>
+class Faults {
+ public:
+  /// kInvalidArgument: the template does what Python would refuse.
+  template <typename... Arguments>
+  [[noreturn]] void fault(fmt::format_string<Arguments...> format, Arguments&&... arguments) const {
+    fail_at(ErrorCode::kInvalidArgument, at(), format, std::forward<Arguments>(arguments)...);
+  }
+  /// kCorrupt: it is no template.
+  template <typename... Arguments>
+  [[noreturn]] void fail(fmt::format_string<Arguments...> format, Arguments&&... arguments) const {
+    fail_at(ErrorCode::kCorrupt, at(), format, std::forward<Arguments>(arguments)...);
+  }
+  /// kUnsupported: legal, but outside the subset.
+  template <typename... Arguments>
+  [[noreturn]] void unsupported(fmt::format_string<Arguments...> format,
+                                Arguments&&... arguments) const {
+    fail_at(ErrorCode::kUnsupported, at(), format, std::forward<Arguments>(arguments)...);
+  }
+  /// kLimit.
+  template <typename... Arguments>
+  [[noreturn]] void beyond(fmt::format_string<Arguments...> format,
+                           Arguments&&... arguments) const {
+    fail_at(ErrorCode::kLimit, at(), format, std::forward<Arguments>(arguments)...);
+  }
+
+ private:
+  [[nodiscard]] std::uint32_t at() const { return static_cast<const Derived*>(this)->line(); }
+};
+
+/// One level deeper for as long as this lives. Throws kLimit with the line beyond `max`.
+class Nesting {
+ public:
+  Nesting(std::size_t& depth, std::size_t max, std::uint32_t line) : depth_(depth) {
+    if (depth == max) {
+      fail_at(ErrorCode::kLimit, line, "more than {} levels inside each other", max);
+    }
+    ++depth_;
+  }
+  ~Nesting() { --depth_; }
+  Nesting(const Nesting&) = delete;
+  Nesting& operator=(const Nesting&) = delete;
+
+ private:
+  std::size_t& depth_;
+};
 
 /// The variables of a template, a loop's body, a macro's body or a block. A `set` stays in the
 /// scope in which it stands; an `if` has none of its own.
@@ -43,33 +102,16 @@ class Scope {
 
 /// What the parts of one render share: what it has written, its outermost variables, the line it is
 /// at, what it may still use up, and the objects it made.
-class RenderState {
+class RenderState : public Faults<RenderState> {
  public:
   /// `now` is what strftime_now tells, as `YYYY-MM-DD` or `YYYY-MM-DDTHH:MM:SS`, or empty.
   RenderState(const RenderLimits& limits, std::string_view now) : limits_(limits), now_(now) {}
 
   /// Sets the line of the template that is at work, for messages; returns the one before.
   std::uint32_t at_line(std::uint32_t line) { return std::exchange(line_, line); }
+  [[nodiscard]] std::uint32_t line() const { return line_; }
   [[nodiscard]] std::string_view now() const { return now_; }
   [[nodiscard]] const RenderLimits& limits() const { return limits_; }
-
-  /// Throws kInvalidArgument with the line: the template does what Python would refuse.
-  template <typename... Arguments>
-  [[noreturn]] void fault(fmt::format_string<Arguments...> format, Arguments&&... arguments) const {
-    fail_at(ErrorCode::kInvalidArgument, line_, format, std::forward<Arguments>(arguments)...);
-  }
-  /// Throws kUnsupported with the line: legal, but outside the subset.
-  template <typename... Arguments>
-  [[noreturn]] void unsupported(fmt::format_string<Arguments...> format,
-                                Arguments&&... arguments) const {
-    fail_at(ErrorCode::kUnsupported, line_, format, std::forward<Arguments>(arguments)...);
-  }
-  /// Throws kLimit with the line.
-  template <typename... Arguments>
-  [[noreturn]] void beyond(fmt::format_string<Arguments...> format,
-                           Arguments&&... arguments) const {
-    fail_at(ErrorCode::kLimit, line_, format, std::forward<Arguments>(arguments)...);
-  }
 
   /// Appends to `out`; kLimit beyond what may be written.
   void write(std::string_view text) {

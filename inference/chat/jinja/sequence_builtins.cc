@@ -6,8 +6,6 @@
 #include <system_error>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "inference/chat/jinja/builtins.h"
 #include "inference/chat/jinja/operators.h"
 #include "inference/chat/python_text.h"

@@ -5,19 +5,75 @@
 #include <deque>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "inference/chat/jinja/builtins.h"
-#include "inference/chat/jinja/lexer.h"
-#include "inference/chat/jinja/limits.h"
 #include "inference/chat/jinja/operators.h"
 #include "inference/chat/jinja/render_state.h"
 #include "inference/chat/jinja/value.h"
 
-// A parsed template: every part is the function that runs it, made where the part is parsed.
+// A template as tokens, and parsed: every part is the function that runs it, made where the part is
+// parsed.
 
 namespace ingot::inference::jinja {
+
+enum class TokenKind : std::uint8_t {
+  kData,      ///< text outside of tags, white space already trimmed
+  kName,      ///< also a word such as `if`
+  kOperator,  ///< also the ends of tags: {% %} {{ }}
+  kString,    ///< with its escapes resolved
+  kNumber,
+  kEnd,
+};
+
+struct Token {
+  TokenKind kind = TokenKind::kEnd;
+  std::uint32_t line = 1;
+  std::string text;  ///< empty for kNumber and kEnd
+  Value number;      ///< set for kNumber: an integer or a float
+
+  /// Whether this is that word or operator.
+  [[nodiscard]] bool is(std::string_view word) const {
+    return (kind == TokenKind::kName || kind == TokenKind::kOperator) && text == word;
+  }
+};
+
+/// A template as tokens, the last of kind kEnd. White space as transformers sets Jinja up:
+/// trim_blocks (the newline after a block tag or comment goes), lstrip_blocks (blanks before one
+/// that starts its line go), and the newline at the end of the template goes; `-` and `+` in tags
+/// as in Jinja. Line ends become "\n". Throws kCorrupt with the line for what is no template,
+/// kUnsupported for Jinja outside the subset, and kLimit for a number beyond 64 bits.
+std::vector<Token> tokenize(std::string_view source);
+
+/// Tokens one by one, and the errors of whoever reads them.
+class TokenCursor : public Faults<TokenCursor> {
+ public:
+  /// REQUIRES: the last token is kEnd. It is never passed.
+  explicit TokenCursor(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}
+
+  [[nodiscard]] const Token& current() const { return tokens_[at_]; }
+  [[nodiscard]] const Token& ahead() const {
+    return tokens_[at_ + 1 < tokens_.size() ? at_ + 1 : at_];
+  }
+  [[nodiscard]] std::uint32_t line() const { return current().line; }
+  [[nodiscard]] bool at(std::string_view word) const { return current().is(word); }
+  /// The current token; the one behind it becomes current.
+  const Token& next();
+  bool skip(std::string_view word);
+
+  /// Throw kCorrupt when something else is current.
+  void expect(std::string_view word);
+  std::string expect_name(std::string_view what);
+
+  /// Throws kCorrupt with the line: "expected WHAT, found ...".
+  [[noreturn]] void fail_expected(std::string_view what) const;
+
+ private:
+  std::vector<Token> tokens_;
+  std::size_t at_ = 0;
+};
 
 struct Expression {
   std::function<Value(RenderState&, Scope&)> run;
@@ -48,6 +104,9 @@ struct Macro {
   std::vector<std::pair<std::string, ExpressionPtr>> parameters;  ///< with a default, or null
   Block body;
 };
+
+/// Brackets, signs and statements may stand inside each other this many times: the parser recurses.
+inline constexpr std::size_t kMaxSyntaxDepth = 100;
 
 /// A template on its way through the parser.
 struct Parsing {

@@ -16,6 +16,9 @@
 namespace ingot::inference::jinja {
 namespace {
 
+/// The longest published chat templates have a tenth of this.
+constexpr std::size_t kMaxTemplateBytes = std::size_t{1} << 20U;
+
 /// What is assigned to: a name, an attribute of a namespace, or several targets in a tuple.
 struct Target {
   std::string name;

@@ -1,13 +1,25 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
 
 #include "formats/json/json_fwd.h"
-#include "inference/chat/jinja/limits.h"
 
 namespace ingot::inference::jinja {
+
+/// What a render may use up, since a template is somebody else's program. Beyond it is kLimit.
+struct RenderLimits {
+  /// One per statement, operation and element visited, and per 64 bytes of text looked at.
+  std::uint64_t max_steps = 20'000'000;
+  /// Counts everything that a render makes, whether it keeps it or not.
+  std::uint64_t max_made_bytes = std::uint64_t{1} << 30U;
+  std::size_t max_output_bytes = std::size_t{64} << 20U;
+  /// Counts expressions, statements and macro calls inside each other, and values in values.
+  std::size_t max_depth = 400;
+};
 
 /// A Jinja template, as far as chat templates use the language: what transformers' environment
 /// does, with trim_blocks, lstrip_blocks, loop controls and its own tojson. What is not there is

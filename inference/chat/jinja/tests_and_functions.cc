@@ -4,8 +4,6 @@
 #include <string>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "inference/chat/jinja/builtins.h"
 #include "inference/chat/jinja/operators.h"
 

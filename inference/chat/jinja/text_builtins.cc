@@ -8,8 +8,6 @@
 #include <system_error>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "inference/chat/jinja/builtins.h"
 #include "inference/chat/jinja/operators.h"
 #include "inference/chat/python_text.h"
@@ -22,19 +20,17 @@ namespace {
 
 constexpr std::int64_t kMaxIndent = 1000;
 
-// The text that is worked on; `buffer` holds it when it must be made.
-const std::string& own_text(Invocation& call, std::string& buffer) {
-  if (call.self.is(Kind::kText)) {
-    call.state.scan(call.self.text().size());
-    return call.self.text();
-  }
-  return buffer = to_text(call.state, call.self);
+// The text that is worked on.
+Value own_text(Invocation& call) {
+  if (!call.self.is(Kind::kText)) return call.state.text(to_text(call.state, call.self));
+  call.state.scan(call.self.text().size());
+  return call.self;
 }
 
 template <Ends kEnds>
 Value strip_ends(Invocation& call) {
-  std::string buffer;
-  const std::string& text = own_text(call, buffer);
+  const Value own = own_text(call);
+  const std::string& text = own.text();
   if (!call.has(0)) return call.state.text(strip(text, kEnds));
   const std::string& set = as_text(call.state, call[0], "the characters to strip");
   return call.state.text(strip(text, kEnds, set));
@@ -42,8 +38,8 @@ Value strip_ends(Invocation& call) {
 
 template <Case kCase>
 Value change_case(Invocation& call) {
-  std::string buffer;
-  const std::string& text = own_text(call, buffer);
+  const Value own = own_text(call);
+  const std::string& text = own.text();
   if (has_foreign_case(text)) {
     call.state.unsupported("the case of letters outside ASCII cannot be changed");
   }
@@ -83,8 +79,7 @@ Value replace(Invocation& call) {
   as_text(state, old, "the text to replace");
   as_text(state, fresh, "the replacement");
   const std::int64_t times = call.has(2) ? as_integer(state, call[2], "the count") : -1;
-  std::string buffer;
-  return state.text(replaced(state, own_text(call, buffer), old, fresh, times));
+  return state.text(replaced(state, own_text(call).text(), old, fresh, times));
 }
 
 Value split(Invocation& call) {
@@ -200,10 +195,6 @@ Value to_integer(Invocation& call) {
   return Value::integer(static_cast<std::int64_t>(*real));
 }
 
-Value to_string(Invocation& call) {
-  return call.self.is(Kind::kText) ? call.self : call.state.text(to_text(call.state, call.self));
-}
-
 Value or_default(Invocation& call) {
   const bool is_missing = call.self.is(Kind::kUndefined) || (truth(call[1]) && !truth(call.self));
   if (!is_missing) return call.self;
@@ -228,9 +219,9 @@ constexpr std::array kMethods = {
 constexpr std::array kFilters = {
     Builtin{"tojson", {"ensure_ascii", "indent", "separators", "sort_keys"}, 0, to_json},
     Builtin{"trim", {"chars"}, 0, strip_ends<Ends::kBoth>},
-    Builtin{"string", {}, 0, to_string},
+    Builtin{"string", {}, 0, own_text},
     // Nothing is escaped here, so text that must not be is text.
-    Builtin{"safe", {}, 0, to_string},
+    Builtin{"safe", {}, 0, own_text},
     Builtin{"int", {"default", "base"}, 0, to_integer},
     Builtin{"upper", {}, 0, change_case<Case::kUpper>},
     Builtin{"lower", {}, 0, change_case<Case::kLower>},

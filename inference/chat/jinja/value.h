@@ -114,6 +114,22 @@ class Value {
   Data data_;
 };
 
+/// Whether it is an integer or a boolean: in Python a boolean is an integer.
+inline bool is_whole(const Value& value) {
+  return value.is(Kind::kInteger) || value.is(Kind::kBoolean);
+}
+inline bool is_number(const Value& value) {
+  return is_whole(value) || value.is(Kind::kFloat);
+}
+/// REQUIRES: is_whole.
+inline std::int64_t whole(const Value& value) {
+  return value.is(Kind::kBoolean) ? std::int64_t{value.boolean()} : value.integer();
+}
+/// REQUIRES: is_number.
+inline double real(const Value& value) {
+  return value.is(Kind::kFloat) ? value.real() : static_cast<double>(whole(value));
+}
+
 /// A list and what Python has beside it: they differ in what may be asked of them.
 struct Sequence final : Object {
   enum class Form : std::uint8_t {
@@ -126,6 +142,18 @@ struct Sequence final : Object {
   Form form = Form::kList;
   std::vector<Value> items;
 };
+
+inline bool is_form(const Value& value, Sequence::Form form) {
+  return value.is(Kind::kSequence) && value.sequence().form == form;
+}
+/// Whether it is a list, tuple or range: their elements have an index.
+inline bool has_places(const Value& value) {
+  return value.is(Kind::kSequence) && value.sequence().form <= Sequence::Form::kRange;
+}
+/// Whether it is a list or tuple: they can be printed.
+inline bool is_list_or_tuple(const Value& value) {
+  return has_places(value) && value.sequence().form != Sequence::Form::kRange;
+}
 
 /// A dict: keys in the order of their insertion.
 struct Mapping final : Object {

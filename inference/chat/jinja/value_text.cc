@@ -129,39 +129,26 @@ std::string to_text(RenderState& state, const Value& value) {
 
 Value value_from_json(RenderState& state, const Json& json) {
   const Nesting nesting = state.deeper();
-  switch (json.type()) {
-    case Json::value_t::boolean:
-      return Value::boolean(json.get<bool>());
-    case Json::value_t::number_integer:
-      return Value::integer(json.get<std::int64_t>());
-    case Json::value_t::number_unsigned: {
-      const auto number = json.get<std::uint64_t>();
-      if (!std::in_range<std::int64_t>(number)) {
-        state.beyond("the integer {} of the input does not fit", number);
-      }
-      return Value::integer(static_cast<std::int64_t>(number));
-    }
-    case Json::value_t::number_float:
-      return Value::real(json.get<double>());
-    case Json::value_t::string:
-      return state.text(json.get_ref<const std::string&>());
-    case Json::value_t::array: {
-      std::vector<Value> items;
-      items.reserve(json.size());
-      for (const Json& item : json) items.push_back(value_from_json(state, item));
-      return state.sequence(Sequence::Form::kList, std::move(items));
-    }
-    case Json::value_t::object: {
-      state.charge(json.size() * 2 * sizeof(Value));
-      auto& mapping = state.make<Mapping>();
-      for (const auto& [key, value] : json.get_ref<const Json::object_t&>()) {
-        mapping.entries.emplace_back(state.text(key), value_from_json(state, value));
-      }
-      return Value::mapping(mapping);
-    }
-    default:
-      return Value::none();
+  if (json.is_boolean()) return Value::boolean(json.get<bool>());
+  if (json.is_number_float()) return Value::real(json.get<double>());
+  if (json.is_number_unsigned() && !std::in_range<std::int64_t>(json.get<std::uint64_t>())) {
+    state.beyond("the integer {} of the input does not fit", json.get<std::uint64_t>());
   }
+  if (json.is_number()) return Value::integer(json.get<std::int64_t>());
+  if (json.is_string()) return state.text(json.get_ref<const std::string&>());
+  if (json.is_array()) {
+    std::vector<Value> items;
+    items.reserve(json.size());
+    for (const Json& item : json) items.push_back(value_from_json(state, item));
+    return state.sequence(Sequence::Form::kList, std::move(items));
+  }
+  if (!json.is_object()) return Value::none();
+  state.charge(json.size() * 2 * sizeof(Value));
+  auto& mapping = state.make<Mapping>();
+  for (const auto& [key, value] : json.get_ref<const Json::object_t&>()) {
+    mapping.entries.emplace_back(state.text(key), value_from_json(state, value));
+  }
+  return Value::mapping(mapping);
 }
 
 std::string json_text(RenderState& state, const Value& value, const PythonJsonStyle& style) {

@@ -35,18 +35,10 @@ void lay_out(QuantizedTask& task) {
     const std::uint8_t* codes = x.codes.data() + m * x.cols;
     for (std::size_t k = 0; k < x.cols; ++k) {
       const std::size_t at = m * task.padded + k;
-      switch (x.code) {
-        case CodeKind::kInt8:
-          task.integers[at] = static_cast<std::int8_t>(codes[k]);
-          break;
-        case CodeKind::kE4m3:
-          task.values[at] = formats::kE4m3Values[codes[k]];
-          break;
-        case CodeKind::kE2m1:
-          task.values[at] = quantize::float_from_e2m1(codes[k]);
-          break;
-        case CodeKind::kPlain:
-          INGOT_CHECK(false);
+      if (x.code == CodeKind::kInt8) {
+        task.integers[at] = static_cast<std::int8_t>(codes[k]);
+      } else {
+        task.values[at] = value_of(x.code, codes[k]);
       }
     }
   }
@@ -130,43 +122,25 @@ float fp4_scale(float amax, const ActivationFormat& format) {
 float scale_of(std::span<const float> values, const ActivationFormat& format) {
   if (format.input_scale && format.code != CodeKind::kE2m1) return *format.input_scale;
   const float amax = amax_of(values);
-  switch (format.code) {
-    case CodeKind::kInt8:
-      return int8_scale(amax);
-    case CodeKind::kE4m3:
-      return fp8_scale(amax, format);
-    case CodeKind::kE2m1:
-      return fp4_scale(amax, format);
-    case CodeKind::kPlain:
-      break;
-  }
-  INGOT_CHECK(false);
-  return 0;
+  if (format.code == CodeKind::kInt8) return int8_scale(amax);
+  return format.code == CodeKind::kE4m3 ? fp8_scale(amax, format) : fp4_scale(amax, format);
 }
 
 std::uint8_t code_of(float quotient, const ActivationFormat& format) {
-  switch (format.code) {
-    case CodeKind::kInt8: {
-      const float least = format.input_scale ? -128.0F : -127.0F;
-      const float code = std::nearbyint(quotient) + static_cast<float>(format.input_offset);
-      return static_cast<std::uint8_t>(static_cast<std::int8_t>(std::clamp(code, least, 127.0F)));
-    }
-    case CodeKind::kE4m3:
-      return formats::e4m3_from_float(quotient);
-    case CodeKind::kE2m1: {
-      const std::uint8_t sign = std::signbit(quotient) ? 8 : 0;
-      return static_cast<std::uint8_t>(quantize::e2m1_from_magnitude(std::abs(quotient)) | sign);
-    }
-    case CodeKind::kPlain:
-      break;
+  if (format.code == CodeKind::kInt8) {
+    const float least = format.input_scale ? -128.0F : -127.0F;
+    const float code = std::nearbyint(quotient) + static_cast<float>(format.input_offset);
+    return static_cast<std::uint8_t>(static_cast<std::int8_t>(std::clamp(code, least, 127.0F)));
   }
-  INGOT_CHECK(false);
-  return 0;
+  if (format.code == CodeKind::kE4m3) return formats::e4m3_from_float(quotient);
+  const std::uint8_t sign = std::signbit(quotient) ? 8 : 0;
+  return static_cast<std::uint8_t>(quantize::e2m1_from_magnitude(std::abs(quotient)) | sign);
 }
 
 }  // namespace
 
 QuantizedRows quantize_activations(MatrixView<const float> x, const ActivationFormat& format) {
+  INGOT_CHECK(format.code != CodeKind::kPlain);
   QuantizedRows out{.rows = x.rows, .cols = x.cols, .code = format.code};
   out.group = format.group == 0 ? std::max<std::size_t>(x.cols, 1) : format.group;
   out.groups = (x.cols + out.group - 1) / out.group;

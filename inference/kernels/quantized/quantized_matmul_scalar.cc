@@ -19,10 +19,6 @@ std::uint8_t weight_code(const WeightMatrix& w, std::size_t row, std::size_t col
              : std::to_integer<std::uint8_t>(codes[col]);
 }
 
-float value_of(CodeKind kind, std::uint8_t code) {
-  return kind == CodeKind::kE4m3 ? formats::kE4m3Values[code] : quantize::float_from_e2m1(code);
-}
-
 // Adds a segment's products, in the lanes of dot_lanes.h (the first column in lane 0), times its
 // factor to the lanes of the row.
 void add_segment(const QuantizedTask& task, std::size_t m, std::size_t row,

@@ -289,7 +289,7 @@ bool is_aligned(const QuantizedTask& task) {
 
 }  // namespace
 
-void run_quantized(const QuantizedTask& task, std::size_t begin, std::size_t end) {
+void run_quantized_matmul(const QuantizedTask& task, std::size_t begin, std::size_t end) {
   const std::size_t whole = begin + (end - begin) / kRows * kRows;
   if (task.x->code == formats::CodeKind::kInt8) {
     for (std::size_t row = begin; row < whole; row += kRows) {
@@ -321,11 +321,7 @@ void run_quantized(const QuantizedTask& task, std::size_t begin, std::size_t end
 }
 
 #else
-
-void run_quantized(const QuantizedTask& task, std::size_t begin, std::size_t end) {
-  scalar::run_quantized_matmul(task, begin, end);
-}
-
+using scalar::run_quantized_matmul;
 #endif
 // NOLINTNEXTLINE(google-readability-namespace-comments)
 }  // namespace HWY_NAMESPACE
@@ -335,11 +331,11 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace ingot::inference {
 namespace {
-HWY_EXPORT(run_quantized);
+HWY_EXPORT(run_quantized_matmul);
 }  // namespace
 
 void run_quantized_matmul(const QuantizedTask& task, std::size_t begin, std::size_t end) {
-  HWY_DYNAMIC_DISPATCH(run_quantized)(task, begin, end);
+  HWY_DYNAMIC_DISPATCH(run_quantized_matmul)(task, begin, end);
 }
 
 }  // namespace ingot::inference

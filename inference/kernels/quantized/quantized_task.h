@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "formats/container/float8.h"
 #include "inference/kernels/quantized/quantized_matmul.h"
 #include "inference/kernels/weight_matrix.h"
+#include "quantize/kernels/e2m1.h"
 
 namespace ingot::inference {
 
@@ -29,6 +31,12 @@ struct QuantizedTask {
   std::vector<float> values;
   std::vector<std::int16_t> integers;
 };
+
+/// What an E4M3 or E2M1 code stands for.
+inline float value_of(formats::CodeKind kind, std::uint8_t code) {
+  return kind == formats::CodeKind::kE4m3 ? formats::kE4m3Values[code]
+                                          : quantize::float_from_e2m1(code);
+}
 
 /// The columns of a product, ascending.
 std::vector<ScaledColumns> scaled_columns(const QuantizedRows& x, const WeightMatrix& w);

@@ -1,11 +1,10 @@
-#include "inference/model/attention/attend.h"
-
 #include <algorithm>
 #include <vector>
 
 #include "formats/base/error.h"
 #include "inference/kernels/matmul.h"
 #include "inference/kernels/vector_math.h"
+#include "inference/model/attention/attention.h"
 
 namespace ingot::inference {
 

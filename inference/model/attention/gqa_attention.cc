@@ -1,7 +1,5 @@
-#include "inference/model/attention/gqa_attention.h"
-
 #include "formats/base/parallel.h"
-#include "inference/model/attention/attend.h"
+#include "inference/model/attention/attention.h"
 #include "inference/model/step/norm.h"
 #include "inference/model/step/step.h"
 #include "inference/parallel/comm.h"

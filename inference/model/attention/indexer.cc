@@ -1,5 +1,3 @@
-#include "inference/model/attention/indexer.h"
-
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -9,7 +7,7 @@
 #include "formats/container/float8.h"
 #include "inference/kernels/matmul.h"
 #include "inference/kernels/quantized/quantized_matmul.h"
-#include "inference/model/attention/attend.h"
+#include "inference/model/attention/attention.h"
 #include "inference/model/step/norm.h"
 #include "inference/model/step/step.h"
 

@@ -1,10 +1,8 @@
-#include "inference/model/attention/mla_attention.h"
-
 #include <algorithm>
 
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
-#include "inference/model/attention/attend.h"
+#include "inference/model/attention/attention.h"
 #include "inference/model/step/norm.h"
 #include "inference/model/step/step.h"
 #include "inference/parallel/comm.h"

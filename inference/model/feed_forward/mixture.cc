@@ -4,8 +4,6 @@
 #include <cstring>
 #include <map>
 
-#include <fmt/format.h>
-
 #include "formats/base/error.h"
 #include "inference/kernels/vector_math.h"
 #include "inference/model/step/step.h"

@@ -1,5 +1,3 @@
-#include "inference/model/feed_forward/router.h"
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -7,6 +5,7 @@
 
 #include "formats/base/error.h"
 #include "inference/kernels/vector_math.h"
+#include "inference/model/feed_forward/mixture.h"
 
 namespace ingot::inference {
 namespace {

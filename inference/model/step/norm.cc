@@ -32,6 +32,12 @@ void rms_norm(Profile profile, formats::MatrixView<const float> x, std::span<con
   }
 }
 
+Matrix rms_normed(const StepContext& context, const Matrix& x, std::span<const float> weight) {
+  Matrix out(x.rows(), x.cols());
+  rms_norm(context.profile, x.view(), weight, context.spec.norm_eps, out.view());
+  return out;
+}
+
 void layer_norm(Profile profile, formats::MatrixView<const float> x, std::span<const float> weight,
                 std::span<const float> bias, float eps, formats::MatrixView<float> out) {
   INGOT_CHECK(weight.size() == x.cols && bias.size() == x.cols && out.rows == x.rows);

@@ -16,6 +16,9 @@ namespace ingot::inference {
 void rms_norm(Profile profile, formats::MatrixView<const float> x, std::span<const float> weight,
               float eps, formats::MatrixView<float> out);
 
+/// The same into a matrix of its own, with the model's epsilon.
+Matrix rms_normed(const StepContext& context, const Matrix& x, std::span<const float> weight);
+
 /// out = (x - mean) / sqrt(variance + eps) * weight + bias over each row, in FP32, rounded once
 /// unless the profile is kF32. The variance is biased. out may be x.
 void layer_norm(Profile profile, formats::MatrixView<const float> x, std::span<const float> weight,

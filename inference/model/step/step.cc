@@ -117,6 +117,10 @@ std::vector<CacheStream> latent_streams(const ModelSpec& spec, Profile profile, 
 
 }  // namespace
 
+KvFormat plain_kv_format(Profile profile) {
+  return profile == Profile::kF32 ? KvFormat::kF32 : KvFormat::kBf16;
+}
+
 std::vector<CacheStream> cache_streams(const ModelSpec& spec, const RankView& rank, Profile profile,
                                        KvFormat format, std::size_t layer) {
   if (spec.mla) return latent_streams(spec, profile, format, layer);

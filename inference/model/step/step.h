@@ -172,6 +172,9 @@ inline constexpr std::size_t kIndexKeyStream = 2;  ///< of layers with an indexe
 inline constexpr std::size_t kKeyStream = 0;
 inline constexpr std::size_t kValueStream = 1;
 
+/// The numbers of a cache that quantizes nothing: F32 in profile kF32, else BF16.
+KvFormat plain_kv_format(Profile profile);
+
 /// What a layer caches per token. FP8 and INT8 quantize the latent (E4M3 per 128 values, INT8 per
 /// token) and leave the rope key in BF16; of grouped-query attention every head of keys and values
 /// has its scale. Index keys are FP8 where the indexer scores with FP8 in this profile, else F32 or

@@ -1,4 +1,4 @@
-#include "inference/model/attention/attend.h"
+#include "inference/model/attention/attention.h"
 
 #include <bit>
 #include <cmath>
@@ -10,7 +10,6 @@
 
 #include "formats/container/bfloat16.h"
 #include "inference/base/matrix.h"
-#include "inference/model/attention/indexer.h"
 #include "inference/model/step/norm.h"
 
 namespace ingot::inference {

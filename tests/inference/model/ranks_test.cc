@@ -91,7 +91,7 @@ TEST_P(Ranks, HaveTheLogitsOfOneRank) {
   }
   std::vector<std::vector<float>> is(shape.n_ranks());
   run_ranks(shape, [&](std::size_t rank, const RankView& view, inference::Comm& comm) {
-    const Model model = Model::open(source, view, comm, f32_options(AttentionForm::kAuto, 1));
+    const Model model(source, view, comm, f32_options(AttentionForm::kAuto, 1));
     is[rank] = run_schedule(model, shape.group(rank));
   });
   for (std::size_t rank = 0; rank < shape.n_ranks(); ++rank) {
@@ -117,7 +117,7 @@ TEST_P(Ranks, AreAsCloseAsOneRank) {
     const OpenedModel single(directory(), options);
     std::vector<std::vector<float>> is(shape.n_ranks());
     run_ranks(shape, [&](std::size_t rank, const RankView& view, inference::Comm& comm) {
-      is[rank] = run_schedule(Model::open(source, view, comm, options), shape.group(rank));
+      is[rank] = run_schedule(Model(source, view, comm, options), shape.group(rank));
     });
     for (std::size_t group = 0; group < shape.dp; ++group) {
       const auto wanted = run_schedule(exact.model, group);
@@ -137,7 +137,7 @@ TEST_P(Ranks, ReadTheirShareOfTheWeights) {
   const formats::Checkpoint source = shard::open_source(directory());
   std::vector<std::uint64_t> read(shape.n_ranks());
   run_ranks(shape, [&](std::size_t rank, const RankView& view, inference::Comm& comm) {
-    read[rank] = Model::open(source, view, comm, f32_options()).bytes_read();
+    read[rank] = Model(source, view, comm, f32_options()).bytes_read();
   });
   for (const std::uint64_t bytes : read) EXPECT_LT(bytes, all);
 }
@@ -163,7 +163,7 @@ void expect_refused(const char* checkpoint, const RankView& view,
       shard::open_source(std::filesystem::path(INGOT_SOURCE_DIR) / checkpoint);
   inference::OneRank comm;
   expect_error(ErrorCode::kUnsupported, fragments,
-               [&] { Model::open(source, view, comm, f32_options()); });
+               [&] { Model(source, view, comm, f32_options()); });
 }
 
 TEST(RankShapes, ThatDoNotDivideTheModelAreRefused) {

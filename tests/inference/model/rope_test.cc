@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "formats/container/bfloat16.h"
-#include "inference/family/decoder_spec.h"
+#include "inference/family/model_family.h"
 #include "inference/model/step/norm.h"
 #include "tests/support/expect_error.h"
 

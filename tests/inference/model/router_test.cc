@@ -1,4 +1,4 @@
-#include "inference/model/feed_forward/router.h"
+#include "inference/model/feed_forward/mixture.h"
 
 #include <cmath>
 #include <limits>

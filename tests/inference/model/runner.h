@@ -40,7 +40,7 @@ struct OpenedModel {
                        const inference::ModelOptions& options = f32_options())
       : OpenedModel(shard::open_source(directory), options) {}
   OpenedModel(formats::Checkpoint checkpoint, const inference::ModelOptions& options)
-      : source(std::move(checkpoint)), model(inference::Model::open(source, {}, comm, options)) {}
+      : source(std::move(checkpoint)), model(source, {}, comm, options) {}
 
   inference::OneRank comm;
   formats::Checkpoint source;

@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "inference/model/attention/mla_attention.h"
+#include "inference/model/attention/attention.h"
 #include "tests/inference/model/runner.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_checkpoint.h"

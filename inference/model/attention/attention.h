@@ -1,0 +1,114 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "formats/container/tensor.h"
+#include "inference/base/matrix.h"
+#include "inference/base/profile.h"
+#include "inference/model/step/norm.h"
+#include "inference/model/step/step.h"
+#include "inference/weights/linear.h"
+#include "inference/weights/weight_store.h"
+
+// The kinds of attention. In all of them `prefix` is as in `model.layers.3.self_attn.` (the indexer
+// has its own behind it), and partial() gives FP32 sums of o_proj's columns for normalized input
+// `x` [rows, hidden]: the whole once reduced over the tensor group. It caches the rows first.
+
+namespace ingot::inference {
+
+/// The lightning indexer (model reference, 5): which past tokens a row attends to, one choice for
+/// all heads. All ranks compute all of it.
+class Indexer {
+ public:
+  Indexer(const WeightStore& weights, const StepContext& context, const std::string& prefix);
+
+  /// Writes the rows' index keys to the cache and fills `selection`, one entry per row: nothing for
+  /// rows that see no more than topk tokens. `x` is the attention's input, `latent_queries` the
+  /// normalized query latent. Scores are sums over ascending heads; of equal scores the lower
+  /// position is taken.
+  void select(const LayerStep& step, const Matrix& x, const Matrix& latent_queries) const;
+
+ private:
+  void prepare(const StepContext& context, const StepRows& rows, Matrix& heads) const;
+
+  Linear queries_, keys_, weights_;
+  std::vector<float> key_norm_, key_bias_;
+};
+
+/// Multi-head latent attention (model reference, 4), dense or over the tokens that the indexer
+/// chose. Cached are the normalized latent and the rotated rope key; of a rank's heads the rows of
+/// q_b_proj (or q_proj) and kv_b_proj and the columns of o_proj.
+class MlaAttention {
+ public:
+  /// `own_indexer` where the layer has one.
+  MlaAttention(const WeightStore& weights, const StepContext& context, const std::string& prefix,
+               bool own_indexer);
+
+  Matrix partial(const LayerStep& step, const Matrix& x) const;
+
+ private:
+  struct Queries;
+  Queries project_queries(const StepContext& context, const Matrix& x,
+                          const RopeAngles& angles) const;
+  void cache_rows(const LayerStep& step, const Matrix& x, const RopeAngles& angles) const;
+  void naive(const LayerStep& step, const Matrix& queries, const SequenceRun& run,
+             Matrix& out) const;
+  void absorbed(const LayerStep& step, const Matrix& queries, const SequenceRun& run,
+                Matrix& out) const;
+
+  std::size_t heads_ = 0;  ///< of this rank
+  Linear q_, q_a_, q_b_, kv_a_, kv_b_, o_;
+  std::vector<float> q_norm_, kv_norm_;
+  std::optional<Indexer> indexer_;
+};
+
+/// Grouped-query attention with a norm per head on queries and keys before rope (model reference,
+/// 13.2). A rank has its share of the heads and the key heads that they read.
+class GqaAttention {
+ public:
+  GqaAttention(const WeightStore& weights, const StepContext& context, const std::string& prefix);
+
+  Matrix partial(const LayerStep& step, const Matrix& x) const;
+
+ private:
+  /// Heads of one projection, normalized and rotated.
+  Matrix heads(const StepContext& context, const Linear& projection, std::span<const float> norm,
+               const Matrix& x, const RopeAngles& angles) const;
+
+  std::size_t heads_ = 0, kv_heads_ = 0;
+  Linear q_, k_, v_, o_;
+  std::vector<float> q_norm_, k_norm_;
+};
+
+/// y_b = n^-1/2 * sum over a of (-1)^popcount(a & b) * x_a, in place; n = x.size() is a power of
+/// two. In FP32, by halves: strides 1, 2, 4, ... Its own inverse.
+void hadamard(std::span<float> x);
+
+/// What all heads of a layer share.
+struct AttentionNumbers {
+  Profile profile = Profile::kF32;
+  float scale = 1.0F;
+  std::size_t threads = 1;
+};
+
+/// A share of the scores: queries [Q, d] against keys [T, d].
+struct ScorePart {
+  formats::MatrixView<const float> queries, keys;
+};
+
+/// out[i] = sum over t < visible(i) of softmax_t(scale * sum over parts (q_i . k_t)) * values[t].
+/// `parts` holds one or two. Scores take O(T) memory whatever Q: queries go in blocks. A query's
+/// result depends on itself and the keys it sees alone: scores are dot(), the softmax runs over t
+/// ascending, and values are added in ascending t. Unless the profile is kF32, scores, scaled
+/// scores, probabilities and results are rounded to BF16. `visible` is 1 to T and may be asked for
+/// any query.
+void attend(const AttentionNumbers& numbers, std::span<const ScorePart> parts,
+            formats::MatrixView<const float> values,
+            const std::function<std::size_t(std::size_t)>& visible, formats::MatrixView<float> out);
+
+}  // namespace ingot::inference
