@@ -16,21 +16,13 @@
 
 namespace ingot::formats {
 
-using check::check_checkpoint;
-using check::check_is_source_of;
-using check::CheckResult;
-using check::Finding;
-using check::hash_file;
-using check::Severity;
+using namespace check;
 
 namespace {
 
 namespace fs = std::filesystem;
-using testing::EditableCheckpoint;
-using testing::expect_error;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using testing::TempDir;
+using namespace ingot::testing;
+using namespace ::testing;
 
 std::string read_all(const fs::path& path) {
   std::string text(fs::file_size(path), '\0');

@@ -2,9 +2,7 @@
 
 namespace ingot::testing {
 
-using formats::Activations;
-using formats::Json;
-using formats::SchemeId;
+using namespace formats;
 using enum ErrorCode;
 
 namespace {

@@ -16,29 +16,11 @@
 
 namespace ingot::formats {
 
-using check::Finding;
-using check::loader_rules;
-using check::LoaderRule;
-using check::RuleOptions;
-using check::run_loader_rules;
+using namespace check;
 
 namespace {
 
-using testing::EditableCheckpoint;
-using testing::is_of_engine;
-using testing::kAttention;
-using testing::kDense;
-using testing::kMoe;
-using testing::make_plain;
-using testing::make_synthetic;
-using testing::make_weight_plain;
-using testing::quantization;
-using testing::rule_fixtures;
-using testing::RuleFixture;
-using testing::run_all_rules;
-using testing::run_rules;
-using testing::TempDir;
-using testing::text_of;
+using namespace ingot::testing;
 
 void set_scale(EditableCheckpoint& checkpoint, const std::string& name, float value) {
   std::memcpy(checkpoint.at(name).bytes.data(), &value, sizeof value);

@@ -16,8 +16,7 @@
 namespace ingot::formats {
 namespace {
 
-using testing::expect_error;
-using testing::TempDir;
+using namespace ingot::testing;
 
 constexpr std::string_view kHash = "00112233445566778899aabbccddeeff";
 

@@ -14,33 +14,13 @@
 
 namespace ingot::formats {
 
-using check::check_checkpoint;
-using check::CheckResult;
-using check::Finding;
+using namespace check;
 
 namespace {
 
 namespace fs = std::filesystem;
-using testing::check_rank;
-using testing::cut_for_rank;
-using testing::CutPlan;
-using testing::EditableCheckpoint;
-using testing::even_widths;
-using testing::expect_error;
-using testing::expect_finding;
-using testing::finding_texts;
-using testing::fp8_model;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using testing::kDownOfDense;
-using testing::kGateOfDense;
-using testing::kUpOfExpert3;
-using testing::logical;
-using testing::plain_model;
-using testing::RankDirectory;
-using testing::Spelled;
-using testing::spelled_model;
-using testing::TempDir;
+using namespace ingot::testing;
+using namespace ::testing;
 
 struct Topology {
   const char* name;

@@ -17,25 +17,13 @@
 
 namespace ingot::formats {
 
-using check::check_checkpoint;
-using check::CheckResult;
-using check::Finding;
-using check::hash_file;
-using check::HashedTensor;
-using check::LinkedHashes;
+using namespace check;
 
 namespace {
 
 namespace fs = std::filesystem;
-using testing::cut_for_rank;
-using testing::CutPlan;
-using testing::EditableCheckpoint;
-using testing::expect_error;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using testing::rank_name;
-using testing::RankDirectory;
-using testing::TempDir;
+using namespace ingot::testing;
+using namespace ::testing;
 
 const CutPlan kPlan = {.tp = 2, .ep = 2};
 

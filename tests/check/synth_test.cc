@@ -19,15 +19,11 @@
 
 namespace ingot::formats {
 
-using check::check_checkpoint;
-using check::CheckResult;
-using check::Finding;
+using namespace check;
 
 namespace {
 
-using testing::EditableCheckpoint;
-using testing::expect_error;
-using testing::TempDir;
+using namespace ingot::testing;
 
 SynthOptions tiny(std::string_view family) {
   SynthOptions options;

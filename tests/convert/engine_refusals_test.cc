@@ -14,9 +14,7 @@
 namespace ingot::convert {
 namespace {
 
-using formats::Activations;
-using formats::Checkpoint;
-using formats::SchemeId;
+using namespace formats;
 using namespace ingot::testing;
 
 /// A recipe as the command line makes one.

@@ -22,7 +22,7 @@ using ingot::testing::Target;
 class QuantizedResume : public ::testing::TestWithParam<Target> {};
 
 INSTANTIATE_TEST_SUITE_P(Schemes, QuantizedResume, ::testing::ValuesIn(scheme_targets()),
-                         [](const auto& row) { return test_name(row.param.name()); });
+                         target_name);
 
 TEST_P(QuantizedResume, StopsDoNotChangeTheOutput) {
   const TempDir directory;

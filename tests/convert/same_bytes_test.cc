@@ -42,8 +42,7 @@ class SameBytes : public ::testing::TestWithParam<Target> {
   TempDir directory_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Schemes, SameBytes, ::testing::ValuesIn(scheme_targets()),
-                         [](const auto& row) { return test_name(row.param.name()); });
+INSTANTIATE_TEST_SUITE_P(Schemes, SameBytes, ::testing::ValuesIn(scheme_targets()), target_name);
 
 // The smallest budget that the plan accepts: no group is kept between its passes.
 std::uint64_t least_memory(const Conversion& conversion, std::size_t threads) {

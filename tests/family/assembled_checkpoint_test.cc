@@ -12,11 +12,7 @@
 namespace ingot::formats {
 namespace {
 
-using ingot::testing::expect_error;
-using ingot::testing::make_fp8;
-using ingot::testing::TempDir;
-using ingot::testing::tiny_deepseek_v3;
-using ingot::testing::TinyCheckpoint;
+using namespace ingot::testing;
 
 constexpr const char* kUp = "model.layers.0.mlp.up_proj.weight";
 

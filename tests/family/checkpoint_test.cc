@@ -19,15 +19,7 @@ namespace ingot::formats {
 namespace {
 
 namespace fs = std::filesystem;
-using ingot::testing::expect_error;
-using ingot::testing::make_fp8;
-using ingot::testing::safetensors_bytes;
-using ingot::testing::TempDir;
-using ingot::testing::tensor_of;
-using ingot::testing::tiny_deepseek_v3;
-using ingot::testing::TinyCheckpoint;
-using ingot::testing::TinyTensor;
-using ingot::testing::write_bytes;
+using namespace ingot::testing;
 
 const fs::path kTinyV32 = fs::path(INGOT_SOURCE_DIR) / "examples/tiny-v32";
 constexpr const char* kUp = "model.layers.0.mlp.up_proj.weight";

@@ -10,15 +10,11 @@
 
 namespace ingot::formats {
 
-using check::Finding;
-using check::run_loader_rules;
-using check::Severity;
+using namespace check;
 
 namespace {
 
-using ingot::testing::expect_error;
-using ingot::testing::TempDir;
-using ingot::testing::TinyCheckpoint;
+using namespace ingot::testing;
 
 constexpr const char* kFlash = R"({
   "architectures": ["DeepseekV4ForCausalLM"], "model_type": "deepseek_v4", "expert_dtype": "fp4",

@@ -11,15 +11,7 @@ namespace ingot::formats {
 namespace {
 
 namespace fs = std::filesystem;
-using ingot::testing::expect_error;
-using ingot::testing::make_fp8;
-using ingot::testing::safetensors_bytes;
-using ingot::testing::TempDir;
-using ingot::testing::tensor_of;
-using ingot::testing::tiny_deepseek_v3;
-using ingot::testing::TinyCheckpoint;
-using ingot::testing::TinyTensor;
-using ingot::testing::write_bytes;
+using namespace ingot::testing;
 
 constexpr const char* kUp = "model.layers.0.mlp.up_proj.weight";
 constexpr const char* kUpStem = "model.layers.0.mlp.up_proj";

@@ -12,15 +12,7 @@
 namespace ingot::formats {
 namespace {
 
-using testing::dimensions_of_one;
-using testing::entry;
-using testing::expect_error;
-using testing::file_text;
-using testing::json_object;
-using testing::length_prefix;
-using testing::one_tensor;
-using testing::parse_header;
-using testing::TempDir;
+using namespace ingot::testing;
 
 struct HostileHeader {
   const char* what;

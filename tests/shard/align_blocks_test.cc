@@ -10,14 +10,9 @@
 namespace ingot::shard {
 namespace {
 
-using formats::Json;
-using formats::LogicalTensor;
-using formats::SchemeId;
+using namespace formats;
 using namespace ingot::testing;
-using ::testing::Each;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::Not;
+using namespace ::testing;
 
 constexpr const char* kDense = "model.layers.0.mlp.";
 constexpr const char* kExpert = "model.layers.1.mlp.experts.3.";

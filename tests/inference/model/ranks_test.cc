@@ -12,13 +12,7 @@
 namespace ingot::testing {
 namespace {
 
-using inference::AttentionForm;
-using inference::KvFormat;
-using inference::Matrix;
-using inference::Model;
-using inference::ModelCache;
-using inference::RankView;
-using inference::Row;
+using namespace inference;
 
 using Tokens = std::vector<std::int64_t>;
 

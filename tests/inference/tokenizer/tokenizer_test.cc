@@ -19,9 +19,7 @@ namespace ingot::inference {
 
 using formats::Json;
 using Ids = std::vector<std::int32_t>;
-using testing::added_token;
-using testing::byte_tokenizer_json;
-using testing::expect_error;
+using namespace ingot::testing;
 
 namespace {
 

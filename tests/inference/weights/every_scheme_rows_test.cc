@@ -13,14 +13,7 @@ namespace ingot::inference {
 namespace {
 
 using formats::LogicalTensor;
-using ingot::testing::all;
-using ingot::testing::all_targets;
-using ingot::testing::decoded;
-using ingot::testing::decoded_rows;
-using ingot::testing::Target;
-using ingot::testing::TempDir;
-using ingot::testing::variant;
-using ingot::testing::whole;
+using namespace ingot::testing;
 
 // The first element of a part that is not that of the whole.
 std::string difference(const std::vector<float>& of_whole, std::size_t whole_cols,

@@ -15,9 +15,7 @@
 namespace ingot::testing {
 namespace {
 
-using verify::GreedyOutcome;
-using verify::LayerAgreement;
-using verify::ReferenceReport;
+using namespace verify;
 
 const std::filesystem::path kGolden = std::filesystem::path(INGOT_SOURCE_DIR) / "tests/golden";
 const verify::RunOptions kExact{.output_profile = inference::Profile::kF32};

@@ -61,7 +61,4 @@ std::vector<Fault> slice_faults();
 std::vector<Fault> file_faults();
 std::vector<Fault> config_faults();
 
-/// All of them.
-std::vector<Fault> faults();
-
 }  // namespace ingot::testing

@@ -6,6 +6,10 @@
 
 #include "formats/config/config_meaning.h"
 #include "formats/json/json.h"
+#include "formats/records/manifest.h"
+#include "tests/convert/conversion.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_checkpoint.h"
 #include "verify/structure/structure_comparisons.h"
 
 // What another program makes of a config without changing the model, and single changes of it.
@@ -14,6 +18,8 @@
 namespace ingot::verify {
 namespace {
 
+using namespace ingot::testing;
+namespace fs = std::filesystem;
 using check::Finding;
 using check::Severity;
 using formats::Json;
@@ -107,6 +113,30 @@ TEST(ConfigMeaning, ReadsTheTextModelOfANestedConfig) {
   output["rope_theta"] = 6000;
   EXPECT_THAT(formats::ConfigMeaning(output).contradictions(),
               ::testing::ElementsAre(HasSubstr("text_config.rope_theta is 5000")));
+}
+
+// ingot.verify.json is ours, as the manifest is: of one output, and never carried on.
+
+TEST(VerifyFile, StaysBehindWhenItsCheckpointIsConvertedOn) {
+  const TempDir directory;
+  ingot::testing::copy_example(directory / "source");
+  write_bytes(directory / "source" / std::string(formats::kVerifyName), "{}");
+  Conversion conversion(directory / "source", directory / "output");
+  conversion.run();
+  EXPECT_FALSE(fs::exists(conversion.output / formats::kVerifyName));
+  EXPECT_TRUE(fs::exists(conversion.output / "generation_config.json"));
+}
+
+TEST(VerifyFile, GoesWithTheConversionThatItWasOf) {
+  const TempDir directory;
+  Conversion conversion(ingot::testing::tiny_v32(), directory / "output");
+  conversion.run();
+  write_bytes(conversion.output / formats::kVerifyName, "{}");
+  write_bytes(conversion.output / "mine.json", "{}");
+  conversion.execute.force = true;
+  conversion.run();
+  EXPECT_FALSE(fs::exists(conversion.output / formats::kVerifyName));
+  EXPECT_TRUE(fs::exists(conversion.output / "mine.json"));
 }
 
 }  // namespace

@@ -20,12 +20,8 @@ namespace fs = std::filesystem;
 using check::Finding;
 using check::Severity;
 using formats::Json;
-using ingot::testing::tensor_of;
-using ingot::testing::TinyCheckpoint;
-using ingot::testing::TinyTensor;
-using ingot::testing::write_bytes;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
+using namespace ingot::testing;
+using namespace ::testing;
 
 constexpr const char* kNorm = "model.layers.1.input_layernorm.weight";
 

@@ -16,10 +16,7 @@ namespace ingot::verify {
 namespace {
 
 using formats::SchemeId;
-using ingot::testing::Conversion;
-using ingot::testing::TempDir;
-using ingot::testing::tiny_bf16;
-using ingot::testing::tiny_v32;
+using namespace ingot::testing;
 
 struct Case {
   std::string name;

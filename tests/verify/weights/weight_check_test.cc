@@ -14,12 +14,7 @@
 namespace ingot::verify {
 namespace {
 
-using ingot::testing::bytes_of;
-using ingot::testing::Crafted;
-using ingot::testing::expect_error;
-using ingot::testing::TempDir;
-using ingot::testing::TinyCheckpoint;
-using ingot::testing::TinyTensor;
+using namespace ingot::testing;
 
 std::vector<float> numbers(std::size_t n) {
   std::vector<float> values(n);
