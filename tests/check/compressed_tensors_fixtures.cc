@@ -43,23 +43,17 @@ std::vector<RuleFixture> compressed_tensors_fixtures() {
       {"ct.scale-shape", kShapeMismatch, kInt8,
        [=](auto& c) { c.at(o_proj + "_scale").shape.pop_back(); }},
       {"ct.config-group-keys", kUnsupported, kInt8,
-       [](auto& c) { group(c)["weights"]["scale_format"] = nullptr; }},
+       in_quantization({{"/config_groups/group_0/weights/scale_format", nullptr}})},
       {"ct.config-group-keys", kUnsupported, kInt8,
-       [](auto& c) { group(c)["weight_format"] = "int-quantized"; }},
+       in_quantization({{"/config_groups/group_0/weight_format", "int-quantized"}})},
       {"ct.format-known", kUnsupported, kInt8,
-       [](auto& c) {
-         quantization(c)["format"] = "int8-quantized";
-         group(c).erase("format");
-       }},
+       in_quantization({{"/format", "int8-quantized"}, {"/config_groups/group_0/format"}})},
       {"ct.format-agrees", kMismatch, kInt8,
        [](auto& c) { quantization(c)["format"] = group(c)["format"] = "float-quantized"; }},
-      {"ct.format-agrees", kMismatch, kInt8,
-       [](auto& c) { quantization(c)["format"] = "float-quantized"; }},
+      {"ct.format-agrees", kMismatch, kInt8, in_quantization({{"/format", "float-quantized"}})},
       // No target, the wrong group, taken in by ignore, an expression that is none.
       {"ct.targets", kMismatch, kInt8,
-       [](auto& c) {
-         group(c)["targets"] = {"re:.*mlp.*", "re:.*[qk].*_proj$"};
-       }},
+       in_quantization({{"/config_groups/group_0/targets", {"re:.*mlp.*", "re:.*[qk].*_proj$"}}})},
       {"ct.targets", kMismatch, kInt8,
        [](auto& c) {
          Json fp8 = group(c);
@@ -72,10 +66,9 @@ std::vector<RuleFixture> compressed_tensors_fixtures() {
       {"ct.targets", kMismatch, kInt8, [](auto& c) { ignore_also(c, "re:.*o_proj$"); }},
       {"ct.targets", kCorrupt, kInt8, [](auto& c) { ignore_also(c, "re:(unclosed"); }},
       {"ct.ignore", kMismatch, kInt8, [=](auto& c) { make_weight_plain(c, o_proj); }},
-      {"ct.ignore-never-quantized", kMismatch, kInt8,
-       [](auto& c) { quantization(c)["ignore"].erase(0); }},
+      {"ct.ignore-never-quantized", kMismatch, kInt8, in_quantization({{"/ignore/0"}})},
       // vLLM builds this family's router with the quantization config.
-      {"ct.ignore", kMismatch, make_qwen, [](auto& c) { quantization(c)["ignore"].erase(1); }},
+      {"ct.ignore", kMismatch, make_qwen, in_quantization({{"/ignore/1"}})},
       {"ct.mtp-names", kMismatch, kInt8,
        [](auto& c) {
          make_weight_plain(c, kMtp + "self_attn.o_proj.weight");
@@ -93,37 +86,33 @@ std::vector<RuleFixture> compressed_tensors_fixtures() {
        spelled("compressed-tensors", SchemeId::kNvfp4, Activations::kStatic),
        [](auto& c) { c.tensors.erase(kDense + "down_proj.input_global_scale"); }},
       {"ct.activations", kMismatch, kInt8,
-       [](auto& c) { group(c)["input_activations"]["num_bits"] = 4; }},
+       in_quantization({{"/config_groups/group_0/input_activations/num_bits", 4}})},
       {"ct.activations", kMismatch, kInt8,
-       [](auto& c) { group(c)["input_activations"]["symmetric"] = false; }},
+       in_quantization({{"/config_groups/group_0/input_activations/symmetric", false}})},
       {"ct.activations", kMismatch,
        spelled("compressed-tensors", SchemeId::kNvfp4, Activations::kStatic),
-       [](auto& c) { group(c)["input_activations"]["group_size"] = 32; }},
+       in_quantization({{"/config_groups/group_0/input_activations/group_size", 32}})},
       {"ct.activations", kMismatch,
        spelled("compressed-tensors", SchemeId::kFp8Block, Activations::kDynamic),
-       [](auto& c) { group(c)["input_activations"]["strategy"] = "channel"; }},
-      {"ct.arguments", kMismatch, kInt8, [](auto& c) { group(c)["weights"]["group_size"] = 128; }},
+       in_quantization({{"/config_groups/group_0/input_activations/strategy", "channel"}})},
       {"ct.arguments", kMismatch, kInt8,
-       [](auto& c) { group(c)["weights"]["actorder"] = "group"; }},
+       in_quantization({{"/config_groups/group_0/weights/group_size", 128}})},
       {"ct.arguments", kMismatch, kInt8,
-       [](auto& c) {
-         group(c)["output_activations"] = {{"num_bits", 8}, {"type", "int"}};
-       }},
+       in_quantization({{"/config_groups/group_0/weights/actorder", "group"}})},
+      {"ct.arguments", kMismatch, kInt8,
+       in_quantization(
+           {{"/config_groups/group_0/output_activations", {{"num_bits", 8}, {"type", "int"}}}})},
       {"ct.arguments", kMismatch,
        spelled("compressed-tensors", SchemeId::kNvfp4, Activations::kWeightOnly),
-       [](auto& c) { group(c)["weights"]["scale_dtype"] = "torch.uint8"; }},
+       in_quantization({{"/config_groups/group_0/weights/scale_dtype", "torch.uint8"}})},
       {"ct.transforms", kUnsupported, kInt8,
-       [](auto& c) {
-         quantization(c)["transform_config"] = {
-             {"config_groups", {{"R1", {{"type", "hadamard"}}}}}};
-       }},
+       in_quantization(
+           {{"/transform_config", {{"config_groups", {{"R1", {{"type", "hadamard"}}}}}}}})},
       {"quantized.cache-scales", kMissingTensor, kInt8,
-       [](auto& c) {
-         quantization(c)["kv_cache_scheme"] = {
-             {"num_bits", 8}, {"type", "float"}, {"strategy", "tensor"}, {"dynamic", false}};
-       }},
-      {"quantized.known-keys", kUnsupported, kInt8,
-       [](auto& c) { quantization(c)["surprise"] = 1; }},
+       in_quantization(
+           {{"/kv_cache_scheme",
+             {{"num_bits", 8}, {"type", "float"}, {"strategy", "tensor"}, {"dynamic", false}}}})},
+      {"quantized.known-keys", kUnsupported, kInt8, in_quantization({{"/surprise", 1}})},
   };
 }
 

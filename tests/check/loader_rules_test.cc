@@ -12,7 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "formats/dialect/engine_limits.h"
-#include "tests/check/run_rules.h"
+#include "tests/check/rule_fixture.h"
 
 namespace ingot::formats {
 

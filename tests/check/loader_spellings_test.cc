@@ -9,7 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/check/run_rules.h"
+#include "tests/check/rule_fixture.h"
 
 namespace ingot::formats {
 

@@ -1,7 +1,6 @@
 #include "formats/records/manifest.h"
 
 #include <fstream>
-#include <functional>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,6 +10,7 @@
 #include "formats/container/tensor.h"
 #include "formats/json/json.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/json_edit.h"
 #include "tests/support/temp_dir.h"
 
 namespace ingot::formats {
@@ -51,19 +51,12 @@ TensorRecord example_record() {
   return record;
 }
 
-// A valid manifest, changed by `edit`.
-template <typename Edit>
-std::string edited_manifest(const Edit& edit) {
-  Json json = Json::parse(manifest_text(example_manifest()));
-  edit(json);
-  return json.dump();
+std::string edited_manifest(const JsonEdit& edit) {
+  return edited(Json::parse(manifest_text(example_manifest())), {edit}).dump();
 }
 
-template <typename Edit>
-std::string edited_record(const Edit& edit) {
-  Json json = Json::parse(tensor_record_line(example_record()));
-  edit(json);
-  return json.dump();
+std::string edited_record(const JsonEdit& edit) {
+  return edited(Json::parse(tensor_record_line(example_record())), {edit}).dump();
 }
 
 void write_zstd(const std::filesystem::path& path, const std::string& text,
@@ -112,37 +105,37 @@ TEST(Manifest, BeginsWithItsSchemaAndTool) {
 
 TEST(Manifest, RefusesANewerSchema) {
   expect_error(ErrorCode::kUnsupported, {"schema 2"}, [] {
-    parse_manifest(edited_manifest([](Json& json) { json["schema"] = 2; }), "ingot.json");
+    parse_manifest(edited_manifest({"/schema", 2}), "ingot.json");
   });
 }
 
 TEST(Manifest, RefusesAnotherTool) {
   expect_error(ErrorCode::kCorrupt, {"not written by ingot"}, [] {
-    parse_manifest(edited_manifest([](Json& json) { json["tool"] = "ninja"; }), "ingot.json");
+    parse_manifest(edited_manifest({"/tool", "ninja"}), "ingot.json");
   });
 }
 
 TEST(Manifest, RefusesWhatIsMissingWrongOrUnknown) {
-  const std::vector<std::function<void(Json&)>> edits = {
-      [](Json& json) { json.erase("version"); },
-      [](Json& json) { json["version"] = 1; },
-      [](Json& json) { json["extra"] = 1; },
-      [](Json& json) { json["schema"] = -1; },
-      [](Json& json) { json["schema"] = 1.0; },
-      [](Json& json) { json["files"] = Json::object(); },
-      [](Json& json) { json["files"][0] = 3; },
-      [](Json& json) { json["files"][0].erase("bytes"); },
-      [](Json& json) { json["files"][0]["bytes"] = -5; },
-      [](Json& json) { json["files"][0]["bytes"] = 1.5; },
-      [](Json& json) { json["files"][0]["hash"] = "12"; },
-      [](Json& json) { json["files"][0]["hash"] = std::string(32, 'G'); },
-      [](Json& json) { json["files"][0]["sha256"] = "ab"; },
-      [](Json& json) { json["files"][0]["sha256"] = 7; },
-      [](Json& json) { json["tensors"]["count"] = "many"; },
-      [](Json& json) { json["tensors"]["records"] = "../elsewhere"; },
-      [](Json& json) { json["tensors"].erase("hash"); },
+  const std::vector<JsonEdit> edits = {
+      {"/version"},
+      {"/version", 1},
+      {"/extra", 1},
+      {"/schema", -1},
+      {"/schema", 1.0},
+      {"/files", Json::object()},
+      {"/files/0", 3},
+      {"/files/0/bytes"},
+      {"/files/0/bytes", -5},
+      {"/files/0/bytes", 1.5},
+      {"/files/0/hash", "12"},
+      {"/files/0/hash", std::string(32, 'G')},
+      {"/files/0/sha256", "ab"},
+      {"/files/0/sha256", 7},
+      {"/tensors/count", "many"},
+      {"/tensors/records", "../elsewhere"},
+      {"/tensors/hash"},
   };
-  for (const auto& edit : edits) {
+  for (const JsonEdit& edit : edits) {
     const std::string text = edited_manifest(edit);
     SCOPED_TRACE(text);
     expect_error(ErrorCode::kCorrupt, {"ingot.json"}, [&] { parse_manifest(text, "ingot.json"); });
@@ -153,8 +146,7 @@ TEST(Manifest, RefusesFileNamesThatLeaveTheDirectory) {
   for (const char* name : {"", "/etc/passwd", "../x", "a/../../x", "a//b", "./a", "a/", ".."}) {
     SCOPED_TRACE(name);
     expect_error(ErrorCode::kCorrupt, {"inside the directory"}, [&] {
-      parse_manifest(edited_manifest([&](Json& json) { json["side_files"][0]["name"] = name; }),
-                     "m");
+      parse_manifest(edited_manifest({"/side_files/0/name", name}), "m");
     });
   }
 }
@@ -162,7 +154,8 @@ TEST(Manifest, RefusesFileNamesThatLeaveTheDirectory) {
 TEST(Manifest, RefusesOneNameTwice) {
   expect_error(ErrorCode::kDuplicate, {"sub/tokenizer.json"}, [] {
     parse_manifest(
-        edited_manifest([](Json& json) { json["side_files"].push_back(json["side_files"][0]); }),
+        edited_manifest(
+            {"/side_files/-", Json::parse(manifest_text(example_manifest()))["side_files"][0]}),
         "m");
   });
 }
@@ -285,23 +278,23 @@ TEST(TensorRecords, NamesTheLineThatIsWrong) {
 }
 
 TEST(TensorRecords, RefuseWhatIsMissingWrongOrUnknown) {
-  const std::vector<std::function<void(Json&)>> edits = {
-      [](Json& json) { json.erase("name"); },
-      [](Json& json) { json["name"] = 5; },
-      [](Json& json) { json["layer"] = -1; },
-      [](Json& json) { json["layer"] = std::uint64_t{1} << 32; },
-      [](Json& json) { json["expert"] = "three"; },
-      [](Json& json) { json["action"] = "burn"; },
-      [](Json& json) { json["source"] = 1; },
-      [](Json& json) { json["source"][0]["dtype"] = "F9"; },
-      [](Json& json) { json["source"][0]["shape"] = {-1}; },
-      [](Json& json) { json["source"][0]["shape"] = {1.5}; },
-      [](Json& json) { json["source"][0]["file"] = "../x"; },
-      [](Json& json) { json["output"][0]["hash"] = "zz"; },
-      [](Json& json) { json["output"][0]["more"] = 1; },
-      [](Json& json) { json["more"] = 1; },
+  const std::vector<JsonEdit> edits = {
+      {"/name"},
+      {"/name", 5},
+      {"/layer", -1},
+      {"/layer", std::uint64_t{1} << 32},
+      {"/expert", "three"},
+      {"/action", "burn"},
+      {"/source", 1},
+      {"/source/0/dtype", "F9"},
+      {"/source/0/shape", {-1}},
+      {"/source/0/shape", {1.5}},
+      {"/source/0/file", "../x"},
+      {"/output/0/hash", "zz"},
+      {"/output/0/more", 1},
+      {"/more", 1},
   };
-  for (const auto& edit : edits) {
+  for (const JsonEdit& edit : edits) {
     const std::string line = edited_record(edit);
     SCOPED_TRACE(line);
     expect_error(ErrorCode::kCorrupt, {"r line"}, [&] { parse_tensor_record(line, "r line"); });

@@ -19,17 +19,13 @@ std::vector<RuleFixture> model_fixtures() {
        [](auto& c) {
          c.descriptions["adapter_config.json"] = {{"peft_type", "LORA"}};
        }},
-      {"config.contradiction", kMismatch, make_fp8, [](auto& c) { c.config["qk_head_dim"] = 7; }},
+      {"config.contradiction", kMismatch, make_fp8, in_config({{"/qk_head_dim", 7}})},
       {"config.contradiction", kMismatch, make_fp8,
-       [](auto& c) {
-         c.config["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 12345}};
-       }},
+       in_config({{"/rope_parameters", {{"rope_type", "default"}, {"rope_theta", 12345}}}})},
       {"config.contradiction",
        kMismatch,
        make_fp8,
-       [](auto& c) {
-         c.config["mlp_layer_types"] = {"sparse", "sparse"};
-       },
+       in_config({{"/mlp_layer_types", {"sparse", "sparse"}}}),
        {"model.complete", "moe.expert-ids", "router.correction-bias"}},
       {"fused.scheme", kMismatch, make_fp8,
        [](auto& c) {

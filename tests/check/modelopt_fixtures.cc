@@ -13,8 +13,9 @@ Json& statement(EditableCheckpoint& checkpoint) {
   return checkpoint.descriptions.at("hf_quant_config.json")["quantization"];
 }
 
-std::function<void(EditableCheckpoint&)> exclude_also(const std::string& entry) {
-  return [=](EditableCheckpoint& c) { statement(c)["exclude_modules"].push_back(entry); };
+Damage in_statement(std::vector<JsonEdit> edits) {
+  for (JsonEdit& edit : edits) edit.at = "/quantization" + edit.at;
+  return in_file("hf_quant_config.json", std::move(edits));
 }
 
 void replace_excluded(EditableCheckpoint& checkpoint, const std::string& old,
@@ -45,46 +46,43 @@ std::vector<RuleFixture> modelopt_fixtures() {
        [](auto& c) { c.at(kAttention + "o_proj.weight_scale").shape.push_back(1); },
        {"modelopt.algo-of-sglang"}},
       {"modelopt.description-present", kNotFound, kNvfp4, [](auto& c) { c.descriptions.clear(); }},
-      {"modelopt.required-keys", kNotFound, kNvfp4,
-       [](auto& c) { statement(c).erase("kv_cache_quant_algo"); }},
-      {"modelopt.required-keys", kNotFound, kNvfp4,
-       [](auto& c) { statement(c).erase("group_size"); }},
+      {"modelopt.required-keys", kNotFound, kNvfp4, in_statement({{"/kv_cache_quant_algo"}})},
+      {"modelopt.required-keys", kNotFound, kNvfp4, in_statement({{"/group_size"}})},
       {"modelopt.required-keys",
        kNotFound,
        make_all_fp8,
-       [](auto& c) { statement(c).erase("exclude_modules"); },
+       in_statement({{"/exclude_modules"}}),
        {"indexer.k-scheme", "modelopt.exclude-plain"}},
       {"modelopt.exclude-not-empty",
        kNotFound,
        make_all_fp8,
-       [](auto& c) { statement(c)["exclude_modules"] = Json::array(); },
+       in_statement({{"/exclude_modules", Json::array()}}),
        {"indexer.k-scheme", "modelopt.exclude-plain", "modelopt.statements-agree"}},
       {"modelopt.quant-algo",
        kUnsupported,
        kNvfp4,
-       [](auto& c) { statement(c)["quant_algo"] = "NVFP5"; },
+       in_statement({{"/quant_algo", "NVFP5"}}),
        {"modelopt.statements-agree"}},
       {"modelopt.quant-algo",
        kMismatch,
        kNvfp4,
-       [](auto& c) { statement(c)["quant_algo"] = "FP8"; },
+       in_statement({{"/quant_algo", "FP8"}}),
        {"modelopt.statements-agree", "modelopt.arguments"}},
       {"modelopt.algo-of-sglang", kUnsupported,
        spelled("modelopt", SchemeId::kFp8Channel, Activations::kDynamic)},
       {"modelopt.exclude-quantized",
        kMismatch,
        kNvfp4,
-       exclude_also("*.down_proj"),
+       in_statement({{"/exclude_modules/-", "*.down_proj"}}),
        {"modelopt.statements-agree"}},
       {"modelopt.exclude-quantized",
        kMismatch,
        kNvfp4,
-       [](auto& c) {
-         statement(c)["quant_algo"] = "MIXED_PRECISION";
-         statement(c)["quantized_layers"] = {{"model.layers.0.mlp", {{"quant_algo", "NVFP4"}}}};
-       },
+       in_statement({{"/quant_algo", "MIXED_PRECISION"},
+                     {"/quantized_layers", {{"model.layers.0.mlp", {{"quant_algo", "NVFP4"}}}}}}),
        {"modelopt.statements-agree"}},
-      {"modelopt.exclude-inside", kMismatch, kNvfp4, exclude_also("mlp.experts.3")},
+      {"modelopt.exclude-inside", kMismatch, kNvfp4,
+       in_statement({{"/exclude_modules/-", "mlp.experts.3"}})},
       {"modelopt.exclude-plain",
        kMismatch,
        kNvfp4,
@@ -121,19 +119,16 @@ std::vector<RuleFixture> modelopt_fixtures() {
          statement(c)["kv_cache_quant_algo"] = "FP8";
          quantization(c)["kv_cache_scheme"] = {{"num_bits", 8}, {"type", "float"}};
        }},
-      {"modelopt.arguments", kMismatch, kNvfp4, [](auto& c) { statement(c)["group_size"] = 32; }},
+      {"modelopt.arguments", kMismatch, kNvfp4, in_statement({{"/group_size", 32}})},
+      {"modelopt.arguments", kMismatch, kNvfp4, in_statement({{"/pre_quant_scale", true}})},
       {"modelopt.arguments", kMismatch, kNvfp4,
-       [](auto& c) { statement(c)["pre_quant_scale"] = true; }},
-      {"modelopt.arguments", kMismatch, kNvfp4,
-       [](auto& c) {
-         quantization(c)["config_groups"]["group_0"] = {
-             {"weights", {{"num_bits", 8}, {"type", "float"}, {"group_size", 16}}},
-             {"input_activations", {{"num_bits", 4}, {"dynamic", false}}}};
-       }},
+       in_quantization({{"/config_groups/group_0",
+                         {{"weights", {{"num_bits", 8}, {"type", "float"}, {"group_size", 16}}},
+                          {"input_activations", {{"num_bits", 4}, {"dynamic", false}}}}}})},
       {"modelopt.statements-agree", kMismatch, kNvfp4,
-       [](auto& c) { quantization(c)["ignore"].push_back("*.down_proj"); }},
+       in_quantization({{"/ignore/-", "*.down_proj"}})},
       {"modelopt.statements-agree", kMismatch, kNvfp4,
-       [](auto& c) { quantization(c)["quant_algo"] = "W4A16_NVFP4"; }},
+       in_quantization({{"/quant_algo", "W4A16_NVFP4"}})},
       {"quantized.input-scale-range", kBadScale, kNvfp4,
        [](auto& c) { c.put_floats(kMoe + "experts.3.down_proj.input_scale", {}, 1e6F); }},
       {"quantized.input-scale-range", kBadScale, kNvfp4,
@@ -153,8 +148,10 @@ EditableCheckpoint make_static() {
   return make_spelled(kStaticInt8);
 }
 
+constexpr const char* kDescription = "quant_model_description.json";
+
 Json& description(EditableCheckpoint& checkpoint) {
-  return checkpoint.descriptions.at("quant_model_description.json");
+  return checkpoint.descriptions.at(kDescription);
 }
 
 }  // namespace
@@ -165,21 +162,20 @@ std::vector<RuleFixture> modelslim_fixtures() {
       {"modelslim.description-present", kNotFound, make_dynamic,
        [](auto& c) {
          c.descriptions["quant_model_description_w8a8_dynamic.json"] = description(c);
-         c.descriptions.erase("quant_model_description.json");
+         c.descriptions.erase(kDescription);
        }},
       {"modelslim.no-quantization-config",
        kMismatch,
        make_dynamic,
-       [](auto& c) {
-         c.config["quantization_config"] = {{"activation_scheme", "dynamic"},
-                                            {"quant_method", "fp8"},
-                                            {"weight_block_size", {128, 128}}};
-       },
+       in_config({{"/quantization_config",
+                   {{"activation_scheme", "dynamic"},
+                    {"quant_method", "fp8"},
+                    {"weight_block_size", {128, 128}}}}}),
        {"fp8.config-without-weights", "quantized.scheme-held"}},
       {"modelslim.model-type", kNotFound, make_dynamic,
-       [](auto& c) { description(c).erase("model_quant_type"); }},
+       in_file(kDescription, {{"/model_quant_type"}})},
       {"modelslim.description-complete", kNotFound, make_dynamic,
-       [](auto& c) { description(c).erase("model.embed_tokens.weight"); }},
+       in_file(kDescription, {{"/model.embed_tokens.weight"}})},
       {"modelslim.plain-module", kDtypeMismatch, make_dynamic,
        [](auto& c) {
          put_spelled(c, "lm_head.weight", kDynamicInt8);
@@ -187,9 +183,9 @@ std::vector<RuleFixture> modelslim_fixtures() {
            description(c)[std::string("lm_head.") + part] = "W8A8_DYNAMIC";
        }},
       {"modelslim.types-known", kUnsupported, make_dynamic,
-       [](auto& c) { description(c)["lm_head.weight"] = "W7A7"; }},
+       in_file(kDescription, {{"/lm_head.weight", "W7A7"}})},
       {"modelslim.types-agree", kMismatch, make_dynamic,
-       [](auto& c) { description(c)["lm_head.weight"] = "W8A8_DYNAMIC"; }},
+       in_file(kDescription, {{"/lm_head.weight", "W8A8_DYNAMIC"}})},
       {"modelslim.types-agree", kMismatch, make_dynamic,
        [=](auto& c) { description(c)[o_proj + "weight"] = "FLOAT"; }},
       {"modelslim.fused-types", kMismatch, make_dynamic,

@@ -7,7 +7,6 @@
 
 #include "check/check.h"
 #include "formats/records/manifest.h"
-#include "tests/check/rank_check.h"
 #include "tests/support/expect_error.h"
 
 // A rank's directory alone: read as the slices that it is, and accepted as such.

@@ -6,7 +6,7 @@
 
 #include "check/check.h"
 #include "formats/records/manifest.h"
-#include "tests/check/rank_check.h"
+#include "tests/check/rank_directory.h"
 #include "tests/support/expect_error.h"
 
 // A rank's directory in which something contradicts its manifest, or is missing.

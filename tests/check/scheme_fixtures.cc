@@ -101,13 +101,10 @@ std::vector<RuleFixture> mx_fixtures() {
 std::vector<RuleFixture> spelling_fixtures() {
   const std::string o_proj = kAttention + "o_proj.weight";
   return {
-      {"quantized.config-present", kNotFound, kInt8,
-       [](auto& c) { c.config.erase("quantization_config"); }},
+      {"quantized.config-present", kNotFound, kInt8, in_config({{"/quantization_config"}})},
       {"quantized.config-without-weights", kMismatch, make_plain,
-       [](auto& c) {
-         c.config["quantization_config"] = kInt8().config["quantization_config"];
-         c.config["quantization_config"]["ignore"] = {"re:.*"};
-       }},
+       in_config({{"/quantization_config", kInt8().config["quantization_config"]},
+                  {"/quantization_config/ignore", {"re:.*"}}})},
       {"quantized.scheme-held", kUnsupported, make_fp8,
        [=](auto& c) {
          c.tensors.erase(o_proj + "_scale_inv");
@@ -173,19 +170,15 @@ std::vector<RuleFixture> native_fixtures() {
   const std::string o_proj = kAttention + "o_proj.weight";
   const std::string up_proj = kDense + "up_proj.weight";
   return {
-      {"fp8.config-present", kNotFound, make_fp8,
-       [](auto& c) { c.config.erase("quantization_config"); }},
+      {"fp8.config-present", kNotFound, make_fp8, in_config({{"/quantization_config"}})},
       {"fp8.config-without-weights", kMismatch, make_plain,
-       [](auto& c) {
-         c.config["quantization_config"] = {{"activation_scheme", "dynamic"},
-                                            {"fmt", "e4m3"},
-                                            {"quant_method", "fp8"},
-                                            {"weight_block_size", {128, 128}}};
-       }},
-      {"fp8.activation-scheme", kNotFound, make_fp8,
-       [](auto& c) { quantization(c).erase("activation_scheme"); }},
-      {"fp8.block-size", kCorrupt, make_fp8,
-       [](auto& c) { quantization(c).erase("weight_block_size"); }},
+       in_config({{"/quantization_config",
+                   {{"activation_scheme", "dynamic"},
+                    {"fmt", "e4m3"},
+                    {"quant_method", "fp8"},
+                    {"weight_block_size", {128, 128}}}}})},
+      {"fp8.activation-scheme", kNotFound, make_fp8, in_quantization({{"/activation_scheme"}})},
+      {"fp8.block-size", kCorrupt, make_fp8, in_quantization({{"/weight_block_size"}})},
       {"fp8.weight-quantized", kDtypeMismatch, make_fp8,
        [=](auto& c) { make_weight_plain(c, o_proj); }},
       {"fp8.plain-module", kDtypeMismatch, make_fp8,
@@ -195,12 +188,9 @@ std::vector<RuleFixture> native_fixtures() {
        }},
       // No list, and a list that vLLM does not look at beside its own.
       {"fp8.silent-module", kMismatch, make_qwen,
-       [](auto& c) {
-         quantization(c).erase("ignored_layers");
-         quantization(c).erase("modules_to_not_convert");
-       }},
+       in_quantization({{"/ignored_layers"}, {"/modules_to_not_convert"}})},
       {"fp8.silent-module", kMismatch, make_qwen,
-       [](auto& c) { quantization(c)["ignored_layers"] = {"lm_head"}; }},
+       in_quantization({{"/ignored_layers", {"lm_head"}}})},
       {"fp8.head-listed", kMismatch, make_fp8,
        [=](auto& c) {
          make_weight_plain(c, o_proj);
@@ -209,9 +199,7 @@ std::vector<RuleFixture> native_fixtures() {
       // Weights that have one scale each, under the promise of blocks.
       {"fp8.block-size", kMismatch,
        spelled("deepseek", SchemeId::kFp8Tensor, formats::Activations::kDynamic),
-       [](auto& c) {
-         quantization(c)["weight_block_size"] = {128, 128};
-       }},
+       in_quantization({{"/weight_block_size", {128, 128}}})},
       {"fp8.block-128", kUnsupported, make_fp8_in_blocks_of_64},
       {"fp8.weight-dtype", kUnsupported, make_fp8,
        [=](auto& c) { c.at(o_proj).dtype = DType::kF8E5M2; }},
@@ -238,8 +226,7 @@ std::vector<RuleFixture> native_fixtures() {
          const std::string name = up_proj + "_scale";
          c.put_floats(name, c.at(name).shape, -1);
        }},
-      {"fp8.ue8m0-claim", kMismatch, make_fp8,
-       [](auto& c) { quantization(c)["scale_fmt"] = "ue8m0"; }},
+      {"fp8.ue8m0-claim", kMismatch, make_fp8, in_quantization({{"/scale_fmt", "ue8m0"}})},
       {"fp8.ue8m0-unsaid", kNotFound, make_fp8,
        [=](auto& c) {
          for (auto& [name, tensor] : c.tensors) {
@@ -248,15 +235,12 @@ std::vector<RuleFixture> native_fixtures() {
              c.put_floats(name, shape, name.starts_with(o_proj) ? 0x1p-11F : 0x1p-12F);
          }
        }},
-      {"fp8.format-words", kMismatch, make_fp8, [](auto& c) { quantization(c)["fmt"] = "e5m2"; }},
-      {"fp8.format-words", kMismatch, make_fp8,
-       [](auto& c) { quantization(c)["scale_fmt"] = "f32"; }},
+      {"fp8.format-words", kMismatch, make_fp8, in_quantization({{"/fmt", "e5m2"}})},
+      {"fp8.format-words", kMismatch, make_fp8, in_quantization({{"/scale_fmt", "f32"}})},
       {"native.ignored-quantized", kMismatch, make_fp8,
-       [](auto& c) {
-         quantization(c)["modules_to_not_convert"] = {"lm_head", kAttention + "o_proj"};
-       }},
+       in_quantization({{"/modules_to_not_convert", {"lm_head", kAttention + "o_proj"}}})},
       {"native.ignored-quantized", kMismatch, kInt8Blocks,
-       [](auto& c) { quantization(c)["ignored_layers"].push_back("up_proj"); }},
+       in_quantization({{"/ignored_layers/-", "up_proj"}})},
       {"fp8.nan-code", kNonFinite, make_fp8,
        [=](auto& c) { c.at(up_proj).bytes[12345] = std::byte{0xFF}; }},
       {"fp8.nan-code", kNonFinite,
@@ -265,15 +249,13 @@ std::vector<RuleFixture> native_fixtures() {
       {"fp8.merged-partition", kShapeMismatch,
        [] { return make_synthetic([](auto& o) { o.moe_intermediate = 144; }); }},
       {"int8-block.config-without-weights", kMismatch, make_plain,
-       [](auto& c) {
-         c.config["quantization_config"] = {{"activation_scheme", "dynamic"},
-                                            {"quant_method", "blockwise_int8"},
-                                            {"weight_block_size", {128, 128}}};
-       }},
+       in_config({{"/quantization_config",
+                   {{"activation_scheme", "dynamic"},
+                    {"quant_method", "blockwise_int8"},
+                    {"weight_block_size", {128, 128}}}}})},
       {"int8-block.activation-scheme", kUnsupported, kInt8Blocks,
-       [](auto& c) { quantization(c)["activation_scheme"] = "static"; }},
-      {"int8-block.block-size", kCorrupt, kInt8Blocks,
-       [](auto& c) { quantization(c).erase("weight_block_size"); }},
+       in_quantization({{"/activation_scheme", "static"}})},
+      {"int8-block.block-size", kCorrupt, kInt8Blocks, in_quantization({{"/weight_block_size"}})},
       {"int8-block.weight-quantized", kDtypeMismatch, kInt8Blocks,
        [=](auto& c) { make_weight_plain(c, o_proj); }},
       {"int8-block.plain-module", kDtypeMismatch, kInt8Blocks,

@@ -10,7 +10,7 @@
 
 #include "shard/join/slice_files.h"
 #include "shard/join/slice_join.h"
-#include "tests/shard/naive_slices.h"
+#include "tests/shard/sliced_model.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_checkpoint.h"

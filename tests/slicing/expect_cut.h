@@ -1,14 +1,290 @@
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <filesystem>
+#include <map>
+#include <numeric>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include <gtest/gtest.h>
 
-#include "tests/slicing/megatron_cut.h"
+#include "formats/json/json.h"
+#include "tests/convert/config_claims.h"
+#include "tests/convert/plain_decode.h"
 #include "tests/slicing/sliced.h"
 
+// A directory's tensors as numbers, from its stored bytes and its config.json alone.
+
+// Which numbers of a model a rank has, by the names of its tensors: the rules of Megatron written
+// down once more, for comparison with what the program cuts.
+
 namespace ingot::testing {
+
+/// A tensor as numbers.
+struct Values {
+  formats::Shape shape;
+  std::vector<float> numbers;
+
+  [[nodiscard]] std::size_t cols() const { return shape.empty() ? 1 : shape.back(); }
+  /// The rows of one matrix of a stack.
+  [[nodiscard]] std::size_t rows() const { return shape.size() < 2 ? 1 : shape[shape.size() - 2]; }
+};
+
+/// By the name of the weight, whatever its dialect calls the codes.
+using ValuesByName = std::map<std::string, Values>;
+
+/// Whether a stored tensor says something of another: a scale, an offset, a correction.
+inline bool is_beside_a_weight(std::string_view name) {
+  constexpr std::array<std::string_view, 6> kSuffixes = {"_scale",  "_scale_inv",  "_scale_2",
+                                                         "_offset", ".quant_bias", "_global_scale"};
+  return std::any_of(kSuffixes.begin(), kSuffixes.end(),
+                     [&](std::string_view suffix) { return name.ends_with(suffix); });
+}
+
+/// Rows and columns that share a scale, as config.json says it of a module in FP8 or INT8 blocks.
+inline std::array<std::size_t, 2> stated_block(const formats::Json& config,
+                                               const std::string& module) {
+  const formats::Json& block = config.at("quantization_config");
+  if (block.contains("weight_block_size"))
+    return block.at("weight_block_size").get<std::array<std::size_t, 2>>();
+  const auto group = ct_group(block, module);
+  if (!group) {
+    ADD_FAILURE() << module << " has blocks, but is in no group";
+    return {1, 1};
+  }
+  return group->at("weights").at("block_structure").get<std::array<std::size_t, 2>>();
+}
+
+/// Which scale belongs to which code.
+class ScaleGrid {
+ public:
+  ScaleGrid(const OutputTensor& scale, const Values& codes, const formats::Json& config,
+            const std::string& module)
+      : rows_(codes.rows()), cols_(codes.cols()) {
+    const formats::Shape& shape = scale.shape;
+    if (shape.size() < 2) {
+      grid_rows_ = shape.empty() ? 1 : shape[0];
+      block_ = {grid_rows_ == 1 ? rows_ : 1, cols_};
+    } else {
+      grid_rows_ = shape[shape.size() - 2];
+      grid_cols_ = shape.back();
+      block_ = grid_rows_ == rows_ ? std::array<std::size_t, 2>{1, cols_ / grid_cols_}
+                                   : stated_block(config, module);
+    }
+    EXPECT_EQ(grid_rows_, (rows_ + block_[0] - 1) / block_[0]) << module;
+    EXPECT_EQ(grid_cols_, (cols_ + block_[1] - 1) / block_[1]) << module;
+  }
+
+  /// The place of element `index` of all matrices.
+  [[nodiscard]] std::size_t at(std::size_t index) const {
+    const std::size_t row = index / cols_;
+    const std::size_t in_grid = row / rows_ * grid_rows_ + row % rows_ / block_[0];
+    return in_grid * grid_cols_ + index % cols_ / block_[1];
+  }
+
+ private:
+  std::size_t rows_, cols_, grid_rows_ = 1, grid_cols_ = 1;
+  std::array<std::size_t, 2> block_ = {1, 1};
+};
+
+/// What a loader makes of the codes `name` (docs/formats.md, "Decoding").
+inline Values decoded_by_hand(const OutputTensors& tensors, const std::string& name,
+                              const formats::Json& config) {
+  const OutputTensor& codes = tensors.at(name);
+  Values values{.shape = codes.shape, .numbers = code_values(codes)};
+  if (codes.dtype == formats::DType::kU8) values.shape.back() *= 2;
+  const bool is_packed = name.ends_with(".weight_packed");
+  const std::string module = is_packed ? name.substr(0, name.size() - 14) : module_of(name);
+  const auto find = [&](const std::string& part) {
+    const auto found = tensors.find(part);
+    return found == tensors.end() ? nullptr : &found->second;
+  };
+  const auto number = [&](const std::string& suffix, float otherwise) {
+    const OutputTensor* tensor = find(module + suffix);
+    return tensor == nullptr ? otherwise : scale_values(*tensor).at(0);
+  };
+  const OutputTensor* scale = find(name + "_scale_inv");
+  for (const char* suffix : {".weight_scale", ".deq_scale"}) {
+    if (scale == nullptr) scale = find(module + suffix);
+  }
+  if (scale == nullptr) return values;
+
+  if (const OutputTensor* offset = find(module + ".weight_offset")) {
+    const std::vector<float> offsets = scale_values(*offset);
+    for (std::size_t i = 0; i < values.numbers.size(); ++i)
+      values.numbers[i] -= offsets.at(i / values.cols());
+  }
+  std::vector<float> scales = scale_values(*scale);
+  const bool folds_input = find(module + ".deq_scale") != nullptr;
+  for (float& one : scales) {
+    one *= number(".weight_scale_2", 1);
+    one /= number(".weight_global_scale", 1);
+    if (folds_input) one /= number(".input_scale", 1);
+  }
+  const ScaleGrid grid(*scale, values, config, module);
+  for (std::size_t i = 0; i < values.numbers.size(); ++i)
+    values.numbers[i] *= scales.at(grid.at(i));
+  return values;
+}
+
+inline formats::Json config_of(const std::filesystem::path& directory) {
+  return formats::read_json_file(directory / "config.json", 1 << 20);
+}
+
+/// Every weight, norm and bias that stands in a directory.
+inline ValuesByName values_of(const OutputTensors& tensors, const formats::Json& config) {
+  ValuesByName values;
+  for (const auto& [name, tensor] : tensors) {
+    if (is_beside_a_weight(name)) continue;
+    const bool is_packed = name.ends_with("_packed");
+    values.emplace(is_packed ? name.substr(0, name.size() - 7) : name,
+                   decoded_by_hand(tensors, name, config));
+  }
+  return values;
+}
+
+/// Where a rank stands among tp, ep and etp.
+struct RankPlace {
+  std::size_t tp = 1, ep = 1, etp = 1;
+  std::size_t tp_rank = 0, ep_rank = 0, etp_rank = 0;
+};
+
+/// Ranks of a stage: consecutive ones have consecutive slices, whole expert groups follow each
+/// other.
+inline RankPlace rank_place(std::size_t rank, std::size_t tp, std::size_t ep, std::size_t etp) {
+  return {.tp = tp,
+          .ep = ep,
+          .etp = etp,
+          .tp_rank = rank % tp,
+          .ep_rank = rank / etp % ep,
+          .etp_rank = rank % etp};
+}
+
+/// What of a model's config decides a cut, and the widths to which a rank's is padded.
+struct ModelWidths {
+  std::size_t n_experts = 0, kv_heads = 0;
+  std::size_t vocab = 0, dense = 0, expert = 0, n_shared = 1;
+
+  explicit ModelWidths(const formats::Json& config) {
+    const auto number = [&](std::initializer_list<const char*> keys) {
+      for (const char* key : keys) {
+        if (config.contains(key)) return config.at(key).get<std::size_t>();
+      }
+      return std::size_t{0};
+    };
+    n_experts = number({"n_routed_experts", "num_local_experts", "num_experts"});
+    kv_heads = number({"num_key_value_heads"});
+    vocab = number({"vocab_size"});
+    dense = number({"intermediate_size"});
+    expert = number({"moe_intermediate_size"});
+    n_shared = std::max<std::size_t>(number({"n_shared_experts"}), 1);
+  }
+};
+
+/// A piece of every matrix: rows [row, row + n_rows) of each section, columns [col, col + n_cols).
+struct Piece {
+  std::vector<std::size_t> matrices;
+  std::size_t sections = 1, row = 0, n_rows = 0, col = 0, n_cols = 0;
+};
+
+/// The numbers of a piece; zero beyond the end of a section or of a row.
+inline std::vector<float> numbers_of(const Values& whole, const Piece& piece) {
+  std::vector<float> numbers;
+  const std::size_t section_rows = whole.rows() / piece.sections;
+  for (const std::size_t matrix : piece.matrices) {
+    for (std::size_t section = 0; section < piece.sections; ++section) {
+      for (std::size_t r = piece.row; r < piece.row + piece.n_rows; ++r) {
+        const std::size_t at = matrix * whole.rows() + section * section_rows + r;
+        for (std::size_t c = piece.col; c < piece.col + piece.n_cols; ++c) {
+          const bool is_there = r < section_rows && c < whole.cols();
+          numbers.push_back(is_there ? whole.numbers.at(at * whole.cols() + c) : 0);
+        }
+      }
+    }
+  }
+  return numbers;
+}
+
+/// How a tensor is cut, read from its name.
+struct NamedCut {
+  bool by_rows = false, by_cols = false;
+  std::size_t n = 1, index = 0;
+  std::size_t padded = 0;  ///< width of a section along the cut; 0: as it is
+  bool is_stack = false;
+  std::size_t sections = 1;
+  bool is_held = true;
+};
+
+inline NamedCut named_cut(const std::string& name, const RankPlace& at, const ModelWidths& of) {
+  const auto has = [&](std::string_view part) { return name.find(part) != name.npos; };
+  NamedCut cut;
+  const auto share = [&](std::size_t n, std::size_t index) {
+    cut.n = n;
+    cut.index = index;
+  };
+  if (has("embed_tokens.") || has("lm_head.") || has("shared_head.head.")) {
+    cut.by_rows = true;
+    cut.padded = of.vocab;
+    share(at.tp, at.tp_rank);
+  } else if (has(".q_proj.") || has(".q_b_proj.") || has(".kv_b_proj.")) {
+    cut.by_rows = true;
+    share(at.tp, at.tp_rank);
+  } else if (has(".k_proj.") || has(".v_proj.")) {
+    cut.by_rows = true;
+    // Fewer heads than ranks: neighbours share one.
+    const std::size_t n = std::min(at.tp, of.kv_heads);
+    share(n, at.tp_rank / (at.tp / n));
+  } else if (has(".o_proj.weight")) {
+    cut.by_cols = true;
+    share(at.tp, at.tp_rank);
+  } else if (has("gate_proj") || has("up_proj") || has("down_proj")) {
+    (has("down_proj") ? cut.by_cols : cut.by_rows) = true;
+    const bool is_shared = has(".shared_experts."), is_routed = has(".experts.");
+    cut.padded = is_routed ? of.expert : is_shared ? of.expert * of.n_shared : of.dense;
+    cut.is_stack = is_routed && name.ends_with("_proj");
+    cut.sections = has("gate_up_proj") ? 2 : 1;
+    share(is_routed ? at.etp : at.tp, is_routed ? at.etp_rank : at.tp_rank);
+    if (is_routed && !cut.is_stack) {
+      const std::size_t expert = std::stoul(name.substr(name.find(".experts.") + 9));
+      cut.is_held = expert / (of.n_experts / at.ep) == at.ep_rank;
+    }
+  }
+  return cut;
+}
+
+/// What a rank has of a tensor of the whole model; nothing where it is not its own.
+inline std::optional<Values> cut_for(const RankPlace& at, const ModelWidths& of,
+                                     const std::string& name, const Values& whole) {
+  NamedCut cut = named_cut(name, at, of);
+  if (!cut.is_held) return std::nullopt;
+  // A bias goes with the rows of its weight.
+  if (whole.shape.size() == 1) std::swap(cut.by_rows, cut.by_cols);
+  Piece piece{.matrices = {0},
+              .sections = cut.sections,
+              .n_rows = whole.rows() / cut.sections,
+              .n_cols = whole.cols()};
+  Values part{.shape = whole.shape, .numbers = {}};
+  if (cut.is_stack) {
+    const std::size_t n_held = of.n_experts / at.ep;
+    piece.matrices.resize(n_held);
+    std::iota(piece.matrices.begin(), piece.matrices.end(), at.ep_rank * n_held);
+    part.shape[0] = n_held;
+  }
+  if (cut.by_rows || cut.by_cols) {
+    std::size_t& n = cut.by_rows ? piece.n_rows : piece.n_cols;
+    n = std::max(n, cut.padded);
+    EXPECT_EQ(n % cut.n, 0U) << name;
+    n /= cut.n;
+    (cut.by_rows ? piece.row : piece.col) = n * cut.index;
+    part.shape[part.shape.size() - (cut.by_rows ? 2 : 1)] = n * (cut.by_rows ? cut.sections : 1);
+  }
+  part.numbers = numbers_of(whole, piece);
+  return part;
+}
 
 /// The first element that differs, in words; empty when none does. Either sign of zero is zero.
 inline std::string first_unlike(const Values& is, const Values& wanted) {

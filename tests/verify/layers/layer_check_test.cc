@@ -11,7 +11,6 @@
 
 #include "inference/base/matrix.h"
 #include "tests/inference/model/edited_copy.h"
-#include "tests/support/enough_memory.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 #include "tests/verify/layers/example.h"

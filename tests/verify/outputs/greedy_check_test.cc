@@ -11,7 +11,6 @@
 #include "inference/generate/generate.h"
 #include "inference/generate/memory_plan.h"
 #include "tests/inference/model/runner.h"
-#include "tests/support/enough_memory.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 #include "tests/verify/layers/example.h"
