@@ -13,6 +13,7 @@
 #include "formats/records/slicing_record.h"
 #include "synth/synth.h"
 #include "tests/check/editable_checkpoint.h"
+#include "tests/check/findings.h"
 #include "tests/check/spelled_checkpoint.h"
 #include "tests/support/temp_dir.h"
 
@@ -105,16 +106,6 @@ inline EditableCheckpoint spelled_model(const Spelled& spelled) {
   });
 }
 
-inline std::vector<std::string> finding_texts(const CheckResult& result) {
-  std::vector<std::string> texts;
-  for (const Finding& finding : result.findings) {
-    texts.push_back(std::string(error_code_name(finding.code)) + " " + finding.file + " " +
-                    finding.tensor + ": " + finding.message + " [" + std::string(finding.rule) +
-                    "]");
-  }
-  return texts;
-}
-
 inline CheckResult check_rank(const RankDirectory& rank) {
   const TempDir dir;
   rank.write(dir / "rank");
@@ -124,9 +115,7 @@ inline CheckResult check_rank(const RankDirectory& rank) {
 // The one finding of a directory, which names tensor and facts.
 inline void expect_finding(const RankDirectory& rank, ErrorCode code, const std::string& tensor,
                            std::initializer_list<std::string> facts) {
-  const CheckResult result = check_rank(rank);
-  ASSERT_EQ(result.findings.size(), 1U) << ::testing::PrintToString(finding_texts(result));
-  const Finding& finding = result.findings.front();
+  const Finding finding = only(check_rank(rank).findings);
   EXPECT_EQ(error_code_name(finding.code), error_code_name(code)) << finding.message;
   EXPECT_EQ(finding.tensor, tensor);
   for (const std::string& fact : facts) EXPECT_THAT(finding.message, ::testing::HasSubstr(fact));

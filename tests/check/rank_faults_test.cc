@@ -94,9 +94,8 @@ TEST(RankFaults, RefusesScalesOfAnotherWholeThanTheirWeights) {
   RankDirectory described = cut_for_rank(whole, {.tp = 2, .etp = 2}, 0);
   ASSERT_EQ(described.slices.at(deq).whole, (Shape{512}));
   described.slices.at(deq).whole = {1024};
-  const CheckResult result = check_rank(described);
-  ASSERT_EQ(result.findings.size(), 1U) << ::testing::PrintToString(finding_texts(result));
-  EXPECT_THAT(result.findings[0].message, HasSubstr("one of 4 slices"));
+  const Finding finding = only(check_rank(described).findings);
+  EXPECT_THAT(finding.message, HasSubstr("one of 4 slices"));
   described.slices.erase(deq);
   expect_finding(described, ErrorCode::kShapeMismatch, deq, {"[256]", "needs 512 numbers"});
 }
@@ -141,11 +140,10 @@ TEST(RankFaults, MissesWhatTheRankShouldHold) {
     SCOPED_TRACE(bad.tensor);
     RankDirectory rank = cut_for_rank(whole, plan, bad.rank);
     ASSERT_EQ(rank.model.tensors.erase(bad.tensor), 1U);
-    const CheckResult result = check_rank(rank);
-    ASSERT_EQ(result.findings.size(), 1U) << ::testing::PrintToString(finding_texts(result));
-    EXPECT_EQ(result.findings[0].code, ErrorCode::kMissingTensor);
-    EXPECT_EQ(result.findings[0].rule, bad.rule);
-    EXPECT_EQ(result.findings[0].tensor, bad.tensor);
+    const Finding finding = only(check_rank(rank).findings);
+    EXPECT_EQ(finding.code, ErrorCode::kMissingTensor);
+    EXPECT_EQ(finding.rule, bad.rule);
+    EXPECT_EQ(finding.tensor, bad.tensor);
   }
 }
 
@@ -175,9 +173,8 @@ TEST(RankFaults, SaysForeignRecordsOnce) {
   expect_error(ErrorCode::kMismatch, {"ingot.tensors.jsonl.zst", "the manifest promises"},
                [&] { Checkpoint::open(dir / "rank"); });
   // Without them nothing can be said of shapes.
-  const CheckResult result = check_checkpoint(dir / "rank", {});
-  ASSERT_EQ(result.findings.size(), 1U) << ::testing::PrintToString(finding_texts(result));
-  EXPECT_THAT(result.findings[0].message, HasSubstr("the manifest promises"));
+  const Finding finding = only(check_checkpoint(dir / "rank", {}).findings);
+  EXPECT_THAT(finding.message, HasSubstr("the manifest promises"));
 }
 
 TEST(RankFaults, SaysOnceThatItsManifestContradictsItself) {
@@ -228,10 +225,9 @@ TEST(RankFaults, FindsFaultsOfValuesAndHashes) {
   file.seekp(-1, std::ios::end);
   file.put('\x33');
   file.close();
-  const CheckResult result = check_checkpoint(dir / "rank", {});
-  ASSERT_EQ(result.findings.size(), 1U) << ::testing::PrintToString(finding_texts(result));
-  EXPECT_EQ(result.findings[0].code, ErrorCode::kMismatch);
-  EXPECT_THAT(result.findings[0].message, HasSubstr("its bytes have hash"));
+  const Finding finding = only(check_checkpoint(dir / "rank", {}).findings);
+  EXPECT_EQ(finding.code, ErrorCode::kMismatch);
+  EXPECT_THAT(finding.message, HasSubstr("its bytes have hash"));
 }
 
 }  // namespace

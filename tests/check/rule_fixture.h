@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "check/rules/loader_rules.h"
+#include "tests/check/findings.h"
 #include "tests/check/spelled_checkpoint.h"
 #include "tests/support/json_edit.h"
 #include "tests/support/temp_dir.h"
@@ -98,16 +99,6 @@ inline std::vector<check::Finding> run_rules(const EditableCheckpoint& edited,
   std::vector<check::Finding> findings = run_all_rules(edited, rule_options);
   std::erase_if(findings, [](const check::Finding& finding) { return is_of_engine(finding.rule); });
   return findings;
-}
-
-/// A line for each finding.
-inline std::string text_of(const std::vector<check::Finding>& findings) {
-  std::string text;
-  for (const check::Finding& finding : findings) {
-    text += std::string(finding.rule) + ": " + finding.file + " " + finding.tensor + " " +
-            finding.message + "\n";
-  }
-  return text;
 }
 
 }  // namespace ingot::testing

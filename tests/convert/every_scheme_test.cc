@@ -6,10 +6,9 @@
 
 #include "formats/base/hash.h"
 #include "formats/json/json.h"
-#include "tests/convert/config_claims.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/output_tensors.h"
-#include "tests/convert/plain_decode.h"
+#include "tests/convert/stored_values.h"
 #include "tests/convert/targets.h"
 #include "tests/support/temp_dir.h"
 
@@ -20,8 +19,8 @@ namespace {
 
 using namespace formats;
 using namespace ingot::testing;
-using ingot::testing::Target;
 using formats::SchemeId;
+using ingot::testing::Target;
 
 class EveryScheme : public ::testing::TestWithParam<std::tuple<Target, bool>> {
  protected:

@@ -6,8 +6,8 @@
 
 #include "tests/convert/conversion.h"
 #include "tests/convert/output_tensors.h"
-#include "tests/convert/plain_decode.h"
 #include "tests/convert/program_decode.h"
+#include "tests/convert/stored_values.h"
 #include "tests/convert/targets.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
@@ -260,63 +260,6 @@ TEST(Rewrap, DialectWithoutTheSchemeGetsBf16) {
 // The output decoded by the formula of its dialect, as docs/formats.md has it, is what the program
 // decodes, bit for bit, and close to what was there before.
 
-// What a loader of the dialect makes of it.
-std::vector<float> by_formula(const OutputTensors& output, const Target& target,
-                              const std::string& module, const formats::Shape& shape) {
-  const std::size_t n = shape[0], k = shape[1];
-  const auto numbers = [&](const char* suffix) { return scale_values(output.at(module + suffix)); };
-  switch (target.storage->scheme) {
-    case SchemeId::kFp8Block:
-    case SchemeId::kInt8Block: {
-      const bool is_deepseek_mp = target.dialect->name == "deepseek";
-      return scaled_values(code_values(output.at(module + ".weight")),
-                           numbers(is_deepseek_mp ? ".weight_scale_inv" : ".weight_scale"), k, 128,
-                           128);
-    }
-    case SchemeId::kFp8Tensor:
-      return scaled_values(code_values(output.at(module + ".weight")), numbers(".weight_scale"), k,
-                           n, k);
-    case SchemeId::kInt8Channel:
-      if (target.dialect->name == "modelslim" &&
-          target.storage->activations == Activations::kStatic) {
-        // y = (sum of x_q q_w + ...) x deq_scale, with x = x_q input_scale.
-        std::vector<float> scales = numbers(".deq_scale");
-        const float input_scale = numbers(".input_scale").front();
-        for (float& scale : scales) scale /= input_scale;
-        return scaled_values(code_values(output.at(module + ".weight")), scales, k, 1, k);
-      }
-      if (target.dialect->name == "modelslim") {
-        std::vector<float> codes = code_values(output.at(module + ".weight"));
-        const std::vector<float> offsets = numbers(".weight_offset");
-        for (std::size_t i = 0; i < codes.size(); ++i) codes[i] -= offsets[i / k];
-        return scaled_values(codes, numbers(".weight_scale"), k, 1, k);
-      }
-      [[fallthrough]];
-    case SchemeId::kFp8Channel:
-      return scaled_values(code_values(output.at(module + ".weight")), numbers(".weight_scale"), k,
-                           1, k);
-    case SchemeId::kNvfp4: {
-      const bool is_modelopt = target.dialect->name == "modelopt";
-      std::vector<float> scales = numbers(".weight_scale");
-      const float global =
-          numbers(is_modelopt ? ".weight_scale_2" : ".weight_global_scale").front();
-      for (float& scale : scales) scale = is_modelopt ? scale * global : scale / global;
-      return scaled_values(
-          code_values(output.at(module + (is_modelopt ? ".weight" : ".weight_packed"))), scales, k,
-          1, 16);
-    }
-    case SchemeId::kMxfp4:
-      return scaled_values(code_values(output.at(module + ".weight_packed")),
-                           numbers(".weight_scale"), k, 1, 32);
-    case SchemeId::kMxfp8:
-      return scaled_values(code_values(output.at(module + ".weight")), numbers(".weight_scale"), k,
-                           1, 32);
-    default:
-      ADD_FAILURE() << "no formula for " << target.name();
-      return {};
-  }
-}
-
 std::uint32_t bits(float value) {
   return std::bit_cast<std::uint32_t>(value);
 }
@@ -345,12 +288,14 @@ TEST_P(DialectDecode, FormulaOfTheDialectGivesDecodedValues) {
   const OutputTensors before = read_output(synth_model());
   const OutputTensors output = read_output(directory / "out");
   const formats::Checkpoint checkpoint = formats::Checkpoint::open(directory / "out");
+  const formats::Json config = config_of(directory / "out");
   std::size_t n_compared = 0;
   for (const formats::LogicalTensor& tensor : checkpoint.tensors()) {
     if (tensor.encoding.scheme != GetParam().storage->scheme) continue;
     const std::vector<float> ours = decoded(checkpoint, tensor);
+    const std::string packed = module_of(tensor.name) + ".weight_packed";
     const std::vector<float> theirs =
-        by_formula(output, GetParam(), module_of(tensor.name), tensor.shape);
+        decoded_by_hand(output, output.contains(packed) ? packed : tensor.name, config).numbers;
     ASSERT_EQ(ours.size(), theirs.size());
     std::size_t first = 0;
     // Either sign of zero is zero.

@@ -1,9 +1,7 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
-#include <map>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -12,140 +10,13 @@
 
 #include <gtest/gtest.h>
 
-#include "formats/json/json.h"
-#include "tests/convert/config_claims.h"
-#include "tests/convert/plain_decode.h"
+#include "tests/convert/stored_values.h"
 #include "tests/slicing/sliced.h"
-
-// A directory's tensors as numbers, from its stored bytes and its config.json alone.
 
 // Which numbers of a model a rank has, by the names of its tensors: the rules of Megatron written
 // down once more, for comparison with what the program cuts.
 
 namespace ingot::testing {
-
-/// A tensor as numbers.
-struct Values {
-  formats::Shape shape;
-  std::vector<float> numbers;
-
-  [[nodiscard]] std::size_t cols() const { return shape.empty() ? 1 : shape.back(); }
-  /// The rows of one matrix of a stack.
-  [[nodiscard]] std::size_t rows() const { return shape.size() < 2 ? 1 : shape[shape.size() - 2]; }
-};
-
-/// By the name of the weight, whatever its dialect calls the codes.
-using ValuesByName = std::map<std::string, Values>;
-
-/// Whether a stored tensor says something of another: a scale, an offset, a correction.
-inline bool is_beside_a_weight(std::string_view name) {
-  constexpr std::array<std::string_view, 6> kSuffixes = {"_scale",  "_scale_inv",  "_scale_2",
-                                                         "_offset", ".quant_bias", "_global_scale"};
-  return std::any_of(kSuffixes.begin(), kSuffixes.end(),
-                     [&](std::string_view suffix) { return name.ends_with(suffix); });
-}
-
-/// Rows and columns that share a scale, as config.json says it of a module in FP8 or INT8 blocks.
-inline std::array<std::size_t, 2> stated_block(const formats::Json& config,
-                                               const std::string& module) {
-  const formats::Json& block = config.at("quantization_config");
-  if (block.contains("weight_block_size"))
-    return block.at("weight_block_size").get<std::array<std::size_t, 2>>();
-  const auto group = ct_group(block, module);
-  if (!group) {
-    ADD_FAILURE() << module << " has blocks, but is in no group";
-    return {1, 1};
-  }
-  return group->at("weights").at("block_structure").get<std::array<std::size_t, 2>>();
-}
-
-/// Which scale belongs to which code.
-class ScaleGrid {
- public:
-  ScaleGrid(const OutputTensor& scale, const Values& codes, const formats::Json& config,
-            const std::string& module)
-      : rows_(codes.rows()), cols_(codes.cols()) {
-    const formats::Shape& shape = scale.shape;
-    if (shape.size() < 2) {
-      grid_rows_ = shape.empty() ? 1 : shape[0];
-      block_ = {grid_rows_ == 1 ? rows_ : 1, cols_};
-    } else {
-      grid_rows_ = shape[shape.size() - 2];
-      grid_cols_ = shape.back();
-      block_ = grid_rows_ == rows_ ? std::array<std::size_t, 2>{1, cols_ / grid_cols_}
-                                   : stated_block(config, module);
-    }
-    EXPECT_EQ(grid_rows_, (rows_ + block_[0] - 1) / block_[0]) << module;
-    EXPECT_EQ(grid_cols_, (cols_ + block_[1] - 1) / block_[1]) << module;
-  }
-
-  /// The place of element `index` of all matrices.
-  [[nodiscard]] std::size_t at(std::size_t index) const {
-    const std::size_t row = index / cols_;
-    const std::size_t in_grid = row / rows_ * grid_rows_ + row % rows_ / block_[0];
-    return in_grid * grid_cols_ + index % cols_ / block_[1];
-  }
-
- private:
-  std::size_t rows_, cols_, grid_rows_ = 1, grid_cols_ = 1;
-  std::array<std::size_t, 2> block_ = {1, 1};
-};
-
-/// What a loader makes of the codes `name` (docs/formats.md, "Decoding").
-inline Values decoded_by_hand(const OutputTensors& tensors, const std::string& name,
-                              const formats::Json& config) {
-  const OutputTensor& codes = tensors.at(name);
-  Values values{.shape = codes.shape, .numbers = code_values(codes)};
-  if (codes.dtype == formats::DType::kU8) values.shape.back() *= 2;
-  const bool is_packed = name.ends_with(".weight_packed");
-  const std::string module = is_packed ? name.substr(0, name.size() - 14) : module_of(name);
-  const auto find = [&](const std::string& part) {
-    const auto found = tensors.find(part);
-    return found == tensors.end() ? nullptr : &found->second;
-  };
-  const auto number = [&](const std::string& suffix, float otherwise) {
-    const OutputTensor* tensor = find(module + suffix);
-    return tensor == nullptr ? otherwise : scale_values(*tensor).at(0);
-  };
-  const OutputTensor* scale = find(name + "_scale_inv");
-  for (const char* suffix : {".weight_scale", ".deq_scale"}) {
-    if (scale == nullptr) scale = find(module + suffix);
-  }
-  if (scale == nullptr) return values;
-
-  if (const OutputTensor* offset = find(module + ".weight_offset")) {
-    const std::vector<float> offsets = scale_values(*offset);
-    for (std::size_t i = 0; i < values.numbers.size(); ++i)
-      values.numbers[i] -= offsets.at(i / values.cols());
-  }
-  std::vector<float> scales = scale_values(*scale);
-  const bool folds_input = find(module + ".deq_scale") != nullptr;
-  for (float& one : scales) {
-    one *= number(".weight_scale_2", 1);
-    one /= number(".weight_global_scale", 1);
-    if (folds_input) one /= number(".input_scale", 1);
-  }
-  const ScaleGrid grid(*scale, values, config, module);
-  for (std::size_t i = 0; i < values.numbers.size(); ++i)
-    values.numbers[i] *= scales.at(grid.at(i));
-  return values;
-}
-
-inline formats::Json config_of(const std::filesystem::path& directory) {
-  return formats::read_json_file(directory / "config.json", 1 << 20);
-}
-
-/// Every weight, norm and bias that stands in a directory.
-inline ValuesByName values_of(const OutputTensors& tensors, const formats::Json& config) {
-  ValuesByName values;
-  for (const auto& [name, tensor] : tensors) {
-    if (is_beside_a_weight(name)) continue;
-    const bool is_packed = name.ends_with("_packed");
-    values.emplace(is_packed ? name.substr(0, name.size() - 7) : name,
-                   decoded_by_hand(tensors, name, config));
-  }
-  return values;
-}
 
 /// Where a rank stands among tp, ep and etp.
 struct RankPlace {
