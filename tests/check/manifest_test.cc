@@ -172,16 +172,17 @@ TEST(Manifest, IsRefusedWhenTooLarge) {
   expect_error(ErrorCode::kLimit, {"ingot.json"}, [&] { read_manifest(dir.path()); });
 }
 
-TEST(TensorRecords, RoundTripThroughAFile) {
-  const TempDir dir;
+using TensorRecords = InTempDir;
+
+TEST_F(TensorRecords, RoundTripThroughAFile) {
   std::vector<TensorRecord> records;
   for (std::uint32_t i = 0; i < 3000; ++i) {
     records.push_back(example_record());
     records.back().expert = i;
     if (i % 2 == 0) records.back().layer.reset();
   }
-  const Hash128 hash = write_tensor_records(dir / "r.zst", records);
-  const std::vector<TensorRecord> back = read_tensor_records(dir / "r.zst", hash);
+  const Hash128 hash = write_tensor_records(dir_ / "r.zst", records);
+  const std::vector<TensorRecord> back = read_tensor_records(dir_ / "r.zst", hash);
   ASSERT_EQ(back.size(), records.size());
   for (std::size_t i = 0; i < back.size(); ++i) {
     EXPECT_EQ(tensor_record_line(back[i]), tensor_record_line(records[i]));
@@ -191,93 +192,82 @@ TEST(TensorRecords, RoundTripThroughAFile) {
   EXPECT_EQ(back[1].source[1].shape, (Shape{16, 56}));
 }
 
-TEST(TensorRecords, HashIsTheTensorHashOfTheText) {
-  const TempDir dir;
+TEST_F(TensorRecords, HashIsTheTensorHashOfTheText) {
   const std::vector<TensorRecord> records = {example_record(), example_record()};
   const std::string text =
       tensor_record_line(records[0]) + "\n" + tensor_record_line(records[1]) + "\n";
-  EXPECT_EQ(write_tensor_records(dir / "r.zst", records), reference_hash(text));
+  EXPECT_EQ(write_tensor_records(dir_ / "r.zst", records), reference_hash(text));
 }
 
-TEST(TensorRecords, MayBeEmpty) {
-  const TempDir dir;
-  const Hash128 hash = write_tensor_records(dir / "r.zst", {});
+TEST_F(TensorRecords, MayBeEmpty) {
+  const Hash128 hash = write_tensor_records(dir_ / "r.zst", {});
   EXPECT_EQ(hash, reference_hash(""));
-  EXPECT_TRUE(read_tensor_records(dir / "r.zst", hash).empty());
+  EXPECT_TRUE(read_tensor_records(dir_ / "r.zst", hash).empty());
 }
 
-TEST(TensorRecords, CompressesWell) {
-  const TempDir dir;
+TEST_F(TensorRecords, CompressesWell) {
   const std::vector<TensorRecord> records(1000, example_record());
-  (void)write_tensor_records(dir / "r.zst", records);
-  EXPECT_LT(std::filesystem::file_size(dir / "r.zst"), 20'000U);
+  (void)write_tensor_records(dir_ / "r.zst", records);
+  EXPECT_LT(std::filesystem::file_size(dir_ / "r.zst"), 20'000U);
 }
 
-TEST(TensorRecords, RefusesOtherContentThanPromised) {
-  const TempDir dir;
-  (void)write_tensor_records(dir / "r.zst", std::vector{example_record()});
+TEST_F(TensorRecords, RefusesOtherContentThanPromised) {
+  (void)write_tensor_records(dir_ / "r.zst", std::vector{example_record()});
   expect_error(ErrorCode::kMismatch, {"r.zst"}, [&] {
-    read_tensor_records(dir / "r.zst", Hash128{1, 2});
+    read_tensor_records(dir_ / "r.zst", Hash128{1, 2});
   });
 }
 
-TEST(TensorRecords, RefusesATruncatedStream) {
-  const TempDir dir;
-  const Hash128 hash = write_tensor_records(dir / "r.zst", std::vector(50, example_record()));
-  const std::uint64_t size = std::filesystem::file_size(dir / "r.zst");
+TEST_F(TensorRecords, RefusesATruncatedStream) {
+  const Hash128 hash = write_tensor_records(dir_ / "r.zst", std::vector(50, example_record()));
+  const std::uint64_t size = std::filesystem::file_size(dir_ / "r.zst");
   for (const std::uint64_t cut : {std::uint64_t{0}, std::uint64_t{3}, size / 2, size - 1}) {
     SCOPED_TRACE(cut);
-    std::filesystem::copy_file(dir / "r.zst", dir / "cut.zst",
+    std::filesystem::copy_file(dir_ / "r.zst", dir_ / "cut.zst",
                                std::filesystem::copy_options::overwrite_existing);
-    std::filesystem::resize_file(dir / "cut.zst", cut);
+    std::filesystem::resize_file(dir_ / "cut.zst", cut);
     expect_error(ErrorCode::kCorrupt, {"cut.zst"},
-                 [&] { read_tensor_records(dir / "cut.zst", hash); });
+                 [&] { read_tensor_records(dir_ / "cut.zst", hash); });
   }
 }
 
-TEST(TensorRecords, RefusesBytesAfterTheStream) {
-  const TempDir dir;
-  write_zstd(dir / "r.zst", tensor_record_line(example_record()) + "\n", "x");
+TEST_F(TensorRecords, RefusesBytesAfterTheStream) {
+  write_zstd(dir_ / "r.zst", tensor_record_line(example_record()) + "\n", "x");
   expect_error(ErrorCode::kCorrupt, {"after the end"},
-               [&] { read_tensor_records(dir / "r.zst", {}); });
+               [&] { read_tensor_records(dir_ / "r.zst", {}); });
 }
 
-TEST(TensorRecords, RefusesWhatIsNotZstd) {
-  const TempDir dir;
-  std::ofstream(dir / "r.zst") << tensor_record_line(example_record()) << "\n";
-  expect_error(ErrorCode::kCorrupt, {"zstd"}, [&] { read_tensor_records(dir / "r.zst", {}); });
+TEST_F(TensorRecords, RefusesWhatIsNotZstd) {
+  std::ofstream(dir_ / "r.zst") << tensor_record_line(example_record()) << "\n";
+  expect_error(ErrorCode::kCorrupt, {"zstd"}, [&] { read_tensor_records(dir_ / "r.zst", {}); });
 }
 
-TEST(TensorRecords, RefusesALastLineWithoutNewline) {
-  const TempDir dir;
-  write_zstd(dir / "r.zst", tensor_record_line(example_record()));
+TEST_F(TensorRecords, RefusesALastLineWithoutNewline) {
+  write_zstd(dir_ / "r.zst", tensor_record_line(example_record()));
   expect_error(ErrorCode::kCorrupt, {"middle of a line"},
-               [&] { read_tensor_records(dir / "r.zst", {}); });
+               [&] { read_tensor_records(dir_ / "r.zst", {}); });
 }
 
-TEST(TensorRecords, RefusesAnEndlessLineBeforeHoldingIt) {
-  const TempDir dir;
-  write_zstd(dir / "r.zst", std::string((std::size_t{16} << 20) + 1, ' ') + "\n");
-  expect_error(ErrorCode::kLimit, {"16 MiB"}, [&] { read_tensor_records(dir / "r.zst", {}); });
+TEST_F(TensorRecords, RefusesAnEndlessLineBeforeHoldingIt) {
+  write_zstd(dir_ / "r.zst", std::string((std::size_t{16} << 20) + 1, ' ') + "\n");
+  expect_error(ErrorCode::kLimit, {"16 MiB"}, [&] { read_tensor_records(dir_ / "r.zst", {}); });
 }
 
-TEST(TensorRecords, RefuseABombUnderItsRightHash) {
-  const TempDir dir;
+TEST_F(TensorRecords, RefuseABombUnderItsRightHash) {
   const std::string line = tensor_record_line(example_record()) + "\n";
   std::string text;
   while (text.size() <= (std::size_t{33} << 20)) text += line;
-  write_zstd(dir / "r.zst", text);
+  write_zstd(dir_ / "r.zst", text);
   expect_error(ErrorCode::kLimit, {"r.zst", "64 times its size"},
-               [&] { read_tensor_records(dir / "r.zst", reference_hash(text)); });
+               [&] { read_tensor_records(dir_ / "r.zst", reference_hash(text)); });
 }
 
-TEST(TensorRecords, NamesTheLineThatIsWrong) {
-  const TempDir dir;
-  write_zstd(dir / "r.zst", tensor_record_line(example_record()) + "\n{}\n");
-  expect_error(ErrorCode::kCorrupt, {"line 2"}, [&] { read_tensor_records(dir / "r.zst", {}); });
+TEST_F(TensorRecords, NamesTheLineThatIsWrong) {
+  write_zstd(dir_ / "r.zst", tensor_record_line(example_record()) + "\n{}\n");
+  expect_error(ErrorCode::kCorrupt, {"line 2"}, [&] { read_tensor_records(dir_ / "r.zst", {}); });
 }
 
-TEST(TensorRecords, RefuseWhatIsMissingWrongOrUnknown) {
+TEST_F(TensorRecords, RefuseWhatIsMissingWrongOrUnknown) {
   const std::vector<JsonEdit> edits = {
       {"/name"},
       {"/name", 5},

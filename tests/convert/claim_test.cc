@@ -132,16 +132,18 @@ TEST(Claim, GoesToOneOfManyConcurrentRuns) {
   }
 }
 
-TEST(ClaimedOutput, RefusesOtherRunsAndPublishesOwnBytes) {
-  const TempDir directory;
-  Conversion(tiny_v32(), directory / "whole").run();
-  Conversion first(tiny_v32(), directory / "out");
+using ClaimedOutput = InTempDir;
+using Stop = InTempDir;
+
+TEST_F(ClaimedOutput, RefusesOtherRunsAndPublishesOwnBytes) {
+  Conversion(tiny_v32(), dir_ / "whole").run();
+  Conversion first(tiny_v32(), dir_ / "out");
   first.execute.run = kFirst;
   int refused = 0;
   first.execute.inspect = [&](const std::filesystem::path&) {
     for (const bool resume : {false, true}) {
       for (const bool force : {false, true}) {
-        Conversion other(tiny_v32(), directory / "out");
+        Conversion other(tiny_v32(), dir_ / "out");
         other.recipe.mtp = MtpPolicy::kDrop;
         other.execute.resume = resume;
         other.execute.force = force;
@@ -154,26 +156,24 @@ TEST(ClaimedOutput, RefusesOtherRunsAndPublishesOwnBytes) {
   };
   first.run();
   EXPECT_EQ(refused, 4);
-  EXPECT_TRUE(tree(directory / "out") == tree(directory / "whole"));
+  EXPECT_TRUE(tree(dir_ / "out") == tree(dir_ / "whole"));
 }
 
-TEST(ClaimedOutput, IsNotPublishedAfterTheClaimIsLost) {
-  const TempDir directory;
-  Conversion first(tiny_v32(), directory / "out");
+TEST_F(ClaimedOutput, IsNotPublishedAfterTheClaimIsLost) {
+  Conversion first(tiny_v32(), dir_ / "out");
   first.execute.inspect = [&](const std::filesystem::path&) {
     // What --force of an older version did.
-    std::filesystem::remove_all(OutputPaths(directory / "out").partial);
-    Conversion other(tiny_v32(), directory / "out");
+    std::filesystem::remove_all(OutputPaths(dir_ / "out").partial);
+    Conversion other(tiny_v32(), dir_ / "out");
     EXPECT_TRUE(run_stopped(other, 300));
     return Inspection{};
   };
   expect_error(ErrorCode::kMismatch, {}, [&] { first.run(); });
-  expect_unpublished(directory / "out");
+  expect_unpublished(dir_ / "out");
 }
 
-TEST(ClaimedOutput, IsNotPublishedWithAReplacedFile) {
-  const TempDir directory;
-  Conversion conversion(tiny_v32(), directory / "out");
+TEST_F(ClaimedOutput, IsNotPublishedWithAReplacedFile) {
+  Conversion conversion(tiny_v32(), dir_ / "out");
   std::string replaced;
   conversion.execute.inspect = [&](const std::filesystem::path& staged) {
     const auto file = staged / replaced;
@@ -185,42 +185,40 @@ TEST(ClaimedOutput, IsNotPublishedWithAReplacedFile) {
     replaced = name;
     expect_error(ErrorCode::kMismatch, {name, "not the file that this run has written"},
                  [&] { conversion.run(); });
-    expect_unpublished(directory / "out");
+    expect_unpublished(dir_ / "out");
     conversion.execute.force = true;
   }
 }
 
-TEST(ClaimedOutput, ForcedAndKilledStillReplacesWhenResumed) {
-  const TempDir directory;
-  Conversion whole(tiny_v32(), directory / "whole");
+TEST_F(ClaimedOutput, ForcedAndKilledStillReplacesWhenResumed) {
+  Conversion whole(tiny_v32(), dir_ / "whole");
   whole.plan.shards.max_shard_bytes = 100'000'000;
   whole.run();
-  Conversion conversion(tiny_v32(), directory / "out");
+  Conversion conversion(tiny_v32(), dir_ / "out");
   conversion.run();
-  ASSERT_TRUE(std::filesystem::exists(directory / "out" / "model-00002-of-00002.safetensors"));
+  ASSERT_TRUE(std::filesystem::exists(dir_ / "out" / "model-00002-of-00002.safetensors"));
   conversion.plan.shards.max_shard_bytes = 100'000'000;
   conversion.execute.force = true;
   ASSERT_TRUE(run_stopped(conversion, 300));
   conversion.execute.force = false;
   conversion.execute.resume = true;
   conversion.run();
-  EXPECT_TRUE(tree(directory / "out") == tree(directory / "whole"));
+  EXPECT_TRUE(tree(dir_ / "out") == tree(dir_ / "whole"));
 }
 
-TEST(ClaimedOutput, IsNotReplacedAfterAKilledForcedRun) {
-  const TempDir directory;
-  Conversion conversion(tiny_v32(), directory / "out");
+TEST_F(ClaimedOutput, IsNotReplacedAfterAKilledForcedRun) {
+  Conversion conversion(tiny_v32(), dir_ / "out");
   conversion.run();
-  const auto before = tree(directory / "out");
+  const auto before = tree(dir_ / "out");
   // Killed before its journal was written.
-  std::filesystem::create_directories(OutputPaths(directory / "out").staged);
+  std::filesystem::create_directories(OutputPaths(dir_ / "out").staged);
   conversion.recipe.mtp = MtpPolicy::kDrop;
   conversion.execute.resume = true;
   expect_error(ErrorCode::kMismatch, {}, [&] { conversion.run(); });
-  EXPECT_TRUE(tree(directory / "out") == before);
+  EXPECT_TRUE(tree(dir_ / "out") == before);
 }
 
-TEST(ClaimedOutput, RemovedAtAnyPointEndsTheRun) {
+TEST_F(ClaimedOutput, RemovedAtAnyPointEndsTheRun) {
   for (const int polls : {1, 100, 300}) {
     const TempDir directory;
     Conversion conversion(tiny_v32(), directory / "out");
@@ -241,29 +239,27 @@ void add_side_file(const std::filesystem::path& directory, std::uint64_t n_bytes
   Fd::open_for_writing(directory / "large.dat", 0102).truncate(n_bytes);
 }
 
-TEST(Stop, EndsTheHashingOfSideFiles) {
-  const TempDir directory;
-  copy_example(directory / "in");
-  add_side_file(directory / "in", 512 * kMiB);
-  Conversion conversion(directory / "in", directory / "out");
+TEST_F(Stop, EndsTheHashingOfSideFiles) {
+  copy_example(dir_ / "in");
+  add_side_file(dir_ / "in", 512 * kMiB);
+  Conversion conversion(dir_ / "in", dir_ / "out");
   std::atomic<int> polls = 0;
   conversion.execute.stop_requested = [&] { return ++polls >= 50; };
   expect_error(ErrorCode::kInterrupted, {}, [&] { conversion.run(); });
   // 128 pieces of the side file are hashed in all, and nothing else polls that often before.
   EXPECT_EQ(polls, 50);
-  EXPECT_FALSE(std::filesystem::exists(directory / "out"));
+  EXPECT_FALSE(std::filesystem::exists(dir_ / "out"));
 }
 
-TEST(Stop, EndsWhatFollowsTheConversion) {
-  const TempDir directory;
-  copy_example(directory / "in");
-  add_side_file(directory / "in", 8 * kMiB);
-  Conversion whole(directory / "in", directory / "whole");
+TEST_F(Stop, EndsWhatFollowsTheConversion) {
+  copy_example(dir_ / "in");
+  add_side_file(dir_ / "in", 8 * kMiB);
+  Conversion whole(dir_ / "in", dir_ / "whole");
   whole.execute.sha256 = true;
   whole.run();
   for (const char* event : {"all tensors durable", "reading back"}) {
     for (const int more : {0, 3, 8}) {
-      Conversion conversion(directory / "in", directory / "out");
+      Conversion conversion(dir_ / "in", dir_ / "out");
       conversion.execute.sha256 = true;
       conversion.execute.read_back = true;
       std::atomic<bool> has_come = false;
@@ -273,19 +269,18 @@ TEST(Stop, EndsWhatFollowsTheConversion) {
       };
       conversion.execute.stop_requested = [&] { return has_come && --left < 0; };
       expect_error(ErrorCode::kInterrupted, {}, [&] { conversion.run(); });
-      expect_unpublished(directory / "out");
+      expect_unpublished(dir_ / "out");
       conversion.execute.stop_requested = nullptr;
       conversion.execute.resume = true;
       conversion.run();
-      EXPECT_TRUE(tree(directory / "out") == tree(directory / "whole")) << event << more;
-      std::filesystem::remove_all(directory / "out");
+      EXPECT_TRUE(tree(dir_ / "out") == tree(dir_ / "whole")) << event << more;
+      std::filesystem::remove_all(dir_ / "out");
     }
   }
 }
 
-TEST(Stop, EndsTheVerificationOfAJournal) {
-  const TempDir directory;
-  Conversion conversion(tiny_v32(), directory / "out");
+TEST_F(Stop, EndsTheVerificationOfAJournal) {
+  Conversion conversion(tiny_v32(), dir_ / "out");
   conversion.execute.inspect = [](const std::filesystem::path&) {
     return Inspection{.may_publish = false};
   };

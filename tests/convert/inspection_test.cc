@@ -120,70 +120,68 @@ Conversion gated(const std::filesystem::path& output, bool passes) {
   return conversion;
 }
 
-TEST(Gate, IsNotForgottenByResume) {
-  const TempDir directory;
-  EXPECT_TRUE(gated(directory / "out", false).run().refused);
-  Conversion plain(tiny_v32(), directory / "out");
+using Gate = InTempDir;
+
+TEST_F(Gate, IsNotForgottenByResume) {
+  EXPECT_TRUE(gated(dir_ / "out", false).run().refused);
+  Conversion plain(tiny_v32(), dir_ / "out");
   plain.execute.resume = true;
   for (int attempt = 0; attempt < 2; ++attempt) {
     expect_error(ErrorCode::kMismatch,
                  {"--verify weights --require 'weights.cosine>=0.999'", "--no-verify"},
                  [&] { plain.run(); });
-    expect_unpublished(directory / "out");
+    expect_unpublished(dir_ / "out");
   }
   // Nor is one that was never reached.
-  Conversion stopped = gated(directory / "stopped", true);
+  Conversion stopped = gated(dir_ / "stopped", true);
   ASSERT_TRUE(run_stopped(stopped, 300));
-  plain.output = directory / "stopped";
+  plain.output = dir_ / "stopped";
   expect_error(ErrorCode::kMismatch, {"--verify weights"}, [&] { plain.run(); });
 
-  Conversion passed = gated(directory / "out", true);
+  Conversion passed = gated(dir_ / "out", true);
   passed.execute.resume = true;
   EXPECT_FALSE(passed.run().refused);
-  Conversion(tiny_v32(), directory / "plain").run();
-  EXPECT_TRUE(tree(directory / "out") == tree(directory / "plain"));
+  Conversion(tiny_v32(), dir_ / "plain").run();
+  EXPECT_TRUE(tree(dir_ / "out") == tree(dir_ / "plain"));
 }
 
-TEST(Gate, ThatIsLeftOutStandsInTheManifest) {
-  const TempDir directory;
-  EXPECT_TRUE(gated(directory / "out", false).run().refused);
-  Conversion open(tiny_v32(), directory / "out");
+TEST_F(Gate, ThatIsLeftOutStandsInTheManifest) {
+  EXPECT_TRUE(gated(dir_ / "out", false).run().refused);
+  Conversion open(tiny_v32(), dir_ / "out");
   open.execute.resume = true;
   open.execute.no_verify = true;
   open.run();
-  EXPECT_EQ(formats::read_manifest(directory / "out")->unverified,
+  EXPECT_EQ(formats::read_manifest(dir_ / "out")->unverified,
             "--verify weights --require 'weights.cosine>=0.999'");
-  EXPECT_TRUE(check::check_checkpoint(directory / "out", {}).findings.empty());
+  EXPECT_TRUE(check::check_checkpoint(dir_ / "out", {}).findings.empty());
   // Where nothing was asked for, there is nothing to leave out.
   expect_error(ErrorCode::kInvalidArgument, {"--no-verify"}, [&] { open.run(); });
 }
 
-TEST(Gate, LooksAtAnOutputThatWasFinishedBefore) {
-  const TempDir directory;
-  Conversion(tiny_v32(), directory / "out").run();
-  const auto before = tree(directory / "out");
+TEST_F(Gate, LooksAtAnOutputThatWasFinishedBefore) {
+  Conversion(tiny_v32(), dir_ / "out").run();
+  const auto before = tree(dir_ / "out");
   for (const bool passes : {true, false}) {
-    Conversion again = gated(directory / "out", passes);
+    Conversion again = gated(dir_ / "out", passes);
     again.execute.resume = true;
     const ExecuteReport report = again.run();
     EXPECT_TRUE(report.already_done);
     EXPECT_EQ(report.refused, !passes);
-    EXPECT_TRUE(tree(directory / "out") == before);
+    EXPECT_TRUE(tree(dir_ / "out") == before);
   }
 }
 
-TEST(Gate, LooksAtAPublicationThatWasCut) {
-  const TempDir directory;
-  Conversion(tiny_v32(), directory / "whole").run();
-  Conversion cut(tiny_v32(), directory / "out");
-  const OutputPaths paths = stage_finished(cut, directory / "whole");
+TEST_F(Gate, LooksAtAPublicationThatWasCut) {
+  Conversion(tiny_v32(), dir_ / "whole").run();
+  Conversion cut(tiny_v32(), dir_ / "out");
+  const OutputPaths paths = stage_finished(cut, dir_ / "whole");
   Journal::append_to(paths.journal, *Journal::read(paths.journal)).add_publishing(false, false);
-  Conversion again = gated(directory / "out", false);
+  Conversion again = gated(dir_ / "out", false);
   again.execute.resume = true;
   const ExecuteReport report = again.run();
   EXPECT_TRUE(report.only_published);
   EXPECT_TRUE(report.refused);
-  EXPECT_TRUE(tree(directory / "out") == tree(directory / "whole"));
+  EXPECT_TRUE(tree(dir_ / "out") == tree(dir_ / "whole"));
 }
 
 // What a run reports of the error of its encodings, against sums taken here over the bytes.

@@ -154,32 +154,30 @@ void require(const fs::path& directory) {
   require_own_side_files(formats::Checkpoint::open(directory));
 }
 
-TEST(SideFileLinks, RefusedWhenTheyLeadOut) {
-  const TempDir directory;
-  copy_example(directory / "in");
-  write_text_file(directory / "secret", "s");
-  fs::create_symlink("../secret", directory / "in" / "a.txt");
-  fs::create_directory(directory / "in" / "sub");
+using SideFileLinks = InTempDir;
+
+TEST_F(SideFileLinks, RefusedWhenTheyLeadOut) {
+  copy_example(dir_ / "in");
+  write_text_file(dir_ / "secret", "s");
+  fs::create_symlink("../secret", dir_ / "in" / "a.txt");
+  fs::create_directory(dir_ / "in" / "sub");
   // A link to a link.
-  fs::create_symlink("../a.txt", directory / "in" / "sub" / "b.txt");
-  expect_error(
-      ErrorCode::kUnsupported,
-      {"2 faults", "a.txt", "sub/b.txt", (directory / "secret").string(), "--follow-links"},
-      [&] { require(directory / "in"); });
+  fs::create_symlink("../a.txt", dir_ / "in" / "sub" / "b.txt");
+  expect_error(ErrorCode::kUnsupported,
+               {"2 faults", "a.txt", "sub/b.txt", (dir_ / "secret").string(), "--follow-links"},
+               [&] { require(dir_ / "in"); });
 }
 
-TEST(SideFileLinks, WelcomeInsideTheSource) {
-  const TempDir directory;
-  copy_example(directory / "in");
-  fs::create_symlink("tokenizer.json", directory / "in" / "again.json");
-  fs::create_directory_symlink(directory / "in", directory / "by_another_name");
-  EXPECT_NO_THROW(require(directory / "in"));
-  EXPECT_NO_THROW(require(directory / "by_another_name"));
+TEST_F(SideFileLinks, WelcomeInsideTheSource) {
+  copy_example(dir_ / "in");
+  fs::create_symlink("tokenizer.json", dir_ / "in" / "again.json");
+  fs::create_directory_symlink(dir_ / "in", dir_ / "by_another_name");
+  EXPECT_NO_THROW(require(dir_ / "in"));
+  EXPECT_NO_THROW(require(dir_ / "by_another_name"));
 }
 
-TEST(SideFileLinks, LinksOfAHubSnapshotAreFollowed) {
-  const TempDir directory;
-  const fs::path root = directory / "models--org--name";
+TEST_F(SideFileLinks, LinksOfAHubSnapshotAreFollowed) {
+  const fs::path root = dir_ / "models--org--name";
   const fs::path snapshot = root / "snapshots" / "0123abcd";
   fs::create_directories(snapshot);
   fs::create_directories(root / "blobs");

@@ -22,10 +22,11 @@ using namespace ingot::testing;
 using formats::Json;
 using ingot::testing::TempDir;
 
-TEST(Resume, StopsDoNotChangeTheOutput) {
-  const TempDir directory;
+using Resume = InTempDir;
+
+TEST_F(Resume, StopsDoNotChangeTheOutput) {
   const auto expected = tree(tiny_bf16());
-  Conversion stopped(tiny_v32(), directory / "stopped");
+  Conversion stopped(tiny_v32(), dir_ / "stopped");
   stopped.execute.resume = true;
   stopped.execute.threads = 2;
   int stops = 0;
@@ -37,9 +38,8 @@ TEST(Resume, StopsDoNotChangeTheOutput) {
   EXPECT_TRUE(tree(stopped.output) == expected);
 }
 
-TEST(Resume, TakesOverWhatTheJournalProves) {
-  const TempDir directory;
-  Conversion conversion(tiny_v32(), directory / "out");
+TEST_F(Resume, TakesOverWhatTheJournalProves) {
+  Conversion conversion(tiny_v32(), dir_ / "out");
   ASSERT_TRUE(run_stopped(conversion, 350));
   conversion.execute.resume = true;
   const ExecuteReport report = conversion.run();
@@ -47,9 +47,8 @@ TEST(Resume, TakesOverWhatTheJournalProves) {
   EXPECT_EQ(report.tensors_redone, 0U);
 }
 
-TEST(Resume, BytesThatDidNotSurviveAreWrittenAgain) {
-  const TempDir directory;
-  Conversion conversion(tiny_v32(), directory / "out");
+TEST_F(Resume, BytesThatDidNotSurviveAreWrittenAgain) {
+  Conversion conversion(tiny_v32(), dir_ / "out");
   ASSERT_TRUE(run_stopped(conversion, 350));
   const OutputPaths paths(conversion.output);
   const auto journal = Journal::read(paths.journal);
@@ -66,17 +65,15 @@ TEST(Resume, BytesThatDidNotSurviveAreWrittenAgain) {
   EXPECT_TRUE(tree(tiny_bf16()) == tree(conversion.output));
 }
 
-TEST(Resume, OnAnAbsentOutputItStarts) {
-  const TempDir directory;
-  Conversion conversion(tiny_v32(), directory / "out");
+TEST_F(Resume, OnAnAbsentOutputItStarts) {
+  Conversion conversion(tiny_v32(), dir_ / "out");
   conversion.execute.resume = true;
   conversion.run();
-  EXPECT_TRUE(std::filesystem::exists(directory / "out" / "ingot.json"));
+  EXPECT_TRUE(std::filesystem::exists(dir_ / "out" / "ingot.json"));
 }
 
-TEST(Resume, FinishedOutputIsReportedAndKept) {
-  const TempDir directory;
-  Conversion conversion(tiny_v32(), directory / "out");
+TEST_F(Resume, FinishedOutputIsReportedAndKept) {
+  Conversion conversion(tiny_v32(), dir_ / "out");
   conversion.run();
   const auto before = tree(conversion.output);
   conversion.execute.resume = true;
@@ -87,9 +84,8 @@ TEST(Resume, FinishedOutputIsReportedAndKept) {
                [&] { conversion.run(); });
 }
 
-TEST(Resume, RefusesOtherOptionsAndNamesThem) {
-  const TempDir directory;
-  Conversion conversion(tiny_v32(), directory / "out");
+TEST_F(Resume, RefusesOtherOptionsAndNamesThem) {
+  Conversion conversion(tiny_v32(), dir_ / "out");
   ASSERT_TRUE(run_stopped(conversion, 200));
   conversion.execute.resume = true;
   conversion.recipe.mtp = MtpPolicy::kDrop;
@@ -105,9 +101,8 @@ TEST(Resume, RefusesOtherOptionsAndNamesThem) {
                [&] { conversion.run(); });
 }
 
-TEST(Resume, TakesFurtherAllowancesAndKeepsThem) {
-  const TempDir directory;
-  Conversion conversion(tiny_v32(), directory / "out");
+TEST_F(Resume, TakesFurtherAllowancesAndKeepsThem) {
+  Conversion conversion(tiny_v32(), dir_ / "out");
   conversion.recipe.allow.add("nan-code=lm_head.weight");
   ASSERT_TRUE(run_stopped(conversion, 200));
   conversion.execute.resume = true;
@@ -122,17 +117,16 @@ TEST(Resume, TakesFurtherAllowancesAndKeepsThem) {
                [&] { conversion.run(); });
   conversion.recipe.allow.add("zero-scale=*");
   conversion.run();
-  Conversion whole(tiny_v32(), directory / "whole");
+  Conversion whole(tiny_v32(), dir_ / "whole");
   whole.recipe.allow = conversion.recipe.allow;
   whole.run();
-  EXPECT_TRUE(tree(directory / "out") == tree(directory / "whole"));
+  EXPECT_TRUE(tree(dir_ / "out") == tree(dir_ / "whole"));
 }
 
-TEST(Resume, RefusesASourceChangedUnderTheSameTime) {
-  const TempDir directory;
-  Conversion conversion(copy_example(directory / "in"), directory / "out");
+TEST_F(Resume, RefusesASourceChangedUnderTheSameTime) {
+  Conversion conversion(copy_example(dir_ / "in"), dir_ / "out");
   ASSERT_TRUE(run_stopped(conversion, 200));
-  const auto file = directory / "in" / "model-00002-of-00002.safetensors";
+  const auto file = dir_ / "in" / "model-00002-of-00002.safetensors";
   const auto time = std::filesystem::last_write_time(file);
   {
     // The last sample ends at the end of the file.
@@ -149,18 +143,16 @@ TEST(Resume, RefusesASourceChangedUnderTheSameTime) {
                [&] { conversion.run(); });
 }
 
-TEST(Resume, RefusesAChangedSideFile) {
-  const TempDir directory;
-  Conversion conversion(copy_example(directory / "in"), directory / "out");
+TEST_F(Resume, RefusesAChangedSideFile) {
+  Conversion conversion(copy_example(dir_ / "in"), dir_ / "out");
   ASSERT_TRUE(run_stopped(conversion, 200));
-  write_text_file(directory / "in" / "tokenizer_config.json", "{}");
+  write_text_file(dir_ / "in" / "tokenizer_config.json", "{}");
   conversion.execute.resume = true;
   expect_error(ErrorCode::kMismatch, {"tokenizer_config.json has changed"},
                [&] { conversion.run(); });
 }
 
-TEST(Resume, FinishesAPublicationCutAtAnyRename) {
-  const TempDir directory;
+TEST_F(Resume, FinishesAPublicationCutAtAnyRename) {
   const auto expected = tree(tiny_bf16());
   const auto source = formats::Checkpoint::open(tiny_v32());
   Recipe recipe;
@@ -170,7 +162,7 @@ TEST(Resume, FinishesAPublicationCutAtAnyRename) {
   ASSERT_EQ(names.back(), formats::kManifestName);
   for (std::size_t renamed = 0; renamed <= names.size(); ++renamed) {
     // A finished output taken back to the moment after `renamed` renames.
-    Conversion conversion(tiny_v32(), directory / ("cut" + std::to_string(renamed)));
+    Conversion conversion(tiny_v32(), dir_ / ("cut" + std::to_string(renamed)));
     const OutputPaths paths = stage_finished(conversion, tiny_bf16());
     for (std::size_t i = 0; i < renamed; ++i)
       std::filesystem::rename(paths.staged / names[i], paths.output / names[i]);

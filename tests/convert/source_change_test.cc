@@ -46,49 +46,48 @@ void change_unsampled_byte(const std::filesystem::path& directory) {
   FAIL() << "every weight is sampled";
 }
 
-TEST(SourceChange, WhileItIsReadPublishesNothing) {
-  const TempDir directory;
-  Conversion conversion(copy_example(directory / "in"), directory / "out");
+using SourceChange = InTempDir;
+
+TEST_F(SourceChange, WhileItIsReadPublishesNothing) {
+  Conversion conversion(copy_example(dir_ / "in"), dir_ / "out");
   conversion.execute.inspect = [&](const std::filesystem::path&) {
-    change_unsampled_byte(directory / "in");
+    change_unsampled_byte(dir_ / "in");
     return Inspection{};
   };
   expect_error(ErrorCode::kMismatch, {kFile, "has changed while this run read it"},
                [&] { conversion.run(); });
-  expect_unpublished(directory / "out");
+  expect_unpublished(dir_ / "out");
 
   // What was made of the old bytes is made again.
   conversion.execute.inspect = nullptr;
   conversion.execute.resume = true;
   EXPECT_GT(conversion.run().tensors_redone, 0U);
-  Conversion(directory / "in", directory / "whole").run();
-  EXPECT_TRUE(tree(directory / "out") == tree(directory / "whole"));
+  Conversion(dir_ / "in", dir_ / "whole").run();
+  EXPECT_TRUE(tree(dir_ / "out") == tree(dir_ / "whole"));
 }
 
-TEST(SourceChange, BetweenRunsIsReadAgain) {
-  const TempDir directory;
-  Conversion conversion(copy_example(directory / "in"), directory / "out");
+TEST_F(SourceChange, BetweenRunsIsReadAgain) {
+  Conversion conversion(copy_example(dir_ / "in"), dir_ / "out");
   ASSERT_TRUE(run_stopped(conversion, 300));
-  change_unsampled_byte(directory / "in");
+  change_unsampled_byte(dir_ / "in");
   conversion.execute.resume = true;
   conversion.run();
-  Conversion(directory / "in", directory / "whole").run();
-  EXPECT_TRUE(tree(directory / "out") == tree(directory / "whole"));
+  Conversion(dir_ / "in", dir_ / "whole").run();
+  EXPECT_TRUE(tree(dir_ / "out") == tree(dir_ / "whole"));
 }
 
-TEST(SourceChange, CopyOfTheSameBytesIsAccepted) {
-  const TempDir directory;
-  Conversion conversion(copy_example(directory / "in"), directory / "out");
+TEST_F(SourceChange, CopyOfTheSameBytesIsAccepted) {
+  Conversion conversion(copy_example(dir_ / "in"), dir_ / "out");
   ASSERT_TRUE(run_stopped(conversion, 300));
-  std::filesystem::rename(directory / "in", directory / "before");
-  copy_example(directory / "in");
+  std::filesystem::rename(dir_ / "in", dir_ / "before");
+  copy_example(dir_ / "in");
   conversion.execute.resume = true;
   const ExecuteReport report = conversion.run();
   EXPECT_GT(report.tensors_resumed, 0U);
   EXPECT_EQ(report.tensors_redone, 0U);
 }
 
-TEST(SourceChange, NamesTheChangedFile) {
+TEST_F(SourceChange, NamesTheChangedFile) {
   for (const char* name : {"config.json", "tokenizer.json", "model.safetensors.index.json"}) {
     const TempDir directory;
     Conversion conversion(copy_example(directory / "in"), directory / "out");
@@ -103,23 +102,21 @@ TEST(SourceChange, NamesTheChangedFile) {
   }
 }
 
-TEST(SourceChange, IsFoundBeforeTheExecution) {
-  const TempDir directory;
-  Conversion conversion(copy_example(directory / "in"), directory / "out");
-  conversion.execute.stamps.add(directory / "in");
-  change_unsampled_byte(directory / "in");
+TEST_F(SourceChange, IsFoundBeforeTheExecution) {
+  Conversion conversion(copy_example(dir_ / "in"), dir_ / "out");
+  conversion.execute.stamps.add(dir_ / "in");
+  change_unsampled_byte(dir_ / "in");
   expect_error(ErrorCode::kMismatch, {kFile, "written to"}, [&] { conversion.run(); });
 }
 
-TEST(SourceChange, IgnoresFilesThatAreNotRead) {
-  const TempDir directory;
-  copy_example(directory / "in");
-  std::filesystem::create_directory(directory / "in" / ".cache");
-  write_text_file(directory / "in" / ".cache" / "lock", "1");
-  Conversion conversion(directory / "in", directory / "out");
+TEST_F(SourceChange, IgnoresFilesThatAreNotRead) {
+  copy_example(dir_ / "in");
+  std::filesystem::create_directory(dir_ / "in" / ".cache");
+  write_text_file(dir_ / "in" / ".cache" / "lock", "1");
+  Conversion conversion(dir_ / "in", dir_ / "out");
   conversion.execute.inspect = [&](const std::filesystem::path&) {
-    write_text_file(directory / "in" / ".cache" / "lock", "two");
-    write_text_file(directory / "in" / "new.txt", "made later");
+    write_text_file(dir_ / "in" / ".cache" / "lock", "two");
+    write_text_file(dir_ / "in" / "new.txt", "made later");
     return Inspection{};
   };
   EXPECT_NO_THROW(conversion.run());

@@ -285,14 +285,14 @@ TEST_P(ManyFiles, AreWrittenWholeWithFewDescriptors) {
 INSTANTIATE_TEST_SUITE_P(Windows, ManyFiles, ::testing::Values(8, 200, 1500),
                          [](const auto& instance) { return std::to_string(instance.param); });
 
-TEST(WindowWriterFiles, AreContinuedAroundWhatAnEarlierRunWrote) {
-  const TempDir directory;
+using WindowWriterFiles = InTempDir;
+
+TEST_F(WindowWriterFiles, AreContinuedAroundWhatAnEarlierRunWrote) {
   const Job job = random_job(2, kFiles, 20'000);
   const auto early = [](const Range& range) { return range.item % 3 == 0; };
   for (const Range& range : job.ranges) {
     if (!early(range)) continue;
-    const Fd file =
-        Fd::open_for_writing(directory / job.files[range.file].name, O_WRONLY | O_CREAT);
+    const Fd file = Fd::open_for_writing(dir_ / job.files[range.file].name, O_WRONLY | O_CREAT);
     std::vector<std::byte> bytes(range.n_bytes);
     for (std::uint64_t i = 0; i < range.n_bytes; ++i)
       bytes[i] = content(range.file, range.offset + i);
@@ -300,7 +300,7 @@ TEST(WindowWriterFiles, AreContinuedAroundWhatAnEarlierRunWrote) {
   }
   {
     const DescriptorLimit limit(kDescriptors);
-    StagedFiles staged(directory.path());
+    StagedFiles staged(dir_.path());
     WindowWriter writer(staged, job.files, options(16), ignore);
     for (const Range& range : job.ranges) {
       if (early(range)) writer.mark_written(range.file, range.offset, range.n_bytes);
@@ -310,18 +310,17 @@ TEST(WindowWriterFiles, AreContinuedAroundWhatAnEarlierRunWrote) {
     }
     finish(writer, job);
   }
-  expect_files(directory, job);
+  expect_files(dir_, job);
 }
 
-TEST(WindowWriterFiles, MayStandInFolders) {
-  const TempDir directory;
+TEST_F(WindowWriterFiles, MayStandInFolders) {
   Job job = random_job(3, 40, 30'000);
   for (std::size_t i = 0; i < job.files.size(); ++i) {
     job.files[i].name = "rank-" + std::to_string(i % 7) + "/part/" + job.files[i].name;
   }
   // Found as well as made.
-  std::filesystem::create_directories(directory / "rank-3");
-  StagedFiles staged(directory.path());
+  std::filesystem::create_directories(dir_ / "rank-3");
+  StagedFiles staged(dir_.path());
   WindowWriter writer(staged, job.files,
                       {.window_bytes = kWindow, .max_windows = 8, .max_open_files = 3}, ignore);
   std::atomic<std::size_t> next = 0;
@@ -330,15 +329,14 @@ TEST(WindowWriterFiles, MayStandInFolders) {
       write_range(writer, job.ranges[i]);
   });
   finish(writer, job);
-  expect_files(directory, job);
+  expect_files(dir_, job);
 }
 
-TEST(WindowWriterFiles, ReportAFolderThatCannotBeMade) {
-  const TempDir directory;
+TEST_F(WindowWriterFiles, ReportAFolderThatCannotBeMade) {
   Job job = random_job(4, 2, 10'000);
   job.files[1].name = "rank/file";
-  Fd::open_for_writing(directory / "rank", O_WRONLY | O_CREAT);
-  StagedFiles staged(directory.path());
+  Fd::open_for_writing(dir_ / "rank", O_WRONLY | O_CREAT);
+  StagedFiles staged(dir_.path());
   WindowWriter writer(staged, job.files, options(4), ignore);
   expect_error(ErrorCode::kIo, {"rank"}, [&] {
     for (const Range& range : job.ranges) write_range(writer, range);
@@ -347,11 +345,10 @@ TEST(WindowWriterFiles, ReportAFolderThatCannotBeMade) {
 }
 
 // The limit of the tests above is a real one.
-TEST(WindowWriterFiles, ReportThatTheProcessMayOpenNoMore) {
-  const TempDir directory;
+TEST_F(WindowWriterFiles, ReportThatTheProcessMayOpenNoMore) {
   const Job job = random_job(5, kFiles, 1'000);
   const DescriptorLimit limit(kDescriptors);
-  StagedFiles staged(directory.path());
+  StagedFiles staged(dir_.path());
   WindowWriter writer(staged, job.files,
                       {.window_bytes = kWindow,
                        .max_windows = 4,
@@ -365,9 +362,8 @@ TEST(WindowWriterFiles, ReportThatTheProcessMayOpenNoMore) {
   });
 }
 
-TEST(WindowWriterFiles, ReportAWriteThatFailsAfterReopening) {
-  const TempDir directory;
-  StagedFiles staged(directory.path());
+TEST_F(WindowWriterFiles, ReportAWriteThatFailsAfterReopening) {
+  StagedFiles staged(dir_.path());
   WindowWriter writer(
       staged, {{.name = "a", .n_bytes = 2 * kWindow}, {.name = "b", .n_bytes = kWindow}},
       {.window_bytes = kWindow, .max_windows = 2, .writer_threads = 1, .max_open_files = 1},
@@ -377,7 +373,7 @@ TEST(WindowWriterFiles, ReportAWriteThatFailsAfterReopening) {
   write_range(writer, {.file = 1, .item = 0, .offset = 0, .n_bytes = kWindow});
   while (writer.bytes_written() < 2 * kWindow) std::this_thread::yield();
   // The first file is closed by now; what is opened again under its name must not be created anew.
-  std::filesystem::remove(directory / "a");
+  std::filesystem::remove(dir_ / "a");
   expect_error(ErrorCode::kNotFound, {"a"}, [&] {
     write_range(writer, {.file = 0, .item = 0, .offset = kWindow, .n_bytes = kWindow});
     writer.finish_item(0);

@@ -239,20 +239,21 @@ std::vector<std::string> side_paths(const Checkpoint& model) {
   return paths;
 }
 
-TEST(StrayFiles, AreLeftOutWithARemark) {
-  TempDir dir;
+using StrayFiles = InTempDir;
+
+TEST_F(StrayFiles, AreLeftOutWithARemark) {
   TinyCheckpoint tiny = two_shards();
   tiny.files["consolidated.safetensors"] = {{"layers.0.attention.wq.weight", "BF16", {8, 8}}};
   tiny.files["merged.safetensors"] = {tiny.files["model-00002-of-00002.safetensors"]};
-  tiny.write(dir.path());
-  write_bytes(dir / "truncated.safetensors", "short");
-  write_bytes(dir / "pytorch_model.bin", "x");
-  write_bytes(dir / "model-Q4_K_M.gguf", "x");
-  write_bytes(dir / "figures/benchmark.PNG", "x");
-  write_bytes(dir / "original/consolidated.00.pth", "x");
-  write_bytes(dir / "vision/model.safetensors", "x");
-  write_bytes(dir / "tokenizer.json", "{}");
-  const Checkpoint model = Checkpoint::open(dir.path());
+  tiny.write(dir_.path());
+  write_bytes(dir_ / "truncated.safetensors", "short");
+  write_bytes(dir_ / "pytorch_model.bin", "x");
+  write_bytes(dir_ / "model-Q4_K_M.gguf", "x");
+  write_bytes(dir_ / "figures/benchmark.PNG", "x");
+  write_bytes(dir_ / "original/consolidated.00.pth", "x");
+  write_bytes(dir_ / "vision/model.safetensors", "x");
+  write_bytes(dir_ / "tokenizer.json", "{}");
+  const Checkpoint model = Checkpoint::open(dir_.path());
   EXPECT_EQ(model.files().size(), 2U);
   EXPECT_THAT(side_paths(model), ElementsAre("tokenizer.json"));
   EXPECT_THAT(
@@ -265,17 +266,16 @@ TEST(StrayFiles, AreLeftOutWithARemark) {
                   "left out, weights in PyTorch's pickles: pytorch_model.bin"));
 }
 
-TEST(StrayFiles, AreLeftOutBesideASingleFile) {
-  TempDir dir;
+TEST_F(StrayFiles, AreLeftOutBesideASingleFile) {
   TinyCheckpoint tiny = tiny_deepseek_v3();
   tiny.files["consolidated.safetensors"] = {{"layers.0.attention.wq.weight", "BF16", {8, 8}}};
-  tiny.write(dir.path());
-  EXPECT_THAT(Checkpoint::open(dir.path()).remarks(),
+  tiny.write(dir_.path());
+  EXPECT_THAT(Checkpoint::open(dir_.path()).remarks(),
               ElementsAre(HasSubstr("consolidated.safetensors")));
 }
 
 // Each says that the index is not of these files.
-TEST(StrayFiles, ThatTheIndexShouldNameAreRefused) {
+TEST_F(StrayFiles, ThatTheIndexShouldNameAreRefused) {
   const auto refuse = [](const std::string& file, const std::string& tensor) {
     SCOPED_TRACE(file + " " + tensor);
     TempDir dir;
@@ -291,13 +291,12 @@ TEST(StrayFiles, ThatTheIndexShouldNameAreRefused) {
   refuse("extra.safetensors", "model.layers.0.self_attn.rotary_emb.inv_freq");
 }
 
-TEST(StrayFiles, LikeShardsAreRefusedWithoutAnIndex) {
-  TempDir dir;
+TEST_F(StrayFiles, LikeShardsAreRefusedWithoutAnIndex) {
   TinyCheckpoint tiny = tiny_deepseek_v3();
   tiny.files["model-00002-of-00002.safetensors"] = {{"other", "BF16", {1}}};
-  tiny.write(dir.path());
+  tiny.write(dir_.path());
   expect_error(ErrorCode::kMissingTensor, {"model-00002-of-00002.safetensors", "without an index"},
-               [&] { Checkpoint::open(dir.path()); });
+               [&] { Checkpoint::open(dir_.path()); });
 }
 
 TEST(ForeignWeights, AreNamedWithTheRemedy) {

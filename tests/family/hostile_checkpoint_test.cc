@@ -41,78 +41,75 @@ void remove_tensor(TinyCheckpoint& tiny, const std::string& name) {
   }
 }
 
-TEST(HostileDirectory, ThatIsNotThereOrNoDirectory) {
-  TempDir dir;
+using HostileDirectory = InTempDir;
+
+TEST_F(HostileDirectory, ThatIsNotThereOrNoDirectory) {
   expect_error(ErrorCode::kNotFound, {"no such directory"},
-               [&] { Checkpoint::open(dir / "nothing"); });
-  write_bytes(dir / "file", "x");
+               [&] { Checkpoint::open(dir_ / "nothing"); });
+  write_bytes(dir_ / "file", "x");
   expect_error(ErrorCode::kInvalidArgument, {"not a directory"},
-               [&] { Checkpoint::open(dir / "file"); });
-  fs::create_symlink(dir / "loop", dir / "loop");
-  expect_error(ErrorCode::kIo, {"symbolic link"}, [&] { Checkpoint::open(dir / "loop"); });
+               [&] { Checkpoint::open(dir_ / "file"); });
+  fs::create_symlink(dir_ / "loop", dir_ / "loop");
+  expect_error(ErrorCode::kIo, {"symbolic link"}, [&] { Checkpoint::open(dir_ / "loop"); });
 }
 
-TEST(HostileDirectory, WithAnUnfinishedConversion) {
-  TempDir dir;
-  tiny_deepseek_v3().write(dir.path());
-  fs::create_directory(dir / ".ingot-partial");
+TEST_F(HostileDirectory, WithAnUnfinishedConversion) {
+  tiny_deepseek_v3().write(dir_.path());
+  fs::create_directory(dir_ / ".ingot-partial");
   expect_error(ErrorCode::kExists, {"unfinished", "--resume"},
-               [&] { Checkpoint::open(dir.path()); });
+               [&] { Checkpoint::open(dir_.path()); });
 }
 
-TEST(HostileDirectory, ThatMayNotBeRead) {
-  TempDir dir;
+TEST_F(HostileDirectory, ThatMayNotBeRead) {
   // Root may read anything, so the test becomes nobody for as long as it lasts.
   const uid_t user = ::geteuid();
   if (user == 0) {
-    fs::permissions(dir.path(), fs::perms::all);
+    fs::permissions(dir_.path(), fs::perms::all);
     ASSERT_EQ(::seteuid(65534), 0);
   }
-  tiny_deepseek_v3().write(dir / "model");
-  fs::permissions(dir / "model/model.safetensors", fs::perms::none);
+  tiny_deepseek_v3().write(dir_ / "model");
+  fs::permissions(dir_ / "model/model.safetensors", fs::perms::none);
   expect_error(ErrorCode::kPermission, {"model.safetensors"},
-               [&] { Checkpoint::open(dir / "model"); });
-  fs::permissions(dir / "model", fs::perms::none);
-  expect_error(ErrorCode::kPermission, {}, [&] { Checkpoint::open(dir / "model"); });
-  fs::permissions(dir / "model", fs::perms::owner_all);
+               [&] { Checkpoint::open(dir_ / "model"); });
+  fs::permissions(dir_ / "model", fs::perms::none);
+  expect_error(ErrorCode::kPermission, {}, [&] { Checkpoint::open(dir_ / "model"); });
+  fs::permissions(dir_ / "model", fs::perms::owner_all);
   ASSERT_EQ(::seteuid(user), 0);
 }
 
-TEST(HostileDirectory, WithFilesThatAreNone) {
-  TempDir dir;
+TEST_F(HostileDirectory, WithFilesThatAreNone) {
   TinyCheckpoint tiny = tiny_deepseek_v3();
-  tiny.write(dir.path());
-  fs::remove(dir / "model.safetensors");
-  fs::create_directory(dir / "model.safetensors");
+  tiny.write(dir_.path());
+  fs::remove(dir_ / "model.safetensors");
+  fs::create_directory(dir_ / "model.safetensors");
   expect_error(ErrorCode::kInvalidArgument, {"model.safetensors", "not a regular file"},
-               [&] { Checkpoint::open(dir.path()); });
-  fs::remove(dir / "model.safetensors");
-  ASSERT_EQ(::mkfifo((dir / "model.safetensors").c_str(), 0600), 0);
+               [&] { Checkpoint::open(dir_.path()); });
+  fs::remove(dir_ / "model.safetensors");
+  ASSERT_EQ(::mkfifo((dir_ / "model.safetensors").c_str(), 0600), 0);
   expect_error(ErrorCode::kInvalidArgument, {"not a regular file"},
-               [&] { Checkpoint::open(dir.path()); });
-  fs::remove(dir / "model.safetensors");
-  fs::create_symlink("model.safetensors", dir / "model.safetensors");
+               [&] { Checkpoint::open(dir_.path()); });
+  fs::remove(dir_ / "model.safetensors");
+  fs::create_symlink("model.safetensors", dir_ / "model.safetensors");
   expect_error(ErrorCode::kIo, {"model.safetensors", "symbolic link"},
-               [&] { Checkpoint::open(dir.path()); });
-  fs::remove(dir / "model.safetensors");
-  fs::create_symlink("gone", dir / "model.safetensors");
-  expect_error(ErrorCode::kNotFound, {"model.safetensors"}, [&] { Checkpoint::open(dir.path()); });
+               [&] { Checkpoint::open(dir_.path()); });
+  fs::remove(dir_ / "model.safetensors");
+  fs::create_symlink("gone", dir_ / "model.safetensors");
+  expect_error(ErrorCode::kNotFound, {"model.safetensors"}, [&] { Checkpoint::open(dir_.path()); });
 }
 
-TEST(HostileDirectory, WithSideFilesThatAreNone) {
-  TempDir dir;
-  tiny_deepseek_v3().write(dir.path());
-  fs::create_symlink("tokenizer.json", dir / "tokenizer.json");
+TEST_F(HostileDirectory, WithSideFilesThatAreNone) {
+  tiny_deepseek_v3().write(dir_.path());
+  fs::create_symlink("tokenizer.json", dir_ / "tokenizer.json");
   expect_error(ErrorCode::kIo, {"tokenizer.json", "symbolic link"},
-               [&] { Checkpoint::open(dir.path()); });
-  fs::remove(dir / "tokenizer.json");
-  fs::create_symlink("gone", dir / "tokenizer.json");
+               [&] { Checkpoint::open(dir_.path()); });
+  fs::remove(dir_ / "tokenizer.json");
+  fs::create_symlink("gone", dir_ / "tokenizer.json");
   expect_error(ErrorCode::kNotFound, {"tokenizer.json", "leads nowhere"},
-               [&] { Checkpoint::open(dir.path()); });
-  fs::remove(dir / "tokenizer.json");
-  ASSERT_EQ(::mkfifo((dir / "tokenizer.json").c_str(), 0600), 0);
+               [&] { Checkpoint::open(dir_.path()); });
+  fs::remove(dir_ / "tokenizer.json");
+  ASSERT_EQ(::mkfifo((dir_ / "tokenizer.json").c_str(), 0600), 0);
   expect_error(ErrorCode::kInvalidArgument, {"tokenizer.json", "not a regular file"},
-               [&] { Checkpoint::open(dir.path()); });
+               [&] { Checkpoint::open(dir_.path()); });
 }
 
 TEST(HostileConfig, MissingOrWrong) {

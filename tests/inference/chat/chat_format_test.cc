@@ -45,8 +45,10 @@ const Json& one_tool() {
   return tools;
 }
 
+using ChatFormat = InTempDir;
+
 // tests/golden/PROVENANCE.md says where these texts come from.
-TEST(ChatFormat, RendersTheBundledModelsTemplate) {
+TEST_F(ChatFormat, RendersTheBundledModelsTemplate) {
   const auto format = open_chat_format(root() / "examples/tiny-v32", "deepseek_v32", "");
   EXPECT_EQ(format->name(), "template");
   const Json golden =
@@ -58,25 +60,22 @@ TEST(ChatFormat, RendersTheBundledModelsTemplate) {
   }
 }
 
-TEST(ChatFormat, PrefersTheTemplateFile) {
-  const TempDir directory;
-  write(directory / "tokenizer_config.json",
+TEST_F(ChatFormat, PrefersTheTemplateFile) {
+  write(dir_ / "tokenizer_config.json",
         R"({"chat_template": "config", "bos_token": {"content": "<b>"}, "eos_token": "<e>",
             "unk_token": null, "additional_special_tokens": ["x", {"content": "y"}]})");
-  EXPECT_EQ(open_chat_format(directory.path(), "", "")->render(question(), nullptr, {}), "config");
-  write(directory / "chat_template.jinja",
+  EXPECT_EQ(open_chat_format(dir_.path(), "", "")->render(question(), nullptr, {}), "config");
+  write(dir_ / "chat_template.jinja",
         "{{ bos_token }}{{ eos_token }}[{{ unk_token }}]{{ additional_special_tokens | join }}\n");
-  EXPECT_EQ(open_chat_format(directory.path(), "", "")->render(question(), nullptr, {}),
-            "<b><e>[]xy");
-  std::filesystem::remove(directory / "tokenizer_config.json");
-  EXPECT_EQ(open_chat_format(directory.path(), "", "")->render(question(), nullptr, {}), "[]");
+  EXPECT_EQ(open_chat_format(dir_.path(), "", "")->render(question(), nullptr, {}), "<b><e>[]xy");
+  std::filesystem::remove(dir_ / "tokenizer_config.json");
+  EXPECT_EQ(open_chat_format(dir_.path(), "", "")->render(question(), nullptr, {}), "[]");
 }
 
-TEST(ChatFormat, ChoosesTheTemplateForTools) {
-  const TempDir directory;
+TEST_F(ChatFormat, ChoosesTheTemplateForTools) {
   const auto render = [&](const std::string& list, const Json& tools) {
-    write(directory / "tokenizer_config.json", R"({"chat_template": )" + list + "}");
-    return open_chat_format(directory.path(), "", "")->render(question(), tools, {});
+    write(dir_ / "tokenizer_config.json", R"({"chat_template": )" + list + "}");
+    return open_chat_format(dir_.path(), "", "")->render(question(), tools, {});
   };
   const std::string plain = R"({"name": "default", "template": "plain{{ tools is none }}"})";
   const std::string tools = R"({"name": "tool_use", "template": "tools{{ tools | length }}"})";
@@ -94,13 +93,12 @@ TEST(ChatFormat, ChoosesTheTemplateForTools) {
                [&] { render(R"("{{")", nullptr); });
 }
 
-TEST(ChatFormat, GivesATemplateItsVariables) {
-  const TempDir directory;
-  write(directory / "chat_template.jinja",
+TEST_F(ChatFormat, GivesATemplateItsVariables) {
+  write(dir_ / "chat_template.jinja",
         "{{ messages[0].content }}|{{ documents is none }}|{{ add_generation_prompt }}|"
         "{{ thinking }}|{{ enable_thinking }}|{{ effort }}|"
         "{{ strftime_now('%d.%m.') if effort }}");
-  const auto format = open_chat_format(directory.path(), "", "");
+  const auto format = open_chat_format(dir_.path(), "", "");
   EXPECT_EQ(format->render(question(), nullptr, {}), "Hi|True|True||||");
   EXPECT_EQ(format->render(question(), nullptr, {.add_generation_prompt = false, .thinking = true}),
             "Hi|True|False|True|True||");
@@ -122,19 +120,18 @@ TEST(ChatFormat, GivesATemplateItsVariables) {
   });
 }
 
-TEST(ChatFormat, FallsBackToTheEncoderOfTheFamily) {
-  const TempDir directory;
-  EXPECT_EQ(open_chat_format(directory.path(), "deepseek_v32", "")->name(), "deepseek-v3.2");
-  write(directory / "tokenizer_config.json", R"({"chat_template": null})");
-  EXPECT_EQ(open_chat_format(directory.path(), "deepseek_v32", "")->name(), "deepseek-v3.2");
+TEST_F(ChatFormat, FallsBackToTheEncoderOfTheFamily) {
+  EXPECT_EQ(open_chat_format(dir_.path(), "deepseek_v32", "")->name(), "deepseek-v3.2");
+  write(dir_ / "tokenizer_config.json", R"({"chat_template": null})");
+  EXPECT_EQ(open_chat_format(dir_.path(), "deepseek_v32", "")->name(), "deepseek-v3.2");
   for (const char* family : {"deepseek_v3", "qwen3_moe", ""}) {
     expect_error(ErrorCode::kNotFound,
-                 {"--chat-format: deepseek-v2, deepseek-v3,", "--raw", directory.path().string()},
-                 [&] { open_chat_format(directory.path(), family, ""); });
+                 {"--chat-format: deepseek-v2, deepseek-v3,", "--raw", dir_.path().string()},
+                 [&] { open_chat_format(dir_.path(), family, ""); });
   }
 }
 
-TEST(ChatFormat, CanBeNamed) {
+TEST_F(ChatFormat, CanBeNamed) {
   const auto tiny = root() / "examples/tiny-v32";
   for (const std::string_view name : chat_formats()) {
     EXPECT_EQ(open_chat_format(tiny, "deepseek_v32", name)->name(), name);
@@ -144,12 +141,11 @@ TEST(ChatFormat, CanBeNamed) {
                                      "deepseek-v3.1", "deepseek-v3.2"));
   expect_error(ErrorCode::kInvalidArgument, {"'chatml'", "deepseek-v3.1"},
                [&] { open_chat_format(tiny, "deepseek_v32", "chatml"); });
-  const TempDir directory;
   expect_error(ErrorCode::kNotFound, {"no chat template"},
-               [&] { open_chat_format(directory.path(), "deepseek_v32", "template"); });
+               [&] { open_chat_format(dir_.path(), "deepseek_v32", "template"); });
 }
 
-TEST(ChatFormat, WritesBosOnce) {
+TEST_F(ChatFormat, WritesBosOnce) {
   const std::string bos = "<｜begin▁of▁sentence｜>";
   const Json messages = {{{"role", "system"}, {"content", "S"}},
                          {{"role", "user"}, {"content", "a"}},
@@ -163,7 +159,7 @@ TEST(ChatFormat, WritesBosOnce) {
   }
 }
 
-TEST(ChatFormat, BuiltInFormatsCheckTheirInput) {
+TEST_F(ChatFormat, BuiltInFormatsCheckTheirInput) {
   for (const BuiltInFormat& row : built_in_formats()) {
     SCOPED_TRACE(row.name);
     const auto format = open_chat_format({}, "", row.name);

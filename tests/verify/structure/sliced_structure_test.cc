@@ -146,30 +146,29 @@ fs::path dropping(const TempDir& directory) {
   return conversion.output;
 }
 
-TEST(MtpStructure, RecordedDropPassesSilently) {
-  const TempDir directory;
-  const StructureReport report = check(dropping(directory));
+using MtpStructure = ingot::testing::InTempDir;
+
+TEST_F(MtpStructure, RecordedDropPassesSilently) {
+  const StructureReport report = check(dropping(dir_));
   EXPECT_THAT(rules_of(report), ::testing::IsEmpty());
   EXPECT_GT(report.hashed, 200U);
   EXPECT_TRUE(report.has_manifest);
 }
 
-TEST(MtpStructure, UnexplainedAbsenceWarnsOnce) {
-  const TempDir directory;
-  const fs::path output = dropping(directory);
+TEST_F(MtpStructure, UnexplainedAbsenceWarnsOnce) {
+  const fs::path output = dropping(dir_);
   fs::remove(output / formats::kManifestName);
   const StructureReport report = check(output);
   EXPECT_THAT(rules_of(report), ::testing::ElementsAre("structure.mtp"));
   EXPECT_EQ(report.errors(), 0U);
 }
 
-TEST(MtpStructure, IsAnErrorWhereTheConfigPromisesIt) {
-  const TempDir directory;
-  const fs::path output = dropping(directory);
+TEST_F(MtpStructure, IsAnErrorWhereTheConfigPromisesIt) {
+  const fs::path output = dropping(dir_);
   fs::remove(output / formats::kManifestName);
   fs::remove(output / "config.json");
-  ingot::testing::Conversion(ingot::testing::tiny_v32(), directory / "whole").run();
-  fs::copy_file(directory / "whole/config.json", output / "config.json");
+  ingot::testing::Conversion(ingot::testing::tiny_v32(), dir_ / "whole").run();
+  fs::copy_file(dir_ / "whole/config.json", output / "config.json");
   const StructureReport report = check(output);
   EXPECT_EQ(report.errors(), 1U);
   EXPECT_EQ(report.findings.at(0).rule, "structure.mtp");
