@@ -17,6 +17,7 @@ namespace ingot::formats {
 namespace {
 
 using namespace ingot::testing;
+using enum ErrorCode;
 
 constexpr std::string_view kHash = "00112233445566778899aabbccddeeff";
 
@@ -104,13 +105,13 @@ TEST(Manifest, BeginsWithItsSchemaAndTool) {
 }
 
 TEST(Manifest, RefusesANewerSchema) {
-  expect_error(ErrorCode::kUnsupported, {"schema 2"}, [] {
+  expect_error(kUnsupported, {"schema 2"}, [] {
     parse_manifest(edited_manifest({"/schema", 2}), "ingot.json");
   });
 }
 
 TEST(Manifest, RefusesAnotherTool) {
-  expect_error(ErrorCode::kCorrupt, {"not written by ingot"}, [] {
+  expect_error(kCorrupt, {"not written by ingot"}, [] {
     parse_manifest(edited_manifest({"/tool", "ninja"}), "ingot.json");
   });
 }
@@ -138,21 +139,21 @@ TEST(Manifest, RefusesWhatIsMissingWrongOrUnknown) {
   for (const JsonEdit& edit : edits) {
     const std::string text = edited_manifest(edit);
     SCOPED_TRACE(text);
-    expect_error(ErrorCode::kCorrupt, {"ingot.json"}, [&] { parse_manifest(text, "ingot.json"); });
+    expect_error(kCorrupt, {"ingot.json"}, [&] { parse_manifest(text, "ingot.json"); });
   }
 }
 
 TEST(Manifest, RefusesFileNamesThatLeaveTheDirectory) {
   for (const char* name : {"", "/etc/passwd", "../x", "a/../../x", "a//b", "./a", "a/", ".."}) {
     SCOPED_TRACE(name);
-    expect_error(ErrorCode::kCorrupt, {"inside the directory"}, [&] {
+    expect_error(kCorrupt, {"inside the directory"}, [&] {
       parse_manifest(edited_manifest({"/side_files/0/name", name}), "m");
     });
   }
 }
 
 TEST(Manifest, RefusesOneNameTwice) {
-  expect_error(ErrorCode::kDuplicate, {"sub/tokenizer.json"}, [] {
+  expect_error(kDuplicate, {"sub/tokenizer.json"}, [] {
     parse_manifest(
         edited_manifest(
             {"/side_files/-", Json::parse(manifest_text(example_manifest()))["side_files"][0]}),
@@ -169,7 +170,7 @@ TEST(Manifest, IsRefusedWhenTooLarge) {
   const TempDir dir;
   std::ofstream(dir / "ingot.json") << "{}";
   std::filesystem::resize_file(dir / "ingot.json", (std::uint64_t{256} << 20) + 1);
-  expect_error(ErrorCode::kLimit, {"ingot.json"}, [&] { read_manifest(dir.path()); });
+  expect_error(kLimit, {"ingot.json"}, [&] { read_manifest(dir.path()); });
 }
 
 using TensorRecords = InTempDir;
@@ -213,9 +214,7 @@ TEST_F(TensorRecords, CompressesWell) {
 
 TEST_F(TensorRecords, RefusesOtherContentThanPromised) {
   (void)write_tensor_records(dir_ / "r.zst", std::vector{example_record()});
-  expect_error(ErrorCode::kMismatch, {"r.zst"}, [&] {
-    read_tensor_records(dir_ / "r.zst", Hash128{1, 2});
-  });
+  expect_error(kMismatch, {"r.zst"}, [&] { read_tensor_records(dir_ / "r.zst", Hash128{1, 2}); });
 }
 
 TEST_F(TensorRecords, RefusesATruncatedStream) {
@@ -226,31 +225,28 @@ TEST_F(TensorRecords, RefusesATruncatedStream) {
     std::filesystem::copy_file(dir_ / "r.zst", dir_ / "cut.zst",
                                std::filesystem::copy_options::overwrite_existing);
     std::filesystem::resize_file(dir_ / "cut.zst", cut);
-    expect_error(ErrorCode::kCorrupt, {"cut.zst"},
-                 [&] { read_tensor_records(dir_ / "cut.zst", hash); });
+    expect_error(kCorrupt, {"cut.zst"}, [&] { read_tensor_records(dir_ / "cut.zst", hash); });
   }
 }
 
 TEST_F(TensorRecords, RefusesBytesAfterTheStream) {
   write_zstd(dir_ / "r.zst", tensor_record_line(example_record()) + "\n", "x");
-  expect_error(ErrorCode::kCorrupt, {"after the end"},
-               [&] { read_tensor_records(dir_ / "r.zst", {}); });
+  expect_error(kCorrupt, {"after the end"}, [&] { read_tensor_records(dir_ / "r.zst", {}); });
 }
 
 TEST_F(TensorRecords, RefusesWhatIsNotZstd) {
   std::ofstream(dir_ / "r.zst") << tensor_record_line(example_record()) << "\n";
-  expect_error(ErrorCode::kCorrupt, {"zstd"}, [&] { read_tensor_records(dir_ / "r.zst", {}); });
+  expect_error(kCorrupt, {"zstd"}, [&] { read_tensor_records(dir_ / "r.zst", {}); });
 }
 
 TEST_F(TensorRecords, RefusesALastLineWithoutNewline) {
   write_zstd(dir_ / "r.zst", tensor_record_line(example_record()));
-  expect_error(ErrorCode::kCorrupt, {"middle of a line"},
-               [&] { read_tensor_records(dir_ / "r.zst", {}); });
+  expect_error(kCorrupt, {"middle of a line"}, [&] { read_tensor_records(dir_ / "r.zst", {}); });
 }
 
 TEST_F(TensorRecords, RefusesAnEndlessLineBeforeHoldingIt) {
   write_zstd(dir_ / "r.zst", std::string((std::size_t{16} << 20) + 1, ' ') + "\n");
-  expect_error(ErrorCode::kLimit, {"16 MiB"}, [&] { read_tensor_records(dir_ / "r.zst", {}); });
+  expect_error(kLimit, {"16 MiB"}, [&] { read_tensor_records(dir_ / "r.zst", {}); });
 }
 
 TEST_F(TensorRecords, RefuseABombUnderItsRightHash) {
@@ -258,13 +254,13 @@ TEST_F(TensorRecords, RefuseABombUnderItsRightHash) {
   std::string text;
   while (text.size() <= (std::size_t{33} << 20)) text += line;
   write_zstd(dir_ / "r.zst", text);
-  expect_error(ErrorCode::kLimit, {"r.zst", "64 times its size"},
+  expect_error(kLimit, {"r.zst", "64 times its size"},
                [&] { read_tensor_records(dir_ / "r.zst", reference_hash(text)); });
 }
 
 TEST_F(TensorRecords, NamesTheLineThatIsWrong) {
   write_zstd(dir_ / "r.zst", tensor_record_line(example_record()) + "\n{}\n");
-  expect_error(ErrorCode::kCorrupt, {"line 2"}, [&] { read_tensor_records(dir_ / "r.zst", {}); });
+  expect_error(kCorrupt, {"line 2"}, [&] { read_tensor_records(dir_ / "r.zst", {}); });
 }
 
 TEST_F(TensorRecords, RefuseWhatIsMissingWrongOrUnknown) {
@@ -287,7 +283,7 @@ TEST_F(TensorRecords, RefuseWhatIsMissingWrongOrUnknown) {
   for (const JsonEdit& edit : edits) {
     const std::string line = edited_record(edit);
     SCOPED_TRACE(line);
-    expect_error(ErrorCode::kCorrupt, {"r line"}, [&] { parse_tensor_record(line, "r line"); });
+    expect_error(kCorrupt, {"r line"}, [&] { parse_tensor_record(line, "r line"); });
   }
 }
 

@@ -20,6 +20,7 @@ namespace ingot::convert {
 namespace {
 
 using namespace ingot::testing;
+using enum ErrorCode;
 
 constexpr const char* kFile = "model-00001-of-00002.safetensors";
 
@@ -54,8 +55,7 @@ TEST_F(SourceChange, WhileItIsReadPublishesNothing) {
     change_unsampled_byte(dir_ / "in");
     return Inspection{};
   };
-  expect_error(ErrorCode::kMismatch, {kFile, "has changed while this run read it"},
-               [&] { conversion.run(); });
+  expect_error(kMismatch, {kFile, "has changed while this run read it"}, [&] { conversion.run(); });
   expect_unpublished(dir_ / "out");
 
   // What was made of the old bytes is made again.
@@ -97,8 +97,7 @@ TEST_F(SourceChange, NamesTheChangedFile) {
       std::filesystem::rename(directory / "copy", directory / "in" / name);
       return Inspection{};
     };
-    expect_error(ErrorCode::kMismatch, {name, "another file has taken its place"},
-                 [&] { conversion.run(); });
+    expect_error(kMismatch, {name, "another file has taken its place"}, [&] { conversion.run(); });
   }
 }
 
@@ -106,7 +105,7 @@ TEST_F(SourceChange, IsFoundBeforeTheExecution) {
   Conversion conversion(copy_example(dir_ / "in"), dir_ / "out");
   conversion.execute.stamps.add(dir_ / "in");
   change_unsampled_byte(dir_ / "in");
-  expect_error(ErrorCode::kMismatch, {kFile, "written to"}, [&] { conversion.run(); });
+  expect_error(kMismatch, {kFile, "written to"}, [&] { conversion.run(); });
 }
 
 TEST_F(SourceChange, IgnoresFilesThatAreNotRead) {
@@ -174,7 +173,7 @@ TEST(OptionFileChange, WhileItIsReadPublishesNothing) {
       write_statistics(path, 2);
       return Inspection{};
     };
-    expect_error(ErrorCode::kMismatch,
+    expect_error(kMismatch,
                  {path.string(), "has changed while this run read it", "put back what was there"},
                  [&] { conversion.run(); });
     expect_unpublished(directory / "out");
@@ -198,8 +197,7 @@ TEST(OptionFileChange, BetweenRunsIsRefusedByName) {
 
     write_statistics(path, 2);
     one.read(path, conversion.recipe.choices);
-    expect_error(ErrorCode::kMismatch,
-                 {std::string(one.option) + " (what it names has changed)", "--force"},
+    expect_error(kMismatch, {std::string(one.option) + " (what it names has changed)", "--force"},
                  [&] { conversion.run(); });
 
     // What was made meanwhile may be of other bytes than those that are back.
@@ -221,7 +219,7 @@ TEST(ConsumeSource, KeepsAChangedSourceFile) {
   conversion.execute.consume_source = true;
   conversion.execute.stamps.add(directory / "in");
   change_unsampled_byte(directory / "in");
-  expect_error(ErrorCode::kMismatch, {kFile}, [&] { conversion.run(); });
+  expect_error(kMismatch, {kFile}, [&] { conversion.run(); });
   EXPECT_TRUE(std::filesystem::exists(directory / "in" / kFile));
 }
 

@@ -20,6 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using namespace ingot::testing;
+using enum ErrorCode;
 
 const fs::path kTinyV32 = fs::path(INGOT_SOURCE_DIR) / "examples/tiny-v32";
 constexpr const char* kUp = "model.layers.0.mlp.up_proj.weight";
@@ -59,10 +60,9 @@ TEST(Checkpoint, ReadsTheIndexOfMsmodelslim) {
     EXPECT_EQ(checkpoint.stored().size(), n_tensors);
     EXPECT_EQ(checkpoint.files().size(), 2U);
     fs::remove(dir / second);
-    expect_error(ErrorCode::kNotFound, {second, index + " names it"},
-                 [&] { Checkpoint::open(dir.path()); });
+    expect_error(kNotFound, {second, index + " names it"}, [&] { Checkpoint::open(dir.path()); });
     fs::copy_file(dir / index, dir / "quant_model_weight.safetensors.index.json");
-    expect_error(ErrorCode::kDuplicate, {index, "quant_model_weight.safetensors.index.json"},
+    expect_error(kDuplicate, {index, "quant_model_weight.safetensors.index.json"},
                  [&] { Checkpoint::open(dir.path()); });
   }
 }
@@ -136,7 +136,7 @@ TEST(Checkpoint, ReadsTheBytesOfATensor) {
   std::string text(6, '.');
   model.read(stored, 4, std::as_writable_bytes(std::span(text)));
   EXPECT_EQ(text, "456789");
-  expect_error(ErrorCode::kInternal, {},
+  expect_error(kInternal, {},
                [&] { model.read(stored, 12, std::as_writable_bytes(std::span(text))); });
 
   const std::vector<std::byte> header = model.header_bytes(0);
@@ -251,9 +251,8 @@ TEST(Checkpoint, TakesTheFamilyFromTheCaller) {
   tiny.config.replace(tiny.config.find("\"deepseek_v3\""), 13, "\"some_remake\"");
   tiny.write(dir.path());
   EXPECT_EQ(Checkpoint::open(dir.path(), {.family = "deepseek_v3"}).family().name, "deepseek_v3");
-  expect_error(ErrorCode::kUnsupported, {"some_remake", "qwen3_moe"},
-               [&] { Checkpoint::open(dir.path()); });
-  expect_error(ErrorCode::kInvalidArgument, {"no family 'llama'", "kimi_k2"},
+  expect_error(kUnsupported, {"some_remake", "qwen3_moe"}, [&] { Checkpoint::open(dir.path()); });
+  expect_error(kInvalidArgument, {"no family 'llama'", "kimi_k2"},
                [&] { Checkpoint::open(dir.path(), {.family = "llama"}); });
 }
 
@@ -284,7 +283,7 @@ TEST(Checkpoint, IsNotOpenedUnderAnUnreadableManifest) {
   tiny_deepseek_v3().write(dir / "model");
   write_bytes(dir / "model/ingot.json", "12345");
   // Its tensors may be slices.
-  expect_error(ErrorCode::kCorrupt, {"ingot.json"}, [&] { Checkpoint::open(dir / "model"); });
+  expect_error(kCorrupt, {"ingot.json"}, [&] { Checkpoint::open(dir / "model"); });
 }
 
 TEST(Checkpoint, TakesTheDialectFromTheDescriptionFile) {
@@ -344,14 +343,13 @@ TEST(Checkpoint, PutsASavedHeaderForAConsumedFile) {
     EXPECT_TRUE(whole.has_data(0));
   }
   fs::remove(dir / "model/model.safetensors");
-  expect_error(ErrorCode::kNotFound, {"model.safetensors"},
-               [&] { Checkpoint::open(dir / "model"); });
+  expect_error(kNotFound, {"model.safetensors"}, [&] { Checkpoint::open(dir / "model"); });
   const Checkpoint model = Checkpoint::open(dir / "model", {.consumed_headers = dir / "saved"});
   EXPECT_FALSE(model.has_data(0));
   EXPECT_TRUE(model.has_data(1));
   EXPECT_EQ(model.files()[0].n_bytes, n_bytes);
   std::string byte(1, '.');
-  expect_error(ErrorCode::kNotFound, {"consumed"}, [&] {
+  expect_error(kNotFound, {"consumed"}, [&] {
     model.read(logical(model, kUp).encoding.stored.weight(), 0,
                std::as_writable_bytes(std::span(byte)));
   });

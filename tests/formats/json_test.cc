@@ -17,6 +17,7 @@ namespace ingot::formats {
 namespace {
 
 using namespace ingot::testing;
+using enum ErrorCode;
 
 std::string nested(std::size_t depth) {
   return std::string(depth, '[') + std::string(depth, ']');
@@ -85,19 +86,16 @@ TEST(Json, RejectsMalformedTextAsCorruptNamingTheFile) {
   };
   for (const std::string& text : cases) {
     SCOPED_TRACE(text);
-    expect_error(ErrorCode::kCorrupt, {"dir/config.json: "},
-                 [&] { parse_json(text, "dir/config.json"); });
+    expect_error(kCorrupt, {"dir/config.json: "}, [&] { parse_json(text, "dir/config.json"); });
   }
 }
 
 TEST(Json, SaysWhatIsWrong) {
-  expect_error(ErrorCode::kCorrupt, {"line 2, column 3"}, [] { parse_json("{\n  1}", "f"); });
-  expect_error(ErrorCode::kCorrupt, {"byte 4: ", "not valid JSON"},
-               [] { parse_json("[1, \x01", "f"); });
-  expect_error(ErrorCode::kCorrupt, {"byte order mark"}, [] { parse_json("\xEF\xBB\xBF{}", "f"); });
-  expect_error(ErrorCode::kCorrupt, {"byte 2: ", "NUL"},
-               [] { parse_json(std::string("{}\0", 3), "f"); });
-  expect_error(ErrorCode::kCorrupt, {"integer 18446744073709551616 does not fit 64 bits"},
+  expect_error(kCorrupt, {"line 2, column 3"}, [] { parse_json("{\n  1}", "f"); });
+  expect_error(kCorrupt, {"byte 4: ", "not valid JSON"}, [] { parse_json("[1, \x01", "f"); });
+  expect_error(kCorrupt, {"byte order mark"}, [] { parse_json("\xEF\xBB\xBF{}", "f"); });
+  expect_error(kCorrupt, {"byte 2: ", "NUL"}, [] { parse_json(std::string("{}\0", 3), "f"); });
+  expect_error(kCorrupt, {"integer 18446744073709551616 does not fit 64 bits"},
                [] { parse_json("18446744073709551616", "f"); });
 }
 
@@ -120,7 +118,7 @@ TEST(Json, RejectsDuplicateKeysAtEveryLevel) {
   };
   for (const char* text : cases) {
     SCOPED_TRACE(text);
-    expect_error(ErrorCode::kCorrupt, {"config.json: ", "'k' occurs twice"},
+    expect_error(kCorrupt, {"config.json: ", "'k' occurs twice"},
                  [&] { parse_json(text, "config.json"); });
   }
 }
@@ -132,12 +130,12 @@ TEST(Json, AcceptsOneKeyInDifferentObjects) {
 
 TEST(Json, LimitsNestingTo64) {
   EXPECT_NO_THROW(parse_json(nested(64), "f"));
-  expect_error(ErrorCode::kCorrupt, {"nested deeper than 64"}, [] { parse_json(nested(65), "f"); });
-  expect_error(ErrorCode::kCorrupt, {"nested deeper than 64"},
+  expect_error(kCorrupt, {"nested deeper than 64"}, [] { parse_json(nested(65), "f"); });
+  expect_error(kCorrupt, {"nested deeper than 64"},
                [] { parse_json(std::string(1'000'000, '['), "f"); });
   std::string objects;
   for (int i = 0; i < 65; ++i) objects += "{\"k\":";
-  expect_error(ErrorCode::kCorrupt, {"nested deeper than 64"}, [&] { parse_json(objects, "f"); });
+  expect_error(kCorrupt, {"nested deeper than 64"}, [&] { parse_json(objects, "f"); });
 }
 
 TEST(Json, ManyKeysTakeLinearTime) {
@@ -168,8 +166,7 @@ TEST(Json, EventsReportTheByteInTheFile) {
     void key(std::string&& /*name*/) override {}
     void value(Json&& /*scalar*/) override {}
   } ignore;
-  expect_error(ErrorCode::kCorrupt, {"byte 9: "},
-               [&] { parse_json_events("[!]", "f", ignore, 8); });
+  expect_error(kCorrupt, {"byte 9: "}, [&] { parse_json_events("[!]", "f", ignore, 8); });
 }
 
 TEST(Json, TextIsIndentedByTwoWithFinalNewline) {
@@ -181,8 +178,7 @@ TEST(Json, TextIsIndentedByTwoWithFinalNewline) {
 }
 
 TEST(Json, TextOfInvalidUtf8IsRefused) {
-  expect_error(ErrorCode::kCorrupt, {"cannot be written as JSON"},
-               [] { (void)json_text(Json("\xFF")); });
+  expect_error(kCorrupt, {"cannot be written as JSON"}, [] { (void)json_text(Json("\xFF")); });
 }
 
 TEST(Json, ReadsFilesUpToTheGivenSize) {
@@ -190,11 +186,10 @@ TEST(Json, ReadsFilesUpToTheGivenSize) {
   const auto path = dir / "config.json";
   write_text_file(path, R"({"a":1})");
   EXPECT_EQ(read_json_file(path, 7)["a"], 1);
-  expect_error(ErrorCode::kLimit, {"config.json", "7 bytes"}, [&] { read_json_file(path, 6); });
-  expect_error(ErrorCode::kNotFound, {"absent.json"},
-               [&] { read_json_file(dir / "absent.json", 10); });
+  expect_error(kLimit, {"config.json", "7 bytes"}, [&] { read_json_file(path, 6); });
+  expect_error(kNotFound, {"absent.json"}, [&] { read_json_file(dir / "absent.json", 10); });
   write_text_file(path, "{");
-  expect_error(ErrorCode::kCorrupt, {path.string()}, [&] { read_json_file(path, 10); });
+  expect_error(kCorrupt, {path.string()}, [&] { read_json_file(path, 10); });
 }
 
 TEST(JsonForm, IsFoundInATextAndGivenBack) {
@@ -267,7 +262,7 @@ TEST(JsonFields, NameFileKeyAndFact) {
       {"'object' has a key that is not ours", [&] { fields.child("object").expect_no_more(); }}};
   for (const auto& [fact, read] : kCases) {
     SCOPED_TRACE(fact);
-    testing::expect_error(ErrorCode::kCorrupt, {"a.json: " + fact}, read);
+    testing::expect_error(kCorrupt, {"a.json: " + fact}, read);
   }
 }
 

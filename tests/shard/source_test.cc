@@ -22,6 +22,7 @@ namespace fs = std::filesystem;
 using formats::Checkpoint;
 using formats::Manifest;
 using namespace ingot::testing;
+using enum ErrorCode;
 
 // Every stored tensor of the checkpoint is that of the model, and there is no other.
 void expect_model(const Checkpoint& joined, const SlicedModel& model) {
@@ -126,7 +127,7 @@ TEST_F(OpenSource, OpensWhatIsNotSlicedAsItIs) {
   const Checkpoint plain = open_source(dir_.path());
   EXPECT_TRUE(plain.is_whole());
   EXPECT_EQ(plain.files()[0].name, "model.safetensors");
-  expect_error(ErrorCode::kNotFound, {"no such directory"}, [&] { open_source(dir_ / "nowhere"); });
+  expect_error(kNotFound, {"no such directory"}, [&] { open_source(dir_ / "nowhere"); });
 }
 
 TEST_F(OpenSource, OpensARankAsSlices) {
@@ -148,7 +149,7 @@ TEST_F(OpenSource, TakesTheConfigOfTheWhole) {
   const formats::Json whole = model.config;
   model.config["vocab_size"] = 24;
   write_ranks(model, {.tp = 2, .has_top = false}, dir_.path());
-  expect_error(ErrorCode::kShapeMismatch, {"embed_tokens"}, [&] { open_source(dir_.path()); });
+  expect_error(kShapeMismatch, {"embed_tokens"}, [&] { open_source(dir_.path()); });
   for (std::uint32_t r = 0; r < 2; ++r) {
     const fs::path path = dir_ / rank_name(r, 2) / "ingot.json";
     Manifest manifest = formats::parse_manifest(read_text_file(path, 1 << 20), "ingot.json");
@@ -167,7 +168,7 @@ TEST_F(OpenSource, NamesEveryRankThatIsMissing) {
     write_ranks(small_model(), {.tp = 4, .has_top = has_top}, dir.path());
     fs::remove_all(dir / rank_name(1, 4));
     fs::remove_all(dir / rank_name(3, 4));
-    expect_error(ErrorCode::kNotFound,
+    expect_error(kNotFound,
                  {"rank-00001-of-00004: is missing, one of 4 ranks", "rank-00003-of-00004"},
                  [&] { open_source(dir.path()); });
   }
@@ -179,24 +180,23 @@ TEST_F(OpenSource, RefusesRanksOfDifferentConversions) {
   write_ranks(small_model(), {.tp = 2, .job = {1, 3}, .has_top = false}, second.path());
   fs::remove_all(first / rank_name(1, 2));
   fs::copy(second / rank_name(1, 2), first / rank_name(1, 2), fs::copy_options::recursive);
-  expect_error(ErrorCode::kMismatch,
+  expect_error(kMismatch,
                {rank_name(1, 2), "belongs to another conversion than rank-00000-of-00002"},
                [&] { open_source(first.path()); });
 
   write_ranks(small_model(), {.tp = 4, .has_top = false}, first.path());
-  expect_error(ErrorCode::kMismatch, {"holds ranks of 2 and of 4"},
-               [&] { open_source(first.path()); });
+  expect_error(kMismatch, {"holds ranks of 2 and of 4"}, [&] { open_source(first.path()); });
 }
 
 TEST_F(OpenSource, RefusesAnUnlistedRankManifest) {
   write_ranks(small_model(), {.tp = 2}, dir_.path());
   edit(dir_ / rank_name(1, 2) / "ingot.json", "\"version\": \"0\"", "\"version\": \"1\"");
-  expect_error(ErrorCode::kMismatch, {rank_name(1, 2), "was changed or belongs to another run"},
+  expect_error(kMismatch, {rank_name(1, 2), "was changed or belongs to another run"},
                [&] { open_source(dir_.path()); });
   // Under a top manifest that knows it, it is another conversion all the same.
   write_ranks(small_model(), {.tp = 2, .job = {7, 7}, .has_top = false}, dir_.path());
   write_top({.tp = 2}, dir_.path());
-  expect_error(ErrorCode::kMismatch, {"belongs to another conversion than the manifest above it"},
+  expect_error(kMismatch, {"belongs to another conversion than the manifest above it"},
                [&] { open_source(dir_.path()); });
 }
 
@@ -205,8 +205,7 @@ TEST_F(OpenSource, RefusesATopologyThatItsDirectoriesContradict) {
     TempDir dir;
     write_ranks(small_model(), {.tp = 2, .ep = 2, .has_top = false}, dir.path());
     edit(dir / rank_name(1, 2) / "ingot.json", "\"tp_rank\": 1", "\"tp_rank\": 0");
-    expect_error(ErrorCode::kMismatch, {rank_name(1, 2), "tp_rank"},
-                 [&] { open_source(dir.path()); });
+    expect_error(kMismatch, {rank_name(1, 2), "tp_rank"}, [&] { open_source(dir.path()); });
   }
   {
     TempDir dir;
@@ -214,7 +213,7 @@ TEST_F(OpenSource, RefusesATopologyThatItsDirectoriesContradict) {
     fs::rename(dir / rank_name(0, 2), dir / "other");
     fs::rename(dir / rank_name(1, 2), dir / rank_name(0, 2));
     fs::rename(dir / "other", dir / rank_name(1, 2));
-    expect_error(ErrorCode::kMismatch, {"is of rank 1, in the place of rank 0"},
+    expect_error(kMismatch, {"is of rank 1, in the place of rank 0"},
                  [&] { open_source(dir.path()); });
   }
   {
@@ -223,7 +222,7 @@ TEST_F(OpenSource, RefusesATopologyThatItsDirectoriesContradict) {
     write_ranks(small_model(), {.ep = 2, .has_top = false}, other.path());
     fs::remove_all(dir / rank_name(1, 2));
     fs::copy(other / rank_name(1, 2), dir / rank_name(1, 2), fs::copy_options::recursive);
-    expect_error(ErrorCode::kMismatch, {"says tp 1, ep 2", "says tp 2, ep 1"},
+    expect_error(kMismatch, {"says tp 1, ep 2", "says tp 2, ep 1"},
                  [&] { open_source(dir.path()); });
   }
 }
@@ -236,30 +235,29 @@ TEST_F(OpenSource, RefusesFilesUnknownToTheManifest) {
     damage(dir / rank_name(1, 2));
     expect_error(code, fragments, [&] { open_source(dir.path()); });
   };
-  damaged([](const fs::path& rank) { fs::remove(rank / "tp-01.safetensors"); },
-          ErrorCode::kNotFound, {"rank-00001-of-00002/tp-01.safetensors", "fetch this file"});
-  damaged([](const fs::path& rank) { fs::resize_file(rank / "tp-01.safetensors", 100); },
-          ErrorCode::kMismatch, {"rank-00001-of-00002/tp-01.safetensors", "has 100 bytes"});
-  damaged([](const fs::path& rank) { write_bytes(rank / "more.safetensors", "x"); },
-          ErrorCode::kMismatch, {"more.safetensors", "is not named by ingot.json"});
-  damaged([](const fs::path& rank) { write_bytes(rank / ".ingot-partial/x", "x"); },
-          ErrorCode::kExists, {"unfinished conversion"});
-  damaged([](const fs::path& rank) { fs::remove(rank / "ingot.json"); }, ErrorCode::kNotFound,
-          {"ingot.json"});
+  damaged([](const fs::path& rank) { fs::remove(rank / "tp-01.safetensors"); }, kNotFound,
+          {"rank-00001-of-00002/tp-01.safetensors", "fetch this file"});
+  damaged([](const fs::path& rank) { fs::resize_file(rank / "tp-01.safetensors", 100); }, kMismatch,
+          {"rank-00001-of-00002/tp-01.safetensors", "has 100 bytes"});
+  damaged([](const fs::path& rank) { write_bytes(rank / "more.safetensors", "x"); }, kMismatch,
+          {"more.safetensors", "is not named by ingot.json"});
+  damaged([](const fs::path& rank) { write_bytes(rank / ".ingot-partial/x", "x"); }, kExists,
+          {"unfinished conversion"});
+  damaged([](const fs::path& rank) { fs::remove(rank / "ingot.json"); }, kNotFound, {"ingot.json"});
   damaged(
       [](const fs::path& rank) {
         fs::remove(rank / "ingot.tensors.jsonl.zst");
         fs::copy_file(rank / "../rank-00000-of-00002/ingot.tensors.jsonl.zst",
                       rank / "ingot.tensors.jsonl.zst");
       },
-      ErrorCode::kMismatch, {"ingot.tensors.jsonl.zst", "the manifest promises"});
+      kMismatch, {"ingot.tensors.jsonl.zst", "the manifest promises"});
 }
 
 TEST_F(OpenSource, RefusesUnmatchedTensorsAndRecords) {
   write_ranks(small_model(), {.tp = 2}, dir_.path());
   // Same length, other name.
   edit(dir_ / rank_name(1, 2) / "tp-01.safetensors", "lm_head.weight", "lm_haed.weight");
-  expect_error(ErrorCode::kMismatch,
+  expect_error(kMismatch,
                {"'lm_head.weight'", "the records promise it, but it is not here",
                 "'lm_haed.weight'", "is not in ingot.tensors.jsonl.zst"},
                [&] { open_source(dir_.path()); });
@@ -276,7 +274,7 @@ TEST_F(OpenSource, ComparesReplicasWhenAsked) {
       joined.read(i, 0, out);
     }
   };
-  expect_error(ErrorCode::kMismatch,
+  expect_error(kMismatch,
                {last, "differs between rank-00000-of-00002 and rank-00001-of-00002 at byte 15",
                 "one of them was changed after it was written"},
                [&] { read_all(open_source(dir_.path(), {.compare_replicas = true})); });
@@ -286,15 +284,14 @@ TEST_F(OpenSource, ComparesReplicasWhenAsked) {
 TEST_F(OpenSource, RefusesAnUnfinishedConversion) {
   write_ranks(small_model(), {.tp = 2}, dir_.path());
   write_bytes(dir_ / ".ingot-partial/journal.jsonl", "");
-  expect_error(ErrorCode::kExists, {"unfinished conversion", "--resume"},
-               [&] { open_source(dir_.path()); });
+  expect_error(kExists, {"unfinished conversion", "--resume"}, [&] { open_source(dir_.path()); });
 }
 
 TEST_F(OpenSource, LetsAnAllowedUnknownTensorThrough) {
   SlicedModel model = small_model();
   model.tensors["model.extra"] = random_tensor("F32", 4, {3}, 99);
   write_ranks(model, {.tp = 2}, dir_.path());
-  expect_error(ErrorCode::kUnknownTensor, {"model.extra"}, [&] { open_source(dir_.path()); });
+  expect_error(kUnknownTensor, {"model.extra"}, [&] { open_source(dir_.path()); });
   const std::vector<Pattern> allowed = {Pattern("model.extra")};
   expect_model(open_source(dir_.path(), {.open = {.allow_unknown = &allowed}}), model);
 }

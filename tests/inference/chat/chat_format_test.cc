@@ -22,6 +22,7 @@ namespace {
 using namespace ingot::testing;
 using formats::Json;
 using ingot::testing::expect_error;
+using enum ErrorCode;
 
 std::shared_ptr<const Json> shared(Json value) {
   return std::make_shared<const Json>(std::move(value));
@@ -84,13 +85,11 @@ TEST_F(ChatFormat, ChoosesTheTemplateForTools) {
   EXPECT_EQ(render("[" + plain + "," + tools + "]", one_tool()), "tools1");
   EXPECT_EQ(render("[" + plain + "," + tools + "]", Json::array()), "plainTrue");
   EXPECT_EQ(render("[" + plain + "]", one_tool()), "plainFalse");
-  expect_error(ErrorCode::kNotFound, {"tokenizer_config.json", "'default'"},
+  expect_error(kNotFound, {"tokenizer_config.json", "'default'"},
                [&] { render("[" + tools + "]", nullptr); });
-  expect_error(ErrorCode::kCorrupt, {"'chat_template'"}, [&] { render("5", nullptr); });
-  expect_error(ErrorCode::kCorrupt, {"'template'"},
-               [&] { render(R"([{"name": "default"}])", nullptr); });
-  expect_error(ErrorCode::kCorrupt, {"tokenizer_config.json: line 1"},
-               [&] { render(R"("{{")", nullptr); });
+  expect_error(kCorrupt, {"'chat_template'"}, [&] { render("5", nullptr); });
+  expect_error(kCorrupt, {"'template'"}, [&] { render(R"([{"name": "default"}])", nullptr); });
+  expect_error(kCorrupt, {"tokenizer_config.json: line 1"}, [&] { render(R"("{{")", nullptr); });
 }
 
 TEST_F(ChatFormat, GivesATemplateItsVariables) {
@@ -107,15 +106,15 @@ TEST_F(ChatFormat, GivesATemplateItsVariables) {
                             .date = "2025-03-07",
                             .extra = shared({{"effort", "max"}, {"thinking", "deep"}})}),
             "Hi|True|True|deep|False|max|07.03.");
-  expect_error(ErrorCode::kInvalidArgument, {"'messages'"}, [&] {
+  expect_error(kInvalidArgument, {"'messages'"}, [&] {
     format->render(question(), nullptr, {.extra = shared({{"messages", 1}})});
   });
-  expect_error(ErrorCode::kInvalidArgument, {"must be an object"},
+  expect_error(kInvalidArgument, {"must be an object"},
                [&] { format->render(question(), nullptr, {.extra = shared(5)}); });
-  expect_error(ErrorCode::kInvalidArgument, {"'2025-02-30'"}, [&] {
+  expect_error(kInvalidArgument, {"'2025-02-30'"}, [&] {
     format->render(question(), nullptr, {.date = "2025-02-30", .extra = shared({{"effort", 1}})});
   });
-  expect_error(ErrorCode::kInvalidArgument, {"messages[0].role"}, [&] {
+  expect_error(kInvalidArgument, {"messages[0].role"}, [&] {
     format->render({{{"content", "x"}}}, nullptr, {});
   });
 }
@@ -125,7 +124,7 @@ TEST_F(ChatFormat, FallsBackToTheEncoderOfTheFamily) {
   write(dir_ / "tokenizer_config.json", R"({"chat_template": null})");
   EXPECT_EQ(open_chat_format(dir_.path(), "deepseek_v32", "")->name(), "deepseek-v3.2");
   for (const char* family : {"deepseek_v3", "qwen3_moe", ""}) {
-    expect_error(ErrorCode::kNotFound,
+    expect_error(kNotFound,
                  {"--chat-format: deepseek-v2, deepseek-v3,", "--raw", dir_.path().string()},
                  [&] { open_chat_format(dir_.path(), family, ""); });
   }
@@ -139,9 +138,9 @@ TEST_F(ChatFormat, CanBeNamed) {
   EXPECT_THAT(chat_formats(),
               ::testing::ElementsAre("template", "deepseek-v2", "deepseek-v3", "deepseek-r1",
                                      "deepseek-v3.1", "deepseek-v3.2"));
-  expect_error(ErrorCode::kInvalidArgument, {"'chatml'", "deepseek-v3.1"},
+  expect_error(kInvalidArgument, {"'chatml'", "deepseek-v3.1"},
                [&] { open_chat_format(tiny, "deepseek_v32", "chatml"); });
-  expect_error(ErrorCode::kNotFound, {"no chat template"},
+  expect_error(kNotFound, {"no chat template"},
                [&] { open_chat_format(dir_.path(), "deepseek_v32", "template"); });
 }
 
@@ -163,19 +162,19 @@ TEST_F(ChatFormat, BuiltInFormatsCheckTheirInput) {
   for (const BuiltInFormat& row : built_in_formats()) {
     SCOPED_TRACE(row.name);
     const auto format = open_chat_format({}, "", row.name);
-    expect_error(ErrorCode::kInvalidArgument, {"'messages' is empty"},
+    expect_error(kInvalidArgument, {"'messages' is empty"},
                  [&] { format->render(Json::array(), nullptr, {}); });
-    expect_error(ErrorCode::kInvalidArgument, {"messages[0].role"}, [&] {
+    expect_error(kInvalidArgument, {"messages[0].role"}, [&] {
       format->render({{{"content", "x"}}}, nullptr, {});
     });
-    expect_error(ErrorCode::kInvalidArgument, {"tools is no list"},
+    expect_error(kInvalidArgument, {"tools is no list"},
                  [&] { format->render(question(), Json::object(), {}); });
-    expect_error(ErrorCode::kInvalidArgument, {"'effort'"}, [&] {
+    expect_error(kInvalidArgument, {"'effort'"}, [&] {
       format->render(question(), nullptr, {.extra = shared({{"effort", 1}})});
     });
-    expect_error(ErrorCode::kInvalidArgument, {"must be an object"},
+    expect_error(kInvalidArgument, {"must be an object"},
                  [&] { format->render(question(), nullptr, {.extra = shared(1)}); });
-    expect_error(ErrorCode::kUnsupported, {"latest_reminder", std::string(row.name)}, [&] {
+    expect_error(kUnsupported, {"latest_reminder", std::string(row.name)}, [&] {
       format->render({{{"role", "latest_reminder"}, {"content", "x"}}}, nullptr, {});
     });
   }
@@ -222,8 +221,7 @@ TEST(Messages, AcceptEveryRoleAndKeyTheyKnow) {
 
 void expect_refused(const std::string& json, const std::string& fragment) {
   SCOPED_TRACE(json);
-  expect_error(ErrorCode::kInvalidArgument, {"m.json", fragment},
-               [&] { parse_messages(json, "m.json"); });
+  expect_error(kInvalidArgument, {"m.json", fragment}, [&] { parse_messages(json, "m.json"); });
 }
 
 TEST(Messages, NameTheMessageAndKeyThatAreWrong) {
@@ -269,15 +267,14 @@ TEST(Messages, NameWhatIsWrongAroundThem) {
   expect_refused("{" + messages + R"(, "tools": [5]})", "tools[0] is no object");
   expect_refused("{" + messages + R"(, "tools": [{"function": {}}]})",
                  "tools[0].function.name is missing");
-  expect_error(ErrorCode::kCorrupt, {"m.json", "not valid JSON"},
-               [] { parse_messages("[{]", "m.json"); });
-  expect_error(ErrorCode::kCorrupt, {"twice"},
+  expect_error(kCorrupt, {"m.json", "not valid JSON"}, [] { parse_messages("[{]", "m.json"); });
+  expect_error(kCorrupt, {"twice"},
                [] { parse_messages(R"([{"role": "user", "role": "tool"}])", "m.json"); });
 }
 
 TEST(Messages, SayWhichPartsCannotBeRead) {
   const Json message = {{"role", "user"}, {"content", {{{"type", "image_url"}}}}};
-  expect_error(ErrorCode::kUnsupported, {"messages[4]", "'image_url'"},
+  expect_error(kUnsupported, {"messages[4]", "'image_url'"},
                [&] { static_cast<void>(message_text(message, 4)); });
 }
 

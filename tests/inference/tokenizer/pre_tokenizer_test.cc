@@ -17,6 +17,7 @@ namespace ingot::inference {
 
 using formats::Json;
 using Pieces = std::vector<std::string>;
+using enum ErrorCode;
 
 namespace {
 
@@ -73,7 +74,7 @@ TEST(Normalizer, RunsASequenceInOrder) {
 
 TEST(Normalizer, NamesTypesItDoesNotHave) {
   for (const std::string type : {"Precompiled", "Nmt", "BertNormalizer"}) {
-    testing::expect_error(ErrorCode::kUnsupported, {"normalizer", type, "NFKC"}, [&] {
+    testing::expect_error(kUnsupported, {"normalizer", type, "NFKC"}, [&] {
       normalized({{"type", type}}, "a");
     });
   }
@@ -82,8 +83,7 @@ TEST(Normalizer, NamesTypesItDoesNotHave) {
 TEST(Normalizer, BoundsWhatItMakesOfAText) {
   const Json json{
       {"type", "Replace"}, {"pattern", {{"String", ""}}}, {"content", std::string(100'000, 'x')}};
-  testing::expect_error(ErrorCode::kLimit, {"too long"},
-                        [&] { normalized(json, std::string(1000, 'a')); });
+  testing::expect_error(kLimit, {"too long"}, [&] { normalized(json, std::string(1000, 'a')); });
 }
 
 Pieces pieces(const Json& json, std::string_view text, bool is_start = true) {
@@ -265,29 +265,26 @@ TEST(Metaspace, MarksSpacesAndSplitsBeforeThem) {
 }
 
 TEST(PreTokenizer, NamesTypesItDoesNotHave) {
-  testing::expect_error(ErrorCode::kUnsupported, {"pre_tokenizer", "UnicodeScripts", "ByteLevel"},
-                        [] {
-                          pieces({{"type", "UnicodeScripts"}}, "a");
-                        });
-  testing::expect_error(ErrorCode::kUnsupported, {"pre_tokenizer[1]", "\"Bert\""}, [] {
+  testing::expect_error(kUnsupported, {"pre_tokenizer", "UnicodeScripts", "ByteLevel"}, [] {
+    pieces({{"type", "UnicodeScripts"}}, "a");
+  });
+  testing::expect_error(kUnsupported, {"pre_tokenizer[1]", "\"Bert\""}, [] {
     pieces(sequence({{{"type", "Digits"}}, {{"type", "Bert"}}}), "a");
   });
-  testing::expect_error(ErrorCode::kUnsupported, {"behavior", "Odd"},
-                        [] { pieces(split("a", "Odd"), "a"); });
-  testing::expect_error(ErrorCode::kCorrupt,
-                        {"pre_tokenizer", "'pre_tokenizer.pattern' is missing"}, [] {
-                          pieces({{"type", "Split"}, {"behavior", "Isolated"}}, "a");
-                        });
+  testing::expect_error(kUnsupported, {"behavior", "Odd"}, [] { pieces(split("a", "Odd"), "a"); });
+  testing::expect_error(kCorrupt, {"pre_tokenizer", "'pre_tokenizer.pattern' is missing"}, [] {
+    pieces({{"type", "Split"}, {"behavior", "Isolated"}}, "a");
+  });
 }
 
 TEST(PreTokenizer, BoundsStepsAndLengthOfText) {
   const Json step{{"type", "ByteLevel"}, {"use_regex", false}};
-  testing::expect_error(ErrorCode::kLimit, {"more than 256 steps"},
+  testing::expect_error(kLimit, {"more than 256 steps"},
                         [&] { pieces(sequence(std::vector<Json>(257, step)), "a"); });
   // Two bytes become four, more than 64 MiB of them.
   std::string text;
   while (text.size() < std::size_t{33} << 20) text += "\u0301";
-  testing::expect_error(ErrorCode::kLimit, {"too long"}, [&] { pieces(step, text); });
+  testing::expect_error(kLimit, {"too long"}, [&] { pieces(step, text); });
 }
 
 }  // namespace
