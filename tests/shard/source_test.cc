@@ -42,6 +42,10 @@ void expect_model(const Checkpoint& joined, const SlicedModel& model) {
   EXPECT_EQ(names.size(), model.tensors.size());
 }
 
+void refuse(const fs::path& directory, ErrorCode code, std::initializer_list<std::string> facts) {
+  expect_error(code, facts, [&] { open_source(directory); });
+}
+
 void edit(const fs::path& path, std::string_view from, std::string_view to) {
   std::string text = read_text_file(path, 1 << 24);
   const std::size_t at = text.find(from);
@@ -127,7 +131,7 @@ TEST_F(OpenSource, OpensWhatIsNotSlicedAsItIs) {
   const Checkpoint plain = open_source(dir_.path());
   EXPECT_TRUE(plain.is_whole());
   EXPECT_EQ(plain.files()[0].name, "model.safetensors");
-  expect_error(kNotFound, {"no such directory"}, [&] { open_source(dir_ / "nowhere"); });
+  refuse(dir_ / "nowhere", kNotFound, {"no such directory"});
 }
 
 TEST_F(OpenSource, OpensARankAsSlices) {
@@ -149,7 +153,7 @@ TEST_F(OpenSource, TakesTheConfigOfTheWhole) {
   const formats::Json whole = model.config;
   model.config["vocab_size"] = 24;
   write_ranks(model, {.tp = 2, .has_top = false}, dir_.path());
-  expect_error(kShapeMismatch, {"embed_tokens"}, [&] { open_source(dir_.path()); });
+  refuse(dir_.path(), kShapeMismatch, {"embed_tokens"});
   for (std::uint32_t r = 0; r < 2; ++r) {
     const fs::path path = dir_ / rank_name(r, 2) / "ingot.json";
     Manifest manifest = formats::parse_manifest(read_text_file(path, 1 << 20), "ingot.json");
@@ -168,9 +172,8 @@ TEST_F(OpenSource, NamesEveryRankThatIsMissing) {
     write_ranks(small_model(), {.tp = 4, .has_top = has_top}, dir.path());
     fs::remove_all(dir / rank_name(1, 4));
     fs::remove_all(dir / rank_name(3, 4));
-    expect_error(kNotFound,
-                 {"rank-00001-of-00004: is missing, one of 4 ranks", "rank-00003-of-00004"},
-                 [&] { open_source(dir.path()); });
+    refuse(dir.path(), kNotFound,
+           {"rank-00001-of-00004: is missing, one of 4 ranks", "rank-00003-of-00004"});
   }
 }
 
@@ -180,24 +183,21 @@ TEST_F(OpenSource, RefusesRanksOfDifferentConversions) {
   write_ranks(small_model(), {.tp = 2, .job = {1, 3}, .has_top = false}, second.path());
   fs::remove_all(first / rank_name(1, 2));
   fs::copy(second / rank_name(1, 2), first / rank_name(1, 2), fs::copy_options::recursive);
-  expect_error(kMismatch,
-               {rank_name(1, 2), "belongs to another conversion than rank-00000-of-00002"},
-               [&] { open_source(first.path()); });
+  refuse(first.path(), kMismatch,
+         {rank_name(1, 2), "belongs to another conversion than rank-00000-of-00002"});
 
   write_ranks(small_model(), {.tp = 4, .has_top = false}, first.path());
-  expect_error(kMismatch, {"holds ranks of 2 and of 4"}, [&] { open_source(first.path()); });
+  refuse(first.path(), kMismatch, {"holds ranks of 2 and of 4"});
 }
 
 TEST_F(OpenSource, RefusesAnUnlistedRankManifest) {
   write_ranks(small_model(), {.tp = 2}, dir_.path());
   edit(dir_ / rank_name(1, 2) / "ingot.json", "\"version\": \"0\"", "\"version\": \"1\"");
-  expect_error(kMismatch, {rank_name(1, 2), "was changed or belongs to another run"},
-               [&] { open_source(dir_.path()); });
+  refuse(dir_.path(), kMismatch, {rank_name(1, 2), "was changed or belongs to another run"});
   // Under a top manifest that knows it, it is another conversion all the same.
   write_ranks(small_model(), {.tp = 2, .job = {7, 7}, .has_top = false}, dir_.path());
   write_top({.tp = 2}, dir_.path());
-  expect_error(kMismatch, {"belongs to another conversion than the manifest above it"},
-               [&] { open_source(dir_.path()); });
+  refuse(dir_.path(), kMismatch, {"belongs to another conversion than the manifest above it"});
 }
 
 TEST_F(OpenSource, RefusesATopologyThatItsDirectoriesContradict) {
@@ -205,7 +205,7 @@ TEST_F(OpenSource, RefusesATopologyThatItsDirectoriesContradict) {
     TempDir dir;
     write_ranks(small_model(), {.tp = 2, .ep = 2, .has_top = false}, dir.path());
     edit(dir / rank_name(1, 2) / "ingot.json", "\"tp_rank\": 1", "\"tp_rank\": 0");
-    expect_error(kMismatch, {rank_name(1, 2), "tp_rank"}, [&] { open_source(dir.path()); });
+    refuse(dir.path(), kMismatch, {rank_name(1, 2), "tp_rank"});
   }
   {
     TempDir dir;
@@ -213,8 +213,7 @@ TEST_F(OpenSource, RefusesATopologyThatItsDirectoriesContradict) {
     fs::rename(dir / rank_name(0, 2), dir / "other");
     fs::rename(dir / rank_name(1, 2), dir / rank_name(0, 2));
     fs::rename(dir / "other", dir / rank_name(1, 2));
-    expect_error(kMismatch, {"is of rank 1, in the place of rank 0"},
-                 [&] { open_source(dir.path()); });
+    refuse(dir.path(), kMismatch, {"is of rank 1, in the place of rank 0"});
   }
   {
     TempDir dir, other;
@@ -222,8 +221,7 @@ TEST_F(OpenSource, RefusesATopologyThatItsDirectoriesContradict) {
     write_ranks(small_model(), {.ep = 2, .has_top = false}, other.path());
     fs::remove_all(dir / rank_name(1, 2));
     fs::copy(other / rank_name(1, 2), dir / rank_name(1, 2), fs::copy_options::recursive);
-    expect_error(kMismatch, {"says tp 1, ep 2", "says tp 2, ep 1"},
-                 [&] { open_source(dir.path()); });
+    refuse(dir.path(), kMismatch, {"says tp 1, ep 2", "says tp 2, ep 1"});
   }
 }
 
@@ -257,10 +255,9 @@ TEST_F(OpenSource, RefusesUnmatchedTensorsAndRecords) {
   write_ranks(small_model(), {.tp = 2}, dir_.path());
   // Same length, other name.
   edit(dir_ / rank_name(1, 2) / "tp-01.safetensors", "lm_head.weight", "lm_haed.weight");
-  expect_error(kMismatch,
-               {"'lm_head.weight'", "the records promise it, but it is not here",
-                "'lm_haed.weight'", "is not in ingot.tensors.jsonl.zst"},
-               [&] { open_source(dir_.path()); });
+  refuse(dir_.path(), kMismatch,
+         {"'lm_head.weight'", "the records promise it, but it is not here", "'lm_haed.weight'",
+          "is not in ingot.tensors.jsonl.zst"});
 }
 
 TEST_F(OpenSource, ComparesReplicasWhenAsked) {
@@ -284,14 +281,14 @@ TEST_F(OpenSource, ComparesReplicasWhenAsked) {
 TEST_F(OpenSource, RefusesAnUnfinishedConversion) {
   write_ranks(small_model(), {.tp = 2}, dir_.path());
   write_bytes(dir_ / ".ingot-partial/journal.jsonl", "");
-  expect_error(kExists, {"unfinished conversion", "--resume"}, [&] { open_source(dir_.path()); });
+  refuse(dir_.path(), kExists, {"unfinished conversion", "--resume"});
 }
 
 TEST_F(OpenSource, LetsAnAllowedUnknownTensorThrough) {
   SlicedModel model = small_model();
   model.tensors["model.extra"] = random_tensor("F32", 4, {3}, 99);
   write_ranks(model, {.tp = 2}, dir_.path());
-  expect_error(kUnknownTensor, {"model.extra"}, [&] { open_source(dir_.path()); });
+  refuse(dir_.path(), kUnknownTensor, {"model.extra"});
   const std::vector<Pattern> allowed = {Pattern("model.extra")};
   expect_model(open_source(dir_.path(), {.open = {.allow_unknown = &allowed}}), model);
 }
