@@ -263,7 +263,9 @@ TEST_P(ChunkedPrompt, IgnoresThreads) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(TinyV32, ChunkedPrompt, ::testing::Values(4, 5),
+INSTANTIATE_TEST_SUITE_P(TinyV32, ChunkedPrompt, ::testing::Values(4),
+                         ::testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(SlowTinyV32, ChunkedPrompt, ::testing::Values(5),
                          ::testing::PrintToStringParamName());
 
 // Multi-token prediction: drafts chain the MTP layer and leave no trace.

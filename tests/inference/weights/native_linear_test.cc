@@ -201,10 +201,9 @@ std::vector<double> stored_weight(const Target& target, const OutputTensors& sto
 }
 
 class NativeLinear : public ::testing::TestWithParam<Target> {};
-INSTANTIATE_TEST_SUITE_P(Dialects, NativeLinear, ::testing::ValuesIn(all_targets()),
-                         [](const auto& row) {
-                           return ingot::testing::test_name(row.param.name());
-                         });
+INSTANTIATE_TEST_SUITE_P(Dialects, NativeLinear, ::testing::ValuesIn(first_targets()), target_name);
+INSTANTIATE_TEST_SUITE_P(SlowDialects, NativeLinear,
+                         ::testing::ValuesIn(all_targets_but(first_targets())), target_name);
 
 constexpr std::size_t kRows = 3;
 

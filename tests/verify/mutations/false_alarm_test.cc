@@ -88,11 +88,7 @@ TEST_P(FalseAlarm, IsNotRaisedByAWholeConversion) {
                   is_refused_by_engines(conversion.input, GetParam()));
 }
 
-INSTANTIATE_TEST_SUITE_P(EveryTarget, FalseAlarm, ::testing::ValuesIn(all_targets()), target_name);
-
-class FalseAlarmOfSlices : public FalseAlarm {};
-
-TEST_P(FalseAlarmOfSlices, IsNotRaised) {
+TEST_P(FalseAlarm, IsNotRaisedByRankSlices) {
   Conversion conversion = slicing(tiny_v32(), directory_ / "output",
                                   fitting(tiny_v32(), {.tp = 2, .ep = 2}, GetParam()));
   GetParam().apply(conversion.recipe);
@@ -100,9 +96,9 @@ TEST_P(FalseAlarmOfSlices, IsNotRaised) {
   expect_accepted(conversion.input, conversion.output);
 }
 
-INSTANTIATE_TEST_SUITE_P(FirstTargets, FalseAlarmOfSlices, ::testing::ValuesIn(first_targets()),
+INSTANTIATE_TEST_SUITE_P(FirstTargets, FalseAlarm, ::testing::ValuesIn(first_targets()),
                          target_name);
-INSTANTIATE_TEST_SUITE_P(SlowTargets, FalseAlarmOfSlices,
+INSTANTIATE_TEST_SUITE_P(SlowTargets, FalseAlarm,
                          ::testing::ValuesIn(all_targets_but(first_targets())), target_name);
 
 class FalseAlarmOfPlain : public ::testing::TestWithParam<SchemeId> {
