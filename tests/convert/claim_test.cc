@@ -36,75 +36,69 @@ void leave_claim(const OutputPaths& paths, const RunName& run) {
   write_text_file(paths.claim, *text);
 }
 
-TEST(Claim, RefusesASecondRunNamingTheFirst) {
-  const TempDir directory;
-  const OutputPaths paths(directory / "out");
-  const Claim claim = Claim::take(paths, kFirst);
+class Claims : public InTempDir {
+ protected:
+  const OutputPaths paths_{dir_ / "out"};
+};
+
+TEST_F(Claims, RefusesASecondRunNamingTheFirst) {
+  const Claim claim = Claim::take(paths_, kFirst);
   EXPECT_TRUE(claim.is_locked());
   EXPECT_NO_THROW(claim.require_held());
   expect_error(ErrorCode::kExists,
-               {(directory / "out").string(), "process 123 on here",
-                "started 2026-01-02 03:04:05 UTC", "ingot convert m out"},
-               [&] { Claim::take(paths, kSecond); });
+               {(dir_ / "out").string(), "process 123 on here", "started 2026-01-02 03:04:05 UTC",
+                "ingot convert m out"},
+               [&] { Claim::take(paths_, kSecond); });
   EXPECT_NO_THROW(claim.require_held());
 }
 
-TEST(Claim, LeavesNothingBehind) {
-  const TempDir directory;
-  { const Claim claim = Claim::take(OutputPaths(directory / "out"), kFirst); }
-  EXPECT_FALSE(std::filesystem::exists(directory / "out"));
-  std::filesystem::create_directory(directory / "mine");
-  { const Claim claim = Claim::take(OutputPaths(directory / "mine"), kFirst); }
-  EXPECT_TRUE(top_level(directory / "mine").empty());
-  EXPECT_TRUE(std::filesystem::exists(directory / "mine"));
+TEST_F(Claims, LeavesNothingBehind) {
+  { const Claim claim = Claim::take(OutputPaths(dir_ / "out"), kFirst); }
+  EXPECT_FALSE(std::filesystem::exists(dir_ / "out"));
+  std::filesystem::create_directory(dir_ / "mine");
+  { const Claim claim = Claim::take(OutputPaths(dir_ / "mine"), kFirst); }
+  EXPECT_TRUE(top_level(dir_ / "mine").empty());
+  EXPECT_TRUE(std::filesystem::exists(dir_ / "mine"));
 }
 
-TEST(Claim, TakesOverThatOfADeadRun) {
-  const TempDir directory;
-  const OutputPaths paths(directory / "out");
-  leave_claim(paths, kFirst);
-  EXPECT_NO_THROW(Claim::take(paths, kSecond));
+TEST_F(Claims, TakesOverThatOfADeadRun) {
+  leave_claim(paths_, kFirst);
+  EXPECT_NO_THROW(Claim::take(paths_, kSecond));
   // After a restart of the host its boot id is another.
   RunName restarted = kSecond;
   restarted.boot = "b2";
-  leave_claim(paths, kFirst);
-  EXPECT_NO_THROW(Claim::take(paths, restarted));
-  std::filesystem::create_directories(paths.partial);
-  write_text_file(paths.claim, "{\"host\": \"cut by a cr");
-  EXPECT_NO_THROW(Claim::take(paths, kSecond));
+  leave_claim(paths_, kFirst);
+  EXPECT_NO_THROW(Claim::take(paths_, restarted));
+  std::filesystem::create_directories(paths_.partial);
+  write_text_file(paths_.claim, "{\"host\": \"cut by a cr");
+  EXPECT_NO_THROW(Claim::take(paths_, kSecond));
 }
 
-TEST(Claim, LeavesThatOfAnotherHostToItsUser) {
-  const TempDir directory;
-  const OutputPaths paths(directory / "out");
-  leave_claim(paths, kFirst);
+TEST_F(Claims, LeavesThatOfAnotherHostToItsUser) {
+  leave_claim(paths_, kFirst);
   RunName elsewhere = kSecond;
   elsewhere.host = "there";
   elsewhere.boot = "b2";
   expect_error(ErrorCode::kExists,
-               {"process 123 on here", "If it has ended, remove " + paths.claim.string()},
-               [&] { Claim::take(paths, elsewhere); });
-  EXPECT_TRUE(std::filesystem::exists(paths.claim));
-  std::filesystem::remove(paths.claim);
-  EXPECT_NO_THROW(Claim::take(paths, elsewhere));
+               {"process 123 on here", "If it has ended, remove " + paths_.claim.string()},
+               [&] { Claim::take(paths_, elsewhere); });
+  EXPECT_TRUE(std::filesystem::exists(paths_.claim));
+  std::filesystem::remove(paths_.claim);
+  EXPECT_NO_THROW(Claim::take(paths_, elsewhere));
 }
 
-TEST(Claim, NoticesThatItWasTakenAway) {
-  const TempDir directory;
-  const OutputPaths paths(directory / "out");
-  const Claim first = Claim::take(paths, kFirst);
-  std::filesystem::remove(paths.claim);
+TEST_F(Claims, NoticesThatItWasTakenAway) {
+  const Claim first = Claim::take(paths_, kFirst);
+  std::filesystem::remove(paths_.claim);
   expect_error(ErrorCode::kMismatch, {"removed or replaced"}, [&] { first.require_held(); });
-  const Claim second = Claim::take(paths, kSecond);
+  const Claim second = Claim::take(paths_, kSecond);
   expect_error(ErrorCode::kMismatch, {"removed or replaced"}, [&] { first.require_held(); });
   EXPECT_NO_THROW(second.require_held());
 }
 
-TEST(Claim, GoesToOneOfManyConcurrentRuns) {
+TEST_F(Claims, GoesToOneOfManyConcurrentRuns) {
   constexpr int kRuns = 8;
   for (int round = 0; round < 20; ++round) {
-    const TempDir directory;
-    const OutputPaths paths(directory / "out");
     std::barrier all(kRuns);
     std::atomic<int> winners = 0, refused = 0;
     std::vector<std::jthread> threads;
@@ -113,7 +107,7 @@ TEST(Claim, GoesToOneOfManyConcurrentRuns) {
         std::optional<Claim> claim;
         all.arrive_and_wait();
         try {
-          claim.emplace(Claim::take(paths, kFirst));
+          claim.emplace(Claim::take(paths_, kFirst));
           ++winners;
         } catch (const Error& error) {
           EXPECT_EQ(error.code(), ErrorCode::kExists);
@@ -128,7 +122,7 @@ TEST(Claim, GoesToOneOfManyConcurrentRuns) {
     threads.clear();
     EXPECT_EQ(winners, 1);
     EXPECT_EQ(refused, kRuns - 1);
-    EXPECT_FALSE(std::filesystem::exists(directory / "out"));
+    EXPECT_FALSE(std::filesystem::exists(dir_ / "out"));
   }
 }
 

@@ -42,39 +42,38 @@ std::string text_of(const TempDir& directory, const std::string& name) {
   return read_text_file(directory / name, 1 << 20);
 }
 
-TEST(OutputFiles, KeepNoMoreOpenThanTheyMay) {
-  const TempDir directory;
-  StagedFiles staged(directory.path());
-  OutputFiles files(staged, files_of(20, 6), false, 3);
+class StagedOutput : public InTempDir {
+ protected:
+  StagedFiles staged_{dir_.path()};
+};
+
+TEST_F(StagedOutput, KeepNoMoreOpenThanTheyMay) {
+  OutputFiles files(staged_, files_of(20, 6), false, 3);
   for (std::uint32_t file = 0; file < 20; ++file) {
     write(files, file, "abc", 0);
-    EXPECT_EQ(descriptors_below(directory.path()), std::min<std::size_t>(file + 1, 3));
+    EXPECT_EQ(descriptors_below(dir_.path()), std::min<std::size_t>(file + 1, 3));
   }
   for (std::uint32_t file = 0; file < 20; ++file) write(files, file, "def", 3);
-  EXPECT_EQ(descriptors_below(directory.path()), 3U);
+  EXPECT_EQ(descriptors_below(dir_.path()), 3U);
   for (std::uint32_t file = 0; file < 20; ++file)
-    EXPECT_EQ(text_of(directory, files.name(file)), "abcdef");
+    EXPECT_EQ(text_of(dir_, files.name(file)), "abcdef");
 }
 
-TEST(OutputFiles, CloseTheOneThatWasIdleLongest) {
-  const TempDir directory;
-  StagedFiles staged(directory.path());
-  OutputFiles files(staged, files_of(3, 1), false, 2);
+TEST_F(StagedOutput, CloseTheOneThatWasIdleLongest) {
+  OutputFiles files(staged_, files_of(3, 1), false, 2);
   write(files, 0, "a", 0);
   write(files, 1, "a", 0);
   write(files, 0, "b", 0);  // 1 is idle longer now
   write(files, 2, "a", 0);
   // A file that is not open cannot be opened again once it is gone.
-  std::filesystem::remove(directory / "file-0");
-  std::filesystem::remove(directory / "file-1");
+  std::filesystem::remove(dir_ / "file-0");
+  std::filesystem::remove(dir_ / "file-1");
   EXPECT_NO_THROW(write(files, 0, "c", 0));
   expect_error(ErrorCode::kNotFound, {"file-1"}, [&] { write(files, 1, "c", 0); });
 }
 
-TEST(OutputFiles, NeverCloseOneInUse) {
-  const TempDir directory;
-  StagedFiles staged(directory.path());
-  OutputFiles files(staged, files_of(3, 1), false, 2);
+TEST_F(StagedOutput, NeverCloseOneInUse) {
+  OutputFiles files(staged_, files_of(3, 1), false, 2);
   std::atomic<bool> is_open = false;
   std::thread other;
   {
@@ -92,55 +91,48 @@ TEST(OutputFiles, NeverCloseOneInUse) {
     EXPECT_TRUE(is_open);
     first.buffered().write_exact(std::as_bytes(std::span("y", 1)), 0);
   }
-  EXPECT_EQ(text_of(directory, "file-0"), "y");
+  EXPECT_EQ(text_of(dir_, "file-0"), "y");
 }
 
-TEST(OutputFiles, ReserveTheirBytesOnceOnly) {
-  const TempDir directory;
-  StagedFiles staged(directory.path());
-  OutputFiles files(staged, files_of(2, 5'000), false, 1);
+TEST_F(StagedOutput, ReserveTheirBytesOnceOnly) {
+  OutputFiles files(staged_, files_of(2, 5'000), false, 1);
   write(files, 0, "a", 0);
-  EXPECT_EQ(std::filesystem::file_size(directory / "file-0"), 5'000U);
+  EXPECT_EQ(std::filesystem::file_size(dir_ / "file-0"), 5'000U);
   write(files, 1, "a", 0);
-  std::filesystem::resize_file(directory / "file-0", 10);
+  std::filesystem::resize_file(dir_ / "file-0", 10);
   write(files, 0, "b", 1);
-  EXPECT_EQ(std::filesystem::file_size(directory / "file-0"), 10U);
+  EXPECT_EQ(std::filesystem::file_size(dir_ / "file-0"), 10U);
 }
 
-TEST(OutputFiles, SyncWhatAClosedDescriptorWrote) {
-  const TempDir directory;
-  StagedFiles staged(directory.path());
-  OutputFiles files(staged, files_of(2, 1), true, 1);
+TEST_F(StagedOutput, SyncWhatAClosedDescriptorWrote) {
+  OutputFiles files(staged_, files_of(2, 1), true, 1);
   write(files, 0, "a", 0);
   write(files, 1, "a", 0);
   EXPECT_NO_THROW(files.sync_data(0));
-  std::filesystem::remove(directory / "file-1");
+  std::filesystem::remove(dir_ / "file-1");
   expect_error(ErrorCode::kNotFound, {"file-1"}, [&] { files.sync_data(1); });
 }
 
-TEST(OutputFiles, MakeTheFoldersInTheirNames) {
-  const TempDir directory;
-  StagedFiles staged(directory.path() / "" / ".");
+TEST_F(StagedOutput, MakeTheFoldersInTheirNames) {
+  StagedFiles staged(dir_.path() / "" / ".");
   OutputFiles files(staged, {{.name = "a/b/one", .n_bytes = 3}, {.name = "a/two", .n_bytes = 3}},
                     false, 4);
   write(files, 0, "one", 0);
   write(files, 1, "two", 0);
-  EXPECT_EQ(text_of(directory, "a/b/one"), "one");
-  EXPECT_EQ(text_of(directory, "a/two"), "two");
+  EXPECT_EQ(text_of(dir_, "a/b/one"), "one");
+  EXPECT_EQ(text_of(dir_, "a/two"), "two");
 }
 
-TEST(OutputFiles, CanBeOpenedAfterAFailure) {
-  const TempDir directory;
-  StagedFiles staged(directory.path());
-  OutputFiles files(staged, {{.name = "a/one", .n_bytes = 3}}, false, 1);
-  Fd::open_for_writing(directory / "a", 0101);
+TEST_F(StagedOutput, CanBeOpenedAfterAFailure) {
+  OutputFiles files(staged_, {{.name = "a/one", .n_bytes = 3}}, false, 1);
+  Fd::open_for_writing(dir_ / "a", 0101);
   expect_error(ErrorCode::kIo, {"a"}, [&] { write(files, 0, "one", 0); });
-  std::filesystem::remove(directory / "a");
+  std::filesystem::remove(dir_ / "a");
   write(files, 0, "one", 0);
-  EXPECT_EQ(text_of(directory, "a/one"), "one");
+  EXPECT_EQ(text_of(dir_, "a/one"), "one");
 }
 
-TEST(OutputFiles, LeaveDescriptorsToTheSourceAndTheRest) {
+TEST_F(StagedOutput, LeaveDescriptorsToTheSourceAndTheRest) {
   for (const rlim_t most : {16U, 64U, 256U, 1024U}) {
     const DescriptorLimit limit(most);
     const std::size_t of_source = std::min<std::size_t>(most / 2, 256);
