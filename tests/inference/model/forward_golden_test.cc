@@ -35,7 +35,7 @@ std::string case_name(const ::testing::TestParamInfo<Case>& row) {
 
 class ForwardGolden : public ::testing::TestWithParam<Case> {
  protected:
-  explicit ForwardGolden(const ModelOptions& options = {})
+  explicit ForwardGolden(const ModelOptions& options = f32_options())
       : directory_(std::string(INGOT_SOURCE_DIR) + GetParam().checkpoint),
         opened_(directory_, options),
         golden_(std::string(INGOT_SOURCE_DIR) + GetParam().golden) {}
