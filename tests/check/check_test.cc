@@ -11,26 +11,19 @@
 #include "formats/records/manifest.h"
 #include "synth/synth.h"
 #include "tests/check/editable_checkpoint.h"
+#include "tests/check/findings.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 
 namespace ingot::formats {
 
-using check::check_checkpoint;
-using check::check_is_source_of;
-using check::CheckResult;
-using check::Finding;
-using check::hash_file;
-using check::Severity;
+using namespace check;
 
 namespace {
 
 namespace fs = std::filesystem;
-using testing::EditableCheckpoint;
-using testing::expect_error;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using testing::TempDir;
+using namespace ingot::testing;
+using namespace ::testing;
 
 std::string read_all(const fs::path& path) {
   std::string text(fs::file_size(path), '\0');
@@ -120,25 +113,29 @@ void flip_byte(const fs::path& path, std::uint64_t offset) {
   file.put(static_cast<char>(byte ^ 1));
 }
 
-std::string text_of(const CheckResult& result) {
-  std::string text;
-  for (const Finding& finding : result.findings) {
-    text += std::string(finding.rule) + "|" + finding.file + "|" + finding.tensor + "|" +
-            finding.message + "\n";
-  }
-  return text;
-}
-
 std::size_t n_errors(const CheckResult& result) {
   return static_cast<std::size_t>(
       std::count_if(result.findings.begin(), result.findings.end(),
                     [](const Finding& f) { return f.severity == Severity::kError; }));
 }
 
-TEST(Check, FindsNothingWrongWithTheExample) {
+class Check : public ::testing::Test {
+ protected:
+  Check() { make_tiny(dir_.path()); }
+
+  void replace_by(const EditableCheckpoint& edited) const {
+    fs::remove_all(dir_.path());
+    fs::create_directory(dir_.path());
+    edited.write(dir_.path());
+  }
+
+  const TempDir dir_;
+};
+
+TEST_F(Check, FindsNothingWrongWithTheExample) {
   const CheckResult result = check_checkpoint(fs::path(INGOT_SOURCE_DIR) / "examples/tiny-v32",
                                               {.deep = true, .threads = 2});
-  EXPECT_EQ(text_of(result), "");
+  EXPECT_THAT(result.findings, IsEmpty());
   EXPECT_EQ(result.family, "deepseek_v32");
   EXPECT_EQ(result.dialect, "deepseek");
   EXPECT_EQ(result.n_files, 2U);
@@ -146,168 +143,141 @@ TEST(Check, FindsNothingWrongWithTheExample) {
   EXPECT_FALSE(result.has_manifest);
 }
 
-TEST(Check, ThrowsOnlyWhenThereIsNothingToRead) {
+TEST_F(Check, ThrowsOnlyWhenThereIsNothingToRead) {
   const TempDir dir;
   expect_error(ErrorCode::kNotFound, {"absent"}, [&] { check_checkpoint(dir / "absent", {}); });
 }
 
-TEST(Check, ReportsAnEmptyDirectory) {
+TEST_F(Check, ReportsAnEmptyDirectory) {
   const TempDir dir;
   EXPECT_GE(n_errors(check_checkpoint(dir.path(), {})), 1U);
 }
 
-TEST(Check, ReportsAnUnfinishedConversion) {
-  const TempDir dir;
-  make_tiny(dir.path());
-  fs::create_directory(dir / ".ingot-partial");
-  EXPECT_THAT(text_of(check_checkpoint(dir.path(), {})), HasSubstr(".ingot-partial"));
+TEST_F(Check, ReportsAnUnfinishedConversion) {
+  fs::create_directory(dir_ / ".ingot-partial");
+  EXPECT_THAT(text_of(check_checkpoint(dir_.path(), {}).findings), HasSubstr(".ingot-partial"));
 }
 
-TEST(Check, ReportsIndependentFaultsTogether) {
-  const TempDir source, dir;
-  make_tiny(source.path());
-  EditableCheckpoint edited = EditableCheckpoint::load(source.path());
+TEST_F(Check, ReportsIndependentFaultsTogether) {
+  EditableCheckpoint edited = EditableCheckpoint::load(dir_.path());
   edited.tensors.erase("model.norm.weight");
   edited.tensors.erase("model.layers.0.self_attn.o_proj.weight_scale_inv");
   edited.tensors.erase("model.layers.1.mlp.gate.e_score_correction_bias");
   edited.config.at("quantization_config").erase("activation_scheme");
   edited.put_zeros("model.layers.1.extra.weight", DType::kBf16, {4});
   edited.with_metadata = false;
-  edited.write(dir.path());
-  const CheckResult result = check_checkpoint(dir.path(), {});
-  const std::string text = text_of(result);
+  replace_by(edited);
+  const CheckResult result = check_checkpoint(dir_.path(), {});
+  const std::string text = text_of(result.findings);
   EXPECT_THAT(text, HasSubstr("model.complete||model.norm.weight"));
   EXPECT_THAT(text, HasSubstr("o_proj.weight"));
   EXPECT_THAT(text, HasSubstr("router.correction-bias|"));
   EXPECT_THAT(text, HasSubstr("fp8.activation-scheme|"));
   EXPECT_THAT(text, HasSubstr("model.layers.1.extra.weight"));
   EXPECT_THAT(text, HasSubstr("container.metadata-format|"));
-  EXPECT_EQ(text_of(check_checkpoint(dir.path(), {.threads = 3})), text)
+  EXPECT_EQ(text_of(check_checkpoint(dir_.path(), {.threads = 3}).findings), text)
       << "the order is not stable";
 }
 
-TEST(Check, SaysOneFactOnce) {
-  const TempDir source, dir;
-  make_tiny(source.path());
-  EditableCheckpoint edited = EditableCheckpoint::load(source.path());
+TEST_F(Check, SaysOneFactOnce) {
+  EditableCheckpoint edited = EditableCheckpoint::load(dir_.path());
   edited.tensors.erase("model.layers.0.self_attn.o_proj.weight_scale_inv");
-  edited.write(dir.path());
-  EXPECT_EQ(check_checkpoint(dir.path(), {}).findings.size(), 1U);
+  replace_by(edited);
+  EXPECT_EQ(check_checkpoint(dir_.path(), {}).findings.size(), 1U);
 }
 
-TEST(Check, ReportsAbsentMtpLayersAsAWarning) {
-  const TempDir source, dir;
-  make_tiny(source.path());
-  EditableCheckpoint edited = EditableCheckpoint::load(source.path());
+TEST_F(Check, ReportsAbsentMtpLayersAsAWarning) {
+  EditableCheckpoint edited = EditableCheckpoint::load(dir_.path());
   edited.erase_prefix("model.layers.2.");
-  edited.write(dir.path());
-  const CheckResult result = check_checkpoint(dir.path(), {});
-  ASSERT_EQ(result.findings.size(), 1U) << text_of(result);
-  EXPECT_EQ(result.findings[0].rule, "mtp.present");
-  EXPECT_EQ(result.findings[0].severity, Severity::kWarning);
+  replace_by(edited);
+  const Finding finding = only(check_checkpoint(dir_.path(), {}).findings);
+  EXPECT_EQ(finding.rule, "mtp.present");
+  EXPECT_EQ(finding.severity, Severity::kWarning);
 }
 
-TEST(Check, ReportsATruncatedFileAndGoesOn) {
-  const TempDir dir;
-  make_tiny(dir.path());
-  fs::resize_file(dir.path() / kFirst, fs::file_size(dir.path() / kFirst) - 1);
-  const CheckResult result = check_checkpoint(dir.path(), {});
+TEST_F(Check, ReportsATruncatedFileAndGoesOn) {
+  fs::resize_file(dir_.path() / kFirst, fs::file_size(dir_.path() / kFirst) - 1);
+  const CheckResult result = check_checkpoint(dir_.path(), {});
   EXPECT_GE(n_errors(result), 1U);
   EXPECT_THAT(result.findings[0].file, HasSubstr(kFirst.string()));
   EXPECT_EQ(result.n_files, 2U);
 }
 
-TEST(Check, ReportsABrokenConfigOnce) {
-  const TempDir dir;
-  make_tiny(dir.path());
-  std::ofstream(dir / "config.json") << "{";
-  const CheckResult result = check_checkpoint(dir.path(), {});
-  EXPECT_EQ(result.findings.size(), 1U) << text_of(result);
-  EXPECT_EQ(result.findings[0].code, ErrorCode::kCorrupt);
+TEST_F(Check, ReportsABrokenConfigOnce) {
+  std::ofstream(dir_ / "config.json") << "{";
+  const Finding finding = only(check_checkpoint(dir_.path(), {}).findings);
+  EXPECT_EQ(finding.code, ErrorCode::kCorrupt);
 }
 
-TEST(Check, ReportsABlockSizeOfOneNumber) {
-  const TempDir source, dir;
-  make_tiny(source.path());
-  EditableCheckpoint edited = EditableCheckpoint::load(source.path());
+TEST_F(Check, ReportsABlockSizeOfOneNumber) {
+  EditableCheckpoint edited = EditableCheckpoint::load(dir_.path());
   edited.config.at("quantization_config")["weight_block_size"] = {128};
-  edited.write(dir.path());
-  const CheckResult result = check_checkpoint(dir.path(), {});
-  ASSERT_EQ(result.findings.size(), 1U) << text_of(result);
-  EXPECT_EQ(result.findings[0].code, ErrorCode::kCorrupt);
-  EXPECT_THAT(result.findings[0].message, HasSubstr("weight_block_size"));
+  replace_by(edited);
+  const Finding finding = only(check_checkpoint(dir_.path(), {}).findings);
+  EXPECT_EQ(finding.code, ErrorCode::kCorrupt);
+  EXPECT_THAT(finding.message, HasSubstr("weight_block_size"));
 }
 
-TEST(Check, ReadsAnyNamesAsGeneric) {
-  const TempDir source, dir;
-  make_tiny(source.path());
-  EditableCheckpoint edited = EditableCheckpoint::load(source.path());
+TEST_F(Check, ReadsAnyNamesAsGeneric) {
+  EditableCheckpoint edited = EditableCheckpoint::load(dir_.path());
   edited.put_zeros("something.else", DType::kBf16, {4});
-  edited.write(dir.path());
-  EXPECT_EQ(check_checkpoint(dir.path(), {}).findings.size(), 1U);
-  EXPECT_THAT(check_checkpoint(dir.path(), {.family = "generic"}).findings, IsEmpty());
+  replace_by(edited);
+  EXPECT_EQ(check_checkpoint(dir_.path(), {}).findings.size(), 1U);
+  EXPECT_THAT(check_checkpoint(dir_.path(), {.family = "generic"}).findings, IsEmpty());
 }
 
-TEST(Check, AcceptsAnIntactManifest) {
-  const TempDir dir;
-  make_tiny(dir.path());
-  write_manifest(dir.path());
+TEST_F(Check, AcceptsAnIntactManifest) {
+  write_manifest(dir_.path());
   for (const std::size_t threads : {std::size_t{1}, std::size_t{3}}) {
-    const CheckResult result = check_checkpoint(dir.path(), {.threads = threads});
-    EXPECT_EQ(text_of(result), "");
+    const CheckResult result = check_checkpoint(dir_.path(), {.threads = threads});
+    EXPECT_THAT(result.findings, IsEmpty());
     EXPECT_TRUE(result.has_manifest);
     EXPECT_EQ(result.n_hashed, result.n_tensors);
   }
 }
 
-TEST(Check, StopsBetweenPiecesWhenAsked) {
-  const TempDir dir;
-  make_tiny(dir.path());
+TEST_F(Check, StopsBetweenPiecesWhenAsked) {
   const auto check = [&](bool deep) {
     expect_error(ErrorCode::kInterrupted, {"stopped"}, [&] {
-      check_checkpoint(dir.path(), {.deep = deep, .stop_requested = [] { return true; }});
+      check_checkpoint(dir_.path(), {.deep = deep, .stop_requested = [] { return true; }});
     });
   };
   check(true);
-  write_manifest(dir.path());
+  write_manifest(dir_.path());
   check(false);
 }
 
-TEST(Check, StopsWhileSideFilesAreHashed) {
-  const TempDir dir;
-  make_tiny(dir.path());
-  write_manifest(dir.path());
+TEST_F(Check, StopsWhileSideFilesAreHashed) {
+  write_manifest(dir_.path());
   int polls = 0;
   const auto count = [&] {
     ++polls;
     return false;
   };
-  check_checkpoint(dir.path(), {.stop_requested = count});
+  check_checkpoint(dir_.path(), {.stop_requested = count});
   const int all = polls;
   // Side files come last, so the last question is asked of one.
-  const Manifest manifest = *read_manifest(dir.path());
+  const Manifest manifest = *read_manifest(dir_.path());
   ASSERT_FALSE(manifest.side_files.empty());
-  fs::remove(dir.path() / manifest.side_files.back().name);
+  fs::remove(dir_.path() / manifest.side_files.back().name);
   polls = 0;
-  check_checkpoint(dir.path(), {.stop_requested = count});
+  check_checkpoint(dir_.path(), {.stop_requested = count});
   EXPECT_LT(polls, all);
   expect_error(ErrorCode::kInterrupted, {"stopped"}, [&] {
-    hash_file(dir.path() / kManifestName, {.stop_requested = [] { return true; }});
+    hash_file(dir_.path() / kManifestName, {.stop_requested = [] { return true; }});
   });
 }
 
-TEST(Check, FindsAFlippedByteInEveryPlace) {
-  const TempDir dir;
-  make_tiny(dir.path());
-  write_manifest(dir.path());
-  const Fd file = Fd::open_for_reading(dir.path() / kFirst);
+TEST_F(Check, FindsAFlippedByteInEveryPlace) {
+  write_manifest(dir_.path());
+  const Fd file = Fd::open_for_reading(dir_.path() / kFirst);
   const SafetensorsHeader header = read_safetensors_header(file);
   const StoredTensor& last = header.tensors.back();
 
   const auto findings_after_flip = [&](const std::string& name, std::uint64_t offset) {
-    flip_byte(dir / name, offset);
-    CheckResult result = check_checkpoint(dir.path(), {});
-    flip_byte(dir / name, offset);
+    flip_byte(dir_ / name, offset);
+    CheckResult result = check_checkpoint(dir_.path(), {});
+    flip_byte(dir_ / name, offset);
     return result.findings;
   };
   // The last byte of the last tensor.
@@ -317,7 +287,7 @@ TEST(Check, FindsAFlippedByteInEveryPlace) {
   EXPECT_EQ(found[0].tensor, last.name);
   EXPECT_EQ(found[0].file, kFirst);
   // The header: one bit away from "pt" is "qt", which still parses.
-  const std::string bytes = read_all(dir.path() / kFirst);
+  const std::string bytes = read_all(dir_.path() / kFirst);
   found = findings_after_flip(kFirst.string(), bytes.find("\"pt\"") + 1);
   ASSERT_FALSE(found.empty());
   EXPECT_EQ(found.back().tensor, "");
@@ -330,96 +300,85 @@ TEST(Check, FindsAFlippedByteInEveryPlace) {
   ASSERT_FALSE(found.empty());
   EXPECT_THAT(found[0].file, HasSubstr(std::string(kRecordsName)));
   // Untouched again.
-  EXPECT_EQ(text_of(check_checkpoint(dir.path(), {})), "");
+  EXPECT_THAT(check_checkpoint(dir_.path(), {}).findings, IsEmpty());
 }
 
-TEST(Check, WithoutHashesComparesSizesOnly) {
-  const TempDir dir;
-  make_tiny(dir.path());
-  write_manifest(dir.path());
-  flip_byte(dir.path() / kFirst, fs::file_size(dir.path() / kFirst) - 1);
-  EXPECT_EQ(text_of(check_checkpoint(dir.path(), {.hashes = false})), "");
-  std::ofstream(dir / "README.md", std::ios::app) << "more";
-  const CheckResult result = check_checkpoint(dir.path(), {.hashes = false});
+TEST_F(Check, WithoutHashesComparesSizesOnly) {
+  write_manifest(dir_.path());
+  flip_byte(dir_.path() / kFirst, fs::file_size(dir_.path() / kFirst) - 1);
+  EXPECT_THAT(check_checkpoint(dir_.path(), {.hashes = false}).findings, IsEmpty());
+  std::ofstream(dir_ / "README.md", std::ios::app) << "more";
+  const CheckResult result = check_checkpoint(dir_.path(), {.hashes = false});
   ASSERT_EQ(result.findings.size(), 1U);
   EXPECT_EQ(result.findings[0].file, "README.md");
   EXPECT_EQ(result.n_hashed, 0U);
 }
 
-TEST(Check, FindsWhatTheDirectoryLacks) {
-  const TempDir dir;
-  make_tiny(dir.path());
-  write_manifest(dir.path());
-  fs::remove(dir / "README.md");
-  const CheckResult result = check_checkpoint(dir.path(), {});
-  ASSERT_EQ(result.findings.size(), 1U) << text_of(result);
-  EXPECT_EQ(result.findings[0].code, ErrorCode::kNotFound);
+TEST_F(Check, FindsWhatTheDirectoryLacks) {
+  write_manifest(dir_.path());
+  fs::remove(dir_ / "README.md");
+  const Finding finding = only(check_checkpoint(dir_.path(), {}).findings);
+  EXPECT_EQ(finding.code, ErrorCode::kNotFound);
 }
 
-TEST(Check, ReportsAManifestThatIsNotOne) {
-  const TempDir dir;
-  make_tiny(dir.path());
-  std::ofstream(dir / "ingot.json") << "[]";
-  const CheckResult result = check_checkpoint(dir.path(), {});
-  ASSERT_EQ(result.findings.size(), 1U) << text_of(result);
+TEST_F(Check, ReportsAManifestThatIsNotOne) {
+  std::ofstream(dir_ / "ingot.json") << "[]";
+  const CheckResult result = check_checkpoint(dir_.path(), {});
+  ASSERT_THAT(result.findings, SizeIs(1));
   EXPECT_EQ(result.findings[0].code, ErrorCode::kCorrupt);
   EXPECT_FALSE(result.has_manifest);
 }
 
-TEST(CheckSource, RecognisesItself) {
-  const TempDir source, converted;
-  make_tiny(source.path());
-  fs::copy(source.path(), converted.path(), fs::copy_options::recursive);
-  write_manifest(converted.path());
-  const CheckResult result = check_is_source_of(source.path(), converted.path(), {.threads = 2});
-  EXPECT_EQ(text_of(result), "");
+class CheckSource : public ::testing::Test {
+ protected:
+  CheckSource() {
+    make_tiny(source_.path());
+    fs::copy(source_.path(), converted_.path(), fs::copy_options::recursive);
+    write_manifest(converted_.path());
+  }
+
+  const TempDir source_, converted_;
+};
+
+TEST_F(CheckSource, RecognisesItself) {
+  const CheckResult result = check_is_source_of(source_.path(), converted_.path(), {.threads = 2});
+  EXPECT_THAT(result.findings, IsEmpty());
   EXPECT_EQ(result.n_hashed, result.n_tensors);
 }
 
-TEST(CheckSource, NamesEveryTensorThatDiffersOrIsMissing) {
-  const TempDir source, changed, converted;
-  make_tiny(source.path());
-  fs::copy(source.path(), converted.path(), fs::copy_options::recursive);
-  write_manifest(converted.path());
-  EditableCheckpoint edited = EditableCheckpoint::load(source.path());
+TEST_F(CheckSource, NamesEveryTensorThatDiffersOrIsMissing) {
+  const TempDir changed;
+  EditableCheckpoint edited = EditableCheckpoint::load(source_.path());
   edited.at("model.norm.weight").bytes[0] ^= std::byte{1};
   edited.tensors.erase("model.layers.2.enorm.weight");
   edited.write(changed.path());
-  const CheckResult result = check_is_source_of(changed.path(), converted.path(), {.threads = 1});
-  ASSERT_EQ(result.findings.size(), 2U) << text_of(result);
-  EXPECT_THAT(text_of(result), HasSubstr("|model.norm.weight|"));
-  EXPECT_THAT(text_of(result), HasSubstr("|model.layers.2.enorm.weight|"));
+  const CheckResult result = check_is_source_of(changed.path(), converted_.path(), {.threads = 1});
+  ASSERT_THAT(result.findings, SizeIs(2));
+  EXPECT_THAT(text_of(result.findings), HasSubstr("|model.norm.weight|"));
+  EXPECT_THAT(text_of(result.findings), HasSubstr("|model.layers.2.enorm.weight|"));
 }
 
-TEST(CheckSource, NamesTensorsThatWereNotConverted) {
-  const TempDir source, changed, converted;
-  make_tiny(source.path());
-  fs::copy(source.path(), converted.path(), fs::copy_options::recursive);
-  write_manifest(converted.path());
-  EditableCheckpoint edited = EditableCheckpoint::load(source.path());
+TEST_F(CheckSource, NamesTensorsThatWereNotConverted) {
+  const TempDir changed;
+  EditableCheckpoint edited = EditableCheckpoint::load(source_.path());
   edited.put_zeros("model.layers.0.self_attn.rotary_emb.inv_freq", DType::kF32, {8});
   edited.write(changed.path());
-  const CheckResult result = check_is_source_of(changed.path(), converted.path(), {.threads = 1});
-  ASSERT_EQ(result.findings.size(), 1U) << text_of(result);
-  EXPECT_EQ(result.findings[0].tensor, "model.layers.0.self_attn.rotary_emb.inv_freq");
+  const Finding finding =
+      only(check_is_source_of(changed.path(), converted_.path(), {.threads = 1}).findings);
+  EXPECT_EQ(finding.tensor, "model.layers.0.self_attn.rotary_emb.inv_freq");
 }
 
-TEST(CheckSource, TellsAnotherCheckpointOfTheSameShape) {
-  const TempDir source, other, converted;
-  make_tiny(source.path());
+TEST_F(CheckSource, TellsAnotherCheckpointOfTheSameShape) {
+  const TempDir other;
   make_tiny(other.path(), 1);
-  fs::copy(source.path(), converted.path(), fs::copy_options::recursive);
-  write_manifest(converted.path());
-  const CheckResult result = check_is_source_of(other.path(), converted.path(), {.threads = 2});
+  const CheckResult result = check_is_source_of(other.path(), converted_.path(), {.threads = 2});
   EXPECT_EQ(result.findings.size(), result.n_tensors);
 }
 
-TEST(CheckSource, NeedsAManifest) {
-  const TempDir source, converted;
-  make_tiny(source.path());
-  make_tiny(converted.path());
+TEST_F(CheckSource, NeedsAManifest) {
+  fs::remove(converted_ / std::string(kManifestName));
   expect_error(ErrorCode::kNotFound, {"ingot.json"},
-               [&] { check_is_source_of(source.path(), converted.path(), {.threads = 1}); });
+               [&] { check_is_source_of(source_.path(), converted_.path(), {.threads = 1}); });
 }
 
 }  // namespace

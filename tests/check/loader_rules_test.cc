@@ -12,33 +12,15 @@
 #include <gtest/gtest.h>
 
 #include "formats/dialect/engine_limits.h"
-#include "tests/check/run_rules.h"
+#include "tests/check/rule_fixture.h"
 
 namespace ingot::formats {
 
-using check::Finding;
-using check::loader_rules;
-using check::LoaderRule;
-using check::RuleOptions;
-using check::run_loader_rules;
+using namespace check;
 
 namespace {
 
-using testing::EditableCheckpoint;
-using testing::is_of_engine;
-using testing::kAttention;
-using testing::kDense;
-using testing::kMoe;
-using testing::make_plain;
-using testing::make_synthetic;
-using testing::make_weight_plain;
-using testing::quantization;
-using testing::rule_fixtures;
-using testing::RuleFixture;
-using testing::run_all_rules;
-using testing::run_rules;
-using testing::TempDir;
-using testing::text_of;
+using namespace ingot::testing;
 
 void set_scale(EditableCheckpoint& checkpoint, const std::string& name, float value) {
   std::memcpy(checkpoint.at(name).bytes.data(), &value, sizeof value);
@@ -151,10 +133,9 @@ TEST(LoaderRules, SeeEveryKindOfBadScale) {
         -std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN(), -0.0F}) {
     EditableCheckpoint edited = make_synthetic();
     set_scale(edited, kDense + "up_proj.weight_scale_inv", bad);
-    const std::vector<Finding> findings = run_rules(edited);
-    ASSERT_EQ(findings.size(), 1U) << bad;
-    EXPECT_EQ(findings[0].rule, "fp8.scale-values");
-    EXPECT_EQ(findings[0].tensor, kDense + "up_proj.weight_scale_inv");
+    const Finding finding = only(run_rules(edited));
+    EXPECT_EQ(finding.rule, "fp8.scale-values");
+    EXPECT_EQ(finding.tensor, kDense + "up_proj.weight_scale_inv");
   }
 }
 
@@ -180,9 +161,8 @@ TEST(LoaderRules, KnowTheSubnormalPowerOfTwoOfE8m0) {
       make_synthetic([](SynthOptions& o) { o.ue8m0 = o.subnormal_scales = true; });
   EXPECT_THAT(run_rules(edited), ::testing::IsEmpty());
   set_scale(edited, kDense + "up_proj.weight_scale_inv", 0x1p-128F);
-  const std::vector<Finding> findings = run_rules(edited);
-  ASSERT_EQ(findings.size(), 1U);
-  EXPECT_EQ(findings[0].rule, "fp8.ue8m0-claim");
+  const Finding finding = only(run_rules(edited));
+  EXPECT_EQ(finding.rule, "fp8.ue8m0-claim");
 }
 
 TEST(LoaderRules, CountNanCodesOnlyWhenDeep) {
@@ -193,10 +173,9 @@ TEST(LoaderRules, CountNanCodesOnlyWhenDeep) {
   edited.write(dir.path());
   const Checkpoint checkpoint = Checkpoint::open(dir.path());
   EXPECT_THAT(run_loader_rules(checkpoint, {}), ::testing::IsEmpty());
-  const std::vector<Finding> findings = run_loader_rules(checkpoint, {.deep = true});
-  ASSERT_EQ(findings.size(), 1U);
-  EXPECT_THAT(findings[0].message, ::testing::HasSubstr("2 NaN codes"));
-  EXPECT_THAT(findings[0].message, ::testing::HasSubstr("element 7"));
+  const Finding finding = only(run_loader_rules(checkpoint, {.deep = true}));
+  EXPECT_THAT(finding.message, ::testing::HasSubstr("2 NaN codes"));
+  EXPECT_THAT(finding.message, ::testing::HasSubstr("element 7"));
 }
 
 TEST(LoaderRules, ListMissingTensorsCollectively) {
@@ -204,11 +183,10 @@ TEST(LoaderRules, ListMissingTensorsCollectively) {
   edited.tensors.erase("model.norm.weight");
   edited.tensors.erase("lm_head.weight");
   edited.tensors.erase("model.layers.1.input_layernorm.weight");
-  const std::vector<Finding> findings = run_rules(edited);
-  ASSERT_EQ(findings.size(), 1U);
-  EXPECT_THAT(findings[0].message, ::testing::HasSubstr("3 tensors"));
-  EXPECT_THAT(findings[0].message, ::testing::HasSubstr("lm_head.weight"));
-  EXPECT_THAT(findings[0].message, ::testing::HasSubstr("model.layers.1.input_layernorm.weight"));
+  const Finding finding = only(run_rules(edited));
+  EXPECT_THAT(finding.message, ::testing::HasSubstr("3 tensors"));
+  EXPECT_THAT(finding.message, ::testing::HasSubstr("lm_head.weight"));
+  EXPECT_THAT(finding.message, ::testing::HasSubstr("model.layers.1.input_layernorm.weight"));
 }
 
 TEST(LoaderRules, NameExpertsBeyondTheConfig) {
@@ -216,10 +194,9 @@ TEST(LoaderRules, NameExpertsBeyondTheConfig) {
   edited.tensors[kMoe + "experts.4.up_proj.weight"] = edited.at(kMoe + "experts.3.up_proj.weight");
   edited.tensors[kMoe + "experts.4.up_proj.weight_scale_inv"] =
       edited.at(kMoe + "experts.3.up_proj.weight_scale_inv");
-  const std::vector<Finding> findings = run_rules(edited);
-  ASSERT_EQ(findings.size(), 1U);
-  EXPECT_EQ(findings[0].rule, "moe.expert-ids");
-  EXPECT_EQ(findings[0].code, ErrorCode::kUnknownTensor);
+  const Finding finding = only(run_rules(edited));
+  EXPECT_EQ(finding.rule, "moe.expert-ids");
+  EXPECT_EQ(finding.code, ErrorCode::kUnknownTensor);
 }
 
 TEST(LoaderRules, AcceptStackedExpertsOfTheRightShape) {
@@ -233,10 +210,9 @@ TEST(LoaderRules, AcceptStackedExpertsOfTheRightShape) {
 TEST(LoaderRules, RefuseAStaticActivationSchemeBesideBlocks) {
   EditableCheckpoint edited = make_synthetic();
   quantization(edited)["activation_scheme"] = "static";
-  const std::vector<Finding> findings = run_rules(edited);
-  ASSERT_EQ(findings.size(), 1U);
-  EXPECT_EQ(findings[0].rule, "fp8.activation-scheme");
-  EXPECT_EQ(findings[0].code, ErrorCode::kUnsupported);
+  const Finding finding = only(run_rules(edited));
+  EXPECT_EQ(finding.rule, "fp8.activation-scheme");
+  EXPECT_EQ(finding.code, ErrorCode::kUnsupported);
 }
 
 TEST(LoaderRules, AcceptAPlainWeightThatTheConfigLists) {

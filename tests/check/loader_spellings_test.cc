@@ -9,7 +9,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/check/run_rules.h"
+#include "tests/check/rule_fixture.h"
 
 namespace ingot::formats {
 
@@ -17,19 +17,7 @@ using check::Finding;
 
 namespace {
 
-using testing::EditableCheckpoint;
-using testing::kAttention;
-using testing::kDense;
-using testing::kMoe;
-using testing::make_plain;
-using testing::make_spelled;
-using testing::make_synthetic;
-using testing::quantization;
-using testing::run_all_rules;
-using testing::run_rules;
-using testing::Spelled;
-using testing::TempDir;
-using testing::text_of;
+using namespace ingot::testing;
 
 // What vLLM 0.32 and SGLang 0.5.23 said when they were given each row, with experts and with
 // attention where the scheme takes it.

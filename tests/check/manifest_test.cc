@@ -1,7 +1,6 @@
 #include "formats/records/manifest.h"
 
 #include <fstream>
-#include <functional>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,13 +10,14 @@
 #include "formats/container/tensor.h"
 #include "formats/json/json.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/json_edit.h"
 #include "tests/support/temp_dir.h"
 
 namespace ingot::formats {
 namespace {
 
-using testing::expect_error;
-using testing::TempDir;
+using namespace ingot::testing;
+using enum ErrorCode;
 
 constexpr std::string_view kHash = "00112233445566778899aabbccddeeff";
 
@@ -52,19 +52,12 @@ TensorRecord example_record() {
   return record;
 }
 
-// A valid manifest, changed by `edit`.
-template <typename Edit>
-std::string edited_manifest(const Edit& edit) {
-  Json json = Json::parse(manifest_text(example_manifest()));
-  edit(json);
-  return json.dump();
+std::string edited_manifest(const JsonEdit& edit) {
+  return edited(Json::parse(manifest_text(example_manifest())), {edit}).dump();
 }
 
-template <typename Edit>
-std::string edited_record(const Edit& edit) {
-  Json json = Json::parse(tensor_record_line(example_record()));
-  edit(json);
-  return json.dump();
+std::string edited_record(const JsonEdit& edit) {
+  return edited(Json::parse(tensor_record_line(example_record())), {edit}).dump();
 }
 
 void write_zstd(const std::filesystem::path& path, const std::string& text,
@@ -112,58 +105,58 @@ TEST(Manifest, BeginsWithItsSchemaAndTool) {
 }
 
 TEST(Manifest, RefusesANewerSchema) {
-  expect_error(ErrorCode::kUnsupported, {"schema 2"}, [] {
-    parse_manifest(edited_manifest([](Json& json) { json["schema"] = 2; }), "ingot.json");
+  expect_error(kUnsupported, {"schema 2"}, [] {
+    parse_manifest(edited_manifest({"/schema", 2}), "ingot.json");
   });
 }
 
 TEST(Manifest, RefusesAnotherTool) {
-  expect_error(ErrorCode::kCorrupt, {"not written by ingot"}, [] {
-    parse_manifest(edited_manifest([](Json& json) { json["tool"] = "ninja"; }), "ingot.json");
+  expect_error(kCorrupt, {"not written by ingot"}, [] {
+    parse_manifest(edited_manifest({"/tool", "ninja"}), "ingot.json");
   });
 }
 
 TEST(Manifest, RefusesWhatIsMissingWrongOrUnknown) {
-  const std::vector<std::function<void(Json&)>> edits = {
-      [](Json& json) { json.erase("version"); },
-      [](Json& json) { json["version"] = 1; },
-      [](Json& json) { json["extra"] = 1; },
-      [](Json& json) { json["schema"] = -1; },
-      [](Json& json) { json["schema"] = 1.0; },
-      [](Json& json) { json["files"] = Json::object(); },
-      [](Json& json) { json["files"][0] = 3; },
-      [](Json& json) { json["files"][0].erase("bytes"); },
-      [](Json& json) { json["files"][0]["bytes"] = -5; },
-      [](Json& json) { json["files"][0]["bytes"] = 1.5; },
-      [](Json& json) { json["files"][0]["hash"] = "12"; },
-      [](Json& json) { json["files"][0]["hash"] = std::string(32, 'G'); },
-      [](Json& json) { json["files"][0]["sha256"] = "ab"; },
-      [](Json& json) { json["files"][0]["sha256"] = 7; },
-      [](Json& json) { json["tensors"]["count"] = "many"; },
-      [](Json& json) { json["tensors"]["records"] = "../elsewhere"; },
-      [](Json& json) { json["tensors"].erase("hash"); },
+  const std::vector<JsonEdit> edits = {
+      {"/version"},
+      {"/version", 1},
+      {"/extra", 1},
+      {"/schema", -1},
+      {"/schema", 1.0},
+      {"/files", Json::object()},
+      {"/files/0", 3},
+      {"/files/0/bytes"},
+      {"/files/0/bytes", -5},
+      {"/files/0/bytes", 1.5},
+      {"/files/0/hash", "12"},
+      {"/files/0/hash", std::string(32, 'G')},
+      {"/files/0/sha256", "ab"},
+      {"/files/0/sha256", 7},
+      {"/tensors/count", "many"},
+      {"/tensors/records", "../elsewhere"},
+      {"/tensors/hash"},
   };
-  for (const auto& edit : edits) {
+  for (const JsonEdit& edit : edits) {
     const std::string text = edited_manifest(edit);
     SCOPED_TRACE(text);
-    expect_error(ErrorCode::kCorrupt, {"ingot.json"}, [&] { parse_manifest(text, "ingot.json"); });
+    expect_error(kCorrupt, {"ingot.json"}, [&] { parse_manifest(text, "ingot.json"); });
   }
 }
 
 TEST(Manifest, RefusesFileNamesThatLeaveTheDirectory) {
   for (const char* name : {"", "/etc/passwd", "../x", "a/../../x", "a//b", "./a", "a/", ".."}) {
     SCOPED_TRACE(name);
-    expect_error(ErrorCode::kCorrupt, {"inside the directory"}, [&] {
-      parse_manifest(edited_manifest([&](Json& json) { json["side_files"][0]["name"] = name; }),
-                     "m");
+    expect_error(kCorrupt, {"inside the directory"}, [&] {
+      parse_manifest(edited_manifest({"/side_files/0/name", name}), "m");
     });
   }
 }
 
 TEST(Manifest, RefusesOneNameTwice) {
-  expect_error(ErrorCode::kDuplicate, {"sub/tokenizer.json"}, [] {
+  expect_error(kDuplicate, {"sub/tokenizer.json"}, [] {
     parse_manifest(
-        edited_manifest([](Json& json) { json["side_files"].push_back(json["side_files"][0]); }),
+        edited_manifest(
+            {"/side_files/-", Json::parse(manifest_text(example_manifest()))["side_files"][0]}),
         "m");
   });
 }
@@ -177,19 +170,20 @@ TEST(Manifest, IsRefusedWhenTooLarge) {
   const TempDir dir;
   std::ofstream(dir / "ingot.json") << "{}";
   std::filesystem::resize_file(dir / "ingot.json", (std::uint64_t{256} << 20) + 1);
-  expect_error(ErrorCode::kLimit, {"ingot.json"}, [&] { read_manifest(dir.path()); });
+  expect_error(kLimit, {"ingot.json"}, [&] { read_manifest(dir.path()); });
 }
 
-TEST(TensorRecords, RoundTripThroughAFile) {
-  const TempDir dir;
+using TensorRecords = InTempDir;
+
+TEST_F(TensorRecords, RoundTripThroughAFile) {
   std::vector<TensorRecord> records;
   for (std::uint32_t i = 0; i < 3000; ++i) {
     records.push_back(example_record());
     records.back().expert = i;
     if (i % 2 == 0) records.back().layer.reset();
   }
-  const Hash128 hash = write_tensor_records(dir / "r.zst", records);
-  const std::vector<TensorRecord> back = read_tensor_records(dir / "r.zst", hash);
+  const Hash128 hash = write_tensor_records(dir_ / "r.zst", records);
+  const std::vector<TensorRecord> back = read_tensor_records(dir_ / "r.zst", hash);
   ASSERT_EQ(back.size(), records.size());
   for (std::size_t i = 0; i < back.size(); ++i) {
     EXPECT_EQ(tensor_record_line(back[i]), tensor_record_line(records[i]));
@@ -199,113 +193,97 @@ TEST(TensorRecords, RoundTripThroughAFile) {
   EXPECT_EQ(back[1].source[1].shape, (Shape{16, 56}));
 }
 
-TEST(TensorRecords, HashIsTheTensorHashOfTheText) {
-  const TempDir dir;
+TEST_F(TensorRecords, HashIsTheTensorHashOfTheText) {
   const std::vector<TensorRecord> records = {example_record(), example_record()};
   const std::string text =
       tensor_record_line(records[0]) + "\n" + tensor_record_line(records[1]) + "\n";
-  EXPECT_EQ(write_tensor_records(dir / "r.zst", records), reference_hash(text));
+  EXPECT_EQ(write_tensor_records(dir_ / "r.zst", records), reference_hash(text));
 }
 
-TEST(TensorRecords, MayBeEmpty) {
-  const TempDir dir;
-  const Hash128 hash = write_tensor_records(dir / "r.zst", {});
+TEST_F(TensorRecords, MayBeEmpty) {
+  const Hash128 hash = write_tensor_records(dir_ / "r.zst", {});
   EXPECT_EQ(hash, reference_hash(""));
-  EXPECT_TRUE(read_tensor_records(dir / "r.zst", hash).empty());
+  EXPECT_TRUE(read_tensor_records(dir_ / "r.zst", hash).empty());
 }
 
-TEST(TensorRecords, CompressesWell) {
-  const TempDir dir;
+TEST_F(TensorRecords, CompressesWell) {
   const std::vector<TensorRecord> records(1000, example_record());
-  (void)write_tensor_records(dir / "r.zst", records);
-  EXPECT_LT(std::filesystem::file_size(dir / "r.zst"), 20'000U);
+  (void)write_tensor_records(dir_ / "r.zst", records);
+  EXPECT_LT(std::filesystem::file_size(dir_ / "r.zst"), 20'000U);
 }
 
-TEST(TensorRecords, RefusesOtherContentThanPromised) {
-  const TempDir dir;
-  (void)write_tensor_records(dir / "r.zst", std::vector{example_record()});
-  expect_error(ErrorCode::kMismatch, {"r.zst"}, [&] {
-    read_tensor_records(dir / "r.zst", Hash128{1, 2});
-  });
+TEST_F(TensorRecords, RefusesOtherContentThanPromised) {
+  (void)write_tensor_records(dir_ / "r.zst", std::vector{example_record()});
+  expect_error(kMismatch, {"r.zst"}, [&] { read_tensor_records(dir_ / "r.zst", Hash128{1, 2}); });
 }
 
-TEST(TensorRecords, RefusesATruncatedStream) {
-  const TempDir dir;
-  const Hash128 hash = write_tensor_records(dir / "r.zst", std::vector(50, example_record()));
-  const std::uint64_t size = std::filesystem::file_size(dir / "r.zst");
+TEST_F(TensorRecords, RefusesATruncatedStream) {
+  const Hash128 hash = write_tensor_records(dir_ / "r.zst", std::vector(50, example_record()));
+  const std::uint64_t size = std::filesystem::file_size(dir_ / "r.zst");
   for (const std::uint64_t cut : {std::uint64_t{0}, std::uint64_t{3}, size / 2, size - 1}) {
     SCOPED_TRACE(cut);
-    std::filesystem::copy_file(dir / "r.zst", dir / "cut.zst",
+    std::filesystem::copy_file(dir_ / "r.zst", dir_ / "cut.zst",
                                std::filesystem::copy_options::overwrite_existing);
-    std::filesystem::resize_file(dir / "cut.zst", cut);
-    expect_error(ErrorCode::kCorrupt, {"cut.zst"},
-                 [&] { read_tensor_records(dir / "cut.zst", hash); });
+    std::filesystem::resize_file(dir_ / "cut.zst", cut);
+    expect_error(kCorrupt, {"cut.zst"}, [&] { read_tensor_records(dir_ / "cut.zst", hash); });
   }
 }
 
-TEST(TensorRecords, RefusesBytesAfterTheStream) {
-  const TempDir dir;
-  write_zstd(dir / "r.zst", tensor_record_line(example_record()) + "\n", "x");
-  expect_error(ErrorCode::kCorrupt, {"after the end"},
-               [&] { read_tensor_records(dir / "r.zst", {}); });
+TEST_F(TensorRecords, RefusesBytesAfterTheStream) {
+  write_zstd(dir_ / "r.zst", tensor_record_line(example_record()) + "\n", "x");
+  expect_error(kCorrupt, {"after the end"}, [&] { read_tensor_records(dir_ / "r.zst", {}); });
 }
 
-TEST(TensorRecords, RefusesWhatIsNotZstd) {
-  const TempDir dir;
-  std::ofstream(dir / "r.zst") << tensor_record_line(example_record()) << "\n";
-  expect_error(ErrorCode::kCorrupt, {"zstd"}, [&] { read_tensor_records(dir / "r.zst", {}); });
+TEST_F(TensorRecords, RefusesWhatIsNotZstd) {
+  std::ofstream(dir_ / "r.zst") << tensor_record_line(example_record()) << "\n";
+  expect_error(kCorrupt, {"zstd"}, [&] { read_tensor_records(dir_ / "r.zst", {}); });
 }
 
-TEST(TensorRecords, RefusesALastLineWithoutNewline) {
-  const TempDir dir;
-  write_zstd(dir / "r.zst", tensor_record_line(example_record()));
-  expect_error(ErrorCode::kCorrupt, {"middle of a line"},
-               [&] { read_tensor_records(dir / "r.zst", {}); });
+TEST_F(TensorRecords, RefusesALastLineWithoutNewline) {
+  write_zstd(dir_ / "r.zst", tensor_record_line(example_record()));
+  expect_error(kCorrupt, {"middle of a line"}, [&] { read_tensor_records(dir_ / "r.zst", {}); });
 }
 
-TEST(TensorRecords, RefusesAnEndlessLineBeforeHoldingIt) {
-  const TempDir dir;
-  write_zstd(dir / "r.zst", std::string((std::size_t{16} << 20) + 1, ' ') + "\n");
-  expect_error(ErrorCode::kLimit, {"16 MiB"}, [&] { read_tensor_records(dir / "r.zst", {}); });
+TEST_F(TensorRecords, RefusesAnEndlessLineBeforeHoldingIt) {
+  write_zstd(dir_ / "r.zst", std::string((std::size_t{16} << 20) + 1, ' ') + "\n");
+  expect_error(kLimit, {"16 MiB"}, [&] { read_tensor_records(dir_ / "r.zst", {}); });
 }
 
-TEST(TensorRecords, RefuseABombUnderItsRightHash) {
-  const TempDir dir;
+TEST_F(TensorRecords, RefuseABombUnderItsRightHash) {
   const std::string line = tensor_record_line(example_record()) + "\n";
   std::string text;
   while (text.size() <= (std::size_t{33} << 20)) text += line;
-  write_zstd(dir / "r.zst", text);
-  expect_error(ErrorCode::kLimit, {"r.zst", "64 times its size"},
-               [&] { read_tensor_records(dir / "r.zst", reference_hash(text)); });
+  write_zstd(dir_ / "r.zst", text);
+  expect_error(kLimit, {"r.zst", "64 times its size"},
+               [&] { read_tensor_records(dir_ / "r.zst", reference_hash(text)); });
 }
 
-TEST(TensorRecords, NamesTheLineThatIsWrong) {
-  const TempDir dir;
-  write_zstd(dir / "r.zst", tensor_record_line(example_record()) + "\n{}\n");
-  expect_error(ErrorCode::kCorrupt, {"line 2"}, [&] { read_tensor_records(dir / "r.zst", {}); });
+TEST_F(TensorRecords, NamesTheLineThatIsWrong) {
+  write_zstd(dir_ / "r.zst", tensor_record_line(example_record()) + "\n{}\n");
+  expect_error(kCorrupt, {"line 2"}, [&] { read_tensor_records(dir_ / "r.zst", {}); });
 }
 
-TEST(TensorRecords, RefuseWhatIsMissingWrongOrUnknown) {
-  const std::vector<std::function<void(Json&)>> edits = {
-      [](Json& json) { json.erase("name"); },
-      [](Json& json) { json["name"] = 5; },
-      [](Json& json) { json["layer"] = -1; },
-      [](Json& json) { json["layer"] = std::uint64_t{1} << 32; },
-      [](Json& json) { json["expert"] = "three"; },
-      [](Json& json) { json["action"] = "burn"; },
-      [](Json& json) { json["source"] = 1; },
-      [](Json& json) { json["source"][0]["dtype"] = "F9"; },
-      [](Json& json) { json["source"][0]["shape"] = {-1}; },
-      [](Json& json) { json["source"][0]["shape"] = {1.5}; },
-      [](Json& json) { json["source"][0]["file"] = "../x"; },
-      [](Json& json) { json["output"][0]["hash"] = "zz"; },
-      [](Json& json) { json["output"][0]["more"] = 1; },
-      [](Json& json) { json["more"] = 1; },
+TEST_F(TensorRecords, RefuseWhatIsMissingWrongOrUnknown) {
+  const std::vector<JsonEdit> edits = {
+      {"/name"},
+      {"/name", 5},
+      {"/layer", -1},
+      {"/layer", std::uint64_t{1} << 32},
+      {"/expert", "three"},
+      {"/action", "burn"},
+      {"/source", 1},
+      {"/source/0/dtype", "F9"},
+      {"/source/0/shape", {-1}},
+      {"/source/0/shape", {1.5}},
+      {"/source/0/file", "../x"},
+      {"/output/0/hash", "zz"},
+      {"/output/0/more", 1},
+      {"/more", 1},
   };
-  for (const auto& edit : edits) {
+  for (const JsonEdit& edit : edits) {
     const std::string line = edited_record(edit);
     SCOPED_TRACE(line);
-    expect_error(ErrorCode::kCorrupt, {"r line"}, [&] { parse_tensor_record(line, "r line"); });
+    expect_error(kCorrupt, {"r line"}, [&] { parse_tensor_record(line, "r line"); });
   }
 }
 

@@ -4,8 +4,10 @@
 
 namespace ingot::testing {
 
-using formats::DType;
 using enum ErrorCode;
+using enum formats::Activations;
+using enum formats::SchemeId;
+using formats::DType;
 
 std::vector<RuleFixture> model_fixtures() {
   const std::string bias = kMoe + "gate.e_score_correction_bias";
@@ -17,17 +19,13 @@ std::vector<RuleFixture> model_fixtures() {
        [](auto& c) {
          c.descriptions["adapter_config.json"] = {{"peft_type", "LORA"}};
        }},
-      {"config.contradiction", kMismatch, make_fp8, [](auto& c) { c.config["qk_head_dim"] = 7; }},
+      {"config.contradiction", kMismatch, make_fp8, in_config({{"/qk_head_dim", 7}})},
       {"config.contradiction", kMismatch, make_fp8,
-       [](auto& c) {
-         c.config["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 12345}};
-       }},
+       in_config({{"/rope_parameters", {{"rope_type", "default"}, {"rope_theta", 12345}}}})},
       {"config.contradiction",
        kMismatch,
        make_fp8,
-       [](auto& c) {
-         c.config["mlp_layer_types"] = {"sparse", "sparse"};
-       },
+       in_config({{"/mlp_layer_types", {"sparse", "sparse"}}}),
        {"model.complete", "moe.expert-ids", "router.correction-bias"}},
       {"fused.scheme", kMismatch, make_fp8,
        [](auto& c) {
@@ -72,6 +70,46 @@ std::vector<RuleFixture> rule_fixtures() {
     for (RuleFixture& fixture : make()) all.push_back(std::move(fixture));
   }
   return all;
+}
+
+namespace {
+
+constexpr const char* kCt = "compressed-tensors";
+
+/// Experts as they were, everything else as `spelled` says.
+EditableCheckpoint make_with_plain_experts(const Spelled& spelled) {
+  EditableCheckpoint checkpoint = make_spelled(spelled);
+  const EditableCheckpoint plain = make_plain();
+  for (const auto& [name, tensor] : plain.tensors) {
+    if (name.find(".experts.") == std::string::npos) continue;
+    make_weight_plain(checkpoint, name);
+  }
+  quantization(checkpoint)["ignore"].push_back("re:.*\\.experts\\..*");
+  return checkpoint;
+}
+
+}  // namespace
+
+std::vector<RuleFixture> engine_fixtures() {
+  return {
+      {"engine.refused-by-all", kUnsupported, spelled(kCt, kFp8Tensor, kDynamic)},
+      {"engine.refused-by-all", kUnsupported, spelled(kCt, kInt8Channel, kStatic)},
+      // One engine by its experts, the other by all that is not.
+      {"engine.refused-by-all",
+       kUnsupported,
+       spelled("modelopt", kFp8Channel, kDynamic),
+       {},
+       {"modelopt.algo-of-sglang"}},
+      {"engine.refused-by-vllm", kUnsupported, spelled("deepseek", kInt8Block, kDynamic)},
+      {"engine.refused-by-sglang", kUnsupported, spelled(kCt, kMxfp4, kWeightOnly)},
+      // It loads with an option, whoever else refuses.
+      {"engine.refused-by-sglang", kUnsupported, spelled(kCt, kInt8Channel, kDynamic)},
+      // vLLM refuses experts of this kind, and there are none.
+      {"engine.refused-by-sglang", kUnsupported,
+       [] {
+         return make_with_plain_experts({kCt, kFp8Block, kWeightOnly});
+       }},
+  };
 }
 
 }  // namespace ingot::testing

@@ -13,9 +13,7 @@
 namespace ingot::testing {
 namespace {
 
-using formats::Json;
-using formats::SliceRecord;
-using formats::SlicingRecord;
+using namespace formats;
 using Tensor = EditableCheckpoint::Tensor;
 
 bool has(const std::string& name, std::string_view word) {

@@ -6,9 +6,18 @@
 #include <string>
 #include <vector>
 
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "check/check.h"
 #include "formats/records/slicing_record.h"
 #include "synth/synth.h"
 #include "tests/check/editable_checkpoint.h"
+#include "tests/check/findings.h"
+#include "tests/check/spelled_checkpoint.h"
+#include "tests/support/temp_dir.h"
+
+// What the tests of rank directories share: models that 2 ranks can cut, and how to check one rank.
 
 namespace ingot::testing {
 
@@ -70,5 +79,58 @@ void write_manifest_of(const std::filesystem::path& directory,
 /// A V3.2 in FP8 blocks whose widths 2 ranks can cut at the edges of blocks: layer 0 dense, 1 a
 /// mixture of 4 experts, 2 for multi-token prediction.
 void even_widths(formats::SynthOptions& options);
+
+using check::CheckResult;
+using check::Finding;
+using formats::Checkpoint;
+using formats::LogicalTensor;
+using formats::SynthOptions;
+
+inline const EditableCheckpoint& fp8_model() {
+  static const EditableCheckpoint model = make_synthetic(even_widths);
+  return model;
+}
+
+inline EditableCheckpoint plain_model() {
+  static const EditableCheckpoint model = make_synthetic([](SynthOptions& options) {
+    even_widths(options);
+    options.fp8 = false;
+  });
+  return model;
+}
+
+inline EditableCheckpoint spelled_model(const Spelled& spelled) {
+  return make_spelled(spelled, [](SynthOptions& options) {
+    even_widths(options);
+    options.fp8 = false;
+  });
+}
+
+inline CheckResult check_rank(const RankDirectory& rank) {
+  const TempDir dir;
+  rank.write(dir / "rank");
+  return check::check_checkpoint(dir / "rank", {.threads = 2});
+}
+
+// The one finding of a directory, which names tensor and facts.
+inline void expect_finding(const RankDirectory& rank, ErrorCode code, const std::string& tensor,
+                           std::initializer_list<std::string> facts) {
+  const Finding finding = only(check_rank(rank).findings);
+  EXPECT_EQ(error_code_name(finding.code), error_code_name(code)) << finding.message;
+  EXPECT_EQ(finding.tensor, tensor);
+  for (const std::string& fact : facts) EXPECT_THAT(finding.message, ::testing::HasSubstr(fact));
+}
+
+inline const LogicalTensor& logical(const Checkpoint& checkpoint, std::string_view name) {
+  for (const LogicalTensor& tensor : checkpoint.tensors()) {
+    if (tensor.name == name) return tensor;
+  }
+  throw std::runtime_error("no logical tensor " + std::string(name));
+}
+
+inline const std::string kGateOfDense = "model.layers.0.mlp.gate_proj.weight";
+inline const std::string kDownOfDense = "model.layers.0.mlp.down_proj.weight";
+inline const std::string kNormOfDense = "model.layers.0.input_layernorm.weight";
+inline const std::string kUpOfExpert3 = "model.layers.1.mlp.experts.3.up_proj.weight";
 
 }  // namespace ingot::testing

@@ -7,40 +7,19 @@
 
 #include "check/check.h"
 #include "formats/records/manifest.h"
-#include "tests/check/rank_check.h"
 #include "tests/support/expect_error.h"
 
 // A rank's directory alone: read as the slices that it is, and accepted as such.
 
 namespace ingot::formats {
 
-using check::check_checkpoint;
-using check::CheckResult;
-using check::Finding;
+using namespace check;
 
 namespace {
 
 namespace fs = std::filesystem;
-using testing::check_rank;
-using testing::cut_for_rank;
-using testing::CutPlan;
-using testing::EditableCheckpoint;
-using testing::even_widths;
-using testing::expect_error;
-using testing::expect_finding;
-using testing::finding_texts;
-using testing::fp8_model;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using testing::kDownOfDense;
-using testing::kGateOfDense;
-using testing::kUpOfExpert3;
-using testing::logical;
-using testing::plain_model;
-using testing::RankDirectory;
-using testing::Spelled;
-using testing::spelled_model;
-using testing::TempDir;
+using namespace ingot::testing;
+using namespace ::testing;
 
 struct Topology {
   const char* name;
@@ -102,7 +81,7 @@ TEST_P(EveryModel, IsAcceptedRankByRank) {
     for (std::uint32_t rank = 0; rank < topology.plan.n_ranks(); ++rank) {
       SCOPED_TRACE(topology.name + (" rank " + std::to_string(rank)));
       const CheckResult result = check_rank(cut_for_rank(whole, topology.plan, rank));
-      EXPECT_EQ(rules_of(result), inherited) << ::testing::PrintToString(finding_texts(result));
+      EXPECT_EQ(rules_of(result), inherited) << text_of(result.findings);
       EXPECT_EQ(result.n_hashed, result.n_tensors);
       EXPECT_GT(result.n_hashed, 10U);
     }
@@ -189,7 +168,7 @@ TEST(RankDirectory, MayBeRetiled) {
     cut.slicing.rank->whole_config = fp8_model().config;
     const CheckResult result = check_rank(cut);
     EXPECT_EQ(rules_of(result), (std::set<std::string_view>{"fp8.block-128"}))
-        << ::testing::PrintToString(finding_texts(result));
+        << text_of(result.findings);
   }
 }
 
@@ -226,7 +205,7 @@ class PaddedRank : public ::testing::Test {
 
 TEST_F(PaddedRank, IsAccepted) {
   ASSERT_EQ(padded_.size(), 30U);
-  EXPECT_THAT(finding_texts(check_rank(rank_)), IsEmpty());
+  EXPECT_THAT(check_rank(rank_).findings, IsEmpty());
 }
 
 TEST_F(PaddedRank, MustHaveHadTheWholeConfigsShape) {
@@ -263,7 +242,7 @@ TEST_F(StackedRank, HoldsTheStackOfItsExperts) {
   for (std::uint32_t rank = 0; rank < plan.n_ranks(); ++rank) {
     SCOPED_TRACE(rank);
     const RankDirectory cut = cut_for_rank(stacked(), plan, rank);
-    EXPECT_THAT(finding_texts(check_rank(cut)), IsEmpty());
+    EXPECT_THAT(check_rank(cut).findings, IsEmpty());
     const fs::path path = dir / std::to_string(rank);
     cut.write(path);
     EXPECT_EQ(logical(Checkpoint::open(path), kGateUp).shape, (Shape{2, 256, 256}));
@@ -287,10 +266,9 @@ TEST_F(StackedRank, MissesTheStack) {
   RankDirectory rank = cut_for_rank(stacked(), {.ep = 2}, 1);
   rank.model.tensors.erase(kGateUp);
   rank.slices.erase(kGateUp);
-  const CheckResult result = check_rank(rank);
-  ASSERT_EQ(result.findings.size(), 1U) << ::testing::PrintToString(finding_texts(result));
-  EXPECT_EQ(result.findings[0].rule, "moe.expert-ids");
-  EXPECT_EQ(result.findings[0].tensor, kGateUp);
+  const Finding finding = only(check_rank(rank).findings);
+  EXPECT_EQ(finding.rule, "moe.expert-ids");
+  EXPECT_EQ(finding.tensor, kGateUp);
 }
 
 // Expert 4 is the shared one: in a slot of the first rank and of no other.
@@ -301,13 +279,12 @@ TEST(RankDirectory, HoldsSharedExpertsOfItsSlots) {
   const std::string shared = "model.layers.1.mlp.shared_experts.up_proj.weight";
   ASSERT_TRUE(with.model.tensors.contains(shared));
   ASSERT_FALSE(without.model.tensors.contains(shared));
-  EXPECT_THAT(finding_texts(check_rank(with)), IsEmpty());
-  EXPECT_THAT(finding_texts(check_rank(without)), IsEmpty());
+  EXPECT_THAT(check_rank(with).findings, IsEmpty());
+  EXPECT_THAT(check_rank(without).findings, IsEmpty());
 
   with.model.tensors.erase(shared);
-  const CheckResult result = check_rank(with);
-  ASSERT_EQ(result.findings.size(), 1U) << ::testing::PrintToString(finding_texts(result));
-  EXPECT_EQ(result.findings[0].rule, "model.complete");
+  const Finding finding = only(check_rank(with).findings);
+  EXPECT_EQ(finding.rule, "model.complete");
 }
 
 TEST(RankDirectory, SharesHeadsOfKeysAndValuesBetweenRanks) {
@@ -364,7 +341,7 @@ TEST(RankDirectory, MayHoldNoQuantizedWeight) {
     } else {
       block["modules_to_not_convert"] = ignored;
     }
-    EXPECT_THAT(finding_texts(check_rank(cut_for_rank(whole, {.stage_layers = {0, 1, 2}}, 0))),
+    EXPECT_THAT(check_rank(cut_for_rank(whole, {.stage_layers = {0, 1, 2}}, 0)).findings,
                 IsEmpty());
     // One stage that holds it all must keep the promise.
     RankDirectory all = cut_for_rank(plain, {}, 0);

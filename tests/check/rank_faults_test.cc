@@ -6,88 +6,71 @@
 
 #include "check/check.h"
 #include "formats/records/manifest.h"
-#include "tests/check/rank_check.h"
+#include "tests/check/rank_directory.h"
 #include "tests/support/expect_error.h"
 
 // A rank's directory in which something contradicts its manifest, or is missing.
 
 namespace ingot::formats {
 
-using check::check_checkpoint;
-using check::CheckResult;
-using check::Finding;
+using namespace check;
 
 namespace {
 
 namespace fs = std::filesystem;
-using testing::check_rank;
-using testing::cut_for_rank;
-using testing::CutPlan;
-using testing::EditableCheckpoint;
-using testing::expect_error;
-using testing::expect_finding;
-using testing::finding_texts;
-using testing::fp8_model;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using testing::kDownOfDense;
-using testing::kGateOfDense;
-using testing::kNormOfDense;
-using testing::kUpOfExpert3;
-using testing::plain_model;
-using testing::RankDirectory;
-using testing::spelled_model;
-using testing::TempDir;
+using namespace ingot::testing;
+using namespace ::testing;
 
-TEST(RankFaults, WithoutItsManifestIsAMisshapenCheckpoint) {
-  const TempDir dir;
-  cut_for_rank(fp8_model(), {.tp = 2, .etp = 2}, 0).write(dir / "rank");
-  fs::remove(dir / "rank/ingot.json");
+using RankFaults = InTempDir;
+
+TEST_F(RankFaults, WithoutItsManifestIsAMisshapenCheckpoint) {
+  cut_for_rank(fp8_model(), {.tp = 2, .etp = 2}, 0).write(dir_ / "rank");
+  fs::remove(dir_ / "rank/ingot.json");
   expect_error(ErrorCode::kShapeMismatch, {kGateOfDense, "[256, 256]", "[512, 256]"},
-               [&] { Checkpoint::open(dir / "rank"); });
+               [&] { Checkpoint::open(dir_ / "rank"); });
 }
 
-TEST(RankFaults, RefusesATensorOfAnotherShape) {
+TEST_F(RankFaults, RefusesATensorOfAnotherShape) {
   RankDirectory rank = cut_for_rank(plain_model(), {.tp = 2, .etp = 2}, 1);
   rank.model.put_zeros(kGateOfDense, DType::kBf16, {256, 128});
   expect_finding(rank, ErrorCode::kShapeMismatch, kGateOfDense,
                  {"[256, 128]", "along dimension 0 from 256", "[512, 256]"});
 }
 
-TEST(RankFaults, RefusesASliceThatIsNoEqualPart) {
+TEST_F(RankFaults, RefusesASliceThatIsNoEqualPart) {
   RankDirectory rank = cut_for_rank(plain_model(), {.tp = 2, .etp = 2}, 1);
   rank.model.put_zeros(kGateOfDense, DType::kBf16, {200, 256});
   expect_finding(rank, ErrorCode::kShapeMismatch, kGateOfDense, {"[200, 256]", "512"});
 }
 
-TEST(RankFaults, RefusesASliceOfAnotherNumberOfRanks) {
+TEST_F(RankFaults, RefusesASliceOfAnotherNumberOfRanks) {
   RankDirectory rank = cut_for_rank(plain_model(), {.tp = 2, .etp = 2}, 0);
   rank.model.put_zeros(kGateOfDense, DType::kBf16, {128, 256});
   expect_finding(rank, ErrorCode::kShapeMismatch, kGateOfDense, {"one of 4 slices", "makes 2"});
 }
 
-TEST(RankFaults, RefusesTheSliceOfAnotherRank) {
+TEST_F(RankFaults, RefusesTheSliceOfAnotherRank) {
   RankDirectory rank = cut_for_rank(plain_model(), {.tp = 2, .etp = 2}, 1);
   rank.slices.at(kDownOfDense).offset = 0;
   expect_finding(rank, ErrorCode::kMismatch, kDownOfDense,
                  {"begins at 0 of 512", "rank 1 begins at 256"});
 }
 
-TEST(RankFaults, RefusesAWholeOutsideTheConfig) {
+TEST_F(RankFaults, RefusesAWholeOutsideTheConfig) {
   RankDirectory rank = cut_for_rank(plain_model(), {.tp = 2, .etp = 2}, 0);
   rank.slices.at(kDownOfDense).whole[0] = 128;
   rank.model.put_zeros(kDownOfDense, DType::kBf16, {128, 256});
   expect_finding(rank, ErrorCode::kShapeMismatch, kDownOfDense, {"[128, 512]", "[256, 512]"});
 }
 
-TEST(RankFaults, RefusesASliceThatTheRecordsCallWhole) {
+TEST_F(RankFaults, RefusesASliceThatTheRecordsCallWhole) {
   RankDirectory rank = cut_for_rank(plain_model(), {.tp = 2, .etp = 2}, 0);
   rank.slices.erase(kDownOfDense);
   expect_finding(rank, ErrorCode::kShapeMismatch, kDownOfDense,
                  {"[256, 256]", "is whole by the manifest", "[256, 512]"});
 }
 
-TEST(RankFaults, RefusesAWholeTensorRecordedAsSlice) {
+TEST_F(RankFaults, RefusesAWholeTensorRecordedAsSlice) {
   RankDirectory rank = cut_for_rank(plain_model(), {.tp = 2, .etp = 2}, 1);
   rank.model.tensors[kNormOfDense] = plain_model().at(kNormOfDense);
   SliceRecord slice;
@@ -98,7 +81,7 @@ TEST(RankFaults, RefusesAWholeTensorRecordedAsSlice) {
   expect_finding(rank, ErrorCode::kMismatch, kNormOfDense, {"begins at 128 of 256", "begins at 0"});
 }
 
-TEST(RankFaults, RefusesScalesOfAnotherWholeThanTheirWeights) {
+TEST_F(RankFaults, RefusesScalesOfAnotherWholeThanTheirWeights) {
   const std::string scale = kDownOfDense + "_scale_inv";
   RankDirectory rank = cut_for_rank(fp8_model(), {.tp = 2, .etp = 2}, 0);
   ASSERT_EQ(rank.slices.at(scale).whole, (Shape{2, 4}));
@@ -112,14 +95,13 @@ TEST(RankFaults, RefusesScalesOfAnotherWholeThanTheirWeights) {
   RankDirectory described = cut_for_rank(whole, {.tp = 2, .etp = 2}, 0);
   ASSERT_EQ(described.slices.at(deq).whole, (Shape{512}));
   described.slices.at(deq).whole = {1024};
-  const CheckResult result = check_rank(described);
-  ASSERT_EQ(result.findings.size(), 1U) << ::testing::PrintToString(finding_texts(result));
-  EXPECT_THAT(result.findings[0].message, HasSubstr("one of 4 slices"));
+  const Finding finding = only(check_rank(described).findings);
+  EXPECT_THAT(finding.message, HasSubstr("one of 4 slices"));
   described.slices.erase(deq);
   expect_finding(described, ErrorCode::kShapeMismatch, deq, {"[256]", "needs 512 numbers"});
 }
 
-TEST(RankFaults, RefusesWhatBelongsToOtherRanks) {
+TEST_F(RankFaults, RefusesWhatBelongsToOtherRanks) {
   const EditableCheckpoint whole = plain_model();
   const CutPlan plan = {.ep = 2, .stage_layers = {0, 1, 2}};
   struct Case {
@@ -141,7 +123,7 @@ TEST(RankFaults, RefusesWhatBelongsToOtherRanks) {
   }
 }
 
-TEST(RankFaults, MissesWhatTheRankShouldHold) {
+TEST_F(RankFaults, MissesWhatTheRankShouldHold) {
   const EditableCheckpoint whole = plain_model();
   const CutPlan plan = {.ep = 2, .stage_layers = {0, 1, 2}};
   struct Case {
@@ -159,21 +141,19 @@ TEST(RankFaults, MissesWhatTheRankShouldHold) {
     SCOPED_TRACE(bad.tensor);
     RankDirectory rank = cut_for_rank(whole, plan, bad.rank);
     ASSERT_EQ(rank.model.tensors.erase(bad.tensor), 1U);
-    const CheckResult result = check_rank(rank);
-    ASSERT_EQ(result.findings.size(), 1U) << ::testing::PrintToString(finding_texts(result));
-    EXPECT_EQ(result.findings[0].code, ErrorCode::kMissingTensor);
-    EXPECT_EQ(result.findings[0].rule, bad.rule);
-    EXPECT_EQ(result.findings[0].tensor, bad.tensor);
+    const Finding finding = only(check_rank(rank).findings);
+    EXPECT_EQ(finding.code, ErrorCode::kMissingTensor);
+    EXPECT_EQ(finding.rule, bad.rule);
+    EXPECT_EQ(finding.tensor, bad.tensor);
   }
 }
 
-TEST(RankFaults, LacksPromisedMtpOnTheLastStageOnly) {
+TEST_F(RankFaults, LacksPromisedMtpOnTheLastStageOnly) {
   const EditableCheckpoint whole = plain_model();
-  const TempDir dir;
   for (const std::uint32_t stage : {0U, 1U}) {
     RankDirectory rank = cut_for_rank(whole, {.stage_layers = {0, 1, 2}}, stage);
     rank.model.erase_prefix(testing::kMtp);
-    const fs::path path = dir / std::to_string(stage);
+    const fs::path path = dir_ / std::to_string(stage);
     rank.write(path);
     EXPECT_EQ(Checkpoint::open(path).lacks_promised_mtp(), stage == 1);
     const std::vector<Finding> findings = check_checkpoint(path, {}).findings;
@@ -186,70 +166,64 @@ TEST(RankFaults, LacksPromisedMtpOnTheLastStageOnly) {
   }
 }
 
-TEST(RankFaults, SaysForeignRecordsOnce) {
-  const TempDir dir;
-  cut_for_rank(fp8_model(), {.tp = 2, .etp = 2}, 0).write(dir / "rank");
-  (void)write_tensor_records(dir / "rank/ingot.tensors.jsonl.zst", {});
+TEST_F(RankFaults, SaysForeignRecordsOnce) {
+  cut_for_rank(fp8_model(), {.tp = 2, .etp = 2}, 0).write(dir_ / "rank");
+  (void)write_tensor_records(dir_ / "rank/ingot.tensors.jsonl.zst", {});
   expect_error(ErrorCode::kMismatch, {"ingot.tensors.jsonl.zst", "the manifest promises"},
-               [&] { Checkpoint::open(dir / "rank"); });
+               [&] { Checkpoint::open(dir_ / "rank"); });
   // Without them nothing can be said of shapes.
-  const CheckResult result = check_checkpoint(dir / "rank", {});
-  ASSERT_EQ(result.findings.size(), 1U) << ::testing::PrintToString(finding_texts(result));
-  EXPECT_THAT(result.findings[0].message, HasSubstr("the manifest promises"));
+  const Finding finding = only(check_checkpoint(dir_ / "rank", {}).findings);
+  EXPECT_THAT(finding.message, HasSubstr("the manifest promises"));
 }
 
-TEST(RankFaults, SaysOnceThatItsManifestContradictsItself) {
-  const TempDir dir;
+TEST_F(RankFaults, SaysOnceThatItsManifestContradictsItself) {
   RankDirectory rank = cut_for_rank(plain_model(), {.tp = 2, .etp = 2}, 0);
   rank.slicing.rank->tp_rank = 1;
-  rank.write(dir / "rank");
+  rank.write(dir_ / "rank");
   expect_error(ErrorCode::kMismatch, {"ingot.json", "tp_rank is 1", "of rank 0 it is 0"},
-               [&] { Checkpoint::open(dir / "rank"); });
-  EXPECT_EQ(1, std::ranges::count_if(check_checkpoint(dir / "rank", {}).findings,
+               [&] { Checkpoint::open(dir_ / "rank"); });
+  EXPECT_EQ(1, std::ranges::count_if(check_checkpoint(dir_ / "rank", {}).findings,
                                      [](const Finding& finding) {
                                        return finding.message.find("tp_rank") != std::string::npos;
                                      }));
 }
 
-TEST(RankFaults, RefusesStagesOfAnotherNumberOfLayers) {
+TEST_F(RankFaults, RefusesStagesOfAnotherNumberOfLayers) {
   RankDirectory rank = cut_for_rank(plain_model(), {}, 0);
   rank.slicing.stage_layers = {0, 3};
   expect_finding(rank, ErrorCode::kMismatch, "", {"divides 3 layers", "config.json has 2"});
 }
 
-TEST(RankFaults, RefusesTwoRecordsOfOneTensor) {
-  const TempDir dir;
+TEST_F(RankFaults, RefusesTwoRecordsOfOneTensor) {
   RankDirectory rank = cut_for_rank(plain_model(), {.tp = 2, .etp = 2}, 0);
-  rank.write(dir / "rank");
-  Manifest manifest = *read_manifest(dir / "rank");
+  rank.write(dir_ / "rank");
+  Manifest manifest = *read_manifest(dir_ / "rank");
   std::vector<TensorRecord> records =
-      read_tensor_records(dir / "rank/ingot.tensors.jsonl.zst", manifest.records_hash);
+      read_tensor_records(dir_ / "rank/ingot.tensors.jsonl.zst", manifest.records_hash);
   for (const TensorRecord& record : std::vector(records)) {
     if (record.name == kGateOfDense) records.push_back(record);
   }
-  manifest.records_hash = write_tensor_records(dir / "rank/ingot.tensors.jsonl.zst", records);
-  std::ofstream(dir / "rank/ingot.json") << manifest_text(manifest);
+  manifest.records_hash = write_tensor_records(dir_ / "rank/ingot.tensors.jsonl.zst", records);
+  std::ofstream(dir_ / "rank/ingot.json") << manifest_text(manifest);
   expect_error(ErrorCode::kDuplicate, {kGateOfDense, "several records"},
-               [&] { Checkpoint::open(dir / "rank"); });
+               [&] { Checkpoint::open(dir_ / "rank"); });
 }
 
-TEST(RankFaults, FindsFaultsOfValuesAndHashes) {
+TEST_F(RankFaults, FindsFaultsOfValuesAndHashes) {
   RankDirectory rank = cut_for_rank(fp8_model(), {.tp = 2, .etp = 2}, 1);
   const std::string scale = kGateOfDense + "_scale_inv";
   rank.model.put_floats(scale, {2, 2}, -1);
   expect_finding(rank, ErrorCode::kBadScale, scale, {"not finite and positive"});
 
-  const TempDir dir;
-  cut_for_rank(fp8_model(), {.tp = 2, .etp = 2}, 1).write(dir / "rank");
-  std::fstream file(dir / "rank/model.safetensors",
+  cut_for_rank(fp8_model(), {.tp = 2, .etp = 2}, 1).write(dir_ / "rank");
+  std::fstream file(dir_ / "rank/model.safetensors",
                     std::ios::binary | std::ios::in | std::ios::out);
   file.seekp(-1, std::ios::end);
   file.put('\x33');
   file.close();
-  const CheckResult result = check_checkpoint(dir / "rank", {});
-  ASSERT_EQ(result.findings.size(), 1U) << ::testing::PrintToString(finding_texts(result));
-  EXPECT_EQ(result.findings[0].code, ErrorCode::kMismatch);
-  EXPECT_THAT(result.findings[0].message, HasSubstr("its bytes have hash"));
+  const Finding finding = only(check_checkpoint(dir_ / "rank", {}).findings);
+  EXPECT_EQ(finding.code, ErrorCode::kMismatch);
+  EXPECT_THAT(finding.message, HasSubstr("its bytes have hash"));
 }
 
 }  // namespace

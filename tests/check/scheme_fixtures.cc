@@ -4,10 +4,7 @@
 
 namespace ingot::testing {
 
-using formats::Activations;
-using formats::DType;
-using formats::SchemeId;
-using formats::Shape;
+using namespace formats;
 using enum ErrorCode;
 
 namespace {
@@ -104,13 +101,10 @@ std::vector<RuleFixture> mx_fixtures() {
 std::vector<RuleFixture> spelling_fixtures() {
   const std::string o_proj = kAttention + "o_proj.weight";
   return {
-      {"quantized.config-present", kNotFound, kInt8,
-       [](auto& c) { c.config.erase("quantization_config"); }},
+      {"quantized.config-present", kNotFound, kInt8, in_config({{"/quantization_config"}})},
       {"quantized.config-without-weights", kMismatch, make_plain,
-       [](auto& c) {
-         c.config["quantization_config"] = kInt8().config["quantization_config"];
-         c.config["quantization_config"]["ignore"] = {"re:.*"};
-       }},
+       in_config({{"/quantization_config", kInt8().config["quantization_config"]},
+                  {"/quantization_config/ignore", {"re:.*"}}})},
       {"quantized.scheme-held", kUnsupported, make_fp8,
        [=](auto& c) {
          c.tensors.erase(o_proj + "_scale_inv");
@@ -141,6 +135,135 @@ std::vector<RuleFixture> scheme_fixtures() {
     for (RuleFixture& fixture : make()) all.push_back(std::move(fixture));
   }
   return all;
+}
+
+namespace {
+
+const auto kInt8Blocks = spelled("deepseek", SchemeId::kInt8Block, formats::Activations::kDynamic);
+
+EditableCheckpoint make_fp8_in_blocks_of_64() {
+  EditableCheckpoint checkpoint = make_plain();
+  const Spelled blocks = {"deepseek", SchemeId::kFp8Block, formats::Activations::kDynamic};
+  for (const std::string& name : spelled_weights(make_plain(), blocks)) {
+    const Shape shape = checkpoint.at(name).shape;
+    checkpoint.put_zeros(name, DType::kF8E4M3, shape);
+    checkpoint.put_floats(name + "_scale_inv", {(shape[0] + 63) / 64, (shape[1] + 63) / 64}, 1);
+  }
+  checkpoint.config["quantization_config"] = {
+      {"activation_scheme", "dynamic"}, {"quant_method", "fp8"}, {"weight_block_size", {64, 64}}};
+  return checkpoint;
+}
+
+EditableCheckpoint make_qwen() {
+  return make_synthetic([](auto& options) { options.family = formats::find_family("qwen3_moe"); });
+}
+
+}  // namespace
+
+void make_weight_plain(EditableCheckpoint& checkpoint, const std::string& name) {
+  checkpoint.put_zeros(name, DType::kBf16, checkpoint.at(name).shape);
+  checkpoint.tensors.erase(name + "_scale_inv");
+  checkpoint.tensors.erase(name + "_scale");
+}
+
+std::vector<RuleFixture> native_fixtures() {
+  const std::string o_proj = kAttention + "o_proj.weight";
+  const std::string up_proj = kDense + "up_proj.weight";
+  return {
+      {"fp8.config-present", kNotFound, make_fp8, in_config({{"/quantization_config"}})},
+      {"fp8.config-without-weights", kMismatch, make_plain,
+       in_config({{"/quantization_config",
+                   {{"activation_scheme", "dynamic"},
+                    {"fmt", "e4m3"},
+                    {"quant_method", "fp8"},
+                    {"weight_block_size", {128, 128}}}}})},
+      {"fp8.activation-scheme", kNotFound, make_fp8, in_quantization({{"/activation_scheme"}})},
+      {"fp8.block-size", kCorrupt, make_fp8, in_quantization({{"/weight_block_size"}})},
+      {"fp8.weight-quantized", kDtypeMismatch, make_fp8,
+       [=](auto& c) { make_weight_plain(c, o_proj); }},
+      {"fp8.plain-module", kDtypeMismatch, make_fp8,
+       [](auto& c) {
+         put_spelled(c, kMtp + "eh_proj.weight",
+                     {"deepseek", SchemeId::kFp8Block, formats::Activations::kDynamic});
+       }},
+      // No list, and a list that vLLM does not look at beside its own.
+      {"fp8.silent-module", kMismatch, make_qwen,
+       in_quantization({{"/ignored_layers"}, {"/modules_to_not_convert"}})},
+      {"fp8.silent-module", kMismatch, make_qwen,
+       in_quantization({{"/ignored_layers", {"lm_head"}}})},
+      {"fp8.head-listed", kMismatch, make_fp8,
+       [=](auto& c) {
+         make_weight_plain(c, o_proj);
+         quantization(c)["modules_to_not_convert"] = {kAttention + "o_proj"};
+       }},
+      // Weights that have one scale each, under the promise of blocks.
+      {"fp8.block-size", kMismatch,
+       spelled("deepseek", SchemeId::kFp8Tensor, formats::Activations::kDynamic),
+       in_quantization({{"/weight_block_size", {128, 128}}})},
+      {"fp8.block-128", kUnsupported, make_fp8_in_blocks_of_64},
+      {"fp8.weight-dtype", kUnsupported, make_fp8,
+       [=](auto& c) { c.at(o_proj).dtype = DType::kF8E5M2; }},
+      {"fp8.scale-present", kMissingTensor, make_fp8,
+       [=](auto& c) { c.tensors.erase(o_proj + "_scale_inv"); }},
+      {"fp8.scale-dtype", kDtypeMismatch, make_fp8,
+       [=](auto& c) {
+         const std::string name = o_proj + "_scale_inv";
+         c.put_zeros(name, DType::kF16, c.at(name).shape);
+       }},
+      {"fp8.scale-shape", kShapeMismatch, make_fp8,
+       [=](auto& c) {
+         Shape& shape = c.at(up_proj + "_scale_inv").shape;
+         std::swap(shape[0], shape[1]);
+       }},
+      {"fp8.scale-values", kBadScale, make_fp8,
+       [=](auto& c) {
+         const std::string name = up_proj + "_scale_inv";
+         c.put_floats(name, c.at(name).shape, 0);
+       }},
+      {"fp8.scale-values", kBadScale,
+       spelled("compressed-tensors", SchemeId::kFp8Channel, formats::Activations::kDynamic),
+       [=](auto& c) {
+         const std::string name = up_proj + "_scale";
+         c.put_floats(name, c.at(name).shape, -1);
+       }},
+      {"fp8.ue8m0-claim", kMismatch, make_fp8, in_quantization({{"/scale_fmt", "ue8m0"}})},
+      {"fp8.ue8m0-unsaid", kNotFound, make_fp8,
+       [=](auto& c) {
+         for (auto& [name, tensor] : c.tensors) {
+           const Shape shape = tensor.shape;
+           if (name.ends_with("_scale_inv"))
+             c.put_floats(name, shape, name.starts_with(o_proj) ? 0x1p-11F : 0x1p-12F);
+         }
+       }},
+      {"fp8.format-words", kMismatch, make_fp8, in_quantization({{"/fmt", "e5m2"}})},
+      {"fp8.format-words", kMismatch, make_fp8, in_quantization({{"/scale_fmt", "f32"}})},
+      {"native.ignored-quantized", kMismatch, make_fp8,
+       in_quantization({{"/modules_to_not_convert", {"lm_head", kAttention + "o_proj"}}})},
+      {"native.ignored-quantized", kMismatch, kInt8Blocks,
+       in_quantization({{"/ignored_layers/-", "up_proj"}})},
+      {"fp8.nan-code", kNonFinite, make_fp8,
+       [=](auto& c) { c.at(up_proj).bytes[12345] = std::byte{0xFF}; }},
+      {"fp8.nan-code", kNonFinite,
+       spelled("compressed-tensors", SchemeId::kMxfp8, formats::Activations::kWeightOnly),
+       [=](auto& c) { c.at(up_proj).bytes[5] = std::byte{0x7F}; }},
+      {"fp8.merged-partition", kShapeMismatch,
+       [] { return make_synthetic([](auto& o) { o.moe_intermediate = 144; }); }},
+      {"int8-block.config-without-weights", kMismatch, make_plain,
+       in_config({{"/quantization_config",
+                   {{"activation_scheme", "dynamic"},
+                    {"quant_method", "blockwise_int8"},
+                    {"weight_block_size", {128, 128}}}}})},
+      {"int8-block.activation-scheme", kUnsupported, kInt8Blocks,
+       in_quantization({{"/activation_scheme", "static"}})},
+      {"int8-block.block-size", kCorrupt, kInt8Blocks, in_quantization({{"/weight_block_size"}})},
+      {"int8-block.weight-quantized", kDtypeMismatch, kInt8Blocks,
+       [=](auto& c) { make_weight_plain(c, o_proj); }},
+      {"int8-block.plain-module", kDtypeMismatch, kInt8Blocks,
+       [](auto& c) {
+         put_spelled(c, kMtp + "eh_proj.weight",
+                     {"deepseek", SchemeId::kInt8Block, formats::Activations::kDynamic});
+       }},
+  };
 }
 
 }  // namespace ingot::testing

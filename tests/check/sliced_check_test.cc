@@ -17,46 +17,15 @@
 
 namespace ingot::formats {
 
-using check::check_checkpoint;
-using check::CheckResult;
-using check::Finding;
-using check::hash_file;
-using check::HashedTensor;
-using check::LinkedHashes;
+using namespace check;
 
 namespace {
 
 namespace fs = std::filesystem;
-using testing::cut_for_rank;
-using testing::CutPlan;
-using testing::EditableCheckpoint;
-using testing::expect_error;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using testing::rank_name;
-using testing::RankDirectory;
-using testing::TempDir;
+using namespace ingot::testing;
+using namespace ::testing;
 
 const CutPlan kPlan = {.tp = 2, .ep = 2};
-
-EditableCheckpoint plain_model() {
-  static const EditableCheckpoint model = testing::make_synthetic([](SynthOptions& options) {
-    testing::even_widths(options);
-    options.fp8 = false;
-  });
-  return model;
-}
-
-std::string text_of(const Finding& finding) {
-  return finding.file + ": " + finding.tensor + ": " + finding.message;
-}
-
-std::vector<std::string> texts_of(const std::vector<Finding>& findings) {
-  std::vector<std::string> texts;
-  texts.reserve(findings.size());
-  for (const Finding& finding : findings) texts.push_back(text_of(finding));
-  return texts;
-}
 
 void flip_last_byte(const fs::path& path) {
   std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
@@ -68,16 +37,15 @@ void flip_last_byte(const fs::path& path) {
 
 class SlicedCheck : public ::testing::Test {
  protected:
-  SlicedCheck() { testing::write_all_ranks(plain_model(), kPlan, dir_.path()); }
+  SlicedCheck() { write_all_ranks(plain_model(), kPlan, dir_.path()); }
 
   std::vector<Finding> findings() { return check_checkpoint(dir_.path(), {}).findings; }
   void expect_finding(ErrorCode code, const std::string& file,
                       std::initializer_list<std::string> facts) {
-    const std::vector<Finding> found = findings();
-    ASSERT_EQ(found.size(), 1U) << ::testing::PrintToString(texts_of(found));
-    EXPECT_EQ(error_code_name(found[0].code), error_code_name(code));
-    EXPECT_EQ(found[0].file, file);
-    for (const std::string& fact : facts) EXPECT_THAT(found[0].message, HasSubstr(fact));
+    const Finding found = only(findings());
+    EXPECT_EQ(error_code_name(found.code), error_code_name(code));
+    EXPECT_EQ(found.file, file);
+    for (const std::string& fact : facts) EXPECT_THAT(found.message, HasSubstr(fact));
   }
 
   TempDir dir_;
@@ -85,7 +53,7 @@ class SlicedCheck : public ::testing::Test {
 
 TEST_F(SlicedCheck, AcceptsAllRanksAndAddsThemUp) {
   const CheckResult all = check_checkpoint(dir_.path(), {.threads = 2});
-  EXPECT_THAT(texts_of(all.findings), IsEmpty());
+  EXPECT_THAT(all.findings, IsEmpty());
   EXPECT_TRUE(all.has_manifest);
   EXPECT_EQ(all.family, "deepseek_v32");
   std::uint64_t n_tensors = 0, n_bytes = 0;
@@ -122,7 +90,7 @@ TEST_F(SlicedCheck, NamesTheRankWhoseTensorDiffers) {
 TEST_F(SlicedCheck, PutsTheRankBeforeStructureFiles) {
   fs::remove(dir_ / "rank-00000-of-00002/model.safetensors");
   for (const Finding& finding : findings())
-    EXPECT_TRUE(finding.file.starts_with("rank-00000-of-00002")) << text_of(finding);
+    EXPECT_TRUE(finding.file.starts_with("rank-00000-of-00002")) << finding.file << finding.message;
   EXPECT_FALSE(findings().empty());
 }
 
@@ -146,7 +114,7 @@ TEST_F(SlicedCheck, RefusesRanksInEachOthersPlaces) {
   fs::rename(dir_ / rank_name(1, 2), dir_ / rank_name(0, 2));
   fs::rename(dir_ / "aside", dir_ / rank_name(1, 2));
   const std::vector<Finding> found = findings();
-  ASSERT_EQ(found.size(), 2U) << ::testing::PrintToString(texts_of(found));
+  ASSERT_THAT(found, SizeIs(2));
   EXPECT_THAT(found[0].message, HasSubstr("it is that of rank 1"));
   EXPECT_THAT(found[1].message, HasSubstr("it is that of rank 0"));
 }
@@ -162,7 +130,7 @@ TEST_F(SlicedCheck, EndsAtARankLinkedToTheWhole) {
   fs::remove_all(dir_ / rank_name(1, 2));
   fs::create_directory_symlink(dir_.path(), dir_ / rank_name(1, 2));
   const std::vector<Finding> found = findings();
-  ASSERT_EQ(found.size(), 2U) << ::testing::PrintToString(texts_of(found));
+  ASSERT_THAT(found, SizeIs(2));
   EXPECT_EQ(found[0].file, "rank-00001-of-00002/ingot.json");
   EXPECT_EQ(found[1].code, ErrorCode::kUnsupported);
   EXPECT_THAT(found[1].message, HasSubstr("cut for 2 ranks"));
@@ -173,7 +141,7 @@ TEST_F(SlicedCheck, ComparesSideFilesOfTheTop) {
   Manifest manifest = *read_manifest(dir_.path());
   manifest.side_files = {{"config.json", 2, hash_file(dir_ / "config.json"), ""}};
   std::ofstream(dir_ / "ingot.json") << manifest_text(manifest);
-  EXPECT_THAT(texts_of(findings()), IsEmpty());
+  EXPECT_THAT(findings(), IsEmpty());
   std::ofstream(dir_ / "config.json") << "[]";
   expect_finding(ErrorCode::kMismatch, "config.json", {"its bytes have hash"});
 }
@@ -186,7 +154,7 @@ TEST_F(SlicedCheck, ComparesRecordsOfTheTop) {
   manifest.n_tensors = 0;
   manifest.records_hash = write_tensor_records(dir_ / "ingot.tensors.jsonl.zst", {});
   std::ofstream(dir_ / "ingot.json") << manifest_text(manifest);
-  EXPECT_THAT(texts_of(findings()), IsEmpty());
+  EXPECT_THAT(findings(), IsEmpty());
   manifest.records_hash = {1, 2};
   std::ofstream(dir_ / "ingot.json") << manifest_text(manifest);
   expect_finding(ErrorCode::kMismatch, "ingot.tensors.jsonl.zst", {"the manifest promises"});
@@ -194,9 +162,8 @@ TEST_F(SlicedCheck, ComparesRecordsOfTheTop) {
 
 TEST_F(SlicedCheck, SaysThatTheConversionHasNotEnded) {
   fs::create_directory(dir_ / ".ingot-partial");
-  const std::vector<Finding> found = findings();
-  ASSERT_EQ(found.size(), 1U);
-  EXPECT_EQ(found[0].code, ErrorCode::kExists);
+  const Finding found = only(findings());
+  EXPECT_EQ(found.code, ErrorCode::kExists);
 }
 
 TEST_F(SlicedCheck, IsNotOpenedAsOneCheckpoint) {
@@ -264,7 +231,7 @@ class ShardsCheck : public ::testing::Test {
     SlicingRecord slicing;
     slicing.tp = slicing.ep = slicing.n_ranks = 2;
     slicing.stage_layers = {0, 2};
-    testing::write_manifest_of(dir_.path(), slicing, {}, "deepseek-mp");
+    write_manifest_of(dir_.path(), slicing, {}, "deepseek-mp");
   }
 
   TempDir dir_;
@@ -272,7 +239,7 @@ class ShardsCheck : public ::testing::Test {
 
 TEST_F(ShardsCheck, AcceptsWhatTheManifestSays) {
   const CheckResult result = check_checkpoint(dir_.path(), {});
-  EXPECT_THAT(texts_of(result.findings), IsEmpty());
+  EXPECT_THAT(result.findings, IsEmpty());
   EXPECT_EQ(result.n_files, 2U);
   EXPECT_EQ(result.n_tensors, 4U);
   EXPECT_EQ(result.n_hashed, 4U);
@@ -280,11 +247,10 @@ TEST_F(ShardsCheck, AcceptsWhatTheManifestSays) {
 
 TEST_F(ShardsCheck, NamesFileAndTensorThatDiffer) {
   flip_last_byte(dir_ / "model1-mp2.safetensors");
-  const std::vector<Finding> found = check_checkpoint(dir_.path(), {}).findings;
-  ASSERT_EQ(found.size(), 1U) << ::testing::PrintToString(texts_of(found));
-  EXPECT_EQ(found[0].code, ErrorCode::kMismatch);
-  EXPECT_EQ(found[0].file, "model1-mp2.safetensors");
-  EXPECT_EQ(found[0].tensor, "norm.weight");
+  const Finding found = only(check_checkpoint(dir_.path(), {}).findings);
+  EXPECT_EQ(found.code, ErrorCode::kMismatch);
+  EXPECT_EQ(found.file, "model1-mp2.safetensors");
+  EXPECT_EQ(found.tensor, "norm.weight");
 }
 
 TEST_F(ShardsCheck, MissesAFileAndReportsAnother) {

@@ -7,11 +7,7 @@
 namespace ingot::testing {
 namespace {
 
-using formats::Activations;
-using formats::DType;
-using formats::Json;
-using formats::SchemeId;
-using formats::Shape;
+using namespace formats;
 
 constexpr float kScale = 0x1p-12F;
 constexpr float kActivationScale = 0x1p-4F;

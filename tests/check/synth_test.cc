@@ -14,26 +14,30 @@
 #include "formats/checkpoint/checkpoint.h"
 #include "synth/synth_values.h"
 #include "tests/check/editable_checkpoint.h"
+#include "tests/check/findings.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 
 namespace ingot::formats {
 
-using check::check_checkpoint;
-using check::CheckResult;
-using check::Finding;
+using namespace check;
 
 namespace {
 
-using testing::EditableCheckpoint;
-using testing::expect_error;
-using testing::TempDir;
+using namespace ingot::testing;
+using ::testing::IsEmpty;
 
-SynthOptions tiny(std::string_view family) {
+SynthOptions tiny(std::string_view family = "deepseek_v32") {
   SynthOptions options;
   options.family = find_family(family);
   options.size = SynthSize::kTiny;
   return options;
+}
+
+EditableCheckpoint made(const SynthOptions& options) {
+  const TempDir dir;
+  write_synthetic_checkpoint(dir.path(), options);
+  return EditableCheckpoint::load(dir.path());
 }
 
 // Every file of a directory, by name.
@@ -45,15 +49,6 @@ std::map<std::string, std::string> contents(const std::filesystem::path& directo
     files[entry.path().filename().string()] = text.str();
   }
   return files;
-}
-
-std::string findings_text(const CheckResult& result) {
-  std::string text;
-  for (const Finding& finding : result.findings) {
-    text += std::string(finding.rule) + "|" + finding.file + "|" + finding.tensor + "|" +
-            finding.message + "\n";
-  }
-  return text;
 }
 
 std::vector<float> scales_of(const EditableCheckpoint& checkpoint) {
@@ -90,7 +85,7 @@ TEST_P(EveryFamily, GivesACheckpointWithoutFindings) {
       options.shards = shards;
       write_synthetic_checkpoint(dir.path(), options);
       const CheckResult result = check_checkpoint(dir.path(), {.deep = true, .threads = 2});
-      EXPECT_EQ(findings_text(result), "");
+      EXPECT_THAT(result.findings, IsEmpty());
       EXPECT_EQ(result.family, GetParam()->name);
       EXPECT_EQ(result.n_files, shards);
       EXPECT_GT(result.n_tensors, 20U);
@@ -104,7 +99,7 @@ TEST_P(EveryFamily, HoldsPlantedEdgeCasesWithoutFindings) {
   options.shards = 2;
   options.zero_block = options.subnormal_scales = options.split_scale = true;
   write_synthetic_checkpoint(dir.path(), options);
-  EXPECT_EQ(findings_text(check_checkpoint(dir.path(), {.deep = true})), "");
+  EXPECT_THAT(check_checkpoint(dir.path(), {.deep = true}).findings, IsEmpty());
 }
 
 TEST_P(EveryFamily, StaysValidWithOtherCounts) {
@@ -117,7 +112,7 @@ TEST_P(EveryFamily, StaysValidWithOtherCounts) {
   options.hidden = 300;
   options.ue8m0 = true;
   write_synthetic_checkpoint(dir.path(), options);
-  EXPECT_EQ(findings_text(check_checkpoint(dir.path(), {})), "");
+  EXPECT_THAT(check_checkpoint(dir.path(), {}).findings, IsEmpty());
   const Checkpoint checkpoint = Checkpoint::open(dir.path());
   EXPECT_EQ(checkpoint.config().num_hidden_layers, 3U);
   EXPECT_EQ(checkpoint.config().n_routed_experts, 6U);
@@ -137,7 +132,7 @@ TEST_P(EveryFamily, HasARaggedWidthWhenTiny) {
 
 TEST(Synth, DependsOnSeedNotOnThreads) {
   const TempDir one, three, other;
-  SynthOptions options = tiny("deepseek_v32");
+  SynthOptions options = tiny();
   options.shards = 2;
   options.threads = 1;
   write_synthetic_checkpoint(one.path(), options);
@@ -152,13 +147,10 @@ TEST(Synth, DependsOnSeedNotOnThreads) {
 }
 
 TEST(Synth, TensorsDoNotDependOnShards) {
-  const TempDir one, four;
   SynthOptions options = tiny("deepseek_v3");
-  write_synthetic_checkpoint(one.path(), options);
+  const EditableCheckpoint a = made(options);
   options.shards = 4;
-  write_synthetic_checkpoint(four.path(), options);
-  const EditableCheckpoint a = EditableCheckpoint::load(one.path()),
-                           b = EditableCheckpoint::load(four.path());
+  const EditableCheckpoint b = made(options);
   ASSERT_EQ(a.tensors.size(), b.tensors.size());
   for (const auto& [name, tensor] : a.tensors)
     EXPECT_EQ(tensor.bytes, b.tensors.at(name).bytes) << name;
@@ -184,7 +176,7 @@ TEST(Synth, FillsEveryFileEvenWithOneTensorEach) {
   write_synthetic_checkpoint(probe.path(), options);
   options.shards = Checkpoint::open(probe.path()).tensors().size();
   write_synthetic_checkpoint(dir.path(), options);
-  EXPECT_EQ(findings_text(check_checkpoint(dir.path(), {})), "");
+  EXPECT_THAT(check_checkpoint(dir.path(), {}).findings, IsEmpty());
   const TempDir more;
   ++options.shards;
   expect_error(ErrorCode::kInvalidArgument, {"--shards"},
@@ -192,9 +184,7 @@ TEST(Synth, FillsEveryFileEvenWithOneTensorEach) {
 }
 
 TEST(Synth, AmaxScalesAreArbitraryAndSmall) {
-  const TempDir dir;
-  write_synthetic_checkpoint(dir.path(), tiny("deepseek_v32"));
-  const std::vector<float> scales = scales_of(EditableCheckpoint::load(dir.path()));
+  const std::vector<float> scales = scales_of(made(tiny()));
   ASSERT_FALSE(scales.empty());
   int exponent = 0;
   EXPECT_TRUE(std::any_of(scales.begin(), scales.end(),
@@ -204,24 +194,20 @@ TEST(Synth, AmaxScalesAreArbitraryAndSmall) {
 }
 
 TEST(Synth, Ue8m0ScalesArePowersOfTwo) {
-  const TempDir dir;
-  SynthOptions options = tiny("deepseek_v32");
+  SynthOptions options = tiny();
   options.ue8m0 = true;
-  write_synthetic_checkpoint(dir.path(), options);
-  const EditableCheckpoint made = EditableCheckpoint::load(dir.path());
-  EXPECT_EQ(made.config.at("quantization_config").at("scale_fmt"), "ue8m0");
+  const EditableCheckpoint model = made(options);
+  EXPECT_EQ(model.config.at("quantization_config").at("scale_fmt"), "ue8m0");
   int exponent = 0;
-  for (const float scale : scales_of(made)) EXPECT_EQ(std::frexp(scale, &exponent), 0.5F);
+  for (const float scale : scales_of(model)) EXPECT_EQ(std::frexp(scale, &exponent), 0.5F);
 }
 
 TEST(Synth, PlantsSubnormalScalesInOneTensor) {
   for (const bool ue8m0 : {false, true}) {
-    const TempDir dir;
-    SynthOptions options = tiny("deepseek_v32");
+    SynthOptions options = tiny();
     options.subnormal_scales = true;
     options.ue8m0 = ue8m0;
-    write_synthetic_checkpoint(dir.path(), options);
-    const std::vector<float> scales = scales_of(EditableCheckpoint::load(dir.path()));
+    const std::vector<float> scales = scales_of(made(options));
     const auto n = std::count_if(scales.begin(), scales.end(),
                                  [](float s) { return std::fpclassify(s) == FP_SUBNORMAL; });
     EXPECT_GE(n, 1);
@@ -231,13 +217,10 @@ TEST(Synth, PlantsSubnormalScalesInOneTensor) {
 }
 
 TEST(Synth, PlantsAZeroBlock) {
-  const TempDir plain_dir, zero_dir;
-  SynthOptions options = tiny("deepseek_v32");
-  write_synthetic_checkpoint(plain_dir.path(), options);
+  SynthOptions options = tiny();
+  const EditableCheckpoint plain = made(options);
   options.zero_block = true;
-  write_synthetic_checkpoint(zero_dir.path(), options);
-  const EditableCheckpoint plain = EditableCheckpoint::load(plain_dir.path());
-  const EditableCheckpoint zero = EditableCheckpoint::load(zero_dir.path());
+  const EditableCheckpoint zero = made(options);
   std::size_t n_changed = 0;
   for (const auto& [name, tensor] : zero.tensors) {
     const auto& before = plain.tensors.at(name);
@@ -255,7 +238,7 @@ TEST(Synth, PlantsAZeroBlock) {
 
 TEST(Synth, PlantsAScaleInAnotherFile) {
   const TempDir dir;
-  SynthOptions options = tiny("deepseek_v32");
+  SynthOptions options = tiny();
   options.shards = 2;
   options.split_scale = true;
   write_synthetic_checkpoint(dir.path(), options);
@@ -269,47 +252,44 @@ TEST(Synth, PlantsAScaleInAnotherFile) {
   EXPECT_EQ(n_split, 1);
 }
 
-TEST(Synth, RefusesEdgeCasesThatNothingCanHold) {
+void expect_refused(const SynthOptions& options, const std::string& fact) {
   const TempDir dir;
-  SynthOptions options = tiny("deepseek_v32");
-  options.split_scale = true;
-  expect_error(ErrorCode::kInvalidArgument, {"--shards 2"},
-               [&] { write_synthetic_checkpoint(dir.path(), options); });
-  options.shards = 2;
-  options.fp8 = false;
-  expect_error(ErrorCode::kInvalidArgument, {"FP8"},
-               [&] { write_synthetic_checkpoint(dir.path(), options); });
-  options.split_scale = false;
-  options.ue8m0 = true;
-  expect_error(ErrorCode::kInvalidArgument, {"FP8"},
+  expect_error(ErrorCode::kInvalidArgument, {fact},
                [&] { write_synthetic_checkpoint(dir.path(), options); });
   EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
 }
 
+TEST(Synth, RefusesEdgeCasesThatNothingCanHold) {
+  SynthOptions options = tiny();
+  options.split_scale = true;
+  expect_refused(options, "--shards 2");
+  options.shards = 2;
+  options.fp8 = false;
+  expect_refused(options, "FP8");
+  options.split_scale = false;
+  options.ue8m0 = true;
+  expect_refused(options, "FP8");
+}
+
 TEST(Synth, RefusesGenericAndImpossibleNumbers) {
-  const TempDir dir;
-  expect_error(ErrorCode::kInvalidArgument, {"generic"},
-               [&] { write_synthetic_checkpoint(dir.path(), tiny("generic")); });
-  const std::vector<std::function<void(SynthOptions&)>> edits = {
-      [](SynthOptions& o) { o.layers = 0; },
-      [](SynthOptions& o) { o.experts = 0; },
-      [](SynthOptions& o) { o.hidden = 0; },
-      [](SynthOptions& o) { o.heads = 0; },
-      [](SynthOptions& o) { o.shards = 0; },
-      [](SynthOptions& o) { o.dense_layers = 99; },
-      [](SynthOptions& o) { o.shards = std::uint64_t{1} << 40; },
-  };
-  for (const auto& edit : edits) {
+  expect_refused(tiny("generic"), "generic");
+  using Edit = void (*)(SynthOptions&);
+  for (const Edit edit : {
+           Edit([](SynthOptions& o) { o.layers = 0; }),
+           Edit([](SynthOptions& o) { o.experts = 0; }),
+           Edit([](SynthOptions& o) { o.hidden = 0; }),
+           Edit([](SynthOptions& o) { o.heads = 0; }),
+           Edit([](SynthOptions& o) { o.shards = 0; }),
+           Edit([](SynthOptions& o) { o.dense_layers = 99; }),
+           Edit([](SynthOptions& o) { o.shards = std::uint64_t{1} << 40; }),
+       }) {
     SynthOptions options = tiny("deepseek_v3");
     edit(options);
-    expect_error(ErrorCode::kInvalidArgument, {},
-                 [&] { write_synthetic_checkpoint(dir.path(), options); });
+    expect_refused(options, "");
   }
   SynthOptions options = tiny("qwen3_moe");
   options.mtp_layers = 1;
-  expect_error(ErrorCode::kInvalidArgument, {"--mtp-layers"},
-               [&] { write_synthetic_checkpoint(dir.path(), options); });
-  EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
+  expect_refused(options, "--mtp-layers");
 }
 
 TEST(Synth, RefusesADirectoryThatIsNotEmpty) {

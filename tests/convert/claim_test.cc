@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "convert/output/output_directory.h"
 #include "tests/convert/conversion.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
@@ -35,75 +36,69 @@ void leave_claim(const OutputPaths& paths, const RunName& run) {
   write_text_file(paths.claim, *text);
 }
 
-TEST(Claim, RefusesASecondRunNamingTheFirst) {
-  const TempDir directory;
-  const OutputPaths paths(directory / "out");
-  const Claim claim = Claim::take(paths, kFirst);
+class Claims : public InTempDir {
+ protected:
+  const OutputPaths paths_{dir_ / "out"};
+};
+
+TEST_F(Claims, RefusesASecondRunNamingTheFirst) {
+  const Claim claim = Claim::take(paths_, kFirst);
   EXPECT_TRUE(claim.is_locked());
   EXPECT_NO_THROW(claim.require_held());
   expect_error(ErrorCode::kExists,
-               {(directory / "out").string(), "process 123 on here",
-                "started 2026-01-02 03:04:05 UTC", "ingot convert m out"},
-               [&] { Claim::take(paths, kSecond); });
+               {(dir_ / "out").string(), "process 123 on here", "started 2026-01-02 03:04:05 UTC",
+                "ingot convert m out"},
+               [&] { Claim::take(paths_, kSecond); });
   EXPECT_NO_THROW(claim.require_held());
 }
 
-TEST(Claim, LeavesNothingBehind) {
-  const TempDir directory;
-  { const Claim claim = Claim::take(OutputPaths(directory / "out"), kFirst); }
-  EXPECT_FALSE(std::filesystem::exists(directory / "out"));
-  std::filesystem::create_directory(directory / "mine");
-  { const Claim claim = Claim::take(OutputPaths(directory / "mine"), kFirst); }
-  EXPECT_TRUE(top_level(directory / "mine").empty());
-  EXPECT_TRUE(std::filesystem::exists(directory / "mine"));
+TEST_F(Claims, LeavesNothingBehind) {
+  { const Claim claim = Claim::take(OutputPaths(dir_ / "out"), kFirst); }
+  EXPECT_FALSE(std::filesystem::exists(dir_ / "out"));
+  std::filesystem::create_directory(dir_ / "mine");
+  { const Claim claim = Claim::take(OutputPaths(dir_ / "mine"), kFirst); }
+  EXPECT_TRUE(top_level(dir_ / "mine").empty());
+  EXPECT_TRUE(std::filesystem::exists(dir_ / "mine"));
 }
 
-TEST(Claim, TakesOverThatOfADeadRun) {
-  const TempDir directory;
-  const OutputPaths paths(directory / "out");
-  leave_claim(paths, kFirst);
-  EXPECT_NO_THROW(Claim::take(paths, kSecond));
+TEST_F(Claims, TakesOverThatOfADeadRun) {
+  leave_claim(paths_, kFirst);
+  EXPECT_NO_THROW(Claim::take(paths_, kSecond));
   // After a restart of the host its boot id is another.
   RunName restarted = kSecond;
   restarted.boot = "b2";
-  leave_claim(paths, kFirst);
-  EXPECT_NO_THROW(Claim::take(paths, restarted));
-  std::filesystem::create_directories(paths.partial);
-  write_text_file(paths.claim, "{\"host\": \"cut by a cr");
-  EXPECT_NO_THROW(Claim::take(paths, kSecond));
+  leave_claim(paths_, kFirst);
+  EXPECT_NO_THROW(Claim::take(paths_, restarted));
+  std::filesystem::create_directories(paths_.partial);
+  write_text_file(paths_.claim, "{\"host\": \"cut by a cr");
+  EXPECT_NO_THROW(Claim::take(paths_, kSecond));
 }
 
-TEST(Claim, LeavesThatOfAnotherHostToItsUser) {
-  const TempDir directory;
-  const OutputPaths paths(directory / "out");
-  leave_claim(paths, kFirst);
+TEST_F(Claims, LeavesThatOfAnotherHostToItsUser) {
+  leave_claim(paths_, kFirst);
   RunName elsewhere = kSecond;
   elsewhere.host = "there";
   elsewhere.boot = "b2";
   expect_error(ErrorCode::kExists,
-               {"process 123 on here", "If it has ended, remove " + paths.claim.string()},
-               [&] { Claim::take(paths, elsewhere); });
-  EXPECT_TRUE(std::filesystem::exists(paths.claim));
-  std::filesystem::remove(paths.claim);
-  EXPECT_NO_THROW(Claim::take(paths, elsewhere));
+               {"process 123 on here", "If it has ended, remove " + paths_.claim.string()},
+               [&] { Claim::take(paths_, elsewhere); });
+  EXPECT_TRUE(std::filesystem::exists(paths_.claim));
+  std::filesystem::remove(paths_.claim);
+  EXPECT_NO_THROW(Claim::take(paths_, elsewhere));
 }
 
-TEST(Claim, NoticesThatItWasTakenAway) {
-  const TempDir directory;
-  const OutputPaths paths(directory / "out");
-  const Claim first = Claim::take(paths, kFirst);
-  std::filesystem::remove(paths.claim);
+TEST_F(Claims, NoticesThatItWasTakenAway) {
+  const Claim first = Claim::take(paths_, kFirst);
+  std::filesystem::remove(paths_.claim);
   expect_error(ErrorCode::kMismatch, {"removed or replaced"}, [&] { first.require_held(); });
-  const Claim second = Claim::take(paths, kSecond);
+  const Claim second = Claim::take(paths_, kSecond);
   expect_error(ErrorCode::kMismatch, {"removed or replaced"}, [&] { first.require_held(); });
   EXPECT_NO_THROW(second.require_held());
 }
 
-TEST(Claim, GoesToOneOfManyConcurrentRuns) {
+TEST_F(Claims, GoesToOneOfManyConcurrentRuns) {
   constexpr int kRuns = 8;
   for (int round = 0; round < 20; ++round) {
-    const TempDir directory;
-    const OutputPaths paths(directory / "out");
     std::barrier all(kRuns);
     std::atomic<int> winners = 0, refused = 0;
     std::vector<std::jthread> threads;
@@ -112,7 +107,7 @@ TEST(Claim, GoesToOneOfManyConcurrentRuns) {
         std::optional<Claim> claim;
         all.arrive_and_wait();
         try {
-          claim.emplace(Claim::take(paths, kFirst));
+          claim.emplace(Claim::take(paths_, kFirst));
           ++winners;
         } catch (const Error& error) {
           EXPECT_EQ(error.code(), ErrorCode::kExists);
@@ -127,20 +122,22 @@ TEST(Claim, GoesToOneOfManyConcurrentRuns) {
     threads.clear();
     EXPECT_EQ(winners, 1);
     EXPECT_EQ(refused, kRuns - 1);
-    EXPECT_FALSE(std::filesystem::exists(directory / "out"));
+    EXPECT_FALSE(std::filesystem::exists(dir_ / "out"));
   }
 }
 
-TEST(ClaimedOutput, RefusesOtherRunsAndPublishesOwnBytes) {
-  const TempDir directory;
-  Conversion(tiny_v32(), directory / "whole").run();
-  Conversion first(tiny_v32(), directory / "out");
+using ClaimedOutput = InTempDir;
+using Stop = InTempDir;
+
+TEST_F(ClaimedOutput, RefusesOtherRunsAndPublishesOwnBytes) {
+  Conversion(tiny_v32(), dir_ / "whole").run();
+  Conversion first(tiny_v32(), dir_ / "out");
   first.execute.run = kFirst;
   int refused = 0;
   first.execute.inspect = [&](const std::filesystem::path&) {
     for (const bool resume : {false, true}) {
       for (const bool force : {false, true}) {
-        Conversion other(tiny_v32(), directory / "out");
+        Conversion other(tiny_v32(), dir_ / "out");
         other.recipe.mtp = MtpPolicy::kDrop;
         other.execute.resume = resume;
         other.execute.force = force;
@@ -153,26 +150,24 @@ TEST(ClaimedOutput, RefusesOtherRunsAndPublishesOwnBytes) {
   };
   first.run();
   EXPECT_EQ(refused, 4);
-  EXPECT_TRUE(tree(directory / "out") == tree(directory / "whole"));
+  EXPECT_TRUE(tree(dir_ / "out") == tree(dir_ / "whole"));
 }
 
-TEST(ClaimedOutput, IsNotPublishedAfterTheClaimIsLost) {
-  const TempDir directory;
-  Conversion first(tiny_v32(), directory / "out");
+TEST_F(ClaimedOutput, IsNotPublishedAfterTheClaimIsLost) {
+  Conversion first(tiny_v32(), dir_ / "out");
   first.execute.inspect = [&](const std::filesystem::path&) {
     // What --force of an older version did.
-    std::filesystem::remove_all(OutputPaths(directory / "out").partial);
-    Conversion other(tiny_v32(), directory / "out");
+    std::filesystem::remove_all(OutputPaths(dir_ / "out").partial);
+    Conversion other(tiny_v32(), dir_ / "out");
     EXPECT_TRUE(run_stopped(other, 300));
     return Inspection{};
   };
   expect_error(ErrorCode::kMismatch, {}, [&] { first.run(); });
-  expect_unpublished(directory / "out");
+  expect_unpublished(dir_ / "out");
 }
 
-TEST(ClaimedOutput, IsNotPublishedWithAReplacedFile) {
-  const TempDir directory;
-  Conversion conversion(tiny_v32(), directory / "out");
+TEST_F(ClaimedOutput, IsNotPublishedWithAReplacedFile) {
+  Conversion conversion(tiny_v32(), dir_ / "out");
   std::string replaced;
   conversion.execute.inspect = [&](const std::filesystem::path& staged) {
     const auto file = staged / replaced;
@@ -184,42 +179,40 @@ TEST(ClaimedOutput, IsNotPublishedWithAReplacedFile) {
     replaced = name;
     expect_error(ErrorCode::kMismatch, {name, "not the file that this run has written"},
                  [&] { conversion.run(); });
-    expect_unpublished(directory / "out");
+    expect_unpublished(dir_ / "out");
     conversion.execute.force = true;
   }
 }
 
-TEST(ClaimedOutput, ForcedAndKilledStillReplacesWhenResumed) {
-  const TempDir directory;
-  Conversion whole(tiny_v32(), directory / "whole");
+TEST_F(ClaimedOutput, ForcedAndKilledStillReplacesWhenResumed) {
+  Conversion whole(tiny_v32(), dir_ / "whole");
   whole.plan.shards.max_shard_bytes = 100'000'000;
   whole.run();
-  Conversion conversion(tiny_v32(), directory / "out");
+  Conversion conversion(tiny_v32(), dir_ / "out");
   conversion.run();
-  ASSERT_TRUE(std::filesystem::exists(directory / "out" / "model-00002-of-00002.safetensors"));
+  ASSERT_TRUE(std::filesystem::exists(dir_ / "out" / "model-00002-of-00002.safetensors"));
   conversion.plan.shards.max_shard_bytes = 100'000'000;
   conversion.execute.force = true;
   ASSERT_TRUE(run_stopped(conversion, 300));
   conversion.execute.force = false;
   conversion.execute.resume = true;
   conversion.run();
-  EXPECT_TRUE(tree(directory / "out") == tree(directory / "whole"));
+  EXPECT_TRUE(tree(dir_ / "out") == tree(dir_ / "whole"));
 }
 
-TEST(ClaimedOutput, IsNotReplacedAfterAKilledForcedRun) {
-  const TempDir directory;
-  Conversion conversion(tiny_v32(), directory / "out");
+TEST_F(ClaimedOutput, IsNotReplacedAfterAKilledForcedRun) {
+  Conversion conversion(tiny_v32(), dir_ / "out");
   conversion.run();
-  const auto before = tree(directory / "out");
+  const auto before = tree(dir_ / "out");
   // Killed before its journal was written.
-  std::filesystem::create_directories(OutputPaths(directory / "out").staged);
+  std::filesystem::create_directories(OutputPaths(dir_ / "out").staged);
   conversion.recipe.mtp = MtpPolicy::kDrop;
   conversion.execute.resume = true;
   expect_error(ErrorCode::kMismatch, {}, [&] { conversion.run(); });
-  EXPECT_TRUE(tree(directory / "out") == before);
+  EXPECT_TRUE(tree(dir_ / "out") == before);
 }
 
-TEST(ClaimedOutput, RemovedAtAnyPointEndsTheRun) {
+TEST_F(ClaimedOutput, RemovedAtAnyPointEndsTheRun) {
   for (const int polls : {1, 100, 300}) {
     const TempDir directory;
     Conversion conversion(tiny_v32(), directory / "out");
@@ -231,6 +224,95 @@ TEST(ClaimedOutput, RemovedAtAnyPointEndsTheRun) {
     EXPECT_THROW(conversion.run(), std::exception) << polls;
     EXPECT_FALSE(std::filesystem::exists(directory / "out" / formats::kManifestName));
   }
+}
+
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+
+// A side file that takes no room on the disk.
+void add_side_file(const std::filesystem::path& directory, std::uint64_t n_bytes) {
+  Fd::open_for_writing(directory / "large.dat", 0102).truncate(n_bytes);
+}
+
+TEST_F(Stop, EndsTheHashingOfSideFiles) {
+  copy_example(dir_ / "in");
+  add_side_file(dir_ / "in", 512 * kMiB);
+  Conversion conversion(dir_ / "in", dir_ / "out");
+  std::atomic<int> polls = 0;
+  conversion.execute.stop_requested = [&] { return ++polls >= 50; };
+  expect_error(ErrorCode::kInterrupted, {}, [&] { conversion.run(); });
+  // 128 pieces of the side file are hashed in all, and nothing else polls that often before.
+  EXPECT_EQ(polls, 50);
+  EXPECT_FALSE(std::filesystem::exists(dir_ / "out"));
+}
+
+TEST_F(Stop, EndsWhatFollowsTheConversion) {
+  copy_example(dir_ / "in");
+  add_side_file(dir_ / "in", 8 * kMiB);
+  Conversion whole(dir_ / "in", dir_ / "whole");
+  whole.execute.sha256 = true;
+  whole.run();
+  for (const char* event : {"all tensors durable", "reading back"}) {
+    for (const int more : {0, 3, 8}) {
+      Conversion conversion(dir_ / "in", dir_ / "out");
+      conversion.execute.sha256 = true;
+      conversion.execute.read_back = true;
+      std::atomic<bool> has_come = false;
+      std::atomic<int> left = more;
+      conversion.execute.log = [&](const std::string& line) {
+        if (line.starts_with(event)) has_come = true;
+      };
+      conversion.execute.stop_requested = [&] { return has_come && --left < 0; };
+      expect_error(ErrorCode::kInterrupted, {}, [&] { conversion.run(); });
+      expect_unpublished(dir_ / "out");
+      conversion.execute.stop_requested = nullptr;
+      conversion.execute.resume = true;
+      conversion.run();
+      EXPECT_TRUE(tree(dir_ / "out") == tree(dir_ / "whole")) << event << more;
+      std::filesystem::remove_all(dir_ / "out");
+    }
+  }
+}
+
+TEST_F(Stop, EndsTheVerificationOfAJournal) {
+  Conversion conversion(tiny_v32(), dir_ / "out");
+  conversion.execute.inspect = [](const std::filesystem::path&) {
+    return Inspection{.may_publish = false};
+  };
+  ASSERT_TRUE(conversion.run().refused);
+  conversion.execute.inspect = nullptr;
+  conversion.execute.resume = true;
+  std::atomic<int> polls = 0;
+  conversion.execute.stop_requested = [&] { return ++polls >= 100; };
+  expect_error(ErrorCode::kInterrupted, {}, [&] { conversion.run(); });
+  EXPECT_EQ(polls, 100);
+}
+
+TEST(Space, IsLookedAtBeforeAnythingIsHashed) {
+  const TempDir directory;
+  copy_example(directory / "in");
+  add_side_file(directory / "in", 8 * kMiB * kMiB);
+  Conversion conversion(directory / "in", directory / "out");
+  std::atomic<int> polls = 0;
+  // Where there is room for it all the same, nobody waits for the hash.
+  conversion.execute.stop_requested = [&] { return ++polls >= 1000; };
+  expect_error(ErrorCode::kNoSpace, {"needs"}, [&] { conversion.run(); });
+  EXPECT_EQ(polls, 0);
+  EXPECT_FALSE(std::filesystem::exists(directory / "out"));
+}
+
+TEST(SideFiles, BeyondAGibibyteAreAWarning) {
+  const TempDir directory;
+  copy_example(directory / "in");
+  const auto warnings = [&] {
+    const auto source = formats::Checkpoint::open(directory / "in");
+    Recipe recipe;
+    resolve(recipe, source);
+    return plan_for(source, recipe).warnings;
+  };
+  const std::size_t before = warnings().size();
+  add_side_file(directory / "in", 1025 * kMiB);
+  ASSERT_EQ(warnings().size(), before + 1);
+  EXPECT_NE(warnings().back().find("large.dat"), std::string::npos);
 }
 
 }  // namespace

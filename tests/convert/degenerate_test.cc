@@ -98,8 +98,7 @@ class Degenerate : public ::testing::TestWithParam<Target> {
   int made_ = 0;
 };
 
-INSTANTIATE_TEST_SUITE_P(Schemes, Degenerate, ::testing::ValuesIn(scheme_targets()),
-                         [](const auto& row) { return test_name(row.param.name()); });
+INSTANTIATE_TEST_SUITE_P(Schemes, Degenerate, ::testing::ValuesIn(scheme_targets()), target_name);
 
 TEST_P(Degenerate, ZerosStayZerosUnderGoodScales) {
   Matrix matrix(256, 256);

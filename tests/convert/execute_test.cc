@@ -5,12 +5,15 @@
 #include <gtest/gtest.h>
 
 #include "convert/convert.h"
+#include "convert/run/memory_plan.h"
 #include "formats/base/hash.h"
+#include "formats/checkpoint/checkpoint.h"
 #include "formats/json/json.h"
 #include "formats/records/manifest.h"
 #include "tests/convert/targets.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/tiny_checkpoint.h"
 
 namespace ingot::convert {
 namespace {
@@ -39,7 +42,9 @@ void patch_tensor(const std::filesystem::path& directory, const std::string& nam
   FAIL() << name;
 }
 
-TEST(Execute, CastOfTheExampleEqualsTheIndependentGolden) {
+using Execute = InTempDir;
+
+TEST_F(Execute, CastOfTheExampleEqualsTheIndependentGolden) {
   const auto golden = formats::read_json_file(
       std::filesystem::path(INGOT_SOURCE_DIR) / "tests/golden/tiny-v32/cast_bf16.sha256.json",
       1 << 20);
@@ -51,14 +56,13 @@ TEST(Execute, CastOfTheExampleEqualsTheIndependentGolden) {
   }
 }
 
-TEST(Execute, OutputIgnoresThreadsBudgetAndWritePath) {
-  const TempDir directory;
+TEST_F(Execute, OutputIgnoresThreadsBudgetAndWritePath) {
   const auto expected = tree(tiny_bf16());
   int n = 0;
   for (const std::size_t threads : {1U, 2U, 7U}) {
     for (const std::uint64_t mem_limit : {std::uint64_t{80} << 20, std::uint64_t{4} << 30}) {
       for (const bool direct : {true, false}) {
-        Conversion conversion(tiny_v32(), directory / std::to_string(n++));
+        Conversion conversion(tiny_v32(), dir_ / std::to_string(n++));
         conversion.execute.threads = threads;
         conversion.execute.mem_limit = mem_limit;
         conversion.execute.direct_io = direct;
@@ -70,18 +74,17 @@ TEST(Execute, OutputIgnoresThreadsBudgetAndWritePath) {
   }
 }
 
-TEST(Execute, WithoutTargetEveryTensorIsUntouched) {
-  const TempDir directory;
-  Conversion conversion(tiny_v32(), directory / "out");
+TEST_F(Execute, WithoutTargetEveryTensorIsUntouched) {
+  Conversion conversion(tiny_v32(), dir_ / "out");
   conversion.recipe.to.reset();
   conversion.run();
-  EXPECT_TRUE(tensor_bytes(directory / "out") == tensor_bytes(tiny_v32()));
-  const auto config = formats::read_json_file(directory / "out" / "config.json", 1 << 20);
+  EXPECT_TRUE(tensor_bytes(dir_ / "out") == tensor_bytes(tiny_v32()));
+  const auto config = formats::read_json_file(dir_ / "out" / "config.json", 1 << 20);
   const auto source = formats::read_json_file(tiny_v32() / "config.json", 1 << 20);
   EXPECT_EQ(config.at("quantization_config"), source.at("quantization_config"));
 }
 
-TEST(Execute, ReshardingIsLossless) {
+TEST_F(Execute, ReshardingIsLossless) {
   for (const std::uint64_t limit :
        {std::uint64_t{300'000}, std::uint64_t{3'000'000}, std::uint64_t{1} << 40}) {
     const TempDir directory;
@@ -102,25 +105,24 @@ TEST(Execute, ReshardingIsLossless) {
   }
 }
 
-TEST(Execute, DerivesConfigAndIndexAndCopiesSideFiles) {
-  const TempDir directory;
-  copy_example(directory / "in");
-  std::filesystem::create_directories(directory / "in" / "sub");
-  write_text_file(directory / "in" / "sub" / "modeling.py", "print('x')\n");
-  Conversion(directory / "in", directory / "out").run();
-  const auto config = formats::read_json_file(directory / "out" / "config.json", 1 << 20);
+TEST_F(Execute, DerivesConfigAndIndexAndCopiesSideFiles) {
+  copy_example(dir_ / "in");
+  std::filesystem::create_directories(dir_ / "in" / "sub");
+  write_text_file(dir_ / "in" / "sub" / "modeling.py", "print('x')\n");
+  Conversion(dir_ / "in", dir_ / "out").run();
+  const auto config = formats::read_json_file(dir_ / "out" / "config.json", 1 << 20);
   EXPECT_FALSE(config.contains("quantization_config"));
   EXPECT_EQ(config.at("num_nextn_predict_layers"), 1);
   EXPECT_EQ(config.at("hidden_size"), 256);
-  auto in = tree(directory / "in"), out = tree(directory / "out");
+  auto in = tree(dir_ / "in"), out = tree(dir_ / "out");
   for (const char* name :
        {"tokenizer.json", "tokenizer_config.json", "generation_config.json", "sub/modeling.py"}) {
     EXPECT_EQ(in.at(name), out.at(name)) << name;
   }
   const auto index =
-      formats::read_json_file(directory / "out" / "model.safetensors.index.json", 1 << 20);
+      formats::read_json_file(dir_ / "out" / "model.safetensors.index.json", 1 << 20);
   std::uint64_t total = 0;
-  for (const auto& [name, bytes] : tensor_bytes(directory / "out")) {
+  for (const auto& [name, bytes] : tensor_bytes(dir_ / "out")) {
     total += bytes.size();
     EXPECT_TRUE(index.at("weight_map").contains(name));
   }
@@ -128,66 +130,62 @@ TEST(Execute, DerivesConfigAndIndexAndCopiesSideFiles) {
   EXPECT_EQ(index.at("weight_map").size(), 361U);
 }
 
-TEST(Execute, DroppedMtpLayerLeavesNoTrace) {
-  const TempDir directory;
-  Conversion conversion(tiny_v32(), directory / "out");
+TEST_F(Execute, DroppedMtpLayerLeavesNoTrace) {
+  Conversion conversion(tiny_v32(), dir_ / "out");
   conversion.recipe.mtp = MtpPolicy::kDrop;
   conversion.run();
-  for (const auto& [name, bytes] : tensor_bytes(directory / "out"))
+  for (const auto& [name, bytes] : tensor_bytes(dir_ / "out"))
     EXPECT_FALSE(name.starts_with("model.layers.5."));
-  EXPECT_EQ(formats::read_json_file(directory / "out" / "config.json", 1 << 20)
-                .at("num_nextn_predict_layers"),
-            0);
+  EXPECT_EQ(
+      formats::read_json_file(dir_ / "out" / "config.json", 1 << 20).at("num_nextn_predict_layers"),
+      0);
   // The records still account for every tensor of the source.
-  const auto manifest = formats::read_manifest(directory / "out");
+  const auto manifest = formats::read_manifest(dir_ / "out");
   const auto records = formats::read_tensor_records(
-      directory / "out" / std::string(formats::kRecordsName), manifest->records_hash);
+      dir_ / "out" / std::string(formats::kRecordsName), manifest->records_hash);
   EXPECT_EQ(records.size(), 361U);
   EXPECT_GT(std::count_if(records.begin(), records.end(),
                           [](const auto& r) { return r.action == "drop"; }),
             0);
 }
 
-TEST(Execute, MissingMtpLayersGiveAWarning) {
-  const TempDir directory;
-  Conversion dropped(tiny_v32(), directory / "dropped");
+TEST_F(Execute, MissingMtpLayersGiveAWarning) {
+  Conversion dropped(tiny_v32(), dir_ / "dropped");
   dropped.recipe.mtp = MtpPolicy::kDrop;
   dropped.run();
-  auto config = formats::read_json_file(directory / "dropped" / "config.json", 1 << 20);
+  auto config = formats::read_json_file(dir_ / "dropped" / "config.json", 1 << 20);
   config["num_nextn_predict_layers"] = 1;
-  write_text_file(directory / "dropped" / "config.json", formats::json_text(config));
+  write_text_file(dir_ / "dropped" / "config.json", formats::json_text(config));
 
-  const auto source = formats::Checkpoint::open(directory / "dropped");
+  const auto source = formats::Checkpoint::open(dir_ / "dropped");
   const Plan plan = plan_for(source, Recipe());
   ASSERT_EQ(plan.warnings.size(), 1U);
   EXPECT_THAT(plan.warnings[0], ::testing::HasSubstr("MTP"));
   EXPECT_EQ(formats::parse_json(plan.json.config, "config").at("num_nextn_predict_layers"), 0);
 }
 
-TEST(Execute, CastsAnUnknownModelUnderGeneric) {
-  const TempDir directory;
-  copy_example(directory / "in");
-  auto config = formats::read_json_file(directory / "in" / "config.json", 1 << 20);
+TEST_F(Execute, CastsAnUnknownModelUnderGeneric) {
+  copy_example(dir_ / "in");
+  auto config = formats::read_json_file(dir_ / "in" / "config.json", 1 << 20);
   config["model_type"] = "from_elsewhere";
-  write_text_file(directory / "in" / "config.json", formats::json_text(config));
-  Conversion conversion(directory / "in", directory / "out");
+  write_text_file(dir_ / "in" / "config.json", formats::json_text(config));
+  Conversion conversion(dir_ / "in", dir_ / "out");
   expect_error(ErrorCode::kUnsupported, {"from_elsewhere", "generic"}, [&] { conversion.run(); });
   conversion.family = "generic";
   conversion.run();
-  EXPECT_TRUE(tensor_bytes(directory / "out") == tensor_bytes(tiny_bf16()));
+  EXPECT_TRUE(tensor_bytes(dir_ / "out") == tensor_bytes(tiny_bf16()));
 }
 
-TEST(Execute, RecordsHoldTheHashesOfBothSides) {
-  const TempDir directory;
-  Conversion conversion(tiny_v32(), directory / "out");
+TEST_F(Execute, RecordsHoldTheHashesOfBothSides) {
+  Conversion conversion(tiny_v32(), dir_ / "out");
   conversion.execute.sha256 = true;
   conversion.run();
-  const auto manifest = formats::read_manifest(directory / "out");
+  const auto manifest = formats::read_manifest(dir_ / "out");
   ASSERT_TRUE(manifest.has_value());
-  const auto source = tensor_bytes(tiny_v32()), output = tensor_bytes(directory / "out");
+  const auto source = tensor_bytes(tiny_v32()), output = tensor_bytes(dir_ / "out");
   std::size_t hashed = 0;
   for (const auto& record : formats::read_tensor_records(
-           directory / "out" / std::string(formats::kRecordsName), manifest->records_hash)) {
+           dir_ / "out" / std::string(formats::kRecordsName), manifest->records_hash)) {
     for (const auto& [side, bytes] :
          {std::pair(&record.source, &source), std::pair(&record.output, &output)}) {
       for (const formats::TensorHash& tensor : *side) {
@@ -199,33 +197,32 @@ TEST(Execute, RecordsHoldTheHashesOfBothSides) {
     }
   }
   EXPECT_EQ(hashed, source.size() + output.size());
-  const auto files = tree(directory / "out");
+  const auto files = tree(dir_ / "out");
   for (const auto& file : manifest->files) {
     EXPECT_EQ(file.sha256, sha256(files.at(file.name)));
     EXPECT_EQ(file.n_bytes, files.at(file.name).size());
   }
 }
 
-TEST(Execute, NanInTheLastTensorPublishesNothing) {
-  const TempDir directory;
-  copy_example(directory / "in");
-  patch_tensor(directory / "in", "model.layers.5.self_attn.q_b_proj.weight", 384 * 128 - 1, {0xFF});
-  Conversion conversion(directory / "in", directory / "out");
+TEST_F(Execute, NanInTheLastTensorPublishesNothing) {
+  copy_example(dir_ / "in");
+  patch_tensor(dir_ / "in", "model.layers.5.self_attn.q_b_proj.weight", 384 * 128 - 1, {0xFF});
+  Conversion conversion(dir_ / "in", dir_ / "out");
   expect_error(ErrorCode::kNonFinite,
                {"model.layers.5.self_attn.q_b_proj.weight", "row 383, column 127"},
                [&] { conversion.run(); });
-  expect_unpublished(directory / "out");
+  expect_unpublished(dir_ / "out");
 
   conversion.execute.force = true;
   conversion.recipe.allow.add("nan-code=*.q_b_proj.weight");
   conversion.run();
   const std::string bytes =
-      tensor_bytes(directory / "out").at("model.layers.5.self_attn.q_b_proj.weight");
+      tensor_bytes(dir_ / "out").at("model.layers.5.self_attn.q_b_proj.weight");
   EXPECT_EQ(static_cast<std::uint8_t>(bytes[bytes.size() - 1]), 0xFF);
   EXPECT_EQ(static_cast<std::uint8_t>(bytes[bytes.size() - 2]), 0xC0);
 }
 
-TEST(Execute, RefusesScalesNotFiniteAndPositive) {
+TEST_F(Execute, RefusesScalesNotFiniteAndPositive) {
   const std::vector<std::vector<std::uint8_t>> bad = {{0, 0, 0, 0},       {0, 0, 0, 0x80},
                                                       {0, 0, 0x80, 0xBF}, {0, 0, 0x80, 0x7F},
                                                       {0, 0, 0xC0, 0x7F}, {0, 0, 0x80, 0xFF}};
@@ -243,36 +240,34 @@ TEST(Execute, RefusesScalesNotFiniteAndPositive) {
   }
 }
 
-TEST(Execute, ReportsTheFirstFaultInPlanOrder) {
-  const TempDir directory;
-  copy_example(directory / "in");
+TEST_F(Execute, ReportsTheFirstFaultInPlanOrder) {
+  copy_example(dir_ / "in");
   for (const int expert : {3, 7, 11}) {
-    patch_tensor(directory / "in",
+    patch_tensor(dir_ / "in",
                  "model.layers.2.mlp.experts." + std::to_string(expert) + ".up_proj.weight", 5,
                  {0x7F});
   }
   for (const std::size_t threads : {1U, 2U, 5U}) {
-    Conversion conversion(directory / "in", directory / ("out" + std::to_string(threads)));
+    Conversion conversion(dir_ / "in", dir_ / ("out" + std::to_string(threads)));
     conversion.execute.threads = threads;
     // Names sort as text: 11 comes before 3.
     expect_error(ErrorCode::kNonFinite, {"experts.11.up_proj"}, [&] { conversion.run(); });
   }
 }
 
-TEST(Execute, RefusesAnExistingTargetUnlessForced) {
-  const TempDir directory;
-  std::filesystem::create_directories(directory / "out");
-  write_text_file(directory / "out" / "precious.txt", "mine");
-  write_text_file(directory / "out" / "model-00009-of-00009.safetensors", "stale");
-  write_text_file(directory / "out" / "model.safetensors.index.json", "stale");
-  Conversion conversion(tiny_v32(), directory / "out");
+TEST_F(Execute, RefusesAnExistingTargetUnlessForced) {
+  std::filesystem::create_directories(dir_ / "out");
+  write_text_file(dir_ / "out" / "precious.txt", "mine");
+  write_text_file(dir_ / "out" / "model-00009-of-00009.safetensors", "stale");
+  write_text_file(dir_ / "out" / "model.safetensors.index.json", "stale");
+  Conversion conversion(tiny_v32(), dir_ / "out");
   expect_error(ErrorCode::kExists, {"--force"}, [&] { conversion.run(); });
   conversion.execute.resume = true;
   expect_error(ErrorCode::kExists, {"--force"}, [&] { conversion.run(); });
   conversion.execute.resume = false;
   conversion.execute.force = true;
   conversion.run();
-  auto files = tree(directory / "out");
+  auto files = tree(dir_ / "out");
   EXPECT_EQ(files.at("precious.txt"), "mine");
   EXPECT_FALSE(files.contains("model-00009-of-00009.safetensors"));
   EXPECT_NE(files.at("model.safetensors.index.json"), "stale");
@@ -281,29 +276,82 @@ TEST(Execute, RefusesAnExistingTargetUnlessForced) {
   expect_error(ErrorCode::kExists, {"finished"}, [&] { conversion.run(); });
 }
 
-TEST(Execute, SourceAndOutputMustNotContainOneAnother) {
-  const TempDir directory;
-  copy_example(directory / "in");
-  std::filesystem::create_directory_symlink(directory / "in", directory / "link");
+TEST_F(Execute, SourceAndOutputMustNotContainOneAnother) {
+  copy_example(dir_ / "in");
+  std::filesystem::create_directory_symlink(dir_ / "in", dir_ / "link");
   for (const char* output : {"in", "in/out", "in/../in/x", "link/out", "."}) {
-    Conversion conversion(directory / "in", directory.path() / output);
+    Conversion conversion(dir_ / "in", dir_.path() / output);
     expect_error(ErrorCode::kInvalidArgument, {"contain"}, [&] { conversion.run(); });
   }
 }
 
-TEST(Execute, RefusesATooSmallBudgetWithTheFigure) {
-  const TempDir directory;
-  Conversion conversion(tiny_v32(), directory / "out");
+TEST_F(Execute, RefusesATooSmallBudgetWithTheFigure) {
+  Conversion conversion(tiny_v32(), dir_ / "out");
   conversion.execute.mem_limit = 10 << 20;
   expect_error(ErrorCode::kLimit, {"--mem-limit"}, [&] { conversion.run(); });
-  EXPECT_FALSE(std::filesystem::exists(directory / "out"));
+  EXPECT_FALSE(std::filesystem::exists(dir_ / "out"));
 }
 
-TEST(Execute, UncreatableOutputIsPermissionOrExists) {
-  const TempDir directory;
-  write_text_file(directory / "file", "x");
-  Conversion conversion(tiny_v32(), directory / "file");
+TEST_F(Execute, UncreatableOutputIsPermissionOrExists) {
+  write_text_file(dir_ / "file", "x");
+  Conversion conversion(tiny_v32(), dir_ / "file");
   expect_error(ErrorCode::kExists, {"not a directory"}, [&] { conversion.run(); });
+}
+
+constexpr std::uint64_t kKiB = 1024, kMiB = 1024 * kKiB;
+
+/// A plan without tables: 24 MiB are the program's, 4 MiB each thread's.
+MemoryPlan divide(std::size_t threads, std::uint64_t mem_limit, std::uint64_t open_targets) {
+  const ingot::testing::TempDir directory;
+  ingot::testing::tiny_deepseek_v3().write(directory.path());
+  const auto source = formats::Checkpoint::open(directory.path());
+  Plan plan{.source = source};
+  plan.sizes.open_targets = open_targets;
+  return plan_memory(plan, threads, mem_limit);
+}
+
+void expect_windows(const MemoryPlan& memory, std::uint64_t n, std::uint64_t n_bytes) {
+  EXPECT_EQ(memory.n_windows, n);
+  EXPECT_EQ(memory.window_bytes, n_bytes);
+}
+
+TEST(Resources, GiveAnUnslicedJobFewLargeWindows) {
+  expect_windows(divide(2, 1024 * kMiB, 1), 24, 8 * kMiB);
+  expect_windows(divide(16, 1024 * kMiB, 1), 34, 8 * kMiB);
+  expect_windows(divide(2, (24 + 8 + 60) * kMiB, 1), 15, 4 * kMiB);
+  expect_windows(divide(2, (24 + 8 + 10) * kMiB, 1), 10, 1 * kMiB);
+  expect_windows(divide(2, (24 + 8 + 6) * kMiB, 1), 6, 1 * kMiB);
+}
+
+TEST(Resources, ScatteredJobsGetSmallerWindows) {
+  expect_windows(divide(2, 1024 * kMiB, 2), 24, 8 * kMiB);        // wants 10
+  expect_windows(divide(2, 1024 * kMiB, 10), 48, 4 * kMiB);       // wants 26
+  expect_windows(divide(2, 1024 * kMiB, 64), 192, 1 * kMiB);      // wants 134
+  expect_windows(divide(2, 1024 * kMiB, 320), 768, 256 * kKiB);   // wants 646
+  expect_windows(divide(16, 1024 * kMiB, 64), 1088, 256 * kKiB);  // wants 1058 of 272 MiB
+}
+
+TEST(Resources, PeakIgnoresTheNumberOfTargets) {
+  for (const std::uint64_t mem_limit : {38 * kMiB, 92 * kMiB, 1024 * kMiB}) {
+    const std::uint64_t peak = divide(2, mem_limit, 1).peak();
+    for (const std::uint64_t targets : {2U, 7U, 64U, 320U, 1000000U}) {
+      const MemoryPlan memory = divide(2, mem_limit, targets);
+      EXPECT_EQ(memory.peak(), peak);
+      EXPECT_GE(memory.window_bytes, 64 * kKiB);
+      EXPECT_EQ(memory.window_bytes % 4096, 0U);
+    }
+  }
+}
+
+TEST(Resources, SpillRatherThanGoBelowTheSmallestWindow) {
+  expect_windows(divide(2, 38 * kMiB, 320), 96, 64 * kKiB);  // wants 646
+}
+
+TEST(Resources, NameTheLeastBudget) {
+  for (const std::uint64_t targets : {1U, 320U}) {
+    ingot::testing::expect_error(ErrorCode::kLimit, {"--mem-limit", std::to_string(38 * kMiB)},
+                                 [&] { divide(2, 38 * kMiB - 1, targets); });
+  }
 }
 
 }  // namespace

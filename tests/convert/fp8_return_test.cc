@@ -14,8 +14,8 @@
 namespace ingot::convert {
 namespace {
 
-using formats::SchemeId;
 using namespace ingot::testing;
+using formats::SchemeId;
 
 constexpr std::size_t kBlock = 128;
 
@@ -80,13 +80,15 @@ BlockCount compare_blocks(const OutputTensors& a, const OutputTensors& b) {
   return count;
 }
 
-TEST(Fp8Return, CastRoundTripRestoresBlocks) {
-  const TempDir directory;
+using Fp8Return = InTempDir;
+using Fp8ToFp8 = InTempDir;
+
+TEST_F(Fp8Return, CastRoundTripRestoresBlocks) {
   const ExecuteReport report = [&] {
-    Conversion conversion = to_fp8(tiny_bf16(), directory / "back");
+    Conversion conversion = to_fp8(tiny_bf16(), dir_ / "back");
     return conversion.run();
   }();
-  const BlockCount count = compare_blocks(read_output(tiny_v32()), read_output(directory / "back"));
+  const BlockCount count = compare_blocks(read_output(tiny_v32()), read_output(dir_ / "back"));
   EXPECT_EQ(count.blocks, 678U);
   EXPECT_EQ(count.equal, 664U);
   EXPECT_EQ(count.equal_values, 14U);
@@ -95,11 +97,10 @@ TEST(Fp8Return, CastRoundTripRestoresBlocks) {
   EXPECT_EQ(report.quality.rounded_blocks, 0U);
 }
 
-TEST(Fp8Return, OtherTensorsComeBackUnchanged) {
-  const TempDir directory;
-  to_fp8(tiny_bf16(), directory / "back").run();
+TEST_F(Fp8Return, OtherTensorsComeBackUnchanged) {
+  to_fp8(tiny_bf16(), dir_ / "back").run();
   const OutputTensors released = read_output(tiny_v32());
-  const OutputTensors back = read_output(directory / "back");
+  const OutputTensors back = read_output(dir_ / "back");
   ASSERT_EQ(back.size(), released.size());
   for (const auto& [name, tensor] : released) {
     ASSERT_TRUE(back.contains(name)) << name;
@@ -110,53 +111,49 @@ TEST(Fp8Return, OtherTensorsComeBackUnchanged) {
   }
 }
 
-TEST(Fp8Return, ReleasedScalesGiveTheReleasedTensors) {
-  const TempDir directory;
-  Conversion conversion = to_fp8(tiny_bf16(), directory / "back");
+TEST_F(Fp8Return, ReleasedScalesGiveTheReleasedTensors) {
+  Conversion conversion = to_fp8(tiny_bf16(), dir_ / "back");
   take_scales_from(conversion, tiny_v32());
   conversion.run();
-  EXPECT_TRUE(read_output(directory / "back") == read_output(tiny_v32()));
-  EXPECT_EQ(quantization_config(directory / "back").value("scale_fmt", ""), "ue8m0");
+  EXPECT_TRUE(read_output(dir_ / "back") == read_output(tiny_v32()));
+  EXPECT_EQ(quantization_config(dir_ / "back").value("scale_fmt", ""), "ue8m0");
 }
 
-TEST(Fp8Return, RefusesScalesOfAReleaseLackingATensor) {
-  const TempDir directory;
-  Conversion without(tiny_v32(), directory / "without-mtp");
+TEST_F(Fp8Return, RefusesScalesOfAReleaseLackingATensor) {
+  Conversion without(tiny_v32(), dir_ / "without-mtp");
   without.recipe.to.reset();
   without.recipe.mtp = MtpPolicy::kDrop;
   without.run();
-  Conversion conversion = to_fp8(tiny_bf16(), directory / "back");
-  take_scales_from(conversion, directory / "without-mtp");
+  Conversion conversion = to_fp8(tiny_bf16(), dir_ / "back");
+  take_scales_from(conversion, dir_ / "without-mtp");
   expect_error(ErrorCode::kMissingTensor,
                {"--scales-from", "model.layers.5.mlp.experts.0.down_proj.weight"},
                [&] { conversion.run(); });
 }
 
-TEST(Fp8Return, GridComesFromTheManifestOfTheCast) {
-  const TempDir directory;
-  to_fp8(tiny_bf16(), directory / "remembered").run();
-  EXPECT_EQ(quantization_config(directory / "remembered").value("scale_fmt", ""), "ue8m0");
+TEST_F(Fp8Return, GridComesFromTheManifestOfTheCast) {
+  to_fp8(tiny_bf16(), dir_ / "remembered").run();
+  EXPECT_EQ(quantization_config(dir_ / "remembered").value("scale_fmt", ""), "ue8m0");
 
-  std::filesystem::copy(tiny_bf16(), directory / "foreign");
-  std::filesystem::remove(directory / "foreign" / "ingot.json");
-  to_fp8(directory / "foreign", directory / "forgotten").run();
-  EXPECT_FALSE(quantization_config(directory / "forgotten").contains("scale_fmt"));
+  std::filesystem::copy(tiny_bf16(), dir_ / "foreign");
+  std::filesystem::remove(dir_ / "foreign" / "ingot.json");
+  to_fp8(dir_ / "foreign", dir_ / "forgotten").run();
+  EXPECT_FALSE(quantization_config(dir_ / "forgotten").contains("scale_fmt"));
   std::size_t powers = 0, others = 0;
-  for (const auto& [name, tensor] : read_output(directory / "forgotten")) {
+  for (const auto& [name, tensor] : read_output(dir_ / "forgotten")) {
     if (!name.ends_with("_scale_inv")) continue;
     for (const auto bits : tensor.as<std::uint32_t>()) (bits << 9 == 0 ? powers : others) += 1;
   }
   EXPECT_GT(others, 10 * powers) << "amax / 448 is hardly ever a power of two";
 }
 
-TEST(Fp8Return, AnOptionWinsOverTheManifest) {
-  const TempDir directory;
-  Conversion conversion = to_fp8(tiny_bf16(), directory / "amax");
+TEST_F(Fp8Return, AnOptionWinsOverTheManifest) {
+  Conversion conversion = to_fp8(tiny_bf16(), dir_ / "amax");
   conversion.recipe.choices.fp8_grid = quantize::Fp8Grid::kAmax;
   conversion.run();
-  EXPECT_FALSE(quantization_config(directory / "amax").contains("scale_fmt"));
+  EXPECT_FALSE(quantization_config(dir_ / "amax").contains("scale_fmt"));
   const OutputTensors released = read_output(tiny_v32());
-  for (const auto& [name, tensor] : read_output(directory / "amax")) {
+  for (const auto& [name, tensor] : read_output(dir_ / "amax")) {
     if (!name.ends_with("_scale_inv")) continue;
     const std::string weight = name.substr(0, name.size() - std::string("_scale_inv").size());
     const std::vector<float> values = released_values(released, weight);
@@ -171,9 +168,8 @@ TEST(Fp8Return, AnOptionWinsOverTheManifest) {
   }
 }
 
-TEST(Fp8ToFp8, SameGridKeepsCodesAndScales) {
-  const TempDir directory;
-  Conversion conversion = to_fp8(tiny_v32(), directory / "out");
+TEST_F(Fp8ToFp8, SameGridKeepsCodesAndScales) {
+  Conversion conversion = to_fp8(tiny_v32(), dir_ / "out");
   const auto source = formats::Checkpoint::open(tiny_v32());
   Recipe recipe = conversion.recipe;
   resolve(recipe, source);
@@ -181,51 +177,139 @@ TEST(Fp8ToFp8, SameGridKeepsCodesAndScales) {
   EXPECT_EQ(plan.counts.copied, plan.tensors.size());
   EXPECT_EQ(plan.counts.quantized, 0U);
   conversion.run();
-  EXPECT_TRUE(read_output(directory / "out") == read_output(tiny_v32()));
-  EXPECT_EQ(quantization_config(directory / "out"), quantization_config(tiny_v32()));
+  EXPECT_TRUE(read_output(dir_ / "out") == read_output(tiny_v32()));
+  EXPECT_EQ(quantization_config(dir_ / "out"), quantization_config(tiny_v32()));
 }
 
-TEST(Fp8ToFp8, AnotherGridReencodesAndDropsThePromise) {
-  const TempDir directory;
-  Conversion conversion = to_fp8(tiny_v32(), directory / "out");
+TEST_F(Fp8ToFp8, AnotherGridReencodesAndDropsThePromise) {
+  Conversion conversion = to_fp8(tiny_v32(), dir_ / "out");
   conversion.recipe.choices.fp8_grid = quantize::Fp8Grid::kAmax;
   const ExecuteReport report = conversion.run();
   EXPECT_GT(report.quality.rounded_twice, 0U);
   EXPECT_EQ(report.quality.exact_blocks + report.quality.rounded_blocks, 678U);
-  EXPECT_FALSE(quantization_config(directory / "out").contains("scale_fmt"));
+  EXPECT_FALSE(quantization_config(dir_ / "out").contains("scale_fmt"));
 
-  Conversion from_cast = to_fp8(tiny_bf16(), directory / "from-cast");
+  Conversion from_cast = to_fp8(tiny_bf16(), dir_ / "from-cast");
   from_cast.recipe.choices.fp8_grid = quantize::Fp8Grid::kAmax;
   from_cast.run();
-  EXPECT_TRUE(read_output(directory / "out") == read_output(directory / "from-cast"))
+  EXPECT_TRUE(read_output(dir_ / "out") == read_output(dir_ / "from-cast"))
       << "the cast of power-of-two scales loses nothing";
 }
 
-TEST(Fp8ToFp8, OtherScalesDoNotGetThePromise) {
-  const TempDir directory;
-  Conversion first = to_fp8(tiny_v32(), directory / "amax");
+TEST_F(Fp8ToFp8, OtherScalesDoNotGetThePromise) {
+  Conversion first = to_fp8(tiny_v32(), dir_ / "amax");
   first.recipe.choices.fp8_grid = quantize::Fp8Grid::kAmax;
   first.run();
-  to_fp8(directory / "amax", directory / "copy").run();
-  EXPECT_FALSE(quantization_config(directory / "copy").contains("scale_fmt"));
-  EXPECT_TRUE(read_output(directory / "copy") == read_output(directory / "amax"));
+  to_fp8(dir_ / "amax", dir_ / "copy").run();
+  EXPECT_FALSE(quantization_config(dir_ / "copy").contains("scale_fmt"));
+  EXPECT_TRUE(read_output(dir_ / "copy") == read_output(dir_ / "amax"));
 
-  Conversion powers = to_fp8(directory / "amax", directory / "ue8m0");
+  Conversion powers = to_fp8(dir_ / "amax", dir_ / "ue8m0");
   powers.recipe.choices.fp8_grid = quantize::Fp8Grid::kUe8m0;
   powers.run();
-  EXPECT_EQ(quantization_config(directory / "ue8m0").value("scale_fmt", ""), "ue8m0");
+  EXPECT_EQ(quantization_config(dir_ / "ue8m0").value("scale_fmt", ""), "ue8m0");
 }
 
-TEST(Fp8ToFp8, ReleasedScalesWithoutThePromiseDropIt) {
-  const TempDir directory;
-  Conversion amax = to_fp8(tiny_v32(), directory / "amax");
+TEST_F(Fp8ToFp8, ReleasedScalesWithoutThePromiseDropIt) {
+  Conversion amax = to_fp8(tiny_v32(), dir_ / "amax");
   amax.recipe.choices.fp8_grid = quantize::Fp8Grid::kAmax;
   amax.run();
-  Conversion conversion = to_fp8(tiny_bf16(), directory / "out");
-  take_scales_from(conversion, directory / "amax");
+  Conversion conversion = to_fp8(tiny_bf16(), dir_ / "out");
+  take_scales_from(conversion, dir_ / "amax");
   conversion.run();
-  EXPECT_FALSE(quantization_config(directory / "out").contains("scale_fmt"));
-  EXPECT_TRUE(read_output(directory / "out") == read_output(directory / "amax"));
+  EXPECT_FALSE(quantization_config(dir_ / "out").contains("scale_fmt"));
+  EXPECT_TRUE(read_output(dir_ / "out") == read_output(dir_ / "amax"));
+}
+
+// MXFP4 as a source: its numbers fit NVFP4 and FP8 blocks, so they go there without rounding.
+
+// A model whose MLPs are MXFP4 and whose other weights are BF16; made once.
+const std::filesystem::path& mxfp4_model() {
+  static const TempDir directory;
+  static const std::filesystem::path path = [] {
+    Conversion cast(synth_model(), directory / "bf16");
+    cast.run();
+    Conversion conversion(directory / "bf16", directory / "mxfp4");
+    conversion.recipe.to = SchemeId::kMxfp4;
+    conversion.run();
+    return directory / "mxfp4";
+  }();
+  return path;
+}
+
+std::vector<std::string> mxfp4_modules() {
+  constexpr std::string_view kSuffix = ".weight_packed";
+  std::vector<std::string> modules;
+  for (const auto& [name, tensor] : read_output(mxfp4_model())) {
+    if (name.ends_with(kSuffix)) modules.push_back(name.substr(0, name.size() - kSuffix.size()));
+  }
+  EXPECT_GT(modules.size(), 15U);
+  return modules;
+}
+
+std::vector<float> mxfp4_values(const OutputTensors& tensors, const std::string& module) {
+  const auto& codes = tensors.at(module + ".weight_packed");
+  return scaled_values(code_values(codes), scale_values(tensors.at(module + ".weight_scale")),
+                       codes.shape[1] * 2, 1, 32);
+}
+
+TEST(MxPassthrough, Nvfp4KeepsCodesAndValuesInEitherDialect) {
+  const OutputTensors before = read_output(mxfp4_model());
+  for (const bool divides : {true, false}) {
+    const TempDir directory;
+    Conversion conversion(mxfp4_model(), directory / "out");
+    conversion.recipe.to = SchemeId::kNvfp4;
+    conversion.recipe.choices.dialect = divides ? "compressed-tensors" : "modelopt";
+    conversion.recipe.choices.activations = formats::Activations::kWeightOnly;
+    const ExecuteReport report = conversion.run();
+    const OutputTensors output = read_output(directory / "out");
+    for (const std::string& module : mxfp4_modules()) {
+      const auto& codes = output.at(module + (divides ? ".weight_packed" : ".weight"));
+      EXPECT_TRUE(codes.bytes == before.at(module + ".weight_packed").bytes) << module;
+      std::vector<float> scales = scale_values(output.at(module + ".weight_scale"));
+      const float global =
+          output.at(module + (divides ? ".weight_global_scale" : ".weight_scale_2"))
+              .as<float>()
+              .front();
+      for (float& scale : scales) scale = divides ? scale / global : scale * global;
+      EXPECT_TRUE(scaled_values(code_values(codes), scales, codes.shape[1] * 2, 1, 16) ==
+                  mxfp4_values(before, module))
+          << module;
+    }
+    EXPECT_GT(report.quality.exact_blocks, 1000U);
+    EXPECT_EQ(report.quality.rounded_blocks, 0U);
+    EXPECT_EQ(report.quality.rounded_twice, 0U);
+  }
+}
+
+TEST(MxPassthrough, Fp8BlocksKeepTheValues) {
+  const OutputTensors before = read_output(mxfp4_model());
+  const TempDir directory;
+  Conversion conversion(mxfp4_model(), directory / "out");
+  conversion.recipe.to = SchemeId::kFp8Block;
+  const ExecuteReport report = conversion.run();
+  const OutputTensors output = read_output(directory / "out");
+  for (const std::string& module : mxfp4_modules()) {
+    EXPECT_TRUE(released_values(output, module + ".weight") == mxfp4_values(before, module))
+        << module;
+    for (const auto bits : output.at(module + ".weight_scale_inv").as<std::uint32_t>())
+      ASSERT_EQ(bits & 0x7FFFFFU, 0U) << "scales of powers of two call for such";
+  }
+  // Attention was BF16, and is rounded for the first time.
+  EXPECT_EQ(report.quality.rounded_twice, 0U);
+}
+
+TEST(MxPassthrough, ToBf16AndBackIsTheSame) {
+  const TempDir directory;
+  Conversion(mxfp4_model(), directory / "bf16").run();
+  Conversion back(directory / "bf16", directory / "back");
+  back.recipe.to = SchemeId::kMxfp4;
+  back.run();
+  const OutputTensors before = read_output(mxfp4_model());
+  const OutputTensors after = read_output(directory / "back");
+  // A group whose largest code is below 4 comes back under a smaller scale.
+  for (const std::string& module : mxfp4_modules())
+    EXPECT_TRUE(mxfp4_values(after, module) == mxfp4_values(before, module)) << module;
 }
 
 }  // namespace

@@ -69,7 +69,9 @@ std::size_t pairs_in_two_files(const OutputTensors& tensors) {
   return n / 2;
 }
 
-TEST(FusedGroup, Nvfp4GlobalComesFromTheLargestTensor) {
+using FusedGroup = InTempDir;
+
+TEST_F(FusedGroup, Nvfp4GlobalComesFromTheLargestTensor) {
   const OutputTensors source = read_output(tiny_v32());
   const struct {
     const char* dialect;
@@ -100,18 +102,16 @@ TEST(FusedGroup, Nvfp4GlobalComesFromTheLargestTensor) {
   }
 }
 
-TEST(FusedGroup, SmallerSearchRangesShareTheirGlobal) {
+TEST_F(FusedGroup, SmallerSearchRangesShareTheirGlobal) {
   const OutputTensors source = read_output(tiny_v32());
-  const TempDir directory;
-  Conversion conversion = to_nvfp4(tiny_v32(), directory / "out");
+  Conversion conversion = to_nvfp4(tiny_v32(), dir_ / "out");
   conversion.recipe.choices.nvfp4_search = quantize::Nvfp4Search::kFourOverSix;
   conversion.run();
-  for (const auto& [weight, global] :
-       globals(read_output(directory / "out"), ".weight_global_scale"))
+  for (const auto& [weight, global] : globals(read_output(dir_ / "out"), ".weight_global_scale"))
     EXPECT_EQ(global, 1536.0F / group_amax(source, weight)) << weight;
 }
 
-TEST(FusedGroup, Fp8TensorScaleComesFromTheLargestTensor) {
+TEST_F(FusedGroup, Fp8TensorScaleComesFromTheLargestTensor) {
   const OutputTensors source = read_output(tiny_v32());
   for (const bool is_power : {false, true}) {
     const TempDir directory;
@@ -133,15 +133,14 @@ TEST(FusedGroup, Fp8TensorScaleComesFromTheLargestTensor) {
   }
 }
 
-TEST(FusedGroup, MembersInDifferentFilesGiveTheSameBytes) {
-  const TempDir directory;
-  const std::filesystem::path many = many_files(directory);
+TEST_F(FusedGroup, MembersInDifferentFilesGiveTheSameBytes) {
+  const std::filesystem::path many = many_files(dir_);
   EXPECT_GT(pairs_in_two_files(read_output(many)), 5U);
   EXPECT_EQ(pairs_in_two_files(read_output(tiny_v32())), 1U) << "expert 15 of layer 3";
   for (const SchemeId scheme : {SchemeId::kNvfp4, SchemeId::kFp8Tensor}) {
     const std::string name(formats::scheme_facts(scheme).name);
-    Conversion together = to_nvfp4(tiny_v32(), directory / ("together-" + name));
-    Conversion apart = to_nvfp4(many, directory / ("apart-" + name));
+    Conversion together = to_nvfp4(tiny_v32(), dir_ / ("together-" + name));
+    Conversion apart = to_nvfp4(many, dir_ / ("apart-" + name));
     together.recipe.to = apart.recipe.to = scheme;
     apart.execute.threads = 2;
     together.run();
@@ -150,19 +149,18 @@ TEST(FusedGroup, MembersInDifferentFilesGiveTheSameBytes) {
   }
 }
 
-TEST(FusedGroup, ZeroTensorTakesTheGlobalOfItsPartner) {
-  const TempDir directory;
-  copy_example(directory / "in");
+TEST_F(FusedGroup, ZeroTensorTakesTheGlobalOfItsPartner) {
+  copy_example(dir_ / "in");
   const std::string zeroed = "model.layers.1.mlp.experts.3.up_proj.weight";
-  const OutputTensors source = read_output(directory / "in");
-  const auto file = directory / "in" / source.at(zeroed).file;
+  const OutputTensors source = read_output(dir_ / "in");
+  const auto file = dir_ / "in" / source.at(zeroed).file;
   for (const auto& stored : formats::read_safetensors_header(Fd::open_for_reading(file)).tensors) {
     if (stored.name != zeroed) continue;
     const std::vector<std::byte> zeros(stored.n_bytes);
     Fd::open_for_writing(file, 02).write_exact(zeros, stored.offset);
   }
-  to_nvfp4(directory / "in", directory / "out").run();
-  const OutputTensors output = read_output(directory / "out");
+  to_nvfp4(dir_ / "in", dir_ / "out").run();
+  const OutputTensors output = read_output(dir_ / "out");
   const std::string module = module_of(zeroed);
   const float amax = largest_magnitude(released_values(source, partner_of(zeroed)));
   EXPECT_EQ(output.at(module + ".weight_global_scale").as<float>().front(), 2688.0F / amax);
@@ -173,8 +171,7 @@ TEST(FusedGroup, ZeroTensorTakesTheGlobalOfItsPartner) {
   }
 }
 
-TEST(FusedGroup, RefusesRulesThatSplitAPair) {
-  const TempDir directory;
+TEST_F(FusedGroup, RefusesRulesThatSplitAPair) {
   const struct {
     const char* rule;
     const char* member;
@@ -189,24 +186,23 @@ TEST(FusedGroup, RefusesRulesThatSplitAPair) {
       {"model.layers.0.mlp.up_proj.weight=int8", "model.layers.0.mlp.up_proj",
        "model.layers.0.mlp.gate_proj"}};
   for (const auto& row : rows) {
-    Conversion conversion(tiny_v32(), directory / "out");
+    Conversion conversion(tiny_v32(), dir_ / "out");
     conversion.recipe.to.reset();
     conversion.recipe.choices.dialect = "compressed-tensors";
     conversion.recipe.rules = {parse_rule(row.rule)};
     expect_error(ErrorCode::kInvalidArgument, {row.member, row.partner, "fuse"},
                  [&] { conversion.run(); });
   }
-  EXPECT_FALSE(std::filesystem::exists(directory / "out"));
+  EXPECT_FALSE(std::filesystem::exists(dir_ / "out"));
 }
 
-TEST(FusedGroup, RulesThatTakeBothMembersAreNotRefused) {
-  const TempDir directory;
-  Conversion conversion(tiny_v32(), directory / "out");
+TEST_F(FusedGroup, RulesThatTakeBothMembersAreNotRefused) {
+  Conversion conversion(tiny_v32(), dir_ / "out");
   conversion.recipe.to.reset();
   conversion.recipe.choices.dialect = "compressed-tensors";
   conversion.recipe.rules = {parse_rule("re:model.layers.0.mlp.(gate|up)_proj=nvfp4")};
   conversion.run();
-  EXPECT_EQ(globals(read_output(directory / "out"), ".weight_global_scale").size(), 2U);
+  EXPECT_EQ(globals(read_output(dir_ / "out"), ".weight_global_scale").size(), 2U);
 }
 
 }  // namespace

@@ -25,22 +25,36 @@ Recipe recipe_to(std::optional<SchemeId> to) {
   return recipe;
 }
 
-TEST(Plan, CastsExactlyTheQuantizedTensors) {
-  const Checkpoint source = Checkpoint::open(tiny_v32());
-  const Plan plan = plan_for(source, recipe_to(SchemeId::kBf16));
+class ExamplePlan : public ::testing::Test {
+ protected:
+  [[nodiscard]] Plan planned(std::optional<SchemeId> to = SchemeId::kBf16,
+                             const PlanOptions& options = {}) const {
+    return plan_for(source_, recipe_to(to), options);
+  }
+  Plan planned_by(std::initializer_list<const char*> rules) const {
+    Recipe recipe;
+    for (const char* rule : rules) recipe.rules.push_back(parse_rule(rule));
+    resolve(recipe, source_);
+    return plan_for(source_, recipe);
+  }
+
+  const Checkpoint source_ = Checkpoint::open(tiny_v32());
+};
+
+TEST_F(ExamplePlan, CastsExactlyTheQuantizedTensors) {
+  const Plan plan = planned();
   EXPECT_EQ(plan.tensors.size(), 361U);
   EXPECT_EQ(plan.counts.dropped, 0U);
   for (const PlannedTensor& planned : plan.tensors) {
-    const bool quantized = source.tensors()[planned.tensor].encoding.scheme == SchemeId::kFp8Block;
+    const bool quantized = source_.tensors()[planned.tensor].encoding.scheme == SchemeId::kFp8Block;
     EXPECT_EQ(planned.action, quantized ? Action::kCast : Action::kCopy);
   }
   EXPECT_EQ(plan.counts.cast + plan.counts.copied, 361U);
 }
 
-TEST(Plan, PartsFillFilesInOrderWithoutHoles) {
-  const Checkpoint source = Checkpoint::open(tiny_v32());
+TEST_F(ExamplePlan, PartsFillFilesInOrderWithoutHoles) {
   for (const auto to : {std::optional<SchemeId>(SchemeId::kBf16), std::optional<SchemeId>()}) {
-    const Plan plan = plan_for(source, recipe_to(to));
+    const Plan plan = planned(to);
     for (std::size_t f = 0; f < plan.files.size(); ++f) {
       const PlannedFile& file = plan.files[f];
       std::uint64_t next = file.header_bytes;
@@ -75,22 +89,20 @@ TEST(Plan, PartsFillFilesInOrderWithoutHoles) {
   }
 }
 
-TEST(Plan, KeepsTheFilesOfTheSourceByDefault) {
-  const Checkpoint source = Checkpoint::open(tiny_v32());
-  const Plan plan = plan_for(source, recipe_to(SchemeId::kBf16));
-  ASSERT_EQ(plan.files.size(), source.files().size());
+TEST_F(ExamplePlan, KeepsTheFilesOfTheSourceByDefault) {
+  const Plan plan = planned();
+  ASSERT_EQ(plan.files.size(), source_.files().size());
   for (const PlannedTensor& planned : plan.tensors) {
-    const auto& stored = source.stored()[source.tensors()[planned.tensor].encoding.stored.weight()];
+    const auto& stored =
+        source_.stored()[source_.tensors()[planned.tensor].encoding.stored.weight()];
     EXPECT_EQ(plan.files[plan.first_place(planned.parts[0]).file].name,
-              source.files()[stored.file].name);
+              source_.files()[stored.file].name);
   }
 }
 
-TEST(Plan, ShardsByTheHubsRule) {
-  const Checkpoint source = Checkpoint::open(tiny_v32());
+TEST_F(ExamplePlan, ShardsByTheHubsRule) {
   const std::uint64_t limit = 2'000'000;
-  const Plan plan =
-      plan_for(source, recipe_to(SchemeId::kBf16), {.shards = {.max_shard_bytes = limit}});
+  const Plan plan = planned(SchemeId::kBf16, {.shards = {.max_shard_bytes = limit}});
   ASSERT_GT(plan.files.size(), 5U);
   for (std::size_t f = 0; f < plan.files.size(); ++f) {
     EXPECT_EQ(plan.files[f].name, formats::shard_file_name(f + 1, plan.files.size()));
@@ -100,19 +112,15 @@ TEST(Plan, ShardsByTheHubsRule) {
   EXPECT_FALSE(plan.json.index.empty());
 }
 
-TEST(Plan, OneFileNeedsNoIndex) {
-  const Checkpoint source = Checkpoint::open(tiny_v32());
-  const Plan plan =
-      plan_for(source, recipe_to(SchemeId::kBf16), {.shards = {.max_shard_bytes = 1ULL << 40}});
+TEST_F(ExamplePlan, OneFileNeedsNoIndex) {
+  const Plan plan = planned(SchemeId::kBf16, {.shards = {.max_shard_bytes = 1ULL << 40}});
   ASSERT_EQ(plan.files.size(), 1U);
   EXPECT_EQ(plan.files[0].name, "model.safetensors");
   EXPECT_TRUE(plan.json.index.empty());
 }
 
-TEST(Plan, PartsOfATensorStayInOneShard) {
-  const Checkpoint source = Checkpoint::open(tiny_v32());
-  const Plan plan =
-      plan_for(source, recipe_to(std::nullopt), {.shards = {.max_shard_bytes = 500'000}});
+TEST_F(ExamplePlan, PartsOfATensorStayInOneShard) {
+  const Plan plan = planned(std::nullopt, {.shards = {.max_shard_bytes = 500'000}});
   for (const PlannedTensor& planned : plan.tensors) {
     if (planned.n_parts == 2) {
       EXPECT_EQ(plan.first_place(planned.parts[0]).file, plan.first_place(planned.parts[1]).file);
@@ -120,7 +128,7 @@ TEST(Plan, PartsOfATensorStayInOneShard) {
   }
 }
 
-TEST(Plan, IsAPureFunctionOfItsInput) {
+TEST_F(ExamplePlan, IsAPureFunctionOfItsInput) {
   const Checkpoint one = Checkpoint::open(tiny_v32(), {.threads = 1});
   const Checkpoint two = Checkpoint::open(tiny_v32(), {.threads = 4});
   EXPECT_EQ(plan_hash(plan_for(one, recipe_to(SchemeId::kBf16))),
@@ -129,9 +137,8 @@ TEST(Plan, IsAPureFunctionOfItsInput) {
             plan_hash(plan_for(one, recipe_to(std::nullopt))));
 }
 
-TEST(Plan, WritesAreSequentialPerFile) {
-  const Checkpoint source = Checkpoint::open(tiny_v32());
-  const Plan plan = plan_for(source, recipe_to(SchemeId::kBf16));
+TEST_F(ExamplePlan, WritesAreSequentialPerFile) {
+  const Plan plan = planned();
   for (std::size_t i = 1; i < plan.tensors.size(); ++i) {
     const PlannedPlace& before = plan.first_place(plan.tensors[i - 1].parts[0]);
     const PlannedPlace& here = plan.first_place(plan.tensors[i].parts[0]);
@@ -139,44 +146,32 @@ TEST(Plan, WritesAreSequentialPerFile) {
   }
 }
 
-TEST(Plan, RefusesAllUncomputableSchemesTogether) {
-  const Checkpoint source = Checkpoint::open(tiny_v32());
-  Recipe recipe;
-  recipe.rules.push_back(parse_rule("model.norm.weight=nvfp4"));
-  recipe.rules.push_back(parse_rule("model.layers.0.self_attn.indexer.k_norm.weight=fp8-block"));
-  resolve(recipe, source);
+TEST_F(ExamplePlan, RefusesAllUncomputableSchemesTogether) {
   expect_error(ErrorCode::kUnsupported,
-               {"nvfp4 needs a matrix", "fp8-block needs a matrix", "model.norm.weight"},
-               [&] { plan_for(source, recipe); });
+               {"nvfp4 needs a matrix", "fp8-block needs a matrix", "model.norm.weight"}, [&] {
+                 planned_by({"model.norm.weight=nvfp4",
+                             "model.layers.0.self_attn.indexer.k_norm.weight=fp8-block"});
+               });
 }
 
-TEST(Plan, ARuleThatMatchesNothingIsAnError) {
-  const Checkpoint source = Checkpoint::open(tiny_v32());
-  Recipe recipe;
-  recipe.rules.push_back(parse_rule("model.layers.99.*=bf16"));
-  resolve(recipe, source);
+TEST_F(ExamplePlan, ARuleThatMatchesNothingIsAnError) {
   expect_error(ErrorCode::kInvalidArgument, {"model.layers.99.*"},
-               [&] { plan_for(source, recipe); });
+               [&] { planned_by({"model.layers.99.*=bf16"}); });
 }
 
-TEST(Plan, ConfigNamesQuantizedTensorsMadePlain) {
-  const Checkpoint source = Checkpoint::open(tiny_v32());
-  Recipe recipe;
-  recipe.rules.push_back(parse_rule("model.layers.0.self_attn.o_proj.weight=bf16"));
-  resolve(recipe, source);
-  const Plan plan = plan_for(source, recipe);
+TEST_F(ExamplePlan, ConfigNamesQuantizedTensorsMadePlain) {
+  const Plan plan = planned_by({"model.layers.0.self_attn.o_proj.weight=bf16"});
   EXPECT_EQ(plan.counts.cast, 1U);
   const auto config = formats::parse_json(plan.json.config, "config.json");
   EXPECT_THAT(config.at("quantization_config").at("modules_to_not_convert").dump(),
               ::testing::HasSubstr("model.layers.0.self_attn.o_proj"));
 }
 
-TEST(Plan, DroppedTensorsTakeNoRoom) {
-  const Checkpoint source = Checkpoint::open(tiny_v32());
+TEST_F(ExamplePlan, DroppedTensorsTakeNoRoom) {
   Recipe recipe = recipe_to(SchemeId::kBf16);
-  const Plan whole = plan_for(source, recipe);
+  const Plan whole = plan_for(source_, recipe);
   recipe.mtp = MtpPolicy::kDrop;
-  const Plan dropped = plan_for(source, recipe);
+  const Plan dropped = plan_for(source_, recipe);
   EXPECT_GT(dropped.counts.dropped, 0U);
   EXPECT_LT(dropped.sizes.bytes_out, whole.sizes.bytes_out);
   EXPECT_EQ(dropped.tensors.size(), whole.tensors.size());

@@ -14,10 +14,7 @@
 namespace ingot::convert {
 namespace {
 
-using formats::LogicalTensor;
-using formats::Role;
-using formats::SchemeId;
-using formats::TensorRule;
+using namespace formats;
 using ingot::testing::expect_error;
 
 const TensorRule kUpRule{.pattern = "model.layers.{layer}.mlp.experts.{expert}.up_proj.weight",

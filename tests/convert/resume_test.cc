@@ -1,10 +1,15 @@
 #include "convert/job/resume.h"
 
 #include <atomic>
+#include <cmath>
+#include <fstream>
+#include <limits>
 
 #include <gtest/gtest.h>
 
+#include "convert/job/journal.h"
 #include "convert/output/output_directory.h"
+#include "formats/json/json.h"
 #include "formats/records/manifest.h"
 #include "tests/convert/targets.h"
 #include "tests/support/expect_error.h"
@@ -14,11 +19,14 @@ namespace ingot::convert {
 namespace {
 
 using namespace ingot::testing;
+using formats::Json;
+using ingot::testing::TempDir;
 
-TEST(Resume, StopsDoNotChangeTheOutput) {
-  const TempDir directory;
+using Resume = InTempDir;
+
+TEST_F(Resume, StopsDoNotChangeTheOutput) {
   const auto expected = tree(tiny_bf16());
-  Conversion stopped(tiny_v32(), directory / "stopped");
+  Conversion stopped(tiny_v32(), dir_ / "stopped");
   stopped.execute.resume = true;
   stopped.execute.threads = 2;
   int stops = 0;
@@ -30,9 +38,8 @@ TEST(Resume, StopsDoNotChangeTheOutput) {
   EXPECT_TRUE(tree(stopped.output) == expected);
 }
 
-TEST(Resume, TakesOverWhatTheJournalProves) {
-  const TempDir directory;
-  Conversion conversion(tiny_v32(), directory / "out");
+TEST_F(Resume, TakesOverWhatTheJournalProves) {
+  Conversion conversion(tiny_v32(), dir_ / "out");
   ASSERT_TRUE(run_stopped(conversion, 350));
   conversion.execute.resume = true;
   const ExecuteReport report = conversion.run();
@@ -40,9 +47,8 @@ TEST(Resume, TakesOverWhatTheJournalProves) {
   EXPECT_EQ(report.tensors_redone, 0U);
 }
 
-TEST(Resume, BytesThatDidNotSurviveAreWrittenAgain) {
-  const TempDir directory;
-  Conversion conversion(tiny_v32(), directory / "out");
+TEST_F(Resume, BytesThatDidNotSurviveAreWrittenAgain) {
+  Conversion conversion(tiny_v32(), dir_ / "out");
   ASSERT_TRUE(run_stopped(conversion, 350));
   const OutputPaths paths(conversion.output);
   const auto journal = Journal::read(paths.journal);
@@ -59,17 +65,15 @@ TEST(Resume, BytesThatDidNotSurviveAreWrittenAgain) {
   EXPECT_TRUE(tree(tiny_bf16()) == tree(conversion.output));
 }
 
-TEST(Resume, OnAnAbsentOutputItStarts) {
-  const TempDir directory;
-  Conversion conversion(tiny_v32(), directory / "out");
+TEST_F(Resume, OnAnAbsentOutputItStarts) {
+  Conversion conversion(tiny_v32(), dir_ / "out");
   conversion.execute.resume = true;
   conversion.run();
-  EXPECT_TRUE(std::filesystem::exists(directory / "out" / "ingot.json"));
+  EXPECT_TRUE(std::filesystem::exists(dir_ / "out" / "ingot.json"));
 }
 
-TEST(Resume, FinishedOutputIsReportedAndKept) {
-  const TempDir directory;
-  Conversion conversion(tiny_v32(), directory / "out");
+TEST_F(Resume, FinishedOutputIsReportedAndKept) {
+  Conversion conversion(tiny_v32(), dir_ / "out");
   conversion.run();
   const auto before = tree(conversion.output);
   conversion.execute.resume = true;
@@ -80,9 +84,8 @@ TEST(Resume, FinishedOutputIsReportedAndKept) {
                [&] { conversion.run(); });
 }
 
-TEST(Resume, RefusesOtherOptionsAndNamesThem) {
-  const TempDir directory;
-  Conversion conversion(tiny_v32(), directory / "out");
+TEST_F(Resume, RefusesOtherOptionsAndNamesThem) {
+  Conversion conversion(tiny_v32(), dir_ / "out");
   ASSERT_TRUE(run_stopped(conversion, 200));
   conversion.execute.resume = true;
   conversion.recipe.mtp = MtpPolicy::kDrop;
@@ -98,9 +101,8 @@ TEST(Resume, RefusesOtherOptionsAndNamesThem) {
                [&] { conversion.run(); });
 }
 
-TEST(Resume, TakesFurtherAllowancesAndKeepsThem) {
-  const TempDir directory;
-  Conversion conversion(tiny_v32(), directory / "out");
+TEST_F(Resume, TakesFurtherAllowancesAndKeepsThem) {
+  Conversion conversion(tiny_v32(), dir_ / "out");
   conversion.recipe.allow.add("nan-code=lm_head.weight");
   ASSERT_TRUE(run_stopped(conversion, 200));
   conversion.execute.resume = true;
@@ -115,17 +117,16 @@ TEST(Resume, TakesFurtherAllowancesAndKeepsThem) {
                [&] { conversion.run(); });
   conversion.recipe.allow.add("zero-scale=*");
   conversion.run();
-  Conversion whole(tiny_v32(), directory / "whole");
+  Conversion whole(tiny_v32(), dir_ / "whole");
   whole.recipe.allow = conversion.recipe.allow;
   whole.run();
-  EXPECT_TRUE(tree(directory / "out") == tree(directory / "whole"));
+  EXPECT_TRUE(tree(dir_ / "out") == tree(dir_ / "whole"));
 }
 
-TEST(Resume, RefusesASourceChangedUnderTheSameTime) {
-  const TempDir directory;
-  Conversion conversion(copy_example(directory / "in"), directory / "out");
+TEST_F(Resume, RefusesASourceChangedUnderTheSameTime) {
+  Conversion conversion(copy_example(dir_ / "in"), dir_ / "out");
   ASSERT_TRUE(run_stopped(conversion, 200));
-  const auto file = directory / "in" / "model-00002-of-00002.safetensors";
+  const auto file = dir_ / "in" / "model-00002-of-00002.safetensors";
   const auto time = std::filesystem::last_write_time(file);
   {
     // The last sample ends at the end of the file.
@@ -142,18 +143,16 @@ TEST(Resume, RefusesASourceChangedUnderTheSameTime) {
                [&] { conversion.run(); });
 }
 
-TEST(Resume, RefusesAChangedSideFile) {
-  const TempDir directory;
-  Conversion conversion(copy_example(directory / "in"), directory / "out");
+TEST_F(Resume, RefusesAChangedSideFile) {
+  Conversion conversion(copy_example(dir_ / "in"), dir_ / "out");
   ASSERT_TRUE(run_stopped(conversion, 200));
-  write_text_file(directory / "in" / "tokenizer_config.json", "{}");
+  write_text_file(dir_ / "in" / "tokenizer_config.json", "{}");
   conversion.execute.resume = true;
   expect_error(ErrorCode::kMismatch, {"tokenizer_config.json has changed"},
                [&] { conversion.run(); });
 }
 
-TEST(Resume, FinishesAPublicationCutAtAnyRename) {
-  const TempDir directory;
+TEST_F(Resume, FinishesAPublicationCutAtAnyRename) {
   const auto expected = tree(tiny_bf16());
   const auto source = formats::Checkpoint::open(tiny_v32());
   Recipe recipe;
@@ -163,7 +162,7 @@ TEST(Resume, FinishesAPublicationCutAtAnyRename) {
   ASSERT_EQ(names.back(), formats::kManifestName);
   for (std::size_t renamed = 0; renamed <= names.size(); ++renamed) {
     // A finished output taken back to the moment after `renamed` renames.
-    Conversion conversion(tiny_v32(), directory / ("cut" + std::to_string(renamed)));
+    Conversion conversion(tiny_v32(), dir_ / ("cut" + std::to_string(renamed)));
     const OutputPaths paths = stage_finished(conversion, tiny_bf16());
     for (std::size_t i = 0; i < renamed; ++i)
       std::filesystem::rename(paths.staged / names[i], paths.output / names[i]);
@@ -224,6 +223,123 @@ TEST(ConsumeSource, DeletesNothingAfterAnEarlyFault) {
   conversion.execute.consume_source = true;
   ASSERT_TRUE(run_stopped(conversion, 5));
   EXPECT_TRUE(tree(directory / "in") == before);
+}
+
+std::map<std::uint32_t, TensorResult> item(std::uint32_t id) {
+  return {{id, {.source = {{id, 1}, {id, 2}}, .output = {{{id, 3}}}}}};
+}
+
+TEST(Journal, ReadsBackWhatWasWritten) {
+  const TempDir directory;
+  Journal journal = Journal::create(directory / "j", Json{{"plan", "p"}});
+  journal.add_results(item(7));
+  journal.add_results(item(2));
+  journal.add_consumed("model.safetensors");
+  const auto contents = Journal::read(directory / "j");
+  ASSERT_TRUE(contents.has_value());
+  EXPECT_EQ(contents->identity, (Json{{"plan", "p"}}));
+  ASSERT_EQ(contents->items.size(), 2U);
+  EXPECT_EQ(contents->items.at(7).source, item(7).at(7).source);
+  EXPECT_EQ(contents->items.at(2).output, item(2).at(2).output);
+  EXPECT_EQ(contents->consumed, std::set<std::string>{"model.safetensors"});
+  EXPECT_FALSE(contents->publishing);
+}
+
+TEST(Journal, RemembersWhetherPublishingReplacesAnOlderCheckpoint) {
+  for (const bool replacing : {false, true}) {
+    for (const bool inspected : {false, true}) {
+      const TempDir directory;
+      Journal journal = Journal::create(directory / "j", Json{{"plan", "p"}});
+      journal.add_publishing(replacing, inspected);
+      const auto contents = Journal::read(directory / "j");
+      EXPECT_TRUE(contents->publishing);
+      EXPECT_EQ(contents->replacing, replacing);
+      EXPECT_EQ(contents->inspected, inspected);
+    }
+  }
+}
+
+TEST(Journal, TornTailsAreCutAndContinued) {
+  const TempDir directory;
+  {
+    Journal journal = Journal::create(directory / "whole", Json{{"plan", "p"}});
+    journal.add_results(item(1));
+    journal.add_results(item(2));
+  }
+  std::ifstream stream(directory / "whole");
+  const std::string whole((std::istreambuf_iterator<char>(stream)), {});
+  for (std::size_t length = 0; length <= whole.size(); ++length) {
+    std::ofstream(directory / "torn") << whole.substr(0, length);
+    const auto lines = static_cast<std::size_t>(
+        std::count(whole.begin(), whole.begin() + static_cast<long>(length), '\n'));
+    const auto contents = Journal::read(directory / "torn");
+    ASSERT_EQ(contents.has_value(), lines >= 1) << length;
+    if (!contents) continue;
+    EXPECT_EQ(contents->items.size(), lines - 1);
+    Journal::append_to(directory / "torn", *contents).add_results(item(9));
+    EXPECT_EQ(Journal::read(directory / "torn")->items.size(), lines) << length;
+  }
+}
+
+TEST(Journal, AGarbledLineEndsTheReadablePart) {
+  const TempDir directory;
+  {
+    Journal journal = Journal::create(directory / "j", Json{{"plan", "p"}});
+    journal.add_results(item(1));
+    journal.add_results(item(2));
+  }
+  std::fstream file(directory / "j", std::ios::in | std::ios::out | std::ios::binary);
+  std::string text((std::istreambuf_iterator<char>(file)), {});
+  const std::size_t second = text.find('\n') + 1;
+  file.clear();
+  file.seekp(static_cast<std::streamoff>(second + 60));
+  file.put('#');
+  file.close();
+  EXPECT_TRUE(Journal::read(directory / "j")->items.empty());
+}
+
+TEST(Journal, NoFileIsNoJournal) {
+  const TempDir directory;
+  EXPECT_FALSE(Journal::read(directory / "missing").has_value());
+}
+
+// What quantized tensors leave, to the last bit.
+TensorResult written_and_read(const TensorResult& record) {
+  const TempDir directory;
+  Journal::create(directory / "j", formats::Json{{"plan", "p"}}).add_results({{3, record}});
+  return Journal::read(directory / "j")->items.at(3);
+}
+
+TEST(JournalQuality, SumsComeBackBitForBit) {
+  TensorResult record{.source = {{1, 2}}, .output = {{{3, 4}}, {{5, 6}, {7, 8}}}};
+  record.quality = {.elements = 12'345'678'901,
+                    .blocks = 96'450'616,
+                    .exact_blocks = 17,
+                    .saturated = 3,
+                    .zeroed = 99,
+                    .error2 = 0.1 + 0.2,
+                    .reference2 = std::nextafter(1e300, 2e300),
+                    .product = -1.0 / 3,
+                    .max_error = std::numeric_limits<double>::denorm_min()};
+  EXPECT_EQ(written_and_read(record).quality, record.quality);
+}
+
+TEST(JournalQuality, PeakOfAGroupRoundTripsExactly) {
+  for (const float amax : {0.0F, 0.1F, 0x1p-149F, 0x1.fffffep127F, 1.0F / 3}) {
+    TensorResult record{.source = {{1, 2}}, .output = {{{3, 4}}}};
+    record.amax = amax;
+    EXPECT_EQ(written_and_read(record).amax, amax);
+  }
+}
+
+TEST(JournalQuality, WhatIsNotThereStaysAway) {
+  const TensorResult record = written_and_read({.source = {{1, 2}}, .output = {{{3, 4}}}});
+  EXPECT_FALSE(record.amax);
+  EXPECT_FALSE(record.quality);
+  EXPECT_FALSE(record.inexact_global);
+  TensorResult inexact{.source = {{1, 2}}, .output = {{{3, 4}}}};
+  inexact.inexact_global = true;
+  EXPECT_TRUE(written_and_read(inexact).inexact_global);
 }
 
 }  // namespace

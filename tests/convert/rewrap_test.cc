@@ -1,8 +1,13 @@
+#include <bit>
+#include <cmath>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/convert/conversion.h"
 #include "tests/convert/output_tensors.h"
+#include "tests/convert/program_decode.h"
+#include "tests/convert/stored_values.h"
 #include "tests/convert/targets.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
@@ -13,9 +18,10 @@
 namespace ingot::convert {
 namespace {
 
+using namespace ingot::testing;
 using formats::Activations;
 using formats::SchemeId;
-using namespace ingot::testing;
+using ingot::testing::Target;
 
 // Every tensor kept in its scheme, under the names of another dialect.
 Conversion rewrap(const std::filesystem::path& from, const std::filesystem::path& to,
@@ -75,21 +81,22 @@ float number(const OutputTensor& tensor) {
   return tensor.as<float>().front();
 }
 
-TEST(Rewrap, Fp8BlocksRoundTripThroughCompressedTensors) {
-  const TempDir directory;
-  rewrap(tiny_v32(), directory / "ct", "compressed-tensors").run();
+using Rewrap = InTempDir;
+
+TEST_F(Rewrap, Fp8BlocksRoundTripThroughCompressedTensors) {
+  rewrap(tiny_v32(), dir_ / "ct", "compressed-tensors").run();
   const OutputTensors released = read_output(tiny_v32());
-  const OutputTensors ct = read_output(directory / "ct");
+  const OutputTensors ct = read_output(dir_ / "ct");
   ASSERT_EQ(ct.size(), released.size());
   EXPECT_EQ(count_suffix(ct, ".weight_scale_inv"), 0U);
   for (const auto& [name, tensor] : released)
     EXPECT_TRUE(ct.at(renamed(name, "_scale_inv", "_scale")) == tensor) << name;
 
-  rewrap(directory / "ct", directory / "back", "deepseek").run();
-  EXPECT_TRUE(read_output(directory / "back") == released);
+  rewrap(dir_ / "ct", dir_ / "back", "deepseek").run();
+  EXPECT_TRUE(read_output(dir_ / "back") == released);
 }
 
-TEST(Rewrap, ItIsNoQuantization) {
+TEST_F(Rewrap, ItIsNoQuantization) {
   const auto source = formats::Checkpoint::open(tiny_v32());
   Recipe recipe;
   recipe.choices.dialect = "compressed-tensors";
@@ -99,7 +106,7 @@ TEST(Rewrap, ItIsNoQuantization) {
   EXPECT_EQ(plan.counts.repackaged + plan.counts.copied, plan.tensors.size());
 }
 
-TEST(Rewrap, Nvfp4KeepsCodesAndInvertsTheGlobal) {
+TEST_F(Rewrap, Nvfp4KeepsCodesAndInvertsTheGlobal) {
   const OutputTensors ct = read_output(nvfp4_ct());
   const OutputTensors mo = read_output(nvfp4_mo().path);
   ASSERT_EQ(mo.size(), ct.size());
@@ -118,26 +125,22 @@ TEST(Rewrap, Nvfp4KeepsCodesAndInvertsTheGlobal) {
   EXPECT_EQ(nvfp4_mo().report.quality.inexact_globals, inexact);
 }
 
-TEST(Rewrap, TheManifestRestoresEveryGlobalOfNvfp4) {
-  const TempDir directory;
+TEST_F(Rewrap, TheManifestRestoresEveryGlobalOfNvfp4) {
   const ExecuteReport report =
-      rewrap(nvfp4_mo().path, directory / "back", "compressed-tensors", Activations::kWeightOnly)
-          .run();
-  EXPECT_TRUE(read_output(directory / "back") == read_output(nvfp4_ct()));
+      rewrap(nvfp4_mo().path, dir_ / "back", "compressed-tensors", Activations::kWeightOnly).run();
+  EXPECT_TRUE(read_output(dir_ / "back") == read_output(nvfp4_ct()));
   EXPECT_EQ(report.quality.inexact_globals, 0U);
 }
 
-TEST(Rewrap, GlobalWithoutManifestIsWithinOneUlp) {
-  const TempDir directory;
-  std::filesystem::copy(nvfp4_mo().path, directory / "mo");
-  std::filesystem::remove(directory / "mo" / "ingot.json");
+TEST_F(Rewrap, GlobalWithoutManifestIsWithinOneUlp) {
+  std::filesystem::copy(nvfp4_mo().path, dir_ / "mo");
+  std::filesystem::remove(dir_ / "mo" / "ingot.json");
   const ExecuteReport report =
-      rewrap(directory / "mo", directory / "back", "compressed-tensors", Activations::kWeightOnly)
-          .run();
+      rewrap(dir_ / "mo", dir_ / "back", "compressed-tensors", Activations::kWeightOnly).run();
   const OutputTensors ct = read_output(nvfp4_ct());
-  const OutputTensors mo = read_output(directory / "mo");
+  const OutputTensors mo = read_output(dir_ / "mo");
   std::size_t changed = 0, inexact = 0;
-  for (const auto& [name, tensor] : read_output(directory / "back")) {
+  for (const auto& [name, tensor] : read_output(dir_ / "back")) {
     if (!name.ends_with(".weight_global_scale")) {
       EXPECT_TRUE(tensor == ct.at(name)) << name;
       continue;
@@ -154,12 +157,11 @@ TEST(Rewrap, GlobalWithoutManifestIsWithinOneUlp) {
 }
 
 // A manifest that belongs to other weights must not lend its globals.
-TEST(Rewrap, EditedGlobalIsNotTakenFromTheManifest) {
-  const TempDir directory;
-  std::filesystem::copy(nvfp4_mo().path, directory / "mo");
+TEST_F(Rewrap, EditedGlobalIsNotTakenFromTheManifest) {
+  std::filesystem::copy(nvfp4_mo().path, dir_ / "mo");
   const std::string name = "model.layers.2.mlp.experts.5.down_proj";
   const float edited = 0x1p-10F;
-  for (const auto& entry : std::filesystem::directory_iterator(directory / "mo")) {
+  for (const auto& entry : std::filesystem::directory_iterator(dir_ / "mo")) {
     if (entry.path().extension() != ".safetensors") continue;
     for (const auto& stored :
          formats::read_safetensors_header(Fd::open_for_reading(entry.path())).tensors) {
@@ -168,19 +170,17 @@ TEST(Rewrap, EditedGlobalIsNotTakenFromTheManifest) {
           .write_exact(std::as_bytes(std::span(&edited, 1)), stored.offset);
     }
   }
-  rewrap(directory / "mo", directory / "back", "compressed-tensors", Activations::kWeightOnly)
-      .run();
-  EXPECT_EQ(number(read_output(directory / "back").at(name + ".weight_global_scale")), 0x1p10F);
+  rewrap(dir_ / "mo", dir_ / "back", "compressed-tensors", Activations::kWeightOnly).run();
+  EXPECT_EQ(number(read_output(dir_ / "back").at(name + ".weight_global_scale")), 0x1p10F);
 }
 
-TEST(Rewrap, Int8RowsRoundTripThroughAscend) {
-  const TempDir directory;
-  Conversion first(tiny_bf16(), directory / "ct");
+TEST_F(Rewrap, Int8RowsRoundTripThroughAscend) {
+  Conversion first(tiny_bf16(), dir_ / "ct");
   first.recipe.to = SchemeId::kInt8Channel;
   first.run();
-  const OutputTensors ct = read_output(directory / "ct");
-  rewrap(directory / "ct", directory / "ms", "modelslim").run();
-  const OutputTensors ms = read_output(directory / "ms");
+  const OutputTensors ct = read_output(dir_ / "ct");
+  rewrap(dir_ / "ct", dir_ / "ms", "modelslim").run();
+  const OutputTensors ms = read_output(dir_ / "ms");
   const std::size_t n_quantized = count_suffix(ct, ".weight_scale");
   EXPECT_GT(n_quantized, 250U);
   EXPECT_EQ(ms.size(), ct.size() + n_quantized);
@@ -191,32 +191,30 @@ TEST(Rewrap, Int8RowsRoundTripThroughAscend) {
         std::all_of(tensor.bytes.begin(), tensor.bytes.end(), [](char c) { return c == 0; }));
     EXPECT_EQ(tensor.shape, ms.at(renamed(name, "_offset", "_scale")).shape) << name;
   }
-  rewrap(directory / "ms", directory / "back", "compressed-tensors").run();
-  EXPECT_TRUE(read_output(directory / "back") == ct);
+  rewrap(dir_ / "ms", dir_ / "back", "compressed-tensors").run();
+  EXPECT_TRUE(read_output(dir_ / "back") == ct);
 }
 
 // A rewrap is no copy: its parts are written, and nothing that is written may be NaN.
-TEST(Rewrap, NanCodeIsRefusedUnlessAllowed) {
-  const TempDir directory;
-  copy_example(directory / "in");
+TEST_F(Rewrap, NanCodeIsRefusedUnlessAllowed) {
+  copy_example(dir_ / "in");
   const std::string weight = "model.layers.2.mlp.experts.4.up_proj.weight";
-  const auto file = directory / "in" / read_output(tiny_v32()).at(weight).file;
+  const auto file = dir_ / "in" / read_output(tiny_v32()).at(weight).file;
   for (const auto& stored : formats::read_safetensors_header(Fd::open_for_reading(file)).tensors) {
     if (stored.name != weight) continue;
     const auto nan = std::byte{0xFF};
     Fd::open_for_writing(file, 02).write_exact({&nan, 1}, stored.offset + 5 * 256 + 9);
   }
-  Conversion conversion = rewrap(directory / "in", directory / "ct", "compressed-tensors");
+  Conversion conversion = rewrap(dir_ / "in", dir_ / "ct", "compressed-tensors");
   expect_error(ErrorCode::kNonFinite, {weight, "row 5", "column 9", "nan-code"},
                [&] { conversion.run(); });
-  conversion.output = directory / "allowed";
+  conversion.output = dir_ / "allowed";
   conversion.recipe.allow.add("nan-code=" + weight);
   conversion.run();
 }
 
 // The tools of compressed-tensors write scales in BF16.
-TEST(Rewrap, NarrowScalesAreWidenedExactly) {
-  const TempDir directory;
+TEST_F(Rewrap, NarrowScalesAreWidenedExactly) {
   TinyCheckpoint checkpoint;
   checkpoint.config = R"({"quantization_config": {"quant_method": "compressed-tensors",
     "format": "int-quantized", "config_groups": {"group_0": {"targets": ["Linear"], "weights":
@@ -230,17 +228,17 @@ TEST(Rewrap, NarrowScalesAreWidenedExactly) {
        {3, 1},
        std::string(reinterpret_cast<const char*>(words.data()), 6)},
       {"a.weight", "I8", {3, 2}, "\x7f\x81\x01\x02\x03\x04"}};
-  checkpoint.write(directory / "in");
-  Conversion conversion = rewrap(directory / "in", directory / "out", "modelslim");
+  checkpoint.write(dir_ / "in");
+  Conversion conversion = rewrap(dir_ / "in", dir_ / "out", "modelslim");
   conversion.family = "generic";
   conversion.run();
-  const OutputTensors output = read_output(directory / "out");
+  const OutputTensors output = read_output(dir_ / "out");
   EXPECT_EQ(output.at("a.weight").bytes, "\x7f\x81\x01\x02\x03\x04");
   EXPECT_EQ(output.at("a.weight_scale").as<std::uint32_t>(),
             (std::vector<std::uint32_t>{0x3F800000, 0x3C010000, 0x00010000}));
 }
 
-TEST(Rewrap, DialectWithoutTheSchemeGetsBf16) {
+TEST_F(Rewrap, DialectWithoutTheSchemeGetsBf16) {
   const auto source = formats::Checkpoint::open(tiny_v32());
   for (const char* dialect : {"modelopt", "modelslim"}) {
     Recipe recipe;
@@ -249,6 +247,60 @@ TEST(Rewrap, DialectWithoutTheSchemeGetsBf16) {
     EXPECT_EQ(plan.counts.demoted, n_released_fp8()) << dialect;
     EXPECT_EQ(plan.counts.repackaged, 0U) << dialect;
   }
+}
+
+// The output decoded by the formula of its dialect, as docs/formats.md has it, is what the program
+// decodes, bit for bit, and close to what was there before.
+
+std::uint32_t bits(float value) {
+  return std::bit_cast<std::uint32_t>(value);
+}
+
+double relative_error(const std::vector<float>& was, const std::vector<float>& is) {
+  double error = 0, reference = 0;
+  for (std::size_t i = 0; i < was.size(); ++i) {
+    error += std::pow(double{was[i]} - double{is[i]}, 2);
+    reference += std::pow(double{was[i]}, 2);
+  }
+  return std::sqrt(error / reference);
+}
+
+class DialectDecode : public ::testing::TestWithParam<Target> {};
+
+INSTANTIATE_TEST_SUITE_P(Dialects, DialectDecode, ::testing::ValuesIn(all_targets()), target_name);
+
+TEST_P(DialectDecode, FormulaOfTheDialectGivesDecodedValues) {
+  const TempDir directory;
+  Conversion conversion(synth_model(), directory / "out");
+  GetParam().apply(conversion.recipe);
+  if (conversion.recipe.choices.input_scale) conversion.recipe.choices.input_scale = 0.0123F;
+  conversion.recipe.choices.quantize_attention = true;
+  conversion.recipe.choices.nvfp4_search = quantize::Nvfp4Search::kAmax;
+  conversion.run();
+  const OutputTensors before = read_output(synth_model());
+  const OutputTensors output = read_output(directory / "out");
+  const formats::Checkpoint checkpoint = formats::Checkpoint::open(directory / "out");
+  const formats::Json config = config_of(directory / "out");
+  std::size_t n_compared = 0;
+  for (const formats::LogicalTensor& tensor : checkpoint.tensors()) {
+    if (tensor.encoding.scheme != GetParam().storage->scheme) continue;
+    const std::vector<float> ours = decoded(checkpoint, tensor);
+    const std::string packed = module_of(tensor.name) + ".weight_packed";
+    const std::vector<float> theirs =
+        decoded_by_hand(output, output.contains(packed) ? packed : tensor.name, config).numbers;
+    ASSERT_EQ(ours.size(), theirs.size());
+    std::size_t first = 0;
+    // Either sign of zero is zero.
+    while (first < ours.size() &&
+           ((ours[first] == 0 && theirs[first] == 0) || bits(ours[first]) == bits(theirs[first])))
+      ++first;
+    EXPECT_EQ(first, ours.size()) << tensor.name << " differs in element " << first;
+    EXPECT_LT(relative_error(released_values(before, tensor.name), theirs),
+              formats::scheme_facts(tensor.encoding.scheme).code_bits == 4 ? 0.15 : 0.04)
+        << tensor.name;
+    ++n_compared;
+  }
+  EXPECT_GT(n_compared, 20U);
 }
 
 }  // namespace

@@ -20,6 +20,7 @@ namespace ingot::convert {
 namespace {
 
 using namespace ingot::testing;
+using enum ErrorCode;
 
 constexpr const char* kFile = "model-00001-of-00002.safetensors";
 
@@ -46,49 +47,47 @@ void change_unsampled_byte(const std::filesystem::path& directory) {
   FAIL() << "every weight is sampled";
 }
 
-TEST(SourceChange, WhileItIsReadPublishesNothing) {
-  const TempDir directory;
-  Conversion conversion(copy_example(directory / "in"), directory / "out");
+using SourceChange = InTempDir;
+
+TEST_F(SourceChange, WhileItIsReadPublishesNothing) {
+  Conversion conversion(copy_example(dir_ / "in"), dir_ / "out");
   conversion.execute.inspect = [&](const std::filesystem::path&) {
-    change_unsampled_byte(directory / "in");
+    change_unsampled_byte(dir_ / "in");
     return Inspection{};
   };
-  expect_error(ErrorCode::kMismatch, {kFile, "has changed while this run read it"},
-               [&] { conversion.run(); });
-  expect_unpublished(directory / "out");
+  expect_error(kMismatch, {kFile, "has changed while this run read it"}, [&] { conversion.run(); });
+  expect_unpublished(dir_ / "out");
 
   // What was made of the old bytes is made again.
   conversion.execute.inspect = nullptr;
   conversion.execute.resume = true;
   EXPECT_GT(conversion.run().tensors_redone, 0U);
-  Conversion(directory / "in", directory / "whole").run();
-  EXPECT_TRUE(tree(directory / "out") == tree(directory / "whole"));
+  Conversion(dir_ / "in", dir_ / "whole").run();
+  EXPECT_TRUE(tree(dir_ / "out") == tree(dir_ / "whole"));
 }
 
-TEST(SourceChange, BetweenRunsIsReadAgain) {
-  const TempDir directory;
-  Conversion conversion(copy_example(directory / "in"), directory / "out");
+TEST_F(SourceChange, BetweenRunsIsReadAgain) {
+  Conversion conversion(copy_example(dir_ / "in"), dir_ / "out");
   ASSERT_TRUE(run_stopped(conversion, 300));
-  change_unsampled_byte(directory / "in");
+  change_unsampled_byte(dir_ / "in");
   conversion.execute.resume = true;
   conversion.run();
-  Conversion(directory / "in", directory / "whole").run();
-  EXPECT_TRUE(tree(directory / "out") == tree(directory / "whole"));
+  Conversion(dir_ / "in", dir_ / "whole").run();
+  EXPECT_TRUE(tree(dir_ / "out") == tree(dir_ / "whole"));
 }
 
-TEST(SourceChange, CopyOfTheSameBytesIsAccepted) {
-  const TempDir directory;
-  Conversion conversion(copy_example(directory / "in"), directory / "out");
+TEST_F(SourceChange, CopyOfTheSameBytesIsAccepted) {
+  Conversion conversion(copy_example(dir_ / "in"), dir_ / "out");
   ASSERT_TRUE(run_stopped(conversion, 300));
-  std::filesystem::rename(directory / "in", directory / "before");
-  copy_example(directory / "in");
+  std::filesystem::rename(dir_ / "in", dir_ / "before");
+  copy_example(dir_ / "in");
   conversion.execute.resume = true;
   const ExecuteReport report = conversion.run();
   EXPECT_GT(report.tensors_resumed, 0U);
   EXPECT_EQ(report.tensors_redone, 0U);
 }
 
-TEST(SourceChange, NamesTheChangedFile) {
+TEST_F(SourceChange, NamesTheChangedFile) {
   for (const char* name : {"config.json", "tokenizer.json", "model.safetensors.index.json"}) {
     const TempDir directory;
     Conversion conversion(copy_example(directory / "in"), directory / "out");
@@ -98,28 +97,25 @@ TEST(SourceChange, NamesTheChangedFile) {
       std::filesystem::rename(directory / "copy", directory / "in" / name);
       return Inspection{};
     };
-    expect_error(ErrorCode::kMismatch, {name, "another file has taken its place"},
-                 [&] { conversion.run(); });
+    expect_error(kMismatch, {name, "another file has taken its place"}, [&] { conversion.run(); });
   }
 }
 
-TEST(SourceChange, IsFoundBeforeTheExecution) {
-  const TempDir directory;
-  Conversion conversion(copy_example(directory / "in"), directory / "out");
-  conversion.execute.stamps.add(directory / "in");
-  change_unsampled_byte(directory / "in");
-  expect_error(ErrorCode::kMismatch, {kFile, "written to"}, [&] { conversion.run(); });
+TEST_F(SourceChange, IsFoundBeforeTheExecution) {
+  Conversion conversion(copy_example(dir_ / "in"), dir_ / "out");
+  conversion.execute.stamps.add(dir_ / "in");
+  change_unsampled_byte(dir_ / "in");
+  expect_error(kMismatch, {kFile, "written to"}, [&] { conversion.run(); });
 }
 
-TEST(SourceChange, IgnoresFilesThatAreNotRead) {
-  const TempDir directory;
-  copy_example(directory / "in");
-  std::filesystem::create_directory(directory / "in" / ".cache");
-  write_text_file(directory / "in" / ".cache" / "lock", "1");
-  Conversion conversion(directory / "in", directory / "out");
+TEST_F(SourceChange, IgnoresFilesThatAreNotRead) {
+  copy_example(dir_ / "in");
+  std::filesystem::create_directory(dir_ / "in" / ".cache");
+  write_text_file(dir_ / "in" / ".cache" / "lock", "1");
+  Conversion conversion(dir_ / "in", dir_ / "out");
   conversion.execute.inspect = [&](const std::filesystem::path&) {
-    write_text_file(directory / "in" / ".cache" / "lock", "two");
-    write_text_file(directory / "in" / "new.txt", "made later");
+    write_text_file(dir_ / "in" / ".cache" / "lock", "two");
+    write_text_file(dir_ / "in" / "new.txt", "made later");
     return Inspection{};
   };
   EXPECT_NO_THROW(conversion.run());
@@ -177,7 +173,7 @@ TEST(OptionFileChange, WhileItIsReadPublishesNothing) {
       write_statistics(path, 2);
       return Inspection{};
     };
-    expect_error(ErrorCode::kMismatch,
+    expect_error(kMismatch,
                  {path.string(), "has changed while this run read it", "put back what was there"},
                  [&] { conversion.run(); });
     expect_unpublished(directory / "out");
@@ -201,8 +197,7 @@ TEST(OptionFileChange, BetweenRunsIsRefusedByName) {
 
     write_statistics(path, 2);
     one.read(path, conversion.recipe.choices);
-    expect_error(ErrorCode::kMismatch,
-                 {std::string(one.option) + " (what it names has changed)", "--force"},
+    expect_error(kMismatch, {std::string(one.option) + " (what it names has changed)", "--force"},
                  [&] { conversion.run(); });
 
     // What was made meanwhile may be of other bytes than those that are back.
@@ -224,7 +219,7 @@ TEST(ConsumeSource, KeepsAChangedSourceFile) {
   conversion.execute.consume_source = true;
   conversion.execute.stamps.add(directory / "in");
   change_unsampled_byte(directory / "in");
-  expect_error(ErrorCode::kMismatch, {kFile}, [&] { conversion.run(); });
+  expect_error(kMismatch, {kFile}, [&] { conversion.run(); });
   EXPECT_TRUE(std::filesystem::exists(directory / "in" / kFile));
 }
 

@@ -1,11 +1,14 @@
 #pragma once
 
+#include <algorithm>
 #include <ostream>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
+#include <gtest/gtest.h>
 
 #include "formats/dialect/dialect.h"
 #include "synth/synth.h"
@@ -57,13 +60,49 @@ inline std::vector<Target> scheme_targets() {
   return targets;
 }
 
+/// The rows of all_targets() that are the first of something: each scheme, dialect and kind of
+/// activations stands in one of them. What default tests claim of these, slow ones do of the rest.
+inline std::vector<Target> first_targets() {
+  std::set<std::string_view> seen;
+  std::vector<Target> targets = all_targets();
+  std::erase_if(targets, [&](const Target& target) {
+    const bool is_first_scheme =
+        seen.insert(formats::scheme_facts(target.storage->scheme).name).second;
+    const bool is_first_dialect = seen.insert(target.dialect->name).second;
+    const bool are_first_activations =
+        seen.insert(formats::activations_name(target.storage->activations)).second;
+    return !is_first_scheme && !is_first_dialect && !are_first_activations;
+  });
+  return targets;
+}
+
+/// The first row of each dialect.
+inline std::vector<Target> dialect_targets() {
+  std::vector<Target> targets = all_targets();
+  const auto same = [](const Target& a, const Target& b) { return a.dialect == b.dialect; };
+  targets.erase(std::unique(targets.begin(), targets.end(), same), targets.end());
+  return targets;
+}
+
+/// Every row that is not in `some`.
+inline std::vector<Target> all_targets_but(const std::vector<Target>& some) {
+  std::vector<Target> targets = all_targets();
+  std::erase_if(targets, [&](const Target& target) {
+    return std::any_of(some.begin(), some.end(), [&](const Target& one) {
+      return one.dialect == target.dialect && one.storage == target.storage;
+    });
+  });
+  return targets;
+}
+
 /// For INSTANTIATE_TEST_SUITE_P: letters, digits and underscores.
-inline std::string test_name(const std::string& name) {
-  std::string text = name;
-  for (char& c : text) {
-    if (c == '-') c = '_';
-  }
-  return text;
+inline std::string test_name(std::string name) {
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+inline std::string target_name(const ::testing::TestParamInfo<Target>& row) {
+  return test_name(row.param.name());
 }
 
 /// The example cast to BF16 by us, made once per process.

@@ -1,11 +1,19 @@
 #include "convert/run/window_writer.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 
 #include "formats/base/parallel.h"
-#include "tests/convert/random_ranges.h"
+#include "tests/support/descriptor_limit.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 
@@ -13,6 +21,70 @@ namespace ingot::convert {
 namespace {
 
 using namespace ingot::testing;
+
+constexpr std::size_t kWindow = 64 * 1024;
+
+/// A disjoint range of a file, belonging to an item.
+struct Range {
+  std::uint32_t file = 0, item = 0;
+  std::uint64_t offset = 0, n_bytes = 0;
+};
+
+/// What stands at a position of a file: any function will do that differs between neighbours and
+/// files.
+std::byte content(std::uint32_t file, std::uint64_t offset) {
+  return static_cast<std::byte>((offset * 131 + offset / 251 + file * 77) & 0xFF);
+}
+
+struct Job {
+  std::vector<convert::WindowWriter::File> files;
+  std::vector<Range> ranges;
+  std::uint32_t n_items = 0;
+};
+
+/// Files of about `file_bytes`, cut into ranges in random order that belong to 40 items.
+Job random_job(std::uint32_t seed, std::size_t n_files, std::uint64_t file_bytes) {
+  std::mt19937 random(seed);
+  Job job;
+  for (std::uint32_t file = 0; file < n_files; ++file) {
+    const std::uint64_t n_bytes = file_bytes + random() % 5000;
+    job.files.push_back({.name = "file-" + std::to_string(file), .n_bytes = n_bytes});
+    for (std::uint64_t offset = 0; offset < n_bytes;) {
+      const std::uint64_t n = std::min<std::uint64_t>(n_bytes - offset, 1 + random() % kWindow);
+      job.ranges.push_back({.file = file,
+                            .item = static_cast<std::uint32_t>(random() % 40),
+                            .offset = offset,
+                            .n_bytes = n});
+      offset += n;
+    }
+  }
+  job.n_items = 40;
+  std::shuffle(job.ranges.begin(), job.ranges.end(), random);
+  return job;
+}
+
+/// Fills a range with its content.
+void write_range(convert::WindowWriter& writer, const Range& range) {
+  const convert::WindowWriter::Lease lease =
+      writer.acquire(range.file, range.offset, range.n_bytes);
+  std::uint64_t at = range.offset;
+  for (std::size_t i = 0; i < lease.n_pieces; ++i) {
+    for (std::byte& b : lease.pieces[i]) b = content(range.file, at++);
+  }
+  EXPECT_EQ(at, range.offset + range.n_bytes);
+}
+
+/// Every byte of every file of the job is its content.
+void expect_files(const TempDir& directory, const Job& job) {
+  for (std::uint32_t f = 0; f < job.files.size(); ++f) {
+    const std::string text = read_text_file(directory / job.files[f].name, 1 << 30);
+    ASSERT_EQ(text.size(), job.files[f].n_bytes);
+    for (std::uint64_t at = 0; at < text.size(); ++at) {
+      ASSERT_EQ(static_cast<std::byte>(text[at]), content(f, at))
+          << job.files[f].name << " byte " << at;
+    }
+  }
+}
 
 struct Setting {
   std::size_t threads, windows;
@@ -159,6 +231,150 @@ TEST(WindowWriter, AFailingDiskStopsEveryProducer) {
             {.file = 0, .item = 0, .offset = (2 * i + worker) * kWindow, .n_bytes = kWindow});
       }
     });
+    writer.finish_item(0);
+    writer.finish();
+  });
+}
+
+// More files than the process may open, in folders of their own.
+
+constexpr std::size_t kFiles = 700;
+constexpr rlim_t kDescriptors = 64;
+
+WindowWriter::Options options(std::size_t windows) {
+  return {.window_bytes = kWindow, .max_windows = windows, .writer_threads = 2};
+}
+
+void ignore(const std::vector<std::uint32_t>&) {}
+
+void finish(WindowWriter& writer, const Job& job) {
+  for (std::uint32_t item = 0; item < job.n_items; ++item) writer.finish_item(item);
+  writer.finish();
+}
+
+class ManyFiles : public ::testing::TestWithParam<std::size_t> {};
+
+TEST_P(ManyFiles, AreWrittenWholeWithFewDescriptors) {
+  const TempDir directory;
+  const Job job = random_job(1, kFiles, 70'000);
+  std::vector<std::uint32_t> durable;
+  std::uint64_t n_spilled = 0;
+  {
+    const DescriptorLimit limit(kDescriptors);
+    StagedFiles staged(directory.path());
+    WindowWriter writer(staged, job.files, options(GetParam()),
+                        [&](const std::vector<std::uint32_t>& items) {
+                          durable.insert(durable.end(), items.begin(), items.end());
+                        });
+    std::atomic<std::size_t> next = 0;
+    run_workers(4, [&](std::size_t) {
+      for (std::size_t i = next++; i < job.ranges.size(); i = next++)
+        write_range(writer, job.ranges[i]);
+    });
+    finish(writer, job);
+    n_spilled = writer.windows_spilled();
+  }
+  // Two windows per file: with room for all of them nothing needs to be spilled.
+  EXPECT_EQ(n_spilled > 0, GetParam() < kFiles) << n_spilled;
+  EXPECT_EQ(durable.size(), job.n_items);
+  EXPECT_EQ(std::set(durable.begin(), durable.end()).size(), job.n_items);
+  expect_files(directory, job);
+}
+
+INSTANTIATE_TEST_SUITE_P(Windows, ManyFiles, ::testing::Values(8, 200, 1500),
+                         [](const auto& instance) { return std::to_string(instance.param); });
+
+using WindowWriterFiles = InTempDir;
+
+TEST_F(WindowWriterFiles, AreContinuedAroundWhatAnEarlierRunWrote) {
+  const Job job = random_job(2, kFiles, 20'000);
+  const auto early = [](const Range& range) { return range.item % 3 == 0; };
+  for (const Range& range : job.ranges) {
+    if (!early(range)) continue;
+    const Fd file = Fd::open_for_writing(dir_ / job.files[range.file].name, O_WRONLY | O_CREAT);
+    std::vector<std::byte> bytes(range.n_bytes);
+    for (std::uint64_t i = 0; i < range.n_bytes; ++i)
+      bytes[i] = content(range.file, range.offset + i);
+    file.write_exact(bytes, range.offset);
+  }
+  {
+    const DescriptorLimit limit(kDescriptors);
+    StagedFiles staged(dir_.path());
+    WindowWriter writer(staged, job.files, options(16), ignore);
+    for (const Range& range : job.ranges) {
+      if (early(range)) writer.mark_written(range.file, range.offset, range.n_bytes);
+    }
+    for (const Range& range : job.ranges) {
+      if (!early(range)) write_range(writer, range);
+    }
+    finish(writer, job);
+  }
+  expect_files(dir_, job);
+}
+
+TEST_F(WindowWriterFiles, MayStandInFolders) {
+  Job job = random_job(3, 40, 30'000);
+  for (std::size_t i = 0; i < job.files.size(); ++i) {
+    job.files[i].name = "rank-" + std::to_string(i % 7) + "/part/" + job.files[i].name;
+  }
+  // Found as well as made.
+  std::filesystem::create_directories(dir_ / "rank-3");
+  StagedFiles staged(dir_.path());
+  WindowWriter writer(staged, job.files,
+                      {.window_bytes = kWindow, .max_windows = 8, .max_open_files = 3}, ignore);
+  std::atomic<std::size_t> next = 0;
+  run_workers(3, [&](std::size_t) {
+    for (std::size_t i = next++; i < job.ranges.size(); i = next++)
+      write_range(writer, job.ranges[i]);
+  });
+  finish(writer, job);
+  expect_files(dir_, job);
+}
+
+TEST_F(WindowWriterFiles, ReportAFolderThatCannotBeMade) {
+  Job job = random_job(4, 2, 10'000);
+  job.files[1].name = "rank/file";
+  Fd::open_for_writing(dir_ / "rank", O_WRONLY | O_CREAT);
+  StagedFiles staged(dir_.path());
+  WindowWriter writer(staged, job.files, options(4), ignore);
+  expect_error(ErrorCode::kIo, {"rank"}, [&] {
+    for (const Range& range : job.ranges) write_range(writer, range);
+    finish(writer, job);
+  });
+}
+
+// The limit of the tests above is a real one.
+TEST_F(WindowWriterFiles, ReportThatTheProcessMayOpenNoMore) {
+  const Job job = random_job(5, kFiles, 1'000);
+  const DescriptorLimit limit(kDescriptors);
+  StagedFiles staged(dir_.path());
+  WindowWriter writer(staged, job.files,
+                      {.window_bytes = kWindow,
+                       .max_windows = 4,
+                       .max_open_files = kFiles,
+                       .sync_bytes = std::uint64_t{1} << 40,
+                       .sync_interval = std::chrono::hours(1)},
+                      ignore);
+  expect_error(ErrorCode::kIo, {"open"}, [&] {
+    for (const Range& range : job.ranges) write_range(writer, range);
+    finish(writer, job);
+  });
+}
+
+TEST_F(WindowWriterFiles, ReportAWriteThatFailsAfterReopening) {
+  StagedFiles staged(dir_.path());
+  WindowWriter writer(
+      staged, {{.name = "a", .n_bytes = 2 * kWindow}, {.name = "b", .n_bytes = kWindow}},
+      {.window_bytes = kWindow, .max_windows = 2, .writer_threads = 1, .max_open_files = 1},
+      ignore);
+  write_range(writer, {.file = 0, .item = 0, .offset = 0, .n_bytes = kWindow});
+  while (writer.written().n_bytes < kWindow) std::this_thread::yield();
+  write_range(writer, {.file = 1, .item = 0, .offset = 0, .n_bytes = kWindow});
+  while (writer.written().n_bytes < 2 * kWindow) std::this_thread::yield();
+  // The first file is closed by now; what is opened again under its name must not be created anew.
+  std::filesystem::remove(dir_ / "a");
+  expect_error(ErrorCode::kNotFound, {"a"}, [&] {
+    write_range(writer, {.file = 0, .item = 0, .offset = kWindow, .n_bytes = kWindow});
     writer.finish_item(0);
     writer.finish();
   });

@@ -12,11 +12,7 @@
 namespace ingot::formats {
 namespace {
 
-using ingot::testing::expect_error;
-using ingot::testing::make_fp8;
-using ingot::testing::TempDir;
-using ingot::testing::tiny_deepseek_v3;
-using ingot::testing::TinyCheckpoint;
+using namespace ingot::testing;
 
 constexpr const char* kUp = "model.layers.0.mlp.up_proj.weight";
 
@@ -61,12 +57,13 @@ AssembledModel found_in(const TinyCheckpoint& checkpoint, const TempDir& dir) {
   return model;
 }
 
-TEST(AssembledCheckpoint, UnderstandsItsTensorsAsADirectoryDoes) {
-  TempDir dir;
+using AssembledCheckpoint = InTempDir;
+
+TEST_F(AssembledCheckpoint, UnderstandsItsTensorsAsADirectoryDoes) {
   TinyCheckpoint tiny = tiny_deepseek_v3();
   make_fp8(tiny, kUp, "model.layers.0.mlp.up_proj.weight_scale_inv");
-  const Checkpoint checkpoint = Checkpoint::assemble(found_in(tiny, dir));
-  const Checkpoint opened = Checkpoint::open(dir / "model");
+  const Checkpoint checkpoint = Checkpoint::assemble(found_in(tiny, dir_));
+  const Checkpoint opened = Checkpoint::open(dir_ / "model");
   EXPECT_EQ(checkpoint.family().name, "deepseek_v3");
   EXPECT_EQ(checkpoint.dialect().name, "deepseek");
   ASSERT_EQ(checkpoint.tensors().size(), opened.tensors().size());
@@ -79,14 +76,13 @@ TEST(AssembledCheckpoint, UnderstandsItsTensorsAsADirectoryDoes) {
   }
   EXPECT_TRUE(checkpoint.has_index());
   EXPECT_EQ(checkpoint.slicing(), nullptr);
-  EXPECT_EQ(checkpoint.directory(), dir.path());
+  EXPECT_EQ(checkpoint.directory(), dir_.path());
   ASSERT_EQ(checkpoint.side_files().size(), 1U);
   EXPECT_EQ(checkpoint.side_files()[0].path, "tokenizer.json");
 }
 
-TEST(AssembledCheckpoint, ReadsFromTheBytesThatItWasGiven) {
-  TempDir dir;
-  AssembledModel model = found_in(tiny_deepseek_v3(), dir);
+TEST_F(AssembledCheckpoint, ReadsFromTheBytesThatItWasGiven) {
+  AssembledModel model = found_in(tiny_deepseek_v3(), dir_);
   auto* bytes = dynamic_cast<NumberedBytes*>(model.bytes.get());
   const Checkpoint checkpoint = Checkpoint::assemble(std::move(model));
   EXPECT_EQ(&checkpoint.bytes(), bytes);
@@ -105,17 +101,15 @@ TEST(AssembledCheckpoint, ReadsFromTheBytesThatItWasGiven) {
   EXPECT_EQ(bytes->closed, 0U);
 }
 
-TEST(AssembledCheckpoint, DirectoryIsWhole) {
-  TempDir dir;
-  tiny_deepseek_v3().write(dir / "model");
-  const Checkpoint opened = Checkpoint::open(dir / "model");
+TEST_F(AssembledCheckpoint, DirectoryIsWhole) {
+  tiny_deepseek_v3().write(dir_ / "model");
+  const Checkpoint opened = Checkpoint::open(dir_ / "model");
   EXPECT_TRUE(opened.is_whole());
   EXPECT_EQ(opened.home_file(0), "");
 }
 
-TEST(AssembledCheckpoint, TakesTheDialectThatItIsGiven) {
-  TempDir dir;
-  AssembledModel model = found_in(tiny_deepseek_v3(), dir);
+TEST_F(AssembledCheckpoint, TakesTheDialectThatItIsGiven) {
+  AssembledModel model = found_in(tiny_deepseek_v3(), dir_);
   model.dialect = find_dialect("modelslim");
   model.description = Json{{"model_quant_type", "W8A8"}};
   const Checkpoint checkpoint = Checkpoint::assemble(std::move(model));
@@ -123,21 +117,20 @@ TEST(AssembledCheckpoint, TakesTheDialectThatItIsGiven) {
   EXPECT_EQ(checkpoint.description().at("model_quant_type"), "W8A8");
 }
 
-TEST(AssembledCheckpoint, RefusesWhatADirectoryIsRefusedFor) {
-  TempDir dir;
-  AssembledModel twice = found_in(tiny_deepseek_v3(), dir);
+TEST_F(AssembledCheckpoint, RefusesWhatADirectoryIsRefusedFor) {
+  AssembledModel twice = found_in(tiny_deepseek_v3(), dir_);
   twice.stored.push_back(twice.stored.front());
   expect_error(ErrorCode::kDuplicate, {twice.stored.front().name, "slices"},
                [&] { Checkpoint::assemble(std::move(twice)); });
 
-  AssembledModel misshapen = found_in(tiny_deepseek_v3(), dir);
+  AssembledModel misshapen = found_in(tiny_deepseek_v3(), dir_);
   for (StoredTensor& tensor : misshapen.stored) {
     if (tensor.name == kUp) tensor.shape.front() *= 2;
   }
   expect_error(ErrorCode::kShapeMismatch, {kUp},
                [&] { Checkpoint::assemble(std::move(misshapen)); });
 
-  AssembledModel unknown = found_in(tiny_deepseek_v3(), dir);
+  AssembledModel unknown = found_in(tiny_deepseek_v3(), dir_);
   unknown.stored.front().name = "model.surprise.weight";
   ErrorList faults;
   const Checkpoint collected = Checkpoint::assemble(std::move(unknown), {.faults = &faults});

@@ -19,15 +19,8 @@ namespace ingot::formats {
 namespace {
 
 namespace fs = std::filesystem;
-using ingot::testing::expect_error;
-using ingot::testing::make_fp8;
-using ingot::testing::safetensors_bytes;
-using ingot::testing::TempDir;
-using ingot::testing::tensor_of;
-using ingot::testing::tiny_deepseek_v3;
-using ingot::testing::TinyCheckpoint;
-using ingot::testing::TinyTensor;
-using ingot::testing::write_bytes;
+using namespace ingot::testing;
+using enum ErrorCode;
 
 const fs::path kTinyV32 = fs::path(INGOT_SOURCE_DIR) / "examples/tiny-v32";
 constexpr const char* kUp = "model.layers.0.mlp.up_proj.weight";
@@ -46,8 +39,18 @@ std::vector<std::string> side_paths(const Checkpoint& checkpoint) {
   return paths;
 }
 
+class OpenCheckpoint : public InTempDir {
+ protected:
+  [[nodiscard]] Checkpoint open(const OpenOptions& options = {}) const {
+    tiny_.write(dir_.path());
+    return Checkpoint::open(dir_.path(), options);
+  }
+
+  TinyCheckpoint tiny_ = tiny_deepseek_v3();
+};
+
 // msmodelslim's names, of today and of before.
-TEST(Checkpoint, ReadsTheIndexOfMsmodelslim) {
+TEST_F(OpenCheckpoint, ReadsTheIndexOfMsmodelslim) {
   for (const std::string stem : {"quant_model_weights", "quant_model_weight_w8a8_dynamic"}) {
     TinyCheckpoint tiny = tiny_deepseek_v3();
     const std::size_t n_tensors = tiny.files["model.safetensors"].size();
@@ -67,15 +70,14 @@ TEST(Checkpoint, ReadsTheIndexOfMsmodelslim) {
     EXPECT_EQ(checkpoint.stored().size(), n_tensors);
     EXPECT_EQ(checkpoint.files().size(), 2U);
     fs::remove(dir / second);
-    expect_error(ErrorCode::kNotFound, {second, index + " names it"},
-                 [&] { Checkpoint::open(dir.path()); });
+    expect_error(kNotFound, {second, index + " names it"}, [&] { Checkpoint::open(dir.path()); });
     fs::copy_file(dir / index, dir / "quant_model_weight.safetensors.index.json");
-    expect_error(ErrorCode::kDuplicate, {index, "quant_model_weight.safetensors.index.json"},
+    expect_error(kDuplicate, {index, "quant_model_weight.safetensors.index.json"},
                  [&] { Checkpoint::open(dir.path()); });
   }
 }
 
-TEST(Checkpoint, OpensTheBundledModel) {
+TEST_F(OpenCheckpoint, OpensTheBundledModel) {
   const Checkpoint model = Checkpoint::open(kTinyV32);
   EXPECT_EQ(model.family().name, "deepseek_v32");
   EXPECT_EQ(model.dialect().name, "deepseek");
@@ -99,7 +101,7 @@ TEST(Checkpoint, OpensTheBundledModel) {
                   {"generation_config.json", "tokenizer.json", "tokenizer_config.json"}));
 }
 
-TEST(Checkpoint, ListsTensorsInSourceOrder) {
+TEST_F(OpenCheckpoint, ListsTensorsInSourceOrder) {
   const Checkpoint model = Checkpoint::open(kTinyV32, {.threads = 2});
   std::pair<std::uint32_t, std::uint64_t> before{0, 0};
   for (const LogicalTensor& tensor : model.tensors()) {
@@ -110,7 +112,7 @@ TEST(Checkpoint, ListsTensorsInSourceOrder) {
   }
 }
 
-TEST(Checkpoint, JoinsWeightAndScaleAcrossFiles) {
+TEST_F(OpenCheckpoint, JoinsWeightAndScaleAcrossFiles) {
   const Checkpoint model = Checkpoint::open(kTinyV32);
   std::size_t n_split = 0;
   for (const LogicalTensor& tensor : model.tensors()) {
@@ -124,7 +126,7 @@ TEST(Checkpoint, JoinsWeightAndScaleAcrossFiles) {
   EXPECT_EQ(n_split, 1U);
 }
 
-TEST(Checkpoint, TellsLayerExpertAndRole) {
+TEST_F(OpenCheckpoint, TellsLayerExpertAndRole) {
   const Checkpoint model = Checkpoint::open(kTinyV32);
   const LogicalTensor& expert = logical(model, "model.layers.2.mlp.experts.7.down_proj.weight");
   EXPECT_EQ(expert.layer, 2U);
@@ -134,17 +136,14 @@ TEST(Checkpoint, TellsLayerExpertAndRole) {
   EXPECT_FALSE(logical(model, "lm_head.weight").layer);
 }
 
-TEST(Checkpoint, ReadsTheBytesOfATensor) {
-  TempDir dir;
-  TinyCheckpoint tiny = tiny_deepseek_v3();
-  tensor_of(tiny, "model.norm.weight").data = "0123456789abcdef";
-  tiny.write(dir.path());
-  const Checkpoint model = Checkpoint::open(dir.path());
+TEST_F(OpenCheckpoint, ReadsTheBytesOfATensor) {
+  tensor_of(tiny_, "model.norm.weight").data = "0123456789abcdef";
+  const Checkpoint model = open();
   const std::uint32_t stored = logical(model, "model.norm.weight").encoding.stored.weight();
   std::string text(6, '.');
   model.read(stored, 4, std::as_writable_bytes(std::span(text)));
   EXPECT_EQ(text, "456789");
-  expect_error(ErrorCode::kInternal, {},
+  expect_error(kInternal, {},
                [&] { model.read(stored, 12, std::as_writable_bytes(std::span(text))); });
 
   const std::vector<std::byte> header = model.header_bytes(0);
@@ -154,17 +153,15 @@ TEST(Checkpoint, ReadsTheBytesOfATensor) {
   EXPECT_EQ(std::memcmp(file.data(), header.data(), file.size()), 0);
 }
 
-TEST(Checkpoint, OpensASingleFileWithoutIndex) {
-  TempDir dir;
-  tiny_deepseek_v3().write(dir.path());
-  const Checkpoint model = Checkpoint::open(dir.path());
+TEST_F(OpenCheckpoint, OpensASingleFileWithoutIndex) {
+  const Checkpoint model = open();
   EXPECT_FALSE(model.has_index());
   EXPECT_EQ(model.tensors().size(), 3U + 2 * 9 + 3 + 2 + 9);
   for (const LogicalTensor& tensor : model.tensors())
     EXPECT_EQ(tensor.encoding.scheme, SchemeId::kBf16) << tensor.name;
 }
 
-TEST(Checkpoint, UnderstandsEveryNameOfAScale) {
+TEST_F(OpenCheckpoint, UnderstandsEveryNameOfAScale) {
   for (const char* suffix : {".weight_scale_inv", ".weight_scale", ".scale"}) {
     for (const char* dtype : {"F32", "BF16", "F8_E8M0"}) {
       TempDir dir;
@@ -182,68 +179,57 @@ TEST(Checkpoint, UnderstandsEveryNameOfAScale) {
   }
 }
 
-TEST(Checkpoint, TakesTheBlockSizeFromTheConfig) {
-  TempDir dir;
-  TinyCheckpoint tiny = tiny_deepseek_v3();
-  tiny.config.insert(
+TEST_F(OpenCheckpoint, TakesTheBlockSizeFromTheConfig) {
+  tiny_.config.insert(
       1, R"("quantization_config": {"quant_method": "fp8", "weight_block_size": [8, 4]},)");
-  make_fp8(tiny, kUp, std::string(kUpStem) + ".weight_scale_inv");
-  tensor_of(tiny, std::string(kUpStem) + ".weight_scale_inv").shape = {2, 2};
-  tiny.write(dir.path());
-  const Checkpoint model = Checkpoint::open(dir.path());
+  make_fp8(tiny_, kUp, std::string(kUpStem) + ".weight_scale_inv");
+  tensor_of(tiny_, std::string(kUpStem) + ".weight_scale_inv").shape = {2, 2};
+  const Checkpoint model = open();
   EXPECT_EQ(logical(model, kUp).encoding.block_rows, 8U);
   EXPECT_EQ(logical(model, kUp).encoding.block_cols, 4U);
 }
 
-TEST(Checkpoint, UnderstandsStackedExperts) {
-  TempDir dir;
-  TinyCheckpoint tiny = tiny_deepseek_v3();
-  auto& tensors = tiny.files["model.safetensors"];
+TEST_F(OpenCheckpoint, UnderstandsStackedExperts) {
+  auto& tensors = tiny_.files["model.safetensors"];
   std::erase_if(tensors,
                 [](const TinyTensor& t) { return t.name.find(".experts.") != std::string::npos; });
   const std::string stem = "model.layers.1.mlp.experts.";
   tensors.push_back({stem + "gate_up_proj", "F8_E4M3", {2, 8, 8}});
   tensors.push_back({stem + "gate_up_proj_scale_inv", "F32", {2, 1, 1}});
   tensors.push_back({stem + "down_proj", "BF16", {2, 8, 4}});
-  tiny.write(dir.path());
-  const Checkpoint model = Checkpoint::open(dir.path());
+  const Checkpoint model = open();
   EXPECT_EQ(logical(model, stem + "gate_up_proj").encoding.scheme, SchemeId::kFp8Block);
   EXPECT_EQ(logical(model, stem + "down_proj").encoding.scheme, SchemeId::kBf16);
   EXPECT_EQ(logical(model, stem + "down_proj").rule->role, Role::kExpertsDown);
 }
 
-TEST(Checkpoint, NoticesPromisedMtpLayersThatAreNotThere) {
-  TempDir dir;
-  TinyCheckpoint tiny = tiny_deepseek_v3();
-  tiny.config.replace(tiny.config.find("\"num_nextn_predict_layers\": 0"), 29,
-                      "\"num_nextn_predict_layers\": 1 ");
-  tiny.write(dir / "without");
-  EXPECT_TRUE(Checkpoint::open(dir / "without").lacks_promised_mtp());
-  tiny.files["model.safetensors"].push_back({"model.layers.2.enorm.weight", "BF16", {8}});
-  tiny.write(dir / "with");
-  EXPECT_FALSE(Checkpoint::open(dir / "with").lacks_promised_mtp());
+TEST_F(OpenCheckpoint, NoticesPromisedMtpLayersThatAreNotThere) {
+  tiny_.config.replace(tiny_.config.find("\"num_nextn_predict_layers\": 0"), 29,
+                       "\"num_nextn_predict_layers\": 1 ");
+  tiny_.write(dir_ / "without");
+  EXPECT_TRUE(Checkpoint::open(dir_ / "without").lacks_promised_mtp());
+  tiny_.files["model.safetensors"].push_back({"model.layers.2.enorm.weight", "BF16", {8}});
+  tiny_.write(dir_ / "with");
+  EXPECT_FALSE(Checkpoint::open(dir_ / "with").lacks_promised_mtp());
 }
 
-TEST(Checkpoint, AllowsUnknownTensorsByPattern) {
-  TempDir dir;
-  TinyCheckpoint tiny = tiny_deepseek_v3();
-  tiny.files["model.safetensors"].push_back({"vision.patch.weight", "BF16", {2, 2}});
-  tiny.write(dir.path());
+TEST_F(OpenCheckpoint, AllowsUnknownTensorsByPattern) {
+  tiny_.files["model.safetensors"].push_back({"vision.patch.weight", "BF16", {2, 2}});
+  tiny_.write(dir_.path());
   std::vector<Pattern> allowed;
   allowed.emplace_back("vision.*");
-  const Checkpoint model = Checkpoint::open(dir.path(), {.allow_unknown = &allowed});
+  const Checkpoint model = Checkpoint::open(dir_.path(), {.allow_unknown = &allowed});
   EXPECT_EQ(logical(model, "vision.patch.weight").rule, nullptr);
   EXPECT_NE(logical(model, kUp).rule, nullptr);
 }
 
-TEST(Checkpoint, GenericFamilyNeedsNoConfigOrIndex) {
-  TempDir dir;
+TEST_F(OpenCheckpoint, GenericFamilyNeedsNoConfigOrIndex) {
   TinyCheckpoint tiny;
   tiny.files["a.safetensors"] = {{"anything", "I64", {3}}, {"w.weight", "F8_E4M3", {4, 4}}};
   tiny.files["b.safetensors"] = {
       {"w.scale", "F32", {1, 1}}, {"norm.scale", "BF16", {4}}, {"norm.weight", "BF16", {4}}};
-  tiny.write(dir.path());
-  const Checkpoint model = Checkpoint::open(dir.path(), {.family = "generic"});
+  tiny.write(dir_.path());
+  const Checkpoint model = Checkpoint::open(dir_.path(), {.family = "generic"});
   EXPECT_EQ(model.files().size(), 2U);
   EXPECT_TRUE(model.config().raw->is_null());
   EXPECT_EQ(model.tensors().size(), 4U);
@@ -253,22 +239,18 @@ TEST(Checkpoint, GenericFamilyNeedsNoConfigOrIndex) {
   EXPECT_EQ(logical(model, "anything").encoding.scheme, SchemeId::kRaw);
 }
 
-TEST(Checkpoint, TakesTheFamilyFromTheCaller) {
-  TempDir dir;
-  TinyCheckpoint tiny = tiny_deepseek_v3();
-  tiny.config.replace(tiny.config.find("\"deepseek_v3\""), 13, "\"some_remake\"");
-  tiny.write(dir.path());
-  EXPECT_EQ(Checkpoint::open(dir.path(), {.family = "deepseek_v3"}).family().name, "deepseek_v3");
-  expect_error(ErrorCode::kUnsupported, {"some_remake", "qwen3_moe"},
-               [&] { Checkpoint::open(dir.path()); });
-  expect_error(ErrorCode::kInvalidArgument, {"no family 'llama'", "kimi_k2"},
-               [&] { Checkpoint::open(dir.path(), {.family = "llama"}); });
+TEST_F(OpenCheckpoint, TakesTheFamilyFromTheCaller) {
+  tiny_.config.replace(tiny_.config.find("\"deepseek_v3\""), 13, "\"some_remake\"");
+  tiny_.write(dir_.path());
+  EXPECT_EQ(Checkpoint::open(dir_.path(), {.family = "deepseek_v3"}).family().name, "deepseek_v3");
+  expect_error(kUnsupported, {"some_remake", "qwen3_moe"}, [&] { Checkpoint::open(dir_.path()); });
+  expect_error(kInvalidArgument, {"no family 'llama'", "kimi_k2"},
+               [&] { Checkpoint::open(dir_.path(), {.family = "llama"}); });
 }
 
-TEST(Checkpoint, ListsSideFilesOfAllDepths) {
-  TempDir dir;
-  tiny_deepseek_v3().write(dir / "model");
-  const fs::path model = dir / "model";
+TEST_F(OpenCheckpoint, ListsSideFilesOfAllDepths) {
+  tiny_.write(dir_ / "model");
+  const fs::path model = dir_ / "model";
   for (const char* name :
        {"tokenizer.json", ".gitattributes", "modeling/code.py", "modeling/config.json",
         "zz/a/b.txt", ".git/HEAD", ".cache/x", "modeling/.hidden/x", "ingot.tensors.jsonl.zst",
@@ -276,9 +258,9 @@ TEST(Checkpoint, ListsSideFilesOfAllDepths) {
     write_bytes(model / name, "12345");
   }
   write_bytes(model / "ingot.json", manifest_text(Manifest()));
-  write_bytes(dir / "elsewhere/blob", "1234567");
-  fs::create_symlink(dir / "elsewhere/blob", model / "chat_template.jinja");
-  fs::create_directory_symlink(dir / "elsewhere", model / "linked");
+  write_bytes(dir_ / "elsewhere/blob", "1234567");
+  fs::create_symlink(dir_ / "elsewhere/blob", model / "chat_template.jinja");
+  fs::create_directory_symlink(dir_ / "elsewhere", model / "linked");
   fs::create_directory_symlink(model, model / "self");
   const Checkpoint checkpoint = Checkpoint::open(model);
   EXPECT_EQ(side_paths(checkpoint),
@@ -287,79 +269,71 @@ TEST(Checkpoint, ListsSideFilesOfAllDepths) {
   EXPECT_EQ(checkpoint.side_files()[1].n_bytes, 7U) << "of the file, not of the link";
 }
 
-TEST(Checkpoint, IsNotOpenedUnderAnUnreadableManifest) {
-  TempDir dir;
-  tiny_deepseek_v3().write(dir / "model");
-  write_bytes(dir / "model/ingot.json", "12345");
+TEST_F(OpenCheckpoint, IsNotOpenedUnderAnUnreadableManifest) {
+  tiny_.write(dir_ / "model");
+  write_bytes(dir_ / "model/ingot.json", "12345");
   // Its tensors may be slices.
-  expect_error(ErrorCode::kCorrupt, {"ingot.json"}, [&] { Checkpoint::open(dir / "model"); });
+  expect_error(kCorrupt, {"ingot.json"}, [&] { Checkpoint::open(dir_ / "model"); });
 }
 
-TEST(Checkpoint, TakesTheDialectFromTheDescriptionFile) {
-  TempDir dir;
-  tiny_deepseek_v3().write(dir / "model");
-  EXPECT_TRUE(Checkpoint::open(dir / "model").description().is_null());
-  write_bytes(dir / "model/quant_model_description.json", R"({"model_quant_type": "W8A8"})");
-  const Checkpoint ascend = Checkpoint::open(dir / "model");
+TEST_F(OpenCheckpoint, TakesTheDialectFromTheDescriptionFile) {
+  tiny_.write(dir_ / "model");
+  EXPECT_TRUE(Checkpoint::open(dir_ / "model").description().is_null());
+  write_bytes(dir_ / "model/quant_model_description.json", R"({"model_quant_type": "W8A8"})");
+  const Checkpoint ascend = Checkpoint::open(dir_ / "model");
   EXPECT_EQ(ascend.dialect().name, "modelslim");
   EXPECT_EQ(ascend.description()["model_quant_type"], "W8A8");
-  write_bytes(dir / "model/hf_quant_config.json", R"({"quantization": {"quant_algo": "NVFP4"}})");
-  const Checkpoint nvidia = Checkpoint::open(dir / "model");
+  write_bytes(dir_ / "model/hf_quant_config.json", R"({"quantization": {"quant_algo": "NVFP4"}})");
+  const Checkpoint nvidia = Checkpoint::open(dir_ / "model");
   EXPECT_EQ(nvidia.dialect().name, "modelopt");
   EXPECT_EQ(nvidia.description()["quantization"]["quant_algo"], "NVFP4");
   EXPECT_EQ(side_paths(nvidia), std::vector<std::string>{}) << "derived anew, never copied";
 }
 
-TEST(Checkpoint, TakesTheDialectFromTheConfigFirst) {
-  TempDir dir;
-  TinyCheckpoint tiny = tiny_deepseek_v3();
-  tiny.config.insert(1, R"("quantization_config": {"quant_method": "fp8"},)");
-  tiny.write(dir.path());
-  write_bytes(dir / "quant_model_description.json", "{}");
-  const Checkpoint model = Checkpoint::open(dir.path());
+TEST_F(OpenCheckpoint, TakesTheDialectFromTheConfigFirst) {
+  tiny_.config.insert(1, R"("quantization_config": {"quant_method": "fp8"},)");
+  tiny_.write(dir_.path());
+  write_bytes(dir_ / "quant_model_description.json", "{}");
+  const Checkpoint model = Checkpoint::open(dir_.path());
   EXPECT_EQ(model.dialect().name, "deepseek");
   EXPECT_TRUE(model.description().is_null()) << "of another dialect";
   EXPECT_EQ(side_paths(model), std::vector<std::string>{});
 }
 
 // As in the cache of the Hugging Face hub, where every file is a link.
-TEST(Checkpoint, FollowsLinksToFiles) {
-  TempDir dir;
-  TinyCheckpoint tiny = tiny_deepseek_v3();
-  tiny.index_files();
-  tiny.write(dir / "blobs");
-  fs::create_directory(dir / "snapshot");
-  for (const auto& entry : fs::directory_iterator(dir / "blobs")) {
-    fs::create_symlink(entry.path(), dir / "snapshot" / entry.path().filename());
+TEST_F(OpenCheckpoint, FollowsLinksToFiles) {
+  tiny_.index_files();
+  tiny_.write(dir_ / "blobs");
+  fs::create_directory(dir_ / "snapshot");
+  for (const auto& entry : fs::directory_iterator(dir_ / "blobs")) {
+    fs::create_symlink(entry.path(), dir_ / "snapshot" / entry.path().filename());
   }
-  EXPECT_TRUE(Checkpoint::open(dir / "snapshot").has_index());
+  EXPECT_TRUE(Checkpoint::open(dir_ / "snapshot").has_index());
 }
 
-TEST(Checkpoint, PutsASavedHeaderForAConsumedFile) {
-  TempDir dir;
-  TinyCheckpoint tiny = tiny_deepseek_v3();
-  tiny.files["second.safetensors"] = {{"model.layers.0.self_attn.rotary_emb.inv_freq", "F32", {1}}};
-  tiny.index_files();
-  tiny.write(dir / "model");
+TEST_F(OpenCheckpoint, PutsASavedHeaderForAConsumedFile) {
+  tiny_.files["second.safetensors"] = {
+      {"model.layers.0.self_attn.rotary_emb.inv_freq", "F32", {1}}};
+  tiny_.index_files();
+  tiny_.write(dir_ / "model");
   std::uint64_t n_bytes = 0;
   {
-    const Checkpoint whole = Checkpoint::open(dir / "model");
+    const Checkpoint whole = Checkpoint::open(dir_ / "model");
     const std::vector<std::byte> header = whole.header_bytes(0);
     n_bytes = whole.files()[0].n_bytes;
-    write_bytes(dir / "saved/model.safetensors.header",
+    write_bytes(dir_ / "saved/model.safetensors.header",
                 std::string_view(reinterpret_cast<const char*>(header.data()), header.size()));
     whole.close_file(0);
     EXPECT_TRUE(whole.has_data(0));
   }
-  fs::remove(dir / "model/model.safetensors");
-  expect_error(ErrorCode::kNotFound, {"model.safetensors"},
-               [&] { Checkpoint::open(dir / "model"); });
-  const Checkpoint model = Checkpoint::open(dir / "model", {.consumed_headers = dir / "saved"});
+  fs::remove(dir_ / "model/model.safetensors");
+  expect_error(kNotFound, {"model.safetensors"}, [&] { Checkpoint::open(dir_ / "model"); });
+  const Checkpoint model = Checkpoint::open(dir_ / "model", {.consumed_headers = dir_ / "saved"});
   EXPECT_FALSE(model.has_data(0));
   EXPECT_TRUE(model.has_data(1));
   EXPECT_EQ(model.files()[0].n_bytes, n_bytes);
   std::string byte(1, '.');
-  expect_error(ErrorCode::kNotFound, {"consumed"}, [&] {
+  expect_error(kNotFound, {"consumed"}, [&] {
     model.read(logical(model, kUp).encoding.stored.weight(), 0,
                std::as_writable_bytes(std::span(byte)));
   });

@@ -10,15 +10,11 @@
 
 namespace ingot::formats {
 
-using check::Finding;
-using check::run_loader_rules;
-using check::Severity;
+using namespace check;
 
 namespace {
 
-using ingot::testing::expect_error;
-using ingot::testing::TempDir;
-using ingot::testing::TinyCheckpoint;
+using namespace ingot::testing;
 
 constexpr const char* kFlash = R"({
   "architectures": ["DeepseekV4ForCausalLM"], "model_type": "deepseek_v4", "expert_dtype": "fp4",
@@ -31,7 +27,9 @@ constexpr const char* kFlash = R"({
   "quantization_config": {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8",
     "scale_fmt": "ue8m0", "weight_block_size": [128, 128]}})";
 
-TEST(DeepseekV4, PromisesTheTensorsOfTheRelease) {
+using DeepseekV4 = InTempDir;
+
+TEST_F(DeepseekV4, PromisesTheTensorsOfTheRelease) {
   const Family& family = *find_family("deepseek_v4");
   const ModelConfig config = parse_model_config(kFlash, "config.json");
   EXPECT_EQ(family_of(config), &family);
@@ -71,7 +69,7 @@ TEST(DeepseekV4, PromisesTheTensorsOfTheRelease) {
   EXPECT_EQ(n_stored, 69'187U);
 }
 
-TEST(DeepseekV4, CountsMtpLayersFromNought) {
+TEST_F(DeepseekV4, CountsMtpLayersFromNought) {
   const ModelConfig config = parse_model_config(kFlash, "config.json");
   const NameGrammar grammar(*find_family("deepseek_v4"), config);
   EXPECT_EQ(grammar.match("mtp.0.e_proj.weight")->layer, 43U);
@@ -133,10 +131,9 @@ TinyCheckpoint tiny_v4() {
   return tiny;
 }
 
-TEST(DeepseekV4, IsReadUnderItsNativeNames) {
-  TempDir dir;
-  tiny_v4().write(dir.path());
-  const Checkpoint model = Checkpoint::open(dir.path());
+TEST_F(DeepseekV4, IsReadUnderItsNativeNames) {
+  tiny_v4().write(dir_.path());
+  const Checkpoint model = Checkpoint::open(dir_.path());
   EXPECT_EQ(model.family().name, "deepseek_v4");
   EXPECT_EQ(model.dialect().name, "deepseek");
   std::size_t n_fp8 = 0, n_fp4 = 0;
@@ -150,32 +147,30 @@ TEST(DeepseekV4, IsReadUnderItsNativeNames) {
   EXPECT_EQ(n_fp4, 3U);
 }
 
-TEST(DeepseekV4, HasNothingThatLoadersRefuse) {
-  TempDir dir;
+TEST_F(DeepseekV4, HasNothingThatLoadersRefuse) {
   TinyCheckpoint tiny = tiny_v4();
   // 2^0 for every scale.
   for (auto& tensor : tiny.files["model.safetensors"]) {
     if (tensor.dtype != "F8_E8M0") continue;
     tensor.data = std::string(tensor.shape[0] * tensor.shape[1], '\x7f');
   }
-  tiny.write(dir.path());
-  for (const Finding& finding : run_loader_rules(Checkpoint::open(dir.path()), {.deep = true})) {
+  tiny.write(dir_.path());
+  for (const Finding& finding : run_loader_rules(Checkpoint::open(dir_.path()), {.deep = true})) {
     EXPECT_NE(finding.severity, Severity::kError)
         << finding.rule << ": " << finding.tensor << " " << finding.message;
   }
 }
 
-TEST(DeepseekV4, ChecksTheShapesThatTheConfigGives) {
-  TempDir dir;
+TEST_F(DeepseekV4, ChecksTheShapesThatTheConfigGives) {
   TinyCheckpoint tiny = tiny_v4();
   ingot::testing::tensor_of(tiny, "layers.0.ffn.experts.0.w1.weight").shape = {32, 64};
   ingot::testing::tensor_of(tiny, "layers.0.ffn.experts.0.w1.scale").shape = {32, 4};
-  tiny.write(dir.path());
+  tiny.write(dir_.path());
   expect_error(ErrorCode::kShapeMismatch, {"experts.0.w1", "[32, 128]", "[32, 64]"},
-               [&] { Checkpoint::open(dir.path()); });
+               [&] { Checkpoint::open(dir_.path()); });
 }
 
-TEST(DeepseekV4, CannotBeSynthesized) {
+TEST_F(DeepseekV4, CannotBeSynthesized) {
   SynthOptions options;
   options.family = find_family("deepseek_v4");
   expect_error(ErrorCode::kInvalidArgument, {"deepseek_v4", "synthesized"},

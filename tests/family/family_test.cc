@@ -222,24 +222,24 @@ TEST(Grammar, ForbidsSharedExpertsAbsentFromTheConfig) {
   EXPECT_NO_THROW(require_widths(family, config));
 }
 
-TEST(Expected, V3IsTheReleasedCheckpoint) {
-  const Family& family = family_named("deepseek_v3");
-  const Totals totals = released_totals(family, reference(family));
-  EXPECT_EQ(totals.stored, 91'991U);
-  EXPECT_EQ(totals.fp8, 45'808U);
-  EXPECT_EQ(totals.elements, 684'489'845'504U);
-  EXPECT_EQ(totals.elements + totals.scale_elements, 684'531'386'000U);
-  EXPECT_EQ(totals.bytes, 688'574'839'360U);
-}
-
-TEST(Expected, V32IsTheReleasedCheckpoint) {
-  const Family& family = family_named("deepseek_v32");
-  const Totals totals = released_totals(family, reference(family));
-  EXPECT_EQ(totals.stored, 92'425U);
-  EXPECT_EQ(totals.fp8, 45'932U);
-  EXPECT_EQ(totals.elements, 685'355'329'792U);
-  EXPECT_EQ(totals.elements + totals.scale_elements, 685'396'921'376U);
-  EXPECT_EQ(totals.bytes, 689'471'107'200U);
+TEST(Expected, DeepseeksAreTheReleasedCheckpoints) {
+  struct Released {
+    const char* family;
+    std::uint64_t stored, fp8, elements, with_scales, bytes;
+  };
+  for (const Released& row :
+       {Released{"deepseek_v3", 91'991, 45'808, 684'489'845'504, 684'531'386'000, 688'574'839'360},
+        Released{"deepseek_v32", 92'425, 45'932, 685'355'329'792, 685'396'921'376,
+                 689'471'107'200}}) {
+    SCOPED_TRACE(row.family);
+    const Family& family = family_named(row.family);
+    const Totals totals = released_totals(family, reference(family));
+    EXPECT_EQ(totals.stored, row.stored);
+    EXPECT_EQ(totals.fp8, row.fp8);
+    EXPECT_EQ(totals.elements, row.elements);
+    EXPECT_EQ(totals.elements + totals.scale_elements, row.with_scales);
+    EXPECT_EQ(totals.bytes, row.bytes);
+  }
 }
 
 TEST(Expected, V32HasThePublishedNumbersPerLayer) {

@@ -11,15 +11,8 @@ namespace ingot::formats {
 namespace {
 
 namespace fs = std::filesystem;
-using ingot::testing::expect_error;
-using ingot::testing::make_fp8;
-using ingot::testing::safetensors_bytes;
-using ingot::testing::TempDir;
-using ingot::testing::tensor_of;
-using ingot::testing::tiny_deepseek_v3;
-using ingot::testing::TinyCheckpoint;
-using ingot::testing::TinyTensor;
-using ingot::testing::write_bytes;
+using namespace ingot::testing;
+using enum ErrorCode;
 
 constexpr const char* kUp = "model.layers.0.mlp.up_proj.weight";
 constexpr const char* kUpStem = "model.layers.0.mlp.up_proj";
@@ -49,102 +42,92 @@ void remove_tensor(TinyCheckpoint& tiny, const std::string& name) {
   }
 }
 
-TEST(HostileDirectory, ThatIsNotThereOrNoDirectory) {
-  TempDir dir;
-  expect_error(ErrorCode::kNotFound, {"no such directory"},
-               [&] { Checkpoint::open(dir / "nothing"); });
-  write_bytes(dir / "file", "x");
-  expect_error(ErrorCode::kInvalidArgument, {"not a directory"},
-               [&] { Checkpoint::open(dir / "file"); });
-  fs::create_symlink(dir / "loop", dir / "loop");
-  expect_error(ErrorCode::kIo, {"symbolic link"}, [&] { Checkpoint::open(dir / "loop"); });
+using HostileDirectory = InTempDir;
+
+TEST_F(HostileDirectory, ThatIsNotThereOrNoDirectory) {
+  expect_error(kNotFound, {"no such directory"}, [&] { Checkpoint::open(dir_ / "nothing"); });
+  write_bytes(dir_ / "file", "x");
+  expect_error(kInvalidArgument, {"not a directory"}, [&] { Checkpoint::open(dir_ / "file"); });
+  fs::create_symlink(dir_ / "loop", dir_ / "loop");
+  expect_error(kIo, {"symbolic link"}, [&] { Checkpoint::open(dir_ / "loop"); });
 }
 
-TEST(HostileDirectory, WithAnUnfinishedConversion) {
-  TempDir dir;
-  tiny_deepseek_v3().write(dir.path());
-  fs::create_directory(dir / ".ingot-partial");
-  expect_error(ErrorCode::kExists, {"unfinished", "--resume"},
-               [&] { Checkpoint::open(dir.path()); });
+TEST_F(HostileDirectory, WithAnUnfinishedConversion) {
+  tiny_deepseek_v3().write(dir_.path());
+  fs::create_directory(dir_ / ".ingot-partial");
+  expect_error(kExists, {"unfinished", "--resume"}, [&] { Checkpoint::open(dir_.path()); });
 }
 
-TEST(HostileDirectory, ThatMayNotBeRead) {
-  TempDir dir;
+TEST_F(HostileDirectory, ThatMayNotBeRead) {
   // Root may read anything, so the test becomes nobody for as long as it lasts.
   const uid_t user = ::geteuid();
   if (user == 0) {
-    fs::permissions(dir.path(), fs::perms::all);
+    fs::permissions(dir_.path(), fs::perms::all);
     ASSERT_EQ(::seteuid(65534), 0);
   }
-  tiny_deepseek_v3().write(dir / "model");
-  fs::permissions(dir / "model/model.safetensors", fs::perms::none);
-  expect_error(ErrorCode::kPermission, {"model.safetensors"},
-               [&] { Checkpoint::open(dir / "model"); });
-  fs::permissions(dir / "model", fs::perms::none);
-  expect_error(ErrorCode::kPermission, {}, [&] { Checkpoint::open(dir / "model"); });
-  fs::permissions(dir / "model", fs::perms::owner_all);
+  tiny_deepseek_v3().write(dir_ / "model");
+  fs::permissions(dir_ / "model/model.safetensors", fs::perms::none);
+  expect_error(kPermission, {"model.safetensors"}, [&] { Checkpoint::open(dir_ / "model"); });
+  fs::permissions(dir_ / "model", fs::perms::none);
+  expect_error(kPermission, {}, [&] { Checkpoint::open(dir_ / "model"); });
+  fs::permissions(dir_ / "model", fs::perms::owner_all);
   ASSERT_EQ(::seteuid(user), 0);
 }
 
-TEST(HostileDirectory, WithFilesThatAreNone) {
-  TempDir dir;
+TEST_F(HostileDirectory, WithFilesThatAreNone) {
   TinyCheckpoint tiny = tiny_deepseek_v3();
-  tiny.write(dir.path());
-  fs::remove(dir / "model.safetensors");
-  fs::create_directory(dir / "model.safetensors");
-  expect_error(ErrorCode::kInvalidArgument, {"model.safetensors", "not a regular file"},
-               [&] { Checkpoint::open(dir.path()); });
-  fs::remove(dir / "model.safetensors");
-  ASSERT_EQ(::mkfifo((dir / "model.safetensors").c_str(), 0600), 0);
-  expect_error(ErrorCode::kInvalidArgument, {"not a regular file"},
-               [&] { Checkpoint::open(dir.path()); });
-  fs::remove(dir / "model.safetensors");
-  fs::create_symlink("model.safetensors", dir / "model.safetensors");
-  expect_error(ErrorCode::kIo, {"model.safetensors", "symbolic link"},
-               [&] { Checkpoint::open(dir.path()); });
-  fs::remove(dir / "model.safetensors");
-  fs::create_symlink("gone", dir / "model.safetensors");
-  expect_error(ErrorCode::kNotFound, {"model.safetensors"}, [&] { Checkpoint::open(dir.path()); });
+  tiny.write(dir_.path());
+  fs::remove(dir_ / "model.safetensors");
+  fs::create_directory(dir_ / "model.safetensors");
+  expect_error(kInvalidArgument, {"model.safetensors", "not a regular file"},
+               [&] { Checkpoint::open(dir_.path()); });
+  fs::remove(dir_ / "model.safetensors");
+  ASSERT_EQ(::mkfifo((dir_ / "model.safetensors").c_str(), 0600), 0);
+  expect_error(kInvalidArgument, {"not a regular file"}, [&] { Checkpoint::open(dir_.path()); });
+  fs::remove(dir_ / "model.safetensors");
+  fs::create_symlink("model.safetensors", dir_ / "model.safetensors");
+  expect_error(kIo, {"model.safetensors", "symbolic link"}, [&] { Checkpoint::open(dir_.path()); });
+  fs::remove(dir_ / "model.safetensors");
+  fs::create_symlink("gone", dir_ / "model.safetensors");
+  expect_error(kNotFound, {"model.safetensors"}, [&] { Checkpoint::open(dir_.path()); });
 }
 
-TEST(HostileDirectory, WithSideFilesThatAreNone) {
-  TempDir dir;
-  tiny_deepseek_v3().write(dir.path());
-  fs::create_symlink("tokenizer.json", dir / "tokenizer.json");
-  expect_error(ErrorCode::kIo, {"tokenizer.json", "symbolic link"},
-               [&] { Checkpoint::open(dir.path()); });
-  fs::remove(dir / "tokenizer.json");
-  fs::create_symlink("gone", dir / "tokenizer.json");
-  expect_error(ErrorCode::kNotFound, {"tokenizer.json", "leads nowhere"},
-               [&] { Checkpoint::open(dir.path()); });
-  fs::remove(dir / "tokenizer.json");
-  ASSERT_EQ(::mkfifo((dir / "tokenizer.json").c_str(), 0600), 0);
-  expect_error(ErrorCode::kInvalidArgument, {"tokenizer.json", "not a regular file"},
-               [&] { Checkpoint::open(dir.path()); });
+TEST_F(HostileDirectory, WithSideFilesThatAreNone) {
+  tiny_deepseek_v3().write(dir_.path());
+  fs::create_symlink("tokenizer.json", dir_ / "tokenizer.json");
+  expect_error(kIo, {"tokenizer.json", "symbolic link"}, [&] { Checkpoint::open(dir_.path()); });
+  fs::remove(dir_ / "tokenizer.json");
+  fs::create_symlink("gone", dir_ / "tokenizer.json");
+  expect_error(kNotFound, {"tokenizer.json", "leads nowhere"},
+               [&] { Checkpoint::open(dir_.path()); });
+  fs::remove(dir_ / "tokenizer.json");
+  ASSERT_EQ(::mkfifo((dir_ / "tokenizer.json").c_str(), 0600), 0);
+  expect_error(kInvalidArgument, {"tokenizer.json", "not a regular file"},
+               [&] { Checkpoint::open(dir_.path()); });
 }
 
 TEST(HostileConfig, MissingOrWrong) {
   TinyCheckpoint tiny = tiny_deepseek_v3();
   const std::string good = tiny.config;
   tiny.config.clear();
-  refuse(tiny, ErrorCode::kNotFound, {"config.json", "--family generic"});
+  refuse(tiny, kNotFound, {"config.json", "--family generic"});
   tiny.config = "no json";
-  refuse(tiny, ErrorCode::kCorrupt, {"config.json"});
+  refuse(tiny, kCorrupt, {"config.json"});
   tiny.config = "[]";
-  refuse(tiny, ErrorCode::kCorrupt, {"config.json"});
+  refuse(tiny, kCorrupt, {"config.json"});
   tiny.config = R"({"model_type": "deepseek_v3"})";
-  refuse(tiny, ErrorCode::kCorrupt, {"config.json", "num_hidden_layers", "hidden_size"});
+  refuse(tiny, kCorrupt, {"config.json", "num_hidden_layers", "hidden_size"});
   tiny.config = R"({"model_type": "deepseek_v3", "num_hidden_layers": 2, "hidden_size": -8})";
-  refuse(tiny, ErrorCode::kCorrupt, {"config.json", "hidden_size"});
+  refuse(tiny, kCorrupt, {"config.json", "hidden_size"});
   tiny.config =
       R"({"model_type": "deepseek_v3", "num_hidden_layers": 1048576, "num_attention_heads": 4294967296,
                     "qk_nope_head_dim": 4294967296})";
-  refuse(tiny, ErrorCode::kLimit, {"config.json"});
+  refuse(tiny, kLimit, {"config.json"});
   tiny.config = R"({"model_type": "llama"})";
-  refuse(tiny, ErrorCode::kUnsupported, {"llama", "deepseek_v32", "--family"});
+  refuse(tiny, kUnsupported, {"llama", "deepseek_v32", "--family"});
   tiny.config = good;
   tiny.config.insert(1, R"("quantization_config": {"quant_method": "gptq"},)");
-  refuse(tiny, ErrorCode::kUnsupported, {"gptq"});
+  refuse(tiny, kUnsupported, {"gptq"});
 }
 
 TEST(HostileDescription, ThatIsCorrupt) {
@@ -153,25 +136,21 @@ TEST(HostileDescription, ThatIsCorrupt) {
   const fs::path file = dir / "quant_model_description.json";
   for (const char* text : {"", "[]", "{\"a\": 1, \"a\": 2}", "{} {}"}) {
     write_bytes(file, text);
-    expect_error(ErrorCode::kCorrupt, {"quant_model_description.json"},
-                 [&] { Checkpoint::open(dir.path()); });
+    expect_error(kCorrupt, {"quant_model_description.json"}, [&] { Checkpoint::open(dir.path()); });
   }
   fs::remove(file);
   fs::create_symlink("gone", file);
-  expect_error(ErrorCode::kNotFound, {"quant_model_description.json"},
-               [&] { Checkpoint::open(dir.path()); });
+  expect_error(kNotFound, {"quant_model_description.json"}, [&] { Checkpoint::open(dir.path()); });
 }
 
 TEST(HostileIndex, ThatIsCorrupt) {
   TempDir dir;
   tiny_deepseek_v3().write(dir.path());
   write_bytes(dir / "model.safetensors.index.json", "{\"weight_map\": 1}");
-  expect_error(ErrorCode::kCorrupt, {"model.safetensors.index.json"},
-               [&] { Checkpoint::open(dir.path()); });
+  expect_error(kCorrupt, {"model.safetensors.index.json"}, [&] { Checkpoint::open(dir.path()); });
   fs::remove(dir / "model.safetensors.index.json");
   fs::create_symlink("gone", dir / "model.safetensors.index.json");
-  expect_error(ErrorCode::kNotFound, {"model.safetensors.index.json"},
-               [&] { Checkpoint::open(dir.path()); });
+  expect_error(kNotFound, {"model.safetensors.index.json"}, [&] { Checkpoint::open(dir.path()); });
 }
 
 TEST(HostileIndex, NamingAFileThatIsNotThere) {
@@ -179,14 +158,14 @@ TEST(HostileIndex, NamingAFileThatIsNotThere) {
   tiny.index_files();
   tiny.weight_map[kUp] = "second.safetensors";
   remove_tensor(tiny, kUp);
-  refuse(tiny, ErrorCode::kNotFound, {"second.safetensors", "fetch this file"});
+  refuse(tiny, kNotFound, {"second.safetensors", "fetch this file"});
 }
 
 TEST(HostileIndex, NamingATensorThatIsNotThere) {
   TinyCheckpoint tiny = tiny_deepseek_v3();
   tiny.index_files();
   remove_tensor(tiny, kUp);
-  refuse(tiny, ErrorCode::kMissingTensor, {kUp, "model.safetensors", "not there"});
+  refuse(tiny, kMissingTensor, {kUp, "model.safetensors", "not there"});
 }
 
 TEST(HostileIndex, NamingTheWrongFile) {
@@ -198,22 +177,21 @@ TEST(HostileIndex, NamingTheWrongFile) {
   tiny.index_files();
   tiny.weight_map[kUp] = "model.safetensors";
   tiny.weight_map["model.norm.weight"] = "second.safetensors";
-  refuse(tiny, ErrorCode::kMissingTensor,
-         {kUp, "it is in second.safetensors", "model.norm.weight"});
+  refuse(tiny, kMissingTensor, {kUp, "it is in second.safetensors", "model.norm.weight"});
 }
 
 TEST(HostileIndex, NotNamingATensor) {
   TinyCheckpoint tiny = tiny_deepseek_v3();
   tiny.index_files();
   tiny.weight_map.erase(kUp);
-  refuse(tiny, ErrorCode::kMissingTensor, {kUp, "not named by model.safetensors.index.json"});
+  refuse(tiny, kMissingTensor, {kUp, "not named by model.safetensors.index.json"});
 }
 
 TEST(HostileIndex, NotNamingAFile) {
   TinyCheckpoint tiny = tiny_deepseek_v3();
   tiny.index_files();
   tiny.files["stray.safetensors"] = {{"model.layers.0.self_attn.rotary_emb.inv_freq", "F32", {1}}};
-  refuse(tiny, ErrorCode::kMissingTensor, {"stray.safetensors", "move the file away"});
+  refuse(tiny, kMissingTensor, {"stray.safetensors", "move the file away"});
 }
 
 TEST(HostileIndex, ThatIsMissing) {
@@ -221,14 +199,14 @@ TEST(HostileIndex, ThatIsMissing) {
   TinyCheckpoint tiny = tiny_deepseek_v3();
   tiny.files["a.safetensors"] = std::move(tiny.files["model.safetensors"]);
   tiny.files.erase("model.safetensors");
-  refuse(tiny, ErrorCode::kNotFound, {"index", "--family generic"});
+  refuse(tiny, kNotFound, {"index", "--family generic"});
   tiny.files["model.safetensors"] = std::move(tiny.files["a.safetensors"]);
   tiny.files["a.safetensors"] = {{"model.layers.0.self_attn.rotary_emb.inv_freq", "F32", {1}}};
-  refuse(tiny, ErrorCode::kMissingTensor, {"a.safetensors", "without an index"});
+  refuse(tiny, kMissingTensor, {"a.safetensors", "without an index"});
   tiny.files.clear();
-  refuse(tiny, ErrorCode::kNotFound, {"holds no weights"});
+  refuse(tiny, kNotFound, {"holds no weights"});
   tiny.files["model.safetensors"] = {};
-  refuse(tiny, ErrorCode::kMissingTensor, {"holds no tensors"});
+  refuse(tiny, kMissingTensor, {"holds no tensors"});
 }
 
 TEST(HostileFiles, WithOneNameTwice) {
@@ -236,7 +214,7 @@ TEST(HostileFiles, WithOneNameTwice) {
   tiny.files["second.safetensors"] = {{kUp, "BF16", {12, 8}},
                                       {"model.layers.0.self_attn.rotary_emb.inv_freq", "F32", {1}}};
   tiny.index_files();
-  refuse(tiny, ErrorCode::kDuplicate, {kUp, "also in model.safetensors"});
+  refuse(tiny, kDuplicate, {kUp, "also in model.safetensors"});
 }
 
 TEST(HostileFiles, ThatAreTruncatedAreAllNamed) {
@@ -248,14 +226,14 @@ TEST(HostileFiles, ThatAreTruncatedAreAllNamed) {
   for (const char* name : {"model.safetensors", "second.safetensors"}) {
     fs::resize_file(dir / name, fs::file_size(dir / name) - 1);
   }
-  expect_error(ErrorCode::kCorrupt, {"2 faults", "  model.safetensors", "  second.safetensors"},
+  expect_error(kCorrupt, {"2 faults", "  model.safetensors", "  second.safetensors"},
                [&] { Checkpoint::open(dir.path(), {.threads = 2}); });
 }
 
 TEST(HostileScale, ThatIsMissing) {
   TinyCheckpoint tiny = tiny_fp8();
   remove_tensor(tiny, kScale);
-  refuse(tiny, ErrorCode::kMissingTensor, {kUp, "without a scale"});
+  refuse(tiny, kMissingTensor, {kUp, "without a scale"});
 }
 
 TEST(HostileScale, WithoutAWeight) {
@@ -263,10 +241,10 @@ TEST(HostileScale, WithoutAWeight) {
     TinyCheckpoint tiny = tiny_deepseek_v3();
     tiny.files["model.safetensors"].push_back(
         {std::string("model.layers.0.mlp.side_proj") + suffix, "F32", {1, 1}});
-    refuse(tiny, ErrorCode::kMissingTensor, {"side_proj", "there is no"});
+    refuse(tiny, kMissingTensor, {"side_proj", "there is no"});
     tiny = tiny_deepseek_v3();
     tiny.files["model.safetensors"].push_back({std::string(kUpStem) + suffix, "F32", {1, 1}});
-    refuse(tiny, ErrorCode::kMissingTensor, {kUpStem, "plain BF16"});
+    refuse(tiny, kMissingTensor, {kUpStem, "plain BF16"});
   }
 }
 
@@ -274,7 +252,7 @@ TEST(HostileScale, InTwoConventions) {
   TinyCheckpoint tiny = tiny_fp8();
   tiny.files["model.safetensors"].push_back(
       {std::string(kUpStem) + ".weight_scale", "F32", {1, 1}});
-  refuse(tiny, ErrorCode::kDuplicate, {kUp, "weight_scale_inv", "two scales"});
+  refuse(tiny, kDuplicate, {kUp, "weight_scale_inv", "two scales"});
 }
 
 TEST(HostileScale, WithTheWrongShape) {
@@ -282,7 +260,7 @@ TEST(HostileScale, WithTheWrongShape) {
        {std::vector<std::uint64_t>{2, 1}, {1, 2}, {1}, {}, {1, 1, 1}, {0, 1}, {12, 1}}) {
     TinyCheckpoint tiny = tiny_fp8();
     tensor_of(tiny, kScale).shape = shape;
-    refuse(tiny, ErrorCode::kShapeMismatch, {kScale, "needs [1, 1]", "weight of shape [12, 8]"});
+    refuse(tiny, kShapeMismatch, {kScale, "needs [1, 1]", "weight of shape [12, 8]"});
   }
 }
 
@@ -290,7 +268,7 @@ TEST(HostileScale, WithTheWrongDtype) {
   for (const char* dtype : {"F16", "F64", "I32", "F8_E4M3", "U8"}) {
     TinyCheckpoint tiny = tiny_fp8();
     tensor_of(tiny, kScale).dtype = dtype;
-    refuse(tiny, ErrorCode::kDtypeMismatch, {kScale, dtype});
+    refuse(tiny, kDtypeMismatch, {kScale, dtype});
   }
 }
 
@@ -298,7 +276,7 @@ TEST(HostileScale, OnAVector) {
   TinyCheckpoint tiny = tiny_deepseek_v3();
   tensor_of(tiny, "model.norm.weight").dtype = "F8_E4M3";
   tiny.files["model.safetensors"].push_back({"model.norm.weight_scale_inv", "F32", {1}});
-  refuse(tiny, ErrorCode::kShapeMismatch, {"model.norm.weight", "two dimensions"});
+  refuse(tiny, kShapeMismatch, {"model.norm.weight", "two dimensions"});
 }
 
 // The bytes would make a well-formed INT8 weight, and garbage.
@@ -306,9 +284,9 @@ TEST(HostileScale, BytesOfAWrongShapeAreExponents) {
   TinyCheckpoint tiny = tiny_fp8();
   remove_tensor(tiny, kScale);
   tiny.files["model.safetensors"].push_back({std::string(kUpStem) + ".weight_scale", "U8", {1, 1}});
-  refuse(tiny, ErrorCode::kShapeMismatch, {"weight_scale", "[12, 1]", "mxfp8"});
+  refuse(tiny, kShapeMismatch, {"weight_scale", "[12, 1]", "mxfp8"});
   tensor_of(tiny, kUp).dtype = "I8";
-  refuse(tiny, ErrorCode::kShapeMismatch, {"weight_scale", "[12, 1]", "mxfp4"});
+  refuse(tiny, kShapeMismatch, {"weight_scale", "[12, 1]", "mxfp4"});
 }
 
 TEST(HostileWeight, PackedFourBitIsNeverInt8) {
@@ -317,9 +295,9 @@ TEST(HostileWeight, PackedFourBitIsNeverInt8) {
     remove_tensor(tiny, kScale);
     tensor_of(tiny, kUp).dtype = "I8";
     tiny.files["model.safetensors"].push_back({std::string(kUpStem) + suffix, "F8_E8M0", {12, 1}});
-    refuse(tiny, ErrorCode::kShapeMismatch, {kUp, "[12, 16]", "[12, 8]"});
+    refuse(tiny, kShapeMismatch, {kUp, "[12, 16]", "[12, 8]"});
     tensor_of(tiny, kUpStem + std::string(suffix)).shape = {1, 1};
-    refuse(tiny, ErrorCode::kShapeMismatch, {suffix, "[12, 1]", "mxfp4"});
+    refuse(tiny, kShapeMismatch, {suffix, "[12, 1]", "mxfp4"});
   }
 }
 
@@ -333,34 +311,31 @@ TEST(HostileWeight, InSchemesThatCannotBeDecoded) {
     tiny.files["model.safetensors"].push_back({kUpStem + scale_suffix, scale_dtype, {12, 1}});
     return tiny;
   };
-  refuse(with(".weight_packed", "I32", ".weight_scale", "BF16"), ErrorCode::kUnsupported,
-         {"pack-quantized"});
-  refuse(with(".weight_packed", "U8", ".other", "BF16"), ErrorCode::kUnsupported,
-         {"unknown scheme"});
+  refuse(with(".weight_packed", "I32", ".weight_scale", "BF16"), kUnsupported, {"pack-quantized"});
+  refuse(with(".weight_packed", "U8", ".other", "BF16"), kUnsupported, {"unknown scheme"});
   for (const char* dtype : {"F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ"}) {
-    refuse(with(".weight", dtype, ".weight_scale", "F32"), ErrorCode::kUnsupported, {dtype});
+    refuse(with(".weight", dtype, ".weight_scale", "F32"), kUnsupported, {dtype});
   }
 }
 
 TEST(HostileWeight, OnIntegersWithoutAScale) {
   TinyCheckpoint tiny = tiny_deepseek_v3();
   tensor_of(tiny, kUp).dtype = "I8";
-  refuse(tiny, ErrorCode::kDtypeMismatch, {kUp, "I8"});
+  refuse(tiny, kDtypeMismatch, {kUp, "I8"});
 }
 
 TEST(HostileWeight, WithTheWrongShape) {
   TinyCheckpoint tiny = tiny_deepseek_v3();
   tensor_of(tiny, kUp).shape = {8, 12};
   tensor_of(tiny, "model.norm.weight").shape = {4, 2};
-  refuse(tiny, ErrorCode::kShapeMismatch,
-         {"2 faults", kUp, "[8, 12]", "[12, 8]", "model.norm.weight"});
+  refuse(tiny, kShapeMismatch, {"2 faults", kUp, "[8, 12]", "[12, 8]", "model.norm.weight"});
 }
 
 TEST(HostileNames, AreListedWithTheRemedy) {
   TinyCheckpoint tiny = tiny_deepseek_v3();
   for (int i = 10; i < 40; ++i)
     tiny.files["model.safetensors"].push_back({"vision." + std::to_string(i), "BF16", {1}});
-  refuse(tiny, ErrorCode::kUnknownTensor,
+  refuse(tiny, kUnknownTensor,
          {"30 tensor(s)", "deepseek_v3", "vision.10", "vision.29", "and 10 more",
           "--allow unknown-tensor", "generic"});
 }
@@ -371,7 +346,7 @@ TEST(HostileNames, InTheWrongPlace) {
         "model.layers.1.mlp.experts.2.up_proj.weight", "model.layers.1.mlp.up_proj.weight"}) {
     TinyCheckpoint tiny = tiny_deepseek_v3();
     tiny.files["model.safetensors"].push_back({name, "BF16", {8}});
-    refuse(tiny, ErrorCode::kUnknownTensor, {name});
+    refuse(tiny, kUnknownTensor, {name});
   }
 }
 
@@ -385,9 +360,9 @@ TEST(CollectedFaults, LeaveWhatIsUnderstood) {
   ErrorList faults;
   const Checkpoint model = Checkpoint::open(dir.path(), {.faults = &faults});
   ASSERT_EQ(faults.errors().size(), 3U);
-  EXPECT_EQ(faults.errors()[0].code(), ErrorCode::kMissingTensor);
-  EXPECT_EQ(faults.errors()[1].code(), ErrorCode::kShapeMismatch);
-  EXPECT_EQ(faults.errors()[2].code(), ErrorCode::kUnknownTensor);
+  EXPECT_EQ(faults.errors()[0].code(), kMissingTensor);
+  EXPECT_EQ(faults.errors()[1].code(), kShapeMismatch);
+  EXPECT_EQ(faults.errors()[2].code(), kUnknownTensor);
   EXPECT_EQ(model.tensors().size(), model.stored().size() - 1)
       << "all but the weight without a scale";
 }
@@ -406,7 +381,7 @@ TEST(CollectedFaults, DoNotSpreadToPartners) {
   ErrorList faults;
   Checkpoint::open(dir.path(), {.faults = &faults});
   ASSERT_EQ(faults.errors().size(), 1U) << "the file, not the weight that now lacks a scale";
-  EXPECT_EQ(faults.errors()[0].code(), ErrorCode::kCorrupt);
+  EXPECT_EQ(faults.errors()[0].code(), kCorrupt);
 }
 
 }  // namespace

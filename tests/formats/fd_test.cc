@@ -18,6 +18,7 @@ namespace {
 
 using testing::expect_error;
 using testing::TempDir;
+using enum ErrorCode;
 
 std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text));
@@ -47,36 +48,35 @@ TEST(Fd, ReadBeyondTheEndIsATruncatedFile) {
   const TempDir dir;
   write_text_file(dir / "f", "1234");
   const Fd file = Fd::open_for_reading(dir / "f");
-  expect_error(ErrorCode::kCorrupt, {(dir / "f").string(), "byte 4", "3 bytes early", "truncated"},
+  expect_error(kCorrupt, {(dir / "f").string(), "byte 4", "3 bytes early", "truncated"},
                [&] { (void)read_back(file, 2, 5); });
 }
 
 TEST(Fd, MissingFileIsNotFoundWithItsPath) {
   const TempDir dir;
-  expect_error(ErrorCode::kNotFound, {(dir / "absent").string()},
+  expect_error(kNotFound, {(dir / "absent").string()},
                [&] { Fd::open_for_reading(dir / "absent"); });
-  expect_error(ErrorCode::kNotFound, {"absent"},
+  expect_error(kNotFound, {"absent"},
                [&] { Fd::open_for_writing(dir / "absent" / "f", O_WRONLY | O_CREAT); });
-  expect_error(ErrorCode::kNotFound, {"absent"}, [&] { Fd::open_directory(dir / "absent"); });
+  expect_error(kNotFound, {"absent"}, [&] { Fd::open_directory(dir / "absent"); });
 }
 
 TEST(Fd, RefusesToReadAnythingButARegularFile) {
   const TempDir dir;
-  expect_error(ErrorCode::kInvalidArgument, {"is not a regular file"},
+  expect_error(kInvalidArgument, {"is not a regular file"},
                [&] { Fd::open_for_reading(dir.path()); });
   // Must not hang waiting for a writer.
   ASSERT_EQ(::mkfifo((dir / "fifo").c_str(), 0644), 0);
-  expect_error(ErrorCode::kInvalidArgument, {"fifo", "is not a regular file"},
+  expect_error(kInvalidArgument, {"fifo", "is not a regular file"},
                [&] { Fd::open_for_reading(dir / "fifo"); });
-  expect_error(ErrorCode::kInvalidArgument, {"/dev/null"},
-               [] { Fd::open_for_reading("/dev/null"); });
+  expect_error(kInvalidArgument, {"/dev/null"}, [] { Fd::open_for_reading("/dev/null"); });
 }
 
 TEST(Fd, SymlinkLoopIsAnIoErrorNamingIt) {
   const TempDir dir;
   std::filesystem::create_symlink("b", dir / "a");
   std::filesystem::create_symlink("a", dir / "b");
-  expect_error(ErrorCode::kIo, {(dir / "a").string(), "symbolic link"},
+  expect_error(kIo, {(dir / "a").string(), "symbolic link"},
                [&] { Fd::open_for_reading(dir / "a"); });
 }
 
@@ -88,7 +88,7 @@ TEST(Fd, DeniedAccessIsAPermissionError) {
   // Root may read everything, so it steps down for the attempt.
   const bool was_root = ::geteuid() == 0;
   if (was_root && ::seteuid(kNobody) != 0) GTEST_SKIP() << "cannot give up root";
-  expect_error(ErrorCode::kPermission, {(dir / "f").string(), "open for reading"},
+  expect_error(kPermission, {(dir / "f").string(), "open for reading"},
                [&] { Fd::open_for_reading(dir / "f"); });
   if (was_root) {
     ASSERT_EQ(::seteuid(0), 0);
@@ -98,15 +98,14 @@ TEST(Fd, DeniedAccessIsAPermissionError) {
 TEST(Fd, WriteToAFullDeviceIsNoSpace) {
   if (::access("/dev/full", W_OK) != 0) GTEST_SKIP() << "no /dev/full here";
   const Fd full = Fd::open_for_writing("/dev/full", O_WRONLY);
-  expect_error(ErrorCode::kNoSpace, {"/dev/full", "free space"},
-               [&] { full.write_exact(bytes_of("x"), 0); });
+  expect_error(kNoSpace, {"/dev/full", "free space"}, [&] { full.write_exact(bytes_of("x"), 0); });
 }
 
 TEST(Fd, WriteThroughAReadOnlyDescriptorFails) {
   const TempDir dir;
   write_text_file(dir / "f", "1234");
   const Fd file = Fd::open_for_reading(dir / "f");
-  expect_error(ErrorCode::kIo, {(dir / "f").string()}, [&] { file.write_exact(bytes_of("x"), 0); });
+  expect_error(kIo, {(dir / "f").string()}, [&] { file.write_exact(bytes_of("x"), 0); });
 }
 
 TEST(Fd, ReserveGivesTheLengthAndKeepsTheContent) {
@@ -148,8 +147,7 @@ TEST(TextFile, RoundTripsAndReplaces) {
   write_text_file(dir / "f", "a longer first version");
   write_text_file(dir / "f", "second");
   EXPECT_EQ(read_text_file(dir / "f", 6), "second");
-  expect_error(ErrorCode::kLimit, {"6 bytes long", "at most 5"},
-               [&] { read_text_file(dir / "f", 5); });
+  expect_error(kLimit, {"6 bytes long", "at most 5"}, [&] { read_text_file(dir / "f", 5); });
 }
 
 TEST(FileStamp, DetectsAWrittenOrReplacedFile) {
@@ -200,7 +198,7 @@ TEST(RenameFile, ReplacesTheTargetAndNamesTheMissingSource) {
   sync_directory(dir.path());
   EXPECT_EQ(read_text_file(dir / "to", 10), "new");
   EXPECT_FALSE(std::filesystem::exists(dir / "from"));
-  expect_error(ErrorCode::kNotFound, {(dir / "from").string()},
+  expect_error(kNotFound, {(dir / "from").string()},
                [&] { rename_file(dir / "from", dir / "to"); });
 }
 

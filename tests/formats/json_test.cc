@@ -1,10 +1,14 @@
 #include "formats/json/json.h"
 
+#include <functional>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
 #include "formats/base/fd.h"
+#include "formats/json/json_fields.h"
+#include "formats/json/json_form.h"
 #include "tests/support/cpu_seconds.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
@@ -12,8 +16,8 @@
 namespace ingot::formats {
 namespace {
 
-using testing::cpu_seconds;
-using testing::expect_error;
+using namespace ingot::testing;
+using enum ErrorCode;
 
 std::string nested(std::size_t depth) {
   return std::string(depth, '[') + std::string(depth, ']');
@@ -82,19 +86,16 @@ TEST(Json, RejectsMalformedTextAsCorruptNamingTheFile) {
   };
   for (const std::string& text : cases) {
     SCOPED_TRACE(text);
-    expect_error(ErrorCode::kCorrupt, {"dir/config.json: "},
-                 [&] { parse_json(text, "dir/config.json"); });
+    expect_error(kCorrupt, {"dir/config.json: "}, [&] { parse_json(text, "dir/config.json"); });
   }
 }
 
 TEST(Json, SaysWhatIsWrong) {
-  expect_error(ErrorCode::kCorrupt, {"line 2, column 3"}, [] { parse_json("{\n  1}", "f"); });
-  expect_error(ErrorCode::kCorrupt, {"byte 4: ", "not valid JSON"},
-               [] { parse_json("[1, \x01", "f"); });
-  expect_error(ErrorCode::kCorrupt, {"byte order mark"}, [] { parse_json("\xEF\xBB\xBF{}", "f"); });
-  expect_error(ErrorCode::kCorrupt, {"byte 2: ", "NUL"},
-               [] { parse_json(std::string("{}\0", 3), "f"); });
-  expect_error(ErrorCode::kCorrupt, {"integer 18446744073709551616 does not fit 64 bits"},
+  expect_error(kCorrupt, {"line 2, column 3"}, [] { parse_json("{\n  1}", "f"); });
+  expect_error(kCorrupt, {"byte 4: ", "not valid JSON"}, [] { parse_json("[1, \x01", "f"); });
+  expect_error(kCorrupt, {"byte order mark"}, [] { parse_json("\xEF\xBB\xBF{}", "f"); });
+  expect_error(kCorrupt, {"byte 2: ", "NUL"}, [] { parse_json(std::string("{}\0", 3), "f"); });
+  expect_error(kCorrupt, {"integer 18446744073709551616 does not fit 64 bits"},
                [] { parse_json("18446744073709551616", "f"); });
 }
 
@@ -117,7 +118,7 @@ TEST(Json, RejectsDuplicateKeysAtEveryLevel) {
   };
   for (const char* text : cases) {
     SCOPED_TRACE(text);
-    expect_error(ErrorCode::kCorrupt, {"config.json: ", "'k' occurs twice"},
+    expect_error(kCorrupt, {"config.json: ", "'k' occurs twice"},
                  [&] { parse_json(text, "config.json"); });
   }
 }
@@ -129,12 +130,12 @@ TEST(Json, AcceptsOneKeyInDifferentObjects) {
 
 TEST(Json, LimitsNestingTo64) {
   EXPECT_NO_THROW(parse_json(nested(64), "f"));
-  expect_error(ErrorCode::kCorrupt, {"nested deeper than 64"}, [] { parse_json(nested(65), "f"); });
-  expect_error(ErrorCode::kCorrupt, {"nested deeper than 64"},
+  expect_error(kCorrupt, {"nested deeper than 64"}, [] { parse_json(nested(65), "f"); });
+  expect_error(kCorrupt, {"nested deeper than 64"},
                [] { parse_json(std::string(1'000'000, '['), "f"); });
   std::string objects;
   for (int i = 0; i < 65; ++i) objects += "{\"k\":";
-  expect_error(ErrorCode::kCorrupt, {"nested deeper than 64"}, [&] { parse_json(objects, "f"); });
+  expect_error(kCorrupt, {"nested deeper than 64"}, [&] { parse_json(objects, "f"); });
 }
 
 TEST(Json, ManyKeysTakeLinearTime) {
@@ -165,8 +166,7 @@ TEST(Json, EventsReportTheByteInTheFile) {
     void key(std::string&& /*name*/) override {}
     void value(Json&& /*scalar*/) override {}
   } ignore;
-  expect_error(ErrorCode::kCorrupt, {"byte 9: "},
-               [&] { parse_json_events("[!]", "f", ignore, 8); });
+  expect_error(kCorrupt, {"byte 9: "}, [&] { parse_json_events("[!]", "f", ignore, 8); });
 }
 
 TEST(Json, TextIsIndentedByTwoWithFinalNewline) {
@@ -178,8 +178,7 @@ TEST(Json, TextIsIndentedByTwoWithFinalNewline) {
 }
 
 TEST(Json, TextOfInvalidUtf8IsRefused) {
-  expect_error(ErrorCode::kCorrupt, {"cannot be written as JSON"},
-               [] { (void)json_text(Json("\xFF")); });
+  expect_error(kCorrupt, {"cannot be written as JSON"}, [] { (void)json_text(Json("\xFF")); });
 }
 
 TEST(Json, ReadsFilesUpToTheGivenSize) {
@@ -187,11 +186,84 @@ TEST(Json, ReadsFilesUpToTheGivenSize) {
   const auto path = dir / "config.json";
   write_text_file(path, R"({"a":1})");
   EXPECT_EQ(read_json_file(path, 7)["a"], 1);
-  expect_error(ErrorCode::kLimit, {"config.json", "7 bytes"}, [&] { read_json_file(path, 6); });
-  expect_error(ErrorCode::kNotFound, {"absent.json"},
-               [&] { read_json_file(dir / "absent.json", 10); });
+  expect_error(kLimit, {"config.json", "7 bytes"}, [&] { read_json_file(path, 6); });
+  expect_error(kNotFound, {"absent.json"}, [&] { read_json_file(dir / "absent.json", 10); });
   write_text_file(path, "{");
-  expect_error(ErrorCode::kCorrupt, {path.string()}, [&] { read_json_file(path, 10); });
+  expect_error(kCorrupt, {path.string()}, [&] { read_json_file(path, 10); });
+}
+
+TEST(JsonForm, IsFoundInATextAndGivenBack) {
+  const char* texts[] = {
+      "{\n  \"a\": {\n    \"b\": [\n      1,\n      2\n    ]\n  },\n  \"c\": []\n}\n",
+      "{\n \"a\": {\n  \"b\": 1\n }\n}",
+      "{\n\t\"a\": [\n\t\t1\n\t]\n}\n",
+      "{\n\"a\": [\n1\n]\n}\n",
+      R"({"a,\\": {"b": [1, 2]}, "c": "x, y: \n"})",
+      R"({"a\":":{"b":[1,2]},"c":"x, y"})",
+      "{\"a\":1}\n",
+      "{\n    \"a\": \"\\u00e9\\ud83d\\ude00\"\n}",
+      "{\n    \"a\": \"\xC3\xA9\"\n}",
+      "[\n    \"a\",\n    {}\n]",
+      "[\"a\", {}]",
+      "{}",
+      "[]\n",
+      "null",
+      "7\n",
+  };
+  for (const char* text : texts)
+    EXPECT_EQ(json_text(parse_json(text, "f"), json_form_of(text)), text);
+  EXPECT_EQ(json_form_of(json_text(Json{{"a", 1}})), JsonForm());
+}
+
+TEST(JsonForm, StrangeMarginGivesTheDefault) {
+  for (const std::string& margin : {std::string(17, ' '), std::string("\t "), std::string("  \t")})
+    EXPECT_EQ(json_form_of("{\n" + margin + "\"a\": 1\n}\n"), JsonForm()) << margin.size();
+  EXPECT_EQ(json_form_of("{\r\n  \"a\": 1\r\n}\r\n"), JsonForm());
+}
+
+TEST(JsonFields, TakeMissingAndNullForTheDefault) {
+  const Json json = {{"nothing", nullptr}};
+  const JsonFields fields(json, "a.json");
+  for (const char* key : {"nothing", "absent"}) {
+    EXPECT_EQ(fields.find(key), nullptr);
+    EXPECT_TRUE(fields.boolean(key, true));
+    EXPECT_EQ(fields.text(key, "x"), "x");
+    EXPECT_FALSE(fields.optional_text(key) || fields.optional_real(key, 0, 1) ||
+                 fields.optional_number(key, 9) || fields.optional_number32(key) ||
+                 fields.optional_child(key));
+    EXPECT_EQ(fields.optional_array(key), nullptr);
+    EXPECT_TRUE(fields.optional_numbers(key).empty() && fields.optional_inner_path(key).empty());
+  }
+}
+
+TEST(JsonFields, NameFileKeyAndFact) {
+  const Json json = {{"text", "one"},   {"number", 1},     {"negative", -1},
+                     {"fraction", 0.5}, {"huge", 1e300},   {"list", {1, "two"}},
+                     {"path", "../a"},  {"null", nullptr}, {"object", {{"inner", true}}}};
+  const JsonFields fields(json, "a.json");
+  const std::vector<std::pair<std::string, std::function<void()>>> kCases{
+      {"'absent' is missing", [&] { return fields.text("absent"); }},
+      {"'null' is null, not a string", [&] { return fields.text("null"); }},
+      {"'number' is 1, not a string", [&] { return fields.text("number", ""); }},
+      {"'number' is 1, not true or false", [&] { return fields.boolean("number", false); }},
+      {"'text' is a string, not a number", [&] { return fields.real("text"); }},
+      {"'huge' is 1e+300, more than 10", [&] { return fields.optional_real("huge", 0, 10); }},
+      {"'negative' is -1, less than 0", [&] { return fields.optional_real("negative", 0, 10); }},
+      {"'negative' is -1, less than 0", [&] { return fields.number("negative"); }},
+      {"'fraction' is 0.5, not a whole number", [&] { return fields.number("fraction"); }},
+      {"'number' is 1, at most 0 is plausible", [&] { return fields.number("number", 0); }},
+      {"'object' is an object, not an array", [&] { return fields.array("object"); }},
+      {"'list' is a string, not a whole number", [&] { return fields.numbers("list"); }},
+      {"'list' is not an object", [&] { return fields.child("list"); }},
+      {"'object.inner' is a boolean, not a string",
+       [&] { return fields.child("object").text("inner"); }},
+      {"'path' is not a path inside the directory", [&] { return fields.inner_path("path"); }},
+      {"is not a JSON object", [&] { return JsonFields(json.at("list"), "a.json"); }},
+      {"'object' has a key that is not ours", [&] { fields.child("object").expect_no_more(); }}};
+  for (const auto& [fact, read] : kCases) {
+    SCOPED_TRACE(fact);
+    testing::expect_error(kCorrupt, {"a.json: " + fact}, read);
+  }
 }
 
 }  // namespace

@@ -11,6 +11,7 @@ namespace ingot {
 namespace {
 
 using testing::expect_error;
+using enum ErrorCode;
 
 struct MatchCase {
   const char* pattern;
@@ -88,7 +89,7 @@ TEST(Pattern, RegexMatchesFromTheStartOfTheName) {
 TEST(Pattern, RegexThatBacktracksBeyondTheLimitIsRefused) {
   const Pattern pattern("re:(a+)+$");
   const double seconds = ingot::testing::cpu_seconds([&] {
-    expect_error(ErrorCode::kLimit, {"re:(a+)+$", "backtracks"},
+    expect_error(kLimit, {"re:(a+)+$", "backtracks"},
                  [&] { (void)pattern.matches(std::string(200, 'a') + "b"); });
   });
   EXPECT_LT(seconds, 5);
@@ -96,23 +97,20 @@ TEST(Pattern, RegexThatBacktracksBeyondTheLimitIsRefused) {
 
 TEST(Pattern, RejectsWhatDoesNotCompile) {
   for (const char* text : {"", "re:"}) {
-    expect_error(ErrorCode::kInvalidArgument, {"empty"}, [&] { Pattern{text}; });
+    expect_error(kInvalidArgument, {"empty"}, [&] { Pattern{text}; });
   }
   for (const char* text : {"re:(", "re:[a", "re:*", "re:a{2,1}", "re:\\C", "re:(?<n"}) {
-    expect_error(ErrorCode::kInvalidArgument, {"is not a regular expression"},
-                 [&] { Pattern{text}; });
+    expect_error(kInvalidArgument, {"is not a regular expression"}, [&] { Pattern{text}; });
   }
   for (const char* text : {"\xFF", "model.*.\xC3", "re:\xFF"}) {
-    expect_error(ErrorCode::kInvalidArgument, {"pattern cannot be used", "UTF-8"},
-                 [&] { Pattern{text}; });
+    expect_error(kInvalidArgument, {"pattern cannot be used", "UTF-8"}, [&] { Pattern{text}; });
   }
-  expect_error(ErrorCode::kInvalidArgument, {"at most"},
+  expect_error(kInvalidArgument, {"at most"},
                [] { Pattern(std::string("re:").append(100'000, 'a')); });
 }
 
 TEST(Pattern, RefusesNamesThatAreNotUtf8) {
-  expect_error(ErrorCode::kCorrupt, {"cannot be matched"},
-               [] { (void)Pattern("re:.*").matches("a\xFF"); });
+  expect_error(kCorrupt, {"cannot be matched"}, [] { (void)Pattern("re:.*").matches("a\xFF"); });
 }
 
 TEST(Pattern, KeepsItsTextAndMoves) {

@@ -1,11 +1,20 @@
 #include "formats/base/printable.h"
 
+#include <cmath>
+#include <limits>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "formats/base/error.h"
+#include "formats/base/fault_lines.h"
+#include "formats/base/figures.h"
 
 namespace ingot {
 namespace {
+
+using ::testing::ElementsAre;
 
 TEST(Printable, KeepsTextOfEveryLanguage) {
   for (const std::string_view text : {"", "model.layers.3.mlp.up_proj.weight", "a 'quoted' \\x1b",
@@ -68,6 +77,126 @@ TEST(ValidText, ReplacesWhatIsNoCharacter) {
   EXPECT_EQ(valid_text("\x1b[2J\xff"), "\xef\xbf\xbd[2J\xef\xbf\xbd");
   EXPECT_EQ(valid_text("\xc2\x9b"), "\xef\xbf\xbd");  // a control character of C1
   EXPECT_EQ(valid_text("\xed\xa0\x80"), "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd");  // half a pair
+}
+
+TEST(Figures, NearlyPerfectCosineIsNotOne) {
+  EXPECT_EQ(cosine_text(1), "1");
+  EXPECT_EQ(cosine_text(0.9999999), "0.999999900");
+  EXPECT_EQ(cosine_text(0.99986), "0.999860");
+  EXPECT_EQ(cosine_text(std::nan("")), "NaN");
+}
+
+TEST(Figures, FewOfManyAreNotNone) {
+  EXPECT_EQ(share_text(0, 1000), "0");
+  EXPECT_EQ(share_text(1, 1'000'000'000), "<0.001%");
+  EXPECT_EQ(share_text(1, 100), "1.000%");
+  EXPECT_EQ(share_text(0, 0), "0");
+}
+
+TEST(Figures, NoErrorIsExact) {
+  EXPECT_EQ(decibel_text(std::numeric_limits<double>::infinity()), "exact");
+  EXPECT_EQ(decibel_text(20.128), "20.13");
+}
+
+TEST(Figures, BytesHaveThreeDigitsInDecimalUnits) {
+  EXPECT_EQ(bytes_text(0), "0 B");
+  EXPECT_EQ(bytes_text(999), "999 B");
+  EXPECT_EQ(bytes_text(1000), "1.00 kB");
+  EXPECT_EQ(bytes_text(9'994), "9.99 kB");
+  EXPECT_EQ(bytes_text(9'996), "10.0 kB");
+  EXPECT_EQ(bytes_text(99'960), "100 kB");
+  EXPECT_EQ(bytes_text(999'499), "999 kB");
+  EXPECT_EQ(bytes_text(999'500), "1.00 MB");
+  EXPECT_EQ(bytes_text(688'574'839'360), "689 GB");
+  EXPECT_EQ(bytes_text(~std::uint64_t{0}), "18.4 EB");
+}
+
+TEST(Figures, SecondsGrowIntoMinutesAndHours) {
+  EXPECT_EQ(seconds_text(0), "0.0 s");
+  EXPECT_EQ(seconds_text(59.94), "59.9 s");
+  EXPECT_EQ(seconds_text(59.96), "1m 00s");
+  EXPECT_EQ(seconds_text(185), "3m 05s");
+  EXPECT_EQ(seconds_text(3599.6), "1h 00m");
+  EXPECT_EQ(seconds_text(3720), "1h 02m");
+  EXPECT_EQ(seconds_text(-1), "0.0 s");
+}
+
+TEST(Figures, CommasStandBetweenThousands) {
+  EXPECT_EQ(count_text(0), "0");
+  EXPECT_EQ(count_text(999), "999");
+  EXPECT_EQ(count_text(1000), "1,000");
+  EXPECT_EQ(count_text(~std::uint64_t{0}), "18,446,744,073,709,551,615");
+}
+
+TEST(Figures, TablesAlignByCharactersWithoutTrailingSpace) {
+  EXPECT_EQ(text_table({{"a", "bytes"}, {"\xc3\xa4\xc3\xb6", "1"}, {"c"}}, {false, true}),
+            "  a   bytes\n  \xc3\xa4\xc3\xb6      1\n  c\n");
+  EXPECT_EQ(text_table({{"a\033[2Jb"}}, {}), "  a\\x1b[2Jb\n");
+  EXPECT_EQ(text_table({}, {}), "");
+}
+
+ListedFault fault(std::string file, std::string tensor, std::string message) {
+  return {.before = "", .file = file, .tensor = tensor, .message = message, .after = ""};
+}
+
+TEST(FaultLines, KeepFewFaultsAsTheyAre) {
+  EXPECT_THAT(fault_lines(std::vector{fault("a", "t", "is short"), fault("", "", "is odd")}),
+              ElementsAre("a: tensor 't': is short", "is odd"));
+}
+
+TEST(FaultLines, NameTensorsOfOneFaultTogether) {
+  std::vector<ListedFault> faults;
+  for (int i = 0; i < 7; ++i) faults.push_back(fault("", fmt::format("x.{}.w", i), "is not here"));
+  faults.push_back(fault("", "y.v", "is not here"));
+  EXPECT_THAT(fault_lines(faults),
+              ElementsAre("is not here: 8 tensors: 'x.0.w', 'x.1.w', 'x.2.w', 'x.3.w', 'x.4.w' and "
+                          "3 more: 2 of x.*.w, 1 of y.v"));
+}
+
+TEST(FaultLines, KeepSixOfACause) {
+  std::vector<ListedFault> faults;
+  for (int i = 0; i < 6; ++i) faults.push_back(fault("", "t", fmt::format("is {} long", i)));
+  EXPECT_EQ(fault_lines(faults).size(), 6U);
+  EXPECT_EQ(fault_lines(faults).back(), "tensor 't': is 5 long");
+}
+
+TEST(FaultLines, KeepFiveLinesOfACause) {
+  std::vector<ListedFault> faults = {fault("", "", "another cause")};
+  for (int i = 0; i < 9; ++i) {
+    faults.push_back(fault(i < 7 ? "a" : "b", fmt::format("w{}", i),
+                           fmt::format("shares a scale with 'v{}.{}' of {} rows", i, i, 64 + i)));
+  }
+  const std::vector<std::string> lines = fault_lines(faults);
+  ASSERT_EQ(lines.size(), 7U);
+  EXPECT_EQ(lines[0], "another cause");
+  EXPECT_EQ(lines[5], "a: tensor 'w4': shares a scale with 'v4.4' of 68 rows");
+  EXPECT_EQ(lines[6], "... and 4 more like it: 2 in a, 2 in b");
+}
+
+TEST(FaultLines, SayWhereTheRestIs) {
+  std::vector<ListedFault> faults;
+  for (int i = 0; i < 12; ++i)
+    faults.push_back(fault(fmt::format("f{}", i), "", fmt::format("ends at byte {}", i)));
+  EXPECT_EQ(fault_lines(faults).back(),
+            "... and 7 more like it: 1 in f5, 1 in f6, 1 in f7 and elsewhere");
+}
+
+TEST(ErrorList, GroupsForPeopleAndKeepsAllForPrograms) {
+  ErrorList faults;
+  for (int i = 0; i < 80; ++i) {
+    Error error(ErrorCode::kUnsupported, "cannot be held");
+    faults.add(error.in_tensor(fmt::format("layers.{}.w", i)));
+  }
+  try {
+    faults.throw_if_any();
+    FAIL() << "nothing was thrown";
+  } catch (const FaultList& list) {
+    EXPECT_EQ(list.faults().size(), 80U);
+    EXPECT_EQ(list.code(), ErrorCode::kUnsupported);
+    EXPECT_STREQ(list.what(),
+                 "cannot be held: 80 tensors: 'layers.0.w', 'layers.1.w', 'layers.2.w', "
+                 "'layers.3.w', 'layers.4.w' and 75 more: 75 of layers.*.w");
+  }
 }
 
 }  // namespace

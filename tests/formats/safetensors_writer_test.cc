@@ -14,10 +14,7 @@
 namespace ingot::formats {
 namespace {
 
-using testing::bytes_of;
-using testing::expect_error;
-using testing::length_prefix;
-using testing::parse_header;
+using namespace ingot::testing;
 
 TEST(SafetensorsWriter, OrdersWiderTypesFirstThenNamesByBytes) {
   EXPECT_TRUE(writes_before(DType::kF32, "z", DType::kU8, "a"));

@@ -1,18 +1,17 @@
 #include "formats/records/slicing_record.h"
 
-#include <functional>
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "formats/json/json.h"
 #include "formats/records/manifest.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/json_edit.h"
 
 namespace ingot::formats {
 namespace {
 
-using testing::expect_error;
+using namespace ingot::testing;
 
 using Experts = RankRecord::Experts;
 
@@ -67,12 +66,6 @@ SliceRecord example_slice() {
   slice.original = {8, 128, 500};
   slice.repeat = {2, 1};
   return slice;
-}
-
-template <typename Edit>
-Json edited(Json json, const Edit& edit) {
-  edit(json);
-  return Json::parse(json.dump());  // as a file would say it: numbers without a sign
 }
 
 TEST(SlicingRecord, RankRoundTrips) {
@@ -148,56 +141,42 @@ TEST(SlicingRecord, FindsTheExpertsOfALayer) {
 }
 
 TEST(SlicingRecord, RefusesWhatIsMissingWrongOrUnknown) {
-  const std::vector<std::function<void(Json&)>> edits = {
-      [](Json& json) { json = Json::array(); },
-      [](Json& json) { json.erase("tp"); },
-      [](Json& json) { json["tp"] = 0; },
-      [](Json& json) { json["tp"] = -2; },
-      [](Json& json) { json["tp"] = 2.0; },
-      [](Json& json) { json["tp"] = std::uint64_t{1} << 32; },
-      [](Json& json) { json["ep"] = 0xFFFFFFFFU; },
-      [](Json& json) { json["etp"] = 0xFFFFFFFFU; },
-      [](Json& json) { json["n_ranks"] = "8"; },
-      [](Json& json) { json["shared_experts"] = 1; },
-      [](Json& json) { json.erase("expert_map"); },
-      [](Json& json) { json["job"] = "12"; },
-      [](Json& json) { json["stage_layers"] = 61; },
-      [](Json& json) {
-        json["stage_layers"] = {0, 30, -1};
-      },
-      [](Json& json) {
-        json["stage_layers"] = {1, 30, 61};
-      },
-      [](Json& json) {
-        json["stage_layers"] = {0, 61, 61};
-      },
-      [](Json& json) { json["extra"] = 1; },
-      [](Json& json) { json["ranks"] = Json::array(); },
-      [](Json& json) { json["rank"] = 6; },
-      [](Json& json) { json["rank"].erase("ep_rank"); },
-      [](Json& json) { json["rank"]["has_head"] = 1; },
-      [](Json& json) { json["rank"]["more"] = 1; },
-      [](Json& json) { json["rank"]["whole_config"] = "{}"; },
-      [](Json& json) { json["rank"]["experts"] = Json::object(); },
-      [](Json& json) {
-        json["rank"]["experts"][0]["held"] = {5, 2};
-      },
-      [](Json& json) {
-        json["rank"]["experts"][0]["held"] = {2, 2, 5};
-      },
-      [](Json& json) {
-        json["rank"]["experts"][0]["held"] = {2, 5, 6};
-      },
-      [](Json& json) {
-        json["rank"]["experts"][0]["slots"] = {2, 5, 9};
-      },
-      [](Json& json) { json["rank"]["experts"][0].erase("slots"); },
-      [](Json& json) { json["rank"]["experts"][1]["layer"] = 30; },
-      [](Json& json) { json["rank"]["experts"][1].erase("layer"); },
-      [](Json& json) { json["rank"]["experts"][0]["layer"] = "30"; },
+  const std::vector<JsonEdit> edits = {
+      {"", Json::array()},
+      {"/tp"},
+      {"/tp", 0},
+      {"/tp", -2},
+      {"/tp", 2.0},
+      {"/tp", std::uint64_t{1} << 32},
+      {"/ep", 0xFFFFFFFFU},
+      {"/etp", 0xFFFFFFFFU},
+      {"/n_ranks", "8"},
+      {"/shared_experts", 1},
+      {"/expert_map"},
+      {"/job", "12"},
+      {"/stage_layers", 61},
+      {"/stage_layers", {0, 30, -1}},
+      {"/stage_layers", {1, 30, 61}},
+      {"/stage_layers", {0, 61, 61}},
+      {"/extra", 1},
+      {"/ranks", Json::array()},
+      {"/rank", 6},
+      {"/rank/ep_rank"},
+      {"/rank/has_head", 1},
+      {"/rank/more", 1},
+      {"/rank/whole_config", "{}"},
+      {"/rank/experts", Json::object()},
+      {"/rank/experts/0/held", {5, 2}},
+      {"/rank/experts/0/held", {2, 2, 5}},
+      {"/rank/experts/0/held", {2, 5, 6}},
+      {"/rank/experts/0/slots", {2, 5, 9}},
+      {"/rank/experts/0/slots"},
+      {"/rank/experts/1/layer", 30},
+      {"/rank/experts/1/layer"},
+      {"/rank/experts/0/layer", "30"},
   };
-  for (const auto& edit : edits) {
-    const Json json = edited(slicing_record_json(example_rank()), edit);
+  for (const JsonEdit& edit : edits) {
+    const Json json = edited(slicing_record_json(example_rank()), {edit});
     SCOPED_TRACE(json.dump());
     expect_error(ErrorCode::kCorrupt, {"ingot.json"},
                  [&] { parse_slicing_record(json, "ingot.json"); });
@@ -206,35 +185,30 @@ TEST(SlicingRecord, RefusesWhatIsMissingWrongOrUnknown) {
 
 TEST(SlicingRecord, RefusesATopologyThatContradictsItselfNamingBoth) {
   struct Case {
-    std::function<void(Json&)> edit;
+    JsonEdit edit;
     std::string fact, other;
   };
   const std::vector<Case> cases = {
-      {[](Json& json) { json["n_ranks"] = 16; }, "n_ranks is 16", "2 stages"},
-      {[](Json& json) { json["tp"] = 3; }, "n_ranks is 8", "lcm(3, 4 x 1) = 12"},
-      {[](Json& json) {
-         json["stage_layers"] = {0, 61};
-       },
-       "has 2 numbers", "2 stages have 3"},
-      {[](Json& json) { json["rank"]["rank"] = 8; }, "rank is 8", "n_ranks is 8"},
-      {[](Json& json) { json["rank"]["stage"] = 0; }, "stage is 0", "of rank 6 it is 1"},
-      {[](Json& json) { json["rank"]["tp_rank"] = 1; }, "tp_rank is 1", "of rank 6 it is 0"},
-      {[](Json& json) { json["rank"]["ep_rank"] = 3; }, "ep_rank is 3", "of rank 6 it is 2"},
-      {[](Json& json) { json["rank"]["etp_rank"] = 1; }, "etp_rank is 1", "of rank 6 it is 0"},
-      {[](Json& json) { json["rank"]["first_layer"] = 29; }, "first_layer is 29", "it is 30"},
-      {[](Json& json) { json["rank"]["end_layer"] = 60; }, "end_layer is 60", "it is 61"},
-      {[](Json& json) { json["rank"]["has_head"] = false; }, "has_head is false", "1 of 2"},
+      {{"/n_ranks", 16}, "n_ranks is 16", "2 stages"},
+      {{"/tp", 3}, "n_ranks is 8", "lcm(3, 4 x 1) = 12"},
+      {{"/stage_layers", {0, 61}}, "has 2 numbers", "2 stages have 3"},
+      {{"/rank/rank", 8}, "rank is 8", "n_ranks is 8"},
+      {{"/rank/stage", 0}, "stage is 0", "of rank 6 it is 1"},
+      {{"/rank/tp_rank", 1}, "tp_rank is 1", "of rank 6 it is 0"},
+      {{"/rank/ep_rank", 3}, "ep_rank is 3", "of rank 6 it is 2"},
+      {{"/rank/etp_rank", 1}, "etp_rank is 1", "of rank 6 it is 0"},
+      {{"/rank/first_layer", 29}, "first_layer is 29", "it is 30"},
+      {{"/rank/end_layer", 60}, "end_layer is 60", "it is 61"},
+      {{"/rank/has_head", false}, "has_head is false", "1 of 2"},
   };
   for (const Case& bad : cases) {
-    const Json json = edited(slicing_record_json(example_rank()), bad.edit);
+    const Json json = edited(slicing_record_json(example_rank()), {bad.edit});
     SCOPED_TRACE(json.dump());
     expect_error(ErrorCode::kMismatch, {bad.fact, bad.other},
                  [&] { parse_slicing_record(json, "ingot.json"); });
   }
   expect_error(ErrorCode::kMismatch, {"7 directories", "n_ranks is 8"}, [] {
-    parse_slicing_record(
-        edited(slicing_record_json(example_top()), [](Json& json) { json["ranks"].erase(7); }),
-        "ingot.json");
+    parse_slicing_record(edited(slicing_record_json(example_top()), {{"/ranks/7"}}), "ingot.json");
   });
 }
 
@@ -266,15 +240,13 @@ TEST(SlicingRecord, RefusesDirectoriesThatAreNotBesideIt) {
   for (const char* name : {"", "..", "/tmp", "a/b", "."}) {
     SCOPED_TRACE(name);
     expect_error(ErrorCode::kCorrupt, {"ingot.json"}, [&] {
-      parse_slicing_record(edited(slicing_record_json(example_top()),
-                                  [&](Json& json) { json["ranks"][2]["directory"] = name; }),
-                           "ingot.json");
+      parse_slicing_record(
+          edited(slicing_record_json(example_top()), {{"/ranks/2/directory", name}}), "ingot.json");
     });
   }
   expect_error(ErrorCode::kDuplicate, {"rank-00001-of-00008"}, [&] {
     parse_slicing_record(
-        edited(slicing_record_json(example_top()),
-               [&](Json& json) { json["ranks"][2]["directory"] = "rank-00001-of-00008"; }),
+        edited(slicing_record_json(example_top()), {{"/ranks/2/directory", "rank-00001-of-00008"}}),
         "ingot.json");
   });
 }
@@ -299,58 +271,38 @@ TEST(SliceRecord, RoundTripsAndLeavesOutWhatIsUsual) {
 }
 
 TEST(SliceRecord, RefusesMissingWrongOrOutsideValues) {
-  const std::vector<std::function<void(Json&)>> edits = {
-      [](Json& json) { json = 3; },
-      [](Json& json) { json.erase("whole"); },
-      [](Json& json) { json.erase("offset"); },
-      [](Json& json) { json.erase("axis"); },  // an offset without one
-      [](Json& json) { json["more"] = 1; },
-      [](Json& json) { json["axis"] = -1; },
-      [](Json& json) { json["axis"] = 3; },
-      [](Json& json) { json["axis"] = std::uint64_t{1} << 32; },
-      [](Json& json) { json["axis"] = 0xFFFFFFFFU; },
-      [](Json& json) { json["axis"] = 0; },  // experts are along it
-      [](Json& json) { json["offset"] = 128; },
-      [](Json& json) { json["offset"] = ~std::uint64_t{0}; },
-      [](Json& json) { json["sections"] = 0; },
-      [](Json& json) { json["sections"] = 3; },
-      [](Json& json) {
-        json["whole"] = {8, 256, "x"};
-      },
-      [](Json& json) {
-        json["whole"] = {8, 256, std::uint64_t{1} << 60};
-      },
-      [](Json& json) {
-        json["experts"] = {1, 1};
-      },
-      [](Json& json) {
-        json["experts"] = {4, 1};
-      },
-      [](Json& json) { json["experts"] = {8}; },
-      [](Json& json) { json["zeroed"] = "yes"; },
-      [](Json& json) { json["zeroed"] = true; },
-      [](Json& json) {
-        json["original"] = {8, 128};
-      },
-      [](Json& json) {
-        json["original"] = {7, 128, 500};
-      },
-      [](Json& json) {
-        json["original"] = {8, 128, 513};
-      },
-      [](Json& json) {
-        json["original"] = {8, 129, 500};
-      },  // twice as many do not fit
-      [](Json& json) { json["repeat"] = {2}; },
-      [](Json& json) {
-        json["repeat"] = {0, 1};
-      },
-      [](Json& json) {
-        json["repeat"] = {~std::uint64_t{0}, std::uint64_t{1}};
-      },
+  const std::vector<JsonEdit> edits = {
+      {"", 3},
+      {"/whole"},
+      {"/offset"},
+      {"/axis"},  // an offset without one
+      {"/more", 1},
+      {"/axis", -1},
+      {"/axis", 3},
+      {"/axis", std::uint64_t{1} << 32},
+      {"/axis", 0xFFFFFFFFU},
+      {"/axis", 0},  // experts are along it
+      {"/offset", 128},
+      {"/offset", ~std::uint64_t{0}},
+      {"/sections", 0},
+      {"/sections", 3},
+      {"/whole", {8, 256, "x"}},
+      {"/whole", {8, 256, std::uint64_t{1} << 60}},
+      {"/experts", {1, 1}},
+      {"/experts", {4, 1}},
+      {"/experts", {8}},
+      {"/zeroed", "yes"},
+      {"/zeroed", true},
+      {"/original", {8, 128}},
+      {"/original", {7, 128, 500}},
+      {"/original", {8, 128, 513}},
+      {"/original", {8, 129, 500}},  // twice as many do not fit
+      {"/repeat", {2}},
+      {"/repeat", {0, 1}},
+      {"/repeat", {~std::uint64_t{0}, std::uint64_t{1}}},
   };
-  for (const auto& edit : edits) {
-    const Json json = edited(slice_record_json(example_slice()), edit);
+  for (const JsonEdit& edit : edits) {
+    const Json json = edited(slice_record_json(example_slice()), {edit});
     SCOPED_TRACE(json.dump());
     expect_error(ErrorCode::kCorrupt, {"line 9"}, [&] { parse_slice_record(json, "line 9"); });
   }

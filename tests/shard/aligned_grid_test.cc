@@ -11,11 +11,7 @@
 namespace ingot::shard {
 namespace {
 
-using formats::Dim;
-using formats::DType;
-using formats::Part;
-using formats::SchemeId;
-using formats::Shape;
+using namespace formats;
 
 constexpr std::uint64_t kStep = 64;
 constexpr std::uint64_t kLargest = 20000;

@@ -1,17 +1,16 @@
-#include "formats/json/json.h"
 #include "shard/cut/expert_map.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "formats/json/json.h"
 #include "tests/support/expect_error.h"
 
 namespace ingot::shard {
 namespace {
 
 using ingot::testing::expect_error;
-using ::testing::ElementsAre;
-using ::testing::IsEmpty;
+using namespace ::testing;
 
 /// Four experts over two ranks, layers 1 and 2.
 constexpr ExpertMapLimits kFour = {.n_experts = 4, .ep = 2, .first_moe_layer = 1, .n_layers = 3};

@@ -10,7 +10,7 @@
 
 #include "shard/join/slice_files.h"
 #include "shard/join/slice_join.h"
-#include "tests/shard/naive_slices.h"
+#include "tests/shard/sliced_model.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_checkpoint.h"
@@ -42,6 +42,18 @@ class Ranks {
     if (ranks_.size() <= rank) ranks_.resize(rank + 1);
     ranks_[rank].tensors.push_back({name, tensor.dtype, tensor.shape, tensor.data});
     ranks_[rank].records[name] = std::move(record);
+  }
+  /// A slice of "w" on each of `n` ranks, and what became of the whole before it was cut.
+  void hold_slices(const NaiveTensor& whole, std::size_t axis, std::uint64_t n,
+                   std::uint32_t sections = 1, const formats::Shape& original = {},
+                   const decltype(SliceRecord::repeat)& repeat = SliceRecord().repeat) {
+    for (std::uint64_t r = 0; r < n; ++r) {
+      SliceRecord record =
+          record_of(whole, static_cast<int>(axis), whole.shape[axis] / sections / n * r, sections);
+      record.original = original;
+      record.repeat = repeat;
+      hold(r, "w", naive_slice(whole, axis, r, n, sections), record);
+    }
   }
   [[nodiscard]] std::filesystem::path path(std::size_t rank) const {
     return dir_.path() / fmt::format("r{}/a.safetensors", rank);
@@ -130,8 +142,7 @@ void overwrite_last_byte(const std::filesystem::path& path) {
 TEST(Joined, PutsSlicesOfRowsOneBelowTheOther) {
   const NaiveTensor whole = random_tensor("BF16", 2, {12, 5}, 1);
   Ranks ranks;
-  for (std::uint64_t r = 0; r < 4; ++r)
-    ranks.hold(r, "w", naive_slice(whole, 0, r, 4), record_of(whole, 0, 3 * r));
+  ranks.hold_slices(whole, 0, 4);
   ranks.expect_joined("w", whole);
   EXPECT_EQ(ranks.stored()[0].file, 0U);
   EXPECT_FALSE(ranks.bytes().is_whole());
@@ -140,16 +151,14 @@ TEST(Joined, PutsSlicesOfRowsOneBelowTheOther) {
 TEST(Joined, InterleavesSlicesOfColumns) {
   const NaiveTensor whole = random_tensor("F32", 4, {5, 6}, 2);
   Ranks ranks;
-  for (std::uint64_t r = 0; r < 3; ++r)
-    ranks.hold(r, "w", naive_slice(whole, 1, r, 3), record_of(whole, 1, 2 * r));
+  ranks.hold_slices(whole, 1, 3);
   ranks.expect_joined("w", whole);
 }
 
 TEST(Joined, CutsEachSectionOnItsOwn) {
   const NaiveTensor whole = random_tensor("F8_E4M3", 1, {3, 8, 3}, 3);
   Ranks ranks;
-  for (std::uint64_t r = 0; r < 2; ++r)
-    ranks.hold(r, "w", naive_slice(whole, 1, r, 2, 2), record_of(whole, 1, 2 * r, 2));
+  ranks.hold_slices(whole, 1, 2, 2);
   ranks.expect_joined("w", whole);
 }
 
@@ -188,11 +197,7 @@ TEST(Joined, DropsPaddedRowsOfEverySection) {
   const NaiveTensor original = random_tensor("BF16", 2, {2, 6, 3}, 7);
   const NaiveTensor padded = naive_pad(original, 1, 16, 2);
   Ranks ranks;
-  for (std::uint64_t r = 0; r < 4; ++r) {
-    SliceRecord record = record_of(padded, 1, 2 * r, 2);
-    record.original = original.shape;
-    ranks.hold(r, "w", naive_slice(padded, 1, r, 4, 2), record);
-  }
+  ranks.hold_slices(padded, 1, 4, 2, original.shape);
   ranks.expect_joined("w", original);
 }
 
@@ -200,11 +205,7 @@ TEST(Joined, DropsPaddedColumns) {
   const NaiveTensor original = random_tensor("BF16", 2, {4, 5}, 8);
   const NaiveTensor padded = naive_pad(original, 1, 8);
   Ranks ranks;
-  for (std::uint64_t r = 0; r < 2; ++r) {
-    SliceRecord record = record_of(padded, 1, 4 * r);
-    record.original = original.shape;
-    ranks.hold(r, "w", naive_slice(padded, 1, r, 2), record);
-  }
+  ranks.hold_slices(padded, 1, 2, 1, original.shape);
   ranks.expect_joined("w", original);
 }
 
@@ -216,12 +217,7 @@ TEST(Joined, DropsPaddingOfNumbersPerRow) {
     const NaiveTensor original = random_tensor("F32", 4, shape, 9);
     const NaiveTensor padded = naive_pad(original, axis, 16, sections);
     Ranks ranks;
-    for (std::uint64_t r = 0; r < 4; ++r) {
-      SliceRecord record =
-          record_of(padded, static_cast<int>(axis), 16 / sections / 4 * r, sections);
-      record.original = original.shape;
-      ranks.hold(r, "w", naive_slice(padded, axis, r, 4, sections), record);
-    }
+    ranks.hold_slices(padded, axis, 4, sections, original.shape);
     ranks.expect_joined("w", original);
   }
 }
@@ -258,13 +254,7 @@ TEST(Joined, TakesEachParentScaleOnce) {
     const NaiveTensor original = random_tensor("F32", 4, test.original, 11);
     const NaiveTensor whole = naive_retile(original, test.repeat, test.rows, test.cols);
     Ranks ranks;
-    for (std::uint64_t r = 0; r < test.n; ++r) {
-      SliceRecord record =
-          record_of(whole, static_cast<int>(test.axis), whole.shape[test.axis] / test.n * r);
-      record.original = original.shape;
-      record.repeat = test.repeat;
-      ranks.hold(r, "w", naive_slice(whole, test.axis, r, test.n), record);
-    }
+    ranks.hold_slices(whole, test.axis, test.n, 1, original.shape, test.repeat);
     ranks.expect_joined("w", original);
   }
 }

@@ -12,10 +12,7 @@
 namespace ingot::shard {
 namespace {
 
-using formats::DType;
-using formats::Part;
-using formats::SchemeId;
-using formats::Shape;
+using namespace formats;
 using ingot::testing::expect_error;
 using ::testing::ElementsAre;
 

@@ -14,9 +14,7 @@
 
 namespace ingot::testing {
 
-using formats::Manifest;
-using formats::SliceRecord;
-using formats::TensorRecord;
+using namespace formats;
 
 namespace {
 

@@ -12,8 +12,7 @@ namespace {
 
 using formats::Json;
 using formats::LogicalTensor;
-using ingot::testing::expect_error;
-using ingot::testing::ModelTensors;
+using namespace ingot::testing;
 using ::testing::ElementsAre;
 
 /// Four main layers, the first dense, and an MTP layer; 128 heads, 8 experts.

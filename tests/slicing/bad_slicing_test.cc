@@ -12,6 +12,7 @@ namespace ingot::testing {
 namespace {
 
 using shard::TpFit;
+using enum ErrorCode;
 
 class BadSlicing : public ::testing::Test {
  protected:
@@ -31,7 +32,7 @@ class BadSlicing : public ::testing::Test {
     Conversion conversion = slicing(arch_fixture("qwen3_moe"), directory_ / "refused", {.ep = 2});
     conversion.plan.slicing.expert_map = map;
     conversion.plan.slicing.expert_map_where = "map.json";
-    expect_refused(conversion, ErrorCode::kInvalidArgument, fragments);
+    expect_refused(conversion, kInvalidArgument, fragments);
     EXPECT_FALSE(std::filesystem::exists(directory_ / "refused"));
   }
   void expect_layers_refused(const std::string& layers,
@@ -39,7 +40,7 @@ class BadSlicing : public ::testing::Test {
     SCOPED_TRACE(layers);
     Conversion conversion = slicing(tiny_v32(), directory_ / "refused", {.pp = 2});
     conversion.plan.slicing.stages = layers;
-    expect_refused(conversion, ErrorCode::kInvalidArgument, fragments);
+    expect_refused(conversion, kInvalidArgument, fragments);
     EXPECT_FALSE(std::filesystem::exists(directory_ / "refused"));
   }
 
@@ -47,9 +48,9 @@ class BadSlicing : public ::testing::Test {
 };
 
 TEST_F(BadSlicing, HeadsThatTheRanksCannotShare) {
-  expect_uncut(tiny_v32(), {.tp = 3}, ErrorCode::kInvalidArgument,
+  expect_uncut(tiny_v32(), {.tp = 3}, kInvalidArgument,
                {"8 attention heads cannot be cut for --tp 3", "divisor of 8"});
-  expect_uncut(tiny_v32(), {.tp = 16, .fit = TpFit::kPad}, ErrorCode::kInvalidArgument,
+  expect_uncut(tiny_v32(), {.tp = 16, .fit = TpFit::kPad}, kInvalidArgument,
                {"8 attention heads", "--tp 16"});
   formats::write_synthetic_checkpoint(directory_ / "model",
                                       {.family = formats::find_family("qwen3_moe"),
@@ -64,14 +65,14 @@ TEST_F(BadSlicing, HeadsThatTheRanksCannotShare) {
   }
   std::filesystem::create_directory(directory_ / "edited");
   model.write(directory_ / "edited");
-  expect_uncut(directory_ / "edited", {.tp = 6}, ErrorCode::kInvalidArgument,
+  expect_uncut(directory_ / "edited", {.tp = 6}, kInvalidArgument,
                {"4 KV heads can neither be cut nor replicated evenly for --tp 6"});
 }
 
 TEST_F(BadSlicing, ExpertsThatTheRanksCannotShare) {
-  expect_uncut(tiny_v32(), {.ep = 3}, ErrorCode::kInvalidArgument,
+  expect_uncut(tiny_v32(), {.ep = 3}, kInvalidArgument,
                {"16 experts cannot be dealt evenly to --ep 3", "--expert-map"});
-  expect_uncut(tiny_v32(), {.ep = 32}, ErrorCode::kInvalidArgument, {"16 experts", "--ep 32"});
+  expect_uncut(tiny_v32(), {.ep = 32}, kInvalidArgument, {"16 experts", "--ep 32"});
 }
 
 TEST_F(BadSlicing, AVocabularyThatTheRanksCannotShare) {
@@ -81,26 +82,25 @@ TEST_F(BadSlicing, AVocabularyThatTheRanksCannotShare) {
     model.put_zeros(name, formats::DType::kBf16, {510, 128});
   std::filesystem::create_directory(directory_ / "model");
   model.write(directory_ / "model");
-  expect_uncut(directory_ / "model", {.tp = 4}, ErrorCode::kUnsupported,
+  expect_uncut(directory_ / "model", {.tp = 4}, kUnsupported,
                {"embed_tokens.weight", "510 rows cannot be cut for 4 ranks", "--tp-fit pad"});
 }
 
 TEST_F(BadSlicing, WidthsThatTheRanksCannotShare) {
-  expect_uncut(arch_fixture("qwen3_moe"), {.ep = 2, .etp = 3}, ErrorCode::kUnsupported,
+  expect_uncut(arch_fixture("qwen3_moe"), {.ep = 2, .etp = 3}, kUnsupported,
                {"experts.0.gate_proj.weight", "64 rows cannot be cut for 3 ranks",
                 "experts.0.down_proj.weight", "64 columns cannot be cut for 3 ranks", "--etp 2"});
 }
 
 TEST_F(BadSlicing, CutsThroughABlockOrAGroup) {
-  expect_uncut(tiny_v32(), {.tp = 2}, ErrorCode::kUnsupported,
+  expect_uncut(tiny_v32(), {.tp = 2}, kUnsupported,
                {"640 rows / 2 ranks = 320, the FP8 block has 128 rows",
                 "--tp-fit retile, pad or bf16", "like it"});
-  expect_uncut(tiny_v32(), {.tp = 2, .fit = TpFit::kPad}, ErrorCode::kUnsupported,
-               {"q_b_proj", "retile"});
+  expect_uncut(tiny_v32(), {.tp = 2, .fit = TpFit::kPad}, kUnsupported, {"q_b_proj", "retile"});
   Conversion groups =
       slicing(tiny_v32(), directory_ / "groups", {.ep = 2, .etp = 16, .fit = TpFit::kRetile});
   groups.recipe.to = formats::SchemeId::kNvfp4;
-  expect_refused(groups, ErrorCode::kUnsupported,
+  expect_refused(groups, kUnsupported,
                  {"128 columns / 16 ranks = 8, the nvfp4 group has 16 columns"});
 }
 
@@ -117,7 +117,7 @@ TEST_F(BadSlicing, RefusesMapsThatLoseOrInventExperts) {
 TEST_F(BadSlicing, AFamilyOfWhichNothingIsKnown) {
   Conversion conversion = slicing(tiny_bf16(), directory_ / "refused", {.tp = 2});
   conversion.family = "generic";
-  expect_refused(conversion, ErrorCode::kUnsupported, {"family generic", "--family"});
+  expect_refused(conversion, kUnsupported, {"family generic", "--family"});
 }
 
 TEST_F(BadSlicing, StagesThatAreNotEveryLayerOnce) {
@@ -127,7 +127,7 @@ TEST_F(BadSlicing, StagesThatAreNotEveryLayerOnce) {
   expect_layers_refused("0-2,3-3", {"ends with layer 3, the last main layer is 4"});
   expect_layers_refused("0-0,1-1,2-4", {"has 3 stages, --pp is 2"});
   expect_layers_refused("0-2;3-4", {"'0-2;3-4', which is no range"});
-  expect_uncut(tiny_v32(), {.pp = 6}, ErrorCode::kInvalidArgument,
+  expect_uncut(tiny_v32(), {.pp = 6}, kInvalidArgument,
                {"--pp 6 needs a layer for each stage, the model has 5"});
 }
 
@@ -161,9 +161,9 @@ class BadSlices : public BadSlicing {
 
 TEST_F(BadSlices, ARankThatIsMissing) {
   std::filesystem::remove_all(rank(2));
-  expect_unmerged(ErrorCode::kNotFound, {"rank-00002-of-00004", "is missing, one of 4 ranks"});
+  expect_unmerged(kNotFound, {"rank-00002-of-00004", "is missing, one of 4 ranks"});
   std::filesystem::remove(top() / "ingot.json");
-  expect_unmerged(ErrorCode::kNotFound, {"rank-00002-of-00004", "is missing"});
+  expect_unmerged(kNotFound, {"rank-00002-of-00004", "is missing"});
 }
 
 TEST_F(BadSlices, ARankOfAnotherRun) {
@@ -173,20 +173,20 @@ TEST_F(BadSlices, ARankOfAnotherRun) {
   std::filesystem::remove_all(rank(1));
   std::filesystem::copy(rank_directory(directory_ / "other", 1, kCut), rank(1),
                         std::filesystem::copy_options::recursive);
-  expect_unmerged(ErrorCode::kMismatch, {"rank-00001-of-00004", "another run", "its hash is"});
+  expect_unmerged(kMismatch, {"rank-00001-of-00004", "another run", "its hash is"});
   // Gathered by hand, there is no manifest above them to ask.
   std::filesystem::remove(top() / "ingot.json");
-  expect_unmerged(ErrorCode::kMismatch, {"rank-00001-of-00004",
-                                         "belongs to another conversion than rank-00000-of-00004"});
+  expect_unmerged(
+      kMismatch, {"rank-00001-of-00004", "belongs to another conversion than rank-00000-of-00004"});
 }
 
 TEST_F(BadSlices, RanksThatChangedPlaces) {
   std::filesystem::rename(rank(1), top() / "away");
   std::filesystem::rename(rank(3), rank(1));
   std::filesystem::rename(top() / "away", rank(3));
-  expect_unmerged(ErrorCode::kMismatch, {"rank-00001-of-00004"});
+  expect_unmerged(kMismatch, {"rank-00001-of-00004"});
   std::filesystem::remove(top() / "ingot.json");
-  expect_unmerged(ErrorCode::kMismatch, {"is of rank 3, in the place of rank 1"});
+  expect_unmerged(kMismatch, {"is of rank 3, in the place of rank 1"});
 }
 
 // The norm of layer 1 is whole on all four, the head on ranks 1 and 3.
@@ -204,14 +204,14 @@ TEST_F(BadSlices, AReplicaOfWhichOneByteChanged) {
     }
   };
   damage(2, "model.layers.1.input_layernorm.weight");
-  expect_unmerged(ErrorCode::kMismatch,
+  expect_unmerged(kMismatch,
                   {"model.layers.1.input_layernorm.weight",
                    "differs between rank-00000-of-00004 and rank-00002-of-00004 at byte 17"});
   damage(2, "model.layers.1.input_layernorm.weight");
   damage(3, "lm_head.weight");
   std::filesystem::remove_all(directory_ / "merged");
   expect_unmerged(
-      ErrorCode::kMismatch,
+      kMismatch,
       {"lm_head.weight", "differs between rank-00001-of-00004 and rank-00003-of-00004 at byte 17"});
   damage(3, "lm_head.weight");
   std::filesystem::remove_all(directory_ / "merged");
@@ -221,26 +221,24 @@ TEST_F(BadSlices, AReplicaOfWhichOneByteChanged) {
 TEST_F(BadSlices, ATopologyThatContradictsTheManifest) {
   const std::string original = read_text_file(top() / "ingot.json", 1 << 24);
   edit(top() / "ingot.json", "\"n_ranks\": 4", "\"n_ranks\": 8");
-  expect_unmerged(ErrorCode::kMismatch,
-                  {"ingot.json", "topology contradicts itself", "n_ranks is 8"});
+  expect_unmerged(kMismatch, {"ingot.json", "topology contradicts itself", "n_ranks is 8"});
   write_text_file(top() / "ingot.json", original);
   edit(rank(2) / "ingot.json", "\"tp_rank\": 0", "\"tp_rank\": 1");
-  expect_unmerged(ErrorCode::kMismatch, {"rank-00002-of-00004", "was changed"});
+  expect_unmerged(kMismatch, {"rank-00002-of-00004", "was changed"});
   std::filesystem::remove(top() / "ingot.json");
-  expect_unmerged(ErrorCode::kMismatch, {"rank-00002-of-00004", "tp_rank is 1, of rank 2 it is 0"});
+  expect_unmerged(kMismatch, {"rank-00002-of-00004", "tp_rank is 1, of rank 2 it is 0"});
 }
 
 TEST_F(BadSlices, AFileThatWasCutShort) {
   const auto path = rank(1) / "tp-01-of-02-00001-of-00001.safetensors";
   std::filesystem::resize_file(path, std::filesystem::file_size(path) - 1);
-  expect_unmerged(ErrorCode::kMismatch,
-                  {"rank-00001-of-00004/tp-01-of-02-00001-of-00001.safetensors"});
+  expect_unmerged(kMismatch, {"rank-00001-of-00004/tp-01-of-02-00001-of-00001.safetensors"});
 }
 
 TEST_F(BadSlices, WeightsThatNoManifestKnows) {
   std::filesystem::copy_file(rank(0) / "all-00001-of-00001.safetensors",
                              rank(0) / "extra.safetensors");
-  expect_unmerged(ErrorCode::kMismatch, {"rank-00000-of-00004/extra.safetensors", "not named by"});
+  expect_unmerged(kMismatch, {"rank-00000-of-00004/extra.safetensors", "not named by"});
 }
 
 }  // namespace

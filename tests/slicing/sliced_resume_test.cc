@@ -129,9 +129,10 @@ TEST_P(SlicedJob, KeepsProvenAndRedoesDamagedTensors) {
   EXPECT_EQ(first_difference(tree(damaged.output), tree(whole.output)), "");
 }
 
-TEST(SlicedResume, RefusesOtherSlicingOptions) {
-  const TempDir directory;
-  Conversion conversion = to_slices(directory / "out", {.ep = 2});
+using SlicedResume = InTempDir;
+
+TEST_F(SlicedResume, RefusesOtherSlicingOptions) {
+  Conversion conversion = to_slices(dir_ / "out", {.ep = 2});
   ASSERT_TRUE(run_stopped(conversion, 60));
   conversion.execute.resume = true;
   const auto refuse = [&](const auto& change) {
@@ -150,9 +151,8 @@ TEST(SlicedResume, RefusesOtherSlicingOptions) {
   conversion.run();
 }
 
-TEST(SlicedResume, FinishedOutputIsReportedAndKept) {
-  const TempDir directory;
-  Conversion conversion = to_slices(directory / "out", {.ep = 2});
+TEST_F(SlicedResume, FinishedOutputIsReportedAndKept) {
+  Conversion conversion = to_slices(dir_ / "out", {.ep = 2});
   conversion.run();
   const auto before = tree(conversion.output);
   conversion.execute.resume = true;
@@ -162,13 +162,12 @@ TEST(SlicedResume, FinishedOutputIsReportedAndKept) {
   expect_error(ErrorCode::kMismatch, {"other options"}, [&] { conversion.run(); });
 }
 
-TEST(SlicedResume, WithForceLeavesNothingOfAnotherTopology) {
-  const TempDir directory;
-  const Conversion fresh = to_slices(directory / "fresh", {.ep = 2});
+TEST_F(SlicedResume, WithForceLeavesNothingOfAnotherTopology) {
+  const Conversion fresh = to_slices(dir_ / "fresh", {.ep = 2});
   Conversion(fresh).run();
   for (const Cut& earlier : {Cut{.ep = 4}, Cut{.ep = 2, .pp = 2}, Cut{.ep = 2}}) {
     SCOPED_TRACE(earlier.name());
-    Conversion conversion = to_slices(directory / "out", earlier);
+    Conversion conversion = to_slices(dir_ / "out", earlier);
     conversion.execute.force = true;
     conversion.run();
     conversion.plan = fresh.plan;
@@ -178,8 +177,7 @@ TEST(SlicedResume, WithForceLeavesNothingOfAnotherTopology) {
   }
 }
 
-TEST(SlicedResume, ForceReplacesCheckpointsAndSlices) {
-  const TempDir directory;
+TEST_F(SlicedResume, ForceReplacesCheckpointsAndSlices) {
   const auto weights = [&](const std::filesystem::path& output) {
     std::set<std::string> names;
     for (const auto& [name, text] : tree(output)) {
@@ -187,27 +185,26 @@ TEST(SlicedResume, ForceReplacesCheckpointsAndSlices) {
     }
     return names;
   };
-  Conversion whole(synth_model(), directory / "whole");
+  Conversion whole(synth_model(), dir_ / "whole");
   whole.run();
-  const Conversion slices = to_slices(directory / "slices", {.ep = 2});
+  const Conversion slices = to_slices(dir_ / "slices", {.ep = 2});
   Conversion(slices).run();
   Conversion there = slices, back = whole;
-  there.output = back.output = directory / "out";
+  there.output = back.output = dir_ / "out";
   there.execute.force = back.execute.force = true;
   back.run();
   there.run();
   EXPECT_EQ(weights(there.output), weights(slices.output));
   EXPECT_FALSE(std::filesystem::exists(there.output / "config.json")) << "the ranks have one each";
-  keeping(there.output, directory / "merged").run();
+  keeping(there.output, dir_ / "merged").run();
   back.run();
   EXPECT_EQ(first_difference(tree(back.output), tree(whole.output)), "");
   EXPECT_EQ(top_level(back.output), top_level(whole.output));
 }
 
 // Renames are the only way to a final name, in an order that can be taken up anywhere.
-TEST(SlicedResume, FinishesAPublicationCutAtAnyRename) {
-  const TempDir directory;
-  const Conversion whole = to_slices(directory / "whole", {.ep = 2});
+TEST_F(SlicedResume, FinishesAPublicationCutAtAnyRename) {
+  const Conversion whole = to_slices(dir_ / "whole", {.ep = 2});
   Conversion(whole).run();
   const auto expected = tree(whole.output);
   const formats::Checkpoint source = shard::open_source(whole.input);
@@ -218,7 +215,7 @@ TEST(SlicedResume, FinishesAPublicationCutAtAnyRename) {
   ASSERT_EQ(names.back(), formats::kManifestName);
   for (std::size_t renamed = 0; renamed <= names.size(); renamed += 3) {
     // A finished output taken back to the moment after `renamed` renames.
-    Conversion conversion = to_slices(directory / ("cut" + std::to_string(renamed)), {.ep = 2});
+    Conversion conversion = to_slices(dir_ / ("cut" + std::to_string(renamed)), {.ep = 2});
     ASSERT_TRUE(run_stopped(conversion, 10));
     const convert::OutputPaths paths(conversion.output);
     std::filesystem::remove_all(paths.staged);
@@ -237,21 +234,20 @@ TEST(SlicedResume, FinishesAPublicationCutAtAnyRename) {
   }
 }
 
-TEST(SlicedResume, AlsoWhileTheSourceIsConsumed) {
-  const TempDir directory;
+TEST_F(SlicedResume, AlsoWhileTheSourceIsConsumed) {
   const Cut cut = {.tp = 4, .fit = TpFit::kBf16};
-  const Conversion whole = to_slices(directory / "whole", cut);
+  const Conversion whole = to_slices(dir_ / "whole", cut);
   Conversion(whole).run();
-  std::filesystem::copy(synth_model(), directory / "in");
-  Conversion consuming = to_slices(directory / "out", cut);
-  consuming.input = directory / "in";
+  std::filesystem::copy(synth_model(), dir_ / "in");
+  Conversion consuming = to_slices(dir_ / "out", cut);
+  consuming.input = dir_ / "in";
   consuming.execute.consume_source = true;
   consuming.execute.resume = true;
   int stops = 0;
   for (int polls = 60; run_stopped(consuming, polls); polls += 60) ++stops;
   EXPECT_GE(stops, 1);
   EXPECT_EQ(first_difference(tree(consuming.output), tree(whole.output)), "");
-  EXPECT_EQ(weights_of(directory / "in"), std::vector<std::string>());
+  EXPECT_EQ(weights_of(dir_ / "in"), std::vector<std::string>());
 }
 
 }  // namespace

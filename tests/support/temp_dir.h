@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <string>
 
+#include <gtest/gtest.h>
+
 namespace ingot::testing {
 
 /// A fresh directory, removed with everything in it at the end of the test.
@@ -27,6 +29,12 @@ class TempDir {
 
  private:
   std::filesystem::path path_;
+};
+
+/// A test that has one.
+class InTempDir : public ::testing::Test {
+ protected:
+  const TempDir dir_;
 };
 
 }  // namespace ingot::testing

@@ -75,7 +75,6 @@ TEST(JinjaCases, RenderTheSameTextEveryTime) {
 
 namespace {
 
-
 std::string joined(const Json& lines) {
   std::string text;
   for (std::size_t i = 0; i < lines.size(); ++i) {

@@ -17,11 +17,7 @@
 namespace ingot::testing {
 
 using formats::Json;
-using inference::KvFormat;
-using inference::Matrix;
-using inference::ModelCache;
-using inference::Row;
-using inference::SequenceId;
+using namespace inference;
 
 namespace {
 

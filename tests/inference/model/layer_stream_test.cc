@@ -10,12 +10,7 @@
 namespace ingot::testing {
 namespace {
 
-using inference::AttentionForm;
-using inference::LayerStream;
-using inference::LayerStreamOptions;
-using inference::Matrix;
-using inference::Profile;
-using inference::Row;
+using namespace inference;
 
 using Tokens = std::vector<std::int64_t>;
 

@@ -158,8 +158,9 @@ TEST(PlainLayouts, HaveTheSameLogits) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Dialects, Layouts, ::testing::ValuesIn(all_targets()),
-                         [](const auto& row) { return test_name(row.param.name()); });
+INSTANTIATE_TEST_SUITE_P(Dialects, Layouts, ::testing::ValuesIn(first_targets()), target_name);
+INSTANTIATE_TEST_SUITE_P(SlowDialects, Layouts,
+                         ::testing::ValuesIn(all_targets_but(first_targets())), target_name);
 
 /// One choice of tensors for all dialects, whose defaults differ: every MLP and expert, no
 /// attention.

@@ -1,49 +1,50 @@
 // config.json to the numbers of a forward pass, family by family.
 
 #include <cmath>
-#include <functional>
+#include <filesystem>
 #include <optional>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "formats/base/fd.h"
 #include "formats/json/json.h"
 #include "inference/family/model_family.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/json_edit.h"
 
 namespace ingot::inference {
 namespace {
 
 using formats::Json;
 using formats::ModelConfig;
-using ingot::testing::expect_error;
+using namespace ingot::testing;
 using ::testing::ElementsAre;
 
+using Edits = std::vector<JsonEdit>;
+
 /// A config of the tree, edited.
-ModelConfig config_of(const std::string& path, const std::function<void(Json&)>& edit = {}) {
-  Json json = Json::parse(
-      read_text_file(std::string(INGOT_SOURCE_DIR) + "/" + path + "/config.json", 1 << 20));
-  if (edit) edit(json);
-  return formats::parse_model_config(json.dump(), "config.json");
+ModelConfig config_of(const std::string& path, const Edits& edits = {}) {
+  const std::filesystem::path directory = std::filesystem::path(INGOT_SOURCE_DIR) / path;
+  const Json json = formats::read_json_file(directory / "config.json", 1 << 20);
+  return formats::parse_model_config(edited(json, edits).dump(), "config.json");
 }
 
-ModelSpec spec_of(const std::string& path, const std::function<void(Json&)>& edit = {}) {
-  const ModelConfig config = config_of(path, edit);
+ModelSpec spec_of(const std::string& path, const Edits& edits = {}) {
+  const ModelConfig config = config_of(path, edits);
   return model_spec(*formats::family_of(config), config);
 }
 
-ModelSpec tiny(const std::function<void(Json&)>& edit = {}) {
-  return spec_of("examples/tiny-v32", edit);
+ModelSpec tiny(const Edits& edits = {}) {
+  return spec_of("examples/tiny-v32", edits);
 }
-ModelSpec arch(const std::string& family, const std::function<void(Json&)>& edit = {}) {
-  return spec_of("tests/golden/arch/" + family, edit);
+ModelSpec arch(const std::string& family, const Edits& edits = {}) {
+  return spec_of("tests/golden/arch/" + family, edits);
 }
 
 void expect_tiny_refused(ErrorCode code, std::initializer_list<std::string> fragments,
-                         const std::function<void(Json&)>& edit) {
-  expect_error(code, fragments, [&] { tiny(edit); });
+                         const Edits& edits) {
+  expect_error(code, fragments, [&] { tiny(edits); });
 }
 
 TEST(ModelSpec, ReadsTheNumbersOfTheExample) {
@@ -69,25 +70,20 @@ TEST(ModelSpec, ReadsTheNumbersOfTheExample) {
 // The table of the model reference, 4.5.
 TEST(ModelSpec, HasTheSoftmaxScaleOfThePublishedModels) {
   const auto scale = [](double factor, double mscale) {
-    return tiny([&](Json& config) {
-             config["qk_nope_head_dim"] = 128;
-             config["qk_rope_head_dim"] = 64;
-             config["index_head_dim"] = 128;
-             config["rope_scaling"]["factor"] = factor;
-             config["rope_scaling"]["mscale"] = mscale;
-             config["rope_scaling"]["mscale_all_dim"] = mscale;
-           })
+    return tiny({{"/qk_nope_head_dim", 128},
+                 {"/qk_rope_head_dim", 64},
+                 {"/index_head_dim", 128},
+                 {"/rope_scaling/factor", factor},
+                 {"/rope_scaling/mscale", mscale},
+                 {"/rope_scaling/mscale_all_dim", mscale}})
         .softmax_scale;
   };
   EXPECT_NEAR(scale(40, 1.0), 0.1352337789, 1e-8);
   EXPECT_NEAR(scale(40, 0.707), 0.1147213868, 1e-8);
   EXPECT_NEAR(scale(32, 1.0), 0.1308607999, 1e-8);
   EXPECT_NEAR(scale(64, 1.0), 0.1446796256, 1e-8);
-  EXPECT_NEAR(tiny([](Json& config) {
-                config["qk_nope_head_dim"] = 128;
-                config["qk_rope_head_dim"] = 64;
-                config.erase("rope_scaling");
-              }).softmax_scale,
+  EXPECT_NEAR(tiny({{"/qk_nope_head_dim", 128}, {"/qk_rope_head_dim", 64}, {"/rope_scaling"}})
+                  .softmax_scale,
               0.0721687836, 1e-8);
 }
 
@@ -98,24 +94,19 @@ TEST(ModelSpec, GlmInterleavesRopeAndKeepsLatentEps) {
   EXPECT_FALSE(spec.indexer->hadamard_fp8);
   EXPECT_EQ(spec.norm_eps, 1e-5F);
   EXPECT_EQ(spec.mla->latent_norm_eps, 1e-6F);
-  const ModelSpec flagged = arch("glm_moe_dsa", [](Json& config) {
-    config["rope_interleave"] = false;
-    config["indexer_rope_interleave"] = false;
-  });
+  const ModelSpec flagged =
+      arch("glm_moe_dsa", {{"/rope_interleave", false}, {"/indexer_rope_interleave", false}});
   EXPECT_FALSE(flagged.rope.interleaved);
   EXPECT_FALSE(flagged.indexer->rope.interleaved);
-  EXPECT_TRUE(tiny([](Json& config) {
-                config["indexer_rope_interleave"] = true;
-              }).indexer->rope.interleaved);
+  EXPECT_TRUE(tiny({{"/indexer_rope_interleave", true}}).indexer->rope.interleaved);
 }
 
 TEST(ModelSpec, SecondGenerationNormalizesOrScales) {
   const auto router = [](bool normalize, std::uint64_t topk) {
-    return *arch("deepseek_v2", [&](Json& config) {
-              config["routed_scaling_factor"] = 16.0;
-              config["norm_topk_prob"] = normalize;
-              config["num_experts_per_tok"] = topk;
-            }).router;
+    return *arch("deepseek_v2", {{"/routed_scaling_factor", 16.0},
+                                 {"/norm_topk_prob", normalize},
+                                 {"/num_experts_per_tok", topk}})
+                .router;
   };
   EXPECT_FALSE(router(false, 3).normalize);
   EXPECT_EQ(router(false, 3).scale, 16.0F);
@@ -129,12 +120,7 @@ TEST(ModelSpec, SecondGenerationNormalizesOrScales) {
 
 TEST(ModelSpec, SecondGenerationLimitsGroupsByMethod) {
   const auto groups = [](const char* method) {
-    return arch("deepseek_v2",
-                [&](Json& config) {
-                  config["topk_method"] = method;
-                  config["n_group"] = 4;
-                  config["topk_group"] = 2;
-                })
+    return arch("deepseek_v2", {{"/topk_method", method}, {"/n_group", 4}, {"/topk_group", 2}})
         .router->groups;
   };
   EXPECT_EQ(groups("greedy"), 1U);
@@ -155,20 +141,20 @@ TEST(ModelSpec, QwenHasNoGroupsOrSharedExperts) {
   EXPECT_TRUE(spec.router->normalize);
   EXPECT_EQ(spec.router->scale, 1.0F);
   EXPECT_NEAR(spec.softmax_scale, 1 / std::sqrt(32.0), 1e-8);
-  expect_error(ErrorCode::kCorrupt, {"config.json", "8 heads", "3 key heads"},
-               [] { arch("qwen3_moe", [](Json& config) { config["num_key_value_heads"] = 3; }); });
+  expect_error(ErrorCode::kCorrupt, {"config.json", "8 heads", "3 key heads"}, [] {
+    arch("qwen3_moe", {{"/num_key_value_heads", 3}});
+  });
   expect_error(ErrorCode::kUnsupported, {"use_sliding_window"}, [] {
-    arch("qwen3_moe", [](Json& config) { config["use_sliding_window"] = true; });
+    arch("qwen3_moe", {{"/use_sliding_window", true}});
   });
 }
 
 std::vector<bool> own_indexers(std::size_t layers, std::optional<std::uint64_t> freq,
                                std::optional<std::uint64_t> offset) {
-  std::vector<bool> own = tiny([&](Json& config) {
-                            config["num_hidden_layers"] = layers;
-                            if (freq) config["index_topk_freq"] = *freq;
-                            if (offset) config["index_skip_topk_offset"] = *offset;
-                          }).indexer->own;
+  Edits edits = {{"/num_hidden_layers", layers}};
+  if (freq) edits.push_back({"/index_topk_freq", *freq});
+  if (offset) edits.push_back({"/index_skip_topk_offset", *offset});
+  std::vector<bool> own = tiny(edits).indexer->own;
   EXPECT_EQ(own.size(), layers + 1);
   EXPECT_TRUE(own.back()) << "the MTP layer has its own";
   own.pop_back();
@@ -187,31 +173,23 @@ TEST(OwnIndexers, FollowTheRuleOfTwoNumbers) {
 }
 
 TEST(OwnIndexers, FollowTheListWhereThereIsOne) {
-  const auto own = tiny([](Json& config) {
-                     config["indexer_types"] = {"full", "shared", "shared", "full", "shared"};
-                     config["index_topk_freq"] = 3;
-                   }).indexer->own;
+  const auto own = tiny({{"/indexer_types", {"full", "shared", "shared", "full", "shared"}},
+                         {"/index_topk_freq", 3}})
+                       .indexer->own;
   EXPECT_THAT(own, ElementsAre(true, false, false, true, false, true));
 }
 
 TEST(OwnIndexers, ThatMakeNoSenseAreRefused) {
-  expect_tiny_refused(ErrorCode::kCorrupt, {"first layer shares"}, [](Json& config) {
-    config["indexer_types"] = {"shared", "full", "full", "full", "full"};
-  });
-  expect_tiny_refused(ErrorCode::kCorrupt, {"first layer shares"}, [](Json& config) {
-    config["index_topk_freq"] = 4;
-    config["index_skip_topk_offset"] = 0;
-  });
-  expect_tiny_refused(ErrorCode::kCorrupt, {"indexer_types", "layer 1"}, [](Json& config) {
-    config["indexer_types"] = {"full", "half", "full", "full", "full"};
-  });
-  expect_tiny_refused(ErrorCode::kCorrupt, {"indexer_types", "5 layers"}, [](Json& config) {
-    config["indexer_types"] = {"full", "shared"};
-  });
-  expect_tiny_refused(ErrorCode::kCorrupt, {"indexer_types"},
-                      [](Json& config) { config["indexer_types"] = "shared"; });
-  expect_tiny_refused(ErrorCode::kCorrupt, {"'index_topk_freq'"},
-                      [](Json& config) { config["index_topk_freq"] = -1; });
+  expect_tiny_refused(ErrorCode::kCorrupt, {"first layer shares"},
+                      {{"/indexer_types", {"shared", "full", "full", "full", "full"}}});
+  expect_tiny_refused(ErrorCode::kCorrupt, {"first layer shares"},
+                      {{"/index_topk_freq", 4}, {"/index_skip_topk_offset", 0}});
+  expect_tiny_refused(ErrorCode::kCorrupt, {"indexer_types", "layer 1"},
+                      {{"/indexer_types", {"full", "half", "full", "full", "full"}}});
+  expect_tiny_refused(ErrorCode::kCorrupt, {"indexer_types", "5 layers"},
+                      {{"/indexer_types", {"full", "shared"}}});
+  expect_tiny_refused(ErrorCode::kCorrupt, {"indexer_types"}, {{"/indexer_types", "shared"}});
+  expect_tiny_refused(ErrorCode::kCorrupt, {"'index_topk_freq'"}, {{"/index_topk_freq", -1}});
 }
 
 TEST(ModelSpec, LackingANumberIsRefusedByItsKey) {
@@ -220,10 +198,9 @@ TEST(ModelSpec, LackingANumberIsRefusedByItsKey) {
         "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "index_n_heads", "index_head_dim",
         "index_topk", "moe_intermediate_size", "num_experts_per_tok", "rms_norm_eps"}) {
     expect_tiny_refused(ErrorCode::kCorrupt, {"config.json", fmt::format("'{}'", key)},
-                        [&](Json& config) { config.erase(key); });
+                        {{std::string("/") + key}});
   }
-  expect_tiny_refused(ErrorCode::kCorrupt, {"q_lora_rank"},
-                      [](Json& config) { config["q_lora_rank"] = nullptr; });
+  expect_tiny_refused(ErrorCode::kCorrupt, {"q_lora_rank"}, {{"/q_lora_rank", nullptr}});
 }
 
 // Tables of this width would be made before any tensor could say that it is wrong.
@@ -231,39 +208,35 @@ TEST(ModelSpec, RefusesAbsurdWidths) {
   for (const char* key : {"num_attention_heads", "qk_nope_head_dim", "qk_rope_head_dim",
                           "v_head_dim", "index_n_heads", "index_head_dim"}) {
     expect_tiny_refused(ErrorCode::kCorrupt, {fmt::format("'{}'", key), "4294967294"},
-                        [&](Json& config) { config[key] = 4294967294U; });
+                        {{std::string("/") + key, 4294967294U}});
   }
-  expect_error(ErrorCode::kCorrupt, {"4294967294"},
-               [] { arch("qwen3_moe", [](Json& config) { config["head_dim"] = 4294967294U; }); });
+  expect_error(ErrorCode::kCorrupt, {"4294967294"}, [] {
+    arch("qwen3_moe", {{"/head_dim", 4294967294U}});
+  });
 }
 
 TEST(ModelSpec, RefusesARouterWithoutAChoice) {
   expect_tiny_refused(ErrorCode::kCorrupt, {"'num_experts_per_tok' is 17", "16 experts"},
-                      [](Json& config) { config["num_experts_per_tok"] = 17; });
-  expect_tiny_refused(ErrorCode::kCorrupt, {"16 experts in 3 groups"},
-                      [](Json& config) { config["n_group"] = 3; });
+                      {{"/num_experts_per_tok", 17}});
+  expect_tiny_refused(ErrorCode::kCorrupt, {"16 experts in 3 groups"}, {{"/n_group", 3}});
   expect_tiny_refused(ErrorCode::kCorrupt, {"16 experts in 4 groups, of which 5"},
-                      [](Json& config) { config["topk_group"] = 5; });
+                      {{"/topk_group", 5}});
   expect_tiny_refused(ErrorCode::kCorrupt, {"of which 1 are kept, cannot give 5"},
-                      [](Json& config) {
-                        config["topk_group"] = 1;
-                        config["num_experts_per_tok"] = 5;
-                      });
+                      {{"/topk_group", 1}, {"/num_experts_per_tok", 5}});
   expect_tiny_refused(ErrorCode::kUnsupported, {"'scoring_func' is 'softmax'", "'sigmoid'"},
-                      [](Json& config) { config["scoring_func"] = "softmax"; });
+                      {{"/scoring_func", "softmax"}});
   expect_tiny_refused(ErrorCode::kUnsupported, {"'topk_method' is 'greedy'"},
-                      [](Json& config) { config["topk_method"] = "greedy"; });
+                      {{"/topk_method", "greedy"}});
 }
 
 TEST(ModelSpec, RefusesUnknownFeatures) {
   expect_tiny_refused(ErrorCode::kUnsupported, {"'hidden_act' is 'gelu'", "'silu'"},
-                      [](Json& config) { config["hidden_act"] = "gelu"; });
-  expect_tiny_refused(ErrorCode::kUnsupported, {"attention_bias"},
-                      [](Json& config) { config["attention_bias"] = true; });
+                      {{"/hidden_act", "gelu"}});
+  expect_tiny_refused(ErrorCode::kUnsupported, {"attention_bias"}, {{"/attention_bias", true}});
   expect_tiny_refused(ErrorCode::kUnsupported, {"'index_head_dim' is no power of two"},
-                      [](Json& config) { config["index_head_dim"] = 96; });
+                      {{"/index_head_dim", 96}});
   expect_tiny_refused(ErrorCode::kCorrupt, {"'index_head_dim' is 8", "16 values"},
-                      [](Json& config) { config["index_head_dim"] = 8; });
+                      {{"/index_head_dim", 8}});
 }
 
 TEST(ModelSpec, RefusesFamiliesWithoutAForwardPass) {

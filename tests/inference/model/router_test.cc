@@ -1,17 +1,25 @@
 #include "inference/model/feed_forward/mixture.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "formats/container/bfloat16.h"
+#include "inference/family/model_family.h"
+#include "inference/model/step/norm.h"
 #include "tests/support/expect_error.h"
 
 namespace ingot::inference {
 namespace {
 
+using formats::RopeConfig;
+using ingot::testing::expect_error;
 using ::testing::ElementsAre;
 
 Routing route_all(const RouterSpec& spec, const std::vector<float>& logits,
@@ -151,6 +159,227 @@ TEST(Router, RefusesNan) {
   ingot::testing::expect_error(ErrorCode::kNonFinite, {"NaN"}, [] {
     route_all(sigmoid_router(4, 2), {0, 1, std::numeric_limits<float>::quiet_NaN(), 2});
   });
+}
+
+// Expected numbers are those of the model reference: tables of 4.4 and 4.5, appendix A1.
+
+RopeConfig yarn(double theta, double factor, std::uint64_t length, double fast, double slow) {
+  RopeConfig config;
+  config.theta = theta;
+  config.type = "yarn";
+  config.factor = factor;
+  config.original_max_position_embeddings = length;
+  config.beta_fast = fast;
+  config.beta_slow = slow;
+  return config;
+}
+
+RopeConfig deepseek_v3(double mscale = 1.0) {
+  RopeConfig config = yarn(10000, 40, 4096, 32, 1);
+  config.mscale = config.mscale_all_dim = mscale;
+  return config;
+}
+
+TEST(RopeSpec, HasTheFrequenciesOfDeepseekV3) {
+  constexpr std::array kTable = {1.0,
+                                 0.749894209,
+                                 0.562341325,
+                                 0.421696503,
+                                 0.316227766,
+                                 0.237137371,
+                                 0.177827941,
+                                 0.133352143,
+                                 0.1,
+                                 0.0749894209,
+                                 0.0562341325,
+                                 0.0390069266,
+                                 0.0268793601,
+                                 0.0183781462,
+                                 0.0124479559,
+                                 0.00833450895,
+                                 0.0055,
+                                 0.00356199749,
+                                 0.0022493653,
+                                 0.00137051364,
+                                 0.000790569415,
+                                 0.000414990398,
+                                 0.000177827941,
+                                 3.33380358e-05,
+                                 2.5e-05,
+                                 1.87473552e-05,
+                                 1.40585331e-05,
+                                 1.05424126e-05,
+                                 7.90569415e-06,
+                                 5.92843426e-06,
+                                 4.44569853e-06,
+                                 3.33380358e-06};
+  const RopeSpec spec = rope_spec(deepseek_v3(), 64, true);
+  ASSERT_EQ(spec.freqs.size(), kTable.size());
+  EXPECT_EQ(spec.magnitude, 1.0F);
+  for (std::size_t i = 0; i < kTable.size(); ++i) {
+    EXPECT_NEAR(spec.freqs[i] / kTable[i], 1, 5e-7) << i;
+  }
+}
+
+struct Ramp {
+  double theta, factor;
+  std::uint64_t length;
+  double fast, slow;
+  std::size_t low, high;
+};
+
+class RopeRamp : public ::testing::TestWithParam<Ramp> {};
+
+TEST_P(RopeRamp, LiesBetweenLowAndHigh) {
+  const Ramp& ramp = GetParam();
+  const RopeSpec spec =
+      rope_spec(yarn(ramp.theta, ramp.factor, ramp.length, ramp.fast, ramp.slow), 64, true);
+  for (std::size_t i = 0; i < 32; ++i) {
+    const double plain = std::pow(ramp.theta, -2.0 * static_cast<double>(i) / 64);
+    const double stretched = plain / ramp.factor;
+    const double up = (static_cast<double>(i) - static_cast<double>(ramp.low)) /
+                      static_cast<double>(ramp.high - ramp.low);
+    const double share = std::clamp(up, 0.0, 1.0);
+    EXPECT_NEAR(spec.freqs[i] / (stretched * share + plain * (1 - share)), 1, 2e-6) << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Published, RopeRamp,
+    ::testing::Values(Ramp{10000, 40, 4096, 32, 1, 10, 23}, Ramp{50000, 32, 4096, 1, 1, 19, 20},
+                      Ramp{50000, 32, 4096, 32, 1, 8, 20}, Ramp{160000, 16, 65536, 32, 1, 15, 25}),
+    [](const auto& ramp) { return fmt::format("From{}To{}", ramp.param.low, ramp.param.high); });
+
+// With a length of 6 less than one turn fits at any frequency: both ends fall on pair 0.
+TEST(RopeSpec, EqualEndsOfTheRampMakeAStep) {
+  const RopeSpec spec = rope_spec(yarn(10000, 8, 6, 32, 1), 64, true);
+  EXPECT_EQ(spec.freqs[0], 1.0F);
+  for (std::size_t i = 1; i < 32; ++i) {
+    const double plain = std::pow(10000, -2.0 * static_cast<double>(i) / 64);
+    EXPECT_NEAR(spec.freqs[i] / (plain / 8), 1, 1e-6) << i;
+  }
+}
+
+TEST(RopeSpec, WithoutScalingIsThePlainTable) {
+  RopeConfig config;
+  config.theta = 1e6;
+  const RopeSpec spec = rope_spec(config, 16, false);
+  for (std::size_t i = 0; i < 8; ++i) {
+    EXPECT_NEAR(spec.freqs[i] / std::pow(1e6, -static_cast<double>(i) / 8), 1, 5e-7);
+  }
+  EXPECT_EQ(spec.magnitude, 1.0F);
+  EXPECT_FALSE(spec.interleaved);
+  EXPECT_EQ(yarn_softmax_factor(config), 1.0);
+}
+
+TEST(YarnSoftmaxFactor, IsTheSquareOfTheTable) {
+  const auto factor = [](double scaling, double all_dim) {
+    RopeConfig config = yarn(10000, scaling, 4096, 32, 1);
+    config.mscale_all_dim = all_dim;
+    return yarn_softmax_factor(config);
+  };
+  EXPECT_NEAR(factor(40, 1.0), 1.8738542071, 1e-9);
+  EXPECT_NEAR(factor(40, 0.707), 1.5896261651, 1e-9);
+  EXPECT_NEAR(factor(32, 1.0), 1.8132604340, 1e-9);
+  EXPECT_NEAR(factor(64, 1.0), 2.0047397017, 1e-9);
+  EXPECT_EQ(factor(1, 1.0), 1.0);
+  EXPECT_EQ(factor(40, 0.0), 1.0) << "0 means: leave the softmax alone";
+  EXPECT_EQ(yarn_softmax_factor(yarn(10000, 40, 4096, 32, 1)), 1.0) << "so does a missing one";
+}
+
+TEST(RopeMagnitude, IsTheQuotientOfBothScales) {
+  RopeConfig config = yarn(10000, 40, 4096, 32, 1);
+  EXPECT_NEAR(rope_spec(config, 64, false).magnitude, 1.3688879454, 1e-6);
+  config.mscale = 0.707;
+  config.mscale_all_dim = 1.0;
+  EXPECT_NEAR(rope_spec(config, 64, false).magnitude, 1.2608037774 / 1.3688879454, 1e-6);
+  EXPECT_EQ(rope_spec(deepseek_v3(0.707), 64, true).magnitude, 1.0F);
+}
+
+std::vector<float> rotated(bool interleaved, std::uint32_t position) {
+  std::vector<float> x(64);
+  for (std::size_t j = 0; j < x.size(); ++j) x[j] = static_cast<float>(j + 1) / 64;
+  const std::vector<std::uint32_t> positions = {1000, position};
+  RopeAngles(Profile::kF32, rope_spec(deepseek_v3(), 64, interleaved), positions).rotate(1, x);
+  return x;
+}
+
+TEST(Rope, RotatesInterleavedPairsInPlace) {
+  const std::vector<float> y = rotated(true, 5);
+  constexpr double kNear = 2e-7;
+  EXPECT_NEAR(y[0], 0.0343986, kNear);
+  EXPECT_NEAR(y[1], -0.0061187, kNear);
+  EXPECT_NEAR(y[2], -0.0027824, kNear);
+  EXPECT_NEAR(y[3], -0.0780754, kNear);
+  EXPECT_NEAR(y[4], -0.1042814, kNear);  // third of transformers' order
+  EXPECT_NEAR(y[5], -0.0633875, kNear);  // its [34]
+  EXPECT_NEAR(y[20], 0.2198560, kNear);
+  EXPECT_NEAR(y[21], 0.4212997, kNear);
+  EXPECT_NEAR(y[22], 0.2798864, kNear);
+  EXPECT_NEAR(y[23], 0.4375374, kNear);
+  EXPECT_NEAR(y[62], 0.9843583, kNear);
+  EXPECT_NEAR(y[63], 1.0000164, kNear);
+}
+
+TEST(Rope, RotatesHalfSplitPairsInPlace) {
+  const std::vector<float> y = rotated(false, 5);
+  constexpr double kNear = 2e-7;
+  EXPECT_NEAR(y[0], 0.4988776, kNear);
+  EXPECT_NEAR(y[1], 0.2777594, kNear);
+  EXPECT_NEAR(y[2], -0.2214995, kNear);
+  EXPECT_NEAR(y[10], -0.0213065, kNear);
+  EXPECT_NEAR(y[11], 0.0507073, kNear);
+  EXPECT_NEAR(y[32], 0.1312801, kNear);
+  EXPECT_NEAR(y[33], -0.4539304, kNear);
+  EXPECT_NEAR(y[34], -0.5022026, kNear);
+  EXPECT_NEAR(y[63], 1.0000083, kNear);
+}
+
+TEST(Rope, PositionZeroChangesNothing) {
+  for (const bool interleaved : {false, true}) {
+    const std::vector<float> y = rotated(interleaved, 0);
+    for (std::size_t j = 0; j < y.size(); ++j) EXPECT_EQ(y[j], static_cast<float>(j + 1) / 64);
+  }
+}
+
+TEST(Rope, RoundsAnglesProductsAndSumsInBf16) {
+  const auto bf16 = [](double value) {
+    return formats::float_from_bf16(formats::bf16_from_float(static_cast<float>(value)));
+  };
+  const RopeSpec spec = rope_spec(deepseek_v3(), 64, true);
+  const std::vector<std::uint32_t> positions = {301};
+  std::vector<float> x(64);
+  for (std::size_t j = 0; j < x.size(); ++j) x[j] = bf16(std::sin(static_cast<double>(j)));
+  std::vector<float> y = x;
+  RopeAngles(Profile::kBf16, spec, positions).rotate(0, y);
+  for (std::size_t pair = 0; pair < 32; ++pair) {
+    const double angle = double{301.0F * spec.freqs[pair]};
+    const float cos = bf16(std::cos(angle)), sin = bf16(std::sin(angle));
+    const float u = x[2 * pair], w = x[2 * pair + 1];
+    EXPECT_EQ(y[2 * pair], bf16(double{bf16(u * cos) - bf16(w * sin)})) << pair;
+    EXPECT_EQ(y[2 * pair + 1], bf16(double{bf16(w * cos) + bf16(u * sin)})) << pair;
+  }
+}
+
+TEST(RopeSpec, RefusesWhatMakesNoTable) {
+  RopeConfig linear;
+  linear.type = "linear";
+  expect_error(ErrorCode::kUnsupported, {"config.json", "linear", "default and yarn"},
+               [&] { rope_spec(linear, 64, true); });
+  expect_error(ErrorCode::kUnsupported, {"linear"}, [&] { yarn_softmax_factor(linear); });
+  for (const double factor : {0.0, 0.5, 1e7, std::nan("")}) {
+    expect_error(ErrorCode::kCorrupt, {"config.json", "'factor'"},
+                 [&] { rope_spec(yarn(10000, factor, 4096, 32, 1), 64, true); });
+  }
+  expect_error(ErrorCode::kCorrupt, {"original_max_position_embeddings"},
+               [&] { rope_spec(yarn(10000, 40, 0, 32, 1), 64, true); });
+  expect_error(ErrorCode::kCorrupt, {"beta_fast"},
+               [&] { rope_spec(yarn(10000, 40, 4096, 0, 1), 64, true); });
+  RopeConfig plain;
+  expect_error(ErrorCode::kCorrupt, {"rotated slice of 0"}, [&] { rope_spec(plain, 0, true); });
+  expect_error(ErrorCode::kCorrupt, {"rotated slice of 7"}, [&] { rope_spec(plain, 7, true); });
+  plain.theta = 1;
+  expect_error(ErrorCode::kCorrupt, {"rope_theta"}, [&] { rope_spec(plain, 64, true); });
 }
 
 }  // namespace

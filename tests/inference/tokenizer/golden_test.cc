@@ -101,7 +101,6 @@ INSTANTIATE_TEST_SUITE_P(Families, TokenizerGolden,
                                                   "tests/golden/tiny-v32/tokenizer.json"}),
                          [](const auto& param_info) { return param_info.param.name; });
 
-
 // Those without a normalizer: nothing of a text may change.
 const std::vector<std::string> kExactTokenizers{
     "tests/golden/tokenizer/deepseek_v2", "tests/golden/tokenizer/glm",

@@ -19,9 +19,8 @@ namespace ingot::inference {
 
 using formats::Json;
 using Ids = std::vector<std::int32_t>;
-using testing::added_token;
-using testing::byte_tokenizer_json;
-using testing::expect_error;
+using namespace ingot::testing;
+using enum ErrorCode;
 
 namespace {
 
@@ -31,9 +30,9 @@ Tokenizer parsed(const Json& document) {
 
 TEST(Tokenizer, NamesTheFirstByteThatIsNotUtf8) {
   const Tokenizer tokenizer = parsed(byte_tokenizer_json());
-  expect_error(ErrorCode::kInvalidArgument, {"not valid UTF-8 at byte 5"},
+  expect_error(kInvalidArgument, {"not valid UTF-8 at byte 5"},
                [&] { (void)tokenizer.encode("h\u00E9ll\xC3", false); });
-  expect_error(ErrorCode::kInvalidArgument, {"at byte 0"},
+  expect_error(kInvalidArgument, {"at byte 0"},
                [&] { (void)tokenizer.encode("\xED\xA0\x80", false); });
 }
 
@@ -99,12 +98,12 @@ TEST(Tokenizer, RefusesPostProcessorsItCannotFollow) {
                 {"single", std::move(single)},
                 {"special_tokens", {{"t", {{"ids", Json::array({id})}}}}}};
   };
-  refuses(ErrorCode::kUnsupported, {{"type", "Magic"}}, "\"Magic\"");
-  refuses(ErrorCode::kCorrupt, templated({token, text}, 300), "id 300, which no token has");
-  refuses(ErrorCode::kCorrupt, templated(Json::array({other}), 1), "asks for text \"B\"");
-  refuses(ErrorCode::kCorrupt, templated(Json::array({token}), 1), "without the text");
-  refuses(ErrorCode::kUnsupported, templated({text, text}, 1), "repeats the text");
-  refuses(ErrorCode::kCorrupt,
+  refuses(kUnsupported, {{"type", "Magic"}}, "\"Magic\"");
+  refuses(kCorrupt, templated({token, text}, 300), "id 300, which no token has");
+  refuses(kCorrupt, templated(Json::array({other}), 1), "asks for text \"B\"");
+  refuses(kCorrupt, templated(Json::array({token}), 1), "without the text");
+  refuses(kUnsupported, templated({text, text}, 1), "repeats the text");
+  refuses(kCorrupt,
           {{"type", "TemplateProcessing"},
            {"single", Json::array({token})},
            {"special_tokens", Json::object()}},
@@ -115,8 +114,7 @@ TEST(Tokenizer, NamesModelsItDoesNotHave) {
   for (const std::string type : {"Unigram", "WordPiece", "WordLevel"}) {
     Json document = byte_tokenizer_json();
     document["model"]["type"] = type;
-    expect_error(ErrorCode::kUnsupported, {"tok.json", "model", type, "BPE"},
-                 [&] { parsed(document); });
+    expect_error(kUnsupported, {"tok.json", "model", type, "BPE"}, [&] { parsed(document); });
   }
 }
 
@@ -136,8 +134,7 @@ TEST(Tokenizer, WorksWithoutOptionalComponents) {
 
 TEST(Tokenizer, RefusesDocumentsThatAreNone) {
   const auto refuses = [](const std::string& text, const std::string& fragment) {
-    expect_error(ErrorCode::kCorrupt, {"tok.json", fragment},
-                 [&] { Tokenizer::parse(text, "tok.json"); });
+    expect_error(kCorrupt, {"tok.json", fragment}, [&] { Tokenizer::parse(text, "tok.json"); });
   };
   refuses("", "JSON");
   refuses("[]", "is not a JSON object");
@@ -155,19 +152,18 @@ TEST(Tokenizer, OpensDirectoriesAndNamesWhatIsThereInstead) {
   const auto write = [&](const std::string& name, const std::string& text) {
     std::ofstream(directory / name) << text;
   };
-  expect_error(ErrorCode::kNotFound, {"tokenizer.json", "--tokens works without one"},
+  expect_error(kNotFound, {"tokenizer.json", "--tokens works without one"},
                [&] { Tokenizer::open(directory.path()); });
   write("tokenizer.model", "x");
-  expect_error(ErrorCode::kUnsupported, {"tokenizer.model", "SentencePiece"},
+  expect_error(kUnsupported, {"tokenizer.model", "SentencePiece"},
                [&] { Tokenizer::open(directory.path()); });
   write("tiktoken.model", "x");
-  expect_error(ErrorCode::kUnsupported, {"tiktoken.model", "tiktoken"},
+  expect_error(kUnsupported, {"tiktoken.model", "tiktoken"},
                [&] { Tokenizer::open(directory.path()); });
   write("tokenizer.json", byte_tokenizer_json().dump());
   EXPECT_EQ(Tokenizer::open(directory.path()).encode("a", false), Ids{'a'});
   write("tokenizer.json", "{");
-  expect_error(ErrorCode::kCorrupt, {"tokenizer.json", "JSON"},
-               [&] { Tokenizer::open(directory.path()); });
+  expect_error(kCorrupt, {"tokenizer.json", "JSON"}, [&] { Tokenizer::open(directory.path()); });
 }
 
 TEST(Tokenizer, MovesWithAllItNeeds) {
@@ -302,7 +298,7 @@ TEST(AddedTokens, MayStandInTheVocabularyToo) {
 
 TEST(AddedTokens, AreRefusedWhenContradictory) {
   const auto refuses = [](const std::vector<Json>& tokens, const std::string& fragment) {
-    testing::expect_error(ErrorCode::kCorrupt, {"tokenizer.json", "added_tokens[", fragment},
+    testing::expect_error(kCorrupt, {"tokenizer.json", "added_tokens[", fragment},
                           [&] { with_tokens(tokens); });
   };
   refuses({added_token(300, "a")}, "gives token \"a\" id 300, but the model's vocab gives it 97");
@@ -315,7 +311,7 @@ TEST(AddedTokens, AreRefusedWhenContradictory) {
 
 TEST(AddedTokens, AreNotVeryLong) {
   EXPECT_EQ(with_tokens({added_token(300, std::string(1024, 'x'))}).size(), 301U);
-  testing::expect_error(ErrorCode::kLimit, {"1025 bytes"},
+  testing::expect_error(kLimit, {"1025 bytes"},
                         [] { with_tokens({added_token(300, std::string(1025, 'x'))}); });
 }
 

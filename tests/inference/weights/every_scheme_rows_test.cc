@@ -13,14 +13,7 @@ namespace ingot::inference {
 namespace {
 
 using formats::LogicalTensor;
-using ingot::testing::all;
-using ingot::testing::all_targets;
-using ingot::testing::decoded;
-using ingot::testing::decoded_rows;
-using ingot::testing::Target;
-using ingot::testing::TempDir;
-using ingot::testing::variant;
-using ingot::testing::whole;
+using namespace ingot::testing;
 
 // The first element of a part that is not that of the whole.
 std::string difference(const std::vector<float>& of_whole, std::size_t whole_cols,
@@ -91,10 +84,10 @@ void expect_decodes_as_quantize_does(const std::filesystem::path& directory, for
 }
 
 class EverySchemeRows : public ::testing::TestWithParam<Target> {};
-INSTANTIATE_TEST_SUITE_P(Dialects, EverySchemeRows, ::testing::ValuesIn(all_targets()),
-                         [](const auto& row) {
-                           return ingot::testing::test_name(row.param.name());
-                         });
+INSTANTIATE_TEST_SUITE_P(Dialects, EverySchemeRows, ::testing::ValuesIn(first_targets()),
+                         target_name);
+INSTANTIATE_TEST_SUITE_P(SlowDialects, EverySchemeRows,
+                         ::testing::ValuesIn(all_targets_but(first_targets())), target_name);
 
 TEST_P(EverySchemeRows, AreWhatQuantizeDecodes) {
   expect_decodes_as_quantize_does(variant(GetParam()), GetParam().storage->scheme, 200);

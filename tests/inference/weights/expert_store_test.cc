@@ -17,10 +17,7 @@ namespace ingot::inference {
 
 using Claim = ExpertSlots::Claim;
 using Phase = ExpertSlots::Phase;
-using ingot::testing::all;
-using ingot::testing::decoded_rows;
-using ingot::testing::expect_error;
-using ingot::testing::TempDir;
+using namespace ingot::testing;
 using Pointer = std::shared_ptr<const Expert>;
 
 namespace {

@@ -9,8 +9,7 @@
 
 namespace ingot::verify {
 
-using ingot::testing::expect_error;
-using ingot::testing::TempDir;
+using namespace ingot::testing;
 
 namespace {
 

@@ -1,24 +1,30 @@
 #include "verify/layers/layer_check.h"
 
 #include <charconv>
+#include <cmath>
+#include <iostream>
+#include <limits>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "inference/base/matrix.h"
 #include "tests/inference/model/edited_copy.h"
-#include "tests/support/enough_memory.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 #include "tests/verify/layers/example.h"
 #include "tests/verify/layers/exchanged.h"
+#include "verify/layers/similarity.h"
 
 namespace ingot::testing {
 namespace {
 
+using namespace verify;
+using Ids = std::vector<std::uint32_t>;
+using formats::SchemeId;
+using inference::Matrix;
 using verify::LayerAgreement;
-using verify::LayersReport;
-using verify::LogitAgreement;
-using verify::Similarity;
 
 void expect_equal_logits(const LogitAgreement& logits, std::size_t tokens) {
   EXPECT_EQ(logits.tokens, tokens);
@@ -165,6 +171,167 @@ TEST(LayerCheck, StopsBetweenLayers) {
   });
   EXPECT_EQ(passed, 2U);
 }
+
+Matrix matrix(std::initializer_list<std::initializer_list<float>> rows) {
+  Matrix matrix(rows.size(), rows.begin()->size());
+  std::size_t r = 0;
+  for (const auto& row : rows) std::copy(row.begin(), row.end(), matrix.row(r++).begin());
+  return matrix;
+}
+
+const std::vector<std::int32_t> kIds = {7, 7, 7};
+
+// Prompts of three tokens and of one.
+std::vector<PromptSpan> two_prompts() {
+  return {{.prompt = 0, .first = 0, .ids = kIds},
+          {.prompt = 1, .first = 3, .ids = std::span(kIds).first(1)}};
+}
+
+TEST(Similarity, IsWhatTheDefinitionSaysOfEveryToken) {
+  // Angles of 0, 45 and 90 degrees in the first prompt, 180 in the second.
+  const Matrix source = matrix({{100, 0}, {1, 0}, {2, 0}, {0, 3}});
+  const Matrix output = matrix({{100, 0}, {1, 1}, {0, 2}, {0, -3}});
+  const Similarity is = verify::similarity(source.view(), output.view(), two_prompts(), 2);
+  const double half = std::sqrt(0.5);
+  EXPECT_DOUBLE_EQ(is.mean, (1 + half + 0 - 1) / 4);
+  EXPECT_DOUBLE_EQ(is.median, (half + 0) / 2);
+  EXPECT_DOUBLE_EQ(is.worst, -1);
+  EXPECT_EQ(is.worst_prompt, 1U);
+  EXPECT_EQ(is.worst_token, 0U);
+  EXPECT_DOUBLE_EQ(is.mean_without_first, (half + 0) / 2);
+  EXPECT_DOUBLE_EQ(is.worst_without_first, 0);
+  EXPECT_DOUBLE_EQ(is.relative_error, std::sqrt((1.0 + 8 + 36) / (10000 + 1 + 4 + 9)));
+  EXPECT_DOUBLE_EQ(is.max_error, 6);
+}
+
+TEST(Similarity, EqualStatesGiveOne) {
+  const Matrix states = matrix({{0.1F, 0.7F}, {1e-20F, 3}, {0, 0}, {5, 6}});
+  EXPECT_EQ(verify::similarity(states.view(), states.view(), two_prompts(), 1), Similarity{});
+}
+
+TEST(Similarity, NothingAndSomethingGiveZero) {
+  const Matrix source = matrix({{0, 0}, {1, 1}, {1, 1}, {1, 1}});
+  const Matrix output = matrix({{1, 0}, {1, 1}, {1, 1}, {1, 1}});
+  const Similarity is = verify::similarity(source.view(), output.view(), two_prompts(), 1);
+  EXPECT_EQ(is.worst, 0);
+  EXPECT_EQ(is.mean_without_first, 1);
+}
+
+TEST(Similarity, LeavesOutRowsOfOtherPrompts) {
+  const Matrix source = matrix({{1, 0}, {1, 0}, {1, 0}, {1, 0}});
+  const Matrix output = matrix({{0, 1}, {0, 1}, {0, 1}, {1, 0}});
+  const auto spans = two_prompts();
+  EXPECT_EQ(verify::similarity(source.view(), output.view(), std::span(spans).last(1), 1),
+            Similarity({.worst_prompt = 1}));
+}
+
+TEST(Similarity, RefusesWhatIsNotFinite) {
+  const Matrix source = matrix({{1, 0}, {1, 0}, {1, 0}, {1, 0}});
+  for (const float bad : {std::numeric_limits<float>::infinity(), std::nanf("")}) {
+    Matrix output = source;
+    output.row(2)[1] = bad;
+    expect_error(ErrorCode::kNonFinite, {"token 2 of prompt 0"},
+                 [&] { verify::similarity(source.view(), output.view(), two_prompts(), 1); });
+  }
+}
+
+void choose_experts(LayerChoices& choices, const Ids& experts) {
+  choices.taps().router(3, experts, std::vector<float>(experts.size()));
+}
+
+TEST(LayerChoices, CountTheExpertsThatBothTook) {
+  LayerChoices source(2, 2), output(2, 4);
+  choose_experts(source, {1, 4, 7, 0, 1, 2});
+  // The first two rows of four.
+  choose_experts(output, {1, 5, 7, 3, 4, 5, 1, 4, 7, 0, 1, 2});
+  EXPECT_DOUBLE_EQ(source.router_overlap(output).value(), (2.0 / 3 + 0) / 2);
+}
+
+TEST(LayerChoices, CountRowsWhereBothChose) {
+  LayerChoices source(3, 3), output(3, 6);
+  const auto mine = source.taps(), other = output.taps();
+  mine.indexer(0, 1, Ids{0, 2, 5, 9});
+  mine.indexer(0, 2, Ids{1, 2});
+  other.indexer(0, 0, Ids{1, 2});
+  other.indexer(0, 1, Ids{2, 3, 4, 9});
+  other.indexer(0, 5, Ids{1, 2});  // of the other set
+  EXPECT_DOUBLE_EQ(source.indexer_overlap(output).value(), 0.5);
+}
+
+TEST(LayerChoices, SayNothingOfLayersThatHadNone) {
+  const LayerChoices source(2, 2), output(2, 4);
+  EXPECT_EQ(source.router_overlap(output), std::nullopt);
+  EXPECT_EQ(source.indexer_overlap(output), std::nullopt);
+}
+
+// Conversions of the example stay above the floors of their kind: the source in FP32, the output as
+// its scheme is run. The floors are those of docs/verify.md.
+
+struct SchemeCase {
+  const char* name;
+  SchemeId to;
+  bool attention_too = false;
+  double cosine = 0;  ///< of every main layer, isolated, mean over tokens
+  double mtp = 0;     ///< of the MTP layer: it has no residual stream to lean on
+  double kl = 0;      ///< mean over tokens
+};
+
+class SchemeFloors : public ::testing::TestWithParam<SchemeCase> {};
+
+TEST_P(SchemeFloors, HoldInEveryLayerAndForTheLogits) {
+  const SchemeCase& scheme = GetParam();
+  const TempDir directory;
+  Conversion conversion(tiny_v32(), directory / "out");
+  conversion.recipe.to = scheme.to;
+  conversion.recipe.choices.nvfp4_search = quantize::Nvfp4Search::kAmax;
+  conversion.recipe.choices.quantize_attention = scheme.attention_too;
+  conversion.run();
+
+  const Example example;
+  const auto output = shard::open_source(directory / "out");
+  const auto report =
+      verify::compare_layers(example.model, output, example.prompts, {.threads = 2});
+  std::cout << fmt::format("{}: least cosine {:.6f}, mtp {:.6f}, KL {:.2e}, mtp KL {:.2e}\n",
+                           scheme.name, least_cosine(report), report.layers.back().isolated.mean,
+                           report.logits.mean_kl, report.mtp_logits->mean_kl);
+  EXPECT_EQ(report.output_profile, "native");
+  ASSERT_EQ(report.layers.size(), 6U);
+  for (const LayerAgreement& layer : report.layers) {
+    EXPECT_GE(layer.isolated.mean, layer.is_mtp ? scheme.mtp : scheme.cosine)
+        << "layer " << layer.layer;
+    EXPECT_LT(layer.isolated.mean, 1) << "something was rounded";
+    EXPECT_GE(layer.indexer_overlap.value(), 0.95);
+  }
+  EXPECT_LE(report.logits.mean_kl, scheme.kl);
+}
+
+// The MTP layer stays in BF16 in 4-bit conversions. Nothing is asked of the logits of BF16.
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, SchemeFloors,
+    ::testing::Values(
+        SchemeCase{
+            .name = "bf16", .to = SchemeId::kBf16, .cosine = 0.9995, .mtp = 0.9995, .kl = 5e-5},
+        SchemeCase{.name = "fp8_channel",
+                   .to = SchemeId::kFp8Channel,
+                   .cosine = 0.999,
+                   .mtp = 0.998,
+                   .kl = 5e-5},
+        SchemeCase{.name = "int8",
+                   .to = SchemeId::kInt8Channel,
+                   .cosine = 0.999,
+                   .mtp = 0.998,
+                   .kl = 5e-5},
+        SchemeCase{
+            .name = "nvfp4", .to = SchemeId::kNvfp4, .cosine = 0.997, .mtp = 0.9995, .kl = 5e-4},
+        SchemeCase{.name = "nvfp4_attention",
+                   .to = SchemeId::kNvfp4,
+                   .attention_too = true,
+                   .cosine = 0.994,
+                   .mtp = 0.9995,
+                   .kl = 5e-4},
+        SchemeCase{
+            .name = "mxfp4", .to = SchemeId::kMxfp4, .cosine = 0.994, .mtp = 0.9995, .kl = 1e-3}),
+    [](const auto& suite) { return std::string(suite.param.name); });
 
 }  // namespace
 }  // namespace ingot::testing

@@ -15,9 +15,8 @@
 namespace ingot::testing {
 namespace {
 
-using verify::GreedyOutcome;
-using verify::LayerAgreement;
-using verify::ReferenceReport;
+using namespace verify;
+using enum ErrorCode;
 
 const std::filesystem::path kGolden = std::filesystem::path(INGOT_SOURCE_DIR) / "tests/golden";
 const verify::RunOptions kExact{.output_profile = inference::Profile::kF32};
@@ -151,27 +150,23 @@ TEST_F(ReferenceFile, ShowsWhereAnswersPart) {
 
 TEST_F(ReferenceFile, IsRefusedByNameWhenItIsBad) {
   const TinyTensor prompt = ids("input_ids", {1, 2, 3});
-  expect_refusal(ErrorCode::kCorrupt, {"recorded.safetensors", "input_ids"},
-                 {zeros("something", {4})});
-  expect_refusal(ErrorCode::kCorrupt, {"p.hidden.1", "without 'p.input_ids'"},
+  expect_refusal(kCorrupt, {"recorded.safetensors", "input_ids"}, {zeros("something", {4})});
+  expect_refusal(kCorrupt, {"p.hidden.1", "without 'p.input_ids'"},
                  {prompt, zeros("p.hidden.1", {3, 128})});
-  expect_refusal(ErrorCode::kCorrupt, {"'input_ids'", "token ids"}, {zeros("input_ids", {3})});
-  expect_refusal(ErrorCode::kCorrupt, {"'input_ids'", "512"}, {ids("input_ids", {1, 512})});
-  expect_refusal(ErrorCode::kCorrupt, {"'input_ids'", "no token"}, {ids("input_ids", {})});
-  expect_refusal(ErrorCode::kCorrupt, {"'greedy'", "-1"}, {prompt, ids("greedy", {-1})});
-  expect_refusal(ErrorCode::kCorrupt, {"'hidden.1'", "F16"},
+  expect_refusal(kCorrupt, {"'input_ids'", "token ids"}, {zeros("input_ids", {3})});
+  expect_refusal(kCorrupt, {"'input_ids'", "512"}, {ids("input_ids", {1, 512})});
+  expect_refusal(kCorrupt, {"'input_ids'", "no token"}, {ids("input_ids", {})});
+  expect_refusal(kCorrupt, {"'greedy'", "-1"}, {prompt, ids("greedy", {-1})});
+  expect_refusal(kCorrupt, {"'hidden.1'", "F16"},
                  {prompt, {.name = "hidden.1", .dtype = "F16", .shape = {3, 128}}});
-  expect_refusal(ErrorCode::kShapeMismatch, {"'hidden.1'", "[3, 128]"},
-                 {prompt, zeros("hidden.1", {4, 128})});
-  expect_refusal(ErrorCode::kShapeMismatch, {"'hidden.4'", "3 layers"},
-                 {prompt, zeros("hidden.4", {3, 128})});
-  expect_refusal(ErrorCode::kShapeMismatch, {"'logits'"}, {prompt, zeros("logits", {3, 500})});
-  expect_refusal(ErrorCode::kShapeMismatch, {"'logits_last'"},
-                 {prompt, zeros("logits_last", {3, 512})});
+  expect_refusal(kShapeMismatch, {"'hidden.1'", "[3, 128]"}, {prompt, zeros("hidden.1", {4, 128})});
+  expect_refusal(kShapeMismatch, {"'hidden.4'", "3 layers"}, {prompt, zeros("hidden.4", {3, 128})});
+  expect_refusal(kShapeMismatch, {"'logits'"}, {prompt, zeros("logits", {3, 500})});
+  expect_refusal(kShapeMismatch, {"'logits_last'"}, {prompt, zeros("logits_last", {3, 512})});
   TinyTensor infinite = zeros("hidden.1", {3, 128});
   infinite.data = std::string(std::size_t{3} * 128 * 4, '\x7F');  // 3.4e38 is finite
   infinite.data.replace(4, 4, std::string("\0\0\x80\x7F", 4));
-  expect_refusal(ErrorCode::kNonFinite, {"'hidden.1'"}, {prompt, infinite});
+  expect_refusal(kNonFinite, {"'hidden.1'"}, {prompt, infinite});
 }
 
 }  // namespace

@@ -120,6 +120,10 @@ void drop_tensors(const fs::path& directory, const std::vector<std::string>& nam
   });
 }
 
+void edit_json(const fs::path& path, const std::vector<JsonEdit>& edits) {
+  edit_json(path, [&](formats::Json& json) { json = edited(json, edits); });
+}
+
 void edit_json(const fs::path& path, const std::function<void(formats::Json&)>& change) {
   formats::Json json = formats::read_json_file(path, 1 << 24);
   change(json);

@@ -12,6 +12,7 @@
 
 #include "formats/container/tensor.h"
 #include "formats/json/json.h"
+#include "tests/support/json_edit.h"
 
 namespace ingot::testing {
 
@@ -85,5 +86,6 @@ void drop_tensors(const std::filesystem::path& directory, const std::vector<std:
 /// Reads a JSON file, lets `change` alter it, and writes it as a new file.
 void edit_json(const std::filesystem::path& path,
                const std::function<void(formats::Json&)>& change);
+void edit_json(const std::filesystem::path& path, const std::vector<JsonEdit>& edits);
 
 }  // namespace ingot::testing

@@ -1,12 +1,20 @@
+#include <map>
+#include <memory>
+#include <ostream>
 #include <sstream>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "convert/recipe/statistics.h"
 #include "tests/slicing/sliced.h"
 #include "tests/support/temp_dir.h"
 #include "tests/verify/mutations/good_conversions.h"
 #include "tests/verify/mutations/verdict.h"
+#include "verify/calibrate/calibrate.h"
+#include "verify/gates/gate.h"
+#include "verify/outputs/prompts.h"
+#include "verify/verification.h"
 
 // What ingot converts without complaint passes the default levels, with its manifest and without.
 
@@ -14,7 +22,6 @@ namespace ingot::testing {
 namespace {
 
 namespace fs = std::filesystem;
-
 using formats::SchemeId;
 
 // `is_refused`: engines refuse it, which only its manifest says to have been allowed.
@@ -89,8 +96,10 @@ TEST_P(FalseAlarm, IsNotRaisedByRankSlices) {
   expect_accepted(conversion.input, conversion.output);
 }
 
-INSTANTIATE_TEST_SUITE_P(EveryTarget, FalseAlarm, ::testing::ValuesIn(all_targets()),
-                         [](const auto& row) { return test_name(row.param.name()); });
+INSTANTIATE_TEST_SUITE_P(FirstTargets, FalseAlarm, ::testing::ValuesIn(first_targets()),
+                         target_name);
+INSTANTIATE_TEST_SUITE_P(SlowTargets, FalseAlarm,
+                         ::testing::ValuesIn(all_targets_but(first_targets())), target_name);
 
 class FalseAlarmOfPlain : public ::testing::TestWithParam<SchemeId> {
  protected:
@@ -163,6 +172,81 @@ INSTANTIATE_TEST_SUITE_P(EveryFamily, FalseAlarmOfFamily,
                          ::testing::Values("deepseek_v2", "deepseek_v3", "glm_moe_dsa",
                                            "qwen3_moe"),
                          [](const auto& row) { return row.param; });
+
+// Every way to write the example's weights passes all levels by the default gates, whole and in
+// slices. Static inputs are calibrated.
+
+// Once per process.
+const std::shared_ptr<const convert::ActivationScales>& calibrated() {
+  static const auto scales = [] {
+    // Conversions look at the file again.
+    static const TempDir directory;
+    const verify::ComparedCheckpoint example = verify::open_compared(tiny_v32(), {});
+    const auto tokenizer = verify::open_tokenizer(example.model);
+    auto documents =
+        verify::read_documents(fs::path(INGOT_SOURCE_DIR) / "tests/golden/tiny-v32/val_docs.json",
+                               example.model, *tokenizer);
+    documents.resize(40);
+    const fs::path file = directory / "scales.safetensors";
+    verify::calibrate(example.model, documents, file, {});
+    return std::make_shared<const convert::ActivationScales>(convert::ActivationScales::read(file));
+  }();
+  return scales;
+}
+
+std::string failures(const verify::Report& report) {
+  std::string text;
+  for (const std::string& level : report.not_run) text += level + "\n";
+  for (const verify::GateResult& result : report.gates) {
+    if (result.passed) continue;
+    text += fmt::format("{}[{}] {} beyond {} at {}\n", result.gate.metric, result.gate.group,
+                        result.worst, result.gate.limit, result.subject);
+  }
+  return text;
+}
+
+class EveryLevel : public ::testing::TestWithParam<Target> {
+ protected:
+  void convert(Conversion conversion) {
+    GetParam().apply(conversion.recipe);
+    if (GetParam().storage->activations == formats::Activations::kStatic) {
+      conversion.recipe.choices.input_scale.reset();
+      conversion.recipe.choices.activation_scales = calibrated();
+    }
+    conversion.run();
+  }
+
+  void expect_passed() const {
+    const verify::Report report = verify::verify_pair(tiny_v32(), directory_ / "output",
+                                                      {.levels = verify::parse_levels("all")});
+    EXPECT_TRUE(report.passed()) << failures(report);
+    EXPECT_TRUE(report.layers && report.greedy && report.weights && report.structure);
+  }
+
+  TempDir directory_;
+};
+
+TEST_P(EveryLevel, IsPassedByAWholeConversion) {
+  convert(Conversion(tiny_v32(), directory_ / "output"));
+  expect_passed();
+}
+
+INSTANTIATE_TEST_SUITE_P(FirstTargets, EveryLevel, ::testing::ValuesIn(first_targets()),
+                         target_name);
+INSTANTIATE_TEST_SUITE_P(SlowTargets, EveryLevel,
+                         ::testing::ValuesIn(all_targets_but(first_targets())), target_name);
+
+class EveryLevelOfSlices : public EveryLevel {};
+
+TEST_P(EveryLevelOfSlices, IsPassed) {
+  convert(slicing(tiny_v32(), directory_ / "output", {.tp = 1, .ep = 4}));
+  expect_passed();
+}
+
+INSTANTIATE_TEST_SUITE_P(FirstTargets, EveryLevelOfSlices, ::testing::ValuesIn(dialect_targets()),
+                         target_name);
+INSTANTIATE_TEST_SUITE_P(SlowTargets, EveryLevelOfSlices,
+                         ::testing::ValuesIn(all_targets_but(dialect_targets())), target_name);
 
 }  // namespace
 }  // namespace ingot::testing

@@ -51,6 +51,10 @@ inline Fault in_json(std::string_view name, Good good, const char* file, std::st
                      const std::function<void(formats::Json&)>& change) {
   return {name, good, [=](const Pair& pair) { edit_json(pair.output / file, change); }, names};
 }
+inline Fault in_json(std::string_view name, Good good, const char* file, std::string_view names,
+                     const std::vector<JsonEdit>& edits) {
+  return {name, good, [=](const Pair& pair) { edit_json(pair.output / file, edits); }, names};
+}
 
 // A table per kind of fault.
 std::vector<Fault> scale_faults();
@@ -60,8 +64,5 @@ std::vector<Fault> model_faults();   ///< many weights at once
 std::vector<Fault> slice_faults();
 std::vector<Fault> file_faults();
 std::vector<Fault> config_faults();
-
-/// All of them.
-std::vector<Fault> faults();
 
 }  // namespace ingot::testing

@@ -80,6 +80,7 @@ void forget_in_records(const fs::path& rank, formats::Manifest& manifest) {
     }
     kept.push_back(std::move(bare));
   }
+  fs::remove(rank / formats::kRecordsName);
   manifest.records_hash = formats::write_tensor_records(rank / formats::kRecordsName, kept);
 }
 
@@ -105,7 +106,8 @@ void forget_in_rank(const fs::path& rank) {
     file.n_bytes = fs::file_size(rank / file.name);
     file.hash = check::hash_file(rank / file.name);
   }
-  std::ofstream(rank / formats::kManifestName, std::ios::trunc) << formats::manifest_text(manifest);
+  fs::remove(rank / formats::kManifestName);
+  std::ofstream(rank / formats::kManifestName) << formats::manifest_text(manifest);
 }
 
 Pair convert_well(Good good, const fs::path& directory) {
@@ -175,7 +177,8 @@ const Pair& good_conversion(Good good) {
 Pair copy_of_good(Good good, const fs::path& directory) {
   Pair pair{.source = good_conversion(good).source, .output = directory / "output"};
   fs::create_directories(directory);
-  fs::copy(good_conversion(good).output, pair.output, fs::copy_options::recursive);
+  fs::copy(good_conversion(good).output, pair.output,
+           fs::copy_options::recursive | fs::copy_options::create_hard_links);
   return pair;
 }
 

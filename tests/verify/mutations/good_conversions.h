@@ -34,7 +34,8 @@ struct Pair {
 /// A good conversion, which is made once per process and not to be changed.
 const Pair& good_conversion(Good good);
 
-/// A copy of its output below `directory`, which is empty, to be spoiled.
+/// Its output below `directory`, which is empty, to be spoiled: hard links, so that what changes a
+/// file must make a new one.
 Pair copy_of_good(Good good, const std::filesystem::path& directory);
 
 /// Cuts the example for another topology than kInt8Ranks has: tp 4.

@@ -1,31 +1,216 @@
+#include <algorithm>
+#include <cmath>
+#include <functional>
 #include <map>
-#include <ostream>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "formats/checkpoint/checkpoint.h"
+#include "formats/container/bfloat16.h"
+#include "formats/container/float8.h"
+#include "formats/storage/block_scales.h"
+#include "quantize/kernels/code_encode.h"
+#include "tests/convert/targets.h"
+#include "tests/support/contains_pattern.h"
 #include "tests/support/temp_dir.h"
+#include "tests/verify/mutations/edited_weights.h"
 #include "tests/verify/mutations/fault.h"
+#include "tests/verify/mutations/good_conversions.h"
 #include "tests/verify/mutations/verdict.h"
+#include "verify/compared_checkpoint.h"
+#include "verify/weights/weight_check.h"
+
+// The faults that separate best, in every scheme: scales a little off or in another's place, and
+// one code. The model is random and its scales are no powers of two: where the values of a source
+// lie on the grid of the output, a factor moves all of them and none beyond half a step.
+
+namespace ingot::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr const char* kModule = "model.layers.1.mlp.experts.1.up_proj";
+
+class FaultInScheme : public ::testing::TestWithParam<Target> {
+ protected:
+  void SetUp() override {
+    Conversion conversion(synth_model(), directory_ / "output");
+    GetParam().apply(conversion.recipe);
+    conversion.run();
+    forget_the_conversion(conversion.output);
+  }
+
+  // Changes the parts of the module that hold codes, or those that hold block scales.
+  void change(bool scales, const std::function<void(EditedTensor&)>& body) const {
+    EditedWeights weights(directory_ / "output");
+    std::size_t n_changed = 0;
+    for (const std::string& name : weights.names(std::string(kModule) + ".weight")) {
+      const bool is_scale = name.ends_with(".weight_scale") || name.ends_with(".weight_scale_inv");
+      const bool is_code = name.ends_with(".weight") || name.ends_with(".weight_packed");
+      if (scales ? !is_scale : !is_code) continue;
+      body(weights.at(name));
+      ++n_changed;
+    }
+    ASSERT_EQ(n_changed, 1U);
+    weights.save();
+  }
+
+  void expect_rejected() const {
+    const Verdict verdict = judge_default(synth_model(), directory_ / "output");
+    EXPECT_FALSE(verdict.passed) << "nobody noticed";
+    EXPECT_THAT(verdict.text, ::testing::HasSubstr(kModule));
+  }
+
+  TempDir directory_;
+};
+
+// 1.01 times an F32 scale; of eight bits, the next larger one.
+TEST_P(FaultInScheme, SlightlyWrongScalesAreSeen) {
+  change(true, [](EditedTensor& scale) {
+    if (scale.dtype == formats::DType::kF32) {
+      scale.map<float>([](float value) { return value * 1.01F; });
+    } else {
+      scale.map<std::uint8_t>(
+          [](std::uint8_t code) { return static_cast<std::uint8_t>(code + 1); });
+    }
+  });
+  expect_rejected();
+}
+
+// The second lowest bit of a byte: two steps of INT8, more of the others.
+TEST_P(FaultInScheme, IsSeenInOneBitOfACode) {
+  change(false, [](EditedTensor& codes) {
+    codes.set<std::uint8_t>(321, codes.get<std::uint8_t>(321) ^ 2U);
+  });
+  expect_rejected();
+}
+
+// Scales several times too large under codes that were rounded anew from the source: no value is
+// farther than half a step, which has grown.
+class CoarseScheme : public FaultInScheme {
+ protected:
+  // `n` numbers from the first on; all of them: 0.
+  void coarsen(std::size_t n) const {
+    change(true, [n](EditedTensor& scale) {
+      const bool is_float = scale.dtype == formats::DType::kF32;
+      const std::size_t all = scale.bytes.size() / (is_float ? 4 : 1);
+      for (std::size_t i = 0; i < (n == 0 ? all : n); ++i) {
+        if (is_float) {
+          scale.set<float>(i, scale.get<float>(i) * 3);
+        } else {  // two more in the exponent, of E4M3 or of E8M0
+          const bool is_e4m3 = scale.dtype == formats::DType::kF8E4M3;
+          const int code = scale.get<std::uint8_t>(i) + (is_e4m3 ? 16 : 2);
+          if (!is_e4m3 || code < 0x7F) scale.set<std::uint8_t>(i, static_cast<std::uint8_t>(code));
+        }
+      }
+    });
+    round_anew();
+  }
+
+ private:
+  static std::vector<float> source_values() {
+    const EditedWeights weights(synth_model());
+    const EditedTensor& codes = weights.read(std::string(kModule) + ".weight");
+    const EditedTensor& scales = weights.read(std::string(kModule) + ".weight_scale_inv");
+    std::vector<float> values(codes.bytes.size());
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const std::size_t row = i / codes.shape[1], col = i % codes.shape[1];
+      values[i] = formats::kE4m3Values[codes.get<std::uint8_t>(i)] *
+                  scales.get<float>(row / 128 * scales.shape[1] + col / 128);
+    }
+    return values;
+  }
+
+  void round_anew() const {
+    const std::string weight = std::string(kModule) + ".weight";
+    const auto model = formats::Checkpoint::open(directory_ / "output");
+    const auto tensors = model.tensors();
+    const auto tensor = std::find_if(tensors.begin(), tensors.end(),
+                                     [&](const auto& entry) { return entry.name == weight; });
+    ASSERT_NE(tensor, tensors.end());
+    const std::vector<float> scales = formats::read_block_scales(model, *tensor);
+    std::vector<float> values = source_values();
+    const auto rows = static_cast<std::size_t>(tensor->shape[0]);
+    const auto cols = static_cast<std::size_t>(tensor->shape[1]);
+    const quantize::ScaledGroups groups{
+        .values = {.data = values.data(), .rows = rows, .cols = cols, .stride = cols},
+        .block_rows = tensor->encoding.block_rows,
+        .block_cols = tensor->encoding.block_cols,
+        .scales = scales};
+    change(false, [&](EditedTensor& codes) {
+      auto* out = reinterpret_cast<std::byte*>(codes.bytes.data());
+      const std::size_t stride = codes.bytes.size() / rows;
+      switch (formats::scheme_facts(tensor->encoding.scheme).code) {
+        case formats::CodeKind::kInt8:
+          return quantize::scalar::encode_int8(groups, out, stride);
+        case formats::CodeKind::kE2m1:
+          return quantize::scalar::encode_e2m1(groups, out, stride);
+        default:
+          return quantize::scalar::encode_e4m3(groups, out, stride);
+      }
+    });
+  }
+};
+
+TEST_P(CoarseScheme, IsSeenInEveryGroup) {
+  coarsen(0);
+  expect_rejected();
+}
+
+TEST_P(CoarseScheme, IsSeenInOneGroup) {
+  coarsen(1);
+  expect_rejected();
+}
+
+INSTANTIATE_TEST_SUITE_P(EveryScheme, CoarseScheme, ::testing::ValuesIn(scheme_targets()),
+                         target_name);
+
+INSTANTIATE_TEST_SUITE_P(EveryScheme, FaultInScheme, ::testing::ValuesIn(scheme_targets()),
+                         target_name);
+
+class NeighbourInScheme : public FaultInScheme {};
+
+// Four places on: four rows, or blocks of a row.
+TEST_P(NeighbourInScheme, IsSeenWhereItsScaleIsTaken) {
+  change(true, [](EditedTensor& scale) {
+    const auto n_bytes = scale.dtype == formats::DType::kF32 ? 16 : 4;
+    std::rotate(scale.bytes.begin(), scale.bytes.begin() + n_bytes, scale.bytes.end());
+  });
+  expect_rejected();
+}
+
+// Those that have many scales in so small a weight.
+std::vector<Target> finely_scaled() {
+  std::vector<Target> targets = scheme_targets();
+  std::erase_if(targets, [](const Target& target) {
+    const formats::SchemeId scheme = target.storage->scheme;
+    return scheme == formats::SchemeId::kFp8Block || scheme == formats::SchemeId::kFp8Tensor ||
+           scheme == formats::SchemeId::kInt8Block;
+  });
+  return targets;
+}
+
+INSTANTIATE_TEST_SUITE_P(EveryScheme, NeighbourInScheme, ::testing::ValuesIn(finely_scaled()),
+                         target_name);
 
 // Every fault of the tables is put into a good conversion, which is then compared with its source
 // at the default levels: as the conversion left it, and without anything that tells what it wrote.
 
-namespace ingot::testing {
-
-std::vector<Fault> faults() {
+std::vector<Fault> all_of(std::initializer_list<std::vector<Fault>> tables) {
   std::vector<Fault> all;
-  for (const auto& table : {scale_faults(), code_faults(), module_faults(), model_faults(),
-                            slice_faults(), file_faults(), config_faults()})
-    all.insert(all.end(), table.begin(), table.end());
+  for (const auto& table : tables) all.insert(all.end(), table.begin(), table.end());
   return all;
 }
 
-static std::ostream& operator<<(std::ostream& out, const Fault& fault) {
-  return out << fault.name;
+// Other bytes in weights, which hashes tell without asking what became of the numbers.
+std::vector<Fault> weight_faults() {
+  return all_of({scale_faults(), code_faults(), module_faults(), model_faults()});
 }
 
-namespace {
+std::vector<Fault> other_faults() {
+  return all_of({slice_faults(), file_faults(), config_faults()});
+}
 
 // What is said of a good conversion, with its manifest or without; asked once per process.
 const Verdict& verdict_on_good(Good good, bool forgets) {
@@ -54,16 +239,148 @@ class Mutation : public ::testing::TestWithParam<Fault> {
   }
 };
 
-TEST_P(Mutation, IsRejectedByName) {
-  expect_rejected(false);
-}
-
 TEST_P(Mutation, IsRejectedByNameWithoutManifestAndHashes) {
   expect_rejected(true);
 }
 
-INSTANTIATE_TEST_SUITE_P(EveryFault, Mutation, ::testing::ValuesIn(faults()),
-                         [](const auto& row) { return std::string(row.param.name); });
+class MutationBesideManifest : public Mutation {};
+
+TEST_P(MutationBesideManifest, IsRejectedByName) {
+  expect_rejected(false);
+}
+
+std::string fault_name(const ::testing::TestParamInfo<Fault>& row) {
+  return std::string(row.param.name);
+}
+
+INSTANTIATE_TEST_SUITE_P(EveryFault, Mutation,
+                         ::testing::ValuesIn(all_of({weight_faults(), other_faults()})),
+                         fault_name);
+INSTANTIATE_TEST_SUITE_P(OtherFaults, MutationBesideManifest, ::testing::ValuesIn(other_faults()),
+                         fault_name);
+INSTANTIATE_TEST_SUITE_P(ModuleFaults, MutationBesideManifest, ::testing::ValuesIn(module_faults()),
+                         fault_name);
+INSTANTIATE_TEST_SUITE_P(
+    SlowFaults, MutationBesideManifest,
+    ::testing::ValuesIn(all_of({scale_faults(), code_faults(), model_faults()})), fault_name);
+
+// What a report says of why values are misrounded.
+
+const std::string kUp = "model.layers.2.mlp.experts.3.up_proj";
+
+std::string cause_of(Good good, const std::function<void(const Pair&)>& damage) {
+  const TempDir directory;
+  const Pair pair = copy_of_good(good, directory.path());
+  damage(pair);
+  const verify::ComparedCheckpoint before = verify::open_compared(pair.source, {});
+  const verify::ComparedCheckpoint after = verify::open_compared(pair.output, {});
+  for (const verify::TensorWeights& tensor :
+       verify::compare_weights(before.model, after.model, {}).tensors) {
+    if (tensor.name != kUp + ".weight") continue;
+    EXPECT_GT(tensor.sums.misrounded, 0U);
+    return tensor.cause;
+  }
+  ADD_FAILURE() << "no such tensor";
+  return {};
+}
+
+void edit_scale(const Pair& pair, const char* name, const std::function<float(float)>& change) {
+  edit_tensor(pair.output, kUp + name, [&](EditedTensor& scale) { scale.map<float>(change); });
+}
+
+float bf16(float value) {
+  return formats::float_from_bf16(formats::bf16_from_float(value));
+}
+
+// As llm-compressor computes for a BF16 model: scale = amax / 127.5, and the quotient, in BF16.
+void quantize_in_bf16(const Pair& pair) {
+  const EditedWeights source(pair.source);
+  const EditedTensor& fp8 = source.read(kUp + ".weight");
+  const EditedTensor& blocks = source.read(kUp + ".weight_scale_inv");
+  EditedWeights output(pair.output);
+  EditedTensor& codes = output.at(kUp + ".weight");
+  EditedTensor& scales = output.at(kUp + ".weight_scale");
+  const std::size_t cols = codes.shape[1];
+  for (std::size_t row = 0; row < codes.shape[0]; ++row) {
+    std::vector<float> values(cols);
+    float amax = 0;
+    for (std::size_t col = 0; col < cols; ++col) {
+      values[col] = formats::kE4m3Values[fp8.get<std::uint8_t>(row * cols + col)] *
+                    blocks.get<float>(row / 128 * blocks.shape[1] + col / 128);
+      amax = std::max(amax, std::fabs(values[col]));
+    }
+    const float scale = bf16(amax / 127.5F);
+    scales.set<float>(row, scale);
+    for (std::size_t col = 0; col < cols; ++col) {
+      const float code = std::nearbyint(bf16(values[col] / scale));
+      codes.set<std::int8_t>(row * cols + col,
+                             static_cast<std::int8_t>(std::clamp(code, -128.0F, 127.0F)));
+    }
+  }
+  output.save();
+}
+
+TEST(MisroundingCause, NamesArithmeticInBf16) {
+  EXPECT_THAT(cause_of(Good::kInt8, quantize_in_bf16), HasSubstr("BF16 arithmetic"));
+}
+
+TEST(MisroundingCause, NamesTheNeighboursScale) {
+  EXPECT_THAT(cause_of(Good::kInt8,
+                       [](const Pair& pair) {
+                         edit_tensor(pair.output, kUp + ".weight_scale", [](EditedTensor& scale) {
+                           std::rotate(scale.bytes.begin(), scale.bytes.begin() + 4,
+                                       scale.bytes.end());
+                         });
+                       }),
+              HasSubstr("neighbouring row"));
+}
+
+TEST(MisroundingCause, NamesTheNeighbouringBlock) {
+  const auto rotate = [](const Pair& pair) {
+    edit_tensor(pair.output, kUp + ".weight_scale", [](EditedTensor& scale) {
+      const auto cols = static_cast<std::ptrdiff_t>(scale.shape[1]);
+      for (auto row = scale.bytes.begin(); row != scale.bytes.end(); row += cols)
+        std::rotate(row, row + 1, row + cols);
+    });
+  };
+  EXPECT_THAT(cause_of(Good::kNvfp4Ct, rotate), HasSubstr("neighbouring block"));
+}
+
+TEST(MisroundingCause, NamesAReciprocal) {
+  const auto invert = [](float scale) { return 1 / scale; };
+  EXPECT_THAT(
+      cause_of(Good::kInt8, [&](const Pair& pair) { edit_scale(pair, ".weight_scale", invert); }),
+      HasSubstr("reciprocal of the scale"));
+  EXPECT_THAT(cause_of(Good::kNvfp4Ct,
+                       [&](const Pair& pair) { edit_scale(pair, ".weight_global_scale", invert); }),
+              HasSubstr("reciprocal of the global scale"));
+}
+
+TEST(MisroundingCause, NamesASharedGlobal) {
+  const auto part = [](const Pair& pair) {
+    edit_scale(pair, ".weight_scale_2", [](float global) { return global * 1.37F; });
+  };
+  EXPECT_THAT(cause_of(Good::kNvfp4Modelopt, part),
+              ::testing::AllOf(HasSubstr("shared with"), HasSubstr("experts.3.gate_proj")));
+}
+
+TEST(MisroundingCause, NamesAFactor) {
+  const auto grow = [](float scale) { return scale * 1.01F; };
+  EXPECT_THAT(
+      cause_of(Good::kInt8, [&](const Pair& pair) { edit_scale(pair, ".weight_scale", grow); }),
+      ContainsPattern("1\\.0(1|0999.|1000.) times"));
+}
+
+TEST(MisroundingCause, IsSilentWhereNoneExplainsTheFigures) {
+  EXPECT_EQ(cause_of(Good::kInt8,
+                     [](const Pair& pair) {
+                       edit_tensor(pair.output, kUp + ".weight", [](EditedTensor& codes) {
+                         for (std::size_t i = 0; i < codes.bytes.size(); i += 7)
+                           codes.set<std::int8_t>(i, static_cast<std::int8_t>(i % 127));
+                       });
+                     }),
+            "");
+}
 
 }  // namespace
 }  // namespace ingot::testing

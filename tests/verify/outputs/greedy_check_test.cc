@@ -1,10 +1,13 @@
 #include "verify/outputs/greedy_check.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "formats/json/json.h"
 #include "inference/generate/generate.h"
 #include "inference/generate/memory_plan.h"
 #include "tests/inference/model/runner.h"
@@ -12,15 +15,15 @@
 #include "tests/support/temp_dir.h"
 #include "tests/verify/layers/example.h"
 #include "tests/verify/layers/exchanged.h"
+#include "verify/outputs/divergence.h"
+#include "verify/outputs/likelihood.h"
 
 namespace ingot::testing {
 namespace {
 
-using verify::GreedyOutcome;
-using verify::GreedyPrompt;
-using verify::GreedyReport;
-using verify::Prompt;
-using verify::RunOptions;
+using namespace verify;
+using verify::LogitAgreement;
+using verify::TokenDivergence;
 
 RunOptions exact(std::size_t tokens) {
   return {.tokens = tokens, .output_profile = inference::Profile::kF32};
@@ -161,6 +164,124 @@ TEST(GreedyCheck, RefusesAnotherVocabularyAndPromptsOutOfRange) {
   expect_error(ErrorCode::kInvalidArgument, {"prompt 0"}, [&] {
     verify::compare_greedy(example.model, example.model, bad, nullptr, exact(1));
   });
+}
+
+constexpr const char* kTiny = INGOT_SOURCE_DIR "/tests/golden/tiny-v32/";
+
+// As they were recorded: the first 512 tokens of each.
+std::vector<Prompt> recorded_documents(const Example& example) {
+  auto documents = verify::read_documents(std::string(kTiny) + "val_docs.json", example.model,
+                                          example.tokenizer);
+  for (Prompt& document : documents) {
+    document.ids.resize(std::min<std::size_t>(document.ids.size(), 512));
+  }
+  return documents;
+}
+
+RunOptions exact_on(std::size_t threads) {
+  return {.output_profile = inference::Profile::kF32, .threads = threads};
+}
+
+TEST(LikelihoodCheck, FindsThePerplexityThatWasRecorded) {
+  const Example example;
+  const formats::Json golden =
+      formats::read_json_file(std::string(kTiny) + "forward_fp8.json", 1U << 20U);
+  const formats::Json& wanted = golden["perplexity_100_docs"];
+  const Likelihood is =
+      verify::measure_likelihood(example.model, recorded_documents(example), exact_on(2));
+  EXPECT_EQ(is.documents, 100U);
+  EXPECT_EQ(is.tokens, wanted["tokens"].get<std::uint64_t>());
+  const double perplexity = wanted["ppl"].get<double>();
+  EXPECT_NEAR(is.perplexity(), perplexity, perplexity * 1e-4);
+  EXPECT_NEAR(is.nll, wanted["nll_sum"].get<double>(), wanted["nll_sum"].get<double>() * 1e-4);
+}
+
+TEST(LikelihoodCheck, IgnoresBatchesAndThreads) {
+  const Example example;
+  auto documents = recorded_documents(example);
+  documents.resize(6);
+  RunOptions roomy = exact_on(1), tight = exact_on(2);
+  std::uint64_t roomy_layers = 0, tight_layers = 0;
+  roomy.progress = [&](std::uint64_t, std::uint64_t all) { roomy_layers = all; };
+  tight.progress = [&](std::uint64_t, std::uint64_t all) { tight_layers = all; };
+  const Likelihood wanted = verify::measure_likelihood(example.model, documents, roomy);
+
+  tight.mem_limit = 1'000'000;
+  try {
+    verify::measure_likelihood(example.model, documents, tight);
+    FAIL() << "1 MB is not enough";
+  } catch (const Error& error) {
+    tight.mem_limit = enough_memory(error);
+  }
+  const Likelihood is = verify::measure_likelihood(example.model, documents, tight);
+  EXPECT_EQ(is.nll, wanted.nll);
+  EXPECT_EQ(is.tokens, wanted.tokens);
+  EXPECT_EQ(roomy_layers, 5U);
+  EXPECT_GT(tight_layers, roomy_layers);
+}
+
+TEST(LikelihoodCheck, PredictsNothingOfOneToken) {
+  const Example example;
+  const std::vector<Prompt> one = {{.ids = {0}}};
+  const Likelihood is = verify::measure_likelihood(example.model, one, exact_on(1));
+  EXPECT_EQ(is.tokens, 0U);
+  EXPECT_TRUE(std::isnan(is.perplexity()));
+}
+
+float ln(double value) {
+  return static_cast<float>(std::log(value));
+}
+
+TEST(Divergence, IgnoresAShiftOfLogits) {
+  const std::vector<float> p = {ln(0.5), ln(0.25), ln(0.25)};
+  const std::vector<float> q = {ln(0.25) + 10, ln(0.5) + 10, ln(0.25) + 10};
+  const TokenDivergence token = verify::compare_logits(p, q, 1);
+  EXPECT_NEAR(token.kl, 0.5 * std::log(2.0) - 0.25 * std::log(2.0), 1e-6);
+  EXPECT_FALSE(token.same_top);
+  EXPECT_NEAR(token.source_nll.value(), std::log(4.0), 1e-6);
+  EXPECT_NEAR(token.output_nll.value(), std::log(2.0), 1e-6);
+  EXPECT_NEAR(token.max_error, 10 + std::log(2.0), 1e-5);
+  EXPECT_NEAR(verify::negative_log_likelihood(q, 2), std::log(4.0), 1e-6);
+}
+
+TEST(Divergence, SurvivesLogitsThatExpWouldNot) {
+  const std::vector<float> p = {1000, 0}, q = {0, 1000};
+  EXPECT_NEAR(verify::compare_logits(p, q, std::nullopt).kl, 1000, 1e-9);
+  EXPECT_EQ(verify::compare_logits(p, p, std::nullopt).kl, 0);
+  EXPECT_FALSE(verify::compare_logits(p, p, std::nullopt).source_nll.has_value());
+}
+
+TEST(Divergence, CountsTheSharedOfTheFiveLargest) {
+  const std::vector<float> p = {9, 8, 7, 6, 5, 4, 3, 2};
+  const std::vector<float> q = {9, 1, 7, 1, 5, 4, 8, 2};  // 0, 6, 2, 4, 5
+  EXPECT_DOUBLE_EQ(verify::compare_logits(p, q, std::nullopt).top5, 0.6);
+  EXPECT_TRUE(verify::compare_logits(p, q, std::nullopt).same_top);
+}
+
+TEST(Divergence, TakesTheLowerIdOfEquals) {
+  const std::vector<float> p = {0, 5, 5}, q = {0, 5, 4};
+  EXPECT_TRUE(verify::compare_logits(p, q, std::nullopt).same_top);
+  EXPECT_EQ(verify::top_gap(p), 0);
+  EXPECT_EQ(verify::top_gap(q), 1);
+}
+
+TEST(Divergence, IsAveragedOverTokensAndKnowsTheWorst) {
+  const std::vector<TokenDivergence> tokens = {
+      {.prompt = 0, .token = 0, .kl = 1, .max_error = 3, .source_nll = 2, .output_nll = 3},
+      {.prompt = 0, .token = 1, .kl = 5, .same_top = false, .top5 = 0.5},
+      {.prompt = 1, .token = 0, .kl = 0, .source_nll = 4, .output_nll = 4}};
+  const LogitAgreement is = verify::logit_agreement(tokens);
+  EXPECT_EQ(is.tokens, 3U);
+  EXPECT_DOUBLE_EQ(is.mean_kl, 2);
+  EXPECT_DOUBLE_EQ(is.worst_kl, 5);
+  EXPECT_EQ(is.worst_prompt, 0U);
+  EXPECT_EQ(is.worst_token, 1U);
+  EXPECT_DOUBLE_EQ(is.top1, 2.0 / 3);
+  EXPECT_DOUBLE_EQ(is.top5, 2.5 / 3);
+  EXPECT_DOUBLE_EQ(is.max_error, 3);
+  EXPECT_DOUBLE_EQ(is.source_nll, 3);
+  EXPECT_DOUBLE_EQ(is.output_nll, 3.5);
+  EXPECT_EQ(verify::logit_agreement({}), LogitAgreement{});
 }
 
 }  // namespace

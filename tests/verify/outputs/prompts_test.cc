@@ -89,11 +89,12 @@ TEST(ReadPrompts, TakesTextsBetweenBlankLines) {
   });
 }
 
-TEST(ReadDocuments, TakesAListOrAWholeFile) {
+using ReadDocuments = InTempDir;
+
+TEST_F(ReadDocuments, TakesAListOrAWholeFile) {
   const Example example;
-  const TempDir directory;
   const auto read = [&](const char* name, const std::string& text) {
-    return verify::read_documents(write(directory, name, text), example.model, example.tokenizer);
+    return verify::read_documents(write(dir_, name, text), example.model, example.tokenizer);
   };
   EXPECT_EQ(read("a.json", R"({"docs": ["One.", "Two."], "more": 1})").size(), 2U);
   const auto whole = read("a.txt", "One.\n\nTwo.\n");
@@ -102,14 +103,13 @@ TEST(ReadDocuments, TakesAListOrAWholeFile) {
   EXPECT_EQ(whole[0].ids.front(), 0);
 }
 
-TEST(ReadDocuments, SplitsLongTextsIntoWindows) {
+TEST_F(ReadDocuments, SplitsLongTextsIntoWindows) {
   const Example example;
-  const TempDir directory;
   std::string text;
   for (int i = 0; text.size() < 20'000; ++i)
     text += "Once upon a time there were " + std::to_string(i) + " kites. ";
   std::size_t documents = 0;
-  const auto windows = verify::read_documents(write(directory, "a.txt", text), example.model,
+  const auto windows = verify::read_documents(write(dir_, "a.txt", text), example.model,
                                               example.tokenizer, &documents);
   EXPECT_EQ(documents, 1U);
   ASSERT_GT(windows.size(), 2U);
@@ -123,11 +123,10 @@ TEST(ReadDocuments, SplitsLongTextsIntoWindows) {
   EXPECT_EQ(windows[0].ids.size(), 1024U);
 }
 
-TEST(ReadDocuments, TakesJsonLines) {
+TEST_F(ReadDocuments, TakesJsonLines) {
   const Example example;
-  const TempDir directory;
   const auto path =
-      write(directory, "a.jsonl",
+      write(dir_, "a.jsonl",
             "{\"text\": \"One.\", \"id\": 7}\n\n\"Two.\"\r\n{\"prompt\": \"Three.\"}\n"
             "{\"messages\": [{\"role\": \"user\", \"content\": \"Four?\"}]}");
   const auto documents = verify::read_documents(path, example.model, example.tokenizer);
@@ -140,13 +139,12 @@ TEST(ReadDocuments, TakesJsonLines) {
   EXPECT_EQ(verify::read_prompts(path, example.model, example.tokenizer).size(), 4U);
 }
 
-TEST(ReadDocuments, RefusesHostileJsonLinesWithTheirLine) {
+TEST_F(ReadDocuments, RefusesHostileJsonLinesWithTheirLine) {
   const Example example;
-  const TempDir directory;
   const auto refuse = [&](ErrorCode code, const std::string& line) {
     SCOPED_TRACE(line);
     expect_error(code, {"a.jsonl: line 3: "}, [&] {
-      verify::read_documents(write(directory, "a.jsonl", "\"One.\"\n\n" + line + "\n\"x\""),
+      verify::read_documents(write(dir_, "a.jsonl", "\"One.\"\n\n" + line + "\n\"x\""),
                              example.model, example.tokenizer);
     });
   };
@@ -165,17 +163,15 @@ TEST(ReadDocuments, RefusesHostileJsonLinesWithTheirLine) {
   refuse(ErrorCode::kInvalidArgument,
          "{\"messages\": [{\"role\": \"pirate\", \"content\": \"a\"}]}");
   expect_error(ErrorCode::kInvalidArgument, {"empty.jsonl", "holds no text"}, [&] {
-    verify::read_documents(write(directory, "empty.jsonl", "\n \n"), example.model,
-                           example.tokenizer);
+    verify::read_documents(write(dir_, "empty.jsonl", "\n \n"), example.model, example.tokenizer);
   });
 }
 
-TEST(ReadDocuments, RefusesWhatHoldsNone) {
+TEST_F(ReadDocuments, RefusesWhatHoldsNone) {
   const Example example;
-  const TempDir directory;
   const auto refuse = [&](ErrorCode code, const char* name, const std::string& text) {
     expect_error(code, {name}, [&] {
-      verify::read_documents(write(directory, name, text), example.model, example.tokenizer);
+      verify::read_documents(write(dir_, name, text), example.model, example.tokenizer);
     });
   };
   refuse(ErrorCode::kInvalidArgument, "empty.txt", "");

@@ -10,11 +10,8 @@
 namespace ingot::verify {
 namespace {
 
-using ingot::testing::failing_report;
-using ingot::testing::passing_report;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::Not;
+using namespace ingot::testing;
+using namespace ::testing;
 
 // What is wrong with the nesting, attributes and entities of a page; stricter than a browser, which
 // mends everything. Empty when nothing is.

@@ -7,22 +7,7 @@
 
 namespace ingot::testing {
 
-using verify::CheckpointFacts;
-using verify::ElementSums;
-using verify::GreedyOutcome;
-using verify::GreedyPrompt;
-using verify::GreedyReport;
-using verify::kStepBins;
-using verify::LayerAgreement;
-using verify::LayersReport;
-using verify::Likelihood;
-using verify::Relation;
-using verify::Report;
-using verify::Similarity;
-using verify::StructureReport;
-using verify::TensorWeights;
-using verify::TextReport;
-using verify::WeightsReport;
+using namespace verify;
 
 namespace {
 

@@ -14,8 +14,9 @@ namespace ingot::verify {
 namespace {
 
 namespace fs = std::filesystem;
-
 using check::Finding;
+using formats::Json;
+using ingot::testing::TempDir;
 
 class SlicedStructure : public ::testing::Test {
  protected:
@@ -124,6 +125,53 @@ TEST_F(SlicedStructure, StopsWhenAsked) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kInterrupted);
   }
+}
+
+// MTP layers of the example: kept, dropped on purpose, or lost.
+
+StructureReport check(const fs::path& output) {
+  return check_structure(open_compared(ingot::testing::tiny_v32(), {}), output, {});
+}
+
+std::vector<std::string> rules_of(const StructureReport& report) {
+  std::vector<std::string> rules;
+  for (const Finding& finding : report.findings) rules.emplace_back(finding.rule);
+  return rules;
+}
+
+fs::path dropping(const TempDir& directory) {
+  ingot::testing::Conversion conversion(ingot::testing::tiny_v32(), directory / "output");
+  conversion.recipe.mtp = convert::MtpPolicy::kDrop;
+  conversion.run();
+  return conversion.output;
+}
+
+using MtpStructure = ingot::testing::InTempDir;
+
+TEST_F(MtpStructure, RecordedDropPassesSilently) {
+  const StructureReport report = check(dropping(dir_));
+  EXPECT_THAT(rules_of(report), ::testing::IsEmpty());
+  EXPECT_GT(report.hashed, 200U);
+  EXPECT_TRUE(report.has_manifest);
+}
+
+TEST_F(MtpStructure, UnexplainedAbsenceWarnsOnce) {
+  const fs::path output = dropping(dir_);
+  fs::remove(output / formats::kManifestName);
+  const StructureReport report = check(output);
+  EXPECT_THAT(rules_of(report), ::testing::ElementsAre("structure.mtp"));
+  EXPECT_EQ(report.errors(), 0U);
+}
+
+TEST_F(MtpStructure, IsAnErrorWhereTheConfigPromisesIt) {
+  const fs::path output = dropping(dir_);
+  fs::remove(output / formats::kManifestName);
+  fs::remove(output / "config.json");
+  ingot::testing::Conversion(ingot::testing::tiny_v32(), dir_ / "whole").run();
+  fs::copy_file(dir_ / "whole/config.json", output / "config.json");
+  const StructureReport report = check(output);
+  EXPECT_EQ(report.errors(), 1U);
+  EXPECT_EQ(report.findings.at(0).rule, "structure.mtp");
 }
 
 }  // namespace
