@@ -65,12 +65,10 @@ Job random_job(std::uint32_t seed, std::size_t n_files, std::uint64_t file_bytes
 
 /// Fills a range with its content.
 void write_range(convert::WindowWriter& writer, const Range& range) {
-  const convert::WindowWriter::Lease lease =
-      writer.acquire(range.file, range.offset, range.n_bytes);
   std::uint64_t at = range.offset;
-  for (std::size_t i = 0; i < lease.n_pieces; ++i) {
-    for (std::byte& b : lease.pieces[i]) b = content(range.file, at++);
-  }
+  writer.put(range.file, range.offset, range.n_bytes, range.item, [&](std::span<std::byte> piece) {
+    for (std::byte& b : piece) b = content(range.file, at++);
+  });
   EXPECT_EQ(at, range.offset + range.n_bytes);
 }
 
