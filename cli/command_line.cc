@@ -62,7 +62,7 @@ void demand(const FlagRule& rule, bool is_real, CLI::Option& option) {
 void declare(const FlagTable& table, CLI::App& app) {
   // CLI11 shows headings in the order in which their first flags were added.
   std::vector<const FlagTable::Row*> rows;
-  for (const FlagTable::Row& row : table.rows()) rows.push_back(&row);
+  for (const FlagTable::Row& row : table.rows) rows.push_back(&row);
   std::stable_sort(rows.begin(), rows.end(),
                    [](const auto* a, const auto* b) { return a->group < b->group; });
   for (const FlagTable::Row* row : rows) {
@@ -80,13 +80,13 @@ void declare(const FlagTable& table, CLI::App& app) {
     for (const std::string& other : row->flag.rule.excludes)
       option->excludes(app.get_option(other));
   }
-  app.footer(table.footer());
+  app.footer(table.footer);
 }
 
 void note_given(const CLI::App& app, FlagTable& table) {
   for (const CLI::Option* option : app.get_options()) {
     if (option->count() > 0)
-      table.note_given((option->get_positional() ? "" : "--") + option->get_single_name());
+      table.given.insert((option->get_positional() ? "" : "--") + option->get_single_name());
   }
 }
 

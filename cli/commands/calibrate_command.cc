@@ -130,12 +130,12 @@ std::function<int()> declare_calibrate(FlagTable& table) {
   table.add(FlagGroup::kJob,
             {{"--mem-limit", &flags->mem_limit, "memory budget"}, threads_flag(&flags->threads)});
   table.add(FlagGroup::kReport, {json_flag(&flags->json)});
-  table.set_footer(
+  table.footer =
       "Examples:\n"
       "  ingot calibrate DeepSeek-V3.2 --text sample.json --out statistics.safetensors\n"
       "  ingot convert DeepSeek-V3.2 OUT --to nvfp4 --importance statistics.safetensors\n"
       "  ingot convert DeepSeek-V3.2 OUT --to int8 --dialect modelslim --activations static "
-      "--activation-scales statistics.safetensors");
+      "--activation-scales statistics.safetensors";
   return [flags] { return run_calibrate(*flags); };
 }
 

@@ -137,14 +137,14 @@ std::function<int()> declare_check(FlagTable& table) {
             {{"--family", &flags->family, kFamilyHelp}, {"--config", &flags->config, kConfigHelp}});
   table.add(FlagGroup::kJob, {threads_flag(&flags->threads)});
   table.add(FlagGroup::kReport, {json_flag(&flags->json)});
-  table.set_footer(
+  table.footer =
       "Examples:\n"
       "  ingot check DeepSeek-V3.2                                        structure, completeness, "
       "what loaders refuse\n"
       "  ingot check DeepSeek-V3.2-bf16 --deep                            and every weight\n"
       "  ingot check DeepSeek-V3.2 --source-of DeepSeek-V3.2-bf16         is this what was "
       "converted?\n"
-      "Exit code 2 when a finding is an error, 0 when there are only warnings or none.");
+      "Exit code 2 when a finding is an error, 0 when there are only warnings or none.";
   return [flags] { return run_check(*flags); };
 }
 

@@ -10,7 +10,7 @@
 
 namespace ingot::cli {
 
-class FlagTable;
+struct FlagTable;
 
 /// Exit codes of the program. Whoever is stopped by a signal dies of it: a shell says 130 for
 /// Ctrl-C, 143 for SIGTERM.

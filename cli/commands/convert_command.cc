@@ -305,7 +305,7 @@ std::function<int()> declare_convert(FlagTable& table) {
   declare_slicing(table, flags->slicing);
   declare_job(table, flags->job);
   declare_convert_verify(table, flags->verify, flags->job.execute.no_verify);
-  table.set_footer(
+  table.footer =
       "Examples:\n"
       "  ingot convert DeepSeek-V3.2 DeepSeek-V3.2-bf16 --to bf16\n"
       "  ingot convert IN OUT --to bf16 --dry-run\n"
@@ -323,7 +323,7 @@ std::function<int()> declare_convert(FlagTable& table) {
       "  ingot convert IN OUT --tp 32 --tp-fit retile --dry-run\n"
       "  ingot convert IN OUT --to bf16 --layout deepseek-mp --mp 8 --mtp drop\n"
       "  ingot convert IN OUT --to nvfp4 --verify structure,weights,layers\n"
-      "  ingot convert IN OUT --to bf16 --resume              continue after a kill");
+      "  ingot convert IN OUT --to bf16 --resume              continue after a kill";
   return [flags] { return run_convert(*flags); };
 }
 

@@ -305,14 +305,14 @@ int run_generate(const GenerateFlags& flags) {
 std::function<int()> declare_generate(FlagTable& table) {
   auto flags = std::make_shared<GenerateFlags>();
   declare_generate_flags(table, *flags);
-  table.set_footer(
+  table.footer =
       "Profiles: native computes per tensor what its scheme means on the target hardware, bf16 as "
       "transformers in BF16, f32 exactly.\n"
       "Examples:\n"
       "  ingot generate DeepSeek-V3.2-int8 --prompt 'What is the capital of Norway?' --greedy\n"
       "  ingot generate DeepSeek-V3.2-tp16 --prompts questions.txt --profile f32 --json\n"
       "  ingot generate DeepSeek-V3.2 --interactive --mem-limit 200GB --kv-cache fp8\n"
-      "  ingot generate DeepSeek-V3.2 --tokens 0,128803,19923,128804 --max-new-tokens 8");
+      "  ingot generate DeepSeek-V3.2 --tokens 0,128803,19923,128804 --max-new-tokens 8";
   return [flags] { return run_generate(*flags); };
 }
 

@@ -257,12 +257,12 @@ std::function<int()> declare_inspect(FlagTable& table) {
   table.add(FlagGroup::kSource,
             {{"--family", &flags->family, kFamilyHelp}, {"--config", &flags->config, kConfigHelp}});
   table.add(FlagGroup::kReport, {json_flag(&flags->json)});
-  table.set_footer(
+  table.footer =
       "Examples:\n"
       "  ingot inspect DeepSeek-V3.2\n"
       "  ingot inspect DeepSeek-V3.2 model.layers.3.mlp.experts.17.up_proj.weight\n"
       "  ingot inspect DeepSeek-V3.2 --tensors 'model.layers.61.*'\n"
-      "  ingot inspect SOME-OTHER-MODEL --family generic --json");
+      "  ingot inspect SOME-OTHER-MODEL --family generic --json";
   return [flags] { return run_inspect(*flags); };
 }
 

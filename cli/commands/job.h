@@ -12,7 +12,7 @@
 
 namespace ingot::cli {
 
-class FlagTable;
+struct FlagTable;
 
 /// Flags that say how a job runs, not what it makes.
 struct JobFlags {

@@ -211,11 +211,11 @@ std::function<int()> declare_list(FlagTable& table) {
                                   &flags->markdown,
                                   "a table in Markdown, as docs/ have it",
                                   {.excludes = {"--json"}}}});
-  table.set_footer(
+  table.footer =
       "Examples:\n"
       "  ingot list schemes\n"
       "  ingot list rules --markdown\n"
-      "  ingot list families --json");
+      "  ingot list families --json";
   return [flags] { return run_list(flags->what, flags->json, flags->markdown); };
 }
 

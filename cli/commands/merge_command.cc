@@ -56,10 +56,10 @@ std::function<int()> declare_merge(FlagTable& table) {
               "deal tensors to files of at most this size (default: the files that the unsliced "
               "checkpoint had, else 5GB)"}});
   declare_job(table, flags->job);
-  table.set_footer(
+  table.footer =
       "Examples:\n"
       "  ingot merge DeepSeek-V3.2-tp8-ep16 DeepSeek-V3.2\n"
-      "  ingot merge SHARDS OUT --config DeepSeek-V3/config.json    from DeepSeek's convert.py");
+      "  ingot merge SHARDS OUT --config DeepSeek-V3/config.json    from DeepSeek's convert.py";
   return [flags] { return run_merge(*flags); };
 }
 

@@ -136,13 +136,13 @@ std::function<int()> declare_synth(FlagTable& table) {
        {"--split-scale", &options.split_scale, "plant a scale in another file than its weight"}});
   table.add(FlagGroup::kJob, {threads_flag(&flags->threads)});
   table.add(FlagGroup::kReport, {json_flag(&flags->json)});
-  table.set_footer(
+  table.footer =
       "Examples:\n"
       "  ingot synth /tmp/tiny --family deepseek_v32 --like tiny --shards 2 --split-scale\n"
       "  ingot synth /tmp/load --family deepseek_v3 --layers 2 --experts 32 --shards 4     "
       "gigabytes for a benchmark\n"
       "  ingot synth /tmp/671b --family deepseek_v32 --like 671b-headers                   all "
-      "92,425 tensors, as holes");
+      "92,425 tensors, as holes";
   return [flags, &table] { return run_synth(*flags, table); };
 }
 

@@ -184,7 +184,7 @@ std::function<int()> declare_verify(FlagTable& table) {
             {{"--html", &flags->html, "write the report as one self-contained page"},
              {"--markdown", &flags->markdown, "write the report for a model card"},
              json_flag(&flags->json)});
-  table.set_footer(
+  table.footer =
       "Examples:\n"
       "  ingot verify DeepSeek-V3.2 DeepSeek-V3.2-int8                        structure and every "
       "weight\n"
@@ -194,7 +194,7 @@ std::function<int()> declare_verify(FlagTable& table) {
       "  ingot verify DeepSeek-V3.2 --reference recorded.safetensors          against another "
       "runtime\n"
       "Exit code 0 when every gate is passed, 1 when one is not, 2 when something could not be "
-      "done.");
+      "done.";
   return [flags, &table] { return run_verify(*flags, table); };
 }
 

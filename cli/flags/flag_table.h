@@ -31,11 +31,10 @@ enum class FlagGroup {
 /// The variable that a flag sets; it outlives the parse. A bool becomes true where the flag is
 /// given. An optional bool has a second flag, --no-NAME, that sets it to false. A vector gets one
 /// value each time.
-using FlagTarget =
-    std::variant<std::string*, std::filesystem::path*, std::optional<std::string>*,
-                 std::vector<std::string>*, bool*, std::optional<bool>*, std::uint64_t*,
-                 std::optional<std::uint64_t>*, std::optional<std::uint32_t>*, double*,
-                 std::optional<double>*>;
+using FlagTarget = std::variant<std::string*, std::filesystem::path*, std::optional<std::string>*,
+                                std::vector<std::string>*, bool*, std::optional<bool>*,
+                                std::uint64_t*, std::optional<std::uint64_t>*,
+                                std::optional<std::uint32_t>*, double*, std::optional<double>*>;
 
 struct NumberRange {
   double least = 0, most = 0;
@@ -63,28 +62,19 @@ struct Flag {
 };
 
 /// The flags of one command. The parser reads the table and notes which flags were given.
-class FlagTable {
- public:
+struct FlagTable {
   struct Row {
     FlagGroup group;
     Flag flag;
   };
+  std::vector<Row> rows;
+  std::string footer;
+  std::set<std::string, std::less<>> given;
 
   void add(FlagGroup group, std::vector<Flag> flags) {
-    for (Flag& flag : flags) rows_.push_back({group, std::move(flag)});
+    for (Flag& flag : flags) rows.push_back({group, std::move(flag)});
   }
-  void set_footer(std::string text) { footer_ = std::move(text); }
-
-  [[nodiscard]] std::span<const Row> rows() const { return rows_; }
-  [[nodiscard]] const std::string& footer() const { return footer_; }
-
-  void note_given(std::string name) { given_.insert(std::move(name)); }
-  [[nodiscard]] bool is_given(std::string_view name) const { return given_.contains(name); }
-
- private:
-  std::vector<Row> rows_;
-  std::string footer_;
-  std::set<std::string, std::less<>> given_;
+  [[nodiscard]] bool is_given(std::string_view name) const { return given.contains(name); }
 };
 
 /// A flag of the command line that may change nothing.

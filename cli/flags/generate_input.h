@@ -17,7 +17,7 @@
 
 namespace ingot::cli {
 
-class FlagTable;
+struct FlagTable;
 
 /// The flags of `ingot generate`, as given.
 struct GenerateFlags {

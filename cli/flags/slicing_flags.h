@@ -8,7 +8,7 @@
 
 namespace ingot::cli {
 
-class FlagTable;
+struct FlagTable;
 
 /// The flags --layout, --tp and their kin, as given.
 struct SlicingFlags {

@@ -1,6 +1,7 @@
 #include "verify/outputs/greedy_check.h"
 
 #include <algorithm>
+#include <array>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -270,15 +271,8 @@ class Lockstep {
 }  // namespace
 
 std::string_view greedy_outcome_name(GreedyOutcome outcome) {
-  switch (outcome) {
-    case GreedyOutcome::kEqual:
-      return "equal";
-    case GreedyOutcome::kInconclusive:
-      return "inconclusive";
-    case GreedyOutcome::kDifferent:
-      return "different";
-  }
-  return "";
+  constexpr std::array kNames = {"equal", "inconclusive", "different"};
+  return kNames.at(static_cast<std::size_t>(outcome));
 }
 
 void finish_greedy(GreedyReport& report, const inference::Tokenizer* tokenizer) {

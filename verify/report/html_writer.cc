@@ -16,19 +16,16 @@ constexpr std::size_t kMostRemarks = 200;
 std::string styled(Style style, std::string_view text) {
   switch (style) {
     case Style::kPlain:
-      break;
+      return html_text(text);
     case Style::kCode:
       return fmt::format("<code>{}</code>", html_text(text));
     case Style::kLabel:
       return fmt::format("<b>{}</b>", html_text(text));
     case Style::kFault:
       return fmt::format("<b class=\"bad-text\">{}</b>", html_text(text));
-    case Style::kGood:
-    case Style::kBad:
-    case Style::kMild:
+    default:
       return html_badge(style, text);
   }
-  return html_text(text);
 }
 
 // Every entry of a list on a line of its own.
@@ -39,16 +36,10 @@ std::string cell_html(const Cell& cell) {
   return html;
 }
 
+// By Column::Kind.
 std::string_view class_of(Column::Kind kind) {
-  switch (kind) {
-    case Column::Kind::kNumber:
-      return " class=\"n\"";
-    case Column::Kind::kName:
-      return " class=\"name\"";
-    case Column::Kind::kText:
-      break;
-  }
-  return "";
+  constexpr std::array kClasses = {"", " class=\"n\"", " class=\"name\""};
+  return kClasses.at(static_cast<std::size_t>(kind));
 }
 
 std::string written(const Paragraph& paragraph) {

@@ -4,6 +4,7 @@
 #include "verify/weights/weight_check.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <map>
@@ -238,19 +239,8 @@ WeightsReport compare_weights(const Checkpoint& source, const Checkpoint& output
 }
 
 std::string_view relation_name(Relation relation) {
-  switch (relation) {
-    case Relation::kIdentical:
-      return "identical";
-    case Relation::kChanged:
-      return "changed";
-    case Relation::kQuantized:
-      return "quantized";
-    case Relation::kWidened:
-      return "widened";
-    case Relation::kNarrowed:
-      return "narrowed";
-  }
-  return "";
+  constexpr std::array kNames = {"identical", "changed", "quantized", "widened", "narrowed"};
+  return kNames.at(static_cast<std::size_t>(relation));
 }
 
 bool is_fault(const TensorWeights& tensor) {
