@@ -61,11 +61,11 @@ Matrix GqaAttention::partial(const LayerStep& step, const Matrix& x) const {
       const AttentionNumbers numbers{context.profile, context.spec.softmax_scale, 1};
       const std::size_t offset = head * width, kv_offset = head / shared_by * width;
       const ScorePart parts[] = {
-          {{queries.row(run.first_row).data() + offset, run.count, width, queries.cols()},
-           keys.columns(kv_offset, width)}};
-      attend(numbers, parts, values.columns(kv_offset, width),
-             [&](std::size_t row) { return run.first_position + row + 1; },
-             {attended.row(run.first_row).data() + offset, run.count, width, attended.cols()});
+          {queries.block(run.first_row, run.count, offset, width), keys.columns(kv_offset, width)}};
+      attend(
+          numbers, parts, values.columns(kv_offset, width),
+          [&](std::size_t row) { return run.first_position + row + 1; },
+          attended.block(run.first_row, run.count, offset, width));
     });
   }
   require_finite(attended, step.layer, "attention");
