@@ -1,4 +1,4 @@
-#include "inference/tokenizer/normalizer.h"
+#include "inference/tokenizer/pre_tokenizer.h"
 
 #include <algorithm>
 #include <array>
