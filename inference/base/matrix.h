@@ -30,12 +30,21 @@ class Matrix {
   [[nodiscard]] MatrixView<const float> view() const {
     return {values_.data(), rows_, cols_, cols_};
   }
+  /// `n_rows` rows from `row` on, of each `n_cols` columns from `col` on.
+  [[nodiscard]] MatrixView<float> block(std::size_t row, std::size_t n_rows, std::size_t col,
+                                        std::size_t n_cols) {
+    return {values_.data() + row * cols_ + col, n_rows, n_cols, cols_};
+  }
+  [[nodiscard]] MatrixView<const float> block(std::size_t row, std::size_t n_rows, std::size_t col,
+                                              std::size_t n_cols) const {
+    return {values_.data() + row * cols_ + col, n_rows, n_cols, cols_};
+  }
   /// Columns [first, first + n) of every row.
   [[nodiscard]] MatrixView<float> columns(std::size_t first, std::size_t n) {
-    return {values_.data() + first, rows_, n, cols_};
+    return block(0, rows_, first, n);
   }
   [[nodiscard]] MatrixView<const float> columns(std::size_t first, std::size_t n) const {
-    return {values_.data() + first, rows_, n, cols_};
+    return block(0, rows_, first, n);
   }
 
  private:

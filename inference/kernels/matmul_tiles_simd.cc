@@ -311,14 +311,17 @@ void run_transposed(const TransposedTask& task, std::size_t begin, std::size_t e
   }
 }
 
-void run_matmul(const MatmulTask& task, std::size_t begin, std::size_t end) {
+void run_tiles(const MatmulTask& task, std::size_t begin, std::size_t end) {
   with_decoder(task.w, task.rounding,
                [&](auto decoder) HWY_ATTR { tile_run<decltype(decoder)>(task, begin, end); });
 }
 
 #else
-using scalar::run_matmul;
 using scalar::run_transposed;
+
+void run_tiles(const MatmulTask& task, std::size_t begin, std::size_t end) {
+  scalar::run_matmul(task, begin, end);
+}
 #endif
 // NOLINTNEXTLINE(google-readability-namespace-comments)
 }  // namespace HWY_NAMESPACE
@@ -329,7 +332,7 @@ HWY_AFTER_NAMESPACE();
 namespace ingot::inference {
 namespace {
 HWY_EXPORT(run_transposed);
-HWY_EXPORT(run_matmul);
+HWY_EXPORT(run_tiles);
 }  // namespace
 
 void run_matmul_transposed(const TransposedTask& task, std::size_t begin, std::size_t end) {
@@ -337,7 +340,7 @@ void run_matmul_transposed(const TransposedTask& task, std::size_t begin, std::s
 }
 
 void run_matmul_tiles(const MatmulTask& task, std::size_t begin, std::size_t end) {
-  HWY_DYNAMIC_DISPATCH(run_matmul)(task, begin, end);
+  HWY_DYNAMIC_DISPATCH(run_tiles)(task, begin, end);
 }
 
 }  // namespace ingot::inference

@@ -12,7 +12,7 @@
 
 #include "inference/tokenizer/bpe.h"
 #include "inference/tokenizer/component.h"
-#include "inference/tokenizer/normalizer.h"
+#include "inference/tokenizer/pre_tokenizer.h"
 
 namespace ingot::inference {
 

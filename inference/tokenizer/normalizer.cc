@@ -1,5 +1,3 @@
-#include "inference/tokenizer/normalizer.h"
-
 #include <algorithm>
 #include <array>
 #include <cstdlib>
@@ -12,6 +10,7 @@
 #include "formats/base/error.h"
 #include "inference/tokenizer/characters.h"
 #include "inference/tokenizer/component.h"
+#include "inference/tokenizer/pre_tokenizer.h"
 
 namespace ingot::inference {
 namespace {

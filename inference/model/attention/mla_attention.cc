@@ -116,21 +116,12 @@ namespace {
 // Expanded keys and values of some heads take about this many values.
 constexpr std::size_t kExpandedValues = std::size_t{16} << 20U;
 
-// Keys and values of one head in an expansion of several.
-struct HeadViews {
-  MatrixView<const float> keys, values;
-};
-
-HeadViews head_of(const Matrix& expanded, std::size_t head, std::size_t nope, std::size_t v) {
-  const float* first = expanded.values().data() + head * (nope + v);
-  return {.keys = {first, expanded.rows(), nope, expanded.cols()},
-          .values = {first + nope, expanded.rows(), v, expanded.cols()}};
-}
-
-void gather_rows(MatrixView<const float> from, std::span<const std::uint32_t> which, Matrix& to) {
+Matrix gathered(MatrixView<const float> from, std::span<const std::uint32_t> which) {
+  Matrix to(which.size(), from.cols);
   for (std::size_t i = 0; i < which.size(); ++i) {
     std::copy_n(from.row(which[i]), from.cols, to.row(i).data());
   }
+  return to;
 }
 
 }  // namespace
@@ -155,31 +146,27 @@ void MlaAttention::naive(const LayerStep& step, const Matrix& queries, const Seq
         rounded_product(context, kv_b_.row_range(first * per_latent, n * per_latent), latents);
     parallel_for(n, context.threads, [&](std::size_t i) {
       const std::size_t head = first + i;
-      const HeadViews views = head_of(expanded, i, mla.nope, mla.v);
+      const auto all_keys = expanded.columns(i * per_latent, mla.nope);
+      const auto all_values = expanded.columns(i * per_latent + mla.nope, mla.v);
       const AttentionNumbers numbers{context.profile, context.spec.softmax_scale, 1};
       const auto query = [&](std::size_t row, std::size_t rows, std::size_t offset,
                              std::size_t width) {
-        const float* at = queries.row(run.first_row + row).data() + head * per_query + offset;
-        return MatrixView<const float>{at, rows, width, queries.cols()};
+        return queries.block(run.first_row + row, rows, head * per_query + offset, width);
       };
       const auto result = [&](std::size_t row, std::size_t rows) {
-        float* at = out.row(run.first_row + row).data() + head * mla.v;
-        return MatrixView<float>{at, rows, mla.v, out.cols()};
+        return out.block(run.first_row + row, rows, head * mla.v, mla.v);
       };
       if (n_dense > 0) {
-        const ScorePart parts[] = {{query(0, n_dense, 0, mla.nope), views.keys},
+        const ScorePart parts[] = {{query(0, n_dense, 0, mla.nope), all_keys},
                                    {query(0, n_dense, mla.nope, mla.rope_dim), rope_keys.view()}};
         attend(
-            numbers, parts, views.values,
+            numbers, parts, all_values,
             [&](std::size_t row) { return run.first_position + row + 1; }, result(0, n_dense));
       }
       for (std::size_t row = n_dense; row < run.count; ++row) {
         const auto& chosen = step.selection[run.first_row + row];
-        Matrix keys(chosen.size(), mla.nope), rotated(chosen.size(), mla.rope_dim),
-            values(chosen.size(), mla.v);
-        gather_rows(views.keys, chosen, keys);
-        gather_rows(rope_keys.view(), chosen, rotated);
-        gather_rows(views.values, chosen, values);
+        const Matrix keys = gathered(all_keys, chosen), values = gathered(all_values, chosen);
+        const Matrix rotated = gathered(rope_keys.view(), chosen);
         const ScorePart parts[] = {{query(row, 1, 0, mla.nope), keys.view()},
                                    {query(row, 1, mla.nope, mla.rope_dim), rotated.view()}};
         attend(
@@ -204,9 +191,9 @@ void MlaAttention::absorbed(const LayerStep& step, const Matrix& queries, const 
   Matrix absorbed_queries(run.count, heads_ * mla.kv_lora);
   parallel_for(heads_, context.threads, [&](std::size_t head) {
     const WeightMatrix key_rows = kv_b_.weight().row_range(head * per_latent, mla.nope);
-    matmul_transposed(
-        {queries.row(run.first_row).data() + head * per_query, run.count, mla.nope, queries.cols()},
-        key_rows, kv_b_.rounding(), absorbed_queries.columns(head * mla.kv_lora, mla.kv_lora), 1);
+    matmul_transposed(queries.block(run.first_row, run.count, head * per_query, mla.nope), key_rows,
+                      kv_b_.rounding(), absorbed_queries.columns(head * mla.kv_lora, mla.kv_lora),
+                      1);
   });
   round_between(context.profile, absorbed_queries.values());
 
@@ -235,11 +222,11 @@ void MlaAttention::absorbed(const LayerStep& step, const Matrix& queries, const 
 
   parallel_for(heads_, context.threads, [&](std::size_t head) {
     const WeightMatrix value_rows = kv_b_.weight().row_range(head * per_latent + mla.nope, mla.v);
-    float* at = out.row(run.first_row).data() + head * mla.v;
-    matmul(in_latent.columns(head * mla.kv_lora, mla.kv_lora), value_rows, kv_b_.rounding(),
-           {at, run.count, mla.v, out.cols()}, 1);
+    const MatrixView<float> mine = out.block(run.first_row, run.count, head * mla.v, mla.v);
+    matmul(in_latent.columns(head * mla.kv_lora, mla.kv_lora), value_rows, kv_b_.rounding(), mine,
+           1);
     for (std::size_t i = 0; i < run.count; ++i) {
-      round_between(context.profile, std::span(at + i * out.cols(), mla.v));
+      round_between(context.profile, std::span(mine.row(i), mla.v));
     }
   });
 }

@@ -12,8 +12,6 @@
 
 #include "formats/json/json.h"
 #include "inference/tokenizer/characters.h"
-#include "inference/tokenizer/normalizer.h"
-#include "inference/tokenizer/split_pattern.h"
 #include "tests/support/expect_error.h"
 
 namespace ingot::inference {
