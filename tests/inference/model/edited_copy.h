@@ -11,7 +11,7 @@
 
 #include "formats/base/fd.h"
 #include "formats/container/safetensors.h"
-#include "formats/json/json.h"
+#include "tests/support/json_edit.h"
 #include "tests/support/temp_dir.h"
 
 namespace ingot::testing {
@@ -30,11 +30,10 @@ class EditedCopy {
 
   [[nodiscard]] std::filesystem::path path() const { return directory_ / "model"; }
 
-  void config(const std::function<void(formats::Json&)>& edit) const {
+  void config(const std::vector<JsonEdit>& edits) const {
     own("config.json");
-    formats::Json json = formats::read_json_file(path() / "config.json", 1 << 20);
-    edit(json);
-    std::ofstream(path() / "config.json") << json.dump(2);
+    const formats::Json json = formats::read_json_file(path() / "config.json", 1 << 20);
+    std::ofstream(path() / "config.json") << edited(json, edits).dump(2);
   }
 
   /// The bytes of a stored tensor, in place.

@@ -14,7 +14,6 @@
 namespace ingot::testing {
 namespace {
 
-using formats::Json;
 using inference::AttentionForm;
 
 constexpr std::size_t kTopk = 16;
@@ -26,21 +25,18 @@ class SparseAttention : public ::testing::Test {
         ids_(GoldenFile(INGOT_SOURCE_DIR "/tests/golden/tiny-v32/forward_fp8.safetensors")
                  .integers("prompt4.input_ids")) {
     ids_.resize(40);
-    copy_.config([](Json& config) { config["index_topk"] = kTopk; });
+    copy_.config({{"/index_topk", kTopk}});
   }
 
   [[nodiscard]] Recording with_topk(std::size_t topk, AttentionForm form) const {
-    copy_.config([&](Json& config) { config["index_topk"] = topk; });
+    copy_.config({{"/index_topk", topk}});
     return run(OpenedModel(copy_.path(), f32_options(form)).model, ids_);
   }
 
   /// The model without an indexer: DeepSeek-V3, whose grammar does not know one.
   [[nodiscard]] static Recording dense(std::span<const std::int64_t> ids, AttentionForm form) {
     const EditedCopy copy(INGOT_SOURCE_DIR "/examples/tiny-v32");
-    copy.config([](Json& config) {
-      config["model_type"] = "deepseek_v3";
-      config["architectures"] = {"DeepseekV3ForCausalLM"};
-    });
+    copy.config({{"/model_type", "deepseek_v3"}, {"/architectures", {"DeepseekV3ForCausalLM"}}});
     const std::vector<Pattern> indexer = {Pattern("*.indexer.*")};
     const OpenedModel opened(shard::open_source(copy.path(), {.open = {.allow_unknown = &indexer}}),
                              f32_options(form));
@@ -114,9 +110,7 @@ TEST_F(SparseAttention, TakesTheLowerPositionsOfEqualScores) {
 
 TEST_F(SparseAttention, SharedLayersReuseTheLastChoice) {
   const Recording own = run(OpenedModel(copy_.path()).model, ids_);
-  copy_.config([](Json& config) {
-    config["indexer_types"] = {"full", "shared", "shared", "full", "shared"};
-  });
+  copy_.config({{"/indexer_types", {"full", "shared", "shared", "full", "shared"}}});
   for (const AttentionForm form : {AttentionForm::kNaive, AttentionForm::kAbsorbed}) {
     const Recording is = run(OpenedModel(copy_.path(), f32_options(form)).model, ids_);
     EXPECT_FALSE(of_layer(is, 0).empty());
@@ -137,21 +131,14 @@ TEST_F(SparseAttention, SharedLayersCacheNoIndexKeys) {
     return OpenedModel(copy_.path()).model.cache_bytes_per_token(inference::KvFormat::kF32);
   };
   const std::uint64_t all_own = bytes();
-  copy_.config([](Json& config) {
-    config["indexer_types"] = {"full", "shared", "shared", "full", "shared"};
-  });
+  copy_.config({{"/indexer_types", {"full", "shared", "shared", "full", "shared"}}});
   EXPECT_EQ(all_own - bytes(), 3U * 128 * sizeof(float));
 }
 
 TEST_F(SparseAttention, LayersMayBeSharedByARule) {
-  copy_.config([](Json& config) {
-    config["index_topk_freq"] = 2;
-    config["index_skip_topk_offset"] = 1;
-  });
+  copy_.config({{"/index_topk_freq", 2}, {"/index_skip_topk_offset", 1}});
   const Recording by_rule = run(OpenedModel(copy_.path()).model, ids_);
-  copy_.config([](Json& config) {
-    config["indexer_types"] = {"full", "shared", "full", "shared", "full"};
-  });
+  copy_.config({{"/indexer_types", {"full", "shared", "full", "shared", "full"}}});
   EXPECT_TRUE(same_bits(run(OpenedModel(copy_.path()).model, ids_), by_rule));
   EXPECT_EQ(of_layer(by_rule, 1), of_layer(by_rule, 0));
   EXPECT_EQ(of_layer(by_rule, 3), of_layer(by_rule, 2));

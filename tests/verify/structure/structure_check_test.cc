@@ -12,6 +12,7 @@
 #include "tests/convert/conversion.h"
 #include "tests/slicing/sliced.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/json_edit.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_checkpoint.h"
 #include "verify/structure/structure_comparisons.h"
@@ -51,10 +52,8 @@ class StructureCheck : public ::testing::Test {
       fs::copy_file(directory_ / "source" / name, directory_ / "output" / name);
   }
 
-  void edit_config(const std::function<void(Json&)>& change) {
-    Json config = formats::parse_json(output_.config, "config.json");
-    change(config);
-    output_.config = config.dump();
+  void edit_config(const std::vector<JsonEdit>& edits) {
+    output_.config = edited(formats::parse_json(output_.config, "config.json"), edits).dump();
     write_output();
   }
 
@@ -119,7 +118,7 @@ TEST_F(StructureCheck, SeesATensorThatTheSourceLacks) {
 }
 
 TEST_F(StructureCheck, SeesAShapeThatIsNotTheSources) {
-  edit_config([](Json& config) { config["vocab_size"] = 24; });
+  edit_config({{"/vocab_size", 24}});
   for (const char* name : {"model.embed_tokens.weight", "lm_head.weight"})
     tensor_of(output_, name).shape[0] = 24;
   write_output();
@@ -129,11 +128,9 @@ TEST_F(StructureCheck, SeesAShapeThatIsNotTheSources) {
 }
 
 TEST_F(StructureCheck, NamesDifferingParametersWithBothValues) {
-  edit_config([](Json& config) {
-    config["rms_norm_eps"] = 1e-5;
-    config["num_experts_per_tok"] = 2;
-    config["rope_scaling"] = {{"type", "yarn"}};
-  });
+  edit_config({{"/rms_norm_eps", 1e-5},
+               {"/num_experts_per_tok", 2},
+               {"/rope_scaling", {{"type", "yarn"}}}});
   EXPECT_THAT(found("structure.config"),
               ::testing::UnorderedElementsAre(
                   "config.json||num_experts_per_tok is 2, in the source 1",
@@ -142,16 +139,14 @@ TEST_F(StructureCheck, NamesDifferingParametersWithBothValues) {
 }
 
 TEST_F(StructureCheck, IgnoresWhoSavedTheConfig) {
-  edit_config([](Json& config) {
-    config["transformers_version"] = "9.0";
-    config["_name_or_path"] = "elsewhere";
-    config["rope_scaling"] = nullptr;
-  });
+  edit_config({{"/transformers_version", "9.0"},
+               {"/_name_or_path", "elsewhere"},
+               {"/rope_scaling", nullptr}});
   EXPECT_THAT(everything(), IsEmpty());
 }
 
 TEST_F(StructureCheck, RefusesADtypeThatNoWeightHas) {
-  edit_config([](Json& config) { config["torch_dtype"] = "float16"; });
+  edit_config({{"/torch_dtype", "float16"}});
   EXPECT_THAT(found("structure.config"), ::testing::ElementsAre(HasSubstr("dtype is \"float16\"")));
 }
 
@@ -161,14 +156,14 @@ TEST_F(StructureCheck, WarnsOfTheDtypeOfPlainWeights) {
       if (tensor.dtype == "BF16") tensor.dtype = "F16";
     }
   }
-  edit_config([](Json& config) { config["torch_dtype"] = "float16"; });
+  edit_config({{"/torch_dtype", "float16"}});
   EXPECT_THAT(found("structure.config", Severity::kWarning),
               ::testing::ElementsAre(HasSubstr("dtype is \"float16\"")));
   EXPECT_THAT(found("structure.config"), IsEmpty());
 }
 
 TEST_F(StructureCheck, WarnsOfKeysThatItDoesNotKnow) {
-  edit_config([](Json& config) { config["surprise"] = 1; });
+  edit_config({{"/surprise", 1}});
   EXPECT_THAT(found("structure.config", Severity::kWarning),
               ::testing::ElementsAre(HasSubstr("surprise is 1, in the source absent")));
   EXPECT_EQ(check().errors(), 0U);
@@ -192,13 +187,12 @@ TEST_F(StructureCheck, ReadsRopeInEitherSpelling) {
   config["rope_theta"] = 5000;
   source_.config = output_.config = config.dump();
   source_.write(directory_ / "source");
-  edit_config([](Json& spelled) {
-    spelled.erase("rope_scaling");
-    spelled.erase("rope_theta");
-    spelled["rope_parameters"] = {{"rope_type", "yarn"}, {"factor", 4}, {"rope_theta", 5000.0}};
-  });
+  edit_config(
+      {{"/rope_scaling"},
+       {"/rope_theta"},
+       {"/rope_parameters", {{"rope_type", "yarn"}, {"factor", 4}, {"rope_theta", 5000.0}}}});
   EXPECT_THAT(found("structure.config"), IsEmpty());
-  edit_config([](Json& spelled) { spelled["rope_parameters"]["factor"] = 8; });
+  edit_config({{"/rope_parameters/factor", 8}});
   EXPECT_THAT(found("structure.config"),
               ::testing::ElementsAre("config.json||rope_parameters.factor is 8, in the source 4.0 "
                                      "(rope_scaling.factor)"));
