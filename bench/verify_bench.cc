@@ -21,7 +21,7 @@
 #include "bench/reading.h"
 #include "bench/timing.h"
 #include "formats/base/parallel.h"
-#include "verify/compared_checkpoint.h"
+#include "verify/structure/compared_checkpoint.h"
 #include "verify/weights/weight_check.h"
 
 namespace {

@@ -13,6 +13,7 @@
 #include "formats/checkpoint/checkpoint_files.h"
 #include "formats/checkpoint/checkpoint_listing.h"
 #include "formats/checkpoint/weights_headers.h"
+#include "formats/records/layout.h"
 #include "formats/records/manifest.h"
 #include "shard/join/rank_directories.h"
 #include "shard/join/source.h"
@@ -28,8 +29,6 @@ using formats::SourceFile;
 using formats::TensorRecord;
 
 namespace {
-
-constexpr std::string_view kShardsLayout = "deepseek-mp";
 
 // The directory itself must be readable: anything else is a finding.
 void require_directory(const std::filesystem::path& directory) {
@@ -157,7 +156,8 @@ CheckResult check_alone(const std::filesystem::path& directory, const CheckOptio
 bool check_sliced(const std::filesystem::path& directory, const Manifest& manifest,
                   const CheckOptions& options, LinkedHashes& hashes, CheckResult& result) {
   const bool has_ranks = manifest.slicing && !manifest.slicing->ranks.empty();
-  const bool has_shards = manifest.layout == kShardsLayout;
+  const formats::Layout* layout = formats::find_layout(manifest.layout);
+  const bool has_shards = layout != nullptr && layout->has_shards();
   if (!has_ranks && !has_shards) return false;
   result.family = manifest.family;
   result.dialect = manifest.dialect;

@@ -264,8 +264,9 @@ void admit_allowed(const Manifest& manifest, CheckResult& result) {
     for (const Json& text : patterns)
       if (text.is_string()) allowed.emplace_back(text.get_ref<const std::string&>());
     for (Finding& finding : result.findings) {
+      const LoaderRule* rule = find_loader_rule(finding.rule);
       const bool is_refusal =
-          finding.rule == "engine.refused-by-all" || finding.rule.ends_with(".plain-module");
+          rule != nullptr && rule->is_allowable && finding.severity == Severity::kError;
       if (!is_refusal || std::none_of(allowed.begin(), allowed.end(), [&](const Pattern& pattern) {
             return pattern.matches(finding.tensor);
           }))

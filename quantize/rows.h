@@ -12,8 +12,7 @@ namespace ingot::quantize {
 float amax(formats::MatrixView<const float> values);
 
 /// Largest finite magnitude that the run decodes to, as if by the scheme's decode and amax; NaN
-/// codes do not count. Of E4M3 codes it takes the largest byte of every group, which is as fast as
-/// reading.
+/// codes do not count. E4M3 costs as much as reading: the largest byte of every group is enough.
 float encoded_amax(formats::SchemeId scheme, const EncodedRows& in);
 
 /// Position (row-major) of the first NaN or infinity.

@@ -355,7 +355,7 @@ SynthReport write_synthetic_checkpoint(const std::filesystem::path& directory,
   write_text_file(directory / "generation_config.json",
                   json_text(Json{{"bos_token_id", 0}, {"eos_token_id", 1}, {"do_sample", false}}));
   // Last, so that an interrupted run is not taken for a checkpoint.
-  if (n_files > 1) write_text_file(directory / "model.safetensors.index.json", index_text(files));
+  if (n_files > 1) write_text_file(directory / kIndexName, index_text(files));
   write_text_file(directory / "config.json", config_text);
 
   SynthReport report{.n_files = n_files, .n_tensors = tensors.size()};

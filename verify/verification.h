@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "verify/level.h"
-#include "verify/report/report.h"
+#include "verify/gates/level.h"
+#include "verify/gates/report.h"
 
 namespace ingot::verify {
 

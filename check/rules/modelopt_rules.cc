@@ -20,6 +20,7 @@ namespace {
 using enum Severity;
 
 constexpr const char* kFile = "hf_quant_config.json";
+const Json kNoBlock = Json::object();
 
 // Loaders know these too; this version reads no weights of them.
 constexpr std::array<std::string_view, 3> kOtherAlgos = {"FP8_PB_WO", "MXFP8", kModeloptMixed};
@@ -32,11 +33,12 @@ bool is_known_algo(const RuleInput& input, std::string_view name) {
 
 /// What says how the model is quantized, and where it stands.
 struct Statement {
-  explicit Statement(const Json* json, bool is_in_config = false)
+  /// `list` is the key that engines read in this place.
+  Statement(const Json* json, const char* file, const char* list)
       : object(json),
-        file(is_in_config ? "config.json" : kFile),
-        list(is_in_config ? "ignore" : "exclude_modules"),
-        block(json == nullptr ? Json::object() : *json, &ignored_faults) {}
+        file(file),
+        list(list),
+        block(json == nullptr ? kNoBlock : *json, std::array{list}, &ignored_faults) {}
 
   const Json* object;  ///< null: there is none
   const char* file;
@@ -47,11 +49,14 @@ struct Statement {
 
 Statement file_of(const RuleInput& input) {
   const Json& inner = config_member(input.checkpoint.description(), "quantization");
-  return Statement(inner.is_object() ? &inner : nullptr);
+  return {inner.is_object() ? &inner : nullptr, kFile, "exclude_modules"};
 }
 
+/// The block in config.json is flat; one that has the form of the file is read as that.
 Statement block_of(const RuleInput& input) {
-  return Statement(input.facts.quantization, true);
+  const Json* block = input.facts.quantization;
+  const Json* body = block == nullptr ? nullptr : &formats::modelopt_body(*block);
+  return {body, "config.json", body == block ? "ignore" : "exclude_modules"};
 }
 
 /// What engines read: the file where there is one.

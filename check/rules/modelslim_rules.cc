@@ -28,7 +28,7 @@ constexpr std::string_view kStatic = "W8A8";
 constexpr std::string_view kDynamic = "W8A8_DYNAMIC";
 constexpr std::string_view kBoth = "W8A8_MIX";
 
-// Of quantized weights that we read, all in scheme int8-channel.
+// The types of quantized weights that we read, all in scheme int8-channel.
 constexpr std::array<std::string_view, 4> kInt8Types = {kStatic, kDynamic, kBoth, "W8A16"};
 constexpr std::array<std::string_view, 9> kOtherTypes = {
     kFloat,         "W16A16S",    "W8A8_MXFP8", "WFP8AFP8_DYNAMIC", "W4A8_DYNAMIC", "W4A8_MXFP",

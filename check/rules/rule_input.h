@@ -72,7 +72,7 @@ struct RuleFacts {
   /// `quantization_config` of config.json, or null when there is none or it is no object.
   const Json* quantization;
   std::vector<std::string> group_faults;  ///< what `groups` could not read
-  /// Of compressed-tensors, where there is a quantization_config.
+  /// The groups of compressed-tensors, where there is a quantization_config.
   std::optional<ConfigGroups> groups;
   /// Every quantized weight, every one that the family's release quantizes, and the other linear
   /// layers: router, head, eh_proj and weights_proj; outside the grammar of a family what looks

@@ -79,7 +79,7 @@ class Stages {
   std::optional<Progress> progress_;
 };
 
-// VerifyFlags that would change nothing in what is compared.
+// Refuses flags that would change nothing in what is compared.
 void refuse_idle(const VerifyFlags& flags, const FlagTable& table) {
   const bool is_pair = !flags.output.empty();
   const std::vector<verify::Level> levels = verify::parse_levels(flags.levels);

@@ -290,7 +290,7 @@ std::string remarks_text(const Plan& plan, bool is_whole) {
   const verify::Document document{.sections = {{"",
                                                 "",
                                                 {verify::remarks_of("warning", plan.warnings),
-                                                 verify::remarks_of("note", fit_notes(plan))}}}};
+                                                 verify::remarks_of("note", alignment_notes(plan))}}}};
   return verify::write_text(document, is_whole ? 0 : kFewLines);
 }
 

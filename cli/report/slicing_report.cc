@@ -50,7 +50,7 @@ bool writes_mtp(const Plan& plan) {
 
 }  // namespace
 
-std::vector<std::string> fit_notes(const Plan& plan) {
+std::vector<std::string> alignment_notes(const Plan& plan) {
   std::vector<std::string> notes;
   if (!plan.is_sliced()) return notes;
   if (plan.alignments.block[0] != 0) {
@@ -114,7 +114,7 @@ std::vector<verify::Block> slicing_blocks(const Plan& plan) {
                       bytes_text(least->n_bytes), bytes_text(most->n_bytes),
                       plan.options.links || !plan.has_rank_directories() ? "written once and linked"
                                                                          : "copied")}};
-  blocks.push_back(verify::remarks_of("note", fit_notes(plan)));
+  blocks.push_back(verify::remarks_of("note", alignment_notes(plan)));
   return blocks;
 }
 
@@ -136,7 +136,7 @@ Json slicing_report_json(const Plan& plan) {
           {"etp", topology.etp},
           {"pp", topology.pp},
           {"ranks", formats::json_list(rank_rows(plan), rank_json)},
-          {"notes", fit_notes(plan)}};
+          {"notes", alignment_notes(plan)}};
 }
 
 }  // namespace ingot::cli

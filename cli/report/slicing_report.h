@@ -13,6 +13,6 @@ std::vector<verify::Block> slicing_blocks(const convert::Plan& plan);
 formats::Json slicing_report_json(const convert::Plan& plan);
 
 /// What has to be known of a plan that --tp-fit changed; one line per fact.
-std::vector<std::string> fit_notes(const convert::Plan& plan);
+std::vector<std::string> alignment_notes(const convert::Plan& plan);
 
 }  // namespace ingot::cli

@@ -152,7 +152,7 @@ Hash128 stage_single(const Plan& plan, const OutputPaths& paths, Manifest manife
   manifest.side_files = write_side_files(plan, paths.staged, check_stop);
   if (!plan.json.index.empty()) {
     manifest.side_files.push_back(
-        write_derived(paths.staged, "model.safetensors.index.json", plan.json.index));
+        write_derived(paths.staged, std::string(formats::kIndexName), plan.json.index));
   }
   manifest.files = std::move(weights);
   std::vector<TensorRecord> records = records_of_sources(plan, hashes);
@@ -209,7 +209,7 @@ Hash128 stage_ranks(const Plan& plan, const OutputPaths& paths, const Manifest& 
         share_file(folder_of(0) / side.name, folder / side.name, plan.options.links,
                    threads.check_stop);
     }
-    manifest.side_files.push_back(write_derived(folder, "model.safetensors.index.json",
+    manifest.side_files.push_back(write_derived(folder, std::string(formats::kIndexName),
                                                 rank_index_text(plan, rank), Durable::kLater));
     const Hash128 hash =
         write_manifest(folder, manifest, rank_records(plan, rank, hashes), Durable::kLater);

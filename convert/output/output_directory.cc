@@ -13,6 +13,7 @@
 #include "formats/base/fd.h"
 #include "formats/base/parallel.h"
 #include "formats/config/native_config.h"
+#include "formats/container/checkpoint_index.h"
 #include "formats/records/manifest.h"
 
 namespace ingot::convert {
@@ -161,7 +162,7 @@ std::vector<std::string> publish_order(const Plan& plan) {
     for (const formats::SideFile& side : plan.source.side_files())
       names.push_back(folder + side.path);
     for (const auto& [name, text] : derived_files(plan)) names.push_back(folder + name);
-    if (has_index) names.push_back(folder + "model.safetensors.index.json");
+    if (has_index) names.push_back(folder + std::string(formats::kIndexName));
     names.push_back(folder + std::string(formats::kRecordsName));
     names.push_back(folder + std::string(formats::kManifestName));
   };

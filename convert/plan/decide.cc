@@ -47,9 +47,8 @@ bool source_says_ue8m0(const Plan& plan) {
 // The row by which `check` tells the same.
 std::string_view plain_module_rule(const formats::Dialect& dialect, SchemeId scheme) {
   for (const check::LoaderRule& rule : check::loader_rules()) {
-    const bool is_of_int8_blocks = rule.name.starts_with("int8-block.");
-    if (rule.dialect == dialect.name && rule.name.ends_with(".plain-module") &&
-        is_of_int8_blocks == (scheme == SchemeId::kInt8Block))
+    if (rule.is_allowable && rule.dialect == dialect.name &&
+        (rule.schemes == nullptr || rule.schemes(formats::scheme_facts(scheme))))
       return rule.name;
   }
   return "";

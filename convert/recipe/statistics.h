@@ -60,7 +60,7 @@ class StatisticsFile {
 template <typename Value>
 class StatisticsTable : public StatisticsFile {
  public:
-  /// Nothing for modules that the file does not tell it of.
+  /// Returns nullopt for modules that the file does not tell it of.
   [[nodiscard]] std::optional<Value> find(std::string_view module) const {
     const auto found = values_.find(module);
     return found == values_.end() ? std::nullopt : std::optional(found->second);

@@ -13,7 +13,6 @@
 namespace ingot::formats {
 
 inline constexpr std::string_view kConfigName = "config.json";
-inline constexpr std::string_view kIndexName = "model.safetensors.index.json";
 
 /// Throws unless `directory` is one that can be read (kNotFound, kInvalidArgument) and is not the
 /// place of a conversion that has not ended (kExists).

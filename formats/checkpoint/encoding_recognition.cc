@@ -218,6 +218,12 @@ class Recogniser {
     // Ascend: the scale is in deq_scale, the product with that of the activations.
     if (scale_index == StoredParts::kAbsent) return &scheme_facts(SchemeId::kInt8Channel);
     const StoredTensor& scale = input_.stored[scale_index];
+    // Blocks that config.json names, of whatever size, are those of FP8: MX groups come without.
+    const SchemeFacts& blocks = scheme_facts(SchemeId::kFp8Block);
+    if (input_.quant_method == "fp8" && blocks.codes.has(weight.dtype) &&
+        blocks.scales.has(scale.dtype) &&
+        has_scale_shape(blocks, decoded_shape(i, blocks), scale.shape))
+      return &blocks;
     DTypeSet of_all = {}, of_fitting = {};
     bool is_surely_own = false;
     std::string needed;

@@ -105,7 +105,7 @@ class DTypeSet {
     a.bits_ |= b.bits_;
     return a;
   }
-  /// For messages: "F32, BF16 or F8_E8M0".
+  /// For messages, in the order of kDTypes: "F8_E8M0, BF16 or F32".
   [[nodiscard]] std::string text() const {
     std::string text;
     std::uint32_t left = bits_;

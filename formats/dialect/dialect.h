@@ -39,7 +39,7 @@ struct PartRow {
   DType dtype{};            ///< what we write
   PartShape shape{};
 };
-/// Of the part of a weight of this shape, of which `group` shares a scale.
+/// The shape of the part of a weight of shape `weight`, of which a `group` shares a scale.
 Shape part_shape(const PartRow& row, SchemeId scheme, const Shape& weight,
                  std::array<std::uint64_t, 2> group);
 

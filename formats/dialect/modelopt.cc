@@ -49,20 +49,15 @@ constexpr std::array kStorage = {
                kFp8ChannelParts},
 };
 
-/// hf_quant_config.json keeps everything below one key.
-const Json& body_of(const Json& block) {
-  const Json& nested = config_member(block, "quantization");
-  return nested.is_object() ? nested : block;
-}
-
 std::string algo_name_in(const Json& owner) {
   const Json& name = config_member(owner, "quant_algo");
   return name.is_string() ? name.get<std::string>() : std::string();
 }
 
-ModuleList excluded_in(const Json& body, std::vector<std::string>* faults) {
+ModuleList excluded_in(const Json& body, std::span<const char* const> lists,
+                       std::vector<std::string>* faults) {
   std::vector<std::string> entries;
-  for (const char* key : {"exclude_modules", "ignore"}) {
+  for (const char* key : lists) {
     const Json& list = config_member(body, key);
     const bool is_list =
         list.is_array() &&
@@ -211,9 +206,16 @@ const Dialect kModeloptDialect = {
     .quantization_config = quantization_config,
     .description = description};
 
-ModeloptBlock::ModeloptBlock(const Json& block, std::vector<std::string>* faults)
-    : algo_name_(algo_name_in(body_of(block))), excluded_(excluded_in(body_of(block), faults)) {
-  const Json& layers = config_member(body_of(block), "quantized_layers");
+const Json& modelopt_body(const Json& block) {
+  const Json& nested = config_member(block, "quantization");
+  return nested.is_object() ? nested : block;
+}
+
+ModeloptBlock::ModeloptBlock(const Json& block, std::span<const char* const> lists,
+                             std::vector<std::string>* faults)
+    : algo_name_(algo_name_in(modelopt_body(block))),
+      excluded_(excluded_in(modelopt_body(block), lists, faults)) {
+  const Json& layers = config_member(modelopt_body(block), "quantized_layers");
   if (!layers.is_object()) return;
   layers_.emplace();
   for (const auto& [module, layer] : layers.items())

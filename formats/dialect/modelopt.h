@@ -2,6 +2,7 @@
 
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,19 +19,26 @@ inline constexpr std::string_view kModeloptMixed = "MIXED_PRECISION";
 /// takes for a match.
 enum class Exclusion : std::uint8_t { kNone, kInside, kWhole };
 
+/// The lists of modules that are left out: of hf_quant_config.json and of config.json.
+inline constexpr std::array<const char*, 2> kModeloptLists = {"exclude_modules", "ignore"};
+
+/// What a block says below its key `quantization`, where it has one; else the block.
+const Json& modelopt_body(const Json& block);
+
 /// What a ModelOpt block says, whether hf_quant_config.json or that of config.json.
 class ModeloptBlock {
  public:
-  /// Lists that are none are put into `faults` as a phrase each; without `faults`, kCorrupt is
-  /// thrown.
-  explicit ModeloptBlock(const Json& block, std::vector<std::string>* faults = nullptr);
+  /// Modules are left out by any of `lists`. Lists that are none are put into `faults` as a phrase
+  /// each; without `faults`, kCorrupt is thrown.
+  explicit ModeloptBlock(const Json& block, std::span<const char* const> lists = kModeloptLists,
+                         std::vector<std::string>* faults = nullptr);
 
   [[nodiscard]] const std::string& algo_name() const { return algo_name_; }
   /// What it says of a module; null when that is excluded, or of an algorithm that is not ours.
   [[nodiscard]] const StorageRow* algo_of(std::string_view module) const;
   /// Under kModeloptMixed modules are listed, not left out.
   [[nodiscard]] Exclusion exclusion_of(std::string_view module) const;
-  /// `exclude_modules` and `ignore`: names and globs, never expressions.
+  /// Names and globs, never expressions.
   [[nodiscard]] const ModuleList& excluded() const { return excluded_; }
 
  private:

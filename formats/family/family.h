@@ -76,6 +76,26 @@ constexpr bool is_routed_expert(Role role) {
   }
 }
 
+/// Whether a role is that of a linear of an MLP or an expert, as opposed to attention.
+constexpr bool is_feed_forward(Role role) {
+  switch (role) {
+    case Role::kDenseGate:
+    case Role::kDenseUp:
+    case Role::kDenseDown:
+    case Role::kExpertGate:
+    case Role::kExpertUp:
+    case Role::kExpertDown:
+    case Role::kExpertsGateUp:
+    case Role::kExpertsDown:
+    case Role::kSharedGate:
+    case Role::kSharedUp:
+    case Role::kSharedDown:
+      return true;
+    default:
+      return false;
+  }
+}
+
 /// Whether a role is that of a norm's weight or bias, of whatever kind.
 constexpr bool is_norm(Role role) {
   switch (role) {

@@ -17,6 +17,8 @@ struct Layout {
   bool is_sliced = false;             ///< several ranks
   bool has_rank_directories = false;  ///< each rank has a directory that is complete in itself
   bool takes_mp = false;              ///< one number, --mp, says how it is cut
+  /// Whether the files of all ranks stand side by side in one directory.
+  [[nodiscard]] constexpr bool has_shards() const { return is_sliced && !has_rank_directories; }
 };
 
 inline constexpr std::array kLayouts = {

@@ -58,7 +58,7 @@ struct Manifest {
 
 std::string manifest_text(const Manifest& manifest);
 Manifest parse_manifest(std::string_view text, std::string_view where);
-/// Nothing when the directory has no manifest.
+/// Returns nullopt when the directory has no manifest.
 std::optional<Manifest> read_manifest(const std::filesystem::path& directory);
 
 /// One stored tensor on either side of a conversion, with the hash of its bytes.

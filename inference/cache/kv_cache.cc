@@ -51,7 +51,6 @@ struct PageForm {
   [[nodiscard]] std::size_t token_bytes() const { return code_bytes + groups * sizeof(float); }
   [[nodiscard]] std::size_t page_bytes() const { return KvCache::kPageTokens * token_bytes(); }
 };
-PageForm page_form(const CacheStream& stream);
 
 bool is_quantized(const CacheStream& stream) {
   return stream.format == KvFormat::kFp8 || stream.format == KvFormat::kInt8;

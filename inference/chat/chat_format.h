@@ -52,8 +52,8 @@ class ChatFormat {
   /// kInvalidArgument for messages that the format cannot hold, naming the message, and
   /// kUnsupported for roles, tools and modes that it does not have; a template throws what
   /// jinja::Template::render does.
-  std::string render(const formats::Json& messages, const formats::Json& tools,
-                     const ChatOptions& options) const;
+  [[nodiscard]] std::string render(const formats::Json& messages, const formats::Json& tools,
+                                   const ChatOptions& options) const;
 
  private:
   std::string_view name_;

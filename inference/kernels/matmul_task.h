@@ -21,7 +21,7 @@ inline constexpr std::array<float, 16> kE2m1Values = [] {
 
 /// Whether two codes share a byte.
 inline bool has_pairs(const WeightMatrix& w) {
-  return w.scheme == formats::SchemeId::kNvfp4 || w.scheme == formats::SchemeId::kMxfp4;
+  return formats::scheme_facts(w.scheme).code == formats::CodeKind::kE2m1;
 }
 
 /// Whether vectors of sixteen columns never straddle two scale groups, and 4-bit codes have groups

@@ -31,7 +31,7 @@ struct PlacedSlice {
 PlacedSlice place_slice(formats::DType dtype, const formats::Shape& stored,
                         const formats::SliceRecord* record);
 
-/// Nothing for wholes that were neither padded nor retiled.
+/// Returns nullopt for wholes that were neither padded nor retiled.
 std::optional<AlignedGrid> aligned_grid(const PlacedSlice& placed);
 
 }  // namespace ingot::shard

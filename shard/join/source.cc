@@ -6,6 +6,7 @@
 
 #include "formats/base/foreign_files.h"
 #include "formats/checkpoint/checkpoint_listing.h"
+#include "formats/records/layout.h"
 #include "formats/records/manifest.h"
 #include "shard/join/deepseek_shards.h"
 #include "shard/join/rank_directories.h"
@@ -19,14 +20,13 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::string_view kDeepseekLayout = "deepseek-mp";
-
 enum class Kind : std::uint8_t { kWhole, kRanks, kDeepseekShards };
 
 // A manifest knows; without one the names tell.
 Kind kind_of(const fs::path& directory, const Manifest* manifest) {
   if (manifest != nullptr) {
-    if (manifest->layout == kDeepseekLayout) return Kind::kDeepseekShards;
+    const formats::Layout* layout = formats::find_layout(manifest->layout);
+    if (layout != nullptr && layout->has_shards()) return Kind::kDeepseekShards;
     const bool has_ranks = manifest->slicing && !manifest->slicing->ranks.empty();
     return has_ranks ? Kind::kRanks : Kind::kWhole;
   }

@@ -88,6 +88,17 @@ std::vector<RuleFixture> modelopt_fixtures() {
        kNvfp4,
        [](auto& c) { replace_excluded(c, "*.self_attn*", "attention"); },
        {"modelopt.statements-agree"}},
+      // Without the file engines read `ignore` of config.json, and no other list there.
+      {"modelopt.exclude-plain",
+       kMismatch,
+       kNvfp4,
+       [](auto& c) {
+         c.descriptions.clear();
+         Json& block = c.config["quantization_config"];
+         block["exclude_modules"] = block["ignore"];
+         block["ignore"] = {"lm_head"};
+       },
+       {"modelopt.description-present"}},
       {"modelopt.exclude-plain-whole",
        kMismatch,
        kNvfp4,

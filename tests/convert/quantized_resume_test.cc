@@ -196,7 +196,7 @@ TEST_F(FusedGroupResume, SharedScaleSurvivesALostSource) {
   // make the first one durable; near the end the job waits a little for the writer.
   constexpr int kPollsBetweenPauses = 16;
   std::atomic<bool> is_in_the_middle = false, is_near_end = false;
-  std::atomic<int> patience = 2'000, polls = 0;
+  std::atomic<int> patience = 60'000, polls = 0;
   Conversion stopped = conversion;
   stopped.execute.progress = [&](std::uint64_t done, std::uint64_t all) {
     is_in_the_middle = done > all / 2;

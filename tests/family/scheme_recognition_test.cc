@@ -141,6 +141,18 @@ TEST(SchemeRecognition, KnowsWhatSharesAScale) {
   }
 }
 
+TEST(SchemeRecognition, BlocksOfTheConfigGoBeforeMxGroups) {
+  TinyCheckpoint checkpoint;
+  checkpoint.files["model.safetensors"] = {
+      {kStem + std::string(".weight"), "F8_E4M3", {kRows, kCols}},
+      {kStem + std::string(".weight_scale_inv"), "F8_E8M0", {kRows, kCols / 32}}};
+  checkpoint.config = R"({"model_type": "any"})";
+  EXPECT_EQ(scheme_of(checkpoint), SchemeId::kMxfp8);
+  checkpoint.config = R"({"model_type": "any", "quantization_config": {
+      "quant_method": "fp8", "weight_block_size": [1, 32]}})";
+  EXPECT_EQ(scheme_of(checkpoint), SchemeId::kFp8Block);
+}
+
 bool is_needed(const Row& row, Part part) {
   // Ascend's static weights decode by deq_scale / input_scale.
   const bool by_deq_scale = row.storage->parts.back().part == Part::kDeqScale;

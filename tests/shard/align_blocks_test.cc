@@ -57,7 +57,7 @@ struct FitsByName {
   }
 };
 
-FitsByName fit_model(const ModelTensors& model, const shard::Slicing& slicing,
+FitsByName align_model(const ModelTensors& model, const shard::Slicing& slicing,
                      const SchemeChoice& scheme_of) {
   const auto tensors = to_fit(model, slicing, scheme_of);
   FitsByName result;
@@ -92,7 +92,7 @@ ModelTensors v3(const Json& changes = Json::object(), bool stacked = false) {
 std::string refusal(const ModelTensors& model, const Slicing& slicing,
                     const SchemeChoice& scheme_of) {
   try {
-    fit_model(model, slicing, scheme_of);
+    align_model(model, slicing, scheme_of);
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kUnsupported) << error.what();
     return error.what();
@@ -109,17 +109,17 @@ void expect_untouched(const FitsByName& result) {
   EXPECT_EQ(result.fits.widths.moe_intermediate, 0U);
 }
 
-TEST(FitBlocks, ChangesNothingWhereEverythingFits) {
+TEST(AlignBlocks, ChangesNothingWhereEverythingFits) {
   const ModelTensors model = v3();
   for (const TpFit fit : {TpFit::kRefuse, TpFit::kRetile, TpFit::kPad, TpFit::kBf16}) {
     for (const std::uint32_t tp : {1U, 2U, 4U, 8U, 16U})
-      expect_untouched(fit_model(model, slicing_of(fit, tp), released_as(SchemeId::kFp8Block)));
+      expect_untouched(align_model(model, slicing_of(fit, tp), released_as(SchemeId::kFp8Block)));
     // 2048 / 128 = 16 blocks, but experts are whole and shared ones follow TP 16.
-    expect_untouched(fit_model(model, slicing_of(fit, 16, 8), released_as(SchemeId::kFp8Block)));
+    expect_untouched(align_model(model, slicing_of(fit, 16, 8), released_as(SchemeId::kFp8Block)));
   }
 }
 
-TEST(FitBlocks, RefusesTornBlocksWithTheRemediesThatWork) {
+TEST(AlignBlocks, RefusesTornBlocksWithTheRemediesThatWork) {
   const std::string text =
       refusal(v3(), slicing_of(TpFit::kRefuse, 32), released_as(SchemeId::kFp8Block));
   EXPECT_THAT(text, HasSubstr("tensor 'model.layers.1.mlp.shared_experts.gate_proj.weight': 2048 "
@@ -140,7 +140,7 @@ TEST(FitBlocks, RefusesTornBlocksWithTheRemediesThatWork) {
       << "768 rows of q_b_proj and 512 columns of o_proj";
 }
 
-TEST(FitBlocks, RefusesWidthsThatDoNotDivide) {
+TEST(AlignBlocks, RefusesWidthsThatDoNotDivide) {
   const std::string text =
       refusal(v3({{"num_attention_heads", 96}}), slicing_of(TpFit::kRefuse, 48, 8),
               released_as(SchemeId::kInt8Channel));
@@ -151,7 +151,7 @@ TEST(FitBlocks, RefusesWidthsThatDoNotDivide) {
   EXPECT_THAT(text, Not(HasSubstr("mlp.gate_proj"))) << "18432 is 48 x 384";
 }
 
-TEST(FitBlocks, NumbersOfRanksOfferedCutTheHeadsToo) {
+TEST(AlignBlocks, NumbersOfRanksOfferedCutTheHeadsToo) {
   // 1536 = 32 x 48, but 24 heads allow 24, 12 ... of which 24 gives 64 rows, 12 gives 128.
   const std::string text =
       refusal(v3({{"num_attention_heads", 24}, {"moe_intermediate_size", 1536}}),
@@ -160,9 +160,9 @@ TEST(FitBlocks, NumbersOfRanksOfferedCutTheHeadsToo) {
                               "retile, pad or bf16; or --tp 12)"));
 }
 
-TEST(FitBlocks, RetilingHalvesWhatTheCutNeeds) {
+TEST(AlignBlocks, RetilingHalvesWhatTheCutNeeds) {
   const FitsByName result =
-      fit_model(v3(), slicing_of(TpFit::kRetile, 32, 8), released_as(SchemeId::kFp8Block));
+      align_model(v3(), slicing_of(TpFit::kRetile, 32, 8), released_as(SchemeId::kFp8Block));
   EXPECT_THAT(result.fits.block, ElementsAre(64, 64));
   for (const auto& [name, fit] : result.by_name) {
     EXPECT_FALSE(fit.to_bf16);
@@ -177,17 +177,17 @@ TEST(FitBlocks, RetilingHalvesWhatTheCutNeeds) {
   EXPECT_THAT(result.of("model.embed_tokens.weight").block, ElementsAre(0, 0));
 }
 
-TEST(FitBlocks, RetilingLeavesTheAxisThatFits) {
+TEST(AlignBlocks, RetilingLeavesTheAxisThatFits) {
   // 128 heads: q_b_proj has 192 rows per head, kv_b_proj 256, o_proj 128 columns. Everything else
   // is replicated or whole.
   Slicing slicing = slicing_of(TpFit::kRetile, 128, 8);
   slicing.shared = SharedExperts::kReplicated;
   const FitsByName result =
-      fit_model(v3({{"first_k_dense_replace", 0}}), slicing, released_as(SchemeId::kFp8Block));
+      align_model(v3({{"first_k_dense_replace", 0}}), slicing, released_as(SchemeId::kFp8Block));
   EXPECT_THAT(result.fits.block, ElementsAre(64, 128));
 }
 
-TEST(FitBlocks, RetilesEveryBlockToOneThatAllDivide) {
+TEST(AlignBlocks, RetilesEveryBlockToOneThatAllDivide) {
   const ModelTensors model = v3();
   const Slicing slicing = slicing_of(TpFit::kRetile, 32, 8);
   auto tensors = to_fit(model, slicing, released_as(SchemeId::kFp8Block));
@@ -198,7 +198,7 @@ TEST(FitBlocks, RetilesEveryBlockToOneThatAllDivide) {
   EXPECT_THAT(fits.block, ElementsAre(64, 32));
 }
 
-TEST(FitBlocks, RetilesFp8BlocksOnly) {
+TEST(AlignBlocks, RetilesFp8BlocksOnly) {
   const std::string int8 =
       refusal(v3(), slicing_of(TpFit::kRetile, 32, 8), released_as(SchemeId::kInt8Block));
   EXPECT_THAT(int8,
@@ -213,7 +213,7 @@ TEST(FitBlocks, RetilesFp8BlocksOnly) {
   EXPECT_THAT(nvfp4, Not(HasSubstr("gate_proj"))) << "groups of columns do not mind cut rows";
 }
 
-TEST(FitBlocks, IndivisibleWidthsCannotBeRetiledOrCast) {
+TEST(AlignBlocks, IndivisibleWidthsCannotBeRetiledOrCast) {
   const ModelTensors model = v3({{"num_attention_heads", 96}});
   for (const TpFit fit : {TpFit::kRetile, TpFit::kBf16}) {
     EXPECT_THAT(refusal(model, slicing_of(fit, 48, 8), released_as(SchemeId::kFp8Block)),
@@ -221,9 +221,9 @@ TEST(FitBlocks, IndivisibleWidthsCannotBeRetiledOrCast) {
   }
 }
 
-TEST(FitBlocks, PadsFeedForwardWidthsTogether) {
+TEST(AlignBlocks, PadsFeedForwardWidthsTogether) {
   const FitsByName result =
-      fit_model(v3(), slicing_of(TpFit::kPad, 32), released_as(SchemeId::kFp8Block));
+      align_model(v3(), slicing_of(TpFit::kPad, 32), released_as(SchemeId::kFp8Block));
   // Multiples of 32 x 128: 2048 -> 4096, 18432 -> 20480; the vocabulary divides.
   EXPECT_EQ(result.fits.widths.moe_intermediate, 4096U);
   EXPECT_EQ(result.fits.widths.intermediate, 20480U);
@@ -239,10 +239,10 @@ TEST(FitBlocks, PadsFeedForwardWidthsTogether) {
   EXPECT_THAT(result.fits.block, ElementsAre(0, 0));
 }
 
-TEST(FitBlocks, PadsWholeExpertsWithTheSharedOne) {
+TEST(AlignBlocks, PadsWholeExpertsWithTheSharedOne) {
   // Experts are whole (etp 1), the shared one is cut by 32: config.json knows one width.
   const FitsByName result =
-      fit_model(v3(), slicing_of(TpFit::kPad, 32, 8), released_as(SchemeId::kFp8Block));
+      align_model(v3(), slicing_of(TpFit::kPad, 32, 8), released_as(SchemeId::kFp8Block));
   EXPECT_EQ(result.fits.widths.moe_intermediate, 4096U);
   EXPECT_THAT(result.of(std::string(kExpert) + "up_proj.weight").padded, ElementsAre(4096, 0));
   EXPECT_THAT(result.of("model.layers.2.mlp.experts.7.down_proj.weight").padded,
@@ -250,11 +250,11 @@ TEST(FitBlocks, PadsWholeExpertsWithTheSharedOne) {
       << "MTP";
 }
 
-TEST(FitBlocks, PadsSharedExpertsByOneWidth) {
+TEST(AlignBlocks, PadsSharedExpertsByOneWidth) {
   // V2-Lite: experts 1408, two shared ones 2816, dense 10944, 16 heads.
   const ModelTensors lite("deepseek_v2", {{"num_hidden_layers", 2}, {"n_routed_experts", 4}});
   const FitsByName both =
-      fit_model(lite, slicing_of(TpFit::kPad, 4), released_as(SchemeId::kFp8Block));
+      align_model(lite, slicing_of(TpFit::kPad, 4), released_as(SchemeId::kFp8Block));
   EXPECT_EQ(both.fits.widths.moe_intermediate, 1536U);  // 3 x 4 x 128
   EXPECT_EQ(both.fits.widths.intermediate, 11264U);     // 22 x 4 x 128
   EXPECT_THAT(both.of(std::string(kExpert) + "up_proj.weight").padded, ElementsAre(1536, 0));
@@ -262,31 +262,31 @@ TEST(FitBlocks, PadsSharedExpertsByOneWidth) {
   EXPECT_THAT(both.of(std::string(kShared) + "down_proj.weight").padded, ElementsAre(0, 3072));
   // With all cut by 8 the experts need multiples of 8 x 128, the shared ones of half of that.
   const FitsByName cut =
-      fit_model(lite, slicing_of(TpFit::kPad, 8), released_as(SchemeId::kFp8Block));
+      align_model(lite, slicing_of(TpFit::kPad, 8), released_as(SchemeId::kFp8Block));
   EXPECT_EQ(cut.fits.widths.moe_intermediate, 2048U);
   const FitsByName shared =
-      fit_model(lite, slicing_of(TpFit::kPad, 8, 4), released_as(SchemeId::kFp8Block));
+      align_model(lite, slicing_of(TpFit::kPad, 8, 4), released_as(SchemeId::kFp8Block));
   EXPECT_EQ(shared.fits.widths.moe_intermediate, 1536U);
   EXPECT_THAT(shared.of(std::string(kExpert) + "up_proj.weight").padded, ElementsAre(1536, 0));
   EXPECT_THAT(shared.of(std::string(kShared) + "up_proj.weight").padded, ElementsAre(3072, 0));
 }
 
-TEST(FitBlocks, PaddedWidthsSuitEverySchemeThatHasThem) {
+TEST(AlignBlocks, PaddedWidthsSuitEverySchemeThatHasThem) {
   // Routed experts in NVFP4 by etp 3, shared ones in FP8 by tp 4: lcm of 3 x 16 and 4 x 128.
   const ModelTensors model = v3({{"moe_intermediate_size", 1408}});
   const FitsByName result =
-      fit_model(model, slicing_of(TpFit::kPad, 4, 1, 3), [](const LogicalTensor& tensor) {
+      align_model(model, slicing_of(TpFit::kPad, 4, 1, 3), [](const LogicalTensor& tensor) {
         return tensor.expert ? SchemeId::kNvfp4 : released_as(SchemeId::kFp8Block)(tensor);
       });
   EXPECT_EQ(result.fits.widths.moe_intermediate, 1536U);
 }
 
-TEST(FitBlocks, PadsTheVocabulary) {
+TEST(AlignBlocks, PadsTheVocabulary) {
   // 129280 = 2^8 x 5 x 101.
   const ModelTensors model = v3(
       {{"num_attention_heads", 96}, {"intermediate_size", 12288}, {"moe_intermediate_size", 3072}});
   const FitsByName result =
-      fit_model(model, slicing_of(TpFit::kPad, 3), released_as(SchemeId::kBf16));
+      align_model(model, slicing_of(TpFit::kPad, 3), released_as(SchemeId::kBf16));
   EXPECT_EQ(result.fits.widths.vocab, 129282U);
   for (const char* name :
        {"model.embed_tokens.weight", "lm_head.weight", "model.layers.2.embed_tokens.weight",
@@ -296,25 +296,25 @@ TEST(FitBlocks, PadsTheVocabulary) {
   EXPECT_EQ(result.fits.widths.intermediate, 0U);
 }
 
-TEST(FitBlocks, PadsSectionsOfAStackEach) {
+TEST(AlignBlocks, PadsSectionsOfAStackEach) {
   const ModelTensors model = v3(Json::object(), true);
   const FitsByName result =
-      fit_model(model, slicing_of(TpFit::kPad, 32), released_as(SchemeId::kFp8Block));
+      align_model(model, slicing_of(TpFit::kPad, 32), released_as(SchemeId::kFp8Block));
   EXPECT_THAT(result.of("model.layers.1.mlp.experts.gate_up_proj").padded, ElementsAre(4096, 0));
   EXPECT_THAT(result.of("model.layers.1.mlp.experts.down_proj").padded, ElementsAre(0, 4096));
 }
 
-TEST(FitBlocks, RefusesToPadJoinedGateAndUp) {
+TEST(AlignBlocks, RefusesToPadJoinedGateAndUp) {
   const ModelTensors model = v3({{"moe_intermediate_size", 192}}, true);
   EXPECT_THAT(refusal(model, slicing_of(TpFit::kPad, 2), released_as(SchemeId::kFp8Block)),
               HasSubstr("'model.layers.1.mlp.experts.gate_up_proj': gate and up share an FP8 block "
                         "of 128 rows, which padding would tear apart (--tp-fit retile or bf16"));
   const FitsByName retiled =
-      fit_model(model, slicing_of(TpFit::kRetile, 2), released_as(SchemeId::kFp8Block));
+      align_model(model, slicing_of(TpFit::kRetile, 2), released_as(SchemeId::kFp8Block));
   EXPECT_THAT(retiled.fits.block, ElementsAre(32, 32));
 }
 
-TEST(FitBlocks, NeverPadsHeads) {
+TEST(AlignBlocks, NeverPadsHeads) {
   const std::string text =
       refusal(v3({{"first_k_dense_replace", 0}}), slicing_of(TpFit::kPad, 128, 8),
               released_as(SchemeId::kFp8Block));
@@ -323,9 +323,9 @@ TEST(FitBlocks, NeverPadsHeads) {
   EXPECT_THAT(text, Not(HasSubstr("mlp")));
 }
 
-TEST(FitBlocks, CastsWholeFusedGroups) {
+TEST(AlignBlocks, CastsWholeFusedGroups) {
   const FitsByName result =
-      fit_model(v3(), slicing_of(TpFit::kBf16, 32), released_as(SchemeId::kFp8Block));
+      align_model(v3(), slicing_of(TpFit::kBf16, 32), released_as(SchemeId::kFp8Block));
   for (const auto& [name, fit] : result.by_name) {
     const bool is_feed_forward =
         name.find("proj.weight") != std::string::npos && name.find(".mlp.") != std::string::npos;
@@ -334,18 +334,18 @@ TEST(FitBlocks, CastsWholeFusedGroups) {
   EXPECT_THAT(result.fits.block, ElementsAre(0, 0));
 }
 
-TEST(FitBlocks, CastsAllExpertsOfALayerTogether) {
+TEST(AlignBlocks, CastsAllExpertsOfALayerTogether) {
   // Only down_proj has groups of columns that are torn: 768 / 32 = 24.
   const ModelTensors model("qwen3_moe", {{"num_hidden_layers", 2}, {"num_experts", 4}});
   const FitsByName result =
-      fit_model(model, slicing_of(TpFit::kBf16, 32), released_as(SchemeId::kNvfp4));
+      align_model(model, slicing_of(TpFit::kBf16, 32), released_as(SchemeId::kNvfp4));
   EXPECT_TRUE(result.of("model.layers.1.mlp.experts.3.gate_proj.weight").to_bf16);
   EXPECT_TRUE(result.of("model.layers.0.mlp.experts.0.down_proj.weight").to_bf16);
   EXPECT_FALSE(result.of("model.layers.0.self_attn.q_proj.weight").to_bf16);
   EXPECT_FALSE(result.of("model.layers.0.mlp.gate.weight").to_bf16) << "is plain already";
 }
 
-TEST(FitBlocks, CastsQueriesWithTheirKeys) {
+TEST(AlignBlocks, CastsQueriesWithTheirKeys) {
   // TP 4 has 128 rows of queries and 64 of keys, out of 8 heads x 64 and 4 KV heads x 64.
   const ModelTensors model("qwen3_moe", {{"num_hidden_layers", 1},
                                          {"num_experts", 4},
@@ -353,7 +353,7 @@ TEST(FitBlocks, CastsQueriesWithTheirKeys) {
                                          {"num_attention_heads", 8},
                                          {"moe_intermediate_size", 1024}});
   const FitsByName result =
-      fit_model(model, slicing_of(TpFit::kBf16, 4), released_as(SchemeId::kFp8Block));
+      align_model(model, slicing_of(TpFit::kBf16, 4), released_as(SchemeId::kFp8Block));
   const std::string attention = "model.layers.0.self_attn.";
   for (const char* part : {"q_proj", "k_proj", "v_proj"})
     EXPECT_TRUE(result.of(attention + part + ".weight").to_bf16) << part;
@@ -361,30 +361,30 @@ TEST(FitBlocks, CastsQueriesWithTheirKeys) {
   EXPECT_FALSE(result.of("model.layers.0.mlp.experts.0.up_proj.weight").to_bf16);
 }
 
-TEST(FitBlocks, DownProjectionsOfDenseLayersAreCastAlone) {
+TEST(AlignBlocks, DownProjectionsOfDenseLayersAreCastAlone) {
   // 576 columns / 4 = 144 = 9 groups of 16; / 8 = 72 are 4.5.
   const ModelTensors model = v3({{"intermediate_size", 576}});
   const FitsByName result =
-      fit_model(model, slicing_of(TpFit::kBf16, 8), released_as(SchemeId::kNvfp4));
+      align_model(model, slicing_of(TpFit::kBf16, 8), released_as(SchemeId::kNvfp4));
   EXPECT_TRUE(result.of(std::string(kDense) + "down_proj.weight").to_bf16);
   EXPECT_FALSE(result.of(std::string(kDense) + "gate_proj.weight").to_bf16);
 }
 
-TEST(FitBlocks, ScalesOfRowsAndTensorsDoNotMind) {
+TEST(AlignBlocks, ScalesOfRowsAndTensorsDoNotMind) {
   for (const SchemeId scheme : {SchemeId::kInt8Channel, SchemeId::kFp8Channel, SchemeId::kFp8Tensor,
                                 SchemeId::kBf16, SchemeId::kF32}) {
-    expect_untouched(fit_model(v3(), slicing_of(TpFit::kRefuse, 128), released_as(scheme)));
+    expect_untouched(align_model(v3(), slicing_of(TpFit::kRefuse, 128), released_as(scheme)));
   }
 }
 
-TEST(FitBlocks, NarrowBlocksStillCount) {
+TEST(AlignBlocks, NarrowBlocksStillCount) {
   // 64 rows are less than a block, which is torn all the same.
   EXPECT_THAT(refusal(v3({{"moe_intermediate_size", 64}}), slicing_of(TpFit::kRefuse, 2),
                       released_as(SchemeId::kFp8Block)),
               HasSubstr("64 rows / 2 ranks = 32, the FP8 block has 128 rows"));
 }
 
-TEST(FitBlocks, RefusesPaddingBeyondReason) {
+TEST(AlignBlocks, RefusesPaddingBeyondReason) {
   // 4095 ranks for the shared expert and 4096 for routed ones have no small common multiple.
   const ModelTensors model = v3({{"num_attention_heads", 4095}});
   auto tensors = to_fit(model, slicing_of(TpFit::kPad, 1), released_as(SchemeId::kFp8Block));

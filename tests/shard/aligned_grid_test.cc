@@ -127,7 +127,7 @@ void check(std::uint64_t n, std::uint64_t k, Axis axis, std::uint32_t ranks) {
   ASSERT_EQ(fits.tensors.at(0).to_bf16, !is_aligned);
 }
 
-TEST(FitGrid, ScalesOfSlicesAddUpForEveryWidth) {
+TEST(AlignedGrid, ScalesOfSlicesAddUpForEveryWidth) {
   for (std::uint64_t width = kStep; width <= kLargest; width += kStep) {
     for (std::uint32_t ranks = 1; ranks <= kMostRanks; ++ranks) {
       check(width, 7168, Axis::kRows, ranks);
@@ -138,7 +138,7 @@ TEST(FitGrid, ScalesOfSlicesAddUpForEveryWidth) {
 }
 
 // Which cuts are accepted does not depend on the other side, as is shown here for all of them.
-TEST(FitGrid, ScalesOfSlicesAddUpExhaustively) {
+TEST(AlignedGrid, ScalesOfSlicesAddUpExhaustively) {
   for (std::uint64_t n = kStep; n <= kLargest; n += kStep) {
     for (std::uint64_t k = kStep; k <= kLargest; k += kStep) {
       for (std::uint32_t ranks = 1; ranks <= kMostRanks; ++ranks) {

@@ -41,8 +41,7 @@ Extremes add_columns(formats::MatrixView<const float> x, std::size_t first, std:
 
 bool is_measured(formats::Role role) {
   using enum formats::Role;
-  // Those of MLPs and experts are neighbours.
-  if (role >= kDenseGate && role <= kSharedDown) return true;
+  if (formats::is_feed_forward(role)) return true;
   constexpr std::array kOthers = {kQProj,   kKProj,   kVProj, kQaProj,   kQbProj,
                                   kKvaProj, kKvbProj, kOProj, kIndexerQ, kIndexerK,
                                   kMtpProj, kMtpHead, kHead};

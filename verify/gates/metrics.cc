@@ -8,7 +8,7 @@
 
 #include "formats/storage/encoding.h"
 #include "verify/gates/gate.h"
-#include "verify/report/report.h"
+#include "verify/gates/report.h"
 
 namespace ingot::verify {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "formats/checkpoint/checkpoint.h"
 #include "inference/base/profile.h"
-#include "verify/outputs/prompts.h"
+#include "verify/outputs/divergence.h"
 
 namespace ingot::verify {
 
@@ -38,19 +38,6 @@ struct LayerAgreement {
 
 /// "layer 3", "MTP layer 61".
 std::string layer_title(const LayerAgreement& layer);
-
-/// Logits of every position, accumulated mode.
-struct LogitAgreement {
-  std::size_t tokens = 0;            ///< compared; with none nothing below means anything
-  double mean_kl = 0, worst_kl = 0;  ///< KL(source || output) per token, natural logarithm
-  std::size_t worst_prompt = 0, worst_token = 0;
-  double top1 = 1;  ///< part of tokens whose largest logit is the same
-  double top5 = 1;  ///< mean overlap of the five largest
-  double max_error = 0;
-  /// Mean negative log-likelihood of the next token of the prompt on each side.
-  double source_nll = 0, output_nll = 0;
-  friend bool operator==(const LogitAgreement&, const LogitAgreement&) = default;
-};
 
 /// Level `layers`.
 struct LayersReport {

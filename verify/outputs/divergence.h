@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "inference/base/matrix.h"
-#include "verify/layers/layer_check.h"
 #include "verify/outputs/prompt_rows.h"
 
 namespace ingot::verify {
@@ -43,6 +42,19 @@ using LogitsOf = std::function<inference::Matrix(std::size_t first, std::size_t 
 std::vector<TokenDivergence> compare_heads(const LogitsOf& source, const LogitsOf& output,
                                            std::span<const PromptSpan> spans, std::size_t head_rows,
                                            std::size_t threads);
+
+/// Logits of every position, accumulated mode.
+struct LogitAgreement {
+  std::size_t tokens = 0;            ///< compared; with none nothing below means anything
+  double mean_kl = 0, worst_kl = 0;  ///< KL(source || output) per token, natural logarithm
+  std::size_t worst_prompt = 0, worst_token = 0;
+  double top1 = 1;  ///< part of tokens whose largest logit is the same
+  double top5 = 1;  ///< mean overlap of the five largest
+  double max_error = 0;
+  /// Mean negative log-likelihood of the next token of the prompt on each side.
+  double source_nll = 0, output_nll = 0;
+  friend bool operator==(const LogitAgreement&, const LogitAgreement&) = default;
+};
 
 /// Over tokens in order; the defaults of an empty agreement when there is none.
 LogitAgreement logit_agreement(std::span<const TokenDivergence> tokens);

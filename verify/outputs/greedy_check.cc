@@ -208,7 +208,7 @@ class Lockstep {
 
   GreedyReport run() {
     for (std::size_t n = 0; n < options_.tokens; ++n) {
-      options_.check_stop("models were generating");
+      options_.check_stop("answers were generated");
       if (all_done()) break;
       source_.advance(n == 0);
       output_.advance(n == 0);

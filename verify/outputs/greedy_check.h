@@ -57,8 +57,8 @@ struct RecordedAnswer {
 
 /// The model answers every prompt with as many tokens as were recorded. The source's gap is that of
 /// the recorded logits for the first token; where none are known, the model's own. Outcomes as in
-/// compare_greedy, with the differences of logits that are known. `tokens` and `source_profile` of
-/// the options do not count.
+/// compare_greedy, with the differences of logits that are known. `tokens`,
+/// `source_profile` and `progress` of the options have no effect.
 GreedyReport compare_recorded_answers(const formats::Checkpoint& model,
                                       std::span<const RecordedAnswer> recorded,
                                       const RunOptions& options);

@@ -21,8 +21,8 @@ struct Prompt {
   std::vector<std::int32_t> ids;
 };
 
-/// How models are run over prompts, and with how much of the machine. Levels leave alone what does
-/// not concern them.
+/// How models are run over prompts, and with how much of the machine. Each level reads the members
+/// that it needs.
 struct RunOptions {
   std::size_t tokens = 20;  ///< that an answer may have
   double gap = 1.0;  ///< `greedy.gap`: a source's top-2 gap above which a difference is a fault
@@ -30,7 +30,7 @@ struct RunOptions {
   inference::Profile output_profile = inference::Profile::kNative;
   std::size_t threads = 1;
   std::uint64_t mem_limit = std::uint64_t{4} << 30;
-  std::function<void(std::uint64_t, std::uint64_t)> progress = {};  ///< layers or tokens, in all
+  std::function<void(std::uint64_t, std::uint64_t)> progress = {};  ///< layers or tokens: done, all
   std::function<bool()> stop_requested = {};
 
   /// Throws kInterrupted when a stop was asked for: `stopped while {what}`.
@@ -45,7 +45,7 @@ struct RunOptions {
 std::vector<Prompt> built_in_prompts(const formats::Checkpoint& source,
                                      const inference::Tokenizer* tokenizer);
 
-/// Nothing when the checkpoint has no tokenizer.json; throws what Tokenizer::open throws.
+/// Returns nullopt when the checkpoint has no tokenizer.json; throws what Tokenizer::open throws.
 std::optional<inference::Tokenizer> open_tokenizer(const formats::Checkpoint& source);
 
 /// Prompts of a text file, between blank lines, or of JSON lines (.jsonl, as

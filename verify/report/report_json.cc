@@ -4,7 +4,7 @@
 
 #include "formats/base/printable.h"
 #include "formats/json/json.h"
-#include "verify/report/report.h"
+#include "verify/gates/report.h"
 
 namespace ingot::verify {
 

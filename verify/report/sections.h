@@ -3,8 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "verify/gates/report.h"
 #include "verify/report/document.h"
-#include "verify/report/report.h"
 
 namespace ingot::verify {
 

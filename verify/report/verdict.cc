@@ -4,7 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "formats/base/figures.h"
-#include "verify/report/report.h"
+#include "verify/gates/report.h"
 
 namespace ingot::verify {
 namespace {

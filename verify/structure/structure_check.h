@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "check/rules/loader_rules.h"
-#include "verify/compared_checkpoint.h"
+#include "verify/structure/compared_checkpoint.h"
 
 namespace ingot::verify {
 

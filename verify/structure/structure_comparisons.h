@@ -66,7 +66,7 @@ struct OutputConfig {
 
 /// Finds ("structure.config") every meaning (formats/config/config_meaning.h) that is not the
 /// source's, by the keys that say it. Left out is what conversion derives: quantization_config,
-/// which loader rules compare with the tensors, and num_nextn_predict_layers (tensor_pairs.h). A
+/// which loader rules compare with the tensors, and num_nextn_predict_layers (compare_tensors). A
 /// key that is not known and that one side alone has is a warning. Absent and null are the same.
 void compare_model_parameters(const formats::Json& source, const OutputConfig& output,
                               StructureFindings& found);

@@ -76,7 +76,7 @@ struct ModelSpec {
 /// layers after the main ones.
 struct Taps {
   /// The residual stream, one row per row of the step: 0 is the embedding, l + 1 the output of
-  /// layer l. Of MTP layers the output alone.
+  /// layer l. MTP layers give their output alone.
   std::function<void(std::size_t index, const Matrix& hidden)> hidden;
   /// Chosen experts [rows x k] of a MoE layer, ascending per row, and their weights.
   std::function<void(std::size_t layer, std::span<const std::uint32_t> experts,

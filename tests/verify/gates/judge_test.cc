@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "verify/gates/gate.h"
-#include "verify/report/report.h"
+#include "verify/gates/report.h"
 
 namespace ingot::verify {
 namespace {

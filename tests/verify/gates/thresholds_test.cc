@@ -5,7 +5,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 #include "verify/gates/gate.h"
-#include "verify/report/report.h"
+#include "verify/gates/report.h"
 
 namespace ingot::verify {
 

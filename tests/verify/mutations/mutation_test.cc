@@ -18,7 +18,7 @@
 #include "tests/verify/mutations/fault.h"
 #include "tests/verify/mutations/good_conversions.h"
 #include "tests/verify/mutations/verdict.h"
-#include "verify/compared_checkpoint.h"
+#include "verify/structure/compared_checkpoint.h"
 #include "verify/weights/weight_check.h"
 
 // The faults that separate best, in every scheme: scales a little off or in another's place, and

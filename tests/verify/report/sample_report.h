@@ -2,7 +2,7 @@
 
 #include <cstddef>
 
-#include "verify/report/report.h"
+#include "verify/gates/report.h"
 
 namespace ingot::testing {
 

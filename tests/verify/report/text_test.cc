@@ -6,8 +6,8 @@
 #include "formats/json/json.h"
 #include "tests/support/contains_pattern.h"
 #include "tests/verify/report/sample_report.h"
+#include "verify/gates/report.h"
 #include "verify/report/document.h"
-#include "verify/report/report.h"
 
 namespace ingot::verify {
 namespace {

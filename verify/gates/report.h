@@ -7,12 +7,12 @@
 
 #include "formats/json/json.h"
 #include "formats/json/json_fwd.h"
-#include "verify/compared_checkpoint.h"
 #include "verify/gates/gate.h"
+#include "verify/gates/level.h"
 #include "verify/layers/layer_check.h"
-#include "verify/level.h"
 #include "verify/outputs/greedy_check.h"
 #include "verify/outputs/likelihood.h"
+#include "verify/structure/compared_checkpoint.h"
 #include "verify/structure/structure_check.h"
 #include "verify/weights/weight_check.h"
 

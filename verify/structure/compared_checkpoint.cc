@@ -1,4 +1,4 @@
-#include "verify/compared_checkpoint.h"
+#include "verify/structure/compared_checkpoint.h"
 
 #include <algorithm>
 #include <map>
@@ -55,11 +55,8 @@ std::string fingerprint_of(const Checkpoint& model) {
   return hasher.finish().hex();
 }
 
-// A linear of an MLP or an expert, as opposed to attention: their roles are neighbours.
 bool is_feed_forward(const LogicalTensor& tensor) {
-  using formats::Role;
-  return tensor.rule != nullptr && tensor.rule->role >= Role::kDenseGate &&
-         tensor.rule->role <= Role::kSharedDown;
+  return tensor.rule != nullptr && formats::is_feed_forward(tensor.rule->role);
 }
 
 std::string kind_of(const Checkpoint& model) {

@@ -1,4 +1,4 @@
-#include "verify/level.h"
+#include "verify/gates/level.h"
 
 #include <algorithm>
 #include <array>
