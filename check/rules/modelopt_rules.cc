@@ -33,12 +33,12 @@ bool is_known_algo(const RuleInput& input, std::string_view name) {
 
 /// What says how the model is quantized, and where it stands.
 struct Statement {
-  /// `list` is the key that engines read in this place.
-  Statement(const Json* json, const char* file, const char* list)
+  /// `its_list` is the key that engines read in this place.
+  Statement(const Json* json, const char* its_file, const char* its_list)
       : object(json),
-        file(file),
-        list(list),
-        block(json == nullptr ? kNoBlock : *json, std::array{list}, &ignored_faults) {}
+        file(its_file),
+        list(its_list),
+        block(json == nullptr ? kNoBlock : *json, std::array{its_list}, &ignored_faults) {}
 
   const Json* object;  ///< null: there is none
   const char* file;

@@ -107,15 +107,16 @@ TEST_F(ChatFormat, GivesATemplateItsVariables) {
                             .extra = shared({{"effort", "max"}, {"thinking", "deep"}})}),
             "Hi|True|True|deep|False|max|07.03.");
   expect_error(kInvalidArgument, {"'messages'"}, [&] {
-    format->render(question(), nullptr, {.extra = shared({{"messages", 1}})});
+    (void)format->render(question(), nullptr, {.extra = shared({{"messages", 1}})});
   });
   expect_error(kInvalidArgument, {"must be an object"},
-               [&] { format->render(question(), nullptr, {.extra = shared(5)}); });
+               [&] { (void)format->render(question(), nullptr, {.extra = shared(5)}); });
   expect_error(kInvalidArgument, {"'2025-02-30'"}, [&] {
-    format->render(question(), nullptr, {.date = "2025-02-30", .extra = shared({{"effort", 1}})});
+    (void)format->render(question(), nullptr,
+                         {.date = "2025-02-30", .extra = shared({{"effort", 1}})});
   });
   expect_error(kInvalidArgument, {"messages[0].role"}, [&] {
-    format->render({{{"content", "x"}}}, nullptr, {});
+    (void)format->render({{{"content", "x"}}}, nullptr, {});
   });
 }
 
@@ -163,19 +164,19 @@ TEST_F(ChatFormat, BuiltInFormatsCheckTheirInput) {
     SCOPED_TRACE(row.name);
     const auto format = open_chat_format({}, "", row.name);
     expect_error(kInvalidArgument, {"'messages' is empty"},
-                 [&] { format->render(Json::array(), nullptr, {}); });
+                 [&] { (void)format->render(Json::array(), nullptr, {}); });
     expect_error(kInvalidArgument, {"messages[0].role"}, [&] {
-      format->render({{{"content", "x"}}}, nullptr, {});
+      (void)format->render({{{"content", "x"}}}, nullptr, {});
     });
     expect_error(kInvalidArgument, {"tools is no list"},
-                 [&] { format->render(question(), Json::object(), {}); });
+                 [&] { (void)format->render(question(), Json::object(), {}); });
     expect_error(kInvalidArgument, {"'effort'"}, [&] {
-      format->render(question(), nullptr, {.extra = shared({{"effort", 1}})});
+      (void)format->render(question(), nullptr, {.extra = shared({{"effort", 1}})});
     });
     expect_error(kInvalidArgument, {"must be an object"},
-                 [&] { format->render(question(), nullptr, {.extra = shared(1)}); });
+                 [&] { (void)format->render(question(), nullptr, {.extra = shared(1)}); });
     expect_error(kUnsupported, {"latest_reminder", std::string(row.name)}, [&] {
-      format->render({{{"role", "latest_reminder"}, {"content", "x"}}}, nullptr, {});
+      (void)format->render({{{"role", "latest_reminder"}, {"content", "x"}}}, nullptr, {});
     });
   }
 }
