@@ -89,7 +89,7 @@ struct RuleFacts {
 class RuleFindings {
  public:
   void add(Finding finding) { single_.push_back(std::move(finding)); }
-  /// A null kind is one of its own.
+  /// Findings with a null `kind` are never merged with others.
   void add(const TensorRule* kind, Finding finding);
   /// Those without a kind, then one per kind in the order in which kinds were first seen, which
   /// says how many more there are.

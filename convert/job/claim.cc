@@ -95,9 +95,9 @@ bool make_folder(const fs::path& path) {
   return is_new;
 }
 
-// The lock under which runs make the output's folder and claim it, one after the other: so who
-// makes the folder has its claim, and removes it. Without the lock, where a file system has none or
-// something else holds it, an empty folder may stay.
+// The lock under which runs make the output's folder and claim it, one after the other: the run
+// that makes the folder has its claim, and removes it when it is refused. Where a file system has
+// no locks, something else holds this one, or a run ends just then, an empty folder may stay.
 Fd lock_parent(const fs::path& parent) {
   Fd folder;
   try {

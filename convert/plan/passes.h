@@ -24,10 +24,10 @@ void decide(Plan& plan);
 /// plan, each with what it belongs to.
 void refuse_idle_options(const Plan& plan);
 
-/// Decides how every tensor is cut: resolves the experts and the stages, sets Plan::slicing, links
-/// and fits, and each tensor's cut and fit; tensors that cannot be cut between blocks become what
-/// --tp-fit says. Throws, collected, for what cannot be cut, and kUnsupported for what the layout
-/// cannot hold.
+/// Decides how every tensor is cut: resolves the experts and the stages, sets Plan::slicing and
+/// Plan::alignments, and each tensor's cut and alignment; tensors that cannot be cut between blocks
+/// become what --tp-fit says. Throws, collected, for what cannot be cut, and kUnsupported for what
+/// the layout cannot hold.
 void slice_tensors(Plan& plan);
 
 /// Gives every tensor its parts: dtypes and sizes of the whole.

@@ -32,7 +32,7 @@ struct ModuleStatistics {
   std::optional<StatisticPlace> min, max, amax, mean_square;
 };
 
-/// Such a file, its values but for expert_tokens unread.
+/// A file of statistics: opened, its header read, and of its values expert_tokens alone.
 class StatisticsFile {
  public:
   /// The hash of the file, for the record.

@@ -49,7 +49,7 @@ class WeightStore {
   /// The same of several parts, which share one run of memory for as long as one of them lives.
   [[nodiscard]] std::vector<Linear> read(std::span<const LinearPart> parts,
                                          std::size_t threads) const;
-  /// Bytes that a part would hold. Throws what read() does of a shape.
+  /// Bytes that a part would hold. Throws kMissingTensor and kShapeMismatch, as read() does.
   [[nodiscard]] std::uint64_t bytes_of(const LinearPart& part) const;
 
   /// Bytes read from the source so far.
