@@ -97,7 +97,7 @@ std::string differing_options(const Json& earlier, const Json& now) {
     const auto found = before.find(name);
     const std::string was = found == before.end() ? "" : found->second;
     if (was == text) continue;
-    const auto shown = [&](const std::string& value) {
+    const auto shown = [&name = name](const std::string& value) {
       if (value.empty()) return std::string("not given");
       return names_content(name) ? std::string("given") : value;
     };

@@ -52,8 +52,8 @@ Json flat_rope(const Json& object) {
 // Who reads one object alone does not see what only the other says.
 void miss_in_rope(const RopeValues& values, const RopeValues& other, const RopeSink& sink) {
   for (const auto& [key, said] : values) {
-    const bool is_there = std::any_of(other.begin(), other.end(),
-                                      [&](const auto& entry) { return entry.first == key; });
+    const bool is_there = std::any_of(
+        other.begin(), other.end(), [&key = key](const auto& entry) { return entry.first == key; });
     if (is_there || key == kTheta || key == kPartial || said.value == absent_rope(key)) continue;
     const std::string& elsewhere = other.front().second.path;
     sink.contradict(

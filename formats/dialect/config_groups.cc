@@ -415,8 +415,9 @@ std::string activations_fault(const ConfigGroup& group) {
   if (std::find(known.begin(), known.end(), wanted) != known.end()) return {};
   std::string differs;
   for (const auto& [key, value] : wanted.items()) {
-    const bool is_usual = std::any_of(known.begin(), known.end(),
-                                      [&](const Json& one) { return one.at(key) == value; });
+    const bool is_usual =
+        std::any_of(known.begin(), known.end(),
+                    [&key = key, &value = value](const Json& one) { return one.at(key) == value; });
     if (!is_usual)
       differs += fmt::format("{}{} {}", differs.empty() ? "" : " ", key, config_text(value));
   }
