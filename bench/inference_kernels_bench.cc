@@ -29,6 +29,7 @@
 #include "formats/base/aligned_buffer.h"
 #include "formats/base/parallel.h"
 #include "formats/container/float8.h"
+#include "formats/storage/block_scales.h"
 #include "formats/storage/encoding.h"
 #include "inference/kernels/matmul.h"
 #include "inference/kernels/quantized/quantized_matmul.h"
@@ -73,7 +74,7 @@ class Encoded {
         .values = {.data = values.data(), .rows = kRows, .cols = kCols, .stride = kCols},
         .block_rows = group[0],
         .block_cols = group[1],
-        .options = {.nvfp4_search = quantize::Nvfp4Search::kAmax}};
+        .options = {.search = quantize::ScaleSearch::kAmax}};
     if (scheme.global != nullptr) in.global = scheme.global(6, in.options, false);
     quantize::EncodeOutput out{.weight = codes_.data(), .weight_stride = codes_.size() / kRows};
     if (facts.quantized) {
@@ -85,6 +86,11 @@ class Encoded {
       out.scales = scales_.data();
     }
     scheme.encode(in, out);
+    if (const std::size_t width = formats::dtype_bits(facts.scale_dtype) / 8;
+        facts.quantized && width > 1) {
+      widened_.resize(scales_.size() / width);
+      formats::widen_scales(facts.scale_dtype, scales_, std::nullopt, widened_);
+    }
     for (std::size_t i = 0; i < 256; ++i) {
       table_.push_back(formats::kE4m3Values[i & 0x7FU] * in.global);
     }
@@ -101,8 +107,8 @@ class Encoded {
                    .block_cols = block_cols_,
                    .scale_cols = scale_cols_};
     if (scales_.empty()) return w;
-    if (formats::scheme_facts(scheme_).scale_dtype == formats::DType::kF32) {
-      w.scales = reinterpret_cast<const float*>(scales_.data());
+    if (!widened_.empty()) {
+      w.scales = widened_.data();
     } else {
       w.scale_codes = reinterpret_cast<const std::uint8_t*>(scales_.data());
       w.scale_values = table_.data();
@@ -125,7 +131,7 @@ class Encoded {
  private:
   SchemeId scheme_;
   std::vector<std::byte> codes_, scales_;
-  std::vector<float> table_;
+  std::vector<float> table_, widened_;  // scales of NVFP4's codes; those wider than a byte
   std::size_t block_rows_ = 0, block_cols_ = 0, scale_cols_ = 0;
 };
 
@@ -303,7 +309,7 @@ int main(int argc, char** argv) {
   const ingot::AlignedBuffer memory(ingot::bench::kBandwidthBytes);
   std::vector<Encoded> weights;
   for (const SchemeId id : {SchemeId::kF32, SchemeId::kBf16, SchemeId::kFp8Block,
-                            SchemeId::kInt8Channel, SchemeId::kNvfp4}) {
+                            SchemeId::kInt8Channel, SchemeId::kNvfp4, SchemeId::kInt4Group}) {
     weights.emplace_back(id);
   }
   Operands operands;

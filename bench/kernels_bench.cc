@@ -310,18 +310,15 @@ void add_schemes(Extent extent) {
     const SchemeId id = facts.id;
     add_on_targets("decode_" + name + where,
                    [=](benchmark::State& s) { run_decode(s, extent, id); });
-    if (id == SchemeId::kNvfp4) continue;
-    add_on_targets("encode_" + name + where,
-                   [=](benchmark::State& s) { run_encode(s, extent, id, {}); });
-  }
-  const std::pair<const char*, Nvfp4Search> searches[] = {{"amax", Nvfp4Search::kAmax},
-                                                          {"4over6", Nvfp4Search::kFourOverSix},
-                                                          {"mse", Nvfp4Search::kMse}};
-  for (const auto& [word, search] : searches) {
-    add_on_targets(std::string("encode_nvfp4_") + word + where,
-                   [=, by = search](benchmark::State& s) {
-                     run_encode(s, extent, SchemeId::kNvfp4, {.nvfp4_search = by});
-                   });
+    if (find_scheme(id)->searches.empty()) {
+      add_on_targets("encode_" + name + where,
+                     [=](benchmark::State& s) { run_encode(s, extent, id, {}); });
+    }
+    constexpr const char* kWords[] = {"amax", "4over6", "mse", "signed"};  // of ScaleSearch
+    for (const ScaleSearch search : find_scheme(id)->searches) {
+      add_on_targets("encode_" + name + "_" + kWords[static_cast<std::size_t>(search)] + where,
+                     [=](benchmark::State& s) { run_encode(s, extent, id, {.search = search}); });
+    }
   }
   add_on_targets("amax_f32" + where, [=](benchmark::State& s) { run_amax(s, extent); });
   for (const SchemeId id : {SchemeId::kFp8Block, SchemeId::kNvfp4, SchemeId::kBf16}) {

@@ -19,6 +19,9 @@ TARGETS = {
     "nvfp4 amax": ["--to", "nvfp4", "--nvfp4-search", "amax"],
     "nvfp4 4over6": ["--to", "nvfp4", "--nvfp4-search", "4over6"],
     "nvfp4 mse": ["--to", "nvfp4", "--nvfp4-search", "mse"],
+    "int4 amax": ["--to", "int4", "--search", "amax"],
+    "int4 mse": ["--to", "int4", "--search", "mse"],
+    "int4 signed": ["--to", "int4", "--search", "signed"],
     "mxfp4": ["--to", "mxfp4"],
     "fp8 ue8m0 grid": ["--to", "fp8", "--fp8-grid", "ue8m0"],
 }

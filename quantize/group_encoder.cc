@@ -34,6 +34,18 @@ void store_f32_scale(float scale, std::byte* out) {
   std::memcpy(out, &scale, sizeof scale);
 }
 
+void group_weights(std::span<const float> importance, std::size_t group, std::span<float> weights) {
+  INGOT_CHECK(importance.size() == weights.size() && importance.size() % group == 0);
+  for (std::size_t first = 0; first < importance.size(); first += group) {
+    const auto columns = importance.subspan(first, group);
+    const float largest = *std::max_element(columns.begin(), columns.end());
+    for (std::size_t i = 0; i < group; ++i) {
+      INGOT_CHECK(columns[i] >= 0 && std::isfinite(columns[i]));
+      weights[first + i] = largest > 0 ? columns[i] / largest : 1.0F;
+    }
+  }
+}
+
 void settle_infinite_codes(const ScaledGroups& in, const GroupEncoding& encoding, std::byte* codes,
                            std::size_t stride) {
   const std::size_t per_byte = 8 / encoding.code_bits;

@@ -22,7 +22,7 @@ constexpr float kTopOfAmax = 6.0F * 448.0F;
 constexpr float kTopOfSearch = 6.0F * 256.0F;
 
 float global_scale(float amax, const EncodeOptions& options, bool divides) {
-  const float top = options.nvfp4_search == Nvfp4Search::kAmax ? kTopOfAmax : kTopOfSearch;
+  const float top = options.search == ScaleSearch::kAmax ? kTopOfAmax : kTopOfSearch;
   const float scale = divides ? top / amax : amax / top;
   return std::isfinite(scale) && scale > 0 ? scale : 1.0F;
 }
@@ -50,11 +50,11 @@ EncodeFaults encode(const EncodeInput& in, const EncodeOutput& out) {
   Nvfp4Blocks blocks{.global = in.global,
                      .divides = in.global_divides,
                      .lowest_code = nvfp4_lowest_code(in.global, in.global_divides),
-                     .search = in.options.nvfp4_search,
+                     .search = in.options.search,
                      .window = window};
   INGOT_CHECK(in.importance.empty() || in.importance.size() == values.cols);
   std::vector<float> weights(in.importance.size());
-  nvfp4_weights(in.importance, weights);
+  group_weights(in.importance, kNvfp4Block, weights);
   std::array<float, kBlocksAtOnce> scales;
   for (std::size_t r = 0; r < values.rows; ++r) {
     for (std::size_t c = 0; c < values.cols; c += kBlocksAtOnce * kNvfp4Block) {
@@ -79,12 +79,15 @@ EncodeFaults encode(const EncodeInput& in, const EncodeOutput& out) {
   return {};
 }
 
+constexpr std::array kSearches = {ScaleSearch::kAmax, ScaleSearch::kFourOverSix, ScaleSearch::kMse};
+
 constexpr std::array kRows = {
     Scheme{.id = formats::SchemeId::kNvfp4,
            .decode = decode_e2m1,
            .encode = encode,
            .global = global_scale,
-           .half_top_step = 1},
+           .half_top_step = 1,
+           .searches = kSearches},
 };
 
 }  // namespace

@@ -37,7 +37,8 @@ class Panel {
     const float* scales = run_.scales.data() + first_group;
     const float factor = kBeyondHalf * run_.half_top_step;
     for_each_group([&](std::size_t group, std::size_t first, auto steps) {
-      for (std::size_t i = 0; i < steps; ++i) thresholds_[first + i] = factor * scales[group];
+      for (std::size_t i = 0; i < steps; ++i)
+        thresholds_[first + i] = factor * std::fabs(scales[group]);
     });
   }
 

@@ -12,8 +12,8 @@ namespace {
 using formats::SchemeId;
 
 // A new kind of scheme is one file, one declaration in schemes.h and one line here.
-constexpr std::array kFiles{&kPlainSchemes, &kFp8Schemes, &kInt8Schemes, &kNvfp4Schemes,
-                            &kMxSchemes};
+constexpr std::array kFiles{&kPlainSchemes, &kFp8Schemes,   &kInt8Schemes,
+                            &kInt4Schemes,  &kNvfp4Schemes, &kMxSchemes};
 
 template <WordCast Cast>
 DecodeFaults transcode_words(const EncodedRows& in, std::span<std::byte> out) {

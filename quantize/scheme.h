@@ -28,6 +28,10 @@ struct EncodedRows {
   std::uint64_t scale_cols = 0;       ///< ceil(K / block_cols)
   std::uint64_t block_rows = 0;
   std::uint64_t block_cols = 0;
+  /// INT4: the code that stands for zero under each of `scales`; empty: 8 under all.
+  std::span<const std::uint8_t> zeros{};
+  /// INT4: the scale column of each column of the whole row; empty: groups are runs of columns.
+  std::span<const std::uint32_t> group_order{};
 };
 
 /// What went wrong in a run, to be judged by the caller. Positions are elements within the run,
@@ -40,15 +44,20 @@ struct DecodeFaults {
 /// How FP8 block scales are rounded: amax / 448 as it is, or up to a power of two.
 enum class Fp8Grid : std::uint8_t { kAmax, kUe8m0 };
 
-/// How NVFP4 chooses the scale of a block (docs/formats.md, "NVFP4 scale search").
-enum class Nvfp4Search : std::uint8_t { kAmax, kFourOverSix, kMse };
+/// How the scale of a group is chosen by the schemes that search (docs/formats.md, "Scale search").
+enum class ScaleSearch : std::uint8_t {
+  kAmax,
+  kFourOverSix,
+  kMse,
+  kSigned,  ///< kMse, and negative scales too
+};
 
 /// What the encoder may choose; part of what decides the bytes.
 struct EncodeOptions {
   Fp8Grid fp8_grid = Fp8Grid::kAmax;
-  Nvfp4Search nvfp4_search = Nvfp4Search::kMse;
-  /// kMse tries the E4M3 codes from `below` under the amax code to `above` over it, and up to
-  /// `above_small` over it where the amax code is below 16.
+  ScaleSearch search = ScaleSearch::kMse;
+  /// NVFP4: kMse tries the E4M3 codes from `below` under the amax code to `above` over it, and up
+  /// to `above_small` over it where the amax code is below 16.
   struct Window {
     int below = 3, above = 8, above_small = 16;
   } window;
@@ -62,10 +71,11 @@ struct EncodeInput {
   /// For schemes with Scheme::global: what it returned.
   float global = 0;
   bool global_divides = false;
-  /// kFp8Block: scales to use instead of computed ones, row-major over the groups of the run.
+  /// Schemes with Scheme::takes_scales: scales to use instead of computed ones, row-major over the
+  /// groups of the run.
   std::span<const float> given_scales{};
-  /// kNvfp4: how much an error in each column of the run matters, finite and not negative; empty:
-  /// all columns alike. Weights the squared errors that kFourOverSix and kMse compare.
+  /// Schemes that search: how much an error in each column of the run matters, finite and not
+  /// negative; empty: all columns alike. Weights the squared errors that searches compare.
   std::span<const float> importance{};
   EncodeOptions options;
 };
@@ -100,6 +110,9 @@ struct Scheme {
   /// Half the distance of the two largest codes: an error above it x scale means that the value was
   /// cut off at the largest code. 0 for plain schemes.
   float half_top_step = 0;
+  /// How it may choose its scales; empty: there is nothing to search.
+  std::span<const ScaleSearch> searches{};
+  bool takes_scales = false;  ///< EncodeInput::given_scales
 };
 
 /// Null when the id has no arithmetic (kRaw).

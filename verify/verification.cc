@@ -60,7 +60,7 @@ class Verification {
       take_facts(*to);
       run_levels(from, *to);
     }
-    judge_report(to ? recorded_nvfp4_search(*to) : "");
+    judge_report(to ? recorded_search(*to) : "");
     return std::move(report_);
   }
 
@@ -74,7 +74,7 @@ class Verification {
     take_facts(side);
     if (!options_.reference.empty()) compare_with_reference(side);
     if (!options_.text.empty()) measure_text(nullptr, side);
-    judge_report(recorded_nvfp4_search(side));
+    judge_report(recorded_search(side));
     return std::move(report_);
   }
 
@@ -212,15 +212,15 @@ class Verification {
     });
   }
 
-  [[nodiscard]] Thresholds thresholds(std::string_view nvfp4_search) const {
-    return make_thresholds(nvfp4_search, options_.thresholds, options_.requirements);
+  [[nodiscard]] Thresholds thresholds(std::string_view search) const {
+    return make_thresholds(search, options_.thresholds, options_.requirements);
   }
 
-  void judge_report(const std::string& nvfp4_search) {
+  void judge_report(const std::string& search) {
     if (auto warning = inconclusive_warning(report_)) {
       report_.warnings.push_back(std::move(*warning));
     }
-    report_.gates = judge(report_, thresholds(nvfp4_search));
+    report_.gates = judge(report_, thresholds(search));
   }
 
   const VerificationOptions& options_;

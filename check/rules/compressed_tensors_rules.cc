@@ -12,6 +12,7 @@
 namespace ingot::check {
 
 using formats::ConfigGroup;
+using formats::Encoding;
 
 namespace {
 
@@ -27,8 +28,8 @@ constexpr std::array<std::string_view, 12> kArgumentKeys = {
 constexpr std::string_view kNaive = "naive-quantized";  // 8 bits of either kind
 constexpr std::string_view kMixed = "mixed-precision";
 // Besides those of the schemes that it holds.
-constexpr std::array<std::string_view, 7> kOtherFormats = {
-    "dense", kNaive, "pack-quantized", kMixed, "sparse-bitmask", "sparse-24-bitmask", "marlin-24"};
+constexpr std::array<std::string_view, 6> kOtherFormats = {
+    "dense", kNaive, kMixed, "sparse-bitmask", "sparse-24-bitmask", "marlin-24"};
 
 bool is_known_format(const RuleInput& input, std::string_view format) {
   return is_in(kOtherFormats, format) || find_storage(input.dialect(), format) != nullptr;
@@ -58,13 +59,41 @@ void for_each_module(const RuleInput& input, const Visit& visit) {
   for (const LinearModule& module : input.facts.modules) visit(*input.facts.groups, module);
 }
 
+/// What a group says of the columns that share a scale, of zero points and of their order, against
+/// what is stored; empty where they agree, and where the scheme leaves no choice.
+std::string chosen_group_fault(const ConfigGroup& group, const LogicalTensor& tensor) {
+  if (!facts_of(tensor).chooses_cols) return {};
+  const Encoding& encoding = tensor.encoding;
+  const auto columns = [&](std::uint64_t n) {
+    return n == 0 || n >= tensor.shape.back() ? std::string("whole rows")
+                                              : fmt::format("{} columns", n);
+  };
+  if (columns(group.block[1]) != columns(encoding.block_cols)) {
+    return fmt::format("has a scale per {}, but {} says per {}", columns(encoding.block_cols),
+                       group.name, columns(group.block[1]));
+  }
+  if (encoding.stored.has(Part::kZeroPoint) != group.has_zero_points) {
+    return fmt::format("{} zero points, but {} says {}symmetric",
+                       group.has_zero_points ? "has no" : "has", group.name,
+                       group.has_zero_points ? "a" : "");
+  }
+  if (encoding.stored.has(Part::kGroupOrder) != group.has_group_order) {
+    return fmt::format("{} weight_g_idx, but actorder of {} says {}",
+                       group.has_group_order ? "has no" : "has a", group.name,
+                       group.has_group_order ? "so" : "none");
+  }
+  return {};
+}
+
 /// What is wrong with the group that a quantized module falls to, or empty.
-std::string group_fault(const ConfigGroups& config, std::string_view module, SchemeId scheme) {
+std::string group_fault(const ConfigGroups& config, std::string_view module,
+                        const LogicalTensor& tensor) {
+  const SchemeId scheme = tensor.encoding.scheme;
   if (config.is_ignored(module)) return "is quantized, but ignore takes it in";
   const ConfigGroup* group = config.target_of(module);
   if (group == nullptr)
     return config.has_unknown_classes() ? "" : "is quantized, but matches no target";
-  if (group->scheme == scheme) return {};
+  if (group->scheme == scheme) return chosen_group_fault(*group, tensor);
   return fmt::format("is {}, but the first target that it matches is of {}, which says {}",
                      scheme_facts(scheme).name, group->name,
                      group->scheme ? scheme_facts(*group->scheme).name : "no scheme that is known");
@@ -163,7 +192,7 @@ void targets(const RuleInput& input) {
     input.report_config(ErrorCode::kCorrupt, "quantization_config " + fault);
   for_each_module(input, [&](const ConfigGroups& config, const LinearModule& module) {
     if (!module.is_quantized) return;
-    std::string fault = group_fault(config, module.name, module.tensor->encoding.scheme);
+    std::string fault = group_fault(config, module.name, *module.tensor);
     if (!fault.empty()) input.report_kind(*module.tensor, ErrorCode::kMismatch, std::move(fault));
   });
 }
@@ -173,9 +202,8 @@ void mtp_names(const RuleInput& input) {
     if (module.mtp_name.empty()) return;
     // What is wrong under the stored name has been said.
     if (module.is_quantized) {
-      const SchemeId scheme = module.tensor->encoding.scheme;
-      const std::string fault = group_fault(config, module.mtp_name, scheme);
-      if (fault.empty() || !group_fault(config, module.name, scheme).empty()) return;
+      const std::string fault = group_fault(config, module.mtp_name, *module.tensor);
+      if (fault.empty() || !group_fault(config, module.name, *module.tensor).empty()) return;
       input.report_kind(*module.tensor, ErrorCode::kMismatch,
                         fmt::format("as '{}' {}", module.mtp_name, fault));
     } else if (module.is_quantizable && takes_in(config, module.mtp_name) &&

@@ -7,6 +7,7 @@
 #include "check/rules/rule_input.h"
 #include "formats/container/float8.h"
 #include "formats/json/json.h"
+#include "formats/storage/block_scales.h"
 
 // Parts of quantized weights: codes, scales and what else stands beside them, whatever the dialect;
 // and what the dialect's rows say of their names and shapes. What must be there, in which dtype and
@@ -128,6 +129,34 @@ void bad_values(const RuleInput& input) {
   report_odd_scales(input, scales, is_bad_scale, ErrorCode::kBadScale, [](const OddValues& odd) {
     return fmt::format("{} of {} scales are not finite and positive, the first is {} at element {}",
                        odd.n, odd.total, odd.value, odd.first);
+  });
+}
+
+// A scale below zero is as good where the codes reach farther on that side.
+void signed_scale_values(const RuleInput& input) {
+  std::vector<const StoredTensor*> scales;
+  for_each_about(input, [&](const LogicalTensor& tensor) {
+    scales.push_back(input.part_of(tensor, Part::kScale));
+  });
+  const auto is_odd = [](float scale) { return scale == 0 || !std::isfinite(scale); };
+  report_odd_scales(input, scales, is_odd, ErrorCode::kBadScale, [](const OddValues& odd) {
+    return fmt::format("{} of {} scales are zero or not finite, the first is {} at element {}",
+                       odd.n, odd.total, odd.value, odd.first);
+  });
+}
+
+/// What is written beside INT4 codes, read as whatever decodes them reads it.
+void int4_tables(const RuleInput& input) {
+  for_each_about(input, [&](const LogicalTensor& tensor) {
+    for (const Part part : {Part::kDimensions, Part::kGroupOrder}) {
+      const StoredTensor* stored = input.part_of(tensor, part);
+      if (stored != nullptr && !input.checkpoint.has_data(stored->file)) return;
+    }
+    try {
+      const formats::ScaleReader reader(input.checkpoint, tensor, {.allow_zero = true});
+    } catch (const Error& error) {
+      input.report(finding_of(error));
+    }
   });
 }
 
@@ -272,7 +301,8 @@ void config_without_weights(const RuleInput& input) {
   // By dtype: codes that could not be understood are no sign of a cast.
   const auto stored = checkpoint.stored();
   const bool has_codes = std::any_of(stored.begin(), stored.end(), [](const StoredTensor& tensor) {
-    return tensor.shape.size() > 1 && dtype_bits(tensor.dtype) <= 8 && tensor.dtype != DType::kBool;
+    const bool is_narrow = dtype_bits(tensor.dtype) <= 8 && tensor.dtype != DType::kBool;
+    return tensor.shape.size() > 1 && (is_narrow || tensor.dtype == DType::kI32);
   });
   if (has_codes || is_part_of_model(checkpoint)) return;
   input.report_config(ErrorCode::kMismatch,
@@ -369,6 +399,23 @@ constexpr LoaderRule kRules[] = {
      "the scale of an [N, K] weight is [N, 1], or a value per block", scale_shape, has_int8_codes},
     {"int8.scale-values", "", "all", kError, "every scale is finite and positive", scale_values,
      has_int8_codes, kReadsValues},
+    {"int4.parts", "", "all", kError, "an INT4 weight has codes, scales and its dimensions",
+     parts_present, has_int4_codes},
+    {"int4.dtypes", "", "all", kError, "scales of INT4 weights are BF16, F16 or F32", part_dtypes,
+     has_int4_codes},
+    {"int4.scale-shape", "", "all", kError,
+     "the scale of an [N, K] weight is [N, groups], groups of equal length in whole words of codes",
+     scale_shape, has_int4_codes},
+    {"int4.part-shapes", "", "all", kError,
+     "zero points are [N/8, groups], an order of groups is [K], dimensions are two",
+     structure<ErrorCode::kShapeMismatch, Part::kWeight, Part::kZeroPoint, Part::kGroupOrder,
+               Part::kDimensions>,
+     has_int4_codes},
+    {"int4.scale-values", "", "all", kError, "every scale is finite and not zero",
+     signed_scale_values, has_int4_codes, kReadsValues},
+    {"int4.tables", "", "all", kError,
+     "weight_shape is the shape of the weight, weight_g_idx names groups that there are",
+     int4_tables, has_int4_codes, kReadsValues},
     {"nvfp4.parts", "", "all", kError, "an NVFP4 weight has codes, block scales and a global scale",
      parts_present, is_nvfp4},
     {"nvfp4.dtypes", "", "all", kError, "codes are U8, block scales F8_E4M3, the global scale F32",

@@ -31,6 +31,7 @@ SchemeId likely_scheme(const Checkpoint& checkpoint, const StoredParts& parts) {
   const bool has_exponents =
       scale != nullptr && (scale->dtype == DType::kF8E8M0 || scale->dtype == DType::kU8);
   if (has_exponents) return SchemeId::kMxfp4;
+  if (codes == DType::kI32) return SchemeId::kInt4Group;
   return codes == DType::kI8 ? SchemeId::kInt8Channel : SchemeId::kNvfp4;
 }
 

@@ -211,6 +211,9 @@ inline bool has_e4m3_codes(const SchemeFacts& scheme) {
 inline bool has_int8_codes(const SchemeFacts& scheme) {
   return scheme.code == CodeKind::kInt8;
 }
+inline bool has_int4_codes(const SchemeFacts& scheme) {
+  return scheme.code == CodeKind::kInt4;
+}
 inline constexpr bool (*kAnyScheme)(const SchemeFacts&) = nullptr;
 inline constexpr bool kReadsValues = true;
 inline constexpr bool kIsAllowable = true;

@@ -123,7 +123,7 @@ constexpr std::uint64_t kMaxRecipeBytes = std::uint64_t{1} << 20;
 struct ConvertFlags {
   std::string input, to, recipe_file, family, mtp, explain, max_shard_size;
   std::string dialect, activations, activation_scales, importance, scales_from, fp8_grid;
-  std::string nvfp4_search, via, input_scale;
+  std::string search, nvfp4_search, group_size, via, input_scale;
   std::vector<std::string> rules, allow;
   SlicingFlags slicing;
   JobFlags job;
@@ -157,8 +157,12 @@ void read_choices(const ConvertFlags& flags, Recipe& recipe) {
   if (is_given("--fp8-grid", flags.fp8_grid))
     choices.fp8_grid = convert::parse_fp8_grid(flags.fp8_grid);
   is_given("--scales-from", flags.scales_from);
-  if (is_given("--nvfp4-search", flags.nvfp4_search))
-    choices.nvfp4_search = convert::parse_nvfp4_search(flags.nvfp4_search);
+  for (const auto& [option, word] :
+       {std::pair{"--search", &flags.search}, {"--nvfp4-search", &flags.nvfp4_search}}) {
+    if (is_given(option, *word)) choices.search = convert::parse_scale_search(*word, option);
+  }
+  if (is_given("--group-size", flags.group_size))
+    choices.group_size = convert::parse_group_size(flags.group_size);
   if (is_given("--importance", flags.importance)) {
     choices.importance =
         std::make_shared<const convert::Importance>(convert::Importance::read(flags.importance));
@@ -273,11 +277,11 @@ std::function<int()> declare_convert(FlagTable& table) {
         "PATTERN=SCHEME for single tensors; may be repeated, first match wins"},
        {"--recipe", &flags->recipe_file, "YAML file of rules, after those of --rule"},
        {"--mtp", &flags->mtp,
-        "MTP layers: convert as any other layer (default), bf16 (default for nvfp4 and mxfp4), "
+        "MTP layers: convert as any other layer (default), bf16 (default for nvfp4, mxfp4, int4), "
         "keep (in the source's "
         "scheme), or drop"},
        {"--quantize-attention", &flags->quantize_attention,
-        "nvfp4, mxfp4: attention projections too"},
+        "nvfp4, mxfp4, int4: attention projections too"},
        {"--activations", &flags->activations,
         "what the engine does with activations: weight-only, dynamic or static (default: by "
         "dialect and scheme)"},
@@ -290,11 +294,17 @@ std::function<int()> declare_convert(FlagTable& table) {
        {"--fp8-grid", &flags->fp8_grid,
         "FP8 scales: amax, or ue8m0 (powers of two); default: what the source says, else amax"},
        {"--scales-from", &flags->scales_from,
-        "take the FP8 scales of this release instead of computing them"},
-       {"--nvfp4-search", &flags->nvfp4_search,
-        "NVFP4 block scales: amax, 4over6 or mse (default)"},
+        "take the FP8 block or INT4 scales of this release instead of computing them"},
+       {"--search", &flags->search,
+        "how block scales are chosen: nvfp4 by amax, 4over6 or mse (default), int4 by amax, mse "
+        "(default) or signed (mse, and negative scales too)"},
+       {"--nvfp4-search", &flags->nvfp4_search, "the same, by its former name"},
+       {"--group-size", &flags->group_size,
+        "INT4: columns that share a scale, 32, 64, 128 or row (default: the source's if it is "
+        "INT4, else 128)"},
        {"--importance", &flags->importance,
-        "NVFP4: weight the errors of columns by the mean squares in this file, which ingot "
+        "NVFP4 and INT4: weight the errors of columns by the mean squares in this file, which "
+        "ingot "
         "calibrate writes"},
        {"--via", &flags->via, "values pass through f32 (default), or bf16, as if cast first"},
        {"--max-shard-size", &flags->max_shard_size,

@@ -22,6 +22,7 @@ using formats::StorageRow;
 namespace {
 
 constexpr std::array<std::uint64_t, 2> kReleasedBlock = {128, 128};
+constexpr std::uint64_t kCodesPerWord = 8;  // of INT4
 // A band of one row of scale groups must fit in memory many times over.
 constexpr std::uint64_t kMaxBandBytes = std::uint64_t{256} << 20;
 
@@ -54,6 +55,22 @@ std::string_view plain_module_rule(const formats::Dialect& dialect, SchemeId sch
   return "";
 }
 
+// The tensors of --scales-from by name.
+class ReleasedTensors {
+ public:
+  explicit ReleasedTensors(const Checkpoint* release) {
+    if (release == nullptr) return;
+    for (const LogicalTensor& tensor : release->tensors()) by_name_.emplace(tensor.name, &tensor);
+  }
+  [[nodiscard]] const LogicalTensor* find(std::string_view name) const {
+    const auto found = by_name_.find(name);
+    return found == by_name_.end() ? nullptr : found->second;
+  }
+
+ private:
+  std::map<std::string_view, const LogicalTensor*> by_name_;
+};
+
 class Decider {
  public:
   explicit Decider(Plan& plan) : plan_(plan) {}
@@ -63,7 +80,8 @@ class Decider {
     const bool ue8m0 = source_says_ue8m0(plan_);
     source_grid_ = ue8m0 ? quantize::Fp8Grid::kUe8m0 : quantize::Fp8Grid::kAmax;
     plan_.target.encode = {.fp8_grid = recipe_.choices.fp8_grid.value_or(source_grid_),
-                           .nvfp4_search = recipe_.choices.nvfp4_search};
+                           .search = recipe_.choices.search};
+    find_source_group();
     for (std::uint32_t i = 0; i < source_.tensors().size(); ++i) decide_by_rules(i);
     require_single_scheme();
     tell_narrowing();
@@ -143,11 +161,37 @@ class Decider {
                        names.size() == 1 ? "" : "s", list);
   }
 
-  // FP8 blocks to FP8 blocks keep their scales unless another grid, or another model's scales, were
-  // asked for.
+  // FP8 blocks to FP8 blocks, and INT4 to INT4, keep their scales unless another grid or group, or
+  // another model's scales, were asked for.
   bool changes_grid(const LogicalTensor& tensor) const {
-    if (tensor.encoding.scheme != SchemeId::kFp8Block) return false;
-    return plan_.target.encode.fp8_grid != source_grid_ || recipe_.choices.scales_from != nullptr;
+    const SchemeId scheme = tensor.encoding.scheme;
+    if (!quantize::find_scheme(scheme) || !quantize::find_scheme(scheme)->takes_scales)
+      return false;
+    if (recipe_.choices.scales_from != nullptr) return true;
+    if (scheme == SchemeId::kFp8Block) return plan_.target.encode.fp8_grid != source_grid_;
+    const std::uint64_t group = tensor.encoding.block_cols, cols = tensor.shape.back();
+    return formats::scheme_facts(scheme).chooses_cols && recipe_.choices.group_size &&
+           group != (*recipe_.choices.group_size == 0 ? cols : *recipe_.choices.group_size);
+  }
+
+  // The group of the source's first weight whose columns share a scale by choice.
+  void find_source_group() {
+    for (const LogicalTensor& tensor : source_.tensors()) {
+      if (!formats::scheme_facts(tensor.encoding.scheme).chooses_cols) continue;
+      source_group_ = formats::stated_group_cols(tensor.encoding.block_cols, tensor.shape.back());
+      return;
+    }
+  }
+
+  // The block of an encoded weight, where a checkpoint may choose it.
+  std::array<std::uint64_t, 2> chosen_block(const PlannedTensor& planned,
+                                            const LogicalTensor& tensor) const {
+    if (!formats::scheme_facts(planned.to).chooses_cols) return kReleasedBlock;
+    if (recipe_.choices.group_size) return {1, *recipe_.choices.group_size};
+    if (const LogicalTensor* released = released_.find(tensor.name);
+        released != nullptr && released->encoding.scheme == planned.to)
+      return {1, released->encoding.block_cols};
+    return {1, source_group_.value_or(kReleasedBlock[1])};
   }
 
   void require_single_scheme() {
@@ -192,16 +236,20 @@ class Decider {
       }
     }
     if (planned.action == Action::kQuantize) {
+      if (tensor.shape.size() >= 2) {
+        planned.block =
+            formats::scale_group(planned.to, tensor.shape, chosen_block(planned, tensor));
+      }
       require_shape(planned, tensor);
       require_quantizable(planned, tensor);
+      require_search(planned, tensor);
     }
     if (planned.action == Action::kCast && !goes_through_bands(tensor, planned))
       require_bands(planned, tensor);
     if (planned.action == Action::kQuantize || planned.action == Action::kRepackage) {
       planned.storage = storage_of(planned, tensor);
-      planned.block = planned.action == Action::kQuantize && tensor.shape.size() >= 2
-                          ? formats::scale_group(planned.to, tensor.shape, kReleasedBlock)
-                          : std::array{tensor.encoding.block_rows, tensor.encoding.block_cols};
+      if (planned.action == Action::kRepackage)
+        planned.block = {tensor.encoding.block_rows, tensor.encoding.block_cols};
     }
   }
 
@@ -316,43 +364,88 @@ class Decider {
       return;
     }
     const bool is_group_along_row = facts.group_rows == 1 && facts.group_cols > 1;
-    if (is_group_along_row && tensor.shape.back() % facts.group_cols != 0) {
-      refuse(
-          fmt::format("{} needs columns in multiples of {}, and padding would change the model "
-                      "(write them otherwise, e.g. --rule 'PATTERN=bf16')",
-                      facts.name, facts.group_cols));
+    const std::uint64_t group = planned.block[1];
+    if (is_group_along_row && tensor.shape.back() % group != 0) {
+      refuse(fmt::format(
+          "{} needs columns in multiples of {}, and padding would change the model "
+          "({}write them otherwise, e.g. --rule 'PATTERN=bf16')",
+          facts.name, group, facts.chooses_cols ? other_groups(tensor.shape.back()) : ""));
       return;
     }
-    const BandPlan bands = BandPlan::to_encode(
-        tensor, planned.to, formats::scale_group(planned.to, tensor.shape, kReleasedBlock));
+    if (facts.chooses_cols && tensor.shape.back() % kCodesPerWord != 0) {
+      refuse(
+          fmt::format("{} packs {} columns into a word, and {} are no multiple (write them "
+                      "otherwise, e.g. --rule 'PATTERN=bf16')",
+                      facts.name, kCodesPerWord, tensor.shape.back()));
+      return;
+    }
+    const BandPlan bands = BandPlan::to_encode(tensor, planned.to, planned.block);
     if (bands.buffer_bytes() > kMaxBandBytes) {
       refuse(fmt::format("rows too long to encode as {} in memory", facts.name));
     }
   }
 
+  // `--group-size 32 or 64 would do; `, for so many columns; empty where none would.
+  static std::string other_groups(std::uint64_t cols) {
+    std::string words;
+    for (const std::uint64_t size : {32U, 64U, 128U}) {
+      if (cols % size == 0) words += fmt::format("{}{}", words.empty() ? "" : " or ", size);
+    }
+    if (cols % kCodesPerWord == 0) words += words.empty() ? "row" : " or row";
+    return words.empty() ? "" : fmt::format("--group-size {} would do; or ", words);
+  }
+
+  void require_search(const PlannedTensor& planned, const LogicalTensor& tensor) {
+    const auto searches = quantize::find_scheme(planned.to)->searches;
+    if (searches.empty() || std::ranges::find(searches, recipe_.choices.search) != searches.end())
+      return;
+    std::string words;
+    for (const quantize::ScaleSearch search : searches)
+      words += fmt::format("{}{}", words.empty() ? "" : ", ", scale_search_name(search));
+    refusals_.add(
+        ErrorCode::kInvalidArgument,
+        fmt::format("--search {} does not belong to {} (which has {})",
+                    scale_search_name(recipe_.choices.search), scheme_name(planned.to), words),
+        tensor.name);
+  }
+
   void find_scales_to_reuse() {
-    const Checkpoint* release = recipe_.choices.scales_from.get();
-    if (release == nullptr) return;
-    std::map<std::string_view, std::uint32_t> by_name;
-    for (std::uint32_t i = 0; i < release->tensors().size(); ++i)
-      by_name.emplace(release->tensors()[i].name, i);
+    if (recipe_.choices.scales_from == nullptr) return;
+    const Checkpoint& release = *recipe_.choices.scales_from;
     for (PlannedTensor& planned : plan_.tensors) {
-      if (planned.action != Action::kQuantize || planned.to != SchemeId::kFp8Block) continue;
+      if (planned.action != Action::kQuantize || !quantize::find_scheme(planned.to)->takes_scales)
+        continue;
       const LogicalTensor& tensor = plan_.tensor_of(planned);
-      const auto found = by_name.find(tensor.name);
-      if (found == by_name.end()) {
+      const LogicalTensor* found = released_.find(tensor.name);
+      if (found == nullptr) {
         refusals_.add(ErrorCode::kMissingTensor, "--scales-from does not hold", tensor.name);
         continue;
       }
-      const LogicalTensor& released = release->tensors()[found->second];
-      if (released.encoding.scheme != SchemeId::kFp8Block || released.shape != tensor.shape ||
-          std::array{released.encoding.block_rows, released.encoding.block_cols} != planned.block) {
+      if (found->encoding.scheme != planned.to || found->shape != tensor.shape ||
+          std::array{found->encoding.block_rows, found->encoding.block_cols} != planned.block) {
         refusals_.add(ErrorCode::kMismatch,
                       "--scales-from holds with another scheme, shape or block size", tensor.name);
         continue;
       }
-      planned.scales = found->second;
+      if (!can_be_taken(release, *found)) {
+        refusals_.add(ErrorCode::kUnsupported,
+                      fmt::format("--scales-from holds with zero points, an order of groups or "
+                                  "scales that are not {}",
+                                  dtype_name(formats::scheme_facts(planned.to).scale_dtype)),
+                      tensor.name);
+        continue;
+      }
+      planned.scales = static_cast<std::uint32_t>(found - release.tensors().data());
     }
+  }
+
+  // Whether scales mean the same under codes that we encode.
+  static bool can_be_taken(const Checkpoint& release, const LogicalTensor& tensor) {
+    const formats::SchemeFacts& facts = formats::scheme_facts(tensor.encoding.scheme);
+    const formats::StoredParts& stored = tensor.encoding.stored;
+    if (facts.scale_dtype == formats::DType::kF32) return true;  // which holds all others
+    return release.stored()[stored[Part::kScale]].dtype == facts.scale_dtype &&
+           !stored.has(Part::kZeroPoint) && !stored.has(Part::kGroupOrder);
   }
 
   void claim_powers_of_two() {
@@ -380,6 +473,8 @@ class Decider {
   const Recipe& recipe_ = plan_.recipe;
   const formats::Dialect& dialect_ = *plan_.target.dialect;
   quantize::Fp8Grid source_grid_ = quantize::Fp8Grid::kAmax;
+  std::optional<std::uint64_t> source_group_;
+  const ReleasedTensors released_{recipe_.choices.scales_from.get()};
   std::map<SchemeId, bool> is_selected_;
   std::map<const Rule*, std::vector<std::string>> spared_, narrowed_;  // names of tensors
   Refusals refusals_;

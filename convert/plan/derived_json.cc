@@ -38,6 +38,10 @@ std::vector<formats::WrittenTensor> written_tensors(const Plan& plan, bool retil
     const bool is_new = planned.action == Action::kQuantize;
     row.block =
         is_new ? planned.block : std::array{tensor.encoding.block_rows, tensor.encoding.block_cols};
+    if (formats::scheme_facts(planned.to).chooses_cols)
+      row.block[1] = formats::stated_group_cols(row.block[1], tensor.shape.back());
+    row.has_zero_points = planned.find(formats::Part::kZeroPoint) != nullptr;
+    row.has_group_order = planned.find(formats::Part::kGroupOrder) != nullptr;
     if (retiled && planned.alignment.block[0] != 0) row.block = planned.alignment.block;
     for (std::size_t part = 0; part < planned.n_parts; ++part)
       row.stored.push_back(plan.part_name(planned, part));

@@ -112,19 +112,25 @@ void set_input_scales(Plan& plan, Refusals& refusals) {
   });
 }
 
+bool searches_scales(const PlannedTensor& planned, const formats::LogicalTensor& tensor) {
+  if (planned.action != Action::kQuantize || planned.scales != PlannedTensor::kNone) return false;
+  // Codes of MXFP4 are copied where NVFP4 can have them.
+  const bool is_repacked = planned.to == formats::SchemeId::kNvfp4 &&
+                           tensor.encoding.scheme == formats::SchemeId::kMxfp4;
+  return !is_repacked && !quantize::find_scheme(planned.to)->searches.empty();
+}
+
 void set_importance(Plan& plan, Refusals& refusals) {
   const Choices& choices = plan.recipe.choices;
   if (choices.importance == nullptr) return;
-  if (choices.nvfp4_search == quantize::Nvfp4Search::kAmax) {
+  if (choices.search == quantize::ScaleSearch::kAmax) {
     throw Error(ErrorCode::kInvalidArgument,
-                "--importance weights a search of scales, and --nvfp4-search amax is none (use mse "
-                "or 4over6)");
+                "--importance weights a search of scales, and --search amax (or --nvfp4-search "
+                "amax) is none (use mse)");
   }
   for (PlannedTensor& planned : plan.tensors) {
     const formats::LogicalTensor& tensor = plan.tensor_of(planned);
-    if (planned.to != formats::SchemeId::kNvfp4 || planned.action != Action::kQuantize) continue;
-    if (tensor.encoding.scheme == formats::SchemeId::kMxfp4)
-      continue;  // codes are copied where they can be
+    if (!searches_scales(planned, tensor)) continue;
     ++plan.counts.searched;
     planned.is_weighted = knows(*choices.importance, tensor, refusals);
     if (planned.is_weighted) ++plan.counts.weighted;
@@ -132,8 +138,8 @@ void set_importance(Plan& plan, Refusals& refusals) {
   refusals.throw_if_any();
   if (plan.counts.searched > 0 && plan.counts.weighted == 0) {
     throw Error(ErrorCode::kMissingTensor,
-                "--importance has mean squares of none of the tensors that become nvfp4 (made from "
-                "another model?)");
+                "--importance has mean squares of none of the tensors whose scales are searched "
+                "(made from another model?)");
   }
 }
 

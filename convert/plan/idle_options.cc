@@ -29,12 +29,6 @@ bool is_quantized(const PlannedTensor& planned, const LogicalTensor&) {
   return formats::scheme_facts(planned.to).quantized;
 }
 
-bool encodes_nvfp4(const PlannedTensor& planned, const LogicalTensor& tensor) {
-  // Codes of MXFP4 are copied where they can be.
-  return planned.action == Action::kQuantize && planned.to == SchemeId::kNvfp4 &&
-         tensor.encoding.scheme != SchemeId::kMxfp4;
-}
-
 bool has_static_inputs(const PlannedTensor& planned, const LogicalTensor&) {
   return planned.storage != nullptr && planned.storage->activations == Activations::kStatic;
 }
@@ -91,22 +85,29 @@ constexpr OptionScope kScopes[] = {
      has_static_inputs},
     {"--fp8-grid", "belongs to FP8 with scales of blocks, rows or tensors",
      "no tensor of the output is encoded so", "use --to fp8", takes_fp8_grid},
-    {"--scales-from", "gives the scales of fp8-block", "no tensor is encoded as fp8-block",
-     "use --to fp8",
+    {"--scales-from", "gives the scales of fp8-block and int4-group",
+     "no tensor is encoded as one of them", "use --to fp8 or int4",
      [](const PlannedTensor& planned, const LogicalTensor&) {
        return planned.scales != PlannedTensor::kNone;
      }},
+    {"--search", "chooses the scales of nvfp4 and int4-group",
+     "no tensor is encoded as one of them", "use --to nvfp4 or int4", searches_scales},
     {"--nvfp4-search", "chooses the scales of nvfp4", "no tensor is encoded as nvfp4",
-     "use --to nvfp4", encodes_nvfp4},
-    {"--importance", "weights the search of nvfp4 scales", "no tensor is encoded as nvfp4",
-     "use --to nvfp4", encodes_nvfp4},
+     "use --to nvfp4", searches_scales},
+    {"--importance", "weights the search of nvfp4 and int4-group scales",
+     "no tensor is encoded as one of them", "use --to nvfp4 or int4", searches_scales},
+    {"--group-size", "says how many columns share an int4-group scale",
+     "no tensor is encoded as int4-group", "use --to int4",
+     [](const PlannedTensor& planned, const LogicalTensor&) {
+       return planned.action == Action::kQuantize && formats::scheme_facts(planned.to).chooses_cols;
+     }},
     {"--via", "is what values pass through before they are encoded", "no tensor is encoded anew",
      "use --to with a quantized scheme",
      [](const PlannedTensor& planned, const LogicalTensor& tensor) {
        return goes_through_bands(tensor, planned);
      }},
-    {"--quantize-attention", "belongs to --to nvfp4 and mxfp4", "that is not what is asked for",
-     "use one of them", nullptr, has_attention_on_request},
+    {"--quantize-attention", "belongs to --to nvfp4, mxfp4 and int4",
+     "that is not what is asked for", "use one of them", nullptr, has_attention_on_request},
 };
 
 }  // namespace

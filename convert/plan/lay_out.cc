@@ -25,6 +25,20 @@ PlannedPart part_of(formats::Part part, formats::DType dtype, const formats::Sha
   return {.part = part, .dtype = dtype, .n_bytes = *n_bytes};
 }
 
+// Codes that are kept, and scales that are taken over, keep the dtypes beside them.
+formats::DType dtype_of(const Plan& plan, const PlannedTensor& planned,
+                        const formats::PartRow& row) {
+  if (!row.keeps_dtype) return row.dtype;
+  const auto stored_in = [&](const Checkpoint& from, const LogicalTensor& tensor) {
+    const std::uint32_t index = tensor.encoding.stored[row.part];
+    return index == formats::StoredParts::kAbsent ? row.dtype : from.stored()[index].dtype;
+  };
+  if (planned.action == Action::kRepackage) return stored_in(plan.source, plan.tensor_of(planned));
+  if (planned.scales == PlannedTensor::kNone) return row.dtype;
+  const Checkpoint& release = *plan.recipe.choices.scales_from;
+  return stored_in(release, release.tensors()[planned.scales]);
+}
+
 void add_parts(const Plan& plan, PlannedTensor& planned) {
   const LogicalTensor& tensor = plan.tensor_of(planned);
   switch (planned.action) {
@@ -42,8 +56,10 @@ void add_parts(const Plan& plan, PlannedTensor& planned) {
     case Action::kRepackage:
     case Action::kQuantize:
       for (const formats::PartRow& row : planned.storage->parts) {
+        const bool is_kept = planned.action == Action::kRepackage;
+        if (row.is_optional && !(is_kept && tensor.encoding.stored.has(row.part))) continue;
         planned.parts[planned.n_parts++] =
-            part_of(row.part, row.dtype,
+            part_of(row.part, dtype_of(plan, planned, row),
                     formats::part_shape(row, planned.to, tensor.shape, planned.block), tensor);
       }
       break;

@@ -118,9 +118,12 @@ void join_fused_tensors(Plan& plan, Refusals& refusals);
 /// scale of their joint range. Modules without a range are refused, with the list.
 void set_input_scales(Plan& plan, Refusals& refusals);
 
-/// Marks the NVFP4 tensors that are encoded with weights (PlannedTensor::is_weighted) and counts
+/// Whether a tensor's scales are searched for.
+bool searches_scales(const PlannedTensor& planned, const formats::LogicalTensor& tensor);
+
+/// Marks the tensors whose scales are searched with weights (PlannedTensor::is_weighted) and counts
 /// them. Refuses statistics of another width (kShapeMismatch); a plan in which nothing is weighted,
-/// because no tensor becomes nvfp4 or scales are not searched (kInvalidArgument), or because the
+/// because no scales are searched (kInvalidArgument), or because the
 /// file knows none of them (kMissingTensor). Does nothing without --importance.
 void set_importance(Plan& plan, Refusals& refusals);
 

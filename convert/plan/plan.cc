@@ -4,6 +4,7 @@
 #include <array>
 
 #include "convert/plan/passes.h"
+#include "formats/base/error.h"
 #include "formats/container/safetensors.h"
 #include "formats/dialect/engine_limits.h"
 #include "quantize/scheme.h"
@@ -17,6 +18,17 @@ std::string_view action_name(Action action) {
                                                              "drop"};
   return kNames.at(static_cast<std::size_t>(action));
 }
+
+namespace {
+
+// How the target dialect stores a part.
+const formats::PartRow& row_of(const PlannedTensor& planned, std::size_t part) {
+  const formats::PartRow* row = formats::find_part_row(*planned.storage, planned.parts[part].part);
+  INGOT_CHECK(row != nullptr);
+  return *row;
+}
+
+}  // namespace
 
 bool goes_through_bands(const LogicalTensor& tensor, const PlannedTensor& planned) {
   if (planned.action == Action::kQuantize) return true;
@@ -45,9 +57,8 @@ std::string Plan::part_name(const PlannedTensor& planned, std::size_t part) cons
   if (planned.action == Action::kCopy) {
     name = source.stored()[tensor.encoding.stored[planned.parts[part].part]].name;
   } else {
-    name = planned.storage == nullptr
-               ? tensor.name
-               : formats::part_name(planned.storage->parts[part], tensor.name);
+    name = planned.storage == nullptr ? tensor.name
+                                      : formats::part_name(row_of(planned, part), tensor.name);
   }
   const auto spell = functions_of(*options.layout).stored_name;
   return spell == nullptr ? name : spell(name, source.config());
@@ -58,7 +69,7 @@ formats::Shape Plan::part_shape(const PlannedTensor& planned, std::size_t part) 
   if (planned.action == Action::kCopy)
     return source.stored()[tensor.encoding.stored[planned.parts[part].part]].shape;
   if (planned.storage == nullptr) return tensor.shape;
-  const formats::PartRow& row = planned.storage->parts[part];
+  const formats::PartRow& row = row_of(planned, part);
   if (formats::is_joined_number(row.shape, tensor.rule)) return {};
   return formats::part_shape(row, planned.to, tensor.shape, planned.block);
 }
@@ -168,9 +179,23 @@ std::vector<PlannedSlice> slices_of(const Plan& plan, const PlannedTensor& plann
 
 std::array<std::uint64_t, 2> scale_block_of(const LogicalTensor& tensor,
                                             const PlannedTensor& planned) {
-  if (planned.action == Action::kQuantize) return planned.block;
   if (planned.action == Action::kCast) return {0, 0};
-  return {tensor.encoding.block_rows, tensor.encoding.block_cols};
+  std::array<std::uint64_t, 2> block =
+      planned.action == Action::kQuantize
+          ? planned.block
+          : std::array{tensor.encoding.block_rows, tensor.encoding.block_cols};
+  if (formats::scheme_facts(planned.to).chooses_cols)
+    block[1] = formats::stated_group_cols(block[1], tensor.shape.back());
+  return block;
+}
+
+formats::Shape Plan::slice_shape(const PlannedTensor& planned) const {
+  if (!is_sliced()) return tensor_of(planned).shape;
+  INGOT_CHECK(planned.n_parts > 0 && planned.parts[0].part == formats::Part::kWeight);
+  formats::Shape shape = part_cut(planned, 0).slice_shape();
+  if (!shape.empty())
+    shape.back() *= formats::codes_per_element(planned.to, planned.parts[0].dtype);
+  return shape;
 }
 
 std::string unsliced_file(const Plan& plan, const PlannedTensor& planned, formats::Part part) {

@@ -153,7 +153,7 @@ struct PlannedJson {
 struct PlanCounts {
   std::uint64_t copied = 0, repackaged = 0, cast = 0, quantized = 0, dropped = 0;
   std::uint64_t demoted = 0;                 ///< of the cast ones
-  std::uint64_t searched = 0, weighted = 0;  ///< with --importance: encoded as NVFP4; weighted
+  std::uint64_t searched = 0, weighted = 0;  ///< with --importance: with searched scales; weighted
   std::uint64_t fitted_to_bf16 = 0;          ///< that --tp-fit bf16 left in, or made, BF16
 };
 
@@ -208,6 +208,8 @@ struct Plan {
   [[nodiscard]] const PlannedPlace& first_place(const PlannedPart& part) const {
     return places[part.first_place];
   }
+  /// The shape of a weight in each of its slices, padding included.
+  [[nodiscard]] formats::Shape slice_shape(const PlannedTensor& tensor) const;
   /// How a part, retiled and padded, is cut into slices; to those of one EP rank for stacked
   /// experts that are shared out.
   [[nodiscard]] shard::PartCut part_cut(const PlannedTensor& tensor, std::size_t part,
@@ -225,7 +227,8 @@ struct Plan {
   [[nodiscard]] std::uint64_t fused_bytes(std::size_t set) const;
 };
 
-/// Rows and columns that share a scale in the output, before retiling; {0, 0} without scales.
+/// Rows and columns that share a scale in the output, before retiling; {0, 0} without scales. Where
+/// a checkpoint chooses the columns: as stated_group_cols() has them.
 std::array<std::uint64_t, 2> scale_block_of(const formats::LogicalTensor& tensor,
                                             const PlannedTensor& planned);
 

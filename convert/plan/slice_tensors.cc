@@ -49,6 +49,12 @@ std::vector<std::uint64_t> output_bytes(const Plan& plan) {
   return n_bytes;
 }
 
+// Whether a part of the source stands in the output as well.
+bool keeps(const LogicalTensor& tensor, const PlannedTensor& planned, formats::Part part) {
+  const bool is_kept = planned.action == Action::kCopy || planned.action == Action::kRepackage;
+  return is_kept && tensor.encoding.stored.has(part);
+}
+
 void become_bf16(const LogicalTensor& tensor, PlannedTensor& planned, Refusals& refusals) {
   const SchemeId from = tensor.encoding.scheme;
   planned.to = SchemeId::kBf16;
@@ -116,6 +122,8 @@ void slice_tensors(Plan& plan) {
     to_fit.push_back({.tensor = &tensor,
                       .scheme = planned.to,
                       .group = scale_block_of(tensor, planned),
+                      .has_zero_points = keeps(tensor, planned, formats::Part::kZeroPoint),
+                      .has_group_order = keeps(tensor, planned, formats::Part::kGroupOrder),
                       .cut = planned.cut});
     items.push_back(i);
   }

@@ -28,6 +28,8 @@ constexpr std::array<std::string_view, 4> kTreatmentNames = {"quantize", "on req
 constexpr std::string_view kAsReleased = "as DeepSeek releases it";
 constexpr std::string_view kLinear = "a linear layer that every loader of the scheme quantizes";
 constexpr std::string_view kMlp = "nearly all parameters are here, and 4 bits hurt least";
+constexpr std::string_view kInt4Experts = "nearly all parameters; released so by Kimi-K2-Thinking";
+constexpr std::string_view kEveryToken = "few parameters that see every token; released as BF16";
 constexpr std::string_view kJoined = "engines join it with weights_proj, which is BF16";
 constexpr std::string_view kNarrow = "narrow and sensitive; published 4-bit models leave it";
 constexpr std::string_view kAbsorbed = "engines decode it for MLA; no published recipe has it so";
@@ -75,6 +77,13 @@ std::vector<DefaultRecipeLine> make_lines() {
     add(to, {kIndexerQ}, kLeave, kIndexer);
     add(to, {kIndexerK}, kLeave, kJoined);
   }
+
+  add(SchemeId::kInt4Group, {kExperts}, kQuantize, kInt4Experts);
+  add(SchemeId::kInt4Group, {kAttention}, kOnRequest, kNarrow);
+  add(SchemeId::kInt4Group, {kShared, kDenseMlp}, kLeave, kEveryToken);
+  add(SchemeId::kInt4Group, {kKvB}, kLeave, kAbsorbed);
+  add(SchemeId::kInt4Group, {kIndexerQ}, kLeave, kIndexer);
+  add(SchemeId::kInt4Group, {kIndexerK}, kLeave, kJoined);
   return lines;
 }
 
@@ -118,7 +127,7 @@ RoleGroup role_group_of(Role role) {
 
 // What MTP layers become when nobody says.
 MtpPolicy default_mtp_policy(SchemeId to) {
-  return to == SchemeId::kNvfp4 || to == SchemeId::kMxfp4 ? MtpPolicy::kBf16 : MtpPolicy::kConvert;
+  return formats::scheme_facts(to).code_bits == 4 ? MtpPolicy::kBf16 : MtpPolicy::kConvert;
 }
 
 Rule default_rule(std::string_view selector, std::string_view scheme) {
@@ -171,9 +180,10 @@ const formats::Dialect& target_dialect(const Recipe& recipe, const formats::Dial
   if (recipe.to && formats::scheme_facts(*recipe.to).quantized) return default_of(*recipe.to);
   for (const Rule& rule : recipe.rules) {
     if (!rule.scheme || !formats::scheme_facts(*rule.scheme).quantized) continue;
-    if (formats::find_storage(of_source, *rule.scheme) == nullptr) return default_of(*rule.scheme);
+    const bool is_held = formats::find_storage(of_source, *rule.scheme) != nullptr;
+    if (of_source.is_read_only || !is_held) return default_of(*rule.scheme);
   }
-  return of_source;
+  return of_source.is_read_only ? default_of(SchemeId::kInt4Group) : of_source;
 }
 
 void add_default_rules(Recipe& recipe, const formats::Family& family,

@@ -37,7 +37,8 @@ constexpr std::array kAllowances = {Allowance{"nan-code", &Allowances::nan_code}
 // The words of options, in the order of what they mean.
 constexpr std::array<std::string_view, 4> kMtpPolicies = {"convert", "bf16", "keep", "drop"};
 constexpr std::array<std::string_view, 2> kGrids = {"amax", "ue8m0"};
-constexpr std::array<std::string_view, 3> kSearches = {"amax", "4over6", "mse"};
+constexpr std::array<std::string_view, 4> kSearches = {"amax", "4over6", "mse", "signed"};
+constexpr std::array<std::uint64_t, 4> kGroupSizes = {32, 64, 128, 0};
 constexpr std::array<std::string_view, 2> kVias = {"f32", "bf16"};
 
 template <typename Value>
@@ -215,8 +216,20 @@ quantize::Fp8Grid parse_fp8_grid(std::string_view word) {
   return parse_word<quantize::Fp8Grid>(kGrids, word, "--fp8-grid");
 }
 
-quantize::Nvfp4Search parse_nvfp4_search(std::string_view word) {
-  return parse_word<quantize::Nvfp4Search>(kSearches, word, "--nvfp4-search");
+quantize::ScaleSearch parse_scale_search(std::string_view word, std::string_view where) {
+  return parse_word<quantize::ScaleSearch>(kSearches, word, where);
+}
+
+std::string_view scale_search_name(quantize::ScaleSearch search) {
+  return kSearches[static_cast<std::size_t>(search)];
+}
+
+std::uint64_t parse_group_size(std::string_view word) {
+  for (const std::uint64_t size : kGroupSizes) {
+    if (word == (size == 0 ? "row" : std::to_string(size))) return size;
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("--group-size '{}' is none of 32, 64, 128 and row", word));
 }
 
 Via parse_via(std::string_view word) {
@@ -263,9 +276,11 @@ Json Choices::to_json() const {
                {"activations",
                 activations ? Json(std::string(activations_name(*activations))) : Json(nullptr)},
                {"fp8_grid", fp8_grid ? Json(word_of(kGrids, *fp8_grid)) : Json()},
-               {"nvfp4_search", word_of(kSearches, nvfp4_search)},
+               // The key is from when nvfp4 alone was searched.
+               {"nvfp4_search", word_of(kSearches, search)},
                {"via", word_of(kVias, via)},
                {"quantize_attention", quantize_attention}};
+  if (group_size) json["group_size"] = *group_size;
   if (input_scale) json["input_scale"] = *input_scale;
   if (activation_scales)
     record_statistics("activation_scales", activation_scales->hash(), activation_scales->filled(),

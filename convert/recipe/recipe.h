@@ -72,7 +72,9 @@ struct Choices {
   std::string dialect;  ///< empty: by the schemes
   std::optional<formats::Activations> activations;
   std::optional<quantize::Fp8Grid> fp8_grid;  ///< nothing: what the source says, else amax
-  quantize::Nvfp4Search nvfp4_search = quantize::Nvfp4Search::kMse;
+  quantize::ScaleSearch search = quantize::ScaleSearch::kMse;
+  /// Columns that share an INT4 scale, 0: all of a row; nothing: the source's, else 128.
+  std::optional<std::uint64_t> group_size;
   Via via = Via::kF32;
   bool quantize_attention = false;
   std::optional<float> input_scale;                           ///< --input-scale
@@ -120,16 +122,19 @@ formats::SchemeId parse_scheme_word(std::string_view word, std::string_view wher
 MtpPolicy parse_mtp_policy(std::string_view word, std::string_view where);
 
 quantize::Fp8Grid parse_fp8_grid(std::string_view word);
-quantize::Nvfp4Search parse_nvfp4_search(std::string_view word);
+quantize::ScaleSearch parse_scale_search(std::string_view word, std::string_view where);
+std::string_view scale_search_name(quantize::ScaleSearch search);
+/// 32, 64, 128 or `row`, which is 0.
+std::uint64_t parse_group_size(std::string_view word);
 formats::Activations parse_activations(std::string_view word);
 Via parse_via(std::string_view word);
 /// A number above zero.
 float parse_input_scale(std::string_view word);
 
 /// A recipe in YAML: `to`, `mtp`, `rules` (a list of {match, scheme}), `allow` (a map from kind to
-/// a list of patterns) and the choices `dialect`, `activations`, `fp8-grid`, `nvfp4-search`, `via`,
-/// `quantize-attention`, `input-scale`. At most 1 MiB and 10,000 rules; anything unknown or of the
-/// wrong type is kInvalidArgument, with its line.
+/// a list of patterns) and the choices `dialect`, `activations`, `fp8-grid`, `search` (or
+/// `nvfp4-search`), `group-size`, `via`, `quantize-attention`, `input-scale`. At most 1 MiB and
+/// 10,000 rules; anything unknown or of the wrong type is kInvalidArgument, with its line.
 Recipe parse_recipe(std::string_view yaml, std::string_view where);
 
 }  // namespace ingot::convert

@@ -158,8 +158,12 @@ void read_choices(const YAML::Node& root, std::string_view where, Recipe& recipe
   read("activations",
        [&](const std::string& text) { choices.activations = parse_activations(text); });
   read("fp8-grid", [&](const std::string& text) { choices.fp8_grid = parse_fp8_grid(text); });
-  read("nvfp4-search",
-       [&](const std::string& text) { choices.nvfp4_search = parse_nvfp4_search(text); });
+  for (const char* key : {"search", "nvfp4-search"}) {
+    read(key, [&](const std::string& text) {
+      choices.search = parse_scale_search(text, fmt::format("--{}", key));
+    });
+  }
+  read("group-size", [&](const std::string& text) { choices.group_size = parse_group_size(text); });
   read("via", [&](const std::string& text) { choices.via = parse_via(text); });
   read("quantize-attention", [&](const std::string& text) {
     if (!YAML::convert<bool>::decode(YAML::Node(text), choices.quantize_attention)) {
@@ -188,8 +192,8 @@ Recipe parse_recipe(std::string_view yaml, std::string_view where) {
     if (root.IsNull()) return recipe;
     if (!root.IsMap()) refuse(where, root, "a recipe is a map of to, mtp, rules, allow and so on");
     require_keys(root,
-                 {"to", "mtp", "rules", "allow", "dialect", "activations", "fp8-grid",
-                  "nvfp4-search", "via", "quantize-attention", "input-scale"},
+                 {"to", "mtp", "rules", "allow", "dialect", "activations", "fp8-grid", "search",
+                  "nvfp4-search", "group-size", "via", "quantize-attention", "input-scale"},
                  where);
     for (const char* key : {"to", "mtp"}) {
       if (!root[key]) continue;

@@ -97,6 +97,19 @@ std::int32_t quant_bias(float offset, std::int64_t sum) {
 
 }  // namespace
 
+std::vector<std::byte> dimensions_part(const Plan& plan, const PlannedTensor& planned,
+                                       formats::DType dtype) {
+  const formats::Shape shape = plan.slice_shape(planned);
+  if (dtype == formats::DType::kI64) return bytes_of(shape);
+  std::vector<std::int32_t> sides;
+  for (const std::uint64_t side : shape) {
+    if (side > std::uint64_t{std::numeric_limits<std::int32_t>::max()})
+      throw Error(ErrorCode::kLimit, fmt::format("a side of {} is beyond its I32 shape", side));
+    sides.push_back(static_cast<std::int32_t>(side));
+  }
+  return bytes_of(sides);
+}
+
 std::vector<std::byte> ascend_part(Part part, const AscendInputs& inputs) {
   switch (part) {
     case Part::kInputScale:

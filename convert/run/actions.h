@@ -70,6 +70,10 @@ float amax_of(const TensorTask& task);
 /// around.
 std::map<std::string, formats::GlobalScale> original_globals(const Plan& plan);
 
+/// Bytes of Part::kDimensions, I32 or I64: the shape of the weight in every slice.
+std::vector<std::byte> dimensions_part(const Plan& plan, const PlannedTensor& planned,
+                                       formats::DType dtype);
+
 /// Parts that follow from codes, weight scales and the input's scale. Source: docs/formats.md,
 /// "W8A8 static".
 struct AscendInputs {

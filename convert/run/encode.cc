@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 
 #include <fmt/format.h>
@@ -65,9 +66,9 @@ class Encoder {
         tensor_.encoding.stored.weight(), bands_,
         [&](const Band& band, std::span<const std::byte> codes) {
           const formats::ScaleReader::Range range = scales_.range_of(band.first_row, band.rows);
-          const std::vector<float> scales = scales_.read(range);
+          const BandScales scales = read_scales(range);
           const StageTimer timer(task_.context.times.compute, 0);
-          const EncodedRows rows = rows_of(band, codes, scales, range);
+          const EncodedRows rows = rows_of(band, codes, scales);
           largest =
               std::max(largest, repacks_ ? quantize::largest_mxfp4_scale(rows)
                                          : quantize::encoded_amax(tensor_.encoding.scheme, rows));
@@ -119,27 +120,41 @@ class Encoder {
     });
   }
 
+  // What undoes the codes of a band.
+  struct BandScales {
+    formats::ScaleReader::Range range;
+    std::vector<float> scales;
+    std::vector<std::uint8_t> zeros;
+  };
+
+  BandScales read_scales(formats::ScaleReader::Range range) const {
+    return {.range = range, .scales = scales_.read(range), .zeros = scales_.read_zeros(range)};
+  }
+
   EncodedRows rows_of(const Band& band, std::span<const std::byte> codes,
-                      std::span<const float> scales, formats::ScaleReader::Range range) const {
+                      const BandScales& scales) const {
     EncodedRows rows = task_.rows_of(bands_, band, codes);
-    rows.scales = scales;
-    rows.first_scale_row = range.first;
+    rows.scales = scales.scales;
+    rows.zeros = scales.zeros;
+    rows.group_order = scales_.group_order();
+    rows.first_scale_row = scales.range.first;
     rows.scale_cols = scales_.cols();
     return rows;
   }
 
   void encode_band(const Band& band, std::span<const std::byte> codes, std::span<std::byte> out) {
-    const formats::ScaleReader::Range range = scales_.range_of(band.first_row, band.rows);
-    const std::vector<float> scales = scales_.read(range);
+    const BandScales read = read_scales(scales_.range_of(band.first_row, band.rows));
+    const std::vector<float>& scales = read.scales;
     const std::size_t width = formats::dtype_bits(facts_.scale_dtype) / 8;
     const std::uint64_t scale_rows =
         planned_.block[0] == 0 ? 0 : ceil_div(band.rows, planned_.block[0]);
     band_scales_.resize(scale_rows * groups_across(bands_.cols) * width);
     codes_ = out;
-    const EncodedRows source = rows_of(band, codes, scales, range);
+    const EncodedRows source = rows_of(band, codes, read);
     // Codes under ordinary scales are finite without a look at each value.
-    values_are_finite_ =
-        !scales.empty() && *std::max_element(scales.begin(), scales.end()) <= kLargestOrdinaryScale;
+    values_are_finite_ = !scales.empty() && std::ranges::all_of(scales, [](float scale) {
+      return std::fabs(scale) <= kLargestOrdinaryScale;
+    });
     for (std::uint64_t row = 0; row < band.rows; row += bands_.tile_rows) {
       for (std::uint64_t col = 0; col < bands_.cols; col += bands_.tile_cols) {
         encode_tile(source, band,
@@ -280,7 +295,8 @@ class Encoder {
                                                       .block_cols = block_cols},
                                                      decoded(tile));
     INGOT_CHECK(faults.nan_codes == 0);
-    for (const float scale : tile_scales_) INGOT_CHECK(scale > 0 && scale <= 0x1.fffffep127F);
+    for (const float scale : tile_scales_)
+      INGOT_CHECK(std::isfinite(scale) && (scale > 0 || (scale < 0 && facts_.has_signed_scales)));
     quality_.add(quantize::measure_quality({.values = values(tile),
                                             .decoded = decoded(tile),
                                             .scales = tile_scales_,
@@ -313,6 +329,9 @@ class Encoder {
           break;
         case Part::kOffset:
           parts_[p].write(std::vector<std::byte>(part.n_bytes));
+          break;
+        case Part::kDimensions:
+          parts_[p].write(dimensions_part(plan_, planned_, part.dtype));
           break;
         default:
           parts_[p].write(ascend_part(

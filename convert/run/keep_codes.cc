@@ -54,6 +54,7 @@ void judge_scales(const TensorTask& task, const formats::ScaleReader& scales) {
 // Whether a part is the stored one, byte for byte.
 bool is_kept(const TensorTask& task, const PlannedPart& part) {
   if (task.planned.action == Action::kCopy || part.part == Part::kWeight) return true;
+  if (part.part == Part::kZeroPoint || part.part == Part::kGroupOrder) return true;
   const formats::StoredParts& stored = task.tensor.encoding.stored;
   return part.part == Part::kScale && stored.has(Part::kScale) &&
          is_same_kind(task.context.plan.source.stored()[stored[Part::kScale]].dtype, part.dtype);
@@ -120,7 +121,9 @@ TensorResult keep_codes(const TensorTask& task) {
   };
   for (std::size_t p = 0; p < task.planned.n_parts; ++p) {
     const PlannedPart& part = task.planned.parts[p];
-    if (is_kept(task, part)) {
+    if (part.part == Part::kDimensions) {
+      write(p, dimensions_part(task.context.plan, task.planned, part.dtype));
+    } else if (is_kept(task, part)) {
       const bool is_codes = part.part == Part::kWeight;
       BandLoop::Copied copied =
           task.loop.copy(task.tensor.encoding.stored[part.part], task.part(p),

@@ -28,7 +28,7 @@ PartWriter::PartWriter(RunContext& context, std::uint32_t tensor, std::size_t pa
   if (planned.alignment != shard::Alignment{}) {
     const formats::Shape shape = plan.part_shape(planned, part);
     if (first.whole_shape() != shape) {
-      aligner_.emplace(part_.part, part_.dtype, shape, plan.aligned(planned, part));
+      aligner_.emplace(part_.part, planned.to, part_.dtype, shape, plan.aligned(planned, part));
     }
   }
   is_plain_ = !aligner_ && targets_.size() == 1 && targets_.front().file->members.size() == 1 &&

@@ -14,6 +14,7 @@
 #include "formats/checkpoint/checkpoint_listing.h"
 #include "formats/checkpoint/encoding_recognition.h"
 #include "formats/checkpoint/rank_slices.h"
+#include "formats/checkpoint/relaid_codes.h"
 #include "formats/checkpoint/weights_headers.h"
 #include "formats/json/json.h"
 #include "formats/records/manifest.h"
@@ -270,7 +271,16 @@ Checkpoint Checkpoint::open(const std::filesystem::path& directory, const OpenOp
         Error(ErrorCode::kMissingTensor, "holds no tensors").in_file(directory.string()));
   }
   stage.settle();
-  state->understand(names, options, stage);
+  std::optional<InputMajorLayout> layout;
+  stage.attempt([&] { layout = input_major_layout(state->config); });
+  if (layout) {
+    state->bytes = relay_codes(*layout, std::move(state->bytes), state->stored, stage.faults());
+    stage.settle();
+    state->understand(StoredNames(state->stored), options, stage);
+  } else {
+    stage.settle();
+    state->understand(names, options, stage);
+  }
   return Checkpoint(std::move(state));
 }
 

@@ -181,8 +181,7 @@ class Recogniser {
 
   [[nodiscard]] const char* foreign_kind(std::uint32_t i) const {
     if (count_parts(i) == 0) return "packed weights of unknown scheme (no weight_scale)";
-    return input_.stored[i].dtype == DType::kI32 ? "packed integer weights (pack-quantized)"
-                                                 : "packed 4-bit weights";
+    return "packed 4-bit weights";
   }
 
   /// Finds the scheme, fills in encoding and decoded shape, and looks at the other parts.
@@ -190,7 +189,7 @@ class Recogniser {
     const SchemeFacts* scheme = scheme_of(i);
     if (scheme == nullptr || !has_what_it_needs(i, *scheme)) return std::nullopt;
     tensor.shape = decoded_shape(i, *scheme);
-    const auto [rows, cols] = scale_group(scheme->id, tensor.shape, input_.block);
+    const auto [rows, cols] = scale_group(scheme->id, tensor.shape, block_of(i, *scheme));
     tensor.encoding = {.scheme = scheme->id,
                        .stored = found_[i].stored,
                        .block_rows = rows,
@@ -207,6 +206,15 @@ class Recogniser {
     if (shape.empty()) return shape;
     shape.back() = checked_mul(shape.back(), codes_per_element(scheme.id, codes.dtype)).value_or(0);
     return shape;
+  }
+
+  /// The block that the checkpoint has chosen: by its config, or by the shape of the scale.
+  [[nodiscard]] std::array<std::uint64_t, 2> block_of(std::uint32_t i,
+                                                      const SchemeFacts& scheme) const {
+    if (!scheme.chooses_cols) return input_.block;
+    return {1, decoded_shape(i, scheme).back() /
+                   std::max<std::uint64_t>(
+                       input_.stored[found_[i].stored[Part::kScale]].shape.back(), 1)};
   }
 
   /// The row for the dtype of the codes and for the dtype and shape of the scale; null, and
@@ -286,8 +294,17 @@ class Recogniser {
                                      const Shape& scale) const {
     if (scheme.group_rows == 0) return is_per_matrix(scale, weight);
     if (scheme.group_cols == 0) return is_per_row(scale, weight);
+    if (scheme.chooses_cols) return is_per_chosen_group(scale, weight);
     const auto [rows, cols] = scale_group(scheme.id, weight, input_.block);
     return scale == block_scale_shape(weight, rows, cols);
+  }
+
+  /// Groups of one matrix, of whole words of codes, all of the same length.
+  [[nodiscard]] static bool is_per_chosen_group(const Shape& scale, const Shape& weight) {
+    constexpr std::uint64_t kCodesPerWord = 8;
+    if (weight.size() != 2 || scale.size() != 2 || scale.front() != weight.front()) return false;
+    if (weight.back() == 0 || scale.back() == 0) return scale.back() == weight.back();
+    return weight.back() % scale.back() == 0 && weight.back() / scale.back() % kCodesPerWord == 0;
   }
 
   void add_needed(std::string& needed, const SchemeFacts& scheme, const Shape& weight) const {
@@ -296,6 +313,9 @@ class Recogniser {
       needed += "one value";
     } else if (scheme.group_cols == 0) {
       needed += shape_text(per_row(weight));
+    } else if (scheme.chooses_cols) {
+      needed += fmt::format("[{}, groups] if it is {}: {} columns in equal groups of whole words",
+                            weight.front(), scheme.name, weight.back());
     } else {
       const auto [rows, cols] = scale_group(scheme.id, weight, input_.block);
       needed +=
@@ -325,7 +345,14 @@ class Recogniser {
                 : "has a deq_scale, which is its scale times that of the activations, but no "
                   "input_scale (a file missing? fetch it again)");
     }
-    return !lacks_global && !lacks_input;
+    const bool lacks_dimensions = scheme.has_dimensions && !parts.has(Part::kDimensions);
+    if (lacks_dimensions && input_.is_complete) {
+      fault(i, ErrorCode::kMissingTensor,
+            fmt::format("is {} without its dimensions (no weight_shape beside it; loaders unpack "
+                        "by it)",
+                        scheme.name));
+    }
+    return !lacks_global && !lacks_input && !lacks_dimensions;
   }
 
   [[nodiscard]] static Shape per_row(const Shape& weight) {
@@ -368,15 +395,34 @@ class Recogniser {
       } else if (!facts.reads.has(stored.dtype)) {
         refuse(index, ErrorCode::kDtypeMismatch,
                fmt::format("is {} in {}", facts.meaning, dtype_name(stored.dtype)));
-      } else if (facts.is_per_row ? !is_per_row(stored.shape, weight)
-                                  : !is_one_value(stored.shape)) {
+      } else if (const std::string needs = extent_needed(i, facts.extent, stored.shape, weight);
+                 !needs.empty()) {
         refuse(index, ErrorCode::kShapeMismatch,
                fmt::format("is {} of shape {}, a weight of shape {} needs {}", facts.meaning,
-                           shape_text(stored.shape), shape_text(weight),
-                           facts.is_per_row ? "one value per row" : "one value"));
+                           shape_text(stored.shape), shape_text(weight), needs));
       }
     });
     return fits;
+  }
+
+  /// What a part of weight `i` should be, if `shape` is not it; else empty.
+  [[nodiscard]] std::string extent_needed(std::uint32_t i, PartExtent extent, const Shape& shape,
+                                          const Shape& weight) const {
+    switch (extent) {
+      case PartExtent::kOne:
+        return is_one_value(shape) ? "" : "one value";
+      case PartExtent::kPerRow:
+        return is_per_row(shape, weight) ? "" : "one value per row";
+      case PartExtent::kPerColumn:
+        return shape == Shape{weight.back()} ? "" : "one value per column";
+      case PartExtent::kDimensions:
+        return shape == Shape{weight.size()} ? "" : "one value per dimension";
+      case PartExtent::kPerGroup:
+        break;
+    }
+    Shape wanted = input_.stored[found_[i].stored[Part::kScale]].shape;
+    wanted[wanted.size() - 2] = ceil_div(wanted[wanted.size() - 2], kZerosPerWord);
+    return shape == wanted ? "" : shape_text(wanted);
   }
 
   const RecognitionInput& input_;

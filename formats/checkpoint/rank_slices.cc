@@ -164,14 +164,19 @@ class Matcher {
     const StoredTensor& codes = with_.stored[encoding.stored.weight()];
     const Shape weight = decoded(whole_of(codes), codes.dtype, encoding.scheme);
     if (weight.size() < 2) return;
-    const auto group =
-        scale_group(encoding.scheme, weight, {encoding.block_rows, encoding.block_cols});
+    auto group = std::array{encoding.block_rows, encoding.block_cols};
+    if (encoding.stored.has(Part::kScale) && scheme_facts(encoding.scheme).chooses_cols) {
+      // A slice may be as wide as a group: the wholes say what one is.
+      const Shape scale = whole_of(with_.stored[encoding.stored[Part::kScale]]);
+      group[1] = scale.empty() || scale.back() == 0 ? 0 : weight.back() / scale.back();
+    }
+    group = scale_group(encoding.scheme, weight, group);
     const Shape per_row(weight.begin(), weight.end() - 1);
     encoding.stored.for_each([&](Part part, std::uint32_t i) {
       std::optional<std::uint64_t> needed;
       if (part == Part::kScale) {
         needed = element_count(block_scale_shape(weight, group[0], group[1]));
-      } else if (part_facts(part).is_per_row) {
+      } else if (part_facts(part).extent == PartExtent::kPerRow) {
         needed = element_count(per_row);
       }
       const StoredTensor& stored = with_.stored[i];

@@ -42,6 +42,14 @@ constexpr std::array kMxfp4Parts = {
     PartRow{Part::kWeight, ".weight_packed", DType::kU8, PartShape::kCodes},
     PartRow{Part::kScale, ".weight_scale", DType::kU8, PartShape::kGrid},
 };
+// weight_shape is I32 in releases and I64 from compressed-tensors itself.
+constexpr std::array kInt4Parts = {
+    PartRow{Part::kWeight, ".weight_packed", DType::kI32, PartShape::kCodes},
+    PartRow{Part::kScale, ".weight_scale", DType::kBf16, PartShape::kGrid, false, true},
+    PartRow{Part::kZeroPoint, ".weight_zero_point", DType::kI32, PartShape::kZeros, true},
+    PartRow{Part::kGroupOrder, ".weight_g_idx", DType::kI32, PartShape::kPerCol, true},
+    PartRow{Part::kDimensions, ".weight_shape", DType::kI32, PartShape::kTwo, false, true},
+};
 constexpr std::array kMxfp8Parts = {
     PartRow{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
     PartRow{Part::kScale, ".weight_scale", DType::kU8, PartShape::kGrid},
@@ -69,6 +77,7 @@ constexpr std::array kStorage = {
     StorageRow{SchemeId::kMxfp4, kWeightOnly, "mxfp4-pack-quantized", kMxfp4Parts},
     StorageRow{SchemeId::kMxfp8, kWeightOnly, kMxfp8, kMxfp8Parts},
     StorageRow{SchemeId::kMxfp8, kDynamic, kMxfp8, kMxfp8Parts},
+    StorageRow{SchemeId::kInt4Group, kWeightOnly, "pack-quantized", kInt4Parts},
 };
 
 constexpr const char* kIgnore = "ignore";

@@ -24,10 +24,11 @@ struct GroupForm {
   std::string_view type;
   std::uint32_t num_bits = 8;
   std::string_view strategy;
-  std::uint32_t group_size = 0;       ///< 0: the strategy has none
-  std::string_view scale_dtype = "";  ///< of those whose scales are neither F32 nor BF16
-  std::string_view at_run_time = "";  ///< strategy of activations with kDynamic
-  std::string_view beforehand = "";   ///< of those with kStatic
+  std::string_view row_strategy = "";  ///< where columns are chosen: of whole rows
+  std::uint32_t group_size = 0;        ///< 0: the strategy has none, or a checkpoint chooses
+  std::string_view scale_dtype = "";   ///< of those whose scales are neither F32 nor BF16
+  std::string_view at_run_time = "";   ///< strategy of activations with kDynamic
+  std::string_view beforehand = "";    ///< of those with kStatic
 };
 
 constexpr std::array kForms = {
@@ -70,6 +71,11 @@ constexpr std::array kForms = {
               .group_size = 32,
               .scale_dtype = "torch.uint8",
               .at_run_time = "group"},
+    GroupForm{.scheme = SchemeId::kInt4Group,
+              .type = "int",
+              .num_bits = 4,
+              .strategy = "group",
+              .row_strategy = "channel"},
 };
 
 const GroupForm& form_of(SchemeId scheme) {
@@ -80,16 +86,28 @@ const GroupForm& form_of(SchemeId scheme) {
               fmt::format("compressed-tensors has no form for {}", scheme_facts(scheme).name));
 }
 
+bool chooses_cols(const GroupForm& form) {
+  return scheme_facts(form.scheme).chooses_cols;
+}
+
 bool has_group_size(const Json& strategy) {
   return strategy == "group" || strategy == "tensor_group";
 }
 
 Json weight_args(const GroupForm& form, const QuantizationGroup& group) {
-  Json args = {{"num_bits", form.num_bits}, {"type", form.type}, {"strategy", form.strategy}};
+  const bool has_rows = chooses_cols(form) && group.block[1] == 0;
+  Json args = {{"num_bits", form.num_bits},
+               {"type", form.type},
+               {"strategy", has_rows ? form.row_strategy : form.strategy}};
   if (form.group_size != 0) args["group_size"] = form.group_size;
-  if (group.block[0] != 0) args["block_structure"] = {group.block[0], group.block[1]};
-  args["symmetric"] = true;
+  if (chooses_cols(form)) {
+    if (!has_rows) args["group_size"] = group.block[1];
+  } else if (group.block[0] != 0) {
+    args["block_structure"] = {group.block[0], group.block[1]};
+  }
+  args["symmetric"] = !group.has_zero_points;
   args["dynamic"] = false;
+  if (group.has_group_order) args["actorder"] = "group";
   if (!form.scale_dtype.empty()) args["scale_dtype"] = form.scale_dtype;
   return args;
 }
@@ -131,6 +149,16 @@ std::string strategy_of(const Json& weights) {
   return size.is_number_unsigned() && size != 0 ? "group" : "channel";
 }
 
+/// An order of columns that a table of them tells; others are the writer's affair.
+bool has_order_table(const Json& weights) {
+  const Json& order = config_member(weights, "actorder");
+  return order == "group" || order == "dynamic" || order == true;
+}
+
+bool is_strategy_of(const GroupForm& form, std::string_view strategy) {
+  return strategy == form.strategy || (!form.row_strategy.empty() && strategy == form.row_strategy);
+}
+
 /// {0, 0} where it has no two numbers.
 std::array<std::uint64_t, 2> block_structure(const Json& weights) {
   const Json& sides = config_member(weights, "block_structure");
@@ -138,6 +166,18 @@ std::array<std::uint64_t, 2> block_structure(const Json& weights) {
       !sides[1].is_number_unsigned())
     return {0, 0};
   return {sides[0].get<std::uint64_t>(), sides[1].get<std::uint64_t>()};
+}
+
+/// What the arguments say of the groups of a known scheme.
+void read_group(const Json& weights, ConfigGroup& group) {
+  const SchemeFacts& facts = scheme_facts(group.scheme.value());
+  if (facts.group_rows > 1) group.block = block_structure(weights);
+  if (!facts.chooses_cols) return;
+  const Json& size = config_member(weights, "group_size");
+  const bool has_size = strategy_of(weights) == "group" && size.is_number_unsigned();
+  group.block = {1, has_size ? size.get<std::uint64_t>() : 0};
+  group.has_zero_points = config_member(weights, "symmetric") == false;
+  group.has_group_order = has_order_table(weights);
 }
 
 std::optional<Activations> activations_of(const Json& group) {
@@ -238,13 +278,14 @@ std::optional<std::array<std::uint64_t, 2>> compressed_tensors_block_size(const 
 }
 
 std::optional<SchemeId> scheme_of_arguments(const Json& weights) {
-  if (config_member(weights, "symmetric") == false) return std::nullopt;
+  const bool has_zero_points = config_member(weights, "symmetric") == false;
   const std::string type = text_or(config_member(weights, "type"), "int");
   const std::string strategy = strategy_of(weights);
   const Json& said_bits = config_member(weights, "num_bits");
   const std::uint64_t bits = said_bits.is_number_unsigned() ? said_bits.get<std::uint64_t>() : 8;
   for (const GroupForm& form : kForms) {
-    if (type != form.type || bits != form.num_bits || strategy != form.strategy) continue;
+    if (type != form.type || bits != form.num_bits || !is_strategy_of(form, strategy)) continue;
+    if (has_zero_points && !chooses_cols(form)) continue;
     if (form.group_size == 0 || config_member(weights, "group_size") == form.group_size)
       return form.scheme;
   }
@@ -302,8 +343,7 @@ ConfigGroups::ConfigGroups(const Json& block, std::vector<std::string>* fault_li
       const Json& weights = config_member(group, "weights");
       known.has_weights = weights.is_object();
       if (known.has_weights) known.scheme = scheme_of_arguments(weights);
-      if (known.scheme && scheme_facts(*known.scheme).group_rows > 1)
-        known.block = block_structure(weights);
+      if (known.scheme) read_group(weights, known);
       add_targets(group, faults);
     }
   }
@@ -376,8 +416,11 @@ std::optional<QuantizationGroup> ConfigGroups::group_of(std::string_view module)
   const ConfigGroup* group = is_ignored(module) ? nullptr : target_of(module);
   if (group == nullptr || !group->scheme || !group->activations) return std::nullopt;
   if (scheme_facts(*group->scheme).group_rows > 1 && group->block[0] == 0) return std::nullopt;
-  return QuantizationGroup{
-      .scheme = *group->scheme, .activations = *group->activations, .block = group->block};
+  return QuantizationGroup{.scheme = *group->scheme,
+                           .activations = *group->activations,
+                           .block = group->block,
+                           .has_zero_points = group->has_zero_points,
+                           .has_group_order = group->has_group_order};
 }
 
 std::vector<std::string> argument_faults(const ConfigGroup& group) {
@@ -391,11 +434,11 @@ std::vector<std::string> argument_faults(const ConfigGroup& group) {
   };
   const Json& dynamic = config_member(weights, "dynamic");
   refuse_if(!says_nothing(dynamic), "weights.dynamic", dynamic);
-  // An order of columns that needs no table of them ("weight", "static") is the writer's affair.
-  const Json& order = config_member(weights, "actorder");
-  refuse_if(order == "group" || order == "dynamic" || order == true, "weights.actorder", order);
+  refuse_if(has_order_table(weights) && !chooses_cols(form), "weights.actorder",
+            config_member(weights, "actorder"));
   const Json& size = config_member(weights, "group_size");
-  refuse_if(!has_group_size(config_member(weights, "strategy")) && !says_nothing(size),
+  const bool is_row = size == -1 && chooses_cols(form);
+  refuse_if(!has_group_size(config_member(weights, "strategy")) && !says_nothing(size) && !is_row,
             "weights.group_size", size);
   const Json& sides = config_member(weights, "block_structure");
   refuse_if(form.strategy != "block" && !says_nothing(sides), "weights.block_structure", sides);

@@ -33,8 +33,10 @@ struct ConfigGroup {
   const Json* json = nullptr;      ///< its object in the block
   bool has_weights = false;        ///< `weights` is an object
   std::optional<SchemeId> scheme;  ///< that the arguments of its weights describe, if one of ours
-  std::array<std::uint64_t, 2> block = {0, 0};  ///< of the weights; {0, 0} where none is said
-  std::optional<Activations> activations;       ///< nullopt where they are no arguments
+  /// Of the weights; {0, 0} where none is said, {1, 0} for whole rows where columns are chosen.
+  std::array<std::uint64_t, 2> block = {0, 0};
+  bool has_zero_points = false, has_group_order = false;
+  std::optional<Activations> activations;  ///< nullopt where they are no arguments
 };
 
 /// The `config_groups` and `ignore` of a compressed-tensors block, as engines match modules against

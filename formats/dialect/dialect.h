@@ -31,6 +31,9 @@ enum class PartShape : std::uint8_t {
   kOne,     ///< [1]
   kPerRow,  ///< [..., N]
   kColumn,  ///< [..., N, 1]
+  kZeros,   ///< [..., ceil(N / kZerosPerWord), ceil(K / block_cols)]
+  kPerCol,  ///< [K]
+  kTwo,     ///< [2]
 };
 /// How a dialect stores one part.
 struct PartRow {
@@ -38,6 +41,10 @@ struct PartRow {
   std::string_view suffix;  ///< in place of the `.weight` of `X.weight`
   DType dtype{};            ///< what we write
   PartShape shape{};
+  /// Written where the source has it: nothing that we encode needs it.
+  bool is_optional = false;
+  /// In the source's dtype where codes are kept: loaders read any that the part may have.
+  bool keeps_dtype = false;
 };
 /// The shape of the part of a weight of shape `weight`, of which a `group` shares a scale.
 Shape part_shape(const PartRow& row, SchemeId scheme, const Shape& weight,
@@ -71,6 +78,8 @@ struct WrittenTensor {
   std::optional<std::uint32_t> layer, expert;
   std::size_t rank = 0;                         ///< dimensions of the weight
   std::array<std::uint64_t, 2> block = {0, 0};  ///< rows and columns that share a scale
+  bool has_zero_points = false;                 ///< Part::kZeroPoint
+  bool has_group_order = false;                 ///< Part::kGroupOrder
   std::vector<std::string> stored;              ///< names of its parts in the files
   /// The family's release quantizes it: loaders build it as a quantized linear layer.
   [[nodiscard]] bool fp8_by_default() const { return rule != nullptr && rule->fp8_by_default; }
@@ -91,6 +100,7 @@ struct Dialect {
   /// What it can hold. The first of several rows for a scheme has the default activations.
   std::span<const StorageRow> storage;
   bool holds_mixtures = false;  ///< several quantized schemes in one checkpoint
+  bool is_read_only = false;    ///< nothing is written in it, and dialects() leaves it out
   Heads heads = Heads::kPlain;
   /// A file beside config.json that says what is quantized, or empty.
   std::string_view description_file;
@@ -103,6 +113,7 @@ struct Dialect {
   std::string_view scale_format_key = {};
 };
 
+/// Those that are written.
 std::span<const Dialect* const> dialects();
 const Dialect* find_dialect(std::string_view name);
 /// What the config's quant_method names, else what a description file among `files` (bare names)
@@ -123,6 +134,9 @@ bool is_quantized_by_silence(const Dialect& dialect, const TensorRule& rule);
 /// The name under which vLLM looks up `model.layers.N.shared_head.head`, the head of a multi-token
 /// prediction layer: without `shared_head`. Empty for any other module.
 std::string mtp_head_alias(std::string_view module);
+
+/// The row of this part in a scheme's storage; null: it has none.
+const PartRow* find_part_row(const StorageRow& storage, Part part);
 
 /// The row for a scheme; with nothing for the activations, the first. Null: the dialect cannot hold
 /// it.

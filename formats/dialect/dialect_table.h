@@ -19,6 +19,8 @@ extern const Dialect kDeepseekDialect;
 extern const Dialect kCompressedTensorsDialect;
 extern const Dialect kModeloptDialect;
 extern const Dialect kModelslimDialect;
+extern const Dialect kAwqDialect;
+extern const Dialect kGptqDialect;
 
 /// All parts but the last, the scale of static activations.
 template <std::size_t N>
@@ -35,6 +37,7 @@ struct QuantizationGroup {
   Activations activations{};
   /// The block of schemes whose blocks a checkpoint chooses, else {0, 0}.
   std::array<std::uint64_t, 2> block = {0, 0};
+  bool has_zero_points = false, has_group_order = false;  ///< of INT4
   friend auto operator<=>(const QuantizationGroup&, const QuantizationGroup&) = default;
 };
 

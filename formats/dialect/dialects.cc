@@ -44,10 +44,13 @@ const Dialect& dialect_of(const ModelConfig& config, std::span<const std::string
   if (method == "compressed-tensors") return kCompressedTensorsDialect;
   // Its variants name the kernels beside it: modelopt_fp4.
   if (method.find("modelopt") != std::string::npos) return kModeloptDialect;
+  for (const Dialect* dialect : {&kAwqDialect, &kGptqDialect}) {
+    if (method == dialect->name) return *dialect;
+  }
   if (!method.empty()) {
     throw Error(ErrorCode::kUnsupported,
                 fmt::format("quant_method '{}' cannot be read by this version (fp8, "
-                            "blockwise_int8, compressed-tensors and modelopt can)",
+                            "blockwise_int8, compressed-tensors, modelopt, awq and gptq can)",
                             method))
         .in_file("config.json");
   }
@@ -89,6 +92,12 @@ Shape part_shape(const PartRow& row, SchemeId scheme, const Shape& weight,
     case PartShape::kColumn:
       part.back() = 1;
       return part;
+    case PartShape::kZeros:
+      return block_scale_shape(weight, kZerosPerWord, group[1]);
+    case PartShape::kPerCol:
+      return {weight.back()};
+    case PartShape::kTwo:
+      return {2};
   }
   return {};
 }
@@ -120,6 +129,11 @@ const StorageRow* find_storage(const Dialect& dialect, SchemeId scheme,
     if (row.scheme == scheme && (!activations || row.activations == *activations)) return &row;
   }
   return nullptr;
+}
+
+const PartRow* find_part_row(const StorageRow& storage, Part part) {
+  const auto row = std::ranges::find(storage.parts, part, &PartRow::part);
+  return row == storage.parts.end() ? nullptr : &*row;
 }
 
 const StorageRow* find_storage(const Dialect& dialect, std::string_view config_name) {
@@ -205,10 +219,15 @@ void merge_into_list(Json& block, const char* key, const std::vector<std::string
 
 QuantizationGroup group_of(const WrittenTensor& tensor, const ModelConfig& source) {
   QuantizationGroup group{.scheme = tensor.scheme, .activations = tensor.activations};
-  if (scheme_facts(tensor.scheme).group_rows > 1) {
+  const SchemeFacts& facts = scheme_facts(tensor.scheme);
+  if (facts.chooses_cols) {
+    group.block = tensor.block;
+  } else if (facts.group_rows > 1) {
     const bool is_known = tensor.block[0] != 0 && tensor.block[1] != 0;
     group.block = is_known ? tensor.block : fp8_block_size(source);
   }
+  group.has_zero_points = tensor.has_zero_points;
+  group.has_group_order = tensor.has_group_order;
   return group;
 }
 

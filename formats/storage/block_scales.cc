@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
@@ -55,8 +56,25 @@ void multiply_or_divide(const GlobalScale& global, std::span<float> scales) {
   for (float& scale : scales) scale = global.divides ? scale / global.value : scale * global.value;
 }
 
-bool is_good(float scale, const ScalePolicy& policy) {
-  return std::isfinite(scale) && (scale > 0 || (scale == 0 && policy.allow_zero));
+bool is_good(float scale, const ScalePolicy& policy, bool may_be_negative = false) {
+  return std::isfinite(scale) &&
+         (scale > 0 || (scale == 0 && policy.allow_zero) || (scale < 0 && may_be_negative));
+}
+
+// Integers of 4 or 8 bytes.
+std::vector<std::int64_t> integers(DType dtype, std::span<const std::byte> bytes) {
+  const std::size_t width = dtype_bits(dtype) / 8;
+  std::vector<std::int64_t> values(bytes.size() / width);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    std::int32_t narrow = 0;
+    if (dtype == DType::kI64) {
+      std::memcpy(&values[i], &bytes[i * width], sizeof values[i]);
+    } else {
+      std::memcpy(&narrow, &bytes[i * width], sizeof narrow);
+      values[i] = narrow;
+    }
+  }
+  return values;
 }
 
 // Ascend's weight_offset is zero for symmetric codes, which are all that is read here.
@@ -132,6 +150,8 @@ ScaleReader::ScaleReader(const TensorSource& source, const LogicalTensor& tensor
     }
   }
   if (encoding.stored.has(Part::kOffset)) require_zero_offset(source, tensor);
+  if (encoding.stored.has(Part::kDimensions)) require_dimensions();
+  if (encoding.stored.has(Part::kGroupOrder)) read_group_order();
   if (!encoding.stored.has(Part::kScale) && encoding.stored.has(Part::kInputScale)) {
     input_scale_ = read_one(source, encoding.stored[Part::kInputScale]);
     if (!is_good(*input_scale_, {})) {
@@ -168,17 +188,80 @@ std::vector<float> ScaleReader::read(Range range) const {
   return scales;
 }
 
+std::vector<std::uint8_t> ScaleReader::read_zeros(Range range) const {
+  const std::uint32_t index = tensor_.encoding.stored[Part::kZeroPoint];
+  if (index == StoredParts::kAbsent || range.n == 0) return {};
+  const std::uint64_t first_word = range.first / kZerosPerWord;
+  const std::uint64_t end_word = ceil_div(range.first + range.n, kZerosPerWord);
+  std::vector<std::uint32_t> words((end_word - first_word) * cols_);
+  source_.read(index, first_word * cols_ * sizeof words[0],
+               std::as_writable_bytes(std::span(words)));
+  std::vector<std::uint8_t> zeros;
+  zeros.reserve(range.n * cols_);
+  for (std::uint64_t row = range.first; row < range.first + range.n; ++row) {
+    const std::uint32_t* of_row = &words[(row / kZerosPerWord - first_word) * cols_];
+    const auto shift = static_cast<unsigned>(row % kZerosPerWord * 4);
+    for (std::uint64_t col = 0; col < cols_; ++col)
+      zeros.push_back(static_cast<std::uint8_t>(of_row[col] >> shift & 15U));
+  }
+  return zeros;
+}
+
+std::vector<std::byte> ScaleReader::read_part(Part part) const {
+  const std::uint32_t index = tensor_.encoding.stored[part];
+  std::vector<std::byte> bytes(source_.stored()[index].n_bytes);
+  source_.read(index, 0, bytes);
+  return bytes;
+}
+
+void ScaleReader::require_dimensions() const {
+  const StoredTensor& stored = source_.stored()[tensor_.encoding.stored[Part::kDimensions]];
+  const std::vector<std::int64_t> sides = integers(stored.dtype, read_part(Part::kDimensions));
+  const bool agrees = std::equal(sides.begin(), sides.end(), tensor_.shape.begin(),
+                                 tensor_.shape.end(), [](std::int64_t said, std::uint64_t side) {
+                                   return said >= 0 && static_cast<std::uint64_t>(said) == side;
+                                 });
+  if (agrees) return;
+  throw Error(ErrorCode::kCorrupt,
+              fmt::format("{} says [{}], but the codes and their scales make {} (fetch the file "
+                          "again; of a slice it is the slice's own shape)",
+                          stored.name, fmt::join(sides, ", "), shape_text(tensor_.shape)))
+      .in_file(source_.files()[stored.file].name)
+      .in_tensor(tensor_.name);
+}
+
+void ScaleReader::read_group_order() {
+  const StoredTensor& stored = source_.stored()[tensor_.encoding.stored[Part::kGroupOrder]];
+  const std::vector<std::int64_t> groups = integers(stored.dtype, read_part(Part::kGroupOrder));
+  // compressed-tensors: -1 stands for an order that nobody has chosen.
+  if (std::find(groups.begin(), groups.end(), -1) != groups.end()) return;
+  bool is_plain = true;
+  for (std::size_t col = 0; col < groups.size(); ++col) {
+    if (groups[col] < 0 || static_cast<std::uint64_t>(groups[col]) >= cols_) {
+      throw Error(ErrorCode::kCorrupt,
+                  fmt::format("{} puts column {} into group {}, of {} (fetch the file again)",
+                              stored.name, col, groups[col], cols_))
+          .in_file(source_.files()[stored.file].name)
+          .in_tensor(tensor_.name);
+    }
+    is_plain =
+        is_plain && static_cast<std::uint64_t>(groups[col]) == col / tensor_.encoding.block_cols;
+  }
+  if (!is_plain) group_order_.assign(groups.begin(), groups.end());
+}
+
 void ScaleReader::require_good(std::span<const float> stored, std::uint64_t first_row) const {
+  const bool may_be_negative = scheme_facts(tensor_.encoding.scheme).has_signed_scales;
   for (std::size_t i = 0; i < stored.size(); ++i) {
-    if (is_good(stored[i], policy_)) continue;
+    if (is_good(stored[i], policy_, may_be_negative)) continue;
     throw bad_scale(
         source_, tensor_, stored_scale(),
-        fmt::format(
-            "at row {}, column {} is {}; it must be finite and above zero (fetch the file again{})",
-            first_row + i / cols_, i % cols_, stored[i],
-            stored[i] == 0
-                ? fmt::format(", or accept it with --allow 'zero-scale={}'", tensor_.name)
-                : ""));
+        fmt::format("at row {}, column {} is {}; it must be finite and {} (fetch the file again{})",
+                    first_row + i / cols_, i % cols_, stored[i],
+                    may_be_negative ? "not zero" : "above zero",
+                    stored[i] == 0
+                        ? fmt::format(", or accept it with --allow 'zero-scale={}'", tensor_.name)
+                        : ""));
   }
 }
 

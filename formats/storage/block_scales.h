@@ -25,9 +25,11 @@ struct GlobalScale {
 void widen_scales(DType dtype, std::span<const std::byte> bytes,
                   const std::optional<GlobalScale>& global, std::span<float> out);
 
-/// The scales of one logical tensor, read a run of scale rows at a time. Every scale and the global
-/// must be finite and above zero (kBadScale with position and value); a weight offset must be zero
-/// (kUnsupported).
+/// The scales of one logical tensor, and what else undoes its codes, read a run of scale rows at a
+/// time. Every scale and the global must be finite and above zero, INT4's not zero (kBadScale with
+/// position and value); a weight offset must be zero (kUnsupported); the dimensions that INT4
+/// states must be those of the weight, and an order of groups name groups that there are
+/// (kCorrupt).
 class ScaleReader {
  public:
   /// `source` and `tensor` must outlive this. Reads what is there once per tensor.
@@ -50,11 +52,20 @@ class ScaleReader {
   /// Effective scales of a range of scale rows, row-major.
   [[nodiscard]] std::vector<float> read(Range range) const;
 
+  /// INT4: the codes 0 to 15 that stand for zero under those scales; empty where it is 8 for all.
+  [[nodiscard]] std::vector<std::uint8_t> read_zeros(Range range) const;
+
+  /// INT4: the scale column of each column of the weight; empty where groups are runs of columns.
+  [[nodiscard]] std::span<const std::uint32_t> group_order() const { return group_order_; }
+
  private:
   [[nodiscard]] std::uint32_t stored_scale() const {
     return tensor_.encoding.stored[input_scale_ ? Part::kDeqScale : Part::kScale];
   }
   void require_good(std::span<const float> stored, std::uint64_t first_row) const;
+  [[nodiscard]] std::vector<std::byte> read_part(Part part) const;
+  void require_dimensions() const;
+  void read_group_order();
 
   const TensorSource& source_;
   const LogicalTensor& tensor_;
@@ -63,6 +74,7 @@ class ScaleReader {
   std::uint64_t rows_per_matrix_ = 0, scale_rows_per_matrix_ = 0;
   std::optional<GlobalScale> global_;
   std::optional<float> input_scale_;  // Ascend static: the scale is deq_scale / input_scale
+  std::vector<std::uint32_t> group_order_;
 };
 
 /// The scales of a tensor as FP32, row-major over the whole scale tensor. Empty for a scheme

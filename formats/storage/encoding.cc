@@ -13,15 +13,19 @@ constexpr DTypeSet kReal = {DType::kF32, DType::kBf16, DType::kF16};
 constexpr DTypeSet kExponents = {DType::kF8E8M0,
                                  DType::kU8};  // U8 where a writer had no name for it
 
+using enum PartExtent;
 constexpr std::array kParts = {
-    PartFacts{Part::kWeight, "a weight", {}, false},
-    PartFacts{Part::kScale, "a scale", {}, false},
-    PartFacts{Part::kGlobal, "a global scale", {DType::kF32}, false},
-    PartFacts{Part::kOffset, "a weight offset", kReal, true},
-    PartFacts{Part::kInputScale, "an input scale", kReal, false},
-    PartFacts{Part::kInputOffset, "an input offset", kReal | DTypeSet{DType::kI8}, false},
-    PartFacts{Part::kQuantBias, "a quantization bias", {DType::kI32}, true},
-    PartFacts{Part::kDeqScale, "a dequantization scale", {DType::kF32, DType::kI64}, true},
+    PartFacts{Part::kWeight, "a weight", {}, kOne},
+    PartFacts{Part::kScale, "a scale", {}, kOne},
+    PartFacts{Part::kGlobal, "a global scale", {DType::kF32}, kOne},
+    PartFacts{Part::kOffset, "a weight offset", kReal, kPerRow},
+    PartFacts{Part::kInputScale, "an input scale", kReal, kOne},
+    PartFacts{Part::kInputOffset, "an input offset", kReal | DTypeSet{DType::kI8}, kOne},
+    PartFacts{Part::kQuantBias, "a quantization bias", {DType::kI32}, kPerRow},
+    PartFacts{Part::kDeqScale, "a dequantization scale", {DType::kF32, DType::kI64}, kPerRow},
+    PartFacts{Part::kZeroPoint, "a zero point", {DType::kI32}, kPerGroup},
+    PartFacts{Part::kGroupOrder, "an order of groups", {DType::kI32}, kPerColumn},
+    PartFacts{Part::kDimensions, "a weight shape", {DType::kI32, DType::kI64}, kDimensions},
 };
 
 constexpr std::array kSchemes = {
@@ -131,6 +135,21 @@ constexpr std::array kSchemes = {
                 .scale_dtype = DType::kF8E8M0,
                 .codes = {DType::kF8E4M3},
                 .scales = kExponents},
+    SchemeFacts{.id = SchemeId::kInt4Group,
+                .name = "int4-group",
+                .to_word = "int4",
+                .summary = "4-bit integers with a scale per group of columns, 32, 64, 128 or a row",
+                .code = CodeKind::kInt4,
+                .code_bits = 4,
+                .quantized = true,
+                .group_rows = 1,
+                .group_cols = 128,
+                .chooses_cols = true,
+                .scale_dtype = DType::kBf16,
+                .codes = {DType::kI32},
+                .scales = kReal,
+                .has_dimensions = true,
+                .has_signed_scales = true},
     SchemeFacts{.id = SchemeId::kRaw,
                 .name = "raw",
                 .to_word = "",
@@ -138,7 +157,7 @@ constexpr std::array kSchemes = {
 };
 
 static_assert(rows_match_enum(kSchemes, &SchemeFacts::id, SchemeId::kRaw));
-static_assert(rows_match_enum(kParts, &PartFacts::part, Part::kDeqScale) &&
+static_assert(rows_match_enum(kParts, &PartFacts::part, Part::kDimensions) &&
               kParts.size() == kMaxParts);
 
 }  // namespace
@@ -204,8 +223,13 @@ std::array<std::uint64_t, 2> scale_group(SchemeId scheme, const Shape& weight,
   // A side of 0 still needs a block of at least 1, or nothing could be divided by it.
   const std::uint64_t rows = std::max<std::uint64_t>(weight[weight.size() - 2], 1);
   const std::uint64_t cols = std::max<std::uint64_t>(weight.back(), 1);
-  return {facts.group_rows == 0 ? rows : facts.group_rows,
-          facts.group_cols == 0 ? cols : facts.group_cols};
+  const std::uint64_t group_cols = facts.chooses_cols ? block[1] : facts.group_cols;
+  return {facts.group_rows == 0 ? rows : facts.group_rows, group_cols == 0 ? cols : group_cols};
+}
+
+std::uint64_t stated_group_cols(std::uint64_t block_cols, std::uint64_t cols) {
+  const bool is_usual = block_cols == 32 || block_cols == 64 || block_cols == 128;
+  return block_cols >= cols && !is_usual ? 0 : block_cols;
 }
 
 }  // namespace ingot::formats

@@ -23,11 +23,18 @@ enum class SchemeId : std::uint8_t {
   kNvfp4,        ///< E2M1 codes, an E4M3 scale per 16 columns, one F32 scale over all of them
   kMxfp4,        ///< E2M1 codes, an E8M0 scale per 32 columns
   kMxfp8,        ///< E4M3 codes, an E8M0 scale per 32 columns
+  kInt4Group,    ///< 4-bit integers, a scale per group of columns, perhaps with zero points
   kRaw,          ///< any other plain dtype: copied, never computed with
 };
 
 /// What a code is.
-enum class CodeKind : std::uint8_t { kPlain, kE4m3, kInt8, kE2m1 };
+enum class CodeKind : std::uint8_t {
+  kPlain,
+  kE4m3,
+  kInt8,
+  kE2m1,
+  kInt4,  ///< 0 to 15, less the zero point of the group: 8 where none is stored
+};
 
 /// The stored tensors that hold an encoded weight, in the order in which they stand in a record.
 enum class Part : std::uint8_t {
@@ -39,15 +46,29 @@ enum class Part : std::uint8_t {
   kInputOffset,  ///< Ascend, static
   kQuantBias,    ///< Ascend, static
   kDeqScale,     ///< Ascend, static: input scale x weight scale
+  kZeroPoint,    ///< INT4: the code that stands for zero, per group
+  kGroupOrder,   ///< INT4: the group of each column, where groups are no runs of columns
+  kDimensions,   ///< INT4: rows and columns of the weight
 };
-inline constexpr std::size_t kMaxParts = 8;
+inline constexpr std::size_t kMaxParts = 11;
+
+/// How many numbers a part other than codes and scales has.
+enum class PartExtent : std::uint8_t {
+  kOne,
+  kPerRow,
+  kPerColumn,
+  kPerGroup,    ///< in words of kZerosPerWord, packed along the rows
+  kDimensions,  ///< two: of the whole weight, of a slice those of the slice
+};
+/// Zero points of so many rows share an I32, the first in the lowest four bits.
+inline constexpr std::uint64_t kZerosPerWord = 8;
 
 /// How a part other than the weight may be stored, whatever the scheme.
 struct PartFacts {
   Part part;
   std::string_view meaning;  ///< for messages: "a scale"
   DTypeSet reads;            ///< empty: the scheme decides
-  bool is_per_row;           ///< one number per row, else one in all; not of kWeight and kScale
+  PartExtent extent;         ///< not of kWeight and kScale
 };
 const PartFacts& part_facts(Part part);
 
@@ -63,10 +84,17 @@ struct SchemeFacts {
   /// Rows and columns that share a scale, 0 for all of them; of released models where a checkpoint
   /// may choose. Both 0 for schemes without scales as well.
   std::uint64_t group_rows = 0, group_cols = 0;
+  /// A checkpoint chooses how many columns share a scale, tensor by tensor: the scale's shape says.
+  bool chooses_cols = false;
   DType scale_dtype = DType::kF32;  ///< in which this scheme's scales are computed and written
   DTypeSet codes = {};              ///< in which codes are read, packed if wider than a code
   DTypeSet scales = {};             ///< in which scales are read
   bool has_global = false;          ///< Part::kGlobal is needed
+  bool has_dimensions = false;      ///< Part::kDimensions is needed
+  bool has_signed_scales = false;   ///< a scale may be negative; else it is above zero
+
+  /// Whether a checkpoint may choose the rows or columns that share a scale.
+  [[nodiscard]] bool chooses_group() const { return group_rows > 1 || chooses_cols; }
 };
 
 std::span<const SchemeFacts> schemes();
@@ -128,9 +156,13 @@ struct Encoding {
 Shape block_scale_shape(const Shape& weight, std::uint64_t block_rows, std::uint64_t block_cols);
 
 /// Rows and columns that share a scale in a weight of this shape (at least two dimensions) under
-/// this scheme, with `block` for the schemes whose blocks a checkpoint chooses. {0, 0} without
-/// scales.
+/// this scheme, with `block` for the schemes whose blocks a checkpoint chooses (the columns alone
+/// where it chooses these; 0: all). {0, 0} without scales.
 std::array<std::uint64_t, 2> scale_group(SchemeId scheme, const Shape& weight,
                                          std::array<std::uint64_t, 2> block = {128, 128});
+
+/// Columns that share a scale as configs state them, where a checkpoint chooses: 0 for a whole row,
+/// unless it is as short as a usual group (32, 64 or 128). `cols` are those of the weight.
+std::uint64_t stated_group_cols(std::uint64_t block_cols, std::uint64_t cols);
 
 }  // namespace ingot::formats

@@ -159,7 +159,7 @@ HWY_NOINLINE void dot_run(const MatmulTask& task, std::size_t begin, std::size_t
 std::vector<float> table_of(const WeightMatrix& w, WeightRounding rounding) {
   std::vector<float> table;
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
-  if (!has_pairs(w) || !has_regular_groups(w)) return table;
+  if (!has_e2m1_codes(w) || !has_regular_groups(w)) return table;
   table.resize(256 * 16);
   for (std::size_t code = 0; code < 256; ++code) {
     const float scale = ingot::inference::one_nan(w.scale_values[code]);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <vector>
 
@@ -19,15 +20,19 @@ inline constexpr std::array<float, 16> kE2m1Values = [] {
   return values;
 }();
 
-/// Whether two codes share a byte.
-inline bool has_pairs(const WeightMatrix& w) {
+inline bool has_e2m1_codes(const WeightMatrix& w) {
   return formats::scheme_facts(w.scheme).code == formats::CodeKind::kE2m1;
 }
 
-/// Whether vectors of sixteen columns never straddle two scale groups, and 4-bit codes have groups
-/// of 16 or 32 columns with scales held as codes.
+/// Whether vectors of sixteen columns never straddle two scale groups, E2M1 codes have groups of 16
+/// or 32 columns with scales held as codes, and INT4 codes groups of a power of two or of a row.
 inline bool has_regular_groups(const WeightMatrix& w) {
-  if (has_pairs(w)) {
+  if (formats::scheme_facts(w.scheme).code == formats::CodeKind::kInt4) {
+    const bool is_run = w.group_order == nullptr && w.first_col % kDotLanes == 0;
+    const bool is_power = std::has_single_bit(w.block_cols) && w.block_cols >= kDotLanes;
+    return is_run && (is_power || w.first_col + w.cols <= w.block_cols);
+  }
+  if (has_e2m1_codes(w)) {
     return w.scale_codes != nullptr && (w.block_cols == 16 || w.block_cols == 32) &&
            w.first_col % w.block_cols == 0;
   }

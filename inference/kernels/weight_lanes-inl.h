@@ -1,4 +1,4 @@
-// E4M3 and E2M1 codes, and the walk over the rows of a stored matrix: which decoder reads its
+// E4M3, E2M1 and INT4 codes, and the walk over the rows of a stored matrix: which decoder reads its
 // scheme, where its scales change, and the twin for what fills no vector.
 
 #if defined(INGOT_INFERENCE_KERNELS_WEIGHT_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -219,6 +219,50 @@ struct E2m1Row {
 
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
 
+/// Spreads sixteen codes of four bits over words, of which all but the lowest four bits are noise.
+struct NibbleSpread {
+  HWY_INLINE NibbleSpread() {
+#if INGOT_BYTE_PERMUTE_128
+    alignas(64) static constexpr std::array<std::uint8_t, 64> kBits = [] {
+      std::array<std::uint8_t, 64> bits{};
+      for (std::size_t i = 0; i < 16; ++i) bits[4 * i] = static_cast<std::uint8_t>(4 * i);
+      return bits;
+    }();
+    bits = _mm512_load_si512(kBits.data());
+#else
+    bits = _mm512_setr_epi64(0, 8, 16, 24, 32, 40, 48, 56);
+#endif
+  }
+  HWY_INLINE __m512i operator()(const std::byte* pairs_of_codes) const {
+    long long pairs;
+    std::memcpy(&pairs, pairs_of_codes, sizeof pairs);
+    const __m512i all = _mm512_set1_epi64(pairs);
+#if INGOT_BYTE_PERMUTE_128
+    return _mm512_multishift_epi64_epi8(bits, all);
+#else
+    // Two codes in the lowest byte of a pair of words, of which the second wants the upper one.
+    const __m512i byte = _mm512_shuffle_epi32(_mm512_srlv_epi64(all, bits), _MM_PERM_CCAA);
+    return _mm512_mask_srli_epi32(byte, 0xAAAA, byte, 4);
+#endif
+  }
+  __m512i bits;
+};
+
+/// INT4 codes of sixteen columns as they are stored, less 8.
+struct Int4Codes {
+  HWY_INLINE Int4Codes() {
+    alignas(64) static constexpr std::array<float, 16> kValues = {-8, -7, -6, -5, -4, -3, -2, -1,
+                                                                  0,  1,  2,  3,  4,  5,  6,  7};
+    values = _mm512_load_ps(kValues.data());
+  }
+  HWY_INLINE Lanes sixteen(const std::byte* codes) const {
+    // The permutation ignores all but the lowest four bits of an index.
+    return {{Floats{_mm512_permutexvar_ps(spread(codes), values)}}};
+  }
+  NibbleSpread spread;
+  __m512 values;
+};
+
 /// The sixteen weights of one scale code.
 template <bool kRound>
 HWY_INLINE void store_e2m1_values(float scale, float* out) {
@@ -229,20 +273,9 @@ HWY_INLINE void store_e2m1_values(float scale, float* out) {
 template <bool kRound, unsigned kGroupShift>
 struct E2m1Decoder : E2m1Row {
   struct Shared {
-    explicit HWY_INLINE Shared(const float* e2m1_table) : table(e2m1_table) {
-#if INGOT_BYTE_PERMUTE_128
-      alignas(64) static constexpr std::array<std::uint8_t, 64> kBits = [] {
-        std::array<std::uint8_t, 64> bits{};
-        for (std::size_t i = 0; i < 16; ++i) bits[4 * i] = static_cast<std::uint8_t>(4 * i);
-        return bits;
-      }();
-      bits = _mm512_load_si512(kBits.data());
-#else
-      bits = _mm512_setr_epi64(0, 8, 16, 24, 32, 40, 48, 56);
-#endif
-    }
+    explicit HWY_INLINE Shared(const float* e2m1_table) : table(e2m1_table) {}
     const float* table;
-    __m512i bits;
+    NibbleSpread spread;
   };
   /// A line of codes and its scale codes, the first one lowest.
   struct Loaded {
@@ -265,16 +298,7 @@ struct E2m1Decoder : E2m1Row {
  private:
   static HWY_INLINE Lanes weights(const Shared& shared, const std::byte* pairs_of_codes,
                                   std::size_t scale_code) {
-    long long pairs;
-    std::memcpy(&pairs, pairs_of_codes, sizeof pairs);
-    const __m512i all = _mm512_set1_epi64(pairs);
-#if INGOT_BYTE_PERMUTE_128
-    const __m512i code = _mm512_multishift_epi64_epi8(shared.bits, all);
-#else
-    // Two codes in the lowest byte of a pair of words, of which the second wants the upper one.
-    const __m512i byte = _mm512_shuffle_epi32(_mm512_srlv_epi64(all, shared.bits), _MM_PERM_CCAA);
-    const __m512i code = _mm512_mask_srli_epi32(byte, 0xAAAA, byte, 4);
-#endif
+    const __m512i code = shared.spread(pairs_of_codes);
     const float* values = shared.table + scale_code * 16;
     // The permutation ignores all but the lowest four bits of an index.
     return {{Floats{_mm512_permutexvar_ps(code, _mm512_loadu_ps(values))}}};
@@ -282,6 +306,28 @@ struct E2m1Decoder : E2m1Row {
 };
 
 #else
+
+/// INT4 codes of sixteen columns as they are stored, less 8.
+struct Int4Codes {
+  static constexpr hn::Full128<std::uint8_t> kBytes{};
+  HWY_INLINE Lanes sixteen(const std::byte* pairs_of_codes) const {
+    std::uint64_t pairs;
+    std::memcpy(&pairs, pairs_of_codes, sizeof pairs);
+    const auto both = hn::BitCast(kBytes, hn::Set(hn::Full128<std::uint64_t>(), pairs));
+    alignas(16) std::array<std::uint8_t, 16> codes;
+    hn::Store(
+        hn::InterleaveLower(kBytes, hn::And(both, hn::Set(kBytes, 15)), hn::ShiftRight<4>(both)),
+        kBytes, codes.data());
+    Lanes out;
+    HWY_UNROLL(4)
+    for (std::size_t p = 0; p < kParts; ++p) {
+      const auto wide =
+          hn::PromoteTo(kIntegers, hn::LoadU(kByteCodes, codes.data() + p * kVectorLanes));
+      out.part[p] = hn::ConvertTo(kFloats, hn::Sub(wide, hn::Set(kIntegers, 8)));
+    }
+    return out;
+  }
+};
 
 /// Upper and lower byte of the upper halves of the FP32s of the sixteen codes.
 struct E2m1Bytes {
@@ -341,6 +387,51 @@ struct E2m1Decoder : E2m1Row {
 };
 
 #endif
+
+/// A row of INT4 codes. Scales and zero points are looked up per sixteen columns: groups are a
+/// power of two, or the whole row.
+template <bool kRound>
+struct Int4Decoder {
+  static constexpr std::size_t kVectors = 2 * kLineBytes / kDotLanes;
+  static constexpr bool kGrouped = false;
+  struct Shared {
+    explicit HWY_INLINE Shared(const float* /*e2m1_table*/) {}
+    Int4Codes codes;
+  };
+
+  HWY_INLINE void open(const WeightMatrix& w, std::size_t row) {
+    codes = w.codes + row * w.row_bytes;
+    const std::size_t first = (w.first_row + row) / w.block_rows * w.scale_cols;
+    scales = w.scales + first;
+    zeros = w.zeros == nullptr ? nullptr : w.zeros + first;
+    first_col = w.first_col;
+    const bool is_row = w.first_col + w.cols <= w.block_cols;
+    shift = is_row ? 63U : static_cast<unsigned>(std::countr_zero(w.block_cols));
+  }
+  HWY_INLINE bool begin(std::size_t /*group*/) { return true; }
+  HWY_INLINE const std::byte* line(std::size_t k) const { return codes + k / 2; }
+  HWY_INLINE std::size_t load(const Shared& /*shared*/, std::size_t k) const { return k; }
+  HWY_INLINE Lanes lanes(const Shared& shared, std::size_t k, std::size_t j) const {
+    return sixteen(shared, k + j * kDotLanes);
+  }
+  HWY_INLINE Lanes sixteen(const Shared& shared, std::size_t k) const {
+    const std::size_t group = (first_col + k) >> shift;
+    Lanes out = shared.codes.sixteen(codes + k / 2);
+    if (zeros != nullptr) {
+      const Floats less = hn::Set(kFloats, static_cast<float>(int{zeros[group]} - 8));
+      HWY_UNROLL(4)
+      for (std::size_t p = 0; p < kParts; ++p) out.part[p] = hn::Sub(out.part[p], less);
+    }
+    const float scale = kRound ? ingot::inference::one_nan(scales[group]) : scales[group];
+    return maybe_rounded<kRound>(scaled_lanes(out, hn::Set(kFloats, scale)));
+  }
+
+  const std::byte* codes = nullptr;
+  const float* scales = nullptr;
+  const std::uint8_t* zeros = nullptr;
+  std::size_t first_col = 0;
+  unsigned shift = 0;
+};
 
 /// For matrices whose groups no other decoder can walk: never works, so that the twin does.
 struct NoDecoder : PlainDecoder<NoDecoder, 4> {
@@ -408,6 +499,8 @@ HWY_INLINE void with_decoder(const WeightMatrix& w, WeightRounding rounding, con
     case CodeKind::kE2m1:
       return w.block_cols == 16 ? choose(E2m1Decoder<false, 4>(), E2m1Decoder<true, 4>())
                                 : choose(E2m1Decoder<false, 5>(), E2m1Decoder<true, 5>());
+    case CodeKind::kInt4:
+      return choose(Int4Decoder<false>(), Int4Decoder<true>());
     case CodeKind::kPlain:
       break;
   }

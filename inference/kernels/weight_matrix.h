@@ -27,6 +27,11 @@ struct WeightMatrix {
   const float* scales = nullptr;
   const std::uint8_t* scale_codes = nullptr;
   const float* scale_values = nullptr;
+  /// INT4: the code of zero per group, beside `scales`; null: 8 in all of them.
+  const std::uint8_t* zeros = nullptr;
+  /// INT4: the grid column of column first_col + c of the row that this is a part of; null: groups
+  /// are runs of columns.
+  const std::uint32_t* group_order = nullptr;
 
   /// Rows [first, first + n).
   [[nodiscard]] WeightMatrix row_range(std::size_t first, std::size_t n) const {

@@ -16,7 +16,9 @@ namespace ingot::inference {
 
 /// Number, row-major in the grid, of the scale group of element (row, col).
 inline std::size_t scale_group(const WeightMatrix& w, std::size_t row, std::size_t col) {
-  return (w.first_row + row) / w.block_rows * w.scale_cols + (w.first_col + col) / w.block_cols;
+  const std::size_t at = w.first_col + col;
+  return (w.first_row + row) / w.block_rows * w.scale_cols +
+         (w.group_order != nullptr ? w.group_order[at] : at / w.block_cols);
 }
 
 inline float scale_of_group(const WeightMatrix& w, std::size_t group) {
@@ -60,7 +62,12 @@ inline float weight_value(const WeightMatrix& w, std::size_t row, std::size_t co
     case CodeKind::kInt8:
       return quantize::scaled_int8(byte(), scale());
     case CodeKind::kE2m1:
-      return quantize::scaled_e2m1(quantize::e2m1_in_byte(codes[col / 2], col), scale());
+      return quantize::scaled_e2m1(quantize::nibble_in_byte(codes[col / 2], col), scale());
+    case CodeKind::kInt4: {
+      const std::uint8_t zero =
+          w.zeros == nullptr ? quantize::kInt4Zero : w.zeros[scale_group(w, row, col)];
+      return quantize::scaled_int4(quantize::nibble_in_byte(codes[col / 2], col), zero, scale());
+    }
     case CodeKind::kPlain:
       break;
   }

@@ -125,8 +125,8 @@ class PartReader {
   void read_scales() {
     if (layout_.scale_cols.count == 0) return;
     const ScaleReader reader(source_, tensor_);
-    count(Part::kGlobal);
-    count(Part::kOffset);
+    for (const Part part : {Part::kGlobal, Part::kOffset, Part::kDimensions, Part::kGroupOrder})
+      count(part);
     WeightMatrix& weight = part_.weight;
     weight.block_rows = tensor_.encoding.block_rows;
     weight.block_cols = tensor_.encoding.block_cols;
@@ -148,6 +148,28 @@ class PartReader {
     const Range& cols = layout_.scale_cols;
     for (std::size_t r = 0; r < layout_.scale_rows.count; ++r)
       std::copy_n(scales.data() + r * reader.cols() + cols.first, cols.count, out + r * cols.count);
+    read_zeros(reader);
+  }
+
+  void read_zeros(const ScaleReader& reader) {
+    const Range& rows = layout_.scale_rows;
+    const Range& cols = layout_.scale_cols;
+    if (layout_.zeros.n_bytes != 0) {
+      const std::vector<std::uint8_t> zeros =
+          reader.read_zeros({.first = rows.first, .n = rows.count});
+      n_read_ += zeros.size() / 2;
+      auto* out = at<std::uint8_t>(layout_.zeros);
+      part_.weight.zeros = out;
+      for (std::size_t r = 0; r < rows.count; ++r)
+        std::copy_n(zeros.data() + r * reader.cols() + cols.first, cols.count,
+                    out + r * cols.count);
+    }
+    // An order that is none leaves its room unused.
+    if (const auto order = reader.group_order(); !order.empty()) {
+      auto* out = at<std::uint32_t>(layout_.group_order);
+      std::ranges::copy(order, out);
+      part_.weight.group_order = out;
+    }
   }
 
   // Bytes of a part that ScaleReader has read whole.
@@ -293,6 +315,12 @@ void lay_out_scales(const Encoding& encoding, PartLayout& layout) {
   layout.first_row = range.rows.first - first_row * block_rows;
 
   const std::size_t end_col = ceil_div(range.cols.first + range.cols.count, block_cols);
+  if (encoding.stored.has(Part::kGroupOrder)) {
+    // Columns of any group stand anywhere.
+    layout.scale_cols = {.first = 0, .count = ceil_div(layout.matrix_cols, block_cols)};
+    layout.first_col = range.cols.first;
+    return;
+  }
   if (block_cols >= layout.matrix_cols) {
     // One group to a row, in which no column stands out: the part begins a group of its own.
     layout.scale_cols = {.first = 0, .count = end_col};
@@ -341,11 +369,14 @@ PartLayout part_layout(const LogicalTensor& tensor, const LinearPart& range, boo
   if (encoding.block_cols != 0) {
     lay_out_scales(encoding, layout);
     const std::size_t n_scales = layout.scale_rows.count * layout.scale_cols.count;
-    if (facts.scale_dtype == formats::DType::kF32) {
+    if (formats::dtype_bits(facts.scale_dtype) > 8) {
       place(layout.scales, n_scales * sizeof(float));
     } else {
       place(layout.scale_codes, n_scales);
     }
+    if (encoding.stored.has(Part::kZeroPoint)) place(layout.zeros, n_scales);
+    if (encoding.stored.has(Part::kGroupOrder))
+      place(layout.group_order, layout.matrix_cols * sizeof(std::uint32_t));
     if (encoding.stored.has(Part::kGlobal)) place(layout.scale_values, 256 * sizeof(float));
   }
   if (with_static && encoding.scheme == SchemeId::kInt8Channel) {

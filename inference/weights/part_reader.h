@@ -39,6 +39,8 @@ struct PartLayout {
 
   Section codes;
   Section scales;        ///< F32, effective
+  Section zeros;         ///< INT4: the code of zero under each scale
+  Section group_order;   ///< INT4: of all columns of the matrix
   Section scale_codes;   ///< NVFP4 and MX: as stored
   Section scale_values;  ///< NVFP4: F32 of every scale code
   Section quant_bias;    ///< I32, one per row

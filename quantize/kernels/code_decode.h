@@ -16,12 +16,16 @@ DecodeFaults decode_e4m3(const EncodedRows& in, formats::MatrixView<float> out);
 DecodeFaults decode_int8(const EncodedRows& in, formats::MatrixView<float> out);
 /// E2M1, two codes in a byte; columns and stride are even.
 DecodeFaults decode_e2m1(const EncodedRows& in, formats::MatrixView<float> out);
+/// INT4, two codes 0 to 15 in a byte, each less the zero point of its group; columns and stride are
+/// even. Takes `zeros` and `group_order`.
+DecodeFaults decode_int4(const EncodedRows& in, formats::MatrixView<float> out);
 
 namespace scalar {
 
 DecodeFaults decode_e4m3(const EncodedRows& in, formats::MatrixView<float> out);
 DecodeFaults decode_int8(const EncodedRows& in, formats::MatrixView<float> out);
 DecodeFaults decode_e2m1(const EncodedRows& in, formats::MatrixView<float> out);
+DecodeFaults decode_int4(const EncodedRows& in, formats::MatrixView<float> out);
 
 }  // namespace scalar
 

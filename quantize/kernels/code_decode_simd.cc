@@ -6,8 +6,8 @@
 // shorter and, on processors that trap them, many times slower. NaN codes come out as 480 and are
 // put right in a second look at the row, which only rows with a 480 get.
 //
-// E2M1: the upper half of the F32 of each of the sixteen codes is two bytes, and so two look-ups of
-// sixteen codes each; the lower half is zero.
+// E2M1 and INT4: the upper half of the F32 of each of the sixteen codes is two bytes, and so two
+// look-ups of sixteen codes each; the lower half is zero.
 
 #include <array>
 #include <bit>
@@ -35,6 +35,7 @@ namespace HWY_NAMESPACE {
 
 using scalar::decode_e2m1;
 using scalar::decode_e4m3;
+using scalar::decode_int4;
 using scalar::decode_int8;
 
 #else
@@ -145,31 +146,63 @@ HWY_INLINE DecodeFaults decode_bytes(const EncodedRows& in, formats::MatrixView<
 }
 
 /// Upper and lower byte of the upper halves of the F32s of the sixteen codes.
-struct E2m1Tables {
+struct NibbleTables {
   alignas(16) std::array<std::uint8_t, 16> high, low;
 };
-constexpr E2m1Tables kE2m1Tables = [] {
-  E2m1Tables tables{};
+template <typename ValueOf>
+constexpr NibbleTables tables_of(const ValueOf& value_of) {
+  NibbleTables tables{};
   for (std::uint8_t code = 0; code < 16; ++code) {
-    const auto bits = std::bit_cast<std::uint32_t>(float_from_e2m1(code));
+    const auto bits = std::bit_cast<std::uint32_t>(value_of(code));
     tables.high[code] = static_cast<std::uint8_t>(bits >> 24);
     tables.low[code] = static_cast<std::uint8_t>(bits >> 16);
   }
   return tables;
-}();
+}
+
+/// What a code of four bits stands for, before the scale.
+struct E2m1Nibbles {
+  static constexpr NibbleTables kTables =
+      tables_of([](std::uint8_t code) { return float_from_e2m1(code); });
+  static constexpr bool kHasZero = false;
+  static float one(std::uint8_t code, std::uint8_t /*zero*/, float scale) {
+    return scaled_e2m1(code, scale);
+  }
+};
+struct Int4Nibbles {
+  static constexpr NibbleTables kTables =
+      tables_of([](std::uint8_t code) { return static_cast<float>(code); });
+  static constexpr bool kHasZero = true;
+  static float one(std::uint8_t code, std::uint8_t zero, float scale) {
+    return scaled_int4(code, zero, scale);
+  }
+};
+
+/// What the codes of a group are put through.
+template <bool kHasZero>
+struct NibbleGroup {
+  HWY_INLINE NibbleGroup(float scale, std::uint8_t zero_code)
+      : factor(hn::Set(kFloats, scale)), zero(hn::Set(kFloats, static_cast<float>(zero_code))) {}
+  [[nodiscard]] HWY_INLINE Floats operator()(Floats code) const {
+    if constexpr (kHasZero) code = hn::Sub(code, zero);
+    return hn::Mul(code, factor);
+  }
+  Floats factor, zero;
+};
 
 constexpr hn::Full128<std::uint8_t> kBytes128;
 constexpr hn::Full128<std::uint16_t> kHalves128;
 using Bytes128 = hn::Vec<decltype(kBytes128)>;
 using Halves128 = hn::Vec<decltype(kHalves128)>;
 
-HWY_INLINE void store_products(Words upper_halves, Floats scale, float* out) {
-  const Floats values = hn::BitCast(kFloats, hn::ShiftLeft<16>(upper_halves));
-  hn::StoreU(hn::Mul(values, scale), kFloats, out);
+template <typename Group>
+HWY_INLINE void store_products(Words upper_halves, const Group& group, float* out) {
+  hn::StoreU(group(hn::BitCast(kFloats, hn::ShiftLeft<16>(upper_halves))), kFloats, out);
 }
 
 /// Widens two vectors of eight upper halves to sixteen products.
-HWY_INLINE void store_sixteen(Halves128 first, Halves128 second, Floats scale, float* out) {
+template <typename Group>
+HWY_INLINE void store_sixteen(Halves128 first, Halves128 second, const Group& scale, float* out) {
 #if HWY_TARGET <= HWY_AVX3 && HWY_ARCH_X86
   const auto all = hn::Combine(hn::Full256<std::uint16_t>(), second, first);
   store_products(hn::PromoteTo(kWords, all), scale, out);
@@ -186,8 +219,9 @@ HWY_INLINE void store_sixteen(Halves128 first, Halves128 second, Floats scale, f
 #endif
 }
 
-HWY_INLINE void decode_sixteen(const std::byte* codes, Bytes128 high, Bytes128 low, Floats scale,
-                               float* out) {
+template <typename Group>
+HWY_INLINE void decode_sixteen(const std::byte* codes, Bytes128 high, Bytes128 low,
+                               const Group& scale, float* out) {
   std::uint64_t pairs;
   std::memcpy(&pairs, codes, sizeof pairs);
   const Bytes128 both = hn::BitCast(kBytes128, hn::Set(hn::Full128<std::uint64_t>(), pairs));
@@ -209,24 +243,40 @@ DecodeFaults decode_int8(const EncodedRows& in, formats::MatrixView<float> out) 
   return decode_bytes<Int8Values>(in, out);
 }
 
-DecodeFaults decode_e2m1(const EncodedRows& in, formats::MatrixView<float> out) {
+namespace {
+
+/// Groups are runs of columns.
+template <typename Nibbles>
+HWY_INLINE void decode_nibbles(const EncodedRows& in, formats::MatrixView<float> out) {
   const BlockGrid grid(in);
-  const Bytes128 high = hn::Load(kBytes128, kE2m1Tables.high.data());
-  const Bytes128 low = hn::Load(kBytes128, kE2m1Tables.low.data());
+  const Bytes128 high = hn::Load(kBytes128, Nibbles::kTables.high.data());
+  const Bytes128 low = hn::Load(kBytes128, Nibbles::kTables.low.data());
   for (std::size_t r = 0; r < in.rows; ++r) {
     const float* scales = grid.scales_of_row(r) + grid.block_of_col(0);
     const std::byte* codes = in.weight + r * (code_stride(in) / 2);
     float* row = out.row(r);
-    for (std::size_t c = 0, end = grid.block_end(0); c < in.cols;) {
-      const float scale = *scales++;
+    for (std::size_t c = 0, end = grid.block_end(0); c < in.cols; ++scales) {
+      const float scale = *scales;
+      const std::uint8_t zero = zero_code(in, scales);
       if (c % 2 == 0 && std::isfinite(scale)) {
-        const Floats factor = hn::Set(kFloats, scale);
-        for (; c + 16 <= end; c += 16) decode_sixteen(codes + c / 2, high, low, factor, row + c);
+        const NibbleGroup<Nibbles::kHasZero> group(scale, zero);
+        for (; c + 16 <= end; c += 16) decode_sixteen(codes + c / 2, high, low, group, row + c);
       }
-      for (; c < end; ++c) row[c] = scaled_e2m1(e2m1_in_byte(codes[c / 2], c), scale);
+      for (; c < end; ++c) row[c] = Nibbles::one(nibble_in_byte(codes[c / 2], c), zero, scale);
       end = in.block_cols < in.cols - c ? c + static_cast<std::size_t>(in.block_cols) : in.cols;
     }
   }
+}
+
+}  // namespace
+
+DecodeFaults decode_e2m1(const EncodedRows& in, formats::MatrixView<float> out) {
+  decode_nibbles<E2m1Nibbles>(in, out);
+  return {};
+}
+
+DecodeFaults decode_int4(const EncodedRows& in, formats::MatrixView<float> out) {
+  decode_nibbles<Int4Nibbles>(in, out);
   return {};
 }
 
@@ -241,6 +291,7 @@ namespace {
 HWY_EXPORT(decode_e4m3);
 HWY_EXPORT(decode_int8);
 HWY_EXPORT(decode_e2m1);
+HWY_EXPORT(decode_int4);
 
 /// Checks the shapes of a run of such codes; false where it is empty.
 bool has_codes(const EncodedRows& in, formats::MatrixView<float> out, std::size_t codes_per_byte) {
@@ -280,8 +331,26 @@ DecodeFaults scalar::decode_int8(const EncodedRows& in, formats::MatrixView<floa
 
 DecodeFaults scalar::decode_e2m1(const EncodedRows& in, formats::MatrixView<float> out) {
   decode_each<2>(in, out, [](const std::byte* codes, std::size_t c, float scale) {
-    return scaled_e2m1(e2m1_in_byte(codes[c / 2], c), scale);
+    return scaled_e2m1(nibble_in_byte(codes[c / 2], c), scale);
   });
+  return {};
+}
+
+DecodeFaults scalar::decode_int4(const EncodedRows& in, formats::MatrixView<float> out) {
+  if (!has_codes(in, out, 2)) return {};
+  INGOT_CHECK(in.zeros.empty() || in.zeros.size() == in.scales.size());
+  INGOT_CHECK(in.group_order.empty() || in.group_order.size() - in.first_col >= in.cols);
+  const BlockGrid grid(in);
+  for (std::size_t r = 0; r < in.rows; ++r) {
+    const std::byte* codes = in.weight + r * (code_stride(in) / 2);
+    for (std::size_t c = 0; c < in.cols; ++c) {
+      const std::size_t group =
+          in.group_order.empty() ? grid.block_of_col(c) : in.group_order[in.first_col + c];
+      INGOT_CHECK(group < in.scale_cols);
+      const float* scale = grid.scales_of_row(r) + group;
+      out.row(r)[c] = scaled_int4(nibble_in_byte(codes[c / 2], c), zero_code(in, scale), *scale);
+    }
+  }
   return {};
 }
 
@@ -295,6 +364,14 @@ DecodeFaults decode_int8(const EncodedRows& in, formats::MatrixView<float> out) 
 
 DecodeFaults decode_e2m1(const EncodedRows& in, formats::MatrixView<float> out) {
   return has_codes(in, out, 2) ? HWY_DYNAMIC_DISPATCH(decode_e2m1)(in, out) : DecodeFaults{};
+}
+
+DecodeFaults decode_int4(const EncodedRows& in, formats::MatrixView<float> out) {
+  if (!has_codes(in, out, 2)) return {};
+  // Columns of one group stand apart: there is nothing for vectors.
+  if (!in.group_order.empty()) return scalar::decode_int4(in, out);
+  INGOT_CHECK(in.zeros.empty() || in.zeros.size() == in.scales.size());
+  return HWY_DYNAMIC_DISPATCH(decode_int4)(in, out);
 }
 
 }  // namespace ingot::quantize

@@ -13,7 +13,7 @@ namespace ingot::quantize {
 struct ScaledGroups {
   formats::MatrixView<const float> values;
   std::uint64_t block_rows = 0, block_cols = 0;
-  std::span<const float> scales;  ///< above zero; row-major over the groups of the run
+  std::span<const float> scales;  ///< not zero; row-major over the groups of the run
 };
 
 /// Codes of a run: each is value / scale (one FP32 division), rounded to the nearest code with ties
@@ -27,12 +27,16 @@ void encode_int8(const ScaledGroups& in, std::byte* codes, std::size_t stride);
 /// E2M1: at most 6 in magnitude, two codes in a byte (columns are even). Negative values that round
 /// to zero become code 8, -0 becomes code 0.
 void encode_e2m1(const ScaledGroups& in, std::byte* codes, std::size_t stride);
+/// INT4: -8 to 7, stored with 8 added, two codes in a byte (columns are even). Scales may be
+/// negative.
+void encode_int4(const ScaledGroups& in, std::byte* codes, std::size_t stride);
 
 namespace scalar {
 
 void encode_e4m3(const ScaledGroups& in, std::byte* codes, std::size_t stride);
 void encode_int8(const ScaledGroups& in, std::byte* codes, std::size_t stride);
 void encode_e2m1(const ScaledGroups& in, std::byte* codes, std::size_t stride);
+void encode_int4(const ScaledGroups& in, std::byte* codes, std::size_t stride);
 
 }  // namespace scalar
 

@@ -23,6 +23,7 @@
 #include "quantize/kernels/code_encode.h"
 #include "quantize/kernels/e2m1.h"
 #include "quantize/kernels/row_scan.h"
+#include "quantize/kernels/scaled_code.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "quantize/kernels/code_encode_simd.cc"
@@ -37,6 +38,7 @@ namespace HWY_NAMESPACE {
 
 using scalar::encode_e2m1;
 using scalar::encode_e4m3;
+using scalar::encode_int4;
 using scalar::encode_int8;
 
 #else
@@ -95,6 +97,15 @@ struct Int8Code {
     // 1.5 x 2^23 has a unit of 1 in its last place, and room on both sides.
     const Floats sum = hn::Add(within, hn::Set(kFloats, 0x1.8p23F));
     return hn::And(hn::BitCast(kWords, sum), hn::Set(kWords, 0xFF));
+  }
+};
+
+struct Int4Code {
+  static HWY_INLINE Words code(Floats value, Floats scale) {
+    const Floats within =
+        hn::Max(hn::Min(hn::Div(value, scale), hn::Set(kFloats, 7.0F)), hn::Set(kFloats, -8.0F));
+    const Floats sum = hn::Add(within, hn::Set(kFloats, 0x1.8p23F + 8));
+    return hn::And(hn::BitCast(kWords, sum), hn::Set(kWords, 0xF));
   }
 };
 
@@ -173,7 +184,10 @@ void encode_int8(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
   encode_bytes<Int8Code>(in, codes, stride);
 }
 
-void encode_e2m1(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
+namespace {
+
+template <typename Code>
+HWY_INLINE void encode_nibbles(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
   constexpr std::size_t kColumnsAtOnce = 2048;
   alignas(64) std::array<std::uint8_t, kColumnsAtOnce> stage;
   for (std::size_t r = 0; r < in.values.rows; ++r) {
@@ -181,10 +195,20 @@ void encode_e2m1(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
     auto* out = reinterpret_cast<std::uint8_t*>(codes + r * stride);
     for (std::size_t c = 0; c < in.values.cols; c += kColumnsAtOnce) {
       const std::size_t end = std::min(c + kColumnsAtOnce, in.values.cols);
-      encode_columns<E2m1Code>(in, in.values.row(r), scales, c, end, stage.data());
+      encode_columns<Code>(in, in.values.row(r), scales, c, end, stage.data());
       pack_pairs(stage.data(), end - c, out + c / 2);
     }
   }
+}
+
+}  // namespace
+
+void encode_e2m1(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
+  encode_nibbles<E2m1Code>(in, codes, stride);
+}
+
+void encode_int4(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
+  encode_nibbles<Int4Code>(in, codes, stride);
 }
 
 #endif
@@ -198,6 +222,7 @@ namespace {
 HWY_EXPORT(encode_e4m3);
 HWY_EXPORT(encode_int8);
 HWY_EXPORT(encode_e2m1);
+HWY_EXPORT(encode_int4);
 
 /// False for an empty run; the scales of any other must cover it.
 bool has_groups(const ScaledGroups& in) {
@@ -243,6 +268,16 @@ void scalar::encode_e2m1(const ScaledGroups& in, std::byte* codes, std::size_t s
   });
 }
 
+void scalar::encode_int4(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
+  INGOT_CHECK(in.values.cols % 2 == 0);
+  encode_each(in, [&](std::size_t r, std::size_t c, float quotient) {
+    const float rounded = std::nearbyint(std::clamp(quotient, -8.0F, 7.0F));
+    const auto code = static_cast<std::byte>(static_cast<int>(rounded) + kInt4Zero);
+    std::byte& pair = codes[r * stride + c / 2];
+    pair = c % 2 == 0 ? code : pair | code << 4;
+  });
+}
+
 void encode_e4m3(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
   if (has_groups(in)) HWY_DYNAMIC_DISPATCH(encode_e4m3)(in, codes, stride);
 }
@@ -254,6 +289,11 @@ void encode_int8(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
 void encode_e2m1(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
   INGOT_CHECK(in.values.cols % 2 == 0);
   if (has_groups(in)) HWY_DYNAMIC_DISPATCH(encode_e2m1)(in, codes, stride);
+}
+
+void encode_int4(const ScaledGroups& in, std::byte* codes, std::size_t stride) {
+  INGOT_CHECK(in.values.cols % 2 == 0);
+  if (has_groups(in)) HWY_DYNAMIC_DISPATCH(encode_int4)(in, codes, stride);
 }
 
 }  // namespace ingot::quantize

@@ -19,7 +19,7 @@ struct Nvfp4Blocks {
   bool divides = false;
   /// Codes below this one are not used: 1, or more where the effective scale would be zero.
   std::uint8_t lowest_code = 1;
-  Nvfp4Search search = Nvfp4Search::kMse;
+  ScaleSearch search = ScaleSearch::kMse;
   EncodeOptions::Window window;
   /// What the squared error of each value counts, within [0, 1], n_blocks x kNvfp4Block; null: 1.
   const float* weights = nullptr;
@@ -30,11 +30,6 @@ float nvfp4_effective_scale(std::uint8_t code, float global, bool divides);
 
 /// The smallest code, at least 1, whose effective scale is not zero.
 std::uint8_t nvfp4_lowest_code(float global, bool divides);
-
-/// Weights from the importance of columns: per block of kNvfp4Block divided by the largest, so that
-/// none overflows and equal ones are exactly 1, as without weights; 1 where a whole block is 0.
-/// Both spans have the same length, a multiple of kNvfp4Block.
-void nvfp4_weights(std::span<const float> importance, std::span<float> weights);
 
 /// Chooses an E4M3 scale code per block, between lowest_code and 0x7E; 0x38 (1.0) for a block of
 /// zeros. All arithmetic is FP32.

@@ -243,7 +243,7 @@ HWY_INLINE Ints search(const Rule& rule, const Nvfp4Blocks& in, const Weighing& 
   Best<Weighing> best(w, by, amax_code);
   const Ints largest = hn::Set(kInts, kLargestCode);
   const Ints from_six = rule.code(hn::Mul(raw, hn::Set(kFloats, 1.5F)));
-  if (in.search == Nvfp4Search::kFourOverSix) {
+  if (in.search == ScaleSearch::kFourOverSix) {
     best.consider(w, from_six);
     return best.code;
   }
@@ -293,7 +293,7 @@ HWY_INLINE void search_blocks(const Rule& rule, const Nvfp4Blocks& in, const flo
 
 void choose_nvfp4_scales(const Nvfp4Blocks& in, std::uint8_t* codes, float* effective) {
   const Rule rule(in);
-  const bool by_amax = in.search == Nvfp4Search::kAmax;
+  const bool by_amax = in.search == ScaleSearch::kAmax;
   if (by_amax) {
     const std::size_t n = in.n_blocks * kNvfp4Block;
     group_amax({.data = in.values, .rows = 1, .cols = n, .stride = n}, 1, kNvfp4Block,
@@ -366,7 +366,7 @@ int choose(const float* values, const float* weights, const Nvfp4Blocks& in) {
   if (amax == 0) return formats::e4m3_from_float(1.0F);
   const float raw = in.divides ? in.global * (amax / 6.0F) : amax / (6.0F * in.global);
   const int amax_code = code_of(raw, in);
-  if (in.search == Nvfp4Search::kAmax) return amax_code;
+  if (in.search == ScaleSearch::kAmax) return amax_code;
 
   Block w;
   for (std::size_t i = 0; i < kNvfp4Block; ++i) {
@@ -382,7 +382,7 @@ int choose(const float* values, const float* weights, const Nvfp4Blocks& in) {
       best = code;
     }
   };
-  if (in.search == Nvfp4Search::kMse) {
+  if (in.search == ScaleSearch::kMse) {
     const int above = amax_code < 16 ? in.window.above_small : in.window.above;
     const int first = std::max<int>(amax_code - in.window.below, in.lowest_code);
     const int last = std::min<int>(amax_code + above, formats::kE4m3Largest);
@@ -411,18 +411,6 @@ std::uint8_t nvfp4_lowest_code(float global, bool divides) {
   std::uint8_t code = 1;
   while (code < formats::kE4m3Largest && nvfp4_effective_scale(code, global, divides) == 0) ++code;
   return code;
-}
-
-void nvfp4_weights(std::span<const float> importance, std::span<float> weights) {
-  INGOT_CHECK(importance.size() == weights.size() && importance.size() % kNvfp4Block == 0);
-  for (std::size_t first = 0; first < importance.size(); first += kNvfp4Block) {
-    const auto block = importance.subspan(first, kNvfp4Block);
-    const float largest = *std::max_element(block.begin(), block.end());
-    for (std::size_t i = 0; i < kNvfp4Block; ++i) {
-      INGOT_CHECK(block[i] >= 0 && std::isfinite(block[i]));
-      weights[first + i] = largest > 0 ? block[i] / largest : 1.0F;
-    }
-  }
 }
 
 void choose_nvfp4_scales(const Nvfp4Blocks& in, std::uint8_t* codes, float* effective) {

@@ -31,6 +31,19 @@ inline float scaled_e2m1(std::uint8_t code, float scale) {
   return scaled(float_from_e2m1(code), scale);
 }
 
+/// The zero point of INT4 codes without one.
+inline constexpr std::uint8_t kInt4Zero = 8;
+
+inline float scaled_int4(std::uint8_t code, std::uint8_t zero, float scale) {
+  return scaled(static_cast<float>(int{code} - int{zero}), scale);
+}
+
+/// The zero point of the group whose scale this is.
+inline std::uint8_t zero_code(const EncodedRows& in, const float* scale) {
+  return in.zeros.empty() ? kInt4Zero
+                          : in.zeros[static_cast<std::size_t>(scale - in.scales.data())];
+}
+
 /// Adds the NaN codes among `n` E4M3 codes, the first of which is element `position` of the run.
 inline void count_nan_codes(const std::byte* codes, std::size_t n, std::size_t position,
                             DecodeFaults& faults) {

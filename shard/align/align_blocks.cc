@@ -25,12 +25,23 @@ using formats::SchemeId;
 
 namespace {
 
-/// Rows and columns of a weight that share a scale and may not be torn apart; 1 where a cut may
-/// fall anywhere (also where all of a side share one, which every slice then repeats).
-std::array<std::uint64_t, 2> indivisible(SchemeId scheme, std::array<std::uint64_t, 2> group) {
-  const formats::SchemeFacts& facts = formats::scheme_facts(scheme);
-  INGOT_CHECK((facts.group_rows <= 1 || group[0] > 0) && (facts.group_cols <= 1 || group[1] > 0));
-  return {facts.group_rows > 1 ? group[0] : 1, facts.group_cols > 1 ? group[1] : 1};
+constexpr std::uint64_t kCodesPerWord = 8;  // of INT4
+
+/// Rows and columns of a weight that share a scale, or a word, and may not be torn apart; 1 where a
+/// cut may fall anywhere (also where all of a side share one, which every slice then repeats).
+std::array<std::uint64_t, 2> indivisible(const TensorToAlign& tensor) {
+  const formats::SchemeFacts& facts = formats::scheme_facts(tensor.scheme);
+  const auto& group = tensor.group;
+  INGOT_CHECK((facts.group_rows <= 1 || group[0] > 0) &&
+              (facts.group_cols <= 1 || facts.chooses_cols || group[1] > 0));
+  std::array<std::uint64_t, 2> unit = {facts.group_rows > 1 ? group[0] : 1,
+                                       facts.group_cols > 1 ? group[1] : 1};
+  // Codes of a row that all share a scale may be parted between words.
+  if (unit[1] == 0) unit[1] = kCodesPerWord;
+  if (tensor.has_zero_points) unit[0] = formats::kZerosPerWord;
+  // Columns of any group stand anywhere.
+  if (tensor.has_group_order) unit[1] = tensor.tensor->shape.back();
+  return unit;
 }
 
 /// What the cut of a tensor asks of the side that is cut.
@@ -58,7 +69,7 @@ CutNeed need_of(const TensorToAlign& tensor) {
   return {.along_rows = along_rows,
           .width = shape[axis] / sections,
           .n = cut.n,
-          .unit = indivisible(tensor.scheme, tensor.group)[along_rows ? 0 : 1]};
+          .unit = indivisible(tensor)[along_rows ? 0 : 1]};
 }
 
 /// Widths of a model that may be extended by numbers that change nothing.
@@ -77,6 +88,8 @@ std::optional<PaddableSide> paddable_side(const TensorToAlign& tensor,
   const formats::TensorRule* rule = tensor.tensor->rule;
   const std::size_t n_dimensions = tensor.tensor->shape.size();
   if (rule == nullptr || n_dimensions < 2) return std::nullopt;
+  // What would stand for zero under them is another number in every row.
+  if (tensor.has_zero_points || tensor.has_group_order) return std::nullopt;
   for (std::size_t d = n_dimensions - 2; d < n_dimensions && d < rule->shape.size(); ++d) {
     const bool is_rows = d + 2 == n_dimensions;
     switch (rule->shape[d]) {
@@ -106,7 +119,7 @@ bool block_joins_sections(const TensorToAlign& tensor, const PaddableSide& side)
   if (side.sections == 1) return false;
   const formats::Shape& shape = tensor.tensor->shape;
   const std::uint64_t rows = shape[shape.size() - 2] / side.sections;
-  return rows % indivisible(tensor.scheme, tensor.group)[0] != 0;
+  return rows % indivisible(tensor)[0] != 0;
 }
 
 /// `block` halved until it divides `part`; 0 when no halving does.
@@ -122,10 +135,14 @@ Role role_of(const TensorToAlign& tensor) {
   return tensor.tensor->rule == nullptr ? Role::kOther : tensor.tensor->rule->role;
 }
 
-std::string unit_name(SchemeId scheme) {
-  if (scheme == SchemeId::kFp8Block) return "FP8 block";
-  if (scheme == SchemeId::kInt8Block) return "INT8 block";
-  return fmt::format("{} group", formats::scheme_facts(scheme).name);
+std::string unit_name(const TensorToAlign& tensor, bool along_rows) {
+  if (tensor.scheme == SchemeId::kFp8Block) return "FP8 block";
+  if (tensor.scheme == SchemeId::kInt8Block) return "INT8 block";
+  if (tensor.has_zero_points && along_rows) return "word of zero points";
+  if (tensor.has_group_order && !along_rows) return "order of groups";
+  const bool is_word = formats::scheme_facts(tensor.scheme).chooses_cols && tensor.group[1] == 0;
+  return fmt::format("{} {}", formats::scheme_facts(tensor.scheme).name,
+                     is_word ? "word" : "group");
 }
 
 /// `a`, `a or b`, `a, b or c`.
@@ -184,12 +201,12 @@ class AlignmentRefusals {
     const char* side = need.along_rows ? "rows" : "columns";
     if (refusal.is_joined) {
       return fmt::format("gate and up share an {} of {} rows, which padding would tear apart",
-                         unit_name(tensor.scheme), indivisible(tensor.scheme, tensor.group)[0]);
+                         unit_name(tensor, true), indivisible(tensor)[0]);
     }
     if (!need.divides())
       return fmt::format("{} {} cannot be cut for {} ranks", need.width, side, need.n);
     return fmt::format("{} {} / {} ranks = {}, the {} has {} {}", need.width, side, need.n,
-                       need.width / need.n, unit_name(tensor.scheme), need.unit, side);
+                       need.width / need.n, unit_name(tensor, need.along_rows), need.unit, side);
   }
 
   [[nodiscard]] std::string remedies(const Refusal& refusal) const {
@@ -291,7 +308,7 @@ struct WidthNeed {
 std::uint64_t step_of(const TensorToAlign& tensor, const PaddableSide& side) {
   const bool is_cut = tensor.cut.axis == (side.is_rows ? Axis::kRows : Axis::kCols);
   const std::uint64_t n = is_cut ? tensor.cut.n : 1;
-  const std::uint64_t unit = indivisible(tensor.scheme, tensor.group)[side.is_rows ? 0 : 1];
+  const std::uint64_t unit = indivisible(tensor)[side.is_rows ? 0 : 1];
   const std::uint64_t step = n * unit;
   return step / std::gcd(step, side.times);
 }

@@ -14,8 +14,10 @@ namespace ingot::shard {
 /// One tensor of the output, as it is to be cut.
 struct TensorToAlign {
   const formats::LogicalTensor* tensor = nullptr;
-  formats::SchemeId scheme{};                   ///< in the output
-  std::array<std::uint64_t, 2> group = {0, 0};  ///< rows and columns that share a scale there
+  formats::SchemeId scheme{};  ///< in the output
+  /// Rows and columns that share a scale there; no columns: all of them.
+  std::array<std::uint64_t, 2> group = {0, 0};
+  bool has_zero_points = false, has_group_order = false;  ///< Part::kZeroPoint, kGroupOrder
   TensorCut cut;
 };
 

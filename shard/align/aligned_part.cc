@@ -39,10 +39,14 @@ std::vector<std::byte> one_in(DType dtype) {
   }
 }
 
-std::vector<std::byte> filler_of(Part part, DType dtype) {
+std::vector<std::byte> filler_of(Part part, formats::SchemeId scheme, DType dtype) {
   const std::uint64_t width = formats::dtype_bits(dtype) / 8;
   const bool is_scale = part == Part::kScale || part == Part::kDeqScale;
-  return is_scale ? one_in(dtype) : std::vector<std::byte>(width, std::byte{0});
+  if (is_scale) return one_in(dtype);
+  // Two codes 8, which stand for zero.
+  const bool is_int4 = formats::scheme_facts(scheme).code == formats::CodeKind::kInt4;
+  const bool is_offset = part == Part::kWeight && is_int4;
+  return std::vector<std::byte>(width, is_offset ? std::byte{0x88} : std::byte{0});
 }
 
 }  // namespace
@@ -85,10 +89,11 @@ AlignedPart aligned_part(Part part, formats::SchemeId scheme, const Shape& shape
   return aligned;
 }
 
-PartAligner::PartAligner(Part part, DType dtype, const Shape& shape, const AlignedPart& aligned)
+PartAligner::PartAligner(Part part, formats::SchemeId scheme, DType dtype, const Shape& shape,
+                         const AlignedPart& aligned)
     : element_bytes_(formats::dtype_bits(dtype) / 8),
       repeat_(aligned.repeat),
-      filler_(filler_of(part, dtype)) {
+      filler_(filler_of(part, scheme, dtype)) {
   INGOT_CHECK(element_bytes_ > 0 && !shape.empty());
   const bool is_list = shape.size() == 1;
   row_bytes_in_ = element_bytes_ * (is_list ? 1 : shape.back());

@@ -29,8 +29,8 @@ AlignedPart aligned_part(formats::Part part, formats::SchemeId scheme, const for
 /// zero codes, scales of one, zero biases.
 class PartAligner {
  public:
-  PartAligner(formats::Part part, formats::DType dtype, const formats::Shape& shape,
-              const AlignedPart& aligned);
+  PartAligner(formats::Part part, formats::SchemeId scheme, formats::DType dtype,
+              const formats::Shape& shape, const AlignedPart& aligned);
 
   using Sink = std::function<void(std::span<const std::byte>)>;
   void push(std::span<const std::byte> bytes, const Sink& sink);

@@ -26,13 +26,20 @@ std::uint64_t unit_of_side(std::uint64_t group, std::uint64_t side) {
 std::array<std::uint64_t, 2> part_unit(Part part, SchemeId scheme, const Shape& weight,
                                        std::array<std::uint64_t, 2> group) {
   if (part == Part::kWeight) return {1, 1};
-  if (part != Part::kScale) return {formats::part_facts(part).is_per_row ? 1U : 0U, 0};
   const formats::SchemeFacts& facts = formats::scheme_facts(scheme);
+  const auto extent = formats::part_facts(part).extent;
+  if (part == Part::kZeroPoint) {
+    return {formats::kZerosPerWord, part_unit(Part::kScale, scheme, weight, group)[1]};
+  }
+  if (part != Part::kScale) {
+    return {extent == formats::PartExtent::kPerRow ? 1U : 0U,
+            extent == formats::PartExtent::kPerColumn ? 1U : 0U};
+  }
   if (!facts.quantized || weight.size() < 2) return {0, 0};
   const std::uint64_t rows = weight[weight.size() - 2];
   const bool has_blocks = facts.group_rows > 1;
   return {has_blocks ? unit_of_side(group[0], rows) : facts.group_rows,
-          facts.group_cols == 0 ? 0 : unit_of_side(group[1], weight.back())};
+          facts.group_cols == 0 || group[1] == 0 ? 0 : unit_of_side(group[1], weight.back())};
 }
 
 PartCut::PartCut(Part part, DType dtype, const Shape& part_shape, SchemeId scheme,

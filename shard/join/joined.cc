@@ -349,6 +349,21 @@ class JoinedBytes::Reading {
   Scratch buffer_, rows_;
 };
 
+namespace {
+
+// As I32 or I64, little-endian.
+void read_dimensions(const formats::Shape& shape, formats::DType dtype, std::uint64_t offset,
+                     std::span<std::byte> out) {
+  const std::size_t width = formats::dtype_bits(dtype) / 8;
+  std::vector<std::byte> bytes(shape.size() * width);
+  for (std::size_t d = 0; d < shape.size(); ++d)
+    std::memcpy(&bytes[d * width], &shape[d], std::min(width, sizeof shape[d]));
+  INGOT_CHECK(offset + out.size() <= bytes.size());
+  std::copy_n(bytes.begin() + static_cast<std::ptrdiff_t>(offset), out.size(), out.begin());
+}
+
+}  // namespace
+
 JoinedBytes::JoinedBytes(JoinedSlices slices, bool compare_replicas)
     : slices_(std::move(slices)),
       cuts_(slices_.kinds.begin(), slices_.kinds.end()),
@@ -360,6 +375,8 @@ JoinedBytes::~JoinedBytes() = default;
 void JoinedBytes::read(std::uint32_t index, const StoredTensor& tensor, std::uint64_t offset,
                        std::span<std::byte> out) const {
   INGOT_CHECK(offset <= tensor.n_bytes && out.size() <= tensor.n_bytes - offset);
+  if (const auto found = slices_.dimensions.find(index); found != slices_.dimensions.end())
+    return read_dimensions(found->second, tensor.dtype, offset, out);
   Reading(*this, slices_.tensors.at(index), tensor).read(offset, out);
 }
 

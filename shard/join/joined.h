@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "formats/checkpoint/checkpoint_files.h"
@@ -36,6 +37,8 @@ struct JoinedSlices {
   std::vector<JoinedPiece> pieces;
   std::vector<JoinedTensor> tensors;
   std::vector<std::string> homes;  ///< weights files of the unsliced checkpoint; the first is empty
+  /// By index into `tensors`: what tells the shape of a weight, of which slices have their own.
+  std::unordered_map<std::uint32_t, formats::Shape> dimensions;
 };
 
 /// Stored tensors gathered from the slices of several ranks, lazily. A read takes the stretch of

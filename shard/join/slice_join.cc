@@ -8,6 +8,8 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
+#include "formats/base/checked.h"
+#include "formats/dialect/dialect.h"
 #include "formats/records/manifest.h"
 
 namespace ingot::shard {
@@ -70,6 +72,37 @@ std::vector<std::uint64_t> absent_below(std::uint64_t n, std::vector<std::uint32
     if (at == present.end() || *at != i) absent.push_back(i);
   }
   return absent;
+}
+
+// What INT4 weights say of their own shape. Slices say it of themselves.
+std::unordered_map<std::uint32_t, formats::Shape> dimensions_of(
+    std::span<const StoredTensor> wholes) {
+  std::unordered_map<std::uint32_t, formats::Shape> dimensions;
+  std::unordered_map<std::string_view, std::uint32_t> by_name;
+  constexpr auto kScheme = formats::SchemeId::kInt4Group;
+  const formats::StorageRow& storage =
+      *formats::find_storage(formats::default_dialect(kScheme), kScheme);
+  const std::string_view of_codes = storage.parts.front().suffix;
+  const std::string_view of_dimensions =
+      formats::find_part_row(storage, formats::Part::kDimensions)->suffix;
+  for (std::uint32_t i = 0; i < wholes.size(); ++i) {
+    const std::string_view name = wholes[i].name;
+    if (name.ends_with(of_dimensions))
+      by_name.emplace(name.substr(0, name.size() - of_dimensions.size()), i);
+  }
+  if (by_name.empty()) return dimensions;
+  for (const StoredTensor& whole : wholes) {
+    const std::string_view name = whole.name;
+    if (!name.ends_with(of_codes) || whole.shape.empty()) continue;
+    const auto found = by_name.find(name.substr(0, name.size() - of_codes.size()));
+    if (found == by_name.end() || wholes[found->second].shape != formats::Shape{whole.shape.size()})
+      continue;
+    formats::Shape shape = whole.shape;
+    shape.back() =
+        checked_mul(shape.back(), formats::codes_per_element(kScheme, whole.dtype)).value_or(0);
+    dimensions.emplace(found->second, std::move(shape));
+  }
+  return dimensions;
 }
 
 std::pair<std::uint32_t, std::uint64_t> place_of(const JoinedPiece& piece) {
@@ -254,6 +287,7 @@ JoinedModel SliceJoin::finish() {
     std::vector<JoinedPiece>().swap(whole.pieces);
   }
   wholes_.clear();
+  slices_.dimensions = dimensions_of(model.stored);
   model.slices = std::move(slices_);
   return model;
 }

@@ -94,6 +94,12 @@ struct EditableCheckpoint {
     std::fill(at(name).bytes.begin(), at(name).bytes.end(), static_cast<std::byte>(value));
   }
 
+  /// Puts a list of integers, I32.
+  void put_integers(const std::string& name, const std::vector<std::int32_t>& values) {
+    put_zeros(name, formats::DType::kI32, {values.size()});
+    std::memcpy(at(name).bytes.data(), values.data(), values.size() * sizeof values[0]);
+  }
+
   /// Removes every tensor whose name begins with `prefix`; returns how many.
   std::size_t erase_prefix(const std::string& prefix) {
     return std::erase_if(tensors,

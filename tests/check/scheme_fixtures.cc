@@ -98,6 +98,46 @@ std::vector<RuleFixture> mx_fixtures() {
   };
 }
 
+std::vector<RuleFixture> int4_fixtures() {
+  const auto kInt4 = spelled("compressed-tensors", SchemeId::kInt4Group, Activations::kWeightOnly);
+  const std::string stem = kMoe + "experts.1.down_proj.";
+  const std::string scale = stem + "weight_scale", shape = stem + "weight_shape";
+  const auto group = [](const char* key, Json value) {
+    return in_quantization(
+        {{std::string("/config_groups/group_0/weights/") + key, std::move(value)}});
+  };
+  return {
+      {"int4.parts", kMissingTensor, kInt4, [=](auto& c) { c.tensors.erase(shape); }},
+      {"int4.parts", kMissingTensor, kInt4, [=](auto& c) { c.tensors.erase(scale); }},
+      {"int4.dtypes", kDtypeMismatch, kInt4,
+       [=](auto& c) { c.put_zeros(scale, DType::kI32, c.at(scale).shape); }},
+      {"int4.scale-shape", kShapeMismatch, kInt4,
+       [=](auto& c) {
+         c.put_floats(scale, {c.at(scale).shape[0], 3}, 1);
+       }},
+      {"int4.part-shapes", kShapeMismatch, kInt4,
+       [=](auto& c) {
+         c.put_integers(shape, {1, 2, 3});
+       }},
+      {"int4.part-shapes", kShapeMismatch, kInt4,
+       [=](auto& c) { c.put_zeros(stem + "weight_zero_point", DType::kI32, c.at(scale).shape); }},
+      {"int4.scale-values", kBadScale, kInt4,
+       [=](auto& c) { c.put_floats(scale, c.at(scale).shape, 0); }},
+      {"int4.tables", kCorrupt, kInt4,
+       [=](auto& c) {
+         c.put_integers(shape, {8, 8});
+       }},
+      {"int4.tables", kCorrupt, kInt4,
+       [=](auto& c) {
+         const std::size_t columns = c.at(stem + "weight_packed").shape[1] * 8;
+         c.put_integers(stem + "weight_g_idx", std::vector<std::int32_t>(columns, 1000));
+       }},
+      {"ct.targets", kMismatch, kInt4, group("group_size", 64)},
+      {"ct.targets", kMismatch, kInt4, group("symmetric", false)},
+      {"ct.targets", kMismatch, kInt4, group("actorder", "group")},
+  };
+}
+
 std::vector<RuleFixture> spelling_fixtures() {
   const std::string o_proj = kAttention + "o_proj.weight";
   return {
@@ -131,7 +171,8 @@ std::vector<RuleFixture> spelling_fixtures() {
 
 std::vector<RuleFixture> scheme_fixtures() {
   std::vector<RuleFixture> all;
-  for (const auto& make : {int8_fixtures, nvfp4_fixtures, mx_fixtures, spelling_fixtures}) {
+  for (const auto& make :
+       {int8_fixtures, int4_fixtures, nvfp4_fixtures, mx_fixtures, spelling_fixtures}) {
     for (RuleFixture& fixture : make()) all.push_back(std::move(fixture));
   }
   return all;

@@ -17,7 +17,8 @@ std::uint64_t ceil_of(std::uint64_t n, std::uint64_t step) {
 }
 
 bool is_mlp_only(SchemeId scheme) {
-  return scheme == SchemeId::kNvfp4 || scheme == SchemeId::kMxfp4 || scheme == SchemeId::kMxfp8;
+  return scheme == SchemeId::kInt4Group || scheme == SchemeId::kNvfp4 ||
+         scheme == SchemeId::kMxfp4 || scheme == SchemeId::kMxfp8;
 }
 
 Json compressed_tensors_group(const Spelled& spelled) {
@@ -73,6 +74,11 @@ Json compressed_tensors_group(const Spelled& spelled) {
       weights["group_size"] = 32;
       inputs = arguments(8, "float", "group", true);
       inputs["group_size"] = 32;
+      break;
+    case SchemeId::kInt4Group:
+      format = "pack-quantized";
+      weights = arguments(4, "int", "group", false);
+      weights["group_size"] = 32;
       break;
     default:
       throw std::logic_error("no group for this scheme");
@@ -207,6 +213,13 @@ void put_spelled(EditableCheckpoint& checkpoint, const std::string& name, const 
     case SchemeId::kMxfp8:
       checkpoint.put_zeros(name, DType::kF8E4M3, shape);
       checkpoint.put_bytes(stem + ".weight_scale", DType::kU8, {n, ceil_of(k, 32)}, 110);
+      return;
+    case SchemeId::kInt4Group:
+      checkpoint.tensors.erase(name);
+      checkpoint.put_bytes(stem + ".weight_packed", DType::kI32, {n, k / 8}, 0x79);
+      checkpoint.put_floats(stem + ".weight_scale", {n, k / 32}, kScale);
+      checkpoint.put_integers(stem + ".weight_shape",
+                              {static_cast<std::int32_t>(n), static_cast<std::int32_t>(k)});
       return;
     default:
       throw std::logic_error("no spelling of this scheme");

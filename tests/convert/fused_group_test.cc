@@ -46,7 +46,7 @@ std::map<std::string, float> globals(const OutputTensors& output, const std::str
 Conversion to_nvfp4(const std::filesystem::path& from, const std::filesystem::path& to) {
   Conversion conversion(from, to);
   conversion.recipe.to = SchemeId::kNvfp4;
-  conversion.recipe.choices.nvfp4_search = quantize::Nvfp4Search::kAmax;
+  conversion.recipe.choices.search = quantize::ScaleSearch::kAmax;
   conversion.recipe.choices.quantize_attention = true;
   return conversion;
 }
@@ -105,7 +105,7 @@ TEST_F(FusedGroup, Nvfp4GlobalComesFromTheLargestTensor) {
 TEST_F(FusedGroup, SmallerSearchRangesShareTheirGlobal) {
   const OutputTensors source = read_output(tiny_v32());
   Conversion conversion = to_nvfp4(tiny_v32(), dir_ / "out");
-  conversion.recipe.choices.nvfp4_search = quantize::Nvfp4Search::kFourOverSix;
+  conversion.recipe.choices.search = quantize::ScaleSearch::kFourOverSix;
   conversion.run();
   for (const auto& [weight, global] : globals(read_output(dir_ / "out"), ".weight_global_scale"))
     EXPECT_EQ(global, 1536.0F / group_amax(source, weight)) << weight;

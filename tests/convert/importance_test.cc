@@ -206,7 +206,7 @@ TEST_F(WeightedOutput, IsRefusedWhereNothingCanBeWeighted) {
   };
   const auto importance = write(statistics());
   auto run = conversion("out", importance);
-  run.recipe.choices.nvfp4_search = quantize::Nvfp4Search::kAmax;
+  run.recipe.choices.search = quantize::ScaleSearch::kAmax;
   refuse(ErrorCode::kInvalidArgument, {"--importance", "--nvfp4-search amax", "mse"}, run);
   run = conversion("out", importance);
   run.recipe.rules = {parse_rule("*=bf16")};

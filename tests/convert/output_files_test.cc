@@ -7,9 +7,9 @@
 #include <gtest/gtest.h>
 
 #include "check/rules/loader_rules.h"
+#include "convert/job/preflight.h"
 #include "convert/output/planned_checkpoint.h"
 #include "convert/output/rank_directories.h"
-#include "convert/job/preflight.h"
 #include "formats/base/error.h"
 #include "formats/json/json.h"
 #include "shard/join/source.h"
@@ -254,7 +254,7 @@ TEST_P(PlannedTarget, IsWhatIsWritten) {
   const TempDir directory;
   Conversion conversion(synth_model(), directory / "out");
   GetParam().apply(conversion.recipe);
-  conversion.recipe.choices.nvfp4_search = quantize::Nvfp4Search::kAmax;
+  conversion.recipe.choices.search = quantize::ScaleSearch::kAmax;
   expect_as_planned(conversion);
 }
 

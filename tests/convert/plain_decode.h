@@ -70,6 +70,12 @@ inline std::vector<float> code_values(const OutputTensor& tensor) {
     case formats::DType::kI8:
       for (const auto code : tensor.as<std::int8_t>()) values.push_back(code);
       break;
+    case formats::DType::kI32:  // eight INT4 codes, stored with 8 added
+      for (const auto word : tensor.as<std::uint32_t>()) {
+        for (unsigned i = 0; i < 8; ++i)
+          values.push_back(static_cast<float>(word >> (4 * i) & 15U) - 8);
+      }
+      break;
     default:  // U8: two E2M1 codes
       for (const auto byte : tensor.as<std::uint8_t>()) {
         values.push_back(e2m1_value(byte & 15U));

@@ -72,7 +72,7 @@ TEST(QuantizedJob, RefusesOtherChoicesOfHowNumbersAreWritten) {
     change(other.recipe.choices);
     expect_error(ErrorCode::kMismatch, {"other options"}, [&] { other.run(); });
   };
-  refuse([](Choices& choices) { choices.nvfp4_search = quantize::Nvfp4Search::kAmax; });
+  refuse([](Choices& choices) { choices.search = quantize::ScaleSearch::kAmax; });
   refuse([](Choices& choices) { choices.via = Via::kBf16; });
   refuse([](Choices& choices) { choices.quantize_attention = true; });
   refuse([](Choices& choices) { choices.fp8_grid = quantize::Fp8Grid::kUe8m0; });
@@ -94,7 +94,7 @@ class FusedGroupResume : public ::testing::Test {
   static Conversion to_nvfp4(const std::filesystem::path& from, const std::filesystem::path& to) {
     Conversion conversion(from, to);
     conversion.recipe.to = formats::SchemeId::kNvfp4;
-    conversion.recipe.choices.nvfp4_search = quantize::Nvfp4Search::kAmax;
+    conversion.recipe.choices.search = quantize::ScaleSearch::kAmax;
     return conversion;
   }
 

@@ -38,7 +38,7 @@ Conversion rewrap(const std::filesystem::path& from, const std::filesystem::path
 Conversion to_nvfp4(const std::filesystem::path& to) {
   Conversion conversion(tiny_bf16(), to);
   conversion.recipe.to = SchemeId::kNvfp4;
-  conversion.recipe.choices.nvfp4_search = quantize::Nvfp4Search::kAmax;
+  conversion.recipe.choices.search = quantize::ScaleSearch::kAmax;
   return conversion;
 }
 
@@ -275,7 +275,7 @@ TEST_P(DialectDecode, FormulaOfTheDialectGivesDecodedValues) {
   GetParam().apply(conversion.recipe);
   if (conversion.recipe.choices.input_scale) conversion.recipe.choices.input_scale = 0.0123F;
   conversion.recipe.choices.quantize_attention = true;
-  conversion.recipe.choices.nvfp4_search = quantize::Nvfp4Search::kAmax;
+  conversion.recipe.choices.search = quantize::ScaleSearch::kAmax;
   conversion.run();
   const OutputTensors before = read_output(synth_model());
   const OutputTensors output = read_output(directory / "out");

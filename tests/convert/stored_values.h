@@ -77,8 +77,9 @@ using ValuesByName = std::map<std::string, Values>;
 
 /// Whether a stored tensor says something of another: a scale, an offset, a correction.
 inline bool is_beside_a_weight(std::string_view name) {
-  constexpr std::array<std::string_view, 6> kSuffixes = {"_scale",  "_scale_inv",  "_scale_2",
-                                                         "_offset", ".quant_bias", "_global_scale"};
+  constexpr std::array<std::string_view, 7> kSuffixes = {
+      "_scale",      "_scale_inv",    "_scale_2",     "_offset",
+      ".quant_bias", "_global_scale", ".weight_shape"};
   return std::any_of(kSuffixes.begin(), kSuffixes.end(),
                      [&](std::string_view suffix) { return name.ends_with(suffix); });
 }
@@ -135,6 +136,7 @@ inline Values decoded_by_hand(const OutputTensors& tensors, const std::string& n
   const OutputTensor& codes = tensors.at(name);
   Values values{.shape = codes.shape, .numbers = code_values(codes)};
   if (codes.dtype == formats::DType::kU8) values.shape.back() *= 2;
+  if (codes.dtype == formats::DType::kI32) values.shape.back() *= 8;
   const bool is_packed = name.ends_with(".weight_packed");
   const std::string module = is_packed ? name.substr(0, name.size() - 14) : module_of(name);
   const auto find = [&](const std::string& part) {

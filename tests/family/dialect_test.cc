@@ -350,6 +350,20 @@ TEST(QuantizationConfig, CompressedTensorsDescribesEveryScheme) {
        R"({"num_bits":8,"type":"float","strategy":"group","group_size":32,"symmetric":true,"dynamic":false,"scale_dtype":"torch.uint8"})",
        R"({"num_bits":8,"type":"float","strategy":"group","group_size":32,"symmetric":true,"dynamic":true,"scale_dtype":"torch.uint8"})"},
   };
+  WrittenTensor int4 = tensor(kUpName, SchemeId::kInt4Group, &kQuantizedRule, kWeightOnly);
+  const auto int4_weights = [&](std::array<std::uint64_t, 2> block) {
+    int4.block = block;
+    return only_group(derived("compressed-tensors", config_with(""), {int4}))["weights"].dump();
+  };
+  EXPECT_EQ(
+      int4_weights({1, 64}),
+      R"({"num_bits":4,"type":"int","strategy":"group","group_size":64,"symmetric":true,"dynamic":false})");
+  EXPECT_EQ(int4_weights({1, 0}),
+            R"({"num_bits":4,"type":"int","strategy":"channel","symmetric":true,"dynamic":false})");
+  int4.has_zero_points = int4.has_group_order = true;
+  EXPECT_EQ(
+      int4_weights({1, 128}),
+      R"({"num_bits":4,"type":"int","strategy":"group","group_size":128,"symmetric":false,"dynamic":false,"actorder":"group"})");
   for (const Expected& row : all) {
     const Json block = derived("compressed-tensors", config_with(""),
                                {tensor(kUpName, row.scheme, &kQuantizedRule, row.activations)});

@@ -24,10 +24,12 @@ std::vector<std::uint64_t> shape_of(SchemeId scheme, PartShape shape) {
   const bool is_packed = scheme == SchemeId::kNvfp4 || scheme == SchemeId::kMxfp4;
   switch (shape) {
     case PartShape::kCodes:
+      if (scheme == SchemeId::kInt4Group) return {160, 24};
       return {160, is_packed ? 96U : 192U};
     case PartShape::kGrid:
       if (scheme == SchemeId::kNvfp4) return {160, 12};
       if (scheme == SchemeId::kMxfp4 || scheme == SchemeId::kMxfp8) return {160, 6};
+      if (scheme == SchemeId::kInt4Group) return {160, 6};
       return {2, 2};
     case PartShape::kScalar:
       return {};
@@ -37,6 +39,12 @@ std::vector<std::uint64_t> shape_of(SchemeId scheme, PartShape shape) {
       return {160};
     case PartShape::kColumn:
       return {160, 1};
+    case PartShape::kZeros:
+      return {20, 6};
+    case PartShape::kPerCol:
+      return {192};
+    case PartShape::kTwo:
+      return {2};
   }
   return {};
 }
@@ -132,6 +140,7 @@ TEST(SchemeRecognition, KnowsWhatSharesAScale) {
         break;
       case SchemeId::kMxfp4:
       case SchemeId::kMxfp8:
+      case SchemeId::kInt4Group:
         expected = {1, 32};
         break;
       default:

@@ -36,12 +36,29 @@ double code_value(CodeKind kind, int code) {
   return code >= (e2m1 ? 8 : 128) ? -value : value;
 }
 
+/// -8 to 7, stored with 8 added.
+int nearest_int4(double quotient, float scale) {
+  quotient = std::min(std::max(quotient, -8.0), 7.0);
+  int best = 0;
+  double least = std::fabs(quotient);
+  for (int code = -8; code <= 7; ++code) {
+    if (std::isinf(static_cast<float>(code) * scale)) continue;
+    const double distance = std::fabs(quotient - code);
+    if (distance < least || (distance == least && code % 2 == 0)) {
+      least = distance;
+      best = code;
+    }
+  }
+  return best + 8;
+}
+
 /// The code of the magnitude that lies nearest, of two the even one; codes that decode to an
 /// infinity do not count.
 int nearest_code(CodeKind kind, float value, float scale) {
   // Rounded to float after a division in double: as a division in float.
   const double quotient =
       static_cast<float>(static_cast<double>(value) / static_cast<double>(scale));
+  if (kind == CodeKind::kInt4) return nearest_int4(quotient, scale);
   const int n_magnitudes = kind == CodeKind::kE2m1 ? 8 : kind == CodeKind::kE4m3 ? 0x7F : 128;
   // Far beyond the codes all of them would be equally far away.
   const double magnitude = std::min(std::fabs(quotient), code_value(kind, n_magnitudes - 1));
@@ -81,10 +98,14 @@ std::vector<EncodeSetup> setups_of(SchemeId id) {
     case SchemeId::kFp8Tensor:
       return {{}, {.global = 1.0F}, {.global = 0.37F}, {.global = 1e-30F}};
     case SchemeId::kNvfp4:
-      return {{.options = {.nvfp4_search = Nvfp4Search::kAmax}},
-              {.options = {.nvfp4_search = Nvfp4Search::kFourOverSix}, .divides = true},
+      return {{.options = {.search = ScaleSearch::kAmax}},
+              {.options = {.search = ScaleSearch::kFourOverSix}, .divides = true},
               {},
               {.global = 0.125F}};
+    case SchemeId::kInt4Group:
+      return {{.options = {.search = ScaleSearch::kAmax}},
+              {.options = {.search = ScaleSearch::kSigned}},
+              {.options = {.search = ScaleSearch::kSigned}, .block = 64}};
     default:
       return {{}};
   }
@@ -108,7 +129,8 @@ TEST(EveryBf16, BecomesTheNearestCodeOfItsGroup) {
               const std::size_t group =
                   row / coded.block_rows * coded.scale_cols + i % 128 / coded.block_cols;
               const float scale = coded.effective[group];
-              ASSERT_TRUE(scale > 0 && std::isfinite(scale));
+              ASSERT_TRUE(std::isfinite(scale) &&
+                          (scale > 0 || (facts.has_signed_scales && scale < 0)));
               expected.push_back(nearest_code(facts.code, matrix.values[i], scale));
             }
           }

@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include "quantize/group_encoder.h"
 #include "quantize/kernels/nvfp4_scales.h"
 #include "quantize/tensor_statistics.h"
 #include "tests/quantize/awkward_matrices.h"
@@ -44,7 +45,7 @@ double weighted_error(const float* block, const float* importance, double scale)
 }
 
 // The least error of a block over the candidates of docs/formats.md, "NVFP4 scale search".
-double least_error(const float* block, const float* importance, double global, Nvfp4Search search) {
+double least_error(const float* block, const float* importance, double global, ScaleSearch search) {
   double amax = 0;
   for (std::size_t i = 0; i < 16; ++i) amax = std::max(amax, std::fabs(double{block[i]}));
   const int amax_code = nearest_e4m3(amax / (6 * global));
@@ -52,7 +53,7 @@ double least_error(const float* block, const float* importance, double global, N
     return weighted_error(block, importance, e4m3(code) * global);
   };
   double least = std::min(error_of(amax_code), error_of(nearest_e4m3(amax / (4 * global))));
-  if (search == Nvfp4Search::kFourOverSix) return least;
+  if (search == ScaleSearch::kFourOverSix) return least;
   const int last = std::min(amax_code + (amax_code < 16 ? 16 : 8), 0x7E);
   for (int code = std::max(amax_code - 3, 1); code <= last; ++code)
     least = std::min(least, error_of(code));
@@ -91,10 +92,10 @@ TEST(Importance, FindsTheLeastWeightedErrorAmongTheCandidates) {
   const std::vector<float> importance = random_importance(1024, 3);
   for (const Shape shape : {Shape::kNormal, Shape::kHeavy}) {
     const Matrix matrix = random_matrix(64, 1024, shape, 81);
-    for (const Nvfp4Search search : {Nvfp4Search::kMse, Nvfp4Search::kFourOverSix}) {
+    for (const ScaleSearch search : {ScaleSearch::kMse, ScaleSearch::kFourOverSix}) {
       for (const bool divides : {false, true}) {
         EncodeSetup setup{
-            .options = {.nvfp4_search = search}, .divides = divides, .importance = importance};
+            .options = {.search = search}, .divides = divides, .importance = importance};
         setup.global = find_scheme(SchemeId::kNvfp4)
                            ->global(largest_magnitude(matrix.values), setup.options, divides);
         const double global = divides ? 1 / double{setup.global} : double{setup.global};
@@ -128,12 +129,12 @@ TEST(Importance, LowersTheWeightedErrorAndRaisesTheOther) {
 
 TEST(Importance, UniformImportanceChangesNothing) {
   const Matrix matrix = random_matrix(32, 512, Shape::kHeavy, 83);
-  for (const Nvfp4Search search : {Nvfp4Search::kMse, Nvfp4Search::kFourOverSix}) {
-    const Coded plain = encode(SchemeId::kNvfp4, matrix, {.options = {.nvfp4_search = search}});
+  for (const ScaleSearch search : {ScaleSearch::kMse, ScaleSearch::kFourOverSix}) {
+    const Coded plain = encode(SchemeId::kNvfp4, matrix, {.options = {.search = search}});
     for (const float all : {0.0F, 1e-44F, 0.3F, 1.0F, 3e38F}) {
       const Coded weighted =
           encode(SchemeId::kNvfp4, matrix,
-                 {.options = {.nvfp4_search = search}, .importance = std::vector<float>(512, all)});
+                 {.options = {.search = search}, .importance = std::vector<float>(512, all)});
       EXPECT_EQ(weighted.weight, plain.weight) << all;
       EXPECT_EQ(weighted.scales, plain.scales) << all;
     }
@@ -162,7 +163,7 @@ TEST(Importance, ImportantColumnIsServedAlone) {
     setup.importance[i] = 1.0F;
     const Matrix weighted = decode(encode(SchemeId::kNvfp4, matrix, setup));
     const double least = least_error(matrix.values.data(), setup.importance.data(),
-                                     double{setup.global}, Nvfp4Search::kMse);
+                                     double{setup.global}, ScaleSearch::kMse);
     const double rest = double{matrix.values[i]} - double{weighted.values[i]};
     EXPECT_NEAR(std::fabs(rest), std::sqrt(least), 1e-6) << i;
     with_importance += std::fabs(rest);
@@ -177,12 +178,12 @@ TEST(Importance, EveryTargetGivesTheTwinsScales) {
     const std::size_t cols = n_blocks * kNvfp4Block;
     const std::vector<float> importance = random_importance(std::max<std::size_t>(cols, 48), 6);
     std::vector<float> weights(cols);
-    nvfp4_weights(std::span(importance).first(cols), weights);
+    group_weights(std::span(importance).first(cols), kNvfp4Block, weights);
     for (const AwkwardMatrix& awkward : awkward_matrices(1, cols)) {
       for (const bool divides : {false, true}) {
         const float global = find_scheme(SchemeId::kNvfp4)
                                  ->global(largest_magnitude(awkward.matrix.values), {}, divides);
-        for (const Nvfp4Search search : {Nvfp4Search::kFourOverSix, Nvfp4Search::kMse}) {
+        for (const ScaleSearch search : {ScaleSearch::kFourOverSix, ScaleSearch::kMse}) {
           for (const EncodeOptions::Window window : windows) {
             const Nvfp4Blocks in{.values = awkward.matrix.values.data(),
                                  .n_blocks = n_blocks,

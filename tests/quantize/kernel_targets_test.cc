@@ -83,6 +83,10 @@ TEST(KernelTargets, E2m1CodesAreThoseOfTheTwin) {
   expect_same_codes(encode_e2m1, scalar::encode_e2m1, 2);
 }
 
+TEST(KernelTargets, Int4CodesAreThoseOfTheTwin) {
+  expect_same_codes(encode_int4, scalar::encode_int4, 2);
+}
+
 TEST(KernelTargets, GroupMagnitudesEqualTheTwin) {
   const float infinity = std::numeric_limits<float>::infinity();
   for (const std::size_t cols : kWidths) {
@@ -114,16 +118,16 @@ TEST(KernelTargets, Nvfp4ScalesAreThoseOfTheTwin) {
   for (const std::size_t n_blocks : {1U, 3U, 8U, 16U, 21U, 40U}) {
     for (const AwkwardMatrix& awkward : awkward_matrices(1, n_blocks * kNvfp4Block)) {
       for (const bool divides : {false, true}) {
-        for (const Nvfp4Search search :
-             {Nvfp4Search::kAmax, Nvfp4Search::kFourOverSix, Nvfp4Search::kMse}) {
-          const EncodeOptions options{.nvfp4_search = search};
+        for (const ScaleSearch search :
+             {ScaleSearch::kAmax, ScaleSearch::kFourOverSix, ScaleSearch::kMse}) {
+          const EncodeOptions options{.search = search};
           const float fitting =
               find_scheme(formats::SchemeId::kNvfp4)
                   ->global(largest_magnitude(awkward.matrix.values), options, divides);
           for (const float global : {fitting, 1.0F, fitting * 0.5F}) {
             if (global == 0 || !std::isfinite(global)) continue;
             for (const EncodeOptions::Window window : windows) {
-              if (search != Nvfp4Search::kMse && window.above != 8) continue;
+              if (search != ScaleSearch::kMse && window.above != 8) continue;
               const Nvfp4Blocks in{.values = awkward.matrix.values.data(),
                                    .n_blocks = n_blocks,
                                    .global = global,

@@ -49,11 +49,10 @@ double sum_of(const std::vector<double>& terms) {
   return sum;
 }
 
-std::vector<double> errors_by(Nvfp4Search search, const Matrix& matrix, float global,
+std::vector<double> errors_by(ScaleSearch search, const Matrix& matrix, float global,
                               bool divides) {
-  const Coded coded =
-      encode(SchemeId::kNvfp4, matrix,
-             {.options = {.nvfp4_search = search}, .divides = divides, .global = global});
+  const Coded coded = encode(SchemeId::kNvfp4, matrix,
+                             {.options = {.search = search}, .divides = divides, .global = global});
   return errors_of_blocks(matrix, decode(coded));
 }
 
@@ -66,7 +65,7 @@ constexpr Case kCases[] = {{"heavy", Shape::kHeavy, 1.0F}, {"tiny", Shape::kNorm
 constexpr Case kSlowCases[] = {{"normal", Shape::kNormal, 0.02F},
                                {"bimodal", Shape::kBimodal, 3.0F}};
 
-class ScaleSearch : public ::testing::TestWithParam<Case> {};
+class Nvfp4Search : public ::testing::TestWithParam<Case> {};
 
 void expect_best_of_all_codes(const Matrix& matrix) {
   for (const bool divides : {false, true}) {
@@ -74,7 +73,7 @@ void expect_best_of_all_codes(const Matrix& matrix) {
         find_scheme(SchemeId::kNvfp4)->global(largest_magnitude(matrix.values), {}, divides);
     const double multiplier =
         divides ? 1 / static_cast<double>(global) : static_cast<double>(global);
-    const std::vector<double> errors = errors_by(Nvfp4Search::kMse, matrix, global, divides);
+    const std::vector<double> errors = errors_by(ScaleSearch::kMse, matrix, global, divides);
     std::size_t worse = 0;
     double total = 0;
     for (std::size_t b = 0; b < errors.size(); ++b) {
@@ -87,12 +86,12 @@ void expect_best_of_all_codes(const Matrix& matrix) {
   }
 }
 
-TEST_P(ScaleSearch, MseIsNearTheBestOfAllCodes) {
+TEST_P(Nvfp4Search, MseIsNearTheBestOfAllCodes) {
   expect_best_of_all_codes(random_matrix(128, 2048, GetParam().shape, 77, GetParam().scale));
 }
 
 // Trained weights, as they come from FP8 blocks and as a cast rounds them.
-TEST(ScaleSearchOnRealWeights, MseIsNearTheBestOfAllCodes) {
+TEST(Nvfp4SearchOnRealWeights, MseIsNearTheBestOfAllCodes) {
   const auto source =
       formats::Checkpoint::open(std::string(INGOT_SOURCE_DIR) + "/examples/tiny-v32");
   std::size_t n_weights = 0;
@@ -120,16 +119,16 @@ TEST(ScaleSearchOnRealWeights, MseIsNearTheBestOfAllCodes) {
   EXPECT_EQ(n_weights, 12U);
 }
 
-TEST_P(ScaleSearch, MoreSearchIsNeverWorse) {
+TEST_P(Nvfp4Search, MoreSearchIsNeverWorse) {
   const Matrix matrix = random_matrix(256, 2048, GetParam().shape, 78, GetParam().scale);
   for (const bool divides : {false, true}) {
-    for (const Nvfp4Search convention : {Nvfp4Search::kAmax, Nvfp4Search::kMse}) {
+    for (const ScaleSearch convention : {ScaleSearch::kAmax, ScaleSearch::kMse}) {
       const float global =
           find_scheme(SchemeId::kNvfp4)
-              ->global(largest_magnitude(matrix.values), {.nvfp4_search = convention}, divides);
-      const auto amax = errors_by(Nvfp4Search::kAmax, matrix, global, divides);
-      const auto four_over_six = errors_by(Nvfp4Search::kFourOverSix, matrix, global, divides);
-      const auto mse = errors_by(Nvfp4Search::kMse, matrix, global, divides);
+              ->global(largest_magnitude(matrix.values), {.search = convention}, divides);
+      const auto amax = errors_by(ScaleSearch::kAmax, matrix, global, divides);
+      const auto four_over_six = errors_by(ScaleSearch::kFourOverSix, matrix, global, divides);
+      const auto mse = errors_by(ScaleSearch::kMse, matrix, global, divides);
       for (std::size_t b = 0; b < mse.size(); ++b) {
         ASSERT_LE(four_over_six[b], amax[b] * (1 + 0x1p-16));
         ASSERT_LE(mse[b], four_over_six[b] * (1 + 0x1p-16));
@@ -142,14 +141,14 @@ std::string case_name(const ::testing::TestParamInfo<Case>& row) {
   return row.param.name;
 }
 
-INSTANTIATE_TEST_SUITE_P(Data, ScaleSearch, ::testing::ValuesIn(kCases), case_name);
-INSTANTIATE_TEST_SUITE_P(SlowData, ScaleSearch, ::testing::ValuesIn(kSlowCases), case_name);
+INSTANTIATE_TEST_SUITE_P(Data, Nvfp4Search, ::testing::ValuesIn(kCases), case_name);
+INSTANTIATE_TEST_SUITE_P(SlowData, Nvfp4Search, ::testing::ValuesIn(kSlowCases), case_name);
 
-TEST(ScaleSearchWindow, AlwaysContainsTheFourOverSixCandidate) {
+TEST(Nvfp4SearchWindow, AlwaysContainsTheFourOverSixCandidate) {
   const Matrix matrix = random_matrix(64, 1024, Shape::kHeavy, 79);
   const float global =
       find_scheme(SchemeId::kNvfp4)->global(largest_magnitude(matrix.values), {}, false);
-  const auto four_over_six = errors_by(Nvfp4Search::kFourOverSix, matrix, global, false);
+  const auto four_over_six = errors_by(ScaleSearch::kFourOverSix, matrix, global, false);
   EncodeSetup setup{.options = {.window = {.below = 0, .above = 0, .above_small = 0}}};
   setup.global = global;
   const auto narrow = errors_of_blocks(matrix, decode(encode(SchemeId::kNvfp4, matrix, setup)));

@@ -22,8 +22,8 @@ float as_bf16(float value) {
   return formats::float_from_bf16(formats::bf16_from_float(value));
 }
 
-EncodeSetup by(Nvfp4Search search, bool divides = false) {
-  return {.options = {.nvfp4_search = search}, .divides = divides};
+EncodeSetup by(ScaleSearch search, bool divides = false) {
+  return {.options = {.search = search}, .divides = divides};
 }
 
 /// The documented block, with an element of 0.5 in a second one so that this is the tensor's amax.
@@ -40,7 +40,7 @@ TEST(Nvfp4, EncodesTheDocumentedBlockInBothConventions) {
   const std::array<int, 16> codes{15, 14, 14, 13, 12, 11, 9, 0, 1, 3, 4, 5, 6, 6, 7, 7};
   const std::array<int, 8> packed{0xEF, 0xDE, 0xBC, 0x09, 0x31, 0x54, 0x66, 0x77};
   for_each_target([&] {
-    const Coded multiplied = encode(SchemeId::kNvfp4, documented_matrix(), by(Nvfp4Search::kAmax));
+    const Coded multiplied = encode(SchemeId::kNvfp4, documented_matrix(), by(ScaleSearch::kAmax));
     EXPECT_EQ(bits_of(multiplied.global), 0x39430C31U);
     EXPECT_EQ(multiplied.scales[0], std::byte{0x69});
     for (std::size_t i = 0; i < 16; ++i) EXPECT_EQ(multiplied.code(0, i), codes[i]) << i;
@@ -50,7 +50,7 @@ TEST(Nvfp4, EncodesTheDocumentedBlockInBothConventions) {
     EXPECT_NEAR(decoded.values[15], 0.0803571, 5e-8);
 
     const Coded divided =
-        encode(SchemeId::kNvfp4, documented_matrix(), by(Nvfp4Search::kAmax, true));
+        encode(SchemeId::kNvfp4, documented_matrix(), by(ScaleSearch::kAmax, true));
     EXPECT_EQ(divided.global, 5376.0F);
     EXPECT_EQ(divided.scales[0], std::byte{0x69});
   });
@@ -83,7 +83,7 @@ TEST(Nvfp4, TiesGoToTheEvenCode) {
     matrix.values[32 + i] = -std::nextafter(tie, 0.0F);
   }
   matrix.values[16 + 15] = matrix.values[32 + 15] = 6.0F;
-  EncodeSetup setup = by(Nvfp4Search::kAmax);
+  EncodeSetup setup = by(ScaleSearch::kAmax);
   setup.global = 1;
   for_each_target([&] {
     const Coded coded = encode(SchemeId::kNvfp4, matrix, setup);
@@ -123,12 +123,12 @@ TEST(Nvfp4, CodesDecodeToTheirScaledValues) {
 
 TEST(Nvfp4, GlobalScaleIsTheQuotientOfItsConvention) {
   const Scheme& nvfp4 = *find_scheme(SchemeId::kNvfp4);
-  const EncodeOptions amax{.nvfp4_search = Nvfp4Search::kAmax};
+  const EncodeOptions amax{.search = ScaleSearch::kAmax};
   EXPECT_EQ(nvfp4.global(0.3F, amax, false), 0.3F / 2688.0F);
   EXPECT_EQ(nvfp4.global(0.3F, amax, true), 2688.0F / 0.3F);
-  for (const Nvfp4Search search : {Nvfp4Search::kFourOverSix, Nvfp4Search::kMse}) {
-    EXPECT_EQ(nvfp4.global(0.3F, {.nvfp4_search = search}, false), 0.3F / 1536.0F);
-    EXPECT_EQ(nvfp4.global(0.3F, {.nvfp4_search = search}, true), 1536.0F / 0.3F);
+  for (const ScaleSearch search : {ScaleSearch::kFourOverSix, ScaleSearch::kMse}) {
+    EXPECT_EQ(nvfp4.global(0.3F, {.search = search}, false), 0.3F / 1536.0F);
+    EXPECT_EQ(nvfp4.global(0.3F, {.search = search}, true), 1536.0F / 0.3F);
   }
 }
 
@@ -149,8 +149,8 @@ TEST(Nvfp4, ZeroBlocksHaveScaleOne) {
   Matrix matrix(2, 64);
   matrix.values[20] = 3.0F;
   matrix.values[40] = -0.0F;
-  for (const Nvfp4Search search :
-       {Nvfp4Search::kAmax, Nvfp4Search::kFourOverSix, Nvfp4Search::kMse}) {
+  for (const ScaleSearch search :
+       {ScaleSearch::kAmax, ScaleSearch::kFourOverSix, ScaleSearch::kMse}) {
     for_each_target([&] {
       const Coded coded = encode(SchemeId::kNvfp4, matrix, by(search));
       for (std::size_t block = 0; block < 8; ++block) {
@@ -168,7 +168,7 @@ TEST(Nvfp4, SmallBlocksKeepTheSmallestScale) {
   matrix.values[0] = 1000.0F;
   for (std::size_t i = 16; i < 32; ++i) matrix.values[i] = -1e-7F;
   for_each_target([&] {
-    const Coded coded = encode(SchemeId::kNvfp4, matrix, by(Nvfp4Search::kAmax));
+    const Coded coded = encode(SchemeId::kNvfp4, matrix, by(ScaleSearch::kAmax));
     EXPECT_EQ(coded.scales[1], std::byte{0x01});
     for (std::size_t i = 16; i < 32; ++i) EXPECT_EQ(coded.code(0, i), 8);  // rounded to -0
   });
@@ -180,7 +180,7 @@ TEST(Nvfp4, SmallestTensorsHaveNonzeroScales) {
     matrix.values[0] = amax;
     matrix.values[17] = 0x1p-149F;
     for (const bool divides : {false, true}) {
-      for (const Nvfp4Search search : {Nvfp4Search::kAmax, Nvfp4Search::kMse}) {
+      for (const ScaleSearch search : {ScaleSearch::kAmax, ScaleSearch::kMse}) {
         for_each_target([&] {
           const Coded coded = encode(SchemeId::kNvfp4, matrix, by(search, divides));
           for (const float scale : coded.effective) EXPECT_GT(scale, 0.0F) << amax;
@@ -197,8 +197,8 @@ TEST(Nvfp4, LargestFloatsDoNotDecodeToInfinity) {
     for (std::size_t i = 0; i < 16; ++i) {
       matrix.values[i] = (i % 2 != 0 ? -value : value) / static_cast<float>(i + 1);
     }
-    for (const Nvfp4Search search :
-         {Nvfp4Search::kAmax, Nvfp4Search::kFourOverSix, Nvfp4Search::kMse}) {
+    for (const ScaleSearch search :
+         {ScaleSearch::kAmax, ScaleSearch::kFourOverSix, ScaleSearch::kMse}) {
       for_each_target([&] {
         for (const bool divides : {false, true}) {
           const Matrix decoded = decode(encode(SchemeId::kNvfp4, matrix, by(search, divides)));

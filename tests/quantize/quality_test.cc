@@ -136,7 +136,7 @@ TEST(Quality, RoundedValuesThatFitAreNotSaturated) {
   const Matrix values = random_matrix(64, 256, Shape::kNormal, 12);
   for (const formats::SchemeFacts& facts : formats::schemes()) {
     if (!facts.quantized || facts.id == SchemeId::kMxfp4 || facts.id == SchemeId::kMxfp8) continue;
-    const Coded coded = encode(facts.id, values, {.options = {.nvfp4_search = Nvfp4Search::kAmax}});
+    const Coded coded = encode(facts.id, values, {.options = {.search = ScaleSearch::kAmax}});
     const Matrix decoded = decode(coded);
     const QualitySums sums =
         measure_quality({.values = values.view(),
@@ -214,13 +214,36 @@ TEST(SqnrOfNormalData, Int8ChannelsReach41Decibels) {
 }
 
 TEST(SqnrOfNormalData, Nvfp4GainsWithSearch) {
-  const double amax = sqnr_of(SchemeId::kNvfp4, {.nvfp4_search = Nvfp4Search::kAmax});
-  const double four = sqnr_of(SchemeId::kNvfp4, {.nvfp4_search = Nvfp4Search::kFourOverSix});
-  const double mse = sqnr_of(SchemeId::kNvfp4, {.nvfp4_search = Nvfp4Search::kMse});
+  const double amax = sqnr_of(SchemeId::kNvfp4, {.search = ScaleSearch::kAmax});
+  const double four = sqnr_of(SchemeId::kNvfp4, {.search = ScaleSearch::kFourOverSix});
+  const double mse = sqnr_of(SchemeId::kNvfp4, {.search = ScaleSearch::kMse});
   EXPECT_GE(amax, 20.3);
   EXPECT_GE(four, 21.1);
   EXPECT_GE(mse, 21.7);
   EXPECT_LE(mse, 22.0);
+}
+
+// Full size: the figures of docs/formats.md.
+TEST(SqnrOfNormalData, Int4GainsWithSearchAndWithSigns) {
+  struct Floor {
+    std::size_t group;
+    double amax, mse, with_signs;
+  };
+  for (const Floor& floor : {Floor{32, 20.2, 21.2, 21.8}, Floor{128, 18.6, 19.9, 20.3}}) {
+    const auto sqnr = [&](ScaleSearch search) {
+      const Coded coded = encode(SchemeId::kInt4Group, normal_values(),
+                                 {.options = {.search = search}, .block = floor.group});
+      return sqnr_db(normal_values(), decode(coded));
+    };
+    const double amax = sqnr(ScaleSearch::kAmax);
+    const double mse = sqnr(ScaleSearch::kMse);
+    const double with_signs = sqnr(ScaleSearch::kSigned);
+    RecordProperty("group", static_cast<int>(floor.group));
+    EXPECT_GE(amax, floor.amax) << floor.group;
+    EXPECT_GE(mse, floor.mse) << floor.group;
+    EXPECT_GE(with_signs, floor.with_signs) << floor.group;
+    EXPECT_LE(with_signs, floor.with_signs + 0.2) << floor.group;
+  }
 }
 
 }  // namespace

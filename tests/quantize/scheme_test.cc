@@ -65,7 +65,7 @@ TEST(EveryScheme, GivenScalesReproduceDecodedValues) {
   for (const AwkwardMatrix& awkward : awkward_matrices(20, 160)) {
     for (const SchemeId id : {SchemeId::kBf16, SchemeId::kF16, SchemeId::kF32, SchemeId::kFp8Block,
                               SchemeId::kFp8Channel, SchemeId::kFp8Tensor, SchemeId::kInt8Channel,
-                              SchemeId::kInt8Block}) {
+                              SchemeId::kInt8Block, SchemeId::kInt4Group}) {
       SCOPED_TRACE(std::string(formats::scheme_facts(id).name) + ", " + awkward.name);
       const Coded first = encode(id, awkward.matrix);
       const Matrix decoded = decode(first);

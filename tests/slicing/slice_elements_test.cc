@@ -29,7 +29,7 @@ INSTANTIATE_TEST_SUITE_P(SlowDialects, SliceElements,
 TEST_P(SliceElements, AreThoseOfTheQuantizedWhole) {
   Conversion conversion(synth_bf16_model(), "");
   GetParam().apply(conversion.recipe);
-  conversion.recipe.choices.nvfp4_search = quantize::Nvfp4Search::kAmax;
+  conversion.recipe.choices.search = quantize::ScaleSearch::kAmax;
   if (conversion.recipe.choices.input_scale) conversion.recipe.choices.input_scale = 0.0123F;
   // These cuts fall into blocks of 128 x 128. Heads cannot be padded.
   const SchemeId scheme = GetParam().storage->scheme;

@@ -17,7 +17,7 @@ using shard::TpFit;
 Conversion to_slices(const std::filesystem::path& to, const Cut& cut) {
   Conversion conversion(synth_model(), to);
   conversion.recipe.to = formats::SchemeId::kNvfp4;
-  conversion.recipe.choices.nvfp4_search = quantize::Nvfp4Search::kAmax;
+  conversion.recipe.choices.search = quantize::ScaleSearch::kAmax;
   conversion.plan = cut.options();
   return conversion;
 }

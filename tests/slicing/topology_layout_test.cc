@@ -245,7 +245,7 @@ TEST_F(TopologyLayout, RanksOfEveryDialectAreAcceptedAlone) {
     SCOPED_TRACE(target.name());
     Conversion conversion(synth_bf16_model(), directory_ / target.name());
     target.apply(conversion.recipe);
-    conversion.recipe.choices.nvfp4_search = quantize::Nvfp4Search::kAmax;
+    conversion.recipe.choices.search = quantize::ScaleSearch::kAmax;
     spare_attention(conversion.recipe);
     conversion.plan = cut.options();
     conversion.run();

@@ -55,8 +55,8 @@ struct Thresholds {
   double greedy_gap = 1.0;
 };
 
-/// The measured floors of docs/verify.md. `nvfp4_search`: what the manifest says, or empty.
-Thresholds default_thresholds(std::string_view nvfp4_search);
+/// The measured floors of docs/verify.md. `search`: what the manifest says, or empty.
+Thresholds default_thresholds(std::string_view search);
 /// Adds what a YAML file says; it replaces defaults of the same metric (and group, where given).
 /// A scalar is a limit on the metric's good side, or `">= 0.999"`; a map is by group:
 ///   weights.cosine: {int8: 0.9999, nvfp4: 0.996}
@@ -67,7 +67,7 @@ void read_thresholds(const std::filesystem::path& path, Thresholds& thresholds);
 /// `--require "layers.cosine>=0.999"`, `--require "weights.cosine[nvfp4]>=0.996"`.
 void add_requirement(std::string_view text, Thresholds& thresholds);
 /// The defaults, what a file says (an empty path: none), and the requirements; the later counts.
-Thresholds make_thresholds(std::string_view nvfp4_search, const std::filesystem::path& file,
+Thresholds make_thresholds(std::string_view search, const std::filesystem::path& file,
                            std::span<const std::string> requirements);
 
 /// Every gate that has something to be checked on in the report, in order of metrics(); a demand

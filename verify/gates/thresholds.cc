@@ -148,6 +148,7 @@ constexpr std::array kDefaults{
     Row{"weights.cosine", "fp8", 0.9995},
     Row{"weights.cosine", "mxfp8", 0.9995},
     Row{"weights.cosine", "mxfp4", 0.991},
+    Row{"weights.cosine", "int4", 0.985},
     Row{"layers.cosine", "plain", 0.9995},
     Row{"layers.cosine", "int8", 0.999},
     Row{"layers.cosine", "fp8", 0.999},
@@ -229,7 +230,7 @@ void read_thresholds(const std::filesystem::path& path, Thresholds& thresholds) 
   }
 }
 
-Thresholds default_thresholds(std::string_view nvfp4_search) {
+Thresholds default_thresholds(std::string_view search) {
   Thresholds thresholds;
   const auto add = [&](const Row& row) {
     thresholds.gates.push_back({.metric = std::string(row.metric),
@@ -239,7 +240,7 @@ Thresholds default_thresholds(std::string_view nvfp4_search) {
                                 .origin = "default"});
   };
   for (const Row& row : kDefaults) add(row);
-  add({"weights.cosine", "nvfp4", nvfp4_cosine(nvfp4_search)});
+  add({"weights.cosine", "nvfp4", nvfp4_cosine(search)});
   for (const std::string_view kind : kGreedyKinds) {
     add({"greedy.different", kind, 0});
     add({"greedy.inconclusive", kind, 0.5});
@@ -247,9 +248,9 @@ Thresholds default_thresholds(std::string_view nvfp4_search) {
   return thresholds;
 }
 
-Thresholds make_thresholds(std::string_view nvfp4_search, const std::filesystem::path& file,
+Thresholds make_thresholds(std::string_view search, const std::filesystem::path& file,
                            std::span<const std::string> requirements) {
-  Thresholds thresholds = default_thresholds(nvfp4_search);
+  Thresholds thresholds = default_thresholds(search);
   if (!file.empty()) read_thresholds(file, thresholds);
   for (const std::string& text : requirements) add_requirement(text, thresholds);
   return thresholds;

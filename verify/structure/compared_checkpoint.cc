@@ -82,6 +82,9 @@ std::string kind_of(const Checkpoint& model) {
             has_coarser || scheme != SchemeId::kNvfp4 || !is_feed_forward(tensor) ||
             activations.of(tensor.name, tensor.encoding) != formats::Activations::kWeightOnly;
         break;
+      case formats::CodeKind::kInt4:
+        has_coarser = true;
+        break;
       case formats::CodeKind::kPlain:
         break;
     }
@@ -154,9 +157,10 @@ const formats::Json& recorded_choices(const ComparedCheckpoint& side) {
 
 }  // namespace
 
-std::string recorded_nvfp4_search(const ComparedCheckpoint& side) {
+std::string recorded_search(const ComparedCheckpoint& side) {
   const formats::Json& choices = recorded_choices(side);
   if (!formats::config_member(choices, "importance").is_null()) return "weighted";
+  // The key is from when nvfp4 alone was searched.
   const formats::Json& search = formats::config_member(choices, "nvfp4_search");
   return search.is_string() ? search.get<std::string>() : std::string();
 }

@@ -58,10 +58,11 @@ struct CheckpointFacts {
 };
 CheckpointFacts checkpoint_facts(const ComparedCheckpoint& side);
 
-/// What the manifest says of NVFP4 scale search ("amax", "4over6", "mse", or "weighted" by
+/// What the manifest says of scale search ("amax", "4over6", "mse", "signed", or "weighted" by
 /// --importance), or empty.
-std::string recorded_nvfp4_search(const ComparedCheckpoint& side);
-/// Whether the manifest says that FP8 block scales were taken from a release (--scales-from).
+std::string recorded_search(const ComparedCheckpoint& side);
+/// Whether the manifest says that scales of FP8 blocks and INT4 groups were taken from a release
+/// (--scales-from).
 bool has_recorded_scales(const ComparedCheckpoint& side);
 
 }  // namespace ingot::verify

@@ -20,6 +20,7 @@ struct StepGrid {
   /// What a decoded value divided by its scale is multiplied with before its exponent is taken, as
   /// it may lie an FP32 rounding below a power of two.
   float slack = 1;
+  bool has_signed_scales = false;  ///< a scale may be negative; its magnitude is the step
 };
 
 /// The grid of every scheme but kRaw.

@@ -51,7 +51,8 @@ class PieceScales {
         n_(n),
         group_(run.stored.block_cols),
         slack_(run.grid.slack),
-        step_limit_(run.grid.limit * run.grid.step_factor) {
+        step_limit_(run.grid.limit * run.grid.step_factor),
+        is_signed_(run.grid.has_signed_scales) {
     const quantize::EncodedRows& stored = run.stored;
     if (group_ == 0) {
       inverse_.fill(1);
@@ -77,22 +78,25 @@ class PieceScales {
   [[nodiscard]] const float* limit() const { return limit_.data(); }
   /// That of a column of the piece.
   [[nodiscard]] float of_column(std::size_t c) const {
-    return scales_ == nullptr ? 1 : scales_[(into_group_ + c) / group_];
+    return scales_ == nullptr ? 1 : magnitude(scales_[(into_group_ + c) / group_]);
   }
 
  private:
+  /// What steps are multiplied with; where a scale is above zero by definition, the scale.
+  [[nodiscard]] float magnitude(float scale) const { return is_signed_ ? std::fabs(scale) : scale; }
+
   [[nodiscard]] bool invert() {
     const bool is_one = group_ - into_group_ >= n_;
     if (!is_one && (group_ % kRowStep != 0 || into_group_ % kRowStep != 0)) return false;
     const std::size_t groups = (into_group_ + n_ - 1) / group_ + 1;
     for (std::size_t g = 0; g < groups; ++g) {
-      if (!(scales_[g] >= 0x1p-100F && scales_[g] <= 0x1p100F)) return false;
+      if (!(magnitude(scales_[g]) >= 0x1p-100F && magnitude(scales_[g]) <= 0x1p100F)) return false;
     }
     const std::size_t steps = (n_ + kRowStep - 1) / kRowStep;
     if (group_ == kRowStep) {  // a loop of its own, that vectors divide in
       for (std::size_t step = 0; step < steps; ++step) {
-        inverse_[step] = slack_ / scales_[step];
-        limit_[step] = step_limit_ * scales_[step];
+        inverse_[step] = slack_ / magnitude(scales_[step]);
+        limit_[step] = step_limit_ * magnitude(scales_[step]);
       }
       return true;
     }
@@ -100,8 +104,9 @@ class PieceScales {
     for (std::size_t g = 0; g < groups; ++g) {
       const std::size_t end =
           is_one ? steps : std::min(steps, ((g + 1) * group_ - into_group_) / kRowStep);
-      std::fill(inverse_.data() + step, inverse_.data() + end, slack_ / scales_[g]);
-      std::fill(limit_.data() + step, limit_.data() + end, step_limit_ * scales_[g]);
+      const float scale = magnitude(scales_[g]);
+      std::fill(inverse_.data() + step, inverse_.data() + end, slack_ / scale);
+      std::fill(limit_.data() + step, limit_.data() + end, step_limit_ * scale);
       step = end;
     }
     return true;
@@ -111,6 +116,7 @@ class PieceScales {
   std::size_t first_, n_, group_;
   std::size_t into_group_ = 0;
   float slack_, step_limit_;
+  bool is_signed_;
   const float* scales_ = nullptr;
   bool is_ordinary_ = false;
   std::array<float, kRowPiece / kRowStep> inverse_, limit_;
@@ -289,6 +295,8 @@ constexpr StepGrid kE4m3{0x1p-6F, 0x1p-3F, kLimit, 448, kSlack};
 /// All steps are 1; -128 is as far as 127 for what was cut off.
 constexpr StepGrid kInt8{0x1p7F, 0x1p-7F, kLimit, 127, kSlack};
 constexpr StepGrid kE2m1{1, 0x1p-1F, kLimit, 6, kSlack};
+/// All steps are 1, up to the 15 that a zero point leaves.
+constexpr StepGrid kInt4{0x1p4F, 0x1p-4F, kLimit, 7, kSlack, /*has_signed_scales=*/true};
 constexpr StepGrid kBf16{0x1p-126F, 0x1p-7F, kLimit, 0x1.FEp127F, 1};
 constexpr StepGrid kF16{0x1p-14F, 0x1p-10F, kLimit, 65504, 1};
 constexpr StepGrid kF32{0x1p-126F, 0x1p-23F, 0, std::numeric_limits<float>::infinity(), 1};
@@ -341,6 +349,8 @@ const StepGrid& step_grid(SchemeId scheme) {
       return kInt8;
     case CodeKind::kE2m1:
       return kE2m1;
+    case CodeKind::kInt4:
+      return kInt4;
     case CodeKind::kPlain:
       break;
   }

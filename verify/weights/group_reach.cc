@@ -34,6 +34,8 @@ float bound_of(SchemeId scheme, float scale) {
       return has_exponent_scales(scheme) || formats::is_e8m0_value(scale) ? 224 : 448;
     case CodeKind::kE2m1:
       return has_exponent_scales(scheme) ? 3 : 4;
+    case CodeKind::kInt4:
+      return 6;
     case CodeKind::kPlain:
       break;
   }
@@ -51,6 +53,10 @@ float floor_of(SchemeId scheme) {
     default:
       return 0x1p-126F;
   }
+}
+
+float magnitude_of(SchemeId scheme, float scale) {
+  return formats::scheme_facts(scheme).has_signed_scales ? std::fabs(scale) : scale;
 }
 
 /// NVFP4's block scales have few codes near zero: below 16 of them a search may well choose a
@@ -122,7 +128,7 @@ void GroupCodes::see_within(const ElementRun& tile, float global, GroupReach& fo
   for (std::size_t r = 0; r < tile.output.rows; ++r) {
     const float* scales = grid.scales_of_row(r) + grid.block_of_col(0);
     for (std::size_t g = 0; g < groups; ++g) {
-      const float scale = scales[g];
+      const float scale = magnitude_of(scheme_, scales[g]);
       const float code = largest[r * groups + g] / scale;
       if (!(code < bound * kSlack) || !(scale > floor_of(scheme_))) {
         ++found.groups;
@@ -170,7 +176,7 @@ void GroupCodes::see_shared(const ElementRun& tile) {
         static_cast<std::size_t>(scales - stored.scales.data()) / stored.scale_cols +
         stored.first_scale_row;
     for (std::size_t g = 0; g < groups; ++g) {
-      const float scale = scales[first + g];
+      const float scale = magnitude_of(scheme_, scales[first + g]);
       const std::size_t at = scale_row * stored.scale_cols + first + g;
       // What is no scale has been said; at its floor it tells nothing.
       const bool is_at_floor = !(scale > floor_of(scheme_));

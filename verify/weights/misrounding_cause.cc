@@ -26,6 +26,8 @@ MatrixView<float> view_of(std::vector<float>& values, const EncodedRows& run) {
 struct Decoded {
   std::vector<std::byte> codes;
   std::vector<float> scales;  ///< of the whole tensor
+  std::vector<std::uint8_t> zeros;
+  std::vector<std::uint32_t> group_order;
   EncodedRows run;
   std::vector<float> values;
 };
@@ -40,6 +42,11 @@ Decoded read(const ComparedTensor& side, const WeightBand& band) {
     const formats::ScaleReader reader(side.source, tensor, {.allow_zero = true});
     read.scales = reader.read({.first = 0, .n = reader.rows()});
     read.run.scales = read.scales;
+    read.zeros = reader.read_zeros({.first = 0, .n = reader.rows()});
+    read.run.zeros = read.zeros;
+    const auto order = reader.group_order();
+    read.group_order.assign(order.begin(), order.end());
+    read.run.group_order = read.group_order;
     read.run.scale_cols = reader.cols();
     read.run.block_rows = tensor.encoding.block_rows;
     read.run.block_cols = tensor.encoding.block_cols;

@@ -107,6 +107,9 @@ EncodedBand read_band(const ComparedTensor& side, const WeightBand& band,
   const auto range = scales->range_of(band.row, band.rows);
   read.scales = scales->read(range);
   read.run.scales = read.scales;
+  read.zeros = scales->read_zeros(range);
+  read.run.zeros = read.zeros;
+  read.run.group_order = scales->group_order();
   read.run.first_scale_row = range.first;
   read.run.scale_cols = scales->cols();
   read.run.block_rows = tensor.encoding.block_rows;

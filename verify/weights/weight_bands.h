@@ -53,6 +53,7 @@ std::uint64_t code_bits(const ComparedTensor& side);
 /// Codes of a band, and the scales that they are multiplied with.
 struct EncodedBand {
   std::vector<float> scales;
+  std::vector<std::uint8_t> zeros;
   quantize::EncodedRows run;
 };
 

@@ -8,6 +8,7 @@
 
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
+#include "quantize/kernels/scaled_code.h"
 #include "verify/weights/element_run.h"
 
 namespace ingot::verify {
@@ -33,6 +34,11 @@ bool is_linear(const LogicalTensor& tensor) {
   if (tensor.shape.size() < 2) return false;
   return tensor.rule == nullptr || tensor.rule->fp8_by_default ||
          tensor.rule->role != formats::Role::kRouter;
+}
+
+bool takes_scales(SchemeId scheme) {
+  const quantize::Scheme* row = quantize::find_scheme(scheme);
+  return row != nullptr && row->takes_scales;
 }
 
 /// Positive floats at most so many apart in the order of their bits.
@@ -73,7 +79,7 @@ WeightPair::WeightPair(const ComparedTensor& source, const ComparedTensor& outpu
       same_coding_(source.tensor.encoding.scheme == output.tensor.encoding.scheme &&
                    group_of(source) == group_of(output) &&
                    (!is_raw_ || dtype_of(source) == dtype_of(output))),
-      is_reach_judged_(!has_given_scales || output.tensor.encoding.scheme != SchemeId::kFp8Block),
+      is_reach_judged_(!has_given_scales || !takes_scales(output.tensor.encoding.scheme)),
       bands_(source.tensor.shape, group_of(source), group_of(output), sample),
       codes_(output.tensor.encoding, output.tensor.shape, sample < 1) {}
 
@@ -143,6 +149,17 @@ BandSums WeightPair::compare_raw(const WeightBand& band, WeightScratch& scratch)
   return found;
 }
 
+// What INT4 codes are less, and which scale is whose.
+bool WeightPair::zeros_agree(const EncodedBand& source, const EncodedBand& output) {
+  const auto zero_at = [](const EncodedBand& band, std::size_t i) {
+    return quantize::zero_code(band.run, band.run.scales.data() + i);
+  };
+  for (std::size_t i = 0; i < source.scales.size() && i < output.scales.size(); ++i) {
+    if (zero_at(source, i) != zero_at(output, i)) return false;
+  }
+  return std::ranges::equal(source.run.group_order, output.run.group_order);
+}
+
 // Whether stored as F32 or BF16, as a factor or a divisor: what codes are multiplied with counts.
 bool WeightPair::scales_agree(const EncodedBand& source, const EncodedBand& output,
                               const WeightBand& band) const {
@@ -150,6 +167,7 @@ bool WeightPair::scales_agree(const EncodedBand& source, const EncodedBand& outp
       source_.tensor.encoding.global_divides != output_.tensor.encoding.global_divides ? 2 : 0;
   const std::uint64_t group = source.run.block_cols;
   if (group == 0) return true;
+  if (!zeros_agree(source, output)) return false;
   const std::uint64_t first = band.col / group;
   const std::uint64_t last = (band.col + band.cols - 1) / group;
   const std::uint64_t down = source.scales.size() / source.run.scale_cols;

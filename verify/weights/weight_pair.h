@@ -66,6 +66,7 @@ class WeightPair {
   [[nodiscard]] EncodedBand read(bool of_output, const WeightBand& band,
                                  std::vector<std::byte>& codes) const;
   [[nodiscard]] BandSums compare_raw(const WeightBand& band, WeightScratch& scratch) const;
+  [[nodiscard]] static bool zeros_agree(const EncodedBand& source, const EncodedBand& output);
   [[nodiscard]] bool scales_agree(const EncodedBand& source, const EncodedBand& output,
                                   const WeightBand& band) const;
   void compare_values(const EncodedBand& source, const EncodedBand& output, BandSums& found,

@@ -15,7 +15,7 @@ using formats::CodeKind;
 std::uint8_t weight_code(const WeightMatrix& w, std::size_t row, std::size_t col) {
   const std::byte* codes = w.codes + row * w.row_bytes;
   return formats::scheme_facts(w.scheme).code == CodeKind::kE2m1
-             ? quantize::e2m1_in_byte(codes[col / 2], col)
+             ? quantize::nibble_in_byte(codes[col / 2], col)
              : std::to_integer<std::uint8_t>(codes[col]);
 }
 

@@ -144,7 +144,7 @@ TEST(QuantizeActivations, Mxfp4AgreesWithTheWeightsEncoder) {
     EXPECT_EQ(x.scales[0], formats::float_from_e8m0(std::to_integer<std::uint8_t>(scale[0])));
     for (std::size_t i = 0; i < 32; ++i) {
       EXPECT_EQ(quantize::float_from_e2m1(x.codes[i]),
-                quantize::float_from_e2m1(quantize::e2m1_in_byte(codes[i / 2], i)));
+                quantize::float_from_e2m1(quantize::nibble_in_byte(codes[i / 2], i)));
     }
   }
 }

@@ -52,6 +52,8 @@ struct StoredMatrix {
   std::vector<float> scales;
   std::vector<std::uint8_t> scale_codes;
   std::vector<float> scale_values;
+  std::vector<std::uint8_t> zeros;
+  std::vector<std::uint32_t> group_order;
   WeightMatrix view;
 
   StoredMatrix(const StoredShape& wanted, Contents contents, std::mt19937& random) : shape(wanted) {
@@ -138,6 +140,22 @@ struct StoredMatrix {
       for (float& scale : scales) scale = draw();
       view.scales = scales.data();
     }
+    if (shape.scheme == formats::SchemeId::kInt4Group) fill_int4(random);
+  }
+
+  // Half of them have zero points, a quarter an order of groups.
+  void fill_int4(std::mt19937& random) {
+    if (random() % 2 == 0) {
+      zeros.resize(scales.size());
+      for (std::uint8_t& zero : zeros) zero = static_cast<std::uint8_t>(random() % 16);
+      view.zeros = zeros.data();
+    }
+    if (random() % 4 == 0) {
+      group_order.resize(shape.first_col + shape.cols);
+      for (std::uint32_t& group : group_order)
+        group = static_cast<std::uint32_t>(random() % view.scale_cols);
+      view.group_order = group_order.data();
+    }
   }
 };
 
@@ -171,6 +189,13 @@ inline std::vector<StoredShape> stored_shapes(std::size_t rows, std::size_t cols
     add(SchemeId::kNvfp4, 1, 16, 9, 48);
     add(SchemeId::kMxfp4, 1, 32, 0, 0);
     add(SchemeId::kMxfp4, 1, 32, 2, 96);
+    for (int i = 0; i < 3; ++i) {  // with and without zero points and an order of groups
+      add(SchemeId::kInt4Group, 1, 32, 0, 0);
+      add(SchemeId::kInt4Group, 1, 32, 2, 96);
+      add(SchemeId::kInt4Group, 1, 128, 3, 48);
+      add(SchemeId::kInt4Group, 1, 24, 1, 16);
+      add(SchemeId::kInt4Group, 1, cols + 64, 5, 32);
+    }
   }
   return all;
 }

@@ -70,7 +70,7 @@ void convert_to(const Target& target, const fs::path& from, const fs::path& to,
                 Attention attention = Attention::kAsUsual) {
   Conversion conversion(from, to);
   target.apply(conversion.recipe);
-  conversion.recipe.choices.nvfp4_search = quantize::Nvfp4Search::kAmax;
+  conversion.recipe.choices.search = quantize::ScaleSearch::kAmax;
   if (attention == Attention::kSpared) spare_attention(conversion.recipe);
   conversion.run();
 }
@@ -167,7 +167,7 @@ INSTANTIATE_TEST_SUITE_P(SlowDialects, Layouts,
 void convert_mlps_to(const Target& target, const fs::path& from, const fs::path& to) {
   Conversion conversion(from, to);
   target.apply(conversion.recipe);
-  conversion.recipe.choices.nvfp4_search = quantize::Nvfp4Search::kAmax;
+  conversion.recipe.choices.search = quantize::ScaleSearch::kAmax;
   spare_attention(conversion.recipe);
   conversion.recipe.rules.push_back(
       convert::make_rule("*.mlp.*_proj.weight", formats::scheme_facts(target.storage->scheme).name,

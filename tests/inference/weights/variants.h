@@ -21,7 +21,7 @@ inline const std::filesystem::path& variant(const Target& target) {
     target.apply(conversion.recipe);
     if (conversion.recipe.choices.input_scale) conversion.recipe.choices.input_scale = kInputScale;
     conversion.recipe.choices.quantize_attention = true;
-    conversion.recipe.choices.nvfp4_search = quantize::Nvfp4Search::kAmax;
+    conversion.recipe.choices.search = quantize::ScaleSearch::kAmax;
     conversion.run();
   }
   return place->second;

@@ -134,12 +134,12 @@ class SlowImportance : public CalibratedConversion {
   }
 
   // Mean KL from the source over the documents that were not calibrated with.
-  double measure(bool attention, quantize::Nvfp4Search search,
+  double measure(bool attention, quantize::ScaleSearch search,
                  const std::filesystem::path& weights) {
     Conversion conversion(tiny_v32(), directory_ / "output");
     conversion.recipe.to = SchemeId::kNvfp4;
     conversion.recipe.choices.quantize_attention = attention;
-    conversion.recipe.choices.nvfp4_search = search;
+    conversion.recipe.choices.search = search;
     conversion.recipe.choices.importance =
         std::make_shared<const convert::Importance>(convert::Importance::read(weights));
     conversion.run();
@@ -167,11 +167,11 @@ TEST_F(SlowImportance, LowersTheDivergenceBeyondItsSpread) {
   const struct {
     const char* name;
     bool attention;
-    quantize::Nvfp4Search search;
-  } rows[] = {{"experts, mse", false, quantize::Nvfp4Search::kMse},
-              {"experts, 4over6", false, quantize::Nvfp4Search::kFourOverSix},
-              {"attention too, mse", true, quantize::Nvfp4Search::kMse},
-              {"attention too, 4over6", true, quantize::Nvfp4Search::kFourOverSix}};
+    quantize::ScaleSearch search;
+  } rows[] = {{"experts, mse", false, quantize::ScaleSearch::kMse},
+              {"experts, 4over6", false, quantize::ScaleSearch::kFourOverSix},
+              {"attention too, mse", true, quantize::ScaleSearch::kMse},
+              {"attention too, 4over6", true, quantize::ScaleSearch::kFourOverSix}};
   for (const auto& row : rows) {
     std::vector<double> plain, weighted, gains;
     for (std::uint32_t draw = 0; draw < kDraws; ++draw) {

@@ -283,7 +283,7 @@ TEST_P(SchemeFloors, HoldInEveryLayerAndForTheLogits) {
   const TempDir directory;
   Conversion conversion(tiny_v32(), directory / "out");
   conversion.recipe.to = scheme.to;
-  conversion.recipe.choices.nvfp4_search = quantize::Nvfp4Search::kAmax;
+  conversion.recipe.choices.search = quantize::ScaleSearch::kAmax;
   conversion.recipe.choices.quantize_attention = scheme.attention_too;
   conversion.run();
 

@@ -16,7 +16,7 @@ verify::Report compare(const std::filesystem::path& source, const std::filesyste
   std::string search;
   try {
     const verify::ComparedCheckpoint after = verify::open_compared(output, {});
-    search = verify::recorded_nvfp4_search(after);
+    search = verify::recorded_search(after);
     report.weights = verify::compare_weights(before.model, after.model, {});
   } catch (const Error& error) {
     report.not_run.push_back(fmt::format("weights: {}", error.what()));

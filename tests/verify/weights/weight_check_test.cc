@@ -311,33 +311,33 @@ struct Case {
   std::string name;
   SchemeId to;
   double least_cosine;
-  quantize::Nvfp4Search search = quantize::Nvfp4Search::kAmax;
+  quantize::ScaleSearch search = quantize::ScaleSearch::kAmax;
   bool from_bf16 = false;
   std::optional<quantize::Fp8Grid> grid = {};
 };
 
 std::vector<Case> cases() {
   using quantize::Fp8Grid;
-  using quantize::Nvfp4Search;
+  using quantize::ScaleSearch;
   return {{"bf16", SchemeId::kBf16, 0.99999},
           {"f32", SchemeId::kF32, 1},
           {"int8", SchemeId::kInt8Channel, 0.9995},
           {"int8_block", SchemeId::kInt8Block, 0.9995},
           {"fp8_channel", SchemeId::kFp8Channel, 0.9995},
           {"fp8_tensor", SchemeId::kFp8Tensor, 0.9995},
-          {"fp8_block", SchemeId::kFp8Block, 0.9995, Nvfp4Search::kAmax, true, Fp8Grid::kAmax},
-          {"fp8_ue8m0", SchemeId::kFp8Block, 0.9995, Nvfp4Search::kAmax, true, Fp8Grid::kUe8m0},
+          {"fp8_block", SchemeId::kFp8Block, 0.9995, ScaleSearch::kAmax, true, Fp8Grid::kAmax},
+          {"fp8_ue8m0", SchemeId::kFp8Block, 0.9995, ScaleSearch::kAmax, true, Fp8Grid::kUe8m0},
           {"mxfp8", SchemeId::kMxfp8, 0.9995},
           {"nvfp4_amax", SchemeId::kNvfp4, 0.995},
-          {"nvfp4_4over6", SchemeId::kNvfp4, 0.9955, Nvfp4Search::kFourOverSix},
-          {"nvfp4_mse", SchemeId::kNvfp4, 0.9965, Nvfp4Search::kMse},
+          {"nvfp4_4over6", SchemeId::kNvfp4, 0.9955, ScaleSearch::kFourOverSix},
+          {"nvfp4_mse", SchemeId::kNvfp4, 0.9965, ScaleSearch::kMse},
           {"mxfp4", SchemeId::kMxfp4, 0.991}};
 }
 
 void convert_as(const Case& wanted, const std::filesystem::path& to) {
   Conversion conversion(wanted.from_bf16 ? tiny_bf16() : tiny_v32(), to);
   conversion.recipe.to = wanted.to;
-  conversion.recipe.choices.nvfp4_search = wanted.search;
+  conversion.recipe.choices.search = wanted.search;
   conversion.recipe.choices.fp8_grid = wanted.grid;
   conversion.run();
 }
@@ -388,7 +388,7 @@ TEST_P(ConvertedWeights, AreRoundedToTheGridAndFloors) {
   EXPECT_GT(converted, 20U);
   const bool may_cut =
       GetParam().to == SchemeId::kMxfp4 || GetParam().to == SchemeId::kMxfp8 ||
-      (GetParam().to == SchemeId::kNvfp4 && GetParam().search != quantize::Nvfp4Search::kAmax);
+      (GetParam().to == SchemeId::kNvfp4 && GetParam().search != quantize::ScaleSearch::kAmax);
   if (!may_cut) {
     EXPECT_LT(saturated, elements / 1000);
   }

@@ -1,0 +1,42 @@
+"""decoded.py hashes DIR JSON: the tensors of a checkpoint have the recorded hashes of their values, in F32, F16 or BF16.
+decoded.py same DIR DIR: the tensors of two checkpoints are the same bytes. Both print what is not so, and fail."""
+import hashlib
+import json
+import pathlib
+import struct
+import sys
+
+HASH_OF = {"F32": "f32_sha256", "F16": "f16_sha256", "BF16": "bf16_sha256"}
+
+
+def tensors(directory):
+    found = {}
+    for path in sorted(pathlib.Path(directory).rglob("*.safetensors")):
+        data = path.read_bytes()
+        (length,) = struct.unpack("<Q", data[:8])
+        for name, facts in json.loads(data[8 : 8 + length]).items():
+            if name != "__metadata__":
+                begin, end = facts["data_offsets"]
+                found[name] = (facts["dtype"], facts["shape"], data[8 + length + begin : 8 + length + end])
+    return found
+
+
+def wrong_hashes(directory, golden):
+    found = tensors(directory)
+    for name, facts in json.loads(pathlib.Path(golden).read_text()).items():
+        if isinstance(facts, dict) and "f32_sha256" in facts:
+            dtype, shape, data = found.get(name, ("", [], b""))
+            wanted = facts.get(HASH_OF.get(dtype))
+            if shape != facts["shape"] or wanted != hashlib.sha256(data).hexdigest():
+                yield name
+
+
+def different(one, other):
+    a, b = tensors(one), tensors(other)
+    return (name for name in sorted(a.keys() | b.keys()) if a.get(name) != b.get(name))
+
+
+wrong = list({"hashes": wrong_hashes, "same": different}[sys.argv[1]](*sys.argv[2:4]))
+for name in wrong[:5]:
+    print(f"{name} differs ({len(wrong)} do)")
+sys.exit(1 if wrong else 0)

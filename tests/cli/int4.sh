@@ -1,0 +1,104 @@
+#!/usr/bin/env bash
+# INT4 checkpoints as they are released: read exactly, copied, cut, encoded anew, computed with. Values and answers are
+# those of other programs (tests/golden/PROVENANCE.md).
+source "$(dirname "$0")/expect.sh"
+ingot=$1
+here=$(dirname "$0")
+golden=$here/../golden/families
+kimi=$golden/kimi_k2_thinking
+
+run() { "$ingot" "$@" --progress never >"$work/stdout" 2>"$work/stderr" </dev/null || fail "$*: $(head -c 600 "$work/stderr")"; }
+hashes() { python3 "$here/decoded.py" hashes "$@" >"$work/claim" || fail "values of $1: $(cat "$work/claim")"; }
+same() { python3 "$here/decoded.py" same "$@" >"$work/claim" || fail "$1 and $2: $(cat "$work/claim")"; }
+answers() { # answers NAME DIRECTORY: the greedy tokens that were recorded
+  local ids wanted
+  ids=$(python3 -c "import json,sys; print(*json.load(open(sys.argv[1]))['input_ids'], sep=',')" "$golden/$1.greedy.json")
+  # Token 1 ends an answer.
+  wanted=$(python3 -c "import json,sys; g = json.load(open(sys.argv[1]))['greedy']; print(*(g[: g.index(1) + 1] if 1 in g else g))" "$golden/$1.greedy.json")
+  "$ingot" generate "$2" --tokens "$ids" --greedy --max-new-tokens 20 --profile f32 >"$work/answer" 2>"$work/stderr" || fail "generate $2: $(cat "$work/stderr")"
+  [ "$(tr ',\n' '  ' <"$work/answer" | xargs)" = "$wanted" ] || fail "$2 answers $(cat "$work/answer"), not $wanted"
+}
+
+# Read, checked, decoded, copied and run, whoever packed it.
+for name in kimi_k2_thinking qwen3_moe_awq qwen3_moe_gptq qwen3_moe_gptq_actorder qwen3_moe_gptq_asym qwen3_moe_gptq_asym_actorder; do
+  expect 0 "0 errors" "$ingot" check "$golden/$name"
+  run convert "$golden/$name" "$work/$name.f32" --to f32
+  hashes "$work/$name.f32" "$golden/$name.decoded.json"
+  run convert "$golden/$name" "$work/$name.copy"
+  expect 0 "0 errors" "$ingot" check "$work/$name.copy"
+  expect 0 "PASS" "$ingot" verify "$golden/$name" "$work/$name.copy"
+  run convert "$work/$name.copy" "$work/$name.again" --to f32
+  hashes "$work/$name.again" "$golden/$name.decoded.json"
+  answers "$name" "$golden/$name"
+  answers "$name" "$work/$name.copy"
+done
+run convert "$kimi" "$work/kimi.bf16" --to bf16
+hashes "$work/kimi.bf16" "$golden/kimi_k2_thinking.decoded.json"
+same "$kimi" "$work/kimi_k2_thinking.copy"
+
+# A cast and back under the release's scales is the release, to the byte.
+run convert "$work/kimi.bf16" "$work/kimi.back" --to int4 --scales-from "$kimi"
+same "$kimi" "$work/kimi.back"
+expect 0 "PASS" "$ingot" verify "$kimi" "$work/kimi.back"
+
+# Cut between groups and words; slices state their own shape, and give the bytes back.
+run convert "$kimi" "$work/tp" --tp 2
+expect 0 "0 errors" "$ingot" check "$work/tp/rank-00001-of-00002"
+run merge "$work/tp" "$work/tp.whole"
+same "$kimi" "$work/tp.whole"
+answers kimi_k2_thinking "$work/tp"
+run convert "$kimi" "$work/ep" --tp 2 --ep 5
+run merge "$work/ep" "$work/ep.whole"
+same "$kimi" "$work/ep.whole"
+expect 2 "64 columns / 4 ranks = 16, the int4-group group has 32 columns (--tp-fit pad or bf16; or --etp 2)" \
+  "$ingot" convert "$kimi" "$work/none" --tp 4
+run convert "$kimi" "$work/pad" --tp 4 --tp-fit pad
+run merge "$work/pad" "$work/pad.whole"
+same "$kimi" "$work/pad.whole"
+answers kimi_k2_thinking "$work/pad"
+
+# Encoded from other schemes and to them, in groups of every size.
+for search in amax mse signed; do
+  run convert "$work/kimi.bf16" "$work/$search" --to int4 --group-size 32 --search "$search"
+  expect 0 "PASS" "$ingot" verify "$work/kimi.bf16" "$work/$search"
+done
+run convert "$kimi" "$work/row" --to int4 --group-size row
+expect 0 "PASS" "$ingot" verify "$kimi" "$work/row"
+expect 0 "0 errors" "$ingot" check "$work/row"
+for to in fp8 fp8-channel int8 nvfp4 mxfp4; do
+  run convert "$kimi" "$work/$to" --to "$to"
+  expect 0 "PASS" "$ingot" verify "$kimi" "$work/$to"
+  run convert "$work/$to" "$work/$to.int4" --to int4 --group-size 32
+  expect 0 "PASS" "$ingot" verify "$work/$to" "$work/$to.int4"
+done
+run convert "$work/kimi.bf16" "$work/attention" --to int4 --group-size row --quantize-attention
+expect 0 "o-proj" "$ingot" verify "$work/kimi.bf16" "$work/attention" --levels weights
+
+# What does not belong together is refused, with what would do.
+expect 2 "--group-size 32 or row would do" "$ingot" convert "$kimi" "$work/none" --to int4 --group-size 64
+expect 2 "--search 4over6 does not belong to int4-group (which has amax, mse, signed)" \
+  "$ingot" convert "$work/kimi.bf16" "$work/none" --to int4 --group-size 32 --search 4over6
+expect 2 "--search signed does not belong to nvfp4" "$ingot" convert "$work/kimi.bf16" "$work/none" --to nvfp4 --search signed
+expect 2 "--group-size says how many columns" "$ingot" convert "$kimi" "$work/none" --to bf16 --group-size 32
+expect 2 "none of 32, 64, 128 and row" "$ingot" convert "$kimi" "$work/none" --to int4 --group-size 48
+
+# Damage: each is named.
+damage() { # damage TEXT EDIT...: EDIT is Python over config `c`, or over the tensors `t` of the second file
+  local text=$1
+  rm -rf "$work/bad"
+  cp -r "$kimi" "$work/bad"
+  chmod -R u+w "$work/bad"
+  python3 "$here/edit_checkpoint.py" "$work/bad" "$2" || fail "edit: $2"
+  expect 2 "$text" "$ingot" check "$work/bad"
+}
+damage "without its dimensions" 'del t["model.layers.1.mlp.experts.0.up_proj.weight_shape"]'
+damage "says per 64 columns" 'c["quantization_config"]["config_groups"]["group_0"]["weights"]["group_size"] = 64'
+damage "says asymmetric" 'c["quantization_config"]["config_groups"]["group_0"]["weights"]["symmetric"] = False'
+damage "but ignore takes it in" 'c["quantization_config"]["ignore"].append("re:.*experts.0.*")'
+damage "says [64, 64]" 'put("model.layers.1.mlp.experts.0.up_proj.weight_shape", "I32", [2], struct.pack("<2i", 64, 64))'
+damage "scales are zero or not finite" 'put("model.layers.1.mlp.experts.0.up_proj.weight_scale", "BF16", [64, 3], bytes(384))'
+damage "into group 7, of 3" 'put("model.layers.1.mlp.experts.0.up_proj.weight_g_idx", "I32", [96], struct.pack("<96i", *[7] * 96))'
+damage "a weight of shape [64, 96] needs [8, 3]" 'put("model.layers.1.mlp.experts.0.up_proj.weight_zero_point", "I32", [64, 3], bytes(768))'
+damage "in equal groups of whole words" 'put("model.layers.1.mlp.experts.0.up_proj.weight_scale", "BF16", [64, 5], bytes(640))'
+
+finish

@@ -1,0 +1,217 @@
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "quantize/kernels/code_decode.h"
+#include "quantize/kernels/int4_scales.h"
+#include "tests/quantize/awkward_matrices.h"
+#include "tests/quantize/coded_matrix.h"
+#include "tests/quantize/each_target.h"
+
+namespace ingot::quantize {
+namespace {
+
+using formats::SchemeId;
+
+constexpr SchemeId kInt4 = SchemeId::kInt4Group;
+
+Matrix row_of(std::vector<float> values) {
+  Matrix matrix(1, values.size());
+  matrix.values = std::move(values);
+  return matrix;
+}
+
+float bf16(float value) {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  return std::bit_cast<float>((bits + 0x7FFFU + (bits >> 16 & 1U)) & 0xFFFF0000U);
+}
+
+/// Least squared error of a group over the candidates of docs/formats.md, in double.
+double least_error(const float* values, const float* weights, std::size_t n, bool with_signs) {
+  double amax = 0, least = INFINITY, best = 1;
+  for (std::size_t i = 0; i < n; ++i) amax = std::max(amax, std::fabs(double{values[i]}));
+  const auto code = [](double quotient) {
+    return std::nearbyint(std::min(std::max(quotient, -8.0), 7.0));
+  };
+  const auto consider = [&](double scale) {
+    double error = 0;
+    for (std::size_t i = 0; i < n; ++i) {
+      const double rest = double{values[i]} - code(double{values[i]} / scale) * scale;
+      error += (weights == nullptr ? 1 : double{weights[i]}) * rest * rest;
+    }
+    if (error < least) best = scale;
+    least = std::min(least, error);
+  };
+  for (int step = 0; step <= 40; ++step) {
+    const double scale = bf16(static_cast<float>(amax / (7 + step / 8.0)));
+    consider(scale);
+    if (with_signs) consider(-scale);
+  }
+  double product = 0, squares = 0;
+  for (std::size_t i = 0; i < n; ++i) {
+    const double weight = weights == nullptr ? 1 : double{weights[i]};
+    product += weight * double{values[i]} * code(double{values[i]} / best);
+    squares += weight * code(double{values[i]} / best) * code(double{values[i]} / best);
+  }
+  if (squares > 0) consider(bf16(static_cast<float>(product / squares)));
+  return least;
+}
+
+double error_of(const Matrix& values, const Coded& coded, const std::vector<float>& weights) {
+  const Matrix decoded = decode(coded);
+  double error = 0;
+  for (std::size_t i = 0; i < values.values.size(); ++i) {
+    const double rest = double{values.values[i]} - double{decoded.values[i]};
+    error += (weights.empty() ? 1 : double{weights[i % values.cols]}) * rest * rest;
+  }
+  return error;
+}
+
+TEST(Int4, FirstColumnIsInTheLowestBits) {
+  Matrix matrix(1, 32);
+  for (std::size_t i = 0; i < 8; ++i) matrix.values[i] = static_cast<float>(i);
+  const Coded coded = encode(kInt4, matrix, {.options = {.search = ScaleSearch::kAmax}});
+  EXPECT_EQ(coded.effective, std::vector<float>{1.0F});
+  std::uint32_t word = 0;
+  std::memcpy(&word, coded.weight.data(), sizeof word);
+  EXPECT_EQ(word, 0xFEDCBA98U);
+}
+
+TEST(Int4, CodesAreChosenUnderTheStoredScale) {
+  // amax / 7 = 0.142857 becomes 0.142578 in BF16, under which 0.3565 is nearer to 3 than to 2.
+  Matrix matrix(1, 32);
+  matrix.values[0] = 1.0F;
+  matrix.values[1] = 0.3565F;
+  const Coded coded = encode(kInt4, matrix, {.options = {.search = ScaleSearch::kAmax}});
+  EXPECT_EQ(coded.effective[0], 0.142578125F);
+  EXPECT_EQ(coded.code(0, 0), 15);
+  EXPECT_EQ(coded.code(0, 1), 8 + 3);
+  EXPECT_LT(0.3565F * 7, 2.5F);
+}
+
+TEST(Int4, ZeroGroupsHaveScaleOne) {
+  const Coded coded = encode(kInt4, Matrix(2, 64));
+  EXPECT_EQ(coded.effective, std::vector<float>(4, 1.0F));
+  for (const std::byte byte : coded.weight) EXPECT_EQ(byte, std::byte{0x88});
+}
+
+TEST(Int4, SignedScalesServeALargePositiveEnd) {
+  std::vector<float> values(32, 1.0F);
+  values[3] = 8.0F;
+  const Coded coded = encode(kInt4, row_of(values), {.options = {.search = ScaleSearch::kSigned}});
+  EXPECT_EQ(coded.effective[0], -1.0F);
+  EXPECT_EQ(coded.code(0, 3), 0);
+  EXPECT_EQ(decode(coded).values, values);
+}
+
+TEST(Int4, FindsTheLeastErrorAmongTheCandidates) {
+  for (const std::size_t group : {32U, 128U, 1024U}) {
+    for (const bool with_signs : {false, true}) {
+      for (const bool is_weighted : {false, true}) {
+        const Matrix matrix = random_matrix(24, 1024, Shape::kHeavy, 91);
+        std::vector<float> weights;
+        std::mt19937 random(5);
+        for (std::size_t i = 0; is_weighted && i < 1024; ++i)
+          weights.push_back(static_cast<float>(random() % 100) / 10);
+        const Coded coded =
+            encode(kInt4, matrix,
+                   {.options = {.search = with_signs ? ScaleSearch::kSigned : ScaleSearch::kMse},
+                    .block = group,
+                    .importance = weights});
+        double least = 0;
+        for (std::size_t at = 0; at < matrix.values.size(); at += group) {
+          least +=
+              least_error(matrix.values.data() + at,
+                          is_weighted ? weights.data() + at % 1024 : nullptr, group, with_signs);
+        }
+        EXPECT_NEAR(error_of(matrix, coded, weights) / least, 1, 1e-4)
+            << group << with_signs << is_weighted;
+      }
+    }
+  }
+}
+
+TEST(Int4, ScalesAreThoseOfTheTwin) {
+  for (const std::size_t group : {8U, 24U, 32U, 128U}) {
+    for (const AwkwardMatrix& awkward : awkward_matrices(1, 5 * group)) {
+      std::vector<float> weights(5 * group);
+      for (std::size_t i = 0; i < weights.size(); ++i) weights[i] = static_cast<float>(i % 11) / 10;
+      for (const float* weighing :
+           {static_cast<const float*>(nullptr), std::as_const(weights).data()}) {
+        for (const ScaleSearch search :
+             {ScaleSearch::kAmax, ScaleSearch::kMse, ScaleSearch::kSigned}) {
+          const Int4Groups in{.values = awkward.matrix.values.data(),
+                              .n_groups = 5,
+                              .group_cols = group,
+                              .search = search,
+                              .weights = weighing};
+          std::vector<float> expected(5);
+          scalar::choose_int4_scales(in, expected);
+          for_each_target([&] {
+            std::vector<float> scales(5);
+            choose_int4_scales(in, scales);
+            EXPECT_EQ(scales, expected) << awkward.name << " " << group;
+          });
+          if (HasFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+TEST(Int4, DecodedValuesAreThoseOfTheTwin) {
+  std::mt19937 random(7);
+  for (const std::size_t cols : {16U, 32U, 80U, 256U}) {
+    for (const std::size_t group : {8U, 16U, 40U, 256U}) {
+      std::vector<std::byte> codes(4 * cols / 2);
+      for (std::byte& byte : codes) byte = static_cast<std::byte>(random());
+      const std::size_t across = (cols + group - 1) / group;
+      std::vector<float> scales(4 * across);
+      std::vector<std::uint8_t> zeros(scales.size());
+      for (std::size_t i = 0; i < scales.size(); ++i) {
+        scales[i] = static_cast<float>(random() % 1000) * 0.01F - 5;
+        zeros[i] = static_cast<std::uint8_t>(random() % 16);
+      }
+      scales[0] = INFINITY;
+      std::vector<std::uint32_t> order(cols);
+      for (std::uint32_t& column : order) column = static_cast<std::uint32_t>(random() % across);
+      for (const int what : {0, 1, 2, 3}) {
+        EncodedRows in{.weight = codes.data(),
+                       .rows = 4,
+                       .cols = cols,
+                       .scales = scales,
+                       .rows_per_matrix = 4,
+                       .scale_cols = across,
+                       .block_rows = 1,
+                       .block_cols = group};
+        if (what % 2 == 1) in.zeros = zeros;
+        if (what >= 2) in.group_order = order;
+        Matrix expected(4, cols);
+        scalar::decode_int4(in, expected.mutable_view());
+        const std::size_t last = 3 * cols + cols - 1;
+        const std::size_t of_last = what >= 2 ? order.back() : (cols - 1) / group;
+        const int zero = what % 2 == 1 ? zeros[3 * across + of_last] : 8;
+        const int code = std::to_integer<int>(codes[last / 2]) >> 4;
+        EXPECT_EQ(expected.values[last],
+                  static_cast<float>(code - zero) * scales[3 * across + of_last]);
+        for_each_target([&] {
+          Matrix decoded(4, cols);
+          decode_int4(in, decoded.mutable_view());
+          EXPECT_EQ(std::memcmp(decoded.values.data(), expected.values.data(),
+                                expected.values.size() * sizeof(float)),
+                    0);
+        });
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ingot::quantize
