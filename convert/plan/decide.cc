@@ -221,9 +221,11 @@ class Decider {
     // Tensors that merely stay take what their scheme has.
     if (row == nullptr && planned.action == Action::kRepackage)
       row = formats::find_storage(dialect_, planned.to);
+    if (row != nullptr && row->is_kept_only && planned.action == Action::kQuantize) row = nullptr;
     if (row == nullptr) {
       std::string held;
       for (const StorageRow& other : dialect_.storage) {
+        if (other.is_kept_only) continue;
         held += fmt::format("{}{} ({})", held.empty() ? "" : ", ", scheme_name(other.scheme),
                             activations_name(other.activations));
       }
