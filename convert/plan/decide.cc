@@ -313,7 +313,7 @@ class Decider {
     if (tensor.shape.size() > 2 && planned.to != SchemeId::kFp8Block) {
       refuse(
           fmt::format("stacked experts cannot be encoded as {}, which loaders expect expert by "
-                      "expert (unstack the source, or choose fp8 or bf16 for them)",
+                      "expert (--experts separate, or choose fp8 or bf16 for them)",
                       facts.name));
       return;
     }
