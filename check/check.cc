@@ -12,6 +12,7 @@
 #include "formats/base/foreign_files.h"
 #include "formats/checkpoint/checkpoint_files.h"
 #include "formats/checkpoint/checkpoint_listing.h"
+#include "formats/checkpoint/single_experts.h"
 #include "formats/checkpoint/weights_headers.h"
 #include "formats/records/layout.h"
 #include "formats/records/manifest.h"
@@ -26,6 +27,7 @@ using formats::kRecordsName;
 using formats::Manifest;
 using formats::OpenOptions;
 using formats::SourceFile;
+using formats::StoredTensor;
 using formats::TensorRecord;
 
 namespace {
@@ -220,6 +222,23 @@ CheckResult check_checkpoint(const std::filesystem::path& directory, const Check
   return check_alone(directory, options, hashes, true);
 }
 
+namespace {
+
+/// A source with stacked experts as it was when it was converted: they may have been seen one by
+/// one.
+Checkpoint as_converted(Checkpoint source, std::span<const TensorRecord> records) {
+  if (!formats::holds_stacks(source) || !formats::can_separate(source)) return source;
+  std::set<std::string_view> converted;
+  for (const TensorRecord& record : records) {
+    for (const formats::TensorHash& tensor : record.source) converted.insert(tensor.name);
+  }
+  const bool is_whole = std::ranges::all_of(
+      source.stored(), [&](const StoredTensor& tensor) { return converted.contains(tensor.name); });
+  return is_whole ? std::move(source) : formats::with_single_experts(std::move(source), {});
+}
+
+}  // namespace
+
 CheckResult check_is_source_of(const std::filesystem::path& given,
                                const std::filesystem::path& converted,
                                const HashingOptions& options) {
@@ -240,8 +259,9 @@ CheckResult check_is_source_of(const std::filesystem::path& given,
   OpenOptions open;
   if (formats::find_family(manifest->family) != nullptr) open.family = manifest->family;
   open.threads = options.threads;
-  const std::optional<Checkpoint> checkpoint = open_with_findings(source, open, result);
+  std::optional<Checkpoint> checkpoint = open_with_findings(source, open, result);
   if (!checkpoint) return result;
+  if (result.findings.empty()) checkpoint = as_converted(std::move(*checkpoint), records);
 
   const auto stored = checkpoint->stored();
   const std::vector<HashedTensor> hashed =

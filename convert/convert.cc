@@ -9,6 +9,7 @@
 #include "convert/output/output_directory.h"
 #include "convert/plan/passes.h"
 #include "convert/recipe/default_recipes.h"
+#include "formats/config/nested_config.h"
 #include "formats/json/json.h"
 #include "formats/records/manifest.h"
 #include "shard/join/source.h"
@@ -44,9 +45,8 @@ void warn_of_side_files(Plan& plan) {
 
 // An output of ours says in its manifest how its own source was quantized.
 formats::JsonValue remembered_quantization(const Checkpoint& source) {
-  const Json& config = source.config().raw;
-  if (config.is_object() && config.contains("quantization_config"))
-    return config.at("quantization_config");
+  const Json& block = formats::quantization_block(source.config());
+  if (!block.is_null()) return block;
   const auto manifest = formats::read_manifest(source.directory());
   return manifest ? *manifest->source_quantization : Json();
 }

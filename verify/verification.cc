@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
+#include "formats/checkpoint/single_experts.h"
 #include "shard/join/source.h"
 #include "verify/gates/gate.h"
 #include "verify/layers/reference.h"
@@ -41,7 +42,7 @@ class Verification {
 
   Report pair(const std::filesystem::path& source, const std::filesystem::path& output) {
     report_.levels = options_.levels;
-    const ComparedCheckpoint from = open(source, options_.source_config);
+    const ComparedCheckpoint from = open_source_of(output, source);
     note_remarks(from);
     report_.source = checkpoint_facts(from);
     report_.output.name = options_.output_name.empty() ? name_of(output) : options_.output_name;
@@ -88,6 +89,20 @@ class Verification {
     return open_compared(
         directory,
         {.open = {.family = options_.family, .threads = options_.threads}, .config = config});
+  }
+
+  // A source with stacked experts is seen as the output has them.
+  [[nodiscard]] ComparedCheckpoint open_source_of(const std::filesystem::path& output,
+                                                  const std::filesystem::path& source) const {
+    ComparedCheckpoint from = open(source, options_.source_config);
+    if (!formats::holds_stacks(from.model) || !formats::can_separate(from.model)) return from;
+    try {
+      if (!formats::holds_single_experts(open(output, options_.output_config).model)) return from;
+    } catch (const Error&) {
+      return from;  // the levels say what is wrong with the output
+    }
+    from.model = formats::with_single_experts(std::move(from.model), {});
+    return from;
   }
 
   static Error no_tokenizer(const formats::Checkpoint& model) {

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "check/rules/rule_input.h"
+#include "formats/family/text_names.h"
 #include "formats/json/json.h"
 
 // compressed-tensors: what config_groups and ignore say, against what is stored.
@@ -109,8 +110,11 @@ bool takes_in(const ConfigGroups& config, std::string_view module) {
 template <bool is_quantizable>
 void taken_in(const RuleInput& input) {
   for_each_module(input, [&](const ConfigGroups& config, const LinearModule& module) {
-    if (module.is_quantized || module.is_quantizable != is_quantizable ||
-        !takes_in(config, module.name))
+    if (module.is_quantized || module.is_quantizable != is_quantizable) return;
+    // Some engines ask by the name that the text model alone has.
+    const auto names = formats::module_aliases(module.name, input.checkpoint.config().text);
+    if (!std::ranges::all_of(names,
+                             [&](const std::string& name) { return takes_in(config, name); }))
       return;
     input.report_kind(*module.tensor, ErrorCode::kMismatch,
                       fmt::format("is plain, but config_groups.{} takes it in (list it in ignore)",

@@ -1,10 +1,14 @@
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include <fmt/format.h>
 
 #include "check/rules/rule_input.h"
+#include "formats/base/error.h"
+#include "formats/base/pattern.h"
 #include "formats/container/safetensors.h"
+#include "formats/family/text_names.h"
 #include "formats/json/json.h"
 
 // Files and JSON in any dialect: what loaders open first, spellings that disagree, and words about
@@ -142,6 +146,41 @@ void input_scale_range(const RuleInput& input) {
   }
 }
 
+// Whether an entry names a module, one above it, or a part of its name, as the most generous engine
+// reads it.
+bool names_some(const RuleInput& input, const std::string& entry) {
+  std::optional<Pattern> pattern;
+  try {
+    if (entry.starts_with("re:") || entry.find_first_of("*?") != std::string::npos)
+      pattern.emplace(entry);
+  } catch (const Error&) {
+    return false;  // an engine finds nothing with it either
+  }
+  const auto& text = input.checkpoint.config().text;
+  return std::ranges::any_of(input.checkpoint.tensors(), [&](const LogicalTensor& tensor) {
+    const auto names = formats::module_aliases(module_name(tensor.name), text);
+    return std::ranges::any_of(names, [&](const std::string& name) {
+      return pattern ? pattern->matches(name) : name.find(entry) != std::string::npos;
+    });
+  });
+}
+
+void list_names_nothing(const RuleInput& input) {
+  const Json* block = input.facts.quantization;
+  if (block == nullptr || input.checkpoint.slicing() != nullptr) return;
+  for (const char* key :
+       {"ignore", "modules_to_not_convert", "ignored_layers", "exclude_modules"}) {
+    const std::vector<std::string> entries = strings_at(*block, key);
+    const auto names = [&](const std::string& entry) { return names_some(input, entry); };
+    if (entries.empty() || std::ranges::any_of(entries, names)) continue;
+    input.report_config(
+        ErrorCode::kMismatch,
+        fmt::format("quantization_config.{} names no module that is here, '{}' for one (is it the "
+                    "list of another checkpoint, or without this one's prefix?)",
+                    key, entries.front()));
+  }
+}
+
 constexpr LoaderRule kRules[] = {
     {"container.metadata-format", "", "transformers 4", kWarning,
      "__metadata__.format of every file is pt, tf, flax or mlx", metadata_format},
@@ -154,6 +193,8 @@ constexpr LoaderRule kRules[] = {
      contradiction},
     {"quantized.known-keys", "", "one reader or another", kWarning,
      "quantization_config has known keys only", known_keys},
+    {"quantized.list-names-nothing", "", "all", kWarning,
+     "a list of modules to leave plain names one that is here", list_names_nothing},
     {"quantized.cache-scales", "", "vLLM, SGLang", kError,
      "a quantized cache of keys and values has its scales stored", cache_scales, kAnyScheme, false,
      false, std::nullopt, /*except=*/"modelopt"},

@@ -7,6 +7,7 @@
 #include "check/rules/rule_input.h"
 #include "formats/base/pattern.h"
 #include "formats/container/float8.h"
+#include "formats/family/text_names.h"
 #include "formats/json/json.h"
 #include "formats/storage/block_scales.h"
 
@@ -63,10 +64,14 @@ std::vector<std::string> ignored_modules(const RuleInput& input) {
   return modules;
 }
 
-bool is_ignored(std::string_view weight, const std::vector<std::string>& modules) {
-  return std::any_of(modules.begin(), modules.end(), [&](const std::string& module) {
-    return weight.starts_with(module) &&
-           (weight.size() == module.size() || weight[module.size()] == '.');
+bool is_ignored(const RuleInput& input, std::string_view weight,
+                const std::vector<std::string>& modules) {
+  const auto names = formats::module_aliases(weight, input.checkpoint.config().text);
+  return std::ranges::any_of(modules, [&](const std::string& module) {
+    return std::ranges::any_of(names, [&](const std::string& name) {
+      return name.starts_with(module) &&
+             (name.size() == module.size() || name[module.size()] == '.');
+    });
   });
 }
 
@@ -144,7 +149,8 @@ void weight_quantized(const RuleInput& input) {
   for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
     if (tensor.rule == nullptr || !tensor.rule->fp8_by_default) continue;
     const DType dtype = input.codes_of(tensor).dtype;
-    if (is_quantized(tensor) || is_code(input, dtype) || is_ignored(tensor.name, ignored)) continue;
+    if (is_quantized(tensor) || is_code(input, dtype) || is_ignored(input, tensor.name, ignored))
+      continue;
     input.report_kind(tensor, ErrorCode::kDtypeMismatch,
                       fmt::format("is {} where loaders expect {} and a scale (list its module in "
                                   "modules_to_not_convert)",
@@ -195,7 +201,7 @@ void head_listed(const RuleInput& input) {
     if (tensor.rule == nullptr || tensor.rule->role != Role::kHead || is_quantized(tensor))
       continue;
     const std::string_view module = module_name(tensor.name);
-    if (is_ignored(tensor.name, listed) ||
+    if (is_ignored(input, tensor.name, listed) ||
         std::any_of(listed.begin(), listed.end(),
                     [&](const std::string& entry) { return module.ends_with(entry); }))
       continue;
@@ -272,8 +278,11 @@ void ignored_quantized(const RuleInput& input) {
   if (entries.empty()) return;
   for (const LinearModule& module : input.facts.modules) {
     if (!module.is_quantized) continue;
+    const auto names = formats::module_aliases(module.name, input.checkpoint.config().text);
     const auto entry = std::find_if(entries.begin(), entries.end(), [&](const Entry& e) {
-      return e.pattern ? e.pattern->matches(module.name) : names_module(e.text, module.name);
+      return std::ranges::any_of(names, [&](const std::string& name) {
+        return e.pattern ? e.pattern->matches(name) : names_module(e.text, name);
+      });
     });
     if (entry == entries.end()) continue;
     input.report_kind(*module.tensor, ErrorCode::kMismatch,

@@ -178,6 +178,22 @@ void block_of_128(const RuleInput& input) {
                   first->block_rows, first->block_cols));
 }
 
+// Headers say which block a scale is for; engines take what the config says.
+void block_claim(const RuleInput& input) {
+  if (!has_config(input.checkpoint)) return;
+  const std::array<std::uint64_t, 2> claim = claimed_block(input.checkpoint);
+  for_each_about(input, [&](const LogicalTensor& tensor) {
+    const StoredTensor& scale = *input.part_of(tensor, Part::kScale);
+    if (scale.shape == formats::block_scale_shape(tensor.shape, claim[0], claim[1])) return;
+    input.report_kind(
+        tensor, scale, ErrorCode::kMismatch,
+        fmt::format("has a scale per {} x {} numbers by its shape {}, but config.json "
+                    "claims blocks of {} x {} (state the size that is stored)",
+                    tensor.encoding.block_rows, tensor.encoding.block_cols,
+                    formats::shape_text(scale.shape), claim[0], claim[1]));
+  });
+}
+
 bool is_nan_code(std::byte code) {
   return (code & std::byte{0x7F}) == std::byte{formats::kE4m3Nan};
 }
@@ -375,6 +391,9 @@ bool is_nvfp4(const SchemeFacts& scheme) {
 constexpr LoaderRule kRules[] = {
     {"fp8.block-128", "", "vLLM and SGLang on DeepGEMM", kWarning,
      "blocks that share a scale are 128 x 128", block_of_128, has_blocks},
+    {"quantized.block-claim", "", "all", kError,
+     "scales per block are those of the block size that the config claims", block_claim,
+     has_blocks},
     {"fp8.weight-dtype", "", "all", kError, "FP8 weights are F8_E4M3",
      structure<ErrorCode::kUnsupported, Part::kWeight>, has_e4m3_codes},
     {"fp8.scale-present", "", "all", kError, "every FP8 weight has its scale", parts_present,

@@ -8,6 +8,7 @@
 #include "formats/base/chunks.h"
 #include "formats/base/error.h"
 #include "formats/checkpoint/encoding_recognition.h"
+#include "formats/config/nested_config.h"
 #include "formats/dialect/source_activations.h"
 #include "formats/json/json.h"
 #include "formats/storage/block_scales.h"
@@ -35,14 +36,6 @@ SchemeId likely_scheme(const Checkpoint& checkpoint, const StoredParts& parts) {
   return codes == DType::kI8 ? SchemeId::kInt8Channel : SchemeId::kNvfp4;
 }
 
-std::array<std::uint64_t, 2> block_of(const Checkpoint& checkpoint) {
-  try {
-    return fp8_block_size(checkpoint.config());
-  } catch (const Error&) {
-    return {128, 128};  // the structure has said what is wrong with the config
-  }
-}
-
 bool is_understood(const Checkpoint& checkpoint) {
   std::size_t n_parts = 0;
   for (const LogicalTensor& tensor : checkpoint.tensors())
@@ -60,7 +53,8 @@ std::vector<PartFault> find_part_faults(const Checkpoint& checkpoint) {
       .stored = stored,
       .names = names,
       .files = checkpoint.files(),
-      .block = block_of(checkpoint),
+      .block = claimed_block(checkpoint),
+      .claims_blocks = quantization && quantization->weight_block_size,
       .quant_method = quantization ? std::string_view(quantization->quant_method) : "",
       .names_are_known = !checkpoint.family().rules.empty()};
   ErrorList errors;
@@ -137,7 +131,7 @@ std::vector<LinearModule> find_modules(const Checkpoint& checkpoint) {
 }
 
 const Json* quantization_of(const Checkpoint& checkpoint) {
-  const Json& block = config_member(checkpoint.config().raw, "quantization_config");
+  const Json& block = formats::quantization_block(checkpoint.config());
   return block.is_object() ? &block : nullptr;
 }
 
@@ -212,6 +206,14 @@ Finding violation(ErrorCode code, std::string_view file, std::string_view tensor
 Finding violation_at(const Checkpoint& checkpoint, const StoredTensor& tensor, ErrorCode code,
                      std::string message) {
   return violation(code, checkpoint.files()[tensor.file].name, tensor.name, std::move(message));
+}
+
+std::array<std::uint64_t, 2> claimed_block(const Checkpoint& checkpoint) {
+  try {
+    return fp8_block_size(checkpoint.config());
+  } catch (const Error&) {
+    return {128, 128};  // the structure has said what is wrong with the config
+  }
 }
 
 bool is_float8(DType dtype) {

@@ -152,6 +152,8 @@ inline const SchemeFacts& facts_of(const LogicalTensor& tensor) {
 inline bool is_quantized(const LogicalTensor& tensor) {
   return facts_of(tensor).quantized;
 }
+/// The block size that the config claims; 128 x 128 where it claims none, or several.
+std::array<std::uint64_t, 2> claimed_block(const Checkpoint& checkpoint);
 bool is_float8(DType dtype);
 bool is_in(std::span<const std::string_view> words, std::string_view word);
 

@@ -24,6 +24,7 @@
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
 #include "formats/checkpoint/checkpoint.h"
+#include "formats/checkpoint/single_experts.h"
 #include "inference/family/model_family.h"
 #include "shard/join/source.h"
 #include "verify/verification.h"
@@ -121,7 +122,7 @@ constexpr std::uint64_t kMaxRecipeBytes = std::uint64_t{1} << 20;
 
 // The flags as given; validated into a recipe and options when the command runs.
 struct ConvertFlags {
-  std::string input, to, recipe_file, family, mtp, explain, max_shard_size;
+  std::string input, to, recipe_file, family, mtp, experts, explain, max_shard_size;
   std::string dialect, activations, activation_scales, importance, scales_from, fp8_grid;
   std::string search, nvfp4_search, group_size, via, input_scale;
   std::vector<std::string> rules, allow;
@@ -218,6 +219,24 @@ std::string target_words() {
   return fmt::format("{}", fmt::join(words, ", "));
 }
 
+// Loaders of schemes other than FP8 blocks take experts one by one.
+bool sees_single_experts(const std::string& experts, const Recipe& recipe,
+                         const Checkpoint& source) {
+  if (!experts.empty() && experts != "keep" && experts != "separate") {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--experts '{}' is none of keep, separate", experts));
+  }
+  if (experts == "separate" && !formats::holds_stacks(source)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--experts separate has no effect: no experts are stacked here (leave it out)");
+  }
+  if (!experts.empty()) return experts == "separate";
+  const bool takes_stacks = !recipe.to || !formats::scheme_facts(*recipe.to).quantized ||
+                            *recipe.to == formats::SchemeId::kFp8Block;
+  return !takes_stacks && source.slicing() == nullptr && formats::holds_stacks(source) &&
+         formats::can_separate(source);
+}
+
 // The table of contents of the program: read, plan, execute, report.
 int run_convert(ConvertFlags& flags) {
   convert::ExecuteOptions& execute = flags.job.execute;
@@ -229,7 +248,7 @@ int run_convert(ConvertFlags& flags) {
   const convert::PlanOptions shard_options = plan_options(flags);
   execute.stamps.add(flags.input);
   if (!flags.scales_from.empty()) execute.stamps.add(flags.scales_from, convert::ReadFor::kOption);
-  const Checkpoint source = shard::open_source(
+  Checkpoint source = shard::open_source(
       flags.input,
       {.open = {.family = flags.family,
                 .allow_unknown = &recipe.allow.unknown_tensor,
@@ -237,6 +256,9 @@ int run_convert(ConvertFlags& flags) {
                                                    : std::filesystem::path(),
                 .threads = threads},
        .compare_replicas = !flags.job.dry_run});
+  if (sees_single_experts(flags.experts, recipe, source))
+    source = formats::with_single_experts(std::move(source),
+                                          {.allow_unknown = &recipe.allow.unknown_tensor});
   open_scales_from(flags, threads, recipe.choices);
   const convert::Plan plan = convert::plan_conversion(source, std::move(recipe), shard_options);
   if (!flags.explain.empty()) {
@@ -280,6 +302,9 @@ std::function<int()> declare_convert(FlagTable& table) {
         "MTP layers: convert as any other layer (default), bf16 (default for nvfp4, mxfp4, int4), "
         "keep (in the source's "
         "scheme), or drop"},
+       {"--experts", &flags->experts,
+        "stacked experts: keep, or separate (a tensor per expert and projection; of plain, "
+        "output-major stacks); default: what loaders of the target read"},
        {"--quantize-attention", &flags->quantize_attention,
         "nvfp4, mxfp4, int4: attention projections too"},
        {"--activations", &flags->activations,

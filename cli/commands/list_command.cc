@@ -49,7 +49,7 @@ Json dialect_rows() {
       if (first == nullptr) continue;
       Json activations = Json::array();
       for (const formats::StorageRow& row : dialect->storage) {
-        if (row.scheme == facts.id)
+        if (row.scheme == facts.id && !row.is_kept_only)
           activations.push_back(formats::activations_name(row.activations));
       }
       rows.push_back({{"name", dialect->name},

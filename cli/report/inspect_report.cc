@@ -69,8 +69,9 @@ struct Breakdown {
 /// What a checkpoint holds, from headers and config alone.
 struct Summary {
   Tally all;
-  std::uint64_t main_parameters = 0;  ///< without MTP layers
-  std::uint64_t mtp_parameters = 0;
+  /// Without MTP layers, tables of n-grams and other modalities, which are counted apart.
+  std::uint64_t main_parameters = 0;
+  std::uint64_t mtp_parameters = 0, table_parameters = 0, modality_parameters = 0;
   /// The part of main_parameters that one token meets: everything but the routed experts, of which
   /// num_experts_per_tok count. Nothing when the family's roles are unknown.
   std::optional<std::uint64_t> active_parameters;
@@ -98,6 +99,12 @@ std::uint64_t active_share(std::uint64_t n_parameters, const ModelConfig& config
   __extension__ using Wide = unsigned __int128;
   return static_cast<std::uint64_t>(static_cast<Wide>(n_parameters) * chosen /
                                     config.n_routed_experts);
+}
+
+std::uint64_t& counted_in(Summary& summary, Role role, bool is_mtp) {
+  if (role == Role::kLookupTable) return summary.table_parameters;
+  if (role == Role::kOtherModality) return summary.modality_parameters;
+  return is_mtp ? summary.mtp_parameters : summary.main_parameters;
 }
 
 Summary summarize(const TensorSource& source) {
@@ -133,7 +140,7 @@ Summary summarize(const TensorSource& source) {
           n_parameters, n_bytes);
     }
     const bool is_mtp = tensor.layer && *tensor.layer >= config.num_hidden_layers;
-    (is_mtp ? summary.mtp_parameters : summary.main_parameters) += n_parameters;
+    counted_in(summary, role, is_mtp) += n_parameters;
     if (!is_mtp && is_routed_expert(role)) routed += n_parameters;
     if (tensor.layer) {
       LayerSummary& layer = layers[*tensor.layer];
@@ -327,6 +334,12 @@ std::string summary_text(std::string_view directory, const Checkpoint& checkpoin
     text += fmt::format("MTP           {} layer(s) promised by config.json, none here\n",
                         checkpoint.config().num_nextn_predict_layers);
   }
+  const auto tell_apart = [&](std::string_view label, std::uint64_t n_parameters) {
+    if (n_parameters > 0)
+      text += fmt::format("{:14}{} beside them\n", label, parameters_text(n_parameters));
+  };
+  tell_apart("tables", summary.table_parameters);
+  tell_apart("other media", summary.modality_parameters);
   text += quantization_text(checkpoint, summary) + "\n";
 
   for (const Breakdown* breakdown : {&summary.by_dtype, &summary.by_scheme, &summary.by_role})
@@ -343,6 +356,8 @@ Json summary_json(const Checkpoint& checkpoint) {
                {"active_parameters",
                 summary.active_parameters ? Json(*summary.active_parameters) : Json(nullptr)},
                {"mtp_parameters", summary.mtp_parameters},
+               {"lookup_table_parameters", summary.table_parameters},
+               {"other_modality_parameters", summary.modality_parameters},
                {"mtp_missing", checkpoint.lacks_promised_mtp()},
                {"tensors", summary.all.n_tensors},
                {"bytes", summary.all.n_bytes}};

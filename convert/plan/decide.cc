@@ -269,9 +269,11 @@ class Decider {
     // Tensors that merely stay take what their scheme has.
     if (row == nullptr && planned.action == Action::kRepackage)
       row = formats::find_storage(dialect_, planned.to);
+    if (row != nullptr && row->is_kept_only && planned.action == Action::kQuantize) row = nullptr;
     if (row == nullptr) {
       std::string held;
       for (const StorageRow& other : dialect_.storage) {
+        if (other.is_kept_only) continue;
         held += fmt::format("{}{} ({})", held.empty() ? "" : ", ", scheme_name(other.scheme),
                             activations_name(other.activations));
       }
@@ -359,7 +361,7 @@ class Decider {
     if (tensor.shape.size() > 2 && planned.to != SchemeId::kFp8Block) {
       refuse(
           fmt::format("stacked experts cannot be encoded as {}, which loaders expect expert by "
-                      "expert (unstack the source, or choose fp8 or bf16 for them)",
+                      "expert (--experts separate, or choose fp8 or bf16 for them)",
                       facts.name));
       return;
     }

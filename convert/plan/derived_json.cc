@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "convert/plan/passes.h"
+#include "formats/config/nested_config.h"
 #include "formats/container/checkpoint_index.h"
 #include "formats/dialect/source_activations.h"
 #include "formats/json/json.h"
@@ -58,6 +59,13 @@ void state_widths(const shard::PaddedWidths& widths, Json& config) {
   state("moe_intermediate_size", widths.moe_intermediate);
 }
 
+// Under which key the number of MTP layers stands.
+const char* mtp_layer_key(const Json& config) {
+  const auto key = std::ranges::find_if(formats::kMtpLayerKeys,
+                                        [&](const char* name) { return config.contains(name); });
+  return key == formats::kMtpLayerKeys.end() ? formats::kMtpLayerKeys.front() : *key;
+}
+
 // config.json and description of the output; as ranks have them, or as the unsliced output would.
 std::string derive_config(Plan& plan, bool of_ranks) {
   const Checkpoint& source = plan.source;
@@ -77,15 +85,12 @@ std::string derive_config(Plan& plan, bool of_ranks) {
   Json config = *source.config().raw;
   if (config.is_null()) return {};
   Json quantization = plan.target.dialect->quantization_config(model);
-  if (quantization.is_null()) {
-    config.erase("quantization_config");
-  } else {
-    config["quantization_config"] = std::move(quantization);
-  }
+  formats::set_quantization_block(source.config(), config, std::move(quantization));
+  Json& text = formats::text_section(source.config(), config);
   if (source.config().num_nextn_predict_layers > 0 &&
       (source.lacks_promised_mtp() || plan.recipe.mtp == MtpPolicy::kDrop))
-    config["num_nextn_predict_layers"] = 0;
-  if (of_ranks) state_widths(plan.alignments.widths, config);
+    text[mtp_layer_key(text)] = 0;
+  if (of_ranks) state_widths(plan.alignments.widths, text);
   // What says the same stays as it is, to the byte.
   if (config == *source.config().raw) return source.config_text();
   return formats::json_text(config, formats::json_form_of(source.config_text()));

@@ -113,6 +113,8 @@ RoleGroup role_group_of(Role role) {
     case Role::kQbProj:
     case Role::kKvaProj:
     case Role::kOProj:
+    case Role::kLinearAttentionIn:
+    case Role::kLinearAttentionOut:
       return kAttention;
     case Role::kKvbProj:
       return kKvB;

@@ -79,6 +79,10 @@ bool Rule::matches(const LogicalTensor& tensor) const {
   return pattern->matches(tensor.name);
 }
 
+bool Rule::names(const LogicalTensor& tensor) const {
+  return origin != RuleOrigin::kDefault && (pattern == nullptr || selector == tensor.name);
+}
+
 bool Rule::spares(const LogicalTensor& tensor) const {
   const SchemeId from = tensor.encoding.scheme;
   if (!scheme || formats::scheme_facts(*scheme).quantized || formats::scheme_facts(from).quantized)
@@ -115,10 +119,21 @@ bool any_matches(const std::vector<Pattern>& patterns, const std::string& name) 
                      [&](const Pattern& pattern) { return pattern.matches(name); });
 }
 
+namespace {
+
+bool stays_unless_named(const LogicalTensor& tensor) {
+  const auto role = tensor.rule != nullptr ? tensor.rule->role : formats::Role::kOther;
+  return role == formats::Role::kOtherModality || role == formats::Role::kLookupTable;
+}
+
+}  // namespace
+
 Decision Recipe::decide(const LogicalTensor& tensor) const {
   Decision decision;
   for (const Rule& rule : rules) {
     if (!rule.matches(tensor)) continue;
+    // Patterns and defaults speak of the text model's weights.
+    if (stays_unless_named(tensor) && !rule.names(tensor)) continue;
     if (!rule.spares(tensor)) {
       decision.rule = &rule;
       decision.scheme = rule.scheme;

@@ -41,6 +41,9 @@ struct Rule {
   /// Whether a tensor that it matches stays as it is all the same: a plain one of more bits than
   /// the rule's scheme is narrowed only by a rule that has its whole name, or its role.
   [[nodiscard]] bool spares(const formats::LogicalTensor& tensor) const;
+  /// Whether somebody gave its whole name, or its role. Towers of other modalities and lookup
+  /// tables are what their makers left them unless a rule does.
+  [[nodiscard]] bool names(const formats::LogicalTensor& tensor) const;
 };
 
 /// What becomes of MTP layers.

@@ -16,6 +16,7 @@
 #include "formats/checkpoint/rank_slices.h"
 #include "formats/checkpoint/relaid_codes.h"
 #include "formats/checkpoint/weights_headers.h"
+#include "formats/family/text_names.h"
 #include "formats/json/json.h"
 #include "formats/records/manifest.h"
 #include "formats/storage/stored_names.h"
@@ -58,7 +59,7 @@ void compare(const LogicalTensor& tensor, const FamilyMatch& with, ErrorList& fa
                    .in_file(with.files[weight.file].name)
                    .in_tensor(tensor.name));
   };
-  const bool is_released_so = weight.dtype == tensor.rule->synth_dtype;
+  const bool is_released_so = weight.dtype == tensor.rule->synth_dtype || tensor.rule->any_shape;
   if (tensor.encoding.scheme == SchemeId::kRaw && !is_float_dtype(weight.dtype) &&
       !is_released_so) {
     fault(ErrorCode::kDtypeMismatch,
@@ -87,10 +88,10 @@ Error unknown_tensors(std::string_view family, const std::vector<std::string>& u
 
 /// Gives every logical tensor its row, layer and expert. Reports tensors that have no row
 /// (kUnknownTensor, the list in one error), a shape that contradicts the config (kShapeMismatch),
-/// numbers that are no floating point (kDtypeMismatch). A family without rows knows no names and
-/// finds no fault.
+/// numbers that are no floating point (kDtypeMismatch). A family without rows knows the names of
+/// shared_rule() alone and finds no fault.
 void match_family(const FamilyMatch& with, std::vector<LogicalTensor>& tensors, ErrorList& faults) {
-  if (with.family.rules.empty()) return;
+  const bool names_are_known = !with.family.rules.empty();
   const NameGrammar grammar(with.family, with.config);
   std::vector<std::string> unknown;
   for (LogicalTensor& tensor : tensors) {
@@ -99,7 +100,7 @@ void match_family(const FamilyMatch& with, std::vector<LogicalTensor>& tensors, 
       tensor.layer = match->layer;
       tensor.expert = match->expert;
       compare(tensor, with, faults);
-    } else if (!is_allowed(with.allow_unknown, tensor.name)) {
+    } else if (names_are_known && !is_allowed(with.allow_unknown, tensor.name)) {
       const StoredTensor& weight = with.stored[tensor.encoding.stored.weight()];
       unknown.push_back(fmt::format("{}: {}", with.files[weight.file].name, tensor.name));
     }
@@ -120,9 +121,14 @@ const Family& chosen_family(const ModelConfig& config, const std::string& asked)
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("there is no family '{}' (there are {})", asked, family_names()));
   }
-  throw Error(ErrorCode::kUnsupported,
-              fmt::format("model_type '{}' belongs to no known family (--family takes one of {})",
-                          config.model_type, family_names()))
+  throw Error(
+      ErrorCode::kUnsupported,
+      fmt::format("model_type '{}'{} belongs to no known family (--family takes one of {})",
+                  config.model_type,
+                  config.text.key.empty()
+                      ? std::string()
+                      : fmt::format(", '{}' in {},", config.text.model_type, config.text.key),
+                  family_names()))
       .in_file(kConfigName);
 }
 
@@ -178,14 +184,16 @@ void Checkpoint::State::understand(const StoredNames& names, const OpenOptions& 
   const bool names_are_known = !family->rules.empty();
   const std::string method =
       config.quantization ? config.quantization->quant_method : std::string();
-  tensors = recognise_encodings({.stored = stored,
-                                 .names = names,
-                                 .files = bytes->files(),
-                                 .block = block,
-                                 .quant_method = method,
-                                 .names_are_known = names_are_known,
-                                 .is_complete = is_complete},
-                                stage.faults());
+  tensors = recognise_encodings(
+      {.stored = stored,
+       .names = names,
+       .files = bytes->files(),
+       .block = block,
+       .claims_blocks = config.quantization && config.quantization->weight_block_size,
+       .quant_method = method,
+       .names_are_known = names_are_known,
+       .is_complete = is_complete},
+      stage.faults());
   stage.settle();
 
   const FamilyMatch match{.family = *family,
@@ -253,6 +261,7 @@ Checkpoint Checkpoint::open(const std::filesystem::path& directory, const OpenOp
   if (listing.has_index)
     check_index(listing.index, state->stored, names, state->bytes->files(), stage.faults());
   if (!state->is_complete) state->lost = lost_names(listing.index, state->bytes->files());
+  if (!state->config.text.key.empty()) state->config.text.prefix = find_text_prefix(state->stored);
   const StrayCheck strays{
       .directory = directory,
       .family = *state->family,
@@ -297,6 +306,7 @@ Checkpoint Checkpoint::assemble(AssembledModel model, const OpenOptions& options
   state->bytes = std::move(model.bytes);
   state->index_frame = std::move(model.index_frame);
   state->slices = std::move(model.slices);
+  if (!state->config.text.key.empty()) state->config.text.prefix = find_text_prefix(state->stored);
   state->file_names =
       model.file_names ? std::move(*model.file_names) : list_file_names(state->directory);
   std::sort(state->file_names.begin(), state->file_names.end());

@@ -1,6 +1,8 @@
 #include "formats/checkpoint/encoding_recognition.h"
 
 #include <algorithm>
+#include <array>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,6 +11,7 @@
 
 #include "formats/base/checked.h"
 #include "formats/checkpoint/part_names.h"
+#include "formats/checkpoint/scale_shapes.h"
 
 namespace ingot::formats {
 
@@ -22,6 +25,11 @@ struct FoundParts {
 };
 
 constexpr std::string_view kWeightSuffix = ".weight";
+
+// Blocks that models are released with, beside the one that a config claims. Sides are powers of
+// two, so two of them that give a scale the same shape decode a weight alike.
+constexpr std::array<Block, 6> kBlocks = {
+    {{128, 128}, {64, 64}, {32, 32}, {1, 128}, {1, 64}, {1, 32}}};
 
 constexpr DTypeSet kOtherFp8 = {DType::kF8E5M2, DType::kF8E4M3Fnuz, DType::kF8E5M2Fnuz};
 /// Dtypes whose numbers mean nothing without a scale.
@@ -45,6 +53,7 @@ class Recogniser {
       found_[i].stored.set(Part::kWeight, i);
       pair_part(i);
     }
+    order_blocks();
   }
 
   std::vector<LogicalTensor> run(std::vector<StoredParts>* refused) {
@@ -66,6 +75,35 @@ class Recogniser {
     faults_.add(Error(code, std::move(message))
                     .in_file(input_.files[tensor.file].name)
                     .in_tensor(tensor.name));
+  }
+
+  /// The block that fits most weights first, of several the one that the config claims.
+  void order_blocks() {
+    std::vector<std::pair<std::size_t, Block>> fits = {{0, input_.block}};
+    for (const Block& block : kBlocks) {
+      if (block != input_.block) fits.emplace_back(0, block);
+    }
+    for (const FoundParts& found : found_) {
+      if (!found.stored.has(Part::kScale)) continue;
+      const Shape& weight = input_.stored[found.stored.weight()].shape;
+      const Shape& scale = input_.stored[found.stored[Part::kScale]].shape;
+      if (weight.size() < 2 || scale.size() != weight.size()) continue;
+      for (auto& [n, block] : fits) n += is_grid_of(block, weight, scale) ? 1U : 0U;
+    }
+    std::ranges::stable_sort(fits, std::greater<>(), &std::pair<std::size_t, Block>::first);
+    for (const auto& [n, block] : fits) blocks_.push_back(block);
+  }
+
+  /// Rows and columns that share one of these scales; nothing where no block fits.
+  [[nodiscard]] std::optional<Block> block_of(const Shape& weight,
+                                              const StoredTensor& scale) const {
+    for (const Block& block : blocks_) {
+      // Exponents along rows are MX unless the config says otherwise.
+      const bool is_claimed = input_.claims_blocks && block == input_.block;
+      if (block[0] == 1 && scale.dtype == DType::kF8E8M0 && !is_claimed) continue;
+      if (is_grid_of(block, weight, scale.shape)) return block;
+    }
+    return std::nullopt;
   }
 
   [[nodiscard]] std::optional<std::uint32_t> find_weight(std::string_view stem,
@@ -189,7 +227,7 @@ class Recogniser {
     const SchemeFacts* scheme = scheme_of(i);
     if (scheme == nullptr || !has_what_it_needs(i, *scheme)) return std::nullopt;
     tensor.shape = decoded_shape(i, *scheme);
-    const auto [rows, cols] = scale_group(scheme->id, tensor.shape, block_of(i, *scheme));
+    const auto [rows, cols] = scale_group(scheme->id, tensor.shape, group_of(i, *scheme));
     tensor.encoding = {.scheme = scheme->id,
                        .stored = found_[i].stored,
                        .block_rows = rows,
@@ -208,13 +246,14 @@ class Recogniser {
     return shape;
   }
 
-  /// The block that the checkpoint has chosen: by its config, or by the shape of the scale.
-  [[nodiscard]] std::array<std::uint64_t, 2> block_of(std::uint32_t i,
-                                                      const SchemeFacts& scheme) const {
-    if (!scheme.chooses_cols) return input_.block;
-    return {1, decoded_shape(i, scheme).back() /
-                   std::max<std::uint64_t>(
-                       input_.stored[found_[i].stored[Part::kScale]].shape.back(), 1)};
+  /// The block that the checkpoint has chosen: by the shape of the scale, else by its config.
+  [[nodiscard]] Block group_of(std::uint32_t i, const SchemeFacts& scheme) const {
+    if (!scheme.chooses_cols && scheme.group_rows <= 1) return input_.block;
+    const Shape weight = decoded_shape(i, scheme);
+    const StoredTensor& scale = input_.stored[found_[i].stored[Part::kScale]];
+    if (scheme.chooses_cols)
+      return {1, weight.back() / std::max<std::uint64_t>(scale.shape.back(), 1)};
+    return block_of(weight, scale).value_or(input_.block);
   }
 
   /// The row for the dtype of the codes and for the dtype and shape of the scale; null, and
@@ -229,8 +268,8 @@ class Recogniser {
     // Blocks that config.json names, of whatever size, are those of FP8: MX groups come without.
     const SchemeFacts& blocks = scheme_facts(SchemeId::kFp8Block);
     if (input_.quant_method == "fp8" && blocks.codes.has(weight.dtype) &&
-        blocks.scales.has(scale.dtype) &&
-        has_scale_shape(blocks, decoded_shape(i, blocks), scale.shape))
+        blocks.scales.has(scale.dtype) && !is_excluded(i, blocks) &&
+        has_scale_shape(blocks, decoded_shape(i, blocks), scale))
       return &blocks;
     DTypeSet of_all = {}, of_fitting = {};
     bool is_surely_own = false;
@@ -240,8 +279,8 @@ class Recogniser {
       for (const SchemeFacts& scheme : schemes()) {
         if (!scheme.codes.has(weight.dtype) || scheme.scales.has(DType::kF32) == is_own_dtype)
           continue;
-        if (found_[i].reach == ScaleReach::kBlock && scheme.group_cols == 0) continue;
-        const bool fits = has_scale_shape(scheme, decoded_shape(i, scheme), scale.shape);
+        if (is_excluded(i, scheme)) continue;
+        const bool fits = has_scale_shape(scheme, decoded_shape(i, scheme), scale);
         const bool is_dtype = scheme.scales.has(scale.dtype);
         if (fits && is_dtype) return &scheme;
         of_all = of_all | scheme.scales;
@@ -265,6 +304,20 @@ class Recogniser {
                         shape_text(scale.shape), shape_text(weight.shape), needed));
     }
     return nullptr;
+  }
+
+  /// Whether what the parts are called, or the config, speaks against a scheme that fits the shape.
+  [[nodiscard]] bool is_excluded(std::uint32_t i, const SchemeFacts& scheme) const {
+    const StoredTensor& scale = input_.stored[found_[i].stored[Part::kScale]];
+    const Shape& weight = input_.stored[i].shape;
+    // Static activations go with numbers for whole matrices, one for each of a stack.
+    const bool is_number = !input_.claims_blocks && found_[i].stored.has(Part::kInputScale) &&
+                           is_per_matrix(scale.shape, weight);
+    if (scheme.group_rows > 1) return is_number;
+    // A scale by a block's name is one where it may be.
+    const bool is_block = input_.claims_blocks || block_of(weight, scale).has_value();
+    return scheme.group_cols == 0 && found_[i].reach == ScaleReach::kBlock && is_block &&
+           !is_number;
   }
 
   /// Whether codes of two dimensions have a scale or a deq_scale.
@@ -291,20 +344,12 @@ class Recogniser {
   }
 
   [[nodiscard]] bool has_scale_shape(const SchemeFacts& scheme, const Shape& weight,
-                                     const Shape& scale) const {
-    if (scheme.group_rows == 0) return is_per_matrix(scale, weight);
-    if (scheme.group_cols == 0) return is_per_row(scale, weight);
-    if (scheme.chooses_cols) return is_per_chosen_group(scale, weight);
-    const auto [rows, cols] = scale_group(scheme.id, weight, input_.block);
-    return scale == block_scale_shape(weight, rows, cols);
-  }
-
-  /// Groups of one matrix, of whole words of codes, all of the same length.
-  [[nodiscard]] static bool is_per_chosen_group(const Shape& scale, const Shape& weight) {
-    constexpr std::uint64_t kCodesPerWord = 8;
-    if (weight.size() != 2 || scale.size() != 2 || scale.front() != weight.front()) return false;
-    if (weight.back() == 0 || scale.back() == 0) return scale.back() == weight.back();
-    return weight.back() % scale.back() == 0 && weight.back() / scale.back() % kCodesPerWord == 0;
+                                     const StoredTensor& scale) const {
+    if (scheme.group_rows == 0) return is_per_matrix(scale.shape, weight);
+    if (scheme.group_cols == 0) return is_per_row(scale.shape, weight);
+    if (scheme.chooses_cols) return is_per_chosen_group(scale.shape, weight);
+    if (scheme.group_rows > 1) return block_of(weight, scale).has_value();
+    return scale.shape == block_scale_shape(weight, scheme.group_rows, scheme.group_cols);
   }
 
   void add_needed(std::string& needed, const SchemeFacts& scheme, const Shape& weight) const {
@@ -355,28 +400,6 @@ class Recogniser {
     return !lacks_global && !lacks_input && !lacks_dimensions;
   }
 
-  [[nodiscard]] static Shape per_row(const Shape& weight) {
-    Shape shape = weight;
-    shape.back() = 1;
-    return shape;
-  }
-  [[nodiscard]] static bool is_per_row(const Shape& scale, const Shape& weight) {
-    Shape flat = weight;
-    flat.pop_back();
-    return scale == per_row(weight) || scale == flat;
-  }
-  [[nodiscard]] static bool is_one_value(const Shape& shape) {
-    return shape.empty() || shape == Shape{1};
-  }
-  /// Stacked matrices have a number each, so [1] would be too few.
-  [[nodiscard]] static bool is_per_matrix(const Shape& scale, const Shape& weight) {
-    if (weight.size() == 2) return is_one_value(scale);
-    Shape each = weight;
-    each[each.size() - 2] = 1;
-    each.back() = 1;
-    return scale == each;
-  }
-
   /// Looks at every part but codes and scale.
   bool auxiliaries_fit(std::uint32_t i, const SchemeFacts& scheme, const Shape& weight) {
     bool fits = true;
@@ -410,7 +433,7 @@ class Recogniser {
                                           const Shape& weight) const {
     switch (extent) {
       case PartExtent::kOne:
-        return is_one_value(shape) ? "" : "one value";
+        return is_number(shape, weight) ? "" : "one value";
       case PartExtent::kPerRow:
         return is_per_row(shape, weight) ? "" : "one value per row";
       case PartExtent::kPerColumn:
@@ -430,6 +453,7 @@ class Recogniser {
   // By stored tensor.
   std::vector<FoundParts> found_;  // of weights; `stored` has the weight itself
   std::vector<bool> is_part_;      // belongs to a weight, or should
+  std::vector<Block> blocks_;      // in the order in which they are tried
 };
 
 }  // namespace

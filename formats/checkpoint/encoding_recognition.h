@@ -16,8 +16,10 @@ struct RecognitionInput {
   std::span<const StoredTensor> stored;  ///< in source order
   const StoredNames& names;
   std::span<const SourceFile> files;
-  std::array<std::uint64_t, 2> block = {128, 128};  ///< rows, columns that share a block's scale
-  std::string_view quant_method = {};               ///< of config.json, empty without one
+  /// Rows, columns that share a block's scale, as the config claims; headers overrule it.
+  std::array<std::uint64_t, 2> block = {128, 128};
+  bool claims_blocks = false;  ///< the config has a weight_block_size: `block` is no default
+  std::string_view quant_method = {};  ///< of config.json, empty without one
   /// True when the family knows its names: then `X.scale` beside no quantized weight is a fault,
   /// not a parameter.
   bool names_are_known = true;
@@ -29,15 +31,18 @@ struct RecognitionInput {
 /// This is the one place where an encoding is recognised. Parts are found by their names in any
 /// dialect (part_names.h); the scheme is the row of schemes() that reads the dtype of the codes and
 /// the dtype of their scale, and whose groups give the scale its shape: for a weight [..., N, K] a
-/// value per block, [..., N, 1] or [..., N] per row, one value per matrix, or one per row and group
-/// of columns. INT8 of Ascend may have its scale in deq_scale. Where two rows fit, the one whose
-/// scales have a dtype of their own wins, then the first.
+/// value per block (that of most weights which it fits, of the config's and those of released
+/// models: 128, 64 and 32 square, and the same along rows), [..., N, 1] or [..., N] per row, one
+/// value per matrix, or one per row and group of columns. INT8 of Ascend may have its scale in
+/// deq_scale. Where two rows fit, the one whose scales have a dtype of their own wins, then the
+/// first.
 ///
 /// The logical name is `X.weight` and the shape that of the decoded weight, whatever the codes are
 /// called and however they are packed. What cannot be decoded is reported: codes that lack a part
 /// or have one twice, parts without codes (kMissingTensor, kDuplicate), parts of a wrong shape or
 /// dtype (kShapeMismatch, kDtypeMismatch), integers of 4 bits and FP8 of other kinds
-/// (kUnsupported). `refused` receives the weights that no scheme fits, with the parts that they have.
+/// (kUnsupported). `refused` receives the weights that no scheme fits, with the parts that they
+/// have.
 std::vector<LogicalTensor> recognise_encodings(const RecognitionInput& input, ErrorList& faults,
                                                std::vector<StoredParts>* refused = nullptr);
 

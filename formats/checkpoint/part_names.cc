@@ -36,9 +36,8 @@ std::vector<PartNaming> collect() {
                                    .reach = reach_of(part.suffix),
                                    .global_divides = row.global_divides};
         add(namings, naming);
-        if (!part.suffix.starts_with(kWeight)) continue;
         PartNaming stacked = naming;
-        stacked.suffix.erase(0, kWeight.size());
+        stacked.suffix = stacked_suffix(part.suffix);
         stacked.is_stacked = true;
         // `X_scale` may be a parameter of its own; beside no weight it is one.
         stacked.is_distinct = stacked.reach == ScaleReach::kBlock;

@@ -8,10 +8,10 @@
 
 namespace ingot::formats {
 
-/// What the scale in a part of this name may be shared by.
+/// What the scale in a part of this name is shared by.
 enum class ScaleReach : std::uint8_t {
   kAny,    ///< a block, a row, a group of columns or the whole tensor: the shape says which
-  kBlock,  ///< a block or a group of columns
+  kBlock,  ///< a block or a group of columns where the shape lets it, or the config claims blocks
 };
 
 /// A way to name a part: `stem + suffix` belongs to the weight `stem + ".weight"` (stacked experts:

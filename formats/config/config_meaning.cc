@@ -12,6 +12,7 @@
 
 #include <fmt/format.h>
 
+#include "formats/config/nested_config.h"
 #include "formats/config/rope_meaning.h"
 #include "formats/json/json.h"
 
@@ -137,7 +138,6 @@ using Twins = std::pair<std::string_view, std::string_view>;
 constexpr std::array kTwins = {Twins{"dtype", "torch_dtype"},
                                Twins{"num_nextn_predict_layers", "num_mtp_layers"}};
 
-constexpr std::string_view kText = "text_config";
 // Models of transformers that point head_dim at the rotated slice, whatever the file says.
 constexpr std::array<std::string_view, 6> kHeadIsRope = {
     "deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "glm_moe_dsa", "glm4_moe_lite"};
@@ -407,7 +407,8 @@ class ConfigMeaning::Reader {
     }();
     if (!object_.is_object()) return;
     for (const auto& [key, value] : object_.items()) {
-      const bool is_text = key == kText && value.is_object();
+      const bool is_text = std::ranges::find(text_config_keys(), key) != text_config_keys().end() &&
+                           value.is_object();
       if (known.contains(key) || value.is_null() || is_text) continue;
       meaning_.unknown_.emplace(path(key), SaidValue{.value = value, .path = path(key)});
     }
@@ -420,10 +421,10 @@ class ConfigMeaning::Reader {
 
 ConfigMeaning::ConfigMeaning(const Json& config) {
   Reader(config, "", *this).read();
-  const Json& text = config_member(config, kText);
-  if (!text.is_object()) return;
-  const std::string prefix = fmt::format("{}.", kText);
-  Reader(text, prefix, *this).read();
+  const std::string key = text_nesting(config).key;
+  if (key.empty()) return;
+  const std::string prefix = fmt::format("{}.", key);
+  Reader(config_member(config, key), prefix, *this).read();
   // Some readers look for rope above the text model's own keys.
   for (const auto& [meaning, said] : known_) {
     if (!meaning.starts_with("rope.")) continue;

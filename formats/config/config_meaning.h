@@ -17,9 +17,9 @@ struct SaidValue {
 
 /// What config.json says of the model, whatever its keys are called: old spellings, those of
 /// transformers 5 and what it derives and writes (head_dim, layer_types, mlp_layer_types, ...) are
-/// read as meanings, each with one value. The meaning of a key in `text_config` begins with that
-/// word. Left out are the quantization, the dtype, the number of MTP layers, who saved the file,
-/// and what concerns training alone.
+/// read as meanings, each with one value. The meaning of a key in `text_config`, or what
+/// else holds the text model's, begins with that word. Left out are the quantization, the dtype,
+/// the number of MTP layers, who saved the file, and what concerns training alone.
 class ConfigMeaning {
  public:
   using Values = std::map<std::string, SaidValue, std::less<>>;

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <initializer_list>
 #include <limits>
+#include <utility>
 
 #include <fmt/format.h>
 
+#include "formats/config/nested_config.h"
 #include "formats/json/json.h"
 #include "formats/json/json_fields.h"
 
@@ -122,10 +124,13 @@ void read_layer_types(const JsonFields& config, const Json& types, ModelConfig& 
   }
 }
 
-/// Qwen3: every step-th layer, counted from 1, except those listed.
+constexpr const char* kLlamaStep = "interleave_moe_layer_step";
+
+/// Qwen3 and Llama 4: every step-th layer, counted from 1, except those listed.
 void read_sparse_step(const JsonFields& config, ModelConfig& model) {
-  const std::uint64_t step = config.optional_number("decoder_sparse_step", kMaxCount).value_or(1);
-  if (step == 0) config.refuse("decoder_sparse_step", "is 0");
+  const char* key = config.find(kLlamaStep) != nullptr ? kLlamaStep : "decoder_sparse_step";
+  const std::uint64_t step = config.optional_number(key, kMaxCount).value_or(1);
+  if (step == 0) config.refuse(key, "is 0");
   for (std::size_t layer = 0; layer < model.layer_is_moe.size(); ++layer) {
     model.layer_is_moe[layer] = (layer + 1) % step == 0;
   }
@@ -169,11 +174,28 @@ void read_layer_kinds(const JsonFields& config, ModelConfig& model) {
   } else if (model.n_routed_experts == 0) {
     return;
   } else if (config.find("decoder_sparse_step") != nullptr ||
-             config.find("mlp_only_layers") != nullptr) {
+             config.find("mlp_only_layers") != nullptr || config.find(kLlamaStep) != nullptr) {
     read_sparse_step(config, model);
   } else {
     read_dense_prefix(config, model);
   }
+}
+
+/// Qwen3-Next and Qwen3.5: attention is linear in all but every n-th layer.
+void read_linear_layers(const JsonFields& config, ModelConfig& model) {
+  if (model.linear_num_value_heads == 0) return;
+  model.layer_is_linear.assign(static_cast<std::size_t>(model.num_hidden_layers), false);
+  if (const Json* types = config.optional_array("layer_types")) {
+    check_layer_list(config, "layer_types", *types, model);
+    for (std::size_t layer = 0; layer < model.layer_is_linear.size(); ++layer)
+      model.layer_is_linear[layer] = (*types)[layer] == "linear_attention";
+    return;
+  }
+  const std::uint64_t every =
+      config.optional_number("full_attention_interval", kMaxCount).value_or(4);
+  if (every == 0) config.refuse("full_attention_interval", "is 0");
+  for (std::size_t layer = 0; layer < model.layer_is_linear.size(); ++layer)
+    model.layer_is_linear[layer] = (layer + 1) % every != 0;
 }
 
 ModelConfig read_config(const JsonFields& config) {
@@ -186,14 +208,25 @@ ModelConfig read_config(const JsonFields& config) {
   model.hidden_size = dimension(config, "hidden_size");
   model.intermediate_size = dimension(config, "intermediate_size");
   model.moe_intermediate_size = dimension(config, "moe_intermediate_size");
+  // Llama 4 calls the width of its experts intermediate_size.
+  if (const std::uint64_t dense = dimension(config, "intermediate_size_mlp"); dense != 0)
+    model.moe_intermediate_size = std::exchange(model.intermediate_size, dense);
   model.num_hidden_layers = count(config, "num_hidden_layers");
-  model.num_nextn_predict_layers = count(config, "num_nextn_predict_layers");
+  for (const char* key : kMtpLayerKeys) {
+    if (config.find(key) == nullptr) continue;
+    model.num_nextn_predict_layers = count(config, key);
+    break;
+  }
   model.num_attention_heads = dimension(config, "num_attention_heads");
   model.num_key_value_heads = config.optional_number("num_key_value_heads", kMaxDimension)
                                   .value_or(model.num_attention_heads);
   model.head_dim = dimension(config, "head_dim");
   model.n_routed_experts = expert_count(config);
   model.n_shared_experts = count(config, "n_shared_experts");
+  // Both are below 2^33.
+  model.shared_intermediate_size =
+      config.optional_number("shared_expert_intermediate_size", kMaxDimension)
+          .value_or(model.n_shared_experts * model.moe_intermediate_size);
   model.num_experts_per_tok = count(config, "num_experts_per_tok");
   model.q_lora_rank = dimension(config, "q_lora_rank");
   model.kv_lora_rank = dimension(config, "kv_lora_rank");
@@ -203,6 +236,10 @@ ModelConfig read_config(const JsonFields& config) {
   model.index_n_heads = dimension(config, "index_n_heads");
   model.index_head_dim = dimension(config, "index_head_dim");
   model.index_topk = dimension(config, "index_topk");
+  model.linear_num_key_heads = dimension(config, "linear_num_key_heads");
+  model.linear_num_value_heads = dimension(config, "linear_num_value_heads");
+  model.linear_key_head_dim = dimension(config, "linear_key_head_dim");
+  model.linear_value_head_dim = dimension(config, "linear_value_head_dim");
   model.max_position_embeddings = dimension(config, "max_position_embeddings");
   model.rms_norm_eps = real(config, "rms_norm_eps").value_or(0.0);
   model.topk_method = config.text("topk_method", "");
@@ -212,6 +249,7 @@ ModelConfig read_config(const JsonFields& config) {
   model.rope = read_rope(config);
   model.quantization = read_quantization(config);
   read_layer_kinds(config, model);
+  read_linear_layers(config, model);
   return model;
 }
 
@@ -219,7 +257,15 @@ ModelConfig read_config(const JsonFields& config) {
 
 ModelConfig parse_model_config(std::string_view text, std::string_view where) {
   Json document = parse_json(text, where);
-  ModelConfig model = read_config(JsonFields(document, where));
+  TextNesting nesting = text_nesting(document);
+  ModelConfig model =
+      read_config(JsonFields(nesting.key.empty() ? document : *nesting.keys, where));
+  if (!nesting.key.empty()) {
+    const JsonFields whole(document, where);
+    model.model_type = whole.text("model_type", "");
+    model.architecture = first_architecture(whole);
+  }
+  model.text = std::move(nesting);
   model.raw = std::move(document);
   return model;
 }

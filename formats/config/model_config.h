@@ -30,10 +30,27 @@ struct RopeConfig {
   std::optional<std::uint64_t> original_max_position_embeddings;
 };
 
+/// Keys under which configs have the number of MTP layers, the first found wins.
+inline constexpr std::array kMtpLayerKeys = {"num_nextn_predict_layers", "mtp_num_hidden_layers"};
+
+/// How a text model stands in the config of a model of several modalities, and in its checkpoint
+/// (nested_config.h).
+struct TextNesting {
+  std::string key;         ///< `text_config` or its like; empty where the config is not nested
+  std::string model_type;  ///< of the text model
+  /// Whether `quantization_config` stands among the text model's keys: as the file has it, else as
+  /// the loader of the whole model reads it.
+  bool holds_quantization = false;
+  /// What stands before the text model's names: `language_model.`, or `model.language_model.` in
+  /// place of `model.`. Found in the names of a checkpoint (text_names.h).
+  std::string prefix;
+  JsonValue keys;  ///< those of the text model, and of the whole what it lacks; null: not nested
+};
+
 /// config.json with types. A field that the file lacks is 0, empty or nullopt; what a family
 /// requires, it checks.
 struct ModelConfig {
-  std::string model_type;
+  std::string model_type;    ///< of the whole model
   std::string architecture;  ///< architectures[0], or empty
   std::string dtype;         ///< `dtype` or `torch_dtype`
 
@@ -48,6 +65,7 @@ struct ModelConfig {
   std::uint64_t head_dim = 0;             ///< GQA families only; meaningless under MLA
   std::uint64_t n_routed_experts = 0;     ///< also num_experts, num_local_experts
   std::uint64_t n_shared_experts = 0;
+  std::uint64_t shared_intermediate_size = 0;  ///< of all shared experts together
   std::uint64_t num_experts_per_tok = 0;
   std::uint64_t q_lora_rank = 0;  ///< 0: plain q_proj
   std::uint64_t kv_lora_rank = 0;
@@ -57,6 +75,10 @@ struct ModelConfig {
   std::uint64_t index_n_heads = 0;
   std::uint64_t index_head_dim = 0;
   std::uint64_t index_topk = 0;
+  std::uint64_t linear_num_key_heads = 0;  ///< of linear attention, as are the next three
+  std::uint64_t linear_num_value_heads = 0;
+  std::uint64_t linear_key_head_dim = 0;
+  std::uint64_t linear_value_head_dim = 0;
   std::uint64_t max_position_embeddings = 0;
   double rms_norm_eps = 0.0;
   std::string topk_method;
@@ -69,6 +91,12 @@ struct ModelConfig {
   /// One entry per main layer: whether it is a mixture of experts (first_k_dense_replace and
   /// moe_layer_freq, mlp_layer_types, or decoder_sparse_step and mlp_only_layers).
   std::vector<bool> layer_is_moe;
+  /// One entry per main layer: whether its attention is linear (layer_types, or
+  /// full_attention_interval); empty where none is.
+  std::vector<bool> layer_is_linear;
+
+  /// Where the text model's keys stand, from which everything else here is read.
+  TextNesting text;
 
   /// The file as it is, keys in order; what we do not understand is carried through.
   JsonValue raw;

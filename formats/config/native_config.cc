@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "formats/base/error.h"
+#include "formats/config/nested_config.h"
 #include "formats/json/json.h"
 #include "formats/json/json_fields.h"
 
@@ -20,7 +21,7 @@ constexpr double kNormEps = 1e-6;  // fixed in the code
 // The file's own keys, where there is a file.
 JsonFields keys_of(const ModelConfig& config) {
   static const Json no_keys = Json::object();
-  return {config.raw->is_object() ? *config.raw : no_keys, "config.json"};
+  return {text_keys(config).is_object() ? text_keys(config) : no_keys, "config.json"};
 }
 
 // Whole values as integers: the code declares some of them so.

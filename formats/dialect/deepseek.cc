@@ -2,6 +2,7 @@
 
 #include "formats/base/error.h"
 #include "formats/dialect/dialect_table.h"
+#include "formats/family/text_names.h"
 #include "formats/json/json.h"
 
 // Native DeepSeek FP8 as released: docs/formats.md, "config.json quantization block".
@@ -22,9 +23,20 @@ constexpr std::array kFp8TensorParts = {
     // No dimensions: SGLang joins q_a and kv_a, and asserts on two scales of shape [1].
     PartRow{Part::kScale, ".weight_scale", DType::kF32, PartShape::kScalar},
 };
+// Releases of Mistral: the names of transformers, which loaders of other models do not know.
+constexpr std::array kFp8ScalarParts = {
+    PartRow{Part::kWeight, ".weight", DType::kF8E4M3, PartShape::kCodes},
+    PartRow{Part::kScale, ".weight_scale_inv", DType::kF32, PartShape::kScalar},
+    PartRow{Part::kInputScale, ".activation_scale", DType::kF32, PartShape::kScalar},
+};
 constexpr std::array kStorage = {
     StorageRow{SchemeId::kFp8Block, Activations::kDynamic, "fp8", kFp8BlockParts},
     StorageRow{SchemeId::kFp8Tensor, Activations::kDynamic, "fp8", kFp8TensorParts},
+    StorageRow{.scheme = SchemeId::kFp8Tensor,
+               .activations = Activations::kStatic,
+               .config_name = "fp8",
+               .parts = kFp8ScalarParts,
+               .is_kept_only = true},
     StorageRow{SchemeId::kInt8Block, Activations::kDynamic, "blockwise_int8", kInt8BlockParts},
 };
 
@@ -101,13 +113,32 @@ void state_scale_format(Json& block, bool is_power_of_two) {
 }
 
 /// Entries name a module or everything below one. `entries` is sorted.
-bool is_listed(const std::vector<std::string>& entries, std::string_view module) {
+bool is_listed_name(const std::vector<std::string>& entries, std::string_view module) {
   while (true) {
     if (std::binary_search(entries.begin(), entries.end(), module)) return true;
     const std::size_t dot = module.rfind('.');
     if (dot == std::string_view::npos) return false;
     module = module.substr(0, dot);
   }
+}
+
+bool is_listed(const std::vector<std::string>& entries, std::string_view module,
+               const ModelConfig& source) {
+  const std::vector<std::string> names = module_aliases(module, source.text);
+  return std::ranges::any_of(
+      names, [&](const std::string& name) { return is_listed_name(entries, name); });
+}
+
+/// Linear layers of towers for images and sound, which are written plain; sorted.
+std::vector<std::string> tower_modules(std::span<const WrittenTensor> written) {
+  std::vector<std::string> modules;
+  for (const WrittenTensor& tensor : written) {
+    const bool is_tower = tensor.rule != nullptr && tensor.rule->role == Role::kOtherModality;
+    if (is_tower && tensor.rank == 2 && module_name(tensor.name) != tensor.name)
+      modules.emplace_back(module_name(tensor.name));
+  }
+  std::ranges::sort(modules);
+  return modules;
 }
 
 /// transformers leaves the model's head plain by itself only as long as it finds no list.
@@ -117,7 +148,7 @@ std::vector<std::string> heads_of(const ModelConfig& source) {
   if (family == nullptr) return heads;
   for (const TensorRule& rule : family->rules) {
     if (rule.silence == Silence::kHead && rule.scope == Scope::kModel)
-      heads.emplace_back(module_name(rule.pattern));
+      heads.push_back(stored_text_name(module_name(rule.pattern), source.text));
   }
   return heads;
 }
@@ -143,11 +174,17 @@ Json quantization_config(const WrittenModel& model) {
   listed.insert(listed.end(), of_vllm.begin(), of_vllm.end());
   std::sort(listed.begin(), listed.end());
   std::vector<std::string> added = silent_modules(model.tensors, kDeepseekDialect);
+  // Engines hand the config to towers as well; what a source says of its own holds.
+  if (kept == nullptr) {
+    const std::vector<std::string> towers = tower_modules(model.tensors);
+    added.insert(added.end(), towers.begin(), towers.end());
+  }
   if (!listed.empty() || !added.empty()) {
     const std::vector<std::string> heads = heads_of(model.source);
     added.insert(added.end(), heads.begin(), heads.end());
   }
-  std::erase_if(added, [&](const std::string& module) { return is_listed(listed, module); });
+  std::erase_if(added,
+                [&](const std::string& module) { return is_listed(listed, module, model.source); });
   if (added.empty()) return block;
   // Once vLLM finds its own list it no longer looks at the other, so each gets all of both.
   listed.insert(listed.end(), added.begin(), added.end());

@@ -60,6 +60,7 @@ struct StorageRow {
   bool global_divides = false;
   /// Why somebody must ask for the kind of activations, and for which; empty: nobody must.
   std::string_view activations_choice = {};
+  bool is_kept_only = false;  ///< read and kept as it is; nothing is newly written so
 };
 
 /// What engines of a dialect make of a head of the model (Silence::kHead).
@@ -148,6 +149,10 @@ const StorageRow* find_storage(const Dialect& dialect, std::string_view config_n
 
 /// The name of a part of `X.weight` (or of stacked experts `P`), e.g. `X.weight_scale_inv`.
 std::string part_name(const PartRow& row, std::string_view weight_name);
+
+/// The suffix of the part of stacked experts `P`, from that of `P.weight`: `_scale_inv` for
+/// `.weight_scale_inv`, `_activation_scale` for `.activation_scale`.
+std::string stacked_suffix(std::string_view suffix);
 
 /// The name by which ignore lists and calibrations know a weight: without `.weight`.
 std::string_view module_name(std::string_view weight_name);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
+#include "formats/config/nested_config.h"
 #include "formats/dialect/config_groups.h"
 #include "formats/dialect/dialect_table.h"
 #include "formats/json/json.h"
@@ -103,7 +104,8 @@ Shape part_shape(const PartRow& row, SchemeId scheme, const Shape& weight,
 }
 
 const Dialect& default_dialect(SchemeId scheme, std::optional<Activations> activations) {
-  const bool is_native = find_storage(kDeepseekDialect, scheme, activations) != nullptr;
+  const StorageRow* native = find_storage(kDeepseekDialect, scheme, activations);
+  const bool is_native = native != nullptr && !native->is_kept_only;
   return is_native || !scheme_facts(scheme).quantized ? kDeepseekDialect
                                                       : kCompressedTensorsDialect;
 }
@@ -148,10 +150,13 @@ std::string part_name(const PartRow& row, std::string_view weight_name) {
     name.resize(name.size() - kWeightSuffix.size());
     return name.append(suffix);
   }
-  // Stacked experts `P`, of which the scale is `P_scale_inv`: the suffix without its `.weight`.
-  if (row.part == Part::kWeight) return name;
-  INGOT_CHECK(suffix.starts_with(kWeightSuffix));
-  return name.append(suffix.substr(kWeightSuffix.size()));
+  return row.part == Part::kWeight ? name : name.append(stacked_suffix(suffix));
+}
+
+std::string stacked_suffix(std::string_view suffix) {
+  if (suffix.starts_with(kWeightSuffix)) return std::string(suffix.substr(kWeightSuffix.size()));
+  INGOT_CHECK(suffix.starts_with('.'));
+  return std::string("_").append(suffix.substr(1));
 }
 
 std::array<std::uint64_t, 2> fp8_block_size(const ModelConfig& config) {
@@ -164,10 +169,9 @@ std::array<std::uint64_t, 2> fp8_block_size(const ModelConfig& config) {
 }
 
 const Json* source_block(const ModelConfig& source, const Dialect& dialect) {
-  if (!source.quantization || &dialect_of(source) != &dialect || !source.raw->is_object())
-    return nullptr;
-  const auto block = source.raw->find("quantization_config");
-  return block != source.raw->end() && block->is_object() ? &*block : nullptr;
+  if (!source.quantization || &dialect_of(source) != &dialect) return nullptr;
+  const Json& block = quantization_block(source);
+  return block.is_object() ? &block : nullptr;
 }
 
 std::string_view module_name(std::string_view weight_name) {

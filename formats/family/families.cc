@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <array>
+#include <string>
 
 #include "formats/family/family_table.h"
 
@@ -6,7 +8,8 @@ namespace ingot::formats {
 namespace {
 
 constexpr std::array kFamilies = {&kDeepseekV3, &kDeepseekV32, &kDeepseekV2, &kKimiK2,
-                                  &kQwen3Moe,   &kGlmMoeDsa,   &kDeepseekV4, &kGeneric};
+                                  &kQwen3Moe,   &kQwen35Moe,   &kLlama4,     &kGlmMoeDsa,
+                                  &kDeepseekV4, &kGeneric};
 
 }  // namespace
 
@@ -22,9 +25,9 @@ const Family* find_family(std::string_view name) {
 }
 
 const Family* family_of(const ModelConfig& config) {
-  for (const Family* family : kFamilies) {
-    for (const std::string_view type : family->model_types) {
-      if (type == config.model_type) return family;
+  for (const std::string& type : {config.model_type, config.text.model_type}) {
+    for (const Family* family : kFamilies) {
+      if (std::ranges::find(family->model_types, type) != family->model_types.end()) return family;
     }
   }
   return nullptr;

@@ -34,6 +34,9 @@ enum class Role : std::uint8_t {
   kKvbProj,
   kOProj,
   kAttentionBias,
+  kLinearAttentionIn,  ///< linear attention: what makes keys, values and gates
+  kLinearAttentionOut,
+  kLinearAttentionState,  ///< decays, convolution, norm: parameters that stay as they are
   kIndexerQ,
   kIndexerK,
   kIndexerKNorm,
@@ -51,6 +54,7 @@ enum class Role : std::uint8_t {
   kSharedGate,
   kSharedUp,
   kSharedDown,
+  kSharedRouter,  ///< the gate over a shared expert
   kMtpEmbedding,
   kMtpEmbeddingNorm,
   kMtpHiddenNorm,
@@ -58,7 +62,9 @@ enum class Role : std::uint8_t {
   kMtpHeadNorm,
   kMtpHead,
   kRotary,
-  kOther,  ///< outside any grammar (family generic)
+  kLookupTable,    ///< embeddings of n-grams, of up to 400 million rows: no rule of linears either
+  kOtherModality,  ///< towers and projectors for images and sound: copied, in no rule of linears
+  kOther,          ///< outside any grammar (family generic)
 };
 std::string_view role_name(Role role);
 std::optional<Role> find_role(std::string_view name);
@@ -118,17 +124,20 @@ constexpr bool is_norm(Role role) {
 
 /// In which layers a row applies.
 enum class Scope : std::uint8_t {
-  kModel,       ///< once, outside the layers
-  kLayer,       ///< every layer, MTP layers included
-  kMainLayer,   ///< every layer but MTP layers, of families that name those otherwise
-  kDenseLayer,  ///< layers with a dense MLP
-  kMoeLayer,    ///< layers with experts, MTP layers included
-  kMtpLayer,    ///< the num_nextn_predict_layers layers from num_hidden_layers on
+  kModel,                 ///< once, outside the layers
+  kLayer,                 ///< every layer, MTP layers included
+  kMainLayer,             ///< every layer but MTP layers, of families that name those otherwise
+  kDenseLayer,            ///< layers with a dense MLP
+  kMoeLayer,              ///< layers with experts, MTP layers included
+  kFullAttentionLayer,    ///< layers whose attention is not linear, MTP layers included
+  kLinearAttentionLayer,  ///< layers of linear attention
+  kMtpLayer,              ///< the num_nextn_predict_layers layers from num_hidden_layers on
 };
 
 /// A width of the model, computed from its config.
 enum class Dim : std::uint8_t {
   kNone,  ///< no further dimension
+  kOne,
   kVocab,
   kHidden,
   kTwoHidden,
@@ -144,8 +153,13 @@ enum class Dim : std::uint8_t {
   kMlaKvB /* heads x (nope + v) */,
   kMlaV /* heads x v */,
   kGqaQ /* heads x head_dim */,
+  kGatedGqaQ /* the same twice: queries and their gate */,
   kGqaKv /* kv_heads x head_dim */,
   kHeadDim,
+  kLinearQkv /* linear attention: queries, keys and values */,
+  kLinearV /* linear attention: heads of values x their width */,
+  kLinearHeads,     ///< linear attention: heads of values
+  kLinearValueDim,  ///< linear attention: width of a head's values
   kIndexQ /* index heads x index dim */,
   kIndexDim,
   kIndexHeads,
@@ -214,6 +228,9 @@ struct Family {
   std::span<const std::string_view> model_types;  ///< values of config.json's model_type
   std::string_view architecture;                  ///< what synth writes to architectures[0]
   std::span<const TensorRule> rules;
+  /// What MTP layers are called in place of `model.layers.`, counted from 0; empty: they follow the
+  /// main layers.
+  std::string_view mtp_layers = {};
   /// The config of the released model at full size, as JSON text: the defaults of `ingot synth`.
   /// Empty for families that cannot be synthesized.
   std::string_view reference_config;
@@ -222,7 +239,7 @@ struct Family {
 /// Every family; a new one is one file and one line in families.cc.
 std::span<const Family* const> families();
 const Family* find_family(std::string_view name);
-/// By model_type, or null.
+/// By model_type, else by that of the text model; or null.
 const Family* family_of(const ModelConfig& config);
 
 /// Shape of a row's tensor under this config; of no meaning for rows of `any_shape`.
@@ -240,13 +257,19 @@ struct ExpectedTensor {
   std::optional<std::uint32_t> expert;
 };
 
-/// Calls `visit` for every tensor that the config promises, model first, then layer by layer
+/// Calls `visit` for every tensor that the config promises, by its name in a checkpoint with this
+/// config's prefix of the text model; model first, then layer by layer
 /// (experts in per-expert form unless `stacked`). MTP layers are included, optional rows are not.
 /// Throws kLimit when the config promises more than 2^22 tensors.
 void for_each_expected(const Family& family, const ModelConfig& config, bool stacked,
                        const std::function<void(const ExpectedTensor&)>& visit);
 
-/// Recognises names of one family under one config, which must outlive it.
+/// The row of tensors whose names say what they are whatever the family: towers and projectors for
+/// images and sound, and tables of n-grams. Null for other names.
+const TensorRule* shared_rule(std::string_view name);
+
+/// Recognises names of one family under one config, which must outlive it. Names are those of a
+/// checkpoint, behind the prefix of a nested text model; those of shared_rule() match too.
 class NameGrammar {
  public:
   NameGrammar(const Family& family, const ModelConfig& config);
@@ -260,6 +283,9 @@ class NameGrammar {
   [[nodiscard]] std::optional<Match> match(std::string_view name) const;
 
  private:
+  [[nodiscard]] std::optional<Match> match_text(std::string name) const;
+
+  const Family* family_;
   const ModelConfig* config_;
   std::vector<std::pair<std::string, std::vector<const TensorRule*>>>
       by_pattern_;  // sorted by pattern

@@ -11,7 +11,9 @@ extern const Family kDeepseekV32;
 extern const Family kDeepseekV2;
 extern const Family kKimiK2;
 extern const Family kQwen3Moe;
+extern const Family kQwen35Moe;
 extern const Family kGlmMoeDsa;
+extern const Family kLlama4;
 extern const Family kDeepseekV4;
 extern const Family kGeneric;
 

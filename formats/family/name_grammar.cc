@@ -9,6 +9,7 @@
 #include "formats/base/error.h"
 #include "formats/family/family.h"
 #include "formats/family/rule_scope.h"
+#include "formats/family/text_names.h"
 
 // A name is turned into its pattern (numbers behind `layers`, `mtp` and `experts` become marks),
 // and the pattern is looked up: one binary search per name instead of a comparison with every row.
@@ -19,6 +20,8 @@ namespace {
 constexpr std::string_view kLayerMark = "{layer}";
 constexpr std::string_view kMtpMark = "{mtp}";
 constexpr std::string_view kExpertMark = "{expert}";
+constexpr std::string_view kLayers = "model.layers.";
+constexpr std::string_view kMtp = "mtp.";
 
 /// A decimal number as our names have it: digits only, no leading zero, below 2^32.
 std::optional<std::uint32_t> number_of(std::string_view text) {
@@ -63,26 +66,48 @@ NumberedName split_numbers(std::string_view name) {
 
 }  // namespace
 
-NameGrammar::NameGrammar(const Family& family, const ModelConfig& config) : config_(&config) {
+NameGrammar::NameGrammar(const Family& family, const ModelConfig& config)
+    : family_(&family), config_(&config) {
   std::map<std::string, std::vector<const TensorRule*>> sorted;
   for (const TensorRule& rule : family.rules) sorted[std::string(rule.pattern)].push_back(&rule);
   by_pattern_.assign(sorted.begin(), sorted.end());
 }
 
 std::optional<NameGrammar::Match> NameGrammar::match(std::string_view name) const {
+  std::string text = text_model_name(name, config_->text);
+  // Beside names with the prefix those without it would be the same tensors once more.
+  const bool is_own_form = stored_text_name(text, config_->text) == name;
+  if (auto found = is_own_form ? match_text(std::move(text)) : std::nullopt) return found;
+  const TensorRule* rule = shared_rule(name);
+  // A known family without a nested config has no towers.
+  const bool may_have_towers = family_->rules.empty() || !config_->text.key.empty();
+  if (rule == nullptr || (rule->role == Role::kOtherModality && !may_have_towers))
+    return std::nullopt;
+  return Match{.rule = rule};
+}
+
+std::optional<NameGrammar::Match> NameGrammar::match_text(std::string name) const {
   // A name that holds our marks would look like a pattern.
-  if (name.find('{') != std::string_view::npos) return std::nullopt;
+  if (by_pattern_.empty() || name.find('{') != std::string_view::npos) return std::nullopt;
+  const bool is_mtp_layer = !family_->mtp_layers.empty() && name.starts_with(family_->mtp_layers);
+  if (is_mtp_layer) name.replace(0, family_->mtp_layers.size(), kLayers);
   NumberedName numbered = split_numbers(name);
   const auto found =
       std::lower_bound(by_pattern_.begin(), by_pattern_.end(), numbered.pattern,
                        [](const auto& entry, const std::string& key) { return entry.first < key; });
   if (found == by_pattern_.end() || found->first != numbered.pattern) return std::nullopt;
   if (numbered.expert && *numbered.expert >= config_->n_routed_experts) return std::nullopt;
+  if (is_mtp_layer) std::swap(numbered.layer, numbered.mtp);
+  // What all MTP layers share has no number.
+  if (!numbered.layer && !numbered.mtp && name.starts_with(kMtp)) numbered.mtp = 0;
   if (numbered.mtp) {
     // Counted from 0 in the name, behind the main layers everywhere else.
     const std::uint64_t layer = config_->num_hidden_layers + *numbered.mtp;
     if (layer >= layer_count(*config_)) return std::nullopt;
     numbered.layer = static_cast<std::uint32_t>(layer);
+  } else if (numbered.layer && !family_->mtp_layers.empty() &&
+             *numbered.layer >= config_->num_hidden_layers) {
+    return std::nullopt;
   }
   for (const TensorRule* rule : found->second) {
     if (!scope_holds(rule->scope, *config_, numbered.layer)) continue;
@@ -146,12 +171,17 @@ class Walk {
     }
     ExpectedTensor tensor{
         .name = std::string(rule.pattern), .rule = &rule, .layer = layer, .expert = expert};
-    replace(tensor.name, kLayerMark, layer);
-    if (layer && *layer >= config_.num_hidden_layers) {
-      replace(tensor.name, kMtpMark,
-              static_cast<std::uint32_t>(*layer - config_.num_hidden_layers));
+    std::optional<std::uint32_t> mtp;
+    if (layer && *layer >= config_.num_hidden_layers)
+      mtp = static_cast<std::uint32_t>(*layer - config_.num_hidden_layers);
+    if (mtp && !family_.mtp_layers.empty() && tensor.name.starts_with(kLayers)) {
+      tensor.name.replace(0, kLayers.size(), family_.mtp_layers);
+      layer = mtp;
     }
+    replace(tensor.name, kLayerMark, layer);
+    replace(tensor.name, kMtpMark, mtp);
     replace(tensor.name, kExpertMark, expert);
+    tensor.name = stored_text_name(tensor.name, config_.text);
     visit_(tensor);
   }
 

@@ -29,6 +29,9 @@ constexpr std::array kRoles = {
     RoleFacts{Role::kKvbProj, "kv-b-proj"},
     RoleFacts{Role::kOProj, "o-proj"},
     RoleFacts{Role::kAttentionBias, "attention-bias"},
+    RoleFacts{Role::kLinearAttentionIn, "linear-attention-in"},
+    RoleFacts{Role::kLinearAttentionOut, "linear-attention-out"},
+    RoleFacts{Role::kLinearAttentionState, "linear-attention-state"},
     RoleFacts{Role::kIndexerQ, "indexer-q"},
     RoleFacts{Role::kIndexerK, "indexer-k"},
     RoleFacts{Role::kIndexerKNorm, "indexer-k-norm"},
@@ -46,6 +49,7 @@ constexpr std::array kRoles = {
     RoleFacts{Role::kSharedGate, "shared-gate"},
     RoleFacts{Role::kSharedUp, "shared-up"},
     RoleFacts{Role::kSharedDown, "shared-down"},
+    RoleFacts{Role::kSharedRouter, "shared-router"},
     RoleFacts{Role::kMtpEmbedding, "mtp-embedding"},
     RoleFacts{Role::kMtpEmbeddingNorm, "mtp-embedding-norm"},
     RoleFacts{Role::kMtpHiddenNorm, "mtp-hidden-norm"},
@@ -53,6 +57,8 @@ constexpr std::array kRoles = {
     RoleFacts{Role::kMtpHeadNorm, "mtp-head-norm"},
     RoleFacts{Role::kMtpHead, "mtp-head"},
     RoleFacts{Role::kRotary, "rotary"},
+    RoleFacts{Role::kLookupTable, "lookup-table"},
+    RoleFacts{Role::kOtherModality, "other-modality"},
     RoleFacts{Role::kOther, "other"},
 };
 

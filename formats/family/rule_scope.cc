@@ -1,5 +1,6 @@
 #include "formats/family/rule_scope.h"
 
+#include "formats/config/nested_config.h"
 #include "formats/json/json.h"
 
 namespace ingot::formats {
@@ -10,11 +11,15 @@ bool is_moe_layer(const ModelConfig& config, std::uint32_t layer) {
   return config.n_routed_experts > 0;
 }
 
+bool is_linear_layer(const ModelConfig& config, std::uint32_t layer) {
+  return layer < config.layer_is_linear.size() && config.layer_is_linear[layer];
+}
+
 /// GLM layers may reuse the selection of an earlier layer and then need no indexer of their own.
 /// Layers of which the config says nothing (MTP) are not required to have one once it says
 /// something of others.
 bool has_own_indexer(const ModelConfig& config, std::uint32_t layer) {
-  const Json& raw = config.raw;
+  const Json& raw = text_keys(config);
   if (!raw.is_object()) return true;
   if (const auto types = raw.find("indexer_types"); types != raw.end() && types->is_array()) {
     return layer < types->size() && (*types)[layer] == "full";
@@ -47,6 +52,10 @@ bool scope_holds(Scope scope, const ModelConfig& config, std::optional<std::uint
       return !is_moe_layer(config, *layer);
     case Scope::kMoeLayer:
       return is_moe_layer(config, *layer);
+    case Scope::kFullAttentionLayer:
+      return !is_linear_layer(config, *layer);
+    case Scope::kLinearAttentionLayer:
+      return is_linear_layer(config, *layer);
     case Scope::kMtpLayer:
       return *layer >= config.num_hidden_layers;
   }

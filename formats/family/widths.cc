@@ -20,13 +20,14 @@ struct DimFacts {
 
 constexpr std::array kDims = {
     DimFacts{Dim::kNone, ""},
+    DimFacts{Dim::kOne, ""},
     DimFacts{Dim::kVocab, "vocab_size"},
     DimFacts{Dim::kHidden, "hidden_size"},
     DimFacts{Dim::kTwoHidden, "hidden_size"},
     DimFacts{Dim::kIntermediate, "intermediate_size"},
     DimFacts{Dim::kMoeIntermediate, "moe_intermediate_size"},
     DimFacts{Dim::kTwoMoeIntermediate, "moe_intermediate_size"},
-    DimFacts{Dim::kSharedIntermediate, "moe_intermediate_size"},
+    DimFacts{Dim::kSharedIntermediate, "moe_intermediate_size or shared_expert_intermediate_size"},
     DimFacts{Dim::kExperts, "n_routed_experts or num_experts"},
     DimFacts{Dim::kQLora, "q_lora_rank"},
     DimFacts{Dim::kKvLora, "kv_lora_rank"},
@@ -35,8 +36,13 @@ constexpr std::array kDims = {
     DimFacts{Dim::kMlaKvB, "num_attention_heads and qk_nope_head_dim"},
     DimFacts{Dim::kMlaV, "num_attention_heads and v_head_dim"},
     DimFacts{Dim::kGqaQ, "num_attention_heads and head_dim"},
+    DimFacts{Dim::kGatedGqaQ, "num_attention_heads and head_dim"},
     DimFacts{Dim::kGqaKv, "num_key_value_heads and head_dim"},
     DimFacts{Dim::kHeadDim, "head_dim"},
+    DimFacts{Dim::kLinearQkv, "linear_num_value_heads and linear_value_head_dim"},
+    DimFacts{Dim::kLinearV, "linear_num_value_heads and linear_value_head_dim"},
+    DimFacts{Dim::kLinearHeads, "linear_num_value_heads"},
+    DimFacts{Dim::kLinearValueDim, "linear_value_head_dim"},
     DimFacts{Dim::kIndexQ, "index_n_heads and index_head_dim"},
     DimFacts{Dim::kIndexDim, "index_head_dim"},
     DimFacts{Dim::kIndexHeads, "index_n_heads"},
@@ -58,6 +64,15 @@ std::uint64_t product(std::uint64_t a, std::uint64_t b) {
 std::uint64_t gqa_head_dim(const ModelConfig& config) {
   if (config.head_dim != 0 || config.num_attention_heads == 0) return config.head_dim;
   return config.hidden_size / config.num_attention_heads;
+}
+
+/// Queries and keys of each head of keys, values of each head of values.
+std::uint64_t linear_qkv(const ModelConfig& config) {
+  const std::uint64_t keys =
+      product(2, product(config.linear_num_key_heads, config.linear_key_head_dim));
+  const auto all =
+      checked_add(keys, product(config.linear_num_value_heads, config.linear_value_head_dim));
+  return all ? *all : product(keys, keys);
 }
 
 bool occurs(const TensorRule& rule, const ModelConfig& config) {
@@ -82,6 +97,8 @@ std::uint64_t dim_size(Dim dim, const ModelConfig& config) {
   switch (dim) {
     case Dim::kNone:
       return 0;
+    case Dim::kOne:
+      return 1;
     case Dim::kVocab:
       return config.vocab_size;
     case Dim::kHidden:
@@ -95,7 +112,7 @@ std::uint64_t dim_size(Dim dim, const ModelConfig& config) {
     case Dim::kTwoMoeIntermediate:
       return product(2, config.moe_intermediate_size);
     case Dim::kSharedIntermediate:
-      return product(config.n_shared_experts, config.moe_intermediate_size);
+      return config.shared_intermediate_size;
     case Dim::kExperts:
       return config.n_routed_experts;
     case Dim::kQLora:
@@ -112,10 +129,20 @@ std::uint64_t dim_size(Dim dim, const ModelConfig& config) {
       return product(config.num_attention_heads, config.v_head_dim);
     case Dim::kGqaQ:
       return product(config.num_attention_heads, gqa_head_dim(config));
+    case Dim::kGatedGqaQ:
+      return product(2, product(config.num_attention_heads, gqa_head_dim(config)));
     case Dim::kGqaKv:
       return product(config.num_key_value_heads, gqa_head_dim(config));
     case Dim::kHeadDim:
       return gqa_head_dim(config);
+    case Dim::kLinearQkv:
+      return linear_qkv(config);
+    case Dim::kLinearV:
+      return product(config.linear_num_value_heads, config.linear_value_head_dim);
+    case Dim::kLinearHeads:
+      return config.linear_num_value_heads;
+    case Dim::kLinearValueDim:
+      return config.linear_value_head_dim;
     case Dim::kIndexQ:
       return product(config.index_n_heads, config.index_head_dim);
     case Dim::kIndexDim:

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
+#include "formats/config/nested_config.h"
 #include "formats/json/json.h"
 #include "formats/json/json_fields.h"
 #include "inference/family/model_family.h"
@@ -98,7 +99,7 @@ std::vector<bool> own_indexers(const JsonFields& fields, std::size_t n_layers) {
 
 // Keys of config.json that only the forward pass needs.
 JsonFields spec_fields(const ModelConfig& config) {
-  return {config.raw, "config.json"};
+  return {formats::text_keys(config), "config.json"};
 }
 
 // The value may be missing.

@@ -9,6 +9,7 @@
 #include <xxhash.h>
 
 #include "formats/base/error.h"
+#include "formats/config/nested_config.h"
 #include "formats/json/json.h"
 #include "formats/json/json_fields.h"
 #include "inference/kernels/vector_math.h"
@@ -124,7 +125,8 @@ GenerationConfig read_generation_config(const std::filesystem::path& directory,
     is.max_new_tokens = fields.optional_number("max_new_tokens", kMaxCount);
     is.eos = ids(fields, "eos_token_id");
   }
-  if (is.eos.empty()) is.eos = ids(JsonFields(config.raw, "config.json"), "eos_token_id");
+  if (is.eos.empty())
+    is.eos = ids(JsonFields(formats::text_keys(config), "config.json"), "eos_token_id");
   return is;
 }
 

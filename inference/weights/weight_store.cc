@@ -10,6 +10,7 @@
 
 #include "formats/base/error.h"
 #include "formats/dialect/dialect.h"
+#include "formats/family/text_names.h"
 #include "formats/storage/block_scales.h"
 #include "formats/storage/tensor_source.h"
 #include "inference/kernels/quantized/quantized_matmul.h"
@@ -181,8 +182,8 @@ WeightStore::WeightStore(const formats::Checkpoint& source, Profile profile, std
       threads_(threads),
       observer_(observer),
       activations_(source.config(), source.dialect(), source.description()) {
-  by_name_.reserve(source.tensors().size());
-  for (const LogicalTensor& tensor : source.tensors()) by_name_.emplace(tensor.name, &tensor);
+  for (const LogicalTensor& tensor : source.tensors())
+    by_name_.emplace(formats::text_model_name(tensor.name, source.config().text), &tensor);
 }
 
 const LogicalTensor& WeightStore::find(std::string_view name, const Shape& shape) const {

@@ -3,9 +3,10 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <span>
+#include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "formats/checkpoint/checkpoint.h"
@@ -65,7 +66,8 @@ class WeightStore {
   std::size_t threads_;
   InputObserver* observer_;
   formats::SourceActivations activations_;
-  std::unordered_map<std::string_view, const formats::LogicalTensor*> by_name_;
+  /// By the name that the family has for it, without the prefix of a nested text model.
+  std::map<std::string, const formats::LogicalTensor*, std::less<>> by_name_;
   mutable std::atomic<std::uint64_t> bytes_read_ = 0;
 };
 

@@ -55,6 +55,7 @@ Kind kind_of(const TensorRule& rule) {
     case Role::kDenseUp:
     case Role::kDenseDown:
     case Role::kEmbedding:
+    case Role::kLookupTable:
     case Role::kHead:
     case Role::kMtpEmbedding:
     case Role::kMtpHead:
@@ -66,6 +67,8 @@ Kind kind_of(const TensorRule& rule) {
     case Role::kKProj:
     case Role::kVProj:
     case Role::kAttentionBias:
+    case Role::kLinearAttentionIn:
+    case Role::kLinearAttentionOut:
       // The width, not the role: a bias may be that of queries, keys or values.
       return rule.shape[0] == Dim::kGqaKv ? Kind::kKvHeads : Kind::kHeads;
     default:
@@ -193,6 +196,8 @@ std::vector<std::uint32_t> stages_of(const LogicalTensor& tensor,
   if (last == 0) return {0};
   if (tensor.layer) return {stages.stage_of(*tensor.layer)};
   const Role role = tensor.rule == nullptr ? Role::kOther : tensor.rule->role;
+  // What other modalities give stands in place of embeddings.
+  if (role == Role::kOtherModality) return {0};
   if (role == Role::kFinalNorm || role == Role::kHead) return {last};
   if (role == Role::kEmbedding) {
     const ModelConfig& config = source.config();

@@ -169,8 +169,13 @@ void put_spelled(EditableCheckpoint& checkpoint, const std::string& name, const 
       return;
     case SchemeId::kFp8Tensor: {
       checkpoint.put_zeros(name, DType::kF8E4M3, shape);
-      checkpoint.put_floats(stem + ".weight_scale", one, kScale);
-      if (is_static) checkpoint.put_floats(stem + ".input_scale", one, kActivationScale);
+      const bool is_mistral = dialect == "deepseek" && is_static;
+      checkpoint.put_floats(stem + (is_mistral ? ".weight_scale_inv" : ".weight_scale"), one,
+                            kScale);
+      if (is_static) {
+        checkpoint.put_floats(stem + (is_mistral ? ".activation_scale" : ".input_scale"), one,
+                              kActivationScale);
+      }
       return;
     }
     case SchemeId::kInt8Channel:

@@ -43,8 +43,9 @@ struct Target {
 inline std::vector<Target> all_targets() {
   std::vector<Target> targets;
   for (const formats::Dialect* dialect : formats::dialects()) {
-    for (const formats::StorageRow& storage : dialect->storage)
-      targets.push_back({.dialect = dialect, .storage = &storage});
+    for (const formats::StorageRow& storage : dialect->storage) {
+      if (!storage.is_kept_only) targets.push_back({.dialect = dialect, .storage = &storage});
+    }
   }
   return targets;
 }

@@ -260,6 +260,9 @@ TEST(HostileScale, WithTheWrongShape) {
        {std::vector<std::uint64_t>{2, 1}, {1, 2}, {1}, {}, {1, 1, 1}, {0, 1}, {12, 1}}) {
     TinyCheckpoint tiny = tiny_fp8();
     tensor_of(tiny, kScale).shape = shape;
+    tiny.config.insert(tiny.config.find('{') + 1,
+                       R"("quantization_config": {"quant_method": "fp8",
+                          "weight_block_size": [128, 128]},)");
     refuse(tiny, kShapeMismatch, {kScale, "needs [1, 1]", "weight of shape [12, 8]"});
   }
 }

@@ -306,8 +306,16 @@ TEST(SchemeRecognition, TakesOtherSpellingsOfTheSameThing) {
             SchemeId::kInt8Block);
   EXPECT_EQ(scheme_of(of({{".weight", "F8_E4M3", {1, 64}}, {".weight_scale", "F32", {1}}})),
             SchemeId::kFp8Channel);
-  refuse(of({{".weight", "F8_E4M3", {160, 192}}, {".weight_scale_inv", "F32", {1}}}),
-         ErrorCode::kShapeMismatch, "a block's scale is never one value");
+  TinyCheckpoint number =
+      of({{".weight", "F8_E4M3", {160, 192}}, {".weight_scale_inv", "F32", {1}}});
+  EXPECT_EQ(scheme_of(number), SchemeId::kFp8Tensor);
+  EXPECT_EQ(scheme_of(of({{".weight", "F8_E4M3", {160, 192}},
+                          {".weight_scale_inv", "BF16", {}},
+                          {".activation_scale", "BF16", {}}})),
+            SchemeId::kFp8Tensor);
+  number.config = R"({"model_type": "any", "quantization_config": {
+      "quant_method": "fp8", "weight_block_size": [128, 128]}})";
+  refuse(number, ErrorCode::kShapeMismatch, "under a claim of blocks a scale is never one value");
 }
 
 // V0 of Ascend's tool writes the weight's own scale beside the product of both.

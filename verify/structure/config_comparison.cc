@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "formats/config/config_meaning.h"
+#include "formats/config/nested_config.h"
 #include "formats/storage/block_scales.h"
 #include "verify/structure/structure_comparisons.h"
 
@@ -148,7 +149,7 @@ struct NumberFormats {
 
   void cache() {
     const auto words = [](const Json& said, const Json& description) {
-      std::string text = formats::cache_words(config_member(said, "quantization_config"));
+      std::string text = formats::cache_words(formats::quantization_block(said));
       return text.empty() ? formats::cache_words(description) : text;
     };
     const std::string before = words(source.config().raw, source.description());
@@ -163,7 +164,7 @@ struct NumberFormats {
   void scale_format() {
     const std::string_view key = output.dialect().scale_format_key;
     const auto is_said = [&](const Json& said) {
-      return !config_member(config_member(said, "quantization_config"), key).is_null();
+      return !config_member(formats::quantization_block(said), key).is_null();
     };
     if (key.empty() || is_said(config.config)) return;
     if (!formats::all_scales_are_powers_of_two(output)) return;

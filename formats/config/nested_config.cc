@@ -1,0 +1,97 @@
+#include "formats/config/nested_config.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "formats/json/json.h"
+
+namespace ingot::formats {
+namespace {
+
+constexpr std::array<std::string_view, 3> kTextKeys = {"text_config", "llm_config",
+                                                       "language_config"};
+constexpr const char* kQuantization = "quantization_config";
+
+// Whole models whose releases have the block among the text model's keys. Engines look at the top
+// first, then there.
+constexpr std::array<std::string_view, 1> kQuantizedInText = {"kimi_k25"};
+
+const Json& no_json() {
+  static const Json null;
+  return null;
+}
+
+const Json& member(const Json& object, const std::string& key) {
+  if (!object.is_object()) return no_json();
+  const auto found = object.find(key);
+  return found == object.end() ? no_json() : *found;
+}
+
+std::string word(const Json& object, const char* key) {
+  const Json& value = member(object, key);
+  return value.is_string() ? value.get<std::string>() : std::string();
+}
+
+}  // namespace
+
+std::span<const std::string_view> text_config_keys() {
+  return kTextKeys;
+}
+
+TextNesting text_nesting(const Json& document) {
+  TextNesting nesting;
+  const auto key = std::ranges::find_if(kTextKeys, [&](std::string_view candidate) {
+    return member(document, std::string(candidate)).is_object();
+  });
+  if (key == kTextKeys.end()) return nesting;
+  nesting.key = *key;
+  Json keys = member(document, nesting.key);
+  nesting.model_type = word(keys, "model_type");
+  const bool is_on_top = !member(document, kQuantization).is_null();
+  const bool is_in_text = !member(keys, kQuantization).is_null();
+  const std::string whole = word(document, "model_type");
+  nesting.holds_quantization =
+      !is_on_top &&
+      (is_in_text || std::ranges::find(kQuantizedInText, whole) != kQuantizedInText.end());
+  for (const auto& [name, value] : document.items()) {
+    const bool is_outer = name == kQuantization && is_on_top;
+    if (name != nesting.key && (is_outer || member(keys, name).is_null())) keys[name] = value;
+  }
+  nesting.keys = std::move(keys);
+  return nesting;
+}
+
+const Json& text_keys(const ModelConfig& config) {
+  return config.text.key.empty() ? *config.raw : *config.text.keys;
+}
+
+Json& text_section(const ModelConfig& config, Json& document) {
+  return config.text.key.empty() ? document : document[config.text.key];
+}
+
+const Json& quantization_block(const ModelConfig& config) {
+  return member(text_keys(config), kQuantization);
+}
+
+const Json& quantization_block(const Json& document) {
+  const Json& on_top = member(document, kQuantization);
+  if (!on_top.is_null()) return on_top;
+  for (const std::string_view key : kTextKeys) {
+    const Json& text = member(document, std::string(key));
+    if (text.is_object()) return member(text, kQuantization);
+  }
+  return no_json();
+}
+
+void set_quantization_block(const ModelConfig& config, Json& document, Json block) {
+  Json& home = config.text.holds_quantization ? text_section(config, document) : document;
+  if (block.is_null()) {
+    document.erase(kQuantization);
+    text_section(config, document).erase(kQuantization);
+  } else {
+    home[kQuantization] = std::move(block);
+  }
+}
+
+}  // namespace ingot::formats

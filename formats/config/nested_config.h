@@ -1,0 +1,34 @@
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "formats/config/model_config.h"
+
+// Models of several modalities keep the text model's keys in an object of their config.json.
+
+namespace ingot::formats {
+
+/// Keys under which a config may hold that of its text model.
+std::span<const std::string_view> text_config_keys();
+
+/// Where the text model stands in this document, and its keys; `prefix` is empty.
+TextNesting text_nesting(const Json& document);
+
+/// The keys that readers of the text model see.
+const Json& text_keys(const ModelConfig& config);
+
+/// The object of `document` that holds the text model's own keys; `document` is that of `config`,
+/// or a copy with other values.
+Json& text_section(const ModelConfig& config, Json& document);
+
+/// `quantization_config`, wherever it stands; null without one.
+const Json& quantization_block(const ModelConfig& config);
+/// The same of a document whose typed view nobody has.
+const Json& quantization_block(const Json& document);
+
+/// Puts `block` where the loader of the model looks; null removes it.
+void set_quantization_block(const ModelConfig& config, Json& document, Json block);
+
+}  // namespace ingot::formats

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/config/model_config.h"
+#include "formats/container/tensor.h"
+
+// Names of a nested text model. Families have rows for `model.layers.N...`; in a checkpoint a
+// prefix may stand before them. Everything that is written keeps the names of the checkpoint.
+
+namespace ingot::formats {
+
+/// The prefix of the text model's names among those of a checkpoint, as TextNesting::prefix; empty
+/// where there is none.
+std::string find_text_prefix(std::span<const StoredTensor> stored);
+
+/// A checkpoint's name as the family's rows have it.
+std::string text_model_name(std::string_view stored, const TextNesting& nesting);
+
+/// A name of the family's rows as this checkpoint has it.
+std::string stored_text_name(std::string_view name, const TextNesting& nesting);
+
+/// The names by which configs list a module of this checkpoint: its own, that of the text model
+/// alone, and that of transformers' modules in memory.
+std::vector<std::string> module_aliases(std::string_view module, const TextNesting& nesting);
+
+}  // namespace ingot::formats

@@ -1,0 +1,390 @@
+#include <fstream>
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "check/check.h"
+#include "formats/base/hash.h"
+#include "formats/config/nested_config.h"
+#include "formats/container/float8.h"
+#include "formats/json/json.h"
+#include "tests/check/findings.h"
+#include "tests/convert/conversion.h"
+#include "tests/convert/output_tensors.h"
+#include "tests/slicing/sliced.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_checkpoint.h"
+
+// Small checkpoints of released families (tests/golden/PROVENANCE.md): read by headers, decoded
+// values against hashes from other people's code, and what is written of nested configs.
+
+namespace ingot::convert {
+namespace {
+
+using formats::Json;
+using formats::Role;
+using formats::SchemeId;
+using ingot::testing::Conversion;
+using ingot::testing::OutputTensors;
+using ingot::testing::read_output;
+using ingot::testing::TempDir;
+
+std::filesystem::path fixture(const std::string& name) {
+  return std::filesystem::path(INGOT_SOURCE_DIR) / "tests/golden/families" / name;
+}
+
+formats::Checkpoint open(const std::filesystem::path& path, const std::string& family = "") {
+  return formats::Checkpoint::open(path, {.family = family});
+}
+
+Json config_of(const std::filesystem::path& directory) {
+  return formats::read_json_file(directory / "config.json", 1 << 20);
+}
+
+std::string sha256(const std::string& bytes) {
+  Sha256 hasher;
+  hasher.update(std::as_bytes(std::span(bytes)));
+  return hasher.finish_hex();
+}
+
+/// A copy of a fixture that a test may change; returns its path.
+std::filesystem::path copy_fixture(const std::string& name, const std::filesystem::path& to) {
+  std::filesystem::copy(fixture(name), to, std::filesystem::copy_options::recursive);
+  return to;
+}
+
+void write_config(const std::filesystem::path& directory, const Json& config) {
+  std::ofstream(directory / "config.json") << formats::json_text(config);
+}
+
+std::set<std::string> rules_found(const std::filesystem::path& directory,
+                                  const std::string& family = "") {
+  check::CheckOptions options;
+  options.family = family;
+  options.deep = true;
+  std::set<std::string> rules;
+  for (const check::Finding& finding : check::check_checkpoint(directory, options).findings)
+    rules.insert(std::string(finding.rule) + (finding.rule.empty() ? finding.message : ""));
+  return rules;
+}
+
+/// `name` is that of a folder; the family is what `--family` says.
+struct Fixture {
+  const char* name;
+  const char* family;
+};
+
+class DecodedFixture : public ::testing::TestWithParam<Fixture> {};
+
+TEST_P(DecodedFixture, EqualsOtherPeoplesValues) {
+  const Json golden =
+      formats::read_json_file(fixture(std::string(GetParam().name) + ".decoded.json"), 1 << 20);
+  for (const auto& [scheme, key] :
+       {std::pair{SchemeId::kF32, "f32_sha256"}, std::pair{SchemeId::kBf16, "bf16_sha256"}}) {
+    const TempDir directory;
+    Conversion conversion(fixture(GetParam().name), directory / "out");
+    conversion.family = GetParam().family;
+    conversion.recipe.to = scheme;
+    conversion.run();
+    const OutputTensors output = read_output(directory / "out");
+    for (const auto& [name, facts] : golden.items()) {
+      ASSERT_TRUE(output.contains(name)) << name;
+      EXPECT_EQ(output.at(name).shape, facts.at("shape").get<formats::Shape>()) << name;
+      EXPECT_EQ(sha256(output.at(name).bytes), facts.at(key).get<std::string>()) << name;
+    }
+    EXPECT_TRUE(formats::quantization_block(config_of(directory / "out")).is_null());
+  }
+}
+
+TEST_P(DecodedFixture, IsCopiedToTheByte) {
+  const TempDir directory;
+  Conversion conversion(fixture(GetParam().name), directory / "out");
+  conversion.family = GetParam().family;
+  conversion.recipe.to = std::nullopt;
+  conversion.run();
+  EXPECT_EQ(read_output(directory / "out"), read_output(fixture(GetParam().name)));
+  EXPECT_EQ(config_of(directory / "out"), config_of(fixture(GetParam().name)));
+}
+
+TEST_P(DecodedFixture, HasNoFaults) {
+  const check::CheckResult result =
+      check::check_checkpoint(fixture(GetParam().name), {.family = GetParam().family});
+  // Widths below a block are warned of.
+  for (const check::Finding& finding : result.findings)
+    EXPECT_EQ(finding.severity, check::Severity::kWarning) << finding.message;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Families, DecodedFixture,
+    ::testing::Values(Fixture{"ministral3_fp8", "generic"}, Fixture{"mistral4_fp8", "generic"},
+                      Fixture{"glm4_moe_fp8_channel", "generic"},
+                      Fixture{"glm4_moe_fp8_block", "generic"}, Fixture{"deepseek_v4", "generic"},
+                      Fixture{"deepseek_v4_base", "generic"}, Fixture{"qwen3_5_moe_fp8", ""},
+                      Fixture{"qwen3_5_moe_fp8", "generic"}),
+    [](const auto& row) {
+      return std::string(row.param.name) + (row.param.family[0] == '\0' ? "" : "_by_headers");
+    });
+
+TEST(NestedConfig, IsReadThroughTheTextModel) {
+  const formats::Checkpoint source = open(fixture("qwen3_5_moe"));
+  EXPECT_EQ(source.family().name, "qwen3_5_moe");
+  EXPECT_EQ(source.config().model_type, "qwen3_5_moe");
+  EXPECT_EQ(source.config().text.model_type, "qwen3_5_moe_text");
+  EXPECT_EQ(source.config().text.prefix, "model.language_model.");
+  EXPECT_EQ(source.config().n_routed_experts, 6U);
+  EXPECT_EQ(source.config().num_nextn_predict_layers, 1U);
+  EXPECT_EQ(rules_found(fixture("qwen3_5_moe")), std::set<std::string>());
+}
+
+TEST(NestedConfig, TowersAreOfAnotherModality) {
+  for (const char* family : {"", "generic"}) {
+    const formats::Checkpoint source = open(fixture("qwen3_5_moe"), family);
+    for (const formats::LogicalTensor& tensor : source.tensors()) {
+      const bool is_tower = tensor.rule != nullptr && tensor.rule->role == Role::kOtherModality;
+      EXPECT_EQ(is_tower, tensor.name.starts_with("model.visual.")) << tensor.name;
+    }
+  }
+}
+
+TEST(NestedConfig, StacksMayBeInputMajor) {
+  const formats::Checkpoint source = open(fixture("llama4"));
+  EXPECT_EQ(source.config().text.prefix, "language_model.");
+  EXPECT_EQ(rules_found(fixture("llama4")), std::set<std::string>());
+  const TempDir directory;
+  Conversion conversion(fixture("llama4"), directory / "out");
+  conversion.recipe.to = SchemeId::kFp8Channel;
+  conversion.run();
+  const OutputTensors before = read_output(fixture("llama4"));
+  for (const auto& [name, tensor] : read_output(directory / "out")) {
+    if (name.find(".experts.") == name.npos) continue;
+    EXPECT_EQ(before.at(name), tensor) << name;
+  }
+  EXPECT_EQ(rules_found(directory / "out"), std::set<std::string>());
+}
+
+TEST(NestedConfig, KeepsNestingPrefixAndTowers) {
+  const TempDir directory;
+  Conversion conversion(fixture("qwen3_5_moe_fp8"), directory / "out");
+  conversion.recipe.to = SchemeId::kFp8Channel;
+  conversion.run();
+  const OutputTensors before = read_output(fixture("qwen3_5_moe_fp8"));
+  const OutputTensors after = read_output(directory / "out");
+  for (const auto& [name, tensor] : before) {
+    if (name.find("visual") == name.npos) continue;
+    EXPECT_EQ(after.at(name), tensor) << name;
+  }
+  const Json source = config_of(fixture("qwen3_5_moe_fp8")), config = config_of(directory / "out");
+  EXPECT_EQ(config.at("text_config"), source.at("text_config"));
+  EXPECT_EQ(config.at("quantization_config").at("quant_method"), "compressed-tensors");
+  EXPECT_EQ(rules_found(directory / "out"), std::set<std::string>());
+}
+
+TEST(NestedConfig, ListsTowersWhereEnginesWouldQuantizeThem) {
+  const TempDir directory;
+  Conversion conversion(fixture("qwen3_5_moe"), directory / "out");
+  conversion.recipe.to = SchemeId::kFp8Block;
+  conversion.run();
+  const Json block = config_of(directory / "out").at("quantization_config");
+  const auto listed = block.at("modules_to_not_convert").get<std::set<std::string>>();
+  EXPECT_TRUE(listed.contains("model.visual.blocks.0.attn.qkv"));
+  EXPECT_TRUE(listed.contains("lm_head"));
+  EXPECT_FALSE(rules_found(directory / "out").contains("quantized.list-names-nothing"));
+}
+
+TEST(NestedConfig, QuantizationStandsWhereItStood) {
+  const TempDir directory;
+  const std::filesystem::path moved = copy_fixture("qwen3_5_moe_fp8", directory / "moved");
+  Json config = config_of(moved);
+  config["text_config"]["quantization_config"] = config.at("quantization_config");
+  config.erase("quantization_config");
+  write_config(moved, config);
+  for (const auto& [scheme, n_left] :
+       {std::pair{SchemeId::kFp8Channel, 1U}, std::pair{SchemeId::kBf16, 0U}}) {
+    const std::filesystem::path out = directory / (n_left == 0 ? "bf16" : "fp8");
+    Conversion conversion(moved, out);
+    conversion.recipe.to = scheme;
+    conversion.run();
+    const Json written = config_of(out);
+    EXPECT_FALSE(written.contains("quantization_config"));
+    EXPECT_EQ(written.at("text_config").count("quantization_config"), n_left);
+  }
+}
+
+TEST(NestedConfig, DroppedMtpLayersAreNotPromised) {
+  const TempDir directory;
+  Conversion conversion(fixture("qwen3_5_moe"), directory / "out");
+  conversion.recipe.to = std::nullopt;
+  conversion.recipe.mtp = MtpPolicy::kDrop;
+  conversion.run();
+  EXPECT_EQ(config_of(directory / "out").at("text_config").at("mtp_num_hidden_layers"), 0);
+  for (const auto& [name, tensor] : read_output(directory / "out"))
+    EXPECT_FALSE(name.starts_with("mtp.")) << name;
+}
+
+TEST(NestedConfig, SlicesGiveTheBytesBack) {
+  for (const auto& [name, cut] : {std::pair{"qwen3_5_moe", ingot::testing::Cut{.ep = 3}},
+                                  std::pair{"qwen3_5_moe_fp8", ingot::testing::Cut{.ep = 2}},
+                                  std::pair{"qwen3_5_moe", ingot::testing::Cut{.ep = 2, .pp = 2}},
+                                  std::pair{"llama4", ingot::testing::Cut{.ep = 2, .pp = 2}}}) {
+    const TempDir directory;
+    ingot::testing::slicing(fixture(name), directory / "ranks", cut).run();
+    ingot::testing::keeping(directory / "ranks", directory / "merged").run();
+    EXPECT_EQ(read_output(directory / "merged"), read_output(fixture(name))) << cut.name();
+    EXPECT_EQ(config_of(directory / "merged"), config_of(fixture(name))) << cut.name();
+  }
+}
+
+// Names of a text model in front of those of a family without images, as in Kimi K2.5.
+TEST(NestedConfig, AnyFamilyMayStandBehindAPrefix) {
+  ingot::testing::TinyCheckpoint tiny = ingot::testing::tiny_deepseek_v3();
+  Json text = Json::parse(tiny.config);
+  for (auto& tensor : tiny.files.at("model.safetensors"))
+    tensor.name = "language_model." + tensor.name;
+  tiny.files.at("model.safetensors")
+      .push_back({"vision_tower.patch_embed.proj.weight", "BF16", {8, 4}});
+  tiny.files.at("model.safetensors").push_back({"mm_projector.proj.0.weight", "BF16", {8, 8}});
+  tiny.config = formats::json_text({{"model_type", "kimi_k25"}, {"text_config", text}});
+  const TempDir directory;
+  std::filesystem::create_directory(directory / "in");
+  tiny.write(directory / "in");
+  Conversion conversion(directory / "in", directory / "out");
+  conversion.recipe.to = SchemeId::kFp8Block;
+  conversion.run();
+  const Json config = config_of(directory / "out");
+  EXPECT_FALSE(config.contains("quantization_config"));
+  const Json& block = config.at("text_config").at("quantization_config");
+  const auto listed = block.at("modules_to_not_convert").get<std::set<std::string>>();
+  EXPECT_TRUE(listed.contains("mm_projector.proj.0"));
+  EXPECT_TRUE(listed.contains("language_model.lm_head"));
+  const formats::Checkpoint output = open(directory / "out");
+  EXPECT_EQ(output.family().name, "deepseek_v3");
+  EXPECT_EQ(output.config().text.prefix, "language_model.");
+  for (const formats::LogicalTensor& tensor : output.tensors()) {
+    const bool is_quantized = tensor.encoding.scheme == SchemeId::kFp8Block;
+    EXPECT_EQ(is_quantized, tensor.rule->fp8_by_default) << tensor.name;
+  }
+}
+
+TEST(NestedConfig, NamesWithoutThePrefixAreUnknown) {
+  ingot::testing::TinyCheckpoint tiny = ingot::testing::tiny_deepseek_v3();
+  const Json text = Json::parse(tiny.config);
+  auto& tensors = tiny.files.at("model.safetensors");
+  for (auto& tensor : tensors) tensor.name = "language_model." + tensor.name;
+  tensors.push_back({"model.norm.weight", "BF16", {8}});
+  tiny.config = formats::json_text({{"model_type", "any"}, {"text_config", text}});
+  const TempDir directory;
+  tiny.write(directory.path());
+  ingot::testing::expect_error(ErrorCode::kUnknownTensor, {"model.norm.weight"},
+                               [&] { open(directory.path()); });
+}
+
+TEST(NestedConfig, OfAnUnknownTextModelIsRefused) {
+  const TempDir directory;
+  ingot::testing::TinyCheckpoint tiny = ingot::testing::tiny_deepseek_v3();
+  for (const char* config :
+       {R"({"model_type": "a", "text_config": {"model_type": "b"}})",
+        R"({"model_type": "a", "text_config": {}})", R"({"model_type": "a", "text_config": []})",
+        R"({"model_type": "a", "llm_config": {"text_config": {"model_type": "deepseek_v3"}}})"}) {
+    tiny.config = config;
+    tiny.write(directory.path());
+    ingot::testing::expect_error(ErrorCode::kUnsupported, {"no known family", "'a'"},
+                                 [&] { open(directory.path()); });
+  }
+}
+
+/// A table of n-grams in groups of 32 beside a linear in blocks of 32 x 32.
+ingot::testing::TinyCheckpoint with_table(std::uint64_t table_rows) {
+  ingot::testing::TinyCheckpoint tiny;
+  tiny.config = formats::json_text({{"model_type", "any"},
+                                    {"quantization_config",
+                                     {{"quant_method", "fp8"},
+                                      {"fmt", "e4m3"},
+                                      {"activation_scheme", "dynamic"},
+                                      {"weight_block_size", {32, 32}},
+                                      {"scale_fmt", "ue8m0"}}}});
+  const auto exponents = [](std::uint64_t n) { return std::string(n, '\x7F'); };
+  tiny.files["model.safetensors"] = {
+      {"model.layers.0.ngram_embedding.weight", "F8_E4M3", {table_rows, 64}},
+      {"model.layers.0.ngram_embedding.scale",
+       "F8_E8M0",
+       {table_rows, 2},
+       exponents(table_rows * 2)},
+      {"model.layers.0.mlp.up_proj.weight", "F8_E4M3", {96, 64}},
+      {"model.layers.0.mlp.up_proj.scale", "F8_E8M0", {3, 2}, exponents(6)}};
+  return tiny;
+}
+
+TEST(LookupTable, IsKeptInItsScheme) {
+  const TempDir directory;
+  std::filesystem::create_directory(directory / "in");
+  with_table(5000).write(directory / "in");
+  const formats::Checkpoint source = open(directory / "in", "generic");
+  const formats::LogicalTensor& table = source.tensors()[0];
+  ASSERT_NE(table.rule, nullptr);
+  EXPECT_EQ(table.rule->role, Role::kLookupTable);
+  EXPECT_EQ(table.encoding.scheme, SchemeId::kMxfp8);
+  EXPECT_EQ(source.tensors()[1].encoding.block_rows, 32U);
+  EXPECT_EQ(source.tensors()[1].encoding.block_cols, 32U);
+  Conversion conversion(directory / "in", directory / "out");
+  conversion.family = "generic";
+  conversion.recipe.to = std::nullopt;
+  conversion.run();
+  EXPECT_EQ(read_output(directory / "out"), read_output(directory / "in"));
+}
+
+TEST(StoredBlocks, AreReadTensorByTensor) {
+  using Block = std::array<std::uint64_t, 2>;
+  for (const Block block :
+       {Block{128, 128}, Block{64, 64}, Block{32, 32}, Block{1, 128}, Block{1, 64}, Block{1, 32}}) {
+    const TempDir directory;
+    ingot::testing::TinyCheckpoint tiny;
+    tiny.config = R"({"model_type": "any", "quantization_config": {"quant_method": "fp8"}})";
+    constexpr std::uint64_t kRows = 200, kCols = 320;
+    const std::uint64_t rows = (kRows + block[0] - 1) / block[0];
+    const std::uint64_t cols = (kCols + block[1] - 1) / block[1];
+    std::string codes, scales;
+    for (std::uint64_t i = 0; i < kRows * kCols; ++i)
+      codes.push_back(static_cast<char>(0x30 + i % 13));
+    for (std::uint64_t i = 0; i < rows * cols; ++i) {
+      const float scale = 0.5F + static_cast<float>(i % 7);
+      scales.append(reinterpret_cast<const char*>(&scale), sizeof scale);
+    }
+    tiny.files["model.safetensors"] = {{"a.weight", "F8_E4M3", {kRows, kCols}, codes},
+                                       {"a.weight_scale_inv", "F32", {rows, cols}, scales}};
+    std::filesystem::create_directory(directory / "in");
+    tiny.write(directory / "in");
+    Conversion conversion(directory / "in", directory / "out");
+    conversion.family = "generic";
+    conversion.recipe.to = SchemeId::kF32;
+    conversion.run();
+    const std::vector<float> values = read_output(directory / "out").at("a.weight").as<float>();
+    for (std::uint64_t i = 0; i < values.size(); ++i) {
+      const std::uint64_t scale = i / kCols / block[0] * cols + i % kCols / block[1];
+      const float value = formats::float_from_e4m3(static_cast<std::uint8_t>(codes[i])) *
+                          (0.5F + static_cast<float>(scale % 7));
+      ASSERT_EQ(values[i], value) << block[0] << " x " << block[1] << " at " << i;
+    }
+  }
+}
+
+TEST(StoredBlocks, AnotherClaimIsFound) {
+  const TempDir directory;
+  const std::filesystem::path bent = copy_fixture("qwen3_5_moe_fp8", directory / "bent");
+  Json config = config_of(bent);
+  config["quantization_config"]["weight_block_size"] = {64, 64};
+  write_config(bent, config);
+  EXPECT_TRUE(rules_found(bent).contains("quantized.block-claim"));
+}
+
+TEST(StoredBlocks, AListThatNamesNothingIsFound) {
+  const TempDir directory;
+  const std::filesystem::path bent = copy_fixture("qwen3_5_moe_fp8", directory / "bent");
+  Json config = config_of(bent);
+  config["quantization_config"]["modules_to_not_convert"] = {"transformer.wte"};
+  write_config(bent, config);
+  EXPECT_TRUE(rules_found(bent).contains("quantized.list-names-nothing"));
+}
+
+}  // namespace
+}  // namespace ingot::convert

@@ -1,0 +1,92 @@
+#include <filesystem>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "formats/checkpoint/single_experts.h"
+#include "tests/convert/conversion.h"
+#include "tests/support/temp_dir.h"
+#include "tests/verify/mutations/edited_weights.h"
+#include "tests/verify/mutations/good_conversions.h"
+#include "tests/verify/mutations/verdict.h"
+#include "verify/verification.h"
+
+// Stacks of experts: laid out the other way round, and against single experts.
+
+namespace ingot::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::filesystem::path family_fixture(const std::string& name) {
+  return std::filesystem::path(INGOT_SOURCE_DIR) / "tests/golden/families" / name;
+}
+
+/// Each matrix of a stack of BF16 numbers the other way round; its shape stays, or turns with it.
+void transpose(EditedTensor& stack, bool turns_shape) {
+  const std::size_t n = stack.shape[0], rows = stack.shape[1], cols = stack.shape[2];
+  const EditedTensor before = stack;
+  for (std::size_t i = 0; i < n; ++i)
+    for (std::size_t row = 0; row < rows; ++row)
+      for (std::size_t col = 0; col < cols; ++col)
+        stack.set((i * cols + col) * rows + row,
+                  before.get<std::uint16_t>((i * rows + row) * cols + col));
+  if (turns_shape) std::swap(stack.shape[1], stack.shape[2]);
+}
+
+struct Stack {
+  const char *fixture, *name;
+};
+
+class TransposedStack : public ::testing::TestWithParam<Stack> {};
+
+TEST_P(TransposedStack, IsSeen) {
+  for (const bool turns_shape : {false, true}) {
+    const TempDir directory;
+    Conversion conversion(family_fixture(GetParam().fixture), directory / "output");
+    conversion.recipe.to = std::nullopt;
+    conversion.run();
+    EXPECT_TRUE(judge_default(conversion.input, conversion.output).passed);
+    forget_the_conversion(conversion.output);
+    edit_tensor(conversion.output, GetParam().name,
+                [&](EditedTensor& stack) { transpose(stack, turns_shape); });
+    const Verdict verdict = judge_default(conversion.input, conversion.output);
+    EXPECT_FALSE(verdict.passed);
+    EXPECT_THAT(verdict.text, HasSubstr(GetParam().name));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Families, TransposedStack,
+    ::testing::Values(
+        Stack{"qwen3_5_moe", "model.language_model.layers.1.mlp.experts.gate_up_proj"},
+        Stack{"qwen3_5_moe", "model.language_model.layers.2.mlp.experts.down_proj"},
+        Stack{"llama4", "language_model.model.layers.0.feed_forward.experts.gate_up_proj"},
+        Stack{"llama4", "language_model.model.layers.1.feed_forward.experts.down_proj"}),
+    [](const auto& row) { return row.param.fixture + std::to_string(row.index); });
+
+/// The output of single experts, made from stacks, judged as `ingot verify` judges it.
+bool passes(const std::filesystem::path& output) {
+  return verify::verify_pair(family_fixture("qwen3_5_moe"), output, {}).passed();
+}
+
+TEST(SingleExperts, AreComparedWithTheirStack) {
+  const TempDir directory;
+  const std::filesystem::path output = directory / "output";
+  const formats::Checkpoint source = formats::with_single_experts(
+      formats::Checkpoint::open(family_fixture("qwen3_5_moe"), {}), {});
+  convert::Recipe recipe;
+  recipe.to = formats::SchemeId::kInt8Channel;
+  resolve(recipe, source);
+  convert::execute(plan_for(source, recipe), output, {});
+  EXPECT_TRUE(passes(output));
+  forget_the_conversion(output);
+  EditedWeights weights(output);
+  const std::string layer = "model.language_model.layers.1.mlp.experts.";
+  weights.exchange(layer + "2.gate_proj.weight", layer + "2.up_proj.weight");
+  weights.save();
+  EXPECT_FALSE(passes(output));
+}
+
+}  // namespace
+}  // namespace ingot::testing
