@@ -31,6 +31,14 @@ for recipe in "$recipes"/*.yaml; do
 done
 [ "$n" -eq 8 ] || fail "$n conversions instead of 8"
 
+# They are for every family that has such layers.
+for family in deepseek_v2 deepseek_v3 kimi_k2 qwen3_moe glm_moe_dsa; do
+  "$ingot" synth "$work/$family" --family "$family" --like tiny >/dev/null 2>&1 || fail "synth $family"
+  for recipe in "$recipes"/*.yaml; do
+    expect 0 "plan for" "$ingot" convert "$work/$family" "$work/none" --recipe "$recipe" --dry-run
+  done
+done
+
 for source in example bf16; do
   held experts-int8-attention-fp8 $source role:mlp int8-channel
   held experts-int8-attention-fp8 $source role:attention fp8-block
