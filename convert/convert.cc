@@ -10,6 +10,7 @@
 #include "convert/plan/passes.h"
 #include "convert/recipe/default_recipes.h"
 #include "formats/config/nested_config.h"
+#include "convert/recipe/engine_choice.h"
 #include "formats/json/json.h"
 #include "formats/records/manifest.h"
 #include "shard/join/source.h"
@@ -54,6 +55,7 @@ formats::JsonValue remembered_quantization(const Checkpoint& source) {
 Plan plan_conversion(const Checkpoint& source, Recipe recipe, const PlanOptions& options) {
   // Read: the caller has opened the source, headers and JSON alone. The last file that a plan
   // depends on is its manifest; whatever comes later depends on nothing that could change.
+  choose_for_engine(recipe, source, *options.layout);
   add_default_rules(recipe, source.family(), source.config(),
                     target_dialect(recipe, source.dialect()));
   return make_plan(source, std::move(recipe), options, remembered_quantization(source));
@@ -62,6 +64,7 @@ Plan plan_conversion(const Checkpoint& source, Recipe recipe, const PlanOptions&
 Plan make_plan(const Checkpoint& source, Recipe recipe, const PlanOptions& options,
                formats::JsonValue source_quantization) {
   shard::require_all_ranks(source);
+  recipe.set_layers(source.config().num_hidden_layers);
   recipe.check_all_matched(source.tensors());
   const formats::Dialect& dialect = target_dialect(recipe, source.dialect());
   Plan plan{.source = source,

@@ -5,11 +5,11 @@
 
 #include <fmt/format.h>
 
+#include "check/rules/engine_verdicts.h"
 #include "formats/base/chunks.h"
 #include "formats/base/error.h"
 #include "formats/checkpoint/encoding_recognition.h"
 #include "formats/config/nested_config.h"
-#include "formats/dialect/source_activations.h"
 #include "formats/json/json.h"
 #include "formats/storage/block_scales.h"
 
@@ -137,21 +137,7 @@ const Json* quantization_of(const Checkpoint& checkpoint) {
 
 EngineLimitsMet find_limits(const Checkpoint& checkpoint) {
   EngineLimitsMet met(checkpoint.dialect());
-  // These engines load no slices.
-  if (checkpoint.slicing() != nullptr) return met;
-  std::optional<formats::SourceActivations> activations;
-  try {
-    activations.emplace(checkpoint.config(), checkpoint.dialect(), checkpoint.description());
-  } catch (const Error&) {
-    return met;  // lists that cannot be read have rows of their own
-  }
-  for (const LogicalTensor& tensor : checkpoint.tensors()) {
-    if (!is_quantized(tensor)) continue;
-    met.add({.name = tensor.name,
-             .rule = tensor.rule,
-             .scheme = tensor.encoding.scheme,
-             .activations = activations->of(tensor.name, tensor.encoding)});
-  }
+  for (const formats::EngineWeight& weight : engine_weights(checkpoint)) met.add(weight);
   return met;
 }
 

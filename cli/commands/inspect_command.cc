@@ -11,13 +11,14 @@
 #include <fmt/format.h>
 
 #include "cli/commands/commands.h"
+#include "cli/commands/fit.h"
 #include "cli/flags/flag_table.h"
 #include "cli/report/inspect_report.h"
 #include "cli/terminal/terminal.h"
+#include "convert/recipe/selector.h"
 #include "formats/base/error.h"
 #include "formats/base/figures.h"
 #include "formats/base/parallel.h"
-#include "formats/base/pattern.h"
 #include "formats/base/printable.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/json/json.h"
@@ -191,17 +192,19 @@ Json tensor_json(const Checkpoint& checkpoint, const LogicalTensor& tensor) {
 
 struct InspectFlags {
   std::string directory, pattern, family, config;
+  FitFlags fit;
   bool tensors = false, json = false;
 };
 
 std::vector<std::size_t> matching_tensors(const Checkpoint& checkpoint, const std::string& text) {
   std::vector<std::size_t> found;
   const auto tensors = checkpoint.tensors();
-  const std::optional<Pattern> pattern = text.empty() ? std::nullopt : std::optional<Pattern>(text);
+  std::optional<convert::Selector> selector;
+  if (!text.empty()) selector.emplace(text).set_layers(checkpoint.config().num_hidden_layers);
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (!pattern || pattern->matches(tensors[i].name)) found.push_back(i);
+    if (!selector || selector->matches(tensors[i])) found.push_back(i);
   }
-  if (pattern && found.empty()) {
+  if (selector && found.empty()) {
     throw Error(ErrorCode::kNotFound,
                 fmt::format("no tensor matches '{}' (a glob covers the whole name; "
                             "see ingot inspect --tensors)",
@@ -221,7 +224,11 @@ int run_inspect(const InspectFlags& flags) {
   Json json = {{"schema", 1}, {"command", "inspect"}, {"directory", flags.directory}};
   json["warnings"] = checkpoint.remarks();
   std::string text;
-  if (flags.tensors || !flags.pattern.empty()) {
+  if (flags.fit.is_asked()) {
+    const Fit fit = fit_of(flags.fit, checkpoint);
+    text = fit_text(fit);
+    json["fit"] = fit_json(fit);
+  } else if (flags.tensors || !flags.pattern.empty()) {
     const std::vector<std::size_t> which = matching_tensors(checkpoint, flags.pattern);
     if (which.size() == 1 && !flags.tensors) {
       const formats::LogicalTensor& tensor = checkpoint.tensors()[which[0]];
@@ -248,20 +255,30 @@ int run_inspect(const InspectFlags& flags) {
 
 std::function<int()> declare_inspect(FlagTable& table) {
   auto flags = std::make_shared<InspectFlags>();
-  table.add(
-      FlagGroup::kCommon,
-      {required("directory", &flags->directory, kDirectoryHelp),
-       {"pattern", &flags->pattern,
-        "glob or re:EXPR over tensor names; one that matches a single tensor shows its values"},
-       {"--tensors", &flags->tensors, "list tensors, with pattern those that match"}});
+  table.add(FlagGroup::kCommon, {required("directory", &flags->directory, kDirectoryHelp),
+                                 {"pattern",
+                                  &flags->pattern,
+                                  "tensors as a rule selects them: a glob, re:EXPR, role:NAME, "
+                                  "layers:LIST, or several with &; "
+                                  "one that matches a single tensor shows its values",
+                                  {.excludes = {"--gpu-memory"}}},
+                                 {"--tensors",
+                                  &flags->tensors,
+                                  "list tensors, with pattern those that match",
+                                  {.excludes = {"--gpu-memory"}}}});
   table.add(FlagGroup::kSource,
             {{"--family", &flags->family, kFamilyHelp}, {"--config", &flags->config, kConfigHelp}});
+  declare_fit(table, flags->fit);
   table.add(FlagGroup::kReport, {json_flag(&flags->json)});
   table.footer =
       "Examples:\n"
       "  ingot inspect DeepSeek-V3.2\n"
       "  ingot inspect DeepSeek-V3.2 model.layers.3.mlp.experts.17.up_proj.weight\n"
       "  ingot inspect DeepSeek-V3.2 --tensors 'model.layers.61.*'\n"
+      "  ingot inspect DeepSeek-V3.2 --tensors 'layers:0-2 & role:attention'\n"
+      "  ingot inspect DeepSeek-V3.2 --gpu-memory 80GB --tp 8 --ep 16 --kv-cache fp8 --context "
+      "128k\n"
+      "  ingot inspect DeepSeek-V3.2 --gpu-memory 80GB --tp 8 --to nvfp4       before it is made\n"
       "  ingot inspect SOME-OTHER-MODEL --family generic --json";
   return [flags] { return run_inspect(*flags); };
 }

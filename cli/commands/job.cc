@@ -108,7 +108,15 @@ int run_dry(const JobFlags& flags, const convert::Plan& plan) {
   if (!flags.assume_disk.empty())
     checked.disk.free_bytes = parse_size(flags.assume_disk, "--assume-disk");
   const std::optional<Error> refusal = refusal_of_start(flags, plan, checked);
-  const DryRun dry_run{.plan = plan, .checked = checked, .is_assumed = !flags.assume_disk.empty()};
+  // Figures of this machine, of this moment: for people, not for programs that compare.
+  std::optional<convert::TimeEstimate> time;
+  if (!flags.json && !refusal && !checked.is_finished)
+    time = convert::estimate_time(plan, flags.output, threads_of(flags.execute.threads));
+  const DryRun dry_run{.plan = plan,
+                       .checked = checked,
+                       .output = flags.output,
+                       .is_assumed = !flags.assume_disk.empty(),
+                       .time = time};
   if (flags.json) {
     formats::Json document = dry_run_json(dry_run);
     document["refused"] = refusal.has_value();
@@ -198,8 +206,8 @@ int run_job(const JobFlags& flags, std::string_view verb, const convert::Plan& p
         convert::OutputPaths(flags.output).staged.string());
     return kExitBelowThreshold;
   }
-  std::cout << (flags.json ? formats::json_text(report_json(plan, report))
-                           : report_text(plan, report, flags.n_worst));
+  std::cout << (flags.json ? formats::json_text(report_json(plan, report, flags.output))
+                           : report_text(plan, report, flags.output, flags.n_worst));
   return kExitDone;
 }
 

@@ -9,9 +9,11 @@
 #include "check/rules/loader_rules.h"
 #include "cli/commands/commands.h"
 #include "cli/flags/flag_table.h"
+#include "cli/report/role_report.h"
 #include "convert/recipe/default_recipes.h"
 #include "formats/base/error.h"
 #include "formats/base/figures.h"
+#include "formats/base/parallel.h"
 #include "formats/dialect/dialect.h"
 #include "formats/dialect/engine_limits.h"
 #include "formats/family/family.h"
@@ -19,6 +21,7 @@
 #include "formats/records/layout.h"
 #include "formats/storage/encoding.h"
 #include "quantize/scheme.h"
+#include "shard/join/source.h"
 #include "verify/gates/gate.h"
 
 namespace ingot::cli {
@@ -97,6 +100,19 @@ Json recipe_rows() {
   return rows;
 }
 
+// What engines read, and how that is known.
+Json load_rows() {
+  return json_list(formats::engine_loads(), [](const formats::EngineLoad& load) -> Json {
+    return {{"engine", formats::engine_name(load.engine)},
+            {"for", formats::engine_facts(load.engine).word},
+            {"scheme", formats::scheme_facts(load.scheme).name},
+            {"dialect", load.dialect.empty() ? "any" : load.dialect},
+            {"activations", load.activations ? activations_name(*load.activations) : ""},
+            {"known", formats::evidence_text(load.evidence)},
+            {"option", load.option}};
+  });
+}
+
 // What released engines refuse, or load with an option alone.
 Json engine_rows() {
   return json_list(formats::engine_limits(), [](const formats::EngineLimit& limit) -> Json {
@@ -142,14 +158,18 @@ Json rule_rows() {
 struct Table {
   std::string_view name;
   Json (*rows)();
+  Json (*rows_of)(const formats::Checkpoint& checkpoint) = nullptr;  ///< null: of none
 };
-constexpr std::array kTables = {Table{"schemes", scheme_rows},  Table{"dialects", dialect_rows},
-                                Table{"families", family_rows}, Table{"layouts", layout_rows},
-                                Table{"recipes", recipe_rows},  Table{"engines", engine_rows},
-                                Table{"metrics", metric_rows},  Table{"rules", rule_rows}};
+constexpr std::array kTables = {
+    Table{"schemes", scheme_rows},  Table{"dialects", dialect_rows},
+    Table{"families", family_rows}, Table{"layouts", layout_rows},
+    Table{"recipes", recipe_rows},  Table{"roles", role_rows, role_rows_of},
+    Table{"loads", load_rows},      Table{"engines", engine_rows},
+    Table{"metrics", metric_rows},  Table{"rules", rule_rows}};
 
 std::string cell_text(const Json& value) {
   if (value.is_boolean()) return value.get<bool>() ? "yes" : "no";
+  if (value.is_number()) return count_text(value.get<std::uint64_t>());
   if (value.empty() || value == "") return "-";
   if (!value.is_array()) return value.get<std::string>();
   return fmt::format("{}", fmt::join(value.get<std::vector<std::string>>(), " "));
@@ -170,7 +190,19 @@ std::string markdown_table(const std::vector<std::vector<std::string>>& rows) {
   return text + "\n";
 }
 
-int run_list(std::string_view what, bool json, bool markdown) {
+struct ListFlags {
+  std::string what, directory, family;
+  bool json = false, markdown = false;
+};
+
+Json rows_of(const Table& table, const ListFlags& flags) {
+  if (flags.directory.empty()) return table.rows();
+  return table.rows_of(shard::open_source(
+      flags.directory, {.open = {.family = flags.family, .threads = available_processors()}}));
+}
+
+int run_list(const ListFlags& flags) {
+  const std::string& what = flags.what;
   const auto table = std::find_if(kTables.begin(), kTables.end(),
                                   [&](const Table& row) { return row.name == what; });
   if (table == kTables.end()) {
@@ -180,10 +212,13 @@ int run_list(std::string_view what, bool json, bool markdown) {
                                          : fmt::format("there is no table '{}'", what),
                             table_names()));
   }
-  const Json rows = table->rows();
-  if (json) {
-    std::cout << formats::json_text(
-        {{"schema", 1}, {"command", "list"}, {std::string(what), rows}});
+  const bool has_directory = !flags.directory.empty();
+  refuse_idle_flags(std::array{
+      IdleFlag{"a directory", has_directory, table->rows_of != nullptr, "ingot list roles"},
+      IdleFlag{"--family", !flags.family.empty(), has_directory, "a directory"}});
+  const Json rows = rows_of(*table, flags);
+  if (flags.json) {
+    std::cout << formats::json_text({{"schema", 1}, {"command", "list"}, {what, rows}});
     return kExitDone;
   }
   std::vector<std::vector<std::string>> text = {{}};
@@ -192,20 +227,20 @@ int run_list(std::string_view what, bool json, bool markdown) {
     text.emplace_back();
     for (const Json& value : row) text.back().push_back(cell_text(value));
   }
-  std::cout << (markdown ? markdown_table(text) : text_table(text, {}));
+  std::vector<bool> is_number;
+  for (const auto& [unused, value] : rows.at(0).items()) is_number.push_back(value.is_number());
+  std::cout << (flags.markdown ? markdown_table(text) : text_table(text, is_number));
   return kExitDone;
 }
 
 }  // namespace
 
 std::function<int()> declare_list(FlagTable& table) {
-  struct ListFlags {
-    std::string what;
-    bool json = false, markdown = false;
-  };
   auto flags = std::make_shared<ListFlags>();
   table.add(FlagGroup::kCommon,
-            {{"table", &flags->what, fmt::format("which table: {}", table_names())}});
+            {{"table", &flags->what, fmt::format("which table: {}", table_names())},
+             {"directory", &flags->directory, "list roles: what each selects in this checkpoint"}});
+  table.add(FlagGroup::kSource, {{"--family", &flags->family, kFamilyHelp}});
   table.add(FlagGroup::kReport, {json_flag(&flags->json),
                                  {"--markdown",
                                   &flags->markdown,
@@ -214,9 +249,11 @@ std::function<int()> declare_list(FlagTable& table) {
   table.footer =
       "Examples:\n"
       "  ingot list schemes\n"
+      "  ingot list roles DeepSeek-V3.2      what --rule role:experts=... and so on select in it\n"
+      "  ingot list loads                    what each engine reads, and how that is known\n"
       "  ingot list rules --markdown\n"
       "  ingot list families --json";
-  return [flags] { return run_list(flags->what, flags->json, flags->markdown); };
+  return [flags] { return run_list(*flags); };
 }
 
 }  // namespace ingot::cli

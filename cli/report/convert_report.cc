@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "cli/report/engine_report.h"
 #include "cli/report/slicing_report.h"
 #include "cli/terminal/terminal.h"
 #include "convert/output/tensor_records.h"
@@ -155,7 +156,7 @@ std::vector<std::string> demoted_tensors(const Plan& plan) {
 
 std::string rule_text(const convert::Rule& rule) {
   return fmt::format(
-      "{}={}", rule.selector,
+      "{}={}", rule.selector.text(),
       rule.scheme ? formats::scheme_facts(*rule.scheme).name : std::string_view("keep"));
 }
 
@@ -172,6 +173,30 @@ void add_importance(const Plan& plan, Json& json) {
 std::vector<std::string> both(std::vector<std::string> some, const std::vector<std::string>& more) {
   some.insert(some.end(), more.begin(), more.end());
   return some;
+}
+
+std::string time_text(const convert::TimeEstimate& time) {
+  const auto part = [](std::string_view what, std::string_view unit,
+                       const convert::WorkEstimate& work) {
+    if (work.per_second <= 0) return fmt::format("{} not measured", what);
+    return fmt::format("{} at {:.2f} G{}/s{} ({})", what, work.per_second * 1e-9, unit,
+                       work.is_past_cache ? "" : " through the page cache",
+                       seconds_text(work.seconds()));
+  };
+  std::string text =
+      fmt::format("about {}, limited by {}: {}, {}", seconds_text(time.seconds()), time.limit(),
+                  part("reads", "B", time.reading), part("writes", "B", time.writing));
+  if (time.computing.n_bytes > 0)
+    text += fmt::format(", {}", part("computes", " values", time.computing));
+  return text + (time.has_one_disk ? ", one disk for both" : "");
+}
+
+ServedOutput served(const Plan& plan, std::span<const check::EngineVerdict> engines,
+                    const std::string& output) {
+  return {.engines = engines,
+          .directory = output,
+          .n_bytes = plan.sizes.bytes_out,
+          .wanted = plan.recipe.choices.engine};
 }
 
 // On a screen, or whole.
@@ -233,10 +258,13 @@ std::string dry_run_text(const DryRun& run, bool is_whole) {
            bytes_text(disk.peak_bytes), bytes_text(disk.side_bytes), bytes_text(disk.free_bytes),
            run.is_assumed ? "assumed" : "free",
            disk.missing() > 0 ? fmt::format(": {} MISSING", bytes_text(disk.missing())) : ""));
+  if (run.time) line("time", time_text(*run.time));
+  for (auto& [label, text] : engine_lines(served(plan, run.checked.loadable.engines, run.output)))
+    line(label, std::move(text));
   if (run.checked.is_finished)
     section.blocks.push_back(verify::Paragraph{std::string(kAlreadyFinished)});
   section.blocks.push_back(
-      verify::remarks_of("warning", both(plan.warnings, run.checked.warnings)));
+      verify::remarks_of("warning", both(plan.warnings, run.checked.loadable.warnings)));
   return text_of(std::move(section), is_whole);
 }
 
@@ -281,20 +309,22 @@ Json dry_run_json(const DryRun& run) {
        {"disk_bytes_free", checked.disk.free_bytes},
        {"disk_bytes_missing", checked.disk.missing()},
        {"already_done", checked.is_finished},
-       {"warnings", both(plan.warnings, checked.warnings)}});
+       {"engines", engines_json(served(plan, checked.loadable.engines, run.output))},
+       {"warnings", both(plan.warnings, checked.loadable.warnings)}});
   return json;
 }
 
 std::string remarks_text(const Plan& plan, bool is_whole) {
   constexpr std::size_t kFewLines = 10;
-  const verify::Document document{.sections = {{"",
-                                                "",
-                                                {verify::remarks_of("warning", plan.warnings),
-                                                 verify::remarks_of("note", alignment_notes(plan))}}}};
+  const verify::Document document{
+      .sections = {{"",
+                    "",
+                    {verify::remarks_of("warning", plan.warnings),
+                     verify::remarks_of("note", alignment_notes(plan))}}}};
   return verify::write_text(document, is_whole ? 0 : kFewLines);
 }
 
-std::string report_text(const Plan& plan, const ExecuteReport& report,
+std::string report_text(const Plan& plan, const ExecuteReport& report, const std::string& output,
                         std::optional<std::size_t> n_worst) {
   if (report.already_done) return std::string(kAlreadyFinished) + "\n";
   Section section = quality_section(report.quality, n_worst.value_or(verify::kScreenWorst));
@@ -330,10 +360,12 @@ std::string report_text(const Plan& plan, const ExecuteReport& report,
   for (auto line = lines.rbegin(); line != lines.rend(); ++line)
     section.blocks.insert(section.blocks.begin(), verify::Paragraph{std::move(*line)});
   section.blocks.push_back(verify::remarks_of("warning", both(plan.warnings, report.warnings)));
+  for (const auto& [label, text] : engine_lines(served(plan, report.engines, output)))
+    section.blocks.push_back(Paragraph{fmt::format("{}: {}", label, text)});
   return text_of(std::move(section), n_worst.has_value());
 }
 
-Json report_json(const Plan& plan, const ExecuteReport& report) {
+Json report_json(const Plan& plan, const ExecuteReport& report, const std::string& output) {
   const auto stage = [](const StageReport& facts) {
     return Json{{"seconds", facts.seconds},
                 {"bytes", facts.n_bytes},
@@ -363,7 +395,8 @@ Json report_json(const Plan& plan, const ExecuteReport& report) {
                  {"write", stage(report.tensors.write)}}},
                {"quality", quality_json(report.quality)},
                {"warnings", plan.warnings},
-               {"loader_warnings", report.warnings}};
+               {"loader_warnings", report.warnings},
+               {"engines", engines_json(served(plan, report.engines, output))}};
   add_importance(plan, json);
   return json;
 }

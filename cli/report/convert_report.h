@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 
+#include "convert/job/estimate.h"
 #include "convert/job/execute.h"
 #include "convert/job/preflight.h"
 #include "convert/plan/plan.h"
@@ -14,7 +15,9 @@ namespace ingot::cli {
 struct DryRun {
   const convert::Plan& plan;
   const convert::Preflight& checked;
-  bool is_assumed = false;  ///< the free disk, by --assume-disk
+  std::string output;                              ///< its directory
+  bool is_assumed = false;                         ///< the free disk, by --assume-disk
+  std::optional<convert::TimeEstimate> time = {};  ///< nothing: not measured
 };
 
 /// At most kScreenLines lines, unless it `is_whole`.
@@ -27,8 +30,9 @@ std::string remarks_text(const convert::Plan& plan, bool is_whole);
 /// The report at the end of a conversion: as verify::report_text, a screen, or `n_worst` tensors
 /// and every other line.
 std::string report_text(const convert::Plan& plan, const convert::ExecuteReport& report,
-                        std::optional<std::size_t> n_worst);
-formats::Json report_json(const convert::Plan& plan, const convert::ExecuteReport& report);
+                        const std::string& output, std::optional<std::size_t> n_worst);
+formats::Json report_json(const convert::Plan& plan, const convert::ExecuteReport& report,
+                          const std::string& output);
 
 /// The rule that fires for one tensor, and what becomes of it.
 std::string explain_text(const convert::Plan& plan, std::string_view tensor);

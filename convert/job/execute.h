@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "check/rules/engine_verdicts.h"
 #include "convert/job/claim.h"
 #include "convert/output/tensor_records.h"
 #include "convert/recipe/source_stamps.h"
@@ -69,6 +70,7 @@ struct ExecuteReport {
   MemoryPlan memory;
   QualityReport quality;
   std::vector<std::string> warnings;  ///< of the loader rules, and of the file system
+  std::vector<check::EngineVerdict> engines;  ///< as Loadable has them
 };
 
 }  // namespace ingot::convert

@@ -35,7 +35,8 @@ Execution::Execution(const Plan& plan, const Claim& claim, const ExecuteOptions&
       results_(plan_.tensors.size()),
       done_(plan_.tensors.size(), 0) {
   report_.memory = checked.memory;
-  report_.warnings = std::move(checked.warnings);
+  report_.warnings = std::move(checked.loadable.warnings);
+  report_.engines = std::move(checked.loadable.engines);
   const Choices& choices = plan_.recipe.choices;
   if (stamps_.empty()) stamps_.add(plan_.source.directory());
   stamps_.keep_files_of(plan_.source);

@@ -259,7 +259,7 @@ Preflight preflight(const Plan& plan, const fs::path& output, const ExecuteOptio
     return checked;
   }
   if (!checked.earlier || !checked.earlier->publishing)
-    checked.warnings = require_loadable(plan, options.threads);
+    checked.loadable = require_loadable(plan, options.threads);
   return checked;
 }
 

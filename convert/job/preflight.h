@@ -10,6 +10,7 @@
 #include "convert/job/execute.h"
 #include "convert/job/journal.h"
 #include "convert/output/output_directory.h"
+#include "convert/output/planned_checkpoint.h"
 #include "convert/plan/plan.h"
 #include "convert/recipe/recipe.h"
 #include "convert/run/memory_plan.h"
@@ -39,7 +40,7 @@ struct Preflight {
   DiskNeed disk;
   std::optional<JournalContents> earlier;  ///< of the run that is resumed
   bool is_finished = false;                ///< --resume of an output that stands already
-  std::vector<std::string> warnings;       ///< of the loader rules
+  Loadable loadable;
   formats::JsonValue identity;             ///< of the job, once require_resumable() has told it
 };
 

@@ -147,6 +147,22 @@ std::string text_of(const Finding& finding) {
   return text + finding.message;
 }
 
+// What --for promises holds for every weight, also for those that no rule chose.
+void refuse_what_engine_does_not_load(const Plan& plan,
+                                      const std::vector<check::EngineVerdict>& engines,
+                                      ErrorList& errors) {
+  for (const check::EngineVerdict& verdict : engines) {
+    if (verdict.engine != plan.recipe.choices.engine || verdict.loads ||
+        any_matches(plan.recipe.allow.engine_refuses, verdict.tensor))
+      continue;
+    Error error(ErrorCode::kUnsupported,
+                fmt::format("{} does not load it: {} (choose another scheme for it with --rule, "
+                            "--allow 'engine-refuses=PATTERN' writes it all the same)",
+                            formats::engine_name(verdict.engine), verdict.reason));
+    errors.add(error.in_tensor(verdict.tensor));
+  }
+}
+
 }  // namespace
 
 Checkpoint planned_checkpoint(const Plan& plan, std::optional<std::uint32_t> rank,
@@ -171,7 +187,7 @@ Checkpoint planned_checkpoint(const Plan& plan, std::optional<std::uint32_t> ran
                                                  .threads = threads});
 }
 
-std::vector<std::string> require_loadable(const Plan& plan, std::size_t threads) {
+Loadable require_loadable(const Plan& plan, std::size_t threads) {
   // Beyond this many warnings of one conversion nobody reads on.
   constexpr std::size_t kMaxWarnings = 20;
   if (plan.is_sliced() && !plan.has_rank_directories()) return {};
@@ -187,7 +203,7 @@ std::vector<std::string> require_loadable(const Plan& plan, std::size_t threads)
            check::find_loader_rule(finding.rule)->is_allowable;
   };
   ErrorList errors;
-  std::vector<std::string> warnings;
+  Loadable result;
   for (const std::optional<std::uint32_t> rank : typical_directories(plan)) {
     const Checkpoint output = planned_checkpoint(plan, rank, threads);
     for (const Finding& finding : findings_of(output)) {
@@ -196,13 +212,17 @@ std::vector<std::string> require_loadable(const Plan& plan, std::size_t threads)
         Error error(finding.code, fmt::format("{} (loader rule {}; nothing is published)",
                                               finding.message, finding.rule));
         errors.add(error.in_file(finding.file).in_tensor(finding.tensor));
-      } else if (warnings.size() < kMaxWarnings) {
-        warnings.push_back(text_of(finding) + (is_inherited ? " (so it was in the source)" : ""));
+      } else if (result.warnings.size() < kMaxWarnings) {
+        result.warnings.push_back(text_of(finding) +
+                                  (is_inherited ? " (so it was in the source)" : ""));
       }
     }
+    if (rank) continue;
+    result.engines = check::engine_verdicts(output);
+    refuse_what_engine_does_not_load(plan, result.engines, errors);
   }
   errors.throw_if_any();
-  return warnings;
+  return result;
 }
 
 }  // namespace ingot::convert

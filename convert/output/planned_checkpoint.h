@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "check/rules/engine_verdicts.h"
 #include "convert/plan/plan.h"
 #include "convert/recipe/recipe.h"
 #include "formats/checkpoint/checkpoint.h"
@@ -19,11 +20,17 @@ namespace ingot::convert {
 formats::Checkpoint planned_checkpoint(const Plan& plan, std::optional<std::uint32_t> rank,
                                        std::size_t threads);
 
+/// What loaders make of an output.
+struct Loadable {
+  std::vector<std::string> warnings;          ///< of the loader rules
+  std::vector<check::EngineVerdict> engines;  ///< none of slices, which no engine loads
+};
+
 /// Runs the loader rules over the planned output, headers and JSON only (the encoder judges every
 /// code and scale); over the first rank of each stage of one with ranks; not over layout
 /// deepseek-mp, whose one loader matches names alone. What a rule of severity error finds, and the
-/// source does not have itself, is thrown, collected; everything else is returned as warnings.
-/// Reads no weights.
-std::vector<std::string> require_loadable(const Plan& plan, std::size_t threads);
+/// source does not have itself, is thrown, collected, and so is what the engine of --for does not
+/// load; everything else is returned. Reads no weights.
+Loadable require_loadable(const Plan& plan, std::size_t threads);
 
 }  // namespace ingot::convert

@@ -137,7 +137,7 @@ class Decider {
   // In the order of the rules.
   void tell_narrowing() {
     for (const Rule& rule : recipe_.rules) {
-      const std::string text = fmt::format("rule '{}={}'", rule.selector,
+      const std::string text = fmt::format("rule '{}={}'", rule.selector.text(),
                                            rule.scheme ? scheme_name(*rule.scheme) : "keep");
       if (const auto found = spared_.find(&rule); found != spared_.end()) {
         plan_.warnings.push_back(fmt::format(

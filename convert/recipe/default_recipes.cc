@@ -1,5 +1,6 @@
 #include "convert/recipe/default_recipes.h"
 
+#include <algorithm>
 #include <array>
 #include <initializer_list>
 #include <set>
@@ -8,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
+#include "formats/family/role_groups.h"
 
 namespace ingot::convert {
 
@@ -19,9 +21,24 @@ namespace {
 using enum RoleGroup;
 using enum Treatment;
 
-constexpr std::array<std::string_view, 8> kGroupNames = {"experts",   "shared-experts", "dense-mlp",
-                                                         "attention", "kv-b",           "indexer-q",
-                                                         "indexer-k", "never"};
+struct GroupFacts {
+  RoleGroup group;
+  std::string_view name;
+  formats::RoleSet roles;
+};
+constexpr formats::RoleSet kKvBRoles = {Role::kKvbProj};
+// All other roles are kNever.
+constexpr std::array kGroups = {
+    GroupFacts{kExperts, "experts", formats::kExpertRoles},
+    GroupFacts{kShared, "shared-experts", formats::kSharedExpertRoles},
+    GroupFacts{kDenseMlp, "dense-mlp", formats::kDenseMlpRoles},
+    GroupFacts{kAttention, "attention", formats::kAttentionRoles.without(kKvBRoles)},
+    GroupFacts{kKvB, "kv-b", kKvBRoles},
+    GroupFacts{kIndexerQ, "indexer-q", {Role::kIndexerQ}},
+    GroupFacts{kIndexerK, "indexer-k", {Role::kIndexerK}},
+    GroupFacts{kNever, "never", {}},
+};
+static_assert(formats::rows_match_enum(kGroups, &GroupFacts::group, kNever));
 constexpr std::array<std::string_view, 4> kTreatmentNames = {"quantize", "on request", "bf16",
                                                              "leave"};
 
@@ -96,35 +113,10 @@ const DefaultRecipeLine* find_line(SchemeId to, std::string_view dialect, RoleGr
 }
 
 RoleGroup role_group_of(Role role) {
-  if (formats::is_routed_expert(role)) return kExperts;
-  switch (role) {
-    case Role::kSharedGate:
-    case Role::kSharedUp:
-    case Role::kSharedDown:
-      return kShared;
-    case Role::kDenseGate:
-    case Role::kDenseUp:
-    case Role::kDenseDown:
-      return kDenseMlp;
-    case Role::kQProj:
-    case Role::kKProj:
-    case Role::kVProj:
-    case Role::kQaProj:
-    case Role::kQbProj:
-    case Role::kKvaProj:
-    case Role::kOProj:
-    case Role::kLinearAttentionIn:
-    case Role::kLinearAttentionOut:
-      return kAttention;
-    case Role::kKvbProj:
-      return kKvB;
-    case Role::kIndexerQ:
-      return kIndexerQ;
-    case Role::kIndexerK:
-      return kIndexerK;
-    default:
-      return kNever;
-  }
+  const auto* const row =
+      std::find_if(kGroups.begin(), kGroups.end(),
+                   [&](const GroupFacts& facts) { return facts.roles.has(role); });
+  return row == kGroups.end() ? kNever : row->group;
 }
 
 // What MTP layers become when nobody says.
@@ -154,7 +146,7 @@ void add_mtp_rules(Recipe& recipe, const formats::ModelConfig& config) {
 }  // namespace
 
 std::string_view role_group_name(RoleGroup group) {
-  return kGroupNames[static_cast<std::size_t>(group)];
+  return kGroups[static_cast<std::size_t>(group)].name;
 }
 
 std::string_view treatment_name(Treatment treatment) {

@@ -20,7 +20,6 @@ using formats::SchemeId;
 
 namespace {
 
-constexpr std::string_view kRolePrefix = "role:";
 constexpr std::string_view kKeep = "keep";
 
 struct Allowance {
@@ -75,20 +74,18 @@ std::string_view origin_name(RuleOrigin origin) {
 bool Rule::matches(const LogicalTensor& tensor) const {
   if (first_layer && !(tensor.layer && *tensor.layer >= *first_layer)) return false;
   if (quantized_only && !formats::scheme_facts(tensor.encoding.scheme).quantized) return false;
-  if (!pattern) return role == (tensor.rule != nullptr ? tensor.rule->role : formats::Role::kOther);
-  return pattern->matches(tensor.name);
+  return selector.matches(tensor);
 }
 
 bool Rule::names(const LogicalTensor& tensor) const {
-  return origin != RuleOrigin::kDefault && (pattern == nullptr || selector == tensor.name);
+  return origin != RuleOrigin::kDefault && selector.names(tensor);
 }
 
 bool Rule::spares(const LogicalTensor& tensor) const {
   const SchemeId from = tensor.encoding.scheme;
   if (!scheme || formats::scheme_facts(*scheme).quantized || formats::scheme_facts(from).quantized)
     return false;
-  const bool names_it = pattern == nullptr || selector == tensor.name;
-  return !names_it &&
+  return !selector.names(tensor) &&
          formats::scheme_facts(from).code_bits > formats::scheme_facts(*scheme).code_bits;
 }
 
@@ -128,6 +125,10 @@ bool stays_unless_named(const LogicalTensor& tensor) {
 
 }  // namespace
 
+void Recipe::set_layers(std::uint64_t num_hidden_layers) {
+  for (Rule& rule : rules) rule.selector.set_layers(num_hidden_layers);
+}
+
 Decision Recipe::decide(const LogicalTensor& tensor) const {
   Decision decision;
   for (const Rule& rule : rules) {
@@ -153,9 +154,11 @@ void Recipe::check_all_matched(std::span<const LogicalTensor> tensors) const {
       continue;
     Error error(
         ErrorCode::kInvalidArgument,
-        fmt::format("{}{} '{}={}' matches no tensor (see ingot inspect --tensors for the names)",
+        fmt::format("{}{} '{}={}' matches no tensor (see {})",
                     rule.line > 0 ? fmt::format("line {}: ", rule.line) : "",
-                    origin_name(rule.origin), rule.selector, scheme_word(rule.scheme)));
+                    origin_name(rule.origin), rule.selector.text(), scheme_word(rule.scheme),
+                    rule.selector.knows_family() ? "ingot list roles DIR for its roles and layers"
+                                                 : "ingot inspect --tensors for the names"));
     errors.add(error.in_file(rule.file));
   }
   errors.throw_if_any();
@@ -168,7 +171,7 @@ Json Recipe::to_json() const {
                {"rules", Json::array()},
                {"allow", Json::object()}};
   for (const Rule& rule : rules) {
-    Json row = {{"match", rule.selector},
+    Json row = {{"match", rule.selector.text()},
                 {"scheme", scheme_word(rule.scheme)},
                 {"origin", std::string(origin_name(rule.origin))}};
     if (rule.quantized_only) row["quantized_only"] = true;
@@ -186,28 +189,15 @@ Rule parse_rule(std::string_view text) {
   const std::size_t equals = text.rfind('=');
   if (equals == std::string_view::npos) {
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("--rule '{}' is not PATTERN=SCHEME", text));
+                fmt::format("--rule '{}' is not SELECTOR=SCHEME", text));
   }
   return make_rule(text.substr(0, equals), text.substr(equals + 1), RuleOrigin::kRule);
 }
 
 Rule make_rule(std::string_view selector, std::string_view word, RuleOrigin origin) {
-  Rule rule{.selector = std::string(selector), .scheme = {}, .origin = origin, .pattern = nullptr};
+  Rule rule{.selector = Selector(selector), .scheme = {}, .origin = origin};
   if (lower_case(word) != kKeep)
     rule.scheme = parse_scheme_word(word, fmt::format("rule '{}'", selector));
-  if (selector.starts_with(kRolePrefix)) {
-    const std::string_view name = selector.substr(kRolePrefix.size());
-    const auto role = formats::find_role(name);
-    if (!role) {
-      throw Error(
-          ErrorCode::kInvalidArgument,
-          fmt::format("rule '{}': no role '{}' (see ingot inspect for the roles of a checkpoint)",
-                      selector, name));
-    }
-    rule.role = *role;
-  } else {
-    rule.pattern = std::make_shared<const Pattern>(selector);
-  }
   return rule;
 }
 
@@ -296,6 +286,7 @@ Json Choices::to_json() const {
                {"via", word_of(kVias, via)},
                {"quantize_attention", quantize_attention}};
   if (group_size) json["group_size"] = *group_size;
+  if (engine) json["for"] = std::string(formats::engine_facts(*engine).word);
   if (input_scale) json["input_scale"] = *input_scale;
   if (activation_scales)
     record_statistics("activation_scales", activation_scales->hash(), activation_scales->filled(),

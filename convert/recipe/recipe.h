@@ -8,9 +8,11 @@
 #include <string_view>
 #include <vector>
 
+#include "convert/recipe/selector.h"
 #include "formats/base/pattern.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/dialect/dialect.h"
+#include "formats/dialect/engines.h"
 #include "formats/json/json_fwd.h"
 #include "quantize/scheme.h"
 
@@ -27,19 +29,17 @@ enum class RuleOrigin : std::uint8_t {
 
 /// From tensors to a scheme.
 struct Rule {
-  std::string selector;                     ///< a glob, `re:EXPR` or `role:NAME`, as given
+  Selector selector;
   std::optional<formats::SchemeId> scheme;  ///< nothing: keep what is there
   RuleOrigin origin = RuleOrigin::kRule;
   bool quantized_only = false;  ///< defaults of --to: only tensors that the source holds quantized
   std::optional<std::uint32_t> first_layer;  ///< --mtp: only layers from this one on
-  std::shared_ptr<const Pattern> pattern;    ///< null for role selectors
-  formats::Role role = formats::Role::kOther;
-  std::string file = {};  ///< of the recipe that has it
-  int line = 0;           ///< there, from 1
+  std::string file = {};                     ///< of the recipe that has it
+  int line = 0;                              ///< there, from 1
 
   [[nodiscard]] bool matches(const formats::LogicalTensor& tensor) const;
   /// Whether a tensor that it matches stays as it is all the same: a plain one of more bits than
-  /// the rule's scheme is narrowed only by a rule that has its whole name, or its role.
+  /// the rule's scheme is narrowed only by a rule that gives its whole name, or its role.
   [[nodiscard]] bool spares(const formats::LogicalTensor& tensor) const;
   /// Whether somebody gave its whole name, or its role. Towers of other modalities and lookup
   /// tables are what their makers left them unless a rule does.
@@ -72,7 +72,8 @@ enum class Via : std::uint8_t { kF32, kBf16 /* as if cast to BF16 first */ };
 
 /// How numbers are written, beside the choice of schemes. Recorded in the manifest.
 struct Choices {
-  std::string dialect;  ///< empty: by the schemes
+  std::optional<formats::Engine> engine;  ///< --for
+  std::string dialect;                    ///< empty: by the schemes
   std::optional<formats::Activations> activations;
   std::optional<quantize::Fp8Grid> fp8_grid;  ///< nothing: what the source says, else amax
   quantize::ScaleSearch search = quantize::ScaleSearch::kMse;
@@ -107,6 +108,8 @@ struct Recipe {
   /// Options of `choices` that somebody gave, as `--fp8-grid`: one without effect is refused.
   std::vector<std::string> given;
 
+  /// Says what `layers:last` and `layers:mtp` mean in its rules.
+  void set_layers(std::uint64_t num_hidden_layers);
   [[nodiscard]] Decision decide(const formats::LogicalTensor& tensor) const;
   /// Throws kInvalidArgument, collected, for rules of the user that match no tensor at all.
   void check_all_matched(std::span<const formats::LogicalTensor> tensors) const;
@@ -135,7 +138,7 @@ Via parse_via(std::string_view word);
 float parse_input_scale(std::string_view word);
 
 /// A recipe in YAML: `to`, `mtp`, `rules` (a list of {match, scheme}), `allow` (a map from kind to
-/// a list of patterns) and the choices `dialect`, `activations`, `fp8-grid`, `search` (or
+/// a list of patterns) and the choices `for`, `dialect`, `activations`, `fp8-grid`, `search` (or
 /// `nvfp4-search`), `group-size`, `via`, `quantize-attention`, `input-scale`. At most 1 MiB and
 /// 10,000 rules; anything unknown or of the wrong type is kInvalidArgument, with its line.
 Recipe parse_recipe(std::string_view yaml, std::string_view where);

@@ -7,6 +7,7 @@
 #include <yaml-cpp/yaml.h>
 
 #include "convert/recipe/default_recipes.h"
+#include "convert/recipe/engine_choice.h"
 #include "convert/recipe/recipe.h"
 #include "formats/base/error.h"
 
@@ -151,6 +152,7 @@ void read_choices(const YAML::Node& root, std::string_view where, Recipe& recipe
     at_line(node, where, [&] { take(text); });
     recipe.given.push_back(fmt::format("--{}", key));
   };
+  read("for", [&](const std::string& text) { choices.engine = parse_engine(text); });
   read("dialect", [&](const std::string& text) {
     choices.dialect = text;
     (void)target_dialect(recipe, formats::default_dialect(formats::SchemeId::kFp8Block));
@@ -191,10 +193,11 @@ Recipe parse_recipe(std::string_view yaml, std::string_view where) {
     Recipe recipe;
     if (root.IsNull()) return recipe;
     if (!root.IsMap()) refuse(where, root, "a recipe is a map of to, mtp, rules, allow and so on");
-    require_keys(root,
-                 {"to", "mtp", "rules", "allow", "dialect", "activations", "fp8-grid", "search",
-                  "nvfp4-search", "group-size", "via", "quantize-attention", "input-scale"},
-                 where);
+    require_keys(
+        root,
+        {"to", "mtp", "rules", "allow", "for", "dialect", "activations", "fp8-grid", "search",
+         "nvfp4-search", "group-size", "via", "quantize-attention", "input-scale"},
+        where);
     for (const char* key : {"to", "mtp"}) {
       if (!root[key]) continue;
       const std::string word = scalar(root[key], where, key);

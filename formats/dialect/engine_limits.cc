@@ -63,20 +63,15 @@ constexpr std::array kLimits = {
                 "it does not know quant_method blockwise_int8", "int8 of compressed-tensors", ""},
 };
 
-bool is_expert(const EngineWeight& weight) {
-  if (weight.rule == nullptr) return weight.name.find(".experts.") != std::string_view::npos;
-  return is_routed_expert(weight.rule->role);
-}
-
 bool is_in(EngineScope scope, const EngineWeight& weight) {
   return scope == kAny || (scope == kExperts) == is_expert(weight);
 }
 
 }  // namespace
 
-std::string_view engine_name(Engine engine) {
-  constexpr std::array<std::string_view, 2> kNames = {"vLLM 0.32", "SGLang 0.5.23"};
-  return kNames[static_cast<std::size_t>(engine)];
+bool is_expert(const EngineWeight& weight) {
+  if (weight.rule == nullptr) return weight.name.find(".experts.") != std::string_view::npos;
+  return is_routed_expert(weight.rule->role);
 }
 
 std::string_view engine_scope_name(EngineScope scope) {
@@ -99,6 +94,16 @@ std::vector<const EngineLimit*> limits_of(const Dialect& dialect, const EngineWe
   return limits;
 }
 
+const EngineLimit* limit_of(Engine engine, const Dialect& dialect, const EngineWeight& weight) {
+  const EngineLimit* with_option = nullptr;
+  for (const EngineLimit* limit : limits_of(dialect, weight)) {
+    if (limit->engine != engine) continue;
+    if (limit->option.empty()) return limit;
+    if (with_option == nullptr) with_option = limit;
+  }
+  return with_option;
+}
+
 bool is_joined_number(PartShape shape, const TensorRule* rule) {
   return shape == PartShape::kOne && rule != nullptr && rule->fuse == Fuse::kQaKva;
 }
@@ -116,9 +121,10 @@ void EngineLimitsMet::add(const EngineWeight& weight) {
 }
 
 bool EngineLimitsMet::is_refused_by_all() const {
-  return std::all_of(kEngines.begin(), kEngines.end(), [&](Engine engine) {
-    return std::any_of(met_.begin(), met_.end(), [&](const Met& met) {
-      return met.limit->engine == engine && met.limit->option.empty();
+  const auto all = engines();
+  return std::all_of(all.begin(), all.end(), [&](const EngineFacts& facts) {
+    return !facts.is_judged || std::any_of(met_.begin(), met_.end(), [&](const Met& met) {
+      return met.limit->engine == facts.engine && met.limit->option.empty();
     });
   });
 }

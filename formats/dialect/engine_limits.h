@@ -7,17 +7,12 @@
 #include <string_view>
 #include <vector>
 
-#include "formats/dialect/dialect.h"
+#include "formats/dialect/engines.h"
 
 // What released engines refuse of what the dialects can say: a plan refuses it too, `check` reports
 // it, and docs/formats.md prints it.
 
 namespace ingot::formats {
-
-/// The engines that the table speaks of, with the version that was tried.
-enum class Engine : std::uint8_t { kVllm, kSglang };
-std::string_view engine_name(Engine engine);  ///< "vLLM 0.32"
-inline constexpr std::array kEngines = {Engine::kVllm, Engine::kSglang};
 
 /// Which weights an engine's limit is about.
 enum class EngineScope : std::uint8_t {
@@ -48,8 +43,12 @@ struct EngineWeight {
   SchemeId scheme{};
   Activations activations{};
 };
+/// Whether it is one of the routed experts.
+bool is_expert(const EngineWeight& weight);
 /// The limits that a weight of this dialect meets.
 std::vector<const EngineLimit*> limits_of(const Dialect& dialect, const EngineWeight& weight);
+/// The first of one engine that is without a remedying option, else the first with one; null: none.
+const EngineLimit* limit_of(Engine engine, const Dialect& dialect, const EngineWeight& weight);
 
 /// Whether a part of one number has no dimensions where its dialect says [1]: SGLang joins those of
 /// q_a_proj and kv_a_proj, and asserts on two of shape [1]; vLLM takes either.
@@ -67,7 +66,7 @@ class EngineLimitsMet {
     std::size_t count = 0;
   };
   [[nodiscard]] std::span<const Met> met() const { return met_; }
-  /// Each engine refuses some weight, so that none loads the checkpoint.
+  /// Each engine that is judged refuses some weight, so that none of them loads the checkpoint.
   [[nodiscard]] bool is_refused_by_all() const;
 
  private:

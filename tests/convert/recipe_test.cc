@@ -42,7 +42,7 @@ void expect_refused(const std::string& yaml, std::initializer_list<std::string> 
 
 TEST(Recipe, SplitsARuleAtItsLastEqualsSign) {
   const Rule rule = parse_rule("re:model\\.(a=b|c)=bf16");
-  EXPECT_EQ(rule.selector, "re:model\\.(a=b|c)");
+  EXPECT_EQ(rule.selector.text(), "re:model\\.(a=b|c)");
   EXPECT_EQ(rule.scheme, SchemeId::kBf16);
   EXPECT_EQ(rule.origin, RuleOrigin::kRule);
   EXPECT_TRUE(rule.matches(tensor("model.a=b", SchemeId::kBf16)));
@@ -125,7 +125,7 @@ TEST(Recipe, FirstMatchWinsAmongRuleRecipeDefault) {
   EXPECT_EQ(recipe.decide(expert(3, 17)).rule->origin, RuleOrigin::kRule);
   const Decision kept = recipe.decide(expert(3, 18));
   ASSERT_NE(kept.rule, nullptr);
-  EXPECT_EQ(kept.rule->selector, "model.layers.3.*");
+  EXPECT_EQ(kept.rule->selector.text(), "model.layers.3.*");
   EXPECT_EQ(kept.scheme, std::nullopt);
   EXPECT_EQ(recipe.decide(expert(4, 18)).scheme, SchemeId::kF32);
 }
@@ -182,7 +182,7 @@ TEST(Recipe, ReadsYaml) {
   EXPECT_EQ(recipe.to, SchemeId::kBf16);
   EXPECT_EQ(recipe.mtp, MtpPolicy::kDrop);
   ASSERT_EQ(recipe.rules.size(), 2U);
-  EXPECT_EQ(recipe.rules[0].role, Role::kExpertUp);
+  EXPECT_EQ(recipe.rules[0].selector.text(), "role:expert-up");
   EXPECT_EQ(recipe.rules[0].origin, RuleOrigin::kRecipe);
   EXPECT_EQ(recipe.rules[1].scheme, SchemeId::kFp8Block);
   EXPECT_TRUE(recipe.rules[1].matches(tensor("model.layers.2.x", SchemeId::kBf16)));
@@ -267,8 +267,9 @@ TEST(Recipe, RefusesAnchorsButNotAmpersandsInText) {
     bomb += "]\n";
   }
   expect_refused(bomb, {"anchors"});
-  EXPECT_EQ(parse_recipe("rules: [{match: 'a &b*', scheme: keep}] # &c", "r").rules[0].selector,
-            "a &b*");
+  EXPECT_EQ(
+      parse_recipe("rules: [{match: 'a &b*', scheme: keep}] # &c", "r").rules[0].selector.text(),
+      "a &b*");
 }
 
 TEST(Recipe, RefusesDepthWithoutExhaustingTheStack) {

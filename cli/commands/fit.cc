@@ -1,0 +1,97 @@
+#include "cli/commands/fit.h"
+
+#include <charconv>
+
+#include <fmt/format.h>
+
+#include "cli/flags/flag_table.h"
+#include "convert/convert.h"
+#include "convert/recipe/engine_choice.h"
+#include "formats/base/error.h"
+#include "formats/base/parallel.h"
+
+namespace ingot::cli {
+namespace {
+
+constexpr const char* kGpuMemory = "--gpu-memory";
+
+// `131072`, `128k`, `1M`: as people count tokens, by 1024.
+std::uint64_t parse_tokens(std::string_view text, std::string_view option) {
+  constexpr std::uint64_t kMost = std::uint64_t{1} << 32;
+  std::uint64_t number = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, fault] = std::from_chars(text.data(), end, number);
+  const std::string_view unit(stop, static_cast<std::size_t>(end - stop));
+  const std::uint64_t factor = unit.empty()                 ? 1
+                               : unit == "k" || unit == "K" ? std::uint64_t{1} << 10
+                               : unit == "m" || unit == "M" ? std::uint64_t{1} << 20
+                                                            : 0;
+  if (fault == std::errc() && factor != 0 && number >= 1 && number <= kMost / factor)
+    return number * factor;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("{} '{}' is no number of tokens (as 131072, 128k or 1M, at most 2^32)",
+                          option, text));
+}
+
+inference::KvFormat cache_format(const FitFlags& flags) {
+  if (flags.kv_cache.empty()) return inference::KvFormat::kBf16;
+  if (const auto format = inference::find_kv_format(flags.kv_cache)) return *format;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("--kv-cache {}: there are {}", flags.kv_cache,
+                          names_of(inference::kv_formats(), inference::kv_format_name)));
+}
+
+std::vector<Flag> with_gpu_memory(std::vector<Flag> flags) {
+  for (Flag& flag : flags) flag.rule.needs = kGpuMemory;
+  return flags;
+}
+
+}  // namespace
+
+void declare_fit(FlagTable& table, FitFlags& flags) {
+  table.add(FlagGroup::kCommon,
+            {{kGpuMemory, &flags.device_memory,
+              "say what a rank with so much memory holds and whether it fits, e.g. 80GB; with --to "
+              "and so on of a conversion that has not been made"}});
+  table.add(FlagGroup::kTarget, with_gpu_memory(scheme_flags(flags.target)));
+  table.add(FlagGroup::kTarget, with_gpu_memory(choice_flags(flags.target)));
+  table.add(FlagGroup::kSlicing,
+            with_gpu_memory(
+                {{"--tp", &flags.slicing.tp, "tensor parallelism"},
+                 {"--ep", &flags.slicing.ep, "expert parallelism"},
+                 {"--etp", &flags.slicing.etp, "ranks that cut each expert"},
+                 {"--pp", &flags.slicing.pp, "pipeline stages"},
+                 {"--tp-fit", &flags.slicing.fit, "as of convert: refuse, retile, pad or bf16"},
+                 {"--kv-cache", &flags.kv_cache,
+                  fmt::format("numbers of the cache of keys and values: {} (default bf16)",
+                              names_of(inference::kv_formats(), inference::kv_format_name))},
+                 {"--context", &flags.context, "tokens of each sequence, e.g. 128k"},
+                 {"--sequences",
+                  &flags.sequences,
+                  "sequences at once in each group of tensor parallelism",
+                  {.is_positive = true}}}));
+}
+
+Fit fit_of(const FitFlags& flags, const formats::Checkpoint& source) {
+  FitRequest request{.device_bytes = parse_size(flags.device_memory, kGpuMemory),
+                     .cache = cache_format(flags),
+                     .context = {},
+                     .sequences = flags.sequences};
+  if (!flags.context.empty()) request.context = parse_tokens(flags.context, "--context");
+  if (request.sequences && !request.context) {
+    throw Error(ErrorCode::kInvalidArgument, "--sequences needs the tokens of each, --context");
+  }
+  convert::Recipe recipe = make_recipe(flags.target);
+  open_scales_from(flags.target, std::string(source.family().name), available_processors(),
+                   recipe.choices);
+  // An engine reads the whole checkpoint and cuts it itself, into the same slices.
+  convert::choose_for_engine(recipe, source, *formats::find_layout("hf"));
+  recipe.choices.engine.reset();
+  SlicingFlags slicing = flags.slicing;
+  slicing.layout = "ranks";
+  convert::PlanOptions options;
+  read_slicing(slicing, options);
+  return fit_of(convert::plan_conversion(source, std::move(recipe), options), request);
+}
+
+}  // namespace ingot::cli

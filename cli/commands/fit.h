@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "cli/flags/slicing_flags.h"
+#include "cli/flags/target_flags.h"
+#include "cli/report/fit_report.h"
+
+namespace ingot::cli {
+
+struct FlagTable;
+
+/// The flags of `inspect --gpu-memory`: whether a checkpoint, or what a conversion would make of
+/// it, fits the memory of devices.
+struct FitFlags {
+  std::string device_memory, kv_cache, context;
+  std::optional<std::uint64_t> sequences;
+  SlicingFlags slicing;
+  TargetFlags target;
+
+  [[nodiscard]] bool is_asked() const { return !device_memory.empty(); }
+};
+
+void declare_fit(FlagTable& table, FitFlags& flags);
+
+/// Plans the conversion that was asked for, or none, cut for the ranks that were asked for, and
+/// writes nothing. Throws what a conversion with these options throws, and kInvalidArgument for
+/// words that are not understood.
+Fit fit_of(const FitFlags& flags, const formats::Checkpoint& source);
+
+}  // namespace ingot::cli

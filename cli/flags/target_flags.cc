@@ -1,0 +1,170 @@
+#include "cli/flags/target_flags.h"
+
+#include <iterator>
+#include <memory>
+#include <type_traits>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "convert/job/job_identity.h"
+#include "convert/recipe/engine_choice.h"
+#include "convert/recipe/statistics.h"
+#include "formats/base/error.h"
+#include "formats/base/fd.h"
+#include "shard/join/source.h"
+
+namespace ingot::cli {
+
+using convert::Recipe;
+using formats::Checkpoint;
+
+namespace {
+
+constexpr std::uint64_t kMaxRecipeBytes = std::uint64_t{1} << 20;
+
+// Names, and the short words for some of them.
+std::string target_words() {
+  std::vector<std::string> words;
+  for (const formats::SchemeFacts& facts : formats::schemes()) {
+    if (facts.to_word.empty()) continue;
+    words.push_back(facts.to_word == facts.name
+                        ? std::string(facts.name)
+                        : fmt::format("{} (or {})", facts.name, facts.to_word));
+  }
+  return fmt::format("{}", fmt::join(words, ", "));
+}
+
+// Options of the command line win over the recipe's.
+void read_choices(const TargetFlags& flags, Recipe& recipe) {
+  convert::Choices& choices = recipe.choices;
+  const auto is_given = [&](const char* option, const auto& value) {
+    if (value == std::decay_t<decltype(value)>()) return false;
+    recipe.given.emplace_back(option);
+    return true;
+  };
+  if (is_given("--for", flags.engine)) choices.engine = convert::parse_engine(flags.engine);
+  if (is_given("--dialect", flags.dialect)) choices.dialect = flags.dialect;
+  if (is_given("--activations", flags.activations))
+    choices.activations = convert::parse_activations(flags.activations);
+  const bool has_scales = is_given("--activation-scales", flags.activation_scales);
+  if (is_given("--input-scale", flags.input_scale))
+    choices.input_scale = convert::parse_input_scale(flags.input_scale);
+  if (choices.input_scale && has_scales) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--input-scale is one scale for every input, --activation-scales has one for each "
+                "(give one of them)");
+  }
+  if (has_scales) {
+    choices.activation_scales = std::make_shared<const convert::ActivationScales>(
+        convert::ActivationScales::read(flags.activation_scales));
+  }
+  if (is_given("--fp8-grid", flags.fp8_grid))
+    choices.fp8_grid = convert::parse_fp8_grid(flags.fp8_grid);
+  is_given("--scales-from", flags.scales_from);
+  for (const auto& [option, word] :
+       {std::pair{"--search", &flags.search}, {"--nvfp4-search", &flags.nvfp4_search}}) {
+    if (is_given(option, *word)) choices.search = convert::parse_scale_search(*word, option);
+  }
+  if (is_given("--group-size", flags.group_size))
+    choices.group_size = convert::parse_group_size(flags.group_size);
+  if (is_given("--importance", flags.importance)) {
+    choices.importance =
+        std::make_shared<const convert::Importance>(convert::Importance::read(flags.importance));
+  }
+  if (is_given("--via", flags.via)) choices.via = convert::parse_via(flags.via);
+  if (is_given("--quantize-attention", flags.quantize_attention)) choices.quantize_attention = true;
+}
+
+}  // namespace
+
+void open_scales_from(const TargetFlags& flags, const std::string& family, std::size_t threads,
+                      convert::Choices& choices) {
+  if (flags.scales_from.empty()) return;
+  auto release = std::make_shared<Checkpoint>(
+      shard::open_source(flags.scales_from, {.open = {.family = family, .threads = threads}}));
+  choices.scales_from_fingerprint = convert::source_fingerprint(*release, nullptr, {.n = threads});
+  choices.scales_from = std::move(release);
+}
+
+Recipe make_recipe(const TargetFlags& flags) {
+  Recipe recipe;
+  if (!flags.recipe_file.empty()) {
+    recipe = convert::parse_recipe(read_text_file(flags.recipe_file, kMaxRecipeBytes),
+                                   flags.recipe_file);
+  }
+  std::vector<convert::Rule> first;
+  for (const std::string& text : flags.rules) first.push_back(convert::parse_rule(text));
+  recipe.rules.insert(recipe.rules.begin(), std::make_move_iterator(first.begin()),
+                      std::make_move_iterator(first.end()));
+  if (!flags.to.empty()) recipe.to = convert::parse_scheme_word(flags.to, "--to");
+  if (!flags.mtp.empty()) recipe.mtp = convert::parse_mtp_policy(flags.mtp, "--mtp");
+  for (const std::string& text : flags.allow) recipe.allow.add(text);
+  read_choices(flags, recipe);
+  return recipe;
+}
+
+std::vector<Flag> scheme_flags(TargetFlags& flags) {
+  return {{"--to", &flags.to,
+           fmt::format("target scheme: {}; which tensors take it: ingot list recipes (default: "
+                       "keep each scheme)",
+                       target_words())},
+          {"--for", &flags.engine,
+           fmt::format("engine that is to load it, which chooses dialect and activations: {}; "
+                       "what each loads: ingot list loads",
+                       names_of(formats::engines(), &formats::EngineFacts::word))},
+          {"--dialect", &flags.dialect,
+           fmt::format("layout of quantized tensors: {} (default: by scheme); what vLLM and "
+                       "SGLang refuse of it: "
+                       "ingot list engines",
+                       names_of(formats::dialects(), &formats::Dialect::name))}};
+}
+
+std::vector<Flag> choice_flags(TargetFlags& flags) {
+  return {
+      {"--rule", &flags.rules,
+       "SELECTOR=SCHEME; may be repeated, first match wins. A selector is a glob over names, "
+       "re:EXPR, "
+       "role:NAME (experts, attention, mlp, linear ...: ingot list roles), layers:0-2,last, or "
+       "several with & between them"},
+      {"--recipe", &flags.recipe_file, "YAML file of rules, after those of --rule"},
+      {"--mtp", &flags.mtp,
+       "MTP layers: convert as any other layer (default), bf16 (default for nvfp4, mxfp4, int4), "
+       "keep (in the source's "
+       "scheme), or drop"},
+      {"--quantize-attention", &flags.quantize_attention,
+       "nvfp4, mxfp4, int4: attention projections too"},
+      {"--activations", &flags.activations,
+       "what the engine does with activations: weight-only, dynamic or static (default: by "
+       "dialect and scheme)"},
+      {"--activation-scales", &flags.activation_scales,
+       "safetensors file with MODULE.input_amax, or .input_min and .input_max, for static "
+       "activations: what ingot "
+       "calibrate writes"},
+      {"--input-scale", &flags.input_scale,
+       "one scale for every static input instead of a file, e.g. 1"},
+      {"--fp8-grid", &flags.fp8_grid,
+       "FP8 scales: amax, or ue8m0 (powers of two); default: what the source says, else amax"},
+      {"--scales-from", &flags.scales_from,
+       "take the FP8 block or INT4 scales of this release instead of computing them"},
+      {"--search", &flags.search,
+       "how block scales are chosen: nvfp4 by amax, 4over6 or mse (default), int4 by amax, mse "
+       "(default) or signed (mse, and negative scales too)"},
+      {"--nvfp4-search", &flags.nvfp4_search, "the same, by its former name"},
+      {"--group-size", &flags.group_size,
+       "INT4: columns that share a scale, 32, 64, 128 or row (default: the source's if it is "
+       "INT4, else 128)"},
+      {"--importance", &flags.importance,
+       "NVFP4 and INT4: weight the errors of columns by the mean squares in this file, which "
+       "ingot calibrate writes"},
+      {"--via", &flags.via, "values pass through f32 (default), or bf16, as if cast first"}};
+}
+
+Flag allow_flag(TargetFlags& flags) {
+  return {"--allow", &flags.allow,
+          fmt::format("accept a fault, KIND=PATTERN of one or more tensors, KIND one of {}; "
+                      "recorded in the manifest",
+                      fmt::join(convert::Allowances::kinds(), ", "))};
+}
+
+}  // namespace ingot::cli

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/flags/flag_table.h"
+#include "convert/recipe/recipe.h"
+#include "formats/checkpoint/checkpoint.h"
+
+namespace ingot::cli {
+
+/// The flags that say what a conversion makes of each tensor, as given.
+struct TargetFlags {
+  std::string to, recipe_file, mtp, engine, dialect, activations, activation_scales, importance;
+  std::string scales_from, fp8_grid, search, nvfp4_search, group_size, via, input_scale;
+  std::vector<std::string> rules, allow;
+  bool quantize_attention = false;
+};
+
+/// --to, --for, --dialect: what most conversions need.
+std::vector<Flag> scheme_flags(TargetFlags& flags);
+/// The others, without --allow.
+std::vector<Flag> choice_flags(TargetFlags& flags);
+Flag allow_flag(TargetFlags& flags);
+
+/// What they mean, those of the command line before the recipe's; reads the files that they name,
+/// but for --scales-from. Throws kInvalidArgument for words that are not understood.
+convert::Recipe make_recipe(const TargetFlags& flags);
+/// Opens the release whose scales are taken over, where one was given.
+void open_scales_from(const TargetFlags& flags, const std::string& family, std::size_t threads,
+                      convert::Choices& choices);
+
+}  // namespace ingot::cli

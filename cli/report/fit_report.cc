@@ -1,0 +1,217 @@
+#include "cli/report/fit_report.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "formats/base/error.h"
+#include "formats/base/figures.h"
+#include "formats/family/role_groups.h"
+#include "formats/json/json.h"
+#include "inference/family/model_family.h"
+#include "inference/model/step/step.h"
+
+namespace ingot::cli {
+
+using convert::Plan;
+using formats::Json;
+using formats::Role;
+
+namespace {
+
+// What engines leave by default for all but weights and cache: a tenth.
+constexpr double kUsable = 0.9;
+
+constexpr std::string_view kOthers = "others";
+constexpr std::array<std::string_view, 5> kGroups = {"experts", "shared-experts", "dense-mlp",
+                                                     "attention", "indexer"};
+
+std::string_view group_of(Role role) {
+  for (const std::string_view name : kGroups) {
+    if (formats::find_roles(name)->has(role)) return name;
+  }
+  return kOthers;
+}
+
+using Weights = std::map<std::string_view, std::uint64_t>;
+
+std::uint64_t sum(const Weights& weights) {
+  std::uint64_t n_bytes = 0;
+  for (const auto& [unused, bytes] : weights) n_bytes += bytes;
+  return n_bytes;
+}
+
+// The slices of a row of files have the same sizes, whatever their rank.
+std::vector<Weights> weights_of_ranks(const Plan& plan) {
+  std::vector<Weights> ranks(plan.slicing->topology.n_ranks());
+  for (const convert::PlannedFile& file : plan.files) {
+    Weights in_file;
+    for (const convert::PartRef& at : file.parts) {
+      const convert::PlannedTensor& planned = plan.tensors[at.tensor];
+      const formats::TensorRule* rule = plan.tensor_of(planned).rule;
+      in_file[group_of(rule != nullptr ? rule->role : Role::kOther)] +=
+          convert::slice_at(plan, planned, at, 0).n_bytes;
+    }
+    for (const convert::PlannedFile::Member& member : file.members) {
+      for (const std::uint32_t rank : member.ranks) {
+        for (const auto& [group, n_bytes] : in_file) ranks[rank][group] += n_bytes;
+      }
+    }
+  }
+  return ranks;
+}
+
+std::optional<inference::ModelSpec> spec_of(const formats::Checkpoint& source) {
+  try {
+    return inference::model_spec(source.family(), source.config());
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kUnsupported) throw;
+    return std::nullopt;
+  }
+}
+
+std::uint64_t cache_per_token(const Plan& plan, const inference::ModelSpec& spec,
+                              std::uint32_t rank, inference::KvFormat format) {
+  const shard::Slicing& slicing = *plan.slicing;
+  const shard::RankPosition at = slicing.topology.position(rank);
+  const inference::RankView view = {.tp_rank = at.tp_rank, .tp_size = slicing.topology.tp};
+  std::vector<std::vector<inference::CacheStream>> layers;
+  for (std::size_t layer = 0; layer < spec.layers; ++layer) {
+    if (slicing.stages.stage_of(static_cast<std::uint32_t>(layer)) != at.stage) continue;
+    layers.push_back(
+        inference::cache_streams(spec, view, inference::Profile::kNative, format, layer));
+  }
+  return inference::KvCache::bytes_per_token(layers);
+}
+
+// Products of numbers of the command line: as large as they get.
+std::uint64_t product(std::uint64_t a, std::uint64_t b) {
+  __extension__ using Wide = unsigned __int128;
+  const Wide wide = static_cast<Wide>(a) * b;
+  // Sums of a few of these stay within 64 bits.
+  constexpr auto kMost = std::numeric_limits<std::uint64_t>::max() / 4;
+  return wide > kMost ? kMost : static_cast<std::uint64_t>(wide);
+}
+
+}  // namespace
+
+std::uint64_t Fit::usable_bytes() const {
+  return static_cast<std::uint64_t>(static_cast<double>(request.device_bytes) * kUsable);
+}
+
+std::uint64_t Fit::cache_bytes() const {
+  if (!request.context || !cache_per_token) return 0;
+  return product(product(*request.context, request.sequences.value_or(1)), *cache_per_token);
+}
+
+std::optional<std::uint64_t> Fit::tokens() const {
+  if (!cache_per_token) return std::nullopt;
+  if (*cache_per_token == 0 || weight_bytes >= usable_bytes()) return 0;
+  return (usable_bytes() - weight_bytes) / *cache_per_token;
+}
+
+Fit fit_of(const Plan& plan, const FitRequest& request) {
+  const std::optional<inference::ModelSpec> spec = spec_of(plan.source);
+  std::optional<Fit> heaviest;
+  std::uint64_t lightest = std::numeric_limits<std::uint64_t>::max();
+  const std::vector<Weights> ranks = weights_of_ranks(plan);
+  for (std::uint32_t rank = 0; rank < ranks.size(); ++rank) {
+    Fit fit{.request = request,
+            .topology = plan.slicing->topology,
+            .rank = rank,
+            .weights = ranks[rank],
+            .weight_bytes = sum(ranks[rank]),
+            .cache_per_token = {}};
+    lightest = std::min(lightest, fit.weight_bytes);
+    if (spec) fit.cache_per_token = cache_per_token(plan, *spec, rank, request.cache);
+    if (!heaviest ||
+        fit.weight_bytes + fit.cache_bytes() > heaviest->weight_bytes + heaviest->cache_bytes())
+      heaviest = std::move(fit);
+  }
+  heaviest->lightest_bytes = lightest;
+  return *heaviest;
+}
+
+std::string fit_text(const Fit& fit) {
+  const FitRequest& request = fit.request;
+  const shard::Topology& topology = fit.topology;
+  std::vector<std::vector<std::string>> rows;
+  for (const std::string_view group : kGroups) {
+    const auto found = fit.weights.find(group);
+    if (found != fit.weights.end())
+      rows.push_back({std::string(group), bytes_text(found->second), ""});
+  }
+  if (const auto found = fit.weights.find(kOthers); found != fit.weights.end())
+    rows.push_back(
+        {std::string(kOthers), bytes_text(found->second), "embedding, head, norms, router"});
+  rows.push_back({"weights", bytes_text(fit.weight_bytes),
+                  fit.lightest_bytes == fit.weight_bytes
+                      ? "the same on every rank"
+                      : fmt::format("{} on the lightest rank", bytes_text(fit.lightest_bytes))});
+  const std::string_view format = inference::kv_format_name(request.cache);
+  if (!fit.cache_per_token) {
+    rows.push_back({"cache", "?", "not known for this family"});
+  } else {
+    const std::string per_token =
+        fmt::format("{} bytes per token in {}", count_text(*fit.cache_per_token), format);
+    rows.push_back({"cache", bytes_text(fit.cache_bytes()),
+                    request.context ? fmt::format("{} sequence(s) of {} tokens, {}",
+                                                  count_text(request.sequences.value_or(1)),
+                                                  count_text(*request.context), per_token)
+                                    : per_token});
+  }
+  const std::uint64_t used = fit.weight_bytes + fit.cache_bytes();
+  rows.push_back({"rest", bytes_text(request.device_bytes - std::min(used, request.device_bytes)),
+                  fmt::format("of {}; a tenth is left for activations, buffers and kernels",
+                              bytes_text(request.device_bytes))});
+  std::string text = fmt::format("memory of rank {}, the heaviest of {} (tp {}, ep {}, pp {})\n{}",
+                                 fit.rank, topology.n_ranks(), topology.tp, topology.ep,
+                                 topology.pp, text_table(rows, {false, true, false}));
+  text += fit.fits()
+              ? "fits      yes\n"
+              : fmt::format("fits      no: {} too much\n", bytes_text(used - fit.usable_bytes()));
+  if (const auto tokens = fit.tokens()) {
+    text += fmt::format("room for  {} tokens", count_text(*tokens));
+    if (request.context)
+      text += fmt::format(": {} sequences of {}", count_text(*tokens / *request.context),
+                          count_text(*request.context));
+    text += topology.n_ranks() > topology.tp * topology.pp
+                ? fmt::format(" in each of {} groups of tensor parallelism\n",
+                              topology.n_ranks() / (topology.tp * topology.pp))
+                : "\n";
+  }
+  return text;
+}
+
+Json fit_json(const Fit& fit) {
+  const auto optional = [](const std::optional<std::uint64_t>& value) {
+    return value ? Json(*value) : Json(nullptr);
+  };
+  const std::optional<std::uint64_t> tokens = fit.tokens();
+  Json json = {
+      {"ranks", fit.topology.n_ranks()},
+      {"tp", fit.topology.tp},
+      {"ep", fit.topology.ep},
+      {"pp", fit.topology.pp},
+      {"heaviest_rank", fit.rank},
+      {"device_bytes", fit.request.device_bytes},
+      {"usable_bytes", fit.usable_bytes()},
+      {"weights", Json::object()},
+      {"weight_bytes", fit.weight_bytes},
+      {"lightest_weight_bytes", fit.lightest_bytes},
+      {"kv_cache", inference::kv_format_name(fit.request.cache)},
+      {"cache_bytes_per_token", optional(fit.cache_per_token)},
+      {"cache_bytes", fit.cache_bytes()},
+      {"context", optional(fit.request.context)},
+      {"sequences", optional(fit.request.sequences)},
+      {"fits", fit.fits()},
+      {"tokens_that_fit", optional(tokens)},
+      {"sequences_that_fit",
+       tokens && fit.request.context ? Json(*tokens / *fit.request.context) : Json(nullptr)}};
+  for (const auto& [group, n_bytes] : fit.weights) json["weights"][std::string(group)] = n_bytes;
+  return json;
+}
+
+}  // namespace ingot::cli

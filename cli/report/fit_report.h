@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "convert/plan/plan.h"
+#include "formats/json/json_fwd.h"
+#include "inference/cache/kv_cache.h"
+
+namespace ingot::cli {
+
+/// A deployment whose memory is asked for.
+struct FitRequest {
+  std::uint64_t device_bytes = 0;
+  inference::KvFormat cache = inference::KvFormat::kBf16;
+  std::optional<std::uint64_t> context;    ///< tokens of each sequence
+  std::optional<std::uint64_t> sequences;  ///< at once, in each group of tensor parallelism
+};
+
+/// What the ranks of a plan of layout `ranks` hold, and whether that fits their memory.
+struct Fit {
+  FitRequest request;
+  shard::Topology topology;
+  std::uint32_t rank = 0;                             ///< the heaviest, of which the rest tells
+  std::map<std::string_view, std::uint64_t> weights;  ///< bytes by group of roles
+  std::uint64_t weight_bytes = 0;
+  /// Nothing for families without a forward pass, whose caches nobody knows here.
+  std::optional<std::uint64_t> cache_per_token;
+  std::uint64_t lightest_bytes = 0;  ///< weights of the rank that has least
+
+  /// Of the memory of a device; the others are for activations, buffers and kernels.
+  [[nodiscard]] std::uint64_t usable_bytes() const;
+  /// Of all sequences that were asked for; 0 where nobody asked.
+  [[nodiscard]] std::uint64_t cache_bytes() const;
+  [[nodiscard]] bool fits() const { return weight_bytes + cache_bytes() <= usable_bytes(); }
+  /// Tokens for which there is room in the cache; nothing where that is unknown.
+  [[nodiscard]] std::optional<std::uint64_t> tokens() const;
+};
+
+/// From the plan alone: no file is read or written. Layers of multi-token prediction have weights
+/// here and no cache.
+Fit fit_of(const convert::Plan& plan, const FitRequest& request);
+
+std::string fit_text(const Fit& fit);
+formats::Json fit_json(const Fit& fit);
+
+}  // namespace ingot::cli

@@ -1,0 +1,267 @@
+#include "convert/job/estimate.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <random>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <fcntl.h>
+
+#include "formats/base/aligned_buffer.h"
+#include "formats/base/error.h"
+#include "formats/base/fd.h"
+#include "formats/base/parallel.h"
+#include "quantize/quality.h"
+#include "quantize/scheme.h"
+
+namespace ingot::convert {
+
+namespace fs = std::filesystem;
+using formats::SchemeId;
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr double kDiskSeconds = 0.25;
+constexpr double kComputeSeconds = 0.4;
+constexpr std::size_t kPiece = std::size_t{8} << 20;
+constexpr std::size_t kStreams = 4;
+// A file without a name never takes more of the disk.
+constexpr std::uint64_t kMostWritten = std::uint64_t{4} << 30;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// Bytes per second of `step`, which moves a piece and says how many bytes it had (0: no more), on
+// some threads; 0 when a step fails.
+template <typename Step>
+double rate_of(std::size_t threads, const Step& step) {
+  std::atomic<std::uint64_t> n_bytes = 0;
+  const Clock::time_point start = Clock::now();
+  try {
+    run_workers(threads, [&](std::size_t) {
+      const AlignedBuffer buffer(kPiece);
+      std::fill(buffer.span().begin(), buffer.span().end(), std::byte{0x5a});
+      while (seconds_since(start) < kDiskSeconds) {
+        const std::uint64_t n = step(buffer.span());
+        if (n == 0) return;
+        n_bytes += n;
+      }
+    });
+  } catch (const Error&) {
+    return 0;  // a run will say what is wrong with the disk
+  }
+  return static_cast<double>(n_bytes.load()) / std::max(seconds_since(start), 1e-9);
+}
+
+WorkEstimate measure_reading(const Plan& plan, std::size_t threads) {
+  WorkEstimate work{.n_bytes = plan.sizes.bytes_in};
+  const auto files = plan.source.files();
+  const auto largest =
+      std::max_element(files.begin(), files.end(),
+                       [](const auto& a, const auto& b) { return a.n_bytes < b.n_bytes; });
+  if (largest == files.end()) return work;
+  const auto index = static_cast<std::uint32_t>(largest - files.begin());
+  if (!plan.source.has_data(index)) return work;
+  const fs::path path = plan.source.directory() / largest->name;
+  const Fd direct = fs::exists(path) ? Fd::open_direct(path) : Fd();
+  work.is_past_cache = direct.valid();
+  std::atomic<std::uint64_t> next = 0;
+  work.per_second = rate_of(std::min(threads, kStreams), [&](std::span<std::byte> piece) {
+    const std::uint64_t offset = next.fetch_add(piece.size());
+    if (offset >= largest->n_bytes) return std::uint64_t{0};
+    if (direct.valid()) return std::uint64_t{direct.read_direct(piece, offset).value_or(0)};
+    const std::uint64_t n = std::min<std::uint64_t>(piece.size(), largest->n_bytes - offset);
+    plan.source.read_file(index, offset, piece.first(n));
+    return n;
+  });
+  return work;
+}
+
+// Where the output is to be, or the nearest folder above that is there.
+fs::path existing_folder(const fs::path& output) {
+  fs::path folder = fs::absolute(output);
+  while (!fs::is_directory(folder) && folder.has_relative_path()) folder = folder.parent_path();
+  return folder;
+}
+
+WorkEstimate measure_writing(const Plan& plan, const fs::path& folder, std::size_t threads) {
+  WorkEstimate work{.n_bytes = plan.sizes.bytes_out};
+  const auto without_name = [&](int flags) -> Fd {
+    try {
+      return Fd::open_for_writing(folder, O_TMPFILE | O_WRONLY | flags);
+    } catch (const Error&) {
+      return {};
+    }
+  };
+  Fd file = without_name(O_DIRECT);
+  work.is_past_cache = file.valid();
+  if (!file.valid()) file = without_name(0);
+  if (!file.valid()) return work;
+  std::atomic<std::uint64_t> next = 0;
+  const Clock::time_point start = Clock::now();
+  const double rate = rate_of(std::min(threads, kStreams), [&](std::span<std::byte> piece) {
+    const std::uint64_t offset = next.fetch_add(piece.size());
+    if (offset >= kMostWritten) return std::uint64_t{0};
+    if (work.is_past_cache) {
+      if (!file.write_direct(piece, offset)) return std::uint64_t{0};
+    } else {
+      file.write_exact(piece, offset);
+    }
+    return std::uint64_t{piece.size()};
+  });
+  const double n_bytes = rate * seconds_since(start);
+  try {
+    file.sync_data();
+  } catch (const Error&) {
+    return work;
+  }
+  work.per_second = n_bytes / std::max(seconds_since(start), 1e-9);
+  return work;
+}
+
+/// A tile of one pair of schemes: what an action does to each, without reading and writing.
+class Tile {
+ public:
+  Tile(SchemeId from, SchemeId to, const quantize::EncodeOptions& options)
+      : from_(from), to_(to), options_(options), values_(kRows * kCols), decoded_(kRows * kCols) {
+    std::minstd_rand random(1);
+    std::normal_distribution<float> normal(0.0F, 0.02F);
+    for (float& value : values_) value = normal(random);
+    codes_.resize(kRows * kCols * sizeof(float));
+    scales_.resize(kRows * kCols * sizeof(float));
+    ones_.resize(kRows * kCols, 1.0F);
+  }
+
+  void run() {
+    if (const auto transcode = quantize::find_transcode(from_, to_)) {
+      transcode(
+          encoded(from_),
+          std::as_writable_bytes(std::span(decoded_)).first(kRows * kCols * code_bits(to_) / 8));
+      return;
+    }
+    const quantize::Scheme& to = *quantize::find_scheme(to_);
+    const formats::MatrixView<float> decoded = {
+        .data = decoded_.data(), .rows = kRows, .cols = kCols, .stride = kCols};
+    quantize::find_scheme(from_)->decode(encoded(from_), decoded);
+    const auto [block_rows, block_cols] = group(to_);
+    const float global = to.global != nullptr ? to.global(0.1F, options_, /*divides=*/false) : 0.0F;
+    to.encode({.values = {.data = values_.data(), .rows = kRows, .cols = kCols, .stride = kCols},
+               .block_rows = block_rows,
+               .block_cols = block_cols,
+               .global = global,
+               .options = options_},
+              {.weight = codes_.data(),
+               .weight_stride = kCols * code_bits(to_) / 8,
+               .scales = scales_.data(),
+               .scale_stride = kCols * sizeof(float)});
+    if (!formats::scheme_facts(to_).quantized) return;
+    // The error is taken from the codes as written.
+    to.decode(encoded(to_), decoded);
+    quality_.add(quantize::measure_quality(
+        {.values = {.data = values_.data(), .rows = kRows, .cols = kCols, .stride = kCols},
+         .decoded = {.data = decoded_.data(), .rows = kRows, .cols = kCols, .stride = kCols},
+         .scales = encoded(to_).scales,
+         .block_rows = block_rows,
+         .block_cols = block_cols,
+         .half_top_step = to.half_top_step}));
+  }
+
+  static constexpr std::uint64_t n_values() { return kRows * kCols; }
+
+ private:
+  static constexpr std::uint64_t kRows = 128, kCols = 512;
+
+  static std::uint64_t code_bits(SchemeId scheme) {
+    return formats::scheme_facts(scheme).code_bits;
+  }
+  static std::array<std::uint64_t, 2> group(SchemeId scheme) {
+    return formats::scale_group(scheme, {kRows, kCols}, {128, 128});
+  }
+  quantize::EncodedRows encoded(SchemeId scheme) const {
+    const auto [block_rows, block_cols] = group(scheme);
+    const bool has_scales = block_cols > 0;
+    return {.weight = codes_.data(),
+            .rows = kRows,
+            .cols = kCols,
+            .scales = has_scales ? std::span<const float>(ones_) : std::span<const float>(),
+            .rows_per_matrix = kRows,
+            .scale_cols = has_scales ? (kCols + block_cols - 1) / block_cols : 0,
+            .block_rows = block_rows,
+            .block_cols = block_cols};
+  }
+
+  SchemeId from_, to_;
+  quantize::EncodeOptions options_;
+  std::vector<float> values_, decoded_, ones_;
+  std::vector<std::byte> codes_, scales_;
+  quantize::QualitySums quality_;
+};
+
+WorkEstimate measure_computing(const Plan& plan, std::size_t threads) {
+  std::map<std::pair<SchemeId, SchemeId>, std::uint64_t> values;
+  for (const PlannedTensor& planned : plan.tensors) {
+    if (planned.action != Action::kCast && planned.action != Action::kQuantize) continue;
+    const formats::LogicalTensor& tensor = plan.tensor_of(planned);
+    values[{tensor.encoding.scheme, planned.to}] +=
+        formats::element_count(tensor.shape).value_or(0);
+  }
+  WorkEstimate work;
+  double seconds = 0;
+  for (const auto& [pair, n_values] : values) {
+    const auto [from, to] = pair;
+    std::vector<double> rates(threads, 0);  // values per second of each thread
+    const double limit = kComputeSeconds / static_cast<double>(values.size());
+    run_workers(threads, [&, from = from, to = to](std::size_t worker) {
+      Tile tile(from, to, plan.target.encode);
+      std::uint64_t n = 0;
+      const Clock::time_point begun = Clock::now();
+      do {
+        tile.run();
+        n += Tile::n_values();
+      } while (seconds_since(begun) < limit);
+      rates[worker] = static_cast<double>(n) / seconds_since(begun);
+    });
+    work.n_bytes += n_values;
+    seconds += static_cast<double>(n_values) / std::accumulate(rates.begin(), rates.end(), 0.0);
+  }
+  if (seconds > 0) work.per_second = static_cast<double>(work.n_bytes) / seconds;
+  return work;
+}
+
+bool is_one_disk(const fs::path& a, const fs::path& b) {
+  const auto of_a = stamp_of(a), of_b = stamp_of(b);
+  return of_a && of_b && of_a->device == of_b->device;
+}
+
+}  // namespace
+
+double TimeEstimate::seconds() const {
+  const double disks = has_one_disk ? reading.seconds() + writing.seconds()
+                                    : std::max(reading.seconds(), writing.seconds());
+  return std::max(disks, computing.seconds());
+}
+
+const char* TimeEstimate::limit() const {
+  if (computing.seconds() >= seconds()) return "computing";
+  return reading.seconds() > writing.seconds() ? "reading" : "writing";
+}
+
+TimeEstimate estimate_time(const Plan& plan, const fs::path& output, std::size_t threads) {
+  const fs::path folder = existing_folder(output);
+  return {.reading = measure_reading(plan, threads),
+          .writing = measure_writing(plan, folder, threads),
+          .computing = measure_computing(plan, threads),
+          .has_one_disk = is_one_disk(plan.source.directory(), folder)};
+}
+
+}  // namespace ingot::convert

@@ -1,0 +1,200 @@
+#include "convert/recipe/engine_choice.h"
+
+#include <algorithm>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "formats/base/error.h"
+#include "formats/dialect/engine_limits.h"
+
+namespace ingot::convert {
+
+using formats::Checkpoint;
+using formats::Dialect;
+using formats::Engine;
+using formats::EngineLoad;
+using formats::SchemeId;
+
+namespace {
+
+bool is_quantized(SchemeId scheme) {
+  return formats::scheme_facts(scheme).quantized;
+}
+
+std::string_view scheme_name(SchemeId scheme) {
+  return formats::scheme_facts(scheme).name;
+}
+
+// Quantized schemes that the output is to have: of --to and of rules, else those of the source. The
+// first decides.
+std::vector<SchemeId> wanted_schemes(const Recipe& recipe, const Checkpoint& source) {
+  std::vector<SchemeId> schemes;
+  const auto add = [&](SchemeId scheme) {
+    if (is_quantized(scheme) && std::ranges::find(schemes, scheme) == schemes.end())
+      schemes.push_back(scheme);
+  };
+  if (recipe.to) add(*recipe.to);
+  for (const Rule& rule : recipe.rules) {
+    if (rule.scheme) add(*rule.scheme);
+  }
+  if (!schemes.empty() || recipe.to) return schemes;
+  for (const formats::LogicalTensor& tensor : source.tensors()) add(tensor.encoding.scheme);
+  return schemes;
+}
+
+/// Which rows of an engine a model can use.
+class Loads {
+ public:
+  Loads(Engine engine, const Checkpoint& source) : engine_(engine) {
+    weights_.push_back({.name = "linear", .rule = nullptr, .scheme = {}, .activations = {}});
+    const auto tensors = source.tensors();
+    const auto expert = std::ranges::find_if(tensors, [](const formats::LogicalTensor& tensor) {
+      return formats::is_expert(
+          {.name = tensor.name, .rule = tensor.rule, .scheme = {}, .activations = {}});
+    });
+    if (expert != tensors.end()) {
+      weights_.push_back(
+          {.name = expert->name, .rule = expert->rule, .scheme = {}, .activations = {}});
+    }
+  }
+
+  /// The rows of a scheme that load for experts and all else, in the order of the table; without
+  /// any, those that load for one of them, which is enough for a rule about these.
+  [[nodiscard]] std::vector<const EngineLoad*> of(SchemeId scheme) const {
+    std::vector<const EngineLoad*> rows = of(scheme, weights_.size());
+    return rows.empty() ? of(scheme, 1) : rows;
+  }
+
+  /// What the engine says of a scheme that it does not load, `: ` before it; empty where it is not
+  /// known to say anything.
+  [[nodiscard]] std::string reason(SchemeId scheme) const {
+    for (const formats::EngineLimit& limit : formats::engine_limits()) {
+      if (limit.engine == engine_ && limit.scheme == scheme && limit.option.empty())
+        return fmt::format(": {}", limit.reason);
+    }
+    return {};
+  }
+
+  /// The names of all schemes that it loads of this model.
+  [[nodiscard]] std::string names() const {
+    std::vector<std::string_view> names;
+    for (const formats::SchemeFacts& facts : formats::schemes()) {
+      if (!of(facts.id, weights_.size()).empty()) names.push_back(facts.name);
+    }
+    return fmt::format("{}", fmt::join(names, ", "));
+  }
+
+ private:
+  [[nodiscard]] std::vector<const EngineLoad*> of(SchemeId scheme, std::size_t least) const {
+    std::vector<const EngineLoad*> rows;
+    for (const EngineLoad& row : formats::engine_loads()) {
+      if (row.engine == engine_ && row.scheme == scheme && n_loaded(row) >= least)
+        rows.push_back(&row);
+    }
+    return rows;
+  }
+
+  /// For how many kinds of weights the engine refuses nothing.
+  [[nodiscard]] std::size_t n_loaded(const EngineLoad& row) const {
+    const Dialect* dialect = formats::find_dialect(row.dialect);
+    if (dialect == nullptr) return weights_.size();
+    std::size_t n = 0;
+    for (formats::EngineWeight weight : weights_) {
+      weight.scheme = row.scheme;
+      weight.activations = *row.activations;
+      const formats::EngineLimit* limit = formats::limit_of(engine_, *dialect, weight);
+      if (limit == nullptr || !limit->option.empty()) ++n;
+    }
+    return n;
+  }
+
+  Engine engine_;
+  std::vector<formats::EngineWeight> weights_;  // an expert, if there are any, and another
+};
+
+std::string text_of(const std::vector<const EngineLoad*>& rows) {
+  std::vector<std::string> texts;
+  for (const EngineLoad* row : rows)
+    texts.push_back(fmt::format("{} ({})", row->dialect, activations_name(*row->activations)));
+  return fmt::format("{}", fmt::join(texts, ", "));
+}
+
+}  // namespace
+
+formats::Engine parse_engine(std::string_view word) {
+  if (const auto engine = formats::find_engine(word)) return *engine;
+  std::vector<std::string_view> words;
+  for (const formats::EngineFacts& facts : formats::engines()) words.push_back(facts.word);
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("--for '{}' is none of {}", word, fmt::join(words, ", ")));
+}
+
+void choose_for_engine(Recipe& recipe, const Checkpoint& source, const formats::Layout& layout) {
+  if (!recipe.choices.engine) return;
+  const formats::EngineFacts& engine = formats::engine_facts(*recipe.choices.engine);
+  if (layout.is_sliced) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{} reads no directories of ranks, and cuts a whole checkpoint while "
+                            "it loads (leave out --tp, --ep and --layout, or --for)",
+                            engine.name));
+  }
+  const Loads loads(engine.engine, source);
+  const std::vector<SchemeId> schemes = wanted_schemes(recipe, source);
+  for (const SchemeId scheme : schemes) {
+    if (!loads.of(scheme).empty()) continue;
+    throw Error(
+        ErrorCode::kUnsupported,
+        fmt::format("{} does not load {} of this model{} (it loads {}; see ingot list loads)",
+                    engine.name, scheme_name(scheme), loads.reason(scheme), loads.names()));
+  }
+  if (schemes.empty()) return;
+
+  // The first row of the first scheme beside which the dialect has rows for all others.
+  Choices& choices = recipe.choices;
+  std::vector<const EngineLoad*> rows = loads.of(schemes.front());
+  // What stays as it is stays in its dialect.
+  if (!recipe.to) {
+    std::ranges::stable_partition(
+        rows, [&](const EngineLoad* row) { return row->dialect == source.dialect().name; });
+  }
+  const auto is_possible = [&](const EngineLoad* row) {
+    if (!choices.dialect.empty() && choices.dialect != row->dialect) return false;
+    if (choices.activations && schemes.size() == 1 && choices.activations != row->activations)
+      return false;
+    return std::ranges::all_of(schemes,
+                               [&](SchemeId scheme) {
+                                 return std::ranges::any_of(loads.of(scheme),
+                                                            [&](const EngineLoad* other) {
+                                                              return other->dialect == row->dialect;
+                                                            });
+                               }) &&
+           (schemes.size() == 1 || formats::find_dialect(row->dialect)->holds_mixtures);
+  };
+  const auto row = std::ranges::find_if(rows, is_possible);
+  if (row == rows.end()) {
+    std::string asked =
+        choices.dialect.empty() ? "" : fmt::format(" --dialect {}", choices.dialect);
+    if (choices.activations)
+      asked += fmt::format(" --activations {}", activations_name(*choices.activations));
+    if (asked.empty()) {
+      throw Error(ErrorCode::kUnsupported,
+                  fmt::format("{} loads {} beside no other quantized scheme (one scheme for all, "
+                              "or bf16 for the others)",
+                              engine.name, scheme_name(schemes.front())));
+    }
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("{} does not load{}: {} of this model it reads in {} (leave {} out)",
+                            engine.name, asked, scheme_name(schemes.front()), text_of(rows),
+                            choices.dialect.empty() ? "--activations" : "--dialect"));
+  }
+  const Dialect& dialect = *formats::find_dialect((*row)->dialect);
+  choices.dialect = dialect.name;
+  const formats::StorageRow* usual = formats::find_storage(dialect, schemes.front());
+  const bool is_default = usual != nullptr && usual->activations == (*row)->activations &&
+                          usual->activations_choice.empty();
+  if (!choices.activations && !is_default) choices.activations = (*row)->activations;
+}
+
+}  // namespace ingot::convert

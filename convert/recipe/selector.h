@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "formats/base/pattern.h"
+#include "formats/checkpoint/checkpoint.h"
+#include "formats/family/role_groups.h"
+
+namespace ingot::convert {
+
+/// Which tensors a rule is for: one or more terms with `&` between them, all of which must match.
+/// A term is a pattern over names (a glob, or `re:EXPR`), `role:NAME` with the name of a role or of
+/// a group of roles, or `layers:LIST`: numbers and ranges with commas between them, in which `last`
+/// stands for the last layer before the MTP layers, and `mtp` for these. No pattern has an `&`.
+class Selector {
+ public:
+  /// Throws kInvalidArgument for an empty term, an unknown role, with the groups that there are, or
+  /// a list of layers that is none.
+  explicit Selector(std::string_view text);
+
+  /// Says what `last` and `mtp` are. Until then these match nothing.
+  void set_layers(std::uint64_t num_hidden_layers) { n_layers_ = num_hidden_layers; }
+
+  [[nodiscard]] bool matches(const formats::LogicalTensor& tensor) const;
+  /// Whether it gives the whole name of a tensor that it matches, or its role.
+  [[nodiscard]] bool names(const formats::LogicalTensor& tensor) const;
+  /// Whether a term is about roles or layers, which `ingot list roles` shows.
+  [[nodiscard]] bool knows_family() const;
+  /// As given.
+  [[nodiscard]] const std::string& text() const { return text_; }
+
+ private:
+  struct LayerRange {
+    std::uint64_t first = 0, last = 0;
+  };
+  using Layers = std::vector<LayerRange>;
+  using Term = std::variant<Pattern, formats::RoleSet, Layers>;
+
+  Term parse_term(std::string_view text) const;
+  Layers parse_layers(std::string_view list) const;
+  [[nodiscard]] bool is_in(const Layers& layers, std::uint64_t layer) const;
+
+  std::string text_;
+  std::vector<Term> terms_;
+  std::uint64_t n_layers_ = 0;
+};
+
+}  // namespace ingot::convert

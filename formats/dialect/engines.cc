@@ -1,0 +1,168 @@
+#include "formats/dialect/engines.h"
+
+#include <algorithm>
+#include <array>
+
+namespace ingot::formats {
+namespace {
+
+using enum Activations;
+using enum Engine;
+using enum Evidence;
+using enum SchemeId;
+
+constexpr std::array kEngines = {
+    EngineFacts{.engine = kVllm,
+                .word = "vllm",
+                .name = "vLLM 0.32",
+                .is_judged = true,
+                .before = "vllm serve",
+                .ranks_option = "--tensor-parallel-size"},
+    EngineFacts{.engine = kSglang,
+                .word = "sglang",
+                .name = "SGLang 0.5.23",
+                .is_judged = true,
+                .before = "python -m sglang.launch_server --model-path",
+                .ranks_option = "--tp"},
+    EngineFacts{.engine = kTrtllm,
+                .word = "trtllm",
+                .name = "TensorRT-LLM",
+                .before = "trtllm-serve",
+                .ranks_option = "--tp_size"},
+    EngineFacts{.engine = kVllmAscend,
+                .word = "vllm-ascend",
+                .name = "vLLM-Ascend",
+                .before = "vllm serve",
+                .ranks_option = "--tensor-parallel-size"},
+    EngineFacts{.engine = kTransformers,
+                .word = "transformers",
+                .name = "transformers 5",
+                .before = "python -c \"import sys, transformers as t; "
+                          "t.AutoModelForCausalLM.from_pretrained(sys.argv[1], "
+                          "device_map='auto')\"",
+                .ranks_option = ""},
+};
+static_assert(rows_match_enum(kEngines, &EngineFacts::engine, kTransformers));
+
+constexpr std::string_view kAny = "";
+constexpr std::string_view kCt = "compressed-tensors";
+constexpr std::string_view kModelopt = "modelopt";
+constexpr std::string_view kModelslim = "modelslim";
+constexpr std::string_view kDeepseek = "deepseek";
+constexpr std::string_view kAscend = "--quantization ascend";
+
+// docs/engines.md says how vLLM and SGLang were tried.
+constexpr std::array kLoads = {
+    EngineLoad{kVllm, kAny, kBf16, {}, kGenerated},
+    EngineLoad{kVllm, kAny, kF32, {}, kGenerated},
+    EngineLoad{kVllm, kAny, kF16, {}, kNotTried},
+    EngineLoad{kVllm, kDeepseek, kFp8Block, kDynamic, kGenerated},
+    EngineLoad{kVllm, kCt, kFp8Block, kDynamic, kGenerated},
+    EngineLoad{kVllm, kCt, kFp8Block, kWeightOnly, kRead},
+    EngineLoad{kVllm, kCt, kFp8Channel, kDynamic, kGenerated},
+    EngineLoad{kVllm, kCt, kFp8Channel, kWeightOnly, kRead},
+    EngineLoad{kVllm, kModelopt, kFp8Channel, kDynamic, kRead},
+    EngineLoad{kVllm, kDeepseek, kFp8Tensor, kDynamic, kGenerated},
+    EngineLoad{kVllm, kCt, kFp8Tensor, kStatic, kGenerated},
+    EngineLoad{kVllm, kModelopt, kFp8Tensor, kStatic, kGenerated},
+    EngineLoad{kVllm, kCt, kFp8Tensor, kDynamic, kRead},
+    EngineLoad{kVllm, kCt, kFp8Tensor, kWeightOnly, kRead},
+    EngineLoad{kVllm, kCt, kInt8Channel, kDynamic, kGenerated},
+    EngineLoad{kVllm, kCt, kInt8Channel, kStatic, kRead},
+    EngineLoad{kVllm, kCt, kInt4Group, kWeightOnly, kRead},
+    EngineLoad{kVllm, kCt, kNvfp4, kWeightOnly, kGenerated},
+    EngineLoad{kVllm, kCt, kNvfp4, kStatic, kGenerated},
+    EngineLoad{kVllm, kModelopt, kNvfp4, kWeightOnly, kGenerated},
+    EngineLoad{kVllm, kModelopt, kNvfp4, kStatic, kGenerated},
+    EngineLoad{kVllm, kCt, kMxfp4, kWeightOnly, kGenerated},
+    EngineLoad{kVllm, kCt, kMxfp8, kWeightOnly, kGenerated},
+    EngineLoad{kVllm, kCt, kMxfp8, kDynamic, kGenerated},
+
+    EngineLoad{kSglang, kAny, kBf16, {}, kLoaded},
+    EngineLoad{kSglang, kAny, kF32, {}, kLoaded},
+    EngineLoad{kSglang, kAny, kF16, {}, kNotTried},
+    EngineLoad{kSglang, kDeepseek, kFp8Block, kDynamic, kLoaded},
+    EngineLoad{kSglang, kCt, kFp8Block, kDynamic, kLoaded},
+    EngineLoad{kSglang, kCt, kFp8Channel, kDynamic, kLoaded},
+    EngineLoad{kSglang, kCt, kFp8Channel, kWeightOnly, kRead},
+    EngineLoad{kSglang, kDeepseek, kFp8Tensor, kDynamic, kRead},
+    EngineLoad{kSglang, kModelopt, kFp8Tensor, kStatic, kLoaded},
+    EngineLoad{kSglang, kCt, kFp8Tensor, kStatic, kRead},
+    EngineLoad{kSglang, kCt, kFp8Tensor, kDynamic, kRead},
+    EngineLoad{kSglang, kCt, kFp8Tensor, kWeightOnly, kRead},
+    EngineLoad{kSglang, kCt, kInt8Channel, kDynamic, kLoaded},
+    EngineLoad{kSglang, kCt, kInt8Channel, kStatic, kRead},
+    EngineLoad{kSglang, kModelslim, kInt8Channel, kDynamic, kNotTried},
+    EngineLoad{kSglang, kModelslim, kInt8Channel, kStatic, kNotTried},
+    EngineLoad{kSglang, kDeepseek, kInt8Block, kDynamic, kLoaded},
+    EngineLoad{kSglang, kCt, kInt4Group, kWeightOnly, kRead},
+    EngineLoad{kSglang, kCt, kNvfp4, kWeightOnly, kLoaded},
+    EngineLoad{kSglang, kCt, kNvfp4, kStatic, kLoaded},
+    EngineLoad{kSglang, kModelopt, kNvfp4, kWeightOnly, kLoaded},
+    EngineLoad{kSglang, kModelopt, kNvfp4, kStatic, kLoaded},
+    EngineLoad{kSglang, kCt, kMxfp4, kWeightOnly, kRead},
+
+    EngineLoad{kTrtllm, kAny, kBf16, {}, kNotTried},
+    EngineLoad{kTrtllm, kAny, kF16, {}, kNotTried},
+    EngineLoad{kTrtllm, kDeepseek, kFp8Block, kDynamic, kRead},
+    EngineLoad{kTrtllm, kModelopt, kFp8Tensor, kStatic, kNotTried},
+    EngineLoad{kTrtllm, kModelopt, kNvfp4, kStatic, kRead},
+
+    EngineLoad{kVllmAscend, kAny, kBf16, {}, kNotTried},
+    EngineLoad{kVllmAscend, kAny, kF16, {}, kNotTried},
+    EngineLoad{kVllmAscend, kModelslim, kInt8Channel, kDynamic, kRead, kAscend},
+    EngineLoad{kVllmAscend, kModelslim, kInt8Channel, kStatic, kRead, kAscend},
+
+    EngineLoad{kTransformers, kAny, kBf16, {}, kRead},
+    EngineLoad{kTransformers, kAny, kF32, {}, kRead},
+    EngineLoad{kTransformers, kAny, kF16, {}, kRead},
+    EngineLoad{kTransformers, kDeepseek, kFp8Block, kDynamic, kRead},
+    EngineLoad{kTransformers, kCt, kFp8Block, kDynamic, kNotTried},
+    EngineLoad{kTransformers, kCt, kFp8Channel, kDynamic, kNotTried},
+    EngineLoad{kTransformers, kCt, kInt8Channel, kDynamic, kNotTried},
+    EngineLoad{kTransformers, kCt, kInt4Group, kWeightOnly, kNotTried},
+    EngineLoad{kTransformers, kCt, kNvfp4, kWeightOnly, kNotTried},
+};
+
+}  // namespace
+
+std::string_view evidence_text(Evidence evidence) {
+  constexpr std::array<std::string_view, 4> kTexts = {"generated text", "loaded",
+                                                      "read in its source", "not tried"};
+  return kTexts[static_cast<std::size_t>(evidence)];
+}
+
+std::span<const EngineFacts> engines() {
+  return kEngines;
+}
+
+const EngineFacts& engine_facts(Engine engine) {
+  return kEngines[static_cast<std::size_t>(engine)];
+}
+
+std::string_view engine_name(Engine engine) {
+  return engine_facts(engine).name;
+}
+
+std::optional<Engine> find_engine(std::string_view word) {
+  for (const EngineFacts& row : kEngines) {
+    if (row.word == word) return row.engine;
+  }
+  return std::nullopt;
+}
+
+std::span<const EngineLoad> engine_loads() {
+  return kLoads;
+}
+
+const EngineLoad* find_load(Engine engine, const Dialect& dialect, SchemeId scheme,
+                            Activations activations) {
+  const auto* const row = std::find_if(kLoads.begin(), kLoads.end(), [&](const EngineLoad& load) {
+    if (load.engine != engine || load.scheme != scheme) return false;
+    return load.dialect.empty() ||
+           (load.dialect == dialect.name && load.activations == activations);
+  });
+  return row == kLoads.end() ? nullptr : row;
+}
+
+}  // namespace ingot::formats

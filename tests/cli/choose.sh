@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# Choosing a conversion: selectors of roles and layers, and outputs for an engine.
+source "$(dirname "$0")/expect.sh"
+ingot=$1 example=$2
+json() { "$ingot" "$@" --json >"$work/json" 2>"$work/stderr" </dev/null || fail "$*: $(cat "$work/stderr")"; }
+holds() { python3 -c "import json,sys; d = json.load(open(sys.argv[1])); assert $1, d" "$work/json" 2>"$work/claim" || fail "not so: $1: $(tail -c 300 "$work/claim")"; }
+
+# What each selector matches: the sums are those of the checkpoint.
+json list roles "$example"
+holds "{r['selector']: r['tensors'] for r in d['roles']}['role:experts'] == 240"
+holds "{r['selector']: r['tensors'] for r in d['roles']}['layers:1-4'] == 268"
+cp "$work/json" "$work/roles"
+for selector in role:experts role:attention role:indexer layers:0 layers:mtp 'role:expert-up'; do
+  json inspect "$example" --tensors "$selector"
+  holds "[len(d['tensors']), sum(p['bytes'] for t in d['tensors'] for p in t['parts'])] == [[r['tensors'], r['bytes']] for r in json.load(open('$work/roles'))['roles'] if r['selector'] == '$selector'][0]"
+done
+json inspect "$example" --tensors 'layers:last & role:shared-experts'
+holds "[t['layer'] for t in d['tensors']] == [4, 4, 4]"
+expect 0 "role:mlp" "$ingot" list roles
+expect 0 "role:embedding" "$ingot" list roles "$example" --markdown
+expect 2 "belongs to ingot list roles" "$ingot" list schemes "$example"
+expect 2 "belongs to a directory" "$ingot" list roles --family generic
+expect 2 "groups are experts" "$ingot" convert "$example" "$work/none" --rule role:expert=int8
+expect 2 "ingot list roles DIR" "$ingot" convert "$example" "$work/none" --rule 'layers:0 & role:experts=int8'
+printf 'rules:\n- {match: "layers:0-1 &", scheme: bf16}\n' >"$work/bad.yaml"
+expect 2 "bad.yaml: line 2: " "$ingot" convert "$example" "$work/none" --recipe "$work/bad.yaml"
+
+# A rule of a group reaches the output and the manifest.
+expect 0 "quantized 240" "$ingot" convert "$example" "$work/experts" --rule 'role:experts=int8' --rule 'role:linear=bf16' --progress never
+grep -q '"match": *"role:experts"' "$work/experts/ingot.json" || fail "the manifest lacks the rule"
+
+# Outputs for an engine: dialect and command.
+expect 0 "serve with: vllm serve $work/w8a8 --quantization ascend" "$ingot" convert "$example" "$work/w8a8" --to int8 --for vllm-ascend --progress never
+grep -q '"for": *"vllm-ascend"' "$work/w8a8/ingot.json" || fail "the manifest lacks the engine"
+[ -e "$work/w8a8/quant_model_description.json" ] || fail "not in the dialect of Ascend"
+expect 0 "--model-path '$work/a b' --quantization w8a8_int8" "$ingot" convert "$example" "$work/a b" --to int8 --for sglang --dry-run
+expect 0 "loaded by    vLLM 0.32 (generated text), SGLang" "$ingot" convert "$example" "$work/none" --to fp8 --dry-run
+json convert "$example" "$work/none" --to int8-block --dry-run
+holds "[e['engine'] for e in d['engines'] if e['loads']] == ['sglang'] and 'blockwise_int8' in d['engines'][0]['reason']"
+# The table of the README says what the rows of `list loads` and `list engines` say.
+"$ingot" list loads --json >"$work/loads" && "$ingot" list engines --json >"$work/limits" || fail "list"
+python3 - "$work" "$(dirname "$0")/../../README.md" <<'P' || fail "the README has another table of engines"
+import json, re, sys
+work, readme = sys.argv[1:]
+loads = json.load(open(work + "/loads"))["loads"]
+limits = json.load(open(work + "/limits"))["engines"]
+names = {"fp8": "fp8-block", "int8": "int8-channel"}
+def word(engine, scheme, dialect, activations):
+    if not any((r["engine"], r["scheme"], r["dialect"], r["activations"]) == (engine, scheme, dialect, activations) for r in loads):
+        return "no"
+    met = [r for r in limits if (r["engine"], r["scheme"], r["dialect"]) == (engine, scheme, dialect) and r["activations"] in ("any", activations)]
+    if any(r["option"] for r in met):
+        return f"with `{met[0]['option']}`"
+    return {"any weight": "no", "routed experts": "not as routed experts", "other layers": "only as routed experts"}[met[0]["of"]] if met else "yes"
+table = open(readme).read().split("## What is loaded by which engine")[1].split("\n\n")[1]
+n, scheme, dialect = 0, None, None
+for row in table.splitlines()[2:]:
+    cells = [c.strip() for c in row.strip("|").split("|")]
+    found = re.findall(r"`([\w-]+)`", cells[0])
+    scheme = names.get(found[0], found[0]) if found else scheme
+    dialect = (re.findall(r"`([\w-]+)`", cells[1]) or [dialect])[0]
+    for activations in re.findall(r"weight-only|dynamic|static", re.sub(r"\(.*\)", "", cells[2])):
+        for engine, cell in zip(["vLLM 0.32", "SGLang 0.5.23"], cells[3:5]):
+            is_so = word(engine, scheme, dialect, activations)
+            assert cell.startswith(is_so) or (is_so, cell) == ("yes", "on NPUs"), (engine, scheme, dialect, activations, cell, is_so)
+            n += 1
+assert n > 40, n
+P
+"$ingot" synth "$work/large" --family deepseek_v3 --like tiny >/dev/null 2>&1 || fail "synth"
+json convert "$work/large" "$work/none" --to nvfp4 --for trtllm --input-scale 1 --dry-run
+holds "d['output_dialect'] == 'modelopt' and d['engines'][2]['serve'].startswith('trtllm-serve ')"
+expect 2 "does not load int8-block" "$ingot" convert "$example" "$work/none" --to int8-block --for vllm
+expect 2 "--dialect modelslim" "$ingot" convert "$example" "$work/none" --to int8 --for vllm --dialect modelslim
+expect 2 "no directories of ranks" "$ingot" convert "$example" "$work/none" --to int8 --for vllm --tp 2
+expect 2 "is none of vllm, sglang" "$ingot" convert "$example" "$work/none" --to int8 --for llama.cpp
+[ ! -e "$work/none" ] || fail "a refused command wrote something"
+json convert "$example" "$work/none" --to fp8 --tp 2 --tp-fit bf16 --dry-run
+holds "d['engines'] == []"
+finish

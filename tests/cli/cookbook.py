@@ -1,0 +1,62 @@
+"""Runs the commands of docs/cookbook.md on the bundled model, and holds what the page says against what they do.
+
+cookbook.py INGOT EXAMPLE
+"""
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+ingot, example = (pathlib.Path(a).resolve() for a in sys.argv[1:3])
+root = example.parent.parent
+page = (root / "docs/cookbook.md").read_text()
+faults = []
+
+# Numbers of devices are those of the large model; the small one needs one.
+DEVICES = re.compile(r" --(tensor-parallel-size|tp_size|tp) \d+")
+
+
+def run(command, work):
+    words = command.replace("ingot ", f"{ingot} ", 1)
+    result = subprocess.run(words, shell=True, cwd=work, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if result.returncode != 0:
+        faults.append(f"exit status {result.returncode}: {command}: {result.stderr[:400]}")
+    return result.stdout
+
+
+with tempfile.TemporaryDirectory(prefix="ingot-cookbook-") as folder:
+    work = pathlib.Path(folder)
+    shutil.copytree(example, work / "DeepSeek-V3.2")
+    shutil.copytree(root / "examples/recipes", work / "examples/recipes")
+    (work / "sample.txt").write_text("Once there was a fox, and his name was Sam. He had a yellow kite.\n" * 20)
+    jobs = re.split(r"^## \d+\. ", page, flags=re.M)[1:]
+    if len(jobs) != 10:
+        faults.append(f"{len(jobs)} jobs instead of 10")
+    n_commands = 0
+    for job in jobs:
+        title = job.splitlines()[0]
+        output = ""
+        for block in re.findall(r"^```sh\n(.*?)^```", job, flags=re.M | re.S):
+            for line in block.replace("\\\n", " ").splitlines():
+                # What is for the large model alone says so.
+                if not line.startswith("ingot ") or "# 671B" in line:
+                    continue
+                output += run(line.split("  #")[0], work)
+                n_commands += 1
+        if not output:
+            faults.append(f"{title}: no command of it was run")
+        for line in re.findall(r"^serve with: .*$", job, flags=re.M):
+            if DEVICES.sub("", line) not in output:
+                faults.append(f"{title}: no '{line}' in what the commands printed")
+        for word in ("**Prints**", "**Takes**", "**Serve**"):
+            if word not in job:
+                faults.append(f"{title}: does not say {word}")
+    if n_commands < 12:
+        faults.append(f"only {n_commands} commands were run")
+for fault in faults:
+    print(fault, file=sys.stderr)
+print("all claims hold" if not faults else f"{len(faults)} claims failed")
+sys.exit(1 if faults else 0)

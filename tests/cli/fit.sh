@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# Whether it fits: what a rank holds of a checkpoint, or of a conversion that has not been made, and how long that takes.
+source "$(dirname "$0")/expect.sh"
+ingot=$1 example=$2
+json() { "$ingot" "$@" --json >"$work/json" 2>"$work/stderr" </dev/null || fail "$*: $(cat "$work/stderr")"; }
+holds() { python3 -c "import json,sys; d = json.load(open(sys.argv[1])); f = d.get('fit'); assert $1, d" "$work/json" 2>"$work/claim" || fail "not so: $1: $(tail -c 400 "$work/claim")"; }
+inspect() { json inspect "$example" --gpu-memory "$@"; }
+
+# One rank holds the whole model; a cached token has 128 + 16 values of BF16 and an index key, in each of 5 layers.
+json inspect "$example"
+weights=$(python3 -c "import json,sys; print(sum(p['bytes'] for t in json.load(sys.stdin)['tensors'] for p in t['parts']))" \
+  < <("$ingot" inspect "$example" --tensors --json))
+inspect 80GB
+holds "f['weight_bytes'] == $weights == sum(f['weights'].values()) and f['ranks'] == 1 and f['fits']"
+holds "f['weights']['experts'] == 7866240 and f['weights']['attention'] == 1499544"
+bf16=$(python3 -c "import json,sys; print(json.load(sys.stdin)['fit']['cache_bytes_per_token'])" <"$work/json")
+python3 - "$example/config.json" "$bf16" <<'P' || fail "the cache has $bf16 bytes per token"
+import json, sys
+c, got = json.load(open(sys.argv[1])), int(sys.argv[2])
+values = c["kv_lora_rank"] + c["qk_rope_head_dim"]
+index = (2 * c["index_head_dim"], c["index_head_dim"] + 4)  # BF16, or FP8 with one FP32 scale
+assert got in [c["num_hidden_layers"] * (2 * values + i) for i in index], got
+P
+# FP8: the latent with an FP32 scale per 128 values, the rope key in BF16.
+inspect 80GB --kv-cache fp8
+holds "$bf16 - f['cache_bytes_per_token'] == 5 * (2 * 128 - (128 + 4))"
+
+# Ranks: a quarter of the experts each, and the latent cache on every rank.
+inspect 80GB --tp 2 --ep 4 --tp-fit bf16
+holds "f['ranks'] == 4 and f['weights']['experts'] == 7866240 // 4 and f['cache_bytes_per_token'] == $bf16"
+cp "$work/json" "$work/planned"
+"$ingot" convert "$example" "$work/ranks" --tp 2 --ep 4 --tp-fit bf16 --progress never >/dev/null 2>&1 || fail "ranks"
+python3 - "$work" <<'P' || fail "the ranks hold something else than was planned"
+import json, struct, sys, glob
+fit = json.load(open(sys.argv[1] + "/planned"))["fit"]
+def data(path):
+    with open(path, "rb") as f:
+        header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+    return sum(t["data_offsets"][1] - t["data_offsets"][0] for n, t in header.items() if n != "__metadata__")
+ranks = [sum(map(data, glob.glob(d + "/*.safetensors"))) for d in sorted(glob.glob(sys.argv[1] + "/ranks/rank-*"))]
+assert max(ranks) == fit["weight_bytes"] == ranks[fit["heaviest_rank"]], (ranks, fit)
+assert min(ranks) == fit["lightest_weight_bytes"], (ranks, fit)
+P
+
+# Whether it fits, and how many sequences would.
+inspect 80GB --context 128k --sequences 64
+holds "f['cache_bytes'] == 64 * 131072 * f['cache_bytes_per_token'] and f['context'] == 131072"
+holds "f['sequences_that_fit'] == f['tokens_that_fit'] // 131072 == (72 * 10**9 - f['weight_bytes']) // f['cache_bytes_per_token'] // 131072"
+holds "f['fits'] == (f['sequences_that_fit'] >= 64)"
+inspect 10MB
+holds "not f['fits'] and f['tokens_that_fit'] == 0"
+expect 0 "fits      no: " "$ingot" inspect "$example" --gpu-memory 10MB
+expect 0 "fits      yes" "$ingot" inspect "$example" --gpu-memory 80GB --kv-cache int8
+
+# A conversion that has not been made, from its plan alone.
+inspect 80GB --to bf16
+holds "f['weights']['experts'] == 2 * 240 * 128 * 256"
+inspect 80GB --to int8 --for vllm --rule 'role:attention=bf16' --mtp drop
+holds "f['weights']['attention'] < 2 * 1499544 and f['weight_bytes'] < $weights"
+inspect 80GB --recipe "$(dirname "$example")/recipes/nvfp4-attention-fp8.yaml"
+holds "f['weights']['experts'] < 7866240 * 0.6"
+
+expect 2 "no number of tokens" "$ingot" inspect "$example" --gpu-memory 80GB --context 128q
+expect 2 "needs the tokens of each" "$ingot" inspect "$example" --gpu-memory 80GB --sequences 2
+expect 2 "--kv-cache fp4: there are" "$ingot" inspect "$example" --gpu-memory 80GB --kv-cache fp4
+expect 2 "--gpu-memory" "$ingot" inspect "$example" --to bf16
+expect 2 "does not load int8-block" "$ingot" inspect "$example" --gpu-memory 80GB --to int8-block --for vllm
+expect 2 "is not a size" "$ingot" inspect "$example" --gpu-memory lots
+
+# How long: in the text of a dry run alone; nothing stays on the disk.
+mkdir "$work/empty"
+expect 0 "time         about " "$ingot" convert "$example" "$work/empty/out" --to int8 --dry-run
+grep -qE "limited by (reading|writing|computing): reads .*writes .*computes " "$work/stdout" || fail "no rates: $(cat "$work/stdout")"
+[ -z "$(ls -A "$work/empty")" ] || fail "a dry run left $(ls -A "$work/empty")"
+json convert "$example" "$work/empty/out" --to int8 --dry-run
+holds "'time' not in d"
+finish

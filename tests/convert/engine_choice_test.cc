@@ -1,0 +1,179 @@
+#include "convert/recipe/engine_choice.h"
+
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "convert/output/planned_checkpoint.h"
+#include "formats/dialect/engine_limits.h"
+#include "tests/convert/conversion.h"
+#include "tests/support/expect_error.h"
+
+namespace ingot::convert {
+namespace {
+
+using namespace ingot::testing;
+using formats::Activations;
+using formats::Checkpoint;
+using formats::Engine;
+using formats::EngineLoad;
+using formats::SchemeId;
+
+Plan plan_for_engine(const Checkpoint& source, Engine engine, std::optional<SchemeId> to,
+                     Recipe recipe = {}) {
+  recipe.to = to;
+  recipe.choices.engine = engine;
+  return plan_conversion(source, std::move(recipe), {});
+}
+
+const check::EngineVerdict& verdict_of(const Loadable& loadable, Engine engine) {
+  return loadable.engines.at(static_cast<std::size_t>(engine));
+}
+
+TEST(EngineLoads, NameWhatTheirDialectsCanHold) {
+  for (const EngineLoad& row : formats::engine_loads()) {
+    SCOPED_TRACE(std::string(formats::engine_name(row.engine)) + " " +
+                 std::string(formats::scheme_facts(row.scheme).name));
+    EXPECT_EQ(row.dialect.empty(), !formats::scheme_facts(row.scheme).quantized);
+    EXPECT_EQ(row.dialect.empty(), !row.activations.has_value());
+    if (row.dialect.empty()) continue;
+    const formats::Dialect* dialect = formats::find_dialect(row.dialect);
+    ASSERT_NE(dialect, nullptr);
+    EXPECT_NE(formats::find_storage(*dialect, row.scheme, row.activations), nullptr);
+    for (const formats::EngineLimit& limit : formats::engine_limits()) {
+      const bool is_of_row = limit.engine == row.engine && limit.dialect == row.dialect &&
+                             limit.scheme == row.scheme &&
+                             (!limit.activations || limit.activations == row.activations);
+      EXPECT_FALSE(is_of_row && limit.scope == formats::EngineScope::kAny && limit.option.empty())
+          << "a row that the engine never loads: " << limit.reason;
+      EXPECT_FALSE(is_of_row && row.evidence == formats::Evidence::kGenerated &&
+                   limit.option.empty())
+          << "it generated, and is refused: " << limit.reason;
+    }
+  }
+}
+
+// Whatever --for accepts, the planned output passes that engine's own rows.
+TEST(ForAnEngine, EverySchemeThatItTakesLoads) {
+  const Checkpoint source = Checkpoint::open(tiny_v32());
+  std::size_t n_planned = 0;
+  for (const formats::EngineFacts& engine : formats::engines()) {
+    for (const formats::SchemeFacts& scheme : formats::schemes()) {
+      if (scheme.to_word.empty()) continue;
+      SCOPED_TRACE(std::string(engine.name) + " " + std::string(scheme.name));
+      Recipe recipe;
+      recipe.choices.input_scale = 1.0F;  // for those that take static activations alone
+      try {
+        const Plan plan = plan_for_engine(source, engine.engine, scheme.id, recipe);
+        const Loadable loadable = require_loadable(plan, 1);
+        EXPECT_TRUE(verdict_of(loadable, engine.engine).loads)
+            << verdict_of(loadable, engine.engine).reason;
+        ++n_planned;
+      } catch (const Error& refusal) {
+        EXPECT_TRUE(refusal.code() == ErrorCode::kUnsupported) << refusal.message();
+        EXPECT_THAT(refusal.message(), ::testing::HasSubstr(std::string(engine.name)));
+      }
+    }
+  }
+  EXPECT_GT(n_planned, 20U);
+}
+
+TEST(ForAnEngine, ChoosesDialectAndActivations) {
+  const Checkpoint source = Checkpoint::open(tiny_v32());
+  Recipe scaled;
+  scaled.choices.input_scale = 1.0F;
+  const auto dialect = [&](Engine engine, SchemeId to, const Recipe& recipe = {}) {
+    return std::string(plan_for_engine(source, engine, to, recipe).target.dialect->name);
+  };
+  EXPECT_EQ(dialect(Engine::kVllm, SchemeId::kInt8Channel), "compressed-tensors");
+  EXPECT_EQ(dialect(Engine::kVllmAscend, SchemeId::kInt8Channel), "modelslim");
+  EXPECT_EQ(dialect(Engine::kVllm, SchemeId::kNvfp4), "compressed-tensors");
+  const Plan plan = plan_for_engine(source, Engine::kTrtllm, SchemeId::kNvfp4, scaled);
+  EXPECT_EQ(plan.target.dialect->name, "modelopt");
+  EXPECT_EQ(plan.recipe.choices.activations, Activations::kStatic);
+  EXPECT_EQ(plan.recipe.to_json()["choices"]["for"], "trtllm");
+}
+
+TEST(ForAnEngine, AnOptionIsNamedWhereTheEngineNeedsOne) {
+  const Checkpoint source = Checkpoint::open(tiny_v32());
+  const Plan plan = plan_for_engine(source, Engine::kSglang, SchemeId::kInt8Channel);
+  EXPECT_THAT(verdict_of(require_loadable(plan, 1), Engine::kSglang).options,
+              ::testing::ElementsAre("--quantization w8a8_int8"));
+  const Plan ascend = plan_for_engine(source, Engine::kVllmAscend, SchemeId::kInt8Channel);
+  EXPECT_THAT(verdict_of(require_loadable(ascend, 1), Engine::kVllmAscend).options,
+              ::testing::ElementsAre("--quantization ascend"));
+}
+
+TEST(ForAnEngine, RefusesWithWhatItLoadsInstead) {
+  const Checkpoint source = Checkpoint::open(tiny_v32());
+  expect_error(ErrorCode::kUnsupported,
+               {"vLLM 0.32", "int8-block", "blockwise_int8", "fp8-block", "ingot list loads"},
+               [&] { plan_for_engine(source, Engine::kVllm, SchemeId::kInt8Block); });
+  expect_error(ErrorCode::kUnsupported, {"SGLang 0.5.23", "mxfp8"},
+               [&] { plan_for_engine(source, Engine::kSglang, SchemeId::kMxfp8); });
+  Recipe mixed;
+  mixed.rules.push_back(parse_rule("role:experts=int8"));
+  expect_error(ErrorCode::kUnsupported, {"transformers 5", "int8-block"}, [&] {
+    plan_for_engine(source, Engine::kTransformers, SchemeId::kInt8Block, mixed);
+  });
+}
+
+TEST(ForAnEngine, RefusesWhatContradictsIt) {
+  const Checkpoint source = Checkpoint::open(tiny_v32());
+  const auto refuse = [&](const auto& change, std::initializer_list<std::string> facts) {
+    Recipe recipe;
+    change(recipe.choices);
+    expect_error(ErrorCode::kInvalidArgument, facts,
+                 [&] { plan_for_engine(source, Engine::kVllm, SchemeId::kInt8Channel, recipe); });
+  };
+  refuse([](Choices& choices) { choices.dialect = "modelslim"; },
+         {"vLLM 0.32", "--dialect modelslim", "compressed-tensors (dynamic)"});
+  refuse([](Choices& choices) { choices.activations = Activations::kWeightOnly; },
+         {"--activations weight-only", "(dynamic)", "leave --activations out"});
+  Recipe recipe;
+  recipe.to = SchemeId::kBf16;
+  recipe.choices.engine = Engine::kVllm;
+  PlanOptions sliced;
+  sliced.layout = formats::find_layout("ranks");
+  expect_error(ErrorCode::kInvalidArgument, {"no directories of ranks"},
+               [&] { plan_conversion(source, recipe, sliced); });
+}
+
+// An option is about all weights, so it does not go with a mixture.
+TEST(ForAnEngine, AnOptionIsForOneSchemeAlone) {
+  const Checkpoint source = Checkpoint::open(tiny_v32());
+  Recipe mixed;
+  mixed.rules = {parse_rule("role:mlp=int8"), parse_rule("role:linear=fp8")};
+  const Plan plan = plan_for_engine(source, Engine::kVllm, std::nullopt, mixed);
+  const Loadable loadable = require_loadable(plan, 1);
+  EXPECT_TRUE(verdict_of(loadable, Engine::kVllm).loads);
+  EXPECT_FALSE(verdict_of(loadable, Engine::kSglang).loads);
+  EXPECT_THAT(verdict_of(loadable, Engine::kSglang).reason,
+              ::testing::HasSubstr("--quantization w8a8_int8"));
+}
+
+// What no rule chose is judged with the whole output.
+TEST(ForAnEngine, RefusesWhatStaysBesideTheChoice) {
+  const Checkpoint source = Checkpoint::open(tiny_v32());
+  const auto load = [&](const char* rule) {
+    Recipe recipe;
+    recipe.rules.push_back(parse_rule(rule));
+    const Plan plan = plan_for_engine(source, Engine::kSglang, std::nullopt, recipe);
+    return verdict_of(require_loadable(plan, 1), Engine::kSglang).loads;
+  };
+  EXPECT_TRUE(load("role:experts=mxfp4"));
+  // Its scheme for MXFP4 is for experts alone.
+  expect_error(ErrorCode::kUnsupported, {"SGLang", "MXFP4", "--rule"},
+               [&] { load("role:attention=mxfp4"); });
+}
+
+TEST(ForAnEngine, ASourceThatItLoadsStaysAsItIs) {
+  const Checkpoint source = Checkpoint::open(tiny_v32());
+  const Plan plan = plan_for_engine(source, Engine::kVllm, std::nullopt);
+  EXPECT_EQ(plan.target.dialect->name, "deepseek");
+  EXPECT_EQ(plan.counts.copied, plan.tensors.size());
+}
+
+}  // namespace
+}  // namespace ingot::convert
