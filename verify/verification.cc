@@ -40,27 +40,20 @@ class Verification {
   }
 
   Report pair(const std::filesystem::path& source, const std::filesystem::path& output) {
-    report_.levels = options_.levels;
     const ComparedCheckpoint from = open(source, options_.source_config);
-    note_remarks(from);
-    report_.source = checkpoint_facts(from);
-    report_.output.name = options_.output_name.empty() ? name_of(output) : options_.output_name;
-    if (asked_for(Level::kStructure)) {
-      report_.structure = check_structure(from, output,
-                                          {.hashes = options_.hashes,
-                                           .config = options_.output_config,
-                                           .family = options_.family,
-                                           .activation_scales = options_.activation_scales,
-                                           .threads = options_.threads,
-                                           .stop_requested = options_.stop_requested});
-    }
-    std::optional<ComparedCheckpoint> to;
-    attempt("the output", [&] { to.emplace(open(output, options_.output_config)); });
-    if (to) {
-      take_facts(*to);
-      run_levels(from, *to);
-    }
+    const std::optional<ComparedCheckpoint> to = measure(from, output);
     judge_report(to ? recorded_nvfp4_search(*to) : "");
+    return std::move(report_);
+  }
+
+  // Without gates. `side`: what the output is called in what is being done. What `earlier`, over
+  // the same source, knows of it is not measured again.
+  Report unjudged(const ComparedCheckpoint& from, const std::filesystem::path& output,
+                  std::string side, const Report* earlier) {
+    keeps_faults_ = false;
+    side_ = std::move(side);
+    if (earlier != nullptr && earlier->text) source_text_ = earlier->text->source;
+    measure(from, output);
     return std::move(report_);
   }
 
@@ -79,6 +72,32 @@ class Verification {
   }
 
  private:
+  // Runs the levels; the output stays open for whoever judges.
+  std::optional<ComparedCheckpoint> measure(const ComparedCheckpoint& from,
+                                            const std::filesystem::path& output) {
+    report_.levels = options_.levels;
+    note_remarks(from);
+    report_.source = checkpoint_facts(from);
+    report_.output.name = options_.output_name.empty() ? name_of(output) : options_.output_name;
+    if (asked_for(Level::kStructure)) {
+      report_.structure = check_structure(from, output,
+                                          {.hashes = options_.hashes,
+                                           .config = options_.output_config,
+                                           .family = options_.family,
+                                           .activation_scales = options_.activation_scales,
+                                           .threads = options_.threads,
+                                           .stop_requested = options_.stop_requested});
+    }
+    std::optional<ComparedCheckpoint> to;
+    attempt("the output", [&] { to.emplace(open(output, options_.output_config)); });
+    if (to) {
+      take_facts(*to);
+      report_.changes = scheme_changes(from.model, to->model);
+      run_levels(from, *to);
+    }
+    return to;
+  }
+
   static std::string name_of(const std::filesystem::path& directory) {
     return std::filesystem::absolute(directory).lexically_normal().filename();
   }
@@ -106,7 +125,7 @@ class Verification {
     try {
       run();
     } catch (const Error& error) {
-      if (!is_fault(error.code())) throw;
+      if (!keeps_faults_ || !is_fault(error.code())) throw;
       report_.not_run.push_back(fmt::format("{}: {}", what, error.what()));
     }
   }
@@ -114,14 +133,14 @@ class Verification {
   [[nodiscard]] std::function<void(std::uint64_t, std::uint64_t)> progress_of(
       std::string_view what) const {
     if (!options_.progress) return {};
-    return [this, what](std::uint64_t done, std::uint64_t total) {
-      options_.progress(what, done, total);
-    };
+    return [this, stage = side_.empty() ? std::string(what) : fmt::format("{}: {}", side_, what)](
+               std::uint64_t done, std::uint64_t total) { options_.progress(stage, done, total); };
   }
 
   [[nodiscard]] RunOptions run_options(std::string_view what) const {
     return {.tokens = options_.greedy_tokens,
             .gap = thresholds("").greedy_gap,
+            .source_profile = options_.source_profile,
             .output_profile = options_.output_profile,
             .threads = options_.threads,
             .mem_limit = options_.mem_limit,
@@ -187,7 +206,9 @@ class Verification {
     TextReport text;
     const std::vector<Prompt> documents =
         read_documents(options_.text, model, *tokenizer, &text.documents);
-    if (from != nullptr) {
+    if (from != nullptr && source_text_) {
+      text.source = source_text_;
+    } else if (from != nullptr) {
       RunOptions options = run_options("reading text, source");
       options.output_profile = options.source_profile;
       text.source = measure_likelihood(from->model, documents, options);
@@ -224,6 +245,9 @@ class Verification {
   }
 
   const VerificationOptions& options_;
+  bool keeps_faults_ = true;  // of the output, in the report
+  std::string side_;
+  std::optional<Likelihood> source_text_;
   Report report_;
 };
 
@@ -236,6 +260,30 @@ Report verify_pair(const std::filesystem::path& source, const std::filesystem::p
 
 Report verify_single(const std::filesystem::path& directory, const VerificationOptions& options) {
   return Verification(options).single(directory);
+}
+
+Comparison compare_outputs(const ComparedDirectories& directories,
+                           const VerificationOptions& options) {
+  const bool has_reference = !directories.reference.empty();
+  const ComparedCheckpoint from = open_compared(
+      has_reference ? directories.reference : directories.a,
+      {.open = {.family = options.family, .threads = options.threads},
+       .config = has_reference ? directories.reference_config : directories.a_config});
+  const auto report_of = [&](std::string side, const std::filesystem::path& output,
+                             const std::filesystem::path& config, const Report* earlier) {
+    VerificationOptions of_side = options;
+    of_side.output_name.clear();
+    of_side.output_config = config;
+    if (!has_reference) of_side.source_profile = options.output_profile;
+    Report report = Verification(of_side).unjudged(from, output, std::move(side), earlier);
+    report.is_difference = !has_reference;
+    return report;
+  };
+  Comparison comparison;
+  if (has_reference) comparison.a = report_of("A", directories.a, directories.a_config, nullptr);
+  comparison.b =
+      report_of("B", directories.b, directories.b_config, comparison.a ? &*comparison.a : nullptr);
+  return comparison;
 }
 
 }  // namespace ingot::verify
