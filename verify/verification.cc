@@ -32,12 +32,21 @@ bool is_fault(ErrorCode code) {
   }
 }
 
+// What several outputs of one source are given, and what its text measured: read and run once.
+struct SourceInputs {
+  std::optional<std::vector<Prompt>> prompts, documents;
+  std::size_t n_documents = 0;  // of the text; longer ones are read in windows
+  std::optional<Likelihood> text;
+};
+
 // One verification: what every level shares, and the report in the making.
 class Verification {
  public:
   explicit Verification(const VerificationOptions& options) : options_(options) {
     report_.tool_version = options.tool_version;
   }
+  Verification(const Verification&) = delete;  // inputs_ may be its own
+  Verification& operator=(const Verification&) = delete;
 
   Report pair(const std::filesystem::path& source, const std::filesystem::path& output) {
     const ComparedCheckpoint from = open(source, options_.source_config);
@@ -46,13 +55,12 @@ class Verification {
     return std::move(report_);
   }
 
-  // Without gates. `side`: what the output is called in what is being done. What `earlier`, over
-  // the same source, knows of it is not measured again.
+  // Without gates. `side`: what the output is called in what is being done.
   Report unjudged(const ComparedCheckpoint& from, const std::filesystem::path& output,
-                  std::string side, const Report* earlier) {
+                  std::string side, SourceInputs& inputs) {
     keeps_faults_ = false;
     side_ = std::move(side);
-    if (earlier != nullptr && earlier->text) source_text_ = earlier->text->source;
+    inputs_ = &inputs;
     measure(from, output);
     return std::move(report_);
   }
@@ -181,9 +189,12 @@ class Verification {
     const std::optional<inference::Tokenizer> tokenizer = open_tokenizer(from.model);
     const inference::Tokenizer* words = tokenizer ? &*tokenizer : nullptr;
     if (!options_.prompts.empty() && !tokenizer) throw no_tokenizer(from.model);
-    const std::vector<Prompt> prompts =
-        options_.prompts.empty() ? built_in_prompts(from.model, words)
-                                 : read_prompts(options_.prompts, from.model, *tokenizer);
+    if (!inputs_->prompts) {
+      inputs_->prompts = options_.prompts.empty()
+                             ? built_in_prompts(from.model, words)
+                             : read_prompts(options_.prompts, from.model, *tokenizer);
+    }
+    const std::vector<Prompt>& prompts = *inputs_->prompts;
     if (asked_for(Level::kLayers)) {
       attempt("layers", [&] {
         report_.layers =
@@ -203,18 +214,20 @@ class Verification {
     shard::require_all_ranks(to.model);
     const std::optional<inference::Tokenizer> tokenizer = open_tokenizer(model);
     if (!tokenizer) throw no_tokenizer(model);
-    TextReport text;
-    const std::vector<Prompt> documents =
-        read_documents(options_.text, model, *tokenizer, &text.documents);
-    if (from != nullptr && source_text_) {
-      text.source = source_text_;
-    } else if (from != nullptr) {
+    if (!inputs_->documents) {
+      inputs_->documents = read_documents(options_.text, model, *tokenizer, &inputs_->n_documents);
+    }
+    const std::vector<Prompt>& documents = *inputs_->documents;
+    if (from != nullptr && !inputs_->text) {
       RunOptions options = run_options("reading text, source");
       options.output_profile = options.source_profile;
-      text.source = measure_likelihood(from->model, documents, options);
+      inputs_->text = measure_likelihood(from->model, documents, options);
     }
-    text.output = measure_likelihood(to.model, documents, run_options("reading text"));
-    report_.text = text;
+    Likelihood output = measure_likelihood(to.model, documents, run_options("reading text"));
+    report_.text.emplace();
+    if (inputs_->text) report_.text->source.emplace(*inputs_->text);
+    report_.text->output = std::move(output);
+    report_.text->documents = inputs_->n_documents;
   }
 
   void compare_with_reference(const ComparedCheckpoint& side) {
@@ -247,7 +260,8 @@ class Verification {
   const VerificationOptions& options_;
   bool keeps_faults_ = true;  // of the output, in the report
   std::string side_;
-  std::optional<Likelihood> source_text_;
+  SourceInputs own_inputs_;
+  SourceInputs* inputs_ = &own_inputs_;
   Report report_;
 };
 
@@ -269,20 +283,20 @@ Comparison compare_outputs(const ComparedDirectories& directories,
       has_reference ? directories.reference : directories.a,
       {.open = {.family = options.family, .threads = options.threads},
        .config = has_reference ? directories.reference_config : directories.a_config});
+  SourceInputs inputs;
   const auto report_of = [&](std::string side, const std::filesystem::path& output,
-                             const std::filesystem::path& config, const Report* earlier) {
+                             const std::filesystem::path& config) {
     VerificationOptions of_side = options;
     of_side.output_name.clear();
     of_side.output_config = config;
     if (!has_reference) of_side.source_profile = options.output_profile;
-    Report report = Verification(of_side).unjudged(from, output, std::move(side), earlier);
+    Report report = Verification(of_side).unjudged(from, output, std::move(side), inputs);
     report.is_difference = !has_reference;
     return report;
   };
   Comparison comparison;
-  if (has_reference) comparison.a = report_of("A", directories.a, directories.a_config, nullptr);
-  comparison.b =
-      report_of("B", directories.b, directories.b_config, comparison.a ? &*comparison.a : nullptr);
+  if (has_reference) comparison.a = report_of("A", directories.a, directories.a_config);
+  comparison.b = report_of("B", directories.b, directories.b_config);
   return comparison;
 }
 

@@ -178,6 +178,17 @@ Section findings_section(const Comparison& comparison) {
   return {"findings", "Structure", {std::move(remarks)}};
 }
 
+// What the structures of A and B differ in, and what loaders say of B.
+Section differences_section(const StructureReport& structure) {
+  Remarks remarks = findings_of(structure, "B");
+  for (Remark& remark : remarks) {
+    if (!remark.id.starts_with("structure.")) continue;
+    remark.kind = "difference";
+    remark.style = Style::kMild;
+  }
+  return {"findings", "Structure", {std::move(remarks)}};
+}
+
 void add_paired_sections(const Comparison& comparison, Form form, std::size_t n_worst,
                          Sections& sections) {
   const Report &a = *comparison.a, &b = comparison.b;
@@ -202,7 +213,8 @@ Document comparison_document(const Comparison& comparison, Form form, std::size_
                     .subject = fmt::format("A is {}; B is {}", side(of_a), side(b.output)),
                     .made_by = "ingot compare " + b.tool_version};
   if (form == Form::kPage) document.title = fmt::format("{} and {}", of_a.name, b.output.name);
-  if (comparison.a) document.subject += "; the reference is " + side(*b.source);
+  document.subject += comparison.a ? "; the reference is " + side(*b.source)
+                                   : "; below, A is called the source and B the output";
   std::vector<std::string> warnings = comparison.a ? comparison.a->warnings : b.warnings;
   for (const std::string& warning : b.warnings) {
     if (std::find(warnings.begin(), warnings.end(), warning) == warnings.end())
@@ -222,7 +234,7 @@ Document comparison_document(const Comparison& comparison, Form form, std::size_
     add_paired_sections(comparison, form, n_worst, sections);
     return document;
   }
-  if (b.structure) sections.push_back({"findings", "Structure", {findings_of(*b.structure)}});
+  if (b.structure) sections.push_back(differences_section(*b.structure));
   add_layer_sections(b, form, n_worst, sections);
   add_weight_sections(b, form, n_worst, sections);
   add_output_section(b, form, sections);

@@ -173,7 +173,7 @@ std::string prompt_html(std::size_t number, const std::vector<std::string_view>&
     outcomes += fmt::format(
         "<p>{}{}{}</p>\n", outputs.size() == 1 ? "" : fmt::format("{}: ", titles[i + 1]),
         html_badge(style_of(prompt.outcome), greedy_outcome_name(prompt.outcome)),
-        prompt.first_difference ? " " + html_text(difference_text(prompt)) : "");
+        prompt.first_difference ? fmt::format(" {}", html_text(difference_text(prompt))) : "");
   }
   std::string answers = ids_html(titles, outputs);
   if (has_text) {

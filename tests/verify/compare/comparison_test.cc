@@ -75,8 +75,14 @@ TEST(ComparisonText, HasNoVerdict) {
 }
 
 TEST(ComparisonText, CallsNothingAFaultWithoutReference) {
-  const std::string text = comparison_text(difference_alone(), 50);
-  EXPECT_THAT(text, AllOf(Not(HasSubstr("misrounded")), HasSubstr("SQNR dB")));
+  Comparison comparison = difference_alone();
+  comparison.b.structure->findings = {
+      {.tensor = "x", .message = "is not there", .rule = "structure.missing"},
+      {.tensor = "y", .message = "has no scale", .rule = "fp8.scale-present"}};
+  const std::string text = comparison_text(comparison, 50);
+  EXPECT_THAT(text, AllOf(Not(HasSubstr("misrounded")), HasSubstr("SQNR dB"),
+                          HasSubstr("\ndifference: x: is not there"),
+                          HasSubstr("\nB error: y: has no scale")));
 }
 
 TEST(ComparisonMarkdown, HoldsTheSummaryAndTheFigures) {
