@@ -31,6 +31,15 @@ holds "f['text.nll']['clusters'] == 6 and f['text.nll']['closer'] is None" all
 holds "f['weights.changed']['closer'] == 'equal'" all
 holds "r['expert-up']['a_closer'] == 64 and r['expert-up']['difference_db'] < -15" all
 holds "r['o-proj']['b_closer'] > 0 and r['o-proj']['b']['relative_error'] == 0" all
+# Tokens, documents and schemes add up to what is said of the whole.
+holds "all(abs(sum(x['interval']) / 2 - x['difference']) < 1e-9 for x in f.values() if x['interval'])" all
+holds "abs(f['text.nll']['a'] * f['text.nll']['tokens'] - d['a']['measured']['text']['output']['nll']) < 1e-6" all
+for side in a b; do
+  holds "sum(c['tensors'] for c in d['$side']['measured']['changes']) == d['reference']['tensors']" all
+  holds "sum(c['source_bytes'] for c in d['$side']['measured']['changes']) == d['reference']['bytes']" all
+  holds "sum(c['output_bytes'] for c in d['$side']['measured']['changes']) == d['$side']['bytes']" all
+done
+holds "[c['roles'] for c in d['b']['measured']['changes'] if c['to'] == 'nvfp4'][0][0].startswith('expert-')" all
 grep -q "$work" "$work/all" && fail "a path in the document"
 
 # The figures are those of verify, of each.
@@ -58,6 +67,13 @@ PY
 expect 0 "equally close" "$ingot" compare "$work/nvfp4" "$work/ranks" --reference "$example" --levels layers,weights
 "$ingot" compare "$work/nvfp4" "$work/ranks" --reference "$example" --levels layers,weights --json >"$work/same" 2>/dev/null
 holds "all(x['a_closer'] == x['b_closer'] == 0 for x in d['figures'])" same
+
+# A side without its MTP layer is compared in what both have; between the two that is a difference, and no error.
+"$ingot" convert "$example" "$work/nomtp" --to int8 --mtp drop --progress never >/dev/null 2>&1 || fail "nomtp"
+"$ingot" compare "$work/nomtp" "$work/nvfp4" --reference "$example" --levels all --tokens 4 --json >"$work/mtp" 2>/dev/null || fail "nomtp"
+holds "f['layers.cosine']['pairs'] == 5 and 'mtp.kl' not in f and f['weights.unmatched']['closer'] == 'B'" mtp
+expect 0 "difference: " "$ingot" compare "$work/nomtp" "$work/nvfp4" --levels structure
+grep -q "^error" "$work/stdout" && fail "an error between two outputs"
 
 # Without a source: a difference, in which nothing is a fault; nothing between a checkpoint and itself.
 expect 0 "a difference, not a quality" "$ingot" compare "$work/int8" "$work/nvfp4"

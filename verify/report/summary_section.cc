@@ -116,9 +116,10 @@ std::string roles_text(const std::vector<std::string>& roles) {
 }
 
 Table changes_table(const Summary& summary) {
-  Table table{
-      .columns = {"", "weights", number("tensors"), number("before"), number("after"), "roles"},
-      .wraps = true};
+  const bool is_difference = summary.sides.front().report->is_difference;
+  Table table{.columns = {"", "weights", number("tensors"), number(is_difference ? "A" : "before"),
+                          number(is_difference ? "B" : "after"), "roles"},
+              .wraps = true};
   for (const SummarySide& side : summary.sides) {
     for (const SchemeChange& change : side.report->changes) {
       table.rows.push_back({Cell(side.title, Style::kLabel), change_text(change.from, change.to),
@@ -154,7 +155,7 @@ void add_summary_section(const Summary& summary, Sections& sections) {
   add("size", bytes_text(source.bytes), size_text);
   add("bytes are", shares_text(source),
       [](const Report& report) { return shares_text(report.output); });
-  add("error of the weights", {}, weights_text);
+  add(first.is_difference ? "difference of the weights" : "error of the weights", {}, weights_text);
   add("KL of the next token", {}, kl_text);
   add("same likeliest token", {}, top_text);
   const std::optional<double> perplexity = source_perplexity(first);
