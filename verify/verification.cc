@@ -33,35 +33,59 @@ bool is_fault(ErrorCode code) {
   }
 }
 
+ComparedCheckpoint open_with(const VerificationOptions& options,
+                             const std::filesystem::path& directory,
+                             const std::filesystem::path& config) {
+  return open_compared(directory, {.open = {.family = options.family, .threads = options.threads},
+                                   .config = config});
+}
+
+// A source with stacked experts is seen as the output has them.
+ComparedCheckpoint open_source_of(const std::filesystem::path& source,
+                                  const std::filesystem::path& output,
+                                  const VerificationOptions& options) {
+  ComparedCheckpoint from = open_with(options, source, options.source_config);
+  if (!formats::holds_stacks(from.model) || !formats::can_separate(from.model)) return from;
+  try {
+    if (!formats::holds_single_experts(open_with(options, output, options.output_config).model))
+      return from;
+  } catch (const Error&) {
+    return from;  // the levels say what is wrong with the output
+  }
+  from.model = formats::with_single_experts(std::move(from.model), {});
+  return from;
+}
+
+// What several outputs of one source are given, and what its text measured: read and run once.
+struct SourceInputs {
+  std::optional<std::vector<Prompt>> prompts, documents;
+  std::size_t n_documents = 0;  // of the text; longer ones are read in windows
+  std::optional<Likelihood> text;
+};
+
 // One verification: what every level shares, and the report in the making.
 class Verification {
  public:
   explicit Verification(const VerificationOptions& options) : options_(options) {
     report_.tool_version = options.tool_version;
   }
+  Verification(const Verification&) = delete;  // inputs_ may be its own
+  Verification& operator=(const Verification&) = delete;
 
   Report pair(const std::filesystem::path& source, const std::filesystem::path& output) {
-    report_.levels = options_.levels;
-    const ComparedCheckpoint from = open_source_of(output, source);
-    note_remarks(from);
-    report_.source = checkpoint_facts(from);
-    report_.output.name = options_.output_name.empty() ? name_of(output) : options_.output_name;
-    if (asked_for(Level::kStructure)) {
-      report_.structure = check_structure(from, output,
-                                          {.hashes = options_.hashes,
-                                           .config = options_.output_config,
-                                           .family = options_.family,
-                                           .activation_scales = options_.activation_scales,
-                                           .threads = options_.threads,
-                                           .stop_requested = options_.stop_requested});
-    }
-    std::optional<ComparedCheckpoint> to;
-    attempt("the output", [&] { to.emplace(open(output, options_.output_config)); });
-    if (to) {
-      take_facts(*to);
-      run_levels(from, *to);
-    }
+    const ComparedCheckpoint from = open_source_of(source, output, options_);
+    const std::optional<ComparedCheckpoint> to = measure(from, output);
     judge_report(to ? recorded_search(*to) : "");
+    return std::move(report_);
+  }
+
+  // Without gates. `side`: what the output is called in what is being done.
+  Report unjudged(const ComparedCheckpoint& from, const std::filesystem::path& output,
+                  std::string side, SourceInputs& inputs) {
+    keeps_faults_ = false;
+    side_ = std::move(side);
+    inputs_ = &inputs;
+    measure(from, output);
     return std::move(report_);
   }
 
@@ -80,29 +104,39 @@ class Verification {
   }
 
  private:
+  // Runs the levels; the output stays open for whoever judges.
+  std::optional<ComparedCheckpoint> measure(const ComparedCheckpoint& from,
+                                            const std::filesystem::path& output) {
+    report_.levels = options_.levels;
+    note_remarks(from);
+    report_.source = checkpoint_facts(from);
+    report_.output.name = options_.output_name.empty() ? name_of(output) : options_.output_name;
+    if (asked_for(Level::kStructure)) {
+      report_.structure = check_structure(from, output,
+                                          {.hashes = options_.hashes,
+                                           .config = options_.output_config,
+                                           .family = options_.family,
+                                           .activation_scales = options_.activation_scales,
+                                           .threads = options_.threads,
+                                           .stop_requested = options_.stop_requested});
+    }
+    std::optional<ComparedCheckpoint> to;
+    attempt("the output", [&] { to.emplace(open(output, options_.output_config)); });
+    if (to) {
+      take_facts(*to);
+      report_.changes = scheme_changes(from.model, to->model);
+      run_levels(from, *to);
+    }
+    return to;
+  }
+
   static std::string name_of(const std::filesystem::path& directory) {
     return std::filesystem::absolute(directory).lexically_normal().filename();
   }
 
   [[nodiscard]] ComparedCheckpoint open(const std::filesystem::path& directory,
                                         const std::filesystem::path& config) const {
-    return open_compared(
-        directory,
-        {.open = {.family = options_.family, .threads = options_.threads}, .config = config});
-  }
-
-  // A source with stacked experts is seen as the output has them.
-  [[nodiscard]] ComparedCheckpoint open_source_of(const std::filesystem::path& output,
-                                                  const std::filesystem::path& source) const {
-    ComparedCheckpoint from = open(source, options_.source_config);
-    if (!formats::holds_stacks(from.model) || !formats::can_separate(from.model)) return from;
-    try {
-      if (!formats::holds_single_experts(open(output, options_.output_config).model)) return from;
-    } catch (const Error&) {
-      return from;  // the levels say what is wrong with the output
-    }
-    from.model = formats::with_single_experts(std::move(from.model), {});
-    return from;
+    return open_with(options_, directory, config);
   }
 
   static Error no_tokenizer(const formats::Checkpoint& model) {
@@ -121,7 +155,7 @@ class Verification {
     try {
       run();
     } catch (const Error& error) {
-      if (!is_fault(error.code())) throw;
+      if (!keeps_faults_ || !is_fault(error.code())) throw;
       report_.not_run.push_back(fmt::format("{}: {}", what, error.what()));
     }
   }
@@ -129,14 +163,14 @@ class Verification {
   [[nodiscard]] std::function<void(std::uint64_t, std::uint64_t)> progress_of(
       std::string_view what) const {
     if (!options_.progress) return {};
-    return [this, what](std::uint64_t done, std::uint64_t total) {
-      options_.progress(what, done, total);
-    };
+    return [this, stage = side_.empty() ? std::string(what) : fmt::format("{}: {}", side_, what)](
+               std::uint64_t done, std::uint64_t total) { options_.progress(stage, done, total); };
   }
 
   [[nodiscard]] RunOptions run_options(std::string_view what) const {
     return {.tokens = options_.greedy_tokens,
             .gap = thresholds("").greedy_gap,
+            .source_profile = options_.source_profile,
             .output_profile = options_.output_profile,
             .threads = options_.threads,
             .mem_limit = options_.mem_limit,
@@ -177,9 +211,12 @@ class Verification {
     const std::optional<inference::Tokenizer> tokenizer = open_tokenizer(from.model);
     const inference::Tokenizer* words = tokenizer ? &*tokenizer : nullptr;
     if (!options_.prompts.empty() && !tokenizer) throw no_tokenizer(from.model);
-    const std::vector<Prompt> prompts =
-        options_.prompts.empty() ? built_in_prompts(from.model, words)
-                                 : read_prompts(options_.prompts, from.model, *tokenizer);
+    if (!inputs_->prompts) {
+      inputs_->prompts = options_.prompts.empty()
+                             ? built_in_prompts(from.model, words)
+                             : read_prompts(options_.prompts, from.model, *tokenizer);
+    }
+    const std::vector<Prompt>& prompts = *inputs_->prompts;
     if (asked_for(Level::kLayers)) {
       attempt("layers", [&] {
         report_.layers =
@@ -199,16 +236,20 @@ class Verification {
     shard::require_all_ranks(to.model);
     const std::optional<inference::Tokenizer> tokenizer = open_tokenizer(model);
     if (!tokenizer) throw no_tokenizer(model);
-    TextReport text;
-    const std::vector<Prompt> documents =
-        read_documents(options_.text, model, *tokenizer, &text.documents);
-    if (from != nullptr) {
+    if (!inputs_->documents) {
+      inputs_->documents = read_documents(options_.text, model, *tokenizer, &inputs_->n_documents);
+    }
+    const std::vector<Prompt>& documents = *inputs_->documents;
+    if (from != nullptr && !inputs_->text) {
       RunOptions options = run_options("reading text, source");
       options.output_profile = options.source_profile;
-      text.source = measure_likelihood(from->model, documents, options);
+      inputs_->text = measure_likelihood(from->model, documents, options);
     }
-    text.output = measure_likelihood(to.model, documents, run_options("reading text"));
-    report_.text = text;
+    Likelihood output = measure_likelihood(to.model, documents, run_options("reading text"));
+    report_.text.emplace();
+    if (inputs_->text) report_.text->source.emplace(*inputs_->text);
+    report_.text->output = std::move(output);
+    report_.text->documents = inputs_->n_documents;
   }
 
   void compare_with_reference(const ComparedCheckpoint& side) {
@@ -239,6 +280,10 @@ class Verification {
   }
 
   const VerificationOptions& options_;
+  bool keeps_faults_ = true;  // of the output, in the report
+  std::string side_;
+  SourceInputs own_inputs_;
+  SourceInputs* inputs_ = &own_inputs_;
   Report report_;
 };
 
@@ -251,6 +296,29 @@ Report verify_pair(const std::filesystem::path& source, const std::filesystem::p
 
 Report verify_single(const std::filesystem::path& directory, const VerificationOptions& options) {
   return Verification(options).single(directory);
+}
+
+Comparison compare_outputs(const ComparedDirectories& directories,
+                           const VerificationOptions& options) {
+  const bool has_reference = !directories.reference.empty();
+  SourceInputs inputs;
+  const auto report_of = [&](std::string side, const std::filesystem::path& output,
+                             const std::filesystem::path& config) {
+    VerificationOptions of_side = options;
+    of_side.output_name.clear();
+    of_side.output_config = config;
+    of_side.source_config = has_reference ? directories.reference_config : directories.a_config;
+    const ComparedCheckpoint from =
+        open_source_of(has_reference ? directories.reference : directories.a, output, of_side);
+    if (!has_reference) of_side.source_profile = options.output_profile;
+    Report report = Verification(of_side).unjudged(from, output, std::move(side), inputs);
+    report.is_difference = !has_reference;
+    return report;
+  };
+  Comparison comparison;
+  if (has_reference) comparison.a = report_of("A", directories.a, directories.a_config);
+  comparison.b = report_of("B", directories.b, directories.b_config);
+  return comparison;
 }
 
 }  // namespace ingot::verify

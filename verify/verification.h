@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "verify/compare/comparison.h"
 #include "verify/gates/level.h"
 #include "verify/gates/report.h"
 
@@ -30,6 +31,7 @@ struct VerificationOptions {
   double sample = 1;
   bool hashes = true;
   std::size_t greedy_tokens = 20;
+  inference::Profile source_profile = inference::Profile::kF32;
   inference::Profile output_profile = inference::Profile::kNative;
   std::size_t threads = 1;
   std::uint64_t mem_limit = std::uint64_t{4} << 30;
@@ -49,5 +51,19 @@ Report verify_pair(const std::filesystem::path& source, const std::filesystem::p
 /// Looks at one checkpoint: the perplexity of `text`, activations recorded in `reference`, or both;
 /// kInvalidArgument for neither.
 Report verify_single(const std::filesystem::path& directory, const VerificationOptions& options);
+
+/// What compare_outputs() compares.
+struct ComparedDirectories {
+  std::filesystem::path a, b, reference = {};  ///< the last may be empty
+  /// As shard::SourceOptions::config.
+  std::filesystem::path a_config = {}, b_config = {}, reference_config = {};
+};
+
+/// Compares two outputs of one source: each against the reference, which is opened, and its text
+/// read, once, at the same levels, over the same prompts; without one, B against A, both computed
+/// with output_profile. Judges nothing: gates and names in the options have no effect. Throws what
+/// verify_pair() throws, and whatever keeps a side from being opened or a level from being run.
+Comparison compare_outputs(const ComparedDirectories& directories,
+                           const VerificationOptions& options);
 
 }  // namespace ingot::verify

@@ -37,6 +37,7 @@ formats::Json error_json(const Error& error);
 
 std::function<int()> declare_calibrate(FlagTable& table);
 std::function<int()> declare_check(FlagTable& table);
+std::function<int()> declare_compare(FlagTable& table);
 std::function<int()> declare_convert(FlagTable& table);
 std::function<int()> declare_generate(FlagTable& table);
 std::function<int()> declare_inspect(FlagTable& table);

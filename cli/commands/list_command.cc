@@ -23,6 +23,7 @@
 #include "quantize/scheme.h"
 #include "shard/join/source.h"
 #include "verify/gates/gate.h"
+#include "verify/report/document.h"
 
 namespace ingot::cli {
 
@@ -179,13 +180,18 @@ std::string table_names() {
   return names_of(kTables, &Table::name);
 }
 
-// As docs/ have it: names in backticks.
+// As docs/ have it: names in backticks, and nothing else that Markdown would read.
 std::string markdown_table(const std::vector<std::vector<std::string>>& rows) {
-  std::string text = fmt::format("| {} |\n|", fmt::join(rows.front(), " | "));
-  for (std::size_t i = 0; i < rows.front().size(); ++i) text += "---|";
+  std::string text = "|", rules = "\n|";
+  for (const std::string& title : rows.front()) {
+    text += fmt::format(" {} |", verify::markdown_text(title));
+    rules += "---|";
+  }
+  text += rules;
   for (std::size_t i = 1; i < rows.size(); ++i) {
-    text += fmt::format("\n| `{}` | {} |", rows[i].front(),
-                        fmt::join(rows[i].begin() + 1, rows[i].end(), " | "));
+    text += fmt::format("\n| `{}` |", rows[i].front());
+    for (std::size_t c = 1; c < rows[i].size(); ++c)
+      text += fmt::format(" {} |", verify::markdown_text(rows[i][c]));
   }
   return text + "\n";
 }

@@ -17,6 +17,12 @@ for table in schemes dialects families layouts rules; do expect 0 "" "$ingot" li
 expect 0 "fp8-block" "$ingot" list schemes
 expect 0 "deepseek_v32" "$ingot" list families
 expect 2 "" "$ingot" list nonsense
+# Nothing in a cell is markup, or another cell.
+for table in schemes dialects families layouts recipes engines metrics rules; do
+  "$ingot" list $table --markdown >"$work/table" || fail "list $table --markdown"
+  [ "$(sed 's/\\|//g' "$work/table" | awk -F'|' '{ print NF }' | sort -u | wc -l)" -eq 1 ] || fail "list $table --markdown has rows of other widths"
+  sed 's/`[^`]*`//g; s/\\.//g' "$work/table" | grep -q '[_*<]' && fail "list $table --markdown has markup: $(sed 's/`[^`]*`//g; s/\\.//g' "$work/table" | grep -m1 '[_*<]')"
+done
 # docs/formats.md has the table of loader rules as the program prints it.
 "$ingot" list rules --markdown >"$work/rules" || fail "list rules --markdown"
 sed -n '/^## A loader rejects/,/^## Rationale/p' "$(dirname "$0")/../../docs/formats.md" | grep '^|' |

@@ -24,6 +24,7 @@ struct Report {
   std::string tool_version;
   std::optional<CheckpointFacts> source;  ///< nothing when a single checkpoint was looked at
   CheckpointFacts output;
+  std::vector<SchemeChange> changes;  ///< from the source's schemes to the output's
   std::vector<Level> levels;  ///< that were asked for
   std::optional<StructureReport> structure;
   std::optional<WeightsReport> weights;
@@ -36,6 +37,8 @@ struct Report {
   std::vector<std::string> not_run;
   std::vector<std::string> warnings;
   std::vector<GateResult> gates;
+  /// Neither side is what the other should be: both are outputs, and what differs is no fault.
+  bool is_difference = false;
 
   /// Every gate passed, and every level ran.
   [[nodiscard]] bool passed() const;

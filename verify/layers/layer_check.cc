@@ -198,7 +198,8 @@ class Lockstep {
     }
     states_ = source_.final_norm(states_);
     both_ = output_.final_norm(both_);  // of which the first half is of no use
-    report_.logits = logits(states_, half_of(both_, 1), spans_);
+    report_.tokens_of_logits = logits(states_, half_of(both_, 1), spans_);
+    report_.logits = logit_agreement(report_.tokens_of_logits);
     if (with_mtp) {
       mtp_layer();
       passed(n_layers + 1);
@@ -238,17 +239,18 @@ class Lockstep {
     report_.layers.back().indexer_overlap = source.indexer_overlap(output);
   }
 
-  LogitAgreement logits(const Matrix& source_normed, MatrixView<const float> output_normed,
-                        std::span<const PromptSpan> spans) {
+  std::vector<TokenDivergence> logits(const Matrix& source_normed,
+                                      MatrixView<const float> output_normed,
+                                      std::span<const PromptSpan> spans) {
     const auto of = [](LayerStream& stream, std::string_view side, MatrixView<const float> normed) {
       return [&stream, side, normed](std::size_t first, std::size_t count) {
         return on_side(side, [&] { return stream.head(copy_rows(normed, first, count)); });
       };
     };
     options_.check_stop("layers were compared");
-    return logit_agreement(compare_heads(of(source_, "source", source_normed.view()),
-                                         of(output_, "output", output_normed), spans,
-                                         memory_.head_rows, options_.threads));
+    return compare_heads(of(source_, "source", source_normed.view()),
+                         of(output_, "output", output_normed), spans, memory_.head_rows,
+                         options_.threads);
   }
 
   // Entry i of a prompt is made of its normed state i and its token i + 1.
@@ -269,7 +271,8 @@ class Lockstep {
     both = on_side("output", [&] { return output_.mtp(both, rows_twice, output_choices.taps()); });
     add_agreement(source_.spec().layers, states, both, next);
     add_overlaps(source_choices, output_choices);
-    report_.mtp_logits = logits(states, half_of(both, 1), next);
+    report_.tokens_of_mtp = logits(states, half_of(both, 1), next);
+    report_.mtp_logits = logit_agreement(report_.tokens_of_mtp);
   }
 
   const RunOptions& options_;

@@ -46,6 +46,7 @@ struct LayersReport {
   std::vector<LayerAgreement> layers;  ///< main layers, then the MTP layer when both have it
   LogitAgreement logits;
   std::optional<LogitAgreement> mtp_logits;
+  std::vector<TokenDivergence> tokens_of_logits, tokens_of_mtp;  ///< what those sum up
   friend bool operator==(const LayersReport&, const LayersReport&) = default;
 };
 

@@ -30,6 +30,7 @@ struct TokenDivergence {
   double max_error = 0;
   /// The likelihood of the next token, where there is one.
   std::optional<double> source_nll, output_nll;
+  friend bool operator==(const TokenDivergence&, const TokenDivergence&) = default;
 };
 TokenDivergence compare_logits(std::span<const float> source, std::span<const float> output,
                                std::optional<std::int32_t> next);

@@ -110,8 +110,13 @@ Likelihood measure_likelihood(const formats::Checkpoint& model, std::span<const 
       stream.layer(l, hidden, rows);
       if (options.progress) options.progress(++done, batches.size() * spec.layers);
     }
-    for (const double nll : nll_of_rows(stream, hidden, next_tokens(spans), options.threads)) {
-      sum.nll += nll;
+    const std::vector<double> nll =
+        nll_of_rows(stream, hidden, next_tokens(spans), options.threads);
+    for (const double of_row : nll) sum.nll += of_row;
+    for (const PromptSpan& span : spans) {
+      SequenceLikelihood& of_sequence = sum.sequences.emplace_back();
+      of_sequence.tokens = span.ids.size() - 1;
+      for (std::size_t row = span.first; row < span.end(); ++row) of_sequence.nll += nll[row];
     }
     sum.tokens += rows.size() - spans.size();
   }

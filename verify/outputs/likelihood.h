@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "formats/checkpoint/checkpoint.h"
 #include "inference/base/profile.h"
@@ -11,11 +12,18 @@
 
 namespace ingot::verify {
 
-/// How likely a model finds a text: each document alone, token-weighted.
+/// How likely a model finds one sequence: a document, or a window of a longer one.
+struct SequenceLikelihood {
+  std::uint64_t tokens = 0;
+  double nll = 0;
+};
+
+/// How likely it finds a text: each document alone, token-weighted.
 struct Likelihood {
   std::size_t documents = 0;  ///< sequences: documents, or windows of longer ones
   std::uint64_t tokens = 0;   ///< predicted ones: all but the first of each sequence
   double nll = 0;             ///< sum over them, natural logarithm
+  std::vector<SequenceLikelihood> sequences = {};  ///< in order
   [[nodiscard]] double perplexity() const;
 };
 

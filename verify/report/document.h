@@ -53,6 +53,7 @@ struct Table {
   std::vector<std::vector<Cell>> rows;  ///< the most important first
   std::size_t least_rows = 1;           ///< that stay, however short a text is to be
   std::string summary = {};             ///< of a table that a page folds away
+  bool wraps = false;                   ///< a page breaks its words rather than be scrolled
 
   /// Leaves these columns, in this order.
   void keep(const std::vector<std::size_t>& which);
@@ -87,7 +88,7 @@ struct Section {
 /// needs.
 struct Document {
   std::string title = {};
-  std::string verdict = {};  ///< "PASS"; a document without one begins with its sections
+  std::string verdict = {};  ///< "PASS"; a document without one begins with what it found
   bool is_good = true;
   std::string finding = {}, subject = {};  ///< a sentence each, without full stop
   Remarks remarks = {};
@@ -107,6 +108,8 @@ std::string write_html(const Document& document);
 inline constexpr std::size_t kScreenLines = 40;
 inline constexpr std::size_t kScreenWorst = 5;
 
+/// The text on one line, with nothing in it that Markdown or HTML would read.
+std::string markdown_text(std::string_view text);
 /// The text as content or quoted attribute of HTML: escaped, valid_text().
 std::string html_text(std::string_view text);
 /// The HTML in a box that scrolls sideways when it is wider than the page.

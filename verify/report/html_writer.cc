@@ -49,7 +49,7 @@ std::string written(const Paragraph& paragraph) {
 
 std::string written(const Table& table) {
   if (table.rows.empty()) return {};
-  std::string text = "<table>\n<thead><tr>";
+  std::string text = fmt::format("<table{}>\n<thead><tr>", table.wraps ? " class=\"wraps\"" : "");
   for (const Column& column : table.columns) {
     const bool is_number = column.kind == Column::Kind::kNumber;
     text += fmt::format("<th scope=\"col\"{}>{}</th>", is_number ? class_of(column.kind) : "",
@@ -62,7 +62,8 @@ std::string written(const Table& table) {
       text += fmt::format("<td{}>{}</td>", class_of(table.columns[c].kind), cell_html(row[c]));
     text += "</tr>\n";
   }
-  const std::string html = html_scroll(text + "</tbody>\n</table>\n");
+  text += "</tbody>\n</table>\n";
+  const std::string html = table.wraps ? text : html_scroll(text);
   if (table.summary.empty()) return html;
   return fmt::format("<details><summary>{}</summary>\n{}</details>\n", html_text(table.summary),
                      html);
@@ -87,11 +88,19 @@ std::string written(const Drawing& drawing) {
 }
 
 std::string header(const Document& document) {
+  const std::string_view kind = document.verdict.empty() ? "mild"
+                                : document.is_good       ? "good"
+                                                         : "bad";
+  std::string verdict;
+  if (!document.verdict.empty()) {
+    verdict = fmt::format("<p class=\"verdict\">{} {}</p>\n", document.is_good ? "✓" : "✗",
+                          html_text(document.verdict));
+  }
   return fmt::format(
-      "<header id=\"verdict\" class=\"{}\">\n<p class=\"verdict\">{} {}</p>\n<div>\n<h1>{}.</h1>\n"
-      "<p>{}.</p>\n{}</div>\n</header>\n",
-      document.is_good ? "good" : "bad", document.is_good ? "✓" : "✗", html_text(document.verdict),
-      html_text(document.finding), html_text(document.subject), written(document.remarks));
+      "<header id=\"verdict\" class=\"{}\">\n{}<div>\n<h1>{}.</h1>\n<p>{}.</p>\n{}</div>\n"
+      "</header>\n",
+      kind, verdict, html_text(document.finding), html_text(document.subject),
+      written(document.remarks));
 }
 
 }  // namespace
@@ -128,8 +137,9 @@ std::string write_html(const Document& document) {
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n"
       "<meta name=\"color-scheme\" content=\"light dark\"/>\n<link rel=\"icon\" href=\"data:,\"/>\n"
-      "<title>{}: {}</title>\n<style>\n{}</style>\n</head>\n<body>\n<main>\n{}",
-      html_text(document.verdict), html_text(document.title), kPageStyle, header(document));
+      "<title>{}{}{}</title>\n<style>\n{}</style>\n</head>\n<body>\n<main>\n{}",
+      html_text(document.verdict), document.verdict.empty() ? "" : ": ", html_text(document.title),
+      kPageStyle, header(document));
   for (const Section& section : document.sections) {
     std::string blocks;
     for (const Block& block : section.blocks)

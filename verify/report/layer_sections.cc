@@ -5,8 +5,8 @@
 #include <fmt/format.h>
 
 #include "formats/base/figures.h"
+#include "verify/report/layer_drawing.h"
 #include "verify/report/sections.h"
-#include "verify/report/svg.h"
 
 namespace ingot::verify {
 
@@ -50,105 +50,7 @@ Table layer_table(const LayersReport& layers, Form form, std::size_t n_worst) {
   return table;
 }
 
-constexpr double kWidth = 860, kLeft = 62, kRight = kWidth - 64, kTop = 14, kBottom = 44;
-constexpr double kHiddenHeight = 340, kOverlapHeight = 240;
-constexpr std::size_t kMostTicks = 21;
-constexpr double kTickRoom = 28;  // between "60" and "MTP"
-constexpr double kFloor = 1e-9;   // 1 - cosine below it is noise of sums
-
-// One line of a drawing over the layers.
-struct Curve {
-  std::string_view name, line, mark;  // styles of the last two
-  double radius = 0;
-  std::function<std::optional<double>(const LayerAgreement&)> value;
-  std::function<double(double)> part;  // where a value stands: 0 at the bottom, 1 at the top
-  std::function<std::string(double)> text;
-};
-
-// A drawing with the layers from left to right.
-class LayerDrawing {
- public:
-  LayerDrawing(const LayersReport& layers, double height, std::string_view label,
-               std::string_view title)
-      : layers_(layers.layers), height_(height), svg_(kWidth, height, label, true) {
-    svg_.vertical_text({14, (y(0) + y(1)) / 2}, "mid soft", title);
-  }
-
-  // Half a step of room at both ends, so that one layer stands in the middle.
-  [[nodiscard]] double x(std::size_t index) const {
-    const auto count = static_cast<double>(layers_.size());
-    return kLeft + (kRight - kLeft) * (static_cast<double>(index) + 0.5) / count;
-  }
-  [[nodiscard]] double y(double part) const {
-    return height_ - kBottom - part * (height_ - kBottom - kTop);
-  }
-  [[nodiscard]] Svg& svg() { return svg_; }
-
-  void draw_tick(double part, std::string_view text) {
-    svg_.line({kLeft, y(part)}, {kRight, y(part)}, "grid");
-    svg_.text({kLeft - 7, y(part) + 4}, "end", text);
-  }
-
-  void draw_layers() {
-    svg_.line({kLeft, y(0)}, {kRight, y(0)}, "axis");
-    std::vector<std::size_t> ticks = spread_ticks(layers_.size(), kMostTicks);
-    if (!ticks.empty() && layers_.back().is_mtp) {
-      const std::size_t last = layers_.size() - 1;
-      while (!ticks.empty() && x(last) - x(ticks.back()) < kTickRoom) ticks.pop_back();
-      ticks.push_back(last);
-    }
-    for (const std::size_t index : ticks) {
-      const LayerAgreement& layer = layers_[index];
-      svg_.line({x(index), y(0)}, {x(index), y(0) + 4}, "axis");
-      svg_.text({x(index), y(0) + 17}, "mid", layer.is_mtp ? "MTP" : std::to_string(layer.layer));
-    }
-    svg_.text({(kLeft + kRight) / 2, height_ - 6}, "mid soft", "layer");
-  }
-
-  // Values that are no numbers break the line and are faults; absent ones are left out.
-  void draw(const Curve& curve) {
-    std::vector<SvgPoint> run;
-    for (std::size_t i = 0; i < layers_.size(); ++i) {
-      const std::optional<double> value = curve.value(layers_[i]);
-      if (!value) continue;
-      if (std::isfinite(*value)) {
-        run.push_back({x(i), y(curve.part(*value))});
-      } else {
-        svg_.polyline(std::exchange(run, {}), curve.line);
-      }
-    }
-    svg_.polyline(run, curve.line);
-    for (std::size_t i = 0; i < layers_.size(); ++i) {
-      const std::optional<double> value = curve.value(layers_[i]);
-      if (!value) continue;
-      const std::string title =
-          fmt::format("{}, {}: {}", layer_title(layers_[i]), curve.name, curve.text(*value));
-      if (!std::isfinite(*value)) {
-        svg_.diamond({x(i), y(1)}, 6, "fault", title);
-      } else if (curve.mark == "b") {
-        svg_.diamond({x(i), y(curve.part(*value))}, curve.radius + 1, curve.mark, title);
-      } else {
-        svg_.circle({x(i), y(curve.part(*value))}, curve.radius, curve.mark, title);
-      }
-    }
-  }
-
-  [[nodiscard]] std::string finish() const { return html_scroll(svg_.finish()); }
-
- private:
-  const std::vector<LayerAgreement>& layers_;
-  double height_;
-  Svg svg_;
-};
-
-// Where 1 - cosine stands between the decades of an axis.
-struct DecadeAxis {
-  int low = 0, high = 0;
-  [[nodiscard]] double part(double cosine) const {
-    const double decade = std::log10(std::max(1 - cosine, std::pow(10.0, low)));
-    return std::clamp((decade - low) / (high - low), 0.0, 1.0);
-  }
-};
+constexpr double kOverlapHeight = 240;
 
 const GateResult* layer_gate(const Report& report) {
   const auto found =
@@ -159,24 +61,13 @@ const GateResult* layer_gate(const Report& report) {
 }
 
 DecadeAxis axis_of(const Report& report) {
-  double least = 1, most = kFloor;
-  const auto see = [&](double cosine) {
-    if (!std::isfinite(cosine)) return;
-    const double distance = std::clamp(1 - cosine, kFloor, 2.0);
-    least = std::min(least, distance);
-    most = std::max(most, distance);
-  };
+  std::vector<double> cosines;
   for (const LayerAgreement& layer : report.layers->layers) {
-    see(layer.isolated.mean);
-    see(layer.isolated.worst);
-    see(layer.accumulated.mean);
+    for (const double cosine : {layer.isolated.mean, layer.isolated.worst, layer.accumulated.mean})
+      cosines.push_back(cosine);
   }
-  if (const GateResult* gate = layer_gate(report)) see(gate->gate.limit);
-  // A hair's breadth off, so that a value on a decade does not open the next.
-  DecadeAxis axis{.low = static_cast<int>(std::floor(std::log10(least) + 1e-9)),
-                  .high = static_cast<int>(std::ceil(std::log10(most) - 1e-9))};
-  if (axis.high <= axis.low) axis.high = axis.low + 1;
-  return axis;
+  if (const GateResult* gate = layer_gate(report)) cosines.push_back(gate->gate.limit);
+  return decade_axis(cosines);
 }
 
 void draw_gate(const Report& report, const DecadeAxis& decades, LayerDrawing& drawing) {
@@ -184,9 +75,9 @@ void draw_gate(const Report& report, const DecadeAxis& decades, LayerDrawing& dr
   if (gate == nullptr) return;
   Svg& svg = drawing.svg();
   const double y = drawing.y(decades.part(gate->gate.limit));
-  svg.line({kLeft, y}, {kRight, y}, "limit");
-  svg.text({kRight + 6, y - 2}, "limit-text", "gate");
-  svg.text({kRight + 6, y + 12}, "limit-text", fmt::format("{}", gate->gate.limit));
+  svg.line({LayerDrawing::kLeft, y}, {LayerDrawing::kRight, y}, "limit");
+  svg.text({LayerDrawing::kRight + 6, y - 2}, "limit-text", "gate");
+  svg.text({LayerDrawing::kRight + 6, y + 12}, "limit-text", fmt::format("{}", gate->gate.limit));
   const auto bad = first_bad_layer(report);
   const auto& layers = report.layers->layers;
   const auto first = std::find_if(layers.begin(), layers.end(), [&](const LayerAgreement& layer) {
@@ -197,7 +88,7 @@ void draw_gate(const Report& report, const DecadeAxis& decades, LayerDrawing& dr
   const SvgPoint at{drawing.x(static_cast<std::size_t>(first - layers.begin())),
                     drawing.y(std::isfinite(mean) ? decades.part(mean) : 1)};
   svg.circle(at, 8, "ring");
-  const bool is_left = at.x < (kLeft + kRight) / 2;
+  const bool is_left = at.x < (LayerDrawing::kLeft + LayerDrawing::kRight) / 2;
   svg.text({at.x + (is_left ? 13 : -13), at.y + 4}, is_left ? "limit-text" : "end limit-text",
            fmt::format("{}: first below", layer_title(*first)));
 }
@@ -215,22 +106,14 @@ double overlap_floor(const LayersReport& layers) {
 Drawing draw_hidden_states(const Report& report) {
   const LayersReport& layers = *report.layers;
   const DecadeAxis decades = axis_of(report);
-  LayerDrawing drawing(layers, kHiddenHeight, "distance of hidden states per layer",
-                       "1 − cosine (down is closer)");
-  for (int decade = decades.low; decade <= decades.high; ++decade) {
-    drawing.draw_tick(static_cast<double>(decade - decades.low) / (decades.high - decades.low),
-                      power_of_ten(decade));
-  }
+  LayerDrawing drawing(layers.layers, kHiddenHeight, "distance of hidden states per layer",
+                       kDistanceTitle);
+  drawing.draw_decades(decades);
   drawing.draw_layers();
   const auto draw = [&](std::string_view name, std::string_view line, std::string_view mark,
                         double (*cosine)(const LayerAgreement&)) {
-    drawing.draw({.name = name,
-                  .line = line,
-                  .mark = mark,
-                  .radius = layers.layers.size() > 40 ? 2.4 : 3.2,
-                  .value = cosine,
-                  .part = [&](double value) { return decades.part(value); },
-                  .text = [](double value) { return "cosine " + cosine_text(value); }});
+    drawing.draw(
+        cosine_curve({.name = name, .line = line, .mark = mark}, layers.layers, decades, cosine));
   };
   draw("isolated, worst token", "worst", "worst-mark",
        [](const LayerAgreement& layer) { return layer.isolated.worst; });
@@ -251,7 +134,8 @@ Drawing draw_overlaps(const LayersReport& layers) {
   const auto part = [low](double overlap) {
     return std::clamp((overlap - low) / (1 - low), 0.0, 1.0);
   };
-  LayerDrawing drawing(layers, kOverlapHeight, "agreement of routers per layer", "chosen by both");
+  LayerDrawing drawing(layers.layers, kOverlapHeight, "agreement of routers per layer",
+                       "chosen by both");
   const double step = low > 0.85 ? 0.02 : low > 0.45 ? 0.1 : 0.2;
   const auto n_steps = static_cast<int>(std::floor((1 - low) / step + 1e-9));
   for (int i = 0; i <= n_steps; ++i) {
@@ -270,7 +154,7 @@ Drawing draw_overlaps(const LayersReport& layers) {
                   .line = mark == "a" ? "a-line" : "b-line",
                   .mark = mark,
                   .radius = 3,
-                  .value = [=](const LayerAgreement& layer) { return layer.*overlap; },
+                  .value = [&layers, overlap](std::size_t i) { return layers.layers[i].*overlap; },
                   .part = part,
                   .text = percent_text});
     legend = fmt::format("<span class=\"key {}-key\"></span>{} {}", mark, key, legend);

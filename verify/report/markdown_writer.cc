@@ -9,8 +9,64 @@ namespace {
 
 constexpr std::size_t kMostRows = 20;  // a model card is read, not searched
 
-// Text on one line, with nothing in it that Markdown or HTML would read.
-std::string plain(std::string_view text) {
+// A name in code style, where only what ends it, or a cell, matters.
+std::string code(std::string_view text) {
+  std::string out;
+  for (const char c : valid_text(text)) out += c == '`' || c == '\n' ? ' ' : c == '|' ? '/' : c;
+  return "`" + out + "`";
+}
+
+std::string styled(Style style, std::string_view text) {
+  if (text.empty()) return {};
+  if (style == Style::kCode) return code(text);
+  const bool is_strong = style == Style::kBad || style == Style::kFault;
+  return is_strong ? fmt::format("**{}**", markdown_text(text)) : markdown_text(text);
+}
+
+std::string left_out(std::size_t n_rows) {
+  if (n_rows <= kMostRows) return {};
+  return fmt::format("- and {} more\n", count_text(n_rows - kMostRows));
+}
+
+std::string written(const Paragraph& paragraph) {
+  return markdown_text(paragraph.text) + "\n\n";
+}
+
+std::string written(const Table& table) {
+  if (table.rows.empty()) return {};
+  std::string titles = "|", rules = "|", rows;
+  for (const Column& column : table.columns) {
+    titles += fmt::format(" {} |", markdown_text(column.title));
+    rules += column.kind == Column::Kind::kNumber ? "---:|" : "---|";
+  }
+  for (std::size_t r = 0; r < std::min(table.rows.size(), kMostRows); ++r) {
+    rows += "|";
+    for (const Cell& cell : table.rows[r])
+      rows += fmt::format(" {} |", styled(cell.style, cell.text));
+    rows += "\n";
+  }
+  return titles + "\n" + rules + "\n" + rows + "\n" + left_out(table.rows.size());
+}
+
+std::string written(const Remarks& remarks) {
+  if (remarks.empty()) return {};
+  std::string text;
+  for (std::size_t i = 0; i < std::min(remarks.size(), kMostRows); ++i) {
+    const Remark& remark = remarks[i];
+    text += fmt::format("- {}{} {}\n", styled(remark.style, remark.kind),
+                        remark.name.empty() ? ":" : " " + code(remark.name) + ":",
+                        markdown_text(remark.text));
+  }
+  return text + left_out(remarks.size()) + "\n";
+}
+
+std::string written(const Drawing& /*drawing*/) {
+  return {};
+}
+
+}  // namespace
+
+std::string markdown_text(std::string_view text) {
   constexpr std::string_view kEscaped = "\\`*_[]|#";
   std::string out;
   for (const char c : valid_text(text)) {
@@ -28,66 +84,10 @@ std::string plain(std::string_view text) {
   return out;
 }
 
-// A name in code style, where only what ends it, or a cell, matters.
-std::string code(std::string_view text) {
-  std::string out;
-  for (const char c : valid_text(text)) out += c == '`' || c == '\n' ? ' ' : c == '|' ? '/' : c;
-  return "`" + out + "`";
-}
-
-std::string styled(Style style, std::string_view text) {
-  if (text.empty()) return {};
-  if (style == Style::kCode) return code(text);
-  const bool is_strong = style == Style::kBad || style == Style::kFault;
-  return is_strong ? fmt::format("**{}**", plain(text)) : plain(text);
-}
-
-std::string left_out(std::size_t n_rows) {
-  if (n_rows <= kMostRows) return {};
-  return fmt::format("- and {} more\n", count_text(n_rows - kMostRows));
-}
-
-std::string written(const Paragraph& paragraph) {
-  return plain(paragraph.text) + "\n\n";
-}
-
-std::string written(const Table& table) {
-  if (table.rows.empty()) return {};
-  std::string titles = "|", rules = "|", rows;
-  for (const Column& column : table.columns) {
-    titles += fmt::format(" {} |", plain(column.title));
-    rules += column.kind == Column::Kind::kNumber ? "---:|" : "---|";
-  }
-  for (std::size_t r = 0; r < std::min(table.rows.size(), kMostRows); ++r) {
-    rows += "|";
-    for (const Cell& cell : table.rows[r])
-      rows += fmt::format(" {} |", styled(cell.style, cell.text));
-    rows += "\n";
-  }
-  return titles + "\n" + rules + "\n" + rows + "\n" + left_out(table.rows.size());
-}
-
-std::string written(const Remarks& remarks) {
-  if (remarks.empty()) return {};
-  std::string text;
-  for (std::size_t i = 0; i < std::min(remarks.size(), kMostRows); ++i) {
-    const Remark& remark = remarks[i];
-    text +=
-        fmt::format("- {}{} {}\n", styled(remark.style, remark.kind),
-                    remark.name.empty() ? ":" : " " + code(remark.name) + ":", plain(remark.text));
-  }
-  return text + left_out(remarks.size()) + "\n";
-}
-
-std::string written(const Drawing& /*drawing*/) {
-  return {};
-}
-
-}  // namespace
-
 std::string write_markdown(const Document& document) {
-  std::string text = fmt::format("## {}: {}\n\n{}.\n\n{}.\n\n", document.title, document.verdict,
-                                 plain(document.subject), plain(document.finding));
+  std::string text = fmt::format("## {}{}{}\n\n{}.\n\n{}.\n\n", document.title,
+                                 document.verdict.empty() ? "" : ": ", document.verdict,
+                                 markdown_text(document.subject), markdown_text(document.finding));
   text += written(document.remarks);
   for (const Section& section : document.sections) {
     std::string blocks;
@@ -95,7 +95,7 @@ std::string write_markdown(const Document& document) {
       blocks += std::visit([](const auto& it) { return written(it); }, block);
     if (!blocks.empty()) text += fmt::format("### {}\n\n{}", section.title, blocks);
   }
-  return text + fmt::format("{}\n", plain(document.made_by));
+  return text + fmt::format("{}\n", markdown_text(document.made_by));
 }
 
 }  // namespace ingot::verify

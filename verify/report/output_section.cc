@@ -46,27 +46,36 @@ std::string ids_text(const std::vector<std::int32_t>& ids, std::optional<std::si
   return text;
 }
 
-std::string pair_html(std::string_view source, std::string_view output) {
-  return fmt::format(
-      "<div class=\"pair\">\n<div><h4>source</h4><p class=\"answer\">{}</p></div>\n"
-      "<div><h4>output</h4><p class=\"answer\">{}</p></div>\n</div>\n",
-      source, output);
+// The answers to one prompt, that of the source first; it is marked where one output alone parts
+// from it.
+std::string texts_html(const std::vector<std::string_view>& titles,
+                       const std::vector<const GreedyPrompt*>& outputs) {
+  const std::string source = valid_text(outputs.front()->source_text);
+  std::vector<Answer> answers = {{titles.front(), html_text(source)}};
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const std::string output = valid_text(outputs[i]->output_text);
+    const std::size_t at = parting(source, output);
+    const bool is_same = source == output;
+    if (!is_same && outputs.size() == 1) answers.front().html = marked(source, at);
+    answers.push_back({titles[i + 1], is_same ? html_text(output) : marked(output, at)});
+  }
+  return answers_html(answers);
 }
 
-std::string answers(const GreedyPrompt& prompt) {
-  const std::string source = valid_text(prompt.source_text);
-  const std::string output = valid_text(prompt.output_text);
-  const std::string ids = pair_html(ids_text(prompt.source, prompt.first_difference),
-                                    ids_text(prompt.output, prompt.first_difference));
-  if (source.empty() && output.empty()) return ids;
-  const std::size_t at = parting(source, output);
-  return fmt::format("{}<details><summary>Token ids</summary>\n{}</details>\n",
-                     source == output ? pair_html(html_text(source), html_text(output))
-                                      : pair_html(marked(source, at), marked(output, at)),
-                     ids);
+std::string ids_html(const std::vector<std::string_view>& titles,
+                     const std::vector<const GreedyPrompt*>& outputs) {
+  const GreedyPrompt& first = *outputs.front();
+  std::vector<Answer> answers;
+  answers.push_back({titles.front(), outputs.size() == 1
+                                         ? ids_text(first.source, first.first_difference)
+                                         : ids_text(first.source, std::nullopt)});
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    answers.push_back({titles[i + 1], ids_text(outputs[i]->output, outputs[i]->first_difference)});
+  }
+  return answers_html(answers);
 }
 
-std::string prompt_html(const Prompt& prompt) {
+std::string asked_html(const Prompt& prompt) {
   const std::string text = valid_text(prompt.text);
   if (text.empty()) {
     const auto shown = static_cast<std::ptrdiff_t>(std::min(prompt.ids.size(), kPromptIds));
@@ -92,12 +101,7 @@ std::string difference_text(const GreedyPrompt& prompt) {
 Drawing answers_of(const GreedyReport& greedy) {
   std::string html;
   for (std::size_t i = 0; i < greedy.prompts.size(); ++i) {
-    const GreedyPrompt& prompt = greedy.prompts[i];
-    html += fmt::format(
-        "<article>\n<p class=\"prompt\"><b>{}</b> {}</p>\n<p>{}{}</p>\n{}</article>\n", i + 1,
-        prompt_html(prompt.prompt),
-        html_badge(style_of(prompt.outcome), greedy_outcome_name(prompt.outcome)),
-        prompt.first_difference ? " " + html_text(difference_text(prompt)) : "", answers(prompt));
+    html += prompt_html(i + 1, {"source", "output"}, {&greedy.prompts[i]});
   }
   return {html};
 }
@@ -149,6 +153,36 @@ std::string perplexity_text(const TextReport& text) {
 }
 
 }  // namespace
+
+std::string answers_html(const std::vector<Answer>& answers) {
+  std::string html = "<div class=\"pair\">\n";
+  for (const Answer& answer : answers) {
+    html += fmt::format("<div><h4>{}</h4><p class=\"answer\">{}</p></div>\n", answer.title,
+                        answer.html);
+  }
+  return html + "</div>\n";
+}
+
+std::string prompt_html(std::size_t number, const std::vector<std::string_view>& titles,
+                        const std::vector<const GreedyPrompt*>& outputs) {
+  std::string outcomes;
+  bool has_text = !outputs.front()->source_text.empty();
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const GreedyPrompt& prompt = *outputs[i];
+    has_text = has_text || !prompt.output_text.empty();
+    outcomes += fmt::format(
+        "<p>{}{}{}</p>\n", outputs.size() == 1 ? "" : fmt::format("{}: ", titles[i + 1]),
+        html_badge(style_of(prompt.outcome), greedy_outcome_name(prompt.outcome)),
+        prompt.first_difference ? fmt::format(" {}", html_text(difference_text(prompt))) : "");
+  }
+  std::string answers = ids_html(titles, outputs);
+  if (has_text) {
+    answers = fmt::format("{}<details><summary>Token ids</summary>\n{}</details>\n",
+                          texts_html(titles, outputs), answers);
+  }
+  return fmt::format("<article>\n<p class=\"prompt\"><b>{}</b> {}</p>\n{}{}</article>\n", number,
+                     asked_html(outputs.front()->prompt), outcomes, answers);
+}
 
 void add_output_section(const Report& report, Form form, Sections& sections) {
   Section section{"outputs", "Outputs", {}};

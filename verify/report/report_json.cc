@@ -5,6 +5,7 @@
 #include "formats/base/printable.h"
 #include "formats/json/json.h"
 #include "verify/gates/report.h"
+#include "verify/report/sections.h"
 
 namespace ingot::verify {
 
@@ -32,20 +33,13 @@ Json share_json(const SchemeShare& share) {
           {"bytes", share.bytes}};
 }
 
-Json side_json(const CheckpointFacts& facts) {
-  return {{"name", valid_text(facts.name)},
-          {"family", facts.family},
-          {"dialect", facts.dialect},
-          {"layout", facts.layout},
-          {"topology", facts.topology},
-          {"made_by", facts.made_by},
-          {"fingerprint", facts.fingerprint},
-          {"kind", facts.kind},
-          {"tensors", facts.tensors},
-          {"files", facts.files},
-          {"bytes", facts.bytes},
-          {"static_inputs", facts.static_inputs},
-          {"schemes", json_list(facts.schemes, share_json)}};
+Json change_json(const SchemeChange& change) {
+  return {{"from", change.from},
+          {"to", change.to},
+          {"roles", change.roles},
+          {"tensors", change.tensors},
+          {"source_bytes", change.source_bytes},
+          {"output_bytes", change.output_bytes}};
 }
 
 Json gate_json(const GateResult& result) {
@@ -224,6 +218,32 @@ Json text_json(const TextReport& text) {
 
 }  // namespace
 
+Json side_json(const CheckpointFacts& facts) {
+  return {{"name", valid_text(facts.name)},
+          {"family", facts.family},
+          {"dialect", facts.dialect},
+          {"layout", facts.layout},
+          {"topology", facts.topology},
+          {"made_by", facts.made_by},
+          {"fingerprint", facts.fingerprint},
+          {"kind", facts.kind},
+          {"tensors", facts.tensors},
+          {"files", facts.files},
+          {"bytes", facts.bytes},
+          {"static_inputs", facts.static_inputs},
+          {"schemes", json_list(facts.schemes, share_json)}};
+}
+
+Json measured_json(const Report& report, std::size_t n_worst) {
+  Json json = {{"changes", json_list(report.changes, change_json)}};
+  if (report.structure) json["structure"] = structure_json(*report.structure);
+  if (report.weights) json["weights"] = weights_json(*report.weights, n_worst);
+  if (report.layers) json["layers"] = layers_json(report);
+  if (report.greedy) json["greedy"] = greedy_json(*report.greedy);
+  if (report.text) json["text"] = text_json(*report.text);
+  return json;
+}
+
 Json report_json(const Report& report, std::size_t n_worst) {
   const Coverage coverage = coverage_of(report);
   Json json = {{"schema", kSchema},
@@ -241,11 +261,7 @@ Json report_json(const Report& report, std::size_t n_worst) {
                {"output", side_json(report.output)},
                {"reference", valid_text(report.reference)},
                {"gates", json_list(report.gates, gate_json)}};
-  if (report.structure) json["structure"] = structure_json(*report.structure);
-  if (report.weights) json["weights"] = weights_json(*report.weights, n_worst);
-  if (report.layers) json["layers"] = layers_json(report);
-  if (report.greedy) json["greedy"] = greedy_json(*report.greedy);
-  if (report.text) json["text"] = text_json(*report.text);
+  json.update(measured_json(report, n_worst));
   return json;
 }
 

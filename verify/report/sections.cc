@@ -20,7 +20,10 @@ Section gates_section(const Report& report, Form form) {
   const bool is_text = form == Form::kText;
   Table table{.columns = {"", is_text ? "failed gates" : "gate", number("worst"),
                           number("beyond it"), name("worst at"), "set by"}};
-  for (const GateResult& result : report.gates) {
+  std::vector<GateResult> gates = report.gates;
+  std::stable_partition(gates.begin(), gates.end(),
+                        [](const GateResult& result) { return !result.passed; });
+  for (const GateResult& result : gates) {
     if (is_text && result.passed) continue;
     table.rows.push_back(
         {Cell(result.passed ? "holds" : "fails", result.passed ? Style::kGood : Style::kBad),
@@ -60,7 +63,7 @@ Section compared_section(const Report& report) {
                                       {"layout", &CheckpointFacts::layout},
                                       {"ranks", &CheckpointFacts::topology},
                                       {"made by", &CheckpointFacts::made_by}}) {
-    add(title, [&](const CheckpointFacts& facts) { return facts.*member; });
+    add(title, [member = member](const CheckpointFacts& facts) { return facts.*member; });
   }
   add("size", [](const CheckpointFacts& facts) {
     return fmt::format("{} tensors in {} files, {}", count_text(facts.tensors),
@@ -94,16 +97,7 @@ Section structure_section(const StructureReport& structure, Form form) {
     if (structure.findings.empty())
       section.blocks.push_back(Paragraph{"Nothing is wrong with the structure."});
   }
-  Remarks remarks;
-  for (const check::Finding& finding : structure.findings) {
-    const bool is_error = finding.severity == check::Severity::kError;
-    remarks.push_back({.style = is_error ? Style::kBad : Style::kMild,
-                       .kind = std::string(check::severity_name(finding.severity)),
-                       .name = finding.tensor.empty() ? finding.file : finding.tensor,
-                       .text = finding.message,
-                       .id = std::string(finding.rule)});
-  }
-  section.blocks.push_back(std::move(remarks));
+  section.blocks.push_back(findings_of(structure));
   return section;
 }
 
@@ -118,6 +112,7 @@ Document report_document(const Report& report, Form form, std::size_t n_worst) {
   const Remarks warnings = remarks_of("warning", report.warnings);
   document.remarks.insert(document.remarks.end(), warnings.begin(), warnings.end());
   Sections& sections = document.sections;
+  if (form != Form::kText) add_summary_section({.sides = {{"output", &report}}}, sections);
   sections.push_back(gates_section(report, form));
   if (form != Form::kText) sections.push_back(compared_section(report));
   if (report.structure) sections.push_back(structure_section(*report.structure, form));
@@ -128,6 +123,20 @@ Document report_document(const Report& report, Form form, std::size_t n_worst) {
 }
 
 }  // namespace
+
+Remarks findings_of(const StructureReport& structure, std::string_view side) {
+  Remarks remarks;
+  for (const check::Finding& finding : structure.findings) {
+    const bool is_error = finding.severity == check::Severity::kError;
+    remarks.push_back({.style = is_error ? Style::kBad : Style::kMild,
+                       .kind = fmt::format("{}{}{}", side, side.empty() ? "" : " ",
+                                           check::severity_name(finding.severity)),
+                       .name = finding.tensor.empty() ? finding.file : finding.tensor,
+                       .text = finding.message,
+                       .id = std::string(finding.rule)});
+  }
+  return remarks;
+}
 
 std::string report_text(const Report& report, std::optional<std::size_t> n_worst) {
   return write_text(report_document(report, Form::kText, n_worst.value_or(kScreenWorst)),

@@ -132,8 +132,9 @@ void shorten(std::vector<std::vector<Shown>>& sections, std::size_t max_lines) {
 std::string write_text(const Document& document, std::size_t max_lines) {
   // The head and the remarks are sections, too.
   std::vector<Block> head, foot = {document.remarks};
-  if (!document.verdict.empty()) {
-    head = {Paragraph{fmt::format("{}: {}", document.verdict, document.finding)},
+  if (!document.finding.empty()) {
+    head = {Paragraph{fmt::format("{}{}{}", document.verdict, document.verdict.empty() ? "" : ": ",
+                                  document.finding)},
             Paragraph{document.subject}};
   }
   std::vector<std::vector<Shown>> sections = {shown_of(head)};

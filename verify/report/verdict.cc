@@ -5,6 +5,7 @@
 
 #include "formats/base/figures.h"
 #include "verify/gates/report.h"
+#include "verify/report/sections.h"
 
 namespace ingot::verify {
 namespace {
@@ -168,15 +169,16 @@ std::string verdict_sentence(const Report& report) {
   return text;
 }
 
+std::string side_text(const CheckpointFacts& facts) {
+  std::string schemes;
+  for (std::size_t i = 0; i < std::min<std::size_t>(facts.schemes.size(), 3); ++i)
+    schemes += (i == 0 ? "" : ", ") + facts.schemes[i].scheme;
+  return fmt::format("{} ({}: {})", facts.name, facts.dialect, schemes);
+}
+
 std::string compared_sentence(const Report& report) {
-  const auto side = [](const CheckpointFacts& facts) {
-    std::string schemes;
-    for (std::size_t i = 0; i < std::min<std::size_t>(facts.schemes.size(), 3); ++i)
-      schemes += (i == 0 ? "" : ", ") + facts.schemes[i].scheme;
-    return fmt::format("{} ({}: {})", facts.name, facts.dialect, schemes);
-  };
-  std::string text = side(report.output);
-  if (report.source) text += " against " + side(*report.source);
+  std::string text = side_text(report.output);
+  if (report.source) text += " against " + side_text(*report.source);
   if (!report.reference.empty()) text += " against activations recorded by " + report.reference;
   return text;
 }

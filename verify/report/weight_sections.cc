@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/figures.h"
+#include "verify/report/heat_map.h"
 #include "verify/report/sections.h"
 #include "verify/report/svg.h"
 
@@ -20,10 +21,15 @@ bool is_exact(const WeightGroup& group) {
   return group.sums.exact + group.sums.source_nonfinite == group.sums.elements;
 }
 
-// Where little is to be read, what is exact takes a row per pair of schemes, after the rest.
+// What is exact stands after the rest.
+std::vector<WeightGroup>::iterator partition_exact(std::vector<WeightGroup>& groups) {
+  return std::stable_partition(groups.begin(), groups.end(),
+                               [](const auto& group) { return !is_exact(group); });
+}
+
+// Where little is to be read, it takes a row per pair of schemes.
 std::vector<WeightGroup> summed_up(std::vector<WeightGroup> groups) {
-  const auto rest = std::stable_partition(groups.begin(), groups.end(),
-                                          [](const auto& group) { return !is_exact(group); });
+  const auto rest = partition_exact(groups);
   std::vector<WeightGroup> shown(groups.begin(), rest);
   std::map<std::pair<std::string, std::string>, std::pair<std::size_t, std::size_t>> rows;
   for (auto group = rest; group != groups.end(); ++group) {
@@ -39,22 +45,31 @@ std::vector<WeightGroup> summed_up(std::vector<WeightGroup> groups) {
   return shown;
 }
 
-// "fp8-block → nvfp4", or the one scheme.
-std::string change_text(std::string_view from, std::string_view to) {
-  return from == to ? std::string(to) : fmt::format("{} → {}", from, to);
-}
-
 Cell faults(std::uint64_t count) {
   return {count_text(count), count == 0 ? Style::kPlain : Style::kFault};
 }
 
-Section schemes_section(const WeightsReport& weights, Form form) {
+// Of two outputs neither is what the other was to be rounded from.
+void leave_out_rounding(const Report& report, std::vector<std::size_t>& columns,
+                        std::initializer_list<std::size_t> rounding) {
+  if (!report.is_difference) return;
+  std::erase_if(columns, [&](std::size_t column) {
+    return std::find(rounding.begin(), rounding.end(), column) != rounding.end();
+  });
+}
+
+Section schemes_section(const Report& report, Form form) {
+  const WeightsReport& weights = *report.weights;
   Table table{.columns = {form == Form::kPage ? "scheme" : "weights", "role", number("tensors"),
                           number("identical"), number("cosine"), number("least"),
                           number("rel. error"), number("SQNR dB"), number("misrounded"),
                           number("saturated"), number("zeroed"), number("scale")}};
   std::vector<WeightGroup> groups = by_scheme_and_role(weights);
-  if (form != Form::kPage) groups = summed_up(std::move(groups));
+  if (form == Form::kPage) {
+    partition_exact(groups);
+  } else {
+    groups = summed_up(std::move(groups));
+  }
   for (const WeightGroup& group : groups) {
     const ElementSums& sums = group.sums;
     table.rows.push_back(
@@ -64,7 +79,10 @@ Section schemes_section(const WeightsReport& weights, Form form) {
          share_text(sums.saturated, sums.elements), share_text(sums.zeroed, sums.elements),
          fmt::format("{:.4f}", group.worst_scale)});
   }
-  if (form != Form::kPage) table.keep({0, 1, 2, 3, 4, 6, 7, 8, 9, 11});
+  std::vector<std::size_t> columns = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
+  if (form != Form::kPage) columns = {0, 1, 2, 3, 4, 6, 7, 8, 9, 11};
+  leave_out_rounding(report, columns, {8, 9, 10});
+  table.keep(columns);
   Section section{"schemes", "Weights by scheme and role", {std::move(table)}};
   const auto note = [&](std::string text) {
     section.blocks.push_back(Paragraph{std::move(text), true});
@@ -78,7 +96,8 @@ Section schemes_section(const WeightsReport& weights, Form form) {
   return section;
 }
 
-Section worst_section(const WeightsReport& weights, Form form, std::size_t n_worst) {
+Section worst_section(const Report& report, Form form, std::size_t n_worst) {
+  const WeightsReport& weights = *report.weights;
   Table table{
       .columns = {name(form == Form::kPage ? "tensor" : "worst tensors"), "scheme", "",
                   number("rel. error"), number("SQNR dB"), number("cosine"), number("misrounded"),
@@ -88,8 +107,8 @@ Section worst_section(const WeightsReport& weights, Form form, std::size_t n_wor
     // Whatever has no error is no worse than the rest.
     if (tensor->relation == Relation::kIdentical) continue;
     const ElementSums& sums = tensor->sums;
-    const bool is_bad =
-        tensor->relation == Relation::kChanged || tensor->relation == Relation::kNarrowed;
+    const bool is_bad = !report.is_difference && (tensor->relation == Relation::kChanged ||
+                                                  tensor->relation == Relation::kNarrowed);
     table.rows.push_back(
         {tensor->name, change_text(tensor->from, tensor->to),
          Cell(std::string(relation_name(tensor->relation)), is_bad ? Style::kBad : Style::kPlain),
@@ -97,15 +116,15 @@ Section worst_section(const WeightsReport& weights, Form form, std::size_t n_wor
          cosine_text(sums.cosine()), faults(sums.misrounded), faults(sums.nonfinite),
          short_text(sums.max_error), fmt::format("{:.4f}", sums.fitted_scale())});
   }
-  if (form != Form::kPage) table.keep({0, 1, 2, 3, 4, 5, 6, 9});
+  std::vector<std::size_t> columns = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
+  if (form != Form::kPage) columns = {0, 1, 2, 3, 4, 5, 6, 9};
+  leave_out_rounding(report, columns, {6});
+  table.keep(columns);
   return {"worst", "Worst tensors", {std::move(table)}};
 }
 
 // Upper ends of the steps of colour, in dB: 4-bit grids are near 20, 8-bit ones from 30 on.
 constexpr std::array kSteps = {10.0, 15.0, 18.0, 21.0, 25.0, 32.0, 42.0};
-
-constexpr double kRow = 20, kHead = 24;
-constexpr double kWidest = 44, kNarrowest = 13, kPreferred = 940;  // of a column; of all of them
 
 std::size_t step_of(double sqnr) {
   return static_cast<std::size_t>(std::upper_bound(kSteps.begin(), kSteps.end(), sqnr) -
@@ -115,34 +134,6 @@ std::size_t step_of(double sqnr) {
 bool is_identical(const WeightGroup& group) {
   return group.identical == group.tensors;
 }
-
-// Roles from top to bottom, layers from left to right, in order of first appearance; tensors
-// outside the layers are not drawn.
-struct HeatGrid {
-  explicit HeatGrid(const WeightsReport& weights) : groups(by_layer_and_role(weights)) {
-    for (const TensorWeights& tensor : weights.tensors) {
-      if (tensor.layer && is_fault(tensor)) faulty.emplace(*tensor.layer, tensor.role);
-    }
-    for (const WeightGroup& group : groups) {
-      if (!group.layer) continue;
-      layers.try_emplace(*group.layer, 0);
-      if (std::find(roles.begin(), roles.end(), group.role) == roles.end())
-        roles.push_back(group.role);
-    }
-    std::size_t column = 0;
-    for (auto& [layer, at] : layers) at = column++;
-    const auto count = static_cast<double>(std::max<std::size_t>(layers.size(), 1));
-    cell = std::floor(std::clamp(kPreferred / count, kNarrowest, kWidest));
-  }
-
-  [[nodiscard]] double height() const { return kHead + kRow * static_cast<double>(roles.size()); }
-
-  std::vector<WeightGroup> groups;
-  std::map<std::uint32_t, std::size_t> layers;  // to columns
-  std::vector<std::string> roles;
-  std::set<std::pair<std::uint32_t, std::string>> faulty;
-  double cell = 0;
-};
 
 std::string cell_title(const WeightGroup& group) {
   std::string text = fmt::format("layer {}, {}: ", *group.layer, group.role);
@@ -157,55 +148,39 @@ std::string cell_title(const WeightGroup& group) {
   return text;
 }
 
-std::string role_labels(const HeatGrid& grid) {
-  std::size_t longest = 0;
-  for (const std::string& role : grid.roles) longest = std::max(longest, role.size());
-  const double width = 10 + 7.3 * static_cast<double>(longest);
-  Svg svg(width, grid.height(), "roles", false);
-  for (std::size_t row = 0; row < grid.roles.size(); ++row) {
-    svg.text({width - 6, kHead + kRow * static_cast<double>(row) + 14}, "end", grid.roles[row]);
+// Tensors outside the layers are not drawn.
+std::vector<HeatCell> heat_cells(const Report& report) {
+  std::set<std::pair<std::uint32_t, std::string_view>> faulty;
+  for (const TensorWeights& tensor : report.weights->tensors) {
+    if (tensor.layer && !report.is_difference && is_fault(tensor))
+      faulty.emplace(*tensor.layer, tensor.role);
   }
-  return svg.finish();
-}
-
-std::string cells(const HeatGrid& grid) {
-  const double width = grid.cell * static_cast<double>(grid.layers.size()) + 12;
-  Svg svg(width, grid.height(), "SQNR in decibels by layer and role", false);
-  const auto most = static_cast<std::size_t>(width / 26);  // numbers need as much
-  std::vector<std::uint32_t> numbers;
-  for (const auto& [layer, column] : grid.layers) numbers.push_back(layer);
-  for (const std::size_t column : spread_ticks(numbers.size(), std::max<std::size_t>(most, 1))) {
-    svg.text({grid.cell * (static_cast<double>(column) + 0.5), 15}, "mid",
-             std::to_string(numbers[column]));
-  }
-  for (const WeightGroup& group : grid.groups) {
+  std::vector<HeatCell> cells;
+  for (const WeightGroup& group : by_layer_and_role(*report.weights)) {
     if (!group.layer) continue;
-    const auto row = std::find(grid.roles.begin(), grid.roles.end(), group.role);
-    const SvgPoint corner{grid.cell * static_cast<double>(grid.layers.at(*group.layer)),
-                          kHead + kRow * static_cast<double>(row - grid.roles.begin())};
     const double sqnr = group.sums.sqnr_db();
-    const std::string style =
-        is_identical(group) ? "same" : fmt::format("h{}", std::isnan(sqnr) ? 0 : step_of(sqnr));
-    svg.rect({corner.x + 0.5, corner.y + 0.5}, grid.cell - 1, kRow - 1, style, cell_title(group));
-    if (!grid.faulty.contains({*group.layer, group.role})) continue;
-    svg.rect({corner.x + 1.5, corner.y + 1.5}, grid.cell - 3, kRow - 3, "flaw", cell_title(group));
-    svg.diamond({corner.x + grid.cell / 2, corner.y + kRow / 2}, 4, "fault", cell_title(group));
+    cells.push_back({.layer = *group.layer,
+                     .role = group.role,
+                     .style = is_identical(group)
+                                  ? "same"
+                                  : fmt::format("h{}", std::isnan(sqnr) ? 0 : step_of(sqnr)),
+                     .title = cell_title(group),
+                     .has_fault = faulty.contains({*group.layer, group.role})});
   }
-  return svg.finish();
+  return cells;
 }
 
-std::string legend() {
+std::string legend(bool has_faults) {
   std::string text = "<p class=\"legend\">SQNR, dB: ";
   for (std::size_t i = 0; i <= kSteps.size(); ++i) {
     const std::string range = i == 0               ? fmt::format("under {}", kSteps[0])
                               : i == kSteps.size() ? fmt::format("over {}", kSteps.back())
                                                    : fmt::format("{}–{}", kSteps[i - 1], kSteps[i]);
-    text += fmt::format("<span class=\"nowrap\"><span class=\"swatch k{}\"></span>{}</span> ", i,
-                        range);
+    text += swatch_html(fmt::format("k{}", i), range);
   }
-  return text +
-         "<span class=\"nowrap\"><span class=\"swatch k-same\"></span>identical</span> "
-         "<span class=\"nowrap\"><span class=\"swatch k-flaw\">◆</span>has a fault</span></p>\n";
+  text += swatch_html("k-same", "identical");
+  if (has_faults) text += swatch_html("k-flaw", "has a fault", "◆");
+  return text + "</p>\n";
 }
 
 constexpr double kWidth = 420, kHeight = 250, kLeft = 62, kRight = 16, kTop = 22, kBottom = 46;
@@ -284,11 +259,11 @@ std::string drawing(const SchemeErrors& errors) {
   return svg.finish();
 }
 
-Drawing draw_heat_map(const WeightsReport& weights) {
-  const HeatGrid grid(weights);
-  if (grid.layers.empty()) return {};
-  return {legend() + "<div class=\"heat\">\n" + role_labels(grid) + html_scroll(cells(grid)) +
-          "</div>\n"};
+Drawing draw_heat_map(const Report& report) {
+  const std::vector<HeatCell> cells = heat_cells(report);
+  if (cells.empty()) return {};
+  return {legend(!report.is_difference) +
+          heat_map_html(cells, "SQNR in decibels by layer and role")};
 }
 
 Drawing draw_histograms(const WeightsReport& weights) {
@@ -310,16 +285,22 @@ Drawing draw_histograms(const WeightsReport& weights) {
 void add_weight_sections(const Report& report, Form form, std::size_t n_worst, Sections& sections) {
   if (!report.weights) return;
   const WeightsReport& weights = *report.weights;
-  sections.push_back(schemes_section(weights, form));
+  sections.push_back(schemes_section(report, form));
   if (form == Form::kPage) {
     sections.push_back(
         {"heatmap",
          "Weights by layer and role",
-         {draw_heat_map(weights),
-          Paragraph{"Signal to quantization noise of all tensors of a role in a layer (columns), "
-                    "against the source's values. Faults: changed, narrowed, misrounded, coarse or "
-                    "not finite.",
-                    true}}});
+         {draw_heat_map(report),
+          Paragraph{
+              fmt::format("Signal to quantization noise of all tensors of a role in a layer "
+                          "(columns), against the {}",
+                          report.is_difference
+                              ? "values of A."
+                              : "source's values. Faults: changed, narrowed, misrounded, coarse or "
+                                "not finite."),
+              true}}});
+  }
+  if (form == Form::kPage && !report.is_difference) {
     sections.push_back(
         {"histogram",
          "Errors in grid steps",
@@ -329,7 +310,7 @@ void add_weight_sections(const Report& report, Form form, std::size_t n_worst, S
               "step; beyond it are faults and values larger than the largest code.",
               true}}});
   }
-  sections.push_back(worst_section(weights, form, n_worst));
+  sections.push_back(worst_section(report, form, n_worst));
 }
 
 }  // namespace ingot::verify

@@ -59,6 +59,19 @@ bool is_feed_forward(const LogicalTensor& tensor) {
   return tensor.rule != nullptr && formats::is_feed_forward(tensor.rule->role);
 }
 
+std::string_view scheme_of(const LogicalTensor& tensor) {
+  return formats::scheme_facts(tensor.encoding.scheme).name;
+}
+
+// Of all parts.
+std::uint64_t bytes_of(const Checkpoint& model, const LogicalTensor& tensor) {
+  std::uint64_t n_bytes = 0;
+  tensor.encoding.stored.for_each([&](formats::Part, std::uint32_t stored) {
+    n_bytes += model.stored()[stored].n_bytes;
+  });
+  return n_bytes;
+}
+
 std::string kind_of(const Checkpoint& model) {
   const formats::SourceActivations activations(model.config(), model.dialect(),
                                                model.description());
@@ -126,15 +139,13 @@ CheckpointFacts checkpoint_facts(const ComparedCheckpoint& side) {
       .kind = kind_of(model)};
   std::map<std::string, SchemeShare> shares;
   for (const LogicalTensor& tensor : model.tensors()) {
-    const std::string name(formats::scheme_facts(tensor.encoding.scheme).name);
+    const std::string name(scheme_of(tensor));
     SchemeShare& share = shares[name];
     share.scheme = name;
     ++share.tensors;
     if (tensor.encoding.stored.has(formats::Part::kInputScale)) ++facts.static_inputs;
     share.elements += formats::element_count(tensor.shape).value_or(0);
-    tensor.encoding.stored.for_each([&](formats::Part, std::uint32_t stored) {
-      share.bytes += model.stored()[stored].n_bytes;
-    });
+    share.bytes += bytes_of(model, tensor);
   }
   for (auto& [name, share] : shares) {
     facts.bytes += share.bytes;
@@ -143,6 +154,43 @@ CheckpointFacts checkpoint_facts(const ComparedCheckpoint& side) {
   std::stable_sort(facts.schemes.begin(), facts.schemes.end(),
                    [](const SchemeShare& a, const SchemeShare& b) { return a.bytes > b.bytes; });
   return facts;
+}
+
+std::vector<SchemeChange> scheme_changes(const Checkpoint& source, const Checkpoint& output) {
+  std::map<std::string_view, const LogicalTensor*> partners;
+  for (const LogicalTensor& tensor : output.tensors()) partners.emplace(tensor.name, &tensor);
+  struct Change {
+    SchemeChange sum;
+    std::map<formats::Role, std::uint64_t> bytes_of_roles;
+  };
+  std::map<std::pair<std::string_view, std::string_view>, Change> changes;
+  for (const LogicalTensor& tensor : source.tensors()) {
+    const auto partner = partners.find(tensor.name);
+    if (partner == partners.end()) continue;
+    Change& change = changes[{scheme_of(tensor), scheme_of(*partner->second)}];
+    const std::uint64_t n_bytes = bytes_of(source, tensor);
+    ++change.sum.tensors;
+    change.sum.source_bytes += n_bytes;
+    change.sum.output_bytes += bytes_of(output, *partner->second);
+    change.bytes_of_roles[tensor.rule == nullptr ? formats::Role::kOther : tensor.rule->role] +=
+        n_bytes;
+  }
+  std::vector<SchemeChange> sorted;
+  for (auto& [schemes, change] : changes) {
+    std::vector<std::pair<formats::Role, std::uint64_t>> roles(change.bytes_of_roles.begin(),
+                                                               change.bytes_of_roles.end());
+    std::stable_sort(roles.begin(), roles.end(),
+                     [](const auto& a, const auto& b) { return a.second > b.second; });
+    for (const auto& [role, unused] : roles)
+      change.sum.roles.emplace_back(formats::role_name(role));
+    change.sum.from = schemes.first;
+    change.sum.to = schemes.second;
+    sorted.push_back(std::move(change.sum));
+  }
+  std::stable_sort(sorted.begin(), sorted.end(), [](const SchemeChange& a, const SchemeChange& b) {
+    return a.source_bytes > b.source_bytes;
+  });
+  return sorted;
 }
 
 namespace {

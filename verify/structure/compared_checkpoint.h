@@ -58,6 +58,17 @@ struct CheckpointFacts {
 };
 CheckpointFacts checkpoint_facts(const ComparedCheckpoint& side);
 
+/// Weights that one scheme holds in the source and one in the output.
+struct SchemeChange {
+  std::string from, to;            ///< schemes; the same where nothing was changed
+  std::vector<std::string> roles;  ///< by bytes in the source, descending
+  std::uint64_t tensors = 0, source_bytes = 0, output_bytes = 0;  ///< bytes of all parts
+  friend bool operator==(const SchemeChange&, const SchemeChange&) = default;
+};
+/// What became of the weights that both have, by headers alone: by bytes in the source, descending.
+std::vector<SchemeChange> scheme_changes(const formats::Checkpoint& source,
+                                         const formats::Checkpoint& output);
+
 /// What the manifest says of scale search ("amax", "4over6", "mse", "signed", or "weighted" by
 /// --importance), or empty.
 std::string recorded_search(const ComparedCheckpoint& side);

@@ -65,14 +65,64 @@ TEST(ReportHtml, IsWellFormedWhateverTheReportHolds) {
   EXPECT_EQ(markup_fault(report_html(passing_report())), "");
   EXPECT_EQ(markup_fault(report_html(failing_report())), "");
   EXPECT_EQ(markup_fault(report_html(Report{})), "");
+  EXPECT_EQ(markup_fault(comparison_html(sample_comparison())), "");
+  Comparison alone = sample_comparison(6);
+  alone.a.reset();
+  EXPECT_EQ(markup_fault(comparison_html(alone)), "");
 }
 
 TEST(ReportHtml, HoldsEverySection) {
   const std::string page = report_html(failing_report());
-  for (const char* id : {"verdict", "gates", "sides", "findings", "layers", "router", "schemes",
-                         "heatmap", "histogram", "worst", "outputs"}) {
+  for (const char* id : {"verdict", "summary", "gates", "sides", "findings", "layers", "router",
+                         "schemes", "heatmap", "histogram", "worst", "outputs"}) {
     EXPECT_THAT(page, HasSubstr(fmt::format(" id=\"{}\"", id)));
   }
+}
+
+// What stands before the first section for engineers.
+std::string opening(const std::string& page) {
+  return page.substr(page.find("id=\"summary\""),
+                     page.find("id=\"gates\"") - page.find("id=\"summary\""));
+}
+
+TEST(ReportHtml, OpensWithWhatAManagerReads) {
+  const std::string page = report_html(passing_report());
+  const std::string text = opening(page);
+  for (const char* part :
+       {"689 GB", "391 GB, 57%", "fp8-block → nvfp4", "expert-gate, expert-up", "and 2 more",
+        "0.00017 nats", "98.90% of 184 tokens", "10.16619, +0.042%", "2 of 3, 1 undecided",
+        "14 of 14 passed", "answers to 3 prompts (only measured)"})
+    EXPECT_THAT(text, HasSubstr(part));
+  EXPECT_THAT(opening(report_html(failing_report())), HasSubstr("7 of 14 passed"));
+}
+
+TEST(ReportHtml, SaysWhereEverythingWasJudged) {
+  Report report = passing_report();
+  report.greedy.reset();
+  report.text.reset();
+  EXPECT_THAT(opening(report_html(report)), HasSubstr("nothing that was looked at"));
+}
+
+TEST(ReportHtml, SaysWhichLevelsNobodyAskedFor) {
+  Report report = passing_report();
+  report.layers.reset();
+  report.greedy.reset();
+  report.text.reset();
+  report.levels = {Level::kStructure, Level::kWeights};
+  const std::string text = opening(report_html(report));
+  EXPECT_THAT(text, HasSubstr("level layers (not asked for); level greedy (not asked for)"));
+  EXPECT_THAT(text, Not(HasSubstr("KL of the next token")));
+}
+
+TEST(ComparisonHtml, ShowsBothBesideTheReference) {
+  const std::string page = comparison_html(sample_comparison());
+  for (const char* id : {"verdict", "summary", "figures", "roles", "layers", "heatmap", "worst",
+                         "outputs", "findings"})
+    EXPECT_THAT(page, HasSubstr(fmt::format(" id=\"{}\"", id)));
+  for (const char* part : {"<h4>reference</h4>", "<h4>A</h4>", "<h4>B</h4>", "class=\"db1\"",
+                           "class=\"da1\"", "VENDOR &lt;b&gt;"})
+    EXPECT_THAT(page, HasSubstr(part));
+  EXPECT_THAT(page, Not(HasSubstr("class=\"verdict\"")));
 }
 
 TEST(ReportHtml, LeavesOutWhatDidNotRun) {

@@ -10,12 +10,16 @@ import subprocess
 import sys
 import tempfile
 
-SECTIONS = ["verdict", "gates", "sides", "findings", "layers", "router", "schemes", "heatmap", "histogram", "worst",
-            "outputs"]
+SECTIONS = {
+    "verification": ["verdict", "summary", "gates", "sides", "findings", "layers", "router", "schemes", "heatmap",
+                     "histogram", "worst", "outputs"],
+    "comparison": ["verdict", "summary", "figures", "roles", "layers", "heatmap", "worst", "outputs", "findings"],
+}
 WIDTHS = [1280, 390]
+PRINTED = 2  # sheets of A4
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 # What a page must survive: few layers and many.
-PAGES = [("passing", "6"), ("failing", "62")]
+PAGES = [("passing", "6"), ("failing", "62"), ("comparison", "62")]
 
 # A frame, because a headless window cannot be as narrow as a phone. It inherits the origin, so that the page need not
 # hold a script to be measured.
@@ -83,6 +87,17 @@ def measure(browser, folder, pages):
     return json.loads(html.unescape(found.group(1)))
 
 
+def sheets(browser, folder, page):
+    """How many pages the page is on paper."""
+    html_path, pdf_path = os.path.join(folder, "print.html"), os.path.join(folder, "print.pdf")
+    with open(html_path, "w", encoding="utf-8") as file:
+        file.write(page)
+    subprocess.run([browser, *FLAGS, f"--user-data-dir={folder}/profile", "--no-pdf-header-footer",
+                    f"--print-to-pdf={pdf_path}", f"file://{html_path}"], capture_output=True, timeout=240, check=False)
+    with open(pdf_path, "rb") as file:
+        return len(re.findall(rb"/Type\s*/Page\b", file.read()))
+
+
 def main():
     browser = chromium()
     if browser is None:
@@ -97,13 +112,18 @@ def main():
             with open(path, encoding="utf-8") as file:
                 pages.append((kind, file.read()))
         results = measure(browser, folder, pages)
+        for kind, page in pages:
+            printed = sheets(browser, folder, page)
+            if not 1 <= printed <= PRINTED:
+                failures.append(f"{kind}: prints on {printed} sheets")
     if len(results) != len(PAGES) * len(WIDTHS):
         failures.append(f"{len(results)} pages were measured")
     for result in results:
         failures += [f"{result['name']}: {fault}" for fault in result["faults"]]
         if not result["name"].endswith(f" {result['width']}"):
             failures.append(f"{result['name']}: was shown {result['width']} wide")
-        for section in SECTIONS:
+        kind = "comparison" if result["name"].startswith("comparison") else "verification"
+        for section in SECTIONS[kind]:
             if result["heights"].get(section, 0) < 40:
                 failures.append(f"{result['name']}: section {section} is not there")
     print("\n".join(failures) or f"{len(results)} views hold every section, and nothing sticks out")

@@ -1,4 +1,5 @@
-// page_writer FILE passing|failing [LAYERS]: writes the page of a sample report, for page.py.
+// page_writer FILE passing|failing|comparison [LAYERS]: writes the page of a sample report, for
+// page.py.
 #include <cstdlib>
 #include <fstream>
 #include <string_view>
@@ -8,9 +9,12 @@
 int main(int argc, char** argv) {
   if (argc < 3) return EXIT_FAILURE;
   const std::size_t n_layers = argc > 3 ? std::strtoul(argv[3], nullptr, 10) : 62;
-  const bool is_passing = std::string_view(argv[2]) == "passing";
-  std::ofstream(argv[1]) << ingot::verify::report_html(
-      is_passing ? ingot::testing::passing_report(n_layers)
-                 : ingot::testing::failing_report(n_layers));
+  const std::string_view which = argv[2];
+  std::ofstream(argv[1])
+      << (which == "comparison"
+              ? ingot::verify::comparison_html(ingot::testing::sample_comparison(n_layers))
+              : ingot::verify::report_html(which == "passing"
+                                               ? ingot::testing::passing_report(n_layers)
+                                               : ingot::testing::failing_report(n_layers)));
   return EXIT_SUCCESS;
 }

@@ -142,6 +142,15 @@ LayersReport sample_layers(std::size_t n_layers) {
                    .source_nll = 2.31872,
                    .output_nll = 2.31901};
   layers.mtp_logits = layers.logits;
+  for (std::size_t i = 0; i < layers.tokens; ++i) {
+    const double kl = 1.7e-4 * wave(i, 0.9);
+    layers.tokens_of_logits.push_back({.prompt = i * layers.prompts / layers.tokens,
+                                       .token = i,
+                                       .kl = kl,
+                                       .same_top = i % 92 != 0,
+                                       .source_nll = 2.31872,
+                                       .output_nll = 2.31872 + kl});
+  }
   return layers;
 }
 
@@ -183,12 +192,28 @@ Report passing_report(std::size_t n_layers) {
                 .source = side("DeepSeek-V3.2", false),
                 .output = side("DeepSeek-V3.2-NVFP4-tp2-ep4", true),
                 .levels = verify::parse_levels("all")};
+  report.changes = {{.from = "fp8-block",
+                     .to = "nvfp4",
+                     .roles = {"expert-gate", "expert-up", "expert-down"},
+                     .tensors = 90'000,
+                     .source_bytes = 654'000'000'000,
+                     .output_bytes = 368'000'000'000},
+                    {.from = "fp8-block",
+                     .to = "fp8-block",
+                     .roles = {"o-proj", "q-b-proj", "kv-b-proj", "q-a-proj", "kv-a-proj",
+                               "shared-gate", "shared-up", "shared-down"},
+                     .tensors = 1'000,
+                     .source_bytes = 17'100'000'000,
+                     .output_bytes = 17'100'000'000}};
   report.structure = StructureReport{.tensors = 91991, .hashed = 91991, .has_manifest = true};
   report.weights = sample_weights(n_layers);
   report.layers = sample_layers(n_layers);
   report.greedy = sample_greedy();
   report.text = TextReport{.source = Likelihood{.documents = 3, .tokens = 4096, .nll = 9497.2},
-                           .output = {.documents = 3, .tokens = 4096, .nll = 9498.9},
+                           .output = {.documents = 3,
+                                      .tokens = 4096,
+                                      .nll = 9498.9,
+                                      .sequences = {{2048, 4750}, {1024, 2374.1}, {1024, 2374.8}}},
                            .documents = 2};
   judge_by_defaults(report);
   return report;
@@ -239,6 +264,20 @@ Report failing_report(std::size_t n_layers) {
   report.warnings = {"the manifest was written by a newer version, 0.2.0"};
   judge_by_defaults(report);
   return report;
+}
+
+Comparison sample_comparison(std::size_t n_layers) {
+  Report a = failing_report(n_layers), b = passing_report(n_layers);
+  a.output.name = "VENDOR <b>\"&'</b>";
+  for (Report* side : {&a, &b}) side->gates.clear();
+  for (TensorWeights& tensor : b.weights->tensors) {
+    if (tensor.role == "expert-down") set_error(tensor.sums, 25);
+    if (tensor.role == "expert-gate") set_error(tensor.sums, 19.5);
+  }
+  for (TokenDivergence& token : b.layers->tokens_of_logits) token.kl *= 1.5;
+  b.layers->logits.mean_kl *= 1.5;
+  b.text->output.sequences = {{2048, 4749}, {1024, 2374}, {1024, 2374}};
+  return {.a = std::move(a), .b = std::move(b)};
 }
 
 }  // namespace ingot::testing

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 
+#include "verify/compare/comparison.h"
 #include "verify/gates/report.h"
 
 namespace ingot::testing {
@@ -14,5 +15,8 @@ verify::Report passing_report(std::size_t n_layers = 6);
 /// missing tensor, hidden states beyond the gate, an answer of the other model. Not one of its
 /// texts is safe to paste into HTML.
 verify::Report failing_report(std::size_t n_layers = 62);
+
+/// That as A and a report without faults as B: experts of one role closer in each, the others alike.
+verify::Comparison sample_comparison(std::size_t n_layers = 62);
 
 }  // namespace ingot::testing

@@ -101,6 +101,10 @@ TEST(Markdown, LeavesNothingForHtmlToRead) {
   EXPECT_THAT(text, HasSubstr("ignores &lt;lm\\_head> &amp; "));
 }
 
+TEST(Markdown, EscapesWhatWouldBeReadAsMarkup) {
+  EXPECT_EQ(markdown_text("a|b __c__ [d] *e* <f>"), "a\\|b \\_\\_c\\_\\_ \\[d\\] \\*e\\* &lt;f>");
+}
+
 TEST(Markdown, HoldsVerdictGatesAndFingerprints) {
   const std::string text = report_markdown(failing_report());
   EXPECT_THAT(text, StartsWith("## Verification: FAIL\n"));

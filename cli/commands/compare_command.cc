@@ -1,0 +1,71 @@
+#include <iostream>
+#include <memory>
+
+#include "cli/commands/commands.h"
+#include "cli/commands/measurement.h"
+#include "cli/terminal/terminal.h"
+#include "formats/base/fd.h"
+#include "formats/json/json.h"
+#include "verify/compare/comparison.h"
+#include "verify/verification.h"
+
+namespace ingot::cli {
+namespace {
+
+struct CompareFlags : MeasurementFlags {
+  verify::ComparedDirectories directories;
+};
+
+int run_compare(const CompareFlags& flags, const FlagTable& table) {
+  std::vector<IdleFlag> idle = idle_measurement(flags, table, true);
+  idle.push_back({"--reference-config", table.is_given("--reference-config"),
+                  !flags.directories.reference.empty(), "--reference"});
+  refuse_idle_flags(idle);
+  Stages stages(flags.progress);
+  const verify::VerificationOptions options = measurement_options(flags, stages);
+  install_stop_signals();
+  const verify::Comparison comparison = verify::compare_outputs(flags.directories, options);
+  stages.finish();
+  // First where no disk can be full.
+  std::cout << (flags.json
+                    ? formats::json_text(verify::comparison_json(comparison, json_worst(flags)))
+                    : verify::comparison_text(comparison, flags.n_worst));
+  if (!flags.html.empty()) write_text_file(flags.html, verify::comparison_html(comparison));
+  if (!flags.markdown.empty())
+    write_text_file(flags.markdown, verify::comparison_markdown(comparison));
+  return kExitDone;
+}
+
+}  // namespace
+
+std::function<int()> declare_compare(FlagTable& table) {
+  auto flags = std::make_shared<CompareFlags>();
+  verify::ComparedDirectories& directories = flags->directories;
+  table.add(FlagGroup::kCommon,
+            {required("a", &directories.a, "an output, in any format, dialect and slicing"),
+             required("b", &directories.b, "another output of the same source"),
+             {"--reference", &directories.reference,
+              "the source of both: each is held against it, and the differences are paired"},
+             levels_flag(*flags)});
+  table.add(FlagGroup::kSource,
+            {{"--family", &flags->options.family, kFamilyHelp},
+             {"--a-config", &directories.a_config,
+              "config.json of A, for shards that have none beside them"},
+             {"--b-config", &directories.b_config, "the same of B"},
+             {"--reference-config", &directories.reference_config, "the same of the reference"}});
+  declare_measurement(table, *flags);
+  table.footer =
+      "Examples:\n"
+      "  ingot compare OUT-int8 OUT-nvfp4 --reference DeepSeek-V3.2          whose weights are "
+      "closer\n"
+      "  ingot compare VENDOR-nvfp4 OUT-nvfp4 --reference DeepSeek-V3.2 --levels all --text "
+      "wiki.txt \\\n"
+      "      --html compare.html\n"
+      "  ingot compare VENDOR-nvfp4 OUT-nvfp4                                how far they are "
+      "apart\n"
+      "Nothing is judged: exit code 0 when both were compared, 2 when something could not be done. "
+      "The gate is ingot verify.";
+  return [flags, &table] { return run_compare(*flags, table); };
+}
+
+}  // namespace ingot::cli

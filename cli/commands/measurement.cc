@@ -1,0 +1,125 @@
+#include "cli/commands/measurement.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include "cli/commands/job.h"
+#include "cli/terminal/terminal.h"
+#include "convert/output/version.h"
+#include "formats/base/error.h"
+
+namespace ingot::cli {
+namespace {
+
+void require_place_for(const std::string& path) {
+  if (path.empty()) return;
+  const std::filesystem::path parent = std::filesystem::absolute(path).parent_path();
+  if (std::filesystem::is_directory(parent) && !std::filesystem::is_directory(path)) return;
+  throw Error(ErrorCode::kNotFound, "cannot be written (no such folder, or a folder itself)")
+      .in_file(path);
+}
+
+}  // namespace
+
+Flag levels_flag(MeasurementFlags& flags) {
+  return {"--levels", &flags.levels,
+          fmt::format("how closely: {}, or all",
+                      names_of(verify::levels(), &verify::LevelFacts::name))};
+}
+
+void declare_measurement(FlagTable& table, MeasurementFlags& flags) {
+  verify::VerificationOptions& options = flags.options;
+  table.add(FlagGroup::kComparison,
+            {{"--prompts", &options.prompts,
+              "texts for layers and greedy, separated by blank lines, or JSON lines (.jsonl) "
+              "(default: built in)"},
+             {"--tokens",
+              &options.greedy_tokens,
+              "tokens that greedy generates per prompt",
+              {.range = NumberRange{1, 4096}}},
+             {"--text", &options.text,
+              "measure the perplexity of this text: .txt, .json {\"docs\": [...]}, or JSON lines "
+              "(.jsonl)"},
+             {"--sample",
+              &options.sample,
+              "part of every tensor's rows that weights looks at",
+              {.range = NumberRange{0, 1}}},
+             {"--profile", &flags.profile,
+              "arithmetic of the output: native, bf16, f32 (the source's is f32)"},
+             {"--no-hashes", &flags.no_hashes, "compare sizes with the manifest, not bytes"}});
+  table.add(FlagGroup::kJob, {{"--mem-limit", &flags.mem_limit, "memory budget"},
+                              threads_flag(&options.threads),
+                              progress_flag(&flags.progress)});
+  declare_worst(table, flags.n_worst);
+  table.add(FlagGroup::kReport,
+            {{"--html", &flags.html, "write the report as one self-contained page"},
+             {"--markdown", &flags.markdown, "write the report for a model card"},
+             json_flag(&flags.json)});
+}
+
+std::vector<IdleFlag> idle_measurement(const MeasurementFlags& flags, const FlagTable& table,
+                                       bool is_pair) {
+  const std::vector<verify::Level> levels = verify::parse_levels(flags.levels);
+  const auto has = [&](verify::Level level) {
+    return is_pair && std::find(levels.begin(), levels.end(), level) != levels.end();
+  };
+  const bool generates = has(verify::Level::kGreedy);
+  const bool computes = generates || has(verify::Level::kLayers);
+  const auto word = [&](const char* option, bool acts, std::string_view belongs_to) {
+    return IdleFlag{option, table.is_given(option), acts, belongs_to};
+  };
+  return {
+      word("--prompts", computes, "--levels layers and greedy"),
+      word("--tokens", generates, "--levels greedy"),
+      word("--sample", has(verify::Level::kWeights), "--levels weights"),
+      word("--profile", computes || !flags.options.text.empty() || !flags.options.reference.empty(),
+           "--levels layers and greedy, --text and --reference"),
+      word("--no-hashes", has(verify::Level::kStructure), "--levels structure"),
+  };
+}
+
+void Stages::update(std::string_view what, std::uint64_t done, std::uint64_t total) {
+  if (what != what_) {
+    finish();
+    what_ = what;
+    const bool counts_bytes = what.find("weights") != std::string_view::npos;
+    progress_.emplace(mode_, what_, counts_bytes ? Progress::Unit::kBytes : Progress::Unit::kSteps);
+  }
+  progress_->update(done, total);
+}
+
+void Stages::finish() {
+  if (progress_) progress_->finish();
+  progress_.reset();
+}
+
+verify::VerificationOptions measurement_options(const MeasurementFlags& flags, Stages& stages) {
+  require_place_for(flags.html);
+  require_place_for(flags.markdown);
+  const auto profile = inference::find_profile(flags.profile);
+  if (!profile) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--profile '{}' is none of native, bf16, f32", flags.profile));
+  }
+  verify::VerificationOptions options = flags.options;
+  options.levels = verify::parse_levels(flags.levels);
+  options.hashes = !flags.no_hashes;
+  options.output_profile = *profile;
+  options.threads = threads_of(options.threads);
+  options.mem_limit = parse_size(flags.mem_limit, "--mem-limit");
+  options.tool_version = convert::kVersion;
+  options.stop_requested = stop_requested;
+  options.progress = [&stages](std::string_view what, std::uint64_t done, std::uint64_t total) {
+    stages.update(what, done, total);
+  };
+  return options;
+}
+
+std::size_t json_worst(const MeasurementFlags& flags) {
+  constexpr std::size_t kJsonWorst = 100;
+  return std::max(flags.n_worst.value_or(0), kJsonWorst);
+}
+
+}  // namespace ingot::cli

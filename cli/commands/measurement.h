@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/flags/flag_table.h"
+#include "cli/terminal/progress.h"
+#include "verify/verification.h"
+
+namespace ingot::cli {
+
+/// Flags of commands that measure checkpoints against each other.
+struct MeasurementFlags {
+  /// What flags set themselves; threads: 0 for every processor.
+  verify::VerificationOptions options = {.threads = 0};
+  std::string levels = "structure,weights", profile = "native", mem_limit = "4GiB";
+  std::string html, markdown, progress = "auto";
+  std::optional<std::size_t> n_worst;
+  bool no_hashes = false, json = false;
+};
+
+/// --levels.
+Flag levels_flag(MeasurementFlags& flags);
+/// What is measured, how the job runs, and which reports are written.
+void declare_measurement(FlagTable& table, MeasurementFlags& flags);
+
+/// Flags that may change nothing; `is_pair`: whether two checkpoints are compared.
+std::vector<IdleFlag> idle_measurement(const MeasurementFlags& flags, const FlagTable& table,
+                                       bool is_pair);
+
+/// One bar after the other: weights in bytes, layers and tokens by number.
+class Stages {
+ public:
+  explicit Stages(std::string mode) : mode_(std::move(mode)) {}
+  void update(std::string_view what, std::uint64_t done, std::uint64_t total);
+  void finish();
+
+ private:
+  std::string mode_, what_;
+  std::optional<Progress> progress_;
+};
+
+/// What the flags ask for, with progress shown by `stages`, which must outlive the run. Throws what
+/// is wrong with them, and kNotFound for a page that could not be written: before the work.
+verify::VerificationOptions measurement_options(const MeasurementFlags& flags, Stages& stages);
+
+/// The tensors of a report as JSON: as many as were asked for, at least a hundred.
+std::size_t json_worst(const MeasurementFlags& flags);
+
+}  // namespace ingot::cli

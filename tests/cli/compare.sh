@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# What a user does with `ingot compare`: which of two outputs is closer to the source, without a verdict.
+source "$(dirname "$0")/expect.sh"
+ingot=$1 example=$2
+golden=$(dirname "$0")/../golden/tiny-v32
+
+holds() { python3 -c "
+import json,sys
+d = json.load(open(sys.argv[1]))
+f = {x['figure']: x for x in d.get('figures', [])}
+r = {x['role']: x for x in d.get('by_role', [])}
+assert $1, d" "$work/$2" 2>"$work/claim" || fail "not so: $1: $(tail -c 300 "$work/claim")"; }
+
+for to in int8 nvfp4; do
+  "$ingot" convert "$example" "$work/$to" --to $to --progress never >/dev/null 2>&1 || fail "$to"
+done
+"$ingot" convert "$example" "$work/ranks" --to nvfp4 --tp 2 --ep 4 --tp-fit retile --progress never >/dev/null 2>&1 || fail "ranks"
+python3 -c 'import json,sys; json.dump({"docs": json.load(open(sys.argv[1]))["docs"][:6]}, open(sys.argv[2], "w"))' \
+  "$golden/val_docs.json" "$work/text.json" || fail "text"
+
+# Both against the source: 8 bits are closer where they are 8 bits, in values and in outputs.
+expect 0 "the outputs of A are closer" "$ingot" compare "$work/int8" "$work/nvfp4" --reference "$example" --levels all \
+  --tokens 4 --text "$work/text.json" --html "$work/page.html" --markdown "$work/card.md"
+for word in ">In short<" "<svg" ">reference<" "kdb2"; do grep -q -- "$word" "$work/page.html" || fail "no $word in the page"; done
+grep -q "outputs.kl" "$work/card.md" || fail "no figures in the card"
+"$ingot" compare "$work/int8" "$work/nvfp4" --reference "$example" --levels all --tokens 4 --text "$work/text.json" \
+  --json >"$work/all" 2>/dev/null || fail "--json"
+holds "d['schema'] == 1 and d['command'] == 'compare' and 'passed' not in d" all
+holds "f['outputs.kl']['closer'] == 'A' and f['outputs.kl']['interval'][0] > 0 and f['outputs.kl']['clusters'] == 9" all
+holds "f['text.nll']['clusters'] == 6 and f['text.nll']['closer'] is None" all
+holds "f['weights.changed']['closer'] == 'equal'" all
+holds "r['expert-up']['a_closer'] == 64 and r['expert-up']['difference_db'] < -15" all
+holds "r['o-proj']['b_closer'] > 0 and r['o-proj']['b']['relative_error'] == 0" all
+# Tokens, documents and schemes add up to what is said of the whole.
+holds "all(abs(sum(x['interval']) / 2 - x['difference']) < 1e-9 for x in f.values() if x['interval'])" all
+holds "abs(f['text.nll']['a'] * f['text.nll']['tokens'] - d['a']['measured']['text']['output']['nll']) < 1e-6" all
+for side in a b; do
+  holds "sum(c['tensors'] for c in d['$side']['measured']['changes']) == d['reference']['tensors']" all
+  holds "sum(c['source_bytes'] for c in d['$side']['measured']['changes']) == d['reference']['bytes']" all
+  holds "sum(c['output_bytes'] for c in d['$side']['measured']['changes']) == d['$side']['bytes']" all
+done
+holds "[c['roles'] for c in d['b']['measured']['changes'] if c['to'] == 'nvfp4'][0][0].startswith('expert-')" all
+grep -q "$work" "$work/all" && fail "a path in the document"
+
+# The figures are those of verify, of each.
+for side in a:int8 b:nvfp4; do
+  "$ingot" verify "$example" "$work/${side#*:}" --levels all --tokens 4 --text "$work/text.json" --json >"$work/one" 2>/dev/null
+  python3 - "$work/all" "${side%%:*}" "$work/one" <<'PY' || fail "other figures of ${side#*:} than verify's"
+import json, sys
+measured = json.load(open(sys.argv[1]))[sys.argv[2]]["measured"]
+verified = json.load(open(sys.argv[3]))
+measured["layers"].pop("first_bad_layer"), verified["layers"].pop("first_bad_layer")
+sys.exit(any(measured[level] != verified[level] for level in ("structure", "weights", "layers", "greedy", "text", "changes")))
+PY
+done
+
+# The other way round everything is mirrored; slices of the same codes are equal; threads change nothing.
+"$ingot" compare "$work/int8" "$work/nvfp4" --reference "$example" --levels weights --json >"$work/ab" 2>/dev/null
+"$ingot" compare "$work/nvfp4" "$work/int8" --reference "$example" --levels weights --json --threads 1 >"$work/ba" 2>/dev/null
+python3 - "$work/ab" "$work/ba" <<'PY' || fail "not mirrored"
+import json, sys
+ab, ba = ({f["figure"]: f for f in json.load(open(path))["figures"]} for path in sys.argv[1:])
+for name, figure in ab.items():
+    other = ba[name]
+    assert (figure["a"], figure["b"], figure["a_closer"]) == (other["b"], other["a"], other["b_closer"]), name
+PY
+expect 0 "equally close" "$ingot" compare "$work/nvfp4" "$work/ranks" --reference "$example" --levels layers,weights
+"$ingot" compare "$work/nvfp4" "$work/ranks" --reference "$example" --levels layers,weights --json >"$work/same" 2>/dev/null
+holds "all(x['a_closer'] == x['b_closer'] == 0 for x in d['figures'])" same
+
+# A side without its MTP layer is compared in what both have; between the two that is a difference, and no error.
+"$ingot" convert "$example" "$work/nomtp" --to int8 --mtp drop --progress never >/dev/null 2>&1 || fail "nomtp"
+"$ingot" compare "$work/nomtp" "$work/nvfp4" --reference "$example" --levels all --tokens 4 --json >"$work/mtp" 2>/dev/null || fail "nomtp"
+holds "f['layers.cosine']['pairs'] == 5 and 'mtp.kl' not in f and f['weights.unmatched']['closer'] == 'B'" mtp
+expect 0 "difference: " "$ingot" compare "$work/nomtp" "$work/nvfp4" --levels structure
+grep -q "^error" "$work/stdout" && fail "an error between two outputs"
+
+# Without a source: a difference, in which nothing is a fault; nothing between a checkpoint and itself.
+expect 0 "a difference, not a quality" "$ingot" compare "$work/int8" "$work/nvfp4"
+expect 0 "relative error 0;" "$ingot" compare "$work/nvfp4" "$work/nvfp4" --levels weights,layers
+"$ingot" compare "$work/nvfp4" "$work/nvfp4" --levels weights,layers --json >"$work/self" 2>/dev/null
+holds "d['difference']['layers']['logits']['mean_kl'] == 0" self
+
+lines() { "$ingot" "$@" --progress never 2>/dev/null </dev/null | wc -l; }
+[ "$(lines compare "$work/int8" "$work/nvfp4" --reference "$example" --levels all --tokens 4)" -le 40 ] || fail "a comparison is longer than a screen"
+[ "$(lines compare "$work/int8" "$work/nvfp4" --reference "$example" --worst 150)" -gt 150 ] || fail "--worst 150 prints fewer tensors"
+
+# It is no gate: what verify fails is compared. What cannot be read is not.
+cp -r "$work/int8" "$work/bad"
+python3 "$(dirname "$0")/../../scripts/scale_tensor.py" "$work/bad" model.layers.3.mlp.experts.7.up_proj.weight_scale 1.01 >/dev/null || fail "edit"
+expect 0 "A is closer in 1 and B in 0" "$ingot" compare "$work/int8" "$work/bad" --reference "$example" --levels weights
+truncate -s -100 "$work/bad/model-00001-of-00002.safetensors"
+expect 2 "model-00001-of-00002.safetensors" "$ingot" compare "$work/int8" "$work/bad" --reference "$example"
+expect 2 "absent" "$ingot" compare "$work/int8" "$work/absent"
+expect 2 "b is required" "$ingot" compare "$work/int8"
+expect 2 "--require" "$ingot" compare "$work/int8" "$work/nvfp4" --require 'weights.cosine>=1'
+expect 2 "--reference" "$ingot" compare "$work/int8" "$work/nvfp4" --reference-config "$example/config.json"
+expect 2 "--levels layers" "$ingot" compare "$work/int8" "$work/nvfp4" --prompts "$work/text.json"
+expect 2 "cannot be written" "$ingot" compare "$work/int8" "$work/nvfp4" --html "$work/no/such/page.html"
+expect 0 "Usage" "$ingot" compare --help
+finish

@@ -1,0 +1,89 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/json/json_fwd.h"
+#include "verify/compare/interval.h"
+#include "verify/gates/report.h"
+
+namespace ingot::verify {
+
+/// Two outputs of one source, A and B. Nothing in it is judged: reports have no gates.
+struct Comparison {
+  std::optional<Report> a;  ///< A against the reference; nothing without one
+  Report b;                 ///< B against the reference; without one, B against A
+};
+
+/// A metric of both outputs (gate.h), or a likelihood that both give.
+struct PairedFigure {
+  std::string name;  ///< of the metric; "outputs.nll" of the prompts, "text.nll" of --text
+  std::string_view summary;
+  std::optional<Bound> good = {};  ///< which side is closer to the reference; nothing: neither
+  std::uint64_t pairs = 0;         ///< values that both have: of tensors, layers, tokens
+  double a = 0, b = 0;             ///< means over the pairs of which both are finite
+  double difference = 0;           ///< b - a
+  /// Of the difference, 95%, where the values are a sample: of so many tokens of so many `drawn`,
+  /// prompts or documents.
+  std::optional<Interval> interval = {};
+  std::uint64_t tokens = 0, clusters = 0;
+  std::string_view drawn = {};
+  std::uint64_t a_closer = 0, b_closer = 0;  ///< pairs, where one side is
+  std::string farthest = {};                 ///< subject of the largest difference of many
+
+  /// 'A' or 'B', '=' where both are equal in all pairs, '?' where the interval holds 0, or ' '
+  /// where neither side is closer. Of several values without an interval the mean counts.
+  [[nodiscard]] char closer() const;
+};
+/// Every metric that both reports have values of, the most telling first.
+std::vector<PairedFigure> paired_figures(const Report& a, const Report& b);
+
+/// A tensor that both were compared in.
+struct PairedTensor {
+  const TensorWeights* a = nullptr;
+  const TensorWeights* b = nullptr;
+  /// Relative errors, B's less A's.
+  [[nodiscard]] double difference() const {
+    return b->sums.relative_error() - a->sums.relative_error();
+  }
+};
+/// In the order of A's report; those of one side alone are left out.
+std::vector<PairedTensor> paired_tensors(const Report& a, const Report& b);
+
+/// Tensors of both with what they have in common.
+struct PairedGroup {
+  std::string role;                                       ///< empty where the grouping is not by it
+  std::optional<std::uint32_t> layer;                     ///< likewise
+  std::vector<std::string> a_schemes, b_schemes;          ///< in order of appearance
+  std::uint64_t tensors = 0, a_closer = 0, b_closer = 0;  ///< by relative error
+  ElementSums a, b;
+  /// SQNR in dB, B's less A's; 0 where both are exact, infinite where one is.
+  [[nodiscard]] double difference_db() const;
+};
+struct Grouping {
+  bool by_role = false, by_layer = false;
+};
+/// In order of first appearance; by layer, tensors outside the layers are left out.
+std::vector<PairedGroup> paired_groups(const std::vector<PairedTensor>& tensors, Grouping grouping);
+
+/// A layer that both have.
+struct PairedLayer {
+  const LayerAgreement* a = nullptr;
+  const LayerAgreement* b = nullptr;
+};
+std::vector<PairedLayer> paired_layers(const Report& a, const Report& b);
+
+/// Which output is closer to the reference, by how much and where; without one, how far apart they
+/// are. One sentence.
+std::string comparison_sentence(const Comparison& comparison);
+
+/// The forms of report.h. `{"schema": 1, "command": "compare", ...}`.
+formats::Json comparison_json(const Comparison& comparison, std::size_t n_worst = 100);
+std::string comparison_text(const Comparison& comparison, std::optional<std::size_t> n_worst = {});
+std::string comparison_markdown(const Comparison& comparison);
+std::string comparison_html(const Comparison& comparison);
+
+}  // namespace ingot::verify

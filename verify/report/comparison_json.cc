@@ -1,0 +1,93 @@
+#include <algorithm>
+#include <cmath>
+
+#include "formats/base/printable.h"
+#include "formats/json/json.h"
+#include "verify/compare/comparison.h"
+#include "verify/report/sections.h"
+
+namespace ingot::verify {
+
+using formats::Json;
+using formats::json_list;
+
+namespace {
+
+constexpr int kSchema = 1;
+
+Json finite(double value) {
+  return std::isfinite(value) ? Json(value) : Json(nullptr);
+}
+
+// "A", "B", "equal", "unknown" where the samples do not tell, or null where neither can be closer.
+Json closer_json(char closer) {
+  if (closer == ' ') return nullptr;
+  return closer == '=' ? "equal" : closer == '?' ? "unknown" : std::string(1, closer);
+}
+
+Json figure_json(const PairedFigure& figure) {
+  return {{"figure", figure.name},
+          {"summary", figure.summary},
+          {"pairs", figure.pairs},
+          {"a", finite(figure.a)},
+          {"b", finite(figure.b)},
+          {"difference", finite(figure.difference)},
+          {"interval",
+           figure.interval ? Json({figure.interval->low, figure.interval->high}) : Json(nullptr)},
+          {"tokens", figure.tokens},
+          {"clusters", figure.clusters},
+          {"drawn", figure.drawn},
+          {"a_closer", figure.a_closer},
+          {"b_closer", figure.b_closer},
+          {"closer", closer_json(figure.closer())},
+          {"farthest", valid_text(figure.farthest)}};
+}
+
+Json group_json(const PairedGroup& group) {
+  Json json = Json::object();
+  if (!group.role.empty()) json["role"] = group.role;
+  if (group.layer) json["layer"] = *group.layer;
+  json["tensors"] = group.tensors;
+  json["a_schemes"] = group.a_schemes;
+  json["b_schemes"] = group.b_schemes;
+  json["a_closer"] = group.a_closer;
+  json["b_closer"] = group.b_closer;
+  for (const auto& [side, sums] : {std::pair{"a", &group.a}, {"b", &group.b}}) {
+    json[side] = {{"relative_error", finite(sums->relative_error())},
+                  {"sqnr_db", finite(sums->sqnr_db())},
+                  {"cosine", finite(sums->cosine())}};
+  }
+  json["difference_db"] = finite(group.difference_db());
+  return json;
+}
+
+}  // namespace
+
+Json comparison_json(const Comparison& comparison, std::size_t n_worst) {
+  const Report& b = comparison.b;
+  Json json = {{"schema", kSchema},
+               {"command", "compare"},
+               {"tool_version", b.tool_version},
+               {"finding", valid_text(comparison_sentence(comparison))},
+               {"reference", comparison.a ? side_json(*b.source) : Json(nullptr)},
+               {"a", side_json(comparison.a ? comparison.a->output : *b.source)},
+               {"b", side_json(b.output)},
+               {"levels", json_list(b.levels, level_name)}};
+  if (!comparison.a) {
+    json["difference"] = measured_json(b, n_worst);
+    return json;
+  }
+  const std::vector<PairedTensor> tensors = paired_tensors(*comparison.a, b);
+  const auto groups = [&](Grouping grouping) {
+    return json_list(paired_groups(tensors, grouping), group_json);
+  };
+  json["figures"] = json_list(paired_figures(*comparison.a, b), figure_json);
+  json["by_role"] = groups({.by_role = true});
+  json["by_layer"] = groups({.by_layer = true});
+  json["by_layer_and_role"] = groups({.by_role = true, .by_layer = true});
+  json["a"]["measured"] = measured_json(*comparison.a, n_worst);
+  json["b"]["measured"] = measured_json(b, n_worst);
+  return json;
+}
+
+}  // namespace ingot::verify

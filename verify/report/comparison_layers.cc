@@ -1,0 +1,191 @@
+// Two outputs in pairs, layer by layer: as a table, as curves, and as a map of which is closer.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "formats/base/figures.h"
+#include "verify/report/comparison_sections.h"
+#include "verify/report/heat_map.h"
+#include "verify/report/layer_drawing.h"
+
+namespace ingot::verify {
+namespace {
+
+constexpr double kHeight = 240;
+
+// A layer, with what the levels that ran say of it.
+struct LayerRow {
+  std::string title;
+  std::optional<PairedGroup> weights;
+  std::optional<PairedLayer> states;
+};
+
+double apart(const LayerRow& row) {
+  if (row.states) return std::abs(row.states->a->isolated.mean - row.states->b->isolated.mean);
+  return row.weights ? std::abs(row.weights->difference_db()) : 0;
+}
+
+std::vector<LayerRow> layer_rows(const Comparison& comparison,
+                                 const std::vector<PairedTensor>& tensors) {
+  std::map<std::size_t, LayerRow> rows;
+  for (PairedGroup& group : paired_groups(tensors, {.by_layer = true})) {
+    LayerRow& row = rows[*group.layer];
+    row.title = fmt::format("layer {}", *group.layer);
+    row.weights = std::move(group);
+  }
+  for (const PairedLayer& layer : paired_layers(*comparison.a, comparison.b)) {
+    LayerRow& row = rows[layer.a->layer];
+    row.title = layer_title(*layer.a);
+    row.states = layer;
+  }
+  std::vector<LayerRow> in_order;
+  for (auto& [unused, row] : rows) in_order.push_back(std::move(row));
+  return in_order;
+}
+
+Table layers_table(std::vector<LayerRow> rows, Form form, std::size_t n_worst) {
+  const bool is_page = form == Form::kPage;
+  Table table{.columns = {is_page ? "" : "layers", number("SQNR dB A"), number("B"),
+                          number("B − A"), number("isolated A"), number("B"),
+                          number("accumulated A"), number("B"), number("experts A"), number("B")},
+              .summary = is_page ? "All figures" : ""};
+  if (!is_page) {
+    std::stable_sort(rows.begin(), rows.end(),
+                     [](const LayerRow& a, const LayerRow& b) { return apart(a) > apart(b); });
+    rows.resize(std::min(rows.size(), n_worst));
+  }
+  bool has_weights = false, has_states = false;
+  for (const LayerRow& row : rows) {
+    std::vector<Cell> cells(10, Cell(""));
+    cells[0] = row.title;
+    if (row.weights) {
+      has_weights = true;
+      cells[1] = decibel_text(row.weights->a.sqnr_db());
+      cells[2] = decibel_text(row.weights->b.sqnr_db());
+      cells[3] = signed_decibels(row.weights->difference_db());
+    }
+    if (row.states) {
+      has_states = true;
+      const LayerAgreement &a = *row.states->a, &b = *row.states->b;
+      const auto share = [](const std::optional<double>& part) {
+        return part ? percent_text(*part) : "–";
+      };
+      cells[4] = cosine_text(a.isolated.mean);
+      cells[5] = cosine_text(b.isolated.mean);
+      cells[6] = cosine_text(a.accumulated.mean);
+      cells[7] = cosine_text(b.accumulated.mean);
+      cells[8] = share(a.router_overlap);
+      cells[9] = share(b.router_overlap);
+    }
+    table.rows.push_back(std::move(cells));
+  }
+  std::vector<std::size_t> columns = {0};
+  if (has_weights) columns.insert(columns.end(), {1, 2, 3});
+  if (has_states) columns.insert(columns.end(), {4, 5, 6, 7, 8, 9});
+  table.keep(columns);
+  return table;
+}
+
+Drawing draw_states(const Comparison& comparison, std::string_view what,
+                    double (*cosine)(const LayerAgreement&)) {
+  const std::vector<LayerAgreement>& a = comparison.a->layers->layers;
+  const std::vector<LayerAgreement>& b = comparison.b.layers->layers;
+  std::vector<double> cosines;
+  for (const std::vector<LayerAgreement>* side : {&a, &b})
+    for (const LayerAgreement& layer : *side) cosines.push_back(cosine(layer));
+  const DecadeAxis axis = decade_axis(cosines);
+  LayerDrawing drawing(a, kHeight, what, kDistanceTitle);
+  drawing.draw_decades(axis);
+  drawing.draw_layers();
+  // By place: the same layers, but for an MTP layer that one side may lack.
+  const auto draw = [&](Curve named, const std::vector<LayerAgreement>& layers) {
+    Curve curve = cosine_curve(std::move(named), layers, axis, cosine);
+    curve.value = [&layers, cosine](std::size_t i) {
+      return i < layers.size() ? std::optional(cosine(layers[i])) : std::nullopt;
+    };
+    drawing.draw(curve);
+  };
+  draw({.name = "A", .line = "a-line", .mark = "a"}, a);
+  draw({.name = "B", .line = "b-line", .mark = "b"}, b);
+  return {fmt::format("<p class=\"legend\">{}: <span class=\"key a-key\"></span>A <span "
+                      "class=\"key b-key\"></span>B</p>\n",
+                      html_text(what)) +
+          drawing.finish()};
+}
+
+// Colours of the map, by the SQNR of B less that of A: from A far ahead to B far ahead.
+struct DifferenceStep {
+  double most;  // dB
+  std::string_view style, swatch, word;
+};
+constexpr std::array kSteps = {
+    DifferenceStep{-10, "da2", "kda2", "A by over 10"},
+    DifferenceStep{-1, "da1", "kda1", "A by 1–10"},
+    DifferenceStep{-1e-12, "da0", "kda0", "A by less"},
+    DifferenceStep{1e-12, "same", "k-same", "equal"},
+    DifferenceStep{1, "db0", "kdb0", "B by less"},
+    DifferenceStep{10, "db1", "kdb1", "B by 1–10"},
+    DifferenceStep{HUGE_VAL, "db2", "kdb2", "B by over 10"},
+};
+
+}  // namespace
+
+std::string signed_decibels(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "B exact" : "A exact";
+  return fmt::format("{:+.2f}", value);
+}
+
+Section paired_layers_section(const Comparison& comparison,
+                              const std::vector<PairedTensor>& tensors, Form form,
+                              std::size_t n_worst) {
+  Section section{"layers", "Layer by layer", {}};
+  const bool has_states =
+      comparison.a->layers && comparison.b.layers && !comparison.a->layers->layers.empty();
+  if (form == Form::kPage && has_states) {
+    section.blocks.push_back(
+        draw_states(comparison, "isolated, mean over tokens",
+                    [](const LayerAgreement& layer) { return layer.isolated.mean; }));
+    section.blocks.push_back(
+        draw_states(comparison, "accumulated, mean over tokens",
+                    [](const LayerAgreement& layer) { return layer.accumulated.mean; }));
+  }
+  section.blocks.push_back(layers_table(layer_rows(comparison, tensors), form, n_worst));
+  if (has_states) {
+    section.blocks.push_back(Paragraph{
+        fmt::format("{} tokens of {} prompts; reference in {}, A and B in {}",
+                    count_text(comparison.a->layers->tokens),
+                    count_text(comparison.a->layers->prompts), comparison.a->layers->source_profile,
+                    comparison.a->layers->output_profile),
+        true});
+  }
+  return section;
+}
+
+Section difference_map_section(const std::vector<PairedTensor>& tensors) {
+  Section section{"heatmap", "Weights by layer and role", {}};
+  std::vector<HeatCell> cells;
+  for (const PairedGroup& group : paired_groups(tensors, {.by_role = true, .by_layer = true})) {
+    const double difference = group.difference_db();
+    const auto step = std::find_if(kSteps.begin(), kSteps.end() - 1,
+                                   [&](const DifferenceStep& at) { return difference <= at.most; });
+    cells.push_back(
+        {.layer = *group.layer,
+         .role = group.role,
+         .style = std::string(step->style),
+         .title = fmt::format("layer {}, {}: A {} dB, B {} dB", *group.layer, group.role,
+                              decibel_text(group.a.sqnr_db()), decibel_text(group.b.sqnr_db()))});
+  }
+  if (cells.empty()) return section;
+  std::string legend = "<p class=\"legend\">Closer, SQNR in dB: ";
+  for (const DifferenceStep& step : kSteps) legend += swatch_html(step.swatch, step.word);
+  section.blocks.push_back(Drawing{
+      legend + "</p>\n" + heat_map_html(cells, "which output is closer by layer and role")});
+  return section;
+}
+
+}  // namespace ingot::verify

@@ -1,0 +1,259 @@
+// Two outputs in pairs: the sections of `ingot compare`. Without a reference they are those of a
+// verification in which nothing is judged.
+#include "verify/report/comparison_sections.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "formats/base/figures.h"
+#include "verify/compare/comparison.h"
+
+namespace ingot::verify {
+namespace {
+
+constexpr std::size_t kPageWorst = 20;
+
+std::string signed_text(double value) {
+  return fmt::format("{}{}", value > 0 ? "+" : "", short_text(value));
+}
+
+std::string closer_text(const PairedFigure& figure) {
+  switch (figure.closer()) {
+    case 'A':
+    case 'B':
+      return figure.a_closer + figure.b_closer <= 1 || figure.interval
+                 ? std::string(1, figure.closer())
+                 : fmt::format("A in {}, B in {}", count_text(figure.a_closer),
+                               count_text(figure.b_closer));
+    case '=':
+      return "equal";
+    case '?':
+      return "not told apart";
+    default:
+      return {};
+  }
+}
+
+std::string over_text(const PairedFigure& figure) {
+  if (figure.clusters > 0) {
+    return fmt::format("{} tokens of {} {}", count_text(figure.tokens), count_text(figure.clusters),
+                       figure.drawn);
+  }
+  return figure.pairs == 1 ? "" : fmt::format("{} pairs", count_text(figure.pairs));
+}
+
+// What each figure means, and where the sides are farthest apart.
+Table meanings_table(const std::vector<PairedFigure>& figures) {
+  Table table{.columns = {"figure", "meaning", name("farthest apart at")},
+              .summary = "What they mean, and where A and B are farthest apart"};
+  for (const PairedFigure& figure : figures)
+    table.rows.push_back({Cell(figure.name, Style::kCode), figure.summary, figure.farthest});
+  return table;
+}
+
+// What is equal in both stands after the rest on a page, and is only named elsewhere.
+Section figures_section(std::vector<PairedFigure> figures, Form form) {
+  const bool is_page = form == Form::kPage;
+  std::stable_partition(figures.begin(), figures.end(),
+                        [](const PairedFigure& figure) { return figure.closer() != '='; });
+  Table table{.columns = {is_page ? "figure" : "figures", number("A"), number("B"), number("B − A"),
+                          number("95% of it"), "closer", "over"},
+              .least_rows = 8};
+  std::vector<std::string> equal;
+  for (const PairedFigure& figure : figures) {
+    if (!is_page && figure.closer() == '=') {
+      equal.push_back(figure.name);
+      continue;
+    }
+    table.rows.push_back({Cell(figure.name, Style::kCode), exact_text(figure.a),
+                          exact_text(figure.b), signed_text(figure.difference),
+                          figure.interval
+                              ? fmt::format("{} to {}", signed_text(figure.interval->low),
+                                            signed_text(figure.interval->high))
+                              : "",
+                          closer_text(figure), over_text(figure)});
+  }
+  Section section{"figures", "Every figure of both", {std::move(table)}};
+  const auto note = [&](std::string text) {
+    section.blocks.push_back(Paragraph{std::move(text), true});
+  };
+  if (!equal.empty()) note(fmt::format("equal in both: {}", fmt::join(equal, ", ")));
+  if (!is_page) return section;
+  note(
+      "Figures of many pairs are means over them. The interval is of the paired difference, with "
+      "prompts or documents as what was drawn; where it holds 0, these samples do not tell A and B "
+      "apart.");
+  section.blocks.push_back(meanings_table(figures));
+  return section;
+}
+
+// First what decides about the error of the whole.
+std::vector<PairedGroup> weightiest_first(std::vector<PairedGroup> groups) {
+  const auto weight = [](const PairedGroup& group) {
+    return std::abs(group.b.error2 - group.a.error2);
+  };
+  std::stable_sort(groups.begin(), groups.end(), [&](const PairedGroup& a, const PairedGroup& b) {
+    return weight(a) > weight(b);
+  });
+  return groups;
+}
+
+std::string closer_text(const PairedGroup& group) {
+  if (group.a_closer + group.b_closer == 0) return "equal";
+  if (group.tensors == 1) return group.a_closer > 0 ? "A" : "B";
+  return fmt::format("A in {}, B in {}", count_text(group.a_closer), count_text(group.b_closer));
+}
+
+Section roles_section(const std::vector<PairedTensor>& tensors, Form form) {
+  Table table{.columns = {form == Form::kPage ? "role" : "weights by role", "A", "B",
+                          number("tensors"), number("rel. error A"), number("B"),
+                          number("SQNR dB A"), number("B"), number("B − A"), "closer"},
+              .least_rows = 4};
+  std::size_t n_equal = 0;
+  for (const PairedGroup& group : weightiest_first(paired_groups(tensors, {.by_role = true}))) {
+    const bool is_equal = group.a_closer + group.b_closer == 0;
+    if (is_equal) ++n_equal;
+    if (is_equal && form != Form::kPage) continue;
+    table.rows.push_back({group.role, fmt::format("{}", fmt::join(group.a_schemes, ", ")),
+                          fmt::format("{}", fmt::join(group.b_schemes, ", ")),
+                          count_text(group.tensors), short_text(group.a.relative_error()),
+                          short_text(group.b.relative_error()), decibel_text(group.a.sqnr_db()),
+                          decibel_text(group.b.sqnr_db()), signed_decibels(group.difference_db()),
+                          closer_text(group)});
+  }
+  if (form != Form::kPage) table.keep({0, 1, 2, 3, 6, 7, 8, 9});
+  Section section{"roles", "Weights by role", {std::move(table)}};
+  if (n_equal > 0)
+    section.blocks.push_back(Paragraph{
+        fmt::format("{} {} equally close in both", n_equal, n_equal == 1 ? "role is" : "roles are"),
+        true});
+  return section;
+}
+
+Section tensors_section(std::vector<PairedTensor> tensors, Form form, std::size_t n_worst) {
+  std::stable_sort(tensors.begin(), tensors.end(),
+                   [](const PairedTensor& a, const PairedTensor& b) {
+                     return std::abs(a.difference()) > std::abs(b.difference());
+                   });
+  tensors.resize(std::min(tensors.size(), n_worst));
+  Table table{.columns = {name(form == Form::kPage ? "tensor" : "farthest apart"), "A", "B",
+                          number("rel. error A"), number("B"), number("B − A")},
+              .least_rows = 3};
+  for (const PairedTensor& tensor : tensors) {
+    if (tensor.difference() == 0) continue;
+    table.rows.push_back(
+        {tensor.a->name, tensor.a->to, tensor.b->to, short_text(tensor.a->sums.relative_error()),
+         short_text(tensor.b->sums.relative_error()), signed_text(tensor.difference())});
+  }
+  return {"worst", "Tensors farthest apart", {std::move(table)}};
+}
+
+Section answers_section(const GreedyReport& a, const GreedyReport& b, Form form) {
+  const auto counts = [](const GreedyReport& greedy) {
+    return fmt::format("{} equal, {} inconclusive, {} different", greedy.equal, greedy.inconclusive,
+                       greedy.different);
+  };
+  Section section{"outputs",
+                  "Answers",
+                  {Paragraph{fmt::format("greedy answers to {} prompts: A {}; B {}",
+                                         a.prompts.size(), counts(a), counts(b))}}};
+  if (form != Form::kPage) return section;
+  std::string html;
+  for (std::size_t i = 0; i < std::min(a.prompts.size(), b.prompts.size()); ++i)
+    html += prompt_html(i + 1, {"reference", "A", "B"}, {&a.prompts[i], &b.prompts[i]});
+  section.blocks.push_back(Drawing{std::move(html)});
+  return section;
+}
+
+Section findings_section(const Comparison& comparison) {
+  Remarks remarks;
+  for (const auto& [side, report] : {std::pair{"A", &*comparison.a}, {"B", &comparison.b}}) {
+    if (!report->structure) continue;
+    const Remarks found = findings_of(*report->structure, side);
+    remarks.insert(remarks.end(), found.begin(), found.end());
+  }
+  return {"findings", "Structure", {std::move(remarks)}};
+}
+
+// What the structures of A and B differ in, and what loaders say of B.
+Section differences_section(const StructureReport& structure) {
+  Remarks remarks = findings_of(structure, "B");
+  for (Remark& remark : remarks) {
+    if (!remark.id.starts_with("structure.")) continue;
+    remark.kind = "difference";
+    remark.style = Style::kMild;
+  }
+  return {"findings", "Structure", {std::move(remarks)}};
+}
+
+void add_paired_sections(const Comparison& comparison, Form form, std::size_t n_worst,
+                         Sections& sections) {
+  const Report &a = *comparison.a, &b = comparison.b;
+  const std::vector<PairedTensor> tensors = paired_tensors(a, b);
+  sections.push_back(figures_section(paired_figures(a, b), form));
+  sections.push_back(roles_section(tensors, form));
+  sections.push_back(paired_layers_section(comparison, tensors, form, n_worst));
+  if (form == Form::kPage) sections.push_back(difference_map_section(tensors));
+  sections.push_back(tensors_section(tensors, form, n_worst));
+  if (a.greedy && b.greedy) sections.push_back(answers_section(*a.greedy, *b.greedy, form));
+  sections.push_back(findings_section(comparison));
+}
+
+Document comparison_document(const Comparison& comparison, Form form, std::size_t n_worst) {
+  const Report& b = comparison.b;
+  const CheckpointFacts& of_a = comparison.a ? comparison.a->output : *b.source;
+  const auto side = [](const CheckpointFacts& facts) {
+    return fmt::format("{}, {}", side_text(facts), bytes_text(facts.bytes));
+  };
+  Document document{.title = "Comparison",
+                    .finding = comparison_sentence(comparison),
+                    .subject = fmt::format("A is {}; B is {}", side(of_a), side(b.output)),
+                    .made_by = "ingot compare " + b.tool_version};
+  if (form == Form::kPage) document.title = fmt::format("{} and {}", of_a.name, b.output.name);
+  document.subject += comparison.a ? "; the reference is " + side(*b.source)
+                                   : "; below, A is called the source and B the output";
+  std::vector<std::string> warnings = comparison.a ? comparison.a->warnings : b.warnings;
+  for (const std::string& warning : b.warnings) {
+    if (std::find(warnings.begin(), warnings.end(), warning) == warnings.end())
+      warnings.push_back(warning);
+  }
+  document.remarks = remarks_of("warning", warnings);
+  Sections& sections = document.sections;
+  if (form != Form::kText) {
+    Summary summary{.source_title = "A", .sides = {{"B", &b}}, .is_judged = false};
+    if (comparison.a)
+      summary = {.source_title = "reference",
+                 .sides = {{"A", &*comparison.a}, {"B", &b}},
+                 .is_judged = false};
+    add_summary_section(summary, sections);
+  }
+  if (comparison.a) {
+    add_paired_sections(comparison, form, n_worst, sections);
+    return document;
+  }
+  if (b.structure) sections.push_back(differences_section(*b.structure));
+  add_layer_sections(b, form, n_worst, sections);
+  add_weight_sections(b, form, n_worst, sections);
+  add_output_section(b, form, sections);
+  return document;
+}
+
+}  // namespace
+
+std::string comparison_text(const Comparison& comparison, std::optional<std::size_t> n_worst) {
+  return write_text(comparison_document(comparison, Form::kText, n_worst.value_or(kScreenWorst)),
+                    n_worst ? 0 : kScreenLines);
+}
+
+std::string comparison_markdown(const Comparison& comparison) {
+  return write_markdown(comparison_document(comparison, Form::kCard, kScreenWorst));
+}
+
+std::string comparison_html(const Comparison& comparison) {
+  return write_html(comparison_document(comparison, Form::kPage, kPageWorst));
+}
+
+}  // namespace ingot::verify

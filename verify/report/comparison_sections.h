@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "verify/compare/comparison.h"
+#include "verify/report/sections.h"
+
+namespace ingot::verify {
+
+/// "+1.25", or which side is exact where the difference is infinite.
+std::string signed_decibels(double value);
+
+/// Layers with what the levels that ran say of both: on a page all, with curves, else `n_worst`
+/// that are farthest apart. The comparison has a reference.
+Section paired_layers_section(const Comparison& comparison,
+                              const std::vector<PairedTensor>& tensors, Form form,
+                              std::size_t n_worst);
+/// Which side is closer by layer and role, in colours.
+Section difference_map_section(const std::vector<PairedTensor>& tensors);
+
+}  // namespace ingot::verify
