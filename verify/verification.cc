@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
+#include "formats/base/foreign_files.h"
 #include "shard/join/source.h"
 #include "verify/gates/gate.h"
 #include "verify/layers/reference.h"
@@ -39,12 +40,13 @@ class Verification {
     report_.tool_version = options.tool_version;
   }
 
-  Report pair(const std::filesystem::path& source, const std::filesystem::path& output) {
+  Report pair(const std::filesystem::path& source, const std::filesystem::path& given) {
+    const std::filesystem::path output = formats::checkpoint_directory(given);
     report_.levels = options_.levels;
     const ComparedCheckpoint from = open(source, options_.source_config);
     note_remarks(from);
     report_.source = checkpoint_facts(from);
-    report_.output.name = options_.output_name.empty() ? name_of(output) : options_.output_name;
+    report_.output.name = options_.output_name.empty() ? name_of(given) : options_.output_name;
     if (asked_for(Level::kStructure)) {
       report_.structure = check_structure(from, output,
                                           {.hashes = options_.hashes,

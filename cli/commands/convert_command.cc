@@ -79,11 +79,13 @@ struct ConvertVerifyFlags {
 
 void declare_convert_verify(FlagTable& table, ConvertVerifyFlags& flags, bool& no_verify) {
   table.add(FlagGroup::kComparison,
-            {{"--verify", &flags.levels,
+            {{"--verify",
+              &flags.levels,
               fmt::format("compare with the source before anything is "
                           "published: {}, or all; below a gate nothing is "
                           "published, and the exit code is 1",
-                          names_of(verify::levels(), &verify::LevelFacts::name))},
+                          names_of(verify::levels(), &verify::LevelFacts::name)),
+              {.words = words_of(verify::levels(), &verify::LevelFacts::name)}},
              {"--no-verify",
               &no_verify,
               "with --resume: publish without the verification that the "
@@ -111,7 +113,7 @@ std::function<convert::Inspection(const std::filesystem::path& staged)> inspecti
         .tool_version = std::string(convert::kVersion),
         .stop_requested = stop_requested};
     const verify::Report report = verify::verify_pair(input, staged, options);
-    std::cerr << verify::report_text(report, job.n_worst);
+    (report.passed() ? notes() : std::cerr) << verify::report_text(report, job.n_worst);
     return convert::Inspection{.may_publish = report.passed(),
                                .report = formats::json_text(verify::report_json(report))};
   };
@@ -202,6 +204,16 @@ convert::PlanOptions plan_options(const ConvertFlags& flags) {
   return options;
 }
 
+std::vector<std::string> offered_targets() {
+  std::vector<std::string> words;
+  for (const formats::SchemeFacts& facts : formats::schemes()) {
+    if (facts.to_word.empty()) continue;
+    words.emplace_back(facts.name);
+    if (facts.to_word != facts.name) words.emplace_back(facts.to_word);
+  }
+  return words;
+}
+
 // Names, and the short words for some of them.
 std::string target_words() {
   std::vector<std::string> words;
@@ -249,20 +261,25 @@ int run_convert(ConvertFlags& flags) {
 
 std::function<int()> declare_convert(FlagTable& table) {
   auto flags = std::make_shared<ConvertFlags>();
-  table.add(FlagGroup::kCommon,
-            {required("input", &flags->input, "directory of the source checkpoint"),
-             required("output", &flags->job.output, kOutputHelp),
-             {"--to", &flags->to,
-              fmt::format("target scheme: {}; which tensors take it: ingot list recipes (default: "
-                          "keep each scheme)",
-                          target_words())},
-             {"--dialect", &flags->dialect,
-              fmt::format("layout of quantized tensors: {} (default: by scheme); what vLLM and "
-                          "SGLang refuse of it: "
-                          "ingot list engines",
-                          names_of(formats::dialects(), &formats::Dialect::name))}});
+  table.add(
+      FlagGroup::kCommon,
+      {required("input", &flags->input, "directory of the source checkpoint", ValueKind::kFolder),
+       required("output", &flags->job.output, kOutputHelp, ValueKind::kFolder),
+       {"--to",
+        &flags->to,
+        fmt::format("target scheme: {}; which tensors take it: ingot list recipes (default: "
+                    "keep each scheme)",
+                    target_words()),
+        {.words = offered_targets()}},
+       {"--dialect",
+        &flags->dialect,
+        fmt::format("layout of quantized tensors: {} (default: by scheme); what vLLM and "
+                    "SGLang refuse of it: "
+                    "ingot list engines",
+                    names_of(formats::dialects(), &formats::Dialect::name)),
+        {.words = words_of(formats::dialects(), &formats::Dialect::name)}}});
   table.add(FlagGroup::kSource,
-            {{"--family", &flags->family, kFamilyHelp},
+            {family_flag(&flags->family, kFamilyHelp),
              {"--allow", &flags->allow,
               fmt::format("accept a fault, KIND=PATTERN of one or more tensors, KIND one of {}; "
                           "recorded in the manifest",
@@ -271,35 +288,57 @@ std::function<int()> declare_convert(FlagTable& table) {
       FlagGroup::kTarget,
       {{"--rule", &flags->rules,
         "PATTERN=SCHEME for single tensors; may be repeated, first match wins"},
-       {"--recipe", &flags->recipe_file, "YAML file of rules, after those of --rule"},
-       {"--mtp", &flags->mtp,
+       {"--recipe",
+        &flags->recipe_file,
+        "YAML file of rules, after those of --rule",
+        {.kind = ValueKind::kFile}},
+       {"--mtp",
+        &flags->mtp,
         "MTP layers: convert as any other layer (default), bf16 (default for nvfp4 and mxfp4), "
         "keep (in the source's "
-        "scheme), or drop"},
+        "scheme), or drop",
+        {.words = {"convert", "bf16", "keep", "drop"}}},
        {"--quantize-attention", &flags->quantize_attention,
         "nvfp4, mxfp4: attention projections too"},
-       {"--activations", &flags->activations,
+       {"--activations",
+        &flags->activations,
         "what the engine does with activations: weight-only, dynamic or static (default: by "
-        "dialect and scheme)"},
-       {"--activation-scales", &flags->activation_scales,
+        "dialect and scheme)",
+        {.words = {"weight-only", "dynamic", "static"}}},
+       {"--activation-scales",
+        &flags->activation_scales,
         "safetensors file with MODULE.input_amax, or .input_min and .input_max, for static "
         "activations: what ingot "
-        "calibrate writes"},
+        "calibrate writes",
+        {.kind = ValueKind::kFile}},
        {"--input-scale", &flags->input_scale,
         "one scale for every static input instead of a file, e.g. 1"},
-       {"--fp8-grid", &flags->fp8_grid,
-        "FP8 scales: amax, or ue8m0 (powers of two); default: what the source says, else amax"},
-       {"--scales-from", &flags->scales_from,
-        "take the FP8 scales of this release instead of computing them"},
-       {"--nvfp4-search", &flags->nvfp4_search,
-        "NVFP4 block scales: amax, 4over6 or mse (default)"},
-       {"--importance", &flags->importance,
+       {"--fp8-grid",
+        &flags->fp8_grid,
+        "FP8 scales: amax, or ue8m0 (powers of two); default: what the source says, else amax",
+        {.words = {"amax", "ue8m0"}}},
+       {"--scales-from",
+        &flags->scales_from,
+        "take the FP8 scales of this release instead of computing them",
+        {.kind = ValueKind::kFolder}},
+       {"--nvfp4-search",
+        &flags->nvfp4_search,
+        "NVFP4 block scales: amax, 4over6 or mse (default)",
+        {.words = {"amax", "4over6", "mse"}}},
+       {"--importance",
+        &flags->importance,
         "NVFP4: weight the errors of columns by the mean squares in this file, which ingot "
-        "calibrate writes"},
-       {"--via", &flags->via, "values pass through f32 (default), or bf16, as if cast first"},
-       {"--max-shard-size", &flags->max_shard_size,
+        "calibrate writes",
+        {.kind = ValueKind::kFile}},
+       {"--via",
+        &flags->via,
+        "values pass through f32 (default), or bf16, as if cast first",
+        {.words = {"f32", "bf16"}}},
+       {"--max-shard-size",
+        &flags->max_shard_size,
         "deal tensors anew to files of at most this size (default: keep the source's files and "
-        "their contents)"}});
+        "their contents)",
+        {.kind = ValueKind::kSize}}});
   table.add(FlagGroup::kReport, {{"--explain", &flags->explain,
                                   "print which rule fires for TENSOR and what becomes of it"}});
   declare_slicing(table, flags->slicing);

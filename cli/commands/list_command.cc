@@ -12,6 +12,7 @@
 #include "convert/recipe/default_recipes.h"
 #include "formats/base/error.h"
 #include "formats/base/figures.h"
+#include "formats/base/spelling.h"
 #include "formats/dialect/dialect.h"
 #include "formats/dialect/engine_limits.h"
 #include "formats/family/family.h"
@@ -175,10 +176,10 @@ int run_list(std::string_view what, bool json, bool markdown) {
                                   [&](const Table& row) { return row.name == what; });
   if (table == kTables.end()) {
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{} (there are the tables {})",
+                fmt::format("{} (there are the tables {}){}",
                             what.empty() ? "which table is to be listed?"
                                          : fmt::format("there is no table '{}'", what),
-                            table_names()));
+                            table_names(), did_you_mean(what, kTables, &Table::name)));
   }
   const Json rows = table->rows();
   if (json) {
@@ -204,8 +205,10 @@ std::function<int()> declare_list(FlagTable& table) {
     bool json = false, markdown = false;
   };
   auto flags = std::make_shared<ListFlags>();
-  table.add(FlagGroup::kCommon,
-            {{"table", &flags->what, fmt::format("which table: {}", table_names())}});
+  table.add(FlagGroup::kCommon, {{"table",
+                                  &flags->what,
+                                  fmt::format("which table: {}", table_names()),
+                                  {.words = words_of(kTables, &Table::name)}}});
   table.add(FlagGroup::kReport, {json_flag(&flags->json),
                                  {"--markdown",
                                   &flags->markdown,

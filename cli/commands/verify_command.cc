@@ -14,6 +14,7 @@
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
 #include "formats/base/parallel.h"
+#include "formats/base/spelling.h"
 #include "formats/json/json.h"
 #include "verify/verification.h"
 
@@ -29,6 +30,12 @@ struct VerifyFlags {
   bool no_hashes = false, json = false;
 };
 
+std::vector<std::string> level_words() {
+  std::vector<std::string> words = words_of(verify::levels(), &verify::LevelFacts::name);
+  words.emplace_back("all");
+  return words;
+}
+
 // A report that cannot be written is known before the work, not after.
 void require_place_for(const std::string& path) {
   if (path.empty()) return;
@@ -41,8 +48,10 @@ void require_place_for(const std::string& path) {
 verify::VerificationOptions options_of(const VerifyFlags& flags) {
   const auto profile = inference::find_profile(flags.profile);
   if (!profile) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("--profile '{}' is none of native, bf16, f32", flags.profile));
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("--profile '{}' is none of native, bf16, f32{}", flags.profile,
+                    did_you_mean(flags.profile, inference::profiles(), inference::profile_name)));
   }
   verify::VerificationOptions options = flags.options;
   options.levels = verify::parse_levels(flags.levels);
@@ -54,30 +63,6 @@ verify::VerificationOptions options_of(const VerifyFlags& flags) {
   options.stop_requested = stop_requested;
   return options;
 }
-
-// One bar after the other: weights in bytes, layers and tokens by number.
-class Stages {
- public:
-  explicit Stages(std::string mode) : mode_(std::move(mode)) {}
-  void update(std::string_view what, std::uint64_t done, std::uint64_t total) {
-    if (what != what_) {
-      finish();
-      what_ = what;
-      const bool counts_bytes = what.find("weights") != std::string_view::npos;
-      progress_.emplace(mode_, what_,
-                        counts_bytes ? Progress::Unit::kBytes : Progress::Unit::kSteps);
-    }
-    progress_->update(done, total);
-  }
-  void finish() {
-    if (progress_) progress_->finish();
-    progress_.reset();
-  }
-
- private:
-  std::string mode_, what_;
-  std::optional<Progress> progress_;
-};
 
 // Refuses flags that would change nothing in what is compared.
 void refuse_idle(const VerifyFlags& flags, const FlagTable& table) {
@@ -120,14 +105,18 @@ int run_verify(const VerifyFlags& flags, const FlagTable& table) {
   require_place_for(flags.markdown);
   verify::VerificationOptions options = options_of(flags);
   install_stop_signals();
-  Stages stages(flags.progress);
+  Progress progress(flags.progress, "headers and structure");
+  // Weights in bytes, layers and tokens by number.
   options.progress = [&](std::string_view what, std::uint64_t done, std::uint64_t total) {
-    stages.update(what, done, total);
+    const bool counts_bytes = what.find("weights") != std::string_view::npos;
+    progress.begin(what, counts_bytes ? Progress::Unit::kBytes : Progress::Unit::kSteps);
+    progress.update(done, total);
   };
   const verify::Report report = flags.output.empty()
                                     ? verify::verify_single(flags.source, options)
                                     : verify::verify_pair(flags.source, flags.output, options);
-  stages.finish();
+  progress.finish();
+  notes() << progress.summary(options.threads);
   // First where no disk can be full.
   print_report(report, flags.json, flags.n_worst);
   if (!flags.html.empty()) write_text_file(flags.html, verify::report_html(report));
@@ -142,48 +131,73 @@ std::function<int()> declare_verify(FlagTable& table) {
   verify::VerificationOptions& options = flags->options;
   table.add(
       FlagGroup::kCommon,
-      {required("source", &flags->source, "the checkpoint that is right (or the only one)"),
-       {"output", &flags->output, "the checkpoint made of it, in any format, dialect and slicing"},
-       {"--levels", &flags->levels,
+      {required("source", &flags->source,
+                "the checkpoint that is right (or the only one); may be one .safetensors file",
+                ValueKind::kPath),
+       {"output",
+        &flags->output,
+        "the checkpoint made of it, in any format, dialect and slicing",
+        {.kind = ValueKind::kPath}},
+       {"--levels",
+        &flags->levels,
         fmt::format("how closely: {}, or all",
-                    names_of(verify::levels(), &verify::LevelFacts::name))}});
+                    names_of(verify::levels(), &verify::LevelFacts::name)),
+        {.words = level_words()}}});
   table.add(FlagGroup::kSource,
-            {{"--family", &options.family, kFamilyHelp},
-             {"--source-config", &options.source_config,
-              "config.json of the source, for shards that have none beside them"},
-             {"--config", &options.output_config,
-              "config.json of the output, for shards that have none beside them"}});
+            {family_flag(&options.family, kFamilyHelp),
+             {"--source-config",
+              &options.source_config,
+              "config.json of the source, for shards that have none beside them, or one file",
+              {.kind = ValueKind::kFile}},
+             {"--config",
+              &options.output_config,
+              "config.json of the output, for shards that have none beside them, or one file",
+              {.kind = ValueKind::kFile}}});
   declare_gates(table, options.thresholds, options.requirements);
   table.add(FlagGroup::kComparison,
-            {{"--prompts", &options.prompts,
+            {{"--prompts",
+              &options.prompts,
               "texts for layers and greedy, separated by blank lines, or JSON lines (.jsonl) "
-              "(default: built in)"},
+              "(default: built in); - is stdin",
+              {.kind = ValueKind::kFile, .takes_stdin = true}},
              {"--tokens",
               &options.greedy_tokens,
               "tokens that greedy generates per prompt",
               {.range = NumberRange{1, 4096}}},
-             {"--text", &options.text,
+             {"--text",
+              &options.text,
               "measure the perplexity of this text: .txt, .json {\"docs\": [...]}, or JSON lines "
-              "(.jsonl)"},
-             {"--reference", &options.reference,
-              "compare one checkpoint with activations recorded elsewhere (safetensors)"},
-             {"--activation-scales", &options.activation_scales,
-              "file of ingot calibrate that static scales are compared with, by structure"},
+              "(.jsonl); - is stdin",
+              {.kind = ValueKind::kFile, .takes_stdin = true}},
+             {"--reference",
+              &options.reference,
+              "compare one checkpoint with activations recorded elsewhere (safetensors)",
+              {.kind = ValueKind::kFile}},
+             {"--activation-scales",
+              &options.activation_scales,
+              "file of ingot calibrate that static scales are compared with, by structure",
+              {.kind = ValueKind::kFile}},
              {"--sample",
               &options.sample,
               "part of every tensor's rows that weights looks at",
               {.range = NumberRange{0, 1}}},
-             {"--profile", &flags->profile,
-              "arithmetic of the output: native, bf16, f32 (the source's is f32)"},
+             {"--profile",
+              &flags->profile,
+              "arithmetic of the output: native, bf16, f32 (the source's is f32)",
+              {.words = words_of(inference::profiles(), inference::profile_name)}},
              {"--no-hashes", &flags->no_hashes, "compare sizes with the manifest, not bytes"}});
-  table.add(FlagGroup::kJob, {{"--mem-limit", &flags->mem_limit, "memory budget"},
-                              threads_flag(&options.threads),
+  table.add(FlagGroup::kJob, {mem_limit_flag(&flags->mem_limit), threads_flag(&options.threads),
                               progress_flag(&flags->progress)});
   declare_worst(table, flags->n_worst);
-  table.add(FlagGroup::kReport,
-            {{"--html", &flags->html, "write the report as one self-contained page"},
-             {"--markdown", &flags->markdown, "write the report for a model card"},
-             json_flag(&flags->json)});
+  table.add(FlagGroup::kReport, {{"--html",
+                                  &flags->html,
+                                  "write the report as one self-contained page",
+                                  {.kind = ValueKind::kFile}},
+                                 {"--markdown",
+                                  &flags->markdown,
+                                  "write the report for a model card",
+                                  {.kind = ValueKind::kFile}},
+                                 json_flag(&flags->json)});
   table.footer =
       "Examples:\n"
       "  ingot verify DeepSeek-V3.2 DeepSeek-V3.2-int8                        structure and every "

@@ -14,6 +14,7 @@
 #include "formats/base/figures.h"
 #include "formats/base/printable.h"
 #include "formats/json/json.h"
+#include "formats/storage/meant_tensor.h"
 #include "verify/report/document.h"
 
 namespace ingot::cli {
@@ -287,10 +288,11 @@ Json dry_run_json(const DryRun& run) {
 
 std::string remarks_text(const Plan& plan, bool is_whole) {
   constexpr std::size_t kFewLines = 10;
-  const verify::Document document{.sections = {{"",
-                                                "",
-                                                {verify::remarks_of("warning", plan.warnings),
-                                                 verify::remarks_of("note", alignment_notes(plan))}}}};
+  const verify::Document document{
+      .sections = {{"",
+                    "",
+                    {verify::remarks_of("warning", plan.warnings),
+                     verify::remarks_of("note", alignment_notes(plan))}}}};
   return verify::write_text(document, is_whole ? 0 : kFewLines);
 }
 
@@ -405,7 +407,8 @@ std::string explain_text(const Plan& plan, std::string_view name) {
     return text;
   }
   throw Error(ErrorCode::kNotFound,
-              fmt::format("no tensor '{}' in the source (see ingot inspect --tensors)", name));
+              fmt::format("no tensor '{}' in the source (see ingot inspect --tensors){}", name,
+                          formats::meant_tensor(name, plan.source.tensors())));
 }
 
 }  // namespace ingot::cli

@@ -4,13 +4,16 @@
 #include <array>
 #include <cmath>
 #include <cstdlib>
+#include <set>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "convert/recipe/statistics.h"
 #include "formats/base/error.h"
+#include "formats/base/spelling.h"
 #include "formats/json/json.h"
+#include "formats/storage/meant_tensor.h"
 
 namespace ingot::convert {
 
@@ -46,7 +49,8 @@ Value parse_word(std::span<const std::string_view> words, std::string_view word,
   const auto found = std::ranges::find(words, word);
   if (found != words.end()) return static_cast<Value>(found - words.begin());
   throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("{} '{}' is none of {}", where, word, fmt::join(words, ", ")));
+              fmt::format("{} '{}' is none of {}{}", where, word, fmt::join(words, ", "),
+                          did_you_mean(word, words)));
 }
 
 template <typename Value>
@@ -137,9 +141,10 @@ void Recipe::check_all_matched(std::span<const LogicalTensor> tensors) const {
       continue;
     Error error(
         ErrorCode::kInvalidArgument,
-        fmt::format("{}{} '{}={}' matches no tensor (see ingot inspect --tensors for the names)",
+        fmt::format("{}{} '{}={}' matches no tensor (see ingot inspect --tensors for the names){}",
                     rule.line > 0 ? fmt::format("line {}: ", rule.line) : "",
-                    origin_name(rule.origin), rule.selector, scheme_word(rule.scheme)));
+                    origin_name(rule.origin), rule.selector, scheme_word(rule.scheme),
+                    formats::meant_tensor(rule.selector, tensors)));
     errors.add(error.in_file(rule.file));
   }
   errors.throw_if_any();
@@ -175,6 +180,19 @@ Rule parse_rule(std::string_view text) {
   return make_rule(text.substr(0, equals), text.substr(equals + 1), RuleOrigin::kRule);
 }
 
+namespace {
+
+// Those that some family has.
+std::vector<std::string_view> role_names() {
+  std::set<std::string_view> names;
+  for (const formats::Family* family : formats::families()) {
+    for (const formats::TensorRule& rule : family->rules) names.insert(role_name(rule.role));
+  }
+  return {names.begin(), names.end()};
+}
+
+}  // namespace
+
 Rule make_rule(std::string_view selector, std::string_view word, RuleOrigin origin) {
   Rule rule{.selector = std::string(selector), .scheme = {}, .origin = origin, .pattern = nullptr};
   if (lower_case(word) != kKeep)
@@ -185,8 +203,8 @@ Rule make_rule(std::string_view selector, std::string_view word, RuleOrigin orig
     if (!role) {
       throw Error(
           ErrorCode::kInvalidArgument,
-          fmt::format("rule '{}': no role '{}' (see ingot inspect for the roles of a checkpoint)",
-                      selector, name));
+          fmt::format("rule '{}': no role '{}' (see ingot inspect for the roles of a checkpoint){}",
+                      selector, name, did_you_mean(name, role_names())));
     }
     rule.role = *role;
   } else {
@@ -198,13 +216,16 @@ Rule make_rule(std::string_view selector, std::string_view word, RuleOrigin orig
 SchemeId parse_scheme_word(std::string_view word, std::string_view where) {
   const auto scheme = formats::find_scheme(lower_case(word));
   if (scheme && *scheme != SchemeId::kRaw) return *scheme;
-  std::string choices;
+  std::vector<std::string_view> choices, words = {kKeep};
   for (const formats::SchemeFacts& row : formats::schemes()) {
-    if (row.id != SchemeId::kRaw) choices += fmt::format("{}, ", row.name);
+    if (row.id == SchemeId::kRaw) continue;
+    choices.push_back(row.name);
+    words.insert(words.end(), {row.name, row.to_word});
   }
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("{}: no scheme '{}' (choose from {}or keep; see ingot list schemes)",
-                          where, word, choices));
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("{}: no scheme '{}' (choose from {}, or keep; see ingot list schemes){}", where,
+                  word, fmt::join(choices, ", "), did_you_mean(lower_case(word), words)));
 }
 
 MtpPolicy parse_mtp_policy(std::string_view word, std::string_view where) {
