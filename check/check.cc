@@ -13,6 +13,7 @@
 #include "formats/checkpoint/checkpoint_files.h"
 #include "formats/checkpoint/checkpoint_listing.h"
 #include "formats/checkpoint/single_experts.h"
+#include "formats/checkpoint/single_file.h"
 #include "formats/checkpoint/weights_headers.h"
 #include "formats/records/layout.h"
 #include "formats/records/manifest.h"
@@ -45,14 +46,17 @@ void count(const Checkpoint& checkpoint, CheckResult& result) {
   result.dialect = checkpoint.dialect().name;
 }
 
-// Opens what can be opened; every fault on the way becomes a finding.
-std::optional<Checkpoint> open_with_findings(const std::filesystem::path& directory,
-                                             OpenOptions options, CheckResult& result) {
+// Opens what can be opened; every fault on the way becomes a finding. `config` is for a file alone.
+std::optional<Checkpoint> open_with_findings(const std::filesystem::path& path, OpenOptions options,
+                                             CheckResult& result,
+                                             const std::filesystem::path& config = {}) {
   ErrorList faults;
   options.faults = &faults;
   std::optional<Checkpoint> checkpoint;
   try {
-    checkpoint.emplace(Checkpoint::open(directory, options));
+    checkpoint.emplace(formats::is_weights_file(path)
+                           ? formats::open_weights_file(path, config, options)
+                           : Checkpoint::open(path, options));
   } catch (const Error& error) {
     faults.add(error);
   }
@@ -60,8 +64,8 @@ std::optional<Checkpoint> open_with_findings(const std::filesystem::path& direct
   if (!checkpoint) return checkpoint;
   count(*checkpoint, result);
   for (const std::string& remark : checkpoint->remarks()) {
-    Finding& finding = result.findings.emplace_back(
-        violation(ErrorCode::kMismatch, directory.string(), "", remark));
+    Finding& finding =
+        result.findings.emplace_back(violation(ErrorCode::kMismatch, path.string(), "", remark));
     finding.severity = Severity::kWarning;
   }
   return checkpoint;
@@ -346,10 +350,20 @@ void check_joined(const std::filesystem::path& directory, const CheckOptions& op
   }
 }
 
+CheckResult check_file(const std::filesystem::path& path, const CheckOptions& options,
+                       const std::filesystem::path& config) {
+  CheckResult result;
+  const std::optional<Checkpoint> checkpoint = open_with_findings(
+      path, {.family = options.family, .threads = options.threads}, result, config);
+  if (checkpoint) add_rule_findings(*checkpoint, options, result);
+  return result;
+}
+
 }  // namespace
 
 CheckResult check_directory(const std::filesystem::path& given, const CheckOptions& options,
                             const std::filesystem::path& config) {
+  if (formats::is_weights_file(given)) return check_file(given, options, config);
   const std::filesystem::path directory = formats::checkpoint_directory(given);
   if (!shard::is_sliced(directory)) return check_checkpoint(directory, options);
   std::error_code failure;

@@ -51,10 +51,10 @@ CheckResult check_is_source_of(const std::filesystem::path& source,
 void add_directory(const std::string& name, const std::filesystem::path& path, CheckResult part,
                    CheckResult& whole);
 
-/// check_checkpoint of any directory that can be opened. Where it holds slices, each
-/// directory that has a manifest is checked by itself, and then the model that they are together:
-/// how they contradict one another, and what loaders refuse of it. What was found in one directory
-/// is not said again. `config`: as SourceOptions has it.
+/// check_checkpoint of any directory, or weights file alone, that can be opened. Where it holds
+/// slices, each directory that has a manifest is checked by itself, and then the model that they
+/// are together: how they contradict one another, and what loaders refuse of it. What was found in
+/// one directory is not said again. `config`: as SourceOptions has it.
 CheckResult check_directory(const std::filesystem::path& directory, const CheckOptions& options,
                             const std::filesystem::path& config);
 

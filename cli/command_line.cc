@@ -15,13 +15,11 @@
 #include "cli/commands/commands.h"
 #include "cli/flags/flag_table.h"
 #include "formats/base/error.h"
+#include "formats/base/spelling.h"
+#include "formats/base/text_input.h"
 
 namespace ingot::cli {
 namespace {
-
-// By FlagGroup.
-constexpr std::array kHeadings = {"Options", "Source",  "Target", "Slicing", "Comparison",
-                                  "Prompts", "Answers", "Job",    "Report"};
 
 template <typename T>
 CLI::Option* add_flag_to(CLI::App& app, const Flag& flag, T* target) {
@@ -45,6 +43,25 @@ CLI::Option* add_flag_to(CLI::App& app, const Flag& flag, T* target) {
   }
 }
 
+std::string lower_case(std::string_view word) {
+  std::string text(word);
+  for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return text;
+}
+
+// As CLI::IsMember, with the choice that was meant.
+void demand_choice(const FlagRule& rule, CLI::Option& option) {
+  if (rule.choices.empty()) return;
+  const std::string shown = fmt::format("{{{}}}", fmt::join(rule.choices, ","));
+  const auto refusal = [rule, shown](const std::string& value) -> std::string {
+    const std::string word = rule.ignores_case ? lower_case(value) : value;
+    if (std::find(rule.choices.begin(), rule.choices.end(), word) != rule.choices.end()) return {};
+    const std::vector<std::string_view> choices(rule.choices.begin(), rule.choices.end());
+    return fmt::format("{} not in {}{}", value, shown, did_you_mean(word, choices));
+  };
+  option.check(refusal, shown);
+}
+
 void demand(const FlagRule& rule, bool is_real, CLI::Option& option) {
   option.required(rule.is_required);
   if (rule.is_positive) option.check(CLI::PositiveNumber);
@@ -53,9 +70,8 @@ void demand(const FlagRule& rule, bool is_real, CLI::Option& option) {
     option.check(
         CLI::Range(static_cast<int>(rule.range->least), static_cast<int>(rule.range->most)));
   }
-  if (!rule.choices.empty() && rule.ignores_case)
-    option.check(CLI::IsMember(rule.choices, CLI::ignore_case));
-  if (!rule.choices.empty() && !rule.ignores_case) option.check(CLI::IsMember(rule.choices));
+  demand_choice(rule, option);
+  if (rule.kind != ValueKind::kText) option.type_name(std::string(value_kind_name(rule.kind)));
   if (!rule.value_name.empty()) option.type_name(rule.value_name);
 }
 
@@ -72,7 +88,7 @@ void declare(const FlagTable& table, CLI::App& app) {
     const bool is_real = std::holds_alternative<double*>(flag.target) ||
                          std::holds_alternative<std::optional<double>*>(flag.target);
     demand(flag.rule, is_real, *option);
-    option->group(kHeadings.at(static_cast<std::size_t>(row->group)));
+    option->group(std::string(heading_of(row->group)));
   }
   for (const FlagTable::Row* row : rows) {
     CLI::Option* option = app.get_option(row->flag.name);
@@ -87,6 +103,37 @@ void note_given(const CLI::App& app, FlagTable& table) {
   for (const CLI::Option* option : app.get_options()) {
     if (option->count() > 0)
       table.given.insert((option->get_positional() ? "" : "--") + option->get_single_name());
+  }
+}
+
+std::string* text_of(const Flag& flag) {
+  if (auto* const* text = std::get_if<std::string*>(&flag.target)) return *text;
+  if (auto* const* text = std::get_if<std::optional<std::string>*>(&flag.target))
+    return *text != nullptr && (*text)->has_value() ? &***text : nullptr;
+  return nullptr;
+}
+
+// Flags that name a file get the path of the standard input for "-".
+void take_stdin(const FlagTable& table) {
+  std::string reader;
+  for (const FlagTable::Row& row : table.rows) {
+    const Flag& flag = row.flag;
+    if (!flag.rule.takes_stdin || !table.is_given(flag.name)) continue;
+    auto* const* path = std::get_if<std::filesystem::path*>(&flag.target);
+    std::string* text = text_of(flag);
+    const bool is_dash = path != nullptr ? **path == "-" : text != nullptr && *text == "-";
+    if (!is_dash) continue;
+    if (!reader.empty()) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("{} and {} both read the standard input (give one of them a file)",
+                              reader, flag.name));
+    }
+    reader = flag.name;
+    if (path != nullptr) {
+      **path = kStandardInput;
+    } else if (flag.rule.kind == ValueKind::kFile) {
+      *text = kStandardInput;
+    }
   }
 }
 
@@ -121,13 +168,16 @@ std::string unexpected_words(const CLI::App& app) {
   }
   std::string text = fmt::format("unexpected: {}", fmt::join(words, " "));
   const std::vector<std::string_view> choices(names.begin(), names.end());
-  for (const std::string& word : words) {
-    if (!word.starts_with("--")) continue;
-    const std::string_view nearest = nearest_word(word.substr(0, word.find('=')), choices);
-    if (!nearest.empty()) text += fmt::format("; did you mean {}?", nearest);
-    break;
-  }
+  const auto option = std::find_if(words.begin(), words.end(),
+                                   [](const std::string& word) { return word.starts_with("--"); });
+  if (option != words.end()) text += did_you_mean(option->substr(0, option->find('=')), choices);
   return text;
+}
+
+// `ingot help CONVERT` is `ingot convert --help`; other topics are that command's own matter.
+const Command* command_of_help(int argc, const char* const* argv) {
+  if (argc != 3 || std::string_view(argv[1]) != "help") return nullptr;
+  return find_command(lower_case(argv[2]));
 }
 
 void describe_program(CLI::App& app) {
@@ -136,43 +186,37 @@ void describe_program(CLI::App& app) {
   app.set_version_flag("--version", versions_text(),
                        "print the versions of ingot and of what it links, and exit");
   app.require_subcommand(1);
-  app.footer(
-      "Examples:\n"
-      "  ingot inspect DeepSeek-V3.2\n"
-      "  ingot convert DeepSeek-V3.2 DeepSeek-V3.2-bf16 --to bf16 --dry-run\n"
-      "  ingot convert DeepSeek-V3.2 DeepSeek-V3.2-bf16 --to bf16\n"
-      "  ingot check DeepSeek-V3.2-bf16\n"
-      "  ingot COMMAND --help                                 the options of a command, with more "
-      "examples\n"
-      "Exit codes: 0 done, 1 verification below its threshold, 2 anything else; stopped by Ctrl-C "
-      "130, by SIGTERM 143.");
+  app.footer(kProgramFooter);
 }
 
 }  // namespace
 
 std::function<int()> parse_command_line(int argc, const char* const* argv,
                                         const std::string& command) {
-  CLI::App app(
-      "ingot turns a checkpoint of a mixture-of-experts model as released into the checkpoint as "
-      "deployed.");
+  CLI::App app(kProgramSummary);
   describe_program(app);
   std::function<int()> body;
   for (const Command& row : commands()) {
     CLI::App* sub = app.add_subcommand(std::string(row.name), std::string(row.summary));
     sub->set_help_flag("-h,--help", "print this help and exit");
-    const auto table = std::make_shared<FlagTable>();
-    std::function<int()> action = row.declare(*table);
-    declare(*table, *sub);
-    // The table lives as long as what runs: commands ask it which flags were given.
-    sub->final_callback([&body, sub, table, action = std::move(action)] {
-      note_given(*sub, *table);
-      body = [table, action] { return action(); };
+    const DeclaredCommand declared = declare_command(row);
+    declare(*declared.table, *sub);
+    sub->final_callback([&body, sub, declared] {
+      note_given(*sub, *declared.table);
+      take_stdin(*declared.table);
+      body = declared.run;
     });
   }
 
   const std::string see = fmt::format("(see ingot {}--help)", command.empty() ? "" : command + " ");
   try {
-    app.parse(argc, argv);
+    if (const Command* asked = command_of_help(argc, argv)) {
+      const std::string name(asked->name);
+      const std::array<const char*, 3> words = {argv[0], name.c_str(), "--help"};
+      app.parse(static_cast<int>(words.size()), words.data());
+    } else {
+      app.parse(argc, argv);
+    }
   } catch (const CLI::Success& asked) {
     app.exit(asked);
     return nullptr;

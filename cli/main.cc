@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
@@ -18,9 +17,10 @@
 
 #include "cli/command_line.h"
 #include "cli/commands/commands.h"
-#include "cli/flags/flag_table.h"
 #include "cli/terminal/terminal.h"
 #include "formats/base/error.h"
+#include "formats/base/printable.h"
+#include "formats/base/spelling.h"
 #include "formats/json/json.h"
 
 namespace ingot::cli {
@@ -43,22 +43,13 @@ Call first_look(int argc, char** argv) {
   return call;
 }
 
-const Command* find_command(std::string_view name) {
-  const auto all = commands();
-  const auto found = std::find_if(all.begin(), all.end(),
-                                  [&](const Command& command) { return command.name == name; });
-  return found == all.end() ? nullptr : &*found;
-}
-
 void require_known(const Call& call) {
   if (call.command.empty() || find_command(call.command) != nullptr) return;
   std::vector<std::string_view> names;
   for (const Command& command : commands()) names.push_back(command.name);
-  const std::string_view nearest = nearest_word(call.command, names);
   throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("no command '{}' ({})", call.command,
-                          nearest.empty() ? std::string("see ingot --help")
-                                          : fmt::format("did you mean {}?", nearest)));
+              fmt::format("no command '{}' (see ingot help){}", printable(call.command),
+                          did_you_mean(call.command, names)));
 }
 
 int report(const Call& call, const Error& error) {
@@ -125,6 +116,8 @@ int main(int argc, char** argv) {
   // A closed pipe becomes a failed write, never a death in the middle of a conversion whose log is
   // piped.
   std::signal(SIGPIPE, SIG_IGN);
+  // Who asks how far a command is must not kill one that has nothing to say.
+  ingot::cli::pass_over_status_signal();
   const int exit_code = ingot::cli::guarded(argc, argv);
   std::cout.flush();
   if (std::cout.good() || ingot::cli::reader_has_gone()) return exit_code;

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
+#include "formats/base/foreign_files.h"
 #include "formats/checkpoint/single_experts.h"
 #include "shard/join/source.h"
 #include "verify/gates/gate.h"
@@ -106,11 +107,12 @@ class Verification {
  private:
   // Runs the levels; the output stays open for whoever judges.
   std::optional<ComparedCheckpoint> measure(const ComparedCheckpoint& from,
-                                            const std::filesystem::path& output) {
+                                            const std::filesystem::path& given) {
+    const std::filesystem::path output = formats::checkpoint_directory(given);
     report_.levels = options_.levels;
     note_remarks(from);
     report_.source = checkpoint_facts(from);
-    report_.output.name = options_.output_name.empty() ? name_of(output) : options_.output_name;
+    report_.output.name = options_.output_name.empty() ? name_of(given) : options_.output_name;
     if (asked_for(Level::kStructure)) {
       report_.structure = check_structure(from, output,
                                           {.hashes = options_.hashes,

@@ -63,8 +63,8 @@ void entry_point(const RuleInput& input) {
   constexpr const char* kIndex = "model.safetensors.index.json";
   // An index that cannot be read is there all the same.
   if (input.checkpoint.has_index() || input.checkpoint.has_file(kIndex)) return;
-  const auto files = input.checkpoint.files();
-  if (files.size() == 1 && files[0].name == "model.safetensors") return;
+  if (input.checkpoint.files().size() == 1 && input.checkpoint.has_file("model.safetensors"))
+    return;
   input.report_file(kIndex, ErrorCode::kNotFound,
                     "is missing, and there is no single model.safetensors instead");
 }

@@ -7,6 +7,7 @@
 
 #include "cli/commands/commands.h"
 #include "cli/flags/flag_table.h"
+#include "cli/terminal/progress.h"
 #include "cli/terminal/terminal.h"
 #include "convert/output/version.h"
 #include "formats/base/error.h"
@@ -25,7 +26,7 @@ using formats::Json;
 using verify::CalibrationReport;
 
 struct CalibrateFlags {
-  std::string directory, text, out, family, mem_limit = "4GiB";
+  std::string directory, text, out, family, mem_limit = "4GiB", progress = "auto";
   std::size_t threads = 0, max_tokens = 0;
   bool json = false;
 };
@@ -51,9 +52,9 @@ std::vector<verify::Prompt> read_text(const CalibrateFlags& flags, const Checkpo
   std::vector<verify::Prompt> windows =
       verify::read_documents(flags.text, source, *tokenizer, &n_documents);
   if (windows.size() > n_documents) {
-    std::cerr << fmt::format("note: {} document{} read in {} windows of the model's context\n",
-                             count_text(n_documents), n_documents == 1 ? "" : "s",
-                             count_text(windows.size()));
+    notes() << fmt::format("note: {} document{} read in {} windows of the model's context\n",
+                           count_text(n_documents), n_documents == 1 ? "" : "s",
+                           count_text(windows.size()));
   }
   if (flags.max_tokens > 0) keep_tokens(flags.max_tokens, windows);
   return windows;
@@ -92,20 +93,17 @@ int run_calibrate(const CalibrateFlags& flags) {
   const Checkpoint source =
       shard::open_source(flags.directory, {.open = {.family = flags.family, .threads = threads}});
   shard::require_all_ranks(source);
-  std::cerr << remark_lines("warning", source.remarks());
+  notes() << remark_lines("warning", source.remarks());
   const std::vector<verify::Prompt> documents = read_text(flags, source);
   install_stop_signals();
   verify::RunOptions options{.threads = threads,
                              .mem_limit = parse_size(flags.mem_limit, "--mem-limit"),
                              .stop_requested = stop_requested};
-  const bool shows = stderr_is_terminal();
-  if (shows) {
-    options.progress = [](std::uint64_t done, std::uint64_t all) {
-      std::cerr << fmt::format("\rcalibrating: layer {} of {}", done, all) << std::flush;
-    };
-  }
+  Progress progress(flags.progress, "calibrating layers", Progress::Unit::kSteps);
+  options.progress = [&](std::uint64_t done, std::uint64_t all) { progress.update(done, all); };
   const CalibrationReport report = verify::calibrate(source, documents, flags.out, options);
-  if (shows) std::cerr << "\n";
+  progress.finish();
+  notes() << progress.summary(threads);
   std::cout << (flags.json ? formats::json_text(report_json(flags, report))
                            : report_text(flags, report));
   return kExitDone;
@@ -116,20 +114,22 @@ int run_calibrate(const CalibrateFlags& flags) {
 std::function<int()> declare_calibrate(FlagTable& table) {
   auto flags = std::make_shared<CalibrateFlags>();
   table.add(FlagGroup::kCommon,
-            {required("directory", &flags->directory, kDirectoryHelp),
-             required("--text", &flags->text,
-                      "what to read: a .txt file as one document, JSON {\"docs\": [...]}, or JSON "
-                      "lines (.jsonl)"),
-             required("--out", &flags->out, "safetensors file to write; must be absent"),
+            {required("directory", &flags->directory, kDirectoryHelp, ValueKind::kFolder),
+             {"--text",
+              &flags->text,
+              "what to read: a .txt file as one document, JSON {\"docs\": [...]}, or JSON lines "
+              "(.jsonl); - is stdin",
+              {.is_required = true, .kind = ValueKind::kFile, .takes_stdin = true}},
+             required("--out", &flags->out, "safetensors file to write; must be absent",
+                      ValueKind::kFile),
              {"--max-tokens",
               &flags->max_tokens,
               "stop after so many tokens (default: read all)",
               {.is_positive = true}}});
   table.add(FlagGroup::kSource,
-            {{"--family", &flags->family, "model family instead of config.json's"}});
-  table.add(FlagGroup::kJob,
-            {{"--mem-limit", &flags->mem_limit, "memory budget"}, threads_flag(&flags->threads)});
-  table.add(FlagGroup::kReport, {json_flag(&flags->json)});
+            {family_flag(&flags->family, "model family instead of config.json's")});
+  table.add(FlagGroup::kJob, {mem_limit_flag(&flags->mem_limit), threads_flag(&flags->threads)});
+  table.add(FlagGroup::kReport, {progress_flag(&flags->progress), json_flag(&flags->json)});
   table.footer =
       "Examples:\n"
       "  ingot calibrate DeepSeek-V3.2 --text sample.json --out statistics.safetensors\n"

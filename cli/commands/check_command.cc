@@ -121,7 +121,9 @@ std::function<int()> declare_check(FlagTable& table) {
   auto flags = std::make_shared<CheckFlags>();
   table.add(FlagGroup::kCommon,
             {required("directory", &flags->directory,
-                      "checkpoint to check: whole, one rank's slices, or those of all ranks"),
+                      "checkpoint to check: whole, one rank's slices, those of all ranks, or one "
+                      ".safetensors file",
+                      ValueKind::kPath),
              {"--deep", &flags->deep, "read every FP8 weight for NaN codes"},
              {"--no-hashes", &flags->no_hashes, "compare sizes with the manifest, not bytes"},
              {"--tp",
@@ -132,9 +134,11 @@ std::function<int()> declare_check(FlagTable& table) {
               &flags->source_of,
               "only tell whether this is what the directory CONVERTED was made from",
               {.excludes = {"--deep", "--no-hashes", "--family", "--config"},
-               .value_name = "CONVERTED"}}});
+               .value_name = "CONVERTED",
+               .kind = ValueKind::kFolder}}});
   table.add(FlagGroup::kSource,
-            {{"--family", &flags->family, kFamilyHelp}, {"--config", &flags->config, kConfigHelp}});
+            {family_flag(&flags->family, kFamilyHelp),
+             {"--config", &flags->config, kConfigHelp, {.kind = ValueKind::kFile}}});
   table.add(FlagGroup::kJob, {threads_flag(&flags->threads)});
   table.add(FlagGroup::kReport, {json_flag(&flags->json)});
   table.footer =

@@ -1,7 +1,10 @@
 #include "cli/commands/commands.h"
 
+#include <algorithm>
 #include <array>
 
+#include "cli/flags/flag_table.h"
+#include "cli/terminal/terminal.h"
 #include "formats/base/fault_lines.h"
 #include "formats/base/printable.h"
 #include "formats/json/json.h"
@@ -44,12 +47,61 @@ constexpr std::array kCommands = {
                 "list the schemes, dialects, families, layouts, recipes, what engines refuse, or "
                 "metrics",
             .declare = declare_list},
+    Command{.name = "help",
+            .summary = "show the options of a command, or a page of the manual",
+            .declare = declare_help},
+    Command{.name = "completions",
+            .summary = "print what completes commands, options and values in bash, zsh or fish",
+            .declare = declare_completions},
 };
 
 }  // namespace
 
 std::span<const Command> commands() {
   return kCommands;
+}
+
+AllCommands::AllCommands() {
+  for (const Command& command : kCommands) {
+    declared_.push_back(declare_command(command));
+    words_.push_back({.name = std::string(command.name),
+                      .summary = std::string(command.summary),
+                      .table = declared_.back().table.get()});
+  }
+}
+
+const char* const kProgramSummary =
+    "ingot turns a checkpoint of a mixture-of-experts model as released into the checkpoint as "
+    "deployed.";
+const char* const kProgramFooter =
+    "Examples:\n"
+    "  ingot inspect DeepSeek-V3.2\n"
+    "  ingot convert DeepSeek-V3.2 DeepSeek-V3.2-bf16 --to bf16 --dry-run\n"
+    "  ingot convert DeepSeek-V3.2 DeepSeek-V3.2-bf16 --to bf16\n"
+    "  ingot check DeepSeek-V3.2-bf16\n"
+    "  ingot help COMMAND                                   the options of a command, with more "
+    "examples\n"
+    "  ingot help                                           commands, and topics to read about\n"
+    "Exit codes: 0 done, 1 verification below its threshold, 2 anything else; stopped by Ctrl-C "
+    "130, by SIGTERM 143.";
+
+const Command* find_command(std::string_view name) {
+  const auto found = std::find_if(kCommands.begin(), kCommands.end(),
+                                  [&](const Command& command) { return command.name == name; });
+  return found == kCommands.end() ? nullptr : &*found;
+}
+
+DeclaredCommand declare_command(const Command& command) {
+  const auto table = std::make_shared<FlagTable>();
+  const auto quiet = std::make_shared<bool>(false);
+  std::function<int()> action = command.declare(*table);
+  table->add(FlagGroup::kReport,
+             {{"--quiet", quiet.get(), "print the result and errors, and nothing else"}});
+  // The table lives as long as what runs: commands ask it which flags were given.
+  return {table, [table, quiet, action = std::move(action)] {
+            if (*quiet) be_quiet();
+            return action();
+          }};
 }
 
 std::string json_name(const std::string& name) {

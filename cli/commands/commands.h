@@ -1,16 +1,17 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "cli/flags/flag_table.h"
 #include "formats/base/error.h"
 #include "formats/json/json_fwd.h"
 
 namespace ingot::cli {
-
-struct FlagTable;
 
 /// Exit codes of the program. Whoever is stopped by a signal dies of it: a shell says 130 for
 /// Ctrl-C, 143 for SIGTERM.
@@ -30,6 +31,32 @@ struct Command {
 /// Every subcommand, in the order of --help; a new one is one file and one line in commands.cc.
 std::span<const Command> commands();
 
+/// The one of this name, or null.
+const Command* find_command(std::string_view name);
+
+/// A command with its flags, those included that every command has. What runs it may be called once
+/// the table's targets are set.
+struct DeclaredCommand {
+  std::shared_ptr<FlagTable> table;
+  std::function<int()> run;
+};
+DeclaredCommand declare_command(const Command& command);
+
+/// Every command, declared for its words.
+class AllCommands {
+ public:
+  AllCommands();
+  [[nodiscard]] std::span<const CommandWords> words() const { return words_; }
+
+ private:
+  std::vector<DeclaredCommand> declared_;
+  std::vector<CommandWords> words_;
+};
+
+/// What `ingot --help` says before and after its commands.
+extern const char* const kProgramSummary;
+extern const char* const kProgramFooter;
+
 /// A name as it is, escaped where JSON cannot hold it.
 std::string json_name(const std::string& name);
 /// The member `error` of JSON documents.
@@ -38,8 +65,10 @@ formats::Json error_json(const Error& error);
 std::function<int()> declare_calibrate(FlagTable& table);
 std::function<int()> declare_check(FlagTable& table);
 std::function<int()> declare_compare(FlagTable& table);
+std::function<int()> declare_completions(FlagTable& table);
 std::function<int()> declare_convert(FlagTable& table);
 std::function<int()> declare_generate(FlagTable& table);
+std::function<int()> declare_help(FlagTable& table);
 std::function<int()> declare_inspect(FlagTable& table);
 std::function<int()> declare_list(FlagTable& table);
 std::function<int()> declare_merge(FlagTable& table);

@@ -21,11 +21,13 @@ int run_compare(const CompareFlags& flags, const FlagTable& table) {
   idle.push_back({"--reference-config", table.is_given("--reference-config"),
                   !flags.directories.reference.empty(), "--reference"});
   refuse_idle_flags(idle);
-  Stages stages(flags.progress);
-  const verify::VerificationOptions options = measurement_options(flags, stages);
+  verify::VerificationOptions options = measurement_options(flags);
   install_stop_signals();
+  Progress progress(flags.progress, "headers and structure");
+  options.progress = stages_of(progress);
   const verify::Comparison comparison = verify::compare_outputs(flags.directories, options);
-  stages.finish();
+  progress.finish();
+  notes() << progress.summary(options.threads);
   // First where no disk can be full.
   std::cout << (flags.json
                     ? formats::json_text(verify::comparison_json(comparison, json_worst(flags)))
@@ -42,17 +44,25 @@ std::function<int()> declare_compare(FlagTable& table) {
   auto flags = std::make_shared<CompareFlags>();
   verify::ComparedDirectories& directories = flags->directories;
   table.add(FlagGroup::kCommon,
-            {required("a", &directories.a, "an output, in any format, dialect and slicing"),
-             required("b", &directories.b, "another output of the same source"),
-             {"--reference", &directories.reference,
-              "the source of both: each is held against it, and the differences are paired"},
+            {required("a", &directories.a, "an output, in any format, dialect and slicing",
+                      ValueKind::kFolder),
+             required("b", &directories.b, "another output of the same source", ValueKind::kFolder),
+             {"--reference",
+              &directories.reference,
+              "the source of both: each is held against it, and the differences are paired",
+              {.kind = ValueKind::kFolder}},
              levels_flag(*flags)});
   table.add(FlagGroup::kSource,
-            {{"--family", &flags->options.family, kFamilyHelp},
-             {"--a-config", &directories.a_config,
-              "config.json of A, for shards that have none beside them"},
-             {"--b-config", &directories.b_config, "the same of B"},
-             {"--reference-config", &directories.reference_config, "the same of the reference"}});
+            {family_flag(&flags->options.family, kFamilyHelp),
+             {"--a-config",
+              &directories.a_config,
+              "config.json of A, for shards that have none beside them",
+              {.kind = ValueKind::kFile}},
+             {"--b-config", &directories.b_config, "the same of B", {.kind = ValueKind::kFile}},
+             {"--reference-config",
+              &directories.reference_config,
+              "the same of the reference",
+              {.kind = ValueKind::kFile}}});
   declare_measurement(table, *flags);
   table.footer =
       "Examples:\n"

@@ -77,11 +77,13 @@ struct ConvertVerifyFlags {
 
 void declare_convert_verify(FlagTable& table, ConvertVerifyFlags& flags, bool& no_verify) {
   table.add(FlagGroup::kComparison,
-            {{"--verify", &flags.levels,
+            {{"--verify",
+              &flags.levels,
               fmt::format("compare with the source before anything is "
                           "published: {}, or all; below a gate nothing is "
                           "published, and the exit code is 1",
-                          names_of(verify::levels(), &verify::LevelFacts::name))},
+                          names_of(verify::levels(), &verify::LevelFacts::name)),
+              {.words = words_of(verify::levels(), &verify::LevelFacts::name)}},
              {"--no-verify",
               &no_verify,
               "with --resume: publish without the verification that the "
@@ -109,7 +111,7 @@ std::function<convert::Inspection(const std::filesystem::path& staged)> inspecti
         .tool_version = std::string(convert::kVersion),
         .stop_requested = stop_requested};
     const verify::Report report = verify::verify_pair(input, staged, options);
-    std::cerr << verify::report_text(report, job.n_worst);
+    (report.passed() ? notes() : std::cerr) << verify::report_text(report, job.n_worst);
     return convert::Inspection{.may_publish = report.passed(),
                                .report = formats::json_text(verify::report_json(report))};
   };
@@ -190,20 +192,25 @@ int run_convert(ConvertFlags& flags) {
 
 std::function<int()> declare_convert(FlagTable& table) {
   auto flags = std::make_shared<ConvertFlags>();
-  table.add(FlagGroup::kCommon,
-            {required("input", &flags->input, "directory of the source checkpoint"),
-             required("output", &flags->job.output, kOutputHelp)});
+  table.add(
+      FlagGroup::kCommon,
+      {required("input", &flags->input, "directory of the source checkpoint", ValueKind::kFolder),
+       required("output", &flags->job.output, kOutputHelp, ValueKind::kFolder)});
   table.add(FlagGroup::kCommon, scheme_flags(flags->target));
   table.add(FlagGroup::kSource,
-            {{"--family", &flags->family, kFamilyHelp}, allow_flag(flags->target)});
+            {family_flag(&flags->family, kFamilyHelp), allow_flag(flags->target)});
   table.add(FlagGroup::kTarget, choice_flags(flags->target));
   table.add(FlagGroup::kTarget,
-            {{"--experts", &flags->experts,
+            {{"--experts",
+              &flags->experts,
               "stacked experts: keep, or separate (a tensor per expert and projection; of plain, "
-              "output-major stacks); default: what loaders of the target read"},
-             {"--max-shard-size", &flags->max_shard_size,
+              "output-major stacks); default: what loaders of the target read",
+              {.words = {"keep", "separate"}}},
+             {"--max-shard-size",
+              &flags->max_shard_size,
               "deal tensors anew to files of at most this size (default: keep the source's files "
-              "and their contents)"}});
+              "and their contents)",
+              {.kind = ValueKind::kSize}}});
   table.add(FlagGroup::kReport, {{"--explain", &flags->explain,
                                   "print which rule fires for TENSOR and what becomes of it"}});
   declare_slicing(table, flags->slicing);

@@ -97,23 +97,34 @@ double rate(std::size_t n, double seconds) {
   return seconds > 0 ? static_cast<double>(n) / seconds : 0;
 }
 
+/// One answer, in a document.
+Json answer_json(const inference::Answer& answer, const inference::Tokenizer* tokenizer) {
+  Json json = {{"prompt_ids", answer.prompt}, {"generated_ids", answer.tokens}};
+  if (tokenizer != nullptr) json["text"] = tokenizer->decode(answer.tokens, /*skip_special=*/true);
+  json["stop"] = std::string(inference::stop_reason_name(answer.stop));
+  return json;
+}
+
+/// A line of --jsonl: which prompt it was, the prompt as it was given, and the answer.
+std::string answer_line(std::size_t index, const GivenPrompt& prompt,
+                        const inference::Answer& answer, const inference::Tokenizer* tokenizer) {
+  Json json = {{"index", index}};
+  json.update(*prompt.given);
+  json.update(answer_json(answer, tokenizer));
+  return json.dump() + "\n";
+}
+
 /// The document of --json.
 Json generate_json(const inference::GenerateResult& result, const inference::Tokenizer* tokenizer,
                    const inference::Model& model) {
-  Json sequences = Json::array();
-  for (const inference::Answer& answer : result.answers) {
-    Json sequence = {{"prompt_ids", answer.prompt}, {"generated_ids", answer.tokens}};
-    if (tokenizer != nullptr) {
-      sequence["text"] = tokenizer->decode(answer.tokens, /*skip_special=*/true);
-    }
-    sequence["stop"] = std::string(inference::stop_reason_name(answer.stop));
-    sequences.push_back(std::move(sequence));
-  }
+  const auto sequences = formats::json_list(result.answers, [&](const inference::Answer& answer) {
+    return answer_json(answer, tokenizer);
+  });
   const inference::GenerateTimes& times = result.times;
   const inference::ExpertCounters experts = model.expert_counters();
   return {{"schema", 1},
           {"command", "generate"},
-          {"sequences", std::move(sequences)},
+          {"sequences", sequences},
           {"prefill",
            {{"tokens", times.prefill_tokens},
             {"tokens_per_second", rate(times.prefill_tokens, times.prefill_seconds)}}},
@@ -158,10 +169,10 @@ class GenerateSession {
                                                      .config = flags.config})),
         spec_(inference::model_spec(source_.family(), source_.config())) {
     shard::require_all_ranks(source_);
-    std::cerr << remark_lines("warning", source_.remarks());
+    notes() << remark_lines("warning", source_.remarks());
     if (source_.lacks_promised_mtp()) {
-      std::cerr << "warning: config.json promises layers for multi-token prediction "
-                   "(num_nextn_predict_layers) that are not there\n";
+      notes() << "warning: config.json promises layers for multi-token prediction "
+                 "(num_nextn_predict_layers) that are not there\n";
     }
   }
 
@@ -230,7 +241,7 @@ int run_chat(const GenerateFlags& flags, GenerateSession& session, const PromptR
   session.open(lengths);
   inference::GenerateOptions options = session.options();
   options.stop_requested = [] { return interrupted.load(); };
-  std::cerr << "/clear forgets the conversation, /exit ends it, Ctrl-C stops an answer\n";
+  notes() << "/clear forgets the conversation, /exit ends it, Ctrl-C stops an answer\n";
   catch_interrupts();
   LineEditor editor;
   Json messages = prompts.opening();
@@ -277,23 +288,30 @@ int run_generate(const GenerateFlags& flags) {
   const PromptReader prompts(flags, session.source());
   if (flags.interactive) return run_chat(flags, session, prompts);
 
-  const std::vector<std::vector<std::int32_t>> ids = prompts.read();
+  const std::vector<GivenPrompt> given = prompts.read();
+  std::vector<std::vector<std::int32_t>> ids;
+  for (const GivenPrompt& prompt : given) ids.push_back(prompt.ids);
   inference::GenerateOptions options = session.options();
   session.open(inference::final_lengths(session.spec(), ids, options.max_new_tokens));
   install_stop_signals();
   options.stop_requested = stop_requested;
-  AnswerPrinter printer(ids.size(), prompts.tokenizer(), flags.tokens.has_value(), options.eos);
-  if (!flags.json) {
+  const inference::Tokenizer* tokenizer = prompts.tokenizer();
+  AnswerPrinter printer(ids.size(), tokenizer, flags.tokens.has_value(), options.eos);
+  if (flags.jsonl) {
+    options.on_answer = [&](std::size_t i, const inference::Answer& answer) {
+      std::cout << answer_line(i, given[i], answer, tokenizer) << std::flush;
+    };
+  } else if (!flags.json) {
     options.on_token = [&](std::size_t prompt, std::int32_t token) {
       printer.on_token(prompt, token);
     };
   }
   const inference::GenerateResult result = inference::generate(session.model(), ids, options);
   if (flags.json) {
-    std::cout << formats::json_text(generate_json(result, prompts.tokenizer(), session.model()));
+    std::cout << formats::json_text(generate_json(result, tokenizer, session.model()));
   } else {
-    printer.finish();
-    std::cerr << generate_summary(result, session.model()) << "\n";
+    if (!flags.jsonl) printer.finish();
+    notes() << generate_summary(result, session.model()) << "\n";
   }
   if (stop_requested())
     throw Error(ErrorCode::kInterrupted, "stopped before the end of the answer");
@@ -311,6 +329,7 @@ std::function<int()> declare_generate(FlagTable& table) {
       "Examples:\n"
       "  ingot generate DeepSeek-V3.2-int8 --prompt 'What is the capital of Norway?' --greedy\n"
       "  ingot generate DeepSeek-V3.2-tp16 --prompts questions.txt --profile f32 --json\n"
+      "  jq -c .question tasks.json | ingot generate DeepSeek-V3.2 --prompts - --jsonl --quiet\n"
       "  ingot generate DeepSeek-V3.2 --interactive --mem-limit 200GB --kv-cache fp8\n"
       "  ingot generate DeepSeek-V3.2 --tokens 0,128803,19923,128804 --max-new-tokens 8";
   return [flags] { return run_generate(*flags); };

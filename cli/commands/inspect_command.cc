@@ -23,6 +23,7 @@
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/json/json.h"
 #include "formats/storage/block_scales.h"
+#include "formats/storage/meant_tensor.h"
 #include "quantize/scheme.h"
 #include "quantize/tensor_statistics.h"
 #include "shard/join/source.h"
@@ -207,8 +208,8 @@ std::vector<std::size_t> matching_tensors(const Checkpoint& checkpoint, const st
   if (selector && found.empty()) {
     throw Error(ErrorCode::kNotFound,
                 fmt::format("no tensor matches '{}' (a glob covers the whole name; "
-                            "see ingot inspect --tensors)",
-                            text))
+                            "see ingot inspect --tensors){}",
+                            text, formats::meant_tensor(text, tensors)))
         .in_file(checkpoint.directory().string());
   }
   return found;
@@ -217,10 +218,11 @@ std::vector<std::size_t> matching_tensors(const Checkpoint& checkpoint, const st
 // A pattern asks for tensors: one is shown with its values, several are listed.
 int run_inspect(const InspectFlags& flags) {
   const std::size_t threads = available_processors();
-  const Checkpoint checkpoint = shard::open_source(
-      flags.directory,
-      {.open = {.family = flags.family, .threads = threads}, .config = flags.config});
-  std::cerr << remark_lines("warning", checkpoint.remarks());
+  const Checkpoint checkpoint =
+      shard::open_source(flags.directory, {.open = {.family = flags.family, .threads = threads},
+                                           .may_be_file = true,
+                                           .config = flags.config});
+  notes() << remark_lines("warning", checkpoint.remarks());
   Json json = {{"schema", 1}, {"command", "inspect"}, {"directory", flags.directory}};
   json["warnings"] = checkpoint.remarks();
   std::string text;
@@ -255,19 +257,20 @@ int run_inspect(const InspectFlags& flags) {
 
 std::function<int()> declare_inspect(FlagTable& table) {
   auto flags = std::make_shared<InspectFlags>();
-  table.add(FlagGroup::kCommon, {required("directory", &flags->directory, kDirectoryHelp),
-                                 {"pattern",
-                                  &flags->pattern,
-                                  "tensors as a rule selects them: a glob, re:EXPR, role:NAME, "
-                                  "layers:LIST, or several with &; "
-                                  "one that matches a single tensor shows its values",
-                                  {.excludes = {"--gpu-memory"}}},
-                                 {"--tensors",
-                                  &flags->tensors,
-                                  "list tensors, with pattern those that match",
-                                  {.excludes = {"--gpu-memory"}}}});
+  table.add(FlagGroup::kCommon,
+            {required("directory", &flags->directory, kPathHelp, ValueKind::kPath),
+             {"pattern",
+              &flags->pattern,
+              "tensors as a rule selects them: a glob, re:EXPR, role:NAME, layers:LIST, or several "
+              "with &; one that matches a single tensor shows its values",
+              {.excludes = {"--gpu-memory"}}},
+             {"--tensors",
+              &flags->tensors,
+              "list tensors, with pattern those that match",
+              {.excludes = {"--gpu-memory"}}}});
   table.add(FlagGroup::kSource,
-            {{"--family", &flags->family, kFamilyHelp}, {"--config", &flags->config, kConfigHelp}});
+            {family_flag(&flags->family, kFamilyHelp),
+             {"--config", &flags->config, kConfigHelp, {.kind = ValueKind::kFile}}});
   declare_fit(table, flags->fit);
   table.add(FlagGroup::kReport, {json_flag(&flags->json)});
   table.footer =

@@ -141,7 +141,10 @@ void declare_worst(FlagTable& table, std::optional<std::size_t>& n_worst) {
 void declare_gates(FlagTable& table, std::filesystem::path& thresholds,
                    std::vector<std::string>& requirements) {
   table.add(FlagGroup::kComparison,
-            {{"--thresholds", &thresholds, "YAML file of gates, instead of the defaults"},
+            {{"--thresholds",
+              &thresholds,
+              "YAML file of gates, instead of the defaults",
+              {.kind = ValueKind::kFile}},
              {"--require", &requirements,
               "a gate, METRIC>=LIMIT or METRIC<=LIMIT, of one scheme METRIC[SCHEME]; may be "
               "repeated; metrics: ingot "
@@ -158,12 +161,12 @@ void declare_job(FlagTable& table, JobFlags& flags) {
        {"--force", &execute.force, "replace the checkpoint that is in the output"}});
   table.add(
       FlagGroup::kJob,
-      {{"--mem-limit", &flags.mem_limit, "memory budget"},
+      {mem_limit_flag(&flags.mem_limit),
        threads_flag(&execute.threads),
        {"--assume-disk",
         &flags.assume_disk,
         "plan for a host with so much free disk, e.g. 2TB",
-        {.needs = "--dry-run"}},
+        {.needs = "--dry-run", .kind = ValueKind::kSize}},
        {"--hash",
         &flags.hash,
         "xxh3 per tensor; sha256 adds a plain SHA-256 per file, in a second pass",
@@ -176,7 +179,10 @@ void declare_job(FlagTable& table, JobFlags& flags) {
        {"--follow-links", &execute.follow_links,
         "copy side files that are links to something outside the source"}});
   declare_worst(table, flags.n_worst);
-  table.add(FlagGroup::kReport, {{"--log", &flags.log_file, "append a line per event to this file"},
+  table.add(FlagGroup::kReport, {{"--log",
+                                  &flags.log_file,
+                                  "append a line per event to this file",
+                                  {.kind = ValueKind::kFile}},
                                  progress_flag(&flags.progress),
                                  json_flag(&flags.json)});
 }
@@ -187,14 +193,16 @@ int run_job(const JobFlags& flags, std::string_view verb, const convert::Plan& p
   const std::shared_ptr<spdlog::logger> log = open_log(flags.log_file);
   Progress progress(flags.progress, verb);
   install_stop_signals();
-  execute.accepted = [&] { std::cerr << remarks_text(plan, flags.n_worst.has_value()); };
+  execute.accepted = [&] { notes() << remarks_text(plan, flags.n_worst.has_value()); };
   execute.progress = [&](std::uint64_t done, std::uint64_t total) { progress.update(done, total); };
+  execute.phase = [&](std::string_view name) { progress.begin(name); };
   execute.stop_requested = stop_requested;
   execute.log = [&](const std::string& line) {
     if (log) log->info(line);
   };
   const convert::ExecuteReport report = convert::execute(plan, flags.output, execute);
   progress.finish();
+  notes() << progress.summary(execute.threads);
   if (report.refused && (report.already_done || report.only_published)) {
     std::cerr << "the output was finished before, and stays as it is\n";
     return kExitBelowThreshold;

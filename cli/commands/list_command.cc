@@ -14,6 +14,7 @@
 #include "formats/base/error.h"
 #include "formats/base/figures.h"
 #include "formats/base/parallel.h"
+#include "formats/base/spelling.h"
 #include "formats/dialect/dialect.h"
 #include "formats/dialect/engine_limits.h"
 #include "formats/family/family.h"
@@ -213,10 +214,10 @@ int run_list(const ListFlags& flags) {
                                   [&](const Table& row) { return row.name == what; });
   if (table == kTables.end()) {
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{} (there are the tables {})",
+                fmt::format("{} (there are the tables {}){}",
                             what.empty() ? "which table is to be listed?"
                                          : fmt::format("there is no table '{}'", what),
-                            table_names()));
+                            table_names(), did_you_mean(what, kTables, &Table::name)));
   }
   const bool has_directory = !flags.directory.empty();
   refuse_idle_flags(std::array{
@@ -243,10 +244,15 @@ int run_list(const ListFlags& flags) {
 
 std::function<int()> declare_list(FlagTable& table) {
   auto flags = std::make_shared<ListFlags>();
-  table.add(FlagGroup::kCommon,
-            {{"table", &flags->what, fmt::format("which table: {}", table_names())},
-             {"directory", &flags->directory, "list roles: what each selects in this checkpoint"}});
-  table.add(FlagGroup::kSource, {{"--family", &flags->family, kFamilyHelp}});
+  table.add(FlagGroup::kCommon, {{"table",
+                                  &flags->what,
+                                  fmt::format("which table: {}", table_names()),
+                                  {.words = words_of(kTables, &Table::name)}},
+                                 {"directory",
+                                  &flags->directory,
+                                  "list roles: what each selects in this checkpoint",
+                                  {.kind = ValueKind::kFolder}}});
+  table.add(FlagGroup::kSource, {family_flag(&flags->family, kFamilyHelp)});
   table.add(FlagGroup::kReport, {json_flag(&flags->json),
                                  {"--markdown",
                                   &flags->markdown,

@@ -9,6 +9,7 @@
 #include "cli/terminal/terminal.h"
 #include "convert/output/version.h"
 #include "formats/base/error.h"
+#include "formats/base/spelling.h"
 
 namespace ingot::cli {
 namespace {
@@ -24,39 +25,53 @@ void require_place_for(const std::string& path) {
 }  // namespace
 
 Flag levels_flag(MeasurementFlags& flags) {
-  return {"--levels", &flags.levels,
-          fmt::format("how closely: {}, or all",
-                      names_of(verify::levels(), &verify::LevelFacts::name))};
+  std::vector<std::string> words = words_of(verify::levels(), &verify::LevelFacts::name);
+  words.emplace_back("all");
+  return {
+      "--levels",
+      &flags.levels,
+      fmt::format("how closely: {}, or all", names_of(verify::levels(), &verify::LevelFacts::name)),
+      {.words = std::move(words)}};
 }
 
 void declare_measurement(FlagTable& table, MeasurementFlags& flags) {
   verify::VerificationOptions& options = flags.options;
   table.add(FlagGroup::kComparison,
-            {{"--prompts", &options.prompts,
+            {{"--prompts",
+              &options.prompts,
               "texts for layers and greedy, separated by blank lines, or JSON lines (.jsonl) "
-              "(default: built in)"},
+              "(default: built in); - is stdin",
+              {.kind = ValueKind::kFile, .takes_stdin = true}},
              {"--tokens",
               &options.greedy_tokens,
               "tokens that greedy generates per prompt",
               {.range = NumberRange{1, 4096}}},
-             {"--text", &options.text,
+             {"--text",
+              &options.text,
               "measure the perplexity of this text: .txt, .json {\"docs\": [...]}, or JSON lines "
-              "(.jsonl)"},
+              "(.jsonl); - is stdin",
+              {.kind = ValueKind::kFile, .takes_stdin = true}},
              {"--sample",
               &options.sample,
               "part of every tensor's rows that weights looks at",
               {.range = NumberRange{0, 1}}},
-             {"--profile", &flags.profile,
-              "arithmetic of the output: native, bf16, f32 (the source's is f32)"},
+             {"--profile",
+              &flags.profile,
+              "arithmetic of the output: native, bf16, f32 (the source's is f32)",
+              {.words = words_of(inference::profiles(), inference::profile_name)}},
              {"--no-hashes", &flags.no_hashes, "compare sizes with the manifest, not bytes"}});
-  table.add(FlagGroup::kJob, {{"--mem-limit", &flags.mem_limit, "memory budget"},
-                              threads_flag(&options.threads),
+  table.add(FlagGroup::kJob, {mem_limit_flag(&flags.mem_limit), threads_flag(&options.threads),
                               progress_flag(&flags.progress)});
   declare_worst(table, flags.n_worst);
-  table.add(FlagGroup::kReport,
-            {{"--html", &flags.html, "write the report as one self-contained page"},
-             {"--markdown", &flags.markdown, "write the report for a model card"},
-             json_flag(&flags.json)});
+  table.add(FlagGroup::kReport, {{"--html",
+                                  &flags.html,
+                                  "write the report as one self-contained page",
+                                  {.kind = ValueKind::kFile}},
+                                 {"--markdown",
+                                  &flags.markdown,
+                                  "write the report for a model card",
+                                  {.kind = ValueKind::kFile}},
+                                 json_flag(&flags.json)});
 }
 
 std::vector<IdleFlag> idle_measurement(const MeasurementFlags& flags, const FlagTable& table,
@@ -80,28 +95,15 @@ std::vector<IdleFlag> idle_measurement(const MeasurementFlags& flags, const Flag
   };
 }
 
-void Stages::update(std::string_view what, std::uint64_t done, std::uint64_t total) {
-  if (what != what_) {
-    finish();
-    what_ = what;
-    const bool counts_bytes = what.find("weights") != std::string_view::npos;
-    progress_.emplace(mode_, what_, counts_bytes ? Progress::Unit::kBytes : Progress::Unit::kSteps);
-  }
-  progress_->update(done, total);
-}
-
-void Stages::finish() {
-  if (progress_) progress_->finish();
-  progress_.reset();
-}
-
-verify::VerificationOptions measurement_options(const MeasurementFlags& flags, Stages& stages) {
+verify::VerificationOptions measurement_options(const MeasurementFlags& flags) {
   require_place_for(flags.html);
   require_place_for(flags.markdown);
   const auto profile = inference::find_profile(flags.profile);
   if (!profile) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("--profile '{}' is none of native, bf16, f32", flags.profile));
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("--profile '{}' is none of native, bf16, f32{}", flags.profile,
+                    did_you_mean(flags.profile, inference::profiles(), inference::profile_name)));
   }
   verify::VerificationOptions options = flags.options;
   options.levels = verify::parse_levels(flags.levels);
@@ -111,10 +113,15 @@ verify::VerificationOptions measurement_options(const MeasurementFlags& flags, S
   options.mem_limit = parse_size(flags.mem_limit, "--mem-limit");
   options.tool_version = convert::kVersion;
   options.stop_requested = stop_requested;
-  options.progress = [&stages](std::string_view what, std::uint64_t done, std::uint64_t total) {
-    stages.update(what, done, total);
-  };
   return options;
+}
+
+std::function<void(std::string_view, std::uint64_t, std::uint64_t)> stages_of(Progress& progress) {
+  return [&progress](std::string_view what, std::uint64_t done, std::uint64_t total) {
+    const bool counts_bytes = what.find("weights") != std::string_view::npos;
+    progress.begin(what, counts_bytes ? Progress::Unit::kBytes : Progress::Unit::kSteps);
+    progress.update(done, total);
+  };
 }
 
 std::size_t json_worst(const MeasurementFlags& flags) {

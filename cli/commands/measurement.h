@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -31,21 +33,12 @@ void declare_measurement(FlagTable& table, MeasurementFlags& flags);
 std::vector<IdleFlag> idle_measurement(const MeasurementFlags& flags, const FlagTable& table,
                                        bool is_pair);
 
-/// One bar after the other: weights in bytes, layers and tokens by number.
-class Stages {
- public:
-  explicit Stages(std::string mode) : mode_(std::move(mode)) {}
-  void update(std::string_view what, std::uint64_t done, std::uint64_t total);
-  void finish();
-
- private:
-  std::string mode_, what_;
-  std::optional<Progress> progress_;
-};
-
-/// What the flags ask for, with progress shown by `stages`, which must outlive the run. Throws what
-/// is wrong with them, and kNotFound for a page that could not be written: before the work.
-verify::VerificationOptions measurement_options(const MeasurementFlags& flags, Stages& stages);
+/// What the flags ask for. Throws what is wrong with them, and kNotFound for a page that could not
+/// be written: before the work.
+verify::VerificationOptions measurement_options(const MeasurementFlags& flags);
+/// Shows each stage in `progress`, which must outlive the run: weights in bytes, layers and tokens
+/// by number.
+std::function<void(std::string_view, std::uint64_t, std::uint64_t)> stages_of(Progress& progress);
 
 /// The tensors of a report as JSON: as many as were asked for, at least a hundred.
 std::size_t json_worst(const MeasurementFlags& flags);

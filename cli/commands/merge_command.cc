@@ -46,15 +46,18 @@ std::function<int()> declare_merge(FlagTable& table) {
   auto flags = std::make_shared<MergeFlags>();
   table.add(FlagGroup::kCommon,
             {required("input", &flags->input,
-                      "directory of rank directories, or of model{i}-mp{N}.safetensors"),
-             required("output", &flags->job.output, kOutputHelp)});
+                      "directory of rank directories, or of model{i}-mp{N}.safetensors",
+                      ValueKind::kFolder),
+             required("output", &flags->job.output, kOutputHelp, ValueKind::kFolder)});
   table.add(FlagGroup::kSource,
-            {{"--config", &flags->config, kConfigHelp},
-             {"--family", &flags->family, "model family instead of config.json's"}});
+            {{"--config", &flags->config, kConfigHelp, {.kind = ValueKind::kFile}},
+             family_flag(&flags->family, "model family instead of config.json's")});
   table.add(FlagGroup::kTarget,
-            {{"--max-shard-size", &flags->max_shard_size,
+            {{"--max-shard-size",
+              &flags->max_shard_size,
               "deal tensors to files of at most this size (default: the files that the unsliced "
-              "checkpoint had, else 5GB)"}});
+              "checkpoint had, else 5GB)",
+              {.kind = ValueKind::kSize}}});
   declare_job(table, flags->job);
   table.footer =
       "Examples:\n"

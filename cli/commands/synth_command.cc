@@ -97,7 +97,7 @@ std::function<int()> declare_synth(FlagTable& table) {
   auto flags = std::make_shared<SynthFlags>();
   SynthOptions& options = flags->options;
   table.add(FlagGroup::kCommon,
-            {required("output", &flags->output, kOutputHelp),
+            {required("output", &flags->output, kOutputHelp, ValueKind::kFolder),
              {"--family",
               &flags->family,
               "model family whose tensors to make",

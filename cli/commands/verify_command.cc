@@ -35,13 +35,15 @@ int run_verify(const VerifyFlags& flags, const FlagTable& table) {
   refuse_idle(flags, table);
   // A file or a demand that is not understood is refused before hours of work, not after.
   verify::make_thresholds({}, flags.options.thresholds, flags.options.requirements);
-  Stages stages(flags.progress);
-  const verify::VerificationOptions options = measurement_options(flags, stages);
+  Progress progress(flags.progress, "headers and structure");
+  verify::VerificationOptions options = measurement_options(flags);
+  options.progress = stages_of(progress);
   install_stop_signals();
   const verify::Report report = flags.output.empty()
                                     ? verify::verify_single(flags.source, options)
                                     : verify::verify_pair(flags.source, flags.output, options);
-  stages.finish();
+  progress.finish();
+  notes() << progress.summary(options.threads);
   // First where no disk can be full.
   std::cout << (flags.json ? formats::json_text(verify::report_json(report, json_worst(flags)))
                            : verify::report_text(report, flags.n_worst));
@@ -57,22 +59,35 @@ std::function<int()> declare_verify(FlagTable& table) {
   verify::VerificationOptions& options = flags->options;
   table.add(
       FlagGroup::kCommon,
-      {required("source", &flags->source, "the checkpoint that is right (or the only one)"),
-       {"output", &flags->output, "the checkpoint made of it, in any format, dialect and slicing"},
+      {required("source", &flags->source,
+                "the checkpoint that is right (or the only one); may be one .safetensors file",
+                ValueKind::kPath),
+       {"output",
+        &flags->output,
+        "the checkpoint made of it, in any format, dialect and slicing",
+        {.kind = ValueKind::kPath}},
        levels_flag(*flags)});
   table.add(FlagGroup::kSource,
-            {{"--family", &options.family, kFamilyHelp},
-             {"--source-config", &options.source_config,
-              "config.json of the source, for shards that have none beside them"},
-             {"--config", &options.output_config,
-              "config.json of the output, for shards that have none beside them"}});
+            {family_flag(&options.family, kFamilyHelp),
+             {"--source-config",
+              &options.source_config,
+              "config.json of the source, for shards that have none beside them, or one file",
+              {.kind = ValueKind::kFile}},
+             {"--config",
+              &options.output_config,
+              "config.json of the output, for shards that have none beside them, or one file",
+              {.kind = ValueKind::kFile}}});
   declare_gates(table, options.thresholds, options.requirements);
   declare_measurement(table, *flags);
   table.add(FlagGroup::kComparison,
-            {{"--reference", &options.reference,
-              "compare one checkpoint with activations recorded elsewhere (safetensors)"},
-             {"--activation-scales", &options.activation_scales,
-              "file of ingot calibrate that static scales are compared with, by structure"}});
+            {{"--reference",
+              &options.reference,
+              "compare one checkpoint with activations recorded elsewhere (safetensors)",
+              {.kind = ValueKind::kFile}},
+             {"--activation-scales",
+              &options.activation_scales,
+              "file of ingot calibrate that static scales are compared with, by structure",
+              {.kind = ValueKind::kFile}}});
   table.footer =
       "Examples:\n"
       "  ingot verify DeepSeek-V3.2 DeepSeek-V3.2-int8                        structure and every "

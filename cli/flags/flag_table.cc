@@ -11,6 +11,7 @@
 
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
+#include "formats/family/family.h"
 
 namespace ingot::cli {
 
@@ -38,25 +39,35 @@ constexpr std::array kUnits = {
     Unit{"TIB", 1099511627776.},
 };
 
-// Damerau's distance with three rows: insert, delete, replace, swap neighbours.
-std::size_t edits(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) last[j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      row[j] =
-          std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + (a[i - 1] == b[j - 1] ? 0U : 1U)});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-        row[j] = std::min(row[j], before[j - 2] + 1);
-    }
-    before.swap(last);
-    last.swap(row);
-  }
-  return last[b.size()];
-}
+// By FlagGroup.
+constexpr std::array<std::string_view, kFlagGroups> kHeadings = {
+    "Options", "Source", "Target", "Slicing", "Comparison", "Prompts", "Answers", "Job", "Report"};
+
+// By ValueKind.
+constexpr std::array<std::string_view, 5> kKindNames = {"", "SIZE", "FILE", "DIR", "PATH"};
 
 }  // namespace
+
+std::string_view value_kind_name(ValueKind kind) {
+  return kKindNames.at(static_cast<std::size_t>(kind));
+}
+
+std::string_view heading_of(FlagGroup group) {
+  return kHeadings.at(static_cast<std::size_t>(group));
+}
+
+bool is_positional(const Flag& flag) {
+  return !flag.name.starts_with('-');
+}
+
+bool takes_value(const Flag& flag) {
+  return !std::holds_alternative<bool*>(flag.target) &&
+         !std::holds_alternative<std::optional<bool>*>(flag.target);
+}
+
+const std::vector<std::string>& offered_values(const Flag& flag) {
+  return flag.rule.choices.empty() ? flag.rule.words : flag.rule.choices;
+}
 
 void refuse_idle_flags(std::span<const IdleFlag> flags) {
   for (const IdleFlag& flag : flags) {
@@ -66,8 +77,8 @@ void refuse_idle_flags(std::span<const IdleFlag> flags) {
   }
 }
 
-Flag required(std::string name, FlagTarget target, std::string help) {
-  return {std::move(name), target, std::move(help), {.is_required = true}};
+Flag required(std::string name, FlagTarget target, std::string help, ValueKind kind) {
+  return {std::move(name), target, std::move(help), {.is_required = true, .kind = kind}};
 }
 
 Flag threads_flag(std::size_t* target) {
@@ -81,6 +92,18 @@ Flag progress_flag(std::string* target) {
 
 Flag json_flag(bool* target) {
   return {"--json", target, "one JSON document on stdout"};
+}
+
+Flag family_flag(std::string* target, std::string help) {
+  return {"--family",
+          target,
+          std::move(help),
+          {.words = words_of(formats::families(),
+                             [](const formats::Family* family) { return family->name; })}};
+}
+
+Flag mem_limit_flag(std::string* target, std::string help) {
+  return {"--mem-limit", target, std::move(help), {.kind = ValueKind::kSize}};
 }
 
 std::size_t threads_of(std::size_t given) {
@@ -108,20 +131,6 @@ std::uint64_t parse_size(std::string_view text, std::string_view option) {
       ErrorCode::kInvalidArgument,
       fmt::format("{} '{}' is not a size (give bytes, or a number with KB, MB, GB, KiB, MiB, GiB)",
                   option, text));
-}
-
-std::string_view nearest_word(std::string_view word, std::span<const std::string_view> choices) {
-  constexpr std::size_t kLongestWord = 64;
-  if (word.size() > kLongestWord) return {};
-  std::string_view nearest;
-  std::size_t fewest = std::max<std::size_t>(word.size() / 3, 1) + 1;
-  for (const std::string_view choice : choices) {
-    if (const std::size_t n = edits(word, choice); n < fewest) {
-      fewest = n;
-      nearest = choice;
-    }
-  }
-  return nearest;
 }
 
 }  // namespace ingot::cli

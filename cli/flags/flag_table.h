@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -27,6 +28,7 @@ enum class FlagGroup {
   kJob,
   kReport
 };
+inline constexpr std::size_t kFlagGroups = 9;
 
 /// The variable that a flag sets; it outlives the parse. A bool becomes true where the flag is
 /// given. An optional bool has a second flag, --no-NAME, that sets it to false. A vector gets one
@@ -40,16 +42,32 @@ struct NumberRange {
   double least = 0, most = 0;
 };
 
-/// What is demanded of a flag besides its type.
+/// What a text is: --help names it, completions offer it.
+enum class ValueKind : std::uint8_t {
+  kText,
+  kSize,
+  kFile,
+  kFolder,
+  kPath,  ///< a folder, or a file
+};
+/// The word for it in --help; empty for kText.
+std::string_view value_kind_name(ValueKind kind);
+
+/// What is demanded of a flag besides its type, and what is known of its value.
 struct FlagRule {
   bool is_required = false;
   bool is_positive = false;
   std::optional<NumberRange> range = {};
   std::vector<std::string> choices = {};  ///< empty: any value
-  bool ignores_case = false;              ///< in the choices
-  std::string needs = {};                 ///< the flag that must be given too
+  /// Values that completions offer, where the command itself says which it takes.
+  std::vector<std::string> words = {};
+  bool ignores_case = false;  ///< in the choices
+  std::string needs = {};     ///< the flag that must be given too
   std::vector<std::string> excludes = {};
   std::string value_name = {};  ///< in --help, instead of the type
+  ValueKind kind = ValueKind::kText;
+  /// The value - is the standard input. A flag that names a file gets its path instead.
+  bool takes_stdin = false;
 };
 
 /// A flag of a command, or, without leading dashes, a word at its place. --help shows the value of
@@ -77,6 +95,20 @@ struct FlagTable {
   [[nodiscard]] bool is_given(std::string_view name) const { return given.contains(name); }
 };
 
+/// Whether a flag is a word at its place, and whether it takes a value.
+bool is_positional(const Flag& flag);
+bool takes_value(const Flag& flag);
+/// The values to be offered: its choices, or words.
+const std::vector<std::string>& offered_values(const Flag& flag);
+
+/// A command as its words: what --help, completions and manual pages are made of.
+struct CommandWords {
+  std::string name, summary;
+  const FlagTable* table = nullptr;
+};
+/// The heading of a group in --help.
+std::string_view heading_of(FlagGroup group);
+
 /// A flag of the command line that may change nothing.
 struct IdleFlag {
   std::string_view flag;
@@ -89,7 +121,8 @@ struct IdleFlag {
 void refuse_idle_flags(std::span<const IdleFlag> flags);
 
 /// A flag, or a word at its place, that must be given.
-Flag required(std::string name, FlagTarget target, std::string help);
+Flag required(std::string name, FlagTarget target, std::string help,
+              ValueKind kind = ValueKind::kText);
 
 /// The names of rows, for --help: `a, b, c`.
 template <typename Range, typename Name>
@@ -100,14 +133,26 @@ std::string names_of(const Range& rows, const Name& name) {
   return text;
 }
 
+/// The names of rows, to be offered as values.
+template <typename Range, typename Name>
+std::vector<std::string> words_of(const Range& rows, const Name& name) {
+  std::vector<std::string> words;
+  for (const auto& row : rows) words.emplace_back(std::invoke(name, row));
+  return words;
+}
+
 // What most commands take.
 Flag threads_flag(std::size_t* target);
 Flag progress_flag(std::string* target);
 Flag json_flag(bool* target);
+Flag family_flag(std::string* target, std::string help);
+Flag mem_limit_flag(std::string* target, std::string help = "memory budget");
 /// The threads that were asked for, or every processor.
 std::size_t threads_of(std::size_t given);
 
 inline constexpr const char* kDirectoryHelp = "directory of the checkpoint, whole or in slices";
+inline constexpr const char* kPathHelp =
+    "directory of the checkpoint, whole or in slices, or one .safetensors file";
 inline constexpr const char* kOutputHelp = "directory to write; must be absent or empty";
 inline constexpr const char* kFamilyHelp =
     "model family instead of config.json's; generic accepts any names";
@@ -117,9 +162,5 @@ inline constexpr const char* kConfigHelp =
 /// Bytes of `5GB`, `4GiB`, `500M`, `1048576`: decimal and binary units, a fraction allowed before
 /// one. Throws kInvalidArgument naming the option.
 std::uint64_t parse_size(std::string_view text, std::string_view option);
-
-/// The choice that a mistyped word most likely meant, or nothing when none is near: fewest edits,
-/// neighbouring letters swapped counting as one, at most a third of the word.
-std::string_view nearest_word(std::string_view word, std::span<const std::string_view> choices);
 
 }  // namespace ingot::cli

@@ -6,14 +6,16 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <sstream>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "cli/flags/flag_table.h"
 #include "formats/base/error.h"
-#include "formats/base/fd.h"
 #include "formats/base/printable.h"
+#include "formats/base/spelling.h"
+#include "formats/base/text_input.h"
 #include "formats/json/json.h"
 #include "inference/chat/messages.h"
 #include "inference/generate/prompt_text.h"
@@ -50,19 +52,22 @@ std::uint64_t available_memory() {
 
 constexpr std::uint64_t kMaxPromptBytes = std::uint64_t{64} << 20U;
 
+bool is_between(char c) {
+  return std::string_view(" ,\t\r\n").find(c) != std::string_view::npos;
+}
+
 std::vector<std::int32_t> parse_ids(std::string_view text) {
   std::vector<std::int32_t> ids;
   const char* at = text.data();
   const char* const end = at + text.size();
   while (at < end) {
-    if (*at == ' ' || *at == ',' || *at == '\n' || *at == '\t') {
+    if (is_between(*at)) {
       ++at;
       continue;
     }
     std::int32_t id = 0;
     const auto [next, failure] = std::from_chars(at, end, id);
-    if (failure != std::errc() ||
-        (next < end && *next != ' ' && *next != ',' && *next != '\n' && *next != '\t')) {
+    if (failure != std::errc() || (next < end && !is_between(*next))) {
       throw Error(ErrorCode::kInvalidArgument,
                   "--tokens takes ids separated by commas or spaces, such as 0,12,345");
     }
@@ -70,6 +75,28 @@ std::vector<std::int32_t> parse_ids(std::string_view text) {
     at = next;
   }
   return ids;
+}
+
+// The standard input as one text, without its last line end.
+std::string text_of_input() {
+  std::string text = read_text_input(kStandardInput, kMaxPromptBytes);
+  if (text.ends_with('\n')) text.pop_back();
+  if (text.ends_with('\r')) text.pop_back();
+  return text;
+}
+
+// The value of --tokens, or the lines of the standard input that have any.
+std::vector<std::string> token_lists(const std::string& value) {
+  if (value != "-") return {value};
+  std::vector<std::string> lists;
+  std::istringstream lines(read_text_input(kStandardInput, kMaxPromptBytes));
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find_first_not_of(" \t\r") != std::string::npos) lists.push_back(line);
+  }
+  if (lists.empty()) {
+    throw Error(ErrorCode::kInvalidArgument, "holds no token ids").in_file(kStandardInput);
+  }
+  return lists;
 }
 
 std::string today() {
@@ -84,7 +111,8 @@ std::string today() {
 inference::Profile GenerateFlags::chosen_profile() const {
   if (const auto found = inference::find_profile(profile)) return *found;
   throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("--profile {}: there are {}", profile, profile_names()));
+              fmt::format("--profile {}: there are {}{}", profile, profile_names(),
+                          did_you_mean(profile, inference::profiles(), inference::profile_name)));
 }
 
 inference::KvFormat GenerateFlags::kv_format() const {
@@ -93,8 +121,10 @@ inference::KvFormat GenerateFlags::kv_format() const {
                                                         : inference::KvFormat::kBf16;
   }
   if (const auto found = inference::find_kv_format(kv_cache)) return *found;
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("--kv-cache {}: there are {}", kv_cache, kv_format_names()));
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("--kv-cache {}: there are {}{}", kv_cache, kv_format_names(),
+                  did_you_mean(kv_cache, inference::kv_formats(), inference::kv_format_name)));
 }
 
 std::uint64_t GenerateFlags::memory_limit() const {
@@ -114,8 +144,9 @@ void GenerateFlags::require_one_source() const {
     throw Error(ErrorCode::kInvalidArgument,
                 "--system goes with --prompt, --prompts and --interactive, not with --raw");
   }
-  if (interactive && (raw || json)) {
-    throw Error(ErrorCode::kInvalidArgument, "--interactive takes neither --raw nor --json");
+  if (interactive && (raw || json || jsonl)) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--interactive takes neither --raw nor --json nor --jsonl");
   }
   const bool is_chat = !raw && !tokens;
   const IdleFlag idle[] = {
@@ -139,23 +170,38 @@ void GenerateFlags::require_one_source() const {
 
 void declare_generate_flags(FlagTable& table, GenerateFlags& flags) {
   table.add(FlagGroup::kCommon,
-            {required("directory", &flags.directory, kDirectoryHelp),
-             {"--prompt", &flags.prompt, "what the user says"},
+            {required("directory", &flags.directory, kDirectoryHelp, ValueKind::kFolder),
+             {"--prompt", &flags.prompt, "what the user says; - is stdin", {.takes_stdin = true}},
              {"--interactive", &flags.interactive, "a conversation; /clear forgets it, /exit ends"},
              {"--greedy", &flags.greedy, "take the likeliest token, whatever the files say"},
-             {"--profile", &flags.profile, fmt::format("arithmetic: {}", profile_names())}});
-  table.add(FlagGroup::kSource, {{"--config", &flags.config, kConfigHelp}});
+             {"--profile",
+              &flags.profile,
+              fmt::format("arithmetic: {}", profile_names()),
+              {.words = words_of(inference::profiles(), inference::profile_name)}}});
+  table.add(FlagGroup::kSource,
+            {{"--config", &flags.config, kConfigHelp, {.kind = ValueKind::kFile}}});
   table.add(
       FlagGroup::kPrompts,
-      {{"--prompts", &flags.prompts_file,
-        "file of prompts, separated by blank lines, or JSON lines (.jsonl), answered as one batch"},
-       {"--messages", &flags.messages_file,
-        "JSON conversation: a list of messages, or {\"messages\": [...], \"tools\": [...]}"},
-       {"--tokens", &flags.tokens, "token ids in, token ids out; needs no tokenizer"},
+      {{"--prompts",
+        &flags.prompts_file,
+        "file of prompts, separated by blank lines, or JSON lines (.jsonl), answered as one batch; "
+        "- is stdin",
+        {.kind = ValueKind::kFile, .takes_stdin = true}},
+       {"--messages",
+        &flags.messages_file,
+        "JSON conversation: a list of messages, or {\"messages\": [...], \"tools\": [...]}; - is "
+        "stdin",
+        {.kind = ValueKind::kFile, .takes_stdin = true}},
+       {"--tokens",
+        &flags.tokens,
+        "token ids in, token ids out; needs no tokenizer; - is stdin, a list in each line",
+        {.takes_stdin = true}},
        {"--system", &flags.system, "system message before the prompt"},
-       {"--chat-format", &flags.chat_format,
+       {"--chat-format",
+        &flags.chat_format,
         fmt::format("how messages become text, instead of what the checkpoint's files say: {}",
-                    fmt::join(inference::chat_formats(), ", "))},
+                    fmt::join(inference::chat_formats(), ", ")),
+        {.words = words_of(inference::chat_formats(), std::identity())}},
        {"--raw", &flags.raw, "the prompt as it is, without chat format"},
        {"--thinking", &flags.thinking,
         "ask chat formats that can for a reasoned answer, or for none (default: as the format has "
@@ -172,13 +218,21 @@ void declare_generate_flags(FlagTable& table, GenerateFlags& flags) {
               "the same seed (default 0), prompt and options give the same answer"}});
   table.add(
       FlagGroup::kJob,
-      {{"--kv-cache", &flags.kv_cache,
-        fmt::format("numbers of the cache: {} (f32 in profile f32, else bf16)", kv_format_names())},
-       {"--mem-limit", &flags.mem_limit,
-        "memory for weights and caches; experts beyond it are read when needed (what is "
-        "available)"},
+      {{"--kv-cache",
+        &flags.kv_cache,
+        fmt::format("numbers of the cache: {} (f32 in profile f32, else bf16)", kv_format_names()),
+        {.words = words_of(inference::kv_formats(), inference::kv_format_name)}},
+       mem_limit_flag(&flags.mem_limit,
+                      "memory for weights and caches; experts beyond it are read when needed (what "
+                      "is available)"),
        threads_flag(&flags.threads)});
-  table.add(FlagGroup::kReport, {json_flag(&flags.json)});
+  table.add(FlagGroup::kReport,
+            {json_flag(&flags.json),
+             {"--jsonl",
+              &flags.jsonl,
+              "one JSON object per answer, with its prompt, as answers finish; --prompts are JSON "
+              "lines, too",
+              {.excludes = {"--json"}}}});
 }
 
 PromptReader::PromptReader(const GenerateFlags& flags, const formats::Checkpoint& source)
@@ -223,44 +277,68 @@ std::vector<std::int32_t> PromptReader::encode_text(std::string_view text) const
   return encode(messages, nullptr);
 }
 
-std::vector<std::vector<std::int32_t>> PromptReader::read() const {
-  if (flags_.tokens) return {parse_ids(*flags_.tokens)};
-  if (flags_.prompt) return {encode_text(*flags_.prompt)};
-  if (!flags_.messages_file.empty()) {
-    const inference::Conversation conversation = inference::parse_messages(
-        read_text_file(flags_.messages_file, kMaxPromptBytes), flags_.messages_file);
-    return {encode(*conversation.messages, *conversation.tools)};
+GivenPrompt PromptReader::encode_line(const inference::PromptLine& line) const {
+  Json given = Json::object();
+  if (line.id != nullptr) given["id"] = *line.id;
+  if (line.said.messages == nullptr) {
+    given["prompt"] = line.text;
+    return {encode_text(line.text), std::make_shared<const Json>(std::move(given))};
   }
-  std::vector<std::vector<std::int32_t>> prompts;
-  const auto add = [&](const std::string& place, const auto& encoded) {
-    try {
-      prompts.push_back(encoded());
-    } catch (const Error& error) {
-      throw Error(error.code(), fmt::format("{}: {}", place, error.what()))
-          .in_file(flags_.prompts_file);
+  if (flags_.raw || flags_.system) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "holds messages, which take neither --raw nor --system");
+  }
+  given["messages"] = *line.said.messages;
+  if (!line.said.tools->is_null()) given["tools"] = *line.said.tools;
+  return {encode(*line.said.messages, *line.said.tools),
+          std::make_shared<const Json>(std::move(given))};
+}
+
+std::vector<GivenPrompt> PromptReader::read_prompts_file() const {
+  const std::string text = read_text_input(flags_.prompts_file, kMaxPromptBytes);
+  const bool has_lines = flags_.jsonl || inference::has_prompt_lines(flags_.prompts_file, text);
+  std::vector<inference::PromptLine> lines;
+  if (has_lines) lines = inference::parse_prompt_lines(text, flags_.prompts_file);
+  if (!has_lines) {
+    for (std::string& prompt : inference::split_prompts(text)) {
+      inference::PromptLine& line = lines.emplace_back();
+      line.line = lines.size() - 1;
+      line.text = std::move(prompt);
     }
-  };
-  const std::string text = read_text_file(flags_.prompts_file, kMaxPromptBytes);
-  if (!inference::has_prompt_lines(flags_.prompts_file)) {
-    for (const std::string& prompt : inference::split_prompts(text))
-      add(fmt::format("prompt {}", prompts.size()), [&] { return encode_text(prompt); });
-  } else {
-    for (const inference::PromptLine& line :
-         inference::parse_prompt_lines(text, flags_.prompts_file)) {
-      add(fmt::format("line {}", line.line), [&] {
-        if (line.said.messages == nullptr) return encode_text(line.text);
-        if (flags_.raw || flags_.system) {
-          throw Error(ErrorCode::kInvalidArgument,
-                      "holds messages, which take neither --raw nor --system");
-        }
-        return encode(*line.said.messages, *line.said.tools);
-      });
+  }
+  std::vector<GivenPrompt> prompts;
+  for (const inference::PromptLine& line : lines) {
+    try {
+      prompts.push_back(encode_line(line));
+    } catch (const Error& error) {
+      throw Error(error.code(),
+                  fmt::format("{} {}: {}", has_lines ? "line" : "prompt", line.line, error.what()))
+          .in_file(flags_.prompts_file);
     }
   }
   if (prompts.empty()) {
     throw Error(ErrorCode::kInvalidArgument, "holds no prompt").in_file(flags_.prompts_file);
   }
   return prompts;
+}
+
+std::vector<GivenPrompt> PromptReader::read() const {
+  if (flags_.tokens) {
+    std::vector<GivenPrompt> prompts;
+    for (const std::string& list : token_lists(*flags_.tokens))
+      prompts.push_back({parse_ids(list), std::make_shared<const Json>(Json::object())});
+    return prompts;
+  }
+  if (flags_.prompt) {
+    inference::PromptLine line;
+    line.text = *flags_.prompt == "-" ? text_of_input() : *flags_.prompt;
+    return {encode_line(line)};
+  }
+  if (flags_.messages_file.empty()) return read_prompts_file();
+  inference::PromptLine line;
+  line.said = inference::parse_messages(read_text_input(flags_.messages_file, kMaxPromptBytes),
+                                        flags_.messages_file);
+  return {encode_line(line)};
 }
 
 }  // namespace ingot::cli

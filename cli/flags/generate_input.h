@@ -13,6 +13,7 @@
 #include "inference/base/profile.h"
 #include "inference/cache/kv_cache.h"
 #include "inference/chat/chat_format.h"
+#include "inference/generate/prompt_text.h"
 #include "inference/tokenizer/tokenizer.h"
 
 namespace ingot::cli {
@@ -40,7 +41,7 @@ struct GenerateFlags {
   std::string profile = "native", kv_cache, mem_limit;
   std::size_t threads = 0;
   std::optional<std::size_t> context;  ///< 8192
-  bool json = false;
+  bool json = false, jsonl = false;
   /// kInvalidArgument naming the profiles that there are.
   [[nodiscard]] inference::Profile chosen_profile() const;
   /// What --kv-cache says, else f32 in profile f32 and bf16 in the others.
@@ -54,6 +55,14 @@ struct GenerateFlags {
 
 void declare_generate_flags(FlagTable& table, GenerateFlags& flags);
 
+/// A prompt as token ids, and as the user gave it.
+struct GivenPrompt {
+  std::vector<std::int32_t> ids;
+  /// {"prompt": TEXT} or {"messages": [...], "tools": [...]}, with "id" where it has one; empty for
+  /// ids.
+  std::shared_ptr<const formats::Json> given;
+};
+
 /// Turns what the user gave into token ids.
 class PromptReader {
  public:
@@ -61,7 +70,7 @@ class PromptReader {
   PromptReader(const GenerateFlags& flags, const formats::Checkpoint& source);
 
   /// The prompts of every source but --interactive.
-  [[nodiscard]] std::vector<std::vector<std::int32_t>> read() const;
+  [[nodiscard]] std::vector<GivenPrompt> read() const;
   /// A conversation so far, ending where the answer begins.
   [[nodiscard]] std::vector<std::int32_t> encode(const formats::Json& messages,
                                                  const formats::Json& tools) const;
@@ -74,6 +83,8 @@ class PromptReader {
 
  private:
   [[nodiscard]] std::vector<std::int32_t> encode_text(std::string_view text) const;
+  [[nodiscard]] std::vector<GivenPrompt> read_prompts_file() const;
+  [[nodiscard]] GivenPrompt encode_line(const inference::PromptLine& line) const;
 
   const GenerateFlags& flags_;
   std::optional<inference::Tokenizer> tokenizer_;

@@ -1,14 +1,21 @@
 #include "cli/flags/slicing_flags.h"
 
+#include <array>
+
 #include <fmt/format.h>
 
 #include "cli/flags/flag_table.h"
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
+#include "formats/base/spelling.h"
 
 namespace ingot::cli {
 namespace {
 
+constexpr std::array kFits = {shard::TpFit::kRefuse, shard::TpFit::kRetile, shard::TpFit::kPad,
+                              shard::TpFit::kBf16};
+constexpr std::array kSharedExperts = {shard::SharedExperts::kTp,
+                                       shard::SharedExperts::kReplicated};
 constexpr std::uint64_t kMaxExpertMapBytes = std::uint64_t{64} << 20;
 
 std::string layout_names() {
@@ -24,7 +31,8 @@ const formats::Layout* layout_of(const SlicingFlags& flags) {
   if (flags.layout.empty()) return formats::find_layout(is_cut ? "ranks" : "hf");
   const formats::Layout* layout = formats::find_layout(flags.layout);
   if (layout == nullptr) {
-    refuse(fmt::format("--layout {} is unknown (there are {})", flags.layout, layout_names()));
+    refuse(fmt::format("--layout {} is unknown (there are {}){}", flags.layout, layout_names(),
+                       did_you_mean(flags.layout, formats::layouts(), &formats::Layout::name)));
   }
   if (!layout->is_sliced && is_cut) {
     refuse(
@@ -75,17 +83,24 @@ void declare_slicing(FlagTable& table, SlicingFlags& flags) {
        {"--pp", &flags.pp, "pipeline stages"},
        {"--pp-layers", &flags.stages,
         "layers of each stage, e.g. 0-30,31-60 (default: balanced by bytes)"},
-       {"--layout", &flags.layout,
-        fmt::format("{} (default: hf, or ranks when a topology is given)", layout_names())},
+       {"--layout",
+        &flags.layout,
+        fmt::format("{} (default: hf, or ranks when a topology is given)", layout_names()),
+        {.words = words_of(formats::layouts(), &formats::Layout::name)}},
        {"--mp", &flags.mp, "ranks of layout deepseek-mp"},
-       {"--tp-fit", &flags.fit,
+       {"--tp-fit",
+        &flags.fit,
         "where a cut splits a block of scales: refuse (default), retile (smaller FP8 blocks), pad "
-        "(wider MLPs and "
-        "vocabulary) or bf16"},
-       {"--shared-experts", &flags.shared,
-        "tp (default): cut by --tp; replicated: whole everywhere"},
-       {"--expert-map", &flags.expert_map,
-        "JSON: logical expert by physical slot (default: contiguous blocks)"},
+        "(wider MLPs and vocabulary) or bf16",
+        {.words = words_of(kFits, shard::tp_fit_name)}},
+       {"--shared-experts",
+        &flags.shared,
+        "tp (default): cut by --tp; replicated: whole everywhere",
+        {.words = words_of(kSharedExperts, shard::shared_experts_name)}},
+       {"--expert-map",
+        &flags.expert_map,
+        "JSON: logical expert by physical slot (default: contiguous blocks)",
+        {.kind = ValueKind::kFile}},
        {"--redundant-experts", &flags.redundant_experts,
         "let --expert-map give an expert several slots"},
        {"--uneven-experts", &flags.uneven_experts,

@@ -35,6 +35,16 @@ std::string target_words() {
   return fmt::format("{}", fmt::join(words, ", "));
 }
 
+std::vector<std::string> offered_targets() {
+  std::vector<std::string> words;
+  for (const formats::SchemeFacts& facts : formats::schemes()) {
+    if (facts.to_word.empty()) continue;
+    words.emplace_back(facts.name);
+    if (facts.to_word != facts.name) words.emplace_back(facts.to_word);
+  }
+  return words;
+}
+
 // Options of the command line win over the recipe's.
 void read_choices(const TargetFlags& flags, Recipe& recipe) {
   convert::Choices& choices = recipe.choices;
@@ -105,59 +115,86 @@ Recipe make_recipe(const TargetFlags& flags) {
 }
 
 std::vector<Flag> scheme_flags(TargetFlags& flags) {
-  return {{"--to", &flags.to,
+  return {{"--to",
+           &flags.to,
            fmt::format("target scheme: {}; which tensors take it: ingot list recipes (default: "
                        "keep each scheme)",
-                       target_words())},
-          {"--for", &flags.engine,
+                       target_words()),
+           {.words = offered_targets()}},
+          {"--for",
+           &flags.engine,
            fmt::format("engine that is to load it, which chooses dialect and activations: {}; "
                        "what each loads: ingot list loads",
-                       names_of(formats::engines(), &formats::EngineFacts::word))},
-          {"--dialect", &flags.dialect,
+                       names_of(formats::engines(), &formats::EngineFacts::word)),
+           {.words = words_of(formats::engines(), &formats::EngineFacts::word)}},
+          {"--dialect",
+           &flags.dialect,
            fmt::format("layout of quantized tensors: {} (default: by scheme); what vLLM and "
-                       "SGLang refuse of it: "
-                       "ingot list engines",
-                       names_of(formats::dialects(), &formats::Dialect::name))}};
+                       "SGLang refuse of it: ingot list engines",
+                       names_of(formats::dialects(), &formats::Dialect::name)),
+           {.words = words_of(formats::dialects(), &formats::Dialect::name)}}};
 }
 
 std::vector<Flag> choice_flags(TargetFlags& flags) {
   return {
       {"--rule", &flags.rules,
        "SELECTOR=SCHEME; may be repeated, first match wins. A selector is a glob over names, "
-       "re:EXPR, "
-       "role:NAME (experts, attention, mlp, linear ...: ingot list roles), layers:0-2,last, or "
-       "several with & between them"},
-      {"--recipe", &flags.recipe_file, "YAML file of rules, after those of --rule"},
-      {"--mtp", &flags.mtp,
+       "re:EXPR, role:NAME (experts, attention, mlp, linear ...: ingot list roles), "
+       "layers:0-2,last, or several with & between them"},
+      {"--recipe",
+       &flags.recipe_file,
+       "YAML file of rules, after those of --rule",
+       {.kind = ValueKind::kFile}},
+      {"--mtp",
+       &flags.mtp,
        "MTP layers: convert as any other layer (default), bf16 (default for nvfp4, mxfp4, int4), "
-       "keep (in the source's "
-       "scheme), or drop"},
+       "keep (in the source's scheme), or drop",
+       {.words = {"convert", "bf16", "keep", "drop"}}},
       {"--quantize-attention", &flags.quantize_attention,
        "nvfp4, mxfp4, int4: attention projections too"},
-      {"--activations", &flags.activations,
+      {"--activations",
+       &flags.activations,
        "what the engine does with activations: weight-only, dynamic or static (default: by "
-       "dialect and scheme)"},
-      {"--activation-scales", &flags.activation_scales,
+       "dialect and scheme)",
+       {.words = {"weight-only", "dynamic", "static"}}},
+      {"--activation-scales",
+       &flags.activation_scales,
        "safetensors file with MODULE.input_amax, or .input_min and .input_max, for static "
-       "activations: what ingot "
-       "calibrate writes"},
+       "activations: what ingot calibrate writes",
+       {.kind = ValueKind::kFile}},
       {"--input-scale", &flags.input_scale,
        "one scale for every static input instead of a file, e.g. 1"},
-      {"--fp8-grid", &flags.fp8_grid,
-       "FP8 scales: amax, or ue8m0 (powers of two); default: what the source says, else amax"},
-      {"--scales-from", &flags.scales_from,
-       "take the FP8 block or INT4 scales of this release instead of computing them"},
-      {"--search", &flags.search,
+      {"--fp8-grid",
+       &flags.fp8_grid,
+       "FP8 scales: amax, or ue8m0 (powers of two); default: what the source says, else amax",
+       {.words = {"amax", "ue8m0"}}},
+      {"--scales-from",
+       &flags.scales_from,
+       "take the FP8 block or INT4 scales of this release instead of computing them",
+       {.kind = ValueKind::kFolder}},
+      {"--search",
+       &flags.search,
        "how block scales are chosen: nvfp4 by amax, 4over6 or mse (default), int4 by amax, mse "
-       "(default) or signed (mse, and negative scales too)"},
-      {"--nvfp4-search", &flags.nvfp4_search, "the same, by its former name"},
-      {"--group-size", &flags.group_size,
+       "(default) or signed (mse, and negative scales too)",
+       {.words = {"amax", "4over6", "mse", "signed"}}},
+      {"--nvfp4-search",
+       &flags.nvfp4_search,
+       "the same, by its former name",
+       {.words = {"amax", "4over6", "mse"}}},
+      {"--group-size",
+       &flags.group_size,
        "INT4: columns that share a scale, 32, 64, 128 or row (default: the source's if it is "
-       "INT4, else 128)"},
-      {"--importance", &flags.importance,
+       "INT4, else 128)",
+       {.words = {"32", "64", "128", "row"}}},
+      {"--importance",
+       &flags.importance,
        "NVFP4 and INT4: weight the errors of columns by the mean squares in this file, which "
-       "ingot calibrate writes"},
-      {"--via", &flags.via, "values pass through f32 (default), or bf16, as if cast first"}};
+       "ingot calibrate writes",
+       {.kind = ValueKind::kFile}},
+      {"--via",
+       &flags.via,
+       "values pass through f32 (default), or bf16, as if cast first",
+       {.words = {"f32", "bf16"}}}};
 }
 
 Flag allow_flag(TargetFlags& flags) {

@@ -15,6 +15,7 @@
 #include "formats/base/figures.h"
 #include "formats/base/printable.h"
 #include "formats/json/json.h"
+#include "formats/storage/meant_tensor.h"
 #include "verify/report/document.h"
 
 namespace ingot::cli {
@@ -438,7 +439,8 @@ std::string explain_text(const Plan& plan, std::string_view name) {
     return text;
   }
   throw Error(ErrorCode::kNotFound,
-              fmt::format("no tensor '{}' in the source (see ingot inspect --tensors)", name));
+              fmt::format("no tensor '{}' in the source (see ingot inspect --tensors){}", name,
+                          formats::meant_tensor(name, plan.source.tensors())));
 }
 
 }  // namespace ingot::cli

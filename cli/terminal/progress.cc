@@ -1,9 +1,11 @@
 #include "cli/terminal/progress.h"
 
 #include <algorithm>
+#include <csignal>
 #include <iostream>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "cli/terminal/terminal.h"
 #include "formats/base/error.h"
@@ -14,37 +16,99 @@ namespace {
 
 constexpr std::chrono::milliseconds kBarInterval{100};
 constexpr std::chrono::seconds kLineInterval{30};
+// A rate of the first moments would only mislead.
+constexpr double kLeastSeconds = 0.5;
 
 }  // namespace
 
-Progress::Progress(std::string_view mode, std::string_view what, Unit unit)
-    : style_(Style::kNone), unit_(unit), what_(what), began_(Clock::now()), shown_(began_) {
-  if (mode == "always" || (mode == "auto" && stderr_is_terminal())) {
-    style_ = Style::kBar;
-  } else if (mode == "auto") {
-    style_ = Style::kLines;
-  } else if (mode != "never") {
+double Progress::Phase::fraction() const {
+  if (total == 0) return 1;
+  return static_cast<double>(std::min(done, total)) / static_cast<double>(total);
+}
+
+std::string Progress::Phase::amount(std::uint64_t n) const {
+  return unit == Unit::kBytes ? bytes_text(n) : count_text(n);
+}
+
+Progress::Progress(std::string_view mode, std::string_view phase, Unit unit)
+    : style_(Style::kNone),
+      is_asked_for_(mode == "always" && !is_quiet()),
+      began_(Clock::now()),
+      shown_(began_),
+      used_(resource_use()) {
+  if (mode != "always" && mode != "auto" && mode != "never") {
     throw Error(ErrorCode::kInvalidArgument,
                 fmt::format("--progress '{}' is none of auto, always, never", mode));
   }
+  if (mode != "never" && !is_quiet())
+    style_ = mode == "always" || stderr_is_terminal() ? Style::kBar : Style::kLines;
+  phases_.push_back({.name = std::string(phase), .unit = unit});
+  catch_status_signal();
+  watcher_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
 }
 
 Progress::~Progress() {
+  watcher_.request_stop();
+  wake_.notify_all();
+  watcher_.join();
   if (bar_is_drawn_) std::cerr << "\n" << std::flush;
 }
 
-void Progress::update(std::uint64_t done, std::uint64_t total) {
-  if (style_ == Style::kNone) return;
-  const std::lock_guard lock(mutex_);
-  const Clock::time_point now = Clock::now();
-  if (!has_first_) {
-    has_first_ = true;
-    first_ = done;
-    began_ = now;
+// Draws while no thread of the job has news, and answers who asks. A signal wakes nobody: it sets a
+// flag that is looked at here.
+void Progress::watch(const std::stop_token& stop) {
+  std::unique_lock lock(mutex_);
+  while (!stop.stop_requested()) {
+    wake_.wait_for(lock, stop, kBarInterval, [] { return false; });
+    if (stop.stop_requested() || is_finished_) continue;
+    threads_.look();
+    if (status_was_asked()) {
+      std::cerr << fmt::format("{}{}\n", bar_is_drawn_ ? "\r\033[K" : "", fmt::join(state(), "  "))
+                << std::flush;
+      shown_ = {};
+    }
+    // Nothing is known of a job that has not begun.
+    if (phases_.back().has_first || phases_.size() > 1) show();
   }
-  done_ = std::max(done_, done);
-  total_ = total;
-  elapsed_seconds_ = std::chrono::duration<double>(now - began_).count();
+}
+
+void Progress::begin(std::string_view phase, Unit unit) {
+  const std::lock_guard lock(mutex_);
+  if (phases_.back().name == phase || is_finished_) return;
+  end_phase();
+  // A bar that shows the phase before it is out of date.
+  if (style_ == Style::kBar) shown_ = {};
+  phases_.push_back({.name = std::string(phase), .unit = unit});
+}
+
+void Progress::end_phase() {
+  const ResourceUse now = resource_use();
+  ResourceUse& use = phases_.back().use;
+  const ResourceUse wanted = threads_.take();
+  use = now - used_;
+  use.wanted_core_seconds = wanted.wanted_core_seconds;
+  use.waited_disk_seconds = wanted.waited_disk_seconds;
+  used_ = now;
+  began_ = Clock::now();
+}
+
+void Progress::update(std::uint64_t done, std::uint64_t total) {
+  const std::lock_guard lock(mutex_);
+  Phase& phase = phases_.back();
+  if (!phase.has_first) {
+    phase.has_first = true;
+    phase.first = done;
+    began_ = Clock::now();
+  }
+  phase.done = std::max(phase.done, done);
+  phase.total = total;
+  show();
+}
+
+// The caller holds the lock.
+void Progress::show() {
+  const Clock::time_point now = Clock::now();
+  if (is_finished_ || style_ == Style::kNone) return;
   if (style_ == Style::kBar) {
     if (bar_is_drawn_ && now - shown_ < kBarInterval) return;
     // One write per state, and the rest of the old line erased, so that it does not flicker.
@@ -52,55 +116,83 @@ void Progress::update(std::uint64_t done, std::uint64_t total) {
     bar_is_drawn_ = true;
   } else {
     if (now - shown_ < kLineInterval) return;
-    std::cerr << state_text() + "\n" << std::flush;
+    std::cerr << fmt::format("{}\n", fmt::join(state(), "  ")) << std::flush;
   }
   shown_ = now;
 }
 
 void Progress::finish() {
   const std::lock_guard lock(mutex_);
+  if (is_finished_) return;
   if (bar_is_drawn_) std::cerr << "\r\033[K" << std::flush;
   bar_is_drawn_ = false;
-  style_ = Style::kNone;
+  is_finished_ = true;
+  end_phase();
 }
 
-double Progress::fraction_done() const {
-  if (total_ == 0) return 1;
-  return static_cast<double>(std::min(done_, total_)) / static_cast<double>(total_);
-}
-
-std::string Progress::state_text() const {
-  const auto amount = [&](std::uint64_t n) {
-    return unit_ == Unit::kBytes ? bytes_text(n) : count_text(n);
-  };
-  std::string text = fmt::format("{} {:3.0f}%  {} of {}", what_, 100 * fraction_done(),
-                                 amount(done_), amount(total_));
-  const auto fresh = static_cast<double>(done_ - first_);
-  // A rate of the first moments would only mislead.
-  if (elapsed_seconds_ < 0.5 || fresh <= 0) return text;
-  const double rate = fresh / elapsed_seconds_;
-  if (unit_ == Unit::kBytes) {
-    text += fmt::format("  {}/s", bytes_text(static_cast<std::uint64_t>(rate)));
+// What is known, the most important first: phase and part, time left, amounts, rate.
+std::vector<std::string> Progress::state() const {
+  const Phase& phase = phases_.back();
+  if (!phase.has_first) return {phase.name};
+  std::vector<std::string> words = {
+      fmt::format("{} {:3.0f}%", phase.name, 100 * phase.fraction()),
+      fmt::format("{} of {}", phase.amount(phase.done), phase.amount(phase.total))};
+  const double seconds = std::chrono::duration<double>(Clock::now() - began_).count();
+  const auto fresh = static_cast<double>(phase.done - phase.first);
+  if (seconds < kLeastSeconds || fresh <= 0) return words;
+  const double rate = fresh / seconds;
+  if (phase.unit == Unit::kBytes)
+    words.push_back(fmt::format("{}/s", bytes_text(static_cast<std::uint64_t>(rate))));
+  if (phase.done < phase.total) {
+    words.push_back(
+        fmt::format("{} left", seconds_text(static_cast<double>(phase.total - phase.done) / rate)));
   }
-  if (done_ < total_) {
-    text += fmt::format("  {} left", seconds_text(static_cast<double>(total_ - done_) / rate));
-  }
-  return text;
+  return words;
 }
 
+// Whole facts that fit, then a bar in what is left of the line.
 std::string Progress::bar_text() const {
-  // What the text takes at most; the cells depend on the terminal alone, so that the bar stands
-  // still.
-  constexpr int kTextWidth = 62;
-  constexpr int kFewestCells = 8, kMostCells = 24;
-  const int width = std::max(terminal_width(), 20) - 1;
-  const std::string text = state_text();
-  const int cells = std::min(width - kTextWidth, kMostCells);
-  if (cells < kFewestCells) return text.substr(0, static_cast<std::size_t>(width));
-  const auto filled = static_cast<std::size_t>(fraction_done() * cells);
-  const std::string bar =
-      std::string(filled, '#') + std::string(static_cast<std::size_t>(cells) - filled, '.');
-  return fmt::format("[{}] {}", bar, text).substr(0, static_cast<std::size_t>(width));
+  // What the text takes at most besides the name of the phase; the cells depend on that and the
+  // terminal alone, so that the bar stands still.
+  constexpr std::size_t kFactColumns = 50;
+  constexpr std::size_t kFewestCells = 8, kMostCells = 60, kFrame = 3;
+  const auto width = static_cast<std::size_t>(std::max(terminal_width(), 20)) - 1;
+  if (!phases_.back().has_first) return phases_.back().name.substr(0, width);
+  std::vector<std::string> words = state();
+  std::string text = fmt::format("{}", fmt::join(words, "  "));
+  // The time left stays longest, beside the phase.
+  while (text.size() > width && words.size() > 1) {
+    words.erase(words.size() > 2 ? words.end() - 2 : words.end() - 1);
+    text = fmt::format("{}", fmt::join(words, "  "));
+  }
+  const std::size_t others = phases_.back().name.size() + kFactColumns + kFrame;
+  if (width < others + kFewestCells) return text.substr(0, width);
+  const std::size_t cells = std::min(width - others, kMostCells);
+  const auto filled =
+      static_cast<std::size_t>(phases_.back().fraction() * static_cast<double>(cells));
+  return fmt::format("[{}{}] {}", std::string(filled, '#'), std::string(cells - filled, '.'), text)
+      .substr(0, width);
+}
+
+std::string Progress::summary(std::size_t threads) const {
+  constexpr double kWorthTelling = 1, kWorthALine = 0.05;
+  const std::lock_guard lock(mutex_);
+  double seconds = 0;
+  for (const Phase& phase : phases_) seconds += phase.use.seconds;
+  if (style_ == Style::kNone || (seconds < kWorthTelling && !is_asked_for_)) return {};
+  std::vector<std::vector<std::string>> rows = {{"phase", "time", "done", "rate", "limited by"}};
+  for (const Phase& phase : phases_) {
+    const double took = phase.use.seconds;
+    if (took < kWorthALine && phase.done == 0) continue;
+    const std::uint64_t fresh = phase.done - phase.first;
+    const bool has_rate = phase.unit == Unit::kBytes && fresh > 0 && took > 0;
+    rows.push_back(
+        {phase.name, seconds_text(took), fresh > 0 ? phase.amount(fresh) : "",
+         has_rate ? bytes_text(static_cast<std::uint64_t>(static_cast<double>(fresh) / took)) + "/s"
+                  : "",
+         limit_text(phase.use, threads)});
+  }
+  return rows.size() > 1 ? text_table(rows, {false, true, true, true, false}) : std::string();
 }
 
 }  // namespace ingot::cli

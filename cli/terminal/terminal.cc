@@ -2,6 +2,7 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <iostream>
 
 #include <fmt/format.h>
 #include <sys/ioctl.h>
@@ -15,6 +16,10 @@ namespace {
 
 // Written by the handler, read by every thread: lock-free and all that a handler may touch.
 volatile std::sig_atomic_t received_signal = 0;
+volatile std::sig_atomic_t status_signal = 0;
+
+// Set once, before a command runs.
+bool quiet = false;
 
 bool is_dumb() {
   const char* term = std::getenv("TERM");
@@ -39,6 +44,19 @@ int terminal_width() {
   return 80;
 }
 
+std::ostream& notes() {
+  static std::ostream nowhere(nullptr);
+  return quiet ? nowhere : std::cerr;
+}
+
+void be_quiet() {
+  quiet = true;
+}
+
+bool is_quiet() {
+  return quiet;
+}
+
 std::string remark_lines(std::string_view kind, const std::vector<std::string>& remarks) {
   std::string text;
   for (const std::string& remark : remarks)
@@ -55,6 +73,23 @@ std::uint64_t peak_memory() {
   struct rusage usage {};
   ::getrusage(RUSAGE_SELF, &usage);
   return static_cast<std::uint64_t>(usage.ru_maxrss) * 1024;
+}
+
+void catch_status_signal() {
+  struct sigaction action {};
+  action.sa_handler = [](int /*number*/) { status_signal = 1; };
+  action.sa_flags = SA_RESTART;
+  ::sigaction(SIGUSR1, &action, nullptr);
+}
+
+void pass_over_status_signal() {
+  std::signal(SIGUSR1, SIG_IGN);
+}
+
+bool status_was_asked() {
+  const bool was_asked = status_signal != 0;
+  status_signal = 0;
+  return was_asked;
 }
 
 void install_stop_signals() {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iosfwd>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,6 +12,13 @@ namespace ingot::cli {
 bool stderr_is_terminal();
 /// Columns of the terminal on stderr, 80 when unknown.
 int terminal_width();
+
+/// Where everything goes that is neither a result nor an error: stderr, or nowhere after
+/// be_quiet().
+std::ostream& notes();
+/// From here on nothing is noted, and no progress shown (--quiet).
+void be_quiet();
+bool is_quiet();
 
 /// A printable line for each remark: `warning: ...`.
 std::string remark_lines(std::string_view kind, const std::vector<std::string>& remarks);
@@ -24,6 +32,13 @@ Emphasis emphasis(int stream);
 
 /// The most memory that this process had at once, in bytes.
 std::uint64_t peak_memory();
+
+/// From here on SIGUSR1 only sets a flag, which long jobs answer with a line of their state; before
+/// that it is passed over.
+void catch_status_signal();
+void pass_over_status_signal();
+/// Whether it came since this was last asked.
+bool status_was_asked();
 
 /// From here on SIGINT and SIGTERM only set a flag, the first time; a second one ends the process
 /// at once.

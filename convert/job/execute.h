@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "check/rules/engine_verdicts.h"
@@ -39,6 +40,8 @@ struct ExecuteOptions {
   std::size_t n_worst = 20;   ///< tensors in QualityReport::worst
   /// Called once when nothing refuses the job any more, before its first byte.
   std::function<void()> accepted;
+  /// Told what begins, e.g. "reading back".
+  std::function<void(std::string_view)> phase;
   /// (bytes done, bytes in all) of the output; called from several threads.
   std::function<void(std::uint64_t, std::uint64_t)> progress;
   /// Polled about every megabyte; true stops the job with kInterrupted, resumable.
@@ -56,6 +59,9 @@ struct ExecuteOptions {
 
   /// Throws kInterrupted when the job is to stop.
   void check_stop() const;
+  void begin_phase(std::string_view name) const {
+    if (phase) phase(name);
+  }
 };
 
 struct ExecuteReport {

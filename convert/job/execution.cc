@@ -123,6 +123,7 @@ void Execution::on_durable(const std::vector<std::uint32_t>& tensors) {
 
 void Execution::stage_beside_weights() {
   log("all tensors durable, writing side files and manifest");
+  options_.begin_phase(options_.sha256 ? "hashing files" : "side files");
   const Hash128 manifest = stage_side_files(
       plan_, paths_, results_,
       {.identity = identity_,
@@ -132,6 +133,7 @@ void Execution::stage_beside_weights() {
   take_side_files();
   if (options_.read_back) {
     log("reading back what was written");
+    options_.begin_phase("reading back");
     read_back(plan_, paths_, results_, manifest, threads_);
   }
   report_.quality = quality_report(plan_, results_, options_.n_worst);
@@ -139,6 +141,7 @@ void Execution::stage_beside_weights() {
 
 bool Execution::passes_inspection() {
   if (!options_.inspect) return true;
+  options_.begin_phase("verifying");
   const Inspection inspection = options_.inspect(paths_.staged);
   report_.refused = !inspection.may_publish;
   if (report_.refused || inspection.report.empty()) return !report_.refused;
@@ -151,6 +154,7 @@ bool Execution::passes_inspection() {
 
 ExecuteReport Execution::publish() {
   threads_.check_stop();
+  options_.begin_phase("publishing");
   stamps_.require_unchanged();
   claim_.require_held();
   for (const std::string& name : names_) staged_->require_ours(name);

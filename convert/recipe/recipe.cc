@@ -4,13 +4,16 @@
 #include <array>
 #include <cmath>
 #include <cstdlib>
+#include <set>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "convert/recipe/statistics.h"
 #include "formats/base/error.h"
+#include "formats/base/spelling.h"
 #include "formats/json/json.h"
+#include "formats/storage/meant_tensor.h"
 
 namespace ingot::convert {
 
@@ -46,7 +49,8 @@ Value parse_word(std::span<const std::string_view> words, std::string_view word,
   const auto found = std::ranges::find(words, word);
   if (found != words.end()) return static_cast<Value>(found - words.begin());
   throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("{} '{}' is none of {}", where, word, fmt::join(words, ", ")));
+              fmt::format("{} '{}' is none of {}{}", where, word, fmt::join(words, ", "),
+                          did_you_mean(word, words)));
 }
 
 template <typename Value>
@@ -154,11 +158,12 @@ void Recipe::check_all_matched(std::span<const LogicalTensor> tensors) const {
       continue;
     Error error(
         ErrorCode::kInvalidArgument,
-        fmt::format("{}{} '{}={}' matches no tensor (see {})",
+        fmt::format("{}{} '{}={}' matches no tensor (see {}){}",
                     rule.line > 0 ? fmt::format("line {}: ", rule.line) : "",
                     origin_name(rule.origin), rule.selector.text(), scheme_word(rule.scheme),
                     rule.selector.knows_family() ? "ingot list roles DIR for its roles and layers"
-                                                 : "ingot inspect --tensors for the names"));
+                                                 : "ingot inspect --tensors for the names",
+                    formats::meant_tensor(rule.selector.text(), tensors)));
     errors.add(error.in_file(rule.file));
   }
   errors.throw_if_any();
@@ -204,13 +209,16 @@ Rule make_rule(std::string_view selector, std::string_view word, RuleOrigin orig
 SchemeId parse_scheme_word(std::string_view word, std::string_view where) {
   const auto scheme = formats::find_scheme(lower_case(word));
   if (scheme && *scheme != SchemeId::kRaw) return *scheme;
-  std::string choices;
+  std::vector<std::string_view> choices, words = {kKeep};
   for (const formats::SchemeFacts& row : formats::schemes()) {
-    if (row.id != SchemeId::kRaw) choices += fmt::format("{}, ", row.name);
+    if (row.id == SchemeId::kRaw) continue;
+    choices.push_back(row.name);
+    words.insert(words.end(), {row.name, row.to_word});
   }
-  throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("{}: no scheme '{}' (choose from {}or keep; see ingot list schemes)",
-                          where, word, choices));
+  throw Error(
+      ErrorCode::kInvalidArgument,
+      fmt::format("{}: no scheme '{}' (choose from {}, or keep; see ingot list schemes){}", where,
+                  word, fmt::join(choices, ", "), did_you_mean(lower_case(word), words)));
 }
 
 MtpPolicy parse_mtp_policy(std::string_view word, std::string_view where) {

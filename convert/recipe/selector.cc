@@ -3,10 +3,15 @@
 #include <algorithm>
 #include <charconv>
 #include <optional>
+#include <set>
+#include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "formats/base/error.h"
+#include "formats/base/spelling.h"
+#include "formats/family/family.h"
 
 namespace ingot::convert {
 
@@ -50,11 +55,21 @@ std::optional<std::uint64_t> layer_number(std::string_view word) {
   return number;
 }
 
-std::string group_names() {
-  std::string names;
-  for (const formats::RoleGroup& group : formats::role_groups())
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", group.name);
+std::vector<std::string_view> group_names() {
+  std::vector<std::string_view> names;
+  for (const formats::RoleGroup& group : formats::role_groups()) names.push_back(group.name);
   return names;
+}
+
+// The groups, and the roles that some family has.
+std::vector<std::string_view> role_words() {
+  std::set<std::string_view> roles;
+  for (const formats::Family* family : formats::families()) {
+    for (const formats::TensorRule& rule : family->rules) roles.insert(role_name(rule.role));
+  }
+  std::vector<std::string_view> words = group_names();
+  words.insert(words.end(), roles.begin(), roles.end());
+  return words;
 }
 
 Role role_of(const LogicalTensor& tensor) {
@@ -83,10 +98,11 @@ Selector::Term Selector::parse_term(std::string_view text) const {
   const std::string_view name = text.substr(kRolePrefix.size());
   const std::optional<RoleSet> roles = formats::find_roles(name);
   if (!roles) {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("rule '{}': no role '{}' (groups are {}; see ingot list roles DIR for "
-                            "the roles of a checkpoint)",
-                            text_, name, group_names()));
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("rule '{}': no role '{}' (groups are {}; see ingot list roles DIR for "
+                    "the roles of a checkpoint){}",
+                    text_, name, fmt::join(group_names(), ", "), did_you_mean(name, role_words())));
   }
   return *roles;
 }

@@ -11,6 +11,7 @@
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
 #include "formats/base/pattern.h"
+#include "formats/base/spelling.h"
 #include "formats/checkpoint/checkpoint_listing.h"
 #include "formats/checkpoint/encoding_recognition.h"
 #include "formats/checkpoint/rank_slices.h"
@@ -108,10 +109,10 @@ void match_family(const FamilyMatch& with, std::vector<LogicalTensor>& tensors, 
   if (!unknown.empty()) faults.add(unknown_tensors(with.family.name, unknown));
 }
 
-std::string family_names() {
+std::vector<std::string_view> family_names() {
   std::vector<std::string_view> names;
   for (const Family* family : families()) names.push_back(family->name);
-  return fmt::format("{}", fmt::join(names, ", "));
+  return names;
 }
 
 const Family& chosen_family(const ModelConfig& config, const std::string& asked) {
@@ -119,7 +120,8 @@ const Family& chosen_family(const ModelConfig& config, const std::string& asked)
   if (family != nullptr) return *family;
   if (!asked.empty()) {
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("there is no family '{}' (there are {})", asked, family_names()));
+                fmt::format("there is no family '{}' (there are {}){}", asked,
+                            fmt::join(family_names(), ", "), did_you_mean(asked, family_names())));
   }
   throw Error(
       ErrorCode::kUnsupported,
@@ -128,7 +130,7 @@ const Family& chosen_family(const ModelConfig& config, const std::string& asked)
                   config.text.key.empty()
                       ? std::string()
                       : fmt::format(", '{}' in {},", config.text.model_type, config.text.key),
-                  family_names()))
+                  fmt::join(family_names(), ", ")))
       .in_file(kConfigName);
 }
 

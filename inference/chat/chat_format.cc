@@ -14,6 +14,7 @@
 
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
+#include "formats/base/spelling.h"
 #include "formats/json/json.h"
 #include "inference/chat/built_in_formats.h"
 #include "inference/chat/jinja/template.h"
@@ -206,8 +207,9 @@ std::unique_ptr<ChatFormat> open_chat_format(const std::filesystem::path& direct
       return format;
     }
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("'{}' is no chat format (known: {})", format_override,
-                            fmt::join(chat_formats(), ", ")));
+                fmt::format("'{}' is no chat format (known: {}){}", format_override,
+                            fmt::join(chat_formats(), ", "),
+                            did_you_mean(format_override, chat_formats())));
   }
   if (auto format = open_template_format(directory)) return format;
   if (format_override.empty() && !family.empty()) {

@@ -48,6 +48,9 @@ class Batch {
 
   GenerateResult run() {
     start_ = Clock::now();
+    for (std::size_t i = 0; i < sequences_.size(); ++i) {
+      if (sequences_[i].done) tell(i);
+    }
     while (choose_rows()) {
       if (options_.stop_requested && options_.stop_requested()) {
         stop_all();
@@ -139,12 +142,20 @@ class Batch {
     const bool is_end = std::ranges::find(options_.eos, token) != options_.eos.end();
     sequence.done = is_end || answer.prompt.size() + answer.tokens.size() >= sequence.most;
     if (is_end) answer.stop = StopReason::kEos;
-    if (sequence.done) cache_.free(sequence.id);
+    if (!sequence.done) return;
+    cache_.free(sequence.id);
+    tell(i);
+  }
+
+  void tell(std::size_t i) const {
+    if (options_.on_answer) options_.on_answer(i, result_.answers[i]);
   }
 
   void stop_all() {
     for (std::size_t i = 0; i < sequences_.size(); ++i) {
-      if (!sequences_[i].done) result_.answers[i].stop = StopReason::kStopped;
+      if (sequences_[i].done) continue;
+      result_.answers[i].stop = StopReason::kStopped;
+      tell(i);
     }
   }
 

@@ -19,6 +19,13 @@ enum class StopReason : std::uint8_t {
 };
 std::string_view stop_reason_name(StopReason reason);
 
+/// One answer.
+struct Answer {
+  std::vector<std::int32_t> prompt;
+  std::vector<std::int32_t> tokens;  ///< the id of the end included
+  StopReason stop = StopReason::kLength;
+};
+
 struct GenerateOptions {
   SamplingOptions sampling;
   std::size_t max_new_tokens = 512;
@@ -26,15 +33,10 @@ struct GenerateOptions {
   KvFormat kv_format = KvFormat::kBf16;
   /// Called for every new token of a prompt, the end included.
   std::function<void(std::size_t prompt, std::int32_t token)> on_token;
+  /// Called with every answer that has come to its end, as it does.
+  std::function<void(std::size_t prompt, const Answer& answer)> on_answer;
   /// Asked before every step.
   std::function<bool()> stop_requested;
-};
-
-/// One answer.
-struct Answer {
-  std::vector<std::int32_t> prompt;
-  std::vector<std::int32_t> tokens;  ///< the id of the end included
-  StopReason stop = StopReason::kLength;
 };
 
 /// How long it took. Steps with tokens of a prompt count as prefill.

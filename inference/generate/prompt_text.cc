@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
+#include "formats/base/text_input.h"
 #include "formats/json/json.h"
 
 namespace ingot::inference {
@@ -85,6 +86,7 @@ PromptLine parse_line(std::string_view text) {
   }
   if (kind.empty())
     refuse("is neither a string nor an object with \"text\", \"prompt\" or \"messages\"");
+  if (value.contains("id")) entry.id = std::make_shared<const Json>(std::move(value["id"]));
   if (kind == "messages") {
     entry.said = {.messages = std::make_shared<const Json>(std::move(value["messages"])),
                   .tools = std::make_shared<const Json>(value.value("tools", Json()))};
@@ -115,8 +117,17 @@ std::vector<PromptLine> parse_prompt_lines(std::string_view text, std::string_vi
   return entries;
 }
 
-bool has_prompt_lines(const std::filesystem::path& path) {
-  return path.extension() == ".jsonl";
+bool has_prompt_lines(const std::filesystem::path& path, std::string_view text) {
+  if (!is_nameless_input(path)) return path.extension() == ".jsonl";
+  const std::size_t start = std::min(text.find_first_not_of(" \t\r\n"), text.size());
+  const std::string_view line = text.substr(start, text.find('\n', start) - start);
+  if (!line.starts_with('{') && !line.starts_with('"')) return false;
+  try {
+    parse_line(line);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 }  // namespace ingot::inference

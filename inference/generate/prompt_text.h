@@ -25,19 +25,23 @@ std::vector<std::int32_t> encode_raw_text(const Tokenizer& tokenizer,
 /// Texts between blank lines, without the line end after each.
 std::vector<std::string> split_prompts(std::string_view text);
 
-/// A line of a .jsonl file: a text, or a conversation.
+/// A line of JSON lines: a text, or a conversation.
 struct PromptLine {
   std::size_t line = 0;  ///< from 1
   std::string text;      ///< empty for a conversation
   Conversation said;     ///< `messages` null for a text
+  /// The value of "id", of any type; null without one.
+  std::shared_ptr<const formats::Json> id;
 };
 
 /// JSON lines: each is a string, or an object with one of "text", "prompt" (strings) and "messages"
-/// (with "tools" as parse_messages has them); other keys are passed over, and so are blank lines.
-/// `where` names the file in errors, which have the line: kCorrupt for what is no JSON,
-/// kInvalidArgument for any other value, an empty text, and what check_messages refuses.
+/// (with "tools" as parse_messages has them), and perhaps an "id"; other keys are passed over, and
+/// so are blank lines. `where` names the file in errors, which have the line: kCorrupt for what is
+/// no JSON, kInvalidArgument for any other value, an empty text, and what check_messages refuses.
 std::vector<PromptLine> parse_prompt_lines(std::string_view text, std::string_view where);
-/// Whether a file of this name holds JSON lines.
-bool has_prompt_lines(const std::filesystem::path& path);
+/// Whether what was read from `path` is JSON lines: the name ends in `.jsonl`, or it is the
+/// standard input or a pipe, which has none, and the first line is one that parse_prompt_lines
+/// takes.
+bool has_prompt_lines(const std::filesystem::path& path, std::string_view text);
 
 }  // namespace ingot::inference

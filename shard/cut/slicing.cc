@@ -9,6 +9,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "formats/base/spelling.h"
+
 namespace ingot::shard {
 
 using formats::Cut;
@@ -28,8 +30,9 @@ Enum parse_word(std::string_view option, const std::array<std::string_view, N>& 
                 std::string_view word) {
   const auto found = std::find(words.begin(), words.end(), word);
   if (found != words.end()) return static_cast<Enum>(found - words.begin());
-  throw Error(ErrorCode::kInvalidArgument, fmt::format("there is no {} '{}' (there are {})", option,
-                                                       word, fmt::join(words, ", ")));
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("there is no {} '{}' (there are {}){}", option, word,
+                          fmt::join(words, ", "), did_you_mean(word, words)));
 }
 
 /// Facts about a kind of tensor are the same in every layer.

@@ -6,6 +6,7 @@
 
 #include "formats/base/foreign_files.h"
 #include "formats/checkpoint/checkpoint_listing.h"
+#include "formats/checkpoint/single_file.h"
 #include "formats/records/layout.h"
 #include "formats/records/manifest.h"
 #include "shard/join/deepseek_shards.h"
@@ -37,6 +38,8 @@ Kind kind_of(const fs::path& directory, const Manifest* manifest) {
 }  // namespace
 
 Checkpoint open_source(const fs::path& given, const SourceOptions& options) {
+  if (options.may_be_file && formats::is_weights_file(given))
+    return formats::open_weights_file(given, options.config, options.open);
   const fs::path directory = formats::checkpoint_directory(given);
   formats::require_finished_directory(directory);
   const std::optional<Manifest> manifest = formats::read_manifest(directory);

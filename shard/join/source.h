@@ -13,7 +13,11 @@ struct SourceOptions {
   /// own) with the first; a difference is kMismatch, naming tensor and ranks. For merge and
   /// convert.
   bool compare_replicas = false;
-  /// config.json for shards of layout deepseek-mp that were not made by ingot (--config).
+  /// Whether the source may be one weights file alone (formats::open_weights_file). What copies
+  /// side files needs a directory.
+  bool may_be_file = false;
+  /// config.json for shards of layout deepseek-mp that were not made by ingot, and for a file alone
+  /// (--config).
   std::filesystem::path config;
 };
 

@@ -6,8 +6,10 @@
 #include <string>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "formats/base/error.h"
+#include "formats/base/spelling.h"
 
 namespace ingot::verify {
 namespace {
@@ -44,11 +46,12 @@ std::vector<Level> parse_levels(std::string_view text) {
       is_known = true;
     }
     if (is_known) continue;
-    std::string known;
-    for (const LevelFacts& facts : kLevels) known += fmt::format("{}, ", facts.name);
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("'{}' is not a level of verification (choose from {}all)", word, known));
+    std::vector<std::string_view> known;
+    for (const LevelFacts& facts : kLevels) known.push_back(facts.name);
+    known.emplace_back("all");
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("'{}' is not a level of verification (choose from {}){}", word,
+                            fmt::join(known, ", "), did_you_mean(word, known)));
   }
   return {chosen.begin(), chosen.end()};
 }

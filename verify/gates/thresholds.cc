@@ -10,6 +10,7 @@
 
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
+#include "formats/base/spelling.h"
 #include "verify/gates/gate.h"
 
 namespace ingot::verify {
@@ -27,8 +28,8 @@ const Metric& known_metric(std::string_view name) {
   std::vector<std::string_view> known;
   for (const Metric& metric : metrics()) known.push_back(metric.name);
   throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("'{}' is not something that can be gated (choose from {})", name,
-                          fmt::join(known, ", ")));
+              fmt::format("'{}' is not something that can be gated (choose from {}){}", name,
+                          fmt::join(known, ", "), did_you_mean(name, known)));
 }
 
 // A finite number and nothing else.

@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
-#include "formats/base/fd.h"
 #include "formats/base/printable.h"
+#include "formats/base/text_input.h"
 #include "formats/json/json.h"
 #include "inference/chat/chat_format.h"
 #include "inference/family/model_family.h"
@@ -108,9 +108,16 @@ std::vector<Prompt> pseudo_random_prompts(const inference::ModelSpec& spec) {
   return prompts;
 }
 
-std::vector<std::string> texts_of(const std::filesystem::path& path) {
-  if (path.extension() != ".json") return {read_text_file(path, kMaxTextBytes)};
-  const Json json = formats::read_json_file(path, kMaxTextBytes);
+// What has no name is JSON when it begins so.
+bool is_json(const std::filesystem::path& path, std::string_view text) {
+  if (!is_nameless_input(path)) return path.extension() == ".json";
+  const std::size_t start = text.find_first_not_of(" \t\r\n");
+  return start != std::string_view::npos && text[start] == '{';
+}
+
+std::vector<std::string> texts_of(std::string text, const std::filesystem::path& path) {
+  if (!is_json(path, text)) return {std::move(text)};
+  const Json json = formats::parse_json(text, path.string());
   const auto docs = json.is_object() ? json.find("docs") : json.end();
   const bool is_list =
       json.is_object() && docs != json.end() && docs->is_array() &&
@@ -136,8 +143,14 @@ std::vector<inference::PromptLine> lines_of(const std::vector<std::string>& text
   return lines;
 }
 
-std::vector<inference::PromptLine> json_lines_of(const std::filesystem::path& path) {
-  return inference::parse_prompt_lines(read_text_file(path, kMaxTextBytes), path.string());
+// What was read from `path`: JSON lines, or what `split` makes of plain text.
+template <typename Split>
+std::vector<inference::PromptLine> read_lines(const std::filesystem::path& path,
+                                              const Split& split) {
+  std::string text = read_text_input(path, kMaxTextBytes);
+  if (inference::has_prompt_lines(path, text))
+    return inference::parse_prompt_lines(text, path.string());
+  return lines_of(split(std::move(text)), path);
 }
 
 std::vector<Prompt> encode(const std::vector<inference::PromptLine>& lines,
@@ -229,10 +242,7 @@ std::vector<Prompt> built_in_prompts(const Checkpoint& source, const Tokenizer* 
 
 std::vector<Prompt> read_prompts(const std::filesystem::path& path, const Checkpoint& source,
                                  const Tokenizer& tokenizer) {
-  return encode(inference::has_prompt_lines(path)
-                    ? json_lines_of(path)
-                    : lines_of(inference::split_prompts(read_text_file(path, kMaxTextBytes)), path),
-                source, tokenizer, path);
+  return encode(read_lines(path, inference::split_prompts), source, tokenizer, path);
 }
 
 std::vector<Prompt> read_documents(const std::filesystem::path& path, const Checkpoint& source,
@@ -241,9 +251,8 @@ std::vector<Prompt> read_documents(const std::filesystem::path& path, const Chec
   // What stands before every text, whether the tokenizer puts it there or we do.
   const std::vector<std::int32_t> around = inference::encode_raw_text(
       tokenizer, inference::bos_before_text(source.directory(), tokenizer), "");
-  std::vector<Prompt> whole = encode(
-      inference::has_prompt_lines(path) ? json_lines_of(path) : lines_of(texts_of(path), path),
-      source, tokenizer, path);
+  const auto split = [&](std::string text) { return texts_of(std::move(text), path); };
+  std::vector<Prompt> whole = encode(read_lines(path, split), source, tokenizer, path);
   if (documents != nullptr) *documents = whole.size();
   std::vector<Prompt> windows;
   for (Prompt& document : whole) add_windows(spec, around, std::move(document), windows);

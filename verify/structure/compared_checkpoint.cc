@@ -120,6 +120,7 @@ ComparedCheckpoint open_compared(const std::filesystem::path& given, shard::Sour
   const std::filesystem::path directory = formats::checkpoint_directory(given);
   std::optional<formats::Manifest> manifest = formats::read_manifest(directory);
   options.open.family = family_of(options.open.family, manifest);
+  options.may_be_file = true;
   Checkpoint model = shard::open_source(directory, options);
   return {.directory = directory, .model = std::move(model), .manifest = std::move(manifest)};
 }

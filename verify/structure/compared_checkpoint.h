@@ -14,7 +14,8 @@
 
 namespace ingot::verify {
 
-/// One of the two checkpoints that are compared: any directory that ingot reads, slices joined.
+/// One of the two checkpoints that are compared: any directory that ingot reads, slices joined, or
+/// one weights file.
 struct ComparedCheckpoint {
   std::filesystem::path directory;
   formats::Checkpoint model;

@@ -15,6 +15,7 @@
 #include "check/stored_hashes.h"
 #include "formats/base/fd.h"
 #include "formats/checkpoint/checkpoint_listing.h"
+#include "formats/checkpoint/single_file.h"
 #include "formats/config/config_meaning.h"
 #include "formats/config/native_config.h"
 #include "formats/json/json.h"
@@ -195,8 +196,10 @@ class StructureCheck {
         source_.model, {.threads = options_.threads, .stop_requested = options_.stop_requested});
     for (const LoadedDirectory& directory : directories) {
       const std::optional<Manifest> manifest = manifest_of(directory.path);
-      configs(directory, manifest);
-      side_files.compare(directory.path, directory.label, found_);
+      // Beside a file alone nothing is looked at.
+      const bool is_file = formats::is_weights_file(directory.path);
+      if (!is_file || !options_.config.empty()) configs(directory, manifest);
+      if (!is_file) side_files.compare(directory.path, directory.label, found_);
     }
     std::optional<Manifest> manifest = manifest_of(output_);
     if (!manifest) manifest = manifest_of(directories.front().path);
@@ -299,8 +302,10 @@ class StructureCheck {
     if (!shard::is_sliced(output_)) open.faults = &faults;
     std::optional<Checkpoint> model;
     try {
-      model.emplace(shard::open_source(
-          output_, {.open = open, .compare_replicas = true, .config = options_.config}));
+      model.emplace(shard::open_source(output_, {.open = open,
+                                                 .compare_replicas = true,
+                                                 .may_be_file = true,
+                                                 .config = options_.config}));
     } catch (const Error& error) {
       found_.add(check::finding_of(error));
     }

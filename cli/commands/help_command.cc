@@ -1,0 +1,120 @@
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <vector>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "cli/commands/commands.h"
+#include "cli/flags/flag_table.h"
+#include "cli/manual/man_page.h"
+#include "cli/manual/topics.h"
+#include "cli/terminal/terminal.h"
+#include "convert/output/version.h"
+#include "formats/base/error.h"
+#include "formats/base/fd.h"
+#include "formats/base/figures.h"
+#include "formats/base/printable.h"
+#include "formats/base/spelling.h"
+
+namespace ingot::cli {
+namespace {
+
+// Longer lines are hard to read.
+constexpr int kMostColumns = 120;
+
+// A page that is called as a command is reached by its file's name.
+std::string topic_word(const Topic& topic) {
+  const bool is_command = find_command(topic.name) != nullptr;
+  return std::string(topic.name) + (is_command ? ".md" : "");
+}
+
+std::string overview() {
+  std::vector<std::vector<std::string>> rows = {{"Commands (ingot help COMMAND)"}};
+  for (const Command& command : commands())
+    rows.push_back({"  " + std::string(command.name), std::string(command.summary)});
+  rows.push_back({""});
+  rows.push_back({"Pages (ingot help PAGE)"});
+  for (const Topic& topic : topics())
+    rows.push_back({"  " + topic_word(topic), std::string(topic.title())});
+  std::size_t widest = 0;
+  for (const auto& row : rows)
+    if (row.size() > 1) widest = std::max(widest, row[0].size());
+  std::string text;
+  for (const auto& row : rows) {
+    text += row.size() > 1 ? fmt::format("{:<{}}  {}\n", row[0], widest, row[1]) : row[0] + "\n";
+  }
+  return text;
+}
+
+Error no_topic(std::string_view word) {
+  std::vector<std::string_view> known;
+  for (const Command& command : commands()) known.push_back(command.name);
+  for (const Topic& topic : topics()) known.push_back(topic.name);
+  return Error(ErrorCode::kInvalidArgument,
+               fmt::format("there is no command and no page '{}' (ingot help lists them){}",
+                           printable(word), did_you_mean(word, known)));
+}
+
+void write_man_pages(const std::filesystem::path& folder) {
+  const AllCommands all;
+  const ProgramWords program{
+      .summary = kProgramSummary, .footer = kProgramFooter, .version = convert::kVersion};
+  std::filesystem::create_directories(folder);
+  const auto write = [&](const std::string& name, const std::string& page) {
+    write_text_file(folder / (name + ".1"), page, Durable::kLater);
+    std::cout << (folder / (name + ".1")).string() << "\n";
+  };
+  write("ingot", program_man_page(program, all.words()));
+  for (const CommandWords& command : all.words())
+    write("ingot-" + command.name, command_man_page(program, command));
+}
+
+struct HelpFlags {
+  std::string topic;
+  std::filesystem::path man;
+};
+
+int run_help(const HelpFlags& flags) {
+  if (!flags.man.empty()) {
+    write_man_pages(flags.man);
+    return kExitDone;
+  }
+  if (flags.topic.empty()) {
+    std::cout << overview();
+    return kExitDone;
+  }
+  const Topic* topic = find_topic(flags.topic);
+  if (topic == nullptr) throw no_topic(flags.topic);
+  const auto width = static_cast<std::size_t>(std::min(terminal_width(), kMostColumns));
+  std::cout << topic_text(*topic, width, emphasis(STDOUT_FILENO));
+  return kExitDone;
+}
+
+}  // namespace
+
+std::function<int()> declare_help(FlagTable& table) {
+  auto flags = std::make_shared<HelpFlags>();
+  std::vector<std::string> words = words_of(commands(), &Command::name);
+  for (const Topic& topic : topics()) words.push_back(topic_word(topic));
+  table.add(FlagGroup::kCommon,
+            {{"topic",
+              &flags->topic,
+              "a command, whose options to show, or a page; without one: which there are",
+              {.words = std::move(words)}},
+             {"--man",
+              &flags->man,
+              "write the manual pages of all commands into this folder, and print their names",
+              {.excludes = {"topic"}, .kind = ValueKind::kFolder}}});
+  table.footer =
+      "Examples:\n"
+      "  ingot help\n"
+      "  ingot help convert               as ingot convert --help\n"
+      "  ingot help formats | less\n"
+      "  ingot help --man ~/.local/share/man/man1";
+  return [flags] { return run_help(*flags); };
+}
+
+}  // namespace ingot::cli

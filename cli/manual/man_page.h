@@ -1,0 +1,21 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "cli/flags/flag_table.h"
+
+namespace ingot::cli {
+
+/// What the page of the program says besides its commands.
+struct ProgramWords {
+  std::string_view summary, footer, version;
+};
+
+/// The manual page ingot(1), in roff.
+std::string program_man_page(const ProgramWords& program, std::span<const CommandWords> commands);
+/// The manual page ingot-COMMAND(1).
+std::string command_man_page(const ProgramWords& program, const CommandWords& command);
+
+}  // namespace ingot::cli

@@ -1,0 +1,119 @@
+#include "cli/terminal/resource_use.h"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <utility>
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "formats/base/figures.h"
+
+namespace ingot::cli {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+double seconds_of(const struct timeval& time) {
+  return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+}
+
+// The kernel's account of this process.
+std::uint64_t disk_bytes() {
+  std::ifstream account("/proc/self/io");
+  std::string key;
+  std::uint64_t bytes = 0;
+  for (std::uint64_t n = 0; account >> key >> n;) {
+    if (key == "read_bytes:" || key == "write_bytes:") bytes += n;
+  }
+  return bytes;
+}
+
+struct ThreadStates {
+  std::size_t running = 0;  // or ready to run
+  std::size_t on_disk = 0;  // in a call that waits for a device
+};
+
+// Of all threads but the one that asks.
+ThreadStates thread_states() {
+  ThreadStates states;
+  const std::string own = std::to_string(::gettid());
+  std::error_code failure;
+  for (fs::directory_iterator at("/proc/self/task", failure), end; !failure && at != end;
+       at.increment(failure)) {
+    if (at->path().filename() == own) continue;
+    std::ifstream file(at->path() / "stat");
+    std::string line;
+    std::getline(file, line);
+    // The name of the thread is in brackets and may hold anything; its state comes behind.
+    const std::size_t close = line.rfind(')');
+    if (close == std::string::npos || close + 2 >= line.size()) continue;
+    states.running += line[close + 2] == 'R' ? 1U : 0U;
+    states.on_disk += line[close + 2] == 'D' ? 1U : 0U;
+  }
+  return states;
+}
+
+}  // namespace
+
+ResourceUse operator-(const ResourceUse& later, const ResourceUse& earlier) {
+  return {.seconds = later.seconds - earlier.seconds,
+          .cpu_seconds = later.cpu_seconds - earlier.cpu_seconds,
+          .wanted_core_seconds = later.wanted_core_seconds - earlier.wanted_core_seconds,
+          .waited_disk_seconds = later.waited_disk_seconds - earlier.waited_disk_seconds,
+          .disk_bytes = later.disk_bytes - earlier.disk_bytes,
+          .major_faults = later.major_faults - earlier.major_faults};
+}
+
+ResourceUse resource_use() {
+  struct rusage usage {};
+  ::getrusage(RUSAGE_SELF, &usage);
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return {.seconds = std::chrono::duration<double>(now).count(),
+          .cpu_seconds = seconds_of(usage.ru_utime) + seconds_of(usage.ru_stime),
+          .disk_bytes = disk_bytes(),
+          .major_faults = static_cast<std::uint64_t>(usage.ru_majflt)};
+}
+
+void ThreadWatch::look() {
+  constexpr double kInterval = 0.2;
+  const double now = resource_use().seconds;
+  const double since = looked_at_ == 0 ? 0 : now - looked_at_;
+  if (looked_at_ != 0 && since < kInterval) return;
+  looked_at_ = now;
+  if (since == 0) return;
+  const ThreadStates states = thread_states();
+  seen_.wanted_core_seconds += since * static_cast<double>(states.running);
+  seen_.waited_disk_seconds += since * static_cast<double>(states.on_disk);
+}
+
+ResourceUse ThreadWatch::take() {
+  return std::exchange(seen_, {});
+}
+
+std::string limit_text(const ResourceUse& use, std::size_t threads) {
+  // Beyond these shares a thing is what there is too little of.
+  constexpr double kWantedCores = 0.75, kWantedCore = 0.75, kWaitingThreads = 0.5;
+  constexpr double kFaultsPerSecond = 200, kDiskBytesPerSecond = 20e6;
+  if (use.seconds <= 0) return "-";
+  const double cores = std::max(use.cpu_seconds, use.wanted_core_seconds) / use.seconds;
+  const double faults = static_cast<double>(use.major_faults) / use.seconds;
+  const double disk = static_cast<double>(use.disk_bytes) / use.seconds;
+  const double wanted = cores / static_cast<double>(std::max<std::size_t>(threads, 1));
+  const std::string cores_text =
+      fmt::format("wanted {:.0f}% of the time", std::min(wanted, 1.0) * 100);
+  if (faults >= kFaultsPerSecond)
+    return fmt::format("memory ({} pages/s came back from the disk)", short_text(faults));
+  if (wanted >= kWantedCores) return fmt::format("cores ({})", cores_text);
+  if (disk >= kDiskBytesPerSecond || use.waited_disk_seconds / use.seconds >= kWaitingThreads) {
+    return fmt::format("disk ({}/s; cores {})", bytes_text(static_cast<std::uint64_t>(disk)),
+                       cores_text);
+  }
+  return cores >= kWantedCore ? "one core" : "-";
+}
+
+}  // namespace ingot::cli

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace ingot::cli {
+
+/// What this process has used of the machine.
+struct ResourceUse {
+  double seconds = 0;      ///< on the wall
+  double cpu_seconds = 0;  ///< of all its threads
+  /// That its threads had a core or waited for one, and that they waited for a disk, as far as
+  /// they were looked at (ThreadWatch).
+  double wanted_core_seconds = 0, waited_disk_seconds = 0;
+  /// Read from and written to disks; 0 where the system does not say.
+  std::uint64_t disk_bytes = 0;
+  std::uint64_t major_faults = 0;  ///< pages of its memory that had to be read from a disk
+
+  friend ResourceUse operator-(const ResourceUse& later, const ResourceUse& earlier);
+};
+
+/// Until now; what threads wanted is not in it.
+ResourceUse resource_use();
+
+/// Looks at the threads of this process again and again, to tell what they want: CPU time alone
+/// does not, where other programs want the same cores. Linux says it of each thread.
+class ThreadWatch {
+ public:
+  /// Looks, unless it has just been done.
+  void look();
+  /// What was seen since this was last asked.
+  [[nodiscard]] ResourceUse take();
+
+ private:
+  double looked_at_ = 0;
+  ResourceUse seen_;
+};
+
+/// What kept so many threads from being faster: "cores (wanted 97% of the time)", "memory (...)",
+/// "disk (...)", "one core", or "-" where none of them was.
+std::string limit_text(const ResourceUse& use, std::size_t threads);
+
+}  // namespace ingot::cli

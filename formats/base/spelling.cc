@@ -1,0 +1,57 @@
+#include "formats/base/spelling.h"
+
+#include <algorithm>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "formats/base/printable.h"
+
+namespace ingot {
+namespace {
+
+// Damerau's distance with three rows: insert, delete, replace, swap neighbours. Whatever reaches
+// `enough` is as good as that: most names are given up after a few letters.
+std::size_t edits(std::string_view a, std::string_view b, std::size_t enough) {
+  const std::size_t apart = std::max(a.size(), b.size()) - std::min(a.size(), b.size());
+  if (apart >= enough) return enough;
+  std::vector<std::size_t> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) last[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      row[j] =
+          std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + (a[i - 1] == b[j - 1] ? 0U : 1U)});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        row[j] = std::min(row[j], before[j - 2] + 1);
+    }
+    // A swap reaches two rows back.
+    if (std::min(*std::ranges::min_element(row), *std::ranges::min_element(last)) >= enough)
+      return enough;
+    before.swap(last);
+    last.swap(row);
+  }
+  return std::min(last[b.size()], enough);
+}
+
+}  // namespace
+
+std::string_view nearest_word(std::string_view word, std::span<const std::string_view> choices) {
+  if (word.size() > kLongestSpelling) return {};
+  std::string_view nearest;
+  std::size_t fewest = std::min(std::max<std::size_t>(word.size() / 3, 1), kMostEdits) + 1;
+  for (const std::string_view choice : choices) {
+    if (const std::size_t n = edits(word, choice, fewest); n < fewest) {
+      fewest = n;
+      nearest = choice;
+    }
+  }
+  return nearest;
+}
+
+std::string did_you_mean(std::string_view word, std::span<const std::string_view> choices) {
+  const std::string_view nearest = nearest_word(word, choices);
+  return nearest.empty() ? std::string() : fmt::format("; did you mean {}?", printable(nearest));
+}
+
+}  // namespace ingot

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+// What a mistyped word most likely meant. One mechanism for commands, options, their values, roles
+// and names of tensors.
+
+namespace ingot {
+
+/// The choice that a mistyped word most likely meant, or nothing when none is near: fewest edits,
+/// neighbouring letters swapped counting as one, at most a third of the word and at most
+/// kMostEdits; the first where several are as near. Nothing for words of more than
+/// kLongestSpelling bytes, whoever sent them.
+std::string_view nearest_word(std::string_view word, std::span<const std::string_view> choices);
+inline constexpr std::size_t kMostEdits = 6;
+inline constexpr std::size_t kLongestSpelling = 160;
+
+/// `; did you mean WORD?`, or nothing: for the end of a message.
+std::string did_you_mean(std::string_view word, std::span<const std::string_view> choices);
+/// The same over the rows of a table, by the name of each.
+template <typename Rows, typename Name>
+std::string did_you_mean(std::string_view word, const Rows& rows, const Name& name) {
+  std::vector<std::string_view> choices;
+  for (const auto& row : rows) choices.push_back(std::invoke(name, row));
+  return did_you_mean(word, choices);
+}
+
+}  // namespace ingot

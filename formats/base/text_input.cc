@@ -1,0 +1,71 @@
+#include "formats/base/text_input.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "formats/base/error.h"
+#include "formats/base/fd.h"
+
+namespace ingot {
+namespace {
+
+// Closes what it opened; the standard input stays open.
+class Input {
+ public:
+  explicit Input(const std::filesystem::path& path) : path_(path.string()) {
+    // Not opened by its name: where it is a socket, as under sshd, that fails.
+    if (path == kStandardInput) return;
+    do {
+      fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    } while (fd_ < 0 && errno == EINTR);
+    if (fd_ < 0) throw system_error(errno, "open for reading", path_);
+  }
+  ~Input() {
+    if (fd_ != STDIN_FILENO) ::close(fd_);
+  }
+  Input(const Input&) = delete;
+  Input& operator=(const Input&) = delete;
+
+  [[nodiscard]] std::string read(std::uint64_t max_bytes) const {
+    std::string text;
+    std::array<char, 65536> piece;
+    for (;;) {
+      const ssize_t n = ::read(fd_, piece.data(), piece.size());
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) throw system_error(errno, "read", path_);
+      if (n == 0) return text;
+      text.append(piece.data(), static_cast<std::size_t>(n));
+      if (text.size() > max_bytes) {
+        throw Error(ErrorCode::kLimit,
+                    fmt::format("has more than the {} bytes that are read", max_bytes))
+            .in_file(path_);
+      }
+    }
+  }
+
+ private:
+  int fd_ = STDIN_FILENO;
+  std::string path_;
+};
+
+}  // namespace
+
+std::string read_text_input(const std::filesystem::path& path, std::uint64_t max_bytes) {
+  std::error_code failure;
+  const bool is_fifo =
+      std::filesystem::status(path, failure).type() == std::filesystem::file_type::fifo;
+  if (is_fifo || is_nameless_input(path)) return Input(path).read(max_bytes);
+  return read_text_file(path, max_bytes);
+}
+
+bool is_nameless_input(const std::filesystem::path& path) {
+  return path.string().starts_with("/dev/");
+}
+
+}  // namespace ingot

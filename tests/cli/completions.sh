@@ -1,0 +1,122 @@
+#!/usr/bin/env bash
+# What helps while typing: suggestions, `ingot help`, completions in bash, manual pages.
+source "$(dirname "$0")/expect.sh"
+ingot=$1 example=$2
+
+# One letter wrong: commands, options, values, schemes, roles, names of tensors, families, tables, pages.
+expect 2 "did you mean convert?" "$ingot" covnert
+expect 2 "did you mean --dry-run?" "$ingot" convert a b --dry-urn
+expect 2 "did you mean nvfp4?" "$ingot" convert "$example" "$work/none" --to nvpf4
+expect 2 "did you mean fp8-block?" "$ingot" convert "$example" "$work/none" --rule 'lm_head.weight=FP8-blokc'
+expect 2 "did you mean expert-up?" "$ingot" convert "$example" "$work/none" --rule 'role:exprt-up=bf16'
+expect 2 "did you mean model.norm.weight?" "$ingot" inspect "$example" model.nrom.weight
+expect 2 "did you mean model.norm.weight?" "$ingot" convert "$example" "$work/none" --explain model.norm.wieght
+expect 2 "did you mean model.layers.3.mlp.experts.7.up_proj.weight?" \
+  "$ingot" convert "$example" "$work/none" --rule 'model.layers.3.mlp.expert.7.up_proj.weight=bf16'
+expect 2 "did you mean deepseek_v32?" "$ingot" inspect "$example" --family deepsek_v32
+expect 2 "did you mean deepseek_v3?" "$ingot" synth "$work/none" --family deepsek_v3
+expect 2 "did you mean sha256?" "$ingot" convert "$example" "$work/none" --to bf16 --hash sha265
+expect 2 "did you mean retile?" "$ingot" convert "$example" "$work/none" --tp 2 --tp-fit retiel
+expect 2 "did you mean 4over6?" "$ingot" convert "$example" "$work/none" --to nvfp4 --nvfp4-search 4over6x
+expect 2 "did you mean weights?" "$ingot" verify "$example" "$example" --levels structure,weihgts
+expect 2 "did you mean weights.cosine?" "$ingot" verify "$example" "$example" --require 'weights.cosin>=1'
+expect 2 "did you mean native?" "$ingot" generate "$example" --prompt x --profile nativ
+expect 2 "did you mean schemes?" "$ingot" list shcemes
+expect 2 "did you mean formats?" "$ingot" help fromats
+"$ingot" convert "$example" "$work/none" --to zzzzzz 2>&1 | grep -q "did you mean" && fail "a suggestion for zzzzzz"
+long=$(head -c 100000 /dev/zero | tr '\0' c)
+expect 2 "no command" "$ingot" "$long"
+expect 2 "" "$ingot" convert a b --to "$long"
+
+# Help: of a command in any case, and pages.
+"$ingot" convert --help >"$work/wanted"
+for word in convert CONVERT Convert; do "$ingot" help $word | cmp -s - "$work/wanted" || fail "help $word"; done
+"$ingot" help >"$work/help" || fail "help"
+for word in convert verify completions formats recipes verify.md; do grep -q "^  $word " "$work/help" || fail "no $word in ingot help"; done
+for page in "$(dirname "$0")"/../../docs/*.md; do
+  name=$(basename "$page")
+  "$ingot" help "$name" >"$work/page" || fail "help $name"
+  grep -qxF -- "$(head -1 "$page" | sed 's/^# //')" "$work/page" || fail "no title in help $name"
+  [ "$(grep -c '^## ' "$page")" -le "$(grep -c '^[^ ]' "$work/page")" ] || fail "headings of $name"
+  # Words of every section arrive; marks of Markdown do not.
+  grep -qF '](' "$work/page" && fail "marks of links in help $name"
+done
+expect 0 "Formats" "$ingot" help FORMATS
+# On a terminal of 80 columns tables and paragraphs stay within it; code may be wider.
+python3 - "$ingot" <<'P' || fail "the width of a page"
+import fcntl, os, pty, struct, sys, termios
+for columns in (80, 120):
+    pid, fd = pty.fork()
+    if pid == 0:
+        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+        os.environ["NO_COLOR"] = "1"
+        os.execl(sys.argv[1], "ingot", "help", "engines")
+    text = b""
+    while True:
+        try:
+            piece = os.read(fd, 65536)
+        except OSError:
+            break
+        if not piece:
+            break
+        text += piece
+    assert os.waitpid(pid, 0)[1] == 0
+    lines = text.decode().replace("\r", "").split("\n")
+    filled = [line for line in lines if not line.startswith("    ")]
+    assert max(map(len, filled)) <= columns, max(filled, key=len)
+    assert max(map(len, filled)) > columns - 15
+P
+
+# Completions, by bash itself.
+"$ingot" completions bash >"$work/bash" || fail "completions bash"
+mkdir -p "$work/place/folder" && : >"$work/place/file.yaml"
+complete_words() {  # complete_words WORD...: what bash offers for the last
+  (cd "$work/place" && bash -c 'source "$0"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _ingot; printf "%s\n" "${COMPREPLY[@]}"' "$work/bash" "$@")
+}
+offers() {  # offers WANTED WORD...: these, in their order, parted by blanks
+  local wanted=$1 got
+  shift
+  got=$(complete_words "$@" | paste -sd' ')
+  [ "$got" = "$wanted" ] || fail "bash offers '$got' instead of '$wanted' for: $*"
+}
+bash -n "$work/bash" || fail "the syntax of bash completions"
+offers "convert completions" ingot co
+offers "--dialect --dry-run" ingot convert --d
+offers "nvfp4" ingot convert in out --to nv
+offers "nvfp4" ingot convert in out --to = nv
+offers "compressed-tensors" ingot convert --dialect c
+offers "structure,weights" ingot verify a b --levels structure,w
+offers "yes no" ingot convert --links ""
+offers "folder" ingot convert ""
+offers "file.yaml folder" ingot convert --recipe ""
+offers "folder" ingot convert --to bf16 f
+offers "schemes" ingot list sch
+offers "bash" ingot completions b
+offers "--thinking --threads" ingot generate d --th
+offers "--no-thinking" ingot generate d --no
+offers "" ingot convert --tp ""
+for command in $(sed -n 's/^  \([a-z]*\)  .*/\1/p' "$work/help" | head -11); do
+  # Every option of --help is offered.
+  "$ingot" "$command" --help | grep -o '^  \(-h,\)\?--[a-z0-9-]*' | sed 's/.*--/--/' | sort -u >"$work/wanted"
+  complete_words ingot "$command" -- | sort -u >"$work/got"
+  comm -23 "$work/wanted" "$work/got" | grep -q . && fail "$command: bash does not offer $(comm -23 "$work/wanted" "$work/got" | paste -sd' ')"
+  for shell in zsh fish; do
+    "$ingot" completions $shell >"$work/$shell" || fail "completions $shell"
+    grep -qw -- "$command" "$work/$shell" || fail "no $command for $shell"
+  done
+done
+if command -v zsh >/dev/null; then zsh -n "$work/zsh" || fail "the syntax of zsh completions"; fi
+if command -v fish >/dev/null; then fish --no-execute "$work/fish" || fail "the syntax of fish completions"; fi
+expect 2 "bash,zsh,fish" "$ingot" completions tcsh
+
+# Manual pages: one for each command.
+"$ingot" help --man "$work/man" >"$work/names" || fail "help --man"
+[ "$(wc -l <"$work/names")" -eq 12 ] || fail "pages: $(cat "$work/names")"
+for page in "$work"/man/*.1; do
+  grep -q '^\.SH NAME' "$page" || fail "no NAME in $page"
+  if command -v groff >/dev/null; then
+    [ -z "$(groff -man -ww -Tutf8 "$page" 2>&1 >/dev/null)" ] || fail "groff: $(groff -man -ww -Tutf8 "$page" 2>&1 >/dev/null | head -3)"
+  fi
+done
+grep -q 'dry.-run' "$work/man/ingot-convert.1" || fail "no --dry-run in the page of convert"
+finish
