@@ -7,6 +7,7 @@
 
 #include "convert/output/planned_checkpoint.h"
 #include "formats/dialect/engine_limits.h"
+#include "formats/json/json.h"
 #include "tests/convert/conversion.h"
 #include "tests/support/expect_error.h"
 
