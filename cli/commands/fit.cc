@@ -61,6 +61,7 @@ void declare_fit(FlagTable& table, FitFlags& flags) {
                  {"--ep", &flags.slicing.ep, "expert parallelism"},
                  {"--etp", &flags.slicing.etp, "ranks that cut each expert"},
                  {"--pp", &flags.slicing.pp, "pipeline stages"},
+           {"--pp-layers", &flags.slicing.stages, "layers of each stage, e.g. 0-30,31-60"},
                  {"--tp-fit", &flags.slicing.fit, "as of convert: refuse, retile, pad or bf16"},
                  {"--kv-cache", &flags.kv_cache,
                   fmt::format("numbers of the cache of keys and values: {} (default bf16)",

@@ -185,8 +185,9 @@ std::string time_text(const convert::TimeEstimate& time) {
                        seconds_text(work.seconds()));
   };
   std::string text =
-      fmt::format("about {}, limited by {}: {}, {}", seconds_text(time.seconds()), time.limit(),
-                  part("reads", "B", time.reading), part("writes", "B", time.writing));
+      fmt::format("{} {}, limited by {}: {}, {}", time.is_complete() ? "about" : "at least",
+                  seconds_text(time.seconds()), time.limit(), part("reads", "B", time.reading),
+                  part("writes", "B", time.writing));
   if (time.computing.n_bytes > 0)
     text += fmt::format(", {}", part("computes", " values", time.computing));
   return text + (time.has_one_disk ? ", one disk for both" : "");

@@ -95,6 +95,12 @@ std::uint64_t product(std::uint64_t a, std::uint64_t b) {
   return wide > kMost ? kMost : static_cast<std::uint64_t>(wide);
 }
 
+// Stages of a pipeline differ in weights and in cached layers: the one that is full first counts.
+bool has_less_room(const Fit& fit, const Fit& other) {
+  const std::uint64_t room = fit.tokens().value_or(0), others = other.tokens().value_or(0);
+  return room != others ? room < others : fit.weight_bytes > other.weight_bytes;
+}
+
 }  // namespace
 
 std::uint64_t Fit::usable_bytes() const {
@@ -114,7 +120,7 @@ std::optional<std::uint64_t> Fit::tokens() const {
 
 Fit fit_of(const Plan& plan, const FitRequest& request) {
   const std::optional<inference::ModelSpec> spec = spec_of(plan.source);
-  std::optional<Fit> heaviest;
+  std::optional<Fit> tightest;
   std::uint64_t lightest = std::numeric_limits<std::uint64_t>::max();
   const std::vector<Weights> ranks = weights_of_ranks(plan);
   for (std::uint32_t rank = 0; rank < ranks.size(); ++rank) {
@@ -126,12 +132,10 @@ Fit fit_of(const Plan& plan, const FitRequest& request) {
             .cache_per_token = {}};
     lightest = std::min(lightest, fit.weight_bytes);
     if (spec) fit.cache_per_token = cache_per_token(plan, *spec, rank, request.cache);
-    if (!heaviest ||
-        fit.weight_bytes + fit.cache_bytes() > heaviest->weight_bytes + heaviest->cache_bytes())
-      heaviest = std::move(fit);
+    if (!tightest || has_less_room(fit, *tightest)) tightest = std::move(fit);
   }
-  heaviest->lightest_bytes = lightest;
-  return *heaviest;
+  tightest->lightest_bytes = lightest;
+  return *tightest;
 }
 
 std::string fit_text(const Fit& fit) {
@@ -166,9 +170,10 @@ std::string fit_text(const Fit& fit) {
   rows.push_back({"rest", bytes_text(request.device_bytes - std::min(used, request.device_bytes)),
                   fmt::format("of {}; a tenth is left for activations, buffers and kernels",
                               bytes_text(request.device_bytes))});
-  std::string text = fmt::format("memory of rank {}, the heaviest of {} (tp {}, ep {}, pp {})\n{}",
-                                 fit.rank, topology.n_ranks(), topology.tp, topology.ep,
-                                 topology.pp, text_table(rows, {false, true, false}));
+  std::string text =
+      fmt::format("memory of rank {}, which has the least room of {} (tp {}, ep {}, pp {})\n{}",
+                  fit.rank, topology.n_ranks(), topology.tp, topology.ep, topology.pp,
+                  text_table(rows, {false, true, false}));
   text += fit.fits()
               ? "fits      yes\n"
               : fmt::format("fits      no: {} too much\n", bytes_text(used - fit.usable_bytes()));
@@ -195,7 +200,7 @@ Json fit_json(const Fit& fit) {
       {"tp", fit.topology.tp},
       {"ep", fit.topology.ep},
       {"pp", fit.topology.pp},
-      {"heaviest_rank", fit.rank},
+      {"tightest_rank", fit.rank},
       {"device_bytes", fit.request.device_bytes},
       {"usable_bytes", fit.usable_bytes()},
       {"weights", Json::object()},

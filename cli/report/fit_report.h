@@ -25,7 +25,7 @@ struct FitRequest {
 struct Fit {
   FitRequest request;
   shard::Topology topology;
-  std::uint32_t rank = 0;                             ///< the heaviest, of which the rest tells
+  std::uint32_t rank = 0;  ///< that has the least room, of which the rest tells
   std::map<std::string_view, std::uint64_t> weights;  ///< bytes by group of roles
   std::uint64_t weight_bytes = 0;
   /// Nothing for families without a forward pass, whose caches nobody knows here.

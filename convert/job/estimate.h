@@ -25,6 +25,10 @@ struct TimeEstimate {
 
   /// The three go on side by side, so that the slowest decides.
   [[nodiscard]] double seconds() const;
+  /// Both disks were measured.
+  [[nodiscard]] bool is_complete() const {
+    return reading.per_second > 0 && writing.per_second > 0;
+  }
   [[nodiscard]] const char* limit() const;  ///< "reading", "writing" or "computing"
 };
 

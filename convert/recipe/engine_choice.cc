@@ -121,6 +121,45 @@ std::string text_of(const std::vector<const EngineLoad*>& rows) {
   return fmt::format("{}", fmt::join(texts, ", "));
 }
 
+// Throws for schemes that the engine has no row for.
+void require_loaded(const formats::EngineFacts& engine, const std::vector<SchemeId>& schemes,
+                    const Loads& loads) {
+  for (const SchemeId scheme : schemes) {
+    if (!loads.of(scheme).empty()) continue;
+    throw Error(
+        ErrorCode::kUnsupported,
+        fmt::format("{} does not load {} of this model{} (it loads {}; see ingot list loads)",
+                    engine.name, scheme_name(scheme), loads.reason(scheme), loads.names()));
+  }
+}
+
+// Whether the dialect of a row may hold all of some schemes for the engine.
+bool holds_all(const EngineLoad& row, const std::vector<SchemeId>& schemes, const Loads& loads) {
+  if (schemes.size() > 1 && !formats::find_dialect(row.dialect)->holds_mixtures) return false;
+  return std::ranges::all_of(schemes, [&](SchemeId scheme) {
+    const std::vector<const EngineLoad*> rows = loads.of(scheme);
+    return std::ranges::find(rows, row.dialect, &EngineLoad::dialect) != rows.end();
+  });
+}
+
+// No row is left: because of what somebody chose, or because of the mixture.
+[[noreturn]] void refuse_choice(const formats::EngineFacts& engine, const Choices& choices,
+                                SchemeId scheme, const std::vector<const EngineLoad*>& rows) {
+  std::string asked = choices.dialect.empty() ? "" : fmt::format(" --dialect {}", choices.dialect);
+  if (choices.activations)
+    asked += fmt::format(" --activations {}", activations_name(*choices.activations));
+  if (asked.empty()) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("{} loads {} beside no other quantized scheme (one scheme for all, or "
+                            "bf16 for the others)",
+                            engine.name, scheme_name(scheme)));
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("{} does not load{}: {} of this model it reads in {} (leave {} out)",
+                          engine.name, asked, scheme_name(scheme), text_of(rows),
+                          choices.dialect.empty() ? "--activations" : "--dialect"));
+}
+
 }  // namespace
 
 formats::Engine parse_engine(std::string_view word) {
@@ -142,53 +181,25 @@ void choose_for_engine(Recipe& recipe, const Checkpoint& source, const formats::
   }
   const Loads loads(engine.engine, source);
   const std::vector<SchemeId> schemes = wanted_schemes(recipe, source);
-  for (const SchemeId scheme : schemes) {
-    if (!loads.of(scheme).empty()) continue;
-    throw Error(
-        ErrorCode::kUnsupported,
-        fmt::format("{} does not load {} of this model{} (it loads {}; see ingot list loads)",
-                    engine.name, scheme_name(scheme), loads.reason(scheme), loads.names()));
-  }
+  require_loaded(engine, schemes, loads);
   if (schemes.empty()) return;
 
-  // The first row of the first scheme beside which the dialect has rows for all others.
   Choices& choices = recipe.choices;
   std::vector<const EngineLoad*> rows = loads.of(schemes.front());
   // What stays as it is stays in its dialect.
   if (!recipe.to) {
-    std::ranges::stable_partition(
-        rows, [&](const EngineLoad* row) { return row->dialect == source.dialect().name; });
+    std::stable_partition(rows.begin(), rows.end(), [&](const EngineLoad* row) {
+      return row->dialect == source.dialect().name;
+    });
   }
-  const auto is_possible = [&](const EngineLoad* row) {
-    if (!choices.dialect.empty() && choices.dialect != row->dialect) return false;
-    if (choices.activations && schemes.size() == 1 && choices.activations != row->activations)
-      return false;
-    return std::ranges::all_of(schemes,
-                               [&](SchemeId scheme) {
-                                 return std::ranges::any_of(loads.of(scheme),
-                                                            [&](const EngineLoad* other) {
-                                                              return other->dialect == row->dialect;
-                                                            });
-                               }) &&
-           (schemes.size() == 1 || formats::find_dialect(row->dialect)->holds_mixtures);
-  };
-  const auto row = std::ranges::find_if(rows, is_possible);
-  if (row == rows.end()) {
-    std::string asked =
-        choices.dialect.empty() ? "" : fmt::format(" --dialect {}", choices.dialect);
-    if (choices.activations)
-      asked += fmt::format(" --activations {}", activations_name(*choices.activations));
-    if (asked.empty()) {
-      throw Error(ErrorCode::kUnsupported,
-                  fmt::format("{} loads {} beside no other quantized scheme (one scheme for all, "
-                              "or bf16 for the others)",
-                              engine.name, scheme_name(schemes.front())));
-    }
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("{} does not load{}: {} of this model it reads in {} (leave {} out)",
-                            engine.name, asked, scheme_name(schemes.front()), text_of(rows),
-                            choices.dialect.empty() ? "--activations" : "--dialect"));
-  }
+  // Of a mixture the planned output tells whether activations fit.
+  const bool has_activations = choices.activations && schemes.size() == 1;
+  const auto row = std::ranges::find_if(rows, [&](const EngineLoad* load) {
+    return (choices.dialect.empty() || choices.dialect == load->dialect) &&
+           (!has_activations || choices.activations == load->activations) &&
+           holds_all(*load, schemes, loads);
+  });
+  if (row == rows.end()) refuse_choice(engine, choices, schemes.front(), rows);
   const Dialect& dialect = *formats::find_dialect((*row)->dialect);
   choices.dialect = dialect.name;
   const formats::StorageRow* usual = formats::find_storage(dialect, schemes.front());

@@ -76,7 +76,7 @@ constexpr std::array kLoads = {
     EngineLoad{kVllm, kModelopt, kNvfp4, kStatic, kGenerated},
     EngineLoad{kVllm, kCt, kMxfp4, kWeightOnly, kGenerated},
     EngineLoad{kVllm, kCt, kMxfp8, kWeightOnly, kGenerated},
-    EngineLoad{kVllm, kCt, kMxfp8, kDynamic, kGenerated},
+    EngineLoad{kVllm, kCt, kMxfp8, kDynamic, kRead},
 
     EngineLoad{kSglang, kAny, kBf16, {}, kLoaded},
     EngineLoad{kSglang, kAny, kF32, {}, kLoaded},
@@ -104,7 +104,7 @@ constexpr std::array kLoads = {
 
     EngineLoad{kTrtllm, kAny, kBf16, {}, kNotTried},
     EngineLoad{kTrtllm, kAny, kF16, {}, kNotTried},
-    EngineLoad{kTrtllm, kDeepseek, kFp8Block, kDynamic, kRead},
+    EngineLoad{kTrtllm, kDeepseek, kFp8Block, kDynamic, kNotTried},
     EngineLoad{kTrtllm, kModelopt, kFp8Tensor, kStatic, kNotTried},
     EngineLoad{kTrtllm, kModelopt, kNvfp4, kStatic, kRead},
 

@@ -38,9 +38,25 @@ def data(path):
         header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
     return sum(t["data_offsets"][1] - t["data_offsets"][0] for n, t in header.items() if n != "__metadata__")
 ranks = [sum(map(data, glob.glob(d + "/*.safetensors"))) for d in sorted(glob.glob(sys.argv[1] + "/ranks/rank-*"))]
-assert max(ranks) == fit["weight_bytes"] == ranks[fit["heaviest_rank"]], (ranks, fit)
+assert max(ranks) == fit["weight_bytes"] == ranks[fit["tightest_rank"]], (ranks, fit)
 assert min(ranks) == fit["lightest_weight_bytes"], (ranks, fit)
 P
+
+# Grouped-query attention: keys and values of the heads of a rank. A family without a forward pass has no cache here.
+"$ingot" synth "$work/qwen" --family qwen3_moe --like tiny >/dev/null 2>&1 || fail "synth"
+for tp in 1 2; do
+  json inspect "$work/qwen" --gpu-memory 80GB --tp $tp --tp-fit bf16
+  python3 - "$work" $tp <<'P' || fail "the cache of qwen3_moe at tp $tp"
+import json, sys
+c, f, tp = json.load(open(sys.argv[1] + "/qwen/config.json")), json.load(open(sys.argv[1] + "/json"))["fit"], int(sys.argv[2])
+assert f["cache_bytes_per_token"] == 2 * 2 * c["num_hidden_layers"] * max(1, c["num_key_value_heads"] // tp) * c["head_dim"], (c, f)
+P
+done
+json inspect "$example" --family generic --gpu-memory 80GB
+holds "f['cache_bytes_per_token'] is None and f['weight_bytes'] == $weights and f['fits']"
+# Pipeline stages: each has the cache of its layers.
+inspect 80GB --pp 2 --pp-layers 0-3,4-4
+holds "f['ranks'] == 2 and f['tightest_rank'] == 0 and f['cache_bytes_per_token'] == $bf16 * 4 // 5"
 
 # Whether it fits, and how many sequences would.
 inspect 80GB --context 128k --sequences 64

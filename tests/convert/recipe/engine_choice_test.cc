@@ -1,5 +1,6 @@
 #include "convert/recipe/engine_choice.h"
 
+#include <algorithm>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -7,6 +8,7 @@
 
 #include "convert/output/planned_checkpoint.h"
 #include "formats/dialect/engine_limits.h"
+#include "formats/json/json.h"
 #include "tests/convert/conversion.h"
 #include "tests/support/expect_error.h"
 
@@ -50,6 +52,27 @@ TEST(EngineLoads, NameWhatTheirDialectsCanHold) {
       EXPECT_FALSE(is_of_row && row.evidence == formats::Evidence::kGenerated &&
                    limit.option.empty())
           << "it generated, and is refused: " << limit.reason;
+    }
+  }
+}
+
+// A form that a dialect writes and about which no engine's row says a word would be a guess.
+TEST(EngineLoads, SayOfEveryFormWhoLoadsOrRefusesIt) {
+  for (const formats::Dialect* dialect : formats::dialects()) {
+    for (const formats::StorageRow& form : dialect->storage) {
+      const auto loads = formats::engine_loads();
+      const bool is_loaded = std::any_of(loads.begin(), loads.end(), [&](const EngineLoad& row) {
+        return row.dialect == dialect->name && row.scheme == form.scheme &&
+               row.activations == form.activations;
+      });
+      const bool is_refused = !formats::limits_of(*dialect, {.name = "a.experts.0.weight",
+                                                             .rule = nullptr,
+                                                             .scheme = form.scheme,
+                                                             .activations = form.activations})
+                                   .empty();
+      EXPECT_TRUE(is_loaded || is_refused)
+          << dialect->name << " " << formats::scheme_facts(form.scheme).name << " "
+          << formats::activations_name(form.activations);
     }
   }
 }

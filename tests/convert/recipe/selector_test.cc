@@ -8,6 +8,7 @@
 
 #include "convert/recipe/recipe.h"
 #include "formats/family/role_groups.h"
+#include "formats/json/json.h"
 #include "tests/convert/conversion.h"
 #include "tests/support/expect_error.h"
 
