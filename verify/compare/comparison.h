@@ -18,6 +18,15 @@ struct Comparison {
   Report b;                 ///< B against the reference; without one, B against A
 };
 
+/// Which of two outputs is closer to the reference in a figure.
+enum class Closer : std::uint8_t {
+  kA,
+  kB,
+  kEqual,      ///< all pairs are equal
+  kUndecided,  ///< the interval of the difference holds 0
+  kNeither,    ///< the figure tells nothing of closeness
+};
+
 /// A metric of both outputs (gate.h), or a likelihood that both give.
 struct PairedFigure {
   std::string name;  ///< of the metric; "outputs.nll" of the prompts, "text.nll" of --text
@@ -26,17 +35,16 @@ struct PairedFigure {
   std::uint64_t pairs = 0;         ///< values that both have: of tensors, layers, tokens
   double a = 0, b = 0;             ///< means over the pairs of which both are finite
   double difference = 0;           ///< b - a
-  /// Of the difference, 95%, where the values are a sample: of so many tokens of so many `drawn`,
-  /// prompts or documents.
+  /// The 95% interval of the difference, where the values are a sample: so many tokens of so many
+  /// `drawn`, prompts or documents.
   std::optional<Interval> interval = {};
   std::uint64_t tokens = 0, clusters = 0;
   std::string_view drawn = {};
   std::uint64_t a_closer = 0, b_closer = 0;  ///< pairs, where one side is
   std::string farthest = {};                 ///< subject of the largest difference of many
 
-  /// 'A' or 'B', '=' where both are equal in all pairs, '?' where the interval holds 0, or ' '
-  /// where neither side is closer. Of several values without an interval the mean counts.
-  [[nodiscard]] char closer() const;
+  /// Without an interval the mean of several values counts.
+  [[nodiscard]] Closer closer() const;
 };
 /// Every metric that both reports have values of, the most telling first.
 std::vector<PairedFigure> paired_figures(const Report& a, const Report& b);

@@ -56,13 +56,14 @@ std::string weights_text(const std::vector<PairedTensor>& tensors) {
 
 std::string outputs_text(const PairedFigure& kl) {
   switch (kl.closer()) {
-    case 'A':
-    case 'B':
-      return fmt::format("the outputs of {} are closer, {}", kl.closer(), kl_text(kl));
-    case '=':
+    case Closer::kA:
+      return "the outputs of A are closer, " + kl_text(kl);
+    case Closer::kB:
+      return "the outputs of B are closer, " + kl_text(kl);
+    case Closer::kEqual:
       return "the outputs of both are equally close";
     default:
-      return fmt::format("the prompts do not tell the outputs apart, {}", kl_text(kl));
+      return "the prompts do not tell the outputs apart, " + kl_text(kl);
   }
 }
 

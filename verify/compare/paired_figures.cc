@@ -247,14 +247,15 @@ std::size_t place_of(const PairedFigure& figure) {
 
 }  // namespace
 
-char PairedFigure::closer() const {
-  if (!good) return ' ';
-  if (a_closer == 0 && b_closer == 0) return '=';
-  if (interval && interval->contains(0)) return '?';
+Closer PairedFigure::closer() const {
+  if (!good) return Closer::kNeither;
+  if (a_closer == 0 && b_closer == 0) return Closer::kEqual;
+  if (interval && interval->contains(0)) return Closer::kUndecided;
   if (difference == 0 || std::isnan(difference)) {  // by infinite or undefined values alone
-    return a_closer == b_closer ? '?' : a_closer > b_closer ? 'A' : 'B';
+    if (a_closer == b_closer) return Closer::kUndecided;
+    return a_closer > b_closer ? Closer::kA : Closer::kB;
   }
-  return (difference > 0) == (*good == Bound::kAtLeast) ? 'B' : 'A';
+  return (difference > 0) == (*good == Bound::kAtLeast) ? Closer::kB : Closer::kA;
 }
 
 std::vector<PairedFigure> paired_figures(const Report& a, const Report& b) {

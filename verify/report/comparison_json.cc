@@ -1,4 +1,4 @@
-#include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "formats/base/printable.h"
@@ -19,10 +19,11 @@ Json finite(double value) {
   return std::isfinite(value) ? Json(value) : Json(nullptr);
 }
 
-// "A", "B", "equal", "unknown" where the samples do not tell, or null where neither can be closer.
-Json closer_json(char closer) {
-  if (closer == ' ') return nullptr;
-  return closer == '=' ? "equal" : closer == '?' ? "unknown" : std::string(1, closer);
+// Null where the figure tells nothing of closeness.
+Json closer_json(Closer closer) {
+  constexpr std::array kWords = {"A", "B", "equal", "undecided"};
+  return closer == Closer::kNeither ? Json(nullptr)
+                                    : Json(kWords.at(static_cast<std::size_t>(closer)));
 }
 
 Json figure_json(const PairedFigure& figure) {

@@ -21,20 +21,13 @@ std::string signed_text(double value) {
 }
 
 std::string closer_text(const PairedFigure& figure) {
-  switch (figure.closer()) {
-    case 'A':
-    case 'B':
-      return figure.a_closer + figure.b_closer <= 1 || figure.interval
-                 ? std::string(1, figure.closer())
-                 : fmt::format("A in {}, B in {}", count_text(figure.a_closer),
-                               count_text(figure.b_closer));
-    case '=':
-      return "equal";
-    case '?':
-      return "not told apart";
-    default:
-      return {};
-  }
+  const Closer closer = figure.closer();
+  if (closer == Closer::kNeither) return {};
+  if (closer == Closer::kEqual) return "equal";
+  if (closer == Closer::kUndecided) return "not told apart";
+  if (figure.interval || figure.a_closer + figure.b_closer == 1)
+    return closer == Closer::kA ? "A" : "B";
+  return fmt::format("A in {}, B in {}", count_text(figure.a_closer), count_text(figure.b_closer));
 }
 
 std::string over_text(const PairedFigure& figure) {
@@ -57,14 +50,15 @@ Table meanings_table(const std::vector<PairedFigure>& figures) {
 // What is equal in both stands after the rest on a page, and is only named elsewhere.
 Section figures_section(std::vector<PairedFigure> figures, Form form) {
   const bool is_page = form == Form::kPage;
-  std::stable_partition(figures.begin(), figures.end(),
-                        [](const PairedFigure& figure) { return figure.closer() != '='; });
+  std::stable_partition(figures.begin(), figures.end(), [](const PairedFigure& figure) {
+    return figure.closer() != Closer::kEqual;
+  });
   Table table{.columns = {is_page ? "figure" : "figures", number("A"), number("B"), number("B − A"),
                           number("95% of it"), "closer", "over"},
               .least_rows = 8};
   std::vector<std::string> equal;
   for (const PairedFigure& figure : figures) {
-    if (!is_page && figure.closer() == '=') {
+    if (!is_page && figure.closer() == Closer::kEqual) {
       equal.push_back(figure.name);
       continue;
     }

@@ -49,7 +49,7 @@ Cell faults(std::uint64_t count) {
   return {count_text(count), count == 0 ? Style::kPlain : Style::kFault};
 }
 
-// Of two outputs neither is what the other was to be rounded from.
+// Neither of two outputs is what the other was rounded from.
 void leave_out_rounding(const Report& report, std::vector<std::size_t>& columns,
                         std::initializer_list<std::size_t> rounding) {
   if (!report.is_difference) return;

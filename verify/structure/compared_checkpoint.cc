@@ -63,7 +63,7 @@ std::string_view scheme_of(const LogicalTensor& tensor) {
   return formats::scheme_facts(tensor.encoding.scheme).name;
 }
 
-// Of all parts.
+// All parts together.
 std::uint64_t bytes_of(const Checkpoint& model, const LogicalTensor& tensor) {
   std::uint64_t n_bytes = 0;
   tensor.encoding.stored.for_each([&](formats::Part, std::uint32_t stored) {

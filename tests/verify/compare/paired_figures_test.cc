@@ -64,25 +64,25 @@ TEST(PairedFigures, PairTensorsByName) {
   EXPECT_EQ(error.a_closer, 1U);
   EXPECT_EQ(error.b_closer, 1U);
   EXPECT_EQ(error.farthest, "y");
-  EXPECT_EQ(error.closer(), 'A');
+  EXPECT_EQ(error.closer(), Closer::kA);
   EXPECT_FALSE(error.interval);
 }
 
 TEST(PairedFigures, LargerIsCloserWhereTheMetricSaysSo) {
   const Report a = weights_report({tensor("x", 0.5)}), b = weights_report({tensor("x", 0.25)});
-  EXPECT_EQ(figure(paired_figures(a, b), "weights.sqnr").closer(), 'B');
-  EXPECT_EQ(figure(paired_figures(a, b), "weights.relative_error").closer(), 'B');
-  EXPECT_EQ(figure(paired_figures(b, a), "weights.sqnr").closer(), 'A');
+  EXPECT_EQ(figure(paired_figures(a, b), "weights.sqnr").closer(), Closer::kB);
+  EXPECT_EQ(figure(paired_figures(a, b), "weights.relative_error").closer(), Closer::kB);
+  EXPECT_EQ(figure(paired_figures(b, a), "weights.sqnr").closer(), Closer::kA);
 }
 
 TEST(PairedFigures, ExactTensorsAreEqualAndInNoMean) {
   const Report a = weights_report({tensor("x", 0), tensor("y", 0)});
   const Report b = weights_report({tensor("x", 0), tensor("y", 0.1)});
-  EXPECT_EQ(figure(paired_figures(a, a), "weights.sqnr").closer(), '=');
+  EXPECT_EQ(figure(paired_figures(a, a), "weights.sqnr").closer(), Closer::kEqual);
   const PairedFigure sqnr = figure(paired_figures(a, b), "weights.sqnr");
   EXPECT_EQ(sqnr.a_closer, 1U);
   EXPECT_EQ(sqnr.b_closer, 0U);
-  EXPECT_EQ(sqnr.closer(), 'A');
+  EXPECT_EQ(sqnr.closer(), Closer::kA);
   EXPECT_TRUE(std::isnan(sqnr.difference));
 }
 
@@ -93,7 +93,7 @@ TEST(PairedFigures, ValuesOfAWholeReportAreOnePair) {
   const PairedFigure kl = figure(paired_figures(a, b), "outputs.kl");
   EXPECT_EQ(kl.pairs, 1U);
   EXPECT_NEAR(kl.difference, 0.1, 1e-12);
-  EXPECT_EQ(kl.closer(), 'A');
+  EXPECT_EQ(kl.closer(), Closer::kA);
 }
 
 TEST(PairedFigures, IntervalsAreOverPrompts) {
@@ -106,7 +106,7 @@ TEST(PairedFigures, IntervalsAreOverPrompts) {
   EXPECT_NEAR(kl.difference, 0.2, 1e-12);
   // The prompts' means are 0.1 away from it.
   EXPECT_NEAR(kl.interval->high - kl.difference, 12.706205 * 0.1, 1e-6);
-  EXPECT_EQ(kl.closer(), '?') << "the interval holds 0";
+  EXPECT_EQ(kl.closer(), Closer::kUndecided) << "the interval holds 0";
 }
 
 TEST(PairedFigures, LikelihoodsSayWhoIsLikelierNotCloser) {
@@ -116,7 +116,7 @@ TEST(PairedFigures, LikelihoodsSayWhoIsLikelierNotCloser) {
   EXPECT_NEAR(nll.a, 1.1, 1e-12);
   EXPECT_NEAR(nll.difference, 0.1, 1e-12);
   EXPECT_TRUE(nll.interval);
-  EXPECT_EQ(nll.closer(), ' ');
+  EXPECT_EQ(nll.closer(), Closer::kNeither);
 }
 
 TEST(PairedFigures, DocumentsOfATextAreWeighedByTokens) {
@@ -145,7 +145,7 @@ TEST(PairedFigures, PerplexityIsADistanceFromEitherSide) {
   ASSERT_TRUE(distance.interval);
   EXPECT_NEAR(distance.interval->low, 0.2, 1e-12) << "0.3 - 0.1 and 0.4 - 0.2";
   EXPECT_EQ(distance.drawn, "documents");
-  EXPECT_EQ(distance.closer(), 'A');
+  EXPECT_EQ(distance.closer(), Closer::kA);
 }
 
 TEST(PairedFigures, WhatIsNoNumberIsFartherThanEveryNumber) {
@@ -153,7 +153,7 @@ TEST(PairedFigures, WhatIsNoNumberIsFartherThanEveryNumber) {
   b.layers->logits.mean_kl = NAN;
   b.layers->tokens_of_logits[0].kl = NAN;
   const PairedFigure kl = figure(paired_figures(a, b), "outputs.kl");
-  EXPECT_EQ(kl.closer(), 'A');
+  EXPECT_EQ(kl.closer(), Closer::kA);
   EXPECT_FALSE(kl.interval);
 }
 

@@ -16,7 +16,7 @@ verify::Report passing_report(std::size_t n_layers = 6);
 /// texts is safe to paste into HTML.
 verify::Report failing_report(std::size_t n_layers = 62);
 
-/// That as A and a report without faults as B: experts of one role closer in each, the others alike.
+/// That as A, and a report without faults as B: each is closer in the experts of one role.
 verify::Comparison sample_comparison(std::size_t n_layers = 62);
 
 }  // namespace ingot::testing
