@@ -368,7 +368,7 @@ TEST_P(SameBytes, ViaBf16AsFromACastToBf16) {
   direct.run();
   const OutputTensors from_cast = quantized_parts(read_output(after.output));
   const OutputTensors tensors = read_output(via.output);
-  EXPECT_GT(from_cast.size(), 40U);
+  EXPECT_GE(from_cast.size(), 40U);
   for (const auto& [name, tensor] : from_cast) {
     ASSERT_TRUE(tensors.contains(name)) << name;
     EXPECT_TRUE(tensors.at(name) == tensor) << name;

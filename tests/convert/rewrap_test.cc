@@ -300,7 +300,7 @@ TEST_P(DialectDecode, FormulaOfTheDialectGivesDecodedValues) {
         << tensor.name;
     ++n_compared;
   }
-  EXPECT_GT(n_compared, 20U);
+  EXPECT_GE(n_compared, 20U);
 }
 
 }  // namespace

@@ -32,6 +32,8 @@ struct Target {
     recipe.choices.dialect = std::string(dialect->name);
     recipe.choices.activations = storage->activations;
     recipe.allow.add("engine-refuses=*");
+    // Small models are not multiples of 128 wide.
+    if (formats::scheme_facts(storage->scheme).chooses_cols) recipe.choices.group_size = 32;
     if (storage->activations == formats::Activations::kStatic) recipe.choices.input_scale = 1.0F;
   }
   friend std::ostream& operator<<(std::ostream& out, const Target& target) {

@@ -314,7 +314,7 @@ TEST(HostileWeight, InSchemesThatCannotBeDecoded) {
     tiny.files["model.safetensors"].push_back({kUpStem + scale_suffix, scale_dtype, {12, 1}});
     return tiny;
   };
-  refuse(with(".weight_packed", "I32", ".weight_scale", "BF16"), kUnsupported, {"pack-quantized"});
+  refuse(with(".weight_packed", "I32", ".weight_scale", "BF16"), kMissingTensor, {"weight_shape"});
   refuse(with(".weight_packed", "U8", ".other", "BF16"), kUnsupported, {"unknown scheme"});
   for (const char* dtype : {"F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ"}) {
     refuse(with(".weight", dtype, ".weight_scale", "F32"), kUnsupported, {dtype});

@@ -358,7 +358,7 @@ TEST(SchemeOfArguments, FillsInWhatIsLeftOut) {
   EXPECT_EQ(scheme(R"({"type":"float","num_bits":4,"group_size":32})"), SchemeId::kMxfp4);
   EXPECT_EQ(scheme(R"({"type":"float","num_bits":4,"strategy":"tensor_group","group_size":16})"),
             SchemeId::kNvfp4);
-  EXPECT_EQ(scheme(R"({"type":"int","num_bits":4,"group_size":128})"), std::nullopt);
+  EXPECT_EQ(scheme(R"({"type":"int","num_bits":4,"group_size":128})"), SchemeId::kInt4Group);
   EXPECT_EQ(scheme(R"({"strategy":"channel","symmetric":false})"), std::nullopt);
 }
 
