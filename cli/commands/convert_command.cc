@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <filesystem>
 #include <functional>
 #include <iostream>
@@ -38,6 +39,17 @@ struct ConvertVerifyFlags {
   std::string levels;  ///< empty: publish without being asked
   std::filesystem::path thresholds;
   std::vector<std::string> requirements;
+  bool lossless_only = false;
+
+  /// --lossless-only is a gate over every value of both sides.
+  void demand_no_loss() {
+    if (!lossless_only) return;
+    const std::vector<verify::Level> asked =
+        levels.empty() ? std::vector<verify::Level>() : verify::parse_levels(levels);
+    if (std::ranges::find(asked, verify::Level::kWeights) == asked.end())
+      levels += levels.empty() ? "weights" : ",weights";
+    requirements.emplace_back("weights.relative_error<=0");
+  }
 
   /// As they were given, for the journal; empty without --verify.
   [[nodiscard]] std::string text() const {
@@ -84,6 +96,9 @@ void declare_convert_verify(FlagTable& table, ConvertVerifyFlags& flags, bool& n
                           "published, and the exit code is 1",
                           names_of(verify::levels(), &verify::LevelFacts::name)),
               {.words = words_of(verify::levels(), &verify::LevelFacts::name)}},
+             {"--lossless-only", &flags.lossless_only,
+              "publish only if the output holds every value of the source exactly, tensor by "
+              "tensor; else name those that lose, and exit with 1"},
              {"--no-verify",
               &no_verify,
               "with --resume: publish without the verification that the "
@@ -157,6 +172,7 @@ bool sees_single_experts(const std::string& experts, const Recipe& recipe,
 int run_convert(ConvertFlags& flags) {
   convert::ExecuteOptions& execute = flags.job.execute;
   const std::size_t threads = threads_of(execute.threads);
+  flags.verify.demand_no_loss();
   flags.verify.require_valid(flags.job);
   Recipe recipe = make_recipe(flags.target);
   convert::require_apart(flags.input, flags.job.output);

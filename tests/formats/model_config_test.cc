@@ -169,6 +169,73 @@ TEST(ModelConfig, ModelWithoutExpertsIsDense) {
       ElementsAre(false, false));
 }
 
+TEST(NestedModelConfig, TextKeysWinAndTheWholeFillsIn) {
+  for (const char* key : {"text_config", "llm_config", "language_config"}) {
+    const ModelConfig config = parse(fmt::format(
+        R"({{"model_type": "whole", "architectures": ["Whole"], "vocab_size": 7, "hidden_size": 8,
+            "{}": {{"model_type": "text", "architectures": ["Text"], "hidden_size": 16,
+                    "head_dim": null}}}})",
+        key));
+    EXPECT_EQ(config.text.key, key);
+    EXPECT_EQ(config.model_type, "whole");
+    EXPECT_EQ(config.text.model_type, "text");
+    EXPECT_EQ(config.architecture, "Whole");
+    EXPECT_EQ(config.vocab_size, 7U);
+    EXPECT_EQ(config.hidden_size, 16U);
+    EXPECT_EQ(config.raw->at("hidden_size"), 8);
+  }
+}
+
+TEST(NestedModelConfig, QuantizationOnTopWins) {
+  const ModelConfig both = parse(
+      R"({"quantization_config": {"quant_method": "fp8"},
+          "text_config": {"quantization_config": {"quant_method": "awq"}}})");
+  EXPECT_EQ(both.quantization->quant_method, "fp8");
+  EXPECT_FALSE(both.text.holds_quantization);
+  const ModelConfig inside =
+      parse(R"({"text_config": {"quantization_config": {"quant_method": "awq"}}})");
+  EXPECT_EQ(inside.quantization->quant_method, "awq");
+  EXPECT_TRUE(inside.text.holds_quantization);
+  EXPECT_TRUE(parse(R"({"model_type": "kimi_k25", "text_config": {}})").text.holds_quantization);
+}
+
+TEST(NestedModelConfig, NeedsAnObject) {
+  for (const char* text : {"[]", "null", "1", "\"text\""}) {
+    const ModelConfig config =
+        parse(fmt::format(R"({{"hidden_size": 8, "text_config": {}}})", text));
+    EXPECT_EQ(config.text.key, "");
+    EXPECT_EQ(config.hidden_size, 8U);
+  }
+}
+
+TEST(NestedModelConfig, RefusesWhatAFlatOneDoes) {
+  expect_error(ErrorCode::kCorrupt, {"config.json", "hidden_size"},
+               [] { parse(R"({"text_config": {"hidden_size": -1}})"); });
+  expect_error(ErrorCode::kCorrupt, {"full_attention_interval"}, [] {
+    parse(R"({"text_config": {"linear_num_value_heads": 2, "full_attention_interval": 0}})");
+  });
+  expect_error(ErrorCode::kCorrupt, {"layer_types"}, [] {
+    parse(R"({"text_config": {"num_hidden_layers": 3, "linear_num_value_heads": 2,
+                              "layer_types": ["linear_attention"]}})");
+  });
+}
+
+TEST(ModelConfig, LinearAttentionStandsInAllButEveryNthLayer) {
+  const ModelConfig config = parse(
+      R"({"num_hidden_layers": 4, "linear_num_value_heads": 2, "full_attention_interval": 2})");
+  EXPECT_THAT(config.layer_is_linear, ElementsAre(true, false, true, false));
+  EXPECT_TRUE(parse(R"({"num_hidden_layers": 4})").layer_is_linear.empty());
+}
+
+TEST(ModelConfig, ExpertsOfLlama4HaveTheShortName) {
+  const ModelConfig config = parse(
+      R"({"num_hidden_layers": 4, "num_local_experts": 2, "interleave_moe_layer_step": 2,
+          "intermediate_size": 16, "intermediate_size_mlp": 32})");
+  EXPECT_EQ(config.moe_intermediate_size, 16U);
+  EXPECT_EQ(config.intermediate_size, 32U);
+  EXPECT_THAT(config.layer_is_moe, ElementsAre(false, true, false, true));
+}
+
 TEST(ModelConfig, KeepsWhatItDoesNotUnderstand) {
   const char* text = R"({"zeta":[1,{"x":-2.5}],"hidden_size":8,"auto_map":{"A":"b.C"}})";
   EXPECT_EQ(parse(text).raw->dump(), text);
