@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
+#include "formats/base/spelling.h"
 
 namespace ingot::convert {
 
@@ -163,7 +164,9 @@ const formats::Dialect& target_dialect(const Recipe& recipe, const formats::Dial
     for (const formats::Dialect* row : formats::dialects())
       names += fmt::format("{}{}", names.empty() ? "" : ", ", row->name);
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("--dialect '{}' is none of {}", recipe.choices.dialect, names));
+                fmt::format("--dialect '{}' is none of {}{}", recipe.choices.dialect, names,
+                            did_you_mean(recipe.choices.dialect, formats::dialects(),
+                                         &formats::Dialect::name)));
   }
   const auto default_of = [&](SchemeId scheme) -> const formats::Dialect& {
     return formats::default_dialect(scheme, recipe.choices.activations);
