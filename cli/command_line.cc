@@ -14,6 +14,8 @@
 
 #include "cli/commands/commands.h"
 #include "cli/flags/flag_table.h"
+#include "cli/manual/markdown_text.h"
+#include "cli/terminal/terminal.h"
 #include "formats/base/error.h"
 #include "formats/base/spelling.h"
 #include "formats/base/text_input.h"
@@ -75,6 +77,15 @@ void demand(const FlagRule& rule, bool is_real, CLI::Option& option) {
   if (!rule.value_name.empty()) option.type_name(rule.value_name);
 }
 
+// On a terminal help is filled to its width, behind the column of names, which is CLI11's own.
+constexpr int kNames = 30;
+std::string help_text(std::string_view help, int names = kNames) {
+  constexpr int kLeast = 30, kMost = 120;
+  if (!stderr_is_terminal()) return std::string(help);
+  const int width = std::max(std::min(terminal_width(), kMost) - names, kLeast);
+  return fmt::format("{}", fmt::join(filled_lines(help, static_cast<std::size_t>(width)), "\n"));
+}
+
 void declare(const FlagTable& table, CLI::App& app) {
   // CLI11 shows headings in the order in which their first flags were added.
   std::vector<const FlagTable::Row*> rows;
@@ -88,6 +99,7 @@ void declare(const FlagTable& table, CLI::App& app) {
     const bool is_real = std::holds_alternative<double*>(flag.target) ||
                          std::holds_alternative<std::optional<double>*>(flag.target);
     demand(flag.rule, is_real, *option);
+    option->description(help_text(flag.help));
     option->group(std::string(heading_of(row->group)));
   }
   for (const FlagTable::Row* row : rows) {
@@ -193,11 +205,11 @@ void describe_program(CLI::App& app) {
 
 std::function<int()> parse_command_line(int argc, const char* const* argv,
                                         const std::string& command) {
-  CLI::App app(kProgramSummary);
+  CLI::App app(help_text(kProgramSummary, 0));
   describe_program(app);
   std::function<int()> body;
   for (const Command& row : commands()) {
-    CLI::App* sub = app.add_subcommand(std::string(row.name), std::string(row.summary));
+    CLI::App* sub = app.add_subcommand(std::string(row.name), help_text(row.summary));
     sub->set_help_flag("-h,--help", "print this help and exit");
     const DeclaredCommand declared = declare_command(row);
     declare(*declared.table, *sub);

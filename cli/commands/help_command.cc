@@ -5,17 +5,18 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include "cli/commands/commands.h"
 #include "cli/flags/flag_table.h"
 #include "cli/manual/man_page.h"
+#include "cli/manual/markdown_text.h"
 #include "cli/manual/topics.h"
 #include "cli/terminal/terminal.h"
 #include "convert/output/version.h"
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
-#include "formats/base/figures.h"
 #include "formats/base/printable.h"
 #include "formats/base/spelling.h"
 
@@ -31,21 +32,22 @@ std::string topic_word(const Topic& topic) {
   return std::string(topic.name) + (is_command ? ".md" : "");
 }
 
+std::size_t page_width() {
+  return static_cast<std::size_t>(std::min(terminal_width(), kMostColumns));
+}
+
 std::string overview() {
-  std::vector<std::vector<std::string>> rows = {{"Commands (ingot help COMMAND)"}};
-  for (const Command& command : commands())
-    rows.push_back({"  " + std::string(command.name), std::string(command.summary)});
-  rows.push_back({""});
-  rows.push_back({"Pages (ingot help PAGE)"});
-  for (const Topic& topic : topics())
-    rows.push_back({"  " + topic_word(topic), std::string(topic.title())});
-  std::size_t widest = 0;
-  for (const auto& row : rows)
-    if (row.size() > 1) widest = std::max(widest, row[0].size());
+  constexpr std::size_t kNames = 19;  // columns of the longest, and what parts it from its summary
   std::string text;
-  for (const auto& row : rows) {
-    text += row.size() > 1 ? fmt::format("{:<{}}  {}\n", row[0], widest, row[1]) : row[0] + "\n";
-  }
+  const auto line = [&](std::string_view name, std::string_view summary) {
+    const auto lines = filled_lines(summary, std::max(page_width(), 2 * kNames) - kNames);
+    text += fmt::format("  {:<{}}{}\n", name, kNames - 2,
+                        fmt::join(lines, fmt::format("\n{:<{}}", "", kNames)));
+  };
+  text += "Commands (ingot help COMMAND)\n";
+  for (const Command& command : commands()) line(command.name, command.summary);
+  text += "\nPages (ingot help PAGE)\n";
+  for (const Topic& topic : topics()) line(topic_word(topic), topic.title());
   return text;
 }
 
@@ -88,8 +90,7 @@ int run_help(const HelpFlags& flags) {
   }
   const Topic* topic = find_topic(flags.topic);
   if (topic == nullptr) throw no_topic(flags.topic);
-  const auto width = static_cast<std::size_t>(std::min(terminal_width(), kMostColumns));
-  std::cout << topic_text(*topic, width, emphasis(STDOUT_FILENO));
+  std::cout << topic_text(*topic, page_width(), emphasis(STDOUT_FILENO));
   return kExitDone;
 }
 

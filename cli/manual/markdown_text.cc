@@ -85,32 +85,6 @@ std::size_t bytes_that_fit(std::string_view word, std::size_t width) {
   return after_sign > 0 && n < word.size() ? after_sign : n;
 }
 
-// Words in lines of at most `width` columns. A longer word has a line of its own, or is cut.
-enum class LongWords : std::uint8_t { kWhole, kCut };
-std::vector<std::string> filled(std::string_view text, std::size_t width, LongWords long_words) {
-  std::vector<std::string> lines;
-  std::string line;
-  while (!text.empty()) {
-    const std::size_t end = std::min(text.find(' '), text.size());
-    std::string_view word = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
-    if (word.empty()) continue;
-    while (long_words == LongWords::kCut && columns_of(word) > width) {
-      if (!line.empty()) lines.push_back(std::exchange(line, {}));
-      const std::size_t n = bytes_that_fit(word, width);
-      lines.emplace_back(word.substr(0, n));
-      word.remove_prefix(n);
-    }
-    if (!line.empty() && columns_of(line) + 1 + columns_of(word) > width) {
-      lines.push_back(std::exchange(line, {}));
-    }
-    if (!line.empty()) line += ' ';
-    line += word;
-  }
-  if (!line.empty() || lines.empty()) lines.push_back(std::move(line));
-  return lines;
-}
-
 std::vector<std::string> cells_of(std::string_view line) {
   std::vector<std::string> cells;
   std::string cell;
@@ -220,7 +194,8 @@ class Page {
       if (mark_.empty()) open_block();
       const std::size_t hang = kIndent + mark_.size();
       std::string first = mark_;
-      for (const std::string& line : filled(plain(paragraph_), width_ - hang, LongWords::kWhole)) {
+      for (const std::string& line :
+           filled_lines(plain(paragraph_), width_ - hang, LongWords::kWhole)) {
         put(kIndent, first + line);
         first.assign(mark_.size(), ' ');
       }
@@ -245,7 +220,7 @@ class Page {
     std::vector<std::vector<std::string>> cells;
     std::size_t height = 1;
     for (std::size_t i = 0; i < std::min(row.size(), widths.size()); ++i) {
-      cells.push_back(filled(row[i], widths[i], LongWords::kCut));
+      cells.push_back(filled_lines(row[i], widths[i], LongWords::kCut));
       height = std::max(height, cells.back().size());
     }
     for (std::size_t h = 0; h < height; ++h) {
@@ -280,6 +255,31 @@ class Page {
 };
 
 }  // namespace
+
+std::vector<std::string> filled_lines(std::string_view text, std::size_t width,
+                                      LongWords long_words) {
+  std::vector<std::string> lines;
+  std::string line;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find(' '), text.size());
+    std::string_view word = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    if (word.empty()) continue;
+    while (long_words == LongWords::kCut && columns_of(word) > width) {
+      if (!line.empty()) lines.push_back(std::exchange(line, {}));
+      const std::size_t n = bytes_that_fit(word, width);
+      lines.emplace_back(word.substr(0, n));
+      word.remove_prefix(n);
+    }
+    if (!line.empty() && columns_of(line) + 1 + columns_of(word) > width) {
+      lines.push_back(std::exchange(line, {}));
+    }
+    if (!line.empty()) line += ' ';
+    line += word;
+  }
+  if (!line.empty() || lines.empty()) lines.push_back(std::move(line));
+  return lines;
+}
 
 std::string markdown_text(std::string_view markdown, std::size_t width, const Emphasis& bold) {
   return Page(width, bold).render(markdown);

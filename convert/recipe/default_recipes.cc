@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
+#include "formats/base/spelling.h"
 #include "formats/family/role_groups.h"
 
 namespace ingot::convert {
@@ -166,7 +167,9 @@ const formats::Dialect& target_dialect(const Recipe& recipe, const formats::Dial
     for (const formats::Dialect* row : formats::dialects())
       names += fmt::format("{}{}", names.empty() ? "" : ", ", row->name);
     throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("--dialect '{}' is none of {}", recipe.choices.dialect, names));
+                fmt::format("--dialect '{}' is none of {}{}", recipe.choices.dialect, names,
+                            did_you_mean(recipe.choices.dialect, formats::dialects(),
+                                         &formats::Dialect::name)));
   }
   const auto default_of = [&](SchemeId scheme) -> const formats::Dialect& {
     return formats::default_dialect(scheme, recipe.choices.activations);

@@ -42,6 +42,7 @@ constexpr std::array<std::string_view, 2> kGrids = {"amax", "ue8m0"};
 constexpr std::array<std::string_view, 4> kSearches = {"amax", "4over6", "mse", "signed"};
 constexpr std::array<std::uint64_t, 4> kGroupSizes = {32, 64, 128, 0};
 constexpr std::array<std::string_view, 2> kVias = {"f32", "bf16"};
+constexpr std::array<std::string_view, 3> kActivations = {"weight-only", "dynamic", "static"};
 
 template <typename Value>
 Value parse_word(std::span<const std::string_view> words, std::string_view word,
@@ -105,8 +106,8 @@ void Allowances::add(std::string_view text) {
     return;
   }
   throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("--allow '{}' is not KIND=PATTERN with KIND one of {}", text,
-                          fmt::join(kinds(), ", ")));
+              fmt::format("--allow '{}' is not KIND=PATTERN with KIND one of {}{}", text,
+                          fmt::join(kinds(), ", "), did_you_mean(text.substr(0, equals), kinds())));
 }
 
 std::vector<std::string_view> Allowances::kinds() {
@@ -263,7 +264,8 @@ float parse_input_scale(std::string_view word) {
 formats::Activations parse_activations(std::string_view word) {
   if (const auto found = formats::find_activations(word)) return *found;
   throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("--activations '{}' is none of weight-only, dynamic, static", word));
+              fmt::format("--activations '{}' is none of {}{}", word, fmt::join(kActivations, ", "),
+                          did_you_mean(word, kActivations)));
 }
 
 namespace {

@@ -10,6 +10,7 @@
 #include "convert/recipe/engine_choice.h"
 #include "convert/recipe/recipe.h"
 #include "formats/base/error.h"
+#include "formats/base/spelling.h"
 
 namespace ingot::convert {
 namespace {
@@ -103,7 +104,10 @@ void require_keys(const YAML::Node& map, const std::set<std::string>& known,
   std::set<std::string> seen;
   for (const auto& entry : map) {
     const std::string key = scalar(entry.first, where, "a key");
-    if (!known.contains(key)) refuse(where, entry.first, fmt::format("unknown key '{}'", key));
+    if (!known.contains(key)) {
+      refuse(where, entry.first,
+             fmt::format("unknown key '{}'{}", key, did_you_mean(key, known, std::identity())));
+    }
     if (!seen.insert(key).second)
       refuse(where, entry.first, fmt::format("key '{}' is there twice", key));
   }

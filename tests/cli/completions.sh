@@ -16,6 +16,11 @@ expect 2 "did you mean model.layers.3.mlp.experts.7.up_proj.weight?" \
 expect 2 "did you mean deepseek_v32?" "$ingot" inspect "$example" --family deepsek_v32
 expect 2 "did you mean deepseek_v3?" "$ingot" synth "$work/none" --family deepsek_v3
 expect 2 "did you mean sha256?" "$ingot" convert "$example" "$work/none" --to bf16 --hash sha265
+expect 2 "did you mean modelopt?" "$ingot" convert "$example" "$work/none" --to int8 --dialect modelop
+expect 2 "did you mean dynamic?" "$ingot" convert "$example" "$work/none" --to int8 --activations dinamic
+expect 2 "did you mean zero-scale?" "$ingot" convert "$example" "$work/none" --to bf16 --allow 'zero-scael=*'
+printf 'to: int8\nruels: []\n' >"$work/recipe.yaml"
+expect 2 "did you mean rules?" "$ingot" convert "$example" "$work/none" --recipe "$work/recipe.yaml"
 expect 2 "did you mean retile?" "$ingot" convert "$example" "$work/none" --tp 2 --tp-fit retiel
 expect 2 "did you mean 4over6?" "$ingot" convert "$example" "$work/none" --to nvfp4 --nvfp4-search 4over6x
 expect 2 "did you mean weights?" "$ingot" verify "$example" "$example" --levels structure,weihgts
@@ -42,15 +47,16 @@ for page in "$(dirname "$0")"/../../docs/*.md; do
   grep -qF '](' "$work/page" && fail "marks of links in help $name"
 done
 expect 0 "Formats" "$ingot" help FORMATS
-# On a terminal of 80 columns tables and paragraphs stay within it; code may be wider.
+# On a terminal tables, paragraphs and options stay within its columns; code and examples may be wider.
 python3 - "$ingot" <<'P' || fail "the width of a page"
 import fcntl, os, pty, struct, sys, termios
-for columns in (80, 120):
+def lines_of(columns, *words):
     pid, fd = pty.fork()
     if pid == 0:
         fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
         os.environ["NO_COLOR"] = "1"
-        os.execl(sys.argv[1], "ingot", "help", "engines")
+        os.environ["TERM"] = "xterm"
+        os.execl(sys.argv[1], "ingot", *words)
     text = b""
     while True:
         try:
@@ -61,10 +67,12 @@ for columns in (80, 120):
             break
         text += piece
     assert os.waitpid(pid, 0)[1] == 0
-    lines = text.decode().replace("\r", "").split("\n")
-    filled = [line for line in lines if not line.startswith("    ")]
-    assert max(map(len, filled)) <= columns, max(filled, key=len)
-    assert max(map(len, filled)) > columns - 15
+    return text.decode().replace("\r", "").split("Examples:")[0].split("\n")
+for columns in (80, 120):
+    for words in (["help", "engines"], ["help"], ["convert", "--help"], ["--help"]):
+        filled = [line for line in lines_of(columns, *words) if not line.startswith("    ") or line.startswith(" " * 19)]
+        assert max(map(len, filled)) <= columns, max(filled, key=len)
+        assert max(map(len, filled)) > 65, words
 P
 
 # Completions, by bash itself.
@@ -73,20 +81,20 @@ mkdir -p "$work/place/folder" && : >"$work/place/file.yaml"
 complete_words() {  # complete_words WORD...: what bash offers for the last
   (cd "$work/place" && bash -c 'source "$0"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _ingot; printf "%s\n" "${COMPREPLY[@]}"' "$work/bash" "$@")
 }
-offers() {  # offers WANTED WORD...: these, in their order, parted by blanks
+offers() {  # offers WANTED WORD...: these, sorted, parted by blanks
   local wanted=$1 got
   shift
-  got=$(complete_words "$@" | paste -sd' ')
+  got=$(complete_words "$@" | LC_ALL=C sort | paste -sd' ')
   [ "$got" = "$wanted" ] || fail "bash offers '$got' instead of '$wanted' for: $*"
 }
 bash -n "$work/bash" || fail "the syntax of bash completions"
-offers "convert completions" ingot co
+offers "completions convert" ingot co
 offers "--dialect --dry-run" ingot convert --d
 offers "nvfp4" ingot convert in out --to nv
 offers "nvfp4" ingot convert in out --to = nv
 offers "compressed-tensors" ingot convert --dialect c
 offers "structure,weights" ingot verify a b --levels structure,w
-offers "yes no" ingot convert --links ""
+offers "no yes" ingot convert --links ""
 offers "folder" ingot convert ""
 offers "file.yaml folder" ingot convert --recipe ""
 offers "folder" ingot convert --to bf16 f
@@ -95,7 +103,7 @@ offers "bash" ingot completions b
 offers "--thinking --threads" ingot generate d --th
 offers "--no-thinking" ingot generate d --no
 offers "" ingot convert --tp ""
-for command in $(sed -n 's/^  \([a-z]*\)  .*/\1/p' "$work/help" | head -11); do
+for command in $(sed -n 's/^  \([a-z][a-z]*\)  .*/\1/p' "$work/help" | head -11); do
   # Every option of --help is offered.
   "$ingot" "$command" --help | grep -o '^  \(-h,\)\?--[a-z0-9-]*' | sed 's/.*--/--/' | sort -u >"$work/wanted"
   complete_words ingot "$command" -- | sort -u >"$work/got"

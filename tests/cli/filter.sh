@@ -39,6 +39,8 @@ expect 2 "the prompt is empty" "$ingot" generate "$example" --prompt -
 expect 2 "/dev/stdin: holds no prompt" "$ingot" generate "$example" --prompts -
 expect 2 "/dev/stdin: holds no token ids" "$ingot" generate "$example" --tokens -
 expect 2 "both read the standard input" "$ingot" verify "$example" "$example" --levels layers --prompts - --text -
+yes | head -c 68000000 | "$ingot" generate "$example" --prompts - >"$work/stdout" 2>"$work/stderr" && fail "68 MB of prompts"
+grep -q "/dev/stdin: has more than the 67108864 bytes" "$work/stderr" || fail "no limit in: $(cat "$work/stderr")"
 echo '{"prompt": 7}' | "$ingot" generate "$example" --prompts - --jsonl >"$work/stdout" 2>"$work/stderr" && fail "a number as a prompt"
 grep -q "/dev/stdin: line 1: " "$work/stderr" || fail "no line in: $(cat "$work/stderr")"
 

@@ -3,6 +3,7 @@
 
 #include "inference/generate/generate.h"
 
+#include <algorithm>
 #include <string>
 
 #include <fmt/format.h>
@@ -140,6 +141,34 @@ TEST(Generate, StopsWhenTheCallerWantsNoMore) {
   const GenerateResult result = generate(opened.model, prompts, options);
   EXPECT_EQ(result.answers[0].tokens.size(), 4U);
   EXPECT_EQ(result.answers[0].stop, inference::StopReason::kStopped);
+}
+
+TEST(Generate, TellsEachAnswerOnceAsItEnds) {
+  const OpenedModel opened(kExample, f32_options());
+  GenerateOptions options = greedy_options();
+  std::vector<std::size_t> ended;
+  std::vector<std::vector<std::int32_t>> tokens(3);
+  std::size_t n_last = 0;
+  options.on_answer = [&](std::size_t prompt, const inference::Answer& answer) {
+    EXPECT_GE(answer.tokens.size(), n_last) << "a longer answer came first";
+    n_last = answer.tokens.size();
+    ended.push_back(prompt);
+    tokens.at(prompt) = answer.tokens;
+  };
+  const GenerateResult result = generate(opened.model, short_prompts(), options);
+  EXPECT_EQ(tokens, tokens_of(result));
+  std::sort(ended.begin(), ended.end());
+  EXPECT_EQ(ended, (std::vector<std::size_t>{0, 1, 2}));
+
+  ended.clear();
+  n_last = 0;
+  options.stop_requested = [] { return true; };
+  generate(opened.model, short_prompts(), options);
+  EXPECT_EQ(ended.size(), 3U);
+  ended.clear();
+  options.max_new_tokens = 0;
+  generate(opened.model, short_prompts(), options);
+  EXPECT_EQ(ended.size(), 3U);
 }
 
 TEST(Generate, NothingToGenerateIsNoAnswer) {

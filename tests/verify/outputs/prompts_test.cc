@@ -74,6 +74,29 @@ TEST(BuiltInPrompts, AreIdsWithoutATokenizer) {
   EXPECT_EQ(prompts[3].ids, verify::built_in_prompts(model, nullptr)[3].ids);
 }
 
+TEST(PromptLines, AreKnownByNameOrByTheFirstLine) {
+  const auto has_lines = [](const char* path, const char* text) {
+    return inference::has_prompt_lines(path, text);
+  };
+  EXPECT_TRUE(has_lines("a.jsonl", "no JSON"));
+  EXPECT_FALSE(has_lines("a.txt", "\"text\"\n"));
+  const char* input = "/dev/stdin";
+  EXPECT_TRUE(has_lines(input, "\n \"text\"\nmore"));
+  EXPECT_TRUE(has_lines(input, R"({"prompt": "a", "id": 1})"));
+  EXPECT_TRUE(has_lines(input, R"({"messages": [{"role": "user", "content": "a"}]})"));
+  for (const char* text :
+       {"", "text", "\"Well\", she said.", "{", R"({"docs": ["a"]})", "[1]", "7"})
+    EXPECT_FALSE(has_lines(input, text)) << text;
+}
+
+TEST(PromptLines, KeepTheIdOfAnyType) {
+  const auto lines =
+      inference::parse_prompt_lines("{\"id\": [1], \"text\": \"a\"}\n\"b\"\n", "prompts.jsonl");
+  ASSERT_EQ(lines.size(), 2U);
+  EXPECT_EQ(*lines[0].id, formats::Json::parse("[1]"));
+  EXPECT_EQ(lines[1].id, nullptr);
+}
+
 TEST(ReadPrompts, TakesTextsBetweenBlankLines) {
   const Example example;
   const TempDir directory;
