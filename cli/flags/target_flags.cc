@@ -72,6 +72,10 @@ void read_choices(const TargetFlags& flags, Recipe& recipe) {
   if (is_given("--fp8-grid", flags.fp8_grid))
     choices.fp8_grid = convert::parse_fp8_grid(flags.fp8_grid);
   is_given("--scales-from", flags.scales_from);
+  if (!flags.search.empty() && !flags.nvfp4_search.empty()) {
+    throw Error(ErrorCode::kInvalidArgument,
+                "--nvfp4-search is --search by its former name (give one of them)");
+  }
   for (const auto& [option, word] :
        {std::pair{"--search", &flags.search}, {"--nvfp4-search", &flags.nvfp4_search}}) {
     if (is_given(option, *word)) choices.search = convert::parse_scale_search(*word, option);

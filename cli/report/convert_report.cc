@@ -3,15 +3,18 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "cli/report/engine_report.h"
 #include "cli/report/slicing_report.h"
 #include "cli/terminal/terminal.h"
 #include "convert/output/tensor_records.h"
 #include "convert/output/version.h"
+#include "convert/plan/passes.h"
 #include "formats/base/figures.h"
 #include "formats/base/printable.h"
 #include "formats/json/json.h"
@@ -162,8 +165,13 @@ std::string rule_text(const convert::Rule& rule) {
 }
 
 std::string importance_text(const Plan& plan) {
-  return fmt::format("{} of {} nvfp4 tensors weighted", count_text(plan.counts.weighted),
-                     count_text(plan.counts.searched));
+  std::set<std::string_view> schemes;
+  for (const convert::PlannedTensor& planned : plan.tensors) {
+    if (convert::searches_scales(planned, plan.tensor_of(planned)))
+      schemes.insert(formats::scheme_facts(planned.to).name);
+  }
+  return fmt::format("{} of {} {} tensors weighted", count_text(plan.counts.weighted),
+                     count_text(plan.counts.searched), fmt::join(schemes, " and "));
 }
 
 void add_importance(const Plan& plan, Json& json) {

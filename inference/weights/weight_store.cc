@@ -89,6 +89,13 @@ std::optional<ActivationFormat> native_activations(const TensorSource& source,
                                                    Activations activations) {
   const formats::SchemeFacts& scheme = formats::scheme_facts(tensor.encoding.scheme);
   if (!scheme.quantized || activations == Activations::kWeightOnly) return std::nullopt;
+  if (scheme.code == CodeKind::kInt4) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("has quantized activations beside {}, which this version does not "
+                            "compute (run it with --profile bf16)",
+                            scheme.name))
+        .in_tensor(tensor.name);
+  }
   const bool is_static = activations == Activations::kStatic;
   // Block scales below a stored input scale (NVFP4), or powers of two that are never static (MX).
   const bool is_under_global = scheme.has_global;

@@ -74,12 +74,17 @@ done
 run convert "$work/kimi.bf16" "$work/attention" --to int4 --group-size row --quantize-attention
 expect 0 "o-proj" "$ingot" verify "$work/kimi.bf16" "$work/attention" --levels weights
 
+printf 'to: int4\nsearch: signed\ngroup-size: 32\n' >"$work/recipe.yaml"
+run convert "$work/kimi.bf16" "$work/by_recipe" --recipe "$work/recipe.yaml"
+same "$work/signed" "$work/by_recipe"
+
 # What does not belong together is refused, with what would do.
 expect 2 "--group-size 32 or row would do" "$ingot" convert "$kimi" "$work/none" --to int4 --group-size 64
 expect 2 "--search 4over6 does not belong to int4-group (which has amax, mse, signed)" \
   "$ingot" convert "$work/kimi.bf16" "$work/none" --to int4 --group-size 32 --search 4over6
 expect 2 "--search signed does not belong to nvfp4" "$ingot" convert "$work/kimi.bf16" "$work/none" --to nvfp4 --search signed
 expect 2 "--group-size says how many columns" "$ingot" convert "$kimi" "$work/none" --to bf16 --group-size 32
+expect 2 "give one of them" "$ingot" convert "$work/kimi.bf16" "$work/none" --to int4 --search mse --nvfp4-search amax
 expect 2 "none of 32, 64, 128 and row" "$ingot" convert "$kimi" "$work/none" --to int4 --group-size 48
 
 # Damage: each is named.

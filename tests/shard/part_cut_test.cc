@@ -243,6 +243,12 @@ TEST(PartCut, CutsPartsWithTheirWeight) {
       {Part::kWeight, DType::kU8, SchemeId::kMxfp4, {8, 128}, {1, 32}, {8, 64}, 0, 1},
       {Part::kScale, DType::kU8, SchemeId::kMxfp4, {8, 128}, {1, 32}, {8, 4}, 0, 1},
       {Part::kScale, DType::kF8E8M0, SchemeId::kMxfp8, {8, 128}, {1, 32}, {8, 4}, 0, 1},
+      // INT4: eight codes of a row in a word, zero points of eight rows.
+      {Part::kWeight, DType::kI32, SchemeId::kInt4Group, {32, 128}, {1, 32}, {32, 16}, 0, 1},
+      {Part::kScale, DType::kBf16, SchemeId::kInt4Group, {32, 128}, {1, 32}, {32, 4}, 0, 1},
+      {Part::kScale, DType::kBf16, SchemeId::kInt4Group, {32, 128}, {1, 0}, {32, 1}, 0, -1},
+      {Part::kZeroPoint, DType::kI32, SchemeId::kInt4Group, {32, 128}, {1, 32}, {4, 4}, 0, 1},
+      {Part::kDimensions, DType::kI32, SchemeId::kInt4Group, {32, 128}, {1, 32}, {2}, -1, -1},
       // A number per row.
       {Part::kScale, DType::kF32, SchemeId::kInt8Channel, {8, 64}, {1, 64}, {8, 1}, 0, -1},
       {Part::kScale, DType::kBf16, SchemeId::kFp8Channel, {8, 64}, {1, 64}, {8}, 0, -1},

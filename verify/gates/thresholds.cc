@@ -149,7 +149,6 @@ constexpr std::array kDefaults{
     Row{"weights.cosine", "fp8", 0.9995},
     Row{"weights.cosine", "mxfp8", 0.9995},
     Row{"weights.cosine", "mxfp4", 0.991},
-    Row{"weights.cosine", "int4", 0.985},
     Row{"layers.cosine", "plain", 0.9995},
     Row{"layers.cosine", "int8", 0.999},
     Row{"layers.cosine", "fp8", 0.999},
@@ -242,6 +241,8 @@ Thresholds default_thresholds(std::string_view search) {
   };
   for (const Row& row : kDefaults) add(row);
   add({"weights.cosine", "nvfp4", nvfp4_cosine(search)});
+  // Of rows that share a scale. Columns that matter less are given up on purpose.
+  add({"weights.cosine", "int4", search == "weighted" ? 0.97 : 0.985});
   for (const std::string_view kind : kGreedyKinds) {
     add({"greedy.different", kind, 0});
     add({"greedy.inconclusive", kind, 0.5});

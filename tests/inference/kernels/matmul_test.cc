@@ -57,7 +57,12 @@ std::vector<float> decoded(const StoredMatrix& matrix, WeightRounding rounding) 
          .rows_per_matrix = w.first_row + w.rows,
          .scale_cols = w.scale_cols,
          .block_rows = w.block_rows,
-         .block_cols = w.block_cols},
+         .block_cols = w.block_cols,
+         .zeros =
+             matrix.zeros.empty()
+                 ? std::span<const std::uint8_t>()
+                 : std::span<const std::uint8_t>(matrix.zeros).subspan(scale_row * w.scale_cols),
+         .group_order = matrix.group_order},
         row);
   }
   if (rounding == WeightRounding::kBf16) {

@@ -184,6 +184,7 @@ double value_of(CodeKind kind, std::uint8_t code) {
       return double{formats::kE4m3Values[code]};
     case CodeKind::kE2m1:
       return double{quantize::float_from_e2m1(code)};
+    case CodeKind::kInt4:  // of weights whose activations stay as they are
     case CodeKind::kPlain:
       break;
   }
@@ -206,6 +207,7 @@ double weight_scale(const WeightMatrix& w, std::size_t row, std::size_t col) {
 std::vector<StoredShape> quantized_shapes(std::size_t rows, std::size_t cols) {
   std::vector<StoredShape> shapes;
   for (const StoredShape& shape : stored_shapes(rows, cols)) {
+    if (shape.scheme == SchemeId::kInt4Group) continue;  // never beside quantized activations
     if (formats::scheme_facts(shape.scheme).quantized) shapes.push_back(shape);
   }
   return shapes;

@@ -65,11 +65,14 @@ class FaultInScheme : public ::testing::TestWithParam<Target> {
   TempDir directory_;
 };
 
-// 1.01 times an F32 scale; of eight bits, the next larger one.
+// 1.01 times an F32 scale; of fewer bits, the next larger one.
 TEST_P(FaultInScheme, SlightlyWrongScalesAreSeen) {
   change(true, [](EditedTensor& scale) {
     if (scale.dtype == formats::DType::kF32) {
       scale.map<float>([](float value) { return value * 1.01F; });
+    } else if (scale.dtype == formats::DType::kBf16) {
+      scale.map<std::uint16_t>(
+          [](std::uint16_t word) { return static_cast<std::uint16_t>(word + 1); });
     } else {
       scale.map<std::uint8_t>(
           [](std::uint8_t code) { return static_cast<std::uint8_t>(code + 1); });
@@ -94,10 +97,14 @@ class CoarseScheme : public FaultInScheme {
   void coarsen(std::size_t n) const {
     change(true, [n](EditedTensor& scale) {
       const bool is_float = scale.dtype == formats::DType::kF32;
-      const std::size_t all = scale.bytes.size() / (is_float ? 4 : 1);
+      const bool is_bf16 = scale.dtype == formats::DType::kBf16;
+      const std::size_t all = scale.bytes.size() / (formats::dtype_bits(scale.dtype) / 8);
       for (std::size_t i = 0; i < (n == 0 ? all : n); ++i) {
         if (is_float) {
           scale.set<float>(i, scale.get<float>(i) * 3);
+        } else if (is_bf16) {
+          scale.set<std::uint16_t>(i,
+                                   static_cast<std::uint16_t>(scale.get<std::uint16_t>(i) + 256));
         } else {  // two more in the exponent, of E4M3 or of E8M0
           const bool is_e4m3 = scale.dtype == formats::DType::kF8E4M3;
           const int code = scale.get<std::uint8_t>(i) + (is_e4m3 ? 16 : 2);
@@ -146,6 +153,8 @@ class CoarseScheme : public FaultInScheme {
           return quantize::scalar::encode_int8(groups, out, stride);
         case formats::CodeKind::kE2m1:
           return quantize::scalar::encode_e2m1(groups, out, stride);
+        case formats::CodeKind::kInt4:
+          return quantize::scalar::encode_int4(groups, out, stride);
         default:
           return quantize::scalar::encode_e4m3(groups, out, stride);
       }
@@ -174,7 +183,7 @@ class NeighbourInScheme : public FaultInScheme {};
 // Four places on: four rows, or blocks of a row.
 TEST_P(NeighbourInScheme, IsSeenWhereItsScaleIsTaken) {
   change(true, [](EditedTensor& scale) {
-    const auto n_bytes = scale.dtype == formats::DType::kF32 ? 16 : 4;
+    const auto n_bytes = static_cast<std::ptrdiff_t>(formats::dtype_bits(scale.dtype) / 8 * 4);
     std::rotate(scale.bytes.begin(), scale.bytes.begin() + n_bytes, scale.bytes.end());
   });
   expect_rejected();

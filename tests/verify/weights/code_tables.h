@@ -27,6 +27,9 @@ inline std::vector<double> code_values(formats::SchemeId scheme) {
     case formats::CodeKind::kE2m1:
       values = {-6, -4, -3, -2, -1.5, -1, -0.5, 0, 0.5, 1, 1.5, 2, 3, 4, 6};
       break;
+    case formats::CodeKind::kInt4:
+      for (int code = -8; code <= 7; ++code) values.push_back(code);
+      break;
     case formats::CodeKind::kPlain:
       for (std::uint32_t word = 0; word < 0x10000; ++word) {
         const auto bits = static_cast<std::uint16_t>(word);

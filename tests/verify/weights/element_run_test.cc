@@ -98,7 +98,7 @@ void expect_naive(const Matrix& source, const Coded& coded, const Matrix& output
 
 TEST(ElementRun, RandomMatricesAgreeWithNaiveDoubles) {
   for (const SchemeId scheme : {SchemeId::kFp8Block, SchemeId::kInt8Channel, SchemeId::kNvfp4,
-                                SchemeId::kMxfp4, SchemeId::kMxfp8}) {
+                                SchemeId::kMxfp4, SchemeId::kMxfp8, SchemeId::kInt4Group}) {
     for (const std::uint32_t seed : {1U, 2U}) {
       const Matrix source =
           quantize::random_matrix(19, seed == 1 ? 160 : 2080, quantize::Shape::kHeavy, seed, 0.02F);
