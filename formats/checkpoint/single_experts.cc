@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
+#include "formats/json/json.h"
 
 namespace ingot::formats {
 namespace {
