@@ -17,8 +17,8 @@
 #include "cli/manual/markdown_text.h"
 #include "cli/terminal/terminal.h"
 #include "formats/base/error.h"
-#include "formats/base/spelling.h"
-#include "formats/base/text_input.h"
+#include "formats/text/spelling.h"
+#include "formats/text/text_input.h"
 
 namespace ingot::cli {
 namespace {

@@ -20,8 +20,8 @@
 #include "cli/terminal/terminal.h"
 #include "formats/base/error.h"
 #include "formats/base/printable.h"
-#include "formats/base/spelling.h"
 #include "formats/json/json.h"
+#include "formats/text/spelling.h"
 
 namespace ingot::cli {
 namespace {

@@ -1,4 +1,5 @@
-# Checks every #include "folder/..." of the product against the layers and rooms of docs/architecture.md.
+# Checks every #include "folder/..." of the product against the layers and rooms of docs/architecture.md, and that no
+# folder is too full.
 # Usage: cmake -DROOT=<source dir> -P layering.cmake
 cmake_minimum_required(VERSION 3.25)
 
@@ -16,7 +17,7 @@ set(allowed_cli verify convert inference check shard quantize synth formats)
 
 # The rooms of a layer, from the floor up: a file includes from its own room and from those before it. Files that stand
 # in the layer's folder itself are the top.
-set(rooms_formats base json container config family storage modules dialect records checkpoint)
+set(rooms_formats base text json container config family storage modules dialect records checkpoint)
 set(rooms_shard cut align join)
 set(rooms_check rules)
 set(rooms_convert recipe plan output run job)
@@ -74,11 +75,28 @@ foreach(layer IN LISTS layers)
   endforeach()
 endforeach()
 
+# A folder is what one person keeps in mind.
+set(most_files 25)
+foreach(layer IN LISTS layers)
+  file(GLOB_RECURSE sources RELATIVE ${ROOT} ${ROOT}/${layer}/*.h ${ROOT}/${layer}/*.cc)
+  list(TRANSFORM sources REPLACE "/[^/]+$" "" OUTPUT_VARIABLE folders)
+  set(distinct ${folders})
+  list(REMOVE_DUPLICATES distinct)
+  foreach(folder IN LISTS distinct)
+    set(files ${folders})
+    list(FILTER files INCLUDE REGEX "^${folder}$")
+    list(LENGTH files n_files)
+    if(n_files GREATER most_files)
+      list(APPEND violations "${folder} has ${n_files} files, more than ${most_files} (make a room of some of them)")
+    endif()
+  endforeach()
+endforeach()
+
 if(checked EQUAL 0)
   message(FATAL_ERROR "no include was checked: wrong ROOT?")
 endif()
 if(violations)
   list(JOIN violations "\n" text)
-  message(FATAL_ERROR "includes against the layers:\n${text}")
+  message(FATAL_ERROR "against the layers and rooms:\n${text}")
 endif()
 message(STATUS "${checked} includes follow the layers")

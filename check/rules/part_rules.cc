@@ -118,7 +118,10 @@ void group_columns(const RuleInput& input) {
   });
 }
 
-template <Part... parts>
+enum class Sign : std::uint8_t { kPositive, kEither };
+
+/// A scale below zero is as good where the codes reach farther on that side.
+template <Sign sign, Part... parts>
 void bad_values(const RuleInput& input) {
   std::vector<const StoredTensor*> scales;
   for_each_about(input, [&](const LogicalTensor& tensor) {
@@ -126,22 +129,13 @@ void bad_values(const RuleInput& input) {
       if (const StoredTensor* scale = input.part_of(tensor, part)) scales.push_back(scale);
     }
   });
-  report_odd_scales(input, scales, is_bad_scale, ErrorCode::kBadScale, [](const OddValues& odd) {
-    return fmt::format("{} of {} scales are not finite and positive, the first is {} at element {}",
-                       odd.n, odd.total, odd.value, odd.first);
-  });
-}
-
-// A scale below zero is as good where the codes reach farther on that side.
-void signed_scale_values(const RuleInput& input) {
-  std::vector<const StoredTensor*> scales;
-  for_each_about(input, [&](const LogicalTensor& tensor) {
-    scales.push_back(input.part_of(tensor, Part::kScale));
-  });
-  const auto is_odd = [](float scale) { return scale == 0 || !std::isfinite(scale); };
+  const auto is_odd = [](float scale) {
+    return sign == Sign::kEither ? scale == 0 || !std::isfinite(scale) : is_bad_scale(scale);
+  };
   report_odd_scales(input, scales, is_odd, ErrorCode::kBadScale, [](const OddValues& odd) {
-    return fmt::format("{} of {} scales are zero or not finite, the first is {} at element {}",
-                       odd.n, odd.total, odd.value, odd.first);
+    return fmt::format("{} of {} scales are {}, the first is {} at element {}", odd.n, odd.total,
+                       sign == Sign::kEither ? "zero or not finite" : "not finite and positive",
+                       odd.value, odd.first);
   });
 }
 
@@ -160,7 +154,7 @@ void int4_tables(const RuleInput& input) {
   });
 }
 
-constexpr auto scale_values = bad_values<Part::kScale, Part::kDeqScale>;
+constexpr auto scale_values = bad_values<Sign::kPositive, Part::kScale, Part::kDeqScale>;
 
 void block_of_128(const RuleInput& input) {
   std::size_t count = 0;
@@ -431,7 +425,7 @@ constexpr LoaderRule kRules[] = {
                Part::kDimensions>,
      has_int4_codes},
     {"int4.scale-values", "", "all", kError, "every scale is finite and not zero",
-     signed_scale_values, has_int4_codes, kReadsValues},
+     bad_values<Sign::kEither, Part::kScale>, has_int4_codes, kReadsValues},
     {"int4.tables", "", "all", kError,
      "weight_shape is the shape of the weight, weight_g_idx names groups that there are",
      int4_tables, has_int4_codes, kReadsValues},
@@ -451,7 +445,7 @@ constexpr LoaderRule kRules[] = {
     {"nvfp4.scale-values", "", "all", kError, "every block scale is above zero and no NaN",
      scale_values, is_nvfp4, kReadsValues},
     {"nvfp4.global-values", "", "all", kError, "every global scale is finite and positive",
-     bad_values<Part::kGlobal>, is_nvfp4, kReadsValues},
+     bad_values<Sign::kPositive, Part::kGlobal>, is_nvfp4, kReadsValues},
     {"nvfp4.reciprocal", "", "all", kWarning,
      "no global scale makes weights beyond 1500, as the other convention's number does", reciprocal,
      is_nvfp4, kReadsValues},

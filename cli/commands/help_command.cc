@@ -18,7 +18,7 @@
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
 #include "formats/base/printable.h"
-#include "formats/base/spelling.h"
+#include "formats/text/spelling.h"
 
 namespace ingot::cli {
 namespace {

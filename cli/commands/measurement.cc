@@ -9,7 +9,7 @@
 #include "cli/terminal/terminal.h"
 #include "convert/output/version.h"
 #include "formats/base/error.h"
-#include "formats/base/spelling.h"
+#include "formats/text/spelling.h"
 
 namespace ingot::cli {
 namespace {

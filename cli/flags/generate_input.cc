@@ -14,9 +14,9 @@
 #include "cli/flags/flag_table.h"
 #include "formats/base/error.h"
 #include "formats/base/printable.h"
-#include "formats/base/spelling.h"
-#include "formats/base/text_input.h"
 #include "formats/json/json.h"
+#include "formats/text/spelling.h"
+#include "formats/text/text_input.h"
 #include "inference/chat/messages.h"
 #include "inference/generate/prompt_text.h"
 

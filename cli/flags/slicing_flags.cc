@@ -7,7 +7,7 @@
 #include "cli/flags/flag_table.h"
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
-#include "formats/base/spelling.h"
+#include "formats/text/spelling.h"
 
 namespace ingot::cli {
 namespace {

@@ -9,8 +9,8 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
-#include "formats/base/spelling.h"
 #include "formats/family/role_groups.h"
+#include "formats/text/spelling.h"
 
 namespace ingot::convert {
 

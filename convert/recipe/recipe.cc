@@ -11,9 +11,9 @@
 
 #include "convert/recipe/statistics.h"
 #include "formats/base/error.h"
-#include "formats/base/spelling.h"
 #include "formats/json/json.h"
 #include "formats/storage/meant_tensor.h"
+#include "formats/text/spelling.h"
 
 namespace ingot::convert {
 

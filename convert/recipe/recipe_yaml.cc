@@ -10,7 +10,7 @@
 #include "convert/recipe/engine_choice.h"
 #include "convert/recipe/recipe.h"
 #include "formats/base/error.h"
-#include "formats/base/spelling.h"
+#include "formats/text/spelling.h"
 
 namespace ingot::convert {
 namespace {

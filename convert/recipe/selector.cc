@@ -10,8 +10,8 @@
 #include <fmt/ranges.h>
 
 #include "formats/base/error.h"
-#include "formats/base/spelling.h"
 #include "formats/family/family.h"
+#include "formats/text/spelling.h"
 
 namespace ingot::convert {
 

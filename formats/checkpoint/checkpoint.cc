@@ -11,7 +11,6 @@
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
 #include "formats/base/pattern.h"
-#include "formats/base/spelling.h"
 #include "formats/checkpoint/checkpoint_listing.h"
 #include "formats/checkpoint/encoding_recognition.h"
 #include "formats/checkpoint/rank_slices.h"
@@ -22,6 +21,7 @@
 #include "formats/records/manifest.h"
 #include "formats/storage/stored_names.h"
 #include "formats/storage/tensor_source.h"
+#include "formats/text/spelling.h"
 
 // Opening goes from the outside in: config, files, headers, index, encodings, family. Each stage
 // needs the one before it, so faults are thrown at the end of a stage, all of that stage together;

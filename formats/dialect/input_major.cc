@@ -4,6 +4,7 @@
 
 #include "formats/base/error.h"
 #include "formats/config/config_meaning.h"
+#include "formats/config/nested_config.h"
 #include "formats/dialect/dialect_table.h"
 #include "formats/json/json.h"
 
@@ -55,7 +56,7 @@ const Dialect kGptqDialect = {.name = kGptq,
 std::optional<InputMajorLayout> input_major_layout(const ModelConfig& config) {
   const std::string method = config.quantization ? config.quantization->quant_method : "";
   if (method != kAwq && method != kGptq) return std::nullopt;
-  const Json& block = config_member(config.raw, "quantization_config");
+  const Json& block = quantization_block(config);
   if (const Json& bits = config_member(block, "bits"); bits != 4)
     throw unsupported(
         fmt::format("has bits {}; of {} this version reads 4", config_text(bits), method));

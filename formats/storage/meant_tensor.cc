@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "formats/base/spelling.h"
+#include "formats/text/spelling.h"
 
 namespace ingot::formats {
 

@@ -9,7 +9,7 @@
 namespace ingot::formats {
 
 /// `; did you mean TENSOR?` for a name that no tensor has, or nothing: for patterns, and where no
-/// name is near (formats/base/spelling.h).
+/// name is near (formats/text/spelling.h).
 std::string meant_tensor(std::string_view name, std::span<const LogicalTensor> tensors);
 
 }  // namespace ingot::formats

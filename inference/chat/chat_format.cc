@@ -14,8 +14,8 @@
 
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
-#include "formats/base/spelling.h"
 #include "formats/json/json.h"
+#include "formats/text/spelling.h"
 #include "inference/chat/built_in_formats.h"
 #include "inference/chat/jinja/template.h"
 #include "inference/chat/messages.h"

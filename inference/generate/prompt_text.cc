@@ -5,8 +5,8 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
-#include "formats/base/text_input.h"
 #include "formats/json/json.h"
+#include "formats/text/text_input.h"
 
 namespace ingot::inference {
 namespace {

@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "formats/base/spelling.h"
+#include "formats/text/spelling.h"
 
 namespace ingot::shard {
 

@@ -11,7 +11,7 @@
 #include "cli/manual/markdown_text.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/resource_use.h"
-#include "formats/base/spelling.h"
+#include "formats/text/spelling.h"
 #include "tests/support/expect_error.h"
 
 namespace ingot::cli {

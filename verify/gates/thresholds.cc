@@ -10,7 +10,7 @@
 
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
-#include "formats/base/spelling.h"
+#include "formats/text/spelling.h"
 #include "verify/gates/gate.h"
 
 namespace ingot::verify {

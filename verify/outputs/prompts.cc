@@ -7,8 +7,8 @@
 
 #include "formats/base/error.h"
 #include "formats/base/printable.h"
-#include "formats/base/text_input.h"
 #include "formats/json/json.h"
+#include "formats/text/text_input.h"
 #include "inference/chat/chat_format.h"
 #include "inference/family/model_family.h"
 #include "inference/generate/prompt_text.h"

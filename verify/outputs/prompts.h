@@ -48,7 +48,7 @@ std::vector<Prompt> built_in_prompts(const formats::Checkpoint& source,
 /// Returns nullopt when the checkpoint has no tokenizer.json; throws what Tokenizer::open throws.
 std::optional<inference::Tokenizer> open_tokenizer(const formats::Checkpoint& source);
 
-/// What follows reads files, pipes and the standard input (formats/base/text_input.h), where the
+/// What follows reads files, pipes and the standard input (formats/text/text_input.h), where the
 /// first line tells JSON lines from text.
 
 /// Prompts of a text file, between blank lines, or of JSON lines (.jsonl, as

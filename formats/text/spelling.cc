@@ -1,4 +1,4 @@
-#include "formats/base/spelling.h"
+#include "formats/text/spelling.h"
 
 #include <algorithm>
 #include <vector>

@@ -1,4 +1,4 @@
-#include "formats/base/text_input.h"
+#include "formats/text/text_input.h"
 
 #include <algorithm>
 #include <array>
