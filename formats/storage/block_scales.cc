@@ -224,7 +224,8 @@ void ScaleReader::require_dimensions() const {
   if (agrees) return;
   throw Error(ErrorCode::kCorrupt,
               fmt::format("{} says [{}], but the codes and their scales make {} (fetch the file "
-                          "again; of a slice it is the slice's own shape)",
+                          "again; of a slice it is the slice's own shape; columns that are no "
+                          "multiple of 8 are not read)",
                           stored.name, fmt::join(sides, ", "), shape_text(tensor_.shape)))
       .in_file(source_.files()[stored.file].name)
       .in_tensor(tensor_.name);

@@ -46,7 +46,10 @@ std::string_view nearest_word(std::string_view word, std::span<const std::string
       nearest = choice;
     }
   }
-  return nearest;
+  if (!nearest.empty() || word.size() < kShortestBeginning) return nearest;
+  const auto begins = [&](std::string_view choice) { return choice.starts_with(word); };
+  const auto first = std::ranges::find_if(choices, begins);
+  return std::ranges::count_if(choices, begins) == 1 ? *first : std::string_view();
 }
 
 std::string did_you_mean(std::string_view word, std::span<const std::string_view> choices) {

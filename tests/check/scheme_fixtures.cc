@@ -123,6 +123,10 @@ std::vector<RuleFixture> int4_fixtures() {
        [=](auto& c) { c.put_zeros(stem + "weight_zero_point", DType::kI32, c.at(scale).shape); }},
       {"int4.scale-values", kBadScale, kInt4,
        [=](auto& c) { c.put_floats(scale, c.at(scale).shape, 0); }},
+      {"int4.tables", kCorrupt, kInt4,
+       [=](auto& c) {
+         c.put_integers(shape, {8, 8});
+       }},
       {"ct.targets", kMismatch, kInt4, group("group_size", 64)},
       {"ct.targets", kMismatch, kInt4, group("symmetric", false)},
       {"ct.targets", kMismatch, kInt4, group("actorder", "group")},

@@ -88,7 +88,7 @@ offers() {  # offers WANTED WORD...: these, sorted, parted by blanks
   [ "$got" = "$wanted" ] || fail "bash offers '$got' instead of '$wanted' for: $*"
 }
 bash -n "$work/bash" || fail "the syntax of bash completions"
-offers "completions convert" ingot co
+offers "compare completions convert" ingot co
 offers "--dialect --dry-run" ingot convert --d
 offers "nvfp4" ingot convert in out --to nv
 offers "nvfp4" ingot convert in out --to = nv

@@ -36,6 +36,23 @@ run convert "$kimi" "$work/kimi.bf16" --to bf16
 hashes "$work/kimi.bf16" "$golden/kimi_k2_thinking.decoded.json"
 same "$kimi" "$work/kimi_k2_thinking.copy"
 
+# Forms that no release above has, packed by compressed-tensors and NumPy; and Kimi K2.5, whose model and
+# quantization_config are nested.
+for name in pack_quantized gptq_v2; do
+  mkdir "$work/$name"
+  cp "$golden/../int4/$name"/{config.json,model.safetensors} "$work/$name"
+  expect 0 "0 errors" "$ingot" check "$work/$name" --family generic
+  run convert "$work/$name" "$work/$name.f32" --family generic --to f32
+  hashes "$work/$name.f32" "$golden/../int4/$name/decoded.json"
+done
+expect 2 "columns that are no multiple of 8 are not read" \
+  "$ingot" check "$golden/../int4/pack_quantized_ragged" --family generic
+run convert "$golden/kimi_k25" "$work/k25" --to f32
+hashes "$work/k25" "$golden/kimi_k25.decoded.json"
+run convert "$golden/kimi_k25" "$work/k25.int4"
+same "$golden/kimi_k25" "$work/k25.int4"
+answers kimi_k25 "$golden/kimi_k25"
+
 # A cast and back under the release's scales is the release, to the byte.
 run convert "$work/kimi.bf16" "$work/kimi.back" --to int4 --scales-from "$kimi"
 same "$kimi" "$work/kimi.back"

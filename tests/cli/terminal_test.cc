@@ -34,12 +34,15 @@ TEST(Spelling, FindsTheNearestWordOrNone) {
   EXPECT_EQ(nearest_word(std::string(1'000'000, 'c'), kWords), "");
 }
 
-TEST(Spelling, GivesUpFarNamesAndLongOnes) {
+TEST(Spelling, TakesABeginningAndGivesUpFarNames) {
   const std::string name = "model.layers.3.mlp.experts.17.up_proj.weight";
   const std::vector<std::string_view> names = {name};
   EXPECT_EQ(nearest_word("model.layers.3.mlp.expert.17.up_porj.weight", names), name);
   EXPECT_EQ(nearest_word("model.layers.3.self_attn.q_a_proj.weight", names), "");
   EXPECT_EQ(nearest_word(std::string(kLongestSpelling + 1, 'm'), names), "");
+  const std::array<std::string_view, 2> options = {"--max-new-tokens", "--mem-limit"};
+  EXPECT_EQ(nearest_word("--max-new", options), "--max-new-tokens");
+  EXPECT_EQ(nearest_word("--m", options), "");
   EXPECT_EQ(did_you_mean("lsit", std::array<std::string_view, 1>{"list"}), "; did you mean list?");
   EXPECT_EQ(did_you_mean("quantize", std::array<std::string_view, 1>{"list"}), "");
 }

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """record.py OUT: small INT4 checkpoints in forms for which no release stands beside them, with their decoded values.
 
-OUT/pack_quantized/  modules as compressed-tensors packs them: every strategy, with zero points, with g_idx, scales in
-                     three dtypes, a width that no word divides. Needs torch and compressed-tensors 0.12 (the last
-                     releases that write weight_g_idx).
-OUT/gptq_v2/         modules in GPTQ's second format (zero points stored as they are), packed with NumPy alone.
+OUT/pack_quantized/         modules as compressed-tensors packs them: every strategy, with zero points, with g_idx,
+                            scales in three dtypes. Needs torch and compressed-tensors 0.12 (the last releases that
+                            write weight_g_idx).
+OUT/pack_quantized_ragged/  a module whose columns are no multiple of the eight codes of a word.
+OUT/gptq_v2/                modules in GPTQ's second format (zero points stored as they are), packed with NumPy alone.
 
 Each has model.safetensors, config.json and decoded.json: per weight its shape and the SHA-256 of its values as
 little-endian float32, row after row, of [out, in].
@@ -85,13 +86,18 @@ def pack_quantized(out):
         assert torch.equal(plain.float(), value), name
         values[f"{module}.weight"] = decoded(value.numpy())
         groups[f"group_{index}"] = {"targets": [module], "weights": weights, "input_activations": None}
-    out.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
-    write_json(out / "config.json", {
-        "model_type": "made_up",
-        "quantization_config": {"quant_method": "compressed-tensors", "format": "pack-quantized",
-                                "quantization_status": "compressed", "config_groups": groups, "ignore": []}})
-    write_json(out / "decoded.json", values)
+    for directory, is_ragged in ((out, False), (out.with_name(out.name + "_ragged"), True)):
+        def is_here(name):
+            return name.split(".")[3].endswith("_ragged") == is_ragged
+        directory.mkdir(parents=True, exist_ok=True)
+        save_file({k: v for k, v in tensors.items() if is_here(k)}, directory / "model.safetensors",
+                  metadata={"format": "pt"})
+        write_json(directory / "config.json", {
+            "model_type": "made_up",
+            "quantization_config": {
+                "quant_method": "compressed-tensors", "format": "pack-quantized", "quantization_status": "compressed",
+                "config_groups": {k: v for k, v in groups.items() if is_here(v["targets"][0])}, "ignore": []}})
+        write_json(directory / "decoded.json", {k: v for k, v in values.items() if is_here(k)})
 
 
 def nibbles_to_words(codes, axis):

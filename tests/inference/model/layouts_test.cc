@@ -213,7 +213,7 @@ void expect_dialects_agree(const fs::path& source) {
     EXPECT_LE(relative_error(logits_of(other / "hf"), wanted), 1e-5) << target << " and " << name;
   }
   EXPECT_EQ(n_compared + first.size(), all_targets().size());
-  EXPECT_EQ(first.size(), 8U);
+  EXPECT_EQ(first.size(), 9U);
   for (const auto& [scheme, a] : first) {
     for (const auto& [other, b] : first) {
       if (scheme < other) {

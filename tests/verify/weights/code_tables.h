@@ -47,12 +47,13 @@ inline std::vector<double> code_values(formats::SchemeId scheme) {
 enum class Verdict { kGood, kMisrounded, kSaturated };
 
 /// By search: how far is code `index` x scale from the source, in steps to the neighbour on the
-/// source's side? Beyond the last code a step is as long as the one before it.
+/// source's side? Beyond the last code a step is as long as the one before it. INT4's -7 is as far as
+/// 7: encoders of symmetric scales stop there, though there is a -8.
 inline Verdict judge(const std::vector<double>& codes, std::size_t index, double scale,
                      double source) {
   const double code = codes[index];
   const bool is_up = source > code * scale;
-  const bool is_last = is_up ? index + 1 == codes.size() : index == 0;
+  const bool is_last = is_up ? code >= codes.back() : code <= -codes.back();
   const std::size_t from = is_up == is_last ? index - 1 : index;
   const double step = codes[from + 1] - codes[from];
   if (std::fabs(source - code * scale) <= (0.5 + 1e-4) * step * scale) return Verdict::kGood;
