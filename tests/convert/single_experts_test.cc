@@ -69,7 +69,8 @@ TEST(SingleExperts, AreQuantizedAsAnyOther) {
     convert_separated("qwen3_5_moe", scheme, directory / "out");
     for (const check::Finding& finding : check::check_checkpoint(directory / "out", {}).findings)
       EXPECT_EQ(finding.severity, check::Severity::kWarning) << finding.message;
-    for (const formats::LogicalTensor& tensor : Checkpoint::open(directory / "out", {}).tensors()) {
+    const Checkpoint output = Checkpoint::open(directory / "out", {});
+    for (const formats::LogicalTensor& tensor : output.tensors()) {
       if (!is_routed_expert(tensor.rule->role)) continue;
       EXPECT_EQ(tensor.encoding.scheme, scheme) << tensor.name;
     }
