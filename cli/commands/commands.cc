@@ -44,8 +44,8 @@ constexpr std::array kCommands = {
             .declare = declare_synth},
     Command{.name = "list",
             .summary =
-                "list the schemes, dialects, families, layouts, recipes, what engines refuse, or "
-                "metrics",
+                "list schemes, dialects, families, layouts, recipes, roles, what engines load or "
+                "refuse, metrics, or rules",
             .declare = declare_list},
     Command{.name = "help",
             .summary = "show the options of a command, or a page of the manual",

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <functional>
 #include <iostream>
@@ -23,6 +24,7 @@
 #include "formats/base/error.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/checkpoint/single_experts.h"
+#include "formats/text/spelling.h"
 #include "inference/family/model_family.h"
 #include "shard/join/source.h"
 #include "verify/verification.h"
@@ -154,8 +156,10 @@ convert::PlanOptions plan_options(const ConvertFlags& flags) {
 bool sees_single_experts(const std::string& experts, const Recipe& recipe,
                          const Checkpoint& source) {
   if (!experts.empty() && experts != "keep" && experts != "separate") {
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("--experts '{}' is none of keep, separate", experts));
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("--experts '{}' is none of keep, separate{}", experts,
+                    did_you_mean(experts, std::array<std::string_view, 2>{"keep", "separate"})));
   }
   if (experts == "separate" && !formats::holds_stacks(source)) {
     throw Error(ErrorCode::kInvalidArgument,

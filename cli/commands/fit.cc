@@ -9,6 +9,7 @@
 #include "convert/recipe/engine_choice.h"
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
+#include "formats/text/spelling.h"
 
 namespace ingot::cli {
 namespace {
@@ -37,8 +38,20 @@ inference::KvFormat cache_format(const FitFlags& flags) {
   if (flags.kv_cache.empty()) return inference::KvFormat::kBf16;
   if (const auto format = inference::find_kv_format(flags.kv_cache)) return *format;
   throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("--kv-cache {}: there are {}", flags.kv_cache,
-                          names_of(inference::kv_formats(), inference::kv_format_name)));
+              fmt::format("--kv-cache {}: there are {}{}", flags.kv_cache,
+                          names_of(inference::kv_formats(), inference::kv_format_name),
+                          did_you_mean(flags.kv_cache, inference::kv_formats(),
+                                       inference::kv_format_name)));
+}
+
+// No device has so little: a unit was left out.
+std::uint64_t device_bytes(const FitFlags& flags) {
+  constexpr std::uint64_t kLeast = 1'000'000;
+  const std::uint64_t n_bytes = parse_size(flags.device_memory, kGpuMemory);
+  if (n_bytes >= kLeast) return n_bytes;
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("{} {} is {} bytes (with a unit, as in 80GB)", kGpuMemory,
+                          flags.device_memory, n_bytes));
 }
 
 std::vector<Flag> with_gpu_memory(std::vector<Flag> flags) {
@@ -61,7 +74,7 @@ void declare_fit(FlagTable& table, FitFlags& flags) {
                  {"--ep", &flags.slicing.ep, "expert parallelism"},
                  {"--etp", &flags.slicing.etp, "ranks that cut each expert"},
                  {"--pp", &flags.slicing.pp, "pipeline stages"},
-           {"--pp-layers", &flags.slicing.stages, "layers of each stage, e.g. 0-30,31-60"},
+                 {"--pp-layers", &flags.slicing.stages, "layers of each stage, e.g. 0-30,31-60"},
                  {"--tp-fit", &flags.slicing.fit, "as of convert: refuse, retile, pad or bf16"},
                  {"--kv-cache", &flags.kv_cache,
                   fmt::format("numbers of the cache of keys and values: {} (default bf16)",
@@ -74,7 +87,7 @@ void declare_fit(FlagTable& table, FitFlags& flags) {
 }
 
 Fit fit_of(const FitFlags& flags, const formats::Checkpoint& source) {
-  FitRequest request{.device_bytes = parse_size(flags.device_memory, kGpuMemory),
+  FitRequest request{.device_bytes = device_bytes(flags),
                      .cache = cache_format(flags),
                      .context = {},
                      .sequences = flags.sequences};

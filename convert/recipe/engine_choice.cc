@@ -8,6 +8,7 @@
 
 #include "formats/base/error.h"
 #include "formats/dialect/engine_limits.h"
+#include "formats/text/spelling.h"
 
 namespace ingot::convert {
 
@@ -167,7 +168,8 @@ formats::Engine parse_engine(std::string_view word) {
   std::vector<std::string_view> words;
   for (const formats::EngineFacts& facts : formats::engines()) words.push_back(facts.word);
   throw Error(ErrorCode::kInvalidArgument,
-              fmt::format("--for '{}' is none of {}", word, fmt::join(words, ", ")));
+              fmt::format("--for '{}' is none of {}{}", word, fmt::join(words, ", "),
+                          did_you_mean(word, words)));
 }
 
 void choose_for_engine(Recipe& recipe, const Checkpoint& source, const formats::Layout& layout) {

@@ -248,7 +248,8 @@ void require_finished_directory(const fs::path& directory) {
   if (failure) throw system_error(failure.value(), "read directory", directory.string());
   if (status.type() != fs::file_type::directory) {
     throw Error(ErrorCode::kInvalidArgument,
-                "is not a directory (name the folder that holds config.json)")
+                "is not a directory (name the folder that holds config.json; inspect, check and "
+                "verify take a .safetensors file too)")
         .in_file(directory.string());
   }
   const bool is_partial = fs::exists(directory / kPartialName, failure);

@@ -38,13 +38,17 @@ std::size_t edits(std::string_view a, std::string_view b, std::size_t enough) {
 
 std::string_view nearest_word(std::string_view word, std::span<const std::string_view> choices) {
   if (word.size() > kLongestSpelling) return {};
+  const auto shared = [&](std::string_view choice) {
+    return std::ranges::mismatch(word, choice).in1 - word.begin();
+  };
   std::string_view nearest;
-  std::size_t fewest = std::min(std::max<std::size_t>(word.size() / 3, 1), kMostEdits) + 1;
+  std::size_t fewest = std::min(std::max<std::size_t>(word.size() / 3, 1), kMostEdits);
   for (const std::string_view choice : choices) {
-    if (const std::size_t n = edits(word, choice, fewest); n < fewest) {
-      fewest = n;
-      nearest = choice;
-    }
+    const std::size_t n = edits(word, choice, fewest + 1);
+    if (n > fewest) continue;
+    if (n == fewest && !nearest.empty() && shared(choice) <= shared(nearest)) continue;
+    fewest = n;
+    nearest = choice;
   }
   if (!nearest.empty() || word.size() < kShortestBeginning) return nearest;
   const auto begins = [&](std::string_view choice) { return choice.starts_with(word); };

@@ -13,9 +13,9 @@ namespace ingot {
 
 /// The choice that a mistyped word most likely meant, or nothing when none is near: fewest edits,
 /// neighbouring letters swapped counting as one, at most a third of the word and at most
-/// kMostEdits; the first where several are as near. Else the only choice that begins with the word,
-/// which has at least kShortestBeginning bytes then. Nothing for words of more than
-/// kLongestSpelling bytes, whoever sent them.
+/// kMostEdits; where several are as near, the one with the longest common beginning, and the first.
+/// Else the only choice that begins with the word, which has at least kShortestBeginning bytes
+/// then. Nothing for words of more than kLongestSpelling bytes, whoever sent them.
 std::string_view nearest_word(std::string_view word, std::span<const std::string_view> choices);
 inline constexpr std::size_t kMostEdits = 6;
 inline constexpr std::size_t kShortestBeginning = 4;

@@ -40,7 +40,8 @@ TEST(Spelling, TakesABeginningAndGivesUpFarNames) {
   EXPECT_EQ(nearest_word("model.layers.3.mlp.expert.17.up_porj.weight", names), name);
   EXPECT_EQ(nearest_word("model.layers.3.self_attn.q_a_proj.weight", names), "");
   EXPECT_EQ(nearest_word(std::string(kLongestSpelling + 1, 'm'), names), "");
-  const std::array<std::string_view, 2> options = {"--max-new-tokens", "--mem-limit"};
+  const std::array<std::string_view, 3> options = {"--tokens", "--max-new-tokens", "--mem-limit"};
+  EXPECT_EQ(nearest_word("--max-tokens", options), "--max-new-tokens");
   EXPECT_EQ(nearest_word("--max-new", options), "--max-new-tokens");
   EXPECT_EQ(nearest_word("--m", options), "");
   EXPECT_EQ(did_you_mean("lsit", std::array<std::string_view, 1>{"list"}), "; did you mean list?");
