@@ -41,7 +41,7 @@ bool source_says_ue8m0(const Plan& plan) {
   if (block.is_object() && block.value("scale_fmt", formats::Json()) == "ue8m0") return true;
   // Scales of MX formats are powers of two by definition.
   return std::ranges::any_of(plan.source.tensors(), [](const LogicalTensor& tensor) {
-    return tensor.encoding.scheme == SchemeId::kMxfp4 || tensor.encoding.scheme == SchemeId::kMxfp8;
+    return formats::scheme_facts(tensor.encoding.scheme).scale_dtype == formats::DType::kF8E8M0;
   });
 }
 
