@@ -236,8 +236,14 @@ Checkpoint as_converted(Checkpoint source, std::span<const TensorRecord> records
   for (const TensorRecord& record : records) {
     for (const formats::TensorHash& tensor : record.source) converted.insert(tensor.name);
   }
-  const bool is_whole = std::ranges::all_of(
-      source.stored(), [&](const StoredTensor& tensor) { return converted.contains(tensor.name); });
+  // Tensors may have been dropped, so one stack that was converted tells.
+  const bool is_whole =
+      std::ranges::any_of(source.tensors(), [&](const formats::LogicalTensor& tensor) {
+        return tensor.rule != nullptr &&
+               (tensor.rule->role == formats::Role::kExpertsGateUp ||
+                tensor.rule->role == formats::Role::kExpertsDown) &&
+               converted.contains(source.stored()[tensor.encoding.stored.weight()].name);
+      });
   return is_whole ? std::move(source) : formats::with_single_experts(std::move(source), {});
 }
 

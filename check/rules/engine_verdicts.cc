@@ -39,9 +39,11 @@ std::vector<EngineWeight> kinds_of(const Checkpoint& checkpoint) {
                      .activations = {}});
     }
   }
-  std::set<std::tuple<SchemeId, Activations, bool>> seen;
+  std::set<std::tuple<SchemeId, Activations, bool, bool>> seen;
   std::erase_if(all, [&](const EngineWeight& weight) {
-    return !seen.emplace(weight.scheme, weight.activations, formats::is_expert(weight)).second;
+    return !seen.emplace(weight.scheme, weight.activations, formats::is_expert(weight),
+                         weight.has_group_order)
+                .second;
   });
   return all;
 }
@@ -77,16 +79,15 @@ EngineVerdict verdict_of(formats::Engine engine, const formats::Dialect& dialect
     if (limit != nullptr) needs(limit->option);
   }
   // Options name one way of quantization for the whole model.
-  const auto other = std::ranges::find_if(kinds, [&](const EngineWeight& weight) {
-    return weight.scheme != kinds.front().scheme;
-  });
+  const auto other = std::ranges::find_if(
+      kinds, [&](const EngineWeight& weight) { return weight.scheme != kinds.front().scheme; });
   if (!verdict.options.empty() && other != kinds.end()) {
     verdict.loads = false;
     verdict.tensor = other->name;
-    verdict.reason = fmt::format("it needs {}, which is for all weights, and there are {} and {}",
-                                 verdict.options.front(),
-                                 formats::scheme_facts(kinds.front().scheme).name,
-                                 formats::scheme_facts(other->scheme).name);
+    verdict.reason =
+        fmt::format("it needs {}, which is for all weights, and there are {} and {}",
+                    verdict.options.front(), formats::scheme_facts(kinds.front().scheme).name,
+                    formats::scheme_facts(other->scheme).name);
   }
   return verdict;
 }
@@ -107,7 +108,8 @@ std::vector<EngineWeight> engine_weights(const Checkpoint& checkpoint) {
     weights.push_back({.name = tensor.name,
                        .rule = tensor.rule,
                        .scheme = tensor.encoding.scheme,
-                       .activations = activations->of(tensor.name, tensor.encoding)});
+                       .activations = activations->of(tensor.name, tensor.encoding),
+                       .has_group_order = tensor.encoding.stored.has(formats::Part::kGroupOrder)});
   }
   return weights;
 }

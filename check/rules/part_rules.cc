@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -142,12 +141,13 @@ void bad_values(const RuleInput& input) {
 /// What is written beside INT4 codes, read as whatever decodes them reads it.
 void int4_tables(const RuleInput& input) {
   for_each_about(input, [&](const LogicalTensor& tensor) {
-    for (const Part part : {Part::kDimensions, Part::kGroupOrder}) {
+    for (const Part part : {Part::kDimensions, Part::kGroupOrder, Part::kZeroPoint}) {
       const StoredTensor* stored = input.part_of(tensor, part);
       if (stored != nullptr && !input.checkpoint.has_data(stored->file)) return;
     }
     try {
       const formats::ScaleReader reader(input.checkpoint, tensor, {.allow_zero = true});
+      (void)reader.read_zeros({.first = 0, .n = reader.rows()});
     } catch (const Error& error) {
       input.report(finding_of(error));
     }
@@ -175,7 +175,7 @@ void block_of_128(const RuleInput& input) {
 // Headers say which block a scale is for; engines take what the config says.
 void block_claim(const RuleInput& input) {
   if (!has_config(input.checkpoint)) return;
-  const std::array<std::uint64_t, 2> claim = claimed_block(input.checkpoint);
+  const auto claim = claimed_block(input.checkpoint);
   for_each_about(input, [&](const LogicalTensor& tensor) {
     const StoredTensor& scale = *input.part_of(tensor, Part::kScale);
     if (scale.shape == formats::block_scale_shape(tensor.shape, claim[0], claim[1])) return;

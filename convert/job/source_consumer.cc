@@ -16,6 +16,13 @@ void require_consumable(const formats::Checkpoint& source) {
                 "several ranks (convert without it)")
         .in_file(source.directory().string());
   }
+  if (source.dialect().is_read_only) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("--consume-source deletes files while others are still read, and a "
+                            "weight of {} is proved by tensors of several (convert without it)",
+                            source.dialect().name))
+        .in_file(source.directory().string());
+  }
   for (const formats::SourceFile& file : source.files()) {
     const std::filesystem::path path = source.directory() / file.name;
     if (!std::filesystem::is_symlink(path)) continue;

@@ -72,7 +72,8 @@ class Loads {
   /// known to say anything.
   [[nodiscard]] std::string reason(SchemeId scheme) const {
     for (const formats::EngineLimit& limit : formats::engine_limits()) {
-      if (limit.engine == engine_ && limit.scheme == scheme && limit.option.empty())
+      if (limit.engine == engine_ && limit.scheme == scheme && limit.option.empty() &&
+          !limit.of_group_order)
         return fmt::format(": {}", limit.reason);
     }
     return {};

@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -29,6 +30,11 @@ struct Source {
   std::optional<StoredTensor> order;
   std::uint64_t rows = 0, cols = 0, groups = 0;
 };
+
+/// One group has no order, which compressed-tensors would not take beside scales of rows.
+bool has_order(const InputMajorLayout& layout, const Source& source) {
+  return layout.has_order && source.groups > 1;
+}
 
 /// What a stored tensor of the view is made of.
 enum class Made : std::uint8_t { kAsStored, kCodes, kScales, kZeros, kDimensions };
@@ -207,7 +213,7 @@ class RelaidBytes final : public StoredBytes {
                     "holds zero points other than 8, but config.json says sym true (correct it)");
       });
     }
-    if (source.order && !layout_.has_order) {
+    if (source.order && !has_order(layout_, source)) {
       std::vector<std::int32_t> order(source.cols);
       bytes_->read(0, *source.order, 0, std::as_writable_bytes(std::span(order)));
       for (std::uint64_t col = 0; col < source.cols; ++col) {
@@ -329,7 +335,7 @@ class Finder {
     return fits;
   }
 
-  static constexpr std::uint64_t kMaxSide = std::uint64_t{1} << 31;
+  static constexpr std::uint64_t kMaxSide = std::numeric_limits<std::int32_t>::max();
   const InputMajorLayout& layout_;
   std::span<const SourceFile> files_;
   std::span<const StoredTensor> stored_;
@@ -385,7 +391,8 @@ std::unique_ptr<StoredBytes> relay_codes(const InputMajorLayout& layout,
         add(".weight_zero_point", Made::kZeros, DType::kI32,
             {source.rows / kCodesPerWord, source.groups});
     } else if (part == ".g_idx") {
-      if (layout.has_order) add(".weight_g_idx", Made::kAsStored, DType::kI32, {source.cols});
+      if (has_order(layout, source))
+        add(".weight_g_idx", Made::kAsStored, DType::kI32, {source.cols});
     } else {
       seen.push_back(tensor);
       views.push_back({.made = Made::kAsStored, .source = 0, .original = tensor});

@@ -85,13 +85,14 @@ const Json& quantization_block(const Json& document) {
 }
 
 void set_quantization_block(const ModelConfig& config, Json& document, Json block) {
-  Json& home = config.text.holds_quantization ? text_section(config, document) : document;
-  if (block.is_null()) {
-    document.erase(kQuantization);
+  const bool has_text = !config.text.key.empty();
+  const bool is_in_text = has_text && config.text.holds_quantization;
+  // A second one would speak of the source.
+  if (block.is_null() || is_in_text) document.erase(kQuantization);
+  if (has_text && (block.is_null() || !is_in_text))
     text_section(config, document).erase(kQuantization);
-  } else {
-    home[kQuantization] = std::move(block);
-  }
+  if (block.is_null()) return;
+  (is_in_text ? text_section(config, document) : document)[kQuantization] = std::move(block);
 }
 
 }  // namespace ingot::formats

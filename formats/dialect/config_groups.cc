@@ -107,7 +107,7 @@ Json weight_args(const GroupForm& form, const QuantizationGroup& group) {
   }
   args["symmetric"] = !group.has_zero_points;
   args["dynamic"] = false;
-  if (group.has_group_order) args["actorder"] = "group";
+  if (group.has_group_order && !has_rows) args["actorder"] = "group";
   if (!form.scale_dtype.empty()) args["scale_dtype"] = form.scale_dtype;
   return args;
 }

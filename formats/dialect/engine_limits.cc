@@ -59,6 +59,10 @@ constexpr std::array kLimits = {
     EngineLimit{kSglang, kModelopt, kFp8Channel, std::nullopt, kAny,
                 "it does not know quant_algo FP8_PER_CHANNEL_PER_TOKEN",
                 "dialect compressed-tensors", ""},
+    EngineLimit{kVllm, kCt, kInt4Group, std::nullopt, kAny,
+                "it no longer takes weights with an order of groups (actorder)",
+                "INT4 of another --group-size, which is encoded anew", "",
+                /*of_group_order=*/true},
     EngineLimit{kVllm, kDeepseek, kInt8Block, std::nullopt, kAny,
                 "it does not know quant_method blockwise_int8", "int8 of compressed-tensors", ""},
 };
@@ -89,6 +93,7 @@ std::vector<const EngineLimit*> limits_of(const Dialect& dialect, const EngineWe
   for (const EngineLimit& limit : kLimits) {
     if (limit.dialect != dialect.name || limit.scheme != weight.scheme) continue;
     if (limit.activations && *limit.activations != weight.activations) continue;
+    if (limit.of_group_order && !weight.has_group_order) continue;
     if (is_in(limit.scope, weight)) limits.push_back(&limit);
   }
   return limits;

@@ -33,6 +33,7 @@ struct EngineLimit {
   std::string_view instead;  ///< what it loads
   /// With which option the engine loads it all the same; empty: with none.
   std::string_view option;
+  bool of_group_order = false;  ///< of weights whose columns have an order of groups alone
 };
 std::span<const EngineLimit> engine_limits();
 
@@ -42,6 +43,7 @@ struct EngineWeight {
   const TensorRule* rule = nullptr;  ///< null outside the grammar: the name tells experts then
   SchemeId scheme{};
   Activations activations{};
+  bool has_group_order = false;
 };
 /// Whether it is one of the routed experts.
 bool is_expert(const EngineWeight& weight);

@@ -339,7 +339,8 @@ DecodeFaults scalar::decode_e2m1(const EncodedRows& in, formats::MatrixView<floa
 DecodeFaults scalar::decode_int4(const EncodedRows& in, formats::MatrixView<float> out) {
   if (!has_codes(in, out, 2)) return {};
   INGOT_CHECK(in.zeros.empty() || in.zeros.size() == in.scales.size());
-  INGOT_CHECK(in.group_order.empty() || in.group_order.size() - in.first_col >= in.cols);
+  INGOT_CHECK(in.group_order.empty() || (in.first_col <= in.group_order.size() &&
+                                         in.group_order.size() - in.first_col >= in.cols));
   const BlockGrid grid(in);
   for (std::size_t r = 0; r < in.rows; ++r) {
     const std::byte* codes = in.weight + r * (code_stride(in) / 2);

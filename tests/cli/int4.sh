@@ -53,6 +53,12 @@ run convert "$golden/kimi_k25" "$work/k25.int4"
 same "$golden/kimi_k25" "$work/k25.int4"
 answers kimi_k25 "$golden/kimi_k25"
 
+# vLLM no longer takes an order of groups; and a weight of GPTQ is proved by tensors of several files.
+expect 2 "it no longer takes weights with an order of groups" \
+  "$ingot" convert "$golden/qwen3_moe_gptq_actorder" "$work/none" --for vllm
+cp -r "$golden/qwen3_moe_gptq" "$work/consumed"
+expect 2 "proved by tensors of several" "$ingot" convert "$work/consumed" "$work/none" --to bf16 --consume-source
+
 # A cast and back under the release's scales is the release, to the byte.
 run convert "$work/kimi.bf16" "$work/kimi.back" --to int4 --scales-from "$kimi"
 same "$kimi" "$work/kimi.back"
