@@ -135,6 +135,28 @@ std::map<std::string, const ConfigGroup*> used_groups(const RuleInput& input) {
   return used;
 }
 
+/// Engines ask what three projections of an expert are, build one module for all experts of the
+/// layer, and refuse groups that differ in any argument.
+void experts_agree(const RuleInput& input) {
+  std::map<std::string_view, std::pair<const ConfigGroup*, std::string_view>> first_of;
+  for_each_module(input, [&](const ConfigGroups& config, const LinearModule& module) {
+    const std::string_view name = module.name;
+    const std::size_t at = name.find(".experts.");
+    const ConfigGroup* group = config.is_ignored(name) ? nullptr : config.target_of(name);
+    if (at == std::string_view::npos || group == nullptr) return;
+    const auto& [first, of] = first_of.try_emplace(name.substr(0, at), group, name).first->second;
+    const auto differs = [&, first = first](const char* key) {
+      return config_member(*first->json, key) != config_member(*group->json, key);
+    };
+    if (first == group || (!differs("weights") && !differs("input_activations"))) return;
+    input.report_kind(
+        *module.tensor, ErrorCode::kMismatch,
+        fmt::format("falls to config_groups.{}, '{}' of the same experts to {}, whose arguments "
+                    "differ (encode all of them alike)",
+                    group->name, of, first->name));
+  });
+}
+
 void group_keys(const RuleInput& input) {
   const auto require_known = [&](const Json& object, std::span<const std::string_view> known,
                                  const std::string& where) {
@@ -294,6 +316,8 @@ constexpr LoaderRule kRules[] = {
      format_agrees},
     {"ct.targets", kCt, "all", kError,
      "every quantized module is not ignored and first matches a target of its scheme", targets},
+    {"ct.experts-agree", kCt, "vLLM, SGLang", kError,
+     "groups of the routed experts of a layer have the same arguments", experts_agree},
     {"ct.ignore", kCt, "all", kError,
      "every plain module that engines build quantizable is ignored or matches no target",
      taken_in<true>},

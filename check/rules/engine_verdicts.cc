@@ -39,10 +39,10 @@ std::vector<EngineWeight> kinds_of(const Checkpoint& checkpoint) {
                      .activations = {}});
     }
   }
-  std::set<std::tuple<SchemeId, Activations, bool, bool>> seen;
+  std::set<std::tuple<SchemeId, Activations, std::vector<const EngineLimit*>>> seen;
   std::erase_if(all, [&](const EngineWeight& weight) {
-    return !seen.emplace(weight.scheme, weight.activations, formats::is_expert(weight),
-                         weight.has_group_order)
+    return !seen.emplace(weight.scheme, weight.activations,
+                         formats::limits_of(checkpoint.dialect(), weight))
                 .second;
   });
   return all;
@@ -109,7 +109,8 @@ std::vector<EngineWeight> engine_weights(const Checkpoint& checkpoint) {
                        .rule = tensor.rule,
                        .scheme = tensor.encoding.scheme,
                        .activations = activations->of(tensor.name, tensor.encoding),
-                       .has_group_order = tensor.encoding.stored.has(formats::Part::kGroupOrder)});
+                       .has_group_order = tensor.encoding.stored.has(formats::Part::kGroupOrder),
+                       .has_zero_points = tensor.encoding.stored.has(formats::Part::kZeroPoint)});
   }
   return weights;
 }

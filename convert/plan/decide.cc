@@ -325,13 +325,15 @@ class Decider {
       const LogicalTensor& tensor = plan_.tensor_of(planned);
       // A tensor that is copied is as the source's maker wanted it.
       if (planned.storage == nullptr || is_allowed(tensor)) continue;
-      weights.push_back(
-          {.name = tensor.name,
-           .rule = tensor.rule,
-           .scheme = planned.to,
-           .activations = planned.storage->activations,
-           .has_group_order = planned.action == Action::kRepackage &&
-                              tensor.encoding.stored.has(formats::Part::kGroupOrder)});
+      const auto keeps = [&](formats::Part part) {
+        return planned.action == Action::kRepackage && tensor.encoding.stored.has(part);
+      };
+      weights.push_back({.name = tensor.name,
+                         .rule = tensor.rule,
+                         .scheme = planned.to,
+                         .activations = planned.storage->activations,
+                         .has_group_order = keeps(formats::Part::kGroupOrder),
+                         .has_zero_points = keeps(formats::Part::kZeroPoint)});
       met.add(weights.back());
     }
     if (!met.is_refused_by_all()) return;

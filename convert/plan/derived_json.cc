@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <map>
 
 #include <fmt/format.h>
 
@@ -17,6 +18,36 @@ using formats::LogicalTensor;
 
 namespace {
 
+/// Engines build the routed experts of a layer as one module, of which they are told one form. A
+/// row with one scale is a whole row, and a group too where it is as long as a usual one: the
+/// projections of experts have rows of different lengths.
+void agree_on_rows(std::vector<formats::WrittenTensor>& written,
+                   const std::vector<bool>& has_whole_rows) {
+  struct Experts {
+    std::uint64_t form = 0;
+    bool has_one_form = true, has_whole_rows = true;
+  };
+  std::map<std::string_view, Experts> layers;  // by the module that holds the experts
+  const auto module_of = [&](const formats::WrittenTensor& row) {
+    if (!formats::scheme_facts(row.scheme).chooses_cols) return std::string_view();
+    const std::size_t at = row.name.find(".experts.");
+    return at == std::string_view::npos ? std::string_view() : row.name.substr(0, at);
+  };
+  for (std::size_t i = 0; i < written.size(); ++i) {
+    const std::string_view module = module_of(written[i]);
+    if (module.empty()) continue;
+    Experts& experts =
+        layers.try_emplace(module, Experts{.form = written[i].block[1]}).first->second;
+    experts.has_one_form = experts.has_one_form && experts.form == written[i].block[1];
+    experts.has_whole_rows = experts.has_whole_rows && has_whole_rows[i];
+  }
+  for (formats::WrittenTensor& row : written) {
+    const auto experts = layers.find(module_of(row));
+    if (experts == layers.end() || experts->second.has_one_form) continue;
+    if (experts->second.has_whole_rows) row.block[1] = 0;
+  }
+}
+
 // With the blocks of retiled tensors, or with those that they had before.
 std::vector<formats::WrittenTensor> written_tensors(const Plan& plan, bool retiled) {
   const Checkpoint& source = plan.source;
@@ -24,6 +55,7 @@ std::vector<formats::WrittenTensor> written_tensors(const Plan& plan, bool retil
                                              source.description());
   std::vector<formats::WrittenTensor> written;
   written.reserve(plan.tensors.size());
+  std::vector<bool> has_whole_rows;
   for (const PlannedTensor& planned : plan.tensors) {
     if (planned.action == Action::kDrop) continue;
     const LogicalTensor& tensor = plan.tensor_of(planned);
@@ -39,6 +71,8 @@ std::vector<formats::WrittenTensor> written_tensors(const Plan& plan, bool retil
     const bool is_new = planned.action == Action::kQuantize;
     row.block =
         is_new ? planned.block : std::array{tensor.encoding.block_rows, tensor.encoding.block_cols};
+    has_whole_rows.push_back(row.block[1] == 0 ||
+                             (!tensor.shape.empty() && row.block[1] >= tensor.shape.back()));
     if (formats::scheme_facts(planned.to).chooses_cols)
       row.block[1] = formats::stated_group_cols(row.block[1], tensor.shape.back());
     row.has_zero_points = planned.find(formats::Part::kZeroPoint) != nullptr;
@@ -47,6 +81,7 @@ std::vector<formats::WrittenTensor> written_tensors(const Plan& plan, bool retil
     for (std::size_t part = 0; part < planned.n_parts; ++part)
       row.stored.push_back(plan.part_name(planned, part));
   }
+  agree_on_rows(written, has_whole_rows);
   return written;
 }
 

@@ -73,7 +73,7 @@ class Loads {
   [[nodiscard]] std::string reason(SchemeId scheme) const {
     for (const formats::EngineLimit& limit : formats::engine_limits()) {
       if (limit.engine == engine_ && limit.scheme == scheme && limit.option.empty() &&
-          !limit.of_group_order)
+          !is_special(limit.scope))
         return fmt::format(": {}", limit.reason);
     }
     return {};

@@ -31,9 +31,10 @@ struct Source {
   std::uint64_t rows = 0, cols = 0, groups = 0;
 };
 
-/// One group has no order, which compressed-tensors would not take beside scales of rows.
-bool has_order(const InputMajorLayout& layout, const Source& source) {
-  return layout.has_order && source.groups > 1;
+/// Rows of one scale have no order, which compressed-tensors would not take beside them.
+bool has_order(const InputMajorLayout& layout, std::span<const Source> sources) {
+  return layout.has_order && std::any_of(sources.begin(), sources.end(),
+                                         [](const Source& source) { return source.groups > 1; });
 }
 
 /// What a stored tensor of the view is made of.
@@ -213,7 +214,7 @@ class RelaidBytes final : public StoredBytes {
                     "holds zero points other than 8, but config.json says sym true (correct it)");
       });
     }
-    if (source.order && !has_order(layout_, source)) {
+    if (source.order && !layout_.has_order) {
       std::vector<std::int32_t> order(source.cols);
       bytes_->read(0, *source.order, 0, std::as_writable_bytes(std::span(order)));
       for (std::uint64_t col = 0; col < source.cols; ++col) {
@@ -359,6 +360,8 @@ std::unique_ptr<StoredBytes> relay_codes(const InputMajorLayout& layout,
       sources.push_back(std::move(*source));
     }
   }
+  InputMajorLayout seen_layout = layout;
+  seen_layout.has_order = has_order(layout, sources);
   std::vector<StoredTensor> seen;
   std::vector<View> views;
   for (const StoredTensor& tensor : stored) {
@@ -391,15 +394,14 @@ std::unique_ptr<StoredBytes> relay_codes(const InputMajorLayout& layout,
         add(".weight_zero_point", Made::kZeros, DType::kI32,
             {source.rows / kCodesPerWord, source.groups});
     } else if (part == ".g_idx") {
-      if (has_order(layout, source))
-        add(".weight_g_idx", Made::kAsStored, DType::kI32, {source.cols});
+      if (seen_layout.has_order) add(".weight_g_idx", Made::kAsStored, DType::kI32, {source.cols});
     } else {
       seen.push_back(tensor);
       views.push_back({.made = Made::kAsStored, .source = 0, .original = tensor});
     }
   }
   stored = std::move(seen);
-  return std::make_unique<RelaidBytes>(layout, std::move(bytes), std::move(sources),
+  return std::make_unique<RelaidBytes>(seen_layout, std::move(bytes), std::move(sources),
                                        std::move(views));
 }
 

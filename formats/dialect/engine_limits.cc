@@ -59,16 +59,39 @@ constexpr std::array kLimits = {
     EngineLimit{kSglang, kModelopt, kFp8Channel, std::nullopt, kAny,
                 "it does not know quant_algo FP8_PER_CHANNEL_PER_TOKEN",
                 "dialect compressed-tensors", ""},
-    EngineLimit{kVllm, kCt, kInt4Group, std::nullopt, kAny,
+    EngineLimit{kVllm, kCt, kInt4Group, std::nullopt, kOrdered,
                 "it no longer takes weights with an order of groups (actorder)",
-                "INT4 of another --group-size, which is encoded anew", "",
-                /*of_group_order=*/true},
+                "INT4 of another --group-size, which is encoded anew", ""},
+    EngineLimit{kSglang, kCt, kInt4Group, std::nullopt, kAsymmetricExperts,
+                "it loads zero points of experts turned over, which compressed-tensors does not",
+                "INT4 of another --group-size, which is encoded anew", ""},
+    EngineLimit{kSglang, kCt, kInt4Group, std::nullopt, kJoinedLatents,
+                "it joins them with their weight_shape, which has two numbers then",
+                "these layers plain", ""},
     EngineLimit{kVllm, kDeepseek, kInt8Block, std::nullopt, kAny,
                 "it does not know quant_method blockwise_int8", "int8 of compressed-tensors", ""},
 };
 
+bool is_joined_latent(const TensorRule* rule) {
+  return rule != nullptr && rule->fuse == Fuse::kQaKva;
+}
+
 bool is_in(EngineScope scope, const EngineWeight& weight) {
-  return scope == kAny || (scope == kExperts) == is_expert(weight);
+  switch (scope) {
+    case kAny:
+      return true;
+    case kExperts:
+      return is_expert(weight);
+    case kLinears:
+      return !is_expert(weight);
+    case kOrdered:
+      return weight.has_group_order;
+    case kAsymmetricExperts:
+      return weight.has_zero_points && is_expert(weight);
+    case kJoinedLatents:
+      return is_joined_latent(weight.rule);
+  }
+  return false;
 }
 
 }  // namespace
@@ -79,8 +102,12 @@ bool is_expert(const EngineWeight& weight) {
 }
 
 std::string_view engine_scope_name(EngineScope scope) {
-  constexpr std::array<std::string_view, 3> kNames = {"any weight", "routed experts",
-                                                      "other layers"};
+  constexpr std::array<std::string_view, 6> kNames = {"any weight",
+                                                      "routed experts",
+                                                      "other layers",
+                                                      "weights with an order of groups",
+                                                      "routed experts with zero points",
+                                                      "q_a_proj, kv_a_proj_with_mqa"};
   return kNames[static_cast<std::size_t>(scope)];
 }
 
@@ -93,7 +120,6 @@ std::vector<const EngineLimit*> limits_of(const Dialect& dialect, const EngineWe
   for (const EngineLimit& limit : kLimits) {
     if (limit.dialect != dialect.name || limit.scheme != weight.scheme) continue;
     if (limit.activations && *limit.activations != weight.activations) continue;
-    if (limit.of_group_order && !weight.has_group_order) continue;
     if (is_in(limit.scope, weight)) limits.push_back(&limit);
   }
   return limits;
@@ -110,7 +136,7 @@ const EngineLimit* limit_of(Engine engine, const Dialect& dialect, const EngineW
 }
 
 bool is_joined_number(PartShape shape, const TensorRule* rule) {
-  return shape == PartShape::kOne && rule != nullptr && rule->fuse == Fuse::kQaKva;
+  return shape == PartShape::kOne && is_joined_latent(rule);
 }
 
 void EngineLimitsMet::add(const EngineWeight& weight) {

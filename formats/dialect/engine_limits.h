@@ -19,8 +19,15 @@ enum class EngineScope : std::uint8_t {
   kAny,
   kExperts,  ///< of the routed experts, which engines load as one module
   kLinears,  ///< of all other linear layers
+  kOrdered,  ///< whose columns have an order of groups
+  kAsymmetricExperts,  ///< of the routed experts that have zero points
+  kJoinedLatents,      ///< q_a_proj and kv_a_proj_with_mqa, which engines load as one module
 };
 std::string_view engine_scope_name(EngineScope scope);
+/// Whether the scope is about what some weights of a scheme have beside it.
+constexpr bool is_special(EngineScope scope) {
+  return scope >= EngineScope::kOrdered;
+}
 
 /// A weight that an engine does not load as a dialect says it.
 struct EngineLimit {
@@ -33,7 +40,6 @@ struct EngineLimit {
   std::string_view instead;  ///< what it loads
   /// With which option the engine loads it all the same; empty: with none.
   std::string_view option;
-  bool of_group_order = false;  ///< of weights whose columns have an order of groups alone
 };
 std::span<const EngineLimit> engine_limits();
 
@@ -43,7 +49,7 @@ struct EngineWeight {
   const TensorRule* rule = nullptr;  ///< null outside the grammar: the name tells experts then
   SchemeId scheme{};
   Activations activations{};
-  bool has_group_order = false;
+  bool has_group_order = false, has_zero_points = false;
 };
 /// Whether it is one of the routed experts.
 bool is_expert(const EngineWeight& weight);

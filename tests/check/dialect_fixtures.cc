@@ -290,6 +290,13 @@ std::vector<RuleFixture> compressed_tensors_fixtures() {
        }},
       {"ct.targets", kMismatch, kInt8, [](auto& c) { ignore_also(c, "re:.*o_proj$"); }},
       {"ct.targets", kCorrupt, kInt8, [](auto& c) { ignore_also(c, "re:(unclosed"); }},
+      {"ct.experts-agree", kMismatch, kInt8,
+       [](auto& c) {
+         Json of_down = group(c);
+         of_down["weights"]["observer"] = "mse";
+         of_down["targets"] = {"re:.*experts.*down_proj$"};
+         quantization(c)["config_groups"]["group_1"] = of_down;
+       }},
       {"ct.ignore", kMismatch, kInt8, [=](auto& c) { make_weight_plain(c, o_proj); }},
       {"ct.ignore-never-quantized", kMismatch, kInt8, in_quantization({{"/ignore/0"}})},
       // vLLM builds this family's router with the quantization config.

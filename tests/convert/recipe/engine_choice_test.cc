@@ -44,7 +44,7 @@ TEST(EngineLoads, NameWhatTheirDialectsCanHold) {
     ASSERT_NE(dialect, nullptr);
     EXPECT_NE(formats::find_storage(*dialect, row.scheme, row.activations), nullptr);
     for (const formats::EngineLimit& limit : formats::engine_limits()) {
-      if (limit.of_group_order) continue;  // of some weights of a form
+      if (is_special(limit.scope)) continue;  // of some weights of a form
       const bool is_of_row = limit.engine == row.engine && limit.dialect == row.dialect &&
                              limit.scheme == row.scheme &&
                              (!limit.activations || limit.activations == row.activations);
