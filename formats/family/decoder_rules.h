@@ -39,6 +39,12 @@ constexpr void give(TensorRule& rule, Silence silence) {
 constexpr void give(TensorRule& rule, DType dtype) {
   rule.synth_dtype = dtype;
 }
+constexpr void give(TensorRule& rule, StackOrder stack) {
+  rule.stack = stack;
+}
+constexpr void give(TensorRule& rule, GateUpOrder gate_up) {
+  rule.gate_up = gate_up;
+}
 
 /// A tensor that FP8 releases leave as it is.
 template <class... Traits>
@@ -108,10 +114,10 @@ inline constexpr std::array kExpertRules = {
                 Presence::kPerExpert),
     linear_rule("model.layers.{layer}.mlp.experts.gate_up_proj", Role::kExpertsGateUp,
                 Scope::kMoeLayer, {Dim::kExperts, Dim::kTwoMoeIntermediate, Dim::kHidden},
-                Cut::kColumn, Presence::kStacked),
+                Cut::kColumn, Presence::kStacked, StackOrder::kOutputMajor),
     linear_rule("model.layers.{layer}.mlp.experts.down_proj", Role::kExpertsDown, Scope::kMoeLayer,
-                {Dim::kExperts, Dim::kHidden, Dim::kMoeIntermediate}, Cut::kRow,
-                Presence::kStacked),
+                {Dim::kExperts, Dim::kHidden, Dim::kMoeIntermediate}, Cut::kRow, Presence::kStacked,
+                StackOrder::kOutputMajor),
 };
 
 /// Expert selection corrected by a bias (`noaux_tc`). Loaders keep it in F32.

@@ -8,8 +8,8 @@ namespace ingot::formats {
 namespace {
 
 constexpr std::array kFamilies = {&kDeepseekV3, &kDeepseekV32, &kDeepseekV2, &kKimiK2,
-                                  &kQwen3Moe,   &kQwen35Moe,   &kLlama4,     &kGlmMoeDsa,
-                                  &kDeepseekV4, &kGeneric};
+                                  &kQwen3Moe,   &kQwen35Moe,   &kLlama4,     &kGptOss,
+                                  &kGlmMoeDsa,  &kDeepseekV4,  &kGeneric};
 
 }  // namespace
 

@@ -34,6 +34,7 @@ enum class Role : std::uint8_t {
   kKvbProj,
   kOProj,
   kAttentionBias,
+  kAttentionSinks,     ///< a logit per head that no key has
   kLinearAttentionIn,  ///< linear attention: what makes keys, values and gates
   kLinearAttentionOut,
   kLinearAttentionState,  ///< decays, convolution, norm: parameters that stay as they are
@@ -51,6 +52,11 @@ enum class Role : std::uint8_t {
   kExpertDown,
   kExpertsGateUp,
   kExpertsDown,
+  kExpertGateBias,
+  kExpertUpBias,
+  kExpertDownBias,
+  kExpertsGateUpBias,
+  kExpertsDownBias,
   kSharedGate,
   kSharedUp,
   kSharedDown,
@@ -76,6 +82,33 @@ constexpr bool is_routed_expert(Role role) {
     case Role::kExpertDown:
     case Role::kExpertsGateUp:
     case Role::kExpertsDown:
+      return true;
+    default:
+      return false;
+  }
+}
+
+/// Whether it is that of a routed expert's bias, or of the stack of them all.
+constexpr bool is_expert_bias(Role role) {
+  switch (role) {
+    case Role::kExpertGateBias:
+    case Role::kExpertUpBias:
+    case Role::kExpertDownBias:
+    case Role::kExpertsGateUpBias:
+    case Role::kExpertsDownBias:
+      return true;
+    default:
+      return false;
+  }
+}
+
+/// Whether one tensor of this role has a matrix, or a bias, of each routed expert.
+constexpr bool is_expert_stack(Role role) {
+  switch (role) {
+    case Role::kExpertsGateUp:
+    case Role::kExpertsDown:
+    case Role::kExpertsGateUpBias:
+    case Role::kExpertsDownBias:
       return true;
     default:
       return false;
@@ -155,6 +188,7 @@ enum class Dim : std::uint8_t {
   kGqaQ /* heads x head_dim */,
   kGatedGqaQ /* the same twice: queries and their gate */,
   kGqaKv /* kv_heads x head_dim */,
+  kHeads,
   kHeadDim,
   kLinearQkv /* linear attention: queries, keys and values */,
   kLinearV /* linear attention: heads of values x their width */,
@@ -198,6 +232,20 @@ enum class Silence : std::uint8_t {
   kQuantized,  ///< some engine builds it as a quantized layer, and loads garbage without a word
 };
 
+/// Which way round the matrices of stacked experts stand while they are plain. Quantized stacks are
+/// output-major in every family, since their groups run along the inputs.
+enum class StackOrder : std::uint8_t {
+  kNone,         ///< no stack, or a stack of biases
+  kOutputMajor,  ///< [experts, outputs, inputs]
+  kInputMajor,   ///< [experts, inputs, outputs]
+};
+
+/// How the outputs of gate and up follow one another in a stack that has both.
+enum class GateUpOrder : std::uint8_t {
+  kHalves,       ///< those of gate, then those of up
+  kInterleaved,  ///< in turn, gate first
+};
+
 /// One row of a family's grammar: every tensor of a known family matches exactly one.
 struct TensorRule {
   /// `{layer}` and `{expert}` stand for decimal numbers without leading zeros, `{mtp}` for the
@@ -219,6 +267,8 @@ struct TensorRule {
   DType synth_dtype = DType::kBf16;
   /// The config does not say which shape: none is checked, and `shape` is empty.
   bool any_shape = false;
+  StackOrder stack = StackOrder::kNone;  ///< of stacked experts; `shape` is that of a plain stack
+  GateUpOrder gate_up = GateUpOrder::kHalves;
 };
 
 /// A model family. `rules` is empty for `generic`, which accepts any name.
@@ -242,8 +292,17 @@ const Family* find_family(std::string_view name);
 /// By model_type, else by that of the text model; or null.
 const Family* family_of(const ModelConfig& config);
 
-/// Shape of a row's tensor under this config; of no meaning for rows of `any_shape`.
+/// Shape of a row's tensor under this config, as releases store it where it is plain; of no meaning
+/// for rows of `any_shape`.
 Shape rule_shape(const TensorRule& rule, const ModelConfig& config);
+/// The shape of the decoded weight of such a row: that of a quantized stack is output-major.
+Shape weight_shape(const TensorRule& rule, const ModelConfig& config, bool is_quantized);
+
+/// Which way round the matrices of such a row stand in a tensor that is quantized, or plain.
+constexpr StackOrder stack_order(const TensorRule& rule, bool is_quantized) {
+  const bool is_turned = is_quantized && rule.stack == StackOrder::kInputMajor;
+  return is_turned ? StackOrder::kOutputMajor : rule.stack;
+}
 
 /// Throws kCorrupt naming the keys of config.json that the family's rows need and that are missing
 /// or 0. Without this a config that lacks a width would turn into a list of misshapen tensors.

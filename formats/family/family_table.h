@@ -14,6 +14,7 @@ extern const Family kQwen3Moe;
 extern const Family kQwen35Moe;
 extern const Family kGlmMoeDsa;
 extern const Family kLlama4;
+extern const Family kGptOss;
 extern const Family kDeepseekV4;
 extern const Family kGeneric;
 

@@ -28,15 +28,25 @@ constexpr std::array kDenseRules = {
                 Scope::kDenseLayer, {Dim::kHidden, Dim::kIntermediate}, Cut::kRow),
 };
 
-/// The stacks are input-major: [experts, in, out], gate columns first. Encoders group along inputs,
-/// so the stacks stay plain.
+/// BF16 releases stack the experts, FP8 ones have them one by one.
 constexpr std::array kMixtureRules = {
     plain_rule("model.layers.{layer}.feed_forward.router.weight", Role::kRouter, Scope::kMoeLayer,
                {Dim::kExperts, Dim::kHidden}),
-    plain_rule("model.layers.{layer}.feed_forward.experts.gate_up_proj", Role::kExpertsGateUp,
-               Scope::kMoeLayer, {Dim::kExperts, Dim::kHidden, Dim::kTwoMoeIntermediate}),
-    plain_rule("model.layers.{layer}.feed_forward.experts.down_proj", Role::kExpertsDown,
-               Scope::kMoeLayer, {Dim::kExperts, Dim::kMoeIntermediate, Dim::kHidden}),
+    linear_rule("model.layers.{layer}.feed_forward.experts.gate_up_proj", Role::kExpertsGateUp,
+                Scope::kMoeLayer, {Dim::kExperts, Dim::kHidden, Dim::kTwoMoeIntermediate},
+                Cut::kColumn, Presence::kStacked, StackOrder::kInputMajor),
+    linear_rule("model.layers.{layer}.feed_forward.experts.down_proj", Role::kExpertsDown,
+                Scope::kMoeLayer, {Dim::kExperts, Dim::kMoeIntermediate, Dim::kHidden}, Cut::kRow,
+                Presence::kStacked, StackOrder::kInputMajor),
+    linear_rule("model.layers.{layer}.feed_forward.experts.{expert}.gate_proj.weight",
+                Role::kExpertGate, Scope::kMoeLayer, {Dim::kMoeIntermediate, Dim::kHidden},
+                Cut::kColumn, Fuse::kGateUp, Presence::kPerExpert),
+    linear_rule("model.layers.{layer}.feed_forward.experts.{expert}.up_proj.weight",
+                Role::kExpertUp, Scope::kMoeLayer, {Dim::kMoeIntermediate, Dim::kHidden},
+                Cut::kColumn, Fuse::kGateUp, Presence::kPerExpert),
+    linear_rule("model.layers.{layer}.feed_forward.experts.{expert}.down_proj.weight",
+                Role::kExpertDown, Scope::kMoeLayer, {Dim::kHidden, Dim::kMoeIntermediate},
+                Cut::kRow, Presence::kPerExpert),
     linear_rule("model.layers.{layer}.feed_forward.shared_expert.gate_proj.weight",
                 Role::kSharedGate, Scope::kMoeLayer, {Dim::kMoeIntermediate, Dim::kHidden},
                 Cut::kColumn, Fuse::kGateUp),

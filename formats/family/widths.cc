@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -38,6 +39,7 @@ constexpr std::array kDims = {
     DimFacts{Dim::kGqaQ, "num_attention_heads and head_dim"},
     DimFacts{Dim::kGatedGqaQ, "num_attention_heads and head_dim"},
     DimFacts{Dim::kGqaKv, "num_key_value_heads and head_dim"},
+    DimFacts{Dim::kHeads, "num_attention_heads"},
     DimFacts{Dim::kHeadDim, "head_dim"},
     DimFacts{Dim::kLinearQkv, "linear_num_value_heads and linear_value_head_dim"},
     DimFacts{Dim::kLinearV, "linear_num_value_heads and linear_value_head_dim"},
@@ -133,6 +135,8 @@ std::uint64_t dim_size(Dim dim, const ModelConfig& config) {
       return product(2, product(config.num_attention_heads, gqa_head_dim(config)));
     case Dim::kGqaKv:
       return product(config.num_key_value_heads, gqa_head_dim(config));
+    case Dim::kHeads:
+      return config.num_attention_heads;
     case Dim::kHeadDim:
       return gqa_head_dim(config);
     case Dim::kLinearQkv:
@@ -161,6 +165,13 @@ Shape rule_shape(const TensorRule& rule, const ModelConfig& config) {
     if (dim == Dim::kNone) break;
     shape.push_back(dim_size(dim, config));
   }
+  return shape;
+}
+
+Shape weight_shape(const TensorRule& rule, const ModelConfig& config, bool is_quantized) {
+  Shape shape = rule_shape(rule, config);
+  if (stack_order(rule, is_quantized) != rule.stack)
+    std::swap(shape[shape.size() - 2], shape[shape.size() - 1]);
   return shape;
 }
 
