@@ -15,6 +15,7 @@
 #include "formats/checkpoint/single_experts.h"
 #include "formats/checkpoint/single_file.h"
 #include "formats/checkpoint/weights_headers.h"
+#include "formats/family/families.h"
 #include "formats/records/layout.h"
 #include "formats/records/manifest.h"
 #include "shard/join/rank_directories.h"
@@ -138,8 +139,8 @@ CheckResult check_unsliced(const std::filesystem::path& directory,
   OpenOptions open;
   open.family = options.family;
   // What was converted under a given family is read under it again.
-  if (open.family.empty() && manifest && formats::find_family(manifest->family) != nullptr)
-    open.family = manifest->family;
+  if (open.family.empty())
+    open.family = formats::family_spec_of(directory, manifest ? manifest->family : "");
   open.threads = options.threads;
   const std::optional<Checkpoint> checkpoint = open_with_findings(directory, open, result);
   if (checkpoint) add_rule_findings(*checkpoint, options, result);
@@ -267,7 +268,7 @@ CheckResult check_is_source_of(const std::filesystem::path& given,
   CheckResult result;
   result.has_manifest = true;
   OpenOptions open;
-  if (formats::find_family(manifest->family) != nullptr) open.family = manifest->family;
+  open.family = formats::family_spec_of(converted, manifest->family);
   open.threads = options.threads;
   std::optional<Checkpoint> checkpoint = open_with_findings(source, open, result);
   if (!checkpoint) return result;

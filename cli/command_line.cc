@@ -125,6 +125,14 @@ std::string* text_of(const Flag& flag) {
   return nullptr;
 }
 
+void mark_values(const FlagTable& table) {
+  for (const FlagTable::Row& row : table.rows) {
+    if (row.flag.rule.mark.empty() || !table.is_given(row.flag.name)) continue;
+    std::string* text = text_of(row.flag);
+    *text = row.flag.rule.mark + *text;
+  }
+}
+
 // Flags that name a file get the path of the standard input for "-".
 void take_stdin(const FlagTable& table) {
   std::string reader;
@@ -215,6 +223,7 @@ std::function<int()> parse_command_line(int argc, const char* const* argv,
     sub->final_callback([&body, sub, declared] {
       note_given(*sub, *declared.table);
       take_stdin(*declared.table);
+      mark_values(*declared.table);
       body = declared.run;
     });
   }

@@ -127,7 +127,8 @@ std::function<int()> declare_calibrate(FlagTable& table) {
               "stop after so many tokens (default: read all)",
               {.is_positive = true}}});
   table.add(FlagGroup::kSource,
-            {family_flag(&flags->family, "model family instead of config.json's")});
+            {family_flag(&flags->family, "model family instead of config.json's"),
+             family_file_flag(&flags->family)});
   table.add(FlagGroup::kJob, {mem_limit_flag(&flags->mem_limit), threads_flag(&flags->threads)});
   table.add(FlagGroup::kReport, {progress_flag(&flags->progress), json_flag(&flags->json)});
   table.footer =

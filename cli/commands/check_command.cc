@@ -133,11 +133,12 @@ std::function<int()> declare_check(FlagTable& table) {
              {"--source-of",
               &flags->source_of,
               "only tell whether this is what the directory CONVERTED was made from",
-              {.excludes = {"--deep", "--no-hashes", "--family", "--config"},
+              {.excludes = {"--deep", "--no-hashes", "--family", "--family-file", "--config"},
                .value_name = "CONVERTED",
                .kind = ValueKind::kFolder}}});
   table.add(FlagGroup::kSource,
             {family_flag(&flags->family, kFamilyHelp),
+             family_file_flag(&flags->family),
              {"--config", &flags->config, kConfigHelp, {.kind = ValueKind::kFile}}});
   table.add(FlagGroup::kJob, {threads_flag(&flags->threads)});
   table.add(FlagGroup::kReport, {json_flag(&flags->json)});

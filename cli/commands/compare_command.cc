@@ -54,6 +54,7 @@ std::function<int()> declare_compare(FlagTable& table) {
              levels_flag(*flags)});
   table.add(FlagGroup::kSource,
             {family_flag(&flags->options.family, kFamilyHelp),
+             family_file_flag(&flags->options.family),
              {"--a-config",
               &directories.a_config,
               "config.json of A, for shards that have none beside them",

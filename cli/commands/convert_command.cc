@@ -10,6 +10,7 @@
 
 #include "cli/commands/commands.h"
 #include "cli/commands/job.h"
+#include "cli/flags/family_proposal.h"
 #include "cli/flags/flag_table.h"
 #include "cli/flags/slicing_flags.h"
 #include "cli/flags/target_flags.h"
@@ -138,6 +139,7 @@ std::function<convert::Inspection(const std::filesystem::path& staged)> inspecti
 struct ConvertFlags {
   std::string input, family, explain, max_shard_size, experts;
   TargetFlags target;
+  ProposalFlags proposal;
   SlicingFlags slicing;
   JobFlags job;
   ConvertVerifyFlags verify;
@@ -183,16 +185,22 @@ int run_convert(ConvertFlags& flags) {
 
   const convert::PlanOptions shard_options = plan_options(flags);
   execute.stamps.add(flags.input);
+  require_proposal(flags.proposal, flags.family);
   if (!flags.target.scales_from.empty())
     execute.stamps.add(flags.target.scales_from, convert::ReadFor::kOption);
-  Checkpoint source = shard::open_source(
-      flags.input,
-      {.open = {.family = flags.family,
-                .allow_unknown = &recipe.allow.unknown_tensor,
-                .consumed_headers = execute.resume ? convert::consumed_headers_of(flags.job.output)
-                                                   : std::filesystem::path(),
-                .threads = threads},
-       .compare_replicas = !flags.job.dry_run});
+  const auto open = [&](const std::string& family) {
+    return shard::open_source(
+        flags.input, {.open = {.family = family,
+                               .allow_unknown = &recipe.allow.unknown_tensor,
+                               .consumed_headers =
+                                   execute.resume ? convert::consumed_headers_of(flags.job.output)
+                                                  : std::filesystem::path(),
+                               .threads = threads},
+                      .compare_replicas = !flags.job.dry_run});
+  };
+  if (flags.family == kAutoFamily)
+    flags.family = settle_family(open("generic"), flags.proposal, recipe);
+  Checkpoint source = open(flags.family);
   if (sees_single_experts(flags.experts, recipe, source))
     source = formats::with_single_experts(std::move(source),
                                           {.allow_unknown = &recipe.allow.unknown_tensor});
@@ -218,7 +226,9 @@ std::function<int()> declare_convert(FlagTable& table) {
        required("output", &flags->job.output, kOutputHelp, ValueKind::kFolder)});
   table.add(FlagGroup::kCommon, scheme_flags(flags->target));
   table.add(FlagGroup::kSource,
-            {family_flag(&flags->family, kFamilyHelp), allow_flag(flags->target)});
+            {family_flag(&flags->family, kAutoFamilyHelp), family_file_flag(&flags->family)});
+  table.add(FlagGroup::kSource, proposal_flags(flags->proposal));
+  table.add(FlagGroup::kSource, {allow_flag(flags->target)});
   table.add(FlagGroup::kTarget, choice_flags(flags->target));
   table.add(FlagGroup::kTarget,
             {{"--experts",

@@ -12,6 +12,7 @@
 
 #include "cli/commands/commands.h"
 #include "cli/commands/fit.h"
+#include "cli/flags/family_proposal.h"
 #include "cli/flags/flag_table.h"
 #include "cli/report/inspect_report.h"
 #include "cli/terminal/terminal.h"
@@ -21,6 +22,7 @@
 #include "formats/base/parallel.h"
 #include "formats/base/printable.h"
 #include "formats/checkpoint/checkpoint.h"
+#include "formats/family/families.h"
 #include "formats/json/json.h"
 #include "formats/storage/block_scales.h"
 #include "formats/storage/meant_tensor.h"
@@ -194,6 +196,7 @@ Json tensor_json(const Checkpoint& checkpoint, const LogicalTensor& tensor) {
 struct InspectFlags {
   std::string directory, pattern, family, config;
   FitFlags fit;
+  ProposalFlags proposal;
   bool tensors = false, json = false;
 };
 
@@ -218,10 +221,22 @@ std::vector<std::size_t> matching_tensors(const Checkpoint& checkpoint, const st
 // A pattern asks for tensors: one is shown with its values, several are listed.
 int run_inspect(const InspectFlags& flags) {
   const std::size_t threads = available_processors();
-  const Checkpoint checkpoint =
-      shard::open_source(flags.directory, {.open = {.family = flags.family, .threads = threads},
-                                           .may_be_file = true,
-                                           .config = flags.config});
+  require_proposal(flags.proposal, flags.family);
+  const auto open = [&](const std::string& family) {
+    return shard::open_source(flags.directory, {.open = {.family = family, .threads = threads},
+                                                .may_be_file = true,
+                                                .config = flags.config});
+  };
+  std::string family = flags.family;
+  if (family == kAutoFamily) {
+    const std::string yaml = proposed_family(open("generic"), flags.proposal);
+    if (!flags.proposal.accept) {
+      if (flags.proposal.file.empty()) std::cout << yaml;
+      return kExitDone;
+    }
+    family = formats::add_family(yaml, "the proposed family").spec;
+  }
+  const Checkpoint checkpoint = open(family);
   notes() << remark_lines("warning", checkpoint.remarks());
   Json json = {{"schema", 1}, {"command", "inspect"}, {"directory", flags.directory}};
   json["warnings"] = checkpoint.remarks();
@@ -269,8 +284,10 @@ std::function<int()> declare_inspect(FlagTable& table) {
               "list tensors, with pattern those that match",
               {.excludes = {"--gpu-memory"}}}});
   table.add(FlagGroup::kSource,
-            {family_flag(&flags->family, kFamilyHelp),
+            {family_flag(&flags->family, kAutoFamilyHelp),
+             family_file_flag(&flags->family),
              {"--config", &flags->config, kConfigHelp, {.kind = ValueKind::kFile}}});
+  table.add(FlagGroup::kSource, proposal_flags(flags->proposal));
   declare_fit(table, flags->fit);
   table.add(FlagGroup::kReport, {json_flag(&flags->json)});
   table.footer =

@@ -16,6 +16,7 @@
 #include "formats/base/parallel.h"
 #include "formats/dialect/dialect.h"
 #include "formats/dialect/engine_limits.h"
+#include "formats/family/families.h"
 #include "formats/family/family.h"
 #include "formats/json/json.h"
 #include "formats/records/layout.h"
@@ -69,11 +70,10 @@ Json dialect_rows() {
 }
 
 Json family_rows() {
-  return json_list(formats::families(), [](const formats::Family* family) -> Json {
-    return {
-        {"name", family->name},
-        {"model_types", json_list(family->model_types, [](std::string_view type) { return type; })},
-        {"summary", family->summary}};
+  return json_list(formats::family_entries(), [](const formats::FamilyEntry& family) -> Json {
+    return {{"name", family.name},
+            {"model_types", json_list(formats::model_types_of(family), std::identity())},
+            {"summary", family.summary}};
   });
 }
 
@@ -199,7 +199,7 @@ std::string markdown_table(const std::vector<std::vector<std::string>>& rows) {
 
 struct ListFlags {
   std::string what, directory, family;
-  bool json = false, markdown = false;
+  bool json = false, markdown = false, yaml = false;
 };
 
 Json rows_of(const Table& table, const ListFlags& flags) {
@@ -208,7 +208,25 @@ Json rows_of(const Table& table, const ListFlags& flags) {
       flags.directory, {.open = {.family = flags.family, .threads = available_processors()}}));
 }
 
+// `ingot list families NAME --yaml`
+int run_list_yaml(const ListFlags& flags) {
+  const formats::Family* family = flags.directory.starts_with(formats::kFamilyFileMark)
+                                      ? nullptr
+                                      : formats::find_family(flags.directory);
+  if (flags.what != "families" || family == nullptr || family->yaml.empty()) {
+    std::vector<std::string_view> names;
+    for (const formats::FamilyEntry& entry : formats::family_entries()) names.push_back(entry.name);
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--yaml prints a family (ingot list families NAME --yaml); there is no "
+                            "family '{}'{}",
+                            flags.directory, did_you_mean(flags.directory, names)));
+  }
+  std::cout << family->yaml;
+  return kExitDone;
+}
+
 int run_list(const ListFlags& flags) {
+  if (flags.yaml) return run_list_yaml(flags);
   const std::string& what = flags.what;
   const auto table = std::find_if(kTables.begin(), kTables.end(),
                                   [&](const Table& row) { return row.name == what; });
@@ -250,21 +268,28 @@ std::function<int()> declare_list(FlagTable& table) {
                                   {.words = words_of(kTables, &Table::name)}},
                                  {"directory",
                                   &flags->directory,
-                                  "list roles: what each selects in this checkpoint",
+                                  "list roles: what each selects in this checkpoint; list families "
+                                  "--yaml: the name of one",
                                   {.kind = ValueKind::kFolder}}});
-  table.add(FlagGroup::kSource, {family_flag(&flags->family, kFamilyHelp)});
+  table.add(FlagGroup::kSource,
+            {family_flag(&flags->family, kFamilyHelp), family_file_flag(&flags->family)});
   table.add(FlagGroup::kReport, {json_flag(&flags->json),
+                                 {"--yaml",
+                                  &flags->yaml,
+                                  "list families NAME: the family as a file, to copy and change",
+                                  {.excludes = {"--json"}}},
                                  {"--markdown",
                                   &flags->markdown,
                                   "a table in Markdown, as docs/ have it",
-                                  {.excludes = {"--json"}}}});
+                                  {.excludes = {"--json", "--yaml"}}}});
   table.footer =
       "Examples:\n"
       "  ingot list schemes\n"
       "  ingot list roles DeepSeek-V3.2      what --rule role:experts=... and so on select in it\n"
       "  ingot list loads                    what each engine reads, and how that is known\n"
       "  ingot list rules --markdown\n"
-      "  ingot list families --json";
+      "  ingot list families --json\n"
+      "  ingot list families glm_moe_dsa --yaml > my_model.yaml";
   return [flags] { return run_list(*flags); };
 }
 

@@ -51,7 +51,8 @@ std::function<int()> declare_merge(FlagTable& table) {
              required("output", &flags->job.output, kOutputHelp, ValueKind::kFolder)});
   table.add(FlagGroup::kSource,
             {{"--config", &flags->config, kConfigHelp, {.kind = ValueKind::kFile}},
-             family_flag(&flags->family, "model family instead of config.json's")});
+             family_flag(&flags->family, "model family instead of config.json's"),
+             family_file_flag(&flags->family)});
   table.add(FlagGroup::kTarget,
             {{"--max-shard-size",
               &flags->max_shard_size,

@@ -10,6 +10,7 @@
 #include "convert/recipe/recipe.h"
 #include "formats/base/figures.h"
 #include "formats/base/parallel.h"
+#include "formats/family/families.h"
 #include "formats/json/json.h"
 #include "synth/synth.h"
 
@@ -79,8 +80,8 @@ int run_synth(const SynthFlags& flags, const FlagTable& table) {
 
 std::vector<std::string> family_words() {
   std::vector<std::string> names;
-  for (const formats::Family* family : formats::families()) {
-    if (!family->reference_config.empty()) names.emplace_back(family->name);
+  for (const formats::FamilyEntry& family : formats::family_entries()) {
+    if (family.can_be_synthesized) names.emplace_back(family.name);
   }
   return names;
 }

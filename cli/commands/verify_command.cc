@@ -69,6 +69,7 @@ std::function<int()> declare_verify(FlagTable& table) {
        levels_flag(*flags)});
   table.add(FlagGroup::kSource,
             {family_flag(&options.family, kFamilyHelp),
+             family_file_flag(&options.family),
              {"--source-config",
               &options.source_config,
               "config.json of the source, for shards that have none beside them, or one file",

@@ -11,6 +11,7 @@
 
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
+#include "formats/family/families.h"
 #include "formats/family/family.h"
 
 namespace ingot::cli {
@@ -98,8 +99,16 @@ Flag family_flag(std::string* target, std::string help) {
   return {"--family",
           target,
           std::move(help),
-          {.words = words_of(formats::families(),
-                             [](const formats::Family* family) { return family->name; })}};
+          {.words = words_of(formats::family_entries(), &formats::FamilyEntry::name)}};
+}
+
+Flag family_file_flag(std::string* target) {
+  return {"--family-file",
+          target,
+          "a file that says what the model's family is (docs/families.md)",
+          {.excludes = {"--family"},
+           .kind = ValueKind::kFile,
+           .mark = std::string(formats::kFamilyFileMark)}};
 }
 
 Flag mem_limit_flag(std::string* target, std::string help) {

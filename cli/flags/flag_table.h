@@ -66,6 +66,8 @@ struct FlagRule {
   std::vector<std::string> excludes = {};
   std::string value_name = {};  ///< in --help, instead of the type
   ValueKind kind = ValueKind::kText;
+  /// Put before the value, where flags share a variable.
+  std::string mark = {};
   /// The value - is the standard input. A flag that names a file gets its path instead.
   bool takes_stdin = false;
 };
@@ -146,6 +148,8 @@ Flag threads_flag(std::size_t* target);
 Flag progress_flag(std::string* target);
 Flag json_flag(bool* target);
 Flag family_flag(std::string* target, std::string help);
+/// The family of a file, in the variable of --family.
+Flag family_file_flag(std::string* target);
 Flag mem_limit_flag(std::string* target, std::string help = "memory budget");
 /// The threads that were asked for, or every processor.
 std::size_t threads_of(std::size_t given);

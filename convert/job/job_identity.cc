@@ -74,6 +74,7 @@ OptionTexts options_of(const Json& identity) {
   texts["--allow"] = allow_text(recipe.at("allow"));
   for (const char* key : {"family", "shards"})
     texts[option_name(key)] = value_text(identity.at(key));
+  texts["--family-file"] = identity.value("family_file", "");
   if (const auto slicing = identity.find("slicing");
       slicing != identity.end() && !slicing->is_null())
     add_options(*slicing, texts);
@@ -82,7 +83,7 @@ OptionTexts options_of(const Json& identity) {
 
 // Whether a value is what identifies a file's content, which says nothing to a reader.
 bool names_content(const std::string& option) {
-  return option == "--activation-scales" || option == "--importance" || option == "--scales-from";
+  return option == "--family-file" || option == "--activation-scales" || option == "--importance" || option == "--scales-from";
 }
 
 // `--to int8 (now bf16), --mtp drop (now not given), --importance (what it names has changed)`.
@@ -156,6 +157,8 @@ Json job_identity(const Plan& plan) {
                    {"source", nullptr},
                    {"plan", plan_hash(plan).hex()}};
   if (plan.is_sliced()) identity["slicing"] = slicing_json(options);
+  if (const std::string& hash = plan.source.family().file_hash; !hash.empty())
+    identity["family_file"] = hash;
   return identity;
 }
 
@@ -191,12 +194,15 @@ Json finished_identity(const formats::Manifest& manifest) {
   recipe.erase("shards");
   Json slicing = recipe.value("slicing", Json());
   recipe.erase("slicing");
+  Json family_file = recipe.value("family_file", Json());
+  recipe.erase("family_file");
   Json identity = {{"version", manifest.tool_version},
                    {"family", manifest.family},
                    {"recipe", std::move(recipe)},
                    {"shards", std::move(shards)},
                    {"source", manifest.source}};
   if (!slicing.is_null()) identity["slicing"] = std::move(slicing);
+  if (!family_file.is_null()) identity["family_file"] = std::move(family_file);
   return identity;
 }
 

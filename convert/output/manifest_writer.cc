@@ -58,7 +58,9 @@ Manifest base_manifest(const Plan& plan, const StagingOptions& options) {
   const formats::Json& identity = options.identity;
   formats::Json recipe = identity.at("recipe");
   recipe["shards"] = identity.at("shards");
-  if (identity.contains("slicing")) recipe["slicing"] = identity.at("slicing");
+  for (const char* key : {"slicing", "family_file"}) {
+    if (identity.contains(key)) recipe[key] = identity.at(key);
+  }
   Manifest manifest{.tool_version = std::string(kVersion),
                     .family = std::string(plan.source.family().name),
                     .dialect = std::string(plan.target.dialect->name),
@@ -239,6 +241,9 @@ std::vector<std::pair<std::string, std::string>> derived_files(const Plan& plan)
   if (!plan.json.native_config.empty())
     files.emplace_back(formats::kNativeConfigName, plan.json.native_config);
   if (!plan.json.config.empty()) files.emplace_back("config.json", plan.json.config);
+  // So that the output is read as what it was made of.
+  if (const formats::Family& family = plan.source.family(); !family.file_hash.empty())
+    files.emplace_back(formats::kFamilyFileName, family.yaml);
   return files;
 }
 

@@ -182,7 +182,7 @@ Checkpoint planned_checkpoint(const Plan& plan, std::optional<std::uint32_t> ran
   model.stored = stored_tensors(*bytes, threads);
   if (rank) model.slices = slices_of_rank(plan, *rank);
   model.bytes = std::move(bytes);
-  return Checkpoint::assemble(std::move(model), {.family = std::string(plan.source.family().name),
+  return Checkpoint::assemble(std::move(model), {.family = std::string(plan.source.family().spec),
                                                  .allow_unknown = &plan.recipe.allow.unknown_tensor,
                                                  .threads = threads});
 }

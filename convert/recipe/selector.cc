@@ -10,6 +10,7 @@
 #include <fmt/ranges.h>
 
 #include "formats/base/error.h"
+#include "formats/family/families.h"
 #include "formats/family/family.h"
 #include "formats/text/spelling.h"
 

@@ -16,6 +16,7 @@
 #include "formats/checkpoint/rank_slices.h"
 #include "formats/checkpoint/relaid_codes.h"
 #include "formats/checkpoint/weights_headers.h"
+#include "formats/family/families.h"
 #include "formats/family/text_names.h"
 #include "formats/json/json.h"
 #include "formats/records/manifest.h"
@@ -111,11 +112,35 @@ void match_family(const FamilyMatch& with, std::vector<LogicalTensor>& tensors, 
 
 std::vector<std::string_view> family_names() {
   std::vector<std::string_view> names;
-  for (const Family* family : families()) names.push_back(family->name);
+  for (const FamilyEntry& family : family_entries()) names.push_back(family.name);
   return names;
 }
 
-const Family& chosen_family(const ModelConfig& config, const std::string& asked) {
+/// Of a family that came from a file beside the weights: which one it hides.
+void remark_on_family(const Family& family, const ModelConfig& config,
+                      std::vector<std::string>& remarks) {
+  if (family.file_hash.empty()) return;
+  const Family* hidden = family_of(config);
+  remarks.push_back(
+      hidden == nullptr
+          ? fmt::format("read as family {} of {}, which stands beside the weights", family.name,
+                        kFamilyFileName)
+          : fmt::format("read as family {} of {}, which stands beside the weights and so comes "
+                        "before the program's own family {} for model_type '{}' (--family {} "
+                        "takes that)",
+                        family.name, kFamilyFileName, hidden->name, config.model_type,
+                        hidden->name));
+}
+
+const Family& chosen_family(const ModelConfig& config, const std::string& asked,
+                            const std::filesystem::path& directory,
+                            std::vector<std::string>& remarks) {
+  const std::string beside = asked.empty() ? family_file_in(directory) : std::string();
+  if (!beside.empty()) {
+    const Family& family = *find_family(beside);
+    remark_on_family(family, config, remarks);
+    return family;
+  }
   const Family* family = asked.empty() ? family_of(config) : find_family(asked);
   if (family != nullptr) return *family;
   if (!asked.empty()) {
@@ -125,7 +150,8 @@ const Family& chosen_family(const ModelConfig& config, const std::string& asked)
   }
   throw Error(
       ErrorCode::kUnsupported,
-      fmt::format("model_type '{}'{} belongs to no known family (--family takes one of {})",
+      fmt::format("model_type '{}'{} belongs to no known family (--family takes one of {}; "
+                  "--family-file a file that says what the family is, docs/families.md)",
                   config.model_type,
                   config.text.key.empty()
                       ? std::string()
@@ -233,7 +259,8 @@ Checkpoint Checkpoint::open(const std::filesystem::path& directory, const OpenOp
       state->config = parse_model_config(*text, kConfigName);
       state->config_text = std::move(*text);
     }
-    const Family& family = chosen_family(state->config, options.family);
+    const Family& family =
+        chosen_family(state->config, options.family, state->directory, state->remarks);
     require_widths(family, state->config);
     state->family = &family;
   });
@@ -274,7 +301,8 @@ Checkpoint Checkpoint::open(const std::filesystem::path& directory, const OpenOp
   settle_strays(strays, listing.strays, beside.left_out, stage.faults());
   std::sort(beside.left_out.begin(), beside.left_out.end(),
             [](const LeftOut& a, const LeftOut& b) { return a.path < b.path; });
-  state->remarks = left_out_remarks(beside.left_out);
+  for (std::string& remark : left_out_remarks(beside.left_out))
+    state->remarks.push_back(std::move(remark));
   state->index_frame = std::move(listing.index.frame);
   listing = {};
   if (state->stored.empty() && state->is_complete) {
@@ -318,7 +346,8 @@ Checkpoint Checkpoint::assemble(AssembledModel model, const OpenOptions& options
   Stage stage(options);
 
   stage.attempt([&] {
-    const Family& family = chosen_family(state->config, options.family);
+    const Family& family =
+        chosen_family(state->config, options.family, state->directory, state->remarks);
     require_widths(family, state->config);
     state->family = &family;
   });

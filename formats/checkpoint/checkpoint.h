@@ -11,6 +11,7 @@
 #include "formats/base/pattern.h"
 #include "formats/container/checkpoint_index.h"
 #include "formats/dialect/dialect.h"
+#include "formats/family/families.h"
 #include "formats/records/slicing_record.h"
 #include "formats/storage/stored_bytes.h"
 #include "formats/storage/tensor_source.h"
@@ -22,8 +23,9 @@ class StoredNames;
 
 /// How to open a directory.
 struct OpenOptions {
-  /// Family by name instead of by config.json (`--family`); "generic" accepts any names, and then
-  /// config.json may be missing.
+  /// Family by name instead of by config.json (`--family`), or `file:PATH` (`--family-file`);
+  /// "generic" accepts any names, and then config.json may be missing. Where it is empty, a
+  /// kFamilyFileName in the directory comes before config.json's model_type.
   std::string family;
   /// Unknown tensors that match one of these are untouched copies instead of a refusal.
   const std::vector<Pattern>* allow_unknown = nullptr;

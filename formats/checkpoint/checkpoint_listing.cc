@@ -10,6 +10,7 @@
 #include "formats/base/fd.h"
 #include "formats/base/printable.h"
 #include "formats/config/native_config.h"
+#include "formats/family/families.h"
 #include "formats/json/json.h"
 #include "formats/records/manifest.h"
 
@@ -186,7 +187,8 @@ bool is_description_file(std::string_view name) {
 
 bool is_ours_or_derived(std::string_view name) {
   return name == kConfigName || name == kNativeConfigName || name == kManifestName ||
-         name == kRecordsName || name == kVerifyName || is_description_file(name);
+         name == kRecordsName || name == kVerifyName || name == kFamilyFileName ||
+         is_description_file(name);
 }
 
 void collect_side_files(const fs::path& directory, const std::string& prefix, SideListing& listing,

@@ -34,7 +34,8 @@ std::vector<const TensorRule*> rows_within(const Family& family, const TensorRul
       find_row(family, is_down ? Role::kExpertDown : Role::kExpertGate)};
   if (!is_down) rows.push_back(find_row(family, Role::kExpertUp));
   const bool is_output_major = std::ranges::all_of(rows, [&](const TensorRule* row) {
-    return row != nullptr && row->shape[1] == stack.shape[2];
+    return row != nullptr && row->shape[1] != nullptr && stack.shape[2] != nullptr &&
+           *row->shape[1] == *stack.shape[2];
   });
   return is_output_major ? rows : std::vector<const TensorRule*>();
 }
@@ -165,7 +166,7 @@ Checkpoint with_single_experts(Checkpoint source, const OpenOptions& options) {
                        .index_frame = source.index_frame(),
                        .slices = nullptr};
   OpenOptions open = options;
-  open.family = source.family().name;
+  open.family = source.family().spec;
   model.bytes = std::make_unique<ViewedBytes>(std::move(source), std::move(separation.views));
   return Checkpoint::assemble(std::move(model), open);
 }

@@ -211,6 +211,10 @@ ModelConfig read_config(const JsonFields& config) {
   // Llama 4 calls the width of its experts intermediate_size.
   if (const std::uint64_t dense = dimension(config, "intermediate_size_mlp"); dense != 0)
     model.moe_intermediate_size = std::exchange(model.intermediate_size, dense);
+  // So do families without dense layers that count num_local_experts: gpt-oss, MiniMax.
+  if (config.find("moe_intermediate_size") == nullptr &&
+      config.find("num_local_experts") != nullptr && model.moe_intermediate_size == 0)
+    model.moe_intermediate_size = model.intermediate_size;
   model.num_hidden_layers = count(config, "num_hidden_layers");
   for (const char* key : kMtpLayerKeys) {
     if (config.find(key) == nullptr) continue;

@@ -2,6 +2,7 @@
 
 #include "formats/base/error.h"
 #include "formats/dialect/dialect_table.h"
+#include "formats/family/families.h"
 #include "formats/family/text_names.h"
 #include "formats/json/json.h"
 

@@ -1,36 +1,185 @@
+#include "formats/family/families.h"
+
 #include <algorithm>
 #include <array>
-#include <string>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <system_error>
 
-#include "formats/family/family_table.h"
+#include <fmt/format.h>
+
+#include "formats/base/error.h"
+#include "formats/base/fd.h"
+#include "formats/base/hash.h"
+#include "formats/family/family_tables.h"
+#include "formats/family/family_yaml.h"
 
 namespace ingot::formats {
 namespace {
 
-constexpr std::array kFamilies = {&kDeepseekV3, &kDeepseekV32, &kDeepseekV2, &kKimiK2,
-                                  &kQwen3Moe,   &kQwen35Moe,   &kLlama4,     &kGlmMoeDsa,
-                                  &kDeepseekV4, &kGeneric};
+constexpr std::uint64_t kMaxFileBytes = std::uint64_t{1} << 20;
+constexpr std::string_view kTextMark = "text:";
+constexpr std::size_t kEmbedded = kEmbeddedFamilies.size();
+
+constexpr FamilyEntry kGenericEntry = {
+    .name = "generic",
+    .summary = "any names, by --family generic: cast, copied and inspected, not understood",
+    .model_types = ""};
+const Family kGeneric = {.name = kGenericEntry.name,
+                         .spec = kGenericEntry.name,
+                         .summary = kGenericEntry.summary,
+                         .model_types = {},
+                         .architecture = {},
+                         .rules = {}};
+
+constexpr auto kEntries = [] {
+  std::array<FamilyEntry, kEmbedded + 1> entries{};
+  for (std::size_t i = 0; i < kEmbedded; ++i) {
+    const EmbeddedFamily& family = kEmbeddedFamilies[i];
+    entries[i] = {.name = family.name,
+                  .summary = family.summary,
+                  .model_types = family.model_types,
+                  .can_be_synthesized = !family.reference_config.empty()};
+  }
+  entries.back() = kGenericEntry;
+  return entries;
+}();
+
+/// A family that was read, under the name or spec that finds it.
+struct Known {
+  std::unique_ptr<const FamilyTable> table;
+  Family family;
+  std::string spec;
+};
+
+/// Reads a family when it is first asked for, and keeps it: checkpoints point to its rows.
+class Library {
+ public:
+  const Family& embedded(std::size_t i) {
+    // Recursive: a family may begin with the rows of another.
+    const std::scoped_lock lock(mutex_);
+    Known& known = embedded_[i];
+    if (known.table) return known.family;
+    const EmbeddedFamily& source = kEmbeddedFamilies[i];
+    INGOT_CHECK(!is_reading_[i]);
+    is_reading_[i] = true;
+    known.table = parse_family(source.yaml, fmt::format("family {}", source.name));
+    known.family = known.table->family();
+    known.family.reference_config = source.reference_config;
+    return known.family;
+  }
+
+  const Family& file(std::string_view path) {
+    const std::string text = read_text_file(std::filesystem::path(path), kMaxFileBytes);
+    return text_of(text, path, fmt::format("{}{}", kFamilyFileMark, path));
+  }
+
+  const Family& text_of(const std::string& text, std::string_view where, const std::string& spec) {
+    for (std::size_t i = 0; i < kEmbedded; ++i) {
+      if (kEmbeddedFamilies[i].yaml == text) return embedded(i);
+    }
+    const std::scoped_lock lock(mutex_);
+    auto [found, is_new] = texts_.try_emplace(std::pair(spec, text));
+    Known& known = found->second;
+    if (known.table) return known.family;
+    known.table = parse_family(text, where);
+    known.family = known.table->family();
+    known.spec = spec;
+    known.family.spec = known.spec;
+    known.family.file_hash = hash_bytes(std::as_bytes(std::span(text))).hex();
+    return known.family;
+  }
+
+  const Family* added(const std::string& spec) {
+    const std::scoped_lock lock(mutex_);
+    const auto found = texts_.lower_bound(std::pair(spec, std::string()));
+    return found == texts_.end() || found->first.first != spec ? nullptr : &found->second.family;
+  }
+
+ private:
+  std::recursive_mutex mutex_;
+  std::array<Known, kEmbedded> embedded_;
+  std::array<bool, kEmbedded> is_reading_{};
+  std::map<std::pair<std::string, std::string>, Known> texts_;
+};
+
+Library& library() {
+  static Library* const kept = new Library;  // rows may be read while the program ends
+  return *kept;
+}
 
 }  // namespace
 
-std::span<const Family* const> families() {
-  return kFamilies;
+std::span<const FamilyEntry> family_entries() {
+  return kEntries;
 }
 
-const Family* find_family(std::string_view name) {
-  for (const Family* family : kFamilies) {
-    if (family->name == name) return family;
+std::vector<std::string_view> model_types_of(const FamilyEntry& family) {
+  constexpr std::string_view kBetween = ", ";
+  std::vector<std::string_view> types;
+  std::string_view rest = family.model_types;
+  while (!rest.empty()) {
+    const std::size_t end = std::min(rest.find(kBetween), rest.size());
+    types.push_back(rest.substr(0, end));
+    rest.remove_prefix(std::min(end + kBetween.size(), rest.size()));
   }
-  return nullptr;
+  return types;
+}
+
+std::span<const Family* const> families() {
+  static const std::vector<const Family*> kAll = [] {
+    std::vector<const Family*> all;
+    for (std::size_t i = 0; i < kEmbedded; ++i) all.push_back(&library().embedded(i));
+    all.push_back(&kGeneric);
+    return all;
+  }();
+  return kAll;
+}
+
+const Family* find_family(std::string_view spec) {
+  if (spec.starts_with(kFamilyFileMark))
+    return &library().file(spec.substr(kFamilyFileMark.size()));
+  if (spec.starts_with(kTextMark)) return library().added(std::string(spec));
+  if (spec == kGeneric.name) return &kGeneric;
+  const auto found = std::ranges::find(kEmbeddedFamilies, spec, &EmbeddedFamily::name);
+  if (found == kEmbeddedFamilies.end()) return nullptr;
+  return &library().embedded(static_cast<std::size_t>(found - kEmbeddedFamilies.begin()));
+}
+
+const Family& add_family(std::string_view yaml, std::string_view where) {
+  const std::string text(yaml);
+  const std::string hash = hash_bytes(std::as_bytes(std::span(text))).hex();
+  return library().text_of(text, where, fmt::format("{}{}", kTextMark, hash));
 }
 
 const Family* family_of(const ModelConfig& config) {
-  for (const std::string& type : {config.model_type, config.text.model_type}) {
-    for (const Family* family : kFamilies) {
-      if (std::ranges::find(family->model_types, type) != family->model_types.end()) return family;
+  static const std::map<std::string_view, std::size_t> kByType = [] {
+    std::map<std::string_view, std::size_t> by_type;
+    for (std::size_t i = 0; i < kEmbedded; ++i) {
+      for (const std::string_view type : model_types_of(kEntries[i])) by_type.emplace(type, i);
     }
+    return by_type;
+  }();
+  for (const std::string* type : {&config.model_type, &config.text.model_type}) {
+    const auto found = kByType.find(*type);
+    if (found != kByType.end()) return &library().embedded(found->second);
   }
   return nullptr;
+}
+
+std::string family_file_in(const std::filesystem::path& directory) {
+  std::error_code failure;
+  const std::filesystem::path path = directory / kFamilyFileName;
+  // Not exists(): a link that leads nowhere is a broken file, not none.
+  const auto type = std::filesystem::symlink_status(path, failure).type();
+  if (type == std::filesystem::file_type::not_found || failure) return {};
+  return std::string(kFamilyFileMark) + path.string();
+}
+
+std::string family_spec_of(const std::filesystem::path& directory, std::string_view recorded) {
+  if (std::string file = family_file_in(directory); !file.empty()) return file;
+  return find_family(recorded) != nullptr ? std::string(recorded) : std::string();
 }
 
 }  // namespace ingot::formats

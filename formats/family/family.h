@@ -11,6 +11,7 @@
 
 #include "formats/config/model_config.h"
 #include "formats/container/tensor.h"
+#include "formats/family/width.h"
 
 namespace ingot::formats {
 
@@ -34,6 +35,7 @@ enum class Role : std::uint8_t {
   kKvbProj,
   kOProj,
   kAttentionBias,
+  kAttentionSinks,     ///< a logit per head that no key has
   kLinearAttentionIn,  ///< linear attention: what makes keys, values and gates
   kLinearAttentionOut,
   kLinearAttentionState,  ///< decays, convolution, norm: parameters that stay as they are
@@ -51,6 +53,11 @@ enum class Role : std::uint8_t {
   kExpertDown,
   kExpertsGateUp,
   kExpertsDown,
+  kExpertGateBias,
+  kExpertUpBias,
+  kExpertDownBias,
+  kExpertsGateUpBias,
+  kExpertsDownBias,
   kSharedGate,
   kSharedUp,
   kSharedDown,
@@ -76,6 +83,33 @@ constexpr bool is_routed_expert(Role role) {
     case Role::kExpertDown:
     case Role::kExpertsGateUp:
     case Role::kExpertsDown:
+      return true;
+    default:
+      return false;
+  }
+}
+
+/// Whether it is that of a routed expert's bias, or of the stack of them all.
+constexpr bool is_expert_bias(Role role) {
+  switch (role) {
+    case Role::kExpertGateBias:
+    case Role::kExpertUpBias:
+    case Role::kExpertDownBias:
+    case Role::kExpertsGateUpBias:
+    case Role::kExpertsDownBias:
+      return true;
+    default:
+      return false;
+  }
+}
+
+/// Whether one tensor of this role has a matrix, or a bias, of each routed expert.
+constexpr bool is_expert_stack(Role role) {
+  switch (role) {
+    case Role::kExpertsGateUp:
+    case Role::kExpertsDown:
+    case Role::kExpertsGateUpBias:
+    case Role::kExpertsDownBias:
       return true;
     default:
       return false;
@@ -134,40 +168,6 @@ enum class Scope : std::uint8_t {
   kMtpLayer,              ///< the num_nextn_predict_layers layers from num_hidden_layers on
 };
 
-/// A width of the model, computed from its config.
-enum class Dim : std::uint8_t {
-  kNone,  ///< no further dimension
-  kOne,
-  kVocab,
-  kHidden,
-  kTwoHidden,
-  kIntermediate,
-  kMoeIntermediate,
-  kTwoMoeIntermediate,
-  kSharedIntermediate,
-  kExperts,
-  kQLora,
-  kKvLora,
-  kKvA /* kv_lora + qk_rope */,
-  kMlaQ /* heads x (nope + rope) */,
-  kMlaKvB /* heads x (nope + v) */,
-  kMlaV /* heads x v */,
-  kGqaQ /* heads x head_dim */,
-  kGatedGqaQ /* the same twice: queries and their gate */,
-  kGqaKv /* kv_heads x head_dim */,
-  kHeadDim,
-  kLinearQkv /* linear attention: queries, keys and values */,
-  kLinearV /* linear attention: heads of values x their width */,
-  kLinearHeads,     ///< linear attention: heads of values
-  kLinearValueDim,  ///< linear attention: width of a head's values
-  kIndexQ /* index heads x index dim */,
-  kIndexDim,
-  kIndexHeads,
-  kRotaryHalf,  ///< qk_rope_head_dim / 2
-};
-/// 0 when the config lacks what it is computed from; kLimit when it does not fit 64 bits.
-std::uint64_t dim_size(Dim dim, const ModelConfig& config);
-
 /// How tensor parallelism may cut a weight (used by shard/).
 enum class Cut : std::uint8_t { kReplicated, kColumn, kRow, kVocab };
 
@@ -177,17 +177,16 @@ enum class Fuse : std::uint8_t { kNone, kQaKva, kGateUp, kIndexerK, kQkv };
 /// Whether a row is promised by the config.
 enum class Presence : std::uint8_t {
   kRequired,
-  kOptional,           ///< accepted, never missed
-  kWithQLora,          ///< required if q_lora_rank > 0, else forbidden
-  kWithoutQLora,       ///< required if q_lora_rank == 0, else forbidden
-  kUntied,             ///< required unless tie_word_embeddings
-  kCorrected,          ///< required if topk_method is noaux_tc or absent from the config
-  kPerExpert,          ///< required unless the layer holds the stacked form
-  kStacked,            ///< the stacked form of transformers 5
-  kWithSharedExperts,  ///< required if n_shared_experts > 0, else forbidden
+  kOptional,   ///< accepted, never missed
+  kUntied,     ///< required unless tie_word_embeddings
+  kCorrected,  ///< required if topk_method is noaux_tc or absent from the config
+  kPerExpert,  ///< required unless the layer holds the stacked form
+  kStacked,    ///< the stacked form of transformers 5
   /// Required in layers with an indexer of their own (all, unless `indexer_types` or
   /// `index_topk_freq` says that some share that of an earlier layer), else accepted.
   kOwnIndexer,
+  kWhen,    ///< required if TensorRule::condition is not 0, else forbidden
+  kUnless,  ///< required if it is 0, else forbidden
 };
 
 /// What engines make of a linear layer that releases leave plain, where the quantization config
@@ -198,14 +197,41 @@ enum class Silence : std::uint8_t {
   kQuantized,  ///< some engine builds it as a quantized layer, and loads garbage without a word
 };
 
+/// Which way round the matrices of stacked experts stand while they are plain. Quantized stacks are
+/// output-major in every family, since their groups run along the inputs.
+enum class StackOrder : std::uint8_t {
+  kNone,         ///< no stack, or a stack of biases
+  kOutputMajor,  ///< [experts, outputs, inputs]
+  kInputMajor,   ///< [experts, inputs, outputs]
+};
+
+/// How the outputs of gate and up follow one another in a stack that has both.
+enum class GateUpOrder : std::uint8_t {
+  kHalves,       ///< those of gate, then those of up
+  kInterleaved,  ///< in turn, gate first
+};
+
+/// Which layers a row is in, by a key of the text model's config.
+struct LayerCondition {
+  std::string key;  ///< with dots before the keys of inner objects
+  /// Values of the layers meant, where the key holds a list, or a string, with an entry per main
+  /// layer; empty where it holds a list of the layers' numbers.
+  std::vector<std::string> values = {};
+  std::uint64_t first = 0;  ///< number of the first layer in such a list
+};
+
+/// Most dimensions of a row's tensor.
+inline constexpr std::size_t kMaxRuleDimensions = 4;
+
 /// One row of a family's grammar: every tensor of a known family matches exactly one.
 struct TensorRule {
   /// `{layer}` and `{expert}` stand for decimal numbers without leading zeros, `{mtp}` for the
-  /// number of an MTP layer counted from 0.
+  /// number of an MTP layer counted from 0. An MTP row without a number is of the first MTP layer.
   std::string_view pattern;
   Role role{};
   Scope scope{};
-  std::array<Dim, 3> shape{};
+  std::span<const LayerCondition> layers = {};           ///< all hold, beside the scope
+  std::array<const Width*, kMaxRuleDimensions> shape{};  ///< null: no further dimension
   /// Quantized in an FP8 release of this family: a loader builds it as an FP8 linear unless the
   /// config says otherwise.
   bool fp8_by_default = false;
@@ -215,35 +241,54 @@ struct TensorRule {
   Cut cut = Cut::kReplicated;
   Fuse fuse = Fuse::kNone;
   Presence presence = Presence::kRequired;
+  const Width* condition = nullptr;  ///< of kWhen and kUnless
   /// Stored dtype in the released checkpoint when it is not FP8.
   DType synth_dtype = DType::kBf16;
   /// The config does not say which shape: none is checked, and `shape` is empty.
   bool any_shape = false;
+  StackOrder stack = StackOrder::kNone;  ///< of stacked experts; `shape` is that of a plain stack
+  GateUpOrder gate_up = GateUpOrder::kHalves;
 };
 
 /// A model family. `rules` is empty for `generic`, which accepts any name.
 struct Family {
   std::string_view name;
+  /// What find_family() finds it by: its name, or `file:` and the path of the file that has it.
+  std::string_view spec;
   std::string_view summary;
-  std::span<const std::string_view> model_types;  ///< values of config.json's model_type
-  std::string_view architecture;                  ///< what synth writes to architectures[0]
+  std::span<const std::string> model_types;  ///< values of config.json's model_type
+  std::string_view architecture;             ///< what synth writes to architectures[0]
   std::span<const TensorRule> rules;
-  /// What MTP layers are called in place of `model.layers.`, counted from 0; empty: they follow the
+  const NamedWidths* widths = nullptr;  ///< names that its shapes use
+  /// What MTP layers are called in place of `main_layers`, counted from 0; empty: they follow the
   /// main layers.
   std::string_view mtp_layers = {};
+  /// What stands before the number of a layer; read with mtp_layers alone.
+  std::string_view main_layers = "model.layers.";
   /// The config of the released model at full size, as JSON text: the defaults of `ingot synth`.
   /// Empty for families that cannot be synthesized.
-  std::string_view reference_config;
+  std::string_view reference_config = {};
+  /// The YAML that it was read from; empty for `generic`.
+  std::string_view yaml = {};
+  /// The hash of it for a family of a file, else empty.
+  std::string file_hash = {};
 };
 
-/// Every family; a new one is one file and one line in families.cc.
-std::span<const Family* const> families();
-const Family* find_family(std::string_view name);
-/// By model_type, else by that of the text model; or null.
-const Family* family_of(const ModelConfig& config);
+/// Whether such a row occurs in `layer`; `layer` is nothing outside the layers.
+bool is_in_layer(const TensorRule& rule, const ModelConfig& config,
+                 std::optional<std::uint32_t> layer);
 
-/// Shape of a row's tensor under this config; of no meaning for rows of `any_shape`.
+/// Shape of a row's tensor under this config, as releases store it where it is plain; of no meaning
+/// for rows of `any_shape`.
 Shape rule_shape(const TensorRule& rule, const ModelConfig& config);
+/// The shape of the decoded weight of such a row: that of a quantized stack is output-major.
+Shape weight_shape(const TensorRule& rule, const ModelConfig& config, bool is_quantized);
+
+/// Which way round the matrices of such a row stand in a tensor that is quantized, or plain.
+constexpr StackOrder stack_order(const TensorRule& rule, bool is_quantized) {
+  const bool is_turned = is_quantized && rule.stack == StackOrder::kInputMajor;
+  return is_turned ? StackOrder::kOutputMajor : rule.stack;
+}
 
 /// Throws kCorrupt naming the keys of config.json that the family's rows need and that are missing
 /// or 0. Without this a config that lacks a width would turn into a list of misshapen tensors.
@@ -283,10 +328,17 @@ class NameGrammar {
   [[nodiscard]] std::optional<Match> match(std::string_view name) const;
 
  private:
+  /// Words behind which a number is that of a layer, an MTP layer, an expert.
+  struct Words {
+    std::vector<std::string> layer, mtp, expert;
+  };
+  struct NumberedName;
+  [[nodiscard]] NumberedName split_numbers(std::string_view name) const;
   [[nodiscard]] std::optional<Match> match_text(std::string name) const;
 
   const Family* family_;
   const ModelConfig* config_;
+  Words words_;
   std::vector<std::pair<std::string, std::vector<const TensorRule*>>>
       by_pattern_;  // sorted by pattern
 };

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <charconv>
 #include <map>
+#include <set>
 #include <vector>
 
 #include <fmt/format.h>
@@ -8,20 +9,16 @@
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
 #include "formats/family/family.h"
+#include "formats/family/family_check.h"
 #include "formats/family/rule_scope.h"
 #include "formats/family/text_names.h"
 
-// A name is turned into its pattern (numbers behind `layers`, `mtp` and `experts` become marks),
-// and the pattern is looked up: one binary search per name instead of a comparison with every row.
+// A name is turned into its pattern (numbers behind words like `layers` and `experts` become
+// marks), and the pattern is looked up: one binary search per name instead of a comparison with
+// every row.
 
 namespace ingot::formats {
 namespace {
-
-constexpr std::string_view kLayerMark = "{layer}";
-constexpr std::string_view kMtpMark = "{mtp}";
-constexpr std::string_view kExpertMark = "{expert}";
-constexpr std::string_view kLayers = "model.layers.";
-constexpr std::string_view kMtp = "mtp.";
 
 /// A decimal number as our names have it: digits only, no leading zero, below 2^32.
 std::optional<std::uint32_t> number_of(std::string_view text) {
@@ -32,12 +29,30 @@ std::optional<std::uint32_t> number_of(std::string_view text) {
   return value;
 }
 
-struct NumberedName {
+/// The words of a family's patterns behind which `mark` stands.
+std::vector<std::string> words_before(std::string_view mark, const Family& family) {
+  std::set<std::string> words;
+  for (const TensorRule& rule : family.rules) {
+    const std::size_t at = rule.pattern.find(mark);
+    if (at == std::string_view::npos || at == 0) continue;
+    const std::string_view before = rule.pattern.substr(0, at - 1);
+    words.emplace(before.substr(before.rfind('.') + 1));
+  }
+  return {words.begin(), words.end()};
+}
+
+bool is_in(const std::vector<std::string>& words, std::string_view word) {
+  return std::ranges::find(words, word) != words.end();
+}
+
+}  // namespace
+
+struct NameGrammar::NumberedName {
   std::string pattern;
   std::optional<std::uint32_t> layer, mtp, expert;
 };
 
-NumberedName split_numbers(std::string_view name) {
+NameGrammar::NumberedName NameGrammar::split_numbers(std::string_view name) const {
   NumberedName result;
   result.pattern.reserve(name.size() + 8);
   std::string_view previous;
@@ -45,13 +60,13 @@ NumberedName split_numbers(std::string_view name) {
     const std::size_t dot = name.find('.');
     const std::string_view component = name.substr(0, dot);
     const auto number = number_of(component);
-    if (number && previous == "layers" && !result.layer) {
+    if (number && !result.layer && is_in(words_.layer, previous)) {
       result.layer = number;
       result.pattern += kLayerMark;
-    } else if (number && previous == "mtp" && !result.layer && !result.mtp) {
+    } else if (number && !result.layer && !result.mtp && is_in(words_.mtp, previous)) {
       result.mtp = number;
       result.pattern += kMtpMark;
-    } else if (number && previous == "experts" && !result.expert) {
+    } else if (number && !result.expert && is_in(words_.expert, previous)) {
       result.expert = number;
       result.pattern += kExpertMark;
     } else {
@@ -64,10 +79,12 @@ NumberedName split_numbers(std::string_view name) {
   }
 }
 
-}  // namespace
-
 NameGrammar::NameGrammar(const Family& family, const ModelConfig& config)
-    : family_(&family), config_(&config) {
+    : family_(&family),
+      config_(&config),
+      words_{.layer = words_before(kLayerMark, family),
+             .mtp = words_before(kMtpMark, family),
+             .expert = words_before(kExpertMark, family)} {
   std::map<std::string, std::vector<const TensorRule*>> sorted;
   for (const TensorRule& rule : family.rules) sorted[std::string(rule.pattern)].push_back(&rule);
   by_pattern_.assign(sorted.begin(), sorted.end());
@@ -90,7 +107,7 @@ std::optional<NameGrammar::Match> NameGrammar::match_text(std::string name) cons
   // A name that holds our marks would look like a pattern.
   if (by_pattern_.empty() || name.find('{') != std::string_view::npos) return std::nullopt;
   const bool is_mtp_layer = !family_->mtp_layers.empty() && name.starts_with(family_->mtp_layers);
-  if (is_mtp_layer) name.replace(0, family_->mtp_layers.size(), kLayers);
+  if (is_mtp_layer) name.replace(0, family_->mtp_layers.size(), family_->main_layers);
   NumberedName numbered = split_numbers(name);
   const auto found =
       std::lower_bound(by_pattern_.begin(), by_pattern_.end(), numbered.pattern,
@@ -99,7 +116,8 @@ std::optional<NameGrammar::Match> NameGrammar::match_text(std::string name) cons
   if (numbered.expert && *numbered.expert >= config_->n_routed_experts) return std::nullopt;
   if (is_mtp_layer) std::swap(numbered.layer, numbered.mtp);
   // What all MTP layers share has no number.
-  if (!numbered.layer && !numbered.mtp && name.starts_with(kMtp)) numbered.mtp = 0;
+  if (!numbered.layer && !numbered.mtp && found->second.front()->scope == Scope::kMtpLayer)
+    numbered.mtp = 0;
   if (numbered.mtp) {
     // Counted from 0 in the name, behind the main layers everywhere else.
     const std::uint64_t layer = config_->num_hidden_layers + *numbered.mtp;
@@ -110,8 +128,8 @@ std::optional<NameGrammar::Match> NameGrammar::match_text(std::string name) cons
     return std::nullopt;
   }
   for (const TensorRule* rule : found->second) {
-    if (!scope_holds(rule->scope, *config_, numbered.layer)) continue;
-    if (promise_of(rule->presence, *config_, numbered.layer) == Promise::kForbidden) continue;
+    if (!is_in_layer(*rule, *config_, numbered.layer)) continue;
+    if (promise_of(*rule, *config_, numbered.layer) == Promise::kForbidden) continue;
     return Match{.rule = rule, .layer = numbered.layer, .expert = numbered.expert};
   }
   return std::nullopt;
@@ -128,10 +146,6 @@ void replace(std::string& text, std::string_view mark, std::optional<std::uint32
   if (at != std::string::npos && number) text.replace(at, mark.size(), std::to_string(*number));
 }
 
-bool is_per_expert(const TensorRule& rule) {
-  return rule.pattern.find(kExpertMark) != std::string_view::npos;
-}
-
 class Walk {
  public:
   Walk(const Family& family, const ModelConfig& config, bool stacked,
@@ -142,7 +156,7 @@ class Walk {
     std::vector<const TensorRule*> of_experts;
     for (const TensorRule& rule : family_.rules) {
       if (!is_expected(rule, layer)) continue;
-      if (is_per_expert(rule)) {
+      if (has_mark(rule.pattern, kExpertMark)) {
         of_experts.push_back(&rule);
       } else {
         send(rule, layer, std::nullopt);
@@ -157,10 +171,14 @@ class Walk {
 
  private:
   [[nodiscard]] bool is_expected(const TensorRule& rule, std::optional<std::uint32_t> layer) const {
-    if (!scope_holds(rule.scope, config_, layer)) return false;
+    if (!is_in_layer(rule, config_, layer)) return false;
+    // What all MTP layers share is there once.
+    if (layer && *layer != config_.num_hidden_layers && !has_mark(rule.pattern, kLayerMark) &&
+        !has_mark(rule.pattern, kMtpMark))
+      return false;
     if (rule.presence == Presence::kStacked) return stacked_;
     if (rule.presence == Presence::kPerExpert) return !stacked_;
-    return promise_of(rule.presence, config_, layer) == Promise::kRequired;
+    return promise_of(rule, config_, layer) == Promise::kRequired;
   }
 
   void send(const TensorRule& rule, std::optional<std::uint32_t> layer,
@@ -174,8 +192,8 @@ class Walk {
     std::optional<std::uint32_t> mtp;
     if (layer && *layer >= config_.num_hidden_layers)
       mtp = static_cast<std::uint32_t>(*layer - config_.num_hidden_layers);
-    if (mtp && !family_.mtp_layers.empty() && tensor.name.starts_with(kLayers)) {
-      tensor.name.replace(0, kLayers.size(), family_.mtp_layers);
+    if (mtp && !family_.mtp_layers.empty() && tensor.name.starts_with(family_.main_layers)) {
+      tensor.name.replace(0, family_.main_layers.size(), family_.mtp_layers);
       layer = mtp;
     }
     replace(tensor.name, kLayerMark, layer);

@@ -28,6 +28,29 @@ bool has_own_indexer(const ModelConfig& config, std::uint32_t layer) {
   return every == raw.end() || *every == 1;
 }
 
+/// An entry of a config as families write it.
+std::string word_of(const Json& value) {
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
+/// Of MTP layers it holds where the list goes on over them, or names them.
+bool holds(const LayerCondition& condition, const ModelConfig& config, std::uint32_t layer) {
+  const Json& value = config_value(config, condition.key);
+  if (condition.values.empty()) {
+    return value.is_array() && std::ranges::any_of(value, [&](const Json& entry) {
+             return entry == std::uint64_t{layer} + condition.first;
+           });
+  }
+  std::string found;
+  if (value.is_string()) {
+    const auto& text = value.get_ref<const std::string&>();
+    if (layer < text.size()) found = text[layer];
+  } else if (value.is_array() && layer < value.size()) {
+    found = word_of(value[layer]);
+  }
+  return std::ranges::find(condition.values, found) != condition.values.end();
+}
+
 Promise required_if(bool condition, Promise otherwise) {
   return condition ? Promise::kRequired : otherwise;
 }
@@ -62,28 +85,34 @@ bool scope_holds(Scope scope, const ModelConfig& config, std::optional<std::uint
   return false;
 }
 
-Promise promise_of(Presence presence, const ModelConfig& config,
+bool is_in_layer(const TensorRule& rule, const ModelConfig& config,
+                 std::optional<std::uint32_t> layer) {
+  return scope_holds(rule.scope, config, layer) &&
+         std::ranges::all_of(rule.layers, [&](const LayerCondition& condition) {
+           return layer && holds(condition, config, *layer);
+         });
+}
+
+Promise promise_of(const TensorRule& rule, const ModelConfig& config,
                    std::optional<std::uint32_t> layer) {
-  switch (presence) {
+  switch (rule.presence) {
     case Presence::kRequired:
       return Promise::kRequired;
     case Presence::kOptional:
     case Presence::kPerExpert:
     case Presence::kStacked:
       return Promise::kAccepted;
-    case Presence::kWithQLora:
-      return required_if(config.q_lora_rank > 0, Promise::kForbidden);
-    case Presence::kWithoutQLora:
-      return required_if(config.q_lora_rank == 0, Promise::kForbidden);
     case Presence::kUntied:
       return required_if(!config.tie_word_embeddings, Promise::kAccepted);
     case Presence::kCorrected:
       return required_if(config.topk_method.empty() || config.topk_method == "noaux_tc",
                          Promise::kAccepted);
-    case Presence::kWithSharedExperts:
-      return required_if(config.n_shared_experts > 0, Promise::kForbidden);
     case Presence::kOwnIndexer:
       return required_if(layer && has_own_indexer(config, *layer), Promise::kAccepted);
+    case Presence::kWhen:
+      return required_if(rule.condition->size(config) != 0, Promise::kForbidden);
+    case Presence::kUnless:
+      return required_if(rule.condition->size(config) == 0, Promise::kForbidden);
   }
   return Promise::kForbidden;
 }

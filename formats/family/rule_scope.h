@@ -16,9 +16,9 @@ std::uint64_t layer_count(const ModelConfig& config);
 /// Whether rows of this scope occur in `layer`; `layer` is nothing outside the layers.
 bool scope_holds(Scope scope, const ModelConfig& config, std::optional<std::uint32_t> layer);
 
-/// Whether a row whose scope holds must, may or must not be there. The per-expert and the stacked
+/// Whether a row that is_in_layer() must, may or must not be there. The per-expert and the stacked
 /// form of experts are both kAccepted: which of them is required depends on the checkpoint.
-Promise promise_of(Presence presence, const ModelConfig& config,
+Promise promise_of(const TensorRule& rule, const ModelConfig& config,
                    std::optional<std::uint32_t> layer);
 
 }  // namespace ingot::formats

@@ -5,7 +5,7 @@
 #include <charconv>
 #include <cstdint>
 
-#include "formats/family/family_table.h"
+#include "formats/family/families.h"
 #include "formats/family/rule_scope.h"
 
 // DeepSeek's converter replaces texts anywhere in a name. For the tensors that its model has, that
@@ -77,8 +77,11 @@ constexpr std::array kParameters = {
 };
 
 bool has_native_names(const ModelConfig& config) {
-  constexpr std::array kFamilies = {&kDeepseekV2, &kDeepseekV3, &kDeepseekV32, &kKimiK2};
-  return std::find(kFamilies.begin(), kFamilies.end(), family_of(config)) != kFamilies.end();
+  constexpr std::array<std::string_view, 4> kFamilies = {"deepseek_v2", "deepseek_v3",
+                                                         "deepseek_v32", "kimi_k2"};
+  const Family* family = family_of(config);
+  return family != nullptr &&
+         std::find(kFamilies.begin(), kFamilies.end(), family->name) != kFamilies.end();
 }
 
 // One of the two namings: which column of the tables, and what stands before the layers.

@@ -18,7 +18,6 @@
 
 namespace ingot::shard {
 
-using formats::Dim;
 using formats::Fuse;
 using formats::Role;
 using formats::SchemeId;
@@ -91,24 +90,20 @@ std::optional<PaddableSide> paddable_side(const TensorToAlign& tensor,
   // What would stand for zero under them is another number in every row.
   if (tensor.has_zero_points || tensor.has_group_order) return std::nullopt;
   for (std::size_t d = n_dimensions - 2; d < n_dimensions && d < rule->shape.size(); ++d) {
+    const formats::Width* width = rule->shape[d];
+    if (width == nullptr) continue;
     const bool is_rows = d + 2 == n_dimensions;
-    switch (rule->shape[d]) {
-      case Dim::kVocab:
-        return PaddableSide{.width = PaddableWidth::kVocab, .is_rows = is_rows};
-      case Dim::kIntermediate:
-        return PaddableSide{.width = PaddableWidth::kIntermediate, .is_rows = is_rows};
-      case Dim::kMoeIntermediate:
-        return PaddableSide{.width = PaddableWidth::kMoeIntermediate, .is_rows = is_rows};
-      case Dim::kTwoMoeIntermediate:
-        return PaddableSide{
-            .width = PaddableWidth::kMoeIntermediate, .is_rows = is_rows, .sections = 2};
-      case Dim::kSharedIntermediate:
-        return PaddableSide{.width = PaddableWidth::kMoeIntermediate,
-                            .is_rows = is_rows,
-                            .times = config.n_shared_experts};
-      default:
-        break;
-    }
+    if (width->times("vocab_size") == 1)
+      return PaddableSide{.width = PaddableWidth::kVocab, .is_rows = is_rows};
+    if (width->times("intermediate_size") == 1)
+      return PaddableSide{.width = PaddableWidth::kIntermediate, .is_rows = is_rows};
+    if (const auto sections = width->times("moe_intermediate_size"); sections == 1 || sections == 2)
+      return PaddableSide{
+          .width = PaddableWidth::kMoeIntermediate, .is_rows = is_rows, .sections = *sections};
+    if (width->times("shared_intermediate_size") == 1)
+      return PaddableSide{.width = PaddableWidth::kMoeIntermediate,
+                          .is_rows = is_rows,
+                          .times = config.n_shared_experts};
   }
   return std::nullopt;
 }
@@ -342,8 +337,7 @@ void align_by_padding(std::span<const TensorToAlign> tensors, const formats::Mod
   }
 
   const std::array<std::uint64_t, kPaddableWidths> widths = {
-      formats::dim_size(Dim::kVocab, config), formats::dim_size(Dim::kIntermediate, config),
-      formats::dim_size(Dim::kMoeIntermediate, config)};
+      config.vocab_size, config.intermediate_size, config.moe_intermediate_size};
   std::array<std::uint64_t, kPaddableWidths> padded = {};
   for (std::size_t i = 0; i < kPaddableWidths; ++i)
     padded[i] = needs[i].is_padded ? round_up(widths[i], needs[i].step) : widths[i];

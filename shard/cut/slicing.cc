@@ -14,7 +14,6 @@
 namespace ingot::shard {
 
 using formats::Cut;
-using formats::Dim;
 using formats::LogicalTensor;
 using formats::ModelConfig;
 using formats::Role;
@@ -73,7 +72,9 @@ Kind kind_of(const TensorRule& rule) {
     case Role::kLinearAttentionIn:
     case Role::kLinearAttentionOut:
       // The width, not the role: a bias may be that of queries, keys or values.
-      return rule.shape[0] == Dim::kGqaKv ? Kind::kKvHeads : Kind::kHeads;
+      return rule.shape[0] != nullptr && rule.shape[0]->mentions("num_key_value_heads")
+                 ? Kind::kKvHeads
+                 : Kind::kHeads;
     default:
       return Kind::kReplicated;
   }

@@ -9,6 +9,7 @@
 #include "formats/base/fd.h"
 #include "formats/checkpoint/checkpoint_listing.h"
 #include "formats/container/checkpoint_index.h"
+#include "formats/family/families.h"
 #include "formats/records/native_names.h"
 #include "shard/cut/topology.h"
 #include "shard/join/joined_model.h"

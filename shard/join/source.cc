@@ -7,6 +7,7 @@
 #include "formats/base/foreign_files.h"
 #include "formats/checkpoint/checkpoint_listing.h"
 #include "formats/checkpoint/single_file.h"
+#include "formats/family/families.h"
 #include "formats/records/layout.h"
 #include "formats/records/manifest.h"
 #include "shard/join/deepseek_shards.h"
@@ -56,15 +57,15 @@ Checkpoint open_source(const fs::path& given, const SourceOptions& options) {
   formats::OpenOptions open = options.open;
   if (kind == Kind::kDeepseekShards) {
     // What was converted under a given family is read under it again.
-    if (known != nullptr && open.family.empty() && formats::find_family(known->family) != nullptr)
-      open.family = known->family;
+    if (open.family.empty())
+      open.family = formats::family_spec_of(directory, known != nullptr ? known->family : "");
     return Checkpoint::assemble(
         join_deepseek_shards(directory, known, options.config, options.compare_replicas, open),
         open);
   }
   std::vector<RankDirectory> ranks = find_ranks(directory, known, open.threads);
-  const std::string& family = ranks[0].manifest.family;
-  if (open.family.empty() && formats::find_family(family) != nullptr) open.family = family;
+  if (open.family.empty())
+    open.family = formats::family_spec_of(ranks[0].path, ranks[0].manifest.family);
   return Checkpoint::assemble(join_ranks(std::move(ranks), options.compare_replicas, open), open);
 }
 

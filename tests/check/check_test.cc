@@ -8,6 +8,7 @@
 #include <xxhash.h>
 
 #include "check/stored_hashes.h"
+#include "formats/family/families.h"
 #include "formats/records/manifest.h"
 #include "synth/synth.h"
 #include "tests/check/editable_checkpoint.h"

@@ -1,3 +1,4 @@
+#include "formats/family/families.h"
 #include "tests/check/rule_fixture.h"
 
 namespace ingot::testing {

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "check/check.h"
+#include "formats/family/families.h"
 #include "formats/records/manifest.h"
 #include "tests/support/expect_error.h"
 

@@ -1,5 +1,6 @@
 #include <limits>
 
+#include "formats/family/families.h"
 #include "tests/check/rule_fixture.h"
 
 namespace ingot::testing {

@@ -2,6 +2,7 @@
 
 #include <stdexcept>
 
+#include "formats/family/families.h"
 #include "tests/support/temp_dir.h"
 
 namespace ingot::testing {

@@ -12,6 +12,7 @@
 
 #include "check/check.h"
 #include "formats/checkpoint/checkpoint.h"
+#include "formats/family/families.h"
 #include "synth/synth_values.h"
 #include "tests/check/editable_checkpoint.h"
 #include "tests/check/findings.h"

@@ -6,6 +6,7 @@
 #include "check/rules/loader_rules.h"
 #include "convert/plan/plan.h"
 #include "formats/dialect/engine_limits.h"
+#include "formats/family/families.h"
 #include "formats/json/json.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/targets.h"

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "formats/dialect/dialect.h"
+#include "formats/family/families.h"
 #include "synth/synth.h"
 #include "tests/convert/conversion.h"
 #include "tests/support/temp_dir.h"

@@ -3,6 +3,7 @@
 
 #include "check/rules/loader_rules.h"
 #include "formats/checkpoint/checkpoint.h"
+#include "formats/family/families.h"
 #include "synth/synth.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"

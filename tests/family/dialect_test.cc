@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "formats/dialect/source_activations.h"
+#include "formats/family/families.h"
 #include "formats/json/json.h"
 #include "tests/support/expect_error.h"
 

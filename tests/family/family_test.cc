@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
+#include "formats/family/families.h"
 #include "formats/json/json.h"
 #include "formats/storage/encoding.h"
 #include "tests/support/expect_error.h"
@@ -129,8 +130,8 @@ TEST(Grammar, EveryRowMatchesItsOwnName) {
           << family->name << ": " << rule.pattern << " stands twice";
       Json keys = Json::object();
       if (rule.scope == Scope::kMtpLayer) keys["num_nextn_predict_layers"] = 1;
-      if (rule.presence == Presence::kWithQLora) keys["q_lora_rank"] = 16;
-      if (rule.presence == Presence::kWithoutQLora) keys["q_lora_rank"] = nullptr;
+      if (rule.presence == Presence::kWhen) keys[rule.condition->text()] = 16;
+      if (rule.presence == Presence::kUnless) keys[rule.condition->text()] = nullptr;
       if (rule.scope == Scope::kDenseLayer && family->name == "qwen3_moe")
         keys["mlp_only_layers"] = {0};
       const ModelConfig config = changed(*family, keys);
@@ -331,8 +332,9 @@ TEST(Widths, ThatOverflowAreRefused) {
   const Family& family = family_named("deepseek_v3");
   const Json keys = {{"num_attention_heads", 4294967296}, {"qk_nope_head_dim", 4294967296}};
   const ModelConfig config = changed(family, keys);
-  expect_error(ErrorCode::kLimit, {"does not fit"},
-               [&] { static_cast<void>(dim_size(Dim::kMlaQ, config)); });
+  expect_error(ErrorCode::kLimit, {"does not fit"}, [&] {
+    static_cast<void>(Width::parse("num_attention_heads * qk_nope_head_dim").size(config));
+  });
 }
 
 class GoldenNames : public ::testing::TestWithParam<const char*> {};

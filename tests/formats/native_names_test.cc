@@ -8,6 +8,7 @@
 
 #include "formats/base/fd.h"
 #include "formats/config/native_config.h"
+#include "formats/family/families.h"
 #include "formats/family/family.h"
 #include "formats/json/json.h"
 #include "tests/support/expect_error.h"

@@ -21,13 +21,15 @@ std::uint64_t up(std::uint64_t a, std::uint64_t b) {
   return (a + b - 1) / b;
 }
 
+const Width kHidden = Width::parse("hidden_size");
+const Width kIntermediate = Width::parse("intermediate_size");
+
 /// A feed-forward weight of N x K, cut along one side of the dense width.
 struct OneWeight {
   OneWeight(std::uint64_t n, std::uint64_t k, Axis axis, std::uint32_t ranks) {
     const bool along_rows = axis == Axis::kRows;
     rule.role = along_rows ? formats::Role::kDenseUp : formats::Role::kDenseDown;
-    rule.shape = along_rows ? std::array{Dim::kIntermediate, Dim::kHidden, Dim::kNone}
-                            : std::array{Dim::kHidden, Dim::kIntermediate, Dim::kNone};
+    rule.shape = {&(along_rows ? kIntermediate : kHidden), &(along_rows ? kHidden : kIntermediate)};
     config.intermediate_size = along_rows ? n : k;
     config.hidden_size = along_rows ? k : n;
     tensor.shape = {n, k};

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "formats/family/families.h"
 #include "formats/family/family.h"
 #include "formats/json/json.h"
 #include "formats/storage/tensor_source.h"

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "formats/family/families.h"
 #include "formats/json/json.h"
 #include "tests/shard/model_tensors.h"
 #include "tests/support/expect_error.h"

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "formats/family/families.h"
 #include "tests/check/editable_checkpoint.h"
 #include "tests/slicing/rank_tree.h"
 #include "tests/support/expect_error.h"

@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include "formats/family/families.h"
 #include "tests/convert/stored_values.h"
 #include "tests/slicing/sliced.h"
 

@@ -9,6 +9,7 @@
 #include "formats/base/hash.h"
 #include "formats/config/config_meaning.h"
 #include "formats/dialect/source_activations.h"
+#include "formats/family/families.h"
 #include "formats/json/json.h"
 #include "quantize/scheme.h"
 #include "shard/join/source.h"
@@ -66,9 +67,8 @@ std::string_view scheme_of(const LogicalTensor& tensor) {
 // All parts together.
 std::uint64_t bytes_of(const Checkpoint& model, const LogicalTensor& tensor) {
   std::uint64_t n_bytes = 0;
-  tensor.encoding.stored.for_each([&](formats::Part, std::uint32_t stored) {
-    n_bytes += model.stored()[stored].n_bytes;
-  });
+  tensor.encoding.stored.for_each(
+      [&](formats::Part, std::uint32_t stored) { n_bytes += model.stored()[stored].n_bytes; });
   return n_bytes;
 }
 
@@ -111,15 +111,16 @@ std::string kind_of(const Checkpoint& model) {
 
 }  // namespace
 
-std::string family_of(std::string_view given, const std::optional<formats::Manifest>& manifest) {
-  const bool is_known = manifest && formats::find_family(manifest->family) != nullptr;
-  return given.empty() && is_known ? manifest->family : std::string(given);
+std::string family_of(std::string_view given, const std::filesystem::path& directory,
+                      const std::optional<formats::Manifest>& manifest) {
+  if (!given.empty()) return std::string(given);
+  return formats::family_spec_of(directory, manifest ? manifest->family : "");
 }
 
 ComparedCheckpoint open_compared(const std::filesystem::path& given, shard::SourceOptions options) {
   const std::filesystem::path directory = formats::checkpoint_directory(given);
   std::optional<formats::Manifest> manifest = formats::read_manifest(directory);
-  options.open.family = family_of(options.open.family, manifest);
+  options.open.family = family_of(options.open.family, directory, manifest);
   options.may_be_file = true;
   Checkpoint model = shard::open_source(directory, options);
   return {.directory = directory, .model = std::move(model), .manifest = std::move(manifest)};

@@ -9,6 +9,7 @@
 
 #include "check/rules/loader_rules.h"
 #include "formats/checkpoint/checkpoint.h"
+#include "formats/family/families.h"
 #include "formats/records/manifest.h"
 #include "shard/join/source.h"
 
@@ -24,7 +25,8 @@ struct ComparedCheckpoint {
 
 /// The family under which a checkpoint is read: the one given, else that under which it was
 /// converted; empty: config.json says.
-std::string family_of(std::string_view given, const std::optional<formats::Manifest>& manifest);
+std::string family_of(std::string_view given, const std::filesystem::path& directory,
+                      const std::optional<formats::Manifest>& manifest);
 
 /// Opens it under family_of(the one in the options). Throws what
 /// shard::open_source throws.

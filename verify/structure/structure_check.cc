@@ -18,6 +18,7 @@
 #include "formats/checkpoint/single_file.h"
 #include "formats/config/config_meaning.h"
 #include "formats/config/native_config.h"
+#include "formats/family/families.h"
 #include "formats/json/json.h"
 #include "shard/join/rank_directories.h"
 #include "shard/join/source.h"
@@ -296,7 +297,7 @@ class StructureCheck {
 
   void tensors(const std::optional<Manifest>& manifest) {
     ErrorList faults;
-    formats::OpenOptions open{.family = family_of(options_.family, manifest),
+    formats::OpenOptions open{.family = family_of(options_.family, output_, manifest),
                               .threads = options_.threads};
     // Slices are joined from nothing but sound ones.
     if (!shard::is_sliced(output_)) open.faults = &faults;

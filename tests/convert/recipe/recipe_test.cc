@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "convert/recipe/default_recipes.h"
+#include "formats/family/families.h"
 #include "formats/family/family.h"
 #include "formats/json/json.h"
 #include "tests/support/expect_error.h"

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "convert/recipe/recipe.h"
+#include "formats/family/families.h"
 #include "formats/family/role_groups.h"
 #include "formats/json/json.h"
 #include "tests/convert/conversion.h"

@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "formats/family/families.h"
 #include "formats/json/json.h"
 #include "inference/family/model_family.h"
 #include "tests/support/expect_error.h"

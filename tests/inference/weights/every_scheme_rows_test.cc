@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "formats/family/families.h"
 #include "tests/convert/plain_decode.h"
 #include "tests/convert/program_decode.h"
 #include "tests/inference/weights/variants.h"

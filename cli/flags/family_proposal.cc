@@ -1,0 +1,87 @@
+#include "cli/flags/family_proposal.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+
+#include <fmt/format.h>
+
+#include "formats/base/error.h"
+#include "formats/family/families.h"
+#include "formats/family/family_proposal.h"
+#include "formats/storage/encoding.h"
+
+namespace ingot::cli {
+namespace {
+
+bool quantizes(const convert::Recipe& recipe) {
+  const auto is_quantized = [](const std::optional<formats::SchemeId>& scheme) {
+    return scheme && formats::scheme_facts(*scheme).quantized;
+  };
+  return is_quantized(recipe.to) ||
+         std::ranges::any_of(recipe.rules,
+                             [&](const convert::Rule& rule) { return is_quantized(rule.scheme); });
+}
+
+void write_proposal(const std::string& path, const std::string& yaml) {
+  std::error_code failure;
+  if (std::filesystem::exists(path, failure)) {
+    throw Error(ErrorCode::kExists, "is there already (name another file, or move this one away)")
+        .in_file(path);
+  }
+  std::ofstream file(path, std::ios::binary);
+  file << yaml;
+  file.close();
+  if (!file) throw Error(ErrorCode::kIo, "cannot be written").in_file(path);
+}
+
+}  // namespace
+
+std::vector<Flag> proposal_flags(ProposalFlags& flags) {
+  return {
+      {"--write-family",
+       &flags.file,
+       "--family auto: the file for the proposal",
+       {.kind = ValueKind::kFile}},
+      {"--accept-family", &flags.accept, "--family auto: take the proposal without a look at it"}};
+}
+
+void require_proposal(const ProposalFlags& flags, const std::string& family) {
+  refuse_idle_flags(std::array{
+      IdleFlag{"--write-family", !flags.file.empty(), family == kAutoFamily, "--family auto"},
+      IdleFlag{"--accept-family", flags.accept, family == kAutoFamily, "--family auto"}});
+}
+
+std::string proposed_family(const formats::Checkpoint& source, const ProposalFlags& flags) {
+  std::vector<formats::UnknownWeight> weights;
+  for (const formats::LogicalTensor& tensor : source.tensors()) {
+    weights.push_back({.name = tensor.name,
+                       .shape = &tensor.shape,
+                       .dtype = source.stored()[tensor.encoding.stored.weight()].dtype,
+                       .is_quantized = formats::scheme_facts(tensor.encoding.scheme).quantized});
+  }
+  std::string yaml = formats::propose_family(source.config(), weights);
+  if (!flags.file.empty()) write_proposal(flags.file, yaml);
+  return yaml;
+}
+
+std::string settle_family(const formats::Checkpoint& source, const ProposalFlags& flags,
+                          const convert::Recipe& recipe) {
+  const std::string yaml = proposed_family(source, flags);
+  if (flags.accept) return std::string(formats::add_family(yaml, "the proposed family").spec);
+  if (!quantizes(recipe)) return "generic";
+  const std::string way =
+      flags.file.empty()
+          ? "look at the proposal (ingot inspect DIR --family auto --write-family my_model.yaml) "
+            "and give it with --family-file"
+          : fmt::format("look at {}, and give it with --family-file", flags.file);
+  throw Error(ErrorCode::kUnsupported,
+              fmt::format("a family that is only proposed says not what may be quantized ({}; "
+                          "--accept-family takes it as it is)",
+                          way))
+      .in_file(source.directory().string());
+}
+
+}  // namespace ingot::cli

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/flags/flag_table.h"
+#include "convert/recipe/recipe.h"
+#include "formats/checkpoint/checkpoint.h"
+
+// `--family auto`: a family proposed for a model that nobody knows.
+
+namespace ingot::cli {
+
+inline constexpr const char* kAutoFamily = "auto";
+inline constexpr const char* kAutoFamilyHelp =
+    "model family instead of config.json's; generic accepts any names, auto proposes a family";
+
+/// What becomes of the proposal.
+struct ProposalFlags {
+  std::string file;     ///< --write-family
+  bool accept = false;  ///< --accept-family
+};
+std::vector<Flag> proposal_flags(ProposalFlags& flags);
+
+/// Throws kInvalidArgument for these flags without `--family auto`.
+void require_proposal(const ProposalFlags& flags, const std::string& family);
+
+/// The YAML proposed for a checkpoint, opened under the family `generic`. Written to --write-family
+/// where that is given; kExists for a file that is there.
+std::string proposed_family(const formats::Checkpoint& source, const ProposalFlags& flags);
+
+/// The family under which a conversion with `--family auto` reads its source: the proposal where it
+/// is accepted, else `generic`. Throws kUnsupported, with the way on, for a recipe that quantizes
+/// and a proposal that nobody accepted.
+std::string settle_family(const formats::Checkpoint& source, const ProposalFlags& flags,
+                          const convert::Recipe& recipe);
+
+}  // namespace ingot::cli

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/family/family.h"
+
+// The families that there are: tables/NAME.yaml, in the program, and files of users.
+
+namespace ingot::formats {
+
+/// What is known of a family in the program before its table is read.
+struct FamilyEntry {
+  std::string_view name;
+  std::string_view summary;
+  std::string_view model_types;  ///< with ", " between them
+  bool can_be_synthesized = false;
+};
+/// The values of config.json's model_type.
+std::vector<std::string_view> model_types_of(const FamilyEntry& family);
+/// Every family in the program, generic last.
+std::span<const FamilyEntry> family_entries();
+
+/// The same with their rows, which reads every table: for tests and lists of roles.
+std::span<const Family* const> families();
+
+/// By name, or by `file:PATH`: the family of that file, which is read and kept. Null for a name
+/// that no family has; throws what parse_family() does for the file.
+const Family* find_family(std::string_view spec);
+/// The family of a text, which is kept: its spec finds it in this run of the program.
+const Family& add_family(std::string_view yaml, std::string_view where);
+/// By model_type, else by that of the text model; or null.
+const Family* family_of(const ModelConfig& config);
+
+/// What a spec of a file begins with.
+inline constexpr std::string_view kFamilyFileMark = "file:";
+/// A family beside a checkpoint's weights, which opening it takes before those of the program.
+inline constexpr std::string_view kFamilyFileName = "ingot-family.yaml";
+/// The spec of the family in this directory; empty where there is none.
+std::string family_file_in(const std::filesystem::path& directory);
+/// Under which family a directory is read where nobody names one: the file in it, else the family
+/// that its manifest names, where the program has that; empty: what its config says.
+std::string family_spec_of(const std::filesystem::path& directory, std::string_view recorded);
+
+}  // namespace ingot::formats

@@ -1,0 +1,214 @@
+#include "formats/family/family_check.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "formats/base/error.h"
+
+namespace ingot::formats {
+namespace {
+
+constexpr std::array kMarks = {kLayerMark, kMtpMark, kExpertMark};
+
+[[noreturn]] void refuse(const FamilyRow& row, std::string_view fact) {
+  throw Error(ErrorCode::kInvalidArgument,
+              row.line > 0 ? fmt::format("line {}: '{}' {}", row.line, row.rule.pattern, fact)
+                           : fmt::format("'{}' {}", row.rule.pattern, fact));
+}
+
+/// A name between its dots.
+std::vector<std::string_view> words_of(std::string_view pattern) {
+  std::vector<std::string_view> words;
+  while (true) {
+    const std::size_t dot = pattern.find('.');
+    words.push_back(pattern.substr(0, dot));
+    if (dot == std::string_view::npos) return words;
+    pattern.remove_prefix(dot + 1);
+  }
+}
+
+bool is_number(std::string_view word) {
+  return !word.empty() && std::ranges::all_of(word, [](char c) { return c >= '0' && c <= '9'; });
+}
+
+/// Whether the number of a layer is in the name.
+bool is_numbered(std::string_view pattern) {
+  return has_mark(pattern, kLayerMark) || has_mark(pattern, kMtpMark);
+}
+
+/// The kinds of layers of a scope: dense with full and with linear attention, mixtures with either,
+/// MTP layers; of a model itself.
+unsigned kinds_of(Scope scope) {
+  switch (scope) {
+    case Scope::kModel:
+      return 32;
+    case Scope::kLayer:
+      return 1 | 2 | 4 | 8 | 16;
+    case Scope::kMainLayer:
+      return 1 | 2 | 4 | 8;
+    case Scope::kDenseLayer:
+      return 1 | 2;
+    case Scope::kMoeLayer:
+      return 4 | 8 | 16;
+    case Scope::kFullAttentionLayer:
+      return 1 | 4 | 16;
+    case Scope::kLinearAttentionLayer:
+      return 2 | 8;
+    case Scope::kMtpLayer:
+      return 16;
+  }
+  return 0;
+}
+
+bool shares_value(const LayerCondition& a, const LayerCondition& b) {
+  return std::ranges::any_of(a.values, [&](const std::string& value) {
+    return std::ranges::find(b.values, value) != b.values.end();
+  });
+}
+
+/// Whether no layer can be in both. Two lists of layers are taken to have none in common.
+bool excludes(const LayerCondition& a, const LayerCondition& b) {
+  if (a.values.empty() && b.values.empty()) return a.key != b.key;
+  return a.key == b.key && !a.values.empty() && !b.values.empty() && !shares_value(a, b);
+}
+
+/// Of two rows of one pattern.
+bool may_meet(const TensorRule& a, const TensorRule& b) {
+  // Nothing in the name tells what is outside the layers from what all MTP layers share.
+  if (!is_numbered(a.pattern)) return true;
+  if ((kinds_of(a.scope) & kinds_of(b.scope)) == 0) return false;
+  for (const LayerCondition& one : a.layers) {
+    for (const LayerCondition& other : b.layers) {
+      if (excludes(one, other)) return false;
+    }
+  }
+  const bool are_opposite = (a.presence == Presence::kWhen && b.presence == Presence::kUnless) ||
+                            (a.presence == Presence::kUnless && b.presence == Presence::kWhen);
+  return !are_opposite || !(*a.condition == *b.condition);
+}
+
+void require_disjoint(const std::vector<FamilyRow>& rows) {
+  std::map<std::string_view, std::vector<const FamilyRow*>> by_pattern;
+  for (const FamilyRow& row : rows) {
+    std::vector<const FamilyRow*>& same = by_pattern[row.rule.pattern];
+    for (const FamilyRow* other : same) {
+      if (!may_meet(row.rule, other->rule)) continue;
+      refuse(row, fmt::format("is the name of another row in the same layers{} (give them other "
+                              "`layers`, or leave one out)",
+                              other->line > 0 ? fmt::format(", in line {}", other->line) : ""));
+    }
+    same.push_back(&row);
+  }
+}
+
+void require_sound(const FamilyRow& row) {
+  const TensorRule& rule = row.rule;
+  const bool is_of_layer = is_numbered(rule.pattern);
+  if (rule.scope == Scope::kModel && (is_of_layer || has_mark(rule.pattern, kExpertMark)))
+    refuse(row, "is outside the layers and has the number of one (leave `layers: model` out)");
+  if (rule.scope != Scope::kModel && rule.scope != Scope::kMtpLayer && !is_of_layer)
+    refuse(row, "is in layers and lacks the number of one (write it as {layer})");
+  if (has_mark(rule.pattern, kMtpMark) && rule.scope != Scope::kMtpLayer)
+    refuse(row, "has the number of an MTP layer and is in others (leave `layers` out)");
+  if (rule.presence == Presence::kStacked && has_mark(rule.pattern, kExpertMark))
+    refuse(row, "is of one expert and not a stack of them (leave `present` out)");
+  if (rule.presence == Presence::kPerExpert && !has_mark(rule.pattern, kExpertMark))
+    refuse(row, "is of one expert and lacks its number (write it as {expert})");
+  const auto n_dimensions = static_cast<std::size_t>(
+      std::ranges::count_if(rule.shape, [](const Width* width) { return width != nullptr; }));
+  if (rule.fp8_by_default && !rule.any_shape && n_dimensions < 2)
+    refuse(row, "is quantized and no matrix (leave `quantized` out)");
+  if (rule.stack != StackOrder::kNone && n_dimensions != 3)
+    refuse(row, "is a stack of experts and has not three dimensions (say which in `shape`)");
+}
+
+}  // namespace
+
+bool is_same_place(const TensorRule& a, const TensorRule& b) {
+  return a.pattern == b.pattern && a.scope == b.scope &&
+         std::ranges::equal(a.layers, b.layers,
+                            [](const LayerCondition& x, const LayerCondition& y) {
+                              return x.key == y.key && x.values == y.values && x.first == y.first;
+                            });
+}
+
+void require_marks(const FamilyRow& row) {
+  std::set<std::string_view> seen;
+  std::string_view before;
+  for (const std::string_view word : words_of(row.rule.pattern)) {
+    if (word.empty())
+      refuse(row, "has nothing between two dots, before the first or after the last");
+    const auto mark = std::ranges::find(kMarks, word);
+    const bool is_mark = mark != kMarks.end();
+    if (!is_mark && !std::ranges::all_of(word, [](char c) {
+          return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+                 c == '_' || c == '-';
+        })) {
+      refuse(row, fmt::format("has '{}': between dots stand letters, digits, _ and -, or one of "
+                              "{{layer}}, {{mtp}} and {{expert}}",
+                              word));
+    }
+    if (is_mark && before.empty()) refuse(row, "begins with a number");
+    if (is_mark && !seen.insert(word).second) refuse(row, fmt::format("has {} twice", word));
+    before = word;
+  }
+  if (seen.contains(kLayerMark) && seen.contains(kMtpMark))
+    refuse(row, "has both {layer} and {mtp} (a layer has one number)");
+}
+
+std::string require_consistent(const std::vector<FamilyRow>& rows, std::string_view mtp_layers,
+                               const Yaml& root) {
+  // What a number stands for follows from the word before it.
+  std::map<std::string_view, std::string_view> meaning;
+  for (const FamilyRow& row : rows) {
+    require_sound(row);
+    std::string_view before;
+    for (const std::string_view word : words_of(row.rule.pattern)) {
+      if (std::ranges::find(kMarks, word) != kMarks.end()) {
+        const auto [known, is_new] = meaning.emplace(before, word);
+        if (!is_new && known->second != word) {
+          refuse(row, fmt::format("has {} behind '{}', where another row has {} (MTP layers named "
+                                  "like others: mtp_layers)",
+                                  word, before, known->second));
+        }
+      }
+      before = word;
+    }
+  }
+  std::string main_layers;
+  for (const FamilyRow& row : rows) {
+    std::string_view before;
+    for (const std::string_view word : words_of(row.rule.pattern)) {
+      if (is_number(word) && meaning.contains(before)) {
+        refuse(row, fmt::format("has a number where other rows have {} (it would never match)",
+                                meaning.at(before)));
+      }
+      before = word;
+    }
+    if (mtp_layers.empty()) continue;
+    if (row.rule.pattern.starts_with(mtp_layers)) {
+      refuse(row,
+             "is in an MTP layer under its own name (write it as a row of the main layers: "
+             "mtp_layers stands for what they begin with)");
+    }
+    if (has_mark(row.rule.pattern, kMtpMark))
+      root.refuse("has both mtp_layers and {mtp}: choose one");
+    const std::size_t at = row.rule.pattern.find(kLayerMark);
+    if (at == std::string_view::npos) continue;
+    const std::string_view begin = row.rule.pattern.substr(0, at);
+    if (main_layers.empty()) main_layers = begin;
+    if (main_layers != begin) {
+      refuse(row, fmt::format("does not begin with {} as the layers of other rows do, which "
+                              "mtp_layers stands for",
+                              main_layers));
+    }
+  }
+  require_disjoint(rows);
+  return main_layers.empty() ? "model.layers." : main_layers;
+}
+
+}  // namespace ingot::formats

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/family/family.h"
+#include "formats/yaml/yaml.h"
+
+// What is demanded of the rows of a family, one by one and of all together.
+
+namespace ingot::formats {
+
+inline constexpr std::string_view kLayerMark = "{layer}";
+inline constexpr std::string_view kMtpMark = "{mtp}";
+inline constexpr std::string_view kExpertMark = "{expert}";
+
+inline bool has_mark(std::string_view pattern, std::string_view mark) {
+  return pattern.find(mark) != std::string_view::npos;
+}
+
+/// A row, and what the file said of it.
+struct FamilyRow {
+  TensorRule rule = {};
+  int line = 0;  ///< 0: of the family that this one is like
+  bool has_role = false, has_scope = false, has_presence = false;
+};
+
+/// Whether two rows are of the same names in the same layers.
+bool is_same_place(const TensorRule& a, const TensorRule& b);
+
+/// Refuses a name that has other characters than tensors' names do, a mark that is unknown, stands
+/// twice or is no whole word between dots.
+void require_marks(const FamilyRow& row);
+
+/// Refuses rows that contradict themselves, and rows that stand in each other's way: two for one
+/// name in the same layers, a number where a mark stands in others. Returns what stands before the
+/// number of a layer where MTP layers have other names, else the usual.
+std::string require_consistent(const std::vector<FamilyRow>& rows, std::string_view mtp_layers,
+                               const Yaml& root);
+
+}  // namespace ingot::formats

@@ -1,0 +1,342 @@
+#include "formats/family/family_proposal.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <map>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "formats/base/error.h"
+#include "formats/config/nested_config.h"
+#include "formats/family/family_check.h"
+#include "formats/family/rule_scope.h"
+#include "formats/family/text_names.h"
+#include "formats/family/usual_spellings.h"
+#include "formats/family/width.h"
+#include "formats/json/json.h"
+#include "formats/json/json_fields.h"
+
+namespace ingot::formats {
+namespace {
+
+constexpr std::uint64_t kMaxNumber = std::uint64_t{1} << 32;
+constexpr std::array<std::string_view, 4> kCutWords = {"replicated", "column", "row", "vocab"};
+constexpr std::array<std::string_view, 5> kFuseWords = {"none", "qa_kva", "gate_up", "indexer_k",
+                                                        "qkv"};
+
+std::optional<std::uint32_t> number_of(std::string_view word) {
+  std::uint32_t value = 0;
+  const auto [end, failure] = std::from_chars(word.data(), word.data() + word.size(), value);
+  if (failure != std::errc() || end != word.data() + word.size()) return std::nullopt;
+  return value;
+}
+
+std::vector<std::string> split(std::string_view list, std::string_view between) {
+  std::vector<std::string> parts;
+  while (!list.empty()) {
+    const std::size_t end = std::min(list.find(between), list.size());
+    parts.emplace_back(list.substr(0, end));
+    list.remove_prefix(std::min(end + between.size(), list.size()));
+  }
+  return parts;
+}
+
+/// Names that differ in numbers alone.
+struct Kind {
+  std::set<std::uint32_t> layers;
+  const UnknownWeight* first = nullptr;
+  bool is_quantized = false;
+  bool has_one_shape = true;
+};
+
+class Proposal {
+ public:
+  Proposal(const ModelConfig& config, std::span<const UnknownWeight> weights) : config_(config) {
+    // Main layers first: those for multi-token prediction may have their names.
+    for (const bool is_mtp : {false, true}) {
+      for (const UnknownWeight& weight : weights) take(weight, is_mtp);
+    }
+    n_layers_ = config.num_hidden_layers;
+    has_keys_ = std::ranges::any_of(
+        kinds_, [](const auto& entry) { return usual_spelling(entry.first).role == Role::kKProj; });
+    find_widths();
+  }
+
+  std::string text() {
+    std::string rows;
+    for (const auto& [pattern, kind] : kinds_) rows += row(pattern, kind);
+    std::string type =
+        config_.text.model_type.empty() ? config_.model_type : config_.text.model_type;
+    if (type.empty()) type = "unknown";
+    std::string name = type;
+    for (char& c : name) {
+      if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+      if ((c < 'a' || c > 'z') && (c < '0' || c > '9')) c = '_';
+    }
+    if (name.size() > 64) name.resize(64);
+    std::string head = fmt::format(
+        "# Proposed by ingot from names, shapes and config.json. Look at every row before anything "
+        "is\n"
+        "# quantized; lines that end with `# guessed` first. docs/families.md says what rows "
+        "have.\n"
+        "family: {}\n",
+        name);
+    const bool is_plain = std::ranges::all_of(type, [](char c) {
+      return c == '_' || c == '-' || c == '.' || std::isalnum(static_cast<unsigned char>(c));
+    });
+    if (is_plain) head += fmt::format("model_types: [\"{}\"]\n", type);
+    if (!mtp_layers_.empty()) head += fmt::format("mtp_layers: \"{}\"\n", mtp_layers_);
+    return head + "tensors:\n" + rows;
+  }
+
+ private:
+  void take(const UnknownWeight& weight, bool want_mtp) {
+    if (shared_rule(weight.name) != nullptr) return;
+    const std::string name = text_model_name(weight.name, config_.text);
+    std::vector<std::string> words = split(name, ".");
+    std::size_t at = 0;
+    while (at < words.size() && !number_of(words[at])) ++at;
+    const bool is_numbered = at > 0 && at < words.size();
+    bool is_mtp = false;
+    for (std::size_t i = 0; i < std::min(at, words.size()); ++i)
+      is_mtp |=
+          words[i].find("mtp") != std::string::npos || words[i].find("nextn") != std::string::npos;
+    if (is_mtp != want_mtp) return;
+    std::optional<std::uint32_t> layer;
+    if (is_numbered) {
+      layer = number_of(words[at]);
+      if (is_mtp) *layer += static_cast<std::uint32_t>(config_.num_hidden_layers);
+      mark_layer(words, at, is_mtp);
+    }
+    for (std::size_t i = at + 1; i < words.size(); ++i) {
+      if (number_of(words[i]) && words[i - 1].find("expert") != std::string::npos) {
+        words[i] = kExpertMark;
+        break;
+      }
+    }
+    std::string pattern = fmt::format("{}", fmt::join(words, "."));
+    if (is_mtp && !is_numbered) of_mtp_.insert(pattern);
+    Kind& kind = kinds_[pattern];
+    if (kind.first == nullptr) kind.first = &weight;
+    kind.has_one_shape &= *kind.first->shape == *weight.shape;
+    kind.is_quantized |= weight.is_quantized;
+    if (layer) kind.layers.insert(*layer);
+  }
+
+  // `mtp.layers.0.` stands for what main layers begin with where these end with the same word.
+  void mark_layer(std::vector<std::string>& words, std::size_t at, bool is_mtp) {
+    const auto begin = words.begin();
+    const auto number = begin + static_cast<std::ptrdiff_t>(at);
+    const std::string prefix = fmt::format("{}.", fmt::join(begin, number, "."));
+    if (!is_mtp) {
+      if (main_layers_.empty()) main_layers_ = prefix;
+      words[at] = kLayerMark;
+      return;
+    }
+    const std::string last = words[at - 1] + ".";
+    if (!main_layers_.ends_with("." + last) && main_layers_ != last) {
+      words[at] = kMtpMark;
+      return;
+    }
+    mtp_layers_ = prefix;
+    std::vector<std::string> marked = split(main_layers_.substr(0, main_layers_.size() - 1), ".");
+    marked.emplace_back(kLayerMark);
+    marked.insert(marked.end(), number + 1, words.end());
+    words = std::move(marked);
+  }
+
+  // Numbers of the config, by the names that shapes may use.
+  void find_widths() {
+    for (const auto& [key, value] : text_keys(config_).items()) {
+      const auto number = whole_number(value, kMaxNumber);
+      if (number && *number > 1) offer(key);
+    }
+    for (const char* text :
+         {"head_dim", "num_attention_heads * head_dim", "num_key_value_heads * head_dim",
+          "num_attention_heads * v_head_dim", "kv_lora_rank + qk_rope_head_dim",
+          "shared_intermediate_size", "n_routed_experts", "2 * moe_intermediate_size",
+          "2 * hidden_size", "1"})
+      offer(text);
+  }
+  void offer(std::string_view text) {
+    try {
+      const Width width = Width::parse(text);
+      if (const std::uint64_t size = width.size(config_); size != 0) widths_.emplace(size, text);
+    } catch (const Error&) {
+      // No key that an expression can name.
+    }
+  }
+
+  std::string side(std::uint64_t size, std::string_view likely, std::string& guesses) const {
+    for (const std::string& text : split(likely, ", ")) {
+      if (Width::parse(text).size(config_) == size) return text;
+    }
+    const auto [begin, end] = widths_.equal_range(size);
+    if (begin == end) {
+      guesses += fmt::format("; no width of the config is {}", size);
+      return std::to_string(size);
+    }
+    if (!likely.empty() || std::next(begin) != end)
+      guesses += fmt::format("; {} may be another width", size);
+    return begin->second;
+  }
+
+  std::string shape_of(const Kind& kind, const UsualTreatment& usual, bool is_stack,
+                       std::string& traits, std::string& guesses) const {
+    const Shape& shape = *kind.first->shape;
+    if (!kind.has_one_shape) {
+      guesses += "; its shape differs from layer to layer, and none is checked";
+      return {};
+    }
+    if (shape.empty() || shape.size() > kMaxRuleDimensions) return {};
+    std::vector<std::string> sides;
+    if (is_stack && shape.size() == 3) {
+      const auto is = [&](std::uint64_t size, std::string_view likely) {
+        return std::ranges::any_of(split(likely, ", "), [&](const std::string& text) {
+          return Width::parse(text).size(config_) == size;
+        });
+      };
+      const bool is_output_major = is(shape[1], usual.out) && is(shape[2], usual.in);
+      const bool is_input_major = is(shape[1], usual.in) && is(shape[2], usual.out);
+      if (is_output_major == is_input_major)
+        guesses += "; which way round the stack stands, its shape does not tell";
+      const bool is_turned = is_input_major && !is_output_major;
+      traits += is_turned ? ", stack: input-major" : ", stack: output-major";
+      sides = {side(shape[0], "n_routed_experts", guesses),
+               side(shape[1], is_turned ? usual.in : usual.out, guesses),
+               side(shape[2], is_turned ? usual.out : usual.in, guesses)};
+    } else {
+      for (std::size_t i = 0; i < shape.size(); ++i)
+        sides.push_back(side(shape[i], i == 0 ? usual.out : usual.in, guesses));
+    }
+    return fmt::format(", shape: [{}]", fmt::join(sides, ", "));
+  }
+
+  /// The layers of a row, as families have them.
+  std::string layers_of(const std::string& pattern, const Kind& kind, std::string& present,
+                        std::string& guesses) const {
+    if (of_mtp_.contains(pattern)) return ", layers: mtp";
+    if (kind.layers.empty() || has_mark(pattern, kMtpMark)) return {};
+    const auto n_all = static_cast<std::uint32_t>(layer_count(config_));
+    const auto is_where = [&](Scope scope, std::uint32_t n) {
+      for (std::uint32_t layer = 0; layer < n; ++layer) {
+        if (scope_holds(scope, config_, layer) != kind.layers.contains(layer)) return false;
+      }
+      return true;
+    };
+    for (const auto& [scope, word] : {std::pair{Scope::kLayer, "all"},
+                                      {Scope::kMainLayer, "main"},
+                                      {Scope::kMoeLayer, "moe"},
+                                      {Scope::kDenseLayer, "dense"},
+                                      {Scope::kFullAttentionLayer, "full_attention"},
+                                      {Scope::kLinearAttentionLayer, "linear_attention"},
+                                      {Scope::kMtpLayer, "mtp"}}) {
+      if (is_where(scope, n_all))
+        return scope == Scope::kLayer ? "" : fmt::format(", layers: {}", word);
+    }
+    // A checkpoint that leaves MTP layers out.
+    if (is_where(Scope::kLayer, static_cast<std::uint32_t>(n_layers_))) return {};
+    if (std::string condition = condition_of(kind.layers); !condition.empty()) {
+      guesses += "; by a key of the config that has the same layers";
+      return fmt::format(", layers: {}", condition);
+    }
+    guesses +=
+        fmt::format("; in {} of {} layers, and nothing says in which", kind.layers.size(), n_all);
+    present = "optional";
+    return {};
+  }
+
+  /// A list of the config that has one set of values in these layers, and others elsewhere.
+  std::string condition_of(const std::set<std::uint32_t>& layers) const {
+    for (const auto& [key, list] : text_keys(config_).items()) {
+      const bool is_text = list.is_string();
+      if (!is_text && !list.is_array()) continue;
+      const std::size_t n = is_text ? list.get_ref<const std::string&>().size() : list.size();
+      if (n_layers_ == 0 || (n != n_layers_ && n != layer_count(config_))) continue;
+      std::set<std::string> within, without;
+      bool is_plain = true;
+      for (std::uint32_t layer = 0; layer < n_layers_; ++layer) {
+        std::string word;
+        if (is_text) {
+          word = list.get_ref<const std::string&>()[layer];
+        } else {
+          const Json& entry = list[layer];
+          is_plain &= entry.is_primitive();
+          word = entry.is_string() ? entry.get<std::string>() : entry.dump();
+        }
+        is_plain &= std::ranges::all_of(
+            word, [](char c) { return c >= ' ' && c < 127 && c != '"' && c != '\\'; });
+        (layers.contains(layer) ? within : without).insert(word);
+      }
+      const bool is_apart = is_plain && !within.empty() && !without.empty() &&
+                            std::ranges::none_of(within, [&](const std::string& word) {
+                              return without.contains(word);
+                            });
+      const bool is_key = std::ranges::all_of(
+          key, [](char c) { return c == '_' || std::isalnum(static_cast<unsigned char>(c)); });
+      if (is_apart && is_key)
+        return fmt::format("{{{}: [\"{}\"]}}", key, fmt::join(within, "\", \""));
+    }
+    return {};
+  }
+
+  std::string row(const std::string& pattern, const Kind& kind) const {
+    const UsualSpelling spelling = usual_spelling(pattern);
+    UsualTreatment usual = usual_treatment(spelling.role);
+    const bool is_matrix = kind.first->shape->size() >= 2;
+    const bool is_stack =
+        spelling.role == Role::kExpertsGateUp || spelling.role == Role::kExpertsDown;
+    std::string guesses, traits,
+        present = is_stack                       ? "stacked"
+                  : spelling.role == Role::kHead ? "untied"
+                                                 : "";
+    if (!spelling.is_known) guesses += "; no usual name, so it is only copied";
+    if (spelling.role == Role::kAttentionBias) {
+      std::string weight = pattern.substr(0, pattern.rfind('.')) + ".weight";
+      usual = usual_treatment(usual_spelling(weight).role);
+      if (usual.cut == Cut::kRow) usual.cut = Cut::kReplicated;
+      usual.is_linear = false;
+    }
+    const std::string shape = shape_of(kind, usual, is_stack, traits, guesses);
+    const std::string layers = layers_of(pattern, kind, present, guesses);
+    if (spelling.role == Role::kHead || spelling.role == Role::kMtpHead)
+      traits += ", silence: head";
+    if (kind.is_quantized || (usual.is_linear && is_matrix)) traits += ", quantized: true";
+    if (kind.is_quantized && !usual.is_linear) guesses += "; quantized in this checkpoint";
+    if (usual.cut != Cut::kReplicated)
+      traits += fmt::format(", cut: {}", kCutWords[static_cast<std::size_t>(usual.cut)]);
+    // Queries stand alone where keys and values come from a low rank.
+    const bool is_fused = usual.fuse != Fuse::kQkv || has_keys_;
+    if (usual.fuse != Fuse::kNone && is_fused)
+      traits += fmt::format(", fuse: {}", kFuseWords[static_cast<std::size_t>(usual.fuse)]);
+    if (!present.empty()) traits += fmt::format(", present: {}", present);
+    if (!kind.is_quantized && kind.first->dtype != DType::kBf16)
+      traits +=
+          fmt::format(", dtype: {}", kDTypes[static_cast<std::size_t>(kind.first->dtype)].name);
+    return fmt::format("- {{name: \"{}\", role: {}{}{}{}}}{}\n", pattern, role_name(spelling.role),
+                       layers, shape, traits,
+                       guesses.empty() ? "" : "  # guessed: " + guesses.substr(2));
+  }
+
+  const ModelConfig& config_;
+  std::uint64_t n_layers_ = 0;
+  bool has_keys_ = false;
+  std::map<std::string, Kind> kinds_;
+  std::set<std::string> of_mtp_;
+  std::multimap<std::uint64_t, std::string> widths_;
+  std::string main_layers_, mtp_layers_;
+};
+
+}  // namespace
+
+std::string propose_family(const ModelConfig& config, std::span<const UnknownWeight> weights) {
+  return Proposal(config, weights).text();
+}
+
+}  // namespace ingot::formats

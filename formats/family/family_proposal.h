@@ -1,0 +1,26 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "formats/config/model_config.h"
+#include "formats/container/tensor.h"
+
+namespace ingot::formats {
+
+/// A weight of a model of which no family is known.
+struct UnknownWeight {
+  std::string_view name;
+  const Shape* shape = nullptr;  ///< decoded
+  DType dtype{};                 ///< as stored
+  bool is_quantized = false;
+};
+
+/// A family for these weights, as YAML: a row for each kind of name, its role by the usual
+/// spellings, its shape in terms of the config, its layers by where it occurs. What is no more than
+/// likely ends with a comment, `# guessed: ...`. The family is called as the model type, with `_`
+/// for what no name of a family has. Names of towers and lookup tables get no rows.
+std::string propose_family(const ModelConfig& config, std::span<const UnknownWeight> weights);
+
+}  // namespace ingot::formats

@@ -1,0 +1,430 @@
+#include "formats/family/family_yaml.h"
+
+#include <algorithm>
+#include <array>
+#include <deque>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "formats/base/pattern.h"
+#include "formats/family/families.h"
+#include "formats/family/family_check.h"
+#include "formats/family/role_groups.h"
+#include "formats/text/spelling.h"
+#include "formats/yaml/yaml.h"
+
+namespace ingot::formats {
+namespace {
+
+constexpr YamlLimits kLimits = {.bytes = std::size_t{256} << 10, .depth = 8};
+constexpr std::size_t kMaxRows = 4096;
+constexpr std::size_t kMaxWidths = 256;
+constexpr std::size_t kMaxName = 256;
+constexpr std::uint64_t kMaxFirstLayer = 1;
+
+template <typename Enum>
+struct Word {
+  std::string_view word;
+  Enum value;
+};
+template <typename Enum>
+Word(std::string_view, Enum) -> Word<Enum>;
+
+constexpr std::array kScopes = {
+    Word{"model", Scope::kModel},
+    Word{"all", Scope::kLayer},
+    Word{"main", Scope::kMainLayer},
+    Word{"dense", Scope::kDenseLayer},
+    Word{"moe", Scope::kMoeLayer},
+    Word{"full_attention", Scope::kFullAttentionLayer},
+    Word{"linear_attention", Scope::kLinearAttentionLayer},
+    Word{"mtp", Scope::kMtpLayer},
+};
+constexpr std::array kCuts = {
+    Word{"replicated", Cut::kReplicated},
+    Word{"column", Cut::kColumn},
+    Word{"row", Cut::kRow},
+    Word{"vocab", Cut::kVocab},
+};
+constexpr std::array kFuses = {
+    Word{"none", Fuse::kNone},      Word{"qa_kva", Fuse::kQaKva},
+    Word{"gate_up", Fuse::kGateUp}, Word{"indexer_k", Fuse::kIndexerK},
+    Word{"qkv", Fuse::kQkv},
+};
+constexpr std::array kSilences = {
+    Word{"plain", Silence::kPlain},
+    Word{"head", Silence::kHead},
+    Word{"quantized", Silence::kQuantized},
+};
+constexpr std::array kStacks = {
+    Word{"none", StackOrder::kNone},
+    Word{"output-major", StackOrder::kOutputMajor},
+    Word{"input-major", StackOrder::kInputMajor},
+};
+constexpr std::array kGateUps = {
+    Word{"halves", GateUpOrder::kHalves},
+    Word{"interleaved", GateUpOrder::kInterleaved},
+};
+constexpr std::array kPresences = {
+    Word{"required", Presence::kRequired},      Word{"optional", Presence::kOptional},
+    Word{"single", Presence::kPerExpert},       Word{"stacked", Presence::kStacked},
+    Word{"untied", Presence::kUntied},          Word{"corrected", Presence::kCorrected},
+    Word{"own_indexer", Presence::kOwnIndexer},
+};
+
+constexpr std::array<std::string_view, 9> kFileKeys = {"family",       "summary",    "model_types",
+                                                       "architecture", "mtp_layers", "like",
+                                                       "without",      "change",     "widths"};
+constexpr std::array<std::string_view, 12> kTraits = {
+    "role", "layers", "shape",   "quantized", "silence", "may_be_quantized",
+    "cut",  "fuse",   "present", "dtype",     "stack",   "gate_up"};
+
+/// The keys of a row, and others.
+std::vector<std::string_view> traits_and(std::initializer_list<std::string_view> others) {
+  std::vector<std::string_view> keys(kTraits.begin(), kTraits.end());
+  keys.insert(keys.end(), others);
+  return keys;
+}
+
+template <typename Enum, std::size_t N>
+Enum read_word(const Yaml& value, std::string_view what, const std::array<Word<Enum>, N>& words) {
+  const std::string& text = value.text(what);
+  const auto found = std::ranges::find(words, text, &Word<Enum>::word);
+  if (found != words.end()) return found->value;
+  std::vector<std::string_view> known;
+  for (const Word<Enum>& word : words) known.push_back(word.word);
+  value.refuse(fmt::format("{} '{}' is none of {}{}", what, text, fmt::join(known, ", "),
+                           did_you_mean(text, known)));
+}
+
+DType read_dtype(const Yaml& value) {
+  const std::string& name = value.text("dtype");
+  const auto found = std::ranges::find(kDTypes, name, &DTypeFacts::name);
+  if (found != kDTypes.end()) return found->dtype;
+  value.refuse(fmt::format("there is no dtype '{}'{}", name,
+                           did_you_mean(name, kDTypes, &DTypeFacts::name)));
+}
+
+bool is_plain_name(std::string_view text) {
+  return !text.empty() && std::ranges::all_of(text, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+  });
+}
+
+class Table final : public FamilyTable {
+ public:
+  explicit Table(std::string_view yaml) : yaml_(yaml) {}
+
+  [[nodiscard]] const Family& family() const override { return family_; }
+
+  void read(const Yaml& root) {
+    if (root.is_null()) root.refuse("is empty (docs/families.md says what a family has)");
+    if (!root.is_map()) root.refuse("a family is a map of family, model_types, tensors and so on");
+    std::vector<std::string_view> keys(kFileKeys.begin(), kFileKeys.end());
+    keys.push_back("tensors");
+    root.require_keys(keys);
+    read_words(root);
+    if (const Yaml* like = root.find("like")) begin_like(*like);
+    if (const Yaml* widths = root.find("widths")) read_widths(*widths);
+    if (const Yaml* without = root.find("without")) leave_out(*without);
+    if (const Yaml* change = root.find("change")) change_rows(*change);
+    if (const Yaml* tensors = root.find("tensors")) read_tensors(*tensors);
+    if (rows_.empty()) root.refuse("has no tensors (list them, or begin with those of `like`)");
+    finish(root);
+  }
+
+ private:
+  void read_words(const Yaml& root) {
+    const Yaml* name = root.find("family");
+    if (name == nullptr) root.refuse("lacks the family's name (family: my_model)");
+    name_ = name->text("family");
+    if (!is_plain_name(name_) || name_.size() > 64 || name_ == "generic") {
+      name->refuse(
+          fmt::format("'{}' is no name of a family: small letters, digits and _, at most "
+                      "64, and not generic",
+                      name_));
+    }
+    const auto read = [&](const char* key, std::string& text) {
+      if (const Yaml* value = root.find(key)) text = value->text(key);
+    };
+    read("summary", summary_);
+    read("architecture", architecture_);
+    read("mtp_layers", mtp_layers_);
+    if (const Yaml* types = root.find("model_types")) model_types_ = types->texts("model_types");
+    if (const Yaml* mtp = root.find("mtp_layers"); mtp != nullptr && !mtp_layers_.ends_with('.'))
+      mtp->refuse(fmt::format("mtp_layers '{}' does not end with a dot", mtp_layers_));
+  }
+
+  void begin_like(const Yaml& like) {
+    const std::string& name = like.text("like");
+    base_ = name.starts_with(kFamilyFileMark) ? nullptr : find_family(name);
+    if (base_ == nullptr || base_->rules.empty()) {
+      like.refuse(fmt::format("there is no family '{}' with rows in the program{}", name,
+                              did_you_mean(name, family_entries(), &FamilyEntry::name)));
+    }
+    for (const TensorRule& rule : base_->rules) rows_.push_back({.rule = rule});
+    if (base_->widths != nullptr) widths_ = *base_->widths;
+    if (mtp_layers_.empty()) mtp_layers_ = base_->mtp_layers;
+  }
+
+  void read_widths(const Yaml& widths) {
+    if (widths.members("widths").size() > kMaxWidths)
+      widths.refuse(fmt::format("there are more than {} widths", kMaxWidths));
+    for (const Yaml::Member& member : widths.members("widths")) {
+      const std::string& text = member.value.text(member.key);
+      member.value.at_line([&] { widths_.add(member.key, Width::parse(text, &widths_)); });
+    }
+  }
+
+  void require_base(const Yaml& value, std::string_view key) const {
+    if (base_ == nullptr)
+      value.refuse(fmt::format("{} is about the rows of another family (name it with like)", key));
+  }
+
+  void leave_out(const Yaml& without) {
+    require_base(without, "without");
+    for (const std::string& text : without.texts("without")) {
+      if (text.starts_with("re:") || text.size() > kMaxName)
+        without.refuse(fmt::format("'{}' is no glob of at most {} characters", text, kMaxName));
+      const Pattern pattern(text);
+      const std::size_t n_left_out = std::erase_if(rows_, [&](const FamilyRow& row) {
+        return pattern.matches(std::string(row.rule.pattern));
+      });
+      if (n_left_out == 0)
+        without.refuse(fmt::format("'{}' matches no row of {}", text, base_->name));
+    }
+  }
+
+  void change_rows(const Yaml& changes) {
+    require_base(changes, "change");
+    for (const Yaml& change : changes.list("change")) {
+      change.require_keys(traits_and({"roles"}));
+      const Yaml* roles = change.find("roles");
+      if (roles == nullptr) change.refuse("a change lacks the roles of the rows that it is for");
+      RoleSet meant;
+      for (const std::string& word : roles->texts("roles")) meant = meant | roles_of(*roles, word);
+      bool is_idle = true;
+      for (FamilyRow& row : rows_) {
+        if (!meant.has(row.rule.role)) continue;
+        is_idle = false;
+        take_traits(change, row);
+      }
+      if (is_idle) change.refuse(fmt::format("no row of {} has such a role", base_->name));
+    }
+  }
+
+  static RoleSet roles_of(const Yaml& value, const std::string& word) {
+    if (const auto roles = find_roles(word)) return *roles;
+    refuse_role(value, word);
+  }
+
+  [[noreturn]] static void refuse_role(const Yaml& value, const std::string& word) {
+    std::vector<std::string_view> known;
+    for (int i = 0; i <= static_cast<int>(Role::kOther); ++i)
+      known.push_back(role_name(static_cast<Role>(i)));
+    value.refuse(
+        fmt::format("there is no role '{}'{} (ingot list roles)", word, did_you_mean(word, known)));
+  }
+
+  void read_tensors(const Yaml& tensors) {
+    for (const Yaml& entry : tensors.list("tensors")) {
+      if (!entry.is_map()) entry.refuse("a row is not a map of name, role and so on");
+      const Yaml* group = entry.find("tensors");
+      if (group == nullptr) {
+        entry.require_keys(traits_and({"name"}));
+        add_row(entry, {}, nullptr);
+        continue;
+      }
+      entry.require_keys(traits_and({"under", "tensors"}));
+      const Yaml* under = entry.find("under");
+      if (under == nullptr) entry.refuse("a group of rows lacks what its names begin with (under)");
+      for (const std::string& prefix : under->texts("under")) {
+        for (const Yaml& row : group->list("tensors")) {
+          if (!row.is_map()) row.refuse("a row is not a map of name, role and so on");
+          row.require_keys(traits_and({"name"}));
+          add_row(row, prefix, &entry);
+        }
+      }
+    }
+  }
+
+  void add_row(const Yaml& entry, const std::string& prefix, const Yaml* group) {
+    if (rows_.size() == kMaxRows) entry.refuse(fmt::format("is row {}", kMaxRows + 1));
+    const Yaml* name = entry.find("name");
+    if (name == nullptr) entry.refuse("a row lacks the name of its tensor");
+    const std::string& pattern = patterns_.emplace_back(prefix + name->text("name"));
+    if (pattern.size() > kMaxName)
+      name->refuse(fmt::format("a name is longer than {} characters", kMaxName));
+    FamilyRow row{.line = entry.line()};
+    row.rule.pattern = pattern;
+    row.rule.any_shape = true;
+    if (group != nullptr) take_traits(*group, row);
+    take_traits(entry, row);
+    if (!row.has_role) entry.refuse(fmt::format("'{}' lacks a role", pattern));
+    require_marks(row);
+    const bool is_of_mtp = has_mark(pattern, kMtpMark);
+    if (!row.has_scope) {
+      row.rule.scope = is_of_mtp                       ? Scope::kMtpLayer
+                       : has_mark(pattern, kLayerMark) ? Scope::kLayer
+                                                       : Scope::kModel;
+    }
+    if (!row.has_presence && has_mark(pattern, kExpertMark))
+      row.rule.presence = Presence::kPerExpert;
+    const auto same = std::ranges::find_if(rows_, [&](const FamilyRow& other) {
+      return other.line == 0 && is_same_place(other.rule, row.rule);
+    });
+    same != rows_.end() ? void(*same = row) : rows_.push_back(row);
+  }
+
+  void take_traits(const Yaml& entry, FamilyRow& row) {
+    TensorRule& rule = row.rule;
+    for (const auto& [key, line, value] : entry.members("a row")) {
+      if (key == "role") {
+        const std::string& word = value.text("role");
+        const std::optional<Role> role = find_role(word);
+        if (!role) refuse_role(value, word);
+        rule.role = *role;
+        row.has_role = true;
+      } else if (key == "layers") {
+        take_layers(value, row);
+      } else if (key == "shape") {
+        take_shape(value, rule);
+      } else if (key == "quantized") {
+        rule.fp8_by_default = value.boolean(key);
+      } else if (key == "silence") {
+        rule.silence = read_word(value, key, kSilences);
+      } else if (key == "may_be_quantized") {
+        rule.may_be_quantized = value.boolean(key);
+      } else if (key == "cut") {
+        rule.cut = read_word(value, key, kCuts);
+      } else if (key == "fuse") {
+        rule.fuse = read_word(value, key, kFuses);
+      } else if (key == "present") {
+        take_presence(value, rule);
+        row.has_presence = true;
+      } else if (key == "dtype") {
+        rule.synth_dtype = read_dtype(value);
+      } else if (key == "stack") {
+        rule.stack = read_word(value, key, kStacks);
+      } else if (key == "gate_up") {
+        rule.gate_up = read_word(value, key, kGateUps);
+      }
+    }
+  }
+
+  void take_shape(const Yaml& value, TensorRule& rule) {
+    const std::span<const Yaml> sides = value.list("shape");
+    if (sides.empty() || sides.size() > kMaxRuleDimensions)
+      value.refuse(fmt::format("a shape has 1 to {} dimensions", kMaxRuleDimensions));
+    rule.shape = {};
+    rule.any_shape = false;
+    for (std::size_t i = 0; i < sides.size(); ++i) rule.shape[i] = width(sides[i]);
+  }
+
+  const Width* width(const Yaml& value) {
+    const std::string& text = value.text("a width");
+    return value.at_line([&] { return &expressions_.emplace_back(Width::parse(text, &widths_)); });
+  }
+
+  void take_presence(const Yaml& value, TensorRule& rule) {
+    if (!value.is_map()) {
+      rule.presence = read_word(value, "present", kPresences);
+      return;
+    }
+    value.require_keys(std::array<std::string_view, 2>{"when", "unless"});
+    if (value.members("present").size() != 1)
+      value.refuse("present has one of when and unless, with an expression behind it");
+    const Yaml::Member& only = value.members("present")[0];
+    rule.presence = only.key == "when" ? Presence::kWhen : Presence::kUnless;
+    rule.condition = width(only.value);
+  }
+
+  void take_layers(const Yaml& value, FamilyRow& row) {
+    row.rule.scope = Scope::kLayer;
+    row.has_scope = true;
+    std::vector<LayerCondition>& conditions = conditions_.emplace_back();
+    bool has_word = false;
+    const auto take = [&](const Yaml& one) {
+      if (one.is_map()) {
+        conditions.push_back(layer_condition(one));
+        return;
+      }
+      if (std::exchange(has_word, true)) one.refuse("layers has two words (one, and conditions)");
+      row.rule.scope = read_word(one, "layers", kScopes);
+    };
+    if (value.is_list()) {
+      for (const Yaml& one : value.list("layers")) take(one);
+    } else {
+      take(value);
+    }
+    row.rule.layers = conditions;
+  }
+
+  static LayerCondition layer_condition(const Yaml& value) {
+    if (const Yaml* list = value.find("listed_in")) {
+      value.require_keys(std::array<std::string_view, 2>{"listed_in", "from"});
+      LayerCondition condition{.key = list->text("listed_in")};
+      if (const Yaml* from = value.find("from"))
+        condition.first = from->number("from", kMaxFirstLayer);
+      return condition;
+    }
+    const std::span<const Yaml::Member> members = value.members("layers");
+    if (members.size() != 1) value.refuse("a condition on layers has one key, and values");
+    LayerCondition condition{.key = members[0].key,
+                             .values = members[0].value.texts(members[0].key)};
+    if (condition.values.empty()) value.refuse("a condition on layers lacks values");
+    return condition;
+  }
+
+  void finish(const Yaml& root) {
+    const bool names_mtp = std::ranges::any_of(
+        rows_, [](const FamilyRow& row) { return has_mark(row.rule.pattern, kMtpMark); });
+    for (FamilyRow& row : rows_) {
+      if (names_mtp && !row.has_scope && row.rule.scope == Scope::kLayer)
+        row.rule.scope = Scope::kMainLayer;
+    }
+    const std::string main_layers = require_consistent(rows_, mtp_layers_, root);
+    for (const FamilyRow& row : rows_) rules_.push_back(row.rule);
+    family_ = {.name = name_,
+               .spec = name_,
+               .summary = summary_,
+               .model_types = model_types_,
+               .architecture = architecture_,
+               .rules = rules_,
+               .widths = &widths_,
+               .mtp_layers = mtp_layers_,
+               .main_layers = main_layers_ = main_layers,
+               .yaml = yaml_};
+  }
+
+  std::string yaml_, name_, summary_, architecture_, mtp_layers_, main_layers_;
+  std::vector<std::string> model_types_;
+  const Family* base_ = nullptr;
+  // Rows point to what these hold.
+  NamedWidths widths_;
+  std::deque<std::string> patterns_;
+  std::deque<Width> expressions_;
+  std::deque<std::vector<LayerCondition>> conditions_;
+  std::vector<FamilyRow> rows_;
+  std::vector<TensorRule> rules_;
+  Family family_;
+};
+
+}  // namespace
+
+std::unique_ptr<const FamilyTable> parse_family(std::string_view yaml, std::string_view where) {
+  const Yaml root = parse_yaml(yaml, where, kLimits);
+  try {
+    auto table = std::make_unique<Table>(yaml);
+    table->read(root);
+    return table;
+  } catch (Error& error) {
+    error.in_file(where);
+    throw;
+  }
+}
+
+}  // namespace ingot::formats

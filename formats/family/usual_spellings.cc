@@ -1,0 +1,252 @@
+#include "formats/family/usual_spellings.h"
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "formats/family/family_check.h"
+
+namespace ingot::formats {
+namespace {
+
+/// Where a word stands.
+enum class Place : std::uint8_t {
+  kModel,
+  kLayer,
+  kAttention,
+  kIndexer,
+  kExpert,
+  kStack,
+  kShared,
+  kDense
+};
+
+struct Spelling {
+  std::string_view word;
+  Place place;
+  Role role;
+};
+
+constexpr std::array kSpellings = {
+    Spelling{"embed_tokens", Place::kModel, Role::kEmbedding},
+    Spelling{"tok_embeddings", Place::kModel, Role::kEmbedding},
+    Spelling{"word_embeddings", Place::kModel, Role::kEmbedding},
+    Spelling{"embeddings", Place::kModel, Role::kEmbedding},
+    Spelling{"embed", Place::kModel, Role::kEmbedding},
+    Spelling{"wte", Place::kModel, Role::kEmbedding},
+    Spelling{"lm_head", Place::kModel, Role::kHead},
+    Spelling{"output", Place::kModel, Role::kHead},
+    Spelling{"head", Place::kModel, Role::kHead},
+    Spelling{"norm", Place::kModel, Role::kFinalNorm},
+    Spelling{"norm_f", Place::kModel, Role::kFinalNorm},
+    Spelling{"final_norm", Place::kModel, Role::kFinalNorm},
+    Spelling{"final_layernorm", Place::kModel, Role::kFinalNorm},
+    Spelling{"ln_f", Place::kModel, Role::kFinalNorm},
+    Spelling{"input_layernorm", Place::kLayer, Role::kInputNorm},
+    Spelling{"attention_norm", Place::kLayer, Role::kInputNorm},
+    Spelling{"attn_norm", Place::kLayer, Role::kInputNorm},
+    Spelling{"ln_1", Place::kLayer, Role::kInputNorm},
+    Spelling{"post_attention_layernorm", Place::kLayer, Role::kPostAttentionNorm},
+    Spelling{"ffn_norm", Place::kLayer, Role::kPostAttentionNorm},
+    Spelling{"ln_2", Place::kLayer, Role::kPostAttentionNorm},
+    Spelling{"embed_tokens", Place::kLayer, Role::kMtpEmbedding},
+    Spelling{"enorm", Place::kLayer, Role::kMtpEmbeddingNorm},
+    Spelling{"hnorm", Place::kLayer, Role::kMtpHiddenNorm},
+    Spelling{"eh_proj", Place::kLayer, Role::kMtpProj},
+    Spelling{"head", Place::kLayer, Role::kMtpHead},
+    Spelling{"q_proj", Place::kAttention, Role::kQProj},
+    Spelling{"wq", Place::kAttention, Role::kQProj},
+    Spelling{"k_proj", Place::kAttention, Role::kKProj},
+    Spelling{"wk", Place::kAttention, Role::kKProj},
+    Spelling{"v_proj", Place::kAttention, Role::kVProj},
+    Spelling{"wv", Place::kAttention, Role::kVProj},
+    Spelling{"o_proj", Place::kAttention, Role::kOProj},
+    Spelling{"wo", Place::kAttention, Role::kOProj},
+    Spelling{"out_proj", Place::kAttention, Role::kOProj},
+    Spelling{"q_a_proj", Place::kAttention, Role::kQaProj},
+    Spelling{"wq_a", Place::kAttention, Role::kQaProj},
+    Spelling{"q_b_proj", Place::kAttention, Role::kQbProj},
+    Spelling{"wq_b", Place::kAttention, Role::kQbProj},
+    Spelling{"kv_a_proj_with_mqa", Place::kAttention, Role::kKvaProj},
+    Spelling{"wkv_a", Place::kAttention, Role::kKvaProj},
+    Spelling{"kv_b_proj", Place::kAttention, Role::kKvbProj},
+    Spelling{"wkv_b", Place::kAttention, Role::kKvbProj},
+    Spelling{"q_norm", Place::kAttention, Role::kQNorm},
+    Spelling{"q_layernorm", Place::kAttention, Role::kQNorm},
+    Spelling{"query_layernorm", Place::kAttention, Role::kQNorm},
+    Spelling{"k_norm", Place::kAttention, Role::kKNorm},
+    Spelling{"k_layernorm", Place::kAttention, Role::kKNorm},
+    Spelling{"key_layernorm", Place::kAttention, Role::kKNorm},
+    Spelling{"q_a_layernorm", Place::kAttention, Role::kQaNorm},
+    Spelling{"kv_a_layernorm", Place::kAttention, Role::kKvaNorm},
+    Spelling{"sinks", Place::kAttention, Role::kAttentionSinks},
+    Spelling{"wq_b", Place::kIndexer, Role::kIndexerQ},
+    Spelling{"wk", Place::kIndexer, Role::kIndexerK},
+    Spelling{"k_norm", Place::kIndexer, Role::kIndexerKNorm},
+    Spelling{"weights_proj", Place::kIndexer, Role::kIndexerWeights},
+    Spelling{"gate_proj", Place::kExpert, Role::kExpertGate},
+    Spelling{"w1", Place::kExpert, Role::kExpertGate},
+    Spelling{"up_proj", Place::kExpert, Role::kExpertUp},
+    Spelling{"w3", Place::kExpert, Role::kExpertUp},
+    Spelling{"down_proj", Place::kExpert, Role::kExpertDown},
+    Spelling{"w2", Place::kExpert, Role::kExpertDown},
+    Spelling{"gate_up_proj", Place::kStack, Role::kExpertsGateUp},
+    Spelling{"down_proj", Place::kStack, Role::kExpertsDown},
+    Spelling{"gate_proj", Place::kShared, Role::kSharedGate},
+    Spelling{"w1", Place::kShared, Role::kSharedGate},
+    Spelling{"up_proj", Place::kShared, Role::kSharedUp},
+    Spelling{"w3", Place::kShared, Role::kSharedUp},
+    Spelling{"down_proj", Place::kShared, Role::kSharedDown},
+    Spelling{"w2", Place::kShared, Role::kSharedDown},
+    Spelling{"shared_expert_gate", Place::kShared, Role::kSharedRouter},
+    Spelling{"gate_proj", Place::kDense, Role::kDenseGate},
+    Spelling{"w1", Place::kDense, Role::kDenseGate},
+    Spelling{"up_proj", Place::kDense, Role::kDenseUp},
+    Spelling{"w3", Place::kDense, Role::kDenseUp},
+    Spelling{"down_proj", Place::kDense, Role::kDenseDown},
+    Spelling{"w2", Place::kDense, Role::kDenseDown},
+    Spelling{"gate", Place::kDense, Role::kRouter},
+    Spelling{"router", Place::kDense, Role::kRouter},
+    Spelling{"e_score_correction_bias", Place::kDense, Role::kRouterBias},
+    Spelling{"expert_bias", Place::kDense, Role::kRouterBias},
+};
+
+struct Treatment {
+  Role role;
+  UsualTreatment usual;
+};
+
+constexpr std::string_view kHidden = "hidden_size";
+constexpr std::string_view kQueries =
+    "num_attention_heads * head_dim, 2 * num_attention_heads * head_dim, "
+    "num_attention_heads * (qk_nope_head_dim + qk_rope_head_dim)";
+constexpr std::string_view kKeys = "num_key_value_heads * head_dim";
+constexpr std::string_view kValues =
+    "num_attention_heads * v_head_dim, num_attention_heads * head_dim";
+constexpr std::string_view kSharedWidth = "shared_intermediate_size, moe_intermediate_size";
+constexpr std::string_view kExpertWidth = "moe_intermediate_size, intermediate_size";
+constexpr std::string_view kDense = "intermediate_size";
+
+constexpr UsualTreatment linear(std::string_view out, std::string_view in,
+                                Cut cut = Cut::kReplicated, Fuse fuse = Fuse::kNone) {
+  return {.cut = cut, .fuse = fuse, .is_linear = true, .out = out, .in = in};
+}
+
+constexpr std::array kTreatments = {
+    Treatment{Role::kEmbedding, {.cut = Cut::kVocab, .out = "vocab_size", .in = kHidden}},
+    Treatment{Role::kHead, {.cut = Cut::kVocab, .out = "vocab_size", .in = kHidden}},
+    Treatment{Role::kMtpEmbedding, {.cut = Cut::kVocab, .out = "vocab_size", .in = kHidden}},
+    Treatment{Role::kMtpHead, {.cut = Cut::kVocab, .out = "vocab_size", .in = kHidden}},
+    Treatment{Role::kMtpProj, {.out = kHidden, .in = "2 * hidden_size"}},
+    Treatment{Role::kFinalNorm, {.out = kHidden}},
+    Treatment{Role::kInputNorm, {.out = kHidden}},
+    Treatment{Role::kPostAttentionNorm, {.out = kHidden}},
+    Treatment{Role::kMtpEmbeddingNorm, {.out = kHidden}},
+    Treatment{Role::kMtpHiddenNorm, {.out = kHidden}},
+    Treatment{Role::kMtpHeadNorm, {.out = kHidden}},
+    Treatment{Role::kQNorm, {.out = "head_dim, num_attention_heads * head_dim"}},
+    Treatment{Role::kKNorm, {.out = "head_dim, num_key_value_heads * head_dim"}},
+    Treatment{Role::kQaNorm, {.out = "q_lora_rank"}},
+    Treatment{Role::kKvaNorm, {.out = "kv_lora_rank"}},
+    Treatment{Role::kAttentionSinks, {.cut = Cut::kColumn, .out = "num_attention_heads"}},
+    Treatment{Role::kQProj, linear(kQueries, kHidden, Cut::kColumn, Fuse::kQkv)},
+    Treatment{Role::kKProj, linear(kKeys, kHidden, Cut::kColumn, Fuse::kQkv)},
+    Treatment{Role::kVProj, linear(kKeys, kHidden, Cut::kColumn, Fuse::kQkv)},
+    Treatment{Role::kOProj, linear(kHidden, kValues, Cut::kRow)},
+    Treatment{Role::kQaProj, linear("q_lora_rank", kHidden, Cut::kReplicated, Fuse::kQaKva)},
+    Treatment{Role::kQbProj, linear(kQueries, "q_lora_rank", Cut::kColumn)},
+    Treatment{Role::kKvaProj,
+              linear("kv_lora_rank + qk_rope_head_dim", kHidden, Cut::kReplicated, Fuse::kQaKva)},
+    Treatment{Role::kKvbProj, linear("num_attention_heads * (qk_nope_head_dim + v_head_dim)",
+                                     "kv_lora_rank", Cut::kColumn)},
+    Treatment{Role::kIndexerQ, linear("index_n_heads * index_head_dim", "q_lora_rank")},
+    Treatment{Role::kIndexerK,
+              linear("index_head_dim", kHidden, Cut::kReplicated, Fuse::kIndexerK)},
+    Treatment{Role::kIndexerKNorm, {.out = "index_head_dim"}},
+    Treatment{Role::kIndexerWeights,
+              {.fuse = Fuse::kIndexerK, .out = "index_n_heads", .in = kHidden}},
+    Treatment{Role::kRouter, {.out = "n_routed_experts", .in = kHidden}},
+    Treatment{Role::kRouterBias, {.out = "n_routed_experts"}},
+    Treatment{Role::kSharedRouter, {.out = "1", .in = kHidden}},
+    Treatment{Role::kExpertGate, linear(kExpertWidth, kHidden, Cut::kColumn, Fuse::kGateUp)},
+    Treatment{Role::kExpertUp, linear(kExpertWidth, kHidden, Cut::kColumn, Fuse::kGateUp)},
+    Treatment{Role::kExpertDown, linear(kHidden, kExpertWidth, Cut::kRow)},
+    Treatment{Role::kExpertsGateUp,
+              linear("2 * moe_intermediate_size, 2 * intermediate_size", kHidden, Cut::kColumn)},
+    Treatment{Role::kExpertsDown, linear(kHidden, kExpertWidth, Cut::kRow)},
+    Treatment{Role::kSharedGate, linear(kSharedWidth, kHidden, Cut::kColumn, Fuse::kGateUp)},
+    Treatment{Role::kSharedUp, linear(kSharedWidth, kHidden, Cut::kColumn, Fuse::kGateUp)},
+    Treatment{Role::kSharedDown, linear(kHidden, kSharedWidth, Cut::kRow)},
+    Treatment{Role::kDenseGate, linear(kDense, kHidden, Cut::kColumn, Fuse::kGateUp)},
+    Treatment{Role::kDenseUp, linear(kDense, kHidden, Cut::kColumn, Fuse::kGateUp)},
+    Treatment{Role::kDenseDown, linear(kHidden, kDense, Cut::kRow)},
+};
+
+std::vector<std::string_view> words_of(std::string_view pattern) {
+  std::vector<std::string_view> words;
+  while (true) {
+    const std::size_t dot = pattern.find('.');
+    words.push_back(pattern.substr(0, dot));
+    if (dot == std::string_view::npos) return words;
+    pattern.remove_prefix(dot + 1);
+  }
+}
+
+Place place_of(std::string_view pattern, const std::vector<std::string_view>& words) {
+  const auto any = [&](const auto& is) { return std::ranges::any_of(words, is); };
+  const auto has = [](std::string_view part) {
+    return [part](std::string_view word) { return word.find(part) != std::string_view::npos; };
+  };
+  if (!has_mark(pattern, kLayerMark) && !has_mark(pattern, kMtpMark)) return Place::kModel;
+  if (has_mark(pattern, kExpertMark)) return Place::kExpert;
+  if (any(has("shared_expert")) || any(has("share_expert")) || any(has("shared_mlp")))
+    return Place::kShared;
+  if (any([](std::string_view word) { return word == "experts"; })) return Place::kStack;
+  if (any([](std::string_view word) { return word == "indexer"; })) return Place::kIndexer;
+  // Norms before attention have its name too.
+  if (any([](std::string_view word) {
+        return word == "attn" || word.ends_with("_attn") || word.ends_with("attention");
+      }))
+    return Place::kAttention;
+  if (any(has("mlp")) || any(has("feed_forward")) || any(has("ffn")) || any(has("moe")) ||
+      any(has("router")))
+    return Place::kDense;
+  return Place::kLayer;
+}
+
+Role role_at(std::string_view word, Place place) {
+  const auto found = std::ranges::find_if(kSpellings, [&](const Spelling& spelling) {
+    return spelling.word == word && spelling.place == place;
+  });
+  return found == kSpellings.end() ? Role::kOther : found->role;
+}
+
+}  // namespace
+
+UsualSpelling usual_spelling(std::string_view pattern) {
+  std::vector<std::string_view> words = words_of(pattern);
+  const bool is_bias = words.back() == "bias";
+  if (words.size() > 1 && (is_bias || words.back() == "weight")) words.pop_back();
+  const Place place = place_of(pattern, words);
+  const std::string_view word = words.back();
+  Role role = role_at(word, place);
+  if (role == Role::kOther && place != Place::kModel) role = role_at(word, Place::kDense);
+  if (role == Role::kOther && place != Place::kModel) role = role_at(word, Place::kLayer);
+  if (words.size() > 1 && words[words.size() - 2] == "shared_head" && word == "norm")
+    role = Role::kMtpHeadNorm;
+  if (is_bias) {
+    const bool is_of_attention = place == Place::kAttention && usual_treatment(role).is_linear;
+    role = is_of_attention         ? Role::kAttentionBias
+           : role == Role::kRouter ? Role::kRouterBias
+           : is_norm(role)         ? role
+                                   : Role::kOther;
+  }
+  return {.role = role, .is_known = role != Role::kOther};
+}
+
+UsualTreatment usual_treatment(Role role) {
+  const auto found = std::ranges::find(kTreatments, role, &Treatment::role);
+  return found == kTreatments.end() ? UsualTreatment{} : found->usual;
+}
+
+}  // namespace ingot::formats

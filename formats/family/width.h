@@ -1,0 +1,88 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/config/model_config.h"
+
+namespace ingot::formats {
+
+/// Names of widths, for use in others.
+class NamedWidths;
+
+/// A width of a model: an expression over its config, as families have it in their shapes
+/// (`num_attention_heads * head_dim`). It has numbers, `+ - * /`, parentheses and `A or B`, which
+/// is B where A is 0. Numbers are whole and never below 0: `-` stops at 0, `/` rounds down, and
+/// something divided by 0 is 0. A name is that of a number of ModelConfig, which it has whatever
+/// config.json calls it, else a key of the text model, with dots before those of inner objects:
+/// null, false and a missing key are 0, true is 1.
+class Width {
+ public:
+  /// Throws kInvalidArgument for what is no expression, is longer than 200 characters, has more
+  /// than 16 parentheses inside each other, or more than 64 steps once `names` are put in.
+  static Width parse(std::string_view text, const NamedWidths* names = nullptr);
+
+  /// 0 when the config lacks what it is computed from. Throws kLimit when it does not fit 64 bits,
+  /// kCorrupt, naming the key, for one that is no number up to 2^32.
+  [[nodiscard]] std::uint64_t size(const ModelConfig& config) const;
+  /// The names in it that are 0 in this config, as config.json spells them.
+  [[nodiscard]] std::vector<std::string> missing(const ModelConfig& config) const;
+  /// Whether a name occurs in it.
+  [[nodiscard]] bool mentions(std::string_view name) const;
+  /// N where it is `name` or `N * name`.
+  [[nodiscard]] std::optional<std::uint64_t> times(std::string_view name) const;
+  /// As it was written.
+  [[nodiscard]] const std::string& text() const { return text_; }
+
+  /// Whether both compute the same in the same way.
+  friend bool operator==(const Width& a, const Width& b) { return a.steps_ == b.steps_; }
+
+ private:
+  friend class WidthParser;
+  enum class Kind : std::uint8_t {
+    kNumber,
+    kField,
+    kKey,
+    kAdd,
+    kSubtract,
+    kMultiply,
+    kDivide,
+    kOr
+  };
+  /// One step of a machine with a stack.
+  struct Step {
+    Kind kind{};
+    std::uint64_t number = 0;  ///< kNumber: itself; kField: which
+    std::string key = {};      ///< kKey
+    friend bool operator==(const Step&, const Step&) = default;
+  };
+  static std::uint64_t value_of(const Step& step, const ModelConfig& config);
+  static std::string_view name_of(const Step& step);
+
+  std::string text_;
+  std::vector<Step> steps_;
+};
+
+class NamedWidths {
+ public:
+  /// Throws kInvalidArgument for a name that is none, or is there.
+  void add(std::string_view name, Width width);
+  [[nodiscard]] const Width* find(std::string_view name) const;
+  [[nodiscard]] bool empty() const { return rows_.empty(); }
+
+ private:
+  struct Row {
+    std::string name;
+    Width width;
+  };
+  std::vector<Row> rows_;
+};
+
+/// The value of a key of the text model, with dots before those of inner objects; null where it is
+/// missing.
+const Json& config_value(const ModelConfig& config, std::string_view path);
+
+}  // namespace ingot::formats

@@ -1,0 +1,92 @@
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "formats/base/error.h"
+
+// YAML that people write: recipes, families. A text is read into a tree of texts, lists and maps;
+// what each of them means, the reader of it decides.
+
+namespace ingot::formats {
+
+/// What a file of this kind may be.
+struct YamlLimits {
+  std::size_t bytes = std::size_t{1} << 20;
+  std::size_t depth = 16;  ///< lists and maps inside each other
+};
+
+/// One value of a file, with the line where it stands. Every reader throws kInvalidArgument with
+/// that line when the value is of another kind; the file is added by parse_yaml's caller.
+class Yaml {
+ public:
+  enum class Kind : std::uint8_t { kNull, kText, kList, kMap };
+  struct Member;
+
+  Yaml(Kind kind, int line) : kind_(kind), line_(line) {}
+
+  [[nodiscard]] bool is_null() const { return kind_ == Kind::kNull; }
+  [[nodiscard]] bool is_text() const { return kind_ == Kind::kText; }
+  [[nodiscard]] bool is_list() const { return kind_ == Kind::kList; }
+  [[nodiscard]] bool is_map() const { return kind_ == Kind::kMap; }
+  /// Counted from 1.
+  [[nodiscard]] int line() const { return line_; }
+
+  /// `what` names the value in the error: `{what} is not a text`.
+  [[nodiscard]] const std::string& text(std::string_view what) const;
+  /// A text that is `true` or `false`, or another of YAML's words for them.
+  [[nodiscard]] bool boolean(std::string_view what) const;
+  /// A text that is a whole number up to `max`.
+  [[nodiscard]] std::uint64_t number(std::string_view what, std::uint64_t max) const;
+  [[nodiscard]] std::span<const Yaml> list(std::string_view what) const;
+  /// The texts of a list; one text alone is a list of it.
+  [[nodiscard]] std::vector<std::string> texts(std::string_view what) const;
+  [[nodiscard]] std::span<const Member> members(std::string_view what) const;
+
+  /// The member of a map, or null. Anything else than a map has none.
+  [[nodiscard]] const Yaml* find(std::string_view key) const;
+  /// Refuses a map with a key that is none of these, with the one that was meant.
+  void require_keys(std::span<const std::string_view> known) const;
+
+  /// Throws kInvalidArgument: `line N: FACT`.
+  [[noreturn]] void refuse(std::string_view fact) const;
+  /// Runs what may refuse this value and knows no line, and adds the line to what it throws.
+  template <std::invocable Body>
+  decltype(auto) at_line(const Body& body) const {
+    try {
+      return body();
+    } catch (const Error& error) {
+      refuse(error.message());
+    }
+  }
+
+ private:
+  friend class YamlBuilder;
+
+  Kind kind_;
+  int line_;
+  std::string text_;
+  std::vector<Yaml> items_;
+  std::vector<Member> members_;
+};
+
+struct Yaml::Member {
+  std::string key;
+  int line = 0;  ///< of the key
+  Yaml value;
+};
+
+/// Reads exactly one document; an empty text is kNull. Throws kInvalidArgument with the line for
+/// what is no YAML, and for what none of our files needs and could make the tree larger than its
+/// text or ambiguous: anchors, aliases, tags, a key that stands twice, a second document; and for
+/// what is longer or deeper than the limits. `where` names the file.
+Yaml parse_yaml(std::string_view text, std::string_view where, const YamlLimits& limits = {});
+
+}  // namespace ingot::formats

@@ -1,0 +1,67 @@
+#!/usr/bin/env bash
+# A family of a file is as good as one of the program: the same bytes, found again by every command.
+source "$(dirname "$0")/expect.sh"
+ingot=$1
+
+# same A B: every file but the manifest, the records and the family itself.
+same() {
+  local left
+  left=$(diff -rq "$1" "$2" | grep -vE "ingot\.json|ingot-family\.yaml")
+  [ -z "$left" ] || fail "$left"
+}
+
+for family in deepseek_v3 qwen3_moe glm_moe_dsa; do
+  "$ingot" synth "$work/$family" --family "$family" --like tiny >/dev/null 2>&1 || fail "synth $family"
+  { "$ingot" list families "$family" --yaml && echo "# mine"; } > "$work/$family.yaml" || fail "list $family --yaml"
+  for to in nvfp4 bf16; do
+    "$ingot" convert "$work/$family" "$work/built-in" --to $to --progress never >/dev/null 2>&1 || fail "$family $to"
+    expect 0 "" "$ingot" convert "$work/$family" "$work/file" --family-file "$work/$family.yaml" --to $to --progress never
+    same "$work/built-in" "$work/file"
+    rm -r "$work/built-in" "$work/file"
+  done
+done
+
+# A model that nobody knows.
+cp -r "$work/qwen3_moe" "$work/unknown"
+sed -i 's/"model_type": *"qwen3_moe"/"model_type": "my_moe"/' "$work/unknown/config.json"
+sed -i 's/^family: .*/family: my_moe/; s/^model_types: .*/model_types: [my_moe]/' "$work/qwen3_moe.yaml"
+expect 2 "--family-file a file" "$ingot" convert "$work/unknown" "$work/out" --to nvfp4
+expect 0 "my_moe" "$ingot" inspect "$work/unknown" --family-file "$work/qwen3_moe.yaml"
+expect 0 "" "$ingot" convert "$work/unknown" "$work/out" --family-file "$work/qwen3_moe.yaml" --to nvfp4 --progress never
+cmp "$work/out/ingot-family.yaml" "$work/qwen3_moe.yaml" || fail "the output lacks its family"
+grep -q '"family_file"' "$work/out/ingot.json" || fail "the manifest lacks the hash of the family"
+expect 0 " 0 errors" "$ingot" check "$work/out"
+expect 0 "" "$ingot" convert "$work/unknown" "$work/out" --family-file "$work/qwen3_moe.yaml" --to nvfp4 --resume
+echo "# changed" >> "$work/qwen3_moe.yaml"
+judge 1 "--family-file (what it names has changed)" \
+  "$ingot" convert "$work/unknown" "$work/out" --family-file "$work/qwen3_moe.yaml" --to nvfp4 --resume
+
+# A proposal: looked at before anything is quantized, and then as good.
+expect 0 "role: expert-up" "$ingot" inspect "$work/unknown" --family auto
+expect 0 "" "$ingot" inspect "$work/unknown" --family auto --write-family "$work/proposed.yaml"
+expect 2 "there already" "$ingot" inspect "$work/unknown" --family auto --write-family "$work/proposed.yaml"
+expect 2 "--accept-family takes it as it is" "$ingot" convert "$work/unknown" "$work/auto" --family auto --to nvfp4
+expect 2 "--family auto" "$ingot" convert "$work/unknown" "$work/auto" --accept-family --to nvfp4
+expect 0 "" "$ingot" convert "$work/unknown" "$work/auto" --family auto --accept-family --to nvfp4 --progress never
+expect 0 "" "$ingot" convert "$work/unknown" "$work/given" --family-file "$work/proposed.yaml" --to nvfp4 --progress never
+diff -rq "$work/auto" "$work/given" || fail "the proposal differs from its file"
+same "$work/auto" "$work/out"
+expect 0 "" "$ingot" convert "$work/unknown" "$work/cast" --family auto --to bf16 --progress never
+
+# Slices have it too, and come back.
+expect 0 "" "$ingot" convert "$work/unknown" "$work/ranks" --family-file "$work/qwen3_moe.yaml" --tp 2 --ep 2 --progress never
+expect 0 "my_moe" "$ingot" inspect "$work/ranks"
+expect 0 "" "$ingot" merge "$work/ranks" "$work/merged" --progress never
+for file in "$work"/unknown/*.safetensors; do
+  cmp "$file" "$work/merged/$(basename "$file")" || fail "$file did not come back"
+done
+
+# A file beside the weights comes before the program's own family, and the output says so.
+cp "$work/glm_moe_dsa.yaml" "$work/glm_moe_dsa/ingot-family.yaml"
+expect 0 "comes before the program's own family glm_moe_dsa" "$ingot" inspect "$work/glm_moe_dsa"
+echo "family: [" > "$work/glm_moe_dsa/ingot-family.yaml"
+expect 2 "ingot-family.yaml: line" "$ingot" inspect "$work/glm_moe_dsa"
+expect 0 "" "$ingot" inspect "$work/glm_moe_dsa" --family glm_moe_dsa
+expect 2 "excludes --family" "$ingot" inspect "$work/unknown" --family generic --family-file "$work/qwen3_moe.yaml"
+expect 2 "did you mean qwen3_moe" "$ingot" list families qwen3_mo --yaml
+finish

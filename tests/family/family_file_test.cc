@@ -1,0 +1,310 @@
+#include <fstream>
+#include <string>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "formats/config/model_config.h"
+#include "formats/family/families.h"
+#include "formats/family/family_yaml.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_dir.h"
+
+namespace ingot::formats {
+namespace {
+
+using ingot::testing::expect_error;
+
+constexpr std::string_view kHead = "family: mine\nmodel_types: [mine]\n";
+
+void expect_refused(const std::string& yaml, std::initializer_list<std::string> words) {
+  SCOPED_TRACE(yaml.substr(0, 200));
+  expect_error(ErrorCode::kInvalidArgument, words, [&] { (void)parse_family(yaml, "my.yaml"); });
+}
+
+/// The same with the lines that every family has before those given.
+void expect_rows_refused(const std::string& rows, std::initializer_list<std::string> words) {
+  expect_refused(std::string(kHead) + rows, words);
+}
+
+ModelConfig config_of(std::string_view json) {
+  return parse_model_config(json, "config.json");
+}
+
+std::string all_of(const TensorRule& rule, const ModelConfig& config) {
+  std::string text =
+      fmt::format("{} {} {}", rule.pattern, role_name(rule.role), static_cast<int>(rule.scope));
+  for (const LayerCondition& condition : rule.layers) text += " " + condition.key;
+  for (const std::uint64_t side : rule_shape(rule, config)) text += fmt::format(" {}", side);
+  return text + fmt::format(" {} {} {} {} {} {} {} {} {} {}", rule.fp8_by_default,
+                            static_cast<int>(rule.silence), rule.may_be_quantized,
+                            static_cast<int>(rule.cut), static_cast<int>(rule.fuse),
+                            static_cast<int>(rule.presence), static_cast<int>(rule.synth_dtype),
+                            rule.any_shape, static_cast<int>(rule.stack),
+                            static_cast<int>(rule.gate_up));
+}
+
+TEST(FamilyFile, PrintedFamilyHasTheSameRows) {
+  for (const Family* family : families()) {
+    if (family->yaml.empty()) continue;
+    SCOPED_TRACE(family->name);
+    const auto again = parse_family(std::string(family->yaml) + "# copied\n", "copy.yaml");
+    const Family& copy = again->family();
+    const ModelConfig config =
+        config_of(family->reference_config.empty() ? "{}" : family->reference_config);
+    ASSERT_EQ(copy.rules.size(), family->rules.size());
+    for (std::size_t i = 0; i < copy.rules.size(); ++i)
+      EXPECT_EQ(all_of(copy.rules[i], config), all_of(family->rules[i], config));
+    EXPECT_EQ(copy.mtp_layers, family->mtp_layers);
+    EXPECT_EQ(copy.architecture, family->architecture);
+  }
+}
+
+TEST(FamilyFile, BuiltInTextIsTheBuiltInFamily) {
+  const testing::TempDir directory;
+  const Family& family = *find_family("qwen3_moe");
+  const auto path = directory.path() / "f.yaml";
+  std::ofstream(path) << family.yaml;
+  EXPECT_EQ(find_family("file:" + path.string()), &family);
+  std::ofstream(path, std::ios::app) << "# mine\n";
+  const Family* changed = find_family("file:" + path.string());
+  ASSERT_NE(changed, &family);
+  EXPECT_EQ(changed->name, "qwen3_moe");
+  EXPECT_EQ(changed->spec, "file:" + path.string());
+  EXPECT_EQ(changed->file_hash.size(), 32U);
+  EXPECT_EQ(find_family("file:" + path.string()), changed) << "read once";
+}
+
+TEST(FamilyFile, RowsMayShareWhatAGroupSays) {
+  const auto table = parse_family(std::string(kHead) + R"(
+widths: {heads: num_attention_heads * head_dim}
+tensors:
+- {name: tok.weight, role: embedding, shape: [vocab_size, hidden_size]}
+- under: ["blocks.{layer}.", "extra.{mtp}."]
+  quantized: true
+  tensors:
+  - {name: q.weight, role: q-proj, shape: [heads, hidden_size], cut: column, fuse: qkv}
+  - {name: norm.weight, role: input-norm, shape: [hidden_size], quantized: false, dtype: F32}
+  - {name: "moe.{expert}.up.weight", role: expert-up, shape: [ffn.width, hidden_size]}
+)",
+                                  "my.yaml");
+  const Family& family = table->family();
+  ASSERT_EQ(family.rules.size(), 7U);
+  EXPECT_EQ(family.rules[1].pattern, "blocks.{layer}.q.weight");
+  EXPECT_EQ(family.rules[1].scope, Scope::kMainLayer) << "MTP layers have names of their own";
+  EXPECT_TRUE(family.rules[1].fp8_by_default);
+  EXPECT_FALSE(family.rules[2].fp8_by_default);
+  EXPECT_EQ(family.rules[2].synth_dtype, DType::kF32);
+  EXPECT_EQ(family.rules[3].presence, Presence::kPerExpert);
+  EXPECT_EQ(family.rules[4].pattern, "extra.{mtp}.q.weight");
+  EXPECT_EQ(family.rules[4].scope, Scope::kMtpLayer);
+  const ModelConfig config = config_of(R"({"hidden_size": 64, "num_attention_heads": 4,
+      "num_hidden_layers": 2, "num_nextn_predict_layers": 1, "num_experts": 3, "vocab_size": 10,
+      "ffn": {"width": 96}})");
+  const NameGrammar grammar(family, config);
+  const auto up = grammar.match("blocks.1.moe.2.up.weight");
+  ASSERT_TRUE(up);
+  EXPECT_EQ(rule_shape(*up->rule, config), (Shape{96, 64}));
+  EXPECT_EQ(up->layer, 1U);
+  EXPECT_EQ(up->expert, 2U);
+  EXPECT_FALSE(grammar.match("blocks.1.moe.3.up.weight")) << "one expert too many";
+  EXPECT_FALSE(grammar.match("blocks.2.q.weight")) << "one layer too many";
+  const auto mtp = grammar.match("extra.0.q.weight");
+  ASSERT_TRUE(mtp);
+  EXPECT_EQ(mtp->layer, 2U);
+  EXPECT_EQ(rule_shape(*mtp->rule, config), (Shape{64, 64}));
+}
+
+TEST(FamilyFile, LayersFollowKeysOfTheConfig) {
+  const auto table = parse_family(std::string(kHead) + R"(
+tensors:
+- {name: "l.{layer}.a.weight", role: other, layers: {kinds: [sliding, 1]}}
+- {name: "l.{layer}.b.weight", role: other, layers: {pattern: M}}
+- {name: "l.{layer}.c.weight", role: other, layers: {listed_in: linear.layers, from: 1}}
+- {name: "l.{layer}.d.weight", role: other, layers: [moe, {kinds: full}]}
+- {name: "l.{layer}.e.bias", role: other, present: {when: has_bias}}
+- {name: "l.{layer}.f.bias", role: other, present: {unless: has_bias}}
+)",
+                                  "my.yaml");
+  const ModelConfig config = config_of(R"({"num_hidden_layers": 3, "num_experts": 2,
+      "first_k_dense_replace": 1, "kinds": ["full", "sliding", 1], "pattern": "M*M",
+      "linear": {"layers": [1, 3]}, "has_bias": true})");
+  const NameGrammar grammar(table->family(), config);
+  const auto layers_of = [&](const char* name) {
+    std::string found;
+    for (int layer = 0; layer < 3; ++layer) {
+      if (grammar.match(fmt::format("l.{}.{}", layer, name))) found += std::to_string(layer);
+    }
+    return found;
+  };
+  EXPECT_EQ(layers_of("a.weight"), "12");
+  EXPECT_EQ(layers_of("b.weight"), "02");
+  EXPECT_EQ(layers_of("c.weight"), "02");
+  EXPECT_EQ(layers_of("d.weight"), "") << "layer 0 is full, and dense";
+  EXPECT_EQ(layers_of("e.bias"), "012");
+  EXPECT_EQ(layers_of("f.bias"), "");
+}
+
+TEST(FamilyFile, BeginsWithTheRowsOfAnother) {
+  const auto table = parse_family(std::string(kHead) + R"(
+like: qwen3_moe
+without: ["*.self_attn.?_norm.weight"]
+change:
+- {roles: [router], silence: plain, dtype: F32}
+tensors:
+- {name: "model.layers.{layer}.self_attn.q_proj.weight", role: q-proj, shape: [1, 2]}
+- {name: "model.layers.{layer}.gate.bias", role: router-bias, layers: moe, shape: [3]}
+)",
+                                  "my.yaml");
+  const std::size_t n_before = find_family("qwen3_moe")->rules.size();
+  const Family& family = table->family();
+  EXPECT_EQ(family.rules.size(), n_before - 2 + 1);
+  for (const TensorRule& rule : family.rules) {
+    if (rule.role != Role::kRouter) continue;
+    EXPECT_EQ(rule.silence, Silence::kPlain);
+    EXPECT_EQ(rule.synth_dtype, DType::kF32);
+  }
+  const auto replaced = std::ranges::find(family.rules, Role::kQProj, &TensorRule::role);
+  EXPECT_EQ(rule_shape(*replaced, {}), (Shape{1, 2}));
+  EXPECT_FALSE(replaced->fp8_by_default);
+}
+
+TEST(FamilyFile, RefusesWhatIsNoFamily) {
+  expect_refused("", {"my.yaml", "is empty"});
+  expect_refused("- a\n", {"my.yaml", "line 1", "a family is a map"});
+  expect_refused("summary: x\n", {"lacks the family's name"});
+  expect_refused("family: generic\ntensors: []\n", {"line 1", "no name of a family"});
+  expect_refused("family: My Model\n", {"no name of a family"});
+  expect_refused("family: a\nfamily: b\n", {"line 2", "there twice"});
+  expect_refused("family: &a b\n", {"line 1", "anchors"});
+  expect_refused("family: !!str b\n", {"line 1", "tags"});
+  expect_refused("family: a\n---\nfamily: b\n", {"more than one YAML document"});
+  expect_refused(std::string(kHead), {"has no tensors"});
+  expect_refused(std::string(kHead) + "tensor: []\n", {"line 3", "did you mean tensors"});
+  expect_refused(std::string(kHead) + "#" + std::string(300'000, 'x'), {"longer than 256 KiB"});
+  expect_rows_refused("tensors: [[[[[[[[a]]]]]]]]\n", {"line 3", "nested too deeply"});
+  expect_rows_refused("like: qwen3_mo\n", {"line 3", "did you mean qwen3_moe"});
+  expect_rows_refused("like: file:/etc/passwd\n", {"line 3", "no family"});
+  expect_rows_refused("without: ['*']\n", {"line 3", "name it with like"});
+  expect_rows_refused("like: qwen3_moe\nwithout: [nothing]\n", {"line 4", "matches no row"});
+  expect_rows_refused("like: qwen3_moe\nwithout: ['re:(a+)+b']\n", {"line 4", "no glob"});
+  expect_rows_refused("like: qwen3_moe\nchange: [{roles: [mtp-head], cut: row}]\n",
+                      {"line 4", "no row of qwen3_moe"});
+  expect_rows_refused("mtp_layers: mtp\n", {"line 3", "does not end with a dot"});
+}
+
+TEST(FamilyFile, RefusesRowsThatAreWrong) {
+  const auto row = [](const std::string& text) { return "tensors:\n- {" + text + "}\n"; };
+  expect_rows_refused("tensors: {a: b}\n", {"line 3", "tensors is not a list"});
+  expect_rows_refused("tensors:\n- a\n", {"line 4", "a row is not a map"});
+  expect_rows_refused(row("role: head"), {"line 4", "lacks the name"});
+  expect_rows_refused(row("name: a"), {"line 4", "'a' lacks a role"});
+  expect_rows_refused(row("name: a, role: q_proj"), {"line 4", "did you mean q-proj"});
+  expect_rows_refused(row("name: a, role: head, shap: [1]"), {"did you mean shape"});
+  expect_rows_refused(row("name: a, role: head, cut: rows"), {"line 4", "did you mean row"});
+  expect_rows_refused(row("name: a, role: head, dtype: F33"), {"there is no dtype 'F33'"});
+  expect_rows_refused(row("name: a, role: head, quantized: 2"), {"neither true nor false"});
+  expect_rows_refused(row("name: a, role: head, shape: []"), {"1 to 4 dimensions"});
+  expect_rows_refused(row("name: a, role: head, shape: [1], quantized: true"), {"no matrix"});
+  expect_rows_refused(row("name: a, role: head, shape: [1, 2], stack: input-major"),
+                      {"three dimensions"});
+  expect_rows_refused(row("name: 'a.*', role: head"), {"line 4", "has '*'"});
+  expect_rows_refused(row("name: 'a.{layer}x', role: head"), {"has '{layer}x'"});
+  expect_rows_refused(row("name: 'a.{block}', role: head"), {"has '{block}'"});
+  expect_rows_refused(row("name: '{layer}.a', role: head"), {"begins with a number"});
+  expect_rows_refused(row("name: 'a.{layer}.b.{layer}', role: head"), {"{layer} twice"});
+  expect_rows_refused(row("name: 'a.{layer}.b.{mtp}', role: head"), {"one number"});
+  expect_rows_refused(row("name: a..b, role: head"), {"nothing between two dots"});
+  expect_rows_refused(row("name: " + std::string(300, 'a') + ", role: head"), {"256 characters"});
+  expect_rows_refused(row("name: a, role: head, layers: moe"), {"lacks the number of one"});
+  expect_rows_refused(row("name: 'a.{layer}', role: head, layers: model"), {"outside the layers"});
+  expect_rows_refused(row("name: 'a.{mtp}', role: head, layers: moe"), {"of an MTP layer"});
+  expect_rows_refused(row("name: 'a.{layer}', role: head, layers: [moe, mtp]"), {"two words"});
+  expect_rows_refused(row("name: 'a.{layer}', role: head, layers: {}"), {"one key"});
+  expect_rows_refused(row("name: 'a.{layer}', role: head, layers: {listed_in: a, from: 2}"),
+                      {"no whole number from 0 to 1"});
+  expect_rows_refused(row("name: 'a.{layer}', role: head, present: single"), {"its number"});
+  expect_rows_refused(row("name: 'a.{layer}', role: head, present: {when: a, unless: b}"),
+                      {"one of when and unless"});
+}
+
+TEST(FamilyFile, RefusesRowsInEachOthersWay) {
+  const auto rows = [](const std::string& a, const std::string& b) {
+    return "tensors:\n- {role: other, " + a + "}\n- {role: other, " + b + "}\n";
+  };
+  const std::string name = "name: 'l.{layer}.a'";
+  expect_rows_refused(rows("name: a", "name: a"), {"line 5", "in line 4", "another row"});
+  expect_rows_refused(rows(name, name + ", layers: moe"), {"another row in the same layers"});
+  expect_rows_refused(rows(name + ", layers: mtp", name + ", layers: moe"), {"another row"});
+  expect_rows_refused(rows(name + ", layers: {k: [a, b]}", name + ", layers: {k: [b, c]}"),
+                      {"another row"});
+  expect_rows_refused(rows(name + ", layers: {k: a}", name + ", layers: {j: b}"), {"another row"});
+  expect_rows_refused(rows(name, "name: l.0.b"), {"line 5", "where other rows have {layer}"});
+  expect_rows_refused(rows(name, "name: 'l.{mtp}.b'"), {"behind 'l'", "mtp_layers"});
+  expect_rows_refused("mtp_layers: m.\n" + rows(name, "name: 'k.{layer}.b'"),
+                      {"line 6", "does not begin with l."});
+  expect_rows_refused("mtp_layers: m.\n" + rows(name, "name: m.0.b"), {"under its own name"});
+  for (const auto& [a, b] : {std::pair{"layers: dense", "layers: moe"},
+                             {"layers: full_attention", "layers: linear_attention"},
+                             {"layers: {k: a}", "layers: {k: [b, c]}"},
+                             {"layers: {listed_in: k}", "layers: {listed_in: j}"},
+                             {"present: {when: k}", "present: {unless: k}"}}) {
+    EXPECT_NO_THROW(
+        (void)parse_family(std::string(kHead) + rows(name + ", " + a, name + ", " + b), "my.yaml"))
+        << a;
+  }
+}
+
+TEST(Widths, ComputeWhatTheySay) {
+  const ModelConfig config = config_of(R"({"hidden_size": 64, "num_attention_heads": 4,
+      "inner": {"size": 7}, "flag": true, "off": false, "none": null})");
+  for (const auto& [text, size] : {std::pair{"2 + 3 * 4", 14},
+                                   {"(2 + 3) * 4", 20},
+                                   {"hidden_size / 3", 21},
+                                   {"num_attention_heads * head_dim", 64},
+                                   {"inner.size - 8", 0},
+                                   {"5 / q_lora_rank", 0},
+                                   {"q_lora_rank or inner.size", 7},
+                                   {"0 or 0 or 3", 3},
+                                   {"flag + off + none + lost", 1},
+                                   {"10 - 2 - 3", 5},
+                                   {"organ or 2", 2}}) {
+    EXPECT_EQ(Width::parse(text).size(config), static_cast<std::uint64_t>(size)) << text;
+  }
+  EXPECT_EQ(Width::parse("2 * hidden_size").times("hidden_size"), 2U);
+  EXPECT_EQ(Width::parse("hidden_size").times("hidden_size"), 1U);
+  EXPECT_EQ(Width::parse("hidden_size + 1").times("hidden_size"), std::nullopt);
+  EXPECT_TRUE(Width::parse("2 * a.b").mentions("a.b"));
+}
+
+TEST(Widths, RefuseWhatIsNoExpression) {
+  for (const std::string text :
+       {"", "+", "1 +", "(1", "1)", "a b", "1.5", "a.", ".a", "a..b", "4294967297",
+        "99999999999999999999", "a * -1", "or", "a or", "2x", "a[0]", "a % 2"}) {
+    expect_error(ErrorCode::kInvalidArgument, {}, [&] { (void)Width::parse(text); });
+  }
+  const auto refused = [](const std::string& text, const char* words) {
+    expect_error(ErrorCode::kInvalidArgument, {words}, [&] { (void)Width::parse(text); });
+  };
+  refused(std::string(201, '1'), "longer than 200");
+  refused(std::string(17, '(') + "1" + std::string(17, ')'), "parentheses inside");
+  // Each width is the one before it twice: 2^n steps, were they ever put in.
+  std::string doubling = std::string(kHead) + "widths:\n  w0: a + a\n";
+  for (int i = 1; i < 40; ++i) doubling += fmt::format("  w{}: w{} + w{}\n", i, i - 1, i - 1);
+  expect_refused(doubling, {"line 9", "more than 64 steps"});
+  expect_rows_refused("widths: {hidden_size: a}\n", {"line 3", "width of every config"});
+}
+
+TEST(Widths, RefuseConfigsThatDoNotFit) {
+  const ModelConfig config = config_of(
+      R"({"hidden_size": 4294967296, "a": "x", "b": -1, "c": 1.5, "d": [1], "e": 4294967297})");
+  expect_error(ErrorCode::kLimit, {"config.json", "does not fit 64 bits"},
+               [&] { (void)Width::parse("hidden_size * hidden_size * hidden_size").size(config); });
+  for (const char* key : {"a", "b", "c", "d", "e"}) {
+    expect_error(ErrorCode::kCorrupt, {"config.json", key, "whole number"},
+                 [&] { (void)Width::parse(key).size(config); });
+  }
+}
+
+}  // namespace
+}  // namespace ingot::formats

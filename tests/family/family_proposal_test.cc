@@ -1,0 +1,117 @@
+#include "formats/family/family_proposal.h"
+
+#include <algorithm>
+#include <deque>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "formats/family/families.h"
+#include "formats/family/family_yaml.h"
+
+namespace ingot::formats {
+namespace {
+
+/// Names and shapes of a checkpoint, as tests/golden/arch has them.
+struct Listed {
+  std::deque<std::string> names;
+  std::deque<Shape> shapes;
+  std::vector<UnknownWeight> weights;
+  ModelConfig config;
+
+  void add(const std::string& name, Shape shape) {
+    weights.push_back({.name = names.emplace_back(name),
+                       .shape = &shapes.emplace_back(std::move(shape)),
+                       .dtype = DType::kBf16});
+  }
+};
+
+Listed listed(const std::string& family) {
+  const std::string folder = std::string(INGOT_SOURCE_DIR) + "/tests/golden/arch/" + family;
+  Listed found;
+  std::ifstream config(folder + "/config.json");
+  std::stringstream text;
+  text << config.rdbuf();
+  found.config = parse_model_config(text.str(), "config.json");
+  std::ifstream list(folder + "/names.txt");
+  for (std::string name, dtype, shape; list >> name >> dtype >> shape;) {
+    std::stringstream sides(shape);
+    Shape all;
+    for (std::string side; std::getline(sides, side, 'x');) all.push_back(std::stoull(side));
+    found.add(name, all);
+  }
+  return found;
+}
+
+class Proposed : public ::testing::TestWithParam<const char*> {};
+
+// What names and shapes tell, against what the family's own table says.
+TEST_P(Proposed, FamilyIsThatOfTheTable) {
+  const Listed model = listed(GetParam());
+  ASSERT_FALSE(model.weights.empty());
+  const std::string yaml = propose_family(model.config, model.weights);
+  const auto table = parse_family(yaml, "proposed");
+  const NameGrammar proposed(table->family(), model.config);
+  const NameGrammar known(*find_family(GetParam()), model.config);
+  for (const UnknownWeight& weight : model.weights) {
+    const auto a = proposed.match(weight.name);
+    const auto b = known.match(weight.name);
+    ASSERT_TRUE(a) << weight.name << "\n" << yaml;
+    ASSERT_TRUE(b) << weight.name;
+    EXPECT_EQ(a->layer, b->layer);
+    EXPECT_EQ(a->expert, b->expert);
+    EXPECT_EQ(rule_shape(*a->rule, model.config), *weight.shape) << weight.name;
+    if (a->rule->role == Role::kOther) continue;
+    EXPECT_EQ(role_name(a->rule->role), role_name(b->rule->role)) << weight.name;
+    EXPECT_EQ(a->rule->fp8_by_default, b->rule->fp8_by_default) << weight.name;
+    EXPECT_EQ(a->rule->cut, b->rule->cut) << weight.name;
+    EXPECT_EQ(a->rule->fuse, b->rule->fuse) << weight.name;
+    EXPECT_EQ(a->rule->shape[0]->times("hidden_size"), b->rule->shape[0]->times("hidden_size"))
+        << weight.name;
+  }
+  const auto n_other = std::ranges::count(table->family().rules, Role::kOther, &TensorRule::role);
+  EXPECT_LE(n_other, 5) << yaml;
+}
+
+INSTANTIATE_TEST_SUITE_P(Arch, Proposed,
+                         ::testing::Values("deepseek_v2", "deepseek_v3", "glm_moe_dsa",
+                                           "qwen3_moe"),
+                         [](const auto& family) { return std::string(family.param); });
+
+TEST(Proposal, MarksWhatItGuessed) {
+  Listed model;
+  model.config = parse_model_config(R"({"model_type": "My-Moe", "num_hidden_layers": 3,
+      "hidden_size": 64, "vocab_size": 64, "num_attention_heads": 4, "layer_kinds": ["a", "b", "a"],
+      "width": 96, "num_nextn_predict_layers": 1})",
+                                    "config.json");
+  model.add("emb.weight", {64, 64});
+  for (int layer = 0; layer < 3; ++layer) {
+    const std::string prefix = "blocks." + std::to_string(layer) + ".";
+    model.add(prefix + "attn.q_proj.weight", {64, 64});
+    if (layer != 1) model.add(prefix + "attn.window.weight", {96});
+    if (layer == 2) model.add(prefix + "attn.last", {33});
+  }
+  model.add("mtp.blocks.0.attn.q_proj.weight", {64, 64});
+  const std::string yaml = propose_family(model.config, model.weights);
+  const auto table = parse_family(yaml, "proposed");
+  EXPECT_EQ(table->family().name, "my_moe");
+  EXPECT_EQ(table->family().mtp_layers, "mtp.blocks.");
+  const auto line_of = [&](const std::string& name) {
+    const std::size_t at = yaml.find(name);
+    return at == std::string::npos ? std::string() : yaml.substr(at, yaml.find('\n', at) - at);
+  };
+  EXPECT_NE(line_of("emb.weight").find("# guessed"), std::string::npos) << "no usual name";
+  EXPECT_EQ(line_of("q_proj").find("# guessed"), std::string::npos) << yaml;
+  EXPECT_NE(line_of("window").find(R"(layers: {layer_kinds: ["a"]}, shape: [width])"),
+            std::string::npos)
+      << yaml;
+  EXPECT_NE(line_of("last").find("present: optional"), std::string::npos) << yaml;
+  EXPECT_NE(line_of("last").find("no width of the config is 33"), std::string::npos) << yaml;
+  const NameGrammar grammar(table->family(), model.config);
+  for (const UnknownWeight& weight : model.weights) EXPECT_TRUE(grammar.match(weight.name));
+}
+
+}  // namespace
+}  // namespace ingot::formats
