@@ -9,6 +9,22 @@ for scheme in bf16 f32 fp8; do
   [ -f "$work/v4-$scheme/ingot.json" ] || fail "deepseek_v4 to $scheme was not published"
 done
 
+# A dry run says so beforehand, by roles.
+held() { # held SCHEME TEXT: the dry run says that of the experts
+  "$ingot" convert "$families/deepseek_v4" "$work/none" --to "$1" --dry-run --json >"$work/plan" 2>"$work/stderr" || fail "dry run to $1: $(cat "$work/stderr")"
+  python3 - "$work/plan" "$2" <<'EOF' || fail "to $1, experts are not held '$2': $(grep -A99 every_value "$work/plan" | head -c 900)"
+import json, sys
+rows = json.load(open(sys.argv[1]))["every_value_is_held"]
+sys.exit(not [r for r in rows if r["held"] == sys.argv[2] and r["from"] == "mxfp4" and "expert-up" in r["roles"]])
+EOF
+}
+held bf16 "yes"
+held fp8 "where scales of a block differ by at most 2^14"
+held nvfp4 "where scales of weights that are fused differ by at most 2^17, and all are mxfp4"
+held mxfp8 "yes"
+held int8 "no, rounded to codes"
+expect 0 "every value is held" "$ingot" convert "$families/deepseek_v4" "$work/none" --to bf16 --dry-run
+
 # FP8 in NVFP4 loses; so do products of FP8 and BF16 in BF16, but not in F32. Nothing is published, tensors are named.
 judge 1 "layers.2.ffn.shared_experts" \
   "$ingot" convert "$families/deepseek_v4" "$work/v4-nvfp4" --to nvfp4 --family generic --lossless-only

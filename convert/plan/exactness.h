@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <tuple>
+
+#include "convert/plan/plan.h"
+
+namespace ingot::convert {
+
+/// What headers say of a planned tensor: whether the output holds every value of the source. A
+/// value of a quantized source is what its codes and scales decode to, in F32.
+struct Exactness {
+  enum class Kind : std::uint8_t {
+    kAlways,   ///< every value, whatever the codes and scales are
+    kWhere,    ///< every value under `condition`, which scales and codes decide
+    kRounded,  ///< values are rounded to codes of the target; a few may happen to be codes
+  };
+  Kind kind = Kind::kAlways;
+  std::string condition;  ///< of kWhere: "scales of a block are equal"
+
+  friend bool operator<(const Exactness& a, const Exactness& b) {
+    return std::tie(a.kind, a.condition) < std::tie(b.kind, b.condition);
+  }
+};
+/// "yes", "where ...", "no, rounded to codes".
+std::string exactness_text(const Exactness& exactness);
+
+/// Of a tensor of the plan that is not dropped.
+Exactness exactness_of(const Plan& plan, const PlannedTensor& planned);
+
+}  // namespace ingot::convert
