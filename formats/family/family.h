@@ -103,6 +103,11 @@ constexpr bool is_expert_bias(Role role) {
   }
 }
 
+/// Whether it is one or the other.
+constexpr bool is_of_routed_expert(Role role) {
+  return is_routed_expert(role) || is_expert_bias(role);
+}
+
 /// Whether one tensor of this role has a matrix, or a bias, of each routed expert.
 constexpr bool is_expert_stack(Role role) {
   switch (role) {
