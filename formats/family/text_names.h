@@ -13,6 +13,8 @@
 
 namespace ingot::formats {
 
+struct Family;
+
 /// The prefix of the text model's names among those of a checkpoint, as TextNesting::prefix; empty
 /// where there is none.
 std::string find_text_prefix(std::span<const StoredTensor> stored);
