@@ -12,9 +12,9 @@
 #include "formats/base/foreign_files.h"
 #include "formats/checkpoint/checkpoint_files.h"
 #include "formats/checkpoint/checkpoint_listing.h"
-#include "formats/checkpoint/single_experts.h"
 #include "formats/checkpoint/single_file.h"
 #include "formats/checkpoint/weights_headers.h"
+#include "formats/experts/expert_views.h"
 #include "formats/family/families.h"
 #include "formats/records/layout.h"
 #include "formats/records/manifest.h"
@@ -229,23 +229,20 @@ CheckResult check_checkpoint(const std::filesystem::path& directory, const Check
 
 namespace {
 
-/// A source with stacked experts as it was when it was converted: they may have been seen one by
-/// one.
+/// A source as it was seen when it was converted: with its experts as the records have them.
 Checkpoint as_converted(Checkpoint source, std::span<const TensorRecord> records) {
-  if (!formats::holds_stacks(source) || !formats::can_separate(source)) return source;
-  std::set<std::string_view> converted;
+  formats::ExpertsHeld held;
   for (const TensorRecord& record : records) {
-    for (const formats::TensorHash& tensor : record.source) converted.insert(tensor.name);
+    const auto role = formats::find_role(record.role);
+    const auto scheme = formats::find_scheme(record.to);
+    if (!role || !scheme || !formats::is_of_routed_expert(*role) || record.output.empty()) continue;
+    if (formats::is_expert_stack(*role)) {
+      held.stacks.emplace(record.name, formats::scheme_facts(*scheme).quantized);
+    } else {
+      held.has_singles = true;
+    }
   }
-  // Tensors may have been dropped, so one stack that was converted tells.
-  const bool is_whole =
-      std::ranges::any_of(source.tensors(), [&](const formats::LogicalTensor& tensor) {
-        return tensor.rule != nullptr &&
-               (tensor.rule->role == formats::Role::kExpertsGateUp ||
-                tensor.rule->role == formats::Role::kExpertsDown) &&
-               converted.contains(source.stored()[tensor.encoding.stored.weight()].name);
-      });
-  return is_whole ? std::move(source) : formats::with_single_experts(std::move(source), {});
+  return formats::with_experts_as_in(std::move(source), held);
 }
 
 }  // namespace

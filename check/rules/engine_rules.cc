@@ -124,18 +124,21 @@ struct CutDimension {
 
 std::optional<CutDimension> cut_dimension(const LogicalTensor& tensor) {
   if (tensor.rule == nullptr || tensor.shape.size() < 2) return std::nullopt;
+  if (is_expert_bias(tensor.rule->role)) return std::nullopt;
   const SchemeFacts& scheme = facts_of(tensor);
+  const bool is_turned = tensor.stack == formats::StackOrder::kInputMajor;
+  const std::size_t outputs = tensor.shape.size() - (is_turned ? 1 : 2);
   switch (tensor.rule->cut) {
     case Cut::kColumn: {
       // Groups of columns do not mind where rows are cut.
-      std::uint64_t rows = tensor.shape[tensor.shape.size() - 2];
+      std::uint64_t rows = tensor.shape[outputs];
       if (tensor.rule->role == Role::kExpertsGateUp) rows /= 2;
       return CutDimension{.size = rows,
                           .step = scheme.group_rows > 1 ? tensor.encoding.block_rows : 1,
                           .word = "rows"};
     }
     case Cut::kRow:
-      return CutDimension{.size = tensor.shape.back(),
+      return CutDimension{.size = tensor.shape[tensor.shape.size() - (is_turned ? 2 : 1)],
                           .step = scheme.group_cols > 1 ? tensor.encoding.block_cols : 1,
                           .word = "columns"};
     default:

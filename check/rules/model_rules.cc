@@ -54,7 +54,7 @@ Present list_present(const Checkpoint& checkpoint) {
   // A tensor that could not be understood (no scale, say) is still not missing.
   const formats::NameGrammar grammar(checkpoint.family(), checkpoint.config());
   for (const StoredTensor& tensor : checkpoint.stored()) {
-    std::string name = formats::weight_name(tensor.name);
+    std::string name = formats::weight_name(tensor);
     const auto match = grammar.match(name);
     present.names.insert(std::move(name));
     if (match && match->layer) present.layers.insert(*match->layer);
@@ -75,7 +75,7 @@ Gap gap_of(const ExpectedTensor& tensor, const ModelConfig& config, const Presen
   }
   if (is_indexer(tensor.rule->role)) return Gap::kIndexer;
   if (tensor.rule->role == Role::kRouterBias) return Gap::kCorrectionBias;
-  if (is_routed_expert(tensor.rule->role)) return Gap::kExpert;
+  if (is_of_routed_expert(tensor.rule->role)) return Gap::kExpert;
   return Gap::kOther;
 }
 
@@ -92,7 +92,7 @@ std::vector<std::string> missing_names(const Checkpoint& checkpoint, Gap gap) {
       return;
     const bool in_stacked_layer = tensor.layer && present.stacked_layers.contains(*tensor.layer);
     const bool wanted =
-        is_routed_expert(tensor.rule->role) ? in_stacked_layer == stacked : !stacked;
+        is_of_routed_expert(tensor.rule->role) ? in_stacked_layer == stacked : !stacked;
     if (!wanted || present.names.contains(tensor.name)) return;
     if (checkpoint.may_have_lost(tensor.name)) return;
     if (gap_of(tensor, config, present) == gap) missing.push_back(tensor.name);
@@ -149,7 +149,8 @@ void shapes(const RuleInput& input) {
   for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
     if (tensor.rule == nullptr || is_stacked(*tensor.rule) != stacked) continue;
     if (tensor.rule->any_shape) continue;
-    const Shape wanted = rule_shape(*tensor.rule, input.checkpoint.config());
+    const Shape wanted =
+        weight_shape(*tensor.rule, input.checkpoint.config(), is_quantized(tensor));
     if (tensor.shape == wanted) continue;
     const std::string& file = input.checkpoint.files()[input.codes_of(tensor).file].name;
     input.findings.add(tensor.rule, violation(ErrorCode::kShapeMismatch, file, tensor.name,

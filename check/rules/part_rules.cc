@@ -222,7 +222,7 @@ void merged_partition(const RuleInput& input) {
     std::uint64_t rows = tensor.shape[tensor.shape.size() - 2];
     switch (tensor.rule->role) {
       case Role::kExpertsGateUp:
-        rows /= 2;
+        if (tensor.rule->gate_up == formats::GateUpOrder::kHalves) rows /= 2;
         break;
       case Role::kQProj:
         // Without LoRA, MLA has a q_proj that nothing is merged with.
@@ -233,6 +233,7 @@ void merged_partition(const RuleInput& input) {
       case Role::kDenseGate:
       case Role::kSharedGate:
       case Role::kExpertGate:
+      case Role::kExpertsGate:
         break;
       default:
         return;

@@ -17,6 +17,7 @@
 #include "cli/report/convert_report.h"
 #include "cli/terminal/terminal.h"
 #include "convert/convert.h"
+#include "convert/expert_form.h"
 #include "convert/job/execute.h"
 #include "convert/job/job_identity.h"
 #include "convert/output/output_directory.h"
@@ -24,7 +25,6 @@
 #include "convert/recipe/recipe.h"
 #include "formats/base/error.h"
 #include "formats/checkpoint/checkpoint.h"
-#include "formats/checkpoint/single_experts.h"
 #include "formats/text/spelling.h"
 #include "inference/family/model_family.h"
 #include "shard/join/source.h"
@@ -154,26 +154,6 @@ convert::PlanOptions plan_options(const ConvertFlags& flags) {
   return options;
 }
 
-// Loaders of schemes other than FP8 blocks take experts one by one.
-bool sees_single_experts(const std::string& experts, const Recipe& recipe,
-                         const Checkpoint& source) {
-  if (!experts.empty() && experts != "keep" && experts != "separate") {
-    throw Error(
-        ErrorCode::kInvalidArgument,
-        fmt::format("--experts '{}' is none of keep, separate{}", experts,
-                    did_you_mean(experts, std::array<std::string_view, 2>{"keep", "separate"})));
-  }
-  if (experts == "separate" && !formats::holds_stacks(source)) {
-    throw Error(ErrorCode::kInvalidArgument,
-                "--experts separate has no effect: no experts are stacked here (leave it out)");
-  }
-  if (!experts.empty()) return experts == "separate";
-  const bool takes_stacks = !recipe.to || !formats::scheme_facts(*recipe.to).quantized ||
-                            *recipe.to == formats::SchemeId::kFp8Block;
-  return !takes_stacks && source.slicing() == nullptr && formats::holds_stacks(source) &&
-         formats::can_separate(source);
-}
-
 // The table of contents of the program: read, plan, execute, report.
 int run_convert(ConvertFlags& flags) {
   convert::ExecuteOptions& execute = flags.job.execute;
@@ -181,6 +161,7 @@ int run_convert(ConvertFlags& flags) {
   flags.verify.demand_no_loss();
   flags.verify.require_valid(flags.job);
   Recipe recipe = make_recipe(flags.target);
+  if (!flags.experts.empty()) recipe.choices.experts = convert::parse_experts(flags.experts);
   convert::require_apart(flags.input, flags.job.output);
 
   const convert::PlanOptions shard_options = plan_options(flags);
@@ -200,17 +181,15 @@ int run_convert(ConvertFlags& flags) {
   };
   if (flags.family == kAutoFamily)
     flags.family = settle_family(open("generic"), flags.proposal, recipe);
-  Checkpoint source = open(flags.family);
-  if (sees_single_experts(flags.experts, recipe, source))
-    source = formats::with_single_experts(std::move(source),
-                                          {.allow_unknown = &recipe.allow.unknown_tensor});
+  Checkpoint opened = open(flags.family);
   open_scales_from(flags.target, flags.family, threads, recipe.choices);
-  const convert::Plan plan = convert::plan_conversion(source, std::move(recipe), shard_options);
+  const auto source = convert::with_experts_as_written(std::move(opened), recipe, shard_options);
+  const convert::Plan plan = convert::plan_conversion(*source, std::move(recipe), shard_options);
   if (!flags.explain.empty()) {
     std::cout << explain_text(plan, flags.explain);
     return kExitDone;
   }
-  flags.verify.require_possible(source);
+  flags.verify.require_possible(*source);
   execute.inspect = inspection_of(flags.verify, flags.input, flags.family, flags.job);
   execute.gate = flags.verify.text();
   return run_job(flags.job, "converting", plan);
@@ -230,17 +209,18 @@ std::function<int()> declare_convert(FlagTable& table) {
   table.add(FlagGroup::kSource, proposal_flags(flags->proposal));
   table.add(FlagGroup::kSource, {allow_flag(flags->target)});
   table.add(FlagGroup::kTarget, choice_flags(flags->target));
-  table.add(FlagGroup::kTarget,
-            {{"--experts",
-              &flags->experts,
-              "stacked experts: keep, or separate (a tensor per expert and projection; of plain, "
-              "output-major stacks); default: what loaders of the target read",
-              {.words = {"keep", "separate"}}},
-             {"--max-shard-size",
-              &flags->max_shard_size,
-              "deal tensors anew to files of at most this size (default: keep the source's files "
-              "and their contents)",
-              {.kind = ValueKind::kSize}}});
+  table.add(
+      FlagGroup::kTarget,
+      {{"--experts",
+        &flags->experts,
+        "routed experts: keep, stacked (one tensor for all of a layer), or separate (a tensor "
+        "per expert and projection); default: what loaders of the target read",
+        {.words = {"keep", "stacked", "separate"}}},
+       {"--max-shard-size",
+        &flags->max_shard_size,
+        "deal tensors anew to files of at most this size (default: keep the source's files "
+        "and their contents)",
+        {.kind = ValueKind::kSize}}});
   table.add(FlagGroup::kReport, {{"--explain", &flags->explain,
                                   "print which rule fires for TENSOR and what becomes of it"}});
   declare_slicing(table, flags->slicing);

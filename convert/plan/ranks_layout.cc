@@ -46,7 +46,7 @@ class RowAssigner {
   void assign(PlannedTensor& planned) {
     const LogicalTensor& tensor = plan_.tensor_of(planned);
     const std::vector<std::uint32_t> ep_ranks = ep_ranks_of(plan_, planned);
-    const bool is_stack = planned.cut.owner == Owner::kExpert && tensor.shape.size() == 3;
+    const bool is_stack = planned.cut.owner == Owner::kExpert && is_expert_stack(tensor.rule->role);
     std::vector<PlannedPlace> places;
     for (const std::uint32_t stage : shard::stages_of(tensor, plan_.source, slicing_)) {
       if (ep_ranks.empty()) {

@@ -57,6 +57,14 @@ bool keeps(const LogicalTensor& tensor, const PlannedTensor& planned, formats::P
 
 void become_bf16(const LogicalTensor& tensor, PlannedTensor& planned, Refusals& refusals) {
   const SchemeId from = tensor.encoding.scheme;
+  const bool is_turned = tensor.stack != formats::StackOrder::kNone &&
+                         formats::stack_order(*tensor.rule, false) != tensor.stack;
+  if (is_turned) {
+    refusals.add(ErrorCode::kUnsupported,
+                 "cannot be cut between blocks, and as BF16 the family's stacks stand the other "
+                 "way round (choose bf16 for them with --rule, or --experts separate)",
+                 tensor.name);
+  }
   planned.to = SchemeId::kBf16;
   planned.action = from == SchemeId::kBf16 ? Action::kCopy : Action::kCast;
   planned.storage = nullptr;

@@ -174,7 +174,13 @@ const formats::Dialect& target_dialect(const Recipe& recipe, const formats::Dial
   const auto default_of = [&](SchemeId scheme) -> const formats::Dialect& {
     return formats::default_dialect(scheme, recipe.choices.activations);
   };
-  if (recipe.to && formats::scheme_facts(*recipe.to).quantized) return default_of(*recipe.to);
+  if (recipe.to && formats::scheme_facts(*recipe.to).quantized) {
+    // A dialect of stacks alone is one that its family's loaders know.
+    const formats::StorageRow* row = formats::find_storage(of_source, *recipe.to);
+    const bool is_own = row != nullptr && row->experts == formats::ExpertForm::kStacked &&
+                        recipe.choices.experts != ExpertChoice::kSeparate;
+    return is_own ? of_source : default_of(*recipe.to);
+  }
   for (const Rule& rule : recipe.rules) {
     if (!rule.scheme || !formats::scheme_facts(*rule.scheme).quantized) continue;
     const bool is_held = formats::find_storage(of_source, *rule.scheme) != nullptr;

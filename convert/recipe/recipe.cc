@@ -42,6 +42,7 @@ constexpr std::array<std::string_view, 2> kGrids = {"amax", "ue8m0"};
 constexpr std::array<std::string_view, 4> kSearches = {"amax", "4over6", "mse", "signed"};
 constexpr std::array<std::uint64_t, 4> kGroupSizes = {32, 64, 128, 0};
 constexpr std::array<std::string_view, 2> kVias = {"f32", "bf16"};
+constexpr std::array<std::string_view, 3> kExpertChoices = {"keep", "stacked", "separate"};
 constexpr std::array<std::string_view, 3> kActivations = {"weight-only", "dynamic", "static"};
 
 template <typename Value>
@@ -250,6 +251,10 @@ Via parse_via(std::string_view word) {
   return parse_word<Via>(kVias, word, "--via");
 }
 
+ExpertChoice parse_experts(std::string_view word) {
+  return parse_word<ExpertChoice>(kExpertChoices, word, "--experts");
+}
+
 float parse_input_scale(std::string_view word) {
   const std::string text(word);
   char* end = nullptr;
@@ -296,6 +301,7 @@ Json Choices::to_json() const {
                {"via", word_of(kVias, via)},
                {"quantize_attention", quantize_attention}};
   if (group_size) json["group_size"] = *group_size;
+  if (experts) json["experts"] = word_of(kExpertChoices, *experts);
   if (engine) json["for"] = std::string(formats::engine_facts(*engine).word);
   if (input_scale) json["input_scale"] = *input_scale;
   if (activation_scales)

@@ -70,6 +70,9 @@ bool any_matches(const std::vector<Pattern>& patterns, const std::string& name);
 /// What values pass through between decoding and encoding.
 enum class Via : std::uint8_t { kF32, kBf16 /* as if cast to BF16 first */ };
 
+/// In which form routed experts are written.
+enum class ExpertChoice : std::uint8_t { kKeep, kStacked, kSeparate };
+
 /// How numbers are written, beside the choice of schemes. Recorded in the manifest.
 struct Choices {
   std::optional<formats::Engine> engine;  ///< --for
@@ -81,7 +84,8 @@ struct Choices {
   std::optional<std::uint64_t> group_size;
   Via via = Via::kF32;
   bool quantize_attention = false;
-  std::optional<float> input_scale;                           ///< --input-scale
+  std::optional<ExpertChoice> experts;  ///< --experts; nothing: what loaders of the target read
+  std::optional<float> input_scale;     ///< --input-scale
   std::shared_ptr<const ActivationScales> activation_scales;  ///< --activation-scales
   std::shared_ptr<const Importance> importance;               ///< --importance
   std::shared_ptr<const formats::Checkpoint> scales_from;     ///< --scales-from
@@ -134,6 +138,7 @@ std::string_view scale_search_name(quantize::ScaleSearch search);
 std::uint64_t parse_group_size(std::string_view word);
 formats::Activations parse_activations(std::string_view word);
 Via parse_via(std::string_view word);
+ExpertChoice parse_experts(std::string_view word);
 /// A number above zero.
 float parse_input_scale(std::string_view word);
 

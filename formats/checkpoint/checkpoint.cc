@@ -69,11 +69,15 @@ void compare(const LogicalTensor& tensor, const FamilyMatch& with, ErrorList& fa
                       dtype_name(weight.dtype), with.family.name));
   }
   if (tensor.rule->any_shape || with.are_slices) return;
-  const Shape expected = rule_shape(*tensor.rule, with.config);
-  if (tensor.shape != expected) {
-    fault(ErrorCode::kShapeMismatch, fmt::format("has shape {}, by config.json it should have {}",
-                                                 shape_text(tensor.shape), shape_text(expected)));
-  }
+  const Shape expected =
+      weight_shape(*tensor.rule, with.config, scheme_facts(tensor.encoding.scheme).quantized);
+  if (tensor.shape == expected) return;
+  Shape turned = tensor.shape;
+  if (tensor.stack != StackOrder::kNone && turned.size() == 3) std::swap(turned[1], turned[2]);
+  fault(ErrorCode::kShapeMismatch,
+        fmt::format("has shape {}, by config.json it should have {}{}", shape_text(tensor.shape),
+                    shape_text(expected),
+                    turned == expected ? " (its matrices stand the other way round)" : ""));
 }
 
 Error unknown_tensors(std::string_view family, const std::vector<std::string>& unknown) {
@@ -101,6 +105,7 @@ void match_family(const FamilyMatch& with, std::vector<LogicalTensor>& tensors, 
       tensor.rule = match->rule;
       tensor.layer = match->layer;
       tensor.expert = match->expert;
+      tensor.stack = stack_order(*match->rule, scheme_facts(tensor.encoding.scheme).quantized);
       compare(tensor, with, faults);
     } else if (names_are_known && !is_allowed(with.allow_unknown, tensor.name)) {
       const StoredTensor& weight = with.stored[tensor.encoding.stored.weight()];
@@ -361,7 +366,11 @@ Checkpoint Checkpoint::assemble(AssembledModel model, const OpenOptions& options
   const StoredNames names(state->stored);
   check_duplicates(state->stored, names, state->bytes->files(), stage.faults());
   stage.settle();
-  state->understand(names, options, stage);
+  if (model.tensors) {
+    state->tensors = std::move(*model.tensors);
+  } else {
+    state->understand(names, options, stage);
+  }
   return Checkpoint(std::move(state));
 }
 

@@ -63,6 +63,8 @@ struct AssembledModel {
   std::unique_ptr<StoredBytes> bytes;
   IndexFrame index_frame;                    ///< where slices are joined, of a rank's
   std::shared_ptr<const RankSlices> slices;  ///< of a rank's directory
+  /// What `stored` makes up, where that is known; nothing: it is recognised.
+  std::optional<std::vector<LogicalTensor>> tensors = std::nullopt;
 };
 
 /// An opened directory: config, index, files, and its logical tensors, whatever dialect it came in.

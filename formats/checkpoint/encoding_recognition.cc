@@ -36,11 +36,6 @@ constexpr DTypeSet kOtherFp8 = {DType::kF8E5M2, DType::kF8E4M3Fnuz, DType::kF8E5
 constexpr DTypeSet kCodes =
     kOtherFp8 | DTypeSet{DType::kF8E4M3, DType::kI8, DType::kU8, DType::kI32, DType::kF4};
 
-bool is_packed_name(std::string_view name) {
-  return std::any_of(packed_suffixes().begin(), packed_suffixes().end(),
-                     [&](std::string_view suffix) { return name.ends_with(suffix); });
-}
-
 /// Brings parts and weights together by their names, then finds out what each weight is.
 class Recogniser {
  public:
@@ -108,12 +103,19 @@ class Recogniser {
 
   [[nodiscard]] std::optional<std::uint32_t> find_weight(std::string_view stem,
                                                          const PartNaming& naming) const {
+    for (const PackedNaming& packed : packed_namings()) {
+      if (!naming.is_stacked || !packed.is_stacked) continue;
+      if (const auto blocks = input_.names.find(std::string(stem).append(packed.suffix)))
+        return blocks;
+    }
     if (naming.is_stacked) return input_.names.find(stem);
     std::string name(stem);
     const auto plain = input_.names.find(name.append(kWeightSuffix));
     if (plain && kCodes.has(input_.stored[*plain].dtype)) return plain;
-    for (const std::string_view suffix : packed_suffixes()) {
-      if (const auto packed = input_.names.find(std::string(stem).append(suffix))) return packed;
+    for (const PackedNaming& naming_of_codes : packed_namings()) {
+      if (naming_of_codes.is_stacked) continue;
+      if (const auto packed = input_.names.find(std::string(stem).append(naming_of_codes.suffix)))
+        return packed;
     }
     return plain;
   }
@@ -178,7 +180,7 @@ class Recogniser {
   std::optional<LogicalTensor> recognise(std::uint32_t i) {
     const StoredTensor& stored = input_.stored[i];
     LogicalTensor tensor;
-    tensor.name = weight_name(stored.name);
+    tensor.name = weight_name(stored);
     tensor.shape = stored.shape;
     if (tensor.name != stored.name && input_.names.find(tensor.name)) {
       fault(i, ErrorCode::kDuplicate,
@@ -195,7 +197,7 @@ class Recogniser {
                         dtype_name(stored.dtype)));
       return std::nullopt;
     }
-    if (has_parts || is_packed_name(stored.name)) {
+    if (has_parts || find_packed(stored) != nullptr) {
       fault(i, ErrorCode::kUnsupported,
             fmt::format("is {} holding {}, which this version cannot decode",
                         dtype_name(stored.dtype), foreign_kind(i)));
@@ -240,7 +242,7 @@ class Recogniser {
   /// The product of a header's shape is bounded by its file, so the unpacked one fits.
   [[nodiscard]] Shape decoded_shape(std::uint32_t i, const SchemeFacts& scheme) const {
     const StoredTensor& codes = input_.stored[i];
-    Shape shape = codes.shape;
+    Shape shape = rows_of_codes(codes);
     if (shape.empty()) return shape;
     shape.back() = checked_mul(shape.back(), codes_per_element(scheme.id, codes.dtype)).value_or(0);
     return shape;

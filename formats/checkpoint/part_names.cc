@@ -4,6 +4,7 @@
 #include <array>
 #include <vector>
 
+#include "formats/base/checked.h"
 #include "formats/dialect/dialect.h"
 
 namespace ingot::formats {
@@ -35,7 +36,7 @@ std::vector<PartNaming> collect() {
                                    .part = part.part,
                                    .reach = reach_of(part.suffix),
                                    .global_divides = row.global_divides};
-        add(namings, naming);
+        if (row.experts != ExpertForm::kStacked) add(namings, naming);
         PartNaming stacked = naming;
         stacked.suffix = stacked_suffix(part.suffix);
         stacked.is_stacked = true;
@@ -55,16 +56,20 @@ std::vector<PartNaming> collect() {
   return namings;
 }
 
-std::vector<std::string_view> collect_packed() {
-  std::vector<std::string_view> suffixes;
+std::vector<PackedNaming> collect_packed() {
+  std::vector<PackedNaming> namings;
   for (const Dialect* dialect : dialects()) {
     for (const StorageRow& row : dialect->storage) {
       const std::string_view suffix = row.parts.front().suffix;
-      const bool is_known = std::find(suffixes.begin(), suffixes.end(), suffix) != suffixes.end();
-      if (suffix != kWeight && !is_known) suffixes.push_back(suffix);
+      if (suffix == kWeight) continue;
+      const bool is_stacked = row.experts == ExpertForm::kStacked;
+      PackedNaming naming{.suffix = is_stacked ? stacked_suffix(suffix) : std::string(suffix),
+                          .is_stacked = is_stacked};
+      if (std::ranges::find(namings, naming.suffix, &PackedNaming::suffix) == namings.end())
+        namings.push_back(std::move(naming));
     }
   }
-  return suffixes;
+  return namings;
 }
 
 }  // namespace
@@ -74,9 +79,30 @@ std::span<const PartNaming> part_namings() {
   return namings;
 }
 
-std::span<const std::string_view> packed_suffixes() {
-  static const std::vector<std::string_view> suffixes = collect_packed();
-  return suffixes;
+std::span<const PackedNaming> packed_namings() {
+  static const std::vector<PackedNaming> namings = collect_packed();
+  return namings;
+}
+
+const PackedNaming* find_packed(const StoredTensor& stored) {
+  for (const PackedNaming& naming : packed_namings()) {
+    // Other tensors may be called so too, but have no blocks of bytes.
+    const bool may_be =
+        !naming.is_stacked || (stored.dtype == DType::kU8 && stored.shape.size() > 3);
+    if (may_be && stored.name.ends_with(naming.suffix)) return &naming;
+  }
+  return nullptr;
+}
+
+Shape rows_of_codes(const StoredTensor& stored) {
+  Shape shape = stored.shape;
+  const PackedNaming* naming = find_packed(stored);
+  if (naming == nullptr || !naming->is_stacked) return shape;
+  const std::uint64_t n_bytes = shape.back();
+  shape.pop_back();
+  // The product of a header's shape is bounded by its file.
+  shape.back() = checked_mul(shape.back(), n_bytes).value_or(0);
+  return shape;
 }
 
 bool is_part_of(SchemeId scheme, Part part) {
@@ -89,12 +115,11 @@ bool is_part_of(SchemeId scheme, Part part) {
   return false;
 }
 
-std::string weight_name(std::string_view stored) {
-  for (const std::string_view suffix : packed_suffixes()) {
-    if (!stored.ends_with(suffix)) continue;
-    return std::string(stored.substr(0, stored.size() - suffix.size())).append(kWeight);
-  }
-  return std::string(stored);
+std::string weight_name(const StoredTensor& stored) {
+  const PackedNaming* naming = find_packed(stored);
+  if (naming == nullptr) return stored.name;
+  std::string name = stored.name.substr(0, stored.name.size() - naming->suffix.size());
+  return naming->is_stacked ? name : name.append(kWeight);
 }
 
 }  // namespace ingot::formats

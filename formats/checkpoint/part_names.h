@@ -31,13 +31,24 @@ struct PartNaming {
 /// wins.
 std::span<const PartNaming> part_namings();
 
-/// Suffixes under which codes stand in place of `.weight` in some dialect, e.g. `.weight_packed`.
-std::span<const std::string_view> packed_suffixes();
+/// A suffix under which codes stand in some dialect, in place of `.weight` or behind the name of
+/// stacked experts.
+struct PackedNaming {
+  std::string suffix;       ///< `.weight_packed`, `_blocks`
+  bool is_stacked = false;  ///< of stacks [experts, rows, blocks of a row, bytes of a block]
+};
+std::span<const PackedNaming> packed_namings();
+/// By which of them a stored tensor is called; null for any other tensor.
+const PackedNaming* find_packed(const StoredTensor& stored);
+
+/// The shape of stored codes as rows: [..., rows, elements], blocks put together.
+Shape rows_of_codes(const StoredTensor& stored);
 
 /// Whether some dialect stores weights of this scheme with such a part.
 bool is_part_of(SchemeId scheme, Part part);
 
-/// `X.weight` for the codes `X.weight_packed`; any other name as it is.
-std::string weight_name(std::string_view stored);
+/// `X.weight` for the codes `X.weight_packed`, `X` for those in `X_blocks`; any other name as it
+/// is.
+std::string weight_name(const StoredTensor& stored);
 
 }  // namespace ingot::formats

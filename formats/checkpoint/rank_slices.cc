@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/checked.h"
+#include "formats/checkpoint/part_names.h"
 #include "formats/records/rank_holdings.h"
 
 namespace ingot::formats {
@@ -15,14 +16,15 @@ bool may_be_shared(Role role) {
   return role == Role::kKProj || role == Role::kVProj || role == Role::kAttentionBias;
 }
 
-/// The weight of which a tensor of this shape and dtype holds the codes; empty when it does not fit
-/// 64 bits.
-Shape decoded(Shape stored, DType dtype, SchemeId scheme) {
-  if (stored.empty()) return stored;
-  const auto columns = checked_mul(stored.back(), codes_per_element(scheme, dtype));
+/// The weight of which a tensor like `codes`, of shape `as`, holds the codes; empty when it does
+/// not fit 64 bits.
+Shape decoded(const StoredTensor& codes, const Shape& as, SchemeId scheme) {
+  Shape shape = rows_of_codes({.name = codes.name, .dtype = codes.dtype, .shape = as});
+  if (shape.empty()) return shape;
+  const auto columns = checked_mul(shape.back(), codes_per_element(scheme, codes.dtype));
   if (!columns) return {};
-  stored.back() = *columns;
-  return stored;
+  shape.back() = *columns;
+  return shape;
 }
 
 class Matcher {
@@ -162,7 +164,7 @@ class Matcher {
   void wholes(const LogicalTensor& tensor) {
     const Encoding& encoding = tensor.encoding;
     const StoredTensor& codes = with_.stored[encoding.stored.weight()];
-    const Shape weight = decoded(whole_of(codes), codes.dtype, encoding.scheme);
+    const Shape weight = decoded(codes, whole_of(codes), encoding.scheme);
     if (weight.size() < 2) return;
     auto group = std::array{encoding.block_rows, encoding.block_cols};
     if (encoding.stored.has(Part::kScale) && scheme_facts(encoding.scheme).chooses_cols) {
@@ -194,7 +196,7 @@ class Matcher {
   void whole(const LogicalTensor& tensor, const StoredTensor& weight) {
     const SliceRecord* slice = with_.slices.find(weight.name);
     const SchemeId scheme = tensor.encoding.scheme;
-    const Shape promised = rule_shape(*tensor.rule, with_.config);
+    const Shape promised = weight_shape(*tensor.rule, with_.config, scheme_facts(scheme).quantized);
     stack(tensor, weight, slice != nullptr ? slice->experts : std::vector<std::uint32_t>());
     if (slice == nullptr) {
       if (tensor.shape == promised) return;
@@ -204,7 +206,7 @@ class Matcher {
                         shape_text(tensor.shape), shape_text(promised)));
       return;
     }
-    const Shape cut = decoded(slice->whole, weight.dtype, scheme);
+    const Shape cut = decoded(weight, slice->whole, scheme);
     if (cut != promised) {
       fault(weight, ErrorCode::kShapeMismatch,
             fmt::format("is cut from a whole of shape {} by the manifest, by config.json it has {}",
@@ -212,9 +214,8 @@ class Matcher {
       return;
     }
     if (!whole_config_) return;
-    const Shape before = rule_shape(*tensor.rule, *whole_config_);
-    const Shape original =
-        slice->original.empty() ? cut : decoded(slice->original, weight.dtype, scheme);
+    const Shape before = weight_shape(*tensor.rule, *whole_config_, scheme_facts(scheme).quantized);
+    const Shape original = slice->original.empty() ? cut : decoded(weight, slice->original, scheme);
     if (original == before) return;
     fault(
         weight, ErrorCode::kShapeMismatch,
@@ -226,7 +227,7 @@ class Matcher {
   void stack(const LogicalTensor& tensor, const StoredTensor& weight,
              const std::vector<std::uint32_t>& experts) {
     const Role role = tensor.rule->role;
-    if ((role != Role::kExpertsGateUp && role != Role::kExpertsDown) || !tensor.layer) return;
+    if (!is_expert_stack(role) || !tensor.layer) return;
     const std::vector<std::uint32_t>* held = rank_.experts_in(*tensor.layer);
     if (held == nullptr) return;
     const std::uint64_t n_experts = with_.config.n_routed_experts;

@@ -31,13 +31,18 @@ constexpr std::array kFp8ScalarParts = {
     PartRow{Part::kInputScale, ".activation_scale", DType::kF32, PartShape::kScalar},
 };
 constexpr std::array kStorage = {
-    StorageRow{SchemeId::kFp8Block, Activations::kDynamic, "fp8", kFp8BlockParts},
+    StorageRow{.scheme = SchemeId::kFp8Block,
+               .activations = Activations::kDynamic,
+               .config_name = "fp8",
+               .parts = kFp8BlockParts,
+               .experts = ExpertForm::kEither},
     StorageRow{SchemeId::kFp8Tensor, Activations::kDynamic, "fp8", kFp8TensorParts},
     StorageRow{.scheme = SchemeId::kFp8Tensor,
                .activations = Activations::kStatic,
                .config_name = "fp8",
                .parts = kFp8ScalarParts,
-               .is_kept_only = true},
+               .is_kept_only = true,
+               .experts = ExpertForm::kEither},
     StorageRow{SchemeId::kInt8Block, Activations::kDynamic, "blockwise_int8", kInt8BlockParts},
 };
 

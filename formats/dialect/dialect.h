@@ -34,6 +34,14 @@ enum class PartShape : std::uint8_t {
   kZeros,   ///< [..., ceil(N / kZerosPerWord), ceil(K / block_cols)]
   kPerCol,  ///< [K]
   kTwo,     ///< [2]
+  kBlocks,  ///< [..., N, K / block_cols, bytes of a block]: codes, a block's bytes by themselves
+};
+/// In which form the loaders of a dialect read routed experts of a scheme. The families' own forms
+/// are those of plain weights.
+enum class ExpertForm : std::uint8_t {
+  kSeparate,  ///< a tensor per expert and projection
+  kStacked,   ///< nothing else: the names of the parts are those of stacks
+  kEither,
 };
 /// How a dialect stores one part.
 struct PartRow {
@@ -61,6 +69,7 @@ struct StorageRow {
   /// Why somebody must ask for the kind of activations, and for which; empty: nobody must.
   std::string_view activations_choice = {};
   bool is_kept_only = false;  ///< read and kept as it is; nothing is newly written so
+  ExpertForm experts = ExpertForm::kSeparate;
 };
 
 /// What engines of a dialect make of a head of the model (Silence::kHead).

@@ -19,6 +19,7 @@ extern const Dialect kDeepseekDialect;
 extern const Dialect kCompressedTensorsDialect;
 extern const Dialect kModeloptDialect;
 extern const Dialect kModelslimDialect;
+extern const Dialect kMxfp4Dialect;
 extern const Dialect kAwqDialect;
 extern const Dialect kGptqDialect;
 

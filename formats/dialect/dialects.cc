@@ -12,7 +12,7 @@ namespace ingot::formats {
 namespace {
 
 constexpr std::array kDialects = {&kDeepseekDialect, &kCompressedTensorsDialect, &kModeloptDialect,
-                                  &kModelslimDialect};
+                                  &kModelslimDialect, &kMxfp4Dialect};
 
 constexpr std::array<std::string_view, 3> kActivations = {"weight-only", "dynamic", "static"};
 
@@ -42,17 +42,20 @@ const Dialect* find_dialect(std::string_view name) {
 const Dialect& dialect_of(const ModelConfig& config, std::span<const std::string> files) {
   const std::string method = config.quantization ? config.quantization->quant_method : "";
   if (find_storage(kDeepseekDialect, method) != nullptr) return kDeepseekDialect;
-  if (method == "compressed-tensors") return kCompressedTensorsDialect;
+  for (const Dialect* dialect : {&kCompressedTensorsDialect, &kMxfp4Dialect}) {
+    if (method == dialect->name) return *dialect;
+  }
   // Its variants name the kernels beside it: modelopt_fp4.
   if (method.find("modelopt") != std::string::npos) return kModeloptDialect;
   for (const Dialect* dialect : {&kAwqDialect, &kGptqDialect}) {
     if (method == dialect->name) return *dialect;
   }
   if (!method.empty()) {
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("quant_method '{}' cannot be read by this version (fp8, "
-                            "blockwise_int8, compressed-tensors, modelopt, awq and gptq can)",
-                            method))
+    throw Error(
+        ErrorCode::kUnsupported,
+        fmt::format("quant_method '{}' cannot be read by this version (fp8, "
+                    "blockwise_int8, compressed-tensors, modelopt, mxfp4, awq and gptq can)",
+                    method))
         .in_file("config.json");
   }
   for (const Dialect* dialect : kDialects) {
@@ -99,6 +102,10 @@ Shape part_shape(const PartRow& row, SchemeId scheme, const Shape& weight,
       return {weight.back()};
     case PartShape::kTwo:
       return {2};
+    case PartShape::kBlocks:
+      part = block_scale_shape(weight, 1, group[1]);
+      part.push_back(group[1] / codes_per_element(scheme, row.dtype));
+      return part;
   }
   return {};
 }
@@ -150,7 +157,9 @@ std::string part_name(const PartRow& row, std::string_view weight_name) {
     name.resize(name.size() - kWeightSuffix.size());
     return name.append(suffix);
   }
-  return row.part == Part::kWeight ? name : name.append(stacked_suffix(suffix));
+  // Codes of a stack stand under its own name, unless a suffix is that of stacks alone.
+  const bool is_own = row.part == Part::kWeight && suffix.starts_with(kWeightSuffix);
+  return is_own ? name : name.append(stacked_suffix(suffix));
 }
 
 std::string stacked_suffix(std::string_view suffix) {

@@ -49,6 +49,7 @@ constexpr std::string_view kCt = "compressed-tensors";
 constexpr std::string_view kModelopt = "modelopt";
 constexpr std::string_view kModelslim = "modelslim";
 constexpr std::string_view kDeepseek = "deepseek";
+constexpr std::string_view kMxfp4Stacks = "mxfp4";
 constexpr std::string_view kAscend = "--quantization ascend";
 
 // docs/engines.md says how vLLM and SGLang were tried.
@@ -75,6 +76,7 @@ constexpr std::array kLoads = {
     EngineLoad{kVllm, kModelopt, kNvfp4, kWeightOnly, kGenerated},
     EngineLoad{kVllm, kModelopt, kNvfp4, kStatic, kGenerated},
     EngineLoad{kVllm, kCt, kMxfp4, kWeightOnly, kGenerated},
+    EngineLoad{kVllm, kMxfp4Stacks, kMxfp4, kWeightOnly, kRead},
     EngineLoad{kVllm, kCt, kMxfp8, kWeightOnly, kGenerated},
     EngineLoad{kVllm, kCt, kMxfp8, kDynamic, kRead},
 
@@ -117,6 +119,7 @@ constexpr std::array kLoads = {
     EngineLoad{kTransformers, kAny, kF32, {}, kRead},
     EngineLoad{kTransformers, kAny, kF16, {}, kRead},
     EngineLoad{kTransformers, kDeepseek, kFp8Block, kDynamic, kRead},
+    EngineLoad{kTransformers, kMxfp4Stacks, kMxfp4, kWeightOnly, kRead},
     EngineLoad{kTransformers, kCt, kFp8Block, kDynamic, kNotTried},
     EngineLoad{kTransformers, kCt, kFp8Channel, kDynamic, kNotTried},
     EngineLoad{kTransformers, kCt, kInt8Channel, kDynamic, kNotTried},

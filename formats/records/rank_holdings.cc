@@ -11,10 +11,6 @@ bool is_shared_expert(Role role) {
   return role == Role::kSharedGate || role == Role::kSharedUp || role == Role::kSharedDown;
 }
 
-bool is_stack(Role role) {
-  return role == Role::kExpertsGateUp || role == Role::kExpertsDown;
-}
-
 bool mentions(const Json& slots, std::uint64_t expert) {
   if (slots.is_number_integer()) return slots == expert;
   if (!slots.is_structured()) return false;
@@ -63,9 +59,9 @@ Holding RankHoldings::in_layer(const TensorRule& rule, std::uint32_t layer,
   if (layer < rank_.first_layer || layer >= rank_.end_layer) return Holding::kElsewhere;
   const std::vector<std::uint32_t>* held = rank_.experts_in(layer);
   if (held == nullptr) return Holding::kPromised;
-  if (is_stack(rule.role))
+  if (is_expert_stack(rule.role))
     return promised_if(!held->empty() && held->front() < config_.n_routed_experts);
-  if (is_routed_expert(rule.role) && expert)
+  if (is_of_routed_expert(rule.role) && expert)
     return promised_if(std::binary_search(held->begin(), held->end(), *expert));
   if (is_shared_expert(rule.role) && places_shared_) {
     // A copy of it may also stand outside of the slots.
@@ -76,7 +72,7 @@ Holding RankHoldings::in_layer(const TensorRule& rule, std::uint32_t layer,
 }
 
 RankHoldings::Share RankHoldings::share_of(Role role) const {
-  if (is_routed_expert(role) || (is_shared_expert(role) && places_shared_))
+  if (is_of_routed_expert(role) || (is_shared_expert(role) && places_shared_))
     return {.n = slicing_.etp, .index = rank_.etp_rank};
   return {.n = slicing_.tp, .index = rank_.tp_rank};
 }

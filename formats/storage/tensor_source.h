@@ -22,6 +22,9 @@ struct LogicalTensor {
   const TensorRule* rule = nullptr;  ///< the family's row; null for tensors outside the grammar
   std::optional<std::uint32_t> layer;
   std::optional<std::uint32_t> expert;
+  /// Which way round the matrices of stacked experts stand here: by the family's row, unless
+  /// somebody sees them turned (formats/experts/expert_views.h).
+  StackOrder stack = StackOrder::kNone;
 };
 
 /// A weights file of a source.

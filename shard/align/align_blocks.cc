@@ -55,6 +55,11 @@ struct CutNeed {
   bool operator==(const CutNeed&) const = default;
 };
 
+bool is_interleaved(const TensorToAlign& tensor) {
+  const formats::TensorRule* rule = tensor.tensor->rule;
+  return rule != nullptr && rule->gate_up == formats::GateUpOrder::kInterleaved;
+}
+
 CutNeed need_of(const TensorToAlign& tensor) {
   const formats::Shape& shape = tensor.tensor->shape;
   const TensorCut& cut = tensor.cut;
@@ -63,12 +68,14 @@ CutNeed need_of(const TensorToAlign& tensor) {
   // A tensor of one dimension has a number per row.
   INGOT_CHECK(shape.size() >= (along_rows ? 1U : 2U));
   const std::size_t axis = shape.size() == 1 ? 0 : shape.size() - (along_rows ? 2 : 1);
-  const std::uint64_t sections = along_rows ? cut.sections : 1;
-  INGOT_CHECK(sections > 0 && shape[axis] % sections == 0);
-  return {.along_rows = along_rows,
-          .width = shape[axis] / sections,
-          .n = cut.n,
-          .unit = indivisible(tensor)[along_rows ? 0 : 1]};
+  INGOT_CHECK(cut.sections > 0 && shape[axis] % cut.sections == 0);
+  CutNeed need{.along_rows = along_rows,
+               .width = shape[axis] / cut.sections,
+               .n = cut.n,
+               .unit = indivisible(tensor)[along_rows ? 0 : 1]};
+  // Gate and up in turn: both of a pair stay together.
+  if (is_interleaved(tensor)) need.unit = std::lcm(need.unit, std::uint64_t{2});
+  return need;
 }
 
 /// Widths of a model that may be extended by numbers that change nothing.
@@ -87,6 +94,10 @@ std::optional<PaddableSide> paddable_side(const TensorToAlign& tensor,
   const formats::TensorRule* rule = tensor.tensor->rule;
   const std::size_t n_dimensions = tensor.tensor->shape.size();
   if (rule == nullptr || n_dimensions < 2) return std::nullopt;
+  // Of stacks those of gate rows before up rows alone; nothing pads the biases beside them.
+  if (is_expert_stack(rule->role) &&
+      (rule->stack != formats::StackOrder::kOutputMajor || is_interleaved(tensor)))
+    return std::nullopt;
   // What would stand for zero under them is another number in every row.
   if (tensor.has_zero_points || tensor.has_group_order) return std::nullopt;
   for (std::size_t d = n_dimensions - 2; d < n_dimensions && d < rule->shape.size(); ++d) {

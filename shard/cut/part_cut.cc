@@ -55,15 +55,19 @@ PartCut::PartCut(Part part, DType dtype, const Shape& part_shape, SchemeId schem
   }
   const std::uint64_t unit = part_unit(part, scheme, weight, group)[along_rows ? 0 : 1];
   if (unit == 0) return;
-  // Sections are sections of rows. A tensor of one dimension has a number per row.
-  sections_ = along_rows ? cut.sections : 1;
+  sections_ = cut.sections;
+  // A tensor of one dimension has a number per row.
   INGOT_CHECK(weight.size() >= (along_rows ? 1U : 2U));
   const std::size_t axis = weight.size() == 1 ? 0 : weight.size() - (along_rows ? 2 : 1);
   INGOT_CHECK(axis < whole_.size());
   const std::uint64_t n_pieces = std::uint64_t{n_} * sections_;
   INGOT_CHECK(weight[axis] % n_pieces == 0 && weight[axis] / n_pieces % unit == 0);
   const bool is_packed = part == Part::kWeight && !along_rows;
-  const std::uint64_t codes = is_packed ? formats::codes_per_element(scheme, dtype) : 1;
+  // Codes in blocks are cut between those: a dimension of the part is that of blocks.
+  const bool is_in_blocks = is_packed && whole_.size() > weight.size() && whole_[axis] != 0;
+  const std::uint64_t codes = is_in_blocks ? weight[axis] / whole_[axis]
+                              : is_packed  ? formats::codes_per_element(scheme, dtype)
+                                           : 1;
   INGOT_CHECK(whole_[axis] == weight[axis] / unit / codes && whole_[axis] % n_pieces == 0);
   cut_along(dtype, axis);
 }

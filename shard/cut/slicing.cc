@@ -47,7 +47,7 @@ enum class Kind : std::uint8_t { kReplicated, kHeads, kKvHeads, kRoutedExpert, k
 
 /// What decides how many ranks cut it, if its row says that it is cut.
 Kind kind_of(const TensorRule& rule) {
-  if (formats::is_routed_expert(rule.role)) return Kind::kRoutedExpert;
+  if (formats::is_of_routed_expert(rule.role)) return Kind::kRoutedExpert;
   switch (rule.role) {
     case Role::kSharedGate:
     case Role::kSharedUp:
@@ -66,9 +66,11 @@ Kind kind_of(const TensorRule& rule) {
     case Role::kQbProj:
     case Role::kKvbProj:
     case Role::kOProj:
+    case Role::kAttentionGate:
     case Role::kKProj:
     case Role::kVProj:
     case Role::kAttentionBias:
+    case Role::kAttentionSinks:
     case Role::kLinearAttentionIn:
     case Role::kLinearAttentionOut:
       // The width, not the role: a bias may be that of queries, keys or values.
@@ -80,9 +82,15 @@ Kind kind_of(const TensorRule& rule) {
   }
 }
 
-Axis axis_of(Cut cut) {
-  if (cut == Cut::kReplicated) return Axis::kNone;
-  return cut == Cut::kRow ? Axis::kCols : Axis::kRows;
+/// The side of the tensor that holds what the row says is cut: outputs, or inputs. Rows of a stack
+/// may be either; a stack of biases has outputs along its columns.
+Axis axis_of(const LogicalTensor& tensor) {
+  const TensorRule& rule = *tensor.rule;
+  if (rule.cut == Cut::kReplicated) return Axis::kNone;
+  const bool is_turned =
+      tensor.stack == formats::StackOrder::kInputMajor ||
+      (formats::is_expert_stack(rule.role) && formats::is_expert_bias(rule.role));
+  return (rule.cut == Cut::kRow) == is_turned ? Axis::kRows : Axis::kCols;
 }
 
 /// How many ranks cut heads of keys and values, and by which coordinate.
@@ -170,8 +178,11 @@ TensorCut cut_of(const LogicalTensor& tensor, const ModelConfig& config, const S
   // Biases behind a row-parallel or a replicated weight are whole, and not counted in heads.
   if (rule.role == Role::kAttentionBias && rule.cut == Cut::kReplicated) return {};
   TensorCut cut = owner_and_count(rule, config, slicing, faults);
-  if (rule.role == Role::kExpertsGateUp) cut.sections = 2;
-  cut.axis = axis_of(rule.cut);
+  const bool has_both = rule.role == Role::kExpertsGateUp || rule.role == Role::kExpertsGateUpBias;
+  if (has_both && rule.gate_up == formats::GateUpOrder::kHalves) cut.sections = 2;
+  cut.axis = axis_of(tensor);
+  // Biases behind a row-parallel expert are whole in each slice.
+  if (formats::is_expert_bias(rule.role) && cut.axis == Axis::kNone) return cut;
   if (cut.n > 1 && cut.axis == Axis::kNone) {
     add_once(faults,
              Error(ErrorCode::kUnsupported,

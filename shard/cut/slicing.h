@@ -56,7 +56,8 @@ struct TensorCut {
   Axis axis = Axis::kNone;
   Owner owner = Owner::kAll;
   std::uint32_t n = 1;  ///< slices along the axis
-  /// Rows are made of so many equal parts, each cut on its own: 2 for stacked gate and up.
+  /// The side that is cut is made of so many equal parts, each cut on its own: 2 for stacked gate
+  /// and up in halves.
   std::uint32_t sections = 1;
 
   /// The slice of a rank, 0 .. n-1.

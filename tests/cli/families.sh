@@ -31,6 +31,7 @@ expect 0 "" "$ingot" convert "$work/unknown" "$work/out" --family-file "$work/qw
 cmp "$work/out/ingot-family.yaml" "$work/qwen3_moe.yaml" || fail "the output lacks its family"
 grep -q '"family_file"' "$work/out/ingot.json" || fail "the manifest lacks the hash of the family"
 expect 0 " 0 errors" "$ingot" check "$work/out"
+expect 0 "PASS" "$ingot" verify "$work/unknown" "$work/out" --levels structure,weights
 expect 0 "" "$ingot" convert "$work/unknown" "$work/out" --family-file "$work/qwen3_moe.yaml" --to nvfp4 --resume
 echo "# changed" >> "$work/qwen3_moe.yaml"
 judge 2 "--family-file (what it names has changed)" \

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "convert/convert.h"
+#include "convert/expert_form.h"
 #include "convert/output/output_directory.h"
 #include "convert/recipe/default_recipes.h"
 #include "formats/base/fd.h"
@@ -43,14 +44,15 @@ struct Conversion {
 
   convert::ExecuteReport run() {
     convert::Recipe resolved = recipe;
-    const formats::Checkpoint source = shard::open_source(
+    formats::Checkpoint opened = shard::open_source(
         input, {.open = {.family = family,
                          .allow_unknown = &resolved.allow.unknown_tensor,
                          .consumed_headers = execute.resume ? convert::consumed_headers_of(output)
                                                             : std::filesystem::path()},
                 .compare_replicas = true});
-    resolve(resolved, source);
-    return convert::execute(plan_for(source, resolved, plan), output, execute);
+    const auto seen = convert::with_experts_as_written(std::move(opened), resolved, plan);
+    resolve(resolved, *seen);
+    return convert::execute(plan_for(*seen, resolved, plan), output, execute);
   }
 };
 

@@ -121,7 +121,7 @@ INSTANTIATE_TEST_SUITE_P(
                       Fixture{"glm4_moe_fp8_channel", "generic"},
                       Fixture{"glm4_moe_fp8_block", "generic"}, Fixture{"deepseek_v4", "generic"},
                       Fixture{"deepseek_v4_base", "generic"}, Fixture{"qwen3_5_moe_fp8", ""},
-                      Fixture{"qwen3_5_moe_fp8", "generic"}),
+                      Fixture{"gpt_oss", ""}, Fixture{"qwen3_5_moe_fp8", "generic"}),
     [](const auto& row) {
       return std::string(row.param.name) + (row.param.family[0] == '\0' ? "" : "_by_headers");
     });
@@ -154,6 +154,8 @@ TEST(NestedConfig, StacksMayBeInputMajor) {
   const TempDir directory;
   Conversion conversion(fixture("llama4"), directory / "out");
   conversion.recipe.to = SchemeId::kFp8Channel;
+  conversion.recipe.rules.push_back(make_rule("role:experts", "keep", RuleOrigin::kRule));
+  conversion.recipe.choices.experts = ExpertChoice::kKeep;
   conversion.run();
   const OutputTensors before = read_output(fixture("llama4"));
   for (const auto& [name, tensor] : read_output(directory / "out")) {

@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "formats/checkpoint/single_experts.h"
 #include "tests/convert/conversion.h"
 #include "tests/support/temp_dir.h"
 #include "tests/verify/mutations/edited_weights.h"
@@ -34,6 +33,20 @@ void transpose(EditedTensor& stack, bool turns_shape) {
   if (turns_shape) std::swap(stack.shape[1], stack.shape[2]);
 }
 
+/// Every dimension of `from` BF16 numbers cut off after `to`.
+void narrow(EditedTensor& tensor, std::size_t from, std::size_t to) {
+  const EditedTensor before = tensor;
+  tensor.bytes.clear();
+  for (std::size_t i = 0; i < before.bytes.size() / 2; ++i) {
+    bool is_within = true;
+    std::size_t rest = i;
+    for (std::size_t d = before.shape.size(); d-- > 0; rest /= before.shape[d])
+      is_within = is_within && (before.shape[d] != from || rest % before.shape[d] < to);
+    if (is_within) tensor.bytes += before.bytes.substr(i * 2, 2);
+  }
+  for (std::uint64_t& side : tensor.shape) side = side == from ? to : side;
+}
+
 struct Stack {
   const char *fixture, *name;
 };
@@ -62,8 +75,36 @@ INSTANTIATE_TEST_SUITE_P(
         Stack{"qwen3_5_moe", "model.language_model.layers.1.mlp.experts.gate_up_proj"},
         Stack{"qwen3_5_moe", "model.language_model.layers.2.mlp.experts.down_proj"},
         Stack{"llama4", "language_model.model.layers.0.feed_forward.experts.gate_up_proj"},
-        Stack{"llama4", "language_model.model.layers.1.feed_forward.experts.down_proj"}),
+        Stack{"llama4", "language_model.model.layers.1.feed_forward.experts.down_proj"},
+        Stack{"gpt_oss_bf16", "model.layers.0.mlp.experts.gate_up_proj"}),
     [](const auto& row) { return row.param.fixture + std::to_string(row.index); });
+
+constexpr std::uint64_t kWidth = 64;
+
+/// Every expert's down projection is square, so that no shape tells.
+TEST(TransposedSquareStack, IsSeen) {
+  const TempDir directory;
+  std::filesystem::copy(family_fixture("gpt_oss_bf16"), directory / "input");
+  // Down is [6, 64, 96] in the fixture: its first 64 of 96 outputs make it square.
+  edit_json(directory / "input/config.json",
+            [](formats::Json& config) { config["hidden_size"] = kWidth; });
+  EditedWeights weights(directory / "input");
+  for (const std::string& name : weights.names()) narrow(weights.at(name), 96, kWidth);
+  weights.save();
+  Conversion conversion(directory / "input", directory / "output");
+  conversion.recipe.to = std::nullopt;
+  conversion.run();
+  EXPECT_TRUE(judge_default(conversion.input, conversion.output).passed);
+  forget_the_conversion(conversion.output);
+  const std::string name = "model.layers.1.mlp.experts.down_proj";
+  edit_tensor(conversion.output, name, [&](EditedTensor& stack) {
+    ASSERT_EQ(stack.shape, (formats::Shape{6, kWidth, kWidth}));
+    transpose(stack, false);
+  });
+  const Verdict verdict = judge_default(conversion.input, conversion.output);
+  EXPECT_FALSE(verdict.passed);
+  EXPECT_THAT(verdict.text, HasSubstr(name));
+}
 
 /// The output of single experts, made from stacks, judged as `ingot verify` judges it.
 bool passes(const std::filesystem::path& output) {
@@ -73,12 +114,9 @@ bool passes(const std::filesystem::path& output) {
 TEST(SingleExperts, AreComparedWithTheirStack) {
   const TempDir directory;
   const std::filesystem::path output = directory / "output";
-  const formats::Checkpoint source = formats::with_single_experts(
-      formats::Checkpoint::open(family_fixture("qwen3_5_moe"), {}), {});
-  convert::Recipe recipe;
-  recipe.to = formats::SchemeId::kInt8Channel;
-  resolve(recipe, source);
-  convert::execute(plan_for(source, recipe), output, {});
+  Conversion conversion(family_fixture("qwen3_5_moe"), output);
+  conversion.recipe.to = formats::SchemeId::kInt8Channel;
+  conversion.run();
   EXPECT_TRUE(passes(output));
   forget_the_conversion(output);
   EditedWeights weights(output);

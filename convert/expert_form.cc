@@ -1,0 +1,134 @@
+#include "convert/expert_form.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "convert/convert.h"
+#include "convert/plan/passes.h"
+#include "convert/recipe/default_recipes.h"
+#include "convert/recipe/engine_choice.h"
+#include "formats/base/error.h"
+#include "formats/experts/expert_views.h"
+
+namespace ingot::convert {
+
+using formats::Checkpoint;
+using formats::ExpertForm;
+using formats::LogicalTensor;
+using formats::StackOrder;
+
+namespace {
+
+/// What engine, family and dialect make of a recipe.
+void resolve(Recipe& recipe, const Checkpoint& source, const PlanOptions& options) {
+  choose_for_engine(recipe, source, *options.layout);
+  add_default_rules(recipe, source.family(), source.config(),
+                    target_dialect(recipe, source.dialect()));
+  recipe.set_layers(source.config().num_hidden_layers);
+}
+
+bool is_quantized_target(const Recipe& recipe) {
+  return recipe.to && formats::scheme_facts(*recipe.to).quantized;
+}
+
+bool has_odd_stacks(const Checkpoint& source) {
+  return std::ranges::any_of(source.tensors(), [](const LogicalTensor& tensor) {
+    return tensor.rule != nullptr && (tensor.rule->stack == StackOrder::kInputMajor ||
+                                      tensor.rule->gate_up == formats::GateUpOrder::kInterleaved);
+  });
+}
+
+/// What loaders read of the scheme that everything becomes.
+ExpertForm form_of_target(Recipe recipe, const Checkpoint& source, const PlanOptions& options) {
+  resolve(recipe, source, options);
+  if (!is_quantized_target(recipe)) return ExpertForm::kEither;
+  const formats::StorageRow* row = formats::find_storage(
+      target_dialect(recipe, source.dialect()), *recipe.to, recipe.choices.activations);
+  return row == nullptr ? ExpertForm::kEither : row->experts;
+}
+
+void refuse_idle(std::string_view word, std::string_view fact) {
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("--experts {} has no effect: {} (leave it out)", word, fact));
+}
+
+Checkpoint in_form(Checkpoint source, const Recipe& recipe, const PlanOptions& options) {
+  const bool has_stacks = formats::holds_stacks(source);
+  const bool has_singles = formats::holds_single_experts(source);
+  if (const auto choice = recipe.choices.experts) {
+    if (*choice == ExpertChoice::kSeparate) {
+      if (!has_stacks) refuse_idle("separate", "no experts are stacked here");
+      return formats::with_single_experts(std::move(source));
+    }
+    if (*choice == ExpertChoice::kStacked) {
+      if (!has_singles) refuse_idle("stacked", "no experts stand by themselves here");
+      return formats::with_stacked_experts(std::move(source));
+    }
+    return source;
+  }
+  if ((!has_stacks && !has_singles) || source.slicing() != nullptr) return source;
+  ExpertForm form = form_of_target(recipe, source, options);
+  // Of quantized stacks loaders know those that stand as transformers 5 has them.
+  if (form == ExpertForm::kEither && is_quantized_target(recipe) && has_odd_stacks(source))
+    form = ExpertForm::kSeparate;
+  if (form == ExpertForm::kSeparate && has_stacks && formats::separation_fault(source).empty())
+    return formats::with_single_experts(std::move(source));
+  if (form == ExpertForm::kStacked && has_singles && formats::stacking_fault(source).empty())
+    return formats::with_stacked_experts(std::move(source));
+  return source;
+}
+
+/// The stacks whose order is another than this one of their row, plain or quantized.
+template <typename IsQuantized>
+std::vector<std::uint32_t> stacks_to_turn(const Checkpoint& source,
+                                          const IsQuantized& is_quantized) {
+  std::vector<std::uint32_t> stacks;
+  for (std::uint32_t i = 0; i < source.tensors().size(); ++i) {
+    const LogicalTensor& tensor = source.tensors()[i];
+    if (tensor.stack == StackOrder::kNone) continue;
+    if (formats::stack_order(*tensor.rule, is_quantized(i)) != tensor.stack) stacks.push_back(i);
+  }
+  return stacks;
+}
+
+/// What every tensor becomes, with each stack output-major: shapes decide what can be quantized.
+std::vector<bool> quantized_in_output(std::shared_ptr<const Checkpoint> source, Recipe recipe,
+                                      const PlanOptions& options) {
+  const auto always = [](std::uint32_t) { return true; };
+  const Checkpoint seen =
+      formats::with_turned_stacks(source, stacks_to_turn(*source, always));
+  resolve(recipe, seen, options);
+  const formats::Dialect& dialect = target_dialect(recipe, seen.dialect());
+  Plan plan{.source = seen,
+            .recipe = std::move(recipe),
+            .options = options,
+            .source_quantization = remembered_quantization(seen),
+            .target = {.dialect = &dialect}};
+  decide(plan);
+  std::vector<bool> is_quantized(seen.tensors().size());
+  for (const PlannedTensor& planned : plan.tensors)
+    is_quantized[planned.tensor] = formats::scheme_facts(planned.to).quantized;
+  return is_quantized;
+}
+
+}  // namespace
+
+std::shared_ptr<const Checkpoint> with_experts_as_written(Checkpoint source, const Recipe& recipe,
+                                                          const PlanOptions& options) {
+  auto seen = std::make_shared<const Checkpoint>(in_form(std::move(source), recipe, options));
+  const bool may_turn =
+      std::ranges::any_of(seen->tensors(), [](const LogicalTensor& tensor) {
+        return tensor.rule != nullptr && tensor.rule->stack == StackOrder::kInputMajor;
+      });
+  if (!may_turn) return seen;
+  const std::vector<bool> is_quantized = quantized_in_output(seen, recipe, options);
+  const std::vector<std::uint32_t> turned =
+      stacks_to_turn(*seen, [&](std::uint32_t i) { return is_quantized[i]; });
+  if (turned.empty()) return seen;
+  return std::make_shared<const Checkpoint>(formats::with_turned_stacks(seen, turned));
+}
+
+}  // namespace ingot::convert

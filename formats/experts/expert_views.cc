@@ -1,0 +1,146 @@
+#include "formats/experts/expert_views.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "formats/base/error.h"
+#include "formats/experts/separation.h"
+#include "formats/experts/sight.h"
+#include "formats/experts/stacking.h"
+
+namespace ingot::formats {
+namespace {
+
+/// One stack with its matrices the other way round.
+void add_turned(const Checkpoint& source, LogicalTensor stack, Sight& sight) {
+  std::swap(stack.shape[1], stack.shape[2]);
+  Encoding& encoding = stack.encoding;
+  StoredParts parts;
+  encoding.stored.for_each([&](Part part, std::uint32_t index) {
+    const StoredTensor& stored = source.stored()[index];
+    if (part_facts(part).extent == PartExtent::kOne && part != Part::kWeight &&
+        part != Part::kScale) {
+      parts.set(part, sight.keep(index));
+      return;
+    }
+    Shape seen = stack.shape;
+    if (part == Part::kScale)
+      seen = block_scale_shape(seen, encoding.block_cols, encoding.block_rows);
+    const bool is_packed = part == Part::kWeight && scheme_facts(encoding.scheme).code_bits == 4;
+    View view{.element_bits = is_packed ? 4 : dtype_bits(stored.dtype), .pieces = {}};
+    for (std::uint64_t i = 0; i < seen[0]; ++i)
+      view.pieces.push_back({.stored = index,
+                             .first = i * seen[1] * seen[2],
+                             .rows = seen[1],
+                             .cols = seen[2],
+                             .row_step = 1,
+                             .col_step = seen[1]});
+    if (part == Part::kWeight) seen[2] /= codes_per_element(encoding.scheme, stored.dtype);
+    parts.set(part, sight.add(stored.name, std::move(seen), std::move(view)));
+  });
+  std::swap(encoding.block_rows, encoding.block_cols);
+  encoding.stored = parts;
+  stack.stack =
+      stack.stack == StackOrder::kInputMajor ? StackOrder::kOutputMajor : StackOrder::kInputMajor;
+  sight.add(std::move(stack));
+}
+
+Error not_seen(const Checkpoint& source, std::string_view form, std::string fault) {
+  return Error(ErrorCode::kUnsupported,
+               fmt::format("experts cannot be seen {}: {} (leave --experts at keep)", form,
+                           std::move(fault)))
+      .in_file(source.directory().string());
+}
+
+}  // namespace
+
+bool holds_stacks(const TensorSource& source) {
+  return std::ranges::any_of(source.tensors(), is_stack);
+}
+
+bool holds_single_experts(const TensorSource& source) {
+  return std::ranges::any_of(source.tensors(), is_single);
+}
+
+std::string separation_fault(const Checkpoint& source) {
+  if (source.slicing() != nullptr) return "one rank's slices stay as they are (merge the ranks)";
+  for (const LogicalTensor& tensor : source.tensors()) {
+    if (!is_stack(tensor)) continue;
+    const std::string fault = separation_fault(source, tensor);
+    if (!fault.empty()) return fmt::format("'{}': {}", tensor.name, fault);
+  }
+  return {};
+}
+
+std::string stacking_fault(const Checkpoint& source) {
+  if (source.slicing() != nullptr) return "one rank's slices stay as they are (merge the ranks)";
+  return Stacking(source).fault();
+}
+
+Checkpoint with_single_experts(Checkpoint source) {
+  if (std::string fault = separation_fault(source); !fault.empty())
+    throw not_seen(source, "one by one", std::move(fault));
+  auto shared = std::make_shared<const Checkpoint>(std::move(source));
+  Sight sight(*shared);
+  for (const LogicalTensor& tensor : shared->tensors())
+    is_stack(tensor) ? add_separated(*shared, tensor, sight) : sight.keep(tensor);
+  const Dialect& dialect = dialect_of_singles(*shared);
+  return sight.finish(std::move(shared), dialect);
+}
+
+Checkpoint with_stacked_experts(Checkpoint source) {
+  if (std::string fault = stacking_fault(source); !fault.empty())
+    throw not_seen(source, "stacked", std::move(fault));
+  auto shared = std::make_shared<const Checkpoint>(std::move(source));
+  Sight sight(*shared);
+  for (const LogicalTensor& tensor : shared->tensors()) {
+    if (!is_single(tensor)) sight.keep(tensor);
+  }
+  Stacking(*shared).add_to(sight);
+  const Dialect& dialect = shared->dialect();
+  return sight.finish(std::move(shared), dialect);
+}
+
+Checkpoint with_turned_stacks(std::shared_ptr<const Checkpoint> source,
+                              std::span<const std::uint32_t> stacks) {
+  Sight sight(*source);
+  for (std::uint32_t i = 0; i < source->tensors().size(); ++i) {
+    const LogicalTensor& tensor = source->tensors()[i];
+    std::ranges::find(stacks, i) == stacks.end() ? sight.keep(tensor)
+                                                 : add_turned(*source, tensor, sight);
+  }
+  const Dialect& dialect = source->dialect();
+  return sight.finish(std::move(source), dialect);
+}
+
+ExpertsHeld experts_held(const TensorSource& model) {
+  ExpertsHeld held{.has_singles = holds_single_experts(model), .stacks = {}};
+  for (const LogicalTensor& tensor : model.tensors()) {
+    if (is_stack(tensor)) held.stacks.emplace(tensor.name, is_quantized(tensor));
+  }
+  return held;
+}
+
+Checkpoint with_experts_as_in(Checkpoint source, const ExpertsHeld& held) {
+  const bool has_stacks = !held.stacks.empty();
+  if (held.has_singles && !has_stacks && holds_stacks(source) && separation_fault(source).empty())
+    source = with_single_experts(std::move(source));
+  if (has_stacks && !held.has_singles && holds_single_experts(source) &&
+      stacking_fault(source).empty())
+    source = with_stacked_experts(std::move(source));
+  std::vector<std::uint32_t> turned;
+  for (std::uint32_t i = 0; i < source.tensors().size(); ++i) {
+    const LogicalTensor& tensor = source.tensors()[i];
+    const auto made = held.stacks.find(tensor.name);
+    if (tensor.stack != StackOrder::kNone && made != held.stacks.end() &&
+        stack_order(*tensor.rule, made->second) != tensor.stack)
+      turned.push_back(i);
+  }
+  if (turned.empty()) return source;
+  return with_turned_stacks(std::make_shared<const Checkpoint>(std::move(source)), turned);
+}
+
+}  // namespace ingot::formats

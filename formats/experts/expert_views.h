@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "formats/checkpoint/checkpoint.h"
+
+// Routed experts in another form than they are stored in: one by one, stacked, or with the matrices
+// of a stack turned. What a form is made of comes from the family's rows, never from a shape:
+// StackOrder, GateUpOrder, and the roles of a stack and of its members. Nothing is computed with:
+// bytes are gathered as they are read, and scales and biases go with their rows.
+
+namespace ingot::formats {
+
+/// Whether some routed experts are stacked.
+bool holds_stacks(const TensorSource& source);
+/// Whether some routed expert has tensors of its own.
+bool holds_single_experts(const TensorSource& source);
+
+/// Why the stacks cannot be seen one by one, naming the first; empty: they can. The family must
+/// have rows for single experts, and no block of scales may belong to gate and to up in part.
+std::string separation_fault(const Checkpoint& source);
+/// Why single experts cannot be seen stacked; empty: they can. All of a layer must be here, in one
+/// scheme and shape, and their scales be rows, or blocks of rows, of the stack's.
+std::string stacking_fault(const Checkpoint& source);
+
+/// The same model with a tensor per expert and projection in place of each stack, under the names
+/// of the family's rows and of the dialect's parts (compressed-tensors' where the dialect knows
+/// stacks alone). Throws kUnsupported for what separation_fault() says.
+Checkpoint with_single_experts(Checkpoint source);
+/// The same with stacks in place of single experts, output-major, gate and up in the order of the
+/// family. Throws kUnsupported for what stacking_fault() says.
+Checkpoint with_stacked_experts(Checkpoint source);
+/// The same with the matrices of these stacks, indices into tensors(), the other way round. Codes
+/// and scales are turned alike: a group of 1 x 32 becomes one of 32 x 1.
+Checkpoint with_turned_stacks(std::shared_ptr<const Checkpoint> source,
+                              std::span<const std::uint32_t> stacks);
+
+/// How a model that was made of another has its experts.
+struct ExpertsHeld {
+  bool has_singles = false;
+  std::map<std::string, bool, std::less<>> stacks;  ///< by name: whether it is quantized
+};
+ExpertsHeld experts_held(const TensorSource& model);
+
+/// The source as what was made of it holds its experts: one by one or stacked, where it can be seen
+/// so, and each stack the way round that it has there.
+Checkpoint with_experts_as_in(Checkpoint source, const ExpertsHeld& held);
+
+}  // namespace ingot::formats

@@ -1,0 +1,204 @@
+#include "formats/experts/separation.h"
+
+#include <algorithm>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "formats/base/checked.h"
+
+namespace ingot::formats {
+namespace {
+
+constexpr std::string_view kExpertMark = "{expert}";
+
+/// Rows of a part of a stack that belong to one member of each expert.
+struct MemberRows {
+  std::uint64_t first = 0, count = 0, step = 1;
+  std::uint64_t block_rows = 1;  ///< rows of the member that share one
+};
+
+/// Which `count` of `n_rows` rows are those of member `m`; with a row of the part for each block of
+/// `block` rows, or one for all.
+std::optional<MemberRows> rows_of_member(std::uint64_t n_rows, std::uint64_t block,
+                                         std::uint64_t n_members, std::uint64_t m,
+                                         GateUpOrder order) {
+  const std::uint64_t own = n_rows / n_members;
+  if (block >= n_rows) return MemberRows{.first = 0, .count = 1, .block_rows = own};
+  if (n_members == 1)
+    return MemberRows{.first = 0, .count = ceil_div(n_rows, block), .block_rows = block};
+  if (order == GateUpOrder::kInterleaved) {
+    if (block == 1) return MemberRows{.first = m, .count = own, .step = n_members};
+    if (block % n_members != 0) return std::nullopt;
+    return MemberRows{
+        .first = 0, .count = ceil_div(n_rows, block), .block_rows = block / n_members};
+  }
+  const std::uint64_t begin = m * own;
+  if (begin % block == 0)
+    return MemberRows{.first = begin / block, .count = ceil_div(own, block), .block_rows = block};
+  const bool is_within = begin / block == (begin + own - 1) / block;
+  if (!is_within) return std::nullopt;
+  return MemberRows{.first = begin / block, .count = 1, .block_rows = own};
+}
+
+std::vector<const TensorRule*> members_of(const Family& family, const LogicalTensor& stack) {
+  std::vector<const TensorRule*> rows;
+  for (const StackMembers& facts : kStacks) {
+    if (facts.stack != role_of(stack)) continue;
+    for (std::size_t i = 0; i < facts.n; ++i) {
+      const TensorRule* row = find_row(family, facts.members[i]);
+      if (row == nullptr) return {};
+      rows.push_back(row);
+    }
+  }
+  return rows;
+}
+
+std::size_t outputs_axis(const LogicalTensor& stack) {
+  const bool is_last = stack.shape.size() < 3 || stack.stack == StackOrder::kInputMajor;
+  return is_last ? stack.shape.size() - 1 : 1;
+}
+
+/// Stacks seen one by one.
+class Separation {
+ public:
+  Separation(const Checkpoint& source, Sight& sight)
+      : source_(source), dialect_(dialect_of_singles(source)), sight_(sight) {}
+
+  // Its fault is empty.
+  void add(const LogicalTensor& stack) {
+    const auto members = members_of(source_.family(), stack);
+    const std::string base = stack.name.substr(0, stack.name.rfind('.') + 1);
+    const std::uint64_t n_outputs = stack.shape[outputs_axis(stack)];
+    for (std::uint64_t expert = 0; expert < stack.shape.front(); ++expert) {
+      for (std::size_t m = 0; m < members.size(); ++m) {
+        const std::string_view pattern = members[m]->pattern;
+        LogicalTensor single;
+        single.name = fmt::format("{}{}{}", base, expert,
+                                  pattern.substr(pattern.find(kExpertMark) + kExpertMark.size()));
+        single.rule = members[m];
+        single.layer = stack.layer;
+        single.expert = static_cast<std::uint32_t>(expert);
+        single.shape = {n_outputs / members.size()};
+        if (stack.shape.size() == 3)
+          single.shape.push_back(stack.shape[stack.stack == StackOrder::kInputMajor ? 1 : 2]);
+        const At at{.expert = expert, .member = m, .n_members = members.size()};
+        is_quantized(stack) ? add_quantized(stack, std::move(single), at)
+                            : add_plain(stack, std::move(single), at);
+      }
+    }
+  }
+
+ private:
+  struct At {
+    std::uint64_t expert = 0, member = 0, n_members = 1;
+  };
+
+  void add_plain(const LogicalTensor& stack, LogicalTensor single, const At& at) {
+    const std::uint32_t stored = stack.encoding.stored.weight();
+    const std::uint64_t n_outputs = stack.shape[outputs_axis(stack)];
+    const std::uint64_t n_inputs = single.shape.size() == 2 ? single.shape[1] : 1;
+    const auto own = *rows_of_member(n_outputs, 1, at.n_members, at.member, stack.rule->gate_up);
+    ViewPiece piece{.stored = stored, .first = at.expert * n_outputs * n_inputs};
+    if (stack.stack == StackOrder::kOutputMajor) {
+      piece.first += own.first * n_inputs;
+      piece = {.stored = stored,
+               .first = piece.first,
+               .rows = own.count,
+               .cols = n_inputs,
+               .row_step = own.step * n_inputs};
+    } else if (single.shape.size() == 2) {
+      piece = {.stored = stored,
+               .first = piece.first + own.first,
+               .rows = own.count,
+               .cols = n_inputs,
+               .row_step = own.step,
+               .col_step = n_outputs};
+    } else {
+      piece = {.stored = stored,
+               .first = piece.first + own.first,
+               .cols = own.count,
+               .col_step = own.step};
+    }
+    single.encoding = stack.encoding;
+    const View view{.element_bits = dtype_bits(source_.stored()[stored].dtype), .pieces = {piece}};
+    single.encoding.stored = StoredParts(sight_.add(single.name, single.shape, view));
+    sight_.add(std::move(single));
+  }
+
+  void add_quantized(const LogicalTensor& stack, LogicalTensor single, const At& at) {
+    const StorageRow& storage = *storage_of(dialect_, stack);
+    const Encoding& whole = stack.encoding;
+    const std::uint64_t n_rows = stack.shape[1], n_experts = stack.shape[0];
+    const auto member = [&](std::uint64_t block) {
+      return *rows_of_member(n_rows, block, at.n_members, at.member, stack.rule->gate_up);
+    };
+    single.encoding = whole;
+    single.encoding.block_rows = member(whole.block_rows).block_rows;
+    StoredParts parts;
+    whole.stored.for_each([&](Part part, std::uint32_t index) {
+      const StoredTensor& stored = source_.stored()[index];
+      const PartRow& row = *find_part_row(storage, part);
+      View view{.element_bits = dtype_bits(stored.dtype), .pieces = {}};
+      Shape shape = part_shape(row, whole.scheme, single.shape,
+                               {single.encoding.block_rows, single.encoding.block_cols});
+      const std::uint64_t count = stored.n_bytes * 8 / view.element_bits;
+      if (part == Part::kWeight || (part == Part::kScale && count > 1)) {
+        const std::uint64_t block = part == Part::kWeight ? 1 : whole.block_rows;
+        const MemberRows own = member(block);
+        const std::uint64_t of_expert = count / n_experts;
+        const std::uint64_t cols = of_expert / ceil_div(n_rows, std::min(block, n_rows));
+        view.pieces = {{.stored = index,
+                        .first = at.expert * of_expert + own.first * cols,
+                        .rows = own.count,
+                        .cols = cols,
+                        .row_step = own.step * cols}};
+        if (part == Part::kWeight) shape = {own.count, cols};
+      } else {
+        view.pieces = {{.stored = index, .first = count > 1 ? at.expert : 0}};
+      }
+      parts.set(part, sight_.add(part_name(row, single.name), std::move(shape), std::move(view)));
+    });
+    single.encoding.stored = parts;
+    sight_.add(std::move(single));
+  }
+
+  const Checkpoint& source_;
+  const Dialect& dialect_;
+  Sight& sight_;
+};
+
+}  // namespace
+
+std::string separation_fault(const Checkpoint& source, const LogicalTensor& stack) {
+  const auto members = members_of(source.family(), stack);
+  if (members.empty())
+    return fmt::format("family {} has no names for experts one by one", source.family().name);
+  const Shape& shape = stack.shape;
+  const bool is_bias = is_expert_bias(role_of(stack));
+  if (shape.size() != (is_bias ? 2 : 3) || element_count(shape).value_or(0) == 0 ||
+      shape[outputs_axis(stack)] % members.size() != 0)
+    return fmt::format("its shape {} is none of equal experts", shape_text(shape));
+  if (!is_quantized(stack)) return {};
+  if (storage_of(dialect_of_singles(source), stack) == nullptr)
+    return fmt::format("dialect {} has no names for its parts", dialect_of_singles(source).name);
+  if (stack.stack != StackOrder::kOutputMajor) return "its matrices are turned";
+  for (std::size_t m = 0; m < members.size(); ++m) {
+    if (!rows_of_member(shape[1], stack.encoding.block_rows, members.size(), m,
+                        stack.rule->gate_up))
+      return fmt::format("blocks of {} rows belong to gate and to up", stack.encoding.block_rows);
+  }
+  std::string odd;
+  stack.encoding.stored.for_each([&](Part part, std::uint32_t) {
+    const PartExtent extent = part_facts(part).extent;
+    if (part != Part::kWeight && part != Part::kScale && extent != PartExtent::kOne)
+      odd = fmt::format("{} is not shared out to experts", part_facts(part).meaning);
+  });
+  return odd;
+}
+
+void add_separated(const Checkpoint& source, const LogicalTensor& stack, Sight& sight) {
+  Separation(source, sight).add(stack);
+}
+
+}  // namespace ingot::formats

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <string>
+
+#include "formats/experts/sight.h"
+
+// Stacks seen one by one.
+
+namespace ingot::formats {
+
+/// Why the experts of this stack cannot be seen one by one; empty: they can.
+std::string separation_fault(const Checkpoint& source, const LogicalTensor& stack);
+/// Adds its experts, one by one. Its fault must be empty.
+void add_separated(const Checkpoint& source, const LogicalTensor& stack, Sight& sight);
+
+}  // namespace ingot::formats

@@ -1,0 +1,112 @@
+#include "formats/experts/sight.h"
+
+#include <algorithm>
+
+#include "formats/base/error.h"
+#include "formats/json/json.h"
+
+namespace ingot::formats {
+
+Role role_of(const LogicalTensor& tensor) {
+  return tensor.rule != nullptr ? tensor.rule->role : Role::kOther;
+}
+
+bool is_stack(const LogicalTensor& tensor) {
+  return is_expert_stack(role_of(tensor));
+}
+
+bool is_single(const LogicalTensor& tensor) {
+  return is_of_routed_expert(role_of(tensor)) && !is_stack(tensor);
+}
+
+const TensorRule* find_row(const Family& family, Role role) {
+  const auto row = std::ranges::find(family.rules, role, &TensorRule::role);
+  return row == family.rules.end() ? nullptr : &*row;
+}
+
+bool is_quantized(const LogicalTensor& tensor) {
+  return scheme_facts(tensor.encoding.scheme).quantized;
+}
+
+const Dialect& dialect_of_singles(const Checkpoint& source) {
+  const bool has_stacks_alone = std::ranges::any_of(
+      source.dialect().storage,
+      [](const StorageRow& row) { return row.experts == ExpertForm::kStacked; });
+  return has_stacks_alone ? *find_dialect("compressed-tensors") : source.dialect();
+}
+
+const StorageRow* storage_of(const Dialect& dialect, const LogicalTensor& tensor) {
+  for (const StorageRow& row : dialect.storage) {
+    bool has_all = row.scheme == tensor.encoding.scheme;
+    tensor.encoding.stored.for_each([&](Part part, std::uint32_t) {
+      has_all = has_all && find_part_row(row, part) != nullptr;
+    });
+    if (has_all) return &row;
+  }
+  return nullptr;
+}
+
+std::uint32_t Sight::add(std::string name, Shape shape, View view) {
+  StoredTensor tensor = source_.stored()[view.pieces.front().stored];
+  tensor.name = std::move(name);
+  tensor.shape = std::move(shape);
+  tensor.offset += view.pieces.front().first * view.element_bits / 8;
+  tensor.n_bytes = view.n_bytes();
+  INGOT_CHECK(byte_count(tensor.dtype, tensor.shape) == tensor.n_bytes);
+  parts_.push_back({.tensor = std::move(tensor), .view = std::move(view)});
+  return static_cast<std::uint32_t>(parts_.size() - 1);
+}
+
+std::uint32_t Sight::keep(std::uint32_t stored) {
+  const StoredTensor& tensor = source_.stored()[stored];
+  parts_.push_back({.tensor = tensor,
+                    .view = {.element_bits = 8,
+                             .pieces = {{.stored = stored,
+                                         .cols = std::max<std::uint64_t>(tensor.n_bytes, 1)}}}});
+  return static_cast<std::uint32_t>(parts_.size() - 1);
+}
+
+void Sight::keep(LogicalTensor tensor) {
+  StoredParts parts;
+  tensor.encoding.stored.for_each(
+      [&](Part part, std::uint32_t stored) { parts.set(part, keep(stored)); });
+  tensor.encoding.stored = parts;
+  tensors_.push_back(std::move(tensor));
+}
+
+Checkpoint Sight::finish(std::shared_ptr<const Checkpoint> source, const Dialect& dialect) {
+  std::vector<std::uint32_t> order(parts_.size());
+  for (std::uint32_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::ranges::stable_sort(order, {},
+                           [&](std::uint32_t i) { return parts_[i].view.pieces.front().stored; });
+  std::vector<std::uint32_t> place(parts_.size());
+  AssembledModel model{.directory = source->directory(),
+                       .file_names = std::nullopt,
+                       .config = source->config(),
+                       .config_text = source->config_text(),
+                       .description = source->description(),
+                       .dialect = &dialect,
+                       .side_files = source->side_files(),
+                       .stored = {},
+                       .remarks = source->remarks(),
+                       .bytes = nullptr,
+                       .index_frame = source->index_frame(),
+                       .slices = nullptr};
+  std::vector<View> views;
+  for (const std::uint32_t i : order) {
+    place[i] = static_cast<std::uint32_t>(views.size());
+    model.stored.push_back(std::move(parts_[i].tensor));
+    views.push_back(std::move(parts_[i].view));
+  }
+  for (LogicalTensor& tensor : tensors_) {
+    StoredParts parts;
+    tensor.encoding.stored.for_each([&](Part part, std::uint32_t i) { parts.set(part, place[i]); });
+    tensor.encoding.stored = parts;
+  }
+  model.tensors = std::move(tensors_);
+  const OpenOptions options{.family = std::string(source->family().spec)};
+  model.bytes = std::make_unique<ViewedBytes>(std::move(source), std::move(views));
+  return Checkpoint::assemble(std::move(model), options);
+}
+
+}  // namespace ingot::formats

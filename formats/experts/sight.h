@@ -1,0 +1,70 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "formats/checkpoint/checkpoint.h"
+#include "formats/experts/viewed_bytes.h"
+
+// A checkpoint in the making whose stored tensors are views of another's.
+
+namespace ingot::formats {
+
+/// A stack, and what each expert gives to it, in the order of its outputs.
+struct StackMembers {
+  Role stack{};
+  std::array<Role, 2> members{};
+  std::size_t n = 1;
+};
+inline constexpr std::array kStacks = {
+    StackMembers{Role::kExpertsGateUp, {Role::kExpertGate, Role::kExpertUp}, 2},
+    StackMembers{Role::kExpertsDown, {Role::kExpertDown}},
+    StackMembers{Role::kExpertsGateUpBias, {Role::kExpertGateBias, Role::kExpertUpBias}, 2},
+    StackMembers{Role::kExpertsDownBias, {Role::kExpertDownBias}},
+};
+
+Role role_of(const LogicalTensor& tensor);
+bool is_stack(const LogicalTensor& tensor);
+/// Whether it is a weight or a bias of one routed expert.
+bool is_single(const LogicalTensor& tensor);
+bool is_quantized(const LogicalTensor& tensor);
+/// The first row of this role, or null.
+const TensorRule* find_row(const Family& family, Role role);
+/// The dialect whose names parts of single experts have: compressed-tensors where that of the
+/// source knows stacks alone.
+const Dialect& dialect_of_singles(const Checkpoint& source);
+/// The row that has every part of this tensor; null: the dialect has no names for them.
+const StorageRow* storage_of(const Dialect& dialect, const LogicalTensor& tensor);
+
+/// Collects what is seen. Stored tensors stand in the order of the source's.
+class Sight {
+ public:
+  explicit Sight(const Checkpoint& source) : source_(source) {}
+
+  /// A stored tensor of this name and shape; the rest is that of what its first piece is from.
+  std::uint32_t add(std::string name, Shape shape, View view);
+  /// A stored tensor as it is.
+  std::uint32_t keep(std::uint32_t stored);
+  /// A weight as it is, with its parts.
+  void keep(LogicalTensor tensor);
+  /// A weight whose parts are indices that add() and keep() gave.
+  void add(LogicalTensor tensor) { tensors_.push_back(std::move(tensor)); }
+
+  Checkpoint finish(std::shared_ptr<const Checkpoint> source, const Dialect& dialect);
+
+ private:
+  struct SeenPart {
+    StoredTensor tensor;
+    View view;
+  };
+
+  const Checkpoint& source_;
+  std::vector<SeenPart> parts_;
+  std::vector<LogicalTensor> tensors_;
+};
+
+}  // namespace ingot::formats

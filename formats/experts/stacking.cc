@@ -1,0 +1,131 @@
+#include "formats/experts/stacking.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "formats/base/checked.h"
+
+namespace ingot::formats {
+namespace {
+
+constexpr std::string_view kExperts = ".experts.";
+
+}  // namespace
+
+Stacking::Stacking(const Checkpoint& source) : source_(source) {
+  const std::uint64_t n_experts = source.config().n_routed_experts;
+  for (const LogicalTensor& tensor : source.tensors()) {
+    if (!is_single(tensor) || !tensor.layer || !tensor.expert) continue;
+    const auto facts = std::ranges::find_if(kStacks, [&](const StackMembers& stack) {
+      return std::ranges::find(stack.members, role_of(tensor)) != stack.members.end();
+    });
+    Gathered& gathered = stacks_[{*tensor.layer, facts->stack}];
+    gathered.row = find_row(source.family(), facts->stack);
+    gathered.n_members = facts->n;
+    gathered.tensors.resize(n_experts * facts->n);
+    const auto member = static_cast<std::size_t>(
+        std::ranges::find(facts->members, role_of(tensor)) - facts->members.begin());
+    gathered.tensors.at(*tensor.expert * facts->n + member) = &tensor;
+  }
+}
+
+std::string Stacking::fault() const {
+  for (const auto& [key, gathered] : stacks_) {
+    if (std::string found = fault_of(gathered); !found.empty()) {
+      const auto any = std::ranges::find_if(
+          gathered.tensors, [](const LogicalTensor* tensor) { return tensor != nullptr; });
+      return fmt::format("'{}' and its like: {}", (*any)->name, found);
+    }
+  }
+  return {};
+}
+
+void Stacking::add_to(Sight& sight) const {
+  for (const auto& [key, gathered] : stacks_) add(gathered, sight);
+}
+
+std::string Stacking::fault_of(const Gathered& gathered) const {
+  if (gathered.row == nullptr)
+    return fmt::format("family {} has no name for their stack", source_.family().name);
+  for (const LogicalTensor* tensor : gathered.tensors) {
+    if (tensor == nullptr) return "an expert is missing";
+    const Encoding &one = tensor->encoding, &first = gathered.first().encoding;
+    bool is_like = one.scheme == first.scheme && one.block_rows == first.block_rows &&
+                   one.block_cols == first.block_cols && tensor->shape == gathered.first().shape;
+    for (std::size_t p = 0; p < kMaxParts; ++p) {
+      const auto part = static_cast<Part>(p);
+      is_like = is_like && one.stored.has(part) == first.stored.has(part) &&
+                (!one.stored.has(part) || source_.stored()[one.stored[part]].dtype ==
+                                              source_.stored()[first.stored[part]].dtype);
+    }
+    if (!is_like) return fmt::format("'{}' is stored in another way", tensor->name);
+  }
+  const LogicalTensor& first = gathered.first();
+  if (element_count(first.shape).value_or(0) == 0) return "they hold nothing";
+  if (!is_quantized(first)) return {};
+  if (storage_of(source_.dialect(), first) == nullptr)
+    return fmt::format("dialect {} has no names for parts of a stack", source_.dialect().name);
+  std::string odd;
+  first.encoding.stored.for_each([&](Part part, std::uint32_t) {
+    if (part == Part::kWeight || part == Part::kScale) return;
+    const bool is_number = part_facts(part).extent == PartExtent::kOne;
+    if (!is_number || part == Part::kGlobal || gathered.n_members > 1)
+      odd = fmt::format("{} is no part of a stack", part_facts(part).meaning);
+  });
+  if (!odd.empty() || gathered.n_members == 1) return odd;
+  const std::uint64_t rows = first.shape[0], block = first.encoding.block_rows;
+  if (gathered.row->gate_up == GateUpOrder::kInterleaved)
+    return block == 1 ? "" : "gate and up have scales of their own, their rows stand in turn";
+  return rows % block == 0 || block >= rows
+             ? ""
+             : fmt::format("blocks of {} rows do not divide {} rows", block, rows);
+}
+
+void Stacking::add(const Gathered& gathered, Sight& sight) const {
+  const LogicalTensor& first = gathered.first();
+  const std::uint64_t n_experts = gathered.tensors.size() / gathered.n_members;
+  const std::string_view pattern = gathered.row->pattern;
+  LogicalTensor stack;
+  stack.name = first.name.substr(0, first.name.find(kExperts) + kExperts.size());
+  stack.name += pattern.substr(pattern.find(kExperts) + kExperts.size());
+  stack.rule = gathered.row;
+  stack.layer = first.layer;
+  stack.stack = first.shape.size() == 2 ? StackOrder::kOutputMajor : StackOrder::kNone;
+  stack.shape = {n_experts};
+  stack.shape.insert(stack.shape.end(), first.shape.begin(), first.shape.end());
+  stack.shape[1] *= gathered.n_members;
+  stack.encoding = first.encoding;
+  const bool is_in_turn =
+      gathered.n_members > 1 && gathered.row->gate_up == GateUpOrder::kInterleaved;
+  StoredParts parts;
+  first.encoding.stored.for_each([&](Part part, std::uint32_t index) {
+    const StoredTensor& stored = source_.stored()[index];
+    View view{.element_bits = dtype_bits(stored.dtype),
+              .n_in_turn = is_in_turn ? static_cast<std::uint32_t>(gathered.n_members) : 1,
+              .pieces = {}};
+    const std::uint64_t count = stored.n_bytes * 8 / view.element_bits;
+    const bool has_rows = part == Part::kWeight || part == Part::kScale;
+    const std::uint64_t block =
+        part == Part::kWeight ? 1 : std::min(first.encoding.block_rows, first.shape[0]);
+    const std::uint64_t rows = has_rows ? ceil_div(first.shape[0], block) : 1;
+    for (const LogicalTensor* tensor : gathered.tensors)
+      view.pieces.push_back({.stored = tensor->encoding.stored[part],
+                             .rows = rows,
+                             .cols = count / rows,
+                             .row_step = count / rows});
+    Shape shape = {n_experts};
+    if (has_rows && stack.shape.size() == 3) shape.push_back(rows * gathered.n_members);
+    if (has_rows) shape.push_back(stack.shape.size() == 3 ? count / rows : stack.shape[1]);
+    const PartRow* row =
+        is_quantized(first) ? find_part_row(*storage_of(source_.dialect(), first), part) : nullptr;
+    parts.set(part, sight.add(row == nullptr ? stack.name : part_name(*row, stack.name),
+                              std::move(shape), std::move(view)));
+    // Gate and up keep scales of their own.
+    if (part == Part::kScale && gathered.n_members > 1) stack.encoding.block_rows = block;
+  });
+  stack.encoding.stored = parts;
+  sight.add(std::move(stack));
+}
+
+}  // namespace ingot::formats

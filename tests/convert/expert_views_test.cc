@@ -1,0 +1,308 @@
+#include "formats/experts/expert_views.h"
+
+#include <array>
+#include <fstream>
+
+#include <gtest/gtest.h>
+
+#include "check/check.h"
+#include "convert/expert_form.h"
+#include "formats/base/hash.h"
+#include "formats/json/json.h"
+#include "tests/convert/conversion.h"
+#include "tests/convert/output_tensors.h"
+#include "tests/slicing/sliced.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_dir.h"
+
+// Routed experts one by one, stacked and turned (tests/golden/PROVENANCE.md has the fixtures).
+
+namespace ingot::convert {
+namespace {
+
+using formats::Checkpoint;
+using formats::SchemeId;
+using formats::Shape;
+using ingot::testing::Conversion;
+using ingot::testing::OutputTensor;
+using ingot::testing::OutputTensors;
+using ingot::testing::read_output;
+using ingot::testing::TempDir;
+
+constexpr std::size_t kExperts = 6;
+
+std::filesystem::path fixture(const std::string& name) {
+  return std::filesystem::path(INGOT_SOURCE_DIR) / "tests/golden/families" / name;
+}
+
+/// Converts as the command line does.
+OutputTensors converted(const std::filesystem::path& input, const std::filesystem::path& output,
+                        std::optional<SchemeId> to,
+                        std::optional<ExpertChoice> experts = std::nullopt,
+                        const std::string& dialect = "") {
+  Conversion conversion(input, output);
+  conversion.recipe.to = to;
+  conversion.recipe.choices.experts = experts;
+  conversion.recipe.choices.dialect = dialect;
+  conversion.run();
+  return read_output(output);
+}
+
+void expect_no_errors(const std::filesystem::path& directory) {
+  for (const check::Finding& finding : check::check_checkpoint(directory, {}).findings)
+    EXPECT_EQ(finding.severity, check::Severity::kWarning)
+        << directory << " " << finding.tensor << " " << finding.message;
+}
+
+std::string sha256(const std::string& bytes) {
+  Sha256 hasher;
+  hasher.update(std::as_bytes(std::span(bytes)));
+  return hasher.finish_hex();
+}
+
+/// How a family stacks, said once more beside its row.
+struct Stacks {
+  const char* fixture;
+  bool is_input_major, is_interleaved;
+};
+constexpr std::array kStacked = {Stacks{"qwen3_5_moe", false, false}, Stacks{"llama4", true, false},
+                                 Stacks{"gpt_oss_bf16", true, true}};
+
+/// The rows of an expert's projection in a plain stack of numbers of two bytes.
+std::string rows_in_stack(const Stacks& stacks, const OutputTensor& stack, std::size_t expert,
+                          std::size_t member, std::size_t n_members) {
+  const bool is_bias = stack.shape.size() == 2;
+  const bool is_turned = is_bias || stacks.is_input_major;
+  const std::size_t outputs = is_turned ? stack.shape.back() : stack.shape[1];
+  const std::size_t inputs = is_bias ? 1 : stack.shape[is_turned ? 1 : 2];
+  const std::size_t own = outputs / n_members;
+  std::string bytes;
+  for (std::size_t row = 0; row < own; ++row) {
+    const std::size_t output =
+        stacks.is_interleaved ? row * n_members + member : member * own + row;
+    for (std::size_t input = 0; input < inputs; ++input) {
+      const std::size_t at = is_turned ? (expert * inputs + input) * outputs + output
+                                       : (expert * outputs + output) * inputs + input;
+      bytes += stack.bytes.substr(at * 2, 2);
+    }
+  }
+  return bytes;
+}
+
+TEST(SeparatedExperts, AreTheRowsOfTheirStack) {
+  for (const Stacks& stacks : kStacked) {
+    const TempDir directory;
+    const OutputTensors before = read_output(fixture(stacks.fixture));
+    const OutputTensors after = converted(fixture(stacks.fixture), directory / "out", std::nullopt,
+                                          ExpertChoice::kSeparate);
+    std::size_t n_single = 0, n_stacks = 0;
+    for (const auto& [name, tensor] : before) {
+      if (name.find(".experts.") == name.npos) {
+        EXPECT_EQ(after.at(name), tensor) << name;
+        continue;
+      }
+      EXPECT_FALSE(after.contains(name));
+      ++n_stacks;
+      const std::string base = name.substr(0, name.rfind('.') + 1);
+      const std::string tail = name.ends_with("_bias") ? ".bias" : ".weight";
+      const std::vector<std::string> members =
+          name.find("gate_up") == name.npos ? std::vector<std::string>{"down_proj"}
+                                            : std::vector<std::string>{"gate_proj", "up_proj"};
+      for (std::size_t expert = 0; expert < kExperts; ++expert) {
+        for (std::size_t m = 0; m < members.size(); ++m, ++n_single) {
+          const std::string single = base + std::to_string(expert) + "." + members[m] + tail;
+          ASSERT_TRUE(after.contains(single)) << single;
+          EXPECT_EQ(after.at(single).bytes,
+                    rows_in_stack(stacks, tensor, expert, m, members.size()))
+              << single;
+        }
+      }
+    }
+    EXPECT_EQ(after.size(), before.size() - n_stacks + n_single);
+    expect_no_errors(directory / "out");
+    const OutputTensors again =
+        converted(directory / "out", directory / "again", std::nullopt, ExpertChoice::kStacked);
+    EXPECT_EQ(again, before) << stacks.fixture;
+    const check::CheckResult made =
+        check::check_is_source_of(directory / "out", directory / "again", {});
+    EXPECT_TRUE(made.findings.empty());
+  }
+}
+
+TEST(SeparatedExperts, AreQuantizedAsAnyOther) {
+  for (const Stacks& stacks : kStacked) {
+    const bool has_wide_rows = std::string(stacks.fixture) == "gpt_oss_bf16";
+    for (const formats::SchemeFacts& scheme : formats::schemes()) {
+      if (!scheme.quantized || scheme.id == SchemeId::kInt8Block) continue;
+      if (scheme.group_cols > 1 && scheme.group_rows == 1 && !has_wide_rows) continue;
+      const TempDir directory;
+      Conversion conversion(fixture(stacks.fixture), directory / "out");
+      conversion.recipe.to = scheme.id;
+      conversion.recipe.choices.experts = ExpertChoice::kSeparate;
+      if (scheme.chooses_cols) conversion.recipe.choices.group_size = 32;
+      conversion.run();
+      expect_no_errors(directory / "out");
+      const Checkpoint output = Checkpoint::open(directory / "out", {});
+      for (const formats::LogicalTensor& tensor : output.tensors()) {
+        if (tensor.rule == nullptr || !is_routed_expert(tensor.rule->role)) continue;
+        EXPECT_EQ(tensor.encoding.scheme, scheme.id) << tensor.name;
+      }
+      EXPECT_TRUE(check::check_is_source_of(fixture(stacks.fixture), directory / "out", {})
+                      .findings.empty());
+    }
+  }
+}
+
+TEST(SeparatedExperts, OfMxfp4KeepTheirCodes) {
+  const TempDir directory;
+  const OutputTensors before = read_output(fixture("gpt_oss"));
+  const OutputTensors after =
+      converted(fixture("gpt_oss"), directory / "out", std::nullopt, ExpertChoice::kSeparate);
+  const std::string layer = "model.layers.1.mlp.experts.";
+  const OutputTensor &codes = before.at(layer + "gate_up_proj_blocks"),
+                     &up = after.at(layer + "4.up_proj.weight_packed");
+  EXPECT_EQ(up.shape, (Shape{64, 48}));
+  for (std::size_t row = 0; row < 64; ++row)
+    EXPECT_EQ(up.bytes.substr(row * 48, 48), codes.bytes.substr((4 * 128 + 2 * row + 1) * 48, 48));
+  const OutputTensor &scales = before.at(layer + "gate_up_proj_scales"),
+                     &of_up = after.at(layer + "4.up_proj.weight_scale");
+  for (std::size_t row = 0; row < 64; ++row)
+    EXPECT_EQ(of_up.bytes.substr(row * 3, 3), scales.bytes.substr((4 * 128 + 2 * row + 1) * 3, 3));
+  expect_no_errors(directory / "out");
+}
+
+TEST(SeparatedExperts, DecodeAsTheirStack) {
+  const formats::Json golden = formats::read_json_file(fixture("gpt_oss.decoded.json"), 1 << 20);
+  const TempDir directory;
+  const OutputTensors single =
+      converted(fixture("gpt_oss"), directory / "out", SchemeId::kF32, ExpertChoice::kSeparate);
+  for (const auto& [name, facts] : golden.items()) {
+    const std::string base = name.substr(0, name.rfind('.') + 1);
+    const bool is_down = name.ends_with("down_proj");
+    std::string bytes;
+    for (std::size_t expert = 0; expert < kExperts; ++expert) {
+      const std::string module = base + std::to_string(expert);
+      const std::string& first =
+          single.at(module + (is_down ? ".down_proj.weight" : ".gate_proj.weight")).bytes;
+      if (is_down) {
+        bytes += first;
+        continue;
+      }
+      const std::string& up = single.at(module + ".up_proj.weight").bytes;
+      constexpr std::size_t kRow = 96 * sizeof(float);
+      for (std::size_t at = 0; at < up.size(); at += kRow)
+        bytes += first.substr(at, kRow) + up.substr(at, kRow);
+    }
+    EXPECT_EQ(sha256(bytes), facts.at("f32_sha256_out_major").get<std::string>()) << name;
+  }
+}
+
+// Gate and up have 32 rows each, a block has 128.
+TEST(SeparatedExperts, MayShareABlockOfTheirStack) {
+  const TempDir directory;
+  const OutputTensors stacked =
+      converted(fixture("qwen3_5_moe"), directory / "stacked", SchemeId::kFp8Block);
+  const std::string layer = "model.language_model.layers.0.mlp.experts.";
+  const OutputTensor& codes = stacked.at(layer + "gate_up_proj");
+  ASSERT_EQ(codes.dtype, formats::DType::kF8E4M3);
+  const OutputTensors single =
+      converted(directory / "stacked", directory / "single", std::nullopt, ExpertChoice::kSeparate);
+  constexpr std::size_t kOne = 32 * 72;
+  EXPECT_EQ(single.at(layer + "3.up_proj.weight").bytes, codes.bytes.substr(kOne * 7, kOne));
+  for (const char* member : {"3.gate_proj", "3.up_proj"}) {
+    EXPECT_EQ(single.at(layer + member + ".weight_scale_inv").bytes,
+              stacked.at(layer + "gate_up_proj_scale_inv").bytes.substr(3 * 4, 4));
+  }
+  expect_no_errors(directory / "single");
+}
+
+TEST(StackedExperts, AreTheBytesOfTheSingleOnes) {
+  const TempDir directory;
+  for (const SchemeId scheme : {SchemeId::kFp8Channel, SchemeId::kInt8Channel}) {
+    const std::filesystem::path base = directory / std::string(scheme_facts(scheme).name);
+    std::filesystem::create_directory(base);
+    const OutputTensors single = converted(fixture("qwen3_5_moe"), base / "single", scheme);
+    const OutputTensors stacked =
+        converted(base / "single", base / "stacked", std::nullopt, ExpertChoice::kStacked);
+    const std::string layer = "model.language_model.layers.1.mlp.experts.";
+    EXPECT_EQ(stacked.at(layer + "gate_up_proj").shape, (Shape{kExperts, 64, 72}));
+    EXPECT_EQ(stacked.at(layer + "gate_up_proj_scale").shape, (Shape{kExperts, 64, 1}));
+    EXPECT_EQ(converted(base / "stacked", base / "again", std::nullopt, ExpertChoice::kSeparate),
+              single);
+  }
+}
+
+TEST(StackedExperts, AreDecodedUnderScalesOfTheirOwn) {
+  const TempDir directory;
+  const OutputTensors single =
+      converted(fixture("qwen3_5_moe_fp8"), directory / "single", SchemeId::kBf16);
+  const OutputTensors stacked = converted(fixture("qwen3_5_moe_fp8"), directory / "stacked",
+                                          SchemeId::kBf16, ExpertChoice::kStacked);
+  const std::string layer = "model.language_model.layers.2.mlp.experts.";
+  std::string bytes;
+  for (std::size_t expert = 0; expert < kExperts; ++expert) {
+    const std::string module = layer + std::to_string(expert);
+    bytes += single.at(module + ".gate_proj.weight").bytes;
+    bytes += single.at(module + ".up_proj.weight").bytes;
+  }
+  EXPECT_EQ(stacked.at(layer + "gate_up_proj").bytes, bytes);
+  expect_no_errors(directory / "stacked");
+}
+
+TEST(StackedExperts, OfMxfp4ReturnFromBf16) {
+  const TempDir directory;
+  const OutputTensors plain = converted(fixture("gpt_oss"), directory / "bf16", SchemeId::kBf16);
+  const OutputTensors coded =
+      converted(directory / "bf16", directory / "mxfp4", SchemeId::kMxfp4, std::nullopt, "mxfp4");
+  const OutputTensors release = read_output(fixture("gpt_oss"));
+  for (const auto& [name, tensor] : release) EXPECT_EQ(coded.at(name).shape, tensor.shape) << name;
+  EXPECT_EQ(coded.size(), release.size());
+  expect_no_errors(directory / "mxfp4");
+  EXPECT_EQ(converted(directory / "mxfp4", directory / "again", SchemeId::kBf16), plain);
+}
+
+TEST(StackedExperts, OfMxfp4StayWhereMxfp4IsAskedFor) {
+  const TempDir directory;
+  EXPECT_EQ(converted(fixture("gpt_oss"), directory / "out", SchemeId::kMxfp4),
+            read_output(fixture("gpt_oss")));
+}
+
+TEST(StackedExperts, AreCutAndMergedToTheByte) {
+  using ingot::testing::Cut;
+  for (const auto& [name, cut] :
+       {std::pair{"gpt_oss", Cut{.ep = 3}}, std::pair{"gpt_oss", Cut{.tp = 2}},
+        std::pair{"gpt_oss", Cut{.tp = 2, .ep = 2}}, std::pair{"gpt_oss_bf16", Cut{.tp = 2}},
+        std::pair{"gpt_oss_bf16", Cut{.tp = 2, .ep = 2}}, std::pair{"llama4", Cut{.tp = 2}},
+        std::pair{"llama4", Cut{.tp = 2, .ep = 2}}}) {
+    const TempDir directory;
+    ingot::testing::slicing(fixture(name), directory / "ranks", cut).run();
+    ingot::testing::keeping(directory / "ranks", directory / "merged").run();
+    EXPECT_EQ(read_output(directory / "merged"), read_output(fixture(name)))
+        << name << " " << cut.name();
+  }
+}
+
+TEST(Stacks, TurnedAreFoundByTheirShape) {
+  const TempDir directory;
+  std::filesystem::copy(fixture("llama4"), directory / "turned");
+  formats::Json config = formats::read_json_file(directory / "turned/config.json", 1 << 20);
+  // What is [E, H, 2I] for these widths would be [E, 2I, H] for those.
+  config["text_config"]["hidden_size"] = 128;
+  config["text_config"]["intermediate_size"] = 36;
+  std::ofstream(directory / "turned/config.json") << formats::json_text(config);
+  bool is_told = false;
+  for (const check::Finding& finding : check::check_checkpoint(directory / "turned", {}).findings)
+    is_told = is_told || finding.message.find("the other way round") != std::string::npos;
+  EXPECT_TRUE(is_told);
+}
+
+TEST(StackedExperts, AreRefusedWhereNoneStandAlone) {
+  const TempDir directory;
+  Conversion conversion(fixture("qwen3_5_moe"), directory / "out");
+  conversion.recipe.choices.experts = ExpertChoice::kStacked;
+  ingot::testing::expect_error(ErrorCode::kInvalidArgument, {"--experts stacked", "no effect"},
+                               [&] { conversion.run(); });
+}
+
+}  // namespace
+}  // namespace ingot::convert
