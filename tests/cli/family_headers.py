@@ -66,6 +66,7 @@ def differences(counted, report):
 ingot, golden, chosen = sys.argv[1], sys.argv[2], sys.argv[3:]
 lines = [json.loads(line) for line in open(os.path.join(golden, "counts.jsonl"))]
 ROLES = {role for line in lines for role in line["roles"]} - {"rest"}
+DOCS = open(os.path.join(golden, "../../../docs/families.md")).read()
 failures = []
 with tempfile.TemporaryDirectory(prefix="ingot-families-") as work:
     for counted in lines:
@@ -86,7 +87,10 @@ with tempfile.TemporaryDirectory(prefix="ingot-families-") as work:
         read = run(ingot, "inspect", directory, "--json")
         if not require("inspect", read):
             continue
-        failures += [f"{name}: {text}" for text in differences(counted, json.loads(read[1]))]
+        report = json.loads(read[1])
+        failures += [f"{name}: {text}" for text in differences(counted, report)]
+        if not re.search(rf"^\| `{report['family']}` \|.*\| small \|", DOCS, re.MULTILINE):
+            failures.append(f"{name}: docs/families.md does not say that {report['family']} was held against it")
         if not is_made:
             continue  # tests of quantized checkpoints have them
         out = os.path.join(work, name + "-")
