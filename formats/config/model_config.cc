@@ -19,16 +19,23 @@ namespace {
 constexpr std::uint64_t kMaxCount = std::uint64_t{1} << 20;      // layers, experts
 constexpr std::uint64_t kMaxDimension = std::uint64_t{1} << 32;  // widths, vocabulary, positions
 
+/// The list under `key` where it has an entry per layer.
+const Json* per_layer_list(const JsonFields& config, const char* key) {
+  const Json* value = config.find(key);
+  if (value == nullptr || !value->is_array() || value->empty()) return nullptr;
+  const Json* layers = config.find("num_hidden_layers");
+  const bool is_per_layer = layers != nullptr && *layers == value->size();
+  return is_per_layer ? value : nullptr;
+}
+
 /// A number, which may be written once per layer.
 std::optional<std::uint64_t> number_at(const JsonFields& config, const char* key,
                                        std::uint64_t max) {
-  const Json* value = config.find(key);
-  if (value == nullptr || !value->is_array() || value->empty())
-    return config.optional_number(key, max);
-  const std::uint64_t number = config.as_number(key, value->front(), max);
-  if (std::ranges::any_of(*value, [&](const Json& other) { return other != value->front(); }))
+  const Json* list = per_layer_list(config, key);
+  if (list == nullptr) return config.optional_number(key, max);
+  if (std::ranges::any_of(*list, [&](const Json& other) { return other != list->front(); }))
     config.refuse(key, "differs between layers, and layers of one kind have one shape here");
-  return number;
+  return config.as_number(key, list->front(), max);
 }
 
 /// The first spelling that is there.
@@ -85,14 +92,10 @@ std::string first_architecture(const JsonFields& config) {
 RopeConfig read_rope(const JsonFields& config) {
   RopeConfig rope;
   // Where layers differ, it is that of the first.
-  const Json* per_layer = config.find("rope_theta");
-  const bool is_list = per_layer != nullptr && per_layer->is_array();
-  std::optional<double> theta;
-  if (!is_list) {
-    theta = real(config, "rope_theta");
-  } else if (!per_layer->empty() && per_layer->front().is_number()) {
-    theta = per_layer->front().get<double>();
-  }
+  const Json* list = per_layer_list(config, "rope_theta");
+  std::optional<double> theta = list != nullptr && list->front().is_number()
+                                    ? std::optional(list->front().get<double>())
+                                    : real(config, "rope_theta");
   const std::optional<JsonFields> scaling = config.optional_child(
       config.find("rope_parameters") != nullptr ? "rope_parameters" : "rope_scaling");
   if (scaling) {
@@ -292,8 +295,12 @@ void read_linear_layers(const JsonFields& config, ModelConfig& model) {
   if (types != nullptr) return;
   const std::uint64_t every = given.value_or(4);
   if (every == 0) config.refuse(key, "is 0");
+  // Ling's layers behind its last whole group have full attention.
+  const std::uint64_t end = std::string_view(key) == "layer_group_size"
+                                ? model.num_hidden_layers / every * every
+                                : model.num_hidden_layers;
   for (std::size_t layer = 0; layer < n_layers; ++layer)
-    model.layer_is_linear[layer] = (layer + 1) % every != 0;
+    model.layer_is_linear[layer] = layer < end && (layer + 1) % every != 0;
 }
 
 ModelConfig read_config(const JsonFields& config) {

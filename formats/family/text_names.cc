@@ -80,12 +80,12 @@ std::string find_text_prefix(std::span<const StoredTensor> stored) {
   return {};
 }
 
-std::uint64_t named_mtp_layers(const Family& family, const ModelConfig& config,
-                               std::span<const StoredTensor> stored) {
+void count_named_mtp(const Family& family, std::span<const StoredTensor> stored,
+                     ModelConfig& config) {
   const Json& keys = text_keys(config);
   const bool is_said = std::ranges::any_of(
       kMtpLayerKeys, [&](const char* key) { return keys.is_object() && keys.contains(key); });
-  if (is_said || family.mtp_layers.empty()) return 0;
+  if (is_said || family.mtp_layers.empty()) return;
   std::set<std::string> numbers;
   for (const StoredTensor& tensor : stored) {
     const std::string name = text_model_name(tensor.name, config.text);
@@ -93,9 +93,8 @@ std::uint64_t named_mtp_layers(const Family& family, const ModelConfig& config,
     const std::size_t begin = family.mtp_layers.size();
     numbers.insert(name.substr(begin, name.find('.', begin) - begin));
   }
-  std::uint64_t n_layers = 0;
+  std::uint64_t& n_layers = config.num_nextn_predict_layers;
   while (numbers.contains(std::to_string(n_layers))) ++n_layers;
-  return n_layers;
 }
 
 std::string text_model_name(std::string_view stored, const TextNesting& nesting) {

@@ -19,11 +19,11 @@ struct Family;
 /// where there is none.
 std::string find_text_prefix(std::span<const StoredTensor> stored);
 
-/// How many MTP layers, from the first on, the names of a checkpoint have where its config has no
-/// key for their number, as that of Qwen3-Next; 0 where it has one, or the family does not name
-/// these layers apart. `config` has its prefix.
-std::uint64_t named_mtp_layers(const Family& family, const ModelConfig& config,
-                               std::span<const StoredTensor> stored);
+/// Counts the MTP layers in the names of a checkpoint, from the first on, where its config has no
+/// key for their number (Qwen3-Next's) and the family names these layers apart; else leaves
+/// `config`, which has its prefix, as it is.
+void count_named_mtp(const Family& family, std::span<const StoredTensor> stored,
+                     ModelConfig& config);
 
 /// A checkpoint's name as the family's rows have it.
 std::string text_model_name(std::string_view stored, const TextNesting& nesting);
