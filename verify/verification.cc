@@ -7,12 +7,8 @@
 
 #include "formats/base/error.h"
 #include "formats/base/foreign_files.h"
-<<<<<<< HEAD
 #include "formats/experts/expert_views.h"
-=======
-#include "formats/checkpoint/single_experts.h"
 #include "formats/family/families.h"
->>>>>>> s6d
 #include "shard/join/source.h"
 #include "verify/gates/gate.h"
 #include "verify/layers/reference.h"
@@ -50,20 +46,15 @@ ComparedCheckpoint open_with(const VerificationOptions& options,
 ComparedCheckpoint open_source_of(const std::filesystem::path& source,
                                   const std::filesystem::path& output,
                                   const VerificationOptions& options) {
-<<<<<<< HEAD
-  ComparedCheckpoint from = open_with(options, source, options.source_config);
-  const bool has_experts =
-      formats::holds_stacks(from.model) || formats::holds_single_experts(from.model);
-  if (!has_experts) return from;
-  formats::ExpertsHeld held;
-=======
   VerificationOptions of_source = options;
   // What an output was made under is read under it too.
   if (of_source.family.empty() && formats::family_file_in(source).empty())
     of_source.family = formats::family_file_in(output);
   ComparedCheckpoint from = open_with(of_source, source, options.source_config);
-  if (!formats::holds_stacks(from.model) || !formats::can_separate(from.model)) return from;
->>>>>>> s6d
+  const bool has_experts =
+      formats::holds_stacks(from.model) || formats::holds_single_experts(from.model);
+  if (!has_experts) return from;
+  formats::ExpertsHeld held;
   try {
     held = formats::experts_held(open_with(options, output, options.output_config).model);
   } catch (const Error&) {

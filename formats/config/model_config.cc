@@ -328,6 +328,12 @@ ModelConfig read_config(const JsonFields& config) {
     model.num_nextn_predict_layers = count(config, key);
     break;
   }
+  // DeepSeek V4 with DSpark says 1 and has more, over which its list of layers goes on.
+  if (const Json* ratios = config.optional_array("compress_ratios");
+      ratios != nullptr && ratios->size() > model.num_hidden_layers) {
+    model.num_nextn_predict_layers = std::max<std::uint64_t>(
+        model.num_nextn_predict_layers, ratios->size() - model.num_hidden_layers);
+  }
   model.num_attention_heads = dimension(config, "num_attention_heads");
   model.num_key_value_heads = spelled_number(config, "num_key_value_heads", kMaxDimension)
                                   .value_or(model.num_attention_heads);
