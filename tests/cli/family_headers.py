@@ -18,6 +18,7 @@ WIDTH = {"F32": 4, "BF16": 2, "F16": 2, "F8_E4M3": 1, "F8_E8M0": 1, "I8": 1, "U8
 BYTES = {2: b"".join(struct.pack("<H", 0x3D80 + i % 97 + (0x8000 if i % 3 == 0 else 0)) for i in range(4999)),
          4: b"".join(struct.pack("<f", 0.01 + i / 50000) for i in range(997)),
          1: bytes(i % 0x70 for i in range(4999)), 8: bytes(8)}
+EXPONENTS = bytes(120 + i % 7 for i in range(4999))
 
 
 def make(golden, name, directory):
@@ -28,7 +29,7 @@ def make(golden, name, directory):
         size = WIDTH[dtype]
         for side in shape:
             size *= side
-        period = BYTES[WIDTH[dtype]]
+        period = EXPONENTS if dtype == "F8_E8M0" else BYTES[WIDTH[dtype]]
         data.append((period * (size // len(period) + 1))[:size])
         header[tensor] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + size]}
         at += size
