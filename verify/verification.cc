@@ -8,6 +8,7 @@
 #include "formats/base/error.h"
 #include "formats/base/foreign_files.h"
 #include "formats/experts/expert_views.h"
+#include "formats/family/families.h"
 #include "shard/join/source.h"
 #include "verify/gates/gate.h"
 #include "verify/layers/reference.h"
@@ -45,7 +46,11 @@ ComparedCheckpoint open_with(const VerificationOptions& options,
 ComparedCheckpoint open_source_of(const std::filesystem::path& source,
                                   const std::filesystem::path& output,
                                   const VerificationOptions& options) {
-  ComparedCheckpoint from = open_with(options, source, options.source_config);
+  VerificationOptions of_source = options;
+  // What an output was made under is read under it too.
+  if (of_source.family.empty() && formats::family_file_in(source).empty())
+    of_source.family = formats::family_file_in(output);
+  ComparedCheckpoint from = open_with(of_source, source, options.source_config);
   const bool has_experts =
       formats::holds_stacks(from.model) || formats::holds_single_experts(from.model);
   if (!has_experts) return from;

@@ -233,6 +233,7 @@ void merged_partition(const RuleInput& input) {
       case Role::kDenseGate:
       case Role::kSharedGate:
       case Role::kExpertGate:
+      case Role::kExpertsGate:
         break;
       default:
         return;

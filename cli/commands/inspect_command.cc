@@ -231,7 +231,11 @@ int run_inspect(const InspectFlags& flags) {
   if (family == kAutoFamily) {
     const std::string yaml = proposed_family(open("generic"), flags.proposal);
     if (!flags.proposal.accept) {
-      if (flags.proposal.file.empty()) std::cout << yaml;
+      std::cout << (flags.proposal.file.empty()
+                        ? yaml
+                        : fmt::format(
+                              "{}: a proposal; look at it, and give it with --family-file\n",
+                              flags.proposal.file));
       return kExitDone;
     }
     family = formats::add_family(yaml, "the proposed family").spec;

@@ -296,6 +296,7 @@ Checkpoint Checkpoint::open(const std::filesystem::path& directory, const OpenOp
     check_index(listing.index, state->stored, names, state->bytes->files(), stage.faults());
   if (!state->is_complete) state->lost = lost_names(listing.index, state->bytes->files());
   if (!state->config.text.key.empty()) state->config.text.prefix = find_text_prefix(state->stored);
+  count_named_mtp(*state->family, state->stored, state->config);
   const StrayCheck strays{
       .directory = directory,
       .family = *state->family,
@@ -354,6 +355,7 @@ Checkpoint Checkpoint::assemble(AssembledModel model, const OpenOptions& options
     const Family& family =
         chosen_family(state->config, options.family, state->directory, state->remarks);
     require_widths(family, state->config);
+    count_named_mtp(family, state->stored, state->config);
     state->family = &family;
   });
   stage.attempt([&] {

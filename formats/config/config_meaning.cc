@@ -12,6 +12,7 @@
 
 #include <fmt/format.h>
 
+#include "formats/config/key_spellings.h"
 #include "formats/config/nested_config.h"
 #include "formats/config/rope_meaning.h"
 #include "formats/json/json.h"
@@ -24,8 +25,7 @@ constexpr std::uint64_t kMaxLayers = std::uint64_t{1} << 14;  // whose kinds are
 constexpr std::uint64_t kMaxWidth = std::uint64_t{1} << 32;
 
 struct KeyRow {
-  std::string_view key;                         ///< the meaning, and its usual spelling
-  std::array<std::string_view, 2> others = {};  ///< further spellings
+  std::string_view key;          ///< the meaning, and its usual spelling
   std::string_view absent = {};  ///< JSON that its absence means to every reader; empty: no such
 };
 
@@ -38,7 +38,7 @@ constexpr std::array kKeys = {
     KeyRow{"moe_intermediate_size"},
     KeyRow{"num_hidden_layers"},
     KeyRow{"num_attention_heads"},
-    KeyRow{"n_routed_experts", {"num_experts", "num_local_experts"}},
+    KeyRow{"n_routed_experts"},
     KeyRow{"n_shared_experts"},
     KeyRow{"num_experts_per_tok"},
     KeyRow{"q_lora_rank"},
@@ -51,19 +51,19 @@ constexpr std::array kKeys = {
     KeyRow{"index_topk"},
     KeyRow{"max_position_embeddings"},
     KeyRow{"rms_norm_eps"},
-    KeyRow{"hidden_act", {}, "\"silu\""},
-    KeyRow{"tie_word_embeddings", {}, "false"},
-    KeyRow{"attention_bias", {}, "false"},
-    KeyRow{"mlp_bias", {}, "false"},
-    KeyRow{"rope_interleave", {}, "true"},
+    KeyRow{"hidden_act", "\"silu\""},
+    KeyRow{"tie_word_embeddings", "false"},
+    KeyRow{"attention_bias", "false"},
+    KeyRow{"mlp_bias", "false"},
+    KeyRow{"rope_interleave", "true"},
     KeyRow{"indexer_rope_interleave"},
     KeyRow{"norm_topk_prob"},
     KeyRow{"routed_scaling_factor"},
     KeyRow{"scoring_func"},
     KeyRow{"topk_method"},
-    KeyRow{"n_group", {}, "1"},
-    KeyRow{"topk_group", {}, "1"},
-    KeyRow{"use_sliding_window", {}, "false"},
+    KeyRow{"n_group", "1"},
+    KeyRow{"topk_group", "1"},
+    KeyRow{"use_sliding_window", "false"},
     KeyRow{"sliding_window"},
     KeyRow{"max_window_layers"},
     KeyRow{"use_qk_norm"},
@@ -151,9 +151,11 @@ std::optional<std::uint64_t> whole(const Json& value) {
   return value.is_number_unsigned() ? std::optional(value.get<std::uint64_t>()) : std::nullopt;
 }
 
-// One id is no list.
+// One id is no list, and neither is the same number for every layer.
 Json plain(const Json& value) {
-  return value.is_array() && value.size() == 1 && value[0].is_number() ? value[0] : value;
+  const bool is_one = value.is_array() && !value.empty() && value[0].is_number() &&
+                      std::ranges::all_of(value, [&](const Json& v) { return v == value[0]; });
+  return is_one ? value[0] : value;
 }
 
 Json words_of(const std::vector<bool>& flags, std::string_view yes, std::string_view no) {
@@ -245,10 +247,12 @@ class ConfigMeaning::Reader {
 
   void read_row(const KeyRow& row) {
     const std::string meaning(row.key);
-    for (const std::string_view key : {row.key, row.others[0], row.others[1]}) {
-      if (key.empty() || at(key).is_null() || is_without_effect(key)) continue;
+    const auto read = [&](std::string_view key) {
+      if (key.empty() || at(key).is_null() || is_without_effect(key)) return;
       say(meaning, {.value = plain(at(key)), .path = path(key)});
-    }
+    };
+    read(row.key);
+    std::ranges::for_each(other_spellings(row.key), read);
     if (!row.absent.empty()) forget_if(meaning, Json::parse(row.absent));
   }
 
@@ -401,7 +405,8 @@ class ConfigMeaning::Reader {
       keys.insert(kRopeObjects.begin(), kRopeObjects.end());
       for (const KeyRow& row : kKeys) {
         keys.insert(row.key);
-        keys.insert(row.others.begin(), row.others.end());
+        const auto others = other_spellings(row.key);
+        keys.insert(others.begin(), others.end());
       }
       return keys;
     }();

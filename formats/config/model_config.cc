@@ -1,12 +1,14 @@
 #include "formats/config/model_config.h"
 
 #include <algorithm>
+#include <charconv>
 #include <initializer_list>
 #include <limits>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "formats/config/key_spellings.h"
 #include "formats/config/nested_config.h"
 #include "formats/json/json.h"
 #include "formats/json/json_fields.h"
@@ -17,12 +19,42 @@ namespace {
 constexpr std::uint64_t kMaxCount = std::uint64_t{1} << 20;      // layers, experts
 constexpr std::uint64_t kMaxDimension = std::uint64_t{1} << 32;  // widths, vocabulary, positions
 
+/// The list under `key` where it has an entry per layer.
+const Json* per_layer_list(const JsonFields& config, const char* key) {
+  const Json* value = config.find(key);
+  if (value == nullptr || !value->is_array() || value->empty()) return nullptr;
+  const Json* layers = config.find("num_hidden_layers");
+  const bool is_per_layer = layers != nullptr && *layers == value->size();
+  return is_per_layer ? value : nullptr;
+}
+
+/// A number, which may be written once per layer.
+std::optional<std::uint64_t> number_at(const JsonFields& config, const char* key,
+                                       std::uint64_t max) {
+  const Json* list = per_layer_list(config, key);
+  if (list == nullptr) return config.optional_number(key, max);
+  if (std::ranges::any_of(*list, [&](const Json& other) { return other != list->front(); }))
+    config.refuse(key, "differs between layers, and layers of one kind have one shape here");
+  return config.as_number(key, list->front(), max);
+}
+
+/// The first spelling that is there.
+std::optional<std::uint64_t> spelled_number(const JsonFields& config, const char* key,
+                                            std::uint64_t max) {
+  std::optional<std::uint64_t> number = number_at(config, key, max);
+  for (const std::string_view other : other_spellings(key)) {
+    if (number) break;
+    if (!other.empty()) number = number_at(config, other.data(), max);
+  }
+  return number;
+}
+
 std::uint64_t dimension(const JsonFields& config, const char* key) {
-  return config.optional_number(key, kMaxDimension).value_or(0);
+  return spelled_number(config, key, kMaxDimension).value_or(0);
 }
 
 std::uint64_t count(const JsonFields& config, const char* key) {
-  return config.optional_number(key, kMaxCount).value_or(0);
+  return spelled_number(config, key, kMaxCount).value_or(0);
 }
 
 std::optional<double> real(const JsonFields& config, const char* key) {
@@ -31,16 +63,21 @@ std::optional<double> real(const JsonFields& config, const char* key) {
 
 /// The number of experts under whichever of its names the family uses; two names must not disagree.
 std::uint64_t expert_count(const JsonFields& config) {
+  constexpr const char* kUsual = "n_routed_experts";
   const char* given_by = nullptr;
   std::uint64_t n_experts = 0;
-  for (const char* key : {"n_routed_experts", "num_experts", "num_local_experts"}) {
-    const std::optional<std::uint64_t> value = config.optional_number(key, kMaxCount);
-    if (!value) continue;
+  const auto read = [&](const char* key) {
+    const std::optional<std::uint64_t> value = number_at(config, key, kMaxCount);
+    if (!value) return;
     if (given_by != nullptr && *value != n_experts) {
       config.refuse(key, fmt::format("is {}, but '{}' is {}", *value, given_by, n_experts));
     }
     given_by = key;
     n_experts = *value;
+  };
+  read(kUsual);
+  for (const std::string_view other : other_spellings(kUsual)) {
+    if (!other.empty()) read(other.data());
   }
   return n_experts;
 }
@@ -54,7 +91,11 @@ std::string first_architecture(const JsonFields& config) {
 
 RopeConfig read_rope(const JsonFields& config) {
   RopeConfig rope;
-  std::optional<double> theta = real(config, "rope_theta");
+  // Where layers differ, it is that of the first.
+  const Json* list = per_layer_list(config, "rope_theta");
+  std::optional<double> theta = list != nullptr && list->front().is_number()
+                                    ? std::optional(list->front().get<double>())
+                                    : real(config, "rope_theta");
   const std::optional<JsonFields> scaling = config.optional_child(
       config.find("rope_parameters") != nullptr ? "rope_parameters" : "rope_scaling");
   if (scaling) {
@@ -167,6 +208,53 @@ void read_dense_prefix(const JsonFields& config, ModelConfig& model) {
   }
 }
 
+constexpr const char* kMoeBegin = "moe_layer_start_index";
+
+/// ERNIE: from one layer to another, every n-th counted from 1.
+void read_moe_range(const JsonFields& config, ModelConfig& model) {
+  const std::uint64_t begin = count(config, kMoeBegin);
+  const Json* last = config.find("moe_layer_end_index");
+  const std::uint64_t end = last == nullptr || *last == -1
+                                ? model.num_hidden_layers
+                                : count(config, "moe_layer_end_index") + 1;
+  const std::uint64_t every = config.optional_number("moe_layer_interval", kMaxCount).value_or(1);
+  if (every == 0) config.refuse("moe_layer_interval", "is 0");
+  for (std::size_t layer = 0; layer < model.layer_is_moe.size(); ++layer)
+    model.layer_is_moe[layer] = layer >= begin && layer < end && (layer + 1) % every == 0;
+}
+
+constexpr const char* kMoeList = "moe_layers_enum";
+
+/// Step: their numbers, in one text.
+void read_moe_list(const JsonFields& config, ModelConfig& model) {
+  const std::string text = config.text(kMoeList);
+  std::string_view rest = text;
+  while (!rest.empty()) {
+    const std::size_t comma = std::min(rest.find(','), rest.size());
+    const std::string_view entry = rest.substr(0, comma);
+    std::uint64_t layer = 0;
+    const auto [end, failure] = std::from_chars(entry.data(), entry.data() + entry.size(), layer);
+    if (failure != std::errc() || end != entry.data() + entry.size())
+      config.refuse(kMoeList, "is no list of layers");
+    if (layer < model.layer_is_moe.size())
+      model.layer_is_moe[static_cast<std::size_t>(layer)] = true;
+    rest.remove_prefix(std::min(comma + 1, rest.size()));
+  }
+}
+
+constexpr const char* kHybridPattern = "hybrid_override_pattern";
+
+/// Nemotron-H: a letter per layer, E for experts.
+void read_hybrid_pattern(const JsonFields& config, ModelConfig& model) {
+  const std::string pattern = config.text(kHybridPattern);
+  if (pattern.size() < model.layer_is_moe.size()) {
+    config.refuse(kHybridPattern, fmt::format("has {} letters, num_hidden_layers is {}",
+                                              pattern.size(), model.num_hidden_layers));
+  }
+  for (std::size_t layer = 0; layer < model.layer_is_moe.size(); ++layer)
+    model.layer_is_moe[layer] = pattern[layer] == 'E';
+}
+
 void read_layer_kinds(const JsonFields& config, ModelConfig& model) {
   model.layer_is_moe.assign(static_cast<std::size_t>(model.num_hidden_layers), false);
   if (const Json* types = config.optional_array("mlp_layer_types")) {
@@ -176,26 +264,43 @@ void read_layer_kinds(const JsonFields& config, ModelConfig& model) {
   } else if (config.find("decoder_sparse_step") != nullptr ||
              config.find("mlp_only_layers") != nullptr || config.find(kLlamaStep) != nullptr) {
     read_sparse_step(config, model);
+  } else if (config.find(kHybridPattern) != nullptr) {
+    read_hybrid_pattern(config, model);
+  } else if (config.find(kMoeList) != nullptr) {
+    read_moe_list(config, model);
+  } else if (config.find(kMoeBegin) != nullptr) {
+    read_moe_range(config, model);
   } else {
     read_dense_prefix(config, model);
   }
 }
 
-/// Qwen3-Next and Qwen3.5: attention is linear in all but every n-th layer.
+/// Attention may be linear in all but every n-th layer: Qwen3-Next, Qwen3.5, Ling.
 void read_linear_layers(const JsonFields& config, ModelConfig& model) {
-  if (model.linear_num_value_heads == 0) return;
-  model.layer_is_linear.assign(static_cast<std::size_t>(model.num_hidden_layers), false);
-  if (const Json* types = config.optional_array("layer_types")) {
+  const auto n_layers = static_cast<std::size_t>(model.num_hidden_layers);
+  const Json* types = config.find("layer_types");
+  const bool is_listed = types != nullptr && types->is_array() &&
+                         std::ranges::find(*types, Json("linear_attention")) != types->end();
+  const char* key =
+      config.find("layer_group_size") != nullptr ? "layer_group_size" : "full_attention_interval";
+  const std::optional<std::uint64_t> given = config.optional_number(key, kMaxCount);
+  if (is_listed) {
     check_layer_list(config, "layer_types", *types, model);
-    for (std::size_t layer = 0; layer < model.layer_is_linear.size(); ++layer)
-      model.layer_is_linear[layer] = (*types)[layer] == "linear_attention";
+    for (std::size_t layer = 0; layer < n_layers; ++layer)
+      model.layer_is_linear.push_back((*types)[layer] == "linear_attention");
     return;
   }
-  const std::uint64_t every =
-      config.optional_number("full_attention_interval", kMaxCount).value_or(4);
-  if (every == 0) config.refuse("full_attention_interval", "is 0");
-  for (std::size_t layer = 0; layer < model.layer_is_linear.size(); ++layer)
-    model.layer_is_linear[layer] = (layer + 1) % every != 0;
+  if (!given && model.linear_num_value_heads == 0) return;
+  model.layer_is_linear.assign(n_layers, false);
+  if (types != nullptr) return;
+  const std::uint64_t every = given.value_or(4);
+  if (every == 0) config.refuse(key, "is 0");
+  // Ling's layers behind its last whole group have full attention.
+  const std::uint64_t end = std::string_view(key) == "layer_group_size"
+                                ? model.num_hidden_layers / every * every
+                                : model.num_hidden_layers;
+  for (std::size_t layer = 0; layer < n_layers; ++layer)
+    model.layer_is_linear[layer] = layer < end && (layer + 1) % every != 0;
 }
 
 ModelConfig read_config(const JsonFields& config) {
@@ -208,9 +313,11 @@ ModelConfig read_config(const JsonFields& config) {
   model.hidden_size = dimension(config, "hidden_size");
   model.intermediate_size = dimension(config, "intermediate_size");
   model.moe_intermediate_size = dimension(config, "moe_intermediate_size");
-  // Llama 4 calls the width of its experts intermediate_size.
-  if (const std::uint64_t dense = dimension(config, "intermediate_size_mlp"); dense != 0)
-    model.moe_intermediate_size = std::exchange(model.intermediate_size, dense);
+  // Llama 4, MiniMax M3 and Inkling call the width of their experts intermediate_size.
+  for (const char* key : {"intermediate_size_mlp", "dense_intermediate_size"}) {
+    if (const std::uint64_t dense = dimension(config, key); dense != 0)
+      model.moe_intermediate_size = std::exchange(model.intermediate_size, dense);
+  }
   // So do families without dense layers that count num_local_experts: gpt-oss, MiniMax.
   if (config.find("moe_intermediate_size") == nullptr &&
       config.find("num_local_experts") != nullptr && model.moe_intermediate_size == 0)
@@ -221,15 +328,21 @@ ModelConfig read_config(const JsonFields& config) {
     model.num_nextn_predict_layers = count(config, key);
     break;
   }
+  // DeepSeek V4 with DSpark says 1 and has more, over which its list of layers goes on.
+  if (const Json* ratios = config.optional_array("compress_ratios");
+      ratios != nullptr && ratios->size() > model.num_hidden_layers) {
+    model.num_nextn_predict_layers = std::max<std::uint64_t>(
+        model.num_nextn_predict_layers, ratios->size() - model.num_hidden_layers);
+  }
   model.num_attention_heads = dimension(config, "num_attention_heads");
-  model.num_key_value_heads = config.optional_number("num_key_value_heads", kMaxDimension)
+  model.num_key_value_heads = spelled_number(config, "num_key_value_heads", kMaxDimension)
                                   .value_or(model.num_attention_heads);
   model.head_dim = dimension(config, "head_dim");
   model.n_routed_experts = expert_count(config);
   model.n_shared_experts = count(config, "n_shared_experts");
   // Both are below 2^33.
   model.shared_intermediate_size =
-      config.optional_number("shared_expert_intermediate_size", kMaxDimension)
+      spelled_number(config, "shared_expert_intermediate_size", kMaxDimension)
           .value_or(model.n_shared_experts * model.moe_intermediate_size);
   model.num_experts_per_tok = count(config, "num_experts_per_tok");
   model.q_lora_rank = dimension(config, "q_lora_rank");

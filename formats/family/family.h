@@ -36,6 +36,7 @@ enum class Role : std::uint8_t {
   kOProj,
   kAttentionBias,
   kAttentionSinks,     ///< a logit per head that no key has
+  kAttentionGate,      ///< makes a factor per head of what attention gives
   kLinearAttentionIn,  ///< linear attention: what makes keys, values and gates
   kLinearAttentionOut,
   kLinearAttentionState,  ///< decays, convolution, norm: parameters that stay as they are
@@ -52,6 +53,8 @@ enum class Role : std::uint8_t {
   kExpertUp,
   kExpertDown,
   kExpertsGateUp,
+  kExpertsGate,  ///< in families whose stacks hold one projection each
+  kExpertsUp,
   kExpertsDown,
   kExpertGateBias,
   kExpertUpBias,
@@ -82,6 +85,8 @@ constexpr bool is_routed_expert(Role role) {
     case Role::kExpertUp:
     case Role::kExpertDown:
     case Role::kExpertsGateUp:
+    case Role::kExpertsGate:
+    case Role::kExpertsUp:
     case Role::kExpertsDown:
       return true;
     default:
@@ -112,6 +117,8 @@ constexpr bool is_of_routed_expert(Role role) {
 constexpr bool is_expert_stack(Role role) {
   switch (role) {
     case Role::kExpertsGateUp:
+    case Role::kExpertsGate:
+    case Role::kExpertsUp:
     case Role::kExpertsDown:
     case Role::kExpertsGateUpBias:
     case Role::kExpertsDownBias:
@@ -131,6 +138,8 @@ constexpr bool is_feed_forward(Role role) {
     case Role::kExpertUp:
     case Role::kExpertDown:
     case Role::kExpertsGateUp:
+    case Role::kExpertsGate:
+    case Role::kExpertsUp:
     case Role::kExpertsDown:
     case Role::kSharedGate:
     case Role::kSharedUp:
@@ -220,9 +229,10 @@ enum class GateUpOrder : std::uint8_t {
 struct LayerCondition {
   std::string key;  ///< with dots before the keys of inner objects
   /// Values of the layers meant, where the key holds a list, or a string, with an entry per main
-  /// layer; empty where it holds a list of the layers' numbers.
+  /// layer (`{layer}`: the layer's own number); empty where it holds a list of the layers' numbers.
   std::vector<std::string> values = {};
-  std::uint64_t first = 0;  ///< number of the first layer in such a list
+  std::uint64_t first = 0;    ///< number of the first layer in such a list
+  bool is_for_listed = true;  ///< false: for the layers that such a list lacks
 };
 
 /// Most dimensions of a row's tensor.

@@ -64,15 +64,20 @@ unsigned kinds_of(Scope scope) {
   return 0;
 }
 
+// The number of a layer may be any other value.
 bool shares_value(const LayerCondition& a, const LayerCondition& b) {
-  return std::ranges::any_of(a.values, [&](const std::string& value) {
-    return std::ranges::find(b.values, value) != b.values.end();
-  });
+  const auto has = [](const LayerCondition& condition, std::string_view value) {
+    return std::ranges::find(condition.values, value) != condition.values.end();
+  };
+  return has(a, kLayerMark) || has(b, kLayerMark) ||
+         std::ranges::any_of(a.values, [&](const std::string& value) { return has(b, value); });
 }
 
 /// Whether no layer can be in both. Two lists of layers are taken to have none in common.
 bool excludes(const LayerCondition& a, const LayerCondition& b) {
-  if (a.values.empty() && b.values.empty()) return a.key != b.key;
+  if (a.values.empty() && b.values.empty()) {
+    return a.key == b.key ? a.is_for_listed != b.is_for_listed : a.is_for_listed && b.is_for_listed;
+  }
   return a.key == b.key && !a.values.empty() && !b.values.empty() && !shares_value(a, b);
 }
 
@@ -132,7 +137,8 @@ bool is_same_place(const TensorRule& a, const TensorRule& b) {
   return a.pattern == b.pattern && a.scope == b.scope &&
          std::ranges::equal(a.layers, b.layers,
                             [](const LayerCondition& x, const LayerCondition& y) {
-                              return x.key == y.key && x.values == y.values && x.first == y.first;
+                              return x.key == y.key && x.values == y.values && x.first == y.first &&
+                                     x.is_for_listed == y.is_for_listed;
                             });
 }
 

@@ -364,9 +364,12 @@ class Table final : public FamilyTable {
   }
 
   static LayerCondition layer_condition(const Yaml& value) {
-    if (const Yaml* list = value.find("listed_in")) {
-      value.require_keys(std::array<std::string_view, 2>{"listed_in", "from"});
-      LayerCondition condition{.key = list->text("listed_in")};
+    for (const char* key : {"listed_in", "not_listed_in"}) {
+      const Yaml* list = value.find(key);
+      if (list == nullptr) continue;
+      value.require_keys(std::array<std::string_view, 2>{key, "from"});
+      LayerCondition condition{.key = list->text(key),
+                               .is_for_listed = key == std::string_view("listed_in")};
       if (const Yaml* from = value.find("from"))
         condition.first = from->number("from", kMaxFirstLayer);
       return condition;

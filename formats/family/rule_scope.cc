@@ -1,6 +1,10 @@
 #include "formats/family/rule_scope.h"
 
+#include <algorithm>
+#include <string>
+
 #include "formats/config/nested_config.h"
+#include "formats/family/family_check.h"
 #include "formats/json/json.h"
 
 namespace ingot::formats {
@@ -37,7 +41,8 @@ std::string word_of(const Json& value) {
 bool holds(const LayerCondition& condition, const ModelConfig& config, std::uint32_t layer) {
   const Json& value = config_value(config, condition.key);
   if (condition.values.empty()) {
-    return value.is_array() && std::ranges::any_of(value, [&](const Json& entry) {
+    return value.is_array() &&
+           condition.is_for_listed == std::ranges::any_of(value, [&](const Json& entry) {
              return entry == std::uint64_t{layer} + condition.first;
            });
   }
@@ -48,7 +53,9 @@ bool holds(const LayerCondition& condition, const ModelConfig& config, std::uint
   } else if (value.is_array() && layer < value.size()) {
     found = word_of(value[layer]);
   }
-  return std::ranges::find(condition.values, found) != condition.values.end();
+  return std::ranges::any_of(condition.values, [&](const std::string& wanted) {
+    return found == (wanted == kLayerMark ? std::to_string(layer) : wanted);
+  });
 }
 
 Promise required_if(bool condition, Promise otherwise) {

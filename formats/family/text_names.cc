@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 
+#include "formats/config/nested_config.h"
 #include "formats/family/family.h"
+#include "formats/json/json.h"
 
 namespace ingot::formats {
 namespace {
@@ -14,15 +17,16 @@ constexpr std::string_view kModel = "model.";
 constexpr std::array<std::string_view, 2> kPrefixes = {"model.language_model.", "language_model."};
 
 // Modules for images and sound, at the top of a model or right below it.
-constexpr std::array<std::string_view, 17> kTowers = {"vision_tower",   "vision_model",
-                                                      "vision_encoder", "visual",
-                                                      "vision",         "vision_language_adapter",
-                                                      "mm_projector",   "multi_modal_projector",
-                                                      "patch_merger",   "pre_mm_projector_norm",
-                                                      "embed_vision",   "audio_tower",
-                                                      "audio_model",    "audio_encoder",
-                                                      "audio",          "audio_projector",
-                                                      "embed_audio"};
+constexpr std::array<std::string_view, 20> kTowers = {"vision_tower",    "vision_model",
+                                                      "vision_encoder",  "visual",
+                                                      "vision",          "vision_language_adapter",
+                                                      "mm_projector",    "multi_modal_projector",
+                                                      "patch_merger",    "pre_mm_projector_norm",
+                                                      "patch_merge_mlp", "vit_large_projector",
+                                                      "embed_vision",    "audio_tower",
+                                                      "audio_model",     "audio_encoder",
+                                                      "audio",           "audio_projector",
+                                                      "embed_audio",     "aligner"};
 
 constexpr std::size_t kTowerDepth = 2;
 
@@ -74,6 +78,23 @@ std::string find_text_prefix(std::span<const StoredTensor> stored) {
       return std::string(prefix);
   }
   return {};
+}
+
+void count_named_mtp(const Family& family, std::span<const StoredTensor> stored,
+                     ModelConfig& config) {
+  const Json& keys = text_keys(config);
+  const bool is_said = std::ranges::any_of(
+      kMtpLayerKeys, [&](const char* key) { return keys.is_object() && keys.contains(key); });
+  if (is_said || family.mtp_layers.empty()) return;
+  std::set<std::string> numbers;
+  for (const StoredTensor& tensor : stored) {
+    const std::string name = text_model_name(tensor.name, config.text);
+    if (!name.starts_with(family.mtp_layers)) continue;
+    const std::size_t begin = family.mtp_layers.size();
+    numbers.insert(name.substr(begin, name.find('.', begin) - begin));
+  }
+  std::uint64_t& n_layers = config.num_nextn_predict_layers;
+  while (numbers.contains(std::to_string(n_layers))) ++n_layers;
 }
 
 std::string text_model_name(std::string_view stored, const TextNesting& nesting) {

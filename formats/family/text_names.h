@@ -13,9 +13,17 @@
 
 namespace ingot::formats {
 
+struct Family;
+
 /// The prefix of the text model's names among those of a checkpoint, as TextNesting::prefix; empty
 /// where there is none.
 std::string find_text_prefix(std::span<const StoredTensor> stored);
+
+/// Counts the MTP layers in the names of a checkpoint, from the first on, where its config has no
+/// key for their number (Qwen3-Next's) and the family names these layers apart; else leaves
+/// `config`, which has its prefix, as it is.
+void count_named_mtp(const Family& family, std::span<const StoredTensor> stored,
+                     ModelConfig& config);
 
 /// A checkpoint's name as the family's rows have it.
 std::string text_model_name(std::string_view stored, const TextNesting& nesting);

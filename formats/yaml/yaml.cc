@@ -127,6 +127,13 @@ class YamlBuilder final : public YAML::EventHandler {
   Yaml root_{Yaml::Kind::kNull, 0};
 };
 
+Yaml::Yaml(Kind kind, int line) : kind_(kind), line_(line) {}
+Yaml::Yaml(const Yaml&) = default;
+Yaml::Yaml(Yaml&&) noexcept = default;
+Yaml& Yaml::operator=(const Yaml&) = default;
+Yaml& Yaml::operator=(Yaml&&) noexcept = default;
+Yaml::~Yaml() = default;
+
 void Yaml::refuse(std::string_view fact) const {
   refuse_at(line_, fact);
 }

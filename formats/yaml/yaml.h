@@ -30,7 +30,13 @@ class Yaml {
   enum class Kind : std::uint8_t { kNull, kText, kList, kMap };
   struct Member;
 
-  Yaml(Kind kind, int line) : kind_(kind), line_(line) {}
+  Yaml(Kind kind, int line);
+  // Where a member is complete.
+  Yaml(const Yaml&);
+  Yaml(Yaml&&) noexcept;
+  Yaml& operator=(const Yaml&);
+  Yaml& operator=(Yaml&&) noexcept;
+  ~Yaml();
 
   [[nodiscard]] bool is_null() const { return kind_ == Kind::kNull; }
   [[nodiscard]] bool is_text() const { return kind_ == Kind::kText; }

@@ -66,6 +66,7 @@ Kind kind_of(const TensorRule& rule) {
     case Role::kQbProj:
     case Role::kKvbProj:
     case Role::kOProj:
+    case Role::kAttentionGate:
     case Role::kKProj:
     case Role::kVProj:
     case Role::kAttentionBias:

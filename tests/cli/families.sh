@@ -31,14 +31,15 @@ expect 0 "" "$ingot" convert "$work/unknown" "$work/out" --family-file "$work/qw
 cmp "$work/out/ingot-family.yaml" "$work/qwen3_moe.yaml" || fail "the output lacks its family"
 grep -q '"family_file"' "$work/out/ingot.json" || fail "the manifest lacks the hash of the family"
 expect 0 " 0 errors" "$ingot" check "$work/out"
+expect 0 "PASS" "$ingot" verify "$work/unknown" "$work/out" --levels structure,weights
 expect 0 "" "$ingot" convert "$work/unknown" "$work/out" --family-file "$work/qwen3_moe.yaml" --to nvfp4 --resume
 echo "# changed" >> "$work/qwen3_moe.yaml"
-judge 1 "--family-file (what it names has changed)" \
+judge 2 "--family-file (what it names has changed)" \
   "$ingot" convert "$work/unknown" "$work/out" --family-file "$work/qwen3_moe.yaml" --to nvfp4 --resume
 
 # A proposal: looked at before anything is quantized, and then as good.
 expect 0 "role: expert-up" "$ingot" inspect "$work/unknown" --family auto
-expect 0 "" "$ingot" inspect "$work/unknown" --family auto --write-family "$work/proposed.yaml"
+expect 0 "give it with --family-file" "$ingot" inspect "$work/unknown" --family auto --write-family "$work/proposed.yaml"
 expect 2 "there already" "$ingot" inspect "$work/unknown" --family auto --write-family "$work/proposed.yaml"
 expect 2 "--accept-family takes it as it is" "$ingot" convert "$work/unknown" "$work/auto" --family auto --to nvfp4
 expect 2 "--family auto" "$ingot" convert "$work/unknown" "$work/auto" --accept-family --to nvfp4

@@ -66,7 +66,9 @@ TEST_F(DeepseekV4, PromisesTheTensorsOfTheRelease) {
         count(owner + "compressor." + leaf);
     }
   }
-  count("mtp.0.ffn.gate.bias");
+  for (const char* leaf :
+       {"ffn.gate.bias", "norm.weight", "hc_head_fn", "hc_head_base", "hc_head_scale"})
+    count(std::string("mtp.0.") + leaf);
   EXPECT_EQ(n_stored, 69'187U);
 }
 
@@ -82,6 +84,18 @@ TEST_F(DeepseekV4, CountsMtpLayersFromNought) {
         "mtp.0.ffn.experts.256.w2.weight", "layers.0.mtp.0.e_proj.weight"}) {
     EXPECT_FALSE(grammar.match(name)) << name;
   }
+}
+
+TEST_F(DeepseekV4, DraftLayersOfDSparkFollowTheListOfRatios) {
+  const ModelConfig config = parse_model_config(R"({"model_type": "deepseek_v4", "hidden_size": 64,
+    "num_hidden_layers": 2, "num_nextn_predict_layers": 1, "compress_ratios": [0, 4, 0, 0, 0],
+    "dspark_block_size": 5, "dspark_markov_rank": 8, "n_routed_experts": 1})",
+                                                "config.json");
+  const NameGrammar grammar(*find_family("deepseek_v4"), config);
+  EXPECT_EQ(grammar.match("mtp.2.markov_head.markov_w1.weight")->layer, 4U);
+  EXPECT_TRUE(grammar.match("mtp.0.main_proj.weight"));
+  EXPECT_FALSE(grammar.match("mtp.0.e_proj.weight"));
+  EXPECT_FALSE(grammar.match("mtp.3.attn_norm.weight"));
 }
 
 TinyCheckpoint tiny_v4() {

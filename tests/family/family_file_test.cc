@@ -124,11 +124,13 @@ tensors:
 - {name: "l.{layer}.d.weight", role: other, layers: [moe, {kinds: full}]}
 - {name: "l.{layer}.e.bias", role: other, present: {when: has_bias}}
 - {name: "l.{layer}.f.bias", role: other, present: {unless: has_bias}}
+- {name: "l.{layer}.g.weight", role: other, layers: {sources: "{layer}"}}
+- {name: "l.{layer}.h.weight", role: other, layers: {not_listed_in: linear.layers, from: 1}}
 )",
                                   "my.yaml");
   const ModelConfig config = config_of(R"({"num_hidden_layers": 3, "num_experts": 2,
       "first_k_dense_replace": 1, "kinds": ["full", "sliding", 1], "pattern": "M*M",
-      "linear": {"layers": [1, 3]}, "has_bias": true})");
+      "linear": {"layers": [1, 3]}, "has_bias": true, "sources": [0, 0, 2]})");
   const NameGrammar grammar(table->family(), config);
   const auto layers_of = [&](const char* name) {
     std::string found;
@@ -138,6 +140,8 @@ tensors:
     return found;
   };
   EXPECT_EQ(layers_of("a.weight"), "12");
+  EXPECT_EQ(layers_of("g.weight"), "02");
+  EXPECT_EQ(layers_of("h.weight"), "1");
   EXPECT_EQ(layers_of("b.weight"), "02");
   EXPECT_EQ(layers_of("c.weight"), "02");
   EXPECT_EQ(layers_of("d.weight"), "") << "layer 0 is full, and dense";
@@ -244,10 +248,16 @@ TEST(FamilyFile, RefusesRowsInEachOthersWay) {
   expect_rows_refused("mtp_layers: m.\n" + rows(name, "name: 'k.{layer}.b'"),
                       {"line 6", "does not begin with l."});
   expect_rows_refused("mtp_layers: m.\n" + rows(name, "name: m.0.b"), {"under its own name"});
+  expect_rows_refused(rows(name + ", layers: {k: '{layer}'}", name + ", layers: {k: a}"),
+                      {"another row"});
+  expect_rows_refused(
+      rows(name + ", layers: {listed_in: j}", name + ", layers: {not_listed_in: k}"),
+      {"another row"});
   for (const auto& [a, b] : {std::pair{"layers: dense", "layers: moe"},
                              {"layers: full_attention", "layers: linear_attention"},
                              {"layers: {k: a}", "layers: {k: [b, c]}"},
                              {"layers: {listed_in: k}", "layers: {listed_in: j}"},
+                             {"layers: {listed_in: k}", "layers: {not_listed_in: k}"},
                              {"present: {when: k}", "present: {unless: k}"}}) {
     EXPECT_NO_THROW(
         (void)parse_family(std::string(kHead) + rows(name + ", " + a, name + ", " + b), "my.yaml"))

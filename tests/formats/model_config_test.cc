@@ -227,6 +227,40 @@ TEST(ModelConfig, LinearAttentionStandsInAllButEveryNthLayer) {
   EXPECT_TRUE(parse(R"({"num_hidden_layers": 4})").layer_is_linear.empty());
 }
 
+TEST(ModelConfig, FamiliesSpellKeysTheirWay) {
+  const ModelConfig ernie =
+      parse(R"({"num_layers": 4, "moe_num_experts": 6, "moe_k": 3, "ffn_hidden_size": 88,
+                "moe_num_shared_experts": 2, "moe_intermediate_size": 32,
+                "moe_layer_start_index": 1, "moe_layer_end_index": 2})");
+  EXPECT_EQ(ernie.num_hidden_layers, 4U);
+  EXPECT_EQ(ernie.n_routed_experts, 6U);
+  EXPECT_EQ(ernie.num_experts_per_tok, 3U);
+  EXPECT_EQ(ernie.intermediate_size, 88U);
+  EXPECT_EQ(ernie.shared_intermediate_size, 64U);
+  EXPECT_THAT(ernie.layer_is_moe, ElementsAre(false, true, true, false));
+  EXPECT_THAT(
+      parse(R"({"num_hidden_layers": 3, "num_experts": 2, "moe_layers_enum": "0,2"})").layer_is_moe,
+      ElementsAre(true, false, true));
+  EXPECT_THAT(parse(R"({"num_hidden_layers": 3, "num_experts": 2,
+                        "hybrid_override_pattern": "ME*"})")
+                  .layer_is_moe,
+              ElementsAre(false, true, false));
+  EXPECT_THAT(parse(R"({"num_hidden_layers": 4, "layer_group_size": 3})").layer_is_linear,
+              ElementsAre(true, true, false, false));
+  expect_error(ErrorCode::kCorrupt, {"'moe_layers_enum' is no list"}, [] {
+    parse(R"({"num_hidden_layers": 3, "num_experts": 2, "moe_layers_enum": "0,x"})");
+  });
+}
+
+TEST(ModelConfig, NumbersMayBeWrittenOncePerLayer) {
+  const ModelConfig config = parse(R"({"num_hidden_layers": 2, "moe_intermediate_size": [48, 48],
+                                       "rope_theta": [5.0, 6.0]})");
+  EXPECT_EQ(config.moe_intermediate_size, 48U);
+  EXPECT_EQ(config.rope.theta, 5.0);
+  expect_error(ErrorCode::kCorrupt, {"'moe_intermediate_size' differs between layers"},
+               [] { parse(R"({"num_hidden_layers": 2, "moe_intermediate_size": [48, 64]})"); });
+}
+
 TEST(ModelConfig, ExpertsOfLlama4HaveTheShortName) {
   const ModelConfig config = parse(
       R"({"num_hidden_layers": 4, "num_local_experts": 2, "interleave_moe_layer_step": 2,

@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+"""Every family reads its checkpoint as others count it; conversions and cuts of it give back what they took.
+
+    family_headers.py INGOT GOLDEN [CHECKPOINT...]    GOLDEN: tests/golden/families
+
+counts.jsonl has, per checkpoint, what count_tensors.py finds in the header. Of those without a folder of their own the
+header alone is kept, and the weights are made up here."""
+import json
+import os
+import re
+import struct
+import subprocess
+import sys
+import tempfile
+
+WIDTH = {"F32": 4, "BF16": 2, "F16": 2, "F8_E4M3": 1, "F8_E8M0": 1, "I8": 1, "U8": 1, "I64": 8, "I32": 4}
+# A period of values, near 0.1 and above 0 where scales are among them.
+BYTES = {2: b"".join(struct.pack("<H", 0x3D80 + i % 97 + (0x8000 if i % 3 == 0 else 0)) for i in range(4999)),
+         4: b"".join(struct.pack("<f", 0.01 + i / 50000) for i in range(997)),
+         1: bytes(i % 0x70 for i in range(4999)), 8: bytes(8)}
+EXPONENTS = bytes(120 + i % 7 for i in range(4999))
+
+
+def make(golden, name, directory):
+    header, data, at = {}, [], 0
+    for line in open(os.path.join(golden, "headers", name + ".txt")):
+        tensor, dtype, sides = line.split()
+        shape = [] if sides == "-" else [int(side) for side in sides.split("x")]
+        size = WIDTH[dtype]
+        for side in shape:
+            size *= side
+        period = EXPONENTS if dtype == "F8_E8M0" else BYTES[WIDTH[dtype]]
+        data.append((period * (size // len(period) + 1))[:size])
+        header[tensor] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header).encode()
+    os.makedirs(directory)
+    with open(os.path.join(directory, "model.safetensors"), "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + b"".join(data))
+    with open(os.path.join(golden, "headers", name + ".config.json")) as source:
+        with open(os.path.join(directory, "config.json"), "w") as file:
+            file.write(source.read())
+
+
+def run(*words):
+    done = subprocess.run(words, capture_output=True, text=True)
+    return done.returncode, done.stdout, done.stderr
+
+
+def first_line(text):
+    return " / ".join(text.strip().split("\n")[:3])
+
+
+def differences(counted, report):
+    """Roles that the counting script has by other names than ingot are in its `rest`."""
+    found = {row["name"]: [row["tensors"], row["parameters"]] for row in report["by_role"]}
+    rest = [0, 0]
+    for role in [role for role in found if role not in ROLES]:
+        rest = [a + b for a, b in zip(rest, found.pop(role))]
+    if rest[0]:
+        found["rest"] = rest
+    roles = set(found) | set(counted["roles"])
+    return [f"{role}: {found.get(role)}, counted {counted['roles'].get(role)}" for role in sorted(roles)
+            if found.get(role) != counted["roles"].get(role)]
+
+
+ingot, golden, chosen = sys.argv[1], sys.argv[2], sys.argv[3:]
+lines = [json.loads(line) for line in open(os.path.join(golden, "counts.jsonl"))]
+ROLES = {role for line in lines for role in line["roles"]} - {"rest"}
+DOCS = open(os.path.join(golden, "../../../docs/families.md")).read()
+failures = []
+with tempfile.TemporaryDirectory(prefix="ingot-families-") as work:
+    for counted in lines:
+        name = counted["checkpoint"]
+        if chosen and name not in chosen:
+            continue
+        directory = os.path.join(golden, name)
+        is_made = not os.path.isdir(directory)
+        if is_made:
+            directory = os.path.join(work, name)
+            make(golden, name, directory)
+
+        def require(claim, done):
+            if done[0] != 0:
+                failures.append(f"{name}: {claim}: {first_line(done[2] or done[1])}")
+            return done[0] == 0
+
+        read = run(ingot, "inspect", directory, "--json")
+        if not require("inspect", read):
+            continue
+        report = json.loads(read[1])
+        failures += [f"{name}: {text}" for text in differences(counted, report)]
+        if not re.search(rf"^\| `{report['family']}` \|.*\| small \|", DOCS, re.MULTILINE):
+            failures.append(f"{name}: docs/families.md does not say that {report['family']} was held against it")
+        if not is_made:
+            continue  # tests of quantized checkpoints have them
+        out = os.path.join(work, name + "-")
+        for scheme in ["bf16", "fp8"]:
+            written = out + scheme
+            if require(scheme, run(ingot, "convert", directory, written, "--to", scheme, "--progress", "never")):
+                require(scheme + ": check", run(ingot, "check", written))
+                require(scheme + ": verify", run(ingot, "verify", directory, written))
+        config = open(os.path.join(directory, "config.json")).read()
+        n_experts = int(re.search(r'"(?:n_routed|num|num_local|moe_num)_experts": *(\d+)', config)[1])
+        ranks = "2" if n_experts % 2 == 0 else str(n_experts)
+        if require("--ep", run(ingot, "convert", directory, out + "cut", "--ep", ranks, "--progress", "never")):
+            if require("merge", run(ingot, "merge", out + "cut", out + "joined")):
+                require("merge: verify", run(ingot, "verify", directory, out + "joined"))
+
+for failure in failures:
+    print(failure)
+sys.exit(1 if failures else 0)
