@@ -365,7 +365,9 @@ class Decider {
     const StorageRow* row =
         formats::find_storage(dialect_, planned.to, recipe_.choices.activations);
     const formats::ExpertForm form = row == nullptr ? formats::ExpertForm::kEither : row->experts;
-    const bool is_asked_for = recipe_.choices.experts && !facts.chooses_cols;
+    // A number for all of a matrix would be one for all experts; INT4 packs matrices alone.
+    const bool is_held_stacked = !facts.chooses_cols && facts.group_rows != 0;
+    const bool is_asked_for = recipe_.choices.experts && is_held_stacked;
     if (is_stack && form == formats::ExpertForm::kSeparate && !is_asked_for) {
       refuse(
           fmt::format("stacked experts cannot be encoded as {}, which loaders expect expert by "
