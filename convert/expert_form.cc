@@ -41,12 +41,20 @@ bool has_odd_stacks(const Checkpoint& source) {
   });
 }
 
+bool has_globals_by_expert(const Checkpoint& source) {
+  return std::ranges::any_of(source.tensors(), [&](const LogicalTensor& tensor) {
+    const formats::StoredParts& stored = tensor.encoding.stored;
+    return tensor.stack != StackOrder::kNone && stored.has(formats::Part::kGlobal) &&
+           formats::element_count(source.stored()[stored[formats::Part::kGlobal]].shape) != 1;
+  });
+}
+
 /// What loaders read of the scheme that everything becomes.
 ExpertForm form_of_target(Recipe recipe, const Checkpoint& source, const PlanOptions& options) {
   resolve(recipe, source, options);
   if (!is_quantized_target(recipe)) return ExpertForm::kEither;
-  const formats::StorageRow* row = formats::find_storage(
-      target_dialect(recipe, source.dialect()), *recipe.to, recipe.choices.activations);
+  const formats::StorageRow* row = formats::find_storage(target_dialect(recipe, source.dialect()),
+                                                         *recipe.to, recipe.choices.activations);
   return row == nullptr ? ExpertForm::kEither : row->experts;
 }
 
@@ -55,29 +63,37 @@ void refuse_idle(std::string_view word, std::string_view fact) {
               fmt::format("--experts {} has no effect: {} (leave it out)", word, fact));
 }
 
-Checkpoint in_form(Checkpoint source, const Recipe& recipe, const PlanOptions& options) {
-  const bool has_stacks = formats::holds_stacks(source);
-  const bool has_singles = formats::holds_single_experts(source);
+using Seen = std::shared_ptr<const Checkpoint>;
+
+Seen seen(Checkpoint source) {
+  return std::make_shared<const Checkpoint>(std::move(source));
+}
+
+Seen in_form(Seen source, const Recipe& recipe, const PlanOptions& options) {
+  const bool has_stacks = formats::holds_stacks(*source);
+  const bool has_singles = formats::holds_single_experts(*source);
   if (const auto choice = recipe.choices.experts) {
     if (*choice == ExpertChoice::kSeparate) {
       if (!has_stacks) refuse_idle("separate", "no experts are stacked here");
-      return formats::with_single_experts(std::move(source));
+      return seen(formats::with_single_experts(std::move(source)));
     }
     if (*choice == ExpertChoice::kStacked) {
-      if (!has_singles) refuse_idle("stacked", "no experts stand by themselves here");
-      return formats::with_stacked_experts(std::move(source));
+      if (!has_singles && !has_stacks) refuse_idle("stacked", "no routed experts are here");
+      if (has_singles) return seen(formats::with_stacked_experts(std::move(source)));
     }
     return source;
   }
-  if ((!has_stacks && !has_singles) || source.slicing() != nullptr) return source;
-  ExpertForm form = form_of_target(recipe, source, options);
+  if ((!has_stacks && !has_singles) || source->slicing() != nullptr) return source;
+  ExpertForm form = form_of_target(recipe, *source, options);
+  // What has a number over the scales of each expert is decoded one by one.
+  if (recipe.to && has_globals_by_expert(*source)) form = ExpertForm::kSeparate;
   // Of quantized stacks loaders know those that stand as transformers 5 has them.
-  if (form == ExpertForm::kEither && is_quantized_target(recipe) && has_odd_stacks(source))
+  if (form == ExpertForm::kEither && is_quantized_target(recipe) && has_odd_stacks(*source))
     form = ExpertForm::kSeparate;
-  if (form == ExpertForm::kSeparate && has_stacks && formats::separation_fault(source).empty())
-    return formats::with_single_experts(std::move(source));
-  if (form == ExpertForm::kStacked && has_singles && formats::stacking_fault(source).empty())
-    return formats::with_stacked_experts(std::move(source));
+  if (form == ExpertForm::kSeparate && has_stacks && formats::separation_fault(*source).empty())
+    return seen(formats::with_single_experts(std::move(source)));
+  if (form == ExpertForm::kStacked && has_singles && formats::stacking_fault(*source).empty())
+    return seen(formats::with_stacked_experts(std::move(source)));
   return source;
 }
 
@@ -95,11 +111,10 @@ std::vector<std::uint32_t> stacks_to_turn(const Checkpoint& source,
 }
 
 /// What every tensor becomes, with each stack output-major: shapes decide what can be quantized.
-std::vector<bool> quantized_in_output(std::shared_ptr<const Checkpoint> source, Recipe recipe,
+std::vector<bool> quantized_in_output(const Seen& source, Recipe recipe,
                                       const PlanOptions& options) {
   const auto always = [](std::uint32_t) { return true; };
-  const Checkpoint seen =
-      formats::with_turned_stacks(source, stacks_to_turn(*source, always));
+  const Checkpoint seen = formats::with_turned_stacks(source, stacks_to_turn(*source, always));
   resolve(recipe, seen, options);
   const formats::Dialect& dialect = target_dialect(recipe, seen.dialect());
   Plan plan{.source = seen,
@@ -116,19 +131,17 @@ std::vector<bool> quantized_in_output(std::shared_ptr<const Checkpoint> source, 
 
 }  // namespace
 
-std::shared_ptr<const Checkpoint> with_experts_as_written(Checkpoint source, const Recipe& recipe,
-                                                          const PlanOptions& options) {
-  auto seen = std::make_shared<const Checkpoint>(in_form(std::move(source), recipe, options));
-  const bool may_turn =
-      std::ranges::any_of(seen->tensors(), [](const LogicalTensor& tensor) {
-        return tensor.rule != nullptr && tensor.rule->stack == StackOrder::kInputMajor;
-      });
-  if (!may_turn) return seen;
-  const std::vector<bool> is_quantized = quantized_in_output(seen, recipe, options);
+Seen with_experts_as_written(Seen source, const Recipe& recipe, const PlanOptions& options) {
+  source = in_form(std::move(source), recipe, options);
+  const bool may_turn = std::ranges::any_of(source->tensors(), [](const LogicalTensor& tensor) {
+    return tensor.rule != nullptr && tensor.rule->stack == StackOrder::kInputMajor;
+  });
+  if (!may_turn) return source;
+  const std::vector<bool> is_quantized = quantized_in_output(source, recipe, options);
   const std::vector<std::uint32_t> turned =
-      stacks_to_turn(*seen, [&](std::uint32_t i) { return is_quantized[i]; });
-  if (turned.empty()) return seen;
-  return std::make_shared<const Checkpoint>(formats::with_turned_stacks(seen, turned));
+      stacks_to_turn(*source, [&](std::uint32_t i) { return is_quantized[i]; });
+  if (turned.empty()) return source;
+  return seen(formats::with_turned_stacks(source, turned));
 }
 
 }  // namespace ingot::convert

@@ -12,6 +12,7 @@ namespace ingot::convert {
 /// row has it where it is plain. Throws kInvalidArgument for a choice without effect, kUnsupported
 /// for experts that cannot be seen as chosen, and what decide() throws.
 std::shared_ptr<const formats::Checkpoint> with_experts_as_written(
-    formats::Checkpoint source, const Recipe& recipe, const PlanOptions& options);
+    std::shared_ptr<const formats::Checkpoint> source, const Recipe& recipe,
+    const PlanOptions& options);
 
 }  // namespace ingot::convert

@@ -183,7 +183,8 @@ int run_convert(ConvertFlags& flags) {
     flags.family = settle_family(open("generic"), flags.proposal, recipe);
   Checkpoint opened = open(flags.family);
   open_scales_from(flags.target, flags.family, threads, recipe.choices);
-  const auto source = convert::with_experts_as_written(std::move(opened), recipe, shard_options);
+  const auto source = convert::with_experts_as_written(
+      std::make_shared<const Checkpoint>(std::move(opened)), recipe, shard_options);
   const convert::Plan plan = convert::plan_conversion(*source, std::move(recipe), shard_options);
   if (!flags.explain.empty()) {
     std::cout << explain_text(plan, flags.explain);

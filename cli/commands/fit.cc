@@ -6,6 +6,7 @@
 
 #include "cli/flags/flag_table.h"
 #include "convert/convert.h"
+#include "convert/expert_form.h"
 #include "convert/recipe/engine_choice.h"
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
@@ -105,7 +106,11 @@ Fit fit_of(const FitFlags& flags, const formats::Checkpoint& source) {
   slicing.layout = "ranks";
   convert::PlanOptions options;
   read_slicing(slicing, options);
-  return fit_of(convert::plan_conversion(source, std::move(recipe), options), request);
+  // The caller's outlives the plan.
+  const auto seen = convert::with_experts_as_written(
+      std::shared_ptr<const formats::Checkpoint>(std::shared_ptr<void>(), &source), recipe,
+      options);
+  return fit_of(convert::plan_conversion(*seen, std::move(recipe), options), request);
 }
 
 }  // namespace ingot::cli

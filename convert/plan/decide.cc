@@ -358,30 +358,11 @@ class Decider {
     const auto refuse = [&](const std::string& fact) {
       refusals_.add(ErrorCode::kUnsupported, fact, tensor.name);
     };
-    if (tensor.shape.size() < 2) {
-      refuse(
+    if (tensor.shape.size() < 2)
+      return refuse(
           fmt::format("{} needs a matrix (rule them out with --rule 'PATTERN=keep')", facts.name));
-      return;
-    }
-    const bool is_stack = tensor.shape.size() > 2;
-    const StorageRow* row =
-        formats::find_storage(dialect_, planned.to, recipe_.choices.activations);
-    const formats::ExpertForm form = row == nullptr ? formats::ExpertForm::kEither : row->experts;
-    const bool is_asked_for = recipe_.choices.experts && !facts.chooses_cols;
-    if (is_stack && form == formats::ExpertForm::kSeparate && !is_asked_for) {
-      refuse(
-          fmt::format("stacked experts cannot be encoded as {}, which loaders expect expert by "
-                      "expert (--experts separate, or choose fp8 or bf16 for them)",
-                      facts.name));
-      return;
-    }
-    if (!is_stack && form == formats::ExpertForm::kStacked) {
-      refuse(
-          fmt::format("dialect {} holds {} in stacks of experts alone (--experts stacked, or "
-                      "--dialect compressed-tensors)",
-                      dialect_.name, facts.name));
-      return;
-    }
+    if (const std::string fault = expert_form_fault(plan_, planned); !fault.empty())
+      return refuse(fault);
     const bool is_group_along_row = facts.group_rows == 1 && facts.group_cols > 1;
     const std::uint64_t group = planned.block[1];
     if (is_group_along_row && tensor.shape.back() % group != 0) {

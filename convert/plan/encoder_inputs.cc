@@ -198,4 +198,27 @@ void join_fused_tensors(Plan& plan, Refusals& refusals) {
   }
 }
 
+std::string expert_form_fault(const Plan& plan, const PlannedTensor& planned) {
+  const formats::Dialect& dialect = *plan.target.dialect;
+  const Choices& choices = plan.recipe.choices;
+  const formats::SchemeFacts& facts = formats::scheme_facts(planned.to);
+  const formats::StorageRow* row = formats::find_storage(dialect, planned.to, choices.activations);
+  if (row == nullptr || row->experts == formats::ExpertForm::kEither) return {};
+  const bool is_stack = plan.tensor_of(planned).shape.size() > 2;
+  if (row->experts == formats::ExpertForm::kStacked) {
+    if (is_stack) return {};
+    return fmt::format(
+        "dialect {} holds {} in stacks of experts alone (--experts stacked, or "
+        "--dialect compressed-tensors)",
+        dialect.name, facts.name);
+  }
+  // A number for all of a matrix would be one for all experts; INT4 packs matrices alone.
+  const bool may_be_asked_for = !facts.chooses_cols && facts.group_rows != 0;
+  if (!is_stack || (choices.experts && may_be_asked_for)) return {};
+  return fmt::format(
+      "stacked experts cannot be encoded as {}, which loaders expect expert by "
+      "expert (--experts separate, or choose fp8 or bf16 for them)",
+      facts.name);
+}
+
 }  // namespace ingot::convert

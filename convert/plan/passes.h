@@ -108,6 +108,10 @@ class Refusals {
 
 // What decide() consists of, beside the rules and the dialect.
 
+/// Why loaders of the target do not read this tensor, a stack or none, in the scheme that it
+/// becomes; empty: they may, or somebody asked for it (`choices.experts`).
+std::string expert_form_fault(const Plan& plan, const PlannedTensor& planned);
+
 /// Joins the tensors that share a global scale into Plan::fused_sets: those that loaders fuse, and
 /// each other tensor of such a scheme alone. Fused tensors must become one scheme, all of them by
 /// the same action where they share a scale; others are refused.

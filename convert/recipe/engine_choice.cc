@@ -48,7 +48,7 @@ std::vector<SchemeId> wanted_schemes(const Recipe& recipe, const Checkpoint& sou
 /// Which rows of an engine a model can use.
 class Loads {
  public:
-  Loads(Engine engine, const Checkpoint& source) : engine_(engine) {
+  Loads(Engine engine, const Checkpoint& source) : engine_(engine), of_source_(source.dialect()) {
     weights_.push_back({.name = "linear", .rule = nullptr, .scheme = {}, .activations = {}});
     const auto tensors = source.tensors();
     const auto expert = std::ranges::find_if(tensors, [](const formats::LogicalTensor& tensor) {
@@ -102,6 +102,11 @@ class Loads {
   [[nodiscard]] std::size_t n_loaded(const EngineLoad& row) const {
     const Dialect* dialect = formats::find_dialect(row.dialect);
     if (dialect == nullptr) return weights_.size();
+    // A dialect of stacks alone is that of a family, whose release is in it.
+    const formats::StorageRow* storage = formats::find_storage(*dialect, row.scheme);
+    const bool is_of_stacks =
+        storage != nullptr && storage->experts == formats::ExpertForm::kStacked;
+    if (is_of_stacks && dialect != &of_source_) return 0;
     std::size_t n = 0;
     for (formats::EngineWeight weight : weights_) {
       weight.scheme = row.scheme;
@@ -113,6 +118,7 @@ class Loads {
   }
 
   Engine engine_;
+  const Dialect& of_source_;
   std::vector<formats::EngineWeight> weights_;  // an expert, if there are any, and another
 };
 

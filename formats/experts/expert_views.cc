@@ -80,28 +80,26 @@ std::string stacking_fault(const Checkpoint& source) {
   return Stacking(source).fault();
 }
 
-Checkpoint with_single_experts(Checkpoint source) {
-  if (std::string fault = separation_fault(source); !fault.empty())
-    throw not_seen(source, "one by one", std::move(fault));
-  auto shared = std::make_shared<const Checkpoint>(std::move(source));
-  Sight sight(*shared);
-  for (const LogicalTensor& tensor : shared->tensors())
-    is_stack(tensor) ? add_separated(*shared, tensor, sight) : sight.keep(tensor);
-  const Dialect& dialect = dialect_of_singles(*shared);
-  return sight.finish(std::move(shared), dialect);
+Checkpoint with_single_experts(std::shared_ptr<const Checkpoint> source) {
+  if (std::string fault = separation_fault(*source); !fault.empty())
+    throw not_seen(*source, "one by one", std::move(fault));
+  Sight sight(*source);
+  for (const LogicalTensor& tensor : source->tensors())
+    is_stack(tensor) ? add_separated(*source, tensor, sight) : sight.keep(tensor);
+  const Dialect& dialect = dialect_of_singles(*source);
+  return sight.finish(std::move(source), dialect);
 }
 
-Checkpoint with_stacked_experts(Checkpoint source) {
-  if (std::string fault = stacking_fault(source); !fault.empty())
-    throw not_seen(source, "stacked", std::move(fault));
-  auto shared = std::make_shared<const Checkpoint>(std::move(source));
-  Sight sight(*shared);
-  for (const LogicalTensor& tensor : shared->tensors()) {
+Checkpoint with_stacked_experts(std::shared_ptr<const Checkpoint> source) {
+  if (std::string fault = stacking_fault(*source); !fault.empty())
+    throw not_seen(*source, "stacked", std::move(fault));
+  Sight sight(*source);
+  for (const LogicalTensor& tensor : source->tensors()) {
     if (!is_single(tensor)) sight.keep(tensor);
   }
-  Stacking(*shared).add_to(sight);
-  const Dialect& dialect = shared->dialect();
-  return sight.finish(std::move(shared), dialect);
+  Stacking(*source).add_to(sight);
+  const Dialect& dialect = source->dialect();
+  return sight.finish(std::move(source), dialect);
 }
 
 Checkpoint with_turned_stacks(std::shared_ptr<const Checkpoint> source,
@@ -127,10 +125,10 @@ ExpertsHeld experts_held(const TensorSource& model) {
 Checkpoint with_experts_as_in(Checkpoint source, const ExpertsHeld& held) {
   const bool has_stacks = !held.stacks.empty();
   if (held.has_singles && !has_stacks && holds_stacks(source) && separation_fault(source).empty())
-    source = with_single_experts(std::move(source));
+    source = with_single_experts(std::make_shared<const Checkpoint>(std::move(source)));
   if (has_stacks && !held.has_singles && holds_single_experts(source) &&
       stacking_fault(source).empty())
-    source = with_stacked_experts(std::move(source));
+    source = with_stacked_experts(std::make_shared<const Checkpoint>(std::move(source)));
   std::vector<std::uint32_t> turned;
   for (std::uint32_t i = 0; i < source.tensors().size(); ++i) {
     const LogicalTensor& tensor = source.tensors()[i];

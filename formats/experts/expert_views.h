@@ -32,10 +32,10 @@ std::string stacking_fault(const Checkpoint& source);
 /// The same model with a tensor per expert and projection in place of each stack, under the names
 /// of the family's rows and of the dialect's parts (compressed-tensors' where the dialect knows
 /// stacks alone). Throws kUnsupported for what separation_fault() says.
-Checkpoint with_single_experts(Checkpoint source);
+Checkpoint with_single_experts(std::shared_ptr<const Checkpoint> source);
 /// The same with stacks in place of single experts, output-major, gate and up in the order of the
 /// family. Throws kUnsupported for what stacking_fault() says.
-Checkpoint with_stacked_experts(Checkpoint source);
+Checkpoint with_stacked_experts(std::shared_ptr<const Checkpoint> source);
 /// The same with the matrices of these stacks, indices into tensors(), the other way round. Codes
 /// and scales are turned alike: a group of 1 x 32 becomes one of 32 x 1.
 Checkpoint with_turned_stacks(std::shared_ptr<const Checkpoint> source,

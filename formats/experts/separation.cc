@@ -24,7 +24,7 @@ std::optional<MemberRows> rows_of_member(std::uint64_t n_rows, std::uint64_t blo
                                          std::uint64_t n_members, std::uint64_t m,
                                          GateUpOrder order) {
   const std::uint64_t own = n_rows / n_members;
-  if (block >= n_rows) return MemberRows{.first = 0, .count = 1, .block_rows = own};
+  if (block >= n_rows) return MemberRows{.first = 0, .count = 1, .block_rows = block};
   if (n_members == 1)
     return MemberRows{.first = 0, .count = ceil_div(n_rows, block), .block_rows = block};
   if (order == GateUpOrder::kInterleaved) {
@@ -38,7 +38,7 @@ std::optional<MemberRows> rows_of_member(std::uint64_t n_rows, std::uint64_t blo
     return MemberRows{.first = begin / block, .count = ceil_div(own, block), .block_rows = block};
   const bool is_within = begin / block == (begin + own - 1) / block;
   if (!is_within) return std::nullopt;
-  return MemberRows{.first = begin / block, .count = 1, .block_rows = own};
+  return MemberRows{.first = begin / block, .count = 1, .block_rows = block};
 }
 
 std::vector<const TensorRule*> members_of(const Family& family, const LogicalTensor& stack) {
@@ -135,6 +135,9 @@ class Separation {
     };
     single.encoding = whole;
     single.encoding.block_rows = member(whole.block_rows).block_rows;
+    // One for all of a matrix is one for all of this one.
+    if (scheme_facts(whole.scheme).group_rows == 0)
+      single.encoding.block_rows = single.shape.front();
     StoredParts parts;
     whole.stored.for_each([&](Part part, std::uint32_t index) {
       const StoredTensor& stored = source_.stored()[index];

@@ -37,6 +37,14 @@ void widen(std::span<const std::byte> bytes, std::span<float> out) {
 // A per-tensor part that is one number.
 float read_one(const TensorSource& source, std::uint32_t index) {
   const StoredTensor& stored = source.stored()[index];
+  if (element_count(stored.shape) != 1) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("has shape {}, a number for each expert of a stack, which is decoded "
+                            "expert by expert alone (--experts separate)",
+                            shape_text(stored.shape)))
+        .in_file(source.files()[stored.file].name)
+        .in_tensor(stored.name);
+  }
   std::vector<std::byte> bytes(stored.n_bytes);
   source.read(index, 0, bytes);
   float value = 0;

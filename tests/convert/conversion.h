@@ -50,7 +50,8 @@ struct Conversion {
                          .consumed_headers = execute.resume ? convert::consumed_headers_of(output)
                                                             : std::filesystem::path()},
                 .compare_replicas = true});
-    const auto seen = convert::with_experts_as_written(std::move(opened), resolved, plan);
+    const auto seen = convert::with_experts_as_written(
+        std::make_shared<const formats::Checkpoint>(std::move(opened)), resolved, plan);
     resolve(resolved, *seen);
     return convert::execute(plan_for(*seen, resolved, plan), output, execute);
   }

@@ -93,6 +93,7 @@ Shape shape_of(PartShape kind, SchemeId scheme, const Shape& weight) {
       return {2};
     case PartShape::kZeros:
     case PartShape::kPerCol:
+    case PartShape::kBlocks:
       break;  // of nothing that we encode
   }
   return {};

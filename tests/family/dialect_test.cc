@@ -90,7 +90,8 @@ TEST(Dialects, PartsBeginWithCodesAndAreUnique) {
     for (const StorageRow& row : dialect->storage) {
       EXPECT_TRUE(rows.emplace(row.scheme, row.activations).second) << dialect->name;
       EXPECT_EQ(row.parts.front().part, Part::kWeight);
-      EXPECT_EQ(row.parts.front().shape, PartShape::kCodes);
+      const bool is_of_stacks = row.experts == ExpertForm::kStacked;
+      EXPECT_EQ(row.parts.front().shape, is_of_stacks ? PartShape::kBlocks : PartShape::kCodes);
       EXPECT_TRUE(std::is_sorted(row.parts.begin(), row.parts.end(),
                                  [](const auto& a, const auto& b) { return a.part < b.part; }));
       std::set<std::string_view> suffixes;

@@ -172,13 +172,13 @@ TEST(PartCut, CutsGateAndUpOfAStackEach) {
   expect_cut(part, shape, 2, {.axis = 1, .n = 2, .sections = 2});
 }
 
-TEST(PartCut, SectionsAreSectionsOfRows) {
-  const Shape shape = {3, 8, 6};
+TEST(PartCut, SectionsAreOfTheSideThatIsCut) {
+  const Shape shape = {3, 8, 12};
   TensorCut cut = cols(2);
   cut.sections = 2;
   const PartCut part(Part::kWeight, DType::kBf16, shape, SchemeId::kBf16, shape, kNoGroup, cut);
-  EXPECT_EQ(part.sections(), 1U);
-  expect_cut(part, shape, 2, {.axis = 2, .n = 2});
+  EXPECT_EQ(part.sections(), 2U);
+  expect_cut(part, shape, 2, {.axis = 2, .n = 2, .sections = 2});
 }
 
 TEST(PartCut, DealsSomeMatricesOfAStack) {
