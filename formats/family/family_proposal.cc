@@ -47,6 +47,14 @@ std::vector<std::string> split(std::string_view list, std::string_view between) 
   return parts;
 }
 
+/// Whether a family can name it: what stands between dots has letters, digits, _ and - alone.
+bool can_be_named(std::string_view name) {
+  return !name.empty() && name.front() != '.' && name.back() != '.' &&
+         name.find("..") == std::string_view::npos && std::ranges::all_of(name, [](char c) {
+           return c == '.' || c == '_' || c == '-' || std::isalnum(static_cast<unsigned char>(c));
+         });
+}
+
 /// Names that differ in numbers alone.
 struct Kind {
   std::set<std::uint32_t> layers;
@@ -99,6 +107,7 @@ class Proposal {
   void take(const UnknownWeight& weight, bool want_mtp) {
     if (shared_rule(weight.name) != nullptr) return;
     const std::string name = text_model_name(weight.name, config_.text);
+    if (!can_be_named(name)) return;
     std::vector<std::string> words = split(name, ".");
     std::size_t at = 0;
     while (at < words.size() && !number_of(words[at])) ++at;
