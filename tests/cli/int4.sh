@@ -53,6 +53,28 @@ run convert "$golden/kimi_k25" "$work/k25.int4"
 same "$golden/kimi_k25" "$work/k25.int4"
 answers kimi_k25 "$golden/kimi_k25"
 
+# A weights file alone, under the config that says how it is packed; what it has of weights at its borders is left out.
+for name in qwen3_moe_awq qwen3_moe_gptq_asym_actorder; do
+  cp -r "$golden/$name" "$work/alone"
+  chmod -R u+w "$work/alone"
+  one=("$work/alone/model.safetensors" --config "$work/alone/config.json")
+  expect 0 "int4-group of 1x64" "$ingot" inspect "${one[@]}"
+  expect 0 "0 errors, 0 warnings" "$ingot" check "${one[@]}"
+  python3 "$here/edit_checkpoint.py" "$work/alone" \
+    'e = "model.layers.0.mlp.experts."; del t[e + "0.up_proj.qweight"], t[e + "1.up_proj.scales"], t[e + "1.up_proj.qzeros"]'
+  expect 0 "tensors whose codes or scales are in another file" "$ingot" inspect "${one[@]}"
+  expect 2 "is of a packed weight, but there is no 'model.layers.0.mlp.experts.0.up_proj.qweight'" "$ingot" check "$work/alone"
+  expect 2 "is packed, but there is no 'model.layers.0.mlp.experts.1.up_proj.scales'" "$ingot" check "$work/alone"
+  rm -rf "$work/alone"
+done
+
+# A part by the name under which AWQ's and GPTQ's parts are read would be the same part twice.
+cp -r "$golden/qwen3_moe_gptq" "$work/twice"
+chmod -R u+w "$work/twice"
+python3 "$here/edit_checkpoint.py" "$work/twice" \
+  'e = "model.layers.0.mlp.experts.0.up_proj."; t[e + "weight_scale"] = t[e + "scales"]'
+expect 2 "stands beside 'model.layers.0.mlp.experts.0.up_proj.scales', which is the same part" "$ingot" check "$work/twice"
+
 # vLLM no longer takes an order of groups; and a weight of GPTQ is proved by tensors of several files.
 expect 2 "it no longer takes weights with an order of groups" \
   "$ingot" convert "$golden/qwen3_moe_gptq_actorder" "$work/none" --for vllm
@@ -97,6 +119,10 @@ done
 run convert "$work/kimi.bf16" "$work/attention" --to int4 --group-size row --quantize-attention
 expect 0 "o-proj" "$ingot" verify "$work/kimi.bf16" "$work/attention" --levels weights
 
+# Groups that are of the asked size already are kept.
+run convert "$kimi" "$work/kept" --to int4 --group-size 32
+same "$kimi" "$work/kept"
+
 printf 'to: int4\nsearch: signed\ngroup-size: 32\n' >"$work/recipe.yaml"
 run convert "$work/kimi.bf16" "$work/by_recipe" --recipe "$work/recipe.yaml"
 same "$work/signed" "$work/by_recipe"
@@ -119,6 +145,7 @@ damage() { # damage TEXT EDIT...: EDIT is Python over config `c`, or over the te
   python3 "$here/edit_checkpoint.py" "$work/bad" "$2" || fail "edit: $2"
   expect 2 "$text" "$ingot" check "$work/bad"
 }
+damage "ignore names no module that is here" 'c["quantization_config"]["ignore"] = ["model.layers.7"]'
 damage "without its dimensions" 'del t["model.layers.1.mlp.experts.0.up_proj.weight_shape"]'
 damage "says per 64 columns" 'c["quantization_config"]["config_groups"]["group_0"]["weights"]["group_size"] = 64'
 damage "says asymmetric" 'c["quantization_config"]["config_groups"]["group_0"]["weights"]["symmetric"] = False'
