@@ -137,10 +137,10 @@ expect 2 "give one of them" "$ingot" convert "$work/kimi.bf16" "$work/none" --to
 expect 2 "none of 32, 64, 128 and row" "$ingot" convert "$kimi" "$work/none" --to int4 --group-size 48
 
 # Damage: each is named.
-damage() { # damage TEXT EDIT...: EDIT is Python over config `c`, or over the tensors `t` of the second file
+damage() { # damage TEXT EDIT [CHECKPOINT]: EDIT is Python over config `c` and tensors `t`
   local text=$1
   rm -rf "$work/bad"
-  cp -r "$kimi" "$work/bad"
+  cp -r "${3:-$kimi}" "$work/bad"
   chmod -R u+w "$work/bad"
   python3 "$here/edit_checkpoint.py" "$work/bad" "$2" || fail "edit: $2"
   expect 2 "$text" "$ingot" check "$work/bad"
@@ -155,5 +155,14 @@ damage "scales are zero or not finite" 'put("model.layers.1.mlp.experts.0.up_pro
 damage "into group 7, of 3" 'put("model.layers.1.mlp.experts.0.up_proj.weight_g_idx", "I32", [96], struct.pack("<96i", *[7] * 96))'
 damage "a weight of shape [64, 96] needs [8, 3]" 'put("model.layers.1.mlp.experts.0.up_proj.weight_zero_point", "I32", [64, 3], bytes(768))'
 damage "in equal groups of whole words" 'put("model.layers.1.mlp.experts.0.up_proj.weight_scale", "BF16", [64, 5], bytes(640))'
+gptq=$golden/qwen3_moe_gptq_asym_actorder
+damage "but config.json says group_size 32" 'c["quantization_config"]["group_size"] = 32' "$gptq"
+damage "beside scales of [2, 64] it must have [2, 8]" 'put("model.layers.0.mlp.experts.0.up_proj.qzeros", "I32", [8, 2], bytes(64))' "$gptq"
+damage "is F32, must be I32" 'put("model.layers.0.mlp.experts.0.up_proj.g_idx", "F32", [128], bytes(512))' "$gptq"
+damage "into group 7, of 2" 'put("model.layers.0.mlp.experts.0.up_proj.g_idx", "I32", [128], struct.pack("<128i", *[7] * 128))' "$gptq"
+damage "there is no 'model.layers.0.mlp.experts.0.up_proj.g_idx'" 'del t["model.layers.0.mlp.experts.0.up_proj.g_idx"]' "$gptq"
+damage "but config.json says sym true" 'c["quantization_config"]["sym"] = True' "$gptq"
+damage "but config.json says desc_act false" 'c["quantization_config"]["desc_act"] = False' "$gptq"
+damage "this version reads 4" 'c["quantization_config"]["bits"] = 8' "$gptq"
 
 finish
