@@ -102,6 +102,35 @@ run merge "$work/pad" "$work/pad.whole"
 same "$kimi" "$work/pad.whole"
 answers kimi_k2_thinking "$work/pad"
 
+# Widths that every scheme and group divides: every target out of INT4 and into it, each cut, each merged to the bytes.
+expect 0 "" "$ingot" synth "$work/wide" --family qwen3_moe --layers 1 --experts 8 --hidden 256 --moe-intermediate 256 \
+  --intermediate 512 --heads 4 --vocab 256 --scheme bf16
+cut_alike() { # cut_alike SOURCE CUT OPTION...: the merged slices are the unsliced output
+  local source=$1 cut=$2
+  shift 2
+  rm -rf "$work/uncut" "$work/cut" "$work/merged"
+  run convert "$source" "$work/uncut" "$@"
+  # shellcheck disable=SC2086
+  run convert "$source" "$work/cut" "$@" $cut
+  run merge "$work/cut" "$work/merged"
+  same "$work/uncut" "$work/merged"
+}
+for group in 32 64 128 row; do cut_alike "$work/wide" "--tp 2" --to int4 --group-size "$group" --quantize-attention; done
+run convert "$work/wide" "$work/wide.int4" --to int4 --group-size 32
+cut_alike "$work/wide.int4" "--tp 2 --ep 2"
+for to in bf16 f32 fp8 fp8-channel fp8-tensor int8 int8-block nvfp4 mxfp4 mxfp8 "int4 --group-size row"; do
+  # shellcheck disable=SC2086
+  cut_alike "$work/wide.int4" "--tp 2 --ep 2" --to $to
+done
+for from in fp8 int8 nvfp4 mxfp4; do
+  run convert "$work/wide" "$work/wide.$from" --to "$from"
+  cut_alike "$work/wide.$from" "--tp 2 --ep 2" --to int4 --group-size 64
+done
+run convert "$golden/qwen3_moe_gptq_asym" "$work/zeros"
+cut_alike "$work/zeros" "--tp 2 --ep 2"
+expect 2 "64, the order of groups has 128 columns (--tp-fit bf16; or --tp 1)" \
+  "$ingot" convert "$golden/qwen3_moe_gptq_actorder" "$work/none" --tp 2 --ep 2
+
 # Encoded from other schemes and to them, in groups of every size.
 for search in amax mse signed; do
   run convert "$work/kimi.bf16" "$work/$search" --to int4 --group-size 32 --search "$search"
