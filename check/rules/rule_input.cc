@@ -48,14 +48,12 @@ std::vector<PartFault> find_part_faults(const Checkpoint& checkpoint) {
   if (is_understood(checkpoint)) return {};
   const auto stored = checkpoint.stored();
   const formats::StoredNames names(stored);
-  const auto& quantization = checkpoint.config().quantization;
   const formats::RecognitionInput input{
       .stored = stored,
       .names = names,
       .files = checkpoint.files(),
       .block = claimed_block(checkpoint),
-      .claims_blocks = quantization && quantization->weight_block_size,
-      .quant_method = quantization ? std::string_view(quantization->quant_method) : "",
+      .config = checkpoint.config(),
       .names_are_known = !checkpoint.family().rules.empty()};
   ErrorList errors;
   std::vector<StoredParts> refused;

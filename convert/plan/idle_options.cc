@@ -39,6 +39,16 @@ bool takes_fp8_grid(const PlannedTensor& planned, const LogicalTensor&) {
   return is_fp8 && (planned.action == Action::kQuantize || planned.to == SchemeId::kFp8Block);
 }
 
+/// Codes that are kept have that size already.
+bool takes_group_size(const Plan& plan) {
+  const std::uint64_t wanted = plan.recipe.choices.group_size.value_or(0);
+  return any(plan, [&](const PlannedTensor& planned, const LogicalTensor& tensor) {
+    if (!formats::scheme_facts(planned.to).chooses_cols) return false;
+    return planned.action == Action::kQuantize ||
+           tensor.encoding.block_cols == (wanted == 0 ? tensor.shape.back() : wanted);
+  });
+}
+
 bool takes_activations(const Plan& plan) {
   const auto& wanted = plan.recipe.choices.activations;
   const formats::SourceActivations of_source(plan.source.config(), plan.source.dialect(),
@@ -98,9 +108,7 @@ constexpr OptionScope kScopes[] = {
      "no tensor is encoded as one of them", "use --to nvfp4 or int4", searches_scales},
     {"--group-size", "says how many columns share an int4-group scale",
      "no tensor is encoded as int4-group", "use --to int4",
-     [](const PlannedTensor& planned, const LogicalTensor&) {
-       return planned.action == Action::kQuantize && formats::scheme_facts(planned.to).chooses_cols;
-     }},
+     nullptr, takes_group_size},
     {"--via", "is what values pass through before they are encoded", "no tensor is encoded anew",
      "use --to with a quantized scheme",
      [](const PlannedTensor& planned, const LogicalTensor& tensor) {

@@ -212,21 +212,27 @@ class Checkpoint::Stage {
   ErrorList* collected_;
 };
 
-void Checkpoint::State::understand(const StoredNames& names, const OpenOptions& options,
+void Checkpoint::State::understand(const StoredNames& stored_names, const OpenOptions& options,
                                    Stage& stage) {
+  std::optional<InputMajorLayout> layout;
+  stage.attempt([&] { layout = input_major_layout(config); });
+  std::optional<StoredNames> relaid_names;
+  if (layout) {
+    relay_codes(*layout, {.stored = stored, .bytes = bytes, .is_complete = is_complete},
+                stage.faults());
+    relaid_names.emplace(stored);
+  }
+  stage.settle();
+  const StoredNames& names = layout ? *relaid_names : stored_names;
   const bool names_are_known = !family->rules.empty();
-  const std::string method =
-      config.quantization ? config.quantization->quant_method : std::string();
-  tensors = recognise_encodings(
-      {.stored = stored,
-       .names = names,
-       .files = bytes->files(),
-       .block = block,
-       .claims_blocks = config.quantization && config.quantization->weight_block_size,
-       .quant_method = method,
-       .names_are_known = names_are_known,
-       .is_complete = is_complete},
-      stage.faults());
+  tensors = recognise_encodings({.stored = stored,
+                                 .names = names,
+                                 .files = bytes->files(),
+                                 .block = block,
+                                 .config = config,
+                                 .names_are_known = names_are_known,
+                                 .is_complete = is_complete},
+                                stage.faults());
   stage.settle();
 
   const FamilyMatch match{.family = *family,
@@ -316,16 +322,7 @@ Checkpoint Checkpoint::open(const std::filesystem::path& directory, const OpenOp
         Error(ErrorCode::kMissingTensor, "holds no tensors").in_file(directory.string()));
   }
   stage.settle();
-  std::optional<InputMajorLayout> layout;
-  stage.attempt([&] { layout = input_major_layout(state->config); });
-  if (layout) {
-    state->bytes = relay_codes(*layout, std::move(state->bytes), state->stored, stage.faults());
-    stage.settle();
-    state->understand(StoredNames(state->stored), options, stage);
-  } else {
-    stage.settle();
-    state->understand(names, options, stage);
-  }
+  state->understand(names, options, stage);
   return Checkpoint(std::move(state));
 }
 

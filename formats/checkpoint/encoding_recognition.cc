@@ -42,6 +42,8 @@ class Recogniser {
   Recogniser(const RecognitionInput& input, ErrorList& faults)
       : input_(input),
         faults_(faults),
+        claims_blocks_(input.config.quantization && input.config.quantization->weight_block_size),
+        is_fp8_(input.config.quantization && input.config.quantization->quant_method == "fp8"),
         found_(input.stored.size()),
         is_part_(input.stored.size(), false) {
     for (std::uint32_t i = 0; i < input.stored.size(); ++i) {
@@ -94,7 +96,7 @@ class Recogniser {
                                               const StoredTensor& scale) const {
     for (const Block& block : blocks_) {
       // Exponents along rows are MX unless the config says otherwise.
-      const bool is_claimed = input_.claims_blocks && block == input_.block;
+      const bool is_claimed = claims_blocks_ && block == input_.block;
       if (block[0] == 1 && scale.dtype == DType::kF8E8M0 && !is_claimed) continue;
       if (is_grid_of(block, weight, scale.shape)) return block;
     }
@@ -269,9 +271,8 @@ class Recogniser {
     const StoredTensor& scale = input_.stored[scale_index];
     // Blocks that config.json names, of whatever size, are those of FP8: MX groups come without.
     const SchemeFacts& blocks = scheme_facts(SchemeId::kFp8Block);
-    if (input_.quant_method == "fp8" && blocks.codes.has(weight.dtype) &&
-        blocks.scales.has(scale.dtype) && !is_excluded(i, blocks) &&
-        has_scale_shape(blocks, decoded_shape(i, blocks), scale))
+    if (is_fp8_ && blocks.codes.has(weight.dtype) && blocks.scales.has(scale.dtype) &&
+        !is_excluded(i, blocks) && has_scale_shape(blocks, decoded_shape(i, blocks), scale))
       return &blocks;
     DTypeSet of_all = {}, of_fitting = {};
     bool is_surely_own = false;
@@ -313,11 +314,11 @@ class Recogniser {
     const StoredTensor& scale = input_.stored[found_[i].stored[Part::kScale]];
     const Shape& weight = input_.stored[i].shape;
     // Static activations go with numbers for whole matrices, one for each of a stack.
-    const bool is_number = !input_.claims_blocks && found_[i].stored.has(Part::kInputScale) &&
+    const bool is_number = !claims_blocks_ && found_[i].stored.has(Part::kInputScale) &&
                            is_per_matrix(scale.shape, weight);
     if (scheme.group_rows > 1) return is_number;
     // A scale by a block's name is one where it may be.
-    const bool is_block = input_.claims_blocks || block_of(weight, scale).has_value();
+    const bool is_block = claims_blocks_ || block_of(weight, scale).has_value();
     return scheme.group_cols == 0 && found_[i].reach == ScaleReach::kBlock && is_block &&
            !is_number;
   }
@@ -375,7 +376,7 @@ class Recogniser {
   bool has_what_it_needs(std::uint32_t i, const SchemeFacts& scheme) {
     const StoredParts& parts = found_[i].stored;
     // Nothing but the config tells INT8 blocks from FP8 blocks under a wrong dtype.
-    if (scheme.id == SchemeId::kInt8Block && input_.quant_method == "fp8") {
+    if (scheme.id == SchemeId::kInt8Block && is_fp8_) {
       fault(i, ErrorCode::kDtypeMismatch,
             "is I8 with a scale per block, but config.json says quant_method fp8 (INT8 blocks are "
             "blockwise_int8)");
@@ -452,6 +453,8 @@ class Recogniser {
 
   const RecognitionInput& input_;
   ErrorList& faults_;
+  bool claims_blocks_;  // `block` is no default
+  bool is_fp8_;
   // By stored tensor.
   std::vector<FoundParts> found_;  // of weights; `stored` has the weight itself
   std::vector<bool> is_part_;      // belongs to a weight, or should

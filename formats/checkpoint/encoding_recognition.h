@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "formats/base/error.h"
+#include "formats/config/model_config.h"
 #include "formats/storage/stored_names.h"
 #include "formats/storage/tensor_source.h"
 
@@ -18,8 +19,7 @@ struct RecognitionInput {
   std::span<const SourceFile> files;
   /// Rows, columns that share a block's scale, as the config claims; headers overrule it.
   std::array<std::uint64_t, 2> block = {128, 128};
-  bool claims_blocks = false;  ///< the config has a weight_block_size: `block` is no default
-  std::string_view quant_method = {};  ///< of config.json, empty without one
+  const ModelConfig& config;
   /// True when the family knows its names: then `X.scale` beside no quantized weight is a fault,
   /// not a parameter.
   bool names_are_known = true;

@@ -4,7 +4,6 @@
 #include <array>
 #include <atomic>
 #include <cstring>
-#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -14,27 +13,22 @@
 #include <fmt/format.h>
 
 #include "formats/base/checked.h"
+#include "formats/checkpoint/input_major_parts.h"
 
 namespace ingot::formats {
 namespace {
 
-constexpr std::uint64_t kCodesPerWord = 8;
-constexpr std::string_view kCodesSuffix = ".qweight";
-constexpr DTypeSet kScaleDtypes = {DType::kF16, DType::kBf16, DType::kF32};
+constexpr std::uint64_t kWordBytes = sizeof(std::uint32_t);
+
 /// Memory for input rows that are read together.
 constexpr std::uint64_t kSlabBytes = std::uint64_t{4} << 20;
 
-/// One weight as it stands in the files.
-struct Source {
-  StoredTensor codes, scales, zeros;
-  std::optional<StoredTensor> order;
-  std::uint64_t rows = 0, cols = 0, groups = 0;
-};
-
-/// Rows of one scale have no order, which compressed-tensors would not take beside them.
-bool has_order(const InputMajorLayout& layout, std::span<const Source> sources) {
-  return layout.has_order && std::any_of(sources.begin(), sources.end(),
-                                         [](const Source& source) { return source.groups > 1; });
+/// Rows of one scale have no order, which compressed-tensors would not take beside them; beside
+/// weights of several groups they have one as these do, since engines want one form of experts.
+bool has_order(const InputMajorLayout& layout, std::span<const InputMajorWeight> sources) {
+  return layout.has_order &&
+         std::any_of(sources.begin(), sources.end(),
+                     [](const InputMajorWeight& source) { return source.groups > 1; });
 }
 
 /// What a stored tensor of the view is made of.
@@ -51,7 +45,7 @@ constexpr std::array<unsigned, kCodesPerWord> kInterleaved = {0, 4, 1, 5, 2, 6, 
 class RelaidBytes final : public StoredBytes {
  public:
   RelaidBytes(const InputMajorLayout& layout, std::unique_ptr<StoredBytes> bytes,
-              std::vector<Source> sources, std::vector<View> views)
+              std::vector<InputMajorWeight> sources, std::vector<View> views)
       : layout_(layout),
         bytes_(std::move(bytes)),
         sources_(std::move(sources)),
@@ -74,7 +68,7 @@ class RelaidBytes final : public StoredBytes {
     if (out.empty()) return;
     const View& view = views_.at(index);
     if (view.made == Made::kAsStored) return bytes_->read(index, view.original, offset, out);
-    const Source& source = sources_[view.source];
+    const InputMajorWeight& source = sources_[view.source];
     prove(view.source);
     if (view.made == Made::kDimensions) {
       const std::array sides = {static_cast<std::int32_t>(source.rows),
@@ -99,7 +93,7 @@ class RelaidBytes final : public StoredBytes {
 
  private:
   /// Rows of the view from `first` on.
-  void fill_rows(Made made, const Source& source, std::uint64_t first,
+  void fill_rows(Made made, const InputMajorWeight& source, std::uint64_t first,
                  std::span<std::byte> out) const {
     if (made == Made::kScales) {
       transpose(source.scales, source.groups, first, out);
@@ -120,9 +114,14 @@ class RelaidBytes final : public StoredBytes {
     const std::size_t element = dtype_bits(from.dtype) / 8;
     const std::uint64_t n = out.size() / element / height;
     const std::vector<std::byte> slab = columns(from, height, first, n);
-    for (std::uint64_t h = 0; h < height; ++h) {
-      for (std::uint64_t i = 0; i < n; ++i)
-        std::memcpy(&out[(i * height + h) * element], &slab[(h * n + i) * element], element);
+    // Runs of rows, so that cache lines are written whole.
+    constexpr std::uint64_t kRun = 32;
+    for (std::uint64_t begin = 0; begin < height; begin += kRun) {
+      const std::uint64_t end = std::min(begin + kRun, height);
+      for (std::uint64_t i = 0; i < n; ++i) {
+        for (std::uint64_t h = begin; h < end; ++h)
+          std::memcpy(&out[(i * height + h) * element], &slab[(h * n + i) * element], element);
+      }
     }
   }
 
@@ -144,24 +143,43 @@ class RelaidBytes final : public StoredBytes {
   }
 
   /// AWQ: eight rows of one column in a word become eight columns of one row.
-  void gather_codes(const Source& source, std::uint64_t first, std::span<std::byte> out) const {
+  void gather_codes(const InputMajorWeight& source, std::uint64_t first,
+                    std::span<std::byte> out) const {
     const std::uint64_t words = source.cols / kCodesPerWord;
-    const std::uint64_t n = out.size() / sizeof(std::uint32_t) / words;
+    const std::uint64_t n = out.size() / kWordBytes / words;
     const std::uint64_t first_word = first / kCodesPerWord;
     const std::uint64_t n_words = ceil_div(first + n, kCodesPerWord) - first_word;
     const std::vector<std::byte> slab = columns(source.codes, source.cols, first_word, n_words);
-    std::vector<std::uint32_t> gathered(n * words, 0);
-    for (std::uint64_t col = 0; col < source.cols; ++col) {
-      for (std::uint64_t row = 0; row < n; ++row) {
-        const std::uint64_t of = first + row;
-        std::uint32_t word = 0;
-        std::memcpy(&word, &slab[(col * n_words + of / kCodesPerWord - first_word) * sizeof word],
-                    sizeof word);
-        const std::uint32_t code = word >> shift_of(of % kCodesPerWord) & 15U;
-        gathered[row * words + col / kCodesPerWord] |= code << (4 * (col % kCodesPerWord));
+    std::array<std::uint32_t, kCodesPerWord> square;
+    for (std::uint64_t across = 0; across < words; ++across) {
+      for (std::uint64_t down = 0; down < n_words; ++down) {
+        for (std::uint64_t i = 0; i < kCodesPerWord; ++i) {
+          const std::uint64_t col = across * kCodesPerWord + i;
+          std::memcpy(&square.at(i), &slab[(col * n_words + down) * kWordBytes], kWordBytes);
+        }
+        turn(square);
+        for (std::uint64_t i = 0; i < kCodesPerWord; ++i) {
+          const std::uint64_t row = (first_word + down) * kCodesPerWord + i;
+          if (row < first || row >= first + n) continue;
+          std::memcpy(&out[((row - first) * words + across) * kWordBytes],
+                      &square.at(shift_of(i) / 4), kWordBytes);
+        }
       }
     }
-    std::memcpy(out.data(), gathered.data(), out.size());
+  }
+
+  /// Transposes eight words of eight codes, by halves.
+  static void turn(std::array<std::uint32_t, kCodesPerWord>& square) {
+    constexpr std::array<std::uint32_t, 3> kLower = {0x0F0F0F0FU, 0x00FF00FFU, 0x0000FFFFU};
+    for (std::size_t side = 4, level = 2; side > 0; side /= 2, --level) {
+      for (std::size_t i = 0; i < kCodesPerWord; ++i) {
+        if ((i & side) != 0) continue;
+        const std::uint32_t swapped =
+            (square[i] >> (4 * side) ^ square[i + side]) & kLower.at(level);
+        square[i] ^= swapped << (4 * side);
+        square[i + side] ^= swapped;
+      }
+    }
   }
 
   [[nodiscard]] unsigned shift_of(std::uint64_t place) const {
@@ -180,7 +198,7 @@ class RelaidBytes final : public StoredBytes {
   }
 
   /// The zero points of eight rows, in order and without bias.
-  [[nodiscard]] std::uint32_t zeros_of(std::uint32_t word, const Source& source) const {
+  [[nodiscard]] std::uint32_t zeros_of(std::uint32_t word, const InputMajorWeight& source) const {
     std::uint32_t zeros = 0;
     for (std::uint64_t row = 0; row < kCodesPerWord; ++row) {
       const std::uint32_t zero = (word >> shift_of(row) & 15U) + layout_.zero_bias;
@@ -203,7 +221,7 @@ class RelaidBytes final : public StoredBytes {
   /// Looks, once, whether what the view leaves out says nothing.
   void prove(std::uint32_t index) const {
     if (is_proven_[index].load(std::memory_order_acquire)) return;
-    const Source& source = sources_[index];
+    const InputMajorWeight& source = sources_[index];
     if (layout_.is_symmetric) {
       constexpr std::uint32_t kAllEight = 0x88888888U;
       std::vector<std::byte> zeros =
@@ -232,131 +250,28 @@ class RelaidBytes final : public StoredBytes {
 
   const InputMajorLayout layout_;
   const std::unique_ptr<StoredBytes> bytes_;
-  const std::vector<Source> sources_;
+  const std::vector<InputMajorWeight> sources_;
   const std::vector<View> views_;
   mutable std::vector<std::atomic<bool>> is_proven_;
 };
 
-/// Finds the parts of weights by their names.
-class Finder {
- public:
-  Finder(const InputMajorLayout& layout, std::span<const SourceFile> files,
-         std::span<const StoredTensor> stored, ErrorList& faults)
-      : layout_(layout), files_(files), stored_(stored), faults_(faults) {
-    for (std::uint32_t i = 0; i < stored.size(); ++i) by_name_.emplace(stored[i].name, i);
-  }
-
-  /// The parts of `X`, whose codes are stored tensor `codes`; nothing where they make no weight.
-  std::optional<Source> find(const StoredTensor& codes, std::string_view stem) {
-    const StoredTensor* scales = part(codes, stem, ".scales", true);
-    const StoredTensor* zeros = part(codes, stem, ".qzeros", true);
-    const StoredTensor* order = part(codes, stem, ".g_idx", layout_.has_order);
-    if (scales == nullptr || zeros == nullptr || (layout_.has_order && order == nullptr)) return {};
-    Source source{.codes = codes, .scales = *scales, .zeros = *zeros, .order = std::nullopt};
-    if (order != nullptr) source.order = *order;
-    if (!has_dtypes(source) || !has_shapes(source)) return {};
-    return source;
-  }
-
- private:
-  void fault(const StoredTensor& tensor, ErrorCode code, std::string message) {
-    faults_.add(
-        Error(code, std::move(message)).in_file(files_[tensor.file].name).in_tensor(tensor.name));
-  }
-
-  const StoredTensor* part(const StoredTensor& codes, std::string_view stem,
-                           std::string_view suffix, bool is_needed) {
-    const auto found = by_name_.find(std::string(stem).append(suffix));
-    if (found != by_name_.end()) return &stored_[found->second];
-    if (is_needed) {
-      fault(codes, ErrorCode::kMissingTensor,
-            fmt::format("is packed, but there is no '{}{}' (a file missing? fetch it again)", stem,
-                        suffix));
-    }
-    return nullptr;
-  }
-
-  bool has_dtypes(const Source& source) {
-    bool fits = true;
-    const auto require = [&](const StoredTensor& tensor, DTypeSet dtypes) {
-      if (dtypes.has(tensor.dtype)) return;
-      fits = false;
-      fault(tensor, ErrorCode::kDtypeMismatch,
-            fmt::format("is {}, must be {}", dtype_name(tensor.dtype), dtypes.text()));
-    };
-    require(source.codes, {DType::kI32});
-    require(source.zeros, {DType::kI32});
-    require(source.scales, kScaleDtypes);
-    if (source.order) require(*source.order, {DType::kI32});
-    return fits;
-  }
-
-  bool has_shapes(Source& source) {
-    bool fits = true;
-    const auto require = [&](const StoredTensor& tensor, const Shape& wanted) {
-      if (tensor.shape == wanted) return;
-      fits = false;
-      fault(
-          tensor, ErrorCode::kShapeMismatch,
-          fmt::format("has shape {}, beside scales of {} it must have {}", shape_text(tensor.shape),
-                      shape_text(source.scales.shape), shape_text(wanted)));
-    };
-    const auto refuse_scales = [&](std::string message) {
-      fault(source.scales, ErrorCode::kShapeMismatch, std::move(message));
-      return false;
-    };
-    if (source.scales.shape.size() != 2 || source.codes.shape.size() != 2)
-      return refuse_scales(fmt::format("has shape {}, codes of {} need [groups, rows]",
-                                       shape_text(source.scales.shape),
-                                       shape_text(source.codes.shape)));
-    source.groups = source.scales.shape[0];
-    source.rows = source.scales.shape[1];
-    const std::uint64_t front = source.codes.shape[0];
-    source.cols = layout_.packs_rows ? front : checked_mul(front, kCodesPerWord).value_or(0);
-    if (source.rows == 0 || source.cols == 0 || source.groups == 0 ||
-        source.rows % kCodesPerWord != 0 || source.rows > kMaxSide || source.cols > kMaxSide ||
-        source.cols % (source.groups * kCodesPerWord) != 0) {
-      return refuse_scales(fmt::format(
-          "has shape {}: {} columns are not {} equal groups of whole words for rows in eights",
-          shape_text(source.scales.shape), source.cols, source.groups));
-    }
-    require(source.codes, layout_.packs_rows ? Shape{source.cols, source.rows / kCodesPerWord}
-                                             : Shape{source.cols / kCodesPerWord, source.rows});
-    require(source.zeros, {source.groups, source.rows / kCodesPerWord});
-    if (source.order) require(*source.order, {source.cols});
-    const std::uint64_t claimed = layout_.group_size.value_or(0);
-    const std::uint64_t size = source.cols / source.groups;
-    if (layout_.group_size && size != (claimed == 0 ? source.cols : claimed)) {
-      fault(source.scales, ErrorCode::kMismatch,
-            fmt::format("has a scale per {} columns, but config.json says group_size {} (correct "
-                        "it)",
-                        size, claimed));
-      fits = false;
-    }
-    return fits;
-  }
-
-  static constexpr std::uint64_t kMaxSide = std::numeric_limits<std::int32_t>::max();
-  const InputMajorLayout& layout_;
-  std::span<const SourceFile> files_;
-  std::span<const StoredTensor> stored_;
-  ErrorList& faults_;
-  std::unordered_map<std::string_view, std::uint32_t> by_name_;
-};
-
 }  // namespace
 
-std::unique_ptr<StoredBytes> relay_codes(const InputMajorLayout& layout,
-                                         std::unique_ptr<StoredBytes> bytes,
-                                         std::vector<StoredTensor>& stored, ErrorList& faults) {
-  std::vector<Source> sources;
-  std::unordered_map<std::string, std::uint32_t> source_of;  // by stem
-  Finder finder(layout, bytes->files(), stored, faults);
+void relay_codes(const InputMajorLayout& layout, const RelaidModel& model, ErrorList& faults) {
+  const std::vector<StoredTensor> stored = std::move(model.stored);
+  std::vector<InputMajorWeight> sources;
+  InputMajorParts packed(layout, {.stored = stored,
+                                  .files = model.bytes->files(),
+                                  .is_complete = model.is_complete,
+                                  .faults = faults});
+  std::unordered_map<const InputMajorParts::OfWeight*, std::optional<std::uint32_t>> source_of;
   for (const StoredTensor& tensor : stored) {
-    if (!tensor.name.ends_with(kCodesSuffix)) continue;
-    const auto stem = tensor.name.substr(0, tensor.name.size() - kCodesSuffix.size());
-    if (auto source = finder.find(tensor, stem)) {
-      source_of.emplace(stem, static_cast<std::uint32_t>(sources.size()));
+    const InputMajorParts::OfWeight* const parts = packed.find(tensor);
+    if (parts == nullptr) continue;
+    const auto [item, is_new] = source_of.try_emplace(parts);
+    if (!is_new) continue;
+    if (auto source = packed.weight_of(*parts)) {
+      item->second = static_cast<std::uint32_t>(sources.size());
       sources.push_back(std::move(*source));
     }
   }
@@ -365,44 +280,40 @@ std::unique_ptr<StoredBytes> relay_codes(const InputMajorLayout& layout,
   std::vector<StoredTensor> seen;
   std::vector<View> views;
   for (const StoredTensor& tensor : stored) {
-    const std::size_t dot = tensor.name.rfind('.');
-    const std::string stem = tensor.name.substr(0, std::min(dot, tensor.name.size()));
-    const std::string_view part = std::string_view(tensor.name).substr(stem.size());
-    const auto found = source_of.find(stem);
-    const auto add = [&](std::string_view suffix, Made made, DType dtype, Shape shape) {
-      StoredTensor& one = seen.emplace_back(tensor);
-      one.name = stem + std::string(suffix);
-      one.n_bytes = byte_count(dtype, shape).value();
-      one.dtype = dtype;
-      one.shape = std::move(shape);
-      views.push_back({.made = made, .source = found->second, .original = tensor});
-    };
-    if (found == source_of.end()) {
+    const InputMajorParts::OfWeight* const parts = packed.find(tensor);
+    if (parts == nullptr) {
       seen.push_back(tensor);
       views.push_back({.made = Made::kAsStored, .source = 0, .original = tensor});
       continue;
     }
-    const Source& source = sources[found->second];
-    const Shape groups = {source.rows, source.groups};
-    if (part == kCodesSuffix) {
+    if (!source_of.at(parts)) continue;
+    const std::uint32_t index = *source_of.at(parts);
+    const InputMajorWeight& source = sources[index];
+    const std::string stem(module_stem(tensor.name));
+    const auto add = [&](std::string_view suffix, Made made, DType dtype, Shape shape) {
+      StoredTensor& one = seen.emplace_back(tensor);
+      one.name = stem + std::string(suffix);
+      packed.require_free(tensor, one.name);
+      one.n_bytes = byte_count(dtype, shape).value();
+      one.dtype = dtype;
+      one.shape = std::move(shape);
+      views.push_back({.made = made, .source = index, .original = tensor});
+    };
+    if (&tensor == parts->at(InputMajorParts::kCodes)) {
       add(".weight_packed", Made::kCodes, DType::kI32, {source.rows, source.cols / kCodesPerWord});
       add(".weight_shape", Made::kDimensions, DType::kI32, {2});
-    } else if (part == ".scales") {
-      add(".weight_scale", Made::kScales, tensor.dtype, groups);
-    } else if (part == ".qzeros") {
-      if (!layout.is_symmetric)
-        add(".weight_zero_point", Made::kZeros, DType::kI32,
-            {source.rows / kCodesPerWord, source.groups});
-    } else if (part == ".g_idx") {
-      if (seen_layout.has_order) add(".weight_g_idx", Made::kAsStored, DType::kI32, {source.cols});
-    } else {
-      seen.push_back(tensor);
-      views.push_back({.made = Made::kAsStored, .source = 0, .original = tensor});
+    } else if (&tensor == parts->at(InputMajorParts::kScales)) {
+      add(".weight_scale", Made::kScales, tensor.dtype, {source.rows, source.groups});
+    } else if (&tensor == parts->at(InputMajorParts::kZeros) && !layout.is_symmetric) {
+      add(".weight_zero_point", Made::kZeros, DType::kI32,
+          {source.rows / kCodesPerWord, source.groups});
+    } else if (&tensor == parts->at(InputMajorParts::kOrder) && seen_layout.has_order) {
+      add(".weight_g_idx", Made::kAsStored, DType::kI32, {source.cols});
     }
   }
-  stored = std::move(seen);
-  return std::make_unique<RelaidBytes>(seen_layout, std::move(bytes), std::move(sources),
-                                       std::move(views));
+  model.stored = std::move(seen);
+  model.bytes = std::make_unique<RelaidBytes>(seen_layout, std::move(model.bytes), std::move(sources),
+                                              std::move(views));
 }
 
 }  // namespace ingot::formats

@@ -11,6 +11,7 @@
 #include "formats/checkpoint/checkpoint_files.h"
 #include "formats/checkpoint/checkpoint_listing.h"
 #include "formats/checkpoint/encoding_recognition.h"
+#include "formats/checkpoint/input_major_parts.h"
 #include "formats/checkpoint/weights_headers.h"
 #include "formats/storage/stored_names.h"
 
@@ -27,6 +28,8 @@ constexpr std::uint64_t kMaxConfigBytes = 64'000'000;
 // By stored tensor: whether it is a part of a weight whose other parts are elsewhere. That is a
 // fault of a whole checkpoint, and none of one file of it.
 std::vector<bool> parts_of_others(const RecognitionInput& file) {
+  if (const auto layout = input_major_layout(file.config))
+    return parts_of_torn_weights(*layout, file.stored);
   ErrorList of_whole, of_part;
   recognise_encodings(file, of_whole);
   RecognitionInput part = file;
@@ -101,15 +104,13 @@ Checkpoint open_weights_file(const fs::path& path, const fs::path& config, OpenO
   model.bytes = std::make_unique<CheckpointFiles>(std::move(files));
   const std::vector<StoredTensor> stored = model.stored;
   const StoredNames names(stored);
-  leave_out_parts_of_others(
-      {.stored = stored,
-       .names = names,
-       .files = model.bytes->files(),
-       .block = fp8_block_size(model.config),
-       .quant_method =
-           model.config.quantization ? model.config.quantization->quant_method : std::string_view(),
-       .names_are_known = options.family != kAnyFamily},
-      model.stored, model.remarks);
+  leave_out_parts_of_others({.stored = stored,
+                             .names = names,
+                             .files = model.bytes->files(),
+                             .block = fp8_block_size(model.config),
+                             .config = model.config,
+                             .names_are_known = options.family != kAnyFamily},
+                            model.stored, model.remarks);
   return Checkpoint::assemble(std::move(model), options);
 }
 

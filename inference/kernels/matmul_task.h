@@ -24,21 +24,25 @@ inline bool has_e2m1_codes(const WeightMatrix& w) {
   return formats::scheme_facts(w.scheme).code == formats::CodeKind::kE2m1;
 }
 
+/// Whether one scale, or one per row, is all that the columns of a matrix have.
+inline bool is_one_group(const WeightMatrix& w) {
+  return w.first_col + w.cols <= w.block_cols;
+}
+
 /// Whether vectors of sixteen columns never straddle two scale groups, E2M1 codes have groups of 16
 /// or 32 columns with scales held as codes, and INT4 codes groups of a power of two or of a row.
 inline bool has_regular_groups(const WeightMatrix& w) {
   if (formats::scheme_facts(w.scheme).code == formats::CodeKind::kInt4) {
     const bool is_run = w.group_order == nullptr && w.first_col % kDotLanes == 0;
     const bool is_power = std::has_single_bit(w.block_cols) && w.block_cols >= kDotLanes;
-    return is_run && (is_power || w.first_col + w.cols <= w.block_cols);
+    return is_run && (is_power || is_one_group(w));
   }
   if (has_e2m1_codes(w)) {
     return w.scale_codes != nullptr && (w.block_cols == 16 || w.block_cols == 32) &&
            w.first_col % w.block_cols == 0;
   }
   if (w.block_cols == 0) return true;
-  return (w.block_cols % kDotLanes == 0 && w.first_col % kDotLanes == 0) ||
-         (w.first_col + w.cols <= w.block_cols);
+  return (w.block_cols % kDotLanes == 0 && w.first_col % kDotLanes == 0) || is_one_group(w);
 }
 
 /// Rows of x that are multiplied as they stand while weights are decoded in registers. For

@@ -86,16 +86,23 @@ struct NibbleSpread {
   __m512i bits;
 };
 
-/// INT4 codes of sixteen columns as they are stored, less 8.
+/// INT4 codes of sixteen columns to weights, which are looked up among the sixteen of their group.
 struct Int4Codes {
+  using Group = Lanes;
   HWY_INLINE Int4Codes() {
-    alignas(64) static constexpr std::array<float, 16> kValues = {-8, -7, -6, -5, -4, -3, -2, -1,
-                                                                  0,  1,  2,  3,  4,  5,  6,  7};
+    alignas(64) static constexpr std::array<float, 16> kValues = {0, 1, 2,  3,  4,  5,  6,  7,
+                                                                  8, 9, 10, 11, 12, 13, 14, 15};
     values = _mm512_load_ps(kValues.data());
   }
-  HWY_INLINE Lanes sixteen(const std::byte* codes) const {
+  template <bool kRound>
+  HWY_INLINE Group group(float zero, float scale) const {
+    const Lanes codes = {{hn::Sub(Floats{values}, hn::Set(kFloats, zero))}};
+    return maybe_rounded<kRound>(scaled_lanes(codes, hn::Set(kFloats, scale)));
+  }
+  template <bool kRound>
+  HWY_INLINE Lanes sixteen(const Group& group, const std::byte* codes) const {
     // The permutation ignores all but the lowest four bits of an index.
-    return {{Floats{_mm512_permutexvar_ps(spread(codes), values)}}};
+    return {{Floats{_mm512_permutexvar_ps(spread(codes), group.part[0].raw)}}};
   }
   NibbleSpread spread;
   __m512 values;
@@ -145,10 +152,18 @@ struct E2m1Decoder : E2m1Row {
 
 #else
 
-/// INT4 codes of sixteen columns as they are stored, less 8.
+/// INT4 codes of sixteen columns to weights.
 struct Int4Codes {
   static constexpr hn::Full128<std::uint8_t> kBytes{};
-  HWY_INLINE Lanes sixteen(const std::byte* pairs_of_codes) const {
+  struct Group {
+    Floats zero, scale;
+  };
+  template <bool kRound>
+  HWY_INLINE Group group(float zero, float scale) const {
+    return {hn::Set(kFloats, zero), hn::Set(kFloats, scale)};
+  }
+  template <bool kRound>
+  HWY_INLINE Lanes sixteen(const Group& group, const std::byte* pairs_of_codes) const {
     std::uint64_t pairs;
     std::memcpy(&pairs, pairs_of_codes, sizeof pairs);
     const auto both = hn::BitCast(kBytes, hn::Set(hn::Full128<std::uint64_t>(), pairs));
@@ -161,9 +176,9 @@ struct Int4Codes {
     for (std::size_t p = 0; p < kParts; ++p) {
       const auto wide =
           hn::PromoteTo(kIntegers, hn::LoadU(kByteCodes, codes.data() + p * kVectorLanes));
-      out.part[p] = hn::ConvertTo(kFloats, hn::Sub(wide, hn::Set(kIntegers, 8)));
+      out.part[p] = hn::Sub(hn::ConvertTo(kFloats, wide), group.zero);
     }
-    return out;
+    return maybe_rounded<kRound>(scaled_lanes(out, group.scale));
   }
 };
 
@@ -226,9 +241,9 @@ struct E2m1Decoder : E2m1Row {
 
 #endif
 
-/// A row of INT4 codes. Scales and zero points are looked up per sixteen columns: groups are a
-/// power of two, or the whole row.
-template <bool kRound>
+/// A row of INT4 codes. Scale and zero point are looked up once per 2^kGroupShift columns, which
+/// share them: groups are a power of two, or the whole row.
+template <bool kRound, unsigned kGroupShift>
 struct Int4Decoder {
   static constexpr std::size_t kVectors = 2 * kLineBytes / kDotLanes;
   static constexpr bool kGrouped = false;
@@ -243,27 +258,30 @@ struct Int4Decoder {
     scales = w.scales + first;
     zeros = w.zeros == nullptr ? nullptr : w.zeros + first;
     first_col = w.first_col;
-    const bool is_row = w.first_col + w.cols <= w.block_cols;
-    shift = is_row ? 63U : static_cast<unsigned>(std::countr_zero(w.block_cols));
+    shift = is_one_group(w) ? 63U : static_cast<unsigned>(std::countr_zero(w.block_cols));
   }
   HWY_INLINE bool begin(std::size_t /*group*/) { return true; }
   HWY_INLINE const std::byte* line(std::size_t k) const { return codes + k / 2; }
   HWY_INLINE std::size_t load(const Shared& /*shared*/, std::size_t k) const { return k; }
-  HWY_INLINE Lanes lanes(const Shared& shared, std::size_t k, std::size_t j) const {
-    return sixteen(shared, k + j * kDotLanes);
+  HWY_INLINE Lanes lanes(const Shared& shared, std::size_t k, std::size_t j) {
+    constexpr std::size_t kSharing = (std::size_t{1} << kGroupShift) / kDotLanes;
+    k += j * kDotLanes;
+    if (j % kSharing == 0) group = group_of(shared, k);
+    return shared.codes.template sixteen<kRound>(group, codes + k / 2);
   }
   HWY_INLINE Lanes sixteen(const Shared& shared, std::size_t k) const {
-    const std::size_t group = (first_col + k) >> shift;
-    Lanes out = shared.codes.sixteen(codes + k / 2);
-    if (zeros != nullptr) {
-      const Floats less = hn::Set(kFloats, static_cast<float>(int{zeros[group]} - 8));
-      HWY_UNROLL(4)
-      for (std::size_t p = 0; p < kParts; ++p) out.part[p] = hn::Sub(out.part[p], less);
-    }
-    const float scale = kRound ? ingot::inference::one_nan(scales[group]) : scales[group];
-    return maybe_rounded<kRound>(scaled_lanes(out, hn::Set(kFloats, scale)));
+    return shared.codes.template sixteen<kRound>(group_of(shared, k), codes + k / 2);
   }
 
+ private:
+  HWY_INLINE Int4Codes::Group group_of(const Shared& shared, std::size_t k) const {
+    const std::size_t place = (first_col + k) >> shift;
+    const float zero = zeros == nullptr ? quantize::kInt4Zero : zeros[place];
+    const float scale = kRound ? ingot::inference::one_nan(scales[place]) : scales[place];
+    return shared.codes.template group<kRound>(zero, scale);
+  }
+
+  Int4Codes::Group group;
   const std::byte* codes = nullptr;
   const float* scales = nullptr;
   const std::uint8_t* zeros = nullptr;

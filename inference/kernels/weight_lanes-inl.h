@@ -255,8 +255,14 @@ HWY_INLINE void with_decoder(const WeightMatrix& w, WeightRounding rounding, con
     case CodeKind::kE2m1:
       return w.block_cols == 16 ? choose(E2m1Decoder<false, 4>(), E2m1Decoder<true, 4>())
                                 : choose(E2m1Decoder<false, 5>(), E2m1Decoder<true, 5>());
-    case CodeKind::kInt4:
-      return choose(Int4Decoder<false>(), Int4Decoder<true>());
+    case CodeKind::kInt4: {
+      const auto shares = [&](std::size_t cols) {
+        return is_one_group(w) || (w.block_cols % cols == 0 && w.first_col % cols == 0);
+      };
+      if (shares(128)) return choose(Int4Decoder<false, 7>(), Int4Decoder<true, 7>());
+      if (shares(32)) return choose(Int4Decoder<false, 5>(), Int4Decoder<true, 5>());
+      return choose(Int4Decoder<false, 4>(), Int4Decoder<true, 4>());
+    }
     case CodeKind::kPlain:
       break;
   }

@@ -9,6 +9,7 @@
 // E2M1 and INT4: the upper half of the F32 of each of the sixteen codes is two bytes, and so two
 // look-ups of sixteen codes each; the lower half is zero.
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
@@ -16,6 +17,7 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+#include <vector>
 
 #include "formats/base/error.h"
 #include "quantize/kernels/block_grid.h"
@@ -367,11 +369,43 @@ DecodeFaults decode_e2m1(const EncodedRows& in, formats::MatrixView<float> out) 
   return has_codes(in, out, 2) ? HWY_DYNAMIC_DISPATCH(decode_e2m1)(in, out) : DecodeFaults{};
 }
 
+namespace {
+
+/// Columns of one group stand apart, so that there is nothing for vectors: the sixteen values of
+/// each group are made once a row, and looked up.
+void decode_ordered(const EncodedRows& in, formats::MatrixView<float> out) {
+  INGOT_CHECK(in.first_col <= in.group_order.size() &&
+              in.group_order.size() - in.first_col >= in.cols);
+  constexpr std::size_t kCodes = 16;
+  const auto groups = in.group_order.subspan(in.first_col, in.cols);
+  INGOT_CHECK(std::ranges::all_of(groups, [&](auto group) { return group < in.scale_cols; }));
+  const BlockGrid grid(in);
+  std::vector<float> values(kCodes * in.scale_cols);
+  for (std::size_t r = 0; r < in.rows; ++r) {
+    const float* scales = grid.scales_of_row(r);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const float* scale = scales + i / kCodes;
+      values[i] = scaled_int4(static_cast<std::uint8_t>(i % kCodes), zero_code(in, scale), *scale);
+    }
+    const std::byte* codes = in.weight + r * (code_stride(in) / 2);
+    float* row = out.row(r);
+    for (std::size_t c = 0; c < in.cols; c += 2) {
+      const auto pair = std::to_integer<std::size_t>(codes[c / 2]);
+      row[c] = values[kCodes * groups[c] + pair % kCodes];
+      row[c + 1] = values[kCodes * groups[c + 1] + pair / kCodes];
+    }
+  }
+}
+
+}  // namespace
+
 DecodeFaults decode_int4(const EncodedRows& in, formats::MatrixView<float> out) {
   if (!has_codes(in, out, 2)) return {};
-  // Columns of one group stand apart: there is nothing for vectors.
-  if (!in.group_order.empty()) return scalar::decode_int4(in, out);
   INGOT_CHECK(in.zeros.empty() || in.zeros.size() == in.scales.size());
+  if (!in.group_order.empty()) {
+    decode_ordered(in, out);
+    return {};
+  }
   return HWY_DYNAMIC_DISPATCH(decode_int4)(in, out);
 }
 

@@ -59,6 +59,28 @@ run convert "$golden/kimi_k25" "$work/k25.int4"
 same "$golden/kimi_k25" "$work/k25.int4"
 answers kimi_k25 "$golden/kimi_k25"
 
+# A weights file alone, under the config that says how it is packed; what it has of weights at its borders is left out.
+for name in qwen3_moe_awq qwen3_moe_gptq_asym_actorder; do
+  cp -r "$golden/$name" "$work/alone"
+  chmod -R u+w "$work/alone"
+  one=("$work/alone/model.safetensors" --config "$work/alone/config.json")
+  expect 0 "int4-group of 1x64" "$ingot" inspect "${one[@]}"
+  expect 0 "0 errors, 0 warnings" "$ingot" check "${one[@]}"
+  python3 "$here/edit_checkpoint.py" "$work/alone" \
+    'e = "model.layers.0.mlp.experts."; del t[e + "0.up_proj.qweight"], t[e + "1.up_proj.scales"], t[e + "1.up_proj.qzeros"]'
+  expect 0 "tensors whose codes or scales are in another file" "$ingot" inspect "${one[@]}"
+  expect 2 "is of a packed weight, but there is no 'model.layers.0.mlp.experts.0.up_proj.qweight'" "$ingot" check "$work/alone"
+  expect 2 "is packed, but there is no 'model.layers.0.mlp.experts.1.up_proj.scales'" "$ingot" check "$work/alone"
+  rm -rf "$work/alone"
+done
+
+# A part by the name under which AWQ's and GPTQ's parts are read would be the same part twice.
+cp -r "$golden/qwen3_moe_gptq" "$work/twice"
+chmod -R u+w "$work/twice"
+python3 "$here/edit_checkpoint.py" "$work/twice" \
+  'e = "model.layers.0.mlp.experts.0.up_proj."; t[e + "weight_scale"] = t[e + "scales"]'
+expect 2 "stands beside 'model.layers.0.mlp.experts.0.up_proj.scales', which is the same part" "$ingot" check "$work/twice"
+
 # vLLM no longer takes an order of groups; and a weight of GPTQ is proved by tensors of several files.
 expect 2 "it no longer takes weights with an order of groups" \
   "$ingot" convert "$golden/qwen3_moe_gptq_actorder" "$work/none" --for vllm
@@ -90,6 +112,35 @@ run merge "$work/pad" "$work/pad.whole"
 same "$kimi" "$work/pad.whole"
 answers kimi_k2_thinking "$work/pad"
 
+# Widths that every scheme and group divides: every target out of INT4 and into it, each cut, each merged to the bytes.
+expect 0 "" "$ingot" synth "$work/wide" --family qwen3_moe --layers 1 --experts 8 --hidden 256 --moe-intermediate 256 \
+  --intermediate 512 --heads 4 --vocab 256 --scheme bf16
+cut_alike() { # cut_alike SOURCE CUT OPTION...: the merged slices are the unsliced output
+  local source=$1 cut=$2
+  shift 2
+  rm -rf "$work/uncut" "$work/cut" "$work/merged"
+  run convert "$source" "$work/uncut" "$@"
+  # shellcheck disable=SC2086
+  run convert "$source" "$work/cut" "$@" $cut
+  run merge "$work/cut" "$work/merged"
+  same "$work/uncut" "$work/merged"
+}
+for group in 32 64 128 row; do cut_alike "$work/wide" "--tp 2" --to int4 --group-size "$group" --quantize-attention; done
+run convert "$work/wide" "$work/wide.int4" --to int4 --group-size 32
+cut_alike "$work/wide.int4" "--tp 2 --ep 2"
+for to in bf16 f32 fp8 fp8-channel fp8-tensor int8 int8-block nvfp4 mxfp4 mxfp8 "int4 --group-size row"; do
+  # shellcheck disable=SC2086
+  cut_alike "$work/wide.int4" "--tp 2 --ep 2" --to $to
+done
+for from in fp8 int8 nvfp4 mxfp4; do
+  run convert "$work/wide" "$work/wide.$from" --to "$from"
+  cut_alike "$work/wide.$from" "--tp 2 --ep 2" --to int4 --group-size 64
+done
+run convert "$golden/qwen3_moe_gptq_asym" "$work/zeros"
+cut_alike "$work/zeros" "--tp 2 --ep 2"
+expect 2 "64, the order of groups has 128 columns (--tp-fit bf16; or --tp 1)" \
+  "$ingot" convert "$golden/qwen3_moe_gptq_actorder" "$work/none" --tp 2 --ep 2
+
 # Encoded from other schemes and to them, in groups of every size.
 for search in amax mse signed; do
   run convert "$work/kimi.bf16" "$work/$search" --to int4 --group-size 32 --search "$search"
@@ -107,6 +158,10 @@ done
 run convert "$work/kimi.bf16" "$work/attention" --to int4 --group-size row --quantize-attention
 expect 0 "o-proj" "$ingot" verify "$work/kimi.bf16" "$work/attention" --levels weights
 
+# Groups that are of the asked size already are kept.
+run convert "$kimi" "$work/kept" --to int4 --group-size 32
+same "$kimi" "$work/kept"
+
 printf 'to: int4\nsearch: signed\ngroup-size: 32\n' >"$work/recipe.yaml"
 run convert "$work/kimi.bf16" "$work/by_recipe" --recipe "$work/recipe.yaml"
 same "$work/signed" "$work/by_recipe"
@@ -121,14 +176,15 @@ expect 2 "give one of them" "$ingot" convert "$work/kimi.bf16" "$work/none" --to
 expect 2 "none of 32, 64, 128 and row" "$ingot" convert "$kimi" "$work/none" --to int4 --group-size 48
 
 # Damage: each is named.
-damage() { # damage TEXT EDIT...: EDIT is Python over config `c`, or over the tensors `t` of the second file
+damage() { # damage TEXT EDIT [CHECKPOINT]: EDIT is Python over config `c` and tensors `t`
   local text=$1
   rm -rf "$work/bad"
-  cp -r "$kimi" "$work/bad"
+  cp -r "${3:-$kimi}" "$work/bad"
   chmod -R u+w "$work/bad"
   python3 "$here/edit_checkpoint.py" "$work/bad" "$2" || fail "edit: $2"
   expect 2 "$text" "$ingot" check "$work/bad"
 }
+damage "ignore names no module that is here" 'c["quantization_config"]["ignore"] = ["model.layers.7"]'
 damage "without its dimensions" 'del t["model.layers.1.mlp.experts.0.up_proj.weight_shape"]'
 damage "says per 64 columns" 'c["quantization_config"]["config_groups"]["group_0"]["weights"]["group_size"] = 64'
 damage "says asymmetric" 'c["quantization_config"]["config_groups"]["group_0"]["weights"]["symmetric"] = False'
@@ -138,5 +194,14 @@ damage "scales are zero or not finite" 'put("model.layers.1.mlp.experts.0.up_pro
 damage "into group 7, of 3" 'put("model.layers.1.mlp.experts.0.up_proj.weight_g_idx", "I32", [96], struct.pack("<96i", *[7] * 96))'
 damage "a weight of shape [64, 96] needs [8, 3]" 'put("model.layers.1.mlp.experts.0.up_proj.weight_zero_point", "I32", [64, 3], bytes(768))'
 damage "in equal groups of whole words" 'put("model.layers.1.mlp.experts.0.up_proj.weight_scale", "BF16", [64, 5], bytes(640))'
+gptq=$golden/qwen3_moe_gptq_asym_actorder
+damage "but config.json says group_size 32" 'c["quantization_config"]["group_size"] = 32' "$gptq"
+damage "beside scales of [2, 64] it must have [2, 8]" 'put("model.layers.0.mlp.experts.0.up_proj.qzeros", "I32", [8, 2], bytes(64))' "$gptq"
+damage "is F32, must be I32" 'put("model.layers.0.mlp.experts.0.up_proj.g_idx", "F32", [128], bytes(512))' "$gptq"
+damage "into group 7, of 2" 'put("model.layers.0.mlp.experts.0.up_proj.g_idx", "I32", [128], struct.pack("<128i", *[7] * 128))' "$gptq"
+damage "there is no 'model.layers.0.mlp.experts.0.up_proj.g_idx'" 'del t["model.layers.0.mlp.experts.0.up_proj.g_idx"]' "$gptq"
+damage "but config.json says sym true" 'c["quantization_config"]["sym"] = True' "$gptq"
+damage "but config.json says desc_act false" 'c["quantization_config"]["desc_act"] = False' "$gptq"
+damage "this version reads 4" 'c["quantization_config"]["bits"] = 8' "$gptq"
 
 finish

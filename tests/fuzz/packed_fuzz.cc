@@ -8,7 +8,6 @@
 
 #include "formats/base/error.h"
 #include "formats/checkpoint/checkpoint.h"
-#include "formats/checkpoint/relaid_codes.h"
 #include "formats/container/safetensors.h"
 #include "formats/storage/block_scales.h"
 #include "quantize/scheme.h"
@@ -101,11 +100,6 @@ bool accepts(std::span<const std::byte> input) {
     model.config_text = config;
     model.stored = std::move(header.tensors);
     model.bytes = std::make_unique<InputBytes>(file);
-    if (const auto layout = formats::input_major_layout(model.config)) {
-      ErrorList faults;
-      model.bytes = formats::relay_codes(*layout, std::move(model.bytes), model.stored, faults);
-      faults.throw_if_any();
-    }
     const auto checkpoint = formats::Checkpoint::assemble(std::move(model), {.family = "generic"});
     bool any = false;
     for (const formats::LogicalTensor& tensor : checkpoint.tensors()) {

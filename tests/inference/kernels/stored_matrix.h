@@ -192,6 +192,8 @@ inline std::vector<StoredShape> stored_shapes(std::size_t rows, std::size_t cols
     for (int i = 0; i < 3; ++i) {  // with and without zero points and an order of groups
       add(SchemeId::kInt4Group, 1, 32, 0, 0);
       add(SchemeId::kInt4Group, 1, 32, 2, 96);
+      add(SchemeId::kInt4Group, 1, 64, 1, 64);
+      add(SchemeId::kInt4Group, 1, 128, 0, 0);
       add(SchemeId::kInt4Group, 1, 128, 3, 48);
       add(SchemeId::kInt4Group, 1, 24, 1, 16);
       add(SchemeId::kInt4Group, 1, cols + 64, 5, 32);
