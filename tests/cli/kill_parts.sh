@@ -23,21 +23,38 @@ start() {
   "$ingot" convert "$work/source" "$work/out" "${options[@]}" --part "$1/$n" --resume >"$work/part$1" 2>&1 &
   pids[$1]=$!
 }
+join_and_compare() {
+  local i
+  for ((i = 0; i < n; i++)); do wait "${pids[$i]}" || { echo "part $i: $(cat "$work/part$i")"; exit 1; }; done
+  "$ingot" join "$work/out" --progress never >/dev/null
+  diff -r "$work/whole" "$work/out"
+}
+
 for ((i = 0; i < n; i++)); do start $i; done
 RANDOM=17
-killed=0
+killed=0 joined=0
 for ((round = 0; killed < kills && round < 10 * kills; round++)); do
   delay_ms=$((1 + RANDOM * elapsed_ms / 32768))
   sleep "$(printf '%d.%03d' $((delay_ms / 1000)) $((delay_ms % 1000)))"
-  victim=$((RANDOM % n))
+  alive=()
+  for ((i = 0; i < n; i++)); do
+    if kill -0 "${pids[$i]}" 2>/dev/null; then alive+=($i); fi
+  done
+  if [ "${#alive[@]}" -eq 0 ]; then
+    # All were quicker than the signal: compare, and start over.
+    join_and_compare
+    joined=$((joined + 1))
+    rm -rf "$work/out"
+    for ((i = 0; i < n; i++)); do start $i; done
+    continue
+  fi
+  victim=${alive[$((RANDOM % ${#alive[@]}))]}
   if kill -9 "${pids[$victim]}" 2>/dev/null; then killed=$((killed + 1)); fi
   wait "${pids[$victim]}" 2>/dev/null || true
   left=$(find "$work" -mindepth 2 -maxdepth 2 -path "$work/out/*" ! -name .ingot-partial | wc -l)
   [ "$left" -eq 0 ] || { echo "files under final names after a kill"; exit 1; }
-  start $victim
+  start "$victim"
 done
-for ((i = 0; i < n; i++)); do wait "${pids[$i]}" || { echo "part $i: $(cat "$work/part$i")"; exit 1; }; done
-"$ingot" join "$work/out" --progress never >/dev/null
-diff -r "$work/whole" "$work/out"
-echo "killed $killed times; identical to the unparted run"
+join_and_compare
+echo "killed $killed times, joined $((joined + 1)) times; identical to the unparted run"
 [ "$killed" -eq "$kills" ]
