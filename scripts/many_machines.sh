@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # many_machines.sh INGOT: four parts of a conversion as four users, each in a mount namespace of its own that shows the
-# source, the shared output and no other user's files; a fifth user joins them. The result is that of one run. It needs
-# root (for users and namespaces), and says so.
+# source and the shared output; a fifth user joins them. Then a part whose host is lost is taken over by another, which
+# takes a minute. The result is that of one run. It needs root (for users and namespaces), and says so.
 set -euo pipefail
 ingot=$(realpath "${1:?usage: scripts/many_machines.sh INGOT}")
 for tool in unshare setpriv; do
@@ -23,25 +23,41 @@ mkdir "$work/shared"
 chgrp $group "$work/shared"
 chmod 2775 "$work/shared"
 
-# as_user NUMBER WORDS...: on a "host" of its own: names, processes, and the folders of all but this work.
-as_user() {
-  local user=$((70000 + $1))
-  shift
+# on_host HOST USER WORDS...: with a name, processes and a boot id of its own, so that no lock proves anything to the
+# others, and without the folders of users.
+on_host() {
+  local host=$1 user=$((70000 + $2))
+  shift 2
   unshare --mount --uts --pid --ipc --mount-proc --fork bash -c '
     hostname "host$0"
-    mount -t tmpfs none /home; mount -t tmpfs none /var/tmp
+    mount -t tmpfs none /home
+    mount -t tmpfs none /var/tmp
+    echo "boot-of-host$0" >/var/tmp/boot
+    mount --bind /var/tmp/boot /proc/sys/kernel/random/boot_id
     umask 002
-    exec setpriv --reuid="$0" --regid='$group' --clear-groups "$@"' "$user" "$@"
+    user=$1
+    shift
+    exec setpriv --reuid="$user" --regid='$group' --clear-groups "$@"' "$host" "$user" "$@"
 }
+command=("$work/ingot" convert "$work/source" "$work/shared/out" "${options[@]}")
 
 pids=()
 for ((i = 0; i < n; i++)); do
-  as_user $((i + 1)) "$work/ingot" convert "$work/source" "$work/shared/out" "${options[@]}" --part "$i/$n" >"$work/part$i" 2>&1 &
+  on_host $i $i "${command[@]}" --part "$i/$n" >"$work/part$i" 2>&1 &
   pids+=($!)
 done
 for ((i = 0; i < n; i++)); do wait "${pids[$i]}" || { echo "part $i: $(cat "$work/part$i")" >&2; exit 1; }; done
 owners=$(stat -c %u "$work/shared/out/.ingot-partial/files"/*.safetensors | sort -u | wc -l)
-as_user 9 "$work/ingot" join "$work/shared/out" --progress never >/dev/null
+on_host 9 9 "$work/ingot" join "$work/shared/out" --progress never >/dev/null
 diff -r "$work/whole" "$work/shared/out"
-echo "$n parts of $owners users, joined by another: the bytes of one run"
 [ "$owners" -eq "$n" ]
+echo "$n parts of $owners users, joined by another: the bytes of one run"
+
+# A host that is lost: another takes its part over when the claim was not renewed for a minute.
+rm -rf "$work/shared/out"
+on_host 1 1 "${command[@]}" --part 1/2 >/dev/null 2>&1
+on_host 0 1 bash -c '"$@" & sleep 0.05; kill -9 $!' lost "${command[@]}" --part 0/2 >/dev/null 2>&1 || true
+on_host 2 1 "${command[@]}" --part 0/2 --resume >/dev/null 2>&1
+on_host 9 9 "$work/ingot" join "$work/shared/out" --progress never >/dev/null
+diff -r "$work/whole" "$work/shared/out"
+echo "a part of a lost host, taken over by another: the bytes of one run"
