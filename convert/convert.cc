@@ -9,8 +9,8 @@
 #include "convert/output/output_directory.h"
 #include "convert/plan/passes.h"
 #include "convert/recipe/default_recipes.h"
-#include "formats/config/nested_config.h"
 #include "convert/recipe/engine_choice.h"
+#include "formats/config/nested_config.h"
 #include "formats/json/json.h"
 #include "formats/records/manifest.h"
 #include "shard/join/source.h"
@@ -83,6 +83,7 @@ Plan make_plan(const Checkpoint& source, Recipe recipe, const PlanOptions& optio
   plan_parts(plan);
   assign_files(plan);
   lay_out_files(plan);
+  deal_files(plan);
   order_for_execution(plan);
   measure_plan(plan);
   // The JSON describes what is placed, so it comes last.
@@ -92,6 +93,13 @@ Plan make_plan(const Checkpoint& source, Recipe recipe, const PlanOptions& optio
 }
 
 namespace {
+
+Claim take_claim(const Plan& plan, const OutputPaths& paths, const ExecuteOptions& options) {
+  const Renewal renewal{.waiting = [&] { options.check_stop(); }};
+  return plan.options.part
+             ? Claim::take_part(paths, options.run, *plan.options.part, options.resume, renewal)
+             : Claim::take(paths, options.run, renewal);
+}
 
 ExecuteReport execute_claimed(const Plan& plan, const std::filesystem::path& output,
                               const ExecuteOptions& options) {
@@ -104,27 +112,29 @@ ExecuteReport execute_claimed(const Plan& plan, const std::filesystem::path& out
   const bool is_read_only = options.resume && output_state(output) == OutputState::kFinished &&
                             !std::filesystem::exists(paths.partial);
   std::optional<Claim> claim;
-  if (!is_read_only) claim.emplace(Claim::take(paths, options.run));
+  if (!is_read_only) claim.emplace(take_claim(plan, paths, options));
   Preflight checked = preflight(plan, output, options);
   require_space(plan, checked, output);
   checked.identity = require_resumable(
       plan, output, checked, {.n = options.threads, .check_stop = [&] { options.check_stop(); }});
   if (checked.is_finished) {
-    if (claim) clear_partial(paths);
+    if (claim && !plan.options.part) clear_partial(paths);
     ExecuteReport report;
     report.already_done = true;
     return report;
   }
   // Another run has replaced what was finished a moment ago.
-  if (!claim) claim.emplace(Claim::take(paths, options.run));
-  if (!checked.earlier) clear_partial(paths);
+  if (!claim) claim.emplace(take_claim(plan, paths, options));
+  // What other parts have there is theirs.
+  if (!checked.earlier && !plan.options.part) clear_partial(paths);
   if (options.accepted) options.accepted();
 
   Execution execution(plan, *claim, options, std::move(checked));
   if (execution.is_complete()) return execution.publish_again();
   // Execute: the weights, and then what has their hashes.
   execution.begin();
-  execution.convert_weights();
+  if (!options.join) execution.convert_weights();
+  if (plan.options.part) return execution.finish_part();
   execution.stage_beside_weights();
   // Judge: what is judged is what will be published, byte for byte, and nothing else.
   if (!execution.passes_inspection()) return execution.report();

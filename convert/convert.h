@@ -28,6 +28,10 @@ Plan make_plan(const formats::Checkpoint& source, Recipe recipe, const PlanOptio
 /// here; kMismatch when the source changed while it was read; kInterrupted when stopped. In every
 /// such case no file has a final name. So too when the inspection refuses: the files stay in
 /// .ingot-partial, and a run with --resume has them inspected again.
+///
+/// A part of a job (PlanOptions::part) writes its files and publishes nothing: that is done by an
+/// execution with ExecuteOptions::join, when all parts are complete, or by one that resumes the
+/// whole. What parts have left may be resumed in any number of them.
 ExecuteReport execute(const Plan& plan, const std::filesystem::path& output,
                       const ExecuteOptions& options);
 

@@ -70,6 +70,7 @@ std::function<int()> declare_convert(FlagTable& table);
 std::function<int()> declare_generate(FlagTable& table);
 std::function<int()> declare_help(FlagTable& table);
 std::function<int()> declare_inspect(FlagTable& table);
+std::function<int()> declare_join(FlagTable& table);
 std::function<int()> declare_list(FlagTable& table);
 std::function<int()> declare_merge(FlagTable& table);
 std::function<int()> declare_synth(FlagTable& table);

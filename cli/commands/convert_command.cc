@@ -137,7 +137,7 @@ std::function<convert::Inspection(const std::filesystem::path& staged)> inspecti
 
 // The flags as given; validated into a recipe and options when the command runs.
 struct ConvertFlags {
-  std::string input, family, explain, max_shard_size, experts;
+  std::string input, family, explain, max_shard_size, experts, part;
   TargetFlags target;
   ProposalFlags proposal;
   SlicingFlags slicing;
@@ -145,12 +145,17 @@ struct ConvertFlags {
   ConvertVerifyFlags verify;
 };
 
+// The value of --part that publishes what all parts have made.
+constexpr std::string_view kJoin = "join";
+
 convert::PlanOptions plan_options(const ConvertFlags& flags) {
   convert::PlanOptions options;
   if (!flags.max_shard_size.empty()) {
     options.shards.max_shard_bytes = parse_size(flags.max_shard_size, "--max-shard-size");
   }
   read_slicing(flags.slicing, options);
+  if (!flags.part.empty() && flags.part != kJoin)
+    options.part = convert::parse_job_part(flags.part);
   return options;
 }
 
@@ -165,6 +170,8 @@ int run_convert(ConvertFlags& flags) {
   convert::require_apart(flags.input, flags.job.output);
 
   const convert::PlanOptions shard_options = plan_options(flags);
+  execute.join = flags.part == kJoin;
+  execute.resume = execute.resume || execute.join;
   execute.stamps.add(flags.input);
   require_proposal(flags.proposal, flags.family);
   if (!flags.target.scales_from.empty())
@@ -224,6 +231,12 @@ std::function<int()> declare_convert(FlagTable& table) {
         {.kind = ValueKind::kSize}}});
   table.add(FlagGroup::kReport, {{"--explain", &flags->explain,
                                   "print which rule fires for TENSOR and what becomes of it"}});
+  table.add(FlagGroup::kJob,
+            {{"--part",
+              &flags->part,
+              "write the files of part I of N alone, I from 0; all parts share the output's "
+              "directory, and publish nothing; join: publish what they have made (ingot join)",
+              {.words = {std::string(kJoin)}, .value_name = "I/N|join"}}});
   declare_slicing(table, flags->slicing);
   declare_job(table, flags->job);
   declare_convert_verify(table, flags->verify, flags->job.execute.no_verify);
@@ -246,6 +259,8 @@ std::function<int()> declare_convert(FlagTable& table) {
       "  ingot convert IN OUT --tp 32 --tp-fit retile --dry-run\n"
       "  ingot convert IN OUT --to bf16 --layout deepseek-mp --mp 8 --mtp drop\n"
       "  ingot convert IN OUT --to nvfp4 --verify structure,weights,layers\n"
+      "  ingot convert IN OUT --to bf16 --part 0/4            a quarter of the files, on this "
+      "host\n"
       "  ingot convert IN OUT --to bf16 --resume              continue after a kill";
   return [flags] { return run_convert(*flags); };
 }

@@ -25,6 +25,7 @@
 #include "convert/job/job_identity.h"
 #include "convert/output/output_directory.h"
 #include "formats/base/parallel.h"
+#include "formats/base/printable.h"
 
 namespace ingot::cli {
 
@@ -37,6 +38,21 @@ constexpr std::size_t kMaxCommandBytes = 200;
 std::string text_of(const char* path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+// Empty where they are no text that a journal could hold.
+convert::CommandLine command_line() {
+  convert::CommandLine line;
+  std::error_code failure;
+  line.directory = std::filesystem::current_path(failure).string();
+  const std::string text = text_of("/proc/self/cmdline");
+  if (failure || !is_utf8(text) || !is_utf8(line.directory)) return {};
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find('\0', at), text.size());
+    line.words.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return line;
 }
 
 std::string command() {
@@ -58,7 +74,8 @@ convert::RunName this_run() {
           .boot = std::move(boot),
           .pid = static_cast<std::uint64_t>(::getpid()),
           .started = fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(now)),
-          .command = command()};
+          .command = command(),
+          .line = command_line()};
 }
 
 constexpr std::size_t kJsonWorst = 20;

@@ -141,6 +141,7 @@ using Changes = std::map<std::tuple<Action, std::string, std::string>, Change>;
 Changes changes_of(const Plan& plan) {
   Changes changes;
   for (const PlannedTensor& planned : plan.tensors) {
+    if (!plan.is_here(planned)) continue;
     const auto from = plan.tensor_of(planned).encoding.scheme;
     Change& change = changes[{planned.action, scheme_name(from), scheme_name(planned.to)}];
     ++change.n_tensors;
@@ -269,7 +270,12 @@ std::string dry_run_text(const DryRun& run, bool is_whole) {
   section.blocks.push_back(std::move(held));
   line("output",
        fmt::format("{} bytes in {} weights file(s) ({}), exact", count_text(plan.sizes.bytes_out),
-                   plan.n_members, bytes_text(plan.sizes.bytes_out)));
+                   plan.n_members_here(), bytes_text(plan.sizes.bytes_out)));
+  if (plan.options.part) {
+    line("part",
+         fmt::format("{}: these figures are those of its {} of {} weights files",
+                     convert::text_of(*plan.options.part), plan.n_members_here(), plan.n_members));
+  }
   for (verify::Block& block : slicing_blocks(plan)) section.blocks.push_back(std::move(block));
   line("reads", fmt::format("{} bytes ({})", count_text(plan.sizes.bytes_in),
                             bytes_text(plan.sizes.bytes_in)));
@@ -338,12 +344,14 @@ Json dry_run_json(const DryRun& run) {
                {"every_value_is_held", json_list(exactnesses_of(plan), exactness_json)},
                {"files", Json::array()}};
   for (const convert::PlannedFile& file : plan.files) {
+    if (!file.is_here) continue;
     for (const convert::PlannedFile::Member& member : file.members) {
       json["files"].push_back(
           {{"name", member.path}, {"bytes", file.n_bytes}, {"tensors", file.parts.size()}});
     }
   }
   if (plan.is_sliced()) json["slicing"] = slicing_report_json(plan);
+  if (plan.options.part) json["part"] = convert::text_of(*plan.options.part);
   json["bytes_in"] = plan.sizes.bytes_in;
   json["bytes_out"] = plan.sizes.bytes_out;
   json["demoted"] = demoted_tensors(plan);
@@ -386,6 +394,7 @@ std::string report_text(const Plan& plan, const ExecuteReport& report, const std
   count("copied", plan.counts.copied, true);
   count("dropped", plan.counts.dropped, true);
   done += " tensors";
+  if (report.n_joined > 0) done += fmt::format(" (by {} parts)", report.n_joined);
   if (report.tensors_resumed > 0)
     done += fmt::format(" ({} of them by an earlier run)", count_text(report.tensors_resumed));
   std::vector<std::string> lines = {
@@ -400,6 +409,12 @@ std::string report_text(const Plan& plan, const ExecuteReport& report, const std
           "GB/s per thread by stage: read {:.2f}, compute {:.2f}, hash {:.2f}, write {:.2f}",
           gigabytes_per_second(report.tensors.read), gigabytes_per_second(report.tensors.compute),
           gigabytes_per_second(report.tensors.hash), gigabytes_per_second(report.tensors.write))};
+  if (plan.options.part) {
+    lines.push_back(fmt::format(
+        "part {} is complete: {} of {} weights files. When all parts are: "
+        "ingot join {}",
+        convert::text_of(*plan.options.part), plan.n_members_here(), plan.n_members, output));
+  }
   if (plan.counts.searched > 0) lines.push_back("importance: " + importance_text(plan));
   if (report.tensors_redone > 0) {
     lines.push_back(fmt::format("{} journalled tensors had not survived and were done again",
@@ -445,6 +460,8 @@ Json report_json(const Plan& plan, const ExecuteReport& report, const std::strin
                {"warnings", plan.warnings},
                {"loader_warnings", report.warnings},
                {"engines", engines_json(served(plan, report.engines, output))}};
+  if (plan.options.part) json["part"] = convert::text_of(*plan.options.part);
+  if (report.n_joined > 0) json["parts"] = report.n_joined;
   add_importance(plan, json);
   return json;
 }

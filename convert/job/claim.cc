@@ -1,12 +1,19 @@
 #include "convert/job/claim.h"
 
-#include <chrono>
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
 #include <optional>
-#include <thread>
+#include <stop_token>
+#include <utility>
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include "convert/job/part_files.h"
 #include "formats/base/error.h"
 #include "formats/json/json.h"
 
@@ -23,12 +30,9 @@ constexpr std::uint64_t kMaxClaimBytes = std::uint64_t{1} << 16;
 constexpr int kAttempts = 100;
 constexpr std::chrono::milliseconds kPause{10};
 
-std::string text_of(const RunName& run) {
-  const Json json = {{"host", run.host},
-                     {"boot", run.boot},
-                     {"pid", run.pid},
-                     {"started", run.started},
-                     {"command", run.command}};
+std::string text_of(const RunName& run, bool is_locked) {
+  const Json json = {{"host", run.host},       {"boot", run.boot},    {"pid", run.pid},
+                     {"started", run.started}, {"locked", is_locked}, {"command", run.command}};
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
@@ -45,6 +49,18 @@ std::optional<RunName> read_claim(const fs::path& path) {
     return std::nullopt;
   } catch (const Json::exception&) {
     return std::nullopt;
+  }
+}
+
+// Whether the run that wrote it had locked it. One that is not written yet is locked in a moment.
+bool is_locked_claim(const fs::path& path) {
+  try {
+    return formats::parse_json(read_text_file(path, kMaxClaimBytes), path.string())
+        .value("locked", false);
+  } catch (const Error&) {
+    return false;
+  } catch (const Json::exception&) {
+    return false;
   }
 }
 
@@ -115,15 +131,220 @@ bool is_file(const Fd& file, const fs::path& path) {
   return found && found->is_same_file(file.stamp());
 }
 
+// What the file system takes for now: the time of a file that is made there.
+std::int64_t file_system_now(const fs::path& folder) {
+  static std::atomic<std::uint64_t> n = 0;
+  const fs::path probe =
+      folder / fmt::format("clock-{}-{}", static_cast<std::uint64_t>(::getpid()), n.fetch_add(1));
+  const Fd file = Fd::open_for_writing(probe, O_WRONLY | O_CREAT);
+  // Of a probe that a killed process of this number left.
+  ::futimens(file.get(), nullptr);
+  const std::int64_t now = file.stamp().modified_ns;
+  std::error_code ignored;
+  fs::remove(probe, ignored);
+  return now;
+}
+
+// Whether a claim can be locked, for a moment. Network file systems lock what is open for writing
+// alone; where that is not ours to open, nothing is known.
+LockState lock_state(const fs::path& claim) {
+  try {
+    return Fd::open_for_writing(claim, O_RDWR).try_lock();
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kNotFound) throw;
+    return LockState::kUnsupported;
+  }
+}
+
+enum class Life : std::uint8_t { kDead, kAlive, kUnknown };
+
+// What can be told of the run that has a part's claim, at once. `renewed`: when it last showed that
+// it is alive, by the file system.
+Life life_of(const fs::path& claim, const RunName& run, const Renewal& renewal,
+             std::int64_t& renewed) {
+  // Opened anew: a network file system asks its server then.
+  const Fd file = Fd::open_for_reading(claim);
+  renewed = file.stamp().modified_ns;
+  const std::optional<RunName> other = read_claim(claim);
+  if (other && other->boot == run.boot) {
+    // Who began it has locked it, unless there are no locks.
+    const LockState state = lock_state(claim);
+    if (state == LockState::kHeldElsewhere) return Life::kAlive;
+    if (state == LockState::kLocked && is_locked_claim(claim)) return Life::kDead;
+  }
+  const std::chrono::nanoseconds age(file_system_now(claim.parent_path()) - renewed);
+  return age > renewal.dead ? Life::kDead : Life::kUnknown;
+}
+
+// Waits until it is known. A claim that is not renewed while we look on for as long is dead too,
+// whatever its time.
+bool is_alive(const fs::path& claim, const RunName& run, const Renewal& renewal) {
+  const auto begun = std::chrono::steady_clock::now();
+  std::optional<std::int64_t> first;
+  try {
+    while (true) {
+      std::int64_t renewed = 0;
+      const Life life = life_of(claim, run, renewal, renewed);
+      if (life != Life::kUnknown) return life == Life::kAlive;
+      if (!first) first = renewed;
+      if (*first != renewed) return true;
+      if (std::chrono::steady_clock::now() - begun > renewal.dead) return false;
+      renewal.waiting();
+      std::this_thread::sleep_for(kPause);
+    }
+  } catch (const Error& error) {
+    // Given back while we looked.
+    if (error.code() == ErrorCode::kNotFound) return false;
+    throw;
+  }
+}
+
+[[noreturn]] void refuse_part(const OutputPaths& paths, const PartFile& claim) {
+  throw Error(ErrorCode::kExists, fmt::format("part {} is at work ({}); wait for it, or stop it",
+                                              text_of(claim.part), name_of(read_claim(claim.path))))
+      .in_file(paths.output.string());
+}
+
+// That of the last run of a part that has one.
+std::optional<PartFile> last_claim(const OutputPaths& paths, const JobPart& part) {
+  std::optional<PartFile> last;
+  for (PartFile& claim : part_files(paths, kClaimSuffix)) {
+    if (claim.part == part) last = std::move(claim);
+  }
+  return last;
+}
+
+// One above every run that this part has had.
+std::uint32_t next_run(const OutputPaths& paths, const JobPart& part) {
+  std::uint32_t last = 0;
+  for (const std::string_view suffix : {kClaimSuffix, kJournalSuffix}) {
+    for (const PartFile& file : part_files(paths, suffix)) {
+      if (file.part == part) last = std::max(last, file.run);
+    }
+  }
+  return last + 1;
+}
+
+// Throws when a part that `is_against` this run is at work; claims of dead ones are removed, so
+// that a run that was asleep finds that it has lost its own.
+void require_no_part(const OutputPaths& paths, const RunName& run, const Renewal& renewal,
+                     const std::function<bool(const JobPart&)>& is_against) {
+  for (const PartFile& claim : part_files(paths, kClaimSuffix)) {
+    if (!is_against(claim.part)) continue;
+    if (is_alive(claim.path, run, renewal)) refuse_part(paths, claim);
+    std::error_code ignored;
+    fs::remove(claim.path, ignored);
+  }
+}
+
+// Throws when a run of the whole output is at work, or nobody can say that it is not.
+void require_no_whole(const OutputPaths& paths, const RunName& run) {
+  const std::optional<RunName> other = read_claim_soon(paths.claim);
+  try {
+    const LockState state = lock_state(paths.claim);
+    if (state == LockState::kHeldElsewhere) refuse(paths.output, other);
+    if (state == LockState::kLocked && other && other->boot == run.boot) return;
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kNotFound) return;
+    throw;
+  }
+  refuse_unprovable(paths.output, paths.claim,
+                    "its host is another, or this file system has no locks (flock)");
+}
+
 }  // namespace
 
-Claim Claim::take(const OutputPaths& paths, const RunName& run) {
+Claim::Claim(Claim&& other) noexcept
+    : paths_(std::move(other.paths_)),
+      path_(std::move(other.path_)),
+      journal_(std::move(other.journal_)),
+      next_(std::move(other.next_)),
+      made_output_(std::exchange(other.made_output_, false)),
+      is_locked_(other.is_locked_),
+      file_(std::move(other.file_)),
+      renewing_(std::move(other.renewing_)) {
+  other.paths_.output.clear();
+}
+
+Claim Claim::take(const OutputPaths& paths, const RunName& run, const Renewal& renewal) {
   Claim claim(paths);
   for (int i = 0; i < kAttempts; ++i) {
-    if (claim.try_take(run)) return claim;
+    if (!claim.try_take(run)) continue;
+    require_no_part(paths, run, renewal, [](const JobPart&) { return true; });
+    return claim;
   }
   throw Error(ErrorCode::kExists, "other runs start and end here all the time (run again)")
       .in_file(paths.output.string());
+}
+
+Claim Claim::take_part(const OutputPaths& paths, const RunName& run, const JobPart& part,
+                       bool resume, const Renewal& renewal) {
+  Claim claim(paths);
+  for (int i = 0; i < kAttempts; ++i) {
+    if (!claim.try_take_part(run, part, resume, renewal)) continue;
+    // Ours is there before we look for others: of two that begin at once, one sees the other.
+    require_no_whole(paths, run);
+    require_no_part(paths, run, renewal, [&](const JobPart& other) { return other.n != part.n; });
+    return claim;
+  }
+  throw Error(ErrorCode::kExists, "other runs of this part start and end all the time (run again)")
+      .in_file(paths.output.string());
+}
+
+// False when another run has begun or ended meanwhile.
+bool Claim::try_take_part(const RunName& run, const JobPart& part, bool resume,
+                          const Renewal& renewal) {
+  // The number before the look: of two that find the same dead claim, one can make the next.
+  const std::uint32_t number = next_run(paths_, part);
+  const std::optional<PartFile> last = last_claim(paths_, part);
+  if (last && last->run >= number) return false;
+  if (last) {
+    // Who does not ask for it gets no part that may still be at work.
+    std::int64_t renewed = 0;
+    const bool may_live = resume ? is_alive(last->path, run, renewal)
+                                 : fs::exists(last->path) &&
+                                       life_of(last->path, run, renewal, renewed) != Life::kDead;
+    if (may_live) refuse_part(paths_, *last);
+    if (!resume && fs::exists(last->path)) {
+      throw Error(ErrorCode::kExists,
+                  fmt::format("part {} was left by a run that has ended ({}); --resume takes it "
+                              "over",
+                              text_of(part), name_of(read_claim(last->path))))
+          .in_file(paths_.output.string());
+    }
+  }
+  Fd file;
+  try {
+    const fs::path parent = fs::absolute(paths_.output / ".").parent_path().parent_path();
+    if (!fs::exists(parent)) make_folders(parent);
+    if (make_folder(paths_.output)) made_output_ = true;
+    make_folder(paths_.partial);
+    make_folder(paths_.parts);
+    path_ = part_file(paths_, part, number, kClaimSuffix);
+    file = Fd::create_new(path_, O_RDWR);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kNotFound) return false;
+    throw;
+  }
+  if (!file.valid()) return false;
+  journal_ = part_file(paths_, part, number, kJournalSuffix);
+  next_ = part_file(paths_, part, number + 1, kClaimSuffix);
+  // A lock proves at once, to who shares it, what else takes as long as a claim lives.
+  const LockState state = file.try_lock();
+  hold(std::move(file), state, run);
+  renewing_ = std::jthread([fd = file_.get(), every = renewal.every](const std::stop_token& stop) {
+    std::mutex mutex;
+    std::condition_variable_any ended;
+    std::unique_lock lock(mutex);
+    // One that cannot be renewed is taken over, or not: require_held() finds out.
+    while (!ended.wait_for(lock, stop, every, [] { return false; }) && !stop.stop_requested())
+      ::futimens(fd, nullptr);
+  });
+  if (last) {
+    std::error_code ignored;
+    fs::remove(last->path, ignored);
+  }
+  return true;
 }
 
 // False when the run that had the claim removed it, or its folder, meanwhile.
@@ -162,34 +383,40 @@ bool Claim::try_take(const RunName& run) {
                       "its host is another, whose locks may not show here");
   }
   file.truncate(0);
-  const std::string text = text_of(run);
-  file.write_exact(std::as_bytes(std::span(text)), 0);
-  is_locked_ = state == LockState::kLocked;
-  file_ = std::move(file);
+  hold(std::move(file), state, run);
   return true;
+}
+
+void Claim::hold(Fd file, LockState state, const RunName& run) {
+  is_locked_ = state == LockState::kLocked;
+  const std::string text = text_of(run, is_locked_);
+  file.write_exact(std::as_bytes(std::span(text)), 0);
+  file_ = std::move(file);
 }
 
 Claim::~Claim() {
   if (paths_.output.empty()) return;  // moved from
   std::error_code ignored;
+  renewing_ = {};
   try {
     // Before the lock ends: who waits for it finds that the file has gone, and makes another.
-    if (file_.valid() && is_file(file_, paths_.claim)) fs::remove(paths_.claim, ignored);
+    if (file_.valid() && is_file(file_, path_)) fs::remove(path_, ignored);
   } catch (const Error&) {
     // It stays, as after a kill.
   }
-  // Both remain when they hold anything.
+  // All remain when they hold anything.
+  fs::remove(paths_.parts, ignored);
   fs::remove(paths_.partial, ignored);
   if (made_output_) fs::remove(paths_.output, ignored);
 }
 
 void Claim::require_held() const {
-  if (is_file(file_, paths_.claim)) return;
+  if (is_file(file_, path_) && (next_.empty() || !fs::exists(next_))) return;
   throw Error(
       ErrorCode::kMismatch,
       fmt::format("the claim of this run, {}, was removed or replaced while it was at work: "
                   "nothing is published",
-                  paths_.claim.string()))
+                  path_.string()))
       .in_file(paths_.output.string());
 }
 

@@ -1,21 +1,43 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <memory>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "convert/output/output_directory.h"
+#include "convert/plan/job_part.h"
 #include "formats/base/fd.h"
 
 namespace ingot::convert {
+
+/// The words of a command, and where they were said.
+struct CommandLine {
+  std::string directory;
+  std::vector<std::string> words;
+};
 
 /// Who runs a job: read in cli/, shown to a second run that wants the same output.
 struct RunName {
   std::string host;
   std::string boot;  ///< the kernel's boot id: the same for all processes that see our locks
   std::uint64_t pid = 0;
-  std::string started;  ///< when, for people
-  std::string command;  ///< its first words
+  std::string started;    ///< when, for people
+  std::string command;    ///< its first words
+  CommandLine line = {};  ///< all of them, for who joins parts; empty where there is none
+};
+
+/// How a claim shows that its run is alive where locks cannot: the file is touched all the time.
+/// Ages are differences of times that the file system gave, never a host's.
+struct Renewal {
+  std::chrono::milliseconds every{10'000};
+  std::chrono::milliseconds dead{60'000};  ///< a claim that is as old is nobody's
+  /// Called while nobody knows yet whether a run is dead; may throw.
+  std::function<void()> waiting = [] {};
 };
 
 /// The exclusive right to write into an output: `.ingot-partial/claim`, locked (flock) and naming
@@ -23,15 +45,25 @@ struct RunName {
 /// still there and can be locked was left by a dead run of this host, and is taken over. Where the
 /// file system has no locks, the file itself is the claim, and only its user can say that it is
 /// stale.
+///
+/// A part of a job has a claim of its own, `.ingot-partial/parts/I-of-N.RUN.claim`, which is
+/// renewed as well, since parts run on several hosts. Who takes over a dead one makes that of the
+/// next RUN, which one process alone can. A run that was thought dead, and was asleep, stops when
+/// it sees that; what it wrote meanwhile has the bytes that were to be written. Claims of parts and
+/// of the whole exclude one another.
 class Claim {
  public:
   /// Makes the folders that are missing, and claims the output. Throws kExists, naming the other
-  /// run, when it has the claim or nobody can say that it has not.
-  static Claim take(const OutputPaths& paths, const RunName& run);
+  /// run, when it has the claim or nobody can say that it has not, or a part is at work.
+  static Claim take(const OutputPaths& paths, const RunName& run, const Renewal& renewal = {});
+  /// The same for a part. `resume`: takes over the claim of a dead run, and waits until it is known
+  /// to be dead; without it such a claim is refused.
+  static Claim take_part(const OutputPaths& paths, const RunName& run, const JobPart& part,
+                         bool resume, const Renewal& renewal = {});
   /// Gives the claim back, and removes the folders if they are empty: `.ingot-partial`, and the
   /// output if it was made here.
   ~Claim();
-  Claim(Claim&& other) noexcept = default;
+  Claim(Claim&& other) noexcept;
   Claim& operator=(Claim&&) = delete;
   Claim(const Claim&) = delete;
   Claim& operator=(const Claim&) = delete;
@@ -41,15 +73,23 @@ class Claim {
   [[nodiscard]] const OutputPaths& paths() const { return paths_; }
   /// False where the file system has no locks.
   [[nodiscard]] bool is_locked() const { return is_locked_; }
+  /// The journal of this run: that of the whole, or its own.
+  [[nodiscard]] const std::filesystem::path& journal() const { return journal_; }
 
  private:
-  explicit Claim(OutputPaths paths) : paths_(std::move(paths)) {}
+  explicit Claim(OutputPaths paths)
+      : paths_(std::move(paths)), path_(paths_.claim), journal_(paths_.journal) {}
   bool try_take(const RunName& run);
+  bool try_take_part(const RunName& run, const JobPart& part, bool resume, const Renewal& renewal);
+  void hold(Fd file, LockState state, const RunName& run);
 
   OutputPaths paths_;
+  std::filesystem::path path_, journal_;
+  std::filesystem::path next_;  // of a part: the claim of who takes it over
   bool made_output_ = false;
   bool is_locked_ = false;
   Fd file_;
+  std::jthread renewing_;
 };
 
 }  // namespace ingot::convert

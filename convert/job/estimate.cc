@@ -214,6 +214,7 @@ WorkEstimate measure_computing(const Plan& plan, std::size_t threads) {
   std::map<std::pair<SchemeId, SchemeId>, std::uint64_t> values;
   for (const PlannedTensor& planned : plan.tensors) {
     if (planned.action != Action::kCast && planned.action != Action::kQuantize) continue;
+    if (!plan.is_here(planned)) continue;
     const formats::LogicalTensor& tensor = plan.tensor_of(planned);
     values[{tensor.encoding.scheme, planned.to}] +=
         formats::element_count(tensor.shape).value_or(0);

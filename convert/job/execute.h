@@ -32,6 +32,8 @@ struct ExecuteOptions {
   std::uint64_t mem_limit = std::uint64_t{4} << 30;
   bool resume = false;
   bool force = false;
+  /// Publishes what all parts of the job have made (PlanOptions::part), of a plan of the whole.
+  bool join = false;
   bool consume_source = false;
   bool sha256 = false;
   bool direct_io = true;
@@ -69,6 +71,7 @@ struct ExecuteReport {
   bool only_published = false;  ///< an earlier run had made it all but the final names
   bool refused = false;         ///< by ExecuteOptions::inspect; nothing was published by this run,
                                 ///< unless one of the two above is true
+  std::uint32_t n_joined = 0;         ///< parts, by ExecuteOptions::join
   std::uint64_t tensors_resumed = 0;  ///< taken over from an earlier run
   std::uint64_t tensors_redone = 0;   ///< in the journal, but their bytes had not survived
   double elapsed_seconds = 0;

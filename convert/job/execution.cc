@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "convert/job/part_files.h"
 #include "convert/job/preflight.h"
 #include "convert/job/resume.h"
 #include "convert/output/manifest_writer.h"
@@ -59,17 +60,13 @@ void Execution::begin() {
   if (!earlier_) sync_directory(paths_.partial);
   staged_.emplace(paths_.staged);
   if (earlier_) {
-    resume(*earlier_);
+    options_.join ? join(*earlier_) : resume(*earlier_);
   } else {
-    journal_ = Journal::create(paths_.journal, *identity_);
     log(fmt::format("starting: {} tensors, {} bytes in {} files", plan_.tensors.size(),
-                    plan_.sizes.bytes_out, plan_.n_members));
+                    plan_.sizes.bytes_out, plan_.n_members_here()));
   }
-  journal_->add_run({.replacing = options_.force,
-                     .gate = options_.gate,
-                     .allow = identity_->at("recipe").at("allow"),
-                     .sources = stamps_.to_json(plan_.source.directory())});
-  if (plan_.has_rank_directories() && plan_.options.links) require_links();
+  open_journal();
+  if (plan_.has_rank_directories() && plan_.options.links && !plan_.options.part) require_links();
   if (options_.consume_source) consume_from_here();
 }
 
@@ -85,11 +82,55 @@ void Execution::resume(const JournalContents& earlier) {
     results_[item] = earlier.items.at(item);
     ++report_.tensors_resumed;
   }
-  report_.tensors_redone = earlier.items.size() - report_.tensors_resumed;
+  if (options_.resume) report_.tensors_redone = earlier.items.size() - report_.tensors_resumed;
   require_sources_of_open_tensors();
-  journal_ = Journal::append_to(paths_.journal, earlier);
   log(fmt::format("resuming: {} of {} tensors are done", report_.tensors_resumed,
                   plan_.tensors.size()));
+}
+
+void Execution::join(const JournalContents& parts) {
+  for (const auto& [item, result] : parts.items) {
+    done_[item] = 1;
+    results_[item] = result;
+  }
+  report_.n_joined = static_cast<std::uint32_t>(parts.runs.size());
+  log(fmt::format("joining: {} tensors of all parts", parts.items.size()));
+}
+
+void Execution::open_journal() {
+  const bool is_part = plan_.options.part.has_value();
+  const bool goes_on = !is_part && earlier_ && earlier_->valid_bytes > 0;
+  journal_ = goes_on ? Journal::append_to(claim_.journal(), *earlier_)
+                     : Journal::create(claim_.journal(), *identity_);
+  journal_->add_run({.replacing = options_.force,
+                     .gate = options_.gate,
+                     .allow = identity_->at("recipe").at("allow"),
+                     .sources = stamps_.to_json(plan_.source.directory()),
+                     .command = is_part || options_.join ? options_.run.line : CommandLine()});
+  if (!is_part) return;
+  // Each run of a part has a journal of its own. It holds what earlier ones left, which end here.
+  std::map<std::uint32_t, TensorResult> taken;
+  for (std::uint32_t index = 0; index < done_.size(); ++index) {
+    if (done_[index] != 0) taken[index] = results_[index];
+  }
+  if (!taken.empty()) journal_->add_results(taken);
+  for (const PartFile& file : part_files(paths_, kJournalSuffix)) {
+    if (file.part == *plan_.options.part && file.path != claim_.journal())
+      std::filesystem::remove(file.path);
+  }
+}
+
+ExecuteReport Execution::finish_part() {
+  if (options_.read_back) {
+    options_.begin_phase("reading back");
+    read_back_part(plan_, paths_, results_, threads_);
+  }
+  threads_.check_stop();
+  stamps_.require_unchanged();
+  claim_.require_held();
+  journal_->add_complete();
+  report_.quality = quality_report(plan_, results_, options_.n_worst);
+  return report();
 }
 
 void Execution::convert_weights() {
@@ -134,7 +175,8 @@ void Execution::stage_beside_weights() {
   if (options_.read_back) {
     log("reading back what was written");
     options_.begin_phase("reading back");
-    read_back(plan_, paths_, results_, manifest, threads_);
+    options_.join ? read_back_joined(plan_, paths_, results_, manifest, threads_)
+                  : read_back(plan_, paths_, results_, manifest, threads_);
   }
   report_.quality = quality_report(plan_, results_, options_.n_worst);
 }
@@ -166,7 +208,9 @@ ExecuteReport Execution::publish() {
 }
 
 ExecuteReport Execution::report() {
-  log(report_.refused ? "not published: the inspection refused it" : "published");
+  log(report_.refused      ? "not published: the inspection refused it"
+      : plan_.options.part ? fmt::format("part {} is complete", text_of(*plan_.options.part))
+                           : "published");
   const auto elapsed = std::chrono::steady_clock::now() - start_;
   report_.elapsed_seconds = std::chrono::duration<double>(elapsed).count();
   return report_;

@@ -27,9 +27,12 @@ class Execution {
   /// Goes on with the publication of such a run.
   ExecuteReport publish_again();
 
-  /// Starts a journal, or takes over what an earlier run has made and its journal claims.
+  /// Starts a journal, or takes over what earlier runs have made and their journals claim; what
+  /// parts have made, when they are joined, without reading it again.
   void begin();
   void convert_weights();
+  /// The end of a part: says that its files are complete.
+  ExecuteReport finish_part();
   /// Writes side files, JSON, records and manifests, and reads all back if that was asked for.
   void stage_beside_weights();
   /// False when the inspection refuses what is staged.
@@ -39,6 +42,8 @@ class Execution {
 
  private:
   void resume(const JournalContents& earlier);
+  void join(const JournalContents& parts);
+  void open_journal();
   void consume_from_here();
   void add_inspection_report();
   void finish_publishing(bool replacing, const StagedFiles* staged);

@@ -88,7 +88,9 @@ RunRecord run_of(const Json& json) {
   return {.replacing = json.at("replacing").get<bool>(),
           .gate = json.at("gate").get<std::string>(),
           .allow = json.at("allow"),
-          .sources = json.at("sources")};
+          .sources = json.at("sources"),
+          .command = {.directory = json.value("directory", std::string()),
+                      .words = json.value("words", std::vector<std::string>())}};
 }
 
 }  // namespace
@@ -150,6 +152,8 @@ std::optional<JournalContents> Journal::read(const std::filesystem::path& path) 
       record.inexact_global = fact->contains("inexact_global");
     } else if (fact->contains("consumed")) {
       contents.consumed.insert(fact->at("consumed").get<std::string>());
+    } else if (fact->contains("complete")) {
+      contents.complete = true;
     } else if (fact->contains("publishing")) {
       contents.publishing = true;
       contents.replacing = fact->at("publishing").get<std::string>() == "replacing";
@@ -164,11 +168,15 @@ std::optional<JournalContents> Journal::read(const std::filesystem::path& path) 
 }
 
 void Journal::add_run(const RunRecord& run) {
-  append(line_of({{"run",
-                   {{"replacing", run.replacing},
-                    {"gate", run.gate},
-                    {"allow", *run.allow},
-                    {"sources", *run.sources}}}}));
+  Json json = {{"replacing", run.replacing},
+               {"gate", run.gate},
+               {"allow", *run.allow},
+               {"sources", *run.sources}};
+  if (!run.command.words.empty()) {
+    json["directory"] = run.command.directory;
+    json["words"] = run.command.words;
+  }
+  append(line_of({{"run", std::move(json)}}));
 }
 
 void Journal::add_results(const std::map<std::uint32_t, TensorResult>& items) {
@@ -187,6 +195,10 @@ void Journal::add_results(const std::map<std::uint32_t, TensorResult>& items) {
     text += line_of(line);
   }
   append(text);
+}
+
+void Journal::add_complete() {
+  append(line_of({{"complete", true}}));
 }
 
 void Journal::add_consumed(const std::string& file) {

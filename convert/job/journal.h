@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "convert/job/claim.h"
 #include "convert/output/tensor_records.h"
 #include "formats/base/fd.h"
 #include "formats/json/json_fwd.h"
@@ -20,6 +21,7 @@ struct RunRecord {
   std::string gate;            ///< the verification that was asked for, in words; empty: none
   formats::JsonValue allow;    ///< the recipe's, which may have more than the identity's
   formats::JsonValue sources;  ///< what the files of the source looked like (SourceStamps)
+  CommandLine command = {};    ///< of the run; empty in a library's
 };
 
 /// What a journal says. Source: docs/formats.md, "Journal".
@@ -29,6 +31,7 @@ struct JournalContents {
   std::vector<RunRecord> runs;                  ///< that worked on it, the first one first
   std::map<std::uint32_t, TensorResult> items;  ///< durable items
   std::set<std::string> consumed;               ///< source files that were deleted
+  bool complete = false;                        ///< a part has written all its files
   bool publishing = false;                      ///< renaming had begun
   bool replacing = false;                       ///< ... over an older checkpoint (--force)
   bool inspected = false;                       ///< ... with a report of its inspection
@@ -54,6 +57,8 @@ class Journal {
 
   void add_run(const RunRecord& run);
   void add_results(const std::map<std::uint32_t, TensorResult>& items);
+  /// Everything that this part of the job writes is durable.
+  void add_complete();
   void add_consumed(const std::string& file);
   void add_publishing(bool replacing, bool inspected);
 

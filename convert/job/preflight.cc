@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "convert/job/part_journals.h"
 #include "convert/job/source_consumer.h"
 #include "convert/output/planned_checkpoint.h"
 #include "formats/json/json.h"
@@ -147,6 +148,8 @@ std::uint64_t side_bytes(const Plan& plan) {
 // What the output needs at its peak; with consume_source, source files that are deleted on the way
 // count back.
 std::uint64_t peak_disk_bytes(const Plan& plan, bool consume_source) {
+  // What stands beside the weights comes when the parts are joined.
+  if (plan.options.part) return plan.sizes.bytes_out;
   const std::uint64_t side = side_bytes(plan);
   if (!consume_source) return bytes_on_disk(plan) + side;
 
@@ -183,19 +186,54 @@ std::uint64_t peak_disk_bytes(const Plan& plan, bool consume_source) {
 DiskNeed disk_need(const Plan& plan, const OutputPaths& paths, const ExecuteOptions& options,
                    const Preflight& checked) {
   DiskNeed need{.peak_bytes = peak_disk_bytes(plan, options.consume_source),
-                .side_bytes = side_bytes(plan),
+                .side_bytes = plan.options.part ? 0 : side_bytes(plan),
                 .free_bytes = free_bytes(paths.output)};
   if (checked.earlier) {
     for (const PlannedFile& file : plan.files) {
       for (const PlannedFile::Member& member : file.members)
-        if (fs::exists(paths.staged / member.path)) need.held_bytes += file.n_bytes;
+        if (file.is_here && fs::exists(paths.staged / member.path)) need.held_bytes += file.n_bytes;
     }
   } else if (fs::exists(paths.partial)) {
     need.free_bytes += removable_bytes(paths.partial);
   }
-  if (!options.consume_source && may_be_consumed(plan.source))
+  if (!options.consume_source && !plan.options.part && may_be_consumed(plan.source))
     need.consuming_bytes = peak_disk_bytes(plan, true);
   return need;
+}
+
+// What earlier runs have left that this one goes on with.
+std::optional<JournalContents> earlier_of(const Plan& plan, const OutputPaths& paths,
+                                          const ExecuteOptions& options) {
+  if (!options.resume && !plan.options.part) return std::nullopt;
+  if (options.join) {
+    if (auto whole = Journal::read(paths.journal); whole && whole->publishing) return whole;
+    JournalContents joined = joined_contents(plan, paths);
+    if (const auto whole = Journal::read(paths.journal)) joined.valid_bytes = whole->valid_bytes;
+    return joined;
+  }
+  auto earlier = earlier_contents(plan, paths);
+  if (earlier && earlier->publishing && plan.options.part) {
+    throw Error(ErrorCode::kExists,
+                "its parts are complete, and being published (ingot join goes on with that)")
+        .in_file(paths.output.string());
+  }
+  return earlier;
+}
+
+// Options that are about the whole output.
+void require_apt_for_part(const Plan& plan, const ExecuteOptions& options) {
+  if (!plan.options.part) return;
+  const auto refuse = [](const char* fact) { throw Error(ErrorCode::kInvalidArgument, fact); };
+  if (options.consume_source) {
+    refuse(
+        "--consume-source deletes files that other parts may still need (leave it out, or do "
+        "not convert in parts)");
+  }
+  if (options.force) {
+    refuse(
+        "--force replaces what is in the output, which other parts may be writing (remove the "
+        "output, and start all parts again)");
+  }
 }
 
 }  // namespace
@@ -240,15 +278,22 @@ void require_place(const Checkpoint& source, const fs::path& output,
 
 Preflight preflight(const Plan& plan, const fs::path& output, const ExecuteOptions& options) {
   INGOT_CHECK(options.threads >= 1);
+  require_apt_for_part(plan, options);
   const OutputPaths paths(output);
   Preflight checked;
   checked.memory = plan_memory(plan, options.threads, options.mem_limit);
   require_place(plan.source, output, options);
   checked.state = output_state(output);
-  require_free_place(checked.state, output, options);
-  if (checked.state == OutputState::kUnfinished && options.resume)
-    checked.earlier = Journal::read(paths.journal);
-  require_gate(checked.earlier, options);
+  if (plan.options.part && checked.state == OutputState::kUnfinished) {
+    if (!options.resume) require_new_part(paths, *plan.options.part);
+  } else {
+    require_free_place(checked.state, output, options);
+  }
+  if (checked.state == OutputState::kUnfinished ||
+      (options.join && checked.state != OutputState::kFinished))
+    checked.earlier = earlier_of(plan, paths, options);
+  // Who joins the parts asks for what they were begun with.
+  if (!plan.options.part) require_gate(checked.earlier, options);
   // What was there before an unfinished conversion that does not go on.
   if (!checked.earlier) checked.state = state_beneath(output);
   if (!checked.earlier) require_free_place(checked.state, output, options);

@@ -41,7 +41,7 @@ struct Preflight {
   std::optional<JournalContents> earlier;  ///< of the run that is resumed
   bool is_finished = false;                ///< --resume of an output that stands already
   Loadable loadable;
-  formats::JsonValue identity;             ///< of the job, once require_resumable() has told it
+  formats::JsonValue identity;  ///< of the job, once require_resumable() has told it
 };
 
 /// Throws kUnsupported, collected, for side files that are links to something outside the source: a

@@ -103,7 +103,8 @@ OutputPaths::OutputPaths(fs::path directory)
       staged(partial / "files"),
       consumed(partial / "consumed"),
       journal(partial / "journal.jsonl"),
-      claim(partial / "claim") {}
+      claim(partial / "claim"),
+      parts(partial / "parts") {}
 
 void clear_partial(const OutputPaths& paths) {
   for (const fs::directory_entry& entry : fs::directory_iterator(paths.partial)) {
@@ -241,6 +242,7 @@ void publish(const OutputPaths& paths, const std::vector<std::string>& names,
   // The journal goes last: as long as it is there, this function can be repeated.
   fs::remove_all(paths.staged);
   fs::remove_all(paths.consumed);
+  fs::remove_all(paths.parts);
   fs::remove(paths.journal);
   clear_partial(paths);
   sync_directory(paths.output);

@@ -41,6 +41,7 @@ struct OutputPaths {
       consumed;                   ///< partial/consumed: headers of source files that may be deleted
   std::filesystem::path journal;  ///< partial/journal.jsonl
   std::filesystem::path claim;    ///< partial/claim: who is writing here (claim.h)
+  std::filesystem::path parts;    ///< partial/parts: claims and journals of parts (part_files.h)
 };
 
 /// Removes everything of an unfinished output but the claim.

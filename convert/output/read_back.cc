@@ -76,18 +76,30 @@ class ReadBack {
            const JobThreads& threads)
       : plan_(plan), paths_(paths), hashes_(hashes), threads_(threads) {}
 
+  // The weights files that this run writes.
   void weights() {
     for (std::uint32_t f = 0; f < plan_.files.size(); ++f) {
-      for (std::uint32_t m = 0; m < plan_.files[f].members.size(); ++m)
-        add_weights(paths_.staged / plan_.files[f].members[m].path, f, m);
+      for (std::uint32_t m = 0; plan_.files[f].is_here && m < plan_.files[f].members.size(); ++m)
+        add_weights(member_path(f, m), f, m);
     }
-    if (plan_.has_rank_directories()) {
-      for (std::uint32_t rank = 0; rank < n_ranks(); ++rank) {
-        for (const RankFile& file : files_of_rank(plan_, rank))
-          add_weights(folder_of(rank) / file.name, file.file, file.member);
-      }
+    run_tasks();
+  }
+
+  // Those that parts of the job have read back themselves.
+  void pass_over_weights() {
+    for (std::uint32_t f = 0; f < plan_.files.size(); ++f) {
+      for (std::uint32_t m = 0; m < plan_.files[f].members.size(); ++m) is_new(member_path(f, m));
     }
-    parallel_for(tasks_.size(), threads_.n, [&](std::size_t i) { run(tasks_[i]); });
+  }
+
+  // Copies of them in directories of ranks, where links are none.
+  void copies() {
+    if (!plan_.has_rank_directories()) return;
+    for (std::uint32_t rank = 0; rank < n_ranks(); ++rank) {
+      for (const RankFile& file : files_of_rank(plan_, rank))
+        add_weights(folder_of(rank) / file.name, file.file, file.member);
+    }
+    run_tasks();
   }
 
   void rest(const Hash128& manifest) {
@@ -111,6 +123,14 @@ class ReadBack {
   [[nodiscard]] std::uint32_t n_ranks() const { return plan_.slicing->topology.n_ranks(); }
   [[nodiscard]] fs::path folder_of(std::uint32_t rank) const {
     return paths_.staged / shard::rank_directory_name(rank, n_ranks());
+  }
+
+  [[nodiscard]] fs::path member_path(std::uint32_t f, std::uint32_t m) const {
+    return paths_.staged / plan_.files[f].members[m].path;
+  }
+  void run_tasks() {
+    parallel_for(tasks_.size(), threads_.n, [&](std::size_t i) { run(tasks_[i]); });
+    tasks_.clear();
   }
 
   // False for one that was seen by another name.
@@ -183,6 +203,21 @@ void read_back(const Plan& plan, const OutputPaths& paths, const std::vector<Ten
                const Hash128& manifest, const JobThreads& threads) {
   ReadBack reader(plan, paths, hashes, threads);
   reader.weights();
+  reader.copies();
+  reader.rest(manifest);
+}
+
+void read_back_part(const Plan& plan, const OutputPaths& paths,
+                    const std::vector<TensorResult>& hashes, const JobThreads& threads) {
+  ReadBack(plan, paths, hashes, threads).weights();
+}
+
+void read_back_joined(const Plan& plan, const OutputPaths& paths,
+                      const std::vector<TensorResult>& hashes, const Hash128& manifest,
+                      const JobThreads& threads) {
+  ReadBack reader(plan, paths, hashes, threads);
+  reader.pass_over_weights();
+  reader.copies();
   reader.rest(manifest);
 }
 

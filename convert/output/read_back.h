@@ -15,4 +15,13 @@ namespace ingot::convert {
 void read_back(const Plan& plan, const OutputPaths& paths, const std::vector<TensorResult>& hashes,
                const Hash128& manifest, const JobThreads& threads);
 
+/// The same of the weights files of a part of a job.
+void read_back_part(const Plan& plan, const OutputPaths& paths,
+                    const std::vector<TensorResult>& hashes, const JobThreads& threads);
+
+/// The same of what is there beside the weights files that parts have read back.
+void read_back_joined(const Plan& plan, const OutputPaths& paths,
+                      const std::vector<TensorResult>& hashes, const Hash128& manifest,
+                      const JobThreads& threads);
+
 }  // namespace ingot::convert

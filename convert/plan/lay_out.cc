@@ -74,9 +74,9 @@ std::uint64_t targets_of(const Plan& plan, const PlannedTensor& planned) {
   std::uint64_t n = 0;
   for (std::size_t p = 0; p < planned.n_parts; ++p) {
     for (const PlannedPlace& place : plan.places_of(planned.parts[p]))
-      n += plan.files[place.file].members.size();
+      n += plan.files[place.file].is_here ? plan.files[place.file].members.size() : 0;
   }
-  return n == planned.n_parts ? 1 : n;
+  return n <= planned.n_parts ? 1 : n;
 }
 
 // Memory for the hashes of slices, twice: with the tensor, and on their way into the journal.
@@ -186,11 +186,14 @@ void measure_plan(Plan& plan) {
                                          &PlanCounts::dropped};
   const Checkpoint& source = plan.source;
   for (const PlannedTensor& planned : plan.tensors) {
+    if (plan.is_read(planned)) {
+      for (const std::uint32_t stored : plan.stored_of(planned))
+        plan.sizes.bytes_in += source.stored()[stored].n_bytes;
+    }
+    if (!plan.is_here(planned)) continue;
     ++(plan.counts.*kCounts.at(static_cast<std::size_t>(planned.action)));
     if (planned.is_demoted) ++plan.counts.demoted;
     if (planned.action == Action::kDrop) continue;
-    for (const std::uint32_t stored : plan.stored_of(planned))
-      plan.sizes.bytes_in += source.stored()[stored].n_bytes;
     plan.sizes.open_targets = std::max(plan.sizes.open_targets, targets_of(plan, planned));
     if (goes_through_bands(plan.tensor_of(planned), planned)) {
       const BandPlan bands =
@@ -199,7 +202,7 @@ void measure_plan(Plan& plan) {
     }
   }
   for (const PlannedFile& file : plan.files)
-    plan.sizes.bytes_out += file.n_bytes * file.members.size();
+    plan.sizes.bytes_out += file.is_here ? file.n_bytes * file.members.size() : 0;
 
   std::uint64_t names = 0;
   for (const StoredTensor& stored : source.stored()) {

@@ -40,6 +40,9 @@ void assign_files(Plan& plan);
 /// Fixes order, offsets and sizes in every file; the layout of docs/formats.md, "Writing".
 void lay_out_files(Plan& plan);
 
+/// Says of every file whether this run writes it (PlannedFile::is_here): dealt_parts().
+void deal_files(Plan& plan);
+
 /// Sorts the tensors as they are executed: along the output files, so that writes are sequential.
 void order_for_execution(Plan& plan);
 

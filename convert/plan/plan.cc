@@ -44,6 +44,30 @@ std::vector<std::uint32_t> Plan::stored_of(const PlannedTensor& planned) const {
   return stored;
 }
 
+bool Plan::is_here(const PlannedTensor& planned) const {
+  if (!options.part) return true;
+  if (planned.n_parts == 0) return options.part->index == 0;
+  return std::any_of(
+      planned.parts.begin(), planned.parts.begin() + planned.n_parts, [&](const PlannedPart& part) {
+        return std::ranges::any_of(
+            places_of(part), [&](const PlannedPlace& place) { return files[place.file].is_here; });
+      });
+}
+
+bool Plan::is_read(const PlannedTensor& planned) const {
+  if (planned.action == Action::kDrop) return false;
+  if (planned.fused_set == PlannedTensor::kNone) return is_here(planned);
+  return std::ranges::any_of(fused_sets[planned.fused_set],
+                             [&](std::uint32_t index) { return is_here(tensors[index]); });
+}
+
+std::uint32_t Plan::n_members_here() const {
+  std::uint32_t n = 0;
+  for (const PlannedFile& file : files)
+    n += file.is_here ? static_cast<std::uint32_t>(file.members.size()) : 0;
+  return n;
+}
+
 std::set<std::uint32_t> Plan::source_files_of(const PlannedTensor& planned) const {
   std::set<std::uint32_t> of_tensor;
   for (const std::uint32_t stored : stored_of(planned))

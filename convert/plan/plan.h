@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "convert/plan/job_part.h"
 #include "convert/recipe/recipe.h"
 #include "convert/recipe/statistics.h"
 #include "formats/base/hash.h"
@@ -101,6 +102,7 @@ struct PlannedFile {
   std::uint64_t header_bytes = 0;  ///< 8 + N
   std::uint64_t n_bytes = 0;       ///< of each member
   std::vector<PartRef> parts;      ///< in data order
+  bool is_here = true;             ///< false: another part of the job writes it
 };
 
 /// How logical tensors are assigned to files.
@@ -124,8 +126,9 @@ struct SlicingOptions {
 struct PlanOptions {
   ShardPolicy shards;
   const formats::Layout* layout = formats::find_layout("hf");
-  SlicingOptions slicing;  ///< of sliced layouts
-  bool links = true;       ///< files that several ranks load are hard links to one
+  SlicingOptions slicing;            ///< of sliced layouts
+  bool links = true;                 ///< files that several ranks load are hard links to one
+  std::optional<JobPart> part = {};  ///< nothing: this run writes every file
 };
 
 /// The options as they stand in manifest and journal; `shards` apart.
@@ -149,7 +152,7 @@ struct PlannedJson {
   std::string description;    ///< of Dialect::description_file
 };
 
-/// Tensors by what becomes of them, for people.
+/// Tensors by what becomes of them, for people; of a part of a job, those in its files.
 struct PlanCounts {
   std::uint64_t copied = 0, repackaged = 0, cast = 0, quantized = 0, dropped = 0;
   std::uint64_t demoted = 0;                 ///< of the cast ones
@@ -157,7 +160,7 @@ struct PlanCounts {
   std::uint64_t fitted_to_bf16 = 0;          ///< that --tp-fit bf16 left in, or made, BF16
 };
 
-/// What executing the plan moves, and holds in memory.
+/// What executing the plan moves, and holds in memory; of a part of a job, in that run.
 struct PlanSizes {
   std::uint64_t bytes_in = 0;      ///< stored bytes that will be read, each counted once
   std::uint64_t bytes_out = 0;     ///< of all weights files with headers, each written once: exact
@@ -216,6 +219,12 @@ struct Plan {
                                         std::uint32_t ep_rank = PlannedPlace::kAllExperts) const;
   /// A part as it is after retiling and padding.
   [[nodiscard]] shard::AlignedPart aligned(const PlannedTensor& tensor, std::size_t part) const;
+  /// Whether this run writes bytes of a tensor. Tensors that are dropped are those of part 0.
+  [[nodiscard]] bool is_here(const PlannedTensor& tensor) const;
+  /// Whether it reads the tensor: to write it, or for the number that it shares with one.
+  [[nodiscard]] bool is_read(const PlannedTensor& tensor) const;
+  /// Weights files on disk that this run writes.
+  [[nodiscard]] std::uint32_t n_members_here() const;
   [[nodiscard]] bool is_sliced() const { return slicing.has_value(); }
   /// Layout `ranks`: each rank has a directory that is complete in itself.
   [[nodiscard]] bool has_rank_directories() const { return options.layout->has_rank_directories; }
@@ -240,6 +249,10 @@ struct PlannedSlice {
   std::uint32_t place = 0;  ///< index into Plan::places
   std::uint32_t slice = 0;
 };
+/// Whether this run writes the file that it stands in.
+inline bool is_here(const Plan& plan, const PlannedSlice& slice) {
+  return plan.files[plan.places[slice.place].file].is_here;
+}
 /// The slice of `at` in one member of its file.
 PlannedSlice slice_at(const Plan& plan, const PlannedTensor& planned, const PartRef& at,
                       std::uint32_t member);

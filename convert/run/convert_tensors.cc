@@ -33,14 +33,14 @@ std::vector<WorkUnit> work_units(const Plan& plan, const std::vector<char>& done
   std::vector<WorkUnit> units;
   std::vector<char> has_header(plan.files.size(), 0);
   const auto add_header = [&](std::uint32_t file) {
-    if (has_header[file] != 0) return;
+    if (has_header[file] != 0 || !plan.files[file].is_here) return;
     has_header[file] = 1;
     units.push_back({.header_of = file, .tensors = {}});
   };
   std::vector<std::size_t> unit_of_set(plan.fused_sets.size(), 0);
   for (std::uint32_t index = 0; index < plan.tensors.size(); ++index) {
     const PlannedTensor& planned = plan.tensors[index];
-    if (planned.n_parts == 0 || done[index] != 0) continue;
+    if (planned.n_parts == 0 || done[index] != 0 || !plan.is_here(planned)) continue;
     add_header(plan.first_place(planned.parts[0]).file);
     if (planned.fused_set != PlannedTensor::kNone && unit_of_set[planned.fused_set] != 0) {
       units[unit_of_set[planned.fused_set] - 1].tensors.push_back(index);
@@ -183,8 +183,9 @@ std::exception_ptr run_units(RunContext& context, const TensorRun& run,
 std::vector<WindowWriter::File> files_of(const Plan& plan) {
   std::vector<WindowWriter::File> files;
   for (const PlannedFile& file : plan.files) {
+    // Nothing is written into files of other parts of the job, not even opened.
     for (const PlannedFile::Member& member : file.members)
-      files.push_back({.name = member.path, .n_bytes = file.n_bytes});
+      files.push_back({.name = member.path, .n_bytes = file.is_here ? file.n_bytes : 0});
   }
   return files;
 }
@@ -208,7 +209,7 @@ std::uint64_t mark_written(const TensorRun& run, WindowWriter& writer) {
     const PlannedTensor& planned = run.plan.tensors[index];
     for (std::size_t p = 0; run.done[index] != 0 && p < planned.n_parts; ++p) {
       for (const PlannedSlice& slice : slices_of(run.plan, planned, p)) {
-        if (slice.n_bytes == 0) continue;
+        if (slice.n_bytes == 0 || !is_here(run.plan, slice)) continue;
         writer.mark_written(slice.member, slice.offset, slice.n_bytes);
         n_bytes += slice.n_bytes;
       }

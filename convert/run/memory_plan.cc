@@ -54,8 +54,10 @@ MemoryPlan plan_memory(const Plan& plan, std::size_t threads, std::uint64_t mem_
   std::uint64_t available = mem_limit - memory.fixed_bytes - memory.worker_bytes;
   // Reading a fused set once is worth up to half of what is left; the windows need the rest.
   std::vector<std::uint64_t> sizes;
-  for (std::size_t set = 0; set < plan.fused_sets.size(); ++set)
-    sizes.push_back(plan.fused_bytes(set));
+  for (std::size_t set = 0; set < plan.fused_sets.size(); ++set) {
+    if (plan.is_read(plan.tensors[plan.fused_sets[set].front()]))
+      sizes.push_back(plan.fused_bytes(set));
+  }
   const std::uint64_t most = (available - least_windows * kMinWindowBytes) / 2 / threads;
   for (const std::uint64_t size : sizes) {
     if (size <= most) {

@@ -41,6 +41,7 @@ bool PartWriter::lease(std::uint64_t n_bytes) {
   lease_.reset();
   if (aligner_ || targets_.size() != 1 || n_bytes == 0 || n_bytes > kBandBytes) return false;
   const Target& target = targets_.front();
+  if (!target.file->is_here) return false;
   const PartCut::Kind kind = target.cut.kind();
   const auto n_members = static_cast<std::uint32_t>(target.file->members.size());
   const auto run = target.cut.run_at(written_, n_bytes);
@@ -135,15 +136,27 @@ void PartWriter::scatter_to(const Target& target, std::uint32_t member,
       }
     }
   };
+  const auto fill = [&](std::span<std::byte> piece) {
+    if (is_zeroed) {
+      std::memset(piece.data(), 0, piece.size());
+    } else {
+      copy(piece);
+    }
+    if (hashes) hash(hashers_[target.place->first_hash + slice], piece);
+  };
+  if (!target.file->is_here) {
+    // Another part of the job writes it; its hash is in the record of the tensor all the same.
+    elsewhere_.resize(std::min(n_bytes, hashes ? WindowWriter::kMostBytes : 0));
+    for (std::uint64_t left = hashes ? n_bytes : 0; left > 0;) {
+      const std::span<std::byte> piece =
+          std::span(elsewhere_).first(std::min<std::uint64_t>(left, elsewhere_.size()));
+      fill(piece);
+      left -= piece.size();
+    }
+    return;
+  }
   context_.writer.put(target.file->first_member + member, target.place->offset + begin, n_bytes,
-                      tensor_, [&](std::span<std::byte> piece) {
-                        if (is_zeroed) {
-                          std::memset(piece.data(), 0, piece.size());
-                        } else {
-                          copy(piece);
-                        }
-                        if (hashes) hash(hashers_[target.place->first_hash + slice], piece);
-                      });
+                      tensor_, fill);
   context_.done_bytes.fetch_add(n_bytes, std::memory_order_relaxed);
 }
 

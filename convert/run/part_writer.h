@@ -38,7 +38,8 @@ struct RunContext {
 
 /// Writes one part of one tensor: takes the bytes of the whole, in order, and puts them wherever
 /// the plan wants them: one file, or slices and replicas in the files of many ranks, retiled or
-/// padded first if need be. Hashes what it writes, slice by slice.
+/// padded first if need be. Hashes it slice by slice; what stands in files of other parts of the
+/// job is hashed and not written.
 class PartWriter {
  public:
   PartWriter(RunContext& context, std::uint32_t tensor, std::size_t part);
@@ -87,6 +88,7 @@ class PartWriter {
   std::size_t leased_hasher_ = 0;
   std::span<std::byte> prepared_;
   std::vector<std::vector<shard::PartCut::Run>> runs_;  // by slice, of the bytes at hand
+  std::vector<std::byte> elsewhere_;                    // of a slice that is not written
 };
 
 }  // namespace ingot::convert

@@ -7,6 +7,7 @@
  *   FLIP: a bit of what is written is another (pwrite);
  *   LOSE: nothing is written, and success is reported (pwrite);
  *   STOP: the process stops (SIGSTOP) before the call is made.
+ * INGOT_CLOCK=SECONDS: the clock of this host is as much ahead of all others, and of the file system's.
  * CALL: open, pread, pwrite, fsync, fsyncdir (of a directory), fdatasync, syncfs, fallocate, ftruncate, link, rename, flock. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -18,7 +19,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/types.h>
+#include <time.h>
 
 enum { kOpen, kPread, kPwrite, kFsync, kFsyncdir, kFdatasync, kSyncfs, kFallocate, kFtruncate, kLink, kRename, kFlock, kCalls };
 static const char* const call_names[kCalls] = {"open",   "pread",     "pwrite",    "fsync", "fsyncdir", "fdatasync",
@@ -132,3 +135,23 @@ int ftruncate64(int fd, off_t size) { return fails(kFtruncate) ? -1 : REAL(int, 
 int link(const char* from, const char* to) { return fails(kLink) ? -1 : REAL(int, "link", const char*, const char*)(from, to); }
 int rename(const char* from, const char* to) { return fails(kRename) ? -1 : REAL(int, "rename", const char*, const char*)(from, to); }
 int flock(int fd, int operation) { return fails(kFlock) ? -1 : REAL(int, "flock", int, int)(fd, operation); }
+
+static time_t clock_lead(void) {
+  const char* lead = getenv("INGOT_CLOCK");
+  return lead != NULL ? atol(lead) : 0;
+}
+int clock_gettime(clockid_t clock, struct timespec* now) {
+  const int result = REAL(int, "clock_gettime", clockid_t, struct timespec*)(clock, now);
+  if (result == 0 && clock == CLOCK_REALTIME) now->tv_sec += clock_lead();
+  return result;
+}
+int gettimeofday(struct timeval* restrict now, void* restrict zone) {
+  const int result = REAL(int, "gettimeofday", struct timeval*, void*)(now, zone);
+  if (result == 0) now->tv_sec += clock_lead();
+  return result;
+}
+time_t time(time_t* now) {
+  const time_t result = REAL(time_t, "time", time_t*)(NULL) + clock_lead();
+  if (now != NULL) *now = result;
+  return result;
+}

@@ -1,0 +1,138 @@
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "cli/commands/commands.h"
+#include "cli/flags/flag_table.h"
+#include "cli/terminal/terminal.h"
+#include "convert/job/part_journals.h"
+#include "convert/output/output_directory.h"
+#include "formats/base/error.h"
+
+namespace ingot::cli {
+
+namespace {
+
+struct JoinFlags {
+  std::string output, progress = "auto", log_file;
+  std::size_t threads = 0;
+  bool json = false, dry_run = false;
+};
+
+// An option of the parts' command that this one says itself.
+struct OwnOption {
+  std::string_view name;
+  bool takes_value = true;
+};
+constexpr std::array kOwnOptions = {OwnOption{"--part"},
+                                    OwnOption{"--threads"},
+                                    OwnOption{"--progress"},
+                                    OwnOption{"--log"},
+                                    OwnOption{"--json", false},
+                                    OwnOption{"--resume", false},
+                                    OwnOption{"--no-verify", false},
+                                    OwnOption{"--quiet", false}};
+
+// The words of a part's command without those options.
+std::vector<std::string> shared_words(const std::vector<std::string>& words) {
+  std::vector<std::string> shared;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const auto own = std::ranges::find_if(kOwnOptions, [&](const OwnOption& option) {
+      return words[i] == option.name || words[i].starts_with(std::string(option.name) + "=");
+    });
+    if (own == kOwnOptions.end()) {
+      shared.push_back(words[i]);
+    } else if (own->takes_value && words[i] == own->name) {
+      ++i;
+    }
+  }
+  return shared;
+}
+
+// Whether a command, said in the current directory, names this folder.
+bool names(const std::vector<std::string>& words, const std::filesystem::path& folder) {
+  return std::ranges::any_of(words, [&](const std::string& word) {
+    std::error_code failure;
+    return std::filesystem::equivalent(word, folder, failure) && !failure;
+  });
+}
+
+// Makes the plan again by the words that a part was begun with, and becomes that command.
+int run_join(const JoinFlags& flags) {
+  const convert::OutputPaths paths(std::filesystem::absolute(flags.output));
+  const convert::CommandLine line = convert::command_of_part(paths);
+  if (line.words.empty()) {
+    if (convert::output_state(paths.output) == convert::OutputState::kFinished) {
+      notes() << "already finished: there is nothing to join\n";
+      return kExitDone;
+    }
+    throw Error(ErrorCode::kNotFound,
+                "holds no parts to join (convert with --part I/N first; what was begun without "
+                "is continued with --resume)")
+        .in_file(paths.output.string());
+  }
+  const std::string log_file =
+      flags.log_file.empty() ? "" : std::filesystem::absolute(flags.log_file).string();
+  std::error_code failure;
+  std::filesystem::current_path(line.directory, failure);
+  if (failure) {
+    throw Error(ErrorCode::kNotFound,
+                fmt::format("the parts were begun in {}, which is not here: {} (give their whole "
+                            "command with --part join)",
+                            line.directory, failure.message()))
+        .in_file(paths.output.string());
+  }
+  std::vector<std::string> words = shared_words(line.words);
+  if (!names(words, paths.output)) {
+    throw Error(ErrorCode::kNotFound,
+                "is not where the parts' command has it: here other paths lead to it (give their "
+                "whole command with the paths of this host and --part join)")
+        .in_file(paths.output.string());
+  }
+  const std::vector<std::string> own = {"--part",     "join",
+                                        "--threads",  std::to_string(threads_of(flags.threads)),
+                                        "--progress", flags.progress};
+  words.insert(words.end(), own.begin(), own.end());
+  if (!log_file.empty()) words.insert(words.end(), {"--log", log_file});
+  if (flags.json) words.emplace_back("--json");
+  if (flags.dry_run) words.emplace_back("--dry-run");
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  ::execv("/proc/self/exe", arguments.data());
+  throw system_error(errno, "start", "/proc/self/exe");
+}
+
+}  // namespace
+
+std::function<int()> declare_join(FlagTable& table) {
+  auto flags = std::make_shared<JoinFlags>();
+  table.add(FlagGroup::kCommon,
+            {required("output", &flags->output,
+                      "directory that the parts have written (ingot convert --part I/N)",
+                      ValueKind::kFolder),
+             {"--dry-run", &flags->dry_run, "refuse what would be refused, and publish nothing"}});
+  table.add(FlagGroup::kJob, {threads_flag(&flags->threads)});
+  table.add(FlagGroup::kReport, {{"--log",
+                                  &flags->log_file,
+                                  "append a line per event to this file",
+                                  {.kind = ValueKind::kFile}},
+                                 progress_flag(&flags->progress),
+                                 json_flag(&flags->json)});
+  table.footer =
+      "Examples:\n"
+      "  ingot convert IN OUT --to bf16 --part 0/2            on one host\n"
+      "  ingot convert IN OUT --to bf16 --part 1/2            on another\n"
+      "  ingot join OUT                                       when both have ended";
+  return [flags] { return run_join(*flags); };
+}
+
+}  // namespace ingot::cli

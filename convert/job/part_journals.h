@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "convert/job/journal.h"
+#include "convert/job/part_files.h"
+#include "convert/plan/plan.h"
+
+namespace ingot::convert {
+
+/// The journals of the runs that parts of a job have had. That of a run holds everything that the
+/// part has, once it has taken over what earlier runs left.
+struct PartJournal {
+  PartFile file;
+  JournalContents contents;
+};
+std::vector<PartJournal> read_part_journals(const OutputPaths& paths);
+
+/// What all runs on this output have left of what this plan's run writes: of the whole (its
+/// journal) and of parts, whatever their number. Nothing when there is no journal. Throws kMismatch
+/// when they are not of one job. An item that two journals tell differently is left out.
+std::optional<JournalContents> earlier_contents(const Plan& plan, const OutputPaths& paths);
+
+/// What all parts of a job have made, when each of them is complete: every item of the plan, whose
+/// run is that of the whole. Throws kNotFound, naming the parts that are missing or unfinished;
+/// kMismatch when parts are not of one job or two of them read a tensor differently, and,
+/// collected, for weights files that have not the size and header that their parts gave them.
+JournalContents joined_contents(const Plan& plan, const OutputPaths& paths);
+
+/// The command line of a part's run that this output has; empty when there is none, or it was not
+/// recorded. One that asks for a verification comes before others.
+CommandLine command_of_part(const OutputPaths& paths);
+
+/// Throws kExists when an unfinished job is there that `part`, begun without --resume, is not one
+/// of: it was begun whole, or in another number of parts, or has this one already.
+void require_new_part(const OutputPaths& paths, const JobPart& part);
+
+}  // namespace ingot::convert
