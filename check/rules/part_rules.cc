@@ -160,12 +160,11 @@ void block_of_128(const RuleInput& input) {
   std::size_t count = 0;
   const Encoding* first = nullptr;
   for_each_about(input, [&](const LogicalTensor& tensor) {
-    const Encoding& encoding = tensor.encoding;
-    if (encoding.block_rows == 128 && encoding.block_cols == 128) return;
-    if (count++ == 0) first = &encoding;
+    if (tensor.encoding.block_rows == 128 && tensor.encoding.block_cols == 128) return;
+    if (count++ == 0) first = &tensor.encoding;
   });
-  if (first == nullptr) return;
   // The config says it of all of them.
+  if (first == nullptr) return;
   input.report_config(
       ErrorCode::kUnsupported,
       fmt::format("has {} weights in blocks of {} x {}, kernels are built for 128 x 128", count,

@@ -186,23 +186,6 @@ std::vector<std::string> both(std::vector<std::string> some, const std::vector<s
   return some;
 }
 
-// Whether the output holds every value of the source, by pair of schemes, and for which roles.
-using Exactnesses =
-    std::map<std::tuple<convert::Exactness, std::string, std::string>, std::set<std::string_view>>;
-
-Exactnesses exactnesses_of(const Plan& plan) {
-  Exactnesses roles;
-  for (const PlannedTensor& planned : plan.tensors) {
-    if (planned.action == Action::kDrop) continue;
-    const formats::LogicalTensor& tensor = plan.tensor_of(planned);
-    const formats::Role role = tensor.rule == nullptr ? formats::Role::kOther : tensor.rule->role;
-    roles[{convert::exactness_of(plan, planned), scheme_name(tensor.encoding.scheme),
-           scheme_name(planned.to)}]
-        .insert(formats::role_name(role));
-  }
-  return roles;
-}
-
 // The names, or some and how many more.
 std::string roles_text(const std::set<std::string_view>& roles) {
   constexpr std::size_t kMostNamed = 5;
@@ -263,9 +246,10 @@ std::string dry_run_text(const DryRun& run, bool is_whole) {
   }
   section.blocks.push_back(std::move(actions));
   verify::Table held{.columns = {"every value is held", "from", "to", "roles"}};
-  for (const auto& [key, roles] : exactnesses_of(plan)) {
+  for (const auto& [key, roles] : convert::roles_by_exactness(plan)) {
     const auto& [exactness, from, to] = key;
-    held.rows.push_back({exactness_text(exactness), from, to, roles_text(roles)});
+    held.rows.push_back(
+        {exactness_text(exactness), scheme_name(from), scheme_name(to), roles_text(roles)});
   }
   section.blocks.push_back(std::move(held));
   line("output",
@@ -328,21 +312,25 @@ Json dry_run_json(const DryRun& run) {
             {"tensors", row.second.n_tensors},
             {"bytes_out", row.second.n_bytes}};
   };
-  const auto exactness_json = [](const Exactnesses::value_type& row) -> Json {
+  const auto exactness_json = [](const convert::RolesByExactness::value_type& row) -> Json {
     const auto& [exactness, from, to] = row.first;
-    return {{"held", exactness_text(exactness)}, {"from", from}, {"to", to}, {"roles", row.second}};
+    return {{"held", exactness_text(exactness)},
+            {"from", scheme_name(from)},
+            {"to", scheme_name(to)},
+            {"roles", row.second}};
   };
-  Json json = {{"schema", 1},
-               {"command", "convert"},
-               {"dry_run", true},
-               {"version", std::string(convert::kVersion)},
-               {"family", plan.source.family().name},
-               {"dialect", plan.source.dialect().name},
-               {"output_dialect", plan.target.dialect->name},
-               {"recipe", plan.recipe.to_json()},
-               {"actions", json_list(changes_of(plan), change_json)},
-               {"every_value_is_held", json_list(exactnesses_of(plan), exactness_json)},
-               {"files", Json::array()}};
+  Json json = {
+      {"schema", 1},
+      {"command", "convert"},
+      {"dry_run", true},
+      {"version", std::string(convert::kVersion)},
+      {"family", plan.source.family().name},
+      {"dialect", plan.source.dialect().name},
+      {"output_dialect", plan.target.dialect->name},
+      {"recipe", plan.recipe.to_json()},
+      {"actions", json_list(changes_of(plan), change_json)},
+      {"every_value_is_held", json_list(convert::roles_by_exactness(plan), exactness_json)},
+      {"files", Json::array()}};
   for (const convert::PlannedFile& file : plan.files) {
     if (!file.is_here) continue;
     for (const convert::PlannedFile::Member& member : file.members) {

@@ -97,4 +97,16 @@ Exactness exactness_of(const Plan& plan, const PlannedTensor& planned) {
   }
 }
 
+RolesByExactness roles_by_exactness(const Plan& plan) {
+  RolesByExactness roles;
+  for (const PlannedTensor& planned : plan.tensors) {
+    if (planned.action == Action::kDrop) continue;
+    const LogicalTensor& tensor = plan.tensor_of(planned);
+    const formats::Role role = tensor.rule == nullptr ? formats::Role::kOther : tensor.rule->role;
+    roles[{exactness_of(plan, planned), tensor.encoding.scheme, planned.to}].insert(
+        formats::role_name(role));
+  }
+  return roles;
+}
+
 }  // namespace ingot::convert

@@ -1,7 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <set>
 #include <string>
+#include <string_view>
 #include <tuple>
 
 #include "convert/plan/plan.h"
@@ -28,5 +31,10 @@ std::string exactness_text(const Exactness& exactness);
 
 /// Of a tensor of the plan that is not dropped.
 Exactness exactness_of(const Plan& plan, const PlannedTensor& planned);
+
+/// The names of the roles by what is said of them and by the schemes of source and output.
+using RolesByExactness = std::map<std::tuple<Exactness, formats::SchemeId, formats::SchemeId>,
+                                  std::set<std::string_view>>;
+RolesByExactness roles_by_exactness(const Plan& plan);
 
 }  // namespace ingot::convert

@@ -44,14 +44,16 @@ import json, re, sys
 work, readme = sys.argv[1:]
 loads = json.load(open(work + "/loads"))["loads"]
 limits = json.load(open(work + "/limits"))["engines"]
-names = {"fp8": "fp8-block", "int8": "int8-channel"}
+names = {"fp8": "fp8-block", "int8": "int8-channel", "int4": "int4-group"}
+# Other scopes are some weights of a scheme.
+scopes = {"any weight": "no", "routed experts": "not as routed experts", "other layers": "only as routed experts"}
 def word(engine, scheme, dialect, activations):
     if not any((r["engine"], r["scheme"], r["dialect"], r["activations"]) == (engine, scheme, dialect, activations) for r in loads):
         return "no"
-    met = [r for r in limits if (r["engine"], r["scheme"], r["dialect"]) == (engine, scheme, dialect) and r["activations"] in ("any", activations)]
+    met = [r for r in limits if (r["engine"], r["scheme"], r["dialect"]) == (engine, scheme, dialect) and r["activations"] in ("any", activations) and r["of"] in scopes]
     if any(r["option"] for r in met):
         return f"with `{met[0]['option']}`"
-    return {"any weight": "no", "routed experts": "not as routed experts", "other layers": "only as routed experts"}[met[0]["of"]] if met else "yes"
+    return scopes[met[0]["of"]] if met else "yes"
 table = open(readme).read().split("## What is loaded by which engine")[1].split("\n\n")[1]
 n, scheme, dialect = 0, None, None
 for row in table.splitlines()[2:]:

@@ -11,7 +11,7 @@ done
 
 # A dry run says so beforehand, by roles.
 held() { # held SCHEME TEXT: the dry run says that of the experts
-  "$ingot" convert "$families/deepseek_v4" "$work/none" --to "$1" --dry-run --json >"$work/plan" 2>"$work/stderr" || fail "dry run to $1: $(cat "$work/stderr")"
+  "$ingot" convert "$families/deepseek_v4" "$work/none" --to "$1" --rule '*.wo_b.weight=bf16' --dry-run --json >"$work/plan" 2>"$work/stderr" || fail "dry run to $1: $(cat "$work/stderr")"
   python3 - "$work/plan" "$2" <<'EOF' || fail "to $1, experts are not held '$2': $(grep -A99 every_value "$work/plan" | head -c 900)"
 import json, sys
 rows = json.load(open(sys.argv[1]))["every_value_is_held"]

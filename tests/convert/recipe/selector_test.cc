@@ -68,14 +68,16 @@ TEST_F(ExampleSelector, ExpertsAreThoseOfTheirNames) {
   EXPECT_EQ(names("role:norm"), names("re:.*norm\\.(weight|bias)"));
 }
 
-// A release may quantize a projection of the MTP layer too, which engines of others want plain.
+// A release may quantize a projection of the MTP layer too, which engines of others want plain, its
+// tables, and what has no role of its own.
 TEST(RoleGroups, LinearIsWhatReleasesQuantize) {
   const formats::RoleSet linear = *formats::find_roles("linear");
+  const std::set<Role> others = {Role::kMtpProj, Role::kLookupTable, Role::kOther};
   std::set<Role> released, all;
   for (const formats::Family* family : formats::families()) {
     for (const formats::TensorRule& rule : family->rules) {
       all.insert(rule.role);
-      if (rule.fp8_by_default && rule.role != Role::kMtpProj) released.insert(rule.role);
+      if (rule.fp8_by_default && !others.contains(rule.role)) released.insert(rule.role);
     }
   }
   for (const Role role : all)
