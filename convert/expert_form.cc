@@ -87,7 +87,7 @@ Seen in_form(Seen source, const Recipe& recipe, const PlanOptions& options) {
   ExpertForm form = form_of_target(recipe, *source, options);
   // What has a number over the scales of each expert is decoded one by one.
   if (recipe.to && has_globals_by_expert(*source)) form = ExpertForm::kSeparate;
-  // Of quantized stacks loaders know those that stand as transformers 5 has them.
+  // Loaders know quantized stacks that stand as transformers 5 has them, and no others.
   if (form == ExpertForm::kEither && is_quantized_target(recipe) && has_odd_stacks(*source))
     form = ExpertForm::kSeparate;
   if (form == ExpertForm::kSeparate && has_stacks && formats::separation_fault(*source).empty())

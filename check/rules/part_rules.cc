@@ -163,8 +163,8 @@ void block_of_128(const RuleInput& input) {
     if (tensor.encoding.block_rows == 128 && tensor.encoding.block_cols == 128) return;
     if (count++ == 0) first = &tensor.encoding;
   });
-  // The config says it of all of them.
   if (first == nullptr) return;
+  // The config says it of all of them.
   input.report_config(
       ErrorCode::kUnsupported,
       fmt::format("has {} weights in blocks of {} x {}, kernels are built for 128 x 128", count,

@@ -137,7 +137,7 @@ std::int64_t file_system_now(const fs::path& folder) {
   const fs::path probe =
       folder / fmt::format("clock-{}-{}", static_cast<std::uint64_t>(::getpid()), n.fetch_add(1));
   const Fd file = Fd::open_for_writing(probe, O_WRONLY | O_CREAT);
-  // Of a probe that a killed process of this number left.
+  // A killed process of this number may have left one.
   ::futimens(file.get(), nullptr);
   const std::int64_t now = file.stamp().modified_ns;
   std::error_code ignored;
@@ -329,7 +329,7 @@ bool Claim::try_take_part(const RunName& run, const JobPart& part, bool resume,
   if (!file.valid()) return false;
   journal_ = part_file(paths_, part, number, kJournalSuffix);
   next_ = part_file(paths_, part, number + 1, kClaimSuffix);
-  // A lock proves at once, to who shares it, what else takes as long as a claim lives.
+  // On the same kernel the lock proves at once that this run is alive.
   const LockState state = file.try_lock();
   hold(std::move(file), state, run);
   renewing_ = std::jthread([fd = file_.get(), every = renewal.every](const std::stop_token& stop) {

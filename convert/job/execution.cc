@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "convert/job/part_files.h"
+#include "convert/job/part_journals.h"
 #include "convert/job/preflight.h"
 #include "convert/job/resume.h"
 #include "convert/output/manifest_writer.h"
@@ -89,6 +90,19 @@ void Execution::resume(const JournalContents& earlier) {
 }
 
 void Execution::join(const JournalContents& parts) {
+  if (parts.doubtful) {
+    const std::vector<std::uint32_t> sound = surviving_items(plan_, paths_, parts, {}, threads_);
+    const std::set<std::uint32_t> found(sound.begin(), sound.end());
+    for (const auto& [item, result] : parts.items) {
+      if (found.contains(item)) continue;
+      throw Error(
+          ErrorCode::kMismatch,
+          "was written by its part, but is not in the staged files: a run in another number "
+          "of parts, or without --part, has begun them anew (finish that run, or run every "
+          "part again with --resume)")
+          .in_tensor(plan_.tensor_of(plan_.tensors[item]).name);
+    }
+  }
   for (const auto& [item, result] : parts.items) {
     done_[item] = 1;
     results_[item] = result;
@@ -102,11 +116,19 @@ void Execution::open_journal() {
   const bool goes_on = !is_part && earlier_ && earlier_->valid_bytes > 0;
   journal_ = goes_on ? Journal::append_to(claim_.journal(), *earlier_)
                      : Journal::create(claim_.journal(), *identity_);
-  journal_->add_run({.replacing = options_.force,
-                     .gate = options_.gate,
-                     .allow = identity_->at("recipe").at("allow"),
-                     .sources = stamps_.to_json(plan_.source.directory()),
-                     .command = is_part || options_.join ? options_.run.line : CommandLine()});
+  RunRecord run{.replacing = options_.force,
+                .gate = options_.gate,
+                .allow = identity_->at("recipe").at("allow"),
+                .sources = stamps_.to_json(plan_.source.directory()),
+                .command = is_part || options_.join ? options_.run.line : CommandLine()};
+  // The join repeats the command that asks for a verification, which a later run need not say.
+  if (is_part && run.gate.empty() && !options_.no_verify) {
+    if (const std::optional<RunRecord> gated = gated_run(paths_)) {
+      run.gate = gated->gate;
+      run.command = gated->command;
+    }
+  }
+  journal_->add_run(run);
   if (!is_part) return;
   // Each run of a part has a journal of its own. It holds what earlier ones left, which end here.
   std::map<std::uint32_t, TensorResult> taken;

@@ -83,7 +83,8 @@ OptionTexts options_of(const Json& identity) {
 
 // Whether a value is what identifies a file's content, which says nothing to a reader.
 bool names_content(const std::string& option) {
-  return option == "--family-file" || option == "--activation-scales" || option == "--importance" || option == "--scales-from";
+  return option == "--family-file" || option == "--activation-scales" || option == "--importance" ||
+         option == "--scales-from";
 }
 
 // `--to int8 (now bf16), --mtp drop (now not given), --importance (what it names has changed)`.

@@ -32,9 +32,10 @@ struct JournalContents {
   std::map<std::uint32_t, TensorResult> items;  ///< durable items
   std::set<std::string> consumed;               ///< source files that were deleted
   bool complete = false;                        ///< a part has written all its files
-  bool publishing = false;                      ///< renaming had begun
-  bool replacing = false;                       ///< ... over an older checkpoint (--force)
-  bool inspected = false;                       ///< ... with a report of its inspection
+  bool doubtful = false;    ///< of joined parts: some other run may have begun their files anew
+  bool publishing = false;  ///< renaming had begun
+  bool replacing = false;   ///< ... over an older checkpoint (--force)
+  bool inspected = false;   ///< ... with a report of its inspection
   std::uint64_t valid_bytes = 0;  ///< length of the readable prefix; a torn tail follows
 
   /// Whether any run replaces an older checkpoint.

@@ -75,7 +75,7 @@ std::uint32_t n_complete(const std::map<JobPart, const PartJournal*>& journals, 
   }));
 }
 
-// Of the numbers of parts that there are, the one of which the most are complete.
+// The number of parts of which the most are complete.
 std::uint32_t best_number(const std::map<JobPart, const PartJournal*>& journals) {
   std::uint32_t best = 0;
   for (const auto& [part, journal] : journals) {
@@ -182,7 +182,10 @@ JournalContents joined_contents(const Plan& plan, const OutputPaths& paths) {
   JournalContents all{.identity = *last.begin()->second->contents.identity};
   std::set<std::uint32_t> disputed;
   for (const auto& [part, journal] : last) {
-    if (part.n != n) continue;
+    if (part.n != n) {
+      all.doubtful = true;
+      continue;
+    }
     if (all.runs.empty()) all.identity = *journal->contents.identity;
     require_one_job(all, journal->contents, paths);
     add_contents(plan, journal->contents, all, disputed);
@@ -203,6 +206,20 @@ JournalContents joined_contents(const Plan& plan, const OutputPaths& paths) {
   return all;
 }
 
+std::optional<RunRecord> gated_run(const OutputPaths& paths) {
+  const auto gated = [](const JournalContents& contents) -> std::optional<RunRecord> {
+    for (const RunRecord& run : contents.runs) {
+      if (!run.gate.empty()) return run;
+    }
+    return std::nullopt;
+  };
+  for (const PartJournal& journal : read_part_journals(paths)) {
+    if (auto run = gated(journal.contents)) return run;
+  }
+  const auto whole = Journal::read(paths.journal);
+  return whole ? gated(*whole) : std::nullopt;
+}
+
 CommandLine command_of_part(const OutputPaths& paths) {
   CommandLine line;
   const auto look_at = [&](const JournalContents& contents) {
@@ -212,7 +229,7 @@ CommandLine command_of_part(const OutputPaths& paths) {
     }
   };
   for (const PartJournal& journal : read_part_journals(paths)) look_at(journal.contents);
-  // Of a join that was killed when the journals of its parts had gone.
+  // A join that was killed may have removed the journals of its parts.
   if (const auto whole = Journal::read(paths.journal); whole && line.words.empty()) look_at(*whole);
   return line;
 }

@@ -24,10 +24,14 @@ std::vector<PartJournal> read_part_journals(const OutputPaths& paths);
 std::optional<JournalContents> earlier_contents(const Plan& plan, const OutputPaths& paths);
 
 /// What all parts of a job have made, when each of them is complete: every item of the plan, whose
-/// run is that of the whole. Throws kNotFound, naming the parts that are missing or unfinished;
+/// run is that of the whole. Doubtful when a run in another number of parts, or without, has a
+/// journal too: its files are these. Throws kNotFound, naming the parts that are missing or unfinished;
 /// kMismatch when parts are not of one job or two of them read a tensor differently, and,
 /// collected, for weights files that have not the size and header that their parts gave them.
 JournalContents joined_contents(const Plan& plan, const OutputPaths& paths);
+
+/// The first run of parts, or of the whole, that asked for a verification; nothing when none did.
+std::optional<RunRecord> gated_run(const OutputPaths& paths);
 
 /// The command line of a part's run that this output has; empty when there is none, or it was not
 /// recorded. One that asks for a verification comes before others.

@@ -208,7 +208,10 @@ std::optional<JournalContents> earlier_of(const Plan& plan, const OutputPaths& p
   if (options.join) {
     if (auto whole = Journal::read(paths.journal); whole && whole->publishing) return whole;
     JournalContents joined = joined_contents(plan, paths);
-    if (const auto whole = Journal::read(paths.journal)) joined.valid_bytes = whole->valid_bytes;
+    if (const auto whole = Journal::read(paths.journal)) {
+      joined.valid_bytes = whole->valid_bytes;
+      joined.doubtful = true;
+    }
     return joined;
   }
   auto earlier = earlier_contents(plan, paths);

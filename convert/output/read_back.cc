@@ -92,7 +92,7 @@ class ReadBack {
     }
   }
 
-  // Copies of them in directories of ranks, where links are none.
+  // Directories of ranks have copies of side files where links are not asked for.
   void copies() {
     if (!plan_.has_rank_directories()) return;
     for (std::uint32_t rank = 0; rank < n_ranks(); ++rank) {

@@ -57,8 +57,10 @@ Exactness of_cast(const Plan& plan, const LogicalTensor& tensor, SchemeId to) {
 /// one scale for several of the source's holds them if the largest code is at most 448 of it, and
 /// the smallest a multiple of 2^-9. 6 x 2^e gives the scale 2^(e - 6), and 0.5 x 2^(e - 14) is 2^-9
 /// of that.
-Exactness of_encoding(const Plan& plan, const LogicalTensor& tensor, SchemeId to) {
-  const SchemeId from = tensor.encoding.scheme;
+Exactness of_encoding(const Plan& plan, const LogicalTensor& tensor, const PlannedTensor& planned) {
+  const SchemeId from = tensor.encoding.scheme, to = planned.to;
+  // Scales that are given serve other values.
+  if (planned.scales != PlannedTensor::kNone) return {.kind = Kind::kRounded, .condition = {}};
   const bool is_mxfp4 = from == SchemeId::kMxfp4;
   if (is_mxfp4 && to == SchemeId::kMxfp8) return {};
   if (is_mxfp4 && to == SchemeId::kNvfp4)
@@ -69,6 +71,13 @@ Exactness of_encoding(const Plan& plan, const LogicalTensor& tensor, SchemeId to
   if (has_power_of_two_blocks && from == SchemeId::kMxfp8)
     return where("scales of a block are equal");
   return {.kind = Kind::kRounded, .condition = {}};
+}
+
+/// Whether codes are kept under a global scale that divides in one dialect and multiplies in the
+/// other.
+bool turns_global(const LogicalTensor& tensor, const PlannedTensor& planned) {
+  return tensor.encoding.stored.has(formats::Part::kGlobal) && planned.storage != nullptr &&
+         tensor.encoding.global_divides != planned.storage->global_divides;
 }
 
 }  // namespace
@@ -91,7 +100,10 @@ Exactness exactness_of(const Plan& plan, const PlannedTensor& planned) {
     case Action::kCast:
       return of_cast(plan, tensor, planned.to);
     case Action::kQuantize:
-      return of_encoding(plan, tensor, planned.to);
+      return of_encoding(plan, tensor, planned);
+    case Action::kRepackage:
+      return turns_global(tensor, planned) ? where("reciprocals of global scales are exact")
+                                           : Exactness{};
     default:
       return {};
   }

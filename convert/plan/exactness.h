@@ -29,7 +29,7 @@ struct Exactness {
 /// "yes", "where ...", "no, rounded to codes".
 std::string exactness_text(const Exactness& exactness);
 
-/// Of a tensor of the plan that is not dropped.
+/// What headers say of one tensor of the plan that is not dropped.
 Exactness exactness_of(const Plan& plan, const PlannedTensor& planned);
 
 /// The names of the roles by what is said of them and by the schemes of source and output.

@@ -121,7 +121,7 @@ std::vector<std::string_view> family_names() {
   return names;
 }
 
-/// Of a family that came from a file beside the weights: which one it hides.
+/// Says which built-in family a file beside the weights hides.
 void remark_on_family(const Family& family, const ModelConfig& config,
                       std::vector<std::string>& remarks) {
   if (family.file_hash.empty()) return;

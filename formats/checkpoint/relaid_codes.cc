@@ -312,8 +312,8 @@ void relay_codes(const InputMajorLayout& layout, const RelaidModel& model, Error
     }
   }
   model.stored = std::move(seen);
-  model.bytes = std::make_unique<RelaidBytes>(seen_layout, std::move(model.bytes), std::move(sources),
-                                              std::move(views));
+  model.bytes = std::make_unique<RelaidBytes>(seen_layout, std::move(model.bytes),
+                                              std::move(sources), std::move(views));
 }
 
 }  // namespace ingot::formats

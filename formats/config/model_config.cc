@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "formats/base/error.h"
 #include "formats/config/key_spellings.h"
 #include "formats/config/nested_config.h"
 #include "formats/json/json.h"
@@ -331,8 +332,14 @@ ModelConfig read_config(const JsonFields& config) {
   // DeepSeek V4 with DSpark says 1 and has more, over which its list of layers goes on.
   if (const Json* ratios = config.optional_array("compress_ratios");
       ratios != nullptr && ratios->size() > model.num_hidden_layers) {
-    model.num_nextn_predict_layers = std::max<std::uint64_t>(
-        model.num_nextn_predict_layers, ratios->size() - model.num_hidden_layers);
+    const std::uint64_t n_drafts = ratios->size() - model.num_hidden_layers;
+    if (n_drafts > kMaxCount) {
+      throw Error(
+          ErrorCode::kLimit,
+          fmt::format("'compress_ratios' has {} entries more than there are layers", n_drafts))
+          .in_file("config.json");
+    }
+    model.num_nextn_predict_layers = std::max(model.num_nextn_predict_layers, n_drafts);
   }
   model.num_attention_heads = dimension(config, "num_attention_heads");
   model.num_key_value_heads = spelled_number(config, "num_key_value_heads", kMaxDimension)

@@ -15,6 +15,7 @@ constexpr std::string_view kExperts = ".experts.";
 
 Stacking::Stacking(const Checkpoint& source) : source_(source) {
   const std::uint64_t n_experts = source.config().n_routed_experts;
+  std::map<Gathered*, std::map<std::uint64_t, const LogicalTensor*>> places;
   for (const LogicalTensor& tensor : source.tensors()) {
     if (!is_single(tensor) || !tensor.layer || !tensor.expert) continue;
     const auto facts = std::ranges::find_if(kStacks, [&](const StackMembers& stack) {
@@ -23,10 +24,14 @@ Stacking::Stacking(const Checkpoint& source) : source_(source) {
     Gathered& gathered = stacks_[{*tensor.layer, facts->stack}];
     gathered.row = find_row(source.family(), facts->stack);
     gathered.n_members = facts->n;
-    gathered.tensors.resize(n_experts * facts->n);
     const auto member = static_cast<std::size_t>(
         std::ranges::find(facts->members, role_of(tensor)) - facts->members.begin());
-    gathered.tensors.at(*tensor.expert * facts->n + member) = &tensor;
+    places[&gathered][*tensor.expert * facts->n + member] = &tensor;
+  }
+  // Memory follows the tensors that there are, not the number that the config says.
+  for (const auto& [gathered, by_place] : places) {
+    for (const auto& [place, tensor] : by_place) gathered->tensors.push_back(tensor);
+    if (by_place.size() != n_experts * gathered->n_members) gathered->tensors.push_back(nullptr);
   }
 }
 

@@ -179,7 +179,9 @@ std::string family_file_in(const std::filesystem::path& directory) {
 
 std::string family_spec_of(const std::filesystem::path& directory, std::string_view recorded) {
   if (std::string file = family_file_in(directory); !file.empty()) return file;
-  return find_family(recorded) != nullptr ? std::string(recorded) : std::string();
+  // A manifest comes with the checkpoint: what it names is no file of this host.
+  const bool is_file = recorded.starts_with(kFamilyFileMark);
+  return !is_file && find_family(recorded) != nullptr ? std::string(recorded) : std::string();
 }
 
 }  // namespace ingot::formats

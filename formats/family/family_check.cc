@@ -81,7 +81,7 @@ bool excludes(const LayerCondition& a, const LayerCondition& b) {
   return a.key == b.key && !a.values.empty() && !b.values.empty() && !shares_value(a, b);
 }
 
-/// Of two rows of one pattern.
+/// Whether two rows of one pattern can hold in one layer.
 bool may_meet(const TensorRule& a, const TensorRule& b) {
   // Nothing in the name tells what is outside the layers from what all MTP layers share.
   if (!is_numbered(a.pattern)) return true;
@@ -110,6 +110,22 @@ void require_disjoint(const std::vector<FamilyRow>& rows) {
   }
 }
 
+/// The rows of a weight and of its bias are taken apart and cut by their own fields.
+void require_one_order(const std::vector<FamilyRow>& rows) {
+  const auto is_fused = [](Role role) {
+    return role == Role::kExpertsGateUp || role == Role::kExpertsGateUpBias;
+  };
+  const FamilyRow* first = nullptr;
+  for (const FamilyRow& row : rows) {
+    if (!is_fused(row.rule.role)) continue;
+    if (first == nullptr) first = &row;
+    if (row.rule.gate_up != first->rule.gate_up)
+      refuse(row,
+             "has another order of gate and up than the stack or bias before it (give both "
+             "the same `gate_up`)");
+  }
+}
+
 void require_sound(const FamilyRow& row) {
   const TensorRule& rule = row.rule;
   const bool is_of_layer = is_numbered(rule.pattern);
@@ -127,6 +143,12 @@ void require_sound(const FamilyRow& row) {
       std::ranges::count_if(rule.shape, [](const Width* width) { return width != nullptr; }));
   if (rule.fp8_by_default && !rule.any_shape && n_dimensions < 2)
     refuse(row, "is quantized and no matrix (leave `quantized` out)");
+  const bool is_stack = rule.role == Role::kExpertsGateUp || rule.role == Role::kExpertsGate ||
+                        rule.role == Role::kExpertsUp || rule.role == Role::kExpertsDown;
+  if (is_stack && rule.stack == StackOrder::kNone)
+    refuse(row,
+           "is a stack of experts (say how its matrices stand: `stack: output-major` or "
+           "`stack: input-major`)");
   if (rule.stack != StackOrder::kNone && n_dimensions != 3)
     refuse(row, "is a stack of experts and has not three dimensions (say which in `shape`)");
 }
@@ -185,6 +207,7 @@ std::string require_consistent(const std::vector<FamilyRow>& rows, std::string_v
       before = word;
     }
   }
+  require_one_order(rows);
   std::string main_layers;
   for (const FamilyRow& row : rows) {
     std::string_view before;

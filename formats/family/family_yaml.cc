@@ -22,6 +22,8 @@ namespace {
 constexpr YamlLimits kLimits = {.bytes = std::size_t{256} << 10, .depth = 8};
 constexpr std::size_t kMaxRows = 4096;
 constexpr std::size_t kMaxWidths = 256;
+// Each row of a group holds those of its condition, and pairs of rows are compared by them.
+constexpr std::size_t kMaxValues = 256;
 constexpr std::size_t kMaxName = 256;
 constexpr std::uint64_t kMaxFirstLayer = 1;
 
@@ -200,6 +202,8 @@ class Table final : public FamilyTable {
 
   void change_rows(const Yaml& changes) {
     require_base(changes, "change");
+    if (changes.list("change").size() > kMaxValues)
+      changes.refuse(fmt::format("change has more than {} entries", kMaxValues));
     for (const Yaml& change : changes.list("change")) {
       change.require_keys(traits_and({"roles"}));
       const Yaml* roles = change.find("roles");
@@ -379,6 +383,8 @@ class Table final : public FamilyTable {
     LayerCondition condition{.key = members[0].key,
                              .values = members[0].value.texts(members[0].key)};
     if (condition.values.empty()) value.refuse("a condition on layers lacks values");
+    if (condition.values.size() > kMaxValues)
+      value.refuse(fmt::format("a condition on layers has more than {} values", kMaxValues));
     return condition;
   }
 

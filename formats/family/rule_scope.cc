@@ -37,7 +37,7 @@ std::string word_of(const Json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
-/// Of MTP layers it holds where the list goes on over them, or names them.
+/// In MTP layers it holds where the list goes on over them, or names them.
 bool holds(const LayerCondition& condition, const ModelConfig& config, std::uint32_t layer) {
   const Json& value = config_value(config, condition.key);
   if (condition.values.empty()) {
