@@ -101,6 +101,28 @@ judge 0 "already finished" part 0/3 "${quantized[@]}" --resume
 parts 2 "${quantized[@]}" --verify structure,weights --require 'weights.relative_error<=0'
 judge 1 "nothing was published" "$ingot" join "$work/out" --progress never
 expect_unpublished "$work/out"
+# Resumed without it, the parts still have it.
+gate=(--verify structure,weights --require 'weights.relative_error<=0')
+rm -rf "$work/out"
+for i in 0 1; do
+  INGOT_FAULTS="pwrite:ENOSPC:6" LD_PRELOAD=$library judge 2 "No space left" part $i/2 "${quantized[@]}" "${gate[@]}" --mem-limit 64MiB
+  quiet part $i/2 "${quantized[@]}" --resume
+done
+judge 1 "nothing was published" "$ingot" join "$work/out" --progress never
+expect_unpublished "$work/out"
+
+# Parts are complete, but a run without --part has begun a file anew and stopped: the join looks at every byte.
+parts 2 "${quantized[@]}"
+lost=$(find "$work/out/.ingot-partial/files" -name '*.safetensors' | sort | head -1)
+mv "$lost" "$work/lost"
+INGOT_FAULTS="pwrite:ENOSPC:4" LD_PRELOAD=$library judge 2 "No space left" convert "$work/out" "${quantized[@]}" --resume --mem-limit 64MiB
+mv "$work/lost" "$lost"
+printf 'not yet written' | dd of="$lost" bs=1 seek=$(($(stat -c %s "$lost") - 15)) conv=notrunc status=none
+judge 2 "has begun them anew" "$ingot" join "$work/out" --progress never
+expect_unpublished "$work/out"
+for i in 0 1; do quiet part $i/2 "${quantized[@]}" --resume; done
+joins_as "$whole"
+
 parts 2 "${quantized[@]}" --verify structure,weights
 quiet "$ingot" join "$work/out" --progress never
 [ -e "$work/out/ingot.verify.json" ] || fail "no report of the verification"
