@@ -25,9 +25,9 @@ std::optional<JournalContents> earlier_contents(const Plan& plan, const OutputPa
 
 /// What all parts of a job have made, when each of them is complete: every item of the plan, whose
 /// run is that of the whole. Doubtful when a run in another number of parts, or without, has a
-/// journal too: its files are these. Throws kNotFound, naming the parts that are missing or unfinished;
-/// kMismatch when parts are not of one job or two of them read a tensor differently, and,
-/// collected, for weights files that have not the size and header that their parts gave them.
+/// journal too: its files are these. Throws kNotFound, naming the parts that are missing or
+/// unfinished; kMismatch when parts are not of one job or two of them read a tensor differently,
+/// and, collected, for weights files that have not the size and header that their parts gave them.
 JournalContents joined_contents(const Plan& plan, const OutputPaths& paths);
 
 /// The first run of parts, or of the whole, that asked for a verification; nothing when none did.

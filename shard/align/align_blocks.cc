@@ -94,7 +94,7 @@ std::optional<PaddableSide> paddable_side(const TensorToAlign& tensor,
   const formats::TensorRule* rule = tensor.tensor->rule;
   const std::size_t n_dimensions = tensor.tensor->shape.size();
   if (rule == nullptr || n_dimensions < 2) return std::nullopt;
-  // Of stacks those of gate rows before up rows alone; nothing pads the biases beside them.
+  // Only stacks of gate rows before up rows are padded; nothing pads the biases beside them.
   if (is_expert_stack(rule->role) &&
       (rule->stack != formats::StackOrder::kOutputMajor || is_interleaved(tensor)))
     return std::nullopt;
