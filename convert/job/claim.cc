@@ -317,6 +317,7 @@ bool Claim::try_take_part(const RunName& run, const JobPart& part, bool resume,
   try {
     const fs::path parent = fs::absolute(paths_.output / ".").parent_path().parent_path();
     if (!fs::exists(parent)) make_folders(parent);
+    const Fd lock = lock_parent(parent);
     if (make_folder(paths_.output)) made_output_ = true;
     make_folder(paths_.partial);
     make_folder(paths_.parts);
