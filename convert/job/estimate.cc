@@ -30,8 +30,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr double kDiskSeconds = 0.25;
-constexpr double kComputeSeconds = 0.4;
+// Shares of the time for measuring.
+constexpr double kDiskShare = 0.25, kComputeShare = 0.4;
 constexpr std::size_t kPiece = std::size_t{8} << 20;
 constexpr std::size_t kStreams = 4;
 // A file without a name never takes more of the disk.
@@ -42,20 +42,20 @@ double seconds_since(Clock::time_point start) {
 }
 
 // Bytes per second of `step`, which moves a piece and says how many bytes it had (0: no more), on
-// some threads; 0 when a step fails.
+// some threads for so many seconds; 0 when a step fails.
 template <typename Step>
-double rate_of(std::size_t threads, const Step& step) {
+double rate_of(std::size_t threads, double seconds, const Step& step) {
   std::atomic<std::uint64_t> n_bytes = 0;
   const Clock::time_point start = Clock::now();
   try {
     run_workers(threads, [&](std::size_t) {
       const AlignedBuffer buffer(kPiece);
       std::fill(buffer.span().begin(), buffer.span().end(), std::byte{0x5a});
-      while (seconds_since(start) < kDiskSeconds) {
+      do {
         const std::uint64_t n = step(buffer.span());
         if (n == 0) return;
         n_bytes += n;
-      }
+      } while (seconds_since(start) < seconds);
     });
   } catch (const Error&) {
     return 0;  // a run will say what is wrong with the disk
@@ -63,7 +63,7 @@ double rate_of(std::size_t threads, const Step& step) {
   return static_cast<double>(n_bytes.load()) / std::max(seconds_since(start), 1e-9);
 }
 
-WorkEstimate measure_reading(const Plan& plan, std::size_t threads) {
+WorkEstimate measure_reading(const Plan& plan, std::size_t threads, double seconds) {
   WorkEstimate work{.n_bytes = plan.sizes.bytes_in};
   const auto files = plan.source.files();
   const auto largest =
@@ -76,7 +76,7 @@ WorkEstimate measure_reading(const Plan& plan, std::size_t threads) {
   const Fd direct = fs::exists(path) ? Fd::open_direct(path) : Fd();
   work.is_past_cache = direct.valid();
   std::atomic<std::uint64_t> next = 0;
-  work.per_second = rate_of(std::min(threads, kStreams), [&](std::span<std::byte> piece) {
+  work.per_second = rate_of(std::min(threads, kStreams), seconds, [&](std::span<std::byte> piece) {
     const std::uint64_t offset = next.fetch_add(piece.size());
     if (offset >= largest->n_bytes) return std::uint64_t{0};
     if (direct.valid()) return std::uint64_t{direct.read_direct(piece, offset).value_or(0)};
@@ -94,7 +94,8 @@ fs::path existing_folder(const fs::path& output) {
   return folder;
 }
 
-WorkEstimate measure_writing(const Plan& plan, const fs::path& folder, std::size_t threads) {
+WorkEstimate measure_writing(const Plan& plan, const fs::path& folder, std::size_t threads,
+                             double seconds) {
   WorkEstimate work{.n_bytes = plan.sizes.bytes_out};
   const auto without_name = [&](int flags) -> Fd {
     try {
@@ -109,16 +110,17 @@ WorkEstimate measure_writing(const Plan& plan, const fs::path& folder, std::size
   if (!file.valid()) return work;
   std::atomic<std::uint64_t> next = 0;
   const Clock::time_point start = Clock::now();
-  const double rate = rate_of(std::min(threads, kStreams), [&](std::span<std::byte> piece) {
-    const std::uint64_t offset = next.fetch_add(piece.size());
-    if (offset >= kMostWritten) return std::uint64_t{0};
-    if (work.is_past_cache) {
-      if (!file.write_direct(piece, offset)) return std::uint64_t{0};
-    } else {
-      file.write_exact(piece, offset);
-    }
-    return std::uint64_t{piece.size()};
-  });
+  const double rate =
+      rate_of(std::min(threads, kStreams), seconds, [&](std::span<std::byte> piece) {
+        const std::uint64_t offset = next.fetch_add(piece.size());
+        if (offset >= kMostWritten) return std::uint64_t{0};
+        if (work.is_past_cache) {
+          if (!file.write_direct(piece, offset)) return std::uint64_t{0};
+        } else {
+          file.write_exact(piece, offset);
+        }
+        return std::uint64_t{piece.size()};
+      });
   const double n_bytes = rate * seconds_since(start);
   try {
     file.sync_data();
@@ -210,7 +212,7 @@ class Tile {
   quantize::QualitySums quality_;
 };
 
-WorkEstimate measure_computing(const Plan& plan, std::size_t threads) {
+WorkEstimate measure_computing(const Plan& plan, std::size_t threads, double at_most) {
   std::map<std::pair<SchemeId, SchemeId>, std::uint64_t> values;
   for (const PlannedTensor& planned : plan.tensors) {
     if (planned.action != Action::kCast && planned.action != Action::kQuantize) continue;
@@ -224,7 +226,7 @@ WorkEstimate measure_computing(const Plan& plan, std::size_t threads) {
   for (const auto& [pair, n_values] : values) {
     const auto [from, to] = pair;
     std::vector<double> rates(threads, 0);  // values per second of each thread
-    const double limit = kComputeSeconds / static_cast<double>(values.size());
+    const double limit = at_most / static_cast<double>(values.size());
     run_workers(threads, [&, from = from, to = to](std::size_t worker) {
       Tile tile(from, to, plan.target.encode);
       std::uint64_t n = 0;
@@ -260,11 +262,13 @@ const char* TimeEstimate::limit() const {
   return reading.seconds() > writing.seconds() ? "reading" : "writing";
 }
 
-TimeEstimate estimate_time(const Plan& plan, const fs::path& output, std::size_t threads) {
+TimeEstimate estimate_time(const Plan& plan, const fs::path& output, std::size_t threads,
+                           double seconds) {
+  const double disk = kDiskShare * seconds;
   const fs::path folder = existing_folder(output);
-  return {.reading = measure_reading(plan, threads),
-          .writing = measure_writing(plan, folder, threads),
-          .computing = measure_computing(plan, threads),
+  return {.reading = measure_reading(plan, threads, disk),
+          .writing = measure_writing(plan, folder, threads, disk),
+          .computing = measure_computing(plan, threads, kComputeShare * seconds),
           .has_one_disk = is_one_disk(plan.source.directory(), folder)};
 }
 

@@ -52,7 +52,7 @@ TEST(TimeEstimate, MeasuresEveryTargetAndLeavesNothing) {
     Recipe recipe;
     recipe.to = scheme.id;
     const Plan plan = plan_conversion(source, recipe, {});
-    const TimeEstimate time = estimate_time(plan, directory / "none" / "out", 1);
+    const TimeEstimate time = estimate_time(plan, directory / "none" / "out", 1, 0.1);
     EXPECT_EQ(time.reading.n_bytes, plan.sizes.bytes_in);
     EXPECT_EQ(time.writing.n_bytes, plan.sizes.bytes_out);
     EXPECT_GT(time.reading.per_second, 0);

@@ -1,7 +1,3 @@
-#include <atomic>
-#include <chrono>
-#include <thread>
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -191,26 +187,7 @@ TEST_F(FusedGroupResume, SharedScaleSurvivesALostSource) {
   conversion.execute.resume = true;
   conversion.execute.consume_source = true;
   const Split split = first_split_pair(conversion);
-
-  // What is written is synced every quarter of a second, so that a few pauses in the second half
-  // make the first one durable; near the end the job waits a little for the writer.
-  constexpr int kPollsBetweenPauses = 16;
-  std::atomic<bool> is_in_the_middle = false, is_near_end = false;
-  std::atomic<int> patience = 60'000, polls = 0;
-  Conversion stopped = conversion;
-  stopped.execute.progress = [&](std::uint64_t done, std::uint64_t all) {
-    is_in_the_middle = done > all / 2;
-    is_near_end = done > all * 9 / 10;
-  };
-  stopped.execute.stop_requested = [&] {
-    if (is_in_the_middle && polls++ % kPollsBetweenPauses == 0 &&
-        std::filesystem::exists(split.first_file))
-      std::this_thread::sleep_for(std::chrono::milliseconds(300));
-    while (is_near_end && std::filesystem::exists(split.first_file) && --patience > 0)
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    return !std::filesystem::exists(split.first_file);
-  };
-  expect_error(ErrorCode::kInterrupted, {"--resume"}, [&] { stopped.run(); });
+  run_to_the_last_tensor(conversion);
   ASSERT_FALSE(std::filesystem::exists(split.first_file));
   forget(conversion.output, {split.second});
   EXPECT_TRUE(Journal::read(OutputPaths(conversion.output).journal)->items.contains(split.first));
