@@ -5,8 +5,6 @@
 namespace ingot::formats {
 namespace {
 
-constexpr RoleSet kMlpRoles = RoleSet::of(is_feed_forward);
-
 constexpr std::array kGroups = {
     RoleGroup{"experts", "routed experts, one by one or stacked", kExpertRoles},
     RoleGroup{"shared-experts", "shared experts", kSharedExpertRoles},
@@ -16,7 +14,7 @@ constexpr std::array kGroups = {
     RoleGroup{"indexer", "wq_b and wk of the sparse-attention indexer", kIndexerRoles},
     RoleGroup{"linear", "mlp, attention and indexer: what releases quantize",
               kMlpRoles | kAttentionRoles | kIndexerRoles},
-    RoleGroup{"norm", "norms of every kind", RoleSet::of(is_norm)},
+    RoleGroup{"norm", "norms of every kind", kNormRoles},
 };
 
 }  // namespace

@@ -1,6 +1,8 @@
+#include "formats/family/roles.h"
+
 #include <array>
 
-#include "formats/family/family.h"
+#include "formats/container/dtype.h"
 
 namespace ingot::formats {
 namespace {

@@ -65,7 +65,9 @@ std::string read_text_input(const std::filesystem::path& path, std::uint64_t max
 }
 
 bool is_nameless_input(const std::filesystem::path& path) {
-  return path.string().starts_with("/dev/");
+  const std::string name = path.string();
+  return name == kStandardInput || name.starts_with("/dev/fd/") ||
+         name.starts_with("/proc/self/fd/");
 }
 
 }  // namespace ingot
