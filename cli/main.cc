@@ -17,6 +17,7 @@
 
 #include "cli/command_line.h"
 #include "cli/commands/commands.h"
+#include "cli/mpi/ranks.h"
 #include "cli/terminal/terminal.h"
 #include "formats/base/error.h"
 #include "formats/base/printable.h"
@@ -120,6 +121,7 @@ int main(int argc, char** argv) {
   ingot::cli::pass_over_status_signal();
   const int exit_code = ingot::cli::guarded(argc, argv);
   std::cout.flush();
+  ingot::cli::end_all_ranks(exit_code);
   if (std::cout.good() || ingot::cli::reader_has_gone()) return exit_code;
   std::cerr << "error: cannot write to standard output: " << std::strerror(errno) << "\n";
   return ingot::cli::kExitTrouble;

@@ -1,10 +1,13 @@
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <iostream>
 #include <memory>
+#include <ranges>
 #include <string>
+#include <thread>
 
 #include <fmt/format.h>
 
@@ -14,7 +17,9 @@
 #include "cli/flags/flag_table.h"
 #include "cli/flags/slicing_flags.h"
 #include "cli/flags/target_flags.h"
+#include "cli/mpi/ranks.h"
 #include "cli/report/convert_report.h"
+#include "cli/terminal/progress.h"
 #include "cli/terminal/terminal.h"
 #include "convert/convert.h"
 #include "convert/expert_form.h"
@@ -137,13 +142,16 @@ std::function<convert::Inspection(const std::filesystem::path& staged)> inspecti
 
 // The flags as given; validated into a recipe and options when the command runs.
 struct ConvertFlags {
-  std::string input, family, explain, max_shard_size, experts, part;
+  std::string input, family, explain, max_shard_size, experts, part, mpi = "auto";
   TargetFlags target;
   ProposalFlags proposal;
   SlicingFlags slicing;
   JobFlags job;
   ConvertVerifyFlags verify;
 };
+
+// How long other ranks leave it to the first to say what is wrong.
+constexpr std::chrono::seconds kTimeOfTheFirst{2};
 
 // The value of --part that publishes what all parts have made.
 constexpr std::string_view kJoin = "join";
@@ -203,6 +211,66 @@ int run_convert(ConvertFlags& flags) {
   return run_job(flags.job, "converting", plan);
 }
 
+// What this process was asked to do, which is the same on all ranks; the program may lie elsewhere.
+std::string own_words() {
+  std::string text;
+  for (const std::string& word : command_line().words | std::views::drop(1))
+    text.append(word).push_back('\0');
+  return text;
+}
+
+// A part for each rank and, when all are done, the join by rank 0.
+int run_on(Ranks& ranks, const ConvertFlags& flags) {
+  const bool is_first = ranks.rank() == 0;
+  // What writes nothing is the first rank's.
+  const bool is_shown = flags.job.dry_run || !flags.explain.empty();
+  int code = kExitDone;
+  if (!is_shown) {
+    Progress progress(is_first ? flags.job.progress : "never",
+                      fmt::format("converting on {} ranks", ranks.size()));
+    if (is_first)
+      ranks.show = [&](std::uint64_t done, std::uint64_t total) { progress.update(done, total); };
+    ConvertFlags own = flags;
+    own.part = fmt::format("{}/{}", ranks.rank(), ranks.size());
+    own.job.is_of_launch = true;
+    own.job.execute.progress = [&](std::uint64_t done, std::uint64_t total) {
+      ranks.tell(done, total);
+    };
+    code = ranks.gather(run_convert(own));
+    ranks.show = {};
+    progress.finish();
+  } else if (!is_first) {
+    code = ranks.gather(kExitDone);
+  }
+  if (is_first && code == kExitDone) {
+    ConvertFlags all = flags;
+    if (!is_shown) all.part = kJoin;
+    code = run_convert(all);
+  }
+  ranks.end(code);
+  return code;
+}
+
+// By itself, or with the other processes of its launch.
+int run_launched(ConvertFlags& flags) {
+  const MpiUse use = parse_mpi_use(flags.mpi);
+  if (!flags.part.empty() || !is_launched(use)) return run_convert(flags);
+  Ranks ranks(own_words());
+  if (ranks.size() > 1) {
+    try {
+      return run_on(ranks, flags);
+    } catch (const Error&) {
+      // All ranks find the same fault in what all are given: one of them says it, and ends the
+      // rest.
+      if (ranks.rank() != 0) std::this_thread::sleep_for(kTimeOfTheFirst);
+      throw;
+    }
+  }
+  const int code = run_convert(flags);
+  ranks.end(code);
+  return code;
+}
+
 }  // namespace
 
 std::function<int()> declare_convert(FlagTable& table) {
@@ -231,12 +299,18 @@ std::function<int()> declare_convert(FlagTable& table) {
         {.kind = ValueKind::kSize}}});
   table.add(FlagGroup::kReport, {{"--explain", &flags->explain,
                                   "print which rule fires for TENSOR and what becomes of it"}});
-  table.add(FlagGroup::kJob,
-            {{"--part",
-              &flags->part,
-              "write the files of part I of N alone, I from 0; all parts share the output's "
-              "directory, and publish nothing; join: publish what they have made (ingot join)",
-              {.words = {std::string(kJoin)}, .value_name = "I/N|join"}}});
+  table.add(
+      FlagGroup::kJob,
+      {{"--part",
+        &flags->part,
+        "write the files of part I of N alone, I from 0; all parts share the output's "
+        "directory, and publish nothing; join: publish what they have made (ingot join)",
+        {.words = {std::string(kJoin)}, .value_name = "I/N|join"}},
+       {"--mpi",
+        &flags->mpi,
+        "a part for each process that mpirun, or srun with PMIx, has started, and the join by "
+        "the first of them: auto (when one of these has started this process), always, never",
+        {.words = {"auto", "always", "never"}, .excludes = {"--part"}}}});
   declare_slicing(table, flags->slicing);
   declare_job(table, flags->job);
   declare_convert_verify(table, flags->verify, flags->job.execute.no_verify);
@@ -261,8 +335,10 @@ std::function<int()> declare_convert(FlagTable& table) {
       "  ingot convert IN OUT --to nvfp4 --verify structure,weights,layers\n"
       "  ingot convert IN OUT --to bf16 --part 0/4            a quarter of the files, on this "
       "host\n"
+      "  mpirun -n 4 ingot convert IN OUT --to bf16           four parts, joined when all are "
+      "done\n"
       "  ingot convert IN OUT --to bf16 --resume              continue after a kill";
-  return [flags] { return run_convert(*flags); };
+  return [flags] { return run_launched(*flags); };
 }
 
 }  // namespace ingot::cli

@@ -40,21 +40,6 @@ std::string text_of(const char* path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-// Empty where they are no text that a journal could hold.
-convert::CommandLine command_line() {
-  convert::CommandLine line;
-  std::error_code failure;
-  line.directory = std::filesystem::current_path(failure).string();
-  const std::string text = text_of("/proc/self/cmdline");
-  if (failure || !is_utf8(text) || !is_utf8(line.directory)) return {};
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t end = std::min(text.find('\0', at), text.size());
-    line.words.push_back(text.substr(at, end - at));
-    at = end + 1;
-  }
-  return line;
-}
-
 std::string command() {
   std::string words = text_of("/proc/self/cmdline");
   while (!words.empty() && words.back() == '\0') words.pop_back();
@@ -148,6 +133,20 @@ int run_dry(const JobFlags& flags, const convert::Plan& plan) {
 
 }  // namespace
 
+convert::CommandLine command_line() {
+  convert::CommandLine line;
+  std::error_code failure;
+  line.directory = std::filesystem::current_path(failure).string();
+  const std::string text = text_of("/proc/self/cmdline");
+  if (failure || !is_utf8(text) || !is_utf8(line.directory)) return {};
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find('\0', at), text.size());
+    line.words.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return line;
+}
+
 void declare_worst(FlagTable& table, std::optional<std::size_t>& n_worst) {
   table.add(FlagGroup::kReport,
             {{"--worst", &n_worst,
@@ -208,10 +207,15 @@ int run_job(const JobFlags& flags, std::string_view verb, const convert::Plan& p
   if (flags.dry_run) return run_dry(flags, plan);
   convert::ExecuteOptions execute = execution(flags);
   const std::shared_ptr<spdlog::logger> log = open_log(flags.log_file);
-  Progress progress(flags.progress, verb);
+  Progress progress(flags.is_of_launch ? "never" : flags.progress, verb);
   install_stop_signals();
-  execute.accepted = [&] { notes() << remarks_text(plan, flags.n_worst.has_value()); };
-  execute.progress = [&](std::uint64_t done, std::uint64_t total) { progress.update(done, total); };
+  execute.accepted = [&] {
+    if (!flags.is_of_launch) notes() << remarks_text(plan, flags.n_worst.has_value());
+  };
+  execute.progress = [&](std::uint64_t done, std::uint64_t total) {
+    progress.update(done, total);
+    if (flags.execute.progress) flags.execute.progress(done, total);
+  };
   execute.phase = [&](std::string_view name) { progress.begin(name); };
   execute.stop_requested = stop_requested;
   execute.log = [&](const std::string& line) {
@@ -231,6 +235,7 @@ int run_job(const JobFlags& flags, std::string_view verb, const convert::Plan& p
         convert::OutputPaths(flags.output).staged.string());
     return kExitBelowThreshold;
   }
+  if (flags.is_of_launch) return kExitDone;
   std::cout << (flags.json ? formats::json_text(report_json(plan, report, flags.output))
                            : report_text(plan, report, flags.output, flags.n_worst));
   return kExitDone;

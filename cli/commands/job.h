@@ -16,14 +16,19 @@ struct FlagTable;
 
 /// Flags that say how a job runs, not what it makes.
 struct JobFlags {
-  /// What flags set themselves; threads: 0 for every processor. The command adds stamps, and what
-  /// is to be asked before anything is published.
+  /// What flags set themselves; threads: 0 for every processor. The command adds stamps, what is
+  /// to be asked before anything is published, and who else is told of progress.
   convert::ExecuteOptions execute;
   std::string output, mem_limit = "4GiB", hash = "xxh3", log_file, progress = "auto";
   std::string assume_disk;
   std::optional<std::size_t> n_worst;
   bool dry_run = false, buffered = false, json = false;
+  bool is_of_launch = false;  ///< a part that another process, or a later job, speaks for
 };
+
+/// The words that this process was started with, and where; empty where they are no text that a
+/// journal could hold.
+convert::CommandLine command_line();
 
 void declare_job(FlagTable& table, JobFlags& flags);
 /// `--worst N`: how much a report prints.

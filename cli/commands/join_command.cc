@@ -32,13 +32,10 @@ struct OwnOption {
   std::string_view name;
   bool takes_value = true;
 };
-constexpr std::array kOwnOptions = {OwnOption{"--part"},
-                                    OwnOption{"--threads"},
-                                    OwnOption{"--progress"},
-                                    OwnOption{"--log"},
-                                    OwnOption{"--json", false},
-                                    OwnOption{"--resume", false},
-                                    OwnOption{"--no-verify", false},
+constexpr std::array kOwnOptions = {OwnOption{"--part"},          OwnOption{"--mpi"},
+                                    OwnOption{"--threads"},       OwnOption{"--progress"},
+                                    OwnOption{"--log"},           OwnOption{"--json", false},
+                                    OwnOption{"--resume", false}, OwnOption{"--no-verify", false},
                                     OwnOption{"--quiet", false}};
 
 // The words of a part's command without those options.

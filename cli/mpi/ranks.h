@@ -1,0 +1,76 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string_view>
+#include <vector>
+
+#include "cli/mpi/module.h"
+
+namespace ingot::cli {
+
+/// Whether the processes of a launcher (mpirun, or srun with PMIx) work as one.
+enum class MpiUse : std::uint8_t {
+  kAuto,    ///< where the launcher's environment is there
+  kAlways,  ///< also where another launcher has started the process
+  kNever,   ///< each process works by itself
+};
+
+/// Throws kInvalidArgument for a word that is none of auto, always, never.
+MpiUse parse_mpi_use(std::string_view word);
+
+/// Whether this process is to look for others.
+bool is_launched(MpiUse use);
+
+/// The processes of one launch, of which this one is a rank. Rank 0 leads: it hears how far the
+/// others are and what their exit codes are, and tells them the one of all.
+class Ranks {
+ public:
+  /// Loads the module, starts MPI and waits for all ranks. `words`: what this process was asked to
+  /// do. Throws kUnsupported when the module, or MPI, cannot be loaded, and kInvalidArgument on
+  /// rank 0 when ranks were asked different things.
+  explicit Ranks(std::string_view words);
+  Ranks(const Ranks&) = delete;
+  Ranks& operator=(const Ranks&) = delete;
+
+  [[nodiscard]] std::uint32_t rank() const { return rank_; }
+  [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(last_.size()); }
+
+  /// How far this rank is, safe from many threads. Rank 0 shows the sum of what it knows of all.
+  void tell(std::uint64_t done, std::uint64_t total);
+  /// What rank 0 calls with the sums; called by one thread at a time.
+  std::function<void(std::uint64_t done, std::uint64_t total)> show;
+
+  /// Ends this rank's part of the work. Rank 0: waits for all others and returns the worst exit
+  /// code. Others: return the code of all, when rank 0 has told it with end(). Throws kInterrupted
+  /// when this process is to stop.
+  int gather(int code);
+  /// Rank 0 tells the code of all. Every rank leaves MPI; the object is of no use afterwards.
+  void end(int code);
+
+ private:
+  struct Last {
+    std::uint64_t done = 0, total = 0;
+    bool is_here = false, has_ended = false;
+    int code = 0;
+  };
+
+  void hear();
+  void take(std::uint32_t from, const RankMessage& message);
+  void send(std::uint32_t to, const RankMessage& message);
+  void send_to_others(const RankMessage& message);
+  void wait_until(const std::function<bool()>& is_so);
+
+  const MpiModule* module_ = nullptr;
+  std::uint32_t rank_ = 0;
+  std::uint64_t words_;  // a hash
+  std::mutex mutex_;     // guards what follows, and every call of the module
+  std::vector<Last> last_;
+};
+
+/// Where this process is a rank that has not ended: ends all ranks with this exit code, as the last
+/// thing before the process ends with it. Nothing otherwise.
+void end_all_ranks(int code);
+
+}  // namespace ingot::cli
