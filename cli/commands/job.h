@@ -23,6 +23,7 @@ struct JobFlags {
   std::string assume_disk;
   std::optional<std::size_t> n_worst;
   bool dry_run = false, buffered = false, json = false;
+  bool lossless_only = false;  ///< proven before the first byte is written; declared by `convert`
 };
 
 void declare_job(FlagTable& table, JobFlags& flags);
