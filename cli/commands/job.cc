@@ -28,6 +28,7 @@
 #include "convert/run/lossless_proof.h"
 #include "formats/base/parallel.h"
 #include "formats/base/printable.h"
+#include "formats/json/json.h"
 
 namespace ingot::cli {
 
