@@ -79,6 +79,9 @@ Exactness of_encoding(const Plan& plan, const LogicalTensor& tensor, const Plann
     return where(fmt::format("scales of {} differ by at most 2^14", group_text(to)));
   if (has_power_of_two_groups && from.id == SchemeId::kMxfp8)
     return where(fmt::format("scales of {} are equal", group_text(to)));
+  if (from.code == CodeKind::kE4m3 && (has_power_of_two_groups || to.id == SchemeId::kMxfp8)) {
+    return where("scales are powers of two, and E4M3 has the values under those of their groups");
+  }
   if (to.code == CodeKind::kInt8 && from.quantized && from.code != CodeKind::kE4m3) {
     return where(
         fmt::format("values of {} are multiples of one number, at most 127 of it", group_text(to)));

@@ -243,6 +243,19 @@ TEST_F(Lossless, Fp8UnderPowersOfTwoFitsBf16) {
   EXPECT_EQ(loss.col, 7U);
 }
 
+TEST_F(Lossless, Fp8UnderPowersOfTwoFitsMxfp8WhereCodesDo) {
+  expect_by_codes(fp8({0.5F, 2, 4, 8}, all_but(0x7D, 3, 200, 0x01)), SchemeId::kMxfp8);
+  // A mantissa of 1.75 takes the next scale, whose least step is twice as large.
+  const BlockLoss loss =
+      only_loss(fp8({0.5F, 2, 4, 8}, all_but(0x7E, 3, 200, 0x01)), SchemeId::kMxfp8);
+  EXPECT_EQ(loss.value, 0x1p-8F);
+  EXPECT_EQ(loss.becomes, 0);
+  const LosslessProof found = proof(fp8({0.3F, 2, 4, 8}, all(0x7D)), SchemeId::kMxfp8);
+  ASSERT_EQ(found.losses.size(), 1U);
+  EXPECT_TRUE(found.losses[0].is_counted);
+  EXPECT_EQ(found.losses[0].n_blocks, 1U);
+}
+
 TEST_F(Lossless, HeadersProveInt4InF32) {
   const auto scale = [&](auto, auto) { return static_cast<float>(any(129, 255)); };
   const LosslessProof found =
