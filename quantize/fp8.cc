@@ -45,12 +45,28 @@ float tensor_scale(float amax, const EncodeOptions& options, bool /*divides*/) {
   return channel_scale(amax, options);
 }
 
+/// Small groups that a quantized source held exactly: the floor would cut them off.
+float scale_below_floor(formats::MatrixView<const float> group, float amax,
+                        const EncodeOptions& options) {
+  if (options.fp8_grid != Fp8Grid::kUe8m0 || amax >= kBlockFloor) return 0;
+  const float scale = up_to_power_of_two(amax / kLargest);
+  for (std::size_t r = 0; r < group.rows; ++r) {
+    for (std::size_t c = 0; c < group.cols; ++c) {
+      const float value = group.row(r)[c];
+      if (formats::float_from_e4m3(formats::e4m3_from_float(value / scale)) * scale != value)
+        return 0;
+    }
+  }
+  return scale;
+}
+
 constexpr GroupEncoding kChannels{.scale = channel_scale,
                                   .store = store_f32_scale,
                                   .stored_bytes = sizeof(float),
                                   .encode = encode_e4m3,
                                   .code_bits = 8,
-                                  .code_value = formats::float_from_e4m3};
+                                  .code_value = formats::float_from_e4m3,
+                                  .exact_scale = scale_below_floor};
 constexpr GroupEncoding kBlocks = [] {
   GroupEncoding blocks = kChannels;
   blocks.scale = block_scale;

@@ -101,6 +101,13 @@ void encode_groups(const EncodeInput& in, const EncodeOutput& out, const GroupEn
       for (std::size_t k = 0; k < n; ++k) {
         scales[k] = in.given_scales.empty() ? encoding.scale(amaxes[k], in.options)
                                             : in.given_scales[i * across + j + k];
+        if (in.given_scales.empty() && in.keeps_values && amaxes[k] > 0 && encoding.exact_scale) {
+          const std::size_t first = k * block_cols;
+          const float exact = encoding.exact_scale(
+              part_of(part.values, 0, n_rows, first, std::min(block_cols, n_cols - first)),
+              amaxes[k], in.options);
+          if (exact > 0) scales[k] = exact;
+        }
         encoding.store(scales[k],
                        out.scales + i * out.scale_stride + (j + k) * encoding.stored_bytes);
       }

@@ -21,6 +21,11 @@ struct GroupEncoding {
   std::uint32_t code_bits;
   float (*code_value)(std::uint8_t code);
   bool twos_complement = false;  ///< else codes are sign and magnitude
+  /// A scale under which every value of a group is a code and the product the value, or 0 where
+  /// `scale` serves or there is none; for EncodeInput::keeps_values. `amax` is above zero. Null: no
+  /// other than `scale` is known.
+  float (*exact_scale)(formats::MatrixView<const float> group, float amax,
+                       const EncodeOptions& options) = nullptr;
 };
 
 /// Encodes a run group by group. Where scale x code would be infinite, which only values from 2^127

@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <numeric>
 
 #include "quantize/group_encoder.h"
 #include "quantize/kernels/code_decode.h"
@@ -17,6 +21,34 @@ float scale_of(float amax, const EncodeOptions& /*options*/) {
   return std::max(amax / 127.0F, kFloor);
 }
 
+/// The largest number that all values are multiples of, if the largest is at most 127 of it. A
+/// value is an odd integer times a power of two; two of them are multiples of the greatest common
+/// divisor of the integers times the lesser power.
+float common_step(formats::MatrixView<const float> group, float amax,
+                  const EncodeOptions& /*options*/) {
+  constexpr int kMantissaBits = 24;
+  std::uint32_t divisor = 0;
+  int least_power = 0;
+  float step = 0;
+  for (std::size_t r = 0; r < group.rows; ++r) {
+    for (std::size_t c = 0; c < group.cols; ++c) {
+      const float value = group.row(r)[c];
+      if (value == 0 || value == step) continue;
+      int power = 0;
+      auto odd = static_cast<std::uint32_t>(
+          std::ldexp(std::frexp(std::fabs(value), &power), kMantissaBits));
+      const int zeros = std::countr_zero(odd);
+      odd >>= static_cast<unsigned>(zeros);
+      power += zeros - kMantissaBits;
+      least_power = divisor == 0 ? power : std::min(least_power, power);
+      divisor = std::gcd(divisor, odd);
+      step = std::ldexp(static_cast<float>(divisor), least_power);
+      if (amax > 127.0 * step) return 0;
+    }
+  }
+  return step;
+}
+
 float value_of(std::uint8_t code) {
   return static_cast<float>(static_cast<std::int8_t>(code));
 }
@@ -27,7 +59,8 @@ constexpr GroupEncoding kGroups{.scale = scale_of,
                                 .encode = encode_int8,
                                 .code_bits = 8,
                                 .code_value = value_of,
-                                .twos_complement = true};
+                                .twos_complement = true,
+                                .exact_scale = common_step};
 
 constexpr std::array kRows = {
     Scheme{.id = formats::SchemeId::kInt8Channel,

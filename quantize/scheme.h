@@ -77,6 +77,10 @@ struct EncodeInput {
   /// Schemes that search: how much an error in each column of the run matters, finite and not
   /// negative; empty: all columns alike. Weights the squared errors that searches compare.
   std::span<const float> importance{};
+  /// Values that codes and scales decoded to, all finite: where the scheme knows a scale under
+  /// which every value of a group is a code, that group gets it. Schemes that search find one
+  /// themselves if it is among their candidates.
+  bool keeps_values = false;
   EncodeOptions options;
 };
 

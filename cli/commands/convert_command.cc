@@ -47,11 +47,10 @@ struct ConvertVerifyFlags {
   std::string levels;  ///< empty: publish without being asked
   std::filesystem::path thresholds;
   std::vector<std::string> requirements;
-  bool lossless_only = false;
 
-  /// --lossless-only is a gate over every value of both sides.
+  /// What --lossless-only has proven of the source is then seen in what was written: a gate over
+  /// every value of both sides.
   void demand_no_loss() {
-    if (!lossless_only) return;
     const std::vector<verify::Level> asked =
         levels.empty() ? std::vector<verify::Level>() : verify::parse_levels(levels);
     if (std::ranges::find(asked, verify::Level::kWeights) == asked.end())
@@ -95,7 +94,7 @@ struct ConvertVerifyFlags {
   }
 };
 
-void declare_convert_verify(FlagTable& table, ConvertVerifyFlags& flags, bool& no_verify) {
+void declare_convert_verify(FlagTable& table, ConvertVerifyFlags& flags, JobFlags& job) {
   table.add(FlagGroup::kComparison,
             {{"--verify",
               &flags.levels,
@@ -104,11 +103,12 @@ void declare_convert_verify(FlagTable& table, ConvertVerifyFlags& flags, bool& n
                           "published, and the exit code is 1",
                           names_of(verify::levels(), &verify::LevelFacts::name)),
               {.words = words_of(verify::levels(), &verify::LevelFacts::name)}},
-             {"--lossless-only", &flags.lossless_only,
-              "publish only if the output holds every value of the source exactly, tensor by "
-              "tensor; else name those that lose, and exit with 1"},
+             {"--lossless-only", &job.lossless_only,
+              "convert only if the output will hold every value of the source exactly, proven on "
+              "scales and codes before a byte is written (with --dry-run: say so); else name the "
+              "blocks that would lose, and exit with 1"},
              {"--no-verify",
-              &no_verify,
+              &job.execute.no_verify,
               "with --resume: publish without the verification that the "
               "conversion was begun with (recorded in the "
               "manifest)",
@@ -171,7 +171,7 @@ convert::PlanOptions plan_options(const ConvertFlags& flags) {
 int run_convert(ConvertFlags& flags) {
   convert::ExecuteOptions& execute = flags.job.execute;
   const std::size_t threads = threads_of(execute.threads);
-  flags.verify.demand_no_loss();
+  if (flags.job.lossless_only) flags.verify.demand_no_loss();
   flags.verify.require_valid(flags.job);
   Recipe recipe = make_recipe(flags.target);
   if (!flags.experts.empty()) recipe.choices.experts = convert::parse_experts(flags.experts);
@@ -313,7 +313,7 @@ std::function<int()> declare_convert(FlagTable& table) {
         {.words = {"auto", "always", "never"}, .excludes = {"--part"}}}});
   declare_slicing(table, flags->slicing);
   declare_job(table, flags->job);
-  declare_convert_verify(table, flags->verify, flags->job.execute.no_verify);
+  declare_convert_verify(table, flags->verify, flags->job);
   table.footer =
       "Examples:\n"
       "  ingot convert DeepSeek-V3.2 DeepSeek-V3.2-bf16 --to bf16\n"

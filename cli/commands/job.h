@@ -23,7 +23,8 @@ struct JobFlags {
   std::string assume_disk;
   std::optional<std::size_t> n_worst;
   bool dry_run = false, buffered = false, json = false;
-  bool is_of_launch = false;  ///< a part that another process, or a later job, speaks for
+  bool is_of_launch = false;   ///< a part that another process, or a later job, speaks for
+  bool lossless_only = false;  ///< proven before the first byte is written; declared by `convert`
 };
 
 /// The words that this process was started with, and where; empty where they are no text that a

@@ -10,11 +10,11 @@
 #include <fmt/ranges.h>
 
 #include "cli/report/engine_report.h"
+#include "cli/report/lossless_report.h"
 #include "cli/report/slicing_report.h"
 #include "cli/terminal/terminal.h"
 #include "convert/output/tensor_records.h"
 #include "convert/output/version.h"
-#include "convert/plan/exactness.h"
 #include "convert/plan/passes.h"
 #include "formats/base/figures.h"
 #include "formats/base/printable.h"
@@ -186,15 +186,6 @@ std::vector<std::string> both(std::vector<std::string> some, const std::vector<s
   return some;
 }
 
-// The names, or some and how many more.
-std::string roles_text(const std::set<std::string_view>& roles) {
-  constexpr std::size_t kMostNamed = 5;
-  if (roles.size() <= kMostNamed) return fmt::format("{}", fmt::join(roles, ", "));
-  return fmt::format("{} and {} more",
-                     fmt::join(roles.begin(), std::next(roles.begin(), kMostNamed), ", "),
-                     roles.size() - kMostNamed);
-}
-
 std::string time_text(const convert::TimeEstimate& time) {
   const auto part = [](std::string_view what, std::string_view unit,
                        const convert::WorkEstimate& work) {
@@ -245,13 +236,11 @@ std::string dry_run_text(const DryRun& run, bool is_whole) {
                             count_text(change.n_bytes)});
   }
   section.blocks.push_back(std::move(actions));
-  verify::Table held{.columns = {"every value is held", "from", "to", "roles"}};
-  for (const auto& [key, roles] : convert::roles_by_exactness(plan)) {
-    const auto& [exactness, from, to] = key;
-    held.rows.push_back(
-        {exactness_text(exactness), scheme_name(from), scheme_name(to), roles_text(roles)});
+  section.blocks.push_back(exactness_table(plan));
+  if (run.proof) {
+    line("lossless", proof_text(*run.proof));
+    section.blocks.push_back(loss_table(plan, *run.proof));
   }
-  section.blocks.push_back(std::move(held));
   line("output",
        fmt::format("{} bytes in {} weights file(s) ({}), exact", count_text(plan.sizes.bytes_out),
                    plan.n_members_here(), bytes_text(plan.sizes.bytes_out)));
@@ -312,25 +301,17 @@ Json dry_run_json(const DryRun& run) {
             {"tensors", row.second.n_tensors},
             {"bytes_out", row.second.n_bytes}};
   };
-  const auto exactness_json = [](const convert::RolesByExactness::value_type& row) -> Json {
-    const auto& [exactness, from, to] = row.first;
-    return {{"held", exactness_text(exactness)},
-            {"from", scheme_name(from)},
-            {"to", scheme_name(to)},
-            {"roles", row.second}};
-  };
-  Json json = {
-      {"schema", 1},
-      {"command", "convert"},
-      {"dry_run", true},
-      {"version", std::string(convert::kVersion)},
-      {"family", plan.source.family().name},
-      {"dialect", plan.source.dialect().name},
-      {"output_dialect", plan.target.dialect->name},
-      {"recipe", plan.recipe.to_json()},
-      {"actions", json_list(changes_of(plan), change_json)},
-      {"every_value_is_held", json_list(convert::roles_by_exactness(plan), exactness_json)},
-      {"files", Json::array()}};
+  Json json = {{"schema", 1},
+               {"command", "convert"},
+               {"dry_run", true},
+               {"version", std::string(convert::kVersion)},
+               {"family", plan.source.family().name},
+               {"dialect", plan.source.dialect().name},
+               {"output_dialect", plan.target.dialect->name},
+               {"recipe", plan.recipe.to_json()},
+               {"actions", json_list(changes_of(plan), change_json)},
+               {"every_value_is_held", exactness_json(plan)},
+               {"files", Json::array()}};
   for (const convert::PlannedFile& file : plan.files) {
     if (!file.is_here) continue;
     for (const convert::PlannedFile::Member& member : file.members) {
@@ -338,6 +319,7 @@ Json dry_run_json(const DryRun& run) {
           {{"name", member.path}, {"bytes", file.n_bytes}, {"tensors", file.parts.size()}});
     }
   }
+  if (run.proof) json["lossless"] = proof_json(plan, *run.proof);
   if (plan.is_sliced()) json["slicing"] = slicing_report_json(plan);
   if (plan.options.part) json["part"] = convert::text_of(*plan.options.part);
   json["bytes_in"] = plan.sizes.bytes_in;
@@ -366,6 +348,11 @@ std::string remarks_text(const Plan& plan, bool is_whole) {
                     {verify::remarks_of("warning", plan.warnings),
                      verify::remarks_of("note", alignment_notes(plan))}}}};
   return verify::write_text(document, is_whole ? 0 : kFewLines);
+}
+
+std::string loss_text(const Plan& plan, const convert::LosslessProof& proof, bool is_whole) {
+  return text_of({"", "", {Paragraph{"lossless: " + proof_text(proof)}, loss_table(plan, proof)}},
+                 is_whole);
 }
 
 std::string report_text(const Plan& plan, const ExecuteReport& report, const std::string& output,

@@ -7,6 +7,7 @@
 #include "convert/job/execute.h"
 #include "convert/job/preflight.h"
 #include "convert/plan/plan.h"
+#include "convert/run/lossless_proof.h"
 #include "formats/json/json_fwd.h"
 
 namespace ingot::cli {
@@ -15,14 +16,19 @@ namespace ingot::cli {
 struct DryRun {
   const convert::Plan& plan;
   const convert::Preflight& checked;
-  std::string output;                              ///< its directory
-  bool is_assumed = false;                         ///< the free disk, by --assume-disk
-  std::optional<convert::TimeEstimate> time = {};  ///< nothing: not measured
+  std::string output;                                ///< its directory
+  bool is_assumed = false;                           ///< the free disk, by --assume-disk
+  std::optional<convert::TimeEstimate> time = {};    ///< nothing: not measured
+  std::optional<convert::LosslessProof> proof = {};  ///< with --lossless-only
 };
 
 /// At most kScreenLines lines, unless it `is_whole`.
 std::string dry_run_text(const DryRun& dry_run, bool is_whole);
 formats::Json dry_run_json(const DryRun& dry_run);
+
+/// What a proof that failed has found, in as many lines.
+std::string loss_text(const convert::Plan& plan, const convert::LosslessProof& proof,
+                      bool is_whole);
 
 /// What has to be known before the work: a few lines, unless it `is_whole`.
 std::string remarks_text(const convert::Plan& plan, bool is_whole);

@@ -34,13 +34,16 @@ bool is_quantized(SchemeId id) {
   return formats::scheme_facts(id).quantized;
 }
 
-// The grid of the FP8 scales that the source has, or had before it was cast: its config says, or
-// its manifest.
+// Whether the FP8 scales that the source has, or had before it was cast, are powers of two: its
+// config says, or its manifest.
 bool source_says_ue8m0(const Plan& plan) {
   const formats::Json& block = plan.source_quantization;
-  if (block.is_object() && block.value("scale_fmt", formats::Json()) == "ue8m0") return true;
-  // Scales of MX formats are powers of two by definition.
-  return std::ranges::any_of(plan.source.tensors(), [](const LogicalTensor& tensor) {
+  return block.is_object() && block.value("scale_fmt", formats::Json()) == "ue8m0";
+}
+
+// Scales of MX formats are powers of two by definition.
+bool has_mx_tensors(const Checkpoint& source) {
+  return std::ranges::any_of(source.tensors(), [](const LogicalTensor& tensor) {
     return formats::scheme_facts(tensor.encoding.scheme).scale_dtype == formats::DType::kF8E8M0;
   });
 }
@@ -77,7 +80,7 @@ class Decider {
 
   void run() {
     plan_.target.via = recipe_.choices.via;
-    const bool ue8m0 = source_says_ue8m0(plan_);
+    const bool ue8m0 = source_says_ue8m0(plan_) || has_mx_tensors(source_);
     source_grid_ = ue8m0 ? quantize::Fp8Grid::kUe8m0 : quantize::Fp8Grid::kAmax;
     plan_.target.encode = {.fp8_grid = recipe_.choices.fp8_grid.value_or(source_grid_),
                            .search = recipe_.choices.search};
@@ -458,7 +461,10 @@ class Decider {
       if (planned.to != SchemeId::kFp8Block || planned.action == Action::kDrop) continue;
       any = true;
       if (planned.action != Action::kQuantize) {
-        all = all && source_grid_ == quantize::Fp8Grid::kUe8m0;
+        // Tensors of MX formats beside it say nothing of its own scales.
+        const std::uint32_t scale = plan_.tensor_of(planned).encoding.stored[Part::kScale];
+        all = all && (source_says_ue8m0(plan_) ||
+                      source_.stored()[scale].dtype == formats::DType::kF8E8M0);
       } else if (planned.scales != PlannedTensor::kNone) {
         all = all && release_claims;
       } else {

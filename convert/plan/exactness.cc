@@ -53,24 +53,47 @@ Exactness of_cast(const Plan& plan, const LogicalTensor& tensor, SchemeId to) {
   return from.code == CodeKind::kE2m1 ? Exactness{} : where("scales are at least 2^-124");
 }
 
+/// "a block", for what shares a scale of a scheme.
+std::string_view group_text(const SchemeFacts& facts) {
+  if (facts.group_rows > 1) return "a block";
+  return facts.group_rows == 1 ? "a row" : "weights that are fused";
+}
+
 /// MXFP4 in NVFP4 keeps its codes (docs/formats.md, "MXFP4 to NVFP4"). E4M3 holds every E2M1 code:
 /// one scale for several of the source's holds them if the largest code is at most 448 of it, and
 /// the smallest a multiple of 2^-9. 6 x 2^e gives the scale 2^(e - 6), and 0.5 x 2^(e - 14) is 2^-9
-/// of that.
+/// of that. INT8 takes a scale that all values are multiples of, if there is one.
 Exactness of_encoding(const Plan& plan, const LogicalTensor& tensor, const PlannedTensor& planned) {
-  const SchemeId from = tensor.encoding.scheme, to = planned.to;
+  const SchemeFacts& from = formats::scheme_facts(tensor.encoding.scheme);
+  const SchemeFacts& to = formats::scheme_facts(planned.to);
   // Scales that are given serve other values.
   if (planned.scales != PlannedTensor::kNone) return {.kind = Kind::kRounded, .condition = {}};
-  const bool is_mxfp4 = from == SchemeId::kMxfp4;
-  if (is_mxfp4 && to == SchemeId::kMxfp8) return {};
-  if (is_mxfp4 && to == SchemeId::kNvfp4)
+  const bool is_mxfp4 = from.id == SchemeId::kMxfp4;
+  if (is_mxfp4 && to.id == SchemeId::kMxfp8) return {};
+  if (is_mxfp4 && to.id == SchemeId::kNvfp4)
     return where("scales of weights that are fused differ by at most 2^17, and all are mxfp4");
-  const bool has_power_of_two_blocks =
-      to == SchemeId::kFp8Block && plan.target.encode.fp8_grid == quantize::Fp8Grid::kUe8m0;
-  if (has_power_of_two_blocks && is_mxfp4) return where("scales of a block differ by at most 2^14");
-  if (has_power_of_two_blocks && from == SchemeId::kMxfp8)
-    return where("scales of a block are equal");
+  const bool has_power_of_two_groups = to.code == CodeKind::kE4m3 &&
+                                       to.scale_dtype == DType::kF32 &&
+                                       plan.target.encode.fp8_grid == quantize::Fp8Grid::kUe8m0;
+  if (has_power_of_two_groups && is_mxfp4)
+    return where(fmt::format("scales of {} differ by at most 2^14", group_text(to)));
+  if (has_power_of_two_groups && from.id == SchemeId::kMxfp8)
+    return where(fmt::format("scales of {} are equal", group_text(to)));
+  if (from.code == CodeKind::kE4m3 && (has_power_of_two_groups || to.id == SchemeId::kMxfp8)) {
+    return where("scales are powers of two, and E4M3 has the values under those of their groups");
+  }
+  if (to.code == CodeKind::kInt8 && from.quantized && from.code != CodeKind::kE4m3) {
+    return where(
+        fmt::format("values of {} are multiples of one number, at most 127 of it", group_text(to)));
+  }
   return {.kind = Kind::kRounded, .condition = {}};
+}
+
+/// What `--via bf16` does to it first.
+Exactness after(const Exactness& first, Exactness then) {
+  if (first.kind == Kind::kAlways || then.kind == Kind::kRounded) return then;
+  if (then.kind == Kind::kAlways) return first;
+  return where(fmt::format("{}, and {}", first.condition, then.condition));
 }
 
 /// Whether codes are kept under a global scale that divides in one dialect and multiplies in the
@@ -96,14 +119,18 @@ std::string exactness_text(const Exactness& exactness) {
 
 Exactness exactness_of(const Plan& plan, const PlannedTensor& planned) {
   const LogicalTensor& tensor = plan.tensor_of(planned);
+  const Exactness via =
+      plan.target.via == Via::kBf16 ? of_cast(plan, tensor, SchemeId::kBf16) : Exactness{};
   switch (planned.action) {
     case Action::kCast:
-      return of_cast(plan, tensor, planned.to);
+      return after(via, of_cast(plan, tensor, planned.to));
     case Action::kQuantize:
-      return of_encoding(plan, tensor, planned);
+      return after(via, of_encoding(plan, tensor, planned));
     case Action::kRepackage:
-      return turns_global(tensor, planned) ? where("reciprocals of global scales are exact")
-                                           : Exactness{};
+      if (turns_global(tensor, planned)) return where("reciprocals of global scales are exact");
+      return planned.find(formats::Part::kDeqScale) != nullptr
+                 ? where("products of scales with the input's turn back")
+                 : Exactness{};
     default:
       return {};
   }

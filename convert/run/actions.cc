@@ -13,36 +13,6 @@ namespace ingot::convert {
 
 using formats::Part;
 
-formats::ScalePolicy TensorTask::scale_policy() const {
-  return {.allow_zero = any_matches(context.plan.recipe.allow.zero_scale, tensor.name)};
-}
-
-bool TensorTask::allows_nan() const {
-  return any_matches(context.plan.recipe.allow.nan_code, tensor.name);
-}
-
-Error TensorTask::nan_code(std::uint64_t row, std::uint64_t col) const {
-  return Error(ErrorCode::kNonFinite,
-               fmt::format("holds a NaN code at row {}, column {} (fetch the file again, or accept "
-                           "it with --allow 'nan-code={}')",
-                           row, col, tensor.name));
-}
-
-quantize::EncodedRows TensorTask::rows_of(const BandPlan& bands, const Band& band,
-                                          std::span<const std::byte> values) const {
-  const formats::Encoding& encoding = tensor.encoding;
-  return {.weight = values.data(),
-          .rows = band.rows,
-          .cols = band.cols,
-          .stride = band.cols,
-          .first_row = band.first_row,
-          .first_col = band.first_col,
-          .rows_per_matrix = bands.rows,
-          .scale_cols = encoding.block_cols == 0 ? 0 : ceil_div(bands.cols, encoding.block_cols),
-          .block_rows = encoding.block_rows,
-          .block_cols = encoding.block_cols};
-}
-
 std::vector<Hash128> TensorTask::source_hashes(const std::map<Part, Hash128>& known) const {
   std::vector<Hash128> hashes;
   tensor.encoding.stored.for_each([&](Part part, std::uint32_t stored) {

@@ -9,38 +9,31 @@
 #include <vector>
 
 #include "convert/output/tensor_records.h"
-#include "convert/plan/band.h"
 #include "convert/recipe/statistics.h"
+#include "convert/run/band_encoder.h"
 #include "convert/run/band_loop.h"
 #include "convert/run/part_writer.h"
-#include "formats/base/error.h"
 #include "formats/storage/block_scales.h"
 #include "formats/storage/encoding.h"
 #include "quantize/scheme.h"
 
 namespace ingot::convert {
 
-/// Tiles of the encoder, kept by a thread from tensor to tensor.
-struct TileBuffers {
-  std::vector<float> values, decoded;
-};
-
 /// A tensor whose action runs on a thread.
-struct TensorTask {
+struct TensorTask : PlannedValues {
+  TensorTask(RunContext& run, BandLoop& bands, TileBuffers& buffers, std::uint32_t of)
+      : PlannedValues{.plan = run.plan, .planned = run.plan.tensors[of]},
+        context(run),
+        loop(bands),
+        tiles(buffers),
+        index(of) {}
+
   RunContext& context;
   BandLoop& loop;
   TileBuffers& tiles;
   std::uint32_t index;  ///< into Plan::tensors
-  const PlannedTensor& planned = context.plan.tensors[index];
-  const formats::LogicalTensor& tensor = context.plan.tensor_of(planned);
 
   [[nodiscard]] PartWriter part(std::size_t p) const { return {context, index, p}; }
-  [[nodiscard]] formats::ScalePolicy scale_policy() const;
-  /// The values of a band as kernels take them; scales apart.
-  [[nodiscard]] quantize::EncodedRows rows_of(const BandPlan& bands, const Band& band,
-                                              std::span<const std::byte> values) const;
-  [[nodiscard]] bool allows_nan() const;
-  [[nodiscard]] Error nan_code(std::uint64_t row, std::uint64_t col) const;
   /// Hashes of the stored parts; `known` are of those that were read already.
   [[nodiscard]] std::vector<Hash128> source_hashes(
       const std::map<formats::Part, Hash128>& known) const;
@@ -68,7 +61,13 @@ float amax_of(const TensorTask& task);
 
 /// The global scales that the source's own maker recorded, by tensor, if the plan turns some
 /// around.
-std::map<std::string, formats::GlobalScale> original_globals(const Plan& plan);
+using OriginalGlobals = std::map<std::string, formats::GlobalScale>;
+OriginalGlobals original_globals(const Plan& plan);
+
+/// The global scale of a tensor that keeps its codes: the stored one, or its reciprocal. Throws
+/// kBadScale where that is no number.
+float target_global(const PlannedValues& of, const OriginalGlobals& originals,
+                    const formats::GlobalScale& stored);
 
 /// Bytes of Part::kDimensions, I32 or I64: the shape of the weight in every slice.
 std::vector<std::byte> dimensions_part(const Plan& plan, const PlannedTensor& planned,

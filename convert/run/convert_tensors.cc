@@ -82,7 +82,7 @@ class Worker {
   template <typename Act>
   std::invoke_result_t<const Act&, const TensorTask&> at_tensor(std::uint32_t index,
                                                                 const Act& act) {
-    const TensorTask task{context_, loop_, tiles_, index};
+    const TensorTask task(context_, loop_, tiles_, index);
     try {
       return act(task);
     } catch (Error& error) {

@@ -86,14 +86,14 @@ BandLoop::Look look_at_codes(const TensorTask& task, std::vector<std::int64_t>& 
   };
 }
 
+}  // namespace
+
 // 1 / (1 / x) is not always x, so the number that was written first is taken from the source's
 // records where it still fits.
-float target_global(const TensorTask& task, const formats::GlobalScale& stored,
-                    TensorResult& result) {
-  if (stored.divides == task.planned.storage->global_divides) return stored.value;
-  result.original_global = {.value = stored.value, .divides = stored.divides};
-  const auto& originals = task.context.original_globals;
-  const auto original = originals.find(task.tensor.name);
+float target_global(const PlannedValues& of, const OriginalGlobals& originals,
+                    const formats::GlobalScale& stored) {
+  if (stored.divides == of.planned.storage->global_divides) return stored.value;
+  const auto original = originals.find(of.tensor.name);
   if (original != originals.end() && original->second.divides != stored.divides &&
       1.0F / original->second.value == stored.value) {
     return original->second.value;
@@ -101,11 +101,8 @@ float target_global(const TensorTask& task, const formats::GlobalScale& stored,
   const float reciprocal = 1.0F / stored.value;
   if (!(reciprocal > 0) || !std::isfinite(reciprocal))
     throw Error(ErrorCode::kBadScale, "has a global scale whose reciprocal is not a number");
-  result.inexact_global = 1.0F / reciprocal != stored.value;
   return reciprocal;
 }
-
-}  // namespace
 
 TensorResult keep_codes(const TensorTask& task) {
   const formats::ScaleReader scales(task.context.plan.source, task.tensor, task.scale_policy());
@@ -137,7 +134,12 @@ TensorResult keep_codes(const TensorTask& task) {
       }
       write(p, std::as_bytes(std::span<const float>(all_scales())));
     } else if (part.part == Part::kGlobal) {
-      const float global = target_global(task, *scales.global(), result);
+      const formats::GlobalScale& stored = *scales.global();
+      const float global = target_global(task, task.context.original_globals, stored);
+      if (stored.divides != task.planned.storage->global_divides) {
+        result.original_global = {.value = stored.value, .divides = stored.divides};
+        result.inexact_global = 1.0F / global != stored.value;
+      }
       write(p, std::as_bytes(std::span(&global, 1)));
     } else if (part.part == Part::kOffset) {
       write(p, std::vector<std::byte>(part.n_bytes));
@@ -152,8 +154,8 @@ TensorResult keep_codes(const TensorTask& task) {
   return result;
 }
 
-std::map<std::string, formats::GlobalScale> original_globals(const Plan& plan) {
-  std::map<std::string, formats::GlobalScale> originals;
+OriginalGlobals original_globals(const Plan& plan) {
+  OriginalGlobals originals;
   const bool turns_any = std::ranges::any_of(plan.tensors, [&](const PlannedTensor& planned) {
     const formats::Encoding& encoding = plan.tensor_of(planned).encoding;
     return planned.action == Action::kRepackage && encoding.stored.has(Part::kGlobal) &&

@@ -1,0 +1,297 @@
+#include "convert/run/band_encoder.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "convert/recipe/statistics.h"
+#include "formats/base/checked.h"
+#include "quantize/repack.h"
+#include "quantize/rows.h"
+
+namespace ingot::convert {
+
+using formats::SchemeId;
+using quantize::EncodedRows;
+
+namespace {
+
+// Times any code, of which 448 is the largest, this is still a number.
+constexpr float kLargestOrdinaryScale = 0x1p100F;
+
+formats::MatrixView<float> view(std::vector<float>& buffer, const Tile& tile) {
+  return {.data = buffer.data(), .rows = tile.rows, .cols = tile.cols, .stride = tile.cols};
+}
+
+}  // namespace
+
+formats::ScalePolicy PlannedValues::scale_policy() const {
+  return {.allow_zero = any_matches(plan.recipe.allow.zero_scale, tensor.name)};
+}
+
+bool PlannedValues::allows_nan() const {
+  return any_matches(plan.recipe.allow.nan_code, tensor.name);
+}
+
+Error PlannedValues::nan_code(std::uint64_t row, std::uint64_t col) const {
+  return Error(ErrorCode::kNonFinite,
+               fmt::format("holds a NaN code at row {}, column {} (fetch the file again, or accept "
+                           "it with --allow 'nan-code={}')",
+                           row, col, tensor.name));
+}
+
+quantize::EncodedRows PlannedValues::rows_of(const BandPlan& bands, const Band& band,
+                                             std::span<const std::byte> values) const {
+  const formats::Encoding& encoding = tensor.encoding;
+  return {.weight = values.data(),
+          .rows = band.rows,
+          .cols = band.cols,
+          .stride = band.cols,
+          .first_row = band.first_row,
+          .first_col = band.first_col,
+          .rows_per_matrix = bands.rows,
+          .scale_cols = encoding.block_cols == 0 ? 0 : ceil_div(bands.cols, encoding.block_cols),
+          .block_rows = encoding.block_rows,
+          .block_cols = encoding.block_cols};
+}
+
+void BandScales::undo(const formats::ScaleReader& reader, EncodedRows& rows) const {
+  rows.scales = scales;
+  rows.zeros = zeros;
+  rows.group_order = reader.group_order();
+  rows.first_scale_row = range.first;
+  rows.scale_cols = reader.cols();
+}
+
+BandEncoder::BandEncoder(const PlannedValues& of, std::optional<float> amax, TileBuffers& tiles)
+    : of_(of),
+      plan_(of.plan),
+      planned_(of.planned),
+      tensor_(of.tensor),
+      tiles_(tiles),
+      from_(*quantize::find_scheme(tensor_.encoding.scheme)),
+      to_(*quantize::find_scheme(planned_.to)),
+      bands_(BandPlan::to_encode(tensor_, planned_.to, planned_.block)),
+      scales_(plan_.source, tensor_, of.scale_policy()),
+      facts_(formats::scheme_facts(planned_.to)),
+      repacks_(can_repack()),
+      nan_allowed_(of.allows_nan()),
+      nonfinite_allowed_(any_matches(plan_.recipe.allow.nonfinite, tensor_.name)),
+      overflow_allowed_(any_matches(plan_.recipe.allow.f16_overflow, tensor_.name)) {
+  const Choices& choices = plan_.recipe.choices;
+  if (planned_.scales != PlannedTensor::kNone)
+    release_.emplace(*choices.scales_from, choices.scales_from->tensors()[planned_.scales]);
+  if (planned_.is_weighted) {
+    const auto place = choices.importance->find(formats::module_name(tensor_.name));
+    importance_ = choices.importance->values(place.value());
+  }
+  if (amax && to_.global != nullptr) {
+    const bool divides = planned_.storage->global_divides;
+    global_ = repacks_ ? quantize::repacked_global(*amax, divides)
+                       : to_.global(*amax, plan_.target.encode, divides);
+  }
+  const std::uint64_t n_values = bands_.tile_rows * bands_.tile_cols;
+  tiles_.values.resize(std::max<std::uint64_t>(tiles_.values.size(), n_values));
+  tiles_.decoded.resize(tiles_.values.size());
+}
+
+float BandEncoder::largest(const Band& band, std::span<const std::byte> codes) const {
+  const BandScales scales(scales_, scales_.range_of(band.first_row, band.rows));
+  EncodedRows rows = of_.rows_of(bands_, band, codes);
+  scales.undo(scales_, rows);
+  float largest = repacks_ ? quantize::largest_mxfp4_scale(rows)
+                           : quantize::encoded_amax(tensor_.encoding.scheme, rows);
+  // Rounding keeps order, so the largest of the rounded is the rounded largest.
+  if (plan_.target.via == Via::kBf16 && !repacks_)
+    quantize::round_to_bf16({.data = &largest, .rows = 1, .cols = 1, .stride = 1});
+  return largest;
+}
+
+void BandEncoder::encode(const Band& band, std::span<const std::byte> codes,
+                         std::span<std::byte> out, const Look& look) {
+  const BandScales read(scales_, scales_.range_of(band.first_row, band.rows));
+  const std::size_t width = formats::dtype_bits(facts_.scale_dtype) / 8;
+  const std::uint64_t scale_rows =
+      planned_.block[0] == 0 ? 0 : ceil_div(band.rows, planned_.block[0]);
+  band_scales_.resize(scale_rows * groups_across(bands_.cols) * width);
+  codes_ = out;
+  EncodedRows source = of_.rows_of(bands_, band, codes);
+  read.undo(scales_, source);
+  // Codes under ordinary scales are finite without a look at each value.
+  values_are_finite_ = !read.scales.empty() && std::ranges::all_of(read.scales, [](float scale) {
+    return std::fabs(scale) <= kLargestOrdinaryScale;
+  });
+  for (std::uint64_t row = 0; row < band.rows; row += bands_.tile_rows) {
+    for (std::uint64_t col = 0; col < bands_.cols; col += bands_.tile_cols) {
+      const Tile tile{.row = row,
+                      .rows = std::min(bands_.tile_rows, band.rows - row),
+                      .col = col,
+                      .cols = std::min(bands_.tile_cols, bands_.cols - col)};
+      encode_tile(source, band, tile);
+      if (look && facts_.quantized) look(band, tile, values(tile), decoded(tile));
+    }
+  }
+}
+
+// MXFP4 becomes NVFP4 without rounding where all tensors of the fused set can.
+bool BandEncoder::can_repack() const {
+  if (planned_.to != SchemeId::kNvfp4 || planned_.fused_set == PlannedTensor::kNone) return false;
+  return std::ranges::all_of(plan_.fused_sets[planned_.fused_set], [&](std::uint32_t index) {
+    const std::uint32_t tensor = plan_.tensors[index].tensor;
+    return plan_.source.tensors()[tensor].encoding.scheme == SchemeId::kMxfp4;
+  });
+}
+
+EncodedRows BandEncoder::tile_of(const EncodedRows& band, const Tile& tile) const {
+  EncodedRows rows = band;
+  rows.weight += (tile.row * bands_.cols + tile.col) * bands_.source_bits / 8;
+  rows.rows = tile.rows;
+  rows.cols = tile.cols;
+  rows.first_row += tile.row;
+  rows.first_col = tile.col;
+  return rows;
+}
+
+void BandEncoder::decode_tile(const EncodedRows& source, const Band& band, const Tile& tile) {
+  const quantize::DecodeFaults faults = from_.decode(tile_of(source, tile), values(tile));
+  if (faults.nan_codes > 0 && !nan_allowed_) {
+    throw of_.nan_code(band.first_row + tile.row + faults.first_nan / tile.cols,
+                       tile.col + faults.first_nan % tile.cols);
+  }
+  if (plan_.target.via == Via::kBf16) {
+    quantize::round_to_bf16(values(tile));
+  }
+  if (facts_.quantized && (!values_are_finite_ || faults.nan_codes > 0))
+    replace_nonfinite(band, tile);
+}
+
+void BandEncoder::replace_nonfinite(const Band& band, const Tile& tile) {
+  const formats::MatrixView<float> tile_values = values(tile);
+  const auto found = quantize::first_nonfinite(
+      {.data = tile_values.data, .rows = tile.rows, .cols = tile.cols, .stride = tile.cols});
+  if (!found) return;
+  if (!nonfinite_allowed_ && !nan_allowed_) {
+    throw Error(
+        ErrorCode::kNonFinite,
+        fmt::format("holds {} at row {}, column {}, which {} cannot hold (accept it with "
+                    "--allow 'nonfinite={}': NaN becomes 0, an infinity the largest value "
+                    "beside it)",
+                    tile_values.data[*found], band.first_row + tile.row + *found / tile.cols,
+                    tile.col + *found % tile.cols, facts_.name, tensor_.name));
+  }
+  quantize::settle_nonfinite(tile_values, planned_.block[0], planned_.block[1]);
+}
+
+std::vector<float> BandEncoder::given_scales(const Band& band, const Tile& tile) const {
+  const auto range = release_->range_of(band.first_row + tile.row, tile.rows);
+  const std::vector<float> rows = release_->read(range);
+  const std::uint64_t first = tile.col / planned_.block[1];
+  const std::uint64_t across = groups_across(tile.cols);
+  std::vector<float> scales;
+  for (std::uint64_t row = 0; row < range.n; ++row) {
+    const auto begin = rows.begin() + static_cast<std::ptrdiff_t>(row * release_->cols() + first);
+    scales.insert(scales.end(), begin, begin + static_cast<std::ptrdiff_t>(across));
+  }
+  return scales;
+}
+
+void BandEncoder::encode_tile(const EncodedRows& source, const Band& band, const Tile& tile) {
+  const std::size_t width = formats::dtype_bits(facts_.scale_dtype) / 8;
+  const std::uint64_t across = groups_across(bands_.cols);
+  quantize::EncodeOutput out{.weight = codes_.data() + tile.row * bands_.row_bytes_out() +
+                                       tile.col * bands_.output_bits / 8,
+                             .weight_stride = bands_.row_bytes_out()};
+  if (facts_.quantized && facts_.group_rows != 0) {
+    out.scales = band_scales_.data() +
+                 (tile.row / planned_.block[0] * across + tile.col / planned_.block[1]) * width;
+    out.scale_stride = across * width;
+  }
+  decode_tile(source, band, tile);
+  if (repacks_) {
+    quantize::repack_mxfp4_as_nvfp4(tile_of(source, tile), global_,
+                                    planned_.storage->global_divides, plan_.target.encode, out);
+  } else {
+    const std::vector<float> given = release_ ? given_scales(band, tile) : std::vector<float>();
+    std::span<const float> importance = importance_;
+    if (!importance.empty()) importance = importance.subspan(tile.col, tile.cols);
+    const quantize::EncodeFaults faults = to_.encode(
+        {.values = values(tile),
+         .block_rows = planned_.block[0],
+         .block_cols = planned_.block[1],
+         .global = global_,
+         .global_divides = planned_.storage != nullptr && planned_.storage->global_divides,
+         .given_scales = given,
+         .importance = importance,
+         .keeps_values = formats::scheme_facts(from_.id).quantized,
+         .options = plan_.target.encode},
+        out);
+    if (faults.overflows > 0 && !overflow_allowed_) {
+      throw Error(
+          ErrorCode::kNonFinite,
+          fmt::format("holds a value beyond the largest {} number at row {}, column {} ({} in this "
+                      "part of it; accept infinities with --allow 'f16-overflow={}', or use bf16)",
+                      facts_.name, band.first_row + tile.row + faults.first_overflow / tile.cols,
+                      tile.col + faults.first_overflow % tile.cols, faults.overflows,
+                      tensor_.name));
+    }
+  }
+  if (facts_.quantized) measure_tile(tile, out);
+}
+
+void BandEncoder::measure_tile(const Tile& tile, const quantize::EncodeOutput& out) {
+  const std::uint64_t across = groups_across(tile.cols);
+  std::uint64_t block_rows = planned_.block[0];
+  std::uint64_t block_cols = planned_.block[1];
+  if (facts_.group_rows == 0) {
+    tile_scales_.assign(1, global_);
+    block_rows = tile.rows;
+    block_cols = tile.cols;
+  } else {
+    std::optional<formats::GlobalScale> global;
+    if (to_.global != nullptr)
+      global = {.value = global_, .divides = planned_.storage->global_divides};
+    const std::uint64_t down = ceil_div(tile.rows, block_rows);
+    const std::size_t width = formats::dtype_bits(facts_.scale_dtype) / 8;
+    tile_scales_.resize(down * across);
+    for (std::uint64_t row = 0; row < down; ++row) {
+      formats::widen_scales(facts_.scale_dtype,
+                            {out.scales + row * out.scale_stride, across * width}, global,
+                            std::span(tile_scales_).subspan(row * across, across));
+    }
+  }
+  // The tile is decoded as a matrix of its own.
+  const quantize::DecodeFaults faults = to_.decode({.weight = out.weight,
+                                                    .rows = tile.rows,
+                                                    .cols = tile.cols,
+                                                    .stride = bands_.cols,
+                                                    .scales = tile_scales_,
+                                                    .rows_per_matrix = tile.rows,
+                                                    .scale_cols = ceil_div(tile.cols, block_cols),
+                                                    .block_rows = block_rows,
+                                                    .block_cols = block_cols},
+                                                   decoded(tile));
+  INGOT_CHECK(faults.nan_codes == 0);
+  for (const float scale : tile_scales_)
+    INGOT_CHECK(std::isfinite(scale) && (scale > 0 || (scale < 0 && facts_.has_signed_scales)));
+  quality_.add(quantize::measure_quality({.values = values(tile),
+                                          .decoded = decoded(tile),
+                                          .scales = tile_scales_,
+                                          .block_rows = block_rows,
+                                          .block_cols = block_cols,
+                                          .half_top_step = to_.half_top_step}));
+}
+
+std::uint64_t BandEncoder::groups_across(std::uint64_t cols) const {
+  return planned_.block[1] == 0 ? 0 : ceil_div(cols, planned_.block[1]);
+}
+
+formats::MatrixView<float> BandEncoder::values(const Tile& tile) const {
+  return view(tiles_.values, tile);
+}
+
+formats::MatrixView<float> BandEncoder::decoded(const Tile& tile) const {
+  return view(tiles_.decoded, tile);
+}
+
+}  // namespace ingot::convert

@@ -1,0 +1,120 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "convert/plan/band.h"
+#include "convert/plan/plan.h"
+#include "formats/base/error.h"
+#include "formats/storage/block_scales.h"
+#include "quantize/quality.h"
+#include "quantize/scheme.h"
+
+namespace ingot::convert {
+
+/// A tensor of the plan, and what the recipe allows of its values.
+struct PlannedValues {
+  const Plan& plan;
+  const PlannedTensor& planned;
+  const formats::LogicalTensor& tensor = plan.tensor_of(planned);
+
+  [[nodiscard]] formats::ScalePolicy scale_policy() const;
+  /// The values of a band as kernels take them; scales apart.
+  [[nodiscard]] quantize::EncodedRows rows_of(const BandPlan& bands, const Band& band,
+                                              std::span<const std::byte> values) const;
+  [[nodiscard]] bool allows_nan() const;
+  [[nodiscard]] Error nan_code(std::uint64_t row, std::uint64_t col) const;
+};
+
+/// What undoes the codes of a band of the source.
+struct BandScales {
+  formats::ScaleReader::Range range;
+  std::vector<float> scales;
+  std::vector<std::uint8_t> zeros;
+
+  BandScales(const formats::ScaleReader& reader, formats::ScaleReader::Range of)
+      : range(of), scales(reader.read(of)), zeros(reader.read_zeros(of)) {}
+  /// Puts them into `rows`, which must not outlive them and the reader.
+  void undo(const formats::ScaleReader& reader, quantize::EncodedRows& rows) const;
+};
+
+/// Rows and columns of a band that are decoded and encoded while in cache.
+struct Tile {
+  std::uint64_t row = 0, rows = 0;  ///< within the band
+  std::uint64_t col = 0, cols = 0;
+};
+
+/// Tiles of the encoder, kept by a thread from tensor to tensor.
+struct TileBuffers {
+  std::vector<float> values, decoded;
+};
+
+/// Decodes and encodes bands of one tensor, in memory: tile by tile in cache. Throws kBadScale and
+/// kNonFinite for values that no allowance covers.
+class BandEncoder {
+ public:
+  /// `amax` is that of the fused set; nothing without one. What is referred to must outlive this.
+  BandEncoder(const PlannedValues& of, std::optional<float> amax, TileBuffers& tiles);
+
+  [[nodiscard]] const BandPlan& bands() const { return bands_; }
+  /// What a fused set must know of a band before any is encoded: the largest magnitude, or the
+  /// largest MXFP4 scale where codes are repacked. That of the tensor is the largest of its bands.
+  float largest(const Band& band, std::span<const std::byte> codes) const;
+
+  /// Whether codes of MXFP4 are kept, since those of all that is fused can be.
+  [[nodiscard]] bool repacks() const { return repacks_; }
+
+  /// Called for every tile of a quantized target: its values, and what its codes decode to.
+  using Look = std::function<void(const Band& band, const Tile& tile,
+                                  formats::MatrixView<const float> values,
+                                  formats::MatrixView<const float> decoded)>;
+  /// Encodes a band. The error is taken from the codes as they are written.
+  void encode(const Band& band, std::span<const std::byte> codes, std::span<std::byte> out,
+              const Look& look = {});
+  /// Of the band that was encoded last, row-major, as written; empty where one is over all.
+  [[nodiscard]] std::span<const std::byte> scales() const { return band_scales_; }
+  /// The scale over all of the tensor; 1 without one.
+  [[nodiscard]] const float& global() const { return global_; }
+  /// Of all bands that were encoded.
+  [[nodiscard]] const quantize::QualitySums& quality() const { return quality_; }
+
+ private:
+  [[nodiscard]] bool can_repack() const;
+  quantize::EncodedRows tile_of(const quantize::EncodedRows& band, const Tile& tile) const;
+  void decode_tile(const quantize::EncodedRows& source, const Band& band, const Tile& tile);
+  void replace_nonfinite(const Band& band, const Tile& tile);
+  [[nodiscard]] std::vector<float> given_scales(const Band& band, const Tile& tile) const;
+  void encode_tile(const quantize::EncodedRows& source, const Band& band, const Tile& tile);
+  void measure_tile(const Tile& tile, const quantize::EncodeOutput& out);
+  [[nodiscard]] std::uint64_t groups_across(std::uint64_t cols) const;
+  // The values of a tile, as they were and as they became.
+  [[nodiscard]] formats::MatrixView<float> values(const Tile& tile) const;
+  [[nodiscard]] formats::MatrixView<float> decoded(const Tile& tile) const;
+
+  const PlannedValues of_;
+  const Plan& plan_;
+  const PlannedTensor& planned_;
+  const formats::LogicalTensor& tensor_;
+  TileBuffers& tiles_;
+  const quantize::Scheme& from_;
+  const quantize::Scheme& to_;
+  const BandPlan bands_;
+  const formats::ScaleReader scales_;
+  const formats::SchemeFacts& facts_;  // of the target
+  std::optional<formats::ScaleReader> release_;
+  bool repacks_ = false;
+  float global_ = 1;
+  bool values_are_finite_ = false;  // of the band at hand, NaN codes apart
+  bool nan_allowed_ = false, nonfinite_allowed_ = false, overflow_allowed_ = false;
+
+  std::span<std::byte> codes_;          // of the band at hand
+  std::vector<float> importance_;       // of the columns; empty without
+  std::vector<std::byte> band_scales_;  // of the band at hand, row-major, as written
+  std::vector<float> tile_scales_;      // effective
+  quantize::QualitySums quality_;
+};
+
+}  // namespace ingot::convert

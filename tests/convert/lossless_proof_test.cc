@@ -1,0 +1,323 @@
+#include "convert/run/lossless_proof.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <random>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "formats/container/bfloat16.h"
+#include "tests/convert/conversion.h"
+#include "tests/convert/output_tensors.h"
+#include "tests/convert/plain_decode.h"
+#include "tests/convert/program_decode.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_checkpoint.h"
+
+// A proof says of an output, before it is written, what a comparison says afterwards.
+
+namespace ingot::convert {
+namespace {
+
+using formats::SchemeId;
+using ingot::testing::Conversion;
+using ingot::testing::read_output;
+using ingot::testing::TempDir;
+using ingot::testing::TinyCheckpoint;
+using ingot::testing::TinyTensor;
+
+constexpr std::uint64_t kRows = 160, kCols = 256;
+constexpr const char* kModule = "layer.proj";
+
+template <typename T>
+std::string bytes_of(const std::vector<T>& values) {
+  std::string bytes(values.size() * sizeof(T), '\0');
+  std::memcpy(bytes.data(), values.data(), bytes.size());
+  return bytes;
+}
+
+/// A matrix of quantized values that a test may bend.
+struct Source {
+  std::vector<TinyTensor> tensors;
+
+  TinyTensor& part(const std::string& name) {
+    return *std::ranges::find(tensors, std::string(kModule) + "." + name, &TinyTensor::name);
+  }
+};
+
+using Draw = std::function<int(std::uint64_t row, std::uint64_t col)>;
+
+/// E2M1 codes under 2^exponent per 32 columns.
+Source mxfp4(const Draw& exponent, const Draw& code) {
+  std::string codes(kRows * kCols / 2, '\0'), scales;
+  for (std::uint64_t i = 0; i < kRows * kCols; ++i) {
+    const int nibble = code(i / kCols, i % kCols) & 15;
+    codes[i / 2] = static_cast<char>(codes[i / 2] | nibble << (i % 2 * 4));
+  }
+  for (std::uint64_t i = 0; i < kRows * kCols / 32; ++i)
+    scales.push_back(static_cast<char>(127 + exponent(i / (kCols / 32), i % (kCols / 32))));
+  return {{{"layer.proj.weight", "U8", {kRows, kCols / 2}, codes},
+           {"layer.proj.weight_scale", "F8_E8M0", {kRows, kCols / 32}, scales}}};
+}
+
+/// INT4 codes -8 to 7 in groups of 32, under BF16 scales.
+Source int4(const std::function<float(std::uint64_t, std::uint64_t)>& scale, const Draw& code) {
+  std::vector<std::uint32_t> words(kRows * kCols / 8);
+  for (std::uint64_t i = 0; i < kRows * kCols; ++i) {
+    const int nibble = code(i / kCols, i % kCols) + 8;
+    words[i / 8] |= static_cast<std::uint32_t>(nibble) << (i % 8 * 4);
+  }
+  std::vector<std::uint16_t> scales;
+  for (std::uint64_t i = 0; i < kRows * kCols / 32; ++i)
+    scales.push_back(formats::bf16_from_float(scale(i / (kCols / 32), i % (kCols / 32))));
+  return {
+      {{"layer.proj.weight_packed", "I32", {kRows, kCols / 8}, bytes_of(words)},
+       {"layer.proj.weight_scale", "BF16", {kRows, kCols / 32}, bytes_of(scales)},
+       {"layer.proj.weight_shape", "I32", {2}, bytes_of(std::vector<std::int32_t>{kRows, kCols})}}};
+}
+
+/// E4M3 codes under an F32 scale per 128 x 128.
+Source fp8(const std::vector<float>& scales, const Draw& code) {
+  std::string codes;
+  for (std::uint64_t i = 0; i < kRows * kCols; ++i)
+    codes.push_back(static_cast<char>(code(i / kCols, i % kCols)));
+  return {{{"layer.proj.weight", "F8_E4M3", {kRows, kCols}, codes},
+           {"layer.proj.weight_scale_inv", "F32", {2, 2}, bytes_of(scales)}}};
+}
+
+class Lossless : public ::testing::Test {
+ protected:
+  // The proof for a plan to this scheme, and whether the output then has every value.
+  LosslessProof proof(const Source& source, SchemeId to, const char* dialect = "") {
+    const auto input = directory_ / ("in" + std::to_string(++made_));
+    output_ = directory_ / ("out" + std::to_string(made_));
+    TinyCheckpoint checkpoint{.config = "{}", .files = {{"model.safetensors", source.tensors}}};
+    checkpoint.write(input);
+    Conversion conversion(input, output_);
+    conversion.family = "generic";
+    conversion.recipe.to = to;
+    conversion.recipe.choices.fp8_grid = grid_;
+    conversion.recipe.choices.via = via_;
+    conversion.recipe.choices.dialect = dialect;
+    const auto opened = formats::Checkpoint::open(input, {.family = "generic"});
+    Recipe recipe = conversion.recipe;
+    ingot::testing::resolve(recipe, opened);
+    const Plan plan = ingot::testing::plan_for(opened, recipe);
+    LosslessProof proof = prove_lossless(plan, {.n = 2});
+    conversion.run();
+    const auto written = formats::Checkpoint::open(output_, {.family = "generic"});
+    const std::vector<float> before = ingot::testing::decoded(opened, opened.tensors()[0]);
+    const std::vector<float> after = ingot::testing::decoded(written, written.tensors()[0]);
+    EXPECT_EQ(proof.holds(), before == after) << "what was written says otherwise";
+    return proof;
+  }
+  // Whether scales alone prove it.
+  void expect_by_scales(const Source& source, SchemeId to) {
+    const LosslessProof found = proof(source, to);
+    EXPECT_TRUE(found.holds());
+    EXPECT_EQ(found.by_scales, 1U);
+  }
+  void expect_by_codes(const Source& source, SchemeId to) {
+    const LosslessProof found = proof(source, to);
+    EXPECT_TRUE(found.holds());
+    EXPECT_EQ(found.by_codes, 1U);
+  }
+  // The block that alone would lose values.
+  BlockLoss only_loss(const Source& source, SchemeId to) {
+    const LosslessProof found = proof(source, to);
+    EXPECT_EQ(found.losses.size(), 1U);
+    if (found.losses.empty()) return {};
+    EXPECT_EQ(found.losses[0].n_blocks, 1U);
+    return found.losses[0].blocks.at(0);
+  }
+  int any(int least, int most) { return std::uniform_int_distribution<int>(least, most)(random_); }
+  Draw any_code() {
+    return [this](std::uint64_t, std::uint64_t) { return any(0, 15); };
+  }
+  static Draw all(int number) {
+    return [number](std::uint64_t, std::uint64_t) { return number; };
+  }
+  // One number, but for one place.
+  static Draw all_but(int number, std::uint64_t row, std::uint64_t col, int other) {
+    return [=](std::uint64_t r, std::uint64_t c) { return r == row && c == col ? other : number; };
+  }
+
+  std::mt19937 random_{7};
+  TempDir directory_;
+  std::filesystem::path output_;
+  int made_ = 0;
+  std::optional<quantize::Fp8Grid> grid_;
+  Via via_ = Via::kF32;
+};
+
+TEST_F(Lossless, ProofSaysWhatConversionsDo) {
+  int n_held = 0, n_lost = 0;
+  for (const SchemeId to : {SchemeId::kBf16, SchemeId::kF16, SchemeId::kFp8Block,
+                            SchemeId::kFp8Channel, SchemeId::kFp8Tensor, SchemeId::kNvfp4,
+                            SchemeId::kMxfp8, SchemeId::kInt8Channel, SchemeId::kInt8Block}) {
+    for (const int base : {-9, -45, -127}) {
+      for (const int spread : {0, 2, 14, 15, 18}) {
+        const auto exponent = [&](auto, auto) { return base + any(0, spread); };
+        // Codes of a block may all be zero, or even.
+        const auto code = [&](std::uint64_t row, std::uint64_t) {
+          return row % 3 == 0 ? 0 : row % 3 == 1 ? 2 * any(0, 7) : any(0, 15);
+        };
+        (proof(mxfp4(exponent, code), to).holds() ? n_held : n_lost) += 1;
+      }
+    }
+    for (const bool is_round : {false, true}) {
+      const auto scale = [&](std::uint64_t, std::uint64_t) {
+        return std::ldexp(is_round ? 1.0F : static_cast<float>(any(128, 255)), any(-8, -7));
+      };
+      const auto code = [&](std::uint64_t, std::uint64_t) { return any(-8, 7); };
+      (proof(int4(scale, code), to).holds() ? n_held : n_lost) += 1;
+    }
+  }
+  EXPECT_GT(n_held, 40);
+  EXPECT_GT(n_lost, 40);
+}
+
+TEST_F(Lossless, ScalesAloneProveMxfp4InFp8) {
+  const auto exponent = [&](auto, auto) { return any(-30, -16); };
+  for (const SchemeId to : {SchemeId::kFp8Block, SchemeId::kFp8Channel, SchemeId::kFp8Tensor})
+    expect_by_scales(mxfp4(exponent, any_code()), to);
+}
+
+TEST_F(Lossless, ScalesAloneProveMxfp4InNvfp4) {
+  expect_by_scales(mxfp4([&](auto, auto) { return any(-30, -13); }, any_code()), SchemeId::kNvfp4);
+}
+
+TEST_F(Lossless, CodesProveWhatScalesDoNot) {
+  // 0.5 x 2^-25 is below the least step beside 6 x 2^-10, but no code is so small.
+  const auto exponent = all_but(-10, 3, 5, -25);
+  expect_by_codes(mxfp4(exponent, all(7)), SchemeId::kFp8Block);
+  const auto code = [](std::uint64_t row, std::uint64_t col) {
+    return row == 3 && col / 32 == 5 ? 1 : 7;
+  };
+  const BlockLoss loss = only_loss(mxfp4(exponent, code), SchemeId::kFp8Channel);
+  EXPECT_EQ(loss.block_row, 3U);
+  EXPECT_EQ(loss.block_col, 5U);
+  EXPECT_EQ(loss.scale, 0x1p-25F);
+  EXPECT_EQ(loss.row, 3U);
+  EXPECT_EQ(loss.col, 5U * 32);
+  EXPECT_EQ(loss.value, 0x1p-26F);
+}
+
+TEST_F(Lossless, NamesTheBlockOutOfRange) {
+  const auto exponent = all_but(0, 131, 7, -18);
+  const BlockLoss fp8 = only_loss(mxfp4(exponent, all(1)), SchemeId::kFp8Block);
+  EXPECT_EQ(fp8.block_row, 131U);
+  EXPECT_EQ(fp8.block_col, 7U);
+  const BlockLoss nvfp4 = only_loss(mxfp4(exponent, all(1)), SchemeId::kNvfp4);
+  EXPECT_EQ(nvfp4.scale, 0x1p-18F);
+  EXPECT_EQ(nvfp4.value, 0x1p-19F);
+}
+
+TEST_F(Lossless, SmallBlocksHaveNoFloor) {
+  // 1e-4 / 448 rounds up to 2^-22, of which these values are less than the least code.
+  expect_by_scales(mxfp4(all(-100), any_code()), SchemeId::kFp8Block);
+  const auto scales = read_output(output_).at("layer.proj.weight_scale_inv").as<float>();
+  for (const float scale : scales) EXPECT_EQ(scale, 0x1p-106F);
+}
+
+TEST_F(Lossless, AGridThatIsAskedForIsKept) {
+  grid_ = quantize::Fp8Grid::kAmax;
+  EXPECT_FALSE(proof(mxfp4(all(-5), any_code()), SchemeId::kFp8Block).holds());
+}
+
+TEST_F(Lossless, Fp8UnderPowersOfTwoFitsBf16) {
+  const auto code = [&](std::uint64_t, std::uint64_t) { return any(0, 0x7E); };
+  expect_by_scales(fp8({0.5F, 0.25F, 0x1p-9F, 8}, code), SchemeId::kBf16);
+  // Four bits times six are more than eight; the code 1 has one.
+  Source source = fp8({0.5F, 0.5F, 0x1.08p0F, 1}, all(0x38));
+  expect_by_codes(source, SchemeId::kBf16);
+  source.part("weight").data[150 * kCols + 7] = 0x3F;
+  const BlockLoss loss = only_loss(source, SchemeId::kBf16);
+  EXPECT_EQ(loss.block_row, 1U);
+  EXPECT_EQ(loss.block_col, 0U);
+  EXPECT_EQ(loss.scale, 0x1.08p0F);
+  EXPECT_EQ(loss.row, 150U);
+  EXPECT_EQ(loss.col, 7U);
+}
+
+TEST_F(Lossless, Fp8UnderPowersOfTwoFitsMxfp8WhereCodesDo) {
+  expect_by_codes(fp8({0.5F, 2, 4, 8}, all_but(0x7D, 3, 200, 0x01)), SchemeId::kMxfp8);
+  // A mantissa of 1.75 takes the next scale, whose least step is twice as large.
+  const BlockLoss loss =
+      only_loss(fp8({0.5F, 2, 4, 8}, all_but(0x7E, 3, 200, 0x01)), SchemeId::kMxfp8);
+  EXPECT_EQ(loss.value, 0x1p-8F);
+  EXPECT_EQ(loss.becomes, 0);
+  const LosslessProof found = proof(fp8({0.3F, 2, 4, 8}, all(0x7D)), SchemeId::kMxfp8);
+  ASSERT_EQ(found.losses.size(), 1U);
+  EXPECT_TRUE(found.losses[0].is_counted);
+  EXPECT_EQ(found.losses[0].n_blocks, 1U);
+}
+
+TEST_F(Lossless, HeadersProveInt4InF32) {
+  const auto scale = [&](auto, auto) { return static_cast<float>(any(129, 255)); };
+  const LosslessProof found =
+      proof(int4(scale, [&](auto, auto) { return any(-8, 7); }), SchemeId::kF32);
+  EXPECT_TRUE(found.holds());
+  EXPECT_EQ(found.by_headers, 1U);
+}
+
+TEST_F(Lossless, Int4NeedsProductsOfEightBits) {
+  const auto code = [&](std::uint64_t, std::uint64_t) { return any(-8, 7); };
+  expect_by_scales(int4([](auto, auto) { return 31.0F; }, code), SchemeId::kBf16);
+  const auto scale = [](auto, auto) { return 255.0F; };
+  expect_by_codes(int4(scale, all(-4)), SchemeId::kBf16);
+  const BlockLoss loss = only_loss(int4(scale, all_but(2, 9, 70, 7)), SchemeId::kBf16);
+  EXPECT_EQ(loss.block_row, 9U);
+  EXPECT_EQ(loss.block_col, 2U);
+  EXPECT_EQ(loss.value, 7 * 255.0F);
+}
+
+TEST_F(Lossless, Int8TakesTheScaleOfARowOfInt4) {
+  const auto code = [&](std::uint64_t, std::uint64_t) { return any(-8, 7); };
+  // One scale for a row, and one that is a multiple of the other.
+  const auto scale = [](std::uint64_t row, std::uint64_t group) {
+    return (group == 3 ? 8.0F : 1.0F) * (0.5F + static_cast<float>(row) / 256);
+  };
+  expect_by_codes(int4(scale, code), SchemeId::kInt8Channel);
+  const auto other = [&](std::uint64_t row, std::uint64_t group) {
+    return row == 20 && group == 1 ? 0.77F : scale(row, group);
+  };
+  const LosslessProof found = proof(int4(other, code), SchemeId::kInt8Channel);
+  ASSERT_EQ(found.losses.size(), 1U);
+  for (const BlockLoss& block : found.losses[0].blocks) EXPECT_EQ(block.block_row, 20U);
+}
+
+TEST_F(Lossless, RoundedTensorsAreLeftAtTheFirst) {
+  const auto code = [&](std::uint64_t, std::uint64_t) { return any(1, 0x7E); };
+  const LosslessProof found = proof(fp8({0.3F, 0.2F, 0.1F, 1}, code), SchemeId::kNvfp4);
+  ASSERT_EQ(found.losses.size(), 1U);
+  EXPECT_FALSE(found.losses[0].is_counted);
+}
+
+TEST_F(Lossless, Bf16BetweenIsPartOfIt) {
+  via_ = Via::kBf16;
+  const auto exponent = [&](auto, auto) { return any(-20, -10); };
+  expect_by_scales(mxfp4(exponent, any_code()), SchemeId::kFp8Block);
+  const LosslessProof found =
+      proof(int4([](auto, auto) { return 255.0F; }, all_but(1, 0, 0, 7)), SchemeId::kInt8Channel);
+  EXPECT_FALSE(found.holds());
+}
+
+TEST_F(Lossless, ReciprocalsOfGlobalScalesAreLookedAt) {
+  for (const float global : {0x1p-7F, 0.0123F, 0.007F, 0.3F, 1.0F / 3}) {
+    Source source{
+        {{"layer.proj.weight", "U8", {kRows, kCols / 2}, std::string(kRows * kCols / 2, '\x72')},
+         {"layer.proj.weight_scale", "F8_E4M3", {kRows, kCols / 16}, ""},
+         {"layer.proj.weight_scale_2", "F32", {}, bytes_of(std::vector{global})}}};
+    for (std::uint64_t i = 0; i < kRows * kCols / 16; ++i)
+      source.part("weight_scale").data.push_back(static_cast<char>(1 + i % 0x7E));
+    const LosslessProof found = proof(source, SchemeId::kNvfp4, "compressed-tensors");
+    EXPECT_TRUE(found.holds() || global != 0x1p-7F);
+  }
+}
+
+}  // namespace
+}  // namespace ingot::convert
