@@ -56,8 +56,7 @@ Plan plan_conversion(const Checkpoint& source, Recipe recipe, const PlanOptions&
   // Read: the caller has opened the source, headers and JSON alone. The last file that a plan
   // depends on is its manifest; whatever comes later depends on nothing that could change.
   choose_for_engine(recipe, source, *options.layout);
-  add_default_rules(recipe, source.family(), source.config(),
-                    target_dialect(recipe, source.dialect()));
+  add_default_rules(recipe, source.family(), source.config(), target_dialect(recipe, source));
   return make_plan(source, std::move(recipe), options, remembered_quantization(source));
 }
 
@@ -66,7 +65,7 @@ Plan make_plan(const Checkpoint& source, Recipe recipe, const PlanOptions& optio
   shard::require_all_ranks(source);
   recipe.set_layers(source.config().num_hidden_layers);
   recipe.check_all_matched(source.tensors());
-  const formats::Dialect& dialect = target_dialect(recipe, source.dialect());
+  const formats::Dialect& dialect = target_dialect(recipe, source);
   Plan plan{.source = source,
             .recipe = std::move(recipe),
             .options = options,

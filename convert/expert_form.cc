@@ -25,8 +25,7 @@ namespace {
 /// What engine, family and dialect make of a recipe.
 void resolve(Recipe& recipe, const Checkpoint& source, const PlanOptions& options) {
   choose_for_engine(recipe, source, *options.layout);
-  add_default_rules(recipe, source.family(), source.config(),
-                    target_dialect(recipe, source.dialect()));
+  add_default_rules(recipe, source.family(), source.config(), target_dialect(recipe, source));
   recipe.set_layers(source.config().num_hidden_layers);
 }
 
@@ -53,8 +52,8 @@ bool has_globals_by_expert(const Checkpoint& source) {
 ExpertForm form_of_target(Recipe recipe, const Checkpoint& source, const PlanOptions& options) {
   resolve(recipe, source, options);
   if (!is_quantized_target(recipe)) return ExpertForm::kEither;
-  const formats::StorageRow* row = formats::find_storage(target_dialect(recipe, source.dialect()),
-                                                         *recipe.to, recipe.choices.activations);
+  const formats::StorageRow* row =
+      formats::find_storage(target_dialect(recipe, source), *recipe.to, recipe.choices.activations);
   return row == nullptr ? ExpertForm::kEither : row->experts;
 }
 
@@ -116,7 +115,7 @@ std::vector<bool> quantized_in_output(const Seen& source, Recipe recipe,
   const auto always = [](std::uint32_t) { return true; };
   const Checkpoint seen = formats::with_turned_stacks(source, stacks_to_turn(*source, always));
   resolve(recipe, seen, options);
-  const formats::Dialect& dialect = target_dialect(recipe, seen.dialect());
+  const formats::Dialect& dialect = target_dialect(recipe, seen);
   Plan plan{.source = seen,
             .recipe = std::move(recipe),
             .options = options,

@@ -26,7 +26,7 @@ void report_limit(const RuleInput& input, const EngineLimitsMet::Met& met) {
                         : "";
   const std::string others = met.count == 1 ? "" : fmt::format(" (so are {} more)", met.count - 1);
   const std::string weight =
-      fmt::format("is {}{}{}", scheme_facts(limit.scheme).name, activations, others);
+      fmt::format("is {}{}{}", scheme_facts(met.scheme).name, activations, others);
   const std::string_view engine = engine_name(limit.engine);
   input.report(violation(ErrorCode::kUnsupported, "", met.first,
                          limit.option.empty()
@@ -40,7 +40,7 @@ void refused_by_all(const RuleInput& input) {
   const EngineLimitsMet& limits = input.facts.engine_limits;
   if (!limits.is_refused_by_all()) return;
   for (const EngineLimitsMet::Met& met : limits.met()) {
-    if (met.limit->option.empty()) report_limit(input, met);
+    if (met.limit->option.empty() && met.limit->is_of_form()) report_limit(input, met);
   }
 }
 
@@ -48,8 +48,10 @@ void refused_by_one(const RuleInput& input) {
   const EngineLimitsMet& limits = input.facts.engine_limits;
   const bool is_told = limits.is_refused_by_all();
   for (const EngineLimitsMet::Met& met : limits.met()) {
-    if (met.limit->engine == input.row.engine && (!is_told || !met.limit->option.empty()))
-      report_limit(input, met);
+    // The rule fp8.merged-partition tells of those.
+    if (met.limit->scope == formats::EngineScope::kCutBlocks) continue;
+    const bool is_in_other_row = is_told && met.limit->option.empty() && met.limit->is_of_form();
+    if (met.limit->engine == input.row.engine && !is_in_other_row) report_limit(input, met);
   }
 }
 

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
+#include "formats/dialect/engine_families.h"
 #include "formats/dialect/source_activations.h"
 
 namespace ingot::check {
@@ -26,6 +27,21 @@ bool is_quantized(SchemeId scheme) {
   return formats::scheme_facts(scheme).quantized;
 }
 
+EngineWeight weight_of(const Checkpoint& checkpoint, const LogicalTensor& tensor,
+                       Activations activations) {
+  const formats::StoredParts& stored = tensor.encoding.stored;
+  return {.name = tensor.name,
+          .rule = tensor.rule,
+          .scheme = tensor.encoding.scheme,
+          .activations = activations,
+          .has_group_order = stored.has(formats::Part::kGroupOrder),
+          .has_zero_points = stored.has(formats::Part::kZeroPoint),
+          .family = checkpoint.family().name,
+          .is_stacked = tensor.stack != formats::StackOrder::kNone,
+          .rows = tensor.shape.size() < 2 ? 0 : tensor.shape[tensor.shape.size() - 2],
+          .block_rows = tensor.encoding.block_rows};
+}
+
 // One weight of each kind that engines tell apart, in the order of the checkpoint: quantized ones,
 // or matrices where nothing is quantized.
 std::vector<EngineWeight> kinds_of(const Checkpoint& checkpoint) {
@@ -33,10 +49,7 @@ std::vector<EngineWeight> kinds_of(const Checkpoint& checkpoint) {
   if (all.empty()) {
     for (const LogicalTensor& tensor : checkpoint.tensors()) {
       if (tensor.shape.size() < 2 || is_quantized(tensor.encoding.scheme)) continue;
-      all.push_back({.name = tensor.name,
-                     .rule = tensor.rule,
-                     .scheme = tensor.encoding.scheme,
-                     .activations = {}});
+      all.push_back(weight_of(checkpoint, tensor, {}));
     }
   }
   std::set<std::tuple<SchemeId, Activations, std::vector<const EngineLimit*>>> seen;
@@ -74,7 +87,9 @@ EngineVerdict verdict_of(formats::Engine engine, const formats::Dialect& dialect
                                   : what_is_not_read(weight, dialect);
       return verdict;
     }
-    verdict.evidence = std::max(verdict.evidence, load->evidence);
+    const formats::Evidence of_family =
+        formats::family_evidence(engine, weight.family, weight.scheme);
+    verdict.evidence = std::max({verdict.evidence, load->evidence, of_family});
     needs(load->option);
     if (limit != nullptr) needs(limit->option);
   }
@@ -105,12 +120,7 @@ std::vector<EngineWeight> engine_weights(const Checkpoint& checkpoint) {
   }
   for (const LogicalTensor& tensor : checkpoint.tensors()) {
     if (!is_quantized(tensor.encoding.scheme)) continue;
-    weights.push_back({.name = tensor.name,
-                       .rule = tensor.rule,
-                       .scheme = tensor.encoding.scheme,
-                       .activations = activations->of(tensor.name, tensor.encoding),
-                       .has_group_order = tensor.encoding.stored.has(formats::Part::kGroupOrder),
-                       .has_zero_points = tensor.encoding.stored.has(formats::Part::kZeroPoint)});
+    weights.push_back(weight_of(checkpoint, tensor, activations->of(tensor.name, tensor.encoding)));
   }
   return weights;
 }

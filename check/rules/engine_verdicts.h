@@ -17,15 +17,15 @@ std::vector<formats::EngineWeight> engine_weights(const formats::Checkpoint& che
 struct EngineVerdict {
   formats::Engine engine{};
   bool loads = false;
-  /// How that is known: the weakest of all weights.
+  /// How that is known: the weakest of all weights, and of what is known of their family.
   formats::Evidence evidence = formats::Evidence::kGenerated;
   std::vector<std::string> options;  ///< that it must be started with
   /// What it does not load, the first of such weights, and why; empty when it loads all.
   std::string tensor, reason;
 };
 
-/// A verdict per row of formats::engines(), by the rows of engines.h and engine_limits.h. What an
-/// engine makes of families is not in them.
+/// A verdict per row of formats::engines(), by the rows of engines.h, engine_limits.h and
+/// engine_families.h.
 std::vector<EngineVerdict> engine_verdicts(const formats::Checkpoint& checkpoint);
 
 }  // namespace ingot::check

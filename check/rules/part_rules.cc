@@ -218,25 +218,8 @@ void nan_code(const RuleInput& input) {
 void merged_partition(const RuleInput& input) {
   for_each_about(input, [&](const LogicalTensor& tensor) {
     if (tensor.rule == nullptr) return;
-    std::uint64_t rows = tensor.shape[tensor.shape.size() - 2];
-    switch (tensor.rule->role) {
-      case Role::kExpertsGateUp:
-        if (tensor.rule->gate_up == formats::GateUpOrder::kHalves) rows /= 2;
-        break;
-      case Role::kQProj:
-        // Without LoRA, MLA has a q_proj that nothing is merged with.
-        if (input.checkpoint.config().kv_lora_rank != 0) return;
-        break;
-      case Role::kQaProj:
-      case Role::kKProj:
-      case Role::kDenseGate:
-      case Role::kSharedGate:
-      case Role::kExpertGate:
-      case Role::kExpertsGate:
-        break;
-      default:
-        return;
-    }
+    const std::uint64_t rows =
+        formats::rows_before_others(*tensor.rule, tensor.shape[tensor.shape.size() - 2]);
     const std::uint64_t step = tensor.encoding.block_rows;
     if (step == 0 || rows % step == 0) return;
     input.report_kind(

@@ -119,8 +119,9 @@ Json load_rows() {
 Json engine_rows() {
   return json_list(formats::engine_limits(), [](const formats::EngineLimit& limit) -> Json {
     return {{"engine", formats::engine_name(limit.engine)},
-            {"dialect", limit.dialect},
-            {"scheme", formats::scheme_facts(limit.scheme).name},
+            {"dialect", limit.dialect.empty() ? "any" : limit.dialect},
+            {"scheme", limit.scheme ? formats::scheme_facts(*limit.scheme).name : "any"},
+            {"family", limit.family.empty() ? "any" : limit.family},
             {"activations", limit.activations ? activations_name(*limit.activations) : "any"},
             {"of", formats::engine_scope_name(limit.scope)},
             {"option", limit.option},

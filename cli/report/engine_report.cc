@@ -48,7 +48,7 @@ std::string serve_command(const ServedOutput& output, const EngineVerdict& verdi
 
 std::vector<std::pair<std::string, std::string>> engine_lines(const ServedOutput& output) {
   if (output.engines.empty()) return {};
-  std::vector<std::string> names, untried;
+  std::vector<std::string> names, untried, of_others;
   std::string command;
   for (const EngineVerdict& verdict : output.engines) {
     if (!verdict.loads) continue;
@@ -56,6 +56,8 @@ std::vector<std::pair<std::string, std::string>> engine_lines(const ServedOutput
     if (!verdict.options.empty()) name += fmt::format(" with {}", fmt::join(verdict.options, " "));
     if (verdict.evidence == formats::Evidence::kNotTried) {
       untried.push_back(std::move(name));
+    } else if (verdict.evidence == formats::Evidence::kNotOfFamily) {
+      of_others.push_back(std::move(name));
     } else {
       names.push_back(fmt::format("{} ({})", name, formats::evidence_text(verdict.evidence)));
     }
@@ -63,6 +65,10 @@ std::vector<std::pair<std::string, std::string>> engine_lines(const ServedOutput
   }
   std::string text = names.empty() ? std::string("no engine that is known to")
                                    : fmt::format("{}", fmt::join(names, ", "));
+  if (!of_others.empty()) {
+    text += fmt::format("; {}: {}", formats::evidence_text(formats::Evidence::kNotOfFamily),
+                        fmt::join(of_others, ", "));
+  }
   if (!untried.empty()) text += fmt::format("; not tried: {}", fmt::join(untried, ", "));
   std::vector<std::pair<std::string, std::string>> lines = {{"loaded by", std::move(text)}};
   if (!command.empty()) lines.emplace_back("serve with", command);

@@ -208,9 +208,15 @@ class Decider {
                             dialect_.name, names));
   }
 
-  // Whether a quantized tensor of this scheme may stand beside those that rules select.
-  bool can_stay(SchemeId scheme) const {
+  // Whether a quantized tensor may stand as it is beside those that rules select.
+  bool can_stay(const LogicalTensor& tensor) const {
+    const SchemeId scheme = tensor.encoding.scheme;
     if (&dialect_ == &source_.dialect() && is_selected_.empty()) return true;
+    // What loaders of another dialect build plain.
+    if (&dialect_ != &source_.dialect() && tensor.rule != nullptr &&
+        !formats::can_be_quantized(dialect_, *tensor.rule) && !is_allowed(tensor) &&
+        !plain_module_rule(dialect_, scheme).empty())
+      return false;
     if (formats::find_storage(dialect_, scheme) == nullptr) return false;
     return dialect_.holds_mixtures || is_selected_.empty() ||
            (is_selected_.size() == 1 && is_selected_.contains(scheme));
@@ -220,7 +226,7 @@ class Decider {
     const LogicalTensor& tensor = plan_.tensor_of(planned);
     const SchemeId from = tensor.encoding.scheme;
     if (planned.action == Action::kCopy && is_quantized(from)) {
-      if (!can_stay(from)) {
+      if (!can_stay(tensor)) {
         planned.action = Action::kCast;
         planned.to = SchemeId::kBf16;
         planned.is_demoted = true;
@@ -336,13 +342,15 @@ class Decider {
                          .scheme = planned.to,
                          .activations = planned.storage->activations,
                          .has_group_order = keeps(formats::Part::kGroupOrder),
-                         .has_zero_points = keeps(formats::Part::kZeroPoint)});
+                         .has_zero_points = keeps(formats::Part::kZeroPoint),
+                         .family = source_.family().name,
+                         .is_stacked = tensor.stack != formats::StackOrder::kNone});
       met.add(weights.back());
     }
     if (!met.is_refused_by_all()) return;
     for (const formats::EngineWeight& weight : weights) {
       for (const formats::EngineLimit* limit : formats::limits_of(dialect_, weight)) {
-        if (!limit->option.empty()) continue;
+        if (!limit->option.empty() || !limit->is_of_form()) continue;
         refusals_.add(
             ErrorCode::kUnsupported,
             fmt::format("no engine loads this: {} refuses {} with {} activations in dialect {} "

@@ -6,6 +6,7 @@
 
 #include "convert/plan/passes.h"
 #include "convert/recipe/statistics.h"
+#include "formats/experts/separation.h"
 
 namespace ingot::convert {
 
@@ -215,10 +216,13 @@ std::string expert_form_fault(const Plan& plan, const PlannedTensor& planned) {
   // A number for all of a matrix would be one for all experts; INT4 packs matrices alone.
   const bool may_be_asked_for = !facts.chooses_cols && facts.group_rows != 0;
   if (!is_stack || (choices.experts && may_be_asked_for)) return {};
+  const bool can_be_separate =
+      formats::separation_fault(plan.source, plan.tensor_of(planned)).empty();
   return fmt::format(
       "stacked experts cannot be encoded as {}, which loaders expect expert by "
-      "expert (--experts separate, or choose fp8 or bf16 for them)",
-      facts.name);
+      "expert ({}{}choose fp8 or bf16 for them)",
+      facts.name, can_be_separate ? "--experts separate, or " : "",
+      !can_be_separate && may_be_asked_for ? "--experts keep for another program, or " : "");
 }
 
 }  // namespace ingot::convert

@@ -159,27 +159,32 @@ std::span<const DefaultRecipeLine> default_recipe_lines() {
   return kLines;
 }
 
-const formats::Dialect& target_dialect(const Recipe& recipe, const formats::Dialect& of_source) {
-  if (!recipe.choices.dialect.empty()) {
-    const formats::Dialect* dialect = formats::find_dialect(recipe.choices.dialect);
-    if (dialect != nullptr) return *dialect;
-    std::string names;
-    for (const formats::Dialect* row : formats::dialects())
-      names += fmt::format("{}{}", names.empty() ? "" : ", ", row->name);
-    throw Error(ErrorCode::kInvalidArgument,
-                fmt::format("--dialect '{}' is none of {}{}", recipe.choices.dialect, names,
-                            did_you_mean(recipe.choices.dialect, formats::dialects(),
-                                         &formats::Dialect::name)));
-  }
+const formats::Dialect& require_dialect(std::string_view name, std::string_view what) {
+  const formats::Dialect* dialect = formats::find_dialect(name);
+  if (dialect != nullptr) return *dialect;
+  std::string names;
+  for (const formats::Dialect* row : formats::dialects())
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", row->name);
+  throw Error(ErrorCode::kInvalidArgument,
+              fmt::format("{} '{}' is none of {}{}", what, name, names,
+                          did_you_mean(name, formats::dialects(), &formats::Dialect::name)));
+}
+
+const formats::Dialect& target_dialect(const Recipe& recipe, const formats::Checkpoint& source) {
+  if (!recipe.choices.dialect.empty()) return require_dialect(recipe.choices.dialect, "--dialect");
+  const formats::Dialect& of_source = source.dialect();
   const auto default_of = [&](SchemeId scheme) -> const formats::Dialect& {
     return formats::default_dialect(scheme, recipe.choices.activations);
   };
   if (recipe.to && formats::scheme_facts(*recipe.to).quantized) {
-    // A dialect of stacks alone is one that its family's loaders know.
-    const formats::StorageRow* row = formats::find_storage(of_source, *recipe.to);
-    const bool is_own = row != nullptr && row->experts == formats::ExpertForm::kStacked &&
-                        recipe.choices.experts != ExpertChoice::kSeparate;
-    return is_own ? of_source : default_of(*recipe.to);
+    const std::string_view own = source.family().dialect;
+    if (own.empty()) return default_of(*recipe.to);
+    const formats::Dialect& of_family = require_dialect(own, "the family's dialect");
+    const formats::StorageRow* row =
+        formats::find_storage(of_family, *recipe.to, recipe.choices.activations);
+    const bool fits = row != nullptr && (row->experts != formats::ExpertForm::kStacked ||
+                                         recipe.choices.experts != ExpertChoice::kSeparate);
+    return fits ? of_family : default_of(*recipe.to);
   }
   for (const Rule& rule : recipe.rules) {
     if (!rule.scheme || !formats::scheme_facts(*rule.scheme).quantized) continue;

@@ -39,10 +39,14 @@ struct DefaultRecipeLine {
 };
 std::span<const DefaultRecipeLine> default_recipe_lines();
 
-/// The dialect of the output: Choices::dialect, else for --to the default of its scheme with the
-/// activations asked for, else the source's if it holds every scheme that a rule names, else the
-/// default of the first that it does not. Throws kInvalidArgument for a name that no dialect has.
-const formats::Dialect& target_dialect(const Recipe& recipe, const formats::Dialect& of_source);
+/// The dialect of that name; throws kInvalidArgument, beginning with `what`, where there is none.
+const formats::Dialect& require_dialect(std::string_view name, std::string_view what);
+
+/// The dialect of the output: Choices::dialect, else for --to that of the family if it holds the
+/// scheme, or the default of the scheme with the activations asked for, else the source's if it
+/// holds every scheme that a rule names, else the default of the first that it does not. Throws
+/// kInvalidArgument for a name that no dialect has.
+const formats::Dialect& target_dialect(const Recipe& recipe, const formats::Checkpoint& source);
 
 /// Appends the rules of last resort: what `recipe.mtp` and `recipe.to` mean for this model in this
 /// dialect. Plain targets take in what the source holds quantized; so does any target for the

@@ -48,16 +48,23 @@ std::vector<SchemeId> wanted_schemes(const Recipe& recipe, const Checkpoint& sou
 /// Which rows of an engine a model can use.
 class Loads {
  public:
-  Loads(Engine engine, const Checkpoint& source) : engine_(engine), of_source_(source.dialect()) {
-    weights_.push_back({.name = "linear", .rule = nullptr, .scheme = {}, .activations = {}});
+  Loads(Engine engine, const Checkpoint& source) : engine_(engine), family_(source.family()) {
+    weights_.push_back({.name = "linear",
+                        .rule = nullptr,
+                        .scheme = {},
+                        .activations = {},
+                        .family = family_.name});
     const auto tensors = source.tensors();
     const auto expert = std::ranges::find_if(tensors, [](const formats::LogicalTensor& tensor) {
       return formats::is_expert(
           {.name = tensor.name, .rule = tensor.rule, .scheme = {}, .activations = {}});
     });
     if (expert != tensors.end()) {
-      weights_.push_back(
-          {.name = expert->name, .rule = expert->rule, .scheme = {}, .activations = {}});
+      weights_.push_back({.name = expert->name,
+                          .rule = expert->rule,
+                          .scheme = {},
+                          .activations = {},
+                          .family = family_.name});
     }
   }
 
@@ -71,12 +78,15 @@ class Loads {
   /// What the engine says of a scheme that it does not load, `: ` before it; empty where it is not
   /// known to say anything.
   [[nodiscard]] std::string reason(SchemeId scheme) const {
-    for (const formats::EngineLimit& limit : formats::engine_limits()) {
-      if (limit.engine == engine_ && limit.scheme == scheme && limit.option.empty() &&
-          !is_special(limit.scope))
-        return fmt::format(": {}", limit.reason);
-    }
-    return {};
+    const auto is_met = [&](const formats::EngineLimit& limit) {
+      return limit.engine == engine_ && limit.option.empty() &&
+             (limit.family.empty()
+                  ? limit.scheme == scheme && !is_special(limit.scope)
+                  : limit.family == family_.name && limit.scheme.value_or(scheme) == scheme);
+    };
+    const auto limits = formats::engine_limits();
+    const auto limit = std::ranges::find_if(limits, is_met);
+    return limit == limits.end() ? std::string() : fmt::format(": {}", limit->reason);
   }
 
   /// The names of all schemes that it loads of this model.
@@ -102,15 +112,16 @@ class Loads {
   [[nodiscard]] std::size_t n_loaded(const EngineLoad& row) const {
     const Dialect* dialect = formats::find_dialect(row.dialect);
     if (dialect == nullptr) return weights_.size();
-    // A dialect of stacks alone is that of a family, whose release is in it.
+    // A dialect of stacks alone is that of a family.
     const formats::StorageRow* storage = formats::find_storage(*dialect, row.scheme);
     const bool is_of_stacks =
         storage != nullptr && storage->experts == formats::ExpertForm::kStacked;
-    if (is_of_stacks && dialect != &of_source_) return 0;
+    if (is_of_stacks && dialect->name != family_.dialect) return 0;
     std::size_t n = 0;
     for (formats::EngineWeight weight : weights_) {
       weight.scheme = row.scheme;
       weight.activations = *row.activations;
+      weight.is_stacked = is_of_stacks;
       const formats::EngineLimit* limit = formats::limit_of(engine_, *dialect, weight);
       if (limit == nullptr || !limit->option.empty()) ++n;
     }
@@ -118,7 +129,7 @@ class Loads {
   }
 
   Engine engine_;
-  const Dialect& of_source_;
+  const formats::Family& family_;
   std::vector<formats::EngineWeight> weights_;  // an expert, if there are any, and another
 };
 

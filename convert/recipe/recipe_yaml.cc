@@ -75,7 +75,7 @@ void read_choices(const Yaml& root, Recipe& recipe) {
   read("for", [&](const std::string& text) { choices.engine = parse_engine(text); });
   read("dialect", [&](const std::string& text) {
     choices.dialect = text;
-    (void)target_dialect(recipe, formats::default_dialect(formats::SchemeId::kFp8Block));
+    (void)require_dialect(text, "--dialect");
   });
   read("activations",
        [&](const std::string& text) { choices.activations = parse_activations(text); });

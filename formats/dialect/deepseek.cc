@@ -135,12 +135,15 @@ bool is_listed(const std::vector<std::string>& entries, std::string_view module,
       names, [&](const std::string& name) { return is_listed_name(entries, name); });
 }
 
-/// Linear layers of towers for images and sound, which are written plain; sorted.
-std::vector<std::string> tower_modules(std::span<const WrittenTensor> written) {
+/// What releases need not name, and a list of ours does: plain linear layers of towers for images
+/// and sound, and modules of Silence::kListed; sorted.
+std::vector<std::string> unlisted_modules(std::span<const WrittenTensor> written) {
   std::vector<std::string> modules;
   for (const WrittenTensor& tensor : written) {
-    const bool is_tower = tensor.rule != nullptr && tensor.rule->role == Role::kOtherModality;
-    if (is_tower && tensor.rank == 2 && module_name(tensor.name) != tensor.name)
+    if (tensor.rule == nullptr || scheme_facts(tensor.scheme).quantized) continue;
+    const bool is_tower = tensor.rule->role == Role::kOtherModality && tensor.rank == 2 &&
+                          module_name(tensor.name) != tensor.name;
+    if (is_tower || tensor.rule->silence == Silence::kListed)
       modules.emplace_back(module_name(tensor.name));
   }
   std::ranges::sort(modules);
@@ -180,10 +183,10 @@ Json quantization_config(const WrittenModel& model) {
   listed.insert(listed.end(), of_vllm.begin(), of_vllm.end());
   std::sort(listed.begin(), listed.end());
   std::vector<std::string> added = silent_modules(model.tensors, kDeepseekDialect);
-  // Engines hand the config to towers as well; what a source says of its own holds.
+  // Engines hand the config to these as well; what a source says of its own holds.
   if (kept == nullptr) {
-    const std::vector<std::string> towers = tower_modules(model.tensors);
-    added.insert(added.end(), towers.begin(), towers.end());
+    const std::vector<std::string> unlisted = unlisted_modules(model.tensors);
+    added.insert(added.end(), unlisted.begin(), unlisted.end());
   }
   if (!listed.empty() || !added.empty()) {
     const std::vector<std::string> heads = heads_of(model.source);

@@ -13,12 +13,21 @@ using enum Engine;
 using enum EngineScope;
 using enum SchemeId;
 
+constexpr std::string_view kAnyDialect = "";
 constexpr std::string_view kCt = "compressed-tensors";
 constexpr std::string_view kModelopt = "modelopt";
 constexpr std::string_view kDeepseek = "deepseek";
 
 constexpr std::string_view kNoInputs = "it reads the number of bits of activations, and has none";
 constexpr std::string_view kDynamicInstead = "--activations dynamic";
+
+constexpr std::string_view kNamedEmbedding =
+    "its w8a8_int8 makes a linear of the embedding, which the ignore list names";
+constexpr std::string_view kNoEmbedding = "fp8-channel";
+
+constexpr std::string_view kWholeBlocks =
+    "it joins weights, and the rows of all but the last must be a multiple of the block's";
+constexpr std::string_view kOtherBlocks = "fp8-channel or int8, which have no blocks";
 
 // Read in vLLM 0.32.0 and SGLang 0.5.23, and tried there: docs/formats.md, "Engines".
 constexpr std::array kLimits = {
@@ -70,13 +79,67 @@ constexpr std::array kLimits = {
                 "these layers plain", ""},
     EngineLimit{kVllm, kDeepseek, kInt8Block, std::nullopt, kAny,
                 "it does not know quant_method blockwise_int8", "int8 of compressed-tensors", ""},
+
+    // Widths.
+    EngineLimit{kVllm, kAnyDialect, kFp8Block, std::nullopt, kCutBlocks, kWholeBlocks, kOtherBlocks,
+                ""},
+    EngineLimit{kSglang, kAnyDialect, kFp8Block, std::nullopt, kCutBlocks, kWholeBlocks,
+                kOtherBlocks, ""},
+
+    // Loaders of families.
+    EngineLimit{kVllm, kAnyDialect, std::nullopt, std::nullopt, kForeignExperts,
+                "its loader of gpt-oss knows experts as stacks, plain or in MXFP4 as released",
+                "--to mxfp4, or these stacks plain", "", "gpt_oss"},
+    EngineLimit{kVllm, kDeepseek, kFp8Block, std::nullopt, kAny,
+                "its loader renames weight_scale_inv, since releases have one number a tensor",
+                "dialect compressed-tensors", "", "ministral3"},
+    EngineLimit{kSglang, kDeepseek, kFp8Block, std::nullopt, kAny,
+                "its loader renames weight_scale_inv, since releases have one number a tensor",
+                "fp8-channel", "", "ministral3"},
+    EngineLimit{kSglang, kAnyDialect, kNvfp4, std::nullopt, kAny,
+                "it builds joined layers of the vision tower quantized, whatever the list says",
+                "fp8-channel", "", "ministral3"},
+    EngineLimit{kVllm, kCt, kFp8Block, std::nullopt, kRotated,
+                "its loader takes scales of blocks for scales of rows where it turns q and k",
+                "dialect deepseek", "", "llama4"},
+    EngineLimit{kVllm, kCt, std::nullopt, std::nullopt, kAny,
+                "it calls layers of the vision tower otherwise than the ignore list",
+                "dialect deepseek, or bf16", "", "minimax_m3_vl"},
+    EngineLimit{kSglang, kCt, kNvfp4, std::nullopt, kLinears,
+                "its class asks shared experts for a part weight, which is weight_packed here",
+                "dialect modelopt", "", "glm4_moe"},
+    EngineLimit{kSglang, kCt, kInt4Group, std::nullopt, kExperts,
+                "its class builds shared_mlp quantized whatever the ignore list says",
+                "nvfp4, or int8 or fp8-channel", "", "hunyuan_v1_moe"},
+    EngineLimit{kSglang, kCt, kInt8Channel, std::nullopt, kAny, kNamedEmbedding, kNoEmbedding, "",
+                "ernie4_5_moe"},
+    EngineLimit{kSglang, kCt, kInt8Channel, std::nullopt, kAny, kNamedEmbedding, kNoEmbedding, "",
+                "llama4"},
+    EngineLimit{kSglang, kCt, kInt8Channel, std::nullopt, kAny, kNamedEmbedding, kNoEmbedding, "",
+                "mimo_v2_flash"},
+    EngineLimit{kSglang, kCt, kInt8Channel, std::nullopt, kAny, kNamedEmbedding, kNoEmbedding, "",
+                "ministral3"},
+    EngineLimit{kSglang, kCt, kInt8Channel, std::nullopt, kAny, kNamedEmbedding, kNoEmbedding, "",
+                "qwen3_moe"},
 };
 
 bool is_joined_latent(const TensorRule* rule) {
   return rule != nullptr && rule->fuse == Fuse::kQaKva;
 }
 
-bool is_in(EngineScope scope, const EngineWeight& weight) {
+// Whether the next weight of its module would begin inside a block of scales.
+bool ends_in_block(const EngineWeight& weight) {
+  return weight.rule != nullptr && weight.block_rows != 0 &&
+         rows_before_others(*weight.rule, weight.rows) % weight.block_rows != 0;
+}
+
+bool is_in_own_stack(const Dialect& dialect, const EngineWeight& weight) {
+  if (!weight.is_stacked || !scheme_facts(weight.scheme).quantized) return weight.is_stacked;
+  const StorageRow* storage = find_storage(dialect, weight.scheme);
+  return storage != nullptr && storage->experts == ExpertForm::kStacked;
+}
+
+bool is_in(EngineScope scope, const Dialect& dialect, const EngineWeight& weight) {
   switch (scope) {
     case kAny:
       return true;
@@ -90,6 +153,13 @@ bool is_in(EngineScope scope, const EngineWeight& weight) {
       return weight.has_zero_points && is_expert(weight);
     case kJoinedLatents:
       return is_joined_latent(weight.rule);
+    case kCutBlocks:
+      return ends_in_block(weight);
+    case kForeignExperts:
+      return is_expert(weight) && !is_in_own_stack(dialect, weight);
+    case kRotated:
+      return weight.rule != nullptr &&
+             (weight.rule->role == Role::kQProj || weight.rule->role == Role::kKProj);
   }
   return false;
 }
@@ -102,12 +172,15 @@ bool is_expert(const EngineWeight& weight) {
 }
 
 std::string_view engine_scope_name(EngineScope scope) {
-  constexpr std::array<std::string_view, 6> kNames = {"any weight",
+  constexpr std::array<std::string_view, 9> kNames = {"any weight",
                                                       "routed experts",
                                                       "other layers",
                                                       "weights with an order of groups",
                                                       "routed experts with zero points",
-                                                      "q_a_proj, kv_a_proj_with_mqa"};
+                                                      "q_a_proj, kv_a_proj_with_mqa",
+                                                      "joined weights that end inside a block",
+                                                      "routed experts but stacks as released",
+                                                      "q_proj, k_proj"};
   return kNames[static_cast<std::size_t>(scope)];
 }
 
@@ -118,9 +191,11 @@ std::span<const EngineLimit> engine_limits() {
 std::vector<const EngineLimit*> limits_of(const Dialect& dialect, const EngineWeight& weight) {
   std::vector<const EngineLimit*> limits;
   for (const EngineLimit& limit : kLimits) {
-    if (limit.dialect != dialect.name || limit.scheme != weight.scheme) continue;
+    if (!limit.dialect.empty() && limit.dialect != dialect.name) continue;
+    if (!limit.family.empty() && limit.family != weight.family) continue;
+    if (limit.scheme && *limit.scheme != weight.scheme) continue;
     if (limit.activations && *limit.activations != weight.activations) continue;
-    if (is_in(limit.scope, weight)) limits.push_back(&limit);
+    if (is_in(limit.scope, dialect, weight)) limits.push_back(&limit);
   }
   return limits;
 }
@@ -135,6 +210,24 @@ const EngineLimit* limit_of(Engine engine, const Dialect& dialect, const EngineW
   return with_option;
 }
 
+std::uint64_t rows_before_others(const TensorRule& rule, std::uint64_t rows) {
+  switch (rule.role) {
+    case Role::kExpertsGateUp:
+      return rule.gate_up == GateUpOrder::kHalves ? rows / 2 : rows;
+    case Role::kQProj:  // latent attention has one that nothing is joined with
+      return rule.fuse == Fuse::kQkv ? rows : 0;
+    case Role::kQaProj:
+    case Role::kKProj:
+    case Role::kDenseGate:
+    case Role::kSharedGate:
+    case Role::kExpertGate:
+    case Role::kExpertsGate:
+      return rows;
+    default:
+      return 0;
+  }
+}
+
 bool is_joined_number(PartShape shape, const TensorRule* rule) {
   return shape == PartShape::kOne && is_joined_latent(rule);
 }
@@ -146,7 +239,8 @@ void EngineLimitsMet::add(const EngineWeight& weight) {
     if (known != met_.end()) {
       ++known->count;
     } else {
-      met_.push_back({.limit = limit, .first = std::string(weight.name), .count = 1});
+      met_.push_back(
+          {.limit = limit, .first = std::string(weight.name), .scheme = weight.scheme, .count = 1});
     }
   }
 }
@@ -155,7 +249,8 @@ bool EngineLimitsMet::is_refused_by_all() const {
   const auto all = engines();
   return std::all_of(all.begin(), all.end(), [&](const EngineFacts& facts) {
     return !facts.is_judged || std::any_of(met_.begin(), met_.end(), [&](const Met& met) {
-      return met.limit->engine == facts.engine && met.limit->option.empty();
+      return met.limit->engine == facts.engine && met.limit->option.empty() &&
+             met.limit->is_of_form();
     });
   });
 }

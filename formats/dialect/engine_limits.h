@@ -17,11 +17,14 @@ namespace ingot::formats {
 /// Which weights an engine's limit is about.
 enum class EngineScope : std::uint8_t {
   kAny,
-  kExperts,  ///< of the routed experts, which engines load as one module
-  kLinears,  ///< of all other linear layers
-  kOrdered,  ///< whose columns have an order of groups
+  kExperts,            ///< of the routed experts, which engines load as one module
+  kLinears,            ///< of all other linear layers
+  kOrdered,            ///< whose columns have an order of groups
   kAsymmetricExperts,  ///< of the routed experts that have zero points
   kJoinedLatents,      ///< q_a_proj and kv_a_proj_with_mqa, which engines load as one module
+  kCutBlocks,          ///< in front of others in a module, with rows that end inside a block
+  kForeignExperts,     ///< routed experts, but for stacks that are plain or in the family's dialect
+  kRotated,            ///< q_proj and k_proj, whose rows a loader may turn for its rotary embedding
 };
 std::string_view engine_scope_name(EngineScope scope);
 /// Whether the scope is about what some weights of a scheme have beside it.
@@ -32,24 +35,35 @@ constexpr bool is_special(EngineScope scope) {
 /// A weight that an engine does not load as a dialect says it.
 struct EngineLimit {
   Engine engine{};
-  std::string_view dialect;
-  SchemeId scheme{};
+  std::string_view dialect;                ///< empty: any
+  std::optional<SchemeId> scheme;          ///< nothing: any
   std::optional<Activations> activations;  ///< nothing: of any kind
   EngineScope scope{};
   std::string_view reason;   ///< what its code says
   std::string_view instead;  ///< what it loads
   /// With which option the engine loads it all the same; empty: with none.
   std::string_view option;
+  /// The family whose loader it is; empty: that of every family.
+  std::string_view family = {};
+  /// Whether it is about a form that the engine refuses of every model, as opposed to the widths or
+  /// the loader of some: a plan in a form that all engines refuse is refused.
+  [[nodiscard]] bool is_of_form() const {
+    return family.empty() && scope != EngineScope::kCutBlocks;
+  }
 };
 std::span<const EngineLimit> engine_limits();
 
-/// A quantized weight of a checkpoint, as far as engines tell it from others.
+/// A weight of a checkpoint, as far as engines tell it from others.
 struct EngineWeight {
   std::string_view name;
   const TensorRule* rule = nullptr;  ///< null outside the grammar: the name tells experts then
   SchemeId scheme{};
   Activations activations{};
   bool has_group_order = false, has_zero_points = false;
+  std::string_view family = {};  ///< Family::name
+  bool is_stacked = false;       ///< of experts: one tensor has a matrix of each
+  std::uint64_t rows = 0;        ///< outputs of a matrix
+  std::uint64_t block_rows = 0;  ///< that share a scale, of schemes in blocks; 0: there are none
 };
 /// Whether it is one of the routed experts.
 bool is_expert(const EngineWeight& weight);
@@ -57,6 +71,10 @@ bool is_expert(const EngineWeight& weight);
 std::vector<const EngineLimit*> limits_of(const Dialect& dialect, const EngineWeight& weight);
 /// The first of one engine that is without a remedying option, else the first with one; null: none.
 const EngineLimit* limit_of(Engine engine, const Dialect& dialect, const EngineWeight& weight);
+
+/// Of the rows of such a weight, those in front of another's in the module that engines make of
+/// both; 0 where it is the last of its module, or alone in it.
+std::uint64_t rows_before_others(const TensorRule& rule, std::uint64_t rows);
 
 /// Whether a part of one number has no dimensions where its dialect says [1]: SGLang joins those of
 /// q_a_proj and kv_a_proj, and asserts on two of shape [1]; vLLM takes either.
@@ -71,10 +89,11 @@ class EngineLimitsMet {
   struct Met {
     const EngineLimit* limit = nullptr;
     std::string first;  ///< name of a weight
+    SchemeId scheme{};  ///< of that weight
     std::size_t count = 0;
   };
   [[nodiscard]] std::span<const Met> met() const { return met_; }
-  /// Each engine that is judged refuses some weight, so that none of them loads the checkpoint.
+  /// Each engine that is judged refuses the form of some weight, so that none of them loads it.
   [[nodiscard]] bool is_refused_by_all() const;
 
  private:

@@ -130,8 +130,8 @@ constexpr std::array kLoads = {
 }  // namespace
 
 std::string_view evidence_text(Evidence evidence) {
-  constexpr std::array<std::string_view, 4> kTexts = {"generated text", "loaded",
-                                                      "read in its source", "not tried"};
+  constexpr std::array<std::string_view, 5> kTexts = {
+      "generated text", "loaded", "read in its source", "not tried for this family", "not tried"};
   return kTexts[static_cast<std::size_t>(evidence)];
 }
 

@@ -16,10 +16,11 @@ enum class Engine : std::uint8_t { kVllm, kSglang, kTrtllm, kVllmAscend, kTransf
 
 /// How it is known that an engine reads something, the best first.
 enum class Evidence : std::uint8_t {
-  kGenerated,  ///< it loaded an output and gave the right text
-  kLoaded,     ///< its loader took every weight of an output
-  kRead,       ///< its source or its documentation says so
-  kNotTried,   ///< its makers say so of such checkpoints; nobody looked here
+  kGenerated,    ///< it loaded an output and gave the right text
+  kLoaded,       ///< its loader took every weight of an output
+  kRead,         ///< its source or its documentation says so
+  kNotOfFamily,  ///< known of other families, and not tried with this one
+  kNotTried,     ///< its makers say so of such checkpoints; nobody looked here
 };
 std::string_view evidence_text(Evidence evidence);  ///< "generated text"
 

@@ -55,6 +55,8 @@ enum class Silence : std::uint8_t {
   kPlain,      ///< every engine builds it plain
   kHead,       ///< it is a head of the model: that depends on the dialect, Dialect::heads
   kQuantized,  ///< some engine builds it as a quantized layer, and loads garbage without a word
+  kListed,     ///< the same; yet releases leave it out of their lists, so only what is written is
+               ///< judged
 };
 
 /// Which way round the matrices of stacked experts stand while they are plain. Quantized stacks are
@@ -126,6 +128,9 @@ struct Family {
   std::string_view mtp_layers = {};
   /// What stands before the number of a layer; read with mtp_layers alone.
   std::string_view main_layers = "model.layers.";
+  /// The dialect in which schemes that it holds are written where nobody asks for one; empty: the
+  /// scheme's own default.
+  std::string_view dialect = {};
   /// The config of the released model at full size, as JSON text: the defaults of `ingot synth`.
   /// Empty for families that cannot be synthesized.
   std::string_view reference_config = {};

@@ -60,6 +60,7 @@ constexpr std::array kSilences = {
     Word{"plain", Silence::kPlain},
     Word{"head", Silence::kHead},
     Word{"quantized", Silence::kQuantized},
+    Word{"listed", Silence::kListed},
 };
 constexpr std::array kStacks = {
     Word{"none", StackOrder::kNone},
@@ -77,9 +78,9 @@ constexpr std::array kPresences = {
     Word{"own_indexer", Presence::kOwnIndexer},
 };
 
-constexpr std::array<std::string_view, 9> kFileKeys = {"family",       "summary",    "model_types",
-                                                       "architecture", "mtp_layers", "like",
-                                                       "without",      "change",     "widths"};
+constexpr std::array<std::string_view, 10> kFileKeys = {
+    "family",     "summary", "model_types", "architecture", "dialect",
+    "mtp_layers", "like",    "without",     "change",       "widths"};
 constexpr std::array<std::string_view, 12> kTraits = {
     "role", "layers", "shape",   "quantized", "silence", "may_be_quantized",
     "cut",  "fuse",   "present", "dtype",     "stack",   "gate_up"};
@@ -154,6 +155,7 @@ class Table final : public FamilyTable {
     };
     read("summary", summary_);
     read("architecture", architecture_);
+    read("dialect", dialect_);
     read("mtp_layers", mtp_layers_);
     if (const Yaml* types = root.find("model_types")) model_types_ = types->texts("model_types");
     if (const Yaml* mtp = root.find("mtp_layers"); mtp != nullptr && !mtp_layers_.ends_with('.'))
@@ -170,6 +172,7 @@ class Table final : public FamilyTable {
     for (const TensorRule& rule : base_->rules) rows_.push_back({.rule = rule});
     if (base_->widths != nullptr) widths_ = *base_->widths;
     if (mtp_layers_.empty()) mtp_layers_ = base_->mtp_layers;
+    if (dialect_.empty()) dialect_ = base_->dialect;
   }
 
   void read_widths(const Yaml& widths) {
@@ -406,10 +409,11 @@ class Table final : public FamilyTable {
                .widths = &widths_,
                .mtp_layers = mtp_layers_,
                .main_layers = main_layers_ = main_layers,
+               .dialect = dialect_,
                .yaml = yaml_};
   }
 
-  std::string yaml_, name_, summary_, architecture_, mtp_layers_, main_layers_;
+  std::string yaml_, name_, summary_, architecture_, dialect_, mtp_layers_, main_layers_;
   std::vector<std::string> model_types_;
   const Family* base_ = nullptr;
   // Rows point to what these hold.

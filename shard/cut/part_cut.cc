@@ -46,6 +46,11 @@ PartCut::PartCut(Part part, DType dtype, const Shape& part_shape, SchemeId schem
                  const Shape& weight, std::array<std::uint64_t, 2> group, const TensorCut& cut)
     : n_(cut.n), whole_(part_shape), slice_(part_shape) {
   set_whole(dtype);
+  const bool is_of_numbers = part != Part::kWeight && part != Part::kScale &&
+                             formats::part_facts(part).extent == formats::PartExtent::kOne;
+  // Of a scale, shapes tell: one per matrix has none of the matrix's own sides.
+  has_number_per_matrix_ = weight.size() > 2 && part_shape == Shape{weight.front()} &&
+                           (is_of_numbers || part == Part::kScale);
   if (cut.axis == Axis::kNone || cut.n == 1) return;
   INGOT_CHECK(cut.n > 0 && cut.sections > 0);
   const bool along_rows = cut.axis == Axis::kRows;
@@ -119,7 +124,7 @@ void PartCut::cut_along(DType dtype, std::size_t axis) {
 
 PartCut PartCut::of_matrices(std::vector<std::uint32_t> matrices) const {
   PartCut held = *this;
-  if (whole_.size() < 2) return held;
+  if (whole_.size() < 2 && !has_number_per_matrix_) return held;
   INGOT_CHECK(matrices_.empty() && axis_ != 0);
   INGOT_CHECK(!matrices.empty() && matrices.back() < whole_.front());
   INGOT_CHECK(std::is_sorted(matrices.begin(), matrices.end(), std::less_equal<>()));

@@ -43,8 +43,8 @@ class PartCut {
           std::uint32_t sections);
 
   /// The same part for a holder of some of the matrices of a stack (at least one, ascending indices
-  /// into the part's first dimension). A part of fewer than two dimensions is one number for the
-  /// whole stack, and stays whole.
+  /// into the part's first dimension). A part of fewer than two dimensions has one number for the
+  /// whole stack, and stays whole, unless it is said to have a number per matrix.
   [[nodiscard]] PartCut of_matrices(std::vector<std::uint32_t> matrices) const;
 
   [[nodiscard]] Kind kind() const { return kind_; }
@@ -128,6 +128,7 @@ class PartCut {
   std::uint64_t matrix_bytes_ = 0;  // of the whole; all of it when no matrix is left out
   std::uint64_t stride_ = 0, piece_ = 0;
   std::vector<std::uint32_t> matrices_;  // held ones; empty: all
+  bool has_number_per_matrix_ = false;
 };
 
 }  // namespace ingot::shard

@@ -116,9 +116,13 @@ TEST(EngineLimits, StandInTheDocumentation) {
   std::set<std::string> lines;
   for (std::string line; std::getline(file, line);) lines.insert(line);
   for (const EngineLimit& limit : engine_limits()) {
+    const auto word = [](std::string_view text) {
+      return text.empty() ? std::string("any") : fmt::format("`{}`", text);
+    };
     const std::string line =
-        fmt::format("| {} | `{}` | `{}` | {} | {} | {} | {} |", engine_name(limit.engine),
-                    limit.dialect, scheme_facts(limit.scheme).name,
+        fmt::format("| {} |{} {} | {} | {} | {} | {} | {} |", engine_name(limit.engine),
+                    limit.is_of_form() ? "" : fmt::format(" {} |", word(limit.family)),
+                    word(limit.dialect), word(limit.scheme ? scheme_facts(*limit.scheme).name : ""),
                     limit.activations ? activations_name(*limit.activations) : "any",
                     engine_scope_name(limit.scope), limit.reason,
                     limit.option.empty() ? std::string(limit.instead)

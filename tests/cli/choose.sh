@@ -50,7 +50,7 @@ scopes = {"any weight": "no", "routed experts": "not as routed experts", "other 
 def word(engine, scheme, dialect, activations):
     if not any((r["engine"], r["scheme"], r["dialect"], r["activations"]) == (engine, scheme, dialect, activations) for r in loads):
         return "no"
-    met = [r for r in limits if (r["engine"], r["scheme"], r["dialect"]) == (engine, scheme, dialect) and r["activations"] in ("any", activations) and r["of"] in scopes]
+    met = [r for r in limits if r["family"] == "any" and (r["engine"], r["scheme"], r["dialect"]) == (engine, scheme, dialect) and r["activations"] in ("any", activations) and r["of"] in scopes]
     if any(r["option"] for r in met):
         return f"with `{met[0]['option']}`"
     return scopes[met[0]["of"]] if met else "yes"

@@ -19,7 +19,7 @@ namespace ingot::testing {
 /// Adds the default rules for a source, as the command line does.
 inline void resolve(convert::Recipe& recipe, const formats::Checkpoint& source) {
   convert::add_default_rules(recipe, source.family(), source.config(),
-                             convert::target_dialect(recipe, source.dialect()));
+                             convert::target_dialect(recipe, source));
 }
 
 /// The plan of a resolved recipe, in the dialect that it asks for.

@@ -305,7 +305,7 @@ TEST(StackedExperts, AreCutAndMergedToTheByte) {
        {std::pair{"gpt_oss", Cut{.ep = 3}}, std::pair{"gpt_oss", Cut{.tp = 2}},
         std::pair{"gpt_oss", Cut{.tp = 2, .ep = 2}}, std::pair{"gpt_oss_bf16", Cut{.tp = 2}},
         std::pair{"gpt_oss_bf16", Cut{.tp = 2, .ep = 2}}, std::pair{"llama4", Cut{.tp = 2}},
-        std::pair{"llama4", Cut{.tp = 2, .ep = 2}}}) {
+        std::pair{"llama4", Cut{.tp = 2, .ep = 2}}, std::pair{"mistral4_fp8", Cut{.ep = 2}}}) {
     const TempDir directory;
     ingot::testing::slicing(fixture(name), directory / "ranks", cut).run();
     ingot::testing::keeping(directory / "ranks", directory / "merged").run();

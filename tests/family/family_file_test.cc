@@ -56,6 +56,7 @@ TEST(FamilyFile, PrintedFamilyHasTheSameRows) {
     for (std::size_t i = 0; i < copy.rules.size(); ++i)
       EXPECT_EQ(all_of(copy.rules[i], config), all_of(family->rules[i], config));
     EXPECT_EQ(copy.mtp_layers, family->mtp_layers);
+    EXPECT_EQ(copy.dialect, family->dialect);
     EXPECT_EQ(copy.architecture, family->architecture);
   }
 }

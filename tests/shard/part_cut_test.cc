@@ -212,6 +212,16 @@ TEST(PartCut, ANumberForTheWholeStackStaysWhole) {
   }
 }
 
+TEST(PartCut, ANumberPerMatrixGoesWithIt) {
+  for (const Part kind : {Part::kInputScale, Part::kScale}) {
+    const PartCut part =
+        PartCut(kind, DType::kBf16, {4}, SchemeId::kFp8Tensor, {4, 8, 32}, {8, 32}, {})
+            .of_matrices({1, 3});
+    EXPECT_EQ(part.slice_shape(), (Shape{2}));
+    expect_cut(part, {4}, 2, {.matrices = {1, 3}});
+  }
+}
+
 TEST(PartCut, CutsTensorsOfOneDimension) {
   const PartCut part(Part::kWeight, DType::kBf16, {12}, SchemeId::kBf16, {12}, kNoGroup, rows(4));
   expect_cut(part, {12}, 2, {.axis = 0, .n = 4});

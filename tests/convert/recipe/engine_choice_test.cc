@@ -1,13 +1,17 @@
 #include "convert/recipe/engine_choice.h"
 
 #include <algorithm>
+#include <memory>
 #include <string>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "convert/expert_form.h"
 #include "convert/output/planned_checkpoint.h"
+#include "formats/dialect/engine_families.h"
 #include "formats/dialect/engine_limits.h"
+#include "formats/family/families.h"
 #include "formats/json/json.h"
 #include "tests/convert/conversion.h"
 #include "tests/support/expect_error.h"
@@ -44,7 +48,7 @@ TEST(EngineLoads, NameWhatTheirDialectsCanHold) {
     ASSERT_NE(dialect, nullptr);
     EXPECT_NE(formats::find_storage(*dialect, row.scheme, row.activations), nullptr);
     for (const formats::EngineLimit& limit : formats::engine_limits()) {
-      if (is_special(limit.scope)) continue;  // of some weights of a form
+      if (is_special(limit.scope) || !limit.is_of_form()) continue;  // of some weights, or models
       const bool is_of_row = limit.engine == row.engine && limit.dialect == row.dialect &&
                              limit.scheme == row.scheme &&
                              (!limit.activations || limit.activations == row.activations);
@@ -198,6 +202,99 @@ TEST(ForAnEngine, ASourceThatItLoadsStaysAsItIs) {
   const Plan plan = plan_for_engine(source, Engine::kVllm, std::nullopt);
   EXPECT_EQ(plan.target.dialect->name, "deepseek");
   EXPECT_EQ(plan.counts.copied, plan.tensors.size());
+}
+
+/// The plan of a fixture with its experts in the form in which they are written.
+struct PlannedFixture {
+  explicit PlannedFixture(const std::string& name, SchemeId to,
+                          std::optional<Engine> engine = std::nullopt)
+      : source(with_experts_as_written(
+            std::make_shared<const Checkpoint>(Checkpoint::open(
+                std::filesystem::path(INGOT_SOURCE_DIR) / "tests/golden/families" / name)),
+            recipe_to(to, engine), {})),
+        plan(plan_conversion(*source, recipe_to(to, engine), {})) {}
+
+  static Recipe recipe_to(SchemeId to, std::optional<Engine> engine) {
+    Recipe recipe;
+    recipe.to = to;
+    recipe.choices.engine = engine;
+    return recipe;
+  }
+  [[nodiscard]] check::EngineVerdict vllm() const {
+    return verdict_of(require_loadable(plan, 1), Engine::kVllm);
+  }
+  [[nodiscard]] std::string_view dialect() const { return plan.target.dialect->name; }
+
+  std::shared_ptr<const Checkpoint> source;
+  Plan plan;
+};
+
+TEST(EngineFamilies, AreFamiliesOfEnginesThatRan) {
+  for (const formats::EngineFamily& row : formats::engine_families()) {
+    EXPECT_NE(formats::find_family(row.family), nullptr) << row.family;
+    EXPECT_TRUE(formats::engine_facts(row.engine).is_judged) << row.family;
+  }
+  for (const formats::EngineLimit& limit : formats::engine_limits()) {
+    if (limit.family.empty()) continue;
+    EXPECT_NE(formats::find_family(limit.family), nullptr) << limit.family;
+  }
+}
+
+TEST(EngineFamilies, RefuseFormsThatTheirLoaderLacks) {
+  const PlannedFixture int8("gpt_oss_bf16", SchemeId::kInt8Channel);
+  EXPECT_FALSE(int8.vllm().loads);
+  EXPECT_THAT(int8.vllm().reason, ::testing::HasSubstr("gpt-oss"));
+  const PlannedFixture plain("gpt_oss_bf16", SchemeId::kBf16);
+  EXPECT_TRUE(plain.vllm().loads);
+  EXPECT_EQ(plain.vllm().evidence, formats::Evidence::kLoaded);
+  expect_error(ErrorCode::kUnsupported, {"vLLM 0.32", "gpt-oss", "mxfp4"}, [&] {
+    static_cast<void>(PlannedFixture("gpt_oss_bf16", SchemeId::kInt8Channel, Engine::kVllm).vllm());
+  });
+}
+
+TEST(EngineFamilies, SayWhereNobodyTriedOne) {
+  const check::EngineVerdict vllm = PlannedFixture("mistral4_fp8", SchemeId::kBf16).vllm();
+  EXPECT_TRUE(vllm.loads);
+  EXPECT_EQ(vllm.evidence, formats::Evidence::kNotOfFamily);
+}
+
+TEST(EngineFamilies, HaveADialectOfTheirOwn) {
+  const PlannedFixture usual("gpt_oss_bf16", SchemeId::kMxfp4);
+  EXPECT_EQ(usual.dialect(), "mxfp4");
+  EXPECT_TRUE(usual.vllm().loads);
+  EXPECT_EQ(PlannedFixture("gpt_oss_bf16", SchemeId::kMxfp4, Engine::kVllm).dialect(), "mxfp4");
+  Recipe separate = PlannedFixture::recipe_to(SchemeId::kMxfp4, std::nullopt);
+  separate.choices.experts = ExpertChoice::kSeparate;
+  EXPECT_EQ(target_dialect(separate, *usual.source).name, "compressed-tensors");
+}
+
+TEST(EngineFamilies, TakeTheDialectThatTheirLoaderReads) {
+  EXPECT_EQ(PlannedFixture("ministral3_fp8", SchemeId::kFp8Block, Engine::kVllm).dialect(),
+            "compressed-tensors");
+}
+
+TEST(EngineFamilies, AWidthInsideABlockIsRefused) {
+  const PlannedFixture narrow("glm4_moe_fp8_block", SchemeId::kFp8Block);
+  EXPECT_FALSE(narrow.vllm().loads);
+  EXPECT_THAT(narrow.vllm().reason, ::testing::HasSubstr("multiple of the block's"));
+}
+
+// Its release has eh_proj and the head of the MTP layer in FP8, as compressed-tensors may.
+TEST(DefaultRecipes, DecodeWhatTheDialectsLoadersBuildPlain) {
+  const PlannedFixture fixture("glm4_moe_fp8_block", SchemeId::kFp8Block);
+  const Plan& plan = fixture.plan;
+  EXPECT_EQ(plan.counts.demoted, 2U);
+  for (const PlannedTensor& planned : plan.tensors) {
+    if (!planned.is_demoted) continue;
+    EXPECT_FALSE(formats::can_be_quantized(*plan.target.dialect, *plan.tensor_of(planned).rule));
+    EXPECT_EQ(planned.to, SchemeId::kBf16);
+  }
+}
+
+TEST(DefaultRecipes, ListWhatEnginesWouldMakeFp8) {
+  const PlannedFixture fixture("qwen3_5_moe", SchemeId::kFp8Block);
+  EXPECT_THAT(fixture.plan.json.config, ::testing::HasSubstr("layers.0.linear_attn.in_proj_a"));
+  EXPECT_THAT(fixture.plan.json.config, ::testing::HasSubstr("layers.0.linear_attn.in_proj_b"));
 }
 
 }  // namespace
