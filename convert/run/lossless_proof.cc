@@ -5,6 +5,7 @@
 #include <iterator>
 #include <limits>
 #include <set>
+#include <utility>
 
 #include "convert/plan/exactness.h"
 #include "convert/run/actions.h"
@@ -292,7 +293,7 @@ std::vector<std::vector<std::uint32_t>> units_of(const Plan& plan) {
     if (planned.action == Action::kDrop || !plan.is_here(planned)) continue;
     if (planned.fused_set == PlannedTensor::kNone) {
       units.push_back({index});
-    } else if (is_taken[planned.fused_set]++ == 0) {
+    } else if (std::exchange(is_taken[planned.fused_set], 1) == 0) {
       units.push_back(plan.fused_sets[planned.fused_set]);
     }
   }

@@ -4,7 +4,8 @@
     family_headers.py INGOT GOLDEN [CHECKPOINT...]    GOLDEN: tests/golden/families
 
 counts.jsonl has, per checkpoint, what count_tensors.py finds in the header. Of those without a folder of their own the
-header alone is kept, and the weights are made up here."""
+header alone is kept, and the weights are made up here. What went well is the table of docs/families.md, which is
+compared with it and printed when it differs."""
 import json
 import os
 import re
@@ -67,45 +68,84 @@ def differences(counted, report):
 ingot, golden, chosen = sys.argv[1], sys.argv[2], sys.argv[3:]
 lines = [json.loads(line) for line in open(os.path.join(golden, "counts.jsonl"))]
 ROLES = {role for line in lines for role in line["roles"]} - {"rest"}
-DOCS = open(os.path.join(golden, "../../../docs/families.md")).read()
-failures = []
+COLUMNS = ["inspect", "convert", "--ep", "--tp", "merge", "verify weights", "generate", "verify layers"]
+failures, matrix = [], {}
+
+
+def succeeds(*words):
+    return run(ingot, *words)[0] == 0
+
+
+def try_family(name, directory, out):
+    """What of COLUMNS works with a checkpoint that `inspect` reads; failures of what must work are kept."""
+    works = {"inspect"}
+
+    def require(claim, done):
+        if done[0] != 0:
+            failures.append(f"{name}: {claim}: {first_line(done[2] or done[1])}")
+        return done[0] == 0
+
+    quiet = ["--progress", "never"]
+    for scheme in ["bf16", "fp8"]:
+        written = out + scheme
+        if require(scheme, run(ingot, "convert", directory, written, "--to", scheme, *quiet)):
+            works.add("convert")
+            require(scheme + ": check", run(ingot, "check", written))
+            if require(scheme + ": verify", run(ingot, "verify", directory, written, "--levels", "structure,weights")):
+                works.add("verify weights")
+    plain = out + "bf16"
+    config = open(os.path.join(directory, "config.json")).read()
+    n_experts = re.search(r'"(?:n_routed|num|num_local|moe_num)_experts": *(\d+)', config)
+    ranks = "1" if not n_experts else "2" if int(n_experts[1]) % 2 == 0 else n_experts[1]
+    for cut, options in [("--ep", ["--ep", ranks]), ("--tp", ["--tp", "2", "--tp-fit", "retile"])]:
+        done = run(ingot, "convert", plain, out + cut, *options, *quiet)
+        if cut == "--tp" and done[0] == 2 and "does not know how" in done[2]:
+            continue
+        if not require(cut, done):
+            continue
+        works.add(cut)
+        if require("merge", run(ingot, "merge", out + cut, out + "joined" + cut)):
+            if require("merge: verify", run(ingot, "verify", plain, out + "joined" + cut, "--levels", "structure,weights")):
+                works.add("merge")
+    if succeeds("generate", plain, "--tokens", "1 2 3", "--max-new-tokens", "2"):
+        works.add("generate")
+        if require("layers", run(ingot, "verify", plain, out + "joined--ep", "--levels", "layers", "--profile", "f32")):
+            works.add("verify layers")
+    return works
+
+
 with tempfile.TemporaryDirectory(prefix="ingot-families-") as work:
     for counted in lines:
         name = counted["checkpoint"]
         if chosen and name not in chosen:
             continue
         directory = os.path.join(golden, name)
-        is_made = not os.path.isdir(directory)
-        if is_made:
+        if not os.path.isdir(directory):
             directory = os.path.join(work, name)
             make(golden, name, directory)
-
-        def require(claim, done):
-            if done[0] != 0:
-                failures.append(f"{name}: {claim}: {first_line(done[2] or done[1])}")
-            return done[0] == 0
-
-        read = run(ingot, "inspect", directory, "--json")
-        if not require("inspect", read):
+        status, text, trouble = run(ingot, "inspect", directory, "--json")
+        if status != 0:
+            failures.append(f"{name}: inspect: {first_line(trouble or text)}")
             continue
-        report = json.loads(read[1])
+        report = json.loads(text)
         failures += [f"{name}: {text}" for text in differences(counted, report)]
-        if not re.search(rf"^\| `{report['family']}` \|.*\| small \|", DOCS, re.MULTILINE):
-            failures.append(f"{name}: docs/families.md does not say that {report['family']} was held against it")
-        if not is_made:
-            continue  # tests of quantized checkpoints have them
-        out = os.path.join(work, name + "-")
-        for scheme in ["bf16", "fp8"]:
-            written = out + scheme
-            if require(scheme, run(ingot, "convert", directory, written, "--to", scheme, "--progress", "never")):
-                require(scheme + ": check", run(ingot, "check", written))
-                require(scheme + ": verify", run(ingot, "verify", directory, written))
-        config = open(os.path.join(directory, "config.json")).read()
-        n_experts = int(re.search(r'"(?:n_routed|num|num_local|moe_num)_experts": *(\d+)', config)[1])
-        ranks = "2" if n_experts % 2 == 0 else str(n_experts)
-        if require("--ep", run(ingot, "convert", directory, out + "cut", "--ep", ranks, "--progress", "never")):
-            if require("merge", run(ingot, "merge", out + "cut", out + "joined")):
-                require("merge: verify", run(ingot, "verify", directory, out + "joined"))
+        if report["family"] not in matrix:
+            matrix[report["family"]] = try_family(name, directory, os.path.join(work, name + "-"))
+    for family in [] if chosen else re.findall(r"\{([a-z0-9_,]+)\}", run(ingot, "synth", "--help")[1])[0].split(","):
+        directory = os.path.join(work, "made-" + family)
+        if family not in matrix and succeeds("synth", directory, "--family", family, "--like", "tiny"):
+            matrix[family] = try_family(family, directory, directory + "-")
+
+if not chosen:
+    table = ["| family | what it is | " + " | ".join(COLUMNS) + " |", "|---" * (len(COLUMNS) + 2) + "|"]
+    for row in json.loads(run(ingot, "list", "families", "--json")[1])["families"]:
+        if row["name"] != "generic":
+            works = matrix.get(row["name"], set())
+            cells = ["yes" if column in works else "-" for column in COLUMNS]
+            table.append(f"| `{row['name']}` | {row['summary']} | " + " | ".join(cells) + " |")
+    docs = open(os.path.join(golden, "../../../docs/families.md")).read()
+    if "\n".join(table) not in docs:
+        failures.append("docs/families.md has another table than:\n" + "\n".join(table))
 
 for failure in failures:
     print(failure)

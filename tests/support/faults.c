@@ -6,7 +6,7 @@
  *   an error, by name (ENOSPC, ...); with EINTR every second call goes through, or none would ever;
  *   FLIP: a bit of what is written is another (pwrite);
  *   LOSE: nothing is written, and success is reported (pwrite);
- *   STOP: the process stops (SIGSTOP) before the call is made.
+ *   STOP: the process stops (SIGSTOP) before the call is made; KILL: it dies (SIGKILL).
  * INGOT_CLOCK=SECONDS: the clock of this host is as much ahead of all others, and of the file system's.
  * CALL: open, pread, pwrite, fsync, fsyncdir (of a directory), fdatasync, syncfs, fallocate, ftruncate, link, rename, flock. */
 #define _GNU_SOURCE
@@ -28,12 +28,12 @@ static const char* const call_names[kCalls] = {"open",   "pread",     "pwrite", 
                                                "syncfs", "fallocate", "ftruncate", "link",  "rename",   "flock"};
 static atomic_long counts[kCalls];
 
-enum { kNothing = 0, kFlip = -1, kLose = -2, kStop = -3 };
+enum { kNothing = 0, kFlip = -1, kLose = -2, kStop = -3, kKill = -4 };
 static const struct {
   const char* name;
   int what;
 } faults[] = {{"ENOSPC", ENOSPC}, {"EIO", EIO},       {"EINVAL", EINVAL}, {"EOPNOTSUPP", EOPNOTSUPP}, {"ENOSYS", ENOSYS}, {"EPERM", EPERM},
-              {"EINTR", EINTR},   {"ENOLCK", ENOLCK}, {"FLIP", kFlip},    {"LOSE", kLose},            {"STOP", kStop}};
+              {"EINTR", EINTR},   {"ENOLCK", ENOLCK}, {"FLIP", kFlip},    {"LOSE", kLose},            {"STOP", kStop},          {"KILL", kKill}};
 
 /* What this call suffers. */
 static int fault_of(int call) {
@@ -55,6 +55,7 @@ static int fault_of(int call) {
       if (strcmp(what, faults[i].name) != 0) continue;
       if (faults[i].what == EINTR && n % 2 == 0) return kNothing;
       if (faults[i].what == kStop) raise(SIGSTOP);
+      if (faults[i].what == kKill) raise(SIGKILL);
       return faults[i].what == kStop ? kNothing : faults[i].what;
     }
     abort();
