@@ -224,6 +224,35 @@ TEST(Grammar, FollowsTheKindOfLayersOfTheConfig) {
   EXPECT_FALSE(expects_head) << "but is not missed";
 }
 
+TEST(Grammar, KeysThatAreMissingMeanTheirDefault) {
+  struct Case {
+    const char* family;
+    const char* key;
+    const char* tensor;
+  };
+  for (const Case& c : {
+           Case{"hunyuan_v1_moe", "use_qk_norm", "model.layers.0.self_attn.key_layernorm.weight"},
+           Case{"minimax_m2", "use_qk_norm", "model.layers.0.self_attn.q_norm.weight"},
+           Case{"minimax_m2", "use_routing_bias",
+                "model.layers.0.block_sparse_moe.e_score_correction_bias"},
+           Case{"ernie4_5_moe", "moe_use_aux_free",
+                "model.layers.0.mlp.moe_statics.e_score_correction_bias"},
+           Case{"step3p7", "use_moe_router_bias", "model.layers.0.moe.router_bias"},
+       }) {
+    SCOPED_TRACE(fmt::format("{} {}", c.family, c.key));
+    const auto is_known = [&](const std::string& entry) {
+      const ModelConfig config = parse_model_config(
+          R"({"num_hidden_layers": 1, "num_experts": 2, "moe_layers_enum": "0")" + entry + "}",
+          "config.json");
+      return NameGrammar(family_named(c.family), config).match(c.tensor).has_value();
+    };
+    EXPECT_TRUE(is_known(""));
+    EXPECT_TRUE(is_known(fmt::format(R"(, "{}": null)", c.key)));
+    EXPECT_TRUE(is_known(fmt::format(R"(, "{}": true)", c.key)));
+    EXPECT_FALSE(is_known(fmt::format(R"(, "{}": false)", c.key)));
+  }
+}
+
 TEST(Grammar, ForbidsSharedExpertsAbsentFromTheConfig) {
   const Family& family = family_named("deepseek_v3");
   const ModelConfig config = changed(family, {{"n_shared_experts", 0}});
