@@ -62,6 +62,25 @@ std::optional<double> real(const JsonFields& config, const char* key) {
   return config.optional_real(key, 0, std::numeric_limits<double>::infinity());
 }
 
+/// The number of shared experts that a config means which does not say it, as the configuration
+/// class of its model type has it; 0 for all others.
+struct UnsaidSharedExperts {
+  std::string_view model_type;
+  std::uint64_t n_experts;
+};
+constexpr std::array kUnsaidSharedExperts = {
+    UnsaidSharedExperts{"ernie4_5_moe", 2},
+    UnsaidSharedExperts{"glm4_moe", 1},
+    UnsaidSharedExperts{"solar_open", 1},
+};
+
+std::uint64_t shared_expert_count(const JsonFields& config, std::string_view model_type) {
+  if (const auto said = spelled_number(config, "n_shared_experts", kMaxCount)) return *said;
+  const auto row =
+      std::ranges::find(kUnsaidSharedExperts, model_type, &UnsaidSharedExperts::model_type);
+  return row == kUnsaidSharedExperts.end() ? 0 : row->n_experts;
+}
+
 /// The number of experts under whichever of its names the family uses; two names must not disagree.
 std::uint64_t expert_count(const JsonFields& config) {
   constexpr const char* kUsual = "n_routed_experts";
@@ -346,7 +365,7 @@ ModelConfig read_config(const JsonFields& config) {
                                   .value_or(model.num_attention_heads);
   model.head_dim = dimension(config, "head_dim");
   model.n_routed_experts = expert_count(config);
-  model.n_shared_experts = count(config, "n_shared_experts");
+  model.n_shared_experts = shared_expert_count(config, model.model_type);
   // Both are below 2^33.
   model.shared_intermediate_size =
       spelled_number(config, "shared_expert_intermediate_size", kMaxDimension)

@@ -123,9 +123,9 @@ std::optional<NameGrammar::Match> NameGrammar::match_text(std::string name) cons
     const std::uint64_t layer = config_->num_hidden_layers + *numbered.mtp;
     if (layer >= layer_count(*config_)) return std::nullopt;
     numbered.layer = static_cast<std::uint32_t>(layer);
-  } else if (numbered.layer && !family_->mtp_layers.empty() &&
-             *numbered.layer >= config_->num_hidden_layers) {
-    return std::nullopt;
+  } else if (numbered.layer && *numbered.layer >= config_->num_hidden_layers &&
+             (!family_->mtp_layers.empty() || !words_.mtp.empty())) {
+    return std::nullopt;  // MTP layers have names of their own
   }
   for (const TensorRule* rule : found->second) {
     if (!is_in_layer(*rule, *config_, numbered.layer)) continue;
@@ -150,7 +150,10 @@ class Walk {
  public:
   Walk(const Family& family, const ModelConfig& config, bool stacked,
        const std::function<void(const ExpectedTensor&)>& visit)
-      : family_(family), config_(config), stacked_(stacked), visit_(visit) {}
+      : family_(family), config_(config), stacked_(stacked), visit_(visit) {
+    names_mtp_ = std::ranges::any_of(
+        family.rules, [](const TensorRule& rule) { return has_mark(rule.pattern, kMtpMark); });
+  }
 
   void level(std::optional<std::uint32_t> layer) {
     std::vector<const TensorRule*> of_experts;
@@ -172,6 +175,8 @@ class Walk {
  private:
   [[nodiscard]] bool is_expected(const TensorRule& rule, std::optional<std::uint32_t> layer) const {
     if (!is_in_layer(rule, config_, layer)) return false;
+    const bool is_of_mtp = layer && *layer >= config_.num_hidden_layers;
+    if (is_of_mtp && names_mtp_ && has_mark(rule.pattern, kLayerMark)) return false;
     // What all MTP layers share is there once.
     if (layer && *layer != config_.num_hidden_layers && !has_mark(rule.pattern, kLayerMark) &&
         !has_mark(rule.pattern, kMtpMark))
@@ -206,6 +211,7 @@ class Walk {
   const Family& family_;
   const ModelConfig& config_;
   bool stacked_;
+  bool names_mtp_ = false;  ///< MTP layers have names of their own
   const std::function<void(const ExpectedTensor&)>& visit_;
   std::uint64_t n_sent_ = 0;
 };

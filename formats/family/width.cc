@@ -87,7 +87,7 @@ bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }
 bool is_name(std::string_view text) {
-  return !text.empty() && is_letter(text.front()) && text != "or" &&
+  return !text.empty() && is_letter(text.front()) && text != "or" && text != "default" &&
          std::ranges::all_of(text, [](char c) { return is_letter(c) || is_digit(c); });
 }
 
@@ -146,30 +146,42 @@ class WidthParser {
            (is_letter(text_[at_]) || is_digit(text_[at_]) || text_[at_] == '.'))
       ++at_;
     const std::string_view word = text_.substr(begin, at_ - begin);
-    if (word.empty() || word == "or")
+    if (word.empty() || word == "or" || word == "default")
       refuse(text_, at_ == text_.size()
                         ? "ends where a number or a name is missing"
                         : fmt::format("has no number or name at '{}'", text_.substr(begin)));
-    is_digit(word.front()) ? number(word) : name(word);
+    if (is_digit(word.front())) {
+      add({.kind = Kind::kNumber, .number = number(word)});
+      return;
+    }
+    const bool is_key = name(word);
+    if (!take_word("default")) return;
+    if (!is_key)
+      refuse(text_, fmt::format("has a default for '{}', which is no key of config.json", word));
+    skip_blanks();
+    const std::size_t from = at_;
+    while (at_ < text_.size() && (is_letter(text_[at_]) || is_digit(text_[at_]))) ++at_;
+    width_.steps_.back().number = number(text_.substr(from, at_ - from));
   }
 
-  void number(std::string_view word) {
+  [[nodiscard]] std::uint64_t number(std::string_view word) const {
     std::uint64_t value = 0;
     const auto [end, failure] = std::from_chars(word.data(), word.data() + word.size(), value);
     if (failure != std::errc() || end != word.data() + word.size() || value > kMaxNumber)
       refuse(text_, fmt::format("has '{}', which is no whole number up to {}", word, kMaxNumber));
-    add({.kind = Kind::kNumber, .number = value});
+    return value;
   }
 
-  void name(std::string_view word) {
+  /// Whether it is a key of config.json, which alone may be missing.
+  bool name(std::string_view word) {
     if (const Width* known = names_ != nullptr ? names_->find(word) : nullptr) {
       for (const Width::Step& step : known->steps_) add(step);
-      return;
+      return false;
     }
     const auto field = std::ranges::find(kFields, word, &Field::name);
     if (field != kFields.end()) {
       add({.kind = Kind::kField, .number = static_cast<std::uint64_t>(field - kFields.begin())});
-      return;
+      return false;
     }
     for (std::string_view path = word;;) {
       const std::size_t dot = path.find('.');
@@ -179,6 +191,7 @@ class WidthParser {
       path.remove_prefix(dot + 1);
     }
     add({.kind = Kind::kKey, .key = std::string(word)});
+    return true;
   }
 
   void add(Width::Step step) {
@@ -229,7 +242,7 @@ std::uint64_t Width::value_of(const Step& step, const ModelConfig& config) {
   if (step.kind == Kind::kNumber) return step.number;
   if (step.kind == Kind::kField) return field_value(kFields[step.number], config);
   const Json& value = config_value(config, step.key);
-  if (value.is_null()) return 0;
+  if (value.is_null()) return step.number;
   if (value.is_boolean()) return value.get<bool>() ? 1 : 0;
   if (const auto number = whole_number(value, kMaxNumber)) return *number;
   throw Error(ErrorCode::kCorrupt,

@@ -18,7 +18,7 @@ class NamedWidths;
 /// is B where A is 0. Numbers are whole and never below 0: `-` stops at 0, `/` rounds down, and
 /// something divided by 0 is 0. A name is that of a number of ModelConfig, which it has whatever
 /// config.json calls it, else a key of the text model, with dots before those of inner objects:
-/// null, false and a missing key are 0, true is 1.
+/// false is 0, true is 1, null and a missing key are 0, or N with `KEY default N`.
 class Width {
  public:
   /// Throws kInvalidArgument for what is no expression, is longer than 200 characters, has more
@@ -55,7 +55,7 @@ class Width {
   /// One step of a machine with a stack.
   struct Step {
     Kind kind{};
-    std::uint64_t number = 0;  ///< kNumber: itself; kField: which
+    std::uint64_t number = 0;  ///< kNumber: itself; kField: which; kKey: its default
     std::string key = {};      ///< kKey
     friend bool operator==(const Step&, const Step&) = default;
   };

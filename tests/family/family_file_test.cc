@@ -279,7 +279,13 @@ TEST(Widths, ComputeWhatTheySay) {
                                    {"0 or 0 or 3", 3},
                                    {"flag + off + none + lost", 1},
                                    {"10 - 2 - 3", 5},
-                                   {"organ or 2", 2}}) {
+                                   {"organ or 2", 2},
+                                   {"lost default 3", 3},
+                                   {"none default 3", 3},
+                                   {"off default 3", 0},
+                                   {"inner.size default 3 * 2", 14},
+                                   {"2 * (inner.lost default 3)", 6},
+                                   {"defaults default 2", 2}}) {
     EXPECT_EQ(Width::parse(text).size(config), static_cast<std::uint64_t>(size)) << text;
   }
   EXPECT_EQ(Width::parse("2 * hidden_size").times("hidden_size"), 2U);
@@ -289,14 +295,38 @@ TEST(Widths, ComputeWhatTheySay) {
 }
 
 TEST(Widths, RefuseWhatIsNoExpression) {
-  for (const std::string text :
-       {"", "+", "1 +", "(1", "1)", "a b", "1.5", "a.", ".a", "a..b", "4294967297",
-        "99999999999999999999", "a * -1", "or", "a or", "2x", "a[0]", "a % 2"}) {
+  for (const std::string text : {"",
+                                 "+",
+                                 "1 +",
+                                 "(1",
+                                 "1)",
+                                 "a b",
+                                 "1.5",
+                                 "a.",
+                                 ".a",
+                                 "a..b",
+                                 "4294967297",
+                                 "99999999999999999999",
+                                 "a * -1",
+                                 "or",
+                                 "a or",
+                                 "2x",
+                                 "a[0]",
+                                 "a % 2",
+                                 "default",
+                                 "default 1",
+                                 "a default",
+                                 "a default b",
+                                 "a default -1",
+                                 "1 default 2",
+                                 "(a) default 2",
+                                 "a default 4294967297"}) {
     expect_error(ErrorCode::kInvalidArgument, {}, [&] { (void)Width::parse(text); });
   }
   const auto refused = [](const std::string& text, const char* words) {
     expect_error(ErrorCode::kInvalidArgument, {words}, [&] { (void)Width::parse(text); });
   };
+  refused("hidden_size default 2", "no key of config.json");
   refused(std::string(201, '1'), "longer than 200");
   refused(std::string(17, '(') + "1" + std::string(17, ')'), "parentheses inside");
   // Each width is the one before it twice: 2^n steps, were they ever put in.

@@ -224,6 +224,84 @@ TEST(Grammar, FollowsTheKindOfLayersOfTheConfig) {
   EXPECT_FALSE(expects_head) << "but is not missed";
 }
 
+/// The names of MTP layers as vLLM 0.32 loads them (longcat_flash_mtp, ernie_mtp, mimo_v2_mtp).
+TEST(Expected, MtpLayersAreThoseThatEnginesLoad) {
+  const auto names = [](const char* family, const std::string& entries) {
+    const ModelConfig config = parse_model_config(
+        R"({"num_hidden_layers": 2, "num_nextn_predict_layers": 1, "n_routed_experts": 2,
+            "moe_layer_freq": [0, 1], "hybrid_layer_pattern": [0, 1], "q_lora_rank": 4)" +
+            entries + "}",
+        "config.json");
+    std::set<std::string> found;
+    const NameGrammar grammar(family_named(family), config);
+    for_each_expected(family_named(family), config, false, [&](const ExpectedTensor& tensor) {
+      const auto match = grammar.match(tensor.name);
+      EXPECT_TRUE(match && match->layer == tensor.layer) << tensor.name;
+      if (tensor.layer == 2U) found.insert(tensor.name);
+    });
+    return found;
+  };
+  const auto under = [](const std::string& prefix, std::initializer_list<const char*> leaves) {
+    std::set<std::string> all;
+    for (const char* leaf : leaves) all.insert(prefix + leaf + ".weight");
+    return all;
+  };
+  EXPECT_EQ(names("longcat_flash", ""),
+            under("model.mtp.layers.0.",
+                  {"eh_proj", "enorm.m", "hnorm.m", "input_layernorm", "post_attention_layernorm",
+                   "self_attn.kv_a_layernorm", "self_attn.kv_a_proj_with_mqa",
+                   "self_attn.kv_b_proj", "self_attn.o_proj", "self_attn.q_a_layernorm",
+                   "self_attn.q_a_proj", "self_attn.q_b_proj", "transformer_layer.mlp.down_proj",
+                   "transformer_layer.mlp.gate_proj", "transformer_layer.mlp.up_proj"}));
+  const ModelConfig counted = parse_model_config(
+      R"({"num_hidden_layers": 2, "num_nextn_predict_layers": 1})", "config.json");
+  for (const char* shared : {"model.mtp.norm.weight", "model.mtp.embed_tokens.weight"})
+    EXPECT_EQ(NameGrammar(family_named("longcat_flash"), counted).match(shared)->layer, 2U);
+  EXPECT_EQ(
+      names("ernie4_5_moe", R"(, "moe_layer_start_index": 1)"),
+      under("model.mtp_",
+            {"emb_norm.0", "hidden_norm.0", "linear_proj.0", "block.0.input_layernorm",
+             "block.0.post_attention_layernorm", "block.0.self_attn.q_proj",
+             "block.0.self_attn.k_proj", "block.0.self_attn.v_proj", "block.0.self_attn.o_proj",
+             "block.0.mlp.gate_proj", "block.0.mlp.up_proj", "block.0.mlp.down_proj"}));
+  auto mimo = under("model.mtp.layers.0.",
+                    {"enorm", "hnorm", "eh_proj", "input_layernorm", "pre_mlp_layernorm",
+                     "final_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
+                     "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"});
+  EXPECT_EQ(names("mimo_v2_flash", ""), mimo);
+  mimo.insert("model.mtp.layers.0.self_attn.attention_sink_bias");
+  EXPECT_EQ(names("mimo_v2_flash", R"(, "add_swa_attention_sink_bias": true)"), mimo);
+}
+
+TEST(Grammar, KeysThatAreMissingMeanTheirDefault) {
+  struct Case {
+    const char* family;
+    const char* key;
+    const char* tensor;
+  };
+  for (const Case& c : {
+           Case{"hunyuan_v1_moe", "use_qk_norm", "model.layers.0.self_attn.key_layernorm.weight"},
+           Case{"minimax_m2", "use_qk_norm", "model.layers.0.self_attn.q_norm.weight"},
+           Case{"minimax_m2", "use_routing_bias",
+                "model.layers.0.block_sparse_moe.e_score_correction_bias"},
+           Case{"ernie4_5_moe", "moe_use_aux_free",
+                "model.layers.0.mlp.moe_statics.e_score_correction_bias"},
+           Case{"step3p7", "use_moe_router_bias", "model.layers.0.moe.router_bias"},
+       }) {
+    SCOPED_TRACE(fmt::format("{} {}", c.family, c.key));
+    const auto is_known = [&](const std::string& entry) {
+      const ModelConfig config = parse_model_config(
+          R"({"num_hidden_layers": 1, "num_experts": 2, "moe_layers_enum": "0")" + entry + "}",
+          "config.json");
+      return NameGrammar(family_named(c.family), config).match(c.tensor).has_value();
+    };
+    EXPECT_TRUE(is_known(""));
+    EXPECT_TRUE(is_known(fmt::format(R"(, "{}": null)", c.key)));
+    EXPECT_TRUE(is_known(fmt::format(R"(, "{}": true)", c.key)));
+    EXPECT_FALSE(is_known(fmt::format(R"(, "{}": false)", c.key)));
+  }
+}
+
 TEST(Grammar, ForbidsSharedExpertsAbsentFromTheConfig) {
   const Family& family = family_named("deepseek_v3");
   const ModelConfig config = changed(family, {{"n_shared_experts", 0}});

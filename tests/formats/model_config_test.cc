@@ -227,6 +227,15 @@ TEST(ModelConfig, LinearAttentionStandsInAllButEveryNthLayer) {
   EXPECT_TRUE(parse(R"({"num_hidden_layers": 4})").layer_is_linear.empty());
 }
 
+TEST(ModelConfig, SharedExpertsAreThoseOfTheModelType) {
+  const auto n_shared = [](const char* json) { return parse(json).n_shared_experts; };
+  EXPECT_EQ(n_shared(R"({"model_type": "ernie4_5_moe"})"), 2U);
+  EXPECT_EQ(n_shared(R"({"model_type": "ernie4_5_moe", "moe_num_shared_experts": null})"), 2U);
+  EXPECT_EQ(n_shared(R"({"model_type": "ernie4_5_moe", "moe_num_shared_experts": 0})"), 0U);
+  EXPECT_EQ(n_shared(R"({"model_type": "solar_open", "n_shared_experts": 3})"), 3U);
+  EXPECT_EQ(n_shared(R"({"model_type": "mine"})"), 0U);
+}
+
 TEST(ModelConfig, FamiliesSpellKeysTheirWay) {
   const ModelConfig ernie =
       parse(R"({"num_layers": 4, "moe_num_experts": 6, "moe_k": 3, "ffn_hidden_size": 88,
