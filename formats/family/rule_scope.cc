@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <string>
 
+#include <fmt/format.h>
+
+#include "formats/base/error.h"
 #include "formats/config/nested_config.h"
 #include "formats/family/family_check.h"
 #include "formats/json/json.h"
@@ -37,10 +40,19 @@ std::string word_of(const Json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
+/// Layers that a list of config.json may name: it is searched for each tensor.
+constexpr std::size_t kMostListed = 4096;
+
 /// In MTP layers it holds where the list goes on over them, or names them.
 bool holds(const LayerCondition& condition, const ModelConfig& config, std::uint32_t layer) {
   const Json& value = config_value(config, condition.key);
   if (condition.values.empty()) {
+    if (value.size() > kMostListed) {
+      throw Error(ErrorCode::kLimit,
+                  fmt::format("lists {} layers under {} (at most {} are understood)", value.size(),
+                              condition.key, kMostListed))
+          .in_file("config.json");
+    }
     return value.is_array() &&
            condition.is_for_listed == std::ranges::any_of(value, [&](const Json& entry) {
              return entry == std::uint64_t{layer} + condition.first;

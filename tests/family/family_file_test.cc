@@ -150,6 +150,19 @@ tensors:
   EXPECT_EQ(layers_of("f.bias"), "");
 }
 
+TEST(FamilyFile, RefusesListsOfMoreLayersThanModelsHave) {
+  const auto table = parse_family(
+      std::string(kHead) +
+          "tensors:\n- {name: 'l.{layer}.a', role: other, layers: {listed_in: full}}\n",
+      "my.yaml");
+  std::string list;
+  for (int i = 0; i < 4097; ++i) list += (i == 0 ? "[0" : ", 0");
+  const ModelConfig config = config_of(R"({"num_hidden_layers": 3, "full": )" + list + "]}");
+  const NameGrammar grammar(table->family(), config);
+  expect_error(ErrorCode::kLimit, {"config.json", "lists 4097 layers under full", "4096"},
+               [&] { (void)grammar.match("l.0.a"); });
+}
+
 TEST(FamilyFile, BeginsWithTheRowsOfAnother) {
   const auto table = parse_family(std::string(kHead) + R"(
 like: qwen3_moe
