@@ -22,9 +22,9 @@ convert() { "$ingot" convert "$example" "$@" --progress never; }
 convert "$work/whole" "${quantized[@]}" >/dev/null 2>&1 || fail "the whole"
 
 # One output, one report, and one line of progress for all.
-judge 0 "ingot check" launch 3 "$ingot" convert "$example" "$work/out" "${quantized[@]}" --progress always
+judge 0 "loaded by:" launch 3 "$ingot" convert "$example" "$work/out" "${quantized[@]}" --progress always
 diff -r "$work/whole" "$work/out" >&2 || fail "what three ranks made differs"
-[ "$(grep -c "$work/out" "$work/stdout")" -eq 1 ] || fail "not one report: $(cat "$work/stdout")"
+[ "$(grep -c "^loaded by:" "$work/stdout")" -eq 1 ] || fail "not one report: $(cat "$work/stdout")"
 grep -q "converting on 3 ranks" "$work/stderr" || fail "no progress of all: $(cat "$work/stderr")"
 judge 0 '"schema"' launch 2 "$ingot" convert "$example" "$work/none" "${quantized[@]}" --dry-run --json
 python3 -m json.tool "$work/stdout" >/dev/null || fail "a dry run is one document"
@@ -43,13 +43,13 @@ launch 2 "$ingot" convert "$example" "$work/out" "${quantized[@]}" --mem-limit 6
   fail "a killed rank: $(cat "$work/stdout")"
 fault=
 expect_unpublished "$work/out"
-judge 0 "$work/out" launch 3 "$ingot" convert "$example" "$work/out" "${quantized[@]}" --progress never --resume
+judge 0 "loaded by:" launch 3 "$ingot" convert "$example" "$work/out" "${quantized[@]}" --progress never --resume
 diff -r "$work/whole" "$work/out" >&2 || fail "what was resumed differs"
 
 # Ranks with different words are no launch of one conversion.
 # shellcheck disable=SC2016
 judge 2 "other words" timeout 60 mpirun --oversubscribe -n 2 bash -c 'exec "$1" convert "$2" "$3$OMPI_COMM_WORLD_RANK" --to bf16' rank "$ingot" "$example" "$work/none"
-judge 0 "$work/own1" timeout 60 mpirun --oversubscribe -n 2 bash -c 'exec "$1" convert "$2" "$3$OMPI_COMM_WORLD_RANK" --to bf16 --mpi never' rank "$ingot" "$example" "$work/own"
+judge 0 "loaded by:" timeout 60 mpirun --oversubscribe -n 2 bash -c 'exec "$1" convert "$2" "$3$OMPI_COMM_WORLD_RANK" --to bf16 --mpi never' rank "$ingot" "$example" "$work/own"
 diff -r "$work/own0" "$work/own1" >&2 || fail "each by itself"
 
 # A gate that does not hold: nothing is published, and its exit code is that of all.
@@ -61,7 +61,7 @@ judge 2 "excludes" "$ingot" convert "$example" "$work/none" --part 0/2 --mpi alw
 mkdir "$work/bin"
 cp "$ingot" "$work/bin/ingot"
 OMPI_COMM_WORLD_SIZE=2 judge 2 "--mpi never" "$work/bin/ingot" convert "$example" "$work/none" --to bf16
-judge 0 "$work/alone" "$work/bin/ingot" convert "$example" "$work/alone" --to bf16 --progress never
+judge 0 "loaded by:" "$work/bin/ingot" convert "$example" "$work/alone" --to bf16 --progress never
 LD_DEBUG=libs OMPI_COMM_WORLD_SIZE=2 "$ingot" --version >/dev/null 2>"$work/libraries"
 grep -q libc.so "$work/libraries" || fail "no list of libraries"
 grep -q mpi "$work/libraries" && fail "--version loads MPI: $(grep mpi "$work/libraries" | head -3)"
