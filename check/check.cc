@@ -223,7 +223,7 @@ void add_directory(const std::string& name, const std::filesystem::path& path, C
 }
 
 CheckResult check_checkpoint(const std::filesystem::path& directory, const CheckOptions& options) {
-  LinkedHashes hashes;
+  LinkedHashes hashes(options.ledger);
   return check_alone(directory, options, hashes, true);
 }
 

@@ -16,6 +16,7 @@ struct CheckOptions {
   bool hashes = true;       ///< where a manifest lies beside the weights, hash every tensor
   std::size_t threads = 1;
   std::uint64_t tensor_parallel = 1;  ///< as RuleOptions::tensor_parallel
+  HashLedger* ledger = nullptr;       ///< of hashes that are shared with other runs, or null
   /// Asked at every piece of weights that is read; true: kInterrupted is thrown.
   std::function<bool()> stop_requested = {};
 };

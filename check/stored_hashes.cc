@@ -4,6 +4,7 @@
 #include <limits>
 #include <mutex>
 #include <numeric>
+#include <utility>
 
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -73,6 +74,12 @@ std::vector<HashedTensor> hash_some(const StoredWeights& weights,
 
 }  // namespace
 
+bool WorkShare::has(std::uint64_t before, std::uint64_t total) const {
+  // Bytes of a checkpoint times runs need more than 64 bits only far beyond what disks hold.
+  const std::uint64_t each = std::max<std::uint64_t>(total / n, 1);
+  return std::min<std::uint64_t>(before / each, n - 1) == index;
+}
+
 Hash128 hash_range(std::uint64_t n_bytes,
                    const std::function<void(std::uint64_t, std::span<std::byte>)>& read) {
   TensorHasher hasher;
@@ -122,8 +129,17 @@ std::vector<HashedTensor> LinkedHashes::hash_stored(const std::filesystem::path&
   }
   std::vector<HashedTensor> hashed(weights.stored.size());
   std::vector<std::uint32_t> unknown;
+  HashLedger own;
+  HashLedger& ledger = ledger_ != nullptr ? *ledger_ : own;
+  const std::size_t first = std::exchange(n_seen_, n_seen_ + hashed.size());
+  ledger.hashes.resize(std::max(ledger.hashes.size(), n_seen_));
+  std::uint64_t before = 0, total = 0;
+  for (const StoredTensor& tensor : weights.stored) total += tensor.n_bytes;
   for (std::uint32_t i = 0; i < weights.stored.size(); ++i) {
     const StoredTensor& tensor = weights.stored[i];
+    hashed[i].hash = ledger.hashes[first + i];
+    const bool is_ours = ledger.share.has(std::exchange(before, before + tensor.n_bytes), total);
+    if (hashed[i].hash || !is_ours) continue;
     if (const auto* known = known_of[tensor.file]) {
       if (const auto found = known->find({tensor.offset, tensor.n_bytes}); found != known->end()) {
         hashed[i] = found->second;
@@ -139,6 +155,7 @@ std::vector<HashedTensor> LinkedHashes::hash_stored(const std::filesystem::path&
     if (auto* known = known_of[tensor.file])
       known->emplace(Range{tensor.offset, tensor.n_bytes}, hashed[unknown[i]]);
   }
+  for (std::size_t i = 0; i < hashed.size(); ++i) ledger.hashes[first + i] = hashed[i].hash;
   return hashed;
 }
 

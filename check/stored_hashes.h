@@ -31,6 +31,23 @@ struct StoredWeights {
   const formats::StoredBytes& bytes;
 };
 
+/// Which of the work that takes long a run does that shares it with others: a run of the items, by
+/// bytes. Every run takes the same items in the same order.
+struct WorkShare {
+  std::uint32_t index = 0;  ///< from 0
+  std::uint32_t n = 1;      ///< runs in all
+
+  /// Whether an item that begins `before` bytes after the first of items of `total` bytes is its.
+  [[nodiscard]] bool has(std::uint64_t before, std::uint64_t total) const;
+};
+
+/// Hashes of the stored tensors of a checkpoint, all its directories one after another. What is
+/// there already is taken over, and what is of the share is added.
+struct HashLedger {
+  WorkShare share;
+  std::vector<std::optional<Hash128>> hashes;
+};
+
 /// How bytes are read.
 struct HashingOptions {
   std::size_t threads = 1;
@@ -48,7 +65,10 @@ std::vector<HashedTensor> hash_stored(const StoredWeights& weights, const Hashin
 /// thread.
 class LinkedHashes {
  public:
-  /// `directory` is where the files of `weights` are.
+  /// `ledger` may be null, and must outlive it.
+  explicit LinkedHashes(HashLedger* ledger = nullptr) : ledger_(ledger) {}
+  /// Tensors that are no run's of the ledger's share have neither hash nor failure. `directory` is
+  /// where the files of `weights` are.
   std::vector<HashedTensor> hash_stored(const std::filesystem::path& directory,
                                         const StoredWeights& weights,
                                         const HashingOptions& options);
@@ -58,6 +78,8 @@ class LinkedHashes {
   using Range = std::pair<std::uint64_t, std::uint64_t>;   // offset, bytes
   static std::optional<FileId> shared_file(const std::filesystem::path& path);
 
+  HashLedger* ledger_;
+  std::size_t n_seen_ = 0;  ///< tensors of the ledger
   std::map<FileId, std::map<Range, HashedTensor>> known_;
 };
 

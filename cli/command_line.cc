@@ -37,7 +37,9 @@ CLI::Option* add_flag_to(CLI::App& app, const Flag& flag, T* target) {
         flag.name, [target](const std::string& path) { *target = path; }, flag.help);
   } else {
     CLI::Option* option = app.add_option(flag.name, *target, flag.help);
-    if constexpr (std::is_same_v<T, std::vector<std::string>>) option->allow_extra_args(false);
+    // An option is repeated; words without one are all taken.
+    if constexpr (std::is_same_v<T, std::vector<std::string>>)
+      option->allow_extra_args(!flag.name.starts_with('-'));
     if constexpr (std::is_same_v<T, std::string> || std::is_arithmetic_v<T>) {
       if (*target != T()) option->capture_default_str();
     }

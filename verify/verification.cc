@@ -121,13 +121,15 @@ class Verification {
     report_.source = checkpoint_facts(from);
     report_.output.name = options_.output_name.empty() ? name_of(given) : options_.output_name;
     if (asked_for(Level::kStructure)) {
-      report_.structure = check_structure(from, output,
-                                          {.hashes = options_.hashes,
-                                           .config = options_.output_config,
-                                           .family = options_.family,
-                                           .activation_scales = options_.activation_scales,
-                                           .threads = options_.threads,
-                                           .stop_requested = options_.stop_requested});
+      report_.structure = check_structure(
+          from, output,
+          {.hashes = options_.hashes,
+           .config = options_.output_config,
+           .family = options_.family,
+           .activation_scales = options_.activation_scales,
+           .ledger = options_.ledger != nullptr ? &options_.ledger->hashes : nullptr,
+           .threads = options_.threads,
+           .stop_requested = options_.stop_requested});
     }
     std::optional<ComparedCheckpoint> to;
     attempt("the output", [&] { to.emplace(open(output, options_.output_config)); });
@@ -202,13 +204,15 @@ class Verification {
   void run_levels(const ComparedCheckpoint& from, const ComparedCheckpoint& to) {
     if (asked_for(Level::kWeights)) {
       attempt("weights", [&] {
-        report_.weights = compare_weights(from.model, to.model,
-                                          {.threads = options_.threads,
-                                           .mem_limit = options_.mem_limit,
-                                           .sample = options_.sample,
-                                           .has_given_scales = has_recorded_scales(to),
-                                           .progress = progress_of("comparing weights"),
-                                           .stop_requested = options_.stop_requested});
+        report_.weights = compare_weights(
+            from.model, to.model,
+            {.threads = options_.threads,
+             .mem_limit = options_.mem_limit,
+             .sample = options_.sample,
+             .has_given_scales = has_recorded_scales(to),
+             .ledger = options_.ledger != nullptr ? &options_.ledger->weights : nullptr,
+             .progress = progress_of("comparing weights"),
+             .stop_requested = options_.stop_requested});
       });
     }
     if (asked_for(Level::kLayers) || asked_for(Level::kGreedy)) run_prompts(from, to);

@@ -14,6 +14,13 @@
 
 namespace ingot::verify {
 
+/// What runs found out that share the work of a verification. Levels other than structure and
+/// weights are not shared.
+struct PartLedger {
+  check::HashLedger hashes;
+  WeightLedger weights;
+};
+
 /// What is compared, and with what it is judged.
 struct VerificationOptions {
   std::vector<Level> levels = {Level::kStructure, Level::kWeights};
@@ -29,6 +36,7 @@ struct VerificationOptions {
   std::vector<std::string> requirements = {};    ///< "metric>=limit"
   std::filesystem::path activation_scales = {};  ///< statistics, as StructureOptions has them
   double sample = 1;
+  PartLedger* ledger = nullptr;  ///< of work that is shared with other runs; null: it is not
   bool hashes = true;
   std::size_t greedy_tokens = 20;
   inference::Profile source_profile = inference::Profile::kF32;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <ctime>
 #include <fstream>
@@ -162,6 +163,30 @@ convert::CommandLine command_line() {
     at = end + 1;
   }
   return line;
+}
+
+std::vector<std::string> words_without(const std::vector<std::string>& words,
+                                       std::span<const OwnOption> options) {
+  std::vector<std::string> kept;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    const auto own = std::ranges::find_if(options, [&](const OwnOption& option) {
+      return words[i] == option.name || words[i].starts_with(std::string(option.name) + "=");
+    });
+    if (own == options.end()) {
+      kept.push_back(words[i]);
+    } else if (own->takes_value && words[i] == own->name) {
+      ++i;
+    }
+  }
+  return kept;
+}
+
+void become(std::vector<std::string> words) {
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  ::execv("/proc/self/exe", arguments.data());
+  throw system_error(errno, "start", "/proc/self/exe");
 }
 
 void declare_worst(FlagTable& table, std::optional<std::size_t>& n_worst) {

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,6 +31,16 @@ struct JobFlags {
 /// The words that this process was started with, and where; empty where they are no text that a
 /// journal could hold.
 convert::CommandLine command_line();
+/// An option of a command that another says itself.
+struct OwnOption {
+  std::string_view name;
+  bool takes_value = true;
+};
+/// The words of a command without such options.
+std::vector<std::string> words_without(const std::vector<std::string>& words,
+                                       std::span<const OwnOption> options);
+/// This program begins again with these words, in the same process.
+[[noreturn]] void become(std::vector<std::string> words);
 
 void declare_job(FlagTable& table, JobFlags& flags);
 /// `--worst N`: how much a report prints.

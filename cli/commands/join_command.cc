@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -8,9 +7,9 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include "cli/commands/commands.h"
+#include "cli/commands/job.h"
 #include "cli/flags/flag_table.h"
 #include "cli/terminal/terminal.h"
 #include "convert/job/part_journals.h"
@@ -27,32 +26,12 @@ struct JoinFlags {
   bool json = false, dry_run = false;
 };
 
-// An option of the parts' command that this one says itself.
-struct OwnOption {
-  std::string_view name;
-  bool takes_value = true;
-};
+// Options of the parts' command that this one says itself.
 constexpr std::array kOwnOptions = {OwnOption{"--part"},          OwnOption{"--mpi"},
                                     OwnOption{"--threads"},       OwnOption{"--progress"},
                                     OwnOption{"--log"},           OwnOption{"--json", false},
                                     OwnOption{"--resume", false}, OwnOption{"--no-verify", false},
                                     OwnOption{"--quiet", false}};
-
-// The words of a part's command without those options.
-std::vector<std::string> shared_words(const std::vector<std::string>& words) {
-  std::vector<std::string> shared;
-  for (std::size_t i = 0; i < words.size(); ++i) {
-    const auto own = std::ranges::find_if(kOwnOptions, [&](const OwnOption& option) {
-      return words[i] == option.name || words[i].starts_with(std::string(option.name) + "=");
-    });
-    if (own == kOwnOptions.end()) {
-      shared.push_back(words[i]);
-    } else if (own->takes_value && words[i] == own->name) {
-      ++i;
-    }
-  }
-  return shared;
-}
 
 // Whether a command, said in the current directory, names this folder.
 bool names(const std::vector<std::string>& words, const std::filesystem::path& folder) {
@@ -87,7 +66,7 @@ int run_join(const JoinFlags& flags) {
                             line.directory, failure.message()))
         .in_file(paths.output.string());
   }
-  std::vector<std::string> words = shared_words(line.words);
+  std::vector<std::string> words = words_without(line.words, kOwnOptions);
   if (!names(words, paths.output)) {
     throw Error(ErrorCode::kNotFound,
                 "is not where the parts' command has it: here other paths lead to it (give their "
@@ -101,11 +80,7 @@ int run_join(const JoinFlags& flags) {
   if (!log_file.empty()) words.insert(words.end(), {"--log", log_file});
   if (flags.json) words.emplace_back("--json");
   if (flags.dry_run) words.emplace_back("--dry-run");
-  std::vector<char*> arguments;
-  for (std::string& word : words) arguments.push_back(word.data());
-  arguments.push_back(nullptr);
-  ::execv("/proc/self/exe", arguments.data());
-  throw system_error(errno, "start", "/proc/self/exe");
+  become(std::move(words));
 }
 
 }  // namespace

@@ -1,20 +1,91 @@
+#include <algorithm>
+#include <array>
+#include <filesystem>
 #include <iostream>
 #include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
 
 #include "cli/commands/commands.h"
 #include "cli/commands/job.h"
 #include "cli/commands/measurement.h"
 #include "cli/terminal/terminal.h"
+#include "convert/plan/job_part.h"
+#include "formats/base/error.h"
 #include "formats/base/fd.h"
 #include "formats/json/json.h"
+#include "verify/part_report.h"
 #include "verify/verification.h"
 
 namespace ingot::cli {
 namespace {
 
 struct VerifyFlags : MeasurementFlags {
-  std::string source, output;
+  std::string source, output, part;
+  std::vector<std::string> others, reports;  ///< positionals after the two; --reports
+  bool join = false;
 };
+
+// What a part, and the join, say for themselves.
+constexpr std::array kOwnOptions = {OwnOption{"--part"},        OwnOption{"--threads"},
+                                    OwnOption{"--mem-limit"},   OwnOption{"--progress"},
+                                    OwnOption{"--html"},        OwnOption{"--markdown"},
+                                    OwnOption{"--worst"},       OwnOption{"--reports"},
+                                    OwnOption{"--json", false}, OwnOption{"--quiet", false}};
+
+// Becomes the command that the parts were begun with, and gives it their reports.
+[[noreturn]] void run_join(const VerifyFlags& flags, const FlagTable& table) {
+  std::vector<IdleFlag> idle;
+  for (const char* option : {"--levels", "--sample", "--no-hashes", "--thresholds", "--require",
+                             "--family", "--family-file", "--source-config", "--config"})
+    idle.push_back({option, table.is_given(option), false, "the command of the parts"});
+  refuse_idle_flags(idle);
+  std::vector<std::filesystem::path> reports = {flags.source};
+  if (!flags.output.empty()) reports.emplace_back(flags.output);
+  reports.insert(reports.end(), flags.others.begin(), flags.others.end());
+  for (std::filesystem::path& report : reports) report = std::filesystem::absolute(report);
+  const verify::CommandWords command = verify::join_parts(reports).command;
+  std::vector<std::string> words = command.words;
+  const auto add = [&](const char* option, const std::string& value) {
+    if (table.is_given(option)) words.insert(words.end(), {option, value});
+  };
+  const auto absolute = [](const std::string& path) {
+    return path.empty() ? path : std::filesystem::absolute(path).string();
+  };
+  add("--html", absolute(flags.html));
+  add("--markdown", absolute(flags.markdown));
+  add("--progress", flags.progress);
+  add("--mem-limit", flags.mem_limit);
+  add("--threads", std::to_string(flags.options.threads));
+  add("--worst", std::to_string(flags.n_worst.value_or(0)));
+  if (flags.json) words.emplace_back("--json");
+  if (is_quiet()) words.emplace_back("--quiet");
+  for (const std::filesystem::path& report : reports)
+    words.insert(words.end(), {"--reports", report.string()});
+  std::error_code failure;
+  std::filesystem::current_path(command.directory, failure);
+  if (failure) {
+    throw Error(ErrorCode::kNotFound,
+                fmt::format("the parts were begun in {}, which is not here: {} (give their whole "
+                            "command with --reports FILE for each report instead of --part)",
+                            command.directory, failure.message()));
+  }
+  become(std::move(words));
+}
+
+// Throws for what a part cannot do.
+void require_shareable(const verify::VerificationOptions& options, bool is_pair) {
+  const bool is_shared = std::ranges::all_of(options.levels, [](verify::Level level) {
+    return level == verify::Level::kStructure || level == verify::Level::kWeights;
+  });
+  if (is_pair && is_shared && options.text.empty()) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              "parts share the comparison of two checkpoints at the levels structure and weights; "
+              "run other levels, and --text, by themselves");
+}
 
 // Refuses flags that would change nothing in what is compared.
 void refuse_idle(const VerifyFlags& flags, const FlagTable& table) {
@@ -32,6 +103,9 @@ void refuse_idle(const VerifyFlags& flags, const FlagTable& table) {
 }
 
 int run_verify(const VerifyFlags& flags, const FlagTable& table) {
+  if (flags.join) run_join(flags, table);
+  if (!flags.others.empty())
+    throw Error(ErrorCode::kInvalidArgument, "more than two checkpoints (reports go with --join)");
   refuse_idle(flags, table);
   // A file or a demand that is not understood is refused before hours of work, not after.
   verify::make_thresholds({}, flags.options.thresholds, flags.options.requirements);
@@ -39,11 +113,33 @@ int run_verify(const VerifyFlags& flags, const FlagTable& table) {
   verify::VerificationOptions options = measurement_options(flags);
   options.progress = stages_of(progress);
   install_stop_signals();
+  verify::PartLedger own;
+  std::optional<verify::JoinedParts> parts;
+  if (!flags.part.empty()) {
+    require_shareable(options, !flags.output.empty());
+    const convert::JobPart part = convert::parse_job_part(flags.part);
+    own.hashes.share = own.weights.share = {.index = part.index, .n = part.n};
+    options.ledger = &own;
+  }
+  if (!flags.reports.empty()) {
+    require_shareable(options, !flags.output.empty());
+    parts = verify::join_parts(
+        std::vector<std::filesystem::path>(flags.reports.begin(), flags.reports.end()));
+    options.ledger = &parts->ledger;
+  }
   const verify::Report report = flags.output.empty()
                                     ? verify::verify_single(flags.source, options)
                                     : verify::verify_pair(flags.source, flags.output, options);
   progress.finish();
   notes() << progress.summary(options.threads);
+  if (parts) parts->require_of(report, options);
+  if (!flags.part.empty()) {
+    const convert::CommandLine line = command_line();
+    std::cout << formats::json_text(verify::part_json(
+        report, options,
+        {.directory = line.directory, .words = words_without(line.words, kOwnOptions)}));
+    return kExitDone;
+  }
   // First where no disk can be full.
   std::cout << (flags.json ? formats::json_text(verify::report_json(report, json_worst(flags)))
                            : verify::report_text(report, flags.n_worst));
@@ -66,7 +162,24 @@ std::function<int()> declare_verify(FlagTable& table) {
         &flags->output,
         "the checkpoint made of it, in any format, dialect and slicing",
         {.kind = ValueKind::kPath}},
+       {"reports",
+        &flags->others,
+        "with --join: more reports of parts",
+        {.kind = ValueKind::kFile}},
        levels_flag(*flags)});
+  table.add(FlagGroup::kJob,
+            {{"--part",
+              &flags->part,
+              "compare part I of N of the weights alone, I from 0, and print a report of the part, "
+              "which is to be joined",
+              {.value_name = "I/N"}},
+             {"--join", &flags->join,
+              "join the reports of all parts, which stand in place of the checkpoints, to the one "
+              "report of an undivided run, and judge it"},
+             {"--reports",
+              &flags->reports,
+              "the report of a part, for a command that is given whole; may be repeated",
+              {.excludes = {"--part", "--join"}, .kind = ValueKind::kFile}}});
   table.add(FlagGroup::kSource,
             {family_flag(&options.family, kFamilyHelp),
              family_file_flag(&options.family),
@@ -94,6 +207,9 @@ std::function<int()> declare_verify(FlagTable& table) {
       "  ingot verify DeepSeek-V3.2 DeepSeek-V3.2-int8                        structure and every "
       "weight\n"
       "  ingot verify DeepSeek-V3.2 DeepSeek-V3.2-nvfp4-tp8 --levels all --html report.html\n"
+      "  ingot verify IN OUT --part 0/4 --json > part0.json                   a quarter of the "
+      "weights\n"
+      "  ingot verify --join part0.json part1.json part2.json part3.json      judges all four\n"
       "  ingot verify IN OUT --levels layers --require 'layers.cosine>=0.999'\n"
       "  ingot verify DeepSeek-V3.2-int8 --text wiki.txt                      perplexity\n"
       "  ingot verify DeepSeek-V3.2 --reference recorded.safetensors          against another "

@@ -228,6 +228,7 @@ class StructureCheck {
                                                         {.family = options_.family,
                                                          .hashes = options_.hashes,
                                                          .threads = options_.threads,
+                                                         .ledger = options_.ledger,
                                                          .stop_requested = options_.stop_requested},
                                                         options_.config);
     report_.hashed = checked.n_hashed;

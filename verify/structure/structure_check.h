@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "check/rules/loader_rules.h"
+#include "check/stored_hashes.h"
 #include "verify/structure/compared_checkpoint.h"
 
 namespace ingot::verify {
@@ -17,6 +18,7 @@ struct StructureOptions {
   std::string family = {};
   /// File of activation statistics that static scales are compared with; may be empty.
   std::filesystem::path activation_scales = {};
+  check::HashLedger* ledger = nullptr;  ///< as check::CheckOptions::ledger
   std::size_t threads = 1;
   std::function<bool()> stop_requested = {};
 };

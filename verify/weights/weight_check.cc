@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <tuple>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -33,6 +34,7 @@ constexpr std::size_t kMaxCauses = 8;
 /// A pair at work.
 struct Pending {
   std::unique_ptr<WeightPair> pair;
+  bool is_ours = true;  ///< of the share of this run
   std::uint64_t first_job = 0, jobs = 0;
   std::vector<BandSums> found;  ///< of every job, while any is left
   std::uint64_t left = 0;
@@ -44,11 +46,14 @@ class WeightCheck {
       : source_(source), output_(output), options_(options) {
     report_.sample = options.sample;
     match();
+    deal();
   }
 
   WeightsReport run() {
     if (options_.progress) options_.progress(0, total_bytes_);
     if (n_jobs_ > 0) run_workers(workers(), [&](std::size_t) { work(); });
+    if (options_.ledger != nullptr) keep_own();
+    if (options_.ledger != nullptr && options_.ledger->share.n > 1) return std::move(report_);
     excuse_fused();
     find_causes();
     return std::move(report_);
@@ -81,12 +86,50 @@ class WeightCheck {
     auto pair = std::make_unique<WeightPair>(ComparedTensor{source_, tensor},
                                              ComparedTensor{output_, partner}, options_.sample,
                                              options_.has_given_scales);
-    const std::uint64_t jobs = ceil_div(pair->bands().count(), kJobBands);
-    total_bytes_ += pair->bytes_of(pair->bands().elements());
-    scratch_bytes_ = std::max(scratch_bytes_, pair->scratch_bytes());
-    if (jobs == 0) report_.tensors.back().relation = pair->relation({});
-    pending_.push_back({.pair = std::move(pair), .first_job = n_jobs_, .jobs = jobs, .left = jobs});
-    n_jobs_ += jobs;
+    pending_.push_back({.pair = std::move(pair)});
+  }
+
+  // Which of the pairs are compared here.
+  void deal() {
+    WeightLedger own;
+    const WeightLedger& ledger = options_.ledger != nullptr ? *options_.ledger : own;
+    std::uint64_t before = 0, total = 0;
+    for (const Pending& pending : pending_) total += bytes_of(pending);
+    for (std::size_t i = 0; i < pending_.size(); ++i) {
+      Pending& pending = pending_[i];
+      pending.first_job = n_jobs_;
+      pending.is_ours = ledger.share.has(std::exchange(before, before + bytes_of(pending)), total);
+      if (i < ledger.tensors.size() && ledger.tensors[i]) {
+        take(report_.tensors[i], *ledger.tensors[i]);
+        continue;
+      }
+      if (!pending.is_ours) continue;
+      total_bytes_ += bytes_of(pending);
+      scratch_bytes_ = std::max(scratch_bytes_, pending.pair->scratch_bytes());
+      pending.jobs = pending.left = ceil_div(pending.pair->bands().count(), kJobBands);
+      if (pending.jobs == 0) report_.tensors[i].relation = pending.pair->relation({});
+      n_jobs_ += pending.jobs;
+    }
+  }
+
+  static std::uint64_t bytes_of(const Pending& pending) {
+    return pending.pair->bytes_of(pending.pair->bands().elements());
+  }
+
+  static void take(TensorWeights& tensor, const ComparedValues& values) {
+    tensor.relation = values.relation;
+    tensor.sums = values.sums;
+    tensor.reach = values.reach;
+  }
+
+  void keep_own() {
+    options_.ledger->tensors.resize(pending_.size());
+    for (std::size_t i = 0; i < pending_.size(); ++i) {
+      const TensorWeights& tensor = report_.tensors[i];
+      if (!pending_[i].is_ours) continue;
+      options_.ledger->tensors[i] = {
+          .relation = tensor.relation, .sums = tensor.sums, .reach = tensor.reach};
+    }
   }
 
   [[nodiscard]] std::size_t workers() const {

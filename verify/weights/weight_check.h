@@ -7,23 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "check/stored_hashes.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "verify/weights/element_sums.h"
 #include "verify/weights/group_reach.h"
 
 namespace ingot::verify {
-
-struct WeightsOptions {
-  std::size_t threads = 1;
-  std::uint64_t mem_limit = std::uint64_t{4} << 30;
-  /// Part of every tensor's rows that is looked at, in (0, 1], spread evenly; at least one row of
-  /// scale groups per tensor. Identity of bytes is then judged on those rows.
-  double sample = 1;
-  /// FP8 block scales of the output were taken from a release, and need not fit its values.
-  bool has_given_scales = false;
-  std::function<void(std::uint64_t, std::uint64_t)> progress = {};  ///< bytes of both sides
-  std::function<bool()> stop_requested = {};
-};
 
 /// How a tensor of the output relates to the source's.
 enum class Relation : std::uint8_t {
@@ -34,6 +23,34 @@ enum class Relation : std::uint8_t {
   kNarrowed,  ///< a plain tensor that is not a linear's weight lost bits: a fault unless recorded
 };
 std::string_view relation_name(Relation relation);
+
+/// What comparing the values of a tensor with its partner gives, before others are looked at.
+struct ComparedValues {
+  Relation relation = Relation::kIdentical;
+  ElementSums sums;
+  GroupReach reach;  ///< of tensors whose codes were made anew
+  friend bool operator==(const ComparedValues&, const ComparedValues&) = default;
+};
+
+/// What several runs found, of the tensors of WeightsReport::tensors. What is there already is
+/// taken over, and what is of the share is added.
+struct WeightLedger {
+  check::WorkShare share;
+  std::vector<std::optional<ComparedValues>> tensors;
+};
+
+struct WeightsOptions {
+  std::size_t threads = 1;
+  std::uint64_t mem_limit = std::uint64_t{4} << 30;
+  /// Part of every tensor's rows that is looked at, in (0, 1], spread evenly; at least one row of
+  /// scale groups per tensor. Identity of bytes is then judged on those rows.
+  double sample = 1;
+  /// FP8 block scales of the output were taken from a release, and need not fit its values.
+  bool has_given_scales = false;
+  WeightLedger* ledger = nullptr;  ///< of a comparison that is shared with other runs, or null
+  std::function<void(std::uint64_t, std::uint64_t)> progress = {};  ///< bytes of both sides
+  std::function<bool()> stop_requested = {};
+};
 
 /// One logical tensor, compared.
 struct TensorWeights {
@@ -56,7 +73,8 @@ struct WeightsReport {
 };
 
 /// Streams both sides in row bands within `mem_limit`, decodes, and compares every pair of logical
-/// tensors of one name. Throws what reading throws; kInterrupted when stopped.
+/// tensors of one name; with a ledger, those alone that are of its share and not in it. Throws what
+/// reading throws; kInterrupted when stopped.
 WeightsReport compare_weights(const formats::Checkpoint& source, const formats::Checkpoint& output,
                               const WeightsOptions& options);
 
