@@ -169,6 +169,11 @@ std::vector<std::string> words_without(const std::vector<std::string>& words,
                                        std::span<const OwnOption> options) {
   std::vector<std::string> kept;
   for (std::size_t i = 0; i < words.size(); ++i) {
+    if (words[i] == "--") {
+      // No options follow.
+      kept.insert(kept.end(), words.begin() + static_cast<std::ptrdiff_t>(i), words.end());
+      break;
+    }
     const auto own = std::ranges::find_if(options, [&](const OwnOption& option) {
       return words[i] == option.name || words[i].starts_with(std::string(option.name) + "=");
     });
@@ -181,7 +186,11 @@ std::vector<std::string> words_without(const std::vector<std::string>& words,
   return kept;
 }
 
-void become(std::vector<std::string> words) {
+void become(std::string_view command, std::vector<std::string> words,
+            const std::vector<std::string>& options) {
+  // Behind the command, since words behind `--` are no options.
+  const auto at = std::find(words.begin(), words.end(), command);
+  words.insert(at == words.end() ? at : at + 1, options.begin(), options.end());
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);

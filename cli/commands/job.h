@@ -39,8 +39,10 @@ struct OwnOption {
 /// The words of a command without such options.
 std::vector<std::string> words_without(const std::vector<std::string>& words,
                                        std::span<const OwnOption> options);
-/// This program begins again with these words, in the same process.
-[[noreturn]] void become(std::vector<std::string> words);
+/// This program begins again in the same process, with the words of a run of `command`, and more
+/// options.
+[[noreturn]] void become(std::string_view command, std::vector<std::string> words,
+                         const std::vector<std::string>& options);
 
 void declare_job(FlagTable& table, JobFlags& flags);
 /// `--worst N`: how much a report prints.

@@ -73,14 +73,13 @@ int run_join(const JoinFlags& flags) {
                 "whole command with the paths of this host and --part join)")
         .in_file(paths.output.string());
   }
-  const std::vector<std::string> own = {"--part",     "join",
-                                        "--threads",  std::to_string(threads_of(flags.threads)),
-                                        "--progress", flags.progress};
-  words.insert(words.end(), own.begin(), own.end());
-  if (!log_file.empty()) words.insert(words.end(), {"--log", log_file});
-  if (flags.json) words.emplace_back("--json");
-  if (flags.dry_run) words.emplace_back("--dry-run");
-  become(std::move(words));
+  std::vector<std::string> own = {"--part",     "join",
+                                  "--threads",  std::to_string(threads_of(flags.threads)),
+                                  "--progress", flags.progress};
+  if (!log_file.empty()) own.insert(own.end(), {"--log", log_file});
+  if (flags.json) own.emplace_back("--json");
+  if (flags.dry_run) own.emplace_back("--dry-run");
+  become("convert", std::move(words), own);
 }
 
 }  // namespace

@@ -48,9 +48,9 @@ constexpr std::array kOwnOptions = {OwnOption{"--part"},        OwnOption{"--thr
   reports.insert(reports.end(), flags.others.begin(), flags.others.end());
   for (std::filesystem::path& report : reports) report = std::filesystem::absolute(report);
   const verify::CommandWords command = verify::join_parts(reports).command;
-  std::vector<std::string> words = command.words;
+  std::vector<std::string> own;
   const auto add = [&](const char* option, const std::string& value) {
-    if (table.is_given(option)) words.insert(words.end(), {option, value});
+    if (table.is_given(option)) own.insert(own.end(), {option, value});
   };
   const auto absolute = [](const std::string& path) {
     return path.empty() ? path : std::filesystem::absolute(path).string();
@@ -61,10 +61,10 @@ constexpr std::array kOwnOptions = {OwnOption{"--part"},        OwnOption{"--thr
   add("--mem-limit", flags.mem_limit);
   add("--threads", std::to_string(flags.options.threads));
   add("--worst", std::to_string(flags.n_worst.value_or(0)));
-  if (flags.json) words.emplace_back("--json");
-  if (is_quiet()) words.emplace_back("--quiet");
+  if (flags.json) own.emplace_back("--json");
+  if (is_quiet()) own.emplace_back("--quiet");
   for (const std::filesystem::path& report : reports)
-    words.insert(words.end(), {"--reports", report.string()});
+    own.insert(own.end(), {"--reports", report.string()});
   std::error_code failure;
   std::filesystem::current_path(command.directory, failure);
   if (failure) {
@@ -73,7 +73,7 @@ constexpr std::array kOwnOptions = {OwnOption{"--part"},        OwnOption{"--thr
                             "command with --reports FILE for each report instead of --part)",
                             command.directory, failure.message()));
   }
-  become(std::move(words));
+  become("verify", command.words, own);
 }
 
 // Throws for what a part cannot do.

@@ -237,19 +237,19 @@ void require_no_part(const OutputPaths& paths, const RunName& run, const Renewal
   }
 }
 
-// Throws when a run of the whole output is at work, or nobody can say that it is not.
-void require_no_whole(const OutputPaths& paths, const RunName& run) {
+// Throws when a run of the whole output is at work.
+void require_no_whole(const OutputPaths& paths, const RunName& run, const Renewal& renewal) {
   const std::optional<RunName> other = read_claim_soon(paths.claim);
   try {
     const LockState state = lock_state(paths.claim);
     if (state == LockState::kHeldElsewhere) refuse(paths.output, other);
     if (state == LockState::kLocked && other && other->boot == run.boot) return;
+    if (!is_alive(paths.claim, run, renewal)) return;
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kNotFound) return;
     throw;
   }
-  refuse_unprovable(paths.output, paths.claim,
-                    "its host is another, or this file system has no locks (flock)");
+  refuse(paths.output, other);
 }
 
 }  // namespace
@@ -269,7 +269,7 @@ Claim::Claim(Claim&& other) noexcept
 Claim Claim::take(const OutputPaths& paths, const RunName& run, const Renewal& renewal) {
   Claim claim(paths);
   for (int i = 0; i < kAttempts; ++i) {
-    if (!claim.try_take(run)) continue;
+    if (!claim.try_take(run, renewal)) continue;
     require_no_part(paths, run, renewal, [](const JobPart&) { return true; });
     return claim;
   }
@@ -283,7 +283,7 @@ Claim Claim::take_part(const OutputPaths& paths, const RunName& run, const JobPa
   for (int i = 0; i < kAttempts; ++i) {
     if (!claim.try_take_part(run, part, resume, renewal)) continue;
     // Ours is there before we look for others: of two that begin at once, one sees the other.
-    require_no_whole(paths, run);
+    require_no_whole(paths, run, renewal);
     require_no_part(paths, run, renewal, [&](const JobPart& other) { return other.n != part.n; });
     return claim;
   }
@@ -328,19 +328,17 @@ bool Claim::try_take_part(const RunName& run, const JobPart& part, bool resume,
     throw;
   }
   if (!file.valid()) return false;
+  // Another run began, ended and gave its claim back after we had looked for the number.
+  if (fs::exists(part_file(paths_, part, number, kJournalSuffix))) {
+    std::error_code ignored;
+    fs::remove(path_, ignored);
+    return false;
+  }
   journal_ = part_file(paths_, part, number, kJournalSuffix);
   next_ = part_file(paths_, part, number + 1, kClaimSuffix);
   // On the same kernel the lock proves at once that this run is alive.
   const LockState state = file.try_lock();
-  hold(std::move(file), state, run);
-  renewing_ = std::jthread([fd = file_.get(), every = renewal.every](const std::stop_token& stop) {
-    std::mutex mutex;
-    std::condition_variable_any ended;
-    std::unique_lock lock(mutex);
-    // One that cannot be renewed is taken over, or not: require_held() finds out.
-    while (!ended.wait_for(lock, stop, every, [] { return false; }) && !stop.stop_requested())
-      ::futimens(fd, nullptr);
-  });
+  hold(std::move(file), state, run, renewal);
   if (last) {
     std::error_code ignored;
     fs::remove(last->path, ignored);
@@ -349,7 +347,7 @@ bool Claim::try_take_part(const RunName& run, const JobPart& part, bool resume,
 }
 
 // False when the run that had the claim removed it, or its folder, meanwhile.
-bool Claim::try_take(const RunName& run) {
+bool Claim::try_take(const RunName& run, const Renewal& renewal) {
   Fd file;
   bool is_new = false;
   LockState state{};
@@ -379,20 +377,30 @@ bool Claim::try_take(const RunName& run) {
                       "runs");
   }
   if (const auto other = is_new ? std::nullopt : read_claim(paths_.claim);
-      other && other->boot != run.boot && other->host != run.host) {
-    refuse_unprovable(paths_.output, paths_.claim,
-                      "its host is another, whose locks may not show here");
+      other && other->boot != run.boot && other->host != run.host &&
+      is_alive(paths_.claim, run, renewal)) {
+    // The locks of another host may not show here.
+    refuse(paths_.output, other);
   }
+  if (!is_file(file, paths_.claim)) return false;
   file.truncate(0);
-  hold(std::move(file), state, run);
+  hold(std::move(file), state, run, renewal);
   return true;
 }
 
-void Claim::hold(Fd file, LockState state, const RunName& run) {
+void Claim::hold(Fd file, LockState state, const RunName& run, const Renewal& renewal) {
   is_locked_ = state == LockState::kLocked;
   const std::string text = text_of(run, is_locked_);
   file.write_exact(std::as_bytes(std::span(text)), 0);
   file_ = std::move(file);
+  renewing_ = std::jthread([fd = file_.get(), every = renewal.every](const std::stop_token& stop) {
+    std::mutex mutex;
+    std::condition_variable_any ended;
+    std::unique_lock lock(mutex);
+    // One that cannot be renewed is taken over, or not: require_held() finds out.
+    while (!ended.wait_for(lock, stop, every, [] { return false; }) && !stop.stop_requested())
+      ::futimens(fd, nullptr);
+  });
 }
 
 Claim::~Claim() {

@@ -42,15 +42,14 @@ struct Renewal {
 
 /// The exclusive right to write into an output: `.ingot-partial/claim`, locked (flock) and naming
 /// its run for as long as this object lives. The lock ends with the process, so a claim that is
-/// still there and can be locked was left by a dead run of this host, and is taken over. Where the
-/// file system has no locks, the file itself is the claim, and only its user can say that it is
-/// stale.
+/// still there and can be locked was left by a dead run of this host, and is taken over. Locks of
+/// another host may not show here: its claim is dead when it is not renewed. Where the file system
+/// has no locks, the file itself is the claim, and only its user can say that it is stale.
 ///
-/// A part of a job has a claim of its own, `.ingot-partial/parts/I-of-N.RUN.claim`, which is
-/// renewed as well, since parts run on several hosts. Who takes over a dead one makes that of the
-/// next RUN, which one process alone can. A run that was thought dead, and was asleep, stops when
-/// it sees that; what it wrote meanwhile has the bytes that were to be written. Claims of parts and
-/// of the whole exclude one another.
+/// A part of a job has a claim of its own, `.ingot-partial/parts/I-of-N.RUN.claim`. Who takes over
+/// a dead one makes that of the next RUN, which one process alone can. A run that was thought dead,
+/// and was asleep, stops when it sees that; what it wrote meanwhile has the bytes that were to be
+/// written. Claims of parts and of the whole exclude one another.
 class Claim {
  public:
   /// Makes the folders that are missing, and claims the output. Throws kExists, naming the other
@@ -79,9 +78,9 @@ class Claim {
  private:
   explicit Claim(OutputPaths paths)
       : paths_(std::move(paths)), path_(paths_.claim), journal_(paths_.journal) {}
-  bool try_take(const RunName& run);
+  bool try_take(const RunName& run, const Renewal& renewal);
   bool try_take_part(const RunName& run, const JobPart& part, bool resume, const Renewal& renewal);
-  void hold(Fd file, LockState state, const RunName& run);
+  void hold(Fd file, LockState state, const RunName& run, const Renewal& renewal);
 
   OutputPaths paths_;
   std::filesystem::path path_, journal_;

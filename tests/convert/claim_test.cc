@@ -5,7 +5,9 @@
 #include <optional>
 #include <thread>
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "convert/output/output_directory.h"
 #include "tests/convert/conversion.h"
@@ -74,17 +76,27 @@ TEST_F(Claims, TakesOverThatOfADeadRun) {
   EXPECT_NO_THROW(Claim::take(paths_, kSecond));
 }
 
-TEST_F(Claims, LeavesThatOfAnotherHostToItsUser) {
+TEST_F(Claims, TakesThatOfAnotherHostWhenNobodyRenewsIt) {
   leave_claim(paths_, kFirst);
   RunName elsewhere = kSecond;
   elsewhere.host = "there";
   elsewhere.boot = "b2";
-  expect_error(ErrorCode::kExists,
-               {"process 123 on here", "If it has ended, remove " + paths_.claim.string()},
-               [&] { Claim::take(paths_, elsewhere); });
+  const Renewal fast{.every = std::chrono::milliseconds(20), .dead = std::chrono::milliseconds(50)};
+  EXPECT_NO_THROW(Claim::take(paths_, elsewhere, fast));
+}
+
+// A lock that does not show: the claim is there, nobody here has locked it, and it is renewed.
+TEST_F(Claims, LeavesThatOfAnotherHostThatIsAtWork) {
+  leave_claim(paths_, kFirst);
+  const Fd theirs = Fd::open_for_writing(paths_.claim, O_RDWR);
+  RunName elsewhere = kSecond;
+  elsewhere.host = "there";
+  elsewhere.boot = "b2";
+  Renewal watching{};
+  watching.waiting = [&] { ::futimens(theirs.get(), nullptr); };
+  expect_error(ErrorCode::kExists, {"another run is writing here", "process 123 on here"},
+               [&] { Claim::take(paths_, elsewhere, watching); });
   EXPECT_TRUE(std::filesystem::exists(paths_.claim));
-  std::filesystem::remove(paths_.claim);
-  EXPECT_NO_THROW(Claim::take(paths_, elsewhere));
 }
 
 TEST_F(Claims, NoticesThatItWasTakenAway) {
