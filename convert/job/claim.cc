@@ -32,7 +32,8 @@ constexpr std::chrono::milliseconds kPause{10};
 
 std::string text_of(const RunName& run, bool is_locked) {
   const Json json = {{"host", run.host},       {"boot", run.boot},    {"pid", run.pid},
-                     {"started", run.started}, {"locked", is_locked}, {"command", run.command}};
+                     {"started", run.started}, {"locked", is_locked}, {"renewed", true},
+                     {"command", run.command}};
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
@@ -52,11 +53,11 @@ std::optional<RunName> read_claim(const fs::path& path) {
   }
 }
 
-// Whether the run that wrote it had locked it. One that is not written yet is locked in a moment.
-bool is_locked_claim(const fs::path& path) {
+// What the run that wrote it says of it: false for one that is not written yet.
+bool says(const fs::path& path, const char* what) {
   try {
     return formats::parse_json(read_text_file(path, kMaxClaimBytes), path.string())
-        .value("locked", false);
+        .value(what, false);
   } catch (const Error&) {
     return false;
   } catch (const Json::exception&) {
@@ -170,7 +171,7 @@ Life life_of(const fs::path& claim, const RunName& run, const Renewal& renewal,
     // Who began it has locked it, unless there are no locks.
     const LockState state = lock_state(claim);
     if (state == LockState::kHeldElsewhere) return Life::kAlive;
-    if (state == LockState::kLocked && is_locked_claim(claim)) return Life::kDead;
+    if (state == LockState::kLocked && says(claim, "locked")) return Life::kDead;
   }
   const std::chrono::nanoseconds age(file_system_now(claim.parent_path()) - renewed);
   return age > renewal.dead ? Life::kDead : Life::kUnknown;
@@ -237,19 +238,36 @@ void require_no_part(const OutputPaths& paths, const RunName& run, const Renewal
   }
 }
 
-// Throws when a run of the whole output is at work.
+// Throws when the run of another host that has the claim of the whole is at work, or nobody can say
+// that it is not: versions before this one did not renew that claim. Nothing when it has gone.
+void require_dead_elsewhere(const OutputPaths& paths, const RunName& run, const Renewal& renewal) {
+  if (!says(paths.claim, "renewed") && fs::exists(paths.claim)) {
+    refuse_unprovable(paths.output, paths.claim,
+                      "its host is another, whose locks may not show here");
+  }
+  if (is_alive(paths.claim, run, renewal)) refuse(paths.output, read_claim(paths.claim));
+}
+
+// Throws when a run of the whole output is at work, or nobody can say that it is not.
 void require_no_whole(const OutputPaths& paths, const RunName& run, const Renewal& renewal) {
   const std::optional<RunName> other = read_claim_soon(paths.claim);
   try {
     const LockState state = lock_state(paths.claim);
     if (state == LockState::kHeldElsewhere) refuse(paths.output, other);
     if (state == LockState::kLocked && other && other->boot == run.boot) return;
-    if (!is_alive(paths.claim, run, renewal)) return;
+    if (state == LockState::kLocked && other && says(paths.claim, "renewed")) {
+      require_dead_elsewhere(paths, run, renewal);
+      // A join that was only asleep finds that it has lost its claim.
+      std::error_code ignored;
+      fs::remove(paths.claim, ignored);
+      return;
+    }
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kNotFound) return;
     throw;
   }
-  refuse(paths.output, other);
+  refuse_unprovable(paths.output, paths.claim,
+                    "its host is another, or this file system has no locks (flock)");
 }
 
 }  // namespace
@@ -377,12 +395,14 @@ bool Claim::try_take(const RunName& run, const Renewal& renewal) {
                       "runs");
   }
   if (const auto other = is_new ? std::nullopt : read_claim(paths_.claim);
-      other && other->boot != run.boot && other->host != run.host &&
-      is_alive(paths_.claim, run, renewal)) {
-    // The locks of another host may not show here.
-    refuse(paths_.output, other);
+      other && other->boot != run.boot && other->host != run.host) {
+    require_dead_elsewhere(paths_, run, renewal);
+    // Another file, not other words in this one: a run that was asleep finds that it has lost it.
+    // Our lock keeps the runs of this kernel, and of hosts that see it, from doing the same.
+    std::error_code ignored;
+    if (is_file(file, paths_.claim)) fs::remove(paths_.claim, ignored);
+    return false;
   }
-  if (!is_file(file, paths_.claim)) return false;
   file.truncate(0);
   hold(std::move(file), state, run, renewal);
   return true;

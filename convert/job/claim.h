@@ -42,9 +42,9 @@ struct Renewal {
 
 /// The exclusive right to write into an output: `.ingot-partial/claim`, locked (flock) and naming
 /// its run for as long as this object lives. The lock ends with the process, so a claim that is
-/// still there and can be locked was left by a dead run of this host, and is taken over. Locks of
-/// another host may not show here: its claim is dead when it is not renewed. Where the file system
-/// has no locks, the file itself is the claim, and only its user can say that it is stale.
+/// still there and can be locked was left by a dead run of this host, and is taken over. That of a
+/// run of another host is taken over when it is not renewed any more. Where the file system has no
+/// locks, the file itself is the claim, and only its user can say that it is stale.
 ///
 /// A part of a job has a claim of its own, `.ingot-partial/parts/I-of-N.RUN.claim`. Who takes over
 /// a dead one makes that of the next RUN, which one process alone can. A run that was thought dead,
@@ -53,7 +53,8 @@ struct Renewal {
 class Claim {
  public:
   /// Makes the folders that are missing, and claims the output. Throws kExists, naming the other
-  /// run, when it has the claim or nobody can say that it has not, or a part is at work.
+  /// run, when it has the claim or nobody can say that it has not, or a part is at work. Waits
+  /// until it is known whether a run of another host is dead.
   static Claim take(const OutputPaths& paths, const RunName& run, const Renewal& renewal = {});
   /// The same for a part. `resume`: takes over the claim of a dead run, and waits until it is known
   /// to be dead; without it such a claim is refused.

@@ -5,9 +5,7 @@
 #include <optional>
 #include <thread>
 
-#include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sys/stat.h>
 
 #include "convert/output/output_directory.h"
 #include "tests/convert/conversion.h"
@@ -26,6 +24,10 @@ const RunName kFirst{.host = "here",
                      .command = "ingot convert m out"};
 const RunName kSecond{
     .host = "here", .boot = "b1", .pid = 456, .started = "later", .command = "ingot merge"};
+
+const RunName kElsewhere{
+    .host = "there", .boot = "b2", .pid = 456, .started = "later", .command = "ingot join"};
+const Renewal kSoonDead{.dead = std::chrono::milliseconds(20)};
 
 // What a run leaves that was killed: a claim without a lock.
 void leave_claim(const OutputPaths& paths, const RunName& run) {
@@ -76,27 +78,48 @@ TEST_F(Claims, TakesOverThatOfADeadRun) {
   EXPECT_NO_THROW(Claim::take(paths_, kSecond));
 }
 
-TEST_F(Claims, TakesThatOfAnotherHostWhenNobodyRenewsIt) {
-  leave_claim(paths_, kFirst);
-  RunName elsewhere = kSecond;
-  elsewhere.host = "there";
-  elsewhere.boot = "b2";
-  const Renewal fast{.every = std::chrono::milliseconds(20), .dead = std::chrono::milliseconds(50)};
-  EXPECT_NO_THROW(Claim::take(paths_, elsewhere, fast));
+TEST_F(Claims, LeavesThatOfAnotherHostToItsUser) {
+  // As versions wrote it that did not renew it.
+  std::filesystem::create_directories(paths_.partial);
+  write_text_file(paths_.claim, R"({"host":"here","boot":"b1","pid":123,"started":"then",)"
+                                R"("locked":true,"command":"ingot join"})");
+  expect_error(ErrorCode::kExists,
+               {"process 123 on here", "If it has ended, remove " + paths_.claim.string()},
+               [&] { Claim::take(paths_, kElsewhere, kSoonDead); });
+  EXPECT_TRUE(std::filesystem::exists(paths_.claim));
+  std::filesystem::remove(paths_.claim);
+  EXPECT_NO_THROW(Claim::take(paths_, kElsewhere));
 }
 
-// A lock that does not show: the claim is there, nobody here has locked it, and it is renewed.
-TEST_F(Claims, LeavesThatOfAnotherHostThatIsAtWork) {
+TEST_F(Claims, ReplacesAnotherHostsThatNobodyRenews) {
   leave_claim(paths_, kFirst);
-  const Fd theirs = Fd::open_for_writing(paths_.claim, O_RDWR);
-  RunName elsewhere = kSecond;
-  elsewhere.host = "there";
-  elsewhere.boot = "b2";
-  Renewal watching{};
-  watching.waiting = [&] { ::futimens(theirs.get(), nullptr); };
-  expect_error(ErrorCode::kExists, {"another run is writing here", "process 123 on here"},
-               [&] { Claim::take(paths_, elsewhere, watching); });
+  const Fd left = Fd::open_for_reading(paths_.claim);
+  const Claim claim = Claim::take(paths_, kElsewhere, kSoonDead);
+  // A run that was only asleep sees that the file is another.
+  EXPECT_FALSE(stamp_of(paths_.claim)->is_same_file(left.stamp()));
+  EXPECT_NO_THROW(claim.require_held());
+}
+
+TEST_F(Claims, LeavesAnotherHostsThatIsRenewed) {
+  leave_claim(paths_, kFirst);
+  Renewal renewal{.dead = std::chrono::hours(1)};
+  renewal.waiting = [&] {
+    std::filesystem::last_write_time(
+        paths_.claim, std::filesystem::last_write_time(paths_.claim) + std::chrono::seconds(1));
+  };
+  expect_error(ErrorCode::kExists, {"process 123 on here", "wait for it"},
+               [&] { Claim::take(paths_, kElsewhere, renewal); });
+  expect_error(ErrorCode::kExists, {"process 123 on here", "wait for it"}, [&] {
+    Claim::take_part(paths_, kElsewhere, {0, 2}, false, renewal);
+  });
   EXPECT_TRUE(std::filesystem::exists(paths_.claim));
+}
+
+TEST_F(Claims, OfDeadJoinsElsewhereGiveWayToParts) {
+  leave_claim(paths_, kFirst);
+  const Claim part = Claim::take_part(paths_, kElsewhere, {0, 2}, false, kSoonDead);
+  EXPECT_FALSE(std::filesystem::exists(paths_.claim));
+  EXPECT_NO_THROW(part.require_held());
 }
 
 TEST_F(Claims, NoticesThatItWasTakenAway) {
