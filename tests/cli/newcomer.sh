@@ -94,7 +94,7 @@ expect 2 "--fp8-grid has no effect here" "$ingot" synth "$work/none" --family de
 [ ! -e "$work/none" ] || fail "a refused command wrote something"
 
 # Words.
-expect 2 "unexpected: --levle all; did you mean --levels?" "$ingot" verify a b --levle all
+expect 2 "unexpected: --levle; did you mean --levels?" "$ingot" verify a b --levle all
 expect 2 "unexpected: --one --two" "$ingot" inspect a --one --two
 for word in BF16 Fp8-Block FP8 Int8 INT8-channel NVFP4; do expect 0 "plan for" "$ingot" convert "$work/m" "$work/none" --to "$word" --dry-run; done
 expect 0 "plan for" "$ingot" convert "$work/m" "$work/none" --rule 'model.layers.1.*=BF16' --dry-run

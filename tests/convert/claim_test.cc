@@ -115,7 +115,7 @@ TEST_F(Claims, LeavesAnotherHostsThatIsRenewed) {
   EXPECT_TRUE(std::filesystem::exists(paths_.claim));
 }
 
-TEST_F(Claims, OfDeadJoinsElsewhereGiveWayToParts) {
+TEST_F(Claims, LetPartsFollowADeadJoinElsewhere) {
   leave_claim(paths_, kFirst);
   const Claim part = Claim::take_part(paths_, kElsewhere, {0, 2}, false, kSoonDead);
   EXPECT_FALSE(std::filesystem::exists(paths_.claim));
