@@ -53,6 +53,8 @@ SynthKind plain_kind(DType dtype, const ExpectedTensor& tensor) {
   const bool norm = is_norm(tensor.rule->role) && !tensor.name.ends_with(".bias");
   if (dtype == DType::kBf16) return norm ? SynthKind::kBf16Norm : SynthKind::kBf16Weight;
   if (dtype == DType::kF32) return norm ? SynthKind::kF32Norm : SynthKind::kF32Weight;
+  if (dtype == DType::kI64) return SynthKind::kI64Zero;
+  if (dtype == DType::kI32) return SynthKind::kI32Zero;
   throw Error(ErrorCode::kUnsupported,
               fmt::format("cannot make random values of dtype {}", dtype_name(dtype)))
       .in_tensor(tensor.name);
@@ -80,9 +82,16 @@ std::vector<SynthTensor> list_tensors(const SynthOptions& options, const ModelCo
     tensor.kind = kind;
     tensor.n_bytes = size_of(tensor.spec);
   };
-  for_each_expected(*options.family, config, false, [&](const ExpectedTensor& expected) {
+  const bool is_fp8 = options.fp8 && options.config.empty();
+  for_each_expected(*options.family, config, options.stacked, [&](const ExpectedTensor& expected) {
+    if (expected.rule->any_shape) {
+      throw Error(ErrorCode::kUnsupported,
+                  fmt::format("the table of family {} does not say which shape it has",
+                              options.family->name))
+          .in_tensor(expected.name);
+    }
     const Shape shape = rule_shape(*expected.rule, config);
-    if (options.fp8 && expected.rule->fp8_by_default) {
+    if (is_fp8 && expected.rule->fp8_by_default) {
       add(expected.name, DType::kF8E4M3, shape, SynthKind::kE4m3);
       add(part_name(row->parts[1], expected.name), DType::kF32,
           block_scale_shape(shape, kBlock, kBlock),
@@ -336,6 +345,7 @@ SynthReport write_synthetic_checkpoint(const std::filesystem::path& directory,
                                        const SynthOptions& options) {
   const std::string config_text = synth_config_text(options);
   const ModelConfig config = parse_model_config(config_text, "synthetic config.json");
+  require_widths(*options.family, config);
   std::vector<SynthTensor> tensors = list_tensors(options, config);
   const std::uint64_t n_files = count_shards(options, tensors);
   deal(tensors, n_files);

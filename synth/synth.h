@@ -25,6 +25,10 @@ struct SynthOptions {
   bool fp8 = true;     ///< fp8-block as the family's release; else every weight BF16
   bool ue8m0 = false;  ///< power-of-two scales (and scale_fmt in the config)
   std::uint64_t seed = 0;
+  /// config.json of a model to be made as it is, of any family: no size and none of the numbers
+  /// above, every weight as its row has it where nothing is quantized. Empty: the family's own.
+  std::string config;
+  bool stacked = false;      ///< routed experts as stacks, in families that have them in both forms
   std::uint64_t shards = 1;  ///< tensors are dealt to files in order, balanced by bytes
   // Planted edge cases.
   bool zero_block = false;        ///< one all-zero 128x128 block
@@ -45,8 +49,9 @@ struct SynthReport {
 SynthReport write_synthetic_checkpoint(const std::filesystem::path& directory,
                                        const SynthOptions& options);
 
-/// The config.json of that checkpoint. Throws kInvalidArgument for numbers that no model of the
-/// family can have.
+/// The config.json of that checkpoint, quantization aside. Tensors that a config does not promise
+/// (towers for images and sound, optional ones) are not made. Throws kInvalidArgument for numbers
+/// that no model of the family can have.
 std::string synth_config_text(const SynthOptions& options);
 
 }  // namespace ingot::formats

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
+#include "formats/config/nested_config.h"
 #include "formats/dialect/dialect.h"
 #include "formats/json/json.h"
 #include "synth/synth.h"
@@ -214,8 +215,13 @@ void set_width(Json& config, const Count& value, std::initializer_list<const cha
 }  // namespace
 
 std::string synth_config_text(const SynthOptions& options) {
+  if (options.family != nullptr && !options.config.empty()) {
+    Json config = parse_json(options.config, "config.json");
+    set_quantization_block(parse_model_config(options.config, "config.json"), config, nullptr);
+    return json_text(config);
+  }
   if (options.family == nullptr || options.family->reference_config.empty()) {
-    refuse(fmt::format("family {} cannot be synthesized: it has no reference config",
+    refuse(fmt::format("family {} has no config of its own (give one with --config)",
                        options.family == nullptr ? "" : options.family->name));
   }
   if (options.ue8m0 && !options.fp8) refuse("power-of-two scales need FP8 weights");

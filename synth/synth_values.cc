@@ -163,6 +163,8 @@ std::size_t synth_element_bytes(SynthKind kind) {
     case SynthKind::kBf16Weight:
     case SynthKind::kBf16Norm:
       return 2;
+    case SynthKind::kI64Zero:
+      return 8;
     default:
       return 4;
   }
@@ -185,6 +187,10 @@ void SynthStream::fill(std::uint64_t first, std::span<std::byte> out) const {
       return fill_draws(base_, first, out, draw_table<weight_value>());
     case SynthKind::kF32Norm:
       return fill_draws(base_, first, out, draw_table<norm_value>());
+    case SynthKind::kI64Zero:
+    case SynthKind::kI32Zero:
+      std::ranges::fill(out, std::byte{0});
+      return;
     default:
       return fill_scales(base_, first, out, kind_);
   }

@@ -17,6 +17,8 @@ enum class SynthKind : std::uint8_t {
   kF32Scale,       ///< any F32 in [2^-13, 2^-11)
   kF32PowerScale,  ///< 2^-13, 2^-12 or 2^-11
   kF32TinyScale,   ///< subnormal F32
+  kI64Zero,        ///< 0: a number of an expert, a token or a layer that all models have
+  kI32Zero,        ///< as kI64Zero
   kF32TinyPowerScale  ///< 2^-127: the only power of two that is subnormal and still has an E8M0
                       ///< code
 };

@@ -2,16 +2,23 @@
 #include <chrono>
 #include <iostream>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "cli/commands/commands.h"
 #include "cli/flags/flag_table.h"
 #include "convert/recipe/recipe.h"
+#include "formats/base/error.h"
+#include "formats/base/fd.h"
 #include "formats/base/figures.h"
 #include "formats/base/parallel.h"
+#include "formats/config/model_config.h"
 #include "formats/family/families.h"
 #include "formats/json/json.h"
+#include "formats/text/spelling.h"
 #include "synth/synth.h"
 
 namespace ingot::cli {
@@ -29,23 +36,47 @@ constexpr std::array kSizes = {SizeWord{"tiny", SynthSize::kTiny},
                                SizeWord{"layer", SynthSize::kLayer},
                                SizeWord{"671b-headers", SynthSize::k671bHeaders}};
 
+constexpr std::uint64_t kMaxConfigBytes = std::uint64_t{16} << 20;
+
 // The flags as given; numbers go straight to the options.
 struct SynthFlags {
-  std::string output, family, like = "layer", scheme = "fp8-block", grid = "amax";
+  std::string output, family, config, like = "layer", scheme = "fp8-block", grid = "amax";
   SynthOptions options;
   std::size_t threads = 0;
   bool json = false;
 };
 
 SynthOptions make_options(const SynthFlags& flags, const FlagTable& table) {
-  const bool is_fp8 =
-      convert::parse_scheme_word(flags.scheme, "--scheme") == formats::SchemeId::kFp8Block;
-  const IdleFlag idle[] = {
-      {"--fp8-grid", table.is_given("--fp8-grid"), is_fp8, "--scheme fp8-block"},
-  };
+  const bool has_config = !flags.config.empty();
+  if (!has_config && flags.family.empty())
+    throw Error(ErrorCode::kInvalidArgument, "--family or --config says which model to make");
+  const bool is_fp8 = !has_config && convert::parse_scheme_word(flags.scheme, "--scheme") ==
+                                         formats::SchemeId::kFp8Block;
+  std::vector<IdleFlag> idle = {
+      {"--fp8-grid", table.is_given("--fp8-grid"), is_fp8, "--scheme fp8-block"}};
+  for (const char* option :
+       {"--like", "--layers", "--dense-layers", "--mtp-layers", "--experts", "--hidden",
+        "--moe-intermediate", "--intermediate", "--vocab", "--heads", "--scheme"})
+    idle.push_back({option, table.is_given(option), !has_config, "models without --config"});
   refuse_idle_flags(idle);
   SynthOptions options = flags.options;
-  options.family = formats::find_family(flags.family);
+  if (has_config) options.config = read_text_file(flags.config, kMaxConfigBytes);
+  options.family =
+      has_config && flags.family.empty()
+          ? formats::family_of(formats::parse_model_config(options.config, flags.config))
+          : formats::find_family(flags.family);
+  if (options.family == nullptr || options.family->rules.empty()) {
+    if (!flags.family.empty()) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("there is no family '{}' (ingot list families){}", flags.family,
+                              did_you_mean(flags.family, formats::family_entries(),
+                                           &formats::FamilyEntry::name)));
+    }
+    throw Error(ErrorCode::kUnsupported,
+                "its model_type is of no family (give --family, or one of your own with "
+                "--family-file)")
+        .in_file(flags.config);
+  }
   for (const SizeWord& row : kSizes) {
     if (row.word == flags.like) options.size = row.size;
   }
@@ -57,15 +88,15 @@ SynthOptions make_options(const SynthFlags& flags, const FlagTable& table) {
 
 int run_synth(const SynthFlags& flags, const FlagTable& table) {
   const auto start = std::chrono::steady_clock::now();
-  const formats::SynthReport report =
-      formats::write_synthetic_checkpoint(flags.output, make_options(flags, table));
+  const SynthOptions options = make_options(flags, table);
+  const formats::SynthReport report = formats::write_synthetic_checkpoint(flags.output, options);
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (flags.json) {
     std::cout << formats::json_text({{"schema", 1},
                                      {"command", "synth"},
                                      {"output", flags.output},
-                                     {"family", flags.family},
+                                     {"family", options.family->name},
                                      {"files", report.n_files},
                                      {"tensors", report.n_tensors},
                                      {"bytes", report.n_bytes},
@@ -101,8 +132,15 @@ std::function<int()> declare_synth(FlagTable& table) {
             {required("output", &flags->output, kOutputHelp, ValueKind::kFolder),
              {"--family",
               &flags->family,
-              "model family whose tensors to make",
-              {.is_required = true, .choices = family_words()}},
+              fmt::format("model family whose tensors to make; without --config one of {}",
+                          fmt::join(family_words(), ", ")),
+              {.words = family_words()}},
+             family_file_flag(&flags->family),
+             {"--config",
+              &flags->config,
+              "config.json whose model is made as it is, in BF16: any family, every width; without "
+              "towers for images and sound",
+              {.kind = ValueKind::kFile}},
              {"--like",
               &flags->like,
               "widths: a tiny model for tests, few layers of the real one, or the whole released "
@@ -130,6 +168,8 @@ std::function<int()> declare_synth(FlagTable& table) {
         &flags->grid,
         "scales: any F32 (amax), or powers of two (ue8m0)",
         {.choices = {"amax", "ue8m0"}}},
+       {"--stacked", &options.stacked,
+        "routed experts as stacks, in families that have them in both forms"},
        {"--shards", &options.shards,
         "weights files (default 1; released number with 671b-headers)"},
        {"--zero-block", &options.zero_block, "plant an all-zero 128x128 block"},
@@ -142,6 +182,8 @@ std::function<int()> declare_synth(FlagTable& table) {
       "  ingot synth /tmp/tiny --family deepseek_v32 --like tiny --shards 2 --split-scale\n"
       "  ingot synth /tmp/load --family deepseek_v3 --layers 2 --experts 32 --shards 4     "
       "gigabytes for a benchmark\n"
+      "  ingot synth /tmp/mine --config config.json                                        "
+      "any family, in BF16\n"
       "  ingot synth /tmp/671b --family deepseek_v32 --like 671b-headers                   all "
       "92,425 tensors, as holes";
   return [flags, &table] { return run_synth(*flags, table); };
