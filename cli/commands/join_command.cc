@@ -55,6 +55,10 @@ int run_join(const JoinFlags& flags) {
                 "is continued with --resume)")
         .in_file(paths.output.string());
   }
+  if (line.words.size() < 2 || line.words[1] != "convert") {
+    throw Error(ErrorCode::kCorrupt, "holds a journal whose words are not those of a conversion")
+        .in_file(paths.output.string());
+  }
   const std::string log_file =
       flags.log_file.empty() ? "" : std::filesystem::absolute(flags.log_file).string();
   std::error_code failure;

@@ -47,7 +47,13 @@ constexpr std::array kOwnOptions = {OwnOption{"--part"},        OwnOption{"--thr
   if (!flags.output.empty()) reports.emplace_back(flags.output);
   reports.insert(reports.end(), flags.others.begin(), flags.others.end());
   for (std::filesystem::path& report : reports) report = std::filesystem::absolute(report);
-  const verify::CommandWords command = verify::join_parts(reports).command;
+  verify::CommandWords command = verify::join_parts(reports).command;
+  // A report may come from anywhere: it makes no other command run, and names no file to write.
+  if (command.words.size() < 2 || command.words[1] != "verify") {
+    throw Error(ErrorCode::kCorrupt, "its part.words are not those of a verification")
+        .in_file(reports.front().string());
+  }
+  command.words = words_without(command.words, kOwnOptions);
   std::vector<std::string> own;
   const auto add = [&](const char* option, const std::string& value) {
     if (table.is_given(option)) own.insert(own.end(), {option, value});

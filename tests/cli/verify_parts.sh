@@ -64,6 +64,18 @@ for change in '["part"]["tensors"][0]=[9]' '["part"]["hashes"][0]="x"' '["part"]
   python3 -c "import json,sys; d=json.load(open(sys.argv[1])); d$change; json.dump(d, open(sys.argv[2], 'w'))" "$work/part0" "$work/hostile"
   judge 2 "hostile" "$ingot" verify --join "$work/hostile" "$work/part1"
 done
+python3 - "$work/part0" "$work/part1" "$work" <<'END'
+import json, sys
+for i in range(2):
+    report = json.load(open(sys.argv[1 + i]))
+    words = report["part"]["words"]
+    for name, changed in [("convert", words[:1] + ["convert"] + words[2:] + ["--force"]), ("page", words + ["--html", sys.argv[3] + "/stolen.html"])]:
+        report["part"]["words"] = changed
+        json.dump(report, open(f"{sys.argv[3]}/{name}{i}", "w"))
+END
+judge 2 "not those of a verification" "$ingot" verify --join "$work/convert0" "$work/convert1"
+judge 0 "PASS" "$ingot" verify --join "$work/page0" "$work/page1"
+[ ! -e "$work/stolen.html" ] || fail "a report made the join write a file"
 head -c 1000 "$work/part0" >"$work/hostile"
 judge 2 "hostile" "$ingot" verify --join "$work/hostile" "$work/part1"
 finish
