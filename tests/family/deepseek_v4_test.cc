@@ -185,10 +185,10 @@ TEST_F(DeepseekV4, ChecksTheShapesThatTheConfigGives) {
                [&] { Checkpoint::open(dir_.path()); });
 }
 
-TEST_F(DeepseekV4, CannotBeSynthesized) {
+TEST_F(DeepseekV4, IsSynthesizedWithAConfigOnly) {
   SynthOptions options;
   options.family = find_family("deepseek_v4");
-  expect_error(ErrorCode::kInvalidArgument, {"deepseek_v4", "synthesized"},
+  expect_error(ErrorCode::kInvalidArgument, {"deepseek_v4", "no config of its own", "--config"},
                [&] { static_cast<void>(synth_config_text(options)); });
 }
 
