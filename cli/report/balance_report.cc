@@ -27,11 +27,9 @@ struct LoadStep {
   std::string_view style, swatch, word;
 };
 constexpr std::array kSteps = {
-    LoadStep{0.5, "h0", "k0", "less than half the mean"},
-    LoadStep{0.9, "h2", "k2", "to 0.9"},
-    LoadStep{1.1, "h3", "k3", "to 1.1"},
-    LoadStep{1.5, "h5", "k5", "to 1.5"},
-    LoadStep{1e300, "h7", "k7", "above"},
+    LoadStep{0.5, "h7", "k7", "less than half the mean"}, LoadStep{0.9, "h5", "k5", "to 0.9"},
+    LoadStep{1.1, "h4", "k4", "to 1.1"},                  LoadStep{1.5, "h2", "k2", "to 1.5"},
+    LoadStep{1e300, "h0", "k0", "above"},
 };
 
 std::string times_text(double times) {
