@@ -44,14 +44,12 @@ std::uint64_t active_bytes(const Setting& setting, const inference::ModelSpec& s
   const inference::WeightStore weights(setting.source, inference::Profile::kNative, 1);
   const auto shape = inference::expert_shape(spec, {}, false);
   const auto need = inference::need_of_weights(weights, shape, false, spec);
-  const std::uint64_t per_expert =
-      shape.layers.empty() ? 0 : need.experts / (shape.layers.size() * shape.n_experts);
   const std::uint64_t embedding = weights.bytes_of({.name = "model.embed_tokens.weight",
                                                     .whole = {spec.vocab, spec.hidden},
                                                     .rows = {0, spec.vocab},
                                                     .cols = {0, spec.hidden}});
-  return need.resident - embedding +
-         per_expert * (spec.router ? spec.router->topk : 0) * shape.layers.size();
+  if (!spec.router) return need.resident - embedding;
+  return need.resident - embedding + need.experts / shape.n_experts * spec.router->topk;
 }
 
 std::vector<std::vector<std::int32_t>> some_prompt(const inference::ModelSpec& spec) {

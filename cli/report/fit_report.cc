@@ -75,11 +75,10 @@ std::optional<inference::ModelSpec> spec_of(const formats::Checkpoint& source) {
 std::uint64_t cache_per_token(const Plan& plan, const inference::ModelSpec& spec,
                               std::uint32_t rank, inference::KvFormat format) {
   const shard::Slicing& slicing = *plan.slicing;
-  const shard::RankPosition at = slicing.topology.position(rank);
-  const inference::RankView view = {.tp_rank = at.tp_rank, .tp_size = slicing.topology.tp};
+  const inference::RankView view = {.topology = slicing.topology, .rank = rank};
   std::vector<std::vector<inference::CacheStream>> layers;
   for (std::size_t layer = 0; layer < spec.layers; ++layer) {
-    if (slicing.stages.stage_of(static_cast<std::uint32_t>(layer)) != at.stage) continue;
+    if (slicing.stages.stage_of(static_cast<std::uint32_t>(layer)) != view.stage()) continue;
     layers.push_back(
         inference::cache_streams(spec, view, inference::Profile::kNative, format, layer));
   }

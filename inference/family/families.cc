@@ -11,6 +11,7 @@
 #include "formats/config/nested_config.h"
 #include "formats/json/json.h"
 #include "formats/json/json_fields.h"
+#include "formats/records/manifest.h"
 #include "inference/family/model_family.h"
 
 // What each family computes: a function from its config.json, and a row behind them. What they
@@ -119,7 +120,7 @@ ModelSpec decoder_spec(const ModelConfig& config) {
   const JsonFields fields = spec_fields(config);
   require_text(fields, "hidden_act", "silu");
   ModelSpec spec;
-  spec.vocab = required(config.vocab_size, "vocab_size");
+  spec.vocab = spec.stored_vocab = required(config.vocab_size, "vocab_size");
   spec.hidden = required(config.hidden_size, "hidden_size");
   spec.layers = required(config.num_hidden_layers, "num_hidden_layers");
   spec.mtp_layers = static_cast<std::size_t>(config.num_nextn_predict_layers);
@@ -305,6 +306,17 @@ ModelSpec model_spec(const formats::Family& family, const ModelConfig& config) {
   }
   refuse(ErrorCode::kUnsupported,
          fmt::format("no forward pass for family {} (there is one for {})", family.name, known));
+}
+
+ModelSpec model_spec(const formats::Checkpoint& source) {
+  ModelSpec spec = model_spec(source.family(), source.config());
+  const formats::SlicingRecord* slicing = source.slicing();
+  if (slicing == nullptr || slicing->rank->whole_config.is_null()) return spec;
+  const ModelConfig whole =
+      formats::parse_model_config(formats::json_text(slicing->rank->whole_config),
+                                  fmt::format("{}: whole_config", formats::kManifestName));
+  spec.vocab = std::min(spec.vocab, model_spec(source.family(), whole).vocab);
+  return spec;
 }
 
 namespace {

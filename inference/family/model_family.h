@@ -4,6 +4,7 @@
 #include <span>
 #include <string_view>
 
+#include "formats/checkpoint/checkpoint.h"
 #include "formats/config/model_config.h"
 #include "formats/family/family.h"
 #include "inference/model/step/step.h"
@@ -23,6 +24,9 @@ std::span<const ModelFamily> model_families();
 /// one; kCorrupt naming a key of config.json that is missing, 0, or that contradicts another (more
 /// experts per token than experts, groups that do not divide them).
 ModelSpec model_spec(const formats::Family& family, const formats::ModelConfig& config);
+/// The same of a source. A rank's widths are as it stores them, but the vocabulary is that of the
+/// unsliced model: what was padded is no token.
+ModelSpec model_spec(const formats::Checkpoint& source);
 
 /// Frequencies of the pairs of a rotated slice of `dim` values, with YaRN where the config has it
 /// (whatever the length of the context), computed in FP32 as transformers does. kUnsupported naming

@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstring>
 
 #include <fmt/format.h>
 
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
+#include "inference/parallel/comm.h"
+#include "inference/parallel/rank_view.h"
 
 namespace ingot::inference {
 namespace {
@@ -25,7 +28,44 @@ struct Sequence {
   std::size_t fed = 0;   ///< tokens in the cache
   std::size_t most = 0;  ///< tokens that it may have in the end
   std::size_t rows = 0;  ///< of the current step
-  bool done = false;
+  bool done = false;     ///< or another group's
+};
+
+// Prompts are dealt to the data-parallel groups of a stage in turn.
+struct DataParallel {
+  explicit DataParallel(const RankView& rank)
+      : n_groups(rank.topology.ranks_per_stage() / rank.topology.tp),
+        group(rank.rank % rank.topology.ranks_per_stage() / rank.topology.tp),
+        speaks(rank.tp_rank() == 0 && rank.stage() == 0) {}
+
+  [[nodiscard]] bool owns(std::size_t prompt) const { return prompt % n_groups == group; }
+
+  std::size_t n_groups, group;
+  bool speaks;  ///< for its group
+};
+
+// Numbers of answers between ranks.
+class Numbers {
+ public:
+  Numbers() = default;
+  explicit Numbers(const Bytes& bytes) : values_(bytes.size() / sizeof(std::uint32_t)) {
+    INGOT_CHECK(bytes.size() % sizeof(std::uint32_t) == 0);
+    if (!bytes.empty()) std::memcpy(values_.data(), bytes.data(), bytes.size());
+  }
+  [[nodiscard]] Bytes bytes() const {
+    const auto bytes = std::as_bytes(std::span(values_));
+    return {bytes.begin(), bytes.end()};
+  }
+  void put(std::size_t value) { values_.push_back(static_cast<std::uint32_t>(value)); }
+  [[nodiscard]] bool is_at_end() const { return at_ == values_.size(); }
+  std::uint32_t take() {
+    INGOT_CHECK(!is_at_end());
+    return values_[at_++];
+  }
+
+ private:
+  std::vector<std::uint32_t> values_;
+  std::size_t at_ = 0;
 };
 
 class Batch {
@@ -34,14 +74,14 @@ class Batch {
         const GenerateOptions& options)
       : model_(model),
         options_(options),
-        cache_(model.make_cache(options.kv_format, pages_of(model, prompts, options))) {
-    const std::vector<std::size_t> most =
-        final_lengths(model.spec(), prompts, options.max_new_tokens);
+        groups_(model.rank()),
+        most_(final_lengths(model.spec(), prompts, options.max_new_tokens)),
+        cache_(model.make_cache(options.kv_format, tokens_in_pages())) {
     for (std::size_t i = 0; i < prompts.size(); ++i) {
-      sequences_.push_back({.id = cache_.add(),
-                            .prompt_hash = hash_of_prompt(prompts[i]),
-                            .most = most[i],
-                            .done = most[i] <= prompts[i].size()});
+      sequences_.push_back({.prompt_hash = hash_of_prompt(prompts[i]),
+                            .most = most_[i],
+                            .done = !groups_.owns(i) || most_[i] <= prompts[i].size()});
+      if (groups_.owns(i)) sequences_.back().id = cache_.add();
       result_.answers.push_back({.prompt = prompts[i], .tokens = {}});
     }
   }
@@ -49,27 +89,77 @@ class Batch {
   GenerateResult run() {
     start_ = Clock::now();
     for (std::size_t i = 0; i < sequences_.size(); ++i) {
-      if (sequences_[i].done) tell(i);
+      if (groups_.owns(i) && sequences_[i].done) tell(i);
     }
-    while (choose_rows()) {
-      if (options_.stop_requested && options_.stop_requested()) {
-        stop_all();
-        break;
-      }
-      step();
-    }
+    while (is_to_go_on(choose_rows())) step();
+    share_answers();
     return std::move(result_);
   }
 
  private:
-  static std::size_t pages_of(const Model& model,
-                              std::span<const std::vector<std::int32_t>> prompts,
-                              const GenerateOptions& options) {
+  [[nodiscard]] std::size_t tokens_in_pages() const {
     std::size_t n_tokens = 0;
-    for (const std::size_t length : final_lengths(model.spec(), prompts, options.max_new_tokens)) {
-      n_tokens += round_up(length, KvCache::kPageTokens);
+    for (std::size_t i = 0; i < most_.size(); ++i) {
+      if (groups_.owns(i)) n_tokens += round_up(most_[i], KvCache::kPageTokens);
     }
     return n_tokens;
+  }
+
+  // Whether all ranks take another step: until no group has work, or a rank is to stop. One small
+  // sum a step; a group without work takes the steps of the others without rows.
+  bool is_to_go_on(bool has_rows) {
+    const bool is_to_stop = options_.stop_requested && options_.stop_requested();
+    std::array<float, 2> counts = {has_rows ? 1.0F : 0.0F, is_to_stop ? 1.0F : 0.0F};
+    model_.comm().all_reduce({.group = Group::kWorld, .name = "what comes next"}, counts);
+    if (counts[0] == 0) return false;
+    if (counts[1] > 0) stop_all();
+    return counts[1] == 0;
+  }
+
+  // Every rank gets the answers of all groups, and what they have counted.
+  void share_answers() {
+    Comm& comm = model_.comm();
+    if (comm.size(Group::kWorld) == 1) return;
+    Numbers mine;
+    if (groups_.speaks) {
+      mine.put(result_.times.prefill_tokens);
+      mine.put(result_.times.decode_tokens);
+      for (std::size_t i = 0; i < sequences_.size(); ++i) {
+        if (!groups_.owns(i)) continue;
+        const Answer& answer = result_.answers[i];
+        mine.put(i);
+        mine.put(static_cast<std::size_t>(answer.stop));
+        mine.put(answer.tokens.size());
+        for (const std::int32_t token : answer.tokens) mine.put(static_cast<std::uint32_t>(token));
+      }
+    }
+    const std::vector<Bytes> all =
+        exchange(comm, {.group = Group::kWorld, .name = "answers"},
+                 std::vector<Bytes>(comm.size(Group::kWorld), mine.bytes()));
+    result_.times.prefill_tokens = result_.times.decode_tokens = 0;
+    for (const Bytes& bytes : all) {
+      if (!bytes.empty()) take_answers(Numbers(bytes));
+    }
+  }
+
+  void take_answers(Numbers from) {
+    result_.times.prefill_tokens += from.take();
+    result_.times.decode_tokens += from.take();
+    while (!from.is_at_end()) {
+      const std::size_t i = from.take();
+      INGOT_CHECK(i < result_.answers.size());
+      Answer answer{.prompt = result_.answers[i].prompt,
+                    .tokens = {},
+                    .stop = static_cast<StopReason>(from.take())};
+      for (std::size_t left = from.take(); left > 0; --left)
+        answer.tokens.push_back(static_cast<std::int32_t>(from.take()));
+      if (groups_.owns(i)) continue;
+      result_.answers[i] = std::move(answer);
+      for (const std::int32_t token : result_.answers[i].tokens) {
+        if (options_.on_token) options_.on_token(i, token);
+      }
+      tell(i);
+    }
   }
 
   [[nodiscard]] std::int32_t token_at(std::size_t i, std::size_t position) const {
@@ -161,6 +251,8 @@ class Batch {
 
   const Model& model_;
   const GenerateOptions& options_;
+  DataParallel groups_;
+  std::vector<std::size_t> most_;
   ModelCache cache_;
   std::vector<Sequence> sequences_;
   GenerateResult result_;

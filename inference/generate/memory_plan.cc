@@ -90,12 +90,14 @@ TokenCount count_tokens(std::span<const std::size_t> lengths) {
 
 RunMemory run_memory(const formats::Checkpoint& source, Profile profile, KvFormat format,
                      std::span<const std::size_t> final_lengths, std::size_t threads) {
-  const ModelSpec spec = model_spec(source.family(), source.config());
+  const ModelSpec spec = model_spec(source);
+  const RankView rank = rank_view(source);
   const WeightStore weights(source, profile, threads);
-  RunMemory need{need_of_weights(weights, expert_shape(spec, {}, false), false, spec)};
+  RunMemory need{need_of_weights(weights, expert_shape(spec, rank, false), false, spec)};
   std::vector<std::vector<CacheStream>> streams;
-  for (std::size_t l = 0; l < spec.layers; ++l) {
-    streams.push_back(cache_streams(spec, {}, profile, format, l));
+  const Range stage = stage_part(rank, spec.layers);
+  for (std::size_t l = stage.first; l < stage.first + stage.count; ++l) {
+    streams.push_back(cache_streams(spec, rank, profile, format, l));
   }
   const auto [n_tokens, longest] = count_tokens(final_lengths);
   need.cache = n_tokens * KvCache::bytes_per_token(streams);
@@ -108,7 +110,7 @@ RunMemory run_memory(const formats::Checkpoint& source, Profile profile, KvForma
 
 RunMemory stream_memory(const formats::Checkpoint& source, Profile profile,
                         std::span<const std::size_t> lengths, std::size_t threads) {
-  const ModelSpec spec = model_spec(source.family(), source.config());
+  const ModelSpec spec = model_spec(source);
   const WeightStore weights(source, profile, threads);
   RunMemory need;
   for (const formats::LogicalTensor& tensor : source.tensors()) {
@@ -119,15 +121,14 @@ RunMemory stream_memory(const formats::Checkpoint& source, Profile profile,
     need.resident = std::max(need.resident, n_bytes);
   }
   const TokenCount tokens = count_tokens(lengths);
-  ExpertShape shape = expert_shape(spec, {}, true);
+  const ExpertShape all = expert_shape(spec, {}, true);
   for (std::size_t l = 0; l < spec.is_moe.size(); ++l) {
-    shape.layers.clear();
-    if (spec.is_moe[l]) shape.layers.push_back(static_cast<std::uint32_t>(l));
     const bool is_there =
         std::any_of(source.tensors().begin(), source.tensors().end(),
                     [&](const formats::LogicalTensor& tensor) { return tensor.layer == l; });
     if (!is_there) continue;
-    const WeightNeed layer = need_of_layer(weights, shape, static_cast<std::uint32_t>(l));
+    const auto at = static_cast<std::uint32_t>(l);
+    const WeightNeed layer = need_of_layer(weights, all.of_layer(at), at);
     need.resident = std::max(need.resident, layer.resident);
     need.experts = std::max(need.experts, layer.experts);
     need.two_experts = std::max(need.two_experts, layer.two_experts);

@@ -19,7 +19,8 @@ struct RunMemory : WeightNeed {
   [[nodiscard]] std::uint64_t all() const { return cache + scratch + resident + experts; }
 };
 
-/// For a model without its MTP layer that generates up to `final_lengths` tokens per sequence.
+/// For a model, or the rank whose directory `source` is, without its MTP layer that generates up to
+/// `final_lengths` tokens per sequence.
 RunMemory run_memory(const formats::Checkpoint& source, Profile profile, KvFormat format,
                      std::span<const std::size_t> final_lengths, std::size_t threads);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -37,7 +38,9 @@ DecoderLayer::DecoderLayer(const WeightStore& weights, const StepContext& contex
     INGOT_CHECK(experts != nullptr);
     mixture_.emplace(weights, context, prefix + "mlp.", layer, *experts);
   } else {
-    dense_ = Mlp::load(weights, context, prefix + "mlp.", spec.dense_intermediate);
+    const std::string module = prefix + "mlp.";
+    const Range mine = tensor_part(context.rank, spec.dense_intermediate, module + "*");
+    dense_ = Mlp::load(weights, context, module, spec.dense_intermediate, mine);
   }
 }
 
@@ -50,20 +53,21 @@ void DecoderLayer::forward(const StepContext& context, Matrix& hidden, const Ste
                        .cache = cache,
                        .selection = selection,
                        .taps = taps};
-  const auto reduce = [&](Matrix& sums) {
-    context.comm.all_reduce(Group::kTensor, sums.values());
+  const auto reduce = [&](std::string_view name, Matrix& sums) {
+    context.comm.all_reduce({.group = Group::kTensor, .name = name, .layer = layer_},
+                            sums.values());
     round_between(context.profile, sums.values());
   };
   const Matrix attention_input = rms_normed(context, hidden, input_norm_);
   Matrix attended =
       mla_ ? mla_->partial(step, attention_input) : gqa_->partial(step, attention_input);
-  reduce(attended);
+  reduce("attention sum", attended);
   require_finite(attended, layer_, "the attention output");
   add_rounded(context.profile, hidden, attended);
   const Matrix ffn_input = rms_normed(context, hidden, post_norm_);
   Matrix out =
       mixture_ ? mixture_->forward(context, ffn_input, taps) : dense_->partial(context, ffn_input);
-  if (!mixture_) reduce(out);
+  if (!mixture_) reduce("MLP sum", out);
   require_finite(out, layer_, mixture_ ? "the mixture of experts" : "the MLP");
   add_rounded(context.profile, hidden, out);
 }

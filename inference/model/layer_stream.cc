@@ -9,7 +9,7 @@
 
 namespace ingot::inference {
 LayerStream::LayerStream(const formats::Checkpoint& source, const LayerStreamOptions& options)
-    : spec_(model_spec(source.family(), source.config())),
+    : spec_(model_spec(source)),
       context_{.spec = spec_,
                .profile = options.profile,
                .form = options.form,
@@ -21,9 +21,8 @@ LayerStream::LayerStream(const formats::Checkpoint& source, const LayerStreamOpt
 
 // Experts of one layer; null where it has none.
 std::unique_ptr<ExpertStore> LayerStream::experts_of(std::uint32_t l) const {
-  ExpertShape shape = expert_shape(spec_, {}, true);
   if (!spec_.is_moe[l]) return nullptr;
-  shape.layers = {l};
+  const ExpertShape shape = expert_shape(spec_, {}, true).of_layer(l);
   const WeightNeed need = need_of_layer(weights_, shape, l);
   return std::make_unique<ExpertStore>(weights_, shape, expert_budget(need, weight_limit_),
                                        context_.threads);

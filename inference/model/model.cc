@@ -1,6 +1,8 @@
 #include "inference/model/model.h"
 
 #include <algorithm>
+#include <cstring>
+#include <utility>
 
 #include "formats/base/error.h"
 #include "inference/family/model_family.h"
@@ -10,98 +12,179 @@ namespace ingot::inference {
 
 Model::Model(const formats::Checkpoint& source, const RankView& rank, Comm& comm,
              const ModelOptions& options)
-    : spec_(model_spec(source.family(), source.config())),
+    : spec_(model_spec(source)),
       context_{.spec = spec_,
                .profile = options.profile,
                .form = options.form,
                .threads = options.threads,
                .rank = rank,
                .comm = comm},
+      stage_(stage_part(rank, spec_.layers)),
       weights_(source, options.profile, options.threads) {
-  const bool with_mtp = !options.without_mtp && MtpLayer::is_in(weights_, spec_);
+  const bool is_first = rank.stage() == 0, is_last = rank.is_last_stage();
+  const bool with_mtp = !options.without_mtp && is_last && MtpLayer::is_in(weights_, spec_);
   const ExpertShape shape = expert_shape(spec_, rank, with_mtp);
   const std::uint64_t budget =
       expert_budget(need_of_weights(weights_, shape, with_mtp, spec_), options.weight_limit);
-  if (!shape.layers.empty()) {
+  if (!shape.experts.empty()) {
     experts_ = std::make_unique<ExpertStore>(weights_, shape, budget, options.threads);
   }
-  embedding_.emplace(weights_, context_);
-  head_.emplace(weights_, context_, &*embedding_);
-  layers_.reserve(spec_.layers);
-  for (std::size_t l = 0; l < spec_.layers; ++l) {
-    layers_.emplace_back(weights_, context_, static_cast<std::uint32_t>(l), l, experts_.get());
+  if (is_first || with_mtp) embedding_.emplace(weights_, context_);
+  if (is_last) head_.emplace(weights_, context_, embedding_ ? &*embedding_ : nullptr);
+  layers_.reserve(stage_.count);
+  for (std::size_t i = 0; i < stage_.count; ++i) {
+    const auto layer = static_cast<std::uint32_t>(stage_.first + i);
+    layers_.emplace_back(weights_, context_, layer, i, experts_.get());
   }
   if (with_mtp) mtp_.emplace(weights_, context_, experts_.get());
+  // Only the last stage can see it.
+  float has_mtp = with_mtp ? 1.0F : 0.0F;
+  broadcast(comm, {.group = Group::kPipeline, .name = "layers of the last stage"},
+            rank.n_stages() - 1, std::span(&has_mtp, 1));
+  has_mtp_ = has_mtp != 0.0F;
 }
 
-std::vector<std::vector<CacheStream>> Model::streams(KvFormat format, std::size_t first,
-                                                     std::size_t n) const {
+std::vector<std::vector<CacheStream>> Model::streams(KvFormat format, Range layers) const {
   std::vector<std::vector<CacheStream>> streams;
-  for (std::size_t l = first; l < first + n; ++l) {
+  for (std::size_t l = layers.first; l < layers.first + layers.count; ++l) {
     streams.push_back(cache_streams(spec_, context_.rank, context_.profile, format, l));
   }
   return streams;
 }
 
+Range Model::mtp_layers() const {
+  return {.first = spec_.layers, .count = mtp_ ? std::size_t{1} : 0};
+}
+
 std::uint64_t Model::cache_bytes_per_token(KvFormat format) const {
-  const std::size_t n_mtp = has_mtp() ? 1 : 0;
-  return KvCache::bytes_per_token(streams(format, 0, spec_.layers + n_mtp));
+  return KvCache::bytes_per_token(streams(format, stage_)) +
+         KvCache::bytes_per_token(streams(format, mtp_layers()));
 }
 
 ModelCache Model::make_cache(KvFormat format, std::size_t capacity) const {
-  return {KvCache(streams(format, 0, spec_.layers), capacity),
-          KvCache(streams(format, spec_.layers, has_mtp() ? 1 : 0), capacity)};
+  return {KvCache(streams(format, stage_), capacity),
+          KvCache(streams(format, mtp_layers()), capacity)};
+}
+
+Matrix Model::of_last_stage(const char* name, std::size_t rows, std::size_t cols,
+                            const std::function<Matrix()>& compute) const {
+  const std::size_t last = context_.rank.n_stages() - 1;
+  Matrix values = context_.rank.is_last_stage() ? compute() : Matrix(rows, cols);
+  broadcast(context_.comm, {.group = Group::kPipeline, .name = name}, last, values.values());
+  return values;
+}
+
+// The hidden states, then per row how many positions were chosen, and those.
+void Model::hand_on(std::size_t from, Matrix& hidden, Selection& selection) const {
+  const bool gives = context_.rank.stage() == from;
+  const bool takes = context_.rank.stage() == from + 1;
+  const std::size_t next = context_.rank.stages.first[from + 1];
+  const bool with_selection = spec_.indexer && !spec_.indexer->own[next];
+  Bytes bytes;
+  if (gives) {
+    std::vector<std::uint32_t> numbers;
+    for (std::size_t r = 0; with_selection && r < hidden.rows(); ++r) {
+      numbers.push_back(static_cast<std::uint32_t>(selection[r].size()));
+      numbers.insert(numbers.end(), selection[r].begin(), selection[r].end());
+    }
+    bytes.resize(hidden.values().size_bytes() + numbers.size() * sizeof(std::uint32_t));
+    const auto states = std::as_bytes(std::span<const float>(hidden.values()));
+    const auto after = std::ranges::copy(states, bytes.begin()).out;
+    std::ranges::copy(std::as_bytes(std::span(numbers)), after);
+  }
+  bytes = hand_over(context_.comm, {.group = Group::kPipeline, .name = "hidden states"}, from,
+                    std::move(bytes));
+  if (!takes) return;
+  std::span<const std::byte> left = bytes;
+  const auto take = [&](std::size_t n_bytes) {
+    INGOT_CHECK(n_bytes <= left.size());
+    const auto taken = left.first(n_bytes);
+    left = left.subspan(n_bytes);
+    return taken;
+  };
+  const auto take_numbers = [&](std::span<std::uint32_t> numbers) {
+    const auto taken = take(numbers.size_bytes());
+    if (!taken.empty()) std::memcpy(numbers.data(), taken.data(), taken.size());
+  };
+  copy_values(take(hidden.values().size_bytes()), hidden.values());
+  if (with_selection) selection.assign(hidden.rows(), {});
+  for (std::size_t r = 0; with_selection && r < hidden.rows(); ++r) {
+    std::uint32_t count = 0;
+    take_numbers({&count, 1});
+    INGOT_CHECK(count <= left.size() / sizeof count);
+    selection[r].resize(count);
+    take_numbers(selection[r]);
+  }
+  INGOT_CHECK(left.empty());
 }
 
 Matrix Model::embed(std::span<const Row> rows) const {
+  INGOT_CHECK(embedding_.has_value());
   return embedding_->embed(context_, rows);
 }
 
 void Model::layer(std::size_t l, Matrix& hidden, std::span<const Row> rows, ModelCache& cache,
                   const Taps& taps) const {
-  INGOT_CHECK(l < layers_.size());
+  INGOT_CHECK(l - stage_.first < stage_.count);
   const StepRows grouped(rows);
-  layers_[l].forward(context_, hidden, grouped, cache.main(), cache.selection(), taps);
+  layers_[l - stage_.first].forward(context_, hidden, grouped, cache.main(), cache.selection(),
+                                    taps);
   if (taps.hidden) taps.hidden(l + 1, hidden);
 }
 
 Matrix Model::final_norm(const Matrix& hidden) const {
+  INGOT_CHECK(head_.has_value());
   return head_->final_norm(context_, hidden);
 }
 
 Matrix Model::head(const Matrix& normed) const {
-  return head_->logits(context_, normed);
+  return of_last_stage("logits of the last stage", normed.rows(), spec_.vocab,
+                       [&] { return head_->logits(context_, normed); });
 }
 
 Matrix Model::step(std::span<const Row> rows, ModelCache& cache, const Taps& taps,
                    Matrix* normed_hidden) const {
   const StepRows grouped(rows);
-  Matrix hidden = embed(rows);  // refuses bad tokens before the cache is touched
+  require_tokens(spec_, rows);  // before the cache is touched
+  Matrix hidden = context_.rank.stage() == 0 ? embed(rows) : Matrix(rows.size(), spec_.hidden);
   reserve_rows(grouped, cache.main());
-  if (taps.hidden) taps.hidden(0, hidden);
-  for (std::size_t l = 0; l < layers_.size(); ++l) layer(l, hidden, rows, cache, taps);
+  if (taps.hidden && context_.rank.stage() == 0) taps.hidden(0, hidden);
+  for (std::size_t stage = 0; stage < context_.rank.n_stages(); ++stage) {
+    for (std::size_t i = 0; stage == context_.rank.stage() && i < stage_.count; ++i) {
+      layer(stage_.first + i, hidden, rows, cache, taps);
+    }
+    if (stage + 1 < context_.rank.n_stages()) hand_on(stage, hidden, cache.selection());
+  }
 
   std::vector<std::size_t> wanted;
   for (std::size_t r = 0; r < rows.size(); ++r) {
     if (rows[r].logits) wanted.push_back(r);
   }
-  if (normed_hidden != nullptr) *normed_hidden = final_norm(hidden);
-  Matrix last(wanted.size(), hidden.cols());
-  for (std::size_t i = 0; i < wanted.size(); ++i) {
-    std::ranges::copy(hidden.row(wanted[i]), last.row(i).begin());
+  if (normed_hidden != nullptr) {
+    *normed_hidden = of_last_stage("normed states of the last stage", rows.size(), spec_.hidden,
+                                   [&] { return final_norm(hidden); });
   }
-  return head(final_norm(last));
+  return of_last_stage("logits of the last stage", wanted.size(), spec_.vocab, [&] {
+    Matrix last(wanted.size(), hidden.cols());
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      std::ranges::copy(hidden.row(wanted[i]), last.row(i).begin());
+    }
+    return head_->logits(context_, final_norm(last));
+  });
 }
 
 Matrix Model::mtp(const Matrix& normed, std::span<const Row> rows, ModelCache& cache,
                   const Taps& taps) const {
-  if (!mtp_) {
+  if (!has_mtp_) {
     throw Error(ErrorCode::kUnsupported, "this model has no layer for multi-token prediction");
   }
   const StepRows grouped(rows);
-  const Matrix embedded = embed(rows);
+  require_tokens(spec_, rows);
   reserve_rows(grouped, cache.mtp());
-  return mtp_->forward(context_, embedded, normed, grouped, cache.mtp(), cache.selection(), taps);
+  return of_last_stage("MTP states of the last stage", rows.size(), spec_.hidden, [&] {
+    return mtp_->forward(context_, embed(rows), normed, grouped, cache.mtp(), cache.selection(),
+                         taps);
+  });
 }
 
 std::vector<std::int32_t> Model::draft(std::size_t k, const Matrix& normed, SequenceId sequence,

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -14,6 +15,7 @@
 #include "inference/model/model_ends.h"
 #include "inference/model/step/step.h"
 #include "inference/parallel/comm.h"
+#include "inference/parallel/rank_view.h"
 #include "inference/weights/expert_store.h"
 #include "inference/weights/weight_store.h"
 
@@ -29,19 +31,27 @@ struct ModelOptions {
   bool without_mtp = false;
 };
 
-/// A model over the very bytes of a checkpoint. Holds no sampling state and no position: what a row
-/// sees is its sequence's cache.
+/// A model over the very bytes of a checkpoint, or what a rank holds of it. Holds no sampling state
+/// and no position: what a row sees is its sequence's cache.
+///
+/// All ranks open their models and call step(), head() and mtp() together, with the same rows
+/// within a tensor group and in all stages of a pipeline; a group may have none. Every stage gets
+/// what they return.
 class Model {
  public:
-  /// Reads every weight but the experts (those too when they fit). `source` and `comm` must outlive
-  /// the model. kUnsupported for an architecture that has no forward pass, kMissingTensor and
-  /// kShapeMismatch naming the tensor, kLimit when `weight_limit` is too small, saying what would
-  /// be enough.
+  /// Reads every weight but the experts (those too when they fit). `source` is the whole model, of
+  /// which a rank's share is read, or the directory of that rank alone (`rank_view`). `source` and
+  /// `comm` must outlive the model. kUnsupported for an architecture that has no forward pass,
+  /// kMissingTensor and kShapeMismatch naming the tensor, kLimit when `weight_limit` is too small,
+  /// saying what would be enough.
   Model(const formats::Checkpoint& source, const RankView& rank, Comm& comm,
         const ModelOptions& options);
 
   [[nodiscard]] const ModelSpec& spec() const { return spec_; }
-  [[nodiscard]] bool has_mtp() const { return mtp_.has_value(); }
+  [[nodiscard]] const RankView& rank() const { return context_.rank; }
+  [[nodiscard]] Comm& comm() const { return context_.comm; }
+  /// Whether the model has an MTP layer, on this rank or on the last stage.
+  [[nodiscard]] bool has_mtp() const { return has_mtp_; }
   /// What a cache of this model costs per token, main and MTP layers together.
   [[nodiscard]] std::uint64_t cache_bytes_per_token(KvFormat format) const;
   /// For `capacity` tokens over all sequences, counted in whole pages per sequence.
@@ -54,10 +64,10 @@ class Model {
               Matrix* normed_hidden = nullptr) const;
 
   [[nodiscard]] Matrix embed(std::span<const Row> rows) const;
-  /// hidden <- layer l of hidden. `cache` has room for the rows.
+  /// hidden <- layer l of hidden, a main layer of this rank's stage. `cache` has room for the rows.
   void layer(std::size_t l, Matrix& hidden, std::span<const Row> rows, ModelCache& cache,
              const Taps& taps = {}) const;
-  /// The final norm.
+  /// The final norm. On the last stage alone.
   [[nodiscard]] Matrix final_norm(const Matrix& hidden) const;
   /// Logits of rows that final_norm returned.
   [[nodiscard]] Matrix head(const Matrix& normed) const;
@@ -81,17 +91,24 @@ class Model {
   [[nodiscard]] std::uint64_t bytes_read() const { return weights_.bytes_read(); }
 
  private:
-  [[nodiscard]] std::vector<std::vector<CacheStream>> streams(KvFormat format, std::size_t first,
-                                                              std::size_t n) const;
+  [[nodiscard]] std::vector<std::vector<CacheStream>> streams(KvFormat format, Range layers) const;
+  [[nodiscard]] Range mtp_layers() const;
+  /// On every stage what `compute` gives on the last one.
+  Matrix of_last_stage(const char* name, std::size_t rows, std::size_t cols,
+                       const std::function<Matrix()>& compute) const;
+  /// What stage `from` hands to the next one: hidden states, and the choice of its last indexer.
+  void hand_on(std::size_t from, Matrix& hidden, Selection& selection) const;
 
   ModelSpec spec_;
   StepContext context_;
+  Range stage_;  // main layers
   WeightStore weights_;
   std::unique_ptr<ExpertStore> experts_;  // null without any
   std::optional<TokenEmbedding> embedding_;
   std::optional<OutputHead> head_;
-  std::vector<DecoderLayer> layers_;
-  std::optional<MtpLayer> mtp_;
+  std::vector<DecoderLayer> layers_;  // of the stage
+  std::optional<MtpLayer> mtp_;       // on the last stage
+  bool has_mtp_ = false;
 };
 
 }  // namespace ingot::inference

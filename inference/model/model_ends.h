@@ -1,6 +1,7 @@
 #pragma once
 
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "inference/base/matrix.h"
@@ -10,12 +11,18 @@
 
 namespace ingot::inference {
 
-/// The embedding, or the rows of it that a rank holds.
+inline constexpr std::string_view kEmbeddingName = "model.embed_tokens.weight";
+
+/// Throws kInvalidArgument for an id outside of the vocabulary.
+void require_tokens(const ModelSpec& spec, std::span<const Row> rows);
+
+/// The embedding, or the rows of it that a rank holds. Where only the MTP layer's copy is here, as
+/// on the last stage of a pipeline, it is that.
 class TokenEmbedding {
  public:
   TokenEmbedding(const WeightStore& weights, const StepContext& context);
 
-  /// One row per token. kInvalidArgument for ids outside of the vocabulary.
+  /// One row per token, reduced over the tensor group. Throws as require_tokens().
   [[nodiscard]] Matrix embed(const StepContext& context, std::span<const Row> rows) const;
   /// What a tied head shares.
   [[nodiscard]] const Linear& weight() const { return weight_; }
@@ -25,7 +32,8 @@ class TokenEmbedding {
   Linear weight_;
 };
 
-/// The final norm and the head, or the rows of it that a rank holds.
+/// The final norm and the head, or the rows of it that a rank holds. Logits are gathered over the
+/// tensor group; rows that were only padded give none.
 class OutputHead {
  public:
   /// `embedding` is what a tied head shares; null: it is read again.

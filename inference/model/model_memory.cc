@@ -5,7 +5,8 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
-#include "inference/parallel/comm.h"
+#include "inference/model/model_ends.h"
+#include "inference/parallel/rank_view.h"
 
 namespace ingot::inference {
 namespace {
@@ -14,11 +15,13 @@ bool is_routed_expert(const formats::LogicalTensor& tensor) {
   return tensor.rule != nullptr && formats::is_routed_expert(tensor.rule->role);
 }
 
-// Copies of embedding and head in the MTP layer are never read.
-bool is_read(const formats::LogicalTensor& tensor, const ModelSpec& spec, bool with_mtp) {
+// Copies of embedding and head in the MTP layer are not read, except where they alone are here.
+bool is_read(const formats::LogicalTensor& tensor, const ModelSpec& spec, bool with_mtp,
+             bool has_embedding) {
   using formats::Role;
   if (tensor.rule == nullptr) return false;
-  if (tensor.rule->role == Role::kMtpEmbedding || tensor.rule->role == Role::kMtpHead) return false;
+  if (tensor.rule->role == Role::kMtpEmbedding && has_embedding) return false;
+  if (tensor.rule->role == Role::kMtpHead) return false;
   return !tensor.layer || *tensor.layer < spec.layers || with_mtp;
 }
 
@@ -33,7 +36,7 @@ WeightNeed need_of(const WeightStore& weights, const ExpertShape& experts, const
       need.resident += source.stored()[stored].n_bytes;
     });
   }
-  if (experts.layers.empty()) return need;
+  if (experts.experts.empty()) return need;
   const ExpertStore::Need routed = ExpertStore::need(weights, experts);
   need.experts = routed.all;
   need.two_experts = std::min(routed.all, 2 * routed.largest);
@@ -43,24 +46,33 @@ WeightNeed need_of(const WeightStore& weights, const ExpertShape& experts, const
 }  // namespace
 
 ExpertShape expert_shape(const ModelSpec& spec, const RankView& rank, bool with_mtp) {
-  ExpertShape shape{.layers = {},
+  ExpertShape shape{.experts = {},
                     .n_experts = 0,
-                    .mine = {},
                     .hidden = spec.hidden,
-                    .intermediate = spec.moe_intermediate};
+                    .intermediate = spec.moe_intermediate,
+                    .inner = {}};
   if (!spec.router) return shape;
   shape.n_experts = spec.router->experts;
-  shape.mine = expert_part(rank, shape.n_experts);
-  for (std::size_t l = 0; l < spec.layers + (with_mtp ? 1 : 0); ++l) {
-    if (spec.is_moe[l]) shape.layers.push_back(static_cast<std::uint32_t>(l));
+  shape.inner = expert_part(rank, shape.intermediate);
+  const shard::ExpertMap places = expert_places(rank, shape.n_experts);
+  const Range stage = stage_part(rank, spec.layers);
+  const std::size_t end = stage.first + stage.count + (with_mtp && rank.is_last_stage() ? 1 : 0);
+  for (std::size_t l = stage.first; l < std::min(end, spec.is_moe.size()); ++l) {
+    if (!spec.is_moe[l]) continue;
+    const auto layer = static_cast<std::uint32_t>(l);
+    for (const std::uint32_t expert : places.experts_of(layer, rank.at().ep_rank)) {
+      // What stands behind the last routed expert is the shared one.
+      if (expert < shape.n_experts) shape.experts.push_back({.layer = layer, .expert = expert});
+    }
   }
   return shape;
 }
 
 WeightNeed need_of_weights(const WeightStore& weights, const ExpertShape& experts, bool with_mtp,
                            const ModelSpec& spec) {
+  const bool has_embedding = weights.has(kEmbeddingName);
   return need_of(weights, experts, [&](const formats::LogicalTensor& tensor) {
-    return is_read(tensor, spec, with_mtp);
+    return is_read(tensor, spec, with_mtp, has_embedding);
   });
 }
 

@@ -11,7 +11,7 @@ namespace ingot::inference {
 /// The routed experts that a rank of this model holds.
 ExpertShape expert_shape(const ModelSpec& spec, const RankView& rank, bool with_mtp);
 
-/// What weights take in memory, as stored.
+/// What weights take in memory, as stored: of a source all that is read for some rank.
 struct WeightNeed {
   std::uint64_t resident = 0;     ///< everything but routed experts
   std::uint64_t experts = 0;      ///< all routed experts

@@ -1,6 +1,8 @@
 #include "inference/parallel/comm.h"
 
-#include <fmt/format.h>
+#include <algorithm>
+#include <cstring>
+#include <utility>
 
 #include "formats/base/error.h"
 
@@ -8,36 +10,111 @@ namespace ingot::inference {
 
 namespace {
 
-Range part(std::size_t rank, std::size_t size, std::size_t count, std::string_view what) {
-  INGOT_CHECK(size > 0 && rank < size);
-  if (count % size != 0) {
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("{}: {} do not divide among {} ranks", what, count, size));
-  }
-  return {.first = count / size * rank, .count = count / size};
+std::size_t index_of(Group group) {
+  return static_cast<std::size_t>(group);
 }
 
 }  // namespace
 
-Range tensor_part(const RankView& rank, std::size_t count, std::string_view what) {
-  return part(rank.tp_rank, rank.tp_size, count, what);
+std::string_view group_name(Group group) {
+  constexpr std::array<std::string_view, kGroups> kNames = {"tensor", "expert", "pipeline",
+                                                            "world"};
+  return kNames[index_of(group)];
 }
 
-Range key_head_part(const RankView& rank, std::size_t count) {
-  if (count < rank.tp_size && count > 0 && rank.tp_size % count == 0) {
-    return {.first = rank.tp_rank * count / rank.tp_size, .count = 1};
-  }
-  return part(rank.tp_rank, rank.tp_size, count, "key heads");
+Bytes bytes_of(std::span<const float> values) {
+  const auto bytes = std::as_bytes(values);
+  return {bytes.begin(), bytes.end()};
 }
 
-Range expert_part(const RankView& rank, std::size_t count) {
-  if (rank.ep_size < rank.tp_size || rank.ep_size % rank.tp_size != 0) {
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("experts dealt over {} ranks and tensors over {}: the first must be a "
-                            "multiple of the second",
-                            rank.ep_size, rank.tp_size));
+void copy_values(std::span<const std::byte> from, std::span<float> to) {
+  INGOT_CHECK(from.size() == to.size_bytes());
+  if (!from.empty()) std::memcpy(to.data(), from.data(), from.size());
+}
+
+Traffic& Comm::count(const Collective& what) {
+  Traffic& traffic = traffic_[what];
+  ++traffic.n_meetings;
+  return traffic;
+}
+
+void Comm::start(const Collective& what, std::vector<Bytes> send) {
+  INGOT_CHECK(send.size() == size(what.group) && !under_way_[index_of(what.group)].is);
+  Traffic& traffic = count(what);
+  for (std::size_t r = 0; r < send.size(); ++r) {
+    if (r == rank(what.group) || send[r].empty()) continue;
+    ++traffic.n_messages;
+    traffic.n_bytes += send[r].size();
   }
-  return part(rank.ep_rank, rank.ep_size, count, "experts");
+  begin_exchange(what, std::move(send));
+  under_way_[index_of(what.group)] = {.is = true, .since = Clock::now()};
+}
+
+std::vector<Bytes> Comm::finish(const Collective& what) {
+  UnderWay& under_way = under_way_[index_of(what.group)];
+  INGOT_CHECK(under_way.is);
+  under_way.is = false;
+  const auto before = Clock::now();
+  std::vector<Bytes> received = end_exchange(what);
+  Traffic& traffic = traffic_[what];
+  traffic.hidden += before - under_way.since;
+  traffic.waited += Clock::now() - before;
+  return received;
+}
+
+void Comm::all_reduce(const Collective& what, std::span<float> values) {
+  const std::size_t n = size(what.group);
+  if (n == 1) return;
+  const std::vector<Bytes> all = exchange(*this, what, std::vector<Bytes>(n, bytes_of(values)));
+  copy_values(all[0], values);
+  std::vector<float> more(values.size());
+  for (std::size_t r = 1; r < n; ++r) {
+    copy_values(all[r], more);
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] += more[i];
+  }
+}
+
+void OneRank::begin_exchange(const Collective& what, std::vector<Bytes> send) {
+  kept_[index_of(what.group)] = std::move(send);
+}
+
+std::vector<Bytes> OneRank::end_exchange(const Collective& what) {
+  return std::exchange(kept_[index_of(what.group)], {});
+}
+
+std::vector<Bytes> exchange(Comm& comm, const Collective& what, std::vector<Bytes> send) {
+  comm.start(what, std::move(send));
+  return comm.finish(what);
+}
+
+std::vector<float> all_gather(Comm& comm, const Collective& what, std::span<const float> mine) {
+  const std::size_t n = comm.size(what.group);
+  if (n == 1) return {mine.begin(), mine.end()};
+  const std::vector<Bytes> all = exchange(comm, what, std::vector<Bytes>(n, bytes_of(mine)));
+  std::vector<float> joined;
+  for (const Bytes& from : all) {
+    const std::size_t at = joined.size();
+    joined.resize(at + from.size() / sizeof(float));
+    copy_values(from, std::span(joined).subspan(at));
+  }
+  return joined;
+}
+
+void broadcast(Comm& comm, const Collective& what, std::size_t from, std::span<float> values) {
+  const std::size_t n = comm.size(what.group);
+  if (n == 1) return;
+  const bool gives = comm.rank(what.group) == from;
+  const std::vector<Bytes> received =
+      exchange(comm, what, std::vector<Bytes>(n, gives ? bytes_of(values) : Bytes()));
+  copy_values(received[from], values);
+}
+
+Bytes hand_over(Comm& comm, const Collective& what, std::size_t from, Bytes bytes) {
+  std::vector<Bytes> send(comm.size(what.group));
+  INGOT_CHECK(from + 1 < send.size());
+  if (comm.rank(what.group) == from) send[from + 1] = std::move(bytes);
+  std::vector<Bytes> received = exchange(comm, what, std::move(send));
+  return std::move(received[from]);
 }
 
 }  // namespace ingot::inference

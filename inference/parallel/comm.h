@@ -1,60 +1,129 @@
 #pragma once
 
+#include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string_view>
+#include <tuple>
 #include <vector>
-
-#include "inference/weights/linear.h"
 
 namespace ingot::inference {
 
-/// Which part of a model a process computes. Ranks of one tensor group hold the same tokens;
-/// experts are dealt over the expert group in equal runs.
-struct RankView {
-  std::size_t tp_rank = 0, tp_size = 1;
-  std::size_t ep_rank = 0, ep_size = 1;
+/// Ranks that meet.
+enum class Group : std::uint8_t {
+  kTensor,    ///< those that hold the same tokens
+  kExpert,    ///< those of a stage whose experts together are all of them, once
+  kPipeline,  ///< those in the same place of every stage, in the order of the stages
+  kWorld,     ///< all
+};
+inline constexpr std::size_t kGroups = 4;
+std::string_view group_name(Group group);
+
+using Bytes = std::vector<std::byte>;
+
+/// One of the meetings of a step. Every rank of the group comes for the same ones in the same
+/// order, also with nothing to send.
+struct Collective {
+  static constexpr std::size_t kNoLayer = ~std::size_t{0};
+
+  Group group = Group::kWorld;
+  std::string_view name;  ///< a literal, as in `attention sum`
+  std::size_t layer = kNoLayer;
+
+  auto operator<=>(const Collective& other) const {
+    return std::tuple(layer, name, group) <=> std::tuple(other.layer, other.name, other.group);
+  }
+  bool operator==(const Collective&) const = default;
 };
 
-enum class Group : std::uint8_t { kTensor, kExpert };
+/// What a rank has sent to others in its collectives. What stays on the rank does not count, nor
+/// does what a transport sends beside it (sizes in front of the bytes).
+struct Traffic {
+  std::uint64_t n_meetings = 0;
+  std::uint64_t n_messages = 0;  ///< with at least one byte
+  std::uint64_t n_bytes = 0;
+  /// Between start() and finish(), which work has hidden, and within finish().
+  std::chrono::nanoseconds hidden{0}, waited{0};
+};
+using TrafficByCollective = std::map<Collective, Traffic>;
 
-/// Collectives among the ranks of a group. Every rank of a group calls them in the same order, also
-/// with nothing to send. Results are the same bits on all ranks.
+/// How ranks meet: an exchange within a group, in two halves so that work can hide it. All other
+/// collectives are functions below. One thread of a rank calls it.
 class Comm {
  public:
+  Comm() = default;
+  Comm(const Comm&) = delete;
+  Comm& operator=(const Comm&) = delete;
   virtual ~Comm() = default;
-  /// Sum over the ranks, added in rank order.
-  virtual void all_reduce(Group group, std::span<float> values) = 0;
-  /// What every rank gives, in rank order. Ranks may give different amounts.
-  virtual std::vector<float> all_gather(Group group, std::span<const float> mine) = 0;
-  /// `send[r]` goes to rank r of the group; returns what came from each.
-  virtual std::vector<std::vector<std::byte>> all_to_all_v(
-      Group group, const std::vector<std::vector<std::byte>>& send) = 0;
+
+  /// The place of this rank in a group, and how many the group has.
+  [[nodiscard]] virtual std::size_t rank(Group group) const = 0;
+  [[nodiscard]] virtual std::size_t size(Group group) const = 0;
+
+  /// Begins an exchange: send[r] goes to rank r of the group. A group has at most one exchange
+  /// under way; those of other groups may overlap with it.
+  void start(const Collective& what, std::vector<Bytes> send);
+  /// Waits for the exchange that start() began with the same `what`, and returns what came from
+  /// each rank of the group. kInterrupted on every rank that waits when another rank has failed.
+  std::vector<Bytes> finish(const Collective& what);
+
+  /// Sums over the ranks of a group, added in rank order: the same bits on all of them, in every
+  /// run and over every transport. Each rank sends all its values to every other one. A transport
+  /// may offer a reduction of its own instead, which promises no order.
+  virtual void all_reduce(const Collective& what, std::span<float> values);
+
+  [[nodiscard]] const TrafficByCollective& traffic() const { return traffic_; }
+  void clear_traffic() { traffic_.clear(); }
+
+ protected:
+  /// The two halves. `what` is for messages, and to notice ranks that have come for different
+  /// things.
+  virtual void begin_exchange(const Collective& what, std::vector<Bytes> send) = 0;
+  virtual std::vector<Bytes> end_exchange(const Collective& what) = 0;
+  /// For collectives that are no exchange.
+  Traffic& count(const Collective& what);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct UnderWay {
+    bool is = false;
+    Clock::time_point since;
+  };
+  TrafficByCollective traffic_;
+  std::array<UnderWay, kGroups> under_way_;
 };
 
-/// One process: every collective gives back what it was given.
+/// One process: every group is this rank alone.
 class OneRank final : public Comm {
  public:
-  void all_reduce(Group /*group*/, std::span<float> /*values*/) override {}
-  std::vector<float> all_gather(Group /*group*/, std::span<const float> mine) override {
-    return {mine.begin(), mine.end()};
-  }
-  std::vector<std::vector<std::byte>> all_to_all_v(
-      Group /*group*/, const std::vector<std::vector<std::byte>>& send) override {
-    return send;
-  }
+  [[nodiscard]] std::size_t rank(Group /*group*/) const override { return 0; }
+  [[nodiscard]] std::size_t size(Group /*group*/) const override { return 1; }
+
+ private:
+  void begin_exchange(const Collective& what, std::vector<Bytes> send) override;
+  std::vector<Bytes> end_exchange(const Collective& what) override;
+
+  std::array<std::vector<Bytes>, kGroups> kept_;
 };
 
-/// The run of `count` equal things that this rank of the tensor group holds. kUnsupported naming
-/// `what` when the ranks do not divide them.
-Range tensor_part(const RankView& rank, std::size_t count, std::string_view what);
+/// start() and finish() at once.
+std::vector<Bytes> exchange(Comm& comm, const Collective& what, std::vector<Bytes> send);
 
-/// The rank's key heads. There may be fewer than ranks: then neighbours share one.
-Range key_head_part(const RankView& rank, std::size_t count);
+/// What every rank of the group gives, in rank order. Ranks may give different amounts.
+std::vector<float> all_gather(Comm& comm, const Collective& what, std::span<const float> mine);
 
-/// The run of `count` experts of this rank of the expert group. kUnsupported, too, unless tensor
-/// groups fill expert groups evenly.
-Range expert_part(const RankView& rank, std::size_t count);
+/// `values` become those of rank `from` of the group; there are as many of them on every rank.
+void broadcast(Comm& comm, const Collective& what, std::size_t from, std::span<float> values);
+
+/// Rank `from` of the group gives `bytes` to the next one, where they are returned. All ranks of
+/// the group meet; the others give and get nothing.
+Bytes hand_over(Comm& comm, const Collective& what, std::size_t from, Bytes bytes);
+
+/// The bytes of some values, and values of bytes that are `to` in size (else kInternal).
+Bytes bytes_of(std::span<const float> values);
+void copy_values(std::span<const std::byte> from, std::span<float> to);
 
 }  // namespace ingot::inference

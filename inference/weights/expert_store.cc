@@ -32,35 +32,63 @@ namespace {
 /// Gate, up and down of a routed expert, whether each has tensors of its own
 /// (`mlp.experts.E.gate_proj.weight`) or those of a layer are stacked (`mlp.experts.gate_up_proj`
 /// [E, 2I, D], gate rows first, and `mlp.experts.down_proj` [E, D, I]).
-std::array<LinearPart, 3> parts_of(const WeightStore& store, const ExpertShape& shape,
-                                   std::uint32_t layer, std::size_t expert) {
-  const std::string all = fmt::format("model.layers.{}.mlp.experts.", layer);
-  const std::size_t n = shape.n_experts, width = shape.intermediate;
-  const Range inner = {.first = 0, .count = width};
-  const Range outer = {.first = 0, .count = shape.hidden};
-  const std::string stack = all + "gate_up_proj";
-  if (store.has(stack)) {
-    const formats::Shape both = {n, 2 * width, shape.hidden};
-    return {{{.name = stack, .whole = both, .matrix = expert, .rows = inner, .cols = outer},
-             {.name = stack,
-              .whole = both,
-              .matrix = expert,
-              .rows = {.first = width, .count = width},
-              .cols = outer},
-             {.name = all + "down_proj",
-              .whole = {n, shape.hidden, width},
-              .matrix = expert,
-              .rows = outer,
-              .cols = inner}}};
+class ExpertParts {
+ public:
+  ExpertParts(const WeightStore& store, const ExpertShape& shape, ExpertId id)
+      : shape_(shape),
+        id_(id),
+        all_(fmt::format("model.layers.{}.mlp.experts.", id.layer)),
+        outer_{.first = 0, .count = shape.hidden} {
+    if (store.has(all_ + "gate_up_proj")) {
+      stacked(store);
+    } else {
+      const formats::Shape in = {shape.intermediate, shape.hidden};
+      parts_ = {alone("gate", in, shape.inner, outer_), alone("up", in, shape.inner, outer_),
+                alone("down", {shape.hidden, shape.intermediate}, outer_, shape.inner)};
+    }
   }
-  const auto part = [&](const char* module, const Range& rows, const Range& cols) {
-    return LinearPart{.name = fmt::format("{}{}.{}_proj.weight", all, expert, module),
-                      .whole = {rows.count, cols.count},
-                      .rows = rows,
-                      .cols = cols};
-  };
-  return {part("gate", inner, outer), part("up", inner, outer), part("down", outer, inner)};
-}
+
+  [[nodiscard]] const std::array<LinearPart, 3>& get() const { return parts_; }
+
+ private:
+  [[nodiscard]] LinearPart alone(const char* module, const formats::Shape& whole, const Range& rows,
+                                 const Range& cols) const {
+    return {.name = fmt::format("{}{}.{}_proj.weight", all_, id_.expert, module),
+            .whole = whole,
+            .rows = rows,
+            .cols = cols};
+  }
+
+  // A rank's stacks hold its experts alone, in ascending order, and of each the slice alone.
+  void stacked(const WeightStore& store) {
+    const std::string both = all_ + "gate_up_proj", down = all_ + "down_proj";
+    std::size_t n = shape_.n_experts, matrix = id_.expert;
+    const formats::Shape& stored = store.shape_of(both);
+    const bool is_rank = store.source().slicing() != nullptr && stored.size() == 3;
+    if (is_rank && stored[0] != n) {
+      const auto held = std::ranges::equal_range(shape_.experts, id_.layer, {}, &ExpertId::layer);
+      n = held.size();
+      matrix = static_cast<std::size_t>(std::ranges::lower_bound(held, id_) - held.begin());
+    }
+    const bool is_slice = is_rank && stored[1] == 2 * shape_.inner.count;
+    const std::size_t width = is_slice ? shape_.inner.count : shape_.intermediate;
+    const Range inner = {.first = is_slice ? 0 : shape_.inner.first, .count = shape_.inner.count};
+    const formats::Shape gate_up = {n, 2 * width, shape_.hidden};
+    const auto part = [&](const std::string& name, const formats::Shape& whole, const Range& rows,
+                          const Range& cols) {
+      return LinearPart{.name = name, .whole = whole, .matrix = matrix, .rows = rows, .cols = cols};
+    };
+    parts_ = {part(both, gate_up, inner, outer_),
+              part(both, gate_up, {.first = width + inner.first, .count = inner.count}, outer_),
+              part(down, {n, shape_.hidden, width}, outer_, inner)};
+  }
+
+  const ExpertShape& shape_;
+  ExpertId id_;
+  std::string all_;
+  Range outer_;
+  std::array<LinearPart, 3> parts_;
+};
 
 /// What the thread that reads ahead, callers and living pointers share.
 struct Shared {
@@ -113,17 +141,14 @@ std::optional<std::size_t> next_ahead(Shared& shared) {
   return ahead.front();
 }
 
-/// The sizes of every expert in memory, layer by layer.
+/// The sizes of every expert in memory.
 std::vector<std::uint64_t> sizes_of(const WeightStore& store, const ExpertShape& shape) {
   std::vector<std::uint64_t> sizes;
-  sizes.reserve(shape.layers.size() * shape.mine.count);
-  for (const std::uint32_t layer : shape.layers) {
-    for (std::size_t i = 0; i < shape.mine.count; ++i) {
-      std::uint64_t& n_bytes = sizes.emplace_back(0);
-      for (const LinearPart& part : parts_of(store, shape, layer, shape.mine.first + i)) {
-        n_bytes += store.bytes_of(part);
-      }
-    }
+  sizes.reserve(shape.experts.size());
+  for (const ExpertId id : shape.experts) {
+    std::uint64_t& n_bytes = sizes.emplace_back(0);
+    const ExpertParts parts(store, shape, id);
+    for (const LinearPart& part : parts.get()) n_bytes += store.bytes_of(part);
   }
   return sizes;
 }
@@ -139,24 +164,28 @@ ExpertStore::Need need_of(const std::vector<std::uint64_t>& sizes) {
 
 }  // namespace
 
+ExpertShape ExpertShape::of_layer(std::uint32_t layer) const {
+  ExpertShape of = *this;
+  std::erase_if(of.experts, [&](const ExpertId& id) { return id.layer != layer; });
+  return of;
+}
+
 struct ExpertStore::State {
   State(const WeightStore& from, ExpertShape wanted, std::size_t most_threads)
       : store(from), shape(std::move(wanted)), threads(std::max<std::size_t>(most_threads, 1)) {}
 
-  [[nodiscard]] std::size_t count() const { return shape.layers.size() * shape.mine.count; }
+  [[nodiscard]] std::size_t count() const { return shape.experts.size(); }
 
   [[nodiscard]] std::size_t slot_of(std::uint32_t layer, std::uint32_t expert) const {
-    const auto place = std::ranges::find(shape.layers, layer);
-    INGOT_CHECK(place != shape.layers.end());
-    INGOT_CHECK(expert >= shape.mine.first && expert - shape.mine.first < shape.mine.count);
-    return static_cast<std::size_t>(place - shape.layers.begin()) * shape.mine.count +
-           (expert - shape.mine.first);
+    const ExpertId id = {.layer = layer, .expert = expert};
+    const auto place = std::ranges::lower_bound(shape.experts, id);
+    INGOT_CHECK(place != shape.experts.end() && *place == id);
+    return static_cast<std::size_t>(place - shape.experts.begin());
   }
 
   [[nodiscard]] std::shared_ptr<const Expert> read(std::size_t slot, std::size_t n_threads) const {
-    const std::uint32_t layer = shape.layers[slot / shape.mine.count];
-    const auto parts = parts_of(store, shape, layer, shape.mine.first + slot % shape.mine.count);
-    std::vector<Linear> linears = store.read(parts, n_threads);
+    const ExpertParts parts(store, shape, shape.experts[slot]);
+    std::vector<Linear> linears = store.read(parts.get(), n_threads);
     return std::make_shared<const Expert>(Expert{
         .gate = std::move(linears[0]), .up = std::move(linears[1]), .down = std::move(linears[2])});
   }
@@ -325,7 +354,7 @@ std::shared_ptr<const Expert> ExpertStore::get(std::uint32_t layer, std::uint32_
 ExpertCounters ExpertStore::counters() const {
   if (all_resident())
     return {.hits = state_->resident_hits,
-            .reads = state_->shape.layers.size() * state_->shape.mine.count,
+            .reads = state_->count(),
             .bytes_read = state_->resident_bytes};
   const std::lock_guard lock(state_->shared->mutex);
   return state_->shared->counters;

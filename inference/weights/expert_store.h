@@ -19,12 +19,21 @@ struct Expert {
   }
 };
 
-/// Which experts there are: `first` to `first + count` of `n_experts` in every listed layer.
+/// A routed expert of a layer.
+struct ExpertId {
+  std::uint32_t layer = 0, expert = 0;
+  auto operator<=>(const ExpertId&) const = default;
+};
+
+/// Which experts a rank holds, and what of each.
 struct ExpertShape {
-  std::vector<std::uint32_t> layers;  ///< with experts, MTP layers included
-  std::size_t n_experts = 0;
-  Range mine;  ///< held by this rank
+  std::vector<ExpertId> experts;  ///< ascending; MTP layers included
+  std::size_t n_experts = 0;      ///< of a layer, over all ranks
   std::size_t hidden = 0, intermediate = 0;
+  Range inner;  ///< of the intermediate features those that the rank holds
+
+  /// The same for the experts of one layer alone.
+  [[nodiscard]] ExpertShape of_layer(std::uint32_t layer) const;
 };
 
 /// What has happened.

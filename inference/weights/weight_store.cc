@@ -193,19 +193,38 @@ WeightStore::WeightStore(const formats::Checkpoint& source, Profile profile, std
     by_name_.emplace(formats::text_model_name(tensor.name, source.config().text), &tensor);
 }
 
-const LogicalTensor& WeightStore::find(std::string_view name, const Shape& shape) const {
+const LogicalTensor& WeightStore::find(std::string_view name) const {
   const auto found = by_name_.find(name);
   if (found == by_name_.end()) {
     throw Error(ErrorCode::kMissingTensor,
                 "is not in the checkpoint (a file missing, or the config.json of another model?)")
         .in_tensor(name);
   }
-  const LogicalTensor& tensor = *found->second;
+  return *found->second;
+}
+
+const LogicalTensor& WeightStore::find(std::string_view name, const Shape& shape) const {
+  const LogicalTensor& tensor = find(name);
   if (tensor.shape == shape) return tensor;
   throw Error(ErrorCode::kShapeMismatch,
               fmt::format("has shape {}, the model needs {} (the config.json of another model?)",
                           formats::shape_text(tensor.shape), formats::shape_text(shape)))
       .in_tensor(name);
+}
+
+// A slice is read as a whole of its own. Where it would be as large as the whole, it is the whole.
+PartLayout WeightStore::layout_of(const LinearPart& part) const {
+  INGOT_CHECK(part.whole.size() == 3 ? part.matrix < part.whole.front()
+                                     : part.whole.size() == 2 && part.matrix == 0);
+  const bool with_static = profile_ == Profile::kNative;
+  const Shape slice = {part.rows.count, part.cols.count};
+  const LogicalTensor& tensor = find(part.name);
+  if (source_.slicing() == nullptr || tensor.shape == part.whole || part.whole.size() != 2)
+    return part_layout(find(part.name, part.whole), part, with_static);
+  LinearPart all = part;
+  all.whole = slice;
+  all.rows.first = all.cols.first = 0;
+  return part_layout(find(part.name, slice), all, with_static);
 }
 
 // What is rounded and quantized when the weight is applied.
@@ -265,10 +284,8 @@ std::vector<Linear> WeightStore::read(std::span<const LinearPart> parts,
   std::vector<std::shared_ptr<Linear::State>> states;
   std::size_t n_bytes = 0;
   for (const LinearPart& part : parts) {
-    const LogicalTensor& tensor = find(part.name, part.whole);
-    INGOT_CHECK(part.whole.size() == 3 ? part.matrix < part.whole.front()
-                                       : part.whole.size() == 2 && part.matrix == 0);
-    layouts.push_back(part_layout(tensor, part, profile_ == Profile::kNative));
+    layouts.push_back(layout_of(part));
+    const LogicalTensor& tensor = find(part.name);
     states.push_back(std::make_shared<Linear::State>());
     states.back()->n_bytes = layouts.back().n_bytes;
     states.back()->observer = observer_;
@@ -282,8 +299,8 @@ std::vector<Linear> WeightStore::read(std::span<const LinearPart> parts,
   std::size_t at = 0;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     states[i]->memory = memory;
-    states[i]->part = read_part(source_, find(parts[i].name, parts[i].whole), layouts[i],
-                                memory->data() + at, threads, bytes_read_);
+    states[i]->part = read_part(source_, find(parts[i].name), layouts[i], memory->data() + at,
+                                threads, bytes_read_);
     at += layouts[i].n_bytes;
     linears.push_back(Linear(std::move(states[i])));
   }
@@ -291,8 +308,7 @@ std::vector<Linear> WeightStore::read(std::span<const LinearPart> parts,
 }
 
 std::uint64_t WeightStore::bytes_of(const LinearPart& part) const {
-  const LogicalTensor& tensor = find(part.name, part.whole);
-  return part_layout(tensor, part, profile_ == Profile::kNative).n_bytes;
+  return layout_of(part).n_bytes;
 }
 
 }  // namespace ingot::inference

@@ -19,7 +19,9 @@ namespace ingot::inference {
 
 /// Finds and reads the weights of a source by their canonical names
 /// (`model.layers.3.self_attn.q_a_proj.weight`), whatever its dialect, scheme and layout. Reads
-/// only the rows and columns that are asked for. Safe from many threads.
+/// only the rows and columns that are asked for. Where the source is a rank's directory, a weight
+/// of which a part is asked for may be that part alone: that it is the rank's own was seen when the
+/// source was opened. Safe from many threads.
 class WeightStore {
  public:
   /// `source` must outlive this, and so must `observer`, which is shown the input of every linear.
@@ -29,6 +31,10 @@ class WeightStore {
   [[nodiscard]] const formats::Checkpoint& source() const { return source_; }
   [[nodiscard]] Profile profile() const { return profile_; }
   [[nodiscard]] bool has(std::string_view name) const { return by_name_.contains(name); }
+  /// The shape of a weight as the source holds it; kMissingTensor.
+  [[nodiscard]] const formats::Shape& shape_of(std::string_view name) const {
+    return find(name).shape;
+  }
 
   /// A norm, bias or other small tensor decoded to FP32, flattened; `shape` is what it must be.
   /// kMissingTensor and kShapeMismatch name the tensor; kNonFinite for NaN or infinities.
@@ -57,8 +63,10 @@ class WeightStore {
   [[nodiscard]] std::uint64_t bytes_read() const { return bytes_read_; }
 
  private:
+  [[nodiscard]] const formats::LogicalTensor& find(std::string_view name) const;
   [[nodiscard]] const formats::LogicalTensor& find(std::string_view name,
                                                    const formats::Shape& shape) const;
+  [[nodiscard]] PartLayout layout_of(const LinearPart& part) const;
   void choose_arithmetic(const formats::LogicalTensor& tensor, Linear::State& linear) const;
 
   const formats::Checkpoint& source_;

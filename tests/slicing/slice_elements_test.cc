@@ -6,6 +6,7 @@
 #include "convert/recipe/statistics.h"
 #include "tests/check/editable_checkpoint.h"
 #include "tests/slicing/expect_cut.h"
+#include "tests/slicing/odd_vocabulary.h"
 #include "tests/slicing/stacked_model.h"
 
 // The numbers that a rank has, decoded from its directory alone, are those that a plain reading of
@@ -69,14 +70,7 @@ TEST(SliceElementsOf, SharedKvHeadsAreOnAllTheirRanks) {
 // 510 tokens, which become 512 in the configs of the ranks and 510 again in the whole.
 TEST(SliceElementsOf, PaddedVocabularyEndsInZeros) {
   const TempDir directory;
-  EditableCheckpoint model = EditableCheckpoint::load(arch_fixture("qwen3_moe"));
-  model.config["vocab_size"] = 510;
-  for (const char* name : {"model.embed_tokens.weight", "lm_head.weight"}) {
-    model.at(name).shape[0] = 510;
-    model.at(name).bytes.resize(std::size_t{510} * 128 * 2);
-  }
-  std::filesystem::create_directory(directory / "model");
-  model.write(directory / "model");
+  write_odd_vocabulary(directory / "model");
   const Cut cut = {.tp = 4, .fit = TpFit::kPad};
   expect_cut(keeping(directory / "model", ""), cut);
   slicing(directory / "model", directory / "sliced", cut).run();

@@ -6,8 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "formats/container/tensor.h"
 #include "inference/base/matrix.h"
+#include "inference/model/feed_forward/expert_exchange.h"
+#include "inference/model/feed_forward/router.h"
 #include "inference/model/step/step.h"
 #include "inference/weights/expert_store.h"
 #include "inference/weights/linear.h"
@@ -15,31 +16,16 @@
 
 namespace ingot::inference {
 
-/// Experts of every token, `topk` each, ascending, with the weights of their outputs.
-struct Routing {
-  std::size_t topk = 0;
-  std::vector<std::uint32_t> experts;  ///< [tokens, topk]
-  std::vector<float> weights;          ///< [tokens, topk]
-};
-
-/// Chooses experts from router logits [tokens, experts]: scores by `spec.score`; selection by score
-/// + `bias` (empty: none) within the best `topk_groups` groups, judged by their two best with a
-/// bias and by their best without; ties go to the lower index. Weights are scores without bias,
-/// normalized if `spec.normalize` (sum over ascending experts + 1e-20), then scaled. All in FP32.
-/// Throws kNonFinite for a logit that is NaN.
-Routing route(const RouterSpec& spec, formats::MatrixView<const float> logits,
-              std::span<const float> bias);
-
 /// down(silu(gate x) * up x), or a tensor-parallel part of it: some rows of gate and up, the same
 /// columns of down.
 struct Mlp {
   Linear gate, up, down;
 
-  /// `prefix` as in `model.layers.0.mlp.`; `intermediate` of the whole.
+  /// `prefix` as in `model.layers.0.mlp.`; `intermediate` of the whole, of which `mine` is read.
   static Mlp load(const WeightStore& weights, const StepContext& context, const std::string& prefix,
-                  std::size_t intermediate);
+                  std::size_t intermediate, Range mine);
 
-  /// FP32 sums of down's columns: the whole once reduced over the tensor group.
+  /// FP32 sums of down's columns: the whole once added up over the ranks that have the others.
   [[nodiscard]] Matrix partial(const StepContext& context, const Matrix& x) const;
 };
 
@@ -52,26 +38,35 @@ class Mixture {
   Mixture(const WeightStore& weights, const StepContext& context, const std::string& prefix,
           std::uint32_t layer, ExpertStore& experts);
 
-  /// The layer's output for normalized input `x`, reduced. Where as many ranks share the experts as
-  /// share the tokens, every rank runs its experts on all of them and one sum joins the results
-  /// (model reference, 12.1); where more do, tokens travel to their experts and back (12.3).
+  /// The layer's output for normalized input `x`, reduced. Where the ranks that share out the
+  /// experts are those that share the tokens, every rank runs its experts on all of them and one
+  /// sum joins the results (model reference, 12.1); else tokens travel to their experts and back
+  /// (12.3), and shared experts are computed meanwhile.
   Matrix forward(const StepContext& context, const Matrix& x, const Taps& taps) const;
 
  private:
+  /// Where shared experts are.
+  enum class Shared : std::uint8_t {
+    kNone,
+    kSlices,  ///< cut over the tensor group
+    kWhole,   ///< on every rank
+    kSlot,    ///< in slots of the expert map
+  };
+
   Routing choose(const StepContext& context, const Matrix& x) const;
-  /// Sum over this rank's experts of weight x output.
-  Matrix own_experts(const StepContext& context, const Matrix& x, const Routing& routing) const;
-  /// The same over all ranks' experts by all-to-all.
-  Matrix exchanged_experts(const StepContext& context, const Matrix& x,
-                           const Routing& routing) const;
-  /// Output of one expert for some rows, rounded as a linear's.
+  [[nodiscard]] Routing with_shared(const Routing& chosen) const;
+  /// Sums over this rank's experts alone.
+  ExpertSums own_experts(const StepContext& context, const Matrix& x, const Routing& routing) const;
+  /// FP32 sums of one expert for some rows, of an expert in slices this rank's share.
   Matrix run_expert(const StepContext& context, std::uint32_t expert, const Matrix& rows) const;
+  void prefetch(std::span<const std::uint32_t> experts) const;
 
   std::uint32_t layer_ = 0;
-  Range mine_;  ///< experts of this rank
+  ExpertPlaces places_;
   Linear router_;
   std::vector<float> bias_;
-  std::optional<Mlp> shared_;
+  Shared shared_in_ = Shared::kNone;
+  std::optional<Mlp> shared_;  ///< what this rank has of it
   ExpertStore* experts_ = nullptr;
 };
 

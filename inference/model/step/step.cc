@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "formats/base/error.h"
-#include "inference/parallel/comm.h"
+#include "inference/parallel/rank_view.h"
 
 namespace ingot::inference {
 

@@ -13,6 +13,7 @@
 #include "inference/base/profile.h"
 #include "inference/cache/kv_cache.h"
 #include "inference/parallel/comm.h"
+#include "inference/parallel/rank_view.h"
 #include "inference/weights/linear.h"
 
 namespace ingot::inference {
@@ -59,6 +60,7 @@ struct RouterSpec {
 struct ModelSpec {
   std::string_view family;
   std::size_t vocab = 0, hidden = 0, layers = 0, mtp_layers = 0;
+  std::size_t stored_vocab = 0;  ///< rows of embedding and head: more where they were padded
   std::size_t dense_intermediate = 0, moe_intermediate = 0, shared_intermediate = 0;
   std::size_t max_positions = 0;
   float norm_eps = 1e-6F;

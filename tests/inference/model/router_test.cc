@@ -1,4 +1,4 @@
-#include "inference/model/feed_forward/mixture.h"
+#include "inference/model/feed_forward/router.h"
 
 #include <algorithm>
 #include <array>

@@ -263,11 +263,11 @@ TEST_P(StackedExperts, AreTheMatricesOfTheStack) {
   const Crafted crafted(tensors);
   const formats::Checkpoint source = crafted.open();
   const WeightStore store(source, Profile::kF32, 1);
-  const ExpertShape shape = {.layers = {1},
+  const ExpertShape shape = {.experts = ingot::testing::experts_of({1}, 1, 2),
                              .n_experts = kE,
-                             .mine = {.first = 1, .count = 2},
                              .hidden = kD,
-                             .intermediate = kI};
+                             .intermediate = kI,
+                             .inner = all(kI)};
   const ExpertStore::Need need = ExpertStore::need(store, shape);
   ExpertStore experts(store, shape, need.all, 2);
   const auto slice = [](const std::vector<float>& values, std::size_t at, std::size_t n) {
@@ -304,9 +304,12 @@ TEST(StackedExperts, RefuseAnotherNumber) {
   const WeightStore store(source, Profile::kF32, 1);
   ingot::testing::expect_error(
       kShapeMismatch, {"gate_up_proj'", "[3, 160, 144]", "[4, 160, 144]"}, [&] {
-        static_cast<void>(ExpertStore::need(
-            store,
-            {.layers = {1}, .n_experts = 4, .mine = all(4), .hidden = kD, .intermediate = kI}));
+        static_cast<void>(
+            ExpertStore::need(store, {.experts = ingot::testing::experts_of({1}, 0, 4),
+                                      .n_experts = 4,
+                                      .hidden = kD,
+                                      .intermediate = kI,
+                                      .inner = all(kI)}));
       });
 }
 

@@ -124,11 +124,11 @@ class Experts : public ::testing::Test {
  protected:
   const formats::Checkpoint source_ = formats::Checkpoint::open(ingot::testing::example());
   const WeightStore store_{source_, Profile::kF32, 1};
-  const ExpertShape shape_ = {.layers = {1, 2, 3, 4, 5},
+  const ExpertShape shape_ = {.experts = ingot::testing::experts_of({1, 2, 3, 4, 5}, 0, 16),
                               .n_experts = 16,
-                              .mine = {.first = 0, .count = 16},
                               .hidden = 256,
-                              .intermediate = 128};
+                              .intermediate = 128,
+                              .inner = {.first = 0, .count = 128}};
   const std::uint64_t one_ = ExpertStore::need(store_, shape_).largest;
 
   ExpertStore with_room_for(std::size_t n) const { return {store_, shape_, n * one_, 1}; }
@@ -182,7 +182,7 @@ TEST_F(Experts, AreAllReadAtOnceWhenTheyFit) {
 
 TEST_F(Experts, DoNotReadOtherRanks) {
   ExpertShape mine = shape_;
-  mine.mine = {.first = 12, .count = 4};
+  mine.experts = ingot::testing::experts_of({1, 2, 3, 4, 5}, 12, 4);
   ExpertStore experts(store_, mine, 20 * one_, 1);
   EXPECT_TRUE(experts.all_resident());
   EXPECT_EQ(experts.bytes_held(), 20 * one_);
@@ -349,11 +349,11 @@ class BrokenExperts : public ::testing::Test {
   }
 
   TempDir directory_;
-  const ExpertShape shape_ = {.layers = {1, 2, 3, 4, 5},
+  const ExpertShape shape_ = {.experts = ingot::testing::experts_of({1, 2, 3, 4, 5}, 0, 16),
                               .n_experts = 16,
-                              .mine = {.first = 0, .count = 16},
                               .hidden = 256,
-                              .intermediate = 128};
+                              .intermediate = 128,
+                              .inner = {.first = 0, .count = 128}};
 };
 
 TEST_F(BrokenExperts, AreReportedWhereTheyAreAskedFor) {
@@ -397,11 +397,12 @@ TEST_F(BrokenExperts, NameAnotherModelsExperts) {
   const formats::Checkpoint source = formats::Checkpoint::open(directory_ / "m");
   const WeightStore store(source, Profile::kF32, 1);
   ExpertShape more = shape_;
-  more.mine.count = more.n_experts = 17;
+  more.n_experts = 17;
+  more.experts = ingot::testing::experts_of({1, 2, 3, 4, 5}, 0, 17);
   expect_error(ErrorCode::kMissingTensor, {"model.layers.1.mlp.experts.16.gate_proj.weight"},
                [&] { static_cast<void>(ExpertStore::need(store, more)); });
   ExpertShape wider = shape_;
-  wider.intermediate = 144;
+  wider.intermediate = wider.inner.count = 144;
   expect_error(ErrorCode::kShapeMismatch,
                {"experts.0.gate_proj.weight", "[128, 256]", "[144, 256]"},
                [&] { static_cast<void>(ExpertStore::need(store, wider)); });

@@ -1,9 +1,12 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <initializer_list>
 #include <random>
 #include <vector>
 
+#include "inference/weights/expert_store.h"
 #include "inference/weights/weight_store.h"
 
 namespace ingot::testing {
@@ -14,6 +17,17 @@ inline std::filesystem::path example() {
 
 inline inference::Range all(std::uint64_t n) {
   return {.first = 0, .count = static_cast<std::size_t>(n)};
+}
+
+/// Some experts of each of these layers.
+inline std::vector<inference::ExpertId> experts_of(std::initializer_list<std::uint32_t> layers,
+                                                   std::uint32_t first, std::uint32_t count) {
+  std::vector<inference::ExpertId> experts;
+  for (const std::uint32_t layer : layers) {
+    for (std::uint32_t e = first; e < first + count; ++e)
+      experts.push_back({.layer = layer, .expert = e});
+  }
+  return experts;
 }
 
 /// A matrix as a whole.

@@ -1,0 +1,116 @@
+#include "inference/model/feed_forward/router.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "formats/base/error.h"
+#include "inference/kernels/vector_math.h"
+
+namespace ingot::inference {
+
+namespace {
+
+// Indices of the n largest values, ties to the lower index, ascending.
+void best_of(std::span<const float> values, std::size_t n, std::vector<std::uint32_t>& order) {
+  order.resize(values.size());
+  std::iota(order.begin(), order.end(), 0U);
+  const auto better = [&](std::uint32_t a, std::uint32_t b) {
+    return values[a] > values[b] || (values[a] == values[b] && a < b);
+  };
+  std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(n), order.end(),
+                    better);
+  order.resize(n);
+  std::sort(order.begin(), order.end());
+}
+
+float group_score(std::span<const float> scores, bool two_best) {
+  float best = -std::numeric_limits<float>::infinity(), second = best;
+  for (const float score : scores) {
+    if (score > best) {
+      second = best;
+      best = score;
+    } else {
+      second = std::max(second, score);
+    }
+  }
+  return two_best && scores.size() > 1 ? best + second : best;
+}
+
+class TokenRouter {
+ public:
+  TokenRouter(const RouterSpec& spec, std::span<const float> bias)
+      : spec_(spec), bias_(bias), groups_(spec.groups) {}
+
+  void choose(std::span<const float> logits, std::span<std::uint32_t> experts,
+              std::span<float> weights) {
+    score(logits);
+    select();
+    float sum = 0;
+    for (std::size_t i = 0; i < experts.size(); ++i) {
+      experts[i] = chosen_[i];
+      weights[i] = scores_[chosen_[i]];
+      sum += weights[i];
+    }
+    for (float& weight : weights) {
+      if (spec_.normalize) weight /= sum + 1e-20F;
+      weight *= spec_.scale;
+    }
+  }
+
+ private:
+  void score(std::span<const float> logits) {
+    scores_.assign(logits.begin(), logits.end());
+    if (spec_.score == GateScore::kSoftmax) {
+      softmax(scores_);
+    } else {
+      for (float& score : scores_) score = sigmoid_f32(score);
+    }
+  }
+
+  void select() {
+    ranked_ = scores_;
+    for (std::size_t e = 0; e < bias_.size(); ++e) ranked_[e] += bias_[e];
+    if (spec_.groups > 1) {
+      const std::size_t width = ranked_.size() / spec_.groups;
+      for (std::size_t g = 0; g < spec_.groups; ++g) {
+        groups_[g] = group_score(std::span(ranked_).subspan(g * width, width), !bias_.empty());
+      }
+      best_of(groups_, spec_.topk_groups, kept_);
+      for (std::size_t e = 0; e < ranked_.size(); ++e) {
+        if (!std::binary_search(kept_.begin(), kept_.end(), e / width)) {
+          ranked_[e] = -std::numeric_limits<float>::infinity();
+        }
+      }
+    }
+    best_of(ranked_, spec_.topk, chosen_);
+  }
+
+  const RouterSpec& spec_;
+  std::span<const float> bias_;
+  std::vector<float> scores_, ranked_, groups_;
+  std::vector<std::uint32_t> kept_, chosen_;
+};
+
+}  // namespace
+
+Routing route(const RouterSpec& spec, formats::MatrixView<const float> logits,
+              std::span<const float> bias) {
+  INGOT_CHECK(logits.cols == spec.experts && (bias.empty() || bias.size() == spec.experts));
+  Routing routing{.topk = spec.topk, .experts = {}, .weights = {}};
+  routing.experts.resize(logits.rows * spec.topk);
+  routing.weights.resize(logits.rows * spec.topk);
+  TokenRouter router(spec, bias);
+  for (std::size_t r = 0; r < logits.rows; ++r) {
+    const std::span row(logits.row(r), logits.cols);
+    if (std::any_of(row.begin(), row.end(), [](float value) { return std::isnan(value); })) {
+      throw Error(ErrorCode::kNonFinite, "the router's logits hold a NaN");
+    }
+    router.choose(row, std::span(routing.experts).subspan(r * spec.topk, spec.topk),
+                  std::span(routing.weights).subspan(r * spec.topk, spec.topk));
+  }
+  return routing;
+}
+
+}  // namespace ingot::inference

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "formats/container/tensor.h"
+#include "inference/model/step/step.h"
+
+namespace ingot::inference {
+
+/// Experts of every token, `topk` each, ascending, with the weights of their outputs.
+struct Routing {
+  std::size_t topk = 0;
+  std::vector<std::uint32_t> experts;  ///< [tokens, topk]
+  std::vector<float> weights;          ///< [tokens, topk]
+};
+
+/// Chooses experts from router logits [tokens, experts]: scores by `spec.score`; selection by score
+/// + `bias` (empty: none) within the best `topk_groups` groups, judged by their two best with a
+/// bias and by their best without; ties go to the lower index. Weights are scores without bias,
+/// normalized if `spec.normalize` (sum over ascending experts + 1e-20), then scaled. All in FP32.
+/// Throws kNonFinite for a logit that is NaN.
+Routing route(const RouterSpec& spec, formats::MatrixView<const float> logits,
+              std::span<const float> bias);
+
+}  // namespace ingot::inference
