@@ -245,8 +245,9 @@ void read_moe_range(const JsonFields& config, ModelConfig& model) {
 
 constexpr const char* kMoeList = "moe_layers_enum";
 
-/// Step: their numbers, in one text.
+/// Step: their numbers, in one text. MTP layers are dense unless they are among them.
 void read_moe_list(const JsonFields& config, ModelConfig& model) {
+  model.layer_is_moe.resize(model.num_hidden_layers + model.num_nextn_predict_layers);
   const std::string text = config.text(kMoeList);
   std::string_view rest = text;
   while (!rest.empty()) {
@@ -263,6 +264,19 @@ void read_moe_list(const JsonFields& config, ModelConfig& model) {
 }
 
 constexpr const char* kHybridPattern = "hybrid_override_pattern";
+
+/// Nemotron-H: a step of prediction is several layers, a letter or a word each.
+std::uint64_t layers_of_mtp_step(const JsonFields& config) {
+  for (const char* key : {"mtp_hybrid_override_pattern", "mtp_layers_block_type"}) {
+    const Json* layers = config.find(key);
+    if (layers == nullptr || layers->is_null()) continue;
+    const std::size_t n =
+        layers->is_string() ? layers->get_ref<const std::string&>().size() : layers->size();
+    if (n > kMaxCount) config.refuse(key, "is beyond any model");
+    return std::max<std::size_t>(n, 1);
+  }
+  return 1;
+}
 
 /// Nemotron-H: a letter per layer, E for experts.
 void read_hybrid_pattern(const JsonFields& config, ModelConfig& model) {
@@ -343,11 +357,17 @@ ModelConfig read_config(const JsonFields& config) {
       config.find("num_local_experts") != nullptr && model.moe_intermediate_size == 0)
     model.moe_intermediate_size = model.intermediate_size;
   model.num_hidden_layers = count(config, "num_hidden_layers");
+  if (const Json* words = config.optional_array("layers_block_type");
+      words != nullptr && config.find("num_hidden_layers") == nullptr)
+    model.num_hidden_layers = std::min<std::uint64_t>(words->size(), kMaxCount);
   for (const char* key : kMtpLayerKeys) {
     if (config.find(key) == nullptr) continue;
     model.num_nextn_predict_layers = count(config, key);
     break;
   }
+  model.num_nextn_predict_layers *= layers_of_mtp_step(config);
+  if (model.num_nextn_predict_layers > kMaxCount)
+    config.refuse(kMtpLayerKeys.front(), "is beyond any model");
   // DeepSeek V4 with DSpark says 1 and has more, over which its list of layers goes on.
   if (const Json* ratios = config.optional_array("compress_ratios");
       ratios != nullptr && ratios->size() > model.num_hidden_layers) {

@@ -88,7 +88,7 @@ struct ModelConfig {
   RopeConfig rope;
   std::optional<QuantizationConfig> quantization;
 
-  /// One entry per main layer: whether it is a mixture of experts (first_k_dense_replace and
+  /// An entry per main layer, and per MTP layer where the config tells: whether it is a mixture of experts (first_k_dense_replace and
   /// moe_layer_freq, mlp_layer_types, or decoder_sparse_step and mlp_only_layers).
   std::vector<bool> layer_is_moe;
   /// One entry per main layer: whether its attention is linear (layer_types, or

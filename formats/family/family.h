@@ -102,6 +102,12 @@ struct TensorRule {
   /// A head that engines load quantized too: a release of this family has it so.
   bool may_be_quantized = false;
   Cut cut = Cut::kReplicated;
+  /// What the cut side is made of, where it has several parts that are cut each on its own: their
+  /// lengths. Empty: one part.
+  std::span<const Width* const> sections = {};
+  /// How many heads, or groups of heads, stay whole where the side is cut: ranks divide their
+  /// number. Null: as the role says (heads of attention, or widths that may be cut anywhere).
+  const Width* heads = nullptr;
   Fuse fuse = Fuse::kNone;
   Presence presence = Presence::kRequired;
   const Width* condition = nullptr;  ///< of kWhen and kUnless
@@ -155,6 +161,10 @@ constexpr StackOrder stack_order(const TensorRule& rule, bool is_quantized) {
   const bool is_turned = is_quantized && rule.stack == StackOrder::kInputMajor;
   return is_turned ? StackOrder::kOutputMajor : rule.stack;
 }
+
+/// Whether what is cut of such a row's tensor are heads of keys and values. There may be fewer of
+/// them than ranks, which then share them.
+bool has_kv_heads(const TensorRule& rule);
 
 /// Throws kCorrupt naming the keys of config.json that the family's rows need and that are missing
 /// or 0. Without this a config that lacks a width would turn into a list of misshapen tensors.

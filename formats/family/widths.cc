@@ -29,6 +29,11 @@ bool occurs(const TensorRule& rule, const ModelConfig& config) {
 
 }  // namespace
 
+bool has_kv_heads(const TensorRule& rule) {
+  const Width* heads = rule.heads != nullptr ? rule.heads : rule.shape[0];
+  return heads != nullptr && heads->mentions("num_key_value_heads");
+}
+
 Shape rule_shape(const TensorRule& rule, const ModelConfig& config) {
   Shape shape;
   for (const Width* width : rule.shape) {

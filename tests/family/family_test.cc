@@ -458,5 +458,50 @@ INSTANTIATE_TEST_SUITE_P(Arch, GoldenNames,
                                            "qwen3_moe"),
                          [](const auto& family) { return std::string(family.param); });
 
+/// Names of tensors that a family promises under a config.
+std::set<std::string> promised(const char* family, const char* config_text) {
+  const ModelConfig config = parse_model_config(config_text, "config.json");
+  std::set<std::string> names;
+  for_each_expected(*find_family(family), config, false,
+                    [&](const ExpectedTensor& tensor) { names.insert(tensor.name); });
+  return names;
+}
+
+TEST(FamilyRows, NemotronPredictsInStepsOfSeveralLayers) {
+  constexpr const char* kConfig = R"({"model_type": "nemotron_h", "num_nextn_predict_layers": 1,
+    "n_routed_experts": 2, "n_shared_experts": 1, "hidden_size": 8, "num_attention_heads": 2, %s})";
+  const auto with = [&](std::string lists) {
+    std::string text = kConfig;
+    return text.replace(text.find("%s"), 2, lists);
+  };
+  const auto by_letters =
+      promised("nemotron_h", with(R"("num_hidden_layers": 2, "hybrid_override_pattern": "ME",
+                            "mtp_hybrid_override_pattern": "*E")")
+                                 .c_str());
+  EXPECT_TRUE(by_letters.contains("backbone.layers.0.mixer.in_proj.weight"));
+  EXPECT_TRUE(by_letters.contains("mtp.layers.0.mixer.q_proj.weight"));
+  EXPECT_TRUE(by_letters.contains("mtp.layers.1.mixer.experts.1.up_proj.weight"));
+  EXPECT_FALSE(by_letters.contains("mtp.layers.1.mixer.q_proj.weight"));
+  EXPECT_FALSE(by_letters.contains("mtp.layers.2.norm.weight"));
+  EXPECT_EQ(promised("nemotron_h", with(R"("layers_block_type": ["mamba", "moe"],
+                                           "mtp_layers_block_type": ["attention", "moe"])")
+                                       .c_str()),
+            by_letters);
+}
+
+TEST(FamilyRows, StepPredictsWithDenseLayers) {
+  const auto names = promised("step3p7", R"({"model_type": "step3p5", "num_hidden_layers": 2,
+    "num_nextn_predict_layers": 2, "moe_layers_enum": "1", "moe_num_experts": 2,
+    "layer_types": ["full_attention", "sliding_attention", "sliding_attention",
+                    "sliding_attention"]})");
+  for (const char* name :
+       {"model.layers.1.moe.gate_proj.weight", "model.layers.2.mlp.gate_proj.weight",
+        "model.layers.3.self_attn.q_proj.weight",
+        "model.layers.3.transformer.shared_head.output.weight"})
+    EXPECT_TRUE(names.contains(name)) << name;
+  EXPECT_FALSE(names.contains("model.layers.2.moe.gate_proj.weight"));
+  EXPECT_FALSE(names.contains("model.layers.1.eh_proj.weight"));
+}
+
 }  // namespace
 }  // namespace ingot::formats

@@ -14,7 +14,7 @@
 namespace ingot::testing {
 
 /// The logical tensors that a family's config promises, without bytes. The config is the family's
-/// reference with some keys changed.
+/// reference, if it has one, with some keys changed.
 class ModelTensors : public formats::TensorSource {
  public:
   ModelTensors(std::string_view family, const formats::Json& changes, bool stacked = false)
@@ -72,8 +72,8 @@ class ModelTensors : public formats::TensorSource {
  private:
   static formats::ModelConfig changed_config(const formats::Family& family,
                                              const formats::Json& changes) {
-    formats::Json config =
-        formats::parse_json(family.rules.empty() ? "{}" : family.reference_config, "reference");
+    formats::Json config = formats::parse_json(
+        family.reference_config.empty() ? "{}" : family.reference_config, "reference");
     for (const auto& [key, value] : changes.items()) config[key] = value;
     return formats::parse_model_config(config.dump(), "changed");
   }
