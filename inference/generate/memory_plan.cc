@@ -121,7 +121,8 @@ RunMemory stream_memory(const formats::Checkpoint& source, Profile profile,
     need.resident = std::max(need.resident, n_bytes);
   }
   const TokenCount tokens = count_tokens(lengths);
-  const ExpertShape all = expert_shape(spec, {}, true);
+  const RankView rank = rank_view(source);
+  const ExpertShape all = expert_shape(spec, rank, true);
   for (std::size_t l = 0; l < spec.is_moe.size(); ++l) {
     const bool is_there =
         std::any_of(source.tensors().begin(), source.tensors().end(),
@@ -132,9 +133,9 @@ RunMemory stream_memory(const formats::Checkpoint& source, Profile profile,
     need.resident = std::max(need.resident, layer.resident);
     need.experts = std::max(need.experts, layer.experts);
     need.two_experts = std::max(need.two_experts, layer.two_experts);
-    need.cache = std::max(need.cache,
-                          tokens.in_pages * KvCache::bytes_per_token({cache_streams(
-                                                spec, {}, profile, plain_kv_format(profile), l)}));
+    need.cache = std::max(
+        need.cache, tokens.in_pages * KvCache::bytes_per_token({cache_streams(
+                                          spec, rank, profile, plain_kv_format(profile), l)}));
   }
   need.scratch =
       step_memory(spec, tokens.in_pages, tokens.longest, threads) + program_memory(source);
