@@ -41,7 +41,7 @@ done
 printf 'What is 2 + 2?\n\nTell me a story about a fox and a kite.\n\n中国的首都是哪里？' >"$work/prompts"
 ids() { python3 -c 'import json, sys; print([s["generated_ids"] for s in json.load(sys.stdin)["sequences"]])'; }
 for how in --greedy "--temperature 0.7 --seed 5"; do
-  # shellcheck disable=SC2086
+  # shellcheck disable=SC2206
   answer=(generate model --prompts "$work/prompts" --max-new-tokens 24 --profile f32 --json $how)
   whole=$(cd "$work" && "$ingot" "${answer[@]}" 2>/dev/null | ids)
   threads=$(cd "$work" && "$ingot" "${answer[@]}" --ranks threads 2>"$work/stderr" | ids)
@@ -71,7 +71,7 @@ for line in sums:
 P
 
 # Layers and answers of the ranks, held against the source; processes and threads find the same.
-verify=(verify "$example" model --levels layers,greedy --profile f32 --progress never)
+verify=(verify "$example" model --levels "layers,greedy" --profile f32 --progress never)
 hosts 4 "$ingot" "${verify[@]}" --json >"$work/processes" 2>"$work/stderr" || fail "verify: $(cat "$work/stderr" "$work/processes")"
 (cd "$work" && "$ingot" "${verify[@]}" --ranks threads --json) >"$work/threads" 2>"$work/stderr" || fail "verify: $(cat "$work/stderr")"
 (cd "$work" && "$ingot" "${verify[@]}" --json) >"$work/joined" 2>"$work/stderr" || fail "verify: $(cat "$work/stderr")"
