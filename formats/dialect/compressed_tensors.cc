@@ -101,9 +101,17 @@ void name_heads(const WrittenModel& model, const QuantizationGroup& group,
   }
 }
 
+bool is_embedding(const WrittenTensor& tensor) {
+  return tensor.rule != nullptr &&
+         (tensor.rule->role == Role::kEmbedding || tensor.rule->role == Role::kMtpEmbedding);
+}
+
 /// compressed-tensors' own converter reads files, in which no weight has a class: `Linear` is every
-/// `X.weight` to it, norms too, and must have a scale. Engines do not ask for what is added here.
-void ignore_all_plain(const WrittenModel& model, std::vector<std::string>& ignored) {
+/// `X.weight` to it, norms too, and must have a scale. Engines do not ask for what is added here,
+/// and one of SGLang's loaders, the only one there that has INT8 experts, makes a linear of every
+/// module that is named: embeddings are left out for it.
+void ignore_all_plain(const WrittenModel& model, SchemeId scheme,
+                      std::vector<std::string>& ignored) {
   constexpr const char* kNorms = "re:.*norm$";
   const ModuleList norms(std::vector<std::string>{kNorms}, PatternSyntax::kRegex);
   const bool has_quantized_norm =
@@ -114,6 +122,7 @@ void ignore_all_plain(const WrittenModel& model, std::vector<std::string>& ignor
   for (const WrittenTensor& tensor : model.tensors) {
     const std::string_view module = module_name(tensor.name);
     if (is_quantized(tensor) || module == tensor.name || linears.covers_for_all(module)) continue;
+    if (scheme == SchemeId::kInt8Channel && is_embedding(tensor)) continue;
     const bool is_norm = !has_quantized_norm && norms.covers_for_all(module);
     ignored.emplace_back(is_norm ? kNorms : module);
   }
@@ -146,8 +155,9 @@ Json derived_block(const WrittenModel& model, const WrittenGroups& written) {
   }
   std::vector<std::string> ignored = patterns(0);
   // Packed codes have a name that plain weights do not share.
-  const StorageRow* row = find_storage(kCompressedTensorsDialect, written.groups.front().scheme);
-  if (!is_mixed && row->parts.front().suffix == kWeight) ignore_all_plain(model, ignored);
+  const SchemeId scheme = written.groups.front().scheme;
+  const StorageRow* row = find_storage(kCompressedTensorsDialect, scheme);
+  if (!is_mixed && row->parts.front().suffix == kWeight) ignore_all_plain(model, scheme, ignored);
   return {{"quant_method", "compressed-tensors"},
           {"format", format},
           {"quantization_status", "compressed"},
