@@ -95,8 +95,8 @@ struct ModelConfig {
   std::map<std::string, std::vector<std::uint64_t>, std::less<>> by_layer;
 
   /// An entry per main layer, and per MTP layer where the config tells: whether it is a mixture of
-  /// experts (first_k_dense_replace and
-  /// moe_layer_freq, mlp_layer_types, or decoder_sparse_step and mlp_only_layers).
+  /// experts (first_k_dense_replace and moe_layer_freq, mlp_layer_types, or decoder_sparse_step and
+  /// mlp_only_layers).
   std::vector<bool> layer_is_moe;
   /// One entry per main layer: whether its attention is linear (layer_types, or
   /// full_attention_interval); empty where none is.
