@@ -20,8 +20,7 @@ namespace {
 constexpr std::uint64_t kMaxCount = std::uint64_t{1} << 20;      // layers, experts
 constexpr std::uint64_t kMaxDimension = std::uint64_t{1} << 32;  // widths, vocabulary, positions
 
-/// The list under `key` where it has an entry per layer. The number of MTP layers, over which it
-/// may go on, is none of those that are written so.
+/// The list under `key` where it has an entry per layer. It may go on over the MTP layers.
 const Json* per_layer_list(const JsonFields& config, const char* key) {
   const Json* value = config.find(key);
   if (value == nullptr || !value->is_array() || value->empty()) return nullptr;
@@ -77,8 +76,10 @@ std::uint64_t count(const JsonFields& config, const char* key) {
 /// The product of two numbers below 2^32, layer by layer.
 LayerNumber product(const LayerNumber& a, const LayerNumber& b) {
   LayerNumber all{.largest = a.largest.value_or(0) * b.largest.value_or(0), .by_layer = {}};
-  for (std::size_t i = 0; i < std::max(a.by_layer.size(), b.by_layer.size()); ++i)
-    all.by_layer.push_back(a.in(i)*b.in(i));
+  for (std::size_t i = 0; i < std::max(a.by_layer.size(), b.by_layer.size()); ++i) {
+    const std::uint64_t own = a.in(i);
+    all.by_layer.push_back(own * b.in(i));
+  }
   if (!all.by_layer.empty()) all.largest = std::ranges::max(all.by_layer);
   return all;
 }

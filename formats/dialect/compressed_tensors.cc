@@ -101,17 +101,9 @@ void name_heads(const WrittenModel& model, const QuantizationGroup& group,
   }
 }
 
-bool is_embedding(const WrittenTensor& tensor) {
-  return tensor.rule != nullptr &&
-         (tensor.rule->role == Role::kEmbedding || tensor.rule->role == Role::kMtpEmbedding);
-}
-
 /// compressed-tensors' own converter reads files, in which no weight has a class: `Linear` is every
-/// `X.weight` to it, norms too, and must have a scale. Engines do not ask for what is added here,
-/// and one of SGLang's loaders, the only one there that has INT8 experts, makes a linear of every
-/// module that is named: embeddings are left out for it.
-void ignore_all_plain(const WrittenModel& model, SchemeId scheme,
-                      std::vector<std::string>& ignored) {
+/// `X.weight` to it, norms too, and must have a scale. Engines do not ask for what is added here.
+void ignore_all_plain(const WrittenModel& model, std::vector<std::string>& ignored) {
   constexpr const char* kNorms = "re:.*norm$";
   const ModuleList norms(std::vector<std::string>{kNorms}, PatternSyntax::kRegex);
   const bool has_quantized_norm =
@@ -122,7 +114,6 @@ void ignore_all_plain(const WrittenModel& model, SchemeId scheme,
   for (const WrittenTensor& tensor : model.tensors) {
     const std::string_view module = module_name(tensor.name);
     if (is_quantized(tensor) || module == tensor.name || linears.covers_for_all(module)) continue;
-    if (scheme == SchemeId::kInt8Channel && is_embedding(tensor)) continue;
     const bool is_norm = !has_quantized_norm && norms.covers_for_all(module);
     ignored.emplace_back(is_norm ? kNorms : module);
   }
@@ -155,15 +146,29 @@ Json derived_block(const WrittenModel& model, const WrittenGroups& written) {
   }
   std::vector<std::string> ignored = patterns(0);
   // Packed codes have a name that plain weights do not share.
-  const SchemeId scheme = written.groups.front().scheme;
-  const StorageRow* row = find_storage(kCompressedTensorsDialect, scheme);
-  if (!is_mixed && row->parts.front().suffix == kWeight) ignore_all_plain(model, scheme, ignored);
+  const StorageRow* row = find_storage(kCompressedTensorsDialect, written.groups.front().scheme);
+  if (!is_mixed && row->parts.front().suffix == kWeight) ignore_all_plain(model, ignored);
   return {{"quant_method", "compressed-tensors"},
           {"format", format},
           {"quantization_status", "compressed"},
           {"config_groups", std::move(groups)},
           {kIgnore, ignored},
           {"kv_cache_scheme", nullptr}};
+}
+
+/// The tensors that a list may name. Embeddings are no `Linear`; SGLang's `w8a8_int8`, its one
+/// loader of INT8 experts, makes a linear of every module that is named.
+std::vector<WrittenTensor> nameable(const WrittenModel& model) {
+  const bool is_int8 =
+      std::all_of(model.tensors.begin(), model.tensors.end(), [](const WrittenTensor& tensor) {
+        return !is_quantized(tensor) || tensor.scheme == SchemeId::kInt8Channel;
+      });
+  std::vector<WrittenTensor> tensors(model.tensors.begin(), model.tensors.end());
+  std::erase_if(tensors, [&](const WrittenTensor& tensor) {
+    return is_int8 && !is_quantized(tensor) && tensor.rule != nullptr &&
+           (tensor.rule->role == Role::kEmbedding || tensor.rule->role == Role::kMtpEmbedding);
+  });
+  return tensors;
 }
 
 /// Whether the source's block says of every quantized module what it is.
@@ -174,8 +179,11 @@ bool describes(const ConfigGroups& source, const WrittenGroups& written) {
       });
 }
 
-Json quantization_config(const WrittenModel& model) {
-  if (!any_quantized(model.tensors)) return nullptr;
+Json quantization_config(const WrittenModel& whole) {
+  if (!any_quantized(whole.tensors)) return nullptr;
+  const std::vector<WrittenTensor> tensors = nameable(whole);
+  WrittenModel model = whole;
+  model.tensors = tensors;
   const WrittenGroups written = written_groups(model);
   const Json* kept = source_block(model.source, kCompressedTensorsDialect);
   if (kept == nullptr) return derived_block(model, written);
