@@ -2,7 +2,6 @@
 #include <atomic>
 #include <csignal>
 #include <cstdint>
-#include <cstring>
 #include <functional>
 #include <iostream>
 #include <memory>
@@ -175,7 +174,7 @@ class GenerateSession {
         source_(shard::open_source(self.directory,
                                    {.open = {.threads = threads_}, .config = flags.config})),
         spec_(inference::model_spec(source_)) {
-    if (self.is_alone()) shard::require_all_ranks(source_);
+    if (!self.is_rank) shard::require_all_ranks(source_);
     if (!self.is_first()) return;
     notes() << remark_lines("warning", source_.remarks());
     if (source_.lacks_promised_mtp()) {
@@ -292,31 +291,9 @@ int run_chat(const GenerateFlags& flags, GenerateSession& session, const PromptR
   return kExitDone;
 }
 
-/// The ids of all prompts, which the first rank has read, on all ranks.
-std::vector<std::vector<std::int32_t>> ids_of_all(const RunningRank& self,
-                                                  const std::vector<GivenPrompt>& given) {
-  std::vector<std::int32_t> sent;
-  for (const GivenPrompt& prompt : given) {
-    sent.push_back(static_cast<std::int32_t>(prompt.ids.size()));
-    sent.insert(sent.end(), prompt.ids.begin(), prompt.ids.end());
-  }
-  const auto bytes = std::as_bytes(std::span(sent));
-  const inference::Bytes received =
-      from_first(self.comm, "prompts", inference::Bytes(bytes.begin(), bytes.end()));
-  std::vector<std::int32_t> all(received.size() / sizeof(std::int32_t));
-  if (!all.empty()) std::memcpy(all.data(), received.data(), received.size());
-  std::vector<std::vector<std::int32_t>> prompts;
-  for (auto at = all.begin(); at != all.end();) {
-    const auto first = at + 1, last = first + *at;
-    prompts.emplace_back(first, last);
-    at = last;
-  }
-  return prompts;
-}
-
 /// The answers of one rank, or of the whole model; the first rank reads and prints.
 int run_answers(const GenerateFlags& flags, const RunningRank& self) {
-  if (flags.interactive && !self.is_alone()) {
+  if (flags.interactive && self.is_rank) {
     throw Error(ErrorCode::kUnsupported,
                 "--interactive is for one process that sees slices as one model (--ranks joined, "
                 "--mpi never)");
@@ -327,7 +304,9 @@ int run_answers(const GenerateFlags& flags, const RunningRank& self) {
   if (flags.interactive) return run_chat(flags, session, *reader);
 
   const std::vector<GivenPrompt> given = reader ? reader->read() : std::vector<GivenPrompt>();
-  const std::vector<std::vector<std::int32_t>> ids = ids_of_all(self, given);
+  inference::Lists ids;
+  for (const GivenPrompt& prompt : given) ids.push_back(prompt.ids);
+  ids = broadcast(self.comm, {.group = inference::Group::kWorld, .name = "prompts"}, 0, ids);
   inference::GenerateOptions options = session.options();
   session.open(inference::final_lengths(session.spec(), ids, options.max_new_tokens));
   install_stop_signals();
@@ -351,7 +330,7 @@ int run_answers(const GenerateFlags& flags, const RunningRank& self) {
     if (!flags.jsonl) printer.finish();
     notes() << generate_summary(result, session.model()) << "\n";
   }
-  if (!self.is_alone()) notes() << traffic_summary(self.comm.traffic()) << "\n";
+  if (self.is_rank) notes() << traffic_summary(self.comm.traffic()) << "\n";
   if (!flags.log_file.empty()) {
     write_text_file(flags.log_file, traffic_lines(self.comm.traffic()));
   }

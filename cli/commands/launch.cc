@@ -176,7 +176,7 @@ int run_ranks(const RankFlags& flags, const fs::path& directory,
   const auto in_this_process = [&] {
     if (flags.ranks == kThreads) return run_as_threads(directory, body);
     inference::OneRank alone;
-    return body({.directory = directory, .comm = alone});
+    return body({.directory = directory, .comm = alone, .is_rank = false});
   };
   return run_launched(flags.mpi, in_this_process, [&](Ranks& ranks) {
     if (flags.ranks == kThreads) {
@@ -186,13 +186,6 @@ int run_ranks(const RankFlags& flags, const fs::path& directory,
     }
     return run_as_process(flags, ranks, directory, body);
   });
-}
-
-inference::Bytes from_first(inference::Comm& comm, std::string_view name, inference::Bytes mine) {
-  const inference::Collective what = {.group = inference::Group::kWorld, .name = name};
-  std::vector<inference::Bytes> send(comm.size(what.group));
-  if (comm.rank(what.group) == 0) std::ranges::fill(send, mine);
-  return std::move(inference::exchange(comm, what, std::move(send)).front());
 }
 
 }  // namespace ingot::cli

@@ -40,10 +40,10 @@ struct RunningRank {
   /// How many share the processors and the memory that this process was given, and those that it
   /// finds where it was given none.
   std::size_t n_sharing_given = 1, n_sharing_found = 1;
+  bool is_rank = true;
 
   /// Whether it is the one that reads what the user says, and prints.
   [[nodiscard]] bool is_first() const { return comm.rank(inference::Group::kWorld) == 0; }
-  [[nodiscard]] bool is_alone() const { return comm.size(inference::Group::kWorld) == 1; }
   /// The part of an amount that is this rank's, at least 1.
   [[nodiscard]] std::uint64_t share(std::uint64_t amount, bool is_given) const;
 };
@@ -54,8 +54,5 @@ struct RunningRank {
 /// processes than it was cut for.
 int run_ranks(const RankFlags& flags, const std::filesystem::path& directory,
               const std::function<int(const RunningRank&)>& body);
-
-/// What the first rank has of something, on all ranks.
-inference::Bytes from_first(inference::Comm& comm, std::string_view name, inference::Bytes mine);
 
 }  // namespace ingot::cli

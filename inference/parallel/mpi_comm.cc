@@ -17,8 +17,8 @@ namespace {
 constexpr int kBusyLooks = 100;
 constexpr std::chrono::microseconds kPause{50};
 
-// Of the collective's name and layer: ranks that have come for different things do not take each
-// other's bytes.
+// Made of the collective's name and layer, so that ranks that have come for different things do not
+// take each other's bytes.
 std::uint32_t tag_of(const Collective& what) {
   const std::string text = fmt::format("{} {}", what.name, what.layer);
   return static_cast<std::uint32_t>(hash_bytes(std::as_bytes(std::span(text))).low % kMpiTags);

@@ -58,6 +58,35 @@ done
 grep -q "rank 0 sent .* messages .* hidden by work" "$work/stderr" || fail "no figures of exchanges: $(cat "$work/stderr")"
 [ "$(hosts 4 "$ingot" generate model --prompt "What is 2 + 2?" --greedy --mpi-sums 2>&1 | head -1)" = "2 + 2 = 4." ] || fail "--mpi-sums"
 
+# What the first rank sent is what arithmetic says: a prompt's group sums every row in every layer.
+hosts 4 "$ingot" generate model --prompt "What is 2 + 2?" --greedy --json --log "$work/log" >"$work/json" 2>"$work/stderr" || fail "--log"
+python3 - "$work/json" "$work/log" "$example/config.json" <<'P' || fail "bytes of sums: $(cat "$work/log")"
+import json, sys
+answer, config = json.load(open(sys.argv[1])), json.load(open(sys.argv[3]))
+sums = [line for line in map(json.loads, open(sys.argv[2])) if line["collective"] == "attention sum"]
+rows = answer["prefill"]["tokens"] + answer["decode"]["tokens"]
+assert len(sums) == config["num_hidden_layers"]
+for line in sums:
+    assert line["bytes"] == 4 * rows * config["hidden_size"] and line["messages"] == line["times"]
+P
+
+# Layers and answers of the ranks, held against the source; processes and threads find the same.
+verify=(verify "$example" model --levels layers,greedy --profile f32 --progress never)
+hosts 4 "$ingot" "${verify[@]}" --json >"$work/processes" 2>"$work/stderr" || fail "verify: $(cat "$work/stderr" "$work/processes")"
+(cd "$work" && "$ingot" "${verify[@]}" --ranks threads --json) >"$work/threads" 2>"$work/stderr" || fail "verify: $(cat "$work/stderr")"
+(cd "$work" && "$ingot" "${verify[@]}" --json) >"$work/joined" 2>"$work/stderr" || fail "verify: $(cat "$work/stderr")"
+python3 - "$work/processes" "$work/threads" "$work/joined" <<'P' || fail "verify by processes, threads, and joined"
+import json, sys
+processes, threads, joined = (json.load(open(path)) for path in sys.argv[1:])
+assert processes["layers"] == threads["layers"] and processes["greedy"] == threads["greedy"]
+assert len(processes["layers"]["layers"]) == len(joined["layers"]["layers"]) > 3
+for layer in processes["layers"]["layers"]:
+    assert layer["isolated"]["relative_error"] < 1e-5, layer
+assert processes["greedy"] == joined["greedy"] and processes["greedy"]["equal"] > 2
+P
+judge 2 "ranks run the levels layers and greedy" hosts 4 "$ingot" verify "$example" model
+judge 2 "ranks run the comparison of two" hosts 4 "$ingot" verify model --text "$work/prompts"
+
 # What a rank finds ends all, with its message; so does its death.
 cp -r "$work/host2/model" "$work/whole2"
 truncate -s -1000 "$work"/host2/model/*/ep-02-of-04-00001-of-00001.safetensors
