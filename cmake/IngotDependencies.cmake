@@ -7,7 +7,7 @@ find_package(fmt REQUIRED)
 find_package(spdlog REQUIRED)
 find_package(yaml-cpp REQUIRED)
 find_package(OpenSSL REQUIRED COMPONENTS Crypto)
-# Only for the module of MPI (cli/mpi).
+# Only for the module of MPI (inference/parallel).
 set(MPI_CXX_SKIP_MPICXX ON)
 find_package(MPI COMPONENTS CXX)
 find_package(PkgConfig REQUIRED)

@@ -90,7 +90,11 @@ say "12. Are the slices still that model, and may they ship? Every weight, every
 run 12 ingot verify "$source" "$work/ranks" --levels all --html build/verify-report.html
 echo "The page is build/verify-report.html: open it in a browser."
 
-say "13. A fault that a checksum made afterwards would bless: one expert's scales, 1% off. It is found, and named"
+say "13. As a cluster runs it: four processes of MPI, each with its own slice alone, meet in collectives and answer alike"
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+run 3 mpirun --oversubscribe --bind-to none -n 4 ingot generate "$work/ranks" --prompt "What is 2 + 2?" --greedy
+
+say "14. A fault that a checksum made afterwards would bless: one expert's scales, 1% off. It is found, and named"
 cp -r "$work/int8" "$work/fault"
 run 2 python3 scripts/scale_tensor.py "$work/fault" model.layers.3.mlp.experts.7.up_proj.weight_scale 1.01
 run 7 ingot verify "$source" "$work/fault" --levels weights || echo "exit code $?"

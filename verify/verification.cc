@@ -64,6 +64,17 @@ ComparedCheckpoint open_source_of(const std::filesystem::path& source,
   return from;
 }
 
+// A rank sees its own slice, and meets the others where a model runs.
+void require_of_ranks(const VerificationOptions& options) {
+  const bool runs = std::ranges::all_of(options.levels, [](Level level) {
+    return level == Level::kLayers || level == Level::kGreedy;
+  });
+  if (runs && !options.levels.empty() && options.text.empty() && options.ledger == nullptr) return;
+  throw Error(ErrorCode::kInvalidArgument,
+              "ranks run the levels layers and greedy; other levels, --text and parts look at all "
+              "slices at once: run them in one process (--mpi never)");
+}
+
 // What several outputs of one source are given, and what its text measured: read and run once.
 struct SourceInputs {
   std::optional<std::vector<Prompt>> prompts, documents;
@@ -76,6 +87,7 @@ class Verification {
  public:
   explicit Verification(const VerificationOptions& options) : options_(options) {
     report_.tool_version = options.tool_version;
+    keeps_faults_ = options.ranks == nullptr;
   }
   Verification(const Verification&) = delete;  // inputs_ may be its own
   Verification& operator=(const Verification&) = delete;
@@ -135,7 +147,7 @@ class Verification {
     attempt("the output", [&] { to.emplace(open(output, options_.output_config)); });
     if (to) {
       take_facts(*to);
-      report_.changes = scheme_changes(from.model, to->model);
+      if (options_.ranks == nullptr) report_.changes = scheme_changes(from.model, to->model);
       run_levels(from, *to);
     }
     return to;
@@ -186,7 +198,8 @@ class Verification {
             .threads = options_.threads,
             .mem_limit = options_.mem_limit,
             .progress = progress_of(what),
-            .stop_requested = options_.stop_requested};
+            .stop_requested = options_.stop_requested,
+            .ranks = options_.ranks};
   }
 
   void note_remarks(const ComparedCheckpoint& side) {
@@ -220,7 +233,8 @@ class Verification {
   }
 
   void run_prompts(const ComparedCheckpoint& from, const ComparedCheckpoint& to) {
-    for (const ComparedCheckpoint* side : {&from, &to}) shard::require_all_ranks(side->model);
+    shard::require_all_ranks(from.model);
+    if (options_.ranks == nullptr) shard::require_all_ranks(to.model);
     const std::optional<inference::Tokenizer> tokenizer = open_tokenizer(from.model);
     const inference::Tokenizer* words = tokenizer ? &*tokenizer : nullptr;
     if (!options_.prompts.empty() && !tokenizer) throw no_tokenizer(from.model);
@@ -304,7 +318,23 @@ class Verification {
 
 Report verify_pair(const std::filesystem::path& source, const std::filesystem::path& output,
                    const VerificationOptions& options) {
+  if (options.ranks != nullptr) require_of_ranks(options);
   return Verification(options).pair(source, output);
+}
+
+void follow_verification(const std::filesystem::path& rank, const VerificationOptions& options) {
+  require_of_ranks(options);
+  const formats::Checkpoint model = open_with(options, rank, options.output_config).model;
+  const RunOptions run = {.tokens = options.greedy_tokens,
+                          .output_profile = options.output_profile,
+                          .threads = options.threads,
+                          .mem_limit = options.mem_limit,
+                          .stop_requested = options.stop_requested,
+                          .ranks = options.ranks};
+  if (std::ranges::find(options.levels, Level::kLayers) != options.levels.end())
+    follow_layers(model, run);
+  if (std::ranges::find(options.levels, Level::kGreedy) != options.levels.end())
+    follow_greedy(model, run);
 }
 
 Report verify_single(const std::filesystem::path& directory, const VerificationOptions& options) {

@@ -47,14 +47,23 @@ struct VerificationOptions {
   /// (what is being done, done, of how much); bytes of weights, layers, tokens.
   std::function<void(std::string_view, std::uint64_t, std::uint64_t)> progress = {};
   std::function<bool()> stop_requested = {};
+  /// The output is run by ranks, of which this process is one and the first leads; null: by this
+  /// process, whole. A fault of the output is thrown then, since it stops all ranks.
+  inference::Comm* ranks = nullptr;
 };
 
 /// Compares two checkpoints. What is wrong with the output is in the report, never thrown, also
 /// where it stops a level: then that level is in Report::not_run, and the report fails. Throws what
 /// says nothing about the output: a source that cannot be read, options that make no sense, kLimit,
 /// kIo, kUnsupported, kInterrupted.
+/// With ranks `output` is the directory of the first one, which compares; kInvalidArgument for
+/// levels other than layers and greedy, which no rank can look at alone.
 Report verify_pair(const std::filesystem::path& source, const std::filesystem::path& output,
                    const VerificationOptions& options);
+
+/// What the other ranks do while the first one is in verify_pair() with the same options: they run
+/// the output with it, each from its own directory.
+void follow_verification(const std::filesystem::path& rank, const VerificationOptions& options);
 
 /// Looks at one checkpoint: the perplexity of `text`, activations recorded in `reference`, or both;
 /// kInvalidArgument for neither.

@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "cli/commands/commands.h"
+#include "cli/flags/calibration_text.h"
 #include "cli/flags/flag_table.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/terminal.h"
@@ -26,39 +27,11 @@ using formats::Json;
 using verify::CalibrationReport;
 
 struct CalibrateFlags {
-  std::string directory, text, out, family, mem_limit = "4GiB", progress = "auto";
-  std::size_t threads = 0, max_tokens = 0;
+  std::string directory, out, family, mem_limit = "4GiB", progress = "auto";
+  CalibrationText text;
+  std::size_t threads = 0;
   bool json = false;
 };
-
-// The first documents that hold so many tokens together, the last one cut.
-void keep_tokens(std::size_t most, std::vector<verify::Prompt>& documents) {
-  std::size_t n = 0;
-  while (n < documents.size() && most > 0) {
-    auto& ids = documents[n++].ids;
-    ids.resize(std::min(ids.size(), most));
-    most -= ids.size();
-  }
-  documents.resize(n);
-}
-
-std::vector<verify::Prompt> read_text(const CalibrateFlags& flags, const Checkpoint& source) {
-  const auto tokenizer = verify::open_tokenizer(source);
-  if (!tokenizer) {
-    throw Error(ErrorCode::kMissingTensor, "has no tokenizer.json, so that no text can be read")
-        .in_file(source.directory().string());
-  }
-  std::size_t n_documents = 0;
-  std::vector<verify::Prompt> windows =
-      verify::read_documents(flags.text, source, *tokenizer, &n_documents);
-  if (windows.size() > n_documents) {
-    notes() << fmt::format("note: {} document{} read in {} windows of the model's context\n",
-                           count_text(n_documents), n_documents == 1 ? "" : "s",
-                           count_text(windows.size()));
-  }
-  if (flags.max_tokens > 0) keep_tokens(flags.max_tokens, windows);
-  return windows;
-}
 
 std::string report_text(const CalibrateFlags& flags, const CalibrationReport& report) {
   std::string text = fmt::format("{}: inputs of {} modules over {} tokens in {} window{}\n",
@@ -94,7 +67,7 @@ int run_calibrate(const CalibrateFlags& flags) {
       shard::open_source(flags.directory, {.open = {.family = flags.family, .threads = threads}});
   shard::require_all_ranks(source);
   notes() << remark_lines("warning", source.remarks());
-  const std::vector<verify::Prompt> documents = read_text(flags, source);
+  const std::vector<verify::Prompt> documents = read_calibration_text(flags.text, source);
   install_stop_signals();
   verify::RunOptions options{.threads = threads,
                              .mem_limit = parse_size(flags.mem_limit, "--mem-limit"),
@@ -115,17 +88,10 @@ std::function<int()> declare_calibrate(FlagTable& table) {
   auto flags = std::make_shared<CalibrateFlags>();
   table.add(FlagGroup::kCommon,
             {required("directory", &flags->directory, kDirectoryHelp, ValueKind::kFolder),
-             {"--text",
-              &flags->text,
-              "what to read: a .txt file as one document, JSON {\"docs\": [...]}, or JSON lines "
-              "(.jsonl); - is stdin",
-              {.is_required = true, .kind = ValueKind::kFile, .takes_stdin = true}},
+             text_flag(flags->text),
              required("--out", &flags->out, "safetensors file to write; must be absent",
                       ValueKind::kFile),
-             {"--max-tokens",
-              &flags->max_tokens,
-              "stop after so many tokens (default: read all)",
-              {.is_positive = true}}});
+             max_tokens_flag(flags->text)});
   table.add(FlagGroup::kSource,
             {family_flag(&flags->family, "model family instead of config.json's"),
              family_file_flag(&flags->family)});

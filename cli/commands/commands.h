@@ -62,6 +62,7 @@ std::string json_name(const std::string& name);
 /// The member `error` of JSON documents.
 formats::Json error_json(const Error& error);
 
+std::function<int()> declare_balance(FlagTable& table);
 std::function<int()> declare_calibrate(FlagTable& table);
 std::function<int()> declare_check(FlagTable& table);
 std::function<int()> declare_compare(FlagTable& table);

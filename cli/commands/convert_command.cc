@@ -1,23 +1,20 @@
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <iostream>
 #include <memory>
-#include <ranges>
 #include <string>
-#include <thread>
 
 #include <fmt/format.h>
 
 #include "cli/commands/commands.h"
 #include "cli/commands/job.h"
+#include "cli/commands/launch.h"
 #include "cli/flags/family_proposal.h"
 #include "cli/flags/flag_table.h"
 #include "cli/flags/slicing_flags.h"
 #include "cli/flags/target_flags.h"
-#include "cli/mpi/ranks.h"
 #include "cli/report/convert_report.h"
 #include "cli/terminal/progress.h"
 #include "cli/terminal/terminal.h"
@@ -150,9 +147,6 @@ struct ConvertFlags {
   ConvertVerifyFlags verify;
 };
 
-// How long other ranks leave it to the first to say what is wrong.
-constexpr std::chrono::seconds kTimeOfTheFirst{2};
-
 // The value of --part that publishes what all parts have made.
 constexpr std::string_view kJoin = "join";
 
@@ -211,14 +205,6 @@ int run_convert(ConvertFlags& flags) {
   return run_job(flags.job, "converting", plan);
 }
 
-// What this process was asked to do, which is the same on all ranks; the program may lie elsewhere.
-std::string own_words() {
-  std::string text;
-  for (const std::string& word : command_line().words | std::views::drop(1))
-    text.append(word).push_back('\0');
-  return text;
-}
-
 // A part for each rank and, when all are done, the join by rank 0.
 int run_on(Ranks& ranks, const ConvertFlags& flags) {
   const bool is_first = ranks.rank() == 0;
@@ -247,28 +233,15 @@ int run_on(Ranks& ranks, const ConvertFlags& flags) {
     if (!is_shown) all.part = kJoin;
     code = run_convert(all);
   }
-  ranks.end(code);
   return code;
 }
 
 // By itself, or with the other processes of its launch.
-int run_launched(ConvertFlags& flags) {
-  const MpiUse use = parse_mpi_use(flags.mpi);
-  if (!flags.part.empty() || !is_launched(use)) return run_convert(flags);
-  Ranks ranks(own_words());
-  if (ranks.size() > 1) {
-    try {
-      return run_on(ranks, flags);
-    } catch (const Error&) {
-      // All ranks find the same fault in what all are given: one of them says it, and ends the
-      // rest.
-      if (ranks.rank() != 0) std::this_thread::sleep_for(kTimeOfTheFirst);
-      throw;
-    }
-  }
-  const int code = run_convert(flags);
-  ranks.end(code);
-  return code;
+int run_parts(ConvertFlags& flags) {
+  if (!flags.part.empty()) return run_convert(flags);
+  return run_launched(
+      flags.mpi, [&] { return run_convert(flags); },
+      [&](Ranks& ranks) { return run_on(ranks, flags); });
 }
 
 }  // namespace
@@ -306,11 +279,10 @@ std::function<int()> declare_convert(FlagTable& table) {
         "write the files of part I of N alone, I from 0; all parts share the output's "
         "directory, and publish nothing; join: publish what they have made (ingot join)",
         {.words = {std::string(kJoin)}, .value_name = "I/N|join"}},
-       {"--mpi",
-        &flags->mpi,
-        "a part for each process that mpirun, or srun with PMIx, has started, and the join by "
-        "the first of them: auto (when one of these has started this process), always, never",
-        {.words = {"auto", "always", "never"}, .excludes = {"--part"}}}});
+       mpi_flag(&flags->mpi,
+                "a part for each process that mpirun, or srun with PMIx, has started, and the join "
+                "by the first of them",
+                {"--part"})});
   declare_slicing(table, flags->slicing);
   declare_job(table, flags->job);
   declare_convert_verify(table, flags->verify, flags->job);
@@ -338,7 +310,7 @@ std::function<int()> declare_convert(FlagTable& table) {
       "  mpirun -n 4 ingot convert IN OUT --to bf16           four parts, joined when all are "
       "done\n"
       "  ingot convert IN OUT --to bf16 --resume              continue after a kill";
-  return [flags] { return run_launched(*flags); };
+  return [flags] { return run_parts(*flags); };
 }
 
 }  // namespace ingot::cli

@@ -13,11 +13,14 @@
 #include <fmt/format.h>
 
 #include "cli/commands/commands.h"
+#include "cli/commands/launch.h"
 #include "cli/flags/flag_table.h"
 #include "cli/flags/generate_input.h"
+#include "cli/report/traffic_report.h"
 #include "cli/terminal/line_editor.h"
 #include "cli/terminal/terminal.h"
 #include "formats/base/error.h"
+#include "formats/base/fd.h"
 #include "formats/base/figures.h"
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/json/json.h"
@@ -27,6 +30,7 @@
 #include "inference/generate/sampling.h"
 #include "inference/model/model.h"
 #include "inference/parallel/comm.h"
+#include "inference/parallel/rank_view.h"
 #include "inference/tokenizer/tokenizer.h"
 #include "shard/join/source.h"
 
@@ -160,15 +164,18 @@ std::string generate_summary(const inference::GenerateResult& result,
   return text;
 }
 
-/// A model opened as the flags say, within their memory.
+/// A model, or a rank of one, opened as the flags say, within its share of their memory.
 class GenerateSession {
  public:
-  explicit GenerateSession(const GenerateFlags& flags)
+  GenerateSession(const GenerateFlags& flags, const RunningRank& self)
       : flags_(flags),
-        source_(shard::open_source(flags.directory, {.open = {.threads = threads_of(flags.threads)},
-                                                     .config = flags.config})),
-        spec_(inference::model_spec(source_.family(), source_.config())) {
-    shard::require_all_ranks(source_);
+        self_(self),
+        threads_(self.share(threads_of(flags.threads), flags.threads != 0)),
+        source_(shard::open_source(self.directory,
+                                   {.open = {.threads = threads_}, .config = flags.config})),
+        spec_(inference::model_spec(source_)) {
+    if (!self.is_rank) shard::require_all_ranks(source_);
+    if (!self.is_first()) return;
     notes() << remark_lines("warning", source_.remarks());
     if (source_.lacks_promised_mtp()) {
       notes() << "warning: config.json promises layers for multi-token prediction "
@@ -197,23 +204,25 @@ class GenerateSession {
   /// Reads the weights. Caches for answers up to `final_lengths` fit beside them, or kLimit.
   void open(std::span<const std::size_t> final_lengths) {
     const inference::Profile profile = flags_.chosen_profile();
-    const inference::RunMemory need = inference::run_memory(
-        source_, profile, flags_.kv_format(), final_lengths, threads_of(flags_.threads));
-    const inference::ModelOptions options = {
-        .profile = profile,
-        .threads = threads_of(flags_.threads),
-        .weight_limit = inference::weight_limit(need, flags_.memory_limit()),
-        .without_mtp = true};
-    model_ = std::make_unique<inference::Model>(source_, inference::RankView(), comm_, options);
+    const inference::RunMemory need =
+        inference::run_memory(source_, profile, flags_.kv_format(), final_lengths, threads_);
+    const std::uint64_t limit = self_.share(flags_.memory_limit(), !flags_.mem_limit.empty());
+    const inference::ModelOptions options = {.profile = profile,
+                                             .threads = threads_,
+                                             .weight_limit = inference::weight_limit(need, limit),
+                                             .without_mtp = true};
+    model_ = std::make_unique<inference::Model>(source_, inference::rank_view(source_), self_.comm,
+                                                options);
   }
   [[nodiscard]] const inference::Model& model() const { return *model_; }
   [[nodiscard]] const inference::ModelSpec& spec() const { return spec_; }
 
  private:
   const GenerateFlags& flags_;
+  const RunningRank& self_;
+  std::size_t threads_;
   formats::Checkpoint source_;
   inference::ModelSpec spec_;
-  inference::OneRank comm_;
   std::unique_ptr<inference::Model> model_;
 };
 
@@ -282,47 +291,67 @@ int run_chat(const GenerateFlags& flags, GenerateSession& session, const PromptR
   return kExitDone;
 }
 
-int run_generate(const GenerateFlags& flags) {
-  flags.require_one_source();
-  GenerateSession session(flags);
-  const PromptReader prompts(flags, session.source());
-  if (flags.interactive) return run_chat(flags, session, prompts);
+/// The answers of one rank, or of the whole model; the first rank reads and prints.
+int run_answers(const GenerateFlags& flags, const RunningRank& self) {
+  if (flags.interactive && self.is_rank) {
+    throw Error(ErrorCode::kUnsupported,
+                "--interactive is for one process that sees slices as one model (--ranks joined, "
+                "--mpi never)");
+  }
+  GenerateSession session(flags, self);
+  std::optional<PromptReader> reader;
+  if (self.is_first()) reader.emplace(flags, session.source());
+  if (flags.interactive) return run_chat(flags, session, *reader);
 
-  const std::vector<GivenPrompt> given = prompts.read();
-  std::vector<std::vector<std::int32_t>> ids;
+  const std::vector<GivenPrompt> given = reader ? reader->read() : std::vector<GivenPrompt>();
+  inference::Lists ids;
   for (const GivenPrompt& prompt : given) ids.push_back(prompt.ids);
+  ids = broadcast(self.comm, {.group = inference::Group::kWorld, .name = "prompts"}, 0, ids);
   inference::GenerateOptions options = session.options();
   session.open(inference::final_lengths(session.spec(), ids, options.max_new_tokens));
   install_stop_signals();
   options.stop_requested = stop_requested;
-  const inference::Tokenizer* tokenizer = prompts.tokenizer();
+  const inference::Tokenizer* tokenizer = reader ? reader->tokenizer() : nullptr;
   AnswerPrinter printer(ids.size(), tokenizer, flags.tokens.has_value(), options.eos);
-  if (flags.jsonl) {
+  if (reader && flags.jsonl) {
     options.on_answer = [&](std::size_t i, const inference::Answer& answer) {
       std::cout << answer_line(i, given[i], answer, tokenizer) << std::flush;
     };
-  } else if (!flags.json) {
+  } else if (reader && !flags.json) {
     options.on_token = [&](std::size_t prompt, std::int32_t token) {
       printer.on_token(prompt, token);
     };
   }
   const inference::GenerateResult result = inference::generate(session.model(), ids, options);
+  if (!reader) return kExitDone;
   if (flags.json) {
     std::cout << formats::json_text(generate_json(result, tokenizer, session.model()));
   } else {
     if (!flags.jsonl) printer.finish();
     notes() << generate_summary(result, session.model()) << "\n";
   }
+  if (self.is_rank) notes() << traffic_summary(self.comm.traffic()) << "\n";
+  if (!flags.log_file.empty()) {
+    write_text_file(flags.log_file, traffic_lines(self.comm.traffic()));
+  }
   if (stop_requested())
     throw Error(ErrorCode::kInterrupted, "stopped before the end of the answer");
   return kExitDone;
+}
+
+int run_generate(const GenerateFlags& flags, const RankFlags& ranks) {
+  flags.require_one_source();
+  return run_ranks(ranks, flags.directory,
+                   [&](const RunningRank& self) { return run_answers(flags, self); });
 }
 
 }  // namespace
 
 std::function<int()> declare_generate(FlagTable& table) {
   auto flags = std::make_shared<GenerateFlags>();
+  auto ranks = std::make_shared<RankFlags>();
   declare_generate_flags(table, *flags);
+  declare_rank_flags(table, *ranks);
   table.footer =
       "Profiles: native computes per tensor what its scheme means on the target hardware, bf16 as "
       "transformers in BF16, f32 exactly.\n"
@@ -330,9 +359,10 @@ std::function<int()> declare_generate(FlagTable& table) {
       "  ingot generate DeepSeek-V3.2-int8 --prompt 'What is the capital of Norway?' --greedy\n"
       "  ingot generate DeepSeek-V3.2-tp16 --prompts questions.txt --profile f32 --json\n"
       "  jq -c .question tasks.json | ingot generate DeepSeek-V3.2 --prompts - --jsonl --quiet\n"
+      "  mpirun -n 16 ingot generate DeepSeek-V3.2-tp8-ep16 --prompt 'What is 2 + 2?'\n"
       "  ingot generate DeepSeek-V3.2 --interactive --mem-limit 200GB --kv-cache fp8\n"
       "  ingot generate DeepSeek-V3.2 --tokens 0,128803,19923,128804 --max-new-tokens 8";
-  return [flags] { return run_generate(*flags); };
+  return [flags, ranks] { return run_generate(*flags, *ranks); };
 }
 
 }  // namespace ingot::cli

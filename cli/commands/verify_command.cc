@@ -11,6 +11,7 @@
 
 #include "cli/commands/commands.h"
 #include "cli/commands/job.h"
+#include "cli/commands/launch.h"
 #include "cli/commands/measurement.h"
 #include "cli/terminal/terminal.h"
 #include "convert/plan/job_part.h"
@@ -24,6 +25,7 @@ namespace ingot::cli {
 namespace {
 
 struct VerifyFlags : MeasurementFlags {
+  RankFlags ranks;
   std::string source, output, part;
   std::vector<std::string> others, reports;  ///< positionals after the two; --reports
   bool join = false;
@@ -108,17 +110,30 @@ void refuse_idle(const VerifyFlags& flags, const FlagTable& table) {
   refuse_idle_flags(idle);
 }
 
-int run_verify(const VerifyFlags& flags, const FlagTable& table) {
-  if (flags.join) run_join(flags, table);
-  if (!flags.others.empty())
-    throw Error(ErrorCode::kInvalidArgument, "more than two checkpoints (reports go with --join)");
-  refuse_idle(flags, table);
+// Compares the whole output, or is one of the ranks that run it.
+int run_comparison(const VerifyFlags& flags, const RunningRank& self) {
   // A file or a demand that is not understood is refused before hours of work, not after.
   verify::make_thresholds({}, flags.options.thresholds, flags.options.requirements);
-  Progress progress(flags.progress, "headers and structure");
   verify::VerificationOptions options = measurement_options(flags);
-  options.progress = stages_of(progress);
+  options.threads = self.share(options.threads, flags.options.threads != 0);
   install_stop_signals();
+  if (self.is_rank) {
+    if (flags.output.empty()) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  "ranks run the comparison of two checkpoints (--mpi never lets each process work "
+                  "by itself)");
+    }
+    options.ranks = &self.comm;
+    options.mem_limit = std::max<std::uint64_t>(options.mem_limit / self.n_sharing_given, 1);
+    options.output_name =
+        std::filesystem::absolute(flags.output).lexically_normal().filename().string();
+  }
+  if (!self.is_first()) {
+    verify::follow_verification(self.directory, options);
+    return kExitDone;
+  }
+  Progress progress(flags.progress, "headers and structure");
+  options.progress = stages_of(progress);
   verify::PartLedger own;
   std::optional<verify::JoinedParts> parts;
   if (!flags.part.empty()) {
@@ -135,7 +150,7 @@ int run_verify(const VerifyFlags& flags, const FlagTable& table) {
   }
   const verify::Report report = flags.output.empty()
                                     ? verify::verify_single(flags.source, options)
-                                    : verify::verify_pair(flags.source, flags.output, options);
+                                    : verify::verify_pair(flags.source, self.directory, options);
   progress.finish();
   notes() << progress.summary(options.threads);
   if (parts) parts->require_of(report, options);
@@ -152,6 +167,15 @@ int run_verify(const VerifyFlags& flags, const FlagTable& table) {
   if (!flags.html.empty()) write_text_file(flags.html, verify::report_html(report));
   if (!flags.markdown.empty()) write_text_file(flags.markdown, verify::report_markdown(report));
   return report.passed() ? kExitDone : kExitBelowThreshold;
+}
+
+int run_verify(const VerifyFlags& flags, const FlagTable& table) {
+  if (flags.join) run_join(flags, table);
+  if (!flags.others.empty())
+    throw Error(ErrorCode::kInvalidArgument, "more than two checkpoints (reports go with --join)");
+  refuse_idle(flags, table);
+  return run_ranks(flags.ranks, flags.output.empty() ? flags.source : flags.output,
+                   [&](const RunningRank& self) { return run_comparison(flags, self); });
 }
 
 }  // namespace
@@ -199,6 +223,7 @@ std::function<int()> declare_verify(FlagTable& table) {
               {.kind = ValueKind::kFile}}});
   declare_gates(table, options.thresholds, options.requirements);
   declare_measurement(table, *flags);
+  declare_rank_flags(table, flags->ranks);
   table.add(FlagGroup::kComparison,
             {{"--reference",
               &options.reference,
@@ -213,6 +238,7 @@ std::function<int()> declare_verify(FlagTable& table) {
       "  ingot verify DeepSeek-V3.2 DeepSeek-V3.2-int8                        structure and every "
       "weight\n"
       "  ingot verify DeepSeek-V3.2 DeepSeek-V3.2-nvfp4-tp8 --levels all --html report.html\n"
+      "  mpirun -n 16 ingot verify DeepSeek-V3.2 OUT-tp8-ep16 --levels layers,greedy\n"
       "  ingot verify IN OUT --part 0/4 --json > part0.json                   a quarter of the "
       "weights\n"
       "  ingot verify --join part0.json part1.json part2.json part3.json      judges all four\n"

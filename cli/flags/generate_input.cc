@@ -232,7 +232,12 @@ void declare_generate_flags(FlagTable& table, GenerateFlags& flags) {
               &flags.jsonl,
               "one JSON object per answer, with its prompt, as answers finish; --prompts are JSON "
               "lines, too",
-              {.excludes = {"--json"}}}});
+              {.excludes = {"--json"}}},
+             {"--log",
+              &flags.log_file,
+              "write what the first of several ranks sent to others, a JSON line per layer and "
+              "collective",
+              {.kind = ValueKind::kFile}}});
 }
 
 PromptReader::PromptReader(const GenerateFlags& flags, const formats::Checkpoint& source)

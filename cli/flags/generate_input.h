@@ -42,6 +42,7 @@ struct GenerateFlags {
   std::size_t threads = 0;
   std::optional<std::size_t> context;  ///< 8192
   bool json = false, jsonl = false;
+  std::string log_file;
   /// kInvalidArgument naming the profiles that there are.
   [[nodiscard]] inference::Profile chosen_profile() const;
   /// What --kv-cache says, else f32 in profile f32 and bf16 in the others.

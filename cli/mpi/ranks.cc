@@ -19,6 +19,8 @@ namespace ingot::cli {
 namespace {
 
 namespace fs = std::filesystem;
+using inference::MpiModule;
+using inference::RankMessage;
 
 // What a rank says to rank 0: what it was asked to do, how far it is, the exit code that it ended
 // with. Rank 0 answers the first when all are there, and says the last when all is done.
@@ -34,8 +36,8 @@ const MpiModule* running = nullptr;
 // Beside the program where it was built, else where it was installed.
 fs::path module_path() {
   const fs::path folder = fs::read_symlink("/proc/self/exe").parent_path();
-  const fs::path built = folder / kMpiModuleFile;
-  return fs::exists(built) ? built : folder / INGOT_MODULE_FOLDER / kMpiModuleFile;
+  const fs::path built = folder / inference::kMpiModuleFile;
+  return fs::exists(built) ? built : folder / INGOT_MODULE_FOLDER / inference::kMpiModuleFile;
 }
 
 const MpiModule* load() {
@@ -52,9 +54,9 @@ const MpiModule* load() {
         .in_file(path.string());
   }
   const auto symbol =
-      reinterpret_cast<decltype(&ingot_mpi_module)>(::dlsym(library, kMpiModuleSymbol));
+      reinterpret_cast<decltype(&ingot_mpi_module)>(::dlsym(library, inference::kMpiModuleSymbol));
   const MpiModule* const module = symbol != nullptr ? symbol() : nullptr;
-  if (module == nullptr || module->version != kMpiModuleVersion) {
+  if (module == nullptr || module->version != inference::kMpiModuleVersion) {
     throw Error(ErrorCode::kUnsupported, "is the module of another version of ingot")
         .in_file(path.string());
   }
@@ -118,7 +120,7 @@ void Ranks::take(std::uint32_t from, const RankMessage& message) {
       if (first != words_) {
         throw Error(ErrorCode::kInvalidArgument,
                     fmt::format("rank {} of this launch was given other words than rank 0: one "
-                                "conversion has the same words on all ranks (--mpi never lets each "
+                                "launch has the same words on all ranks (--mpi never lets each "
                                 "process work by itself)",
                                 from));
       }

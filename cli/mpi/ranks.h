@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "cli/mpi/module.h"
+#include "inference/parallel/mpi_module.h"
 
 namespace ingot::cli {
 
@@ -34,6 +34,8 @@ class Ranks {
   Ranks(const Ranks&) = delete;
   Ranks& operator=(const Ranks&) = delete;
 
+  /// For what ranks do beside that: by one thread, while no other one tells.
+  [[nodiscard]] const inference::MpiModule& module() const { return *module_; }
   [[nodiscard]] std::uint32_t rank() const { return rank_; }
   [[nodiscard]] std::uint32_t size() const { return static_cast<std::uint32_t>(last_.size()); }
 
@@ -57,12 +59,12 @@ class Ranks {
   };
 
   void hear();
-  void take(std::uint32_t from, const RankMessage& message);
-  void send(std::uint32_t to, const RankMessage& message);
-  void send_to_others(const RankMessage& message);
+  void take(std::uint32_t from, const inference::RankMessage& message);
+  void send(std::uint32_t to, const inference::RankMessage& message);
+  void send_to_others(const inference::RankMessage& message);
   void wait_until(const std::function<bool()>& is_so);
 
-  const MpiModule* module_ = nullptr;
+  const inference::MpiModule* module_ = nullptr;
   std::uint32_t rank_ = 0;
   std::uint64_t words_;  // a hash
   std::mutex mutex_;     // guards what follows, and every call of the module

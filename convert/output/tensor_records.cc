@@ -85,7 +85,7 @@ TensorHash output_hash(const Plan& plan, const PlannedTensor& planned, std::size
   } else if (aligned.sections > 1 && aligned.shape != original) {
     // In one slice, but padded section by section.
     record.axis = static_cast<int>(record.whole.size()) - 2;
-    record.sections = aligned.sections;
+    record.sections = formats::Sections::equal(aligned.sections);
   }
   if (ep_rank != PlannedPlace::kAllExperts) {
     const auto experts = plan.slicing->experts.experts_of(*plan.tensor_of(planned).layer, ep_rank);

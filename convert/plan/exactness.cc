@@ -69,7 +69,10 @@ Exactness of_encoding(const Plan& plan, const LogicalTensor& tensor, const Plann
   // Scales that are given serve other values.
   if (planned.scales != PlannedTensor::kNone) return {.kind = Kind::kRounded, .condition = {}};
   const bool is_mxfp4 = from.id == SchemeId::kMxfp4;
-  if (is_mxfp4 && to.id == SchemeId::kMxfp8) return {};
+  const auto is_mx_of_e4m3 = [](const SchemeFacts& facts) {
+    return facts.code == CodeKind::kE4m3 && facts.scale_dtype == DType::kF8E8M0;
+  };
+  if (is_mxfp4 && is_mx_of_e4m3(to)) return {};
   if (is_mxfp4 && to.id == SchemeId::kNvfp4)
     return where("scales of weights that are fused differ by at most 2^17, and all are mxfp4");
   const bool has_power_of_two_groups = to.code == CodeKind::kE4m3 &&
@@ -77,9 +80,9 @@ Exactness of_encoding(const Plan& plan, const LogicalTensor& tensor, const Plann
                                        plan.target.encode.fp8_grid == quantize::Fp8Grid::kUe8m0;
   if (has_power_of_two_groups && is_mxfp4)
     return where(fmt::format("scales of {} differ by at most 2^14", group_text(to)));
-  if (has_power_of_two_groups && from.id == SchemeId::kMxfp8)
+  if (has_power_of_two_groups && is_mx_of_e4m3(from))
     return where(fmt::format("scales of {} are equal", group_text(to)));
-  if (from.code == CodeKind::kE4m3 && (has_power_of_two_groups || to.id == SchemeId::kMxfp8)) {
+  if (from.code == CodeKind::kE4m3 && (has_power_of_two_groups || is_mx_of_e4m3(to))) {
     return where("scales are powers of two, and E4M3 has the values under those of their groups");
   }
   if (to.code == CodeKind::kInt8 && from.quantized && from.code != CodeKind::kE4m3) {

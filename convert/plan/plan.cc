@@ -143,10 +143,10 @@ shard::AlignedPart Plan::aligned(const PlannedTensor& planned, std::size_t part)
   const LogicalTensor& tensor = tensor_of(planned);
   const formats::Shape shape = part_shape(planned, part);
   if (planned.alignment == shard::Alignment{})
-    return {.shape = shape, .sections = planned.cut.sections};
+    return {.shape = shape, .sections = planned.padded_sections()};
   return shard::aligned_part(planned.parts[part].part, planned.to, shape, tensor.shape,
                              scale_block_of(tensor, planned), planned.alignment,
-                             planned.cut.sections);
+                             planned.padded_sections());
 }
 
 shard::PartCut Plan::part_cut(const PlannedTensor& planned, std::size_t part,
@@ -156,7 +156,7 @@ shard::PartCut Plan::part_cut(const PlannedTensor& planned, std::size_t part,
   formats::Shape weight = tensor.shape;
   if (planned.alignment.padded[0] != 0)
     weight[weight.size() >= 2 ? weight.size() - 2 : 0] =
-        planned.alignment.padded[0] * planned.cut.sections;
+        planned.alignment.padded[0] * planned.padded_sections();
   if (planned.alignment.padded[1] != 0) weight.back() = planned.alignment.padded[1];
   const bool is_retiled = planned.alignment.block[0] != 0;
   const shard::PartCut cut(

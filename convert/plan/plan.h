@@ -73,6 +73,11 @@ struct PlannedTensor {
   shard::Alignment alignment;
   std::array<PlannedPart, formats::kMaxParts> parts{};
 
+  /// Sections of the side that is cut, each of which may be padded at its end. Sections of lengths
+  /// of their own never are.
+  [[nodiscard]] std::uint32_t padded_sections() const {
+    return cut.sections.is_equal() ? static_cast<std::uint32_t>(cut.sections.count()) : 1;
+  }
   /// The part of this kind, or null.
   [[nodiscard]] const PlannedPart* find(formats::Part part) const {
     for (std::size_t p = 0; p < n_parts; ++p) {

@@ -84,8 +84,11 @@ std::vector<DefaultRecipeLine> make_lines() {
   add(SchemeId::kInt8Block, {kIndexerQ}, kBf16, kIndexer);
   add(SchemeId::kInt8Block, {kIndexerK}, kBf16, kJoined);
 
-  for (const SchemeId to : {SchemeId::kNvfp4, SchemeId::kMxfp4, SchemeId::kMxfp8}) {
-    if (to == SchemeId::kMxfp8) {
+  // Schemes with a scale per group of columns.
+  for (const formats::SchemeFacts& facts : formats::schemes()) {
+    if (facts.group_rows != 1 || facts.group_cols == 0 || facts.chooses_cols) continue;
+    const SchemeId to = facts.id;
+    if (facts.code_bits == 8) {
       add(to, projections, kQuantize, kLinear);
     } else {
       add(to, {kExperts, kShared, kDenseMlp}, kQuantize, kMlp);

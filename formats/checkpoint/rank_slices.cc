@@ -11,11 +11,6 @@
 namespace ingot::formats {
 namespace {
 
-/// Heads of keys and values may be fewer than ranks, which then share them.
-bool may_be_shared(Role role) {
-  return role == Role::kKProj || role == Role::kVProj || role == Role::kAttentionBias;
-}
-
 /// The weight of which a tensor like `codes`, of shape `as`, holds the codes; empty when it does
 /// not fit 64 bits.
 Shape decoded(const StoredTensor& codes, const Shape& as, SchemeId scheme) {
@@ -100,8 +95,8 @@ class Matcher {
     const auto axis = static_cast<std::size_t>(slice->axis);
     std::uint64_t length = 0;  // of the slice in each section
     if (slice->axis >= 0 && stored.shape.size() == slice->whole.size()) {
-      length = stored.shape[axis] / slice->sections;
-      needed[axis] = length * slice->sections;
+      needed[axis] = stored.shape[axis];
+      length = slice->sections.length_of(0, stored.shape[axis]);
     }
     if (!slice->experts.empty()) needed[0] = slice->experts.size();
     if (stored.shape != needed) {
@@ -128,7 +123,8 @@ class Matcher {
   /// Whether the slice begins where that of this rank does.
   bool is_own_share(const LogicalTensor& tensor, const StoredTensor& stored,
                     const SliceRecord& slice, std::uint64_t length) {
-    const std::uint64_t whole = slice.whole[static_cast<std::size_t>(slice.axis)] / slice.sections;
+    const std::uint64_t whole =
+        slice.sections.length_of(0, slice.whole[static_cast<std::size_t>(slice.axis)]);
     if (length == 0 || whole % length != 0) {
       fault(stored, ErrorCode::kShapeMismatch,
             fmt::format("has shape {}, of which dimension {} is no equal part of the {} in the "
@@ -138,7 +134,7 @@ class Matcher {
     }
     const std::uint64_t n = whole / length;
     const RankHoldings::Share share = share_of(tensor);
-    const bool may_be_fewer = tensor.rule != nullptr && may_be_shared(tensor.rule->role);
+    const bool may_be_fewer = tensor.rule != nullptr && has_kv_heads(*tensor.rule);
     const bool is_share = n == share.n || n == 1 || (may_be_fewer && share.n % n == 0);
     if (!is_share) {
       fault(stored, ErrorCode::kShapeMismatch,
@@ -196,7 +192,8 @@ class Matcher {
   void whole(const LogicalTensor& tensor, const StoredTensor& weight) {
     const SliceRecord* slice = with_.slices.find(weight.name);
     const SchemeId scheme = tensor.encoding.scheme;
-    const Shape promised = weight_shape(*tensor.rule, with_.config, scheme_facts(scheme).quantized);
+    const Shape promised =
+        weight_shape(*tensor.rule, with_.config, tensor.layer, scheme_facts(scheme).quantized);
     stack(tensor, weight, slice != nullptr ? slice->experts : std::vector<std::uint32_t>());
     if (slice == nullptr) {
       if (tensor.shape == promised) return;
@@ -214,7 +211,8 @@ class Matcher {
       return;
     }
     if (!whole_config_) return;
-    const Shape before = weight_shape(*tensor.rule, *whole_config_, scheme_facts(scheme).quantized);
+    const Shape before =
+        weight_shape(*tensor.rule, *whole_config_, tensor.layer, scheme_facts(scheme).quantized);
     const Shape original = slice->original.empty() ? cut : decoded(weight, slice->original, scheme);
     if (original == before) return;
     fault(

@@ -143,6 +143,8 @@ void require_sound(const FamilyRow& row) {
       std::ranges::count_if(rule.shape, [](const Width* width) { return width != nullptr; }));
   if (rule.fp8_by_default && !rule.any_shape && n_dimensions < 2)
     refuse(row, "is quantized and no matrix (leave `quantized` out)");
+  if (rule.cut == Cut::kReplicated && !rule.sections.empty())
+    refuse(row, "has sections and is not cut (give it `cut`)");
   const bool is_stack = rule.role == Role::kExpertsGateUp || rule.role == Role::kExpertsGate ||
                         rule.role == Role::kExpertsUp || rule.role == Role::kExpertsDown;
   if (is_stack && rule.stack == StackOrder::kNone)

@@ -15,6 +15,7 @@
 #include "formats/base/error.h"
 #include "formats/config/nested_config.h"
 #include "formats/family/family_check.h"
+#include "formats/family/family_yaml.h"
 #include "formats/family/rule_scope.h"
 #include "formats/family/text_names.h"
 #include "formats/family/usual_spellings.h"
@@ -342,10 +343,36 @@ class Proposal {
   std::string main_layers_, mtp_layers_;
 };
 
+/// Comments the line out that a refusal of the text begins with, and says why. Returns whether
+/// there is such a line.
+bool leave_out_refused(std::string& yaml, std::string_view refusal) {
+  constexpr std::string_view kLine = "line ";
+  if (!refusal.starts_with(kLine)) return false;
+  refusal.remove_prefix(kLine.size());
+  const std::size_t colon = std::min(refusal.find(": "), refusal.size());
+  const std::optional<std::uint32_t> line = number_of(refusal.substr(0, colon));
+  std::size_t begin = 0;
+  for (std::uint32_t i = 1; line && i < *line; ++i) begin = yaml.find('\n', begin) + 1;
+  if (!line || yaml.substr(begin, 2) != "- ") return false;
+  yaml.insert(begin, fmt::format("# left out, {}\n# ", refusal.substr(colon + 2)));
+  return true;
+}
+
 }  // namespace
 
 std::string propose_family(const ModelConfig& config, std::span<const UnknownWeight> weights) {
-  return Proposal(config, weights).text();
+  constexpr int kMostLeftOut = 256;
+  std::string yaml = Proposal(config, weights).text();
+  // Names of one checkpoint may contradict each other in what their numbers mean.
+  for (int i = 0; i < kMostLeftOut; ++i) {
+    try {
+      static_cast<void>(parse_family(yaml, {}));
+      break;
+    } catch (const Error& error) {
+      if (!leave_out_refused(yaml, error.message())) break;
+    }
+  }
+  return yaml;
 }
 
 }  // namespace ingot::formats

@@ -10,6 +10,7 @@
 #include <fmt/ranges.h>
 
 #include "formats/base/pattern.h"
+#include "formats/container/sections.h"
 #include "formats/family/families.h"
 #include "formats/family/family_check.h"
 #include "formats/family/role_groups.h"
@@ -81,9 +82,9 @@ constexpr std::array kPresences = {
 constexpr std::array<std::string_view, 10> kFileKeys = {
     "family",     "summary", "model_types", "architecture", "dialect",
     "mtp_layers", "like",    "without",     "change",       "widths"};
-constexpr std::array<std::string_view, 12> kTraits = {
-    "role", "layers", "shape",   "quantized", "silence", "may_be_quantized",
-    "cut",  "fuse",   "present", "dtype",     "stack",   "gate_up"};
+constexpr std::array<std::string_view, 14> kTraits = {
+    "role",  "layers", "shape",   "quantized", "silence", "may_be_quantized", "cut", "sections",
+    "heads", "fuse",   "present", "dtype",     "stack",   "gate_up"};
 
 /// The keys of a row, and others.
 std::vector<std::string_view> traits_and(std::initializer_list<std::string_view> others) {
@@ -307,6 +308,11 @@ class Table final : public FamilyTable {
         rule.may_be_quantized = value.boolean(key);
       } else if (key == "cut") {
         rule.cut = read_word(value, key, kCuts);
+        if (rule.cut == Cut::kReplicated) rule.sections = {};
+      } else if (key == "sections") {
+        take_sections(value, rule);
+      } else if (key == "heads") {
+        rule.heads = width(value);
       } else if (key == "fuse") {
         rule.fuse = read_word(value, key, kFuses);
       } else if (key == "present") {
@@ -329,6 +335,15 @@ class Table final : public FamilyTable {
     rule.shape = {};
     rule.any_shape = false;
     for (std::size_t i = 0; i < sides.size(); ++i) rule.shape[i] = width(sides[i]);
+  }
+
+  void take_sections(const Yaml& value, TensorRule& rule) {
+    const std::span<const Yaml> lengths = value.list("sections");
+    if (lengths.size() < 2 || lengths.size() > Sections::kMax)
+      value.refuse(fmt::format("sections has 2 to {} widths", Sections::kMax));
+    std::vector<const Width*>& sections = sections_.emplace_back();
+    for (const Yaml& length : lengths) sections.push_back(width(length));
+    rule.sections = sections;
   }
 
   const Width* width(const Yaml& value) {
@@ -420,6 +435,7 @@ class Table final : public FamilyTable {
   NamedWidths widths_;
   std::deque<std::string> patterns_;
   std::deque<Width> expressions_;
+  std::deque<std::vector<const Width*>> sections_;
   std::deque<std::vector<LayerCondition>> conditions_;
   std::vector<FamilyRow> rows_;
   std::vector<TensorRule> rules_;

@@ -43,10 +43,37 @@ std::string word_of(const Json& value) {
 /// Layers that a list of config.json may name: it is searched for each tensor.
 constexpr std::size_t kMostListed = 4096;
 
-/// In MTP layers it holds where the list goes on over them, or names them.
+/// The list under a key of config.json. Nemotron-H has its layers as letters, or as words.
+const Json& layer_list(const ModelConfig& config, const std::string& key) {
+  constexpr std::string_view kLetters = "hybrid_override_pattern";
+  constexpr std::string_view kWords = "layers_block_type";
+  const Json& value = config_value(config, key);
+  if (!value.is_null() || !key.ends_with(kLetters)) return value;
+  return config_value(config, key.substr(0, key.size() - kLetters.size()).append(kWords));
+}
+
+/// An entry of such a list, as families write it; empty where it does not go so far.
+std::string entry_of(const Json& list, std::uint64_t index) {
+  if (list.is_string()) {
+    const auto& letters = list.get_ref<const std::string&>();
+    return index < letters.size() ? std::string(1, letters[index]) : std::string();
+  }
+  return list.is_array() && index < list.size() ? word_of(list[index]) : std::string();
+}
+
+/// The entry of a layer. MTP layers have it where the list goes on over them, or in a list of their
+/// own for each step, whose key begins with `mtp_`.
+std::string entry_of_layer(const ModelConfig& config, const std::string& key, std::uint32_t layer) {
+  const std::string entry = entry_of(layer_list(config, key), layer);
+  if (layer < config.num_hidden_layers || !entry.empty()) return entry;
+  const Json& own = layer_list(config, "mtp_" + key);
+  const std::size_t n = own.is_string() ? own.get_ref<const std::string&>().size() : own.size();
+  return n == 0 ? entry : entry_of(own, (layer - config.num_hidden_layers) % n);
+}
+
 bool holds(const LayerCondition& condition, const ModelConfig& config, std::uint32_t layer) {
-  const Json& value = config_value(config, condition.key);
   if (condition.values.empty()) {
+    const Json& value = config_value(config, condition.key);
     if (value.size() > kMostListed) {
       throw Error(ErrorCode::kLimit,
                   fmt::format("lists {} layers under {} (at most {} are understood)", value.size(),
@@ -58,13 +85,7 @@ bool holds(const LayerCondition& condition, const ModelConfig& config, std::uint
              return entry == std::uint64_t{layer} + condition.first;
            });
   }
-  std::string found;
-  if (value.is_string()) {
-    const auto& text = value.get_ref<const std::string&>();
-    if (layer < text.size()) found = text[layer];
-  } else if (value.is_array() && layer < value.size()) {
-    found = word_of(value[layer]);
-  }
+  const std::string found = entry_of_layer(config, condition.key, layer);
   return std::ranges::any_of(condition.values, [&](const std::string& wanted) {
     return found == (wanted == kLayerMark ? std::to_string(layer) : wanted);
   });
@@ -129,9 +150,9 @@ Promise promise_of(const TensorRule& rule, const ModelConfig& config,
     case Presence::kOwnIndexer:
       return required_if(layer && has_own_indexer(config, *layer), Promise::kAccepted);
     case Presence::kWhen:
-      return required_if(rule.condition->size(config) != 0, Promise::kForbidden);
+      return required_if(rule.condition->size(config, layer) != 0, Promise::kForbidden);
     case Presence::kUnless:
-      return required_if(rule.condition->size(config) == 0, Promise::kForbidden);
+      return required_if(rule.condition->size(config, layer) == 0, Promise::kForbidden);
   }
   return Promise::kForbidden;
 }

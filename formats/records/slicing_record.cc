@@ -63,15 +63,14 @@ void require_sound(const SliceRecord& slice, std::string_view where) {
       fail_json(where, fmt::format("has axis {} of a whole with shape {}", slice.axis,
                                    shape_text(slice.whole)));
     }
-    if (slice.sections == 0 || slice.whole[axis] % slice.sections != 0) {
-      fail_json(where,
-                fmt::format("has {} sections in {} elements", slice.sections, slice.whole[axis]));
+    if (!slice.sections.divide(slice.whole[axis])) {
+      fail_json(where, fmt::format("has {} sections in {} elements", slice.sections.count(),
+                                   slice.whole[axis]));
     }
-    if (slice.offset >= slice.whole[axis] / slice.sections) {
-      fail_json(where, fmt::format("begins at {} of {} elements", slice.offset,
-                                   slice.whole[axis] / slice.sections));
-    }
-  } else if (slice.offset != 0 || slice.sections != 1) {
+    const std::uint64_t length = slice.sections.length_of(0, slice.whole[axis]);
+    if (slice.offset >= length)
+      fail_json(where, fmt::format("begins at {} of {} elements", slice.offset, length));
+  } else if (slice.offset != 0 || slice.sections != Sections()) {
     fail_json(where, "has an offset or sections, but no axis");
   }
   if (slice.is_zeroed && (slice.axis >= 0 || !slice.experts.empty()))
@@ -246,7 +245,7 @@ Json slice_record_json(const SliceRecord& slice) {
     json["offset"] = slice.offset;
   }
   json["whole"] = slice.whole;
-  if (slice.sections != 1) json["sections"] = slice.sections;
+  if (slice.sections != Sections()) json["sections"] = sections_json(slice.sections);
   if (!slice.experts.empty()) json["experts"] = slice.experts;
   if (slice.is_zeroed) json["zeroed"] = true;
   if (!slice.original.empty()) json["original"] = slice.original;
@@ -263,7 +262,8 @@ SliceRecord parse_slice_record(const Json& json, std::string_view where) {
     slice.offset = fields.number("offset");
   }
   slice.whole = fields.numbers("whole");
-  slice.sections = fields.optional_number32("sections").value_or(1);
+  if (const Json* sections = fields.find("sections"))
+    slice.sections = parse_sections(*sections, where);
   slice.experts = fields.optional_numbers32("experts");
   slice.is_zeroed = fields.boolean("zeroed", false);
   slice.original = fields.optional_numbers("original");

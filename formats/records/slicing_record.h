@@ -10,6 +10,7 @@
 #include "formats/base/hash.h"
 #include "formats/container/tensor.h"
 #include "formats/json/json_fwd.h"
+#include "formats/container/sections.h"
 
 namespace ingot::formats {
 
@@ -17,10 +18,9 @@ namespace ingot::formats {
 /// per-tensor records. Absent: the whole.
 struct SliceRecord {
   int axis = -1;             ///< dimension that is cut, from the front; -1: none is
-  std::uint64_t offset = 0;  ///< along it, in elements, within each section
+  std::uint64_t offset = 0;  ///< along it, in elements, within its first section
   Shape whole;               ///< of the whole as it was cut (retiled, padded)
-  /// The axis is made of so many equal parts, each cut on its own: 2 for stacked gate and up.
-  std::uint32_t sections = 1;
+  Sections sections;  ///< of the axis
   /// Stacks under expert parallelism: the experts (indices into the first dimension of the whole)
   /// that the slice holds, ascending. Empty: all.
   std::vector<std::uint32_t> experts;

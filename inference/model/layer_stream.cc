@@ -6,6 +6,7 @@
 #include "formats/base/error.h"
 #include "inference/family/model_family.h"
 #include "inference/model/model_memory.h"
+#include "inference/model/stream_task.h"
 
 namespace ingot::inference {
 LayerStream::LayerStream(const formats::Checkpoint& source, const LayerStreamOptions& options)
@@ -14,15 +15,21 @@ LayerStream::LayerStream(const formats::Checkpoint& source, const LayerStreamOpt
                .profile = options.profile,
                .form = options.form,
                .threads = options.threads,
-               .rank = {},
-               .comm = comm_},
+               .rank = options.rank,
+               .comm = options.comm != nullptr ? *options.comm : alone_},
       weight_limit_(options.weight_limit),
-      weights_(source, options.profile, options.threads, options.observer) {}
+      weights_(source, options.profile, options.threads, options.observer) {
+  if (options.rank.n_stages() > 1) {
+    throw Error(ErrorCode::kUnsupported,
+                "ranks in pipeline stages pass through no layer together (run them as one model: "
+                "--ranks joined)");
+  }
+}
 
 // Experts of one layer; null where it has none.
 std::unique_ptr<ExpertStore> LayerStream::experts_of(std::uint32_t l) const {
   if (!spec_.is_moe[l]) return nullptr;
-  const ExpertShape shape = expert_shape(spec_, {}, true).of_layer(l);
+  const ExpertShape shape = expert_shape(spec_, context_.rank, true).of_layer(l);
   const WeightNeed need = need_of_layer(weights_, shape, l);
   return std::make_unique<ExpertStore>(weights_, shape, expert_budget(need, weight_limit_),
                                        context_.threads);
@@ -37,8 +44,9 @@ KvCache LayerStream::cache_of(std::size_t l, const StepRows& rows) const {
     capacity += round_up(run.count, KvCache::kPageTokens);
     n_sequences = std::max(n_sequences, run.sequence + 1);
   }
-  KvCache cache({cache_streams(spec_, {}, context_.profile, plain_kv_format(context_.profile), l)},
-                capacity);
+  KvCache cache(
+      {cache_streams(spec_, context_.rank, context_.profile, plain_kv_format(context_.profile), l)},
+      capacity);
   for (SequenceId i = 0; i < n_sequences; ++i) cache.add();
   reserve_rows(rows, cache);
   return cache;
@@ -50,6 +58,11 @@ OutputHead& LayerStream::output_head() {
 }
 
 Matrix LayerStream::embed(std::span<const Row> rows) {
+  tell_task(context_.comm, StreamTask::Kind::kEmbed, 0, rows);
+  return embedded(rows);
+}
+
+Matrix LayerStream::embedded(std::span<const Row> rows) {
   head_.reset();
   return TokenEmbedding(weights_, context_).embed(context_, rows);
 }
@@ -57,6 +70,7 @@ Matrix LayerStream::embed(std::span<const Row> rows) {
 void LayerStream::layer(std::size_t l, Matrix& hidden, std::span<const Row> rows,
                         const Taps& taps) {
   INGOT_CHECK(l < spec_.layers && hidden.rows() == rows.size());
+  tell_task(context_.comm, StreamTask::Kind::kLayer, l, rows, &hidden);
   head_.reset();
   const StepRows grouped(rows);
   KvCache cache = cache_of(l, grouped);
@@ -72,17 +86,45 @@ Matrix LayerStream::final_norm(const Matrix& hidden) {
 }
 
 Matrix LayerStream::head(const Matrix& normed) {
+  tell_task(context_.comm, StreamTask::Kind::kHead, 0, {}, &normed);
   return output_head().logits(context_, normed);
 }
 
 Matrix LayerStream::mtp(const Matrix& normed, std::span<const Row> rows, const Taps& taps) {
   INGOT_CHECK(normed.rows() == rows.size());
-  const Matrix embedded = embed(rows);
+  tell_task(context_.comm, StreamTask::Kind::kMtp, 0, rows, &normed);
+  const Matrix tokens = embedded(rows);
   const StepRows grouped(rows);
   KvCache cache = cache_of(spec_.layers, grouped);
   const auto experts = experts_of(static_cast<std::uint32_t>(spec_.layers));
   const MtpLayer layer(weights_, context_, experts.get());
-  return layer.forward(context_, embedded, normed, grouped, cache, selection_, taps);
+  return layer.forward(context_, tokens, normed, grouped, cache, selection_, taps);
+}
+
+void LayerStream::follow() {
+  for (;;) {
+    StreamTask task = next_task(context_.comm);
+    switch (task.kind) {
+      case StreamTask::Kind::kEmbed:
+        (void)embedded(task.rows);
+        break;
+      case StreamTask::Kind::kLayer:
+        layer(task.layer, task.states, task.rows);
+        break;
+      case StreamTask::Kind::kHead:
+        (void)head(task.states);
+        break;
+      case StreamTask::Kind::kMtp:
+        (void)mtp(task.states, task.rows);
+        break;
+      case StreamTask::Kind::kEnd:
+        return;
+    }
+  }
+}
+
+void LayerStream::release_followers() {
+  tell_task(context_.comm, StreamTask::Kind::kEnd);
 }
 
 }  // namespace ingot::inference

@@ -14,6 +14,7 @@
 #include "inference/model/model_ends.h"
 #include "inference/model/step/step.h"
 #include "inference/parallel/comm.h"
+#include "inference/parallel/rank_view.h"
 #include "inference/weights/expert_store.h"
 #include "inference/weights/linear.h"
 #include "inference/weights/weight_store.h"
@@ -28,15 +29,19 @@ struct LayerStreamOptions {
   std::uint64_t weight_limit = 0;
   /// Shown the input of every linear; may be null, must outlive the stream.
   InputObserver* observer = nullptr;
+  /// Where the source is a rank's directory: its place, and where it meets the others (else null).
+  RankView rank = {};
+  Comm* comm = nullptr;
 };
 
 /// A model of which one layer at a time is in memory: whole sequences pass through a layer, then
 /// the next one is read. One pass over the weights, experts once for all tokens, however small the
-/// memory; what Model computes of the same rows, bit for bit in profile kF32.
+/// memory; what Model computes of the same rows, bit for bit in profile kF32. Over ranks the first
+/// one's stream is used like any other, and tells the others, which follow(), what to compute.
 class LayerStream {
  public:
   /// `source` must outlive this. Reads no weights. kUnsupported for an architecture that has no
-  /// forward pass.
+  /// forward pass, and for ranks in a pipeline, whose stages never hold the same layer.
   LayerStream(const formats::Checkpoint& source, const LayerStreamOptions& options);
 
   [[nodiscard]] const ModelSpec& spec() const { return spec_; }
@@ -54,6 +59,10 @@ class LayerStream {
   /// As Model::mtp, of whole sequences: entry i pairs h_i with the next token, `rows[i].token`.
   [[nodiscard]] Matrix mtp(const Matrix& normed, std::span<const Row> rows, const Taps& taps = {});
 
+  /// Computes with the first rank's stream what that is used for, until it is released.
+  void follow();
+  void release_followers();
+
   /// Bytes of weights read from the source so far.
   [[nodiscard]] std::uint64_t bytes_read() const { return weights_.bytes_read(); }
 
@@ -61,9 +70,10 @@ class LayerStream {
   [[nodiscard]] std::unique_ptr<ExpertStore> experts_of(std::uint32_t l) const;
   [[nodiscard]] KvCache cache_of(std::size_t l, const StepRows& rows) const;
   OutputHead& output_head();
+  [[nodiscard]] Matrix embedded(std::span<const Row> rows);
 
   ModelSpec spec_;
-  OneRank comm_;
+  OneRank alone_;
   StepContext context_;
   std::uint64_t weight_limit_;
   WeightStore weights_;

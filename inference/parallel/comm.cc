@@ -100,6 +100,35 @@ std::vector<float> all_gather(Comm& comm, const Collective& what, std::span<cons
   return joined;
 }
 
+Bytes broadcast(Comm& comm, const Collective& what, std::size_t from, Bytes bytes) {
+  const std::size_t n = comm.size(what.group);
+  if (n == 1) return bytes;
+  std::vector<Bytes> send(n);
+  if (comm.rank(what.group) == from) std::ranges::fill(send, bytes);
+  return std::move(exchange(comm, what, std::move(send))[from]);
+}
+
+// Each list with its length in front.
+Lists broadcast(Comm& comm, const Collective& what, std::size_t from, const Lists& lists) {
+  std::vector<std::int32_t> numbers;
+  for (const auto& list : lists) {
+    numbers.push_back(static_cast<std::int32_t>(list.size()));
+    numbers.insert(numbers.end(), list.begin(), list.end());
+  }
+  const auto given = std::as_bytes(std::span(numbers));
+  const Bytes bytes = broadcast(comm, what, from, Bytes(given.begin(), given.end()));
+  numbers.resize(bytes.size() / sizeof(std::int32_t));
+  if (!bytes.empty()) std::memcpy(numbers.data(), bytes.data(), bytes.size());
+  Lists received;
+  for (std::span<const std::int32_t> left = numbers; !left.empty();) {
+    const auto n = static_cast<std::size_t>(left.front());
+    INGOT_CHECK(n < left.size());
+    received.emplace_back(left.begin() + 1, left.begin() + 1 + static_cast<std::ptrdiff_t>(n));
+    left = left.subspan(1 + n);
+  }
+  return received;
+}
+
 void broadcast(Comm& comm, const Collective& what, std::size_t from, std::span<float> values) {
   const std::size_t n = comm.size(what.group);
   if (n == 1) return;

@@ -115,6 +115,11 @@ std::vector<Bytes> exchange(Comm& comm, const Collective& what, std::vector<Byte
 /// What every rank of the group gives, in rank order. Ranks may give different amounts.
 std::vector<float> all_gather(Comm& comm, const Collective& what, std::span<const float> mine);
 
+/// The bytes of rank `from` of the group, on all its ranks; likewise lists of numbers.
+Bytes broadcast(Comm& comm, const Collective& what, std::size_t from, Bytes bytes);
+using Lists = std::vector<std::vector<std::int32_t>>;
+Lists broadcast(Comm& comm, const Collective& what, std::size_t from, const Lists& lists);
+
 /// `values` become those of rank `from` of the group; there are as many of them on every rank.
 void broadcast(Comm& comm, const Collective& what, std::size_t from, std::span<float> values);
 

@@ -46,7 +46,7 @@ std::array<std::uint64_t, 2> indivisible(const TensorToAlign& tensor) {
 /// What the cut of a tensor asks of the side that is cut.
 struct CutNeed {
   bool along_rows = false;
-  std::uint64_t width = 0;  ///< rows of a section, or columns
+  std::uint64_t width = 0;  ///< rows of a section, or what divides all of them, or columns
   std::uint64_t n = 1;      ///< slices
   std::uint64_t unit = 1;   ///< elements that may not be torn apart
 
@@ -65,12 +65,11 @@ CutNeed need_of(const TensorToAlign& tensor) {
   const TensorCut& cut = tensor.cut;
   if (cut.axis == Axis::kNone || cut.n == 1) return {};
   const bool along_rows = cut.axis == Axis::kRows;
-  // A tensor of one dimension has a number per row.
   INGOT_CHECK(shape.size() >= (along_rows ? 1U : 2U));
-  const std::size_t axis = shape.size() == 1 ? 0 : shape.size() - (along_rows ? 2 : 1);
-  INGOT_CHECK(cut.sections > 0 && shape[axis] % cut.sections == 0);
+  const std::uint64_t side = shape[cut_dimension(shape, cut.axis)];
+  INGOT_CHECK(cut.sections.divide(side));
   CutNeed need{.along_rows = along_rows,
-               .width = shape[axis] / cut.sections,
+               .width = cut.sections.step(side),
                .n = cut.n,
                .unit = indivisible(tensor)[along_rows ? 0 : 1]};
   // Gate and up in turn: both of a pair stay together.
@@ -94,15 +93,16 @@ std::optional<PaddableSide> paddable_side(const TensorToAlign& tensor,
   const formats::TensorRule* rule = tensor.tensor->rule;
   const std::size_t n_dimensions = tensor.tensor->shape.size();
   if (rule == nullptr || n_dimensions < 2) return std::nullopt;
-  // Only stacks of gate rows before up rows are padded; nothing pads the biases beside them.
-  if (is_expert_stack(rule->role) &&
-      (rule->stack != formats::StackOrder::kOutputMajor || is_interleaved(tensor)))
+  // Only gate rows before up rows are padded; nothing pads the biases beside stacks.
+  if (is_interleaved(tensor)) return std::nullopt;
+  if (is_expert_stack(rule->role) && rule->stack != formats::StackOrder::kOutputMajor)
     return std::nullopt;
   // What would stand for zero under them is another number in every row.
   if (tensor.has_zero_points || tensor.has_group_order) return std::nullopt;
   for (std::size_t d = n_dimensions - 2; d < n_dimensions && d < rule->shape.size(); ++d) {
     const formats::Width* width = rule->shape[d];
-    if (width == nullptr) continue;
+    // What is not the same in all layers is padded in none.
+    if (width == nullptr || width->differs_by_layer(config)) continue;
     const bool is_rows = d + 2 == n_dimensions;
     if (width->times("vocab_size") == 1)
       return PaddableSide{.width = PaddableWidth::kVocab, .is_rows = is_rows};
@@ -117,6 +117,21 @@ std::optional<PaddableSide> paddable_side(const TensorToAlign& tensor,
                           .times = config.n_shared_experts};
   }
   return std::nullopt;
+}
+
+/// Whether the tensor's shape follows from such a width.
+bool has_width(const TensorToAlign& tensor, PaddableWidth width) {
+  constexpr std::array<std::array<std::string_view, 2>, kPaddableWidths> kNames = {
+      {{"vocab_size"},
+       {"intermediate_size"},
+       {"moe_intermediate_size", "shared_intermediate_size"}}};
+  if (tensor.tensor->rule == nullptr) return false;
+  for (const formats::Width* side : tensor.tensor->rule->shape) {
+    for (const std::string_view name : kNames[static_cast<std::size_t>(width)]) {
+      if (side != nullptr && !name.empty() && side->mentions(name)) return true;
+    }
+  }
+  return false;
 }
 
 /// Whether a block reaches from one section of the rows into the next: the sections then cannot be
@@ -164,20 +179,25 @@ std::string alternatives(const std::vector<std::string_view>& words) {
 /// Tensors whose cut does not fit, told by kind: role, scheme, width and number of slices.
 class AlignmentRefusals {
  public:
+  enum class Why : std::uint8_t {
+    kTorn,      ///< the cut does not fall between elements and blocks
+    kJoined,    ///< a stack to be padded, of which a block reaches from gate to up
+    kUnpadded,  ///< its width is padded in other tensors, and cannot be in this one
+  };
+
   AlignmentRefusals(const formats::ModelConfig& config, const Slicing& slicing)
       : config_(config), is_deepseek_mp_(slicing.is_deepseek_mp) {}
 
-  /// `is_joined`: a stack to be padded, of which a block reaches from gate to up.
-  void add(const TensorToAlign& tensor, bool is_joined = false) {
+  void add(const TensorToAlign& tensor, Why why = Why::kTorn) {
     const CutNeed need = need_of(tensor);
     const auto same = std::find_if(refusals_.begin(), refusals_.end(), [&](const Refusal& other) {
       return role_of(*other.first) == role_of(tensor) && other.first->scheme == tensor.scheme &&
-             other.need == need && other.is_joined == is_joined;
+             other.need == need && other.why == why;
     });
     if (same != refusals_.end()) {
       ++same->count;
     } else {
-      refusals_.push_back({.first = &tensor, .need = need, .is_joined = is_joined, .count = 1});
+      refusals_.push_back({.first = &tensor, .need = need, .why = why, .count = 1});
     }
   }
 
@@ -197,7 +217,7 @@ class AlignmentRefusals {
   struct Refusal {
     const TensorToAlign* first = nullptr;
     CutNeed need;
-    bool is_joined = false;
+    Why why = Why::kTorn;
     std::uint64_t count = 0;
   };
 
@@ -205,18 +225,27 @@ class AlignmentRefusals {
     const CutNeed& need = refusal.need;
     const TensorToAlign& tensor = *refusal.first;
     const char* side = need.along_rows ? "rows" : "columns";
-    if (refusal.is_joined) {
+    if (refusal.why == Why::kUnpadded)
+      return "cannot be padded, and has a width that other tensors are padded to";
+    if (refusal.why == Why::kJoined) {
       return fmt::format("gate and up share an {} of {} rows, which padding would tear apart",
                          unit_name(tensor, true), indivisible(tensor)[0]);
     }
     if (!need.divides())
       return fmt::format("{} {} cannot be cut for {} ranks", need.width, side, need.n);
-    return fmt::format("{} {} / {} ranks = {}, the {} has {} {}", need.width, side, need.n,
-                       need.width / need.n, unit_name(tensor, need.along_rows), need.unit, side);
+    const formats::Sections& sections = tensor.cut.sections;
+    const std::string of_sections =
+        sections.is_equal()
+            ? std::string()
+            : fmt::format(", which divide all {} sections of them,", sections.count());
+    return fmt::format("{} {}{} / {} ranks = {}, the {} has {} {}", need.width, side, of_sections,
+                       need.n, need.width / need.n, unit_name(tensor, need.along_rows), need.unit,
+                       side);
   }
 
   [[nodiscard]] std::string remedies(const Refusal& refusal) const {
     std::string text;
+    if (refusal.why == Why::kUnpadded) return "choose fewer ranks, or another --tp-fit";
     const auto words = fits_that_work(*refusal.first, refusal.need);
     if (!words.empty()) text = fmt::format("--tp-fit {}", alternatives(words));
     if (refusal.need.n == 1) return text;
@@ -355,11 +384,18 @@ void align_by_padding(std::span<const TensorToAlign> tensors, const formats::Mod
 
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const auto side = paddable_side(tensors[i], config);
-    if (!side) continue;
+    if (!side) {
+      for (std::size_t width = 0; width < kPaddableWidths; ++width) {
+        if (padded[width] != widths[width] &&
+            has_width(tensors[i], static_cast<PaddableWidth>(width)))
+          refusals.add(tensors[i], AlignmentRefusals::Why::kUnpadded);
+      }
+      continue;
+    }
     const auto width = static_cast<std::size_t>(side->width);
     if (padded[width] == widths[width]) continue;
     if (block_joins_sections(tensors[i], *side)) {
-      refusals.add(tensors[i], /*is_joined=*/true);
+      refusals.add(tensors[i], AlignmentRefusals::Why::kJoined);
     } else {
       alignments.tensors[i].padded[side->is_rows ? 0 : 1] = padded[width] * side->times;
     }

@@ -52,7 +52,7 @@ PartCut::PartCut(Part part, DType dtype, const Shape& part_shape, SchemeId schem
   has_number_per_matrix_ = weight.size() > 2 && part_shape == Shape{weight.front()} &&
                            (is_of_numbers || part == Part::kScale);
   if (cut.axis == Axis::kNone || cut.n == 1) return;
-  INGOT_CHECK(cut.n > 0 && cut.sections > 0);
+  INGOT_CHECK(cut.n > 0);
   const bool along_rows = cut.axis == Axis::kRows;
   if (part == Part::kQuantBias && !along_rows) {
     kind_ = Kind::kFirstOnly;
@@ -61,39 +61,36 @@ PartCut::PartCut(Part part, DType dtype, const Shape& part_shape, SchemeId schem
   const std::uint64_t unit = part_unit(part, scheme, weight, group)[along_rows ? 0 : 1];
   if (unit == 0) return;
   sections_ = cut.sections;
-  // A tensor of one dimension has a number per row.
   INGOT_CHECK(weight.size() >= (along_rows ? 1U : 2U));
-  const std::size_t axis = weight.size() == 1 ? 0 : weight.size() - (along_rows ? 2 : 1);
-  INGOT_CHECK(axis < whole_.size());
-  const std::uint64_t n_pieces = std::uint64_t{n_} * sections_;
-  INGOT_CHECK(weight[axis] % n_pieces == 0 && weight[axis] / n_pieces % unit == 0);
+  const std::size_t axis = cut_dimension(weight, cut.axis);
+  INGOT_CHECK(axis < whole_.size() && sections_.divide(weight[axis], n_, unit));
   const bool is_packed = part == Part::kWeight && !along_rows;
   // Codes in blocks are cut between those: a dimension of the part is that of blocks.
   const bool is_in_blocks = is_packed && whole_.size() > weight.size() && whole_[axis] != 0;
   const std::uint64_t codes = is_in_blocks ? weight[axis] / whole_[axis]
                               : is_packed  ? formats::codes_per_element(scheme, dtype)
                                            : 1;
-  INGOT_CHECK(whole_[axis] == weight[axis] / unit / codes && whole_[axis] % n_pieces == 0);
+  INGOT_CHECK(whole_[axis] == weight[axis] / unit / codes && sections_.divide(whole_[axis], n_));
   cut_along(dtype, axis);
 }
 
-PartCut::PartCut(DType dtype, const Shape& whole, int axis, std::uint32_t n, std::uint32_t sections)
+PartCut::PartCut(DType dtype, const Shape& whole, int axis, std::uint32_t n,
+                 const formats::Sections& sections)
     : n_(n), whole_(whole), slice_(whole) {
   const auto refuse = [&] {
     return Error(ErrorCode::kCorrupt,
                  fmt::format("a part of shape {} cannot be cut into {} slices of {} sections along "
                              "dimension {}",
-                             formats::shape_text(whole), n, sections, axis));
+                             formats::shape_text(whole), n, sections.count(), axis));
   };
-  if (n == 0 || sections == 0 || axis < -1) throw refuse();
+  if (n == 0 || axis < -1) throw refuse();
   if (!formats::byte_count(dtype, whole)) throw refuse();
   set_whole(dtype);
   if (axis == -1 || n == 1) return;
   const auto dimension = static_cast<std::size_t>(axis);
-  const std::uint64_t n_pieces = std::uint64_t{n} * sections;
-  if (dimension >= whole.size() || whole[dimension] % n_pieces != 0) throw refuse();
+  if (dimension >= whole.size() || !sections.divide(whole[dimension], n)) throw refuse();
   sections_ = sections;
-  if (piece_bits(dtype, dimension) % 8 != 0) throw refuse();
+  if (!is_of_whole_bytes(dtype, dimension)) throw refuse();
   cut_along(dtype, dimension);
 }
 
@@ -104,22 +101,36 @@ void PartCut::set_whole(DType dtype) {
   matrix_bytes_ = stride_ = piece_ = *n_bytes;
 }
 
-std::uint64_t PartCut::piece_bits(DType dtype, std::size_t axis) const {
-  std::uint64_t bits = formats::dtype_bits(dtype) * (whole_[axis] / sections_ / n_);
+std::uint64_t PartCut::element_bits(DType dtype, std::size_t axis) const {
+  std::uint64_t bits = formats::dtype_bits(dtype);
   for (std::size_t d = axis + 1; d < whole_.size(); ++d) bits *= whole_[d];
   return bits;
 }
 
+bool PartCut::is_of_whole_bytes(DType dtype, std::size_t axis) const {
+  // Every section is a multiple of this.
+  return element_bits(dtype, axis) * (sections_.step(whole_[axis]) / n_) % 8 == 0;
+}
+
 void PartCut::cut_along(DType dtype, std::size_t axis) {
-  const std::uint64_t bits = piece_bits(dtype, axis);
-  INGOT_CHECK(bits % 8 == 0);
+  INGOT_CHECK(is_of_whole_bytes(dtype, axis));
   kind_ = Kind::kCut;
   axis_ = static_cast<int>(axis);
   n_receiving_ = n_;
   slice_[axis] /= n_;
   slice_bytes_ = whole_bytes_ / n_;
-  piece_ = bits / 8;
-  stride_ = piece_ * n_;
+  const std::uint64_t bits = element_bits(dtype, axis);
+  if (sections_.is_equal()) {
+    stride_ = sections_.step(whole_[axis]) * bits / 8;
+  } else {
+    stride_ = whole_[axis] * bits / 8;
+    std::uint64_t end = 0;
+    for (std::size_t i = 0; i < sections_.count(); ++i) {
+      end += sections_.length_of(i, whole_[axis]) * bits / 8;
+      section_ends_.push_back(end);
+    }
+  }
+  piece_ = stride_ / n_;
 }
 
 PartCut PartCut::of_matrices(std::vector<std::uint32_t> matrices) const {
@@ -140,7 +151,7 @@ PartCut PartCut::of_matrices(std::vector<std::uint32_t> matrices) const {
 std::uint64_t PartCut::slice_offset(std::uint32_t slice) const {
   if (kind_ != Kind::kCut) return 0;
   INGOT_CHECK(slice < n_);
-  return slice * (slice_[static_cast<std::size_t>(axis_)] / sections_);
+  return slice * sections_.length_of(0, slice_[static_cast<std::size_t>(axis_)]);
 }
 
 PartCut::Place PartCut::locate(std::uint64_t offset) const {
@@ -162,12 +173,21 @@ PartCut::Place PartCut::locate(std::uint64_t offset) const {
     at.end = (matrix + 1) * matrix_bytes_;
   }
   const std::uint64_t stretch = within / stride_;
-  const std::uint64_t in_stretch = within - stretch * stride_;
-  at.run.slice = static_cast<std::uint32_t>(in_stretch / piece_);
-  const std::uint64_t in_piece = in_stretch - at.run.slice * piece_;
+  std::uint64_t in_stretch = within - stretch * stride_;
   at.row = held_before * (matrix_bytes_ / n_receiving_) + stretch * piece_;
+  at.piece = piece_;
+  if (!section_ends_.empty()) {
+    const auto section = std::ranges::upper_bound(section_ends_, in_stretch);
+    const std::uint64_t begin = section == section_ends_.begin() ? 0 : *(section - 1);
+    at.end = std::min(at.end, offset + (*section - in_stretch));
+    at.row += begin / n_;
+    at.piece = (*section - begin) / n_;
+    in_stretch -= begin;
+  }
+  at.run.slice = static_cast<std::uint32_t>(in_stretch / at.piece);
+  const std::uint64_t in_piece = in_stretch - at.run.slice * at.piece;
   at.run.slice_offset = at.row + in_piece;
-  at.left = piece_ - in_piece;
+  at.left = at.piece - in_piece;
   return at;
 }
 

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "formats/container/sections.h"
 #include "formats/container/tensor.h"
 #include "formats/storage/encoding.h"
 #include "shard/cut/slicing.h"
@@ -40,7 +41,7 @@ class PartCut {
   /// From a record: a part of `whole` shape cut into `n` along its dimension `axis` from the front
   /// (-1: not cut). Throws kCorrupt for a shape that cannot be cut so.
   PartCut(formats::DType dtype, const formats::Shape& whole, int axis, std::uint32_t n,
-          std::uint32_t sections);
+          const formats::Sections& sections);
 
   /// The same part for a holder of some of the matrices of a stack (at least one, ascending indices
   /// into the part's first dimension). A part of fewer than two dimensions has one number for the
@@ -57,8 +58,8 @@ class PartCut {
   [[nodiscard]] const formats::Shape& slice_shape() const { return slice_; }
   [[nodiscard]] std::uint64_t whole_bytes() const { return whole_bytes_; }
   [[nodiscard]] std::uint64_t slice_bytes() const { return slice_bytes_; }
-  [[nodiscard]] std::uint32_t sections() const { return sections_; }
-  /// Offset of a slice along axis() in elements, within its section.
+  [[nodiscard]] const formats::Sections& sections() const { return sections_; }
+  /// Offset of a slice along axis() in elements, within the first section.
   [[nodiscard]] std::uint64_t slice_offset(std::uint32_t slice) const;
 
   /// A stretch of bytes that is contiguous in the whole and in one slice.
@@ -86,10 +87,10 @@ class PartCut {
         offset += at.run.n_bytes;
         if (++at.run.slice == n_receiving_) {
           at.run.slice = 0;
-          at.row += piece_;
+          at.row += at.piece;
         }
         at.run.slice_offset = at.row;
-        at.left = piece_;
+        at.left = at.piece;
       }
     }
   }
@@ -107,27 +108,35 @@ class PartCut {
  private:
   /// A byte of the whole.
   struct Place {
-    Run run;                 // slice and its offset
-    std::uint64_t left = 0;  // bytes to the end of the piece
-    std::uint64_t row = 0;   // offset in every slice of what this stretch of `stride_` gives it
-    std::uint64_t end = 0;   // of the matrix in the whole, or of those that nobody holds
+    Run run;                  // slice and its offset
+    std::uint64_t left = 0;   // bytes to the end of the piece
+    std::uint64_t piece = 0;  // bytes of it
+    std::uint64_t row = 0;    // offset in every slice of what this stretch of pieces gives it
+    std::uint64_t end = 0;    // in the whole, of what has pieces of this length, or of what nobody
+                              // holds
     bool is_held = true;
   };
   [[nodiscard]] Place locate(std::uint64_t offset) const;
   void set_whole(formats::DType dtype);
-  [[nodiscard]] std::uint64_t piece_bits(formats::DType dtype, std::size_t axis) const;
+  /// Bits of one element along the axis, with all that stands behind it.
+  [[nodiscard]] std::uint64_t element_bits(formats::DType dtype, std::size_t axis) const;
+  [[nodiscard]] bool is_of_whole_bytes(formats::DType dtype, std::size_t axis) const;
   void cut_along(formats::DType dtype, std::size_t axis);
 
   Kind kind_ = Kind::kWhole;
   int axis_ = -1;
-  std::uint32_t n_ = 1, sections_ = 1;
+  std::uint32_t n_ = 1;
+  formats::Sections sections_;
   std::uint32_t n_receiving_ = 1;  // slices that bytes go to: n_ of kCut, else slice 0 alone
   formats::Shape whole_, slice_;
   std::uint64_t whole_bytes_ = 0, slice_bytes_ = 0;
-  // Each matrix as stretches of `stride` bytes, each cut into pieces of `piece` bytes.
+  // Each matrix as stretches of `stride` bytes, each cut into pieces of `piece` bytes. Where
+  // sections have lengths of their own, a stretch is all of them, and each has pieces of its own
+  // length.
   std::uint64_t matrix_bytes_ = 0;  // of the whole; all of it when no matrix is left out
   std::uint64_t stride_ = 0, piece_ = 0;
-  std::vector<std::uint32_t> matrices_;  // held ones; empty: all
+  std::vector<std::uint64_t> section_ends_;  // in a stretch, in bytes; empty: equal sections
+  std::vector<std::uint32_t> matrices_;      // held ones; empty: all
   bool has_number_per_matrix_ = false;
 };
 

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "formats/base/checked.h"
 #include "formats/text/spelling.h"
 
 namespace ingot::shard {
@@ -48,20 +49,13 @@ enum class Kind : std::uint8_t { kReplicated, kHeads, kKvHeads, kRoutedExpert, k
 /// What decides how many ranks cut it, if its row says that it is cut.
 Kind kind_of(const TensorRule& rule) {
   if (formats::is_of_routed_expert(rule.role)) return Kind::kRoutedExpert;
+  const Kind of_heads = has_kv_heads(rule) ? Kind::kKvHeads : Kind::kHeads;
+  if (rule.heads != nullptr && rule.cut != Cut::kReplicated) return of_heads;
   switch (rule.role) {
     case Role::kSharedGate:
     case Role::kSharedUp:
     case Role::kSharedDown:
       return Kind::kShared;
-    case Role::kDenseGate:
-    case Role::kDenseUp:
-    case Role::kDenseDown:
-    case Role::kEmbedding:
-    case Role::kLookupTable:
-    case Role::kHead:
-    case Role::kMtpEmbedding:
-    case Role::kMtpHead:
-      return Kind::kWidth;
     case Role::kQProj:
     case Role::kQbProj:
     case Role::kKvbProj:
@@ -73,12 +67,9 @@ Kind kind_of(const TensorRule& rule) {
     case Role::kAttentionSinks:
     case Role::kLinearAttentionIn:
     case Role::kLinearAttentionOut:
-      // The width, not the role: a bias may be that of queries, keys or values.
-      return rule.shape[0] != nullptr && rule.shape[0]->mentions("num_key_value_heads")
-                 ? Kind::kKvHeads
-                 : Kind::kHeads;
+      return of_heads;
     default:
-      return Kind::kReplicated;
+      return rule.cut == Cut::kReplicated ? Kind::kReplicated : Kind::kWidth;
   }
 }
 
@@ -95,8 +86,8 @@ Axis axis_of(const LogicalTensor& tensor) {
 
 /// How many ranks cut heads of keys and values, and by which coordinate.
 TensorCut kv_heads_cut(std::uint64_t n_heads, std::uint32_t tp, ErrorList& faults) {
-  if (n_heads % tp == 0) return {.owner = Owner::kTp, .n = tp};
-  if (tp % n_heads == 0)
+  if (n_heads > 0 && n_heads % tp == 0) return {.owner = Owner::kTp, .n = tp};
+  if (n_heads > 0 && tp % n_heads == 0)
     return {.owner = Owner::kKvHeads, .n = static_cast<std::uint32_t>(n_heads)};
   add_once(faults,
            Error(ErrorCode::kInvalidArgument,
@@ -106,20 +97,53 @@ TensorCut kv_heads_cut(std::uint64_t n_heads, std::uint32_t tp, ErrorList& fault
   return {};
 }
 
-TensorCut heads_cut(std::uint64_t n_heads, std::uint32_t tp, ErrorList& faults) {
-  if (n_heads % tp == 0) return {.owner = Owner::kTp, .n = tp};
+TensorCut heads_cut(std::uint64_t n_heads, std::string_view what, std::uint32_t tp,
+                    ErrorList& faults) {
+  if (n_heads > 0 && n_heads % tp == 0) return {.owner = Owner::kTp, .n = tp};
   add_once(faults, Error(ErrorCode::kInvalidArgument,
-                         fmt::format("{} attention heads cannot be cut for --tp {} (choose a "
-                                     "divisor of {})",
-                                     n_heads, tp, n_heads)));
+                         fmt::format("{} {} cannot be cut for --tp {} (choose a divisor of {})",
+                                     n_heads, what, tp, n_heads)));
   return {};
 }
 
+/// The sections of the side that is cut.
+formats::Sections sections_of(const LogicalTensor& tensor, const ModelConfig& config, Axis axis,
+                              ErrorList& faults) {
+  const TensorRule& rule = *tensor.rule;
+  const bool has_both = rule.role == Role::kExpertsGateUp || rule.role == Role::kExpertsGateUpBias;
+  if (has_both && rule.gate_up == formats::GateUpOrder::kHalves) return formats::Sections::equal(2);
+  if (rule.sections.empty() || axis == Axis::kNone) return {};
+  std::vector<std::uint64_t> lengths;
+  std::uint64_t total = 0;
+  for (const formats::Width* width : rule.sections) {
+    lengths.push_back(width->size(config, tensor.layer));
+    total = checked_add(total, lengths.back()).value_or(0);
+  }
+  const auto sections = formats::Sections::of_lengths(lengths);
+  if (sections && total == tensor.shape[cut_dimension(tensor.shape, axis)]) return *sections;
+  faults.add(Error(ErrorCode::kShapeMismatch,
+                   fmt::format("has shape {}, its family's sections have the lengths {} (mend "
+                               "`sections` in the family's file)",
+                               formats::shape_text(tensor.shape), fmt::join(lengths, ", ")))
+                 .in_tensor(tensor.name));
+  return {};
+}
+
+/// The heads of a tensor's layer, as its row counts them, else those of attention.
+std::uint64_t heads_of(const LogicalTensor& tensor, const ModelConfig& config, Kind kind) {
+  if (tensor.rule->heads != nullptr) return tensor.rule->heads->size(config, tensor.layer);
+  static const formats::Width kHeads = formats::Width::parse("num_attention_heads");
+  static const formats::Width kKvHeads = formats::Width::parse("num_key_value_heads");
+  return (kind == Kind::kKvHeads ? kKvHeads : kHeads).size(config, tensor.layer);
+}
+
 /// Owner and number of slices; the axis is the row's.
-TensorCut owner_and_count(const TensorRule& rule, const ModelConfig& config, const Slicing& slicing,
-                          ErrorList& faults) {
+TensorCut owner_and_count(const LogicalTensor& tensor, const ModelConfig& config,
+                          const Slicing& slicing, ErrorList& faults) {
+  const TensorRule& rule = *tensor.rule;
   const Topology& topology = slicing.topology;
-  switch (kind_of(rule)) {
+  const Kind kind = kind_of(rule);
+  switch (kind) {
     case Kind::kReplicated:
       return {};
     case Kind::kRoutedExpert:
@@ -131,9 +155,11 @@ TensorCut owner_and_count(const TensorRule& rule, const ModelConfig& config, con
     case Kind::kWidth:
       return {.owner = Owner::kTp, .n = topology.tp};
     case Kind::kKvHeads:
-      return kv_heads_cut(config.num_key_value_heads, topology.tp, faults);
+      return kv_heads_cut(heads_of(tensor, config, kind), topology.tp, faults);
     case Kind::kHeads:
-      return heads_cut(config.num_attention_heads, topology.tp, faults);
+      return heads_cut(heads_of(tensor, config, kind),
+                       rule.heads != nullptr ? rule.heads->text() : "attention heads", topology.tp,
+                       faults);
   }
   return {};
 }
@@ -154,6 +180,14 @@ std::string_view shared_experts_name(SharedExperts shared) {
 
 SharedExperts parse_shared_experts(std::string_view word) {
   return parse_word<SharedExperts>("placement of shared experts", kSharedExperts, word);
+}
+
+std::size_t cut_dimension(const formats::Shape& weight, Axis axis) {
+  INGOT_CHECK(!weight.empty() && axis != Axis::kNone);
+  if (axis == Axis::kCols || weight.size() == 1) return weight.size() - 1;
+  std::size_t dimension = weight.size() - 2;
+  while (dimension > 0 && weight[dimension] == 1) --dimension;
+  return dimension;
 }
 
 std::uint32_t TensorCut::slice_of(const RankPosition& rank, const Topology& topology) const {
@@ -177,10 +211,19 @@ TensorCut cut_of(const LogicalTensor& tensor, const ModelConfig& config, const S
   const TensorRule& rule = *tensor.rule;
   // Biases behind a row-parallel or a replicated weight are whole, and not counted in heads.
   if (rule.role == Role::kAttentionBias && rule.cut == Cut::kReplicated) return {};
-  TensorCut cut = owner_and_count(rule, config, slicing, faults);
-  const bool has_both = rule.role == Role::kExpertsGateUp || rule.role == Role::kExpertsGateUpBias;
-  if (has_both && rule.gate_up == formats::GateUpOrder::kHalves) cut.sections = 2;
+  TensorCut cut = owner_and_count(tensor, config, slicing, faults);
   cut.axis = axis_of(tensor);
+  if (cut.n > 1 && cut.axis != Axis::kNone &&
+      tensor.shape.size() < (cut.axis == Axis::kCols ? 2U : 1U)) {
+    faults.add(Error(ErrorCode::kShapeMismatch,
+                     fmt::format("has shape {}, of which no side is what its family cuts (mend "
+                                 "`cut` in the family's file)",
+                                 formats::shape_text(tensor.shape)))
+                   .in_tensor(tensor.name));
+    return {};
+  }
+  if (cut.n > 1 || is_expert_stack(rule.role))
+    cut.sections = sections_of(tensor, config, cut.axis, faults);
   // Biases behind a row-parallel expert are whole in each slice.
   if (formats::is_expert_bias(rule.role) && cut.axis == Axis::kNone) return cut;
   if (cut.n > 1 && cut.axis == Axis::kNone) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "formats/base/error.h"
+#include "formats/container/sections.h"
 #include "formats/storage/tensor_source.h"
 #include "shard/cut/expert_map.h"
 #include "shard/cut/stages.h"
@@ -55,20 +56,23 @@ enum class Owner : std::uint8_t {
 struct TensorCut {
   Axis axis = Axis::kNone;
   Owner owner = Owner::kAll;
-  std::uint32_t n = 1;  ///< slices along the axis
-  /// The side that is cut is made of so many equal parts, each cut on its own: 2 for stacked gate
-  /// and up in halves.
-  std::uint32_t sections = 1;
+  std::uint32_t n = 1;         ///< slices along the axis
+  formats::Sections sections;  ///< of the side that is cut: stacked gate and up in halves have two
 
   /// The slice of a rank, 0 .. n-1.
   [[nodiscard]] std::uint32_t slice_of(const RankPosition& rank, const Topology& topology) const;
 };
 
+/// The dimension of a weight that such a cut divides. Inputs are the last one. Outputs are the one
+/// before it, or one further in front where those have a length of 1: convolutions are stored as
+/// [channels, 1, width]. The only dimension of a vector is that of its outputs.
+std::size_t cut_dimension(const formats::Shape& weight, Axis axis);
+
 /// Decides the cut of a tensor from its family row and the config; no sizes of blocks are looked
 /// at. `faults` gets kInvalidArgument for heads that tp does not divide (KV heads may also divide
-/// tp); widths, experts and vocabulary that are not divisible are left to align_blocks. Tensors
-/// outside the grammar are replicated; of family generic, which knows none, the caller cuts
-/// nothing.
+/// tp), and kShapeMismatch for sections that do not make up the tensor; widths, experts and
+/// vocabulary that are not divisible are left to align_blocks. Tensors outside the grammar are
+/// replicated; of family generic, which knows none, the caller cuts nothing.
 TensorCut cut_of(const formats::LogicalTensor& tensor, const formats::ModelConfig& config,
                  const Slicing& slicing, ErrorList& faults);
 

@@ -28,15 +28,15 @@ void match_stored(const Shape& stored, PlacedSlice& placed) {
                 fmt::format("is {}, which is not the slice that the manifest tells of (axis {}, "
                             "offset {}, {} section(s) of {}): {} (changed since it was written: "
                             "run ingot check)",
-                            shape_text(stored), record.axis, record.offset, record.sections,
+                            shape_text(stored), record.axis, record.offset, record.sections.count(),
                             shape_text(record.whole), fact));
   };
   require(record.whole.size() == stored.size(), "the numbers of dimensions differ");
   for (std::size_t d = 0; d < stored.size(); ++d) {
     if (static_cast<int>(d) == record.axis) {
-      require(stored[d] % record.sections == 0, "the sections are not of one size");
-      const std::uint64_t length = stored[d] / record.sections;
-      const std::uint64_t section = record.whole[d] / record.sections;
+      require(record.sections.divide(stored[d]), "its sections are not of whole elements");
+      const std::uint64_t length = record.sections.length_of(0, stored[d]);
+      const std::uint64_t section = record.sections.length_of(0, record.whole[d]);
       require(length > 0 && section % length == 0 && record.offset % length == 0,
               "slices of this size do not make up the whole");
       placed.n = narrow<std::uint32_t>(section / length, "the number of slices");
@@ -108,12 +108,13 @@ std::optional<AlignedGrid> aligned_grid(const PlacedSlice& placed) {
   const bool cuts_cols = !is_vector && side == n - 1;
   // What was retiled is repeated as one: its sections may have shared a block.
   const bool is_retiled = record.repeat != kOnce;
-  const std::uint64_t sections = is_retiled ? 1 : record.sections;
+  const std::uint64_t sections = is_retiled ? 1 : record.sections.count();
   (cuts_cols ? grid.col_sections : grid.row_sections) = sections;
   const std::uint64_t original = cuts_cols ? grid.cols : grid.rows;
   const std::uint64_t whole = cuts_cols ? grid.whole_cols : grid.whole_rows;
   const std::uint64_t repeat = cuts_cols ? grid.repeat[1] : grid.repeat[0];
   const bool is_sound = bits % 8 == 0 && (sections == 1 || side + 2 >= n) &&
+                        (sections == 1 || record.sections.is_equal()) &&
                         original % sections == 0 && whole % sections == 0 && original > 0 &&
                         (original / sections - 1) * repeat < whole / sections;
   if (!is_sound) {
@@ -121,7 +122,7 @@ std::optional<AlignedGrid> aligned_grid(const PlacedSlice& placed) {
                 fmt::format("was {} {} before it was retiled or padded, which {} in {} section(s) "
                             "cannot be made of (changed since it was written: run ingot check)",
                             dtype_name(placed.dtype), shape_text(record.original),
-                            shape_text(record.whole), record.sections));
+                            shape_text(record.whole), record.sections.count()));
   }
   grid.element_bytes = bits / 8;
   return grid;

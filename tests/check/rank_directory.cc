@@ -199,10 +199,11 @@ class Cutter {
       if (part.shape[axis] == 1) return false;  // a number per row, cut by columns
       slice.axis = static_cast<int>(axis);
     }
-    slice.sections = is_stack(name) && side == 0 ? 2 : 1;
+    const std::uint64_t sections = is_stack(name) && side == 0 ? 2 : 1;
+    slice.sections = formats::Sections::equal(sections);
     const auto axis = static_cast<std::size_t>(slice.axis);
-    slice.offset = index * (part.shape[axis] / slice.sections / n);
-    part = slice_of(part, axis, n, index, slice.sections);
+    slice.offset = index * (part.shape[axis] / sections / n);
+    part = slice_of(part, axis, n, index, sections);
     return true;
   }
 

@@ -23,6 +23,7 @@ constexpr const char* kFlash = R"({
   "moe_intermediate_size": 2048, "n_routed_experts": 256, "n_shared_experts": 1,
   "num_experts_per_tok": 6, "num_hash_layers": 3, "n_group": null, "topk_group": null,
   "num_attention_heads": 64, "num_key_value_heads": 1, "head_dim": 512, "q_lora_rank": 1024,
+  "o_groups": 8, "o_lora_rank": 1024, "hc_mult": 4,
   "qk_rope_head_dim": 64, "index_n_heads": 64, "index_head_dim": 128, "index_topk": 512,
   "topk_method": "noaux_tc", "scoring_func": "sqrtsoftplus", "vocab_size": 129280,
   "quantization_config": {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8",
@@ -105,6 +106,7 @@ TinyCheckpoint tiny_v4() {
     "num_hidden_layers": 1, "num_nextn_predict_layers": 0, "moe_intermediate_size": 32,
     "n_routed_experts": 1, "n_shared_experts": 1, "num_experts_per_tok": 1,
     "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16, "q_lora_rank": 32,
+    "o_groups": 2, "o_lora_rank": 12, "hc_mult": 2,
     "topk_method": "noaux_tc", "vocab_size": 8, "index_n_heads": 2, "index_head_dim": 8,
     "quantization_config": {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8",
       "scale_fmt": "ue8m0", "weight_block_size": [128, 128]}})";
@@ -118,20 +120,24 @@ TinyCheckpoint tiny_v4() {
     tensors.push_back({stem + ".scale", "F8_E8M0", {n, k / 32}});
   };
   const std::string layer = "layers.0.";
-  for (const char* name : {"hc_head_fn", "hc_head_base", "hc_head_scale"})
-    tensors.push_back({name, "F32", {4}});
+  const auto mixing = [&](const std::string& stem, std::uint64_t rows, std::uint64_t scales) {
+    tensors.push_back({stem + "_fn", "F32", {rows, 128}});
+    tensors.push_back({stem + "_base", "F32", {rows}});
+    tensors.push_back({stem + "_scale", "F32", {scales}});
+  };
+  mixing("hc_head", 2, 1);
   tensors.push_back({"embed.weight", "BF16", {8, 64}});
   tensors.push_back({"head.weight", "BF16", {8, 64}});
   tensors.push_back({"norm.weight", "BF16", {64}});
   for (const char* name : {"attn_norm.weight", "ffn_norm.weight"})
     tensors.push_back({layer + name, "BF16", {64}});
-  for (const char* name : {"hc_attn_fn", "hc_attn_base", "hc_attn_scale", "hc_ffn_fn",
-                           "hc_ffn_base", "hc_ffn_scale", "attn.attn_sink"})
-    tensors.push_back({layer + name, "F32", {3, 5}});
+  mixing(layer + "hc_attn", 8, 3);
+  mixing(layer + "hc_ffn", 8, 3);
+  tensors.push_back({layer + "attn.attn_sink", "F32", {2}});
   fp8(layer + "attn.wq_a", 32, 64);
   fp8(layer + "attn.wq_b", 32, 32);
   fp8(layer + "attn.wkv", 16, 64);
-  fp8(layer + "attn.wo_a", 24, 40);
+  fp8(layer + "attn.wo_a", 24, 16);
   fp8(layer + "attn.wo_b", 64, 24);
   tensors.push_back({layer + "attn.q_norm.weight", "BF16", {32}});
   tensors.push_back({layer + "attn.kv_norm.weight", "BF16", {16}});

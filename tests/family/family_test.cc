@@ -67,7 +67,7 @@ struct Totals {
 Totals released_totals(const Family& family, const ModelConfig& config) {
   Totals totals;
   for_each_expected(family, config, false, [&](const ExpectedTensor& tensor) {
-    const Shape shape = rule_shape(*tensor.rule, config);
+    const Shape shape = rule_shape(*tensor.rule, config, tensor.layer);
     const std::uint64_t n = *element_count(shape);
     ++totals.logical;
     ++totals.stored;
@@ -388,7 +388,7 @@ TEST(Expected, StackedFormReplacesTheExperts) {
   const ModelConfig config = reference(family);
   std::map<std::string, Shape> shapes;
   for_each_expected(family, config, true, [&](const ExpectedTensor& tensor) {
-    shapes[tensor.name] = rule_shape(*tensor.rule, config);
+    shapes[tensor.name] = rule_shape(*tensor.rule, config, tensor.layer);
   });
   EXPECT_EQ(shapes["model.layers.0.mlp.experts.gate_up_proj"], (Shape{128, 1536, 2048}));
   EXPECT_EQ(shapes["model.layers.0.mlp.experts.down_proj"], (Shape{128, 2048, 768}));
@@ -412,6 +412,51 @@ TEST(Widths, NameWhatTheConfigLacks) {
   expect_error(ErrorCode::kCorrupt, {"num_hidden_layers"}, [&] {
     require_widths(family, changed(family, {{"num_hidden_layers", 0}}));
   });
+}
+
+// Hunyuan's lists, and a key that the program has no name for.
+TEST(Widths, FollowTheListsOfTheConfig) {
+  const Family& family = family_named("hunyuan_v1_moe");
+  const Json keys = {{"num_hidden_layers", 3},
+                     {"hidden_size", 64},
+                     {"num_attention_heads", 4},
+                     {"num_key_value_heads", {4, 2, 1}},
+                     {"head_dim", 16},
+                     {"vocab_size", 32},
+                     {"num_experts", 4},
+                     {"moe_topk", {1, 2, 3}},
+                     {"num_shared_expert", {2, 1, 0}},
+                     {"moe_intermediate_size", {8, 16, 24}},
+                     {"extra_width", {5, 6, 7}}};
+  const ModelConfig config = parse_model_config(keys.dump(), "config.json");
+  const NameGrammar grammar(family, config);
+  const auto shape = [&](const std::string& name) {
+    const auto match = grammar.match("model.layers." + name + ".weight");
+    return match ? rule_shape(*match->rule, config, match->layer) : Shape();
+  };
+  EXPECT_EQ(shape("0.mlp.experts.3.up_proj"), (Shape{8, 64}));
+  EXPECT_EQ(shape("2.mlp.experts.3.down_proj"), (Shape{64, 24}));
+  EXPECT_EQ(shape("0.mlp.shared_mlp.up_proj"), (Shape{16, 64}));
+  EXPECT_EQ(shape("1.mlp.shared_mlp.down_proj"), (Shape{64, 16}));
+  EXPECT_EQ(shape("2.mlp.shared_mlp.up_proj"), Shape()) << "a layer without shared experts";
+  EXPECT_EQ(shape("1.self_attn.k_proj"), (Shape{32, 64}));
+  EXPECT_NO_THROW(require_widths(family, config));
+  const Width extra = Width::parse("2 * extra_width");
+  EXPECT_EQ(extra.size(config, 1), 12U);
+  EXPECT_TRUE(extra.differs_by_layer(config));
+  expect_error(ErrorCode::kCorrupt, {"'extra_width' is [5,6,7]"},
+               [&] { static_cast<void>(extra.size(config)); });
+}
+
+TEST(Widths, NameTheLayerThatLacksOne) {
+  const Family& family = family_named("hunyuan_v1_moe");
+  const Json keys = {
+      {"num_hidden_layers", 2},   {"hidden_size", 64},      {"num_attention_heads", 4},
+      {"num_key_value_heads", 4}, {"head_dim", 16},         {"vocab_size", 32},
+      {"num_experts", 4},         {"num_shared_expert", 1}, {"moe_intermediate_size", {8, 0}}};
+  const ModelConfig config = parse_model_config(keys.dump(), "config.json");
+  expect_error(ErrorCode::kCorrupt, {"moe_intermediate_size in layer 1"},
+               [&] { require_widths(family, config); });
 }
 
 TEST(Widths, ThatOverflowAreRefused) {
@@ -444,7 +489,9 @@ TEST_P(GoldenNames, AreTheGrammar) {
     names.insert(name);
     const auto match = grammar.match(name);
     ASSERT_TRUE(match) << name;
-    EXPECT_EQ(fmt::format("{}", fmt::join(rule_shape(*match->rule, config), "x")), shape) << name;
+    EXPECT_EQ(fmt::format("{}", fmt::join(rule_shape(*match->rule, config, match->layer), "x")),
+              shape)
+        << name;
   }
   ASSERT_FALSE(names.empty());
   for_each_expected(*family, config, false, [&](const ExpectedTensor& tensor) {
@@ -457,6 +504,51 @@ INSTANTIATE_TEST_SUITE_P(Arch, GoldenNames,
                          ::testing::Values("deepseek_v2", "deepseek_v3", "glm_moe_dsa",
                                            "qwen3_moe"),
                          [](const auto& family) { return std::string(family.param); });
+
+/// Names of tensors that a family promises under a config.
+std::set<std::string> promised(const char* family, const char* config_text) {
+  const ModelConfig config = parse_model_config(config_text, "config.json");
+  std::set<std::string> names;
+  for_each_expected(*find_family(family), config, false,
+                    [&](const ExpectedTensor& tensor) { names.insert(tensor.name); });
+  return names;
+}
+
+TEST(FamilyRows, NemotronPredictsInStepsOfSeveralLayers) {
+  constexpr const char* kConfig = R"({"model_type": "nemotron_h", "num_nextn_predict_layers": 1,
+    "n_routed_experts": 2, "n_shared_experts": 1, "hidden_size": 8, "num_attention_heads": 2, %s})";
+  const auto with = [&](std::string lists) {
+    std::string text = kConfig;
+    return text.replace(text.find("%s"), 2, lists);
+  };
+  const auto by_letters =
+      promised("nemotron_h", with(R"("num_hidden_layers": 2, "hybrid_override_pattern": "ME",
+                            "mtp_hybrid_override_pattern": "*E")")
+                                 .c_str());
+  EXPECT_TRUE(by_letters.contains("backbone.layers.0.mixer.in_proj.weight"));
+  EXPECT_TRUE(by_letters.contains("mtp.layers.0.mixer.q_proj.weight"));
+  EXPECT_TRUE(by_letters.contains("mtp.layers.1.mixer.experts.1.up_proj.weight"));
+  EXPECT_FALSE(by_letters.contains("mtp.layers.1.mixer.q_proj.weight"));
+  EXPECT_FALSE(by_letters.contains("mtp.layers.2.norm.weight"));
+  EXPECT_EQ(promised("nemotron_h", with(R"("layers_block_type": ["mamba", "moe"],
+                                           "mtp_layers_block_type": ["attention", "moe"])")
+                                       .c_str()),
+            by_letters);
+}
+
+TEST(FamilyRows, StepPredictsWithDenseLayers) {
+  const auto names = promised("step3p7", R"({"model_type": "step3p5", "num_hidden_layers": 2,
+    "num_nextn_predict_layers": 2, "moe_layers_enum": "1", "moe_num_experts": 2,
+    "layer_types": ["full_attention", "sliding_attention", "sliding_attention",
+                    "sliding_attention"]})");
+  for (const char* name :
+       {"model.layers.1.moe.gate_proj.weight", "model.layers.2.mlp.gate_proj.weight",
+        "model.layers.3.self_attn.q_proj.weight",
+        "model.layers.3.transformer.shared_head.output.weight"})
+    EXPECT_TRUE(names.contains(name)) << name;
+  EXPECT_FALSE(names.contains("model.layers.2.moe.gate_proj.weight"));
+  EXPECT_FALSE(names.contains("model.layers.1.eh_proj.weight"));
+}
 
 }  // namespace
 }  // namespace ingot::formats

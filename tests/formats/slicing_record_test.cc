@@ -61,7 +61,7 @@ SliceRecord example_slice() {
   slice.axis = 1;
   slice.offset = 64;
   slice.whole = {8, 256, 512};
-  slice.sections = 2;
+  slice.sections = Sections::equal(2);
   slice.experts = {1, 4, 7};
   slice.original = {8, 128, 500};
   slice.repeat = {2, 1};
@@ -286,6 +286,13 @@ TEST(SliceRecord, RefusesMissingWrongOrOutsideValues) {
       {"/offset", ~std::uint64_t{0}},
       {"/sections", 0},
       {"/sections", 3},
+      {"/sections", 65},
+      {"/sections", "2"},
+      {"/sections", Json::array()},
+      {"/sections", {1, 2}},  // of 256 rows
+      {"/sections", {1, 0}},
+      {"/sections", {1, -1}},
+      {"/sections", {1, 3}},  // begins behind the first section
       {"/whole", {8, 256, "x"}},
       {"/whole", {8, 256, std::uint64_t{1} << 60}},
       {"/experts", {1, 1}},

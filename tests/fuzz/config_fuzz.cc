@@ -17,7 +17,7 @@ bool accepts(std::span<const std::byte> input) {
     if (error.code() == ErrorCode::kInternal) throw std::logic_error(error.what());
     return false;
   }
-  if (config.layer_is_moe.size() != config.num_hidden_layers)
+  if (config.layer_is_moe.size() < config.num_hidden_layers)
     throw std::logic_error("a layer has no kind");
   // The document goes back to disk; what is written must be readable and mean the same.
   const auto again = formats::parse_model_config(formats::json_text(config.raw), "written");

@@ -58,7 +58,7 @@ struct FitsByName {
 };
 
 FitsByName align_model(const ModelTensors& model, const shard::Slicing& slicing,
-                     const SchemeChoice& scheme_of) {
+                       const SchemeChoice& scheme_of) {
   const auto tensors = to_fit(model, slicing, scheme_of);
   FitsByName result;
   result.fits = shard::align_blocks(tensors, model.config(), slicing);

@@ -29,7 +29,7 @@ SliceRecord record_of(const NaiveTensor& whole, int axis, std::uint64_t offset,
   record.whole = whole.shape;
   record.axis = axis;
   record.offset = offset;
-  record.sections = sections;
+  record.sections = formats::Sections::equal(sections);
   record.experts = std::move(experts);
   return record;
 }

@@ -14,7 +14,7 @@
 namespace ingot::testing {
 
 /// The logical tensors that a family's config promises, without bytes. The config is the family's
-/// reference with some keys changed.
+/// reference, if it has one, with some keys changed.
 class ModelTensors : public formats::TensorSource {
  public:
   ModelTensors(std::string_view family, const formats::Json& changes, bool stacked = false)
@@ -22,7 +22,7 @@ class ModelTensors : public formats::TensorSource {
     formats::for_each_expected(
         family_, config_, stacked, [&](const formats::ExpectedTensor& expected) {
           tensors_.push_back({.name = expected.name,
-                              .shape = formats::rule_shape(*expected.rule, config_),
+                              .shape = formats::rule_shape(*expected.rule, config_, expected.layer),
                               .encoding = {},
                               .rule = expected.rule,
                               .layer = expected.layer,
@@ -35,7 +35,7 @@ class ModelTensors : public formats::TensorSource {
     const auto match = formats::NameGrammar(family_, config_).match(name);
     if (!match) throw std::invalid_argument("not of this family: " + name);
     tensors_.push_back({.name = name,
-                        .shape = formats::rule_shape(*match->rule, config_),
+                        .shape = formats::rule_shape(*match->rule, config_, match->layer),
                         .encoding = {},
                         .rule = match->rule,
                         .layer = match->layer,
@@ -72,8 +72,8 @@ class ModelTensors : public formats::TensorSource {
  private:
   static formats::ModelConfig changed_config(const formats::Family& family,
                                              const formats::Json& changes) {
-    formats::Json config =
-        formats::parse_json(family.rules.empty() ? "{}" : family.reference_config, "reference");
+    formats::Json config = formats::parse_json(
+        family.reference_config.empty() ? "{}" : family.reference_config, "reference");
     for (const auto& [key, value] : changes.items()) config[key] = value;
     return formats::parse_model_config(config.dump(), "changed");
   }

@@ -22,7 +22,15 @@ using Matrices = std::vector<std::uint32_t>;
 constexpr std::array<std::uint64_t, 2> kNoGroup = {0, 0};
 
 TensorCut rows(std::uint32_t n, std::uint32_t sections = 1) {
-  return {.axis = Axis::kRows, .owner = Owner::kTp, .n = n, .sections = sections};
+  return {.axis = Axis::kRows,
+          .owner = Owner::kTp,
+          .n = n,
+          .sections = formats::Sections::equal(sections)};
+}
+TensorCut rows(std::uint32_t n, const std::vector<std::uint64_t>& lengths) {
+  TensorCut cut = rows(n);
+  cut.sections = *formats::Sections::of_lengths(lengths);
+  return cut;
 }
 TensorCut cols(std::uint32_t n) {
   return {.axis = Axis::kCols, .owner = Owner::kTp, .n = n};
@@ -43,7 +51,8 @@ Bytes random_bytes(std::uint64_t n, std::uint32_t seed) {
 struct NaiveCut {
   int axis = -1;
   std::uint32_t n = 1, sections = 1;
-  Matrices matrices;  ///< empty: all
+  Matrices matrices;                        ///< empty: all
+  std::vector<std::uint64_t> lengths = {};  ///< of sections; empty: `sections` equal ones
 };
 
 /// One slice, element by element by its indices in the whole.
@@ -61,9 +70,15 @@ Bytes naive_slice(const Bytes& whole, const Shape& shape, std::size_t width, con
       continue;
     if (cut.axis >= 0) {
       const auto d = static_cast<std::size_t>(cut.axis);
-      const std::uint64_t section = shape[d] / cut.sections;
+      std::uint64_t section = shape[d] / cut.sections;
+      std::uint64_t within = index[d] % section;
+      if (!cut.lengths.empty()) {
+        within = index[d];
+        std::size_t i = 0;
+        while (within >= cut.lengths[i]) within -= cut.lengths[i++];
+        section = cut.lengths[i];
+      }
       const std::uint64_t first = slice * (section / cut.n);
-      const std::uint64_t within = index[d] % section;
       if (within < first || within >= first + section / cut.n) continue;
     }
     const auto at = whole.begin() + static_cast<std::ptrdiff_t>(element * width);
@@ -167,7 +182,7 @@ TEST(PartCut, CutsGateAndUpOfAStackEach) {
   const PartCut part(Part::kWeight, DType::kBf16, shape, SchemeId::kBf16, shape, kNoGroup,
                      rows(2, 2));
   EXPECT_THAT(part.slice_shape(), ElementsAre(3, 4, 2));
-  EXPECT_EQ(part.sections(), 2U);
+  EXPECT_EQ(part.sections().count(), 2U);
   EXPECT_EQ(part.slice_offset(1), 2U) << "within the section";
   expect_cut(part, shape, 2, {.axis = 1, .n = 2, .sections = 2});
 }
@@ -175,10 +190,40 @@ TEST(PartCut, CutsGateAndUpOfAStackEach) {
 TEST(PartCut, SectionsAreOfTheSideThatIsCut) {
   const Shape shape = {3, 8, 12};
   TensorCut cut = cols(2);
-  cut.sections = 2;
+  cut.sections = formats::Sections::equal(2);
   const PartCut part(Part::kWeight, DType::kBf16, shape, SchemeId::kBf16, shape, kNoGroup, cut);
-  EXPECT_EQ(part.sections(), 2U);
+  EXPECT_EQ(part.sections().count(), 2U);
   expect_cut(part, shape, 2, {.axis = 2, .n = 2, .sections = 2});
+}
+
+TEST(PartCut, CutsSectionsOfUnequalLengthsEach) {
+  // Queries and keys of 4 rows, values of 8; and Mamba's five sections.
+  for (const std::vector<std::uint64_t>& lengths :
+       {std::vector<std::uint64_t>{4, 4, 8}, {8, 8, 2, 2, 4}, {2, 14}, {6}}) {
+    const std::uint64_t total = std::accumulate(lengths.begin(), lengths.end(), std::uint64_t{0});
+    for (const Shape& shape : {Shape{total, 3}, {total}, {total, 1, 5}}) {
+      const PartCut part(Part::kWeight, DType::kBf16, shape, SchemeId::kBf16, shape, kNoGroup,
+                         rows(2, lengths));
+      EXPECT_EQ(part.axis(), 0);
+      EXPECT_EQ(part.slice_offset(1), lengths[0] / 2);
+      expect_cut(part, shape, 2, {.axis = 0, .n = 2, .lengths = lengths});
+      expect_cut(PartCut(DType::kBf16, shape, 0, 2, part.sections()), shape, 2,
+                 {.axis = 0, .n = 2, .lengths = lengths});
+    }
+  }
+  const Shape stack = {4, 12, 3};
+  expect_cut(
+      PartCut(Part::kWeight, DType::kF32, stack, SchemeId::kF32, stack, kNoGroup, rows(2, {4, 8}))
+          .of_matrices({1, 3}),
+      stack, 4, {.axis = 1, .n = 2, .matrices = {1, 3}, .lengths = {4, 8}});
+}
+
+TEST(PartCut, CutsScalesOfSectionsWithTheirRows) {
+  const Shape weight = {1024, 256};
+  const Shape grid = {8, 2};
+  const PartCut part(Part::kScale, DType::kF32, grid, SchemeId::kFp8Block, weight, {128, 128},
+                     rows(2, {256, 256, 512}));
+  expect_cut(part, grid, 4, {.axis = 0, .n = 2, .lengths = {2, 2, 4}});
 }
 
 TEST(PartCut, DealsSomeMatricesOfAStack) {
@@ -363,42 +408,43 @@ TEST(PartCut, RefusesToTearBlocks) {
       PartCut(Part::kScale, DType::kF32, grid, SchemeId::kFp8Block, weight, {128, 128}, cut);
     });
   };
-  torn({3, 2}, {384, 256}, rows(2));        // 192 rows each
-  torn({2, 2}, {256, 256}, rows(2, 2));     // sections of one block
+  torn({3, 2}, {384, 256}, rows(2));     // 192 rows each
+  torn({2, 2}, {256, 256}, rows(2, 2));  // sections of one block
+  torn({4, 2}, {512, 256}, rows(2, {128, 384}));
   torn({1, 2, 2}, {1, 256, 256}, cols(4));  // 64 columns each
   torn({3, 3}, {300, 300}, rows(7));        // not even rows
 }
 
 TEST(PartCut, ReadsTheSameCutFromARecord) {
   const Shape shape = {5, 8, 6};
-  expect_cut(PartCut(DType::kBf16, shape, 1, 2, 2), shape, 2, {.axis = 1, .n = 2, .sections = 2});
-  expect_cut(PartCut(DType::kBf16, shape, 2, 3, 1), shape, 2, {.axis = 2, .n = 3});
-  expect_cut(PartCut(DType::kBf16, shape, -1, 3, 1), shape, 2, {});
-  expect_cut(PartCut(DType::kBf16, shape, 1, 4, 1).of_matrices({1, 4}), shape, 2,
+  expect_cut(PartCut(DType::kBf16, shape, 1, 2, Sections::equal(2)), shape, 2,
+             {.axis = 1, .n = 2, .sections = 2});
+  expect_cut(PartCut(DType::kBf16, shape, 2, 3, Sections()), shape, 2, {.axis = 2, .n = 3});
+  expect_cut(PartCut(DType::kBf16, shape, -1, 3, Sections()), shape, 2, {});
+  expect_cut(PartCut(DType::kBf16, shape, 1, 4, Sections()).of_matrices({1, 4}), shape, 2,
              {.axis = 1, .n = 4, .matrices = {1, 4}});
-  EXPECT_EQ(PartCut(DType::kBf16, shape, -1, 3, 1).n_slices(), 3U);
-  EXPECT_EQ(PartCut(DType::kBf16, shape, 1, 1, 1).kind(), PartCut::Kind::kWhole);
+  EXPECT_EQ(PartCut(DType::kBf16, shape, -1, 3, Sections()).n_slices(), 3U);
+  EXPECT_EQ(PartCut(DType::kBf16, shape, 1, 1, Sections()).kind(), PartCut::Kind::kWhole);
 }
 
 TEST(PartCut, RefusesRecordsThatCannotBe) {
   const auto refused = [](DType dtype, const Shape& whole, int axis, std::uint32_t n,
-                          std::uint32_t sections) {
+                          std::size_t sections) {
     expect_error(ErrorCode::kCorrupt, {formats::shape_text(whole)},
-                 [&] { PartCut(dtype, whole, axis, n, sections); });
+                 [&] { PartCut(dtype, whole, axis, n, Sections::equal(sections)); });
   };
   refused(DType::kBf16, {8, 6}, 2, 2, 1);
   refused(DType::kBf16, {8, 6}, -2, 2, 1);
   refused(DType::kBf16, {8, 6}, 0, 3, 1);
   refused(DType::kBf16, {8, 6}, 0, 4, 4);
   refused(DType::kBf16, {8, 6}, 0, 0, 1);
-  refused(DType::kBf16, {8, 6}, 0, 2, 0);
   refused(DType::kF4, {4, 2}, 1, 2, 1);  // half a byte each
   refused(DType::kBf16, {0x1'0000'0000, 0x1'0000'0000}, 0, 2, 1);
-  refused(DType::kBf16, {8}, 0, 0xFFFF'FFFF, 0xFFFF'FFFF);
+  refused(DType::kBf16, {8}, 0, 0xFFFF'FFFF, Sections::kMax);
 }
 
 TEST(PartCut, RefusesMatricesThatAreNotThere) {
-  const PartCut part(DType::kBf16, {4, 8, 6}, 1, 2, 1);
+  const PartCut part(DType::kBf16, {4, 8, 6}, 1, 2, Sections());
   for (const Matrices& held : {Matrices{}, {4}, {2, 1}, {1, 1}})
     expect_error(ErrorCode::kInternal, {}, [&] { static_cast<void>(part.of_matrices(held)); });
 }

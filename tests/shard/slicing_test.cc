@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "formats/family/families.h"
+#include "formats/family/family_yaml.h"
 #include "formats/json/json.h"
 #include "tests/shard/model_tensors.h"
 #include "tests/support/expect_error.h"
@@ -111,10 +112,89 @@ TEST(CutOf, CutsStackedGateAndUpEach) {
   const TensorCut gate_up = cut(model, "model.layers.1.mlp.experts.gate_up_proj", sliced(4));
   EXPECT_EQ(gate_up.axis, Axis::kRows);
   EXPECT_EQ(gate_up.n, 4U);
-  EXPECT_EQ(gate_up.sections, 2U);
+  EXPECT_EQ(gate_up.sections, formats::Sections::equal(2));
   const TensorCut down = cut(model, "model.layers.1.mlp.experts.down_proj", sliced(4));
   EXPECT_EQ(down.axis, Axis::kCols);
-  EXPECT_EQ(down.sections, 1U);
+  EXPECT_EQ(down.sections, formats::Sections());
+}
+
+/// Linear attention with 4 key heads of 16 and 8 value heads of 32 in its one layer.
+ModelTensors delta_net(const std::string& family) {
+  return {family,
+          {{"model_type", family},
+           {"num_hidden_layers", 1},
+           {"layer_types", {"linear_attention"}},
+           {"hidden_size", 64},
+           {"vocab_size", 64},
+           {"num_attention_heads", 4},
+           {"num_key_value_heads", 2},
+           {"head_dim", 16},
+           {"num_experts", 8},
+           {"num_experts_per_tok", 2},
+           {"moe_intermediate_size", 32},
+           {"shared_expert_intermediate_size", 32},
+           {"linear_num_key_heads", 4},
+           {"linear_num_value_heads", 8},
+           {"linear_key_head_dim", 16},
+           {"linear_value_head_dim", 32},
+           {"linear_conv_kernel_dim", 4}}};
+}
+
+TEST(CutOf, CutsQueriesKeysAndValuesEach) {
+  const ModelTensors model = delta_net("qwen3_5_moe");
+  const std::string layer = "model.layers.0.linear_attn.";
+  const auto sections = *formats::Sections::of_lengths(std::array<std::uint64_t, 3>{64, 64, 256});
+  for (const char* name : {"in_proj_qkv.weight", "conv1d.weight"}) {
+    expect_cut(model, layer + name, sliced(2), Owner::kTp, Axis::kRows, 2);
+    EXPECT_EQ(cut(model, layer + name, sliced(2)).sections, sections) << name;
+  }
+  EXPECT_EQ(cut_dimension(model.named(layer + "conv1d.weight").shape, Axis::kRows), 0U);
+  for (const char* name : {"in_proj_z.weight", "in_proj_a.weight", "A_log", "dt_bias"})
+    expect_cut(model, layer + name, sliced(4), Owner::kTp, Axis::kRows, 4);
+  expect_cut(model, layer + "out_proj.weight", sliced(4), Owner::kTp, Axis::kCols, 4);
+  expect_replicated(model, layer + "norm.weight", sliced(4));
+}
+
+TEST(CutOf, KeepsInterleavedKeyHeadsTogether) {
+  const ModelTensors model = delta_net("qwen3_next");
+  const std::string name = "model.layers.0.linear_attn.in_proj_qkvz.weight";
+  EXPECT_EQ(cut(model, name, sliced(4)).sections, formats::Sections());
+  ErrorList faults;
+  static_cast<void>(cut_of(model.named(name), model.config(), sliced(8), faults));
+  ASSERT_EQ(faults.errors().size(), 1U);
+  EXPECT_EQ(faults.errors()[0].message(),
+            "4 linear_num_key_heads cannot be cut for --tp 8 (choose a divisor of 4)");
+}
+
+TEST(CutOf, CountsTheHeadsOfEachKindOfLayer) {
+  const ModelTensors model("mimo_v2_flash", {{"model_type", "mimo_v2_flash"},
+                                             {"num_hidden_layers", 2},
+                                             {"hybrid_layer_pattern", {0, 1}},
+                                             {"moe_layer_freq", {1, 1}},
+                                             {"hidden_size", 64},
+                                             {"vocab_size", 64},
+                                             {"num_attention_heads", 8},
+                                             {"num_key_value_heads", 2},
+                                             {"swa_num_attention_heads", 8},
+                                             {"swa_num_key_value_heads", 4},
+                                             {"head_dim", 16},
+                                             {"v_head_dim", 8},
+                                             {"n_routed_experts", 8},
+                                             {"num_experts_per_tok", 2},
+                                             {"moe_intermediate_size", 32}});
+  const std::string key = ".self_attn.k_proj.weight";
+  expect_cut(model, "model.layers.0" + key, sliced(4), Owner::kKvHeads, Axis::kRows, 2);
+  expect_cut(model, "model.layers.1" + key, sliced(4), Owner::kTp, Axis::kRows, 4);
+}
+
+TEST(CutOf, RefusesSectionsThatAreNotTheTensor) {
+  const ModelTensors model = delta_net("qwen3_5_moe");
+  LogicalTensor tensor = model.named("model.layers.0.linear_attn.conv1d.weight");
+  tensor.shape = {380, 1, 4};
+  ErrorList faults;
+  static_cast<void>(cut_of(tensor, model.config(), sliced(2), faults));
+  ASSERT_EQ(faults.errors().size(), 1U);
+  EXPECT_EQ(faults.errors()[0].code(), ErrorCode::kShapeMismatch);
 }
 
 TEST(CutOf, PlacesSharedExpertsAsAsked) {
@@ -231,28 +311,39 @@ TEST(StagesOf, RefusesTensorsOfWhichNothingIsKnown) {
 }
 
 TEST(CutOf, RefusesFamiliesWithoutCuts) {
-  const formats::Family& family = *formats::find_family("deepseek_v4");
+  const auto table = formats::parse_family(R"(
+family: uncut
+tensors:
+- {name: "layers.{layer}.wq.weight", role: q-proj, shape: [64, 8]}
+- {name: "layers.{layer}.wo.weight", role: o-proj, shape: [8, 64]}
+- {name: "layers.{layer}.experts.{expert}.w1.weight", role: expert-gate, shape: [8, 8]}
+)",
+                                           "uncut.yaml");
+  const formats::Family& family = table->family();
   formats::ModelConfig config;
-  config.model_type = "deepseek_v4";
+  config.model_type = "uncut";
   config.num_attention_heads = 64;
   std::size_t n_experts = 0;
   ErrorList faults;
   for (const formats::TensorRule& rule : family.rules) {
-    const LogicalTensor tensor = {
-        .name = std::string(rule.pattern), .shape = {}, .encoding = {}, .rule = &rule, .layer = 0};
+    const LogicalTensor tensor = {.name = std::string(rule.pattern),
+                                  .shape = {8, 8},
+                                  .encoding = {},
+                                  .rule = &rule,
+                                  .layer = 0};
     const TensorCut whole = cut_of(tensor, config, sliced(1, 8), faults);
     EXPECT_EQ(whole.n, 1U);
     n_experts += whole.owner == Owner::kExpert ? 1 : 0;
   }
   EXPECT_TRUE(faults.empty()) << "expert parallelism needs no cuts";
-  EXPECT_EQ(n_experts, 6U);
+  EXPECT_EQ(n_experts, 1U);
   for (const formats::TensorRule& rule : family.rules) {
     const LogicalTensor tensor = {
         .name = std::string(rule.pattern), .shape = {}, .encoding = {}, .rule = &rule, .layer = 0};
     cut_of(tensor, config, sliced(2), faults);
   }
   ASSERT_EQ(faults.errors().size(), 1U);
-  EXPECT_THAT(faults.errors().front().what(), ::testing::HasSubstr("deepseek_v4"));
+  EXPECT_THAT(faults.errors().front().what(), ::testing::HasSubstr("'uncut'"));
 }
 
 Slicing staged(std::vector<std::uint32_t> first) {

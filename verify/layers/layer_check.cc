@@ -17,6 +17,8 @@
 #include "inference/generate/memory_plan.h"
 #include "inference/model/layer_stream.h"
 #include "inference/model/step/step.h"
+#include "inference/parallel/comm.h"
+#include "inference/parallel/rank_view.h"
 #include "verify/layers/similarity.h"
 #include "verify/outputs/divergence.h"
 #include "verify/outputs/prompt_rows.h"
@@ -54,6 +56,9 @@ struct LockstepModel {
 };
 
 constexpr std::size_t kMostHeadRows = 256;
+constexpr std::size_t kCopiesOfOutput = 2;
+constexpr inference::Collective kLengths = {.group = inference::Group::kWorld,
+                                            .name = "lengths of prompts"};
 
 RunMemory need_of(const LockstepModel& side, std::span<const std::size_t> lengths,
                   std::size_t threads) {
@@ -167,15 +172,18 @@ class Lockstep {
         spans_(spans_of(prompts, spec)),
         rows_(rows_of(spans_, 1)),
         rows_twice_(rows_of(spans_, 2)),
-        memory_(share_memory({.model = source, .profile = options.source_profile},
-                             {.model = output, .profile = options.output_profile, .copies = 2},
-                             spec, lengths_of(spans_), options.threads, options.mem_limit)),
+        memory_(share_memory(
+            {.model = source, .profile = options.source_profile},
+            {.model = output, .profile = options.output_profile, .copies = kCopiesOfOutput}, spec,
+            lengths_of(spans_), options.threads, options.mem_limit)),
         source_(source, {.profile = options.source_profile,
                          .threads = options.threads,
                          .weight_limit = memory_.source_weights}),
         output_(output, {.profile = options.output_profile,
                          .threads = options.threads,
-                         .weight_limit = memory_.output_weights}),
+                         .weight_limit = memory_.output_weights,
+                         .rank = inference::rank_view(output),
+                         .comm = options.ranks}),
         states_(rows_.size(), spec.hidden),
         both_(2 * rows_.size(), spec.hidden) {
     report_.source_profile = inference::profile_name(options.source_profile);
@@ -204,6 +212,7 @@ class Lockstep {
       mtp_layer();
       passed(n_layers + 1);
     }
+    output_.release_followers();
     return std::move(report_);
   }
 
@@ -294,8 +303,28 @@ std::string layer_title(const LayerAgreement& layer) {
 LayersReport compare_layers(const Checkpoint& source, const Checkpoint& output,
                             std::span<const Prompt> prompts, const RunOptions& options) {
   const ModelSpec spec = inference::model_spec(source.family(), source.config());
-  require_same_shape(spec, inference::model_spec(output.family(), output.config()));
+  require_same_shape(spec, inference::model_spec(output));
+  if (options.ranks != nullptr) {
+    std::vector<std::int32_t> lengths;
+    for (const std::size_t length : lengths_of(spans_of(prompts, spec)))
+      lengths.push_back(static_cast<std::int32_t>(length));
+    broadcast(*options.ranks, kLengths, 0, inference::Lists{lengths});
+  }
   return Lockstep(source, output, spec, prompts, options).run();
+}
+
+void follow_layers(const Checkpoint& rank, const RunOptions& options) {
+  const inference::Lists told = broadcast(*options.ranks, kLengths, 0, inference::Lists());
+  const std::vector<std::size_t> lengths(told.front().begin(), told.front().end());
+  const LockstepModel side = {
+      .model = rank, .profile = options.output_profile, .copies = kCopiesOfOutput};
+  LayerStream stream(rank, {.profile = options.output_profile,
+                            .threads = options.threads,
+                            .weight_limit = inference::weight_limit(
+                                need_of(side, lengths, options.threads), options.mem_limit),
+                            .rank = inference::rank_view(rank),
+                            .comm = options.ranks});
+  stream.follow();
 }
 
 }  // namespace ingot::verify

@@ -57,4 +57,9 @@ struct LayersReport {
 LayersReport compare_layers(const formats::Checkpoint& source, const formats::Checkpoint& output,
                             std::span<const Prompt> prompts, const RunOptions& options);
 
+/// What the other ranks do while the first one is in compare_layers(): they compute the layers of
+/// the output with it, from the directory that is theirs. Only profile, threads, memory and ranks
+/// of the options have an effect.
+void follow_layers(const formats::Checkpoint& rank, const RunOptions& options);
+
 }  // namespace ingot::verify

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <ranges>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -14,6 +15,7 @@
 #include "inference/generate/sampling.h"
 #include "inference/model/model.h"
 #include "inference/parallel/comm.h"
+#include "inference/parallel/rank_view.h"
 #include "verify/outputs/divergence.h"
 
 namespace ingot::verify {
@@ -47,12 +49,13 @@ std::vector<std::size_t> lengths_left(std::span<const Ids> prompts,
 // A model that answers prompts side by side with its likeliest tokens.
 class AnsweringModel {
  public:
-  // `most[i]` tokens are the most that prompt i and its answer have together; an answer ends with
-  // one of `eos`. All must outlive this. Throws what Model does.
+  // `ranks`: over which a rank's directory runs; null: `source` is whole. `most[i]` tokens are the
+  // most that prompt i and its answer have together; an answer ends with one of `eos`. All must
+  // outlive this. Throws what Model does.
   AnsweringModel(const Checkpoint& source, const inference::ModelOptions& options,
                  std::span<const Ids> prompts, std::span<const std::size_t> most,
-                 std::span<const std::int32_t> eos)
-      : model_(source, {}, comm_, options),
+                 std::span<const std::int32_t> eos, inference::Comm* ranks)
+      : model_(source, inference::rank_view(source), ranks != nullptr ? *ranks : alone_, options),
         prompts_(prompts),
         cache_(model_.make_cache(inference::plain_kv_format(options.profile), in_pages(most))),
         eos_(eos),
@@ -132,7 +135,7 @@ class AnsweringModel {
     return finished;
   }
 
-  inference::OneRank comm_;
+  inference::OneRank alone_;
   inference::Model model_;
   std::span<const Ids> prompts_;
   inference::ModelCache cache_;
@@ -166,6 +169,17 @@ class RecordedAnswers {
   bool is_first_ = true;
   std::vector<std::size_t> n_taken_, left_;
 };
+
+constexpr inference::Collective kQuestions = {.group = inference::Group::kWorld,
+                                              .name = "questions"};
+
+// To the other ranks: the prompts, then `most` and `eos` of AnsweringModel.
+void tell_questions(inference::Comm& comm, std::vector<Ids> lists,
+                    std::span<const std::size_t> most, std::span<const std::int32_t> eos) {
+  lists.emplace_back(most.begin(), most.end());
+  lists.emplace_back(eos.begin(), eos.end());
+  broadcast(comm, kQuestions, 0, lists);
+}
 
 struct Share {
   std::uint64_t source = 0, output = 0;  // bytes for weights
@@ -291,7 +305,7 @@ GreedyReport compare_greedy(const Checkpoint& source, const Checkpoint& output,
                             std::span<const Prompt> prompts, const inference::Tokenizer* tokenizer,
                             const RunOptions& options) {
   const inference::ModelSpec spec = inference::model_spec(source.family(), source.config());
-  const inference::ModelSpec other = inference::model_spec(output.family(), output.config());
+  const inference::ModelSpec other = inference::model_spec(output);
   if (spec.vocab != other.vocab) {
     throw Error(ErrorCode::kMismatch,
                 fmt::format("the source has a vocabulary of {}, the output of {}", spec.vocab,
@@ -316,13 +330,41 @@ GreedyReport compare_greedy(const Checkpoint& source, const Checkpoint& output,
                                    .weight_limit = weights,
                                    .without_mtp = true};
   };
+  if (options.ranks != nullptr) tell_questions(*options.ranks, ids, most, eos);
   AnsweringModel source_side(source, model_options(options.source_profile, share.source), ids, most,
-                             eos);
+                             eos, nullptr);
   AnsweringModel output_side(output, model_options(options.output_profile, share.output), ids, most,
-                             eos);
+                             eos, options.ranks);
   GreedyReport report = Lockstep(source_side, output_side, prompts, options).run();
   finish_greedy(report, tokenizer);
   return report;
+}
+
+// The answers are those of the output, so every rank knows them by itself.
+void follow_greedy(const Checkpoint& rank, const RunOptions& options) {
+  std::vector<Ids> ids = broadcast(*options.ranks, kQuestions, 0, inference::Lists());
+  INGOT_CHECK(ids.size() > 2);
+  const Ids eos = std::move(ids.back());
+  ids.pop_back();
+  const std::vector<std::size_t> most(ids.back().begin(), ids.back().end());
+  ids.pop_back();
+  const inference::Profile profile = options.output_profile;
+  const RunMemory need = inference::run_memory(rank, profile, inference::plain_kv_format(profile),
+                                               most, options.threads);
+  AnsweringModel model(rank,
+                       {.profile = profile,
+                        .threads = options.threads,
+                        .weight_limit = inference::weight_limit(need, options.mem_limit),
+                        .without_mtp = true},
+                       ids, most, eos, options.ranks);
+  const auto is_done = [&](std::size_t p) { return model.is_done(p); };
+  for (std::size_t n = 0; n < options.tokens; ++n) {
+    if (std::ranges::all_of(std::views::iota(std::size_t{0}, ids.size()), is_done)) break;
+    model.advance(n == 0);
+    for (std::size_t p = 0; p < ids.size(); ++p) {
+      if (!model.is_done(p)) model.take(p);
+    }
+  }
 }
 
 GreedyReport compare_recorded_answers(const Checkpoint& model,
@@ -351,7 +393,7 @@ GreedyReport compare_recorded_answers(const Checkpoint& model,
                          .threads = options.threads,
                          .weight_limit = inference::weight_limit(need, options.mem_limit),
                          .without_mtp = true},
-                        ids, most, {});
+                        ids, most, {}, nullptr);
   RecordedAnswers source(recorded, ids, most);
   GreedyReport report = Lockstep(source, output, prompts, longest).run();
   finish_greedy(report, nullptr);

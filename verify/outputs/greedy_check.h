@@ -49,6 +49,11 @@ GreedyReport compare_greedy(const formats::Checkpoint& source, const formats::Ch
                             std::span<const Prompt> prompts, const inference::Tokenizer* tokenizer,
                             const RunOptions& options);
 
+/// What the other ranks do while the first one is in compare_greedy(): they answer the prompts with
+/// it, from the directory that is theirs. Only profile, tokens, threads, memory and ranks of the
+/// options have an effect.
+void follow_greedy(const formats::Checkpoint& rank, const RunOptions& options);
+
 /// What another program answered to a prompt.
 struct RecordedAnswer {
   std::vector<std::int32_t> prompt, tokens;

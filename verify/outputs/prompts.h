@@ -11,6 +11,7 @@
 
 #include "formats/checkpoint/checkpoint.h"
 #include "inference/base/profile.h"
+#include "inference/parallel/comm.h"
 #include "inference/tokenizer/tokenizer.h"
 
 namespace ingot::verify {
@@ -32,6 +33,8 @@ struct RunOptions {
   std::uint64_t mem_limit = std::uint64_t{4} << 30;
   std::function<void(std::uint64_t, std::uint64_t)> progress = {};  ///< layers or tokens: done, all
   std::function<bool()> stop_requested = {};
+  /// Over which the output runs, of which this process has a rank's directory; null: all of it.
+  inference::Comm* ranks = nullptr;
 
   /// Throws kInterrupted when a stop was asked for: `stopped while {what}`.
   void check_stop(std::string_view what) const;

@@ -1,0 +1,187 @@
+#include "cli/report/balance_report.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include "convert/output/version.h"
+#include "formats/base/figures.h"
+#include "formats/json/json.h"
+#include "verify/report/heat_map.h"
+
+namespace ingot::cli {
+
+using formats::Json;
+using shard::imbalance;
+
+namespace {
+
+// Rows of the map of ranks that a page can show.
+constexpr std::size_t kMostRows = 64;
+
+/// Tokens of a rank over the mean of its layer, in steps of the page's colours.
+struct LoadStep {
+  double below;
+  std::string_view style, swatch, word;
+};
+constexpr std::array kSteps = {
+    LoadStep{0.5, "h7", "k7", "less than half the mean"}, LoadStep{0.9, "h5", "k5", "to 0.9"},
+    LoadStep{1.1, "h4", "k4", "to 1.1"},                  LoadStep{1.5, "h2", "k2", "to 1.5"},
+    LoadStep{1e300, "h0", "k0", "above"},
+};
+
+std::string times_text(double times) {
+  return fmt::format("{:.2f}", times);
+}
+
+double mean_of(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+/// The tokens of each rank by layer, before or after, in steps of the mean.
+std::string load_map(const Balance& balance, std::vector<double> BalancedLayer::*side,
+                     std::string_view label) {
+  std::vector<verify::HeatCell> cells;
+  for (std::size_t rank = 0; rank < std::min<std::size_t>(balance.shape.ep, kMostRows); ++rank) {
+    for (const BalancedLayer& layer : balance.layers) {
+      const std::vector<double>& loads = layer.*side;
+      const double mean = mean_of(loads);
+      const double times = mean > 0 ? loads[rank] / mean : 1;
+      const auto step = std::ranges::find_if(
+          kSteps, [&](const LoadStep& candidate) { return times < candidate.below; });
+      cells.push_back({.layer = layer.layer,
+                       .role = fmt::format("rank {}", rank),
+                       .style = std::string(step->style),
+                       .title = fmt::format("layer {}, rank {}: {:.0f} tokens, {} of the mean",
+                                            layer.layer, rank, loads[rank], times_text(times))});
+    }
+  }
+  return verify::heat_map_html(cells, label);
+}
+
+std::string legend() {
+  std::string text;
+  for (const LoadStep& step : kSteps) text += verify::swatch_html(step.swatch, step.word);
+  return "<p class=legend>" + text + "</p>\n";
+}
+
+/// The largest over the mean, of each layer.
+std::vector<double> imbalances(const Balance& balance, std::vector<double> BalancedLayer::*side) {
+  std::vector<double> all;
+  for (const BalancedLayer& layer : balance.layers) all.push_back(imbalance(layer.*side));
+  return all;
+}
+
+double largest(const std::vector<double>& values) {
+  return values.empty() ? 1 : *std::ranges::max_element(values);
+}
+
+}  // namespace
+
+Balance balanced(const verify::ExpertLoads& loads, const shard::BalanceShape& shape) {
+  Balance balance{.directory = {}, .map = {}, .shape = shape, .layers = {}};
+  for (const auto& [number, tokens] : loads) {
+    balance.n_experts = static_cast<std::uint32_t>(tokens.size());
+    balance.n_choices += std::accumulate(tokens.begin(), tokens.end(), std::uint64_t{0});
+    BalancedLayer& layer = balance.layers.emplace_back();
+    layer.layer = number;
+    layer.slots = shard::balanced_slots(tokens, shape);
+    layer.after = shard::rank_loads(tokens, layer.slots, shape.ep);
+    // Ranks that do not divide the experts could not hold contiguous blocks: nearly even ones.
+    layer.before.assign(shape.ep, 0);
+    for (std::size_t e = 0; e < tokens.size(); ++e)
+      layer.before[e * shape.ep / tokens.size()] += static_cast<double>(tokens[e]);
+  }
+  return balance;
+}
+
+std::string map_text(const Balance& balance) {
+  std::string text = "{\"layers\": {";
+  for (const BalancedLayer& layer : balance.layers) {
+    text += fmt::format("{}\n\"{}\": {}", text.ends_with('{') ? "" : ",", layer.layer,
+                        Json(layer.slots).dump());
+  }
+  return text + "\n}}\n";
+}
+
+formats::JsonValue balance_json(const Balance& balance) {
+  const auto layer_json = [](const BalancedLayer& layer) -> Json {
+    return {{"layer", layer.layer},
+            {"before", {{"ranks", layer.before}, {"largest_over_mean", imbalance(layer.before)}}},
+            {"after", {{"ranks", layer.after}, {"largest_over_mean", imbalance(layer.after)}}},
+            {"slots", layer.slots}};
+  };
+  return Json{{"schema", 1},
+              {"command", "balance"},
+              {"version", std::string(convert::kVersion)},
+              {"map", balance.map},
+              {"experts", balance.n_experts},
+              {"slots", balance.shape.slots},
+              {"ep", balance.shape.ep},
+              {"nodes", balance.shape.nodes},
+              {"groups_stay_in_nodes", shard::keeps_groups(balance.shape)},
+              {"choices", balance.n_choices},
+              {"layers", formats::json_list(balance.layers, layer_json)}};
+}
+
+verify::Document balance_document(const Balance& balance) {
+  const shard::BalanceShape& shape = balance.shape;
+  const std::vector<double> before = imbalances(balance, &BalancedLayer::before);
+  const std::vector<double> after = imbalances(balance, &BalancedLayer::after);
+  verify::Document document{
+      .title = "Balance of experts",
+      .finding = fmt::format("the fullest rank has {} times the mean, in the worst of {} layers; "
+                             "in contiguous blocks {}",
+                             times_text(largest(after)), balance.layers.size(),
+                             times_text(largest(before))),
+      .subject =
+          fmt::format("{}: {} experts in {} slots of {} ranks{}", balance.directory,
+                      balance.n_experts, shape.slots, shape.ep,
+                      shape.nodes == 1 ? std::string() : fmt::format(" on {} nodes", shape.nodes)),
+      .made_by = fmt::format("ingot {}", convert::kVersion)};
+  if (shape.nodes > 1 && !shard::keeps_groups(shape)) {
+    document.remarks.push_back(
+        {.style = verify::Style::kMild,
+         .kind = "note",
+         .text = fmt::format("{} groups of experts cannot stay within {} nodes, so nodes count for "
+                             "nothing",
+                             shape.groups, shape.nodes)});
+  }
+  std::vector<std::size_t> order(balance.layers.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order, std::greater<>(), [&](std::size_t i) { return after[i]; });
+  verify::Table table{
+      .columns = {"layer", verify::number("tokens a rank"), verify::number("most in blocks"),
+                  verify::number("most here"), verify::number("experts in several slots")},
+      .rows = {}};
+  for (const std::size_t i : order) {
+    const BalancedLayer& layer = balance.layers[i];
+    std::vector<std::uint32_t> slots = layer.slots;
+    std::ranges::sort(slots);
+    std::size_t n_replicated = 0;
+    for (auto at = slots.begin(); at != slots.end();) {
+      const auto next = std::upper_bound(at, slots.end(), *at);
+      if (next - at > 1) ++n_replicated;
+      at = next;
+    }
+    table.rows.push_back({fmt::format("{}", layer.layer),
+                          fmt::format("{:.0f}", mean_of(layer.after)), times_text(before[i]) + " x",
+                          times_text(after[i]) + " x", fmt::format("{}", n_replicated)});
+  }
+  document.sections = {{"layers", "Layers", {std::move(table)}}};
+  document.sections.push_back(
+      {"before",
+       "Tokens by layer and rank, in contiguous blocks",
+       {verify::Drawing{load_map(balance, &BalancedLayer::before, "tokens in contiguous blocks") +
+                        legend()}}});
+  document.sections.push_back(
+      {"after",
+       "Tokens by layer and rank, with this map",
+       {verify::Drawing{load_map(balance, &BalancedLayer::after, "tokens with this map") +
+                        legend()}}});
+  return document;
+}
+
+}  // namespace ingot::cli

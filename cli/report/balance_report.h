@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "formats/json/json_fwd.h"
+#include "shard/cut/expert_balance.h"
+#include "verify/calibrate/expert_loads.h"
+#include "verify/report/document.h"
+
+namespace ingot::cli {
+
+/// The experts of one layer on the ranks.
+struct BalancedLayer {
+  std::uint32_t layer = 0;
+  std::vector<std::uint32_t> slots;  ///< logical expert by physical slot
+  std::vector<double> before;        ///< tokens of each rank with experts in contiguous blocks
+  std::vector<double> after;         ///< with these slots
+};
+
+/// What `ingot balance` found.
+struct Balance {
+  std::string directory, map;
+  shard::BalanceShape shape;
+  std::uint32_t n_experts = 0;
+  std::uint64_t n_choices = 0;  ///< that the counts are of: a token has several in each layer
+  std::vector<BalancedLayer> layers;
+};
+
+/// Balances every layer. Throws what shard::require_even throws.
+Balance balanced(const verify::ExpertLoads& loads, const shard::BalanceShape& shape);
+
+/// As `--expert-map` reads it.
+std::string map_text(const Balance& balance);
+formats::JsonValue balance_json(const Balance& balance);
+/// For a terminal, a page and Markdown; a page also has the tokens by layer and rank.
+verify::Document balance_document(const Balance& balance);
+
+}  // namespace ingot::cli
