@@ -84,6 +84,11 @@ for source in "$example" "$root"/tests/golden/tiny-v32/bf16 "$root"/tests/golden
     done
   done
 done >"$cases"
+for source in "$root"/tests/golden/families/*/; do
+  for options in "" "--to bf16" "--to fp8" "--to nvfp4" "--tp 2" "--ep 2"; do
+    [ ! -e "$source/config.json" ] || printf '%s\t%s\t%s\n' "${source%/}" "tests/golden/families/$(basename "$source")" "$options"
+  done
+done >>"$cases"
 
 # Choices of the encoders, and what passes through them.
 "$old" calibrate "$example" --text "$example/PROVENANCE.md" --out "$work/statistics.safetensors" >/dev/null

@@ -90,7 +90,7 @@ std::vector<SynthTensor> list_tensors(const SynthOptions& options, const ModelCo
                               options.family->name))
           .in_tensor(expected.name);
     }
-    const Shape shape = rule_shape(*expected.rule, config);
+    const Shape shape = rule_shape(*expected.rule, config, expected.layer);
     if (is_fp8 && expected.rule->fp8_by_default) {
       add(expected.name, DType::kF8E4M3, shape, SynthKind::kE4m3);
       add(part_name(row->parts[1], expected.name), DType::kF32,

@@ -150,7 +150,7 @@ void shapes(const RuleInput& input) {
     if (tensor.rule == nullptr || is_stacked(*tensor.rule) != stacked) continue;
     if (tensor.rule->any_shape) continue;
     const Shape wanted =
-        weight_shape(*tensor.rule, input.checkpoint.config(), is_quantized(tensor));
+        weight_shape(*tensor.rule, input.checkpoint.config(), tensor.layer, is_quantized(tensor));
     if (tensor.shape == wanted) continue;
     const std::string& file = input.checkpoint.files()[input.codes_of(tensor).file].name;
     input.findings.add(tensor.rule, violation(ErrorCode::kShapeMismatch, file, tensor.name,

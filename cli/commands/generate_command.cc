@@ -137,6 +137,10 @@ Json generate_json(const inference::GenerateResult& result, const inference::Tok
             {"tokens_per_second", rate(times.decode_tokens, times.decode_seconds)}}},
           {"seconds_to_first_token", times.first_token_seconds},
           {"peak_memory_bytes", peak_memory()},
+          {"near_ties",
+           {{"router", result.near_ties.router},
+            {"indexer", result.near_ties.indexer},
+            {"argmax", result.near_ties.argmax}}},
           {"experts",
            {{"uses", experts.hits + experts.misses},
             {"reads", experts.reads},
@@ -154,6 +158,13 @@ std::string generate_summary(const inference::GenerateResult& result,
       times.prefill_tokens, rate(times.prefill_tokens, times.prefill_seconds), times.decode_tokens,
       rate(times.decode_tokens, times.decode_seconds), times.first_token_seconds,
       bytes_text(peak_memory()));
+  const inference::NearTies& near = result.near_ties;
+  const shard::Topology& topology = model.rank().topology;
+  if (const auto n = near.router + near.indexer + near.argmax;
+      n > 0 && (topology.tp > 1 || topology.etp > 1)) {
+    text += fmt::format("; {} choices near a tie (router {}, indexer {}, tokens {})", n,
+                        near.router, near.indexer, near.argmax);
+  }
   if (!model.all_experts_resident()) {
     const std::size_t n_tokens = times.prefill_tokens + times.decode_tokens;
     text +=

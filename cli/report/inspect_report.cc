@@ -92,10 +92,13 @@ std::string_view layer_kind(const ModelConfig& config, std::uint32_t layer) {
   return layer < config.layer_is_moe.size() && config.layer_is_moe[layer] ? "moe" : "dense";
 }
 
-// The routed experts that a token is sent to, out of all. 128 bits: the product of two numbers of a
-// file.
-std::uint64_t active_share(std::uint64_t n_parameters, const ModelConfig& config) {
-  const std::uint64_t chosen = std::min(config.num_experts_per_tok, config.n_routed_experts);
+// Parameters of routed experts, by how many of these a token is sent to.
+using RoutedParameters = std::map<std::uint64_t, std::uint64_t>;
+
+// The share of the chosen ones, out of all. 128 bits: the product of two numbers of a file.
+std::uint64_t active_share(std::uint64_t n_parameters, std::uint64_t chosen,
+                           const ModelConfig& config) {
+  chosen = std::min(chosen, config.n_routed_experts);
   __extension__ using Wide = unsigned __int128;
   return static_cast<std::uint64_t>(static_cast<Wide>(n_parameters) * chosen /
                                     config.n_routed_experts);
@@ -111,7 +114,8 @@ Summary summarize(const TensorSource& source) {
   const ModelConfig& config = source.config();
   Summary summary;
   std::map<std::uint32_t, LayerSummary> layers;
-  std::uint64_t routed = 0;
+  const formats::Width chosen = formats::Width::parse("num_experts_per_tok");
+  RoutedParameters routed;
   for (const StoredTensor& stored : source.stored()) {
     add(summary.by_dtype(stored.dtype, formats::dtype_name(stored.dtype)),
         formats::element_count(stored.shape).value_or(0), stored.n_bytes);
@@ -141,7 +145,8 @@ Summary summarize(const TensorSource& source) {
     }
     const bool is_mtp = tensor.layer && *tensor.layer >= config.num_hidden_layers;
     counted_in(summary, role, is_mtp) += n_parameters;
-    if (!is_mtp && is_routed_expert(role)) routed += n_parameters;
+    if (!is_mtp && is_routed_expert(role))
+      routed[chosen.size(config, tensor.layer)] += n_parameters;
     if (tensor.layer) {
       LayerSummary& layer = layers[*tensor.layer];
       layer.layer = *tensor.layer;
@@ -152,9 +157,11 @@ Summary summarize(const TensorSource& source) {
   }
   for (auto& [number, layer] : layers) summary.layers.push_back(std::move(layer));
   const bool knows_choice = config.num_experts_per_tok > 0 && config.n_routed_experts > 0;
-  if (!source.family().rules.empty() && (routed == 0 || knows_choice)) {
-    summary.active_parameters =
-        summary.main_parameters - routed + (routed == 0 ? 0 : active_share(routed, config));
+  if (!source.family().rules.empty() && (routed.empty() || knows_choice)) {
+    std::uint64_t active = summary.main_parameters;
+    for (const auto& [n_chosen, n_parameters] : routed)
+      active -= n_parameters - active_share(n_parameters, n_chosen, config);
+    summary.active_parameters = active;
   }
   return summary;
 }

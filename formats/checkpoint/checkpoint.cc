@@ -69,8 +69,8 @@ void compare(const LogicalTensor& tensor, const FamilyMatch& with, ErrorList& fa
                       dtype_name(weight.dtype), with.family.name));
   }
   if (tensor.rule->any_shape || with.are_slices) return;
-  const Shape expected =
-      weight_shape(*tensor.rule, with.config, scheme_facts(tensor.encoding.scheme).quantized);
+  const Shape expected = weight_shape(*tensor.rule, with.config, tensor.layer,
+                                      scheme_facts(tensor.encoding.scheme).quantized);
   if (tensor.shape == expected) return;
   Shape turned = tensor.shape;
   if (tensor.stack != StackOrder::kNone && turned.size() == 3) std::swap(turned[1], turned[2]);

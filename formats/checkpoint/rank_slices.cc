@@ -192,7 +192,8 @@ class Matcher {
   void whole(const LogicalTensor& tensor, const StoredTensor& weight) {
     const SliceRecord* slice = with_.slices.find(weight.name);
     const SchemeId scheme = tensor.encoding.scheme;
-    const Shape promised = weight_shape(*tensor.rule, with_.config, scheme_facts(scheme).quantized);
+    const Shape promised =
+        weight_shape(*tensor.rule, with_.config, tensor.layer, scheme_facts(scheme).quantized);
     stack(tensor, weight, slice != nullptr ? slice->experts : std::vector<std::uint32_t>());
     if (slice == nullptr) {
       if (tensor.shape == promised) return;
@@ -210,7 +211,8 @@ class Matcher {
       return;
     }
     if (!whole_config_) return;
-    const Shape before = weight_shape(*tensor.rule, *whole_config_, scheme_facts(scheme).quantized);
+    const Shape before =
+        weight_shape(*tensor.rule, *whole_config_, tensor.layer, scheme_facts(scheme).quantized);
     const Shape original = slice->original.empty() ? cut : decoded(weight, slice->original, scheme);
     if (original == before) return;
     fault(

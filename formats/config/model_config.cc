@@ -20,42 +20,74 @@ namespace {
 constexpr std::uint64_t kMaxCount = std::uint64_t{1} << 20;      // layers, experts
 constexpr std::uint64_t kMaxDimension = std::uint64_t{1} << 32;  // widths, vocabulary, positions
 
-/// The list under `key` where it has an entry per layer.
+/// The list under `key` where it has an entry per layer. It may go on over the MTP layers.
 const Json* per_layer_list(const JsonFields& config, const char* key) {
   const Json* value = config.find(key);
   if (value == nullptr || !value->is_array() || value->empty()) return nullptr;
-  const Json* layers = config.find("num_hidden_layers");
-  const bool is_per_layer = layers != nullptr && *layers == value->size();
+  const auto number = [&](const char* of) {
+    const Json* found = config.find(of);
+    return found == nullptr ? 0 : whole_number(*found, kMaxCount).value_or(0);
+  };
+  const std::uint64_t n_layers = number("num_hidden_layers");
+  std::uint64_t n_mtp = 0;
+  for (const char* of : kMtpLayerKeys) n_mtp = n_mtp != 0 ? n_mtp : number(of);
+  const bool is_per_layer = value->size() == n_layers || value->size() == n_layers + n_mtp;
   return is_per_layer ? value : nullptr;
 }
 
 /// A number, which may be written once per layer.
-std::optional<std::uint64_t> number_at(const JsonFields& config, const char* key,
-                                       std::uint64_t max) {
+struct LayerNumber {
+  std::optional<std::uint64_t> largest;  ///< nothing: the config does not say it
+  std::vector<std::uint64_t> by_layer;   ///< empty: the same in all
+
+  [[nodiscard]] std::uint64_t in(std::size_t layer) const {
+    if (by_layer.empty()) return largest.value_or(0);
+    return layer < by_layer.size() ? by_layer[layer] : 0;
+  }
+};
+
+LayerNumber number_at(const JsonFields& config, const char* key, std::uint64_t max) {
   const Json* list = per_layer_list(config, key);
-  if (list == nullptr) return config.optional_number(key, max);
-  if (std::ranges::any_of(*list, [&](const Json& other) { return other != list->front(); }))
-    config.refuse(key, "differs between layers, and layers of one kind have one shape here");
-  return config.as_number(key, list->front(), max);
+  if (list == nullptr) return {.largest = config.optional_number(key, max), .by_layer = {}};
+  LayerNumber number;
+  for (const Json& entry : *list) number.by_layer.push_back(config.as_number(key, entry, max));
+  number.largest = std::ranges::max(number.by_layer);
+  if (std::ranges::min(number.by_layer) == *number.largest) number.by_layer.clear();
+  return number;
 }
 
 /// The first spelling that is there.
-std::optional<std::uint64_t> spelled_number(const JsonFields& config, const char* key,
-                                            std::uint64_t max) {
-  std::optional<std::uint64_t> number = number_at(config, key, max);
+LayerNumber spelled_number(const JsonFields& config, const char* key, std::uint64_t max) {
+  LayerNumber number = number_at(config, key, max);
   for (const std::string_view other : other_spellings(key)) {
-    if (number) break;
+    if (number.largest) break;
     if (!other.empty()) number = number_at(config, other.data(), max);
   }
   return number;
 }
 
-std::uint64_t dimension(const JsonFields& config, const char* key) {
-  return spelled_number(config, key, kMaxDimension).value_or(0);
+/// A number that is one for the model.
+std::uint64_t count(const JsonFields& config, const char* key) {
+  const LayerNumber number = spelled_number(config, key, kMaxCount);
+  if (!number.by_layer.empty()) config.refuse(key, "differs between layers, where one is needed");
+  return number.largest.value_or(0);
 }
 
-std::uint64_t count(const JsonFields& config, const char* key) {
-  return spelled_number(config, key, kMaxCount).value_or(0);
+/// The product of two numbers below 2^32, layer by layer.
+LayerNumber product(const LayerNumber& a, const LayerNumber& b) {
+  LayerNumber all{.largest = a.largest.value_or(0) * b.largest.value_or(0), .by_layer = {}};
+  for (std::size_t i = 0; i < std::max(a.by_layer.size(), b.by_layer.size()); ++i) {
+    const std::uint64_t own = a.in(i);
+    all.by_layer.push_back(own * b.in(i));
+  }
+  if (!all.by_layer.empty()) all.largest = std::ranges::max(all.by_layer);
+  return all;
+}
+
+/// Writes a number where ModelConfig has it.
+void keep(const char* name, LayerNumber number, std::uint64_t& field, ModelConfig& model) {
+  field = number.largest.value_or(0);
+  if (!number.by_layer.empty()) model.by_layer[name] = std::move(number.by_layer);
 }
 
 std::optional<double> real(const JsonFields& config, const char* key) {
@@ -74,11 +106,13 @@ constexpr std::array kUnsaidSharedExperts = {
     UnsaidSharedExperts{"solar_open", 1},
 };
 
-std::uint64_t shared_expert_count(const JsonFields& config, std::string_view model_type) {
-  if (const auto said = spelled_number(config, "n_shared_experts", kMaxCount)) return *said;
+LayerNumber shared_expert_count(const JsonFields& config, std::string_view model_type) {
+  LayerNumber number = spelled_number(config, "n_shared_experts", kMaxCount);
+  if (number.largest) return number;
   const auto row =
       std::ranges::find(kUnsaidSharedExperts, model_type, &UnsaidSharedExperts::model_type);
-  return row == kUnsaidSharedExperts.end() ? 0 : row->n_experts;
+  if (row != kUnsaidSharedExperts.end()) number.largest = row->n_experts;
+  return number;
 }
 
 /// The number of experts under whichever of its names the family uses; two names must not disagree.
@@ -87,8 +121,12 @@ std::uint64_t expert_count(const JsonFields& config) {
   const char* given_by = nullptr;
   std::uint64_t n_experts = 0;
   const auto read = [&](const char* key) {
-    const std::optional<std::uint64_t> value = number_at(config, key, kMaxCount);
+    const LayerNumber number = number_at(config, key, kMaxCount);
+    const std::optional<std::uint64_t> value = number.largest;
     if (!value) return;
+    // Ranks share experts out alike in all layers.
+    if (!number.by_layer.empty())
+      config.refuse(key, "differs between layers, and their number of experts is one here");
     if (given_by != nullptr && *value != n_experts) {
       config.refuse(key, fmt::format("is {}, but '{}' is {}", *value, given_by, n_experts));
     }
@@ -160,7 +198,7 @@ std::optional<QuantizationConfig> read_quantization(const JsonFields& config) {
   return result;
 }
 
-/// `n` per-layer entries. Lists that go on over the MTP layers are accepted; those layers are
+/// Per-layer entries. Lists that go on over the MTP layers are accepted; those layers are
 /// always mixtures.
 void check_layer_list(const JsonFields& config, const char* key, const Json& list,
                       const ModelConfig& model) {
@@ -337,25 +375,65 @@ void read_linear_layers(const JsonFields& config, ModelConfig& model) {
     model.layer_is_linear[layer] = layer < end && (layer + 1) % every != 0;
 }
 
+/// Widths that nothing else says.
+struct Dimension {
+  const char* key;
+  std::uint64_t ModelConfig::*field;
+};
+constexpr std::array kDimensions = {
+    Dimension{"vocab_size", &ModelConfig::vocab_size},
+    Dimension{"hidden_size", &ModelConfig::hidden_size},
+    Dimension{"num_attention_heads", &ModelConfig::num_attention_heads},
+    Dimension{"head_dim", &ModelConfig::head_dim},
+    Dimension{"q_lora_rank", &ModelConfig::q_lora_rank},
+    Dimension{"kv_lora_rank", &ModelConfig::kv_lora_rank},
+    Dimension{"qk_nope_head_dim", &ModelConfig::qk_nope_head_dim},
+    Dimension{"qk_rope_head_dim", &ModelConfig::qk_rope_head_dim},
+    Dimension{"v_head_dim", &ModelConfig::v_head_dim},
+    Dimension{"index_n_heads", &ModelConfig::index_n_heads},
+    Dimension{"index_head_dim", &ModelConfig::index_head_dim},
+    Dimension{"index_topk", &ModelConfig::index_topk},
+    Dimension{"linear_num_key_heads", &ModelConfig::linear_num_key_heads},
+    Dimension{"linear_num_value_heads", &ModelConfig::linear_num_value_heads},
+    Dimension{"linear_key_head_dim", &ModelConfig::linear_key_head_dim},
+    Dimension{"linear_value_head_dim", &ModelConfig::linear_value_head_dim},
+    Dimension{"max_position_embeddings", &ModelConfig::max_position_embeddings},
+};
+
 ModelConfig read_config(const JsonFields& config) {
   ModelConfig model;
   model.model_type = config.text("model_type", "");
   model.architecture = first_architecture(config);
   model.dtype = config.text(config.find("dtype") != nullptr ? "dtype" : "torch_dtype", "");
 
-  model.vocab_size = dimension(config, "vocab_size");
-  model.hidden_size = dimension(config, "hidden_size");
-  model.intermediate_size = dimension(config, "intermediate_size");
-  model.moe_intermediate_size = dimension(config, "moe_intermediate_size");
+  const auto dimension = [&](const char* key) {
+    return spelled_number(config, key, kMaxDimension);
+  };
+  for (const Dimension& row : kDimensions)
+    keep(row.key, dimension(row.key), model.*row.field, model);
+  LayerNumber dense = dimension("intermediate_size");
+  LayerNumber of_experts = dimension("moe_intermediate_size");
   // Llama 4, MiniMax M3 and Inkling call the width of their experts intermediate_size.
   for (const char* key : {"intermediate_size_mlp", "dense_intermediate_size"}) {
-    if (const std::uint64_t dense = dimension(config, key); dense != 0)
-      model.moe_intermediate_size = std::exchange(model.intermediate_size, dense);
+    if (LayerNumber own = dimension(key); own.largest.value_or(0) != 0)
+      of_experts = std::exchange(dense, std::move(own));
   }
   // So do families without dense layers that count num_local_experts: gpt-oss, MiniMax.
   if (config.find("moe_intermediate_size") == nullptr &&
-      config.find("num_local_experts") != nullptr && model.moe_intermediate_size == 0)
-    model.moe_intermediate_size = model.intermediate_size;
+      config.find("num_local_experts") != nullptr && of_experts.largest.value_or(0) == 0)
+    of_experts = dense;
+  LayerNumber n_shared = shared_expert_count(config, model.model_type);
+  LayerNumber of_shared = dimension("shared_expert_intermediate_size");
+  if (!of_shared.largest) of_shared = product(n_shared, of_experts);
+  LayerNumber kv_heads = dimension("num_key_value_heads");
+  if (!kv_heads.largest) kv_heads = dimension("num_attention_heads");
+  keep("intermediate_size", std::move(dense), model.intermediate_size, model);
+  keep("moe_intermediate_size", std::move(of_experts), model.moe_intermediate_size, model);
+  keep("n_shared_experts", std::move(n_shared), model.n_shared_experts, model);
+  keep("shared_intermediate_size", std::move(of_shared), model.shared_intermediate_size, model);
+  keep("num_key_value_heads", std::move(kv_heads), model.num_key_value_heads, model);
+  keep("num_experts_per_tok", spelled_number(config, "num_experts_per_tok", kMaxCount),
+       model.num_experts_per_tok, model);
   model.num_hidden_layers = count(config, "num_hidden_layers");
   if (const Json* words = config.optional_array("layers_block_type");
       words != nullptr && config.find("num_hidden_layers") == nullptr)
@@ -380,30 +458,7 @@ ModelConfig read_config(const JsonFields& config) {
     }
     model.num_nextn_predict_layers = std::max(model.num_nextn_predict_layers, n_drafts);
   }
-  model.num_attention_heads = dimension(config, "num_attention_heads");
-  model.num_key_value_heads = spelled_number(config, "num_key_value_heads", kMaxDimension)
-                                  .value_or(model.num_attention_heads);
-  model.head_dim = dimension(config, "head_dim");
   model.n_routed_experts = expert_count(config);
-  model.n_shared_experts = shared_expert_count(config, model.model_type);
-  // Both are below 2^33.
-  model.shared_intermediate_size =
-      spelled_number(config, "shared_expert_intermediate_size", kMaxDimension)
-          .value_or(model.n_shared_experts * model.moe_intermediate_size);
-  model.num_experts_per_tok = count(config, "num_experts_per_tok");
-  model.q_lora_rank = dimension(config, "q_lora_rank");
-  model.kv_lora_rank = dimension(config, "kv_lora_rank");
-  model.qk_nope_head_dim = dimension(config, "qk_nope_head_dim");
-  model.qk_rope_head_dim = dimension(config, "qk_rope_head_dim");
-  model.v_head_dim = dimension(config, "v_head_dim");
-  model.index_n_heads = dimension(config, "index_n_heads");
-  model.index_head_dim = dimension(config, "index_head_dim");
-  model.index_topk = dimension(config, "index_topk");
-  model.linear_num_key_heads = dimension(config, "linear_num_key_heads");
-  model.linear_num_value_heads = dimension(config, "linear_num_value_heads");
-  model.linear_key_head_dim = dimension(config, "linear_key_head_dim");
-  model.linear_value_head_dim = dimension(config, "linear_value_head_dim");
-  model.max_position_embeddings = dimension(config, "max_position_embeddings");
   model.rms_norm_eps = real(config, "rms_norm_eps").value_or(0.0);
   model.topk_method = config.text("topk_method", "");
   model.scoring_func = config.text("scoring_func", "");

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -48,7 +49,8 @@ struct TextNesting {
 };
 
 /// config.json with types. A field that the file lacks is 0, empty or nullopt; what a family
-/// requires, it checks.
+/// requires, it checks. A number may be written as a list with an entry per layer: where these
+/// differ, it is the largest, and `by_layer` has them.
 struct ModelConfig {
   std::string model_type;    ///< of the whole model
   std::string architecture;  ///< architectures[0], or empty
@@ -88,8 +90,13 @@ struct ModelConfig {
   RopeConfig rope;
   std::optional<QuantizationConfig> quantization;
 
-  /// An entry per main layer, and per MTP layer where the config tells: whether it is a mixture of experts (first_k_dense_replace and
-  /// moe_layer_freq, mlp_layer_types, or decoder_sparse_step and mlp_only_layers).
+  /// Numbers that are not the same in all layers, by the names of the fields above: an entry per
+  /// main layer; MTP layers may follow.
+  std::map<std::string, std::vector<std::uint64_t>, std::less<>> by_layer;
+
+  /// An entry per main layer, and per MTP layer where the config tells: whether it is a mixture of
+  /// experts (first_k_dense_replace and moe_layer_freq, mlp_layer_types, or decoder_sparse_step and
+  /// mlp_only_layers).
   std::vector<bool> layer_is_moe;
   /// One entry per main layer: whether its attention is linear (layer_types, or
   /// full_attention_interval); empty where none is.

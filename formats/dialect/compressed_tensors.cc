@@ -156,6 +156,21 @@ Json derived_block(const WrittenModel& model, const WrittenGroups& written) {
           {"kv_cache_scheme", nullptr}};
 }
 
+/// The tensors that a list may name. Embeddings are no `Linear`; SGLang's `w8a8_int8`, its one
+/// loader of INT8 experts, makes a linear of every module that is named.
+std::vector<WrittenTensor> nameable(const WrittenModel& model) {
+  const bool is_int8 =
+      std::all_of(model.tensors.begin(), model.tensors.end(), [](const WrittenTensor& tensor) {
+        return !is_quantized(tensor) || tensor.scheme == SchemeId::kInt8Channel;
+      });
+  std::vector<WrittenTensor> tensors(model.tensors.begin(), model.tensors.end());
+  std::erase_if(tensors, [&](const WrittenTensor& tensor) {
+    return is_int8 && !is_quantized(tensor) && tensor.rule != nullptr &&
+           (tensor.rule->role == Role::kEmbedding || tensor.rule->role == Role::kMtpEmbedding);
+  });
+  return tensors;
+}
+
 /// Whether the source's block says of every quantized module what it is.
 bool describes(const ConfigGroups& source, const WrittenGroups& written) {
   return std::all_of(
@@ -164,8 +179,11 @@ bool describes(const ConfigGroups& source, const WrittenGroups& written) {
       });
 }
 
-Json quantization_config(const WrittenModel& model) {
-  if (!any_quantized(model.tensors)) return nullptr;
+Json quantization_config(const WrittenModel& whole) {
+  if (!any_quantized(whole.tensors)) return nullptr;
+  const std::vector<WrittenTensor> tensors = nameable(whole);
+  WrittenModel model = whole;
+  model.tensors = tensors;
   const WrittenGroups written = written_groups(model);
   const Json* kept = source_block(model.source, kCompressedTensorsDialect);
   if (kept == nullptr) return derived_block(model, written);

@@ -21,10 +21,6 @@ constexpr std::string_view kDeepseek = "deepseek";
 constexpr std::string_view kNoInputs = "it reads the number of bits of activations, and has none";
 constexpr std::string_view kDynamicInstead = "--activations dynamic";
 
-constexpr std::string_view kNamedEmbedding =
-    "its w8a8_int8 makes a linear of the embedding, which the ignore list names";
-constexpr std::string_view kNoEmbedding = "fp8-channel";
-
 constexpr std::string_view kWholeBlocks =
     "it joins weights, and the rows of all but the last must be a multiple of the block's";
 constexpr std::string_view kOtherBlocks = "fp8-channel or int8, which have no blocks";
@@ -90,6 +86,9 @@ constexpr std::array kLimits = {
     EngineLimit{kVllm, kAnyDialect, std::nullopt, std::nullopt, kForeignExperts,
                 "its loader of gpt-oss knows experts as stacks, plain or in MXFP4 as released",
                 "--to mxfp4, or these stacks plain", "", "gpt_oss"},
+    EngineLimit{kVllm, kAnyDialect, std::nullopt, std::nullopt, kForeignExperts,
+                "its loader of Inkling knows experts as stacks, plain or in NVFP4 as released",
+                "these stacks plain", "", "inkling"},
     EngineLimit{kVllm, kDeepseek, kFp8Block, std::nullopt, kAny,
                 "its loader renames weight_scale_inv, since releases have one number a tensor",
                 "dialect compressed-tensors", "", "ministral3"},
@@ -111,16 +110,6 @@ constexpr std::array kLimits = {
     EngineLimit{kSglang, kCt, kInt4Group, std::nullopt, kExperts,
                 "its class builds shared_mlp quantized whatever the ignore list says",
                 "nvfp4, or int8 or fp8-channel", "", "hunyuan_v1_moe"},
-    EngineLimit{kSglang, kCt, kInt8Channel, std::nullopt, kAny, kNamedEmbedding, kNoEmbedding, "",
-                "ernie4_5_moe"},
-    EngineLimit{kSglang, kCt, kInt8Channel, std::nullopt, kAny, kNamedEmbedding, kNoEmbedding, "",
-                "llama4"},
-    EngineLimit{kSglang, kCt, kInt8Channel, std::nullopt, kAny, kNamedEmbedding, kNoEmbedding, "",
-                "mimo_v2_flash"},
-    EngineLimit{kSglang, kCt, kInt8Channel, std::nullopt, kAny, kNamedEmbedding, kNoEmbedding, "",
-                "ministral3"},
-    EngineLimit{kSglang, kCt, kInt8Channel, std::nullopt, kAny, kNamedEmbedding, kNoEmbedding, "",
-                "qwen3_moe"},
 };
 
 bool is_joined_latent(const TensorRule* rule) {

@@ -104,11 +104,12 @@ Checkpoint with_stacked_experts(std::shared_ptr<const Checkpoint> source) {
 
 Checkpoint with_turned_stacks(std::shared_ptr<const Checkpoint> source,
                               std::span<const std::uint32_t> stacks) {
+  std::vector<bool> is_turned(source->tensors().size());
+  for (const std::uint32_t i : stacks) is_turned[i] = true;
   Sight sight(*source);
   for (std::uint32_t i = 0; i < source->tensors().size(); ++i) {
     const LogicalTensor& tensor = source->tensors()[i];
-    std::ranges::find(stacks, i) == stacks.end() ? sight.keep(tensor)
-                                                 : add_turned(*source, tensor, sight);
+    is_turned[i] ? add_turned(*source, tensor, sight) : sight.keep(tensor);
   }
   const Dialect& dialect = source->dialect();
   return sight.finish(std::move(source), dialect);

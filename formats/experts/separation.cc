@@ -10,8 +10,6 @@
 namespace ingot::formats {
 namespace {
 
-constexpr std::string_view kExpertMark = "{expert}";
-
 /// Rows of a part of a stack that belong to one member of each expert.
 struct MemberRows {
   std::uint64_t first = 0, count = 0, step = 1;
@@ -41,12 +39,13 @@ std::optional<MemberRows> rows_of_member(std::uint64_t n_rows, std::uint64_t blo
   return MemberRows{.first = begin / block, .count = 1, .block_rows = block};
 }
 
-std::vector<const TensorRule*> members_of(const Family& family, const LogicalTensor& stack) {
+std::vector<const TensorRule*> members_of(const Checkpoint& source, const LogicalTensor& stack) {
   std::vector<const TensorRule*> rows;
   for (const StackMembers& facts : kStacks) {
     if (facts.stack != role_of(stack)) continue;
     for (std::size_t i = 0; i < facts.n; ++i) {
-      const TensorRule* row = find_row(family, facts.members[i]);
+      const TensorRule* row =
+          find_row(source.family(), source.config(), facts.members[i], stack.layer);
       if (row == nullptr) return {};
       rows.push_back(row);
     }
@@ -67,18 +66,16 @@ class Separation {
 
   // Its fault is empty.
   void add(const LogicalTensor& stack) {
-    const auto members = members_of(source_.family(), stack);
-    const std::string base = stack.name.substr(0, stack.name.rfind('.') + 1);
+    const auto members = members_of(source_, stack);
     const std::uint64_t n_outputs = stack.shape[outputs_axis(stack)];
     for (std::uint64_t expert = 0; expert < stack.shape.front(); ++expert) {
       for (std::size_t m = 0; m < members.size(); ++m) {
-        const std::string_view pattern = members[m]->pattern;
         LogicalTensor single;
-        single.name = fmt::format("{}{}{}", base, expert,
-                                  pattern.substr(pattern.find(kExpertMark) + kExpertMark.size()));
         single.rule = members[m];
         single.layer = stack.layer;
         single.expert = static_cast<std::uint32_t>(expert);
+        single.name =
+            row_name(source_.family(), source_.config(), *single.rule, single.layer, single.expert);
         single.shape = {n_outputs / members.size()};
         if (stack.shape.size() == 3)
           single.shape.push_back(stack.shape[stack.stack == StackOrder::kInputMajor ? 1 : 2]);
@@ -174,7 +171,7 @@ class Separation {
 }  // namespace
 
 std::string separation_fault(const Checkpoint& source, const LogicalTensor& stack) {
-  const auto members = members_of(source.family(), stack);
+  const auto members = members_of(source, stack);
   if (members.empty())
     return fmt::format("family {} has no names for experts one by one", source.family().name);
   const Shape& shape = stack.shape;

@@ -19,11 +19,6 @@ bool is_single(const LogicalTensor& tensor) {
   return is_of_routed_expert(role_of(tensor)) && !is_stack(tensor);
 }
 
-const TensorRule* find_row(const Family& family, Role role) {
-  const auto row = std::ranges::find(family.rules, role, &TensorRule::role);
-  return row == family.rules.end() ? nullptr : &*row;
-}
-
 bool is_quantized(const LogicalTensor& tensor) {
   return scheme_facts(tensor.encoding.scheme).quantized;
 }

@@ -22,6 +22,8 @@ struct StackMembers {
 };
 inline constexpr std::array kStacks = {
     StackMembers{Role::kExpertsGateUp, {Role::kExpertGate, Role::kExpertUp}, 2},
+    StackMembers{Role::kExpertsGate, {Role::kExpertGate}},
+    StackMembers{Role::kExpertsUp, {Role::kExpertUp}},
     StackMembers{Role::kExpertsDown, {Role::kExpertDown}},
     StackMembers{Role::kExpertsGateUpBias, {Role::kExpertGateBias, Role::kExpertUpBias}, 2},
     StackMembers{Role::kExpertsDownBias, {Role::kExpertDownBias}},
@@ -32,8 +34,6 @@ bool is_stack(const LogicalTensor& tensor);
 /// Whether it is a weight or a bias of one routed expert.
 bool is_single(const LogicalTensor& tensor);
 bool is_quantized(const LogicalTensor& tensor);
-/// The first row of this role, or null.
-const TensorRule* find_row(const Family& family, Role role);
 /// The dialect whose names parts of single experts have: compressed-tensors where that of the
 /// source knows stacks alone.
 const Dialect& dialect_of_singles(const Checkpoint& source);

@@ -9,24 +9,42 @@
 namespace ingot::formats {
 namespace {
 
-constexpr std::string_view kExperts = ".experts.";
+std::size_t member_of(const StackMembers& stack, Role role) {
+  const auto end = stack.members.begin() + static_cast<std::ptrdiff_t>(stack.n);
+  return static_cast<std::size_t>(std::find(stack.members.begin(), end, role) -
+                                  stack.members.begin());
+}
+
+/// The stack that this role belongs to, and the family's row for it in the layer; a null row where
+/// the family has none.
+std::pair<const StackMembers*, const TensorRule*> stack_of(const Checkpoint& source, Role role,
+                                                           std::uint32_t layer) {
+  const StackMembers* any = nullptr;
+  for (const StackMembers& stack : kStacks) {
+    if (member_of(stack, role) == stack.n) continue;
+    if (any == nullptr) any = &stack;
+    if (const TensorRule* row = find_row(source.family(), source.config(), stack.stack, layer))
+      return {&stack, row};
+  }
+  return {any, nullptr};
+}
 
 }  // namespace
 
 Stacking::Stacking(const Checkpoint& source) : source_(source) {
   const std::uint64_t n_experts = source.config().n_routed_experts;
+  std::map<std::pair<std::uint32_t, Role>, std::pair<const StackMembers*, const TensorRule*>> of;
   std::map<Gathered*, std::map<std::uint64_t, const LogicalTensor*>> places;
   for (const LogicalTensor& tensor : source.tensors()) {
     if (!is_single(tensor) || !tensor.layer || !tensor.expert) continue;
-    const auto facts = std::ranges::find_if(kStacks, [&](const StackMembers& stack) {
-      return std::ranges::find(stack.members, role_of(tensor)) != stack.members.end();
-    });
+    const Role role = role_of(tensor);
+    const auto [found, is_new] = of.try_emplace({*tensor.layer, role});
+    if (is_new) found->second = stack_of(source, role, *tensor.layer);
+    const auto& [facts, row] = found->second;
     Gathered& gathered = stacks_[{*tensor.layer, facts->stack}];
-    gathered.row = find_row(source.family(), facts->stack);
+    gathered.row = row;
     gathered.n_members = facts->n;
-    const auto member = static_cast<std::size_t>(
-        std::ranges::find(facts->members, role_of(tensor)) - facts->members.begin());
-    places[&gathered][*tensor.expert * facts->n + member] = &tensor;
+    places[&gathered][*tensor.expert * facts->n + member_of(*facts, role)] = &tensor;
   }
   // Memory follows the tensors that there are, not the number that the config says.
   for (const auto& [gathered, by_place] : places) {
@@ -90,10 +108,9 @@ std::string Stacking::fault_of(const Gathered& gathered) const {
 void Stacking::add(const Gathered& gathered, Sight& sight) const {
   const LogicalTensor& first = gathered.first();
   const std::uint64_t n_experts = gathered.tensors.size() / gathered.n_members;
-  const std::string_view pattern = gathered.row->pattern;
   LogicalTensor stack;
-  stack.name = first.name.substr(0, first.name.find(kExperts) + kExperts.size());
-  stack.name += pattern.substr(pattern.find(kExperts) + kExperts.size());
+  stack.name =
+      row_name(source_.family(), source_.config(), *gathered.row, first.layer, std::nullopt);
   stack.rule = gathered.row;
   stack.layer = first.layer;
   stack.stack = first.shape.size() == 2 ? StackOrder::kOutputMajor : StackOrder::kNone;

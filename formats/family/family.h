@@ -150,11 +150,13 @@ struct Family {
 bool is_in_layer(const TensorRule& rule, const ModelConfig& config,
                  std::optional<std::uint32_t> layer);
 
-/// Shape of a row's tensor under this config, as releases store it where it is plain; of no meaning
-/// for rows of `any_shape`.
-Shape rule_shape(const TensorRule& rule, const ModelConfig& config);
+/// Shape of a row's tensor in `layer` under this config, as releases store it where it is plain; of
+/// no meaning for rows of `any_shape`. `layer` is nothing outside the layers.
+Shape rule_shape(const TensorRule& rule, const ModelConfig& config,
+                 std::optional<std::uint32_t> layer);
 /// The shape of the decoded weight of such a row: that of a quantized stack is output-major.
-Shape weight_shape(const TensorRule& rule, const ModelConfig& config, bool is_quantized);
+Shape weight_shape(const TensorRule& rule, const ModelConfig& config,
+                   std::optional<std::uint32_t> layer, bool is_quantized);
 
 /// Which way round the matrices of such a row stand in a tensor that is quantized, or plain.
 constexpr StackOrder stack_order(const TensorRule& rule, bool is_quantized) {
@@ -169,6 +171,14 @@ bool has_kv_heads(const TensorRule& rule);
 /// Throws kCorrupt naming the keys of config.json that the family's rows need and that are missing
 /// or 0. Without this a config that lacks a width would turn into a list of misshapen tensors.
 void require_widths(const Family& family, const ModelConfig& config);
+
+/// The name of a row's tensor in a checkpoint with this config's prefix of the text model. `layer`
+/// counts MTP layers behind the main ones, whatever the name says.
+std::string row_name(const Family& family, const ModelConfig& config, const TensorRule& rule,
+                     std::optional<std::uint32_t> layer, std::optional<std::uint32_t> expert);
+/// The first row of this role whose tensors the config allows in `layer`, or null.
+const TensorRule* find_row(const Family& family, const ModelConfig& config, Role role,
+                           std::optional<std::uint32_t> layer);
 
 /// A tensor that the config promises.
 struct ExpectedTensor {

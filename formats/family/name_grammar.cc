@@ -146,14 +146,32 @@ void replace(std::string& text, std::string_view mark, std::optional<std::uint32
   if (at != std::string::npos && number) text.replace(at, mark.size(), std::to_string(*number));
 }
 
+/// Whether MTP layers have names of their own.
+bool names_mtp(const Family& family) {
+  return std::ranges::any_of(
+      family.rules, [](const TensorRule& rule) { return has_mark(rule.pattern, kMtpMark); });
+}
+
+/// Whether the row is in a layer, and its name can be that of a tensor there.
+bool is_named_in(const TensorRule& rule, const ModelConfig& config,
+                 std::optional<std::uint32_t> layer, bool names_mtp) {
+  if (!is_in_layer(rule, config, layer)) return false;
+  const bool is_of_mtp = layer && *layer >= config.num_hidden_layers;
+  if (is_of_mtp && names_mtp && has_mark(rule.pattern, kLayerMark)) return false;
+  // What all MTP layers share is there once.
+  return !layer || *layer == config.num_hidden_layers || has_mark(rule.pattern, kLayerMark) ||
+         has_mark(rule.pattern, kMtpMark);
+}
+
 class Walk {
  public:
   Walk(const Family& family, const ModelConfig& config, bool stacked,
        const std::function<void(const ExpectedTensor&)>& visit)
-      : family_(family), config_(config), stacked_(stacked), visit_(visit) {
-    names_mtp_ = std::ranges::any_of(
-        family.rules, [](const TensorRule& rule) { return has_mark(rule.pattern, kMtpMark); });
-  }
+      : family_(family),
+        config_(config),
+        stacked_(stacked),
+        names_mtp_(names_mtp(family)),
+        visit_(visit) {}
 
   void level(std::optional<std::uint32_t> layer) {
     std::vector<const TensorRule*> of_experts;
@@ -174,13 +192,7 @@ class Walk {
 
  private:
   [[nodiscard]] bool is_expected(const TensorRule& rule, std::optional<std::uint32_t> layer) const {
-    if (!is_in_layer(rule, config_, layer)) return false;
-    const bool is_of_mtp = layer && *layer >= config_.num_hidden_layers;
-    if (is_of_mtp && names_mtp_ && has_mark(rule.pattern, kLayerMark)) return false;
-    // What all MTP layers share is there once.
-    if (layer && *layer != config_.num_hidden_layers && !has_mark(rule.pattern, kLayerMark) &&
-        !has_mark(rule.pattern, kMtpMark))
-      return false;
+    if (!is_named_in(rule, config_, layer, names_mtp_)) return false;
     if (rule.presence == Presence::kStacked) return stacked_;
     if (rule.presence == Presence::kPerExpert) return !stacked_;
     return promise_of(rule, config_, layer) == Promise::kRequired;
@@ -192,31 +204,47 @@ class Walk {
       throw Error(ErrorCode::kLimit, fmt::format("promises more than {} tensors", kMaxExpected))
           .in_file("config.json");
     }
-    ExpectedTensor tensor{
-        .name = std::string(rule.pattern), .rule = &rule, .layer = layer, .expert = expert};
-    std::optional<std::uint32_t> mtp;
-    if (layer && *layer >= config_.num_hidden_layers)
-      mtp = static_cast<std::uint32_t>(*layer - config_.num_hidden_layers);
-    if (mtp && !family_.mtp_layers.empty() && tensor.name.starts_with(family_.main_layers)) {
-      tensor.name.replace(0, family_.main_layers.size(), family_.mtp_layers);
-      layer = mtp;
-    }
-    replace(tensor.name, kLayerMark, layer);
-    replace(tensor.name, kMtpMark, mtp);
-    replace(tensor.name, kExpertMark, expert);
-    tensor.name = stored_text_name(tensor.name, config_.text);
-    visit_(tensor);
+    visit_({.name = row_name(family_, config_, rule, layer, expert),
+            .rule = &rule,
+            .layer = layer,
+            .expert = expert});
   }
 
   const Family& family_;
   const ModelConfig& config_;
   bool stacked_;
-  bool names_mtp_ = false;  ///< MTP layers have names of their own
+  bool names_mtp_;
   const std::function<void(const ExpectedTensor&)>& visit_;
   std::uint64_t n_sent_ = 0;
 };
 
 }  // namespace
+
+std::string row_name(const Family& family, const ModelConfig& config, const TensorRule& rule,
+                     std::optional<std::uint32_t> layer, std::optional<std::uint32_t> expert) {
+  std::string name(rule.pattern);
+  std::optional<std::uint32_t> mtp;
+  if (layer && *layer >= config.num_hidden_layers)
+    mtp = static_cast<std::uint32_t>(*layer - config.num_hidden_layers);
+  if (mtp && !family.mtp_layers.empty() && name.starts_with(family.main_layers)) {
+    name.replace(0, family.main_layers.size(), family.mtp_layers);
+    layer = mtp;
+  }
+  replace(name, kLayerMark, layer);
+  replace(name, kMtpMark, mtp);
+  replace(name, kExpertMark, expert);
+  return stored_text_name(name, config.text);
+}
+
+const TensorRule* find_row(const Family& family, const ModelConfig& config, Role role,
+                           std::optional<std::uint32_t> layer) {
+  const bool has_mtp_names = names_mtp(family);
+  const auto row = std::ranges::find_if(family.rules, [&](const TensorRule& rule) {
+    return rule.role == role && is_named_in(rule, config, layer, has_mtp_names) &&
+           promise_of(rule, config, layer) != Promise::kForbidden;
+  });
+  return row == family.rules.end() ? nullptr : &*row;
+}
 
 void for_each_expected(const Family& family, const ModelConfig& config, bool stacked,
                        const std::function<void(const ExpectedTensor&)>& visit) {

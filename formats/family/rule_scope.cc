@@ -150,9 +150,9 @@ Promise promise_of(const TensorRule& rule, const ModelConfig& config,
     case Presence::kOwnIndexer:
       return required_if(layer && has_own_indexer(config, *layer), Promise::kAccepted);
     case Presence::kWhen:
-      return required_if(rule.condition->size(config) != 0, Promise::kForbidden);
+      return required_if(rule.condition->size(config, layer) != 0, Promise::kForbidden);
     case Presence::kUnless:
-      return required_if(rule.condition->size(config) == 0, Promise::kForbidden);
+      return required_if(rule.condition->size(config, layer) == 0, Promise::kForbidden);
   }
   return Promise::kForbidden;
 }

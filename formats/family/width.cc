@@ -60,12 +60,36 @@ constexpr std::array kFields = {
     Field{"max_position_embeddings", &ModelConfig::max_position_embeddings},
 };
 
-std::uint64_t field_value(const Field& field, const ModelConfig& config) {
-  const std::uint64_t value = config.*field.number;
+using Layer = std::optional<std::uint32_t>;
+
+/// The list that the config has in place of a number; null where it is one number.
+const std::vector<std::uint64_t>* layers_of(const Field& field, const ModelConfig& config) {
+  if (config.by_layer.empty()) return nullptr;
+  const auto found = config.by_layer.find(field.name);
+  return found == config.by_layer.end() ? nullptr : &found->second;
+}
+
+std::uint64_t number_of(std::uint64_t ModelConfig::*number, const ModelConfig& config,
+                        Layer layer) {
+  const auto& field = *std::ranges::find(kFields, number, &Field::number);
+  const std::vector<std::uint64_t>* list = layer ? layers_of(field, config) : nullptr;
+  if (list == nullptr) return config.*number;
+  return *layer < list->size() ? (*list)[*layer] : 0;
+}
+
+std::uint64_t field_value(const Field& field, const ModelConfig& config, Layer layer) {
+  const std::uint64_t value = number_of(field.number, config, layer);
+  if (field.number != &ModelConfig::head_dim || value != 0) return value;
   // Configs of GQA families may leave head_dim out.
-  if (field.number == &ModelConfig::head_dim && value == 0 && config.num_attention_heads != 0)
-    return config.hidden_size / config.num_attention_heads;
-  return value;
+  const std::uint64_t n_heads = number_of(&ModelConfig::num_attention_heads, config, layer);
+  return n_heads == 0 ? 0 : number_of(&ModelConfig::hidden_size, config, layer) / n_heads;
+}
+
+/// Whether a value of config.json has an entry per layer.
+bool is_per_layer(const Json& value, const ModelConfig& config) {
+  return value.is_array() && !value.empty() &&
+         (value.size() == config.num_hidden_layers ||
+          value.size() == config.num_hidden_layers + config.num_nextn_predict_layers);
 }
 
 [[noreturn]] void refuse(std::string_view text, std::string_view fact) {
@@ -238,10 +262,13 @@ const Json& config_value(const ModelConfig& config, std::string_view path) {
   }
 }
 
-std::uint64_t Width::value_of(const Step& step, const ModelConfig& config) {
+std::uint64_t Width::value_of(const Step& step, const ModelConfig& config, Layer layer) {
   if (step.kind == Kind::kNumber) return step.number;
-  if (step.kind == Kind::kField) return field_value(kFields[step.number], config);
-  const Json& value = config_value(config, step.key);
+  if (step.kind == Kind::kField) return field_value(kFields[step.number], config, layer);
+  const Json& said = config_value(config, step.key);
+  const bool is_list = layer && is_per_layer(said, config);
+  if (is_list && *layer >= said.size()) return 0;
+  const Json& value = is_list ? said[*layer] : said;
   if (value.is_null()) return step.number;
   if (value.is_boolean()) return value.get<bool>() ? 1 : 0;
   if (const auto number = whole_number(value, kMaxNumber)) return *number;
@@ -256,12 +283,12 @@ std::string_view Width::name_of(const Step& step) {
   return step.kind == Kind::kField ? kFields[step.number].name : std::string_view();
 }
 
-std::uint64_t Width::size(const ModelConfig& config) const {
+std::uint64_t Width::size(const ModelConfig& config, Layer layer) const {
   std::array<std::uint64_t, kMaxSteps> stack{};
   std::size_t n = 0;
   for (const Step& step : steps_) {
     if (step.kind <= Kind::kKey) {
-      stack[n++] = value_of(step, config);
+      stack[n++] = value_of(step, config, layer);
       continue;
     }
     const std::uint64_t b = stack[--n];
@@ -286,11 +313,18 @@ std::uint64_t Width::size(const ModelConfig& config) const {
   return n == 0 ? 0 : stack[0];
 }
 
-std::vector<std::string> Width::missing(const ModelConfig& config) const {
+bool Width::differs_by_layer(const ModelConfig& config) const {
+  return std::ranges::any_of(steps_, [&](const Step& step) {
+    if (step.kind == Kind::kField) return layers_of(kFields[step.number], config) != nullptr;
+    return step.kind == Kind::kKey && is_per_layer(config_value(config, step.key), config);
+  });
+}
+
+std::vector<std::string> Width::missing(const ModelConfig& config, Layer layer) const {
   std::vector<std::string> names;
   for (const Step& step : steps_) {
     const std::string_view name = name_of(step);
-    if (name.empty() || value_of(step, config) != 0) continue;
+    if (name.empty() || value_of(step, config, layer) != 0) continue;
     const bool is_field = step.kind == Kind::kField && !kFields[step.number].keys.empty();
     std::string spelled(is_field ? kFields[step.number].keys : name);
     if (std::ranges::find(names, spelled) == names.end()) names.push_back(std::move(spelled));

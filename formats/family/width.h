@@ -18,18 +18,25 @@ class NamedWidths;
 /// is B where A is 0. Numbers are whole and never below 0: `-` stops at 0, `/` rounds down, and
 /// something divided by 0 is 0. A name is that of a number of ModelConfig, which it has whatever
 /// config.json calls it, else a key of the text model, with dots before those of inner objects:
-/// false is 0, true is 1, null and a missing key are 0, or N with `KEY default N`.
+/// false is 0, true is 1, null and a missing key are 0, or N with `KEY default N`. Where the config
+/// has a list with an entry per layer in place of a number, each layer has its own.
 class Width {
  public:
   /// Throws kInvalidArgument for what is no expression, is longer than 200 characters, has more
   /// than 16 parentheses inside each other, or more than 64 steps once `names` are put in.
   static Width parse(std::string_view text, const NamedWidths* names = nullptr);
 
-  /// 0 when the config lacks what it is computed from. Throws kLimit when it does not fit 64 bits,
-  /// kCorrupt, naming the key, for one that is no number up to 2^32.
-  [[nodiscard]] std::uint64_t size(const ModelConfig& config) const;
-  /// The names in it that are 0 in this config, as config.json spells them.
-  [[nodiscard]] std::vector<std::string> missing(const ModelConfig& config) const;
+  /// Its value in `layer`; MTP layers, which a list may lack, have 0 then. 0 when the config lacks
+  /// what it is computed from. Without a layer a number of ModelConfig is the largest of all
+  /// layers. Throws kLimit when it does not fit 64 bits, kCorrupt, naming the key, for one that is
+  /// no number up to 2^32, and without a layer for a list.
+  [[nodiscard]] std::uint64_t size(const ModelConfig& config,
+                                   std::optional<std::uint32_t> layer = std::nullopt) const;
+  /// Whether the config has a list for something in it.
+  [[nodiscard]] bool differs_by_layer(const ModelConfig& config) const;
+  /// The names in it that are 0 in this config and layer, as config.json spells them.
+  [[nodiscard]] std::vector<std::string> missing(
+      const ModelConfig& config, std::optional<std::uint32_t> layer = std::nullopt) const;
   /// Whether a name occurs in it.
   [[nodiscard]] bool mentions(std::string_view name) const;
   /// N where it is `name` or `N * name`.
@@ -59,7 +66,8 @@ class Width {
     std::string key = {};      ///< kKey
     friend bool operator==(const Step&, const Step&) = default;
   };
-  static std::uint64_t value_of(const Step& step, const ModelConfig& config);
+  static std::uint64_t value_of(const Step& step, const ModelConfig& config,
+                                std::optional<std::uint32_t> layer);
   static std::string_view name_of(const Step& step);
 
   std::string text_;

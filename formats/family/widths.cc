@@ -13,18 +13,32 @@
 namespace ingot::formats {
 namespace {
 
-bool occurs(const TensorRule& rule, const ModelConfig& config) {
-  if (rule.presence == Presence::kOptional || rule.presence == Presence::kStacked) return false;
-  if (rule.scope == Scope::kModel) {
-    return promise_of(rule, config, std::nullopt) != Promise::kForbidden;
-  }
+bool occurs(const TensorRule& rule, const ModelConfig& config, std::optional<std::uint32_t> layer) {
+  if (!is_in_layer(rule, config, layer)) return false;
+  const Promise promise = promise_of(rule, config, layer);
+  if (!layer) return promise != Promise::kForbidden;
+  return promise == Promise::kRequired || rule.presence == Presence::kPerExpert;
+}
+
+/// What a row's width lacks where the row's tensors are promised; empty: nothing.
+std::vector<std::string> missing_of(const Width& width, const TensorRule& rule,
+                                    const ModelConfig& config) {
+  if (rule.presence == Presence::kOptional || rule.presence == Presence::kStacked) return {};
+  const auto in = [&](std::optional<std::uint32_t> layer) -> std::vector<std::string> {
+    if (!occurs(rule, config, layer) || width.size(config, layer) != 0) return {};
+    std::vector<std::string> names = width.missing(config, layer);
+    if (names.empty()) names.push_back(fmt::format("'{}' above 0", width.text()));
+    if (layer && width.differs_by_layer(config))
+      names.back() += fmt::format(" in layer {}", *layer);
+    return names;
+  };
+  if (rule.scope == Scope::kModel) return in(std::nullopt);
+  if (!width.differs_by_layer(config) && width.size(config) != 0) return {};
   const auto n_layers = narrow<std::uint32_t>(layer_count(config), "the number of layers");
   for (std::uint32_t layer = 0; layer < n_layers; ++layer) {
-    if (!is_in_layer(rule, config, layer)) continue;
-    const Promise promise = promise_of(rule, config, layer);
-    if (promise == Promise::kRequired || rule.presence == Presence::kPerExpert) return true;
+    if (std::vector<std::string> names = in(layer); !names.empty()) return names;
   }
-  return false;
+  return {};
 }
 
 }  // namespace
@@ -34,17 +48,19 @@ bool has_kv_heads(const TensorRule& rule) {
   return heads != nullptr && heads->mentions("num_key_value_heads");
 }
 
-Shape rule_shape(const TensorRule& rule, const ModelConfig& config) {
+Shape rule_shape(const TensorRule& rule, const ModelConfig& config,
+                 std::optional<std::uint32_t> layer) {
   Shape shape;
   for (const Width* width : rule.shape) {
     if (width == nullptr) break;
-    shape.push_back(width->size(config));
+    shape.push_back(width->size(config, layer));
   }
   return shape;
 }
 
-Shape weight_shape(const TensorRule& rule, const ModelConfig& config, bool is_quantized) {
-  Shape shape = rule_shape(rule, config);
+Shape weight_shape(const TensorRule& rule, const ModelConfig& config,
+                   std::optional<std::uint32_t> layer, bool is_quantized) {
+  Shape shape = rule_shape(rule, config, layer);
   if (stack_order(rule, is_quantized) != rule.stack)
     std::swap(shape[shape.size() - 2], shape[shape.size() - 1]);
   return shape;
@@ -57,10 +73,7 @@ void require_widths(const Family& family, const ModelConfig& config) {
   for (const TensorRule& rule : family.rules) {
     for (const Width* width : rule.shape) {
       if (width == nullptr) break;
-      if (width->size(config) != 0 || !occurs(rule, config)) continue;
-      std::vector<std::string> names = width->missing(config);
-      if (names.empty()) names.push_back(fmt::format("'{}' above 0", width->text()));
-      for (std::string& name : names) {
+      for (std::string& name : missing_of(*width, rule, config)) {
         if (std::ranges::find(missing, name) == missing.end()) missing.push_back(std::move(name));
       }
     }

@@ -118,6 +118,11 @@ float routed_scale(const JsonFields& fields) {
 // What every family has: widths, layers, norms, router sizes.
 ModelSpec decoder_spec(const ModelConfig& config) {
   const JsonFields fields = spec_fields(config);
+  if (!config.by_layer.empty()) {
+    refuse(ErrorCode::kUnsupported,
+           fmt::format("'{}' is not the same in all layers; the forward pass has one",
+                       config.by_layer.begin()->first));
+  }
   require_text(fields, "hidden_act", "silu");
   ModelSpec spec;
   spec.vocab = spec.stored_vocab = required(config.vocab_size, "vocab_size");

@@ -36,12 +36,14 @@ struct DataParallel {
   explicit DataParallel(const RankView& rank)
       : n_groups(rank.topology.ranks_per_stage() / rank.topology.tp),
         group(rank.rank % rank.topology.ranks_per_stage() / rank.topology.tp),
-        speaks(rank.tp_rank() == 0 && rank.stage() == 0) {}
+        speaks(rank.tp_rank() == 0),
+        is_first_stage(rank.stage() == 0) {}
 
   [[nodiscard]] bool owns(std::size_t prompt) const { return prompt % n_groups == group; }
 
   std::size_t n_groups, group;
-  bool speaks;  ///< for its group
+  bool speaks;          ///< for its group and stage
+  bool is_first_stage;  ///< which tells what is the same on all stages
 };
 
 // Numbers of answers between ranks.
@@ -67,6 +69,12 @@ class Numbers {
   std::vector<std::uint32_t> values_;
   std::size_t at_ = 0;
 };
+
+// Whether another token was nearly as likely as the one that was taken.
+bool has_near_rival(std::span<const float> logits, std::int32_t token) {
+  const auto taken = static_cast<std::uint32_t>(token);
+  return is_near_tie(logits, {&taken, 1});
+}
 
 class Batch {
  public:
@@ -121,10 +129,14 @@ class Batch {
     Comm& comm = model_.comm();
     if (comm.size(Group::kWorld) == 1) return;
     Numbers mine;
+    const bool first = groups_.is_first_stage;
     if (groups_.speaks) {
-      mine.put(result_.times.prefill_tokens);
-      mine.put(result_.times.decode_tokens);
-      for (std::size_t i = 0; i < sequences_.size(); ++i) {
+      mine.put(result_.near_ties.router);
+      mine.put(result_.near_ties.indexer);
+      mine.put(first ? result_.near_ties.argmax : 0);
+      mine.put(first ? result_.times.prefill_tokens : 0);
+      mine.put(first ? result_.times.decode_tokens : 0);
+      for (std::size_t i = 0; first && i < sequences_.size(); ++i) {
         if (!groups_.owns(i)) continue;
         const Answer& answer = result_.answers[i];
         mine.put(i);
@@ -137,12 +149,16 @@ class Batch {
         exchange(comm, {.group = Group::kWorld, .name = "answers"},
                  std::vector<Bytes>(comm.size(Group::kWorld), mine.bytes()));
     result_.times.prefill_tokens = result_.times.decode_tokens = 0;
+    result_.near_ties = {};
     for (const Bytes& bytes : all) {
       if (!bytes.empty()) take_answers(Numbers(bytes));
     }
   }
 
   void take_answers(Numbers from) {
+    result_.near_ties.router += from.take();
+    result_.near_ties.indexer += from.take();
+    result_.near_ties.argmax += from.take();
     result_.times.prefill_tokens += from.take();
     result_.times.decode_tokens += from.take();
     while (!from.is_at_end()) {
@@ -210,7 +226,7 @@ class Batch {
         answered.push_back(i);
       }
     }
-    const Matrix logits = model_.step(rows, cache_);
+    const Matrix logits = model_.step(rows, cache_, {.near_ties = &result_.near_ties});
     for (std::size_t at = 0; at < answered.size(); ++at) take_token(answered[at], logits.row(at));
 
     GenerateTimes& times = result_.times;
@@ -228,6 +244,8 @@ class Batch {
     const std::int32_t token = sample_token(
         logits, options_.sampling, {.prompt = sequence.prompt_hash, .position = sequence.fed});
     answer.tokens.push_back(token);
+    if (options_.sampling.temperature == 0 && has_near_rival(logits, token))
+      ++result_.near_ties.argmax;
     if (options_.on_token) options_.on_token(i, token);
     const bool is_end = std::ranges::find(options_.eos, token) != options_.eos.end();
     sequence.done = is_end || answer.prompt.size() + answer.tokens.size() >= sequence.most;

@@ -49,6 +49,7 @@ struct GenerateTimes {
 struct GenerateResult {
   std::vector<Answer> answers;
   GenerateTimes times;
+  NearTies near_ties;  ///< of all tokens; argmax: of those that were taken as the likeliest
 };
 
 /// A prompt is fed in runs that end at multiples of this many tokens, at most about as many rows in

@@ -101,7 +101,8 @@ std::optional<PaddableSide> paddable_side(const TensorToAlign& tensor,
   if (tensor.has_zero_points || tensor.has_group_order) return std::nullopt;
   for (std::size_t d = n_dimensions - 2; d < n_dimensions && d < rule->shape.size(); ++d) {
     const formats::Width* width = rule->shape[d];
-    if (width == nullptr) continue;
+    // What is not the same in all layers is padded in none.
+    if (width == nullptr || width->differs_by_layer(config)) continue;
     const bool is_rows = d + 2 == n_dimensions;
     if (width->times("vocab_size") == 1)
       return PaddableSide{.width = PaddableWidth::kVocab, .is_rows = is_rows};

@@ -116,7 +116,7 @@ formats::Sections sections_of(const LogicalTensor& tensor, const ModelConfig& co
   std::vector<std::uint64_t> lengths;
   std::uint64_t total = 0;
   for (const formats::Width* width : rule.sections) {
-    lengths.push_back(width->size(config));
+    lengths.push_back(width->size(config, tensor.layer));
     total = checked_add(total, lengths.back()).value_or(0);
   }
   const auto sections = formats::Sections::of_lengths(lengths);
@@ -129,11 +129,21 @@ formats::Sections sections_of(const LogicalTensor& tensor, const ModelConfig& co
   return {};
 }
 
+/// The heads of a tensor's layer, as its row counts them, else those of attention.
+std::uint64_t heads_of(const LogicalTensor& tensor, const ModelConfig& config, Kind kind) {
+  if (tensor.rule->heads != nullptr) return tensor.rule->heads->size(config, tensor.layer);
+  static const formats::Width kHeads = formats::Width::parse("num_attention_heads");
+  static const formats::Width kKvHeads = formats::Width::parse("num_key_value_heads");
+  return (kind == Kind::kKvHeads ? kKvHeads : kHeads).size(config, tensor.layer);
+}
+
 /// Owner and number of slices; the axis is the row's.
-TensorCut owner_and_count(const TensorRule& rule, const ModelConfig& config, const Slicing& slicing,
-                          ErrorList& faults) {
+TensorCut owner_and_count(const LogicalTensor& tensor, const ModelConfig& config,
+                          const Slicing& slicing, ErrorList& faults) {
+  const TensorRule& rule = *tensor.rule;
   const Topology& topology = slicing.topology;
-  switch (kind_of(rule)) {
+  const Kind kind = kind_of(rule);
+  switch (kind) {
     case Kind::kReplicated:
       return {};
     case Kind::kRoutedExpert:
@@ -145,13 +155,11 @@ TensorCut owner_and_count(const TensorRule& rule, const ModelConfig& config, con
     case Kind::kWidth:
       return {.owner = Owner::kTp, .n = topology.tp};
     case Kind::kKvHeads:
-      return kv_heads_cut(
-          rule.heads != nullptr ? rule.heads->size(config) : config.num_key_value_heads,
-          topology.tp, faults);
+      return kv_heads_cut(heads_of(tensor, config, kind), topology.tp, faults);
     case Kind::kHeads:
-      if (rule.heads != nullptr)
-        return heads_cut(rule.heads->size(config), rule.heads->text(), topology.tp, faults);
-      return heads_cut(config.num_attention_heads, "attention heads", topology.tp, faults);
+      return heads_cut(heads_of(tensor, config, kind),
+                       rule.heads != nullptr ? rule.heads->text() : "attention heads", topology.tp,
+                       faults);
   }
   return {};
 }
@@ -203,7 +211,7 @@ TensorCut cut_of(const LogicalTensor& tensor, const ModelConfig& config, const S
   const TensorRule& rule = *tensor.rule;
   // Biases behind a row-parallel or a replicated weight are whole, and not counted in heads.
   if (rule.role == Role::kAttentionBias && rule.cut == Cut::kReplicated) return {};
-  TensorCut cut = owner_and_count(rule, config, slicing, faults);
+  TensorCut cut = owner_and_count(tensor, config, slicing, faults);
   cut.axis = axis_of(tensor);
   if (cut.n > 1 && cut.axis != Axis::kNone &&
       tensor.shape.size() < (cut.axis == Axis::kCols ? 2U : 1U)) {

@@ -1,5 +1,6 @@
-"""decoded.py hashes DIR JSON: the tensors of a checkpoint have the recorded hashes of their values, in F32, F16 or BF16.
-decoded.py same DIR DIR: the tensors of two checkpoints are the same bytes. Both print what is not so, and fail."""
+"""decoded.py CLAIMS: whether the claims of a file hold, one a line, words between tabs; prints what is not so, and fails.
+hashes DIR JSON: the tensors of a checkpoint have the recorded hashes of their values, in F32, F16 or BF16.
+same DIR DIR: the tensors of two checkpoints are the same bytes."""
 import hashlib
 import json
 import pathlib
@@ -36,7 +37,11 @@ def different(one, other):
     return (name for name in sorted(a.keys() | b.keys()) if a.get(name) != b.get(name))
 
 
-wrong = list({"hashes": wrong_hashes, "same": different}[sys.argv[1]](*sys.argv[2:4]))
-for name in wrong[:5]:
-    print(f"{name} differs ({len(wrong)} do)")
-sys.exit(1 if wrong else 0)
+n_false = 0
+for claim in pathlib.Path(sys.argv[1]).read_text().splitlines():
+    kind, one, other = claim.split("\t")
+    wrong = list({"hashes": wrong_hashes, "same": different}[kind](one, other))
+    n_false += bool(wrong)
+    for name in wrong[:5]:
+        print(f"{kind} {one} {other}: {name} differs ({len(wrong)} do)")
+sys.exit(1 if n_false else 0)

@@ -66,3 +66,22 @@ expect 0 "" "$ingot" inspect "$work/glm_moe_dsa" --family glm_moe_dsa
 expect 2 "excludes --family" "$ingot" inspect "$work/unknown" --family generic --family-file "$work/qwen3_moe.yaml"
 expect 2 "did you mean qwen3_moe" "$ingot" list families qwen3_mo --yaml
 finish
+
+# Widths and numbers of shared experts that differ from layer to layer.
+python3 - "$(dirname "$0")/../golden/families/headers/hunyuan_v1_moe.config.json" > "$work/layers.json" <<'END' || fail "layers.json"
+import json, sys
+config = json.load(open(sys.argv[1]))
+config.update(hidden_size=128, head_dim=32, attention_head_dim=32, moe_intermediate_size=[128, 64],
+              num_shared_expert=[2, 1], moe_topk=[3, 1])
+print(json.dumps(config))
+END
+expect 0 "" "$ingot" synth "$work/layers" --config "$work/layers.json"
+# 6 experts of 49,152 and 24,576 parameters; 3 and 1 of them are chosen.
+expect 0 "409,856 (0.41 M) per token" "$ingot" inspect "$work/layers"
+expect 0 "[256, 128]" "$ingot" inspect "$work/layers" --tensors "*.0.mlp.shared_mlp.up_proj.weight"
+expect 0 "[64, 128]" "$ingot" inspect "$work/layers" --tensors "*.1.mlp.shared_mlp.up_proj.weight"
+expect 0 "" "$ingot" check "$work/layers"
+expect 0 "" "$ingot" convert "$work/layers" "$work/layers-fp8" --to fp8 --tp 2 --ep 2 --tp-fit retile --progress never
+expect 2 "--tp-fit retile or bf16" "$ingot" convert "$work/layers" "$work/padded" --to fp8 --tp 2 --ep 2 --etp 2 --tp-fit pad --progress never
+expect 0 "" "$ingot" merge "$work/layers-fp8" "$work/layers-whole"
+expect 0 "" "$ingot" verify "$work/layers" "$work/layers-whole" --levels structure,weights

@@ -74,6 +74,8 @@ UNPROMISED = re.compile(r"visual|vision|vit_|audio|projector|patch_merge|weight_
                         r"conv1d\.bias$|"
                         r"model\.layers\.2\.embed_tokens|lerope\.alpha|\.compressor\.|attn\.indexer\.|gate\.tid2eid|"
                         r"layers\.\d\.ffn\.gate\.bias|^mtp\.\d\.(ffn\.gate\.bias|norm\.|hc_head|m|conf)|^mtp\.(layers|norm|fc|pre_fc)")
+# Checkpoints with stacks, of families that have experts in both forms.
+STACKED = {"inkling", "step3p7"}
 # What a config promises that the checkpoint does not hold.
 NOT_STORED = {"ernie4_5_moe": re.compile(r"model\.mtp_")}
 failures, matrix = [], {}
@@ -87,7 +89,9 @@ def try_synthesis(name, directory, out):
     """What `ingot synth` makes of the config alone has the very tensors, apart from those that no config promises."""
     with open(os.path.join(directory, "model.safetensors"), "rb") as file:
         header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
-    status, text, trouble = run(ingot, "synth", out, "--config", os.path.join(directory, "config.json"))
+    # Families that have experts in both forms.
+    stacked = ["--stacked"] if name in STACKED else []
+    status, text, trouble = run(ingot, "synth", out, "--config", os.path.join(directory, "config.json"), *stacked)
     if status != 0:
         failures.append(f"{name}: synth: {first_line(trouble or text)}")
         return

@@ -20,6 +20,8 @@ CUT = ["--tp", "2", "--ep", "2", "--tp-fit", "retile"]
 WIDTH = re.compile(r"(hidden_size|intermediate_size|intermediate|_dim|_rank|state_size|channels|_width|mlp_size)$")
 EXPERTS = re.compile(r"^(n_routed_experts|num_experts|num_local_experts|moe_num_experts)$")
 FACTOR, N_EXPERTS = 8, 8
+# Families whose release has stacks, which others have too.
+STACKED = {"inkling", "step3p7"}
 # What no option of this model can change, in the words of the refusal.
 NO_WAY = ["does not say which shape", "does not know how the weights", "has no experts to share out"]
 
@@ -66,7 +68,8 @@ for name, path in sorted(configs.items()):
             if status != 0:
                 failures.append(f"{name}: {claim}: {text}")
 
-        if not succeeds("synth", "synth", model, "--config", config):
+        stacked = ["--stacked"] if name in STACKED else []
+        if not succeeds("synth", "synth", model, "--config", config, *stacked):
             continue
         holds("synth: check", "check", model)
         for scheme in SCHEMES:

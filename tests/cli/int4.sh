@@ -8,15 +8,26 @@ golden=$here/../golden/families
 kimi=$golden/kimi_k2_thinking
 
 run() { "$ingot" "$@" --progress never >"$work/stdout" 2>"$work/stderr" </dev/null || fail "$*: $(head -c 600 "$work/stderr")"; }
-hashes() { python3 "$here/decoded.py" hashes "$@" >"$work/claim" || fail "values of $1: $(cat "$work/claim")"; }
-same() { python3 "$here/decoded.py" same "$@" >"$work/claim" || fail "$1 and $2: $(cat "$work/claim")"; }
-answers() { # answers NAME DIRECTORY: the greedy tokens that were recorded
-  local ids wanted
-  ids=$(python3 -c "import json,sys; print(*json.load(open(sys.argv[1]))['input_ids'], sep=',')" "$golden/$1.greedy.json")
-  # Token 1 ends an answer.
-  wanted=$(python3 -c "import json,sys; g = json.load(open(sys.argv[1]))['greedy']; print(*(g[: g.index(1) + 1] if 1 in g else g))" "$golden/$1.greedy.json")
-  "$ingot" generate "$2" --tokens "$ids" --greedy --max-new-tokens 20 --profile f32 >"$work/answer" 2>"$work/stderr" || fail "generate $2: $(cat "$work/stderr")"
-  [ "$(tr ',\n' '  ' <"$work/answer" | xargs)" = "$wanted" ] || fail "$2 answers $(cat "$work/answer"), not $wanted"
+# Claims about values, which one program judges at the end: what they name stays.
+hashes() { printf 'hashes\t%s\t%s\n' "$@" >>"$work/claims"; }
+same() { printf 'same\t%s\t%s\n' "$@" >>"$work/claims"; }
+# Prompts and the greedy tokens that were recorded; token 1 ends an answer.
+python3 - "$golden" "$work" <<'P' || fail "recorded answers"
+import json, pathlib, sys
+for path in pathlib.Path(sys.argv[1]).glob("*.greedy.json"):
+    recorded = json.loads(path.read_text())
+    greedy = recorded["greedy"]
+    wanted = greedy[: greedy.index(1) + 1] if 1 in greedy else greedy
+    name = sys.argv[2] + "/" + path.name.removesuffix(".greedy.json")
+    pathlib.Path(name + ".ids").write_text(",".join(map(str, recorded["input_ids"])))
+    pathlib.Path(name + ".wanted").write_text(" ".join(map(str, wanted)))
+P
+answers() { # answers NAME DIRECTORY
+  local got wanted
+  wanted=$(cat "$work/$1.wanted")
+  "$ingot" generate "$2" --tokens "$(cat "$work/$1.ids")" --greedy --max-new-tokens 20 --profile f32 >"$work/answer" 2>"$work/stderr" || fail "generate $2: $(cat "$work/stderr")"
+  got=$(tr ',\n' '  ' <"$work/answer" | xargs)
+  [ "$got" = "$wanted" ] || fail "$2 answers $got, not $wanted"
 }
 
 # Read, checked, decoded, copied and run, whoever packed it.
@@ -115,15 +126,16 @@ answers kimi_k2_thinking "$work/pad"
 # Widths that every scheme and group divides: every target out of INT4 and into it, each cut, each merged to the bytes.
 expect 0 "" "$ingot" synth "$work/wide" --family qwen3_moe --layers 1 --experts 8 --hidden 256 --moe-intermediate 256 \
   --intermediate 512 --heads 4 --vocab 256 --scheme bf16
+n_cuts=0
 cut_alike() { # cut_alike SOURCE CUT OPTION...: the merged slices are the unsliced output
-  local source=$1 cut=$2
+  local source=$1 cut=$2 at=$work/cut.$((n_cuts += 1))
   shift 2
-  rm -rf "$work/uncut" "$work/cut" "$work/merged"
-  run convert "$source" "$work/uncut" "$@"
+  run convert "$source" "$at.whole" "$@"
   # shellcheck disable=SC2086
-  run convert "$source" "$work/cut" "$@" $cut
-  run merge "$work/cut" "$work/merged"
-  same "$work/uncut" "$work/merged"
+  run convert "$source" "$at" "$@" $cut
+  run merge "$at" "$at.merged"
+  rm -rf "$at"
+  same "$at.whole" "$at.merged"
 }
 for group in 32 64 128 row; do cut_alike "$work/wide" "--tp 2" --to int4 --group-size "$group" --quantize-attention; done
 run convert "$work/wide" "$work/wide.int4" --to int4 --group-size 32
@@ -204,4 +216,5 @@ damage "but config.json says sym true" 'c["quantization_config"]["sym"] = True' 
 damage "but config.json says desc_act false" 'c["quantization_config"]["desc_act"] = False' "$gptq"
 damage "this version reads 4" 'c["quantization_config"]["bits"] = 8' "$gptq"
 
+python3 "$here/decoded.py" "$work/claims" >"$work/false" || fail "other values: $(head -c 2000 "$work/false")"
 finish

@@ -6,6 +6,7 @@ ingot=$1
 if [ "$2" = small ]; then
   limits=(64MiB 128MiB) widths=(--hidden 1024 --moe-intermediate 512 --intermediate 2048 --heads 32 --vocab 8192) tp=4
 else
+  runs=3
   limits=(512MiB 4GiB) widths=(--vocab 16384) tp=16
 fi
 "$ingot" synth "$work/in" --family deepseek_v3 --like layer --layers 2 --dense-layers 1 --mtp-layers 0 --experts 64 "${widths[@]}" >/dev/null || fail "synth"

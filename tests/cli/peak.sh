@@ -1,11 +1,15 @@
 # Sourced by the tests of memory, after expect.sh.
 
-# peak_kb COMMAND...: the highest peak RSS of three runs, in KiB; $work/out is removed after each. How many windows a run
-# touches depends on how far the disk falls behind. Absurdly much after a failure, which breaks every claim.
+# How often each command is measured: the slow tests say 3, since how many windows a run touches depends on how far the
+# disk falls behind.
+runs=1
+
+# peak_kb COMMAND...: the highest peak RSS of `runs` runs, in KiB; $work/out is removed after each, and $work/stdout is
+# what the last one said. Absurdly much after a failure, which breaks every claim.
 peak_kb() {
   local peak=0 once run
-  for run in 1 2 3; do
-    /usr/bin/time -f %M -o "$work/peak" "$@" >/dev/null 2>"$work/stderr" || {
+  for ((run = 0; run < runs; run++)); do
+    /usr/bin/time -f %M -o "$work/peak" "$@" >"$work/stdout" 2>"$work/stderr" || {
       echo "FAILED: $*: $(cat "$work/stderr")" >&2
       echo 999999999
       return

@@ -7,8 +7,11 @@
 
 #include "check/check.h"
 #include "convert/expert_form.h"
+#include "formats/base/fd.h"
 #include "formats/base/hash.h"
+#include "formats/family/families.h"
 #include "formats/json/json.h"
+#include "synth/synth.h"
 #include "tests/convert/conversion.h"
 #include "tests/convert/output_tensors.h"
 #include "tests/slicing/sliced.h"
@@ -126,6 +129,73 @@ TEST(SeparatedExperts, AreTheRowsOfTheirStack) {
     const check::CheckResult made =
         check::check_is_source_of(directory / "out", directory / "again", {});
     EXPECT_TRUE(made.findings.empty());
+  }
+}
+
+/// A model with stacks as the small checkpoint's config says, of a family whose stacks have names
+/// of their own.
+std::filesystem::path synthetic(const std::string& name, const std::filesystem::path& directory) {
+  const std::string config = "headers/" + name + ".config.json";
+  formats::write_synthetic_checkpoint(
+      directory, {.family = formats::find_family(name),
+                  .config = read_text_file(fixture(config), std::uint64_t{1} << 20),
+                  .stacked = true});
+  return directory;
+}
+
+// Inkling calls them w13_weight and w2_weight, Step has one for each projection beside `experts`.
+TEST(SeparatedExperts, HaveTheNamesOfTheirFamily) {
+  struct Stack {
+    const char* name;
+    std::vector<std::string> members;
+  };
+  struct Model {
+    const char* family;
+    bool is_interleaved;
+    const char* singles;
+    std::vector<Stack> stacks;
+  };
+  for (const Model& model :
+       {Model{"step3p7",
+              false,
+              "model.layers.1.moe.experts.",
+              {{"model.layers.1.moe.gate_proj.weight", {"gate_proj"}},
+               {"model.layers.1.moe.up_proj.weight", {"up_proj"}},
+               {"model.layers.1.moe.down_proj.weight", {"down_proj"}}}},
+        Model{"inkling",
+              true,
+              "model.llm.layers.1.mlp.experts.",
+              {{"model.llm.layers.1.mlp.experts.w13_weight", {"gate_proj", "up_proj"}},
+               {"model.llm.layers.1.mlp.experts.w2_weight", {"down_proj"}}}}}) {
+    const TempDir directory;
+    const auto input = synthetic(model.family, directory / "in");
+    const OutputTensors before = read_output(input);
+    const OutputTensors after =
+        converted(input, directory / "out", std::nullopt, ExpertChoice::kSeparate);
+    for (const Stack& stack : model.stacks) {
+      const OutputTensor& whole = before.at(stack.name);
+      EXPECT_FALSE(after.contains(stack.name));
+      for (std::size_t expert = 0; expert < whole.shape[0]; ++expert) {
+        for (std::size_t m = 0; m < stack.members.size(); ++m) {
+          const std::string single =
+              model.singles + std::to_string(expert) + "." + stack.members[m] + ".weight";
+          ASSERT_TRUE(after.contains(single)) << single;
+          EXPECT_EQ(after.at(single).bytes,
+                    rows_in_stack({model.family, false, model.is_interleaved}, whole, expert, m,
+                                  stack.members.size()))
+              << single;
+        }
+      }
+    }
+    expect_no_errors(directory / "out");
+    EXPECT_EQ(
+        converted(directory / "out", directory / "again", std::nullopt, ExpertChoice::kStacked),
+        before);
+    // What no stack can hold is written one by one.
+    const OutputTensors int8 = converted(input, directory / "int8", SchemeId::kInt8Channel);
+    EXPECT_EQ(int8.at(std::string(model.singles) + "0.down_proj.weight").dtype,
+              formats::DType::kI8);
+    expect_no_errors(directory / "int8");
   }
 }
 

@@ -305,6 +305,19 @@ TEST(QuantizationConfig, CompressedTensorsIgnoresOtherModules) {
             Json::array({"lm_head"}));
 }
 
+// SGLang's w8a8_int8 makes a linear of each module that the list names; embeddings are none.
+TEST(QuantizationConfig, CompressedTensorsNamesNoEmbeddingBesideInt8) {
+  constexpr TensorRule kEmbeddingRule = {.role = Role::kEmbedding};
+  const WrittenTensor embedding =
+      tensor("model.embed_tokens.weight", SchemeId::kBf16, &kEmbeddingRule);
+  const auto ignored = [&](SchemeId scheme) {
+    const WrittenTensor up = tensor(kUpName, scheme, &kQuantizedRule, Activations::kDynamic);
+    return derived("compressed-tensors", config_with(""), {up, embedding, kHead})["ignore"];
+  };
+  EXPECT_EQ(ignored(SchemeId::kInt8Channel), Json::array({"lm_head"}));
+  EXPECT_EQ(ignored(SchemeId::kFp8Channel), Json::array({"lm_head", "model.embed_tokens"}));
+}
+
 // GLM's releases quantize it; vLLM takes it for no `Linear`, and knows it by another name too.
 TEST(QuantizationConfig, CompressedTensorsNamesAQuantizedHead) {
   constexpr TensorRule kHeadRule = {

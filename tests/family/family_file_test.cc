@@ -35,7 +35,8 @@ std::string all_of(const TensorRule& rule, const ModelConfig& config) {
   std::string text =
       fmt::format("{} {} {}", rule.pattern, role_name(rule.role), static_cast<int>(rule.scope));
   for (const LayerCondition& condition : rule.layers) text += " " + condition.key;
-  for (const std::uint64_t side : rule_shape(rule, config)) text += fmt::format(" {}", side);
+  for (const std::uint64_t side : rule_shape(rule, config, std::nullopt))
+    text += fmt::format(" {}", side);
   return text + fmt::format(" {} {} {} {} {} {} {} {} {} {}", rule.fp8_by_default,
                             static_cast<int>(rule.silence), rule.may_be_quantized,
                             static_cast<int>(rule.cut), static_cast<int>(rule.fuse),
@@ -105,7 +106,7 @@ tensors:
   const NameGrammar grammar(family, config);
   const auto up = grammar.match("blocks.1.moe.2.up.weight");
   ASSERT_TRUE(up);
-  EXPECT_EQ(rule_shape(*up->rule, config), (Shape{96, 64}));
+  EXPECT_EQ(rule_shape(*up->rule, config, up->layer), (Shape{96, 64}));
   EXPECT_EQ(up->layer, 1U);
   EXPECT_EQ(up->expert, 2U);
   EXPECT_FALSE(grammar.match("blocks.1.moe.3.up.weight")) << "one expert too many";
@@ -113,7 +114,7 @@ tensors:
   const auto mtp = grammar.match("extra.0.q.weight");
   ASSERT_TRUE(mtp);
   EXPECT_EQ(mtp->layer, 2U);
-  EXPECT_EQ(rule_shape(*mtp->rule, config), (Shape{64, 64}));
+  EXPECT_EQ(rule_shape(*mtp->rule, config, mtp->layer), (Shape{64, 64}));
 }
 
 TEST(FamilyFile, LayersFollowKeysOfTheConfig) {
@@ -183,7 +184,7 @@ tensors:
     EXPECT_EQ(rule.synth_dtype, DType::kF32);
   }
   const auto replaced = std::ranges::find(family.rules, Role::kQProj, &TensorRule::role);
-  EXPECT_EQ(rule_shape(*replaced, {}), (Shape{1, 2}));
+  EXPECT_EQ(rule_shape(*replaced, {}, std::nullopt), (Shape{1, 2}));
   EXPECT_FALSE(replaced->fp8_by_default);
 }
 

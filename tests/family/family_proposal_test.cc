@@ -75,7 +75,7 @@ TEST_P(Proposed, FamilyIsThatOfTheTable) {
     ASSERT_TRUE(b) << weight.name;
     EXPECT_EQ(a->layer, b->layer);
     EXPECT_EQ(a->expert, b->expert);
-    EXPECT_EQ(rule_shape(*a->rule, model.config), *weight.shape) << weight.name;
+    EXPECT_EQ(rule_shape(*a->rule, model.config, a->layer), *weight.shape) << weight.name;
     if (a->rule->role == Role::kOther) continue;
     EXPECT_EQ(role_name(a->rule->role), role_name(b->rule->role)) << weight.name;
     EXPECT_EQ(a->rule->fp8_by_default, b->rule->fp8_by_default) << weight.name;

@@ -67,7 +67,7 @@ struct Totals {
 Totals released_totals(const Family& family, const ModelConfig& config) {
   Totals totals;
   for_each_expected(family, config, false, [&](const ExpectedTensor& tensor) {
-    const Shape shape = rule_shape(*tensor.rule, config);
+    const Shape shape = rule_shape(*tensor.rule, config, tensor.layer);
     const std::uint64_t n = *element_count(shape);
     ++totals.logical;
     ++totals.stored;
@@ -388,7 +388,7 @@ TEST(Expected, StackedFormReplacesTheExperts) {
   const ModelConfig config = reference(family);
   std::map<std::string, Shape> shapes;
   for_each_expected(family, config, true, [&](const ExpectedTensor& tensor) {
-    shapes[tensor.name] = rule_shape(*tensor.rule, config);
+    shapes[tensor.name] = rule_shape(*tensor.rule, config, tensor.layer);
   });
   EXPECT_EQ(shapes["model.layers.0.mlp.experts.gate_up_proj"], (Shape{128, 1536, 2048}));
   EXPECT_EQ(shapes["model.layers.0.mlp.experts.down_proj"], (Shape{128, 2048, 768}));
@@ -412,6 +412,51 @@ TEST(Widths, NameWhatTheConfigLacks) {
   expect_error(ErrorCode::kCorrupt, {"num_hidden_layers"}, [&] {
     require_widths(family, changed(family, {{"num_hidden_layers", 0}}));
   });
+}
+
+// Hunyuan's lists, and a key that the program has no name for.
+TEST(Widths, FollowTheListsOfTheConfig) {
+  const Family& family = family_named("hunyuan_v1_moe");
+  const Json keys = {{"num_hidden_layers", 3},
+                     {"hidden_size", 64},
+                     {"num_attention_heads", 4},
+                     {"num_key_value_heads", {4, 2, 1}},
+                     {"head_dim", 16},
+                     {"vocab_size", 32},
+                     {"num_experts", 4},
+                     {"moe_topk", {1, 2, 3}},
+                     {"num_shared_expert", {2, 1, 0}},
+                     {"moe_intermediate_size", {8, 16, 24}},
+                     {"extra_width", {5, 6, 7}}};
+  const ModelConfig config = parse_model_config(keys.dump(), "config.json");
+  const NameGrammar grammar(family, config);
+  const auto shape = [&](const std::string& name) {
+    const auto match = grammar.match("model.layers." + name + ".weight");
+    return match ? rule_shape(*match->rule, config, match->layer) : Shape();
+  };
+  EXPECT_EQ(shape("0.mlp.experts.3.up_proj"), (Shape{8, 64}));
+  EXPECT_EQ(shape("2.mlp.experts.3.down_proj"), (Shape{64, 24}));
+  EXPECT_EQ(shape("0.mlp.shared_mlp.up_proj"), (Shape{16, 64}));
+  EXPECT_EQ(shape("1.mlp.shared_mlp.down_proj"), (Shape{64, 16}));
+  EXPECT_EQ(shape("2.mlp.shared_mlp.up_proj"), Shape()) << "a layer without shared experts";
+  EXPECT_EQ(shape("1.self_attn.k_proj"), (Shape{32, 64}));
+  EXPECT_NO_THROW(require_widths(family, config));
+  const Width extra = Width::parse("2 * extra_width");
+  EXPECT_EQ(extra.size(config, 1), 12U);
+  EXPECT_TRUE(extra.differs_by_layer(config));
+  expect_error(ErrorCode::kCorrupt, {"'extra_width' is [5,6,7]"},
+               [&] { static_cast<void>(extra.size(config)); });
+}
+
+TEST(Widths, NameTheLayerThatLacksOne) {
+  const Family& family = family_named("hunyuan_v1_moe");
+  const Json keys = {
+      {"num_hidden_layers", 2},   {"hidden_size", 64},      {"num_attention_heads", 4},
+      {"num_key_value_heads", 4}, {"head_dim", 16},         {"vocab_size", 32},
+      {"num_experts", 4},         {"num_shared_expert", 1}, {"moe_intermediate_size", {8, 0}}};
+  const ModelConfig config = parse_model_config(keys.dump(), "config.json");
+  expect_error(ErrorCode::kCorrupt, {"moe_intermediate_size in layer 1"},
+               [&] { require_widths(family, config); });
 }
 
 TEST(Widths, ThatOverflowAreRefused) {
@@ -444,7 +489,9 @@ TEST_P(GoldenNames, AreTheGrammar) {
     names.insert(name);
     const auto match = grammar.match(name);
     ASSERT_TRUE(match) << name;
-    EXPECT_EQ(fmt::format("{}", fmt::join(rule_shape(*match->rule, config), "x")), shape) << name;
+    EXPECT_EQ(fmt::format("{}", fmt::join(rule_shape(*match->rule, config, match->layer), "x")),
+              shape)
+        << name;
   }
   ASSERT_FALSE(names.empty());
   for_each_expected(*family, config, false, [&](const ExpectedTensor& tensor) {

@@ -266,8 +266,31 @@ TEST(ModelConfig, NumbersMayBeWrittenOncePerLayer) {
                                        "rope_theta": [5.0, 6.0]})");
   EXPECT_EQ(config.moe_intermediate_size, 48U);
   EXPECT_EQ(config.rope.theta, 5.0);
-  expect_error(ErrorCode::kCorrupt, {"'moe_intermediate_size' differs between layers"},
-               [] { parse(R"({"num_hidden_layers": 2, "moe_intermediate_size": [48, 64]})"); });
+  EXPECT_TRUE(config.by_layer.empty());
+}
+
+TEST(ModelConfig, NumbersMayDifferBetweenLayers) {
+  const ModelConfig config = parse(R"({"num_hidden_layers": 3, "num_experts": 4,
+      "moe_intermediate_size": [48, 64, 16], "num_shared_expert": [1, 2, 0],
+      "moe_topk": [2, 2, 1], "num_attention_heads": [8, 4, 4]})");
+  EXPECT_EQ(config.moe_intermediate_size, 64U) << "the largest";
+  EXPECT_EQ(config.shared_intermediate_size, 128U);
+  const auto layers = [&](const char* name) { return config.by_layer.at(name); };
+  EXPECT_THAT(layers("moe_intermediate_size"), ElementsAre(48, 64, 16));
+  EXPECT_THAT(layers("n_shared_experts"), ElementsAre(1, 2, 0));
+  EXPECT_THAT(layers("shared_intermediate_size"), ElementsAre(48, 128, 0));
+  EXPECT_THAT(layers("num_experts_per_tok"), ElementsAre(2, 2, 1));
+  EXPECT_THAT(layers("num_key_value_heads"), ElementsAre(8, 4, 4));
+  const ModelConfig llama = parse(R"({"num_hidden_layers": 2, "num_local_experts": 2,
+      "intermediate_size": [16, 24], "intermediate_size_mlp": 32})");
+  EXPECT_THAT(llama.by_layer.at("moe_intermediate_size"), ElementsAre(16, 24));
+  EXPECT_EQ(llama.intermediate_size, 32U);
+  expect_error(ErrorCode::kCorrupt, {"'num_experts' differs between layers"},
+               [] { parse(R"({"num_hidden_layers": 2, "num_experts": [4, 8]})"); });
+  expect_error(ErrorCode::kCorrupt, {"'first_k_dense_replace' differs between layers"},
+               [] { parse(R"({"num_hidden_layers": 2, "first_k_dense_replace": [1, 2]})"); });
+  expect_error(ErrorCode::kCorrupt, {"'moe_intermediate_size'"},
+               [] { parse(R"({"num_hidden_layers": 2, "moe_intermediate_size": [48, "x"]})"); });
 }
 
 TEST(ModelConfig, ExpertsOfLlama4HaveTheShortName) {

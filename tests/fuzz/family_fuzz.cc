@@ -23,7 +23,7 @@ bool accepts(std::span<const std::byte> input) {
       const auto match = grammar.match(tensor.name);
       if (!match || match->rule->pattern != tensor.rule->pattern)
         throw std::logic_error("a promised name is not known");
-      if (!tensor.rule->any_shape) (void)rule_shape(*tensor.rule, kConfig);
+      if (!tensor.rule->any_shape) (void)rule_shape(*tensor.rule, kConfig, tensor.layer);
     });
   } catch (const Error& error) {
     if (error.code() == ErrorCode::kInternal) throw std::logic_error(error.what());

@@ -22,7 +22,7 @@ class ModelTensors : public formats::TensorSource {
     formats::for_each_expected(
         family_, config_, stacked, [&](const formats::ExpectedTensor& expected) {
           tensors_.push_back({.name = expected.name,
-                              .shape = formats::rule_shape(*expected.rule, config_),
+                              .shape = formats::rule_shape(*expected.rule, config_, expected.layer),
                               .encoding = {},
                               .rule = expected.rule,
                               .layer = expected.layer,
@@ -35,7 +35,7 @@ class ModelTensors : public formats::TensorSource {
     const auto match = formats::NameGrammar(family_, config_).match(name);
     if (!match) throw std::invalid_argument("not of this family: " + name);
     tensors_.push_back({.name = name,
-                        .shape = formats::rule_shape(*match->rule, config_),
+                        .shape = formats::rule_shape(*match->rule, config_, match->layer),
                         .encoding = {},
                         .rule = match->rule,
                         .layer = match->layer,

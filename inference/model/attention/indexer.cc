@@ -116,6 +116,7 @@ void Indexer::select(const LayerStep& step, const Matrix& x, const Matrix& laten
     // Codes are scored as they are.
     const Matrix seen_keys =
         step.cached(Profile::kF32, run.sequence, kIndexKeyStream, first_positions(run.total()));
+    std::vector<std::uint8_t> is_near(run.count);
     parallel_for(run.count, context.threads, [&](std::size_t i) {
       const std::size_t r = run.first_row + i, seen = run.first_position + i + 1;
       if (seen <= spec.topk) return;
@@ -123,11 +124,16 @@ void Indexer::select(const LayerStep& step, const Matrix& x, const Matrix& laten
       for (std::size_t h = 0; fp8 && h < spec.heads; ++h) {
         through_fp8(heads.subspan(h * spec.head_dim, spec.head_dim), spec.power_of_two_keys);
       }
-      selection[r] =
-          best_positions(scores_of({heads.data(), spec.heads, spec.head_dim, spec.head_dim},
-                                   weights.row(r), seen_keys, seen),
-                         spec.topk);
+      const std::vector<float> scores =
+          scores_of({heads.data(), spec.heads, spec.head_dim, spec.head_dim}, weights.row(r),
+                    seen_keys, seen);
+      selection[r] = best_positions(scores, spec.topk);
+      if (step.taps.near_ties != nullptr) is_near[i] = is_near_tie(scores, selection[r]) ? 1 : 0;
     });
+    if (step.taps.near_ties != nullptr) {
+      step.taps.near_ties->indexer +=
+          static_cast<std::uint64_t>(std::ranges::count(is_near, std::uint8_t{1}));
+    }
   }
 }
 

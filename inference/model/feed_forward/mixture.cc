@@ -124,6 +124,7 @@ ExpertSums Mixture::own_experts(const StepContext& context, const Matrix& x,
 Matrix Mixture::forward(const StepContext& context, const Matrix& x, const Taps& taps) const {
   Routing routing = choose(context, x);
   if (taps.router) taps.router(layer_, routing.experts, routing.weights);
+  if (taps.near_ties != nullptr) taps.near_ties->router += routing.n_near_ties;
   if (shared_in_ == Shared::kSlot) routing = with_shared(routing);
   const auto reduce = [&](const char* name, Matrix& sums) {
     context.comm.all_reduce({.group = Group::kTensor, .name = name, .layer = layer_},

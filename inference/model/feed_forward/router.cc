@@ -43,8 +43,10 @@ class TokenRouter {
   TokenRouter(const RouterSpec& spec, std::span<const float> bias)
       : spec_(spec), bias_(bias), groups_(spec.groups) {}
 
-  void choose(std::span<const float> logits, std::span<std::uint32_t> experts,
+  /// Returns whether the choice was near a tie.
+  bool choose(std::span<const float> logits, std::span<std::uint32_t> experts,
               std::span<float> weights) {
+    is_near_tie_ = false;
     score(logits);
     select();
     float sum = 0;
@@ -57,6 +59,7 @@ class TokenRouter {
       if (spec_.normalize) weight /= sum + 1e-20F;
       weight *= spec_.scale;
     }
+    return is_near_tie_;
   }
 
  private:
@@ -78,6 +81,7 @@ class TokenRouter {
         groups_[g] = group_score(std::span(ranked_).subspan(g * width, width), !bias_.empty());
       }
       best_of(groups_, spec_.topk_groups, kept_);
+      is_near_tie_ = is_near_tie(groups_, kept_);
       for (std::size_t e = 0; e < ranked_.size(); ++e) {
         if (!std::binary_search(kept_.begin(), kept_.end(), e / width)) {
           ranked_[e] = -std::numeric_limits<float>::infinity();
@@ -85,12 +89,14 @@ class TokenRouter {
       }
     }
     best_of(ranked_, spec_.topk, chosen_);
+    is_near_tie_ = is_near_tie_ || is_near_tie(ranked_, chosen_);
   }
 
   const RouterSpec& spec_;
   std::span<const float> bias_;
   std::vector<float> scores_, ranked_, groups_;
   std::vector<std::uint32_t> kept_, chosen_;
+  bool is_near_tie_ = false;
 };
 
 }  // namespace
@@ -107,8 +113,10 @@ Routing route(const RouterSpec& spec, formats::MatrixView<const float> logits,
     if (std::any_of(row.begin(), row.end(), [](float value) { return std::isnan(value); })) {
       throw Error(ErrorCode::kNonFinite, "the router's logits hold a NaN");
     }
-    router.choose(row, std::span(routing.experts).subspan(r * spec.topk, spec.topk),
-                  std::span(routing.weights).subspan(r * spec.topk, spec.topk));
+    const bool is_near =
+        router.choose(row, std::span(routing.experts).subspan(r * spec.topk, spec.topk),
+                      std::span(routing.weights).subspan(r * spec.topk, spec.topk));
+    routing.n_near_ties += is_near ? 1 : 0;
   }
   return routing;
 }

@@ -14,6 +14,7 @@ struct Routing {
   std::size_t topk = 0;
   std::vector<std::uint32_t> experts;  ///< [tokens, topk]
   std::vector<float> weights;          ///< [tokens, topk]
+  std::size_t n_near_ties = 0;         ///< tokens with a near tie of experts or of groups
 };
 
 /// Chooses experts from router logits [tokens, experts]: scores by `spec.score`; selection by score

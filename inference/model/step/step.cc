@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
+#include <limits>
 #include <numeric>
 
 #include <fmt/format.h>
@@ -36,6 +38,26 @@ StepRows::StepRows(std::span<const Row> rows) {
     throw Error(ErrorCode::kInvalidArgument,
                 "rows of one sequence stand in two places of the step");
   }
+}
+
+bool is_near_tie(float chosen, float left_out) {
+  return std::abs(chosen - left_out) <= kNearTie * std::max(std::abs(chosen), std::abs(left_out));
+}
+
+bool is_near_tie(std::span<const float> values, std::span<const std::uint32_t> chosen) {
+  constexpr float kNone = -std::numeric_limits<float>::infinity();
+  float last = std::numeric_limits<float>::infinity(), next = kNone;
+  auto at = chosen.begin();
+  for (std::uint32_t i = 0; i < values.size(); ++i) {
+    const bool is_chosen = at != chosen.end() && *at == i;
+    if (is_chosen) {
+      last = std::min(last, values[i]);
+      ++at;
+    } else {
+      next = std::max(next, values[i]);
+    }
+  }
+  return next != kNone && !chosen.empty() && is_near_tie(last, next);
 }
 
 void LayerStep::write(std::size_t stream, MatrixView<const float> values) const {

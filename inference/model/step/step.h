@@ -74,6 +74,20 @@ struct ModelSpec {
   std::vector<bool> is_moe;  ///< per layer, MTP layers included
 };
 
+/// How many choices were near a tie: the first of what was left out stood within kNearTie,
+/// relative, of the last that was chosen. There sums that are added in another order may choose
+/// otherwise.
+inline constexpr float kNearTie = 1e-5F;
+struct NearTies {
+  std::uint64_t router = 0;   ///< tokens, over all layers
+  std::uint64_t indexer = 0;  ///< tokens, over all layers
+  std::uint64_t argmax = 0;   ///< greedy tokens
+  bool operator==(const NearTies&) const = default;
+};
+bool is_near_tie(float chosen, float left_out);
+/// The same of the n values at `chosen` (ascending) among all; values of -infinity are no choice.
+bool is_near_tie(std::span<const float> values, std::span<const std::uint32_t> chosen);
+
 /// What an onlooker is shown while a step runs. Layers are numbered as in the checkpoint, MTP
 /// layers after the main ones.
 struct Taps {
@@ -87,6 +101,8 @@ struct Taps {
   /// Positions that a row attends to, ascending; only where the indexer had to choose.
   std::function<void(std::size_t layer, std::size_t row, std::span<const std::uint32_t> positions)>
       indexer;
+  /// Counts choices of router and indexer, where it is not null.
+  NearTies* near_ties = nullptr;
 };
 
 /// One token of a step. Rows of one sequence stand together, in ascending position without gaps,

@@ -234,6 +234,8 @@ TEST(ModelSpec, RefusesUnknownFeatures) {
   expect_tiny_refused(ErrorCode::kUnsupported, {"'hidden_act' is 'gelu'", "'silu'"},
                       {{"/hidden_act", "gelu"}});
   expect_tiny_refused(ErrorCode::kUnsupported, {"attention_bias"}, {{"/attention_bias", true}});
+  expect_tiny_refused(ErrorCode::kUnsupported, {"'num_attention_heads' is not the same"},
+                      {{"/num_attention_heads", {2, 4, 4, 4, 4}}});
   expect_tiny_refused(ErrorCode::kUnsupported, {"'index_head_dim' is no power of two"},
                       {{"/index_head_dim", 96}});
   expect_tiny_refused(ErrorCode::kCorrupt, {"'index_head_dim' is 8", "16 values"},

@@ -92,6 +92,28 @@ TEST(Router, TakesTheLowerGroupOfEqualScores) {
 }
 
 // Two good experts beat one very good one where there is a bias, and lose where there is none.
+TEST(Router, CountsTokensNearATie) {
+  const RouterSpec spec = sigmoid_router(4, 2);
+  EXPECT_EQ(route_all(spec, logits_of({.6, .5, .4, .3})).n_near_ties, 0U);
+  EXPECT_EQ(route_all(spec, logits_of({.5, .5, .4, .3})).n_near_ties, 0U) << "both are chosen";
+  EXPECT_EQ(route_all(spec, logits_of({.6, .500002, .5, .3})).n_near_ties, 1U);
+  EXPECT_EQ(route_all(spec, logits_of({.6, .50002, .5, .3})).n_near_ties, 0U);
+  RouterSpec grouped = spec;
+  grouped.groups = 2;
+  const std::vector<double> groups = {.6, .1, .600001, .1};
+  EXPECT_EQ(route_all(grouped, logits_of(groups), {0, 0, 0, 0}).n_near_ties, 1U);
+}
+
+TEST(NearTies, AreRelativeAndOfChoicesAlone) {
+  EXPECT_TRUE(is_near_tie(1000.0F, 1000.009F));
+  EXPECT_FALSE(is_near_tie(1.0F, 1.009F));
+  const std::vector<float> values = {3, 5, 5, -std::numeric_limits<float>::infinity()};
+  const std::vector<std::uint32_t> one = {1}, two = {1, 2}, three = {0, 1, 2};
+  EXPECT_TRUE(is_near_tie(values, one));
+  EXPECT_FALSE(is_near_tie(values, two));
+  EXPECT_FALSE(is_near_tie(values, three)) << "nothing else could be chosen";
+}
+
 TEST(Router, JudgesGroupsByTwoBestWithBias) {
   RouterSpec spec = sigmoid_router(6, 1);
   spec.groups = 2;

@@ -172,6 +172,20 @@ void with_whole_shared_experts(Conversion& conversion) {
 void in_given_stages(Conversion& conversion) {
   conversion.plan.slicing.stages = "0-0,1-2";
 }
+void in_halves(Conversion& conversion) {
+  conversion.plan.slicing.stages = "0-1,2-3";
+}
+
+// Small checkpoints as their makers write them.
+std::filesystem::path released(const std::string& name) {
+  return std::filesystem::path(INGOT_SOURCE_DIR) / "tests/golden/families" / name;
+}
+
+// The indexer of the first layer chooses for the next two.
+std::filesystem::path shared_indexer() {
+  return std::filesystem::path(INGOT_SOURCE_DIR) /
+         "tests/golden/arch_variants/glm_shared_indexer/checkpoint";
+}
 
 // Expert 1 in three slots, the shared one (8) in two; ranks with 4 and 8 slots.
 constexpr const char* kMap =
@@ -206,9 +220,80 @@ INSTANTIATE_TEST_SUITE_P(
         SliceCase{
             "v2_tp2_pp2", arch_fixture("deepseek_v2"), {.tp = 2, .pp = 2}, "", in_given_stages},
         SliceCase{"glm_ep2_pp3", arch_fixture("glm_moe_dsa"), {.ep = 2, .pp = 3}},
+        SliceCase{"glm_choice_handed_on", shared_indexer(), {.ep = 2, .pp = 2}, "", in_halves},
+        SliceCase{
+            "kimi_nested_tp2_map", released("kimi_k25"), {.tp = 2, .ep = 2}, "[4, 3, 2, 1, 0]"},
+        SliceCase{"kimi_int4_tp2_pp2", released("kimi_k2_thinking"), {.tp = 2, .pp = 2}},
+        SliceCase{"awq_tp2_ep2", released("qwen3_moe_awq"), {.tp = 2, .ep = 2}},
+        SliceCase{
+            "gptq_in_any_order_ep2_pp2", released("qwen3_moe_gptq_actorder"), {.ep = 2, .pp = 2}},
         SliceCase{"qwen3_tp4", arch_fixture("qwen3_moe"), {.tp = 4}},
         SliceCase{"qwen3_tp2_ep4", arch_fixture("qwen3_moe"), {.tp = 2, .ep = 4}}),
     case_name);
+
+// Sizes of a cluster: 16 and 32 ranks.
+constexpr const char* kTwice =
+    "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, "
+    "15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0]";
+
+void as_bf16(Conversion& conversion) {
+  conversion.recipe.to = formats::SchemeId::kBf16;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    SlowClusters, RankDirectories,
+    ::testing::Values(
+        SliceCase{"bf16_tp8_ep16", tiny_v32_example(), {.tp = 8, .ep = 16}, "", as_bf16},
+        SliceCase{"int8_tp8_ep16", tiny_v32_example(), {.tp = 8, .ep = 16}, "", as_int8},
+        SliceCase{
+            "fp8_tp8_ep16", tiny_v32_example(), {.tp = 8, .ep = 16, .fit = shard::TpFit::kRetile}},
+        SliceCase{"fp8_ep32_by_map", tiny_v32_example(), {.ep = 32}, kTwice}),
+    case_name);
+
+/// Every row of every dialect: what codes and scales of a slice stand for.
+class RankDirectoriesOf : public ::testing::TestWithParam<Target> {};
+
+TEST_P(RankDirectoriesOf, AreTheirPartOfTheWhole) {
+  const TempDir directory;
+  const std::filesystem::path top = directory / "sliced";
+  Cut cut = {.tp = 2, .ep = 2};
+  for (const shard::TpFit fit :
+       {shard::TpFit::kRefuse, shard::TpFit::kRetile, shard::TpFit::kBf16}) {
+    cut.fit = fit;
+    std::filesystem::remove_all(top);
+    Conversion conversion = slicing(arch_fixture("deepseek_v3"), top, cut);
+    GetParam().apply(conversion.recipe);
+    conversion.recipe.choices.search = quantize::ScaleSearch::kAmax;
+    try {
+      conversion.run();
+      break;
+    } catch (const Error& error) {
+      ASSERT_EQ(error.code(), ErrorCode::kUnsupported) << error.what();
+      ASSERT_NE(fit, shard::TpFit::kBf16) << error.what();
+    }
+  }
+  const ModelOptions native = {.profile = Profile::kNative};
+  const auto logits_of = [](const Model& model) {
+    return run(model, Outcome::prompt(model)).logits;
+  };
+  const std::vector<float> exact = logits_of(OpenedModel(top).model);
+  const double usual = relative_error(logits_of(OpenedModel(top, native).model), exact);
+  std::vector<std::vector<float>> in_f32(2), as_deployed(2);
+  run_ranks(cut.options().slicing.topology, [&](std::uint32_t rank, Comm& comm) {
+    const formats::Checkpoint source = formats::Checkpoint::open(rank_directory(top, rank, cut));
+    const RankView view = rank_view(source);
+    in_f32[rank] = logits_of(Model(source, view, comm, f32_options()));
+    as_deployed[rank] = logits_of(Model(source, view, comm, native));
+  });
+  expect_close(in_f32[0], exact, false, "f32");
+  EXPECT_LE(relative_error(as_deployed[0], exact), 1.5 * usual);
+  EXPECT_TRUE(same_bits(as_deployed[0], as_deployed[1]));
+}
+
+INSTANTIATE_TEST_SUITE_P(Dialects, RankDirectoriesOf, ::testing::ValuesIn(first_targets()),
+                         target_name);
+INSTANTIATE_TEST_SUITE_P(SlowDialects, RankDirectoriesOf,
+                         ::testing::ValuesIn(all_targets_but(first_targets())), target_name);
 
 TEST(RankDirectory, OfOtherRanksIsNotMixedIn) {
   const TempDir directory;

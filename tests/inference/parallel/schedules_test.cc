@@ -50,6 +50,7 @@ class Watchdog {
 struct Schedule {
   Prompts prompts;
   std::size_t max_new_tokens = 0;
+  bool is_greedy = false;
   /// A rank that asks for the end before its n-th step.
   std::optional<std::uint32_t> stopping_rank;
   std::size_t stops_at = 0;
@@ -62,6 +63,7 @@ struct Schedule {
       for (std::int32_t& token : prompt) token = static_cast<std::int32_t>(below(512));
     }
     max_new_tokens = below(7);
+    is_greedy = below(2) == 0;
     if (below(4) != 0) return;
     stopping_rank = below(n_ranks);
     stops_at = below(6);
@@ -69,7 +71,7 @@ struct Schedule {
 
   [[nodiscard]] GenerateOptions options(std::optional<std::uint32_t> rank) const {
     GenerateOptions options;
-    options.sampling = {.temperature = 1.0F, .top_k = 20, .seed = 5};
+    options.sampling = {.temperature = is_greedy ? 0.0F : 1.0F, .top_k = 20, .seed = 5};
     options.max_new_tokens = max_new_tokens;
     options.eos = {1};
     options.kv_format = KvFormat::kF32;
@@ -124,7 +126,10 @@ TEST_P(Schedules, EndWithTheAnswersOfOneRank) {
         EXPECT_EQ(is.answers[i].tokens, wanted.answers[i].tokens);
         EXPECT_EQ(is.answers[i].stop, wanted.answers[i].stop);
       }
-      EXPECT_TRUE(schedule.stopping_rank || is.times.decode_tokens == wanted.times.decode_tokens);
+      if (schedule.stopping_rank) continue;
+      EXPECT_EQ(is.times.decode_tokens, wanted.times.decode_tokens);
+      // Sums over slices may differ in their last bits, and so may what is near.
+      EXPECT_TRUE(topology.tp > 1 || topology.etp > 1 || is.near_ties == wanted.near_ties);
     }
   }
 }

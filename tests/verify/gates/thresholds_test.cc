@@ -62,6 +62,7 @@ TEST(ThresholdsYaml, NamesFileLineAndKeyOfFaults) {
   refused("layers.cosine: {", {"gates.yaml", "is not YAML"});
   refused("layers.cosine: 1\n---\nlayers.cosine: 1", {"more than one YAML document"});
   refused("", {"holds no thresholds"});
+  refused("layers.cosine: &a 1", {"line 1", "anchors"});
 }
 
 TEST(ThresholdsYaml, AFileThatIsNotThereIsNamed) {
