@@ -66,9 +66,12 @@ class ExpertParts {
     const formats::Shape& stored = store.shape_of(both);
     const bool is_rank = store.source().slicing() != nullptr && stored.size() == 3;
     if (is_rank && stored[0] != n) {
-      const auto held = std::ranges::equal_range(shape_.experts, id_.layer, {}, &ExpertId::layer);
-      n = held.size();
-      matrix = static_cast<std::size_t>(std::ranges::lower_bound(held, id_) - held.begin());
+      const auto place = [&](const ExpertId& id) {
+        return std::lower_bound(shape_.experts.begin(), shape_.experts.end(), id);
+      };
+      const auto first = place({.layer = id_.layer, .expert = 0});
+      n = static_cast<std::size_t>(place({.layer = id_.layer + 1, .expert = 0}) - first);
+      matrix = static_cast<std::size_t>(place(id_) - first);
     }
     const bool is_slice = is_rank && stored[1] == 2 * shape_.inner.count;
     const std::size_t width = is_slice ? shape_.inner.count : shape_.intermediate;
@@ -178,7 +181,7 @@ struct ExpertStore::State {
 
   [[nodiscard]] std::size_t slot_of(std::uint32_t layer, std::uint32_t expert) const {
     const ExpertId id = {.layer = layer, .expert = expert};
-    const auto place = std::ranges::lower_bound(shape.experts, id);
+    const auto place = std::lower_bound(shape.experts.begin(), shape.experts.end(), id);
     INGOT_CHECK(place != shape.experts.end() && *place == id);
     return static_cast<std::size_t>(place - shape.experts.begin());
   }

@@ -55,7 +55,7 @@ TEST(BadWeights, RefusalNamesBothShapes) {
                [&] { static_cast<void>(store.vector("model.norm.weight", {128})); });
   for (const auto& [name, shape] :
        {std::pair("lm_head.weight", "[2048, 256]"), std::pair("model.norm.weight", "[256]")}) {
-    expect_error(kShapeMismatch, {name, shape, "[2049, 256]"}, [&] {
+    expect_error(kShapeMismatch, {name, shape, "[2049, 256]"}, [&, name = name] {
       static_cast<void>(store.bytes_of(
           {.name = name, .whole = {2049, 256}, .rows = all(2049), .cols = all(256)}));
     });
