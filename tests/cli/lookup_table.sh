@@ -3,6 +3,7 @@
 # is cut by rows, and is counted apart.
 source "$(dirname "$0")/expect.sh"
 source "$(dirname "$0")/peak.sh"
+runs=3
 ingot=$1 limit=64MiB
 "$ingot" synth "$work/in" --family qwen3_moe --like tiny --scheme fp8-block >/dev/null || fail "synth"
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# memory_generate.sh INGOT: peak RSS stays under --mem-limit, whatever part of the experts fits, and the answer is the same.
+# memory_generate.sh INGOT [RUNS]: peak RSS stays under --mem-limit, whatever part of the experts fits, and the answer is the same.
 source "$(dirname "$0")/expect.sh"
 source "$(dirname "$0")/peak.sh"
+runs=${2:-1}
 ingot=$1
 "$ingot" synth "$work/in" --family deepseek_v3 --layers 3 --dense-layers 1 --mtp-layers 0 --hidden 2048 --moe-intermediate 512 \
   --intermediate 4096 --experts 96 --vocab 8192 --heads 16 >/dev/null || fail "synth"

@@ -287,8 +287,9 @@ TEST(ModelConfig, NumbersMayDifferBetweenLayers) {
   EXPECT_EQ(llama.intermediate_size, 32U);
   expect_error(ErrorCode::kCorrupt, {"'num_experts' differs between layers"},
                [] { parse(R"({"num_hidden_layers": 2, "num_experts": [4, 8]})"); });
-  expect_error(ErrorCode::kCorrupt, {"'first_k_dense_replace' differs between layers"},
-               [] { parse(R"({"num_hidden_layers": 2, "first_k_dense_replace": [1, 2]})"); });
+  expect_error(ErrorCode::kCorrupt, {"'first_k_dense_replace' differs between layers"}, [] {
+    parse(R"({"num_hidden_layers": 2, "num_experts": 2, "first_k_dense_replace": [1, 2]})");
+  });
   expect_error(ErrorCode::kCorrupt, {"'moe_intermediate_size'"},
                [] { parse(R"({"num_hidden_layers": 2, "moe_intermediate_size": [48, "x"]})"); });
 }
