@@ -63,7 +63,7 @@ std::vector<std::size_t> final_lengths(const ModelSpec& spec,
                                        std::span<const std::vector<std::int32_t>> prompts,
                                        std::size_t max_new_tokens);
 
-/// Answers all prompts as one batch of sequences of different lengths. Of a model in ranks every
+/// Answers all prompts as one batch of sequences of different lengths. For a model in ranks every
 /// rank calls it with the same prompts and options, and returns all answers: the data-parallel
 /// groups of a stage share out the prompts, prompt i to group i modulo their number, and take their
 /// steps together. A rank's callbacks are called for the prompts of its group as they are answered,

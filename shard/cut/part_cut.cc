@@ -48,7 +48,7 @@ PartCut::PartCut(Part part, DType dtype, const Shape& part_shape, SchemeId schem
   set_whole(dtype);
   const bool is_of_numbers = part != Part::kWeight && part != Part::kScale &&
                              formats::part_facts(part).extent == formats::PartExtent::kOne;
-  // Of a scale, shapes tell: one per matrix has none of the matrix's own sides.
+  // Shapes tell of a scale: one per matrix has none of the matrix's own sides.
   has_number_per_matrix_ = weight.size() > 2 && part_shape == Shape{weight.front()} &&
                            (is_of_numbers || part == Part::kScale);
   if (cut.axis == Axis::kNone || cut.n == 1) return;
