@@ -1,21 +1,13 @@
 #include <algorithm>
 #include <charconv>
-#include <set>
-#include <unordered_map>
-#include <unordered_set>
 
 #include <fmt/format.h>
 
 #include "check/rules/rule_input.h"
-#include "formats/checkpoint/part_names.h"
-#include "formats/records/rank_holdings.h"
 
 // What the config promises of the model: every tensor, in its shape, and no other.
 
 namespace ingot::check {
-
-using formats::ExpectedTensor;
-using formats::ModelConfig;
 
 namespace {
 
@@ -23,89 +15,11 @@ using enum Severity;
 
 constexpr std::size_t kNamesShown = 8;
 
-// Why a promised tensor is missed; each has its own row.
-enum class Gap : std::uint8_t { kMtpLayer, kMtpTensor, kIndexer, kCorrectionBias, kExpert, kOther };
-
 bool is_stacked(const TensorRule& rule) {
   return rule.presence == formats::Presence::kStacked;
 }
 
-bool is_indexer(Role role) {
-  switch (role) {
-    case Role::kIndexerQ:
-    case Role::kIndexerK:
-    case Role::kIndexerKNorm:
-    case Role::kIndexerWeights:
-      return true;
-    default:
-      return false;
-  }
-}
-
-// What is here, by name and by layer.
-struct Present {
-  std::unordered_set<std::string> names;   // of weights, whatever their codes are called
-  std::set<std::uint32_t> layers;          // with at least one tensor
-  std::set<std::uint32_t> stacked_layers;  // with experts in one tensor
-};
-
-Present list_present(const Checkpoint& checkpoint) {
-  Present present;
-  // A tensor that could not be understood (no scale, say) is still not missing.
-  const formats::NameGrammar grammar(checkpoint.family(), checkpoint.config());
-  for (const StoredTensor& tensor : checkpoint.stored()) {
-    std::string name = formats::weight_name(tensor);
-    const auto match = grammar.match(name);
-    present.names.insert(std::move(name));
-    if (match && match->layer) present.layers.insert(*match->layer);
-  }
-  for (const LogicalTensor& tensor : checkpoint.tensors()) {
-    present.names.insert(tensor.name);
-    if (!tensor.layer) continue;
-    present.layers.insert(*tensor.layer);
-    if (tensor.rule != nullptr && is_stacked(*tensor.rule))
-      present.stacked_layers.insert(*tensor.layer);
-  }
-  return present;
-}
-
-Gap gap_of(const ExpectedTensor& tensor, const ModelConfig& config, const Present& present) {
-  if (tensor.layer && *tensor.layer >= config.num_hidden_layers) {
-    return present.layers.contains(*tensor.layer) ? Gap::kMtpTensor : Gap::kMtpLayer;
-  }
-  if (is_indexer(tensor.rule->role)) return Gap::kIndexer;
-  if (tensor.rule->role == Role::kRouterBias) return Gap::kCorrectionBias;
-  if (is_of_routed_expert(tensor.rule->role)) return Gap::kExpert;
-  return Gap::kOther;
-}
-
-std::vector<std::string> missing_names(const Checkpoint& checkpoint, Gap gap) {
-  std::vector<std::string> missing;
-  const ModelConfig& config = checkpoint.config();
-  const Present present = list_present(checkpoint);
-  std::optional<formats::RankHoldings> holdings;
-  if (const formats::SlicingRecord* slicing = checkpoint.slicing())
-    holdings.emplace(*slicing, config);
-  const auto visit = [&](const ExpectedTensor& tensor, bool stacked) {
-    if (holdings &&
-        holdings->of(*tensor.rule, tensor.layer, tensor.expert) != formats::Holding::kPromised)
-      return;
-    const bool in_stacked_layer = tensor.layer && present.stacked_layers.contains(*tensor.layer);
-    const bool wanted =
-        is_of_routed_expert(tensor.rule->role) ? in_stacked_layer == stacked : !stacked;
-    if (!wanted || present.names.contains(tensor.name)) return;
-    if (checkpoint.may_have_lost(tensor.name)) return;
-    if (gap_of(tensor, config, present) == gap) missing.push_back(tensor.name);
-  };
-  for (const bool stacked : {false, true}) {
-    if (stacked && present.stacked_layers.empty()) break;
-    for_each_expected(checkpoint.family(), config, stacked,
-                      [&](const ExpectedTensor& tensor) { visit(tensor, stacked); });
-  }
-  return missing;
-}
-
-std::string list_text(const std::vector<std::string>& names) {
+std::string list_text(std::span<const std::string> names) {
   std::string text;
   for (std::size_t i = 0; i < names.size() && i < kNamesShown; ++i) {
     text += fmt::format("{}{}", i == 0 ? "" : ", ", names[i]);
@@ -116,9 +30,7 @@ std::string list_text(const std::vector<std::string>& names) {
 
 template <Gap gap>
 void missing(const RuleInput& input) {
-  // Without any weights there is nothing to compare the promises with.
-  if (input.checkpoint.stored().empty()) return;
-  const std::vector<std::string> names = missing_names(input.checkpoint, gap);
+  const std::span<const std::string> names = input.facts.missing.of(gap);
   if (names.empty()) return;
   constexpr std::string_view kRemedy =
       gap == Gap::kMtpLayer ? " (set num_nextn_predict_layers to what is here)" : "";

@@ -159,7 +159,8 @@ RuleFacts::RuleFacts(const Checkpoint& checkpoint)
     : quantization(quantization_of(checkpoint)),
       modules(find_modules(checkpoint)),
       engine_limits(find_limits(checkpoint)),
-      part_faults(find_part_faults(checkpoint)) {
+      part_faults(find_part_faults(checkpoint)),
+      missing(checkpoint) {
   if (quantization != nullptr && checkpoint.dialect().name == "compressed-tensors")
     groups.emplace(*quantization, &group_faults);
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "check/rules/loader_rules.h"
+#include "check/rules/missing_tensors.h"
 #include "formats/config/config_meaning.h"
 #include "formats/dialect/config_groups.h"
 
@@ -82,6 +83,8 @@ struct RuleFacts {
   EngineLimitsMet engine_limits;
   /// What is wrong with weights that are no logical tensors, and so in no other rule's view.
   std::vector<PartFault> part_faults;
+  /// What the config promises and nobody stored.
+  MissingTensors missing;
 };
 
 /// The findings of one rule. What is wrong with one tensor of a kind is wrong with its sisters in

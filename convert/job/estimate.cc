@@ -34,7 +34,7 @@ using Clock = std::chrono::steady_clock;
 constexpr double kDiskShare = 0.25, kComputeShare = 0.4;
 constexpr std::size_t kPiece = std::size_t{8} << 20;
 constexpr std::size_t kStreams = 4;
-// A file without a name never takes more of the disk.
+// A file without a name never takes more of the disk, nor more pieces than the output has.
 constexpr std::uint64_t kMostWritten = std::uint64_t{4} << 30;
 
 double seconds_since(Clock::time_point start) {
@@ -108,12 +108,13 @@ WorkEstimate measure_writing(const Plan& plan, const fs::path& folder, std::size
   work.is_past_cache = file.valid();
   if (!file.valid()) file = without_name(0);
   if (!file.valid()) return work;
+  const std::uint64_t most = std::clamp<std::uint64_t>(plan.sizes.bytes_out, 1, kMostWritten);
   std::atomic<std::uint64_t> next = 0;
   const Clock::time_point start = Clock::now();
   const double rate =
       rate_of(std::min(threads, kStreams), seconds, [&](std::span<std::byte> piece) {
         const std::uint64_t offset = next.fetch_add(piece.size());
-        if (offset >= kMostWritten) return std::uint64_t{0};
+        if (offset >= most) return std::uint64_t{0};
         if (work.is_past_cache) {
           if (!file.write_direct(piece, offset)) return std::uint64_t{0};
         } else {
@@ -227,14 +228,15 @@ WorkEstimate measure_computing(const Plan& plan, std::size_t threads, double at_
     const auto [from, to] = pair;
     std::vector<double> rates(threads, 0);  // values per second of each thread
     const double limit = at_most / static_cast<double>(values.size());
-    run_workers(threads, [&, from = from, to = to](std::size_t worker) {
+    run_workers(threads, [&, from = from, to = to, n_values = n_values](std::size_t worker) {
       Tile tile(from, to, plan.target.encode);
       std::uint64_t n = 0;
       const Clock::time_point begun = Clock::now();
       do {
         tile.run();
         n += Tile::n_values();
-      } while (seconds_since(begun) < limit);
+        // A small model is not measured for longer than it takes.
+      } while (n < n_values && seconds_since(begun) < limit);
       rates[worker] = static_cast<double>(n) / seconds_since(begun);
     });
     work.n_bytes += n_values;

@@ -1,0 +1,104 @@
+#include "check/rules/missing_tensors.h"
+
+#include <optional>
+#include <set>
+#include <unordered_set>
+#include <utility>
+
+#include "formats/checkpoint/part_names.h"
+#include "formats/records/rank_holdings.h"
+
+namespace ingot::check {
+
+using formats::Checkpoint;
+using formats::ExpectedTensor;
+using formats::LogicalTensor;
+using formats::ModelConfig;
+using formats::Role;
+using formats::StoredTensor;
+
+namespace {
+
+bool is_indexer(Role role) {
+  switch (role) {
+    case Role::kIndexerQ:
+    case Role::kIndexerK:
+    case Role::kIndexerKNorm:
+    case Role::kIndexerWeights:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// What is here, by name and by layer.
+struct Present {
+  std::unordered_set<std::string> names;   // of weights, whatever their codes are called
+  std::set<std::uint32_t> layers;          // with at least one tensor
+  std::set<std::uint32_t> stacked_layers;  // with experts in one tensor
+};
+
+Present list_present(const Checkpoint& checkpoint) {
+  Present present;
+  // A tensor that could not be understood (no scale, say) is still not missing.
+  const formats::NameGrammar grammar(checkpoint.family(), checkpoint.config());
+  for (const StoredTensor& tensor : checkpoint.stored()) {
+    std::string name = formats::weight_name(tensor);
+    const auto match = grammar.match(name);
+    present.names.insert(std::move(name));
+    if (match && match->layer) present.layers.insert(*match->layer);
+  }
+  for (const LogicalTensor& tensor : checkpoint.tensors()) {
+    present.names.insert(tensor.name);
+    if (!tensor.layer) continue;
+    present.layers.insert(*tensor.layer);
+    if (tensor.rule != nullptr && tensor.rule->presence == formats::Presence::kStacked)
+      present.stacked_layers.insert(*tensor.layer);
+  }
+  return present;
+}
+
+Gap gap_of(const ExpectedTensor& tensor, const ModelConfig& config, const Present& present) {
+  if (tensor.layer && *tensor.layer >= config.num_hidden_layers) {
+    return present.layers.contains(*tensor.layer) ? Gap::kMtpTensor : Gap::kMtpLayer;
+  }
+  if (is_indexer(tensor.rule->role)) return Gap::kIndexer;
+  if (tensor.rule->role == Role::kRouterBias) return Gap::kCorrectionBias;
+  if (is_of_routed_expert(tensor.rule->role)) return Gap::kExpert;
+  return Gap::kOther;
+}
+
+}  // namespace
+
+MissingTensors::MissingTensors(const Checkpoint& checkpoint) {
+  // Without any weights there is nothing to compare the promises with.
+  if (checkpoint.stored().empty()) return;
+  const ModelConfig& config = checkpoint.config();
+  const Present present = list_present(checkpoint);
+  std::optional<formats::RankHoldings> holdings;
+  if (const formats::SlicingRecord* slicing = checkpoint.slicing())
+    holdings.emplace(*slicing, config);
+  const auto visit = [&](const ExpectedTensor& tensor, bool stacked) {
+    if (holdings &&
+        holdings->of(*tensor.rule, tensor.layer, tensor.expert) != formats::Holding::kPromised)
+      return;
+    const bool in_stacked_layer = tensor.layer && present.stacked_layers.contains(*tensor.layer);
+    const bool wanted =
+        is_of_routed_expert(tensor.rule->role) ? in_stacked_layer == stacked : !stacked;
+    if (!wanted || present.names.contains(tensor.name)) return;
+    if (checkpoint.may_have_lost(tensor.name)) return;
+    names_[gap_of(tensor, config, present)].push_back(tensor.name);
+  };
+  for (const bool stacked : {false, true}) {
+    if (stacked && present.stacked_layers.empty()) break;
+    for_each_expected(checkpoint.family(), config, stacked,
+                      [&](const ExpectedTensor& tensor) { visit(tensor, stacked); });
+  }
+}
+
+std::span<const std::string> MissingTensors::of(Gap gap) const {
+  const auto names = names_.find(gap);
+  return names == names_.end() ? std::span<const std::string>() : names->second;
+}
+
+}  // namespace ingot::check

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "formats/checkpoint/checkpoint.h"
+
+namespace ingot::check {
+
+/// Why a promised tensor is missed; a rule tells of each.
+enum class Gap : std::uint8_t { kMtpLayer, kMtpTensor, kIndexer, kCorrectionBias, kExpert, kOther };
+
+/// The tensors that config.json promises and that are not here, found in one pass for all rules:
+/// a model may promise 100,000. A rank is asked for those that its record gives it; a tensor that
+/// could not be understood, or may be in a file that could not be read, is not missing.
+class MissingTensors {
+ public:
+  explicit MissingTensors(const formats::Checkpoint& checkpoint);
+
+  /// Names in the order of the family's rules.
+  [[nodiscard]] std::span<const std::string> of(Gap gap) const;
+
+ private:
+  std::map<Gap, std::vector<std::string>> names_;
+};
+
+}  // namespace ingot::check
