@@ -541,12 +541,11 @@ TEST(FamilyRows, StepPredictsWithDenseLayers) {
     "num_nextn_predict_layers": 2, "moe_layers_enum": "1", "moe_num_experts": 2,
     "layer_types": ["full_attention", "sliding_attention", "sliding_attention",
                     "sliding_attention"]})");
-  for (const char* name :
-       {"model.layers.1.moe.gate_proj.weight", "model.layers.2.mlp.gate_proj.weight",
-        "model.layers.3.self_attn.q_proj.weight",
-        "model.layers.3.transformer.shared_head.output.weight"})
+  for (const char* name : {"model.layers.1.moe.gate.weight", "model.layers.2.mlp.gate_proj.weight",
+                           "model.layers.3.self_attn.q_proj.weight",
+                           "model.layers.3.transformer.shared_head.output.weight"})
     EXPECT_TRUE(names.contains(name)) << name;
-  EXPECT_FALSE(names.contains("model.layers.2.moe.gate_proj.weight"));
+  EXPECT_FALSE(names.contains("model.layers.2.moe.gate.weight"));
   EXPECT_FALSE(names.contains("model.layers.1.eh_proj.weight"));
 }
 
