@@ -8,26 +8,20 @@
 #include "cli/flags/calibration_text.h"
 #include "cli/flags/flag_table.h"
 #include "cli/report/balance_report.h"
-#include "cli/terminal/progress.h"
 #include "cli/terminal/terminal.h"
 #include "formats/base/error.h"
 #include "formats/base/fd.h"
-#include "formats/base/parallel.h"
 #include "formats/json/json.h"
 #include "formats/json/json_fields.h"
-#include "shard/join/source.h"
 
 namespace ingot::cli {
 namespace {
 
 using formats::Checkpoint;
 
-struct BalanceFlags {
-  std::string directory, loads, out, html, markdown, family, mem_limit = "4GiB", progress = "auto";
-  CalibrationText text;
+struct BalanceFlags : CalibrationFlags {
+  std::string loads, out, html, markdown;
   std::optional<std::uint32_t> ep, slots, nodes;
-  std::size_t threads = 0;
-  bool json = false;
 };
 
 /// The groups of experts of which a router chooses some.
@@ -37,41 +31,31 @@ std::uint32_t router_groups(const Checkpoint& source) {
   return groups && *groups > 0 ? static_cast<std::uint32_t>(*groups) : 1;
 }
 
-verify::ExpertLoads loads_of(const BalanceFlags& flags, const Checkpoint& source,
-                             std::size_t threads) {
+verify::ExpertLoads loads_of(const BalanceFlags& flags, const Checkpoint& source) {
   if (!flags.loads.empty()) return verify::read_expert_loads(flags.loads, source);
-  shard::require_all_ranks(source);
-  const std::vector<verify::Prompt> documents = read_calibration_text(flags.text, source);
-  install_stop_signals();
-  verify::RunOptions options{.threads = threads,
-                             .mem_limit = parse_size(flags.mem_limit, "--mem-limit"),
-                             .stop_requested = stop_requested};
-  Progress progress(flags.progress, "counting tokens by layer", Progress::Unit::kSteps);
-  options.progress = [&](std::uint64_t done, std::uint64_t all) { progress.update(done, all); };
-  verify::ExpertLoads loads = verify::count_expert_loads(source, documents, options);
-  progress.finish();
-  notes() << progress.summary(threads);
+  verify::ExpertLoads loads;
+  read_text(flags, source, "counting tokens by layer",
+            [&](std::span<const verify::Prompt> documents, const verify::RunOptions& options) {
+              loads = verify::count_expert_loads(source, documents, options);
+            });
   return loads;
 }
 
 int run_balance(const BalanceFlags& flags) {
-  if (flags.text.path.empty() == flags.loads.empty())
+  if (flags.text.empty() == flags.loads.empty())
     throw Error(ErrorCode::kInvalidArgument,
                 "tokens are counted in a text, or were counted: give --text or --loads");
   if (std::filesystem::exists(std::filesystem::symlink_status(flags.out)))
     throw Error(ErrorCode::kExists, "is there already (remove it, or choose another name)")
         .in_file(flags.out);
-  const std::size_t threads = threads_of(flags.threads);
-  const Checkpoint source =
-      shard::open_source(flags.directory, {.open = {.family = flags.family, .threads = threads}});
-  notes() << remark_lines("warning", source.remarks());
+  const Checkpoint source = open_source(flags);
   const auto n_experts = static_cast<std::uint32_t>(source.config().n_routed_experts);
   const shard::BalanceShape shape{.slots = flags.slots.value_or(n_experts),
                                   .ep = flags.ep.value(),
                                   .nodes = flags.nodes.value_or(1),
                                   .groups = router_groups(source)};
   shard::require_even(shape, n_experts);
-  Balance balance = balanced(loads_of(flags, source, threads), shape);
+  Balance balance = balanced(loads_of(flags, source), shape);
   balance.directory = flags.directory;
   balance.map = flags.out;
   write_text_file(flags.out, map_text(balance));
@@ -93,7 +77,7 @@ int run_balance(const BalanceFlags& flags) {
 
 std::function<int()> declare_balance(FlagTable& table) {
   auto flags = std::make_shared<BalanceFlags>();
-  Flag text = text_flag(flags->text);
+  Flag text = text_flag(*flags);
   text.rule.is_required = false;
   text.rule.excludes = {"--loads"};
   table.add(
@@ -123,11 +107,8 @@ std::function<int()> declare_balance(FlagTable& table) {
                 "expert map to write, for convert --expert-map; must be "
                 "absent",
                 ValueKind::kFile),
-       max_tokens_flag(flags->text)});
-  table.add(FlagGroup::kSource,
-            {family_flag(&flags->family, "model family instead of config.json's"),
-             family_file_flag(&flags->family)});
-  table.add(FlagGroup::kJob, {mem_limit_flag(&flags->mem_limit), threads_flag(&flags->threads)});
+       max_tokens_flag(*flags)});
+  add_source_and_job(table, *flags);
   table.add(FlagGroup::kReport, {progress_flag(&flags->progress),
                                  {"--html",
                                   &flags->html,

@@ -8,14 +8,11 @@
 #include "cli/commands/commands.h"
 #include "cli/flags/calibration_text.h"
 #include "cli/flags/flag_table.h"
-#include "cli/terminal/progress.h"
 #include "cli/terminal/terminal.h"
 #include "convert/output/version.h"
 #include "formats/base/error.h"
 #include "formats/base/figures.h"
-#include "formats/base/parallel.h"
 #include "formats/json/json.h"
-#include "shard/join/source.h"
 #include "verify/calibrate/calibrate.h"
 #include "verify/outputs/prompts.h"
 
@@ -26,11 +23,8 @@ using formats::Checkpoint;
 using formats::Json;
 using verify::CalibrationReport;
 
-struct CalibrateFlags {
-  std::string directory, out, family, mem_limit = "4GiB", progress = "auto";
-  CalibrationText text;
-  std::size_t threads = 0;
-  bool json = false;
+struct CalibrateFlags : CalibrationFlags {
+  std::string out;
 };
 
 std::string report_text(const CalibrateFlags& flags, const CalibrationReport& report) {
@@ -62,21 +56,12 @@ Json report_json(const CalibrateFlags& flags, const CalibrationReport& report) {
 }
 
 int run_calibrate(const CalibrateFlags& flags) {
-  const std::size_t threads = threads_of(flags.threads);
-  const Checkpoint source =
-      shard::open_source(flags.directory, {.open = {.family = flags.family, .threads = threads}});
-  shard::require_all_ranks(source);
-  notes() << remark_lines("warning", source.remarks());
-  const std::vector<verify::Prompt> documents = read_calibration_text(flags.text, source);
-  install_stop_signals();
-  verify::RunOptions options{.threads = threads,
-                             .mem_limit = parse_size(flags.mem_limit, "--mem-limit"),
-                             .stop_requested = stop_requested};
-  Progress progress(flags.progress, "calibrating layers", Progress::Unit::kSteps);
-  options.progress = [&](std::uint64_t done, std::uint64_t all) { progress.update(done, all); };
-  const CalibrationReport report = verify::calibrate(source, documents, flags.out, options);
-  progress.finish();
-  notes() << progress.summary(threads);
+  const Checkpoint source = open_source(flags);
+  CalibrationReport report;
+  read_text(flags, source, "calibrating layers",
+            [&](std::span<const verify::Prompt> documents, const verify::RunOptions& options) {
+              report = verify::calibrate(source, documents, flags.out, options);
+            });
   std::cout << (flags.json ? formats::json_text(report_json(flags, report))
                            : report_text(flags, report));
   return kExitDone;
@@ -88,14 +73,11 @@ std::function<int()> declare_calibrate(FlagTable& table) {
   auto flags = std::make_shared<CalibrateFlags>();
   table.add(FlagGroup::kCommon,
             {required("directory", &flags->directory, kDirectoryHelp, ValueKind::kFolder),
-             text_flag(flags->text),
+             text_flag(*flags),
              required("--out", &flags->out, "safetensors file to write; must be absent",
                       ValueKind::kFile),
-             max_tokens_flag(flags->text)});
-  table.add(FlagGroup::kSource,
-            {family_flag(&flags->family, "model family instead of config.json's"),
-             family_file_flag(&flags->family)});
-  table.add(FlagGroup::kJob, {mem_limit_flag(&flags->mem_limit), threads_flag(&flags->threads)});
+             max_tokens_flag(*flags)});
+  add_source_and_job(table, *flags);
   table.add(FlagGroup::kReport, {progress_flag(&flags->progress), json_flag(&flags->json)});
   table.footer =
       "Examples:\n"

@@ -4,9 +4,12 @@
 
 #include <fmt/format.h>
 
+#include "cli/terminal/progress.h"
 #include "cli/terminal/terminal.h"
 #include "formats/base/error.h"
 #include "formats/base/figures.h"
+#include "formats/base/parallel.h"
+#include "shard/join/source.h"
 
 namespace ingot::cli {
 namespace {
@@ -22,25 +25,8 @@ void keep_tokens(std::size_t most, std::vector<verify::Prompt>& documents) {
   documents.resize(n);
 }
 
-}  // namespace
-
-Flag text_flag(CalibrationText& text) {
-  return {"--text",
-          &text.path,
-          "what to read: a .txt file as one document, JSON {\"docs\": [...]}, or JSON lines "
-          "(.jsonl); - is stdin",
-          {.is_required = true, .kind = ValueKind::kFile, .takes_stdin = true}};
-}
-
-Flag max_tokens_flag(CalibrationText& text) {
-  return {"--max-tokens",
-          &text.max_tokens,
-          "stop after so many tokens (default: read all)",
-          {.is_positive = true}};
-}
-
-std::vector<verify::Prompt> read_calibration_text(const CalibrationText& text,
-                                                  const formats::Checkpoint& source) {
+std::vector<verify::Prompt> read_documents(const CalibrationFlags& flags,
+                                           const formats::Checkpoint& source) {
   const auto tokenizer = verify::open_tokenizer(source);
   if (!tokenizer) {
     throw Error(ErrorCode::kMissingTensor, "has no tokenizer.json, so that no text can be read")
@@ -48,14 +34,62 @@ std::vector<verify::Prompt> read_calibration_text(const CalibrationText& text,
   }
   std::size_t n_documents = 0;
   std::vector<verify::Prompt> windows =
-      verify::read_documents(text.path, source, *tokenizer, &n_documents);
+      verify::read_documents(flags.text, source, *tokenizer, &n_documents);
   if (windows.size() > n_documents) {
     notes() << fmt::format("note: {} document{} read in {} windows of the model's context\n",
                            count_text(n_documents), n_documents == 1 ? "" : "s",
                            count_text(windows.size()));
   }
-  if (text.max_tokens > 0) keep_tokens(text.max_tokens, windows);
+  if (flags.max_tokens > 0) keep_tokens(flags.max_tokens, windows);
   return windows;
+}
+
+}  // namespace
+
+Flag text_flag(CalibrationFlags& flags) {
+  return {"--text",
+          &flags.text,
+          "what to read: a .txt file as one document, JSON {\"docs\": [...]}, or JSON lines "
+          "(.jsonl); - is stdin",
+          {.is_required = true, .kind = ValueKind::kFile, .takes_stdin = true}};
+}
+
+Flag max_tokens_flag(CalibrationFlags& flags) {
+  return {"--max-tokens",
+          &flags.max_tokens,
+          "stop after so many tokens (default: read all)",
+          {.is_positive = true}};
+}
+
+void add_source_and_job(FlagTable& table, CalibrationFlags& flags) {
+  table.add(FlagGroup::kSource,
+            {family_flag(&flags.family, "model family instead of config.json's"),
+             family_file_flag(&flags.family)});
+  table.add(FlagGroup::kJob, {mem_limit_flag(&flags.mem_limit), threads_flag(&flags.threads)});
+}
+
+formats::Checkpoint open_source(const CalibrationFlags& flags) {
+  formats::Checkpoint source = shard::open_source(
+      flags.directory, {.open = {.family = flags.family, .threads = threads_of(flags.threads)}});
+  notes() << remark_lines("warning", source.remarks());
+  return source;
+}
+
+void read_text(const CalibrationFlags& flags, const formats::Checkpoint& source, const char* phase,
+               const std::function<void(std::span<const verify::Prompt> documents,
+                                        const verify::RunOptions& options)>& count) {
+  shard::require_all_ranks(source);
+  const std::vector<verify::Prompt> documents = read_documents(flags, source);
+  install_stop_signals();
+  const std::size_t threads = threads_of(flags.threads);
+  Progress progress(flags.progress, phase, Progress::Unit::kSteps);
+  count(documents,
+        {.threads = threads,
+         .mem_limit = parse_size(flags.mem_limit, "--mem-limit"),
+         .progress = [&](std::uint64_t done, std::uint64_t all) { progress.update(done, all); },
+         .stop_requested = stop_requested});
+  progress.finish();
+  notes() << progress.summary(threads);
 }
 
 }  // namespace ingot::cli

@@ -1,8 +1,9 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
+#include <span>
 #include <string>
-#include <vector>
 
 #include "cli/flags/flag_table.h"
 #include "formats/checkpoint/checkpoint.h"
@@ -10,18 +11,28 @@
 
 namespace ingot::cli {
 
-/// The text that a model reads while something in it is counted.
-struct CalibrationText {
-  std::string path;
-  std::size_t max_tokens = 0;  ///< 0: all
+/// A model that reads a text while something in it is counted: what the commands for that share.
+struct CalibrationFlags {
+  std::string directory, text, family, mem_limit = "4GiB", progress = "auto";
+  std::size_t max_tokens = 0;  ///< of the text; 0: all
+  std::size_t threads = 0;     ///< 0: one for each processor
+  bool json = false;
 };
 
-Flag text_flag(CalibrationText& text);
-Flag max_tokens_flag(CalibrationText& text);
+Flag text_flag(CalibrationFlags& flags);
+Flag max_tokens_flag(CalibrationFlags& flags);
+/// Adds the flags of the groups "source" and "job".
+void add_source_and_job(FlagTable& table, CalibrationFlags& flags);
 
-/// The documents in windows of the model's context, as token ids. Notes how many windows they take.
-/// Throws kMissingTensor for a model without a tokenizer.
-std::vector<verify::Prompt> read_calibration_text(const CalibrationText& text,
-                                                  const formats::Checkpoint& source);
+/// Opens the directory, with its remarks as notes.
+formats::Checkpoint open_source(const CalibrationFlags& flags);
+
+/// Calls `count` with the documents of --text, in windows of the model's context, and with options
+/// that show `phase` as progress and stop at signals. Notes how many windows the documents take,
+/// and how long it took. Throws kMissingTensor for a model without a tokenizer, and what
+/// shard::require_all_ranks() throws.
+void read_text(const CalibrationFlags& flags, const formats::Checkpoint& source, const char* phase,
+               const std::function<void(std::span<const verify::Prompt> documents,
+                                        const verify::RunOptions& options)>& count);
 
 }  // namespace ingot::cli

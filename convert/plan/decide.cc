@@ -58,22 +58,6 @@ std::string_view plain_module_rule(const formats::Dialect& dialect, SchemeId sch
   return "";
 }
 
-// The tensors of --scales-from by name.
-class ReleasedTensors {
- public:
-  explicit ReleasedTensors(const Checkpoint* release) {
-    if (release == nullptr) return;
-    for (const LogicalTensor& tensor : release->tensors()) by_name_.emplace(tensor.name, &tensor);
-  }
-  [[nodiscard]] const LogicalTensor* find(std::string_view name) const {
-    const auto found = by_name_.find(name);
-    return found == by_name_.end() ? nullptr : found->second;
-  }
-
- private:
-  std::map<std::string_view, const LogicalTensor*> by_name_;
-};
-
 class Decider {
  public:
   explicit Decider(Plan& plan) : plan_(plan) {}
@@ -91,7 +75,7 @@ class Decider {
     for (PlannedTensor& planned : plan_.tensors) apply_dialect(planned);
     refuse_what_no_engine_loads();
     refusals_.throw_if_any();
-    find_scales_to_reuse();
+    set_released_scales(plan_, released_, refusals_);
     join_fused_tensors(plan_, refusals_);
     set_input_scales(plan_, refusals_);
     set_importance(plan_, refusals_);
@@ -418,45 +402,6 @@ class Decider {
         fmt::format("--search {} does not belong to {} (which has {})",
                     scale_search_name(recipe_.choices.search), scheme_name(planned.to), words),
         tensor.name);
-  }
-
-  void find_scales_to_reuse() {
-    if (recipe_.choices.scales_from == nullptr) return;
-    const Checkpoint& release = *recipe_.choices.scales_from;
-    for (PlannedTensor& planned : plan_.tensors) {
-      if (planned.action != Action::kQuantize || !quantize::find_scheme(planned.to)->takes_scales)
-        continue;
-      const LogicalTensor& tensor = plan_.tensor_of(planned);
-      const LogicalTensor* found = released_.find(tensor.name);
-      if (found == nullptr) {
-        refusals_.add(ErrorCode::kMissingTensor, "--scales-from does not hold", tensor.name);
-        continue;
-      }
-      if (found->encoding.scheme != planned.to || found->shape != tensor.shape ||
-          std::array{found->encoding.block_rows, found->encoding.block_cols} != planned.block) {
-        refusals_.add(ErrorCode::kMismatch,
-                      "--scales-from holds with another scheme, shape or block size", tensor.name);
-        continue;
-      }
-      if (!can_be_taken(release, *found)) {
-        refusals_.add(ErrorCode::kUnsupported,
-                      fmt::format("--scales-from holds with zero points, an order of groups or "
-                                  "scales that are not {}",
-                                  dtype_name(formats::scheme_facts(planned.to).scale_dtype)),
-                      tensor.name);
-        continue;
-      }
-      planned.scales = static_cast<std::uint32_t>(found - release.tensors().data());
-    }
-  }
-
-  // Whether scales mean the same under codes that we encode.
-  static bool can_be_taken(const Checkpoint& release, const LogicalTensor& tensor) {
-    const formats::SchemeFacts& facts = formats::scheme_facts(tensor.encoding.scheme);
-    const formats::StoredParts& stored = tensor.encoding.stored;
-    if (facts.scale_dtype == formats::DType::kF32) return true;  // which holds all others
-    return release.stored()[stored[Part::kScale]].dtype == facts.scale_dtype &&
-           !stored.has(Part::kZeroPoint) && !stored.has(Part::kGroupOrder);
   }
 
   void claim_powers_of_two() {

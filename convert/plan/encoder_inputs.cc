@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <map>
 #include <set>
 
@@ -111,6 +112,49 @@ void set_input_scales(Plan& plan, Refusals& refusals) {
     const auto range = ranges.find(fused_key(tensor));
     if (range != ranges.end() && range->second) planned.input = scale_of(planned, *range->second);
   });
+}
+
+namespace {
+
+// Whether scales mean the same under codes that we encode.
+bool can_be_taken(const formats::Checkpoint& release, const LogicalTensor& tensor) {
+  const formats::SchemeFacts& facts = formats::scheme_facts(tensor.encoding.scheme);
+  const formats::StoredParts& stored = tensor.encoding.stored;
+  if (facts.scale_dtype == formats::DType::kF32) return true;  // which holds all others
+  return release.stored()[stored[formats::Part::kScale]].dtype == facts.scale_dtype &&
+         !stored.has(formats::Part::kZeroPoint) && !stored.has(formats::Part::kGroupOrder);
+}
+
+}  // namespace
+
+void set_released_scales(Plan& plan, const ReleasedTensors& released, Refusals& refusals) {
+  if (plan.recipe.choices.scales_from == nullptr) return;
+  const formats::Checkpoint& release = *plan.recipe.choices.scales_from;
+  for (PlannedTensor& planned : plan.tensors) {
+    if (planned.action != Action::kQuantize || !quantize::find_scheme(planned.to)->takes_scales)
+      continue;
+    const LogicalTensor& tensor = plan.tensor_of(planned);
+    const LogicalTensor* found = released.find(tensor.name);
+    if (found == nullptr) {
+      refusals.add(ErrorCode::kMissingTensor, "--scales-from does not hold", tensor.name);
+      continue;
+    }
+    if (found->encoding.scheme != planned.to || found->shape != tensor.shape ||
+        std::array{found->encoding.block_rows, found->encoding.block_cols} != planned.block) {
+      refusals.add(ErrorCode::kMismatch,
+                   "--scales-from holds with another scheme, shape or block size", tensor.name);
+      continue;
+    }
+    if (!can_be_taken(release, *found)) {
+      refusals.add(ErrorCode::kUnsupported,
+                   fmt::format("--scales-from holds with zero points, an order of groups or "
+                               "scales that are not {}",
+                               dtype_name(formats::scheme_facts(planned.to).scale_dtype)),
+                   tensor.name);
+      continue;
+    }
+    planned.scales = static_cast<std::uint32_t>(found - release.tensors().data());
+  }
 }
 
 bool searches_scales(const PlannedTensor& planned, const formats::LogicalTensor& tensor) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <set>
 #include <span>
 #include <string>
@@ -114,6 +115,29 @@ class Refusals {
 /// Why loaders of the target do not read this tensor, a stack or none, in the scheme that it
 /// becomes; empty: they may, or somebody asked for it (`choices.experts`).
 std::string expert_form_fault(const Plan& plan, const PlannedTensor& planned);
+
+/// The tensors of --scales-from by name.
+class ReleasedTensors {
+ public:
+  explicit ReleasedTensors(const formats::Checkpoint* release) {
+    if (release == nullptr) return;
+    for (const formats::LogicalTensor& tensor : release->tensors())
+      by_name_.emplace(tensor.name, &tensor);
+  }
+  /// Null when the release has none of that name.
+  [[nodiscard]] const formats::LogicalTensor* find(std::string_view name) const {
+    const auto found = by_name_.find(name);
+    return found == by_name_.end() ? nullptr : found->second;
+  }
+
+ private:
+  std::map<std::string_view, const formats::LogicalTensor*> by_name_;
+};
+
+/// Sets PlannedTensor::scales of the weights that take those of --scales-from. Refuses weights that
+/// the release lacks (kMissingTensor), has in another scheme, shape or block (kMismatch), or whose
+/// scales mean something else there (kUnsupported). Does nothing without --scales-from.
+void set_released_scales(Plan& plan, const ReleasedTensors& released, Refusals& refusals);
 
 /// Joins the tensors that share a global scale into Plan::fused_sets: those that loaders fuse, and
 /// each other tensor of such a scheme alone. Fused tensors must become one scheme, all of them by
