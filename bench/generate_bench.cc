@@ -92,7 +92,8 @@ double sparse_attention(const inference::MlaAttention& attention,
   std::ranges::sample(everything, std::back_inserter(chosen), 2048, random);
   inference::Selection selection = {chosen};
   const inference::Row row{.sequence = sequence,
-                           .position = static_cast<std::uint32_t>(n_cached - 1)};
+                           .position = static_cast<std::uint32_t>(n_cached - 1),
+                           .is_answer = true};
   const inference::StepRows rows({&row, 1});
   inference::Matrix x(1, context.spec.hidden);
   std::ranges::fill(x.values(), 0.5F);

@@ -216,7 +216,8 @@ class Batch {
       for (std::size_t r = 0; r < sequence.rows; ++r) {
         rows.push_back({.sequence = sequence.id,
                         .position = static_cast<std::uint32_t>(sequence.fed + r),
-                        .token = token_at(i, sequence.fed + r)});
+                        .token = token_at(i, sequence.fed + r),
+                        .is_answer = sequence.fed + r >= result_.answers[i].prompt.size()});
       }
       if (sequence.rows == 0) continue;
       if (sequence.fed < result_.answers[i].prompt.size()) n_prompt_rows += sequence.rows;

@@ -196,7 +196,8 @@ std::vector<std::int32_t> Model::draft(std::size_t k, const Matrix& normed, Sequ
     for (std::size_t i = 0; i < k; ++i) {
       const Row row{.sequence = sequence,
                     .position = position + static_cast<std::uint32_t>(i),
-                    .token = token};
+                    .token = token,
+                    .is_answer = true};
       state = mtp(state, {&row, 1}, cache);
       const Matrix logits = head(state);
       const auto best = std::ranges::max_element(logits.row(0));

@@ -96,7 +96,9 @@ std::uint64_t expert_budget(const WeightNeed& need, std::uint64_t limit) {
 }
 
 void reserve_rows(const StepRows& rows, KvCache& cache) {
-  for (const SequenceRun& run : rows.runs) {
+  for (std::size_t i = 0; i < rows.runs.size(); ++i) {
+    const SequenceRun& run = rows.runs[i];
+    if (i > 0 && rows.runs[i - 1].sequence == run.sequence) continue;  // which it follows
     if (run.first_position > cache.length(run.sequence)) {
       throw Error(ErrorCode::kInvalidArgument,
                   fmt::format("a row at position {} of a sequence of which {} tokens are cached",

@@ -13,7 +13,7 @@ constexpr Collective kWhatToDo = {.group = Group::kWorld, .name = "what to do"};
 
 // Kind, layer, how many rows, shape of the states; then the rows as numbers, and the states.
 using Head = std::array<std::uint64_t, 5>;
-using PlainRow = std::array<std::uint32_t, 4>;
+using PlainRow = std::array<std::uint32_t, 5>;
 
 }  // namespace
 
@@ -25,8 +25,8 @@ void tell_task(Comm& comm, StreamTask::Kind kind, std::size_t layer, std::span<c
                      states != nullptr ? states->cols() : 0};
   std::vector<PlainRow> plain;
   for (const Row& row : rows) {
-    plain.push_back(
-        {row.sequence, row.position, static_cast<std::uint32_t>(row.token), row.logits ? 1U : 0U});
+    plain.push_back({row.sequence, row.position, static_cast<std::uint32_t>(row.token),
+                     row.logits ? 1U : 0U, row.is_answer ? 1U : 0U});
   }
   Bytes bytes;
   const auto add = [&](std::span<const std::byte> what) {
@@ -58,7 +58,8 @@ StreamTask next_task(Comm& comm) {
     task.rows.push_back({.sequence = row[0],
                          .position = row[1],
                          .token = static_cast<std::int32_t>(row[2]),
-                         .logits = row[3] != 0});
+                         .logits = row[3] != 0,
+                         .is_answer = row[4] != 0});
   }
   take(task.states.values().data(), task.states.values().size_bytes());
   return task;

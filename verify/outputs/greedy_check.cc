@@ -85,7 +85,8 @@ class AnsweringModel {
       rows.push_back({.sequence = sequences_[p],
                       .position = static_cast<std::uint32_t>(fed_[p]++),
                       .token = answers_[p].back(),
-                      .logits = true});
+                      .logits = true,
+                      .is_answer = true});
     }
     if (!rows.empty()) logits_ = model_.step(rows, cache_);
   }

@@ -97,7 +97,7 @@ Matrix MlaAttention::partial(const LayerStep& step, const Matrix& x) const {
   Matrix attended(x.rows(), heads_ * context.spec.mla->v);
   for (const SequenceRun& run : step.rows.runs) {
     const bool is_absorbed = context.form == AttentionForm::kAbsorbed ||
-                             (context.form == AttentionForm::kAuto && run.count == 1);
+                             (context.form == AttentionForm::kAuto && run.is_answer);
     if (is_absorbed) {
       absorbed(step, queries.heads, run, attended);
     } else {

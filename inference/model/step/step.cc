@@ -18,20 +18,25 @@ StepRows::StepRows(std::span<const Row> rows) {
   std::vector<SequenceId> seen;
   for (std::size_t r = 0; r < rows.size(); ++r) {
     positions.push_back(rows[r].position);
-    if (!runs.empty() && runs.back().sequence == rows[r].sequence) {
+    const bool goes_on = !runs.empty() && runs.back().sequence == rows[r].sequence;
+    if (goes_on) {
       if (rows[r].position != runs.back().total()) {
         throw Error(ErrorCode::kInvalidArgument,
                     fmt::format("row {} of the step is at position {} of its sequence, after {}", r,
                                 rows[r].position, runs.back().total() - 1));
       }
-      ++runs.back().count;
-      continue;
+      if (rows[r].is_answer == runs.back().is_answer) {
+        ++runs.back().count;
+        continue;
+      }
+    } else {
+      seen.push_back(rows[r].sequence);
     }
     runs.push_back({.sequence = rows[r].sequence,
+                    .is_answer = rows[r].is_answer,
                     .first_row = r,
                     .count = 1,
                     .first_position = rows[r].position});
-    seen.push_back(rows[r].sequence);
   }
   std::sort(seen.begin(), seen.end());
   if (std::adjacent_find(seen.begin(), seen.end()) != seen.end()) {

@@ -112,26 +112,30 @@ struct Row {
   std::uint32_t position = 0;
   std::int32_t token = 0;
   bool logits = false;  ///< wanted for this row
+  /// It stands in an answer, not in a prompt: latent attention is absorbed. The form follows from
+  /// the token's place alone, so that a row's bits do not depend on what else is in its step.
+  bool is_answer = false;
 };
 
 /// How latent attention is computed (model reference, 4.2 and 4.3). Grouped-query attention knows
 /// one form.
 enum class AttentionForm : std::uint8_t {
-  kAuto,      ///< absorbed for a sequence's single new row, naive for several
+  kAuto,      ///< naive in prompts, absorbed in answers (Row::is_answer)
   kNaive,     ///< keys and values of every token expanded from the latent
   kAbsorbed,  ///< queries taken into the latent space
 };
 
-/// Rows of one sequence.
+/// Rows of one sequence, all of its prompt or all of its answer.
 struct SequenceRun {
   SequenceId sequence = 0;
+  bool is_answer = false;
   std::size_t first_row = 0, count = 0;
   std::uint32_t first_position = 0;
   /// Tokens that the last row sees.
   [[nodiscard]] std::size_t total() const { return first_position + count; }
 };
 
-/// The rows of a step, grouped.
+/// The rows of a step, grouped. Where the answer of a sequence begins, so does another run.
 struct StepRows {
   std::vector<SequenceRun> runs;
   std::vector<std::uint32_t> positions;  ///< per row

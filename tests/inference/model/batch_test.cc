@@ -103,6 +103,28 @@ TEST_P(Batch, SequencesEqualEachAlone) {
   }
 }
 
+// A prompt of 50 tokens and an answer of 22: step by step, in chunks, and computed anew at once.
+TEST_P(Batch, AnswersIgnoreHowTheirRowsAreGrouped) {
+  constexpr std::size_t kPrompt = 50;
+  const OpenedModel opened(directory());
+  const Tokens& tokens = prompts_[0];
+  // The first tokens in chunks of one size, the others in chunks of another.
+  const auto recorded = [&](std::size_t first, std::size_t chunk, std::size_t then) {
+    Recording recording;
+    ModelCache cache = opened.model.make_cache(KvFormat::kF32, 128);
+    const SequenceId sequence = cache.add();
+    feed(opened.model, cache, sequence, std::span(tokens).first(first), chunk, recording, kPrompt);
+    feed(opened.model, cache, sequence, tokens, then, recording, kPrompt);
+    return recording;
+  };
+  const Recording wanted = recorded(kPrompt, kPrompt, 1);
+  EXPECT_EQ(wanted.logits.size(), tokens.size() * opened.model.spec().vocab);
+  EXPECT_TRUE(same_bits(recorded(kPrompt, 7, 3), wanted));
+  EXPECT_TRUE(same_bits(recorded(kPrompt, 1, 22), wanted));
+  EXPECT_TRUE(same_bits(recorded(30, 30, tokens.size()), wanted));
+  EXPECT_TRUE(same_bits(recorded(0, 1, tokens.size()), wanted));
+}
+
 TEST_P(Batch, NothingGivesNothing) {
   const OpenedModel opened(directory());
   ModelCache cache = opened.model.make_cache(KvFormat::kF32, 64);
@@ -212,7 +234,7 @@ class ChunkedPrompt : public ::testing::TestWithParam<std::size_t> {
     const inference::SequenceId sequence = cache.add();
     const std::size_t prefix = ids_.size() - kDecoded;
     feed(model, cache, sequence, std::span(ids_).first(prefix), prefix, recording);
-    feed(model, cache, sequence, ids_, 1, recording);
+    feed(model, cache, sequence, ids_, 1, recording, prefix);
     return recording;
   }
 

@@ -80,17 +80,19 @@ struct Recording {
   }
 };
 
-/// Feeds tokens [from, tokens.size()) in chunks and adds what it sees to `recording`.
+/// Feeds tokens [from, tokens.size()) in chunks and adds what it sees to `recording`. The answer
+/// begins at token `answer`.
 inline void feed_from(std::size_t from, const inference::Model& model, inference::ModelCache& cache,
                       inference::SequenceId sequence, std::span<const std::int64_t> tokens,
-                      std::size_t chunk, Recording& recording) {
+                      std::size_t chunk, Recording& recording, std::size_t answer = SIZE_MAX) {
   for (std::size_t first = from; first < tokens.size(); first += chunk) {
     std::vector<inference::Row> rows;
     for (std::size_t i = first; i < std::min(first + chunk, tokens.size()); ++i) {
       rows.push_back({.sequence = sequence,
                       .position = static_cast<std::uint32_t>(i),
                       .token = static_cast<std::int32_t>(tokens[i]),
-                      .logits = true});
+                      .logits = true,
+                      .is_answer = i >= answer});
     }
     inference::Matrix normed;
     const inference::Matrix logits = model.step(rows, cache, recording.taps(), &normed);
@@ -102,8 +104,9 @@ inline void feed_from(std::size_t from, const inference::Model& model, inference
 /// The same of the tokens that the cache does not hold yet.
 inline void feed(const inference::Model& model, inference::ModelCache& cache,
                  inference::SequenceId sequence, std::span<const std::int64_t> tokens,
-                 std::size_t chunk, Recording& recording) {
-  feed_from(cache.main().length(sequence), model, cache, sequence, tokens, chunk, recording);
+                 std::size_t chunk, Recording& recording, std::size_t answer = SIZE_MAX) {
+  feed_from(cache.main().length(sequence), model, cache, sequence, tokens, chunk, recording,
+            answer);
 }
 
 inline Recording run(const inference::Model& model, std::span<const std::int64_t> tokens,
@@ -207,7 +210,7 @@ inline std::vector<std::int64_t> greedy(const inference::Model& model,
   std::size_t chunk = tokens.size();
   while (out.size() < n && (out.empty() || out.back() != eos)) {
     Recording recording;
-    feed(model, cache, sequence, tokens, chunk, recording);
+    feed(model, cache, sequence, tokens, chunk, recording, prompt.size());
     const std::size_t vocab = model.spec().vocab;
     out.push_back(argmax(std::span(recording.logits).last(vocab)));
     tokens.push_back(out.back());
