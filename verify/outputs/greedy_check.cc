@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <ranges>
 #include <string_view>
 
@@ -88,16 +89,40 @@ class AnsweringModel {
                       .logits = true,
                       .is_answer = true});
     }
-    if (!rows.empty()) logits_ = model_.step(rows, cache_);
+    if (!rows.empty()) logits_ = model_.step(rows, cache_, {.near_ties = &near_ties_});
   }
 
   // The likeliest token of a prompt that is not done.
   std::int32_t take(std::size_t prompt) {
     const std::int32_t token = inference::greedy_token(logits(prompt));
     answers_[prompt].push_back(token);
+    const auto taken = static_cast<std::uint32_t>(token);
+    if (inference::is_near_tie(logits(prompt), {&taken, 1})) ++near_ties_.argmax;
     const bool is_end = std::ranges::find(eos_, token) != eos_.end();
     left_[prompt] = is_end ? 0 : left_[prompt] - 1;
     return token;
+  }
+
+  // What was counted in all stages. Every rank calls it, after its last answer.
+  [[nodiscard]] inference::NearTies near_ties() const {
+    const inference::RankView& rank = model_.rank();
+    // All data-parallel groups answer the same prompts, and a tensor group makes one choice.
+    const bool speaks = rank.rank % rank.topology.ranks_per_stage() == 0;
+    std::array<std::uint64_t, 2> counted = {};
+    if (speaks) counted = {near_ties_.router, near_ties_.indexer};
+    const auto bytes = std::as_bytes(std::span(counted));
+    inference::Comm& comm = model_.comm();
+    inference::NearTies all = {.argmax = near_ties_.argmax};
+    for (const inference::Bytes& of_rank :
+         exchange(comm, {.group = inference::Group::kWorld, .name = "choices near a tie"},
+                  std::vector(comm.size(inference::Group::kWorld),
+                              inference::Bytes(bytes.begin(), bytes.end())))) {
+      INGOT_CHECK(of_rank.size() == sizeof counted);
+      std::memcpy(counted.data(), of_rank.data(), sizeof counted);
+      all.router += counted[0];
+      all.indexer += counted[1];
+    }
+    return all;
   }
 
  private:
@@ -107,7 +132,7 @@ class AnsweringModel {
       std::vector<Row> rows;
       const std::vector<std::size_t> finished = next_rows(rows);
       if (rows.empty()) return;
-      const Matrix logits = model_.step(rows, cache_);
+      const Matrix logits = model_.step(rows, cache_, {.near_ties = &near_ties_});
       for (std::size_t i = 0; i < finished.size(); ++i) {
         std::ranges::copy(logits.row(i), logits_.row(finished[i]).begin());
       }
@@ -146,6 +171,7 @@ class AnsweringModel {
   std::vector<Ids> answers_;
   std::vector<std::size_t> row_of_, left_;
   Matrix logits_;
+  inference::NearTies near_ties_;
 };
 
 // What another program answered, in the place of a model. Logits of the first token alone may be
@@ -164,6 +190,7 @@ class RecordedAnswers {
   }
   void advance(bool first) { is_first_ = first; }
   std::int32_t take(std::size_t prompt) { return recorded_[prompt].tokens[n_taken_[prompt]++]; }
+  static inference::NearTies near_ties() { return {}; }  // unknown
 
  private:
   std::span<const RecordedAnswer> recorded_;
@@ -211,6 +238,18 @@ Share share_memory(const RunMemory& source, const RunMemory& output, std::uint64
           output.resident + output.two_experts + to_output};
 }
 
+// Of the output, or of a rank's directory of it, where no other model shares the memory.
+inference::ModelOptions options_alone(const Checkpoint& output, std::span<const std::size_t> most,
+                                      const RunOptions& options) {
+  const inference::Profile profile = options.output_profile;
+  const RunMemory need = inference::run_memory(output, profile, inference::plain_kv_format(profile),
+                                               most, options.threads);
+  return {.profile = profile,
+          .threads = options.threads,
+          .weight_limit = inference::weight_limit(need, options.mem_limit),
+          .without_mtp = true};
+}
+
 // Both answer token by token.
 template <typename Source>
 class Lockstep {
@@ -234,6 +273,8 @@ class Lockstep {
       report_.prompts[p].source = source_.answer(p);
       report_.prompts[p].output = output_.answer(p);
     }
+    report_.source_near_ties = source_.near_ties();
+    report_.output_near_ties = output_.near_ties();
     return std::move(report_);
   }
 
@@ -349,15 +390,7 @@ void follow_greedy(const Checkpoint& rank, const RunOptions& options) {
   ids.pop_back();
   const std::vector<std::size_t> most(ids.back().begin(), ids.back().end());
   ids.pop_back();
-  const inference::Profile profile = options.output_profile;
-  const RunMemory need = inference::run_memory(rank, profile, inference::plain_kv_format(profile),
-                                               most, options.threads);
-  AnsweringModel model(rank,
-                       {.profile = profile,
-                        .threads = options.threads,
-                        .weight_limit = inference::weight_limit(need, options.mem_limit),
-                        .without_mtp = true},
-                       ids, most, eos, options.ranks);
+  AnsweringModel model(rank, options_alone(rank, most, options), ids, most, eos, options.ranks);
   const auto is_done = [&](std::size_t p) { return model.is_done(p); };
   for (std::size_t n = 0; n < options.tokens; ++n) {
     if (std::ranges::all_of(std::views::iota(std::size_t{0}, ids.size()), is_done)) break;
@@ -366,6 +399,7 @@ void follow_greedy(const Checkpoint& rank, const RunOptions& options) {
       if (!model.is_done(p)) model.take(p);
     }
   }
+  static_cast<void>(model.near_ties());  // which the first rank reports
 }
 
 GreedyReport compare_recorded_answers(const Checkpoint& model,
@@ -386,15 +420,7 @@ GreedyReport compare_recorded_answers(const Checkpoint& model,
   // One token, where the prompt fills the context.
   for (std::size_t p = 0; p < most.size(); ++p)
     most[p] = std::clamp(most[p], ids[p].size() + 1, ids[p].size() + recorded[p].tokens.size());
-  const inference::Profile profile = options.output_profile;
-  const RunMemory need = inference::run_memory(model, profile, inference::plain_kv_format(profile),
-                                               most, options.threads);
-  AnsweringModel output(model,
-                        {.profile = profile,
-                         .threads = options.threads,
-                         .weight_limit = inference::weight_limit(need, options.mem_limit),
-                         .without_mtp = true},
-                        ids, most, {}, nullptr);
+  AnsweringModel output(model, options_alone(model, most, options), ids, most, {}, nullptr);
   RecordedAnswers source(recorded, ids, most);
   GreedyReport report = Lockstep(source, output, prompts, longest).run();
   finish_greedy(report, nullptr);

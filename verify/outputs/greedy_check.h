@@ -11,6 +11,7 @@
 #include "formats/checkpoint/checkpoint.h"
 #include "inference/base/matrix.h"
 #include "inference/base/profile.h"
+#include "inference/model/step/step.h"
 #include "verify/outputs/prompts.h"
 
 namespace ingot::verify {
@@ -37,6 +38,8 @@ struct GreedyPrompt {
 struct GreedyReport {
   std::vector<GreedyPrompt> prompts;
   std::size_t equal = 0, inconclusive = 0, different = 0;
+  /// Over all tokens of all prompts; 0 for what another program answered.
+  inference::NearTies source_near_ties, output_near_ties;
 };
 /// Counts outcomes, and decodes the answers where there is a tokenizer.
 void finish_greedy(GreedyReport& report, const inference::Tokenizer* tokenizer);

@@ -119,6 +119,22 @@ Remarks differences_of(const GreedyReport& greedy) {
   return remarks;
 }
 
+// `source: router 2, indexer 0, tokens 1`; empty where no choice was near a tie.
+std::string near_ties_text(std::string_view side, const inference::NearTies& near) {
+  if (near == inference::NearTies()) return {};
+  return fmt::format("{}: router {}, indexer {}, tokens {}", side, near.router, near.indexer,
+                     near.argmax);
+}
+
+// Whose choices other sums would make otherwise; empty where there are none.
+std::string near_ties_text(const GreedyReport& greedy) {
+  const std::string source = near_ties_text("source", greedy.source_near_ties);
+  const std::string output = near_ties_text("output", greedy.output_near_ties);
+  if (source.empty() && output.empty()) return {};
+  return fmt::format("choices near a tie, which sums in another order may make otherwise; {}{}{}",
+                     source, source.empty() || output.empty() ? "" : "; ", output);
+}
+
 std::vector<Cell> logits_row(std::string_view name, const LogitAgreement& logits) {
   return {Cell(std::string(name), Style::kLabel),
           short_text(logits.mean_kl),
@@ -194,6 +210,7 @@ void add_output_section(const Report& report, Form form, Sections& sections) {
     add(Paragraph{
         fmt::format("greedy answers to {} prompts: {} equal, {} inconclusive, {} different",
                     greedy.prompts.size(), greedy.equal, greedy.inconclusive, greedy.different)});
+    if (std::string text = near_ties_text(greedy); !text.empty()) add(Paragraph{std::move(text)});
     if (form == Form::kPage)
       add(answers_of(greedy));
     else

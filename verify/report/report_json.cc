@@ -196,10 +196,17 @@ Json prompt_json(const GreedyPrompt& prompt) {
           {"limit", number(prompt.limit)}};
 }
 
+Json near_ties_json(const inference::NearTies& near) {
+  return {{"router", near.router}, {"indexer", near.indexer}, {"argmax", near.argmax}};
+}
+
 Json greedy_json(const GreedyReport& greedy) {
   return {{"equal", greedy.equal},
           {"inconclusive", greedy.inconclusive},
           {"different", greedy.different},
+          {"near_ties",
+           {{"source", near_ties_json(greedy.source_near_ties)},
+            {"output", near_ties_json(greedy.output_near_ties)}}},
           {"prompts", json_list(greedy.prompts, prompt_json)}};
 }
 

@@ -4,12 +4,14 @@
 #include <charconv>
 #include <cmath>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "formats/json/json.h"
 #include "inference/generate/generate.h"
 #include "inference/generate/memory_plan.h"
+#include "tests/inference/model/edited_copy.h"
 #include "tests/inference/model/runner.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
@@ -63,6 +65,20 @@ TEST(GreedyCheck, ModelAgreesWithItselfAndGenerate) {
     EXPECT_EQ(report.prompts[p].outcome, GreedyOutcome::kEqual);
     EXPECT_EQ(report.prompts[p].first_difference, std::nullopt);
   }
+}
+
+// A router of zeros chooses among equals; the bias of a trained one does not.
+TEST(GreedyCheck, CountsChoicesNearATie) {
+  const Example example;
+  const EditedCopy copy(tiny_v32());
+  for (const char* tensor : {"weight", "e_score_correction_bias"})
+    copy.fill_zero(fmt::format("model.layers.2.mlp.gate.{}", tensor));
+  const std::vector<Prompt> story = {example.prompts.at(0)};
+  const GreedyReport report = verify::compare_greedy(example.model, shard::open_source(copy.path()),
+                                                     story, &example.tokenizer, exact(4));
+  const std::size_t n_tokens = story[0].ids.size() + report.prompts[0].output.size() - 1;
+  EXPECT_EQ(report.source_near_ties.router, 0U);
+  EXPECT_EQ(report.output_near_ties.router, n_tokens);
 }
 
 TEST(GreedyCheck, FailsOnTheWeightsOfAnotherModel) {

@@ -178,6 +178,7 @@ GreedyReport sample_greedy() {
                             .output_text = "山里有一座庙，庙里有个老和尚。"});
   greedy.equal = 2;
   greedy.inconclusive = 1;
+  greedy.output_near_ties = {.router = 7, .indexer = 2, .argmax = 1};
   return greedy;
 }
 

@@ -35,6 +35,15 @@ TEST(ReportText, NamesBadLayerTensorsGatesAndFindings) {
               HasSubstr("different: prompt 3: at token 1: the source's two likeliest are 7.25"));
 }
 
+TEST(ReportText, TellsOfChoicesNearATie) {
+  Report report = passing_report();
+  const auto has_pattern = ContainsPattern("otherwise; output: router 7, indexer 2, tokens 1");
+  EXPECT_THAT(report_text(report), has_pattern);
+  EXPECT_THAT(report_html(report), has_pattern);
+  report.greedy->output_near_ties = {};
+  EXPECT_THAT(report_text(report), Not(HasSubstr("near a tie")));
+}
+
 TEST(ReportText, FitsAScreenWhateverIsWrong) {
   Report report = failing_report(200);
   EXPECT_LE(lines_of(report_text(passing_report(200))), 40);
