@@ -9,6 +9,7 @@
 #include "inference/model/stream_task.h"
 
 namespace ingot::inference {
+
 LayerStream::LayerStream(const formats::Checkpoint& source, const LayerStreamOptions& options)
     : spec_(model_spec(source)),
       context_{.spec = spec_,
@@ -19,11 +20,7 @@ LayerStream::LayerStream(const formats::Checkpoint& source, const LayerStreamOpt
                .comm = options.comm != nullptr ? *options.comm : alone_},
       weight_limit_(options.weight_limit),
       weights_(source, options.profile, options.threads, options.observer) {
-  if (options.rank.n_stages() > 1) {
-    throw Error(ErrorCode::kUnsupported,
-                "ranks in pipeline stages pass through no layer together (run them as one model: "
-                "--ranks joined)");
-  }
+  has_mtp_ = is_in_last_stage(context_, MtpLayer::is_in(weights_, spec_));
 }
 
 // Experts of one layer; null where it has none.
@@ -59,6 +56,7 @@ OutputHead& LayerStream::output_head() {
 
 Matrix LayerStream::embed(std::span<const Row> rows) {
   tell_task(context_.comm, StreamTask::Kind::kEmbed, 0, rows);
+  if (context_.rank.stage() > 0) return {};
   return embedded(rows);
 }
 
@@ -67,38 +65,76 @@ Matrix LayerStream::embedded(std::span<const Row> rows) {
   return TokenEmbedding(weights_, context_).embed(context_, rows);
 }
 
+void LayerStream::in_stage(std::size_t stage, std::size_t l, Matrix& out, const Taps& taps,
+                           const std::function<void(const Taps& taps)>& compute) {
+  if (context_.rank.n_stages() == 1) return compute(taps);
+  const bool is_here = context_.rank.stage() == stage;
+  LayerResult result;
+  if (is_here) {
+    Taps shown = taps;
+    shown.router = [&](std::size_t layer, std::span<const std::uint32_t> experts,
+                       std::span<const float> weights) {
+      result.experts.assign(experts.begin(), experts.end());
+      result.weights.assign(weights.begin(), weights.end());
+      if (taps.router) taps.router(layer, experts, weights);
+    };
+    compute(shown);
+    result.states = std::move(out);
+    if (spec_.indexer) result.selection = selection_;
+  }
+  result = share_result(context_.comm, l, stage, is_here ? &result : nullptr);
+  out = std::move(result.states);
+  if (is_here) return;
+  selection_ = std::move(result.selection);
+  if (taps.router && !result.experts.empty()) taps.router(l, result.experts, result.weights);
+  for (std::size_t r = 0; taps.indexer && r < selection_.size(); ++r) {
+    if (!selection_[r].empty()) taps.indexer(l, r, selection_[r]);
+  }
+}
+
 void LayerStream::layer(std::size_t l, Matrix& hidden, std::span<const Row> rows,
                         const Taps& taps) {
   INGOT_CHECK(l < spec_.layers && hidden.rows() == rows.size());
   tell_task(context_.comm, StreamTask::Kind::kLayer, l, rows, &hidden);
   head_.reset();
-  const StepRows grouped(rows);
-  KvCache cache = cache_of(l, grouped);
   const auto at = static_cast<std::uint32_t>(l);
-  const auto experts = experts_of(at);
-  const DecoderLayer layer(weights_, context_, at, 0, experts.get());
-  layer.forward(context_, hidden, grouped, cache, selection_, taps);
+  const std::size_t stage = context_.rank.n_stages() > 1 ? context_.rank.stages.stage_of(at) : 0;
+  in_stage(stage, l, hidden, taps, [&](const Taps& shown) {
+    const StepRows grouped(rows);
+    KvCache cache = cache_of(l, grouped);
+    const auto experts = experts_of(at);
+    const DecoderLayer layer(weights_, context_, at, 0, experts.get());
+    layer.forward(context_, hidden, grouped, cache, selection_, shown);
+  });
   if (taps.hidden) taps.hidden(l + 1, hidden);
 }
 
 Matrix LayerStream::final_norm(const Matrix& hidden) {
-  return output_head().final_norm(context_, hidden);
+  if (context_.rank.n_stages() > 1)
+    tell_task(context_.comm, StreamTask::Kind::kNorm, 0, {}, &hidden);
+  return of_last_stage(context_, "normed states of the last stage", hidden.rows(), hidden.cols(),
+                       [&] { return output_head().final_norm(context_, hidden); });
 }
 
 Matrix LayerStream::head(const Matrix& normed) {
   tell_task(context_.comm, StreamTask::Kind::kHead, 0, {}, &normed);
-  return output_head().logits(context_, normed);
+  return of_last_stage(context_, "logits of the last stage", normed.rows(), spec_.vocab,
+                       [&] { return output_head().logits(context_, normed); });
 }
 
 Matrix LayerStream::mtp(const Matrix& normed, std::span<const Row> rows, const Taps& taps) {
   INGOT_CHECK(normed.rows() == rows.size());
   tell_task(context_.comm, StreamTask::Kind::kMtp, 0, rows, &normed);
-  const Matrix tokens = embedded(rows);
-  const StepRows grouped(rows);
-  KvCache cache = cache_of(spec_.layers, grouped);
-  const auto experts = experts_of(static_cast<std::uint32_t>(spec_.layers));
-  const MtpLayer layer(weights_, context_, experts.get());
-  return layer.forward(context_, tokens, normed, grouped, cache, selection_, taps);
+  Matrix out;
+  in_stage(context_.rank.n_stages() - 1, spec_.layers, out, taps, [&](const Taps& shown) {
+    const Matrix tokens = embedded(rows);
+    const StepRows grouped(rows);
+    KvCache cache = cache_of(spec_.layers, grouped);
+    const auto experts = experts_of(static_cast<std::uint32_t>(spec_.layers));
+    const MtpLayer layer(weights_, context_, experts.get());
+    out = layer.forward(context_, tokens, normed, grouped, cache, selection_, shown);
+  });
+  return out;
 }
 
 void LayerStream::follow() {
@@ -106,10 +142,13 @@ void LayerStream::follow() {
     StreamTask task = next_task(context_.comm);
     switch (task.kind) {
       case StreamTask::Kind::kEmbed:
-        (void)embedded(task.rows);
+        (void)embed(task.rows);
         break;
       case StreamTask::Kind::kLayer:
         layer(task.layer, task.states, task.rows);
+        break;
+      case StreamTask::Kind::kNorm:
+        (void)final_norm(task.states);
         break;
       case StreamTask::Kind::kHead:
         (void)head(task.states);

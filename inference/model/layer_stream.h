@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -40,12 +41,12 @@ struct LayerStreamOptions {
 /// one's stream is used like any other, and tells the others, which follow(), what to compute.
 class LayerStream {
  public:
-  /// `source` must outlive this. Reads no weights. kUnsupported for an architecture that has no
-  /// forward pass, and for ranks in a pipeline, whose stages never hold the same layer.
+  /// `source` must outlive this. Reads no weights. All ranks come. kUnsupported for an architecture
+  /// that has no forward pass.
   LayerStream(const formats::Checkpoint& source, const LayerStreamOptions& options);
 
   [[nodiscard]] const ModelSpec& spec() const { return spec_; }
-  [[nodiscard]] bool has_mtp() const { return MtpLayer::is_in(weights_, spec_); }
+  [[nodiscard]] bool has_mtp() const { return has_mtp_; }
 
   /// `rows` are whole sequences from position 0, numbered from 0 without gaps.
   [[nodiscard]] Matrix embed(std::span<const Row> rows);
@@ -71,6 +72,10 @@ class LayerStream {
   [[nodiscard]] KvCache cache_of(std::size_t l, const StepRows& rows) const;
   OutputHead& output_head();
   [[nodiscard]] Matrix embedded(std::span<const Row> rows);
+  /// out <- what `compute` makes of it in the stage that holds layer l, and what the taps are shown
+  /// there, on all ranks.
+  void in_stage(std::size_t stage, std::size_t l, Matrix& out, const Taps& taps,
+                const std::function<void(const Taps& taps)>& compute);
 
   ModelSpec spec_;
   OneRank alone_;
@@ -78,6 +83,7 @@ class LayerStream {
   std::uint64_t weight_limit_;
   WeightStore weights_;
   Selection selection_;
+  bool has_mtp_ = false;
   std::optional<OutputHead> head_;  // while nothing else is read
 };
 

@@ -37,11 +37,7 @@ Model::Model(const formats::Checkpoint& source, const RankView& rank, Comm& comm
     layers_.emplace_back(weights_, context_, layer, i, experts_.get());
   }
   if (with_mtp) mtp_.emplace(weights_, context_, experts_.get());
-  // Only the last stage can see it.
-  float has_mtp = with_mtp ? 1.0F : 0.0F;
-  broadcast(comm, {.group = Group::kPipeline, .name = "layers of the last stage"},
-            rank.n_stages() - 1, std::span(&has_mtp, 1));
-  has_mtp_ = has_mtp != 0.0F;
+  has_mtp_ = is_in_last_stage(context_, with_mtp);
 }
 
 std::vector<std::vector<CacheStream>> Model::streams(KvFormat format, Range layers) const {
@@ -64,14 +60,6 @@ std::uint64_t Model::cache_bytes_per_token(KvFormat format) const {
 ModelCache Model::make_cache(KvFormat format, std::size_t capacity) const {
   return {KvCache(streams(format, stage_), capacity),
           KvCache(streams(format, mtp_layers()), capacity)};
-}
-
-Matrix Model::of_last_stage(const char* name, std::size_t rows, std::size_t cols,
-                            const std::function<Matrix()>& compute) const {
-  const std::size_t last = context_.rank.n_stages() - 1;
-  Matrix values = context_.rank.is_last_stage() ? compute() : Matrix(rows, cols);
-  broadcast(context_.comm, {.group = Group::kPipeline, .name = name}, last, values.values());
-  return values;
 }
 
 // The hidden states, then per row how many positions were chosen, and those.
@@ -138,7 +126,7 @@ Matrix Model::final_norm(const Matrix& hidden) const {
 }
 
 Matrix Model::head(const Matrix& normed) const {
-  return of_last_stage("logits of the last stage", normed.rows(), spec_.vocab,
+  return of_last_stage(context_, "logits of the last stage", normed.rows(), spec_.vocab,
                        [&] { return head_->logits(context_, normed); });
 }
 
@@ -161,10 +149,10 @@ Matrix Model::step(std::span<const Row> rows, ModelCache& cache, const Taps& tap
     if (rows[r].logits) wanted.push_back(r);
   }
   if (normed_hidden != nullptr) {
-    *normed_hidden = of_last_stage("normed states of the last stage", rows.size(), spec_.hidden,
-                                   [&] { return final_norm(hidden); });
+    *normed_hidden = of_last_stage(context_, "normed states of the last stage", rows.size(),
+                                   spec_.hidden, [&] { return final_norm(hidden); });
   }
-  return of_last_stage("logits of the last stage", wanted.size(), spec_.vocab, [&] {
+  return of_last_stage(context_, "logits of the last stage", wanted.size(), spec_.vocab, [&] {
     Matrix last(wanted.size(), hidden.cols());
     for (std::size_t i = 0; i < wanted.size(); ++i) {
       std::ranges::copy(hidden.row(wanted[i]), last.row(i).begin());
@@ -181,7 +169,7 @@ Matrix Model::mtp(const Matrix& normed, std::span<const Row> rows, ModelCache& c
   const StepRows grouped(rows);
   require_tokens(spec_, rows);
   reserve_rows(grouped, cache.mtp());
-  return of_last_stage("MTP states of the last stage", rows.size(), spec_.hidden, [&] {
+  return of_last_stage(context_, "MTP states of the last stage", rows.size(), spec_.hidden, [&] {
     return mtp_->forward(context_, embed(rows), normed, grouped, cache.mtp(), cache.selection(),
                          taps);
   });

@@ -93,9 +93,6 @@ class Model {
  private:
   [[nodiscard]] std::vector<std::vector<CacheStream>> streams(KvFormat format, Range layers) const;
   [[nodiscard]] Range mtp_layers() const;
-  /// On every stage what `compute` gives on the last one.
-  Matrix of_last_stage(const char* name, std::size_t rows, std::size_t cols,
-                       const std::function<Matrix()>& compute) const;
   /// What stage `from` hands to the next one: hidden states, and the choice of its last indexer.
   void hand_on(std::size_t from, Matrix& hidden, Selection& selection) const;
 

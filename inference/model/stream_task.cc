@@ -9,11 +9,54 @@
 namespace ingot::inference {
 namespace {
 
-constexpr Collective kWhatToDo = {.group = Group::kWorld, .name = "what to do"};
+constexpr Collective kNextTask = {.group = Group::kWorld, .name = "next task"};
 
 // Kind, layer, how many rows, shape of the states; then the rows as numbers, and the states.
 using Head = std::array<std::uint64_t, 5>;
 using PlainRow = std::array<std::uint32_t, 5>;
+
+template <typename Values>
+void put(Bytes& to, const Values& values) {
+  const auto bytes = std::as_bytes(std::span(values));
+  to.insert(to.end(), bytes.begin(), bytes.end());
+}
+
+// As many values as the number in front of them says.
+template <typename T>
+void put_list(Bytes& to, const std::vector<T>& values) {
+  put(to, std::array<std::uint64_t, 1>{values.size()});
+  put(to, values);
+}
+
+// Takes values from the front of what was put.
+class Taker {
+ public:
+  explicit Taker(std::span<const std::byte> bytes) : left_(bytes) {}
+
+  template <typename T>
+  void take(std::span<T> to) {
+    INGOT_CHECK(to.size_bytes() <= left_.size());
+    if (!to.empty()) std::memcpy(to.data(), left_.data(), to.size_bytes());
+    left_ = left_.subspan(to.size_bytes());
+  }
+  template <typename T>
+  T take() {
+    T value = {};
+    take(std::span(&value, 1));
+    return value;
+  }
+  template <typename T>
+  std::vector<T> take_list() {
+    const auto count = take<std::uint64_t>();
+    INGOT_CHECK(count <= left_.size() / sizeof(T));
+    std::vector<T> values(count);
+    take(std::span(values));
+    return values;
+  }
+
+ private:
+  std::span<const std::byte> left_;
+};
 
 }  // namespace
 
@@ -29,40 +72,55 @@ void tell_task(Comm& comm, StreamTask::Kind kind, std::size_t layer, std::span<c
                      row.logits ? 1U : 0U, row.is_answer ? 1U : 0U});
   }
   Bytes bytes;
-  const auto add = [&](std::span<const std::byte> what) {
-    bytes.insert(bytes.end(), what.begin(), what.end());
-  };
-  add(std::as_bytes(std::span(head)));
-  add(std::as_bytes(std::span(plain)));
-  if (states != nullptr) add(std::as_bytes(states->values()));
-  broadcast(comm, kWhatToDo, 0, std::move(bytes));
+  put(bytes, head);
+  put(bytes, plain);
+  if (states != nullptr) put(bytes, states->values());
+  broadcast(comm, kNextTask, 0, std::move(bytes));
 }
 
 StreamTask next_task(Comm& comm) {
-  const Bytes bytes = broadcast(comm, kWhatToDo, 0, Bytes());
-  std::span<const std::byte> left = bytes;
-  const auto take = [&](void* to, std::size_t n_bytes) {
-    INGOT_CHECK(n_bytes <= left.size());
-    if (n_bytes > 0) std::memcpy(to, left.data(), n_bytes);
-    left = left.subspan(n_bytes);
-  };
-  Head head = {};
-  take(head.data(), sizeof head);
+  const Bytes bytes = broadcast(comm, kNextTask, 0, Bytes());
+  Taker taker(bytes);
+  const auto head = taker.take<Head>();
   StreamTask task = {.kind = static_cast<StreamTask::Kind>(head[0]),
                      .layer = head[1],
                      .rows = {},
                      .states = Matrix(head[3], head[4])};
   for (std::uint64_t i = 0; i < head[2]; ++i) {
-    PlainRow row = {};
-    take(row.data(), sizeof row);
+    const auto row = taker.take<PlainRow>();
     task.rows.push_back({.sequence = row[0],
                          .position = row[1],
                          .token = static_cast<std::int32_t>(row[2]),
                          .logits = row[3] != 0,
                          .is_answer = row[4] != 0});
   }
-  take(task.states.values().data(), task.states.values().size_bytes());
+  taker.take(task.states.values());
   return task;
+}
+
+LayerResult share_result(Comm& comm, std::size_t layer, std::size_t from,
+                         const LayerResult* computed) {
+  Bytes bytes;
+  if (computed != nullptr) {
+    const std::array<std::uint64_t, 3> sizes = {computed->states.rows(), computed->states.cols(),
+                                                computed->selection.size()};
+    put(bytes, sizes);
+    put(bytes, computed->states.values());
+    for (const auto& positions : computed->selection) put_list(bytes, positions);
+    put_list(bytes, computed->experts);
+    put_list(bytes, computed->weights);
+  }
+  bytes = broadcast(comm, {.group = Group::kPipeline, .name = "layer of a stage", .layer = layer},
+                    from, std::move(bytes));
+  Taker taker(bytes);
+  const auto sizes = taker.take<std::array<std::uint64_t, 3>>();
+  LayerResult result = {.states = Matrix(sizes[0], sizes[1])};
+  taker.take(result.states.values());
+  for (std::uint64_t i = 0; i < sizes[2]; ++i)
+    result.selection.push_back(taker.take_list<std::uint32_t>());
+  result.experts = taker.take_list<std::uint32_t>();
+  result.weights = taker.take_list<float>();
+  return result;
 }
 
 }  // namespace ingot::inference

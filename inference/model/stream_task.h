@@ -13,7 +13,7 @@ namespace ingot::inference {
 
 /// What the first rank of a LayerStream asks of the others, which do it with it.
 struct StreamTask {
-  enum class Kind : std::uint32_t { kEnd, kEmbed, kLayer, kHead, kMtp };
+  enum class Kind : std::uint32_t { kEnd, kEmbed, kLayer, kNorm, kHead, kMtp };
 
   Kind kind = Kind::kEnd;
   std::size_t layer = 0;
@@ -26,5 +26,17 @@ void tell_task(Comm& comm, StreamTask::Kind kind, std::size_t layer = 0,
                std::span<const Row> rows = {}, const Matrix* states = nullptr);
 /// The next task that the first rank tells.
 StreamTask next_task(Comm& comm);
+
+/// What the stage of a layer has computed: its output, and what its rows chose.
+struct LayerResult {
+  Matrix states;
+  Selection selection;                 ///< a list of positions per row; none without an indexer
+  std::vector<std::uint32_t> experts;  ///< as Taps::router is shown them; none of a dense layer
+  std::vector<float> weights;          ///< of those
+};
+
+/// The result that the ranks of stage `from` have, on all ranks. `computed` is null on the others.
+LayerResult share_result(Comm& comm, std::size_t layer, std::size_t from,
+                         const LayerResult* computed);
 
 }  // namespace ingot::inference

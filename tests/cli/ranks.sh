@@ -56,7 +56,8 @@ done
   fail "the first rank reads and prints: $(cat "$work/stderr")"
 [ "$(grep -c "tokens/s" "$work/stderr")" -eq 1 ] || fail "more than one rank reports: $(cat "$work/stderr")"
 grep -q "rank 0 sent .* messages .* hidden by work" "$work/stderr" || fail "no figures of exchanges: $(cat "$work/stderr")"
-[ "$(hosts 4 "$ingot" generate model --prompt "What is 2 + 2?" --greedy --mpi-sums 2>&1 | head -1)" = "2 + 2 = 4." ] || fail "--mpi-sums"
+[ "$(hosts 4 "$ingot" generate model --prompt "What is 2 + 2?" --greedy --mpi-sums 2>"$work/stderr")" = "2 + 2 = 4." ] ||
+  fail "--mpi-sums: $(cat "$work/stderr")"
 
 # What the first rank sent is what arithmetic says: a prompt's group sums every row in every layer.
 hosts 4 "$ingot" generate model --prompt "What is 2 + 2?" --greedy --json --log "$work/log" >"$work/json" 2>"$work/stderr" || fail "--log"
@@ -84,6 +85,18 @@ for layer in processes["layers"]["layers"]:
     assert layer["isolated"]["relative_error"] < 1e-5, layer
 assert processes["greedy"] == joined["greedy"] and processes["greedy"]["equal"] > 2
 P
+# Stages never hold the same layer: each computes its own, and hands on what it made.
+"$ingot" convert "$example" "$work/staged" --pp 2 --ep 2 --progress never >/dev/null 2>&1 || fail "cut into stages"
+staged=(verify "$example" "$work/staged" --levels "layers,greedy" --profile f32 --progress never --json)
+mpi 4 "$ingot" "${staged[@]}" >"$work/processes" 2>"$work/stderr" || fail "verify stages: $(cat "$work/stderr" "$work/processes")"
+"$ingot" "${staged[@]}" >"$work/joined" 2>"$work/stderr" || fail "verify stages: $(cat "$work/stderr")"
+python3 - "$work/processes" "$work/joined" <<'P' || fail "verify by processes in stages, and joined"
+import json, sys
+processes, joined = (json.load(open(path)) for path in sys.argv[1:])
+assert processes["layers"] == joined["layers"] and processes["greedy"] == joined["greedy"]
+assert any(layer["mtp"] for layer in joined["layers"]["layers"]), joined["layers"]["layers"][-1]
+P
+
 judge 2 "ranks run the levels layers and greedy" hosts 4 "$ingot" verify "$example" model
 judge 2 "ranks run the comparison of two" hosts 4 "$ingot" verify model --text "$work/prompts"
 

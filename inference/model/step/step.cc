@@ -101,6 +101,21 @@ Matrix rounded_product(const StepContext& context, const Linear& linear, const M
   return y;
 }
 
+Matrix of_last_stage(const StepContext& context, std::string_view name, std::size_t rows,
+                     std::size_t cols, const std::function<Matrix()>& compute) {
+  Matrix values = context.rank.is_last_stage() ? compute() : Matrix(rows, cols);
+  broadcast(context.comm, {.group = Group::kPipeline, .name = name}, context.rank.n_stages() - 1,
+            values.values());
+  return values;
+}
+
+bool is_in_last_stage(const StepContext& context, bool is_here) {
+  float value = is_here ? 1.0F : 0.0F;
+  broadcast(context.comm, {.group = Group::kPipeline, .name = "layers of the last stage"},
+            context.rank.n_stages() - 1, std::span(&value, 1));
+  return value != 0.0F;
+}
+
 void require_finite(const Matrix& values, std::size_t layer, std::string_view operation) {
   for (std::size_t r = 0; r < values.rows(); ++r) {
     const auto row = values.row(r);

@@ -183,6 +183,12 @@ Matrix product(const StepContext& context, const Linear& linear, const Matrix& x
 /// The same, rounded as the profile rounds between operations.
 Matrix rounded_product(const StepContext& context, const Linear& linear, const Matrix& x);
 
+/// What `compute` gives on the ranks of a pipeline's last stage, [rows, cols], on all ranks.
+Matrix of_last_stage(const StepContext& context, std::string_view name, std::size_t rows,
+                     std::size_t cols, const std::function<Matrix()>& compute);
+/// Whether the last stage has something that only its ranks can see, on all ranks.
+bool is_in_last_stage(const StepContext& context, bool is_here);
+
 /// Throws kNonFinite naming layer, operation and row where a value is NaN or infinite.
 void require_finite(const Matrix& values, std::size_t layer, std::string_view operation);
 
