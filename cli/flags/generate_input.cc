@@ -163,6 +163,11 @@ void GenerateFlags::require_one_source() const {
   const auto between = [](const std::optional<double>& value, double most) {
     return !value || (*value >= 0 && *value <= most);
   };
+  if (drafts > kMostDrafts) {
+    throw Error(
+        ErrorCode::kInvalidArgument,
+        fmt::format("--draft is at most {}: few proposals hold beyond the first", kMostDrafts));
+  }
   if (!between(temperature, 1e4) || !between(top_p, 1)) {
     throw Error(ErrorCode::kInvalidArgument, "--temperature is 0 or more, --top-p is from 0 to 1");
   }
@@ -218,7 +223,10 @@ void declare_generate_flags(FlagTable& table, GenerateFlags& flags) {
               "the same seed (default 0), prompt and options give the same answer"}});
   table.add(
       FlagGroup::kJob,
-      {{"--kv-cache",
+      {{"--draft", &flags.drafts,
+        "tokens that the layer for multi-token prediction proposes and a step checks at once; the "
+        "answers stay the same (default 0: the layer is not used)"},
+       {"--kv-cache",
         &flags.kv_cache,
         fmt::format("numbers of the cache: {} (f32 in profile f32, else bf16)", kv_format_names()),
         {.words = words_of(inference::kv_formats(), inference::kv_format_name)}},

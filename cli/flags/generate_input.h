@@ -20,6 +20,8 @@ namespace ingot::cli {
 
 struct FlagTable;
 
+inline constexpr std::size_t kMostDrafts = 16;
+
 /// The flags of `ingot generate`, as given.
 struct GenerateFlags {
   std::string directory, config;
@@ -40,6 +42,7 @@ struct GenerateFlags {
   // How it is computed.
   std::string profile = "native", kv_cache, mem_limit;
   std::size_t threads = 0;
+  std::size_t drafts = 0;
   std::optional<std::size_t> context;  ///< 8192
   bool json = false, jsonl = false;
   std::string log_file;

@@ -4,11 +4,14 @@
 #include <array>
 #include <chrono>
 #include <cstring>
+#include <optional>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
+#include "inference/generate/drafts.h"
 #include "inference/parallel/comm.h"
 #include "inference/parallel/rank_view.h"
 
@@ -25,10 +28,11 @@ double seconds_since(Clock::time_point start) {
 struct Sequence {
   SequenceId id = 0;
   std::uint64_t prompt_hash = 0;
-  std::size_t fed = 0;   ///< tokens in the cache
-  std::size_t most = 0;  ///< tokens that it may have in the end
-  std::size_t rows = 0;  ///< of the current step
-  bool done = false;     ///< or another group's
+  std::size_t fed = 0;                    ///< tokens in the cache
+  std::size_t most = 0;                   ///< tokens that it may have in the end
+  std::size_t rows = 0;                   ///< of the current step
+  bool done = false;                      ///< or another group's
+  std::vector<std::int32_t> drafts = {};  ///< of the tokens after its last one
 };
 
 // Prompts are dealt to the data-parallel groups of a stage in turn.
@@ -85,6 +89,11 @@ class Batch {
         groups_(model.rank()),
         most_(final_lengths(model.spec(), prompts, options.max_new_tokens)),
         cache_(model.make_cache(options.kv_format, tokens_in_pages())) {
+    if (options.drafts > 0) {
+      drafter_.emplace(model, options.drafts, options.sampling);
+      result_.drafts.proposed.resize(options.drafts);
+      result_.drafts.held.resize(options.drafts);
+    }
     for (std::size_t i = 0; i < prompts.size(); ++i) {
       sequences_.push_back({.prompt_hash = hash_of_prompt(prompts[i]),
                             .most = most_[i],
@@ -136,6 +145,12 @@ class Batch {
       mine.put(first ? result_.near_ties.argmax : 0);
       mine.put(first ? result_.times.prefill_tokens : 0);
       mine.put(first ? result_.times.decode_tokens : 0);
+      mine.put(first ? result_.drafts.passes : 0);
+      mine.put(first ? result_.drafts.tokens : 0);
+      for (std::size_t k = 0; k < options_.drafts; ++k) {
+        mine.put(first ? result_.drafts.proposed[k] : 0);
+        mine.put(first ? result_.drafts.held[k] : 0);
+      }
       for (std::size_t i = 0; first && i < sequences_.size(); ++i) {
         if (!groups_.owns(i)) continue;
         const Answer& answer = result_.answers[i];
@@ -150,6 +165,8 @@ class Batch {
                  std::vector<Bytes>(comm.size(Group::kWorld), mine.bytes()));
     result_.times.prefill_tokens = result_.times.decode_tokens = 0;
     result_.near_ties = {};
+    result_.drafts = {.proposed = std::vector<std::uint64_t>(options_.drafts),
+                      .held = std::vector<std::uint64_t>(options_.drafts)};
     for (const Bytes& bytes : all) {
       if (!bytes.empty()) take_answers(Numbers(bytes));
     }
@@ -161,6 +178,12 @@ class Batch {
     result_.near_ties.argmax += from.take();
     result_.times.prefill_tokens += from.take();
     result_.times.decode_tokens += from.take();
+    result_.drafts.passes += from.take();
+    result_.drafts.tokens += from.take();
+    for (std::size_t k = 0; k < options_.drafts; ++k) {
+      result_.drafts.proposed[k] += from.take();
+      result_.drafts.held[k] += from.take();
+    }
     while (!from.is_at_end()) {
       const std::size_t i = from.take();
       INGOT_CHECK(i < result_.answers.size());
@@ -180,8 +203,10 @@ class Batch {
 
   [[nodiscard]] std::int32_t token_at(std::size_t i, std::size_t position) const {
     const Answer& answer = result_.answers[i];
-    return position < answer.prompt.size() ? answer.prompt[position]
-                                           : answer.tokens[position - answer.prompt.size()];
+    if (position < answer.prompt.size()) return answer.prompt[position];
+    const std::size_t at = position - answer.prompt.size();
+    return at < answer.tokens.size() ? answer.tokens[at]
+                                     : sequences_[i].drafts[at - answer.tokens.size()];
   }
 
   // How many rows every sequence gives to the next step. False when all are done.
@@ -193,7 +218,7 @@ class Batch {
       if (sequence.done) continue;
       const std::size_t prompt = result_.answers[i].prompt.size();
       if (sequence.fed >= prompt) {
-        sequence.rows = 1;
+        sequence.rows = 1 + sequence.drafts.size();
       } else {
         const std::size_t end = (sequence.fed / kPrefillRows + 1) * kPrefillRows;
         const std::size_t run = std::min(end, prompt) - sequence.fed;
@@ -210,36 +235,94 @@ class Batch {
     const Clock::time_point start = Clock::now();
     std::size_t n_prompt_rows = 0;
     std::vector<Row> rows;
-    std::vector<std::size_t> answered;
+    std::vector<std::size_t> fed;
+    std::vector<FedRows> held;
     for (std::size_t i = 0; i < sequences_.size(); ++i) {
-      Sequence& sequence = sequences_[i];
-      for (std::size_t r = 0; r < sequence.rows; ++r) {
-        rows.push_back({.sequence = sequence.id,
-                        .position = static_cast<std::uint32_t>(sequence.fed + r),
-                        .token = token_at(i, sequence.fed + r),
-                        .is_answer = sequence.fed + r >= result_.answers[i].prompt.size()});
-      }
+      const Sequence& sequence = sequences_[i];
       if (sequence.rows == 0) continue;
-      if (sequence.fed < result_.answers[i].prompt.size()) n_prompt_rows += sequence.rows;
-      sequence.fed += sequence.rows;
-      if (sequence.fed >= result_.answers[i].prompt.size()) {
-        rows.back().logits = true;
-        answered.push_back(i);
+      const std::size_t prompt = result_.answers[i].prompt.size();
+      fed.push_back(i);
+      held.push_back({.sequence = sequence.id,
+                      .first_row = rows.size(),
+                      .first_position = static_cast<std::uint32_t>(sequence.fed),
+                      .prompt_tokens = prompt,
+                      .prompt_hash = sequence.prompt_hash});
+      for (std::size_t r = 0; r < sequence.rows; ++r) {
+        const std::size_t position = sequence.fed + r;
+        rows.push_back({.sequence = sequence.id,
+                        .position = static_cast<std::uint32_t>(position),
+                        .token = token_at(i, position),
+                        .logits = position + 1 >= prompt,
+                        .is_answer = position >= prompt});
       }
+      if (sequence.fed < prompt) n_prompt_rows += sequence.rows;
     }
-    const Matrix logits = model_.step(rows, cache_, {.near_ties = &result_.near_ties});
-    for (std::size_t at = 0; at < answered.size(); ++at) take_token(answered[at], logits.row(at));
+    Matrix normed;
+    const Matrix logits =
+        model_.step(rows, cache_, {.near_ties = &result_.near_ties}, drafter_ ? &normed : nullptr);
+    std::size_t n_held = 0, at = 0;
+    for (std::size_t s = 0; s < fed.size(); ++s) {
+      take_rows(fed[s], logits, at, held[s]);
+      n_held += held[s].count;
+    }
+    if (drafter_) draft(normed, fed, held);
 
     GenerateTimes& times = result_.times;
     times.prefill_tokens += n_prompt_rows;
-    times.decode_tokens += rows.size() - n_prompt_rows;
+    times.decode_tokens += n_held - n_prompt_rows;
     (n_prompt_rows > 0 ? times.prefill_seconds : times.decode_seconds) += seconds_since(start);
-    if (!answered.empty() && times.first_token_seconds == 0) {
-      times.first_token_seconds = seconds_since(start_);
+    if (at > 0 && times.first_token_seconds == 0) times.first_token_seconds = seconds_since(start_);
+  }
+
+  // Takes the tokens that rows of a step decide, up to the first proposal that does not hold.
+  // `logits` from row `at` on are its own; `at` becomes that of the next sequence.
+  void take_rows(std::size_t i, const Matrix& logits, std::size_t& at, FedRows& held) {
+    Sequence& sequence = sequences_[i];
+    const std::size_t prompt = result_.answers[i].prompt.size();
+    const bool is_pass = sequence.fed >= prompt;
+    const std::vector<std::int32_t> drafts = std::exchange(sequence.drafts, {});
+    const std::size_t end = sequence.fed + sequence.rows;
+    std::size_t next_logits = at;
+    at += end < prompt ? 0 : end - std::max(sequence.fed, prompt - 1);
+    if (is_pass) ++result_.drafts.passes;
+    for (std::size_t r = 0; r < sequence.rows; ++r) {
+      ++sequence.fed;
+      ++held.count;
+      if (sequence.fed < prompt) {
+        held.next.push_back(token_at(i, sequence.fed));
+        continue;
+      }
+      const std::int32_t token = take_token(i, logits.row(next_logits++));
+      held.next.push_back(token);
+      if (is_pass) ++result_.drafts.tokens;
+      if (r == drafts.size() || !is_pass) continue;
+      ++result_.drafts.proposed[r];
+      if (token != drafts[r]) break;
+      ++result_.drafts.held[r];
+      if (sequence.done) break;
     }
   }
 
-  void take_token(std::size_t i, std::span<const float> logits) {
+  // What the next step is to check of the sequences that go on.
+  void draft(const Matrix& normed, const std::vector<std::size_t>& fed,
+             std::vector<FedRows>& held) {
+    std::vector<std::size_t> going_on;
+    std::vector<FedRows> rows;
+    for (std::size_t s = 0; s < fed.size(); ++s) {
+      const Sequence& sequence = sequences_[fed[s]];
+      if (sequence.done) continue;
+      // A step of d proposals may give d + 1 tokens, beside the one that is not fed yet.
+      if (sequence.fed >= held[s].prompt_tokens)
+        held[s].most_drafts = std::min(options_.drafts, sequence.most - sequence.fed - 2);
+      going_on.push_back(fed[s]);
+      rows.push_back(std::move(held[s]));
+    }
+    std::vector<std::vector<std::int32_t>> drafts = drafter_->propose(normed, rows, cache_);
+    for (std::size_t s = 0; s < drafts.size(); ++s)
+      sequences_[going_on[s]].drafts = std::move(drafts[s]);
+  }
+
+  std::int32_t take_token(std::size_t i, std::span<const float> logits) {
     Sequence& sequence = sequences_[i];
     Answer& answer = result_.answers[i];
     const std::int32_t token = sample_token(
@@ -251,9 +334,10 @@ class Batch {
     const bool is_end = std::ranges::find(options_.eos, token) != options_.eos.end();
     sequence.done = is_end || answer.prompt.size() + answer.tokens.size() >= sequence.most;
     if (is_end) answer.stop = StopReason::kEos;
-    if (!sequence.done) return;
+    if (!sequence.done) return token;
     cache_.free(sequence.id);
     tell(i);
+    return token;
   }
 
   void tell(std::size_t i) const {
@@ -273,6 +357,7 @@ class Batch {
   DataParallel groups_;
   std::vector<std::size_t> most_;
   ModelCache cache_;
+  std::optional<Drafter> drafter_;
   std::vector<Sequence> sequences_;
   GenerateResult result_;
   Clock::time_point start_;

@@ -31,6 +31,8 @@ struct GenerateOptions {
   std::size_t max_new_tokens = 512;
   std::vector<std::int32_t> eos;
   KvFormat kv_format = KvFormat::kBf16;
+  /// Tokens that the MTP layer proposes for each step of a sequence (Drafter); 0: it is not used.
+  std::size_t drafts = 0;
   /// Called for every new token of a prompt, the end included.
   std::function<void(std::size_t prompt, std::int32_t token)> on_token;
   /// Called with every answer that has come to its end, as it does.
@@ -46,10 +48,20 @@ struct GenerateTimes {
   double first_token_seconds = 0;  ///< from the start to the first token of any answer
 };
 
+/// What became of the proposed tokens.
+struct DraftCounts {
+  std::uint64_t passes = 0;  ///< a sequence through a step after its prompt
+  std::uint64_t tokens = 0;  ///< that those gave
+  /// By position: of so many first, second, ... tokens proposed, so many held.
+  std::vector<std::uint64_t> proposed, held;
+};
+
 struct GenerateResult {
   std::vector<Answer> answers;
   GenerateTimes times;
-  NearTies near_ties;  ///< of all tokens; argmax: of those that were taken as the likeliest
+  /// Of all tokens, rejected proposals too; argmax: of those that were taken as the likeliest.
+  NearTies near_ties;
+  DraftCounts drafts;
 };
 
 /// A prompt is fed in runs that end at multiples of this many tokens, at most about as many rows in

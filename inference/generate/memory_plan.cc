@@ -8,6 +8,7 @@
 #include "formats/base/error.h"
 #include "inference/family/model_family.h"
 #include "inference/generate/generate.h"
+#include "inference/model/decoder_layer.h"
 #include "inference/model/model_memory.h"
 #include "inference/model/step/step.h"
 
@@ -89,22 +90,26 @@ TokenCount count_tokens(std::span<const std::size_t> lengths) {
 }  // namespace
 
 RunMemory run_memory(const formats::Checkpoint& source, Profile profile, KvFormat format,
-                     std::span<const std::size_t> final_lengths, std::size_t threads) {
+                     std::span<const std::size_t> final_lengths, std::size_t threads,
+                     std::size_t drafts) {
   const ModelSpec spec = model_spec(source);
   const RankView rank = rank_view(source);
   const WeightStore weights(source, profile, threads);
-  RunMemory need{need_of_weights(weights, expert_shape(spec, rank, false), false, spec)};
+  const bool with_mtp = drafts > 0 && rank.is_last_stage() && MtpLayer::is_in(weights, spec);
+  RunMemory need{need_of_weights(weights, expert_shape(spec, rank, with_mtp), with_mtp, spec)};
   std::vector<std::vector<CacheStream>> streams;
   const Range stage = stage_part(rank, spec.layers);
   for (std::size_t l = stage.first; l < stage.first + stage.count; ++l) {
     streams.push_back(cache_streams(spec, rank, profile, format, l));
   }
+  if (with_mtp) streams.push_back(cache_streams(spec, rank, profile, format, spec.layers));
   const auto [n_tokens, longest] = count_tokens(final_lengths);
   need.cache = n_tokens * KvCache::bytes_per_token(streams);
 
-  const std::uint64_t rows = std::min<std::uint64_t>(n_tokens, kPrefillRows) + final_lengths.size();
+  const std::uint64_t answer_rows = final_lengths.size() * (1 + drafts);
+  const std::uint64_t rows = std::min<std::uint64_t>(n_tokens, kPrefillRows) + answer_rows;
   need.scratch = step_memory(spec, rows, longest, threads) +
-                 final_lengths.size() * 3 * spec.vocab * sizeof(float) + program_memory(source);
+                 answer_rows * 3 * spec.vocab * sizeof(float) + program_memory(source);
   return need;
 }
 

@@ -19,10 +19,11 @@ struct RunMemory : WeightNeed {
   [[nodiscard]] std::uint64_t all() const { return cache + scratch + resident + experts; }
 };
 
-/// For a model, or the rank whose directory `source` is, without its MTP layer that generates up to
-/// `final_lengths` tokens per sequence.
+/// For a model, or the rank whose directory `source` is, that generates up to `final_lengths`
+/// tokens per sequence, of which its MTP layer proposes `drafts` a step (0: it stays out).
 RunMemory run_memory(const formats::Checkpoint& source, Profile profile, KvFormat format,
-                     std::span<const std::size_t> final_lengths, std::size_t threads);
+                     std::span<const std::size_t> final_lengths, std::size_t threads,
+                     std::size_t drafts = 0);
 
 /// For a LayerStream, its MTP layer included, that runs whole sequences of these lengths through
 /// one layer after the other: `resident` and `experts` are the largest layer's. Hidden states that

@@ -175,29 +175,4 @@ Matrix Model::mtp(const Matrix& normed, std::span<const Row> rows, ModelCache& c
   });
 }
 
-std::vector<std::int32_t> Model::draft(std::size_t k, const Matrix& normed, SequenceId sequence,
-                                       std::uint32_t position, std::int32_t token,
-                                       ModelCache& cache) const {
-  std::vector<std::int32_t> drafted;
-  Matrix state = normed;
-  try {
-    for (std::size_t i = 0; i < k; ++i) {
-      const Row row{.sequence = sequence,
-                    .position = position + static_cast<std::uint32_t>(i),
-                    .token = token,
-                    .is_answer = true};
-      state = mtp(state, {&row, 1}, cache);
-      const Matrix logits = head(state);
-      const auto best = std::ranges::max_element(logits.row(0));
-      token = static_cast<std::int32_t>(best - logits.row(0).begin());
-      drafted.push_back(token);
-    }
-  } catch (...) {
-    cache.mtp().truncate(sequence, position);
-    throw;
-  }
-  cache.mtp().truncate(sequence, position);
-  return drafted;
-}
-
 }  // namespace ingot::inference

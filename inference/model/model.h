@@ -76,12 +76,6 @@ class Model {
   /// output after its own norm, from which head_mtp gives the logits of t_{i+2}.
   [[nodiscard]] Matrix mtp(const Matrix& normed, std::span<const Row> rows, ModelCache& cache,
                            const Taps& taps = {}) const;
-  /// Chains the MTP layer greedily: `normed` [1, D] is h of the row before `token`, whose entry
-  /// goes to `position`. Returns k drafted tokens; the provisional entries are truncated again.
-  [[nodiscard]] std::vector<std::int32_t> draft(std::size_t k, const Matrix& normed,
-                                                SequenceId sequence, std::uint32_t position,
-                                                std::int32_t token, ModelCache& cache) const;
-
   [[nodiscard]] ExpertCounters expert_counters() const {
     return experts_ ? experts_->counters() : ExpertCounters{};
   }

@@ -97,6 +97,12 @@ assert processes["layers"] == joined["layers"] and processes["greedy"] == joined
 assert any(layer["mtp"] for layer in joined["layers"]["layers"]), joined["layers"]["layers"][-1]
 P
 
+# The layer for multi-token prediction stands on the last stage, and proposes for all.
+drafted=(generate "$work/staged" --prompts "$work/prompts" --max-new-tokens 24 --profile f32 --json --greedy)
+whole=$("$ingot" "${drafted[@]}" 2>/dev/null | ids)
+[ "$(mpi 4 "$ingot" "${drafted[@]}" --draft 2 2>"$work/stderr" | ids)" = "$whole" ] || fail "drafts in stages: $(cat "$work/stderr")"
+[ "$(hosts 4 "$ingot" "${answer[@]}" --draft 1 2>"$work/stderr" | ids)" = "$threads" ] || fail "drafts of ranks: $(cat "$work/stderr")"
+
 judge 2 "ranks run the levels layers and greedy" hosts 4 "$ingot" verify "$example" model
 judge 2 "ranks run the comparison of two" hosts 4 "$ingot" verify model --text "$work/prompts"
 
