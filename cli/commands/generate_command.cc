@@ -16,7 +16,7 @@
 #include "cli/commands/launch.h"
 #include "cli/flags/flag_table.h"
 #include "cli/flags/generate_input.h"
-#include "cli/report/traffic_report.h"
+#include "cli/report/step_report.h"
 #include "cli/terminal/line_editor.h"
 #include "cli/terminal/terminal.h"
 #include "formats/base/error.h"
@@ -117,11 +117,17 @@ std::string drafts_text(const inference::DraftCounts& drafts) {
   return text;
 }
 
-/// One answer, in a document.
-Json answer_json(const inference::Answer& answer, const inference::Tokenizer* tokenizer) {
+/// One answer, in a document; with its times where prompts arrive one after the other.
+Json answer_json(const inference::Answer& answer, const inference::Tokenizer* tokenizer,
+                 const std::optional<double>& arrived) {
   Json json = {{"prompt_ids", answer.prompt}, {"generated_ids", answer.tokens}};
   if (tokenizer != nullptr) json["text"] = tokenizer->decode(answer.tokens, /*skip_special=*/true);
   json["stop"] = std::string(inference::stop_reason_name(answer.stop));
+  if (arrived) {
+    json["seconds"] = {{"arrived", *arrived},
+                       {"first_token", answer.first_token_seconds},
+                       {"end", answer.end_seconds}};
+  }
   return json;
 }
 
@@ -130,16 +136,16 @@ std::string answer_line(std::size_t index, const GivenPrompt& prompt,
                         const inference::Answer& answer, const inference::Tokenizer* tokenizer) {
   Json json = {{"index", index}};
   json.update(*prompt.given);
-  json.update(answer_json(answer, tokenizer));
+  json.update(answer_json(answer, tokenizer, prompt.arrives));
   return json.dump() + "\n";
 }
 
 /// The document of --json.
-Json generate_json(const inference::GenerateResult& result, const inference::Tokenizer* tokenizer,
-                   const inference::Model& model) {
-  const auto sequences = formats::json_list(result.answers, [&](const inference::Answer& answer) {
-    return answer_json(answer, tokenizer);
-  });
+Json generate_json(const inference::GenerateResult& result, const std::vector<GivenPrompt>& given,
+                   const inference::Tokenizer* tokenizer, const inference::Model& model) {
+  Json sequences = Json::array();
+  for (std::size_t i = 0; i < given.size(); ++i)
+    sequences.push_back(answer_json(result.answers[i], tokenizer, given[i].arrives));
   const inference::GenerateTimes& times = result.times;
   const inference::ExpertCounters experts = model.expert_counters();
   return {{"schema", 1},
@@ -153,6 +159,7 @@ Json generate_json(const inference::GenerateResult& result, const inference::Tok
             {"tokens_per_second", rate(times.decode_tokens, times.decode_seconds)}}},
           {"seconds_to_first_token", times.first_token_seconds},
           {"peak_memory_bytes", peak_memory()},
+          {"steps", steps_json(result.steps)},
           {"near_ties",
            {{"router", result.near_ties.router},
             {"indexer", result.near_ties.indexer},
@@ -180,6 +187,7 @@ std::string generate_summary(const inference::GenerateResult& result,
       times.prefill_tokens, rate(times.prefill_tokens, times.prefill_seconds), times.decode_tokens,
       rate(times.decode_tokens, times.decode_seconds), times.first_token_seconds,
       bytes_text(peak_memory()));
+  if (result.answers.size() > 1) text += "; " + steps_text(result.steps);
   const inference::NearTies& near = result.near_ties;
   const shard::Topology& topology = model.rank().topology;
   if (const auto n = near.router + near.indexer + near.argmax;
@@ -234,17 +242,24 @@ class GenerateSession {
     options.eos = config.eos;
     options.kv_format = flags_.kv_format();
     options.drafts = flags_.drafts;
+    options.batch_tokens = flags_.batch_tokens;
+    options.cache_tokens = cache_tokens_;
     return options;
   }
-  /// Reads the weights. Caches for answers up to `final_lengths` fit beside them, or kLimit.
+  /// Reads the weights. Caches for the longest of answers up to `final_lengths` fit beside them, or
+  /// kLimit.
   void open(std::span<const std::size_t> final_lengths) {
     const inference::Profile profile = flags_.chosen_profile();
-    const inference::RunMemory need = inference::run_memory(source_, profile, flags_.kv_format(),
-                                                            final_lengths, threads_, flags_.drafts);
-    const std::uint64_t limit = self_.share(flags_.memory_limit(), !flags_.mem_limit.empty());
+    const inference::RunMemory need =
+        inference::run_memory(source_, profile, flags_.kv_format(), final_lengths, threads_,
+                              flags_.drafts, flags_.batch_tokens);
+    const inference::MemoryShare share =
+        inference::share_memory(need, final_lengths, flags_.batch_tokens,
+                                self_.share(flags_.memory_limit(), !flags_.mem_limit.empty()));
+    cache_tokens_ = share.cache_tokens;
     const inference::ModelOptions options = {.profile = profile,
                                              .threads = threads_,
-                                             .weight_limit = inference::weight_limit(need, limit),
+                                             .weight_limit = share.weights,
                                              .without_mtp = flags_.drafts == 0};
     model_ = std::make_unique<inference::Model>(source_, inference::rank_view(source_), self_.comm,
                                                 options);
@@ -258,6 +273,7 @@ class GenerateSession {
   std::size_t threads_;
   formats::Checkpoint source_;
   inference::ModelSpec spec_;
+  std::size_t cache_tokens_ = 0;
   std::unique_ptr<inference::Model> model_;
 };
 
@@ -342,8 +358,12 @@ int run_answers(const GenerateFlags& flags, const RunningRank& self) {
   inference::Lists ids;
   for (const GivenPrompt& prompt : given) ids.push_back(prompt.ids);
   ids = broadcast(self.comm, {.group = inference::Group::kWorld, .name = "prompts"}, 0, ids);
+  session.open(inference::final_lengths(session.spec(), ids, session.options().max_new_tokens));
   inference::GenerateOptions options = session.options();
-  session.open(inference::final_lengths(session.spec(), ids, options.max_new_tokens));
+  if (!flags.arrivals_file.empty()) {
+    options.arrivals.resize(ids.size());  // read on the first rank alone
+    for (std::size_t i = 0; i < given.size(); ++i) options.arrivals[i] = *given[i].arrives;
+  }
   install_stop_signals();
   options.stop_requested = stop_requested;
   const inference::Tokenizer* tokenizer = reader ? reader->tokenizer() : nullptr;
@@ -357,18 +377,23 @@ int run_answers(const GenerateFlags& flags, const RunningRank& self) {
       printer.on_token(prompt, token);
     };
   }
+  std::optional<StepLog> log;
+  if (reader && !flags.log_file.empty()) {
+    log.emplace(flags.log_file);
+    options.on_step = [&](const inference::StepFigures& figures) {
+      log->write(figures, self.is_rank ? self.comm.traffic() : inference::TrafficByCollective());
+    };
+  }
   const inference::GenerateResult result = inference::generate(session.model(), ids, options);
   if (!reader) return kExitDone;
+  if (log) log->write(result.steps);
   if (flags.json) {
-    std::cout << formats::json_text(generate_json(result, tokenizer, session.model()));
+    std::cout << formats::json_text(generate_json(result, given, tokenizer, session.model()));
   } else {
     if (!flags.jsonl) printer.finish();
     notes() << generate_summary(result, session.model()) << "\n";
   }
   if (self.is_rank) notes() << traffic_summary(self.comm.traffic()) << "\n";
-  if (!flags.log_file.empty()) {
-    write_text_file(flags.log_file, traffic_lines(self.comm.traffic()));
-  }
   if (stop_requested())
     throw Error(ErrorCode::kInterrupted, "stopped before the end of the answer");
   return kExitDone;

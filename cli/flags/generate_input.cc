@@ -51,6 +51,7 @@ std::uint64_t available_memory() {
 }
 
 constexpr std::uint64_t kMaxPromptBytes = std::uint64_t{64} << 20U;
+constexpr std::size_t kMostDrafts = 16, kMostBatchTokens = std::size_t{1} << 20U;
 
 bool is_between(char c) {
   return std::string_view(" ,\t\r\n").find(c) != std::string_view::npos;
@@ -133,16 +134,19 @@ std::uint64_t GenerateFlags::memory_limit() const {
 
 void GenerateFlags::require_one_source() const {
   const int n = (prompt ? 1 : 0) + (tokens ? 1 : 0) + (prompts_file.empty() ? 0 : 1) +
-                (messages_file.empty() ? 0 : 1) + (interactive ? 1 : 0);
+                (arrivals_file.empty() ? 0 : 1) + (messages_file.empty() ? 0 : 1) +
+                (interactive ? 1 : 0);
   if (n != 1) {
     throw Error(ErrorCode::kInvalidArgument,
-                n == 0 ? "nothing to answer: give --prompt TEXT, --prompts FILE, --messages FILE, "
-                         "--tokens IDS or --interactive"
-                       : "give one of --prompt, --prompts, --messages, --tokens and --interactive");
+                n == 0 ? "nothing to answer: give --prompt TEXT, --prompts FILE, --arrivals FILE, "
+                         "--messages FILE, --tokens IDS or --interactive"
+                       : "give one of --prompt, --prompts, --arrivals, --messages, --tokens and "
+                         "--interactive");
   }
   if (system && (raw || tokens || !messages_file.empty())) {
     throw Error(ErrorCode::kInvalidArgument,
-                "--system goes with --prompt, --prompts and --interactive, not with --raw");
+                "--system goes with --prompt, --prompts, --arrivals and --interactive, not with "
+                "--raw");
   }
   if (interactive && (raw || json || jsonl)) {
     throw Error(ErrorCode::kInvalidArgument,
@@ -150,7 +154,7 @@ void GenerateFlags::require_one_source() const {
   }
   const bool is_chat = !raw && !tokens;
   const IdleFlag idle[] = {
-      {"--raw", raw, !tokens && messages_file.empty(), "--prompt and --prompts"},
+      {"--raw", raw, !tokens && messages_file.empty(), "--prompt, --prompts and --arrivals"},
       {"--chat-format", !chat_format.empty(), is_chat, "prompts in a chat format"},
       {"--thinking", thinking.has_value(), is_chat, "prompts in a chat format"},
       {"--context", context.has_value(), interactive, "--interactive"},
@@ -167,6 +171,10 @@ void GenerateFlags::require_one_source() const {
     throw Error(
         ErrorCode::kInvalidArgument,
         fmt::format("--draft is at most {}: few proposals hold beyond the first", kMostDrafts));
+  }
+  if (batch_tokens == 0 || batch_tokens > kMostBatchTokens) {
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("--batch-tokens is from 1 to {}", kMostBatchTokens));
   }
   if (!between(temperature, 1e4) || !between(top_p, 1)) {
     throw Error(ErrorCode::kInvalidArgument, "--temperature is 0 or more, --top-p is from 0 to 1");
@@ -189,8 +197,13 @@ void declare_generate_flags(FlagTable& table, GenerateFlags& flags) {
       FlagGroup::kPrompts,
       {{"--prompts",
         &flags.prompts_file,
-        "file of prompts, separated by blank lines, or JSON lines (.jsonl), answered as one batch; "
-        "- is stdin",
+        "file of prompts, separated by blank lines, or JSON lines (.jsonl); - is stdin",
+        {.kind = ValueKind::kFile, .takes_stdin = true}},
+       {"--arrivals",
+        &flags.arrivals_file,
+        "JSON lines of prompts, each with the \"seconds\" after the start at which it arrives; - "
+        "is "
+        "stdin",
         {.kind = ValueKind::kFile, .takes_stdin = true}},
        {"--messages",
         &flags.messages_file,
@@ -226,6 +239,8 @@ void declare_generate_flags(FlagTable& table, GenerateFlags& flags) {
       {{"--draft", &flags.drafts,
         "tokens that the layer for multi-token prediction proposes and a step checks at once; the "
         "answers stay the same (default 0: the layer is not used)"},
+       {"--batch-tokens", &flags.batch_tokens,
+        "tokens of all sequences that a step takes at most (default 512)"},
        {"--kv-cache",
         &flags.kv_cache,
         fmt::format("numbers of the cache: {} (f32 in profile f32, else bf16)", kv_format_names()),
@@ -243,8 +258,8 @@ void declare_generate_flags(FlagTable& table, GenerateFlags& flags) {
               {.excludes = {"--json"}}},
              {"--log",
               &flags.log_file,
-              "write what the first of several ranks sent to others, a JSON line per layer and "
-              "collective",
+              "write a JSON line per step: its tokens, caches, time, and what ranks sent to each "
+              "other",
               {.kind = ValueKind::kFile}}});
 }
 
@@ -308,11 +323,16 @@ GivenPrompt PromptReader::encode_line(const inference::PromptLine& line) const {
 }
 
 std::vector<GivenPrompt> PromptReader::read_prompts_file() const {
-  const std::string text = read_text_input(flags_.prompts_file, kMaxPromptBytes);
-  const bool has_lines = flags_.jsonl || inference::has_prompt_lines(flags_.prompts_file, text);
+  const bool arrive = !flags_.arrivals_file.empty();
+  const std::string& path = arrive ? flags_.arrivals_file : flags_.prompts_file;
+  const std::string text = read_text_input(path, kMaxPromptBytes);
+  const bool has_lines = arrive || flags_.jsonl || inference::has_prompt_lines(path, text);
   std::vector<inference::PromptLine> lines;
-  if (has_lines) lines = inference::parse_prompt_lines(text, flags_.prompts_file);
-  if (!has_lines) {
+  if (arrive) {
+    lines = inference::parse_arrivals(text, path);
+  } else if (has_lines) {
+    lines = inference::parse_prompt_lines(text, path);
+  } else {
     for (std::string& prompt : inference::split_prompts(text)) {
       inference::PromptLine& line = lines.emplace_back();
       line.line = lines.size() - 1;
@@ -323,14 +343,15 @@ std::vector<GivenPrompt> PromptReader::read_prompts_file() const {
   for (const inference::PromptLine& line : lines) {
     try {
       prompts.push_back(encode_line(line));
+      if (arrive) prompts.back().arrives = line.seconds;
     } catch (const Error& error) {
       throw Error(error.code(),
                   fmt::format("{} {}: {}", has_lines ? "line" : "prompt", line.line, error.what()))
-          .in_file(flags_.prompts_file);
+          .in_file(path);
     }
   }
   if (prompts.empty()) {
-    throw Error(ErrorCode::kInvalidArgument, "holds no prompt").in_file(flags_.prompts_file);
+    throw Error(ErrorCode::kInvalidArgument, "holds no prompt").in_file(path);
   }
   return prompts;
 }

@@ -14,20 +14,19 @@
 #include "inference/cache/kv_cache.h"
 #include "inference/chat/chat_format.h"
 #include "inference/generate/prompt_text.h"
+#include "inference/generate/scheduler.h"
 #include "inference/tokenizer/tokenizer.h"
 
 namespace ingot::cli {
 
 struct FlagTable;
 
-inline constexpr std::size_t kMostDrafts = 16;
-
 /// The flags of `ingot generate`, as given.
 struct GenerateFlags {
   std::string directory, config;
   // Where prompts come from: one of these.
   std::optional<std::string> prompt, tokens;
-  std::string prompts_file, messages_file;
+  std::string prompts_file, arrivals_file, messages_file;
   bool interactive = false;
   // How they are put.
   std::optional<std::string> system;
@@ -42,7 +41,7 @@ struct GenerateFlags {
   // How it is computed.
   std::string profile = "native", kv_cache, mem_limit;
   std::size_t threads = 0;
-  std::size_t drafts = 0;
+  std::size_t drafts = 0, batch_tokens = inference::kPrefillRows;
   std::optional<std::size_t> context;  ///< 8192
   bool json = false, jsonl = false;
   std::string log_file;
@@ -65,6 +64,7 @@ struct GivenPrompt {
   /// {"prompt": TEXT} or {"messages": [...], "tools": [...]}, with "id" where it has one; empty for
   /// ids.
   std::shared_ptr<const formats::Json> given;
+  std::optional<double> arrives = {};  ///< seconds after the start (--arrivals)
 };
 
 /// Turns what the user gave into token ids.

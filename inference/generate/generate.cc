@@ -11,7 +11,9 @@
 
 #include "formats/base/checked.h"
 #include "formats/base/error.h"
+#include "inference/generate/coordinator.h"
 #include "inference/generate/drafts.h"
+#include "inference/generate/scheduler.h"
 #include "inference/parallel/comm.h"
 #include "inference/parallel/rank_view.h"
 
@@ -24,30 +26,15 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// A sequence on its way.
+// A sequence of this group.
 struct Sequence {
   SequenceId id = 0;
   std::uint64_t prompt_hash = 0;
-  std::size_t fed = 0;                    ///< tokens in the cache
+  std::size_t cached = 0;                 ///< tokens in the cache
+  std::size_t reached = 0;                ///< the most that were, before it was put back
   std::size_t most = 0;                   ///< tokens that it may have in the end
-  std::size_t rows = 0;                   ///< of the current step
-  bool done = false;                      ///< or another group's
+  bool is_open = false;                   ///< it has arrived, and its answer has not ended
   std::vector<std::int32_t> drafts = {};  ///< of the tokens after its last one
-};
-
-// Prompts are dealt to the data-parallel groups of a stage in turn.
-struct DataParallel {
-  explicit DataParallel(const RankView& rank)
-      : n_groups(rank.topology.ranks_per_stage() / rank.topology.tp),
-        group(rank.rank % rank.topology.ranks_per_stage() / rank.topology.tp),
-        speaks(rank.tp_rank() == 0),
-        is_first_stage(rank.stage() == 0) {}
-
-  [[nodiscard]] bool owns(std::size_t prompt) const { return prompt % n_groups == group; }
-
-  std::size_t n_groups, group;
-  bool speaks;          ///< for its group and stage
-  bool is_first_stage;  ///< which tells what is the same on all stages
 };
 
 // Numbers of answers between ranks.
@@ -86,51 +73,86 @@ class Batch {
         const GenerateOptions& options)
       : model_(model),
         options_(options),
-        groups_(model.rank()),
         most_(final_lengths(model.spec(), prompts, options.max_new_tokens)),
-        cache_(model.make_cache(options.kv_format, tokens_in_pages())) {
+        costs_(costs_of(prompts)),
+        coordinator_(model.rank(), model.comm(), costs_, options.arrivals),
+        cache_tokens_(options.cache_tokens == 0 ? tokens_in_pages() : options.cache_tokens),
+        scheduler_({.batch_tokens = options.batch_tokens,
+                    .cache_pages = ceil_div(cache_tokens_, KvCache::kPageTokens),
+                    .drafts = options.drafts}),
+        cache_(model.make_cache(options.kv_format, cache_tokens_)) {
     if (options.drafts > 0) {
       drafter_.emplace(model, options.drafts, options.sampling);
       result_.drafts.proposed.resize(options.drafts);
       result_.drafts.held.resize(options.drafts);
     }
     for (std::size_t i = 0; i < prompts.size(); ++i) {
-      sequences_.push_back({.prompt_hash = hash_of_prompt(prompts[i]),
-                            .most = most_[i],
-                            .done = !groups_.owns(i) || most_[i] <= prompts[i].size()});
-      if (groups_.owns(i)) sequences_.back().id = cache_.add();
+      sequences_.push_back({.prompt_hash = hash_of_prompt(prompts[i]), .most = most_[i]});
       result_.answers.push_back({.prompt = prompts[i], .tokens = {}});
     }
   }
 
   GenerateResult run() {
-    start_ = Clock::now();
-    for (std::size_t i = 0; i < sequences_.size(); ++i) {
-      if (groups_.owns(i) && sequences_[i].done) tell(i);
+    bool took_step = false;
+    while (true) {
+      const bool stops = options_.stop_requested && options_.stop_requested();
+      const Coordinator::Decision decision =
+          coordinator_.meet(scheduler_.outstanding(), took_step ? &counts_ : nullptr, stops);
+      if (decision.figures) note(*decision.figures);
+      for (const std::size_t i : decision.requests) take_request(i);
+      if (decision.next == Coordinator::Next::kStopped) stop_all();
+      if (decision.next > Coordinator::Next::kWait) break;
+      took_step = decision.next == Coordinator::Next::kStep;
+      if (took_step) step();
     }
-    while (is_to_go_on(choose_rows())) step();
     share_answers();
     return std::move(result_);
   }
 
  private:
+  [[nodiscard]] std::vector<std::size_t> costs_of(
+      std::span<const std::vector<std::int32_t>> prompts) const {
+    std::vector<std::size_t> costs;
+    for (std::size_t i = 0; i < prompts.size(); ++i)
+      costs.push_back(most_[i] > prompts[i].size() ? most_[i] : 0);
+    return costs;
+  }
+
   [[nodiscard]] std::size_t tokens_in_pages() const {
     std::size_t n_tokens = 0;
-    for (std::size_t i = 0; i < most_.size(); ++i) {
-      if (groups_.owns(i)) n_tokens += round_up(most_[i], KvCache::kPageTokens);
-    }
+    for (const std::size_t most : most_) n_tokens += round_up(most, KvCache::kPageTokens);
     return n_tokens;
   }
 
-  // Whether all ranks take another step: until no group has work, or a rank is to stop. One small
-  // sum a step; a group without work takes the steps of the others without rows.
-  bool is_to_go_on(bool has_rows) {
-    const bool is_to_stop = options_.stop_requested && options_.stop_requested();
-    std::array<float, 2> counts = {has_rows ? 1.0F : 0.0F, is_to_stop ? 1.0F : 0.0F};
-    model_.comm().all_reduce({.group = Group::kWorld, .name = "what comes next"}, counts);
-    if (counts[0] == 0) return false;
-    if (counts[1] > 0) stop_all();
-    return counts[1] == 0;
+  [[nodiscard]] bool is_ours(std::size_t i) const {
+    return coordinator_.owner(i) == coordinator_.group();
+  }
+
+  void take_request(std::size_t i) {
+    if (costs_[i] == 0) return tell(i);
+    sequences_[i].is_open = true;
+    scheduler_.add(i, result_.answers[i].prompt.size(), most_[i]);
+  }
+
+  void note(const StepFigures& figures) {
+    StepTotals& totals = result_.steps;
+    const auto n_before = static_cast<double>(n_expert_tokens_);
+    n_expert_tokens_ += figures.expert_tokens;
+    if (figures.expert_tokens > 0) {
+      totals.imbalance += (figures.imbalance - totals.imbalance) *
+                          (1 - n_before / static_cast<double>(n_expert_tokens_));
+    }
+    ++totals.steps;
+    totals.dummy += figures.dummy;
+    totals.put_back += figures.put_back;
+    totals.tokens_anew += figures.tokens_anew;
+    totals.most_sequences = std::max(totals.most_sequences, figures.sequences);
+    totals.messages += figures.messages;
+    totals.bytes += figures.bytes;
+    totals.compute_seconds += figures.compute_seconds;
+    totals.exchange_seconds += figures.exchange_seconds;
+    totals.waiting_seconds += figures.waiting_seconds;
+    if (options_.on_step) options_.on_step(figures);
   }
 
   // Every rank gets the answers of all groups, and what they have counted.
@@ -138,8 +160,8 @@ class Batch {
     Comm& comm = model_.comm();
     if (comm.size(Group::kWorld) == 1) return;
     Numbers mine;
-    const bool first = groups_.is_first_stage;
-    if (groups_.speaks) {
+    const bool first = model_.rank().stage() == 0;
+    if (model_.rank().tp_rank() == 0) {
       mine.put(result_.near_ties.router);
       mine.put(result_.near_ties.indexer);
       mine.put(first ? result_.near_ties.argmax : 0);
@@ -152,10 +174,12 @@ class Batch {
         mine.put(first ? result_.drafts.held[k] : 0);
       }
       for (std::size_t i = 0; first && i < sequences_.size(); ++i) {
-        if (!groups_.owns(i)) continue;
+        if (!is_ours(i)) continue;
         const Answer& answer = result_.answers[i];
         mine.put(i);
         mine.put(static_cast<std::size_t>(answer.stop));
+        mine.put(static_cast<std::size_t>(answer.first_token_seconds * 1e3));
+        mine.put(static_cast<std::size_t>(answer.end_seconds * 1e3));
         mine.put(answer.tokens.size());
         for (const std::int32_t token : answer.tokens) mine.put(static_cast<std::uint32_t>(token));
       }
@@ -187,18 +211,23 @@ class Batch {
     while (!from.is_at_end()) {
       const std::size_t i = from.take();
       INGOT_CHECK(i < result_.answers.size());
-      Answer answer{.prompt = result_.answers[i].prompt,
-                    .tokens = {},
-                    .stop = static_cast<StopReason>(from.take())};
+      Answer answer{.prompt = result_.answers[i].prompt, .tokens = {}};
+      answer.stop = static_cast<StopReason>(from.take());
+      answer.first_token_seconds = from.take() / 1e3;
+      answer.end_seconds = from.take() / 1e3;
       for (std::size_t left = from.take(); left > 0; --left)
         answer.tokens.push_back(static_cast<std::int32_t>(from.take()));
-      if (groups_.owns(i)) continue;
+      if (is_ours(i)) continue;
       result_.answers[i] = std::move(answer);
       for (const std::int32_t token : result_.answers[i].tokens) {
         if (options_.on_token) options_.on_token(i, token);
       }
       tell(i);
     }
+  }
+
+  [[nodiscard]] std::size_t n_known(std::size_t i) const {
+    return result_.answers[i].prompt.size() + result_.answers[i].tokens.size();
   }
 
   [[nodiscard]] std::int32_t token_at(std::size_t i, std::size_t position) const {
@@ -209,112 +238,129 @@ class Batch {
                                      : sequences_[i].drafts[at - answer.tokens.size()];
   }
 
-  // How many rows every sequence gives to the next step. False when all are done.
-  bool choose_rows() {
-    std::size_t n_rows = 0, n_prompt_rows = 0;
-    for (std::size_t i = 0; i < sequences_.size(); ++i) {
-      Sequence& sequence = sequences_[i];
-      sequence.rows = 0;
-      if (sequence.done) continue;
-      const std::size_t prompt = result_.answers[i].prompt.size();
-      if (sequence.fed >= prompt) {
-        sequence.rows = 1 + sequence.drafts.size();
-      } else {
-        const std::size_t end = (sequence.fed / kPrefillRows + 1) * kPrefillRows;
-        const std::size_t run = std::min(end, prompt) - sequence.fed;
-        if (n_prompt_rows > 0 && n_prompt_rows + run > kPrefillRows) continue;
-        sequence.rows = run;
-        n_prompt_rows += run;
-      }
-      n_rows += sequence.rows;
+  // Sequences come and go in the caches as the scheduler says.
+  std::vector<Scheduler::Share> next_shares() {
+    Scheduler::Step next = scheduler_.next();
+    for (const std::size_t i : next.put_back) {
+      cache_.free(sequences_[i].id);
+      sequences_[i].cached = 0;
+      sequences_[i].drafts.clear();
     }
-    return n_rows > 0;
+    for (const std::size_t i : next.entered) sequences_[i].id = cache_.add();
+    counts_.put_back = next.put_back.size();
+    counts_.sequences = scheduler_.n_running();
+    counts_.waiting = scheduler_.n_waiting();
+    return std::move(next.shares);
   }
 
   void step() {
     const Clock::time_point start = Clock::now();
-    std::size_t n_prompt_rows = 0;
+    const std::uint64_t bytes_before = model_.expert_counters().bytes_read;
+    counts_ = {.cache_capacity = cache_tokens_};
+    const std::vector<Scheduler::Share> shares = next_shares();
     std::vector<Row> rows;
-    std::vector<std::size_t> fed;
     std::vector<FedRows> held;
-    for (std::size_t i = 0; i < sequences_.size(); ++i) {
-      const Sequence& sequence = sequences_[i];
-      if (sequence.rows == 0) continue;
-      const std::size_t prompt = result_.answers[i].prompt.size();
-      fed.push_back(i);
+    for (const Scheduler::Share& share : shares) {
+      const Sequence& sequence = sequences_[share.id];
+      const std::size_t prompt = result_.answers[share.id].prompt.size();
       held.push_back({.sequence = sequence.id,
                       .first_row = rows.size(),
-                      .first_position = static_cast<std::uint32_t>(sequence.fed),
+                      .first_position = static_cast<std::uint32_t>(share.first),
                       .prompt_tokens = prompt,
                       .prompt_hash = sequence.prompt_hash});
-      for (std::size_t r = 0; r < sequence.rows; ++r) {
-        const std::size_t position = sequence.fed + r;
+      for (std::size_t position = share.first; position < share.first + share.count; ++position) {
         rows.push_back({.sequence = sequence.id,
                         .position = static_cast<std::uint32_t>(position),
-                        .token = token_at(i, position),
-                        .logits = position + 1 >= prompt,
+                        .token = token_at(share.id, position),
+                        .logits = position + 1 >= n_known(share.id),
                         .is_answer = position >= prompt});
       }
-      if (sequence.fed < prompt) n_prompt_rows += sequence.rows;
     }
     Matrix normed;
-    const Matrix logits =
-        model_.step(rows, cache_, {.near_ties = &result_.near_ties}, drafter_ ? &normed : nullptr);
-    std::size_t n_held = 0, at = 0;
-    for (std::size_t s = 0; s < fed.size(); ++s) {
-      take_rows(fed[s], logits, at, held[s]);
-      n_held += held[s].count;
+    const Matrix logits = model_.step(
+        rows, cache_, {.near_ties = &result_.near_ties, .expert_tokens = &counts_.expert_tokens},
+        drafter_ ? &normed : nullptr);
+    std::size_t at = 0;
+    for (std::size_t s = 0; s < shares.size(); ++s) take_rows(shares[s], logits, at, held[s]);
+    if (drafter_) draft(normed, shares, held);
+    for (const Scheduler::Share& share : shares) {
+      const Sequence& sequence = sequences_[share.id];
+      if (!sequence.is_open) continue;
+      scheduler_.advance(share.id, sequence.cached, n_known(share.id), sequence.drafts.size());
     }
-    if (drafter_) draft(normed, fed, held);
-
-    GenerateTimes& times = result_.times;
-    times.prefill_tokens += n_prompt_rows;
-    times.decode_tokens += n_held - n_prompt_rows;
-    (n_prompt_rows > 0 ? times.prefill_seconds : times.decode_seconds) += seconds_since(start);
-    if (at > 0 && times.first_token_seconds == 0) times.first_token_seconds = seconds_since(start_);
+    counts_.cached_tokens = scheduler_.n_cached();
+    counts_.expert_bytes_read = model_.expert_counters().bytes_read - bytes_before;
+    take_time(seconds_since(start));
+    if (at > 0 && result_.times.first_token_seconds == 0)
+      result_.times.first_token_seconds = coordinator_.now();
   }
 
-  // Takes the tokens that rows of a step decide, up to the first proposal that does not hold.
-  // `logits` from row `at` on are its own; `at` becomes that of the next sequence.
-  void take_rows(std::size_t i, const Matrix& logits, std::size_t& at, FedRows& held) {
+  void take_time(double seconds) {
+    GenerateTimes& times = result_.times;
+    const auto prompt = static_cast<double>(counts_.prompt_tokens);
+    const auto answer = static_cast<double>(counts_.answer_tokens);
+    times.prefill_tokens += counts_.prompt_tokens;
+    times.decode_tokens += counts_.answer_tokens;
+    if (prompt + answer == 0) return;
+    times.prefill_seconds += seconds * prompt / (prompt + answer);
+    times.decode_seconds += seconds * answer / (prompt + answer);
+  }
+
+  void count_token(std::size_t i) {
     Sequence& sequence = sequences_[i];
-    const std::size_t prompt = result_.answers[i].prompt.size();
-    const bool is_pass = sequence.fed >= prompt;
+    if (sequence.cached <= sequence.reached) {
+      ++counts_.tokens_anew;
+      return;
+    }
+    sequence.reached = sequence.cached;
+    ++(sequence.cached <= result_.answers[i].prompt.size() ? counts_.prompt_tokens
+                                                           : counts_.answer_tokens);
+  }
+
+  // Takes what rows of a step decide, up to the first proposal that does not hold. `logits` from
+  // row `at` on are its own; `at` becomes that of the next sequence.
+  void take_rows(const Scheduler::Share& share, const Matrix& logits, std::size_t& at,
+                 FedRows& held) {
+    const std::size_t i = share.id, known = n_known(i), end = share.first + share.count;
+    Sequence& sequence = sequences_[i];
+    const bool is_pass = known > result_.answers[i].prompt.size() && end >= known;
     const std::vector<std::int32_t> drafts = std::exchange(sequence.drafts, {});
-    const std::size_t end = sequence.fed + sequence.rows;
     std::size_t next_logits = at;
-    at += end < prompt ? 0 : end - std::max(sequence.fed, prompt - 1);
+    if (end >= known) at += end + 1 - std::max(share.first + 1, known);
     if (is_pass) ++result_.drafts.passes;
-    for (std::size_t r = 0; r < sequence.rows; ++r) {
-      ++sequence.fed;
+    for (std::size_t position = share.first; position < end; ++position) {
+      ++sequence.cached;
       ++held.count;
-      if (sequence.fed < prompt) {
-        held.next.push_back(token_at(i, sequence.fed));
+      count_token(i);
+      if (sequence.cached < known) {
+        held.next.push_back(token_at(i, sequence.cached));
         continue;
       }
       const std::int32_t token = take_token(i, logits.row(next_logits++));
       held.next.push_back(token);
       if (is_pass) ++result_.drafts.tokens;
-      if (r == drafts.size() || !is_pass) continue;
-      ++result_.drafts.proposed[r];
-      if (token != drafts[r]) break;
-      ++result_.drafts.held[r];
-      if (sequence.done) break;
+      if (position + 1 == end) break;
+      const std::size_t k = sequence.cached - known;  // of the proposal in the next row
+      ++result_.drafts.proposed[k];
+      if (token != drafts[k]) break;
+      ++result_.drafts.held[k];
+      if (!sequence.is_open) break;
     }
   }
 
   // What the next step is to check of the sequences that go on.
-  void draft(const Matrix& normed, const std::vector<std::size_t>& fed,
+  void draft(const Matrix& normed, std::span<const Scheduler::Share> shares,
              std::vector<FedRows>& held) {
     std::vector<std::size_t> going_on;
     std::vector<FedRows> rows;
-    for (std::size_t s = 0; s < fed.size(); ++s) {
-      const Sequence& sequence = sequences_[fed[s]];
-      if (sequence.done) continue;
+    for (std::size_t s = 0; s < shares.size(); ++s) {
+      const std::size_t i = shares[s].id;
+      const Sequence& sequence = sequences_[i];
+      if (!sequence.is_open) continue;
       // A step of d proposals may give d + 1 tokens, beside the one that is not fed yet.
-      if (sequence.fed >= held[s].prompt_tokens)
-        held[s].most_drafts = std::min(options_.drafts, sequence.most - sequence.fed - 2);
-      going_on.push_back(fed[s]);
+      if (!result_.answers[i].tokens.empty() && sequence.cached + 1 == n_known(i))
+        held[s].most_drafts = std::min(options_.drafts, sequence.most - sequence.cached - 2);
+      going_on.push_back(i);
       rows.push_back(std::move(held[s]));
     }
     std::vector<std::vector<std::int32_t>> drafts = drafter_->propose(normed, rows, cache_);
@@ -326,16 +372,19 @@ class Batch {
     Sequence& sequence = sequences_[i];
     Answer& answer = result_.answers[i];
     const std::int32_t token = sample_token(
-        logits, options_.sampling, {.prompt = sequence.prompt_hash, .position = sequence.fed});
+        logits, options_.sampling, {.prompt = sequence.prompt_hash, .position = sequence.cached});
+    if (answer.tokens.empty()) answer.first_token_seconds = coordinator_.now();
     answer.tokens.push_back(token);
     if (options_.sampling.temperature == 0 && has_near_rival(logits, token))
       ++result_.near_ties.argmax;
     if (options_.on_token) options_.on_token(i, token);
     const bool is_end = std::ranges::find(options_.eos, token) != options_.eos.end();
-    sequence.done = is_end || answer.prompt.size() + answer.tokens.size() >= sequence.most;
+    sequence.is_open = !is_end && n_known(i) < sequence.most;
     if (is_end) answer.stop = StopReason::kEos;
-    if (!sequence.done) return token;
+    if (sequence.is_open) return token;
+    answer.end_seconds = coordinator_.now();
     cache_.free(sequence.id);
+    scheduler_.finish(i);
     tell(i);
     return token;
   }
@@ -344,23 +393,28 @@ class Batch {
     if (options_.on_answer) options_.on_answer(i, result_.answers[i]);
   }
 
+  // Those that nobody has got are told by every rank itself.
   void stop_all() {
     for (std::size_t i = 0; i < sequences_.size(); ++i) {
-      if (sequences_[i].done) continue;
+      if (!sequences_[i].is_open && coordinator_.owner(i)) continue;
       result_.answers[i].stop = StopReason::kStopped;
+      result_.answers[i].end_seconds = coordinator_.now();
       tell(i);
     }
   }
 
   const Model& model_;
   const GenerateOptions& options_;
-  DataParallel groups_;
-  std::vector<std::size_t> most_;
+  std::vector<std::size_t> most_, costs_;
+  Coordinator coordinator_;
+  std::size_t cache_tokens_;
+  Scheduler scheduler_;
   ModelCache cache_;
   std::optional<Drafter> drafter_;
   std::vector<Sequence> sequences_;
+  StepCounts counts_;  // of the step under way
+  std::uint64_t n_expert_tokens_ = 0;
   GenerateResult result_;
-  Clock::time_point start_;
 };
 
 }  // namespace

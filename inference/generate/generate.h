@@ -6,7 +6,9 @@
 #include <string_view>
 #include <vector>
 
+#include "inference/generate/coordinator.h"
 #include "inference/generate/sampling.h"
+#include "inference/generate/scheduler.h"
 #include "inference/model/model.h"
 
 namespace ingot::inference {
@@ -19,11 +21,12 @@ enum class StopReason : std::uint8_t {
 };
 std::string_view stop_reason_name(StopReason reason);
 
-/// One answer.
+/// One answer. Seconds count from the start of the run, by the clock of the ranks that answered.
 struct Answer {
   std::vector<std::int32_t> prompt;
   std::vector<std::int32_t> tokens;  ///< the id of the end included
   StopReason stop = StopReason::kLength;
+  double first_token_seconds = 0, end_seconds = 0;
 };
 
 struct GenerateOptions {
@@ -33,15 +36,26 @@ struct GenerateOptions {
   KvFormat kv_format = KvFormat::kBf16;
   /// Tokens that the MTP layer proposes for each step of a sequence (Drafter); 0: it is not used.
   std::size_t drafts = 0;
+  /// Tokens that a group of ranks takes into a step at most.
+  std::size_t batch_tokens = kPrefillRows;
+  /// Tokens for which a group of ranks has room in its caches, in whole pages; 0: as many as all
+  /// prompts and answers may have. At least as many as the longest.
+  std::size_t cache_tokens = 0;
+  /// Seconds from the start at which each prompt arrives, ascending; empty: all at once. The first
+  /// rank's count.
+  std::vector<double> arrivals;
   /// Called for every new token of a prompt, the end included.
   std::function<void(std::size_t prompt, std::int32_t token)> on_token;
   /// Called with every answer that has come to its end, as it does.
   std::function<void(std::size_t prompt, const Answer& answer)> on_answer;
+  /// Called after every step, when the ranks have met again.
+  std::function<void(const StepFigures& figures)> on_step;
   /// Asked before every step.
   std::function<bool()> stop_requested;
 };
 
-/// How long it took. Steps with tokens of a prompt count as prefill.
+/// How long it took. The time of a step is shared out among its tokens. Tokens that are computed
+/// again count as neither.
 struct GenerateTimes {
   std::size_t prefill_tokens = 0, decode_tokens = 0;
   double prefill_seconds = 0, decode_seconds = 0;
@@ -56,17 +70,24 @@ struct DraftCounts {
   std::vector<std::uint64_t> proposed, held;
 };
 
+/// All steps of a run. Times are those of this rank.
+struct StepTotals {
+  std::uint64_t steps = 0, dummy = 0;  ///< dummy: groups without tokens, over all steps
+  std::uint64_t put_back = 0, tokens_anew = 0;
+  std::uint64_t most_sequences = 0;  ///< in the caches of all groups at once
+  std::uint64_t messages = 0, bytes = 0;
+  double imbalance = 1;  ///< of expert ranks; mean, by tokens
+  double compute_seconds = 0, exchange_seconds = 0, waiting_seconds = 0;
+};
+
 struct GenerateResult {
   std::vector<Answer> answers;
   GenerateTimes times;
+  StepTotals steps;
   /// Of all tokens, rejected proposals too; argmax: of those that were taken as the likeliest.
   NearTies near_ties;
   DraftCounts drafts;
 };
-
-/// A prompt is fed in runs that end at multiples of this many tokens, at most about as many rows in
-/// a step, so that what a sequence computes does not depend on what else is in the batch.
-inline constexpr std::size_t kPrefillRows = 512;
 
 /// Tokens that a batch may cache in the end: what the cache must hold. kInvalidArgument for an
 /// empty prompt or an id out of range, kLimit for a prompt that is longer than the model's context;
@@ -75,11 +96,11 @@ std::vector<std::size_t> final_lengths(const ModelSpec& spec,
                                        std::span<const std::vector<std::int32_t>> prompts,
                                        std::size_t max_new_tokens);
 
-/// Answers all prompts as one batch of sequences of different lengths. For a model in ranks every
-/// rank calls it with the same prompts and options, and returns all answers: the data-parallel
-/// groups of a stage share out the prompts, prompt i to group i modulo their number, and take their
-/// steps together. A rank's callbacks are called for the prompts of its group as they are answered,
-/// and for the others at the end; when one rank is to stop, all do.
+/// Answers any number of prompts by continuous batching (Scheduler). For a model in ranks every
+/// rank calls it with the same prompts and options, and returns all answers: a prompt that arrives
+/// goes to one of the data-parallel groups (Coordinator), which take their steps together. A rank's
+/// callbacks are called for the prompts of its group as they are answered, and for the others at
+/// the end; when one rank is to stop, all do.
 GenerateResult generate(const Model& model, std::span<const std::vector<std::int32_t>> prompts,
                         const GenerateOptions& options);
 

@@ -1,6 +1,9 @@
 #include "inference/generate/memory_plan.h"
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -91,7 +94,7 @@ TokenCount count_tokens(std::span<const std::size_t> lengths) {
 
 RunMemory run_memory(const formats::Checkpoint& source, Profile profile, KvFormat format,
                      std::span<const std::size_t> final_lengths, std::size_t threads,
-                     std::size_t drafts) {
+                     std::size_t drafts, std::size_t batch_tokens) {
   const ModelSpec spec = model_spec(source);
   const RankView rank = rank_view(source);
   const WeightStore weights(source, profile, threads);
@@ -105,9 +108,11 @@ RunMemory run_memory(const formats::Checkpoint& source, Profile profile, KvForma
   if (with_mtp) streams.push_back(cache_streams(spec, rank, profile, format, spec.layers));
   const auto [n_tokens, longest] = count_tokens(final_lengths);
   need.cache = n_tokens * KvCache::bytes_per_token(streams);
+  need.cache_tokens = n_tokens;
 
-  const std::uint64_t answer_rows = final_lengths.size() * (1 + drafts);
-  const std::uint64_t rows = std::min<std::uint64_t>(n_tokens, kPrefillRows) + answer_rows;
+  const std::uint64_t rows = std::min<std::uint64_t>(n_tokens, batch_tokens);
+  const std::uint64_t answer_rows =
+      std::min<std::uint64_t>(final_lengths.size() * (1 + drafts), rows);
   need.scratch = step_memory(spec, rows, longest, threads) +
                  answer_rows * 3 * spec.vocab * sizeof(float) + program_memory(source);
   return need;
@@ -145,6 +150,28 @@ RunMemory stream_memory(const formats::Checkpoint& source, Profile profile,
   need.scratch =
       step_memory(spec, tokens.in_pages, tokens.longest, threads) + program_memory(source);
   return need;
+}
+
+MemoryShare share_memory(const RunMemory& need, std::span<const std::size_t> final_lengths,
+                         std::size_t batch_tokens, std::uint64_t limit) {
+  if (need.cache_tokens == 0) return {.weights = weight_limit(need, limit)};
+  std::vector<std::uint64_t> lengths;
+  for (const std::size_t length : final_lengths)
+    lengths.push_back(round_up(length, KvCache::kPageTokens));
+  std::ranges::sort(lengths, std::greater());
+  lengths.resize(std::min(lengths.size(), batch_tokens));
+  const std::uint64_t longest = lengths.front();
+  const std::uint64_t most = std::accumulate(lengths.begin(), lengths.end(), std::uint64_t{0});
+  const std::uint64_t per_token = need.cache / need.cache_tokens;
+  RunMemory planned = need;
+  planned.cache = longest * per_token;
+  const std::uint64_t spare = weight_limit(planned, limit) - need.resident - need.two_experts;
+  const std::uint64_t beside_all = limit - std::min(limit, planned.all());
+  const std::uint64_t more =
+      std::max(spare / 4, beside_all) / std::max<std::uint64_t>(per_token, 1);
+  const std::uint64_t n_tokens = std::min(most, round_down(longest + more, KvCache::kPageTokens));
+  planned.cache = n_tokens * per_token;
+  return {.cache_tokens = n_tokens, .weights = weight_limit(planned, limit)};
 }
 
 std::uint64_t weight_limit(const RunMemory& need, std::uint64_t limit) {

@@ -6,30 +6,45 @@
 #include "formats/checkpoint/checkpoint.h"
 #include "inference/base/profile.h"
 #include "inference/cache/kv_cache.h"
+#include "inference/generate/scheduler.h"
 #include "inference/model/model_memory.h"
 
 namespace ingot::inference {
 
 /// What a run needs in memory: its weights, and what is beside them.
 struct RunMemory : WeightNeed {
-  std::uint64_t cache = 0;    ///< of all sequences at their final lengths
-  std::uint64_t scratch = 0;  ///< largest working set of a step, an upper estimate
+  std::uint64_t cache = 0;         ///< of all sequences at their final lengths
+  std::uint64_t cache_tokens = 0;  ///< those lengths, in whole pages
+  std::uint64_t scratch = 0;       ///< largest working set of a step, an upper estimate
 
   [[nodiscard]] std::uint64_t least() const { return cache + scratch + resident + two_experts; }
   [[nodiscard]] std::uint64_t all() const { return cache + scratch + resident + experts; }
 };
 
 /// For a model, or the rank whose directory `source` is, that generates up to `final_lengths`
-/// tokens per sequence, of which its MTP layer proposes `drafts` a step (0: it stays out).
+/// tokens per sequence, at most `batch_tokens` in a step, of which its MTP layer proposes `drafts`
+/// for a sequence (0: it stays out).
 RunMemory run_memory(const formats::Checkpoint& source, Profile profile, KvFormat format,
                      std::span<const std::size_t> final_lengths, std::size_t threads,
-                     std::size_t drafts = 0);
+                     std::size_t drafts = 0, std::size_t batch_tokens = kPrefillRows);
 
 /// For a LayerStream, its MTP layer included, that runs whole sequences of these lengths through
 /// one layer after the other: `resident` and `experts` are the largest layer's. Hidden states that
 /// its caller keeps are not counted, nor logits.
 RunMemory stream_memory(const formats::Checkpoint& source, Profile profile,
                         std::span<const std::size_t> lengths, std::size_t threads);
+
+/// How a limit is divided.
+struct MemoryShare {
+  std::size_t cache_tokens = 0;  ///< GenerateOptions::cache_tokens
+  std::uint64_t weights = 0;     ///< ModelOptions::weight_limit
+};
+/// For a run whose sequences may wait for room in the caches (Scheduler): as many tokens as the
+/// longest sequences have that a step can serve, where they fit beside all weights; else what is
+/// spare beside all weights, or a quarter of what is spare beside the least of them, and never
+/// less than the longest sequence. Throws what weight_limit does.
+MemoryShare share_memory(const RunMemory& need, std::span<const std::size_t> final_lengths,
+                         std::size_t batch_tokens, std::uint64_t limit);
 
 /// Bytes that `limit` leaves for weights. kLimit with the figures, and with what would be enough,
 /// when they do not suffice.

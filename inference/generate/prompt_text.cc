@@ -86,6 +86,8 @@ PromptLine parse_line(std::string_view text) {
   }
   if (kind.empty())
     refuse("is neither a string nor an object with \"text\", \"prompt\" or \"messages\"");
+  if (value.contains("seconds") && value["seconds"].is_number())
+    entry.seconds = value["seconds"].get<double>();
   if (value.contains("id")) entry.id = std::make_shared<const Json>(std::move(value["id"]));
   if (kind == "messages") {
     entry.said = {.messages = std::make_shared<const Json>(std::move(value["messages"])),
@@ -113,6 +115,23 @@ std::vector<PromptLine> parse_prompt_lines(std::string_view text, std::string_vi
     } catch (const Error& error) {
       throw Error(error.code(), fmt::format("line {}: {}", line, error.what())).in_file(where);
     }
+  }
+  return entries;
+}
+
+std::vector<PromptLine> parse_arrivals(std::string_view text, std::string_view where) {
+  std::vector<PromptLine> entries = parse_prompt_lines(text, where);
+  double last = 0;
+  for (const PromptLine& entry : entries) {
+    constexpr double kMost = 1e9;
+    if (!entry.seconds || !(*entry.seconds >= last && *entry.seconds <= kMost)) {
+      throw Error(ErrorCode::kInvalidArgument,
+                  fmt::format("line {}: an arrival has \"seconds\", a number from {} (of the line "
+                              "before, or 0) to 1e9",
+                              entry.line, last))
+          .in_file(where);
+    }
+    last = *entry.seconds;
   }
   return entries;
 }

@@ -32,6 +32,8 @@ struct PromptLine {
   Conversation said;     ///< `messages` null for a text
   /// The value of "id", of any type; null without one.
   std::shared_ptr<const formats::Json> id;
+  /// The value of "seconds", where it is a number.
+  std::optional<double> seconds = {};
 };
 
 /// JSON lines: each is a string, or an object with one of "text", "prompt" (strings) and "messages"
@@ -39,6 +41,9 @@ struct PromptLine {
 /// so are blank lines. `where` names the file in errors, which have the line: kCorrupt for what is
 /// no JSON, kInvalidArgument for any other value, an empty text, and what check_messages refuses.
 std::vector<PromptLine> parse_prompt_lines(std::string_view text, std::string_view where);
+/// The same of requests that arrive one after the other: each line has "seconds", not fewer than
+/// the line before. kInvalidArgument naming file and line.
+std::vector<PromptLine> parse_arrivals(std::string_view text, std::string_view where);
 /// Whether what was read from `path` is JSON lines: the name ends in `.jsonl`, or it is the
 /// standard input or a pipe, which has none, and the first line is one that parse_prompt_lines
 /// takes.

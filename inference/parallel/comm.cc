@@ -22,6 +22,18 @@ std::string_view group_name(Group group) {
   return kNames[index_of(group)];
 }
 
+Traffic total(const TrafficByCollective& traffic) {
+  Traffic all;
+  for (const auto& [what, of] : traffic) {
+    all.n_meetings += of.n_meetings;
+    all.n_messages += of.n_messages;
+    all.n_bytes += of.n_bytes;
+    all.hidden += of.hidden;
+    all.waited += of.waited;
+  }
+  return all;
+}
+
 Bytes bytes_of(std::span<const float> values) {
   const auto bytes = std::as_bytes(values);
   return {bytes.begin(), bytes.end()};

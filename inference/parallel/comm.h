@@ -49,6 +49,8 @@ struct Traffic {
   std::chrono::nanoseconds hidden{0}, waited{0};
 };
 using TrafficByCollective = std::map<Collective, Traffic>;
+/// The sum over all collectives.
+Traffic total(const TrafficByCollective& traffic);
 
 /// How ranks meet: an exchange within a group, in two halves so that work can hide it. All other
 /// collectives are functions below. One thread of a rank calls it.

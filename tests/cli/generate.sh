@@ -61,6 +61,31 @@ enough=$(sed -n 's/.*--mem-limit \([0-9]*MB\) would be enough.*/\1/p' "$work/std
 [ "$(answer "$example" --prompt "What is 2 + 2?" --greedy --mem-limit "$enough")" = "2 + 2 = 4." ] || fail "in $enough"
 grep -q "experts on demand" "$work/stderr" || fail "experts were not on demand in $enough"
 
+# Many prompts wait for room in the caches, and arrive one after the other; a line of the log for each step.
+for i in 1 2 3 4 5 6 7 8 9; do printf 'What is %s + 2?\n\n' $i; done >"$work/sums"
+many=(--prompts "$work/sums" --greedy --profile f32)
+answer "$example" "${many[@]}" >"$work/answers"
+expect 2 "would be enough" "$ingot" generate "$example" "${many[@]}" --mem-limit 1MB
+enough=$(sed -n 's/.*--mem-limit \([0-9]*MB\) would be enough.*/\1/p' "$work/stderr")
+answer "$example" "${many[@]}" --mem-limit "$enough" --batch-tokens 3 --log "$work/log" >"$work/short"
+cmp "$work/answers" "$work/short" || fail "answers in $enough: $(cat "$work/short")"
+grep -q "at most . answered at once" "$work/stderr" || fail "no word of the steps: $(cat "$work/stderr")"
+python3 - "$work/log" <<'P' || fail "a line of each step: $(tail -3 "$work/log")"
+import json, sys
+*steps, totals = map(json.loads, open(sys.argv[1]))
+assert max(step["waiting"] for step in steps) > 0 and totals["steps"]["count"] == len(steps)
+for step in steps:
+    assert 0 < sum(step["tokens"].values()) <= 3 and step["cache"]["tokens"] <= step["cache"]["capacity"], step
+P
+printf '{"seconds": 0, "prompt": "%s"}\n{"seconds": 0.1, "id": 7, "prompt": "What is 2 + 2?"}\n' "$fox" >"$work/arrivals"
+answer "$example" --arrivals "$work/arrivals" --greedy --jsonl >"$work/lines"
+grep '"id":7' "$work/lines" | grep -F '"text":"2 + 2 = 4."' | grep -qF '"seconds":{"arrived":0.1,' || fail "arrivals: $(cat "$work/lines")"
+printf '{"seconds": 1, "prompt": "a"}\n\n{"seconds": 0.5, "prompt": "b"}\n' >"$work/arrivals"
+expect 2 'arrivals: line 3: an arrival has "seconds"' "$ingot" generate "$example" --arrivals "$work/arrivals"
+expect 2 "--batch-tokens is from 1" "$ingot" generate "$example" "${many[@]}" --batch-tokens 0
+expect 2 "cannot create" "$ingot" generate "$example" "${many[@]}" --log "$work/none/log"
+[ ! -c /dev/full ] || expect 2 "/dev/full: cannot write" "$ingot" generate "$example" "${many[@]}" --log /dev/full
+
 # Wrong words and wrong input.
 expect 2 "nothing to answer" "$ingot" generate "$example"
 expect 2 "give one of" "$ingot" generate "$example" --prompt a --tokens 1

@@ -59,16 +59,34 @@ grep -q "rank 0 sent .* messages .* hidden by work" "$work/stderr" || fail "no f
 [ "$(hosts 4 "$ingot" generate model --prompt "What is 2 + 2?" --greedy --mpi-sums 2>"$work/stderr")" = "2 + 2 = 4." ] ||
   fail "--mpi-sums: $(cat "$work/stderr")"
 
-# What the first rank sent is what arithmetic says: a prompt's group sums every row in every layer.
-hosts 4 "$ingot" generate model --prompt "What is 2 + 2?" --greedy --json --log "$work/log" >"$work/json" 2>"$work/stderr" || fail "--log"
+# What the first rank sent is what arithmetic says: a prompt's group sums every row in every layer. A group without work
+# takes dummy steps.
+printf '{"seconds": 0, "prompt": "What is 2 + 2?"}\n{"seconds": 0.01, "prompt": "Hi"}\n{"seconds": 1, "prompt": "Hello!"}\n' >"$work/arrivals"
+hosts 4 "$ingot" generate model --arrivals "$work/arrivals" --greedy --json --log "$work/log" >"$work/json" 2>"$work/stderr" ||
+  fail "--log: $(cat "$work/stderr")"
 python3 - "$work/json" "$work/log" "$example/config.json" <<'P' || fail "bytes of sums: $(cat "$work/log")"
-import json, sys
+import collections, json, sys
 answer, config = json.load(open(sys.argv[1])), json.load(open(sys.argv[3]))
-sums = [line for line in map(json.loads, open(sys.argv[2])) if line["collective"] == "attention sum"]
-rows = answer["prefill"]["tokens"] + answer["decode"]["tokens"]
-assert len(sums) == config["num_hidden_layers"]
-for line in sums:
-    assert line["bytes"] == 4 * rows * config["hidden_size"] and line["messages"] == line["times"]
+*steps, last = map(json.loads, open(sys.argv[2]))
+totals = last["steps"]
+assert totals == answer["steps"] and totals["count"] == len(steps) and totals["dummy"] > 0
+assert [step["step"] for step in steps] == list(range(len(steps)))
+for key in ("messages", "bytes", "dummy", "put_back"):
+    assert sum(step[key] for step in steps) == totals[key], key
+for key, of in (("prompt", "prefill"), ("answer", "decode")):
+    assert sum(step["tokens"][key] for step in steps) == answer[of]["tokens"]
+assert any(step["expert_imbalance"] > 1 for step in steps)
+# Rows of the first group alone: those that do not stand in the other one.
+rows = collections.Counter()
+for step in steps:
+    sums = [line for line in step["collectives"] if line["collective"] == "attention sum"]
+    assert len(sums) == config["num_hidden_layers"] and len({line["bytes"] for line in sums}) == 1
+    assert all(line["messages"] == (1 if line["bytes"] else 0) for line in sums)
+    rows["first"] += sums[0]["bytes"] // (4 * config["hidden_size"])
+prompts = [len(sequence["prompt_ids"]) + len(sequence["generated_ids"]) - 1 for sequence in answer["sequences"]]
+assert rows["first"] in [prompts[0] + a + b for a in (0, prompts[1]) for b in (0, prompts[2])], (rows, prompts)
+arrived = [sequence["seconds"] for sequence in answer["sequences"]]
+assert all(of["arrived"] <= of["first_token"] + 0.001 <= of["end"] + 0.002 for of in arrived), arrived
 P
 
 # Layers and answers of the ranks, held against the source; processes and threads find the same.

@@ -14,6 +14,7 @@
 #include "inference/generate/generate.h"
 #include "inference/generate/memory_plan.h"
 #include "inference/generate/sampling.h"
+#include "inference/generate/scheduler.h"
 #include "inference/model/model.h"
 #include "inference/parallel/comm.h"
 #include "inference/parallel/rank_view.h"
@@ -22,7 +23,6 @@
 namespace ingot::verify {
 
 using formats::Checkpoint;
-using inference::kPrefillRows;
 using inference::KvCache;
 using inference::Matrix;
 using inference::Row;
@@ -47,7 +47,8 @@ std::vector<std::size_t> lengths_left(std::span<const Ids> prompts,
   return left;
 }
 
-// A model that answers prompts side by side with its likeliest tokens.
+// A model that answers prompts side by side with its likeliest tokens. Its caches have room for all
+// of them.
 class AnsweringModel {
  public:
   // `ranks`: over which a rank's directory runs; null: `source` is whole. `most[i]` tokens are the
@@ -59,47 +60,54 @@ class AnsweringModel {
       : model_(source, inference::rank_view(source), ranks != nullptr ? *ranks : alone_, options),
         prompts_(prompts),
         cache_(model_.make_cache(inference::plain_kv_format(options.profile), in_pages(most))),
+        scheduler_({.cache_pages = in_pages(most) / KvCache::kPageTokens}),
         eos_(eos),
-        fed_(prompts.size(), 0),
         answers_(prompts.size()),
-        row_of_(prompts.size()),
-        left_(lengths_left(prompts, most)) {
-    for (std::size_t i = 0; i < prompts.size(); ++i) sequences_.push_back(cache_.add());
+        left_(lengths_left(prompts, most)),
+        logits_(prompts.size(), model_.spec().vocab) {
+    for (std::size_t p = 0; p < prompts.size(); ++p) {
+      sequences_.push_back(cache_.add());
+      if (left_[p] > 0) scheduler_.add(p, prompts[p].size(), most[p]);
+    }
   }
 
   [[nodiscard]] bool is_done(std::size_t prompt) const { return left_[prompt] == 0; }
   [[nodiscard]] const Ids& answer(std::size_t prompt) const { return answers_[prompt]; }
   [[nodiscard]] std::span<const float> logits(std::size_t prompt) const {
-    return logits_.row(row_of_[prompt]);
+    return logits_.row(prompt);
   }
 
   // Logits for the next token of every prompt that is not done.
-  void advance(bool first) {
-    if (first) {
-      for (std::size_t p = 0; p < prompts_.size(); ++p) row_of_[p] = p;
-      return read_prompts();
+  void advance(bool /*first*/) {
+    while (true) {
+      const auto shares = scheduler_.next().shares;
+      if (shares.empty()) return;
+      std::vector<Row> rows;
+      for (const auto& share : shares) add_rows(share, rows);
+      const Matrix logits = model_.step(rows, cache_, {.near_ties = &near_ties_});
+      std::size_t at = 0;
+      for (const auto& share : shares) {
+        const std::size_t end = share.first + share.count, known = n_known(share.id);
+        if (end == known) std::ranges::copy(logits.row(at++), logits_.row(share.id).begin());
+        scheduler_.advance(share.id, end, known);
+      }
     }
-    std::vector<Row> rows;
-    for (std::size_t p = 0; p < prompts_.size(); ++p) {
-      row_of_[p] = rows.size();
-      if (is_done(p)) continue;
-      rows.push_back({.sequence = sequences_[p],
-                      .position = static_cast<std::uint32_t>(fed_[p]++),
-                      .token = answers_[p].back(),
-                      .logits = true,
-                      .is_answer = true});
-    }
-    if (!rows.empty()) logits_ = model_.step(rows, cache_, {.near_ties = &near_ties_});
   }
 
   // The likeliest token of a prompt that is not done.
   std::int32_t take(std::size_t prompt) {
     const std::int32_t token = inference::greedy_token(logits(prompt));
+    const std::size_t cached = n_known(prompt);
     answers_[prompt].push_back(token);
     const auto taken = static_cast<std::uint32_t>(token);
     if (inference::is_near_tie(logits(prompt), {&taken, 1})) ++near_ties_.argmax;
     const bool is_end = std::ranges::find(eos_, token) != eos_.end();
     left_[prompt] = is_end ? 0 : left_[prompt] - 1;
+    if (is_done(prompt)) {
+      scheduler_.finish(prompt);
+    } else {
+      scheduler_.advance(prompt, cached, cached + 1);
+    }
     return token;
   }
 
@@ -126,51 +134,32 @@ class AnsweringModel {
   }
 
  private:
-  void read_prompts() {
-    logits_ = Matrix(prompts_.size(), model_.spec().vocab);
-    while (true) {
-      std::vector<Row> rows;
-      const std::vector<std::size_t> finished = next_rows(rows);
-      if (rows.empty()) return;
-      const Matrix logits = model_.step(rows, cache_, {.near_ties = &near_ties_});
-      for (std::size_t i = 0; i < finished.size(); ++i) {
-        std::ranges::copy(logits.row(i), logits_.row(finished[i]).begin());
-      }
-    }
+  [[nodiscard]] std::size_t n_known(std::size_t prompt) const {
+    return prompts_[prompt].size() + answers_[prompt].size();
   }
 
-  // Rows of the next step of reading prompts, and the prompts that it reads to the end.
-  // Runs end at multiples of kPrefillRows, so that what a prompt computes does not depend on
-  // others.
-  std::vector<std::size_t> next_rows(std::vector<Row>& rows) {
-    std::vector<std::size_t> finished;
-    for (std::size_t p = 0; p < prompts_.size(); ++p) {
-      const std::vector<std::int32_t>& prompt = prompts_[p];
-      if (fed_[p] == prompt.size()) continue;
-      const std::size_t end = std::min((fed_[p] / kPrefillRows + 1) * kPrefillRows, prompt.size());
-      if (!rows.empty() && rows.size() + end - fed_[p] > kPrefillRows) continue;
-      for (; fed_[p] < end; ++fed_[p]) {
-        rows.push_back({.sequence = sequences_[p],
-                        .position = static_cast<std::uint32_t>(fed_[p]),
-                        .token = prompt[fed_[p]]});
-      }
-      if (end < prompt.size()) continue;
-      rows.back().logits = true;
-      finished.push_back(p);
+  void add_rows(const inference::Scheduler::Share& share, std::vector<Row>& rows) const {
+    const Ids& prompt = prompts_[share.id];
+    for (std::size_t i = share.first; i < share.first + share.count; ++i) {
+      const bool is_answer = i >= prompt.size();
+      rows.push_back({.sequence = sequences_[share.id],
+                      .position = static_cast<std::uint32_t>(i),
+                      .token = is_answer ? answers_[share.id][i - prompt.size()] : prompt[i],
+                      .logits = i + 1 == n_known(share.id),
+                      .is_answer = is_answer});
     }
-    return finished;
   }
 
   inference::OneRank alone_;
   inference::Model model_;
   std::span<const Ids> prompts_;
   inference::ModelCache cache_;
+  inference::Scheduler scheduler_;
   std::span<const std::int32_t> eos_;
   std::vector<inference::SequenceId> sequences_;
-  std::vector<std::size_t> fed_;
   std::vector<Ids> answers_;
-  std::vector<std::size_t> row_of_, left_;
-  Matrix logits_;
+  std::vector<std::size_t> left_;
+  Matrix logits_;  // of the next token of each
   inference::NearTies near_ties_;
 };
 

@@ -77,8 +77,9 @@ Routing Mixture::with_shared(const Routing& chosen) const {
   return routing;
 }
 
-Matrix Mixture::run_expert(const StepContext& context, std::uint32_t expert,
-                           const Matrix& rows) const {
+Matrix Mixture::run_expert(const StepContext& context, std::uint32_t expert, const Matrix& rows,
+                           const Taps& taps) const {
+  if (taps.expert_tokens != nullptr) *taps.expert_tokens += rows.rows();
   if (!places_.is_routed(expert)) return shared_->partial(context, rows);
   const std::shared_ptr<const Expert> held = experts_->get(layer_, expert);
   const Mlp mlp{.gate = held->gate, .up = held->up, .down = held->down};
@@ -92,8 +93,8 @@ void Mixture::prefetch(std::span<const std::uint32_t> experts) const {
   experts_->prefetch(layer_, routed);
 }
 
-ExpertSums Mixture::own_experts(const StepContext& context, const Matrix& x,
-                                const Routing& routing) const {
+ExpertSums Mixture::own_experts(const StepContext& context, const Matrix& x, const Routing& routing,
+                                const Taps& taps) const {
   const RankView& rank = context.rank;
   // For each of this rank's experts, where in the routing a token uses it.
   std::map<std::uint32_t, std::vector<std::size_t>> used_at;
@@ -111,7 +112,7 @@ ExpertSums Mixture::own_experts(const StepContext& context, const Matrix& x,
     for (std::size_t i = 0; i < uses.size(); ++i) {
       std::ranges::copy(x.row(uses[i] / routing.topk), rows.row(i).begin());
     }
-    Matrix out = run_expert(context, expert, rows);
+    Matrix out = run_expert(context, expert, rows, taps);
     // Slices of an output are not rounded before they are added.
     if (rank.topology.etp == 1) round_between(context.profile, out.values());
     for (std::size_t i = 0; i < uses.size(); ++i) {
@@ -145,14 +146,14 @@ Matrix Mixture::forward(const StepContext& context, const Matrix& x, const Taps&
         shared_in_ == Shared::kSlot || !shared_ ? Matrix() : shared_->partial(context, x);
     prefetch(exchange.receive());
     exchange.answer([&](std::uint32_t expert, const Matrix& rows) {
-      return run_expert(context, expert, rows);
+      return run_expert(context, expert, rows, taps);
     });
     // While outputs travel.
     if (shared_is_partial) reduce("shared expert sum", shared);
     sums = exchange.finish();
     if (shared_in_ != Shared::kSlot) sums.shared = std::move(shared);
   } else {
-    sums = own_experts(context, x, routing);
+    sums = own_experts(context, x, routing, taps);
     if (shared_in_ == Shared::kSlices || shared_in_ == Shared::kWhole)
       sums.shared = shared_->partial(context, x);
     // transformers rounds the routed sum and the shared output each; the sum of a native deployment

@@ -56,9 +56,11 @@ class Mixture {
   Routing choose(const StepContext& context, const Matrix& x) const;
   [[nodiscard]] Routing with_shared(const Routing& chosen) const;
   /// Sums over this rank's experts alone.
-  ExpertSums own_experts(const StepContext& context, const Matrix& x, const Routing& routing) const;
+  ExpertSums own_experts(const StepContext& context, const Matrix& x, const Routing& routing,
+                         const Taps& taps) const;
   /// FP32 sums of one expert for some rows, of an expert in slices this rank's share.
-  Matrix run_expert(const StepContext& context, std::uint32_t expert, const Matrix& rows) const;
+  Matrix run_expert(const StepContext& context, std::uint32_t expert, const Matrix& rows,
+                    const Taps& taps) const;
   void prefetch(std::span<const std::uint32_t> experts) const;
 
   std::uint32_t layer_ = 0;

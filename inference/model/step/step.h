@@ -103,6 +103,8 @@ struct Taps {
       indexer;
   /// Counts choices of router and indexer, where it is not null.
   NearTies* near_ties = nullptr;
+  /// Counts tokens given to the experts of this rank, over all layers, where it is not null.
+  std::uint64_t* expert_tokens = nullptr;
 };
 
 /// One token of a step. Rows of one sequence stand together, in ascending position without gaps,

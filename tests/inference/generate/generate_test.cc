@@ -171,6 +171,54 @@ TEST(Generate, TellsEachAnswerOnceAsItEnds) {
   EXPECT_EQ(ended.size(), 3U);
 }
 
+// Sequences that are put back are computed anew, whole and in pieces.
+TEST(Generate, ShortCachesChangeNoAnswer) {
+  const OpenedModel opened(kExample);
+  GenerateOptions options = greedy_options();
+  options.max_new_tokens = 90;
+  options.eos = {};
+  Prompts prompts = short_prompts();
+  prompts.push_back(golden_ids("prompt1.input_ids"));
+  const Prompts wanted = tokens_of(generate(opened.model, prompts, options));
+  options.cache_tokens = 4 * inference::KvCache::kPageTokens;
+  for (const std::size_t drafts : {0U, 2U}) {
+    for (const std::size_t batch_tokens : {512U, 7U}) {
+      options.drafts = drafts;
+      options.batch_tokens = batch_tokens;
+      std::uint64_t n_tokens = 0, n_put_back = 0;
+      options.on_step = [&](const inference::StepFigures& figures) {
+        const std::uint64_t n = figures.prompt_tokens + figures.answer_tokens;
+        EXPECT_LE(n + figures.tokens_anew, batch_tokens);
+        EXPECT_LE(figures.cached_tokens, figures.cache_capacity);
+        n_tokens += n;
+        n_put_back += figures.put_back;
+      };
+      const GenerateResult result = generate(opened.model, prompts, options);
+      EXPECT_EQ(tokens_of(result), wanted);
+      EXPECT_GT(n_put_back, 0U);
+      EXPECT_EQ(result.steps.put_back, n_put_back);
+      EXPECT_GT(result.steps.tokens_anew, 0U);
+      EXPECT_EQ(n_tokens, result.times.prefill_tokens + result.times.decode_tokens);
+      EXPECT_EQ(result.times.prefill_tokens, 11U + 5 + 52 + prompts[3].size());
+    }
+  }
+}
+
+TEST(Generate, ArrivalsChangeNoAnswer) {
+  const OpenedModel opened(kExample, f32_options());
+  GenerateOptions options = greedy_options();
+  options.max_new_tokens = 20;
+  const Prompts wanted = tokens_of(generate(opened.model, short_prompts(), options));
+  options.arrivals = {0, 0.02, 0.15};
+  const GenerateResult result = generate(opened.model, short_prompts(), options);
+  EXPECT_EQ(tokens_of(result), wanted);
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_GE(result.answers[i].first_token_seconds, options.arrivals[i]);
+    EXPECT_GE(result.answers[i].end_seconds, result.answers[i].first_token_seconds);
+  }
+  EXPECT_GT(result.steps.waiting_seconds, 0);
+}
+
 TEST(Generate, NothingToGenerateIsNoAnswer) {
   const OpenedModel opened(kExample, f32_options());
   GenerateOptions options = greedy_options();

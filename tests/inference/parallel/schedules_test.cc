@@ -14,13 +14,15 @@
 
 #include <gtest/gtest.h>
 
+#include "inference/family/model_family.h"
 #include "inference/generate/generate.h"
 #include "inference/parallel/rank_view.h"
 #include "inference/parallel/thread_comm.h"
 #include "tests/inference/model/runner.h"
 
-// Data-parallel groups with prompts of their own, of any number and length, also none, take their
-// steps together: nobody hangs, and everybody gets the answers of one rank.
+// Data-parallel groups with prompts of their own, of any number and length, also none, whenever
+// they arrive, take their steps together: nobody hangs, and everybody gets the answers of one rank
+// that has room for everything.
 
 namespace ingot::testing {
 namespace {
@@ -48,21 +50,28 @@ class Watchdog {
 
 /// What the ranks are asked.
 struct Schedule {
+  Schedule() = default;
   Prompts prompts;
-  std::size_t max_new_tokens = 0;
+  std::size_t max_new_tokens = 0, batch_tokens = 512, cache_tokens = 0, drafts = 0;
+  std::vector<double> arrivals;
   bool is_greedy = false;
   /// A rank that asks for the end before its n-th step.
   std::optional<std::uint32_t> stopping_rank;
   std::size_t stops_at = 0;
 
-  explicit Schedule(std::mt19937& random, std::uint32_t n_ranks) {
+  Schedule(std::mt19937& random, std::uint32_t n_ranks, std::uint32_t most_drafts) {
     const auto below = [&](std::uint32_t n) { return static_cast<std::uint32_t>(random() % n); };
     prompts.resize(below(6));
     for (auto& prompt : prompts) {
-      prompt.resize(1 + below(below(2) == 0 ? 3 : 24));
+      prompt.resize(below(3) == 0 ? 58 + below(6) : 1 + below(below(2) == 0 ? 3 : 24));
       for (std::int32_t& token : prompt) token = static_cast<std::int32_t>(below(512));
     }
-    max_new_tokens = below(7);
+    max_new_tokens = below(10);
+    batch_tokens = below(2) == 0 ? 512 : 1 + below(12);
+    cache_tokens = below(2) == 0 ? 0 : 2 * KvCache::kPageTokens;
+    drafts = below(most_drafts + 1);
+    for (std::size_t i = 0; i < prompts.size() && max_new_tokens % 2 == 1; ++i)
+      arrivals.push_back(0.002 * static_cast<double>(i));
     is_greedy = below(2) == 0;
     if (below(4) != 0) return;
     stopping_rank = below(n_ranks);
@@ -75,7 +84,12 @@ struct Schedule {
     options.max_new_tokens = max_new_tokens;
     options.eos = {1};
     options.kv_format = KvFormat::kF32;
-    if (rank && rank == stopping_rank)
+    if (!rank) return options;
+    options.batch_tokens = batch_tokens;
+    options.cache_tokens = cache_tokens;
+    options.drafts = drafts;
+    options.arrivals = arrivals;
+    if (rank == stopping_rank)
       options.stop_requested = [left = stops_at]() mutable { return left-- == 0; };
     return options;
   }
@@ -86,52 +100,91 @@ void expect_begins(const Answer& is, const Answer& whole) {
   EXPECT_TRUE(std::equal(is.tokens.begin(), is.tokens.end(), whole.tokens.begin()));
 }
 
+const std::filesystem::path kRoot = INGOT_SOURCE_DIR;
+const std::filesystem::path kSmallest = kRoot / "tests/golden/arch/deepseek_v3/checkpoint";
+const std::filesystem::path kExample = kRoot / "examples/tiny-v32";
+
 class Schedules : public ::testing::TestWithParam<shard::Topology> {
  protected:
-  static constexpr std::size_t kSchedules = 50;  // four times
-  const std::filesystem::path model_ =
-      std::filesystem::path(INGOT_SOURCE_DIR) / "tests/golden/arch/deepseek_v3/checkpoint";
+  static std::vector<Schedule> random_schedules(std::size_t n, std::uint32_t most_drafts) {
+    const std::uint32_t n_ranks = GetParam().n_ranks();
+    std::mt19937 random(n_ranks);
+    std::vector<Schedule> schedules;
+    for (std::size_t i = 0; i < n; ++i) schedules.emplace_back(random, n_ranks, most_drafts);
+    return schedules;
+  }
+
+  /// Returns how many sequences were put back.
+  static std::size_t expect_answers_of_one_rank(const std::filesystem::path& directory,
+                                                std::span<const Schedule> schedules) {
+    const Watchdog watchdog;
+    const shard::Topology topology = GetParam();
+    const formats::Checkpoint source = shard::open_source(directory);
+    std::vector<std::vector<GenerateResult>> results(topology.n_ranks());
+    run_ranks(topology, [&](std::uint32_t rank, Comm& comm) {
+      RankView view = {.topology = topology, .rank = rank};
+      if (topology.pp == 2) view.stages.first = {0, 1, model_spec(source).layers};
+      const Model model(source, view, comm, f32_options());
+      for (const Schedule& schedule : schedules)
+        results[rank].push_back(generate(model, schedule.prompts, schedule.options(rank)));
+    });
+
+    const OpenedModel whole(directory);
+    std::size_t n_put_back = 0;
+    for (std::size_t s = 0; s < schedules.size(); ++s) {
+      const GenerateResult wanted =
+          generate(whole.model, schedules[s].prompts, schedules[s].options(std::nullopt));
+      for (const auto& of_rank : results) expect_same(schedules[s], of_rank[s], wanted);
+      for (const auto& of_rank : results) {
+        EXPECT_EQ(of_rank[s].times.prefill_tokens, results[0][s].times.prefill_tokens);
+        EXPECT_EQ(tokens_of(of_rank[s]), tokens_of(results[0][s]));
+      }
+      n_put_back += results[0][s].steps.put_back;
+    }
+    return n_put_back;
+  }
+
+ private:
+  static Prompts tokens_of(const GenerateResult& result) {
+    Prompts tokens;
+    for (const Answer& answer : result.answers) tokens.push_back(answer.tokens);
+    return tokens;
+  }
+
+  static void expect_same(const Schedule& schedule, const GenerateResult& is,
+                          const GenerateResult& wanted) {
+    ASSERT_EQ(is.answers.size(), schedule.prompts.size());
+    for (std::size_t i = 0; i < is.answers.size(); ++i) {
+      expect_begins(is.answers[i], wanted.answers[i]);
+      if (is.answers[i].stop == StopReason::kStopped) continue;
+      EXPECT_EQ(is.answers[i].tokens, wanted.answers[i].tokens);
+      EXPECT_EQ(is.answers[i].stop, wanted.answers[i].stop);
+    }
+    if (schedule.stopping_rank) return;
+    EXPECT_EQ(is.times.prefill_tokens, wanted.times.prefill_tokens);
+    EXPECT_EQ(is.times.decode_tokens, wanted.times.decode_tokens);
+    // Sums over slices may differ in their last bits, and so may what is near.
+    const shard::Topology& topology = GetParam();
+    if (topology.tp > 1 || topology.etp > 1 || schedule.drafts > 0 || is.steps.put_back > 0) return;
+    EXPECT_TRUE(is.near_ties == wanted.near_ties);
+  }
 };
 
 TEST_P(Schedules, EndWithTheAnswersOfOneRank) {
-  const Watchdog watchdog;
-  const shard::Topology topology = GetParam();
-  std::mt19937 random(topology.n_ranks());
-  std::vector<Schedule> schedules;
-  for (std::size_t i = 0; i < kSchedules; ++i) schedules.emplace_back(random, topology.n_ranks());
-  const formats::Checkpoint source = shard::open_source(model_);
-  std::vector<std::vector<GenerateResult>> results(topology.n_ranks());
-  run_ranks(topology, [&](std::uint32_t rank, Comm& comm) {
-    RankView view = {.topology = topology, .rank = rank};
-    if (topology.pp == 2) view.stages.first = {0, 1, 3};
-    const Model model(source, view, comm, f32_options());
-    for (const Schedule& schedule : schedules)
-      results[rank].push_back(generate(model, schedule.prompts, schedule.options(rank)));
-  });
+  expect_answers_of_one_rank(kSmallest, random_schedules(50, 0));
+}
 
-  const OpenedModel whole(model_);
-  for (std::size_t s = 0; s < kSchedules; ++s) {
-    const Schedule& schedule = schedules[s];
-    const GenerateResult wanted =
-        generate(whole.model, schedule.prompts, schedule.options(std::nullopt));
-    for (std::uint32_t rank = 0; rank < topology.n_ranks(); ++rank) {
-      const GenerateResult& is = results[rank][s];
-      ASSERT_EQ(is.answers.size(), schedule.prompts.size());
-      EXPECT_EQ(is.times.prefill_tokens, results[0][s].times.prefill_tokens);
-      for (std::size_t i = 0; i < is.answers.size(); ++i) {
-        EXPECT_EQ(is.answers[i].tokens, results[0][s].answers[i].tokens);
-        EXPECT_EQ(is.answers[i].stop, results[0][s].answers[i].stop);
-        expect_begins(is.answers[i], wanted.answers[i]);
-        if (is.answers[i].stop == StopReason::kStopped) continue;
-        EXPECT_EQ(is.answers[i].tokens, wanted.answers[i].tokens);
-        EXPECT_EQ(is.answers[i].stop, wanted.answers[i].stop);
-      }
-      if (schedule.stopping_rank) continue;
-      EXPECT_EQ(is.times.decode_tokens, wanted.times.decode_tokens);
-      // Sums over slices may differ in their last bits, and so may what is near.
-      EXPECT_TRUE(topology.tp > 1 || topology.etp > 1 || is.near_ties == wanted.near_ties);
-    }
-  }
+TEST_P(Schedules, EndWithTheSameAnswersWithDrafts) {
+  expect_answers_of_one_rank(kExample, random_schedules(8, 3));
+}
+
+// Each group has more than its caches hold.
+TEST_P(Schedules, EndWhereCachesAreShort) {
+  std::vector<Schedule> schedules(1);
+  for (std::int32_t i = 0; i < 12; ++i) schedules[0].prompts.push_back({20 + i, 7, 9});
+  schedules[0].max_new_tokens = 80;
+  schedules[0].cache_tokens = 3 * KvCache::kPageTokens;
+  EXPECT_GT(expect_answers_of_one_rank(kSmallest, schedules), 0U);
 }
 
 INSTANTIATE_TEST_SUITE_P(Topologies, Schedules,

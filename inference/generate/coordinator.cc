@@ -1,0 +1,157 @@
+#include "inference/generate/coordinator.h"
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+#include <type_traits>
+
+#include "formats/base/error.h"
+
+namespace ingot::inference {
+namespace {
+
+constexpr Collective kWhatComesNext = {.group = Group::kWorld, .name = "what comes next"};
+// So that a wish to stop is heard while nothing arrives.
+constexpr std::chrono::duration<double> kLongestSleep(0.1);
+
+double seconds(std::chrono::nanoseconds time) {
+  return std::chrono::duration<double>(time).count();
+}
+
+}  // namespace
+
+// What a rank sends to each other one.
+struct Coordinator::Report {
+  std::uint64_t stops = 0, arrived = 0, outstanding = 0;
+  std::uint64_t messages = 0, bytes = 0;
+  StepCounts counts;
+};
+
+Coordinator::Coordinator(const RankView& rank, Comm& comm, std::span<const std::size_t> costs,
+                         std::span<const double> arrivals)
+    : view_(rank),
+      comm_(comm),
+      costs_(costs),
+      arrivals_(arrivals),
+      n_groups_(rank.topology.ranks_per_stage() / rank.topology.tp),
+      sent_(total(comm.traffic())) {}
+
+std::size_t Coordinator::group_of(std::uint32_t rank) const {
+  return rank % view_.topology.ranks_per_stage() / view_.topology.tp;
+}
+
+std::optional<std::size_t> Coordinator::owner(std::size_t request) const {
+  if (request >= owners_.size()) return std::nullopt;
+  return owners_[request];
+}
+
+double Coordinator::now() const {
+  return seconds(Clock::now() - start_);
+}
+
+std::size_t Coordinator::arrived() const {
+  if (arrivals_.empty()) return costs_.size();
+  return static_cast<std::size_t>(std::ranges::upper_bound(arrivals_, now()) - arrivals_.begin());
+}
+
+void Coordinator::await_arrival() const {
+  if (owners_.size() >= arrivals_.size()) return;
+  const auto left = std::chrono::duration<double>(arrivals_[owners_.size()] - now());
+  if (left.count() > 0) std::this_thread::sleep_for(std::min(left, kLongestSleep));
+}
+
+std::vector<Coordinator::Report> Coordinator::all_reports(const Report& mine) {
+  static_assert(std::is_trivially_copyable_v<Report>);
+  const auto sent = std::as_bytes(std::span(&mine, 1));
+  const std::vector<Bytes> received =
+      exchange(comm_, kWhatComesNext,
+               std::vector<Bytes>(comm_.size(Group::kWorld), Bytes(sent.begin(), sent.end())));
+  std::vector<Report> reports(received.size());
+  for (std::size_t r = 0; r < received.size(); ++r) {
+    INGOT_CHECK(received[r].size() == sizeof(Report));
+    std::memcpy(&reports[r], received[r].data(), sizeof(Report));
+  }
+  return reports;
+}
+
+// The ranks of a tensor group and of all stages count the same tokens of sequences; the first of
+// them tells.
+StepFigures Coordinator::figures_of(std::span<const Report> reports) const {
+  StepFigures figures;
+  figures.number = n_steps_;
+  figures.waiting_seconds = waiting_seconds_;
+  std::vector<std::uint64_t> by_expert_rank(view_.topology.ep);
+  for (std::uint32_t rank = 0; rank < reports.size(); ++rank) {
+    const StepCounts& counts = reports[rank].counts;
+    const shard::RankPosition position = view_.topology.position(rank);
+    by_expert_rank.at(position.ep_rank) += counts.expert_tokens;
+    figures.expert_tokens += counts.expert_tokens;
+    figures.expert_bytes_read += counts.expert_bytes_read;
+    figures.messages += reports[rank].messages;
+    figures.bytes += reports[rank].bytes;
+    if (position.stage != 0 || position.tp_rank != 0) continue;
+    figures.prompt_tokens += counts.prompt_tokens;
+    figures.answer_tokens += counts.answer_tokens;
+    figures.tokens_anew += counts.tokens_anew;
+    figures.put_back += counts.put_back;
+    figures.sequences += counts.sequences;
+    figures.waiting += counts.waiting;
+    figures.cached_tokens += counts.cached_tokens;
+    figures.cache_capacity += counts.cache_capacity;
+    if (counts.prompt_tokens + counts.answer_tokens + counts.tokens_anew == 0) ++figures.dummy;
+  }
+  if (figures.expert_tokens > 0) {
+    figures.imbalance = static_cast<double>(std::ranges::max(by_expert_rank)) *
+                        static_cast<double>(by_expert_rank.size()) /
+                        static_cast<double>(figures.expert_tokens);
+  }
+  return figures;
+}
+
+Coordinator::Decision Coordinator::meet(std::uint64_t outstanding, const StepCounts* counts,
+                                        bool stops) {
+  Decision decision;
+  const Clock::time_point came = Clock::now();
+  const Traffic until_now = total(comm_.traffic());
+  if (is_idle_ && view_.rank == 0 && !stops) await_arrival();
+  const std::vector<Report> reports =
+      all_reports({.stops = stops ? 1U : 0U,
+                   .arrived = view_.rank == 0 ? arrived() : 0,
+                   .outstanding = outstanding,
+                   .messages = until_now.n_messages - sent_.n_messages,
+                   .bytes = until_now.n_bytes - sent_.n_bytes,
+                   .counts = counts != nullptr ? *counts : StepCounts{}});
+  if (counts != nullptr) {
+    sent_ = until_now;
+    StepFigures& figures = decision.figures.emplace(figures_of(reports));
+    figures.exchange_seconds = seconds(until_now.waited - before_step_.waited);
+    figures.compute_seconds = seconds(came - met_at_) - figures.exchange_seconds;
+    waiting_seconds_ = 0;
+    ++n_steps_;
+  }
+
+  std::vector<std::uint64_t> loads(n_groups_);
+  for (std::uint32_t rank = 0; rank < reports.size(); ++rank)
+    loads[group_of(rank)] = reports[rank].outstanding;  // the same on all ranks of a group
+  while (owners_.size() < reports[0].arrived) {
+    const std::size_t request = owners_.size();
+    const auto least = static_cast<std::size_t>(std::ranges::min_element(loads) - loads.begin());
+    loads[least] += costs_[request];
+    owners_.push_back(least);
+    if (least == group()) decision.requests.push_back(request);
+  }
+  is_idle_ = std::ranges::all_of(loads, [](std::uint64_t load) { return load == 0; });
+  if (std::ranges::any_of(reports, [](const Report& report) { return report.stops != 0; })) {
+    decision.next = Next::kStopped;
+  } else if (!is_idle_) {
+    decision.next = Next::kStep;
+  } else {
+    decision.next = owners_.size() < costs_.size() ? Next::kWait : Next::kEnd;
+  }
+  before_step_ = total(comm_.traffic());
+  met_at_ = Clock::now();
+  waiting_seconds_ += seconds(met_at_ - came);
+  return decision;
+}
+
+}  // namespace ingot::inference

@@ -1,0 +1,94 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "inference/parallel/comm.h"
+#include "inference/parallel/rank_view.h"
+
+namespace ingot::inference {
+
+/// Of one step: what a group of ranks that hold the same tokens computed, and what a rank did.
+struct StepCounts {
+  std::uint64_t prompt_tokens = 0;  ///< computed for the first time
+  std::uint64_t answer_tokens = 0;  ///< the same, proposals that do not hold left out
+  std::uint64_t tokens_anew = 0;    ///< computed again, after their sequence was put back
+  std::uint64_t put_back = 0;       ///< sequences
+  std::uint64_t sequences = 0;      ///< that have tokens in the caches or in this step
+  std::uint64_t waiting = 0;        ///< sequences that have arrived and have none
+  std::uint64_t cached_tokens = 0, cache_capacity = 0;
+  std::uint64_t expert_tokens = 0;      ///< given to the experts of this rank
+  std::uint64_t expert_bytes_read = 0;  ///< by this rank
+};
+
+/// What all ranks did in a step. Times are those of this rank.
+struct StepFigures : StepCounts {
+  std::size_t number = 0;                 ///< from 0
+  std::size_t dummy = 0;                  ///< groups that took the step without tokens
+  double imbalance = 1;                   ///< most expert_tokens of an expert rank over the mean
+  std::uint64_t messages = 0, bytes = 0;  ///< between ranks, since the step before
+  double compute_seconds = 0;
+  double exchange_seconds = 0;  ///< in collectives of the step
+  double waiting_seconds = 0;   ///< before it, for other ranks and for requests
+};
+
+/// Between two steps all ranks meet here: each tells the others what it did and what is left, so
+/// that all decide alike whether there is another step, and which group of ranks gets a request
+/// that has arrived: the one with the fewest tokens outstanding, the first of equals.
+class Coordinator {
+ public:
+  /// `costs[i]` tokens are outstanding of request i at its arrival. Requests arrive in their order,
+  /// request i after `arrivals[i]` seconds by the clock of the first rank, which alone reads it;
+  /// empty: all at the start.
+  Coordinator(const RankView& rank, Comm& comm, std::span<const std::size_t> costs,
+              std::span<const double> arrivals);
+
+  enum class Next : std::uint8_t { kStep, kWait, kEnd, kStopped };
+  struct Decision {
+    Next next = Next::kEnd;
+    std::vector<std::size_t> requests;   ///< that this rank's group gets
+    std::optional<StepFigures> figures;  ///< of the step before, where there was one
+  };
+  /// All ranks call it together. `outstanding`: tokens that the group has still to compute;
+  /// `counts`: of the step that was taken since the last call, null where there was none. kWait: no
+  /// group has work, but requests are still to arrive; come again. kStopped when a rank `stops`.
+  Decision meet(std::uint64_t outstanding, const StepCounts* counts, bool stops);
+
+  /// Data-parallel groups of a stage, and which of them this rank belongs to.
+  [[nodiscard]] std::size_t n_groups() const { return n_groups_; }
+  [[nodiscard]] std::size_t group() const { return group_of(view_.rank); }
+  /// Which group has got a request; nullopt when none has.
+  [[nodiscard]] std::optional<std::size_t> owner(std::size_t request) const;
+  /// Seconds from the start to now.
+  [[nodiscard]] double now() const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Report;
+
+  [[nodiscard]] std::size_t group_of(std::uint32_t rank) const;
+  [[nodiscard]] std::size_t arrived() const;
+  void await_arrival() const;
+  [[nodiscard]] std::vector<Report> all_reports(const Report& mine);
+  [[nodiscard]] StepFigures figures_of(std::span<const Report> reports) const;
+
+  const RankView& view_;
+  Comm& comm_;
+  std::span<const std::size_t> costs_;
+  std::span<const double> arrivals_;
+  std::size_t n_groups_;
+  Clock::time_point start_ = Clock::now();
+  std::vector<std::size_t> owners_;  // of the requests that have arrived
+  bool is_idle_ = false;             // nobody had work at the last meeting
+  // Of the step that is under way, and of those before.
+  std::size_t n_steps_ = 0;
+  Clock::time_point met_at_ = start_;  // the end of the last meeting
+  double waiting_seconds_ = 0;
+  Traffic sent_, before_step_;
+};
+
+}  // namespace ingot::inference

@@ -1,0 +1,80 @@
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <map>
+#include <span>
+#include <vector>
+
+namespace ingot::inference {
+
+/// A prompt is fed in runs that cross no multiple of this many tokens.
+inline constexpr std::size_t kPrefillRows = 512;
+
+/// What a step and the caches may hold.
+struct SchedulerLimits {
+  std::size_t batch_tokens = kPrefillRows;  ///< rows of a step, at least one
+  std::size_t cache_pages = 0;              ///< of KvCache::kPageTokens tokens
+  std::size_t drafts = 0;                   ///< tokens that may be proposed for a sequence's step
+};
+
+/// Which sequences are on their way, and how many tokens of each the next step takes: continuous
+/// batching as decisions alone, without a model. Sequences that have ended leave, those that wait
+/// enter in the order in which they came, as soon as the caches have room for what is known of
+/// them. Where caches become short, the sequence that entered last is put back, in front of those
+/// that wait, and computed anew later. The oldest one always goes on, so that all come to an end.
+///
+/// A step takes the answers first, oldest first; what is left of its rows goes to prompts, and to
+/// sequences that are computed anew, in runs that cross neither a multiple of kPrefillRows nor the
+/// end of the prompt.
+class Scheduler {
+ public:
+  /// kInvalidArgument for a step without rows.
+  explicit Scheduler(const SchedulerLimits& limits);
+
+  /// A sequence of `prompt` known tokens that may have `most` in the end. kLimit when the caches
+  /// have no room for it alone.
+  void add(std::size_t id, std::size_t prompt, std::size_t most);
+
+  /// Tokens [first, first + count) of a sequence; beyond those known they are proposals.
+  struct Share {
+    std::size_t id = 0, first = 0, count = 0;
+  };
+  struct Step {
+    std::vector<std::size_t> put_back, entered;  ///< in this order, before the shares
+    std::vector<Share> shares;                   ///< none when nothing is to be computed
+  };
+  /// The next step. Whoever takes it tells what became of each share (advance, finish).
+  Step next();
+
+  /// After a step: of a sequence `cached` tokens stand in the caches, `known` are known, and so
+  /// many more are proposed.
+  void advance(std::size_t id, std::size_t cached, std::size_t known, std::size_t proposed = 0);
+  /// The sequence has come to its end.
+  void finish(std::size_t id);
+
+  [[nodiscard]] std::size_t n_running() const { return running_.size(); }
+  [[nodiscard]] std::size_t n_waiting() const { return waiting_.size(); }
+  /// Tokens in the caches, proposals left out.
+  [[nodiscard]] std::size_t n_cached() const;
+  /// Tokens that are still to be computed, if every answer becomes as long as it may.
+  [[nodiscard]] std::size_t outstanding() const;
+
+ private:
+  struct Sequence {
+    std::size_t prompt = 0, most = 0, known = 0, cached = 0, proposed = 0;
+  };
+
+  [[nodiscard]] std::vector<Share> shares() const;
+  [[nodiscard]] std::size_t pages(const Sequence& sequence, std::size_t n_tokens) const;
+  /// Pages in use when these shares are computed.
+  [[nodiscard]] std::size_t pages_with(std::span<const Share> shares) const;
+  bool enter_next();
+
+  SchedulerLimits limits_;
+  std::map<std::size_t, Sequence> sequences_;
+  std::vector<std::size_t> running_;  // the oldest first
+  std::deque<std::size_t> waiting_;
+};
+
+}  // namespace ingot::inference
