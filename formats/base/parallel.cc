@@ -4,6 +4,7 @@
 #include <atomic>
 #include <exception>
 #include <future>
+#include <map>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -46,6 +47,17 @@ class FirstFailure {
   std::exception_ptr failure_;
 };
 
+#ifndef INGOT_THREADS_STD
+// An arena of so many threads, for the loops of the calling thread: a new one for each loop costs
+// more than a small loop does, and many of them keep oneTBB's workers from work.
+oneapi::tbb::task_arena& arena_of(std::size_t threads) {
+  thread_local std::map<std::size_t, oneapi::tbb::task_arena> arenas;
+  // More than the machine has gains nothing here and makes oneTBB print a warning.
+  const std::size_t n = std::min(threads, available_processors());
+  return arenas.try_emplace(n, static_cast<int>(n)).first->second;
+}
+#endif
+
 }  // namespace
 
 std::size_t available_processors() {
@@ -82,9 +94,7 @@ void parallel_for(std::size_t count, std::size_t threads,
     }
     pool.clear();
 #else
-    // More than the machine has gains nothing here and makes oneTBB print a warning.
-    oneapi::tbb::task_arena arena(static_cast<int>(std::min(threads, available_processors())));
-    arena.execute([&] {
+    arena_of(threads).execute([&] {
       oneapi::tbb::parallel_for(oneapi::tbb::blocked_range<std::size_t>(0, count, 1),
                                 [&](const oneapi::tbb::blocked_range<std::size_t>& range) {
                                   for (std::size_t i = range.begin(); i != range.end(); ++i)
