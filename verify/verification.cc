@@ -80,6 +80,8 @@ struct SourceInputs {
   std::optional<std::vector<Prompt>> prompts, documents;
   std::size_t n_documents = 0;  // of the text; longer ones are read in windows
   std::optional<Likelihood> text;
+  std::optional<std::vector<DraftText>> draft_texts;
+  DraftOutcomes drafts;  // of the source on those
 };
 
 // One verification: what every level shares, and the report in the making.
@@ -229,7 +231,28 @@ class Verification {
       });
     }
     if (asked_for(Level::kLayers) || asked_for(Level::kGreedy)) run_prompts(from, to);
+    if (asked_for(Level::kDraft)) run_drafts(from, to);
     if (!options_.text.empty()) attempt("text", [&] { measure_text(&from, to); });
+  }
+
+  const std::vector<Prompt>& prompts_for(const ComparedCheckpoint& from,
+                                         const std::optional<inference::Tokenizer>& tokenizer) {
+    if (!options_.prompts.empty() && !tokenizer) throw no_tokenizer(from.model);
+    if (!inputs_->prompts) {
+      inputs_->prompts = options_.prompts.empty()
+                             ? built_in_prompts(from.model, tokenizer ? &*tokenizer : nullptr)
+                             : read_prompts(options_.prompts, from.model, *tokenizer);
+    }
+    return *inputs_->prompts;
+  }
+
+  const std::vector<Prompt>& documents_for(const formats::Checkpoint& model) {
+    if (!inputs_->documents) {
+      const std::optional<inference::Tokenizer> tokenizer = open_tokenizer(model);
+      if (!tokenizer) throw no_tokenizer(model);
+      inputs_->documents = read_documents(options_.text, model, *tokenizer, &inputs_->n_documents);
+    }
+    return *inputs_->documents;
   }
 
   void run_prompts(const ComparedCheckpoint& from, const ComparedCheckpoint& to) {
@@ -237,13 +260,7 @@ class Verification {
     if (options_.ranks == nullptr) shard::require_all_ranks(to.model);
     const std::optional<inference::Tokenizer> tokenizer = open_tokenizer(from.model);
     const inference::Tokenizer* words = tokenizer ? &*tokenizer : nullptr;
-    if (!options_.prompts.empty() && !tokenizer) throw no_tokenizer(from.model);
-    if (!inputs_->prompts) {
-      inputs_->prompts = options_.prompts.empty()
-                             ? built_in_prompts(from.model, words)
-                             : read_prompts(options_.prompts, from.model, *tokenizer);
-    }
-    const std::vector<Prompt>& prompts = *inputs_->prompts;
+    const std::vector<Prompt>& prompts = prompts_for(from, tokenizer);
     if (asked_for(Level::kLayers)) {
       attempt("layers", [&] {
         report_.layers =
@@ -257,16 +274,44 @@ class Verification {
     });
   }
 
+  // Of all levels it is left out where a side has no MTP layer; asked for by name it is refused.
+  void run_drafts(const ComparedCheckpoint& from, const ComparedCheckpoint& to) {
+    const auto lacks = [](ErrorCode code, std::string_view side) {
+      return Error(code, fmt::format("the {} has no layer for multi-token prediction, so it drafts "
+                                     "nothing (--levels without draft)",
+                                     side));
+    };
+    const bool source_has = has_mtp_layer(from.model), output_has = has_mtp_layer(to.model);
+    if (options_.levels.size() == levels().size() && !(source_has && output_has)) {
+      std::erase(report_.levels, Level::kDraft);
+      return;
+    }
+    if (!source_has) throw lacks(ErrorCode::kUnsupported, "source");
+    shard::require_all_ranks(from.model);
+    shard::require_all_ranks(to.model);
+    attempt("draft", [&] {
+      if (!output_has) throw lacks(ErrorCode::kMissingTensor, "output");
+      if (!inputs_->draft_texts) {
+        RunOptions options = run_options("drafting, source");
+        inputs_->draft_texts =
+            options_.text.empty()
+                ? answered_text(from.model, prompts_for(from, open_tokenizer(from.model)), options)
+                : whole_text(documents_for(from.model));
+        options.output_profile = options.source_profile;
+        inputs_->drafts = measure_drafts(from.model, *inputs_->draft_texts, options);
+      }
+      report_.draft =
+          compare_drafts(inputs_->drafts,
+                         measure_drafts(to.model, *inputs_->draft_texts, run_options("drafting")));
+      report_.draft->of_given_text = !options_.text.empty();
+    });
+  }
+
   void measure_text(const ComparedCheckpoint* from, const ComparedCheckpoint& to) {
     const formats::Checkpoint& model = from != nullptr ? from->model : to.model;
     shard::require_all_ranks(model);
     shard::require_all_ranks(to.model);
-    const std::optional<inference::Tokenizer> tokenizer = open_tokenizer(model);
-    if (!tokenizer) throw no_tokenizer(model);
-    if (!inputs_->documents) {
-      inputs_->documents = read_documents(options_.text, model, *tokenizer, &inputs_->n_documents);
-    }
-    const std::vector<Prompt>& documents = *inputs_->documents;
+    const std::vector<Prompt>& documents = documents_for(model);
     if (from != nullptr && !inputs_->text) {
       RunOptions options = run_options("reading text, source");
       options.output_profile = options.source_profile;

@@ -85,7 +85,7 @@ struct ConvertVerifyFlags {
   void require_possible(const formats::Checkpoint& source) const {
     if (levels.empty()) return;
     for (const verify::Level level : verify::parse_levels(levels)) {
-      if (level == verify::Level::kLayers || level == verify::Level::kGreedy)
+      if (verify::runs_model(level))
         (void)inference::model_spec(source.family(), source.config());
     }
   }

@@ -36,30 +36,31 @@ Flag levels_flag(MeasurementFlags& flags) {
 
 void declare_measurement(FlagTable& table, MeasurementFlags& flags) {
   verify::VerificationOptions& options = flags.options;
-  table.add(FlagGroup::kComparison,
-            {{"--prompts",
-              &options.prompts,
-              "texts for layers and greedy, separated by blank lines, or JSON lines (.jsonl) "
-              "(default: built in); - is stdin",
-              {.kind = ValueKind::kFile, .takes_stdin = true}},
-             {"--tokens",
-              &options.greedy_tokens,
-              "tokens that greedy generates per prompt",
-              {.range = NumberRange{1, 4096}}},
-             {"--text",
-              &options.text,
-              "measure the perplexity of this text: .txt, .json {\"docs\": [...]}, or JSON lines "
-              "(.jsonl); - is stdin",
-              {.kind = ValueKind::kFile, .takes_stdin = true}},
-             {"--sample",
-              &options.sample,
-              "part of every tensor's rows that weights looks at",
-              {.range = NumberRange{0, 1}}},
-             {"--profile",
-              &flags.profile,
-              "arithmetic of the output: native, bf16, f32 (the source's is f32)",
-              {.words = words_of(inference::profiles(), inference::profile_name)}},
-             {"--no-hashes", &flags.no_hashes, "compare sizes with the manifest, not bytes"}});
+  table.add(
+      FlagGroup::kComparison,
+      {{"--prompts",
+        &options.prompts,
+        "texts for layers, greedy and draft, separated by blank lines, or JSON lines (.jsonl) "
+        "(default: built in); - is stdin",
+        {.kind = ValueKind::kFile, .takes_stdin = true}},
+       {"--tokens",
+        &options.greedy_tokens,
+        "tokens that greedy generates per prompt",
+        {.range = NumberRange{1, 4096}}},
+       {"--text",
+        &options.text,
+        "measure the perplexity of this text, and drafts on it: .txt, .json {\"docs\": [...]}, "
+        "or JSON lines (.jsonl); - is stdin",
+        {.kind = ValueKind::kFile, .takes_stdin = true}},
+       {"--sample",
+        &options.sample,
+        "part of every tensor's rows that weights looks at",
+        {.range = NumberRange{0, 1}}},
+       {"--profile",
+        &flags.profile,
+        "arithmetic of the output: native, bf16, f32 (the source's is f32)",
+        {.words = words_of(inference::profiles(), inference::profile_name)}},
+       {"--no-hashes", &flags.no_hashes, "compare sizes with the manifest, not bytes"}});
   table.add(FlagGroup::kJob, {mem_limit_flag(&flags.mem_limit), threads_flag(&options.threads),
                               progress_flag(&flags.progress)});
   declare_worst(table, flags.n_worst);
@@ -81,16 +82,19 @@ std::vector<IdleFlag> idle_measurement(const MeasurementFlags& flags, const Flag
     return is_pair && std::find(levels.begin(), levels.end(), level) != levels.end();
   };
   const bool generates = has(verify::Level::kGreedy);
+  const bool drafts = has(verify::Level::kDraft);
   const bool computes = generates || has(verify::Level::kLayers);
   const auto word = [&](const char* option, bool acts, std::string_view belongs_to) {
     return IdleFlag{option, table.is_given(option), acts, belongs_to};
   };
   return {
-      word("--prompts", computes, "--levels layers and greedy"),
+      word("--prompts", computes || (drafts && flags.options.text.empty()),
+           "--levels layers and greedy, and draft without --text"),
       word("--tokens", generates, "--levels greedy"),
       word("--sample", has(verify::Level::kWeights), "--levels weights"),
-      word("--profile", computes || !flags.options.text.empty() || !flags.options.reference.empty(),
-           "--levels layers and greedy, --text and --reference"),
+      word("--profile",
+           computes || drafts || !flags.options.text.empty() || !flags.options.reference.empty(),
+           "--levels layers, greedy and draft, --text and --reference"),
       word("--no-hashes", has(verify::Level::kStructure), "--levels structure"),
   };
 }

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "formats/json/json_fwd.h"
-#include "verify/compare/interval.h"
+#include "verify/outputs/interval.h"
 #include "verify/gates/report.h"
 
 namespace ingot::verify {

@@ -17,8 +17,8 @@ namespace ingot::verify {
 namespace {
 
 // What tells most of a deployment comes first.
-constexpr std::array<std::string_view, 7> kOrder = {"outputs.", "text.",    "greedy.",   "mtp.",
-                                                    "layers.",  "weights.", "structure."};
+constexpr std::array<std::string_view, 8> kOrder = {
+    "outputs.", "text.", "greedy.", "draft.", "mtp.", "layers.", "weights.", "structure."};
 
 struct Value {
   std::string subject;

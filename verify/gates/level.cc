@@ -19,8 +19,10 @@ constexpr std::array kLevels{
                "names, shapes, schemes, scales, config, lists, side files, hashes, loader rules"},
     LevelFacts{Level::kWeights, "weights", "every weight of both sides, decoded and compared"},
     LevelFacts{Level::kLayers, "layers",
-               "hidden states after every layer, routing and logits, on prompts"},
-    LevelFacts{Level::kGreedy, "greedy", "the tokens that both generate"},
+               "hidden states after every layer, routing and logits, on prompts", true},
+    LevelFacts{Level::kGreedy, "greedy", "the tokens that both generate", true},
+    LevelFacts{Level::kDraft, "draft",
+               "how many drafts of their MTP layers both would choose themselves", true},
 };
 
 }  // namespace
@@ -31,6 +33,10 @@ std::span<const LevelFacts> levels() {
 
 std::string_view level_name(Level level) {
   return kLevels[static_cast<std::size_t>(level)].name;
+}
+
+bool runs_model(Level level) {
+  return kLevels[static_cast<std::size_t>(level)].runs_model;
 }
 
 std::vector<Level> parse_levels(std::string_view text) {

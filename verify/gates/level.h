@@ -13,6 +13,7 @@ enum class Level : std::uint8_t {
   kWeights,    ///< every value, decoded
   kLayers,     ///< hidden states after every layer, routing, logits
   kGreedy,     ///< the tokens that both generate
+  kDraft,      ///< what their MTP layers draft, against what each would choose itself
 };
 
 /// A row per level.
@@ -20,11 +21,13 @@ struct LevelFacts {
   Level level;
   std::string_view name;     ///< word of --levels
   std::string_view summary;  ///< one line for --help and docs
+  bool runs_model = false;
 };
 
 std::span<const LevelFacts> levels();
 std::string_view level_name(Level level);
-/// `structure,weights`; "all" means every level. kInvalidArgument for an unknown or empty word.
+bool runs_model(Level level);
+/// `structure,weights`; "all" means every level (draft where both sides have an MTP layer). kInvalidArgument for an unknown or empty word.
 /// Ascending, without repetition.
 std::vector<Level> parse_levels(std::string_view text);
 

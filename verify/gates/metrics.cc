@@ -152,6 +152,12 @@ void greedy_inconclusive(const Report& report, const See& see) {
       kWhole);
 }
 
+void draft_acceptance(const Report& report, const See& see) {
+  if (!report.draft || report.draft->tokens == 0) return;
+  see(report.draft->sure_loss(), report.output.kind,
+      fmt::format("{} drafts", report.draft->tokens));
+}
+
 constexpr std::array kMetrics{
     Metric{"structure.errors", Bound::kAtMost, "errors found in the output's structure",
            structure_errors},
@@ -220,6 +226,9 @@ constexpr std::array kMetrics{
     Metric{"greedy.inconclusive", Bound::kAtMost,
            "part of prompts whose answers part where the source was nearly undecided",
            greedy_inconclusive},
+    Metric{"draft.acceptance", Bound::kAtMost,
+           "points of a hundred by which fewer first drafts hold than the source's, at the least",
+           draft_acceptance},
 };
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "verify/gates/gate.h"
 #include "verify/gates/level.h"
 #include "verify/layers/layer_check.h"
+#include "verify/outputs/draft_check.h"
 #include "verify/outputs/greedy_check.h"
 #include "verify/outputs/likelihood.h"
 #include "verify/structure/compared_checkpoint.h"
@@ -30,6 +31,7 @@ struct Report {
   std::optional<WeightsReport> weights;
   std::optional<LayersReport> layers;
   std::optional<GreedyReport> greedy;
+  std::optional<DraftReport> draft;
   std::optional<TextReport> text;
   std::string reference;  ///< what recorded the activations compared with, or empty
   /// Levels that were asked for and could not be run, with the reason ("layers: the output could

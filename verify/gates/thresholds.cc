@@ -145,6 +145,11 @@ constexpr std::array kDefaults{
     Row{"mtp.cosine", "nvfp4-experts", 0.985},
     Row{"mtp.cosine", "fp4", 0.985},
     Row{"mtp.cosine", "int8-static", 0.99},
+    Row{"draft.acceptance", "plain", 2},
+    Row{"draft.acceptance", "int8", 2},
+    Row{"draft.acceptance", "fp8", 2},
+    Row{"draft.acceptance", "nvfp4-experts", 5},
+    Row{"draft.acceptance", "fp4", 5},
 };
 
 // What four bits answer is reported only.

@@ -3,60 +3,19 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 
-#include "formats/base/error.h"
 #include "formats/base/parallel.h"
-#include "inference/family/model_family.h"
-#include "inference/generate/memory_plan.h"
 #include "inference/model/layer_stream.h"
 #include "verify/outputs/divergence.h"
 #include "verify/outputs/prompt_rows.h"
+#include "verify/outputs/text_pass.h"
 
 namespace ingot::verify {
 
 using inference::LayerStream;
 using inference::Matrix;
-using inference::RunMemory;
 
 namespace {
-
-// Logits are made of so many rows at a time.
-constexpr std::size_t kHeadRows = 256;
-
-// Documents that pass through the model together, and the weights that there is room for then.
-struct Batch {
-  std::size_t first = 0, count = 0;
-  std::uint64_t weight_limit = 0;
-};
-
-// As many documents at a time as fit, at least one.
-std::vector<Batch> divide(const formats::Checkpoint& model, const inference::ModelSpec& spec,
-                          std::span<const std::size_t> lengths, const RunOptions& options) {
-  const auto need_of = [&](std::span<const std::size_t> some) {
-    RunMemory need = inference::stream_memory(model, options.output_profile, some, options.threads);
-    const auto rows = std::accumulate(some.begin(), some.end(), std::uint64_t{0});
-    need.scratch += rows * (spec.hidden + 1) * sizeof(float) + kHeadRows * spec.vocab * 4;
-    return need;
-  };
-  // The figure of a refusal is enough for every document.
-  const std::size_t longest = *std::max_element(lengths.begin(), lengths.end());
-  inference::weight_limit(need_of({&longest, 1}), options.mem_limit);
-  std::vector<Batch> batches;
-  for (std::size_t first = 0; first < lengths.size(); first += batches.back().count) {
-    const auto rest = lengths.subspan(first);
-    std::size_t fits = 1, beyond = rest.size() + 1;
-    while (beyond - fits > 1) {
-      const std::size_t middle = fits + (beyond - fits) / 2;
-      (need_of(rest.first(middle)).least() <= options.mem_limit ? fits : beyond) = middle;
-    }
-    batches.push_back(
-        {.first = first,
-         .count = fits,
-         .weight_limit = inference::weight_limit(need_of(rest.first(fits)), options.mem_limit)});
-  }
-  return batches;
-}
 
 // The next token of every row; -1 after the last.
 std::vector<std::int32_t> next_tokens(std::span<const PromptSpan> spans) {
@@ -92,24 +51,9 @@ double Likelihood::perplexity() const {
 
 Likelihood measure_likelihood(const formats::Checkpoint& model, std::span<const Prompt> documents,
                               const RunOptions& options) {
-  const inference::ModelSpec spec = inference::model_spec(model.family(), model.config());
-  const std::vector<PromptSpan> all = spans_of(documents, spec);
-  const std::vector<Batch> batches = divide(model, spec, lengths_of(all), options);
   Likelihood sum{.documents = documents.size()};
-  std::uint64_t done = 0;
-  for (const Batch& batch : batches) {
-    const std::vector<PromptSpan> spans =
-        spans_of(documents.subspan(batch.first, batch.count), spec);
-    const std::vector<inference::Row> rows = rows_of(spans, 1);
-    LayerStream stream(model, {.profile = options.output_profile,
-                               .threads = options.threads,
-                               .weight_limit = batch.weight_limit});
-    Matrix hidden = stream.embed(rows);
-    for (std::size_t l = 0; l < spec.layers; ++l) {
-      options.check_stop("a text was read");
-      stream.layer(l, hidden, rows);
-      if (options.progress) options.progress(++done, batches.size() * spec.layers);
-    }
+  const auto add = [&](LayerStream& stream, const Matrix& hidden,
+                       std::span<const PromptSpan> spans) {
     const std::vector<double> nll =
         nll_of_rows(stream, hidden, next_tokens(spans), options.threads);
     for (const double of_row : nll) sum.nll += of_row;
@@ -118,8 +62,9 @@ Likelihood measure_likelihood(const formats::Checkpoint& model, std::span<const 
       of_sequence.tokens = span.ids.size() - 1;
       for (std::size_t row = span.first; row < span.end(); ++row) of_sequence.nll += nll[row];
     }
-    sum.tokens += rows.size() - spans.size();
-  }
+    sum.tokens += nll.size() - spans.size();
+  };
+  pass_documents(model, documents, options, 0, add);
   return sum;
 }
 

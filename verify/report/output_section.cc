@@ -157,6 +157,17 @@ Table logits_table(const LayersReport& layers) {
   return table;
 }
 
+std::string draft_text(const DraftReport& draft) {
+  std::string line = fmt::format(
+      "first drafts held: {} of the source's, {} of the output's, of {} on {}; lost {:.2f} points",
+      percent_text(draft.source_acceptance()), percent_text(draft.output_acceptance()),
+      count_text(draft.tokens), draft.of_given_text ? "the text" : "the source's answers",
+      draft.loss());
+  if (draft.interval)
+    line += fmt::format(" (95%: {:.2f} to {:.2f})", draft.interval->low, draft.interval->high);
+  return line;
+}
+
 std::string perplexity_text(const TextReport& text) {
   const Likelihood& output = text.output;
   std::string line = fmt::format("perplexity {:.5f}", output.perplexity());
@@ -207,15 +218,17 @@ void add_output_section(const Report& report, Form form, Sections& sections) {
   if (report.text) add(Paragraph{perplexity_text(*report.text)});
   if (report.greedy) {
     const GreedyReport& greedy = *report.greedy;
-    add(Paragraph{
+    std::string text =
         fmt::format("greedy answers to {} prompts: {} equal, {} inconclusive, {} different",
-                    greedy.prompts.size(), greedy.equal, greedy.inconclusive, greedy.different)});
-    if (std::string text = near_ties_text(greedy); !text.empty()) add(Paragraph{std::move(text)});
+                    greedy.prompts.size(), greedy.equal, greedy.inconclusive, greedy.different);
+    if (const std::string near = near_ties_text(greedy); !near.empty()) text += "; " + near;
+    add(Paragraph{std::move(text)});
     if (form == Form::kPage)
       add(answers_of(greedy));
     else
       add(differences_of(greedy));
   }
+  if (report.draft) add(Paragraph{draft_text(*report.draft)});
   sections.push_back(std::move(section));
 }
 

@@ -217,6 +217,16 @@ Json likelihood_json(const Likelihood& likelihood) {
           {"perplexity", number(likelihood.perplexity())}};
 }
 
+Json draft_json(const DraftReport& draft) {
+  return {{"tokens", draft.tokens},
+          {"text", draft.of_given_text ? "given" : "answers"},
+          {"source", {{"held", draft.source_held}, {"acceptance", draft.source_acceptance()}}},
+          {"output", {{"held", draft.output_held}, {"acceptance", draft.output_acceptance()}}},
+          {"loss", draft.loss()},
+          {"interval",
+           draft.interval ? Json({draft.interval->low, draft.interval->high}) : Json(nullptr)}};
+}
+
 Json text_json(const TextReport& text) {
   return {{"source", text.source ? likelihood_json(*text.source) : Json(nullptr)},
           {"output", likelihood_json(text.output)},
@@ -247,6 +257,7 @@ Json measured_json(const Report& report, std::size_t n_worst) {
   if (report.weights) json["weights"] = weights_json(*report.weights, n_worst);
   if (report.layers) json["layers"] = layers_json(report);
   if (report.greedy) json["greedy"] = greedy_json(*report.greedy);
+  if (report.draft) json["draft"] = draft_json(*report.draft);
   if (report.text) json["text"] = text_json(*report.text);
   return json;
 }

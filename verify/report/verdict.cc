@@ -77,6 +77,8 @@ std::vector<Looked> looked_at(const Report& report) {
     looked.push_back(
         {"answers to " + counted(report.greedy->prompts.size(), "prompt", "prompts"), {"greedy."}});
   }
+  if (report.draft)
+    looked.push_back({counted(report.draft->tokens, "draft", "drafts"), {"draft."}});
   if (report.text) {
     looked.push_back({"perplexity of " + counted(report.text->output.tokens, "token", "tokens"),
                       {"outputs.perplexity"}});

@@ -1,4 +1,4 @@
-#include "verify/compare/interval.h"
+#include "verify/outputs/interval.h"
 
 #include <limits>
 #include <vector>

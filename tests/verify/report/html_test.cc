@@ -91,14 +91,15 @@ TEST(ReportHtml, OpensWithWhatAManagerReads) {
   for (const char* part :
        {"689 GB", "391 GB, 57%", "fp8-block → nvfp4", "expert-gate, expert-up", "and 2 more",
         "0.00017 nats", "98.90% of 184 tokens", "10.16619, +0.042%", "2 of 3, 1 undecided",
-        "14 of 14 passed", "answers to 3 prompts (only measured)"})
+        "15 of 15 passed", "answers to 3 prompts (only measured)"})
     EXPECT_THAT(text, HasSubstr(part));
-  EXPECT_THAT(opening(report_html(failing_report())), HasSubstr("7 of 14 passed"));
+  EXPECT_THAT(opening(report_html(failing_report())), HasSubstr("8 of 15 passed"));
 }
 
 TEST(ReportHtml, SaysWhereEverythingWasJudged) {
   Report report = passing_report();
   report.greedy.reset();
+  report.draft.reset();
   report.text.reset();
   EXPECT_THAT(opening(report_html(report)), HasSubstr("nothing that was looked at"));
 }
@@ -107,6 +108,7 @@ TEST(ReportHtml, SaysWhichLevelsNobodyAskedFor) {
   Report report = passing_report();
   report.layers.reset();
   report.greedy.reset();
+  report.draft.reset();
   report.text.reset();
   report.levels = {Level::kStructure, Level::kWeights};
   const std::string text = opening(report_html(report));
@@ -129,6 +131,7 @@ TEST(ReportHtml, LeavesOutWhatDidNotRun) {
   Report report = passing_report();
   report.layers.reset();
   report.greedy.reset();
+  report.draft.reset();
   report.text.reset();
   const std::string page = report_html(report);
   for (const char* id : {"layers", "router", "outputs"})

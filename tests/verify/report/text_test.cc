@@ -120,6 +120,10 @@ TEST(Markdown, HoldsVerdictGatesAndFingerprints) {
   EXPECT_THAT(text, HasSubstr("| `weights.misrounded <= 0` | 4410 | "));
   EXPECT_THAT(text, HasSubstr("`9b1d0c5e7f3a42186f0de2b4a7c89135`"));
   EXPECT_THAT(text, HasSubstr("1 equal, 1 inconclusive, 1 different"));
+  EXPECT_THAT(text,
+              HasSubstr("first drafts held: 52.40% of the source's, 50.00% of the output's, of "
+                        "1,000 on the source's answers; lost 2.40 points (95%: 1.25 to "
+                        "3.50)"));
 }
 
 TEST(ReportJson, IsTheSameTextEveryTimeAndParses) {
@@ -128,10 +132,12 @@ TEST(ReportJson, IsTheSameTextEveryTimeAndParses) {
   const Json json = formats::parse_json(text, "report");
   EXPECT_EQ(json.at("schema"), 1);
   EXPECT_EQ(json.at("passed"), false);
-  EXPECT_EQ(json.at("levels"), Json({"structure", "weights", "layers", "greedy"}));
+  EXPECT_EQ(json.at("levels"), Json({"structure", "weights", "layers", "greedy", "draft"}));
   EXPECT_EQ(json.at("layers").at("first_bad_layer"), 31);
   EXPECT_EQ(json.at("structure").at("findings").size(), 2U);
   EXPECT_EQ(json.at("greedy").at("prompts").at(2).at("outcome"), "different");
+  EXPECT_EQ(json.at("draft").at("output").at("acceptance"), 0.5);
+  EXPECT_EQ(json.at("draft").at("interval"), Json({1.25, 3.5}));
 }
 
 TEST(ReportJson, NumbersThatAreNoneAreNull) {
