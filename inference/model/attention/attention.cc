@@ -34,7 +34,8 @@ void attend(const AttentionNumbers& numbers, std::span<const ScorePart> parts,
             MatrixView<const float> values, const std::function<std::size_t(std::size_t)>& visible,
             MatrixView<float> out) {
   INGOT_CHECK(!parts.empty() && parts.size() <= 2);
-  std::vector<float> scores, second;
+  INGOT_CHECK(numbers.sinks.empty() || numbers.sinks.size() == out.rows);
+  std::vector<float> scores, second, with_sink;
   for (std::size_t first = 0; first < out.rows; first += kQueryBlock) {
     const std::size_t n = std::min(kQueryBlock, out.rows - first);
     std::size_t reach = 0;
@@ -55,7 +56,14 @@ void attend(const AttentionNumbers& numbers, std::span<const ScorePart> parts,
     for (std::size_t i = 0; i < n; ++i) {
       const std::span row(score_view.row(i), reach);
       const std::size_t seen = visible(first + i);
-      softmax(row.first(seen));
+      if (numbers.sinks.empty()) {
+        softmax(row.first(seen));
+      } else {
+        with_sink.assign(row.begin(), row.begin() + static_cast<std::ptrdiff_t>(seen));
+        with_sink.push_back(numbers.sinks[first + i]);
+        softmax(with_sink);
+        std::copy_n(with_sink.begin(), seen, row.begin());
+      }
       // Nothing is added for what a query does not see: 0 x value leaves every sum as it is.
       std::fill(row.begin() + static_cast<std::ptrdiff_t>(seen), row.end(), 0.0F);
     }

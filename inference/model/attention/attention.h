@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <span>
@@ -85,6 +86,13 @@ class GqaAttention {
   std::vector<float> q_norm_, k_norm_;
 };
 
+/// Scores of the first `n` keys for one row: sum over ascending heads of weight x relu(head . key).
+std::vector<float> index_scores(formats::MatrixView<const float> heads,
+                                std::span<const float> weights, const Matrix& keys, std::size_t n);
+
+/// The `topk` largest, ascending; of equal ones the lower position. There are at least so many.
+std::vector<std::uint32_t> best_positions(std::span<const float> scores, std::size_t topk);
+
 /// y_b = n^-1/2 * sum over a of (-1)^popcount(a & b) * x_a, in place; n = x.size() is a power of
 /// two. In FP32, by halves: strides 1, 2, 4, ... Its own inverse.
 void hadamard(std::span<float> x);
@@ -94,6 +102,8 @@ struct AttentionNumbers {
   Profile profile = Profile::kF32;
   float scale = 1.0F;
   std::size_t threads = 1;
+  /// One per query, or none: a logit more in its softmax, which takes its share and gives nothing.
+  std::span<const float> sinks = {};
 };
 
 /// A share of the scores: queries [Q, d] against keys [T, d].

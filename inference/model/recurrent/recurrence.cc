@@ -21,19 +21,18 @@ void l2_normalize(std::span<float> x, float eps) {
   for (float& value : x) value *= factor;
 }
 
-void convolve_token(formats::MatrixView<const float> weights, std::span<const float> bias,
-                    std::span<float> window, std::span<const float> x, std::span<float> out) {
-  const std::size_t channels = x.size(), past = weights.cols - 1;
-  INGOT_CHECK(weights.rows == channels && window.size() == past * channels);
-  INGOT_CHECK(out.size() == channels && (bias.empty() || bias.size() == channels));
-  for (std::size_t c = 0; c < channels; ++c) {
-    const float* weight = weights.row(c);
-    float sum = bias.empty() ? 0.0F : bias[c];
-    for (std::size_t k = 0; k < past; ++k) {
-      sum += weight[k] * window[k * channels + c];
-      window[k * channels + c] = k + 1 < past ? window[(k + 1) * channels + c] : x[c];
+void convolve(formats::MatrixView<const float> weights, std::span<const float> bias,
+              formats::MatrixView<const float> inputs, formats::MatrixView<float> out) {
+  INGOT_CHECK(weights.rows == out.cols && inputs.cols == out.cols);
+  INGOT_CHECK(inputs.rows + 1 == out.rows + weights.cols);
+  INGOT_CHECK(bias.empty() || bias.size() == out.cols);
+  for (std::size_t t = 0; t < out.rows; ++t) {
+    float* to = out.row(t);
+    for (std::size_t c = 0; c < out.cols; ++c) to[c] = bias.empty() ? 0.0F : bias[c];
+    for (std::size_t k = 0; k < weights.cols; ++k) {
+      const float* from = inputs.row(t + k);
+      for (std::size_t c = 0; c < out.cols; ++c) to[c] += weights.row(c)[k] * from[c];
     }
-    out[c] = sum + weight[past] * x[c];
   }
 }
 

@@ -21,11 +21,11 @@ float silu_f32(float x);
 void l2_normalize(std::span<float> x, float eps);
 
 /// A causal convolution of each channel over its last K values, the token's own the last:
-/// out[c] = bias[c] + sum over k of weights[c, k] x (value K - 1 - k tokens ago), k ascending.
-/// `weights` is [channels, K]; `window` the K - 1 inputs before this one [K - 1, channels], oldest
-/// first, zeros at the start, and is moved on by one; `bias` may be empty. out may be x.
-void convolve_token(formats::MatrixView<const float> weights, std::span<const float> bias,
-                    std::span<float> window, std::span<const float> x, std::span<float> out);
+/// out[t, c] = bias[c] + sum over k of weights[c, k] x inputs[t + k, c], k ascending. `weights` is
+/// [channels, K]; `inputs` the K - 1 rows before those of `out`, and then theirs; `bias` may be
+/// empty.
+void convolve(formats::MatrixView<const float> weights, std::span<const float> bias,
+              formats::MatrixView<const float> inputs, formats::MatrixView<float> out);
 
 /// The delta rule of one head, S [keys, values] row-major:
 ///   S <- diag(decay) S;  S <- S + k (beta (v - S^T k))^T;  out = S^T q

@@ -35,8 +35,12 @@ class RopeAngles {
   /// w sin, w cos + u sin). Results stay where their pair stood. Unless the profile is kF32 every
   /// product and the sum are rounded to BF16.
   void rotate(std::size_t i, std::span<float> values) const;
+  /// The same by the negative angle: undoes rotate(), but for rounding.
+  void rotate_back(std::size_t i, std::span<float> values) const;
 
  private:
+  void turn(std::size_t i, float direction, std::span<float> values) const;
+
   Profile profile_;
   bool interleaved_;
   Matrix cos_, sin_;

@@ -65,6 +65,10 @@ bool is_near_tie(std::span<const float> values, std::span<const std::uint32_t> c
   return next != kNone && !chosen.empty() && is_near_tie(last, next);
 }
 
+std::span<float> LayerStep::state(const SequenceRun& run) const {
+  return cache.state(run.sequence, cache_layer, run.first_position, run.total());
+}
+
 void LayerStep::write(std::size_t stream, MatrixView<const float> values) const {
   for (const SequenceRun& run : rows.runs) {
     for (std::size_t i = 0; i < run.count; ++i) {
@@ -131,12 +135,11 @@ void require_finite(const Matrix& values, std::size_t layer, std::string_view op
   }
 }
 
-namespace {
-
-// Rotated keys and plain index keys are never quantized.
 KvFormat unquantized(KvFormat format) {
   return format == KvFormat::kF32 ? KvFormat::kF32 : KvFormat::kBf16;
 }
+
+namespace {
 
 std::vector<CacheStream> latent_streams(const ModelSpec& spec, Profile profile, KvFormat format,
                                         std::size_t layer) {

@@ -169,6 +169,8 @@ struct LayerStep {
   Selection& selection;
   const Taps& taps;
 
+  /// The layer's state of a run's sequence, as its rows find it; they must move it on.
+  [[nodiscard]] std::span<float> state(const SequenceRun& run) const;
   /// Caches one vector of every row.
   void write(std::size_t stream, MatrixView<const float> values) const;
   /// One stream of the tokens at `positions`, [positions, width]; unless the profile is kF32 what
@@ -193,6 +195,9 @@ bool is_in_last_stage(const StepContext& context, bool is_here);
 
 /// Throws kNonFinite naming layer, operation and row where a value is NaN or infinite.
 void require_finite(const Matrix& values, std::size_t layer, std::string_view operation);
+
+/// What rotated keys, index keys and whatever else is never quantized is held in.
+KvFormat unquantized(KvFormat format);
 
 /// Streams of a latent-attention layer in a KvCache, in this order.
 inline constexpr std::size_t kLatentStream = 0;

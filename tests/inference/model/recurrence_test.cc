@@ -1,5 +1,6 @@
 #include "inference/model/recurrent/recurrence.h"
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 #include <vector>
@@ -8,6 +9,7 @@
 
 #include "inference/base/matrix.h"
 #include "inference/model/attention/pooled_window.h"
+#include "inference/model/step/recent_rows.h"
 
 namespace ingot::inference {
 
@@ -95,20 +97,39 @@ TEST(Recurrence, StateSpaceIsASumOverThePast) {
 
 TEST(Recurrence, ConvolutionReachesBackKTokens) {
   constexpr std::size_t kTaps = 4;
-  const Matrix weights = normals(kValues, kTaps, 1), x = normals(kTokens, kValues, 2);
+  const Matrix weights = normals(kValues, kTaps, 1), x = normals(kTokens + kTaps - 1, kValues, 2);
   const Matrix bias = normals(1, kValues, 3);
   for (const bool biased : {false, true}) {
-    std::vector<float> window((kTaps - 1) * kValues), out(kValues);
+    Matrix out(kTokens, kValues);
+    convolve(weights.view(), biased ? bias.row(0) : std::span<const float>(), x.view(), out.view());
     for (std::size_t t = 0; t < kTokens; ++t) {
-      convolve_token(weights.view(), biased ? bias.row(0) : std::span<const float>(), window,
-                     x.row(t), out);
       for (std::size_t c = 0; c < kValues; ++c) {
         double wanted = biased ? double{bias.row(0)[c]} : 0;
-        for (std::size_t back = 0; back < kTaps && back <= t; ++back) {
-          wanted += double{weights.row(c)[kTaps - 1 - back]} * double{x.row(t - back)[c]};
+        for (std::size_t back = 0; back < kTaps; ++back) {
+          wanted +=
+              double{weights.row(c)[kTaps - 1 - back]} * double{x.row(t + kTaps - 1 - back)[c]};
         }
-        EXPECT_NEAR(out[c], wanted, 1e-5);
+        EXPECT_NEAR(out.row(t)[c], wanted, 1e-5);
       }
+    }
+  }
+}
+
+TEST(RecentRows, AreThoseBeforeThePosition) {
+  std::vector<float> memory(3 * kValues);
+  const Matrix x = normals(kTokens, kValues, 1);
+  for (const std::size_t chunk : {1U, 2U, 5U, 9U}) {
+    std::ranges::fill(memory, 99.0F);  // what stood there before
+    RecentRows recent(memory, kValues);
+    for (std::size_t first = 0; first < kTokens; first += chunk) {
+      const std::size_t n = std::min(chunk, kTokens - first);
+      const Matrix joined = recent.followed_by(first, 3, x.block(first, n, 0, kValues));
+      ASSERT_EQ(joined.rows(), 3 + n);
+      for (std::size_t r = 0; r < joined.rows(); ++r) {
+        const bool is_token = first + r >= 3;
+        EXPECT_EQ(joined.row(r)[5], is_token ? x.row(first + r - 3)[5] : 0.0F);
+      }
+      recent.keep(first, x.block(first, n, 0, kValues));
     }
   }
 }

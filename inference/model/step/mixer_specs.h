@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+namespace ingot::inference {
+
+/// Tokens that are joined into entries of a compressed cache: every `ratio` of them make one.
+struct CompressorSpec {
+  std::size_t ratio = 0;
+  /// Each entry is of two windows: what tokens give to the next entry, and what to their own. Else
+  /// of one.
+  bool overlap = false;
+};
+
+/// Attention of one key head, whose keys are its values, over the last tokens and over compressed
+/// entries of those before. Source: DeepSeek-V4's paper, 2.3, and transformers 5.23.
+struct CompressedSpec {
+  std::size_t heads = 0, head_dim = 0, rope_dim = 0, q_lora = 0;
+  std::size_t out_groups = 1, out_lora = 0;  ///< of the output projection
+  std::size_t window = 0;                    ///< tokens that a row sees as they are, its own too
+  std::optional<CompressorSpec> compressor;
+  /// How many entries a row sees, chosen by an indexer; 0: all.
+  std::size_t topk = 0, index_heads = 0, index_head_dim = 0;
+};
+
+/// How much of its state a delta net keeps per token, from the logit g + dt_bias.
+enum class Decay : std::uint8_t {
+  kSoftplus,  ///< e^(-e^A_log softplus(logit))
+  kSigmoid,   ///< e^(floor sigmoid(e^A_log logit)), floor below 0
+};
+
+/// A delta net: linear attention whose state takes back what a key had before it is written.
+/// Queries and keys are normalized after a convolution over the last tokens; each key head is read
+/// by value_heads / key_heads value heads.
+struct DeltaNetSpec {
+  std::size_t key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0;
+  std::size_t kernel = 0;  ///< tokens of the convolution, the row's own too
+  Decay decay = Decay::kSoftplus;
+  float decay_floor = 0;
+  bool decay_per_key = false;  ///< Kimi Delta Attention; else one per value head
+  bool silu_gate = false;      ///< of the normalized output; else sigmoid
+};
+
+/// A selective state space (Mamba-2). Heads share B and C in groups.
+struct StateSpaceSpec {
+  std::size_t heads = 0, head_dim = 0, groups = 1, state = 0;
+  std::size_t kernel = 0;  ///< tokens of the convolution
+  float least_step = 0;
+};
+
+}  // namespace ingot::inference
