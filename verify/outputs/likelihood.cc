@@ -36,7 +36,7 @@ std::vector<Batch> divide(const formats::Checkpoint& model, const inference::Mod
   const auto need_of = [&](std::span<const std::size_t> some) {
     RunMemory need = inference::stream_memory(model, options.output_profile, some, options.threads);
     const auto rows = std::accumulate(some.begin(), some.end(), std::uint64_t{0});
-    need.scratch += rows * (spec.hidden + 1) * sizeof(float) + kHeadRows * spec.vocab * 4;
+    need.scratch += rows * (spec.stream_width() + 1) * sizeof(float) + kHeadRows * spec.vocab * 4;
     return need;
   };
   // The figure of a refusal is enough for every document.

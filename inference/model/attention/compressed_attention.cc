@@ -13,22 +13,6 @@ namespace ingot::inference {
 
 using formats::MatrixView;
 
-namespace {
-
-// Streams of the compressed cache, in this order.
-constexpr std::size_t kPlainStream = 0;
-constexpr std::size_t kRotatedStream = 1;
-constexpr std::size_t kIndexStream = 2;
-
-// DeepSeek-V4's own code has FP8 scales of this many values of an entry.
-constexpr std::size_t kEntryGroup = 64;
-
-std::size_t key_values(const CompressedSpec& spec) {
-  return std::max<std::size_t>(spec.window - 1, 1) * spec.head_dim;
-}
-
-}  // namespace
-
 CompressedAttention::CompressedAttention(const WeightStore& weights, const StepContext& context,
                                          const std::string& prefix, const CompressedSpec& spec,
                                          const RopeSpec& rope)
@@ -45,9 +29,7 @@ CompressedAttention::CompressedAttention(const WeightStore& weights, const StepC
                         {heads.first * width, heads.count * width}, {0, spec.q_lora});
   kv_ = weights.linear(prefix + "wkv.weight", width, hidden);
   kv_norm_ = weights.vector(prefix + "kv_norm.weight", {width});
-  sinks_ = weights.vector(prefix + "attn_sink", {spec.heads});
-  sinks_ = {sinks_.begin() + static_cast<std::ptrdiff_t>(heads.first),
-            sinks_.begin() + static_cast<std::ptrdiff_t>(heads.first + heads.count)};
+  sinks_ = weights.vector_part(prefix + "attn_sink", spec.heads, heads);
   const Range latents{groups.first * spec.out_lora, groups.count * spec.out_lora};
   o_a_ = weights.linear(prefix + "wo_a.weight", spec.out_groups * spec.out_lora, per_group * width,
                         latents, {0, per_group * width});
@@ -62,27 +44,6 @@ CompressedAttention::CompressedAttention(const WeightStore& weights, const StepC
   index_queries_ =
       weights.linear(indexer + "wq_b.weight", spec.index_heads * spec.index_head_dim, spec.q_lora);
   index_weights_ = weights.linear(indexer + "weights_proj.weight", spec.index_heads, hidden);
-}
-
-std::vector<CacheStream> CompressedAttention::streams(const CompressedSpec& spec, KvFormat format) {
-  if (!spec.compressor) return {};
-  const std::size_t every = spec.compressor->ratio, plain = spec.head_dim - spec.rope_dim;
-  const KvFormat whole = unquantized(format);
-  std::vector<CacheStream> streams = {{.width = plain,
-                                       .format = format,
-                                       .group = format == KvFormat::kFp8 ? kEntryGroup : plain,
-                                       .every = every},
-                                      {.width = spec.rope_dim, .format = whole, .every = every}};
-  if (spec.topk > 0)
-    streams.push_back({.width = spec.index_head_dim, .format = whole, .every = every});
-  return streams;
-}
-
-std::size_t CompressedAttention::state_values(const CompressedSpec& spec) {
-  std::size_t values = key_values(spec);
-  if (spec.compressor) values += Compressor::state_values(*spec.compressor, spec.head_dim);
-  if (spec.topk > 0) values += Compressor::state_values(*spec.compressor, spec.index_head_dim);
-  return values;
 }
 
 std::size_t CompressedAttention::seen_entries(std::size_t position) const {
@@ -119,7 +80,7 @@ void CompressedAttention::compress(const LayerStep& step, const SequenceRun& run
                                    std::span<float> state) const {
   if (!compressor_) return;
   const std::size_t plain = spec_.head_dim - rope_.dim;
-  const std::size_t own = Compressor::state_values(*spec_.compressor, spec_.head_dim);
+  const std::size_t own = state_of(spec_).windows;
   const std::size_t first = run.first_position / spec_.compressor->ratio;
   const auto write = [&](std::size_t stream, MatrixView<const float> entries) {
     for (std::size_t i = 0; i < entries.rows; ++i) {
@@ -130,13 +91,13 @@ void CompressedAttention::compress(const LayerStep& step, const SequenceRun& run
   const Matrix entries =
       compressor_->entries(step.context, rope_, run, projected, state.first(own));
   require_finite(entries, step.layer, "a compressed entry");
-  write(kPlainStream, entries.columns(0, plain));
-  write(kRotatedStream, entries.columns(plain, rope_.dim));
+  write(kEntryStream, entries.columns(0, plain));
+  write(kEntryRopeStream, entries.columns(plain, rope_.dim));
   if (!index_compressor_) return;
   const Matrix index_entries =
       index_compressor_->entries(step.context, rope_, run, index_projected, state.subspan(own));
   require_finite(index_entries, step.layer, "an index entry");
-  write(kIndexStream, index_entries.view());
+  write(kEntryIndexStream, index_entries.view());
 }
 
 CompressedAttention::Chosen CompressedAttention::choose(const LayerStep& step, const Matrix& x,
@@ -163,7 +124,7 @@ CompressedAttention::Chosen CompressedAttention::choose(const LayerStep& step, c
   require_finite(weights, step.layer, "the indexer's head weights");
   for (const SequenceRun& run : step.rows.runs) {
     if (sees_all(run)) continue;
-    const Matrix entries = step.cached(context.profile, run.sequence, kIndexStream,
+    const Matrix entries = step.cached(context.profile, run.sequence, kEntryIndexStream,
                                        first_positions(seen_entries(run.total() - 1)));
     std::vector<std::uint8_t> is_near(run.count);
     parallel_for(run.count, context.threads, [&](std::size_t i) {
@@ -195,8 +156,8 @@ void CompressedAttention::attend_run(const LayerStep& step, const SequenceRun& r
   const auto entries = [&](std::span<const std::uint32_t> which) {
     Matrix keys(which.size(), width);
     if (which.empty()) return keys;
-    const Matrix values = step.cached(context.profile, run.sequence, kPlainStream, which);
-    const Matrix rotated = step.cached(context.profile, run.sequence, kRotatedStream, which);
+    const Matrix values = step.cached(context.profile, run.sequence, kEntryStream, which);
+    const Matrix rotated = step.cached(context.profile, run.sequence, kEntryRopeStream, which);
     for (std::size_t i = 0; i < which.size(); ++i) {
       std::ranges::copy(values.row(i), keys.row(i).begin());
       std::ranges::copy(rotated.row(i), keys.row(i).subspan(plain).begin());
@@ -240,20 +201,22 @@ Matrix CompressedAttention::partial(const LayerStep& step, const Matrix& x) cons
   const Matrix index_projected =
       index_compressor_ ? index_compressor_->project(context, step.rows, x) : Matrix();
 
-  std::vector<Matrix> windows;
+  const std::size_t n_keys = state_of(spec_).keys;
+  std::vector<std::span<float>> states;
   for (const SequenceRun& run : step.rows.runs) {
-    const std::span<float> state = step.state(run);
-    RecentRows recent(state.first(key_values(spec_)), spec_.head_dim);
-    const auto mine = keys.block(run.first_row, run.count, 0, spec_.head_dim);
-    windows.push_back(recent.followed_by(run.first_position, spec_.window - 1, mine));
-    recent.keep(run.first_position, mine);
-    compress(step, run, projected, index_projected, state.subspan(key_values(spec_)));
+    states.push_back(step.state(run));
+    compress(step, run, projected, index_projected, states.back().subspan(n_keys));
   }
   const Chosen chosen = choose(step, x, latent, angles);
 
   Matrix attended(x.rows(), heads_ * spec_.head_dim);
-  for (std::size_t i = 0; i < windows.size(); ++i) {
-    attend_run(step, step.rows.runs[i], queries, windows[i], chosen, attended);
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    const SequenceRun& run = step.rows.runs[i];
+    RecentRows recent(states[i].first(n_keys), spec_.head_dim);
+    const auto mine = keys.block(run.first_row, run.count, 0, spec_.head_dim);
+    const Matrix window = recent.followed_by(run.first_position, spec_.window - 1, mine);
+    recent.keep(run.first_position, mine);
+    attend_run(step, run, queries, window, chosen, attended);
   }
   for (std::size_t r = 0; r < x.rows(); ++r) {
     for (std::size_t h = 1; h <= heads_; ++h) {
@@ -262,13 +225,8 @@ Matrix CompressedAttention::partial(const LayerStep& step, const Matrix& x) cons
   }
   require_finite(attended, step.layer, "attention");
 
-  const std::size_t per_group = heads_ / groups_ * spec_.head_dim;
   Matrix latents(x.rows(), groups_ * spec_.out_lora);
-  for (std::size_t g = 0; g < groups_; ++g) {
-    o_a_.row_range(g * spec_.out_lora, spec_.out_lora)
-        .apply(attended.columns(g * per_group, per_group),
-               latents.columns(g * spec_.out_lora, spec_.out_lora), context.threads);
-  }
+  o_a_.apply_in_runs(groups_, attended.view(), latents.view(), context.threads);
   round_between(context.profile, latents.values());
   return product(context, o_b_, latents);
 }

@@ -33,11 +33,6 @@ class CompressedAttention {
   CompressedAttention(const WeightStore& weights, const StepContext& context,
                       const std::string& prefix, const CompressedSpec& spec, const RopeSpec& rope);
 
-  /// Per entry of the compressed cache: its plain values, its rotated ones, and the indexer's.
-  static std::vector<CacheStream> streams(const CompressedSpec& spec, KvFormat format);
-  /// F32 values per sequence: the last keys, and unfinished windows.
-  static std::size_t state_values(const CompressedSpec& spec);
-
   Matrix partial(const LayerStep& step, const Matrix& x) const;
 
  private:

@@ -31,10 +31,6 @@ Compressor::Compressor(const WeightStore& weights, const StepContext& context,
   norm_ = weights.vector(prefix + "norm.weight", {width});
 }
 
-std::size_t Compressor::state_values(const CompressorSpec& spec, std::size_t width) {
-  return reach_of(spec) * 2 * series_of(spec) * width;
-}
-
 Matrix Compressor::project(const StepContext& context, const StepRows& rows,
                            const Matrix& x) const {
   const std::size_t outputs = series_ * width_;

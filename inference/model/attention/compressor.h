@@ -25,9 +25,6 @@ class Compressor {
   Compressor(const WeightStore& weights, const StepContext& context, const std::string& prefix,
              const CompressorSpec& spec, std::size_t width);
 
-  /// F32 values that a sequence's unfinished windows take.
-  static std::size_t state_values(const CompressorSpec& spec, std::size_t width);
-
   /// Values and logits of every row, side by side. Unless the profile is kF32 both products are
   /// rounded to BF16; ape is added without rounding.
   [[nodiscard]] Matrix project(const StepContext& context, const StepRows& rows,

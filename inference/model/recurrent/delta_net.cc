@@ -118,10 +118,6 @@ void DeltaNet::load_convolution(const WeightStore& weights, const std::string& p
   add("v_conv1d.weight", value_values(spec_));
 }
 
-std::size_t DeltaNet::state_values(const DeltaNetSpec& spec) {
-  return spec.value_heads * head_state(spec) + (spec.kernel - 1) * channels(spec);
-}
-
 DeltaNet::Projected DeltaNet::project(const StepContext& context, const Matrix& x) const {
   const std::size_t keys = key_values(spec_), values = value_values(spec_);
   Projected to{.mixed = Matrix(x.rows(), channels(spec_)), .gate = {}, .beta = {}, .decay = {}};
@@ -218,7 +214,7 @@ Matrix DeltaNet::partial(const LayerStep& step, const Matrix& x) const {
   Matrix out(x.rows(), value_values(spec_));
   for (const SequenceRun& run : step.rows.runs) {
     const std::span<float> state = step.state(run);
-    const std::size_t heads_end = spec_.value_heads * head_state(spec_);
+    const std::size_t heads_end = state_of(spec_).heads;
     const Matrix mixed = convolved(step, run, in.mixed, state.subspan(heads_end));
     parallel_for(spec_.value_heads, context.threads, [&](std::size_t h) {
       for (std::size_t i = 0; i < run.count; ++i) {

@@ -28,8 +28,6 @@ class DeltaNet {
   DeltaNet(const WeightStore& weights, const StepContext& context, const std::string& prefix,
            const DeltaNetSpec& spec);
 
-  static std::size_t state_values(const DeltaNetSpec& spec);
-
   Matrix partial(const LayerStep& step, const Matrix& x) const;
 
  private:

@@ -8,10 +8,6 @@
 
 namespace ingot::inference {
 
-float softplus_f32(float x) {
-  return x > 20.0F ? x : static_cast<float>(std::log1p(std::exp(static_cast<double>(x))));
-}
-
 float silu_f32(float x) {
   return x / (1.0F + exp_f32(-x));
 }

@@ -11,9 +11,6 @@
 
 namespace ingot::inference {
 
-/// log(1 + e^x), computed in FP64 and rounded once; x above 20.
-float softplus_f32(float x);
-
 /// x / (1 + e^-x).
 float silu_f32(float x);
 

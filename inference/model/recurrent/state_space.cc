@@ -57,10 +57,6 @@ StateSpace::StateSpace(const WeightStore& weights, const StepContext& context,
   out_bias_ = vector_or_none(weights, prefix + "out_proj.bias", hidden);
 }
 
-std::size_t StateSpace::state_values(const StateSpaceSpec& spec) {
-  return spec.heads * head_state(spec) + (spec.kernel - 1) * channels(spec);
-}
-
 Matrix StateSpace::convolved(const LayerStep& step, const SequenceRun& run, const Matrix& projected,
                              std::span<float> state) const {
   const std::size_t width = channels(spec_);
@@ -107,8 +103,7 @@ Matrix StateSpace::partial(const LayerStep& step, const Matrix& x) const {
   Matrix out(x.rows(), values);
   for (const SequenceRun& run : step.rows.runs) {
     const std::span<float> state = step.state(run);
-    const Matrix mixed =
-        convolved(step, run, projected, state.subspan(spec_.heads * head_state(spec_)));
+    const Matrix mixed = convolved(step, run, projected, state.subspan(state_of(spec_).heads));
     parallel_for(spec_.heads, context.threads, [&](std::size_t h) {
       const std::size_t group = h / (spec_.heads / spec_.groups);
       for (std::size_t i = 0; i < run.count; ++i) {

@@ -28,8 +28,6 @@ class StateSpace {
   StateSpace(const WeightStore& weights, const StepContext& context, const std::string& prefix,
              const StateSpaceSpec& spec);
 
-  static std::size_t state_values(const StateSpaceSpec& spec);
-
   Matrix partial(const LayerStep& step, const Matrix& x) const;
 
  private:

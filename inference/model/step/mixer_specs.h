@@ -3,6 +3,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <variant>
+#include <vector>
+
+#include "inference/cache/kv_cache.h"
 
 namespace ingot::inference {
 
@@ -49,5 +53,44 @@ struct StateSpaceSpec {
   std::size_t kernel = 0;  ///< tokens of the convolution
   float least_step = 0;
 };
+
+/// The attention that a model has in all its layers (ModelSpec::mla or gqa).
+struct ModelAttention {};
+/// A layer that mixes no tokens.
+struct NoMixer {};
+
+/// What mixes the tokens of a layer.
+using MixerSpec =
+    std::variant<ModelAttention, NoMixer, CompressedSpec, DeltaNetSpec, StateSpaceSpec>;
+
+/// Shares of a mixer's state, in F32 values and in the order in which they stand.
+struct CompressedState {
+  std::size_t keys = 0;     ///< of the last window - 1 tokens, at least one
+  std::size_t windows = 0;  ///< unfinished ones of the compressor
+  std::size_t index_windows = 0;
+};
+CompressedState state_of(const CompressedSpec& spec);
+/// Of a compressor of entries of `width` values: values and logits of the tokens that its next
+/// entry may be of.
+std::size_t window_values(const CompressorSpec& spec, std::size_t width);
+
+/// The matrices of all heads, and the last inputs of the convolution.
+struct RecurrentState {
+  std::size_t heads = 0, inputs = 0;
+};
+RecurrentState state_of(const DeltaNetSpec& spec);
+RecurrentState state_of(const StateSpaceSpec& spec);
+
+/// Streams of a layer with compressed attention, in this order.
+inline constexpr std::size_t kEntryStream = 0;       ///< plain values of an entry
+inline constexpr std::size_t kEntryRopeStream = 1;   ///< its rotated values
+inline constexpr std::size_t kEntryIndexStream = 2;  ///< entries of the indexer
+
+/// What a layer with such a mixer caches; nothing for ModelAttention. The plain values of entries
+/// are in `format`, FP8 in groups of 64; rotated and index values are never quantized.
+std::vector<CacheStream> mixer_streams(const MixerSpec& spec, KvFormat format);
+
+/// What rotated keys, index keys and whatever else is never quantized is held in.
+KvFormat unquantized(KvFormat format);
 
 }  // namespace ingot::inference

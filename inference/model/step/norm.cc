@@ -32,6 +32,13 @@ void rms_norm(Profile profile, formats::MatrixView<const float> x, std::span<con
   }
 }
 
+std::vector<float> norm_weights(const WeightStore& weights, const ModelSpec& spec,
+                                const std::string& name, std::size_t n) {
+  std::vector<float> values = weights.vector(name, {n});
+  for (float& value : values) value += spec.norm_offset;
+  return values;
+}
+
 Matrix rms_normed(const StepContext& context, const Matrix& x, std::span<const float> weight) {
   Matrix out(x.rows(), x.cols());
   rms_norm(context.profile, x.view(), weight, context.spec.norm_eps, out.view());

@@ -2,11 +2,14 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "formats/container/tensor.h"
 #include "inference/base/matrix.h"
 #include "inference/base/profile.h"
 #include "inference/model/step/step.h"
+#include "inference/weights/weight_store.h"
 
 namespace ingot::inference {
 
@@ -15,6 +18,10 @@ namespace ingot::inference {
 /// to BF16, as transformers does. out may be x.
 void rms_norm(Profile profile, formats::MatrixView<const float> x, std::span<const float> weight,
               float eps, formats::MatrixView<float> out);
+
+/// The weights of a norm of hidden states, queries or keys, with the spec's offset.
+std::vector<float> norm_weights(const WeightStore& weights, const ModelSpec& spec,
+                                const std::string& name, std::size_t n);
 
 /// The same into a matrix of its own, with the model's epsilon.
 Matrix rms_normed(const StepContext& context, const Matrix& x, std::span<const float> weight);

@@ -18,6 +18,7 @@ StepRows::StepRows(std::span<const Row> rows) {
   std::vector<SequenceId> seen;
   for (std::size_t r = 0; r < rows.size(); ++r) {
     positions.push_back(rows[r].position);
+    tokens.push_back(rows[r].token);
     const bool goes_on = !runs.empty() && runs.back().sequence == rows[r].sequence;
     if (goes_on) {
       if (rows[r].position != runs.back().total()) {
@@ -135,10 +136,6 @@ void require_finite(const Matrix& values, std::size_t layer, std::string_view op
   }
 }
 
-KvFormat unquantized(KvFormat format) {
-  return format == KvFormat::kF32 ? KvFormat::kF32 : KvFormat::kBf16;
-}
-
 namespace {
 
 std::vector<CacheStream> latent_streams(const ModelSpec& spec, Profile profile, KvFormat format,
@@ -168,6 +165,8 @@ KvFormat plain_kv_format(Profile profile) {
 
 std::vector<CacheStream> cache_streams(const ModelSpec& spec, const RankView& rank, Profile profile,
                                        KvFormat format, std::size_t layer) {
+  const MixerSpec mixer = spec.mixer(layer);
+  if (!std::holds_alternative<ModelAttention>(mixer)) return mixer_streams(mixer, format);
   if (spec.mla) return latent_streams(spec, profile, format, layer);
   const std::size_t heads = key_head_part(rank, spec.gqa->kv_heads).count;
   const CacheStream per_head = {

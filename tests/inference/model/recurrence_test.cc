@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "inference/base/matrix.h"
+#include "inference/kernels/vector_math.h"
 #include "inference/model/attention/pooled_window.h"
 #include "inference/model/step/recent_rows.h"
 
