@@ -65,7 +65,10 @@ std::vector<Weights> weights_of_ranks(const Plan& plan) {
 
 std::optional<inference::ModelSpec> spec_of(const formats::Checkpoint& source) {
   try {
-    return inference::model_spec(source.family(), source.config());
+    inference::ModelSpec spec = inference::model_spec(source.family(), source.config());
+    // What a sequence takes beside its tokens, engines hold each in its own way.
+    if (!spec.mixers.empty()) return std::nullopt;
+    return spec;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kUnsupported) throw;
     return std::nullopt;

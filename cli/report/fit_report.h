@@ -28,7 +28,8 @@ struct Fit {
   std::uint32_t rank = 0;  ///< that has the least room, of which the rest tells
   std::map<std::string_view, std::uint64_t> weights;  ///< bytes by group of roles
   std::uint64_t weight_bytes = 0;
-  /// Nothing for families without a forward pass, whose caches nobody knows here.
+  /// Nothing for families without a forward pass, whose caches nobody knows here, and where a
+  /// sequence has a state beside its tokens.
   std::optional<std::uint64_t> cache_per_token;
   std::uint64_t lightest_bytes = 0;  ///< weights of the rank that has least
 

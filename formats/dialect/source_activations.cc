@@ -30,7 +30,11 @@ Activations SourceActivations::of(std::string_view name, const Encoding& encodin
   }
   if (encoding.stored.has(Part::kInputScale)) return Activations::kStatic;
   const StorageRow* row = find_storage(*dialect_, encoding.scheme);
-  return row != nullptr ? row->activations : Activations::kDynamic;
+  if (row != nullptr) return row->activations;
+  // Codes of 4 bits in a dialect that does not write them are there for their size: DeepSeek-V4's
+  // FP4 experts have no activations in FP4.
+  const CodeKind code = scheme_facts(encoding.scheme).code;
+  return code == CodeKind::kE2m1 ? Activations::kWeightOnly : Activations::kDynamic;
 }
 
 }  // namespace ingot::formats

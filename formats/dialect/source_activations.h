@@ -17,7 +17,8 @@ class SourceActivations {
   SourceActivations(const ModelConfig& config, const Dialect& dialect, const Json& description);
 
   /// What the block says of the module; where it says nothing, static if scales of activations are
-  /// stored, else the dialect's default. `name` is the weight's.
+  /// stored, else the dialect's default; FP4 that the dialect itself does not write is weight-only.
+  /// `name` is the weight's.
   [[nodiscard]] Activations of(std::string_view name, const Encoding& encoding) const;
 
  private:

@@ -43,14 +43,26 @@ constexpr bool rows_match_enum() {
 }
 static_assert(rows_match_enum());
 
-/// Sizes of one page of a stream, in bytes: the codes of its tokens, one after the other, and then
+/// Sizes of one page of a stream, in bytes: the codes of its vectors, one after the other, and then
 /// their scales, likewise.
 struct PageForm {
-  std::size_t code_bytes = 0;  ///< per token
-  std::size_t groups = 0;      ///< scales per token; 0 for plain formats
-  [[nodiscard]] std::size_t token_bytes() const { return code_bytes + groups * sizeof(float); }
-  [[nodiscard]] std::size_t page_bytes() const { return KvCache::kPageTokens * token_bytes(); }
+  std::size_t code_bytes = 0;  ///< per vector
+  std::size_t groups = 0;      ///< scales per vector; 0 for plain formats
+  std::size_t vectors = KvCache::kPageTokens;
+  [[nodiscard]] std::size_t vector_bytes() const { return code_bytes + groups * sizeof(float); }
+  [[nodiscard]] std::size_t page_bytes() const { return vectors * vector_bytes(); }
 };
+
+/// Where a vector stands: in the page of its last token, after those that end in the page before
+/// it.
+struct Place {
+  std::size_t page, vector;
+};
+
+Place place_of(const CacheStream& stream, std::size_t number) {
+  const std::size_t last = number * stream.every + stream.every - 1;
+  return {last / KvCache::kPageTokens, last % KvCache::kPageTokens / stream.every};
+}
 
 bool is_quantized(const CacheStream& stream) {
   return stream.format == KvFormat::kFp8 || stream.format == KvFormat::kInt8;
@@ -64,24 +76,25 @@ SchemeId scheme_of(KvFormat format) {
   return kRows.at(static_cast<std::size_t>(format)).scheme;
 }
 
-std::size_t scales_at(const PageForm& form, std::size_t token) {
-  return KvCache::kPageTokens * form.code_bytes + token * form.groups * sizeof(float);
+std::size_t scales_at(const PageForm& form, std::size_t vector) {
+  return form.vectors * form.code_bytes + vector * form.groups * sizeof(float);
 }
 
 PageForm page_form(const CacheStream& stream) {
-  INGOT_CHECK(stream.width > 0);
+  INGOT_CHECK(stream.width > 0 && stream.every > 0);
   const formats::SchemeFacts& facts = formats::scheme_facts(scheme_of(stream.format));
-  PageForm form{.code_bytes = stream.width * facts.code_bits / 8};
+  PageForm form{.code_bytes = stream.width * facts.code_bits / 8,
+                .vectors = ceil_div(KvCache::kPageTokens, stream.every)};
   if (is_quantized(stream)) form.groups = ceil_div(stream.width, group_of(stream));
   return form;
 }
 
-/// Holds one token's values (width of the stream) at place `token` of a page.
-void encode_token(const CacheStream& stream, std::byte* page, std::size_t token,
-                  std::span<const float> values) {
-  INGOT_CHECK(values.size() == stream.width && token < KvCache::kPageTokens);
+/// Holds one vector (width of the stream) at place `vector` of a page.
+void encode_vector(const CacheStream& stream, std::byte* page, std::size_t vector,
+                   std::span<const float> values) {
   const PageForm form = page_form(stream);
-  std::byte* codes = page + token * form.code_bytes;
+  INGOT_CHECK(values.size() == stream.width && vector < form.vectors);
+  std::byte* codes = page + vector * form.code_bytes;
   if (stream.format == KvFormat::kF32) {
     std::memcpy(codes, values.data(), form.code_bytes);
     return;
@@ -101,16 +114,16 @@ void encode_token(const CacheStream& stream, std::byte* page, std::size_t token,
        .power_of_two = is_fp8 && stream.power_of_two});
   INGOT_CHECK(rows.codes.size() == form.code_bytes && rows.scales.size() == form.groups);
   std::memcpy(codes, rows.codes.data(), form.code_bytes);
-  std::memcpy(page + scales_at(form, token), rows.scales.data(), form.groups * sizeof(float));
+  std::memcpy(page + scales_at(form, vector), rows.scales.data(), form.groups * sizeof(float));
 }
 
-/// Values of tokens [first, first + n) of a page, row-major into `out`. A code times its scale is
-/// rounded once to FP32.
-void decode_tokens(const CacheStream& stream, const std::byte* page, std::size_t first,
-                   std::size_t n, float* out) {
-  INGOT_CHECK(first <= KvCache::kPageTokens && n <= KvCache::kPageTokens - first);
-  if (n == 0) return;
+/// Vectors [first, first + n) of a page, row-major into `out`. A code times its scale is rounded
+/// once to FP32.
+void decode_vectors(const CacheStream& stream, const std::byte* page, std::size_t first,
+                    std::size_t n, float* out) {
   const PageForm form = page_form(stream);
+  INGOT_CHECK(first <= form.vectors && n <= form.vectors - first);
+  if (n == 0) return;
   const std::byte* codes = page + first * form.code_bytes;
   if (stream.format == KvFormat::kF32) {
     std::memcpy(out, codes, n * form.code_bytes);
@@ -147,14 +160,20 @@ std::optional<KvFormat> find_kv_format(std::string_view name) {
 }
 
 KvCache::KvCache(std::vector<std::vector<CacheStream>> layers, std::size_t capacity)
-    : layers_(std::move(layers)), max_slabs_(ceil_div(capacity, kPageTokens)) {
+    : layers_(std::move(layers)), state_offsets_{0}, max_slabs_(ceil_div(capacity, kPageTokens)) {
   for (const std::vector<CacheStream>& streams : layers_) {
     auto& offsets = offsets_.emplace_back();
+    std::size_t& state_end = state_offsets_.emplace_back(state_offsets_.back());
     for (const CacheStream& stream : streams) {
       offsets.push_back(slab_bytes_);
-      slab_bytes_ += page_form(stream).page_bytes();
+      if (stream.is_state) {
+        INGOT_CHECK(state_end == state_offsets_[state_offsets_.size() - 2]);
+        state_end += stream.width;
+      } else {
+        slab_bytes_ += page_form(stream).page_bytes();
+        ++n_streams_;
+      }
     }
-    n_streams_ += streams.size();
   }
 }
 
@@ -188,14 +207,26 @@ std::byte* KvCache::bytes_of(SequenceId id, std::size_t layer, std::size_t strea
                              std::size_t number) const {
   const Sequence& sequence = living(id);
   INGOT_CHECK(layer < layers_.size() && stream < layers_[layer].size());
-  INGOT_CHECK(number < sequence.slabs.size());
+  INGOT_CHECK(number < sequence.slabs.size() && !layers_[layer][stream].is_state);
   return slabs_[sequence.slabs[number]].data() + offsets_[layer][stream];
 }
 
 std::uint64_t KvCache::bytes_per_token(const std::vector<std::vector<CacheStream>>& layers) {
+  std::uint64_t page_bytes = 0;
+  for (const std::vector<CacheStream>& streams : layers) {
+    for (const CacheStream& stream : streams) {
+      if (!stream.is_state) page_bytes += page_form(stream).page_bytes();
+    }
+  }
+  return ceil_div(page_bytes, std::uint64_t{kPageTokens});
+}
+
+std::uint64_t KvCache::bytes_per_sequence(const std::vector<std::vector<CacheStream>>& layers) {
   std::uint64_t n_bytes = 0;
   for (const std::vector<CacheStream>& streams : layers) {
-    for (const CacheStream& stream : streams) n_bytes += page_form(stream).token_bytes();
+    for (const CacheStream& stream : streams) {
+      if (stream.is_state) n_bytes += stream.width * sizeof(float);
+    }
   }
   return n_bytes;
 }
@@ -250,9 +281,11 @@ void KvCache::free(SequenceId id) {
 
 void KvCache::write(SequenceId id, std::size_t layer, std::size_t stream, std::size_t position,
                     std::span<const float> values) {
-  INGOT_CHECK(position < length(id));
-  std::byte* page = bytes_of(id, layer, stream, position / kPageTokens);
-  encode_token(layers_[layer][stream], page, position % kPageTokens, values);
+  INGOT_CHECK(layer < layers_.size() && stream < layers_[layer].size());
+  const CacheStream& form = layers_[layer][stream];
+  INGOT_CHECK(position < length(id) / form.every);
+  const Place place = place_of(form, position);
+  encode_vector(form, bytes_of(id, layer, stream, place.page), place.vector, values);
 }
 
 const float* KvCache::page(SequenceId id, std::size_t layer, std::size_t stream, std::size_t page,
@@ -260,23 +293,47 @@ const float* KvCache::page(SequenceId id, std::size_t layer, std::size_t stream,
   const std::byte* bytes = bytes_of(id, layer, stream, page);
   INGOT_CHECK(n <= kPageTokens && page * kPageTokens + n <= length(id));
   const CacheStream& form = layers_[layer][stream];
+  INGOT_CHECK(form.every == 1);
   if (form.format == KvFormat::kF32) return reinterpret_cast<const float*>(bytes);
   INGOT_CHECK(scratch.size() >= n * form.width);
-  decode_tokens(form, bytes, 0, n, scratch.data());
+  decode_vectors(form, bytes, 0, n, scratch.data());
   return scratch.data();
 }
 
 void KvCache::gather(SequenceId id, std::size_t layer, std::size_t stream,
                      std::span<const std::uint32_t> positions, std::span<float> out) const {
   if (positions.empty()) return;
-  const std::size_t tokens = length(id);
   const CacheStream& form = streams(layer).at(stream);
+  const std::size_t n = length(id) / form.every;
   INGOT_CHECK(out.size() >= positions.size() * form.width);
   for (std::size_t i = 0; i < positions.size(); ++i) {
-    INGOT_CHECK(positions[i] < tokens);
-    const std::byte* bytes = bytes_of(id, layer, stream, positions[i] / kPageTokens);
-    decode_tokens(form, bytes, positions[i] % kPageTokens, 1, out.data() + i * form.width);
+    INGOT_CHECK(positions[i] < n);
+    const Place place = place_of(form, positions[i]);
+    decode_vectors(form, bytes_of(id, layer, stream, place.page), place.vector, 1,
+                   out.data() + i * form.width);
   }
+}
+
+std::span<float> KvCache::state(SequenceId id, std::size_t layer, std::size_t from,
+                                std::size_t to) {
+  Sequence& sequence = living(id);
+  INGOT_CHECK(layer < layers_.size() && from <= to && to <= sequence.length);
+  if (sequence.states.size() == 0)
+    sequence.states = HeldBytes(state_offsets_.back() * sizeof(float));
+  sequence.seen.resize(layers_.size());
+  const std::size_t first = state_offsets_[layer], n = state_offsets_[layer + 1] - first;
+  const std::span state(reinterpret_cast<float*>(sequence.states.data()) + first, n);
+  if (from == 0) {
+    std::ranges::fill(state, 0.0F);
+  } else if (sequence.seen[layer] != from) {
+    throw Error(
+        ErrorCode::kUnsupported,
+        fmt::format("the state of layer {} has seen {} tokens of its sequence and cannot go "
+                    "on from {} (begin the sequence again)",
+                    layer, sequence.seen[layer], from));
+  }
+  sequence.seen[layer] = to;
+  return state;
 }
 
 }  // namespace ingot::inference

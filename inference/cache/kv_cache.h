@@ -17,8 +17,8 @@ std::span<const KvFormat> kv_formats();
 std::string_view kv_format_name(KvFormat format);
 std::optional<KvFormat> find_kv_format(std::string_view name);
 
-/// One vector that every cached token has in every layer: the latent, its rope key, an index key,
-/// the keys or values of a GQA layer.
+/// One vector that every cached token, or every few of them, has in a layer: the latent, its rope
+/// key, an index key, the keys or values of a GQA layer.
 struct CacheStream {
   std::size_t width = 0;  ///< values per token
   KvFormat format = KvFormat::kF32;
@@ -27,6 +27,12 @@ struct CacheStream {
   /// fp32(1/448), INT8 with scale amax / 127. A scale is held as FP32.
   std::size_t group = 0;
   bool power_of_two = false;  ///< FP8 scales rounded up to a power of two
+  /// Tokens that share a vector. Vectors are numbered by themselves: number e is of tokens
+  /// [e * every, (e + 1) * every), and there is room for it where there is for all of them.
+  std::size_t every = 1;
+  /// One vector per sequence instead, in FP32, that the layer's mixer carries from token to token:
+  /// state(). At most one stream of a layer.
+  bool is_state = false;
 };
 
 /// Which sequence of a cache; never reused while it lives.
@@ -46,6 +52,8 @@ class KvCache {
   KvCache(std::vector<std::vector<CacheStream>> layers, std::size_t capacity);
   /// Bytes that a token takes over all layers.
   static std::uint64_t bytes_per_token(const std::vector<std::vector<CacheStream>>& layers);
+  /// Bytes that a sequence takes beside them: its states.
+  static std::uint64_t bytes_per_sequence(const std::vector<std::vector<CacheStream>>& layers);
 
   /// A sequence without tokens. Numbers of freed sequences are given again, the last freed first.
   SequenceId add();
@@ -65,23 +73,31 @@ class KvCache {
     return layers_.at(layer);
   }
 
-  /// Writes one token's values (width of the stream) at a reserved position, in any order and
-  /// again.
+  /// Writes one vector (width of the stream) at a reserved position, in any order and again. Here
+  /// and in gather() positions of a stream count its vectors.
   void write(SequenceId sequence, std::size_t layer, std::size_t stream, std::size_t position,
              std::span<const float> values);
-  /// Decoded values of tokens [page * kPageTokens, + n), row-major: a pointer into the cache where
+  /// Decoded values of tokens [page * kPageTokens, + n) of a stream with a vector per token,
+  /// row-major: a pointer into the cache where
   /// it holds FP32, else into `scratch` (n x width), which it fills.
   const float* page(SequenceId sequence, std::size_t layer, std::size_t stream, std::size_t page,
                     std::size_t n, std::span<float> scratch) const;
-  /// Decoded values of the tokens at `positions`, row-major into `out`: the bits that page() gives.
+  /// Decoded vectors at `positions`, row-major into `out`: the bits that page() gives.
   void gather(SequenceId sequence, std::size_t layer, std::size_t stream,
               std::span<const std::uint32_t> positions, std::span<float> out) const;
+
+  /// The state of a layer, which has seen tokens [0, from) of the sequence and is about to see
+  /// those up to `to`; zeros where from is 0. kUnsupported where it has seen other tokens: a state
+  /// does not go back, the sequence begins again.
+  std::span<float> state(SequenceId sequence, std::size_t layer, std::size_t from, std::size_t to);
 
  private:
   struct Sequence {
     bool lives = false;
     std::size_t length = 0;
     std::vector<std::size_t> slabs;  ///< number p holds tokens [p * kPageTokens, ...)
+    HeldBytes states;                ///< of all layers; kept for the next of this number
+    std::vector<std::size_t> seen;   ///< tokens, per layer
   };
 
   [[nodiscard]] std::size_t slabs_used() const { return slabs_.size() - free_slabs_.size(); }
@@ -96,6 +112,7 @@ class KvCache {
   // layer.
   std::vector<std::vector<CacheStream>> layers_;
   std::vector<std::vector<std::size_t>> offsets_;  // in a slab, per layer and stream
+  std::vector<std::size_t> state_offsets_;         // per layer, in values; one more: their end
   std::size_t n_streams_ = 0, slab_bytes_ = 0, max_slabs_ = 0;
   std::vector<HeldBytes> slabs_;  // taken so far, in use or free
   std::vector<std::size_t> free_slabs_;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
 #include "formats/base/error.h"
 
 namespace ingot::inference {
@@ -18,6 +20,12 @@ Matrix rows_of(const Matrix& from, std::span<const std::size_t> which) {
 
 Drafter::Drafter(const Model& model, std::size_t k, const SamplingOptions& sampling)
     : model_(model), k_(k), sampling_(sampling) {
+  if (model.spec().leaves_out_mtp) {
+    throw Error(ErrorCode::kUnsupported,
+                fmt::format("the layers for multi-token prediction of family {} are not computed "
+                            "by this version, so nothing can be drafted (--draft 0)",
+                            model.spec().family));
+  }
   if (!model.has_mtp()) {
     throw Error(ErrorCode::kUnsupported,
                 "this model has no layer for multi-token prediction, so nothing can be drafted "

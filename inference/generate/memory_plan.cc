@@ -31,31 +31,78 @@ std::uint64_t per_head(const ModelSpec& spec) {
   return spec.mla->nope + spec.mla->v;
 }
 
+// Values alive at once in a mixer, per row of a step.
+struct ValuesPerRow {
+  const ModelSpec& model;
+
+  std::size_t operator()(const ModelAttention&) const {
+    const std::size_t indexer = model.indexer ? model.indexer->heads * model.indexer->head_dim : 0;
+    if (!model.mla) return 2 * (model.gqa->heads + model.gqa->kv_heads) * model.gqa->head_dim;
+    const MlaSpec& mla = *model.mla;
+    return mla.heads * (mla.nope + mla.rope_dim + mla.v + 2 * mla.kv_lora) + indexer;
+  }
+  std::size_t operator()(const NoMixer&) const { return 0; }
+  std::size_t operator()(const CompressedSpec& spec) const {
+    const std::size_t series = spec.compressor && spec.compressor->overlap ? 2 : 1;
+    const std::size_t entry = spec.head_dim + spec.index_head_dim;
+    return 2 * spec.heads * spec.head_dim + spec.q_lora + spec.out_groups * spec.out_lora +
+           8 * series * entry + spec.index_heads * spec.index_head_dim;
+  }
+  std::size_t operator()(const DeltaNetSpec& spec) const {
+    return 6 * (2 * spec.key_heads * spec.key_dim + 2 * spec.value_heads * spec.value_dim) +
+           spec.value_heads * spec.key_dim;
+  }
+  std::size_t operator()(const StateSpaceSpec& spec) const {
+    return 6 * (spec.heads * (spec.head_dim + 1) + spec.groups * spec.state);
+  }
+};
+
+// The same per cached token of the longest sequence.
+struct ValuesPerToken {
+  const ModelSpec& model;
+  std::size_t threads;
+
+  std::size_t operator()(const ModelAttention&) const {
+    if (!model.mla) return 2 * model.gqa->kv_heads * model.gqa->head_dim;
+    const MlaSpec& mla = *model.mla;
+    const std::size_t indexer =
+        model.indexer ? model.indexer->head_dim + threads * (model.indexer->heads + 1) : 0;
+    return indexer + 2 * (mla.kv_lora + mla.rope_dim) + threads * (mla.nope + mla.rope_dim + mla.v);
+  }
+  // Keys of the rows that are computed at once, all entries, and the indexer's products.
+  std::size_t operator()(const CompressedSpec& spec) const {
+    if (!spec.compressor) return 0;
+    const std::size_t per_entry = (2 + threads) * spec.head_dim + spec.index_head_dim +
+                                  threads * (spec.index_heads + 2 * spec.heads);
+    return ceil_div(per_entry, spec.compressor->ratio);
+  }
+  template <typename Mixer>
+  std::size_t operator()(const Mixer&) const {
+    return 0;
+  }
+};
+
+// The most that any layer needs.
+template <typename Values>
+std::size_t of_mixers(const ModelSpec& spec, const Values& values) {
+  std::size_t most = spec.mixers.empty() ? values(ModelAttention()) : 0;
+  for (const MixerSpec& mixer : spec.mixers) most = std::max(most, std::visit(values, mixer));
+  return most;
+}
+
 // Values alive at once in a layer, per row of a step.
 std::size_t values_per_row(const ModelSpec& spec) {
-  std::size_t attention = 0;
-  if (spec.mla) {
-    const MlaSpec& mla = *spec.mla;
-    attention = mla.heads * (mla.nope + mla.rope_dim + mla.v + 2 * mla.kv_lora);
-  } else {
-    attention = 2 * (spec.gqa->heads + spec.gqa->kv_heads) * spec.gqa->head_dim;
-  }
-  const std::size_t indexer = spec.indexer ? spec.indexer->heads * spec.indexer->head_dim : 0;
   const std::size_t widest =
       std::max({spec.dense_intermediate, spec.shared_intermediate,
                 spec.moe_intermediate * (spec.router ? spec.router->topk : 1)});
-  return 8 * spec.hidden + std::max(attention + indexer, 3 * widest);
+  return 4 * (spec.hidden + spec.stream_width()) +
+         std::max(of_mixers(spec, ValuesPerRow{spec}), 3 * widest);
 }
 
 // Values alive at once per cached token of the longest sequence.
 std::size_t values_per_token(const ModelSpec& spec, std::size_t threads) {
   constexpr std::size_t kQueryBlock = 32;
-  const std::size_t scores = 2 * kQueryBlock * threads;
-  if (!spec.mla) return scores + 2 * spec.gqa->kv_heads * spec.gqa->head_dim;
-  const std::size_t indexer =
-      spec.indexer ? spec.indexer->head_dim + threads * (spec.indexer->heads + 1) : 0;
-  return scores + indexer + 2 * (spec.mla->kv_lora + spec.mla->rope_dim) +
-         threads * (spec.mla->nope + spec.mla->rope_dim + spec.mla->v);
+  return 2 * kQueryBlock * threads + of_mixers(spec, ValuesPerToken{spec, threads});
 }
 
 // The memory of a step of so many rows, beside weights, caches and logits.
@@ -68,7 +115,15 @@ std::uint64_t step_memory(const ModelSpec& spec, std::uint64_t rows, std::uint64
                      std::min(longest * spec.mla->heads, kExpanded / 4 / per_head(spec)), longest) *
                      per_head(spec) * sizeof(float)
                : 0;
-  return (rows * values_per_row(spec) + longest * values_per_token(spec, threads)) * sizeof(float) +
+  std::uint64_t windows = 0;
+  for (const MixerSpec& mixer : spec.mixers) {
+    if (const auto* compressed = std::get_if<CompressedSpec>(&mixer)) {
+      windows = std::max<std::uint64_t>(
+          windows, (2 + 2 * threads) * compressed->window * compressed->head_dim);
+    }
+  }
+  return (rows * values_per_row(spec) + longest * values_per_token(spec, threads) + windows) *
+             sizeof(float) +
          expanded;
 }
 
@@ -107,7 +162,8 @@ RunMemory run_memory(const formats::Checkpoint& source, Profile profile, KvForma
   }
   if (with_mtp) streams.push_back(cache_streams(spec, rank, profile, format, spec.layers));
   const auto [n_tokens, longest] = count_tokens(final_lengths);
-  need.cache = n_tokens * KvCache::bytes_per_token(streams);
+  need.sequence = KvCache::bytes_per_sequence(streams);
+  need.cache = n_tokens * KvCache::bytes_per_token(streams) + final_lengths.size() * need.sequence;
   need.cache_tokens = n_tokens;
 
   const std::uint64_t rows = std::min<std::uint64_t>(n_tokens, batch_tokens);
@@ -143,9 +199,10 @@ RunMemory stream_memory(const formats::Checkpoint& source, Profile profile,
     need.resident = std::max(need.resident, layer.resident);
     need.experts = std::max(need.experts, layer.experts);
     need.two_experts = std::max(need.two_experts, layer.two_experts);
-    need.cache = std::max(
-        need.cache, tokens.in_pages * KvCache::bytes_per_token({cache_streams(
-                                          spec, rank, profile, plain_kv_format(profile), l)}));
+    const std::vector<std::vector<CacheStream>> streams = {
+        cache_streams(spec, rank, profile, plain_kv_format(profile), l)};
+    need.cache = std::max(need.cache, tokens.in_pages * KvCache::bytes_per_token(streams) +
+                                          lengths.size() * KvCache::bytes_per_sequence(streams));
   }
   need.scratch =
       step_memory(spec, tokens.in_pages, tokens.longest, threads) + program_memory(source);
@@ -162,15 +219,17 @@ MemoryShare share_memory(const RunMemory& need, std::span<const std::size_t> fin
   lengths.resize(std::min(lengths.size(), batch_tokens));
   const std::uint64_t longest = lengths.front();
   const std::uint64_t most = std::accumulate(lengths.begin(), lengths.end(), std::uint64_t{0});
-  const std::uint64_t per_token = need.cache / need.cache_tokens;
+  const std::uint64_t states = lengths.size() * need.sequence;
+  const std::uint64_t per_token =
+      (need.cache - final_lengths.size() * need.sequence) / need.cache_tokens;
   RunMemory planned = need;
-  planned.cache = longest * per_token;
+  planned.cache = longest * per_token + states;
   const std::uint64_t spare = weight_limit(planned, limit) - need.resident - need.two_experts;
   const std::uint64_t beside_all = limit - std::min(limit, planned.all());
   const std::uint64_t more =
       std::max(spare / 4, beside_all) / std::max<std::uint64_t>(per_token, 1);
   const std::uint64_t n_tokens = std::min(most, round_down(longest + more, KvCache::kPageTokens));
-  planned.cache = n_tokens * per_token;
+  planned.cache = n_tokens * per_token + states;
   return {.cache_tokens = n_tokens, .weights = weight_limit(planned, limit)};
 }
 

@@ -15,6 +15,7 @@ namespace ingot::inference {
 struct RunMemory : WeightNeed {
   std::uint64_t cache = 0;         ///< of all sequences at their final lengths
   std::uint64_t cache_tokens = 0;  ///< those lengths, in whole pages
+  std::uint64_t sequence = 0;      ///< of which a sequence takes this, whatever its length
   std::uint64_t scratch = 0;       ///< largest working set of a step, an upper estimate
 
   [[nodiscard]] std::uint64_t least() const { return cache + scratch + resident + two_experts; }
@@ -42,7 +43,8 @@ struct MemoryShare {
 /// For a run whose sequences may wait for room in the caches (Scheduler): as many tokens as the
 /// longest sequences have that a step can serve, where they fit beside all weights; else what is
 /// spare beside all weights, or a quarter of what is spare beside the least of them, and never
-/// less than the longest sequence. Throws what weight_limit does.
+/// less than the longest sequence. States of all sequences that a step can serve always fit. Throws
+/// what weight_limit does.
 MemoryShare share_memory(const RunMemory& need, std::span<const std::size_t> final_lengths,
                          std::size_t batch_tokens, std::uint64_t limit);
 

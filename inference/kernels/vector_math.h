@@ -11,6 +11,9 @@ float exp_f32(float x);
 /// 1 / (1 + e^-x).
 float sigmoid_f32(float x);
 
+/// log(1 + e^x), computed in FP64 and rounded once; x above 20.
+float softplus_f32(float x);
+
 /// Dot product in the order of kDotLanes (matmul.h).
 float dot(std::span<const float> a, std::span<const float> b);
 

@@ -41,6 +41,10 @@ float sigmoid_f32(float x) {
   return 1.0F / (1.0F + exp_f32(-x));
 }
 
+float softplus_f32(float x) {
+  return x > 20.0F ? x : static_cast<float>(std::log1p(std::exp(static_cast<double>(x))));
+}
+
 void exponentials(float* x, std::size_t n, float shift, DotLanes& lanes) {
   for (std::size_t i = 0; i < n; ++i) {
     x[i] = exp_f32(x[i] - shift);

@@ -1,8 +1,10 @@
 #include "inference/model/decoder_layer.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 #include <fmt/format.h>
 
@@ -11,6 +13,8 @@
 #include "inference/model/step/step.h"
 
 namespace ingot::inference {
+
+using formats::Role;
 
 namespace {
 
@@ -21,26 +25,64 @@ void add_rounded(Profile profile, Matrix& to, const Matrix& what) {
 
 }  // namespace
 
+HyperWeights DecoderLayer::hyper_weights(const WeightStore& weights, const StepContext& context,
+                                         const std::string& prefix) {
+  const std::size_t n = context.spec.hyper->streams;
+  return {.fn = weights.vector(prefix + "fn", {(2 + n) * n, n * context.spec.hidden}),
+          .base = weights.vector(prefix + "base", {(2 + n) * n}),
+          .scale = weights.vector(prefix + "scale", {3})};
+}
+
+// The module is that of a tensor which all mixers of a kind have.
+void DecoderLayer::load_mixer(const WeightStore& weights, const StepContext& context) {
+  const ModelSpec& spec = context.spec;
+  const MixerSpec own = spec.mixer(layer_);
+  const auto module = [&](Role role) { return module_prefix(weights.name_of(role, layer_)); };
+  if (const auto* compressed = std::get_if<CompressedSpec>(&own)) {
+    mixer_.emplace<CompressedAttention>(weights, context, module(Role::kQaProj), *compressed,
+                                        compressed->compressor ? spec.compressed_rope : spec.rope);
+  } else if (const auto* delta = std::get_if<DeltaNetSpec>(&own)) {
+    mixer_.emplace<DeltaNet>(weights, context, module(Role::kLinearAttentionOut), *delta);
+  } else if (const auto* space = std::get_if<StateSpaceSpec>(&own)) {
+    mixer_.emplace<StateSpace>(weights, context, module(Role::kLinearAttentionOut), *space);
+  } else if (std::holds_alternative<NoMixer>(own)) {
+    return;
+  } else if (spec.mla) {
+    mixer_.emplace<MlaAttention>(weights, context, module(Role::kKvaProj),
+                                 weights.name_of(Role::kOProj, layer_),
+                                 spec.indexer.has_value() && spec.indexer->own[layer_]);
+  } else {
+    mixer_.emplace<GqaAttention>(weights, context, module(Role::kKProj));
+  }
+}
+
 DecoderLayer::DecoderLayer(const WeightStore& weights, const StepContext& context,
                            std::uint32_t layer, std::size_t cache_layer, ExpertStore* experts)
     : layer_(layer), cache_layer_(cache_layer) {
   const ModelSpec& spec = context.spec;
-  const std::string prefix = fmt::format("model.layers.{}.", layer);
-  input_norm_ = weights.vector(prefix + "input_layernorm.weight", {spec.hidden});
-  post_norm_ = weights.vector(prefix + "post_attention_layernorm.weight", {spec.hidden});
-  if (spec.mla) {
-    mla_.emplace(weights, context, prefix + "self_attn.",
-                 spec.indexer.has_value() && spec.indexer->own[layer]);
-  } else {
-    gqa_.emplace(weights, context, prefix + "self_attn.");
+  const std::string input_norm = weights.name_of(Role::kInputNorm, layer);
+  input_norm_ = norm_weights(weights, spec, input_norm, spec.hidden);
+  // A layer that only feeds forward has one norm.
+  const bool is_single =
+      std::holds_alternative<NoMixer>(spec.mixer(layer)) || !spec.feeds_forward(layer);
+  post_norm_ = is_single
+                   ? input_norm_
+                   : norm_weights(weights, spec, weights.name_of(Role::kPostAttentionNorm, layer),
+                                  spec.hidden);
+  load_mixer(weights, context);
+  if (spec.hyper) {
+    const std::string prefix = module_prefix(input_norm);
+    mixer_streams_ = hyper_weights(weights, context, prefix + "hc_attn_");
+    ffn_streams_ = hyper_weights(weights, context, prefix + "hc_ffn_");
   }
+  if (!spec.feeds_forward(layer)) return;
   if (spec.is_moe[layer]) {
     INGOT_CHECK(experts != nullptr);
-    mixture_.emplace(weights, context, prefix + "mlp.", layer, *experts);
+    mixture_.emplace(weights, context, layer, *experts);
   } else {
-    const std::string module = prefix + "mlp.";
+    const std::string module = module_prefix(weights.name_of(Role::kDenseUp, layer));
     const Range mine = tensor_part(context.rank, spec.dense_intermediate, module + "*");
-    dense_ = Mlp::load(weights, context, module, spec.dense_intermediate, mine);
+    dense_ = Mlp::load(weights, context, layer, Mlp::kDense, spec.dense_intermediate, mine);
   }
 }
 
@@ -58,18 +100,40 @@ void DecoderLayer::forward(const StepContext& context, Matrix& hidden, const Ste
                             sums.values());
     round_between(context.profile, sums.values());
   };
-  const Matrix attention_input = rms_normed(context, hidden, input_norm_);
-  Matrix attended =
-      mla_ ? mla_->partial(step, attention_input) : gqa_->partial(step, attention_input);
-  reduce("attention sum", attended);
-  require_finite(attended, layer_, "the attention output");
-  add_rounded(context.profile, hidden, attended);
-  const Matrix ffn_input = rms_normed(context, hidden, post_norm_);
-  Matrix out =
-      mixture_ ? mixture_->forward(context, ffn_input, taps) : dense_->partial(context, ffn_input);
-  if (!mixture_) reduce("MLP sum", out);
-  require_finite(out, layer_, mixture_ ? "the mixture of experts" : "the MLP");
-  add_rounded(context.profile, hidden, out);
+  // The block's output goes back into the streams, or is added to the one that there is.
+  const auto pass = [&](const HyperWeights& streams, std::span<const float> norm,
+                        std::string_view what, const auto& block) {
+    std::optional<HyperInput> input;
+    if (context.spec.hyper) {
+      input = hyper_input(context.profile, *context.spec.hyper, streams, hidden, context.threads);
+    }
+    const Matrix out = block(rms_normed(context, input ? input->collapsed : hidden, norm));
+    require_finite(out, layer_, what);
+    if (input) {
+      hyper_output(context.profile, *input, out, hidden);
+    } else {
+      add_rounded(context.profile, hidden, out);
+    }
+  };
+  std::visit(
+      [&](const auto& mixer) {
+        if constexpr (!std::is_same_v<decltype(mixer), const std::monostate&>) {
+          pass(mixer_streams_, input_norm_, "the attention output", [&](const Matrix& x) {
+            Matrix mixed = mixer.partial(step, x);
+            reduce("attention sum", mixed);
+            return mixed;
+          });
+        }
+      },
+      mixer_);
+  if (!mixture_ && !dense_) return;
+  pass(ffn_streams_, post_norm_, mixture_ ? "the mixture of experts" : "the MLP",
+       [&](const Matrix& x) {
+         if (mixture_) return mixture_->forward(context, x, rows.tokens, taps);
+         Matrix out = dense_->partial(context, x);
+         reduce("MLP sum", out);
+         return out;
+       });
 }
 
 namespace {

@@ -1,17 +1,24 @@
 #pragma once
 
 #include <optional>
+#include <string>
+#include <variant>
 #include <vector>
 
 #include "inference/model/attention/attention.h"
+#include "inference/model/attention/compressed_attention.h"
 #include "inference/model/feed_forward/mixture.h"
+#include "inference/model/recurrent/delta_net.h"
+#include "inference/model/recurrent/state_space.h"
+#include "inference/model/step/hyper_connection.h"
 #include "inference/model/step/step.h"
 #include "inference/weights/linear.h"
 
 namespace ingot::inference {
 
-/// One pre-norm block: a = x + Attention(norm(x)), y = a + Ffn(norm(a)). The kind of attention and
-/// whether the feed-forward part is dense or a mixture are the spec's.
+/// One pre-norm block: a = x + Mixer(norm(x)), y = a + Ffn(norm(a)), or the same with
+/// hyper-connections in place of the sums. The kind of mixer and whether the feed-forward part is
+/// dense or a mixture are the spec's.
 class DecoderLayer {
  public:
   /// Layer `layer` of the checkpoint, kept as layer `cache_layer` of its cache.
@@ -23,11 +30,17 @@ class DecoderLayer {
                Selection& selection, const Taps& taps) const;
 
  private:
+  static HyperWeights hyper_weights(const WeightStore& weights, const StepContext& context,
+                                    const std::string& prefix);
+  void load_mixer(const WeightStore& weights, const StepContext& context);
+
   std::uint32_t layer_;
   std::size_t cache_layer_;
   std::vector<float> input_norm_, post_norm_;
-  std::optional<MlaAttention> mla_;
-  std::optional<GqaAttention> gqa_;
+  std::variant<std::monostate, MlaAttention, GqaAttention, CompressedAttention, DeltaNet,
+               StateSpace>
+      mixer_;
+  HyperWeights mixer_streams_, ffn_streams_;
   std::optional<Mlp> dense_;
   std::optional<Mixture> mixture_;
 };

@@ -112,7 +112,7 @@ void LayerStream::layer(std::size_t l, Matrix& hidden, std::span<const Row> rows
 Matrix LayerStream::final_norm(const Matrix& hidden) {
   if (context_.rank.n_stages() > 1)
     tell_task(context_.comm, StreamTask::Kind::kNorm, 0, {}, &hidden);
-  return of_last_stage(context_, "normed states of the last stage", hidden.rows(), hidden.cols(),
+  return of_last_stage(context_, "normed states of the last stage", hidden.rows(), spec_.hidden,
                        [&] { return output_head().final_norm(context_, hidden); });
 }
 

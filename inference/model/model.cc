@@ -134,7 +134,8 @@ Matrix Model::step(std::span<const Row> rows, ModelCache& cache, const Taps& tap
                    Matrix* normed_hidden) const {
   const StepRows grouped(rows);
   require_tokens(spec_, rows);  // before the cache is touched
-  Matrix hidden = context_.rank.stage() == 0 ? embed(rows) : Matrix(rows.size(), spec_.hidden);
+  Matrix hidden =
+      context_.rank.stage() == 0 ? embed(rows) : Matrix(rows.size(), spec_.stream_width());
   reserve_rows(grouped, cache.main());
   if (taps.hidden && context_.rank.stage() == 0) taps.hidden(0, hidden);
   for (std::size_t stage = 0; stage < context_.rank.n_stages(); ++stage) {

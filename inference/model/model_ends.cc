@@ -11,9 +11,10 @@
 #include "inference/parallel/comm.h"
 
 namespace ingot::inference {
-namespace {
 
-constexpr std::string_view kHead = "lm_head.weight";
+using formats::Role;
+
+namespace {
 
 Linear read_vocabulary(const WeightStore& weights, const ModelSpec& spec, std::string_view name,
                        Range vocab) {
@@ -21,9 +22,12 @@ Linear read_vocabulary(const WeightStore& weights, const ModelSpec& spec, std::s
 }
 
 Linear read_embedding(const WeightStore& weights, const ModelSpec& spec, Range vocab) {
-  const std::string copy = fmt::format("model.layers.{}.embed_tokens.weight", spec.layers);
-  const bool has_copy_alone = !weights.has(kEmbeddingName) && weights.has(copy);
-  return read_vocabulary(weights, spec, has_copy_alone ? std::string_view(copy) : kEmbeddingName,
+  const auto mtp = static_cast<std::uint32_t>(spec.layers);
+  const bool has_copy_alone =
+      !weights.has(Role::kEmbedding) && weights.has(Role::kMtpEmbedding, mtp);
+  return read_vocabulary(weights, spec,
+                         has_copy_alone ? weights.name_of(Role::kMtpEmbedding, mtp)
+                                        : weights.name_of(Role::kEmbedding),
                          vocab);
 }
 
@@ -56,24 +60,34 @@ Matrix TokenEmbedding::embed(const StepContext& context, std::span<const Row> ro
   }
   context.comm.all_reduce({.group = Group::kTensor, .name = "embedding sum"}, hidden.values());
   round_between(context.profile, hidden.values());
-  return hidden;
+  return context.spec.hyper ? hyper_streams(*context.spec.hyper, hidden) : hidden;
 }
 
 OutputHead::OutputHead(const WeightStore& weights, const StepContext& context,
                        const TokenEmbedding* embedding)
     : vocab_(vocabulary_part(context)) {
   if (!context.spec.tied_head) {
-    weight_ = read_vocabulary(weights, context.spec, kHead, vocab_);
+    weight_ = read_vocabulary(weights, context.spec, weights.name_of(Role::kHead), vocab_);
   } else if (embedding != nullptr) {
     weight_ = embedding->weight();
   } else {
     weight_ = read_embedding(weights, context.spec, vocab_);
   }
-  norm_ = weights.vector("model.norm.weight", {context.spec.hidden});
+  norm_ =
+      norm_weights(weights, context.spec, weights.name_of(Role::kFinalNorm), context.spec.hidden);
+  const std::optional<HyperSpec>& hyper = context.spec.hyper;
+  if (!hyper || !hyper->learned_head) return;
+  const std::size_t n = hyper->streams;
+  streams_ = {.fn = weights.vector("hc_head_fn", {n, n * context.spec.hidden}),
+              .base = weights.vector("hc_head_base", {n}),
+              .scale = weights.vector("hc_head_scale", {1})};
 }
 
 Matrix OutputHead::final_norm(const StepContext& context, const Matrix& hidden) const {
-  return rms_normed(context, hidden, norm_);
+  if (!context.spec.hyper) return rms_normed(context, hidden, norm_);
+  return rms_normed(
+      context, hyper_head(context.profile, *context.spec.hyper, streams_, hidden, context.threads),
+      norm_);
 }
 
 Matrix OutputHead::logits(const StepContext& context, const Matrix& normed) const {

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <span>
-#include <string_view>
 #include <vector>
 
 #include "inference/base/matrix.h"
@@ -10,8 +9,6 @@
 #include "inference/weights/weight_store.h"
 
 namespace ingot::inference {
-
-inline constexpr std::string_view kEmbeddingName = "model.embed_tokens.weight";
 
 /// Throws kInvalidArgument for an id outside of the vocabulary.
 void require_tokens(const ModelSpec& spec, std::span<const Row> rows);
@@ -22,7 +19,8 @@ class TokenEmbedding {
  public:
   TokenEmbedding(const WeightStore& weights, const StepContext& context);
 
-  /// One row per token, reduced over the tensor group. Throws as require_tokens().
+  /// One row per token, reduced over the tensor group, in every stream of a model that has some.
+  /// Throws as require_tokens().
   [[nodiscard]] Matrix embed(const StepContext& context, std::span<const Row> rows) const;
   /// What a tied head shares.
   [[nodiscard]] const Linear& weight() const { return weight_; }
@@ -40,6 +38,7 @@ class OutputHead {
   OutputHead(const WeightStore& weights, const StepContext& context,
              const TokenEmbedding* embedding);
 
+  /// The norm of a row, or of what its streams are collapsed to: [rows, hidden].
   [[nodiscard]] Matrix final_norm(const StepContext& context, const Matrix& hidden) const;
   /// Logits [rows, vocab] of rows that final_norm (or an MTP layer) returned. kNonFinite.
   [[nodiscard]] Matrix logits(const StepContext& context, const Matrix& normed) const;
@@ -48,6 +47,7 @@ class OutputHead {
   Range vocab_;
   Linear weight_;
   std::vector<float> norm_;
+  HyperWeights streams_;  ///< collapse the streams, where the model has them
 };
 
 }  // namespace ingot::inference

@@ -50,6 +50,7 @@ ExpertShape expert_shape(const ModelSpec& spec, const RankView& rank, bool with_
                     .n_experts = 0,
                     .hidden = spec.hidden,
                     .intermediate = spec.moe_intermediate,
+                    .has_gate = spec.has_mlp_gate,
                     .inner = {}};
   if (!spec.router) return shape;
   shape.n_experts = spec.router->experts;
@@ -70,7 +71,7 @@ ExpertShape expert_shape(const ModelSpec& spec, const RankView& rank, bool with_
 
 WeightNeed need_of_weights(const WeightStore& weights, const ExpertShape& experts, bool with_mtp,
                            const ModelSpec& spec) {
-  const bool has_embedding = weights.has(kEmbeddingName);
+  const bool has_embedding = weights.has(formats::Role::kEmbedding);
   return need_of(weights, experts, [&](const formats::LogicalTensor& tensor) {
     return is_read(tensor, spec, with_mtp, has_embedding);
   });

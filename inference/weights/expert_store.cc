@@ -26,42 +26,42 @@ namespace ingot::inference {
 
 using Claim = ExpertSlots::Claim;
 using Phase = ExpertSlots::Phase;
+using formats::Role;
 
 namespace {
 
-/// Gate, up and down of a routed expert, whether each has tensors of its own
-/// (`mlp.experts.E.gate_proj.weight`) or those of a layer are stacked (`mlp.experts.gate_up_proj`
-/// [E, 2I, D], gate rows first, and `mlp.experts.down_proj` [E, D, I]).
+/// Gate, up and down of a routed expert, whether each has tensors of its own or those of a layer
+/// are stacked: gate and up [E, 2I, D], gate rows first, and down [E, D, I].
 class ExpertParts {
  public:
   ExpertParts(const WeightStore& store, const ExpertShape& shape, ExpertId id)
-      : shape_(shape),
-        id_(id),
-        all_(fmt::format("model.layers.{}.mlp.experts.", id.layer)),
-        outer_{.first = 0, .count = shape.hidden} {
-    if (store.has(all_ + "gate_up_proj")) {
+      : shape_(shape), id_(id), outer_{.first = 0, .count = shape.hidden} {
+    if (store.has(Role::kExpertsGateUp, id.layer)) {
       stacked(store);
     } else {
       const formats::Shape in = {shape.intermediate, shape.hidden};
-      parts_ = {alone("gate", in, shape.inner, outer_), alone("up", in, shape.inner, outer_),
-                alone("down", {shape.hidden, shape.intermediate}, outer_, shape.inner)};
+      const auto alone = [&](Role role, const formats::Shape& whole, const Range& rows,
+                             const Range& cols) {
+        return LinearPart{.name = store.name_of(role, id.layer, id.expert),
+                          .whole = whole,
+                          .rows = rows,
+                          .cols = cols};
+      };
+      if (shape.has_gate) parts_ = {alone(Role::kExpertGate, in, shape.inner, outer_)};
+      parts_.push_back(alone(Role::kExpertUp, in, shape.inner, outer_));
+      parts_.push_back(
+          alone(Role::kExpertDown, {shape.hidden, shape.intermediate}, outer_, shape.inner));
     }
   }
 
-  [[nodiscard]] const std::array<LinearPart, 3>& get() const { return parts_; }
+  /// Gate, where there is one, up and down.
+  [[nodiscard]] const std::vector<LinearPart>& get() const { return parts_; }
 
  private:
-  [[nodiscard]] LinearPart alone(const char* module, const formats::Shape& whole, const Range& rows,
-                                 const Range& cols) const {
-    return {.name = fmt::format("{}{}.{}_proj.weight", all_, id_.expert, module),
-            .whole = whole,
-            .rows = rows,
-            .cols = cols};
-  }
-
   // A rank's stacks hold its experts alone, in ascending order, and of each the slice alone.
   void stacked(const WeightStore& store) {
-    const std::string both = all_ + "gate_up_proj", down = all_ + "down_proj";
+    const std::string both = store.name_of(Role::kExpertsGateUp, id_.layer);
+    const std::string down = store.name_of(Role::kExpertsDown, id_.layer);
     std::size_t n = shape_.n_experts, matrix = id_.expert;
     const formats::Shape& stored = store.shape_of(both);
     const bool is_rank = store.source().slicing() != nullptr && stored.size() == 3;
@@ -88,9 +88,8 @@ class ExpertParts {
 
   const ExpertShape& shape_;
   ExpertId id_;
-  std::string all_;
   Range outer_;
-  std::array<LinearPart, 3> parts_;
+  std::vector<LinearPart> parts_;
 };
 
 /// What the thread that reads ahead, callers and living pointers share.
@@ -189,8 +188,10 @@ struct ExpertStore::State {
   [[nodiscard]] std::shared_ptr<const Expert> read(std::size_t slot, std::size_t n_threads) const {
     const ExpertParts parts(store, shape, shape.experts[slot]);
     std::vector<Linear> linears = store.read(parts.get(), n_threads);
-    return std::make_shared<const Expert>(Expert{
-        .gate = std::move(linears[0]), .up = std::move(linears[1]), .down = std::move(linears[2])});
+    const std::size_t up = shape.has_gate ? 1 : 0;
+    return std::make_shared<const Expert>(Expert{.gate = up == 1 ? linears[0] : Linear(),
+                                                 .up = std::move(linears[up]),
+                                                 .down = std::move(linears[up + 1])});
   }
 
   void read_all();

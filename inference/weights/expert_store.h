@@ -13,7 +13,7 @@ namespace ingot::inference {
 
 /// The three matrices of one routed expert.
 struct Expert {
-  Linear gate, up, down;
+  Linear gate, up, down;  ///< the gate may be empty
   [[nodiscard]] std::uint64_t n_bytes() const {
     return gate.n_bytes() + up.n_bytes() + down.n_bytes();
   }
@@ -30,7 +30,8 @@ struct ExpertShape {
   std::vector<ExpertId> experts;  ///< ascending; MTP layers included
   std::size_t n_experts = 0;      ///< of a layer, over all ranks
   std::size_t hidden = 0, intermediate = 0;
-  Range inner;  ///< of the intermediate features those that the rank holds
+  bool has_gate = true;  ///< else experts are up and down alone
+  Range inner;           ///< of the intermediate features those that the rank holds
 
   /// The same for the experts of one layer alone.
   [[nodiscard]] ExpertShape of_layer(std::uint32_t layer) const;

@@ -42,6 +42,10 @@ class Linear {
   /// rows of x are quantized first where the weight's scheme and activations ask for it, and a
   /// static quant_bias is added by the part that holds column 0.
   void apply(MatrixView<const float> x, MatrixView<float> y, std::size_t threads) const;
+  /// The same of a matrix of `n` runs of rows, each of which is applied to columns of its own:
+  /// x [rows, n x cols()]. Columns are shown for every run.
+  void apply_in_runs(std::size_t n, MatrixView<const float> x, MatrixView<float> y,
+                     std::size_t threads) const;
   /// The same with weights decoded and activations as they are, whatever the profile.
   void apply_unquantized(MatrixView<const float> x, MatrixView<float> y, std::size_t threads) const;
   /// The weight itself, for the absorbed form and embedding look-ups.

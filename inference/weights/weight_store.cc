@@ -1,8 +1,10 @@
 #include "inference/weights/weight_store.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <vector>
 
@@ -10,6 +12,7 @@
 
 #include "formats/base/error.h"
 #include "formats/dialect/dialect.h"
+#include "formats/family/family.h"
 #include "formats/family/text_names.h"
 #include "formats/storage/block_scales.h"
 #include "formats/storage/tensor_source.h"
@@ -126,6 +129,36 @@ std::optional<ActivationFormat> native_activations(const TensorSource& source,
 
 }  // namespace
 
+namespace {
+
+struct UsualName {
+  formats::Role role;
+  std::string_view pattern;
+};
+constexpr std::array kUsualNames = {
+    UsualName{formats::Role::kExpertGate,
+              "model.layers.{layer}.mlp.experts.{expert}.gate_proj.weight"},
+    UsualName{formats::Role::kExpertUp, "model.layers.{layer}.mlp.experts.{expert}.up_proj.weight"},
+    UsualName{formats::Role::kExpertDown,
+              "model.layers.{layer}.mlp.experts.{expert}.down_proj.weight"},
+    UsualName{formats::Role::kExpertsGateUp, "model.layers.{layer}.mlp.experts.gate_up_proj"},
+    UsualName{formats::Role::kExpertsDown, "model.layers.{layer}.mlp.experts.down_proj"}};
+
+// A pattern of a family with its numbers in place.
+std::string numbered(std::string_view pattern, std::optional<std::uint32_t> layer,
+                     std::optional<std::uint32_t> expert) {
+  std::string name(pattern);
+  const auto put = [&](std::string_view mark, std::optional<std::uint32_t> number) {
+    const std::size_t at = name.find(mark);
+    if (at != std::string::npos && number) name.replace(at, mark.size(), std::to_string(*number));
+  };
+  put("{layer}", layer);
+  put("{expert}", expert);
+  return name;
+}
+
+}  // namespace
+
 /// Behind Linear, filled by WeightStore.
 struct Linear::State {
   std::shared_ptr<const HeldBytes> memory;  ///< of this part, and perhaps of others beside it
@@ -159,6 +192,19 @@ void Linear::apply(MatrixView<const float> x, MatrixView<float> y, std::size_t t
   quantized_matmul(quantized, weight_, fixed, y, threads);
 }
 
+void Linear::apply_in_runs(std::size_t n, MatrixView<const float> x, MatrixView<float> y,
+                           std::size_t threads) const {
+  INGOT_CHECK(state_ && rows() % n == 0 && x.cols == n * cols() && y.cols == rows());
+  const std::size_t height = rows() / n;
+  for (std::size_t i = 0; i < n; ++i) {
+    const MatrixView<const float> columns{x.data + i * cols(), x.rows, cols(), x.stride};
+    if (state_->observer != nullptr && i > 0)
+      state_->observer->see(state_->name, state_->matrix, columns);
+    row_range(i * height, height)
+        .apply(columns, {y.data + i * height, y.rows, height, y.stride}, threads);
+  }
+}
+
 void Linear::apply_unquantized(MatrixView<const float> x, MatrixView<float> y,
                                std::size_t threads) const {
   INGOT_CHECK(state_ && x.cols == cols() && y.cols == rows() && x.rows == y.rows);
@@ -189,8 +235,39 @@ WeightStore::WeightStore(const formats::Checkpoint& source, Profile profile, std
       threads_(threads),
       observer_(observer),
       activations_(source.config(), source.dialect(), source.description()) {
-  for (const LogicalTensor& tensor : source.tensors())
-    by_name_.emplace(formats::text_model_name(tensor.name, source.config().text), &tensor);
+  for (const LogicalTensor& tensor : source.tensors()) {
+    const auto [at, is_new] =
+        by_name_.emplace(formats::text_model_name(tensor.name, source.config().text), &tensor);
+    if (tensor.rule != nullptr)
+      by_role_.emplace(Place{tensor.rule->role, tensor.layer, tensor.expert}, at->first);
+  }
+}
+
+std::string WeightStore::name_of(formats::Role role, std::optional<std::uint32_t> layer,
+                                 std::optional<std::uint32_t> expert) const {
+  const auto found = by_role_.find(Place{role, layer, expert});
+  if (found != by_role_.end()) return found->second;
+  for (const formats::TensorRule& rule : source_.family().rules) {
+    if (rule.role != role || !formats::is_in_layer(rule, source_.config(), layer)) continue;
+    if (rule.pattern.find("{mtp}") != std::string_view::npos) continue;
+    return numbered(rule.pattern, layer, expert);
+  }
+  const auto usual = std::ranges::find(kUsualNames, role, &UsualName::role);
+  if (source_.family().rules.empty() && usual != kUsualNames.end())
+    return numbered(usual->pattern, layer, expert);
+  throw Error(
+      ErrorCode::kMissingTensor,
+      fmt::format("the checkpoint has no tensor with the role {}{}{} (a file missing, or "
+                  "the config.json of another model?)",
+                  formats::role_name(role), layer ? fmt::format(" in layer {}", *layer) : "",
+                  expert ? fmt::format(" for expert {}", *expert) : ""));
+}
+
+bool WeightStore::has(formats::Role role, std::optional<std::uint32_t> layer,
+                      std::optional<std::uint32_t> expert) const {
+  if (!source_.family().rules.empty()) return by_role_.contains(Place{role, layer, expert});
+  return std::ranges::find(kUsualNames, role, &UsualName::role) != kUsualNames.end() &&
+         has(name_of(role, layer, expert));
 }
 
 const LogicalTensor& WeightStore::find(std::string_view name) const {
@@ -265,6 +342,51 @@ std::vector<float> WeightStore::vector(std::string_view name, const Shape& shape
   return values;
 }
 
+std::vector<float> WeightStore::vector_part(std::string_view name, std::size_t n,
+                                            Range mine) const {
+  if (source_.slicing() != nullptr && find(name).shape == Shape{mine.count})
+    return vector(name, {mine.count});
+  const std::vector<float> whole = vector(name, {n});
+  const auto first = whole.begin() + static_cast<std::ptrdiff_t>(mine.first);
+  return {first, first + static_cast<std::ptrdiff_t>(mine.count)};
+}
+
+std::vector<std::uint32_t> WeightStore::indices(std::string_view name, const Shape& shape,
+                                                std::size_t limit) const {
+  const std::uint32_t index = find(name, shape).encoding.stored.weight();
+  const StoredTensor& stored = source_.stored()[index];
+  const bool is_wide = stored.dtype == formats::DType::kI64;
+  if (!is_wide && stored.dtype != formats::DType::kI32) {
+    throw Error(ErrorCode::kUnsupported, fmt::format("is {}, but must be I64 or I32 here",
+                                                     formats::dtype_name(stored.dtype)))
+        .in_tensor(name);
+  }
+  std::vector<std::byte> bytes(stored.n_bytes);
+  source_.read(index, 0, bytes);
+  bytes_read_ += bytes.size();
+  const std::size_t width = is_wide ? 8 : 4;
+  std::vector<std::uint32_t> numbers(bytes.size() / width);
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    std::int64_t wide = 0;
+    std::int32_t narrow = 0;
+    if (is_wide) {
+      std::memcpy(&wide, bytes.data() + i * width, width);
+    } else {
+      std::memcpy(&narrow, bytes.data() + i * width, width);
+      wide = narrow;
+    }
+    if (wide < 0 || static_cast<std::uint64_t>(wide) >= limit) {
+      throw Error(
+          ErrorCode::kCorrupt,
+          fmt::format("holds {} at position {}, but must be below {} (fetch the file again)", wide,
+                      i, limit))
+          .in_tensor(name);
+    }
+    numbers[i] = static_cast<std::uint32_t>(wide);
+  }
+  return numbers;
+}
+
 Linear WeightStore::linear(std::string_view name, std::size_t rows_of_whole,
                            std::size_t cols_of_whole, Range rows, Range cols) const {
   return read({.name = std::string(name),
@@ -309,6 +431,12 @@ std::vector<Linear> WeightStore::read(std::span<const LinearPart> parts,
 
 std::uint64_t WeightStore::bytes_of(const LinearPart& part) const {
   return layout_of(part).n_bytes;
+}
+
+std::string module_prefix(std::string_view name) {
+  constexpr std::string_view kWeight = ".weight";
+  if (name.ends_with(kWeight)) name.remove_suffix(kWeight.size());
+  return std::string(name.substr(0, name.rfind('.') + 1));
 }
 
 }  // namespace ingot::inference

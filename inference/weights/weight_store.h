@@ -4,13 +4,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "formats/checkpoint/checkpoint.h"
 #include "formats/dialect/source_activations.h"
+#include "formats/family/roles.h"
 #include "inference/base/profile.h"
 #include "inference/weights/linear.h"
 #include "inference/weights/part_reader.h"
@@ -31,6 +34,14 @@ class WeightStore {
   [[nodiscard]] const formats::Checkpoint& source() const { return source_; }
   [[nodiscard]] Profile profile() const { return profile_; }
   [[nodiscard]] bool has(std::string_view name) const { return by_name_.contains(name); }
+  /// The name of the tensor with a role, of a layer and an expert where it is theirs; the first of
+  /// the source where there are several. Where there is none, the name that the family has for it,
+  /// so that whoever reads it says what is missing; kMissingTensor naming the role where it has
+  /// none. A source without a grammar has the usual names of experts.
+  [[nodiscard]] std::string name_of(formats::Role role, std::optional<std::uint32_t> layer = {},
+                                    std::optional<std::uint32_t> expert = {}) const;
+  [[nodiscard]] bool has(formats::Role role, std::optional<std::uint32_t> layer = {},
+                         std::optional<std::uint32_t> expert = {}) const;
   /// The shape of a weight as the source holds it; kMissingTensor.
   [[nodiscard]] const formats::Shape& shape_of(std::string_view name) const {
     return find(name).shape;
@@ -39,6 +50,14 @@ class WeightStore {
   /// A norm, bias or other small tensor decoded to FP32, flattened; `shape` is what it must be.
   /// kMissingTensor and kShapeMismatch name the tensor; kNonFinite for NaN or infinities.
   [[nodiscard]] std::vector<float> vector(std::string_view name, const formats::Shape& shape) const;
+  /// Values `mine` of a vector of `n`, of a rank's directory also of one that holds these alone.
+  [[nodiscard]] std::vector<float> vector_part(std::string_view name, std::size_t n,
+                                               Range mine) const;
+  /// A table of whole numbers from 0 to `limit` - 1, stored as I64 or I32, flattened. Throws as
+  /// vector() does, and kCorrupt for a number beyond.
+  [[nodiscard]] std::vector<std::uint32_t> indices(std::string_view name,
+                                                   const formats::Shape& shape,
+                                                   std::size_t limit) const;
   /// A part of a weight of `rows_of_whole` x `cols_of_whole`. Columns of a part begin at a multiple
   /// of 16, and of the group that shares a scale where that is shorter than 128 and than a row
   /// (kUnsupported otherwise). Groups of quantized activations count from the part's first column.
@@ -76,7 +95,14 @@ class WeightStore {
   formats::SourceActivations activations_;
   /// By the name that the family has for it, without the prefix of a nested text model.
   std::map<std::string, const formats::LogicalTensor*, std::less<>> by_name_;
+  using Place =
+      std::tuple<formats::Role, std::optional<std::uint32_t>, std::optional<std::uint32_t>>;
+  std::map<Place, std::string> by_role_;
   mutable std::atomic<std::uint64_t> bytes_read_ = 0;
 };
+
+/// The module that a tensor belongs to, with its point: `layers.3.attn.` of
+/// `layers.3.attn.wq_a.weight`, and the same of `layers.3.attn.A_log`.
+std::string module_prefix(std::string_view name);
 
 }  // namespace ingot::inference

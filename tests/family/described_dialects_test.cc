@@ -216,6 +216,7 @@ TEST(SourceActivationsOf, PartsAndDefaults) {
   EXPECT_EQ(ascend.of("a.weight", {.scheme = SchemeId::kInt8Channel}), Activations::kDynamic);
   const SourceActivations deepseek(config, *find_dialect("deepseek"), nullptr);
   EXPECT_EQ(deepseek.of("a.weight", {.scheme = SchemeId::kFp8Block}), Activations::kDynamic);
+  EXPECT_EQ(deepseek.of("a.weight", {.scheme = SchemeId::kMxfp4}), Activations::kWeightOnly);
 }
 
 constexpr const char* kPointer =

@@ -222,7 +222,7 @@ class Calibration {
     for (std::uint32_t l = 0; l <= spec_.layers; ++l)
       widest = std::max(widest, LayerStatistics::memory(modules_of(l)));
     // The hidden states, and what the MTP layer makes of them.
-    need.scratch += 3 * rows_.size() * spec_.hidden * sizeof(float) + widest +
+    need.scratch += 3 * rows_.size() * spec_.stream_width() * sizeof(float) + widest +
                     modules_.size() * kBytesPerModule;
     return inference::weight_limit(need, options_.mem_limit);
   }

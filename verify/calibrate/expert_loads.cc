@@ -122,7 +122,7 @@ ExpertLoads count_expert_loads(const formats::Checkpoint& source, std::span<cons
   inference::RunMemory need = inference::stream_memory(source, inference::Profile::kF32,
                                                        lengths_of(spans), options.threads);
   // The hidden states, and what the MTP layer makes of them.
-  need.scratch += 3 * rows.size() * spec.hidden * sizeof(float);
+  need.scratch += 3 * rows.size() * spec.stream_width() * sizeof(float);
   inference::LayerStream stream(source,
                                 {.profile = inference::Profile::kF32,
                                  .threads = options.threads,

@@ -57,7 +57,7 @@ std::string expert_module(std::string_view stack, std::uint32_t expert) {
 
 // Only the first of several MTP layers is run.
 bool is_run(const LogicalTensor& tensor, const inference::ModelSpec& spec) {
-  return !tensor.layer || *tensor.layer <= spec.layers;
+  return !tensor.layer || *tensor.layer < spec.layers + std::min<std::size_t>(spec.mtp_layers, 1);
 }
 
 InputSummary summary_of(const CalibratedModule& module, const InputStatistics& statistics) {

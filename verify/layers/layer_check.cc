@@ -78,7 +78,7 @@ std::uint64_t idle_memory(const LockstepModel& side, std::size_t threads) {
 // experts and positions.
 std::uint64_t held_memory(const inference::ModelSpec& spec, std::size_t copies,
                           std::uint64_t rows) {
-  const std::uint64_t states = 2 * (1 + copies) * spec.hidden * sizeof(float);
+  const std::uint64_t states = 2 * (1 + copies) * spec.stream_width() * sizeof(float);
   const std::uint64_t choices =
       2 * sizeof(std::uint32_t) *
       ((spec.router ? spec.router->topk : 0) + (spec.indexer ? spec.indexer->topk : 0));
@@ -153,6 +153,7 @@ void require_same_shape(const ModelSpec& source, const ModelSpec& output) {
   };
   require("layers", source.layers, output.layers);
   require("values per hidden state", source.hidden, output.hidden);
+  require("values per token between layers", source.stream_width(), output.stream_width());
   require("words in its vocabulary", source.vocab, output.vocab);
 }
 
@@ -184,8 +185,8 @@ class Lockstep {
                          .weight_limit = memory_.output_weights,
                          .rank = inference::rank_view(output),
                          .comm = options.ranks}),
-        states_(rows_.size(), spec.hidden),
-        both_(2 * rows_.size(), spec.hidden) {
+        states_(rows_.size(), spec.stream_width()),
+        both_(2 * rows_.size(), spec.stream_width()) {
     report_.source_profile = inference::profile_name(options.source_profile);
     report_.output_profile = inference::profile_name(options.output_profile);
     report_.prompts = prompts.size();

@@ -149,7 +149,8 @@ class RecordedActivations {
   /// Rows [first, first + count) of a matrix; a vector is one row. kNonFinite naming the tensor.
   [[nodiscard]] Matrix rows(const StoredTensor& tensor, std::size_t first,
                             std::size_t count) const {
-    const std::size_t cols = static_cast<std::size_t>(tensor.shape.back());
+    const bool is_row = tensor.shape.size() == 1;
+    const std::size_t cols = tensor.n_bytes / sizeof(float) / (is_row ? 1 : tensor.shape[0]);
     Matrix rows(count, cols);
     file_.read_exact(std::as_writable_bytes(rows.values()),
                      tensor.offset + first * cols * sizeof(float));
@@ -195,7 +196,12 @@ class RecordedActivations {
         wrong(ErrorCode::kShapeMismatch, tensor,
               fmt::format("is beyond the {} layers of the model", spec_.layers));
       }
-      require_shape(tensor, {n_tokens, spec_.hidden}, "tokens of input_ids, hidden size");
+      if (*index > 0 && spec_.hyper) {
+        require_shape(tensor, {n_tokens, spec_.hyper->streams, spec_.hidden},
+                      "tokens of input_ids, streams, hidden size");
+      } else {
+        require_shape(tensor, {n_tokens, spec_.hidden}, "tokens of input_ids, hidden size");
+      }
       prompt.hidden[*index] = tensor;
     } else if (name == kLogits) {
       require_shape(tensor, {n_tokens, spec_.vocab}, "tokens of input_ids, vocabulary");
@@ -269,7 +275,8 @@ class LayersBeside {
     RunMemory need =
         inference::stream_memory(model, options_.output_profile, lengths, options_.threads);
     // Both sets, what was recorded after a layer, and logits of both sides.
-    need.scratch += (4 * n_rows() * spec.hidden + 2 * kHeadRows * spec.vocab) * sizeof(float);
+    need.scratch +=
+        (4 * n_rows() * spec.stream_width() + 2 * kHeadRows * spec.vocab) * sizeof(float);
     return need;
   }
 
@@ -282,7 +289,11 @@ class LayersBeside {
       const auto found = hidden.find(l);
       if (found == hidden.end()) continue;
       const Matrix states = recorded_.rows(found->second, 0, span.ids.size());
-      std::ranges::copy(states.values(), both.row(span.first).begin());
+      for (std::size_t i = 0; i < states.rows(); ++i) {
+        // Every stream begins as the embedding.
+        for (auto row = both.row(span.first + i); !row.empty(); row = row.subspan(states.cols()))
+          std::ranges::copy(states.row(i), row.begin());
+      }
     }
   }
 

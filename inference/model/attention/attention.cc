@@ -34,7 +34,8 @@ void attend(const AttentionNumbers& numbers, std::span<const ScorePart> parts,
             MatrixView<const float> values, const std::function<std::size_t(std::size_t)>& visible,
             MatrixView<float> out) {
   INGOT_CHECK(!parts.empty() && parts.size() <= 2);
-  std::vector<float> scores, second;
+  INGOT_CHECK(numbers.sinks.empty() || numbers.sinks.size() == out.rows);
+  std::vector<float> scores, second, with_sink;
   for (std::size_t first = 0; first < out.rows; first += kQueryBlock) {
     const std::size_t n = std::min(kQueryBlock, out.rows - first);
     std::size_t reach = 0;
@@ -55,7 +56,14 @@ void attend(const AttentionNumbers& numbers, std::span<const ScorePart> parts,
     for (std::size_t i = 0; i < n; ++i) {
       const std::span row(score_view.row(i), reach);
       const std::size_t seen = visible(first + i);
-      softmax(row.first(seen));
+      if (numbers.sinks.empty()) {
+        softmax(row.first(seen));
+      } else {
+        with_sink.assign(row.begin(), row.begin() + static_cast<std::ptrdiff_t>(seen));
+        with_sink.push_back(numbers.sinks[first + i]);
+        softmax(with_sink);
+        std::copy_n(with_sink.begin(), seen, row.begin());
+      }
       // Nothing is added for what a query does not see: 0 x value leaves every sum as it is.
       std::fill(row.begin() + static_cast<std::ptrdiff_t>(seen), row.end(), 0.0F);
     }
@@ -78,35 +86,56 @@ GqaAttention::GqaAttention(const WeightStore& weights, const StepContext& contex
   kv_heads_ = kv_heads.count;
   const Range q_rows{heads.first * width, heads.count * width};
   const Range kv_rows{kv_heads.first * width, kv_heads.count * width};
-  q_ = weights.linear(prefix + "q_proj.weight", gqa.heads * width, hidden, q_rows, {0, hidden});
+  const std::size_t per_query = gqa.output_gate ? 2 : 1;
+  q_ = weights.linear(prefix + "q_proj.weight", per_query * gqa.heads * width, hidden,
+                      {per_query * q_rows.first, per_query * q_rows.count}, {0, hidden});
   k_ = weights.linear(prefix + "k_proj.weight", gqa.kv_heads * width, hidden, kv_rows, {0, hidden});
   v_ = weights.linear(prefix + "v_proj.weight", gqa.kv_heads * width, hidden, kv_rows, {0, hidden});
   o_ = weights.linear(prefix + "o_proj.weight", hidden, gqa.heads * width, {0, hidden}, q_rows);
-  q_norm_ = weights.vector(prefix + "q_norm.weight", {width});
-  k_norm_ = weights.vector(prefix + "k_norm.weight", {width});
+  if (!gqa.norms) return;
+  q_norm_ = norm_weights(weights, context.spec, prefix + "q_norm.weight", width);
+  k_norm_ = norm_weights(weights, context.spec, prefix + "k_norm.weight", width);
 }
 
-Matrix GqaAttention::heads(const StepContext& context, const Linear& projection,
-                           std::span<const float> norm, const Matrix& x,
-                           const RopeAngles& angles) const {
+void GqaAttention::finish_heads(const StepContext& context, std::span<const float> norm,
+                                const RopeAngles& angles, Matrix& heads) const {
   const std::size_t width = context.spec.gqa->head_dim;
-  Matrix heads = rounded_product(context, projection, x);
   for (std::size_t first = 0; first < heads.cols(); first += width) {
-    rms_norm(context.profile, heads.columns(first, width), norm, context.spec.norm_eps,
-             heads.columns(first, width));
-    for (std::size_t r = 0; r < x.rows(); ++r) {
-      angles.rotate(r, heads.row(r).subspan(first, width));
+    if (!norm.empty()) {
+      rms_norm(context.profile, heads.columns(first, width), norm, context.spec.norm_eps,
+               heads.columns(first, width));
+    }
+    for (std::size_t r = 0; r < heads.rows(); ++r) {
+      angles.rotate(r, heads.row(r).subspan(first, context.spec.rope.dim));
     }
   }
-  return heads;
+}
+
+// A head's gate stands behind its query.
+void GqaAttention::split_gates(const StepContext& context, Matrix& queries, Matrix& gates) const {
+  if (!context.spec.gqa->output_gate) return;
+  const std::size_t width = context.spec.gqa->head_dim;
+  const Matrix both = std::move(queries);
+  queries = Matrix(both.rows(), heads_ * width);
+  gates = Matrix(both.rows(), heads_ * width);
+  for (std::size_t r = 0; r < both.rows(); ++r) {
+    for (std::size_t h = 0; h < heads_; ++h) {
+      const auto pair = both.row(r).subspan(2 * h * width, 2 * width);
+      std::ranges::copy(pair.first(width), queries.row(r).subspan(h * width).begin());
+      std::ranges::copy(pair.last(width), gates.row(r).subspan(h * width).begin());
+    }
+  }
 }
 
 Matrix GqaAttention::partial(const LayerStep& step, const Matrix& x) const {
   const StepContext& context = step.context;
   const std::size_t width = context.spec.gqa->head_dim, shared_by = heads_ / kv_heads_;
   const RopeAngles angles(context.profile, context.spec.rope, step.rows.positions);
-  const Matrix queries = heads(context, q_, q_norm_, x, angles);
-  const Matrix new_keys = heads(context, k_, k_norm_, x, angles);
+  Matrix queries = rounded_product(context, q_, x), gates;
+  split_gates(context, queries, gates);
+  finish_heads(context, q_norm_, angles, queries);
+  Matrix new_keys = rounded_product(context, k_, x);
+  finish_heads(context, k_norm_, angles, new_keys);
   const Matrix new_values = rounded_product(context, v_, x);
   require_finite(new_keys, step.layer, "the key");
   require_finite(new_values, step.layer, "the value");
@@ -128,6 +157,10 @@ Matrix GqaAttention::partial(const LayerStep& step, const Matrix& x) const {
           attended.block(run.first_row, run.count, offset, width));
     });
   }
+  for (std::size_t i = 0; i < gates.values().size(); ++i) {
+    attended.values()[i] *= sigmoid_f32(gates.values()[i]);
+  }
+  if (context.spec.gqa->output_gate) round_between(context.profile, attended.values());
   require_finite(attended, step.layer, "attention");
   return product(context, o_, attended);
 }

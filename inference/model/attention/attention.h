@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <span>
@@ -45,9 +46,9 @@ class Indexer {
 /// q_b_proj (or q_proj) and kv_b_proj and the columns of o_proj.
 class MlaAttention {
  public:
-  /// `own_indexer` where the layer has one.
+  /// `output` is the name of o_proj; `own_indexer` where the layer has one.
   MlaAttention(const WeightStore& weights, const StepContext& context, const std::string& prefix,
-               bool own_indexer);
+               const std::string& output, bool own_indexer);
 
   Matrix partial(const LayerStep& step, const Matrix& x) const;
 
@@ -60,15 +61,17 @@ class MlaAttention {
              Matrix& out) const;
   void absorbed(const LayerStep& step, const Matrix& queries, const SequenceRun& run,
                 Matrix& out) const;
+  void apply_gate(const StepContext& context, const Matrix& x, Matrix& attended) const;
 
   std::size_t heads_ = 0;  ///< of this rank
-  Linear q_, q_a_, q_b_, kv_a_, kv_b_, o_;
+  Linear q_, q_a_, q_b_, kv_a_, kv_b_, o_, gate_;
   std::vector<float> q_norm_, kv_norm_;
   std::optional<Indexer> indexer_;
 };
 
-/// Grouped-query attention with a norm per head on queries and keys before rope (model reference,
-/// 13.2). A rank has its share of the heads and the key heads that they read.
+/// Grouped-query attention (model reference, 13.2), with what the spec says of it: a norm per head
+/// on queries and keys before rope, rope on the first values of a head, a gate of the output. A
+/// rank has its share of the heads and the key heads that they read.
 class GqaAttention {
  public:
   GqaAttention(const WeightStore& weights, const StepContext& context, const std::string& prefix);
@@ -76,14 +79,22 @@ class GqaAttention {
   Matrix partial(const LayerStep& step, const Matrix& x) const;
 
  private:
-  /// Heads of one projection, normalized and rotated.
-  Matrix heads(const StepContext& context, const Linear& projection, std::span<const float> norm,
-               const Matrix& x, const RopeAngles& angles) const;
+  /// Normalizes and rotates the heads of one projection.
+  void finish_heads(const StepContext& context, std::span<const float> norm,
+                    const RopeAngles& angles, Matrix& heads) const;
+  void split_gates(const StepContext& context, Matrix& queries, Matrix& gates) const;
 
   std::size_t heads_ = 0, kv_heads_ = 0;
   Linear q_, k_, v_, o_;
   std::vector<float> q_norm_, k_norm_;
 };
+
+/// Scores of the first `n` keys for one row: sum over ascending heads of weight x relu(head . key).
+std::vector<float> index_scores(formats::MatrixView<const float> heads,
+                                std::span<const float> weights, const Matrix& keys, std::size_t n);
+
+/// The `topk` largest, ascending; of equal ones the lower position. There are at least so many.
+std::vector<std::uint32_t> best_positions(std::span<const float> scores, std::size_t topk);
 
 /// y_b = n^-1/2 * sum over a of (-1)^popcount(a & b) * x_a, in place; n = x.size() is a power of
 /// two. In FP32, by halves: strides 1, 2, 4, ... Its own inverse.
@@ -94,6 +105,8 @@ struct AttentionNumbers {
   Profile profile = Profile::kF32;
   float scale = 1.0F;
   std::size_t threads = 1;
+  /// One per query, or none: a logit more in its softmax, which takes its share and gives nothing.
+  std::span<const float> sinks = {};
 };
 
 /// A share of the scores: queries [Q, d] against keys [T, d].

@@ -26,9 +26,10 @@ void through_fp8(std::span<float> head, bool power_of_two) {
   }
 }
 
-// Scores of the first `n` cached tokens for one row.
-std::vector<float> scores_of(formats::MatrixView<const float> heads, std::span<const float> weights,
-                             const Matrix& keys, std::size_t n) {
+}  // namespace
+
+std::vector<float> index_scores(formats::MatrixView<const float> heads,
+                                std::span<const float> weights, const Matrix& keys, std::size_t n) {
   Matrix products(heads.rows, n);
   matmul(heads, f32_matrix(keys.values().data(), n, keys.cols(), keys.cols()),
          WeightRounding::kExact, products.view(), 1);
@@ -54,8 +55,6 @@ std::vector<std::uint32_t> best_positions(std::span<const float> scores, std::si
   std::sort(order.begin(), order.end());
   return order;
 }
-
-}  // namespace
 
 Indexer::Indexer(const WeightStore& weights, const StepContext& context,
                  const std::string& prefix) {
@@ -125,8 +124,8 @@ void Indexer::select(const LayerStep& step, const Matrix& x, const Matrix& laten
         through_fp8(heads.subspan(h * spec.head_dim, spec.head_dim), spec.power_of_two_keys);
       }
       const std::vector<float> scores =
-          scores_of({heads.data(), spec.heads, spec.head_dim, spec.head_dim}, weights.row(r),
-                    seen_keys, seen);
+          index_scores({heads.data(), spec.heads, spec.head_dim, spec.head_dim}, weights.row(r),
+                       seen_keys, seen);
       selection[r] = best_positions(scores, spec.topk);
       if (step.taps.near_ties != nullptr) is_near[i] = is_near_tie(scores, selection[r]) ? 1 : 0;
     });

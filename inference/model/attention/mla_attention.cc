@@ -2,6 +2,7 @@
 
 #include "formats/base/error.h"
 #include "formats/base/parallel.h"
+#include "inference/kernels/vector_math.h"
 #include "inference/model/attention/attention.h"
 #include "inference/model/step/norm.h"
 #include "inference/model/step/step.h"
@@ -17,7 +18,7 @@ struct MlaAttention::Queries {
 };
 
 MlaAttention::MlaAttention(const WeightStore& weights, const StepContext& context,
-                           const std::string& prefix, bool own_indexer) {
+                           const std::string& prefix, const std::string& output, bool own_indexer) {
   const MlaSpec& mla = *context.spec.mla;
   const std::size_t hidden = context.spec.hidden;
   const std::size_t per_query = mla.nope + mla.rope_dim, per_latent = mla.nope + mla.v;
@@ -39,8 +40,10 @@ MlaAttention::MlaAttention(const WeightStore& weights, const StepContext& contex
   kv_norm_ = weights.vector(prefix + "kv_a_layernorm.weight", {mla.kv_lora});
   kv_b_ = weights.linear(prefix + "kv_b_proj.weight", mla.heads * per_latent, mla.kv_lora,
                          rows_of(per_latent), {0, mla.kv_lora});
-  o_ = weights.linear(prefix + "o_proj.weight", hidden, mla.heads * mla.v, {0, hidden},
-                      rows_of(mla.v));
+  o_ = weights.linear(output, hidden, mla.heads * mla.v, {0, hidden}, rows_of(mla.v));
+  if (mla.head_gate) {
+    gate_ = weights.linear(prefix + "g_proj.weight", mla.heads, hidden, heads, {0, hidden});
+  }
   if (own_indexer) indexer_.emplace(weights, context, prefix + "indexer.");
 }
 
@@ -59,7 +62,7 @@ MlaAttention::Queries MlaAttention::project_queries(const StepContext& context, 
   }
   for (std::size_t r = 0; r < x.rows(); ++r) {
     for (std::size_t h = 0; h < heads_; ++h) {
-      angles.rotate(r, queries.heads.row(r).subspan(h * width + mla.nope, mla.rope_dim));
+      angles.rotate(r, queries.heads.row(r).subspan(h * width + mla.nope, context.spec.rope.dim));
     }
   }
   return queries;
@@ -72,7 +75,7 @@ void MlaAttention::cache_rows(const LayerStep& step, const Matrix& x,
   rms_norm(step.context.profile, latents.columns(0, mla.kv_lora), kv_norm_, mla.latent_norm_eps,
            latents.columns(0, mla.kv_lora));
   for (std::size_t r = 0; r < x.rows(); ++r) {
-    angles.rotate(r, latents.row(r).subspan(mla.kv_lora));
+    angles.rotate(r, latents.row(r).subspan(mla.kv_lora, step.context.spec.rope.dim));
   }
   require_finite(latents, step.layer, "the latent");
   step.write(kLatentStream, latents.columns(0, mla.kv_lora));
@@ -104,8 +107,22 @@ Matrix MlaAttention::partial(const LayerStep& step, const Matrix& x) const {
       naive(step, queries.heads, run, attended);
     }
   }
+  if (!gate_.empty()) apply_gate(context, x, attended);
   require_finite(attended, step.layer, "attention");
   return product(context, o_, attended);
+}
+
+void MlaAttention::apply_gate(const StepContext& context, const Matrix& x, Matrix& attended) const {
+  Matrix gates = rounded_product(context, gate_, x);
+  for (float& gate : gates.values()) gate = sigmoid_f32(gate);
+  round_between(context.profile, gates.values());
+  const std::size_t width = context.spec.mla->v;
+  for (std::size_t r = 0; r < x.rows(); ++r) {
+    for (std::size_t c = 0; c < attended.cols(); ++c) {
+      attended.row(r)[c] *= gates.row(r)[c / width];
+    }
+  }
+  round_between(context.profile, attended.values());
 }
 
 // Latent attention with keys and values expanded from the latent (model reference, 4.2): few heads

@@ -12,55 +12,86 @@
 
 namespace ingot::inference {
 
-Mlp Mlp::load(const WeightStore& weights, const StepContext& context, const std::string& prefix,
-              std::size_t intermediate, Range mine) {
+using formats::Role;
+
+Mlp Mlp::load(const WeightStore& weights, const StepContext& context, std::uint32_t layer,
+              const Roles& roles, std::size_t intermediate, Range mine) {
   const std::size_t hidden = context.spec.hidden;
   const Range all{0, hidden};
-  return {.gate = weights.linear(prefix + "gate_proj.weight", intermediate, hidden, mine, all),
-          .up = weights.linear(prefix + "up_proj.weight", intermediate, hidden, mine, all),
-          .down = weights.linear(prefix + "down_proj.weight", hidden, intermediate, all, mine)};
+  const auto name = [&](formats::Role role) { return weights.name_of(role, layer); };
+  return {.gate = context.spec.has_mlp_gate
+                      ? weights.linear(name(roles.gate), intermediate, hidden, mine, all)
+                      : Linear(),
+          .up = weights.linear(name(roles.up), intermediate, hidden, mine, all),
+          .down = weights.linear(name(roles.down), hidden, intermediate, all, mine)};
 }
 
 Matrix Mlp::partial(const StepContext& context, const Matrix& x) const {
+  if (gate.empty()) {
+    Matrix squares = rounded_product(context, up, x);
+    for (float& value : squares.values()) value = value > 0 ? value * value : 0.0F;
+    round_between(context.profile, squares.values());
+    return product(context, down, squares);
+  }
   Matrix gated = rounded_product(context, gate, x);
-  const Matrix raised = rounded_product(context, up, x);
+  Matrix raised = rounded_product(context, up, x);
+  if (const std::optional<float> limit = context.spec.gate_limit) {
+    for (float& value : gated.values()) value = std::min(value, *limit);
+    for (float& value : raised.values()) value = std::clamp(value, -*limit, *limit);
+  }
   silu_multiply(gated.values(), raised.values(), gated.values(), context.profile != Profile::kF32);
   return product(context, down, gated);
 }
 
-Mixture::Mixture(const WeightStore& weights, const StepContext& context, const std::string& prefix,
-                 std::uint32_t layer, ExpertStore& experts)
+Mixture::Mixture(const WeightStore& weights, const StepContext& context, std::uint32_t layer,
+                 ExpertStore& experts)
     : layer_(layer),
       places_(context.rank, context.spec.router->experts, layer),
       experts_(&experts) {
   const RouterSpec& spec = *context.spec.router;
   const RankView& rank = context.rank;
-  router_ = weights.linear(prefix + "gate.weight", spec.experts, context.spec.hidden);
-  const std::string bias = prefix + "gate.e_score_correction_bias";
+  const std::string router = weights.name_of(Role::kRouter, layer);
+  router_ = weights.linear(router, spec.experts, context.spec.hidden);
   // By presence, not by the name of the model.
-  if (spec.correction_bias || weights.has(bias)) bias_ = weights.vector(bias, {spec.experts});
+  if (layer < spec.table_layers) {
+    token_experts_ = weights.indices(router.substr(0, router.rfind('.') + 1) + "tid2eid",
+                                     {context.spec.stored_vocab, spec.topk}, spec.experts);
+  } else if (spec.correction_bias || weights.has(Role::kRouterBias, layer)) {
+    bias_ = weights.vector(weights.name_of(Role::kRouterBias, layer), {spec.experts});
+  }
 
   const std::size_t width = context.spec.shared_intermediate;
   if (width == 0) return;
-  const std::string module = prefix + "shared_experts.";
+  const std::string module = module_prefix(weights.name_of(Role::kSharedUp, layer));
+  if (weights.has(Role::kSharedRouter, layer)) {
+    shared_gate_ =
+        weights.linear(weights.name_of(Role::kSharedRouter, layer), 1, context.spec.hidden);
+  }
   if (places_.places_shared()) {
     shared_in_ = Shared::kSlot;
     const auto id = static_cast<std::uint32_t>(spec.experts);
     if (places_.holds(rank.at().ep_rank, id))
-      shared_ = Mlp::load(weights, context, module, width, expert_part(rank, width));
+      shared_ = Mlp::load(weights, context, layer, Mlp::kShared, width, expert_part(rank, width));
   } else {
     shared_in_ = rank.shared_is_whole ? Shared::kWhole : Shared::kSlices;
     const Range mine =
         rank.shared_is_whole ? Range{0, width} : tensor_part(rank, width, module + "*");
-    shared_ = Mlp::load(weights, context, module, width, mine);
+    shared_ = Mlp::load(weights, context, layer, Mlp::kShared, width, mine);
   }
 }
 
-Routing Mixture::choose(const StepContext& context, const Matrix& x) const {
+Routing Mixture::choose(const StepContext& context, const Matrix& x,
+                        std::span<const std::int32_t> tokens) const {
   Matrix logits(x.rows(), router_.rows());
   matmul(x.view(), router_.weight(), WeightRounding::kExact, logits.view(), context.threads);
   require_finite(logits, layer_, "the router");
-  return route(*context.spec.router, logits.view(), bias_);
+  std::vector<std::uint32_t> given;
+  const std::size_t topk = context.spec.router->topk;
+  for (std::size_t r = 0; !token_experts_.empty() && r < x.rows(); ++r) {
+    const auto at = token_experts_.begin() + static_cast<std::ptrdiff_t>(topk) * tokens[r];
+    given.insert(given.end(), at, at + static_cast<std::ptrdiff_t>(topk));
+  }
+  return route(*context.spec.router, logits.view(), bias_, given);
 }
 
 // Every token uses a shared expert that stands in a slot, with weight 1 and behind the others.
@@ -80,10 +111,21 @@ Routing Mixture::with_shared(const Routing& chosen) const {
 Matrix Mixture::run_expert(const StepContext& context, std::uint32_t expert, const Matrix& rows,
                            const Taps& taps) const {
   if (taps.expert_tokens != nullptr) *taps.expert_tokens += rows.rows();
-  if (!places_.is_routed(expert)) return shared_->partial(context, rows);
+  if (!places_.is_routed(expert)) return shared_output(context, rows);
   const std::shared_ptr<const Expert> held = experts_->get(layer_, expert);
   const Mlp mlp{.gate = held->gate, .up = held->up, .down = held->down};
   return mlp.partial(context, rows);
+}
+
+Matrix Mixture::shared_output(const StepContext& context, const Matrix& x) const {
+  Matrix out = shared_->partial(context, x);
+  if (shared_gate_.empty()) return out;
+  const Matrix gate = rounded_product(context, shared_gate_, x);
+  for (std::size_t r = 0; r < out.rows(); ++r) {
+    const float factor = sigmoid_f32(gate.row(r)[0]);
+    for (float& value : out.row(r)) value *= factor;
+  }
+  return out;
 }
 
 void Mixture::prefetch(std::span<const std::uint32_t> experts) const {
@@ -122,8 +164,9 @@ ExpertSums Mixture::own_experts(const StepContext& context, const Matrix& x, con
   return sums;
 }
 
-Matrix Mixture::forward(const StepContext& context, const Matrix& x, const Taps& taps) const {
-  Routing routing = choose(context, x);
+Matrix Mixture::forward(const StepContext& context, const Matrix& x,
+                        std::span<const std::int32_t> tokens, const Taps& taps) const {
+  Routing routing = choose(context, x, tokens);
   if (taps.router) taps.router(layer_, routing.experts, routing.weights);
   if (taps.near_ties != nullptr) taps.near_ties->router += routing.n_near_ties;
   if (shared_in_ == Shared::kSlot) routing = with_shared(routing);
@@ -142,8 +185,7 @@ Matrix Mixture::forward(const StepContext& context, const Matrix& x, const Taps&
   if (travel) {
     ExpertExchange exchange(context, layer_, places_, x, routing);
     // While tokens travel.
-    Matrix shared =
-        shared_in_ == Shared::kSlot || !shared_ ? Matrix() : shared_->partial(context, x);
+    Matrix shared = shared_in_ == Shared::kSlot || !shared_ ? Matrix() : shared_output(context, x);
     prefetch(exchange.receive());
     exchange.answer([&](std::uint32_t expert, const Matrix& rows) {
       return run_expert(context, expert, rows, taps);
@@ -155,7 +197,7 @@ Matrix Mixture::forward(const StepContext& context, const Matrix& x, const Taps&
   } else {
     sums = own_experts(context, x, routing, taps);
     if (shared_in_ == Shared::kSlices || shared_in_ == Shared::kWhole)
-      sums.shared = shared_->partial(context, x);
+      sums.shared = shared_output(context, x);
     // transformers rounds the routed sum and the shared output each; the sum of a native deployment
     // is FP32 throughout.
     if (shared_is_partial && context.profile != Profile::kBf16) {

@@ -17,13 +17,22 @@
 namespace ingot::inference {
 
 /// down(silu(gate x) * up x), or a tensor-parallel part of it: some rows of gate and up, the same
-/// columns of down.
+/// columns of down. Without a gate it is down(relu(up x)^2). Where the spec has a limit L it is
+/// down(silu(min(gate x, L)) * max(min(up x, L), -L)).
 struct Mlp {
   Linear gate, up, down;
 
-  /// `prefix` as in `model.layers.0.mlp.`; `intermediate` of the whole, of which `mine` is read.
-  static Mlp load(const WeightStore& weights, const StepContext& context, const std::string& prefix,
-                  std::size_t intermediate, Range mine);
+  /// Those of a layer's tensors with these roles; `intermediate` of the whole, of which `mine` is
+  /// read.
+  struct Roles {
+    formats::Role gate, up, down;
+  };
+  static constexpr Roles kDense = {formats::Role::kDenseGate, formats::Role::kDenseUp,
+                                   formats::Role::kDenseDown};
+  static constexpr Roles kShared = {formats::Role::kSharedGate, formats::Role::kSharedUp,
+                                    formats::Role::kSharedDown};
+  static Mlp load(const WeightStore& weights, const StepContext& context, std::uint32_t layer,
+                  const Roles& roles, std::size_t intermediate, Range mine);
 
   /// FP32 sums of down's columns: the whole once added up over the ranks that have the others.
   [[nodiscard]] Matrix partial(const StepContext& context, const Matrix& x) const;
@@ -34,15 +43,17 @@ struct Mlp {
 /// does not depend on the others. Experts nobody chose are not touched.
 class Mixture {
  public:
-  /// `prefix` as in `model.layers.3.mlp.`. `experts` must outlive this.
-  Mixture(const WeightStore& weights, const StepContext& context, const std::string& prefix,
-          std::uint32_t layer, ExpertStore& experts);
+  /// `experts` must outlive this.
+  Mixture(const WeightStore& weights, const StepContext& context, std::uint32_t layer,
+          ExpertStore& experts);
 
   /// The layer's output for normalized input `x`, reduced. Where the ranks that share out the
   /// experts are those that share the tokens, every rank runs its experts on all of them and one
   /// sum joins the results (model reference, 12.1); else tokens travel to their experts and back
   /// (12.3), and shared experts are computed meanwhile.
-  Matrix forward(const StepContext& context, const Matrix& x, const Taps& taps) const;
+  /// `tokens` are those of the rows.
+  Matrix forward(const StepContext& context, const Matrix& x, std::span<const std::int32_t> tokens,
+                 const Taps& taps) const;
 
  private:
   /// Where shared experts are.
@@ -53,8 +64,11 @@ class Mixture {
     kSlot,    ///< in slots of the expert map
   };
 
-  Routing choose(const StepContext& context, const Matrix& x) const;
+  Routing choose(const StepContext& context, const Matrix& x,
+                 std::span<const std::int32_t> tokens) const;
   [[nodiscard]] Routing with_shared(const Routing& chosen) const;
+  /// FP32 sums of what this rank has of the shared expert.
+  [[nodiscard]] Matrix shared_output(const StepContext& context, const Matrix& x) const;
   /// Sums over this rank's experts alone.
   ExpertSums own_experts(const StepContext& context, const Matrix& x, const Routing& routing,
                          const Taps& taps) const;
@@ -67,8 +81,10 @@ class Mixture {
   ExpertPlaces places_;
   Linear router_;
   std::vector<float> bias_;
+  std::vector<std::uint32_t> token_experts_;  ///< [vocab, topk], of layers that have the table
   Shared shared_in_ = Shared::kNone;
   std::optional<Mlp> shared_;  ///< what this rank has of it
+  Linear shared_gate_;         ///< its output times sigmoid of this product; may be empty
   ExpertStore* experts_ = nullptr;
 };
 

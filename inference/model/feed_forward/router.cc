@@ -49,6 +49,21 @@ class TokenRouter {
     is_near_tie_ = false;
     score(logits);
     select();
+    weigh(experts, weights);
+    return is_near_tie_;
+  }
+
+  /// The same for experts that are given, ascending.
+  void weigh_given(std::span<const float> logits, std::span<const std::uint32_t> given,
+                   std::span<std::uint32_t> experts, std::span<float> weights) {
+    score(logits);
+    chosen_.assign(given.begin(), given.end());
+    std::ranges::sort(chosen_);
+    weigh(experts, weights);
+  }
+
+ private:
+  void weigh(std::span<std::uint32_t> experts, std::span<float> weights) const {
     float sum = 0;
     for (std::size_t i = 0; i < experts.size(); ++i) {
       experts[i] = chosen_[i];
@@ -59,16 +74,17 @@ class TokenRouter {
       if (spec_.normalize) weight /= sum + 1e-20F;
       weight *= spec_.scale;
     }
-    return is_near_tie_;
   }
 
- private:
   void score(std::span<const float> logits) {
     scores_.assign(logits.begin(), logits.end());
     if (spec_.score == GateScore::kSoftmax) {
       softmax(scores_);
-    } else {
-      for (float& score : scores_) score = sigmoid_f32(score);
+      return;
+    }
+    for (float& score : scores_) {
+      score =
+          spec_.score == GateScore::kSigmoid ? sigmoid_f32(score) : std::sqrt(softplus_f32(score));
     }
   }
 
@@ -102,8 +118,9 @@ class TokenRouter {
 }  // namespace
 
 Routing route(const RouterSpec& spec, formats::MatrixView<const float> logits,
-              std::span<const float> bias) {
+              std::span<const float> bias, std::span<const std::uint32_t> given) {
   INGOT_CHECK(logits.cols == spec.experts && (bias.empty() || bias.size() == spec.experts));
+  INGOT_CHECK(given.empty() || given.size() == logits.rows * spec.topk);
   Routing routing{.topk = spec.topk, .experts = {}, .weights = {}};
   routing.experts.resize(logits.rows * spec.topk);
   routing.weights.resize(logits.rows * spec.topk);
@@ -113,10 +130,13 @@ Routing route(const RouterSpec& spec, formats::MatrixView<const float> logits,
     if (std::any_of(row.begin(), row.end(), [](float value) { return std::isnan(value); })) {
       throw Error(ErrorCode::kNonFinite, "the router's logits hold a NaN");
     }
-    const bool is_near =
-        router.choose(row, std::span(routing.experts).subspan(r * spec.topk, spec.topk),
-                      std::span(routing.weights).subspan(r * spec.topk, spec.topk));
-    routing.n_near_ties += is_near ? 1 : 0;
+    const auto experts = std::span(routing.experts).subspan(r * spec.topk, spec.topk);
+    const auto weights = std::span(routing.weights).subspan(r * spec.topk, spec.topk);
+    if (!given.empty()) {
+      router.weigh_given(row, given.subspan(r * spec.topk, spec.topk), experts, weights);
+    } else {
+      routing.n_near_ties += router.choose(row, experts, weights) ? 1U : 0U;
+    }
   }
   return routing;
 }

@@ -32,6 +32,13 @@ void rms_norm(Profile profile, formats::MatrixView<const float> x, std::span<con
   }
 }
 
+std::vector<float> norm_weights(const WeightStore& weights, const ModelSpec& spec,
+                                const std::string& name, std::size_t n) {
+  std::vector<float> values = weights.vector(name, {n});
+  for (float& value : values) value += spec.norm_offset;
+  return values;
+}
+
 Matrix rms_normed(const StepContext& context, const Matrix& x, std::span<const float> weight) {
   Matrix out(x.rows(), x.cols());
   rms_norm(context.profile, x.view(), weight, context.spec.norm_eps, out.view());
@@ -73,12 +80,20 @@ RopeAngles::RopeAngles(Profile profile, const RopeSpec& spec,
 }
 
 void RopeAngles::rotate(std::size_t i, std::span<float> values) const {
+  turn(i, 1.0F, values);
+}
+
+void RopeAngles::rotate_back(std::size_t i, std::span<float> values) const {
+  turn(i, -1.0F, values);
+}
+
+void RopeAngles::turn(std::size_t i, float direction, std::span<float> values) const {
   const std::size_t n_pairs = cos_.cols();
   INGOT_CHECK(values.size() == 2 * n_pairs);
   for (std::size_t pair = 0; pair < n_pairs; ++pair) {
     float& u = interleaved_ ? values[2 * pair] : values[pair];
     float& w = interleaved_ ? values[2 * pair + 1] : values[pair + n_pairs];
-    const float cos = cos_.row(i)[pair], sin = sin_.row(i)[pair];
+    const float cos = cos_.row(i)[pair], sin = direction * sin_.row(i)[pair];
     float products[4] = {u * cos, w * sin, w * cos, u * sin};
     round_between(profile_, products);
     u = products[0] - products[1];

@@ -2,11 +2,14 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "formats/container/tensor.h"
 #include "inference/base/matrix.h"
 #include "inference/base/profile.h"
 #include "inference/model/step/step.h"
+#include "inference/weights/weight_store.h"
 
 namespace ingot::inference {
 
@@ -15,6 +18,10 @@ namespace ingot::inference {
 /// to BF16, as transformers does. out may be x.
 void rms_norm(Profile profile, formats::MatrixView<const float> x, std::span<const float> weight,
               float eps, formats::MatrixView<float> out);
+
+/// The weights of a norm of hidden states, queries or keys, with the spec's offset.
+std::vector<float> norm_weights(const WeightStore& weights, const ModelSpec& spec,
+                                const std::string& name, std::size_t n);
 
 /// The same into a matrix of its own, with the model's epsilon.
 Matrix rms_normed(const StepContext& context, const Matrix& x, std::span<const float> weight);
@@ -35,8 +42,12 @@ class RopeAngles {
   /// w sin, w cos + u sin). Results stay where their pair stood. Unless the profile is kF32 every
   /// product and the sum are rounded to BF16.
   void rotate(std::size_t i, std::span<float> values) const;
+  /// The same by the negative angle: undoes rotate(), but for rounding.
+  void rotate_back(std::size_t i, std::span<float> values) const;
 
  private:
+  void turn(std::size_t i, float direction, std::span<float> values) const;
+
   Profile profile_;
   bool interleaved_;
   Matrix cos_, sin_;

@@ -18,6 +18,7 @@ StepRows::StepRows(std::span<const Row> rows) {
   std::vector<SequenceId> seen;
   for (std::size_t r = 0; r < rows.size(); ++r) {
     positions.push_back(rows[r].position);
+    tokens.push_back(rows[r].token);
     const bool goes_on = !runs.empty() && runs.back().sequence == rows[r].sequence;
     if (goes_on) {
       if (rows[r].position != runs.back().total()) {
@@ -63,6 +64,10 @@ bool is_near_tie(std::span<const float> values, std::span<const std::uint32_t> c
     }
   }
   return next != kNone && !chosen.empty() && is_near_tie(last, next);
+}
+
+std::span<float> LayerStep::state(const SequenceRun& run) const {
+  return cache.state(run.sequence, cache_layer, run.first_position, run.total());
 }
 
 void LayerStep::write(std::size_t stream, MatrixView<const float> values) const {
@@ -133,11 +138,6 @@ void require_finite(const Matrix& values, std::size_t layer, std::string_view op
 
 namespace {
 
-// Rotated keys and plain index keys are never quantized.
-KvFormat unquantized(KvFormat format) {
-  return format == KvFormat::kF32 ? KvFormat::kF32 : KvFormat::kBf16;
-}
-
 std::vector<CacheStream> latent_streams(const ModelSpec& spec, Profile profile, KvFormat format,
                                         std::size_t layer) {
   const MlaSpec& mla = *spec.mla;
@@ -165,6 +165,8 @@ KvFormat plain_kv_format(Profile profile) {
 
 std::vector<CacheStream> cache_streams(const ModelSpec& spec, const RankView& rank, Profile profile,
                                        KvFormat format, std::size_t layer) {
+  const MixerSpec mixer = spec.mixer(layer);
+  if (!std::holds_alternative<ModelAttention>(mixer)) return mixer_streams(mixer, format);
   if (spec.mla) return latent_streams(spec, profile, format, layer);
   const std::size_t heads = key_head_part(rank, spec.gqa->kv_heads).count;
   const CacheStream per_head = {

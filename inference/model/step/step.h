@@ -12,6 +12,8 @@
 #include "inference/base/matrix.h"
 #include "inference/base/profile.h"
 #include "inference/cache/kv_cache.h"
+#include "inference/model/step/hyper_connection.h"
+#include "inference/model/step/mixer_specs.h"
 #include "inference/parallel/comm.h"
 #include "inference/parallel/rank_view.h"
 #include "inference/weights/linear.h"
@@ -30,11 +32,14 @@ struct RopeSpec {
 struct MlaSpec {
   std::size_t heads = 0, q_lora = 0, kv_lora = 0, nope = 0, rope_dim = 0, v = 0;
   float latent_norm_eps = 1e-6F;  ///< of q_a_layernorm and kv_a_layernorm
+  bool head_gate = false;  ///< each head's output times sigmoid of one value of a product of x
 };
 
-/// Grouped-query attention with RMS norms on the queries and keys of every head.
+/// Grouped-query attention.
 struct GqaSpec {
   std::size_t heads = 0, kv_heads = 0, head_dim = 0;
+  bool norms = true;         ///< RMS norms on the queries and keys of every head
+  bool output_gate = false;  ///< q_proj gives a gate behind each head's query: times its sigmoid
 };
 
 /// The lightning indexer of sparse attention.
@@ -46,7 +51,11 @@ struct IndexerSpec {
   bool power_of_two_keys = false;  ///< scales of FP8 keys (scale_fmt ue8m0)
 };
 
-enum class GateScore : std::uint8_t { kSigmoid, kSoftmax };
+enum class GateScore : std::uint8_t {
+  kSigmoid,
+  kSoftmax,
+  kSqrtSoftplus,  ///< sqrt(log(1 + e^x))
+};
 
 struct RouterSpec {
   std::size_t experts = 0, topk = 0, groups = 1, topk_groups = 1;
@@ -54,16 +63,23 @@ struct RouterSpec {
   bool correction_bias = false;
   bool normalize = false;
   float scale = 1.0F;
+  /// So many layers, from the first on, have a table from token to experts (`tid2eid`); the router
+  /// scores those.
+  std::size_t table_layers = 0;
 };
 
 /// All numbers that the forward pass needs, read once from config.json.
 struct ModelSpec {
   std::string_view family;
   std::size_t vocab = 0, hidden = 0, layers = 0, mtp_layers = 0;
+  /// The config has layers for multi-token prediction that are not of the kind that MtpLayer
+  /// computes: mtp_layers is 0.
+  bool leaves_out_mtp = false;
   std::size_t stored_vocab = 0;  ///< rows of embedding and head: more where they were padded
   std::size_t dense_intermediate = 0, moe_intermediate = 0, shared_intermediate = 0;
   std::size_t max_positions = 0;
   float norm_eps = 1e-6F;
+  float norm_offset = 0;  ///< is added to the weights of norms of hidden states, queries and keys
   bool tied_head = false;
   std::optional<MlaSpec> mla;
   std::optional<GqaSpec> gqa;
@@ -72,6 +88,24 @@ struct ModelSpec {
   std::optional<IndexerSpec> indexer;
   std::optional<RouterSpec> router;
   std::vector<bool> is_moe;  ///< per layer, MTP layers included
+  /// Gates are at most this before their silu, and what they are multiplied with within +- this.
+  std::optional<float> gate_limit;
+  bool has_mlp_gate = true;  ///< else feed-forward is down(relu(up x)^2)
+  /// Per layer, MTP layers included: whether it has a feed-forward part; empty: all have.
+  std::vector<bool> has_feed_forward;
+  /// Per layer, MTP layers included; empty: ModelAttention in all.
+  std::vector<MixerSpec> mixers;
+  RopeSpec compressed_rope;  ///< of layers with a compressor
+  std::optional<HyperSpec> hyper;
+
+  [[nodiscard]] bool feeds_forward(std::size_t layer) const {
+    return has_feed_forward.empty() || has_feed_forward[layer];
+  }
+  [[nodiscard]] MixerSpec mixer(std::size_t layer) const {
+    return mixers.empty() ? MixerSpec(ModelAttention()) : mixers[layer];
+  }
+  /// Values of a token between two layers.
+  [[nodiscard]] std::size_t stream_width() const { return hidden * (hyper ? hyper->streams : 1); }
 };
 
 /// How many choices were near a tie: the first of what was left out stood within kNearTie,
@@ -141,6 +175,7 @@ struct SequenceRun {
 struct StepRows {
   std::vector<SequenceRun> runs;
   std::vector<std::uint32_t> positions;  ///< per row
+  std::vector<std::int32_t> tokens;      ///< per row
 
   /// kInvalidArgument for a sequence that stands in two places, or whose positions have gaps.
   explicit StepRows(std::span<const Row> rows);
@@ -169,6 +204,8 @@ struct LayerStep {
   Selection& selection;
   const Taps& taps;
 
+  /// The layer's state of a run's sequence, as its rows find it; they must move it on.
+  [[nodiscard]] std::span<float> state(const SequenceRun& run) const;
   /// Caches one vector of every row.
   void write(std::size_t stream, MatrixView<const float> values) const;
   /// One stream of the tokens at `positions`, [positions, width]; unless the profile is kF32 what

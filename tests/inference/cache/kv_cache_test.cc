@@ -1,6 +1,8 @@
 // What is read is what the formats mean, written here from the model reference: by trying every
 // code.
 
+#include "inference/cache/kv_cache.h"
+
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -13,7 +15,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "inference/cache/kv_cache.h"
 #include "tests/support/expect_error.h"
 
 namespace ingot::inference {
@@ -126,6 +127,61 @@ TEST_F(KvCachePages, GiveNumbersOfLivingSequencesOnce) {
   EXPECT_NE(c, b);
   EXPECT_EQ(cache_.length(c), 0U);
   EXPECT_NE(cache_.add(), c);
+}
+
+TEST(KvCacheStreams, VectorsOfSeveralTokensComeBack) {
+  for (const std::size_t every : {3U, 4U, 48U, 64U, 100U, 128U}) {
+    SCOPED_TRACE(every);
+    KvCache cache({{{.width = 2}, {.width = 1, .every = every}}}, 1000);
+    const SequenceId id = cache.add();
+    cache.reserve(id, 900);
+    const auto n = static_cast<std::uint32_t>(900 / every);
+    std::vector<std::uint32_t> numbers(n);
+    std::vector<float> written(n), read(n);
+    for (std::uint32_t e = 0; e < n; ++e) {
+      numbers[e] = e;
+      written[e] = static_cast<float>(e) + 0.5F;
+      cache.write(id, 0, 1, e, {&written[e], 1});
+    }
+    cache.gather(id, 0, 1, numbers, read);
+    EXPECT_EQ(read, written);
+    expect_error(ErrorCode::kInternal, {"position"}, [&] {
+      cache.write(id, 0, 1, n, {written.data(), 1});
+    });
+  }
+}
+
+TEST(KvCacheStreams, VectorsOfFourTokensTakeAQuarter) {
+  EXPECT_EQ(KvCache::bytes_per_token({{{.width = 32}}}), 128U);
+  EXPECT_EQ(KvCache::bytes_per_token({{{.width = 32, .every = 4}}}), 32U);
+  EXPECT_EQ(KvCache::bytes_per_token({{{.width = 32, .is_state = true}}}), 0U);
+  EXPECT_EQ(KvCache::bytes_per_sequence({{{.width = 32}}, {{.width = 5, .is_state = true}}}), 20U);
+}
+
+TEST(KvCacheStates, BeginAsZerosAndDoNotGoBack) {
+  KvCache cache(
+      {{{.width = 2}}, {{.width = 3, .is_state = true}}, {{.width = 1, .is_state = true}}}, 1000);
+  const SequenceId a = cache.add();
+  const SequenceId b = cache.add();
+  cache.reserve(a, 100);
+  cache.reserve(b, 100);
+  for (const SequenceId id : {a, b}) {
+    const auto state = cache.state(id, 1, 0, 10);
+    ASSERT_EQ(state.size(), 3U);
+    EXPECT_EQ(state[2], 0);
+    state[2] = 7 + static_cast<float>(id);
+    EXPECT_EQ(cache.state(id, 2, 0, 10)[0], 0);
+  }
+  EXPECT_EQ(cache.state(a, 1, 10, 11)[2], 7);
+  EXPECT_EQ(cache.state(b, 1, 10, 11)[2], 8);
+  expect_error(ErrorCode::kUnsupported,
+               {"state of layer 1", "has seen 11 tokens", "go on from 10", "begin the sequence"},
+               [&] { (void)cache.state(a, 1, 10, 11); });
+  EXPECT_EQ(cache.state(a, 1, 0, 1)[2], 0) << "it begins again";
+  cache.free(b);
+  const SequenceId next = cache.add();
+  cache.reserve(next, 5);
+  EXPECT_EQ(cache.state(next, 1, 0, 5)[2], 0);
 }
 
 TEST_F(KvCachePages, AreRefusedWithFiguresAndUnchanged) {

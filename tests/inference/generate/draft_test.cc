@@ -141,6 +141,13 @@ TEST(Drafts, NeedAnMtpLayer) {
                [&] { generate(without.model, prompts, greedy_options(1)); });
 }
 
+TEST(Drafts, NeedAnMtpLayerOfAKnownKind) {
+  const OpenedModel other(INGOT_SOURCE_DIR "/tests/golden/families/deepseek_v4");
+  const Prompts prompts = {{1, 2, 3}};
+  expect_error(ErrorCode::kUnsupported, {"deepseek_v4", "not computed", "--draft 0"},
+               [&] { generate(other.model, prompts, greedy_options(1)); });
+}
+
 // What Drafter proposes, after a prompt that is fed as a whole.
 class ProposedTokens : public ::testing::Test {
  protected:

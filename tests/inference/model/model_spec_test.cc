@@ -242,8 +242,34 @@ TEST(ModelSpec, RefusesUnknownFeatures) {
                       {{"/index_head_dim", 8}});
 }
 
+ModelSpec v4(const Edits& edits = {}) {
+  return spec_of("tests/golden/families/deepseek_v4", edits);
+}
+
+TEST(DeepseekV4Spec, RefusesWhatMakesNoAttention) {
+  const auto refused = [](ErrorCode code, std::initializer_list<std::string> fragments,
+                          const Edits& edits) {
+    expect_error(code, fragments, [&] { v4(edits); });
+  };
+  refused(ErrorCode::kCorrupt, {"'compress_ratios' has 2 entries for 4 layers"},
+          {{"/compress_ratios", {0, 4}}});
+  refused(ErrorCode::kUnsupported, {"'compress_ratios' has 64 for layer 1"},
+          {{"/compress_ratios", {0, 64, 128, 4}}});
+  refused(ErrorCode::kCorrupt, {"4 heads of 48 values, of which 16 are rotated, in 3 groups"},
+          {{"/o_groups", 3}});
+  refused(ErrorCode::kCorrupt, {"48 are rotated"}, {{"/qk_rope_head_dim", 48}});
+  refused(ErrorCode::kCorrupt, {"'index_head_dim' is 8"}, {{"/index_head_dim", 8}});
+  refused(ErrorCode::kCorrupt, {"'hc_mult'"}, {{"/hc_mult", 0}});
+  refused(ErrorCode::kUnsupported, {"'scoring_func' is 'tanh'"}, {{"/scoring_func", "tanh"}});
+  refused(ErrorCode::kUnsupported, {"'norm_topk_prob' is false"}, {{"/norm_topk_prob", false}});
+  for (const char* key : {"sliding_window", "o_lora_rank", "q_lora_rank", "index_topk",
+                          "index_n_heads", "head_dim", "n_routed_experts"}) {
+    refused(ErrorCode::kCorrupt, {fmt::format("'{}'", key)}, {{std::string("/") + key}});
+  }
+}
+
 TEST(ModelSpec, RefusesFamiliesWithoutAForwardPass) {
-  for (const char* name : {"deepseek_v4", "generic"}) {
+  for (const char* name : {"gpt_oss", "generic"}) {
     expect_error(ErrorCode::kUnsupported,
                  {name, "deepseek_v2, deepseek_v3, deepseek_v32, kimi_k2, glm_moe_dsa, qwen3_moe"},
                  [&] { model_spec(*formats::find_family(name), config_of("examples/tiny-v32")); });

@@ -108,7 +108,8 @@ Rows mlp_inputs(std::size_t layer) {
                                        .rank = {},
                                        .comm = comm};
   const std::string prefix = fmt::format("model.layers.{}.", layer);
-  const inference::MlaAttention attention(weights, context, prefix + "self_attn.", true);
+  const inference::MlaAttention attention(weights, context, prefix + "self_attn.",
+                                          prefix + "self_attn.o_proj.weight", true);
   Rows all;
   for (const Recording& document : recorded().documents) {
     Matrix hidden = matrix_of(document.hidden.at(layer));

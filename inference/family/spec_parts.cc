@@ -1,0 +1,195 @@
+#include "inference/family/spec_parts.h"
+
+#include <algorithm>
+
+#include "formats/base/error.h"
+#include "formats/config/nested_config.h"
+#include "formats/json/json.h"
+
+namespace ingot::inference {
+
+using formats::JsonFields;
+using formats::ModelConfig;
+
+void refuse(ErrorCode code, const std::string& message) {
+  throw Error(code, message).in_file("config.json");
+}
+
+void refuse(const std::string& message) {
+  refuse(ErrorCode::kCorrupt, message);
+}
+
+std::size_t required(std::uint64_t value, std::string_view key) {
+  if (value == 0) refuse(fmt::format("'{}' is missing or 0", key));
+  return static_cast<std::size_t>(value);
+}
+
+std::size_t of_heads(std::uint64_t value, std::string_view key) {
+  constexpr std::uint64_t kMost = std::uint64_t{1} << 16;
+  if (value > kMost) refuse(fmt::format("'{}' is {}, at most {} is plausible", key, value, kMost));
+  return required(value, key);
+}
+
+namespace {
+
+RouterSpec router_spec(const ModelConfig& config, const JsonFields& fields) {
+  RouterSpec router;
+  router.experts = required(config.n_routed_experts, "n_routed_experts");
+  router.topk = required(config.num_experts_per_tok, "num_experts_per_tok");
+  router.groups =
+      std::max<std::size_t>(fields.optional_number("n_group", kMaxCount).value_or(1), 1);
+  router.topk_groups =
+      std::max<std::size_t>(fields.optional_number("topk_group", kMaxCount).value_or(1), 1);
+  if (router.topk > router.experts) {
+    refuse(fmt::format("'num_experts_per_tok' is {}, but there are {} experts", router.topk,
+                       router.experts));
+  }
+  if (router.experts % router.groups != 0 || router.topk_groups > router.groups ||
+      router.topk_groups * (router.experts / router.groups) < router.topk) {
+    refuse(fmt::format("{} experts in {} groups, of which {} are kept, cannot give {} per token",
+                       router.experts, router.groups, router.topk_groups, router.topk));
+  }
+  return router;
+}
+
+// Layers with an indexer of their own: `indexer_types`, or the pair that stands for it.
+std::vector<bool> own_indexers(const JsonFields& fields, std::size_t n_layers) {
+  std::vector<bool> own(n_layers, true);
+  if (const formats::Json* types = fields.optional_array("indexer_types")) {
+    if (types->size() < n_layers) {
+      refuse(fmt::format("'indexer_types' is not a list for {} layers", n_layers));
+    }
+    for (std::size_t i = 0; i < n_layers; ++i) {
+      const formats::Json& entry = (*types)[i];
+      const std::string type = entry.is_string() ? entry.get<std::string>() : std::string();
+      own[i] = type == "full";
+      if (!own[i] && type != "shared") {
+        refuse(
+            fmt::format("'indexer_types' has an entry for layer {} that is neither full nor "
+                        "shared",
+                        i));
+      }
+    }
+  } else if (const std::size_t every =
+                 fields.optional_number("index_topk_freq", kMaxCount).value_or(1);
+             every > 1) {
+    const std::size_t offset =
+        fields.optional_number("index_skip_topk_offset", kMaxCount).value_or(2);
+    for (std::size_t i = 0; i < n_layers; ++i) {
+      own[i] = (i + 1 > offset ? i + 1 - offset : 0) % every == 0;
+    }
+  }
+  if (!own.empty() && !own[0]) refuse("the first layer shares an indexer, but none is before it");
+  return own;
+}
+
+}  // namespace
+
+JsonFields spec_fields(const ModelConfig& config) {
+  return {formats::text_keys(config), "config.json"};
+}
+
+void require_text(const JsonFields& fields, const char* key, std::string_view only) {
+  const std::string value = fields.text(key, only);
+  if (value == only) return;
+  refuse(ErrorCode::kUnsupported,
+         fmt::format("'{}' is '{}'; the forward pass knows '{}' alone", key, value, only));
+}
+
+float routed_scale(const JsonFields& fields) {
+  return static_cast<float>(fields.optional_real("routed_scaling_factor", -1e9, 1e9).value_or(1.0));
+}
+
+ModelSpec decoder_spec(const ModelConfig& config) {
+  const JsonFields fields = spec_fields(config);
+  if (!config.by_layer.empty()) {
+    refuse(ErrorCode::kUnsupported,
+           fmt::format("'{}' is not the same in all layers; the forward pass has one",
+                       config.by_layer.begin()->first));
+  }
+  require_text(fields, "hidden_act", "silu");
+  ModelSpec spec;
+  spec.vocab = spec.stored_vocab = required(config.vocab_size, "vocab_size");
+  spec.hidden = required(config.hidden_size, "hidden_size");
+  spec.layers = required(config.num_hidden_layers, "num_hidden_layers");
+  spec.mtp_layers = static_cast<std::size_t>(config.num_nextn_predict_layers);
+  spec.dense_intermediate = static_cast<std::size_t>(config.intermediate_size);
+  spec.moe_intermediate = static_cast<std::size_t>(config.moe_intermediate_size);
+  spec.shared_intermediate =
+      static_cast<std::size_t>(config.n_shared_experts) * spec.moe_intermediate;
+  spec.max_positions = static_cast<std::size_t>(config.max_position_embeddings);
+  if (!(config.rms_norm_eps > 0) || config.rms_norm_eps > 1) {
+    refuse("'rms_norm_eps' is missing or not between 0 and 1");
+  }
+  spec.norm_eps = static_cast<float>(config.rms_norm_eps);
+  spec.tied_head = config.tie_word_embeddings;
+  spec.is_moe = config.layer_is_moe;
+  spec.is_moe.resize(spec.layers, false);
+  // Layers for multi-token prediction are like the last kind of layer: with experts, if there are
+  // any.
+  spec.is_moe.resize(spec.layers + spec.mtp_layers, config.n_routed_experts > 0);
+  if (std::find(spec.is_moe.begin(), spec.is_moe.end(), true) != spec.is_moe.end()) {
+    spec.router = router_spec(config, fields);
+    required(config.moe_intermediate_size, "moe_intermediate_size");
+  }
+  if (config.attention_bias) {
+    refuse(ErrorCode::kUnsupported, "'attention_bias' is true; the forward pass has none");
+  }
+  return spec;
+}
+
+void add_latent_attention(const ModelConfig& config, ModelSpec& spec) {
+  MlaSpec mla;
+  mla.heads = of_heads(config.num_attention_heads, "num_attention_heads");
+  mla.q_lora = static_cast<std::size_t>(config.q_lora_rank);
+  mla.kv_lora = required(config.kv_lora_rank, "kv_lora_rank");
+  mla.nope = of_heads(config.qk_nope_head_dim, "qk_nope_head_dim");
+  mla.rope_dim = of_heads(config.qk_rope_head_dim, "qk_rope_head_dim");
+  mla.v = of_heads(config.v_head_dim, "v_head_dim");
+  spec.mla = mla;
+  spec.rope =
+      rope_spec(config.rope, mla.rope_dim, spec_fields(config).boolean("rope_interleave", true));
+  spec.softmax_scale = static_cast<float>(yarn_softmax_factor(config.rope) /
+                                          std::sqrt(static_cast<double>(mla.nope + mla.rope_dim)));
+}
+
+void add_indexer(const ModelConfig& config, bool interleaved, ModelSpec& spec) {
+  const JsonFields fields = spec_fields(config);
+  IndexerSpec indexer;
+  indexer.heads = of_heads(config.index_n_heads, "index_n_heads");
+  indexer.head_dim = of_heads(config.index_head_dim, "index_head_dim");
+  indexer.topk = required(config.index_topk, "index_topk");
+  if (indexer.head_dim < spec.rope.dim) {
+    refuse(fmt::format("'index_head_dim' is {}, less than the {} values that are rotated",
+                       indexer.head_dim, spec.rope.dim));
+  }
+  if (spec.mla->q_lora == 0) refuse("an indexer needs 'q_lora_rank'");
+  indexer.rope = spec.rope;
+  indexer.rope.interleaved = fields.boolean("indexer_rope_interleave", interleaved);
+  indexer.own = own_indexers(fields, spec.layers);
+  indexer.own.resize(spec.layers + spec.mtp_layers, true);
+  indexer.power_of_two_keys = config.quantization && config.quantization->scale_fmt == "ue8m0";
+  spec.indexer = std::move(indexer);
+}
+
+void set_sigmoid_router(const ModelConfig& config, ModelSpec& spec) {
+  if (!spec.router) return;
+  const JsonFields fields = spec_fields(config);
+  require_text(fields, "scoring_func", "sigmoid");
+  require_text(fields, "topk_method", "noaux_tc");
+  spec.router->score = GateScore::kSigmoid;
+  spec.router->correction_bias = true;
+  spec.router->normalize = fields.boolean("norm_topk_prob", true);
+  spec.router->scale = routed_scale(fields);
+}
+
+void leave_out_mtp(ModelSpec& spec) {
+  spec.leaves_out_mtp = spec.mtp_layers > 0;
+  spec.mtp_layers = 0;
+}
+
+std::size_t needed(const JsonFields& fields, const char* key, std::uint64_t most) {
+  return required(fields.optional_number(key, most).value_or(0), key);
+}
+
+}  // namespace ingot::inference

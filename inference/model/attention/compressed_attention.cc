@@ -1,0 +1,234 @@
+#include "inference/model/attention/compressed_attention.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "formats/base/error.h"
+#include "formats/base/parallel.h"
+#include "inference/model/attention/attention.h"
+#include "inference/model/step/recent_rows.h"
+#include "inference/parallel/comm.h"
+
+namespace ingot::inference {
+
+using formats::MatrixView;
+
+CompressedAttention::CompressedAttention(const WeightStore& weights, const StepContext& context,
+                                         const std::string& prefix, const CompressedSpec& spec,
+                                         const RopeSpec& rope)
+    : spec_(spec), rope_(rope) {
+  const std::size_t hidden = context.spec.hidden, width = spec.head_dim;
+  const std::size_t per_group = spec.heads / spec.out_groups;
+  const Range groups = tensor_part(context.rank, spec.out_groups, "groups of heads");
+  const Range heads{groups.first * per_group, groups.count * per_group};
+  groups_ = groups.count;
+  heads_ = heads.count;
+  q_a_ = weights.linear(prefix + "wq_a.weight", spec.q_lora, hidden);
+  q_norm_ = weights.vector(prefix + "q_norm.weight", {spec.q_lora});
+  q_b_ = weights.linear(prefix + "wq_b.weight", spec.heads * width, spec.q_lora,
+                        {heads.first * width, heads.count * width}, {0, spec.q_lora});
+  kv_ = weights.linear(prefix + "wkv.weight", width, hidden);
+  kv_norm_ = weights.vector(prefix + "kv_norm.weight", {width});
+  sinks_ = weights.vector_part(prefix + "attn_sink", spec.heads, heads);
+  const Range latents{groups.first * spec.out_lora, groups.count * spec.out_lora};
+  o_a_ = weights.linear(prefix + "wo_a.weight", spec.out_groups * spec.out_lora, per_group * width,
+                        latents, {0, per_group * width});
+  o_b_ = weights.linear(prefix + "wo_b.weight", hidden, spec.out_groups * spec.out_lora,
+                        {0, hidden}, latents);
+  if (!spec.compressor) return;
+  compressor_.emplace(weights, context, prefix + "compressor.", *spec.compressor, width);
+  if (spec.topk == 0) return;
+  const std::string indexer = prefix + "indexer.";
+  index_compressor_.emplace(weights, context, indexer + "compressor.", *spec.compressor,
+                            spec.index_head_dim);
+  index_queries_ =
+      weights.linear(indexer + "wq_b.weight", spec.index_heads * spec.index_head_dim, spec.q_lora);
+  index_weights_ = weights.linear(indexer + "weights_proj.weight", spec.index_heads, hidden);
+}
+
+std::size_t CompressedAttention::seen_entries(std::size_t position) const {
+  return spec_.compressor ? (position + 1) / spec_.compressor->ratio : 0;
+}
+
+Matrix CompressedAttention::queries(const StepContext& context, const Matrix& latent,
+                                    const RopeAngles& angles) const {
+  Matrix heads = rounded_product(context, q_b_, latent);
+  const std::vector<float> ones(spec_.head_dim, 1.0F);
+  for (std::size_t h = 0; h < heads_; ++h) {
+    const auto head = heads.columns(h * spec_.head_dim, spec_.head_dim);
+    rms_norm(context.profile, head, ones, context.spec.norm_eps, head);
+    for (std::size_t r = 0; r < heads.rows(); ++r) {
+      angles.rotate(r, heads.row(r).subspan((h + 1) * spec_.head_dim - rope_.dim, rope_.dim));
+    }
+  }
+  return heads;
+}
+
+Matrix CompressedAttention::keys(const LayerStep& step, const Matrix& x,
+                                 const RopeAngles& angles) const {
+  Matrix keys = rounded_product(step.context, kv_, x);
+  rms_norm(step.context.profile, keys.view(), kv_norm_, step.context.spec.norm_eps, keys.view());
+  for (std::size_t r = 0; r < x.rows(); ++r) {
+    angles.rotate(r, keys.row(r).subspan(spec_.head_dim - rope_.dim));
+  }
+  require_finite(keys, step.layer, "the key");
+  return keys;
+}
+
+void CompressedAttention::compress(const LayerStep& step, const SequenceRun& run,
+                                   const Matrix& projected, const Matrix& index_projected,
+                                   std::span<float> state) const {
+  if (!compressor_) return;
+  const std::size_t plain = spec_.head_dim - rope_.dim;
+  const std::size_t own = state_of(spec_).windows;
+  const std::size_t first = run.first_position / spec_.compressor->ratio;
+  const auto write = [&](std::size_t stream, MatrixView<const float> entries) {
+    for (std::size_t i = 0; i < entries.rows; ++i) {
+      step.cache.write(run.sequence, step.cache_layer, stream, first + i,
+                       {entries.row(i), entries.cols});
+    }
+  };
+  const Matrix entries =
+      compressor_->entries(step.context, rope_, run, projected, state.first(own));
+  require_finite(entries, step.layer, "a compressed entry");
+  write(kEntryStream, entries.columns(0, plain));
+  write(kEntryRopeStream, entries.columns(plain, rope_.dim));
+  if (!index_compressor_) return;
+  const Matrix index_entries =
+      index_compressor_->entries(step.context, rope_, run, index_projected, state.subspan(own));
+  require_finite(index_entries, step.layer, "an index entry");
+  write(kEntryIndexStream, index_entries.view());
+}
+
+CompressedAttention::Chosen CompressedAttention::choose(const LayerStep& step, const Matrix& x,
+                                                        const Matrix& latent,
+                                                        const RopeAngles& angles) const {
+  const StepContext& context = step.context;
+  Chosen chosen(x.rows());
+  const auto sees_all = [&](const SequenceRun& run) {
+    return seen_entries(run.total() - 1) <= spec_.topk;
+  };
+  if (spec_.topk == 0 || std::ranges::all_of(step.rows.runs, sees_all)) return chosen;
+  Matrix queries = rounded_product(context, index_queries_, latent);
+  for (std::size_t r = 0; r < x.rows(); ++r) {
+    for (std::size_t h = 1; h <= spec_.index_heads; ++h) {
+      angles.rotate(r, queries.row(r).subspan(h * spec_.index_head_dim - rope_.dim, rope_.dim));
+    }
+  }
+  Matrix weights(x.rows(), spec_.index_heads);
+  index_weights_.apply_unquantized(x.view(), weights.view(), context.threads);
+  const float factor = 1.0F / std::sqrt(static_cast<float>(spec_.index_heads)) /
+                       std::sqrt(static_cast<float>(spec_.index_head_dim));
+  for (float& weight : weights.values()) weight *= factor;
+  require_finite(queries, step.layer, "the indexer's query");
+  require_finite(weights, step.layer, "the indexer's head weights");
+  for (const SequenceRun& run : step.rows.runs) {
+    if (sees_all(run)) continue;
+    const Matrix entries = step.cached(context.profile, run.sequence, kEntryIndexStream,
+                                       first_positions(seen_entries(run.total() - 1)));
+    std::vector<std::uint8_t> is_near(run.count);
+    parallel_for(run.count, context.threads, [&](std::size_t i) {
+      const std::size_t r = run.first_row + i, seen = seen_entries(run.first_position + i);
+      if (seen <= spec_.topk) return;
+      const std::vector<float> scores = index_scores(
+          {queries.row(r).data(), spec_.index_heads, spec_.index_head_dim, spec_.index_head_dim},
+          weights.row(r), entries, seen);
+      chosen[r] = best_positions(scores, spec_.topk);
+      if (step.taps.near_ties != nullptr) is_near[i] = is_near_tie(scores, chosen[r]) ? 1 : 0;
+    });
+    if (step.taps.near_ties != nullptr) {
+      step.taps.near_ties->indexer +=
+          static_cast<std::uint64_t>(std::ranges::count(is_near, std::uint8_t{1}));
+    }
+  }
+  for (std::size_t r = 0; step.taps.indexer && r < x.rows(); ++r) {
+    if (!chosen[r].empty()) step.taps.indexer(step.layer, r, chosen[r]);
+  }
+  return chosen;
+}
+
+void CompressedAttention::attend_run(const LayerStep& step, const SequenceRun& run,
+                                     const Matrix& queries, const Matrix& window,
+                                     const Chosen& chosen, Matrix& out) const {
+  const StepContext& context = step.context;
+  const std::size_t width = spec_.head_dim, plain = width - rope_.dim, past = spec_.window - 1;
+  const float scale = 1.0F / std::sqrt(static_cast<float>(width));
+  const auto entries = [&](std::span<const std::uint32_t> which) {
+    Matrix keys(which.size(), width);
+    if (which.empty()) return keys;
+    const Matrix values = step.cached(context.profile, run.sequence, kEntryStream, which);
+    const Matrix rotated = step.cached(context.profile, run.sequence, kEntryRopeStream, which);
+    for (std::size_t i = 0; i < which.size(); ++i) {
+      std::ranges::copy(values.row(i), keys.row(i).begin());
+      std::ranges::copy(rotated.row(i), keys.row(i).subspan(plain).begin());
+    }
+    return keys;
+  };
+  // Rows that see all entries read one copy.
+  std::size_t most = 0;
+  for (std::size_t i = 0; i < run.count; ++i) {
+    if (chosen[run.first_row + i].empty()) most = seen_entries(run.first_position + i);
+  }
+  const Matrix all = entries(first_positions(most));
+  const std::size_t within = run.count == 1 ? context.threads : 1;
+  parallel_for(run.count, context.threads, [&](std::size_t i) {
+    const std::size_t r = run.first_row + i, position = run.first_position + i;
+    const bool is_chosen = !chosen[r].empty();
+    const Matrix own = is_chosen ? entries(chosen[r]) : Matrix();
+    const Matrix& far = is_chosen ? own : all;
+    const std::size_t n_far = is_chosen ? own.rows() : seen_entries(position);
+    const std::size_t n_near = std::min(past, position) + 1;
+    Matrix keys(n_near + n_far, width);
+    const auto near = window.values().subspan((past + i + 1 - n_near) * width, n_near * width);
+    std::ranges::copy(near, keys.values().begin());
+    std::ranges::copy(far.values().first(n_far * width), keys.row(n_near).data());
+    const ScorePart parts[] = {{{queries.row(r).data(), heads_, width, width}, keys.view()}};
+    const AttentionNumbers numbers{
+        .profile = context.profile, .scale = scale, .threads = within, .sinks = sinks_};
+    attend(numbers, parts, keys.view(), [&](std::size_t) { return keys.rows(); },
+           {out.row(r).data(), heads_, width, width});
+  });
+}
+
+Matrix CompressedAttention::partial(const LayerStep& step, const Matrix& x) const {
+  const StepContext& context = step.context;
+  const RopeAngles angles(context.profile, rope_, step.rows.positions);
+  Matrix latent = rounded_product(context, q_a_, x);
+  rms_norm(context.profile, latent.view(), q_norm_, context.spec.norm_eps, latent.view());
+  const Matrix queries = this->queries(context, latent, angles);
+  const Matrix keys = this->keys(step, x, angles);
+  const Matrix projected = compressor_ ? compressor_->project(context, step.rows, x) : Matrix();
+  const Matrix index_projected =
+      index_compressor_ ? index_compressor_->project(context, step.rows, x) : Matrix();
+
+  const std::size_t n_keys = state_of(spec_).keys;
+  std::vector<std::span<float>> states;
+  for (const SequenceRun& run : step.rows.runs) {
+    states.push_back(step.state(run));
+    compress(step, run, projected, index_projected, states.back().subspan(n_keys));
+  }
+  const Chosen chosen = choose(step, x, latent, angles);
+
+  Matrix attended(x.rows(), heads_ * spec_.head_dim);
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    const SequenceRun& run = step.rows.runs[i];
+    RecentRows recent(states[i].first(n_keys), spec_.head_dim);
+    const auto mine = keys.block(run.first_row, run.count, 0, spec_.head_dim);
+    const Matrix window = recent.followed_by(run.first_position, spec_.window - 1, mine);
+    recent.keep(run.first_position, mine);
+    attend_run(step, run, queries, window, chosen, attended);
+  }
+  for (std::size_t r = 0; r < x.rows(); ++r) {
+    for (std::size_t h = 1; h <= heads_; ++h) {
+      angles.rotate_back(r, attended.row(r).subspan(h * spec_.head_dim - rope_.dim, rope_.dim));
+    }
+  }
+  require_finite(attended, step.layer, "attention");
+
+  Matrix latents(x.rows(), groups_ * spec_.out_lora);
+  o_a_.apply_in_runs(groups_, attended.view(), latents.view(), context.threads);
+  round_between(context.profile, latents.values());
+  return product(context, o_b_, latents);
+}
+
+}  // namespace ingot::inference

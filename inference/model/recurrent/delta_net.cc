@@ -1,0 +1,249 @@
+#include "inference/model/recurrent/delta_net.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "formats/base/error.h"
+#include "formats/base/parallel.h"
+#include "inference/kernels/vector_math.h"
+#include "inference/model/recurrent/recurrence.h"
+#include "inference/model/recurrent/whole_layer.h"
+#include "inference/model/step/recent_rows.h"
+
+namespace ingot::inference {
+
+namespace {
+
+constexpr float kNormalizeEps = 1e-6F;
+
+std::size_t key_values(const DeltaNetSpec& spec) {
+  return spec.key_heads * spec.key_dim;
+}
+
+std::size_t value_values(const DeltaNetSpec& spec) {
+  return spec.value_heads * spec.value_dim;
+}
+
+std::size_t channels(const DeltaNetSpec& spec) {
+  return 2 * key_values(spec) + value_values(spec);
+}
+
+std::size_t decays(const DeltaNetSpec& spec) {
+  return spec.value_heads * (spec.decay_per_key ? spec.key_dim : 1);
+}
+
+std::size_t head_state(const DeltaNetSpec& spec) {
+  return spec.key_dim * spec.value_dim;
+}
+
+}  // namespace
+
+Matrix DeltaNet::Projection::apply(const StepContext& context, const Matrix& x) const {
+  Matrix y = rounded_product(context, first, x);
+  return second.empty() ? y : rounded_product(context, second, y);
+}
+
+DeltaNet::DeltaNet(const WeightStore& weights, const StepContext& context,
+                   const std::string& prefix, const DeltaNetSpec& spec)
+    : spec_(spec) {
+  require_one_tensor_rank(context.rank, prefix);
+  const std::size_t hidden = context.spec.hidden;
+  if (weights.has(prefix + "in_proj_qkvz.weight")) {
+    load_fused(weights, hidden, prefix);
+  } else {
+    load_single(weights, hidden, prefix);
+  }
+  load_convolution(weights, prefix);
+  rate_ = any_shape(weights, prefix + "A_log", spec.value_heads);
+  for (float& rate : rate_) rate = exp_f32(rate);
+  decay_bias_ = weights.vector(prefix + "dt_bias", {decays(spec)});
+  norm_ =
+      weights.vector(first_of(weights, prefix, {"norm.weight", "o_norm.weight"}), {spec.value_dim});
+  out_ = weights.linear(
+      first_of(weights, prefix, {"out_proj.weight", "o_proj.weight", "dense.weight"}), hidden,
+      value_values(spec));
+}
+
+void DeltaNet::load_fused(const WeightStore& weights, std::size_t hidden,
+                          const std::string& prefix) {
+  if (spec_.decay_per_key) {
+    throw Error(ErrorCode::kUnsupported, "fused projections with a decay per key")
+        .in_tensor(prefix + "in_proj_qkvz.weight");
+  }
+  fused_ =
+      weights.linear(prefix + "in_proj_qkvz.weight", channels(spec_) + value_values(spec_), hidden);
+  fused_small_ = weights.linear(prefix + "in_proj_ba.weight", 2 * spec_.value_heads, hidden);
+}
+
+void DeltaNet::load_single(const WeightStore& weights, std::size_t hidden,
+                           const std::string& prefix) {
+  const auto load = [&](const std::string& name, std::size_t rows) {
+    return weights.linear(prefix + name + ".weight", rows, hidden);
+  };
+  // Through a narrow product where there are two matrices.
+  const auto through = [&](const std::string& name, std::size_t rows) {
+    const std::string narrow = prefix + name + "_a_proj.weight";
+    if (!weights.has(narrow)) return Projection{load(name + "_proj", rows), {}};
+    const std::size_t width = spec_.value_dim;
+    return Projection{weights.linear(narrow, width, hidden),
+                      weights.linear(prefix + name + "_b_proj.weight", rows, width)};
+  };
+  if (weights.has(prefix + "in_proj_qkv.weight")) {
+    mixed_ = {load("in_proj_qkv", channels(spec_))};
+    gate_ = {load("in_proj_z", value_values(spec_)), {}};
+    beta_ = {load("in_proj_b", spec_.value_heads), {}};
+    decay_ = {load("in_proj_a", decays(spec_)), {}};
+    return;
+  }
+  mixed_ = {load("q_proj", key_values(spec_)), load("k_proj", key_values(spec_)),
+            load("v_proj", value_values(spec_))};
+  gate_ = through("g", value_values(spec_));
+  beta_ = {load("b_proj", spec_.value_heads), {}};
+  decay_ = through("f", decays(spec_));
+}
+
+void DeltaNet::load_convolution(const WeightStore& weights, const std::string& prefix) {
+  const auto add = [&](const std::string& name, std::size_t rows) {
+    const auto part = weights.vector(prefix + name, {rows, 1, spec_.kernel});
+    convolution_.insert(convolution_.end(), part.begin(), part.end());
+  };
+  if (weights.has(prefix + "conv1d.weight")) {
+    add("conv1d.weight", channels(spec_));
+    return;
+  }
+  add("q_conv1d.weight", key_values(spec_));
+  add("k_conv1d.weight", key_values(spec_));
+  add("v_conv1d.weight", value_values(spec_));
+}
+
+DeltaNet::Projected DeltaNet::project(const StepContext& context, const Matrix& x) const {
+  const std::size_t keys = key_values(spec_), values = value_values(spec_);
+  Projected to{.mixed = Matrix(x.rows(), channels(spec_)), .gate = {}, .beta = {}, .decay = {}};
+  if (fused_.empty()) {
+    std::size_t column = 0;
+    for (const Linear& linear : mixed_) {
+      linear.apply(x.view(), to.mixed.columns(column, linear.rows()), context.threads);
+      column += linear.rows();
+    }
+    round_between(context.profile, to.mixed.values());
+    to.gate = gate_.apply(context, x);
+    to.beta = beta_.apply(context, x);
+    to.decay = decay_.apply(context, x);
+    return to;
+  }
+  // Key head by key head: its query and key, and the values and gates of those that read it.
+  const Matrix all = rounded_product(context, fused_, x);
+  const Matrix small = rounded_product(context, fused_small_, x);
+  to.gate = Matrix(x.rows(), values);
+  to.beta = Matrix(x.rows(), spec_.value_heads);
+  to.decay = Matrix(x.rows(), spec_.value_heads);
+  const std::size_t group = spec_.value_heads / spec_.key_heads, wide = group * spec_.value_dim;
+  for (std::size_t r = 0; r < x.rows(); ++r) {
+    const float* from = all.row(r).data();
+    const float* from_small = small.row(r).data();
+    const auto take = [](const float*& source, std::span<float> row, std::size_t head,
+                         std::size_t n) {
+      std::copy_n(source, n, row.subspan(head * n, n).begin());
+      source += n;
+    };
+    for (std::size_t h = 0; h < spec_.key_heads; ++h) {
+      take(from, to.mixed.row(r).first(keys), h, spec_.key_dim);
+      take(from, to.mixed.row(r).subspan(keys, keys), h, spec_.key_dim);
+      take(from, to.mixed.row(r).subspan(2 * keys), h, wide);
+      take(from, to.gate.row(r), h, wide);
+      take(from_small, to.beta.row(r), h, group);
+      take(from_small, to.decay.row(r), h, group);
+    }
+  }
+  return to;
+}
+
+void DeltaNet::to_decays(Matrix& logits) const {
+  const std::size_t per_head = logits.cols() / spec_.value_heads;
+  for (std::size_t r = 0; r < logits.rows(); ++r) {
+    const auto row = logits.row(r);
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      const float rate = rate_[i / per_head], logit = row[i] + decay_bias_[i];
+      row[i] =
+          exp_f32(spec_.decay == Decay::kSigmoid ? spec_.decay_floor * sigmoid_f32(rate * logit)
+                                                 : -rate * softplus_f32(logit));
+    }
+  }
+}
+
+Matrix DeltaNet::convolved(const LayerStep& step, const SequenceRun& run, const Matrix& mixed,
+                           std::span<float> state) const {
+  const std::size_t width = channels(spec_);
+  const auto mine = mixed.block(run.first_row, run.count, 0, width);
+  Matrix out(run.count, width);
+  const MatrixView<const float> weights{convolution_.data(), width, spec_.kernel, spec_.kernel};
+  if (spec_.kernel > 1) {
+    RecentRows recent(state, width);
+    const Matrix inputs = recent.followed_by(run.first_position, spec_.kernel - 1, mine);
+    recent.keep(run.first_position, mine);
+    convolve(weights, {}, inputs.view(), out.view());
+  } else {
+    convolve(weights, {}, mine, out.view());
+  }
+  round_between(step.context.profile, out.values());
+  for (float& value : out.values()) value = silu_f32(value);
+  round_between(step.context.profile, out.values());
+  const float scale = 1.0F / std::sqrt(static_cast<float>(spec_.key_dim));
+  for (std::size_t r = 0; r < out.rows(); ++r) {
+    for (std::size_t h = 0; h < 2 * spec_.key_heads; ++h) {
+      const auto head = out.row(r).subspan(h * spec_.key_dim, spec_.key_dim);
+      l2_normalize(head, kNormalizeEps);
+      for (float& value : head) value *= h < spec_.key_heads ? scale : 1.0F;
+    }
+  }
+  return out;
+}
+
+Matrix DeltaNet::partial(const LayerStep& step, const Matrix& x) const {
+  const StepContext& context = step.context;
+  Projected in = project(context, x);
+  require_finite(in.mixed, step.layer, "linear attention's projection");
+  for (float& value : in.beta.values()) value = sigmoid_f32(value);
+  round_between(context.profile, in.beta.values());
+  to_decays(in.decay);
+  const std::size_t keys = key_values(spec_), dk = spec_.key_dim, dv = spec_.value_dim;
+  const std::size_t group = spec_.value_heads / spec_.key_heads;
+  const std::size_t per_head = in.decay.cols() / spec_.value_heads;
+  Matrix out(x.rows(), value_values(spec_));
+  for (const SequenceRun& run : step.rows.runs) {
+    const std::span<float> state = step.state(run);
+    const std::size_t heads_end = state_of(spec_).heads;
+    const Matrix mixed = convolved(step, run, in.mixed, state.subspan(heads_end));
+    parallel_for(spec_.value_heads, context.threads, [&](std::size_t h) {
+      for (std::size_t i = 0; i < run.count; ++i) {
+        const std::size_t r = run.first_row + i;
+        const auto row = mixed.row(i);
+        delta_rule_token(row.subspan(h / group * dk, dk), row.subspan(keys + h / group * dk, dk),
+                         row.subspan(2 * keys + h * dv, dv),
+                         std::as_const(in.decay).row(r).subspan(h * per_head, per_head),
+                         in.beta.row(r)[h], state.subspan(h * head_state(spec_), head_state(spec_)),
+                         out.row(r).subspan(h * dv, dv));
+      }
+    });
+  }
+  require_finite(out, step.layer, "linear attention");
+  round_between(context.profile, out.values());
+  for (std::size_t r = 0; r < x.rows(); ++r) {
+    for (std::size_t h = 0; h < spec_.value_heads; ++h) {
+      const auto head = out.row(r).subspan(h * dv, dv);
+      const auto gate = std::as_const(in.gate).row(r).subspan(h * dv, dv);
+      const float mean = sum_of_squares(head) / static_cast<float>(dv);
+      const float factor = 1.0F / std::sqrt(mean + context.spec.norm_eps);
+      for (std::size_t j = 0; j < dv; ++j) {
+        head[j] = norm_[j] * (head[j] * factor) *
+                  (spec_.silu_gate ? silu_f32(gate[j]) : sigmoid_f32(gate[j]));
+      }
+    }
+  }
+  round_between(context.profile, out.values());
+  return product(context, out_, out);
+}
+
+}  // namespace ingot::inference

@@ -1,0 +1,76 @@
+#include "inference/model/recurrent/recurrence.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "formats/base/error.h"
+#include "inference/kernels/vector_math.h"
+
+namespace ingot::inference {
+
+float silu_f32(float x) {
+  return x / (1.0F + exp_f32(-x));
+}
+
+void l2_normalize(std::span<float> x, float eps) {
+  const float factor = 1.0F / std::sqrt(sum_of_squares(x) + eps);
+  for (float& value : x) value *= factor;
+}
+
+void convolve(formats::MatrixView<const float> weights, std::span<const float> bias,
+              formats::MatrixView<const float> inputs, formats::MatrixView<float> out) {
+  INGOT_CHECK(weights.rows == out.cols && inputs.cols == out.cols);
+  INGOT_CHECK(inputs.rows + 1 == out.rows + weights.cols);
+  INGOT_CHECK(bias.empty() || bias.size() == out.cols);
+  for (std::size_t t = 0; t < out.rows; ++t) {
+    float* to = out.row(t);
+    for (std::size_t c = 0; c < out.cols; ++c) to[c] = bias.empty() ? 0.0F : bias[c];
+    for (std::size_t k = 0; k < weights.cols; ++k) {
+      const float* from = inputs.row(t + k);
+      for (std::size_t c = 0; c < out.cols; ++c) to[c] += weights.row(c)[k] * from[c];
+    }
+  }
+}
+
+void delta_rule_token(std::span<const float> q, std::span<const float> k, std::span<const float> v,
+                      std::span<const float> decay, float beta, std::span<float> state,
+                      std::span<float> out) {
+  const std::size_t keys = k.size(), values = v.size();
+  INGOT_CHECK(q.size() == keys && state.size() == keys * values && out.size() == values);
+  INGOT_CHECK(decay.size() == keys || decay.size() == 1);
+  std::ranges::fill(out, 0.0F);  // S^T k first
+  for (std::size_t i = 0; i < keys; ++i) {
+    const float kept = decay[decay.size() == 1 ? 0 : i], key = k[i];
+    float* row = state.data() + i * values;
+    for (std::size_t j = 0; j < values; ++j) {
+      row[j] *= kept;
+      out[j] += row[j] * key;
+    }
+  }
+  for (std::size_t j = 0; j < values; ++j) out[j] = (v[j] - out[j]) * beta;
+  for (std::size_t i = 0; i < keys; ++i) {
+    const float key = k[i];
+    float* row = state.data() + i * values;
+    for (std::size_t j = 0; j < values; ++j) row[j] += key * out[j];
+  }
+  std::ranges::fill(out, 0.0F);
+  for (std::size_t i = 0; i < keys; ++i) {
+    const float query = q[i];
+    const float* row = state.data() + i * values;
+    for (std::size_t j = 0; j < values; ++j) out[j] += row[j] * query;
+  }
+}
+
+void state_space_token(std::span<const float> x, std::span<const float> b, std::span<const float> c,
+                       float decay, float step, float skip, std::span<float> state,
+                       std::span<float> out) {
+  const std::size_t n = b.size();
+  INGOT_CHECK(c.size() == n && state.size() == x.size() * n && out.size() == x.size());
+  for (std::size_t p = 0; p < x.size(); ++p) {
+    const auto row = state.subspan(p * n, n);
+    for (std::size_t i = 0; i < n; ++i) row[i] = row[i] * decay + step * b[i] * x[p];
+    out[p] = dot(row, c) + skip * x[p];
+  }
+}
+
+}  // namespace ingot::inference

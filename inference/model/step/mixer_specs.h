@@ -1,0 +1,96 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "inference/cache/kv_cache.h"
+
+namespace ingot::inference {
+
+/// Tokens that are joined into entries of a compressed cache: every `ratio` of them make one.
+struct CompressorSpec {
+  std::size_t ratio = 0;
+  /// Each entry is of two windows: what tokens give to the next entry, and what to their own. Else
+  /// of one.
+  bool overlap = false;
+};
+
+/// Attention of one key head, whose keys are its values, over the last tokens and over compressed
+/// entries of those before. Source: DeepSeek-V4's paper, 2.3, and transformers 5.23.
+struct CompressedSpec {
+  std::size_t heads = 0, head_dim = 0, rope_dim = 0, q_lora = 0;
+  std::size_t out_groups = 1, out_lora = 0;  ///< of the output projection
+  std::size_t window = 0;                    ///< tokens that a row sees as they are, its own too
+  std::optional<CompressorSpec> compressor;
+  /// How many entries a row sees, chosen by an indexer; 0: all.
+  std::size_t topk = 0, index_heads = 0, index_head_dim = 0;
+};
+
+/// How much of its state a delta net keeps per token, from the logit g + dt_bias.
+enum class Decay : std::uint8_t {
+  kSoftplus,  ///< e^(-e^A_log softplus(logit))
+  kSigmoid,   ///< e^(floor sigmoid(e^A_log logit)), floor below 0
+};
+
+/// A delta net: linear attention whose state takes back what a key had before it is written.
+/// Queries and keys are normalized after a convolution over the last tokens; each key head is read
+/// by value_heads / key_heads value heads.
+struct DeltaNetSpec {
+  std::size_t key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0;
+  std::size_t kernel = 0;  ///< tokens of the convolution, the row's own too
+  Decay decay = Decay::kSoftplus;
+  float decay_floor = 0;
+  bool decay_per_key = false;  ///< Kimi Delta Attention; else one per value head
+  bool silu_gate = false;      ///< of the normalized output; else sigmoid
+};
+
+/// A selective state space (Mamba-2). Heads share B and C in groups.
+struct StateSpaceSpec {
+  std::size_t heads = 0, head_dim = 0, groups = 1, state = 0;
+  std::size_t kernel = 0;  ///< tokens of the convolution
+  float least_step = 0;
+};
+
+/// The attention that a model has in all its layers (ModelSpec::mla or gqa).
+struct ModelAttention {};
+/// A layer that mixes no tokens.
+struct NoMixer {};
+
+/// What mixes the tokens of a layer.
+using MixerSpec =
+    std::variant<ModelAttention, NoMixer, CompressedSpec, DeltaNetSpec, StateSpaceSpec>;
+
+/// Shares of a mixer's state, in F32 values and in the order in which they stand.
+struct CompressedState {
+  std::size_t keys = 0;     ///< of the last window - 1 tokens, at least one
+  std::size_t windows = 0;  ///< unfinished ones of the compressor
+  std::size_t index_windows = 0;
+};
+CompressedState state_of(const CompressedSpec& spec);
+/// Of a compressor of entries of `width` values: values and logits of the tokens that its next
+/// entry may be of.
+std::size_t window_values(const CompressorSpec& spec, std::size_t width);
+
+/// The matrices of all heads, and the last inputs of the convolution.
+struct RecurrentState {
+  std::size_t heads = 0, inputs = 0;
+};
+RecurrentState state_of(const DeltaNetSpec& spec);
+RecurrentState state_of(const StateSpaceSpec& spec);
+
+/// Streams of a layer with compressed attention, in this order.
+inline constexpr std::size_t kEntryStream = 0;       ///< plain values of an entry
+inline constexpr std::size_t kEntryRopeStream = 1;   ///< its rotated values
+inline constexpr std::size_t kEntryIndexStream = 2;  ///< entries of the indexer
+
+/// What a layer with such a mixer caches; nothing for ModelAttention. The plain values of entries
+/// are in `format`, FP8 in groups of 64; rotated and index values are never quantized.
+std::vector<CacheStream> mixer_streams(const MixerSpec& spec, KvFormat format);
+
+/// What rotated keys, index keys and whatever else is never quantized is held in.
+KvFormat unquantized(KvFormat format);
+
+}  // namespace ingot::inference

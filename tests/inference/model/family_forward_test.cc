@@ -1,0 +1,252 @@
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "inference/model/layer_stream.h"
+#include "inference/parallel/thread_comm.h"
+#include "tests/convert/conversion.h"
+#include "tests/inference/model/golden_file.h"
+#include "tests/inference/model/runner.h"
+#include "tests/slicing/sliced.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_dir.h"
+
+// Small checkpoints of whole families in FP32 against what Hugging Face transformers recorded of
+// them (tests/golden/PROVENANCE.md).
+
+namespace ingot::testing {
+namespace {
+
+using namespace inference;
+using inference::Matrix;
+
+struct FamilyCase {
+  const char* name;
+  double tolerance;  ///< relative; 1e-5 where transformers' FP64 run differs by at most 2e-6
+};
+
+void PrintTo(const FamilyCase& row, std::ostream* out) {
+  *out << row.name;
+}
+
+constexpr FamilyCase kFamilyCases[] = {
+    {"deepseek_v4", 1e-5},
+    {"deepseek_v4_base", 1e-5},
+    {"deepseek_v4_dspark", 1e-5},
+};
+
+/// A small checkpoint in the layout of a release, and what was recorded of it.
+std::filesystem::path fixture(const std::string& name) {
+  const std::filesystem::path golden = std::filesystem::path(INGOT_SOURCE_DIR) / "tests/golden";
+  const std::filesystem::path own = golden / "forward" / name / "checkpoint";
+  return std::filesystem::exists(own) ? own : golden / "families" / name;
+}
+
+GoldenFile golden_of(const std::string& name) {
+  return GoldenFile(std::filesystem::path(INGOT_SOURCE_DIR) / "tests/golden/forward" / name /
+                    "golden.safetensors");
+}
+
+std::vector<std::int64_t> golden_ids(const std::string& name) {
+  return golden_of(name).integers("input_ids");
+}
+
+class FamilyForward : public ::testing::TestWithParam<FamilyCase> {
+ protected:
+  OpenedModel opened_{fixture(GetParam().name)};
+  GoldenFile golden_ = golden_of(GetParam().name);
+  std::vector<std::int64_t> ids_ = golden_.integers("input_ids");
+
+  [[nodiscard]] const inference::Model& model() const { return opened_.model; }
+};
+
+// Rows of a recording that the golden has.
+std::vector<float> rows_of(const std::vector<float>& all, std::size_t n_rows,
+                           const std::vector<std::int64_t>& rows) {
+  const std::size_t width = all.size() / n_rows;
+  std::vector<float> some;
+  for (const std::int64_t row : rows) {
+    const auto from = all.begin() + row * static_cast<std::ptrdiff_t>(width);
+    some.insert(some.end(), from, from + static_cast<std::ptrdiff_t>(width));
+  }
+  return some;
+}
+
+TEST_P(FamilyForward, EveryLayerAndTheLogitsAgree) {
+  const Recording is = run(model(), ids_);
+  std::vector<std::int64_t> rows;
+  if (golden_.has("positions")) {
+    rows = golden_.integers("positions");
+  } else {
+    for (std::size_t i = 0; i < ids_.size(); ++i) rows.push_back(static_cast<std::int64_t>(i));
+  }
+  const std::size_t n_streams = model().spec().hyper ? model().spec().hyper->streams : 1;
+  for (std::size_t l = 0; l <= model().spec().layers; ++l) {
+    const std::vector<float> hidden = rows_of(is.hidden.at(l), ids_.size(), rows);
+    const std::vector<float> golden = golden_.floats(fmt::format("hidden.{}", l));
+    std::vector<float> wanted;
+    if (golden.size() * n_streams == hidden.size() && l == 0) {
+      // Every stream begins as the embedding.
+      for (std::size_t at = 0; at < golden.size(); at += model().spec().hidden) {
+        for (std::size_t s = 0; s < n_streams; ++s) {
+          const auto from = golden.begin() + static_cast<std::ptrdiff_t>(at);
+          wanted.insert(wanted.end(), from,
+                        from + static_cast<std::ptrdiff_t>(model().spec().hidden));
+        }
+      }
+    } else {
+      wanted = golden;
+    }
+    const double error = relative_error(hidden, wanted);
+    EXPECT_LE(error, GetParam().tolerance) << "hidden " << l;
+    RecordProperty(fmt::format("hidden_{}", l), fmt::format("{:.2e}", error));
+  }
+  const double error =
+      relative_error(rows_of(is.logits, ids_.size(), rows), golden_.floats("logits"));
+  EXPECT_LE(error, GetParam().tolerance);
+  RecordProperty("logits", fmt::format("{:.2e}", error));
+}
+
+TEST_P(FamilyForward, GreedyTokensAgree) {
+  const std::vector<std::int64_t> wanted = golden_.integers("greedy");
+  ModelCache cache = model().make_cache(KvFormat::kF32, ids_.size() + wanted.size());
+  const SequenceId sequence = cache.add();
+  std::vector<std::int64_t> tokens = ids_;
+  for (const std::int64_t token : wanted) {
+    Recording step;
+    feed(model(), cache, sequence, tokens, SIZE_MAX / 2, step);
+    const std::size_t vocab = model().spec().vocab;
+    const auto last = step.logits.end() - static_cast<std::ptrdiff_t>(vocab);
+    ASSERT_EQ(std::max_element(last, step.logits.end()) - last, token)
+        << "after " << tokens.size() << " tokens";
+    tokens.push_back(token);
+  }
+}
+
+TEST_P(FamilyForward, BitsDependOnNeitherChunksNorThreadsNorBatch) {
+  const Recording whole = run(model(), ids_);
+  for (const std::size_t chunk : {1U, 7U, 50U}) {
+    const Recording pieces = run(model(), ids_, chunk);
+    EXPECT_EQ(pieces.logits, whole.logits) << "chunks of " << chunk;
+  }
+  const OpenedModel threaded(fixture(GetParam().name), f32_options(AttentionForm::kAuto, 4));
+  EXPECT_EQ(run(threaded.model, ids_).logits, whole.logits);
+  // Beside a sequence that is elsewhere.
+  ModelCache cache = model().make_cache(KvFormat::kF32, 2 * ids_.size() + 64);
+  const SequenceId first = cache.add(), second = cache.add();
+  Recording other;
+  feed(model(), cache, first, std::span(ids_).first(5), SIZE_MAX / 2, other);
+  std::vector<Row> rows;
+  for (std::size_t i = 5; i < 9; ++i) {
+    rows.push_back({.sequence = first,
+                    .position = static_cast<std::uint32_t>(i),
+                    .token = static_cast<std::int32_t>(ids_[i]),
+                    .logits = true});
+  }
+  for (std::size_t i = 0; i < ids_.size(); ++i) {
+    rows.push_back({.sequence = second,
+                    .position = static_cast<std::uint32_t>(i),
+                    .token = static_cast<std::int32_t>(ids_[i]),
+                    .logits = true});
+  }
+  const Matrix logits = model().step(rows, cache, {}, nullptr);
+  const std::span both = logits.values();
+  const std::size_t vocab = model().spec().vocab;
+  EXPECT_TRUE(std::ranges::equal(both.subspan(4 * vocab), whole.logits));
+  EXPECT_TRUE(std::ranges::equal(both.first(4 * vocab),
+                                 std::span(whole.logits).subspan(5 * vocab, 4 * vocab)));
+}
+
+TEST_P(FamilyForward, AStreamOfLayersHasTheSameBits) {
+  LayerStream stream(opened_.source, {.profile = Profile::kF32});
+  std::vector<Row> rows;
+  for (std::size_t i = 0; i < ids_.size(); ++i) {
+    rows.push_back(
+        {.position = static_cast<std::uint32_t>(i), .token = static_cast<std::int32_t>(ids_[i])});
+  }
+  Matrix hidden = stream.embed(rows);
+  for (std::size_t l = 0; l < model().spec().layers; ++l) stream.layer(l, hidden, rows, {});
+  const Matrix logits = stream.head(stream.final_norm(hidden));
+  EXPECT_TRUE(std::ranges::equal(logits.values(), run(model(), ids_).logits));
+}
+
+TEST_P(FamilyForward, SequencesBeginAgainButDoNotGoBack) {
+  const Recording whole = run(model(), ids_);
+  ModelCache cache = model().make_cache(KvFormat::kF32, ids_.size());
+  const SequenceId sequence = cache.add();
+  Recording first, second;
+  feed(model(), cache, sequence, ids_, SIZE_MAX / 2, first);
+  cache.main().truncate(sequence, ids_.size() - 3);
+  const auto go_on = [&] { feed(model(), cache, sequence, ids_, SIZE_MAX / 2, second); };
+  if (model().spec().mixers.empty()) {
+    go_on();
+  } else {
+    expect_error(ErrorCode::kUnsupported, {"layer", "begin the sequence again"}, go_on);
+    cache.main().truncate(sequence, 0);
+    go_on();
+    EXPECT_EQ(second.logits, whole.logits);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Fixtures, FamilyForward, ::testing::ValuesIn(kFamilyCases),
+                         [](const auto& suite) { return std::string(suite.param.name); });
+
+// FP4 under E8M0 scales and FP8 are BF16 without loss, so the BF16 release has the same bits.
+TEST(DeepseekV4, HasTheSameBitsInBf16) {
+  const TempDir directory;
+  Conversion(fixture("deepseek_v4"), directory / "bf16").run();
+  const OpenedModel quantized(fixture("deepseek_v4")), plain(directory / "bf16");
+  const auto ids = golden_ids("deepseek_v4");
+  EXPECT_EQ(run(plain.model, ids).logits, run(quantized.model, ids).logits);
+}
+
+TEST(DeepseekV4, RanksHaveItsLogits) {
+  const TempDir directory;
+  const auto ids = golden_ids("deepseek_v4");
+  const std::vector<float> wanted = run(OpenedModel(fixture("deepseek_v4")).model, ids).logits;
+  Conversion(fixture("deepseek_v4"), directory / "whole").run();
+  for (const Cut& cut : {Cut{.tp = 2}, Cut{.pp = 2}}) {
+    slicing(directory / "whole", directory / cut.name(), cut).run();
+    const shard::Topology topology = cut.options().slicing.topology;
+    std::vector<double> errors(topology.n_ranks());
+    run_ranks(topology, [&](std::uint32_t rank, Comm& comm) {
+      const formats::Checkpoint own =
+          shard::open_source(rank_directory(directory / cut.name(), rank, cut));
+      const inference::Model model(own, rank_view(own), comm, f32_options());
+      errors[rank] = relative_error(run(model, ids).logits, wanted);
+    });
+    for (const double error : errors) EXPECT_LE(error, cut.tp > 1 ? 1e-5 : 0) << cut.name();
+  }
+}
+
+TEST(DeepseekV4, QuantizedCachesStayNear) {
+  const OpenedModel opened(fixture("deepseek_v4"));
+  const auto ids = golden_ids("deepseek_v4");
+  const std::vector<float> exact = run(opened.model, ids).logits;
+  for (const auto& [format, most] :
+       {std::pair{KvFormat::kBf16, 0.04}, {KvFormat::kFp8, 0.1}, {KvFormat::kInt8, 0.03}}) {
+    const double error = relative_error(run(opened.model, ids, 7, format).logits, exact);
+    EXPECT_GT(error, 0) << kv_format_name(format);
+    EXPECT_LT(error, most) << kv_format_name(format);
+  }
+}
+
+TEST(DeepseekV4, RoundingProfilesStayNear) {
+  const auto ids = golden_ids("deepseek_v4");
+  const std::vector<float> exact = run(OpenedModel(fixture("deepseek_v4")).model, ids).logits;
+  for (const Profile profile : {Profile::kBf16, Profile::kNative}) {
+    const OpenedModel rounded(fixture("deepseek_v4"), {.profile = profile});
+    const auto logits = run(rounded.model, ids, SIZE_MAX / 2, KvFormat::kBf16).logits;
+    const double error = relative_error(logits, exact);
+    EXPECT_GT(error, 1e-4);
+    EXPECT_LT(error, profile == Profile::kBf16 ? 0.12 : 0.3) << profile_name(profile);
+  }
+}
+
+}  // namespace
+}  // namespace ingot::testing
