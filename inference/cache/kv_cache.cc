@@ -81,11 +81,12 @@ std::size_t scales_at(const PageForm& form, std::size_t vector) {
 }
 
 PageForm page_form(const CacheStream& stream) {
-  INGOT_CHECK(stream.width > 0 && stream.every > 0);
+  INGOT_CHECK(stream.every > 0);
   const formats::SchemeFacts& facts = formats::scheme_facts(scheme_of(stream.format));
   PageForm form{.code_bytes = stream.width * facts.code_bits / 8,
                 .vectors = ceil_div(KvCache::kPageTokens, stream.every)};
-  if (is_quantized(stream)) form.groups = ceil_div(stream.width, group_of(stream));
+  if (is_quantized(stream) && stream.width > 0)
+    form.groups = ceil_div(stream.width, group_of(stream));
   return form;
 }
 
@@ -94,6 +95,7 @@ void encode_vector(const CacheStream& stream, std::byte* page, std::size_t vecto
                    std::span<const float> values) {
   const PageForm form = page_form(stream);
   INGOT_CHECK(values.size() == stream.width && vector < form.vectors);
+  if (values.empty()) return;
   std::byte* codes = page + vector * form.code_bytes;
   if (stream.format == KvFormat::kF32) {
     std::memcpy(codes, values.data(), form.code_bytes);
@@ -123,7 +125,7 @@ void decode_vectors(const CacheStream& stream, const std::byte* page, std::size_
                     std::size_t n, float* out) {
   const PageForm form = page_form(stream);
   INGOT_CHECK(first <= form.vectors && n <= form.vectors - first);
-  if (n == 0) return;
+  if (n == 0 || stream.width == 0) return;
   const std::byte* codes = page + first * form.code_bytes;
   if (stream.format == KvFormat::kF32) {
     std::memcpy(out, codes, n * form.code_bytes);

@@ -20,7 +20,7 @@ std::optional<KvFormat> find_kv_format(std::string_view name);
 /// One vector that every cached token, or every few of them, has in a layer: the latent, its rope
 /// key, an index key, the keys or values of a GQA layer.
 struct CacheStream {
-  std::size_t width = 0;  ///< values per token
+  std::size_t width = 0;  ///< values per token; 0: nothing is held
   KvFormat format = KvFormat::kF32;
   /// Values that share a scale, of the quantized formats: a last group may be shorter; 0: all.
   /// Codes and scales are those of quantize_activations: FP8 E4M3 with scale max(amax, 1e-4) *

@@ -65,12 +65,7 @@ ModelSpec deepseek_v4(const ModelConfig& config) {
   spec.compressed_rope = rope_spec(stretched, base.rope_dim, /*interleaved=*/true);
   spec.compressed_rope.magnitude = 1.0F;
 
-  HyperSpec hyper{.norm_eps = spec.norm_eps};
-  hyper.streams = of_heads(fields.optional_number("hc_mult", 64).value_or(4), "hc_mult");
-  hyper.rounds =
-      required(fields.optional_number("hc_sinkhorn_iters", 1000).value_or(20), "hc_sinkhorn_iters");
-  hyper.eps = static_cast<float>(fields.optional_real("hc_eps", 0, 1).value_or(1e-6));
-  spec.hyper = hyper;
+  spec.hyper = hyper_spec(fields, spec);
   if (const auto limit = fields.optional_real("swiglu_limit", 0, 1e9)) {
     spec.gate_limit = static_cast<float>(*limit);
   }

@@ -80,19 +80,7 @@ ModelSpec qwen3_moe(const ModelConfig& config) {
   if (fields.boolean("use_sliding_window", false)) {
     refuse(ErrorCode::kUnsupported, "'use_sliding_window' is true; only full attention is known");
   }
-  GqaSpec gqa;
-  gqa.heads = static_cast<std::size_t>(config.num_attention_heads);
-  gqa.kv_heads = static_cast<std::size_t>(config.num_key_value_heads);
-  gqa.head_dim = static_cast<std::size_t>(config.head_dim);
-  constexpr std::size_t kMost = std::size_t{1} << 16;  // so that no product wraps around
-  if (gqa.heads == 0 || gqa.kv_heads == 0 || gqa.head_dim == 0 || gqa.heads > kMost ||
-      gqa.head_dim > kMost || gqa.heads % gqa.kv_heads != 0) {
-    refuse(ErrorCode::kCorrupt, fmt::format("{} heads of {} over {} key heads make no attention",
-                                            gqa.heads, gqa.head_dim, gqa.kv_heads));
-  }
-  spec.gqa = gqa;
-  spec.rope = rope_spec(config.rope, gqa.head_dim, /*interleaved=*/false);
-  spec.softmax_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(gqa.head_dim)));
+  add_grouped_attention(config, spec);
   if (spec.router) {
     spec.router->groups = 1;
     spec.router->topk_groups = 1;
@@ -103,10 +91,13 @@ ModelSpec qwen3_moe(const ModelConfig& config) {
 }
 
 constexpr std::array kFamilies = {
-    ModelFamily{"deepseek_v2", deepseek_v2},   ModelFamily{"deepseek_v3", deepseek_v3},
-    ModelFamily{"deepseek_v32", deepseek_v32}, ModelFamily{"kimi_k2", deepseek_v3},
-    ModelFamily{"glm_moe_dsa", glm_moe_dsa},   ModelFamily{"qwen3_moe", qwen3_moe},
-    ModelFamily{"deepseek_v4", deepseek_v4},
+    ModelFamily{"deepseek_v2", deepseek_v2},       ModelFamily{"deepseek_v3", deepseek_v3},
+    ModelFamily{"deepseek_v32", deepseek_v32},     ModelFamily{"kimi_k2", deepseek_v3},
+    ModelFamily{"glm_moe_dsa", glm_moe_dsa},       ModelFamily{"qwen3_moe", qwen3_moe},
+    ModelFamily{"deepseek_v4", deepseek_v4},       ModelFamily{"qwen3_next", qwen3_next},
+    ModelFamily{"qwen3_5_moe", qwen3_5_moe},       ModelFamily{"kimi_linear", kimi_linear},
+    ModelFamily{"bailing_hybrid", bailing_hybrid}, ModelFamily{"nemotron_h", nemotron_h},
+    ModelFamily{"glm5_next", glm5_next},
 };
 
 }  // namespace

@@ -118,10 +118,11 @@ ModelSpec decoder_spec(const ModelConfig& config) {
   spec.shared_intermediate =
       static_cast<std::size_t>(config.n_shared_experts) * spec.moe_intermediate;
   spec.max_positions = static_cast<std::size_t>(config.max_position_embeddings);
-  if (!(config.rms_norm_eps > 0) || config.rms_norm_eps > 1) {
-    refuse("'rms_norm_eps' is missing or not between 0 and 1");
-  }
-  spec.norm_eps = static_cast<float>(config.rms_norm_eps);
+  const double eps = config.rms_norm_eps != 0
+                         ? config.rms_norm_eps
+                         : fields.optional_real("layer_norm_epsilon", 0, 1).value_or(0);
+  if (!(eps > 0) || eps > 1) refuse("'rms_norm_eps' is missing or not between 0 and 1");
+  spec.norm_eps = static_cast<float>(eps);
   spec.tied_head = config.tie_word_embeddings;
   spec.is_moe = config.layer_is_moe;
   spec.is_moe.resize(spec.layers, false);
@@ -138,19 +139,38 @@ ModelSpec decoder_spec(const ModelConfig& config) {
   return spec;
 }
 
-void add_latent_attention(const ModelConfig& config, ModelSpec& spec) {
+void add_latent_attention(const ModelConfig& config, ModelSpec& spec, bool has_positions) {
   MlaSpec mla;
   mla.heads = of_heads(config.num_attention_heads, "num_attention_heads");
   mla.q_lora = static_cast<std::size_t>(config.q_lora_rank);
   mla.kv_lora = required(config.kv_lora_rank, "kv_lora_rank");
   mla.nope = of_heads(config.qk_nope_head_dim, "qk_nope_head_dim");
-  mla.rope_dim = of_heads(config.qk_rope_head_dim, "qk_rope_head_dim");
+  if (has_positions || config.qk_rope_head_dim != 0)
+    mla.rope_dim = of_heads(config.qk_rope_head_dim, "qk_rope_head_dim");
   mla.v = of_heads(config.v_head_dim, "v_head_dim");
   spec.mla = mla;
-  spec.rope =
-      rope_spec(config.rope, mla.rope_dim, spec_fields(config).boolean("rope_interleave", true));
+  if (has_positions) {
+    spec.rope =
+        rope_spec(config.rope, mla.rope_dim, spec_fields(config).boolean("rope_interleave", true));
+  }
   spec.softmax_scale = static_cast<float>(yarn_softmax_factor(config.rope) /
                                           std::sqrt(static_cast<double>(mla.nope + mla.rope_dim)));
+}
+
+void add_grouped_attention(const ModelConfig& config, ModelSpec& spec) {
+  GqaSpec gqa;
+  gqa.heads = static_cast<std::size_t>(config.num_attention_heads);
+  gqa.kv_heads = static_cast<std::size_t>(config.num_key_value_heads);
+  gqa.head_dim = static_cast<std::size_t>(config.head_dim);
+  constexpr std::size_t kMost = std::size_t{1} << 16;  // so that no product wraps around
+  if (gqa.heads == 0 || gqa.kv_heads == 0 || gqa.head_dim == 0 || gqa.heads > kMost ||
+      gqa.head_dim > kMost || gqa.heads % gqa.kv_heads != 0) {
+    refuse(ErrorCode::kCorrupt, fmt::format("{} heads of {} over {} key heads make no attention",
+                                            gqa.heads, gqa.head_dim, gqa.kv_heads));
+  }
+  spec.gqa = gqa;
+  spec.rope = rope_spec(config.rope, gqa.head_dim, /*interleaved=*/false);
+  spec.softmax_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(gqa.head_dim)));
 }
 
 void add_indexer(const ModelConfig& config, bool interleaved, ModelSpec& spec) {
@@ -183,9 +203,19 @@ void set_sigmoid_router(const ModelConfig& config, ModelSpec& spec) {
   spec.router->scale = routed_scale(fields);
 }
 
+HyperSpec hyper_spec(const JsonFields& fields, const ModelSpec& spec) {
+  HyperSpec hyper{.norm_eps = spec.norm_eps};
+  hyper.streams = of_heads(fields.optional_number("hc_mult", 64).value_or(4), "hc_mult");
+  hyper.rounds =
+      required(fields.optional_number("hc_sinkhorn_iters", 1000).value_or(20), "hc_sinkhorn_iters");
+  hyper.eps = static_cast<float>(fields.optional_real("hc_eps", 0, 1).value_or(1e-6));
+  return hyper;
+}
+
 void leave_out_mtp(ModelSpec& spec) {
   spec.leaves_out_mtp = spec.mtp_layers > 0;
   spec.mtp_layers = 0;
+  spec.is_moe.resize(spec.layers);
 }
 
 std::size_t needed(const JsonFields& fields, const char* key, std::uint64_t most) {

@@ -41,17 +41,29 @@ float routed_scale(const formats::JsonFields& fields);
 
 /// What every family has: widths, layers, norms, router sizes.
 ModelSpec decoder_spec(const formats::ModelConfig& config);
-/// Latent attention; rope is interleaved unless `rope_interleave` says otherwise.
-void add_latent_attention(const formats::ModelConfig& config, ModelSpec& spec);
+/// Latent attention; rope is interleaved unless `rope_interleave` says otherwise. Without positions
+/// the slice that would be rotated is not, and may be empty.
+void add_latent_attention(const formats::ModelConfig& config, ModelSpec& spec,
+                          bool has_positions = true);
+/// Grouped-query attention with half-split rope over whole heads.
+void add_grouped_attention(const formats::ModelConfig& config, ModelSpec& spec);
 /// `interleaved` is its rope layout where the config does not say.
 void add_indexer(const formats::ModelConfig& config, bool interleaved, ModelSpec& spec);
 /// The sigmoid gate of DeepSeek-V3: selection by score + correction bias, groups by their two best,
 /// weights normalized and scaled.
 void set_sigmoid_router(const formats::ModelConfig& config, ModelSpec& spec);
+/// Hyper-connections (`hc_*`), with the model's epsilon.
+HyperSpec hyper_spec(const formats::JsonFields& fields, const ModelSpec& spec);
 /// For families whose layers for prediction are not of the kind that MtpLayer computes.
 void leave_out_mtp(ModelSpec& spec);
 
-/// Families with a file of their own.
+/// Families that stand in other files.
 ModelSpec deepseek_v4(const formats::ModelConfig& config);
+ModelSpec qwen3_next(const formats::ModelConfig& config);
+ModelSpec qwen3_5_moe(const formats::ModelConfig& config);
+ModelSpec kimi_linear(const formats::ModelConfig& config);
+ModelSpec bailing_hybrid(const formats::ModelConfig& config);
+ModelSpec glm5_next(const formats::ModelConfig& config);
+ModelSpec nemotron_h(const formats::ModelConfig& config);
 
 }  // namespace ingot::inference

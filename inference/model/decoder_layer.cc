@@ -42,7 +42,7 @@ void DecoderLayer::load_mixer(const WeightStore& weights, const StepContext& con
     mixer_.emplace<CompressedAttention>(weights, context, module(Role::kQaProj), *compressed,
                                         compressed->compressor ? spec.compressed_rope : spec.rope);
   } else if (const auto* delta = std::get_if<DeltaNetSpec>(&own)) {
-    mixer_.emplace<DeltaNet>(weights, context, module(Role::kLinearAttentionOut), *delta);
+    mixer_.emplace<DeltaNet>(weights, context, layer_, module(Role::kLinearAttentionOut), *delta);
   } else if (const auto* space = std::get_if<StateSpaceSpec>(&own)) {
     mixer_.emplace<StateSpace>(weights, context, module(Role::kLinearAttentionOut), *space);
   } else if (std::holds_alternative<NoMixer>(own)) {

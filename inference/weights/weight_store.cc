@@ -13,6 +13,7 @@
 #include "formats/base/error.h"
 #include "formats/dialect/dialect.h"
 #include "formats/family/family.h"
+#include "formats/family/rule_scope.h"
 #include "formats/family/text_names.h"
 #include "formats/storage/block_scales.h"
 #include "formats/storage/tensor_source.h"
@@ -144,6 +145,12 @@ constexpr std::array kUsualNames = {
     UsualName{formats::Role::kExpertsGateUp, "model.layers.{layer}.mlp.experts.gate_up_proj"},
     UsualName{formats::Role::kExpertsDown, "model.layers.{layer}.mlp.experts.down_proj"}};
 
+bool is_required(const formats::TensorRule& rule, const formats::ModelConfig& config,
+                 std::uint32_t layer) {
+  return formats::is_in_layer(rule, config, layer) &&
+         formats::promise_of(rule, config, layer) == formats::Promise::kRequired;
+}
+
 // A pattern of a family with its numbers in place.
 std::string numbered(std::string_view pattern, std::optional<std::uint32_t> layer,
                      std::optional<std::uint32_t> expert) {
@@ -268,6 +275,20 @@ bool WeightStore::has(formats::Role role, std::optional<std::uint32_t> layer,
   if (!source_.family().rules.empty()) return by_role_.contains(Place{role, layer, expert});
   return std::ranges::find(kUsualNames, role, &UsualName::role) != kUsualNames.end() &&
          has(name_of(role, layer, expert));
+}
+
+bool WeightStore::expects(std::string_view name, std::uint32_t layer) const {
+  return has(name) ||
+         std::ranges::any_of(source_.family().rules, [&](const formats::TensorRule& rule) {
+           return is_required(rule, source_.config(), layer) &&
+                  numbered(rule.pattern, layer, {}) == name;
+         });
+}
+
+bool WeightStore::expects(formats::Role role, std::uint32_t layer) const {
+  return has(role, layer) || std::ranges::any_of(source_.family().rules, [&](const auto& rule) {
+           return rule.role == role && is_required(rule, source_.config(), layer);
+         });
 }
 
 const LogicalTensor& WeightStore::find(std::string_view name) const {

@@ -42,6 +42,10 @@ class WeightStore {
                                     std::optional<std::uint32_t> expert = {}) const;
   [[nodiscard]] bool has(formats::Role role, std::optional<std::uint32_t> layer = {},
                          std::optional<std::uint32_t> expert = {}) const;
+  /// Whether the tensor is there, or the family says of `layer` that it must be: where tensors tell
+  /// of what kind a module is, one that was lost does not make it another.
+  [[nodiscard]] bool expects(std::string_view name, std::uint32_t layer) const;
+  [[nodiscard]] bool expects(formats::Role role, std::uint32_t layer) const;
   /// The shape of a weight as the source holds it; kMissingTensor.
   [[nodiscard]] const formats::Shape& shape_of(std::string_view name) const {
     return find(name).shape;

@@ -31,14 +31,17 @@ class Indexer {
   /// Writes the rows' index keys to the cache and fills `selection`, one entry per row: nothing for
   /// rows that see no more than topk tokens. `x` is the attention's input, `latent_queries` the
   /// normalized query latent. Scores are sums over ascending heads; of equal scores the lower
-  /// position is taken.
+  /// position is taken. Where tokens share a key (IndexerSpec::pool) it is their keys pooled by
+  /// softmax over (gate x_t + ape[t % pool]) per value (transformers 5.23, glm5_next).
   void select(const LayerStep& step, const Matrix& x, const Matrix& latent_queries) const;
 
  private:
   void prepare(const StepContext& context, const StepRows& rows, Matrix& heads) const;
+  void pool_keys(const LayerStep& step, const Matrix& x, const Matrix& keys) const;
 
-  Linear queries_, keys_, weights_;
+  Linear queries_, keys_, weights_, pool_logits_;
   std::vector<float> key_norm_, key_bias_;
+  std::vector<float> place_logits_;  ///< [pool, head_dim]
 };
 
 /// Multi-head latent attention (model reference, 4), dense or over the tokens that the indexer

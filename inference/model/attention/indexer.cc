@@ -8,7 +8,9 @@
 #include "inference/kernels/matmul.h"
 #include "inference/kernels/quantized/quantized_matmul.h"
 #include "inference/model/attention/attention.h"
+#include "inference/model/attention/pooled_window.h"
 #include "inference/model/step/norm.h"
+#include "inference/model/step/recent_rows.h"
 #include "inference/model/step/step.h"
 
 namespace ingot::inference {
@@ -24,6 +26,19 @@ void through_fp8(std::span<float> head, bool power_of_two) {
   for (std::size_t i = 0; i < head.size(); ++i) {
     head[i] = formats::float_from_e4m3(rows.codes[i]) * rows.scales[0];
   }
+}
+
+// Tokens of the chosen pools, and those of the pool that is not finished.
+std::vector<std::uint32_t> tokens_of(std::span<const std::uint32_t> chosen, std::size_t pool,
+                                     std::size_t n_tokens) {
+  std::vector<std::uint32_t> tokens;
+  for (const std::uint32_t number : chosen) {
+    for (std::size_t i = 0; i < pool; ++i)
+      tokens.push_back(static_cast<std::uint32_t>(number * pool + i));
+  }
+  for (std::size_t t = n_tokens / pool * pool; t < n_tokens; ++t)
+    tokens.push_back(static_cast<std::uint32_t>(t));
+  return tokens;
 }
 
 }  // namespace
@@ -66,6 +81,38 @@ Indexer::Indexer(const WeightStore& weights, const StepContext& context,
   weights_ = weights.linear(prefix + "weights_proj.weight", spec.heads, hidden);
   key_norm_ = weights.vector(prefix + "k_norm.weight", {spec.head_dim});
   key_bias_ = weights.vector(prefix + "k_norm.bias", {spec.head_dim});
+  if (spec.pool == 1) return;
+  pool_logits_ = weights.linear(prefix + "index_kpool_compress_gate", spec.head_dim, hidden);
+  place_logits_ = weights.vector(prefix + "index_kpool_compress_ape", {spec.pool, spec.head_dim});
+}
+
+// One key for the tokens of every pool that the rows complete.
+void Indexer::pool_keys(const LayerStep& step, const Matrix& x, const Matrix& keys) const {
+  const std::size_t pool = step.context.spec.indexer->pool, width = keys.cols();
+  Matrix both(x.rows(), 2 * width);
+  pool_logits_.apply(x.view(), both.columns(width, width), step.context.threads);
+  round_between(step.context.profile, both.values());
+  for (std::size_t r = 0; r < x.rows(); ++r) {
+    std::ranges::copy(keys.row(r), both.row(r).begin());
+    const float* place = place_logits_.data() + step.rows.positions[r] % pool * width;
+    for (std::size_t c = 0; c < width; ++c) both.row(r)[width + c] += place[c];
+  }
+  for (const SequenceRun& run : step.rows.runs) {
+    RecentRows recent(step.state(run), 2 * width);
+    const auto mine = both.block(run.first_row, run.count, 0, 2 * width);
+    const std::size_t before = run.first_position % pool;
+    const Matrix tokens = recent.followed_by(run.first_position, before, mine);
+    recent.keep(run.first_position, mine);
+    Matrix key(1, width);
+    for (std::size_t i = 0; (i + 1) * pool <= tokens.rows(); ++i) {
+      const WindowPart part[] = {
+          {tokens.block(i * pool, pool, 0, width), tokens.block(i * pool, pool, width, width)}};
+      pool_window(part, key.row(0));
+      round_between(step.context.profile, key.values());
+      step.cache.write(run.sequence, step.cache_layer, kIndexKeyStream,
+                       run.first_position / pool + i, key.row(0));
+    }
+  }
 }
 
 // Rotates the first values of every head; then what the reference code does before FP8.
@@ -94,10 +141,17 @@ void Indexer::select(const LayerStep& step, const Matrix& x, const Matrix& laten
   layer_norm(context.profile, keys.view(), key_norm_, key_bias_, kKeyNormEps, keys.view());
   prepare(context, rows, keys);
   require_finite(keys, step.layer, "the index key");
-  step.write(kIndexKeyStream, keys.view());
+  if (spec.pool > 1) {
+    pool_keys(step, x, keys);
+  } else {
+    step.write(kIndexKeyStream, keys.view());
+  }
   selection.assign(x.rows(), {});
+  // Keys that a row may choose from, and how many it may.
+  const auto keys_of = [&](std::size_t n_tokens) { return n_tokens / spec.pool; };
+  const std::size_t most = spec.topk / spec.pool;
   if (std::all_of(rows.runs.begin(), rows.runs.end(),
-                  [&](const SequenceRun& run) { return run.total() <= spec.topk; })) {
+                  [&](const SequenceRun& run) { return keys_of(run.total()) <= most; })) {
     return;
   }
   Matrix queries = rounded_product(context, queries_, latent_queries);
@@ -111,14 +165,15 @@ void Indexer::select(const LayerStep& step, const Matrix& x, const Matrix& laten
   require_finite(weights, step.layer, "the indexer's head weights");
 
   for (const SequenceRun& run : rows.runs) {
-    if (run.total() <= spec.topk) continue;
+    if (keys_of(run.total()) <= most) continue;
     // Codes are scored as they are.
-    const Matrix seen_keys =
-        step.cached(Profile::kF32, run.sequence, kIndexKeyStream, first_positions(run.total()));
+    const Matrix seen_keys = step.cached(Profile::kF32, run.sequence, kIndexKeyStream,
+                                         first_positions(keys_of(run.total())));
     std::vector<std::uint8_t> is_near(run.count);
     parallel_for(run.count, context.threads, [&](std::size_t i) {
-      const std::size_t r = run.first_row + i, seen = run.first_position + i + 1;
-      if (seen <= spec.topk) return;
+      const std::size_t r = run.first_row + i, n_tokens = run.first_position + i + 1;
+      const std::size_t seen = keys_of(n_tokens);
+      if (seen <= most) return;
       const auto heads = queries.row(r);
       for (std::size_t h = 0; fp8 && h < spec.heads; ++h) {
         through_fp8(heads.subspan(h * spec.head_dim, spec.head_dim), spec.power_of_two_keys);
@@ -126,8 +181,9 @@ void Indexer::select(const LayerStep& step, const Matrix& x, const Matrix& laten
       const std::vector<float> scores =
           index_scores({heads.data(), spec.heads, spec.head_dim, spec.head_dim}, weights.row(r),
                        seen_keys, seen);
-      selection[r] = best_positions(scores, spec.topk);
-      if (step.taps.near_ties != nullptr) is_near[i] = is_near_tie(scores, selection[r]) ? 1 : 0;
+      const std::vector<std::uint32_t> chosen = best_positions(scores, most);
+      if (step.taps.near_ties != nullptr) is_near[i] = is_near_tie(scores, chosen) ? 1 : 0;
+      selection[r] = tokens_of(chosen, spec.pool, n_tokens);
     });
     if (step.taps.near_ties != nullptr) {
       step.taps.near_ties->indexer +=

@@ -157,6 +157,9 @@ void MlaAttention::naive(const LayerStep& step, const Matrix& queries, const Seq
 
   const std::size_t at_once =
       std::clamp<std::size_t>(kExpandedValues / (run.total() * per_latent), 1, heads_);
+  const auto scored = [&](std::span<const ScorePart, 2> parts) {
+    return std::span<const ScorePart>(parts).first(mla.rope_dim > 0 ? 2 : 1);
+  };
   for (std::size_t first = 0; first < heads_; first += at_once) {
     const std::size_t n = std::min(at_once, heads_ - first);
     const Matrix expanded =
@@ -177,7 +180,7 @@ void MlaAttention::naive(const LayerStep& step, const Matrix& queries, const Seq
         const ScorePart parts[] = {{query(0, n_dense, 0, mla.nope), all_keys},
                                    {query(0, n_dense, mla.nope, mla.rope_dim), rope_keys.view()}};
         attend(
-            numbers, parts, all_values,
+            numbers, scored(parts), all_values,
             [&](std::size_t row) { return run.first_position + row + 1; }, result(0, n_dense));
       }
       for (std::size_t row = n_dense; row < run.count; ++row) {
@@ -187,7 +190,7 @@ void MlaAttention::naive(const LayerStep& step, const Matrix& queries, const Seq
         const ScorePart parts[] = {{query(row, 1, 0, mla.nope), keys.view()},
                                    {query(row, 1, mla.nope, mla.rope_dim), rotated.view()}};
         attend(
-            numbers, parts, values.view(), [&](std::size_t) { return chosen.size(); },
+            numbers, scored(parts), values.view(), [&](std::size_t) { return chosen.size(); },
             result(row, 1));
       }
     });
@@ -214,6 +217,9 @@ void MlaAttention::absorbed(const LayerStep& step, const Matrix& queries, const 
   });
   round_between(context.profile, absorbed_queries.values());
 
+  const auto scored = [&](std::span<const ScorePart, 2> parts) {
+    return std::span<const ScorePart>(parts).first(mla.rope_dim > 0 ? 2 : 1);
+  };
   Matrix latents, rope_keys;
   const auto fetch = [&](std::span<const std::uint32_t> positions) {
     latents = step.cached(context.profile, run.sequence, kLatentStream, positions);
@@ -233,7 +239,7 @@ void MlaAttention::absorbed(const LayerStep& step, const Matrix& queries, const 
     const ScorePart parts[] = {
         {{absorbed_queries.row(i).data(), heads_, mla.kv_lora, mla.kv_lora}, latents.view()},
         {{rotated, heads_, mla.rope_dim, per_query}, rope_keys.view()}};
-    attend(numbers, parts, latents.view(), [&](std::size_t) { return seen; },
+    attend(numbers, scored(parts), latents.view(), [&](std::size_t) { return seen; },
            {in_latent.row(i).data(), heads_, mla.kv_lora, mla.kv_lora});
   }
 

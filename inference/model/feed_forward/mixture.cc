@@ -56,14 +56,14 @@ Mixture::Mixture(const WeightStore& weights, const StepContext& context, std::ui
   if (layer < spec.table_layers) {
     token_experts_ = weights.indices(router.substr(0, router.rfind('.') + 1) + "tid2eid",
                                      {context.spec.stored_vocab, spec.topk}, spec.experts);
-  } else if (spec.correction_bias || weights.has(Role::kRouterBias, layer)) {
+  } else if (spec.correction_bias || weights.expects(Role::kRouterBias, layer)) {
     bias_ = weights.vector(weights.name_of(Role::kRouterBias, layer), {spec.experts});
   }
 
   const std::size_t width = context.spec.shared_intermediate;
   if (width == 0) return;
   const std::string module = module_prefix(weights.name_of(Role::kSharedUp, layer));
-  if (weights.has(Role::kSharedRouter, layer)) {
+  if (weights.expects(Role::kSharedRouter, layer)) {
     shared_gate_ =
         weights.linear(weights.name_of(Role::kSharedRouter, layer), 1, context.spec.hidden);
   }

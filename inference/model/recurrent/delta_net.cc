@@ -45,12 +45,12 @@ Matrix DeltaNet::Projection::apply(const StepContext& context, const Matrix& x) 
   return second.empty() ? y : rounded_product(context, second, y);
 }
 
-DeltaNet::DeltaNet(const WeightStore& weights, const StepContext& context,
+DeltaNet::DeltaNet(const WeightStore& weights, const StepContext& context, std::uint32_t layer,
                    const std::string& prefix, const DeltaNetSpec& spec)
-    : spec_(spec) {
+    : layer_(layer), spec_(spec) {
   require_one_tensor_rank(context.rank, prefix);
   const std::size_t hidden = context.spec.hidden;
-  if (weights.has(prefix + "in_proj_qkvz.weight")) {
+  if (weights.expects(prefix + "in_proj_qkvz.weight", layer_)) {
     load_fused(weights, hidden, prefix);
   } else {
     load_single(weights, hidden, prefix);
@@ -59,11 +59,11 @@ DeltaNet::DeltaNet(const WeightStore& weights, const StepContext& context,
   rate_ = any_shape(weights, prefix + "A_log", spec.value_heads);
   for (float& rate : rate_) rate = exp_f32(rate);
   decay_bias_ = weights.vector(prefix + "dt_bias", {decays(spec)});
-  norm_ =
-      weights.vector(first_of(weights, prefix, {"norm.weight", "o_norm.weight"}), {spec.value_dim});
+  norm_ = weights.vector(first_of(weights, layer_, prefix, {"norm.weight", "o_norm.weight"}),
+                         {spec.value_dim});
   out_ = weights.linear(
-      first_of(weights, prefix, {"out_proj.weight", "o_proj.weight", "dense.weight"}), hidden,
-      value_values(spec));
+      first_of(weights, layer_, prefix, {"out_proj.weight", "o_proj.weight", "dense.weight"}),
+      hidden, value_values(spec));
 }
 
 void DeltaNet::load_fused(const WeightStore& weights, std::size_t hidden,
@@ -85,12 +85,12 @@ void DeltaNet::load_single(const WeightStore& weights, std::size_t hidden,
   // Through a narrow product where there are two matrices.
   const auto through = [&](const std::string& name, std::size_t rows) {
     const std::string narrow = prefix + name + "_a_proj.weight";
-    if (!weights.has(narrow)) return Projection{load(name + "_proj", rows), {}};
+    if (!weights.expects(narrow, layer_)) return Projection{load(name + "_proj", rows), {}};
     const std::size_t width = spec_.value_dim;
     return Projection{weights.linear(narrow, width, hidden),
                       weights.linear(prefix + name + "_b_proj.weight", rows, width)};
   };
-  if (weights.has(prefix + "in_proj_qkv.weight")) {
+  if (weights.expects(prefix + "in_proj_qkv.weight", layer_)) {
     mixed_ = {load("in_proj_qkv", channels(spec_))};
     gate_ = {load("in_proj_z", value_values(spec_)), {}};
     beta_ = {load("in_proj_b", spec_.value_heads), {}};
@@ -109,7 +109,7 @@ void DeltaNet::load_convolution(const WeightStore& weights, const std::string& p
     const auto part = weights.vector(prefix + name, {rows, 1, spec_.kernel});
     convolution_.insert(convolution_.end(), part.begin(), part.end());
   };
-  if (weights.has(prefix + "conv1d.weight")) {
+  if (weights.expects(prefix + "conv1d.weight", layer_)) {
     add("conv1d.weight", channels(spec_));
     return;
   }

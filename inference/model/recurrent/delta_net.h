@@ -15,18 +15,22 @@ namespace ingot::inference {
 
 /// The delta nets of Qwen3-Next and Qwen3.5 (gated delta net) and of Kimi Linear, Ling 3 and
 /// GLM-5.3 (Kimi Delta Attention); transformers 5.23 has them under those names.
-///   q, k, v = silu(convolve(projections of x))     q, k normalized, q over sqrt(key_dim)
-///   o_h     = delta rule of head h (recurrence.h) with decay as DecaySpec says, beta = sigmoid(b
-///   x) y       = out [norm(o_h) weight x gate_h]_h,    gate = silu or sigmoid of a projection of x
+///
+///   q, k, v = silu(convolve(projections of x)), q and k normalized, q over sqrt(key_dim)
+///
+///   o_h = delta rule of head h (recurrence.h), its decay as Decay says, beta = sigmoid(b x)
+///
+///   y = out [norm(o_h) weight x gate_h]_h, gate = silu or sigmoid of a projection of x
+///
 /// The state of a sequence is each head's matrix and the last inputs of the convolution, in FP32.
 /// Unless the profile is kF32, projections, the convolution, its silu, beta and the gated output
 /// are each rounded to BF16; the recurrence is in FP32.
 class DeltaNet {
  public:
-  /// `prefix` as in `model.layers.3.linear_attn.`. Which projections are fused is seen by their
-  /// names. kUnsupported on more than one rank of a tensor group.
-  DeltaNet(const WeightStore& weights, const StepContext& context, const std::string& prefix,
-           const DeltaNetSpec& spec);
+  /// `prefix` as in `model.layers.3.linear_attn.`. Which projections are fused, the
+  /// names of the layer's tensors tell. kUnsupported on more than one rank of a tensor group.
+  DeltaNet(const WeightStore& weights, const StepContext& context, std::uint32_t layer,
+           const std::string& prefix, const DeltaNetSpec& spec);
 
   Matrix partial(const LayerStep& step, const Matrix& x) const;
 
@@ -52,6 +56,7 @@ class DeltaNet {
   Matrix convolved(const LayerStep& step, const SequenceRun& run, const Matrix& mixed,
                    std::span<float> state) const;
 
+  std::uint32_t layer_;
   DeltaNetSpec spec_;
   Linear fused_, fused_small_;  ///< queries, keys, values and gates; beta and decay
   std::vector<Linear> mixed_;   ///< in order, where they are not fused with the gates

@@ -25,9 +25,9 @@ std::size_t head_state(const StateSpaceSpec& spec) {
   return spec.head_dim * spec.state;
 }
 
-std::vector<float> vector_or_none(const WeightStore& weights, const std::string& name,
-                                  std::size_t n) {
-  return weights.has(name) ? weights.vector(name, {n}) : std::vector<float>();
+std::vector<float> bias_of(const WeightStore& weights, bool is_promised, const std::string& name,
+                           std::size_t n) {
+  return is_promised || weights.has(name) ? weights.vector(name, {n}) : std::vector<float>();
 }
 
 void add_bias(std::span<const float> bias, Matrix& to) {
@@ -45,16 +45,16 @@ StateSpace::StateSpace(const WeightStore& weights, const StepContext& context,
   const std::size_t hidden = context.spec.hidden, width = channels(spec);
   const std::size_t projected = inner(spec) + width + spec.heads;
   in_ = weights.linear(prefix + "in_proj.weight", projected, hidden);
-  in_bias_ = vector_or_none(weights, prefix + "in_proj.bias", projected);
+  in_bias_ = bias_of(weights, spec.projection_bias, prefix + "in_proj.bias", projected);
   convolution_ = weights.vector(prefix + "conv1d.weight", {width, 1, spec.kernel});
-  convolution_bias_ = vector_or_none(weights, prefix + "conv1d.bias", width);
+  convolution_bias_ = bias_of(weights, spec.convolution_bias, prefix + "conv1d.bias", width);
   rate_ = weights.vector(prefix + "A_log", {spec.heads});
   for (float& rate : rate_) rate = exp_f32(rate);
   skip_ = weights.vector(prefix + "D", {spec.heads});
   step_bias_ = weights.vector(prefix + "dt_bias", {spec.heads});
   norm_ = weights.vector(prefix + "norm.weight", {inner(spec)});
   out_ = weights.linear(prefix + "out_proj.weight", hidden, inner(spec));
-  out_bias_ = vector_or_none(weights, prefix + "out_proj.bias", hidden);
+  out_bias_ = bias_of(weights, spec.projection_bias, prefix + "out_proj.bias", hidden);
 }
 
 Matrix StateSpace::convolved(const LayerStep& step, const SequenceRun& run, const Matrix& projected,

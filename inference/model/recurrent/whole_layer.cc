@@ -17,10 +17,11 @@ void require_one_tensor_rank(const RankView& rank, std::string_view prefix) {
                   prefix, rank.tp_size()));
 }
 
-std::string first_of(const WeightStore& weights, const std::string& prefix,
+std::string first_of(const WeightStore& weights, std::uint32_t layer, const std::string& prefix,
                      std::initializer_list<std::string_view> names) {
-  const auto found = std::ranges::find_if(
-      names, [&](std::string_view name) { return weights.has(prefix + std::string(name)); });
+  const auto found = std::ranges::find_if(names, [&](std::string_view name) {
+    return weights.expects(prefix + std::string(name), layer);
+  });
   return prefix + std::string(found != names.end() ? *found : *names.begin());
 }
 

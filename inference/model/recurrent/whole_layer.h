@@ -17,8 +17,9 @@ namespace ingot::inference {
 /// computed whole.
 void require_one_tensor_rank(const RankView& rank, std::string_view prefix);
 
-/// prefix + the first of `names` that the source has, or the first of them where it has none.
-std::string first_of(const WeightStore& weights, const std::string& prefix,
+/// prefix + the first of `names` that `layer` has or must have, or the first of them where it has
+/// none.
+std::string first_of(const WeightStore& weights, std::uint32_t layer, const std::string& prefix,
                      std::initializer_list<std::string_view> names);
 
 /// A vector of `n` values, whatever dimensions of one value the source gives it.

@@ -52,6 +52,7 @@ struct StateSpaceSpec {
   std::size_t heads = 0, head_dim = 0, groups = 1, state = 0;
   std::size_t kernel = 0;  ///< tokens of the convolution
   float least_step = 0;
+  bool convolution_bias = false, projection_bias = false;  ///< else where they are there
 };
 
 /// The attention that a model has in all its layers (ModelSpec::mla or gqa).

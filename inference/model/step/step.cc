@@ -152,7 +152,12 @@ std::vector<CacheStream> latent_streams(const ModelSpec& spec, Profile profile, 
     streams.push_back({.width = indexer.head_dim,
                        .format = fp8 ? KvFormat::kFp8 : unquantized(format),
                        .group = indexer.head_dim,
-                       .power_of_two = fp8 && indexer.power_of_two_keys});
+                       .power_of_two = fp8 && indexer.power_of_two_keys,
+                       .every = indexer.pool});
+    if (indexer.pool > 1) {
+      // Keys of an unfinished pool, and their logits.
+      streams.push_back({.width = (indexer.pool - 1) * 2 * indexer.head_dim, .is_state = true});
+    }
   }
   return streams;
 }

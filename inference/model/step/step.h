@@ -45,6 +45,9 @@ struct GqaSpec {
 /// The lightning indexer of sparse attention.
 struct IndexerSpec {
   std::size_t heads = 0, head_dim = 0, topk = 0;
+  /// Tokens that share a key, of which a row sees all or none, but for those of the last,
+  /// unfinished pool, which it always sees; topk counts tokens and is a multiple of it.
+  std::size_t pool = 1;
   RopeSpec rope;
   std::vector<bool> own;  ///< per layer: computes a selection; else takes that of the last that did
   bool hadamard_fp8 = false;       ///< what the reference code does in profile kNative

@@ -35,9 +35,10 @@ void PrintTo(const FamilyCase& row, std::ostream* out) {
 }
 
 constexpr FamilyCase kFamilyCases[] = {
-    {"deepseek_v4", 1e-5},
-    {"deepseek_v4_base", 1e-5},
-    {"deepseek_v4_dspark", 1e-5},
+    {"deepseek_v4", 1e-5}, {"deepseek_v4_base", 1e-5}, {"deepseek_v4_dspark", 1e-5},
+    {"qwen3_next", 1e-5},  {"qwen3_5_moe", 1e-5},      {"qwen3_5_moe_fp8", 1e-5},
+    {"kimi_linear", 1e-5}, {"bailing_hybrid", 1e-5},   {"nemotron_h", 1e-5},
+    {"glm5_next", 1e-5},
 };
 
 /// A small checkpoint in the layout of a release, and what was recorded of it.

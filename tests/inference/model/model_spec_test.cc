@@ -268,6 +268,46 @@ TEST(DeepseekV4Spec, RefusesWhatMakesNoAttention) {
   }
 }
 
+void expect_forward_refused(const std::string& name, ErrorCode code,
+                            std::initializer_list<std::string> fragments, const Edits& edits) {
+  expect_error(code, fragments,
+               [&] { spec_of("tests/golden/forward/" + name + "/checkpoint", edits); });
+}
+
+TEST(RecurrentSpecs, RefuseWhatMakesNoMixer) {
+  using enum ErrorCode;
+  expect_forward_refused("qwen3_next", kCorrupt, {"3 value heads over 2 key heads"},
+                         {{"/linear_num_value_heads", 3}});
+  expect_forward_refused("qwen3_next", kCorrupt, {"'linear_key_head_dim'"},
+                         {{"/linear_key_head_dim", 0}});
+  expect_forward_refused("qwen3_next", kCorrupt, {"linear_conv_kernel_dim"},
+                         {{"/linear_conv_kernel_dim", 1000000}});
+  expect_forward_refused("kimi_linear", kCorrupt, {"'linear_attn_config.kda_layers' has 9"},
+                         {{"/linear_attn_config/kda_layers", {1, 9}}});
+  expect_forward_refused("kimi_linear", kCorrupt, {"'linear_attn_config.num_heads'"},
+                         {{"/linear_attn_config/num_heads", 0}});
+  expect_forward_refused("kimi_linear", kUnsupported, {"'mla_use_nope' is false"},
+                         {{"/mla_use_nope", false}});
+  expect_forward_refused("kimi_linear", kUnsupported, {"'num_expert_group' is 2"},
+                         {{"/num_expert_group", 2}});
+  expect_forward_refused("bailing_hybrid", kUnsupported, {"'score_function' is 'softmax'"},
+                         {{"/score_function", "softmax"}});
+  expect_forward_refused("glm5_next", kCorrupt, {"'index_topk' is 18", "4 tokens of a pool"},
+                         {{"/text_config/index_topk", 18}});
+  expect_forward_refused("glm5_next", kUnsupported, {"'qk_rope_head_dim' is 8"},
+                         {{"/text_config/qk_rope_head_dim", 8}});
+  expect_forward_refused("glm5_next", kUnsupported, {"'index_kpool_always_select_tail' is false"},
+                         {{"/text_config/index_kpool_always_select_tail", false}});
+  expect_forward_refused("glm5_next", kCorrupt, {"'index_kpool'"},
+                         {{"/text_config/index_kpool", 0}});
+  expect_forward_refused("nemotron_h", kCorrupt, {"8 heads in 3 groups"}, {{"/n_groups", 3}});
+  expect_forward_refused("nemotron_h", kUnsupported, {"'mlp_hidden_act' is 'gelu'"},
+                         {{"/mlp_hidden_act", "gelu"}});
+  expect_forward_refused("nemotron_h", kUnsupported, {"'moe_latent_size' is 8"},
+                         {{"/moe_latent_size", 8}});
+  expect_forward_refused("nemotron_h", kCorrupt, {"'ssm_state_size'"}, {{"/ssm_state_size", 0}});
+}
+
 TEST(ModelSpec, RefusesFamiliesWithoutAForwardPass) {
   for (const char* name : {"gpt_oss", "generic"}) {
     expect_error(ErrorCode::kUnsupported,

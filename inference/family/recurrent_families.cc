@@ -1,0 +1,277 @@
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "formats/json/json.h"
+#include "formats/json/json_fields.h"
+#include "inference/family/spec_parts.h"
+
+// Families whose layers, or most of them, have a recurrent mixer.
+
+namespace ingot::inference {
+
+using formats::JsonFields;
+using formats::ModelConfig;
+
+namespace {
+
+constexpr std::size_t kMostKernel = 64;
+
+std::size_t kernel_of(const JsonFields& fields, const char* key) {
+  return needed(fields, key, kMostKernel);
+}
+
+// The mixer of linear layers, and the model's attention in the others.
+void mix(const std::vector<bool>& is_linear, const MixerSpec& linear, ModelSpec& spec) {
+  if (is_linear.size() != spec.layers) {
+    refuse(fmt::format("which of the {} layers have linear attention is not said", spec.layers));
+  }
+  for (std::size_t l = 0; l < spec.layers; ++l) {
+    spec.mixers.push_back(is_linear[l] ? linear : MixerSpec(ModelAttention()));
+  }
+}
+
+// Qwen3-Next and Qwen3.5: gated delta nets, and grouped-query attention whose output has a gate, in
+// every n-th layer. Norms of hidden states, queries and keys add one to their weights; a part of a
+// head is rotated; a shared expert has a gate of its own.
+ModelSpec gated_delta_nets(const ModelConfig& config) {
+  ModelSpec spec = decoder_spec(config);
+  leave_out_mtp(spec);
+  spec.leaves_out_mtp = true;  // the names tell, not every config
+  const JsonFields fields = spec_fields(config);
+  add_grouped_attention(config, spec);
+  spec.gqa->output_gate = fields.boolean("attn_output_gate", true);
+  const auto rope = fields.optional_child("rope_parameters");
+  const JsonFields& rope_fields =
+      rope && rope->find("partial_rotary_factor") != nullptr ? *rope : fields;
+  const double part = rope_fields.optional_real("partial_rotary_factor", 0, 1).value_or(0.25);
+  spec.rope = rope_spec(config.rope,
+                        static_cast<std::size_t>(part * static_cast<double>(spec.gqa->head_dim)),
+                        /*interleaved=*/false);
+  spec.norm_offset = 1;
+  spec.shared_intermediate = static_cast<std::size_t>(config.shared_intermediate_size);
+
+  DeltaNetSpec net;
+  net.key_heads = of_heads(config.linear_num_key_heads, "linear_num_key_heads");
+  net.value_heads = of_heads(config.linear_num_value_heads, "linear_num_value_heads");
+  net.key_dim = of_heads(config.linear_key_head_dim, "linear_key_head_dim");
+  net.value_dim = of_heads(config.linear_value_head_dim, "linear_value_head_dim");
+  net.kernel = kernel_of(fields, "linear_conv_kernel_dim");
+  net.silu_gate = true;
+  if (net.value_heads % net.key_heads != 0) {
+    refuse(fmt::format("{} value heads over {} key heads make no linear attention", net.value_heads,
+                       net.key_heads));
+  }
+  mix(config.layer_is_linear, net, spec);
+  if (!spec.router) refuse("'num_experts' is missing or 0");
+  spec.router->groups = spec.router->topk_groups = 1;
+  spec.router->score = GateScore::kSoftmax;
+  spec.router->normalize = true;
+  return spec;
+}
+
+// Kimi Delta Attention: one size of heads, a decay per key.
+DeltaNetSpec kimi_delta(std::size_t heads, std::size_t width, std::size_t kernel) {
+  return {.key_heads = heads,
+          .value_heads = heads,
+          .key_dim = width,
+          .value_dim = width,
+          .kernel = kernel,
+          .decay_per_key = true};
+}
+
+// A sigmoid gate with correction bias, whose groups are judged by their two best.
+void set_biased_router(ModelSpec& spec, const JsonFields& fields, const char* normalizes) {
+  if (!spec.router) refuse("'num_experts' is missing or 0");
+  spec.router->score = GateScore::kSigmoid;
+  spec.router->correction_bias = true;
+  spec.router->normalize = fields.boolean(normalizes, true);
+  spec.router->scale = routed_scale(fields);
+}
+
+}  // namespace
+
+ModelSpec qwen3_next(const ModelConfig& config) {
+  ModelSpec spec = gated_delta_nets(config);
+  spec.router->normalize = spec_fields(config).boolean("norm_topk_prob", true);
+  return spec;
+}
+
+ModelSpec qwen3_5_moe(const ModelConfig& config) {
+  return gated_delta_nets(config);
+}
+
+// Kimi Linear: Kimi Delta Attention, and latent attention without positions in listed layers. The
+// lists count from 1.
+ModelSpec kimi_linear(const ModelConfig& config) {
+  ModelSpec spec = decoder_spec(config);
+  leave_out_mtp(spec);
+  const JsonFields fields = spec_fields(config);
+  add_latent_attention(config, spec, /*has_positions=*/false);
+  if (!fields.boolean("mla_use_nope", true)) {
+    refuse(ErrorCode::kUnsupported,
+           "'mla_use_nope' is false; this family's latent attention has "
+           "no positions");
+  }
+  const JsonFields linear = fields.child("linear_attn_config");
+  std::vector<bool> is_linear(spec.layers);
+  for (const std::uint64_t layer : linear.numbers("kda_layers")) {
+    if (layer == 0 || layer > spec.layers) {
+      refuse(
+          fmt::format("'linear_attn_config.kda_layers' has {}, of {} layers", layer, spec.layers));
+    }
+    is_linear[layer - 1] = true;
+  }
+  mix(is_linear,
+      kimi_delta(of_heads(linear.number("num_heads", kMaxCount), "linear_attn_config.num_heads"),
+                 of_heads(linear.number("head_dim", kMaxCount), "linear_attn_config.head_dim"),
+                 kernel_of(linear, "short_conv_kernel_size")),
+      spec);
+  require_text(fields, "moe_router_activation_func", "sigmoid");
+  set_biased_router(spec, fields, "moe_renormalize");
+  const std::size_t groups = fields.optional_number("num_expert_group", kMaxCount).value_or(1);
+  if (groups > 1) {
+    refuse(ErrorCode::kUnsupported,
+           fmt::format("'num_expert_group' is {}; this family has one group", groups));
+  }
+  return spec;
+}
+
+// Ling 3: Kimi Delta Attention, and in every n-th layer latent attention with a gate per head.
+ModelSpec bailing_hybrid(const ModelConfig& config) {
+  ModelSpec spec = decoder_spec(config);
+  leave_out_mtp(spec);
+  const JsonFields fields = spec_fields(config);
+  add_latent_attention(config, spec);
+  spec.mla->head_gate = true;
+  DeltaNetSpec net = kimi_delta(of_heads(config.num_attention_heads, "num_attention_heads"),
+                                of_heads(config.head_dim, "head_dim"),
+                                kernel_of(fields, "short_conv_kernel_size"));
+  if (fields.boolean("kda_safe_gate", true)) {
+    net.decay = Decay::kSigmoid;
+    net.decay_floor =
+        static_cast<float>(fields.optional_real("kda_lower_bound", -1e6, 0).value_or(-5));
+  }
+  mix(config.layer_is_linear, net, spec);
+  require_text(fields, "score_function", "sigmoid");
+  set_biased_router(spec, fields, "norm_topk_prob");
+  spec.router->correction_bias = fields.boolean("moe_router_enable_expert_bias", true);
+  return spec;
+}
+
+// GLM-5.3-Flash: Kimi Delta Attention, and in listed layers latent attention without positions,
+// whose indexer chooses pools of tokens; hyper-connections whose streams are averaged at the end.
+ModelSpec glm5_next(const ModelConfig& config) {
+  ModelSpec spec = decoder_spec(config);
+  leave_out_mtp(spec);
+  const JsonFields fields = spec_fields(config);
+  if (config.qk_rope_head_dim != 0) {
+    refuse(ErrorCode::kUnsupported,
+           fmt::format("'qk_rope_head_dim' is {}; this family's latent attention has no positions",
+                       config.qk_rope_head_dim));
+  }
+  add_latent_attention(config, spec, /*has_positions=*/false);
+  spec.mla->latent_norm_eps = spec.norm_eps;
+  add_indexer(config, /*interleaved=*/true, spec);
+  spec.indexer->pool = needed(fields, "index_kpool", 1 << 16);
+  if (spec.indexer->topk % spec.indexer->pool != 0) {
+    refuse(fmt::format("'index_topk' is {}, no multiple of the {} tokens of a pool",
+                       spec.indexer->topk, spec.indexer->pool));
+  }
+  if (!fields.boolean("index_kpool_always_select_tail", true)) {
+    refuse(ErrorCode::kUnsupported,
+           "'index_kpool_always_select_tail' is false; the forward pass knows true alone");
+  }
+  const JsonFields linear = fields.child("linear_attn_config");
+  DeltaNetSpec net =
+      kimi_delta(of_heads(linear.number("num_heads", kMaxCount), "linear_attn_config.num_heads"),
+                 of_heads(linear.number("head_dim", kMaxCount), "linear_attn_config.head_dim"),
+                 kernel_of(linear, "short_conv_kernel_size"));
+  const auto floor = linear.optional_real("gate_lower_bound", -1e6, 0);
+  if (floor || linear.boolean("safe_gate", true)) {
+    net.decay = Decay::kSigmoid;
+    net.decay_floor = static_cast<float>(floor.value_or(-5));
+  }
+  mix(config.layer_is_linear, net, spec);
+  spec.hyper = hyper_spec(fields, spec);
+  spec.hyper->learned_head = false;
+  if (const auto limit = fields.optional_real("swiglu_limit", 0, 1e9)) {
+    spec.gate_limit = static_cast<float>(*limit);
+  }
+  set_sigmoid_router(config, spec);
+  return spec;
+}
+
+// Nemotron-H: one mixer or one feed-forward part a layer. Experts have no gate, attention no norms
+// and no positions.
+ModelSpec nemotron_h(const ModelConfig& config) {
+  ModelSpec spec = decoder_spec(config);
+  leave_out_mtp(spec);
+  const JsonFields fields = spec_fields(config);
+  require_text(fields, "mlp_hidden_act", "relu2");
+  require_text(fields, "mamba_hidden_act", "silu");
+  for (const char* key : {"mlp_bias", "moe_latent_size", "sliding_window"}) {
+    const formats::Json* value = fields.find(key);
+    if (value == nullptr || value->is_null() || *value == false || *value == 0) continue;
+    refuse(ErrorCode::kUnsupported,
+           fmt::format("'{}' is {}; the forward pass knows none", key, formats::json_text(*value)));
+  }
+  add_grouped_attention(config, spec);
+  spec.gqa->norms = false;
+  spec.rope = {};
+  spec.has_mlp_gate = false;
+  spec.shared_intermediate = static_cast<std::size_t>(config.shared_intermediate_size);
+
+  StateSpaceSpec space;
+  space.heads = of_heads(needed(fields, "mamba_num_heads"), "mamba_num_heads");
+  space.head_dim = of_heads(needed(fields, "mamba_head_dim"), "mamba_head_dim");
+  space.groups = of_heads(needed(fields, "n_groups"), "n_groups");
+  space.state = of_heads(needed(fields, "ssm_state_size"), "ssm_state_size");
+  space.kernel = kernel_of(fields, "conv_kernel");
+  space.least_step =
+      static_cast<float>(fields.optional_real("time_step_min", 0, 1e6).value_or(0.001));
+  space.convolution_bias = fields.boolean("use_conv_bias", true);
+  space.projection_bias = fields.boolean("use_bias", false);
+  if (space.heads % space.groups != 0) {
+    refuse(fmt::format("{} heads in {} groups make no state space", space.heads, space.groups));
+  }
+  // One sign or one word a layer.
+  std::vector<std::string> kinds;
+  if (const auto pattern = fields.optional_text("hybrid_override_pattern")) {
+    for (const char sign : *pattern) kinds.emplace_back(1, sign);
+  } else {
+    for (const formats::Json& word : fields.array("layers_block_type")) {
+      kinds.push_back(word.is_string() ? word.get<std::string>() : std::string());
+    }
+  }
+  if (kinds.size() != spec.layers) {
+    refuse(fmt::format("'hybrid_override_pattern' tells of {} layers, there are {}", kinds.size(),
+                       spec.layers));
+  }
+  for (std::size_t l = 0; l < spec.layers; ++l) {
+    const std::string& kind = kinds[l];
+    const bool is_moe = kind == "E" || kind == "moe", is_dense = kind == "-" || kind == "mlp";
+    spec.is_moe[l] = is_moe;
+    spec.has_feed_forward.push_back(is_moe || is_dense);
+    if (is_moe || is_dense) {
+      spec.mixers.emplace_back(NoMixer());
+    } else if (kind == "M" || kind == "mamba" || kind == "linear_attention") {
+      spec.mixers.emplace_back(space);
+    } else if (kind == "*" || kind == "attention" || kind == "full_attention") {
+      spec.mixers.emplace_back(ModelAttention());
+    } else {
+      refuse(
+          ErrorCode::kUnsupported,
+          fmt::format("layer {} is of kind '{}', which the forward pass does not know", l, kind));
+    }
+  }
+  if (std::ranges::find(spec.is_moe, true) == spec.is_moe.end()) {
+    spec.router.reset();
+  } else {
+    set_biased_router(spec, fields, "norm_topk_prob");
+  }
+  return spec;
+}
+
+}  // namespace ingot::inference
