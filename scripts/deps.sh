@@ -8,7 +8,7 @@ packages=(
   g++ cmake ninja-build pkg-config ccache
   nlohmann-json3-dev libcli11-dev libtbb-dev libzstd-dev libhwy-dev libfmt-dev libspdlog-dev libyaml-cpp-dev
   libxxhash-dev libssl-dev libpcre2-dev libonig-dev libutf8proc-dev libedit-dev
-  libopenmpi-dev openmpi-bin
+  libopenmpi-dev openmpi-bin iproute2
   libgtest-dev libgmock-dev libbenchmark-dev
   python3 time
 )

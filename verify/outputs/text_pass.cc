@@ -30,7 +30,8 @@ std::vector<Batch> divide(const formats::Checkpoint& model, const inference::Mod
     RunMemory need = inference::stream_memory(model, options.output_profile, some, options.threads);
     const auto rows = std::accumulate(some.begin(), some.end(), std::uint64_t{0});
     need.scratch +=
-        (rows * (spec.stream_width() + states * spec.hidden + 1) + kHeadRows * spec.vocab) * sizeof(float);
+        (rows * (spec.stream_width() + states * spec.hidden + 1) + kHeadRows * spec.vocab) *
+        sizeof(float);
     return need;
   };
   // The figure of a refusal is enough for every document.

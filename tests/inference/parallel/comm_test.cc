@@ -109,6 +109,32 @@ TEST(Broadcast, IsWhatOneRankHas) {
   EXPECT_EQ(values, (std::vector<float>{2, 2, 2}));
 }
 
+TEST(Broadcast, TakesAnyNumberOfBytesAndLists) {
+  constexpr Collective kBytes = {.group = Group::kExpert, .name = "bytes"};
+  constexpr Collective kLists = {.group = Group::kExpert, .name = "lists"};
+  for (const std::size_t n : {0, 1, 100'000}) {
+    const Bytes bytes = text(std::string(n, 'x'));
+    const Lists lists(std::min<std::size_t>(n, 3), std::vector<std::int32_t>(n, -7));
+    std::vector<int> agree(4);
+    for (std::uint32_t from : {0U, 3U}) {
+      run_ranks({.ep = 4}, [&](std::uint32_t rank, Comm& comm) {
+        const bool gives = rank == from;
+        agree[rank] += broadcast(comm, kBytes, from, gives ? bytes : text("other")) == bytes;
+        agree[rank] += broadcast(comm, kLists, from, gives ? lists : Lists{{1}, {}}) == lists;
+      });
+    }
+    EXPECT_EQ(agree, std::vector<int>(4, 4)) << n;
+  }
+}
+
+TEST(AllGather, OfNothingIsNothing) {
+  run_ranks({.tp = 3}, [](std::uint32_t, Comm& comm) {
+    EXPECT_TRUE(all_gather(comm, kSum, {}).empty());
+    comm.all_reduce(kSum, {});
+    broadcast(comm, kSum, 1, std::span<float>());
+  });
+}
+
 TEST(Traffic, CountsWhatLeavesTheRank) {
   run_ranks({.tp = 4}, [&](std::uint32_t rank, Comm& comm) {
     std::vector<float> values(10);
