@@ -1,12 +1,13 @@
 // The forward pass on a checkpoint of real widths: decoding against reading the bytes that a token
-// needs, sparse attention against the number of cached tokens, and experts on demand.
+// needs, sparse attention against the number of cached tokens, experts on demand, batches, drafts.
 //
 // usage: generate_bench DIRECTORY [threads] [rounds]
 // DIRECTORY: `ingot synth DIR --family deepseek_v32 --layers 3 --dense-layers 1 --experts 32
-// --vocab 8192 --mtp-layers 0 --fp8-grid ue8m0`
+// --vocab 8192 --fp8-grid ue8m0`; with `--mtp-layers 0` drafts are left out.
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -52,12 +53,20 @@ std::uint64_t active_bytes(const Setting& setting, const inference::ModelSpec& s
   return need.resident - embedding + need.experts / shape.n_experts * spec.router->topk;
 }
 
-std::vector<std::vector<std::int32_t>> some_prompt(const inference::ModelSpec& spec) {
-  std::vector<std::int32_t> ids(64);
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    ids[i] = static_cast<std::int32_t>((i * 97 + 5) % spec.vocab);
+inference::Lists some_prompts(const inference::ModelSpec& spec, std::size_t n) {
+  inference::Lists prompts(n, std::vector<std::int32_t>(16));
+  std::size_t next = 5;
+  for (auto& ids : prompts) {
+    for (std::int32_t& id : ids) id = static_cast<std::int32_t>((next += 97) % spec.vocab);
   }
-  return {ids};
+  return prompts;
+}
+
+inference::GenerateOptions greedy_answers() {
+  inference::GenerateOptions options;
+  options.sampling.temperature = 0;
+  options.max_new_tokens = 17;
+  return options;
 }
 
 void decode(const Setting& setting, inference::Profile profile) {
@@ -65,14 +74,12 @@ void decode(const Setting& setting, inference::Profile profile) {
   const auto model =
       inference::Model(setting.source, {}, comm,
                        {.profile = profile, .threads = setting.threads, .without_mtp = true});
-  inference::GenerateOptions options;
-  options.sampling.temperature = 0;
-  options.max_new_tokens = 17;
+  const inference::GenerateOptions options = greedy_answers();
   const std::uint64_t active = active_bytes(setting, model.spec());
   std::vector<double> ratios, rates;
   for (std::size_t round = 0; round < setting.rounds; ++round) {
     const double bandwidth = read_bandwidth(setting.threads);
-    const auto times = generate(model, some_prompt(model.spec()), options).times;
+    const auto times = generate(model, some_prompts(model.spec(), 1), options).times;
     const double rate = static_cast<double>(times.decode_tokens) / times.decode_seconds;
     rates.push_back(rate);
     ratios.push_back(rate * static_cast<double>(active) / bandwidth);
@@ -117,7 +124,8 @@ void sparse(const Setting& setting) {
   const inference::StepContext context{
       .spec = spec, .profile = inference::Profile::kF32, .threads = setting.threads, .comm = comm};
   const inference::WeightStore weights(setting.source, context.profile, setting.threads);
-  const inference::MlaAttention attention(weights, context, "model.layers.1.self_attn.", false);
+  const inference::MlaAttention attention(weights, context, "model.layers.1.self_attn.",
+                                          "model.layers.1.self_attn.o_proj.weight", false);
   inference::KvCache cache(
       {inference::cache_streams(spec, {}, context.profile, inference::KvFormat::kBf16, 1)}, kMany);
   const auto sequence = cache.add();
@@ -143,31 +151,95 @@ void sparse(const Setting& setting) {
       median(seconds) * 1e3, median(ratios));
 }
 
+// Answer tokens of n sequences in a step, against reading once what any of them multiplies: of E
+// experts, k a token, evenly and independently chosen, n tokens need E (1 - (1 - k/E)^n).
+void batches(const Setting& setting) {
+  inference::OneRank comm;
+  const auto model =
+      inference::Model(setting.source, {}, comm, {.threads = setting.threads, .without_mtp = true});
+  const inference::ModelSpec& spec = model.spec();
+  if (!spec.router) return;
+  const inference::WeightStore weights(setting.source, inference::Profile::kNative, 1);
+  const auto need =
+      inference::need_of_weights(weights, inference::expert_shape(spec, {}, false), false, spec);
+  const double share =
+      static_cast<double>(spec.router->topk) / static_cast<double>(spec.router->experts);
+  const double expert_bytes = static_cast<double>(need.experts);
+  const double others = static_cast<double>(active_bytes(setting, spec)) - share * expert_bytes;
+  for (const std::size_t n : {1, 8, 32}) {
+    const double read = others + expert_bytes * (1 - std::pow(1 - share, static_cast<double>(n)));
+    std::vector<double> ratios, rates;
+    for (std::size_t round = 0; round < setting.rounds; ++round) {
+      const double bandwidth = read_bandwidth(setting.threads);
+      const auto result = generate(model, some_prompts(spec, n), greedy_answers());
+      const double rate =
+          static_cast<double>(result.times.decode_tokens) / result.times.decode_seconds;
+      rates.push_back(rate);
+      ratios.push_back(rate / static_cast<double>(n) * read / bandwidth);
+    }
+    std::printf(
+        "%2zu sequences, native, experts resident: %.1f tokens/s, %.2f GB a step by "
+        "arithmetic, %.2f of bandwidth\n",
+        n, median(rates), read / 1e9, median(ratios));
+  }
+}
+
 void on_demand(const Setting& setting) {
   inference::OneRank comm;
   const auto spec = inference::model_spec(setting.source.family(), setting.source.config());
-  const auto prompts = some_prompt(spec);
-  inference::GenerateOptions options;
-  options.sampling.temperature = 0;
-  options.max_new_tokens = 17;
-  const auto lengths = final_lengths(spec, prompts, options.max_new_tokens);
-  const auto need = run_memory(setting.source, inference::Profile::kNative, options.kv_format,
-                               lengths, setting.threads);
-  // Room for a quarter of the experts.
-  const std::uint64_t limit = need.least() + (need.experts - need.two_experts) / 4;
-  const auto model = inference::Model(
-      setting.source, {}, comm,
-      {.threads = setting.threads, .weight_limit = weight_limit(need, limit), .without_mtp = true});
-  const auto before = model.expert_counters();
-  const auto times = generate(model, prompts, options).times;
-  const auto after = model.expert_counters();
-  const auto n_tokens = static_cast<double>(times.prefill_tokens + times.decode_tokens);
-  std::printf(
-      "experts on demand in a quarter of their memory: decode %.2f s per token, %.2f GB read "
-      "per token over all, prefill %.1f tokens/s\n",
-      times.decode_seconds / static_cast<double>(times.decode_tokens),
-      static_cast<double>(after.bytes_read - before.bytes_read) / n_tokens / 1e9,
-      static_cast<double>(times.prefill_tokens) / times.prefill_seconds);
+  const inference::GenerateOptions options = greedy_answers();
+  std::vector<double> per_token;
+  for (const std::size_t n : {1, 8, 32}) {
+    const auto prompts = some_prompts(spec, n);
+    const auto lengths = final_lengths(spec, prompts, options.max_new_tokens);
+    const auto need = run_memory(setting.source, inference::Profile::kNative, options.kv_format,
+                                 lengths, setting.threads);
+    // Room for a quarter of the experts.
+    const std::uint64_t limit = need.least() + (need.experts - need.two_experts) / 4;
+    const auto model = inference::Model(setting.source, {}, comm,
+                                        {.threads = setting.threads,
+                                         .weight_limit = weight_limit(need, limit),
+                                         .without_mtp = true});
+    const auto before = model.expert_counters();
+    const auto times = generate(model, prompts, options).times;
+    const auto after = model.expert_counters();
+    const auto n_tokens = static_cast<double>(times.prefill_tokens + times.decode_tokens);
+    per_token.push_back(static_cast<double>(after.bytes_read - before.bytes_read) / n_tokens);
+    std::printf(
+        "%2zu sequences, experts on demand in a quarter of their memory: decode %.2f s per "
+        "token, %.3f GB read per token over all (%.2f of one sequence), prefill %.1f "
+        "tokens/s\n",
+        n, times.decode_seconds / static_cast<double>(times.decode_tokens), per_token.back() / 1e9,
+        per_token.back() / per_token.front(),
+        static_cast<double>(times.prefill_tokens) / times.prefill_seconds);
+  }
+}
+
+// What proposing and checking costs, whether or not a proposal holds.
+void drafts(const Setting& setting) {
+  inference::OneRank comm;
+  const auto model = inference::Model(setting.source, {}, comm, {.threads = setting.threads});
+  if (!model.has_mtp()) return;
+  for (const std::size_t n : {1, 8}) {
+    double without = 0;
+    for (const std::size_t k : {0, 1, 2}) {
+      inference::GenerateOptions options = greedy_answers();
+      options.drafts = k;
+      std::vector<double> seconds;
+      inference::DraftCounts counts;
+      for (std::size_t round = 0; round < setting.rounds; ++round) {
+        const auto result = generate(model, some_prompts(model.spec(), n), options);
+        counts = result.drafts;
+        seconds.push_back(result.times.decode_seconds / static_cast<double>(counts.passes));
+      }
+      if (k == 0) without = median(seconds);
+      std::printf(
+          "%zu sequences, %zu drafts, native: %.1f ms a pass, %.2f of that without, %.2f "
+          "tokens a pass\n",
+          n, k, median(seconds) * 1e3, median(seconds) / without,
+          static_cast<double>(counts.tokens) / static_cast<double>(counts.passes));
+    }
+  }
 }
 
 int run(int argc, char** argv) {
@@ -179,12 +251,15 @@ int run(int argc, char** argv) {
   const std::size_t rounds = argc > 3 ? std::strtoul(argv[3], nullptr, 10) : 5;
   const formats::Checkpoint source = shard::open_source(argv[1]);
   const Setting setting{source, threads, rounds};
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
   std::printf("%zu threads, %zu rounds, medians\n", threads, rounds);
   for (const auto profile : {inference::Profile::kF32, inference::Profile::kNative}) {
     decode(setting, profile);
   }
   sparse(setting);
   on_demand(setting);
+  batches(setting);
+  drafts(setting);
   return 0;
 }
 

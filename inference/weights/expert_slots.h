@@ -11,14 +11,24 @@
 namespace ingot::inference {
 
 /// Which experts are in memory, and which go when another needs the room: of those that nobody
-/// holds the one used longest ago, and only then those that somebody has announced, the one needed
-/// last first. Experts that are held or being read stay, and count. Not synchronised.
+/// holds the one that has gone unused for most visits of its layer; of equal ones that whose layer
+/// comes again last, as steps go through the layers in order, then the one used longest ago. Only
+/// then those that somebody has announced, the one needed last first. Experts that are held or
+/// being read stay, and count. Not synchronised.
+///
+/// One token at a time, that is the expert used longest ago. A large batch uses most experts in
+/// every step: then those of the layers to come stay, where the oldest would go just before its
+/// use.
 class ExpertSlots {
  public:
   enum class Phase : std::uint8_t { kAbsent, kReading, kReady, kFailed };
 
-  /// `n_bytes[i]` is what expert i takes.
-  ExpertSlots(std::vector<std::uint64_t> n_bytes, std::uint64_t budget);
+  /// What expert i takes, and in which layer it is.
+  struct Size {
+    std::uint64_t n_bytes = 0;
+    std::uint32_t layer = 0;
+  };
+  ExpertSlots(const std::vector<Size>& sizes, std::uint64_t budget);
 
   [[nodiscard]] Phase phase(std::size_t i) const { return slots_[i].phase; }
   [[nodiscard]] std::uint64_t bytes_used() const { return used_; }
@@ -29,15 +39,15 @@ class ExpertSlots {
   /// What is above the budget and not held any more goes at once.
   void release(std::size_t i);
 
-  /// A new list of experts to come; those of the two latest lists are wanted.
-  void begin_list() { ++list_; }
+  /// A visit of a layer: a new list of experts to come; those of the two latest lists are wanted.
+  void begin_list(std::uint32_t layer);
   void want(std::size_t i);
   /// It has come to its use.
   void forget(std::size_t i) { slots_[i].wanted_in = 0; }
   [[nodiscard]] bool is_wanted(std::size_t i) const;
 
   /// For whom room is made: what is needed now may drive out what is wanted, what is read ahead may
-  /// not.
+  /// not; nor, while there is work before it, what the latest visits of other layers have used.
   enum class Claim : std::uint8_t { kNow, kAhead };
   [[nodiscard]] bool can_make_room(std::size_t i, Claim claim) const;
   /// Drops experts until this one fits, or there is none left to drop, and counts it from here on:
@@ -54,21 +64,30 @@ class ExpertSlots {
  private:
   struct Slot {
     std::uint64_t n_bytes = 0;
+    std::size_t layer = 0;  ///< number in layers_
     Phase phase = Phase::kAbsent;
     std::size_t holders = 0;
-    std::uint64_t last_use = 0;
+    std::uint64_t last_use = 0, last_visit = 0;
     std::uint64_t wanted_in = 0;  ///< list, 0: none
     std::uint64_t wanted_at = 0;
     std::shared_ptr<const Expert> expert;
     std::exception_ptr failure;
   };
 
-  [[nodiscard]] bool may_go(std::size_t i, Claim claim) const;
-  /// The next to go; the number of slots when there is none.
-  [[nodiscard]] std::size_t next_to_go(Claim claim) const;
-  void make_room(std::uint64_t n_bytes, Claim claim);
+  /// Whether the expert was used by the latest visit of another layer.
+  [[nodiscard]] bool comes_again(const Slot& slot) const;
+  /// Whether one that is wanted before `i` is there or on its way.
+  [[nodiscard]] bool has_work_before(std::size_t i) const;
+  /// Those that may go when room is made for `i`, the next to go first.
+  [[nodiscard]] std::vector<std::size_t> order_of_leaving(std::size_t i, Claim claim) const;
+  void make_room(std::size_t i, std::uint64_t n_bytes, Claim claim);
+  void mark_use(Slot& slot);
+  [[nodiscard]] std::size_t number_of(std::uint32_t layer) const;
 
   std::vector<Slot> slots_;
+  std::vector<std::uint32_t> layers_;  // ascending
+  std::vector<std::uint64_t> visits_;  // by number in layers_
+  std::size_t visited_ = 0;            // the latest
   std::uint64_t budget_;
   std::uint64_t used_ = 0;
   std::uint64_t clock_ = 0;

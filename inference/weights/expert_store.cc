@@ -94,8 +94,8 @@ class ExpertParts {
 
 /// What the thread that reads ahead, callers and living pointers share.
 struct Shared {
-  Shared(std::vector<std::uint64_t> n_bytes, std::uint64_t budget)
-      : slots(std::move(n_bytes), budget) {}
+  Shared(const std::vector<ExpertSlots::Size>& sizes, std::uint64_t budget)
+      : slots(sizes, budget) {}
 
   std::mutex mutex;
   std::condition_variable_any changed;
@@ -144,22 +144,22 @@ std::optional<std::size_t> next_ahead(Shared& shared) {
 }
 
 /// The sizes of every expert in memory.
-std::vector<std::uint64_t> sizes_of(const WeightStore& store, const ExpertShape& shape) {
-  std::vector<std::uint64_t> sizes;
+std::vector<ExpertSlots::Size> sizes_of(const WeightStore& store, const ExpertShape& shape) {
+  std::vector<ExpertSlots::Size> sizes;
   sizes.reserve(shape.experts.size());
   for (const ExpertId id : shape.experts) {
-    std::uint64_t& n_bytes = sizes.emplace_back(0);
+    std::uint64_t& n_bytes = sizes.emplace_back(ExpertSlots::Size{.layer = id.layer}).n_bytes;
     const ExpertParts parts(store, shape, id);
     for (const LinearPart& part : parts.get()) n_bytes += store.bytes_of(part);
   }
   return sizes;
 }
 
-ExpertStore::Need need_of(const std::vector<std::uint64_t>& sizes) {
+ExpertStore::Need need_of(const std::vector<ExpertSlots::Size>& sizes) {
   ExpertStore::Need need;
-  for (const std::uint64_t n_bytes : sizes) {
-    need.all += n_bytes;
-    need.largest = std::max(need.largest, n_bytes);
+  for (const ExpertSlots::Size& size : sizes) {
+    need.all += size.n_bytes;
+    need.largest = std::max(need.largest, size.n_bytes);
   }
   return need;
 }
@@ -312,7 +312,7 @@ ExpertStore::Need ExpertStore::need(const WeightStore& store, const ExpertShape&
 ExpertStore::ExpertStore(const WeightStore& store, ExpertShape shape, std::uint64_t budget,
                          std::size_t threads)
     : state_(std::make_unique<State>(store, std::move(shape), threads)) {
-  std::vector<std::uint64_t> sizes = sizes_of(store, state_->shape);
+  const std::vector<ExpertSlots::Size> sizes = sizes_of(store, state_->shape);
   const Need enough = need_of(sizes);
   if (enough.all <= budget) {
     state_->read_all();
@@ -324,7 +324,7 @@ ExpertStore::ExpertStore(const WeightStore& store, ExpertShape shape, std::uint6
                             "them {}): raise --mem-limit by {}",
                             budget, 2 * enough.largest, enough.all, 2 * enough.largest - budget));
   }
-  state_->shared = std::make_shared<Shared>(std::move(sizes), budget);
+  state_->shared = std::make_shared<Shared>(sizes, budget);
   state_->background = std::jthread(
       [state = state_.get()](const std::stop_token& stop) { state->read_ahead(stop); });
 }
@@ -339,7 +339,7 @@ void ExpertStore::prefetch(std::uint32_t layer, std::span<const std::uint32_t> e
   if (all_resident()) return;
   Shared& shared = *state_->shared;
   const std::lock_guard lock(shared.mutex);
-  shared.slots.begin_list();
+  shared.slots.begin_list(layer);
   for (const std::uint32_t expert : experts) {
     const std::size_t slot = state_->slot_of(layer, expert);
     shared.slots.want(slot);

@@ -46,7 +46,7 @@ struct ExpertCounters {
 };
 
 /// Routed experts in memory, up to a budget: all of them, read at once, when they fit; else those
-/// used last (least recently used goes first), read when the router has chosen them. Held experts
+/// used last (which go first: ExpertSlots), read when the router has chosen them. Held experts
 /// never go. Only when those that are held leave no room for one more that somebody asks for, the
 /// budget is exceeded, by what is missing for that one; as soon as something is released, by less
 /// or nothing. Safe from many threads.

@@ -114,6 +114,34 @@ TEST(Generate, ExpertsReadOnDemandChangeNothing) {
   EXPECT_GT(on_demand.model.expert_counters().bytes_read, 0U);
 }
 
+// Experts read for one step serve all its tokens.
+TEST(Generate, EightPromptsReadLittleMoreThanOne) {
+  const auto source = shard::open_source(kExample);
+  Prompts prompts;
+  const auto text = golden_ids("prompt4.input_ids");
+  for (std::ptrdiff_t i = 0; i < 8; ++i)
+    prompts.emplace_back(text.begin() + 16 * i, text.begin() + 16 * i + 16);
+  GenerateOptions options = greedy_options();
+  options.max_new_tokens = 6;
+  options.eos.clear();
+  inference::ModelOptions small = f32_options();
+  const auto bytes_read = [&](std::span<const std::vector<std::int32_t>> some) {
+    const auto lengths = inference::final_lengths(inference::model_spec(source), some, 6);
+    const inference::RunMemory need = inference::run_memory(source, inference::Profile::kF32,
+                                                            inference::KvFormat::kF32, lengths, 2);
+    small.weight_limit = need.resident + need.experts / 4;
+    const OpenedModel opened(kExample, small);
+    const auto before = opened.model.expert_counters().bytes_read;
+    generate(opened.model, some, options);
+    return opened.model.expert_counters().bytes_read - before;
+  };
+  std::uint64_t alone = 0;
+  for (const auto& prompt : prompts) alone += bytes_read({&prompt, 1});
+  const std::uint64_t together = bytes_read(prompts);
+  EXPECT_GT(together, alone / 16);
+  EXPECT_LT(10 * together, 4 * alone) << together << " of " << alone;
+}
+
 TEST(Generate, StopsAtLengthAndContextEnd) {
   const OpenedModel opened(kExample, f32_options());
   GenerateOptions options = greedy_options();

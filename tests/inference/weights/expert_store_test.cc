@@ -25,7 +25,7 @@ namespace {
 // Six experts of ten bytes, room for three.
 class Slots : public ::testing::Test {
  protected:
-  ExpertSlots slots_{std::vector<std::uint64_t>(6, 10), 30};
+  ExpertSlots slots_{std::vector<ExpertSlots::Size>(6, {.n_bytes = 10}), 30};
 
   void read(std::size_t i, Claim claim = Claim::kNow) {
     slots_.begin_read(i, claim);
@@ -50,6 +50,72 @@ TEST_F(Slots, TheLongestUnusedGoesFirst) {
   EXPECT_EQ(slots_.bytes_used(), 30U);
 }
 
+// Two layers of three experts, of which every step uses all: with room for three, those of the
+// layer to come wait for it.
+TEST(LayersInTurn, KeepWhatTheNextLayerUses) {
+  ExpertSlots slots({{10, 1}, {10, 1}, {10, 1}, {10, 4}, {10, 4}, {10, 4}}, 30);
+  std::size_t reads = 0;
+  for (std::size_t step = 0; step < 20; ++step) {
+    for (const std::size_t first : {0U, 3U}) {
+      slots.begin_list(first == 0 ? 1 : 4);
+      for (std::size_t i = first; i < first + 3; ++i) slots.want(i);
+      for (std::size_t i = first; i < first + 3; ++i) {
+        slots.forget(i);
+        if (slots.phase(i) == Phase::kAbsent) {
+          ++reads;
+          slots.begin_read(i, Claim::kNow);
+          slots.finish_read(i, std::make_shared<const Expert>());
+        }
+        slots.use(i);
+      }
+    }
+  }
+  EXPECT_LT(reads, 90U) << "all of 120, were the oldest to go";
+}
+
+TEST(LayersInTurn, ReadingAheadSparesLayersToCome) {
+  ExpertSlots slots({{10, 0}, {10, 0}, {10, 0}, {10, 1}, {10, 1}}, 20);
+  const auto read = [&](std::size_t i, Claim claim) {
+    slots.begin_read(i, claim);
+    slots.finish_read(i, std::make_shared<const Expert>());
+  };
+  slots.begin_list(1);
+  for (const std::size_t i : {3U, 4U}) read(i, Claim::kNow);
+  slots.begin_list(0);
+  for (const std::size_t i : {0U, 1U, 2U}) slots.want(i);
+  EXPECT_TRUE(slots.can_make_room(0, Claim::kAhead)) << "else nothing would be read ahead";
+  read(0, Claim::kAhead);
+  EXPECT_FALSE(slots.can_make_room(1, Claim::kAhead)) << "0 waits, and 4 comes again";
+  slots.forget(0);
+  slots.hold(0);
+  EXPECT_TRUE(slots.can_make_room(1, Claim::kAhead)) << "0 is in use";
+  slots.release(0);
+  read(1, Claim::kAhead);
+  EXPECT_EQ(slots.phase(0), Phase::kAbsent) << "its layer comes later than that of 4";
+  EXPECT_EQ(slots.phase(4), Phase::kReady);
+}
+
+TEST(LayersInTurn, WhatStepsLeaveUnusedGoesFirst) {
+  ExpertSlots slots({{10, 0}, {10, 0}, {10, 1}, {10, 1}}, 30);
+  const auto use = [&](std::uint32_t layer, std::size_t i) {
+    slots.begin_list(layer);
+    if (slots.phase(i) == Phase::kAbsent) {
+      slots.begin_read(i, Claim::kNow);
+      slots.finish_read(i, std::make_shared<const Expert>());
+    }
+    slots.use(i);
+  };
+  use(0, 0);
+  use(1, 2);
+  use(0, 1);
+  use(1, 3);
+  EXPECT_EQ(slots.phase(2), Phase::kAbsent) << "this step does without it, and its layer is past";
+  use(0, 1);
+  use(1, 2);
+  EXPECT_EQ(slots.phase(0), Phase::kAbsent) << "two steps did without it";
+  EXPECT_EQ(slots.phase(3), Phase::kReady);
+}
+
 TEST_F(Slots, HeldExpertsStayWithinOneOverrun) {
   for (const std::size_t i : {0U, 1U, 2U}) {
     read(i);
@@ -70,7 +136,7 @@ TEST_F(Slots, HeldExpertsStayWithinOneOverrun) {
 
 TEST_F(Slots, WantedExpertsYieldOnlyToNeededOnes) {
   for (const std::size_t i : {0U, 1U, 2U}) read(i);
-  slots_.begin_list();
+  slots_.begin_list(0);
   slots_.want(2);
   slots_.want(0);
   slots_.want(3);
@@ -86,12 +152,12 @@ TEST_F(Slots, WantedExpertsYieldOnlyToNeededOnes) {
 
 TEST_F(Slots, WantsOfOldListsPinNothing) {
   read(0);
-  slots_.begin_list();
+  slots_.begin_list(0);
   slots_.want(0);
   EXPECT_TRUE(slots_.is_wanted(0));
-  slots_.begin_list();
+  slots_.begin_list(0);
   EXPECT_TRUE(slots_.is_wanted(0)) << "of the list before";
-  slots_.begin_list();
+  slots_.begin_list(0);
   EXPECT_FALSE(slots_.is_wanted(0));
 }
 
@@ -110,7 +176,7 @@ TEST_F(Slots, AReadThatFailsGivesItsRoomBack) {
 }
 
 TEST(UnequalSlots, AsManyGoAsTheNewOneNeeds) {
-  ExpertSlots slots({10, 10, 10, 25}, 30);
+  ExpertSlots slots({{10}, {10}, {10}, {25}}, 30);
   for (const std::size_t i : {0U, 1U, 2U}) {
     slots.begin_read(i, Claim::kNow);
     slots.finish_read(i, std::make_shared<const Expert>());
