@@ -91,13 +91,29 @@ ModelSpec qwen3_moe(const ModelConfig& config) {
 }
 
 constexpr std::array kFamilies = {
-    ModelFamily{"deepseek_v2", deepseek_v2},       ModelFamily{"deepseek_v3", deepseek_v3},
-    ModelFamily{"deepseek_v32", deepseek_v32},     ModelFamily{"kimi_k2", deepseek_v3},
-    ModelFamily{"glm_moe_dsa", glm_moe_dsa},       ModelFamily{"qwen3_moe", qwen3_moe},
-    ModelFamily{"deepseek_v4", deepseek_v4},       ModelFamily{"qwen3_next", qwen3_next},
-    ModelFamily{"qwen3_5_moe", qwen3_5_moe},       ModelFamily{"kimi_linear", kimi_linear},
-    ModelFamily{"bailing_hybrid", bailing_hybrid}, ModelFamily{"nemotron_h", nemotron_h},
+    ModelFamily{"deepseek_v2", deepseek_v2},
+    ModelFamily{"deepseek_v3", deepseek_v3},
+    ModelFamily{"deepseek_v32", deepseek_v32},
+    ModelFamily{"kimi_k2", deepseek_v3},
+    ModelFamily{"glm_moe_dsa", glm_moe_dsa},
+    ModelFamily{"qwen3_moe", qwen3_moe},
+    ModelFamily{"deepseek_v4", deepseek_v4},
+    ModelFamily{"qwen3_next", qwen3_next},
+    ModelFamily{"qwen3_5_moe", qwen3_5_moe},
+    ModelFamily{"kimi_linear", kimi_linear},
+    ModelFamily{"bailing_hybrid", bailing_hybrid},
+    ModelFamily{"nemotron_h", nemotron_h},
     ModelFamily{"glm5_next", glm5_next},
+    ModelFamily{"glm4_moe", glm4_moe},
+    ModelFamily{"glm4_moe_lite", deepseek_v3},
+    ModelFamily{"solar_open", solar_open},
+    ModelFamily{"dots1", dots1},
+    ModelFamily{"ernie4_5_moe", ernie4_5_moe},
+    ModelFamily{"hunyuan_v1_moe", hunyuan_v1_moe},
+    ModelFamily{"minimax_m2", minimax_m2},
+    ModelFamily{"ministral3", ministral3},
+    ModelFamily{"mistral4", mistral4},
+    ModelFamily{"axk1", axk1},
 };
 
 }  // namespace

@@ -40,15 +40,8 @@ ModelSpec gated_delta_nets(const ModelConfig& config) {
   leave_out_mtp(spec);
   spec.leaves_out_mtp = true;  // the names tell, not every config
   const JsonFields fields = spec_fields(config);
-  add_grouped_attention(config, spec);
+  add_grouped_attention(config, spec, {.dim = rotated_dim(config, 0.25)});
   spec.gqa->output_gate = fields.boolean("attn_output_gate", true);
-  const auto rope = fields.optional_child("rope_parameters");
-  const JsonFields& rope_fields =
-      rope && rope->find("partial_rotary_factor") != nullptr ? *rope : fields;
-  const double part = rope_fields.optional_real("partial_rotary_factor", 0, 1).value_or(0.25);
-  spec.rope = rope_spec(config.rope,
-                        static_cast<std::size_t>(part * static_cast<double>(spec.gqa->head_dim)),
-                        /*interleaved=*/false);
   spec.norm_offset = 1;
   spec.shared_intermediate = static_cast<std::size_t>(config.shared_intermediate_size);
 
@@ -79,15 +72,6 @@ DeltaNetSpec kimi_delta(std::size_t heads, std::size_t width, std::size_t kernel
           .value_dim = width,
           .kernel = kernel,
           .decay_per_key = true};
-}
-
-// A sigmoid gate with correction bias, whose groups are judged by their two best.
-void set_biased_router(ModelSpec& spec, const JsonFields& fields, const char* normalizes) {
-  if (!spec.router) refuse("'num_experts' is missing or 0");
-  spec.router->score = GateScore::kSigmoid;
-  spec.router->correction_bias = true;
-  spec.router->normalize = fields.boolean(normalizes, true);
-  spec.router->scale = routed_scale(fields);
 }
 
 }  // namespace
@@ -217,9 +201,8 @@ ModelSpec nemotron_h(const ModelConfig& config) {
     refuse(ErrorCode::kUnsupported,
            fmt::format("'{}' is {}; the forward pass knows none", key, formats::json_text(*value)));
   }
-  add_grouped_attention(config, spec);
-  spec.gqa->norms = false;
-  spec.rope = {};
+  add_grouped_attention(config, spec, {.dim = 0});
+  spec.gqa->norms = HeadNorm::kNone;
   spec.has_mlp_gate = false;
   spec.shared_intermediate = static_cast<std::size_t>(config.shared_intermediate_size);
 

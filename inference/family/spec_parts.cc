@@ -133,13 +133,14 @@ ModelSpec decoder_spec(const ModelConfig& config) {
     spec.router = router_spec(config, fields);
     required(config.moe_intermediate_size, "moe_intermediate_size");
   }
-  if (config.attention_bias) {
-    refuse(ErrorCode::kUnsupported, "'attention_bias' is true; the forward pass has none");
-  }
   return spec;
 }
 
 void add_latent_attention(const ModelConfig& config, ModelSpec& spec, bool has_positions) {
+  if (config.attention_bias) {
+    refuse(ErrorCode::kUnsupported,
+           "'attention_bias' is true; the forward pass knows none in latent attention");
+  }
   MlaSpec mla;
   mla.heads = of_heads(config.num_attention_heads, "num_attention_heads");
   mla.q_lora = static_cast<std::size_t>(config.q_lora_rank);
@@ -157,7 +158,7 @@ void add_latent_attention(const ModelConfig& config, ModelSpec& spec, bool has_p
                                           std::sqrt(static_cast<double>(mla.nope + mla.rope_dim)));
 }
 
-void add_grouped_attention(const ModelConfig& config, ModelSpec& spec) {
+void add_grouped_attention(const ModelConfig& config, ModelSpec& spec, const GroupedRope& form) {
   GqaSpec gqa;
   gqa.heads = static_cast<std::size_t>(config.num_attention_heads);
   gqa.kv_heads = static_cast<std::size_t>(config.num_key_value_heads);
@@ -168,9 +169,11 @@ void add_grouped_attention(const ModelConfig& config, ModelSpec& spec) {
     refuse(ErrorCode::kCorrupt, fmt::format("{} heads of {} over {} key heads make no attention",
                                             gqa.heads, gqa.head_dim, gqa.kv_heads));
   }
+  gqa.value_dim = gqa.head_dim;
+  const std::size_t rotated = form.dim.value_or(gqa.head_dim);
+  if (rotated > 0) gqa.rope = rope_spec(config.rope, rotated, form.interleaved);
+  gqa.softmax_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(gqa.head_dim)));
   spec.gqa = gqa;
-  spec.rope = rope_spec(config.rope, gqa.head_dim, /*interleaved=*/false);
-  spec.softmax_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(gqa.head_dim)));
 }
 
 void add_indexer(const ModelConfig& config, bool interleaved, ModelSpec& spec) {
@@ -190,6 +193,34 @@ void add_indexer(const ModelConfig& config, bool interleaved, ModelSpec& spec) {
   indexer.own.resize(spec.layers + spec.mtp_layers, true);
   indexer.power_of_two_keys = config.quantization && config.quantization->scale_fmt == "ue8m0";
   spec.indexer = std::move(indexer);
+}
+
+std::size_t rotated_dim(const ModelConfig& config, double if_missing) {
+  const JsonFields fields = spec_fields(config);
+  if (const auto dim = fields.optional_number("rotary_dim", config.head_dim))
+    return static_cast<std::size_t>(*dim);
+  const auto rope = fields.optional_child("rope_parameters");
+  const JsonFields& place = rope && rope->find("partial_rotary_factor") != nullptr ? *rope : fields;
+  const double part = place.optional_real("partial_rotary_factor", 0, 1).value_or(if_missing);
+  return static_cast<std::size_t>(part * static_cast<double>(config.head_dim));
+}
+
+void set_biased_router(ModelSpec& spec, const JsonFields& fields, const char* normalizes) {
+  if (!spec.router) refuse("'num_experts' is missing or 0");
+  spec.router->score = GateScore::kSigmoid;
+  spec.router->correction_bias = true;
+  spec.router->normalize = fields.boolean(normalizes, true);
+  spec.router->scale = routed_scale(fields);
+}
+
+std::optional<GrowthSpec> query_growth(const ModelConfig& config) {
+  const auto rope = spec_fields(config).optional_child("rope_parameters");
+  const auto beta = rope ? rope->optional_real("llama_4_scaling_beta", -1e6, 1e6) : std::nullopt;
+  if (!beta) return std::nullopt;
+  const std::uint64_t length = config.rope.original_max_position_embeddings.value_or(0);
+  return GrowthSpec{
+      .beta = static_cast<float>(*beta),
+      .length = static_cast<float>(required(length, "original_max_position_embeddings"))};
 }
 
 void set_sigmoid_router(const ModelConfig& config, ModelSpec& spec) {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -45,19 +46,42 @@ ModelSpec decoder_spec(const formats::ModelConfig& config);
 /// the slice that would be rotated is not, and may be empty.
 void add_latent_attention(const formats::ModelConfig& config, ModelSpec& spec,
                           bool has_positions = true);
-/// Grouped-query attention with half-split rope over whole heads.
-void add_grouped_attention(const formats::ModelConfig& config, ModelSpec& spec);
+/// How many of a head's values are rotated, and how they are paired.
+struct GroupedRope {
+  std::optional<std::size_t> dim = {};  ///< the first so many; without: all
+  bool interleaved = false;
+};
+/// Grouped-query attention with a norm per head; values are as wide as keys.
+void add_grouped_attention(const formats::ModelConfig& config, ModelSpec& spec,
+                           const GroupedRope& rope = {});
+/// The first values of a head that are rotated: `rotary_dim`, or what `partial_rotary_factor`, else
+/// `if_missing`, makes of head_dim.
+std::size_t rotated_dim(const formats::ModelConfig& config, double if_missing = 1);
+/// `llama_4_scaling_beta` of the rope parameters.
+std::optional<GrowthSpec> query_growth(const formats::ModelConfig& config);
 /// `interleaved` is its rope layout where the config does not say.
 void add_indexer(const formats::ModelConfig& config, bool interleaved, ModelSpec& spec);
 /// The sigmoid gate of DeepSeek-V3: selection by score + correction bias, groups by their two best,
 /// weights normalized and scaled.
 void set_sigmoid_router(const formats::ModelConfig& config, ModelSpec& spec);
+/// A sigmoid gate with correction bias, whatever `scoring_func` says; `normalizes` is the key that
+/// tells whether weights are normalized, which they are where it is missing.
+void set_biased_router(ModelSpec& spec, const formats::JsonFields& fields, const char* normalizes);
 /// Hyper-connections (`hc_*`), with the model's epsilon.
 HyperSpec hyper_spec(const formats::JsonFields& fields, const ModelSpec& spec);
 /// For families whose layers for prediction are not of the kind that MtpLayer computes.
 void leave_out_mtp(ModelSpec& spec);
 
 /// Families that stand in other files.
+ModelSpec glm4_moe(const formats::ModelConfig& config);
+ModelSpec solar_open(const formats::ModelConfig& config);
+ModelSpec dots1(const formats::ModelConfig& config);
+ModelSpec ernie4_5_moe(const formats::ModelConfig& config);
+ModelSpec hunyuan_v1_moe(const formats::ModelConfig& config);
+ModelSpec minimax_m2(const formats::ModelConfig& config);
+ModelSpec ministral3(const formats::ModelConfig& config);
+ModelSpec mistral4(const formats::ModelConfig& config);
+ModelSpec axk1(const formats::ModelConfig& config);
 ModelSpec deepseek_v4(const formats::ModelConfig& config);
 ModelSpec qwen3_next(const formats::ModelConfig& config);
 ModelSpec qwen3_5_moe(const formats::ModelConfig& config);

@@ -31,13 +31,24 @@ std::uint64_t per_head(const ModelSpec& spec) {
   return spec.mla->nope + spec.mla->v;
 }
 
+// The most that grouped attention of any layer needs.
+std::size_t most_of(const ModelSpec& spec, const std::function<std::size_t(const GqaSpec&)>& need) {
+  std::size_t most = need(*spec.gqa);
+  for (const GqaSpec& gqa : spec.gqa_by_layer) most = std::max(most, need(gqa));
+  return most;
+}
+
 // Values alive at once in a mixer, per row of a step.
 struct ValuesPerRow {
   const ModelSpec& model;
 
   std::size_t operator()(const ModelAttention&) const {
     const std::size_t indexer = model.indexer ? model.indexer->heads * model.indexer->head_dim : 0;
-    if (!model.mla) return 2 * (model.gqa->heads + model.gqa->kv_heads) * model.gqa->head_dim;
+    if (!model.mla) {
+      return most_of(model, [](const GqaSpec& gqa) {
+        return 2 * (gqa.heads + gqa.kv_heads) * std::max(gqa.head_dim, gqa.value_dim);
+      });
+    }
     const MlaSpec& mla = *model.mla;
     return mla.heads * (mla.nope + mla.rope_dim + mla.v + 2 * mla.kv_lora) + indexer;
   }
@@ -63,7 +74,11 @@ struct ValuesPerToken {
   std::size_t threads;
 
   std::size_t operator()(const ModelAttention&) const {
-    if (!model.mla) return 2 * model.gqa->kv_heads * model.gqa->head_dim;
+    if (!model.mla) {
+      return most_of(model, [](const GqaSpec& gqa) {
+        return gqa.kv_heads * (gqa.head_dim + gqa.value_dim) + 1;
+      });
+    }
     const MlaSpec& mla = *model.mla;
     const std::size_t indexer =
         model.indexer ? model.indexer->head_dim + threads * (model.indexer->heads + 1) : 0;

@@ -52,7 +52,7 @@ void DecoderLayer::load_mixer(const WeightStore& weights, const StepContext& con
                                  weights.name_of(Role::kOProj, layer_),
                                  spec.indexer.has_value() && spec.indexer->own[layer_]);
   } else {
-    mixer_.emplace<GqaAttention>(weights, context, module(Role::kKProj));
+    mixer_.emplace<GqaAttention>(weights, context, layer_, module(Role::kKProj));
   }
 }
 
@@ -65,10 +65,16 @@ DecoderLayer::DecoderLayer(const WeightStore& weights, const StepContext& contex
   // A layer that only feeds forward has one norm.
   const bool is_single =
       std::holds_alternative<NoMixer>(spec.mixer(layer)) || !spec.feeds_forward(layer);
-  post_norm_ = is_single
-                   ? input_norm_
-                   : norm_weights(weights, spec, weights.name_of(Role::kPostAttentionNorm, layer),
-                                  spec.hidden);
+  // Where a third norm has the role of the second, each has its usual name.
+  const bool has_third = spec.norms_mixture && spec.is_moe[layer];
+  const std::string module_of_norms = module_prefix(input_norm);
+  const auto norm = [&](const std::string& name) {
+    return norm_weights(weights, spec, name, spec.hidden);
+  };
+  if (has_third) mixture_norm_ = norm(module_of_norms + "post_mlp_layernorm.weight");
+  post_norm_ = is_single ? input_norm_
+                         : norm(has_third ? module_of_norms + "post_attention_layernorm.weight"
+                                          : weights.name_of(Role::kPostAttentionNorm, layer));
   load_mixer(weights, context);
   if (spec.hyper) {
     const std::string prefix = module_prefix(input_norm);
@@ -129,7 +135,11 @@ void DecoderLayer::forward(const StepContext& context, Matrix& hidden, const Ste
   if (!mixture_ && !dense_) return;
   pass(ffn_streams_, post_norm_, mixture_ ? "the mixture of experts" : "the MLP",
        [&](const Matrix& x) {
-         if (mixture_) return mixture_->forward(context, x, rows.tokens, taps);
+         if (mixture_) {
+           Matrix mixed = mixture_->forward(context, x, rows.tokens, taps);
+           return mixture_norm_.empty() ? std::move(mixed)
+                                        : rms_normed(context, mixed, mixture_norm_);
+         }
          Matrix out = dense_->partial(context, x);
          reduce("MLP sum", out);
          return out;

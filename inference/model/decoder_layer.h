@@ -37,6 +37,7 @@ class DecoderLayer {
   std::uint32_t layer_;
   std::size_t cache_layer_;
   std::vector<float> input_norm_, post_norm_;
+  std::vector<float> mixture_norm_;  ///< of what the mixture gives; empty: none
   std::variant<std::monostate, MlaAttention, GqaAttention, CompressedAttention, DeltaNet,
                StateSpace>
       mixer_;

@@ -72,24 +72,30 @@ class MlaAttention {
   std::optional<Indexer> indexer_;
 };
 
-/// Grouped-query attention (model reference, 13.2), with what the spec says of it: a norm per head
-/// on queries and keys before rope, rope on the first values of a head, a gate of the output. A
-/// rank has its share of the heads and the key heads that they read.
+/// Grouped-query attention (model reference, 13.2), with what the layer's spec says of it. A rank
+/// has its share of the heads and the key heads that they read; norms over all heads at once are
+/// not computed in shares (kUnsupported).
 class GqaAttention {
  public:
-  GqaAttention(const WeightStore& weights, const StepContext& context, const std::string& prefix);
+  GqaAttention(const WeightStore& weights, const StepContext& context, std::uint32_t layer,
+               const std::string& prefix);
 
   Matrix partial(const LayerStep& step, const Matrix& x) const;
 
  private:
+  void load_norms(const WeightStore& weights, const StepContext& context, std::uint32_t layer);
   /// Normalizes and rotates the heads of one projection.
   void finish_heads(const StepContext& context, std::span<const float> norm,
                     const RopeAngles& angles, Matrix& heads) const;
-  void split_gates(const StepContext& context, Matrix& queries, Matrix& gates) const;
+  void split_gates(Matrix& queries, Matrix& gates) const;
+  void attend_run(const LayerStep& step, const SequenceRun& run, const Matrix& queries,
+                  Matrix& attended) const;
 
+  GqaSpec spec_;
   std::size_t heads_ = 0, kv_heads_ = 0;
   Linear q_, k_, v_, o_;
-  std::vector<float> q_norm_, k_norm_;
+  std::vector<float> q_bias_, k_bias_, v_bias_, o_bias_;
+  std::vector<float> q_norm_, k_norm_, sinks_;
 };
 
 /// Scores of the first `n` keys for one row: sum over ascending heads of weight x relu(head . key).
@@ -110,6 +116,8 @@ struct AttentionNumbers {
   std::size_t threads = 1;
   /// One per query, or none: a logit more in its softmax, which takes its share and gives nothing.
   std::span<const float> sinks = {};
+  /// The first key that a query sees; empty: 0.
+  std::function<std::size_t(std::size_t)> from = {};
 };
 
 /// A share of the scores: queries [Q, d] against keys [T, d].
@@ -117,12 +125,12 @@ struct ScorePart {
   formats::MatrixView<const float> queries, keys;
 };
 
-/// out[i] = sum over t < visible(i) of softmax_t(scale * sum over parts (q_i . k_t)) * values[t].
-/// `parts` holds one or two. Scores take O(T) memory whatever Q: queries go in blocks. A query's
-/// result depends on itself and the keys it sees alone: scores are dot(), the softmax runs over t
-/// ascending, and values are added in ascending t. Unless the profile is kF32, scores, scaled
-/// scores, probabilities and results are rounded to BF16. `visible` is 1 to T and may be asked for
-/// any query.
+/// out[i] = sum over from(i) <= t < visible(i) of softmax_t(scale * sum over parts (q_i . k_t)) *
+/// values[t]. `parts` holds one or two. Scores take O(T) memory whatever Q: queries go in blocks. A
+/// query's result depends on itself and the keys it sees alone: scores are dot(), the softmax runs
+/// over t ascending, and values are added in ascending t. Unless the profile is kF32, scores,
+/// scaled scores, probabilities and results are rounded to BF16. `visible` is 1 to T and may be
+/// asked for any query.
 void attend(const AttentionNumbers& numbers, std::span<const ScorePart> parts,
             formats::MatrixView<const float> values,
             const std::function<std::size_t(std::size_t)>& visible, formats::MatrixView<float> out);

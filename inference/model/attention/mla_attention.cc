@@ -85,7 +85,8 @@ void MlaAttention::cache_rows(const LayerStep& step, const Matrix& x,
 Matrix MlaAttention::partial(const LayerStep& step, const Matrix& x) const {
   const StepContext& context = step.context;
   const RopeAngles angles(context.profile, context.spec.rope, step.rows.positions);
-  const Queries queries = project_queries(context, x, angles);
+  Queries queries = project_queries(context, x, angles);
+  grow_queries(context.profile, context.spec.mla->growth, step.rows.positions, queries.heads);
   cache_rows(step, x, angles);
   if (indexer_) {
     indexer_->select(step, x, queries.latent);

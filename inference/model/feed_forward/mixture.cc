@@ -57,7 +57,10 @@ Mixture::Mixture(const WeightStore& weights, const StepContext& context, std::ui
     token_experts_ = weights.indices(router.substr(0, router.rfind('.') + 1) + "tid2eid",
                                      {context.spec.stored_vocab, spec.topk}, spec.experts);
   } else if (spec.correction_bias || weights.expects(Role::kRouterBias, layer)) {
-    bias_ = weights.vector(weights.name_of(Role::kRouterBias, layer), {spec.experts});
+    const std::string name = weights.name_of(Role::kRouterBias, layer);
+    const bool is_row = weights.has(name) && weights.shape_of(name).size() == 2;
+    bias_ = weights.vector(name,
+                           is_row ? formats::Shape{1, spec.experts} : formats::Shape{spec.experts});
   }
 
   const std::size_t width = context.spec.shared_intermediate;

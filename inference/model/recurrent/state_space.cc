@@ -30,12 +30,6 @@ std::vector<float> bias_of(const WeightStore& weights, bool is_promised, const s
   return is_promised || weights.has(name) ? weights.vector(name, {n}) : std::vector<float>();
 }
 
-void add_bias(std::span<const float> bias, Matrix& to) {
-  for (std::size_t r = 0; !bias.empty() && r < to.rows(); ++r) {
-    for (std::size_t c = 0; c < bias.size(); ++c) to.row(r)[c] += bias[c];
-  }
-}
-
 }  // namespace
 
 StateSpace::StateSpace(const WeightStore& weights, const StepContext& context,

@@ -100,10 +100,32 @@ Matrix product(const StepContext& context, const Linear& linear, const Matrix& x
   return y;
 }
 
-Matrix rounded_product(const StepContext& context, const Linear& linear, const Matrix& x) {
+Matrix rounded_product(const StepContext& context, const Linear& linear, const Matrix& x,
+                       std::span<const float> bias) {
   Matrix y = product(context, linear, x);
+  add_bias(bias, y);
   round_between(context.profile, y.values());
   return y;
+}
+
+void add_bias(std::span<const float> bias, Matrix& y) {
+  INGOT_CHECK(bias.empty() || bias.size() == y.cols());
+  for (std::size_t r = 0; !bias.empty() && r < y.rows(); ++r) {
+    for (std::size_t c = 0; c < bias.size(); ++c) y.row(r)[c] += bias[c];
+  }
+}
+
+void grow_queries(Profile profile, const std::optional<GrowthSpec>& growth,
+                  std::span<const std::uint32_t> positions, Matrix& queries) {
+  if (!growth) return;
+  for (std::size_t r = 0; r < queries.rows(); ++r) {
+    const double turns =
+        std::floor((static_cast<double>(positions[r]) + growth->offset) / growth->length);
+    float factor = static_cast<float>(1.0 + growth->beta * std::log1p(turns));
+    round_between(profile, std::span(&factor, 1));
+    for (float& value : queries.row(r)) value *= factor;
+  }
+  round_between(profile, queries.values());
 }
 
 Matrix of_last_stage(const StepContext& context, std::string_view name, std::size_t rows,
@@ -173,10 +195,12 @@ std::vector<CacheStream> cache_streams(const ModelSpec& spec, const RankView& ra
   const MixerSpec mixer = spec.mixer(layer);
   if (!std::holds_alternative<ModelAttention>(mixer)) return mixer_streams(mixer, format);
   if (spec.mla) return latent_streams(spec, profile, format, layer);
-  const std::size_t heads = key_head_part(rank, spec.gqa->kv_heads).count;
-  const CacheStream per_head = {
-      .width = heads * spec.gqa->head_dim, .format = format, .group = spec.gqa->head_dim};
-  return {per_head, per_head};
+  const GqaSpec& gqa = spec.grouped(layer);
+  const std::size_t heads = key_head_part(rank, gqa.kv_heads).count;
+  const auto per_head = [&](std::size_t width) {
+    return CacheStream{.width = heads * width, .format = format, .group = width};
+  };
+  return {per_head(gqa.head_dim), per_head(gqa.value_dim)};
 }
 
 SequenceId ModelCache::add() {

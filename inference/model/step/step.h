@@ -12,6 +12,7 @@
 #include "inference/base/matrix.h"
 #include "inference/base/profile.h"
 #include "inference/cache/kv_cache.h"
+#include "inference/model/step/attention_specs.h"
 #include "inference/model/step/hyper_connection.h"
 #include "inference/model/step/mixer_specs.h"
 #include "inference/parallel/comm.h"
@@ -19,40 +20,6 @@
 #include "inference/weights/linear.h"
 
 namespace ingot::inference {
-
-/// Rotary position embedding of the last (MLA) or first (indexer, GQA) values of a head.
-struct RopeSpec {
-  std::size_t dim = 0;       ///< values that are rotated; frequencies per pair: dim / 2
-  bool interleaved = false;  ///< pairs (2i, 2i + 1); else (i, i + dim / 2)
-  std::vector<float> freqs;  ///< [dim / 2], YaRN applied
-  float magnitude = 1.0F;    ///< on cos and sin
-};
-
-/// Multi-head latent attention.
-struct MlaSpec {
-  std::size_t heads = 0, q_lora = 0, kv_lora = 0, nope = 0, rope_dim = 0, v = 0;
-  float latent_norm_eps = 1e-6F;  ///< of q_a_layernorm and kv_a_layernorm
-  bool head_gate = false;  ///< each head's output times sigmoid of one value of a product of x
-};
-
-/// Grouped-query attention.
-struct GqaSpec {
-  std::size_t heads = 0, kv_heads = 0, head_dim = 0;
-  bool norms = true;         ///< RMS norms on the queries and keys of every head
-  bool output_gate = false;  ///< q_proj gives a gate behind each head's query: times its sigmoid
-};
-
-/// The lightning indexer of sparse attention.
-struct IndexerSpec {
-  std::size_t heads = 0, head_dim = 0, topk = 0;
-  /// Tokens that share a key, of which a row sees all or none, but for those of the last,
-  /// unfinished pool, which it always sees; topk counts tokens and is a multiple of it.
-  std::size_t pool = 1;
-  RopeSpec rope;
-  std::vector<bool> own;  ///< per layer: computes a selection; else takes that of the last that did
-  bool hadamard_fp8 = false;       ///< what the reference code does in profile kNative
-  bool power_of_two_keys = false;  ///< scales of FP8 keys (scale_fmt ue8m0)
-};
 
 enum class GateScore : std::uint8_t {
   kSigmoid,
@@ -86,14 +53,16 @@ struct ModelSpec {
   bool tied_head = false;
   std::optional<MlaSpec> mla;
   std::optional<GqaSpec> gqa;
-  RopeSpec rope;
+  std::vector<GqaSpec> gqa_by_layer;  ///< MTP layers included; empty: `gqa` in all
+  RopeSpec rope;                      ///< of latent and compressed attention, as is the next
   float softmax_scale = 1.0F;
   std::optional<IndexerSpec> indexer;
   std::optional<RouterSpec> router;
   std::vector<bool> is_moe;  ///< per layer, MTP layers included
   /// Gates are at most this before their silu, and what they are multiplied with within +- this.
   std::optional<float> gate_limit;
-  bool has_mlp_gate = true;  ///< else feed-forward is down(relu(up x)^2)
+  bool norms_mixture = false;  ///< a norm of what a mixture of experts gives
+  bool has_mlp_gate = true;    ///< else feed-forward is down(relu(up x)^2)
   /// Per layer, MTP layers included: whether it has a feed-forward part; empty: all have.
   std::vector<bool> has_feed_forward;
   /// Per layer, MTP layers included; empty: ModelAttention in all.
@@ -103,6 +72,10 @@ struct ModelSpec {
 
   [[nodiscard]] bool feeds_forward(std::size_t layer) const {
     return has_feed_forward.empty() || has_feed_forward[layer];
+  }
+  /// REQUIRES: the model has grouped-query attention.
+  [[nodiscard]] const GqaSpec& grouped(std::size_t layer) const {
+    return gqa_by_layer.empty() ? *gqa : gqa_by_layer[layer];
   }
   [[nodiscard]] MixerSpec mixer(std::size_t layer) const {
     return mixers.empty() ? MixerSpec(ModelAttention()) : mixers[layer];
@@ -222,8 +195,15 @@ std::vector<std::uint32_t> first_positions(std::size_t n);
 
 /// x W^T as FP32 sums.
 Matrix product(const StepContext& context, const Linear& linear, const Matrix& x);
-/// The same, rounded as the profile rounds between operations.
-Matrix rounded_product(const StepContext& context, const Linear& linear, const Matrix& x);
+/// The same with `bias` (empty: none) on every row, rounded as the profile rounds between
+/// operations.
+Matrix rounded_product(const StepContext& context, const Linear& linear, const Matrix& x,
+                       std::span<const float> bias = {});
+/// Adds `bias` (empty: none) to every row.
+void add_bias(std::span<const float> bias, Matrix& y);
+/// Rows times GrowthSpec's factors of their positions, rounded; nothing without a spec.
+void grow_queries(Profile profile, const std::optional<GrowthSpec>& growth,
+                  std::span<const std::uint32_t> positions, Matrix& queries);
 
 /// What `compute` gives on the ranks of a pipeline's last stage, [rows, cols], on all ranks.
 Matrix of_last_stage(const StepContext& context, std::string_view name, std::size_t rows,

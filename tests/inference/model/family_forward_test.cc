@@ -35,10 +35,14 @@ void PrintTo(const FamilyCase& row, std::ostream* out) {
 }
 
 constexpr FamilyCase kFamilyCases[] = {
-    {"deepseek_v4", 1e-5}, {"deepseek_v4_base", 1e-5}, {"deepseek_v4_dspark", 1e-5},
-    {"qwen3_next", 1e-5},  {"qwen3_5_moe", 1e-5},      {"qwen3_5_moe_fp8", 1e-5},
-    {"kimi_linear", 1e-5}, {"bailing_hybrid", 1e-5},   {"nemotron_h", 1e-5},
-    {"glm5_next", 1e-5},
+    {"deepseek_v4", 1e-5},    {"deepseek_v4_base", 1e-5},   {"deepseek_v4_dspark", 1e-5},
+    {"qwen3_next", 1e-5},     {"qwen3_5_moe", 1e-5},        {"qwen3_5_moe_fp8", 1e-5},
+    {"kimi_linear", 1e-5},    {"bailing_hybrid", 1e-5},     {"nemotron_h", 1e-5},
+    {"glm5_next", 1e-5},      {"glm4_moe_fp8_block", 1e-5}, {"glm4_moe_fp8_channel", 1e-5},
+    {"glm4_moe_lite", 1e-5},  {"solar_open", 1e-5},         {"dots1", 1e-5},
+    {"ernie4_5_moe", 1e-5},   {"hunyuan_v1_moe", 1e-5},     {"minimax_m2", 1e-5},
+    {"ministral3_fp8", 1e-5}, {"mistral4_fp8", 1e-5},       {"axk1", 1e-5},
+    {"kimi_k25", 1e-5},       {"kimi_k2_thinking", 1e-5},
 };
 
 /// A small checkpoint in the layout of a release, and what was recorded of it.
@@ -206,12 +210,13 @@ TEST(DeepseekV4, HasTheSameBitsInBf16) {
   EXPECT_EQ(run(plain.model, ids).logits, run(quantized.model, ids).logits);
 }
 
-TEST(DeepseekV4, RanksHaveItsLogits) {
+// The model in BF16, cut; with one rank per stage the bits are the same.
+void expect_ranks_agree(const std::string& name, std::initializer_list<Cut> cuts) {
   const TempDir directory;
-  const auto ids = golden_ids("deepseek_v4");
-  const std::vector<float> wanted = run(OpenedModel(fixture("deepseek_v4")).model, ids).logits;
-  Conversion(fixture("deepseek_v4"), directory / "whole").run();
-  for (const Cut& cut : {Cut{.tp = 2}, Cut{.pp = 2}}) {
+  const auto ids = golden_ids(name);
+  Conversion(fixture(name), directory / "whole").run();
+  const std::vector<float> wanted = run(OpenedModel(directory / "whole").model, ids).logits;
+  for (const Cut& cut : cuts) {
     slicing(directory / "whole", directory / cut.name(), cut).run();
     const shard::Topology topology = cut.options().slicing.topology;
     std::vector<double> errors(topology.n_ranks());
@@ -223,6 +228,19 @@ TEST(DeepseekV4, RanksHaveItsLogits) {
     });
     for (const double error : errors) EXPECT_LE(error, cut.tp > 1 ? 1e-5 : 0) << cut.name();
   }
+}
+
+TEST(DeepseekV4, RanksHaveItsLogits) {
+  expect_ranks_agree("deepseek_v4", {Cut{.tp = 2}, Cut{.pp = 2}});
+}
+
+TEST(GroupedAttention, RanksHaveItsLogits) {
+  expect_ranks_agree("glm4_moe_fp8_block", {Cut{.tp = 2}, Cut{.pp = 2}});
+}
+
+TEST(GroupedAttention, RefusesNormsOverHeadsOfOtherRanks) {
+  expect_error(ErrorCode::kUnsupported, {"norms over all heads", "--ep without --tp"},
+               [] { expect_ranks_agree("minimax_m2", {Cut{.tp = 2}}); });
 }
 
 TEST(DeepseekV4, QuantizedCachesStayNear) {

@@ -135,13 +135,13 @@ TEST(ModelSpec, QwenHasNoGroupsOrSharedExperts) {
   EXPECT_FALSE(spec.mla);
   EXPECT_EQ(spec.gqa->heads, 8U);
   EXPECT_EQ(spec.gqa->kv_heads, 2U);
-  EXPECT_FALSE(spec.rope.interleaved);
-  EXPECT_EQ(spec.rope.dim, 32U);
+  EXPECT_FALSE(spec.gqa->rope.interleaved);
+  EXPECT_EQ(spec.gqa->rope.dim, 32U);
   EXPECT_EQ(spec.shared_intermediate, 0U);
   EXPECT_EQ(spec.router->groups, 1U);
   EXPECT_TRUE(spec.router->normalize);
   EXPECT_EQ(spec.router->scale, 1.0F);
-  EXPECT_NEAR(spec.softmax_scale, 1 / std::sqrt(32.0), 1e-8);
+  EXPECT_NEAR(spec.gqa->softmax_scale, 1 / std::sqrt(32.0), 1e-8);
   expect_error(ErrorCode::kCorrupt, {"config.json", "8 heads", "3 key heads"}, [] {
     arch("qwen3_moe", {{"/num_key_value_heads", 3}});
   });
@@ -306,6 +306,25 @@ TEST(RecurrentSpecs, RefuseWhatMakesNoMixer) {
   expect_forward_refused("nemotron_h", kUnsupported, {"'moe_latent_size' is 8"},
                          {{"/moe_latent_size", 8}});
   expect_forward_refused("nemotron_h", kCorrupt, {"'ssm_state_size'"}, {{"/ssm_state_size", 0}});
+}
+
+TEST(AttentionSpecs, RefuseWhatIsNotComputed) {
+  using enum ErrorCode;
+  expect_forward_refused("dots1", kUnsupported, {"'sliding_window' is 8"},
+                         {{"/sliding_window", 8}});
+  expect_forward_refused("glm4_moe_lite", kUnsupported, {"'attention_bias' is true"},
+                         {{"/attention_bias", true}});
+  expect_forward_refused("hunyuan_v1_moe", kUnsupported, {"'use_cla' is true"},
+                         {{"/use_cla", true}});
+  expect_forward_refused("hunyuan_v1_moe", kUnsupported, {"type 'dynamic'"},
+                         {{"/rope_scaling/alpha", 0}});
+  expect_forward_refused("minimax_m2", kUnsupported, {"'scoring_func' is 'softmax'"},
+                         {{"/scoring_func", "softmax"}});
+  expect_forward_refused("minimax_m2", kUnsupported, {"'qk_norm_type' is 'per_head'"},
+                         {{"/qk_norm_type", "per_head"}});
+  expect_forward_refused("minimax_m2", kCorrupt, {"a rotated slice of 7 values"},
+                         {{"/rotary_dim", 7}});
+  expect_forward_refused("minimax_m2", kCorrupt, {"'rotary_dim'"}, {{"/rotary_dim", 64}});
 }
 
 TEST(ModelSpec, RefusesFamiliesWithoutAForwardPass) {

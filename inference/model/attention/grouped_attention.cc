@@ -1,0 +1,176 @@
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "formats/base/error.h"
+#include "formats/base/parallel.h"
+#include "inference/kernels/vector_math.h"
+#include "inference/model/attention/attention.h"
+#include "inference/model/step/norm.h"
+#include "inference/model/step/step.h"
+#include "inference/parallel/comm.h"
+
+namespace ingot::inference {
+
+using formats::Role;
+
+GqaAttention::GqaAttention(const WeightStore& weights, const StepContext& context,
+                           std::uint32_t layer, const std::string& prefix)
+    : spec_(context.spec.grouped(layer)) {
+  const std::size_t hidden = context.spec.hidden, width = spec_.head_dim;
+  const Range heads = tensor_part(context.rank, spec_.heads, "attention heads");
+  const Range kv_heads = key_head_part(context.rank, spec_.kv_heads);
+  heads_ = heads.count;
+  kv_heads_ = kv_heads.count;
+  const auto rows_of = [](const Range& range, std::size_t per_head) {
+    return Range{range.first * per_head, range.count * per_head};
+  };
+  const Range all{0, hidden};
+  const std::size_t per_query = (spec_.output_gate ? 2 : 1) * width;
+  const auto load = [&](const char* name, std::size_t n_heads, std::size_t per_head,
+                        const Range& mine, std::vector<float>& bias) {
+    const std::size_t n = n_heads * per_head;
+    const Range rows = rows_of(mine, per_head);
+    const std::string module = prefix + name;
+    if (weights.expects(module + ".bias", layer))
+      bias = weights.vector_part(module + ".bias", n, rows);
+    return weights.linear(module + ".weight", n, hidden, rows, all);
+  };
+  q_ = load("q_proj", spec_.heads, per_query, heads, q_bias_);
+  k_ = load("k_proj", spec_.kv_heads, width, kv_heads, k_bias_);
+  v_ = load("v_proj", spec_.kv_heads, spec_.value_dim, kv_heads, v_bias_);
+  o_ = weights.linear(prefix + "o_proj.weight", hidden, spec_.heads * spec_.value_dim, all,
+                      rows_of(heads, spec_.value_dim));
+  // One rank adds it to its share of the sum.
+  if (context.rank.tp_rank() == 0 && weights.expects(prefix + "o_proj.bias", layer))
+    o_bias_ = weights.vector(prefix + "o_proj.bias", {hidden});
+  if (spec_.sinks) {
+    sinks_ = weights.vector_part(weights.name_of(Role::kAttentionSinks, layer), spec_.heads, heads);
+  }
+  load_norms(weights, context, layer);
+}
+
+void GqaAttention::load_norms(const WeightStore& weights, const StepContext& context,
+                              std::uint32_t layer) {
+  const std::size_t width = spec_.head_dim;
+  const auto load = [&](Role role, std::size_t n) {
+    return norm_weights(weights, context.spec, weights.name_of(role, layer), n);
+  };
+  switch (spec_.norms) {
+    case HeadNorm::kNone:
+      return;
+    case HeadNorm::kPerHead:
+      q_norm_ = load(Role::kQNorm, width);
+      k_norm_ = load(Role::kKNorm, width);
+      return;
+    case HeadNorm::kAllHeads:
+      if (heads_ != spec_.heads) {
+        throw Error(ErrorCode::kUnsupported,
+                    "norms over all heads at once are not computed in shares of the heads (cut "
+                    "experts alone: --ep without --tp)");
+      }
+      q_norm_ = load(Role::kQNorm, spec_.heads * width);
+      k_norm_ = load(Role::kKNorm, spec_.kv_heads * width);
+      return;
+    case HeadNorm::kPlain:
+      q_norm_ = k_norm_ = std::vector<float>(width, 1.0F);
+      return;
+  }
+}
+
+void GqaAttention::finish_heads(const StepContext& context, std::span<const float> norm,
+                                const RopeAngles& angles, Matrix& heads) const {
+  const auto normalize = [&] {
+    for (std::size_t first = 0; !norm.empty() && first < heads.cols(); first += norm.size()) {
+      const auto part = heads.columns(first, norm.size());
+      rms_norm(context.profile, part, norm, context.spec.norm_eps, part);
+    }
+  };
+  if (!spec_.norms_after_rope) normalize();
+  for (std::size_t r = 0; r < heads.rows(); ++r) {
+    for (std::size_t first = 0; first < heads.cols(); first += spec_.head_dim) {
+      angles.rotate(r, heads.row(r).subspan(first, spec_.rope.dim));
+    }
+  }
+  if (spec_.norms_after_rope) normalize();
+}
+
+// A head's gate stands behind its query.
+void GqaAttention::split_gates(Matrix& queries, Matrix& gates) const {
+  if (!spec_.output_gate) return;
+  const std::size_t width = spec_.head_dim;
+  const Matrix both = std::move(queries);
+  queries = Matrix(both.rows(), heads_ * width);
+  gates = Matrix(both.rows(), heads_ * width);
+  for (std::size_t r = 0; r < both.rows(); ++r) {
+    for (std::size_t h = 0; h < heads_; ++h) {
+      const auto pair = both.row(r).subspan(2 * h * width, 2 * width);
+      std::ranges::copy(pair.first(width), queries.row(r).subspan(h * width).begin());
+      std::ranges::copy(pair.last(width), gates.row(r).subspan(h * width).begin());
+    }
+  }
+}
+
+void GqaAttention::attend_run(const LayerStep& step, const SequenceRun& run, const Matrix& queries,
+                              Matrix& attended) const {
+  const StepContext& context = step.context;
+  const std::size_t width = spec_.head_dim, value_width = spec_.value_dim;
+  const std::size_t shared_by = heads_ / kv_heads_;
+  // What no row of the run sees is not read.
+  const std::size_t low = spec_.first_seen(run.first_position);
+  std::vector<std::uint32_t> positions;
+  for (std::size_t t = low; t < run.total(); ++t)
+    positions.push_back(static_cast<std::uint32_t>(t));
+  const Matrix keys = step.cached(context.profile, run.sequence, kKeyStream, positions);
+  const Matrix values = step.cached(context.profile, run.sequence, kValueStream, positions);
+  parallel_for(heads_, context.threads, [&](std::size_t head) {
+    AttentionNumbers numbers{context.profile, spec_.softmax_scale, 1};
+    const std::vector<float> sinks(sinks_.empty() ? 0 : run.count,
+                                   sinks_.empty() ? 0.0F : sinks_[head]);
+    numbers.sinks = sinks;
+    if (spec_.window > 0 || spec_.chunk > 0) {
+      numbers.from = [&](std::size_t row) {
+        return spec_.first_seen(run.first_position + row) - low;
+      };
+    }
+    const std::size_t key_head = head / shared_by;
+    const ScorePart parts[] = {{queries.block(run.first_row, run.count, head * width, width),
+                                keys.columns(key_head * width, width)}};
+    attend(
+        numbers, parts, values.columns(key_head * value_width, value_width),
+        [&](std::size_t row) { return run.first_position + row + 1 - low; },
+        attended.block(run.first_row, run.count, head * value_width, value_width));
+  });
+}
+
+Matrix GqaAttention::partial(const LayerStep& step, const Matrix& x) const {
+  const StepContext& context = step.context;
+  const RopeAngles angles(context.profile, spec_.rope, step.rows.positions);
+  Matrix queries = rounded_product(context, q_, x, q_bias_), gates;
+  split_gates(queries, gates);
+  finish_heads(context, q_norm_, angles, queries);
+  grow_queries(context.profile, spec_.growth, step.rows.positions, queries);
+  Matrix new_keys = rounded_product(context, k_, x, k_bias_);
+  finish_heads(context, k_norm_, angles, new_keys);
+  Matrix new_values = rounded_product(context, v_, x, v_bias_);
+  if (spec_.value_scale != 1.0F) {
+    for (float& value : new_values.values()) value *= spec_.value_scale;
+    round_between(context.profile, new_values.values());
+  }
+  require_finite(new_keys, step.layer, "the key");
+  require_finite(new_values, step.layer, "the value");
+  step.write(kKeyStream, new_keys.view());
+  step.write(kValueStream, new_values.view());
+  Matrix attended(x.rows(), heads_ * spec_.value_dim);
+  for (const SequenceRun& run : step.rows.runs) attend_run(step, run, queries, attended);
+  for (std::size_t i = 0; i < gates.values().size(); ++i) {
+    attended.values()[i] *= sigmoid_f32(gates.values()[i]);
+  }
+  if (spec_.output_gate) round_between(context.profile, attended.values());
+  require_finite(attended, step.layer, "attention");
+  Matrix out = product(context, o_, attended);
+  add_bias(o_bias_, out);
+  return out;
+}
+
+}  // namespace ingot::inference

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+// What the kinds of attention need of config.json.
+
+namespace ingot::inference {
+
+/// Rotary position embedding of the last (MLA) or first (indexer, GQA) values of a head.
+struct RopeSpec {
+  std::size_t dim = 0;       ///< values that are rotated; frequencies per pair: dim / 2
+  bool interleaved = false;  ///< pairs (2i, 2i + 1); else (i, i + dim / 2)
+  std::vector<float> freqs;  ///< [dim / 2], YaRN applied
+  float magnitude = 1.0F;    ///< on cos and sin
+};
+
+/// Queries of late tokens are larger, so that attention stays sharp over many keys: times
+/// 1 + beta log(1 + floor((position + offset) / length)).
+struct GrowthSpec {
+  float beta = 0, length = 1;
+  std::uint32_t offset = 0;
+};
+
+/// Multi-head latent attention.
+struct MlaSpec {
+  std::size_t heads = 0, q_lora = 0, kv_lora = 0, nope = 0, rope_dim = 0, v = 0;
+  float latent_norm_eps = 1e-6F;  ///< of q_a_layernorm and kv_a_layernorm
+  bool head_gate = false;  ///< each head's output times sigmoid of one value of a product of x
+  std::optional<GrowthSpec> growth;  ///< behind rope
+};
+
+/// RMS norms of queries and keys, with the model's epsilon.
+enum class HeadNorm : std::uint8_t {
+  kNone,
+  kPerHead,   ///< of every head, with the weights of one
+  kAllHeads,  ///< of all heads at once
+  kPlain,     ///< of every head, without weights
+};
+
+/// Grouped-query attention of a layer. Biases of its projections are those that its family has.
+struct GqaSpec {
+  std::size_t heads = 0, kv_heads = 0, head_dim = 0;
+  std::size_t value_dim = 0;  ///< of a head; head_dim in most models
+  float softmax_scale = 1.0F;
+  HeadNorm norms = HeadNorm::kPerHead;
+  bool norms_after_rope = false;
+  bool output_gate = false;  ///< q_proj gives a gate behind each head's query: times its sigmoid
+  bool sinks = false;        ///< a logit per head that takes its share of the softmax
+  /// Of the first values of queries and keys; without frequencies the layer has no positions.
+  RopeSpec rope;
+  std::optional<GrowthSpec> growth;
+  /// Tokens that a row sees, its own too; 0: all. With `chunk` those of its own run of so many.
+  std::size_t window = 0, chunk = 0;
+  float value_scale = 1.0F;
+
+  /// The first position that a row sees.
+  [[nodiscard]] std::size_t first_seen(std::size_t position) const {
+    if (chunk > 0) return position / chunk * chunk;
+    return window > 0 && position >= window ? position + 1 - window : 0;
+  }
+};
+
+/// The lightning indexer of sparse attention.
+struct IndexerSpec {
+  std::size_t heads = 0, head_dim = 0, topk = 0;
+  /// Tokens that share a key, of which a row sees all or none, but for those of the last,
+  /// unfinished pool, which it always sees; topk counts tokens and is a multiple of it.
+  std::size_t pool = 1;
+  RopeSpec rope;
+  std::vector<bool> own;  ///< per layer: computes a selection; else takes that of the last that did
+  bool hadamard_fp8 = false;       ///< what the reference code does in profile kNative
+  bool power_of_two_keys = false;  ///< scales of FP8 keys (scale_fmt ue8m0)
+};
+
+}  // namespace ingot::inference
