@@ -67,7 +67,7 @@ ModelSpec deepseek_v4(const ModelConfig& config) {
 
   spec.hyper = hyper_spec(fields, spec);
   if (const auto limit = fields.optional_real("swiglu_limit", 0, 1e9)) {
-    spec.gate_limit = static_cast<float>(*limit);
+    spec.gate.limit = static_cast<float>(*limit);
   }
   spec.is_moe.assign(spec.layers, true);
   if (!spec.router) refuse("'n_routed_experts' is missing or 0");

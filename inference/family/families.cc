@@ -114,6 +114,10 @@ constexpr std::array kFamilies = {
     ModelFamily{"ministral3", ministral3},
     ModelFamily{"mistral4", mistral4},
     ModelFamily{"axk1", axk1},
+    ModelFamily{"gpt_oss", gpt_oss},
+    ModelFamily{"mimo_v2_flash", mimo_v2_flash},
+    ModelFamily{"llama4", llama4},
+    ModelFamily{"step3p7", step3p7},
 };
 
 }  // namespace

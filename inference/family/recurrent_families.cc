@@ -181,7 +181,7 @@ ModelSpec glm5_next(const ModelConfig& config) {
   spec.hyper = hyper_spec(fields, spec);
   spec.hyper->learned_head = false;
   if (const auto limit = fields.optional_real("swiglu_limit", 0, 1e9)) {
-    spec.gate_limit = static_cast<float>(*limit);
+    spec.gate.limit = static_cast<float>(*limit);
   }
   set_sigmoid_router(config, spec);
   return spec;

@@ -42,7 +42,8 @@ double yarn_softmax_factor(const formats::RopeConfig& config) {
   return g * g;
 }
 
-RopeSpec rope_spec(const formats::RopeConfig& config, std::size_t dim, bool interleaved) {
+RopeSpec rope_spec(const formats::RopeConfig& config, std::size_t dim, bool interleaved,
+                   bool truncate) {
   if (dim == 0 || dim % 2 != 0) refuse(fmt::format("a rotated slice of {} values", dim));
   if (!(config.theta > 1) || !std::isfinite(config.theta)) refuse("'rope_theta' is not above 1");
   RopeSpec spec{.dim = dim, .interleaved = interleaved, .freqs = {}};
@@ -63,8 +64,10 @@ RopeSpec rope_spec(const formats::RopeConfig& config, std::size_t dim, bool inte
   const auto d = static_cast<double>(dim);
   const double fast = config.beta_fast.value_or(32), slow = config.beta_slow.value_or(1);
   if (!(fast > 0) || !(slow > 0)) refuse("'beta_fast' and 'beta_slow' are not above 0");
-  const double low = std::max(std::floor(pair_of_turns(fast, d, config.theta, length)), 0.0);
-  double high = std::min(std::ceil(pair_of_turns(slow, d, config.theta, length)), d - 1);
+  const double first = pair_of_turns(fast, d, config.theta, length);
+  const double last = pair_of_turns(slow, d, config.theta, length);
+  const double low = std::max(truncate ? std::floor(first) : first, 0.0);
+  double high = std::min(truncate ? std::ceil(last) : last, d - 1);
   if (low == high) high += 0.001;
   for (std::size_t i = 0; i < n_pairs; ++i) {
     const float position = static_cast<float>(i) - static_cast<float>(low);

@@ -118,9 +118,11 @@ ModelSpec decoder_spec(const ModelConfig& config) {
   spec.shared_intermediate =
       static_cast<std::size_t>(config.n_shared_experts) * spec.moe_intermediate;
   spec.max_positions = static_cast<std::size_t>(config.max_position_embeddings);
-  const double eps = config.rms_norm_eps != 0
-                         ? config.rms_norm_eps
-                         : fields.optional_real("layer_norm_epsilon", 0, 1).value_or(0);
+  const double eps =
+      config.rms_norm_eps != 0
+          ? config.rms_norm_eps
+          : fields.optional_real("layer_norm_epsilon", 0, 1)
+                .value_or(fields.optional_real("layernorm_epsilon", 0, 1).value_or(0));
   if (!(eps > 0) || eps > 1) refuse("'rms_norm_eps' is missing or not between 0 and 1");
   spec.norm_eps = static_cast<float>(eps);
   spec.tied_head = config.tie_word_embeddings;
@@ -171,7 +173,7 @@ void add_grouped_attention(const ModelConfig& config, ModelSpec& spec, const Gro
   }
   gqa.value_dim = gqa.head_dim;
   const std::size_t rotated = form.dim.value_or(gqa.head_dim);
-  if (rotated > 0) gqa.rope = rope_spec(config.rope, rotated, form.interleaved);
+  if (rotated > 0) gqa.rope = rope_spec(config.rope, rotated, form.interleaved, form.truncate);
   gqa.softmax_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(gqa.head_dim)));
   spec.gqa = gqa;
 }

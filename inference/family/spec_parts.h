@@ -50,6 +50,7 @@ void add_latent_attention(const formats::ModelConfig& config, ModelSpec& spec,
 struct GroupedRope {
   std::optional<std::size_t> dim = {};  ///< the first so many; without: all
   bool interleaved = false;
+  bool truncate = true;  ///< as rope_spec() has it
 };
 /// Grouped-query attention with a norm per head; values are as wide as keys.
 void add_grouped_attention(const formats::ModelConfig& config, ModelSpec& spec,
@@ -82,6 +83,10 @@ ModelSpec minimax_m2(const formats::ModelConfig& config);
 ModelSpec ministral3(const formats::ModelConfig& config);
 ModelSpec mistral4(const formats::ModelConfig& config);
 ModelSpec axk1(const formats::ModelConfig& config);
+ModelSpec gpt_oss(const formats::ModelConfig& config);
+ModelSpec mimo_v2_flash(const formats::ModelConfig& config);
+ModelSpec llama4(const formats::ModelConfig& config);
+ModelSpec step3p7(const formats::ModelConfig& config);
 ModelSpec deepseek_v4(const formats::ModelConfig& config);
 ModelSpec qwen3_next(const formats::ModelConfig& config);
 ModelSpec qwen3_5_moe(const formats::ModelConfig& config);

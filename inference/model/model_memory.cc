@@ -51,7 +51,8 @@ ExpertShape expert_shape(const ModelSpec& spec, const RankView& rank, bool with_
                     .hidden = spec.hidden,
                     .intermediate = spec.moe_intermediate,
                     .has_gate = spec.has_mlp_gate,
-                    .inner = {}};
+                    .inner = {},
+                    .has_biases = spec.expert_biases};
   if (!spec.router) return shape;
   shape.n_experts = spec.router->experts;
   shape.inner = expert_part(rank, shape.intermediate);

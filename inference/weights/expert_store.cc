@@ -143,6 +143,11 @@ std::optional<std::size_t> next_ahead(Shared& shared) {
   return ahead.front();
 }
 
+// One rank adds it to its share of the sum.
+Range rows_of_down_bias(const ExpertShape& shape) {
+  return {.first = 0, .count = shape.inner.first == 0 ? shape.hidden : 0};
+}
+
 /// The sizes of every expert in memory.
 std::vector<ExpertSlots::Size> sizes_of(const WeightStore& store, const ExpertShape& shape) {
   std::vector<ExpertSlots::Size> sizes;
@@ -151,6 +156,8 @@ std::vector<ExpertSlots::Size> sizes_of(const WeightStore& store, const ExpertSh
     std::uint64_t& n_bytes = sizes.emplace_back(ExpertSlots::Size{.layer = id.layer}).n_bytes;
     const ExpertParts parts(store, shape, id);
     for (const LinearPart& part : parts.get()) n_bytes += store.bytes_of(part);
+    if (shape.has_biases)
+      n_bytes += (2 * shape.inner.count + rows_of_down_bias(shape).count) * sizeof(float);
   }
   return sizes;
 }
@@ -189,9 +196,19 @@ struct ExpertStore::State {
     const ExpertParts parts(store, shape, shape.experts[slot]);
     std::vector<Linear> linears = store.read(parts.get(), n_threads);
     const std::size_t up = shape.has_gate ? 1 : 0;
-    return std::make_shared<const Expert>(Expert{.gate = up == 1 ? linears[0] : Linear(),
-                                                 .up = std::move(linears[up]),
-                                                 .down = std::move(linears[up + 1])});
+    Expert expert{.gate = up == 1 ? linears[0] : Linear(),
+                  .up = std::move(linears[up]),
+                  .down = std::move(linears[up + 1])};
+    if (shape.has_biases) {
+      const ExpertId id = shape.experts[slot];
+      const auto bias = [&](Role role, std::size_t n, const Range& mine) {
+        return store.vector_part(store.name_of(role, id.layer, id.expert), n, mine);
+      };
+      expert.gate_bias = bias(Role::kExpertGateBias, shape.intermediate, shape.inner);
+      expert.up_bias = bias(Role::kExpertUpBias, shape.intermediate, shape.inner);
+      expert.down_bias = bias(Role::kExpertDownBias, shape.hidden, rows_of_down_bias(shape));
+    }
+    return std::make_shared<const Expert>(std::move(expert));
   }
 
   void read_all();

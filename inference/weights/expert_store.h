@@ -13,9 +13,11 @@ namespace ingot::inference {
 
 /// The three matrices of one routed expert.
 struct Expert {
-  Linear gate, up, down;  ///< the gate may be empty
+  Linear gate, up, down;                             ///< the gate may be empty
+  std::vector<float> gate_bias, up_bias, down_bias;  ///< empty where experts have none
   [[nodiscard]] std::uint64_t n_bytes() const {
-    return gate.n_bytes() + up.n_bytes() + down.n_bytes();
+    return gate.n_bytes() + up.n_bytes() + down.n_bytes() +
+           (gate_bias.size() + up_bias.size() + down_bias.size()) * sizeof(float);
   }
 };
 
@@ -30,8 +32,9 @@ struct ExpertShape {
   std::vector<ExpertId> experts;  ///< ascending; MTP layers included
   std::size_t n_experts = 0;      ///< of a layer, over all ranks
   std::size_t hidden = 0, intermediate = 0;
-  bool has_gate = true;  ///< else experts are up and down alone
-  Range inner;           ///< of the intermediate features those that the rank holds
+  bool has_gate = true;     ///< else experts are up and down alone
+  Range inner;              ///< of the intermediate features those that the rank holds
+  bool has_biases = false;  ///< of down the rank with the first inner features has it
 
   /// The same for the experts of one layer alone.
   [[nodiscard]] ExpertShape of_layer(std::uint32_t layer) const;

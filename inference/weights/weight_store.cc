@@ -12,6 +12,7 @@
 
 #include "formats/base/error.h"
 #include "formats/dialect/dialect.h"
+#include "formats/experts/expert_views.h"
 #include "formats/family/family.h"
 #include "formats/family/rule_scope.h"
 #include "formats/family/text_names.h"
@@ -151,6 +152,36 @@ bool is_required(const formats::TensorRule& rule, const formats::ModelConfig& co
          formats::promise_of(rule, config, layer) == formats::Promise::kRequired;
 }
 
+// A gate, an up or a down is read as rows of one matrix [outputs, inputs].
+bool is_readable(const LogicalTensor& tensor) {
+  if (tensor.rule == nullptr || !formats::is_expert_stack(tensor.rule->role)) return true;
+  const formats::Role role = tensor.rule->role;
+  return (role == formats::Role::kExpertsGateUp || role == formats::Role::kExpertsDown) &&
+         tensor.stack != formats::StackOrder::kInputMajor &&
+         tensor.rule->gate_up == formats::GateUpOrder::kHalves;
+}
+
+// Nothing where the source is readable as it is.
+std::optional<formats::Checkpoint> with_readable_experts(const formats::Checkpoint& source) {
+  const auto& tensors = source.tensors();
+  if (std::ranges::all_of(tensors, is_readable)) return std::nullopt;
+  if (source.slicing() != nullptr) {
+    throw Error(ErrorCode::kUnsupported,
+                "a rank's stacks of this family are not computed with (make the ranks with "
+                "--experts separate)")
+        .in_file(source.directory().string());
+  }
+  // Whoever made the store keeps the source.
+  std::shared_ptr<const formats::Checkpoint> seen(std::shared_ptr<void>(), &source);
+  std::vector<std::uint32_t> turned;
+  for (std::uint32_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].stack == formats::StackOrder::kInputMajor) turned.push_back(i);
+  }
+  if (!turned.empty())
+    seen = std::make_shared<const formats::Checkpoint>(formats::with_turned_stacks(seen, turned));
+  return formats::with_single_experts(seen);
+}
+
 // A pattern of a family with its numbers in place.
 std::string numbered(std::string_view pattern, std::optional<std::uint32_t> layer,
                      std::optional<std::uint32_t> expert) {
@@ -237,14 +268,15 @@ std::uint64_t Linear::n_bytes() const {
 
 WeightStore::WeightStore(const formats::Checkpoint& source, Profile profile, std::size_t threads,
                          InputObserver* observer)
-    : source_(source),
+    : view_(with_readable_experts(source)),
+      source_(view_ ? *view_ : source),
       profile_(profile),
       threads_(threads),
       observer_(observer),
       activations_(source.config(), source.dialect(), source.description()) {
-  for (const LogicalTensor& tensor : source.tensors()) {
+  for (const LogicalTensor& tensor : source_.tensors()) {
     const auto [at, is_new] =
-        by_name_.emplace(formats::text_model_name(tensor.name, source.config().text), &tensor);
+        by_name_.emplace(formats::text_model_name(tensor.name, source_.config().text), &tensor);
     if (tensor.rule != nullptr)
       by_role_.emplace(Place{tensor.rule->role, tensor.layer, tensor.expert}, at->first);
   }

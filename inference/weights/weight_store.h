@@ -92,6 +92,8 @@ class WeightStore {
   [[nodiscard]] PartLayout layout_of(const LinearPart& part) const;
   void choose_arithmetic(const formats::LogicalTensor& tensor, Linear::State& linear) const;
 
+  /// The source with single experts, where its stacks stand so that no matrix can be read at once.
+  std::optional<formats::Checkpoint> view_;
   const formats::Checkpoint& source_;
   Profile profile_;
   std::size_t threads_;

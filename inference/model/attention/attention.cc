@@ -83,4 +83,17 @@ void attend(const AttentionNumbers& numbers, std::span<const ScorePart> parts,
   }
 }
 
+void gate_heads(const StepContext& context, const Linear& gate, const Matrix& x, std::size_t width,
+                Matrix& attended) {
+  Matrix gates = rounded_product(context, gate, x);
+  for (float& value : gates.values()) value = sigmoid_f32(value);
+  round_between(context.profile, gates.values());
+  for (std::size_t r = 0; r < x.rows(); ++r) {
+    for (std::size_t c = 0; c < attended.cols(); ++c) {
+      attended.row(r)[c] *= gates.row(r)[c / width];
+    }
+  }
+  round_between(context.profile, attended.values());
+}
+
 }  // namespace ingot::inference

@@ -64,7 +64,6 @@ class MlaAttention {
              Matrix& out) const;
   void absorbed(const LayerStep& step, const Matrix& queries, const SequenceRun& run,
                 Matrix& out) const;
-  void apply_gate(const StepContext& context, const Matrix& x, Matrix& attended) const;
 
   std::size_t heads_ = 0;  ///< of this rank
   Linear q_, q_a_, q_b_, kv_a_, kv_b_, o_, gate_;
@@ -93,10 +92,14 @@ class GqaAttention {
 
   GqaSpec spec_;
   std::size_t heads_ = 0, kv_heads_ = 0;
-  Linear q_, k_, v_, o_;
+  Linear q_, k_, v_, o_, gate_;
   std::vector<float> q_bias_, k_bias_, v_bias_, o_bias_;
   std::vector<float> q_norm_, k_norm_, sinks_;
 };
+
+/// Heads of `width` values of what attention gave, times the sigmoid of one value each of gate x.
+void gate_heads(const StepContext& context, const Linear& gate, const Matrix& x, std::size_t width,
+                Matrix& attended);
 
 /// Scores of the first `n` keys for one row: sum over ascending heads of weight x relu(head . key).
 std::vector<float> index_scores(formats::MatrixView<const float> heads,

@@ -41,6 +41,10 @@ GqaAttention::GqaAttention(const WeightStore& weights, const StepContext& contex
   v_ = load("v_proj", spec_.kv_heads, spec_.value_dim, kv_heads, v_bias_);
   o_ = weights.linear(prefix + "o_proj.weight", hidden, spec_.heads * spec_.value_dim, all,
                       rows_of(heads, spec_.value_dim));
+  if (spec_.head_gate) {
+    gate_ = weights.linear(weights.name_of(Role::kAttentionGate, layer), spec_.heads, hidden, heads,
+                           all);
+  }
   // One rank adds it to its share of the sum.
   if (context.rank.tp_rank() == 0 && weights.expects(prefix + "o_proj.bias", layer))
     o_bias_ = weights.vector(prefix + "o_proj.bias", {hidden});
@@ -167,6 +171,7 @@ Matrix GqaAttention::partial(const LayerStep& step, const Matrix& x) const {
     attended.values()[i] *= sigmoid_f32(gates.values()[i]);
   }
   if (spec_.output_gate) round_between(context.profile, attended.values());
+  if (!gate_.empty()) gate_heads(context, gate_, x, spec_.value_dim, attended);
   require_finite(attended, step.layer, "attention");
   Matrix out = product(context, o_, attended);
   add_bias(o_bias_, out);

@@ -108,22 +108,9 @@ Matrix MlaAttention::partial(const LayerStep& step, const Matrix& x) const {
       naive(step, queries.heads, run, attended);
     }
   }
-  if (!gate_.empty()) apply_gate(context, x, attended);
+  if (!gate_.empty()) gate_heads(context, gate_, x, context.spec.mla->v, attended);
   require_finite(attended, step.layer, "attention");
   return product(context, o_, attended);
-}
-
-void MlaAttention::apply_gate(const StepContext& context, const Matrix& x, Matrix& attended) const {
-  Matrix gates = rounded_product(context, gate_, x);
-  for (float& gate : gates.values()) gate = sigmoid_f32(gate);
-  round_between(context.profile, gates.values());
-  const std::size_t width = context.spec.mla->v;
-  for (std::size_t r = 0; r < x.rows(); ++r) {
-    for (std::size_t c = 0; c < attended.cols(); ++c) {
-      attended.row(r)[c] *= gates.row(r)[c / width];
-    }
-  }
-  round_between(context.profile, attended.values());
 }
 
 // Latent attention with keys and values expanded from the latent (model reference, 4.2): few heads

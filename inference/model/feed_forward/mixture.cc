@@ -23,8 +23,42 @@ Mlp Mlp::load(const WeightStore& weights, const StepContext& context, std::uint3
                       ? weights.linear(name(roles.gate), intermediate, hidden, mine, all)
                       : Linear(),
           .up = weights.linear(name(roles.up), intermediate, hidden, mine, all),
-          .down = weights.linear(name(roles.down), hidden, intermediate, all, mine)};
+          .down = weights.linear(name(roles.down), hidden, intermediate, all, mine),
+          .form = context.spec.gate_of(layer, /*is_expert=*/false)};
 }
+
+namespace {
+
+// gated <- what goes into down.
+void apply_gate(Profile profile, const GateForm& form, Matrix& gated, Matrix& raised) {
+  const std::span<float> gates = gated.values(), ups = raised.values();
+  const auto limit = [&](std::span<float> of_gate) {
+    for (float& value : of_gate) value = std::min(value, *form.limit);
+    for (float& value : ups) value = std::clamp(value, -*form.limit, *form.limit);
+  };
+  if (form.limit && !form.limits_silu) limit(gates);
+  if (!form.limits_silu && form.alpha == 1.0F && form.up_offset == 0) {
+    silu_multiply(gates, ups, gates, profile != Profile::kF32);
+    return;
+  }
+  std::vector<float> factors(gates.begin(), gates.end());
+  for (float& factor : factors) factor *= form.alpha;
+  if (form.alpha != 1.0F) round_between(profile, factors);
+  for (float& factor : factors) factor = sigmoid_f32(factor);
+  // transformers has silu as one operation.
+  if (form.alpha != 1.0F) round_between(profile, factors);
+  for (std::size_t i = 0; i < gates.size(); ++i) gates[i] *= factors[i];
+  round_between(profile, gates);
+  if (form.limit && form.limits_silu) limit(gates);
+  if (form.up_offset != 0) {
+    for (float& value : ups) value += form.up_offset;
+    round_between(profile, ups);
+  }
+  for (std::size_t i = 0; i < gates.size(); ++i) gates[i] *= ups[i];
+  round_between(profile, gates);
+}
+
+}  // namespace
 
 Matrix Mlp::partial(const StepContext& context, const Matrix& x) const {
   if (gate.empty()) {
@@ -33,14 +67,12 @@ Matrix Mlp::partial(const StepContext& context, const Matrix& x) const {
     round_between(context.profile, squares.values());
     return product(context, down, squares);
   }
-  Matrix gated = rounded_product(context, gate, x);
-  Matrix raised = rounded_product(context, up, x);
-  if (const std::optional<float> limit = context.spec.gate_limit) {
-    for (float& value : gated.values()) value = std::min(value, *limit);
-    for (float& value : raised.values()) value = std::clamp(value, -*limit, *limit);
-  }
-  silu_multiply(gated.values(), raised.values(), gated.values(), context.profile != Profile::kF32);
-  return product(context, down, gated);
+  Matrix gated = rounded_product(context, gate, x, gate_bias);
+  Matrix raised = rounded_product(context, up, x, up_bias);
+  apply_gate(context.profile, form, gated, raised);
+  Matrix out = product(context, down, gated);
+  add_bias(down_bias, out);
+  return out;
 }
 
 Mixture::Mixture(const WeightStore& weights, const StepContext& context, std::uint32_t layer,
@@ -50,12 +82,19 @@ Mixture::Mixture(const WeightStore& weights, const StepContext& context, std::ui
       experts_(&experts) {
   const RouterSpec& spec = *context.spec.router;
   const RankView& rank = context.rank;
+  if (spec.scales_input && !rank.experts_meet_in_tensor_group()) {
+    throw Error(ErrorCode::kUnsupported,
+                "experts whose input is weighed are not computed for tokens that travel (--ep no "
+                "larger than --tp)");
+  }
   const std::string router = weights.name_of(Role::kRouter, layer);
   router_ = weights.linear(router, spec.experts, context.spec.hidden);
   // By presence, not by the name of the model.
   if (layer < spec.table_layers) {
     token_experts_ = weights.indices(router.substr(0, router.rfind('.') + 1) + "tid2eid",
                                      {context.spec.stored_vocab, spec.topk}, spec.experts);
+  } else if (spec.bias_of_logits) {
+    logit_bias_ = weights.vector(weights.name_of(Role::kRouterBias, layer), {spec.experts});
   } else if (spec.correction_bias || weights.expects(Role::kRouterBias, layer)) {
     const std::string name = weights.name_of(Role::kRouterBias, layer);
     const bool is_row = weights.has(name) && weights.shape_of(name).size() == 2;
@@ -87,6 +126,7 @@ Routing Mixture::choose(const StepContext& context, const Matrix& x,
                         std::span<const std::int32_t> tokens) const {
   Matrix logits(x.rows(), router_.rows());
   matmul(x.view(), router_.weight(), WeightRounding::kExact, logits.view(), context.threads);
+  add_bias(logit_bias_, logits);
   require_finite(logits, layer_, "the router");
   std::vector<std::uint32_t> given;
   const std::size_t topk = context.spec.router->topk;
@@ -116,7 +156,13 @@ Matrix Mixture::run_expert(const StepContext& context, std::uint32_t expert, con
   if (taps.expert_tokens != nullptr) *taps.expert_tokens += rows.rows();
   if (!places_.is_routed(expert)) return shared_output(context, rows);
   const std::shared_ptr<const Expert> held = experts_->get(layer_, expert);
-  const Mlp mlp{.gate = held->gate, .up = held->up, .down = held->down};
+  const Mlp mlp{.gate = held->gate,
+                .up = held->up,
+                .down = held->down,
+                .form = context.spec.gate_of(layer_, /*is_expert=*/true),
+                .gate_bias = held->gate_bias,
+                .up_bias = held->up_bias,
+                .down_bias = held->down_bias};
   return mlp.partial(context, rows);
 }
 
@@ -157,11 +203,18 @@ ExpertSums Mixture::own_experts(const StepContext& context, const Matrix& x, con
     for (std::size_t i = 0; i < uses.size(); ++i) {
       std::ranges::copy(x.row(uses[i] / routing.topk), rows.row(i).begin());
     }
+    // Input that is weighed gives output that is not.
+    const bool weighs_input = context.spec.router->scales_input && places_.is_routed(expert);
+    for (std::size_t i = 0; weighs_input && i < uses.size(); ++i) {
+      for (float& value : rows.row(i)) value *= routing.weights[uses[i]];
+    }
+    if (weighs_input) round_between(context.profile, rows.values());
     Matrix out = run_expert(context, expert, rows, taps);
     // Slices of an output are not rounded before they are added.
     if (rank.topology.etp == 1) round_between(context.profile, out.values());
     for (std::size_t i = 0; i < uses.size(); ++i) {
-      sums.add(uses[i] / routing.topk, expert, routing.weights[uses[i]], out.row(i));
+      sums.add(uses[i] / routing.topk, expert, weighs_input ? 1.0F : routing.weights[uses[i]],
+               out.row(i));
     }
   }
   return sums;

@@ -17,10 +17,12 @@
 namespace ingot::inference {
 
 /// down(silu(gate x) * up x), or a tensor-parallel part of it: some rows of gate and up, the same
-/// columns of down. Without a gate it is down(relu(up x)^2). Where the spec has a limit L it is
-/// down(silu(min(gate x, L)) * max(min(up x, L), -L)).
+/// columns of down. Without a gate it is down(relu(up x)^2). GateForm says what else may become of
+/// gate and up.
 struct Mlp {
   Linear gate, up, down;
+  GateForm form;
+  std::span<const float> gate_bias = {}, up_bias = {}, down_bias = {};
 
   /// Those of a layer's tensors with these roles; `intermediate` of the whole, of which `mine` is
   /// read.
@@ -80,7 +82,7 @@ class Mixture {
   std::uint32_t layer_ = 0;
   ExpertPlaces places_;
   Linear router_;
-  std::vector<float> bias_;
+  std::vector<float> bias_, logit_bias_;
   std::vector<std::uint32_t> token_experts_;  ///< [vocab, topk], of layers that have the table
   Shared shared_in_ = Shared::kNone;
   std::optional<Mlp> shared_;  ///< what this rank has of it

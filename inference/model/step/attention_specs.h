@@ -48,6 +48,7 @@ struct GqaSpec {
   HeadNorm norms = HeadNorm::kPerHead;
   bool norms_after_rope = false;
   bool output_gate = false;  ///< q_proj gives a gate behind each head's query: times its sigmoid
+  bool head_gate = false;    ///< as MlaSpec::head_gate
   bool sinks = false;        ///< a logit per head that takes its share of the softmax
   /// Of the first values of queries and keys; without frequencies the layer has no positions.
   RopeSpec rope;

@@ -21,6 +21,16 @@
 
 namespace ingot::inference {
 
+/// What becomes of gate and up of an MLP before down: silu(gate) * up, changed by what is said
+/// here.
+struct GateForm {
+  /// Gates are at most this, and what they are multiplied with is within +- this.
+  std::optional<float> limit;
+  bool limits_silu = false;  ///< the limit is of silu(gate), not of the gate
+  float alpha = 1.0F;        ///< gate * sigmoid(alpha * gate) in place of silu
+  float up_offset = 0;       ///< is added to up
+};
+
 enum class GateScore : std::uint8_t {
   kSigmoid,
   kSoftmax,
@@ -31,6 +41,8 @@ struct RouterSpec {
   std::size_t experts = 0, topk = 0, groups = 1, topk_groups = 1;
   GateScore score = GateScore::kSoftmax;
   bool correction_bias = false;
+  bool bias_of_logits = false;  ///< the router's bias is added to its logits
+  bool scales_input = false;    ///< weights are those of an expert's input, not of its output
   bool normalize = false;
   float scale = 1.0F;
   /// So many layers, from the first on, have a table from token to experts (`tid2eid`); the router
@@ -59,8 +71,10 @@ struct ModelSpec {
   std::optional<IndexerSpec> indexer;
   std::optional<RouterSpec> router;
   std::vector<bool> is_moe;  ///< per layer, MTP layers included
-  /// Gates are at most this before their silu, and what they are multiplied with within +- this.
-  std::optional<float> gate_limit;
+  GateForm gate;
+  /// Per layer where they differ: of experts, and of dense MLPs and shared experts.
+  std::vector<GateForm> expert_gates, mlp_gates;
+  bool expert_biases = false;  ///< each projection of a routed expert has one
   bool norms_mixture = false;  ///< a norm of what a mixture of experts gives
   bool has_mlp_gate = true;    ///< else feed-forward is down(relu(up x)^2)
   /// Per layer, MTP layers included: whether it has a feed-forward part; empty: all have.
@@ -72,6 +86,10 @@ struct ModelSpec {
 
   [[nodiscard]] bool feeds_forward(std::size_t layer) const {
     return has_feed_forward.empty() || has_feed_forward[layer];
+  }
+  [[nodiscard]] const GateForm& gate_of(std::size_t layer, bool is_expert) const {
+    const std::vector<GateForm>& own = is_expert ? expert_gates : mlp_gates;
+    return own.empty() ? gate : own[layer];
   }
   /// REQUIRES: the model has grouped-query attention.
   [[nodiscard]] const GqaSpec& grouped(std::size_t layer) const {

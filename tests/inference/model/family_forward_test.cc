@@ -42,7 +42,9 @@ constexpr FamilyCase kFamilyCases[] = {
     {"glm4_moe_lite", 1e-5},  {"solar_open", 1e-5},         {"dots1", 1e-5},
     {"ernie4_5_moe", 1e-5},   {"hunyuan_v1_moe", 1e-5},     {"minimax_m2", 1e-5},
     {"ministral3_fp8", 1e-5}, {"mistral4_fp8", 1e-5},       {"axk1", 1e-5},
-    {"kimi_k25", 1e-5},       {"kimi_k2_thinking", 1e-5},
+    {"kimi_k25", 1e-5},       {"kimi_k2_thinking", 1e-5},   {"gpt_oss", 1e-5},
+    {"gpt_oss_bf16", 1e-5},   {"mimo_v2_flash", 1e-5},      {"llama4", 1e-5},
+    {"step3p7", 1e-5},
 };
 
 /// A small checkpoint in the layout of a release, and what was recorded of it.
@@ -236,6 +238,7 @@ TEST(DeepseekV4, RanksHaveItsLogits) {
 
 TEST(GroupedAttention, RanksHaveItsLogits) {
   expect_ranks_agree("glm4_moe_fp8_block", {Cut{.tp = 2}, Cut{.pp = 2}});
+  expect_ranks_agree("mimo_v2_flash", {Cut{.tp = 2}, Cut{.pp = 3}});
 }
 
 TEST(GroupedAttention, RefusesNormsOverHeadsOfOtherRanks) {

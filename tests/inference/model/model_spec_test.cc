@@ -327,8 +327,35 @@ TEST(AttentionSpecs, RefuseWhatIsNotComputed) {
   expect_forward_refused("minimax_m2", kCorrupt, {"'rotary_dim'"}, {{"/rotary_dim", 64}});
 }
 
+TEST(LayeredSpecs, RefuseLayersOfUnknownKinds) {
+  using enum ErrorCode;
+  const auto refused = [](const std::string& name, ErrorCode code,
+                          std::initializer_list<std::string> fragments, const Edits& edits) {
+    expect_error(code, fragments, [&] { spec_of("tests/golden/families/" + name, edits); });
+  };
+  refused("gpt_oss", kUnsupported, {"'layer_types' has 'chunked_attention' for layer 1"},
+          {{"/layer_types/1", "chunked_attention"}});
+  refused("gpt_oss", kCorrupt, {"'layer_types' is not a list for 2 layers"},
+          {{"/layer_types", {"full_attention"}}});
+  refused("gpt_oss", kCorrupt, {"'sliding_window'"}, {{"/sliding_window", 0}});
+  refused("llama4", kCorrupt, {"'no_rope_layers' is not a list for 2 layers"},
+          {{"/text_config/no_rope_layers", {1, 1, 1}}});
+  refused("llama4", kCorrupt, {"'floor_scale'"}, {{"/text_config/floor_scale", 0}});
+  refused("llama4", kUnsupported, {"rope scaling of type 'llama3'"},
+          {{"/text_config/rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}}});
+  expect_forward_refused("mimo_v2_flash", kCorrupt, {"4 heads over 3 key heads"},
+                         {{"/swa_num_key_value_heads", 3}});
+  expect_forward_refused("mimo_v2_flash", kCorrupt, {"'hybrid_layer_pattern' has 2"},
+                         {{"/hybrid_layer_pattern", {0, 2, 1}}});
+  expect_forward_refused("mimo_v2_flash", kCorrupt, {"'swa_head_dim'"}, {{"/swa_head_dim", 0}});
+  expect_forward_refused("step3p7", kCorrupt, {"'swiglu_limits' is not a list for 3 layers"},
+                         {{"/text_config/swiglu_limits", {1.0}}});
+  expect_forward_refused("step3p7", kCorrupt, {"a part of a head"},
+                         {{"/text_config/partial_rotary_factors", {0.5, 2.0, 0.5}}});
+}
+
 TEST(ModelSpec, RefusesFamiliesWithoutAForwardPass) {
-  for (const char* name : {"gpt_oss", "generic"}) {
+  for (const char* name : {"inkling", "generic"}) {
     expect_error(ErrorCode::kUnsupported,
                  {name, "deepseek_v2, deepseek_v3, deepseek_v32, kimi_k2, glm_moe_dsa, qwen3_moe"},
                  [&] { model_spec(*formats::find_family(name), config_of("examples/tiny-v32")); });

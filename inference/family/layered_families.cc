@@ -1,0 +1,239 @@
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "formats/json/json.h"
+#include "formats/json/json_fields.h"
+#include "inference/family/spec_parts.h"
+
+// Families whose layers have grouped-query attention of different kinds.
+
+namespace ingot::inference {
+
+using formats::JsonFields;
+using formats::ModelConfig;
+
+namespace {
+
+constexpr std::uint64_t kMaxWindow = std::uint64_t{1} << 30;
+
+// Whether each layer's attention slides: `layer_types`, which may go on over MTP layers.
+std::vector<bool> sliding_layers(const JsonFields& fields, std::size_t n_layers) {
+  const formats::Json& types = fields.array("layer_types");
+  if (types.size() < n_layers) {
+    refuse(fmt::format("'layer_types' is not a list for {} layers", n_layers));
+  }
+  std::vector<bool> slides;
+  for (std::size_t l = 0; l < n_layers; ++l) {
+    const std::string word = types[l].is_string() ? types[l].get<std::string>() : std::string();
+    if (word != "sliding_attention" && word != "full_attention") {
+      refuse(ErrorCode::kUnsupported,
+             fmt::format("'layer_types' has '{}' for layer {}; this family's layers have "
+                         "sliding_attention or full_attention",
+                         word, l));
+    }
+    slides.push_back(word == "sliding_attention");
+  }
+  return slides;
+}
+
+// The numbers of a list with an entry per layer, null as 0; nothing where it is no list.
+std::vector<double> per_layer(const JsonFields& fields, const char* key, std::size_t n_layers) {
+  std::vector<double> numbers;
+  const formats::Json* list = fields.find(key);
+  if (list == nullptr || !list->is_array()) return numbers;
+  for (const formats::Json& entry : *list) {
+    if (!entry.is_null() && !entry.is_number()) refuse(fmt::format("'{}' has no numbers", key));
+    numbers.push_back(entry.is_null() ? 0.0 : entry.get<double>());
+  }
+  if (numbers.size() < n_layers) {
+    refuse(fmt::format("'{}' is not a list for {} layers", key, n_layers));
+  }
+  return numbers;
+}
+
+std::size_t part_of(double factor, std::size_t width) {
+  if (!(factor > 0) || factor > 1) refuse("a part of a head that is rotated is not above 0 or 1");
+  return static_cast<std::size_t>(factor * static_cast<double>(width));
+}
+
+void require_shared_keys(const GqaSpec& gqa) {
+  if (gqa.heads % gqa.kv_heads != 0) {
+    refuse(fmt::format("{} heads over {} key heads make no attention", gqa.heads, gqa.kv_heads));
+  }
+}
+
+}  // namespace
+
+// gpt-oss: windows in some layers, a sink in every head, biases everywhere; gates with a slope, and
+// ups with an offset.
+ModelSpec gpt_oss(const ModelConfig& config) {
+  ModelSpec spec = decoder_spec(config);
+  const JsonFields fields = spec_fields(config);
+  const auto scaling = fields.optional_child(
+      fields.find("rope_parameters") != nullptr ? "rope_parameters" : "rope_scaling");
+  const bool truncate = !scaling || scaling->boolean("truncate", true);
+  add_grouped_attention(config, spec, {.truncate = truncate});
+  spec.gqa->norms = HeadNorm::kNone;
+  spec.gqa->sinks = true;
+  const std::size_t window = needed(fields, "sliding_window", kMaxWindow);
+  for (const bool slides : sliding_layers(fields, spec.layers)) {
+    spec.gqa_by_layer.push_back(*spec.gqa);
+    if (slides) spec.gqa_by_layer.back().window = window;
+  }
+  if (!spec.router) refuse("'num_local_experts' is missing or 0");
+  spec.router->score = GateScore::kSoftmax;
+  spec.router->normalize = true;  // as a softmax over the chosen logits alone
+  spec.router->bias_of_logits = true;
+  spec.expert_biases = true;
+  const auto number = [&](const char* key, double usual) {
+    return static_cast<float>(fields.optional_real(key, 0, 1e9).value_or(usual));
+  };
+  spec.gate = {
+      .limit = number("swiglu_limit", 7.0), .alpha = number("swiglu_alpha", 1.702), .up_offset = 1};
+  return spec;
+}
+
+// MiMo-V2-Flash: sliding layers have heads, a base of rope and sinks of their own; a row sees the
+// tokens of the window and itself. Values are narrower than keys, and scaled.
+ModelSpec mimo_v2_flash(const ModelConfig& config) {
+  ModelSpec spec = decoder_spec(config);
+  leave_out_mtp(spec);
+  spec.leaves_out_mtp = true;  // the names tell, not the config
+  const JsonFields fields = spec_fields(config);
+  const double part = fields.optional_real("partial_rotary_factor", 0, 1).value_or(1);
+  const std::size_t head_dim = of_heads(config.head_dim, "head_dim");
+  add_grouped_attention(config, spec, {.dim = part_of(part, head_dim)});
+  GqaSpec& full = *spec.gqa;
+  full.norms = HeadNorm::kNone;
+  full.value_dim = of_heads(config.v_head_dim, "v_head_dim");
+  full.value_scale =
+      static_cast<float>(fields.optional_real("attention_value_scale", -1e6, 1e6).value_or(1));
+  full.sinks = fields.boolean("add_full_attention_sink_bias", false);
+
+  GqaSpec sliding = full;
+  const auto own = [&](const char* key, std::size_t usual) {
+    return of_heads(fields.optional_number(key, kMaxCount).value_or(usual), key);
+  };
+  sliding.heads = own("swa_num_attention_heads", full.heads);
+  sliding.kv_heads = own("swa_num_key_value_heads", full.kv_heads);
+  sliding.head_dim = own("swa_head_dim", full.head_dim);
+  sliding.value_dim = own("swa_v_head_dim", full.value_dim);
+  sliding.sinks = fields.boolean("add_swa_attention_sink_bias", false);
+  sliding.softmax_scale =
+      static_cast<float>(1.0 / std::sqrt(static_cast<double>(sliding.head_dim)));
+  formats::RopeConfig rope = config.rope;
+  rope.theta = fields.optional_real("swa_rope_theta", 0, 1e12).value_or(10000);
+  sliding.rope = rope_spec(rope, part_of(part, sliding.head_dim), /*interleaved=*/false);
+  const auto before = fields.optional_number("sliding_window_size", kMaxWindow);
+  sliding.window = before ? required(*before, "sliding_window_size") + 1
+                          : needed(fields, "sliding_window", kMaxWindow);
+  require_shared_keys(sliding);
+  const std::vector<std::uint64_t> pattern = fields.numbers("hybrid_layer_pattern");
+  if (pattern.size() < spec.layers) {
+    refuse(fmt::format("'hybrid_layer_pattern' is not a list for {} layers", spec.layers));
+  }
+  for (std::size_t l = 0; l < spec.layers; ++l) {
+    if (pattern[l] > 1) refuse(fmt::format("'hybrid_layer_pattern' has {}", pattern[l]));
+    spec.gqa_by_layer.push_back(pattern[l] == 1 ? sliding : full);
+  }
+  set_sigmoid_router(config, spec);
+  return spec;
+}
+
+// Llama 4: layers with rope see the tokens of their chunk and normalize what they rotated; layers
+// without see all, and their queries may grow. Experts take their input times the gate.
+ModelSpec llama4(const ModelConfig& config) {
+  ModelSpec spec = decoder_spec(config);
+  const JsonFields fields = spec_fields(config);
+  add_grouped_attention(config, spec, {.interleaved = true});
+  GqaSpec& chunked = *spec.gqa;
+  chunked.norms = fields.boolean("use_qk_norm", true) ? HeadNorm::kPlain : HeadNorm::kNone;
+  chunked.norms_after_rope = true;
+  GqaSpec whole = chunked;
+  chunked.chunk = static_cast<std::size_t>(
+      fields.optional_number("attention_chunk_size", kMaxWindow).value_or(8192));
+  whole.norms = HeadNorm::kNone;
+  whole.rope = {};
+  // A flag in some configs, a number in others.
+  const formats::Json* tuned = fields.find("attn_temperature_tuning");
+  if (tuned == nullptr || (*tuned != false && *tuned != 0 && !tuned->is_null())) {
+    whole.growth = GrowthSpec{
+        .beta = static_cast<float>(fields.optional_real("attn_scale", 0, 1e6).value_or(0.1)),
+        .length = static_cast<float>(required(
+            fields.optional_number("floor_scale", kMaxWindow).value_or(8192), "floor_scale")),
+        .offset = 1};
+  }
+  std::vector<std::uint64_t> has_rope = fields.optional_numbers("no_rope_layers");
+  const std::size_t every =
+      required(fields.optional_number("no_rope_layer_interval", kMaxCount).value_or(4),
+               "no_rope_layer_interval");
+  for (std::size_t l = has_rope.empty() ? 0 : spec.layers; l < spec.layers; ++l) {
+    has_rope.push_back((l + 1) % every != 0 ? 1 : 0);
+  }
+  if (has_rope.size() != spec.layers) {
+    refuse(fmt::format("'no_rope_layers' is not a list for {} layers", spec.layers));
+  }
+  for (const std::uint64_t flag : has_rope) {
+    spec.gqa_by_layer.push_back(flag != 0 ? chunked : whole);
+  }
+  if (!spec.router) refuse("'num_local_experts' is missing or 0");
+  spec.router->score = GateScore::kSigmoid;
+  spec.router->scales_input = true;
+  spec.shared_intermediate = spec.moe_intermediate;
+  return spec;
+}
+
+// Step 3.5 and 3.7: sliding layers have heads of their own; rope by layer; every head has a gate.
+// Norms add one to their weights, and some layers limit their gates behind the silu.
+ModelSpec step3p7(const ModelConfig& config) {
+  ModelSpec spec = decoder_spec(config);
+  leave_out_mtp(spec);
+  const JsonFields fields = spec_fields(config);
+  add_grouped_attention(config, spec);
+  spec.norm_offset = 1;
+  GqaSpec& full = *spec.gqa;
+  full.norms = fields.boolean("use_qk_norm", true) ? HeadNorm::kPerHead : HeadNorm::kNone;
+  full.head_gate = fields.boolean("use_head_wise_attn_gate", false);
+  GqaSpec sliding = full;
+  if (const auto other = fields.optional_child("attention_other_setting")) {
+    const auto own = [&](const char* key, std::size_t usual) {
+      return of_heads(other->optional_number(key, kMaxCount).value_or(usual), key);
+    };
+    sliding.heads = own("num_attention_heads", full.heads);
+    sliding.kv_heads = own("num_attention_groups", full.kv_heads);
+    sliding.head_dim = sliding.value_dim = own("head_dim", full.head_dim);
+    sliding.softmax_scale =
+        static_cast<float>(1.0 / std::sqrt(static_cast<double>(sliding.head_dim)));
+    require_shared_keys(sliding);
+  }
+  sliding.window = needed(fields, "sliding_window", kMaxWindow);
+  const std::vector<bool> slides = sliding_layers(fields, spec.layers);
+  const std::vector<double> bases = per_layer(fields, "rope_theta", spec.layers);
+  const std::vector<double> parts = per_layer(fields, "partial_rotary_factors", spec.layers);
+  const std::vector<double> limits = per_layer(fields, "swiglu_limits", spec.layers);
+  const std::vector<double> shared_limits = per_layer(fields, "swiglu_limits_shared", spec.layers);
+  const auto gate_at = [](const std::vector<double>& all, std::size_t l) {
+    GateForm form{.limits_silu = true};
+    if (!all.empty() && all[l] > 0) form.limit = static_cast<float>(all[l]);
+    return form;
+  };
+  for (std::size_t l = 0; l < spec.layers; ++l) {
+    GqaSpec& own = spec.gqa_by_layer.emplace_back(slides[l] ? sliding : full);
+    formats::RopeConfig rope = config.rope;
+    if (!bases.empty()) rope.theta = bases[l];
+    own.rope = rope_spec(rope, part_of(parts.empty() ? 1 : parts[l], own.head_dim),
+                         /*interleaved=*/false);
+    spec.expert_gates.push_back(gate_at(limits, l));
+    spec.mlp_gates.push_back(gate_at(shared_limits, l));
+  }
+  require_text(fields, "moe_router_activation", "sigmoid");
+  set_biased_router(spec, fields, "norm_expert_weight");
+  spec.router->correction_bias = fields.boolean("use_moe_router_bias", true);
+  spec.router->scale =
+      static_cast<float>(fields.optional_real("moe_router_scaling_factor", -1e9, 1e9).value_or(1));
+  spec.shared_intermediate = static_cast<std::size_t>(config.shared_intermediate_size);
+  return spec;
+}
+
+}  // namespace ingot::inference
