@@ -267,7 +267,7 @@ PromptReader::PromptReader(const GenerateFlags& flags, const formats::Checkpoint
     : flags_(flags) {
   const std::filesystem::path& directory = source.directory();
   if (flags.tokens) {
-    if (std::filesystem::exists(directory / "tokenizer.json")) {
+    if (inference::Tokenizer::is_in(directory)) {
       tokenizer_ = inference::Tokenizer::open(directory);
     }
     return;

@@ -1,8 +1,8 @@
 // Symbols are a linked list in an array; candidates for merging are a heap ordered by rank, then
 // position. A merge leaves candidates behind whose symbols are gone or changed: they are recognised
-// when they come up, since the pair at their position no longer has their rank. (Two pairs never
-// share a rank.) Rejected: looking for the best pair after every merge, which is quadratic in the
-// piece and takes minutes on a megabyte without spaces.
+// when they come up, since the pair at their position no longer has their rank. (Pairs that
+// share a rank make the same token.) Rejected: looking for the best pair after every merge, which
+// is quadratic in the piece and takes minutes on a megabyte without spaces.
 
 #include "inference/tokenizer/bpe.h"
 
@@ -63,6 +63,10 @@ Bpe Bpe::parse(const Component& model, const Vocabulary& vocabulary) {
 }
 
 void Bpe::parse_merges(const Component& model) {
+  if (model.get("merges") == kAllMerges) {
+    merges_all_ = true;
+    return;
+  }
   const Json& merges = model.array("merges");
   if (merges.size() > kMaxMerges) {
     throw Error(ErrorCode::kLimit, fmt::format("{} has {} merges, at most {} are accepted",
@@ -122,6 +126,7 @@ void Bpe::encode(std::string_view piece, BpeScratch& scratch,
 void Bpe::start_symbols(std::string_view piece, BpeScratch& scratch) const {
   scratch.symbols.clear();
   std::string affixed;
+  std::vector<std::int32_t> bytes;
   bool follows_unknown = false;
   for (std::size_t i = 0; i < piece.size();) {
     const std::size_t n_bytes = code_point_at(piece, i).n_bytes;
@@ -137,27 +142,15 @@ void Bpe::start_symbols(std::string_view piece, BpeScratch& scratch) const {
     bool is_unknown = false;
     if (id) {
       append_symbol(scratch, *id);
-    } else if (!byte_fallback_ || !append_bytes(character, scratch)) {
+    } else if (bytes.clear(); byte_fallback_ && vocabulary_->append_bytes(character, bytes)) {
+      for (const std::int32_t byte : bytes) append_symbol(scratch, byte);
+    } else {
       if (!unknown_token_) continue;
       is_unknown = true;
       if (!follows_unknown || !fuse_unknown_) append_symbol(scratch, unknown_id(character));
     }
     follows_unknown = is_unknown;
   }
-}
-
-bool Bpe::append_bytes(std::string_view character, BpeScratch& scratch) const {
-  const std::size_t before = scratch.symbols.size();
-  for (const char byte : character) {
-    const auto id = vocabulary_->find(fmt::format("<0x{:02X}>", static_cast<unsigned char>(byte)));
-    if (!id) {
-      scratch.symbols.resize(before, Symbol{});
-      if (before > 0) scratch.symbols.back().next = -1;
-      return false;
-    }
-    append_symbol(scratch, *id);
-  }
-  return true;
 }
 
 std::int32_t Bpe::unknown_id(std::string_view character) const {
@@ -169,19 +162,28 @@ std::int32_t Bpe::unknown_id(std::string_view character) const {
                           quote_text(character), quote_text(*unknown_token_)));
 }
 
+std::optional<Bpe::Merge> Bpe::merge_of(std::int32_t left, std::int32_t right) const {
+  if (merges_all_) {
+    const auto id = vocabulary_->find(*vocabulary_->text(left) + *vocabulary_->text(right));
+    if (!id) return std::nullopt;
+    return Merge{.rank = static_cast<std::uint32_t>(*id), .id = *id};
+  }
+  const auto found = merges_.find(pair_key(left, right));
+  return found == merges_.end() ? std::nullopt : std::optional(found->second);
+}
+
 void Bpe::merge_symbols(BpeScratch& scratch) const {
   auto& symbols = scratch.symbols;
   auto& candidates = scratch.candidates;
   candidates.clear();
-  const auto pair_at = [&](std::int32_t position) -> const Merge* {
+  const auto pair_at = [&](std::int32_t position) -> std::optional<Merge> {
     const Symbol& left = at(symbols, position);
-    if (left.id == kMergedAway || left.next < 0) return nullptr;
-    const auto found = merges_.find(pair_key(left.id, at(symbols, left.next).id));
-    return found == merges_.end() ? nullptr : &found->second;
+    if (left.id == kMergedAway || left.next < 0) return std::nullopt;
+    return merge_of(left.id, at(symbols, left.next).id);
   };
   const auto add_candidate = [&](std::int32_t position) {
-    const Merge* merge = pair_at(position);
-    if (merge == nullptr) return false;
+    const auto merge = pair_at(position);
+    if (!merge) return false;
     candidates.push_back(std::uint64_t{merge->rank} << 32 | static_cast<std::uint32_t>(position));
     return true;
   };
@@ -196,8 +198,8 @@ void Bpe::merge_symbols(BpeScratch& scratch) const {
     const std::uint64_t best = candidates.back();
     candidates.pop_back();
     const auto position = static_cast<std::int32_t>(best & 0xFFFFFFFFU);
-    const Merge* merge = pair_at(position);
-    if (merge == nullptr || merge->rank != best >> 32) continue;
+    const auto merge = pair_at(position);
+    if (!merge || merge->rank != best >> 32) continue;
     Symbol& left = at(symbols, position);
     Symbol& right = at(symbols, left.next);
     left.id = merge->id;
@@ -211,20 +213,50 @@ void Bpe::merge_symbols(BpeScratch& scratch) const {
 
 Vocabulary Vocabulary::parse(const Component& model) {
   const formats::Json& vocab = model.get("vocab");
-  if (!vocab.is_object()) model.refuse("vocab", "is not an object");
   Vocabulary result;
   result.ids_.reserve(vocab.size());
-  for (const auto& [text, value] : vocab.items()) {
-    const std::int32_t id = token_id(value, model, text);
-    const auto index = static_cast<std::size_t>(id);
-    if (index >= result.texts_.size()) result.texts_.resize(index + 1, nullptr);
-    if (result.texts_[index] != nullptr) {
-      model.refuse(fmt::format("gives id {} to both {} and {}", id,
-                               quote_text(*result.texts_[index]), quote_text(text)));
-    }
-    result.texts_[index] = &result.ids_.emplace(text, id).first->first;
+  if (model.text("type", "BPE") != "Unigram") {
+    if (!vocab.is_object()) model.refuse("vocab", "is not an object");
+    for (const auto& [text, id] : vocab.items()) result.add(text, id, model);
+    return result;
+  }
+  if (!vocab.is_array()) model.refuse("vocab", "is not a list");
+  for (std::size_t id = 0; id < vocab.size(); ++id) {
+    const Json& entry = vocab[id];
+    if (!entry.is_array() || entry.size() != 2 || !entry[0].is_string())
+      model.refuse(fmt::format("has entry {} of vocab that is no token and its score", id));
+    result.add(entry[0].get_ref<const std::string&>(), id, model);
   }
   return result;
+}
+
+void Vocabulary::add(std::string_view text, const Json& value, const Component& model) {
+  const std::int32_t id = token_id(value, model, text);
+  const auto index = static_cast<std::size_t>(id);
+  if (index >= texts_.size()) texts_.resize(index + 1, nullptr);
+  if (texts_[index] != nullptr) {
+    model.refuse(fmt::format("gives id {} to both {} and {}", id, quote_text(*texts_[index]),
+                             quote_text(text)));
+  }
+  const auto [place, is_new] = ids_.emplace(text, id);
+  if (!is_new) {
+    model.refuse(
+        fmt::format("gives token {} the ids {} and {}", quote_text(text), place->second, id));
+  }
+  texts_[index] = &place->first;
+}
+
+bool Vocabulary::append_bytes(std::string_view bytes, std::vector<std::int32_t>& ids) const {
+  const std::size_t before = ids.size();
+  for (const char byte : bytes) {
+    const auto id = find(fmt::format("<0x{:02X}>", static_cast<unsigned char>(byte)));
+    if (!id) {
+      ids.resize(before);
+      return false;
+    }
+    ids.push_back(*id);
+  }
+  return true;
 }
 
 std::optional<std::int32_t> Vocabulary::find(std::string_view text) const {

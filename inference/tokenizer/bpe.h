@@ -16,8 +16,8 @@ namespace ingot::inference {
 /// The model's tokens, without the added ones: text to id and back.
 class Vocabulary {
  public:
-  /// From the object `vocab` of the model. An id that is no whole number, too large or given twice
-  /// is kCorrupt or kLimit.
+  /// From `vocab` of the model: an object of ids by text, of Unigram a list of [text, score], whose
+  /// places are ids. An id that is no whole number, too large or given twice is kCorrupt or kLimit.
   static Vocabulary parse(const Component& model);
 
   [[nodiscard]] std::optional<std::int32_t> find(std::string_view text) const;
@@ -25,6 +25,8 @@ class Vocabulary {
   [[nodiscard]] const std::string* text(std::int32_t id) const;
   /// The highest id + 1.
   [[nodiscard]] std::size_t size() const { return texts_.size(); }
+  /// Appends the ids of `<0xHH>` for each byte, if all of them are tokens; else nothing, and false.
+  bool append_bytes(std::string_view bytes, std::vector<std::int32_t>& ids) const;
 
  private:
   struct Hash {
@@ -33,6 +35,8 @@ class Vocabulary {
       return std::hash<std::string_view>()(text);
     }
   };
+  void add(std::string_view text, const formats::Json& id, const Component& model);
+
   std::unordered_map<std::string, std::int32_t, Hash, std::equal_to<>> ids_;
   std::vector<const std::string*> texts_;  // keys of ids_, which stay where they are
 };
@@ -55,6 +59,10 @@ struct BpeScratch {
 /// stands in the list of merges, merges the pair that stands there first (the leftmost of equals).
 class Bpe {
  public:
+  /// Stands for a list of merges: any two tokens that together are one make it, the lowest id
+  /// first, as in tiktoken.
+  static constexpr const char* kAllMerges = "all";
+
   /// From the object `model` of tokenizer.json; `vocabulary` must outlive this. Merges are "a b" or
   /// ["a", "b"]; of equal ones the last counts, as in Hugging Face's tokenizers. Merges whose parts
   /// or whole are no tokens are kCorrupt; a model that is no BPE, or drops merges at random, is
@@ -74,8 +82,8 @@ class Bpe {
   void parse_merges(const Component& model);
   void add_merge(const Component& model, std::string_view left, std::string_view right);
   void start_symbols(std::string_view piece, BpeScratch& scratch) const;
-  bool append_bytes(std::string_view character, BpeScratch& scratch) const;
   [[nodiscard]] std::int32_t unknown_id(std::string_view character) const;
+  [[nodiscard]] std::optional<Merge> merge_of(std::int32_t left, std::int32_t right) const;
   void merge_symbols(BpeScratch& scratch) const;
 
   const Vocabulary* vocabulary_;
@@ -87,6 +95,7 @@ class Bpe {
   bool fuse_unknown_ = false;
   bool byte_fallback_ = false;
   bool ignore_merges_ = false;
+  bool merges_all_ = false;
 };
 
 }  // namespace ingot::inference

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include <fmt/format.h>
@@ -18,6 +19,8 @@
 #include "inference/tokenizer/characters.h"
 #include "inference/tokenizer/component.h"
 #include "inference/tokenizer/pre_tokenizer.h"
+#include "inference/tokenizer/tiktoken.h"
+#include "inference/tokenizer/unigram.h"
 
 namespace ingot::inference {
 
@@ -103,6 +106,8 @@ std::vector<std::int32_t> post_processed(const std::vector<Template>& templates,
   return ids;
 }
 
+constexpr const char* kFile = "tokenizer.json";
+constexpr const char* kTiktokenFile = "tiktoken.model";
 // The largest of well-known models have about 35 MB.
 constexpr std::uint64_t kMaxFileBytes = std::uint64_t{256} << 20;
 
@@ -110,17 +115,23 @@ Component model_of(const Component& root) {
   Component model = root.child("model");
   // GPT-2's first files have no type; only BPE has merges.
   const std::string type = model.text("type", model.find("merges") != nullptr ? "BPE" : "(none)");
-  if (type != "BPE") {
-    model.unsupported("has type " + quote_text(type) + ", which is not supported (supported: BPE)");
+  if (type != "BPE" && type != "Unigram") {
+    model.unsupported("has type " + quote_text(type) +
+                      ", which is not supported (supported: BPE, Unigram)");
   }
   return model;
 }
 
+using TokenModel = std::variant<Bpe, Unigram>;
+
+TokenModel parse_model(const Component& model, const Vocabulary& vocabulary) {
+  if (model.text("type", "") == "Unigram") return Unigram::parse(model, vocabulary);
+  return Bpe::parse(model, vocabulary);
+}
+
 void refuse_other_format(const std::filesystem::path& directory) {
-  constexpr std::array<std::pair<const char*, const char*>, 3> kOtherFormats{
-      {{"tiktoken.model", "tiktoken"},
-       {"qwen.tiktoken", "tiktoken"},
-       {"tokenizer.model", "SentencePiece or tiktoken"}}};
+  constexpr std::array<std::pair<const char*, const char*>, 2> kOtherFormats{
+      {{"qwen.tiktoken", "tiktoken"}, {"tokenizer.model", "SentencePiece or tiktoken"}}};
   for (const auto& [name, format] : kOtherFormats) {
     if (!std::filesystem::exists(directory / name)) continue;
     throw Error(ErrorCode::kUnsupported,
@@ -137,7 +148,7 @@ void refuse_other_format(const std::filesystem::path& directory) {
 struct Tokenizer::Parts {
   explicit Parts(const Component& root)
       : vocabulary(Vocabulary::parse(model_of(root))),
-        model(Bpe::parse(model_of(root), vocabulary)),
+        model(parse_model(model_of(root), vocabulary)),
         normalizer(Normalizer::parse(root.find("normalizer"))),
         pre_tokenizer(PreTokenizer::parse(root.find("pre_tokenizer"))),
         post_processor(
@@ -155,7 +166,7 @@ struct Tokenizer::Parts {
   }
 
   Vocabulary vocabulary;
-  Bpe model;
+  TokenModel model;
   Normalizer normalizer;
   PreTokenizer pre_tokenizer;
   std::vector<Template> post_processor;
@@ -173,9 +184,15 @@ Tokenizer Tokenizer::parse(std::string_view json, std::string_view where) {
   }
 }
 
+bool Tokenizer::is_in(const std::filesystem::path& directory) {
+  return std::filesystem::exists(directory / kFile) ||
+         std::filesystem::exists(directory / kTiktokenFile);
+}
+
 Tokenizer Tokenizer::open(const std::filesystem::path& directory) {
-  const std::filesystem::path path = directory / "tokenizer.json";
+  const std::filesystem::path path = directory / kFile;
   if (!std::filesystem::exists(path)) {
+    if (std::filesystem::exists(directory / kTiktokenFile)) return open_tiktoken(directory);
     refuse_other_format(directory);
     throw Error(ErrorCode::kNotFound,
                 "there is no tokenizer (copy the model's tokenizer.json here; --tokens works "
@@ -183,6 +200,18 @@ Tokenizer Tokenizer::open(const std::filesystem::path& directory) {
         .in_file(path.string());
   }
   return parse(read_text_file(path, kMaxFileBytes), path.string());
+}
+
+Tokenizer Tokenizer::open_tiktoken(const std::filesystem::path& directory) {
+  const std::filesystem::path path = directory / kTiktokenFile;
+  const Json config = formats::read_json_file(directory / "tokenizer_config.json", kMaxFileBytes);
+  try {
+    const Json document = tiktoken_document(read_text_file(path, kMaxFileBytes), config);
+    return Tokenizer(std::make_shared<const Parts>(Component(document, "")));
+  } catch (Error& error) {
+    error.in_file(path.string());
+    throw;
+  }
 }
 
 std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
@@ -197,9 +226,12 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_spec
   const auto encode_pieces = [&](std::string_view stretch, bool is_start) {
     const SplitText split = parts_->pre_tokenizer.apply(std::string(stretch), is_start);
     for (const Span& piece : split.pieces) {
-      parts_->model.encode(
-          std::string_view(split.text).substr(piece.begin, piece.end - piece.begin), model_scratch,
-          ids);
+      const auto text = std::string_view(split.text).substr(piece.begin, piece.end - piece.begin);
+      if (const auto* bpe = std::get_if<Bpe>(&parts_->model)) {
+        bpe->encode(text, model_scratch, ids);
+      } else {
+        std::get<Unigram>(parts_->model).encode(text, ids);
+      }
     }
   };
   for (const Stretch& raw : parts_->added_tokens.cut(text, AddedTokens::Round::kRaw)) {

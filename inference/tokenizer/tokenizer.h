@@ -15,17 +15,21 @@
 
 namespace ingot::inference {
 
-/// A byte-pair tokenizer as tokenizer.json describes it: text to ids and back, as Hugging Face's
-/// tokenizers do it. Immutable: all of it may run on many threads at once, and copies share it.
+/// A tokenizer, by byte pairs or unigrams, as tokenizer.json describes it: text to ids and back, as
+/// Hugging Face's tokenizers do it. Immutable: all of it may run on many threads at once, and
+/// copies share it.
 class Tokenizer {
  public:
   /// Throws kCorrupt or kLimit for what violates the format, kUnsupported for components that this
   /// program does not have, naming the component and its type. `where` names the file in errors.
   static Tokenizer parse(std::string_view json, std::string_view where);
 
-  /// DIRECTORY/tokenizer.json. kNotFound without one; kUnsupported when there is a tokenizer in
-  /// another format instead (tiktoken, SentencePiece).
+  /// DIRECTORY/tokenizer.json, else tiktoken.model with its tokenizer_config.json
+  /// (tiktoken_document). kNotFound without either; kUnsupported when there is a tokenizer in
+  /// another format instead (SentencePiece).
   static Tokenizer open(const std::filesystem::path& directory);
+  /// Whether there is one of the two files.
+  static bool is_in(const std::filesystem::path& directory);
 
   /// The ids of a text. Added tokens are recognised wherever they stand, special or not;
   /// `add_special_tokens` puts those around it that the file's post-processor has. Text that is not
@@ -49,6 +53,7 @@ class Tokenizer {
   friend class StreamDecoder;
   struct Parts;
   explicit Tokenizer(std::shared_ptr<const Parts> parts) : parts_(std::move(parts)) {}
+  static Tokenizer open_tiktoken(const std::filesystem::path& directory);
   /// What of an id is to be decoded; nothing for ids left out.
   [[nodiscard]] std::optional<std::string_view> decoded_token(std::int32_t id,
                                                               bool skip_special) const;

@@ -214,7 +214,7 @@ void RunOptions::check_stop(std::string_view what) const {
 }
 
 std::optional<Tokenizer> open_tokenizer(const Checkpoint& source) {
-  if (!std::filesystem::exists(source.directory() / "tokenizer.json")) return std::nullopt;
+  if (!Tokenizer::is_in(source.directory())) return std::nullopt;
   return Tokenizer::open(source.directory());
 }
 

@@ -48,7 +48,7 @@ struct RunOptions {
 std::vector<Prompt> built_in_prompts(const formats::Checkpoint& source,
                                      const inference::Tokenizer* tokenizer);
 
-/// Returns nullopt when the checkpoint has no tokenizer.json; throws what Tokenizer::open throws.
+/// Returns nullopt when the checkpoint has no tokenizer; throws what Tokenizer::open throws.
 std::optional<inference::Tokenizer> open_tokenizer(const formats::Checkpoint& source);
 
 /// What follows reads files, pipes and the standard input (formats/text/text_input.h), where the

@@ -1,4 +1,4 @@
-// Ids, tokens and texts by Hugging Face's tokenizers; see tests/golden/PROVENANCE.md.
+// Ids, tokens and texts by Hugging Face's tokenizers and tiktoken; see tests/golden/PROVENANCE.md.
 
 #include <cstdint>
 #include <filesystem>
@@ -96,7 +96,9 @@ Family family(const std::string& name) {
 
 INSTANTIATE_TEST_SUITE_P(Families, TokenizerGolden,
                          ::testing::Values(family("deepseek_v2"), family("glm"), family("gpt2"),
-                                           family("llama3"), family("qwen"),
+                                           family("kimi"), family("llama2"), family("llama3"),
+                                           family("qwen"), family("unigram"),
+                                           family("unigram_bytes"),
                                            Family{"tiny_v32", "examples/tiny-v32",
                                                   "tests/golden/tiny-v32/tokenizer.json"}),
                          [](const auto& param_info) { return param_info.param.name; });

@@ -111,7 +111,7 @@ TEST(Tokenizer, RefusesPostProcessorsItCannotFollow) {
 }
 
 TEST(Tokenizer, NamesModelsItDoesNotHave) {
-  for (const std::string type : {"Unigram", "WordPiece", "WordLevel"}) {
+  for (const std::string type : {"WordPiece", "WordLevel"}) {
     Json document = byte_tokenizer_json();
     document["model"]["type"] = type;
     expect_error(kUnsupported, {"tok.json", "model", type, "BPE"}, [&] { parsed(document); });
@@ -157,8 +157,12 @@ TEST(Tokenizer, OpensDirectoriesAndNamesWhatIsThereInstead) {
   write("tokenizer.model", "x");
   expect_error(kUnsupported, {"tokenizer.model", "SentencePiece"},
                [&] { Tokenizer::open(directory.path()); });
+  EXPECT_FALSE(Tokenizer::is_in(directory.path()));
   write("tiktoken.model", "x");
-  expect_error(kUnsupported, {"tiktoken.model", "tiktoken"},
+  EXPECT_TRUE(Tokenizer::is_in(directory.path()));
+  expect_error(kNotFound, {"tokenizer_config.json"}, [&] { Tokenizer::open(directory.path()); });
+  write("tokenizer_config.json", "{}");
+  expect_error(kUnsupported, {"tiktoken.model", "tokenizer_class"},
                [&] { Tokenizer::open(directory.path()); });
   write("tokenizer.json", byte_tokenizer_json().dump());
   EXPECT_EQ(Tokenizer::open(directory.path()).encode("a", false), Ids{'a'});
