@@ -153,6 +153,41 @@ ModelSpec mistral4(const ModelConfig& config) {
   return spec;
 }
 
+// LongCat-Flash: two latent attentions and two dense MLPs a layer beside one mixture; some experts
+// have no tensors.
+ModelSpec longcat_flash(const ModelConfig& config) {
+  ModelSpec spec = decoder_spec(config);
+  leave_out_mtp(spec);
+  spec.leaves_out_mtp = true;  // the names tell, not the config
+  const JsonFields fields = spec_fields(config);
+  require_text(fields, "attention_method", "MLA");
+  require_text(fields, "zero_expert_type", "identity");
+  for (const char* key : {"router_bias", "norm_topk_prob"}) {
+    if (fields.boolean(key, false)) {
+      refuse(ErrorCode::kUnsupported,
+             fmt::format("'{}' is true; the forward pass of this family knows false alone", key));
+    }
+  }
+  add_latent_attention(config, spec);
+  const auto latent_scale = [&](const char* flag, std::size_t width) {
+    if (!fields.boolean(flag, true) || width == 0) return 1.0F;
+    return static_cast<float>(
+        std::sqrt(static_cast<double>(spec.hidden) / static_cast<double>(width)));
+  };
+  spec.mla->query_latent_scale = latent_scale("mla_scale_q_lora", spec.mla->q_lora);
+  spec.mla->key_latent_scale = latent_scale("mla_scale_kv_lora", spec.mla->kv_lora);
+  spec.is_twofold = true;
+  spec.is_moe.assign(spec.layers, true);
+  if (!spec.router) refuse("'n_routed_experts' is missing or 0");
+  require_one_group(spec);
+  spec.router->score = GateScore::kSoftmax;
+  spec.router->correction_bias = true;
+  spec.router->scale = routed_scale(fields);
+  spec.router->identity_experts =
+      static_cast<std::size_t>(fields.optional_number("zero_expert_num", kMaxCount).value_or(0));
+  return spec;
+}
+
 // A.X K1: DeepSeek-V3 with a norm of what a mixture gives.
 ModelSpec axk1(const ModelConfig& config) {
   ModelSpec spec = decoder_spec(config);

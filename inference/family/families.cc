@@ -118,6 +118,8 @@ constexpr std::array kFamilies = {
     ModelFamily{"mimo_v2_flash", mimo_v2_flash},
     ModelFamily{"llama4", llama4},
     ModelFamily{"step3p7", step3p7},
+    ModelFamily{"minimax_m3_vl", minimax_m3_vl},
+    ModelFamily{"longcat_flash", longcat_flash},
 };
 
 }  // namespace

@@ -184,6 +184,68 @@ ModelSpec llama4(const ModelConfig& config) {
   return spec;
 }
 
+// MiniMax M3: in listed layers rows read some blocks of tokens, chosen by an index head for each
+// key head. Norms add one to their weights; gates have a slope, ups an offset.
+ModelSpec minimax_m3_vl(const ModelConfig& config) {
+  ModelSpec spec = decoder_spec(config, "swigluoai");
+  leave_out_mtp(spec);
+  const JsonFields fields = spec_fields(config);
+  require_text(fields, "scoring_func", "sigmoid");
+  require_text(fields, "qk_norm_type", "per_head");
+  add_grouped_attention(config, spec, {.dim = rotated_dim(config)});
+  if (!fields.boolean("use_qk_norm", true)) spec.gqa->norms = HeadNorm::kNone;
+  spec.norm_offset = 1;
+  const auto number = [&](const char* key, double usual) {
+    return static_cast<float>(fields.optional_real(key, 0, 1e9).value_or(usual));
+  };
+  spec.gate = {
+      .limit = number("swiglu_limit", 7.0), .alpha = number("swiglu_alpha", 1.702), .up_offset = 1};
+  set_biased_router(spec, fields, "norm_topk_prob");
+  spec.router->correction_bias = fields.boolean("use_routing_bias", true);
+  spec.shared_intermediate = static_cast<std::size_t>(config.shared_intermediate_size);
+
+  const auto sparse = fields.optional_child("sparse_attention_config");
+  if (!sparse || !sparse->boolean("use_sparse_attention", true)) return spec;
+  BlockIndexSpec blocks;
+  blocks.heads = of_heads(needed(*sparse, "sparse_num_index_heads"), "sparse_num_index_heads");
+  blocks.head_dim = of_heads(needed(*sparse, "sparse_index_dim"), "sparse_index_dim");
+  blocks.size = needed(*sparse, "sparse_block_size");
+  blocks.topk = needed(*sparse, "sparse_topk_blocks");
+  blocks.local = static_cast<std::size_t>(
+      sparse->optional_number("sparse_local_block", kMaxCount).value_or(0));
+  require_text(*sparse, "sparse_score_type", "max");
+  if (blocks.heads != spec.gqa->kv_heads || blocks.head_dim < spec.gqa->rope.dim ||
+      blocks.local > blocks.topk) {
+    refuse(ErrorCode::kUnsupported,
+           fmt::format("{} index heads of {} for {} key heads, of which {} values are rotated, and "
+                       "{} of {} blocks that are always read, make no indexer of this family",
+                       blocks.heads, blocks.head_dim, spec.gqa->kv_heads, spec.gqa->rope.dim,
+                       blocks.local, blocks.topk));
+  }
+  if (sparse->optional_number("sparse_init_block", kMaxCount).value_or(0) != 0) {
+    refuse(ErrorCode::kUnsupported,
+           "'sparse_init_block' is not 0; first blocks that are always read are not known");
+  }
+  const std::vector<std::uint64_t> is_sparse = sparse->numbers("sparse_attention_freq");
+  const std::vector<std::uint64_t> no_values =
+      sparse->optional_numbers("sparse_disable_index_value");
+  for (std::size_t l = 0; l < spec.layers; ++l) {
+    if (l >= is_sparse.size()) {
+      refuse(fmt::format("'sparse_attention_freq' is not a list for {} layers", spec.layers));
+    }
+    spec.gqa_by_layer.push_back(*spec.gqa);
+    if (is_sparse[l] == 0) continue;
+    spec.gqa_by_layer.back().blocks = blocks;
+    if (!no_values.empty() && (l >= no_values.size() || no_values[l] == 0)) {
+      refuse(ErrorCode::kUnsupported,
+             fmt::format("'sparse_disable_index_value' has no 1 for layer {}; index values are not "
+                         "known",
+                         l));
+    }
+  }
+  return spec;
+}
+
 // Step 3.5 and 3.7: sliding layers have heads of their own; rope by layer; every head has a gate.
 // Norms add one to their weights, and some layers limit their gates behind the silu.
 ModelSpec step3p7(const ModelConfig& config) {

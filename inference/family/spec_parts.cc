@@ -100,14 +100,14 @@ float routed_scale(const JsonFields& fields) {
   return static_cast<float>(fields.optional_real("routed_scaling_factor", -1e9, 1e9).value_or(1.0));
 }
 
-ModelSpec decoder_spec(const ModelConfig& config) {
+ModelSpec decoder_spec(const ModelConfig& config, std::string_view activation) {
   const JsonFields fields = spec_fields(config);
   if (!config.by_layer.empty()) {
     refuse(ErrorCode::kUnsupported,
            fmt::format("'{}' is not the same in all layers; the forward pass has one",
                        config.by_layer.begin()->first));
   }
-  require_text(fields, "hidden_act", "silu");
+  require_text(fields, "hidden_act", activation);
   ModelSpec spec;
   spec.vocab = spec.stored_vocab = required(config.vocab_size, "vocab_size");
   spec.hidden = required(config.hidden_size, "hidden_size");

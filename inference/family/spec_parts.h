@@ -41,7 +41,8 @@ void require_text(const formats::JsonFields& fields, const char* key, std::strin
 float routed_scale(const formats::JsonFields& fields);
 
 /// What every family has: widths, layers, norms, router sizes.
-ModelSpec decoder_spec(const formats::ModelConfig& config);
+/// `activation` is the one that the family computes; configs without the key have it too.
+ModelSpec decoder_spec(const formats::ModelConfig& config, std::string_view activation = "silu");
 /// Latent attention; rope is interleaved unless `rope_interleave` says otherwise. Without positions
 /// the slice that would be rotated is not, and may be empty.
 void add_latent_attention(const formats::ModelConfig& config, ModelSpec& spec,
@@ -83,9 +84,11 @@ ModelSpec minimax_m2(const formats::ModelConfig& config);
 ModelSpec ministral3(const formats::ModelConfig& config);
 ModelSpec mistral4(const formats::ModelConfig& config);
 ModelSpec axk1(const formats::ModelConfig& config);
+ModelSpec longcat_flash(const formats::ModelConfig& config);
 ModelSpec gpt_oss(const formats::ModelConfig& config);
 ModelSpec mimo_v2_flash(const formats::ModelConfig& config);
 ModelSpec llama4(const formats::ModelConfig& config);
+ModelSpec minimax_m3_vl(const formats::ModelConfig& config);
 ModelSpec step3p7(const formats::ModelConfig& config);
 ModelSpec deepseek_v4(const formats::ModelConfig& config);
 ModelSpec qwen3_next(const formats::ModelConfig& config);

@@ -46,7 +46,10 @@ struct ValuesPerRow {
     const std::size_t indexer = model.indexer ? model.indexer->heads * model.indexer->head_dim : 0;
     if (!model.mla) {
       return most_of(model, [](const GqaSpec& gqa) {
-        return 2 * (gqa.heads + gqa.kv_heads) * std::max(gqa.head_dim, gqa.value_dim);
+        // Of blocks: index heads, and which tokens each of them chose.
+        const BlockIndexSpec blocks = gqa.blocks.value_or(BlockIndexSpec());
+        return 2 * (gqa.heads + gqa.kv_heads) * std::max(gqa.head_dim, gqa.value_dim) +
+               blocks.heads * (blocks.head_dim + blocks.topk * blocks.size);
       });
     }
     const MlaSpec& mla = *model.mla;
@@ -75,8 +78,9 @@ struct ValuesPerToken {
 
   std::size_t operator()(const ModelAttention&) const {
     if (!model.mla) {
-      return most_of(model, [](const GqaSpec& gqa) {
-        return gqa.kv_heads * (gqa.head_dim + gqa.value_dim) + 1;
+      return most_of(model, [&](const GqaSpec& gqa) {
+        const std::size_t index = gqa.blocks ? gqa.blocks->head_dim + threads : 0;
+        return gqa.kv_heads * (gqa.head_dim + gqa.value_dim) + 1 + index;
       });
     }
     const MlaSpec& mla = *model.mla;
@@ -110,7 +114,7 @@ std::size_t values_per_row(const ModelSpec& spec) {
   const std::size_t widest =
       std::max({spec.dense_intermediate, spec.shared_intermediate,
                 spec.moe_intermediate * (spec.router ? spec.router->topk : 1)});
-  return 4 * (spec.hidden + spec.stream_width()) +
+  return (spec.is_twofold ? 6 : 4) * spec.hidden + 4 * spec.stream_width() +
          std::max(of_mixers(spec, ValuesPerRow{spec}), 3 * widest);
 }
 

@@ -16,15 +16,6 @@ namespace ingot::inference {
 
 using formats::Role;
 
-namespace {
-
-void add_rounded(Profile profile, Matrix& to, const Matrix& what) {
-  for (std::size_t i = 0; i < to.values().size(); ++i) to.values()[i] += what.values()[i];
-  round_between(profile, to.values());
-}
-
-}  // namespace
-
 HyperWeights DecoderLayer::hyper_weights(const WeightStore& weights, const StepContext& context,
                                          const std::string& prefix) {
   const std::size_t n = context.spec.hyper->streams;
@@ -60,6 +51,11 @@ DecoderLayer::DecoderLayer(const WeightStore& weights, const StepContext& contex
                            std::uint32_t layer, std::size_t cache_layer, ExpertStore* experts)
     : layer_(layer), cache_layer_(cache_layer) {
   const ModelSpec& spec = context.spec;
+  if (spec.is_twofold) {
+    INGOT_CHECK(experts != nullptr);
+    twofold_.emplace(weights, context, layer, *experts);
+    return;
+  }
   const std::string input_norm = weights.name_of(Role::kInputNorm, layer);
   input_norm_ = norm_weights(weights, spec, input_norm, spec.hidden);
   // A layer that only feeds forward has one norm.
@@ -101,11 +97,10 @@ void DecoderLayer::forward(const StepContext& context, Matrix& hidden, const Ste
                        .cache = cache,
                        .selection = selection,
                        .taps = taps};
-  const auto reduce = [&](std::string_view name, Matrix& sums) {
-    context.comm.all_reduce({.group = Group::kTensor, .name = name, .layer = layer_},
-                            sums.values());
-    round_between(context.profile, sums.values());
-  };
+  if (twofold_) {
+    twofold_->forward(step, hidden);
+    return;
+  }
   // The block's output goes back into the streams, or is added to the one that there is.
   const auto pass = [&](const HyperWeights& streams, std::span<const float> norm,
                         std::string_view what, const auto& block) {
@@ -126,7 +121,7 @@ void DecoderLayer::forward(const StepContext& context, Matrix& hidden, const Ste
         if constexpr (!std::is_same_v<decltype(mixer), const std::monostate&>) {
           pass(mixer_streams_, input_norm_, "the attention output", [&](const Matrix& x) {
             Matrix mixed = mixer.partial(step, x);
-            reduce("attention sum", mixed);
+            reduce(step, "attention sum", mixed);
             return mixed;
           });
         }
@@ -141,7 +136,7 @@ void DecoderLayer::forward(const StepContext& context, Matrix& hidden, const Ste
                                         : rms_normed(context, mixed, mixture_norm_);
          }
          Matrix out = dense_->partial(context, x);
-         reduce("MLP sum", out);
+         reduce(step, "MLP sum", out);
          return out;
        });
 }

@@ -12,6 +12,7 @@
 #include "inference/model/recurrent/state_space.h"
 #include "inference/model/step/hyper_connection.h"
 #include "inference/model/step/step.h"
+#include "inference/model/twofold_layer.h"
 #include "inference/weights/linear.h"
 
 namespace ingot::inference {
@@ -44,6 +45,7 @@ class DecoderLayer {
   HyperWeights mixer_streams_, ffn_streams_;
   std::optional<Mlp> dense_;
   std::optional<Mixture> mixture_;
+  std::optional<TwofoldLayer> twofold_;  ///< in place of all that
 };
 
 /// The layer for multi-token prediction: a decoder layer over the embedding of the next token and

@@ -33,7 +33,9 @@ inference::Taps counting(std::vector<std::uint64_t>& tokens) {
       .hidden = {},
       .router =
           [&tokens](std::size_t, std::span<const std::uint32_t> experts, std::span<const float>) {
-            for (const std::uint32_t expert : experts) ++tokens.at(expert);
+            // Those behind the others have no tensors.
+            for (const std::uint32_t expert : experts)
+              if (expert < tokens.size()) ++tokens[expert];
           },
       .indexer = {}};
 }

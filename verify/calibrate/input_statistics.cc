@@ -167,7 +167,9 @@ inference::Taps LayerStatistics::taps() {
   return {.hidden = {},
           .router =
               [this](std::size_t, std::span<const std::uint32_t> experts, std::span<const float>) {
-                for (const std::uint32_t expert : experts) ++expert_tokens_.at(expert);
+                // Those behind the others have no tensors.
+                for (const std::uint32_t expert : experts)
+                  if (expert < expert_tokens_.size()) ++expert_tokens_[expert];
               },
           .indexer = {}};
 }

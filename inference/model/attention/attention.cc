@@ -83,6 +83,14 @@ void attend(const AttentionNumbers& numbers, std::span<const ScorePart> parts,
   }
 }
 
+Matrix gathered(MatrixView<const float> from, std::span<const std::uint32_t> which) {
+  Matrix to(which.size(), from.cols);
+  for (std::size_t i = 0; i < which.size(); ++i) {
+    std::copy_n(from.row(which[i]), from.cols, to.row(i).data());
+  }
+  return to;
+}
+
 void gate_heads(const StepContext& context, const Linear& gate, const Matrix& x, std::size_t width,
                 Matrix& attended) {
   Matrix gates = rounded_product(context, gate, x);

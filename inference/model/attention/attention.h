@@ -11,6 +11,7 @@
 #include "formats/container/tensor.h"
 #include "inference/base/matrix.h"
 #include "inference/base/profile.h"
+#include "inference/model/attention/block_chooser.h"
 #include "inference/model/step/norm.h"
 #include "inference/model/step/step.h"
 #include "inference/weights/linear.h"
@@ -88,10 +89,11 @@ class GqaAttention {
                     const RopeAngles& angles, Matrix& heads) const;
   void split_gates(Matrix& queries, Matrix& gates) const;
   void attend_run(const LayerStep& step, const SequenceRun& run, const Matrix& queries,
-                  Matrix& attended) const;
+                  const BlockChooser::Chosen& chosen, Matrix& attended) const;
 
   GqaSpec spec_;
-  std::size_t heads_ = 0, kv_heads_ = 0;
+  std::size_t first_head_ = 0, heads_ = 0, kv_heads_ = 0;
+  std::optional<BlockChooser> blocks_;
   Linear q_, k_, v_, o_, gate_;
   std::vector<float> q_bias_, k_bias_, v_bias_, o_bias_;
   std::vector<float> q_norm_, k_norm_, sinks_;
@@ -100,6 +102,9 @@ class GqaAttention {
 /// Heads of `width` values of what attention gave, times the sigmoid of one value each of gate x.
 void gate_heads(const StepContext& context, const Linear& gate, const Matrix& x, std::size_t width,
                 Matrix& attended);
+
+/// Some rows of a matrix.
+Matrix gathered(formats::MatrixView<const float> from, std::span<const std::uint32_t> which);
 
 /// Scores of the first `n` keys for one row: sum over ascending heads of weight x relu(head . key).
 std::vector<float> index_scores(formats::MatrixView<const float> heads,

@@ -20,6 +20,7 @@ GqaAttention::GqaAttention(const WeightStore& weights, const StepContext& contex
   const std::size_t hidden = context.spec.hidden, width = spec_.head_dim;
   const Range heads = tensor_part(context.rank, spec_.heads, "attention heads");
   const Range kv_heads = key_head_part(context.rank, spec_.kv_heads);
+  first_head_ = heads.first;
   heads_ = heads.count;
   kv_heads_ = kv_heads.count;
   const auto rows_of = [](const Range& range, std::size_t per_head) {
@@ -52,6 +53,7 @@ GqaAttention::GqaAttention(const WeightStore& weights, const StepContext& contex
     sinks_ = weights.vector_part(weights.name_of(Role::kAttentionSinks, layer), spec_.heads, heads);
   }
   load_norms(weights, context, layer);
+  if (spec_.blocks) blocks_.emplace(weights, context, *spec_.blocks, spec_.rope, prefix);
 }
 
 void GqaAttention::load_norms(const WeightStore& weights, const StepContext& context,
@@ -116,7 +118,7 @@ void GqaAttention::split_gates(Matrix& queries, Matrix& gates) const {
 }
 
 void GqaAttention::attend_run(const LayerStep& step, const SequenceRun& run, const Matrix& queries,
-                              Matrix& attended) const {
+                              const BlockChooser::Chosen& chosen, Matrix& attended) const {
   const StepContext& context = step.context;
   const std::size_t width = spec_.head_dim, value_width = spec_.value_dim;
   const std::size_t shared_by = heads_ / kv_heads_;
@@ -131,19 +133,43 @@ void GqaAttention::attend_run(const LayerStep& step, const SequenceRun& run, con
     AttentionNumbers numbers{context.profile, spec_.softmax_scale, 1};
     const std::vector<float> sinks(sinks_.empty() ? 0 : run.count,
                                    sinks_.empty() ? 0.0F : sinks_[head]);
-    numbers.sinks = sinks;
     if (spec_.window > 0 || spec_.chunk > 0) {
       numbers.from = [&](std::size_t row) {
         return spec_.first_seen(run.first_position + row) - low;
       };
     }
-    const std::size_t key_head = head / shared_by;
-    const ScorePart parts[] = {{queries.block(run.first_row, run.count, head * width, width),
-                                keys.columns(key_head * width, width)}};
-    attend(
-        numbers, parts, values.columns(key_head * value_width, value_width),
-        [&](std::size_t row) { return run.first_position + row + 1 - low; },
-        attended.block(run.first_row, run.count, head * value_width, value_width));
+    const auto own_keys = keys.columns(head / shared_by * width, width);
+    const auto own_values = values.columns(head / shared_by * value_width, value_width);
+    const auto query = [&](std::size_t row, std::size_t n) {
+      return queries.block(run.first_row + row, n, head * width, width);
+    };
+    const auto result = [&](std::size_t row, std::size_t n) {
+      return attended.block(run.first_row + row, n, head * value_width, value_width);
+    };
+    // Rows that read all that they see come first.
+    const auto chosen_of = [&](std::size_t row) -> std::span<const std::uint32_t> {
+      if (!spec_.blocks || row >= run.count) return {};
+      const std::size_t n = spec_.blocks->heads;
+      return chosen[(run.first_row + row) * n + (first_head_ + head) * n / spec_.heads];
+    };
+    std::size_t n_dense = 0;
+    while (n_dense < run.count && chosen_of(n_dense).empty()) ++n_dense;
+    if (n_dense > 0) {
+      numbers.sinks = std::span(sinks).first(sinks.empty() ? 0 : n_dense);
+      const ScorePart parts[] = {{query(0, n_dense), own_keys}};
+      attend(
+          numbers, parts, own_values,
+          [&](std::size_t row) { return run.first_position + row + 1 - low; }, result(0, n_dense));
+    }
+    for (std::size_t row = n_dense; row < run.count; ++row) {
+      const auto some = chosen_of(row);
+      const Matrix some_keys = gathered(own_keys, some), some_values = gathered(own_values, some);
+      const ScorePart parts[] = {{query(row, 1), some_keys.view()}};
+      numbers.sinks = std::span(sinks).first(sinks.empty() ? 0 : 1);
+      attend(
+          numbers, parts, some_values.view(), [&](std::size_t) { return some.size(); },
+          result(row, 1));
+    }
   });
 }
 
@@ -166,7 +192,8 @@ Matrix GqaAttention::partial(const LayerStep& step, const Matrix& x) const {
   step.write(kKeyStream, new_keys.view());
   step.write(kValueStream, new_values.view());
   Matrix attended(x.rows(), heads_ * spec_.value_dim);
-  for (const SequenceRun& run : step.rows.runs) attend_run(step, run, queries, attended);
+  const auto chosen = blocks_ ? blocks_->choose(step, x) : BlockChooser::Chosen();
+  for (const SequenceRun& run : step.rows.runs) attend_run(step, run, queries, chosen, attended);
   for (std::size_t i = 0; i < gates.values().size(); ++i) {
     attended.values()[i] *= sigmoid_f32(gates.values()[i]);
   }

@@ -30,6 +30,7 @@ MlaAttention::MlaAttention(const WeightStore& weights, const StepContext& contex
   if (mla.q_lora > 0) {
     q_a_ = weights.linear(prefix + "q_a_proj.weight", mla.q_lora, hidden);
     q_norm_ = weights.vector(prefix + "q_a_layernorm.weight", {mla.q_lora});
+    for (float& weight : q_norm_) weight *= mla.query_latent_scale;
     q_b_ = weights.linear(prefix + "q_b_proj.weight", mla.heads * per_query, mla.q_lora,
                           rows_of(per_query), {0, mla.q_lora});
   } else {
@@ -38,6 +39,7 @@ MlaAttention::MlaAttention(const WeightStore& weights, const StepContext& contex
   }
   kv_a_ = weights.linear(prefix + "kv_a_proj_with_mqa.weight", mla.kv_lora + mla.rope_dim, hidden);
   kv_norm_ = weights.vector(prefix + "kv_a_layernorm.weight", {mla.kv_lora});
+  for (float& weight : kv_norm_) weight *= mla.key_latent_scale;
   kv_b_ = weights.linear(prefix + "kv_b_proj.weight", mla.heads * per_latent, mla.kv_lora,
                          rows_of(per_latent), {0, mla.kv_lora});
   o_ = weights.linear(output, hidden, mla.heads * mla.v, {0, hidden}, rows_of(mla.v));
@@ -120,14 +122,6 @@ namespace {
 
 // Expanded keys and values of some heads take about this many values.
 constexpr std::size_t kExpandedValues = std::size_t{16} << 20U;
-
-Matrix gathered(MatrixView<const float> from, std::span<const std::uint32_t> which) {
-  Matrix to(which.size(), from.cols);
-  for (std::size_t i = 0; i < which.size(); ++i) {
-    std::copy_n(from.row(which[i]), from.cols, to.row(i).data());
-  }
-  return to;
-}
 
 }  // namespace
 

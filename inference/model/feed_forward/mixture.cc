@@ -82,24 +82,25 @@ Mixture::Mixture(const WeightStore& weights, const StepContext& context, std::ui
       experts_(&experts) {
   const RouterSpec& spec = *context.spec.router;
   const RankView& rank = context.rank;
-  if (spec.scales_input && !rank.experts_meet_in_tensor_group()) {
+  if ((spec.scales_input || spec.identity_experts > 0) && !rank.experts_meet_in_tensor_group()) {
     throw Error(ErrorCode::kUnsupported,
-                "experts whose input is weighed are not computed for tokens that travel (--ep no "
-                "larger than --tp)");
+                fmt::format("experts {} are not computed for tokens that travel (--ep no larger "
+                            "than --tp)",
+                            spec.scales_input ? "whose input is weighed" : "without tensors"));
   }
   const std::string router = weights.name_of(Role::kRouter, layer);
-  router_ = weights.linear(router, spec.experts, context.spec.hidden);
+  router_ = weights.linear(router, spec.choices(), context.spec.hidden);
   // By presence, not by the name of the model.
   if (layer < spec.table_layers) {
     token_experts_ = weights.indices(router.substr(0, router.rfind('.') + 1) + "tid2eid",
                                      {context.spec.stored_vocab, spec.topk}, spec.experts);
   } else if (spec.bias_of_logits) {
-    logit_bias_ = weights.vector(weights.name_of(Role::kRouterBias, layer), {spec.experts});
+    logit_bias_ = weights.vector(weights.name_of(Role::kRouterBias, layer), {spec.choices()});
   } else if (spec.correction_bias || weights.expects(Role::kRouterBias, layer)) {
     const std::string name = weights.name_of(Role::kRouterBias, layer);
     const bool is_row = weights.has(name) && weights.shape_of(name).size() == 2;
-    bias_ = weights.vector(name,
-                           is_row ? formats::Shape{1, spec.experts} : formats::Shape{spec.experts});
+    bias_ = weights.vector(
+        name, is_row ? formats::Shape{1, spec.choices()} : formats::Shape{spec.choices()});
   }
 
   const std::size_t width = context.spec.shared_intermediate;
@@ -184,14 +185,37 @@ void Mixture::prefetch(std::span<const std::uint32_t> experts) const {
   experts_->prefetch(layer_, routed);
 }
 
+bool Mixture::is_identity(const StepContext& context, std::uint32_t expert) {
+  const RouterSpec& spec = *context.spec.router;
+  return spec.identity_experts > 0 && expert >= spec.experts;
+}
+
+// They stand behind the others, so that the order of the sum is that of ids.
+void Mixture::add_identity_experts(const StepContext& context, const Matrix& x,
+                                   const Routing& routing, Matrix& sums) {
+  for (std::size_t i = 0; i < routing.experts.size(); ++i) {
+    if (!is_identity(context, routing.experts[i])) continue;
+    const auto from = x.row(i / routing.topk);
+    const auto to = sums.row(i / routing.topk);
+    for (std::size_t c = 0; c < to.size(); ++c) to[c] += routing.weights[i] * from[c];
+  }
+}
+
 ExpertSums Mixture::own_experts(const StepContext& context, const Matrix& x, const Routing& routing,
                                 const Taps& taps) const {
   const RankView& rank = context.rank;
   // For each of this rank's experts, where in the routing a token uses it.
   std::map<std::uint32_t, std::vector<std::size_t>> used_at;
-  const std::vector<std::uint32_t> ep_ranks = places_.assign(routing.experts);
+  std::vector<std::size_t> uses_of_tensors;
+  std::vector<std::uint32_t> with_tensors;
   for (std::size_t i = 0; i < routing.experts.size(); ++i) {
-    if (ep_ranks[i] == rank.at().ep_rank) used_at[routing.experts[i]].push_back(i);
+    if (is_identity(context, routing.experts[i])) continue;
+    uses_of_tensors.push_back(i);
+    with_tensors.push_back(routing.experts[i]);
+  }
+  const std::vector<std::uint32_t> ep_ranks = places_.assign(with_tensors);
+  for (std::size_t i = 0; i < with_tensors.size(); ++i) {
+    if (ep_ranks[i] == rank.at().ep_rank) used_at[with_tensors[i]].push_back(uses_of_tensors[i]);
   }
   std::vector<std::uint32_t> needed;
   for (const auto& [expert, uses] : used_at) needed.push_back(expert);
@@ -262,6 +286,7 @@ Matrix Mixture::forward(const StepContext& context, const Matrix& x,
       reduce("shared expert sum", sums.shared);
     }
     reduce("expert sum", sums.routed);
+    add_identity_experts(context, x, routing, sums.routed);
   }
   if (context.profile == Profile::kBf16) {
     round_between(context.profile, sums.routed.values());

@@ -77,6 +77,9 @@ class Mixture {
   /// FP32 sums of one expert for some rows, of an expert in slices this rank's share.
   Matrix run_expert(const StepContext& context, std::uint32_t expert, const Matrix& rows,
                     const Taps& taps) const;
+  static bool is_identity(const StepContext& context, std::uint32_t expert);
+  static void add_identity_experts(const StepContext& context, const Matrix& x,
+                                   const Routing& routing, Matrix& sums);
   void prefetch(std::span<const std::uint32_t> experts) const;
 
   std::uint32_t layer_ = 0;

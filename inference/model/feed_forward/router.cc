@@ -119,7 +119,7 @@ class TokenRouter {
 
 Routing route(const RouterSpec& spec, formats::MatrixView<const float> logits,
               std::span<const float> bias, std::span<const std::uint32_t> given) {
-  INGOT_CHECK(logits.cols == spec.experts && (bias.empty() || bias.size() == spec.experts));
+  INGOT_CHECK(logits.cols == spec.choices() && (bias.empty() || bias.size() == spec.choices()));
   INGOT_CHECK(given.empty() || given.size() == logits.rows * spec.topk);
   Routing routing{.topk = spec.topk, .experts = {}, .weights = {}};
   routing.experts.resize(logits.rows * spec.topk);

@@ -30,6 +30,8 @@ struct MlaSpec {
   float latent_norm_eps = 1e-6F;  ///< of q_a_layernorm and kv_a_layernorm
   bool head_gate = false;  ///< each head's output times sigmoid of one value of a product of x
   std::optional<GrowthSpec> growth;  ///< behind rope
+  /// Factors of the normalized latents, in the weights of their norms.
+  float query_latent_scale = 1.0F, key_latent_scale = 1.0F;
 };
 
 /// RMS norms of queries and keys, with the model's epsilon.
@@ -38,6 +40,14 @@ enum class HeadNorm : std::uint8_t {
   kPerHead,   ///< of every head, with the weights of one
   kAllHeads,  ///< of all heads at once
   kPlain,     ///< of every head, without weights
+};
+
+/// Rows read some blocks of tokens, chosen by index heads; each serves as many heads.
+struct BlockIndexSpec {
+  std::size_t heads = 0, head_dim = 0;
+  std::size_t size = 0;   ///< tokens of a block
+  std::size_t topk = 0;   ///< blocks that a row reads
+  std::size_t local = 0;  ///< of these, the last ones, which it always reads; at most topk
 };
 
 /// Grouped-query attention of a layer. Biases of its projections are those that its family has.
@@ -56,6 +66,7 @@ struct GqaSpec {
   /// Tokens that a row sees, its own too; 0: all. With `chunk` those of its own run of so many.
   std::size_t window = 0, chunk = 0;
   float value_scale = 1.0F;
+  std::optional<BlockIndexSpec> blocks;
 
   /// The first position that a row sees.
   [[nodiscard]] std::size_t first_seen(std::size_t position) const {

@@ -73,7 +73,7 @@ std::span<float> LayerStep::state(const SequenceRun& run) const {
 void LayerStep::write(std::size_t stream, MatrixView<const float> values) const {
   for (const SequenceRun& run : rows.runs) {
     for (std::size_t i = 0; i < run.count; ++i) {
-      cache.write(run.sequence, cache_layer, stream, run.first_position + i,
+      cache.write(run.sequence, cache_layer, first_stream + stream, run.first_position + i,
                   {values.row(run.first_row + i), values.cols});
     }
   }
@@ -81,9 +81,9 @@ void LayerStep::write(std::size_t stream, MatrixView<const float> values) const 
 
 Matrix LayerStep::cached(Profile profile, SequenceId sequence, std::size_t stream,
                          std::span<const std::uint32_t> positions) const {
-  const CacheStream& form = cache.streams(cache_layer)[stream];
+  const CacheStream& form = cache.streams(cache_layer)[first_stream + stream];
   Matrix values(positions.size(), form.width);
-  cache.gather(sequence, cache_layer, stream, positions, values.values());
+  cache.gather(sequence, cache_layer, first_stream + stream, positions, values.values());
   if (form.format != KvFormat::kBf16) round_between(profile, values.values());
   return values;
 }
@@ -143,6 +143,17 @@ bool is_in_last_stage(const StepContext& context, bool is_here) {
   return value != 0.0F;
 }
 
+void reduce(const LayerStep& step, std::string_view name, Matrix& sums) {
+  step.context.comm.all_reduce({.group = Group::kTensor, .name = name, .layer = step.layer},
+                               sums.values());
+  round_between(step.context.profile, sums.values());
+}
+
+void add_rounded(Profile profile, Matrix& to, const Matrix& what) {
+  for (std::size_t i = 0; i < to.values().size(); ++i) to.values()[i] += what.values()[i];
+  round_between(profile, to.values());
+}
+
 void require_finite(const Matrix& values, std::size_t layer, std::string_view operation) {
   for (std::size_t r = 0; r < values.rows(); ++r) {
     const auto row = values.row(r);
@@ -194,13 +205,23 @@ std::vector<CacheStream> cache_streams(const ModelSpec& spec, const RankView& ra
                                        KvFormat format, std::size_t layer) {
   const MixerSpec mixer = spec.mixer(layer);
   if (!std::holds_alternative<ModelAttention>(mixer)) return mixer_streams(mixer, format);
-  if (spec.mla) return latent_streams(spec, profile, format, layer);
+  if (spec.mla) {
+    std::vector<CacheStream> streams = latent_streams(spec, profile, format, layer);
+    const std::vector<CacheStream> first = streams;
+    if (spec.is_twofold) streams.insert(streams.end(), first.begin(), first.end());
+    return streams;
+  }
   const GqaSpec& gqa = spec.grouped(layer);
   const std::size_t heads = key_head_part(rank, gqa.kv_heads).count;
   const auto per_head = [&](std::size_t width) {
     return CacheStream{.width = heads * width, .format = format, .group = width};
   };
-  return {per_head(gqa.head_dim), per_head(gqa.value_dim)};
+  std::vector<CacheStream> streams = {per_head(gqa.head_dim), per_head(gqa.value_dim)};
+  if (gqa.blocks) {
+    const std::size_t width = gqa.blocks->head_dim;
+    streams.push_back({.width = width, .format = unquantized(format), .group = width});
+  }
+  return streams;
 }
 
 SequenceId ModelCache::add() {

@@ -48,6 +48,11 @@ struct RouterSpec {
   /// So many layers, from the first on, have a table from token to experts (`tid2eid`); the router
   /// scores those.
   std::size_t table_layers = 0;
+  /// Experts behind the others that have no tensors: they give their input back.
+  std::size_t identity_experts = 0;
+
+  /// What the router scores.
+  [[nodiscard]] std::size_t choices() const { return experts + identity_experts; }
 };
 
 /// All numbers that the forward pass needs, read once from config.json.
@@ -75,6 +80,7 @@ struct ModelSpec {
   /// Per layer where they differ: of experts, and of dense MLPs and shared experts.
   std::vector<GateForm> expert_gates, mlp_gates;
   bool expert_biases = false;  ///< each projection of a routed expert has one
+  bool is_twofold = false;     ///< layers are TwofoldLayers
   bool norms_mixture = false;  ///< a norm of what a mixture of experts gives
   bool has_mlp_gate = true;    ///< else feed-forward is down(relu(up x)^2)
   /// Per layer, MTP layers included: whether it has a feed-forward part; empty: all have.
@@ -122,7 +128,8 @@ struct Taps {
   /// The residual stream, one row per row of the step: 0 is the embedding, l + 1 the output of
   /// layer l. MTP layers give their output alone.
   std::function<void(std::size_t index, const Matrix& hidden)> hidden;
-  /// Chosen experts [rows x k] of a MoE layer, ascending per row, and their weights.
+  /// Chosen experts [rows x k] of a MoE layer, ascending per row, and their weights; those without
+  /// tensors are behind the others.
   std::function<void(std::size_t layer, std::span<const std::uint32_t> experts,
                      std::span<const float> weights)>
       router;
@@ -197,6 +204,7 @@ struct LayerStep {
   KvCache& cache;
   Selection& selection;
   const Taps& taps;
+  std::size_t first_stream = 0;  ///< of the cache layer: a TwofoldLayer's halves have their own
 
   /// The layer's state of a run's sequence, as its rows find it; they must move it on.
   [[nodiscard]] std::span<float> state(const SequenceRun& run) const;
@@ -229,13 +237,19 @@ Matrix of_last_stage(const StepContext& context, std::string_view name, std::siz
 /// Whether the last stage has something that only its ranks can see, on all ranks.
 bool is_in_last_stage(const StepContext& context, bool is_here);
 
+/// Adds up what the ranks of the tensor group have, and rounds the sum.
+void reduce(const LayerStep& step, std::string_view name, Matrix& sums);
+/// to += what, rounded.
+void add_rounded(Profile profile, Matrix& to, const Matrix& what);
+
 /// Throws kNonFinite naming layer, operation and row where a value is NaN or infinite.
 void require_finite(const Matrix& values, std::size_t layer, std::string_view operation);
 
 /// Streams of a latent-attention layer in a KvCache, in this order.
 inline constexpr std::size_t kLatentStream = 0;
 inline constexpr std::size_t kRopeKeyStream = 1;
-inline constexpr std::size_t kIndexKeyStream = 2;  ///< of layers with an indexer of their own
+inline constexpr std::size_t kLatentStreams = 2;
+inline constexpr std::size_t kIndexKeyStream = 2;  ///< of layers with an indexer, grouped ones too
 /// Streams of a grouped-query layer.
 inline constexpr std::size_t kKeyStream = 0;
 inline constexpr std::size_t kValueStream = 1;

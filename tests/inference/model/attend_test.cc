@@ -1,5 +1,6 @@
 #include "inference/model/attention/attention.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -110,6 +111,25 @@ TEST(Attend, QueryDependsOnWhatItSeesOnly) {
       }
       EXPECT_TRUE(same_bits(other.run(row, 1, visible).values(), all.row(row))) << row;
     }
+  }
+}
+
+TEST(Attend, WindowsHaveTheBitsOfTheirKeysAlone) {
+  const Problem problem(70, 100);
+  const auto from = [](std::size_t row) { return row + 31 - std::min<std::size_t>(row + 31, 20); };
+  const ScorePart parts[] = {{problem.q.view(), problem.k.view()}};
+  Matrix out(70, 20);
+  AttentionNumbers numbers{Profile::kF32, kScale, 1};
+  numbers.from = from;
+  attend(numbers, parts, problem.v.view(), causal, out.view());
+  for (std::size_t row = 0; row < 70; ++row) {
+    const std::size_t first = from(row), n = causal(row) - first;
+    const ScorePart alone[] = {{{problem.q.row(row).data(), 1, 24, 24},
+                                {problem.k.row(first).data(), n, 24, 24}}};
+    Matrix own(1, 20);
+    attend({Profile::kF32, kScale, 1}, alone, {problem.v.row(first).data(), n, 20, 20},
+           [&](std::size_t) { return n; }, own.view());
+    EXPECT_TRUE(same_bits(own.values(), out.row(row))) << row;
   }
 }
 

@@ -44,7 +44,7 @@ constexpr FamilyCase kFamilyCases[] = {
     {"ministral3_fp8", 1e-5}, {"mistral4_fp8", 1e-5},       {"axk1", 1e-5},
     {"kimi_k25", 1e-5},       {"kimi_k2_thinking", 1e-5},   {"gpt_oss", 1e-5},
     {"gpt_oss_bf16", 1e-5},   {"mimo_v2_flash", 1e-5},      {"llama4", 1e-5},
-    {"step3p7", 1e-5},
+    {"step3p7", 1e-5},        {"minimax_m3_vl", 1e-5},      {"longcat_flash", 1e-5},
 };
 
 /// A small checkpoint in the layout of a release, and what was recorded of it.
@@ -239,6 +239,13 @@ TEST(DeepseekV4, RanksHaveItsLogits) {
 TEST(GroupedAttention, RanksHaveItsLogits) {
   expect_ranks_agree("glm4_moe_fp8_block", {Cut{.tp = 2}, Cut{.pp = 2}});
   expect_ranks_agree("mimo_v2_flash", {Cut{.tp = 2}, Cut{.pp = 3}});
+  expect_ranks_agree("minimax_m3_vl", {Cut{.tp = 2}});
+}
+
+TEST(TwofoldLayers, RanksHaveTheirLogits) {
+  expect_ranks_agree("longcat_flash", {Cut{.tp = 2}, Cut{.pp = 2}});
+  expect_error(ErrorCode::kUnsupported, {"experts without tensors", "--ep no larger than --tp"},
+               [] { expect_ranks_agree("longcat_flash", {Cut{.ep = 2}}); });
 }
 
 TEST(GroupedAttention, RefusesNormsOverHeadsOfOtherRanks) {

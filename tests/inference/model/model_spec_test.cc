@@ -327,6 +327,29 @@ TEST(AttentionSpecs, RefuseWhatIsNotComputed) {
   expect_forward_refused("minimax_m2", kCorrupt, {"'rotary_dim'"}, {{"/rotary_dim", 64}});
 }
 
+TEST(AttentionSpecs, RefuseBlocksAndExpertsOfOtherKinds) {
+  using enum ErrorCode;
+  expect_forward_refused("longcat_flash", kUnsupported, {"'router_bias' is true"},
+                         {{"/router_bias", true}});
+  expect_forward_refused("longcat_flash", kUnsupported, {"'zero_expert_type' is 'drop'"},
+                         {{"/zero_expert_type", "drop"}});
+  const std::string sparse = "/text_config/sparse_attention_config/";
+  expect_forward_refused("minimax_m3_vl", kUnsupported, {"3 index heads of 16 for 2 key heads"},
+                         {{sparse + "sparse_num_index_heads", 3}});
+  expect_forward_refused("minimax_m3_vl", kUnsupported, {"3 of 2 blocks"},
+                         {{sparse + "sparse_local_block", 3}});
+  expect_forward_refused("minimax_m3_vl", kUnsupported, {"'sparse_init_block' is not 0"},
+                         {{sparse + "sparse_init_block", 1}});
+  expect_forward_refused("minimax_m3_vl", kUnsupported, {"'sparse_score_type' is 'mean'"},
+                         {{sparse + "sparse_score_type", "mean"}});
+  expect_forward_refused("minimax_m3_vl", kUnsupported, {"'sparse_disable_index_value'", "layer 1"},
+                         {{sparse + "sparse_disable_index_value", {1, 0, 1}}});
+  expect_forward_refused("minimax_m3_vl", kCorrupt, {"'sparse_attention_freq'", "3 layers"},
+                         {{sparse + "sparse_attention_freq", {0, 1}}});
+  expect_forward_refused("minimax_m3_vl", kCorrupt, {"'sparse_block_size'"},
+                         {{sparse + "sparse_block_size", 0}});
+}
+
 TEST(LayeredSpecs, RefuseLayersOfUnknownKinds) {
   using enum ErrorCode;
   const auto refused = [](const std::string& name, ErrorCode code,

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "inference/model/step/norm.h"
+#include "inference/model/step/step.h"
+#include "inference/weights/linear.h"
+#include "inference/weights/weight_store.h"
+
+namespace ingot::inference {
+
+/// Which blocks of past tokens the heads of grouped-query attention read: per index head the blocks
+/// with the best token, by the product of an index query and the one index key of each token, and
+/// always the last ones. All ranks compute all index heads. Source: transformers 5.23,
+/// minimax_m3_vl.
+class BlockChooser {
+ public:
+  /// `prefix` as in `model.layers.3.self_attn.`; index heads have a norm and the layer's rope.
+  BlockChooser(const WeightStore& weights, const StepContext& context, const BlockIndexSpec& spec,
+               const RopeSpec& rope, const std::string& prefix);
+
+  /// Positions that a row reads, ascending; nothing where it reads all that it sees.
+  using Chosen = std::vector<std::vector<std::uint32_t>>;
+  /// Writes the rows' index keys to the cache. Returns an entry per row and index head,
+  /// [rows x heads]. Of blocks of the same score the first is taken.
+  [[nodiscard]] Chosen choose(const LayerStep& step, const Matrix& x) const;
+
+ private:
+  void finish(const StepContext& context, const std::vector<float>& norm, const RopeAngles& angles,
+              Matrix& heads) const;
+  [[nodiscard]] std::vector<std::uint32_t> choose_for(std::span<const float> query,
+                                                      const Matrix& keys, std::size_t n_tokens,
+                                                      bool& is_near) const;
+
+  BlockIndexSpec spec_;
+  RopeSpec rope_;
+  Linear queries_, keys_;
+  std::vector<float> query_norm_, key_norm_;
+};
+
+}  // namespace ingot::inference
