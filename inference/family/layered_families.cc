@@ -70,10 +70,7 @@ void require_shared_keys(const GqaSpec& gqa) {
 ModelSpec gpt_oss(const ModelConfig& config) {
   ModelSpec spec = decoder_spec(config);
   const JsonFields fields = spec_fields(config);
-  const auto scaling = fields.optional_child(
-      fields.find("rope_parameters") != nullptr ? "rope_parameters" : "rope_scaling");
-  const bool truncate = !scaling || scaling->boolean("truncate", true);
-  add_grouped_attention(config, spec, {.truncate = truncate});
+  add_grouped_attention(config, spec);
   spec.gqa->norms = HeadNorm::kNone;
   spec.gqa->sinks = true;
   const std::size_t window = needed(fields, "sliding_window", kMaxWindow);
@@ -282,10 +279,11 @@ ModelSpec step3p7(const ModelConfig& config) {
   };
   for (std::size_t l = 0; l < spec.layers; ++l) {
     GqaSpec& own = spec.gqa_by_layer.emplace_back(slides[l] ? sliding : full);
-    formats::RopeConfig rope = config.rope;
-    if (!bases.empty()) rope.theta = bases[l];
+    // Windows need no scaled rope.
+    formats::RopeConfig rope = slides[l] ? formats::RopeConfig() : config.rope;
+    rope.theta = bases.empty() ? config.rope.theta : bases[l];
     own.rope = rope_spec(rope, part_of(parts.empty() ? 1 : parts[l], own.head_dim),
-                         /*interleaved=*/false);
+                         /*interleaved=*/false, rope_bands(config));
     spec.expert_gates.push_back(gate_at(limits, l));
     spec.mlp_gates.push_back(gate_at(shared_limits, l));
   }

@@ -28,12 +28,22 @@ ModelSpec model_spec(const formats::Family& family, const formats::ModelConfig& 
 /// unsliced model: what was padded is no token.
 ModelSpec model_spec(const formats::Checkpoint& source);
 
-/// Frequencies of the pairs of a rotated slice of `dim` values, with YaRN where the config has it
-/// (whatever the length of the context), computed in FP32 as transformers does. kUnsupported naming
-/// the type for any scaling but default and yarn, kCorrupt for numbers that make no table.
-/// Without `truncate` YaRN's ramp begins and ends between pairs.
+/// What families of grouped attention may say of scaled rope beside RopeConfig.
+struct RopeBands {
+  bool truncate = true;  ///< YaRN: else its ramp begins and ends between pairs
+  /// llama3: waves that turn fewer than `low` times in the original context are stretched, those
+  /// that turn more than `high` times stay.
+  double low = 1, high = 4;
+};
+/// Those of `rope_parameters` or `rope_scaling`.
+RopeBands rope_bands(const formats::ModelConfig& config);
+
+/// Frequencies of the pairs of a rotated slice of `dim` values, with YaRN or llama3's scaling where
+/// the config has it (whatever the length of the context), computed in FP32 as transformers does.
+/// kUnsupported naming the type for any scaling but default, yarn and llama3, kCorrupt for numbers
+/// that make no table.
 RopeSpec rope_spec(const formats::RopeConfig& config, std::size_t dim, bool interleaved,
-                   bool truncate = true);
+                   const RopeBands& bands = {});
 
 /// What YaRN multiplies the softmax scale by: g(factor, mscale_all_dim) squared, 1 without.
 double yarn_softmax_factor(const formats::RopeConfig& config);

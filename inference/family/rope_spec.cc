@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <numbers>
 #include <vector>
 
@@ -9,18 +10,54 @@ namespace ingot::inference {
 
 namespace {
 
-bool is_yarn(const formats::RopeConfig& config) {
-  if (config.type == "yarn") return true;
-  if (config.type.empty() || config.type == "default") return false;
+enum class Scaling : std::uint8_t { kNone, kYarn, kLlama3 };
+
+Scaling scaling_of(const formats::RopeConfig& config) {
+  if (config.type == "yarn") return Scaling::kYarn;
+  if (config.type == "llama3") return Scaling::kLlama3;
+  if (config.type.empty() || config.type == "default") return Scaling::kNone;
   refuse(ErrorCode::kUnsupported,
-         fmt::format("rope scaling of type '{}'; the forward pass knows default and yarn",
+         fmt::format("rope scaling of type '{}'; the forward pass knows default, yarn and llama3",
                      config.type));
 }
 
-double yarn_factor(const formats::RopeConfig& config) {
+double factor_of(const formats::RopeConfig& config) {
   const double factor = config.factor.value_or(0);
-  if (!(factor >= 1) || factor > 1e6) refuse("rope scaling yarn needs a 'factor' of at least 1");
+  if (!(factor >= 1) || factor > 1e6) {
+    refuse(fmt::format("rope scaling {} needs a 'factor' of at least 1", config.type));
+  }
   return factor;
+}
+
+double length_of(const formats::RopeConfig& config) {
+  const auto length = static_cast<double>(config.original_max_position_embeddings.value_or(0));
+  if (length < 1) {
+    refuse(fmt::format("rope scaling {} needs 'original_max_position_embeddings'", config.type));
+  }
+  return length;
+}
+
+// Llama 3.1: long waves are stretched, short ones stay, those between are mixed.
+void stretch_long_waves(const formats::RopeConfig& config, const RopeBands& bands,
+                        std::vector<float>& freqs) {
+  const auto factor = static_cast<float>(factor_of(config));
+  const double length = length_of(config);
+  if (!(bands.low > 0) || !(bands.high >= bands.low) || !std::isfinite(bands.high)) {
+    refuse("'low_freq_factor' and 'high_freq_factor' make no band");
+  }
+  const auto longest = static_cast<float>(length / bands.low);
+  const auto shortest = static_cast<float>(length / bands.high);
+  const auto low = static_cast<float>(bands.low),
+             width = static_cast<float>(bands.high - bands.low);
+  for (float& freq : freqs) {
+    const float wave = static_cast<float>(2 * std::numbers::pi) / freq;
+    if (wave > longest) {
+      freq /= factor;
+    } else if (wave >= shortest && width > 0) {
+      const float kept = (static_cast<float>(length) / wave - low) / width;
+      freq = (1.0F - kept) * freq / factor + kept * freq;
+    }
+  }
 }
 
 // How much attention is sharpened for a context `factor` times as long.
@@ -35,15 +72,26 @@ double pair_of_turns(double turns, double dim, double theta, double length) {
 
 }  // namespace
 
+RopeBands rope_bands(const formats::ModelConfig& config) {
+  const formats::JsonFields fields = spec_fields(config);
+  const char* key = fields.find("rope_parameters") != nullptr ? "rope_parameters" : "rope_scaling";
+  const auto scaling = fields.optional_child(key);
+  if (!scaling) return {};
+  RopeBands bands{.truncate = scaling->boolean("truncate", true)};
+  bands.low = scaling->optional_real("low_freq_factor", 0, 1e9).value_or(bands.low);
+  bands.high = scaling->optional_real("high_freq_factor", 0, 1e9).value_or(bands.high);
+  return bands;
+}
+
 double yarn_softmax_factor(const formats::RopeConfig& config) {
   const double all_dim = config.mscale_all_dim.value_or(0);
-  if (!is_yarn(config) || all_dim == 0) return 1.0;
-  const double g = magnitude(yarn_factor(config), all_dim);
+  if (scaling_of(config) != Scaling::kYarn || all_dim == 0) return 1.0;
+  const double g = magnitude(factor_of(config), all_dim);
   return g * g;
 }
 
 RopeSpec rope_spec(const formats::RopeConfig& config, std::size_t dim, bool interleaved,
-                   bool truncate) {
+                   const RopeBands& bands) {
   if (dim == 0 || dim % 2 != 0) refuse(fmt::format("a rotated slice of {} values", dim));
   if (!(config.theta > 1) || !std::isfinite(config.theta)) refuse("'rope_theta' is not above 1");
   RopeSpec spec{.dim = dim, .interleaved = interleaved, .freqs = {}};
@@ -56,18 +104,18 @@ RopeSpec rope_spec(const formats::RopeConfig& config, std::size_t dim, bool inte
     periods[i] = static_cast<float>(std::pow(config.theta, static_cast<double>(exponent)));
     spec.freqs[i] = 1.0F / periods[i];
   }
-  if (!is_yarn(config)) return spec;
+  const Scaling scaling = scaling_of(config);
+  if (scaling == Scaling::kLlama3) stretch_long_waves(config, bands, spec.freqs);
+  if (scaling != Scaling::kYarn) return spec;
 
-  const double factor = yarn_factor(config);
-  const auto length = static_cast<double>(config.original_max_position_embeddings.value_or(0));
-  if (length < 1) refuse("rope scaling yarn needs 'original_max_position_embeddings'");
+  const double factor = factor_of(config), length = length_of(config);
   const auto d = static_cast<double>(dim);
   const double fast = config.beta_fast.value_or(32), slow = config.beta_slow.value_or(1);
   if (!(fast > 0) || !(slow > 0)) refuse("'beta_fast' and 'beta_slow' are not above 0");
   const double first = pair_of_turns(fast, d, config.theta, length);
   const double last = pair_of_turns(slow, d, config.theta, length);
-  const double low = std::max(truncate ? std::floor(first) : first, 0.0);
-  double high = std::min(truncate ? std::ceil(last) : last, d - 1);
+  const double low = std::max(bands.truncate ? std::floor(first) : first, 0.0);
+  double high = std::min(bands.truncate ? std::ceil(last) : last, d - 1);
   if (low == high) high += 0.001;
   for (std::size_t i = 0; i < n_pairs; ++i) {
     const float position = static_cast<float>(i) - static_cast<float>(low);

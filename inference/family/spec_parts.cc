@@ -173,7 +173,7 @@ void add_grouped_attention(const ModelConfig& config, ModelSpec& spec, const Gro
   }
   gqa.value_dim = gqa.head_dim;
   const std::size_t rotated = form.dim.value_or(gqa.head_dim);
-  if (rotated > 0) gqa.rope = rope_spec(config.rope, rotated, form.interleaved, form.truncate);
+  if (rotated > 0) gqa.rope = rope_spec(config.rope, rotated, form.interleaved, rope_bands(config));
   gqa.softmax_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(gqa.head_dim)));
   spec.gqa = gqa;
 }

@@ -51,7 +51,6 @@ void add_latent_attention(const formats::ModelConfig& config, ModelSpec& spec,
 struct GroupedRope {
   std::optional<std::size_t> dim = {};  ///< the first so many; without: all
   bool interleaved = false;
-  bool truncate = true;  ///< as rope_spec() has it
 };
 /// Grouped-query attention with a norm per head; values are as wide as keys.
 void add_grouped_attention(const formats::ModelConfig& config, ModelSpec& spec,

@@ -364,7 +364,7 @@ TEST(LayeredSpecs, RefuseLayersOfUnknownKinds) {
   refused("llama4", kCorrupt, {"'no_rope_layers' is not a list for 2 layers"},
           {{"/text_config/no_rope_layers", {1, 1, 1}}});
   refused("llama4", kCorrupt, {"'floor_scale'"}, {{"/text_config/floor_scale", 0}});
-  refused("llama4", kUnsupported, {"rope scaling of type 'llama3'"},
+  refused("llama4", kCorrupt, {"rope scaling llama3 needs 'original_max_position_embeddings'"},
           {{"/text_config/rope_scaling", {{"rope_type", "llama3"}, {"factor", 8.0}}}});
   expect_forward_refused("mimo_v2_flash", kCorrupt, {"4 heads over 3 key heads"},
                          {{"/swa_num_key_value_heads", 3}});

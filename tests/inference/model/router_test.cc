@@ -294,6 +294,40 @@ TEST(RopeSpec, WithoutScalingIsThePlainTable) {
   EXPECT_EQ(yarn_softmax_factor(config), 1.0);
 }
 
+// Frequencies of transformers 5.19 (ROPE_INIT_FUNCTIONS) for 64 pairs of base 500000.
+TEST(RopeSpec, Llama3StretchesLongWavesAlone) {
+  RopeConfig config;
+  config.theta = 500000;
+  config.type = "llama3";
+  config.factor = 8;
+  config.original_max_position_embeddings = 8192;
+  const RopeSpec mixed = rope_spec(config, 128, true, {.low = 1, .high = 4});
+  for (const auto& [pair, wanted] : {std::pair{0, 1.0},
+                                     {25, 0.005940730683505535},
+                                     {28, 0.0032114461064338684},
+                                     {29, 0.0021665706299245358},
+                                     {30, 0.0013718936825171113},
+                                     {31, 0.0008567514596506953},
+                                     {32, 0.0005248460220173001},
+                                     {35, 9.556212171446532e-05},
+                                     {36, 7.784655463183299e-05},
+                                     {40, 3.428102354519069e-05},
+                                     {63, 3.068925877869333e-07}}) {
+    EXPECT_NEAR(mixed.freqs[static_cast<std::size_t>(pair)] / wanted, 1, 1e-6) << pair;
+  }
+  EXPECT_EQ(mixed.magnitude, 1.0F);
+  config.factor = 16;
+  const RopeSpec step = rope_spec(config, 128, true, {.low = 1, .high = 1});
+  for (const auto& [pair, wanted] : {std::pair{31, 0.0017360467463731766},
+                                     {32, 0.001414213445968926},
+                                     {35, 4.778106085723266e-05},
+                                     {63, 1.5344629389346665e-07}}) {
+    EXPECT_NEAR(step.freqs[static_cast<std::size_t>(pair)] / wanted, 1, 1e-6) << pair;
+  }
+  expect_error(ErrorCode::kCorrupt, {"'low_freq_factor' and 'high_freq_factor'"},
+               [&] { rope_spec(config, 128, true, {.low = 4, .high = 1}); });
+}
+
 TEST(YarnSoftmaxFactor, IsTheSquareOfTheTable) {
   const auto factor = [](double scaling, double all_dim) {
     RopeConfig config = yarn(10000, scaling, 4096, 32, 1);
@@ -386,7 +420,7 @@ TEST(Rope, RoundsAnglesProductsAndSumsInBf16) {
 TEST(RopeSpec, RefusesWhatMakesNoTable) {
   RopeConfig linear;
   linear.type = "linear";
-  expect_error(ErrorCode::kUnsupported, {"config.json", "linear", "default and yarn"},
+  expect_error(ErrorCode::kUnsupported, {"config.json", "linear", "default, yarn and llama3"},
                [&] { rope_spec(linear, 64, true); });
   expect_error(ErrorCode::kUnsupported, {"linear"}, [&] { yarn_softmax_factor(linear); });
   for (const double factor : {0.0, 0.5, 1e7, std::nan("")}) {
