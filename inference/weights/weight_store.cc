@@ -16,120 +16,17 @@
 #include "formats/family/family.h"
 #include "formats/family/rule_scope.h"
 #include "formats/family/text_names.h"
-#include "formats/storage/block_scales.h"
-#include "formats/storage/tensor_source.h"
 #include "inference/kernels/quantized/quantized_matmul.h"
 #include "inference/weights/held_bytes.h"
+#include "inference/weights/native_activations.h"
 #include "quantize/scheme.h"
 
 namespace ingot::inference {
 
-using formats::Activations;
-using formats::CodeKind;
 using formats::LogicalTensor;
 using formats::Part;
 using formats::Shape;
 using formats::StoredTensor;
-using formats::TensorSource;
-
-namespace {
-
-Error bad_part(const TensorSource& source, const LogicalTensor& tensor, Part part, ErrorCode code,
-               const std::string& fact) {
-  const StoredTensor& stored = source.stored()[tensor.encoding.stored[part]];
-  return Error(code, fmt::format("{} {}", stored.name, fact))
-      .in_file(source.files()[stored.file].name)
-      .in_tensor(tensor.name);
-}
-
-float read_number(const TensorSource& source, std::uint32_t index) {
-  const StoredTensor& stored = source.stored()[index];
-  std::vector<std::byte> bytes(stored.n_bytes);
-  source.read(index, 0, bytes);
-  if (stored.dtype == formats::DType::kI8)
-    return static_cast<float>(static_cast<std::int8_t>(std::to_integer<std::uint8_t>(bytes[0])));
-  float value = 0;
-  formats::widen_scales(stored.dtype, bytes, std::nullopt, {&value, 1});
-  return value;
-}
-
-float read_input_scale(const TensorSource& source, const LogicalTensor& tensor) {
-  if (!tensor.encoding.stored.has(Part::kInputScale)) {
-    throw Error(ErrorCode::kMissingTensor,
-                fmt::format("has no input scale, which its {} activations need (run it with "
-                            "--profile bf16, or convert it with --activations)",
-                            formats::scheme_facts(tensor.encoding.scheme).name))
-        .in_tensor(tensor.name);
-  }
-  const float stored = read_number(source, tensor.encoding.stored[Part::kInputScale]);
-  // compressed-tensors stores the reciprocal of both global scales of NVFP4.
-  const float scale = tensor.encoding.global_divides ? 1.0F / stored : stored;
-  if (std::isfinite(stored) && std::isfinite(scale) && scale > 0) return scale;
-  throw bad_part(
-      source, tensor, Part::kInputScale, ErrorCode::kBadScale,
-      fmt::format("is {}; it must be finite and above zero (fetch the file again)", stored));
-}
-
-std::int32_t read_input_offset(const TensorSource& source, const LogicalTensor& tensor) {
-  if (!tensor.encoding.stored.has(Part::kInputOffset)) return 0;
-  const float offset = read_number(source, tensor.encoding.stored[Part::kInputOffset]);
-  if (offset >= -128 && offset <= 127 && std::nearbyint(offset) == offset)
-    return static_cast<std::int32_t>(offset);
-  throw bad_part(source, tensor, Part::kInputOffset, ErrorCode::kCorrupt,
-                 fmt::format("is {}; it must be a whole number from -128 to 127", offset));
-}
-
-bool has_power_of_two_scales(const TensorSource& source) {
-  const auto& quantization = source.config().quantization;
-  return quantization && quantization->scale_fmt == "ue8m0";
-}
-
-/// How profile kNative quantizes the input of a weight of whose activations the source says
-/// `activations`; nothing where it stays as it is: plain and weight-only weights, and NVFP4 without
-/// an input scale unless it is said to be static. Reads input scale and offset. Static activations
-/// need an input scale (kMissingTensor), and MX has no static form (kUnsupported); a scale must be
-/// finite and above zero (kBadScale), an offset a whole INT8 number (kCorrupt).
-std::optional<ActivationFormat> native_activations(const TensorSource& source,
-                                                   const LogicalTensor& tensor,
-                                                   Activations activations) {
-  const formats::SchemeFacts& scheme = formats::scheme_facts(tensor.encoding.scheme);
-  if (!scheme.quantized || activations == Activations::kWeightOnly) return std::nullopt;
-  if (scheme.code == CodeKind::kInt4) {
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("has quantized activations beside {}, which this version does not "
-                            "compute (run it with --profile bf16)",
-                            scheme.name))
-        .in_tensor(tensor.name);
-  }
-  const bool is_static = activations == Activations::kStatic;
-  // Block scales below a stored input scale (NVFP4), or powers of two that are never static (MX).
-  const bool is_under_global = scheme.has_global;
-  const bool is_mx = !is_under_global && scheme.scale_dtype == formats::DType::kF8E8M0;
-  const bool has_groups = scheme.group_cols > 1;
-  ActivationFormat format{.code = scheme.code};
-  // This is all that can be meant of a weight that nobody says anything about.
-  if (!is_static && is_under_global && !tensor.encoding.stored.has(Part::kInputScale))
-    return std::nullopt;
-  if (is_static && is_mx) {
-    throw Error(ErrorCode::kUnsupported,
-                fmt::format("has static activations, which {} does not know (run it with "
-                            "--profile bf16)",
-                            scheme.name))
-        .in_tensor(tensor.name);
-  }
-  if (is_static || is_under_global) format.input_scale = read_input_scale(source, tensor);
-  if (is_static && format.code == CodeKind::kInt8)
-    format.input_offset = read_input_offset(source, tensor);
-  // One static scale serves the whole row; below NVFP4's each block still has its own.
-  if (has_groups && (!is_static || is_under_global))
-    format.group = static_cast<std::size_t>(tensor.encoding.block_cols);
-  // The config decides about FP8 per block.
-  const bool is_fp8_block = !is_under_global && format.code == CodeKind::kE4m3 && has_groups;
-  format.power_of_two = !is_static && (is_mx || (is_fp8_block && has_power_of_two_scales(source)));
-  return format;
-}
-
-}  // namespace
 
 namespace {
 
@@ -362,8 +259,8 @@ void WeightStore::choose_arithmetic(const LogicalTensor& tensor, Linear::State& 
   linear.rounding = profile_ == Profile::kF32 ? WeightRounding::kExact : WeightRounding::kBf16;
   if (profile_ != Profile::kNative) return;
   if (!formats::scheme_facts(tensor.encoding.scheme).quantized) return;
-  linear.activations =
-      native_activations(source_, tensor, activations_.of(tensor.name, tensor.encoding));
+  linear.activations = native_activations(source_, tensor, linear.matrix,
+                                          activations_.of(tensor.name, tensor.encoding));
   // A weight that is quantized for its size alone is computed with as what it decodes to.
   if (!linear.activations) linear.rounding = WeightRounding::kExact;
 }

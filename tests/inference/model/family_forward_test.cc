@@ -182,6 +182,23 @@ TEST_P(FamilyForward, AStreamOfLayersHasTheSameBits) {
   EXPECT_TRUE(std::ranges::equal(logits.values(), run(model(), ids_).logits));
 }
 
+// Random routers have small margins, so that rounding flips some choices.
+TEST_P(FamilyForward, ProfilesAndCachesThatRoundStayNear) {
+  const std::vector<float> exact = run(model(), ids_).logits;
+  for (const Profile profile : {Profile::kBf16, Profile::kNative}) {
+    const OpenedModel rounded(fixture(GetParam().name), {.profile = profile});
+    const auto logits = run(rounded.model, ids_, SIZE_MAX / 2, KvFormat::kBf16).logits;
+    const double error = relative_error(logits, exact);
+    EXPECT_GT(error, 1e-3) << profile_name(profile);
+    EXPECT_LT(error, profile == Profile::kBf16 ? 0.2 : 0.4) << profile_name(profile);
+  }
+  for (const KvFormat format : {KvFormat::kBf16, KvFormat::kFp8, KvFormat::kInt8}) {
+    const double error = relative_error(run(model(), ids_, 7, format).logits, exact);
+    EXPECT_GT(error, 1e-5) << kv_format_name(format);
+    EXPECT_LT(error, 0.25) << kv_format_name(format);
+  }
+}
+
 TEST_P(FamilyForward, SequencesBeginAgainButDoNotGoBack) {
   const Recording whole = run(model(), ids_);
   ModelCache cache = model().make_cache(KvFormat::kF32, ids_.size());
