@@ -69,6 +69,7 @@ void require_shared_keys(const GqaSpec& gqa) {
 // ups with an offset.
 ModelSpec gpt_oss(const ModelConfig& config) {
   ModelSpec spec = decoder_spec(config);
+  leave_out_mtp(spec);
   const JsonFields fields = spec_fields(config);
   add_grouped_attention(config, spec);
   spec.gqa->norms = HeadNorm::kNone;
@@ -142,6 +143,7 @@ ModelSpec mimo_v2_flash(const ModelConfig& config) {
 // without see all, and their queries may grow. Experts take their input times the gate.
 ModelSpec llama4(const ModelConfig& config) {
   ModelSpec spec = decoder_spec(config);
+  leave_out_mtp(spec);
   const JsonFields fields = spec_fields(config);
   add_grouped_attention(config, spec, {.interleaved = true});
   GqaSpec& chunked = *spec.gqa;

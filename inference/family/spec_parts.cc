@@ -172,6 +172,7 @@ void add_grouped_attention(const ModelConfig& config, ModelSpec& spec, const Gro
                                             gqa.heads, gqa.head_dim, gqa.kv_heads));
   }
   gqa.value_dim = gqa.head_dim;
+  gqa.biases = config.attention_bias;
   const std::size_t rotated = form.dim.value_or(gqa.head_dim);
   if (rotated > 0) gqa.rope = rope_spec(config.rope, rotated, form.interleaved, rope_bands(config));
   gqa.softmax_scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(gqa.head_dim)));

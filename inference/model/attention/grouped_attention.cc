@@ -33,7 +33,7 @@ GqaAttention::GqaAttention(const WeightStore& weights, const StepContext& contex
     const std::size_t n = n_heads * per_head;
     const Range rows = rows_of(mine, per_head);
     const std::string module = prefix + name;
-    if (weights.expects(module + ".bias", layer))
+    if (spec_.biases || weights.expects(module + ".bias", layer))
       bias = weights.vector_part(module + ".bias", n, rows);
     return weights.linear(module + ".weight", n, hidden, rows, all);
   };

@@ -50,13 +50,14 @@ struct BlockIndexSpec {
   std::size_t local = 0;  ///< of these, the last ones, which it always reads; at most topk
 };
 
-/// Grouped-query attention of a layer. Biases of its projections are those that its family has.
+/// Grouped-query attention of a layer. Its projections have the biases that are there.
 struct GqaSpec {
   std::size_t heads = 0, kv_heads = 0, head_dim = 0;
   std::size_t value_dim = 0;  ///< of a head; head_dim in most models
   float softmax_scale = 1.0F;
   HeadNorm norms = HeadNorm::kPerHead;
   bool norms_after_rope = false;
+  bool biases = false;       ///< queries, keys and values must have theirs
   bool output_gate = false;  ///< q_proj gives a gate behind each head's query: times its sigmoid
   bool head_gate = false;    ///< as MlaSpec::head_gate
   bool sinks = false;        ///< a logit per head that takes its share of the softmax

@@ -10,6 +10,7 @@
 #include "inference/model/layer_stream.h"
 #include "inference/parallel/thread_comm.h"
 #include "tests/convert/conversion.h"
+#include "tests/inference/model/edited_copy.h"
 #include "tests/inference/model/golden_file.h"
 #include "tests/inference/model/runner.h"
 #include "tests/slicing/sliced.h"
@@ -263,6 +264,12 @@ TEST(TwofoldLayers, RanksHaveTheirLogits) {
   expect_ranks_agree("longcat_flash", {Cut{.tp = 2}, Cut{.pp = 2}});
   expect_error(ErrorCode::kUnsupported, {"experts without tensors", "--ep no larger than --tp"},
                [] { expect_ranks_agree("longcat_flash", {Cut{.ep = 2}}); });
+}
+
+TEST(GroupedAttention, NeedsTheBiasesThatTheConfigPromises) {
+  const EditedCopy copy(fixture("dots1"));
+  copy.config({{"/attention_bias", true}});
+  expect_error(ErrorCode::kMissingTensor, {"q_proj.bias"}, [&] { OpenedModel(copy.path()); });
 }
 
 TEST(GroupedAttention, RefusesNormsOverHeadsOfOtherRanks) {

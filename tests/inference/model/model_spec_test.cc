@@ -350,6 +350,18 @@ TEST(AttentionSpecs, RefuseBlocksAndExpertsOfOtherKinds) {
                          {{sparse + "sparse_block_size", 0}});
 }
 
+TEST(LayeredSpecs, SayNothingOfLayersForPrediction) {
+  for (const char* name : {"gpt_oss", "llama4"}) {
+    const std::string key = name == std::string("llama4") ? "/text_config/" : "/";
+    const ModelSpec spec = spec_of(std::string("tests/golden/families/") + name,
+                                   {{key + "num_nextn_predict_layers", 1}});
+    EXPECT_EQ(spec.mtp_layers, 0U) << name;
+    EXPECT_TRUE(spec.leaves_out_mtp) << name;
+    EXPECT_EQ(spec.gqa_by_layer.size(), spec.layers) << name;
+    EXPECT_EQ(spec.is_moe.size(), spec.layers) << name;
+  }
+}
+
 TEST(LayeredSpecs, RefuseLayersOfUnknownKinds) {
   using enum ErrorCode;
   const auto refused = [](const std::string& name, ErrorCode code,
