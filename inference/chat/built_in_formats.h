@@ -35,4 +35,11 @@ void refuse_extra(std::string_view name, const formats::Json* extra);
 /// content; arguments that are no JSON object; tools without "function".
 std::string render_deepseek_v32(const ChatRequest& request);
 
+/// The encoder of DeepSeek-V4 (its encoding_dsv4.py, as of July 2026). Results of tools are parts
+/// of the user's turn, in the order of their calls. Thinking mode, tools and options as above,
+/// where tools go to the first system message; while tools are declared nothing is dropped. One
+/// more option, `reasoning_effort` (low, the default, high, max), puts its words in front in
+/// thinking mode. kUnsupported for messages with `task` or `wo_eos`.
+std::string render_deepseek_v4(const ChatRequest& request);
+
 }  // namespace ingot::inference

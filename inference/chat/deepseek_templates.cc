@@ -207,6 +207,7 @@ constexpr std::array kFormats = {
     kFormat<kV31>,
     // Published without a template.
     BuiltInFormat{"deepseek-v3.2", "deepseek_v32", render_deepseek_v32},
+    BuiltInFormat{"deepseek-v4", "deepseek_v4", render_deepseek_v4},
 };
 
 }  // namespace

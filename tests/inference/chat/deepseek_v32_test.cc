@@ -1,5 +1,3 @@
-#include "inference/chat/built_in_formats.h"
-
 #include <memory>
 #include <string>
 #include <utility>
@@ -8,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "formats/json/json.h"
+#include "inference/chat/built_in_formats.h"
 #include "tests/support/expect_error.h"
 
 // The expected texts were written by hand from the description of DeepSeek's encoder.

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/json/json.h"
+#include "inference/chat/messages.h"
+
+// What the encoders of DeepSeek-V3.2 and V4 have in common. Protocol constants: the models were
+// trained on these bytes.
+
+namespace ingot::inference {
+
+inline constexpr std::string_view kBos = "<｜begin▁of▁sentence｜>";
+inline constexpr std::string_view kEos = "<｜end▁of▁sentence｜>";
+inline constexpr std::string_view kUser = "<｜User｜>";
+inline constexpr std::string_view kAssistant = "<｜Assistant｜>";
+inline constexpr std::string_view kThink = "<think>";
+inline constexpr std::string_view kEndThink = "</think>";
+
+/// A message, and where it stands in the request, for errors.
+struct Numbered {
+  formats::Json message;
+  std::size_t index = 0;
+
+  [[nodiscard]] const std::string& role() const;
+};
+std::vector<Numbered> numbered(const formats::Json& messages);
+/// kInvalidArgument: `messages[INDEX]` and then what is wrong.
+[[noreturn]] void refuse(const Numbered& at, std::string_view message);
+
+/// The request's tools become those of a system message; kInvalidArgument where it has its own.
+void declare_tools(const formats::Json& tools, Numbered& system);
+/// Two line ends and the tools of a message, each a line of JSON between head and foot; and
+/// likewise the schema of `response_format`. Empty where it has neither. kInvalidArgument for a
+/// tool without "function".
+std::string declarations(const Numbered& at, std::string_view head, std::string_view foot);
+
+/// Two line ends and the block `<｜DSML｜NAME>` of an answer's calls. kInvalidArgument for
+/// arguments that are no JSON object.
+std::string calls_text(const Numbered& at, const std::vector<ToolCall>& calls,
+                       std::string_view block);
+
+/// The variables of both encoders.
+struct EncoderFlags {
+  bool drop_thinking = true, add_bos = true;
+};
+/// `drop_thinking` and `add_default_bos_token`; those called `others` are left to the caller.
+/// kInvalidArgument for what is no boolean, and for other variables.
+EncoderFlags read_flags(std::string_view format, const formats::Json* extra,
+                        std::string_view others = {});
+
+}  // namespace ingot::inference
