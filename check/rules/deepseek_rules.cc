@@ -64,17 +64,6 @@ std::vector<std::string> ignored_modules(const RuleInput& input) {
   return modules;
 }
 
-bool is_ignored(const RuleInput& input, std::string_view weight,
-                const std::vector<std::string>& modules) {
-  const auto names = formats::module_aliases(weight, input.checkpoint.config().text);
-  return std::ranges::any_of(modules, [&](const std::string& module) {
-    return std::ranges::any_of(names, [&](const std::string& name) {
-      return name.starts_with(module) &&
-             (name.size() == module.size() || name[module.size()] == '.');
-    });
-  });
-}
-
 /// Whether `entry` is the module, one above it, or its last words.
 bool names_module(std::string_view entry, std::string_view module) {
   if (entry.empty() || module.size() < entry.size()) return false;
@@ -149,7 +138,8 @@ void weight_quantized(const RuleInput& input) {
   for (const LogicalTensor& tensor : input.checkpoint.tensors()) {
     if (tensor.rule == nullptr || !tensor.rule->fp8_by_default) continue;
     const DType dtype = input.codes_of(tensor).dtype;
-    if (is_quantized(tensor) || is_code(input, dtype) || is_ignored(input, tensor.name, ignored))
+    if (is_quantized(tensor) || is_code(input, dtype) ||
+        is_exempt(input.checkpoint, tensor.name, ignored))
       continue;
     input.report_kind(tensor, ErrorCode::kDtypeMismatch,
                       fmt::format("is {} where loaders expect {} and a scale (list its module in "
@@ -201,7 +191,7 @@ void head_listed(const RuleInput& input) {
     if (tensor.rule == nullptr || tensor.rule->role != Role::kHead || is_quantized(tensor))
       continue;
     const std::string_view module = module_name(tensor.name);
-    if (is_ignored(input, tensor.name, listed) ||
+    if (is_exempt(input.checkpoint, tensor.name, listed) ||
         std::any_of(listed.begin(), listed.end(),
                     [&](const std::string& entry) { return module.ends_with(entry); }))
       continue;
@@ -348,5 +338,21 @@ constexpr LoaderRule kRules[] = {
 }  // namespace
 
 const RuleTable kDeepseekRules = kRules;
+
+bool is_exempt(const Checkpoint& checkpoint, std::string_view weight,
+               const std::vector<std::string>& modules) {
+  const auto names = formats::module_aliases(weight, checkpoint.config().text);
+  return std::ranges::any_of(modules, [&](const std::string& module) {
+    return std::ranges::any_of(names, [&](const std::string& name) {
+      return name.starts_with(module) &&
+             (name.size() == module.size() || name[module.size()] == '.');
+    });
+  });
+}
+
+const char* exemption_key(const Json& block, bool is_for_transformers) {
+  const bool has_own = block.contains(kVllmList);
+  return is_for_transformers || !has_own ? kTransformersList : kVllmList;
+}
 
 }  // namespace ingot::check

@@ -48,7 +48,9 @@ std::vector<EngineWeight> kinds_of(const Checkpoint& checkpoint) {
   std::vector<EngineWeight> all = engine_weights(checkpoint);
   if (all.empty()) {
     for (const LogicalTensor& tensor : checkpoint.tensors()) {
-      if (tensor.shape.size() < 2 || is_quantized(tensor.encoding.scheme)) continue;
+      if (tensor.shape.size() < 2 || is_quantized(tensor.encoding.scheme) ||
+          tensor.encoding.scheme == SchemeId::kRaw)
+        continue;
       all.push_back(weight_of(checkpoint, tensor, {}));
     }
   }
@@ -82,6 +84,7 @@ EngineVerdict verdict_of(formats::Engine engine, const formats::Dialect& dialect
     const bool is_refused = limit != nullptr && limit->option.empty();
     if (is_refused || load == nullptr) {
       verdict.loads = false;
+      verdict.is_known = is_refused;
       verdict.tensor = weight.name;
       verdict.reason = is_refused ? fmt::format("{} (it loads {})", limit->reason, limit->instead)
                                   : what_is_not_read(weight, dialect);

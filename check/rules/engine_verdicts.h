@@ -17,6 +17,7 @@ std::vector<formats::EngineWeight> engine_weights(const formats::Checkpoint& che
 struct EngineVerdict {
   formats::Engine engine{};
   bool loads = false;
+  bool is_known = true;  ///< else it may load it, but nobody has found out
   /// How that is known: the weakest of all weights, and of what is known of their family.
   formats::Evidence evidence = formats::Evidence::kGenerated;
   std::vector<std::string> options;  ///< that it must be started with

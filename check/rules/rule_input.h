@@ -202,6 +202,13 @@ std::optional<float> first_scale(const Checkpoint& checkpoint, const StoredTenso
 /// Not finite or not above zero.
 bool is_bad_scale(float scale);
 
+/// Whether a list of DeepSeek's config exempts a weight: by its module or one above it, in either
+/// spelling. deepseek_rules.cc.
+bool is_exempt(const Checkpoint& checkpoint, std::string_view weight,
+               const std::vector<std::string>& modules);
+/// The key of the list that is read: transformers has one, vLLM and SGLang prefer another.
+const char* exemption_key(const Json& block, bool is_for_transformers);
+
 /// A weight that engines never build quantized is; a rule of several dialects. engine_rules.cc.
 void plain_module(const RuleInput& input);
 /// Scales have the dimensions that the dialect gives them; the same. part_rules.cc.

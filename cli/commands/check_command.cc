@@ -1,9 +1,14 @@
+#include <algorithm>
 #include <iostream>
 #include <memory>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include <fmt/format.h>
 
 #include "check/check.h"
+#include "check/rules/engine_view.h"
 #include "cli/commands/commands.h"
 #include "cli/flags/flag_table.h"
 #include "cli/terminal/terminal.h"
@@ -11,6 +16,7 @@
 #include "formats/base/figures.h"
 #include "formats/base/parallel.h"
 #include "formats/json/json.h"
+#include "shard/join/source.h"
 
 namespace ingot::cli {
 
@@ -23,7 +29,7 @@ using formats::Json;
 namespace {
 
 struct CheckFlags {
-  std::string directory, source_of, family, config;
+  std::string directory, source_of, family, config, engine;
   std::size_t threads = 0;
   std::uint64_t tensor_parallel = 1;
   bool deep = false, no_hashes = false, json = false;
@@ -96,9 +102,81 @@ Json result_json(const CheckFlags& flags, const CheckResult& result) {
   return json;
 }
 
+std::string view_text(formats::Engine engine, const check::EngineView& view) {
+  std::vector<std::vector<std::string>> rows = {
+      {"linear layers", "n", "stored", "believed", "by", "joined to"}};
+  for (const check::BelievedModules& row : view.modules) {
+    rows.push_back({row.name, count_text(row.count), row.stored,
+                    row.agrees() ? row.believed : row.believed + " !", row.because,
+                    row.joined.empty() ? "-" : row.joined});
+  }
+  std::string text = text_table(rows, {false, true});
+  const check::EngineVerdict& verdict = view.verdict;
+  text += verdict.loads ? fmt::format("{} reads these weights ({})", engine_name(engine),
+                                      evidence_text(verdict.evidence))
+                        : fmt::format("{} does not read '{}': {}", engine_name(engine),
+                                      verdict.tensor, verdict.reason);
+  for (const std::string& option : verdict.options) text += ", with " + option;
+  return text + "\n";
+}
+
+Json view_json(formats::Engine engine, const check::EngineView& view) {
+  return {{"engine", engine_name(engine)},
+          {"reads_weights", view.verdict.loads},
+          {"is_known", view.verdict.is_known},
+          {"evidence", evidence_text(view.verdict.evidence)},
+          {"options", view.verdict.options},
+          {"tensor", view.verdict.tensor},
+          {"reason", view.verdict.reason},
+          {"modules", formats::json_list(view.modules, [](const check::BelievedModules& row) {
+             return Json{{"name", row.name},       {"count", row.count},
+                         {"stored", row.stored},   {"believed", row.believed},
+                         {"because", row.because}, {"joined", row.joined},
+                         {"agrees", row.agrees()}};
+           })}};
+}
+
+// Whether the engine loads the checkpoint as it is meant; exit code 1 where it does not.
+int run_engine_check(const CheckFlags& flags) {
+  const formats::Engine engine = formats::engine_of(flags.engine);
+  CheckResult result = check::check_directory(flags.directory,
+                                              {.family = flags.family,
+                                               .hashes = false,
+                                               .threads = threads_of(flags.threads),
+                                               .tensor_parallel = flags.tensor_parallel,
+                                               .stop_requested = stop_requested},
+                                              flags.config);
+  result.findings = check::findings_for(engine, result.findings);
+  std::optional<check::EngineView> view;
+  // What cannot be opened has been found.
+  try {
+    view = check::engine_view(shard::open_source(flags.directory, {.open = {.family = flags.family},
+                                                                   .may_be_file = true,
+                                                                   .config = flags.config}),
+                              engine);
+  } catch (const Error& error) {
+    if (count(result, Severity::kError) == 0) throw;
+  }
+  const bool loads = view && view->verdict.loads && count(result, Severity::kError) == 0 &&
+                     std::ranges::all_of(view->modules, &check::BelievedModules::agrees);
+  if (flags.json) {
+    Json json = result_json(flags, result);
+    if (view) json["engine"] = view_json(engine, *view);
+    json["loads"] = loads;
+    std::cout << formats::json_text(json);
+  } else {
+    const bool is_known = !view || view->verdict.is_known;
+    const char* words = loads ? "loads" : is_known ? "does not load" : "is not known to load";
+    std::cout << (view ? view_text(engine, *view) : std::string()) << result_text(result)
+              << fmt::format("{} {} this checkpoint\n", engine_name(engine), words);
+  }
+  return loads ? kExitDone : kExitBelowThreshold;
+}
+
 int run_check(const CheckFlags& flags) {
-  const std::size_t threads = threads_of(flags.threads);
   install_stop_signals();
+  if (!flags.engine.empty()) return run_engine_check(flags);
+  const std::size_t threads = threads_of(flags.threads);
   const CheckResult result =
       flags.source_of.empty()
           ? check::check_directory(flags.directory,
@@ -130,6 +208,11 @@ std::function<int()> declare_check(FlagTable& table) {
               &flags->tensor_parallel,
               "also warn where a cut for so many tensor-parallel ranks would split a scale group",
               {.range = NumberRange{1, 1024}}},
+             {"--engine",
+              &flags->engine,
+              "what this engine makes of every linear layer, by headers and JSON alone: vllm, "
+              "sglang, trtllm, vllm-ascend, transformers; vllm:0.32 insists on the version",
+              {.excludes = {"--deep", "--no-hashes", "--source-of"}, .value_name = "ENGINE"}},
              {"--source-of",
               &flags->source_of,
               "only tell whether this is what the directory CONVERTED was made from",
@@ -149,7 +232,11 @@ std::function<int()> declare_check(FlagTable& table) {
       "  ingot check DeepSeek-V3.2-bf16 --deep                            and every weight\n"
       "  ingot check DeepSeek-V3.2 --source-of DeepSeek-V3.2-bf16         is this what was "
       "converted?\n"
-      "Exit code 2 when a finding is an error, 0 when there are only warnings or none.";
+      "  ingot check DeepSeek-V3.2-NVFP4 --engine vllm                    what vLLM will make of "
+      "it\n"
+      "Exit code 2 when a finding is an error, 0 when there are only warnings or none. With "
+      "--engine "
+      "1 where it\nwould load wrongly, or not at all.";
   return [flags] { return run_check(*flags); };
 }
 

@@ -2,6 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "formats/base/error.h"
 
 namespace ingot::formats {
 namespace {
@@ -152,6 +159,26 @@ std::optional<Engine> find_engine(std::string_view word) {
     if (row.word == word) return row.engine;
   }
   return std::nullopt;
+}
+
+Engine engine_of(std::string_view text) {
+  const std::size_t colon = text.find(':');
+  const std::string_view word = text.substr(0, colon);
+  const std::optional<Engine> engine = find_engine(word);
+  if (!engine) {
+    std::vector<std::string_view> words;
+    for (const EngineFacts& row : kEngines) words.push_back(row.word);
+    throw Error(ErrorCode::kInvalidArgument,
+                fmt::format("'{}' is no engine (known: {})", word, fmt::join(words, ", ")));
+  }
+  const std::string_view name = engine_name(*engine);
+  if (colon != std::string_view::npos &&
+      (name.size() <= text.size() - colon || name.substr(name.size() - (text.size() - colon)) !=
+                                                 " " + std::string(text.substr(colon + 1)))) {
+    throw Error(ErrorCode::kUnsupported, fmt::format("what is known is of {}, not of version '{}'",
+                                                     name, text.substr(colon + 1)));
+  }
+  return *engine;
 }
 
 std::span<const EngineLoad> engine_loads() {

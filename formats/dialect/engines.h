@@ -38,6 +38,9 @@ std::span<const EngineFacts> engines();
 const EngineFacts& engine_facts(Engine engine);
 std::string_view engine_name(Engine engine);  ///< EngineFacts::name
 std::optional<Engine> find_engine(std::string_view word);
+/// The engine of `word` or `word:version`, as in `vllm:0.32`. kInvalidArgument for another word,
+/// kUnsupported for another version than the one that was looked at.
+Engine engine_of(std::string_view text);
 
 /// A scheme that an engine reads in a dialect.
 struct EngineLoad {

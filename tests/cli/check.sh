@@ -45,4 +45,14 @@ expect 2 "model.layers.4.self_attn.o_proj" "$ingot" check "$work/in" --deep
 expect 2 "model.layers.0.self_attn.o_proj" "$ingot" check "$work/in" --deep
 expect 2 "" "$ingot" check "$work/in" --source-of "$work/out"
 expect 2 "absent" "$ingot" check "$work/absent"
+# What one engine makes of it.
+"$ingot" convert "$example" "$work/int8" --to int8 --progress never >/dev/null 2>&1 || fail "convert"
+expect 0 "vLLM 0.32 loads this checkpoint" "$ingot" check "$work/int8" --engine vllm:0.32
+expect 0 "model.layers.{1-5}.mlp.experts.{0-15}.down_proj" "$ingot" check "$work/int8" --engine vllm
+expect 2 "not of version '0.31'" "$ingot" check "$work/int8" --engine vllm:0.31
+sed -i 's/"ignore": *\[/"ignore": ["re:.*o_proj$",/' "$work/int8/config.json"
+expect 1 "vLLM 0.32 does not load this checkpoint" "$ingot" check "$work/int8" --engine vllm
+"$ingot" check "$work/int8" --engine vllm --json 2>"$work/stderr" |
+  python3 -c 'import json, sys; r = json.load(sys.stdin); assert not r["loads"]; print(*[m["name"] for m in r["engine"]["modules"] if not m["agrees"]])' >"$work/names"
+[ "$(cat "$work/names")" = "model.layers.{0-5}.self_attn.o_proj" ] || fail "believed otherwise: $(cat "$work/names" "$work/stderr")"
 finish
