@@ -38,7 +38,8 @@ struct CheckResult {
 
 /// Everything that can be known to be wrong with a directory, all at once; throws only when it
 /// cannot be read at all (no such directory, permission). Where a checkpoint was cut for ranks,
-/// every rank's directory is checked too; where its layout is deepseek-mp, sizes and hashes alone.
+/// every rank's directory is checked too; where its layout has files of all ranks side by side,
+/// sizes and hashes alone.
 CheckResult check_checkpoint(const std::filesystem::path& directory, const CheckOptions& options);
 
 /// Whether `source` is the checkpoint that `converted` was made from, by the per-tensor source

@@ -1,8 +1,10 @@
 #include "check/manifest_check.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <unordered_map>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -41,6 +43,54 @@ std::vector<std::vector<std::uint32_t>> tensors_by_file(const StoredWeights& wei
   return by_file;
 }
 
+using Pieces = std::map<std::pair<std::string_view, std::string_view>,
+                        std::map<std::uint64_t, const TensorHash*>>;
+
+// The pieces that the records tell of, by file and stored tensor, in the order of their bytes.
+Pieces recorded_pieces(std::span<const TensorRecord> records) {
+  Pieces pieces;
+  for (const TensorRecord& record : records) {
+    for (const TensorHash& tensor : record.output) {
+      if (tensor.piece)
+        pieces[{tensor.file, tensor.piece->of}].emplace(tensor.piece->offset, &tensor);
+    }
+  }
+  return pieces;
+}
+
+// Appends the pieces of a stored tensor; false: they are not what fills it.
+bool append_pieces(const formats::StoredTensor& stored,
+                   const std::map<std::uint64_t, const TensorHash*>& of_tensor,
+                   std::vector<formats::StoredTensor>& out) {
+  const std::size_t before = out.size();
+  std::uint64_t end = 0;
+  for (const auto& [offset, recorded] : of_tensor) {
+    const auto n_bytes = formats::byte_count(stored.dtype, recorded->shape);
+    if (offset != end || !n_bytes || *n_bytes > stored.n_bytes - end) break;
+    formats::StoredTensor& piece = out.emplace_back(stored);
+    piece.name = recorded->name;
+    piece.shape = recorded->shape;
+    piece.offset += offset;
+    piece.n_bytes = *n_bytes;
+    end += *n_bytes;
+  }
+  if (out.size() - before == of_tensor.size() && end == stored.n_bytes) return true;
+  out.resize(before);
+  return false;
+}
+
+// Stored tensors as the records know them: each piece as one of its own. One that its pieces do
+// not fill stays, and is none of the manifest's.
+std::vector<formats::StoredTensor> in_pieces(const StoredWeights& weights, const Pieces& pieces) {
+  std::vector<formats::StoredTensor> split;
+  for (const formats::StoredTensor& stored : weights.stored) {
+    const auto found = pieces.find({weights.bytes.files()[stored.file].name, stored.name});
+    if (found == pieces.end() || !append_pieces(stored, found->second, split))
+      split.push_back(stored);
+  }
+  return split;
+}
+
 // What the files are, against what the manifest says.
 class ManifestCheck {
  public:
@@ -64,11 +114,17 @@ class ManifestCheck {
     }
   }
 
-  void weights(const StoredWeights& weights, LinkedHashes& hashes, const HashingOptions& options) {
+  void weights(const StoredWeights& given, LinkedHashes& hashes, const HashingOptions& options) {
     std::vector<TensorRecord> records;
     collect(result_, std::string(kRecordsName), [&] {
       records = formats::read_tensor_records(directory_ / kRecordsName, manifest_.records_hash);
     });
+    const Pieces pieces = recorded_pieces(records);
+    std::vector<formats::StoredTensor> split;
+    if (!pieces.empty()) split = in_pieces(given, pieces);
+    const StoredWeights weights{
+        .stored = pieces.empty() ? given.stored : std::span(std::as_const(split)),
+        .bytes = given.bytes};
     Promised promised;
     for (const TensorRecord& record : records) {
       for (const TensorHash& tensor : record.output)
@@ -151,7 +207,7 @@ class ManifestCheck {
       } else if (wanted->hash != *hashed.hash) {
         differs(file, stored.name, wanted->hash, *hashed.hash);
       }
-    } else if (have_records) {
+    } else if (have_records && !constants_.contains(stored.name)) {
       result_.add(ErrorCode::kMismatch, file, stored.name, "is not in the manifest");
     }
   }
@@ -177,6 +233,7 @@ class ManifestCheck {
 
   const std::filesystem::path& directory_;
   const Manifest& manifest_;
+  const std::set<std::string, std::less<>> constants_ = manifest_.constants();
   CheckResult& result_;
 };
 

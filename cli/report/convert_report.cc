@@ -473,6 +473,11 @@ std::string explain_text(const Plan& plan, std::string_view name) {
                             printable(plan.part_name(planned, p)), formats::dtype_name(part.dtype),
                             formats::shape_text(shape), slice.offset,
                             printable(plan.member_path(slice.member)));
+        const convert::PlannedPlace& place = plan.places[slice.place];
+        if (place.joined != convert::PlannedPlace::kOwn) {
+          text += fmt::format("          in {}\n",
+                              printable(plan.files[place.file].joined[place.joined].spec.name));
+        }
       }
     }
     return text;

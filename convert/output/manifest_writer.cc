@@ -73,6 +73,7 @@ Manifest base_manifest(const Plan& plan, const StagingOptions& options) {
                     .n_tensors = 0,
                     .records_hash = {}};
   manifest.unverified = options.unverified;
+  manifest.engine = plan.json.engine;
   if (plan.is_sliced() && !plan.has_rank_directories()) {
     manifest.index = formats::checkpoint_index_text({.frame = index_frame(plan)}, 0);
     if (manifest.index == formats::checkpoint_index_text({}, 0)) manifest.index.clear();
@@ -95,6 +96,18 @@ std::vector<ManifestFile> write_side_files(const Plan& plan, const std::filesyst
   return files;
 }
 
+std::vector<Hash128> constant_hashes(const PlannedFile& file) {
+  std::vector<Hash128> hashes;
+  const std::string bytes = constant_bytes(file);
+  std::size_t at = 0;
+  for (const formats::TensorSpec& constant : file.constants) {
+    const std::size_t n = formats::byte_count(constant.dtype, constant.shape).value();
+    hashes.push_back(text_hash(bytes.substr(at, n)));
+    at += n;
+  }
+  return hashes;
+}
+
 // Name, size and hash of every weights file on disk, by number; names are bare.
 std::vector<ManifestFile> weights_files(const Plan& plan, const OutputPaths& paths,
                                         const std::vector<TensorResult>& hashes,
@@ -102,9 +115,11 @@ std::vector<ManifestFile> weights_files(const Plan& plan, const OutputPaths& pat
   std::vector<ManifestFile> files(plan.n_members);
   parallel_for(plan.files.size(), options.threads.n, [&](std::size_t f) {
     const PlannedFile& file = plan.files[f];
-    const std::string header = plan.header(f);
+    const std::string constants = constant_bytes(file);
+    std::string header = plan.header(f);
+    header.resize(header.size() - constants.size());
     for (std::uint32_t m = 0; m < file.members.size(); ++m) {
-      std::vector<Hash128> tensors;
+      std::vector<Hash128> tensors = constant_hashes(file);
       for (const PartRef& at : file.parts) {
         const PlannedTensor& planned = plan.tensors[at.tensor];
         tensors.push_back(

@@ -67,10 +67,16 @@ TensorHash output_hash(const Plan& plan, const PlannedTensor& planned, std::size
     entry.shape = plan.part_shape(planned, part);
     return entry;
   }
-  const std::uint32_t ep_rank = plan.places[slice.place].ep_rank;
+  const PlannedPlace& place = plan.places[slice.place];
+  const std::uint32_t ep_rank = place.ep_rank;
   const shard::PartCut cut = plan.part_cut(planned, part, ep_rank);
   using Kind = shard::PartCut::Kind;
   entry.shape = cut.slice_shape();
+  if (place.joined != PlannedPlace::kOwn) {
+    const PlannedFile::Joined& joined = plan.files[place.file].joined[place.joined];
+    if (joined.n_parts > 1 || joined.spec.name != entry.name)
+      entry.piece = {.of = joined.spec.name, .offset = place.offset - joined.offset};
+  }
   const shard::AlignedPart aligned = plan.aligned(planned, part);
   const formats::Shape original = plan.part_shape(planned, part);
   const bool is_zeroed = cut.kind() == Kind::kFirstOnly && slice.slice > 0;

@@ -88,6 +88,38 @@ std::uint64_t slice_hashes(const Plan& plan) {
   return 2 * n * sizeof(Hash128);
 }
 
+// By dtype and name, as the format wants it.
+void sort_parts(const Plan& plan, PlannedFile& file) {
+  std::vector<std::string> names;
+  names.reserve(file.parts.size());
+  for (const PartRef& at : file.parts)
+    names.push_back(plan.part_name(plan.tensors[at.tensor], at.part));
+  std::vector<std::uint32_t> order(file.parts.size());
+  std::iota(order.begin(), order.end(), 0U);
+  const auto dtype = [&](std::uint32_t at) {
+    return plan.tensors[file.parts[at].tensor].parts[file.parts[at].part].dtype;
+  };
+  std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+    return formats::writes_before(dtype(a), names[a], dtype(b), names[b]);
+  });
+  std::vector<PartRef> sorted;
+  sorted.reserve(order.size());
+  for (const std::uint32_t at : order) sorted.push_back(file.parts[at]);
+  file.parts = std::move(sorted);
+}
+
+// Tells parts that are pieces, and the stored tensors that they make up, of each other.
+void place_joined(Plan& plan, PlannedFile& file) {
+  std::size_t part = 0;
+  for (std::uint32_t i = 0; i < file.joined.size(); ++i) {
+    PlannedFile::Joined& joined = file.joined[i];
+    joined.offset = plan.places[file.parts.at(part).place].offset;
+    for (std::uint32_t n = 0; n < joined.n_parts; ++n)
+      plan.places[file.parts.at(part++).place].joined = i;
+  }
+  INGOT_CHECK(file.joined.empty() || part == file.parts.size());
+}
+
 }  // namespace
 
 void plan_parts(Plan& plan) {
@@ -109,24 +141,10 @@ void lay_out_files(Plan& plan) {
       }
     }
   }
+  const auto join = functions_of(*plan.options.layout).join_parts;
   for (std::size_t f = 0; f < plan.files.size(); ++f) {
     PlannedFile& file = plan.files[f];
-    std::vector<std::string> names;
-    names.reserve(file.parts.size());
-    for (const PartRef& at : file.parts)
-      names.push_back(plan.part_name(plan.tensors[at.tensor], at.part));
-    std::vector<std::uint32_t> order(file.parts.size());
-    std::iota(order.begin(), order.end(), 0U);
-    const auto dtype = [&](std::uint32_t at) {
-      return plan.tensors[file.parts[at].tensor].parts[file.parts[at].part].dtype;
-    };
-    std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
-      return formats::writes_before(dtype(a), names[a], dtype(b), names[b]);
-    });
-    std::vector<PartRef> sorted;
-    sorted.reserve(order.size());
-    for (const std::uint32_t at : order) sorted.push_back(file.parts[at]);
-    file.parts = std::move(sorted);
+    join != nullptr ? join(plan, file) : sort_parts(plan, file);
     file.header_bytes = plan.header(f).size();
     std::uint64_t offset = file.header_bytes;
     for (const PartRef& at : file.parts) {
@@ -137,6 +155,7 @@ void lay_out_files(Plan& plan) {
                                  : planned.parts[at.part].n_bytes;
     }
     file.n_bytes = offset;
+    place_joined(plan, file);
   }
 }
 
@@ -218,7 +237,8 @@ void measure_plan(Plan& plan) {
 
 const LayoutFunctions& functions_of(const formats::Layout& layout) {
   // In the order of formats::LayoutId.
-  static constexpr std::array kRows = {&kHubLayout, &kRanksLayout, &kDeepseekMpLayout};
+  static constexpr std::array kRows = {&kHubLayout, &kRanksLayout, &kDeepseekMpLayout,
+                                       &kVllmShardedLayout};
   return *kRows.at(static_cast<std::size_t>(layout.id));
 }
 

@@ -66,24 +66,37 @@ formats::IndexFrame index_frame(const Plan& plan);
 
 /// What a conversion does for a layout: the functions of its row, by formats::LayoutId.
 struct LayoutFunctions {
+  /// Makes plain what the layout holds plain; null: nothing.
+  void (*make_plain)(Plan& plan) = nullptr;
   /// Throws, collected, for tensors that the layout cannot hold; null: it holds all.
   void (*require_holdable)(const Plan& plan) = nullptr;
   /// The same for what --tp-fit has made of them.
   void (*require_fits)(const Plan& plan) = nullptr;
+  /// Rows to which a tensor is padded, whatever --tp-fit says; 0: it is not; null: none is.
+  std::uint64_t (*padded_rows)(const Plan& plan, const PlannedTensor& planned) = nullptr;
+  /// First layers of the stages, where the engine divides the layers itself; null: by bytes.
+  std::vector<std::uint32_t> (*stages)(std::uint32_t n_layers, std::uint32_t pp) = nullptr;
   /// Assigns parts to files and names these.
   void (*assign_files)(Plan& plan);
   /// The name of a stored tensor, from that of the hub; null: the same.
   std::string (*stored_name)(const std::string& hub_name,
                              const formats::ModelConfig& config) = nullptr;
+  /// Puts the parts of a file in order and says of which stored tensors they are pieces
+  /// (PlannedFile::joined, constants); null: each is one of its own, in the order of names.
+  void (*join_parts)(const Plan& plan, PlannedFile& file) = nullptr;
   /// Fills the JSON that only this layout has; null: none.
   void (*derive_json)(Plan& plan) = nullptr;
 };
 const LayoutFunctions& functions_of(const formats::Layout& layout);
 
-extern const LayoutFunctions kHubLayout, kRanksLayout, kDeepseekMpLayout;
+extern const LayoutFunctions kHubLayout, kRanksLayout, kDeepseekMpLayout, kVllmShardedLayout;
 
 /// Ranks load several files at once, and a hub file is no larger.
 inline constexpr std::uint64_t kRankFileBytes = 5'000'000'000;
+
+/// What a tensor becomes that is kept or cast in a plain scheme.
+void become_plain(const formats::LogicalTensor& tensor, PlannedTensor& planned,
+                  formats::SchemeId scheme);
 
 /// Appends the places of a part to Plan::places.
 void set_places(Plan& plan, PlannedPart& part, std::span<const PlannedPlace> places);

@@ -108,9 +108,14 @@ std::uint64_t Plan::fused_bytes(std::size_t set) const {
 }
 
 std::string Plan::header(std::size_t file) const {
-  std::vector<formats::TensorSpec> specs;
-  specs.reserve(files[file].parts.size());
-  for (const PartRef& at : files[file].parts) {
+  const PlannedFile& row = files[file];
+  std::vector<formats::TensorSpec> specs = row.constants;
+  if (!row.joined.empty()) {
+    for (const PlannedFile::Joined& joined : row.joined) specs.push_back(joined.spec);
+    return formats::safetensors_header_text(specs) + constant_bytes(row);
+  }
+  specs.reserve(row.parts.size());
+  for (const PartRef& at : row.parts) {
     const PlannedTensor& planned = tensors[at.tensor];
     specs.push_back(
         {.name = part_name(planned, at.part),
@@ -119,6 +124,17 @@ std::string Plan::header(std::size_t file) const {
                               : part_shape(planned, at.part)});
   }
   return formats::safetensors_header_text(specs);
+}
+
+std::string constant_bytes(const PlannedFile& file) {
+  constexpr float kOne = 1.0F;
+  std::string bytes;
+  for (const formats::TensorSpec& constant : file.constants) {
+    INGOT_CHECK(constant.dtype == formats::DType::kF32);
+    for (std::uint64_t i = formats::element_count(constant.shape).value(); i > 0; --i)
+      bytes.append(reinterpret_cast<const char*>(&kOne), sizeof(kOne));
+  }
+  return bytes;
 }
 
 Hash128 plan_hash(const Plan& plan) {

@@ -14,6 +14,7 @@
 #include "convert/recipe/statistics.h"
 #include "formats/base/hash.h"
 #include "formats/checkpoint/checkpoint.h"
+#include "formats/container/safetensors.h"
 #include "formats/records/layout.h"
 #include "shard/align/align_blocks.h"
 #include "shard/align/aligned_part.h"
@@ -42,6 +43,9 @@ struct PlannedPlace {
   std::uint32_t ep_rank = kAllExperts;
   std::uint32_t first_hash = 0;  ///< of slice 0 here, among those that PartWriter::finish() gives
   std::uint64_t offset = 0;      ///< absolute, the same in every member
+  /// Index into PlannedFile::joined, where the part is a piece of a stored tensor.
+  std::uint32_t joined = kOwn;
+  static constexpr std::uint32_t kOwn = ~std::uint32_t{0};
 };
 
 /// One stored tensor of the output, before it is cut.
@@ -101,13 +105,22 @@ struct PlannedFile {
     std::string path;                  ///< relative to the output
     std::vector<std::uint32_t> ranks;  ///< that load it, ascending; `path` is in the first's folder
   };
+  /// A stored tensor that several parts make up, one behind the other.
+  struct Joined {
+    formats::TensorSpec spec;
+    std::uint32_t n_parts = 0;  ///< the next ones of `parts`
+    std::uint64_t offset = 0;   ///< absolute
+  };
   std::string name;  ///< bare; of the first member
   std::vector<Member> members;
   std::uint32_t first_member = 0;  ///< number of the first among all members of all files
-  std::uint64_t header_bytes = 0;  ///< 8 + N
+  std::uint64_t header_bytes = 0;  ///< 8 + N, and the constants
   std::uint64_t n_bytes = 0;       ///< of each member
-  std::vector<PartRef> parts;      ///< in data order
-  bool is_here = true;             ///< false: another part of the job writes it
+  /// Tensors of F32 that no part fills, each element 1; they stand before the parts.
+  std::vector<formats::TensorSpec> constants;
+  std::vector<Joined> joined;  ///< in data order; empty: each part is a stored tensor of its own
+  std::vector<PartRef> parts;  ///< in data order
+  bool is_here = true;         ///< false: another part of the job writes it
 };
 
 /// How logical tensors are assigned to files.
@@ -155,6 +168,8 @@ struct PlannedJson {
   std::string index;          ///< of an output in several files that is not sliced
   std::string native_config;  ///< of layout deepseek-mp: its inference config
   std::string description;    ///< of Dialect::description_file
+  /// Of layout vllm-sharded: what the files are for, in the manifest; null: no engine's.
+  formats::JsonValue engine;
 };
 
 /// Tensors by what becomes of them, for people; of a part of a job, those in its files.
@@ -235,7 +250,7 @@ struct Plan {
   [[nodiscard]] bool has_rank_directories() const { return options.layout->has_rank_directories; }
   /// Path of a weights file below the output, by its number among all members.
   [[nodiscard]] const std::string& member_path(std::uint32_t member) const;
-  /// Bytes [0, header_bytes) of a file.
+  /// Bytes [0, header_bytes) of a file: its header, and the constants behind it.
   [[nodiscard]] std::string header(std::size_t file) const;
   /// Stored bytes of the codes of a fused set in the source.
   [[nodiscard]] std::uint64_t fused_bytes(std::size_t set) const;
@@ -268,6 +283,9 @@ std::vector<PlannedSlice> slices_of(const Plan& plan, const PlannedTensor& plann
 /// The weights file in which layout `hf` has a part, when the files of the source are kept: that of
 /// the part in the source, or of its weight. Empty where nobody knows.
 std::string unsliced_file(const Plan& plan, const PlannedTensor& planned, formats::Part part);
+
+/// The bytes of a file's constants.
+std::string constant_bytes(const PlannedFile& file);
 
 /// Whether a tensor is decoded to FP32 tiles, band by band; other casts have a fused kernel.
 bool goes_through_bands(const formats::LogicalTensor& tensor, const PlannedTensor& planned);

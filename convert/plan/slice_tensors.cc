@@ -65,12 +65,7 @@ void become_bf16(const LogicalTensor& tensor, PlannedTensor& planned, Refusals& 
                  "way round (choose bf16 for them with --rule, or --experts separate)",
                  tensor.name);
   }
-  planned.to = SchemeId::kBf16;
-  planned.action = from == SchemeId::kBf16 ? Action::kCopy : Action::kCast;
-  planned.storage = nullptr;
-  planned.block = {0, 0};
-  planned.fused_set = PlannedTensor::kNone;
-  planned.scales = PlannedTensor::kNone;
+  become_plain(tensor, planned, SchemeId::kBf16);
   if (planned.action == Action::kCast && !quantize::can_convert(from, planned.to)) {
     refusals.add(ErrorCode::kUnsupported,
                  fmt::format("cannot be cut between blocks, nor cast from {} to bf16",
@@ -94,6 +89,15 @@ void renew_fused_sets(Plan& plan) {
 
 }  // namespace
 
+void become_plain(const LogicalTensor& tensor, PlannedTensor& planned, SchemeId scheme) {
+  planned.to = scheme;
+  planned.action = tensor.encoding.scheme == scheme ? Action::kCopy : Action::kCast;
+  planned.storage = nullptr;
+  planned.block = {0, 0};
+  planned.fused_set = PlannedTensor::kNone;
+  planned.scales = PlannedTensor::kNone;
+}
+
 void slice_tensors(Plan& plan) {
   const Checkpoint& source = plan.source;
   const PlanOptions& options = plan.options;
@@ -113,10 +117,12 @@ void slice_tensors(Plan& plan) {
                                 .is_deepseek_mp = options.layout->takes_mp};
   const auto n_layers = static_cast<std::uint32_t>(source.config().num_hidden_layers);
   const std::uint32_t pp = options.slicing.topology.pp;
-  plan.slicing->stages = options.slicing.stages.empty()
-                             ? shard::balanced_stages(source, output_bytes(plan), pp)
-                             : shard::parse_stages(options.slicing.stages, n_layers, pp);
   const LayoutFunctions& layout = functions_of(*plan.options.layout);
+  plan.slicing->stages =
+      !options.slicing.stages.empty() ? shard::parse_stages(options.slicing.stages, n_layers, pp)
+      : layout.stages != nullptr      ? shard::Stages{.first = layout.stages(n_layers, pp)}
+                                      : shard::balanced_stages(source, output_bytes(plan), pp);
+  if (layout.make_plain != nullptr) layout.make_plain(plan);
   if (layout.require_holdable != nullptr) layout.require_holdable(plan);
 
   std::vector<shard::TensorToAlign> to_fit;
@@ -127,6 +133,9 @@ void slice_tensors(Plan& plan) {
     if (planned.action == Action::kDrop) continue;
     const LogicalTensor& tensor = plan.tensor_of(planned);
     planned.cut = shard::cut_of(tensor, source.config(), *plan.slicing, faults);
+    if (layout.padded_rows != nullptr)
+      planned.alignment.padded[0] = layout.padded_rows(plan, planned);
+    if (planned.alignment != shard::Alignment{}) continue;
     to_fit.push_back({.tensor = &tensor,
                       .scheme = planned.to,
                       .group = scale_block_of(tensor, planned),

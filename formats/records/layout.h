@@ -7,7 +7,7 @@
 
 namespace ingot::formats {
 
-enum class LayoutId : std::uint8_t { kHf, kRanks, kDeepseekMp };
+enum class LayoutId : std::uint8_t { kHf, kRanks, kDeepseekMp, kVllmSharded };
 
 /// How logical tensors become files. A row in a table.
 struct Layout {
@@ -35,6 +35,11 @@ inline constexpr std::array kLayouts = {
            .summary = "model{i}-mp{N}.safetensors, the names that DeepSeek's inference code loads",
            .is_sliced = true,
            .takes_mp = true},
+    Layout{.id = LayoutId::kVllmSharded,
+           .name = "vllm-sharded",
+           .summary = "model-rank-{r}-part-0.safetensors, what vLLM's --load-format sharded_state "
+                      "loads",
+           .is_sliced = true},
 };
 
 constexpr std::span<const Layout> layouts() {

@@ -69,6 +69,7 @@ Json tensor_json(const TensorHash& tensor) {
                {"hash", tensor.hash.hex()}};
   if (tensor.slice) json["slice"] = slice_record_json(*tensor.slice);
   if (!tensor.home_file.empty()) json["home_file"] = tensor.home_file;
+  if (tensor.piece) json["piece"] = {{"of", tensor.piece->of}, {"offset", tensor.piece->offset}};
   return json;
 }
 
@@ -88,6 +89,10 @@ std::vector<TensorHash> parse_tensors(const Json& array, std::string_view where,
     if (const Json* slice = fields.find("slice"))
       tensor.slice = parse_slice_record(*slice, fmt::format("{}: {}.slice", where, path));
     tensor.home_file = fields.optional_inner_path("home_file");
+    if (const auto piece = fields.optional_child("piece")) {
+      tensor.piece = {.of = piece->text("of"), .offset = piece->number("offset")};
+      piece->expect_no_more();
+    }
     fields.expect_no_more();
     tensors.push_back(std::move(tensor));
   }
@@ -139,6 +144,14 @@ bool Manifest::drops_mtp() const {
   return recipe->is_object() && recipe->value("mtp", Json()) == "drop";
 }
 
+std::set<std::string, std::less<>> Manifest::constants() const {
+  std::set<std::string, std::less<>> names;
+  if (!engine->is_object() || !engine->contains("constants")) return names;
+  for (const Json& name : engine->at("constants"))
+    if (name.is_string()) names.insert(name.get_ref<const std::string&>());
+  return names;
+}
+
 std::string manifest_text(const Manifest& manifest) {
   Json json;
   json["schema"] = kSchema;
@@ -158,6 +171,7 @@ std::string manifest_text(const Manifest& manifest) {
   if (manifest.slicing) json["slicing"] = slicing_record_json(*manifest.slicing);
   if (!manifest.unverified.empty()) json["unverified"] = manifest.unverified;
   if (!manifest.index.empty()) json["index"] = manifest.index;
+  if (!manifest.engine->is_null()) json["engine"] = *manifest.engine;
   return json_text(json);
 }
 
@@ -197,6 +211,7 @@ Manifest parse_manifest(std::string_view text, std::string_view where) {
     manifest.slicing = parse_slicing_record(*slicing, where);
   manifest.unverified = fields.text("unverified", "");
   manifest.index = fields.text("index", "");
+  if (const Json* engine = fields.find("engine")) manifest.engine = *engine;
   fields.expect_no_more();
   return manifest;
 }

@@ -2,7 +2,9 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -44,22 +46,34 @@ struct Manifest {
   std::vector<ManifestFile> side_files;  ///< copied and derived files, the manifest itself excepted
   std::uint64_t n_tensors = 0;
   Hash128 records_hash;  ///< of the uncompressed text of the per-tensor records
-  /// Layouts `ranks` and `deepseek-mp`: how the model was cut.
+  /// Sliced layouts: how the model was cut.
   std::optional<SlicingRecord> slicing = {};
   /// The verification that was asked for and then left out (--no-verify), in words; empty: none.
   std::string unverified = {};
-  /// Layout `deepseek-mp`, which has no index: the source's without its tensors, so that merged
-  /// shards have an index of the same form; empty where that is the default.
+  /// Layouts `deepseek-mp` and `vllm-sharded`, which have no index: the source's without its
+  /// tensors, so that merged shards have an index of the same form; empty where that is the
+  /// default.
   std::string index = {};
+  /// Layout `vllm-sharded`: the engine that the files are for, and under `constants` the names of
+  /// tensors of ones that it creates itself. Null for others.
+  JsonValue engine = {};
 
   /// Whether the layers for multi-token prediction were left out on request (`--mtp drop`).
   [[nodiscard]] bool drops_mtp() const;
+  /// Names of stored tensors that no tensor of the model fills (`engine`, `constants`).
+  [[nodiscard]] std::set<std::string, std::less<>> constants() const;
 };
 
 std::string manifest_text(const Manifest& manifest);
 Manifest parse_manifest(std::string_view text, std::string_view where);
 /// Returns nullopt when the directory has no manifest.
 std::optional<Manifest> read_manifest(const std::filesystem::path& directory);
+
+/// Where a stored tensor of the hub stands, if it is a stretch of a stored tensor of a file.
+struct PieceRecord {
+  std::string of;            ///< the tensor of the file
+  std::uint64_t offset = 0;  ///< in bytes, within it
+};
 
 /// One stored tensor on either side of a conversion, with the hash of its bytes.
 struct TensorHash {
@@ -69,6 +83,7 @@ struct TensorHash {
   Hash128 hash;
   std::optional<SliceRecord> slice = {};  ///< of a rank's tensor that is not whole
   std::string home_file = {};             ///< where that is not the record's
+  std::optional<PieceRecord> piece = {};  ///< of a tensor that is no stored tensor of its file
 };
 
 /// What encoding a tensor cost, against the values that were encoded.

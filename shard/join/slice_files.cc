@@ -11,6 +11,7 @@
 #include "formats/base/parallel.h"
 #include "formats/container/safetensors.h"
 #include "formats/json/json.h"
+#include "formats/json/json_fields.h"
 #include "formats/json/zstd_lines.h"
 #include "formats/records/manifest.h"
 
@@ -25,12 +26,13 @@ namespace {
 // Depths of a record: the record, an entry of its `output`, the slice of that.
 constexpr std::size_t kRecord = 1, kEntry = 3, kSlice = 4;
 
-// Keeps `home_file` and the names, files, homes and slices of `output`; everything else passes by.
+// Keeps `home_file` and the names, files, homes, slices, pieces and shapes of `output`; everything
+// else passes by.
 class RecordEvents final : public formats::JsonEvents {
  public:
   struct Entry {
     std::string name, file, home_file;
-    Json slice;
+    Json slice, piece, shape;
   };
 
   void begin_object() override { open(Json::object()); }
@@ -80,13 +82,21 @@ class RecordEvents final : public formats::JsonEvents {
     if (depth_ == kRecord + 1 && field_ == "home_file") is_record = false;
     if (!building_.empty()) {
       building_.push_back(append(std::move(container)));
-    } else if (depth_ == kSlice && is_output && member_ == "slice") {
-      entries.back().slice = std::move(container);
-      building_.push_back(&entries.back().slice);
+    } else if (Json* kept = depth_ == kSlice && is_output ? member() : nullptr) {
+      *kept = std::move(container);
+      building_.push_back(kept);
     } else if (depth_ == kEntry && is_output) {
       entries.emplace_back();
       member_.clear();
     }
+  }
+
+  // What is kept of an entry under the key at hand; null: nothing.
+  Json* member() {
+    Entry& entry = entries.back();
+    if (member_ == "slice") return &entry.slice;
+    if (member_ == "piece") return &entry.piece;
+    return member_ == "shape" ? &entry.shape : nullptr;
   }
 
   Json* append(Json&& value) {
@@ -111,20 +121,28 @@ constexpr std::size_t kPortion = 4096;
 // The stored tensors of files of one directory, until the records have told their places.
 class Placing {
  public:
-  Placing(SliceJoin& join, const WholeName& whole_name, ErrorList& faults)
-      : join_(join), whole_name_(whole_name), faults_(faults) {
+  Placing(SliceJoin& join, const WholeName& whole_name, ErrorList& faults,
+          const std::set<std::string, std::less<>>& constants)
+      : join_(join), whole_name_(whole_name), faults_(faults), constants_(constants) {
     found_.reserve(kPortion);
   }
 
   void open(const SliceFile& file) {
-    OpenFile open{.index = file.index, .stored = {}, .is_placed = {}, .next = 0, .by_name = {}};
+    OpenFile open{
+        .index = file.index, .stored = {}, .is_told = {}, .placed = {}, .next = 0, .by_name = {}};
     try {
       open.stored = read_stored(join_, file.index);
     } catch (const Error& error) {
       faults_.add(error);
       return;
     }
-    open.is_placed.resize(open.stored.size(), false);
+    open.is_told.resize(open.stored.size(), false);
+    open.placed.resize(open.stored.size(), 0);
+    for (std::size_t i = 0; i < open.stored.size(); ++i) {
+      if (!constants_.contains(open.stored[i].name)) continue;
+      open.is_told[i] = true;
+      open.placed[i] = open.stored[i].n_bytes;
+    }
     files_.emplace(file.name, std::move(open));
   }
 
@@ -133,16 +151,19 @@ class Placing {
     // Hard links are placed by the directory that has them first.
     if (file == files_.end()) return;
     OpenFile& open = file->second;
-    const auto at = open.find(recorded.name);
+    const bool is_piece = !recorded.piece_of.empty();
+    const auto at = open.find(is_piece ? recorded.piece_of : recorded.name);
     if (!at) {
       return report(open, recorded.name,
                     Error(ErrorCode::kMismatch,
                           "the records promise it, but it is not here (changed since it was "
                           "written: run ingot check)"));
     }
-    const StoredTensor& stored = open.stored[*at];
-    open.is_placed[*at] = true;
     try {
+      const StoredTensor stored =
+          is_piece ? piece_of(open.stored[*at], recorded) : open.stored[*at];
+      open.is_told[*at] = true;
+      open.placed[*at] += stored.n_bytes;
       found_.push_back({.name = whole_name_(stored.name),
                         .kind = kind_of(stored, recorded.slice),
                         .file = open.index,
@@ -163,7 +184,7 @@ class Placing {
   void report_rest() {
     for (const auto& [name, open] : files_) {
       for (std::size_t i = 0; i < open.stored.size(); ++i) {
-        if (open.is_placed[i]) continue;
+        if (open.is_told[i] && open.placed[i] >= open.stored[i].n_bytes) continue;
         report(open, open.stored[i].name,
                Error(ErrorCode::kMismatch,
                      fmt::format("is not in {} (changed since it was written: run ingot check)",
@@ -176,8 +197,9 @@ class Placing {
   struct OpenFile {
     std::uint32_t index = 0;
     std::vector<StoredTensor> stored;
-    std::vector<bool> is_placed;
-    std::size_t next = 0;  // records mostly follow the order of the file
+    std::vector<bool> is_told;
+    std::vector<std::uint64_t> placed;  // bytes of each that records have told of
+    std::size_t next = 0;               // records mostly follow the order of the file
     std::unordered_map<std::string_view, std::size_t> by_name;  // once one does not
 
     std::optional<std::size_t> find(std::string_view name) {
@@ -197,6 +219,24 @@ class Placing {
     faults_.add(error.in_file(join_.file(open.index).facts.name).in_tensor(tensor));
   }
 
+  // The stretch as a stored tensor of its own.
+  static StoredTensor piece_of(const StoredTensor& stored, const RecordedSlice& recorded) {
+    StoredTensor piece = stored;
+    piece.name = recorded.name;
+    piece.shape = recorded.piece_shape;
+    const auto n_bytes = formats::byte_count(stored.dtype, piece.shape);
+    if (!n_bytes || *n_bytes > stored.n_bytes ||
+        recorded.piece_offset > stored.n_bytes - *n_bytes) {
+      throw Error(ErrorCode::kMismatch,
+                  fmt::format("is no stretch of '{}' as it is here (changed since it was written: "
+                              "run ingot check)",
+                              stored.name));
+    }
+    piece.n_bytes = *n_bytes;
+    piece.offset += recorded.piece_offset;
+    return piece;
+  }
+
   // Records that say the same share a slice, and tensors of one shape a kind.
   std::uint32_t kind_of(const StoredTensor& stored, const SliceRecord* slice) {
     const std::tuple key(slice, stored.dtype, stored.shape);
@@ -210,6 +250,7 @@ class Placing {
   SliceJoin& join_;
   const WholeName& whole_name_;
   ErrorList& faults_;
+  const std::set<std::string, std::less<>>& constants_;
   std::map<std::string, OpenFile, std::less<>> files_;
   std::map<std::tuple<const SliceRecord*, formats::DType, formats::Shape>, std::uint32_t> kinds_;
   std::vector<FoundSlice> found_;
@@ -239,10 +280,19 @@ void read_recorded_slices(const std::filesystem::path& records, const Hash128& e
     for (const RecordEvents::Entry& entry : events.entries) {
       if (entry.name.empty() || entry.file.empty())
         throw Error(ErrorCode::kCorrupt, "has an output without name or file").in_file(where);
-      take({.name = entry.name,
-            .file = entry.file,
-            .slice = parsed(entry.slice, where),
-            .home_file = entry.home_file.empty() ? events.home_file : entry.home_file});
+      RecordedSlice recorded{
+          .name = entry.name,
+          .file = entry.file,
+          .slice = parsed(entry.slice, where),
+          .home_file = entry.home_file.empty() ? events.home_file : entry.home_file};
+      if (!entry.piece.is_null()) {
+        const formats::JsonFields piece(entry.piece, where, "piece");
+        recorded.piece_of = piece.text("of");
+        recorded.piece_offset = piece.number("offset");
+        const Json shape = {{"shape", entry.shape}};
+        recorded.piece_shape = formats::JsonFields(shape, where).numbers("shape");
+      }
+      take(recorded);
     }
   });
   if (hash != expected) {
@@ -264,9 +314,10 @@ std::vector<StoredTensor> read_stored(SliceJoin& join, std::uint32_t file) {
 
 void add_recorded(SliceJoin& join, std::span<const SliceFile> files,
                   const std::filesystem::path& directory, const Hash128& records_hash,
-                  const WholeName& whole_name, ErrorList& faults) {
+                  const WholeName& whole_name, ErrorList& faults,
+                  const std::set<std::string, std::less<>>& constants) {
   if (files.empty()) return;
-  Placing placing(join, whole_name, faults);
+  Placing placing(join, whole_name, faults, constants);
   for (const SliceFile& file : files) placing.open(file);
   try {
     read_recorded_slices(directory / formats::kRecordsName, records_hash,

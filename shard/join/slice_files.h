@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,6 +23,11 @@ struct RecordedSlice {
   /// are read.
   const formats::SliceRecord* slice = nullptr;
   std::string_view home_file;  ///< its own, or that of its logical tensor; may be empty
+  /// Of a stretch of a stored tensor: the name of that (else empty), where the stretch begins in
+  /// bytes, and its shape.
+  std::string piece_of;
+  std::uint64_t piece_offset = 0;
+  formats::Shape piece_shape;
 };
 
 /// Reads the per-tensor records of one directory as a stream, so that memory does not grow with
@@ -45,10 +51,12 @@ std::vector<formats::StoredTensor> read_stored(SliceJoin& join, std::uint32_t fi
 
 /// Adds the stored tensors of some files of one directory, each at the place that the directory's
 /// records give it. Reports to `faults`: files that cannot be read, tensors without a record and
-/// records without a tensor (kMismatch), what place_slice refuses.
+/// records without a tensor (kMismatch), what place_slice refuses. `constants` are stored tensors
+/// that belong to no tensor of the model.
 void add_recorded(SliceJoin& join, std::span<const SliceFile> files,
                   const std::filesystem::path& directory, const Hash128& records_hash,
-                  const WholeName& whole_name, ErrorList& faults);
+                  const WholeName& whole_name, ErrorList& faults,
+                  const std::set<std::string, std::less<>>& constants = {});
 
 /// parallel_for, with what each call throws or adds to its list collected in order.
 void collect_parallel(std::size_t count, std::size_t threads, ErrorList& faults,

@@ -12,6 +12,7 @@
 #include "formats/records/manifest.h"
 #include "shard/join/deepseek_shards.h"
 #include "shard/join/rank_directories.h"
+#include "shard/join/vllm_ranks.h"
 
 namespace ingot::shard {
 
@@ -22,12 +23,13 @@ namespace fs = std::filesystem;
 
 namespace {
 
-enum class Kind : std::uint8_t { kWhole, kRanks, kDeepseekShards };
+enum class Kind : std::uint8_t { kWhole, kRanks, kDeepseekShards, kVllmRanks };
 
 // A manifest knows; without one the names tell.
 Kind kind_of(const fs::path& directory, const Manifest* manifest) {
   if (manifest != nullptr) {
     const formats::Layout* layout = formats::find_layout(manifest->layout);
+    if (layout != nullptr && layout->id == formats::LayoutId::kVllmSharded) return Kind::kVllmRanks;
     if (layout != nullptr && layout->has_shards()) return Kind::kDeepseekShards;
     const bool has_ranks = manifest->slicing && !manifest->slicing->ranks.empty();
     return has_ranks ? Kind::kRanks : Kind::kWhole;
@@ -62,6 +64,11 @@ Checkpoint open_source(const fs::path& given, const SourceOptions& options) {
     return Checkpoint::assemble(
         join_deepseek_shards(directory, known, options.config, options.compare_replicas, open),
         open);
+  }
+  if (kind == Kind::kVllmRanks) {
+    if (open.family.empty()) open.family = formats::family_spec_of(directory, known->family);
+    return Checkpoint::assemble(join_vllm_ranks(directory, *known, options.compare_replicas, open),
+                                open);
   }
   std::vector<RankDirectory> ranks = find_ranks(directory, known, open.threads);
   if (open.family.empty())

@@ -44,7 +44,7 @@ struct SchemeShare {
 struct CheckpointFacts {
   std::string name;  ///< last component of the directory
   std::string family, dialect;
-  std::string layout;    ///< "hf", "ranks" or "deepseek-mp"
+  std::string layout;    ///< "hf", "ranks", "deepseek-mp" or "vllm-sharded"
   std::string topology;  ///< "tp 2, ep 4" of slices, else empty
   std::string made_by;   ///< "ingot 0.1.0" of a directory with a manifest, else empty
   /// XXH3-128 in hex over every stored tensor's name, dtype, shape and file size: which checkpoint

@@ -1,0 +1,215 @@
+#include "formats/records/vllm_state.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <span>
+
+#include <fmt/format.h>
+
+namespace ingot::formats {
+namespace {
+
+/// vLLM's model classes, as bits: the files deepseek_v2.py and qwen3_moe.py of its models.
+enum Model : std::uint8_t { kDeepseek = 1, kQwen3 = 2, kEvery = 3 };
+
+struct FamilyRow {
+  std::string_view family;
+  Model model;
+  /// False: with a quantized scheme vLLM's attention has more keys, which no row tells.
+  bool holds_quantized = true;
+};
+// Each was loaded by vLLM 0.32 (docs/engines.md). Sparse attention is not: its CPU build has none.
+constexpr std::array kFamilies = {
+    FamilyRow{"deepseek_v2", kDeepseek},
+    FamilyRow{"deepseek_v3", kDeepseek},
+    FamilyRow{"kimi_k2", kDeepseek},
+    FamilyRow{"qwen3_moe", kQwen3, false},
+};
+
+/// Whether a row is for models with a low-rank query.
+enum class Query : std::uint8_t { kAny, kLowRank, kFullRank };
+
+struct ModuleRow {
+  std::uint8_t models;
+  std::string_view hub;  ///< module of a layer; outside of layers: the whole name
+  std::string_view key;  ///< module in the state dict: of several names of one tensor the first
+  std::uint32_t place = 0, n_places = 1;
+  VllmForm form = VllmForm::kAsStored;
+  Query query = Query::kAny;
+};
+
+using enum VllmForm;
+// Modules stand under several names, since runners and attention wrappers hold them as well; the
+// loader keeps the name that sorts first.
+constexpr std::array kLayerRows = {
+    ModuleRow{kEvery, "input_layernorm", "input_layernorm", 0, 1, kPlain},
+    ModuleRow{kEvery, "post_attention_layernorm", "post_attention_layernorm", 0, 1, kPlain},
+    ModuleRow{kEvery, "mlp.gate_proj", "mlp.gate_up_proj", 0, 2},
+    ModuleRow{kEvery, "mlp.up_proj", "mlp.gate_up_proj", 1, 2},
+    ModuleRow{kEvery, "mlp.down_proj", "mlp.down_proj"},
+    ModuleRow{kEvery, "mlp.gate", "mlp.experts.gate", 0, 1, kPlain},
+    ModuleRow{kDeepseek, "mlp.shared_experts.gate_proj",
+              "mlp.experts._shared_experts._layer.gate_up_proj", 0, 2},
+    ModuleRow{kDeepseek, "mlp.shared_experts.up_proj",
+              "mlp.experts._shared_experts._layer.gate_up_proj", 1, 2},
+    ModuleRow{kDeepseek, "mlp.shared_experts.down_proj",
+              "mlp.experts._shared_experts._layer.down_proj"},
+    ModuleRow{kDeepseek, "self_attn.q_proj", "self_attn.mla_attn.q_proj"},
+    ModuleRow{kDeepseek, "self_attn.q_a_proj", "self_attn.fused_qkv_a_proj", 0, 2},
+    ModuleRow{kDeepseek, "self_attn.kv_a_proj_with_mqa", "self_attn.fused_qkv_a_proj", 1, 2,
+              kAsStored, Query::kLowRank},
+    ModuleRow{kDeepseek, "self_attn.kv_a_proj_with_mqa", "self_attn.kv_a_proj_with_mqa", 0, 1,
+              kAsStored, Query::kFullRank},
+    ModuleRow{kDeepseek, "self_attn.q_a_layernorm", "self_attn.mla_attn.q_a_layernorm", 0, 1,
+              kPlain},
+    ModuleRow{kDeepseek, "self_attn.q_b_proj", "self_attn.mla_attn.q_b_proj"},
+    ModuleRow{kDeepseek, "self_attn.kv_a_layernorm", "self_attn.kv_a_layernorm", 0, 1, kPlain},
+    ModuleRow{kDeepseek, "self_attn.kv_b_proj", "self_attn.kv_b_proj"},
+    ModuleRow{kDeepseek, "self_attn.o_proj", "self_attn.mla_attn.o_proj"},
+    ModuleRow{kQwen3, "self_attn.q_proj", "self_attn.qkv_proj", 0, 3},
+    ModuleRow{kQwen3, "self_attn.k_proj", "self_attn.qkv_proj", 1, 3},
+    ModuleRow{kQwen3, "self_attn.v_proj", "self_attn.qkv_proj", 2, 3},
+    ModuleRow{kQwen3, "self_attn.o_proj", "self_attn.o_proj"},
+    ModuleRow{kQwen3, "self_attn.q_norm", "self_attn.q_norm", 0, 1, kPlain},
+    ModuleRow{kQwen3, "self_attn.k_norm", "self_attn.k_norm", 0, 1, kPlain},
+};
+constexpr std::array kOuterRows = {
+    ModuleRow{kEvery, "model.embed_tokens", "model.embed_tokens", 0, 1, kPlain},
+    ModuleRow{kEvery, "model.norm", "model.norm", 0, 1, kPlain},
+    ModuleRow{kEvery, "lm_head", "lm_head", 0, 1, kPlain},
+};
+
+struct ExpertRow {
+  std::string_view hub;
+  std::string_view prefix;  ///< of the key's last word
+  std::uint32_t place, per_expert;
+};
+constexpr std::array kExpertRows = {
+    ExpertRow{"gate_proj", "w13_", 0, 2},
+    ExpertRow{"up_proj", "w13_", 1, 2},
+    ExpertRow{"down_proj", "w2_", 0, 1},
+};
+constexpr std::string_view kExperts = "mlp.experts.", kStack = "mlp.experts.routed_experts.";
+constexpr std::string_view kLayers = "model.layers.";
+constexpr std::string_view kBias = "e_score_correction_bias";
+
+struct ConstantRow {
+  Model model;
+  std::string_view module;
+};
+constexpr std::array kConstantRows = {ConstantRow{kDeepseek, "self_attn.mla_attn.mla_attn"},
+                                      ConstantRow{kQwen3, "self_attn.attn"}};
+constexpr std::array kConstantNames = {"_k_scale", "_prob_scale", "_q_scale", "_v_scale"};
+
+constexpr std::array kSchemes = {
+    VllmScheme{SchemeId::kBf16, "", "", ""},
+    VllmScheme{SchemeId::kF32, "", "", ""},
+    VllmScheme{SchemeId::kFp8Block, "deepseek", "triton experts", ""},
+    VllmScheme{SchemeId::kFp8Block, "compressed-tensors", "triton experts", ""},
+    VllmScheme{SchemeId::kFp8Channel, "compressed-tensors", "triton experts", ""},
+    VllmScheme{SchemeId::kInt8Channel, "compressed-tensors", "triton experts", ""},
+    VllmScheme{SchemeId::kNvfp4, "compressed-tensors", "marlin experts", "input_global_scale"},
+};
+
+const FamilyRow* find_family_row(std::string_view family) {
+  const auto* row = std::ranges::find(kFamilies, family, &FamilyRow::family);
+  return row == kFamilies.end() ? nullptr : row;
+}
+
+/// Takes a decimal number and the dot behind it off the front.
+std::optional<std::uint32_t> take_number(std::string_view& text) {
+  std::uint32_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end == text.data() + text.size() || *end != '.') return std::nullopt;
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()) + 1);
+  return number;
+}
+
+std::optional<VllmPlace> place_in(std::span<const ModuleRow> rows, Model model, bool has_low_rank,
+                                  std::string_view prefix, std::string_view module,
+                                  std::string_view part) {
+  for (const ModuleRow& row : rows) {
+    const bool fits = row.query == Query::kAny || (row.query == Query::kLowRank) == has_low_rank;
+    if (row.hub != module || (row.models & model) == 0 || !fits) continue;
+    return VllmPlace{.key = fmt::format("{}{}.{}", prefix, row.key, part),
+                     .place = row.place,
+                     .n_places = row.n_places,
+                     .form = row.form,
+                     .plain = part == kBias ? DType::kF32 : DType::kBf16};
+  }
+  return std::nullopt;
+}
+
+std::optional<VllmPlace> expert_place(std::string_view prefix, std::string_view rest) {
+  const auto expert = take_number(rest);
+  const std::size_t dot = rest.find('.');
+  if (!expert || dot == std::string_view::npos) return std::nullopt;
+  const auto* row = std::ranges::find(kExpertRows, rest.substr(0, dot), &ExpertRow::hub);
+  if (row == kExpertRows.end()) return std::nullopt;
+  return VllmPlace{
+      .key = fmt::format("{}{}{}{}", prefix, kStack, row->prefix, rest.substr(dot + 1)),
+      .place = *expert * row->per_expert + row->place,
+      .n_places = 0,
+      .per_expert = row->per_expert};
+}
+
+}  // namespace
+
+std::optional<VllmPlace> vllm_place(std::string_view name, std::string_view family,
+                                    const ModelConfig& config) {
+  const FamilyRow* row = find_family_row(family);
+  const std::size_t dot = name.rfind('.');
+  if (row == nullptr || dot == std::string_view::npos) return std::nullopt;
+  const std::string_view part = name.substr(dot + 1);
+  const bool has_low_rank = config.q_lora_rank > 0;
+  if (!name.starts_with(kLayers))
+    return place_in(kOuterRows, row->model, has_low_rank, "", name.substr(0, dot), part);
+  std::string_view rest = name.substr(kLayers.size());
+  const auto layer = take_number(rest);
+  if (!layer || *layer >= config.num_hidden_layers) return std::nullopt;
+  const std::string prefix = fmt::format("{}{}.", kLayers, *layer);
+  if (rest.starts_with(kExperts)) return expert_place(prefix, rest.substr(kExperts.size()));
+  return place_in(kLayerRows, row->model, has_low_rank, prefix,
+                  rest.substr(0, rest.size() - part.size() - 1), part);
+}
+
+bool has_vllm_model(std::string_view family) {
+  return find_family_row(family) != nullptr;
+}
+
+bool vllm_holds_quantized(std::string_view family) {
+  const FamilyRow* row = find_family_row(family);
+  return row != nullptr && row->holds_quantized;
+}
+
+std::vector<TensorSpec> vllm_constants(std::string_view family, std::uint32_t layer) {
+  std::vector<TensorSpec> constants;
+  const FamilyRow* known = find_family_row(family);
+  for (const ConstantRow& row : kConstantRows) {
+    if (known == nullptr || row.model != known->model) continue;
+    for (const char* name : kConstantNames) {
+      constants.push_back({.name = fmt::format("{}{}.{}.{}", kLayers, layer, row.module, name),
+                           .dtype = DType::kF32,
+                           .shape = {}});
+    }
+  }
+  return constants;
+}
+
+const VllmScheme* find_vllm_scheme(SchemeId scheme, std::string_view dialect) {
+  const auto* row = std::ranges::find_if(kSchemes, [&](const VllmScheme& at) {
+    return at.scheme == scheme && (at.dialect.empty() || at.dialect == dialect);
+  });
+  return row == kSchemes.end() ? nullptr : row;
+}
+
+std::vector<std::uint32_t> vllm_stages(std::uint32_t n_layers, std::uint32_t pp) {
+  std::vector<std::uint32_t> n(pp, n_layers / pp);
+  for (std::uint32_t i = 0; i < n_layers % pp; ++i) ++n[pp - 2 - i];
+  std::vector<std::uint32_t> first = {0};
+  for (const std::uint32_t of_stage : n) first.push_back(first.back() + of_stage);
+  return first;
+}
+
+}  // namespace ingot::formats

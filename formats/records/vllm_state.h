@@ -1,0 +1,70 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "formats/config/model_config.h"
+#include "formats/container/safetensors.h"
+#include "formats/storage/encoding.h"
+
+// What vLLM's loader of the format sharded_state asks for: the keys of the state dict of a rank
+// after duplicates were left out, and before vLLM processes the weights.
+
+namespace ingot::formats {
+
+inline constexpr std::string_view kVllmVersion = "0.32";
+
+/// How vLLM holds a module, whatever the config says of its quantization.
+enum class VllmForm : std::uint8_t {
+  kAsStored,  ///< in the scheme of the checkpoint
+  kPlain,     ///< never quantized
+};
+
+/// Where a stored tensor of the hub stands in the state dict. The tensors of one key follow one
+/// another along the first dimension of the key, or of an expert in it.
+struct VllmPlace {
+  std::string key;
+  std::uint32_t place = 0;       ///< among the tensors of the key; of a stack: expert by expert
+  std::uint32_t n_places = 1;    ///< tensors of the key; of a stack: 0
+  std::uint32_t per_expert = 0;  ///< tensors of one expert in a stack: gate and up, or down
+  VllmForm form{};
+  DType plain = DType::kBf16;  ///< of an element that is not quantized
+};
+
+/// The place of a stored tensor (`model.layers.1.mlp.gate_proj.weight_scale`) of a family. Nothing
+/// for names that vLLM's model does not have, MTP layers among them.
+std::optional<VllmPlace> vllm_place(std::string_view stored_name, std::string_view family,
+                                    const ModelConfig& config);
+
+/// Whether vLLM's model of this family is known here.
+bool has_vllm_model(std::string_view family);
+/// Whether quantized schemes of this family are known here too.
+bool vllm_holds_quantized(std::string_view family);
+
+/// Keys of a decoder layer that no checkpoint fills: scales of the attention's cache, F32, each 1.
+std::vector<TensorSpec> vllm_constants(std::string_view family, std::uint32_t layer);
+
+/// A scheme as a rank's files hold it.
+struct VllmScheme {
+  SchemeId scheme{};
+  std::string_view dialect;  ///< empty: any
+  std::string_view kernels;  ///< those that vLLM was made to choose
+  /// Input scales of experts that vLLM creates for weight-only schemes too, and that nothing fills:
+  /// the ends of their names; empty: none.
+  std::string_view idle_input;
+};
+/// The row of a scheme; null: the layout does not hold it.
+const VllmScheme* find_vllm_scheme(SchemeId scheme, std::string_view dialect);
+
+/// First layers of the stages into which vLLM divides a model, then the number of layers: equal
+/// numbers, and the rest to stages before the last, from behind. Source: vllm/distributed/utils.py,
+/// get_pp_indices, 0.32.
+std::vector<std::uint32_t> vllm_stages(std::uint32_t n_layers, std::uint32_t pp);
+
+/// The vocabulary is padded to a multiple of this. Source: vocab_parallel_embedding.py, 0.32.
+inline constexpr std::uint64_t kVllmVocabMultiple = 64;
+
+}  // namespace ingot::formats

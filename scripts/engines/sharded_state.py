@@ -1,0 +1,236 @@
+#!/usr/bin/env python3
+"""Shows by vLLM itself that rank files of layout vllm-sharded are what a rank loads.
+
+    sharded_state.py state MODEL OUT.json [--tp N] [--pp P] [--ep] [--sharded]
+    sharded_state.py compare WHOLE SHARDED [--tp N] [--pp P] [--ep]
+    sharded_state.py fixture MODEL OUT.json [--tp N] [--pp P] [--ep]
+
+`state` builds vLLM's model on every rank (one process each), fills each parameter with a pattern,
+loads MODEL, and writes dtype, shape and hash of each key of the state dict that the loader of
+sharded_state asks for, before vLLM processes the weights. With `--sharded` MODEL is loaded by that
+loader; each of its warnings is an error here. `compare` does this for the unsliced directory and
+for the sliced one, and fails where a key, a dtype, a shape or a byte differs, or a parameter was
+not filled. `fixture` writes the state dicts in the form that the tests of ingot read.
+
+What is not vLLM's own: the choice of kernels. Where the CPU has no kernel for a scheme, the choice
+of a GPU is put in its place (KERNELS). Only loading is done, so no kernel runs.
+"""
+
+import argparse
+import hashlib
+import json
+import multiprocessing
+import os
+import pathlib
+import sys
+import tempfile
+
+ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+}
+
+# Keys that checkpoints do not fill: scales of caches and activations that the engine creates.
+CONSTANTS = ("_q_scale", "_k_scale", "_v_scale", "_prob_scale", "q_scale", "k_scale", "v_scale", "prob_scale")
+
+
+class NoKernel:
+    """Stands where a linear layer asks for a kernel that this CPU lacks."""
+
+    def __init__(self, *args, **kwargs):
+        self.config = None
+
+    def __getattr__(self, name):
+        return lambda *args, **kwargs: None
+
+
+def replace_kernels():
+    """Puts the choice of a GPU in place of each choice that a CPU cannot make."""
+    from importlib import import_module
+
+    from vllm.model_executor.layers.fused_moe.experts.triton_moe import TritonExperts
+    from vllm.model_executor.layers.fused_moe.oracle.fp8 import Fp8MoeBackend
+    from vllm.model_executor.layers.fused_moe.oracle.int8 import Int8MoeBackend
+    from vllm.model_executor.layers.fused_moe.oracle.nvfp4 import NvFp4MoeBackend
+
+    quantization = "vllm.model_executor.layers.quantization."
+    schemes = quantization + "compressed_tensors.schemes.compressed_tensors_"
+    experts = quantization + "compressed_tensors.compressed_tensors_moe.compressed_tensors_moe_"
+    no_kernel = lambda *args, **kwargs: NoKernel()
+    kernels = {
+        "init_fp8_linear_kernel": (no_kernel, [quantization + "fp8", quantization + "modelopt", schemes + "w8a8_fp8"]),
+        "init_nvfp4_linear_kernel": (no_kernel, [quantization + "modelopt", schemes + "w4a4_nvfp4"]),
+        "select_fp8_moe_backend": (
+            lambda **kwargs: (Fp8MoeBackend.TRITON, TritonExperts),
+            [quantization + "fp8", quantization + "modelopt", experts + "w8a8_fp8"],
+        ),
+        "select_int8_moe_backend": (lambda **kwargs: (Int8MoeBackend.TRITON, TritonExperts), [experts + "w8a8_int8"]),
+        "select_nvfp4_moe_backend": (
+            lambda **kwargs: (NvFp4MoeBackend.MARLIN, TritonExperts),
+            [quantization + "modelopt", experts + "w4a4_nvfp4"],
+        ),
+    }
+    for name, (choice, modules) in kernels.items():
+        for module in modules:
+            assert hasattr(import_module(module), name), f"{module} has no {name}"
+            setattr(import_module(module), name, choice)
+
+
+def fill(state):
+    """A pattern in every byte, which no loaded tensor has throughout."""
+    import torch
+
+    for tensor in state.values():
+        tensor.data.view(torch.uint8).fill_(0x7F) if tensor.dim() else tensor.data.fill_(float("nan") if tensor.is_floating_point() else 127)
+
+
+def facts_of(tensor):
+    import torch
+
+    data = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return {
+        "dtype": str(tensor.dtype).removeprefix("torch."),
+        "shape": list(tensor.shape),
+        "sha256": hashlib.sha256(data).hexdigest(),
+        "filled": data != bytes(len(data)) and data.strip(b"\x7f") == b"",
+    }
+
+
+def load_rank(rank, options, meeting, results):
+    try:
+        results.put((rank, state_of_rank(rank, options, meeting)))
+    except BaseException as error:  # the parent reports it
+        import traceback
+
+        traceback.print_exc()
+        results.put((rank, f"{type(error).__name__}: {error}"))
+
+
+def state_of_rank(rank, options, meeting):
+    import torch
+    from vllm.config import set_current_vllm_config
+    from vllm.distributed.parallel_state import init_distributed_environment, initialize_model_parallel
+    from vllm.engine.arg_utils import EngineArgs
+    from vllm.model_executor.model_loader import get_model_loader, sharded_state_loader
+    from vllm.model_executor.model_loader.utils import initialize_model
+    from vllm.utils.torch_utils import set_default_torch_dtype
+
+    torch.set_num_threads(1)
+    replace_kernels()
+    config = EngineArgs(
+        model=options.model,
+        dtype=options.dtype,
+        enforce_eager=True,
+        max_model_len=256,
+        tensor_parallel_size=options.tp,
+        pipeline_parallel_size=options.pp,
+        enable_expert_parallel=options.ep,
+        load_format="sharded_state" if options.sharded else "auto",
+        skip_tokenizer_init=True,
+        distributed_executor_backend="mp" if options.tp * options.pp > 1 else None,
+        **json.loads(options.engine),
+    ).create_engine_config()
+    config.parallel_config.rank = rank
+    warnings = []
+    with set_current_vllm_config(config):
+        init_distributed_environment(options.tp * options.pp, rank, f"file://{meeting}", rank, "gloo")
+        initialize_model_parallel(options.tp, options.pp)
+        loader = get_model_loader(config.load_config)
+        model_config = config.model_config
+        with set_default_torch_dtype(model_config.dtype), torch.device("cpu"):
+            model = initialize_model(vllm_config=config, model_config=model_config)
+        filtered = sharded_state_loader.ShardedStateLoader._filter_subtensors
+        before = {n: t for n, t in filtered(model.state_dict()).items() if not n.endswith(CONSTANTS)}
+        fill(before)
+        if options.sharded:
+            sharded_state_loader.logger.warning = lambda text, *args: warnings.append(text % args)
+        loader.load_weights(model, model_config)
+        state = {name: facts_of(tensor) for name, tensor in filtered(model.state_dict()).items()}
+    if warnings:
+        raise RuntimeError("; ".join(warnings[:8]))
+    return state
+
+
+def states(options):
+    """The state dict of each rank: {key: facts}."""
+    identity = f"ranks{os.getpid()}{'s' if options.sharded else 'w'}"
+    os.environ.update(ENVIRONMENT, VLLM_DIST_IDENT=identity)
+    import vllm.engine.arg_utils  # noqa: F401 - once, before the ranks are forked
+    import vllm.model_executor.models.deepseek_v2  # noqa: F401
+
+    context = multiprocessing.get_context("fork")
+    results = context.Queue()
+    with tempfile.TemporaryDirectory() as folder:
+        n_ranks = options.tp * options.pp
+        ranks = [
+            context.Process(target=load_rank, args=(rank, options, folder + "/meeting", results)) for rank in range(n_ranks)
+        ]
+        for process in ranks:
+            process.start()
+        found = dict(results.get(timeout=options.timeout) for _ in ranks)
+        for process in ranks:
+            process.kill() if isinstance(found.get(ranks.index(process)), str) else process.join(10)
+    for memory in pathlib.Path("/dev/shm").glob(identity + "-*"):  # vLLM leaves it there
+        memory.unlink()
+    failures = [f"rank {rank}: {state}" for rank, state in sorted(found.items()) if isinstance(state, str)]
+    if failures:
+        sys.exit("\n".join(failures))
+    return [found[rank] for rank in sorted(found)]
+
+
+def compare(whole, sharded):
+    faults = []
+    for rank, (a, b) in enumerate(zip(whole, sharded, strict=True)):
+        for name in sorted(a.keys() | b.keys()):
+            if name not in a or name not in b:
+                faults.append(f"rank {rank}: {name} is only {'there' if name in a else 'in the rank files'}")
+            elif b[name]["filled"]:
+                faults.append(f"rank {rank}: {name} was not filled from the rank files")
+            elif a[name] != b[name]:
+                what = [key for key in a[name] if a[name][key] != b[name][key]]
+                if a[name]["filled"] and what == ["sha256", "filled"]:
+                    continue  # vLLM leaves it as it was allocated, and the rank files have ones
+                faults.append(f"rank {rank}: {name} differs in {', '.join(what)}: {a[name]} {b[name]}")
+    return faults
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("task", choices=["state", "compare", "fixture"])
+    parser.add_argument("model")
+    parser.add_argument("second", help="where to write, or the rank files to compare with")
+    parser.add_argument("--tp", type=int, default=1)
+    parser.add_argument("--pp", type=int, default=1)
+    parser.add_argument("--ep", action="store_true")
+    parser.add_argument("--sharded", action="store_true")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--engine", default="{}", help="further arguments of the engine, as JSON")
+    parser.add_argument("--timeout", type=int, default=300)
+    options = parser.parse_args()
+    if options.task == "compare":
+        whole = states(options)
+        options.model, options.sharded = options.second, True
+        sharded = states(options)
+        faults = compare(whole, sharded)
+        print("\n".join(faults[:40]))
+        unfilled = sorted({name for state in whole for name, facts in state.items() if facts["filled"]})
+        if unfilled:
+            print(f"not filled from the unsliced directory either: {', '.join(unfilled[:8])}")
+        print(f"{sum(len(state) for state in sharded)} keys on {len(sharded)} ranks, {len(faults)} differ")
+        sys.exit(1 if faults else 0)
+    found = states(options)
+    with open(options.second, "w") as file:
+        if options.task == "fixture":
+            text = lambda f: f"{f['dtype']} {f['shape']} {f['sha256'][:16]}"
+            found = [{name: text(facts) for name, facts in sorted(state.items())} for state in found]
+        json.dump(found, file, indent=1)
+        file.write("\n")
+
+
+if __name__ == "__main__":
+    main()

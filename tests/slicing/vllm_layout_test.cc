@@ -1,0 +1,248 @@
+#include <gtest/gtest.h>
+
+#include "check/check.h"
+#include "formats/base/hash.h"
+#include "formats/json/json.h"
+#include "synth/synth.h"
+#include "tests/slicing/sliced.h"
+#include "tests/support/expect_error.h"
+
+// Layout vllm-sharded, against the state dicts that vLLM's own loader made of the unsliced
+// checkpoint (tests/golden/PROVENANCE.md).
+
+namespace ingot::testing {
+namespace {
+
+using formats::Json;
+
+namespace fs = std::filesystem;
+
+/// Of one rank: key to "F8_E4M3 [256, 256] <the first 16 digits of SHA-256>".
+using State = std::map<std::string, std::string>;
+
+/// What `scripts/engines/sharded_state.py fixture` was given.
+const fs::path& model_of(const std::string& name, bool fp8) {
+  static const TempDir directory;
+  const auto made = [&](bool has_blocks) {
+    const fs::path path = directory / (has_blocks ? "fp8" : "bf16");
+    formats::write_synthetic_checkpoint(path, {.family = formats::find_family(name),
+                                               .size = formats::SynthSize::kTiny,
+                                               .layers = 2,
+                                               .dense_layers = 1,
+                                               .mtp_layers = 0,
+                                               .experts = 4,
+                                               .hidden = 256,
+                                               .moe_intermediate = 512,
+                                               .intermediate = 512,
+                                               .vocab = 500,
+                                               .heads = 32,
+                                               .fp8 = has_blocks,
+                                               .seed = 1});
+    return path;
+  };
+  static const fs::path kFp8 = made(true), kBf16 = made(false);
+  return fp8 ? kFp8 : kBf16;
+}
+const fs::path& fp8_model() {
+  return model_of("deepseek_v3", true);
+}
+
+Conversion to_ranks(const fs::path& from, const fs::path& to, std::uint32_t tp) {
+  Conversion conversion = keeping(from, to);
+  conversion.plan.layout = formats::find_layout("vllm-sharded");
+  conversion.plan.slicing.topology = shard::make_topology(tp, 1, std::nullopt, 1);
+  return conversion;
+}
+
+State golden(const std::string& job, std::uint32_t rank) {
+  static const std::map<std::string, std::string> kDtypes = {
+      {"bfloat16", "BF16"}, {"float32", "F32"}, {"float8_e4m3fn", "F8_E4M3"}};
+  const Json ranks = formats::read_json_file(
+      fmt::format("{}/tests/golden/vllm_sharded/{}.json", INGOT_SOURCE_DIR, job), 1 << 20);
+  State state;
+  for (const auto& [key, text] : ranks.at(rank).items()) {
+    const std::string facts = text.get<std::string>();
+    const std::size_t space = facts.find(' ');
+    state[key] = kDtypes.at(facts.substr(0, space)) + facts.substr(space);
+  }
+  return state;
+}
+
+State written(const fs::path& file) {
+  OutputTensors tensors;
+  add_file(file, tensors);
+  State state;
+  for (const auto& [key, tensor] : tensors) {
+    Sha256 hasher;
+    hasher.update(std::as_bytes(std::span(tensor.bytes)));
+    state[key] = fmt::format("{} {} {}", formats::dtype_name(tensor.dtype),
+                             formats::shape_text(tensor.shape), hasher.finish_hex().substr(0, 16));
+  }
+  return state;
+}
+
+fs::path rank_file(const fs::path& directory, std::uint32_t rank) {
+  return directory / fmt::format("model-rank-{}-part-0.safetensors", rank);
+}
+
+class VllmLayout : public ::testing::Test {
+ protected:
+  void expect_refused(const std::function<void(Conversion&)>& change,
+                      std::initializer_list<std::string> fragments) {
+    Conversion conversion = to_ranks(fp8_model(), directory_ / "refused", 2);
+    change(conversion);
+    expect_error(ErrorCode::kUnsupported, fragments, [&] { conversion.run(); });
+    EXPECT_FALSE(fs::exists(directory_ / "refused"));
+  }
+
+  TempDir directory_;
+};
+
+struct Job {
+  std::string name;
+  bool fp8;
+  std::uint32_t tp, pp = 1;
+  bool deals_experts = false;
+  [[nodiscard]] Conversion to(const fs::path& directory) const {
+    Conversion conversion = to_ranks(model_of("deepseek_v3", fp8), directory, tp);
+    conversion.plan.slicing.topology =
+        shard::make_topology(tp, deals_experts ? tp : 1, std::nullopt, pp);
+    return conversion;
+  }
+};
+
+class VllmLayoutOf : public VllmLayout, public ::testing::WithParamInterface<Job> {};
+
+TEST_P(VllmLayoutOf, IsTheStateDictOfVllmKeyByKey) {
+  const Job& job = GetParam();
+  job.to(directory_ / "out").run();
+  for (std::uint32_t rank = 0; rank < job.tp * job.pp; ++rank) {
+    const std::string name = job.pp == 1 ? rank_file("", rank).string()
+                                         : fmt::format("model-pp-{}-tp-{}-part-0.safetensors",
+                                                       rank / job.tp, rank % job.tp);
+    const fs::path file = directory_ / "out" / name;
+    EXPECT_EQ(first_difference(written(file), golden(job.name, rank)), "") << rank;
+  }
+}
+
+TEST_P(VllmLayoutOf, MergesBackToTheModelThatWasCut) {
+  const fs::path& model = model_of("deepseek_v3", GetParam().fp8);
+  GetParam().to(directory_ / "ranks").run();
+  keeping(directory_ / "ranks", directory_ / "merged").run();
+  keeping(model, directory_ / "whole").run();
+  EXPECT_EQ(first_difference(payload(directory_ / "merged"), payload(directory_ / "whole")), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Jobs, VllmLayoutOf,
+                         ::testing::Values(Job{"deepseek_v3-fp8-tp1", true, 1},
+                                           Job{"deepseek_v3-fp8-tp2", true, 2},
+                                           Job{"deepseek_v3-fp8-tp4", true, 4},
+                                           Job{"deepseek_v3-fp8-tp1-pp2", true, 1, 2},
+                                           Job{"deepseek_v3-fp8-tp2-ep", true, 2, 1, true},
+                                           Job{"deepseek_v3-bf16-tp2", false, 2}));
+
+TEST_F(VllmLayout, IsCutAnewForOtherRanks) {
+  to_ranks(fp8_model(), directory_ / "two", 2).run();
+  to_ranks(directory_ / "two", directory_ / "across", 4).run();
+  to_ranks(fp8_model(), directory_ / "four", 4).run();
+  EXPECT_EQ(first_difference(payload(directory_ / "across"), payload(directory_ / "four")), "");
+}
+
+TEST_F(VllmLayout, StopsDoNotChangeTheBytes) {
+  to_ranks(fp8_model(), directory_ / "whole", 2).run();
+  Conversion stopped = to_ranks(fp8_model(), directory_ / "stopped", 2);
+  stopped.execute.resume = true;
+  int stops = 0;
+  for (int polls = 20; run_stopped(stopped, polls); polls += 20) {
+    ++stops;
+    expect_unpublished(stopped.output);
+  }
+  EXPECT_GE(stops, 2);
+  EXPECT_EQ(first_difference(tree(directory_ / "stopped"), tree(directory_ / "whole")), "");
+}
+
+TEST_F(VllmLayout, CheckFindsChangedPiecesAndConstants) {
+  const fs::path out = directory_ / "out";
+  to_ranks(fp8_model(), out, 2).run();
+  EXPECT_TRUE(check::check_checkpoint(out, {}).findings.empty());
+  const auto findings_with = [&](const std::string& key, std::uint64_t at) {
+    const fs::path path = rank_file(out, 1);
+    const std::string before = read_text_file(path, 1 << 30);
+    std::string bytes = before;
+    const auto tensors = formats::read_safetensors_header(Fd::open_for_reading(path)).tensors;
+    const auto tensor = std::ranges::find(tensors, key, &formats::StoredTensor::name);
+    bytes.at(tensor->offset + at) ^= 1;
+    std::ofstream(path, std::ios::binary) << bytes;
+    const auto findings = check::check_checkpoint(out, {}).findings;
+    std::ofstream(path, std::ios::binary) << before;
+    return findings;
+  };
+  // Rows of up_proj stand below those of gate_proj, 256 x 256 bytes each.
+  const auto piece = findings_with("model.layers.0.mlp.gate_up_proj.weight", 256 * 256);
+  ASSERT_EQ(piece.size(), 1U);
+  EXPECT_EQ(piece[0].tensor, "model.layers.0.mlp.up_proj.weight");
+  const auto constant = findings_with("model.layers.1.self_attn.mla_attn.mla_attn._k_scale", 0);
+  ASSERT_EQ(constant.size(), 1U);
+  EXPECT_EQ(constant[0].file, "model-rank-1-part-0.safetensors");
+}
+
+TEST_F(VllmLayout, ManifestNamesEngineAndKernels) {
+  to_ranks(fp8_model(), directory_ / "out", 2).run();
+  const Json engine = formats::read_json_file(directory_ / "out/ingot.json", 1 << 20).at("engine");
+  EXPECT_EQ(engine.at("name"), "vllm");
+  EXPECT_EQ(engine.at("version"), "0.32");
+  EXPECT_EQ(engine.at("kernels"), Json({"triton experts"}));
+}
+
+TEST_F(VllmLayout, RefusesTopologiesThatVllmHasNot) {
+  const auto cut = [](std::uint32_t tp, std::uint32_t ep, std::optional<std::uint32_t> etp) {
+    return [=](Conversion& conversion) {
+      conversion.plan.slicing.topology = shard::make_topology(tp, ep, etp, 1);
+    };
+  };
+  expect_refused(cut(1, 2, std::nullopt), {"data parallelism", "vllm-sharded"});
+  expect_refused(cut(2, 4, std::nullopt), {"data parallelism"});
+  expect_refused(cut(2, 1, 1), {"cuts experts by --tp"});
+  expect_refused(
+      [](Conversion& conversion) {
+        conversion.plan.slicing.topology = shard::make_topology(1, 1, std::nullopt, 3);
+      },
+      {"--pp 3 is more than 2 layers"});
+  expect_refused(
+      [](Conversion& conversion) {
+        conversion.plan.slicing.topology = shard::make_topology(1, 1, std::nullopt, 2);
+        conversion.plan.slicing.stages = "0-0,1-1";
+      },
+      {"leave out --pp-layers"});
+}
+
+TEST_F(VllmLayout, RefusesWhatItDoesNotHold) {
+  expect_refused([](Conversion& conversion) { conversion.plan.slicing.fit = shard::TpFit::kPad; },
+                 {"--tp-fit refuse or bf16"});
+  expect_refused([](Conversion& conversion) { conversion.plan.shards.max_shard_bytes = 1 << 20; },
+                 {"--max-shard-size"});
+  expect_refused([](Conversion& conversion) { conversion.recipe.to = formats::SchemeId::kMxfp4; },
+                 {"layout vllm-sharded does not hold mxfp4"});
+  const fs::path grouped = directory_ / "grouped";
+  formats::write_synthetic_checkpoint(
+      grouped, {.family = formats::find_family("qwen3_moe"), .size = formats::SynthSize::kTiny});
+  expect_refused([&](Conversion& conversion) { conversion.input = grouped; },
+                 {"family qwen3_moe in BF16 alone", "--to bf16"});
+  expect_refused([](Conversion& conversion) { conversion.input = tiny_v32(); },
+                 {"family deepseek_v32", "--layout hf"});
+  const fs::path mtp = directory_ / "mtp";
+  formats::write_synthetic_checkpoint(mtp, {.family = formats::find_family("deepseek_v3"),
+                                            .size = formats::SynthSize::kTiny,
+                                            .mtp_layers = 1,
+                                            .fp8 = false});
+  expect_refused([&](Conversion& conversion) { conversion.input = mtp; },
+                 {"MTP layer", "--mtp drop"});
+  expect_refused(
+      [&](Conversion& conversion) {
+        conversion.input = INGOT_SOURCE_DIR "/tests/golden/families/glm4_moe_fp8_block";
+      },
+      {"family glm4_moe", "--layout hf"});
+}
+
+}  // namespace
+}  // namespace ingot::testing
