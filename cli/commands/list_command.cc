@@ -115,18 +115,24 @@ Json load_rows() {
   });
 }
 
-// What released engines refuse, or load with an option alone.
+// What is known of each engine: what it loads of what dialects write, what it refuses and why.
 Json engine_rows() {
-  return json_list(formats::engine_limits(), [](const formats::EngineLimit& limit) -> Json {
-    return {{"engine", formats::engine_name(limit.engine)},
-            {"dialect", limit.dialect.empty() ? "any" : limit.dialect},
-            {"scheme", limit.scheme ? formats::scheme_facts(*limit.scheme).name : "any"},
-            {"family", limit.family.empty() ? "any" : limit.family},
-            {"activations", limit.activations ? activations_name(*limit.activations) : "any"},
-            {"of", formats::engine_scope_name(limit.scope)},
-            {"option", limit.option},
-            {"loads", limit.instead},
-            {"reason", limit.reason}};
+  return json_list(formats::engine_support(), [](const formats::EngineSupport& row) -> Json {
+    const formats::EngineLimit* limit = row.limit;
+    const bool is_any = limit != nullptr && !row.activations;
+    return {{"engine", formats::engine_name(row.engine)},
+            {"dialect", row.dialect.empty() ? "any" : row.dialect},
+            {"scheme", row.scheme ? formats::scheme_facts(*row.scheme).name : "any"},
+            {"activations", row.activations ? activations_name(*row.activations)
+                            : is_any        ? "any"
+                                            : ""},
+            {"family", limit == nullptr || limit->family.empty() ? "any" : limit->family},
+            {"of", formats::engine_scope_name(limit == nullptr ? formats::EngineScope::kAny
+                                                               : limit->scope)},
+            {"result", formats::engine_support_text(row)},
+            {"option", limit == nullptr ? "" : limit->option},
+            {"loads", limit == nullptr ? "" : limit->instead},
+            {"reason", limit == nullptr ? "" : limit->reason}};
   });
 }
 
@@ -288,6 +294,7 @@ std::function<int()> declare_list(FlagTable& table) {
       "  ingot list schemes\n"
       "  ingot list roles DeepSeek-V3.2      what --rule role:experts=... and so on select in it\n"
       "  ingot list loads                    what each engine reads, and how that is known\n"
+      "  ingot list engines                  the same, and what each refuses and why\n"
       "  ingot list rules --markdown\n"
       "  ingot list families --json\n"
       "  ingot list families glm_moe_dsa --yaml > my_model.yaml";

@@ -153,6 +153,46 @@ bool is_in(EngineScope scope, const Dialect& dialect, const EngineWeight& weight
   return false;
 }
 
+// Adds a form, and what the engine refuses of it.
+void add_form(EngineSupport form, std::vector<EngineSupport>& rows) {
+  std::vector<EngineSupport> refused;
+  for (const EngineLimit& limit : kLimits) {
+    const bool is_of_it = limit.engine == form.engine && limit.is_of_form() &&
+                          (limit.dialect.empty() || limit.dialect == form.dialect) &&
+                          (!limit.scheme || limit.scheme == form.scheme) &&
+                          (!limit.activations || limit.activations == form.activations);
+    if (!is_of_it) continue;
+    refused.push_back(form);
+    refused.back().limit = &limit;
+    if (limit.scope != kAny || !limit.option.empty()) continue;
+    rows.push_back(refused.back());
+    return;
+  }
+  rows.push_back(form);
+  rows.insert(rows.end(), refused.begin(), refused.end());
+}
+
+void add_forms(EngineSupport form, std::vector<EngineSupport>& rows) {
+  const auto add = [&] {
+    const auto loads = engine_loads();
+    const auto load = std::find_if(loads.begin(), loads.end(), [&](const EngineLoad& row) {
+      return row.engine == form.engine && row.dialect == form.dialect &&
+             row.scheme == form.scheme && row.activations == form.activations;
+    });
+    form.evidence = load == loads.end() ? Evidence::kNotTried : load->evidence;
+    add_form(form, rows);
+  };
+  if (!scheme_facts(*form.scheme).quantized) return add();
+  for (const Dialect* dialect : dialects()) {
+    for (const StorageRow& row : dialect->storage) {
+      if (row.scheme != form.scheme || row.is_kept_only) continue;
+      form.dialect = dialect->name;
+      form.activations = row.activations;
+      add();
+    }
+  }
+}
+
 }  // namespace
 
 bool is_expert(const EngineWeight& weight) {
@@ -197,6 +237,27 @@ const EngineLimit* limit_of(Engine engine, const Dialect& dialect, const EngineW
     if (with_option == nullptr) with_option = limit;
   }
   return with_option;
+}
+
+std::vector<EngineSupport> engine_support() {
+  std::vector<EngineSupport> rows;
+  for (const EngineFacts& facts : engines()) {
+    for (const SchemeFacts& scheme : schemes()) {
+      if (scheme.id != SchemeId::kRaw)
+        add_forms({.engine = facts.engine, .scheme = scheme.id}, rows);
+    }
+    for (const EngineLimit& limit : kLimits) {
+      if (limit.engine == facts.engine && !limit.is_of_form())
+        rows.push_back({limit.engine, limit.dialect, limit.scheme, limit.activations,
+                        Evidence::kRead, &limit});
+    }
+  }
+  return rows;
+}
+
+std::string engine_support_text(const EngineSupport& support) {
+  if (support.limit == nullptr) return std::string(evidence_text(support.evidence));
+  return support.limit->option.empty() ? "refused" : fmt::format("with {}", support.limit->option);
 }
 
 std::uint64_t rows_before_others(const TensorRule& rule, std::uint64_t rows) {

@@ -72,6 +72,23 @@ std::vector<const EngineLimit*> limits_of(const Dialect& dialect, const EngineWe
 /// The first of one engine that is without a remedying option, else the first with one; null: none.
 const EngineLimit* limit_of(Engine engine, const Dialect& dialect, const EngineWeight& weight);
 
+/// What is known of an engine and the weights of one kind: a form that some dialect writes, or
+/// those of its weights that are refused.
+struct EngineSupport {
+  Engine engine{};
+  std::string_view dialect;                 ///< empty: any
+  std::optional<SchemeId> scheme;           ///< nothing: any
+  std::optional<Activations> activations;   ///< nothing: of any kind, and of plain schemes
+  Evidence evidence = Evidence::kNotTried;  ///< how it is known that the engine reads them
+  const EngineLimit* limit =
+      nullptr;  ///< by which it refuses them, or wants an option; null: by none
+};
+/// Per engine: each form, followed by the limits of some of its weights unless the engine refuses
+/// all; then the limits of widths and families. A form without a row is kNotTried.
+std::vector<EngineSupport> engine_support();
+/// "generated text", "refused", "with OPTION".
+std::string engine_support_text(const EngineSupport& support);
+
 /// Of the rows of such a weight, those in front of another's in the module that engines make of
 /// both; 0 where it is the last of its module, or alone in it.
 std::uint64_t rows_before_others(const TensorRule& rule, std::uint64_t rows);

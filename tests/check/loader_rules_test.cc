@@ -131,6 +131,49 @@ TEST(EngineLimits, StandInTheDocumentation) {
   }
 }
 
+TEST(EngineSupport, HasEveryLoadOnceAndEveryLimit) {
+  const std::vector<formats::EngineSupport> rows = formats::engine_support();
+  for (const formats::EngineLoad& load : formats::engine_loads()) {
+    const auto n = std::count_if(rows.begin(), rows.end(), [&](const formats::EngineSupport& row) {
+      return row.limit == nullptr && row.engine == load.engine && row.dialect == load.dialect &&
+             row.scheme == load.scheme && row.activations == load.activations &&
+             row.evidence == load.evidence;
+    });
+    EXPECT_EQ(n, 1) << engine_name(load.engine) << " " << scheme_facts(load.scheme).name;
+  }
+  for (const EngineLimit& limit : engine_limits()) {
+    EXPECT_TRUE(std::any_of(rows.begin(), rows.end(), [&](const formats::EngineSupport& row) {
+      return row.limit == &limit && row.engine == limit.engine;
+    })) << limit.reason;
+  }
+}
+
+TEST(EngineSupport, DoesNotGuess) {
+  const auto text_of = [](formats::Engine engine, std::string_view dialect, SchemeId scheme,
+                          formats::Activations activations) {
+    std::vector<std::string> texts;
+    for (const formats::EngineSupport& row : formats::engine_support()) {
+      if (row.engine == engine && row.dialect == dialect && row.scheme == scheme &&
+          row.activations == activations)
+        texts.push_back(engine_support_text(row));
+    }
+    return texts;
+  };
+  using formats::Activations;
+  using formats::Engine;
+  using ::testing::ElementsAre;
+  EXPECT_THAT(text_of(Engine::kVllm, "deepseek", SchemeId::kFp8Block, Activations::kDynamic),
+              ElementsAre("generated text"));
+  EXPECT_THAT(
+      text_of(Engine::kTrtllm, "compressed-tensors", SchemeId::kInt8Channel, Activations::kDynamic),
+      ElementsAre("not tried"));
+  EXPECT_THAT(text_of(Engine::kVllm, "deepseek", SchemeId::kInt8Block, Activations::kDynamic),
+              ElementsAre("refused"));
+  EXPECT_THAT(
+      text_of(Engine::kSglang, "compressed-tensors", SchemeId::kInt8Channel, Activations::kDynamic),
+      ElementsAre("loaded", "with --quantization w8a8_int8"));
+}
+
 TEST(LoaderRules, SeeEveryKindOfBadScale) {
   for (const float bad :
        {0.0F, -1.0F, std::numeric_limits<float>::infinity(),
