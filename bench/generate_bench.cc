@@ -166,7 +166,7 @@ void batches(const Setting& setting) {
       static_cast<double>(spec.router->topk) / static_cast<double>(spec.router->experts);
   const double expert_bytes = static_cast<double>(need.experts);
   const double others = static_cast<double>(active_bytes(setting, spec)) - share * expert_bytes;
-  for (const std::size_t n : {1, 8, 32}) {
+  for (const std::size_t n : {1U, 8U, 32U}) {
     const double read = others + expert_bytes * (1 - std::pow(1 - share, static_cast<double>(n)));
     std::vector<double> ratios, rates;
     for (std::size_t round = 0; round < setting.rounds; ++round) {
@@ -189,7 +189,7 @@ void on_demand(const Setting& setting) {
   const auto spec = inference::model_spec(setting.source.family(), setting.source.config());
   const inference::GenerateOptions options = greedy_answers();
   std::vector<double> per_token;
-  for (const std::size_t n : {1, 8, 32}) {
+  for (const std::size_t n : {1U, 8U, 32U}) {
     const auto prompts = some_prompts(spec, n);
     const auto lengths = final_lengths(spec, prompts, options.max_new_tokens);
     const auto need = run_memory(setting.source, inference::Profile::kNative, options.kv_format,
@@ -220,9 +220,9 @@ void drafts(const Setting& setting) {
   inference::OneRank comm;
   const auto model = inference::Model(setting.source, {}, comm, {.threads = setting.threads});
   if (!model.has_mtp()) return;
-  for (const std::size_t n : {1, 8}) {
+  for (const std::size_t n : {1U, 8U}) {
     double without = 0;
-    for (const std::size_t k : {0, 1, 2}) {
+    for (const std::size_t k : {0U, 1U, 2U}) {
       inference::GenerateOptions options = greedy_answers();
       options.drafts = k;
       std::vector<double> seconds;

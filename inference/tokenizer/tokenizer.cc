@@ -226,11 +226,11 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool add_spec
   const auto encode_pieces = [&](std::string_view stretch, bool is_start) {
     const SplitText split = parts_->pre_tokenizer.apply(std::string(stretch), is_start);
     for (const Span& piece : split.pieces) {
-      const auto text = std::string_view(split.text).substr(piece.begin, piece.end - piece.begin);
+      const auto word = std::string_view(split.text).substr(piece.begin, piece.end - piece.begin);
       if (const auto* bpe = std::get_if<Bpe>(&parts_->model)) {
-        bpe->encode(text, model_scratch, ids);
+        bpe->encode(word, model_scratch, ids);
       } else {
-        std::get<Unigram>(parts_->model).encode(text, ids);
+        std::get<Unigram>(parts_->model).encode(word, ids);
       }
     }
   };

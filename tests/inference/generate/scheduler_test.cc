@@ -159,7 +159,7 @@ TEST(Scheduler, BringsEverySequenceToItsEnd) {
                                  .cache_pages = 12 + below(20),
                                  .drafts = below(4)};
     Simulation simulation(limits, seed);
-    const std::uint32_t n = 1 + below(20);
+    const auto n = static_cast<std::uint32_t>(1 + below(20));
     for (std::uint32_t i = 0; i < n; ++i) {
       const std::size_t prompt = 1 + below(below(3) == 0 ? 600 : 40);
       simulation.add(prompt, prompt + 1 + below(160));

@@ -112,7 +112,7 @@ TEST(Broadcast, IsWhatOneRankHas) {
 TEST(Broadcast, TakesAnyNumberOfBytesAndLists) {
   constexpr Collective kBytes = {.group = Group::kExpert, .name = "bytes"};
   constexpr Collective kLists = {.group = Group::kExpert, .name = "lists"};
-  for (const std::size_t n : {0, 1, 100'000}) {
+  for (const std::size_t n : {0U, 1U, 100'000U}) {
     const Bytes bytes = text(std::string(n, 'x'));
     const Lists lists(std::min<std::size_t>(n, 3), std::vector<std::int32_t>(n, -7));
     std::vector<int> agree(4);
