@@ -44,7 +44,7 @@ bool format_fits(std::string_view wanted, std::string_view format) {
 /// The format of the whole, or empty.
 std::string top_format(const RuleInput& input) {
   const Json* block = input.facts.quantization;
-  const Json& format = block == nullptr ? Json() : config_member(*block, "format");
+  const Json& format = block == nullptr ? Json() : json_member(*block, "format");
   return format.is_string() ? format.get<std::string>() : std::string();
 }
 
@@ -146,7 +146,7 @@ void experts_agree(const RuleInput& input) {
     if (at == std::string_view::npos || group == nullptr) return;
     const auto& [first, of] = first_of.try_emplace(name.substr(0, at), group, name).first->second;
     const auto differs = [&, first = first](const char* key) {
-      return config_member(*first->json, key) != config_member(*group->json, key);
+      return json_member(*first->json, key) != json_member(*group->json, key);
     };
     if (first == group || (!differs("weights") && !differs("input_activations"))) return;
     input.report_kind(
@@ -171,7 +171,7 @@ void group_keys(const RuleInput& input) {
     const std::string where = fmt::format("config_groups.{}", group.name);
     require_known(*group.json, kGroupKeys, where);
     for (const std::string_view key : kArgumentObjects) {
-      const Json& arguments = config_member(*group.json, key);
+      const Json& arguments = json_member(*group.json, key);
       if (arguments.is_object())
         require_known(arguments, kArgumentKeys, fmt::format("{}.{}", where, key));
     }
@@ -277,10 +277,10 @@ void transforms(const RuleInput& input) {
   const Json* block = input.facts.quantization;
   if (block == nullptr) return;
   for (const char* key : {"sparsity_config", "transform_config"}) {
-    const Json& value = config_member(*block, key);
-    if (formats::says_nothing(value) || config_member(value, "format") == "dense") continue;
+    const Json& value = json_member(*block, key);
+    if (formats::says_nothing(value) || json_member(value, "format") == "dense") continue;
     // A transform without groups transforms nothing.
-    const Json& groups = config_member(value, "config_groups");
+    const Json& groups = json_member(value, "config_groups");
     if (groups.is_object() && groups.empty()) continue;
     input.report_config(
         ErrorCode::kUnsupported,

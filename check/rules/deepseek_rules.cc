@@ -94,7 +94,7 @@ void activation_scheme(const RuleInput& input) {
   if (!claims(input)) return;
   const auto has_key = [&](const char* key) {
     const Json* block = input.facts.quantization;
-    return block != nullptr && !config_member(*block, key).is_null();
+    return block != nullptr && !json_member(*block, key).is_null();
   };
   const std::string& scheme = input.said()->activation_scheme;
   if (!has_key("activation_scheme")) {
@@ -110,7 +110,7 @@ void activation_scheme(const RuleInput& input) {
 void block_size(const RuleInput& input) {
   const Json* block = block_over_codes(input);
   if (block == nullptr) return;
-  const Json& size = config_member(*block, "weight_block_size");
+  const Json& size = json_member(*block, "weight_block_size");
   const auto tensors = input.checkpoint.tensors();
   const auto has = [&](SchemeId scheme) {
     return std::any_of(tensors.begin(), tensors.end(), [&](const LogicalTensor& tensor) {
@@ -237,7 +237,7 @@ void format_words(const RuleInput& input) {
   const Json* block = input.facts.quantization;
   if (block == nullptr || input.said() == nullptr || input.said()->quant_method != "fp8") return;
   const auto require = [&](std::string_view key, std::string_view only, std::string_view or_this) {
-    const Json& value = config_member(*block, key);
+    const Json& value = json_member(*block, key);
     if (value.is_null() || value == only || value == or_this) return;
     input.report_config(ErrorCode::kMismatch,
                         fmt::format("quantization_config.{} is {}, loaders know \"{}\" alone", key,

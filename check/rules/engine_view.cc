@@ -48,7 +48,7 @@ class Reader {
     const Json* block = facts_.quantization;
     if (checkpoint.dialect().name == "modelopt") {
       // A file beside config.json comes before it.
-      const Json& file = config_member(checkpoint.description(), "quantization");
+      const Json& file = json_member(checkpoint.description(), "quantization");
       const bool has_file = checkpoint.description().is_object() && file.is_object();
       const Json* body = has_file ? &file : block;
       if (body == nullptr) return;
@@ -106,7 +106,7 @@ class Reader {
   }
 
   [[nodiscard]] Belief by_description(const LinearModule& module) const {
-    const Json& word = config_member(checkpoint_.description(), module.tensor->name.c_str());
+    const Json& word = json_member(checkpoint_.description(), module.tensor->name.c_str());
     if (!word.is_string()) return plain("not in the description");
     const std::string& text = word.get_ref<const std::string&>();
     const formats::StorageRow* row = find_storage(checkpoint_.dialect(), text);
@@ -117,17 +117,17 @@ class Reader {
   // DeepSeek's FP8 says one thing of all layers that engines build quantized.
   [[nodiscard]] SchemeId scheme_of_method() const {
     const Json& block = *facts_.quantization;
-    const Json& method = config_member(block, "quant_method");
+    const Json& method = json_member(block, "quant_method");
     if (method.is_string() && method.get_ref<const std::string&>() == "blockwise_int8")
       return SchemeId::kInt8Block;
-    return config_member(block, "weight_block_size").is_array() ? SchemeId::kFp8Block
+    return json_member(block, "weight_block_size").is_array() ? SchemeId::kFp8Block
                                                                 : SchemeId::kFp8Tensor;
   }
 
   // DeepSeek-V4 says so beside the block, V4.1 in it.
   [[nodiscard]] bool has_fp4_experts() const {
     for (const Json* object : {&*checkpoint_.config().raw, facts_.quantization}) {
-      if (config_member(*object, "expert_dtype") == "fp4") return true;
+      if (json_member(*object, "expert_dtype") == "fp4") return true;
     }
     return false;
   }
@@ -136,7 +136,7 @@ class Reader {
     const Json& block = *facts_.quantization;
     const char* key = exemption_key(block, engine_ == Engine::kTransformers);
     if (is_exempt(checkpoint_, module.tensor->name, strings_at(block, key))) return plain(key);
-    const Json& method = config_member(block, "quant_method");
+    const Json& method = json_member(block, "quant_method");
     return quantized(scheme, "quant_method " + (method.is_string() ? method.get<std::string>()
                                                                    : std::string("(none)")));
   }

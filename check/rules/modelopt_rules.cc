@@ -48,7 +48,7 @@ struct Statement {
 };
 
 Statement file_of(const RuleInput& input) {
-  const Json& inner = config_member(input.checkpoint.description(), "quantization");
+  const Json& inner = json_member(input.checkpoint.description(), "quantization");
   return {inner.is_object() ? &inner : nullptr, kFile, "exclude_modules"};
 }
 
@@ -192,7 +192,7 @@ std::uint64_t group_size(const StorageRow& algo) {
 void judge_group(const RuleInput& input, const Json& group, const StorageRow& algo,
                  const std::string& where) {
   const auto require = [&](const char* owner, const char* key, const Json& wanted) {
-    const Json& value = config_member(config_member(group, owner), key);
+    const Json& value = json_member(json_member(group, owner), key);
     if (value.is_null() || value == wanted) return;
     input.report_config(ErrorCode::kMismatch,
                         fmt::format("{}.{}.{} is {}, but quant_algo {} means {}", where, owner, key,
@@ -206,7 +206,7 @@ void judge_group(const RuleInput& input, const Json& group, const StorageRow& al
   }
   require("weights", "dynamic", false);
   require("input_activations", "dynamic", algo.activations == Activations::kDynamic);
-  const bool has_inputs = config_member(group, "input_activations").is_object();
+  const bool has_inputs = json_member(group, "input_activations").is_object();
   if (has_inputs == (algo.activations != Activations::kWeightOnly)) return;
   input.report_config(ErrorCode::kMismatch,
                       fmt::format("{} has {}input_activations, but quant_algo {} {} them", where,
@@ -221,18 +221,18 @@ void arguments(const RuleInput& input) {
       input.report_file(statement.file, ErrorCode::kMismatch, std::move(message));
     };
     for (const char* key : {"has_zero_point", "pre_quant_scale"}) {
-      const Json& value = config_member(*statement.object, key);
+      const Json& value = json_member(*statement.object, key);
       if (!formats::says_nothing(value))
         refuse(fmt::format("{} is {}, but there are no such tensors", key, config_text(value)));
     }
     const StorageRow* algo = find_storage(input.dialect(), statement.block.algo_name());
     if (algo == nullptr) continue;
-    const Json& size = config_member(*statement.object, "group_size");
+    const Json& size = json_member(*statement.object, "group_size");
     if (!formats::says_nothing(size) && size != group_size(*algo)) {
       refuse(fmt::format("group_size is {}, but quant_algo {} means {}", config_text(size),
                          algo->config_name, group_size(*algo)));
     }
-    const Json& groups = config_member(*statement.object, "config_groups");
+    const Json& groups = json_member(*statement.object, "config_groups");
     if (!groups.is_object()) continue;
     for (const auto& [name, group] : groups.items())
       judge_group(input, group, *algo, fmt::format("config_groups.{}", name));
@@ -248,16 +248,16 @@ void statements_agree(const RuleInput& input) {
         ErrorCode::kMismatch,
         fmt::format("quantization_config.{} is {}, but {} in hf_quant_config.json is {}: engines "
                     "read one or the other",
-                    in_block, config_text(config_member(*block.object, in_block)), in_file,
-                    config_text(config_member(*file.object, in_file))));
+                    in_block, config_text(json_member(*block.object, in_block)), in_file,
+                    config_text(json_member(*file.object, in_file))));
   };
   for (const char* key : {"quant_algo", "group_size"}) {
-    const Json& a = config_member(*block.object, key);
-    const Json& b = config_member(*file.object, key);
+    const Json& a = json_member(*block.object, key);
+    const Json& b = json_member(*file.object, key);
     if (!a.is_null() && !b.is_null() && a != b) differ(key, key);
   }
-  const bool cache_in_block = !config_member(*block.object, "kv_cache_scheme").is_null();
-  const bool cache_in_file = !config_member(*file.object, "kv_cache_quant_algo").is_null();
+  const bool cache_in_block = !json_member(*block.object, "kv_cache_scheme").is_null();
+  const bool cache_in_file = !json_member(*file.object, "kv_cache_quant_algo").is_null();
   if (cache_in_block != cache_in_file) differ("kv_cache_scheme", "kv_cache_quant_algo");
   if (!block.object->contains("ignore") || !file.object->contains("exclude_modules")) return;
   for (const LinearModule& module : input.facts.modules) {

@@ -217,7 +217,7 @@ bool is_part_of_model(const Checkpoint& checkpoint) {
 
 std::vector<std::string> strings_at(const Json& object, const char* key) {
   std::vector<std::string> strings;
-  const Json& list = config_member(object, key);
+  const Json& list = json_member(object, key);
   if (!list.is_array()) return strings;
   for (const Json& entry : list) {
     if (entry.is_string()) strings.push_back(entry.get<std::string>());

@@ -14,6 +14,7 @@
 #include "check/rules/missing_tensors.h"
 #include "formats/config/config_meaning.h"
 #include "formats/dialect/config_groups.h"
+#include "formats/json/json.h"
 
 // What the tests behind the rows of loader_rules.h are given, and the tables of those rows, each in
 // the file of its tests. Internal: only those files and loader_rules.cc include this.
@@ -24,7 +25,6 @@ namespace ingot::check {
 using formats::Activations;
 using formats::Checkpoint;
 using formats::CodeKind;
-using formats::config_member;
 using formats::config_text;
 using formats::ConfigGroups;
 using formats::Dialect;
@@ -33,6 +33,7 @@ using formats::dtype_name;
 using formats::EngineLimitsMet;
 using formats::find_storage;
 using formats::Json;
+using formats::json_member;
 using formats::LogicalTensor;
 using formats::module_name;
 using formats::Part;

@@ -301,7 +301,7 @@ Checkpoint Checkpoint::open(const std::filesystem::path& directory, const OpenOp
   if (listing.has_index)
     check_index(listing.index, state->stored, names, state->bytes->files(), stage.faults());
   if (!state->is_complete) state->lost = lost_names(listing.index, state->bytes->files());
-  if (!state->config.text.key.empty()) state->config.text.prefix = find_text_prefix(state->stored);
+  state->config.text.prefix = find_text_prefix(state->stored);
   count_named_mtp(*state->family, state->stored, state->config);
   const StrayCheck strays{
       .directory = directory,
@@ -339,7 +339,7 @@ Checkpoint Checkpoint::assemble(AssembledModel model, const OpenOptions& options
   state->bytes = std::move(model.bytes);
   state->index_frame = std::move(model.index_frame);
   state->slices = std::move(model.slices);
-  if (!state->config.text.key.empty()) state->config.text.prefix = find_text_prefix(state->stored);
+  state->config.text.prefix = find_text_prefix(state->stored);
   state->file_names =
       model.file_names ? std::move(*model.file_names) : list_file_names(state->directory);
   std::sort(state->file_names.begin(), state->file_names.end());

@@ -14,6 +14,7 @@
 
 #include "formats/config/key_spellings.h"
 #include "formats/config/nested_config.h"
+#include "formats/config/released_words.h"
 #include "formats/config/rope_meaning.h"
 #include "formats/json/json.h"
 
@@ -174,13 +175,6 @@ std::string config_text(const Json& value) {
   return text + "...";
 }
 
-const Json& config_member(const Json& object, std::string_view key) {
-  static const Json absent = nullptr;
-  if (!object.is_object()) return absent;
-  const auto found = object.find(std::string(key));
-  return found == object.end() ? absent : *found;
-}
-
 bool says_nothing(const Json& value) {
   return value.is_null() || value == false || value == 0 || value == -1 ||
          (value.is_structured() && value.empty());
@@ -192,7 +186,7 @@ std::string cache_words(const Json& block) {
     if (key.starts_with("kv_cache") && !value.is_null() && value != "auto")
       return fmt::format("{} is {}", key, config_text(value));
   }
-  return cache_words(config_member(block, "quantization"));
+  return cache_words(json_member(block, "quantization"));
 }
 
 /// Reads one object: the whole config, or its text_config.
@@ -217,7 +211,7 @@ class ConfigMeaning::Reader {
   }
 
  private:
-  [[nodiscard]] const Json& at(std::string_view key) const { return config_member(object_, key); }
+  [[nodiscard]] const Json& at(std::string_view key) const { return json_member(object_, key); }
   [[nodiscard]] std::string path(std::string_view key) const {
     return fmt::format("{}{}", prefix_, key);
   }
@@ -424,12 +418,17 @@ class ConfigMeaning::Reader {
   ConfigMeaning& meaning_;
 };
 
-ConfigMeaning::ConfigMeaning(const Json& config) {
-  Reader(config, "", *this).read();
+ConfigMeaning::ConfigMeaning(const Json& given) {
+  // The order of keys means nothing, in objects within it too.
+  const nlohmann::json sorted(given);
+  const Json config(sorted);
   const std::string key = text_nesting(config).key;
+  const std::string prefix = key.empty() ? "" : fmt::format("{}.", key);
+  if (!key.empty()) Reader(config, "", *this).read();
+  Json text = key.empty() ? config : json_member(config, key);
+  use_released_words(text);
+  Reader(text, prefix, *this).read();
   if (key.empty()) return;
-  const std::string prefix = fmt::format("{}.", key);
-  Reader(config_member(config, key), prefix, *this).read();
   // Some readers look for rope above the text model's own keys.
   for (const auto& [meaning, said] : known_) {
     if (!meaning.starts_with("rope.")) continue;

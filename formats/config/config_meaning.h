@@ -44,9 +44,6 @@ class ConfigMeaning {
 /// A value of config.json in a message: "absent", or its text, shortened.
 std::string config_text(const Json& value);
 
-/// The member of an object; null where there is none, or no object.
-const Json& config_member(const Json& object, std::string_view key);
-
 /// Whether a value says no more than an absent one: null, false, 0, -1, an empty list or object.
 bool says_nothing(const Json& value);
 

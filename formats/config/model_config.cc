@@ -11,6 +11,7 @@
 #include "formats/base/error.h"
 #include "formats/config/key_spellings.h"
 #include "formats/config/nested_config.h"
+#include "formats/config/released_words.h"
 #include "formats/json/json.h"
 #include "formats/json/json_fields.h"
 
@@ -303,17 +304,12 @@ void read_moe_list(const JsonFields& config, ModelConfig& model) {
 
 constexpr const char* kHybridPattern = "hybrid_override_pattern";
 
-/// Nemotron-H: a step of prediction is several layers, a letter or a word each.
+/// Nemotron-H: a step of prediction is several layers, a letter each.
 std::uint64_t layers_of_mtp_step(const JsonFields& config) {
-  for (const char* key : {"mtp_hybrid_override_pattern", "mtp_layers_block_type"}) {
-    const Json* layers = config.find(key);
-    if (layers == nullptr || layers->is_null()) continue;
-    const std::size_t n =
-        layers->is_string() ? layers->get_ref<const std::string&>().size() : layers->size();
-    if (n > kMaxCount) config.refuse(key, "is beyond any model");
-    return std::max<std::size_t>(n, 1);
-  }
-  return 1;
+  constexpr const char* kKey = "mtp_hybrid_override_pattern";
+  const std::size_t n = config.optional_text(kKey).value_or("").size();
+  if (n > kMaxCount) config.refuse(kKey, "is beyond any model");
+  return std::max<std::size_t>(n, 1);
 }
 
 /// Nemotron-H: a letter per layer, E for experts.
@@ -435,9 +431,6 @@ ModelConfig read_config(const JsonFields& config) {
   keep("num_experts_per_tok", spelled_number(config, "num_experts_per_tok", kMaxCount),
        model.num_experts_per_tok, model);
   model.num_hidden_layers = count(config, "num_hidden_layers");
-  if (const Json* words = config.optional_array("layers_block_type");
-      words != nullptr && config.find("num_hidden_layers") == nullptr)
-    model.num_hidden_layers = std::min<std::uint64_t>(words->size(), kMaxCount);
   for (const char* key : kMtpLayerKeys) {
     if (config.find(key) == nullptr) continue;
     model.num_nextn_predict_layers = count(config, key);
@@ -476,8 +469,10 @@ ModelConfig read_config(const JsonFields& config) {
 ModelConfig parse_model_config(std::string_view text, std::string_view where) {
   Json document = parse_json(text, where);
   TextNesting nesting = text_nesting(document);
+  Json keys = nesting.key.empty() ? document : *nesting.keys;
+  if (use_released_words(keys)) nesting.keys = std::move(keys);
   ModelConfig model =
-      read_config(JsonFields(nesting.key.empty() ? document : *nesting.keys, where));
+      read_config(JsonFields(nesting.keys.is_null() ? document : *nesting.keys, where));
   if (!nesting.key.empty()) {
     const JsonFields whole(document, where);
     model.model_type = whole.text("model_type", "");

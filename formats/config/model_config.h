@@ -45,7 +45,9 @@ struct TextNesting {
   /// What stands before the text model's names: `language_model.`, or `model.language_model.` in
   /// place of `model.`. Found in the names of a checkpoint (text_names.h).
   std::string prefix;
-  JsonValue keys;  ///< those of the text model, and of the whole what it lacks; null: not nested
+  /// Those of the text model, and of the whole what it lacks, in the words of the releases; null
+  /// where the file has just these.
+  JsonValue keys;
 };
 
 /// config.json with types. A field that the file lacks is 0, empty or nullopt; what a family

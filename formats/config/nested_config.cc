@@ -17,19 +17,8 @@ constexpr const char* kQuantization = "quantization_config";
 // first, then there.
 constexpr std::array<std::string_view, 1> kQuantizedInText = {"kimi_k25"};
 
-const Json& no_json() {
-  static const Json null;
-  return null;
-}
-
-const Json& member(const Json& object, const std::string& key) {
-  if (!object.is_object()) return no_json();
-  const auto found = object.find(key);
-  return found == object.end() ? no_json() : *found;
-}
-
 std::string word(const Json& object, const char* key) {
-  const Json& value = member(object, key);
+  const Json& value = json_member(object, key);
   return value.is_string() ? value.get<std::string>() : std::string();
 }
 
@@ -42,28 +31,28 @@ std::span<const std::string_view> text_config_keys() {
 TextNesting text_nesting(const Json& document) {
   TextNesting nesting;
   const auto key = std::ranges::find_if(kTextKeys, [&](std::string_view candidate) {
-    return member(document, std::string(candidate)).is_object();
+    return json_member(document, candidate).is_object();
   });
   if (key == kTextKeys.end()) return nesting;
   nesting.key = *key;
-  Json keys = member(document, nesting.key);
+  Json keys = json_member(document, nesting.key);
   nesting.model_type = word(keys, "model_type");
-  const bool is_on_top = !member(document, kQuantization).is_null();
-  const bool is_in_text = !member(keys, kQuantization).is_null();
+  const bool is_on_top = !json_member(document, kQuantization).is_null();
+  const bool is_in_text = !json_member(keys, kQuantization).is_null();
   const std::string whole = word(document, "model_type");
   nesting.holds_quantization =
       !is_on_top &&
       (is_in_text || std::ranges::find(kQuantizedInText, whole) != kQuantizedInText.end());
   for (const auto& [name, value] : document.items()) {
     const bool is_outer = name == kQuantization && is_on_top;
-    if (name != nesting.key && (is_outer || member(keys, name).is_null())) keys[name] = value;
+    if (name != nesting.key && (is_outer || json_member(keys, name).is_null())) keys[name] = value;
   }
   nesting.keys = std::move(keys);
   return nesting;
 }
 
 const Json& text_keys(const ModelConfig& config) {
-  return config.text.key.empty() ? *config.raw : *config.text.keys;
+  return config.text.keys.is_null() ? *config.raw : *config.text.keys;
 }
 
 Json& text_section(const ModelConfig& config, Json& document) {
@@ -71,17 +60,17 @@ Json& text_section(const ModelConfig& config, Json& document) {
 }
 
 const Json& quantization_block(const ModelConfig& config) {
-  return member(text_keys(config), kQuantization);
+  return json_member(text_keys(config), kQuantization);
 }
 
 const Json& quantization_block(const Json& document) {
-  const Json& on_top = member(document, kQuantization);
+  const Json& on_top = json_member(document, kQuantization);
   if (!on_top.is_null()) return on_top;
   for (const std::string_view key : kTextKeys) {
-    const Json& text = member(document, std::string(key));
-    if (text.is_object()) return member(text, kQuantization);
+    const Json& text = json_member(document, key);
+    if (text.is_object()) return json_member(text, kQuantization);
   }
-  return no_json();
+  return json_member(document, kQuantization);  // null
 }
 
 void set_quantization_block(const ModelConfig& config, Json& document, Json block) {

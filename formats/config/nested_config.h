@@ -16,7 +16,7 @@ std::span<const std::string_view> text_config_keys();
 /// Where the text model stands in this document, and its keys; `prefix` is empty.
 TextNesting text_nesting(const Json& document);
 
-/// The keys that readers of the text model see.
+/// The keys that readers of the text model see, in the words of its releases (released_words.h).
 const Json& text_keys(const ModelConfig& config);
 
 /// The object of `document` that holds the text model's own keys; `document` is that of `config`,

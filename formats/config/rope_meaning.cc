@@ -68,7 +68,7 @@ void read_rope(const Json& config, const std::string& prefix, const RopeSink& si
   const auto path = [&](std::string_view key) { return fmt::format("{}{}", prefix, key); };
   std::vector<RopeValues> objects;
   for (const std::string_view key : kRopeObjects) {
-    const Json object = flat_rope(config_member(config, key));
+    const Json object = flat_rope(json_member(config, key));
     if (object.is_object() && !object.empty()) objects.push_back(rope_values(object, path(key)));
   }
   for (const RopeValues& values : objects) {
@@ -77,7 +77,7 @@ void read_rope(const Json& config, const std::string& prefix, const RopeSink& si
   if (objects.size() == 2) miss_in_rope(objects[0], objects[1], sink);
   if (objects.size() == 2) miss_in_rope(objects[1], objects[0], sink);
   for (const std::string_view key : {kTheta, kPartial}) {
-    const Json& value = config_member(config, key);
+    const Json& value = json_member(config, key);
     if (!value.is_null())
       sink.say(fmt::format("rope.{}", key), {.value = value, .path = path(key)});
   }

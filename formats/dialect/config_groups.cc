@@ -141,17 +141,17 @@ std::string text_or(const Json& value, std::string_view absent) {
 
 // A strategy that is not named follows from what else there is.
 std::string strategy_of(const Json& weights) {
-  if (std::string named = text_or(config_member(weights, "strategy"), ""); !named.empty())
+  if (std::string named = text_or(json_member(weights, "strategy"), ""); !named.empty())
     return named;
-  if (!config_member(weights, "block_structure").is_null()) return "block";
-  const Json& size = config_member(weights, "group_size");
+  if (!json_member(weights, "block_structure").is_null()) return "block";
+  const Json& size = json_member(weights, "group_size");
   if (size.is_null()) return "tensor";
   return size.is_number_unsigned() && size != 0 ? "group" : "channel";
 }
 
 /// An order of columns that a table of them tells; others are the writer's affair.
 bool has_order_table(const Json& weights) {
-  const Json& order = config_member(weights, "actorder");
+  const Json& order = json_member(weights, "actorder");
   return order == "group" || order == "dynamic" || order == true;
 }
 
@@ -161,7 +161,7 @@ bool is_strategy_of(const GroupForm& form, std::string_view strategy) {
 
 /// {0, 0} where it has no two numbers.
 std::array<std::uint64_t, 2> block_structure(const Json& weights) {
-  const Json& sides = config_member(weights, "block_structure");
+  const Json& sides = json_member(weights, "block_structure");
   if (!sides.is_array() || sides.size() != 2 || !sides[0].is_number_unsigned() ||
       !sides[1].is_number_unsigned())
     return {0, 0};
@@ -173,19 +173,19 @@ void read_group(const Json& weights, ConfigGroup& group) {
   const SchemeFacts& facts = scheme_facts(group.scheme.value());
   if (facts.group_rows > 1) group.block = block_structure(weights);
   if (!facts.chooses_cols) return;
-  const Json& size = config_member(weights, "group_size");
+  const Json& size = json_member(weights, "group_size");
   const bool has_size = strategy_of(weights) == "group" && size.is_number_unsigned();
   group.block = {1, has_size ? size.get<std::uint64_t>() : 0};
-  group.has_zero_points = config_member(weights, "symmetric") == false;
+  group.has_zero_points = json_member(weights, "symmetric") == false;
   group.has_group_order = has_order_table(weights);
 }
 
 std::optional<Activations> activations_of(const Json& group) {
-  const Json& args = config_member(group, "input_activations");
+  const Json& args = json_member(group, "input_activations");
   if (args.is_null()) return Activations::kWeightOnly;
   if (!args.is_object()) return std::nullopt;
   // "local": scales of groups are found at run time, the global one is stored.
-  return config_member(args, "dynamic") == true ? Activations::kDynamic : Activations::kStatic;
+  return json_member(args, "dynamic") == true ? Activations::kDynamic : Activations::kStatic;
 }
 
 Error corrupt(std::string_view fact) {
@@ -196,7 +196,7 @@ Error corrupt(std::string_view fact) {
 /// Arguments of activations with the defaults that compressed-tensors gives to absent ones.
 Json with_defaults(const Json& given) {
   const auto or_else = [&](const char* key, Json absent) {
-    const Json& value = config_member(given, key);
+    const Json& value = json_member(given, key);
     return value.is_null() ? std::move(absent) : value;
   };
   const Json strategy = or_else("strategy", "tensor");
@@ -254,19 +254,19 @@ Json config_group(const QuantizationGroup& group, const std::vector<std::string>
 }
 
 std::optional<std::array<std::uint64_t, 2>> compressed_tensors_block_size(const Json& block) {
-  const Json& groups = config_member(block, "config_groups");
+  const Json& groups = json_member(block, "config_groups");
   if (groups.is_null()) return std::nullopt;
   if (!groups.is_object()) throw corrupt("has config_groups that are no object");
   std::optional<std::array<std::uint64_t, 2>> found;
   for (const auto& [name, group] : groups.items()) {
-    const Json& weights = config_member(group, "weights");
+    const Json& weights = json_member(group, "weights");
     // Other strategies need no numbers: a row, a tensor and a group of 16 or 32 are what they are.
     if (!weights.is_object() || strategy_of(weights) != "block") continue;
     const std::array<std::uint64_t, 2> size = block_structure(weights);
     for (const std::uint64_t side : size) {
       if (side != 0 && side <= kMaxBlockSide) continue;
       throw corrupt(fmt::format("has a block_structure of {} in config_groups.{}",
-                                config_text(config_member(weights, "block_structure")), name));
+                                config_text(json_member(weights, "block_structure")), name));
     }
     if (found && *found != size) {
       throw Error(ErrorCode::kUnsupported, "config_groups has weights in blocks of several sizes")
@@ -278,15 +278,15 @@ std::optional<std::array<std::uint64_t, 2>> compressed_tensors_block_size(const 
 }
 
 std::optional<SchemeId> scheme_of_arguments(const Json& weights) {
-  const bool has_zero_points = config_member(weights, "symmetric") == false;
-  const std::string type = text_or(config_member(weights, "type"), "int");
+  const bool has_zero_points = json_member(weights, "symmetric") == false;
+  const std::string type = text_or(json_member(weights, "type"), "int");
   const std::string strategy = strategy_of(weights);
-  const Json& said_bits = config_member(weights, "num_bits");
+  const Json& said_bits = json_member(weights, "num_bits");
   const std::uint64_t bits = said_bits.is_number_unsigned() ? said_bits.get<std::uint64_t>() : 8;
   for (const GroupForm& form : kForms) {
     if (type != form.type || bits != form.num_bits || !is_strategy_of(form, strategy)) continue;
     if (has_zero_points && !chooses_cols(form)) continue;
-    if (form.group_size == 0 || config_member(weights, "group_size") == form.group_size)
+    if (form.group_size == 0 || json_member(weights, "group_size") == form.group_size)
       return form.scheme;
   }
   return std::nullopt;
@@ -322,8 +322,8 @@ class ConfigGroups::Faults {
 
 ConfigGroups::ConfigGroups(const Json& block, std::vector<std::string>* fault_list) {
   Faults faults(fault_list);
-  const Json& ignore = config_member(block, "ignore");
-  const Json& groups = config_member(block, "config_groups");
+  const Json& ignore = json_member(block, "ignore");
+  const Json& groups = json_member(block, "config_groups");
   if (groups.is_null()) {
     faults.add("has no config_groups");
   } else if (!groups.is_object()) {
@@ -338,9 +338,9 @@ ConfigGroups::ConfigGroups(const Json& block, std::vector<std::string>* fault_li
       ConfigGroup& known = groups_.emplace_back();
       known.name = name;
       known.json = &group;
-      known.format = text_or(config_member(group, "format"), "");
+      known.format = text_or(json_member(group, "format"), "");
       known.activations = activations_of(group);
-      const Json& weights = config_member(group, "weights");
+      const Json& weights = json_member(group, "weights");
       known.has_weights = weights.is_object();
       if (known.has_weights) known.scheme = scheme_of_arguments(weights);
       if (known.scheme) read_group(weights, known);
@@ -360,7 +360,7 @@ ConfigGroups::ConfigGroups(const Json& block, std::vector<std::string>* fault_li
 
 void ConfigGroups::add_targets(const Json& group, Faults& faults) {
   const std::string where = fmt::format("config_groups.{}", groups_.back().name);
-  const Json& targets = config_member(group, "targets");
+  const Json& targets = json_member(group, "targets");
   if (!targets.is_null() && !targets.is_array())
     faults.refuse(fmt::format("{} has targets that are no list", where));
   if (targets.is_null() || (targets.is_array() && targets.empty()))
@@ -425,32 +425,32 @@ std::optional<QuantizationGroup> ConfigGroups::group_of(std::string_view module)
 
 std::vector<std::string> argument_faults(const ConfigGroup& group) {
   const GroupForm& form = form_of(group.scheme.value());
-  const Json& weights = config_member(*group.json, "weights");
+  const Json& weights = json_member(*group.json, "weights");
   std::vector<std::string> faults;
   const auto refuse_if = [&](bool is_wrong, std::string_view path, const Json& value) {
     if (is_wrong)
       faults.push_back(fmt::format("{} is {}, which {} does not have", path, config_text(value),
                                    scheme_facts(form.scheme).name));
   };
-  const Json& dynamic = config_member(weights, "dynamic");
+  const Json& dynamic = json_member(weights, "dynamic");
   refuse_if(!says_nothing(dynamic), "weights.dynamic", dynamic);
   refuse_if(has_order_table(weights) && !chooses_cols(form), "weights.actorder",
-            config_member(weights, "actorder"));
-  const Json& size = config_member(weights, "group_size");
+            json_member(weights, "actorder"));
+  const Json& size = json_member(weights, "group_size");
   const bool is_row = size == -1 && chooses_cols(form);
-  refuse_if(!has_group_size(config_member(weights, "strategy")) && !says_nothing(size) && !is_row,
+  refuse_if(!has_group_size(json_member(weights, "strategy")) && !says_nothing(size) && !is_row,
             "weights.group_size", size);
-  const Json& sides = config_member(weights, "block_structure");
+  const Json& sides = json_member(weights, "block_structure");
   refuse_if(form.strategy != "block" && !says_nothing(sides), "weights.block_structure", sides);
-  const Json& dtype = config_member(weights, "scale_dtype");
+  const Json& dtype = json_member(weights, "scale_dtype");
   refuse_if(!dtype.is_null() && !is_scale_dtype(dtype, form), "weights.scale_dtype", dtype);
-  const Json& outputs = config_member(*group.json, "output_activations");
+  const Json& outputs = json_member(*group.json, "output_activations");
   refuse_if(!says_nothing(outputs), "output_activations", outputs);
   return faults;
 }
 
 std::string activations_fault(const ConfigGroup& group) {
-  const Json& given = config_member(*group.json, "input_activations");
+  const Json& given = json_member(*group.json, "input_activations");
   if (!given.is_object()) return {};
   const Json wanted = with_defaults(given);
   const std::vector<Json> known =

@@ -27,11 +27,11 @@ Error unsupported(std::string_view fact) {
 }
 
 bool is_true(const Json& block, const char* key) {
-  return config_member(block, key) == true;
+  return json_member(block, key) == true;
 }
 
 std::string lower_word(const Json& block, const char* key, std::string_view absent) {
-  const Json& value = config_member(block, key);
+  const Json& value = json_member(block, key);
   if (!value.is_string()) return std::string(absent);
   auto word = value.get<std::string>();
   for (char& letter : word) {
@@ -57,11 +57,11 @@ std::optional<InputMajorLayout> input_major_layout(const ModelConfig& config) {
   const std::string method = config.quantization ? config.quantization->quant_method : "";
   if (method != kAwq && method != kGptq) return std::nullopt;
   const Json& block = quantization_block(config);
-  if (const Json& bits = config_member(block, "bits"); bits != 4)
+  if (const Json& bits = json_member(block, "bits"); bits != 4)
     throw unsupported(
         fmt::format("has bits {}; of {} this version reads 4", config_text(bits), method));
   InputMajorLayout layout;
-  if (const Json& size = config_member(block, "group_size"); size.is_number_unsigned()) {
+  if (const Json& size = json_member(block, "group_size"); size.is_number_unsigned()) {
     layout.group_size = size.get<std::uint64_t>();
   } else if (size == -1) {
     layout.group_size = 0;

@@ -50,7 +50,7 @@ constexpr std::array kStorage = {
 };
 
 std::string algo_name_in(const Json& owner) {
-  const Json& name = config_member(owner, "quant_algo");
+  const Json& name = json_member(owner, "quant_algo");
   return name.is_string() ? name.get<std::string>() : std::string();
 }
 
@@ -58,7 +58,7 @@ ModuleList excluded_in(const Json& body, std::span<const char* const> lists,
                        std::vector<std::string>* faults) {
   std::vector<std::string> entries;
   for (const char* key : lists) {
-    const Json& list = config_member(body, key);
+    const Json& list = json_member(body, key);
     const bool is_list =
         list.is_array() &&
         std::all_of(list.begin(), list.end(), [](const Json& e) { return e.is_string(); });
@@ -207,7 +207,7 @@ const Dialect kModeloptDialect = {
     .description = description};
 
 const Json& modelopt_body(const Json& block) {
-  const Json& nested = config_member(block, "quantization");
+  const Json& nested = json_member(block, "quantization");
   return nested.is_object() ? nested : block;
 }
 
@@ -215,7 +215,7 @@ ModeloptBlock::ModeloptBlock(const Json& block, std::span<const char* const> lis
                              std::vector<std::string>* faults)
     : algo_name_(algo_name_in(modelopt_body(block))),
       excluded_(excluded_in(modelopt_body(block), lists, faults)) {
-  const Json& layers = config_member(modelopt_body(block), "quantized_layers");
+  const Json& layers = json_member(modelopt_body(block), "quantized_layers");
   if (!layers.is_object()) return;
   layers_.emplace();
   for (const auto& [module, layer] : layers.items())

@@ -43,16 +43,7 @@ std::string word_of(const Json& value) {
 /// Layers that a list of config.json may name: it is searched for each tensor.
 constexpr std::size_t kMostListed = 4096;
 
-/// The list under a key of config.json. Nemotron-H has its layers as letters, or as words.
-const Json& layer_list(const ModelConfig& config, const std::string& key) {
-  constexpr std::string_view kLetters = "hybrid_override_pattern";
-  constexpr std::string_view kWords = "layers_block_type";
-  const Json& value = config_value(config, key);
-  if (!value.is_null() || !key.ends_with(kLetters)) return value;
-  return config_value(config, key.substr(0, key.size() - kLetters.size()).append(kWords));
-}
-
-/// An entry of such a list, as families write it; empty where it does not go so far.
+/// An entry of a list of config.json, as families write it; empty where it does not go so far.
 std::string entry_of(const Json& list, std::uint64_t index) {
   if (list.is_string()) {
     const auto& letters = list.get_ref<const std::string&>();
@@ -64,9 +55,9 @@ std::string entry_of(const Json& list, std::uint64_t index) {
 /// The entry of a layer. MTP layers have it where the list goes on over them, or in a list of their
 /// own for each step, whose key begins with `mtp_`.
 std::string entry_of_layer(const ModelConfig& config, const std::string& key, std::uint32_t layer) {
-  const std::string entry = entry_of(layer_list(config, key), layer);
+  const std::string entry = entry_of(config_value(config, key), layer);
   if (layer < config.num_hidden_layers || !entry.empty()) return entry;
-  const Json& own = layer_list(config, "mtp_" + key);
+  const Json& own = config_value(config, "mtp_" + key);
   const std::size_t n = own.is_string() ? own.get_ref<const std::string&>().size() : own.size();
   return n == 0 ? entry : entry_of(own, (layer - config.num_hidden_layers) % n);
 }

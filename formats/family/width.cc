@@ -256,7 +256,7 @@ const Json& config_value(const ModelConfig& config, std::string_view path) {
   const Json* value = &text_keys(config);
   while (true) {
     const std::size_t dot = path.find('.');
-    value = &config_member(*value, path.substr(0, dot));
+    value = &json_member(*value, path.substr(0, dot));
     if (dot == std::string_view::npos) return *value;
     path.remove_prefix(dot + 1);
   }

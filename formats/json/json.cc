@@ -201,4 +201,11 @@ std::string json_text(const Json& value) {
   }
 }
 
+const Json& json_member(const Json& object, std::string_view key) {
+  static const Json absent = nullptr;
+  if (!object.is_object()) return absent;
+  const auto found = object.find(std::string(key));
+  return found == object.end() ? absent : *found;
+}
+
 }  // namespace ingot::formats

@@ -47,6 +47,9 @@ Json parse_json(std::string_view text, std::string_view where);
 /// Reads and parses a JSON file of at most `max_bytes`.
 Json read_json_file(const std::filesystem::path& path, std::uint64_t max_bytes);
 
+/// The member of an object; null where there is none, or no object.
+const Json& json_member(const Json& object, std::string_view key);
+
 /// The array of row(entry) for every entry of a range.
 template <typename Range, typename Row>
 Json json_list(const Range& range, const Row& row) {

@@ -97,7 +97,7 @@ ModelSpec hunyuan_v1_moe(const ModelConfig& config) {
     refuse(ErrorCode::kUnsupported, "'use_cla' is true; layers that share keys are not known");
   }
   ModelConfig stretched = config;
-  if (const auto scaling = fields.optional_child("rope_scaling")) {
+  if (const auto scaling = rope_fields(config)) {
     const double alpha = scaling->optional_real("alpha", 0, 1e9).value_or(0);
     if (config.rope.type == "dynamic" && alpha > 0) {
       const auto width = static_cast<double>(of_heads(config.head_dim, "head_dim"));

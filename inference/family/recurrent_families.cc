@@ -219,29 +219,20 @@ ModelSpec nemotron_h(const ModelConfig& config) {
   if (space.heads % space.groups != 0) {
     refuse(fmt::format("{} heads in {} groups make no state space", space.heads, space.groups));
   }
-  // One sign or one word a layer.
-  std::vector<std::string> kinds;
-  if (const auto pattern = fields.optional_text("hybrid_override_pattern")) {
-    for (const char sign : *pattern) kinds.emplace_back(1, sign);
-  } else {
-    for (const formats::Json& word : fields.array("layers_block_type")) {
-      kinds.push_back(word.is_string() ? word.get<std::string>() : std::string());
-    }
-  }
+  const std::string kinds = fields.text("hybrid_override_pattern");
   if (kinds.size() != spec.layers) {
     refuse(fmt::format("'hybrid_override_pattern' tells of {} layers, there are {}", kinds.size(),
                        spec.layers));
   }
   for (std::size_t l = 0; l < spec.layers; ++l) {
-    const std::string& kind = kinds[l];
-    const bool is_moe = kind == "E" || kind == "moe", is_dense = kind == "-" || kind == "mlp";
-    spec.is_moe[l] = is_moe;
-    spec.has_feed_forward.push_back(is_moe || is_dense);
-    if (is_moe || is_dense) {
+    const char kind = kinds[l];
+    spec.is_moe[l] = kind == 'E';
+    spec.has_feed_forward.push_back(kind == 'E' || kind == '-');
+    if (spec.has_feed_forward.back()) {
       spec.mixers.emplace_back(NoMixer());
-    } else if (kind == "M" || kind == "mamba" || kind == "linear_attention") {
+    } else if (kind == 'M') {
       spec.mixers.emplace_back(space);
-    } else if (kind == "*" || kind == "attention" || kind == "full_attention") {
+    } else if (kind == '*') {
       spec.mixers.emplace_back(ModelAttention());
     } else {
       refuse(

@@ -73,9 +73,7 @@ double pair_of_turns(double turns, double dim, double theta, double length) {
 }  // namespace
 
 RopeBands rope_bands(const formats::ModelConfig& config) {
-  const formats::JsonFields fields = spec_fields(config);
-  const char* key = fields.find("rope_parameters") != nullptr ? "rope_parameters" : "rope_scaling";
-  const auto scaling = fields.optional_child(key);
+  const auto scaling = rope_fields(config);
   if (!scaling) return {};
   RopeBands bands{.truncate = scaling->boolean("truncate", true)};
   bands.low = scaling->optional_real("low_freq_factor", 0, 1e9).value_or(bands.low);

@@ -202,7 +202,7 @@ std::size_t rotated_dim(const ModelConfig& config, double if_missing) {
   const JsonFields fields = spec_fields(config);
   if (const auto dim = fields.optional_number("rotary_dim", config.head_dim))
     return static_cast<std::size_t>(*dim);
-  const auto rope = fields.optional_child("rope_parameters");
+  const auto rope = rope_fields(config);
   const JsonFields& place = rope && rope->find("partial_rotary_factor") != nullptr ? *rope : fields;
   const double part = place.optional_real("partial_rotary_factor", 0, 1).value_or(if_missing);
   return static_cast<std::size_t>(part * static_cast<double>(config.head_dim));
@@ -217,7 +217,7 @@ void set_biased_router(ModelSpec& spec, const JsonFields& fields, const char* no
 }
 
 std::optional<GrowthSpec> query_growth(const ModelConfig& config) {
-  const auto rope = spec_fields(config).optional_child("rope_parameters");
+  const auto rope = rope_fields(config);
   const auto beta = rope ? rope->optional_real("llama_4_scaling_beta", -1e6, 1e6) : std::nullopt;
   if (!beta) return std::nullopt;
   const std::uint64_t length = config.rope.original_max_position_embeddings.value_or(0);
@@ -250,6 +250,12 @@ void leave_out_mtp(ModelSpec& spec) {
   spec.leaves_out_mtp = spec.mtp_layers > 0;
   spec.mtp_layers = 0;
   spec.is_moe.resize(spec.layers);
+}
+
+std::optional<JsonFields> rope_fields(const ModelConfig& config) {
+  const JsonFields fields = spec_fields(config);
+  return fields.optional_child(fields.find("rope_parameters") != nullptr ? "rope_parameters"
+                                                                         : "rope_scaling");
 }
 
 std::size_t needed(const JsonFields& fields, const char* key, std::uint64_t most) {

@@ -32,6 +32,8 @@ std::size_t of_heads(std::uint64_t value, std::string_view key);
 
 /// Keys of config.json that only the forward pass needs.
 formats::JsonFields spec_fields(const formats::ModelConfig& config);
+/// Parameters of rope, in either spelling; nullopt where there are none.
+std::optional<formats::JsonFields> rope_fields(const formats::ModelConfig& config);
 /// One of them, a whole number: present, and not 0.
 std::size_t needed(const formats::JsonFields& fields, const char* key,
                    std::uint64_t most = kMaxCount);

@@ -201,7 +201,7 @@ namespace {
 const formats::Json& recorded_choices(const ComparedCheckpoint& side) {
   static const formats::Json absent = nullptr;
   if (!side.manifest) return absent;
-  const formats::Json& choices = formats::config_member(side.manifest->recipe, "choices");
+  const formats::Json& choices = formats::json_member(side.manifest->recipe, "choices");
   return choices.is_null() ? *side.manifest->recipe : choices;
 }
 
@@ -209,14 +209,14 @@ const formats::Json& recorded_choices(const ComparedCheckpoint& side) {
 
 std::string recorded_search(const ComparedCheckpoint& side) {
   const formats::Json& choices = recorded_choices(side);
-  if (!formats::config_member(choices, "importance").is_null()) return "weighted";
+  if (!formats::json_member(choices, "importance").is_null()) return "weighted";
   // The key is from when nvfp4 alone was searched.
-  const formats::Json& search = formats::config_member(choices, "nvfp4_search");
+  const formats::Json& search = formats::json_member(choices, "nvfp4_search");
   return search.is_string() ? search.get<std::string>() : std::string();
 }
 
 bool has_recorded_scales(const ComparedCheckpoint& side) {
-  return !formats::config_member(recorded_choices(side), "scales_from").is_null();
+  return !formats::json_member(recorded_choices(side), "scales_from").is_null();
 }
 
 }  // namespace ingot::verify

@@ -6,16 +6,17 @@
 
 #include "formats/config/config_meaning.h"
 #include "formats/config/nested_config.h"
+#include "formats/json/json.h"
 #include "formats/storage/block_scales.h"
 #include "verify/structure/structure_comparisons.h"
 
 namespace ingot::verify {
 
 using formats::Checkpoint;
-using formats::config_member;
 using formats::config_text;
 using formats::ConfigMeaning;
 using formats::Json;
+using formats::json_member;
 using formats::LogicalTensor;
 using formats::SaidValue;
 using formats::SchemeId;
@@ -67,8 +68,8 @@ struct ParameterComparison {
       for (const auto& [key, value] : side->items()) names.insert(key);
     }
     for (const std::string& key : names) {
-      const Json& before = config_member(source, key);
-      const Json& after = config_member(output.config, key);
+      const Json& before = json_member(source, key);
+      const Json& after = json_member(output.config, key);
       if (before != after) tell(Severity::kError, differs(key, before, after));
     }
   }
@@ -101,8 +102,8 @@ struct ParameterComparison {
 };
 
 const Json& dtype_of(const Json& config) {
-  const Json& dtype = config_member(config, "dtype");
-  return dtype.is_null() ? config_member(config, "torch_dtype") : dtype;
+  const Json& dtype = json_member(config, "dtype");
+  return dtype.is_null() ? json_member(config, "torch_dtype") : dtype;
 }
 
 // As config.json calls it.
@@ -164,7 +165,7 @@ struct NumberFormats {
   void scale_format() {
     const std::string_view key = output.dialect().scale_format_key;
     const auto is_said = [&](const Json& said) {
-      return !config_member(formats::quantization_block(said), key).is_null();
+      return !json_member(formats::quantization_block(said), key).is_null();
     };
     if (key.empty() || is_said(config.config)) return;
     if (!formats::all_scales_are_powers_of_two(output)) return;

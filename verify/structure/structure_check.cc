@@ -83,7 +83,7 @@ bool is_read(const std::string& path) {
 // A member of a JSON file; null where there is no such file or member.
 formats::Json json_member(const std::filesystem::path& path, std::string_view key) {
   try {
-    return formats::config_member(formats::read_json_file(path, kMaxConfigBytes), key);
+    return formats::json_member(formats::read_json_file(path, kMaxConfigBytes), key);
   } catch (const Error&) {
     return nullptr;
   }

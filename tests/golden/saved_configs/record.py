@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 """record.py: config.json files as they were released, and as Hugging Face transformers saves them again.
 
-Writes, beside this file, FAMILY.json (in the spelling of a release) and FAMILY.saved.json. Needs transformers 5.
+Writes, beside this file, FAMILY.json (in the spelling of a release) and FAMILY.saved.json; and NAME.saved.json of each
+small checkpoint with a recorded forward pass, whose own config.json is in the spelling of its release. Names as
+arguments are all that is written. Needs transformers 5.
 """
 import json
 import pathlib
+import sys
 import tempfile
 
 from transformers import AutoConfig
@@ -34,12 +37,34 @@ def released(config):
 sources = {"deepseek_v32": ROOT / "examples/tiny-v32/config.json"}
 for family in ("deepseek_v2", "deepseek_v3", "glm_moe_dsa", "qwen3_moe"):
     sources[family] = ROOT / f"tests/golden/arch/{family}/config.json"
-for family, source in sources.items():
-    before = released(json.loads(source.read_text()))
+# What transformers calls otherwise, it does not read; DSpark's layers are no part of its model.
+UNREAD = {"bailing_hybrid", "kimi_k2_thinking", "deepseek_v4_dspark"}
+RELEASED = {}
+for golden in sorted((ROOT / "tests/golden/forward").glob("*/golden.safetensors")):
+    name = golden.parent.name
+    own = golden.parent / "checkpoint"
+    if name not in UNREAD:
+        RELEASED[name] = (own if own.is_dir() else ROOT / "tests/golden/families" / name) / "config.json"
+
+
+def saved(config):
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder)
-        (path / "config.json").write_text(json.dumps(before))
+        (path / "config.json").write_text(json.dumps(config))
         AutoConfig.from_pretrained(path).save_pretrained(path / "saved")
-        after = json.loads((path / "saved/config.json").read_text())
-    for name, config in ((family, before), (family + ".saved", after)):
-        (HERE / f"{name}.json").write_text(json.dumps(config, indent=2) + "\n")
+        return json.loads((path / "saved/config.json").read_text())
+
+
+def write(name, config):
+    (HERE / f"{name}.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+asked = set(sys.argv[1:])
+for family, source in sources.items():
+    if not asked or family in asked:
+        before = released(json.loads(source.read_text()))
+        write(family, before)
+        write(family + ".saved", saved(before))
+for name, source in RELEASED.items():
+    if not asked or name in asked:
+        write(name + ".saved", saved(json.loads(source.read_text())))

@@ -221,6 +221,34 @@ TEST_P(FamilyForward, SequencesBeginAgainButDoNotGoBack) {
 INSTANTIATE_TEST_SUITE_P(Fixtures, FamilyForward, ::testing::ValuesIn(kFamilyCases),
                          [](const auto& suite) { return std::string(suite.param.name); });
 
+// transformers saves configs in words of its own; the model is the same.
+std::filesystem::path saved_config(const std::string& name) {
+  return std::filesystem::path(INGOT_SOURCE_DIR) / "tests/golden/saved_configs" /
+         (name + ".saved.json");
+}
+
+std::vector<std::string> names_with_saved_config() {
+  std::vector<std::string> names;
+  for (const FamilyCase& row : kFamilyCases) {
+    if (std::filesystem::exists(saved_config(row.name))) names.emplace_back(row.name);
+  }
+  return names;
+}
+
+class SavedConfig : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(SavedConfig, GivesTheBitsOfTheReleasedOne) {
+  const EditedCopy copy(fixture(GetParam()));
+  std::filesystem::remove(copy.path() / "config.json");
+  std::filesystem::copy_file(saved_config(GetParam()), copy.path() / "config.json");
+  const std::vector<std::int64_t> ids = golden_ids(GetParam());
+  const OpenedModel saved(copy.path()), released(fixture(GetParam()));
+  EXPECT_EQ(run(saved.model, ids).logits, run(released.model, ids).logits);
+}
+
+INSTANTIATE_TEST_SUITE_P(Fixtures, SavedConfig, ::testing::ValuesIn(names_with_saved_config()),
+                         [](const auto& suite) { return suite.param; });
+
 // FP4 under E8M0 scales and FP8 are BF16 without loss, so the BF16 release has the same bits.
 TEST(DeepseekV4, HasTheSameBitsInBf16) {
   const TempDir directory;

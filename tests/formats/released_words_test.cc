@@ -1,0 +1,67 @@
+#include "formats/config/released_words.h"
+
+#include <string_view>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "formats/json/json.h"
+
+// That every saved config gives the model of the released one is tested in inference/model.
+
+namespace ingot::formats {
+namespace {
+
+Json released(std::string_view text) {
+  Json keys = parse_json(text, "config.json");
+  use_released_words(keys);
+  return keys;
+}
+
+TEST(ReleasedWords, LayersOfNemotronAreLetters) {
+  const Json keys = released(
+      R"({"layers_block_type": ["mamba", "full_attention", "moe", "mlp"],
+          "mtp_layers_block_type": ["attention", "moe"]})");
+  EXPECT_EQ(keys.at("hybrid_override_pattern"), "M*E-");
+  EXPECT_EQ(keys.at("mtp_hybrid_override_pattern"), "*E");
+  EXPECT_EQ(keys.at("num_hidden_layers"), 4);
+  EXPECT_FALSE(keys.contains("layers_block_type"));
+}
+
+TEST(ReleasedWords, RopeOfCompressedLayersStandsApart) {
+  const Json keys = released(R"({"rope_parameters": {
+      "main": {"rope_type": "default", "rope_theta": 10000},
+      "compress": {"rope_type": "yarn", "rope_theta": 160000, "factor": 16,
+                   "attention_factor": 1.0}}})");
+  EXPECT_EQ(keys, parse_json(R"({"rope_theta": 10000, "compress_rope_theta": 160000,
+      "rope_scaling": {"rope_type": "yarn", "factor": 16}})",
+                             ""));
+}
+
+TEST(ReleasedWords, WhatHasAnotherFormStaysAsItIs) {
+  for (const std::string_view text : {
+           "[]",
+           "3",
+           R"({"layers_block_type": ["mamba", 3]})",
+           R"({"layers_block_type": ["snail"]})",
+           R"({"layers_block_type": ["moe"], "hybrid_override_pattern": "M"})",
+           R"({"mlp_layer_types": ["moe"]})",
+           R"({"mlp_layer_types": ["moe", "hash_moe"], "compress_ratios": [0, 4]})",
+           R"({"mlp_layer_types": ["hash_moe"], "compress_ratios": [0], "num_hash_layers": 2})",
+           R"({"compress_rates": 4, "layer_types": ["sliding_attention"]})",
+           R"({"compress_rates": {}, "layer_types": ["full_attention"]})",
+           R"({"rope_parameters": {"main": {"rope_type": "yarn"}, "compress": {}}})",
+           R"({"rope_parameters": {"main": {}, "compress": {"attention_factor": 2}}})",
+           R"({"index_topk_blocks": 2, "layer_types": ["linear_attention"]})",
+           R"({"num_sliding_attention_heads": 6, "layer_types": ["sliding_attention"],
+               "per_layer_config": {"0": {"head_dim": 6}}})",
+       }) {
+    Json keys = parse_json(text, "config.json");
+    const Json before = keys;
+    EXPECT_FALSE(use_released_words(keys)) << text;
+    EXPECT_EQ(keys, before);
+  }
+}
+
+}  // namespace
+}  // namespace ingot::formats
